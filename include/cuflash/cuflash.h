@@ -1,0 +1,209 @@
+/* cuflash: exact, IO-aware attention. The C ABI.
+ *
+ * A call takes up to three structs: what is attended to what (cuflash_attention), the tensors it reads or writes beside
+ * that, and how it is executed (cuflash_execution, may be NULL). Fill each with its *_init function first: every struct
+ * carries its size, so that later versions can append fields without breaking programs built against this header.
+ *
+ * The library owns no memory of the caller's and keeps no pointer after a call. No exception leaves a function of this
+ * file. A call that returns anything but CUFLASH_OK because of its arguments has not touched an output;
+ * cuflash_last_error() then holds a sentence that says what was wrong. Outputs may not share memory with inputs or with
+ * each other.
+ */
+#ifndef CUFLASH_CUFLASH_H_
+#define CUFLASH_CUFLASH_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define CUFLASH_VERSION_MAJOR 0
+#define CUFLASH_VERSION_MINOR 1
+#define CUFLASH_VERSION_PATCH 0
+
+#if defined(CUFLASH_STATIC)
+#define CUFLASH_API
+#else
+#define CUFLASH_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum cuflash_status {
+  CUFLASH_OK = 0,
+  CUFLASH_INVALID_ARGUMENT = 1, /* the arguments break a rule; the message names the argument */
+  CUFLASH_UNSUPPORTED = 2,      /* legal, but no backend of this build computes it */
+  CUFLASH_OUT_OF_MEMORY = 3,    /* an allocation of the library's own failed; pass a workspace to avoid it */
+  CUFLASH_NO_DEVICE = 4,        /* the device asked for, its driver or its compiler is missing */
+  CUFLASH_INTERNAL = 5          /* a bug in cuflash; please report the message */
+} cuflash_status;
+
+typedef enum cuflash_dtype {
+  CUFLASH_F64 = 1,
+  CUFLASH_F32 = 2,
+  CUFLASH_F16 = 3,
+  CUFLASH_BF16 = 4,
+  CUFLASH_I32 = 5, /* sequence lengths */
+  CUFLASH_BOOL = 6 /* one byte an element, 0 is false */
+} cuflash_dtype;
+
+typedef enum cuflash_alignment {
+  CUFLASH_BOTTOM_RIGHT = 0, /* the last query stands at the last key: c = len_k - len_q */
+  CUFLASH_TOP_LEFT = 1      /* the first query stands at the first key: c = 0 */
+} cuflash_alignment;
+
+typedef enum cuflash_device {
+  CUFLASH_DEVICE_AUTO = 0, /* where the pointers point to */
+  CUFLASH_DEVICE_CPU = 1,
+  CUFLASH_DEVICE_CUDA = 2
+} cuflash_device;
+
+/* A view of the caller's memory. data == NULL and rank == 0: the tensor is absent. Strides count elements, not bytes.
+ * The last dimension is contiguous; every other stride is free (0 repeats an input). */
+typedef struct cuflash_tensor {
+  const void* data;
+  int32_t dtype; /* cuflash_dtype */
+  int32_t rank;
+  int64_t shape[4];
+  int64_t stride[4];
+} cuflash_tensor;
+
+typedef struct cuflash_mutable_tensor {
+  void* data;
+  int32_t dtype; /* cuflash_dtype */
+  int32_t rank;
+  int64_t shape[4];
+  int64_t stride[4];
+} cuflash_mutable_tensor;
+
+/* What is attended to what, and how: the same description serves forward and backward.
+ *
+ * Dense:  q [B, Hq, Sq, D], k [B, Hk, Sk, D], v [B, Hk, Sk, Dv]; other memory orders by stride. Hq is a multiple of Hk.
+ * Padded: dense, with seqlens_q and/or seqlens_k.
+ * Packed: q [Tq, Hq, D], k [Tk, Hk, D], v [Tk, Hk, Dv] with cu_seqlens_q and cu_seqlens_k. */
+typedef struct cuflash_attention {
+  size_t struct_size;
+  cuflash_tensor q, k, v; /* one type: f64, f32, f16 or bf16 */
+
+  double scale;         /* used where has_scale is not 0 */
+  int32_t has_scale;    /* 0: scale is 1/sqrt(D) */
+  int32_t causal;       /* not 0: key j is visible to query i only where j <= i + c; sets window_right to 0 */
+  int32_t alignment;    /* cuflash_alignment: the meaning of c */
+  int64_t window_left;  /* j >= i + c - window_left; -1: unbounded */
+  int64_t window_right; /* j <= i + c + window_right; -1: unbounded */
+  double softcap;       /* > 0: s = softcap * tanh(s / softcap); 0: off */
+
+  cuflash_tensor alibi_slopes; /* f32 [Hq] or [B, Hq] */
+  cuflash_tensor bias;         /* [B or 1, Hq or 1, Sq or 1, Sk], type of q or f32; added to the scores */
+  cuflash_tensor mask;         /* bool, shaped as bias; false hides the key */
+  cuflash_tensor sink;         /* [Hq], type of q or f32: a logit of each head that takes part in the softmax alone */
+
+  double dropout_p; /* in [0, 1) */
+  uint64_t dropout_seed;
+  uint64_t dropout_offset;
+
+  cuflash_tensor cu_seqlens_q, cu_seqlens_k; /* i32 [B + 1]: sequence b is rows cu[b] .. cu[b + 1] */
+  int64_t max_seqlen_q, max_seqlen_k;        /* packed: an upper bound of the lengths; 0: found from host cu_seqlens */
+  cuflash_tensor seqlens_q, seqlens_k;       /* i32 [B]: only the first seqlens[b] rows of a dense sequence exist */
+} cuflash_attention;
+
+typedef struct cuflash_forward_outputs {
+  size_t struct_size;
+  cuflash_mutable_tensor o;   /* [B, Hq, Sq, Dv] or packed [Tq, Hq, Dv]; type of q or f32 */
+  cuflash_mutable_tensor lse; /* optional: [B, Hq, Sq] or packed [Hq, Tq]; f32 (f64 for f64), natural logarithm */
+} cuflash_forward_outputs;
+
+/* Each gradient is optional; one that is absent is not computed. */
+typedef struct cuflash_backward_tensors {
+  size_t struct_size;
+  cuflash_tensor o, lse;      /* as the forward call wrote them */
+  cuflash_tensor dout;        /* gradient of o, shaped as o; type of q or f32 */
+  cuflash_tensor dlse;        /* optional: gradient of lse, shaped and typed as lse */
+  cuflash_mutable_tensor dq;  /* shaped as q; type of q or f32 */
+  cuflash_mutable_tensor dk;  /* shaped as k */
+  cuflash_mutable_tensor dv;  /* shaped as v */
+  cuflash_mutable_tensor dbias; /* shaped as bias, summed where bias repeats; type of q or f32 */
+  cuflash_mutable_tensor dsink; /* [Hq]; type of q or f32 */
+} cuflash_backward_tensors;
+
+/* Which tiles of the score matrix a call computed. A tile is tile_q queries by tile_k keys of one head; lengths, causal
+ * and window decide which are skipped. A mask tensor does not change these counts. */
+typedef struct cuflash_tile_stats {
+  int64_t tile_q, tile_k; /* the tile shape of the kernel that ran */
+  int64_t visited;        /* computed */
+  int64_t masked;         /* of those, tiles in which some pair had to be masked */
+  int64_t skipped;        /* never touched: no query of the tile sees a key of it */
+} cuflash_tile_stats;
+
+/* Runs body(body_context, 0) ... body(body_context, n - 1), in any order and on any threads, and returns when all are
+ * done. Running them one after the other is fine. It must not throw. */
+typedef void (*cuflash_parallel_body)(void* body_context, int64_t index);
+typedef void (*cuflash_parallel_for)(void* context, int64_t n, cuflash_parallel_body body, void* body_context);
+
+typedef struct cuflash_execution {
+  size_t struct_size;
+  int32_t device;        /* cuflash_device */
+  int32_t num_threads;   /* CPU: 0 takes CUFLASH_NUM_THREADS or every core this process may use. Results do not depend on it */
+  int32_t deterministic; /* CUDA backward: bitwise reproducible. The CPU always is */
+  void* stream;          /* CUDA: the CUstream to launch on; ignored by the CPU */
+  void* workspace;       /* scratch of at least the queried size, 64-byte aligned; NULL: the CPU allocates it for the call */
+  size_t workspace_size;
+  cuflash_parallel_for parallel_for; /* NULL: the library's own thread pool */
+  void* parallel_for_context;
+  cuflash_tile_stats* tile_stats; /* optional: filled by the call */
+} cuflash_execution;
+
+static inline void cuflash_attention_init(cuflash_attention* a) {
+  memset(a, 0, sizeof *a);
+  a->struct_size = sizeof *a;
+  a->window_left = -1;
+  a->window_right = -1;
+}
+static inline void cuflash_forward_outputs_init(cuflash_forward_outputs* t) {
+  memset(t, 0, sizeof *t);
+  t->struct_size = sizeof *t;
+}
+static inline void cuflash_backward_tensors_init(cuflash_backward_tensors* t) {
+  memset(t, 0, sizeof *t);
+  t->struct_size = sizeof *t;
+}
+static inline void cuflash_execution_init(cuflash_execution* e) {
+  memset(e, 0, sizeof *e);
+  e->struct_size = sizeof *e;
+}
+
+CUFLASH_API cuflash_status cuflash_forward(const cuflash_attention* attention, const cuflash_forward_outputs* outputs,
+                                           const cuflash_execution* execution);
+CUFLASH_API cuflash_status cuflash_backward(const cuflash_attention* attention, const cuflash_backward_tensors* tensors,
+                                            const cuflash_execution* execution);
+
+/* Bytes of scratch the same call with the same execution needs. Linear in the sequence length. */
+CUFLASH_API cuflash_status cuflash_forward_workspace_size(const cuflash_attention* attention,
+                                                          const cuflash_forward_outputs* outputs,
+                                                          const cuflash_execution* execution, size_t* bytes);
+CUFLASH_API cuflash_status cuflash_backward_workspace_size(const cuflash_attention* attention,
+                                                           const cuflash_backward_tensors* tensors,
+                                                           const cuflash_execution* execution, size_t* bytes);
+
+/* Which backend and kernel the call would get and why, or why none. Writes at most capacity bytes of text, always
+ * terminated; *needed (may be NULL) is the size of the whole text with its terminator. Computes nothing. */
+CUFLASH_API cuflash_status cuflash_explain_forward(const cuflash_attention* attention,
+                                                   const cuflash_forward_outputs* outputs,
+                                                   const cuflash_execution* execution, char* text, size_t capacity,
+                                                   size_t* needed);
+CUFLASH_API cuflash_status cuflash_explain_backward(const cuflash_attention* attention,
+                                                    const cuflash_backward_tensors* tensors,
+                                                    const cuflash_execution* execution, char* text, size_t capacity,
+                                                    size_t* needed);
+
+/* The message of the last call of this thread that failed; "" before the first. Valid until this thread's next call. */
+CUFLASH_API const char* cuflash_last_error(void);
+CUFLASH_API const char* cuflash_status_name(cuflash_status status);
+CUFLASH_API const char* cuflash_version(void);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* CUFLASH_CUFLASH_H_ */
