@@ -1,0 +1,254 @@
+#include "problem/describe.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "error.h"
+#include "problem/lengths.h"
+#include "problem/tensor_rules.h"
+
+namespace cuflash {
+namespace {
+
+// [B, H, S, D] in its four dimensions, or packed [T, H, D]; data stays null where there is nothing to address.
+template <class Pointer>
+BasicRows<Pointer> rows_of(const Argument& a, Pointer data) {
+  if (a.t.rank == 3) return {data, a.dtype(), 0, a.step(1), a.step(0)};
+  return {data, a.dtype(), a.step(0), a.step(1), a.step(2)};
+}
+// [B, H, S], or packed [H, T].
+template <class Pointer>
+BasicRows<Pointer> lse_rows_of(const Argument& a, Pointer data) {
+  if (a.t.rank == 2) return {data, a.dtype(), 0, a.step(0), a.step(1)};
+  return {data, a.dtype(), a.step(0), a.step(1), a.step(2)};
+}
+template <class Pointer>
+BasicHeadValues<Pointer> head_values_of(const Argument& a, Pointer data) {
+  if (a.t.rank == 1) return {data, a.dtype(), 0, a.step(0)};
+  return {data, a.dtype(), a.step(0), a.step(1)};
+}
+
+struct Layout {
+  int rank, head, row, dim;  // which dimension is what
+  const char* q;
+  const char* k;
+  const char* v;
+  const char* lse;
+};
+constexpr Layout kDense{4, 1, 2, 3, "[B, Hq, Sq, D]", "[B, Hk, Sk, D]", "[B, Hk, Sk, Dv]", "[B, Hq, Sq]"};
+constexpr Layout kPacked{3, 1, 0, 2, "[Tq, Hq, D]", "[Tk, Hk, D]", "[Tk, Hk, Dv]", "[Hq, Tq]"};
+
+const Layout& layout_of(const cuflash_attention& a) {
+  const bool packed = Argument("cu_seqlens_q", a.cu_seqlens_q).given() || Argument("cu_seqlens_k", a.cu_seqlens_k).given();
+  return packed ? kPacked : kDense;
+}
+
+void require_shape_like(const Argument& a, const Argument& like, const char* meaning) {
+  for (int d = 0; d < like.t.rank; ++d) require_extent(a, d, like.extent(d), meaning);
+}
+
+void describe_inputs(Problem& p, const cuflash_attention& a, const Layout& layout) {
+  const Argument q("q", a.q), k("k", a.k), v("v", a.v);
+  require_tensor(q, layout.rank, layout.q);
+  require_tensor(k, layout.rank, layout.k);
+  require_tensor(v, layout.rank, layout.v);
+  if (!is_float(q.dtype())) reject("q: type ", name_of(q.dtype()), " must be f64, f32, f16 or bf16");
+  require_type(k, q.dtype(), "the type of q");
+  require_type(v, q.dtype(), "the type of q");
+
+  p.dtype = q.dtype();
+  p.heads_q = q.extent(layout.head), p.heads_k = k.extent(layout.head);
+  p.dim_qk = q.extent(layout.dim), p.dim_v = v.extent(layout.dim);
+  if (p.dim_qk < 1) reject("q: head size D ", p.dim_qk, " must be at least 1");
+  if (p.dim_v < 1) reject("v: head size Dv ", p.dim_v, " must be at least 1");
+  if (p.heads_q < 1) reject("q: ", p.heads_q, " heads, must be at least 1");
+  if (p.heads_k < 1) reject("k: ", p.heads_k, " heads, must be at least 1");
+  if (p.heads_q % p.heads_k != 0)
+    reject("q: heads of q ", p.heads_q, " must be a multiple of heads of k ", p.heads_k);
+  require_extent(k, layout.dim, p.dim_qk, "the head size of q");
+  require_extent(v, layout.head, p.heads_k, "the heads of k");
+  require_extent(v, layout.row, k.extent(layout.row), "the length of k");
+  if (layout.rank == 4) {
+    require_extent(k, 0, q.extent(0), "the batch of q (repeat a shared one by stride 0)");
+    require_extent(v, 0, q.extent(0), "the batch of q (repeat a shared one by stride 0)");
+  }
+  p.q = rows_of(q, a.q.data), p.k = rows_of(k, a.k.data), p.v = rows_of(v, a.v.data);
+}
+
+constexpr double kLargestFloat = std::numeric_limits<float>::max(), kSmallestFloat = std::numeric_limits<float>::min();
+
+int64_t window_side(const char* name, int64_t window) {
+  if (window < -1) reject(name, ": got ", window, "; allowed are -1 (unbounded) and 0 or more");
+  return window < 0 ? kUnbounded : std::min(window, kUnbounded);
+}
+
+void describe_scores(Problem& p, const cuflash_attention& a) {
+  if (a.has_scale && !(std::abs(a.scale) <= kLargestFloat)) reject("scale: got ", a.scale, ", must be finite in f32");
+  p.scale = a.has_scale ? a.scale : 1 / std::sqrt(static_cast<double>(p.dim_qk));
+  if (a.softcap != 0 && !(a.softcap >= kSmallestFloat && a.softcap <= kLargestFloat))
+    reject("softcap: got ", a.softcap, ", must be 0 (off) or a positive number in the range of f32");
+  p.softcap = a.softcap;
+  p.window_left = window_side("window_left", a.window_left);
+  p.window_right = window_side("window_right", a.window_right);
+  if (a.causal) p.window_right = 0;
+  if (a.alignment != CUFLASH_BOTTOM_RIGHT && a.alignment != CUFLASH_TOP_LEFT)
+    reject("alignment: got ", a.alignment, ", must be CUFLASH_BOTTOM_RIGHT (0) or CUFLASH_TOP_LEFT (1)");
+  p.top_left = a.alignment == CUFLASH_TOP_LEFT;
+  if (!(a.dropout_p >= 0 && a.dropout_p < 1)) reject("dropout_p: got ", a.dropout_p, ", must be at least 0 and below 1");
+  p.dropout = {a.dropout_p, a.dropout_seed, a.dropout_offset};
+}
+
+// bias and mask: [B or 1, Hq or 1, Sq or 1, Sk].
+ConstRows describe_score_tensor(const Problem& p, const Argument& a) {
+  require_tensor(a, 4, "[B or 1, Hq or 1, Sq or 1, Sk]");
+  if (a.extent(0) != 1) require_extent(a, 0, p.batch, "the batch, or 1");
+  if (a.extent(1) != 1) require_extent(a, 1, p.heads_q, "the heads of q, or 1");
+  if (a.extent(2) != 1)
+    require_extent(a, 2, p.len_q, p.packed() ? "max_seqlen_q, or 1" : "the length of q, or 1");
+  require_extent(a, 3, p.len_k, p.packed() ? "max_seqlen_k" : "the length of k");
+  return rows_of(a, a.t.data);
+}
+
+void describe_score_inputs(Problem& p, const cuflash_attention& a) {
+  if (const Argument slopes("alibi_slopes", a.alibi_slopes); slopes.given()) {
+    require_tensor(slopes, slopes.t.rank == 2 ? 2 : 1, "[Hq] or [B, Hq]");
+    require_type(slopes, DType::f32, "the type of slopes");
+    require_extent(slopes, slopes.t.rank - 1, p.heads_q, "the heads of q");
+    if (slopes.t.rank == 2) require_extent(slopes, 0, p.batch, "the batch");
+    p.slopes = head_values_of(slopes, a.alibi_slopes.data);
+  }
+  if (const Argument bias("bias", a.bias); bias.given()) {
+    p.bias = describe_score_tensor(p, bias);
+    require_value_type(bias, p.dtype);
+  }
+  if (const Argument mask("mask", a.mask); mask.given()) {
+    p.mask = describe_score_tensor(p, mask);
+    require_type(mask, DType::boolean, "one byte an element");
+  }
+  if (const Argument sink("sink", a.sink); sink.given()) {
+    require_tensor(sink, 1, "[Hq]");
+    require_value_type(sink, p.dtype);
+    require_extent(sink, 0, p.heads_q, "the heads of q");
+    p.sink = head_values_of(sink, a.sink.data);
+  }
+}
+
+void describe_attention(Problem& p, const cuflash_attention& a) {
+  const Layout& layout = layout_of(a);
+  describe_inputs(p, a, layout);
+  describe_lengths(p, a);
+  describe_scores(p, a);
+  describe_score_inputs(p, a);
+}
+
+// An output or a saved output: shaped as o.
+void require_like_o(const Argument& t, const cuflash_attention& a, bool is_output) {
+  const Layout& layout = layout_of(a);
+  const char* shape = layout.rank == 4 ? "[B, Hq, Sq, Dv]" : "[Tq, Hq, Dv]";
+  is_output ? require_output(t, layout.rank, shape) : require_tensor(t, layout.rank, shape);
+  for (int d = 0; d < layout.dim; ++d) require_extent(t, d, a.q.shape[d], "as in q");
+  require_extent(t, layout.dim, a.v.shape[layout.dim], "the head size of v");
+  require_value_type(t, static_cast<DType>(a.q.dtype));
+}
+
+void require_like_lse(const Argument& t, const cuflash_attention& a, bool is_output) {
+  const Layout& layout = layout_of(a);
+  is_output ? require_output(t, layout.rank - 1, layout.lse) : require_tensor(t, layout.rank - 1, layout.lse);
+  const bool packed = layout.rank == 3;
+  require_extent(t, 0, packed ? a.q.shape[1] : a.q.shape[0], packed ? "the heads of q" : "the batch of q");
+  require_extent(t, 1, packed ? a.q.shape[0] : a.q.shape[1], packed ? "the rows of q" : "the heads of q");
+  if (!packed) require_extent(t, 2, a.q.shape[2], "the length of q");
+  require_type(t, state_type(static_cast<DType>(a.q.dtype)), "f64 for f64 inputs and f32 for the others");
+}
+
+Rows describe_gradient(const char* name, const cuflash_mutable_tensor& gradient, const char* of, const cuflash_tensor& input) {
+  const Argument g(name, gradient), x(of, input);
+  if (!g.given()) return {};
+  require_output(g, x.t.rank, "shaped as its input");
+  require_shape_like(g, x, "as in its input");
+  require_value_type(g, x.dtype());
+  return rows_of(g, gradient.data);
+}
+
+// dbias has extent 1 (or stride 0) exactly where bias repeats: that is where the gradient is a sum.
+void describe_bias_gradient(BackwardProblem& p, const cuflash_attention& a, const cuflash_backward_tensors& t) {
+  const Argument dbias("dbias", t.dbias), bias("bias", a.bias);
+  if (!dbias.given()) return;
+  if (!bias.given()) reject("dbias: was asked for, but there is no bias");
+  Argument summed = dbias;
+  for (int d = 0; d < 3; ++d)
+    if (dbias.t.rank == 4 && dbias.repeats(d)) summed.t.shape[d] = std::min<int64_t>(1, summed.t.shape[d]);
+  require_output(summed, 4, "shaped as bias");
+  for (int d = 0; d < 3; ++d) {
+    const int64_t extent = bias.repeats(d) ? std::min<int64_t>(1, bias.extent(d)) : bias.extent(d);
+    if (summed.extent(d) != extent)
+      reject("dbias: dimension ", d, " has ", summed.extent(d), " rows of its own, bias has ", extent,
+             "; give it extent 1 or stride 0 exactly where bias repeats");
+  }
+  require_extent(summed, 3, bias.extent(3), "as in bias");
+  require_value_type(dbias, p.dtype);
+  p.dbias = rows_of(summed, t.dbias.data);
+  p.bias_batch = summed.extent(0), p.bias_heads = summed.extent(1), p.bias_len_q = summed.extent(2);
+}
+
+void describe_sink_gradient(BackwardProblem& p, const cuflash_backward_tensors& t) {
+  const Argument dsink("dsink", t.dsink);
+  if (!dsink.given()) return;
+  if (!p.sink) reject("dsink: was asked for, but there is no sink");
+  require_output(dsink, 1, "[Hq]");
+  require_extent(dsink, 0, p.heads_q, "the heads of q");
+  require_value_type(dsink, p.dtype);
+  p.dsink = head_values_of(dsink, t.dsink.data);
+}
+
+}  // namespace
+
+ForwardProblem describe(const cuflash_attention& attention, const cuflash_forward_outputs& outputs) {
+  ForwardProblem p;
+  describe_attention(p, attention);
+  const Argument o("o", outputs.o), lse("lse", outputs.lse);
+  require_like_o(o, attention, true);
+  p.o = rows_of(o, outputs.o.data);
+  if (lse.given()) {
+    require_like_lse(lse, attention, true);
+    p.lse = lse_rows_of(lse, outputs.lse.data);
+  }
+  return p;
+}
+
+BackwardProblem describe(const cuflash_attention& attention, const cuflash_backward_tensors& t) {
+  BackwardProblem p;
+  describe_attention(p, attention);
+  const Argument o("o", t.o), lse("lse", t.lse), dout("dout", t.dout), dlse("dlse", t.dlse);
+  require_like_o(o, attention, false);
+  require_like_lse(lse, attention, false);
+  require_like_o(dout, attention, false);
+  p.o = rows_of(o, t.o.data), p.lse = lse_rows_of(lse, t.lse.data), p.dout = rows_of(dout, t.dout.data);
+  if (dlse.given()) {
+    require_like_lse(dlse, attention, false);
+    p.dlse = lse_rows_of(dlse, t.dlse.data);
+  }
+  p.dq = describe_gradient("dq", t.dq, "q", attention.q);
+  p.dk = describe_gradient("dk", t.dk, "k", attention.k);
+  p.dv = describe_gradient("dv", t.dv, "v", attention.v);
+  describe_bias_gradient(p, attention, t);
+  describe_sink_gradient(p, t);
+  const bool asked = Argument("dq", t.dq).given() || Argument("dk", t.dk).given() || Argument("dv", t.dv).given() ||
+                     Argument("dbias", t.dbias).given() || Argument("dsink", t.dsink).given();
+  if (!asked) reject("dq: no gradient was asked for; give at least one of dq, dk, dv, dbias and dsink");
+  return p;
+}
+
+Execution describe(const cuflash_execution& e) {
+  if (e.device < CUFLASH_DEVICE_AUTO || e.device > CUFLASH_DEVICE_CUDA)
+    reject("device: got ", e.device, ", must be a cuflash_device (0 to ", static_cast<int>(CUFLASH_DEVICE_CUDA), ")");
+  if (e.num_threads < 0) reject("num_threads: got ", e.num_threads, ", must be 0 (the default) or more");
+  if (!e.workspace && e.workspace_size != 0) reject("workspace: is NULL, but workspace_size is ", e.workspace_size);
+  if (reinterpret_cast<uintptr_t>(e.workspace) % 64 != 0)
+    reject("workspace: ", e.workspace, " is not aligned to 64 bytes");
+  return {static_cast<Device>(e.device), e.num_threads, e.deterministic != 0, e.stream, e.workspace, e.workspace_size,
+          e.parallel_for, e.parallel_for_context, e.tile_stats};
+}
+
+}  // namespace cuflash

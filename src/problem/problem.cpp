@@ -1,0 +1,39 @@
+#include "problem/problem.h"
+
+#include "error.h"
+
+namespace cuflash {
+
+Sequence sequence_of(const Problem& problem, int64_t b) {
+  Sequence s{0, 0, problem.len_q, problem.len_k, 0};
+  if (problem.packed()) {
+    s.q_begin = problem.cu_q[b];
+    s.k_begin = problem.cu_k[b];
+    s.len_q = problem.cu_q[b + 1] - s.q_begin;
+    s.len_k = problem.cu_k[b + 1] - s.k_begin;
+  }
+  if (problem.used_q) s.len_q = problem.used_q[b];
+  if (problem.used_k) s.len_k = problem.used_k[b];
+  if (!problem.top_left) s.shift = s.len_k - s.len_q;
+  return s;
+}
+
+static std::string side(int64_t window) { return window == kUnbounded ? "-1" : std::to_string(window); }
+
+std::string to_string(const Problem& p) {
+  std::string text = join(name_of(p.dtype), " B=", p.batch, " Hq=", p.heads_q, " Hk=", p.heads_k, " Sq=", p.len_q,
+                          " Sk=", p.len_k, " D=", p.dim_qk, " Dv=", p.dim_v, " scale=", p.scale);
+  if (p.packed()) text += " packed";
+  if (p.used_q || p.used_k) text += " padded";
+  if (p.window_left != kUnbounded || p.window_right != kUnbounded)
+    text += join(" window=(", side(p.window_left), ",", side(p.window_right), p.top_left ? ") top-left" : ") bottom-right");
+  if (p.softcap > 0) text += join(" softcap=", p.softcap);
+  if (p.slopes) text += " alibi";
+  if (p.bias) text += " bias";
+  if (p.mask) text += " mask";
+  if (p.sink) text += " sink";
+  if (p.dropout.p > 0) text += join(" dropout=", p.dropout.p);
+  return text;
+}
+
+}  // namespace cuflash

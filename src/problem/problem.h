@@ -1,0 +1,99 @@
+// What was asked, validated: the only form in which a request reaches a backend. describe.h makes it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "dtype.h"
+
+namespace cuflash {
+
+// A matrix of rows for every (batch, head). Offsets count elements; a repeated dimension has stride 0. Packed tensors
+// have batch stride 0: their rows are numbered through the whole batch (Sequence::q_begin, k_begin).
+template <class Pointer>
+struct BasicRows {
+  Pointer data = nullptr;
+  DType dtype = DType::f32;
+  int64_t batch_stride = 0, head_stride = 0, row_stride = 0;
+
+  explicit operator bool() const { return data != nullptr; }
+  int64_t at(int64_t b, int64_t h, int64_t row) const { return b * batch_stride + h * head_stride + row * row_stride; }
+};
+using ConstRows = BasicRows<const void*>;
+using Rows = BasicRows<void*>;
+
+// One value a head.
+template <class Pointer>
+struct BasicHeadValues {
+  Pointer data = nullptr;
+  DType dtype = DType::f32;
+  int64_t batch_stride = 0, head_stride = 0;
+
+  explicit operator bool() const { return data != nullptr; }
+  int64_t at(int64_t b, int64_t h) const { return b * batch_stride + h * head_stride; }
+};
+using ConstHeadValues = BasicHeadValues<const void*>;
+using HeadValues = BasicHeadValues<void*>;
+
+struct Dropout {
+  double p = 0;
+  uint64_t seed = 0, offset = 0;
+};
+
+// Wider than any window that can matter and far from overflow: lengths stay below 2^31.
+inline constexpr int64_t kUnbounded = int64_t{1} << 40;
+
+struct Problem {
+  DType dtype = DType::f32;
+  int64_t batch = 0, heads_q = 0, heads_k = 0;
+  int64_t len_q = 0, len_k = 0;  // of a dense tensor; packed: the largest of the batch
+  int64_t dim_qk = 0, dim_v = 0;
+
+  ConstRows q;  // [batch, heads_q, len_q, dim_qk]
+  ConstRows k;  // [batch, heads_k, len_k, dim_qk]
+  ConstRows v;  // [batch, heads_k, len_k, dim_v]
+
+  double scale = 1, softcap = 0;
+  int64_t window_left = kUnbounded, window_right = kUnbounded;  // causal: window_right is 0
+  bool top_left = false;
+
+  ConstHeadValues slopes;  // ALiBi
+  ConstRows bias;          // [batch, heads_q, len_q, len_k], strides 0 where it repeats
+  ConstRows mask;          // likewise
+  ConstHeadValues sink;
+  Dropout dropout;
+
+  const int32_t* cu_q = nullptr;    // packed: [batch + 1]
+  const int32_t* cu_k = nullptr;
+  const int32_t* used_q = nullptr;  // padded: [batch]
+  const int32_t* used_k = nullptr;
+
+  bool packed() const { return cu_q != nullptr; }
+  int64_t group() const { return heads_q / heads_k; }
+};
+
+struct ForwardProblem : Problem {
+  Rows o;    // [batch, heads_q, len_q, dim_v]
+  Rows lse;  // [batch, heads_q, len_q]
+};
+
+struct BackwardProblem : Problem {
+  ConstRows o, lse, dout, dlse;
+  Rows dq, dk, dv;
+  Rows dbias;                                                // strides 0 where it is summed
+  int64_t bias_batch = 0, bias_heads = 0, bias_len_q = 0;    // extents of dbias: 1 where it is summed
+  HeadValues dsink;
+};
+
+// One batch entry: its rows, its true lengths, and where its queries stand against its keys.
+struct Sequence {
+  int64_t q_begin, k_begin;  // first row; 0 unless packed
+  int64_t len_q, len_k;
+  int64_t shift;  // query i stands at key i + shift
+};
+Sequence sequence_of(const Problem& problem, int64_t b);
+
+// "f32 B=2 Hq=8 Hk=2 Sq=128 Sk=128 D=64 Dv=64 causal window=(16,0) dropout=0.1"
+std::string to_string(const Problem& problem);
+
+}  // namespace cuflash

@@ -1,0 +1,105 @@
+#include "problem/tensor_rules.h"
+
+#include <algorithm>
+#include <array>
+
+#include "error.h"
+
+namespace cuflash {
+
+Argument::Argument(const char* name, const cuflash_mutable_tensor& m) : name(name), t{m.data, m.dtype, m.rank, {}, {}} {
+  std::copy_n(m.shape, 4, t.shape);
+  std::copy_n(m.stride, 4, t.stride);
+}
+
+static std::string shape_of(const Argument& a, const int64_t* values) {
+  std::string text = "[";
+  for (int d = 0; d < a.t.rank; ++d) text += join(d ? ", " : "", values[d]);
+  return text + "]";
+}
+
+static void require_sizes(const Argument& a) {
+  for (int d = 0; d < a.t.rank; ++d) {
+    if (a.t.shape[d] < 0 || a.t.shape[d] > kMaxExtent)
+      reject(a.name, ": dimension ", d, " of shape ", shape_of(a, a.t.shape), " must be between 0 and ", kMaxExtent);
+    if (a.t.shape[d] > 1 && a.t.stride[d] < 0)
+      reject(a.name, ": stride ", a.t.stride[d], " of dimension ", d, " is negative; pass a view with strides of 0 or more");
+  }
+  const int last = a.t.rank - 1;
+  if (a.t.shape[last] > 1 && a.t.stride[last] != 1)
+    reject(a.name, ": the last dimension must be contiguous, got stride ", a.t.stride[last],
+           " for its extent ", a.t.shape[last], "; make a contiguous copy");
+}
+
+static bool has_elements(const Argument& a) {
+  return std::all_of(a.t.shape, a.t.shape + a.t.rank, [](int64_t extent) { return extent > 0; });
+}
+
+// Offsets are 64-bit: the last byte must be within reach of one.
+static void require_addressable(const Argument& a) {
+  if (!has_elements(a)) return;
+  int64_t last = 0, bytes = 0;
+  bool overflows = false;
+  for (int d = 0; d < a.t.rank; ++d) {
+    int64_t offset = 0;
+    overflows |= __builtin_mul_overflow(a.t.shape[d] - 1, a.step(d), &offset);
+    overflows |= __builtin_add_overflow(last, offset, &last);
+  }
+  overflows |= __builtin_add_overflow(last, int64_t{1}, &last);
+  overflows |= __builtin_mul_overflow(last, size_of(a.dtype()), &bytes);
+  if (overflows)
+    reject(a.name, ": shape ", shape_of(a, a.t.shape), " with strides ", shape_of(a, a.t.stride),
+           " reaches beyond 2^63 bytes");
+}
+
+void require_tensor(const Argument& a, int rank, const char* shape) {
+  if (!a.given()) reject(a.name, ": is missing; a tensor ", shape, " is needed");
+  if (a.t.rank != rank) reject(a.name, ": has rank ", a.t.rank, ", must have rank ", rank, ": ", shape);
+  if (!is_known(a.dtype())) reject(a.name, ": dtype ", a.t.dtype, " is not a cuflash_dtype");
+  require_sizes(a);
+  require_addressable(a);
+  if (!has_elements(a)) return;
+  if (!a.t.data) reject(a.name, ": data is NULL, but the tensor ", shape_of(a, a.t.shape), " has elements");
+  if (reinterpret_cast<uintptr_t>(a.t.data) % static_cast<uintptr_t>(size_of(a.dtype())) != 0)
+    reject(a.name, ": data ", a.t.data, " is not aligned to its element, ", size_of(a.dtype()), " bytes of ",
+           name_of(a.dtype()));
+}
+
+// Sorted by stride, each dimension must step over all that the smaller ones reach. Interleaved layouts that are free of
+// overlap without that are refused too: nobody allocates outputs so.
+static bool elements_overlap(const Argument& a) {
+  std::array<int, 4> order{0, 1, 2, 3};
+  const auto end = order.begin() + a.t.rank;
+  std::sort(order.begin(), end, [&](int x, int y) { return a.t.stride[x] < a.t.stride[y]; });
+  int64_t reach = 0;
+  for (auto d = order.begin(); d != end; ++d) {
+    if (a.t.shape[*d] <= 1) continue;
+    if (a.t.stride[*d] <= reach) return true;
+    reach += (a.t.shape[*d] - 1) * a.t.stride[*d];
+  }
+  return false;
+}
+
+void require_output(const Argument& a, int rank, const char* shape) {
+  require_tensor(a, rank, shape);
+  if (has_elements(a) && elements_overlap(a))
+    reject(a.name, ": elements of this output share memory: shape ", shape_of(a, a.t.shape), " with strides ",
+           shape_of(a, a.t.stride), "; give every element its own place");
+}
+
+void require_extent(const Argument& a, int d, int64_t extent, const char* meaning) {
+  if (a.t.shape[d] != extent)
+    reject(a.name, ": dimension ", d, " of shape ", shape_of(a, a.t.shape), " is ", a.t.shape[d], ", must be ", extent, ", ",
+           meaning);
+}
+
+void require_value_type(const Argument& a, DType q_type) {
+  if (a.dtype() != q_type && a.dtype() != DType::f32)
+    reject(a.name, ": type ", name_of(a.dtype()), " must be that of q, ", name_of(q_type), ", or f32");
+}
+
+void require_type(const Argument& a, DType type, const char* why) {
+  if (a.dtype() != type) reject(a.name, ": type ", name_of(a.dtype()), " must be ", name_of(type), ", ", why);
+}
+
+}  // namespace cuflash

@@ -1,0 +1,43 @@
+// Rules that hold for every tensor argument. Each throws FlashAttentionError with a sentence that starts with the
+// argument's name.
+#pragma once
+
+#include <cuflash/cuflash.h>
+
+#include "problem/problem.h"
+
+namespace cuflash {
+
+// A tensor argument and the name it has in the public structs.
+struct Argument {
+  const char* name;
+  cuflash_tensor t;
+
+  Argument(const char* name, const cuflash_tensor& t) : name(name), t(t) {}
+  Argument(const char* name, const cuflash_mutable_tensor& t);
+
+  bool given() const { return t.rank != 0 || t.data != nullptr; }
+  DType dtype() const { return static_cast<DType>(t.dtype); }
+  int64_t extent(int d) const { return t.shape[d]; }
+  // Stride to step by: 0 along a dimension of extent 1, whatever the caller put there.
+  int64_t step(int d) const { return t.shape[d] == 1 ? 0 : t.stride[d]; }
+  bool repeats(int d) const { return step(d) == 0; }
+};
+
+inline constexpr int64_t kMaxExtent = (int64_t{1} << 31) - 1;
+
+// Present, of this rank, of a known type, extents and strides in range, last dimension contiguous, data there and aligned
+// to its element.
+void require_tensor(const Argument& a, int rank, const char* shape);
+
+// The same, and no two elements share memory.
+void require_output(const Argument& a, int rank, const char* shape);
+
+// Dimension d has exactly this extent; `meaning` says what it must match.
+void require_extent(const Argument& a, int d, int64_t extent, const char* meaning);
+
+// The type of q, or f32.
+void require_value_type(const Argument& a, DType q_type);
+void require_type(const Argument& a, DType type, const char* why);
+
+}  // namespace cuflash

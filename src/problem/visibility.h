@@ -1,0 +1,47 @@
+// Which keys lengths, causal and window let a query see: the geometry every kernel, tile schedule and statistic shares.
+// A mask tensor is not part of it.
+#pragma once
+
+#include <algorithm>
+
+#include "problem/problem.h"
+
+namespace cuflash {
+
+struct Range {
+  int64_t begin, end;
+  bool empty() const { return begin >= end; }
+  int64_t size() const { return empty() ? 0 : end - begin; }
+  bool contains(const Range& other) const { return begin <= other.begin && other.end <= end; }
+};
+
+// Keys visible to query i.
+inline Range keys_of_query(const Problem& p, const Sequence& s, int64_t i) {
+  return {std::max<int64_t>(0, i + s.shift - p.window_left), std::min(s.len_k, i + s.shift + p.window_right + 1)};
+}
+
+// Keys that at least one of the queries may see. Both ends of a query's range grow with the query.
+inline Range keys_of_queries(const Problem& p, const Sequence& s, Range queries) {
+  return {keys_of_query(p, s, queries.begin).begin, keys_of_query(p, s, queries.end - 1).end};
+}
+
+// Keys that every one of the queries sees.
+inline Range keys_of_all_queries(const Problem& p, const Sequence& s, Range queries) {
+  return {keys_of_query(p, s, queries.end - 1).begin, keys_of_query(p, s, queries.begin).end};
+}
+
+// Queries that may see at least one of the keys.
+inline Range queries_of_keys(const Problem& p, const Sequence& s, Range keys) {
+  return {std::max<int64_t>(0, keys.begin - s.shift - p.window_right),
+          std::min(s.len_q, keys.end - 1 - s.shift + p.window_left + 1)};
+}
+
+enum class TileKind { skipped, masked, full };
+
+inline TileKind tile_kind(const Problem& p, const Sequence& s, Range queries, Range keys) {
+  const Range any = keys_of_queries(p, s, queries);
+  if (std::max(any.begin, keys.begin) >= std::min(any.end, keys.end)) return TileKind::skipped;
+  return keys_of_all_queries(p, s, queries).contains(keys) ? TileKind::full : TileKind::masked;
+}
+
+}  // namespace cuflash
