@@ -1,0 +1,32 @@
+// Public structs carry their size. A program built against an older header passes a shorter struct: what it lacks keeps
+// its default. One built against a newer header passes a longer one: fine as long as the unknown part is unused, zero.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "error.h"
+
+namespace cuflash {
+
+// first_size is the size the struct had when it was first published.
+template <class Struct>
+Struct adopt(const char* name, const Struct* given, void (*init)(Struct*), size_t first_size) {
+  if (!given) reject(name, ": is NULL");
+  const size_t size = given->struct_size;
+  if (size < first_size)
+    reject(name, ": struct_size is ", size, ", must be at least ", first_size, "; call ", "cuflash_", name, "_init first");
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+  for (size_t n = sizeof(Struct); n < size; ++n)
+    if (bytes[n] != 0)
+      reject(name, ": struct_size is ", size, " and byte ", n, " is set, but this library (", cuflash_version(), ") knows only ",
+             sizeof(Struct), " bytes of it; the program was built against a newer cuflash");
+  Struct adopted;
+  init(&adopted);
+  std::memcpy(&adopted, given, std::min(size, sizeof(Struct)));
+  adopted.struct_size = sizeof(Struct);
+  return adopted;
+}
+
+}  // namespace cuflash

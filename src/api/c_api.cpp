@@ -1,0 +1,133 @@
+// The C ABI: structs become a Problem, exceptions become status codes. Nothing else happens here.
+#include <cuflash/cuflash.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "api/adopt.h"
+#include "backend/backend.h"
+#include "problem/describe.h"
+
+namespace cuflash {
+namespace {
+
+// Fixed, so that reporting a failed allocation needs none.
+thread_local char last_error[1024] = "";
+
+void remember(const char* message) { std::snprintf(last_error, sizeof last_error, "%s", message); }
+
+template <class Body>
+cuflash_status guarded(Body body) noexcept {
+  try {
+    body();
+    return CUFLASH_OK;
+  } catch (const FlashAttentionError& error) {
+    remember(error.what());
+    return error.status();
+  } catch (const std::bad_alloc&) {
+    remember("a small allocation failed: the process is out of memory");
+    return CUFLASH_OUT_OF_MEMORY;
+  } catch (const std::exception& error) {
+    remember(error.what());
+  } catch (...) {
+    remember("an unknown exception");
+  }
+  return CUFLASH_INTERNAL;
+}
+
+// All structs have the size of their first publication so far.
+cuflash_attention read(const cuflash_attention* a) {
+  return adopt("attention", a, cuflash_attention_init, sizeof *a);
+}
+cuflash_forward_outputs read(const cuflash_forward_outputs* t) {
+  return adopt("forward_outputs", t, cuflash_forward_outputs_init, sizeof *t);
+}
+cuflash_backward_tensors read(const cuflash_backward_tensors* t) {
+  return adopt("backward_tensors", t, cuflash_backward_tensors_init, sizeof *t);
+}
+Execution read(const cuflash_execution* e) {
+  return e ? describe(adopt("execution", e, cuflash_execution_init, sizeof *e)) : Execution{};
+}
+
+template <class Tensors, class Use>
+cuflash_status with_problem(const cuflash_attention* attention, const Tensors* tensors, const cuflash_execution* execution,
+                            Use use) noexcept {
+  return guarded([&] {
+    const Execution how = read(execution);
+    const auto problem = describe(read(attention), read(tensors));
+    use(problem, how);
+  });
+}
+
+template <class Tensors>
+cuflash_status query_size(const cuflash_attention* attention, const Tensors* tensors, const cuflash_execution* execution,
+                          size_t* bytes) noexcept {
+  return with_problem(attention, tensors, execution, [&](const auto& problem, const Execution& how) {
+    if (!bytes) reject("bytes: is NULL");
+    *bytes = workspace_size(problem, how);
+  });
+}
+
+template <class Tensors>
+cuflash_status write_explanation(const cuflash_attention* attention, const Tensors* tensors,
+                                 const cuflash_execution* execution, char* text, size_t capacity, size_t* needed) noexcept {
+  return with_problem(attention, tensors, execution, [&](const auto& problem, const Execution& how) {
+    if (!text && capacity != 0) reject("text: is NULL, but capacity is ", capacity);
+    const std::string explanation = explain(problem, how);
+    if (capacity != 0) std::snprintf(text, capacity, "%s", explanation.c_str());
+    if (needed) *needed = explanation.size() + 1;
+  });
+}
+
+}  // namespace
+}  // namespace cuflash
+
+using namespace cuflash;
+
+cuflash_status cuflash_forward(const cuflash_attention* attention, const cuflash_forward_outputs* outputs,
+                               const cuflash_execution* execution) {
+  return with_problem(attention, outputs, execution, [](const auto& problem, const Execution& how) { run(problem, how); });
+}
+cuflash_status cuflash_backward(const cuflash_attention* attention, const cuflash_backward_tensors* tensors,
+                                const cuflash_execution* execution) {
+  return with_problem(attention, tensors, execution, [](const auto& problem, const Execution& how) { run(problem, how); });
+}
+
+cuflash_status cuflash_forward_workspace_size(const cuflash_attention* attention, const cuflash_forward_outputs* outputs,
+                                              const cuflash_execution* execution, size_t* bytes) {
+  return query_size(attention, outputs, execution, bytes);
+}
+cuflash_status cuflash_backward_workspace_size(const cuflash_attention* attention, const cuflash_backward_tensors* tensors,
+                                               const cuflash_execution* execution, size_t* bytes) {
+  return query_size(attention, tensors, execution, bytes);
+}
+
+cuflash_status cuflash_explain_forward(const cuflash_attention* attention, const cuflash_forward_outputs* outputs,
+                                       const cuflash_execution* execution, char* text, size_t capacity, size_t* needed) {
+  return write_explanation(attention, outputs, execution, text, capacity, needed);
+}
+cuflash_status cuflash_explain_backward(const cuflash_attention* attention, const cuflash_backward_tensors* tensors,
+                                        const cuflash_execution* execution, char* text, size_t capacity, size_t* needed) {
+  return write_explanation(attention, tensors, execution, text, capacity, needed);
+}
+
+const char* cuflash_last_error(void) { return last_error; }
+
+const char* cuflash_status_name(cuflash_status status) {
+  switch (status) {
+    case CUFLASH_OK: return "ok";
+    case CUFLASH_INVALID_ARGUMENT: return "invalid argument";
+    case CUFLASH_UNSUPPORTED: return "unsupported";
+    case CUFLASH_OUT_OF_MEMORY: return "out of memory";
+    case CUFLASH_NO_DEVICE: return "no device";
+    case CUFLASH_INTERNAL: return "internal error";
+  }
+  return "unknown status";
+}
+
+#define CUFLASH_TEXT_(x) #x
+#define CUFLASH_TEXT(x) CUFLASH_TEXT_(x)
+const char* cuflash_version(void) {
+  return CUFLASH_TEXT(CUFLASH_VERSION_MAJOR) "." CUFLASH_TEXT(CUFLASH_VERSION_MINOR) "." CUFLASH_TEXT(CUFLASH_VERSION_PATCH);
+}

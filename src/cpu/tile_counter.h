@@ -1,0 +1,31 @@
+// Counts the tiles that the workers of one pass over the score matrix visit.
+#pragma once
+
+#include <atomic>
+
+#include "cpu/plan.h"
+
+namespace cuflash::cpu {
+
+class TileCounter {
+ public:
+  void visit(TileKind kind) {
+    visited_.fetch_add(1, std::memory_order_relaxed);
+    if (kind == TileKind::masked) masked_.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  void report(const Problem& p, TileShape tile, TileStats* stats) const {
+    if (!stats) return;
+    int64_t tiles = 0;
+    for (int64_t b = 0; b < p.batch; ++b) {
+      const Sequence s = sequence_of(p, b);
+      tiles += p.heads_q * ((s.len_q + tile.q - 1) / tile.q) * ((s.len_k + tile.k - 1) / tile.k);
+    }
+    *stats = {tile.q, tile.k, visited_.load(), masked_.load(), tiles - visited_.load()};
+  }
+
+ private:
+  std::atomic<int64_t> visited_ = 0, masked_ = 0;
+};
+
+}  // namespace cuflash::cpu
