@@ -1,0 +1,82 @@
+# The front door: each target sets up what it needs, builds and runs. CMakePresets.json has what is underneath.
+
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+export PATH := $(CURDIR)/build/tools/bin:$(PATH)
+export CMAKE_GENERATOR ?= $(if $(shell PATH="$(PATH)" command -v ninja),Ninja,Unix Makefiles)
+# Passed on only when set by the caller: make's own default for CXX is not what CMake would choose.
+ifneq ($(origin CXX),default)
+export CXX
+endif
+ifneq ($(origin CC),default)
+export CC
+endif
+
+sources = $(shell find include src reference check cli tests bench examples -name '*.cpp' -o -name '*.h' -o -name '*.c')
+configure = cmake --preset $(1) --log-level=NOTICE
+build = $(configure) && cmake --build --preset $(1) --parallel $(JOBS) $(2)
+run_tests = ctest --preset $(1) --parallel $(JOBS)
+
+.PHONY: help setup demo build test asan tsan clang bench teeth format format-check tidy install clean
+
+help: ## Show this list
+	@echo "make <target>, for example make demo or make test:"
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup:
+	@tools/setup.sh build
+
+demo: ## Attention on the best device found, checked against the oracle, timed against naive attention
+	@tools/setup.sh demo
+	@$(call build,release,--target cuflash_cli)
+	build/release/bin/cuflash demo
+
+build: setup ## Build everything, optimised
+	@$(call build,release)
+
+test: build ## Build and run every test
+	@$(call run_tests,release)
+
+asan: setup ## The tests under the address and undefined behaviour sanitizers, with fewer random cases
+	@$(call build,asan)
+	@$(call run_tests,asan)
+
+tsan: setup ## The tests under the thread sanitizer, with fewer random cases
+	@$(call build,tsan)
+	@$(call run_tests,tsan)
+
+clang: ## The tests built with clang
+	@tools/setup.sh clang
+	@$(call build,clang)
+	@$(call run_tests,clang)
+
+bench: ## Measure speed with Google Benchmark; BENCH_FLAGS are passed on
+	@tools/setup.sh bench
+	@$(call build,release,--target cuflash_bench)
+	build/release/bin/cuflash_bench $(BENCH_FLAGS)
+
+teeth: setup ## Plant faults in a copy, one at a time, and show that the tests catch each
+	@tools/setup.sh teeth
+	@python3 tools/teeth.py --jobs $(JOBS)
+
+format: ## Format all C and C++ files
+	@tools/setup.sh format
+	clang-format -i $(sources)
+
+format-check: ## Fail where a file is not formatted
+	@tools/setup.sh format
+	clang-format --dry-run --Werror $(sources)
+
+tidy: ## Run clang-tidy over all sources
+	@tools/setup.sh clang
+	@tools/setup.sh tidy
+	@$(call configure,clang)
+	@printf '%s\n' $(filter %.cpp,$(filter-out tests/package/%,$(sources))) | \
+	  xargs -P $(JOBS) -n 1 clang-tidy -p build/clang --quiet
+
+install: setup ## Install under PREFIX (/usr/local)
+	@$(call build,release)
+	cmake --install build/release --prefix $(PREFIX)
+
+clean: ## Remove everything that was built
+	rm -rf build

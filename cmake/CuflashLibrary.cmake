@@ -1,0 +1,42 @@
+# The library, shared and static, from one set of objects.
+
+find_package(Threads REQUIRED)
+
+file(GLOB library_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cpp ${PROJECT_SOURCE_DIR}/src/*/*.cpp)
+file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cpu/*.cpp)
+
+# The loops over tiles live on fused multiply-add and vectorised selections. -std=c++20 turns contraction off in GCC, and
+# errno and floating-point traps, which nothing here reads, keep both compilers from vectorising.
+set(kernel_flags -ffp-contract=fast -fno-math-errno -fno-trapping-math $<$<NOT:$<CONFIG:Debug>>:-O3>)
+set_source_files_properties(${kernel_sources} PROPERTIES COMPILE_OPTIONS "${kernel_flags}")
+
+set(public_includes
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+
+add_library(cuflash_objects OBJECT ${library_sources})
+cuflash_configure_target(cuflash_objects)
+target_include_directories(cuflash_objects PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+
+add_library(cuflash SHARED $<TARGET_OBJECTS:cuflash_objects>)
+cuflash_configure_target(cuflash)
+target_include_directories(cuflash PUBLIC ${public_includes})
+target_link_libraries(cuflash PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+# Templates of the standard library are exported whatever the visibility flags say; the script keeps them in.
+set(export_script ${PROJECT_SOURCE_DIR}/cmake/exports.map)
+target_link_options(cuflash PRIVATE LINKER:--version-script=${export_script})
+# Before 1.0 a minor version may break the ABI.
+set_target_properties(cuflash PROPERTIES
+  VERSION ${PROJECT_VERSION}
+  SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+  LINK_DEPENDS ${export_script})
+
+add_library(cuflash_static STATIC $<TARGET_OBJECTS:cuflash_objects>)
+cuflash_configure_target(cuflash_static)
+target_compile_definitions(cuflash_static PUBLIC CUFLASH_STATIC)
+target_include_directories(cuflash_static PUBLIC ${public_includes})
+target_link_libraries(cuflash_static PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
+set_target_properties(cuflash_static PROPERTIES OUTPUT_NAME cuflash EXPORT_NAME static)
+
+add_library(cuflash::cuflash ALIAS cuflash)
+add_library(cuflash::static ALIAS cuflash_static)

@@ -1,0 +1,21 @@
+# Makes cuflash_rapidcheck where RapidCheck is found. Without it the property tests draw their cases from seeds.
+
+find_package(rapidcheck QUIET)
+if(TARGET rapidcheck)
+  set(rapidcheck_library rapidcheck)
+else()
+  find_path(RAPIDCHECK_INCLUDE_DIR rapidcheck.h)
+  find_library(RAPIDCHECK_LIBRARY rapidcheck)
+  if(RAPIDCHECK_INCLUDE_DIR AND RAPIDCHECK_LIBRARY)
+    set(rapidcheck_library ${RAPIDCHECK_LIBRARY})
+  endif()
+endif()
+
+if(rapidcheck_library)
+  add_library(cuflash_rapidcheck INTERFACE)
+  target_link_libraries(cuflash_rapidcheck INTERFACE ${rapidcheck_library})
+  target_include_directories(cuflash_rapidcheck SYSTEM INTERFACE ${RAPIDCHECK_INCLUDE_DIR})
+  target_compile_definitions(cuflash_rapidcheck INTERFACE CUFLASH_HAVE_RAPIDCHECK)
+else()
+  message(NOTICE "cuflash: RapidCheck not found, failing properties will not be shrunk (Debian, Ubuntu: librapidcheck-dev)")
+endif()

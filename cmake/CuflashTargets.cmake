@@ -1,0 +1,23 @@
+# What every target of the project is compiled with.
+
+if(CUFLASH_SANITIZE STREQUAL "address")
+  set(sanitize_flags -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+elseif(CUFLASH_SANITIZE STREQUAL "thread")
+  set(sanitize_flags -fsanitize=thread -fno-omit-frame-pointer)
+elseif(CUFLASH_SANITIZE)
+  message(FATAL_ERROR "CUFLASH_SANITIZE is \"${CUFLASH_SANITIZE}\"; it may be empty, \"address\" or \"thread\"")
+endif()
+
+function(cuflash_configure_target target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES
+    CXX_EXTENSIONS OFF
+    C_STANDARD 99
+    C_EXTENSIONS OFF
+    POSITION_INDEPENDENT_CODE ON
+    C_VISIBILITY_PRESET hidden
+    CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic $<$<BOOL:${CUFLASH_WERROR}>:-Werror> ${sanitize_flags})
+  target_link_options(${target} PRIVATE ${sanitize_flags})
+endfunction()

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Makes sure that what a make target needs is on this machine: tools/setup.sh build|demo|bench|clang|teeth|format|tidy
+#
+# Nothing is missing: returns at once and needs no network. Something is: installs it with apt-get (as root or through
+# sudo), or says what to install. Optional packages never stop a build.
+set -euo pipefail
+
+purpose=${1:-build}
+readonly tools_dir=build/tools # the Makefile puts $tools_dir/bin first in PATH
+readonly cmake_needed=3.25
+required=()
+optional=()
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+have() { command -v "$1" >/dev/null 2>&1; }
+version_at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
+cmake_is_new_enough() {
+  local words
+  have cmake && read -r -a words < <(cmake --version) && version_at_least "$cmake_needed" "${words[2]}"
+}
+
+# One run of the preprocessor names the package of every header that it cannot find.
+missing_headers() { # package:header...
+  local entry include_flags=() prefix prefixes=()
+  IFS=':;' read -r -a prefixes <<<"${CMAKE_PREFIX_PATH:-}"
+  for prefix in ${prefixes[@]+"${prefixes[@]}"}; do include_flags+=("-I$prefix/include"); done
+  for entry in "$@"; do printf '#if !__has_include(<%s>)\n%s\n#endif\n' "${entry#*:}" "missing:${entry%%:*}"; done |
+    "$compiler" -std=c++20 ${include_flags[@]+"${include_flags[@]}"} -E -P -x c++ - 2>/dev/null | sed -n 's/^missing://p'
+}
+
+install_packages() {
+  local as_root=() log
+  have apt-get || return 1
+  if [ "$(id -u)" -ne 0 ]; then
+    have sudo && sudo -n true 2>/dev/null || return 1
+    as_root=(sudo -n)
+  fi
+  apt() { ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive apt-get -y -qq "$@" >"$log" 2>&1; }
+  say "apt-get install $*"
+  log=$(mktemp)
+  # Package lists that are missing or old are the usual reason of a first failure.
+  if apt install --no-install-recommends "$@" || { apt update && apt install --no-install-recommends "$@"; }; then
+    rm "$log"
+  else
+    cat "$log" >&2
+    rm "$log"
+    return 1
+  fi
+}
+
+require() { # packages, all of them or the build cannot go on
+  install_packages "$@" && return
+  say "could not install $*; do it by hand and run this again"
+  say "on Debian or Ubuntu: sudo apt-get update && sudo apt-get install -y $*"
+  exit 1
+}
+
+# Asked for once: a machine without network should not wait for it at every build.
+suggest() { # package
+  local marker=$tools_dir/no-$1
+  [ -e "$marker" ] && return
+  install_packages "$1" && return
+  mkdir -p "$tools_dir" && touch "$marker"
+  say "could not install $1; the build works without it, with less in it"
+}
+
+newer_cmake() {
+  say "cmake $cmake_needed or newer is needed; installing one under $tools_dir"
+  if ! python3 -m venv "$tools_dir" 2>/dev/null; then
+    rm -rf "$tools_dir"
+    require python3-venv
+    python3 -m venv "$tools_dir"
+  fi
+  "$tools_dir/bin/pip" --quiet --disable-pip-version-check install "cmake>=$cmake_needed" && return
+  say "could not install cmake; install version $cmake_needed or newer by hand, for example: pip install cmake"
+  exit 1
+}
+
+compiler=${CXX:-c++}
+headers=()
+cannot_do_without=libgtest-dev
+case $purpose in
+  build | demo | bench | clang)
+    headers=(libgtest-dev:gtest/gtest.h librapidcheck-dev:rapidcheck.h libcli11-dev:CLI/CLI.hpp)
+    [ "$purpose" != demo ] || cannot_do_without+=" libcli11-dev"
+    [ "$purpose" != bench ] || { headers+=(libbenchmark-dev:benchmark/benchmark.h) && cannot_do_without+=" libbenchmark-dev"; }
+    ;;
+  teeth) have python3 || required+=(python3) ;;
+  format | tidy) have "clang-$purpose" || required+=("clang-$purpose") ;;
+  *)
+    say "unknown purpose '$purpose'; one of build, demo, bench, clang, teeth, format, tidy"
+    exit 2
+    ;;
+esac
+if [ "${#headers[@]}" -gt 0 ]; then
+  have "$compiler" || required+=(g++)
+  have cmake || required+=(cmake)
+  have ninja || have make || required+=(ninja-build)
+fi
+[ "$purpose" != clang ] || have clang++ || required+=(clang)
+if [ "${#required[@]}" -gt 0 ]; then
+  require "${required[@]}"
+  required=()
+fi
+[ "${#headers[@]}" -gt 0 ] || exit 0
+
+cmake_is_new_enough || newer_cmake
+if ! printf '#if __cplusplus < 202002L\n#error\n#endif\n' | "$compiler" -std=c++20 -E -x c++ - >/dev/null 2>&1; then
+  say "$compiler does not know C++20; install g++ 12 or clang 14 or newer and set CXX, for example: make test CXX=g++-12"
+  exit 1
+fi
+for package in $(missing_headers "${headers[@]}"); do
+  case " $cannot_do_without " in
+    *" $package "*) required+=("$package") ;;
+    *) optional+=("$package") ;;
+  esac
+done
+[ "${#required[@]}" -eq 0 ] || require "${required[@]}"
+for package in ${optional[@]+"${optional[@]}"}; do suggest "$package"; done
