@@ -25,14 +25,14 @@ std::string explain_cpu(const Problem& p, const Execution& e, const char* pass, 
   text += join("kernel     ", kernel, ", tiles of ", tile.q, " queries x ", tile.k, " keys, computed in ", state, "\n");
   text += join("threads    up to ", cpu::num_threads(e), e.parallel_for ? " of the caller's parallel_for" : " of the library's pool", "\n");
   text += join("workspace  ", workspace, " bytes\n");
-  text += join("not cuda   ", kNoCuda, "\n");
+  text += join("not cuda   ", kNoCuda);
   return text;
 }
 
 // explain answers for a device that cannot serve, too.
 template <class P>
 std::string explain_any(const P& p, const Execution& e, const char* pass, const char* kernel) {
-  if (e.device == Device::cuda) return join("problem    ", pass, " ", to_string(p), "\nbackend    none\nnot cuda   ", kNoCuda, "\n");
+  if (e.device == Device::cuda) return join("problem    ", pass, " ", to_string(p), "\nbackend    none\nnot cuda   ", kNoCuda);
   return explain_cpu(p, e, pass, kernel, workspace_size(p, e));
 }
 

@@ -1,7 +1,7 @@
 #include "problem/tensor_rules.h"
 
 #include <algorithm>
-#include <array>
+#include <utility>
 
 #include "error.h"
 
@@ -68,14 +68,15 @@ void require_tensor(const Argument& a, int rank, const char* shape) {
 // Sorted by stride, each dimension must step over all that the smaller ones reach. Interleaved layouts that are free of
 // overlap without that are refused too: nobody allocates outputs so.
 static bool elements_overlap(const Argument& a) {
-  std::array<int, 4> order{0, 1, 2, 3};
-  const auto end = order.begin() + a.t.rank;
-  std::sort(order.begin(), end, [&](int x, int y) { return a.t.stride[x] < a.t.stride[y]; });
+  int order[4] = {0, 1, 2, 3};
+  for (int n = 1; n < a.t.rank; ++n)
+    for (int m = n; m > 0 && a.t.stride[order[m]] < a.t.stride[order[m - 1]]; --m) std::swap(order[m], order[m - 1]);
   int64_t reach = 0;
-  for (auto d = order.begin(); d != end; ++d) {
-    if (a.t.shape[*d] <= 1) continue;
-    if (a.t.stride[*d] <= reach) return true;
-    reach += (a.t.shape[*d] - 1) * a.t.stride[*d];
+  for (int n = 0; n < a.t.rank; ++n) {
+    const int d = order[n];
+    if (a.t.shape[d] <= 1) continue;
+    if (a.t.stride[d] <= reach) return true;
+    reach += (a.t.shape[d] - 1) * a.t.stride[d];
   }
   return false;
 }

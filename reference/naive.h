@@ -1,0 +1,20 @@
+// Attention as it is written on a blackboard, in the caller's type: S = Q K^T, P = softmax(S), O = P V, with the whole
+// Sq x Sk matrices in memory. The baseline for speed, for memory, and for how much error a type brings by itself.
+#pragma once
+
+#include <cuflash/flash_attention.h>
+
+#include "oracle.h"
+
+namespace cuflash::reference {
+
+// Computes in f32 (f64 for f64 inputs) and rounds every matrix that is written to memory to the type of q: scores,
+// probabilities, output; in backward also dP, dS and the gradients. Shapes as in oracle.h.
+Forward naive_forward(const Attention& attention);
+Backward naive_backward(const Attention& attention, const ConstTensor& dout, const ConstTensor& dlse);
+
+// Bytes of the Sq x Sk matrices that one such call keeps, for reports.
+size_t naive_forward_bytes(const Attention& attention);
+size_t naive_backward_bytes(const Attention& attention);
+
+}  // namespace cuflash::reference

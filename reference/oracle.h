@@ -1,0 +1,28 @@
+// The contract in float64: attention and its gradients as numbered passes, with no trick, no tile and no code of the
+// backends (beside the 16-bit conversions and Philox, which are tested on their own). Everything else is held to this.
+#pragma once
+
+#include <cuflash/flash_attention.h>
+
+#include <vector>
+
+namespace cuflash::reference {
+
+// Arrays are contiguous in the logical shape of the tensor they stand for: o [B, Hq, Sq, Dv] or packed [Tq, Hq, Dv],
+// lse [B, Hq, Sq] or packed [Hq, Tq]. Packed rows beyond cu_seqlens[B] do not exist; they hold 0 here.
+struct Forward {
+  std::vector<double> o, lse;
+};
+
+// dbias is [B or 1, Hq or 1, Sq or 1, Sk]: 1 where bias has extent 1 or stride 0. Empty without bias; dsink likewise.
+struct Backward {
+  std::vector<double> dq, dk, dv, dbias, dsink;
+};
+
+// The arguments must be valid (see src/problem): these functions check nothing.
+Forward oracle_forward(const Attention& attention);
+
+// dlse may be absent. O and LSE are recomputed in float64, not taken from a forward call.
+Backward oracle_backward(const Attention& attention, const ConstTensor& dout, const ConstTensor& dlse);
+
+}  // namespace cuflash::reference

@@ -1,0 +1,31 @@
+// Scores and softmax of one query, as spec.md writes them: the part that the oracle's forward and backward share.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "inputs.h"
+
+namespace cuflash::reference {
+
+inline double dot(const double* a, const double* b, int64_t count) {
+  double sum = 0;
+  for (int64_t d = 0; d < count; ++d) sum += a[d] * b[d];
+  return sum;
+}
+
+// The vectors stand beside keys: entry n belongs to key keys[n]. Keys that are not visible are not in here, so whatever
+// they hold cannot reach a result.
+struct SoftmaxRow {
+  std::vector<int64_t> keys;
+  std::vector<double> score;
+  std::vector<double> cap_slope;  // d score / d (scale * dot): 1 without softcap
+  std::vector<double> p;          // before dropout
+  std::vector<double> keep;       // dropout's factor
+  double max, lse;                // lse is -inf for a query that sees nothing
+};
+
+// q_i is the query's row, k all keys of the head, [len_k][dim].
+SoftmaxRow softmax_row(const Inputs& in, const Head& head, int64_t i, const double* q_i, const double* k);
+
+}  // namespace cuflash::reference
