@@ -1,0 +1,257 @@
+#include "compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "dtype.h"
+
+namespace cuflash::check {
+
+namespace {
+
+// The numbers of the spec's table, for one type of inputs.
+struct Limits {
+  double roundoff;                  // of the computing type
+  double output, gradient;          // largest error, relative (see scale_of)
+  double naive_factor, rms_factor;  // times the naive error
+  double slope, cosine;             // |slope - 1|, 1 - cosine
+  double tiny;                      // products underflow below this: no digit of a result that small can be trusted
+};
+
+bool is_16_bit(DType type) { return type == DType::f16 || type == DType::bf16; }
+
+Limits limits_of(DType type) {
+  if (type == DType::f64) return {0x1p-53, 1e-12, 1e-12, 4, 2, 1e-12, 1e-20, 1e-300};
+  if (type == DType::f32) return {0x1p-24, 1e-5, 1e-4, 4, 2, 1e-5, 1e-9, 1e-36};
+  return {0x1p-24, 1e-5, 1e-4, 2, 1.1, 2e-3, 1e-5, 1e-36};
+}
+
+double rounded(DType type, double value) {
+  double bits = 0, result = 0;  // 8 bytes hold an element of any type
+  store_row(&bits, type, 0, 1, &value);
+  load_row(&bits, type, 0, 1, &result);
+  return result;
+}
+
+double finite_or_zero(const std::vector<double>& values, size_t n) {
+  return n < values.size() && std::isfinite(values[n]) ? values[n] : 0;
+}
+
+class Comparison {
+ public:
+  Comparison(const std::string& name, Quantity quantity, DType type, DType stored, const std::vector<double>& actual,
+             const std::vector<double>& expected, const std::vector<double>& naive, const std::vector<double>& noise)
+      : name_(name),
+        quantity_(quantity),
+        type_(type),
+        stored_(stored),
+        limits_(limits_of(type)),
+        actual_(actual),
+        expected_(expected),
+        naive_(naive),
+        noise_(noise) {}
+
+  std::string disagreement() {
+    if (std::string text = sizes(); !text.empty()) return text;
+    if (std::string text = special_values(); !text.empty()) return text;
+    if (compared_.empty()) return "";
+    if (quantity_ == Quantity::lse) return lse();
+    measure();
+    for (auto rule : {&Comparison::largest_error, &Comparison::rms_error, &Comparison::slope, &Comparison::cosine}) {
+      if (std::string text = (this->*rule)(); !text.empty()) return text;
+    }
+    return "";
+  }
+
+ private:
+  const std::string& name_;
+  const Quantity quantity_;
+  const DType type_, stored_;
+  const Limits limits_;
+  const std::vector<double>&actual_, &expected_, &naive_, &noise_;
+
+  std::vector<size_t> compared_;  // elements that are finite on both sides
+  std::vector<double> rounded_;   // beside compared_: the correctly rounded value, see nearest_rounding
+  double largest_ = 0;            // |expected|
+  double naive_largest_ = 0;      // |naive - expected|
+  double count_ = 0;              // of compared elements that carry the energy of expected: zeros do not
+  // Root mean squares: of expected, of what separates it from actual, naive and the rounded value, and of noise.
+  double rms_expected_ = 0, rms_actual_ = 0, rms_naive_ = 0, rms_rounded_ = 0, rms_noise_ = 0;
+  double slope_ = 0, naive_slope_ = 0;  // minus 1; that of actual beyond rounding
+
+  // Sizes are equal.
+  std::string sizes() const {
+    if (actual_.size() == expected_.size() && naive_.size() == expected_.size() &&
+        (noise_.empty() || noise_.size() == expected_.size())) {
+      return "";
+    }
+    return name_ + ": " + std::to_string(actual_.size()) + " elements, expected " + std::to_string(expected_.size()) +
+           " (naive " + std::to_string(naive_.size()) + ", noise " + std::to_string(noise_.size()) + ")";
+  }
+
+  // NaN stands where the oracle has NaN, Inf where it has the same Inf, and nowhere else, unless a finite value is too
+  // large for the type it is stored in.
+  std::string special_values() {
+    for (size_t n = 0; n < expected_.size(); ++n) {
+      const double a = actual_[n], e = expected_[n];
+      if (std::isfinite(e) && std::isfinite(a)) {
+        compared_.push_back(n);
+        continue;
+      }
+      const bool same = std::isnan(e) ? std::isnan(a) : a == e;
+      const bool overflow = std::isfinite(e) && std::isinf(a) && nearest_rounding(n) == a;
+      if (!same && !overflow) return name_ + ": NaN and Inf do not stand in the same places:" + element(n);
+    }
+    return "";
+  }
+
+  // |LSE error| <= 1e-4 + 1e-5 |LSE| (f64: 1e-12), or what the scores' rounding makes of it.
+  std::string lse() const {
+    double naive_error = 0;
+    for (size_t n : compared_) naive_error = std::max(naive_error, std::abs(finite_error(naive_, n)));
+    for (size_t n : compared_) {
+      const double e = std::abs(expected_[n]);
+      double allowed = type_ == DType::f64 ? 1e-12 * std::max(1.0, e) : 1e-4 + 1e-5 * e;
+      if (!is_16_bit(type_)) allowed = std::max(allowed, limits_.naive_factor * naive_error);
+      allowed = std::max(allowed, 3 * finite_or_zero(noise_, n));
+      if (std::abs(actual_[n] - expected_[n]) > allowed) return report("LSE error", n, allowed);
+    }
+    return "";
+  }
+
+  // Where expected lies within f32 noise of the middle between two values of the stored type, either is its rounding.
+  double nearest_rounding(size_t n) const {
+    const double e = expected_[n], reach = 4 * limits_.roundoff * std::abs(e);
+    return std::clamp(actual_[n], rounded(stored_, e - reach), rounded(stored_, e + reach));
+  }
+
+  // 0 where the value is not finite: a naive evaluation overflows where the real one need not.
+  double finite_error(const std::vector<double>& values, size_t n) const {
+    return std::isfinite(values[n]) ? values[n] - expected_[n] : 0;
+  }
+
+  void measure() {
+    double ee = 0, e4 = 0, error = 0, naive = 0, rounding = 0, noise = 0, beyond = 0, naive_beyond = 0;
+    for (size_t n : compared_) {
+      const double a = actual_[n], e = expected_[n], r = nearest_rounding(n);
+      const double naive_error = finite_error(naive_, n), noise_n = finite_or_zero(noise_, n);
+      rounded_.push_back(r);
+      largest_ = std::max(largest_, std::abs(e));
+      naive_largest_ = std::max(naive_largest_, std::abs(naive_error));
+      ee += e * e, e4 += e * e * e * e, beyond += (a - r) * e, naive_beyond += naive_error * e;
+      error += (a - e) * (a - e), rounding += (r - e) * (r - e);
+      naive += naive_error * naive_error, noise += noise_n * noise_n;
+    }
+    const double size = static_cast<double>(compared_.size());
+    count_ = e4 > 0 ? std::max(1.0, ee / e4 * ee) : size;
+    rms_expected_ = std::sqrt(ee / size), rms_actual_ = std::sqrt(error / size), rms_naive_ = std::sqrt(naive / size);
+    rms_rounded_ = std::sqrt(rounding / size), rms_noise_ = std::sqrt(noise / size);
+    if (ee > 0) slope_ = beyond / ee, naive_slope_ = naive_beyond / ee;
+  }
+
+  // 1 - cosine of the angle between expected and value(x), x counting the compared elements. Through the residual of
+  // the fit, because subtracting two numbers near 1 would leave no digits.
+  template <class Value>
+  double angle(Value value) const {
+    double ee = 0, vv = 0, ve = 0, residual = 0;
+    for (size_t x = 0; x < compared_.size(); ++x) {
+      const double e = expected_[compared_[x]], v = value(x);
+      ee += e * e, vv += v * v, ve += v * e;
+    }
+    if (ve <= 0) return 1;
+    for (size_t x = 0; x < compared_.size(); ++x) residual += std::pow(value(x) - ve / ee * expected_[compared_[x]], 2);
+    return residual / vv / (1 + ve / std::sqrt(vv * ee));
+  }
+
+  // What the largest error is relative to. Outputs of N(0,1) inputs are about 1; gradients have no such scale.
+  double scale_of() const {
+    const bool relative = type_ == DType::f64 || (type_ == DType::f32 && quantity_ == Quantity::gradient);
+    return relative ? largest_ : std::max(1.0, largest_);
+  }
+
+  // 16-bit: |error| <= 2 x naive + 1e-5 (gradients 1e-4). f32: 1e-5, gradients 1e-4 of the largest; f64: 1e-12 of it;
+  // or 4 x naive. Or three times the noise, where that is more. Each beyond the last rounding.
+  std::string largest_error() const {
+    const double floor = (quantity_ == Quantity::output ? limits_.output : limits_.gradient) * scale_of();
+    const double naive = limits_.naive_factor * naive_largest_;
+    const double limit = is_16_bit(type_) ? naive + floor : std::max(naive, floor);
+    for (size_t x = 0; x < compared_.size(); ++x) {
+      const size_t n = compared_[x];
+      const double computing = std::max(limit, 3 * finite_or_zero(noise_, n)) + limits_.tiny;
+      const double allowed = std::abs(rounded_[x] - expected_[n]) + computing;
+      if (std::abs(actual_[n] - expected_[n]) > allowed) return report("largest error", n, allowed);
+    }
+    return "";
+  }
+
+  // The naive error of few elements is a poor estimate of its size, hence the 1 / sqrt(count).
+  double baseline_factor() const { return limits_.rms_factor * (1 + 4 / std::sqrt(count_)); }
+  double small_errors() const { return 2 * rms_noise_ + 16 * limits_.roundoff * rms_expected_ + limits_.tiny; }
+
+  // RMS error <= that of the naive evaluation, or of one rounding, and the noise.
+  double allowed_rms() const { return std::max(baseline_factor() * rms_naive_, rms_rounded_) + small_errors(); }
+  std::string rms_error() const {
+    if (rms_actual_ <= allowed_rms()) return "";
+    return report("RMS error", worst(), allowed_rms(), rms_actual_);
+  }
+
+  // Slope and cosine say nothing about values that are hardly larger than the error they may have.
+  bool has_direction() const { return allowed_rms() <= 0.1 * rms_expected_; }
+
+  // |slope - 1| <= 2e-3 (f32 1e-5, f64 1e-12), beyond rounding and twice that of the naive evaluation. Errors with
+  // random signs move the slope of `count` elements by their RMS / sqrt(count), which is allowed for; f32 noise may
+  // have one sign.
+  std::string slope() const {
+    if (!has_direction()) return "";
+    const double random = 3 / std::sqrt(count_) * std::max(rms_naive_, rms_rounded_);
+    const double noise = (is_16_bit(type_) ? std::min(1.0, 4 / std::sqrt(count_)) : 1.0) * rms_noise_;
+    const double allowed = limits_.slope + 2 * std::abs(naive_slope_) + (random + noise + limits_.tiny) / rms_expected_;
+    return std::abs(slope_) <= allowed ? "" : report("slope against the oracle", worst(), allowed, 1 + slope_);
+  }
+
+  // 1 - cosine <= 1e-5 (f32 1e-9, f64 1e-20) beyond that of the naive evaluation, of one rounding and of the noise.
+  std::string cosine() const {
+    if (!has_direction()) return "";
+    const double measured = angle([&](size_t x) { return actual_[compared_[x]]; });
+    const double rounding = angle([&](size_t x) { return rounded_[x]; });
+    const double naive = angle([&](size_t x) { return expected_[compared_[x]] + finite_error(naive_, compared_[x]); });
+    const double baseline = std::max(baseline_factor() * baseline_factor() * naive, rounding);
+    const double allowed = limits_.cosine + baseline + std::pow(small_errors() / rms_expected_, 2);
+    return measured <= allowed ? "" : report("1 - cosine", worst(), allowed, measured);
+  }
+
+  size_t worst() const {
+    return *std::max_element(compared_.begin(), compared_.end(), [&](size_t x, size_t y) {
+      return std::abs(actual_[x] - expected_[x]) < std::abs(actual_[y] - expected_[y]);
+    });
+  }
+
+  std::string report(const char* rule, size_t n, double allowed, double measured) const {
+    char text[160];
+    std::snprintf(text, sizeof text, " of %zu elements is %.6g, allowed %.3g; worst", compared_.size(), measured,
+                  allowed);
+    return name_ + ": " + rule + text + element(n);
+  }
+  std::string report(const char* rule, size_t n, double allowed) const {
+    char text[160];
+    std::snprintf(text, sizeof text, ", allowed %.3g;", allowed);
+    return name_ + ": " + rule + text + element(n);
+  }
+  std::string element(size_t n) const {
+    char text[200];
+    std::snprintf(text, sizeof text, " element %zu of %zu is %.9g, expected %.9g, naive %.9g (%s inputs, stored as %s)",
+                  n, expected_.size(), actual_[n], expected_[n], naive_[n], name_of(type_), name_of(stored_));
+    return text;
+  }
+};
+
+}  // namespace
+
+std::string disagreement(const std::string& name, Quantity quantity, DType type, DType stored,
+                         const std::vector<double>& actual, const std::vector<double>& expected,
+                         const std::vector<double>& naive, const std::vector<double>& noise) {
+  return Comparison(name, quantity, type, stored, actual, expected, naive, noise).disagreement();
+}
+
+}  // namespace cuflash::check

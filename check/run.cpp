@@ -1,0 +1,154 @@
+#include "check/run.h"
+
+#include <exception>
+
+#include "check/compare.h"
+#include "check/tiles.h"
+#include "dtype.h"
+#include "error.h"
+#include "reference/naive.h"
+#include "reference/noise.h"
+#include "reference/oracle.h"
+
+namespace cuflash::check {
+namespace {
+
+// The last index first: nothing may depend on the order.
+void run_backwards(void*, int64_t n, cuflash_parallel_body body, void* body_context) {
+  while (n-- > 0) body(body_context, n);
+}
+
+// How a case wants its calls executed, with a workspace that ends where the queried size says.
+class Setup {
+ public:
+  template <class Tensors>
+  Setup(const Case& c, int threads, const Attention& attention, const Tensors& tensors) {
+    execution_.num_threads = threads;
+    if (c.own_parallel_for) execution_.parallel_for = run_backwards;
+    execution_.tile_stats = &stats_;
+    if (!c.exact_workspace) return;
+    execution_.workspace_size = workspace_size(attention, tensors, execution_);
+    workspace_ = GuardedTensor("workspace", DType::boolean, {static_cast<int64_t>(execution_.workspace_size)}, {1}, 0);
+    execution_.workspace = workspace_.view().data;
+  }
+  Setup(const Setup&) = delete;
+  Setup& operator=(const Setup&) = delete;
+
+  const Execution& execution() const { return execution_; }
+  const TileStats& stats() const { return stats_; }
+  std::string damage() const { return workspace_.damage(); }
+
+ private:
+  Execution execution_;
+  TileStats stats_{};
+  GuardedTensor workspace_;
+};
+
+std::string forward_once(const Case& c, CaseMemory& memory, int threads, bool with_lse) {
+  const Attention attention = memory.attention();
+  const ForwardOutputs outputs = memory.forward_outputs(with_lse);
+  memory.start_forward();
+  const Setup setup(c, threads, attention, outputs);
+  flash_attention_forward(attention, outputs, setup.execution());
+  if (const std::string text = memory.damage() + setup.damage(); !text.empty()) return "forward: " + text;
+  if (const std::string text = memory.o.unwritten(); !text.empty()) return "forward: " + text;
+  if (const std::string text = memory.lse.unwritten(); with_lse && !text.empty()) return "forward: " + text;
+  if (const std::string text = wrong_statistics(c, setup.stats()); !text.empty()) return "forward: " + text;
+  return "";
+}
+
+std::string compare_outputs(const Case& c, const CaseMemory& memory) {
+  const Attention attention = memory.attention();
+  const reference::Forward expected = reference::oracle_forward(attention);
+  const reference::Forward naive = reference::naive_forward(attention);
+  const reference::Forward noise = reference::forward_noise(attention);
+  const std::string text =
+      disagreement("o", Quantity::output, c.dtype, c.o_dtype, memory.o.read(), expected.o, naive.o, noise.o);
+  if (!text.empty()) return text;
+  return disagreement("lse", Quantity::lse, c.dtype, state_type(c.dtype), memory.lse.read(), expected.lse, naive.lse,
+                      noise.lse);
+}
+
+std::string check_forward(const Case& c, CaseMemory& memory) {
+  if (const std::string text = forward_once(c, memory, c.threads, c.lse_asked); !text.empty()) return text;
+  if (c.other_threads > 0 || !c.lse_asked) {
+    const auto o = memory.o.bytes(), lse = memory.lse.bytes();
+    const std::string text = forward_once(c, memory, c.other_threads > 0 ? c.other_threads : c.threads, true);
+    if (!text.empty()) return "second " + text;
+    if (o != memory.o.bytes()) return "forward: o of a second run has other bits";
+    if (c.lse_asked && lse != memory.lse.bytes()) return "forward: lse of a second run has other bits";
+  }
+  return compare_outputs(c, memory);
+}
+
+std::string backward_once(const Case& c, CaseMemory& memory, int threads) {
+  const Attention attention = memory.attention();
+  const BackwardTensors tensors = memory.backward_tensors();
+  memory.start_backward();
+  const Setup setup(c, threads, attention, tensors);
+  flash_attention_backward(attention, tensors, setup.execution());
+  if (const std::string text = memory.damage() + setup.damage(); !text.empty()) return "backward: " + text;
+  if (const std::string text = memory.unwritten_gradients(); !text.empty()) return "backward: " + text;
+  // dsink alone needs no tile.
+  const bool needs_tiles = c.gradients.dq || c.gradients.dk || c.gradients.dv || c.gradients.dbias;
+  if (const std::string text = wrong_statistics(c, setup.stats()); needs_tiles && !text.empty())
+    return "backward: " + text;
+  return "";
+}
+
+std::string compare_gradients(const Case& c, const CaseMemory& memory) {
+  const Attention attention = memory.attention();
+  const ConstTensor dout = memory.dout.view(), dlse = memory.dlse.view();
+  const reference::Backward expected = reference::oracle_backward(attention, dout, dlse);
+  const reference::Backward naive = reference::naive_backward(attention, dout, dlse);
+  const reference::Backward noise = reference::backward_noise(attention, dout, dlse);
+  // Backward reads O as it was stored: an O of f32 leaves f64 gradients with the precision of f32. The noise is
+  // proportional to the roundoff.
+  const bool lost = c.dtype == DType::f64 && c.o_dtype == DType::f32;
+  const DType precision = lost ? DType::f32 : c.dtype;
+  const auto compare = [&](const char* name, const GuardedTensor& actual,
+                           std::vector<double> reference::Backward::*of) {
+    if (!actual) return std::string();
+    std::vector<double> allowed = noise.*of;
+    for (double& x : allowed) x *= lost ? 0x1p29 : 1;
+    return disagreement(name, Quantity::gradient, precision, c.gradient_dtype, actual.read(), expected.*of, naive.*of,
+                        allowed);
+  };
+  for (const std::string& text :
+       {compare("dq", memory.dq, &reference::Backward::dq), compare("dk", memory.dk, &reference::Backward::dk),
+        compare("dv", memory.dv, &reference::Backward::dv), compare("dbias", memory.dbias, &reference::Backward::dbias),
+        compare("dsink", memory.dsink, &reference::Backward::dsink)})
+    if (!text.empty()) return text;
+  return "";
+}
+
+std::string check_backward(const Case& c, CaseMemory& memory) {
+  if (const std::string text = backward_once(c, memory, c.threads); !text.empty()) return text;
+  if (c.other_threads > 0) {
+    const auto bits = memory.results();
+    if (const std::string text = backward_once(c, memory, c.other_threads); !text.empty()) return "second " + text;
+    if (bits != memory.results()) return "backward: gradients of a second run have other bits";
+  }
+  return compare_gradients(c, memory);
+}
+
+}  // namespace
+
+void call_both(CaseMemory& memory) {
+  memory.start_forward();
+  flash_attention_forward(memory.attention(), memory.forward_outputs(true), {.num_threads = 1});
+  memory.start_backward();
+  flash_attention_backward(memory.attention(), memory.backward_tensors(), {.num_threads = 1});
+}
+
+std::string run_case(const Case& c) {
+  try {
+    CaseMemory memory(c);
+    if (const std::string text = check_forward(c, memory); !text.empty()) return text;
+    return c.gradients.any() ? check_backward(c, memory) : "";
+  } catch (const std::exception& error) {
+    return join("a valid case was answered with: ", error.what());
+  }
+}
+
+}  // namespace cuflash::check

@@ -1,0 +1,34 @@
+// Many random cases in a row: the engine of `cuflash check` and of the sweep test.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "check/case.h"
+
+namespace cuflash::check {
+
+struct SweepFailure {
+  uint64_t index = 0;
+  std::string failure;       // what went wrong, in one line
+  std::string reproduction;  // "cuflash check --seed S --only K"
+  std::string description;   // the case, in one line
+};
+
+struct SweepResult {
+  uint64_t cases = 0, failed = 0;
+  std::vector<SweepFailure> failures;  // the first few, by index
+};
+
+// Called from time to time, never by two threads at once.
+using Progress = std::function<void(uint64_t done, uint64_t failed)>;
+
+// Case `index` of the sweep that starts at `seed`.
+Case sweep_case(uint64_t seed, uint64_t index);
+
+// Runs the cases first .. first + count - 1. workers == 0: one for every core.
+SweepResult sweep(uint64_t seed, uint64_t first, uint64_t count, const Progress& progress = {}, unsigned workers = 0);
+
+}  // namespace cuflash::check

@@ -1,0 +1,15 @@
+// The tile statistics a call has to report, counted pair by pair.
+#pragma once
+
+#include <cuflash/flash_attention.h>
+
+#include <string>
+
+#include "check/case.h"
+
+namespace cuflash::check {
+
+// "" where the statistics are those of this case for the tile shape they name.
+std::string wrong_statistics(const Case& c, const TileStats& stats);
+
+}  // namespace cuflash::check
