@@ -1,0 +1,54 @@
+// The commands as functions of their options. main.cpp fills the options from the command line; nothing else knows how.
+#pragma once
+
+#include <cuflash/flash_attention.h>
+
+#include <optional>
+#include <string>
+
+namespace cuflash::cli {
+
+enum class Layout { bhsd, bshd };
+
+// Names of .npy files; "" where the flag was not given.
+struct AttendOptions {
+  Attention attention{};  // its scalar options; the tensors come from the files
+  Execution execution{};
+  Layout layout = Layout::bhsd;
+  std::optional<DType> dtype;  // default: what q holds
+
+  std::string q, k, v, grad_out, grad_lse;
+  std::string alibi, bias, mask, sink;
+  std::string seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k;
+  std::string out, lse, dq, dk, dv, dbias, dsink;
+};
+
+struct ExplainOptions {
+  Attention attention{};
+  Execution execution{};
+  Layout layout = Layout::bhsd;
+  DType dtype = DType::f32;
+  int64_t batch = 1, heads = 8, seq_q = 1024, dim = 64;
+  std::optional<int64_t> heads_k, seq_k, dim_v;  // default: as for q
+  bool backward = false, lse = false, alibi = false, bias = false, mask = false, sink = false;
+};
+
+struct CheckOptions {
+  uint64_t seed = 1, first = 0, count = 20000;
+  std::optional<uint64_t> only;
+  int32_t threads = 0;
+};
+
+struct DemoOptions {
+  int64_t max_seq = 4096;
+  int32_t threads = 0;
+};
+
+// Each returns an exit code (cli/exit.h), or throws UsageError or FlashAttentionError.
+int run_attend(const AttendOptions& options);
+int run_explain(const ExplainOptions& options);
+int run_check(const CheckOptions& options);
+int run_demo(const DemoOptions& options);
+int run_info();
+
+}  // namespace cuflash::cli

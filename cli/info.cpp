@@ -1,0 +1,35 @@
+// What this build is and what it finds on this machine.
+#include <cstdlib>
+#include <iostream>
+
+#include "cli/commands.h"
+#include "cli/exit.h"
+#include "cli/machine.h"
+#include "cpu/threads.h"
+
+namespace cuflash::cli {
+
+int run_info() {
+#if defined(__clang__)
+  const char* compiler = "clang " __clang_version__;
+#else
+  const char* compiler = "g++ " __VERSION__;
+#endif
+  const Cpu cpu = this_cpu();
+  std::cout << "cuflash      " << cuflash_version() << "\n"
+            << "compiler     " << compiler << "\n"
+            << "cpu          " << cpu.model << "\n"
+            << "features    ";
+  for (const std::string& feature : cpu.features) std::cout << " " << feature;
+  const char* num_threads = std::getenv("CUFLASH_NUM_THREADS");
+  std::cout << "\n"
+            << "threads      " << cpu::default_num_threads() << "\n"
+            << "backends     cpu (this build has no CUDA backend)\n"
+            << "libcuda      " << library_state({"libcuda.so.1", "libcuda.so"}) << "\n"
+            << "libnvrtc     " << library_state({"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"}) << "\n"
+            << "environment  CUFLASH_NUM_THREADS "
+            << (num_threads ? num_threads : "is not set: every core this process may use") << "\n";
+  return kExitOk;
+}
+
+}  // namespace cuflash::cli

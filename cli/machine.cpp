@@ -1,0 +1,76 @@
+#include "cli/machine.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <array>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "cli/text.h"
+
+namespace cuflash::cli {
+
+namespace {
+
+// The first value of every key: all cores of a machine are taken for equal.
+std::map<std::string, std::string> read_cpuinfo() {
+  std::map<std::string, std::string> values;
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    const size_t key_end = line.find_last_not_of(" \t", colon - 1);
+    const size_t value_begin = line.find_first_not_of(" \t", colon + 1);
+    if (key_end == std::string::npos || value_begin == std::string::npos) continue;
+    values.emplace(line.substr(0, key_end + 1), line.substr(value_begin));
+  }
+  return values;
+}
+
+// Arm cores have no name of their own in cpuinfo, only numbers.
+std::string arm_model(const std::string& implementer, const std::string& part) {
+  static const std::map<std::string, const char*> kArmParts{
+      {"0xd07", "Cortex-A57"},  {"0xd08", "Cortex-A72"},  {"0xd0b", "Cortex-A76"}, {"0xd0c", "Neoverse N1"},
+      {"0xd40", "Neoverse V1"}, {"0xd49", "Neoverse N2"}, {"0xd4f", "Neoverse V2"}};
+  const auto known = implementer == "0x41" ? kArmParts.find(part) : kArmParts.end();
+  return join(known == kArmParts.end() ? "unknown model" : known->second, " (implementer ", implementer, ", part ",
+              part, ")");
+}
+
+}  // namespace
+
+Cpu this_cpu() {
+  constexpr std::array kFeatures{"asimd",   "asimdhp",  "asimddp",     "bf16",        "i8mm",     "sve",     "sve2",
+                                 "svebf16", "sme",      "sse4_2",      "avx",         "avx2",     "fma",     "f16c",
+                                 "avx512f", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16"};
+  auto values = read_cpuinfo();
+  Cpu cpu{"unknown", {}};
+  if (values.count("model name")) cpu.model = values["model name"];
+  else if (values.count("CPU part")) cpu.model = arm_model(values["CPU implementer"], values["CPU part"]);
+
+  std::istringstream flags(values["flags"] + " " + values["Features"]);  // x86, Arm
+  std::set<std::string> present;
+  for (std::string flag; flags >> flag;) present.insert(flag);
+  for (const char* feature : kFeatures) {
+    if (present.count(feature)) cpu.features.emplace_back(feature);
+  }
+  return cpu;
+}
+
+int64_t physical_memory() { return int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE); }
+
+std::string library_state(const std::vector<const char*>& names) {
+  std::string reason;
+  for (const char* name : names) {
+    // Left open: NVRTC allocates when it is loaded and does not free that when it is closed.
+    if (::dlopen(name, RTLD_LAZY | RTLD_LOCAL)) return join("found (", name, ")");
+    const char* why = ::dlerror();
+    if (reason.empty()) reason = why ? why : name;
+  }
+  return join("not found (", reason, ")");
+}
+
+}  // namespace cuflash::cli

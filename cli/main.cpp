@@ -1,0 +1,201 @@
+// The command line: flags become options, failures become one sentence and an exit code.
+#include <CLI/CLI.hpp>
+
+#include <charconv>
+#include <functional>
+#include <iostream>
+#include <limits>
+#include <map>
+#include <new>
+
+#include "cli/commands.h"
+#include "cli/exit.h"
+
+namespace {
+
+using namespace cuflash;
+using namespace cuflash::cli;
+
+using Job = std::function<int()>;
+
+const std::map<std::string, DType> kDTypes{
+    {"f64", DType::f64}, {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}};
+const std::map<std::string, Alignment> kAlignments{{"bottom-right", Alignment::bottom_right},
+                                                   {"top-left", Alignment::top_left}};
+const std::map<std::string, Device> kDevices{{"auto", Device::automatic}, {"cpu", Device::cpu}, {"cuda", Device::cuda}};
+const std::map<std::string, Layout> kLayouts{{"bhsd", Layout::bhsd}, {"bshd", Layout::bshd}};
+
+template <class Value>
+CLI::Option* add_choice(CLI::App& command, const std::string& flag, Value& value, const auto& choices,
+                        const std::string& help) {
+  std::string names;
+  for (const auto& [name, ignored] : choices) names += (names.empty() ? "" : "|") + name;
+  return command.add_option(flag, value, help)
+      ->transform(CLI::CheckedTransformer(choices).description(""))
+      ->type_name(names);
+}
+
+// CLI11 reads -1 as 2^64 - 1 and cuts larger numbers off.
+CLI::Option* add_unsigned(CLI::App& command, const std::string& flag, auto& value, const std::string& help) {
+  const auto fault = [](const std::string& text) -> std::string {
+    uint64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    return error == std::errc() && end == text.data() + text.size()
+               ? ""
+               : "must be a whole number from 0 to 2^64 - 1, got " + text;
+  };
+  return command.add_option(flag, value, help)->check(CLI::Validator(fault, ""));
+}
+
+void add_threads(CLI::App& command, int32_t& threads) {
+  command
+      .add_option("--threads", threads, "Threads (default: CUFLASH_NUM_THREADS, or every core this process may use)")
+      ->check(CLI::Range(1, std::numeric_limits<int32_t>::max()).description(""));
+}
+
+void add_window(CLI::App& command, Attention& attention) {
+  const auto parse = [&attention](const std::vector<int64_t>& sides) {
+    attention.window_left = sides.at(0);
+    attention.window_right = sides.at(1);
+  };
+  command
+      .add_option_function<std::vector<int64_t>>("--window", parse, "Keys visible on either side of a query; -1: all")
+      ->delimiter(',')
+      ->expected(2)
+      ->type_name("L,R");
+}
+
+// The flags that describe attention beside its tensors, and where it runs.
+void add_attention(CLI::App& command, Attention& attention, Execution& execution, Layout& layout) {
+  command.add_flag("--causal", attention.causal, "A query sees no key after its own position");
+  add_choice(command, "--align", attention.alignment, kAlignments,
+             "Where queries stand against keys of another length");
+  add_window(command, attention);
+  command.add_option("--softcap", attention.softcap, "Limit scores to (-X, X) by X*tanh(s/X)");
+  command.add_option("--scale", attention.scale, "Factor of the scores (default: 1/sqrt(D))");
+  command.add_option("--dropout", attention.dropout_p, "Probability of dropping a weight, in [0, 1)");
+  add_unsigned(command, "--seed", attention.dropout_seed, "Seed of dropout");
+  add_unsigned(command, "--offset", attention.dropout_offset, "Offset of dropout's random numbers");
+  add_choice(command, "--layout", layout, kLayouts,
+             "Order of the dimensions of q, k, v, the output and their gradients");
+  add_choice(command, "--device", execution.device, kDevices, "Where to compute");
+  add_threads(command, execution.num_threads);
+}
+
+void add_attend(CLI::App& app, AttendOptions& o, Job& job) {
+  CLI::App& command = *app.add_subcommand("attend", "Attention on .npy files: forward, and backward where asked for");
+  command.add_option("--q", o.q, "Queries [B, H, S, D], or packed [T, H, D]")->required()->type_name("FILE");
+  command.add_option("--k", o.k, "Keys")->required()->type_name("FILE");
+  command.add_option("--v", o.v, "Values")->required()->type_name("FILE");
+  const auto add_files = [&](const char* group,
+                             std::initializer_list<std::tuple<const char*, std::string*, const char*>> files) {
+    for (const auto& [flag, path, help] : files) command.add_option(flag, *path, help)->type_name("FILE")->group(group);
+  };
+  add_files("Inputs", {{"--grad-out", &o.grad_out, "Gradient of the output: asks for backward"},
+                       {"--grad-lse", &o.grad_lse, "Gradient of the log-sum-exp"},
+                       {"--alibi", &o.alibi, "ALiBi slopes [H] or [B, H]"},
+                       {"--bias", &o.bias, "Added to the scores: [B or 1, H or 1, Sq or 1, Sk]"},
+                       {"--mask", &o.mask, "Bool, shaped as a bias; false hides the key"},
+                       {"--sink", &o.sink, "A logit of each head [H] that takes part in the softmax alone"},
+                       {"--seqlens-q", &o.seqlens_q, "Lengths [B] of padded queries"},
+                       {"--seqlens-k", &o.seqlens_k, "Lengths [B] of padded keys"},
+                       {"--cu-seqlens-q", &o.cu_seqlens_q, "Starts [B+1] of packed queries"},
+                       {"--cu-seqlens-k", &o.cu_seqlens_k, "Starts [B+1] of packed keys"}});
+  add_files("Outputs", {{"-o,--out", &o.out, "The output, as float32 (float64 for f64)"},
+                        {"--lse", &o.lse, "Log-sum-exp [B, H, Sq], or packed [H, T]"},
+                        {"--dq", &o.dq, "Gradient of q"},
+                        {"--dk", &o.dk, "Gradient of k"},
+                        {"--dv", &o.dv, "Gradient of v"},
+                        {"--dbias", &o.dbias, "Gradient of the bias"},
+                        {"--dsink", &o.dsink, "Gradient of the sinks"}});
+  add_choice(command, "--dtype", o.dtype, kDTypes, "Type to compute in (default: what q holds)");
+  add_attention(command, o.attention, o.execution, o.layout);
+  command.callback([&o, &job] { job = [&o] { return run_attend(o); }; });
+}
+
+void add_explain(CLI::App& app, ExplainOptions& o, Job& job) {
+  CLI::App& command = *app.add_subcommand("explain", "Which backend and kernel a problem gets, and why");
+  command.add_option("--batch", o.batch, "Batch")->capture_default_str();
+  command.add_option("--heads", o.heads, "Query heads")->capture_default_str();
+  command.add_option("--heads-k", o.heads_k, "Key and value heads (default: as many)");
+  command.add_option("--seq-q", o.seq_q, "Queries")->capture_default_str();
+  command.add_option("--seq-k", o.seq_k, "Keys (default: as many)");
+  command.add_option("--dim", o.dim, "Head size of queries and keys")->capture_default_str();
+  command.add_option("--dim-v", o.dim_v, "Head size of values (default: the same)");
+  add_choice(command, "--dtype", o.dtype, kDTypes, "Type to compute in (default: f32)");
+  command.add_flag("--backward", o.backward, "Explain backward, with every gradient");
+  command.add_flag("--lse", o.lse, "Forward with a log-sum-exp output");
+  command.add_flag("--alibi", o.alibi, "With ALiBi slopes");
+  command.add_flag("--bias", o.bias, "With a bias");
+  command.add_flag("--mask", o.mask, "With a mask");
+  command.add_flag("--sink", o.sink, "With sinks");
+  add_attention(command, o.attention, o.execution, o.layout);
+  command.callback([&o, &job] { job = [&o] { return run_explain(o); }; });
+}
+
+void add_check(CLI::App& app, CheckOptions& o, Job& job) {
+  CLI::App& command = *app.add_subcommand("check", "Self-test: random problems against a float64 oracle");
+  add_unsigned(command, "--count", o.count, "Problems to check")->capture_default_str();
+  add_unsigned(command, "--seed", o.seed, "Which sequence of problems")->capture_default_str();
+  add_unsigned(command, "--first", o.first, "Number of the first problem")->capture_default_str();
+  add_unsigned(command, "--only", o.only, "Check this problem alone and describe it")
+      ->excludes("--first")
+      ->excludes("--count");
+  add_threads(command, o.threads);
+  command.callback([&o, &job] { job = [&o] { return run_check(o); }; });
+}
+
+void add_demo(CLI::App& app, DemoOptions& o, Job& job) {
+  CLI::App& command = *app.add_subcommand("demo", "Accuracy, speed and memory against naive attention");
+  command.add_option("--max-seq", o.max_seq, "Longest sequence of the table")->capture_default_str();
+  add_threads(command, o.threads);
+  command.callback([&o, &job] { job = [&o] { return run_demo(o); }; });
+}
+
+int fail(int code, const std::string& message) {
+  std::cerr << "cuflash: " << message << "\n";
+  return code;
+}
+
+int run(const Job& job) {
+  try {
+    const int code = job();
+    std::cout.flush();
+    return std::cout ? code : fail(kExitUsage, "cannot write to the standard output");
+  } catch (const UsageError& error) {
+    return fail(kExitUsage, error.what());
+  } catch (const FlashAttentionError& error) {
+    return fail(kExitFailed, error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(kExitFailed, "this machine has not enough memory for that");
+  } catch (const std::exception& error) {
+    return fail(kExitFailed, error.what());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Exact, IO-aware attention", "cuflash");
+  app.require_subcommand(0, 1);
+  app.set_version_flag("--version", cuflash_version());
+  Job job;
+  AttendOptions attend;
+  ExplainOptions explain;
+  CheckOptions check;
+  DemoOptions demo;
+  add_demo(app, demo, job);
+  app.add_subcommand("info", "Versions, CPU, threads, devices")->callback([&job] { job = run_info; });
+  add_check(app, check, job);
+  add_explain(app, explain, job);
+  add_attend(app, attend, job);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    return fail(kExitUsage, std::string(error.what()) + " (cuflash --help lists what there is)");
+  }
+  if (!job)
+    return fail(kExitUsage, "a command is needed: demo, info, check, explain or attend (cuflash --help says more)");
+  return run(job);
+}

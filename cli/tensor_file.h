@@ -1,0 +1,41 @@
+// A tensor, the memory behind it, and the shape it has in its file.
+#pragma once
+
+#include <cuflash/flash_attention.h>
+
+#include <string>
+#include <vector>
+
+#include "cli/npy.h"
+
+namespace cuflash::cli {
+
+// How the dimensions of a file become those of the library's tensor.
+enum class Arrangement {
+  plain,         // one to one
+  heads_third,   // [B, S, H, D] in the file, [B, H, S, D] for the library
+  leading_ones,  // [Sk], [Sq, Sk], ... stand for the last of four dimensions, as NumPy broadcasts
+};
+
+struct HostTensor {
+  std::vector<int64_t> file_shape;
+  std::vector<std::byte> bytes;
+  Tensor view;  // absent where nothing was loaded
+};
+
+HostTensor zeros(const std::vector<int64_t>& file_shape, DType type, Arrangement arrangement);
+
+// An empty path is an absent tensor. Errors name the flag and the file.
+HostTensor load_values(const char* flag, const std::string& path, DType type, Arrangement arrangement);
+HostTensor load_mask(const char* flag, const std::string& path);
+HostTensor load_lengths(const char* flag, const std::string& path);
+
+// The float type that the file holds. Throws where it holds none.
+DType float_type_of(const char* flag, const std::string& path, const NpyArray& array);
+HostTensor to_tensor(const char* flag, const std::string& path, const NpyArray& array, DType type,
+                     Arrangement arrangement);
+
+// float64 for f64, float32 for all others.
+NpyArray to_npy(const HostTensor& tensor);
+
+}  // namespace cuflash::cli

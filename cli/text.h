@@ -1,0 +1,20 @@
+// Words for messages and tables.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "error.h"
+
+namespace cuflash::cli {
+
+std::string shape_text(const std::vector<int64_t>& shape);  // "[2, 8, 128, 64]"
+std::string bytes_text(double bytes);                       // "1.5 MiB"
+std::string fixed(double value, int digits);
+
+// The beginning of a text of unknown origin, safe to print to a terminal.
+std::string quoted(std::string_view text);
+
+}  // namespace cuflash::cli
