@@ -1,0 +1,406 @@
+// The cuflash program from the outside: what it writes against the oracle, and how it fails.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <tuple>
+
+#include "check/random.h"
+#include "cli/exit.h"
+#include "cli/npy.h"
+#include "dtype.h"
+#include "reference/oracle.h"
+#include "temp_dir.h"
+
+namespace cuflash::cli {
+namespace {
+
+using Shape = std::vector<int64_t>;
+
+struct Outcome {
+  int code;
+  std::string out, err;
+};
+
+// Runs the program in the test's directory. In a sanitized build the search for leaks takes seconds at the end of every
+// process, of which there are a hundred here; the tests that call the library in their own process search for them.
+Outcome run(const test::TempDir& dir, const std::string& words) {
+  const std::string command = "cd '" + dir.file("") +
+                              "' && ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\" '" CUFLASH_CLI_PATH "' " + words +
+                              " >stdout 2>stderr";
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, dir.read("stdout"), dir.read("stderr")};
+}
+
+NpyArray array_of(const Shape& shape, const std::vector<double>& values) {
+  NpyArray array{NpyType::f64, shape, std::vector<std::byte>(values.size() * sizeof(double))};
+  if (!values.empty()) std::memcpy(array.bytes.data(), values.data(), array.bytes.size());
+  return array;
+}
+template <class Integer>
+NpyArray integers(NpyType type, const std::vector<Integer>& values) {
+  NpyArray array{type, {static_cast<int64_t>(values.size())}, std::vector<std::byte>(values.size() * sizeof(Integer))};
+  std::memcpy(array.bytes.data(), values.data(), array.bytes.size());
+  return array;
+}
+NpyArray normal(const Shape& shape, uint64_t seed) {
+  check::Random random(seed);
+  std::vector<double> values(static_cast<size_t>(NpyArray{NpyType::f64, shape, {}}.count()));
+  for (double& value : values) value = random.normal();
+  return array_of(shape, values);
+}
+std::vector<double> values_of(const NpyArray& array) {
+  const std::vector<std::byte> bytes = convert(array, DType::f64);
+  std::vector<double> values(static_cast<size_t>(array.count()));
+  load_row(bytes.data(), DType::f64, 0, array.count(), values.data());
+  return values;
+}
+
+void expect_near(const std::vector<double>& actual, const std::vector<double>& expected, double tolerance,
+                 const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  for (size_t n = 0; n < actual.size(); ++n) {
+    if (actual[n] == expected[n]) continue;  // -inf too
+    ASSERT_NEAR(actual[n], expected[n], tolerance) << what << " at " << n;
+  }
+}
+
+constexpr int64_t kBatch = 2, kHeadsQ = 4, kHeadsK = 2, kLenQ = 5, kLenK = 7, kDim = 8, kDimV = 6;
+
+// The files of a problem, and the same tensors for the oracle.
+class Attend : public testing::Test {
+ protected:
+  Attend() {
+    attention.q = dense("q.npy", kHeadsQ, kLenQ, kDim);
+    attention.k = dense("k.npy", kHeadsK, kLenK, kDim);
+    attention.v = dense("v.npy", kHeadsK, kLenK, kDimV);
+    dout = dense("do.npy", kHeadsQ, kLenQ, kDimV);
+  }
+
+  ConstTensor dense(const std::string& name, int64_t heads, int64_t length, int64_t dim) {
+    return values(name, {kBatch, heads, length, dim});
+  }
+  ConstTensor values(const std::string& name, const Shape& shape) {
+    return file(name, normal(shape, ++seed_), DType::f64);
+  }
+  // Leaves the array in a file and returns a contiguous view of the same elements as the library's type.
+  ConstTensor file(const std::string& name, const NpyArray& array, DType type) {
+    write_npy_files({{dir.file(name), array}});
+    if (type == DType::i32) {
+      const std::vector<int32_t> lengths = to_int32(array);
+      memory_.emplace_back(lengths.size() * sizeof(int32_t));
+      std::memcpy(memory_.back().data(), lengths.data(), memory_.back().size());
+    } else {
+      memory_.push_back(type == DType::boolean ? to_bool(array) : convert(array, type));
+    }
+    ConstTensor view{memory_.back().data(), type, static_cast<int32_t>(array.shape.size()), {}, {}};
+    int64_t stride = 1;
+    for (size_t d = array.shape.size(); d-- > 0;) {
+      view.shape[d] = array.shape[d], view.stride[d] = stride;
+      stride *= array.shape[d];
+    }
+    return view;
+  }
+
+  std::vector<double> output(const std::string& name) { return values_of(read_npy(dir.file(name))); }
+
+  // Runs forward and backward with these flags and compares everything it wrote with the oracle on `attention`.
+  void expect_oracle(const std::string& flags) {
+    const Outcome outcome = run(dir,
+                                "attend --q q.npy --k k.npy --v v.npy -o o.npy --lse lse.npy --grad-out do.npy "
+                                "--dq dq.npy --dk dk.npy --dv dv.npy " +
+                                    flags);
+    ASSERT_EQ(outcome.code, kExitOk) << flags << ": " << outcome.err;
+    EXPECT_EQ(outcome.err, "") << flags;
+    constexpr double kTolerance = 1e-11;
+    const reference::Forward forward = reference::oracle_forward(attention);
+    const reference::Backward backward = reference::oracle_backward(attention, dout, dlse);
+    expect_near(output("o.npy"), forward.o, kTolerance, flags + ": o");
+    expect_near(output("lse.npy"), forward.lse, kTolerance, flags + ": lse");
+    expect_near(output("dq.npy"), backward.dq, kTolerance, flags + ": dq");
+    expect_near(output("dk.npy"), backward.dk, kTolerance, flags + ": dk");
+    expect_near(output("dv.npy"), backward.dv, kTolerance, flags + ": dv");
+    if (flags.find("--dbias") != std::string::npos)
+      expect_near(output("dbias.npy"), backward.dbias, kTolerance, flags + ": dbias");
+    if (flags.find("--dsink") != std::string::npos)
+      expect_near(output("dsink.npy"), backward.dsink, kTolerance, flags + ": dsink");
+  }
+
+  // The program must fail with one sentence that holds `reason`, and write nothing.
+  void expect_failure(const std::string& words, int code, const std::string& reason) {
+    const Outcome outcome = run(dir, words);
+    EXPECT_EQ(outcome.code, code) << words << ": " << outcome.err;
+    EXPECT_NE(outcome.err.find(reason), std::string::npos) << words << ": " << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << words << ": " << outcome.err;
+    for (const char* name : {"o.npy", "lse.npy", "dq.npy"}) EXPECT_FALSE(dir.has(name)) << words << " wrote " << name;
+  }
+
+  test::TempDir dir;
+  Attention attention{};
+  ConstTensor dout, dlse{};
+
+ private:
+  std::deque<std::vector<std::byte>> memory_;
+  uint64_t seed_ = 0;
+};
+
+TEST_F(Attend, plain) { expect_oracle(""); }
+TEST_F(Attend, threads_and_device) { expect_oracle("--threads 2 --device cpu"); }
+TEST_F(Attend, causal) {
+  attention.causal = true;
+  expect_oracle("--causal");
+  expect_oracle("--causal --align bottom-right");
+}
+TEST_F(Attend, causal_top_left) {
+  attention.causal = true;
+  attention.alignment = Alignment::top_left;
+  expect_oracle("--causal --align top-left");
+}
+TEST_F(Attend, window) {
+  attention.window_left = 2, attention.window_right = 1;
+  expect_oracle("--window 2,1");
+  attention.window_left = -1, attention.window_right = 0;
+  expect_oracle("--window -1,0");
+  attention.window_left = 1, attention.window_right = -1;
+  expect_oracle("--window=1,-1");
+}
+TEST_F(Attend, softcap_and_scale) {
+  attention.softcap = 1.5;
+  attention.scale = 0.75;
+  expect_oracle("--softcap 1.5 --scale 0.75");
+}
+TEST_F(Attend, alibi) {
+  attention.alibi_slopes = file("slopes.npy", array_of({kHeadsQ}, {0.5, 0.25, 0.125, 1}), DType::f32);
+  expect_oracle("--alibi slopes.npy");
+}
+TEST_F(Attend, bias_and_its_gradient) {
+  attention.bias = values("bias.npy", {1, kHeadsQ, kLenQ, kLenK});
+  expect_oracle("--bias bias.npy --dbias dbias.npy");
+  EXPECT_EQ(read_npy(dir.file("dbias.npy")).shape, (Shape{1, kHeadsQ, kLenQ, kLenK}));
+}
+TEST_F(Attend, bias_of_fewer_dimensions) {
+  ConstTensor bias = values("bias.npy", {kLenQ, kLenK});
+  attention.bias = contiguous(bias.data, DType::f64, 1, 1, kLenQ, kLenK);
+  expect_oracle("--bias bias.npy --dbias dbias.npy");
+  EXPECT_EQ(read_npy(dir.file("dbias.npy")).shape, (Shape{kLenQ, kLenK}));
+}
+TEST_F(Attend, mask) {
+  check::Random random(5);
+  std::vector<uint8_t> bits(kBatch * kLenK);
+  for (uint8_t& bit : bits) bit = random.below(3) != 0;
+  NpyArray mask = integers(NpyType::boolean, bits);
+  mask.shape = {kBatch, 1, 1, kLenK};
+  attention.mask = file("mask.npy", mask, DType::boolean);
+  expect_oracle("--mask mask.npy");
+}
+TEST_F(Attend, sink_and_its_gradient) {
+  attention.sink = values("sink.npy", {kHeadsQ});
+  expect_oracle("--sink sink.npy --dsink dsink.npy");
+}
+TEST_F(Attend, dropout) {
+  attention.dropout_p = 0.3;
+  attention.dropout_seed = 18446744073709551615u, attention.dropout_offset = 9;
+  expect_oracle("--dropout 0.3 --seed 18446744073709551615 --offset 9");
+}
+TEST_F(Attend, padded_lengths_of_any_integer_type) {
+  attention.seqlens_q = file("lq.npy", integers<int64_t>(NpyType::i64, {5, 0}), DType::i32);
+  attention.seqlens_k = file("lk.npy", integers<uint8_t>(NpyType::u8, {3, 7}), DType::i32);
+  expect_oracle("--seqlens-q lq.npy --seqlens-k lk.npy");
+}
+TEST_F(Attend, gradient_of_lse) {
+  dlse = values("dlse.npy", {kBatch, kHeadsQ, kLenQ});
+  expect_oracle("--grad-lse dlse.npy");
+}
+TEST_F(Attend, packed) {
+  attention.q = values("q.npy", {9, kHeadsQ, kDim});
+  attention.k = values("k.npy", {11, kHeadsK, kDim});
+  attention.v = values("v.npy", {11, kHeadsK, kDimV});
+  dout = values("do.npy", {9, kHeadsQ, kDimV});
+  attention.cu_seqlens_q = file("cq.npy", integers<int32_t>(NpyType::i32, {0, 3, 3, 9}), DType::i32);
+  attention.cu_seqlens_k = file("ck.npy", integers<uint16_t>(NpyType::u16, {0, 4, 6, 11}), DType::i32);
+  expect_oracle("--cu-seqlens-q cq.npy --cu-seqlens-k ck.npy");
+  EXPECT_EQ(read_npy(dir.file("lse.npy")).shape, (Shape{kHeadsQ, 9}));
+}
+
+// [B, S, H, D] files of the same numbers give the same numbers.
+NpyArray heads_and_rows_swapped(const NpyArray& array) {
+  const Shape& s = array.shape;
+  const std::vector<double> from = values_of(array);
+  std::vector<double> to(from.size());
+  for (int64_t b = 0; b < s[0]; ++b)
+    for (int64_t x = 0; x < s[1]; ++x)
+      for (int64_t y = 0; y < s[2]; ++y)
+        for (int64_t d = 0; d < s[3]; ++d)
+          to[static_cast<size_t>(((b * s[2] + y) * s[1] + x) * s[3] + d)] =
+              from[static_cast<size_t>(((b * s[1] + x) * s[2] + y) * s[3] + d)];
+  return array_of({s[0], s[2], s[1], s[3]}, to);
+}
+TEST_F(Attend, layout_bshd) {
+  attention.causal = true;
+  expect_oracle("--causal");
+  for (const char* name : {"q.npy", "k.npy", "v.npy", "do.npy"}) {
+    write_npy_files({{dir.file(name), heads_and_rows_swapped(read_npy(dir.file(name)))}});
+  }
+  const Outcome outcome = run(dir,
+                              "attend --q q.npy --k k.npy --v v.npy --grad-out do.npy --causal --layout bshd "
+                              "-o o2.npy --lse lse2.npy --dq dq2.npy --dk dk2.npy --dv dv2.npy");
+  ASSERT_EQ(outcome.code, kExitOk) << outcome.err;
+  EXPECT_EQ(output("lse2.npy"), output("lse.npy"));
+  for (const char* name : {"o", "dq", "dk", "dv"}) {
+    const NpyArray swapped = read_npy(dir.file(std::string(name) + "2.npy"));
+    expect_near(values_of(heads_and_rows_swapped(swapped)), output(std::string(name) + ".npy"), 1e-14, name);
+  }
+}
+
+TEST_F(Attend, dtype_decides_the_type_whatever_the_files_hold) {
+  const reference::Forward expected = reference::oracle_forward(attention);
+  for (const auto& [name, type, tolerance] : {std::tuple{"f64", DType::f64, 1e-12},
+                                              {"f32", DType::f32, 1e-5},
+                                              {"f16", DType::f16, 1e-2},
+                                              {"bf16", DType::bf16, 6e-2}}) {
+    const Outcome outcome = run(dir, std::string("attend --q q.npy --k k.npy --v v.npy -o o.npy --dtype ") + name);
+    ASSERT_EQ(outcome.code, kExitOk) << outcome.err;
+    const NpyArray o = read_npy(dir.file("o.npy"));
+    EXPECT_EQ(o.type, type == DType::f64 ? NpyType::f64 : NpyType::f32) << name;
+    expect_near(values_of(o), expected.o, tolerance, name);
+    const std::vector<std::byte> stored = convert(o, type);
+    std::vector<double> again(static_cast<size_t>(o.count()));
+    load_row(stored.data(), type, 0, o.count(), again.data());
+    EXPECT_EQ(values_of(o), again) << name << ": the output is not made of numbers of the type";
+    if (type != DType::f64) {
+      EXPECT_NE(values_of(o), expected.o) << name << ": it was computed in another type";
+    }
+  }
+}
+
+TEST_F(Attend, integers_need_a_dtype) {
+  for (const char* name : {"q.npy", "k.npy"}) {
+    NpyArray ones{NpyType::i8, {1, 1, 2, 2}, std::vector<std::byte>(4, std::byte{1})};
+    write_npy_files({{dir.file(name), ones}});
+  }
+  write_npy_files({{dir.file("v.npy"), NpyArray{NpyType::i8, {1, 1, 2, 1}, {std::byte{2}, std::byte{4}}}}});
+  expect_failure("attend --q q.npy --k k.npy --v v.npy -o o.npy", kExitUsage, "--dtype");
+  ASSERT_EQ(run(dir, "attend --q q.npy --k k.npy --v v.npy -o o.npy --dtype f32").code, kExitOk);
+  EXPECT_EQ(output("o.npy"), (std::vector<double>{3, 3}));
+}
+
+TEST_F(Attend, fails_with_one_sentence_and_no_file) {
+  const std::string files = "attend --q q.npy --k k.npy --v v.npy ";
+  dir.write("cut.npy", dir.read("q.npy").substr(0, 300));
+  write_npy_files({{dir.file("scalar.npy"), array_of({}, {1})},
+                   {dir.file("flat.npy"), normal({5, 8}, 1)},
+                   {dir.file("five.npy"), normal({1, 1, 1, 1, 2}, 1)},
+                   {dir.file("heads.npy"), normal({kBatch, 3, kLenK, kDim}, 1)},
+                   {dir.file("large.npy"), integers<int64_t>(NpyType::i64, {int64_t{1} << 40, 1})}});
+  expect_failure("attend --q cut.npy --k k.npy --v v.npy -o o.npy", kExitUsage, "cut off");
+  expect_failure("attend --q q.npy --k missing.npy --v v.npy -o o.npy --lse lse.npy", kExitUsage, "No such file");
+  expect_failure("attend --q scalar.npy --k k.npy --v v.npy -o o.npy", kExitUsage, "a single number");
+  expect_failure("attend --q flat.npy --k k.npy --v v.npy -o o.npy", kExitUsage, "[B, H, S, D]");
+  expect_failure("attend --q five.npy --k k.npy --v v.npy -o o.npy", kExitUsage, "4 dimensions");
+  expect_failure(files + "-o o.npy --seqlens-k large.npy", kExitUsage, "32 bits");
+  expect_failure(files + "-o o.npy --mask q.npy", kExitUsage, "--bias");
+  expect_failure(files + "-o nowhere/o.npy --lse lse.npy", kExitUsage, "nowhere");
+  expect_failure(files + "-o o.npy --lse o.npy", kExitUsage, "same name");
+  expect_failure(files + "-o . --lse lse.npy", kExitUsage, "not a regular file");
+  expect_failure(files, kExitUsage, "--out");
+  expect_failure(files + "-o o.npy --dq dq.npy", kExitUsage, "--grad-out");
+  expect_failure(files + "-o o.npy --grad-out do.npy", kExitUsage, "--dq");
+  expect_failure(files + "-o o.npy --grad-lse do.npy", kExitUsage, "--grad-out");
+  expect_failure(files + "--grad-out do.npy --dq dq.npy --dbias o.npy", kExitUsage, "--bias");
+  expect_failure(files + "--grad-out do.npy --dq dq.npy --dsink o.npy", kExitUsage, "--sink");
+  expect_failure(files + "-o o.npy --cu-seqlens-q large.npy", kExitUsage, "--cu-seqlens-k");
+  expect_failure("attend --q q.npy --k heads.npy --v v.npy -o o.npy", kExitFailed, "multiple of heads");
+  expect_failure(files + "-o o.npy --grad-out q.npy --dq dq.npy", kExitFailed, "dout");
+  expect_failure(files + "-o o.npy --dropout 1", kExitFailed, "dropout");
+  expect_failure(files + "-o o.npy --softcap nan", kExitFailed, "softcap");
+  expect_failure(files + "-o o.npy --window -2,0", kExitFailed, "window_left");
+  expect_failure(files + "-o o.npy --device cuda", kExitFailed, "CUDA");
+}
+
+TEST_F(Attend, usage_errors_are_one_sentence) {
+  const std::string files = "attend --q q.npy --k k.npy --v v.npy -o o.npy ";
+  expect_failure("", kExitUsage, "command is needed");
+  expect_failure("atend", kExitUsage, "atend");
+  expect_failure("attend --q q.npy --k k.npy -o o.npy", kExitUsage, "--v");
+  expect_failure(files + "--dtype f8", kExitUsage, "f8");
+  expect_failure(files + "--window 1", kExitUsage, "--window");
+  expect_failure(files + "--window 1,x", kExitUsage, "--window");
+  expect_failure(files + "--threads 0", kExitUsage, "--threads");
+  expect_failure(files + "--seed -1", kExitUsage, "--seed");
+  expect_failure(files + "--seed 18446744073709551616", kExitUsage, "--seed");
+  expect_failure(files + "--nonsense", kExitUsage, "--nonsense");
+}
+
+class Commands : public testing::Test {
+ protected:
+  test::TempDir dir;
+};
+
+TEST_F(Commands, help_and_version) {
+  for (const char* command : {"", "attend", "explain", "check", "demo", "info"}) {
+    const Outcome outcome = run(dir, std::string(command) + " --help");
+    EXPECT_EQ(outcome.code, kExitOk) << command;
+    EXPECT_NE(outcome.out.find("Usage"), std::string::npos) << command;
+  }
+  EXPECT_EQ(run(dir, "--version").out, std::string(cuflash_version()) + "\n");
+}
+
+TEST_F(Commands, info_names_version_threads_and_devices) {
+  const Outcome outcome = run(dir, "info");
+  EXPECT_EQ(outcome.code, kExitOk) << outcome.err;
+  for (const char* word : {cuflash_version(), "threads", "libcuda", "libnvrtc", "CUFLASH_NUM_THREADS"}) {
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word;
+  }
+  ::setenv("CUFLASH_NUM_THREADS", "3", 1);
+  EXPECT_NE(run(dir, "info").out.find("threads      3"), std::string::npos);
+  ::unsetenv("CUFLASH_NUM_THREADS");
+}
+
+TEST_F(Commands, explain_allocates_nothing_and_refuses_nonsense) {
+  const std::string large =
+      "explain --batch 64 --heads 32 --heads-k 8 --seq-q 1000000 --seq-k 1000001 --dim 128 --dim-v 64 --dtype bf16 ";
+  for (const char* flags :
+       {"", "--backward", "--lse --causal --window 4,4 --align top-left --layout bshd",
+        "--alibi --bias --mask --sink --backward --softcap 30 --dropout 0.1 --seed 1 --device cpu"}) {
+    const Outcome outcome = run(dir, large + flags);
+    EXPECT_EQ(outcome.code, kExitOk) << flags << ": " << outcome.err;
+    EXPECT_GT(outcome.out.size(), 20u) << flags;
+  }
+  EXPECT_EQ(run(dir, "explain --heads 3 --heads-k 2").code, kExitFailed);
+  EXPECT_EQ(run(dir, "explain --seq-q -1").code, kExitUsage);
+  EXPECT_EQ(run(dir, "explain --batch 2000000000 --heads 2000000000 --seq-q 2000000000").code, kExitUsage);
+}
+
+TEST_F(Commands, check_runs_and_repeats_problems) {
+  const Outcome outcome = run(dir, "check --count 50 --seed 3 --first 10 --threads 2");
+  EXPECT_EQ(outcome.code, kExitOk) << outcome.err;
+  EXPECT_NE(outcome.out.find("50 problems"), std::string::npos) << outcome.out;
+  const Outcome one = run(dir, "check --seed 3 --only 12");
+  EXPECT_EQ(one.code, kExitOk) << one.err;
+  EXPECT_NE(one.out.find("1 problems"), std::string::npos) << one.out;
+  EXPECT_EQ(run(dir, "check --count 0").code, kExitUsage);
+  EXPECT_EQ(run(dir, "check --first 18446744073709551615 --count 2").code, kExitUsage);
+}
+
+TEST_F(Commands, demo_is_exact_and_short) {
+  const Outcome outcome = run(dir, "demo --max-seq 256");
+  EXPECT_EQ(outcome.code, kExitOk) << outcome.err;
+  for (const char* word : {"threads", "f32", "bf16", "dk", "256"}) {
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word;
+  }
+  EXPECT_EQ(run(dir, "demo --max-seq 0").code, kExitUsage);
+}
+
+TEST_F(Commands, a_full_disk_is_an_error) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  const std::string command = "'" CUFLASH_CLI_PATH "' info >/dev/full 2>/dev/null";
+  const int status = std::system(command.c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), kExitUsage);
+}
+
+}  // namespace
+}  // namespace cuflash::cli

@@ -1,0 +1,165 @@
+// The memory argument of the algorithm, measured: extra memory grows with the length, not with its square.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "tests/support.h"
+
+namespace cuflash::test {
+namespace {
+
+constexpr int64_t kDim = 64;
+constexpr size_t kMegabyte = size_t{1} << 20;
+
+struct Tensors {
+  std::vector<float> q, k, v, o, lse, dout, dq, dk, dv;
+  int64_t length;
+
+  explicit Tensors(int64_t length) : length(length) {
+    for (auto* t : {&q, &k, &v, &o, &dout, &dq, &dk, &dv}) t->assign(static_cast<size_t>(length * kDim), 0.25f);
+    lse.assign(static_cast<size_t>(length), 0.0f);
+  }
+  Tensor of(std::vector<float>& t) const { return bhsd(t.data(), 1, 1, length, kDim); }
+  Attention attention() { return {.q = of(q), .k = of(k), .v = of(v)}; }
+  ForwardOutputs outputs() { return {.o = of(o), .lse = contiguous(lse.data(), 1, 1, length)}; }
+  BackwardTensors gradients() {
+    return {.o = of(o),
+            .lse = contiguous(lse.data(), 1, 1, length),
+            .dout = of(dout),
+            .dq = of(dq),
+            .dk = of(dk),
+            .dv = of(dv)};
+  }
+};
+
+long peak_kilobytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
+}
+
+// By how many bytes a call raises the peak of its process, thread stacks and allocator included. A process of its own
+// for each measurement: a peak never falls.
+template <class Call>
+size_t peak_growth(Call call) {
+  int channel[2];
+  EXPECT_EQ(pipe(channel), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const long before = peak_kilobytes();
+    call();
+    const long growth = peak_kilobytes() - before;
+    const bool sent = write(channel[1], &growth, sizeof growth) == sizeof growth;
+    _exit(sent ? 0 : 1);
+  }
+  long growth = -1;
+  close(channel[1]);
+  EXPECT_EQ(read(channel[0], &growth, sizeof growth), static_cast<ssize_t>(sizeof growth));
+  close(channel[0]);
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  return static_cast<size_t>(growth) * 1024;
+}
+
+struct Sample {
+  size_t forward, backward;
+};
+
+// Four times the length may take four times the memory, and some pages for what does not depend on the length.
+void expect_linear(const char* what, const Sample& s4096, const Sample& s16384, size_t slack) {
+  EXPECT_LE(s16384.forward, 4 * s4096.forward + slack) << what;
+  EXPECT_LE(s16384.backward, 4 * s4096.backward + slack) << what;
+  // One Sq x Sk matrix of floats is 1 GB here; the inputs are 4 MB each.
+  EXPECT_LT(s16384.forward, 16 * kMegabyte) << what;
+  EXPECT_LT(s16384.backward, 16 * kMegabyte) << what;
+  std::printf("%s: S=4096 forward %zu backward %zu, S=16384 forward %zu backward %zu bytes\n", what, s4096.forward,
+              s4096.backward, s16384.forward, s16384.backward);
+}
+
+TEST(ExtraMemory, WorkspaceIsLinearInTheLength) {
+  const auto sample = [](int64_t length) {
+    Tensors t(length);
+    const Execution execution{.num_threads = 4};
+    return Sample{workspace_size(t.attention(), t.outputs(), execution),
+                  workspace_size(t.attention(), t.gradients(), execution)};
+  };
+  const Sample s4096 = sample(4096), s8192 = sample(8192), s16384 = sample(16384);
+  expect_linear("workspace", s4096, s16384, 0);
+  EXPECT_LE(s16384.backward - s8192.backward, 2 * (s8192.backward - s4096.backward));
+  EXPECT_LE(s16384.forward - s8192.forward, 2 * (s8192.forward - s4096.forward));
+}
+
+TEST(ExtraMemory, MeasuredPeakIsLinearInTheLength) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory hides that of the call";
+  const auto sample = [](int64_t length) {
+    Tensors t(length);
+    return Sample{peak_growth([&] { flash_attention_forward(t.attention(), t.outputs(), {.num_threads = 2}); }),
+                  peak_growth([&] { flash_attention_backward(t.attention(), t.gradients(), {.num_threads = 2}); })};
+  };
+  expect_linear("measured", sample(4096), sample(16384), kMegabyte);
+}
+
+// The measurement above sees memory that a call takes: without this, it could be blind.
+TEST(ExtraMemory, MeasurementSeesAnAllocation) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory hides that of the call";
+  const size_t growth = peak_growth([] {
+    std::vector<char> block(32 * kMegabyte, 1);
+    EXPECT_EQ(block.back(), 1);
+  });
+  EXPECT_GE(growth, 31 * kMegabyte);
+}
+
+// With a workspace of the queried size a call allocates nothing that grows, whatever it computes.
+TEST(ExtraMemory, GivenWorkspaceIsEnough) {
+  Tensors t(1000);
+  const Execution threads{.num_threads = 2};
+  const size_t bytes = std::max(workspace_size(t.attention(), t.outputs(), threads),
+                                workspace_size(t.attention(), t.gradients(), threads));
+  std::vector<char> block(bytes + 64);
+  const auto address = reinterpret_cast<uintptr_t>(block.data());
+  Execution given = threads;
+  given.workspace = block.data() + (64 - address % 64) % 64, given.workspace_size = bytes;
+  flash_attention_forward(t.attention(), t.outputs(), given);
+  flash_attention_backward(t.attention(), t.gradients(), given);
+  const auto with = std::vector{t.o, t.dq, t.dk, t.dv};
+  flash_attention_forward(t.attention(), t.outputs(), threads);
+  flash_attention_backward(t.attention(), t.gradients(), threads);
+  EXPECT_EQ(with, (std::vector{t.o, t.dq, t.dk, t.dv}));
+}
+
+// All pairs of 65,536 queries and keys at D = 64 are 1.1e12 operations, too many for a test of seconds. So once half of
+// the pairs (causal) with a head size of 1, and once the head size of 64 with a window.
+void expect_long_run(int64_t dim, int64_t window_left) {
+  const int64_t length = 65536;
+  Inputs in = dense({.len_q = length, .len_k = length, .dim = dim, .dim_v = dim});
+  in.attention.causal = true;
+  in.attention.window_left = window_left;
+  Buffer o(in.dout.view()), lse(contiguous<void>(nullptr, DType::f32, 1, 1, length));
+  flash_attention_forward(in.attention, {.o = o.view(), .lse = lse.view()});
+
+  // The last queries see what they see in a problem of their own: alignment is to the end of the keys.
+  Attention last = in.attention;
+  last.q = narrow(last.q, 2, length - 3, 3);
+  const Results expected = run(last, narrow(in.dout.view(), 2, length - 3, 3));
+  expect_equals_oracle(last, narrow(in.dout.view(), 2, length - 3, 3), {}, expected);
+  const std::vector<double> end = values_of(narrow(o.view(), 2, length - 3, 3));
+  for (size_t n = 0; n < end.size(); ++n) EXPECT_NEAR(end[n], expected.o[n], 1e-5);
+  for (double value : o.read()) ASSERT_TRUE(std::isfinite(value));
+}
+
+TEST(LongSequence, Forward65536Causal) {
+  if (kSanitized) GTEST_SKIP() << "2e9 pairs are too many for instrumented code";
+  expect_long_run(1, -1);
+}
+TEST(LongSequence, Forward65536HeadSize64WithAWindow) {
+  if (kSanitized) GTEST_SKIP() << "2e10 operations are too many for instrumented code";
+  expect_long_run(64, 1000);
+}
+
+}  // namespace
+}  // namespace cuflash::test

@@ -1,0 +1,126 @@
+// A failed allocation is an error code, whichever allocation it is. This program replaces operator new with one that
+// can be told to fail.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <new>
+
+#include "tests/rejections.h"
+
+namespace {
+
+thread_local int64_t allocations_left = -1;  // -1: no limit
+thread_local int64_t failed = 0;
+
+void* allocate(size_t bytes, size_t alignment) noexcept {
+  if (allocations_left == 0) {
+    ++failed;
+    return nullptr;
+  }
+  if (allocations_left > 0) --allocations_left;
+  return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+
+void* allocate_or_throw(size_t bytes, size_t alignment) {
+  void* memory = allocate(bytes, alignment);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+
+// Not inlined: g++ takes a free() that it sees in an inlined delete for a mistake.
+[[gnu::noinline]] void release(void* memory) noexcept { std::free(memory); }
+
+}  // namespace
+
+void* operator new(size_t bytes) { return allocate_or_throw(bytes, alignof(std::max_align_t)); }
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  return allocate_or_throw(bytes, static_cast<size_t>(alignment));
+}
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes, alignof(std::max_align_t)); }
+void* operator new(size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return allocate(bytes, static_cast<size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { release(memory); }
+void operator delete(void* memory, size_t) noexcept { release(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { release(memory); }
+
+namespace cuflash::rejections {
+namespace {
+
+using MakeCall = std::function<std::unique_ptr<Call>()>;
+
+// Fails the first allocation and all behind it, then only from the second on, ... until a call needs no more. Returns
+// how many a call makes. `otherwise` is its answer when nothing fails.
+int64_t expect_every_failure_reported(const MakeCall& make_call, cuflash_status otherwise) {
+  for (int64_t n = 0;; ++n) {
+    const auto call = make_call();
+    failed = 0;
+    allocations_left = n;
+    const cuflash_status status = call->run();
+    allocations_left = -1;
+    const bool out_of_memory = failed != 0 && status != otherwise;  // a call may do without some of them
+    EXPECT_EQ(status, out_of_memory ? CUFLASH_OUT_OF_MEMORY : otherwise)
+        << "allocation " << n << ": " << cuflash_last_error();
+    if (out_of_memory) {
+      EXPECT_NE(std::string(cuflash_last_error()).find("memory"), std::string::npos) << cuflash_last_error();
+      EXPECT_TRUE(call->outputs_untouched()) << "allocation " << n;
+    }
+    if (failed == 0) return n;
+  }
+}
+
+class Allocation : public testing::TestWithParam<Direction> {
+ protected:
+  std::unique_ptr<Call> make_call() const { return std::make_unique<Call>(Sizes{.direction = GetParam()}); }
+};
+
+TEST_P(Allocation, FailureIsReportedAndTouchesNoOutput) {
+  EXPECT_GT(expect_every_failure_reported([&] { return make_call(); }, CUFLASH_OK), 0);
+}
+
+TEST_P(Allocation, FailureInARefusalIsReportedToo) {
+  const auto make_refused = [&] {
+    auto call = make_call();
+    call->attention.softcap = -1;
+    return call;
+  };
+  EXPECT_GT(expect_every_failure_reported(make_refused, CUFLASH_INVALID_ARGUMENT), 0);
+}
+
+TEST_P(Allocation, AWorkspaceMakesACallThatAllocatesNothing) {
+  const auto make_with_workspace = [&] {
+    auto call = make_call();
+    size_t bytes = 0;
+    EXPECT_EQ(call->workspace_size(&bytes), CUFLASH_OK);
+    call->execution.workspace = call->scratch(bytes), call->execution.workspace_size = bytes;
+    return call;
+  };
+  EXPECT_EQ(make_with_workspace()->run(), CUFLASH_OK);  // makes whatever is made once per process
+  EXPECT_EQ(expect_every_failure_reported(make_with_workspace, CUFLASH_OK), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Directions, Allocation, testing::Values(Direction::forward, Direction::backward),
+                         [](const auto& instance) { return name_of(instance.param); });
+
+int64_t threads_of_this_process() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return std::distance(begin(tasks), end(tasks));
+}
+
+TEST(ThreadPool, StartsAfterItsFirstAllocationsFailed) {
+  const auto make_large = [] {
+    auto call = std::make_unique<Call>(Sizes{.batch = 4, .group = 3, .len_q = 60, .len_k = 60});
+    call->execution.num_threads = 4;
+    return call;
+  };
+  expect_every_failure_reported(make_large, CUFLASH_OK);
+  EXPECT_EQ(make_large()->run(), CUFLASH_OK) << cuflash_last_error();
+  EXPECT_GE(threads_of_this_process(), 4);
+}
+
+}  // namespace
+}  // namespace cuflash::rejections

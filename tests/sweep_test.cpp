@@ -1,0 +1,74 @@
+#include "check/sweep.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "check/run.h"
+#include "property.h"
+
+namespace cuflash::check {
+namespace {
+
+using test::scaled;
+using test::test_seed;
+
+TEST(Sweep, FindsNothing) {
+  const auto count = static_cast<uint64_t>(scaled(500));
+  uint64_t reported = 0;
+  const SweepResult result = sweep(test_seed(), 0, count, [&](uint64_t done, uint64_t) { reported = done; });
+  EXPECT_EQ(result.cases, count);
+  EXPECT_EQ(reported, count);
+  EXPECT_EQ(result.failed, 0u);
+  for (const SweepFailure& f : result.failures)
+    ADD_FAILURE() << f.failure << "\n  " << f.reproduction << "\n  " << f.description;
+}
+
+TEST(Sweep, SeedAndIndexRebuildTheSameCase) {
+  for (uint64_t index : {uint64_t{0}, uint64_t{1}, uint64_t{77}, uint64_t{1} << 40}) {
+    EXPECT_EQ(describe(sweep_case(5, index)), describe(sweep_case(5, index)));
+    EXPECT_NE(describe(sweep_case(5, index)), describe(sweep_case(6, index)));
+    EXPECT_NE(describe(sweep_case(5, index)), describe(sweep_case(5, index + 1)));
+  }
+}
+
+TEST(Sweep, CasesDoNotRepeat) {
+  std::set<std::string> seen;
+  for (uint64_t index = 0; index < 2000; ++index) seen.insert(describe(sweep_case(1, index)));
+  EXPECT_EQ(seen.size(), 2000u);
+}
+
+// A sequence that is used up, or all zeros, is what a failure shrinks to: it must be a case that runs.
+TEST(Sweep, TheSimplestCaseRuns) {
+  Choices nothing({});
+  EXPECT_EQ(run_case(draw_case(nothing)), "");
+}
+
+// Whether the cases meet what they are meant to meet: every option, alone and with every other.
+TEST(Sweep, EveryOptionMeetsEveryOther) {
+  const auto traits = [](const Case& c) {
+    return std::vector<bool>{
+        c.mode == Mode::padded, c.mode == Mode::packed, c.causal,           c.alignment == Alignment::top_left,
+        c.window_left >= 0,     c.window_right >= 0,    c.softcap > 0,      c.scale.has_value(),
+        c.alibi_rank > 0,       c.bias.has_value(),     c.mask.has_value(), c.sink,
+        c.dropout_p > 0,        c.heads_q > c.heads_k,  c.dim != c.dim_v,   c.dtype == DType::f16,
+        c.dtype == DType::bf16, c.dtype == DType::f64,  c.dlse_given,       c.garbage};
+  };
+  const size_t count = traits(Case{}).size();
+  std::vector<int> met(count * count);
+  for (uint64_t index = 0; index < 5000; ++index) {
+    const std::vector<bool> of_case = traits(sweep_case(1, index));
+    for (size_t x = 0; x < count; ++x)
+      for (size_t y = 0; y < count; ++y) met[x * count + y] += of_case[x] && of_case[y];
+  }
+  const auto exclude_each_other = [](size_t x, size_t y) {
+    const auto among = [&](size_t first, size_t last) { return x >= first && x <= last && y >= first && y <= last; };
+    return x != y && (among(0, 1) || among(15, 17));  // modes, element types
+  };
+  for (size_t x = 0; x < count; ++x)
+    for (size_t y = 0; y < count; ++y)
+      EXPECT_TRUE(exclude_each_other(x, y) || met[x * count + y] > 10) << "traits " << x << " and " << y;
+}
+
+}  // namespace
+}  // namespace cuflash::check
