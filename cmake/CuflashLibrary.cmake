@@ -2,13 +2,21 @@
 
 find_package(Threads REQUIRED)
 
-file(GLOB library_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cpp ${PROJECT_SOURCE_DIR}/src/*/*.cpp)
-file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cpu/*.cpp)
+file(GLOB library_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cpp ${PROJECT_SOURCE_DIR}/src/*/*.cpp
+  ${PROJECT_SOURCE_DIR}/src/cpu/isa/*.cpp)
+file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cpu/*.cpp ${PROJECT_SOURCE_DIR}/src/cpu/isa/*.cpp)
 
 # The loops over tiles live on fused multiply-add and vectorised selections. -std=c++20 turns contraction off in GCC, and
 # errno and floating-point traps, which nothing here reads, keep both compilers from vectorising.
 set(kernel_flags -ffp-contract=fast -fno-math-errno -fno-trapping-math $<$<NOT:$<CONFIG:Debug>>:-O3>)
 set_source_files_properties(${kernel_sources} PROPERTIES COMPILE_OPTIONS "${kernel_flags}")
+# Each instruction set's file, and no other, may use it: src/cpu/kernels.cpp asks the processor before it calls one.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu/isa/avx2.cpp PROPERTIES
+    COMPILE_OPTIONS "${kernel_flags};-mavx2;-mfma;-mf16c")
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu/isa/avx512.cpp PROPERTIES
+    COMPILE_OPTIONS "${kernel_flags};-mavx512f;-mfma;-mf16c")
+endif()
 
 set(public_includes
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>

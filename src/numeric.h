@@ -10,7 +10,8 @@ inline float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(static_c
 
 inline uint16_t float_to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x0040u);  // NaN stays NaN, made quiet
+  if ((bits & 0x7fffffffu) > 0x7f800000u)
+    return static_cast<uint16_t>((bits >> 16) | 0x0040u);  // NaN stays NaN, made quiet
   const uint32_t ties_to_even = 0x7fffu + ((bits >> 16) & 1u);
   return static_cast<uint16_t>((bits + ties_to_even) >> 16);  // the carry rounds up to Inf where it must
 }
@@ -31,7 +32,7 @@ inline uint16_t float_to_f16(float value) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));  // NaN
   if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // >= 65520 rounds to Inf
-  if (magnitude < 0x38800000u) {  // below 2^-14: denormal, or zero
+  if (magnitude < 0x38800000u) {                                               // below 2^-14: denormal, or zero
     // Adding 2^-1 moves the 2^-24 grid of f16 denormals onto the last bit of f32, which then rounds to even by itself.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));

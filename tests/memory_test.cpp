@@ -76,7 +76,8 @@ void expect_linear(const char* what, const Sample& s4096, const Sample& s16384, 
   EXPECT_LE(s16384.backward, 4 * s4096.backward + slack) << what;
   // One Sq x Sk matrix of floats is 1 GB here; the inputs are 4 MB each.
   EXPECT_LT(s16384.forward, 16 * kMegabyte) << what;
-  EXPECT_LT(s16384.backward, 16 * kMegabyte) << what;
+  // Up to eight ranges of keys have a dQ of their own, 4 MB each.
+  EXPECT_LT(s16384.backward, 48 * kMegabyte) << what;
   std::printf("%s: S=4096 forward %zu backward %zu, S=16384 forward %zu backward %zu bytes\n", what, s4096.forward,
               s4096.backward, s16384.forward, s16384.backward);
 }

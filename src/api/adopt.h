@@ -16,12 +16,15 @@ Struct adopt(const char* name, const Struct* given, void (*init)(Struct*), size_
   if (!given) reject(name, ": is NULL");
   const size_t size = given->struct_size;
   if (size < first_size)
-    reject(name, ": struct_size is ", size, ", must be at least ", first_size, "; call ", "cuflash_", name, "_init first");
+    reject(name, ": struct_size is ", size, ", must be at least ", first_size, "; call cuflash_", name, "_init first");
+  constexpr size_t kNoStructIsLarger = 1 << 16;  // a size nobody wrote must not send us through memory
+  if (size > kNoStructIsLarger)
+    reject(name, ": struct_size is ", size, ", which is no size of this struct; call cuflash_", name, "_init first");
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);
   for (size_t n = sizeof(Struct); n < size; ++n)
     if (bytes[n] != 0)
-      reject(name, ": struct_size is ", size, " and byte ", n, " is set, but this library (", cuflash_version(), ") knows only ",
-             sizeof(Struct), " bytes of it; the program was built against a newer cuflash");
+      reject(name, ": struct_size is ", size, " and byte ", n, " is set, but this library (", cuflash_version(),
+             ") knows only ", sizeof(Struct), " bytes of it; the program was built against a newer cuflash");
   Struct adopted;
   init(&adopted);
   std::memcpy(&adopted, given, std::min(size, sizeof(Struct)));

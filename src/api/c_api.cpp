@@ -37,9 +37,7 @@ cuflash_status guarded(Body body) noexcept {
 }
 
 // All structs have the size of their first publication so far.
-cuflash_attention read(const cuflash_attention* a) {
-  return adopt("attention", a, cuflash_attention_init, sizeof *a);
-}
+cuflash_attention read(const cuflash_attention* a) { return adopt("attention", a, cuflash_attention_init, sizeof *a); }
 cuflash_forward_outputs read(const cuflash_forward_outputs* t) {
   return adopt("forward_outputs", t, cuflash_forward_outputs_init, sizeof *t);
 }
@@ -51,8 +49,8 @@ Execution read(const cuflash_execution* e) {
 }
 
 template <class Tensors, class Use>
-cuflash_status with_problem(const cuflash_attention* attention, const Tensors* tensors, const cuflash_execution* execution,
-                            Use use) noexcept {
+cuflash_status with_problem(const cuflash_attention* attention, const Tensors* tensors,
+                            const cuflash_execution* execution, Use use) noexcept {
   return guarded([&] {
     const Execution how = read(execution);
     const auto problem = describe(read(attention), read(tensors));
@@ -61,8 +59,8 @@ cuflash_status with_problem(const cuflash_attention* attention, const Tensors* t
 }
 
 template <class Tensors>
-cuflash_status query_size(const cuflash_attention* attention, const Tensors* tensors, const cuflash_execution* execution,
-                          size_t* bytes) noexcept {
+cuflash_status query_size(const cuflash_attention* attention, const Tensors* tensors,
+                          const cuflash_execution* execution, size_t* bytes) noexcept {
   return with_problem(attention, tensors, execution, [&](const auto& problem, const Execution& how) {
     if (!bytes) reject("bytes: is NULL");
     *bytes = workspace_size(problem, how);
@@ -71,7 +69,8 @@ cuflash_status query_size(const cuflash_attention* attention, const Tensors* ten
 
 template <class Tensors>
 cuflash_status write_explanation(const cuflash_attention* attention, const Tensors* tensors,
-                                 const cuflash_execution* execution, char* text, size_t capacity, size_t* needed) noexcept {
+                                 const cuflash_execution* execution, char* text, size_t capacity,
+                                 size_t* needed) noexcept {
   return with_problem(attention, tensors, execution, [&](const auto& problem, const Execution& how) {
     if (!text && capacity != 0) reject("text: is NULL, but capacity is ", capacity);
     const std::string explanation = explain(problem, how);
@@ -87,28 +86,34 @@ using namespace cuflash;
 
 cuflash_status cuflash_forward(const cuflash_attention* attention, const cuflash_forward_outputs* outputs,
                                const cuflash_execution* execution) {
-  return with_problem(attention, outputs, execution, [](const auto& problem, const Execution& how) { run(problem, how); });
+  return with_problem(attention, outputs, execution,
+                      [](const auto& problem, const Execution& how) { run(problem, how); });
 }
 cuflash_status cuflash_backward(const cuflash_attention* attention, const cuflash_backward_tensors* tensors,
                                 const cuflash_execution* execution) {
-  return with_problem(attention, tensors, execution, [](const auto& problem, const Execution& how) { run(problem, how); });
+  return with_problem(attention, tensors, execution,
+                      [](const auto& problem, const Execution& how) { run(problem, how); });
 }
 
-cuflash_status cuflash_forward_workspace_size(const cuflash_attention* attention, const cuflash_forward_outputs* outputs,
+cuflash_status cuflash_forward_workspace_size(const cuflash_attention* attention,
+                                              const cuflash_forward_outputs* outputs,
                                               const cuflash_execution* execution, size_t* bytes) {
   return query_size(attention, outputs, execution, bytes);
 }
-cuflash_status cuflash_backward_workspace_size(const cuflash_attention* attention, const cuflash_backward_tensors* tensors,
+cuflash_status cuflash_backward_workspace_size(const cuflash_attention* attention,
+                                               const cuflash_backward_tensors* tensors,
                                                const cuflash_execution* execution, size_t* bytes) {
   return query_size(attention, tensors, execution, bytes);
 }
 
 cuflash_status cuflash_explain_forward(const cuflash_attention* attention, const cuflash_forward_outputs* outputs,
-                                       const cuflash_execution* execution, char* text, size_t capacity, size_t* needed) {
+                                       const cuflash_execution* execution, char* text, size_t capacity,
+                                       size_t* needed) {
   return write_explanation(attention, outputs, execution, text, capacity, needed);
 }
 cuflash_status cuflash_explain_backward(const cuflash_attention* attention, const cuflash_backward_tensors* tensors,
-                                        const cuflash_execution* execution, char* text, size_t capacity, size_t* needed) {
+                                        const cuflash_execution* execution, char* text, size_t capacity,
+                                        size_t* needed) {
   return write_explanation(attention, tensors, execution, text, capacity, needed);
 }
 
@@ -129,5 +134,6 @@ const char* cuflash_status_name(cuflash_status status) {
 #define CUFLASH_TEXT_(x) #x
 #define CUFLASH_TEXT(x) CUFLASH_TEXT_(x)
 const char* cuflash_version(void) {
-  return CUFLASH_TEXT(CUFLASH_VERSION_MAJOR) "." CUFLASH_TEXT(CUFLASH_VERSION_MINOR) "." CUFLASH_TEXT(CUFLASH_VERSION_PATCH);
+  return CUFLASH_TEXT(CUFLASH_VERSION_MAJOR) "." CUFLASH_TEXT(CUFLASH_VERSION_MINOR) "." CUFLASH_TEXT(
+      CUFLASH_VERSION_PATCH);
 }

@@ -2,7 +2,7 @@
 
 #include "cpu/backward.h"
 #include "cpu/forward.h"
-#include "cpu/plan.h"
+#include "cpu/kernels.h"
 #include "cpu/threads.h"
 #include "error.h"
 
@@ -13,17 +13,16 @@ constexpr const char* kNoCuda = "this build of cuflash has no CUDA backend; use 
 
 // The only check that a hot call needs: no string is built on this path.
 void require_cpu(const Execution& execution) {
-  if (execution.device == Device::cuda) throw FlashAttentionError(CUFLASH_NO_DEVICE, join("device: cuda was asked for, but ", kNoCuda));
+  if (execution.device == Device::cuda)
+    throw FlashAttentionError(CUFLASH_NO_DEVICE, join("device: cuda was asked for, but ", kNoCuda));
 }
 
 std::string explain_cpu(const Problem& p, const Execution& e, const char* pass, const char* kernel, size_t workspace) {
-  const cpu::TileShape tile = cpu::tile_shape(p);
-  const char* state = name_of(state_type(p.dtype));
   std::string text = join("problem    ", pass, " ", to_string(p), "\n");
-  const Choice choice = choose(e);
-  text += join("backend    cpu: ", choice.reason, "\n");
-  text += join("kernel     ", kernel, ", tiles of ", tile.q, " queries x ", tile.k, " keys, computed in ", state, "\n");
-  text += join("threads    up to ", cpu::num_threads(e), e.parallel_for ? " of the caller's parallel_for" : " of the library's pool", "\n");
+  text += join("backend    cpu: ", choose(e).reason, "\n");
+  text += join("kernel     ", cpu::isa_name(), " ", name_of(state_type(p.dtype)), ": ", kernel, "\n");
+  text += join("threads    up to ", cpu::num_threads(e),
+               e.parallel_for ? " of the caller's parallel_for" : " of the library's pool", "\n");
   text += join("workspace  ", workspace, " bytes\n");
   text += join("not cuda   ", kNoCuda);
   return text;
@@ -32,7 +31,8 @@ std::string explain_cpu(const Problem& p, const Execution& e, const char* pass, 
 // explain answers for a device that cannot serve, too.
 template <class P>
 std::string explain_any(const P& p, const Execution& e, const char* pass, const char* kernel) {
-  if (e.device == Device::cuda) return join("problem    ", pass, " ", to_string(p), "\nbackend    none\nnot cuda   ", kNoCuda);
+  if (e.device == Device::cuda)
+    return join("problem    ", pass, " ", to_string(p), "\nbackend    none\nnot cuda   ", kNoCuda);
   return explain_cpu(p, e, pass, kernel, workspace_size(p, e));
 }
 
@@ -46,14 +46,18 @@ Choice choose(const Execution& execution) {
 void run(const ForwardProblem& p, const Execution& e) { require_cpu(e), cpu::forward(p, e); }
 void run(const BackwardProblem& p, const Execution& e) { require_cpu(e), cpu::backward(p, e); }
 
-size_t workspace_size(const ForwardProblem& p, const Execution& e) { return require_cpu(e), cpu::forward_workspace_size(p, e); }
-size_t workspace_size(const BackwardProblem& p, const Execution& e) { return require_cpu(e), cpu::backward_workspace_size(p, e); }
+size_t workspace_size(const ForwardProblem& p, const Execution& e) {
+  return require_cpu(e), cpu::forward_workspace_size(p, e);
+}
+size_t workspace_size(const BackwardProblem& p, const Execution& e) {
+  return require_cpu(e), cpu::backward_workspace_size(p, e);
+}
 
 std::string explain(const ForwardProblem& p, const Execution& e) {
-  return explain_any(p, e, "forward", "tiled online softmax");
+  return explain_any(p, e, "forward", "online softmax, panels of queries over tiles of keys");
 }
 std::string explain(const BackwardProblem& p, const Execution& e) {
-  return explain_any(p, e, "backward", "tiled, P recomputed from LSE, one pass each for dK/dV, dQ and dBias");
+  return explain_any(p, e, "backward", "P recomputed from LSE, one pass over tiles of keys");
 }
 
 }  // namespace cuflash

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cpu/backward_tile.h"
+#include "cpu/backward_scratch.h"
 #include "cpu/threads.h"
 #include "cpu/tile_counter.h"
 #include "cpu/workspace.h"
@@ -11,35 +11,17 @@
 namespace cuflash::cpu {
 namespace {
 
-using Side = TileIndex::Side;
-
-// What one worker needs, O(tile * head size). The passes run one after the other, so their sums share the memory.
-template <class T>
-struct BackwardScratch {
-  BackwardTile<T> tile;
-  T* d_qk;  // dQ of a query tile, or dK of a key tile
-  T* d_v;   // dV of a key tile
-  T* d_bias;  // [query or 1][key]
-  int64_t qk_stride, v_stride;
-
-  BackwardScratch(Arena& arena, const BackwardProblem& p, TileShape shape)
-      : tile(arena, p, shape), qk_stride(round_up(p.dim_qk, kTileUnit)), v_stride(round_up(p.dim_v, kTileUnit)) {
-    d_qk = arena.take<T>(std::max(shape.q, shape.k) * qk_stride);
-    d_v = arena.take<T>(shape.k * v_stride);
-    d_bias = p.dbias ? arena.take<T>(shape.q * shape.k) : nullptr;
-  }
-};
-
 // One call: the workspace, cut up, and the passes.
 template <class T>
 class Backward {
  public:
-  Backward(const BackwardProblem& p, const Execution& e) : p_(p), e_(e), shape_(tile_shape(p)) {
-    query_tiles_ = TileIndex::count(p, Side::query, p.heads_q, shape_.q);
-    key_tiles_ = TileIndex::count(p, Side::key, p.heads_k, shape_.k);
-    workers_ = worker_count(p, e, std::max({query_tiles_, key_tiles_, bias_tiles(), p.heads_q}));
+  Backward(const BackwardProblem& p, const Execution& e)
+      : p_(p), e_(e), kernels_(kernels<T>()), shape_(backward_tile(p, kernels_.lanes)), ranges_(key_ranges(p)) {
+    panels_ = TileIndex::count(p, TileIndex::Side::query, p.heads_q, kernels_.lanes);
+    dq_size_ = round_up(p.dim_qk, kernels_.rows) * kernels_.lanes;
+    workers_ = worker_count(p, e, std::max({panels_, p.batch * p.heads_k * ranges_, bias_tiles(), p.heads_q}));
     Arena scratch(nullptr);
-    BackwardScratch<T>(scratch, p, shape_);
+    BackwardScratch<T>(scratch, p, kernels_, shape_);
     scratch_bytes_ = scratch.used();
     divide(nullptr);
   }
@@ -49,44 +31,54 @@ class Backward {
   void run() {
     const Workspace workspace(e_, bytes());
     divide(workspace.data());
-    delta_pass();
-    // Each pass walks the same tiles; the statistics are those of the first.
+    const TileIndex panels(p_, TileIndex::Side::query, p_.heads_q, kernels_.lanes, panel_index_);
     TileCounter counter, ignored;
-    if (p_.dk || p_.dv) key_pass(counter);
-    if (p_.dq) query_pass(p_.dk || p_.dv ? ignored : counter);
-    if (p_.dbias) bias_pass(p_.dk || p_.dv || p_.dq ? ignored : counter);
+    delta_pass(panels);
+    const bool main = p_.dq || p_.dk || p_.dv;
+    if (main) key_pass(panels, counter);
+    if (p_.dq && ranges_ > 1) query_pass(panels);
+    if (p_.dbias) bias_pass(main ? ignored : counter);  // the statistics are those of the first pass over the scores
     if (p_.dsink) sink_pass();
-    counter.report(p_, shape_, e_.tile_stats);
+    counter.report(p_, {kernels_.lanes, shape_.k}, e_.tile_stats);
   }
 
  private:
+  // Into how many ranges the keys of a head are cut, each a task with its own dQ: enough to fill a machine, but each long
+  // enough to pay for that memory. A function of the problem alone, so that no result depends on the number of threads.
+  static int64_t key_ranges(const Problem& p) {
+    const int64_t heads = std::max<int64_t>(1, p.batch * p.heads_k);
+    return std::clamp<int64_t>(std::min((32 + heads - 1) / heads, p.len_k / 512), 1, 8);
+  }
+
   void divide(void* block) {
     Arena arena(block);
-    query_index_ = arena.take<int64_t>(p_.batch + 1);
-    key_index_ = arena.take<int64_t>(p_.batch + 1);
+    panel_index_ = arena.take<int64_t>(p_.batch + 1);
     const int64_t rows = p_.packed() ? p_.cu_q[p_.batch] : p_.len_q;
     const int64_t copies = p_.packed() ? 1 : p_.batch;
-    delta_ = {arena.take<T>(copies * p_.heads_q * rows), state_type(p_.dtype), p_.packed() ? 0 : p_.heads_q * rows, rows, 1};
+    delta_ = {arena.take<T>(copies * p_.heads_q * rows), state_type(p_.dtype), p_.packed() ? 0 : p_.heads_q * rows,
+              rows, 1};
+    // With one range a task has the whole dQ of its heads: it needs no place beyond the task.
+    const int64_t longest = p_.group() * ((p_.len_q + kernels_.lanes - 1) / kernels_.lanes);
+    dq_ = p_.dq ? arena.take<T>((ranges_ > 1 ? ranges_ * panels_ : workers_ * longest) * dq_size_) : nullptr;
     shared_bytes_ = arena.used();
     scratch_ = block ? static_cast<std::byte*>(block) + shared_bytes_ : nullptr;
   }
 
   BackwardScratch<T> scratch(int64_t worker) const {
     Arena arena(scratch_ + static_cast<size_t>(worker) * scratch_bytes_);
-    return BackwardScratch<T>(arena, p_, shape_);
+    return BackwardScratch<T>(arena, p_, kernels_, shape_);
   }
 
   // delta = dot(dO, O) - dLSE, row by row. Summed in double: dP - delta cancels.
-  void delta_pass() {
-    const TileIndex tiles(p_, Side::query, p_.heads_q, shape_.q, query_index_);
-    run_tasks(e_, workers_, query_tiles_, [&](int64_t worker, int64_t task) {
-      BackwardScratch<T> w = scratch(worker);
-      const auto [b, h, rows] = tiles.place(task);
+  void delta_pass(const TileIndex& panels) {
+    run_tasks(e_, workers_, panels_, [&](int64_t worker, int64_t task) {
+      const BackwardScratch<T> w = scratch(worker);
+      const auto [b, h, rows] = panels.place(task);
       const Sequence seq = sequence_of(p_, b);
+      T* o = w.panel.staging;
+      T* dout = o + p_.dim_v;
       for (int64_t i = rows.begin; i < std::min(rows.end, seq.len_q); ++i) {
         const int64_t row = seq.q_begin + i;
-        T* o = w.d_v;
-        T* dout = w.tile.tile.staging;
         load_row(p_.o.data, p_.o.dtype, p_.o.at(b, h, row), p_.dim_v, o);
         load_row(p_.dout.data, p_.dout.dtype, p_.dout.at(b, h, row), p_.dim_v, dout);
         double sum = 0;
@@ -97,57 +89,94 @@ class Backward {
     });
   }
 
-  // dV = drop(P)^T dO and dK = dS^T (scale Q) of one key tile, summed over the query heads that share it.
-  void key_pass(TileCounter& counter) {
-    const TileIndex tiles(p_, Side::key, p_.heads_k, shape_.k, key_index_);
-    run_tasks(e_, workers_, key_tiles_, [&](int64_t worker, int64_t task) {
-      BackwardScratch<T> w = scratch(worker);
-      const auto [b, hk, rows] = tiles.place(task);
-      std::fill_n(w.d_qk, shape_.k * w.qk_stride, T{0});
-      std::fill_n(w.d_v, shape_.k * w.v_stride, T{0});
-      for (int64_t h = hk * p_.group(); h < (hk + 1) * p_.group(); ++h) add_head_to_keys(head_of(p_, b, h), rows, w, counter);
-      const int64_t first = sequence_of(p_, b).k_begin;
-      store_rows(p_.dk, b, hk, first, rows, w.d_qk, w.qk_stride, p_.dim_qk);
-      store_rows(p_.dv, b, hk, first, rows, w.d_v, w.v_stride, p_.dim_v);
-    });
+  // The dQ panels of a head that a task for this range of keys sums into.
+  T* dq_panels(const TileIndex& panels, int64_t worker, int64_t range, int64_t b, int64_t h) const {
+    if (!dq_) return nullptr;
+    if (ranges_ > 1) return dq_ + (range * panels_ + panels.first_tile(b, h)) * dq_size_;
+    const int64_t longest = (p_.len_q + kernels_.lanes - 1) / kernels_.lanes;
+    return dq_ + (worker * p_.group() + h % p_.group()) * longest * dq_size_;
   }
 
-  void add_head_to_keys(const Head& head, Range rows, BackwardScratch<T>& w, TileCounter& counter) {
-    const Range keys{rows.begin, std::min(rows.end, head.seq.len_k)};
-    if (keys.empty()) return;
-    w.tile.load_keys(p_, head, keys);
-    const Range seen_by = queries_of_keys(p_, head.seq, keys);
-    for_tiles(seen_by, shape_.q, head.seq.len_q, [&](Range queries) {
-      counter.visit(tile_kind(p_, head.seq, queries, keys));
-      w.tile.load_queries(p_, head, queries, delta_);
-      w.tile.differentiate(p_, head, queries, keys, At::product);
-      if (p_.dv)
-        accumulate_over_queries(w.tile.tile, w.tile.flip(w.tile.tile.s), w.tile.dout, p_.dim_v, w.d_v, w.v_stride);
-      if (p_.dk) accumulate_over_queries(w.tile.tile, w.tile.flip(w.tile.ds), w.tile.q, p_.dim_qk, w.d_qk, w.qk_stride);
-    });
-  }
-
-  // dQ = scale dS K of one query tile.
-  void query_pass(TileCounter& counter) {
-    const TileIndex tiles(p_, Side::query, p_.heads_q, shape_.q, query_index_);
-    run_tasks(e_, workers_, query_tiles_, [&](int64_t worker, int64_t task) {
+  // dK and dV of a range of keys, summed over the query heads that share them, and its share of dQ.
+  void key_pass(const TileIndex& panels, TileCounter& counter) {
+    run_tasks(e_, workers_, p_.batch * p_.heads_k * ranges_, [&](int64_t worker, int64_t task) {
       BackwardScratch<T> w = scratch(worker);
-      const auto [b, h, rows] = tiles.place(task);
-      const Head head = head_of(p_, b, h);
-      const Range queries{rows.begin, std::min(rows.end, head.seq.len_q)};
-      std::fill_n(w.d_qk, shape_.q * w.qk_stride, T{0});
-      if (!queries.empty()) {
-        w.tile.load_queries(p_, head, queries, delta_);
-        for_tiles(keys_of_queries(p_, head.seq, queries), shape_.k, head.seq.len_k, [&](Range keys) {
-          counter.visit(tile_kind(p_, head.seq, queries, keys));
-          w.tile.load_keys(p_, head, keys);
-          w.tile.differentiate(p_, head, queries, keys, At::product);
-          accumulate_over_keys(w.tile.tile, w.tile.ds, w.tile.k, p_.dim_qk, w.d_qk, w.qk_stride);
+      const int64_t range = task % ranges_, hk = task / ranges_ % p_.heads_k, b = task / ranges_ / p_.heads_k;
+      const auto for_heads = [&, b = b](auto body) {
+        for (int64_t h = hk * p_.group(); h < (hk + 1) * p_.group(); ++h)
+          body(h, dq_panels(panels, worker, range, b, h));
+      };
+      for_heads([&](int64_t, T* dq) {
+        if (dq) std::fill_n(dq, panels.tiles(b) * dq_size_, T{0});
+      });
+      const Sequence seq = sequence_of(p_, b);
+      const int64_t written = p_.packed() ? seq.len_k : p_.len_k;  // dense rows beyond the length are written, as 0
+      const int64_t tiles = (written + shape_.k - 1) / shape_.k;
+      const Range mine{tiles * range / ranges_ * shape_.k, std::min(tiles * (range + 1) / ranges_ * shape_.k, written)};
+      for_tiles(mine, shape_.k, written, [&](Range rows) { key_tile(b, hk, rows, for_heads, w, counter); });
+      if (!p_.dq || ranges_ > 1) return;
+      const int64_t dq_rows = p_.packed() ? seq.len_q : p_.len_q;
+      for_heads([&](int64_t h, const T* dq) {
+        for_tiles({0, dq_rows}, kernels_.lanes, dq_rows, [&](Range rows) {
+          store_dq(b, h, rows, dq + rows.begin / kernels_.lanes * dq_size_, w.panel.staging);
         });
-      }
-      for (int64_t n = 0; n < shape_.q * w.qk_stride; ++n) w.d_qk[n] *= static_cast<T>(p_.scale);
-      store_rows(p_.dq, b, h, head.seq.q_begin, rows, w.d_qk, w.qk_stride, p_.dim_qk);
+      });
     });
+  }
+
+  template <class ForHeads>
+  void key_tile(int64_t b, int64_t hk, Range rows, const ForHeads& for_heads, BackwardScratch<T>& w,
+                TileCounter& counter) {
+    std::fill_n(w.dk, w.key_rows * round_up(p_.dim_qk, kernels_.lanes), T{0});
+    std::fill_n(w.dv, w.key_rows * round_up(p_.dim_v, kernels_.lanes), T{0});
+    const Sequence seq = sequence_of(p_, b);
+    const Range keys{rows.begin, std::min(rows.end, seq.len_k)};
+    if (!keys.empty() && !queries_of_keys(p_, seq, keys).empty()) {  // keys that nobody sees are not even read
+      w.load_keys(p_, head_of(p_, b, hk * p_.group()), keys);
+      for_heads([&](int64_t h, T* dq) { add_head(head_of(p_, b, h), keys, dq, w, counter); });
+    }
+    store_key_rows(p_.dk, b, hk, seq.k_begin, rows, w.dk, w.key_rows, p_.dim_qk, w.panel.staging);
+    store_key_rows(p_.dv, b, hk, seq.k_begin, rows, w.dv, w.key_rows, p_.dim_v, w.panel.staging);
+  }
+
+  void add_head(const Head& head, Range keys, T* dq, BackwardScratch<T>& w, TileCounter& counter) {
+    for_tiles(queries_of_keys(p_, head.seq, keys), shape_.q, head.seq.len_q, [&](Range tile) {
+      w.load_queries(p_, head, tile, delta_);
+      Range seen{tile.end, tile.begin};  // panels of the tile that see a key, side by side
+      for_tiles(tile, kernels_.lanes, tile.end, [&](Range queries) {
+        const TileKind kind = tile_kind(p_, head.seq, queries, keys);
+        if (kind == TileKind::skipped) return;
+        counter.visit(kind);
+        w.differentiate(p_, head, tile, queries, keys, At::product);
+        w.add_panel_to_keys(p_, tile);
+        if (dq) w.panel.add_keys(w.dp, w.k, dq + queries.begin / kernels_.lanes * dq_size_);
+        seen = {std::min(seen.begin, queries.begin), queries.end};
+      });
+      w.flush_queries(p_, {seen.begin - tile.begin, seen.end - tile.begin}, keys.size());
+    });
+  }
+
+  // dQ: the ranges' shares, added in their order.
+  void query_pass(const TileIndex& panels) {
+    run_tasks(e_, workers_, panels_, [&](int64_t worker, int64_t task) {
+      const BackwardScratch<T> w = scratch(worker);
+      const auto [b, h, rows] = panels.place(task);
+      T* sum = dq_panels(panels, worker, 0, b, h) + rows.begin / kernels_.lanes * dq_size_;
+      for (int64_t range = 1; range < ranges_; ++range)
+        for (int64_t n = 0; n < dq_size_; ++n) sum[n] += sum[range * panels_ * dq_size_ + n];
+      store_dq(b, h, rows, sum, w.panel.staging);
+    });
+  }
+
+  // Rows of one panel; those beyond the sequence's length are 0.
+  void store_dq(int64_t b, int64_t h, Range rows, const T* sum, T* row) const {
+    const Sequence seq = sequence_of(p_, b);
+    for (int64_t i = 0; i < rows.size(); ++i) {
+      const bool exists = rows.begin + i < seq.len_q;
+      for (int64_t d = 0; d < p_.dim_qk; ++d)
+        row[d] = exists ? sum[d * kernels_.lanes + i] * static_cast<T>(p_.scale) : T{0};
+      store_row(p_.dq.data, p_.dq.dtype, p_.dq.at(b, h, seq.q_begin + rows.begin + i), p_.dim_qk, row);
+    }
   }
 
   int64_t bias_query_tiles() const { return p_.bias_len_q == 1 ? 1 : (p_.bias_len_q + shape_.q - 1) / shape_.q; }
@@ -163,15 +192,16 @@ class Backward {
       const int64_t bias_b = bias_head / p_.bias_heads, bias_h = bias_head % p_.bias_heads;
       const Range keys{tile_k * shape_.k, std::min((tile_k + 1) * shape_.k, p_.len_k)};
       const bool one_row = p_.bias_len_q == 1;
-      const Range rows = one_row ? Range{0, 1} : Range{tile_q * shape_.q, std::min((tile_q + 1) * shape_.q, p_.bias_len_q)};
+      const Range rows =
+          one_row ? Range{0, 1} : Range{tile_q * shape_.q, std::min((tile_q + 1) * shape_.q, p_.bias_len_q)};
       const Range summed_rows = one_row ? Range{0, p_.len_q} : rows;
-      std::fill_n(w.d_bias, shape_.q * shape_.k, T{0});
+      std::fill_n(w.dbias, shape_.q * shape_.k, T{0});
       for (int64_t b = bias_b; b < (p_.bias_batch == 1 ? p_.batch : bias_b + 1); ++b)
         for (int64_t h = bias_h; h < (p_.bias_heads == 1 ? p_.heads_q : bias_h + 1); ++h)
           add_head_to_bias(head_of(p_, b, h), summed_rows, keys, one_row, w, counter);
       for (int64_t i = 0; i < rows.size(); ++i)
         store_row(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(bias_b, bias_h, rows.begin + i) + keys.begin, keys.size(),
-                  w.d_bias + i * shape_.k);
+                  w.dbias + i * shape_.k);
     });
   }
 
@@ -179,16 +209,22 @@ class Backward {
                         TileCounter& counter) {
     const Range keys{bias_keys.begin, std::min(bias_keys.end, head.seq.len_k)};
     if (keys.empty()) return;
-    w.tile.load_keys(p_, head, keys);
     const Range seen_by = queries_of_keys(p_, head.seq, keys);
     const Range both{std::max(rows.begin, seen_by.begin), std::min(rows.end, seen_by.end)};
-    for_tiles(both, shape_.q, head.seq.len_q, [&](Range queries) {
-      counter.visit(tile_kind(p_, head.seq, queries, keys));
-      w.tile.load_queries(p_, head, queries, delta_);
-      w.tile.differentiate(p_, head, queries, keys, At::softmax);
-      for (int64_t k = 0; k < keys.size(); ++k)
+    if (both.empty()) return;
+    w.load_keys(p_, head, keys);
+    for_tiles(both, shape_.q, head.seq.len_q, [&](Range tile) {
+      w.load_queries(p_, head, tile, delta_);
+      for_tiles(tile, kernels_.lanes, tile.end, [&](Range queries) {
+        const TileKind kind = tile_kind(p_, head.seq, queries, keys);
+        if (kind == TileKind::skipped) return;
+        counter.visit(kind);
+        w.differentiate(p_, head, tile, queries, keys, At::softmax);
+        T* sum = w.dbias + (one_row ? 0 : (queries.begin - tile.begin) * shape_.k);
         for (int64_t q = 0; q < queries.size(); ++q)
-          w.d_bias[(one_row ? 0 : q) * shape_.k + k] += w.tile.ds[k * shape_.q + q];
+          for (int64_t k = 0; k < keys.size(); ++k)
+            sum[(one_row ? 0 : q) * shape_.k + k] += w.dp[k * kernels_.lanes + q];
+      });
     });
   }
 
@@ -210,28 +246,26 @@ class Backward {
     });
   }
 
-  // Calls body with every tile of [0, length) that meets the range.
-  template <class Body>
-  static void for_tiles(Range range, int64_t tile, int64_t length, Body body) {
-    for (int64_t begin = range.begin / tile * tile; begin < range.end; begin += tile)
-      body(Range{begin, std::min(begin + tile, length)});
-  }
-
-  static void store_rows(const Rows& to, int64_t b, int64_t h, int64_t first, Range rows, const T* from, int64_t stride,
-                         int64_t dim) {
+  // from [dim / lanes][key][lane].
+  void store_key_rows(const Rows& to, int64_t b, int64_t h, int64_t first, Range rows, const T* from, int64_t key_rows,
+                      int64_t dim, T* row) const {
     if (!to) return;
-    for (int64_t n = 0; n < rows.size(); ++n)
-      store_row(to.data, to.dtype, to.at(b, h, first + rows.begin + n), dim, from + n * stride);
+    const int64_t lanes = kernels_.lanes;
+    for (int64_t n = 0; n < rows.size(); ++n) {
+      for (int64_t d = 0; d < dim; ++d) row[d] = from[(d / lanes * key_rows + n) * lanes + d % lanes];
+      store_row(to.data, to.dtype, to.at(b, h, first + rows.begin + n), dim, row);
+    }
   }
 
   const BackwardProblem& p_;
   const Execution& e_;
+  const Kernels<T>& kernels_;
   TileShape shape_;
-  int64_t query_tiles_ = 0, key_tiles_ = 0, workers_ = 0;
+  int64_t ranges_, panels_ = 0, dq_size_ = 0, workers_ = 0;
   size_t shared_bytes_ = 0, scratch_bytes_ = 0;
-  int64_t* query_index_ = nullptr;
-  int64_t* key_index_ = nullptr;
-  Rows delta_;  // [batch, heads_q, len_q] in T
+  int64_t* panel_index_ = nullptr;
+  Rows delta_;       // [batch, heads_q, len_q] in T
+  T* dq_ = nullptr;  // [range][panel][dim_qk][lane]; with one range [worker][head of the group][panel][dim_qk][lane]
   std::byte* scratch_ = nullptr;
 };
 

@@ -1,8 +1,8 @@
 // The backward pass. P is recomputed from Q, K and LSE; nothing of size Sq x Sk is kept.
 //
-// Every output element belongs to exactly one task, which sums its terms in a fixed order. So the result is bitwise the
-// same for any number of threads, without atomics; the price is that scores are computed once for dK and dV and again for
-// dQ (and for dBias).
+// One pass over the scores: a task owns a range of keys of a KV head, walks it tile by tile, sums dK and dV of each tile
+// over all queries and heads that see it, and adds its share of dQ to a buffer of its own. The shares are then added in
+// the order of the ranges. Each sum has one fixed order, so the result is bitwise the same for any number of threads.
 #pragma once
 
 #include <cstddef>

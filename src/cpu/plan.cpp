@@ -6,9 +6,25 @@
 
 namespace cuflash::cpu {
 
-TileShape tile_shape(const Problem& problem) {
-  const auto tile = [](int64_t length) { return std::clamp(round_up(length, kTileUnit), kTileUnit, kLargestTile); };
-  return {tile(problem.len_q), tile(problem.len_k)};
+// Dropout groups span 16 keys: key tiles start at multiples of that.
+constexpr int64_t kKeyUnit = 16;
+
+static int64_t tile_of(int64_t length, int64_t unit, int64_t most) {
+  return std::min(round_up(std::max<int64_t>(length, 1), unit), most);
+}
+
+// 128 x 128 keeps K, V and the panels in L2 and spreads the packing of K and V over 128 queries. Where that makes few
+// tasks, smaller query tiles: a function of the problem alone, so that no result depends on the number of threads.
+TileShape forward_tile(const Problem& p, int64_t lanes) {
+  constexpr int64_t kEnoughTasks = 32;
+  TileShape shape{tile_of(p.len_q, lanes, 128), tile_of(p.len_k, kKeyUnit, 128)};
+  const auto tasks = [&] { return p.batch * p.heads_q * ((p.len_q + shape.q - 1) / shape.q); };
+  while (shape.q > 2 * lanes && tasks() < kEnoughTasks) shape.q = round_up(shape.q / 2, lanes);
+  return shape;
+}
+
+TileShape backward_tile(const Problem& p, int64_t lanes) {
+  return {tile_of(p.len_q, lanes, 64), tile_of(p.len_k, kKeyUnit, 128)};
 }
 
 int64_t TileIndex::rows_of(const Problem& problem, Side side, int64_t b) {
@@ -25,11 +41,11 @@ TileIndex::TileIndex(const Problem& problem, Side side, int64_t heads, int64_t t
 
 TileIndex::Place TileIndex::place(int64_t task) const {
   const int64_t b = std::upper_bound(before_, before_ + batch_ + 1, task / heads_) - before_ - 1;
-  const int64_t tiles = before_[b + 1] - before_[b];
   const int64_t within = task - before_[b] * heads_;
-  const int64_t tile = tiles - 1 - within % tiles;  // the last queries of a causal head see most keys: longest first
+  const int64_t tile =
+      tiles(b) - 1 - within % tiles(b);  // the last queries of a causal head see most keys: longest first
   const int64_t begin = tile * tile_;
-  return {b, within / tiles, {begin, std::min(begin + tile_, rows_of(problem_, side_, b))}};
+  return {b, within / tiles(b), {begin, std::min(begin + tile_, rows_of(problem_, side_, b))}};
 }
 
 int64_t TileIndex::count(const Problem& problem, Side side, int64_t heads, int64_t tile) {

@@ -7,16 +7,22 @@
 
 namespace cuflash::cpu {
 
-// Multiples of kTileUnit: a vector block of any type, and a whole number of dropout groups.
-inline constexpr int64_t kTileUnit = 16;
-inline constexpr int64_t kLargestTile = 64;
-
 inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
+// Queries and keys whose scores one worker has at hand; the queries are whole panels of `lanes`.
 struct TileShape {
   int64_t q, k;
 };
-TileShape tile_shape(const Problem& problem);
+TileShape forward_tile(const Problem& problem, int64_t lanes);
+TileShape backward_tile(const Problem& problem, int64_t lanes);
+
+// Calls body with every tile of [0, length) that meets the range.
+template <class Body>
+void for_tiles(Range range, int64_t tile, int64_t length, Body body) {
+  if (range.empty()) return;
+  for (int64_t begin = range.begin / tile * tile; begin < range.end; begin += tile)
+    body(Range{begin, begin + tile < length ? begin + tile : length});
+}
 
 // Tiles of all rows of one side, numbered batch by batch, head by head. Dense tensors have tiles for all their rows:
 // those beyond a length are written too. Packed ones have tiles for the rows that exist.
@@ -33,6 +39,8 @@ class TileIndex {
 
   int64_t count() const { return before_[batch_] * heads_; }
   Place place(int64_t task) const;
+  int64_t tiles(int64_t b) const { return before_[b + 1] - before_[b]; }  // of one head
+  int64_t first_tile(int64_t b, int64_t h) const { return before_[b] * heads_ + h * tiles(b); }
 
   static int64_t count(const Problem& problem, Side side, int64_t heads, int64_t tile);
 

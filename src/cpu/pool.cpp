@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <new>
 #include <system_error>
 
 namespace cuflash::cpu {
@@ -40,8 +41,7 @@ void Pool::grow(int64_t threads) {
     while (static_cast<int64_t>(threads_.size()) < threads)
       threads_.emplace_back(&Pool::worker, this, static_cast<int64_t>(threads_.size()), generation_.load());
   } catch (const std::system_error&) {
-    // No more threads to be had: the ones that are there do the work.
-  }
+  } catch (const std::bad_alloc&) {}  // no more threads to be had: the ones that are there do the work
 }
 
 // Worker w takes indices w + 1, w + 1 + stride, ... : parallel_for is called with one long-running loop per index, so
@@ -63,8 +63,8 @@ void Pool::parallel_for(int64_t n, cuflash_parallel_body body, void* context) {
     for (int64_t i = 0; i < n; ++i) body(context, i);
     return;
   }
-  inside_job = true;
   grow(n - 1);
+  inside_job = true;
   job_ = {body, context, n};
   running_.store(static_cast<uint32_t>(threads_.size()), std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_acq_rel);

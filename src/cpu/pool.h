@@ -32,7 +32,7 @@ class Pool {
 
   std::mutex busy_;
   std::vector<std::thread> threads_;
-  Job job_;                            // written only while every worker waits
+  Job job_;                               // written only while every worker waits
   std::atomic<uint32_t> generation_ = 0;  // workers wait on it for the next job
   std::atomic<uint32_t> running_ = 0;     // workers that have not finished this one
 };

@@ -51,7 +51,8 @@ struct Loop {
 
   static void run(void* self, int64_t worker) {
     auto& loop = *static_cast<Loop*>(self);
-    for (int64_t i; (i = loop.next.fetch_add(1, std::memory_order_relaxed)) < loop.tasks;) loop.task(loop.context, worker, i);
+    for (int64_t i; (i = loop.next.fetch_add(1, std::memory_order_relaxed)) < loop.tasks;)
+      loop.task(loop.context, worker, i);
   }
 };
 
@@ -74,8 +75,7 @@ void run_tasks(const Execution& execution, int64_t workers, int64_t tasks, Task 
   const int64_t loops = std::min(workers, tasks);
   if (execution.parallel_for && loops > 0)
     execution.parallel_for(execution.parallel_for_context, loops, Loop::run, &loop);
-  else
-    Pool::instance().parallel_for(loops, Loop::run, &loop);
+  else Pool::instance().parallel_for(loops, Loop::run, &loop);
 }
 
 }  // namespace cuflash::cpu

@@ -19,9 +19,10 @@ class Workspace {
       data_ = execution.workspace;
       return;
     }
-    owned_.reset(::operator new(bytes, std::align_val_t{kAlignment}, std::nothrow));
+    owned_.reset(::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow));
     if (!owned_)
-      throw FlashAttentionError(CUFLASH_OUT_OF_MEMORY, join("workspace: ", bytes, " bytes could not be allocated; pass a smaller "
+      throw FlashAttentionError(CUFLASH_OUT_OF_MEMORY, join("workspace: ", bytes,
+                                                            " bytes could not be allocated; pass a smaller "
                                                             "problem or a workspace of your own"));
     data_ = owned_.get();
   }
@@ -29,7 +30,7 @@ class Workspace {
 
  private:
   struct Release {
-    void operator()(void* block) const { ::operator delete(block, std::align_val_t{kAlignment}); }
+    void operator()(void* block) const { ::operator delete (block, std::align_val_t{kAlignment}); }
   };
   std::unique_ptr<void, Release> owned_;
   void* data_ = nullptr;

@@ -40,7 +40,8 @@ constexpr Layout kDense{4, 1, 2, 3, "[B, Hq, Sq, D]", "[B, Hk, Sk, D]", "[B, Hk,
 constexpr Layout kPacked{3, 1, 0, 2, "[Tq, Hq, D]", "[Tk, Hk, D]", "[Tk, Hk, Dv]", "[Hq, Tq]"};
 
 const Layout& layout_of(const cuflash_attention& a) {
-  const bool packed = Argument("cu_seqlens_q", a.cu_seqlens_q).given() || Argument("cu_seqlens_k", a.cu_seqlens_k).given();
+  const bool packed =
+      Argument("cu_seqlens_q", a.cu_seqlens_q).given() || Argument("cu_seqlens_k", a.cu_seqlens_k).given();
   return packed ? kPacked : kDense;
 }
 
@@ -64,8 +65,7 @@ void describe_inputs(Problem& p, const cuflash_attention& a, const Layout& layou
   if (p.dim_v < 1) reject("v: head size Dv ", p.dim_v, " must be at least 1");
   if (p.heads_q < 1) reject("q: ", p.heads_q, " heads, must be at least 1");
   if (p.heads_k < 1) reject("k: ", p.heads_k, " heads, must be at least 1");
-  if (p.heads_q % p.heads_k != 0)
-    reject("q: heads of q ", p.heads_q, " must be a multiple of heads of k ", p.heads_k);
+  if (p.heads_q % p.heads_k != 0) reject("q: heads of q ", p.heads_q, " must be a multiple of heads of k ", p.heads_k);
   require_extent(k, layout.dim, p.dim_qk, "the head size of q");
   require_extent(v, layout.head, p.heads_k, "the heads of k");
   require_extent(v, layout.row, k.extent(layout.row), "the length of k");
@@ -95,7 +95,8 @@ void describe_scores(Problem& p, const cuflash_attention& a) {
   if (a.alignment != CUFLASH_BOTTOM_RIGHT && a.alignment != CUFLASH_TOP_LEFT)
     reject("alignment: got ", a.alignment, ", must be CUFLASH_BOTTOM_RIGHT (0) or CUFLASH_TOP_LEFT (1)");
   p.top_left = a.alignment == CUFLASH_TOP_LEFT;
-  if (!(a.dropout_p >= 0 && a.dropout_p < 1)) reject("dropout_p: got ", a.dropout_p, ", must be at least 0 and below 1");
+  if (!(a.dropout_p >= 0 && a.dropout_p < 1))
+    reject("dropout_p: got ", a.dropout_p, ", must be at least 0 and below 1");
   p.dropout = {a.dropout_p, a.dropout_seed, a.dropout_offset};
 }
 
@@ -104,8 +105,7 @@ ConstRows describe_score_tensor(const Problem& p, const Argument& a) {
   require_tensor(a, 4, "[B or 1, Hq or 1, Sq or 1, Sk]");
   if (a.extent(0) != 1) require_extent(a, 0, p.batch, "the batch, or 1");
   if (a.extent(1) != 1) require_extent(a, 1, p.heads_q, "the heads of q, or 1");
-  if (a.extent(2) != 1)
-    require_extent(a, 2, p.len_q, p.packed() ? "max_seqlen_q, or 1" : "the length of q, or 1");
+  if (a.extent(2) != 1) require_extent(a, 2, p.len_q, p.packed() ? "max_seqlen_q, or 1" : "the length of q, or 1");
   require_extent(a, 3, p.len_k, p.packed() ? "max_seqlen_k" : "the length of k");
   return rows_of(a, a.t.data);
 }
@@ -162,7 +162,8 @@ void require_like_lse(const Argument& t, const cuflash_attention& a, bool is_out
   require_type(t, state_type(static_cast<DType>(a.q.dtype)), "f64 for f64 inputs and f32 for the others");
 }
 
-Rows describe_gradient(const char* name, const cuflash_mutable_tensor& gradient, const char* of, const cuflash_tensor& input) {
+Rows describe_gradient(const char* name, const cuflash_mutable_tensor& gradient, const char* of,
+                       const cuflash_tensor& input) {
   const Argument g(name, gradient), x(of, input);
   if (!g.given()) return {};
   require_output(g, x.t.rank, "shaped as its input");
@@ -214,6 +215,9 @@ ForwardProblem describe(const cuflash_attention& attention, const cuflash_forwar
     require_like_lse(lse, attention, true);
     p.lse = lse_rows_of(lse, outputs.lse.data);
   }
+  const Argument q("q", attention.q), k("k", attention.k), v("v", attention.v);
+  require_apart(o, {q, k, v, lse});
+  require_apart(lse, {q, k, v});
   return p;
 }
 
@@ -234,9 +238,15 @@ BackwardProblem describe(const cuflash_attention& attention, const cuflash_backw
   p.dv = describe_gradient("dv", t.dv, "v", attention.v);
   describe_bias_gradient(p, attention, t);
   describe_sink_gradient(p, t);
-  const bool asked = Argument("dq", t.dq).given() || Argument("dk", t.dk).given() || Argument("dv", t.dv).given() ||
-                     Argument("dbias", t.dbias).given() || Argument("dsink", t.dsink).given();
-  if (!asked) reject("dq: no gradient was asked for; give at least one of dq, dk, dv, dbias and dsink");
+  const Argument dq("dq", t.dq), dk("dk", t.dk), dv("dv", t.dv), dbias("dbias", t.dbias), dsink("dsink", t.dsink);
+  const Argument q("q", attention.q), k("k", attention.k), v("v", attention.v), bias("bias", attention.bias);
+  require_apart(dq, {q, k, v, o, lse, dout, dlse, dk, dv, dbias, dsink});
+  require_apart(dk, {q, k, v, o, lse, dout, dlse, dv, dbias, dsink});
+  require_apart(dv, {q, k, v, o, lse, dout, dlse, dbias, dsink});
+  require_apart(dbias, {q, k, v, o, lse, dout, dlse, bias, dsink});
+  require_apart(dsink, {q, k, v, o, lse, dout, dlse, Argument("sink", attention.sink)});
+  if (!(dq.given() || dk.given() || dv.given() || dbias.given() || dsink.given()))
+    reject("dq: no gradient was asked for; give at least one of dq, dk, dv, dbias and dsink");
   return p;
 }
 
@@ -247,8 +257,15 @@ Execution describe(const cuflash_execution& e) {
   if (!e.workspace && e.workspace_size != 0) reject("workspace: is NULL, but workspace_size is ", e.workspace_size);
   if (reinterpret_cast<uintptr_t>(e.workspace) % 64 != 0)
     reject("workspace: ", e.workspace, " is not aligned to 64 bytes");
-  return {static_cast<Device>(e.device), e.num_threads, e.deterministic != 0, e.stream, e.workspace, e.workspace_size,
-          e.parallel_for, e.parallel_for_context, e.tile_stats};
+  return {static_cast<Device>(e.device),
+          e.num_threads,
+          e.deterministic != 0,
+          e.stream,
+          e.workspace,
+          e.workspace_size,
+          e.parallel_for,
+          e.parallel_for_context,
+          e.tile_stats};
 }
 
 }  // namespace cuflash

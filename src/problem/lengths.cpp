@@ -39,8 +39,10 @@ int64_t largest_length(const char* name, int64_t given, const Argument& cu, int6
 
 void describe_packed(Problem& p, const cuflash_attention& a) {
   const Argument cu_q("cu_seqlens_q", a.cu_seqlens_q), cu_k("cu_seqlens_k", a.cu_seqlens_k);
-  if (Argument("seqlens_q", a.seqlens_q).given()) reject("seqlens_q: cannot be combined with cu_seqlens_q; use one of them");
-  if (Argument("seqlens_k", a.seqlens_k).given()) reject("seqlens_k: cannot be combined with cu_seqlens_k; use one of them");
+  if (Argument("seqlens_q", a.seqlens_q).given())
+    reject("seqlens_q: cannot be combined with cu_seqlens_q; use one of them");
+  if (Argument("seqlens_k", a.seqlens_k).given())
+    reject("seqlens_k: cannot be combined with cu_seqlens_k; use one of them");
   require_tensor(cu_q, 1, "[B + 1]");
   if (cu_q.extent(0) < 1) reject("cu_seqlens_q: has no element, must have B + 1 of them");
   p.batch = cu_q.extent(0) - 1;
@@ -63,8 +65,10 @@ const int32_t* describe_used(const Argument& used, int64_t batch, int64_t length
 
 void describe_lengths(Problem& p, const cuflash_attention& a) {
   if (a.q.rank == 3) return describe_packed(p, a);
-  if (a.max_seqlen_q != 0) reject("max_seqlen_q: got ", a.max_seqlen_q, " without cu_seqlens_q; leave it 0 for dense tensors");
-  if (a.max_seqlen_k != 0) reject("max_seqlen_k: got ", a.max_seqlen_k, " without cu_seqlens_k; leave it 0 for dense tensors");
+  if (a.max_seqlen_q != 0)
+    reject("max_seqlen_q: got ", a.max_seqlen_q, " without cu_seqlens_q; leave it 0 for dense tensors");
+  if (a.max_seqlen_k != 0)
+    reject("max_seqlen_k: got ", a.max_seqlen_k, " without cu_seqlens_k; leave it 0 for dense tensors");
   p.batch = a.q.shape[0], p.len_q = a.q.shape[2], p.len_k = a.k.shape[2];
   p.used_q = describe_used({"seqlens_q", a.seqlens_q}, p.batch, p.len_q);
   p.used_k = describe_used({"seqlens_k", a.seqlens_k}, p.batch, p.len_k);

@@ -26,7 +26,8 @@ std::string to_string(const Problem& p) {
   if (p.packed()) text += " packed";
   if (p.used_q || p.used_k) text += " padded";
   if (p.window_left != kUnbounded || p.window_right != kUnbounded)
-    text += join(" window=(", side(p.window_left), ",", side(p.window_right), p.top_left ? ") top-left" : ") bottom-right");
+    text +=
+        join(" window=(", side(p.window_left), ",", side(p.window_right), p.top_left ? ") top-left" : ") bottom-right");
   if (p.softcap > 0) text += join(" softcap=", p.softcap);
   if (p.slopes) text += " alibi";
   if (p.bias) text += " bias";

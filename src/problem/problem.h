@@ -63,7 +63,7 @@ struct Problem {
   ConstHeadValues sink;
   Dropout dropout;
 
-  const int32_t* cu_q = nullptr;    // packed: [batch + 1]
+  const int32_t* cu_q = nullptr;  // packed: [batch + 1]
   const int32_t* cu_k = nullptr;
   const int32_t* used_q = nullptr;  // padded: [batch]
   const int32_t* used_k = nullptr;
@@ -80,8 +80,8 @@ struct ForwardProblem : Problem {
 struct BackwardProblem : Problem {
   ConstRows o, lse, dout, dlse;
   Rows dq, dk, dv;
-  Rows dbias;                                                // strides 0 where it is summed
-  int64_t bias_batch = 0, bias_heads = 0, bias_len_q = 0;    // extents of dbias: 1 where it is summed
+  Rows dbias;                                              // strides 0 where it is summed
+  int64_t bias_batch = 0, bias_heads = 0, bias_len_q = 0;  // extents of dbias: 1 where it is summed
   HeadValues dsink;
 };
 

@@ -23,12 +23,13 @@ static void require_sizes(const Argument& a) {
     if (a.t.shape[d] < 0 || a.t.shape[d] > kMaxExtent)
       reject(a.name, ": dimension ", d, " of shape ", shape_of(a, a.t.shape), " must be between 0 and ", kMaxExtent);
     if (a.t.shape[d] > 1 && a.t.stride[d] < 0)
-      reject(a.name, ": stride ", a.t.stride[d], " of dimension ", d, " is negative; pass a view with strides of 0 or more");
+      reject(a.name, ": stride ", a.t.stride[d], " of dimension ", d,
+             " is negative; pass a view with strides of 0 or more");
   }
   const int last = a.t.rank - 1;
   if (a.t.shape[last] > 1 && a.t.stride[last] != 1)
-    reject(a.name, ": the last dimension must be contiguous, got stride ", a.t.stride[last],
-           " for its extent ", a.t.shape[last], "; make a contiguous copy");
+    reject(a.name, ": the last dimension must be contiguous, got stride ", a.t.stride[last], " for its extent ",
+           a.t.shape[last], "; make a contiguous copy");
 }
 
 static bool has_elements(const Argument& a) {
@@ -54,7 +55,9 @@ static void require_addressable(const Argument& a) {
 
 void require_tensor(const Argument& a, int rank, const char* shape) {
   if (!a.given()) reject(a.name, ": is missing; a tensor ", shape, " is needed");
-  if (a.t.rank != rank) reject(a.name, ": has rank ", a.t.rank, ", must have rank ", rank, ": ", shape);
+  if (a.t.rank != rank)
+    reject(a.name, ": has rank ", a.t.rank, ", must have rank ", rank, ": ", shape,
+           rank == 4 && a.t.rank == 3 ? "; packed tensors need cu_seqlens_q and cu_seqlens_k" : "");
   if (!is_known(a.dtype())) reject(a.name, ": dtype ", a.t.dtype, " is not a cuflash_dtype");
   require_sizes(a);
   require_addressable(a);
@@ -88,10 +91,18 @@ void require_output(const Argument& a, int rank, const char* shape) {
            shape_of(a, a.t.stride), "; give every element its own place");
 }
 
+void require_apart(const Argument& output, std::initializer_list<Argument> others) {
+  if (!output.given() || !has_elements(output)) return;
+  for (const Argument& other : others)
+    if (other.given() && has_elements(other) && other.t.data == output.t.data)
+      reject(output.name, ": has the same data as ", other.name, ", ", output.t.data,
+             "; an output needs memory of its own");
+}
+
 void require_extent(const Argument& a, int d, int64_t extent, const char* meaning) {
   if (a.t.shape[d] != extent)
-    reject(a.name, ": dimension ", d, " of shape ", shape_of(a, a.t.shape), " is ", a.t.shape[d], ", must be ", extent, ", ",
-           meaning);
+    reject(a.name, ": dimension ", d, " of shape ", shape_of(a, a.t.shape), " is ", a.t.shape[d], ", must be ", extent,
+           ", ", meaning);
 }
 
 void require_value_type(const Argument& a, DType q_type) {

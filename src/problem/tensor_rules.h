@@ -4,6 +4,8 @@
 
 #include <cuflash/cuflash.h>
 
+#include <initializer_list>
+
 #include "problem/problem.h"
 
 namespace cuflash {
@@ -32,6 +34,10 @@ void require_tensor(const Argument& a, int rank, const char* shape);
 
 // The same, and no two elements share memory.
 void require_output(const Argument& a, int rank, const char* shape);
+
+// The output does not start where another tensor does. Overlaps that start elsewhere are not found: slices of one buffer
+// interleave legally.
+void require_apart(const Argument& output, std::initializer_list<Argument> others);
 
 // Dimension d has exactly this extent; `meaning` says what it must match.
 void require_extent(const Argument& a, int d, int64_t extent, const char* meaning);

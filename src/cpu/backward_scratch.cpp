@@ -1,0 +1,113 @@
+#include "cpu/backward_scratch.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace cuflash::cpu {
+
+template <class T>
+BackwardScratch<T>::BackwardScratch(Arena& arena, const BackwardProblem& p, const Kernels<T>& kernels, TileShape shape)
+    : panel(arena, p, kernels, shape.k), shape(shape), key_rows(round_up(shape.k, kernels.rows)) {
+  const int64_t rows = kernels.rows, lanes = kernels.lanes;
+  k_by_dim = arena.take<T>(key_rows * p.dim_qk);
+  k = RowOperand<T>(arena, shape.k, p.dim_qk, rows);
+  v_by_dim = arena.take<T>(key_rows * p.dim_v);
+  q_by_dim = arena.take<T>(shape.q * p.dim_qk);
+  q = RowOperand<T>(arena, shape.q, p.dim_qk, lanes);
+  dout_by_dim = arena.take<T>(shape.q * p.dim_v);
+  dout = RowOperand<T>(arena, shape.q, p.dim_v, lanes);
+  lse = arena.take<T>(shape.q);
+  delta = arena.take<T>(shape.q);
+  dp = arena.take<T>(key_rows * lanes);
+  p_left = arena.take<T>(key_rows * shape.q);
+  ds_left = arena.take<T>(key_rows * shape.q);
+  dk = arena.take<T>(key_rows * round_up(p.dim_qk, lanes));
+  dv = arena.take<T>(key_rows * round_up(p.dim_v, lanes));
+  dbias = p.dbias ? arena.take<T>(shape.q * shape.k) : nullptr;
+}
+
+template <class T>
+void BackwardScratch<T>::load_keys(const BackwardProblem& p, const Head& head, Range keys) {
+  const Kernels<T>& kernels = panel.kernels;
+  k.load(kernels, source_of(p.k, head.b, head.hk, head.seq.k_begin, keys, p.dim_qk), Side::left, 1, k_by_dim,
+         panel.staging);
+  kernels.pack(source_of(p.v, head.b, head.hk, head.seq.k_begin, keys, p.dim_v), Side::left, 1, v_by_dim, nullptr, 0,
+               nullptr, panel.staging);
+}
+
+template <class T>
+void BackwardScratch<T>::load_queries(const BackwardProblem& p, const Head& head, Range queries,
+                                      const Rows& delta_rows) {
+  const Kernels<T>& kernels = panel.kernels;
+  const int64_t first = head.seq.q_begin, lanes = kernels.lanes;
+  q.load(kernels, source_of(p.q, head.b, head.h, first, queries, p.dim_qk), Side::right, static_cast<T>(p.scale),
+         q_by_dim, panel.staging);
+  dout.load(kernels, source_of(p.dout, head.b, head.h, first, queries, p.dim_v), Side::right, 1, dout_by_dim,
+            panel.staging);
+  constexpr T kInfinity = std::numeric_limits<T>::infinity();
+  for (int64_t n = 0; n < round_up(queries.size(), lanes); ++n) {
+    const int64_t row = first + queries.begin + n;
+    lse[n] = kInfinity, delta[n] = 0;
+    if (n >= queries.size()) continue;
+    load_row(p.lse.data, p.lse.dtype, p.lse.at(head.b, head.h, row), 1, lse + n);
+    delta[n] = static_cast<const T*>(delta_rows.data)[delta_rows.at(head.b, head.h, row)];
+    if (lse[n] == -kInfinity) lse[n] = kInfinity;
+  }
+}
+
+template <class T>
+void BackwardScratch<T>::differentiate(const BackwardProblem& p, const Head& head, Range tile, Range queries,
+                                       Range keys, At at) {
+  const Kernels<T>& kernels = panel.kernels;
+  const int64_t first = queries.begin - tile.begin;
+  panel.compute_scores(p, head, queries, keys, q_by_dim + first * p.dim_qk, k_by_dim);
+  kernels.multiply(keys.size(), p.dim_v, v_by_dim, p.dim_v * kernels.rows, dout_by_dim + first * p.dim_v, dp,
+                   Into::overwrite);
+  kernels.differentiate(keys.size(), panel.s, dp, lse + first, delta + first, panel.keep,
+                        at == At::product ? panel.cap_slope : nullptr);
+}
+
+template <class T>
+void BackwardScratch<T>::add_panel_to_keys(const BackwardProblem& p, Range tile) {
+  const int64_t first = panel.queries.begin - tile.begin;
+  if (p.dv) {
+    panel.kernels.flip(panel.keys.size(), panel.s, p_left, shape.q, first);
+    add_bad_queries(panel.s, dout, first, dv);
+  }
+  if (p.dk) {
+    panel.kernels.flip(panel.keys.size(), dp, ds_left, shape.q, first);
+    add_bad_queries(dp, q, first, dk);
+  }
+}
+
+template <class T>
+void BackwardScratch<T>::add_bad_queries(const T* w, const RowOperand<T>& x, int64_t first, T* c) {
+  const int64_t lanes = panel.kernels.lanes;
+  for (int64_t n = 0; n < x.bad_count; ++n) {
+    const int64_t q = x.bad[n] - first;
+    if (q < 0 || q >= panel.queries.size()) continue;
+    x.read(x.bad[n], panel.staging);
+    for (int64_t k = 0; k < panel.keys.size(); ++k)
+      if (panel.visible.sees(q, k))
+        for (int64_t d = 0; d < x.source.dim; ++d)
+          c[(d / lanes * key_rows + k) * lanes + d % lanes] += w[k * lanes + q] * panel.staging[d];
+  }
+}
+
+template <class T>
+void BackwardScratch<T>::flush_queries(const BackwardProblem& p, Range queries, int64_t keys) {
+  const Kernels<T>& kernels = panel.kernels;
+  const int64_t lanes = kernels.lanes;
+  const auto add = [&](const T* w_left, const RowOperand<T>& x, T* c) {
+    for (int64_t d = 0; d < x.source.dim; d += lanes)
+      kernels.multiply(keys, queries.size(), w_left + queries.begin * kernels.rows, shape.q * kernels.rows,
+                       x.panels + d * shape.q + queries.begin * lanes, c + d * key_rows, Into::add);
+  };
+  if (p.dv) add(p_left, dout, dv);
+  if (p.dk) add(ds_left, q, dk);
+}
+
+template struct BackwardScratch<float>;
+template struct BackwardScratch<double>;
+
+}  // namespace cuflash::cpu

@@ -1,0 +1,53 @@
+// What one worker of the backward pass has at hand: a tile of keys, a tile of queries, and the products of the two.
+#pragma once
+
+#include "cpu/panel.h"
+
+namespace cuflash::cpu {
+
+// Where a gradient of the scores is taken: at the scores that enter the softmax (that is bias's gradient), or at q * k,
+// before softcap.
+enum class At { softmax, product };
+
+template <class T>
+struct BackwardScratch {
+  Panel<T> panel;
+  TileShape shape;
+  int64_t key_rows;  // shape.k in whole left panels
+
+  // Keys, left operands: K sums over dim for S and over keys for dQ, V over dim for dP.
+  T *k_by_dim, *v_by_dim;
+  RowOperand<T> k;
+  // Queries, right operands: Q (times scale) and dO sum over dim for S and dP, over queries for dK and dV.
+  T *q_by_dim, *dout_by_dim;
+  RowOperand<T> q, dout;
+  T* lse;    // [query], +inf where the row saw nothing: exp(s - lse) is then 0
+  T* delta;  // [query]
+
+  T* dp;                // [key][lane]: dP, then dS of a panel
+  T *p_left, *ds_left;  // drop(P) and dS of a query tile, as left operands that sum over queries
+  T *dk, *dv;           // [dim / lanes][key][lane]: sums of a key tile
+  T* dbias;             // [query or 1][key]
+
+  BackwardScratch(Arena& arena, const BackwardProblem& p, const Kernels<T>& kernels, TileShape shape);
+
+  void load_keys(const BackwardProblem& p, const Head& head, Range keys);
+  // delta_rows is [batch, heads_q, len_q].
+  void load_queries(const BackwardProblem& p, const Head& head, Range queries, const Rows& delta_rows);
+
+  // drop(P) in panel.s and dS in dp, of a panel of the loaded query tile against the loaded keys.
+  void differentiate(const BackwardProblem& p, const Head& head, Range tile, Range queries, Range keys, At at);
+
+  // dK and dV of the loaded keys go on by what panel.s and dp say; flush_queries after the last panel of a query tile,
+  // with the rows of the tile that were added.
+  void add_panel_to_keys(const BackwardProblem& p, Range tile);
+  void flush_queries(const BackwardProblem& p, Range queries, int64_t keys);
+
+ private:
+  void add_bad_queries(const T* w, const RowOperand<T>& x, int64_t first, T* c);
+};
+
+extern template struct BackwardScratch<float>;
+extern template struct BackwardScratch<double>;
+
+}  // namespace cuflash::cpu

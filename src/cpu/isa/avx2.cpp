@@ -1,0 +1,22 @@
+// x86-64 with AVX2, FMA and F16C: 16 registers of 32 bytes, 12 of which accumulate.
+#if defined(__x86_64__)
+#include "cpu/isa/isa.h"
+
+#include <immintrin.h>
+
+namespace cuflash::cpu {
+namespace avx2 {
+
+constexpr int kVectorBytes = 32;
+constexpr int kFloatRows = 6, kFloatVectors = 2;
+constexpr int kDoubleRows = 3, kDoubleVectors = 4;
+
+#include "cpu/isa/vector_kernels.h"
+
+}  // namespace avx2
+
+const Kernels<float> avx2_f32 = avx2::table<float>();
+const Kernels<double> avx2_f64 = avx2::table<double>();
+
+}  // namespace cuflash::cpu
+#endif

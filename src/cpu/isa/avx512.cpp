@@ -1,0 +1,22 @@
+// x86-64 with AVX-512F: 32 registers of 64 bytes; left operands are broadcast by the load.
+#if defined(__x86_64__)
+#include "cpu/isa/isa.h"
+
+#include <immintrin.h>
+
+namespace cuflash::cpu {
+namespace avx512 {
+
+constexpr int kVectorBytes = 64;
+constexpr int kFloatRows = 8, kFloatVectors = 2;
+constexpr int kDoubleRows = 8, kDoubleVectors = 2;
+
+#include "cpu/isa/vector_kernels.h"
+
+}  // namespace avx512
+
+const Kernels<float> avx512_f32 = avx512::table<float>();
+const Kernels<double> avx512_f64 = avx512::table<double>();
+
+}  // namespace cuflash::cpu
+#endif

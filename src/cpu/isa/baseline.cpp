@@ -1,0 +1,20 @@
+// Kernels for any processor: GNU vectors of 16 bytes, which on x86-64 are SSE2 with its 16 registers.
+#if !defined(__aarch64__)
+#include "cpu/isa/isa.h"
+
+namespace cuflash::cpu {
+namespace baseline {
+
+constexpr int kVectorBytes = 16;
+constexpr int kFloatRows = 2, kFloatVectors = 4;
+constexpr int kDoubleRows = 1, kDoubleVectors = 8;
+
+#include "cpu/isa/vector_kernels.h"
+
+}  // namespace baseline
+
+const Kernels<float> baseline_f32 = baseline::table<float>();
+const Kernels<double> baseline_f64 = baseline::table<double>();
+
+}  // namespace cuflash::cpu
+#endif

@@ -1,0 +1,21 @@
+// The instruction sets this build has kernels for. A set is compiled with its own flags, in a namespace of its own, and
+// touched only after the processor was asked.
+#pragma once
+
+#include "cpu/kernels.h"
+
+namespace cuflash::cpu {
+
+#if defined(__aarch64__)
+extern const Kernels<float> neon_f32;
+extern const Kernels<double> neon_f64;
+#else
+extern const Kernels<float> baseline_f32;
+extern const Kernels<double> baseline_f64;
+#endif
+#if defined(__x86_64__)
+extern const Kernels<float> avx2_f32, avx512_f32;
+extern const Kernels<double> avx2_f64, avx512_f64;
+#endif
+
+}  // namespace cuflash::cpu

@@ -1,0 +1,362 @@
+// The kernels over GNU vectors, for any width. Included once per instruction set, inside a namespace of that name: the
+// same inline function compiled for two processors must never meet at link time. For that reason, too, nothing of the
+// standard library is used here but <cstdint>-like headers without code.
+//
+// Before the include: kVectorBytes, and kFloatRows, kFloatVectors, kDoubleRows, kDoubleVectors: the block of C that is
+// held in registers, rows x vectors.
+
+template <class T>
+struct Shape;
+template <>
+struct Shape<float> {
+  static constexpr int kRows = kFloatRows, kVectors = kFloatVectors;
+};
+template <>
+struct Shape<double> {
+  static constexpr int kRows = kDoubleRows, kVectors = kDoubleVectors;
+};
+
+template <class T>
+struct V {
+  typedef T Vec __attribute__((vector_size(kVectorBytes), may_alias));
+  typedef T Unaligned __attribute__((vector_size(kVectorBytes), may_alias, aligned(alignof(T))));
+  static constexpr int kWidth = kVectorBytes / static_cast<int>(sizeof(T));
+  static constexpr int kRows = Shape<T>::kRows, kVectors = Shape<T>::kVectors;
+  static constexpr int kLanes = kWidth * kVectors;
+  static constexpr T kInfinity = static_cast<T>(__builtin_inf());
+};
+template <class T>
+using Vec = typename V<T>::Vec;
+
+template <class T>
+inline Vec<T>& at(T* p) {
+  return *reinterpret_cast<Vec<T>*>(p);
+}
+template <class T>
+inline Vec<T> at(const T* p) {
+  return *reinterpret_cast<const Vec<T>*>(p);
+}
+
+// larger: the maximum, never NaN unless both are. at_most: the minimum, NaN where x is NaN. zero_below: 0 where x is below
+// the limit, y elsewhere and for NaN. In plain vector code GCC 12 spends up to ten instructions on each of these.
+#if defined(__aarch64__)
+inline Vec<float> larger(Vec<float> a, Vec<float> b) { return vmaxnmq_f32(a, b); }
+inline Vec<double> larger(Vec<double> a, Vec<double> b) { return vmaxnmq_f64(a, b); }
+inline Vec<float> at_most(Vec<float> x, float limit) { return vminq_f32(x, vdupq_n_f32(limit)); }
+inline Vec<float> zero_below(Vec<float> y, Vec<float> x, float limit) {
+  return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(y), vcltq_f32(x, vdupq_n_f32(limit))));
+}
+#else
+template <class Vector>
+inline Vector larger(Vector a, Vector b) {
+  return a > b ? a : b;
+}
+inline Vec<float> at_most(Vec<float> x, float limit) { return x > limit ? Vec<float>{} + limit : x; }
+inline Vec<float> zero_below(Vec<float> y, Vec<float> x, float limit) { return x < limit ? Vec<float>{} : y; }
+#endif
+
+// exp for x <= 0 in all that matters. Exactly 1 for 0, exactly 0 for -inf and below the smallest normal number, NaN for
+// NaN. e^x = 2^n 2^r with n = round(x log2 e) and r in [-1/2, 1/2]; the polynomial, fitted to relative error, leaves
+// 1.6e-8. r is computed by one fused operation: its error grows with |x|, but e^x shrinks faster.
+inline Vec<float> exp_of(Vec<float> x) {
+  typedef unsigned Bits __attribute__((vector_size(kVectorBytes), may_alias));
+  constexpr float kLog2E = 0x1.715476p+0f, kRound = 0x1.8p23f;  // adding kRound leaves round(x) in the low bits
+  const Vec<float> bounded = at_most(x, 88.0f);
+  const Vec<float> shifted = bounded * kLog2E + kRound;
+  const Vec<float> minus_r = (shifted - kRound) - bounded * kLog2E;
+  // In pairs: fewer copies of constants than Horner's scheme, and half its latency.
+  const Vec<float> square = minus_r * minus_r;
+  const Vec<float> low = 1.0f - 0x1.62e43p-1f * minus_r;
+  const Vec<float> middle = 0x1.ebfbdap-3f - 0x1.c6aed4p-5f * minus_r;
+  const Vec<float> high = 0x1.3b2dbcp-7f - 0x1.5f456cp-10f * minus_r + 0x1.41d334p-13f * square;
+  const Vec<float> p = low + square * (middle + square * high);
+  const Bits exponent = ((Bits)shifted << 23) + (127u << 23);
+  return zero_below(p * (Vec<float>)exponent, x, -87.33f);
+}
+inline Vec<double> exp_of(Vec<double> x) {
+  Vec<double> y;
+  for (int n = 0; n < V<double>::kWidth; ++n) y[n] = __builtin_exp(x[n]);
+  return y;
+}
+
+template <class T>
+void multiply(int64_t m, int64_t depth, const T* left, int64_t left_stride, const T* right, T* c, Into into) {
+  constexpr int kRows = V<T>::kRows, kVectors = V<T>::kVectors, kWidth = V<T>::kWidth, kLanes = V<T>::kLanes;
+  for (; m > 0; m -= kRows, left += left_stride, c += kRows * kLanes) {
+    Vec<T> sum[kRows][kVectors] = {};
+    const T* a = left;
+    const T* b = right;
+    for (int64_t k = 0; k < depth; ++k, a += kRows, b += kLanes) {
+#if defined(__aarch64__)
+      Vec<T> part[kRows / kWidth];  // lanes of a register multiply as fast as whole ones: fewer loads than broadcasts
+      for (int n = 0; n < kRows / kWidth; ++n) part[n] = at(a + n * kWidth);
+#endif
+      for (int v = 0; v < kVectors; ++v) {
+        const Vec<T> column = at(b + v * kWidth);
+        for (int r = 0; r < kRows; ++r) {
+#if defined(__aarch64__)
+          sum[r][v] += part[r / kWidth][r % kWidth] * column;
+#else
+          sum[r][v] += a[r] * column;
+#endif
+        }
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) {
+        Vec<T>& out = at(c + r * kLanes + v * kWidth);
+        out = into == Into::add ? out + sum[r][v] : sum[r][v];
+      }
+    }
+  }
+}
+
+inline float widen_bf16(uint16_t bits) { return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16); }
+
+#if defined(__aarch64__)
+inline void widen_f16(const uint16_t* from, int64_t count, float* to) {
+  const auto* half = reinterpret_cast<const __fp16*>(from);
+  for (int64_t n = 0; n < count; ++n) to[n] = half[n];
+}
+#elif defined(__F16C__)
+inline void widen_f16(const uint16_t* from, int64_t count, float* to) {
+  int64_t n = 0;
+  for (; n + 8 <= count; n += 8)
+    _mm256_storeu_ps(to + n, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + n))));
+  for (; n < count; ++n) to[n] = _cvtsh_ss(from[n]);
+}
+#else
+inline void widen_f16(const uint16_t* from, int64_t count, float* to) { load_row(from, DType::f16, 0, count, to); }
+#endif
+
+// One row of the caller's tensor in T. Sources are the problem's own type or f32.
+inline void widen_row(const Source& source, int64_t row, float* to) {
+  const int64_t begin = source.offset + row * source.row_stride;
+  if (source.dtype == DType::f32) {
+    const float* from = static_cast<const float*>(source.data) + begin;
+    for (int64_t n = 0; n < source.dim; ++n) to[n] = from[n];
+  } else if (source.dtype == DType::bf16) {
+    const uint16_t* from = static_cast<const uint16_t*>(source.data) + begin;
+    for (int64_t n = 0; n < source.dim; ++n) to[n] = widen_bf16(from[n]);
+  } else {
+    widen_f16(static_cast<const uint16_t*>(source.data) + begin, source.dim, to);
+  }
+}
+inline void widen_row(const Source& source, int64_t row, double* to) {
+  load_row(source.data, source.dtype, source.offset + row * source.row_stride, source.dim, to);
+}
+
+// out [column][row] = in [row][column].
+template <int kRows>
+inline void transpose(int64_t columns, const float* in, int64_t in_stride, float* out, int64_t out_stride) {
+  typedef float Quad __attribute__((vector_size(16), may_alias, aligned(4)));
+  for (int r = 0; r + 4 <= kRows; r += 4) {
+    int64_t c = 0;
+    for (; c + 4 <= columns; c += 4) {
+      const float* from = in + r * in_stride + c;
+      float* to = out + c * out_stride + r;
+      const Quad a = *reinterpret_cast<const Quad*>(from), b = *reinterpret_cast<const Quad*>(from + in_stride);
+      const Quad x = *reinterpret_cast<const Quad*>(from + 2 * in_stride);
+      const Quad y = *reinterpret_cast<const Quad*>(from + 3 * in_stride);
+      const Quad ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5),
+                 ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+      const Quad xy_low = __builtin_shufflevector(x, y, 0, 4, 1, 5),
+                 xy_high = __builtin_shufflevector(x, y, 2, 6, 3, 7);
+      *reinterpret_cast<Quad*>(to) = __builtin_shufflevector(ab_low, xy_low, 0, 1, 4, 5);
+      *reinterpret_cast<Quad*>(to + out_stride) = __builtin_shufflevector(ab_low, xy_low, 2, 3, 6, 7);
+      *reinterpret_cast<Quad*>(to + 2 * out_stride) = __builtin_shufflevector(ab_high, xy_high, 0, 1, 4, 5);
+      *reinterpret_cast<Quad*>(to + 3 * out_stride) = __builtin_shufflevector(ab_high, xy_high, 2, 3, 6, 7);
+    }
+    for (; c < columns; ++c)
+      for (int n = r; n < r + 4; ++n) out[c * out_stride + n] = in[n * in_stride + c];
+  }
+  for (int r = kRows / 4 * 4; r < kRows; ++r)
+    for (int64_t c = 0; c < columns; ++c) out[c * out_stride + r] = in[r * in_stride + c];
+}
+template <int kRows>
+inline void transpose(int64_t columns, const double* in, int64_t in_stride, double* out, int64_t out_stride) {
+  for (int r = 0; r < kRows; ++r)
+    for (int64_t c = 0; c < columns; ++c) out[c * out_stride + r] = in[r * in_stride + c];
+}
+
+// Exponent bits: all set in Inf and NaN.
+template <class T>
+struct Exponent;
+template <>
+struct Exponent<float> {
+  typedef int32_t Int;
+  static constexpr Int kBits = 0x7f800000;
+};
+template <>
+struct Exponent<double> {
+  typedef int64_t Int;
+  static constexpr Int kBits = 0x7ff0000000000000;
+};
+
+// The row times factor, in place; returns whether an element is not finite.
+template <class T>
+bool scale_row(T* row, int64_t dim, T factor) {
+  typedef typename Exponent<T>::Int Int;
+  typedef Int IntVec __attribute__((vector_size(kVectorBytes), may_alias));
+  using Unaligned = typename V<T>::Unaligned;
+  constexpr Int kExponent = Exponent<T>::kBits;
+  IntVec bad = {};
+  int64_t d = 0;
+  for (; d + V<T>::kWidth <= dim; d += V<T>::kWidth) {
+    Unaligned& part = *reinterpret_cast<Unaligned*>(row + d);
+    const Vec<T> scaled = part * factor;
+    part = scaled;
+    bad |= ((IntVec)scaled & kExponent) == kExponent;
+  }
+  Int any = 0;
+  for (int n = 0; n < V<T>::kWidth; ++n) any |= bad[n];
+  for (; d < dim; ++d) {
+    row[d] *= factor;
+    any |= (__builtin_bit_cast(Int, row[d]) & kExponent) == kExponent;
+  }
+  return any != 0;
+}
+
+// to [dim / kWidth][capacity][kWidth] = row, zero up to a whole panel.
+template <int kWidth, class T>
+void spread_row(const T* row, int64_t dim, int64_t capacity, T* to) {
+  int64_t d = 0;
+  for (; d + kWidth <= dim; d += kWidth, to += capacity * kWidth) __builtin_memcpy(to, row + d, kWidth * sizeof(T));
+  if (d == dim) return;
+  for (int n = 0; n < kWidth; ++n) to[n] = d + n < dim ? row[d + n] : 0;
+}
+
+template <int kWidth, class T>
+int64_t pack_panels(const Source& source, T factor, T* by_dim, T* by_row, int64_t capacity, int32_t* bad, T* staging) {
+  const int64_t dim = source.dim;
+  int64_t bad_rows = 0;
+  for (int64_t first = 0; first < source.count; first += kWidth) {
+    for (int64_t r = 0; r < kWidth; ++r) {
+      T* row = staging + r * dim;
+      if (first + r < source.count) {
+        widen_row(source, first + r, row);
+        const bool is_bad = scale_row(row, dim, factor);
+        if (!by_row) continue;
+        T* to = by_row + (first + r) * kWidth;
+        if (is_bad) {
+          bad[bad_rows++] = static_cast<int32_t>(first + r);
+          for (int64_t d = 0; d < dim; d += kWidth, to += capacity * kWidth)
+            for (int n = 0; n < kWidth; ++n) to[n] = 0;
+        } else {
+          spread_row<kWidth>(row, dim, capacity, to);
+        }
+      } else {
+        for (int64_t d = 0; d < dim; ++d) row[d] = 0;
+      }
+    }
+    if (by_dim) transpose<kWidth>(dim, staging, dim, by_dim + first * dim, kWidth);
+  }
+  return bad_rows;
+}
+
+template <class T>
+int64_t pack(const Source& source, Side side, T factor, T* by_dim, T* by_row, int64_t capacity, int32_t* bad,
+             T* staging) {
+  return side == Side::left ? pack_panels<V<T>::kRows>(source, factor, by_dim, by_row, capacity, bad, staging)
+                            : pack_panels<V<T>::kLanes>(source, factor, by_dim, by_row, capacity, bad, staging);
+}
+
+// One vector column at a time: the exponential needs its registers for constants, and the processor overlaps the rows.
+template <class T>
+void softmax(int64_t keys, T* s, T* m, T* l, T* o, int64_t dim) {
+  constexpr int kVectors = V<T>::kVectors, kWidth = V<T>::kWidth, kLanes = V<T>::kLanes;
+  Vec<T> top[kVectors];
+  for (int v = 0; v < kVectors; ++v) top[v] = at(m + v * kWidth);
+  for (int64_t k = 0; k < keys; ++k)
+    for (int v = 0; v < kVectors; ++v)
+      top[v] = larger(at(s + k * kLanes + v * kWidth), top[v]);  // the sum carries a NaN
+  for (int v = 0; v < kVectors; ++v) {
+    // Nothing seen yet: subtracting -inf would give NaN, 0 stands in for it.
+    const Vec<T> reference = top[v] == -V<T>::kInfinity ? Vec<T>{} : top[v];
+    Vec<T> sum = {};
+    for (T* column = s + v * kWidth; column < s + keys * kLanes; column += kLanes) {
+      const Vec<T> p = exp_of(at(column) - reference);
+      at(column) = p;
+      sum += p;
+    }
+    const Vec<T> old = at(m + v * kWidth);
+    at(m + v * kWidth) = top[v];
+    bool grew = false;
+    for (int n = 0; n < kWidth; ++n) grew |= !(top[v][n] == old[n]);
+    if (!grew) {
+      at(l + v * kWidth) += sum;
+      continue;
+    }
+    const Vec<T> shrink = exp_of(old - reference);
+    at(l + v * kWidth) = at(l + v * kWidth) * shrink + sum;
+    for (int64_t d = 0; d < dim; ++d) at(o + d * kLanes + v * kWidth) *= shrink;
+  }
+}
+
+template <class T>
+void differentiate(int64_t keys, T* s, T* dp, const T* lse, const T* delta, const T* keep, const T* cap_slope) {
+  constexpr int kWidth = V<T>::kWidth, kLanes = V<T>::kLanes;
+  for (int64_t lane = 0; lane < kLanes; lane += kWidth) {
+    const Vec<T> row_lse = at(lse + lane), row_delta = at(delta + lane);
+    for (int64_t n = lane; n < keys * kLanes; n += kLanes) {
+      const Vec<T> score = at(s + n);
+      Vec<T> probability = exp_of(score - row_lse);
+      Vec<T> gradient = at(dp + n);
+      if (keep) gradient *= at(keep + n);
+      gradient = probability * (gradient - row_delta);
+      if (cap_slope) gradient *= at(cap_slope + n);
+      if (keep) probability *= at(keep + n);
+      // A hidden pair has no weight and no gradient, whatever NaN its key or its query brought here.
+      const auto hidden = score == -V<T>::kInfinity;
+      at(dp + n) = hidden ? Vec<T>{} : gradient;
+      at(s + n) = hidden ? Vec<T>{} : probability;
+    }
+  }
+}
+
+template <class T>
+void flip(int64_t keys, const T* w, T* left, int64_t capacity, int64_t first) {
+  constexpr int kRows = V<T>::kRows, kLanes = V<T>::kLanes;
+  for (int64_t k = 0; k < keys; k += kRows)
+    transpose<kRows>(kLanes, w + k * kLanes, kLanes, left + k * capacity + first * kRows, kRows);
+}
+
+template <class T>
+void hide(int64_t keys, T* s, const int32_t* begin, const int32_t* end) {
+  constexpr int kLanes = V<T>::kLanes;
+  for (int32_t k = 0; k < static_cast<int32_t>(keys); ++k, s += kLanes)
+    for (int n = 0; n < kLanes; ++n) s[n] = ((k >= begin[n]) & (k < end[n])) ? s[n] : -V<T>::kInfinity;
+}
+
+// tanh(x): its series up to x^13 below 0.5, 1 - 2 / (e^2x + 1) above. Relative error under 3e-7.
+inline Vec<float> tanh_of(Vec<float> x) {
+  const Vec<float> magnitude = x < 0 ? -x : x;
+  const Vec<float> z = x * x;
+  Vec<float> p = Vec<float>{} + 21844.0f / 6081075;
+  p = p * z - 1382.0f / 155925;
+  p = p * z + 62.0f / 2835;
+  p = p * z - 17.0f / 315;
+  p = p * z + 2.0f / 15;
+  p = p * z - 1.0f / 3;
+  const Vec<float> small = x + x * z * p;
+  const Vec<float> large = 1.0f - 2.0f / (exp_of(2.0f * magnitude) + 1.0f);
+  return magnitude < 0.5f ? small : x < 0 ? -large : large;
+}
+inline Vec<double> tanh_of(Vec<double> x) {
+  for (int n = 0; n < V<double>::kWidth; ++n) x[n] = __builtin_tanh(x[n]);
+  return x;
+}
+
+template <class T>
+void softcap(int64_t keys, T* s, T cap, T* slope) {
+  for (int64_t n = 0; n < keys * V<T>::kLanes; n += V<T>::kWidth) {
+    const Vec<T> bent = tanh_of(at(s + n) / cap);
+    at(s + n) = cap * bent;
+    if (slope) at(slope + n) = T{1} - bent * bent;
+  }
+}
+
+template <class T>
+constexpr Kernels<T> table() {
+  return {V<T>::kRows, V<T>::kLanes, multiply<T>, pack<T>, softmax<T>, differentiate<T>, flip<T>, hide<T>, softcap<T>};
+}

@@ -1,0 +1,92 @@
+#include "cpu/kernels.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
+
+#include "cpu/isa/isa.h"
+#include "error.h"
+
+namespace cuflash::cpu {
+namespace {
+
+struct Isa {
+  const char* name;
+  bool (*supported)();
+  const Kernels<float>& f32;
+  const Kernels<double>& f64;
+};
+
+constexpr bool always() { return true; }
+
+// Best last.
+const Isa kIsas[] = {
+#if defined(__aarch64__)
+    {"neon", always, neon_f32, neon_f64},
+#else
+    {"baseline", always, baseline_f32, baseline_f64},
+#endif
+#if defined(__x86_64__)
+    {"avx2",
+     [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); },
+     avx2_f32, avx2_f64},
+    {"avx512", [] { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("f16c"); }, avx512_f32,
+     avx512_f64},
+#endif
+};
+
+const Isa* find(std::string_view name) {
+  for (const Isa& isa : kIsas)
+    if (isa.name == name && isa.supported()) return &isa;
+  return nullptr;
+}
+
+const Isa* best() {
+  const Isa* best = nullptr;
+  for (const Isa& isa : kIsas)
+    if (isa.supported()) best = &isa;
+  return best;
+}
+
+// Null: the environment asks for a set that is not there.
+const Isa* from_environment() {
+  const char* name = std::getenv("CUFLASH_CPU_ISA");
+  return name && *name ? find(name) : best();
+}
+
+std::atomic<const Isa*> forced = nullptr;
+
+const Isa& chosen() {
+  static const Isa* const isa = from_environment();
+  if (const Isa* other = forced.load(std::memory_order_relaxed)) return *other;
+  if (isa) return *isa;
+  std::string names;
+  for (const char* name : isa_names()) names += join(" ", name);
+  throw FlashAttentionError(CUFLASH_UNSUPPORTED,
+                            join("CUFLASH_CPU_ISA: \"", std::getenv("CUFLASH_CPU_ISA"),
+                                 "\" is no instruction set of this processor and build; these are:", names));
+}
+
+}  // namespace
+
+std::vector<const char*> isa_names() {
+  std::vector<const char*> names;
+  for (const Isa& isa : kIsas)
+    if (isa.supported()) names.push_back(isa.name);
+  return names;
+}
+
+void force_isa(const char* name) { forced.store(name ? find(name) : nullptr); }
+
+const char* isa_name() { return chosen().name; }
+
+template <>
+const Kernels<float>& kernels() {
+  return chosen().f32;
+}
+template <>
+const Kernels<double>& kernels() {
+  return chosen().f64;
+}
+
+}  // namespace cuflash::cpu

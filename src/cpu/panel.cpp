@@ -1,0 +1,117 @@
+#include "cpu/panel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "philox.h"
+
+namespace cuflash::cpu {
+
+template <class T>
+Panel<T>::Panel(Arena& arena, const Problem& p, const Kernels<T>& kernels, int64_t tile_k) : kernels(kernels) {
+  const int64_t lanes = kernels.lanes, area = round_up(tile_k, kernels.rows) * lanes;
+  s = arena.take<T>(area);
+  if (p.softcap > 0) cap_slope = arena.take<T>(area);
+  if (p.dropout.p > 0) keep = arena.take<T>(round_up(tile_k, 16) * lanes);
+  staging = arena.take<T>(std::max(tile_k, std::max(lanes, kernels.rows) * std::max(p.dim_qk, p.dim_v)));
+  visible.begin = arena.take<int32_t>(lanes);
+  visible.end = arena.take<int32_t>(lanes);
+}
+
+template <class T>
+void Panel<T>::compute_scores(const Problem& p, const Head& head, Range new_queries, Range new_keys, const T* q_right,
+                              const T* k_left) {
+  queries = new_queries, keys = new_keys;
+  kernels.multiply(keys.size(), p.dim_qk, k_left, p.dim_qk * kernels.rows, q_right, s, Into::overwrite);
+  if (cap_slope) kernels.softcap(keys.size(), s, static_cast<T>(p.softcap), cap_slope);
+  if (p.slopes) apply_alibi(p, head);
+  if (p.bias) apply_bias(p, head);
+  find_visible(p, head);
+  if (!visible.complete) kernels.hide(keys.size(), s, visible.begin, visible.end);
+  if (visible.mask) apply_mask();
+  if (keep) draw_dropout(p, head);
+}
+
+template <class T>
+void Panel<T>::apply_alibi(const Problem& p, const Head& head) {
+  const T slope = static_cast<const float*>(p.slopes.data)[p.slopes.at(head.b, head.h)];
+  for (int64_t k = 0; k < keys.size(); ++k) {
+    const T distance = static_cast<T>(queries.begin + head.seq.shift - keys.begin - k);
+    T* row = s + k * kernels.lanes;
+    for (int64_t q = 0; q < kernels.lanes; ++q) row[q] -= slope * std::abs(distance + static_cast<T>(q));
+  }
+}
+
+template <class T>
+void Panel<T>::apply_bias(const Problem& p, const Head& head) {
+  for (int64_t q = 0; q < queries.size(); ++q) {
+    load_row(p.bias.data, p.bias.dtype, p.bias.at(head.b, head.h, queries.begin + q) + keys.begin, keys.size(),
+             staging);
+    for (int64_t k = 0; k < keys.size(); ++k) s[k * kernels.lanes + q] += staging[k];
+  }
+}
+
+template <class T>
+void Panel<T>::find_visible(const Problem& p, const Head& head) {
+  visible.complete = !p.mask && tile_kind(p, head.seq, queries, keys) == TileKind::full;
+  visible.mask = nullptr;
+  if (p.mask) {
+    visible.mask = static_cast<const uint8_t*>(p.mask.data) + p.mask.at(head.b, head.h, queries.begin) + keys.begin;
+    visible.mask_stride = p.mask.row_stride;
+  }
+  for (int64_t q = 0; q < kernels.lanes; ++q) {
+    Range range{0, 0};
+    if (q < queries.size()) range = keys_of_query(p, head.seq, queries.begin + q);
+    visible.begin[q] = static_cast<int32_t>(std::clamp<int64_t>(range.begin - keys.begin, 0, keys.size()));
+    visible.end[q] = static_cast<int32_t>(std::clamp<int64_t>(range.end - keys.begin, 0, keys.size()));
+  }
+}
+
+template <class T>
+void Panel<T>::apply_mask() {
+  for (int64_t q = 0; q < queries.size(); ++q) {
+    const uint8_t* allowed = visible.mask + q * visible.mask_stride;
+    for (int64_t k = visible.begin[q]; k < visible.end[q]; ++k) {
+      T& score = s[k * kernels.lanes + q];
+      score = allowed[k] ? score : -std::numeric_limits<T>::infinity();
+    }
+  }
+}
+
+// Panels and tiles start at multiples of 16, so whole groups of four decisions fall into one and each is drawn once.
+template <class T>
+void Panel<T>::draw_dropout(const Problem& p, const Head& head) {
+  const DropoutStream stream =
+      dropout_stream(p.dropout.seed, p.dropout.offset, static_cast<uint32_t>(head.b), static_cast<uint32_t>(head.h));
+  const unsigned threshold = dropout_threshold(p.dropout.p);
+  const T kept = static_cast<T>(1 / (1 - p.dropout.p));
+  for (int64_t k0 = 0; k0 < keys.size(); k0 += k0 % 16 == 7 ? 9 : 1) {
+    for (int64_t q0 = 0; q0 < kernels.lanes; q0 += q0 % 16 == 7 ? 9 : 1) {
+      const auto i = static_cast<uint32_t>(queries.begin + q0), j = static_cast<uint32_t>(keys.begin + k0);
+      const PhiloxWords words = dropout_group(stream, i, j);
+      for (uint32_t di = 0; di <= 8; di += 8)
+        for (uint32_t dj = 0; dj <= 8; dj += 8)
+          keep[(k0 + dj) * kernels.lanes + q0 + di] =
+              words.word[dropout_word(i + di, j + dj)] >= threshold ? kept : T{0};
+    }
+  }
+}
+
+template <class T>
+void Panel<T>::add_keys(const T* w, const RowOperand<T>& x, T* c) {
+  const int64_t lanes = kernels.lanes;
+  kernels.multiply(x.source.dim, keys.size(), x.panels, x.capacity * kernels.rows, w, c, Into::add);
+  for (int64_t n = 0; n < x.bad_count; ++n) {
+    const int64_t k = x.bad[n];
+    x.read(k, staging);
+    for (int64_t d = 0; d < x.source.dim; ++d)
+      for (int64_t q = 0; q < queries.size(); ++q)
+        if (visible.sees(q, k)) c[d * lanes + q] += staging[d] * w[k * lanes + q];
+  }
+}
+
+template struct Panel<float>;
+template struct Panel<double>;
+
+}  // namespace cuflash::cpu
