@@ -150,9 +150,9 @@ inline void widen_row(const Source& source, int64_t row, double* to) {
 template <int kRows>
 inline void transpose(int64_t columns, const float* in, int64_t in_stride, float* out, int64_t out_stride) {
   typedef float Quad __attribute__((vector_size(16), may_alias, aligned(4)));
+  const int64_t whole = columns / 4 * 4;
   for (int r = 0; r + 4 <= kRows; r += 4) {
-    int64_t c = 0;
-    for (; c + 4 <= columns; c += 4) {
+    for (int64_t c = 0; c < whole; c += 4) {
       const float* from = in + r * in_stride + c;
       float* to = out + c * out_stride + r;
       const Quad a = *reinterpret_cast<const Quad*>(from), b = *reinterpret_cast<const Quad*>(from + in_stride);
@@ -167,7 +167,7 @@ inline void transpose(int64_t columns, const float* in, int64_t in_stride, float
       *reinterpret_cast<Quad*>(to + 2 * out_stride) = __builtin_shufflevector(ab_high, xy_high, 0, 1, 4, 5);
       *reinterpret_cast<Quad*>(to + 3 * out_stride) = __builtin_shufflevector(ab_high, xy_high, 2, 3, 6, 7);
     }
-    for (; c < columns; ++c)
+    for (int64_t c = whole; c < columns; ++c)
       for (int n = r; n < r + 4; ++n) out[c * out_stride + n] = in[n * in_stride + c];
   }
   for (int r = kRows / 4 * 4; r < kRows; ++r)

@@ -1,0 +1,80 @@
+"""The C ABI of libcuflash for Python's ctypes: just what the benchmarks call."""
+
+import ctypes
+from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+
+F64, F32, F16, BF16 = 1, 2, 3, 4
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("dtype", c_int32), ("rank", c_int32), ("shape", c_int64 * 4), ("stride", c_int64 * 4)]
+
+
+class Attention(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t), ("q", Tensor), ("k", Tensor), ("v", Tensor),
+        ("scale", c_double), ("has_scale", c_int32), ("causal", c_int32), ("alignment", c_int32),
+        ("window_left", c_int64), ("window_right", c_int64), ("softcap", c_double),
+        ("alibi_slopes", Tensor), ("bias", Tensor), ("mask", Tensor), ("sink", Tensor),
+        ("dropout_p", c_double), ("dropout_seed", c_uint64), ("dropout_offset", c_uint64),
+        ("cu_seqlens_q", Tensor), ("cu_seqlens_k", Tensor), ("max_seqlen_q", c_int64), ("max_seqlen_k", c_int64),
+        ("seqlens_q", Tensor), ("seqlens_k", Tensor),
+    ]
+
+
+class ForwardOutputs(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("o", Tensor), ("lse", Tensor)]
+
+
+class BackwardTensors(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t)] + [
+        (name, Tensor) for name in ("o", "lse", "dout", "dlse", "dq", "dk", "dv", "dbias", "dsink")]
+
+
+class Execution(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t), ("device", c_int32), ("num_threads", c_int32), ("deterministic", c_int32),
+        ("stream", c_void_p), ("workspace", c_void_p), ("workspace_size", c_size_t),
+        ("parallel_for", c_void_p), ("parallel_for_context", c_void_p), ("tile_stats", c_void_p),
+    ]
+
+
+class Library:
+    """One loaded libcuflash. Tensors are torch tensors [B, H, S, D] of any strides with a contiguous last dimension."""
+
+    def __init__(self, path):
+        self.lib = ctypes.CDLL(path)
+        self.lib.cuflash_last_error.restype = ctypes.c_char_p
+        self.lib.cuflash_version.restype = ctypes.c_char_p
+
+    def view(self, tensor):
+        import torch
+        dtypes = {torch.float64: F64, torch.float32: F32, torch.float16: F16, torch.bfloat16: BF16}
+        view = Tensor(tensor.data_ptr(), dtypes[tensor.dtype], tensor.dim())
+        for d in range(tensor.dim()):
+            view.shape[d], view.stride[d] = tensor.shape[d], tensor.stride(d)
+        return view
+
+    def _check(self, status):
+        if status != 0:
+            raise RuntimeError(self.lib.cuflash_last_error().decode())
+
+    def attention(self, q, k, v, causal):
+        a = Attention(struct_size=ctypes.sizeof(Attention), window_left=-1, window_right=-1, causal=int(causal))
+        a.q, a.k, a.v = self.view(q), self.view(k), self.view(v)
+        return a
+
+    def forward(self, q, k, v, o, lse, causal=False, threads=0):
+        """A function of no arguments that runs this call again and again."""
+        a = self.attention(q, k, v, causal)
+        outputs = ForwardOutputs(struct_size=ctypes.sizeof(ForwardOutputs), o=self.view(o), lse=self.view(lse))
+        e = Execution(struct_size=ctypes.sizeof(Execution), num_threads=threads)
+        return lambda: self._check(self.lib.cuflash_forward(byref(a), byref(outputs), byref(e)))
+
+    def backward(self, q, k, v, o, lse, dout, dq, dk, dv, causal=False, threads=0):
+        a = self.attention(q, k, v, causal)
+        tensors = BackwardTensors(struct_size=ctypes.sizeof(BackwardTensors))
+        for name, tensor in (("o", o), ("lse", lse), ("dout", dout), ("dq", dq), ("dk", dk), ("dv", dv)):
+            setattr(tensors, name, self.view(tensor))
+        e = Execution(struct_size=ctypes.sizeof(Execution), num_threads=threads)
+        return lambda: self._check(self.lib.cuflash_backward(byref(a), byref(tensors), byref(e)))
