@@ -117,9 +117,8 @@ class Backward {
       if (!p_.dq || ranges_ > 1) return;
       const int64_t dq_rows = p_.packed() ? seq.len_q : p_.len_q;
       for_heads([&](int64_t h, const T* dq) {
-        for_tiles({0, dq_rows}, kernels_.lanes, dq_rows, [&](Range rows) {
-          store_dq(b, h, rows, dq + rows.begin / kernels_.lanes * dq_size_, w.panel.staging);
-        });
+        for_tiles({0, dq_rows}, kernels_.lanes, dq_rows,
+                  [&](Range rows) { store_dq(b, h, rows, dq + rows.begin / kernels_.lanes * dq_size_, w); });
       });
     });
   }
@@ -148,7 +147,7 @@ class Backward {
         if (kind == TileKind::skipped) return;
         counter.visit(kind);
         w.differentiate(p_, head, tile, queries, keys, At::product);
-        w.add_panel_to_keys(p_, tile);
+        w.add_panel_to_keys(p_, tile, keys.size());
         if (dq) w.panel.add_keys(w.dp, w.k, dq + queries.begin / kernels_.lanes * dq_size_);
         seen = {std::min(seen.begin, queries.begin), queries.end};
       });
@@ -159,22 +158,23 @@ class Backward {
   // dQ: the ranges' shares, added in their order.
   void query_pass(const TileIndex& panels) {
     run_tasks(e_, workers_, panels_, [&](int64_t worker, int64_t task) {
-      const BackwardScratch<T> w = scratch(worker);
+      BackwardScratch<T> w = scratch(worker);
       const auto [b, h, rows] = panels.place(task);
       T* sum = dq_panels(panels, worker, 0, b, h) + rows.begin / kernels_.lanes * dq_size_;
       for (int64_t range = 1; range < ranges_; ++range)
         for (int64_t n = 0; n < dq_size_; ++n) sum[n] += sum[range * panels_ * dq_size_ + n];
-      store_dq(b, h, rows, sum, w.panel.staging);
+      store_dq(b, h, rows, sum, w);
     });
   }
 
   // Rows of one panel; those beyond the sequence's length are 0.
-  void store_dq(int64_t b, int64_t h, Range rows, const T* sum, T* row) const {
+  void store_dq(int64_t b, int64_t h, Range rows, const T* sum, BackwardScratch<T>& w) const {
     const Sequence seq = sequence_of(p_, b);
+    std::fill_n(w.lse, kernels_.lanes, static_cast<T>(p_.scale));
+    kernels_.unpack(p_.dim_qk, sum, w.lse, w.q_by_dim, w.panel.staging);
     for (int64_t i = 0; i < rows.size(); ++i) {
-      const bool exists = rows.begin + i < seq.len_q;
-      for (int64_t d = 0; d < p_.dim_qk; ++d)
-        row[d] = exists ? sum[d * kernels_.lanes + i] * static_cast<T>(p_.scale) : T{0};
+      T* row = w.panel.staging + i * p_.dim_qk;
+      if (rows.begin + i >= seq.len_q) std::fill_n(row, p_.dim_qk, T{0});
       store_row(p_.dq.data, p_.dq.dtype, p_.dq.at(b, h, seq.q_begin + rows.begin + i), p_.dim_qk, row);
     }
   }
@@ -220,9 +220,9 @@ class Backward {
         if (kind == TileKind::skipped) return;
         counter.visit(kind);
         w.differentiate(p_, head, tile, queries, keys, At::softmax);
-        T* sum = w.dbias + (one_row ? 0 : (queries.begin - tile.begin) * shape_.k);
+        T* sum = w.dbias + (one_row ? 0 : (queries.begin - tile.begin) * shape_.k) + w.panel.first_key;
         for (int64_t q = 0; q < queries.size(); ++q)
-          for (int64_t k = 0; k < keys.size(); ++k)
+          for (int64_t k = 0; k < w.panel.keys.size(); ++k)
             sum[(one_row ? 0 : q) * shape_.k + k] += w.dp[k * kernels_.lanes + q];
       });
     });

@@ -61,21 +61,34 @@ void BackwardScratch<T>::differentiate(const BackwardProblem& p, const Head& hea
   const Kernels<T>& kernels = panel.kernels;
   const int64_t first = queries.begin - tile.begin;
   panel.compute_scores(p, head, queries, keys, q_by_dim + first * p.dim_qk, k_by_dim);
-  kernels.multiply(keys.size(), p.dim_v, v_by_dim, p.dim_v * kernels.rows, dout_by_dim + first * p.dim_v, dp,
-                   Into::overwrite);
-  kernels.differentiate(keys.size(), panel.s, dp, lse + first, delta + first, panel.keep,
+  const int64_t seen = panel.keys.size();
+  kernels.multiply(seen, p.dim_v, v_by_dim + panel.first_key * p.dim_v, p.dim_v * kernels.rows,
+                   dout_by_dim + first * p.dim_v, dp, Into::overwrite);
+  kernels.differentiate(seen, panel.s, dp, lse + first, delta + first, panel.keep,
                         at == At::product ? panel.cap_slope : nullptr);
 }
 
+// w of the panel, as a left operand that sums over queries; 0 for the keys of the tile that the panel does not see.
 template <class T>
-void BackwardScratch<T>::add_panel_to_keys(const BackwardProblem& p, Range tile) {
+void BackwardScratch<T>::flip(const T* w, T* left, int64_t first, int64_t tile_keys) const {
+  const int64_t rows = panel.kernels.rows, size = panel.kernels.lanes * rows;
+  const auto clear = [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; k += rows) std::fill_n(left + k * shape.q + first * rows, size, T{0});
+  };
+  clear(0, panel.first_key);
+  panel.kernels.flip(panel.keys.size(), w, left + panel.first_key * shape.q, shape.q, first);
+  clear(round_up(panel.first_key + panel.keys.size(), rows), tile_keys);
+}
+
+template <class T>
+void BackwardScratch<T>::add_panel_to_keys(const BackwardProblem& p, Range tile, int64_t keys) {
   const int64_t first = panel.queries.begin - tile.begin;
   if (p.dv) {
-    panel.kernels.flip(panel.keys.size(), panel.s, p_left, shape.q, first);
+    flip(panel.s, p_left, first, keys);
     add_bad_queries(panel.s, dout, first, dv);
   }
   if (p.dk) {
-    panel.kernels.flip(panel.keys.size(), dp, ds_left, shape.q, first);
+    flip(dp, ds_left, first, keys);
     add_bad_queries(dp, q, first, dk);
   }
 }
@@ -90,7 +103,7 @@ void BackwardScratch<T>::add_bad_queries(const T* w, const RowOperand<T>& x, int
     for (int64_t k = 0; k < panel.keys.size(); ++k)
       if (panel.visible.sees(q, k))
         for (int64_t d = 0; d < x.source.dim; ++d)
-          c[(d / lanes * key_rows + k) * lanes + d % lanes] += w[k * lanes + q] * panel.staging[d];
+          c[(d / lanes * key_rows + panel.first_key + k) * lanes + d % lanes] += w[k * lanes + q] * panel.staging[d];
   }
 }
 

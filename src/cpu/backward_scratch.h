@@ -40,10 +40,11 @@ struct BackwardScratch {
 
   // dK and dV of the loaded keys go on by what panel.s and dp say; flush_queries after the last panel of a query tile,
   // with the rows of the tile that were added.
-  void add_panel_to_keys(const BackwardProblem& p, Range tile);
+  void add_panel_to_keys(const BackwardProblem& p, Range tile, int64_t keys);
   void flush_queries(const BackwardProblem& p, Range queries, int64_t keys);
 
  private:
+  void flip(const T* w, T* left, int64_t first, int64_t tile_keys) const;
   void add_bad_queries(const T* w, const RowOperand<T>& x, int64_t first, T* c);
 };
 

@@ -19,19 +19,21 @@ struct ForwardScratch {
   int64_t dim_v;  // rounded up to whole left panels
   T* k;           // left, by dim
   RowOperand<T> v;
-  T* q;  // right, by dim: [panel][dim_qk][lane]
-  T* o;  // [panel][dim_v][lane], not yet divided by l
-  T* m;  // [panel][lane]: the largest score so far
-  T* l;  // [panel][lane]: the sum of exp(s - m) so far
+  T* q;          // right, by dim: [panel][dim_qk][lane]; free for other use once the tile is done
+  T* o;          // [panel][dim_v][lane], not yet divided by l
+  T* m;          // [panel][lane]: the largest score so far
+  T* l;          // [panel][lane]: the sum of exp(s - m) so far
+  T* inverse_l;  // [lane]
 
   ForwardScratch(Arena& arena, const Problem& p, const Kernels<T>& kernels, TileShape shape)
       : panel(arena, p, kernels, shape.k), dim_v(round_up(p.dim_v, kernels.rows)) {
     k = arena.take<T>(round_up(shape.k, kernels.rows) * p.dim_qk);
     v = RowOperand<T>(arena, shape.k, p.dim_v, kernels.rows);
-    q = arena.take<T>(shape.q * p.dim_qk);
+    q = arena.take<T>(std::max(shape.q * p.dim_qk, kernels.lanes * p.dim_v));
     o = arena.take<T>(shape.q * dim_v);
     m = arena.take<T>(shape.q);
     l = arena.take<T>(shape.q);
+    inverse_l = arena.take<T>(kernels.lanes);
   }
 };
 
@@ -56,9 +58,9 @@ void attend_panel(const ForwardProblem& p, const Head& head, Range tile, Range q
   const int64_t first = queries.begin - tile.begin;
   T* o = w.o + first * w.dim_v;
   w.panel.compute_scores(p, head, queries, keys, w.q + first * p.dim_qk, w.k);
-  kernels.softmax(keys.size(), w.panel.s, w.m + first, w.l + first, o, w.dim_v);
+  kernels.softmax(w.panel.keys.size(), w.panel.s, w.m + first, w.l + first, o, w.dim_v);
   if (w.panel.keep)
-    for (int64_t n = 0; n < keys.size() * kernels.lanes; ++n) w.panel.s[n] *= w.panel.keep[n];
+    for (int64_t n = 0; n < w.panel.keys.size() * kernels.lanes; ++n) w.panel.s[n] *= w.panel.keep[n];
   w.panel.add_keys(w.panel.s, w.v, o);
 }
 
@@ -84,14 +86,17 @@ void attend(const ForwardProblem& p, const Head& head, Range tile, int64_t tile_
 // The first `computed` rows of `written` have results, the rest lies beyond the sequence's length.
 template <class T>
 void store(const ForwardProblem& p, const Head& head, Range written, int64_t computed, ForwardScratch<T>& w) {
-  const int64_t lanes = w.panel.kernels.lanes;
-  T* row_of_o = w.panel.staging;
+  const Kernels<T>& kernels = w.panel.kernels;
+  T* rows = w.panel.staging;  // [lane][dim_v]
   for (int64_t q = 0; q < written.size(); ++q) {
-    const int64_t row = head.seq.q_begin + written.begin + q;
+    const int64_t lane = q % kernels.lanes, row = head.seq.q_begin + written.begin + q;
+    if (lane == 0 && q < computed) {
+      for (int64_t n = 0; n < kernels.lanes; ++n) w.inverse_l[n] = 1 / w.l[q + n];
+      kernels.unpack(p.dim_v, w.o + q * w.dim_v, w.inverse_l, w.q, rows);
+    }
     const bool seen = q < computed && w.l[q] != 0;
-    const T* o = w.o + q / lanes * lanes * w.dim_v + q % lanes;
-    for (int64_t d = 0; d < p.dim_v; ++d) row_of_o[d] = seen ? o[d * lanes] / w.l[q] : T{0};
-    store_row(p.o.data, p.o.dtype, p.o.at(head.b, head.h, row), p.dim_v, row_of_o);
+    if (!seen) std::fill_n(rows + lane * p.dim_v, p.dim_v, T{0});
+    store_row(p.o.data, p.o.dtype, p.o.at(head.b, head.h, row), p.dim_v, rows + lane * p.dim_v);
     if (!p.lse) continue;
     const T lse = seen ? w.m[q] + std::log(w.l[q]) : -std::numeric_limits<T>::infinity();
     store_row(p.lse.data, p.lse.dtype, p.lse.at(head.b, head.h, row), 1, &lse);

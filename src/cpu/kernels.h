@@ -49,6 +49,9 @@ struct Kernels {
   // w [key][lane] as a left operand that sums over queries: [key / rows][capacity][rows], at depth `first`.
   void (*flip)(int64_t keys, const T* w, T* left, int64_t capacity, int64_t first);
 
+  // rows [lane][dim] = panel [dim][lane] times factor [lane]. scratch is as large as the panel.
+  void (*unpack)(int64_t dim, const T* panel, const T* factor, T* scratch, T* rows);
+
   // -inf outside of [begin, end) of each lane.
   void (*hide)(int64_t keys, T* s, const int32_t* begin, const int32_t* end);
 

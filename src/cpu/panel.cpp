@@ -19,11 +19,22 @@ Panel<T>::Panel(Arena& arena, const Problem& p, const Kernels<T>& kernels, int64
   visible.end = arena.take<int32_t>(lanes);
 }
 
+// Keys that nobody in the panel sees are left out at both ends of the tile, in steps of whole left panels and of whole
+// dropout groups: on the diagonal that is half of the work.
+static Range trimmed(Range tile, Range seen, int64_t rows) {
+  const int64_t unit = 16 % rows == 0 ? 16 : 16 * rows;
+  const int64_t begin = std::max(tile.begin, tile.begin + (seen.begin - tile.begin) / unit * unit);
+  return {begin, std::min(tile.end, begin + round_up(seen.end - begin, unit))};
+}
+
 template <class T>
-void Panel<T>::compute_scores(const Problem& p, const Head& head, Range new_queries, Range new_keys, const T* q_right,
+void Panel<T>::compute_scores(const Problem& p, const Head& head, Range new_queries, Range tile, const T* q_right,
                               const T* k_left) {
-  queries = new_queries, keys = new_keys;
-  kernels.multiply(keys.size(), p.dim_qk, k_left, p.dim_qk * kernels.rows, q_right, s, Into::overwrite);
+  queries = new_queries;
+  keys = trimmed(tile, keys_of_queries(p, head.seq, queries), kernels.rows);
+  first_key = keys.begin - tile.begin;
+  kernels.multiply(keys.size(), p.dim_qk, k_left + first_key * p.dim_qk, p.dim_qk * kernels.rows, q_right, s,
+                   Into::overwrite);
   if (cap_slope) kernels.softcap(keys.size(), s, static_cast<T>(p.softcap), cap_slope);
   if (p.slopes) apply_alibi(p, head);
   if (p.bias) apply_bias(p, head);
@@ -101,10 +112,11 @@ void Panel<T>::draw_dropout(const Problem& p, const Head& head) {
 template <class T>
 void Panel<T>::add_keys(const T* w, const RowOperand<T>& x, T* c) {
   const int64_t lanes = kernels.lanes;
-  kernels.multiply(x.source.dim, keys.size(), x.panels, x.capacity * kernels.rows, w, c, Into::add);
+  kernels.multiply(x.source.dim, keys.size(), x.panels + first_key * kernels.rows, x.capacity * kernels.rows, w, c,
+                   Into::add);
   for (int64_t n = 0; n < x.bad_count; ++n) {
-    const int64_t k = x.bad[n];
-    x.read(k, staging);
+    const int64_t k = x.bad[n] - first_key;
+    x.read(x.bad[n], staging);
     for (int64_t d = 0; d < x.source.dim; ++d)
       for (int64_t q = 0; q < queries.size(); ++q)
         if (visible.sees(q, k)) c[d * lanes + q] += staging[d] * w[k * lanes + q];

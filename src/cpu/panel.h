@@ -73,13 +73,14 @@ struct Panel {
   T* staging = nullptr;    // rows on their way
   Visibility visible;
 
-  // Of the panel at hand.
+  // Of the panel at hand: its queries, the keys of the tile that one of them may see, and where those start in the tile.
   Range queries{}, keys{};
+  int64_t first_key = 0;
 
   Panel(Arena& arena, const Problem& problem, const Kernels<T>& kernels, int64_t tile_k);
 
-  // s = scores of queries x keys. q holds the scale already.
-  void compute_scores(const Problem& p, const Head& head, Range queries, Range keys, const T* q_right, const T* k_left);
+  // s = scores of queries x keys of the tile, which is packed in k_left. q holds the scale already.
+  void compute_scores(const Problem& p, const Head& head, Range queries, Range tile, const T* q_right, const T* k_left);
 
   // c [dim][lane] += sum over keys of x [key][dim] w [key][lane].
   void add_keys(const T* w, const RowOperand<T>& x, T* c);

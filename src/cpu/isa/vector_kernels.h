@@ -129,21 +129,23 @@ inline void widen_f16(const uint16_t* from, int64_t count, float* to) {
 inline void widen_f16(const uint16_t* from, int64_t count, float* to) { load_row(from, DType::f16, 0, count, to); }
 #endif
 
-// One row of the caller's tensor in T. Sources are the problem's own type or f32.
-inline void widen_row(const Source& source, int64_t row, float* to) {
+// One row of the caller's tensor in T, times factor. Sources are the problem's own type or f32.
+inline void widen_row(const Source& source, int64_t row, float factor, float* to) {
   const int64_t begin = source.offset + row * source.row_stride;
   if (source.dtype == DType::f32) {
     const float* from = static_cast<const float*>(source.data) + begin;
-    for (int64_t n = 0; n < source.dim; ++n) to[n] = from[n];
+    for (int64_t n = 0; n < source.dim; ++n) to[n] = from[n] * factor;
   } else if (source.dtype == DType::bf16) {
     const uint16_t* from = static_cast<const uint16_t*>(source.data) + begin;
-    for (int64_t n = 0; n < source.dim; ++n) to[n] = widen_bf16(from[n]);
+    for (int64_t n = 0; n < source.dim; ++n) to[n] = widen_bf16(from[n]) * factor;
   } else {
     widen_f16(static_cast<const uint16_t*>(source.data) + begin, source.dim, to);
+    for (int64_t n = 0; n < source.dim; ++n) to[n] *= factor;
   }
 }
-inline void widen_row(const Source& source, int64_t row, double* to) {
+inline void widen_row(const Source& source, int64_t row, double factor, double* to) {
   load_row(source.data, source.dtype, source.offset + row * source.row_stride, source.dim, to);
+  for (int64_t n = 0; n < source.dim; ++n) to[n] *= factor;
 }
 
 // out [column][row] = in [row][column].
@@ -193,37 +195,53 @@ struct Exponent<double> {
   static constexpr Int kBits = 0x7ff0000000000000;
 };
 
-// The row times factor, in place; returns whether an element is not finite.
-template <class T>
-bool scale_row(T* row, int64_t dim, T factor) {
+// to [dim / kWidth][capacity][kWidth] = row, zero up to a whole panel. False where an element is not finite.
+template <int kWidth, class T>
+bool spread_row(const T* row, int64_t dim, int64_t capacity, T* to) {
   typedef typename Exponent<T>::Int Int;
-  typedef Int IntVec __attribute__((vector_size(kVectorBytes), may_alias));
-  using Unaligned = typename V<T>::Unaligned;
   constexpr Int kExponent = Exponent<T>::kBits;
-  IntVec bad = {};
-  int64_t d = 0;
-  for (; d + V<T>::kWidth <= dim; d += V<T>::kWidth) {
-    Unaligned& part = *reinterpret_cast<Unaligned*>(row + d);
-    const Vec<T> scaled = part * factor;
-    part = scaled;
-    bad |= ((IntVec)scaled & kExponent) == kExponent;
+  Int bad[kWidth] = {};
+  const int64_t whole = dim / kWidth * kWidth;
+  for (int64_t d = 0; d < whole; d += kWidth, to += capacity * kWidth) {
+    for (int n = 0; n < kWidth; ++n) {
+      to[n] = row[d + n];
+      bad[n] |= (__builtin_bit_cast(Int, row[d + n]) & kExponent) == kExponent;
+    }
+  }
+  for (int n = 0; n < kWidth && whole < dim; ++n) {
+    to[n] = whole + n < dim ? row[whole + n] : 0;
+    bad[n] |= (__builtin_bit_cast(Int, to[n]) & kExponent) == kExponent;
   }
   Int any = 0;
-  for (int n = 0; n < V<T>::kWidth; ++n) any |= bad[n];
-  for (; d < dim; ++d) {
-    row[d] *= factor;
-    any |= (__builtin_bit_cast(Int, row[d]) & kExponent) == kExponent;
-  }
-  return any != 0;
+  for (int n = 0; n < kWidth; ++n) any |= bad[n];
+  return any == 0;
 }
 
-// to [dim / kWidth][capacity][kWidth] = row, zero up to a whole panel.
 template <int kWidth, class T>
-void spread_row(const T* row, int64_t dim, int64_t capacity, T* to) {
-  int64_t d = 0;
-  for (; d + kWidth <= dim; d += kWidth, to += capacity * kWidth) __builtin_memcpy(to, row + d, kWidth * sizeof(T));
-  if (d == dim) return;
-  for (int n = 0; n < kWidth; ++n) to[n] = d + n < dim ? row[d + n] : 0;
+void clear_row(int64_t dim, int64_t capacity, T* to) {
+  for (int64_t d = 0; d < dim; d += kWidth, to += capacity * kWidth)
+    for (int n = 0; n < kWidth; ++n) to[n] = 0;
+}
+
+template <class T>
+struct RowGroup {
+  const T* first;
+  int64_t stride;
+};
+
+// Rows first .. first + kWidth - 1: where they lie, if nothing has to be done to them, otherwise staged.
+template <int kWidth, class T>
+RowGroup<T> rows_at(const Source& source, int64_t first, T factor, T* staging) {
+  constexpr DType kOwn = sizeof(T) == 8 ? DType::f64 : DType::f32;
+  if (source.dtype == kOwn && factor == 1 && first + kWidth <= source.count)
+    return {static_cast<const T*>(source.data) + source.offset + first * source.row_stride, source.row_stride};
+  for (int64_t r = 0; r < kWidth; ++r) {
+    T* row = staging + r * source.dim;
+    if (first + r < source.count) widen_row(source, first + r, factor, row);
+    else
+      for (int64_t d = 0; d < source.dim; ++d) row[d] = 0;
+  }
+  return {staging, source.dim};
 }
 
 template <int kWidth, class T>
@@ -231,25 +249,15 @@ int64_t pack_panels(const Source& source, T factor, T* by_dim, T* by_row, int64_
   const int64_t dim = source.dim;
   int64_t bad_rows = 0;
   for (int64_t first = 0; first < source.count; first += kWidth) {
-    for (int64_t r = 0; r < kWidth; ++r) {
-      T* row = staging + r * dim;
-      if (first + r < source.count) {
-        widen_row(source, first + r, row);
-        const bool is_bad = scale_row(row, dim, factor);
-        if (!by_row) continue;
-        T* to = by_row + (first + r) * kWidth;
-        if (is_bad) {
-          bad[bad_rows++] = static_cast<int32_t>(first + r);
-          for (int64_t d = 0; d < dim; d += kWidth, to += capacity * kWidth)
-            for (int n = 0; n < kWidth; ++n) to[n] = 0;
-        } else {
-          spread_row<kWidth>(row, dim, capacity, to);
-        }
-      } else {
-        for (int64_t d = 0; d < dim; ++d) row[d] = 0;
-      }
+    const RowGroup<T> rows = rows_at<kWidth>(source, first, factor, staging);
+    if (by_dim) transpose<kWidth>(dim, rows.first, rows.stride, by_dim + first * dim, kWidth);
+    if (!by_row) continue;
+    for (int64_t r = first; r < source.count && r < first + kWidth; ++r) {
+      T* to = by_row + r * kWidth;
+      if (spread_row<kWidth>(rows.first + (r - first) * rows.stride, dim, capacity, to)) continue;
+      clear_row<kWidth>(dim, capacity, to);
+      bad[bad_rows++] = static_cast<int32_t>(r);
     }
-    if (by_dim) transpose<kWidth>(dim, staging, dim, by_dim + first * dim, kWidth);
   }
   return bad_rows;
 }
@@ -322,6 +330,18 @@ void flip(int64_t keys, const T* w, T* left, int64_t capacity, int64_t first) {
 }
 
 template <class T>
+void unpack(int64_t dim, const T* panel, const T* factor, T* scratch, T* rows) {
+  constexpr int kLanes = V<T>::kLanes, kWidth = V<T>::kWidth;
+  for (int64_t d = 0; d < dim; ++d)
+    for (int v = 0; v < kLanes; v += kWidth) at(scratch + d * kLanes + v) = at(panel + d * kLanes + v) * at(factor + v);
+  for (int64_t d = 0; d < dim; d += 4) {
+    if (d + 4 <= dim) transpose<4>(kLanes, scratch + d * kLanes, kLanes, rows + d, dim);
+    else
+      for (int64_t n = d; n < dim; ++n) transpose<1>(kLanes, scratch + n * kLanes, kLanes, rows + n, dim);
+  }
+}
+
+template <class T>
 void hide(int64_t keys, T* s, const int32_t* begin, const int32_t* end) {
   constexpr int kLanes = V<T>::kLanes;
   for (int32_t k = 0; k < static_cast<int32_t>(keys); ++k, s += kLanes)
@@ -358,5 +378,6 @@ void softcap(int64_t keys, T* s, T cap, T* slope) {
 
 template <class T>
 constexpr Kernels<T> table() {
-  return {V<T>::kRows, V<T>::kLanes, multiply<T>, pack<T>, softmax<T>, differentiate<T>, flip<T>, hide<T>, softcap<T>};
+  return {V<T>::kRows,      V<T>::kLanes, multiply<T>, pack<T>, softmax<T>,
+          differentiate<T>, flip<T>,      unpack<T>,   hide<T>, softcap<T>};
 }
