@@ -50,10 +50,11 @@ clang: ## The tests built with clang
 	@$(call build,clang)
 	@$(call run_tests,clang)
 
-bench: ## Measure speed with Google Benchmark; BENCH_FLAGS are passed on
+bench: ## Measure speed, alone (BENCH_FLAGS) and against PyTorch on the CPU (TORCH_FLAGS)
 	@tools/setup.sh bench
-	@$(call build,release,--target cuflash_bench)
+	@$(call build,release,--target cuflash_bench cuflash)
 	build/release/bin/cuflash_bench $(BENCH_FLAGS)
+	tools/bench_torch.sh $(TORCH_FLAGS)
 
 teeth: setup ## Plant faults in a copy, one at a time, and show that the tests catch each
 	@tools/setup.sh teeth

@@ -27,6 +27,7 @@ def best_times(contestants, seconds):
     turns = 0
     while turns < 3 or (time.perf_counter() < end and turns < 200):
         for n, run in enumerate(contestants):
+            time.sleep(0.003)  # the threads of the one before have stopped spinning by then
             start = time.perf_counter()
             run()
             best[n] = min(best[n], time.perf_counter() - start)

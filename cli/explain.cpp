@@ -77,13 +77,13 @@ int run_explain(const ExplainOptions& options) {
   if (!options.backward) {
     ForwardOutputs outputs{.o = o()};
     if (options.lse) outputs.lse = lse();
-    std::cout << cuflash::explain(attention, outputs, options.execution);
+    std::cout << cuflash::explain(attention, outputs, options.execution) << "\n";
     return kExitOk;
   }
   BackwardTensors tensors{.o = o(), .lse = lse(), .dout = o(), .dq = q(), .dk = k(), .dv = v()};
   if (options.bias) tensors.dbias = bias();
   if (options.sink) tensors.dsink = head_values();
-  std::cout << cuflash::explain(attention, tensors, options.execution);
+  std::cout << cuflash::explain(attention, tensors, options.execution) << "\n";
   return kExitOk;
 }
 

@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/exit.h"
 #include "cli/machine.h"
+#include "cpu/kernels.h"
 #include "cpu/threads.h"
 
 namespace cuflash::cli {
@@ -22,13 +23,20 @@ int run_info() {
             << "features    ";
   for (const std::string& feature : cpu.features) std::cout << " " << feature;
   const char* num_threads = std::getenv("CUFLASH_NUM_THREADS");
+  const char* isa = std::getenv("CUFLASH_CPU_ISA");
   std::cout << "\n"
+            << "kernels     ";
+  for (const char* name : cpu::isa_names()) std::cout << " " << name;
+  std::cout << " (in use: " << cpu::isa_name() << ")\n"
             << "threads      " << cpu::default_num_threads() << "\n"
             << "backends     cpu (this build has no CUDA backend)\n"
             << "libcuda      " << library_state({"libcuda.so.1", "libcuda.so"}) << "\n"
             << "libnvrtc     " << library_state({"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"}) << "\n"
+            << "cache        none: this build compiles nothing at run time\n"
             << "environment  CUFLASH_NUM_THREADS "
-            << (num_threads ? num_threads : "is not set: every core this process may use") << "\n";
+            << (num_threads ? num_threads : "is not set: every core this process may use") << "\n"
+            << "             CUFLASH_CPU_ISA " << (isa ? isa : "is not set: the best kernels for this processor")
+            << "\n";
   return kExitOk;
 }
 

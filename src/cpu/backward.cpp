@@ -59,7 +59,10 @@ class Backward {
               rows, 1};
     // With one range a task has the whole dQ of its heads: it needs no place beyond the task.
     const int64_t longest = p_.group() * ((p_.len_q + kernels_.lanes - 1) / kernels_.lanes);
-    dq_ = p_.dq ? arena.take<T>((ranges_ > 1 ? ranges_ * panels_ : workers_ * longest) * dq_size_) : nullptr;
+    dq_ = p_.dq
+              ? arena.take<T>((ranges_ > 1 ? ranges_ * panels_ : std::min(workers_, p_.batch * p_.heads_k) * longest) *
+                              dq_size_)
+              : nullptr;
     shared_bytes_ = arena.used();
     scratch_ = block ? static_cast<std::byte*>(block) + shared_bytes_ : nullptr;
   }

@@ -24,7 +24,7 @@ TileShape forward_tile(const Problem& p, int64_t lanes) {
 }
 
 TileShape backward_tile(const Problem& p, int64_t lanes) {
-  return {tile_of(p.len_q, lanes, 64), tile_of(p.len_k, kKeyUnit, 128)};
+  return {tile_of(p.len_q, lanes, 128), tile_of(p.len_k, kKeyUnit, 128)};
 }
 
 int64_t TileIndex::rows_of(const Problem& problem, Side side, int64_t b) {

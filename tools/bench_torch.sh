@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# bench/torch_cpu.py with a Python that has PyTorch: the one at hand, or a virtual environment in the build folder.
+# Arguments are passed on.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+torch_version=2.9.1  # on aarch64 the last series whose PyPI wheel is for the CPU alone, 104 MB
+venv=build/bench-python
+
+has_torch() { "$1" -c 'import torch' 2>/dev/null; }
+
+python=python3
+if ! has_torch "$python"; then
+  python=$venv/bin/python
+  if ! has_torch "$python"; then
+    if [ "$(uname -m)" != aarch64 ]; then
+      echo "bench: PyTorch is not installed for python3; install a CPU build of it to compare with (its default x86-64" \
+        "wheel carries gigabytes of CUDA libraries, so this script does not)" >&2
+      exit 1
+    fi
+    echo "bench: installing torch $torch_version into $venv (about 104 MB)"
+    python3 -m venv "$venv"
+    "$python" -m pip install --quiet "torch==$torch_version" numpy
+  fi
+fi
+exec "$python" bench/torch_cpu.py build/release/lib/libcuflash.so "$@"
