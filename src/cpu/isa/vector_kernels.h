@@ -195,26 +195,29 @@ struct Exponent<double> {
   static constexpr Int kBits = 0x7ff0000000000000;
 };
 
-// to [dim / kWidth][capacity][kWidth] = row, zero up to a whole panel. False where an element is not finite.
-template <int kWidth, class T>
-bool spread_row(const T* row, int64_t dim, int64_t capacity, T* to) {
+template <class T>
+bool is_finite(const T* row, int64_t dim) {
   typedef typename Exponent<T>::Int Int;
+  typedef Int IntVec __attribute__((vector_size(kVectorBytes), may_alias, aligned(alignof(T))));
   constexpr Int kExponent = Exponent<T>::kBits;
-  Int bad[kWidth] = {};
+  constexpr int kWidth = V<T>::kWidth;
+  IntVec bad = {};
   const int64_t whole = dim / kWidth * kWidth;
-  for (int64_t d = 0; d < whole; d += kWidth, to += capacity * kWidth) {
-    for (int n = 0; n < kWidth; ++n) {
-      to[n] = row[d + n];
-      bad[n] |= (__builtin_bit_cast(Int, row[d + n]) & kExponent) == kExponent;
-    }
-  }
-  for (int n = 0; n < kWidth && whole < dim; ++n) {
-    to[n] = whole + n < dim ? row[whole + n] : 0;
-    bad[n] |= (__builtin_bit_cast(Int, to[n]) & kExponent) == kExponent;
-  }
+  for (int64_t d = 0; d < whole; d += kWidth)
+    bad |= (*reinterpret_cast<const IntVec*>(row + d) & kExponent) == kExponent;
   Int any = 0;
   for (int n = 0; n < kWidth; ++n) any |= bad[n];
+  for (int64_t d = whole; d < dim; ++d) any |= (__builtin_bit_cast(Int, row[d]) & kExponent) == kExponent;
   return any == 0;
+}
+
+// to [dim / kWidth][capacity][kWidth] = row, zero up to a whole panel.
+template <int kWidth, class T>
+void spread_row(const T* row, int64_t dim, int64_t capacity, T* to) {
+  const int64_t whole = dim / kWidth * kWidth;
+  for (int64_t d = 0; d < whole; d += kWidth, to += capacity * kWidth)
+    __builtin_memcpy(to, row + d, kWidth * sizeof(T));
+  for (int n = 0; n < kWidth && whole < dim; ++n) to[n] = whole + n < dim ? row[whole + n] : 0;
 }
 
 template <int kWidth, class T>
@@ -253,10 +256,14 @@ int64_t pack_panels(const Source& source, T factor, T* by_dim, T* by_row, int64_
     if (by_dim) transpose<kWidth>(dim, rows.first, rows.stride, by_dim + first * dim, kWidth);
     if (!by_row) continue;
     for (int64_t r = first; r < source.count && r < first + kWidth; ++r) {
+      const T* row = rows.first + (r - first) * rows.stride;
       T* to = by_row + r * kWidth;
-      if (spread_row<kWidth>(rows.first + (r - first) * rows.stride, dim, capacity, to)) continue;
-      clear_row<kWidth>(dim, capacity, to);
-      bad[bad_rows++] = static_cast<int32_t>(r);
+      if (is_finite(row, dim)) {
+        spread_row<kWidth>(row, dim, capacity, to);
+      } else {
+        clear_row<kWidth>(dim, capacity, to);
+        bad[bad_rows++] = static_cast<int32_t>(r);
+      }
     }
   }
   return bad_rows;
