@@ -68,11 +68,11 @@ format-check: ## Fail where a file is not formatted
 	@tools/setup.sh format
 	clang-format --dry-run --Werror $(sources)
 
-tidy: ## Run clang-tidy over all sources
+tidy: ## Run clang-tidy over the library, the reference, the checks and the tool
 	@tools/setup.sh clang
 	@tools/setup.sh tidy
 	@$(call configure,clang)
-	@printf '%s\n' $(filter %.cpp,$(filter-out tests/package/%,$(sources))) | \
+	@printf '%s\n' $(filter src/%.cpp reference/%.cpp check/%.cpp cli/%.cpp,$(sources)) | \
 	  xargs -P $(JOBS) -n 1 clang-tidy -p build/clang --quiet
 
 install: setup ## Install under PREFIX (/usr/local)
