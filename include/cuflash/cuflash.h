@@ -117,12 +117,12 @@ typedef struct cuflash_forward_outputs {
 /* Each gradient is optional; one that is absent is not computed. */
 typedef struct cuflash_backward_tensors {
   size_t struct_size;
-  cuflash_tensor o, lse;      /* as the forward call wrote them */
-  cuflash_tensor dout;        /* gradient of o, shaped as o; type of q or f32 */
-  cuflash_tensor dlse;        /* optional: gradient of lse, shaped and typed as lse */
-  cuflash_mutable_tensor dq;  /* shaped as q; type of q or f32 */
-  cuflash_mutable_tensor dk;  /* shaped as k */
-  cuflash_mutable_tensor dv;  /* shaped as v */
+  cuflash_tensor o, lse;        /* as the forward call wrote them */
+  cuflash_tensor dout;          /* gradient of o, shaped as o; type of q or f32 */
+  cuflash_tensor dlse;          /* optional: gradient of lse, shaped and typed as lse */
+  cuflash_mutable_tensor dq;    /* shaped as q; type of q or f32 */
+  cuflash_mutable_tensor dk;    /* shaped as k */
+  cuflash_mutable_tensor dv;    /* shaped as v */
   cuflash_mutable_tensor dbias; /* shaped as bias, summed where bias repeats; type of q or f32 */
   cuflash_mutable_tensor dsink; /* [Hq]; type of q or f32 */
 } cuflash_backward_tensors;
@@ -143,11 +143,12 @@ typedef void (*cuflash_parallel_for)(void* context, int64_t n, cuflash_parallel_
 
 typedef struct cuflash_execution {
   size_t struct_size;
-  int32_t device;        /* cuflash_device */
-  int32_t num_threads;   /* CPU: 0 takes CUFLASH_NUM_THREADS or every core this process may use. Results do not depend on it */
+  int32_t device; /* cuflash_device */
+  int32_t
+      num_threads; /* CPU: 0 takes CUFLASH_NUM_THREADS or every core this process may use. Results do not depend on it */
   int32_t deterministic; /* CUDA backward: bitwise reproducible. The CPU always is */
   void* stream;          /* CUDA: the CUstream to launch on; ignored by the CPU */
-  void* workspace;       /* scratch of at least the queried size, 64-byte aligned; NULL: the CPU allocates it for the call */
+  void* workspace; /* scratch of at least the queried size, 64-byte aligned; NULL: the CPU allocates it for the call */
   size_t workspace_size;
   cuflash_parallel_for parallel_for; /* NULL: the library's own thread pool */
   void* parallel_for_context;

@@ -35,7 +35,8 @@ enum class Device : int32_t { automatic = CUFLASH_DEVICE_AUTO, cpu = CUFLASH_DEV
 
 class FlashAttentionError : public std::runtime_error {
  public:
-  FlashAttentionError(cuflash_status status, const std::string& message) : std::runtime_error(message), status_(status) {}
+  FlashAttentionError(cuflash_status status, const std::string& message)
+      : std::runtime_error(message), status_(status) {}
   cuflash_status status() const noexcept { return status_; }
 
  private:
@@ -52,9 +53,7 @@ struct BasicTensor {
   std::array<int64_t, 4> stride{};  // in elements
 
   // Every output view is a valid input view.
-  operator BasicTensor<const void*>() const
-    requires(!std::is_same_v<Pointer, const void*>)
-  {
+  operator BasicTensor<const void*>() const requires(!std::is_same_v<Pointer, const void*>) {
     return {data, dtype, rank, shape, stride};
   }
   explicit operator bool() const { return rank != 0; }
@@ -119,8 +118,7 @@ TensorOf<T> thd(T* data, int64_t total, int64_t heads, int64_t dim) {
   return thd(data, dtype_of<T>(), total, heads, dim);
 }
 template <class T, class... Extent>
-  requires(std::is_integral_v<Extent> && ...)
-TensorOf<T> contiguous(T* data, Extent... extents) {
+requires(std::is_integral_v<Extent>&&...) TensorOf<T> contiguous(T* data, Extent... extents) {
   return contiguous(data, dtype_of<T>(), extents...);
 }
 
@@ -227,7 +225,8 @@ inline void check(cuflash_status status) {
 
 // Calls one of the C functions that share the three-struct shape, with whatever follows them.
 template <class Function, class Tensors, class... Rest>
-void call(Function function, const Attention& attention, const Tensors& tensors, const Execution& execution, Rest... rest) {
+void call(Function function, const Attention& attention, const Tensors& tensors, const Execution& execution,
+          Rest... rest) {
   const auto c_attention = to_c(attention);
   const auto c_tensors = to_c(tensors);
   const auto c_execution = to_c(execution);
@@ -255,12 +254,14 @@ inline void flash_attention_backward(const Attention& attention, const BackwardT
   detail::call(cuflash_backward, attention, tensors, execution);
 }
 
-inline size_t workspace_size(const Attention& attention, const ForwardOutputs& outputs, const Execution& execution = {}) {
+inline size_t workspace_size(const Attention& attention, const ForwardOutputs& outputs,
+                             const Execution& execution = {}) {
   size_t bytes = 0;
   detail::call(cuflash_forward_workspace_size, attention, outputs, execution, &bytes);
   return bytes;
 }
-inline size_t workspace_size(const Attention& attention, const BackwardTensors& tensors, const Execution& execution = {}) {
+inline size_t workspace_size(const Attention& attention, const BackwardTensors& tensors,
+                             const Execution& execution = {}) {
   size_t bytes = 0;
   detail::call(cuflash_backward_workspace_size, attention, tensors, execution, &bytes);
   return bytes;
@@ -270,7 +271,8 @@ inline size_t workspace_size(const Attention& attention, const BackwardTensors& 
 inline std::string explain(const Attention& attention, const ForwardOutputs& outputs, const Execution& execution = {}) {
   return detail::explain(cuflash_explain_forward, attention, outputs, execution);
 }
-inline std::string explain(const Attention& attention, const BackwardTensors& tensors, const Execution& execution = {}) {
+inline std::string explain(const Attention& attention, const BackwardTensors& tensors,
+                           const Execution& execution = {}) {
   return detail::explain(cuflash_explain_backward, attention, tensors, execution);
 }
 
