@@ -2,6 +2,7 @@
 
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
+MAKEFLAGS += --no-print-directory
 export PATH := $(CURDIR)/build/tools/bin:$(PATH)
 export CMAKE_GENERATOR ?= $(if $(shell PATH="$(PATH)" command -v ninja),Ninja,Unix Makefiles)
 # Passed on only when set by the caller: make's own default for CXX is not what CMake would choose.
