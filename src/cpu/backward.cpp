@@ -6,22 +6,27 @@
 #include "cpu/backward_scratch.h"
 #include "cpu/threads.h"
 #include "cpu/tile_counter.h"
+#include "cpu/types.h"
 #include "cpu/workspace.h"
 
 namespace cuflash::cpu {
 namespace {
 
 // One call: the workspace, cut up, and the passes.
-template <class T>
+template <class T, class E>
 class Backward {
  public:
   Backward(const BackwardProblem& p, const Execution& e)
-      : p_(p), e_(e), kernels_(kernels<T>()), shape_(backward_tile(p, kernels_.lanes)), ranges_(key_ranges(p)) {
+      : p_(p),
+        e_(e),
+        kernels_(kernels<T, E>()),
+        shape_(backward_tile(p, kernels_.lanes, kernels_.step)),
+        ranges_(key_ranges(p)) {
     panels_ = TileIndex::count(p, TileIndex::Side::query, p.heads_q, kernels_.lanes);
     dq_size_ = round_up(p.dim_qk, kernels_.rows) * kernels_.lanes;
     workers_ = worker_count(p, e, std::max({panels_, p.batch * p.heads_k * ranges_, bias_tiles(), p.heads_q}));
     Arena scratch(nullptr);
-    BackwardScratch<T>(scratch, p, kernels_, shape_);
+    BackwardScratch<T, E>(scratch, p, kernels_, shape_);
     scratch_bytes_ = scratch.used();
     divide(nullptr);
   }
@@ -67,15 +72,15 @@ class Backward {
     scratch_ = block ? static_cast<std::byte*>(block) + shared_bytes_ : nullptr;
   }
 
-  BackwardScratch<T> scratch(int64_t worker) const {
+  BackwardScratch<T, E> scratch(int64_t worker) const {
     Arena arena(scratch_ + static_cast<size_t>(worker) * scratch_bytes_);
-    return BackwardScratch<T>(arena, p_, kernels_, shape_);
+    return BackwardScratch<T, E>(arena, p_, kernels_, shape_);
   }
 
   // delta = dot(dO, O) - dLSE, row by row. Summed in double: dP - delta cancels.
   void delta_pass(const TileIndex& panels) {
     run_tasks(e_, workers_, panels_, [&](int64_t worker, int64_t task) {
-      const BackwardScratch<T> w = scratch(worker);
+      const BackwardScratch<T, E> w = scratch(worker);
       const auto [b, h, rows] = panels.place(task);
       const Sequence seq = sequence_of(p_, b);
       T* o = w.panel.staging;
@@ -103,7 +108,7 @@ class Backward {
   // dK and dV of a range of keys, summed over the query heads that share them, and its share of dQ.
   void key_pass(const TileIndex& panels, TileCounter& counter) {
     run_tasks(e_, workers_, p_.batch * p_.heads_k * ranges_, [&](int64_t worker, int64_t task) {
-      BackwardScratch<T> w = scratch(worker);
+      BackwardScratch<T, E> w = scratch(worker);
       const int64_t range = task % ranges_, hk = task / ranges_ % p_.heads_k, b = task / ranges_ / p_.heads_k;
       const auto for_heads = [&, b = b](auto body) {
         for (int64_t h = hk * p_.group(); h < (hk + 1) * p_.group(); ++h)
@@ -127,21 +132,25 @@ class Backward {
   }
 
   template <class ForHeads>
-  void key_tile(int64_t b, int64_t hk, Range rows, const ForHeads& for_heads, BackwardScratch<T>& w,
+  void key_tile(int64_t b, int64_t hk, Range rows, const ForHeads& for_heads, BackwardScratch<T, E>& w,
                 TileCounter& counter) {
     std::fill_n(w.dk, w.key_rows * round_up(p_.dim_qk, kernels_.lanes), T{0});
     std::fill_n(w.dv, w.key_rows * round_up(p_.dim_v, kernels_.lanes), T{0});
     const Sequence seq = sequence_of(p_, b);
-    const Range keys{rows.begin, std::min(rows.end, seq.len_k)};
+    const Range keys{rows.begin, std::max(rows.begin, std::min(rows.end, seq.len_k))};
     if (!keys.empty() && !queries_of_keys(p_, seq, keys).empty()) {  // keys that nobody sees are not even read
       w.load_keys(p_, head_of(p_, b, hk * p_.group()), keys);
       for_heads([&](int64_t h, T* dq) { add_head(head_of(p_, b, h), keys, dq, w, counter); });
     }
-    store_key_rows(p_.dk, b, hk, seq.k_begin, rows, w.dk, w.key_rows, p_.dim_qk, w.panel.staging);
-    store_key_rows(p_.dv, b, hk, seq.k_begin, rows, w.dv, w.key_rows, p_.dim_v, w.panel.staging);
+    const auto store = [&](const Rows& to, const T* from, T factor, int64_t dim) {
+      if (to)
+        store_key_rows(to, to.at(b, hk, seq.k_begin + rows.begin), rows.size(), keys.size(), from, factor, dim, w);
+    };
+    store(p_.dk, w.dk, static_cast<T>(p_.scale), p_.dim_qk);
+    store(p_.dv, w.dv, 1, p_.dim_v);
   }
 
-  void add_head(const Head& head, Range keys, T* dq, BackwardScratch<T>& w, TileCounter& counter) {
+  void add_head(const Head& head, Range keys, T* dq, BackwardScratch<T, E>& w, TileCounter& counter) {
     for_tiles(queries_of_keys(p_, head.seq, keys), shape_.q, head.seq.len_q, [&](Range tile) {
       w.load_queries(p_, head, tile, delta_);
       Range seen{tile.end, tile.begin};  // panels of the tile that see a key, side by side
@@ -161,7 +170,7 @@ class Backward {
   // dQ: the ranges' shares, added in their order.
   void query_pass(const TileIndex& panels) {
     run_tasks(e_, workers_, panels_, [&](int64_t worker, int64_t task) {
-      BackwardScratch<T> w = scratch(worker);
+      BackwardScratch<T, E> w = scratch(worker);
       const auto [b, h, rows] = panels.place(task);
       T* sum = dq_panels(panels, worker, 0, b, h) + rows.begin / kernels_.lanes * dq_size_;
       for (int64_t range = 1; range < ranges_; ++range)
@@ -171,10 +180,10 @@ class Backward {
   }
 
   // Rows of one panel; those beyond the sequence's length are 0.
-  void store_dq(int64_t b, int64_t h, Range rows, const T* sum, BackwardScratch<T>& w) const {
+  void store_dq(int64_t b, int64_t h, Range rows, const T* sum, BackwardScratch<T, E>& w) const {
     const Sequence seq = sequence_of(p_, b);
     std::fill_n(w.lse, kernels_.lanes, static_cast<T>(p_.scale));
-    kernels_.unpack(p_.dim_qk, sum, w.lse, w.q_by_dim, w.panel.staging);
+    kernels_.unpack(p_.dim_qk, sum, w.lse, w.scratch, w.panel.staging);
     for (int64_t i = 0; i < rows.size(); ++i) {
       T* row = w.panel.staging + i * p_.dim_qk;
       if (rows.begin + i >= seq.len_q) std::fill_n(row, p_.dim_qk, T{0});
@@ -189,7 +198,7 @@ class Backward {
   // dBias of one tile of the bias: dS, summed over the batch entries, heads and queries that share it.
   void bias_pass(TileCounter& counter) {
     run_tasks(e_, workers_, bias_tiles(), [&](int64_t worker, int64_t task) {
-      BackwardScratch<T> w = scratch(worker);
+      BackwardScratch<T, E> w = scratch(worker);
       const int64_t tile_k = task % bias_key_tiles(), tile_q = task / bias_key_tiles() % bias_query_tiles();
       const int64_t bias_head = task / bias_key_tiles() / bias_query_tiles();
       const int64_t bias_b = bias_head / p_.bias_heads, bias_h = bias_head % p_.bias_heads;
@@ -208,7 +217,7 @@ class Backward {
     });
   }
 
-  void add_head_to_bias(const Head& head, Range rows, Range bias_keys, bool one_row, BackwardScratch<T>& w,
+  void add_head_to_bias(const Head& head, Range rows, Range bias_keys, bool one_row, BackwardScratch<T, E>& w,
                         TileCounter& counter) {
     const Range keys{bias_keys.begin, std::min(bias_keys.end, head.seq.len_k)};
     if (keys.empty()) return;
@@ -249,20 +258,23 @@ class Backward {
     });
   }
 
-  // from [dim / lanes][key][lane].
-  void store_key_rows(const Rows& to, int64_t b, int64_t h, int64_t first, Range rows, const T* from, int64_t key_rows,
-                      int64_t dim, T* row) const {
-    if (!to) return;
+  // from [dim / lanes][key][lane], times factor. Of `rows` rows `computed` hold sums, the rest is 0.
+  void store_key_rows(const Rows& to, int64_t begin, int64_t rows, int64_t computed, const T* from, T factor,
+                      int64_t dim, BackwardScratch<T, E>& w) const {
     const int64_t lanes = kernels_.lanes;
-    for (int64_t n = 0; n < rows.size(); ++n) {
-      for (int64_t d = 0; d < dim; ++d) row[d] = from[(d / lanes * key_rows + n) * lanes + d % lanes];
-      store_row(to.data, to.dtype, to.at(b, h, first + rows.begin + n), dim, row);
+    T* row = w.panel.staging;
+    for (int64_t n = 0; n < rows; ++n) {
+      for (int64_t d = 0; d < dim; d += lanes) {
+        const T* sums = from + (d / lanes * w.key_rows + n) * lanes;
+        for (int64_t i = 0; i < std::min(lanes, dim - d); ++i) row[d + i] = n < computed ? factor * sums[i] : T{0};
+      }
+      store_row(to.data, to.dtype, begin + n * to.row_stride, dim, row);
     }
   }
 
   const BackwardProblem& p_;
   const Execution& e_;
-  const Kernels<T>& kernels_;
+  const Kernels<T, E>& kernels_;
   TileShape shape_;
   int64_t ranges_, panels_ = 0, dq_size_ = 0, workers_ = 0;
   size_t shared_bytes_ = 0, scratch_bytes_ = 0;
@@ -275,11 +287,11 @@ class Backward {
 }  // namespace
 
 void backward(const BackwardProblem& p, const Execution& e) {
-  p.dtype == DType::f64 ? Backward<double>(p, e).run() : Backward<float>(p, e).run();
+  with_types(p, [&]<class T, class E>(Types<T, E>) { Backward<T, E>(p, e).run(); });
 }
 
 size_t backward_workspace_size(const BackwardProblem& p, const Execution& e) {
-  return p.dtype == DType::f64 ? Backward<double>(p, e).bytes() : Backward<float>(p, e).bytes();
+  return with_types(p, [&]<class T, class E>(Types<T, E>) { return Backward<T, E>(p, e).bytes(); });
 }
 
 }  // namespace cuflash::cpu

@@ -5,44 +5,46 @@
 
 namespace cuflash::cpu {
 
-template <class T>
-BackwardScratch<T>::BackwardScratch(Arena& arena, const BackwardProblem& p, const Kernels<T>& kernels, TileShape shape)
+template <class T, class E>
+BackwardScratch<T, E>::BackwardScratch(Arena& arena, const BackwardProblem& p, const Kernels<T, E>& kernels,
+                                       TileShape shape)
     : panel(arena, p, kernels, shape.k), shape(shape), key_rows(round_up(shape.k, kernels.rows)) {
   const int64_t rows = kernels.rows, lanes = kernels.lanes;
-  k_by_dim = arena.take<T>(key_rows * p.dim_qk);
-  k = RowOperand<T>(arena, shape.k, p.dim_qk, rows);
-  v_by_dim = arena.take<T>(key_rows * p.dim_v);
-  q_by_dim = arena.take<T>(shape.q * p.dim_qk);
-  q = RowOperand<T>(arena, shape.q, p.dim_qk, lanes);
-  dout_by_dim = arena.take<T>(shape.q * p.dim_v);
-  dout = RowOperand<T>(arena, shape.q, p.dim_v, lanes);
+  dim_qk = round_up(p.dim_qk, kernels.step), dim_v = round_up(p.dim_v, kernels.step);
+  k_by_dim = arena.take<E>(key_rows * dim_qk);
+  k = RowOperand<E>(arena, shape.k, p.dim_qk, rows);
+  v_by_dim = arena.take<E>(key_rows * dim_v);
+  q_by_dim = arena.take<E>(shape.q * dim_qk);
+  q = RowOperand<E>(arena, shape.q, p.dim_qk, lanes);
+  dout_by_dim = arena.take<E>(shape.q * dim_v);
+  dout = RowOperand<E>(arena, shape.q, p.dim_v, lanes);
   lse = arena.take<T>(shape.q);
   delta = arena.take<T>(shape.q);
   dp = arena.take<T>(key_rows * lanes);
-  p_left = arena.take<T>(key_rows * shape.q);
-  ds_left = arena.take<T>(key_rows * shape.q);
+  p_left = arena.take<E>(key_rows * shape.q);
+  ds_left = arena.take<E>(key_rows * shape.q);
   dk = arena.take<T>(key_rows * round_up(p.dim_qk, lanes));
   dv = arena.take<T>(key_rows * round_up(p.dim_v, lanes));
+  scratch = arena.take<T>(p.dim_qk * lanes);
   dbias = p.dbias ? arena.take<T>(shape.q * shape.k) : nullptr;
 }
 
-template <class T>
-void BackwardScratch<T>::load_keys(const BackwardProblem& p, const Head& head, Range keys) {
-  const Kernels<T>& kernels = panel.kernels;
-  k.load(kernels, source_of(p.k, head.b, head.hk, head.seq.k_begin, keys, p.dim_qk), Side::left, 1, k_by_dim,
+template <class T, class E>
+void BackwardScratch<T, E>::load_keys(const BackwardProblem& p, const Head& head, Range keys) {
+  const Kernels<T, E>& kernels = panel.kernels;
+  k.load(kernels, source_of(p.k, head.b, head.hk, head.seq.k_begin, keys, p.dim_qk), Side::left, k_by_dim,
          panel.staging);
-  kernels.pack(source_of(p.v, head.b, head.hk, head.seq.k_begin, keys, p.dim_v), Side::left, 1, v_by_dim, nullptr, 0,
+  kernels.pack(source_of(p.v, head.b, head.hk, head.seq.k_begin, keys, p.dim_v), Side::left, v_by_dim, nullptr, 0,
                nullptr, panel.staging);
 }
 
-template <class T>
-void BackwardScratch<T>::load_queries(const BackwardProblem& p, const Head& head, Range queries,
-                                      const Rows& delta_rows) {
-  const Kernels<T>& kernels = panel.kernels;
+template <class T, class E>
+void BackwardScratch<T, E>::load_queries(const BackwardProblem& p, const Head& head, Range queries,
+                                         const Rows& delta_rows) {
+  const Kernels<T, E>& kernels = panel.kernels;
   const int64_t first = head.seq.q_begin, lanes = kernels.lanes;
-  q.load(kernels, source_of(p.q, head.b, head.h, first, queries, p.dim_qk), Side::right, static_cast<T>(p.scale),
-         q_by_dim, panel.staging);
-  dout.load(kernels, source_of(p.dout, head.b, head.h, first, queries, p.dim_v), Side::right, 1, dout_by_dim,
+  q.load(kernels, source_of(p.q, head.b, head.h, first, queries, p.dim_qk), Side::right, q_by_dim, panel.staging);
+  dout.load(kernels, source_of(p.dout, head.b, head.h, first, queries, p.dim_v), Side::right, dout_by_dim,
             panel.staging);
   constexpr T kInfinity = std::numeric_limits<T>::infinity();
   for (int64_t n = 0; n < round_up(queries.size(), lanes); ++n) {
@@ -55,33 +57,33 @@ void BackwardScratch<T>::load_queries(const BackwardProblem& p, const Head& head
   }
 }
 
-template <class T>
-void BackwardScratch<T>::differentiate(const BackwardProblem& p, const Head& head, Range tile, Range queries,
-                                       Range keys, At at) {
-  const Kernels<T>& kernels = panel.kernels;
+template <class T, class E>
+void BackwardScratch<T, E>::differentiate(const BackwardProblem& p, const Head& head, Range tile, Range queries,
+                                          Range keys, At at) {
+  const Kernels<T, E>& kernels = panel.kernels;
   const int64_t first = queries.begin - tile.begin;
-  panel.compute_scores(p, head, queries, keys, q_by_dim + first * p.dim_qk, k_by_dim);
+  panel.compute_scores(p, head, queries, keys, q_by_dim + first * dim_qk, k_by_dim);
   const int64_t seen = panel.keys.size();
-  kernels.multiply(seen, p.dim_v, v_by_dim + panel.first_key * p.dim_v, p.dim_v * kernels.rows,
-                   dout_by_dim + first * p.dim_v, dp, Into::overwrite);
-  kernels.differentiate(seen, panel.s, dp, lse + first, delta + first, panel.keep,
+  kernels.multiply(seen, p.dim_v, v_by_dim + panel.first_key * dim_v, dim_v * kernels.rows, dout_by_dim + first * dim_v,
+                   dp, Into::overwrite);
+  kernels.differentiate(seen, panel.s, panel.scale, dp, lse + first, delta + first, panel.keep,
                         at == At::product ? panel.cap_slope : nullptr);
 }
 
 // w of the panel, as a left operand that sums over queries; 0 for the keys of the tile that the panel does not see.
-template <class T>
-void BackwardScratch<T>::flip(const T* w, T* left, int64_t first, int64_t tile_keys) const {
+template <class T, class E>
+void BackwardScratch<T, E>::flip(const T* w, E* left, int64_t first, int64_t tile_keys) const {
   const int64_t rows = panel.kernels.rows, size = panel.kernels.lanes * rows;
   const auto clear = [&](int64_t begin, int64_t end) {
-    for (int64_t k = begin; k < end; k += rows) std::fill_n(left + k * shape.q + first * rows, size, T{0});
+    for (int64_t k = begin; k < end; k += rows) std::fill_n(left + k * shape.q + first * rows, size, E{});
   };
   clear(0, panel.first_key);
   panel.kernels.flip(panel.keys.size(), w, left + panel.first_key * shape.q, shape.q, first);
   clear(round_up(panel.first_key + panel.keys.size(), rows), tile_keys);
 }
 
-template <class T>
-void BackwardScratch<T>::add_panel_to_keys(const BackwardProblem& p, Range tile, int64_t keys) {
+template <class T, class E>
+void BackwardScratch<T, E>::add_panel_to_keys(const BackwardProblem& p, Range tile, int64_t keys) {
   const int64_t first = panel.queries.begin - tile.begin;
   if (p.dv) {
     flip(panel.s, p_left, first, keys);
@@ -93,8 +95,8 @@ void BackwardScratch<T>::add_panel_to_keys(const BackwardProblem& p, Range tile,
   }
 }
 
-template <class T>
-void BackwardScratch<T>::add_bad_queries(const T* w, const RowOperand<T>& x, int64_t first, T* c) {
+template <class T, class E>
+void BackwardScratch<T, E>::add_bad_queries(const T* w, const RowOperand<E>& x, int64_t first, T* c) {
   const int64_t lanes = panel.kernels.lanes;
   for (int64_t n = 0; n < x.bad_count; ++n) {
     const int64_t q = x.bad[n] - first;
@@ -107,11 +109,11 @@ void BackwardScratch<T>::add_bad_queries(const T* w, const RowOperand<T>& x, int
   }
 }
 
-template <class T>
-void BackwardScratch<T>::flush_queries(const BackwardProblem& p, Range queries, int64_t keys) {
-  const Kernels<T>& kernels = panel.kernels;
+template <class T, class E>
+void BackwardScratch<T, E>::flush_queries(const BackwardProblem& p, Range queries, int64_t keys) {
+  const Kernels<T, E>& kernels = panel.kernels;
   const int64_t lanes = kernels.lanes;
-  const auto add = [&](const T* w_left, const RowOperand<T>& x, T* c) {
+  const auto add = [&](const E* w_left, const RowOperand<E>& x, T* c) {
     for (int64_t d = 0; d < x.source.dim; d += lanes)
       kernels.multiply(keys, queries.size(), w_left + queries.begin * kernels.rows, shape.q * kernels.rows,
                        x.panels + d * shape.q + queries.begin * lanes, c + d * key_rows, Into::add);
@@ -120,7 +122,8 @@ void BackwardScratch<T>::flush_queries(const BackwardProblem& p, Range queries, 
   if (p.dk) add(ds_left, q, dk);
 }
 
-template struct BackwardScratch<float>;
-template struct BackwardScratch<double>;
+template struct BackwardScratch<float, float>;
+template struct BackwardScratch<double, double>;
+template struct BackwardScratch<float, Bf16>;
 
 }  // namespace cuflash::cpu

@@ -9,27 +9,29 @@ namespace cuflash::cpu {
 // before softcap.
 enum class At { softmax, product };
 
-template <class T>
+template <class T, class E>
 struct BackwardScratch {
-  Panel<T> panel;
+  Panel<T, E> panel;
   TileShape shape;
-  int64_t key_rows;  // shape.k in whole left panels
+  int64_t key_rows;       // shape.k in whole left panels
+  int64_t dim_qk, dim_v;  // in whole steps
 
   // Keys, left operands: K sums over dim for S and over keys for dQ, V over dim for dP.
-  T *k_by_dim, *v_by_dim;
-  RowOperand<T> k;
-  // Queries, right operands: Q (times scale) and dO sum over dim for S and dP, over queries for dK and dV.
-  T *q_by_dim, *dout_by_dim;
-  RowOperand<T> q, dout;
+  E *k_by_dim, *v_by_dim;
+  RowOperand<E> k;
+  // Queries, right operands: Q and dO sum over dim for S and dP, over queries for dK and dV.
+  E *q_by_dim, *dout_by_dim;
+  RowOperand<E> q, dout;
   T* lse;    // [query], +inf where the row saw nothing: exp(s - lse) is then 0
   T* delta;  // [query]
 
   T* dp;                // [key][lane]: dP, then dS of a panel
-  T *p_left, *ds_left;  // drop(P) and dS of a query tile, as left operands that sum over queries
-  T *dk, *dv;           // [dim / lanes][key][lane]: sums of a key tile
+  E *p_left, *ds_left;  // drop(P) and dS of a query tile, as left operands that sum over queries
+  T *dk, *dv;           // [dim / lanes][key][lane]: sums of a key tile, dK without the scale
+  T* scratch;           // [dim_qk][lane]
   T* dbias;             // [query or 1][key]
 
-  BackwardScratch(Arena& arena, const BackwardProblem& p, const Kernels<T>& kernels, TileShape shape);
+  BackwardScratch(Arena& arena, const BackwardProblem& p, const Kernels<T, E>& kernels, TileShape shape);
 
   void load_keys(const BackwardProblem& p, const Head& head, Range keys);
   // delta_rows is [batch, heads_q, len_q].
@@ -44,11 +46,12 @@ struct BackwardScratch {
   void flush_queries(const BackwardProblem& p, Range queries, int64_t keys);
 
  private:
-  void flip(const T* w, T* left, int64_t first, int64_t tile_keys) const;
-  void add_bad_queries(const T* w, const RowOperand<T>& x, int64_t first, T* c);
+  void flip(const T* w, E* left, int64_t first, int64_t tile_keys) const;
+  void add_bad_queries(const T* w, const RowOperand<E>& x, int64_t first, T* c);
 };
 
-extern template struct BackwardScratch<float>;
-extern template struct BackwardScratch<double>;
+extern template struct BackwardScratch<float, float>;
+extern template struct BackwardScratch<double, double>;
+extern template struct BackwardScratch<float, Bf16>;
 
 }  // namespace cuflash::cpu

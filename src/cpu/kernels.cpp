@@ -4,6 +4,11 @@
 #include <cstdlib>
 #include <string_view>
 
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #include "cpu/isa/isa.h"
 #include "error.h"
 
@@ -15,6 +20,7 @@ struct Isa {
   bool (*supported)();
   const Kernels<float>& f32;
   const Kernels<double>& f64;
+  const Kernels<float, Bf16>* bf16 = nullptr;
 };
 
 constexpr bool always() { return true; }
@@ -23,6 +29,7 @@ constexpr bool always() { return true; }
 const Isa kIsas[] = {
 #if defined(__aarch64__)
     {"neon", always, neon_f32, neon_f64},
+    {"neon_bf16", [] { return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0; }, neon_f32, neon_f64, &bfmmla_bf16},
 #else
     {"baseline", always, baseline_f32, baseline_f64},
 #endif
@@ -88,5 +95,10 @@ template <>
 const Kernels<double>& kernels() {
   return chosen().f64;
 }
+template <>
+const Kernels<float, Bf16>& kernels() {
+  return *chosen().bf16;
+}
+bool has_bf16_kernels() { return chosen().bf16 != nullptr; }
 
 }  // namespace cuflash::cpu

@@ -3,39 +3,42 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <type_traits>
 
 #include "philox.h"
 
 namespace cuflash::cpu {
 
-template <class T>
-Panel<T>::Panel(Arena& arena, const Problem& p, const Kernels<T>& kernels, int64_t tile_k) : kernels(kernels) {
+template <class T, class E>
+Panel<T, E>::Panel(Arena& arena, const Problem& p, const Kernels<T, E>& kernels, int64_t tile_k) : kernels(kernels) {
   const int64_t lanes = kernels.lanes, area = round_up(tile_k, kernels.rows) * lanes;
   s = arena.take<T>(area);
+  if (kernels.to_right) right = arena.take<E>(round_up(tile_k, kernels.step) * lanes);
   if (p.softcap > 0) cap_slope = arena.take<T>(area);
   if (p.dropout.p > 0) keep = arena.take<T>(round_up(tile_k, 16) * lanes);
-  staging = arena.take<T>(std::max(tile_k, std::max(lanes, kernels.rows) * std::max(p.dim_qk, p.dim_v)));
+  const int64_t dim = round_up(std::max(p.dim_qk, p.dim_v), kernels.step);
+  staging = arena.take<T>(std::max(tile_k, std::max(lanes, kernels.rows) * dim));
   visible.begin = arena.take<int32_t>(lanes);
   visible.end = arena.take<int32_t>(lanes);
 }
 
-// Keys that nobody in the panel sees are left out at both ends of the tile, in steps of whole left panels and of whole
+// Keys that nobody in the panel sees are left out at both ends of the tile, in units of whole left panels, steps and
 // dropout groups: on the diagonal that is half of the work.
-static Range trimmed(Range tile, Range seen, int64_t rows) {
-  const int64_t unit = 16 % rows == 0 ? 16 : 16 * rows;
+static Range trimmed(Range tile, Range seen, int64_t unit) {
   const int64_t begin = std::max(tile.begin, tile.begin + (seen.begin - tile.begin) / unit * unit);
   return {begin, std::min(tile.end, begin + round_up(seen.end - begin, unit))};
 }
 
-template <class T>
-void Panel<T>::compute_scores(const Problem& p, const Head& head, Range new_queries, Range tile, const T* q_right,
-                              const T* k_left) {
+template <class T, class E>
+void Panel<T, E>::compute_scores(const Problem& p, const Head& head, Range new_queries, Range tile, const E* q_right,
+                                 const E* k_left) {
   queries = new_queries;
-  keys = trimmed(tile, keys_of_queries(p, head.seq, queries), kernels.rows);
+  keys = trimmed(tile, keys_of_queries(p, head.seq, queries), std::lcm(16, std::lcm(kernels.rows, kernels.step)));
   first_key = keys.begin - tile.begin;
-  kernels.multiply(keys.size(), p.dim_qk, k_left + first_key * p.dim_qk, p.dim_qk * kernels.rows, q_right, s,
-                   Into::overwrite);
-  if (cap_slope) kernels.softcap(keys.size(), s, static_cast<T>(p.softcap), cap_slope);
+  const int64_t dim = round_up(p.dim_qk, kernels.step);
+  kernels.multiply(keys.size(), p.dim_qk, k_left + first_key * dim, dim * kernels.rows, q_right, s, Into::overwrite);
+  apply_scale(p);
   if (p.slopes) apply_alibi(p, head);
   if (p.bias) apply_bias(p, head);
   find_visible(p, head);
@@ -44,8 +47,19 @@ void Panel<T>::compute_scores(const Problem& p, const Head& head, Range new_quer
   if (keep) draw_dropout(p, head);
 }
 
-template <class T>
-void Panel<T>::apply_alibi(const Problem& p, const Head& head) {
+// Left to the softmax, which has it for free, unless something has to be added to the scores before.
+template <class T, class E>
+void Panel<T, E>::apply_scale(const Problem& p) {
+  scale = static_cast<T>(p.scale);
+  const bool now = p.softcap > 0 || p.slopes || p.bias || !(scale > 0);
+  if (!now) return;
+  if (cap_slope) kernels.softcap(keys.size(), s, scale, static_cast<T>(p.softcap), cap_slope);
+  else kernels.multiply_scores(keys.size(), s, scale);
+  scale = 1;
+}
+
+template <class T, class E>
+void Panel<T, E>::apply_alibi(const Problem& p, const Head& head) {
   const T slope = static_cast<const float*>(p.slopes.data)[p.slopes.at(head.b, head.h)];
   for (int64_t k = 0; k < keys.size(); ++k) {
     const T distance = static_cast<T>(queries.begin + head.seq.shift - keys.begin - k);
@@ -54,8 +68,8 @@ void Panel<T>::apply_alibi(const Problem& p, const Head& head) {
   }
 }
 
-template <class T>
-void Panel<T>::apply_bias(const Problem& p, const Head& head) {
+template <class T, class E>
+void Panel<T, E>::apply_bias(const Problem& p, const Head& head) {
   for (int64_t q = 0; q < queries.size(); ++q) {
     load_row(p.bias.data, p.bias.dtype, p.bias.at(head.b, head.h, queries.begin + q) + keys.begin, keys.size(),
              staging);
@@ -63,8 +77,8 @@ void Panel<T>::apply_bias(const Problem& p, const Head& head) {
   }
 }
 
-template <class T>
-void Panel<T>::find_visible(const Problem& p, const Head& head) {
+template <class T, class E>
+void Panel<T, E>::find_visible(const Problem& p, const Head& head) {
   visible.complete = !p.mask && tile_kind(p, head.seq, queries, keys) == TileKind::full;
   visible.mask = nullptr;
   if (p.mask) {
@@ -79,8 +93,8 @@ void Panel<T>::find_visible(const Problem& p, const Head& head) {
   }
 }
 
-template <class T>
-void Panel<T>::apply_mask() {
+template <class T, class E>
+void Panel<T, E>::apply_mask() {
   for (int64_t q = 0; q < queries.size(); ++q) {
     const uint8_t* allowed = visible.mask + q * visible.mask_stride;
     for (int64_t k = visible.begin[q]; k < visible.end[q]; ++k) {
@@ -91,8 +105,8 @@ void Panel<T>::apply_mask() {
 }
 
 // Panels and tiles start at multiples of 16, so whole groups of four decisions fall into one and each is drawn once.
-template <class T>
-void Panel<T>::draw_dropout(const Problem& p, const Head& head) {
+template <class T, class E>
+void Panel<T, E>::draw_dropout(const Problem& p, const Head& head) {
   const DropoutStream stream =
       dropout_stream(p.dropout.seed, p.dropout.offset, static_cast<uint32_t>(head.b), static_cast<uint32_t>(head.h));
   const unsigned threshold = dropout_threshold(p.dropout.p);
@@ -109,11 +123,14 @@ void Panel<T>::draw_dropout(const Problem& p, const Head& head) {
   }
 }
 
-template <class T>
-void Panel<T>::add_keys(const T* w, const RowOperand<T>& x, T* c) {
+template <class T, class E>
+void Panel<T, E>::add_keys(const T* w, const RowOperand<E>& x, T* c) {
   const int64_t lanes = kernels.lanes;
-  kernels.multiply(x.source.dim, keys.size(), x.panels + first_key * kernels.rows, x.capacity * kernels.rows, w, c,
-                   Into::add);
+  const E* operand = right;
+  if constexpr (std::is_same_v<T, E>) operand = w;
+  else kernels.to_right(keys.size(), w, right);
+  kernels.multiply(x.source.dim, keys.size(), x.panels + first_key * kernels.rows, x.capacity * kernels.rows, operand,
+                   c, Into::add);
   for (int64_t n = 0; n < x.bad_count; ++n) {
     const int64_t k = x.bad[n] - first_key;
     x.read(x.bad[n], staging);
@@ -123,7 +140,8 @@ void Panel<T>::add_keys(const T* w, const RowOperand<T>& x, T* c) {
   }
 }
 
-template struct Panel<float>;
-template struct Panel<double>;
+template struct Panel<float, float>;
+template struct Panel<double, double>;
+template struct Panel<float, Bf16>;
 
 }  // namespace cuflash::cpu

@@ -24,30 +24,29 @@ inline Source source_of(const ConstRows& from, int64_t b, int64_t h, int64_t fir
 
 // Rows of a tensor as an operand that is summed over rows. A weight of 0 does not keep NaN or Inf out of a sum, so rows that
 // hold one are left out of the panels and added pair by pair, where query and key see each other.
-template <class T>
+template <class E>
 struct RowOperand {
-  T* panels = nullptr;  // [dim / width][capacity][width]
+  E* panels = nullptr;  // [dim / width][capacity][width]
   int64_t capacity = 0;
   int32_t* bad = nullptr;
   int64_t bad_count = 0;
   Source source{};
-  T factor = 1;
 
   RowOperand() = default;
   RowOperand(Arena& arena, int64_t capacity, int64_t dim, int64_t width)
-      : panels(arena.take<T>(capacity * round_up(dim, width))),
+      : panels(arena.take<E>(capacity * round_up(dim, width))),
         capacity(capacity),
         bad(arena.take<int32_t>(capacity)) {}
 
   // Packs by dim on the way, where by_dim is not null.
-  void load(const Kernels<T>& kernels, const Source& from, Side side, T times, T* by_dim, T* staging) {
-    source = from, factor = times;
-    bad_count = kernels.pack(from, side, times, by_dim, panels, capacity, bad, staging);
+  template <class T>
+  void load(const Kernels<T, E>& kernels, const Source& from, Side side, E* by_dim, T* staging) {
+    source = from;
+    bad_count = kernels.pack(from, side, by_dim, panels, capacity, bad, staging);
   }
-  // A row as it was loaded.
+  template <class T>
   void read(int64_t row, T* to) const {
     load_row(source.data, source.dtype, source.offset + row * source.row_stride, source.dim, to);
-    for (int64_t d = 0; d < source.dim; ++d) to[d] *= factor;
   }
 };
 
@@ -64,10 +63,11 @@ struct Visibility {
   }
 };
 
-template <class T>
+template <class T, class E>
 struct Panel {
-  const Kernels<T>& kernels;
+  const Kernels<T, E>& kernels;
   T* s = nullptr;          // [key][lane], -inf where the pair does not see each other
+  T scale = 1;             // what s is still to be multiplied by
   T* cap_slope = nullptr;  // [key][lane], d softcap(s) / ds; null without softcap
   T* keep = nullptr;       // [key][lane], 0 or 1 / (1 - p); null without dropout
   T* staging = nullptr;    // rows on their way
@@ -77,15 +77,18 @@ struct Panel {
   Range queries{}, keys{};
   int64_t first_key = 0;
 
-  Panel(Arena& arena, const Problem& problem, const Kernels<T>& kernels, int64_t tile_k);
+  Panel(Arena& arena, const Problem& problem, const Kernels<T, E>& kernels, int64_t tile_k);
 
-  // s = scores of queries x keys of the tile, which is packed in k_left. q holds the scale already.
-  void compute_scores(const Problem& p, const Head& head, Range queries, Range tile, const T* q_right, const T* k_left);
+  // scale * s = scores of queries x keys of the tile, which is packed in k_left.
+  void compute_scores(const Problem& p, const Head& head, Range queries, Range tile, const E* q_right, const E* k_left);
 
   // c [dim][lane] += sum over keys of x [key][dim] w [key][lane].
-  void add_keys(const T* w, const RowOperand<T>& x, T* c);
+  void add_keys(const T* w, const RowOperand<E>& x, T* c);
 
  private:
+  E* right = nullptr;  // weights as a right operand, where they have to be converted
+
+  void apply_scale(const Problem& p);
   void apply_alibi(const Problem& p, const Head& head);
   void apply_bias(const Problem& p, const Head& head);
   void find_visible(const Problem& p, const Head& head);
@@ -93,7 +96,8 @@ struct Panel {
   void draw_dropout(const Problem& p, const Head& head);
 };
 
-extern template struct Panel<float>;
-extern template struct Panel<double>;
+extern template struct Panel<float, float>;
+extern template struct Panel<double, double>;
+extern template struct Panel<float, Bf16>;
 
 }  // namespace cuflash::cpu

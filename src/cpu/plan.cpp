@@ -6,7 +6,7 @@
 
 namespace cuflash::cpu {
 
-// Dropout groups span 16 keys: key tiles start at multiples of that.
+// Dropout groups span 16 keys: key tiles start at multiples of that, and of the products' step.
 constexpr int64_t kKeyUnit = 16;
 
 static int64_t tile_of(int64_t length, int64_t unit, int64_t most) {
@@ -15,16 +15,16 @@ static int64_t tile_of(int64_t length, int64_t unit, int64_t most) {
 
 // 128 x 128 keeps K, V and the panels in L2 and spreads the packing of K and V over 128 queries. Where that makes few
 // tasks, smaller query tiles: a function of the problem alone, so that no result depends on the number of threads.
-TileShape forward_tile(const Problem& p, int64_t lanes) {
+TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step) {
   constexpr int64_t kEnoughTasks = 16;
-  TileShape shape{tile_of(p.len_q, lanes, 128), tile_of(p.len_k, kKeyUnit, 128)};
+  TileShape shape{tile_of(p.len_q, lanes, 128), tile_of(p.len_k, std::max(kKeyUnit, step), 128)};
   const auto tasks = [&] { return p.batch * p.heads_q * ((p.len_q + shape.q - 1) / shape.q); };
   while (shape.q > 2 * lanes && tasks() < kEnoughTasks) shape.q = round_up(shape.q / 2, lanes);
   return shape;
 }
 
-TileShape backward_tile(const Problem& p, int64_t lanes) {
-  return {tile_of(p.len_q, lanes, 128), tile_of(p.len_k, kKeyUnit, 128)};
+TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step) {
+  return {tile_of(p.len_q, lanes, 128), tile_of(p.len_k, std::max(kKeyUnit, step), 128)};
 }
 
 int64_t TileIndex::rows_of(const Problem& problem, Side side, int64_t b) {

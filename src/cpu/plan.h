@@ -13,8 +13,8 @@ inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1)
 struct TileShape {
   int64_t q, k;
 };
-TileShape forward_tile(const Problem& problem, int64_t lanes);
-TileShape backward_tile(const Problem& problem, int64_t lanes);
+TileShape forward_tile(const Problem& problem, int64_t lanes, int64_t step);
+TileShape backward_tile(const Problem& problem, int64_t lanes, int64_t step);
 
 // Calls body with every tile of [0, length) that meets the range.
 template <class Body>

@@ -9,6 +9,7 @@ namespace cuflash::cpu {
 #if defined(__aarch64__)
 extern const Kernels<float> neon_f32;
 extern const Kernels<double> neon_f64;
+extern const Kernels<float, Bf16> bfmmla_bf16;
 #else
 extern const Kernels<float> baseline_f32;
 extern const Kernels<double> baseline_f64;

@@ -129,23 +129,21 @@ inline void widen_f16(const uint16_t* from, int64_t count, float* to) {
 inline void widen_f16(const uint16_t* from, int64_t count, float* to) { load_row(from, DType::f16, 0, count, to); }
 #endif
 
-// One row of the caller's tensor in T, times factor. Sources are the problem's own type or f32.
-inline void widen_row(const Source& source, int64_t row, float factor, float* to) {
+// One row of the caller's tensor in T. Sources are the problem's own type or f32.
+inline void widen_row(const Source& source, int64_t row, float* to) {
   const int64_t begin = source.offset + row * source.row_stride;
   if (source.dtype == DType::f32) {
-    const float* from = static_cast<const float*>(source.data) + begin;
-    for (int64_t n = 0; n < source.dim; ++n) to[n] = from[n] * factor;
+    __builtin_memcpy(to, static_cast<const float*>(source.data) + begin,
+                     static_cast<size_t>(source.dim) * sizeof(float));
   } else if (source.dtype == DType::bf16) {
     const uint16_t* from = static_cast<const uint16_t*>(source.data) + begin;
-    for (int64_t n = 0; n < source.dim; ++n) to[n] = widen_bf16(from[n]) * factor;
+    for (int64_t n = 0; n < source.dim; ++n) to[n] = widen_bf16(from[n]);
   } else {
     widen_f16(static_cast<const uint16_t*>(source.data) + begin, source.dim, to);
-    for (int64_t n = 0; n < source.dim; ++n) to[n] *= factor;
   }
 }
-inline void widen_row(const Source& source, int64_t row, double factor, double* to) {
+inline void widen_row(const Source& source, int64_t row, double* to) {
   load_row(source.data, source.dtype, source.offset + row * source.row_stride, source.dim, to);
-  for (int64_t n = 0; n < source.dim; ++n) to[n] *= factor;
 }
 
 // out [column][row] = in [row][column].
@@ -234,13 +232,13 @@ struct RowGroup {
 
 // Rows first .. first + kWidth - 1: where they lie, if nothing has to be done to them, otherwise staged.
 template <int kWidth, class T>
-RowGroup<T> rows_at(const Source& source, int64_t first, T factor, T* staging) {
+RowGroup<T> rows_at(const Source& source, int64_t first, T* staging) {
   constexpr DType kOwn = sizeof(T) == 8 ? DType::f64 : DType::f32;
-  if (source.dtype == kOwn && factor == 1 && first + kWidth <= source.count)
+  if (source.dtype == kOwn && first + kWidth <= source.count)
     return {static_cast<const T*>(source.data) + source.offset + first * source.row_stride, source.row_stride};
   for (int64_t r = 0; r < kWidth; ++r) {
     T* row = staging + r * source.dim;
-    if (first + r < source.count) widen_row(source, first + r, factor, row);
+    if (first + r < source.count) widen_row(source, first + r, row);
     else
       for (int64_t d = 0; d < source.dim; ++d) row[d] = 0;
   }
@@ -248,11 +246,11 @@ RowGroup<T> rows_at(const Source& source, int64_t first, T factor, T* staging) {
 }
 
 template <int kWidth, class T>
-int64_t pack_panels(const Source& source, T factor, T* by_dim, T* by_row, int64_t capacity, int32_t* bad, T* staging) {
+int64_t pack_panels(const Source& source, T* by_dim, T* by_row, int64_t capacity, int32_t* bad, T* staging) {
   const int64_t dim = source.dim;
   int64_t bad_rows = 0;
   for (int64_t first = 0; first < source.count; first += kWidth) {
-    const RowGroup<T> rows = rows_at<kWidth>(source, first, factor, staging);
+    const RowGroup<T> rows = rows_at<kWidth>(source, first, staging);
     if (by_dim) transpose<kWidth>(dim, rows.first, rows.stride, by_dim + first * dim, kWidth);
     if (!by_row) continue;
     for (int64_t r = first; r < source.count && r < first + kWidth; ++r) {
@@ -270,27 +268,27 @@ int64_t pack_panels(const Source& source, T factor, T* by_dim, T* by_row, int64_
 }
 
 template <class T>
-int64_t pack(const Source& source, Side side, T factor, T* by_dim, T* by_row, int64_t capacity, int32_t* bad,
-             T* staging) {
-  return side == Side::left ? pack_panels<V<T>::kRows>(source, factor, by_dim, by_row, capacity, bad, staging)
-                            : pack_panels<V<T>::kLanes>(source, factor, by_dim, by_row, capacity, bad, staging);
+int64_t pack(const Source& source, Side side, T* by_dim, T* by_row, int64_t capacity, int32_t* bad, T* staging) {
+  return side == Side::left ? pack_panels<V<T>::kRows>(source, by_dim, by_row, capacity, bad, staging)
+                            : pack_panels<V<T>::kLanes>(source, by_dim, by_row, capacity, bad, staging);
 }
 
 // One vector column at a time: the exponential needs its registers for constants, and the processor overlaps the rows.
 template <class T>
-void softmax(int64_t keys, T* s, T* m, T* l, T* o, int64_t dim) {
+void softmax(int64_t keys, T* s, T scale, T* m, T* l, T* o, int64_t dim) {
   constexpr int kVectors = V<T>::kVectors, kWidth = V<T>::kWidth, kLanes = V<T>::kLanes;
   Vec<T> top[kVectors];
-  for (int v = 0; v < kVectors; ++v) top[v] = at(m + v * kWidth);
+  for (int v = 0; v < kVectors; ++v) top[v] = Vec<T>{} - V<T>::kInfinity;
   for (int64_t k = 0; k < keys; ++k)
     for (int v = 0; v < kVectors; ++v)
       top[v] = larger(at(s + k * kLanes + v * kWidth), top[v]);  // the sum carries a NaN
   for (int v = 0; v < kVectors; ++v) {
+    top[v] = larger(top[v] * scale, at(m + v * kWidth));
     // Nothing seen yet: subtracting -inf would give NaN, 0 stands in for it.
     const Vec<T> reference = top[v] == -V<T>::kInfinity ? Vec<T>{} : top[v];
     Vec<T> sum = {};
     for (T* column = s + v * kWidth; column < s + keys * kLanes; column += kLanes) {
-      const Vec<T> p = exp_of(at(column) - reference);
+      const Vec<T> p = exp_of(at(column) * scale - reference);
       at(column) = p;
       sum += p;
     }
@@ -309,13 +307,14 @@ void softmax(int64_t keys, T* s, T* m, T* l, T* o, int64_t dim) {
 }
 
 template <class T>
-void differentiate(int64_t keys, T* s, T* dp, const T* lse, const T* delta, const T* keep, const T* cap_slope) {
+void differentiate(int64_t keys, T* s, T scale, T* dp, const T* lse, const T* delta, const T* keep,
+                   const T* cap_slope) {
   constexpr int kWidth = V<T>::kWidth, kLanes = V<T>::kLanes;
   for (int64_t lane = 0; lane < kLanes; lane += kWidth) {
     const Vec<T> row_lse = at(lse + lane), row_delta = at(delta + lane);
     for (int64_t n = lane; n < keys * kLanes; n += kLanes) {
       const Vec<T> score = at(s + n);
-      Vec<T> probability = exp_of(score - row_lse);
+      Vec<T> probability = exp_of(score * scale - row_lse);
       Vec<T> gradient = at(dp + n);
       if (keep) gradient *= at(keep + n);
       gradient = probability * (gradient - row_delta);
@@ -375,9 +374,14 @@ inline Vec<double> tanh_of(Vec<double> x) {
 }
 
 template <class T>
-void softcap(int64_t keys, T* s, T cap, T* slope) {
+void multiply_scores(int64_t keys, T* s, T scale) {
+  for (int64_t n = 0; n < keys * V<T>::kLanes; n += V<T>::kWidth) at(s + n) *= scale;
+}
+
+template <class T>
+void softcap(int64_t keys, T* s, T scale, T cap, T* slope) {
   for (int64_t n = 0; n < keys * V<T>::kLanes; n += V<T>::kWidth) {
-    const Vec<T> bent = tanh_of(at(s + n) / cap);
+    const Vec<T> bent = tanh_of(at(s + n) * scale / cap);
     at(s + n) = cap * bent;
     if (slope) at(slope + n) = T{1} - bent * bent;
   }
@@ -385,6 +389,17 @@ void softcap(int64_t keys, T* s, T cap, T* slope) {
 
 template <class T>
 constexpr Kernels<T> table() {
-  return {V<T>::kRows,      V<T>::kLanes, multiply<T>, pack<T>, softmax<T>,
-          differentiate<T>, flip<T>,      unpack<T>,   hide<T>, softcap<T>};
+  return {.rows = V<T>::kRows,
+          .lanes = V<T>::kLanes,
+          .step = 1,
+          .multiply = multiply<T>,
+          .pack = pack<T>,
+          .to_right = nullptr,
+          .flip = flip<T>,
+          .softmax = softmax<T>,
+          .differentiate = differentiate<T>,
+          .unpack = unpack<T>,
+          .hide = hide<T>,
+          .multiply_scores = multiply_scores<T>,
+          .softcap = softcap<T>};
 }
