@@ -92,7 +92,7 @@ TEST(ExtraMemory, WorkspaceIsLinearInTheLength) {
   const Sample s4096 = sample(4096), s8192 = sample(8192), s16384 = sample(16384);
   expect_linear("workspace", s4096, s16384, 0);
   EXPECT_LE(s16384.backward - s8192.backward, 2 * (s8192.backward - s4096.backward));
-  EXPECT_LE(s16384.forward - s8192.forward, 2 * (s8192.forward - s4096.forward));
+  EXPECT_LE(s16384.forward, 2 * s4096.forward);  // tiles of one worker each: the length hardly matters
 }
 
 TEST(ExtraMemory, MeasuredPeakIsLinearInTheLength) {

@@ -21,12 +21,12 @@ struct ForwardScratch {
   int64_t dim_v;   // rounded up to whole left panels
   E* k;            // left, by dim
   RowOperand<E> v;
-  E* q;          // right, by dim: [panel][dim_qk][lane]
-  T* o;          // [panel][dim_v][lane], not yet divided by l
-  T* m;          // [panel][lane]: the largest score so far
-  T* l;          // [panel][lane]: the sum of exp(s - m) so far
-  T* inverse_l;  // [lane]
-  T* scratch;    // [dim_v][lane]
+  E* q;             // right, by dim: [panel][dim_qk][lane]
+  T* o;             // [panel][dim_v][lane], not yet divided by l
+  T* m;             // [panel][lane]: the largest s so far
+  T* l;             // [panel][lane]: the sum of exp(scale (s - m)) so far
+  T *factor, *lse;  // [lane]: the results of finished rows
+  T* scratch;       // [dim_v][lane]
 
   ForwardScratch(Arena& arena, const Problem& p, const Kernels<T, E>& kernels, TileShape shape)
       : panel(arena, p, kernels, shape.k), dim_v(round_up(p.dim_v, kernels.rows)) {
@@ -37,7 +37,8 @@ struct ForwardScratch {
     o = arena.take<T>(shape.q * dim_v);
     m = arena.take<T>(shape.q);
     l = arena.take<T>(shape.q);
-    inverse_l = arena.take<T>(kernels.lanes);
+    factor = arena.take<T>(kernels.lanes);
+    lse = arena.take<T>(kernels.lanes);
     scratch = arena.take<T>(kernels.lanes * p.dim_v);
   }
 };
@@ -49,10 +50,8 @@ void start(const ForwardProblem& p, const Head& head, Range queries, ForwardScra
   kernels.pack(source_of(p.q, head.b, head.h, head.seq.q_begin, queries, p.dim_qk), Side::right, w.q, nullptr, 0,
                nullptr, w.panel.staging);
   std::fill_n(w.o, padded * w.dim_v, T{0});
-  // The sink is a score that takes part in the sum and has no value.
-  const T sink = static_cast<T>(p.sink ? load_element(p.sink.data, p.sink.dtype, p.sink.at(0, head.h)) : -INFINITY);
-  std::fill_n(w.m, padded, sink);
-  std::fill_n(w.l, padded, sink == -INFINITY ? T{0} : T{1});
+  std::fill_n(w.m, padded, -std::numeric_limits<T>::infinity());
+  std::fill_n(w.l, padded, T{0});
 }
 
 // The online softmax of one panel over one tile of keys.
@@ -88,22 +87,43 @@ void attend(const ForwardProblem& p, const Head& head, Range tile, int64_t tile_
   });
 }
 
+// What is left to do for a row: o times factor is its result.
+template <class T>
+struct RowEnd {
+  T factor, lse;
+};
+
+// m is in units of 1 / scale. The sink is a score that takes part in the sum and has no value.
+template <class T>
+RowEnd<T> end_of_row(T m, T l, T scale, T sink) {
+  const T largest = l == 0 ? -std::numeric_limits<T>::infinity() : m * scale;
+  const T top = std::max(largest, sink);
+  if (l == 0 && top == largest) return {0, top};  // NaN in l goes on
+  const auto weight = [&](T score) { return score == top ? T{1} : std::exp(score - top); };
+  const T total = l * weight(largest) + weight(sink);
+  return {weight(largest) / total, top + std::log(total)};
+}
+
 // The first `computed` rows of `written` have results, the rest lies beyond the sequence's length.
 template <class T, class E>
 void store(const ForwardProblem& p, const Head& head, Range written, int64_t computed, ForwardScratch<T, E>& w) {
   const Kernels<T, E>& kernels = w.panel.kernels;
+  const T sink = static_cast<T>(p.sink ? load_element(p.sink.data, p.sink.dtype, p.sink.at(0, head.h)) : -INFINITY);
   T* rows = w.panel.staging;  // [lane][dim_v]
   for (int64_t q = 0; q < written.size(); ++q) {
     const int64_t lane = q % kernels.lanes, row = head.seq.q_begin + written.begin + q;
     if (lane == 0 && q < computed) {
-      for (int64_t n = 0; n < kernels.lanes; ++n) w.inverse_l[n] = 1 / w.l[q + n];
-      kernels.unpack(p.dim_v, w.o + q * w.dim_v, w.inverse_l, w.scratch, rows);
+      for (int64_t n = 0; n < kernels.lanes; ++n) {
+        const RowEnd<T> end = end_of_row(w.m[q + n], w.l[q + n], w.panel.scale, sink);
+        w.factor[n] = end.factor, w.lse[n] = end.lse;
+      }
+      kernels.unpack(p.dim_v, w.o + q * w.dim_v, w.factor, w.scratch, rows);
     }
-    const bool seen = q < computed && w.l[q] != 0;
+    const bool seen = q < computed && w.lse[lane] != -std::numeric_limits<T>::infinity();
     if (!seen) std::fill_n(rows + lane * p.dim_v, p.dim_v, T{0});
     store_row(p.o.data, p.o.dtype, p.o.at(head.b, head.h, row), p.dim_v, rows + lane * p.dim_v);
     if (!p.lse) continue;
-    const T lse = seen ? w.m[q] + std::log(w.l[q]) : -std::numeric_limits<T>::infinity();
+    const T lse = seen ? w.lse[lane] : -std::numeric_limits<T>::infinity();
     store_row(p.lse.data, p.lse.dtype, p.lse.at(head.b, head.h, row), 1, &lse);
   }
 }

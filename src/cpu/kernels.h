@@ -56,7 +56,7 @@ struct Kernels {
   // w [key][lane] as a left operand that sums over queries: [key / rows][capacity][rows], at depth `first`.
   void (*flip)(int64_t keys, const T* w, E* left, int64_t capacity, int64_t first);
 
-  // s becomes exp(scale s - max), m and l go on, o [dim][lane] shrinks with the maximum's growth. scale > 0.
+  // s becomes exp(scale (s - max)), m = max and l go on, o [dim][lane] shrinks with the maximum's growth. scale > 0.
   void (*softmax)(int64_t keys, T* s, T scale, T* m, T* l, T* o, int64_t dim);
 
   // From scores, dP and the row's lse and delta: s becomes drop(P), dp becomes dS (times cap_slope where given). scale > 0.

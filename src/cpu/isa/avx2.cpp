@@ -9,6 +9,7 @@ namespace avx2 {
 
 constexpr int kVectorBytes = 32;
 constexpr int kFloatRows = 6, kFloatVectors = 2;
+constexpr int kExpAtOnce = 2;
 constexpr int kDoubleRows = 3, kDoubleVectors = 4;
 
 #include "cpu/isa/vector_kernels.h"

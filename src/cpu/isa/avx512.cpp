@@ -9,6 +9,7 @@ namespace avx512 {
 
 constexpr int kVectorBytes = 64;
 constexpr int kFloatRows = 8, kFloatVectors = 2;
+constexpr int kExpAtOnce = 4;
 constexpr int kDoubleRows = 8, kDoubleVectors = 2;
 
 #include "cpu/isa/vector_kernels.h"

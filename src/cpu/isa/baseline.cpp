@@ -7,6 +7,7 @@ namespace baseline {
 
 constexpr int kVectorBytes = 16;
 constexpr int kFloatRows = 2, kFloatVectors = 4;
+constexpr int kExpAtOnce = 2;
 constexpr int kDoubleRows = 1, kDoubleVectors = 8;
 
 #include "cpu/isa/vector_kernels.h"

@@ -11,6 +11,7 @@ namespace bfmmla {
 
 constexpr int kVectorBytes = 16;
 constexpr int kFloatRows = 4, kFloatVectors = 4;
+constexpr int kExpAtOnce = 4;
 constexpr int kDoubleRows = 2, kDoubleVectors = 8;
 
 #include "cpu/isa/vector_kernels.h"
@@ -33,6 +34,7 @@ inline float32x4_t second_row(float32x4_t a, float32x4_t b) {
 // 8 rows x 8 lanes at a time: 16 sums in registers.
 void multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stride, const Bf16* right, float* c,
                    Into into) {
+  const int64_t whole = (depth + kStep - 1) / kStep * kStep;
   for (; m > 0; m -= kRows, left += left_stride, c += kRows * kLanes) {
     for (int half = 0; half < kLanes; half += 8) {
       float32x4_t sum[4][4];
@@ -40,14 +42,12 @@ void multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stri
         for (auto& block : row) block = vdupq_n_f32(0);
       const Bf16* a = left;
       const Bf16* b = right + half * kGroup;
-      for (int64_t d = 0; d < depth; d += kStep) {
-        for (int group = 0; group < kStep; group += kGroup, a += kRows * kGroup, b += kLanes * kGroup) {
-          bfloat16x8_t queries[4];
-          for (int n = 0; n < 4; ++n) queries[n] = load(b + 8 * n);
-          for (int r = 0; r < 4; ++r) {
-            const bfloat16x8_t keys = load(a + 8 * r);
-            for (int n = 0; n < 4; ++n) sum[r][n] = vbfmmlaq_f32(sum[r][n], keys, queries[n]);
-          }
+      for (int64_t d = 0; d < whole; d += kGroup, a += kRows * kGroup, b += kLanes * kGroup) {
+        bfloat16x8_t queries[4];
+        for (int n = 0; n < 4; ++n) queries[n] = load(b + 8 * n);
+        for (int r = 0; r < 4; ++r) {
+          const bfloat16x8_t keys = load(a + 8 * r);
+          for (int n = 0; n < 4; ++n) sum[r][n] = vbfmmlaq_f32(sum[r][n], keys, queries[n]);
         }
       }
       for (int r = 0; r < 4; ++r) {

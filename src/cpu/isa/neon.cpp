@@ -9,6 +9,7 @@ namespace neon {
 
 constexpr int kVectorBytes = 16;
 constexpr int kFloatRows = 4, kFloatVectors = 4;
+constexpr int kExpAtOnce = 4;
 constexpr int kDoubleRows = 2, kDoubleVectors = 8;
 
 #include "cpu/isa/vector_kernels.h"

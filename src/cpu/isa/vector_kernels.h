@@ -2,8 +2,8 @@
 // same inline function compiled for two processors must never meet at link time. For that reason, too, nothing of the
 // standard library is used here but <cstdint>-like headers without code.
 //
-// Before the include: kVectorBytes, and kFloatRows, kFloatVectors, kDoubleRows, kDoubleVectors: the block of C that is
-// held in registers, rows x vectors.
+// Before the include: kVectorBytes; kFloatRows, kFloatVectors, kDoubleRows, kDoubleVectors, the block of C that is
+// held in registers, rows x vectors; kExpAtOnce, how many vectors of exponentials are computed together.
 
 template <class T>
 struct Shape;
@@ -37,47 +37,7 @@ inline Vec<T> at(const T* p) {
   return *reinterpret_cast<const Vec<T>*>(p);
 }
 
-// larger: the maximum, never NaN unless both are. at_most: the minimum, NaN where x is NaN. zero_below: 0 where x is below
-// the limit, y elsewhere and for NaN. In plain vector code GCC 12 spends up to ten instructions on each of these.
-#if defined(__aarch64__)
-inline Vec<float> larger(Vec<float> a, Vec<float> b) { return vmaxnmq_f32(a, b); }
-inline Vec<double> larger(Vec<double> a, Vec<double> b) { return vmaxnmq_f64(a, b); }
-inline Vec<float> at_most(Vec<float> x, float limit) { return vminq_f32(x, vdupq_n_f32(limit)); }
-inline Vec<float> zero_below(Vec<float> y, Vec<float> x, float limit) {
-  return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(y), vcltq_f32(x, vdupq_n_f32(limit))));
-}
-#else
-template <class Vector>
-inline Vector larger(Vector a, Vector b) {
-  return a > b ? a : b;
-}
-inline Vec<float> at_most(Vec<float> x, float limit) { return x > limit ? Vec<float>{} + limit : x; }
-inline Vec<float> zero_below(Vec<float> y, Vec<float> x, float limit) { return x < limit ? Vec<float>{} : y; }
-#endif
-
-// exp for x <= 0 in all that matters. Exactly 1 for 0, exactly 0 for -inf and below the smallest normal number, NaN for
-// NaN. e^x = 2^n 2^r with n = round(x log2 e) and r in [-1/2, 1/2]; the polynomial, fitted to relative error, leaves
-// 1.6e-8. r is computed by one fused operation: its error grows with |x|, but e^x shrinks faster.
-inline Vec<float> exp_of(Vec<float> x) {
-  typedef unsigned Bits __attribute__((vector_size(kVectorBytes), may_alias));
-  constexpr float kLog2E = 0x1.715476p+0f, kRound = 0x1.8p23f;  // adding kRound leaves round(x) in the low bits
-  const Vec<float> bounded = at_most(x, 88.0f);
-  const Vec<float> shifted = bounded * kLog2E + kRound;
-  const Vec<float> minus_r = (shifted - kRound) - bounded * kLog2E;
-  // In pairs: fewer copies of constants than Horner's scheme, and half its latency.
-  const Vec<float> square = minus_r * minus_r;
-  const Vec<float> low = 1.0f - 0x1.62e43p-1f * minus_r;
-  const Vec<float> middle = 0x1.ebfbdap-3f - 0x1.c6aed4p-5f * minus_r;
-  const Vec<float> high = 0x1.3b2dbcp-7f - 0x1.5f456cp-10f * minus_r + 0x1.41d334p-13f * square;
-  const Vec<float> p = low + square * (middle + square * high);
-  const Bits exponent = ((Bits)shifted << 23) + (127u << 23);
-  return zero_below(p * (Vec<float>)exponent, x, -87.33f);
-}
-inline Vec<double> exp_of(Vec<double> x) {
-  Vec<double> y;
-  for (int n = 0; n < V<double>::kWidth; ++n) y[n] = __builtin_exp(x[n]);
-  return y;
-}
+#include "cpu/isa/exponential.h"
 
 template <class T>
 void multiply(int64_t m, int64_t depth, const T* left, int64_t left_stride, const T* right, T* c, Into into) {
@@ -273,25 +233,31 @@ int64_t pack(const Source& source, Side side, T* by_dim, T* by_row, int64_t capa
                             : pack_panels<V<T>::kLanes>(source, by_dim, by_row, capacity, bad, staging);
 }
 
-// One vector column at a time: the exponential needs its registers for constants, and the processor overlaps the rows.
+// A few rows of one vector column at a time: the exponential needs its registers for constants.
 template <class T>
 void softmax(int64_t keys, T* s, T scale, T* m, T* l, T* o, int64_t dim) {
-  constexpr int kVectors = V<T>::kVectors, kWidth = V<T>::kWidth, kLanes = V<T>::kLanes;
+  constexpr int kVectors = V<T>::kVectors, kWidth = V<T>::kWidth, kLanes = V<T>::kLanes, kAtOnce = kExpAtOnce;
   Vec<T> top[kVectors];
-  for (int v = 0; v < kVectors; ++v) top[v] = Vec<T>{} - V<T>::kInfinity;
+  for (int v = 0; v < kVectors; ++v) top[v] = at(m + v * kWidth);
   for (int64_t k = 0; k < keys; ++k)
     for (int v = 0; v < kVectors; ++v)
       top[v] = larger(at(s + k * kLanes + v * kWidth), top[v]);  // the sum carries a NaN
   for (int v = 0; v < kVectors; ++v) {
-    top[v] = larger(top[v] * scale, at(m + v * kWidth));
     // Nothing seen yet: subtracting -inf would give NaN, 0 stands in for it.
     const Vec<T> reference = top[v] == -V<T>::kInfinity ? Vec<T>{} : top[v];
     Vec<T> sum = {};
-    for (T* column = s + v * kWidth; column < s + keys * kLanes; column += kLanes) {
-      const Vec<T> p = exp_of(at(column) * scale - reference);
-      at(column) = p;
-      sum += p;
-    }
+    T* column = s + v * kWidth;
+    const auto take = [&]<int kCount>(Count<kCount>) {
+      Vec<T> p[kCount];
+      for (int n = 0; n < kCount; ++n) p[n] = at(column + n * kLanes) - reference;
+      exp_each(p, scale);
+      for (int n = 0; n < kCount; ++n) at(column + n * kLanes) = p[n];
+      for (int n = 0; n < kCount; ++n) sum += p[n];
+      column += kCount * kLanes;
+    };
+    int64_t k = 0;
+    for (; k + kAtOnce <= keys; k += kAtOnce) take(Count<kAtOnce>());
+    for (; k < keys; ++k) take(Count<1>());
     const Vec<T> old = at(m + v * kWidth);
     at(m + v * kWidth) = top[v];
     bool grew = false;
@@ -300,31 +266,43 @@ void softmax(int64_t keys, T* s, T scale, T* m, T* l, T* o, int64_t dim) {
       at(l + v * kWidth) += sum;
       continue;
     }
-    const Vec<T> shrink = exp_of(old - reference);
-    at(l + v * kWidth) = at(l + v * kWidth) * shrink + sum;
-    for (int64_t d = 0; d < dim; ++d) at(o + d * kLanes + v * kWidth) *= shrink;
+    Vec<T> shrink[1] = {old - reference};
+    exp_each(shrink, scale);
+    at(l + v * kWidth) = at(l + v * kWidth) * shrink[0] + sum;
+    for (int64_t d = 0; d < dim; ++d) at(o + d * kLanes + v * kWidth) *= shrink[0];
   }
 }
 
 template <class T>
 void differentiate(int64_t keys, T* s, T scale, T* dp, const T* lse, const T* delta, const T* keep,
                    const T* cap_slope) {
-  constexpr int kWidth = V<T>::kWidth, kLanes = V<T>::kLanes;
+  constexpr int kWidth = V<T>::kWidth, kLanes = V<T>::kLanes, kAtOnce = kExpAtOnce;
   for (int64_t lane = 0; lane < kLanes; lane += kWidth) {
     const Vec<T> row_lse = at(lse + lane), row_delta = at(delta + lane);
-    for (int64_t n = lane; n < keys * kLanes; n += kLanes) {
-      const Vec<T> score = at(s + n);
-      Vec<T> probability = exp_of(score * scale - row_lse);
-      Vec<T> gradient = at(dp + n);
-      if (keep) gradient *= at(keep + n);
-      gradient = probability * (gradient - row_delta);
-      if (cap_slope) gradient *= at(cap_slope + n);
-      if (keep) probability *= at(keep + n);
-      // A hidden pair has no weight and no gradient, whatever NaN its key or its query brought here.
-      const auto hidden = score == -V<T>::kInfinity;
-      at(dp + n) = hidden ? Vec<T>{} : gradient;
-      at(s + n) = hidden ? Vec<T>{} : probability;
-    }
+    const auto take = [&]<int kCount>(int64_t first, Count<kCount>) {
+      Vec<T> p[kCount];
+      for (int n = 0; n < kCount; ++n) {
+        // The product is rounded as the forward pass rounded it into lse: a row's largest score, however large, cancels.
+        const Vec<T> score = rounded(at(s + first + n * kLanes) * scale);
+        p[n] = at_most(score - row_lse, T{0});  // no weight exceeds 1, however coarsely huge scores are rounded
+      }
+      exp_each(p, T{1});
+      for (int n = 0; n < kCount; ++n) {
+        const int64_t at_n = first + n * kLanes;
+        Vec<T> probability = p[n], gradient = at(dp + at_n);
+        if (keep) gradient *= at(keep + at_n);
+        gradient = probability * (gradient - row_delta);
+        if (cap_slope) gradient *= at(cap_slope + at_n);
+        if (keep) probability *= at(keep + at_n);
+        // A hidden pair has no weight and no gradient, whatever NaN its key or its query brought here.
+        const Vec<T> score = at(s + at_n);
+        at(dp + at_n) = zero_if_hidden(gradient, score);
+        at(s + at_n) = zero_if_hidden(probability, score);
+      }
+    };
+    int64_t k = 0;
+    for (; k + kAtOnce <= keys; k += kAtOnce) take(lane + k * kLanes, Count<kAtOnce>());
+    for (; k < keys; ++k) take(lane + k * kLanes, Count<1>());
   }
 }
 
@@ -352,25 +330,6 @@ void hide(int64_t keys, T* s, const int32_t* begin, const int32_t* end) {
   constexpr int kLanes = V<T>::kLanes;
   for (int32_t k = 0; k < static_cast<int32_t>(keys); ++k, s += kLanes)
     for (int n = 0; n < kLanes; ++n) s[n] = ((k >= begin[n]) & (k < end[n])) ? s[n] : -V<T>::kInfinity;
-}
-
-// tanh(x): its series up to x^13 below 0.5, 1 - 2 / (e^2x + 1) above. Relative error under 3e-7.
-inline Vec<float> tanh_of(Vec<float> x) {
-  const Vec<float> magnitude = x < 0 ? -x : x;
-  const Vec<float> z = x * x;
-  Vec<float> p = Vec<float>{} + 21844.0f / 6081075;
-  p = p * z - 1382.0f / 155925;
-  p = p * z + 62.0f / 2835;
-  p = p * z - 17.0f / 315;
-  p = p * z + 2.0f / 15;
-  p = p * z - 1.0f / 3;
-  const Vec<float> small = x + x * z * p;
-  const Vec<float> large = 1.0f - 2.0f / (exp_of(2.0f * magnitude) + 1.0f);
-  return magnitude < 0.5f ? small : x < 0 ? -large : large;
-}
-inline Vec<double> tanh_of(Vec<double> x) {
-  for (int n = 0; n < V<double>::kWidth; ++n) x[n] = __builtin_tanh(x[n]);
-  return x;
 }
 
 template <class T>
