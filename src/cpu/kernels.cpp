@@ -7,6 +7,10 @@
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include "cpu/isa/isa.h"
@@ -25,6 +29,24 @@ struct Isa {
 
 constexpr bool always() { return true; }
 
+#if defined(__x86_64__)
+bool has_avx512() { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("f16c"); }
+
+// Tile registers need the kernel's permission, which a process asks for once; it may be refused.
+bool has_amx() {
+  static const bool granted = [] {
+    if (!has_avx512() || !__builtin_cpu_supports("avx512bw")) return false;
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAvx512Bf16 = 1u << 5;
+    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & kAmxBf16) || !(edx & kAmxTile)) return false;
+    if (!__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) || !(eax & kAvx512Bf16)) return false;
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  }();
+  return granted;
+}
+#endif
+
 // Best last.
 const Isa kIsas[] = {
 #if defined(__aarch64__)
@@ -37,8 +59,8 @@ const Isa kIsas[] = {
     {"avx2",
      [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); },
      avx2_f32, avx2_f64},
-    {"avx512", [] { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("f16c"); }, avx512_f32,
-     avx512_f64},
+    {"avx512", has_avx512, avx512_f32, avx512_f64},
+    {"amx", has_amx, avx512_f32, avx512_f64, &amx_bf16},
 #endif
 };
 

@@ -17,6 +17,7 @@ extern const Kernels<double> baseline_f64;
 #if defined(__x86_64__)
 extern const Kernels<float> avx2_f32, avx512_f32;
 extern const Kernels<double> avx2_f64, avx512_f64;
+extern const Kernels<float, Bf16> amx_bf16;
 #endif
 
 }  // namespace cuflash::cpu

@@ -1,0 +1,271 @@
+// x86-64 with AMX: a tile instruction multiplies 16 rows x 32 depths by 32 depths x 16 lanes of bf16 and sums in f32.
+// Left operands are [depth / 32][16 rows][32], right ones hold pairs of depths: [depth / 2][32 lanes][2].
+#if defined(__x86_64__)
+#include "cpu/isa/isa.h"
+
+#include <immintrin.h>
+
+namespace cuflash::cpu {
+namespace amx {
+
+constexpr int kVectorBytes = 64;
+constexpr int kFloatRows = 8, kFloatVectors = 2;
+constexpr int kDoubleRows = 8, kDoubleVectors = 2;
+constexpr int kExpAtOnce = 4;
+
+#include "cpu/isa/vector_kernels.h"
+
+constexpr int kRows = 16, kLanes = V<float>::kLanes, kStep = 32;
+
+// Every tile is 16 rows of 64 bytes.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+constexpr TileConfig kTiles;
+
+// The state is given back after each product: threads that keep it are slower to switch.
+struct TileSession {
+  TileSession() { _tile_loadconfig(&kTiles); }
+  ~TileSession() { _tile_release(); }
+};
+
+// 32 rows x 32 lanes: tiles 0 to 3 hold the sums. (The intrinsics may be statements, not expressions.)
+inline void multiply_two_panels(int64_t steps, const Bf16* left, int64_t left_stride, const Bf16* right, float* c,
+                                Into into) {
+  constexpr int64_t kLine = kLanes * sizeof(float);
+  float* second = c + kRows * kLanes;
+  if (into == Into::add) {
+    _tile_loadd(0, c, kLine);
+    _tile_loadd(1, c + 16, kLine);
+    _tile_loadd(2, second, kLine);
+    _tile_loadd(3, second + 16, kLine);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t s = 0; s < steps; ++s, left += kStep * kRows, right += kStep * kLanes) {
+    _tile_loadd(6, right, kLine);
+    _tile_loadd(4, left, kStep * sizeof(Bf16));
+    _tile_loadd(7, right + 32, kLine);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(5, left + left_stride, kStep * sizeof(Bf16));
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, c, kLine);
+  _tile_stored(1, c + 16, kLine);
+  _tile_stored(2, second, kLine);
+  _tile_stored(3, second + 16, kLine);
+}
+
+inline void multiply_one_panel(int64_t steps, const Bf16* left, const Bf16* right, float* c, Into into) {
+  constexpr int64_t kLine = kLanes * sizeof(float);
+  if (into == Into::add) {
+    _tile_loadd(0, c, kLine);
+    _tile_loadd(1, c + 16, kLine);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+  }
+  for (int64_t s = 0; s < steps; ++s, left += kStep * kRows, right += kStep * kLanes) {
+    _tile_loadd(4, left, kStep * sizeof(Bf16));
+    _tile_loadd(6, right, kLine);
+    _tile_loadd(7, right + 32, kLine);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+  }
+  _tile_stored(0, c, kLine);
+  _tile_stored(1, c + 16, kLine);
+}
+
+void multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stride, const Bf16* right, float* c,
+                   Into into) {
+  const TileSession session;
+  const int64_t steps = (depth + kStep - 1) / kStep;
+  for (; m > kRows; m -= 2 * kRows, left += 2 * left_stride, c += 2 * kRows * kLanes)
+    multiply_two_panels(steps, left, left_stride, right, c, into);
+  if (m > 0) multiply_one_panel(steps, left, right, c, into);
+}
+
+// x [16][16] becomes its transpose.
+inline void transpose_words(__m512i (&x)[16]) {
+  __m512i y[16];
+  for (int n = 0; n < 16; n += 2) {
+    y[n] = _mm512_unpacklo_epi32(x[n], x[n + 1]);
+    y[n + 1] = _mm512_unpackhi_epi32(x[n], x[n + 1]);
+  }
+  for (int n = 0; n < 16; n += 4) {
+    x[n] = _mm512_unpacklo_epi64(y[n], y[n + 2]);
+    x[n + 1] = _mm512_unpackhi_epi64(y[n], y[n + 2]);
+    x[n + 2] = _mm512_unpacklo_epi64(y[n + 1], y[n + 3]);
+    x[n + 3] = _mm512_unpackhi_epi64(y[n + 1], y[n + 3]);
+  }
+  // Quarter q of x[4 g + n] is column 4 q + n of rows 4 g to 4 g + 3.
+  for (int n = 0; n < 4; ++n) {
+    const __m512i low = _mm512_shuffle_i32x4(x[n], x[4 + n], 0x88), odd = _mm512_shuffle_i32x4(x[n], x[4 + n], 0xdd);
+    const __m512i high = _mm512_shuffle_i32x4(x[8 + n], x[12 + n], 0x88);
+    const __m512i high_odd = _mm512_shuffle_i32x4(x[8 + n], x[12 + n], 0xdd);
+    y[n] = _mm512_shuffle_i32x4(low, high, 0x88);
+    y[8 + n] = _mm512_shuffle_i32x4(low, high, 0xdd);
+    y[4 + n] = _mm512_shuffle_i32x4(odd, high_odd, 0x88);
+    y[12 + n] = _mm512_shuffle_i32x4(odd, high_odd, 0xdd);
+  }
+  for (int n = 0; n < 16; ++n) x[n] = y[n];
+}
+
+// The first `count` of 32 elements, 0 behind them.
+inline __m512i load_part(const uint16_t* from, int64_t count) {
+  if (count >= 32) return _mm512_loadu_si512(from);
+  return _mm512_maskz_loadu_epi16((__mmask32{1} << count) - 1, from);
+}
+inline void store(Bf16* to, __m512i x) { _mm512_store_si512(to, x); }
+
+inline bool is_finite_bf16(const uint16_t* row, int64_t dim) {
+  const __m512i exponent = _mm512_set1_epi16(0x7f80);
+  __mmask32 bad = 0;
+  for (int64_t d = 0; d < dim; d += 32)
+    bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(load_part(row + d, dim - d), exponent), exponent);
+  return bad == 0;
+}
+
+// 32 rows of the caller's tensor; null where there is none.
+struct RowBlock {
+  const uint16_t* row[32];
+  int64_t dim;
+
+  RowBlock(const Source& source, int64_t first) : dim(source.dim) {
+    for (int n = 0; n < 32; ++n)
+      row[n] = first + n < source.count
+                   ? static_cast<const uint16_t*>(source.data) + source.offset + (first + n) * source.row_stride
+                   : nullptr;
+  }
+  // 32 elements from d on, 0 where there is none.
+  __m512i part(int n, int64_t d) const { return row[n] ? load_part(row[n] + d, dim - d) : _mm512_setzero_si512(); }
+
+  // Rows with NaN or Inf are left out from here on and listed by their number; returns how many.
+  int64_t leave_out_bad(int64_t first, int32_t* bad) {
+    int64_t count = 0;
+    for (int n = 0; n < 32; ++n) {
+      if (!row[n] || is_finite_bf16(row[n], dim)) continue;
+      row[n] = nullptr;
+      bad[count++] = static_cast<int32_t>(first + n);
+    }
+    return count;
+  }
+};
+
+// Two rows of 32 as pairs, columns 0 to 15 and 16 to 31.
+struct Pairs {
+  __m512i low, high;
+  Pairs(__m512i even, __m512i odd) {
+    low = join(_mm512_castsi512_si256(even), _mm512_castsi512_si256(odd));
+    high = join(_mm512_extracti64x4_epi64(even, 1), _mm512_extracti64x4_epi64(odd, 1));
+  }
+  static __m512i join(__m256i even, __m256i odd) {
+    return _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
+  }
+};
+
+void left_by_dim(const RowBlock& rows, int64_t steps, Bf16* to) {
+  for (int n = 0; n < 32; ++n)
+    for (int64_t s = 0; s < steps; ++s)
+      store(to + ((n / kRows * steps + s) * kRows + n % kRows) * kStep, rows.part(n, s * kStep));
+}
+
+void right_by_dim(const RowBlock& rows, int64_t steps, Bf16* to) {
+  for (int64_t s = 0; s < steps; ++s) {
+    for (int half = 0; half < 32; half += 16) {
+      __m512i x[16];
+      for (int n = 0; n < 16; ++n) x[n] = rows.part(half + n, s * kStep);
+      transpose_words(x);
+      for (int n = 0; n < 16; ++n) store(to + (s * 16 + n) * 2 * kLanes + 2 * half, x[n]);
+    }
+  }
+}
+
+// to: of the first dims; the next ones are a whole capacity further.
+void left_by_row(const RowBlock& rows, int64_t capacity, Bf16* to) {
+  for (int64_t d = 0; d < rows.dim; d += 32) {
+    __m512i low[16], high[16];
+    for (int n = 0; n < 16; ++n) {
+      const Pairs pairs(rows.part(2 * n, d), rows.part(2 * n + 1, d));
+      low[n] = pairs.low, high[n] = pairs.high;
+    }
+    transpose_words(low);
+    for (int n = 0; n < 16; ++n) store(to + d * capacity + n * kStep, low[n]);
+    if (d + 16 >= rows.dim) break;
+    transpose_words(high);
+    for (int n = 0; n < 16; ++n) store(to + (d + 16) * capacity + n * kStep, high[n]);
+  }
+}
+
+void right_by_row(const RowBlock& rows, int64_t capacity, Bf16* to) {
+  for (int64_t d = 0; d < rows.dim; d += kLanes) {
+    for (int n = 0; n < 16; ++n) {
+      const Pairs pairs(rows.part(2 * n, d), rows.part(2 * n + 1, d));
+      store(to + d * capacity + n * 2 * kLanes, pairs.low);
+      store(to + d * capacity + n * 2 * kLanes + 32, pairs.high);
+    }
+  }
+}
+
+int64_t pack_bf16(const Source& source, Side side, Bf16* by_dim, Bf16* by_row, int64_t capacity, int32_t* bad, float*) {
+  const int64_t steps = (source.dim + kStep - 1) / kStep;
+  const bool is_left = side == Side::left;
+  int64_t bad_rows = 0;
+  for (int64_t first = 0; first < source.count; first += 32) {
+    RowBlock rows(source, first);
+    if (by_dim) (is_left ? left_by_dim : right_by_dim)(rows, steps, by_dim + first * steps * kStep);
+    if (!by_row) continue;
+    bad_rows += rows.leave_out_bad(first, bad + bad_rows);
+    (is_left ? left_by_row : right_by_row)(rows, capacity, by_row + first * (is_left ? kRows : kLanes));
+  }
+  return bad_rows;
+}
+
+// Two vectors of floats, rounded to nearest even, one behind the other.
+inline __m512i narrow(const float* low, const float* high) {
+  return (__m512i)_mm512_cvtne2ps_pbh(_mm512_load_ps(high), _mm512_load_ps(low));
+}
+
+void to_right(int64_t keys, const float* w, Bf16* right) {
+  alignas(64) uint16_t order[32];
+  for (int n = 0; n < 32; ++n) order[n] = static_cast<uint16_t>(n / 2 + n % 2 * 16);
+  const __m512i interleaved = _mm512_load_si512(order);
+  alignas(64) const float zeros[kLanes] = {};
+  for (int64_t k = 0; k < (keys + kStep - 1) / kStep * kStep; k += 2, right += 2 * kLanes) {
+    const float* even = k < keys ? w + k * kLanes : zeros;
+    const float* odd = k + 1 < keys ? w + (k + 1) * kLanes : zeros;
+    store(right, _mm512_permutexvar_epi16(interleaved, narrow(even, odd)));
+    store(right + 32, _mm512_permutexvar_epi16(interleaved, narrow(even + 16, odd + 16)));
+  }
+}
+
+void flip_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64_t first) {
+  for (int64_t k = 0; k < keys; ++k, w += kLanes)
+    store(left + k / kRows * kRows * capacity + first * kRows + k % kRows * kStep, narrow(w, w + 16));
+}
+
+}  // namespace amx
+
+const Kernels<float, Bf16> amx_bf16 = {.rows = amx::kRows,
+                                       .lanes = amx::kLanes,
+                                       .step = amx::kStep,
+                                       .multiply = amx::multiply_bf16,
+                                       .pack = amx::pack_bf16,
+                                       .to_right = amx::to_right,
+                                       .flip = amx::flip_bf16,
+                                       .softmax = amx::softmax<float>,
+                                       .differentiate = amx::differentiate<float>,
+                                       .unpack = amx::unpack<float>,
+                                       .hide = amx::hide<float>,
+                                       .multiply_scores = amx::multiply_scores<float>,
+                                       .softcap = amx::softcap<float>};
+
+}  // namespace cuflash::cpu
+#endif
