@@ -8,6 +8,7 @@
 #include <memory>
 #include <new>
 
+#include "cpu/workspace.h"
 #include "tests/rejections.h"
 
 namespace {
@@ -58,6 +59,7 @@ using MakeCall = std::function<std::unique_ptr<Call>()>;
 int64_t expect_every_failure_reported(const MakeCall& make_call, cuflash_status otherwise) {
   for (int64_t n = 0;; ++n) {
     const auto call = make_call();
+    cpu::Workspace::release_kept_block();
     failed = 0;
     allocations_left = n;
     const cuflash_status status = call->run();
@@ -89,6 +91,40 @@ TEST_P(Allocation, FailureInARefusalIsReportedToo) {
     return call;
   };
   EXPECT_GT(expect_every_failure_reported(make_refused, CUFLASH_INVALID_ARGUMENT), 0);
+}
+
+TEST_P(Allocation, TheNextCallUsesTheBlockOfTheOneBefore) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "no block is kept, so that this sanitizer sees the end of each";
+#endif
+  EXPECT_EQ(make_call()->run(), CUFLASH_OK);
+  const auto call = make_call();
+  failed = 0, allocations_left = 0;
+  const cuflash_status status = call->run();
+  allocations_left = -1;
+  EXPECT_EQ(status, CUFLASH_OK) << cuflash_last_error();
+  EXPECT_EQ(failed, 0);
+}
+
+// More than the block that is kept, and more than the library keeps.
+TEST(KeptBlock, NeitherTooSmallNorTooLargeOnesAreUsed) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "no block is kept, so that this sanitizer sees the end of each";
+#endif
+  const auto takes_memory = [](size_t bytes) {
+    allocations_left = 0, failed = 0;
+    try {
+      const cpu::Workspace workspace({}, bytes);
+    } catch (const std::exception&) {}
+    allocations_left = -1;
+    return failed != 0;
+  };
+  cpu::Workspace::release_kept_block();
+  { const cpu::Workspace first({}, 1000); }
+  EXPECT_FALSE(takes_memory(1000));
+  EXPECT_TRUE(takes_memory(1001));
+  { const cpu::Workspace large({}, cpu::kLargestKeptBlock + 1); }
+  EXPECT_TRUE(takes_memory(1));
 }
 
 TEST_P(Allocation, AWorkspaceMakesACallThatAllocatesNothing) {

@@ -32,8 +32,11 @@ FAULTS = {
         Fault("seqlens may exceed the length", "values[b] < 0 || values[b] > length", "values[b] < 0",
               "rejections_lengths_test"),
     ],
-    "src/cpu/workspace.h": [
+    "src/cpu/workspace.cpp": [
         Fault("a workspace may be too small", "execution.workspace_size < bytes", "false", "rejections_structs_test"),
+        Fault("a kept block may be too small", "block && block->bytes >= bytes", "block", "rejections_allocation_test"),
+        Fault("a kept block serves two calls", "kept.exchange(nullptr, std::memory_order_acquire);\n    if",
+              "kept.load(std::memory_order_acquire);\n    if", "threads_test"),
     ],
 
     # From arguments to the problem.

@@ -148,7 +148,7 @@ typedef struct cuflash_execution {
       num_threads; /* CPU: 0 takes CUFLASH_NUM_THREADS or every core this process may use. Results do not depend on it */
   int32_t deterministic; /* CUDA backward: bitwise reproducible. The CPU always is */
   void* stream;          /* CUDA: the CUstream to launch on; ignored by the CPU */
-  void* workspace; /* scratch of at least the queried size, 64-byte aligned; NULL: the CPU allocates it for the call */
+  void* workspace; /* scratch of at least the queried size, 64-byte aligned; NULL: the CPU uses a block of its own */
   size_t workspace_size;
   cuflash_parallel_for parallel_for; /* NULL: the library's own thread pool */
   void* parallel_for_context;

@@ -1,38 +1,31 @@
-// The scratch of one call: the caller's workspace, or a block allocated for the call.
+// The scratch of one call: the caller's workspace, or a block of the library's own.
+//
+// The library keeps one block between calls, since fresh pages can cost more than a small problem: taking it is an atomic
+// exchange, so of several calls at a time one has it and the others allocate. Larger blocks are given back at once.
 #pragma once
-
-#include <memory>
-#include <new>
 
 #include "cpu/arena.h"
 #include "error.h"
 
 namespace cuflash::cpu {
 
+inline constexpr size_t kLargestKeptBlock = size_t{64} << 20;
+
 class Workspace {
  public:
-  Workspace(const Execution& execution, size_t bytes) {
-    if (execution.workspace) {
-      if (execution.workspace_size < bytes)
-        reject("workspace: workspace_size is ", execution.workspace_size, " bytes, this call needs ", bytes,
-               "; ask cuflash_*_workspace_size with the same execution");
-      data_ = execution.workspace;
-      return;
-    }
-    owned_.reset(::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow));
-    if (!owned_)
-      throw FlashAttentionError(CUFLASH_OUT_OF_MEMORY, join("workspace: ", bytes,
-                                                            " bytes could not be allocated; pass a smaller "
-                                                            "problem or a workspace of your own"));
-    data_ = owned_.get();
-  }
+  Workspace(const Execution& execution, size_t bytes);
+  ~Workspace();
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
   void* data() const { return data_; }
 
+  // For tests: frees the block that is kept, so that the next call has to allocate.
+  static void release_kept_block();
+
  private:
-  struct Release {
-    void operator()(void* block) const { ::operator delete (block, std::align_val_t{kAlignment}); }
-  };
-  std::unique_ptr<void, Release> owned_;
+  struct Block;
+  Block* own_ = nullptr;
   void* data_ = nullptr;
 };
 
