@@ -77,24 +77,38 @@ class Backward {
     return BackwardScratch<T, E>(arena, p_, kernels_, shape_);
   }
 
-  // delta = dot(dO, O) - dLSE, row by row. Summed in double: dP - delta cancels.
+  // delta = dot(dO, O) - dLSE. A task is many panels: a short pass is not worth waking anybody.
   void delta_pass(const TileIndex& panels) {
-    run_tasks(e_, workers_, panels_, [&](int64_t worker, int64_t task) {
+    constexpr int64_t kPanels = 32;
+    run_tasks(e_, workers_, (panels_ + kPanels - 1) / kPanels, [&](int64_t worker, int64_t task) {
       const BackwardScratch<T, E> w = scratch(worker);
-      const auto [b, h, rows] = panels.place(task);
-      const Sequence seq = sequence_of(p_, b);
-      T* o = w.panel.staging;
-      T* dout = o + p_.dim_v;
-      for (int64_t i = rows.begin; i < std::min(rows.end, seq.len_q); ++i) {
-        const int64_t row = seq.q_begin + i;
-        load_row(p_.o.data, p_.o.dtype, p_.o.at(b, h, row), p_.dim_v, o);
-        load_row(p_.dout.data, p_.dout.dtype, p_.dout.at(b, h, row), p_.dim_v, dout);
-        double sum = 0;
-        for (int64_t d = 0; d < p_.dim_v; ++d) sum += static_cast<double>(o[d]) * static_cast<double>(dout[d]);
-        if (p_.dlse) sum -= load_element(p_.dlse.data, p_.dlse.dtype, p_.dlse.at(b, h, row));
-        static_cast<T*>(delta_.data)[delta_.at(b, h, row)] = static_cast<T>(sum);
-      }
+      for (int64_t panel = task * kPanels; panel < std::min((task + 1) * kPanels, panels_); ++panel)
+        delta_of(panels.place(panel), w.panel.staging);
     });
+  }
+
+  void delta_of(const TileIndex::Place& place, T* o) {
+    const auto& [b, h, rows] = place;
+    const Sequence seq = sequence_of(p_, b);
+    T* dout = o + p_.dim_v;
+    for (int64_t i = rows.begin; i < std::min(rows.end, seq.len_q); ++i) {
+      const int64_t row = seq.q_begin + i;
+      load_row(p_.o.data, p_.o.dtype, p_.o.at(b, h, row), p_.dim_v, o);
+      load_row(p_.dout.data, p_.dout.dtype, p_.dout.at(b, h, row), p_.dim_v, dout);
+      double sum = dot(o, dout, p_.dim_v);
+      if (p_.dlse) sum -= load_element(p_.dlse.data, p_.dlse.dtype, p_.dlse.at(b, h, row));
+      static_cast<T*>(delta_.data)[delta_.at(b, h, row)] = static_cast<T>(sum);
+    }
+  }
+
+  // In double: dP - delta cancels. Eight sums, so that one need not wait for the other.
+  static double dot(const T* a, const T* b, int64_t count) {
+    double sums[8] = {};
+    int64_t n = 0;
+    for (; n + 8 <= count; n += 8)
+      for (int64_t k = 0; k < 8; ++k) sums[k] += static_cast<double>(a[n + k]) * static_cast<double>(b[n + k]);
+    for (; n < count; ++n) sums[0] += static_cast<double>(a[n]) * static_cast<double>(b[n]);
+    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
   }
 
   // The dQ panels of a head that a task for this range of keys sums into.
