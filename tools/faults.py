@@ -39,6 +39,16 @@ FAULTS = {
               "kept.load(std::memory_order_acquire);\n    if", "threads_test"),
     ],
 
+    # Threads.
+    "src/cpu/pool.cpp": [
+        Fault("the caller does not wait for its workers", "(left = unfinished_.load(std::memory_order_acquire)) != 0",
+              "(left = 0) != 0", "pool_test"),
+    ],
+    "src/cpu/sleeper.cpp": [
+        Fault("woken threads keep the narrowed cores", "if (narrowed_) pthread_setaffinity_np",
+              "if (false) pthread_setaffinity_np", "pool_test"),
+    ],
+
     # From arguments to the problem.
     "src/problem/describe.cpp": [
         Fault("heads need not divide", "if (p.heads_q % p.heads_k != 0)", "if (false)", "regressions_shapes_test"),

@@ -21,7 +21,7 @@ class Backward {
         e_(e),
         kernels_(kernels<T, E>()),
         shape_(backward_tile(p, kernels_.lanes, kernels_.step)),
-        ranges_(key_ranges(p)) {
+        ranges_(key_ranges(p, shape_.k)) {
     panels_ = TileIndex::count(p, TileIndex::Side::query, p.heads_q, kernels_.lanes);
     dq_size_ = round_up(p.dim_qk, kernels_.rows) * kernels_.lanes;
     workers_ = worker_count(p, e, std::max({panels_, p.batch * p.heads_k * ranges_, bias_tiles(), p.heads_q}));
@@ -48,11 +48,14 @@ class Backward {
   }
 
  private:
-  // Into how many ranges the keys of a head are cut, each a task with its own dQ: enough to fill a machine, but each long
-  // enough to pay for that memory. A function of the problem alone, so that no result depends on the number of threads.
-  static int64_t key_ranges(const Problem& p) {
+  // Into how many ranges the keys of a head are cut, each a task with its own dQ: enough to fill a machine where there
+  // are tiles for it, more where each stays long enough to pay for that memory. A function of the problem alone, so that
+  // no result depends on the number of threads.
+  static int64_t key_ranges(const Problem& p, int64_t tile_k) {
     const int64_t heads = std::max<int64_t>(1, p.batch * p.heads_k);
-    return std::clamp<int64_t>(std::min((32 + heads - 1) / heads, p.len_k / 512), 1, 8);
+    const auto for_tasks = [&](int64_t tasks) { return (tasks + heads - 1) / heads; };
+    const int64_t few = std::min(for_tasks(16), p.len_k / tile_k), many = std::min(for_tasks(32), p.len_k / 512);
+    return std::clamp<int64_t>(std::max(few, many), 1, 8);
   }
 
   void divide(void* block) {

@@ -59,7 +59,7 @@ int64_t TileIndex::count(const Problem& problem, Side side, int64_t heads, int64
 
 int64_t worker_count(const Problem& p, const Execution& execution, int64_t tasks) {
   // Waking a sleeping thread costs microseconds: about this many multiply-adds of one core.
-  constexpr double kWorthWaking = 1e5;
+  constexpr double kWorthWaking = 2e5;
   const double work = static_cast<double>(p.batch) * static_cast<double>(p.heads_q) * static_cast<double>(p.len_q) *
                       static_cast<double>(p.len_k) * static_cast<double>(p.dim_qk + p.dim_v);
   const int64_t useful = static_cast<int64_t>(std::min(work / kWorthWaking, 1e6)) + 1;

@@ -1,14 +1,18 @@
 // A pool of threads that sleep between jobs. One job at a time; whoever finds it busy, or is itself one of its workers,
 // runs its own job alone.
+//
+// The indices of a job are claimed, by the caller too. So nobody waits for a thread that has yet to wake up: the caller
+// does its share as well, and the thread finds nothing left.
 #pragma once
 
 #include <cuflash/cuflash.h>
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <mutex>
-#include <thread>
-#include <vector>
+
+#include "cpu/sleeper.h"
 
 namespace cuflash::cpu {
 
@@ -21,20 +25,27 @@ class Pool {
   void parallel_for(int64_t n, cuflash_parallel_body body, void* context);
 
  private:
-  struct Job {
-    cuflash_parallel_body body = nullptr;
-    void* context = nullptr;
-    int64_t n = 0;
+  // One word, so that nobody claims an index of one job for another.
+  struct Ticket {
+    uint32_t job;
+    uint16_t size, next;
   };
+  static_assert(std::atomic<Ticket>::is_always_lock_free);
 
   void grow(int64_t threads);
-  void worker(int64_t index, uint32_t seen);
+  void worker(Sleeper& self, uint32_t seen);
+  bool claim(int64_t* index);
+  void work();
+  void wake_helpers();
 
   std::mutex busy_;
-  std::vector<std::thread> threads_;
-  Job job_;                               // written only while every worker waits
-  std::atomic<uint32_t> generation_ = 0;  // workers wait on it for the next job
-  std::atomic<uint32_t> running_ = 0;     // workers that have not finished this one
+  std::deque<Sleeper> workers_;           // grows while there is no job
+  cuflash_parallel_body body_ = nullptr;  // of the job at hand; written while no index is left to claim
+  void* context_ = nullptr;
+  alignas(64) std::atomic<Ticket> ticket_ = Ticket{};
+  std::atomic<uint32_t> job_ = 0;                     // workers wait on it for the next one
+  std::atomic<int> spinning_ = 0;                     // workers that wait and are awake
+  alignas(64) std::atomic<uint32_t> unfinished_ = 0;  // indices of the job
 };
 
 }  // namespace cuflash::cpu
