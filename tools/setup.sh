@@ -83,7 +83,6 @@ case $purpose in
   build | demo | bench | clang)
     headers=(libgtest-dev:gtest/gtest.h librapidcheck-dev:rapidcheck.h libcli11-dev:CLI/CLI.hpp)
     [ "$purpose" != demo ] || cannot_do_without+=" libcli11-dev"
-    [ "$purpose" != bench ] || { headers+=(libbenchmark-dev:benchmark/benchmark.h) && cannot_do_without+=" libbenchmark-dev"; }
     ;;
   teeth) have python3 || required+=(python3) ;;
   format | tidy) have "clang-$purpose" || required+=("clang-$purpose") ;;

@@ -1,0 +1,61 @@
+// cuflash_bench [table ...] [--seconds S] [--threads N]: prints all tables, or the ones that are named.
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "bench/tables.h"
+
+using namespace cuflash::bench;
+
+namespace {
+
+struct Table {
+  const char* name;
+  const char* what;
+  void (*print)(const Settings&);
+};
+
+constexpr Table kTables[] = {
+    {"overhead", "What a call costs beside its arithmetic, f32", overhead},
+    {"naive", "Against naive attention (reference/naive.cpp, one thread), f32", naive},
+    {"scaling", "One thread and all of them, f32", scaling},
+    {"options", "What each option costs: H = 8, S = 1024, D = 64, f32, one thread", options},
+    {"shapes", "Forward and backward, H = 8", shapes},
+};
+
+int usage() {
+  std::fprintf(stderr, "usage: cuflash_bench [table ...] [--seconds S] [--threads N]\n");
+  for (const Table& table : kTables) std::fprintf(stderr, "  %-10s %s\n", table.name, table.what);
+  return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Settings settings;
+  std::vector<const Table*> chosen;
+  for (int n = 1; n < argc; ++n) {
+    const std::string_view word = argv[n];
+    if (word == "--seconds" && n + 1 < argc) settings.seconds = std::atof(argv[++n]);
+    else if (word == "--threads" && n + 1 < argc) settings.threads = std::atoi(argv[++n]);
+    else {
+      const Table* found = nullptr;
+      for (const Table& table : kTables)
+        if (word == table.name) found = &table;
+      if (!found) return usage();
+      chosen.push_back(found);
+    }
+  }
+  for (const Table& table : kTables) {
+    bool wanted = chosen.empty();
+    for (const Table* one : chosen) wanted |= one == &table;
+    if (!wanted) continue;
+    std::printf("### %s\n\n", table.what);
+    table.print(settings);
+    std::printf("\n");
+  }
+  return 0;
+}

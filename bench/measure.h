@@ -1,0 +1,24 @@
+// Timing, and tables to print it in. Contestants take turns, and the best time of each counts: what the code can do when
+// the machine lets it.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+namespace cuflash::bench {
+
+using Run = std::function<void()>;
+
+// Seconds of one run of each, best of at least three turns and of as many as fit into the time. A short run is repeated
+// within its turn, so that reading the clock does not count.
+std::vector<double> best_times(const std::vector<Run>& contestants, double seconds);
+
+// One row of a Markdown table; the first one of a table also prints the line below it.
+void print_header(std::initializer_list<const char*> cells);
+void print_row(const std::vector<std::string>& cells);
+
+std::string text(const char* format, double value);
+
+}  // namespace cuflash::bench

@@ -1,0 +1,108 @@
+#include "bench/tables.h"
+
+#include <algorithm>
+#include <string>
+
+#include "bench/measure.h"
+#include "cpu/threads.h"
+#include "dtype.h"
+#include "reference/naive.h"
+
+namespace cuflash::bench {
+namespace {
+
+struct Both {
+  double forward, backward;
+};
+
+Both time_both(Workload& work, int threads, double seconds) {
+  const double forward = best_times({[&] { work.forward(threads); }}, seconds)[0];
+  return {forward, best_times({[&] { work.backward(threads); }}, seconds)[0]};
+}
+
+std::string number(int64_t value) { return std::to_string(value); }
+std::string milliseconds(double seconds) { return text("%.3f", seconds * 1e3); }
+std::string microseconds(double seconds) { return text("%.2f", seconds * 1e6); }
+std::string ratio(double value) { return text("%.2f", value); }
+
+}  // namespace
+
+void shapes(const Settings& settings) {
+  print_header({"type", "D", "S", "causal", "forward ms", "GFLOP/s", "backward ms", "GFLOP/s"});
+  for (const DType type : {DType::f32, DType::bf16, DType::f16})
+    for (const int64_t dim : {64, 128})
+      for (const int64_t length : {512, 2048})
+        for (const Option option : {Option::none, Option::causal}) {
+          Workload work({.type = type, .length = length, .dim = dim, .option = option});
+          const Both t = time_both(work, settings.threads, settings.seconds);
+          print_row({cuflash::name_of(type), number(dim), number(length), option == Option::causal ? "yes" : "no",
+                     milliseconds(t.forward), text("%.1f", work.forward_operations() / t.forward * 1e-9),
+                     milliseconds(t.backward), text("%.1f", work.backward_operations() / t.backward * 1e-9)});
+        }
+}
+
+void overhead(const Settings& settings) {
+  print_header({"S", "H", "D", "threads", "forward us", "backward us"});
+  const auto row = [&](int64_t length, int64_t heads, int64_t dim, int threads) {
+    Workload work({.heads = heads, .length = length, .dim = dim});
+    const Both t = time_both(work, threads, settings.seconds);
+    print_row({number(length), number(heads), number(dim), number(threads), microseconds(t.forward),
+               microseconds(t.backward)});
+  };
+  row(1, 1, 1, 1);  // next to nothing to compute: the cost of a call
+  for (const int threads : {1, std::max(settings.threads, 2)})
+    for (const int64_t heads : {1, 8}) row(32, heads, 64, threads);
+}
+
+void naive(const Settings& settings) {
+  print_header({"H", "D", "S", "forward us", "naive", "ratio", "backward us", "naive", "ratio"});
+  double smallest = 1e9;
+  for (const int64_t heads : {1, 8})
+    for (const int64_t dim : {64, 128})
+      for (const int64_t length : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256}) {
+        Workload work({.heads = heads, .length = length, .dim = dim});
+        const auto forward =
+            best_times({[&] { work.forward(settings.threads); }, [&] { reference::naive_forward(work.attention()); }},
+                       settings.seconds);
+        const auto backward = best_times({[&] { work.backward(settings.threads); },
+                                          [&] { reference::naive_backward(work.attention(), work.dout(), {}); }},
+                                         settings.seconds);
+        smallest = std::min({smallest, forward[1] / forward[0], backward[1] / backward[0]});
+        print_row({number(heads), number(dim), number(length), microseconds(forward[0]), microseconds(forward[1]),
+                   ratio(forward[1] / forward[0]), microseconds(backward[0]), microseconds(backward[1]),
+                   ratio(backward[1] / backward[0])});
+      }
+  std::printf("\nsmallest ratio %.2f\n", smallest);
+}
+
+void scaling(const Settings& settings) {
+  const int all = settings.threads > 0 ? settings.threads : cpu::default_num_threads();
+  std::printf("1 and %d threads\n\n", all);
+  print_header({"H", "D", "S", "causal", "forward ms", "1 thread", "ratio", "backward ms", "1 thread", "ratio"});
+  for (const int64_t heads : {1, 8})
+    for (const int64_t dim : {64, 128})
+      for (const int64_t length : {16, 32, 64, 128, 256, 512, 1024, 2048})
+        for (const Option option : {Option::none, Option::causal}) {
+          Workload work({.heads = heads, .length = length, .dim = dim, .option = option});
+          const auto forward = best_times({[&] { work.forward(all); }, [&] { work.forward(1); }}, settings.seconds);
+          const auto backward = best_times({[&] { work.backward(all); }, [&] { work.backward(1); }}, settings.seconds);
+          print_row({number(heads), number(dim), number(length), option == Option::causal ? "yes" : "no",
+                     milliseconds(forward[0]), milliseconds(forward[1]), ratio(forward[1] / forward[0]),
+                     milliseconds(backward[0]), milliseconds(backward[1]), ratio(backward[1] / backward[0])});
+        }
+}
+
+void options(const Settings& settings) {
+  print_header({"option", "forward ms", "to plain", "backward ms", "to plain", "both to plain"});
+  Workload plain({});
+  for (const Option option : {Option::dropout, Option::bias, Option::dbias, Option::mask, Option::alibi,
+                              Option::softcap, Option::sink, Option::window, Option::padding, Option::causal}) {
+    Workload work({.option = option});
+    const auto forward = best_times({[&] { work.forward(1); }, [&] { plain.forward(1); }}, settings.seconds);
+    const auto backward = best_times({[&] { work.backward(1); }, [&] { plain.backward(1); }}, settings.seconds);
+    print_row({name_of(option), milliseconds(forward[0]), ratio(forward[0] / forward[1]), milliseconds(backward[0]),
+               ratio(backward[0] / backward[1]), ratio((forward[0] + backward[0]) / (forward[1] + backward[1]))});
+  }
+}
+
+}  // namespace cuflash::bench

@@ -1,0 +1,19 @@
+// The tables of the benchmark, each a function that measures and prints.
+#pragma once
+
+#include "bench/workload.h"
+
+namespace cuflash::bench {
+
+struct Settings {
+  double seconds = 0.2;  // for each measurement
+  int threads = 0;       // 0: as many as the library would take
+};
+
+void shapes(const Settings& settings);    // forward and backward over the shapes people ask about
+void overhead(const Settings& settings);  // what a call costs beside its arithmetic
+void naive(const Settings& settings);     // the textbook evaluation, from one query up
+void scaling(const Settings& settings);   // one thread and all of them
+void options(const Settings& settings);   // what each option costs
+
+}  // namespace cuflash::bench
