@@ -16,18 +16,22 @@
 
 namespace cuflash {
 
+constexpr unsigned kPhiloxMultiplier0 = 0xD2511F53u, kPhiloxMultiplier1 = 0xCD9E8D57u;
+constexpr unsigned kPhiloxKeyStep0 = 0x9E3779B9u, kPhiloxKeyStep1 = 0xBB67AE85u;
+constexpr int kPhiloxRounds = 10;
+
 struct PhiloxWords {
   unsigned word[4];
 };
 
 CUFLASH_SHARED_FUNCTION PhiloxWords philox4x32_10(unsigned key0, unsigned key1, PhiloxWords counter) {
-  for (int round = 0; round < 10; ++round) {
-    const unsigned long long product0 = 0xD2511F53ull * counter.word[0];
-    const unsigned long long product1 = 0xCD9E8D57ull * counter.word[2];
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    const unsigned long long product0 = 1ull * kPhiloxMultiplier0 * counter.word[0];
+    const unsigned long long product1 = 1ull * kPhiloxMultiplier1 * counter.word[2];
     counter = {{static_cast<unsigned>(product1 >> 32) ^ counter.word[1] ^ key0, static_cast<unsigned>(product1),
                 static_cast<unsigned>(product0 >> 32) ^ counter.word[3] ^ key1, static_cast<unsigned>(product0)}};
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
+    key0 += kPhiloxKeyStep0;
+    key1 += kPhiloxKeyStep1;
   }
   return counter;
 }
@@ -43,12 +47,13 @@ CUFLASH_SHARED_FUNCTION DropoutStream dropout_stream(unsigned long long seed, un
                         {{static_cast<unsigned>(offset), static_cast<unsigned>(offset >> 32), b, h}})};
 }
 
+// The group that i or j belongs to.
+CUFLASH_SHARED_FUNCTION unsigned dropout_coordinate(unsigned n) { return (n / 16) * 8 + n % 8; }
+
 // The four words of the group that holds (i, j); dropout_word says which is its own.
 CUFLASH_SHARED_FUNCTION PhiloxWords dropout_group(const DropoutStream& head, unsigned i, unsigned j) {
-  const unsigned group_i = (i / 16) * 8 + i % 8;
-  const unsigned group_j = (j / 16) * 8 + j % 8;
   return philox4x32_10(head.stream.word[0], head.stream.word[1],
-                       {{group_j, group_i, head.stream.word[2], head.stream.word[3]}});
+                       {{dropout_coordinate(j), dropout_coordinate(i), head.stream.word[2], head.stream.word[3]}});
 }
 CUFLASH_SHARED_FUNCTION unsigned dropout_word(unsigned i, unsigned j) { return (i / 8) % 2 * 2 + (j / 8) % 2; }
 

@@ -63,8 +63,7 @@ void attend_panel(const ForwardProblem& p, const Head& head, Range tile, Range q
   T* o = w.o + first * w.dim_v;
   w.panel.compute_scores(p, head, queries, keys, w.q + first * w.dim_qk, w.k);
   kernels.softmax(w.panel.keys.size(), w.panel.s, w.panel.scale, w.m + first, w.l + first, o, w.dim_v);
-  if (w.panel.keep)
-    for (int64_t n = 0; n < w.panel.keys.size() * kernels.lanes; ++n) w.panel.s[n] *= w.panel.keep[n];
+  if (w.panel.keep) kernels.drop(w.panel.keys.size(), w.panel.s, w.panel.keep);
   w.panel.add_keys(w.panel.s, w.v, o);
 }
 

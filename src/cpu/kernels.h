@@ -36,6 +36,12 @@ struct Source {
   int64_t count, dim;
 };
 
+// Which numbers a panel draws for dropout (philox.h): the head's stream, and the groups its first pair belongs to.
+struct DropoutDraw {
+  uint32_t stream[4];
+  uint32_t group_i, group_j, threshold;
+};
+
 template <class T, class E = T>
 struct Kernels {
   int64_t rows;   // of a left panel
@@ -74,6 +80,24 @@ struct Kernels {
 
   // s = cap * tanh(scale s / cap); slope its derivative, where asked for.
   void (*softcap)(int64_t keys, T* s, T scale, T cap, T* slope);
+
+  // s -= slope * |position + lane - key|.
+  void (*alibi)(int64_t keys, T* s, T slope, int64_t position);
+
+  // s [key][lane] += rows [lane][key]. staging holds `lanes` rows, also for mask.
+  void (*add_rows)(const Source& rows, T* s, T* staging);
+
+  // -inf where rows [lane][key] is 0.
+  void (*mask)(const Source& rows, T* s, T* staging);
+
+  // keep [key][lane]: 0 where dropout drops, `kept` elsewhere; for whole groups of 16 keys.
+  void (*draw_dropout)(int64_t keys, const DropoutDraw& draw, T kept, T* keep);
+
+  // s *= keep.
+  void (*drop)(int64_t keys, T* s, const T* keep);
+
+  // rows [lane][key] += w [key][lane], for the first `count` lanes; rows lie `stride` apart.
+  void (*add_to_rows)(int64_t keys, const T* w, int64_t count, T* rows, int64_t stride);
 };
 
 // The table of the best instruction set this processor has, or of the one CUFLASH_CPU_ISA names.

@@ -1,8 +1,6 @@
 #include "cpu/panel.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <numeric>
 #include <type_traits>
 
@@ -18,7 +16,8 @@ Panel<T, E>::Panel(Arena& arena, const Problem& p, const Kernels<T, E>& kernels,
   if (p.softcap > 0) cap_slope = arena.take<T>(area);
   if (p.dropout.p > 0) keep = arena.take<T>(round_up(tile_k, 16) * lanes);
   const int64_t dim = round_up(std::max(p.dim_qk, p.dim_v), kernels.step);
-  staging = arena.take<T>(std::max(tile_k, std::max(lanes, kernels.rows) * dim));
+  const int64_t of_scores = p.bias || p.mask ? lanes * tile_k : 0;
+  staging = arena.take<T>(std::max(of_scores, std::max(lanes, kernels.rows) * dim));
   visible.begin = arena.take<int32_t>(lanes);
   visible.end = arena.take<int32_t>(lanes);
 }
@@ -39,11 +38,14 @@ void Panel<T, E>::compute_scores(const Problem& p, const Head& head, Range new_q
   const int64_t dim = round_up(p.dim_qk, kernels.step);
   kernels.multiply(keys.size(), p.dim_qk, k_left + first_key * dim, dim * kernels.rows, q_right, s, Into::overwrite);
   apply_scale(p);
-  if (p.slopes) apply_alibi(p, head);
-  if (p.bias) apply_bias(p, head);
+  if (p.slopes) {
+    const T slope = static_cast<const float*>(p.slopes.data)[p.slopes.at(head.b, head.h)];
+    kernels.alibi(keys.size(), s, slope, queries.begin + head.seq.shift - keys.begin);
+  }
+  if (p.bias) kernels.add_rows(score_rows(p.bias, head), s, staging);
   find_visible(p, head);
   if (!visible.complete) kernels.hide(keys.size(), s, visible.begin, visible.end);
-  if (visible.mask) apply_mask();
+  if (p.mask) kernels.mask(score_rows(p.mask, head), s, staging);
   if (keep) draw_dropout(p, head);
 }
 
@@ -58,23 +60,11 @@ void Panel<T, E>::apply_scale(const Problem& p) {
   scale = 1;
 }
 
+// The panel's part of a tensor [batch, heads_q, len_q, len_k].
 template <class T, class E>
-void Panel<T, E>::apply_alibi(const Problem& p, const Head& head) {
-  const T slope = static_cast<const float*>(p.slopes.data)[p.slopes.at(head.b, head.h)];
-  for (int64_t k = 0; k < keys.size(); ++k) {
-    const T distance = static_cast<T>(queries.begin + head.seq.shift - keys.begin - k);
-    T* row = s + k * kernels.lanes;
-    for (int64_t q = 0; q < kernels.lanes; ++q) row[q] -= slope * std::abs(distance + static_cast<T>(q));
-  }
-}
-
-template <class T, class E>
-void Panel<T, E>::apply_bias(const Problem& p, const Head& head) {
-  for (int64_t q = 0; q < queries.size(); ++q) {
-    load_row(p.bias.data, p.bias.dtype, p.bias.at(head.b, head.h, queries.begin + q) + keys.begin, keys.size(),
-             staging);
-    for (int64_t k = 0; k < keys.size(); ++k) s[k * kernels.lanes + q] += staging[k];
-  }
+Source Panel<T, E>::score_rows(const ConstRows& from, const Head& head) const {
+  return {from.data,       from.dtype,     from.at(head.b, head.h, queries.begin) + keys.begin,
+          from.row_stride, queries.size(), keys.size()};
 }
 
 template <class T, class E>
@@ -93,34 +83,16 @@ void Panel<T, E>::find_visible(const Problem& p, const Head& head) {
   }
 }
 
-template <class T, class E>
-void Panel<T, E>::apply_mask() {
-  for (int64_t q = 0; q < queries.size(); ++q) {
-    const uint8_t* allowed = visible.mask + q * visible.mask_stride;
-    for (int64_t k = visible.begin[q]; k < visible.end[q]; ++k) {
-      T& score = s[k * kernels.lanes + q];
-      score = allowed[k] ? score : -std::numeric_limits<T>::infinity();
-    }
-  }
-}
-
 // Panels and tiles start at multiples of 16, so whole groups of four decisions fall into one and each is drawn once.
 template <class T, class E>
 void Panel<T, E>::draw_dropout(const Problem& p, const Head& head) {
-  const DropoutStream stream =
-      dropout_stream(p.dropout.seed, p.dropout.offset, static_cast<uint32_t>(head.b), static_cast<uint32_t>(head.h));
-  const unsigned threshold = dropout_threshold(p.dropout.p);
-  const T kept = static_cast<T>(1 / (1 - p.dropout.p));
-  for (int64_t k0 = 0; k0 < keys.size(); k0 += k0 % 16 == 7 ? 9 : 1) {
-    for (int64_t q0 = 0; q0 < kernels.lanes; q0 += q0 % 16 == 7 ? 9 : 1) {
-      const auto i = static_cast<uint32_t>(queries.begin + q0), j = static_cast<uint32_t>(keys.begin + k0);
-      const PhiloxWords words = dropout_group(stream, i, j);
-      for (uint32_t di = 0; di <= 8; di += 8)
-        for (uint32_t dj = 0; dj <= 8; dj += 8)
-          keep[(k0 + dj) * kernels.lanes + q0 + di] =
-              words.word[dropout_word(i + di, j + dj)] >= threshold ? kept : T{0};
-    }
-  }
+  const auto b = static_cast<uint32_t>(head.b), h = static_cast<uint32_t>(head.h);
+  const PhiloxWords stream = dropout_stream(p.dropout.seed, p.dropout.offset, b, h).stream;
+  const DropoutDraw draw{{stream.word[0], stream.word[1], stream.word[2], stream.word[3]},
+                         dropout_coordinate(static_cast<uint32_t>(queries.begin)),
+                         dropout_coordinate(static_cast<uint32_t>(keys.begin)),
+                         dropout_threshold(p.dropout.p)};
+  kernels.draw_dropout(keys.size(), draw, static_cast<T>(1 / (1 - p.dropout.p)), keep);
 }
 
 template <class T, class E>

@@ -89,10 +89,8 @@ struct Panel {
   E* right = nullptr;  // weights as a right operand, where they have to be converted
 
   void apply_scale(const Problem& p);
-  void apply_alibi(const Problem& p, const Head& head);
-  void apply_bias(const Problem& p, const Head& head);
+  Source score_rows(const ConstRows& from, const Head& head) const;
   void find_visible(const Problem& p, const Head& head);
-  void apply_mask();
   void draw_dropout(const Problem& p, const Head& head);
 };
 

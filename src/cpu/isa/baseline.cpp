@@ -2,6 +2,10 @@
 #if !defined(__aarch64__)
 #include "cpu/isa/isa.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace cuflash::cpu {
 namespace baseline {
 

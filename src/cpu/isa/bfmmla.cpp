@@ -145,7 +145,13 @@ const Kernels<float, Bf16> bfmmla_bf16 = {.rows = bfmmla::kRows,
                                           .unpack = bfmmla::unpack<float>,
                                           .hide = bfmmla::hide<float>,
                                           .multiply_scores = bfmmla::multiply_scores<float>,
-                                          .softcap = bfmmla::softcap<float>};
+                                          .softcap = bfmmla::softcap<float>,
+                                          .alibi = bfmmla::alibi<float>,
+                                          .add_rows = bfmmla::add_rows<float>,
+                                          .mask = bfmmla::mask<float>,
+                                          .draw_dropout = bfmmla::draw_dropout<float>,
+                                          .drop = bfmmla::drop<float>,
+                                          .add_to_rows = bfmmla::add_to_rows<float>};
 
 }  // namespace cuflash::cpu
 #endif

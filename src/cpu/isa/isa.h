@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/kernels.h"
+#include "philox.h"
 
 namespace cuflash::cpu {
 

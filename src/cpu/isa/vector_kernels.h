@@ -346,6 +346,8 @@ void softcap(int64_t keys, T* s, T scale, T cap, T* slope) {
   }
 }
 
+#include "cpu/isa/option_kernels.h"
+
 template <class T>
 constexpr Kernels<T> table() {
   return {.rows = V<T>::kRows,
@@ -360,5 +362,11 @@ constexpr Kernels<T> table() {
           .unpack = unpack<T>,
           .hide = hide<T>,
           .multiply_scores = multiply_scores<T>,
-          .softcap = softcap<T>};
+          .softcap = softcap<T>,
+          .alibi = alibi<T>,
+          .add_rows = add_rows<T>,
+          .mask = mask<T>,
+          .draw_dropout = draw_dropout<T>,
+          .drop = drop<T>,
+          .add_to_rows = add_to_rows<T>};
 }

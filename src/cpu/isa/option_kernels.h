@@ -1,0 +1,150 @@
+// What options do to the scores of a panel. Included by vector_kernels.h, inside the namespace of an instruction set.
+
+template <class T>
+void alibi(int64_t keys, T* s, T slope, int64_t position) {
+  typedef typename Exponent<T>::Int Int;
+  typedef Int Bits __attribute__((vector_size(kVectorBytes), may_alias));
+  constexpr int kVectors = V<T>::kVectors, kWidth = V<T>::kWidth, kLanes = V<T>::kLanes;
+  constexpr Int kSign = Int{1} << (8 * sizeof(T) - 1);
+  Vec<T> lane[kVectors] = {};
+  for (int n = 0; n < kLanes; ++n) lane[n / kWidth][n % kWidth] = static_cast<T>(n);
+  for (int64_t k = 0; k < keys; ++k) {
+    const T first = static_cast<T>(position - k);
+    for (int v = 0; v < kVectors; ++v) {
+      const Vec<T> distance = (Vec<T>)((Bits)(first + lane[v]) & ~kSign);
+      at(s + k * kLanes + v * kWidth) -= slope * distance;
+    }
+  }
+}
+
+// Calls body(k, block) for 16 keys at a time, with block [key][lane] = rows [lane][key]. Bits are moved, not computed with.
+template <class T, class Body>
+inline void for_transposed(int64_t keys, const RowGroup<T>& rows, Body body) {
+  constexpr int kLanes = V<T>::kLanes, kKeys = 16;
+  alignas(64) T block[kKeys * kLanes];
+  for (int64_t k = 0; k < keys; k += kKeys) {
+    const int64_t count = keys - k < kKeys ? keys - k : kKeys;
+    transpose<kLanes>(count, rows.first + k, rows.stride, block, kLanes);
+    body(k * kLanes, count * kLanes, block);
+  }
+}
+
+template <class T>
+void add_rows(const Source& rows, T* s, T* staging) {
+  for_transposed(rows.dim, rows_at<V<T>::kLanes>(rows, 0, staging), [&](int64_t first, int64_t count, const T* block) {
+    for (int64_t n = 0; n < count; n += V<T>::kWidth) at(s + first + n) += at(block + n);
+  });
+}
+
+template <class T>
+void mask(const Source& rows, T* s, T* staging) {
+  typedef typename Exponent<T>::Int Int;
+  typedef Int Bits __attribute__((vector_size(kVectorBytes), may_alias));
+  typedef Int Stored __attribute__((may_alias));
+  constexpr int kLanes = V<T>::kLanes;
+  for (int64_t r = 0; r < kLanes; ++r) {
+    auto* bits = reinterpret_cast<Stored*>(staging + r * rows.dim);
+    const auto* allowed = static_cast<const uint8_t*>(rows.data) + rows.offset + r * rows.row_stride;
+    for (int64_t k = 0; k < rows.dim; ++k) bits[k] = r < rows.count && allowed[k] != 0 ? -1 : 0;
+  }
+  const Bits hidden = (Bits)(Vec<T>{} - V<T>::kInfinity);
+  for_transposed(rows.dim, RowGroup<T>{staging, rows.dim}, [&](int64_t first, int64_t count, const T* block) {
+    for (int64_t n = 0; n < count; n += V<T>::kWidth) {
+      const Bits seen = (Bits)at(block + n);
+      at(s + first + n) = (Vec<T>)((seen & (Bits)at(s + first + n)) | (~seen & hidden));
+    }
+  });
+}
+
+template <class T>
+void drop(int64_t keys, T* s, const T* keep) {
+  for (int64_t n = 0; n < keys * V<T>::kLanes; n += V<T>::kWidth) at(s + n) *= at(keep + n);
+}
+
+template <class T>
+void add_to_rows(int64_t keys, const T* w, int64_t count, T* rows, int64_t stride) {
+  constexpr int kLanes = V<T>::kLanes, kKeys = 16;
+  alignas(64) T block[kLanes * kKeys];
+  for (int64_t k = 0; k < keys; k += kKeys) {
+    const int64_t here = keys - k < kKeys ? keys - k : kKeys;
+    transpose<kKeys>(kLanes, w + k * kLanes, kLanes, block, kKeys);
+    for (int64_t q = 0; q < count; ++q)
+      for (int64_t n = 0; n < here; ++n) rows[q * stride + k + n] += block[q * kKeys + n];
+  }
+}
+
+typedef uint32_t Words __attribute__((vector_size(kVectorBytes), may_alias));
+typedef uint64_t LongWords __attribute__((vector_size(kVectorBytes), may_alias));
+
+// The upper and lower halves of the products.
+struct Halves {
+  Words high, low;
+};
+#if defined(__aarch64__)
+inline Halves wide_product(Words x, uint32_t factor) {
+  const uint32x4_t even = vreinterpretq_u32_u64(vmull_u32(vget_low_u32(x), vdup_n_u32(factor)));
+  const uint32x4_t odd = vreinterpretq_u32_u64(vmull_high_u32(x, vdupq_n_u32(factor)));
+  return {vuzp2q_u32(even, odd), vuzp1q_u32(even, odd)};
+}
+#else
+inline LongWords product_of_low_halves(LongWords x, LongWords y) {
+#if defined(__AVX512F__)
+  return (LongWords)_mm512_maskz_mul_epu32(0xff, (__m512i)x, (__m512i)y);  // GCC 12 warns of the plain one
+#elif defined(__AVX2__)
+  return (LongWords)_mm256_mul_epu32((__m256i)x, (__m256i)y);
+#elif defined(__SSE2__)
+  return (LongWords)_mm_mul_epu32((__m128i)x, (__m128i)y);
+#else
+  return (x & 0xffffffffu) * y;
+#endif
+}
+inline Halves wide_product(Words x, uint32_t factor) {
+  const LongWords factors = LongWords{} + factor;
+  const LongWords even = product_of_low_halves((LongWords)x, factors);
+  const LongWords odd = product_of_low_halves((LongWords)x >> 32, factors);
+  return {(Words)((even >> 32) | (odd & ~uint64_t{0xffffffff})), (Words)((even & 0xffffffffu) | (odd << 32))};
+}
+#endif
+
+// philox4x32_10 of philox.h, for the counters of several vectors.
+template <int kCount>
+inline void philox(uint32_t key0, uint32_t key1, Words (&counter)[kCount][4]) {
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    for (int n = 0; n < kCount; ++n) {
+      Words(&c)[4] = counter[n];
+      const Halves a = wide_product(c[0], kPhiloxMultiplier0), b = wide_product(c[2], kPhiloxMultiplier1);
+      c[0] = b.high ^ c[1] ^ key0, c[1] = b.low;
+      c[2] = a.high ^ c[3] ^ key1, c[3] = a.low;
+    }
+    key0 += kPhiloxKeyStep0, key1 += kPhiloxKeyStep1;
+  }
+}
+
+// Groups are 2 x 2 pairs {i, i + 8} x {j, j + 8}: one row of them for every key j of the first 8 in 16. Two rows at once,
+// so that one product need not wait for the other.
+template <class T>
+void draw_dropout(int64_t keys, const DropoutDraw& draw, T kept, T* keep) {
+  constexpr int kLanes = V<T>::kLanes, kWords = kVectorBytes / 4, kGroups = kLanes / 2;
+  constexpr int kVectors = (kGroups + kWords - 1) / kWords, kAtOnce = 2;
+  Words group_i[kVectors] = {};
+  for (int n = 0; n < kVectors * kWords; ++n) group_i[n / kWords][n % kWords] = draw.group_i + static_cast<uint32_t>(n);
+  for (int64_t row = 0; row < (keys + 15) / 16 * 8; row += kAtOnce) {
+    Words counter[kAtOnce * kVectors][4];
+    for (int n = 0; n < kAtOnce * kVectors; ++n) {
+      counter[n][0] = Words{} + (draw.group_j + static_cast<uint32_t>(row + n / kVectors));
+      counter[n][1] = group_i[n % kVectors];
+      counter[n][2] = Words{} + draw.stream[2], counter[n][3] = Words{} + draw.stream[3];
+    }
+    philox(draw.stream[0], draw.stream[1], counter);
+    for (int r = 0; r < kAtOnce; ++r) {
+      alignas(64) uint32_t words[4][kVectors * kWords];
+      for (int w = 0; w < 4; ++w)
+        for (int v = 0; v < kVectors; ++v)
+          *reinterpret_cast<Words*>(&words[w][v * kWords]) = counter[r * kVectors + v][w];
+      T* first = keep + ((row + r) / 8 * 16 + (row + r) % 8) * kLanes;
+      for (int w = 0; w < 4; ++w)  // pair (i + w / 2 * 8, j + w % 2 * 8), as dropout_word says
+        for (int q = 0; q < kGroups; ++q)
+          first[w % 2 * 8 * kLanes + q / 8 * 16 + w / 2 * 8 + q % 8] = words[w][q] >= draw.threshold ? kept : T{0};
+    }
+  }
+}
