@@ -163,8 +163,12 @@ FAULTS = {
               "kernels.multiply(keys, queries.size() / 4 * 4, w_left"),
         Fault("NaN of a hidden query leaks", "if (panel.visible.sees(q, k))", "", "regressions_masks_test"),
     ],
+    "src/cpu/delta.h": [
+        Fault("delta without dLSE", "if (p.dlse) delta -=", "if (false) delta -="),
+        Fault("delta loses the tail of a row", "for (; n < count; ++n) sums[0]", "for (; n < 0; ++n) sums[0]"),
+    ],
     "src/cpu/backward.cpp": [
-        Fault("delta without dLSE", "if (p_.dlse) sum -=", "if (false) sum -="),
+        Fault("dBias of unseen pairs not written", "if (all_visited) return;", "return;"),
         Fault("dQ without scale", "std::fill_n(w.lse, kernels_.lanes, static_cast<T>(p_.scale));",
               "std::fill_n(w.lse, kernels_.lanes, T{1});"),
         Fault("dQ beyond the length not zeroed", "if (rows.begin + i >= seq.len_q) std::fill_n(row, p_.dim_qk, T{0});",
@@ -176,7 +180,8 @@ FAULTS = {
               "if (p_.group() == 1 || h % p_.group() != 0) add_head(head_of(p_, b, h), keys, dq"),
         Fault("dBias not summed over the batch", "p_.bias_batch == 1 ? p_.batch : bias_b + 1", "bias_b + 1"),
         Fault("dBias not summed over heads", "p_.bias_heads == 1 ? p_.heads_q : bias_h + 1", "bias_h + 1"),
-        Fault("dBias of the first row for all", "sum[(one_row ? 0 : q) * shape_.k + k]", "sum[k]"),
+        Fault("dBias of the first row for all", "if (!one_row) return kernels_.add_to_rows",
+              "if (false) return kernels_.add_to_rows"),
         Fault("dSink sign", "sum -= std::exp(sink - lse)", "sum += std::exp(sink - lse)"),
     ],
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "cpu/backward_scratch.h"
+#include "cpu/delta.h"
 #include "cpu/threads.h"
 #include "cpu/tile_counter.h"
 #include "cpu/types.h"
@@ -42,7 +43,7 @@ class Backward {
     const bool main = p_.dq || p_.dk || p_.dv;
     if (main) key_pass(panels, counter);
     if (p_.dq && ranges_ > 1) query_pass(panels);
-    if (p_.dbias) bias_pass(main ? ignored : counter);  // the statistics are those of the first pass over the scores
+    if (p_.dbias && !(main && bias_is_dscores())) bias_pass(main ? ignored : counter);  // statistics: of the first pass
     if (p_.dsink) sink_pass();
     counter.report(p_, {kernels_.lanes, shape_.k}, e_.tile_stats);
   }
@@ -90,28 +91,11 @@ class Backward {
     });
   }
 
-  void delta_of(const TileIndex::Place& place, T* o) {
+  void delta_of(const TileIndex::Place& place, T* staging) {
     const auto& [b, h, rows] = place;
     const Sequence seq = sequence_of(p_, b);
-    T* dout = o + p_.dim_v;
-    for (int64_t i = rows.begin; i < std::min(rows.end, seq.len_q); ++i) {
-      const int64_t row = seq.q_begin + i;
-      load_row(p_.o.data, p_.o.dtype, p_.o.at(b, h, row), p_.dim_v, o);
-      load_row(p_.dout.data, p_.dout.dtype, p_.dout.at(b, h, row), p_.dim_v, dout);
-      double sum = dot(o, dout, p_.dim_v);
-      if (p_.dlse) sum -= load_element(p_.dlse.data, p_.dlse.dtype, p_.dlse.at(b, h, row));
-      static_cast<T*>(delta_.data)[delta_.at(b, h, row)] = static_cast<T>(sum);
-    }
-  }
-
-  // In double: dP - delta cancels. Eight sums, so that one need not wait for the other.
-  static double dot(const T* a, const T* b, int64_t count) {
-    double sums[8] = {};
-    int64_t n = 0;
-    for (; n + 8 <= count; n += 8)
-      for (int64_t k = 0; k < 8; ++k) sums[k] += static_cast<double>(a[n + k]) * static_cast<double>(b[n + k]);
-    for (; n < count; ++n) sums[0] += static_cast<double>(a[n]) * static_cast<double>(b[n]);
-    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+    for (int64_t row = seq.q_begin + rows.begin; row < seq.q_begin + std::min(rows.end, seq.len_q); ++row)
+      static_cast<T*>(delta_.data)[delta_.at(b, h, row)] = row_delta(p_, b, h, row, staging);
   }
 
   // The dQ panels of a head that a task for this range of keys sums into.
@@ -155,6 +139,7 @@ class Backward {
     std::fill_n(w.dv, w.key_rows * round_up(p_.dim_v, kernels_.lanes), T{0});
     const Sequence seq = sequence_of(p_, b);
     const Range keys{rows.begin, std::max(rows.begin, std::min(rows.end, seq.len_k))};
+    if (bias_is_dscores()) for_heads([&](int64_t h, T*) { clear_dbias(head_of(p_, b, h), rows, w); });
     if (!keys.empty() && !queries_of_keys(p_, seq, keys).empty()) {  // keys that nobody sees are not even read
       w.load_keys(p_, head_of(p_, b, hk * p_.group()), keys);
       for_heads([&](int64_t h, T* dq) { add_head(head_of(p_, b, h), keys, dq, w, counter); });
@@ -176,6 +161,7 @@ class Backward {
         if (kind == TileKind::skipped) return;
         counter.visit(kind);
         w.differentiate(p_, head, tile, queries, keys, At::product);
+        if (bias_is_dscores()) store_dbias(head, w);
         w.add_panel_to_keys(p_, tile, keys.size());
         if (dq) w.panel.add_keys(w.dp, w.k, dq + queries.begin / kernels_.lanes * dq_size_);
         seen = {std::min(seen.begin, queries.begin), queries.end};
@@ -211,6 +197,31 @@ class Backward {
   int64_t bias_query_tiles() const { return p_.bias_len_q == 1 ? 1 : (p_.bias_len_q + shape_.q - 1) / shape_.q; }
   int64_t bias_key_tiles() const { return (p_.len_k + shape_.k - 1) / shape_.k; }
   int64_t bias_tiles() const { return p_.bias_batch * p_.bias_heads * bias_query_tiles() * bias_key_tiles(); }
+
+  // A bias that nobody shares has dS as its gradient, and the pass over the keys writes it.
+  bool bias_is_dscores() const {
+    return p_.dbias && !p_.packed() && p_.softcap == 0 && p_.bias_batch == p_.batch && p_.bias_heads == p_.heads_q &&
+           p_.bias_len_q == p_.len_q;
+  }
+
+  void store_dbias(const Head& head, BackwardScratch<T, E>& w) const {
+    const auto& [queries, keys] = std::pair(w.panel.queries, w.panel.keys);
+    std::fill_n(w.dbias, queries.size() * shape_.k, T{0});
+    kernels_.add_to_rows(keys.size(), w.dp, queries.size(), w.dbias, shape_.k);
+    for (int64_t i = 0; i < queries.size(); ++i)
+      store_row(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(head.b, head.h, queries.begin + i) + keys.begin, keys.size(),
+                w.dbias + i * shape_.k);
+  }
+
+  // Pairs that no panel will visit have a gradient of 0.
+  void clear_dbias(const Head& head, Range keys, BackwardScratch<T, E>& w) const {
+    const bool all_visited = head.seq.len_q == p_.len_q && keys.end <= head.seq.len_k &&
+                             tile_kind(p_, head.seq, {0, p_.len_q}, keys) == TileKind::full;
+    if (all_visited) return;
+    std::fill_n(w.dbias, keys.size(), T{0});
+    for (int64_t i = 0; i < p_.len_q; ++i)
+      store_row(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(head.b, head.h, i) + keys.begin, keys.size(), w.dbias);
+  }
 
   // dBias of one tile of the bias: dS, summed over the batch entries, heads and queries that share it.
   void bias_pass(TileCounter& counter) {
@@ -250,9 +261,9 @@ class Backward {
         counter.visit(kind);
         w.differentiate(p_, head, tile, queries, keys, At::softmax);
         T* sum = w.dbias + (one_row ? 0 : (queries.begin - tile.begin) * shape_.k) + w.panel.first_key;
-        for (int64_t q = 0; q < queries.size(); ++q)
-          for (int64_t k = 0; k < w.panel.keys.size(); ++k)
-            sum[(one_row ? 0 : q) * shape_.k + k] += w.dp[k * kernels_.lanes + q];
+        if (!one_row) return kernels_.add_to_rows(w.panel.keys.size(), w.dp, queries.size(), sum, shape_.k);
+        for (int64_t k = 0; k < w.panel.keys.size(); ++k)
+          for (int64_t q = 0; q < queries.size(); ++q) sum[k] += w.dp[k * kernels_.lanes + q];
       });
     });
   }
