@@ -251,21 +251,16 @@ void flip_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64
     store(left + k / kRows * kRows * capacity + first * kRows + k % kRows * kStep, narrow(w, w + 16));
 }
 
+constexpr Kernels<float, Bf16> bf16_table() {
+  Kernels<float, Bf16> t = table_of_scores<float, Bf16>();
+  t.rows = kRows, t.step = kStep;
+  t.multiply = multiply_bf16, t.pack = pack_bf16, t.to_right = to_right, t.flip = flip_bf16;
+  return t;
+}
+
 }  // namespace amx
 
-const Kernels<float, Bf16> amx_bf16 = {.rows = amx::kRows,
-                                       .lanes = amx::kLanes,
-                                       .step = amx::kStep,
-                                       .multiply = amx::multiply_bf16,
-                                       .pack = amx::pack_bf16,
-                                       .to_right = amx::to_right,
-                                       .flip = amx::flip_bf16,
-                                       .softmax = amx::softmax<float>,
-                                       .differentiate = amx::differentiate<float>,
-                                       .unpack = amx::unpack<float>,
-                                       .hide = amx::hide<float>,
-                                       .multiply_scores = amx::multiply_scores<float>,
-                                       .softcap = amx::softcap<float>};
+const Kernels<float, Bf16> amx_bf16 = amx::bf16_table();
 
 }  // namespace cuflash::cpu
 #endif

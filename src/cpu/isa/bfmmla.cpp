@@ -131,27 +131,16 @@ void flip_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64
   }
 }
 
+constexpr Kernels<float, Bf16> bf16_table() {
+  Kernels<float, Bf16> t = table_of_scores<float, Bf16>();
+  t.rows = kRows, t.step = kStep;
+  t.multiply = multiply_bf16, t.pack = pack_bf16, t.to_right = to_right, t.flip = flip_bf16;
+  return t;
+}
+
 }  // namespace bfmmla
 
-const Kernels<float, Bf16> bfmmla_bf16 = {.rows = bfmmla::kRows,
-                                          .lanes = bfmmla::kLanes,
-                                          .step = bfmmla::kStep,
-                                          .multiply = bfmmla::multiply_bf16,
-                                          .pack = bfmmla::pack_bf16,
-                                          .to_right = bfmmla::to_right,
-                                          .flip = bfmmla::flip_bf16,
-                                          .softmax = bfmmla::softmax<float>,
-                                          .differentiate = bfmmla::differentiate<float>,
-                                          .unpack = bfmmla::unpack<float>,
-                                          .hide = bfmmla::hide<float>,
-                                          .multiply_scores = bfmmla::multiply_scores<float>,
-                                          .softcap = bfmmla::softcap<float>,
-                                          .alibi = bfmmla::alibi<float>,
-                                          .add_rows = bfmmla::add_rows<float>,
-                                          .mask = bfmmla::mask<float>,
-                                          .draw_dropout = bfmmla::draw_dropout<float>,
-                                          .drop = bfmmla::drop<float>,
-                                          .add_to_rows = bfmmla::add_to_rows<float>};
+const Kernels<float, Bf16> bfmmla_bf16 = bfmmla::bf16_table();
 
 }  // namespace cuflash::cpu
 #endif

@@ -1,6 +1,20 @@
 // What options do to the scores of a panel. Included by vector_kernels.h, inside the namespace of an instruction set.
 
 template <class T>
+void multiply_scores(int64_t keys, T* s, T scale) {
+  for (int64_t n = 0; n < keys * V<T>::kLanes; n += V<T>::kWidth) at(s + n) *= scale;
+}
+
+template <class T>
+void softcap(int64_t keys, T* s, T scale, T cap, T* slope) {
+  for (int64_t n = 0; n < keys * V<T>::kLanes; n += V<T>::kWidth) {
+    const Vec<T> bent = tanh_of(at(s + n) * (scale / cap));
+    at(s + n) = cap * bent;
+    if (slope) at(slope + n) = T{1} - bent * bent;
+  }
+}
+
+template <class T>
 void alibi(int64_t keys, T* s, T slope, int64_t position) {
   typedef typename Exponent<T>::Int Int;
   typedef Int Bits __attribute__((vector_size(kVectorBytes), may_alias));

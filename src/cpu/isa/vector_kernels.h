@@ -332,31 +332,18 @@ void hide(int64_t keys, T* s, const int32_t* begin, const int32_t* end) {
     for (int n = 0; n < kLanes; ++n) s[n] = ((k >= begin[n]) & (k < end[n])) ? s[n] : -V<T>::kInfinity;
 }
 
-template <class T>
-void multiply_scores(int64_t keys, T* s, T scale) {
-  for (int64_t n = 0; n < keys * V<T>::kLanes; n += V<T>::kWidth) at(s + n) *= scale;
-}
-
-template <class T>
-void softcap(int64_t keys, T* s, T scale, T cap, T* slope) {
-  for (int64_t n = 0; n < keys * V<T>::kLanes; n += V<T>::kWidth) {
-    const Vec<T> bent = tanh_of(at(s + n) * scale / cap);
-    at(s + n) = cap * bent;
-    if (slope) at(slope + n) = T{1} - bent * bent;
-  }
-}
-
 #include "cpu/isa/option_kernels.h"
 
-template <class T>
-constexpr Kernels<T> table() {
-  return {.rows = V<T>::kRows,
+// What a table has beside products and packing, the same for operands of every type.
+template <class T, class E = T>
+constexpr Kernels<T, E> table_of_scores() {
+  return {.rows = 0,
           .lanes = V<T>::kLanes,
           .step = 1,
-          .multiply = multiply<T>,
-          .pack = pack<T>,
+          .multiply = nullptr,
+          .pack = nullptr,
           .to_right = nullptr,
-          .flip = flip<T>,
+          .flip = nullptr,
           .softmax = softmax<T>,
           .differentiate = differentiate<T>,
           .unpack = unpack<T>,
@@ -369,4 +356,12 @@ constexpr Kernels<T> table() {
           .draw_dropout = draw_dropout<T>,
           .drop = drop<T>,
           .add_to_rows = add_to_rows<T>};
+}
+
+template <class T>
+constexpr Kernels<T> table() {
+  Kernels<T> t = table_of_scores<T>();
+  t.rows = V<T>::kRows;
+  t.multiply = multiply<T>, t.pack = pack<T>, t.flip = flip<T>;
+  return t;
 }
