@@ -22,7 +22,8 @@ class Backward {
         e_(e),
         kernels_(kernels<T, E>()),
         shape_(backward_tile(p, kernels_.lanes, kernels_.step)),
-        ranges_(key_ranges(p, shape_.k)) {
+        ranges_(ranges_of(p.len_k)),
+        whole_heads_(ranges_ == 1 || p.batch * p.heads_k >= 32) {
     panels_ = TileIndex::count(p, TileIndex::Side::query, p.heads_q, kernels_.lanes);
     dq_size_ = round_up(p.dim_qk, kernels_.rows) * kernels_.lanes;
     workers_ = worker_count(p, e, std::max({panels_, p.batch * p.heads_k * ranges_, bias_tiles(), p.heads_q}));
@@ -42,22 +43,25 @@ class Backward {
     delta_pass(panels);
     const bool main = p_.dq || p_.dk || p_.dv;
     if (main) key_pass(panels, counter);
-    if (p_.dq && ranges_ > 1) query_pass(panels);
+    if (p_.dq && !whole_heads_) query_pass(panels);
     if (p_.dbias && !(main && bias_is_dscores())) bias_pass(main ? ignored : counter);  // statistics: of the first pass
     if (p_.dsink) sink_pass();
     counter.report(p_, {kernels_.lanes, shape_.k}, e_.tile_stats);
   }
 
  private:
-  // Into how many ranges the keys of a head are cut, each a task with its own dQ: enough to fill a machine where there
-  // are tiles for it, more where each stays long enough to pay for that memory. A function of the problem alone, so that
-  // no result depends on the number of threads.
-  static int64_t key_ranges(const Problem& p, int64_t tile_k) {
-    const int64_t heads = std::max<int64_t>(1, p.batch * p.heads_k);
+  // Into how many ranges the keys of a sequence are cut, each with a dQ of its own: enough to fill a machine where there
+  // are tiles for it, more where each stays long enough to pay for that memory. A function of the sequence alone: no
+  // result depends on the number of threads or on the rest of the batch.
+  int64_t ranges_of(int64_t len_k) const {
+    const int64_t heads = std::max<int64_t>(1, p_.heads_k);
     const auto for_tasks = [&](int64_t tasks) { return (tasks + heads - 1) / heads; };
-    const int64_t few = std::min(for_tasks(16), p.len_k / tile_k), many = std::min(for_tasks(32), p.len_k / 512);
+    const int64_t few = std::min(for_tasks(16), len_k / shape_.k), many = std::min(for_tasks(32), len_k / 512);
     return std::clamp<int64_t>(std::max(few, many), 1, 8);
   }
+
+  // Keys of which dK and dV are written: dense rows beyond the length are, too, as 0.
+  int64_t written_keys(int64_t b) const { return p_.packed() ? sequence_of(p_, b).len_k : p_.len_k; }
 
   void divide(void* block) {
     Arena arena(block);
@@ -66,12 +70,11 @@ class Backward {
     const int64_t copies = p_.packed() ? 1 : p_.batch;
     delta_ = {arena.take<T>(copies * p_.heads_q * rows), state_type(p_.dtype), p_.packed() ? 0 : p_.heads_q * rows,
               rows, 1};
-    // With one range a task has the whole dQ of its heads: it needs no place beyond the task.
-    const int64_t longest = p_.group() * ((p_.len_q + kernels_.lanes - 1) / kernels_.lanes);
-    dq_ = p_.dq
-              ? arena.take<T>((ranges_ > 1 ? ranges_ * panels_ : std::min(workers_, p_.batch * p_.heads_k) * longest) *
-                              dq_size_)
-              : nullptr;
+    // A task that has the whole dQ of its heads needs a place for it no longer than it runs, and one for a range.
+    head_panels_ = (p_.len_q + kernels_.lanes - 1) / kernels_.lanes;
+    const int64_t places = std::min(workers_, p_.batch * p_.heads_k) * std::min<int64_t>(ranges_, 2);
+    const int64_t all_panels = whole_heads_ ? places * p_.group() * head_panels_ : ranges_ * panels_;
+    dq_ = p_.dq ? arena.take<T>(all_panels * dq_size_) : nullptr;
     shared_bytes_ = arena.used();
     scratch_ = block ? static_cast<std::byte*>(block) + shared_bytes_ : nullptr;
   }
@@ -98,38 +101,55 @@ class Backward {
       static_cast<T*>(delta_.data)[delta_.at(b, h, row)] = row_delta(p_, b, h, row, staging);
   }
 
-  // The dQ panels of a head that a task for this range of keys sums into.
-  T* dq_panels(const TileIndex& panels, int64_t worker, int64_t range, int64_t b, int64_t h) const {
-    if (!dq_) return nullptr;
-    if (ranges_ > 1) return dq_ + (range * panels_ + panels.first_tile(b, h)) * dq_size_;
-    const int64_t longest = (p_.len_q + kernels_.lanes - 1) / kernels_.lanes;
-    return dq_ + (worker * p_.group() + h % p_.group()) * longest * dq_size_;
+  // dK and dV of the keys, summed over the query heads that share them, and dQ or a range's share of it.
+  void key_pass(const TileIndex& panels, TileCounter& counter) {
+    const int64_t heads = p_.batch * p_.heads_k;
+    run_tasks(e_, workers_, whole_heads_ ? heads : heads * ranges_, [&](int64_t worker, int64_t task) {
+      BackwardScratch<T, E> w = scratch(worker);
+      const int64_t head = whole_heads_ ? task : task / ranges_, b = head / p_.heads_k, hk = head % p_.heads_k;
+      if (whole_heads_) {
+        all_ranges(panels, b, hk, worker, w, counter);
+      } else if (task % ranges_ < ranges_of(written_keys(b))) {
+        T* dq = dq_ ? dq_ + (task % ranges_ * panels_ + panels.first_tile(b, hk * p_.group())) * dq_size_ : nullptr;
+        one_range(panels, b, hk, task % ranges_, dq, panels.tiles(b), w, counter);
+      }
+    });
   }
 
-  // dK and dV of a range of keys, summed over the query heads that share them, and its share of dQ.
-  void key_pass(const TileIndex& panels, TileCounter& counter) {
-    run_tasks(e_, workers_, p_.batch * p_.heads_k * ranges_, [&](int64_t worker, int64_t task) {
-      BackwardScratch<T, E> w = scratch(worker);
-      const int64_t range = task % ranges_, hk = task / ranges_ % p_.heads_k, b = task / ranges_ / p_.heads_k;
-      const auto for_heads = [&, b = b](auto body) {
-        for (int64_t h = hk * p_.group(); h < (hk + 1) * p_.group(); ++h)
-          body(h, dq_panels(panels, worker, range, b, h));
-      };
-      for_heads([&](int64_t, T* dq) {
-        if (dq) std::fill_n(dq, panels.tiles(b) * dq_size_, T{0});
-      });
-      const Sequence seq = sequence_of(p_, b);
-      const int64_t written = p_.packed() ? seq.len_k : p_.len_k;  // dense rows beyond the length are written, as 0
-      const int64_t tiles = (written + shape_.k - 1) / shape_.k;
-      const Range mine{tiles * range / ranges_ * shape_.k, std::min(tiles * (range + 1) / ranges_ * shape_.k, written)};
-      for_tiles(mine, shape_.k, written, [&](Range rows) { key_tile(b, hk, rows, for_heads, w, counter); });
-      if (!p_.dq || ranges_ > 1) return;
-      const int64_t dq_rows = p_.packed() ? seq.len_q : p_.len_q;
-      for_heads([&](int64_t h, const T* dq) {
-        for_tiles({0, dq_rows}, kernels_.lanes, dq_rows,
-                  [&](Range rows) { store_dq(b, h, rows, dq + rows.begin / kernels_.lanes * dq_size_, w); });
-      });
+  // dq: panels of the group's heads, each `stride` behind the one before.
+  void one_range(const TileIndex& panels, int64_t b, int64_t hk, int64_t range, T* dq, int64_t stride,
+                 BackwardScratch<T, E>& w, TileCounter& counter) {
+    const auto for_heads = [&](auto body) {
+      for (int64_t n = 0; n < p_.group(); ++n) body(hk * p_.group() + n, dq ? dq + n * stride * dq_size_ : nullptr);
+    };
+    for_heads([&](int64_t, T* head_dq) {
+      if (head_dq) std::fill_n(head_dq, panels.tiles(b) * dq_size_, T{0});
     });
+    const int64_t written = written_keys(b), ranges = ranges_of(written), tiles = (written + shape_.k - 1) / shape_.k;
+    const Range mine{tiles * range / ranges * shape_.k, std::min(tiles * (range + 1) / ranges * shape_.k, written)};
+    for_tiles(mine, shape_.k, written, [&](Range rows) { key_tile(b, hk, rows, for_heads, w, counter); });
+  }
+
+  // The same sums in the same order as if every range were a task.
+  void all_ranges(const TileIndex& panels, int64_t b, int64_t hk, int64_t worker, BackwardScratch<T, E>& w,
+                  TileCounter& counter) {
+    const int64_t size = p_.group() * head_panels_ * dq_size_;
+    T* dq = dq_ ? dq_ + worker * std::min<int64_t>(ranges_, 2) * size : nullptr;
+    one_range(panels, b, hk, 0, dq, head_panels_, w, counter);
+    for (int64_t range = 1; range < ranges_of(written_keys(b)); ++range) {
+      one_range(panels, b, hk, range, dq ? dq + size : nullptr, head_panels_, w, counter);
+      if (!dq) continue;
+      for (int64_t n = 0; n < p_.group(); ++n) {
+        T* sum = dq + n * head_panels_ * dq_size_;
+        for (int64_t i = 0; i < panels.tiles(b) * dq_size_; ++i) sum[i] += sum[size + i];
+      }
+    }
+    if (!dq) return;
+    const int64_t rows = p_.packed() ? sequence_of(p_, b).len_q : p_.len_q;
+    for (int64_t n = 0; n < p_.group(); ++n)
+      for_tiles({0, rows}, kernels_.lanes, rows, [&](Range panel) {
+        store_dq(b, hk * p_.group() + n, panel, dq + (n * head_panels_ + panel.begin / kernels_.lanes) * dq_size_, w);
+      });
   }
 
   template <class ForHeads>
@@ -175,8 +195,8 @@ class Backward {
     run_tasks(e_, workers_, panels_, [&](int64_t worker, int64_t task) {
       BackwardScratch<T, E> w = scratch(worker);
       const auto [b, h, rows] = panels.place(task);
-      T* sum = dq_panels(panels, worker, 0, b, h) + rows.begin / kernels_.lanes * dq_size_;
-      for (int64_t range = 1; range < ranges_; ++range)
+      T* sum = dq_ + (panels.first_tile(b, h) + rows.begin / kernels_.lanes) * dq_size_;
+      for (int64_t range = 1; range < ranges_of(written_keys(b)); ++range)
         for (int64_t n = 0; n < dq_size_; ++n) sum[n] += sum[range * panels_ * dq_size_ + n];
       store_dq(b, h, rows, sum, w);
     });
@@ -304,11 +324,13 @@ class Backward {
   const Execution& e_;
   const Kernels<T, E>& kernels_;
   TileShape shape_;
-  int64_t ranges_, panels_ = 0, dq_size_ = 0, workers_ = 0;
+  int64_t ranges_;    // of the longest sequence
+  bool whole_heads_;  // a task takes all ranges of its heads: there are enough tasks
+  int64_t panels_ = 0, head_panels_ = 0, dq_size_ = 0, workers_ = 0;
   size_t shared_bytes_ = 0, scratch_bytes_ = 0;
   int64_t* panel_index_ = nullptr;
   Rows delta_;       // [batch, heads_q, len_q] in T
-  T* dq_ = nullptr;  // [range][panel][dim_qk][lane]; with one range [worker][head of the group][panel][dim_qk][lane]
+  T* dq_ = nullptr;  // [range][panel][dim_qk][lane]; of whole heads [worker][1 or 2][head of the group][panel]...
   std::byte* scratch_ = nullptr;
 };
 

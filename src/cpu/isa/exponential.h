@@ -86,7 +86,7 @@ inline Vec<float> tanh_of(Vec<float> x) {
   p = 0x1.ca2c4ep-9f + p * z, q = 0x1.a7f7dap-6f + q * z;
   p = 0x1.120b16p-3f + p * z, q = 0x1.de5ad4p-2f + q * z;
   p = 1.0f + p * z, q = 1.0f + q * z;
-  return bounded * p / q;
+  return z >= 81.0f ? bounded * (1.0f / 9) : bounded * p / q;  // exactly 1: the slope there is 0, not a rounding error
 }
 inline Vec<double> tanh_of(Vec<double> x) {
   for (int n = 0; n < V<double>::kWidth; ++n) x[n] = __builtin_tanh(x[n]);
