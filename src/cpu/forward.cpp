@@ -19,10 +19,11 @@ struct ForwardScratch {
   Panel<T, E> panel;
   int64_t dim_qk;  // rounded up to whole steps
   int64_t dim_v;   // rounded up to whole left panels
+  int64_t o_rows;  // dim_v, and two of RoundedSums where weights are rounded
   E* k;            // left, by dim
   RowOperand<E> v;
   E* q;             // right, by dim: [panel][dim_qk][lane]
-  T* o;             // [panel][dim_v][lane], not yet divided by l
+  T* o;             // [panel][o_rows][lane], not yet divided by l
   T* m;             // [panel][lane]: the largest s so far
   T* l;             // [panel][lane]: the sum of exp(scale (s - m)) so far
   T *factor, *lse;  // [lane]: the results of finished rows
@@ -34,7 +35,8 @@ struct ForwardScratch {
     k = arena.take<E>(round_up(shape.k, kernels.rows) * dim_qk);
     v = RowOperand<E>(arena, shape.k, p.dim_v, kernels.rows);
     q = arena.take<E>(shape.q * dim_qk);
-    o = arena.take<T>(shape.q * dim_v);
+    o_rows = dim_v + (kernels.to_right ? 2 : 0);
+    o = arena.take<T>(shape.q * o_rows);
     m = arena.take<T>(shape.q);
     l = arena.take<T>(shape.q);
     factor = arena.take<T>(kernels.lanes);
@@ -49,7 +51,7 @@ void start(const ForwardProblem& p, const Head& head, Range queries, ForwardScra
   const int64_t padded = round_up(queries.size(), kernels.lanes);
   kernels.pack(source_of(p.q, head.b, head.h, head.seq.q_begin, queries, p.dim_qk), Side::right, w.q, nullptr, 0,
                nullptr, w.panel.staging);
-  std::fill_n(w.o, padded * w.dim_v, T{0});
+  std::fill_n(w.o, padded * w.o_rows, T{0});
   std::fill_n(w.m, padded, -std::numeric_limits<T>::infinity());
   std::fill_n(w.l, padded, T{0});
 }
@@ -60,11 +62,12 @@ void attend_panel(const ForwardProblem& p, const Head& head, Range tile, Range q
                   ForwardScratch<T, E>& w) {
   const Kernels<T, E>& kernels = w.panel.kernels;
   const int64_t first = queries.begin - tile.begin;
-  T* o = w.o + first * w.dim_v;
+  T* o = w.o + first * w.o_rows;
   w.panel.compute_scores(p, head, queries, keys, w.q + first * w.dim_qk, w.k);
-  kernels.softmax(w.panel.keys.size(), w.panel.s, w.panel.scale, w.m + first, w.l + first, o, w.dim_v);
+  kernels.softmax(w.panel.keys.size(), w.panel.s, w.panel.scale, w.m + first, w.l + first, o, w.o_rows);
   if (w.panel.keep) kernels.drop(w.panel.keys.size(), w.panel.s, w.panel.keep);
-  w.panel.add_keys(w.panel.s, w.v, o);
+  const RoundedSums<T> sums{o + w.dim_v * kernels.lanes, o + (w.dim_v + 1) * kernels.lanes};
+  w.panel.add_keys(w.panel.s, w.v, o, &sums);
 }
 
 template <class T, class E>
@@ -103,6 +106,16 @@ RowEnd<T> end_of_row(T m, T l, T scale, T sink) {
   return {weight(largest) / total, top + std::log(total)};
 }
 
+// l has the weights before they were rounded to bf16. Where all of a row's weights were rounded up, so would be its
+// result: it is a mean with the rounded weights.
+template <class T>
+void undo_rounding(T* factor, const T* sums, int64_t lanes) {
+  for (int64_t n = 0; n < lanes; ++n) {
+    const T before = sums[n], after = sums[lanes + n];
+    if (after != 0) factor[n] *= before / after;
+  }
+}
+
 // The first `computed` rows of `written` have results, the rest lies beyond the sequence's length.
 template <class T, class E>
 void store(const ForwardProblem& p, const Head& head, Range written, int64_t computed, ForwardScratch<T, E>& w) {
@@ -116,7 +129,9 @@ void store(const ForwardProblem& p, const Head& head, Range written, int64_t com
         const RowEnd<T> end = end_of_row(w.m[q + n], w.l[q + n], w.panel.scale, sink);
         w.factor[n] = end.factor, w.lse[n] = end.lse;
       }
-      kernels.unpack(p.dim_v, w.o + q * w.dim_v, w.factor, w.scratch, rows);
+      const T* o = w.o + q * w.o_rows;
+      if (kernels.to_right) undo_rounding(w.factor, o + w.dim_v * kernels.lanes, kernels.lanes);
+      kernels.unpack(p.dim_v, o, w.factor, w.scratch, rows);
     }
     const bool seen = q < computed && w.lse[lane] != -std::numeric_limits<T>::infinity();
     if (!seen) std::fill_n(rows + lane * p.dim_v, p.dim_v, T{0});

@@ -42,6 +42,12 @@ struct DropoutDraw {
   uint32_t group_i, group_j, threshold;
 };
 
+// [lane] each.
+template <class T>
+struct RoundedSums {
+  T *before, *after;
+};
+
 template <class T, class E = T>
 struct Kernels {
   int64_t rows;   // of a left panel
@@ -56,8 +62,9 @@ struct Kernels {
   // in `bad`, whose count is returned. Either form may be null. staging holds width rows.
   int64_t (*pack)(const Source& source, Side side, E* by_dim, E* by_row, int64_t capacity, int32_t* bad, T* staging);
 
-  // w [key][lane] as a right operand that sums over keys. Null where it is one already.
-  void (*to_right)(int64_t keys, const T* w, E* right);
+  // w [key][lane] as a right operand that sums over keys. Null where it is one already. The sums of a lane before and
+  // after rounding are added to sums, where given.
+  void (*to_right)(int64_t keys, const T* w, E* right, const RoundedSums<T>* sums);
 
   // w [key][lane] as a left operand that sums over queries: [key / rows][capacity][rows], at depth `first`.
   void (*flip)(int64_t keys, const T* w, E* left, int64_t capacity, int64_t first);

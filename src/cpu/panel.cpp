@@ -96,11 +96,11 @@ void Panel<T, E>::draw_dropout(const Problem& p, const Head& head) {
 }
 
 template <class T, class E>
-void Panel<T, E>::add_keys(const T* w, const RowOperand<E>& x, T* c) {
+void Panel<T, E>::add_keys(const T* w, const RowOperand<E>& x, T* c, const RoundedSums<T>* sums) {
   const int64_t lanes = kernels.lanes;
   const E* operand = right;
   if constexpr (std::is_same_v<T, E>) operand = w;
-  else kernels.to_right(keys.size(), w, right);
+  else kernels.to_right(keys.size(), w, right, sums);
   kernels.multiply(x.source.dim, keys.size(), x.panels + first_key * kernels.rows, x.capacity * kernels.rows, operand,
                    c, Into::add);
   for (int64_t n = 0; n < x.bad_count; ++n) {

@@ -82,8 +82,8 @@ struct Panel {
   // scale * s = scores of queries x keys of the tile, which is packed in k_left.
   void compute_scores(const Problem& p, const Head& head, Range queries, Range tile, const E* q_right, const E* k_left);
 
-  // c [dim][lane] += sum over keys of x [key][dim] w [key][lane].
-  void add_keys(const T* w, const RowOperand<E>& x, T* c);
+  // c [dim][lane] += sum over keys of x [key][dim] w [key][lane]. sums: as Kernels::to_right has them.
+  void add_keys(const T* w, const RowOperand<E>& x, T* c, const RoundedSums<T>* sums = nullptr);
 
  private:
   E* right = nullptr;  // weights as a right operand, where they have to be converted

@@ -233,16 +233,28 @@ inline __m512i narrow(const float* low, const float* high) {
   return (__m512i)_mm512_cvtne2ps_pbh(_mm512_load_ps(high), _mm512_load_ps(low));
 }
 
-void to_right(int64_t keys, const float* w, Bf16* right) {
+// Sums after rounding come from the operand itself: a pair of keys, times 1, is one instruction.
+void to_right(int64_t keys, const float* w, Bf16* right, const RoundedSums<float>* sums) {
   alignas(64) uint16_t order[32];
   for (int n = 0; n < 32; ++n) order[n] = static_cast<uint16_t>(n / 2 + n % 2 * 16);
   const __m512i interleaved = _mm512_load_si512(order);
   alignas(64) const float zeros[kLanes] = {};
+  const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
+  __m512 before[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()}, after[2] = {before[0], before[1]};
   for (int64_t k = 0; k < (keys + kStep - 1) / kStep * kStep; k += 2, right += 2 * kLanes) {
     const float* even = k < keys ? w + k * kLanes : zeros;
     const float* odd = k + 1 < keys ? w + (k + 1) * kLanes : zeros;
-    store(right, _mm512_permutexvar_epi16(interleaved, narrow(even, odd)));
-    store(right + 32, _mm512_permutexvar_epi16(interleaved, narrow(even + 16, odd + 16)));
+    for (int half = 0; half < 2; ++half, even += 16, odd += 16) {
+      const __m512i pairs = _mm512_permutexvar_epi16(interleaved, narrow(even, odd));
+      store(right + 32 * half, pairs);
+      before[half] += _mm512_load_ps(even) + _mm512_load_ps(odd);
+      after[half] = _mm512_dpbf16_ps(after[half], (__m512bh)pairs, ones);
+    }
+  }
+  if (!sums) return;
+  for (int half = 0; half < 2; ++half) {
+    at(sums->before + 16 * half) += before[half];
+    at(sums->after + 16 * half) += after[half];
   }
 }
 

@@ -113,14 +113,37 @@ inline uint16x8_t narrow(const float* from) {
   return vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(vld1q_f32(from)), vld1q_f32(from + 4)));
 }
 
-void to_right(int64_t keys, const float* w, Bf16* right) {
+// Sums after rounding come from the operand itself: a pair of keys, times 1, is one instruction.
+template <bool kSum>
+void to_right_and_sum(int64_t keys, const float* w, Bf16* right, const RoundedSums<float>* sums) {
+  uint16x8_t one_bits = vdupq_n_u16(0x3f80);
+  __asm__("" : "+w"(one_bits));  // GCC 12 takes a bf16 constant for one of f16
+  const bfloat16x8_t ones = vreinterpretq_bf16_u16(one_bits);
+  float32x4_t before[kLanes / 4], after[kLanes / 2];  // after: two lanes, two pairs of keys each
+  for (auto& sum : before) sum = vdupq_n_f32(0);
+  for (auto& sum : after) sum = vdupq_n_f32(0);
   for (int64_t k = 0; k < (keys + kStep - 1) / kStep * kStep; k += kGroup, right += kGroup * kLanes) {
     for (int lane = 0; lane < kLanes; lane += 8) {
       uint16x8_t row[kGroup];
       for (int n = 0; n < kGroup; ++n) row[n] = k + n < keys ? narrow(w + (k + n) * kLanes + lane) : vdupq_n_u16(0);
       interleave(row[0], row[1], row[2], row[3], right + lane * kGroup);
+      if (!kSum) continue;
+      for (int n = 0; n < 4; ++n)
+        after[lane / 2 + n] = vbfdotq_f32(after[lane / 2 + n], load(right + lane * kGroup + 8 * n), ones);
+      for (int n = 0; n < kGroup && k + n < keys; ++n)
+        for (int half = 0; half < 8; half += 4)
+          before[(lane + half) / 4] += vld1q_f32(w + (k + n) * kLanes + lane + half);
     }
   }
+  if (!kSum) return;
+  for (int lane = 0; lane < kLanes; lane += 4) {
+    at(sums->before + lane) += before[lane / 4];
+    at(sums->after + lane) += vpaddq_f32(after[lane / 2], after[lane / 2 + 1]);
+  }
+}
+
+void to_right(int64_t keys, const float* w, Bf16* right, const RoundedSums<float>* sums) {
+  sums ? to_right_and_sum<true>(keys, w, right, sums) : to_right_and_sum<false>(keys, w, right, sums);
 }
 
 void flip_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64_t first) {
