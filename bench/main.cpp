@@ -19,6 +19,7 @@ struct Table {
 };
 
 constexpr Table kTables[] = {
+    {"peak", "The limit of one core, and what is reached of it", peak},
     {"overhead", "What a call costs beside its arithmetic, f32", overhead},
     {"naive", "Against naive attention (reference/naive.cpp, one thread), f32", naive},
     {"scaling", "One thread and all of them, f32", scaling},

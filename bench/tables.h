@@ -10,6 +10,7 @@ struct Settings {
   int threads = 0;       // 0: as many as the library would take
 };
 
+void peak(const Settings& settings);      // the processor's limit, and the share of it that is reached
 void shapes(const Settings& settings);    // forward and backward over the shapes people ask about
 void overhead(const Settings& settings);  // what a call costs beside its arithmetic
 void naive(const Settings& settings);     // the textbook evaluation, from one query up

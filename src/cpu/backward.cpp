@@ -39,7 +39,7 @@ class Backward {
     const Workspace workspace(e_, bytes());
     divide(workspace.data());
     const TileIndex panels(p_, TileIndex::Side::query, p_.heads_q, kernels_.lanes, panel_index_);
-    TileCounter counter, ignored;
+    TileCounter counter(e_.tile_stats), ignored(nullptr);
     delta_pass(panels);
     const bool main = p_.dq || p_.dk || p_.dv;
     if (main) key_pass(panels, counter);

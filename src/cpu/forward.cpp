@@ -166,7 +166,7 @@ void run(const ForwardProblem& p, const Execution& e) {
   const Workspace workspace(e, layout.bytes());
   auto* block = static_cast<std::byte*>(workspace.data());
   const TileIndex tiles(p, TileIndex::Side::query, p.heads_q, layout.shape.q, Arena(block).take<int64_t>(p.batch + 1));
-  TileCounter counter;
+  TileCounter counter(e.tile_stats);
   run_tasks(e, layout.workers, layout.tasks, [&](int64_t worker, int64_t task) {
     Arena arena(block + layout.index_bytes + static_cast<size_t>(worker) * layout.scratch_bytes);
     ForwardScratch<T, E> scratch(arena, p, layout.kernels, layout.shape);

@@ -9,7 +9,11 @@ namespace cuflash::cpu {
 
 class TileCounter {
  public:
+  // Counting costs: every worker writes the same two numbers. So it is done only where somebody will read them.
+  explicit TileCounter(const TileStats* wanted) : wanted_(wanted != nullptr) {}
+
   void visit(TileKind kind) {
+    if (!wanted_) return;
     visited_.fetch_add(1, std::memory_order_relaxed);
     if (kind == TileKind::masked) masked_.fetch_add(1, std::memory_order_relaxed);
   }
@@ -25,6 +29,7 @@ class TileCounter {
   }
 
  private:
+  const bool wanted_;
   std::atomic<int64_t> visited_ = 0, masked_ = 0;
 };
 

@@ -1,0 +1,18 @@
+// What one core can multiply at all: a loop of independent multiply-adds on registers, without loads.
+#pragma once
+
+#include <cstdint>
+
+namespace cuflash::bench {
+
+// Runs `steps` times kPerStep instructions of one kind. Operands are random, sums independent.
+struct RegisterLoop {
+  const char* name;
+  int64_t operations;  // of one step
+  void (*run)(int64_t steps, const float* random);
+};
+
+RegisterLoop f32_register_loop();
+RegisterLoop bf16_register_loop();  // run is null where this processor has none that is simple to measure
+
+}  // namespace cuflash::bench
