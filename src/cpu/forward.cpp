@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "cpu/decode.h"
 #include "cpu/panel.h"
 #include "cpu/threads.h"
 #include "cpu/tile_counter.h"
@@ -143,10 +144,12 @@ void run(const ForwardProblem& p, const Execution& e) {
 }  // namespace
 
 void forward(const ForwardProblem& p, const Execution& e) {
+  if (few_rows(p)) return decode(p, e);
   p.dtype == DType::f64 ? run<double>(p, e) : run<float>(p, e);
 }
 
 size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
+  if (few_rows(p)) return decode_workspace_size(p, e);
   return p.dtype == DType::f64 ? ForwardLayout<double>(p, e).bytes() : ForwardLayout<float>(p, e).bytes();
 }
 

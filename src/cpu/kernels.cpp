@@ -15,6 +15,7 @@ struct Isa {
   bool (*supported)();
   const Kernels<float>& f32;
   const Kernels<double>& f64;
+  const DecodeTables& decode;
 };
 
 constexpr bool always() { return true; }
@@ -22,16 +23,16 @@ constexpr bool always() { return true; }
 // Best last.
 const Isa kIsas[] = {
 #if defined(__aarch64__)
-    {"neon", always, neon_f32, neon_f64},
+    {"neon", always, neon_f32, neon_f64, neon_decode},
 #else
-    {"baseline", always, baseline_f32, baseline_f64},
+    {"baseline", always, baseline_f32, baseline_f64, baseline_decode},
 #endif
 #if defined(__x86_64__)
     {"avx2",
      [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); },
-     avx2_f32, avx2_f64},
+     avx2_f32, avx2_f64, avx2_decode},
     {"avx512", [] { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("f16c"); }, avx512_f32,
-     avx512_f64},
+     avx512_f64, avx512_decode},
 #endif
 };
 
@@ -87,6 +88,15 @@ const Kernels<float>& kernels() {
 template <>
 const Kernels<double>& kernels() {
   return chosen().f64;
+}
+
+template <>
+const DecodeKernels<float>& decode_kernels() {
+  return chosen().decode.f32;
+}
+template <>
+const DecodeKernels<double>& decode_kernels() {
+  return chosen().decode.f64;
 }
 
 }  // namespace cuflash::cpu

@@ -16,6 +16,19 @@ struct TileShape {
 TileShape forward_tile(const Problem& problem, int64_t lanes);
 TileShape backward_tile(const Problem& problem, int64_t lanes);
 
+// Few queries against many keys: which problems the decode path (decode.h) takes, and how it cuts them.
+bool few_rows(const Problem& problem);
+
+inline constexpr int64_t kDecodeBlock = 64;  // keys whose scores are at hand; splits are whole blocks
+
+struct DecodePlan {
+  int64_t rows;  // of queries that share a key/value head, at most
+  int64_t run;   // key/value heads of one task
+  int64_t runs;  // of a batch entry
+  int64_t split_keys, splits;
+};
+DecodePlan decode_plan(const Problem& problem);
+
 // Calls body with every tile of [0, length) that meets the range.
 template <class Body>
 void for_tiles(Range range, int64_t tile, int64_t length, Body body) {

@@ -9,9 +9,9 @@ namespace cuflash::cpu {
 
 class TileCounter {
  public:
-  void visit(TileKind kind) {
-    visited_.fetch_add(1, std::memory_order_relaxed);
-    if (kind == TileKind::masked) masked_.fetch_add(1, std::memory_order_relaxed);
+  void visit(TileKind kind, int64_t heads = 1) {
+    visited_.fetch_add(heads, std::memory_order_relaxed);
+    if (kind == TileKind::masked) masked_.fetch_add(heads, std::memory_order_relaxed);
   }
 
   void report(const Problem& p, TileShape tile, TileStats* stats) const {
