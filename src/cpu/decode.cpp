@@ -80,7 +80,8 @@ class Decode {
       for (int64_t head = 0; head < part.heads.size(); ++head) store(part, head, sums, scratch_of(worker).staging);
     });
     if (plan_.splits > 1)
-      run_tasks(e_, workers_, p_.batch * p_.heads_k, [&](int64_t worker, int64_t task) { merge(task, scratch_of(worker).staging); });
+      run_tasks(e_, workers_, p_.batch * p_.heads_k,
+                [&](int64_t worker, int64_t task) { merge(task, scratch_of(worker).staging); });
     counter_.report(p_, {std::max<int64_t>(p_.len_q, 1), kDecodeBlock}, e_.tile_stats);
   }
 
@@ -107,7 +108,8 @@ class Decode {
   Part part_of(int64_t task) const {
     const int64_t split = task % plan_.splits, run = task / plan_.splits % plan_.runs;
     const int64_t b = task / plan_.splits / plan_.runs;
-    Part part{b, {run * plan_.run, std::min((run + 1) * plan_.run, p_.heads_k)}, sequence_of(p_, b), split == 0, {0, 0}};
+    Part part{
+        b, {run * plan_.run, std::min((run + 1) * plan_.run, p_.heads_k)}, sequence_of(p_, b), split == 0, {0, 0}};
     if (part.seq.len_q == 0) return part;
     // The splits are counted from the first block that some query sees.
     const Range seen = keys_of_queries(p_, part.seq, {0, part.seq.len_q});

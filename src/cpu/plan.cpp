@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cpu/threads.h"
+#include "error.h"
 
 namespace cuflash::cpu {
 
@@ -55,7 +56,8 @@ DecodePlan decode_plan(const Problem& p) {
   const int64_t most_splits = std::max<int64_t>(keys / kFewestKeys, 1);
   plan.run = heads_of_task(p, plan.rows, most_splits);
   plan.runs = ceil_of(p.heads_k, plan.run);
-  const int64_t splits = std::clamp<int64_t>(ceil_of(kEnoughTasks, std::max<int64_t>(p.batch * plan.runs, 1)), 1, most_splits);
+  const int64_t splits =
+      std::clamp<int64_t>(ceil_of(kEnoughTasks, std::max<int64_t>(p.batch * plan.runs, 1)), 1, most_splits);
   plan.split_keys = round_up(std::max<int64_t>(ceil_of(keys, splits), 1), kDecodeBlock);
   plan.splits = std::max<int64_t>(ceil_of(keys, plan.split_keys), 1);
   return plan;
@@ -86,6 +88,17 @@ int64_t TileIndex::count(const Problem& problem, Side side, int64_t heads, int64
   int64_t tiles = 0;
   for (int64_t b = 0; b < problem.batch; ++b) tiles += (rows_of(problem, side, b) + tile - 1) / tile;
   return tiles * heads;
+}
+
+std::string describe_forward(const Problem& p) {
+  if (!few_rows(p)) {
+    return join("online softmax, panels of queries over tiles of keys (decode takes up to ", kFewRows,
+                " rows for each key/value head; here are ", p.group() * p.len_q, ")");
+  }
+  const DecodePlan plan = decode_plan(p);
+  return join("decode, ", plan.rows, " rows of queries (at most ", kFewRows,
+              ") share each key/value head; K and V are read once, in place, in ", plan.splits, " ranges of up to ",
+              plan.split_keys, " keys, ", plan.run, " heads at a time");
 }
 
 int64_t worker_count(const Problem& p, const Execution& execution, int64_t tasks) {

@@ -2,6 +2,8 @@
 // shape depends on the problem alone, so results never depend on the number of threads.
 #pragma once
 
+#include <string>
+
 #include "problem/problem.h"
 #include "problem/visibility.h"
 
@@ -65,6 +67,9 @@ class TileIndex {
   int64_t batch_, heads_, tile_;
   int64_t* before_;  // tiles of one head in the batch entries before this one
 };
+
+// The path of a forward problem in words, and why it got it.
+std::string describe_forward(const Problem& problem);
 
 // Workers worth waking for this many tasks of a problem.
 int64_t worker_count(const Problem& problem, const Execution& execution, int64_t tasks);

@@ -64,7 +64,8 @@ inline int64_t elements_ahead(const KeyRows& k, int64_t at_least) {
 }
 
 inline void prefetch(const void* p, int64_t bytes) {
-  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(bytes)), 0, 2);
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(bytes)), 0,
+                     2);
 }
 
 template <class T>
@@ -82,8 +83,7 @@ inline void store_sums(const Vec<T>* x, T scale, T* s) {
 #if defined(__aarch64__)
 template <>
 inline void store_sums<4, float>(const Vec<float>* x, float scale, float* s) {
-  *reinterpret_cast<V<float>::Unaligned*>(s) =
-      vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3])) * scale;
+  *reinterpret_cast<V<float>::Unaligned*>(s) = vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3])) * scale;
 }
 #endif
 
@@ -116,10 +116,9 @@ inline void dots_of(const Stored* k, int64_t stride, int64_t dim, int64_t ahead,
 template <int kRows, int kKeys, class T, class Stored>
 inline void dots_rows(const KeyRows& k, int64_t head, int64_t key, int64_t row, const RowBlock<const T>& q, T scale,
                       const RowBlock<T>& s, int64_t ahead) {
-  const Stored* from =
-      static_cast<const Stored*>(k.data) + k.offset + head * k.head_stride + key * k.row_stride;
-  dots_of<kRows, kKeys>(from, k.row_stride, k.dim, ahead, row_of(q, head, row), q.stride, scale, row_of(s, head, row) + key,
-                        s.stride);
+  const Stored* from = static_cast<const Stored*>(k.data) + k.offset + head * k.head_stride + key * k.row_stride;
+  dots_of<kRows, kKeys>(from, k.row_stride, k.dim, ahead, row_of(q, head, row), q.stride, scale,
+                        row_of(s, head, row) + key, s.stride);
 }
 
 // A few keys of all heads at a time: where the heads of a key lie side by side that is the order of memory.
@@ -139,8 +138,7 @@ template <class T, class Stored>
 void dots_stored(const KeyRows& k, const RowBlock<const T>& q, T scale, const RowBlock<T>& s) {
   const int64_t ahead = elements_ahead<Stored>(k, kDecodeKeys);
   int64_t key = 0;
-  for (; key + kDecodeKeys <= k.keys; key += kDecodeKeys)
-    dots_keys<kDecodeKeys, T, Stored>(k, key, q, scale, s, ahead);
+  for (; key + kDecodeKeys <= k.keys; key += kDecodeKeys) dots_keys<kDecodeKeys, T, Stored>(k, key, q, scale, s, ahead);
   for (; key < k.keys; ++key) dots_keys<1, T, Stored>(k, key, q, scale, s, ahead);
 }
 
@@ -216,11 +214,10 @@ void add_stored(const KeyRows& v, const RowBlock<const T>& p, const RowBlock<T>&
   for (int64_t key = 0; key < v.keys; key += kAddKeys) {
     const int64_t keys = v.keys - key < kAddKeys ? v.keys - key : kAddKeys;
     for (int64_t head = 0; head < v.heads; ++head) {
-      const Stored* from =
-          static_cast<const Stored*>(v.data) + v.offset + head * v.head_stride + key * v.row_stride;
+      const Stored* from = static_cast<const Stored*>(v.data) + v.offset + head * v.head_stride + key * v.row_stride;
       const auto add = [&]<int kRows>(int64_t row) {
-        add_rows<kRows>(from, v.row_stride, keys, v.dim, ahead, row_of(p, head, row) + key, p.stride, row_of(o, head, row),
-                        o.stride);
+        add_rows<kRows>(from, v.row_stride, keys, v.dim, ahead, row_of(p, head, row) + key, p.stride,
+                        row_of(o, head, row), o.stride);
       };
       int64_t row = 0;
       for (; row + 4 <= p.rows; row += 4) add.template operator()<4>(row);
