@@ -21,7 +21,7 @@ TileShape backward_tile(const Problem& problem, int64_t lanes);
 // Few queries against many keys: which problems the decode path (decode.h) takes, and how it cuts them.
 bool few_rows(const Problem& problem);
 
-inline constexpr int64_t kDecodeBlock = 64;  // keys whose scores are at hand; splits are whole blocks
+inline constexpr int64_t kDecodeBlock = 256;  // keys whose scores are at hand; splits are whole blocks
 
 struct DecodePlan {
   int64_t rows;  // of queries that share a key/value head, at most

@@ -52,20 +52,32 @@ inline T* row_of(const RowBlock<T>& x, int64_t head, int64_t row) {
   return x.data + (head * x.rows + row) * x.stride;
 }
 
-// Far enough ahead to hide the latency of memory. Into the second level: on Neoverse-V1 prefetches into the first one
-// take the place of what its own prefetcher does better.
-constexpr int64_t kBytesAhead = 16384, kCacheLine = 64;
+constexpr int64_t kCacheLine = 64;
 
 template <class Stored>
-inline int64_t elements_ahead(const KeyRows& k, int64_t at_least) {
-  const int64_t row_bytes = k.heads * k.dim * static_cast<int64_t>(sizeof(Stored));
-  const int64_t rows = kBytesAhead / (row_bytes + 1) + 1;
-  return (rows < at_least ? at_least : rows > 128 ? 128 : rows) * k.row_stride;
+inline const Stored* key_row(const KeyRows& x, int64_t head, int64_t key) {
+  return static_cast<const Stored*>(x.data) + x.offset + head * x.head_stride + key * x.row_stride;
 }
 
-inline void prefetch(const void* p, int64_t bytes) {
-  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(bytes)), 0,
-                     2);
+// What will be read soon, in elements from what is read now. `far` hides the latency of memory and goes to the second
+// level: on Neoverse-V1, prefetches from memory into the first one take the place of what its own prefetcher does better.
+// `near` brings what the second level has into the first; worth its instructions where three rows or more are computed
+// from one stream.
+struct Ahead {
+  int64_t far, near;
+};
+inline Ahead ahead_of(const KeyRows& x, int64_t size, int64_t keys) {
+  constexpr int64_t kFarBytes = 16384;
+  const int64_t rows = kFarBytes / (x.heads * x.dim * size + 1) + keys;
+  return {rows * x.row_stride, x.heads == 1 ? keys * x.row_stride : x.head_stride};
+}
+template <class Stored>
+inline void prefetch_far(const Stored* p, Ahead ahead) {
+  __builtin_prefetch(p + ahead.far, 0, 2);
+}
+template <int kRows, class Stored>
+inline void prefetch_near(const Stored* p, Ahead ahead) {
+  if constexpr (kRows >= 3) __builtin_prefetch(p + ahead.near);
 }
 
 template <class T>
@@ -87,16 +99,30 @@ inline void store_sums<4, float>(const Vec<float>* x, float scale, float* s) {
 }
 #endif
 
+// s += scale q . k over the last elements of a row, less than a vector.
 template <int kRows, int kKeys, class T, class Stored>
-inline void dots_of(const Stored* k, int64_t stride, int64_t dim, int64_t ahead, const T* q, int64_t q_stride, T scale,
-                    T* s, int64_t s_stride) {
+void add_tail_dots(const Stored* k, int64_t stride, int64_t count, const T* q, int64_t q_stride, T scale, T* s,
+                   int64_t s_stride) {
+  for (int n = 0; n < kKeys; ++n) {
+    const Vec<T> key = load_part<T>(k + n * stride, count);
+    for (int r = 0; r < kRows; ++r) s[r * s_stride + n] += sum_of<T>(at(q + r * q_stride) * key) * scale;
+  }
+}
+
+// Not inlined, so that each has the registers for itself.
+template <int kRows, int kKeys, class T, class Stored>
+__attribute__((noinline)) void dots_of(const Stored* k, int64_t stride, int64_t dim, Ahead ahead, const T* q,
+                                       int64_t q_stride, T scale, T* s, int64_t s_stride) {
   constexpr int64_t kWidth = V<T>::kWidth, kLine = kCacheLine / static_cast<int64_t>(sizeof(Stored));
-  constexpr int64_t kSize = static_cast<int64_t>(sizeof(Stored));
   Vec<T> sum[kRows][kKeys] = {};
   const int64_t whole = dim / kWidth * kWidth;
   for (int64_t d = 0; d < whole; d += kWidth) {
-    if (d % kLine == 0)
-      for (int n = 0; n < kKeys; ++n) prefetch(k + n * stride + d, ahead * kSize);
+    if (d % kLine == 0) {
+      for (int n = 0; n < kKeys; ++n) {
+        prefetch_far(k + n * stride + d, ahead);
+        prefetch_near<kRows>(k + n * stride + d, ahead);
+      }
+    }
     Vec<T> key[kKeys];
     for (int n = 0; n < kKeys; ++n) key[n] = load(k + n * stride + d);
     for (int r = 0; r < kRows; ++r) {
@@ -104,42 +130,33 @@ inline void dots_of(const Stored* k, int64_t stride, int64_t dim, int64_t ahead,
       for (int n = 0; n < kKeys; ++n) sum[r][n] += query * key[n];
     }
   }
-  if (whole < dim) {
-    for (int n = 0; n < kKeys; ++n) {
-      const Vec<T> key = load_part<T>(k + n * stride + whole, dim - whole);
-      for (int r = 0; r < kRows; ++r) sum[r][n] += at(q + r * q_stride + whole) * key;
-    }
-  }
   for (int r = 0; r < kRows; ++r) store_sums<kKeys, T>(sum[r], scale, s + r * s_stride);
+  if (whole < dim) add_tail_dots<kRows, kKeys>(k + whole, stride, dim - whole, q + whole, q_stride, scale, s, s_stride);
 }
 
-template <int kRows, int kKeys, class T, class Stored>
-inline void dots_rows(const KeyRows& k, int64_t head, int64_t key, int64_t row, const RowBlock<const T>& q, T scale,
-                      const RowBlock<T>& s, int64_t ahead) {
-  const Stored* from = static_cast<const Stored*>(k.data) + k.offset + head * k.head_stride + key * k.row_stride;
-  dots_of<kRows, kKeys>(from, k.row_stride, k.dim, ahead, row_of(q, head, row), q.stride, scale,
-                        row_of(s, head, row) + key, s.stride);
+template <int kKeys, class T, class Stored>
+inline void dots_keys(const KeyRows& k, int64_t head, int64_t key, const RowBlock<const T>& q, T scale,
+                      const RowBlock<T>& s, Ahead ahead) {
+  const auto dots = [&]<int kRows>(int64_t row) {
+    dots_of<kRows, kKeys>(key_row<Stored>(k, head, key), k.row_stride, k.dim, ahead, row_of(q, head, row), q.stride,
+                          scale, row_of(s, head, row) + key, s.stride);
+  };
+  int64_t row = 0;
+  for (; row + 4 <= q.rows; row += 4) dots.template operator()<4>(row);
+  if (q.rows - row == 3) dots.template operator()<3>(row);
+  if (q.rows - row == 2) dots.template operator()<2>(row);
+  if (q.rows - row == 1) dots.template operator()<1>(row);
 }
 
 // A few keys of all heads at a time: where the heads of a key lie side by side that is the order of memory.
-template <int kKeys, class T, class Stored>
-inline void dots_keys(const KeyRows& k, int64_t key, const RowBlock<const T>& q, T scale, const RowBlock<T>& s,
-                      int64_t ahead) {
-  for (int64_t head = 0; head < k.heads; ++head) {
-    int64_t row = 0;
-    for (; row + 4 <= q.rows; row += 4) dots_rows<4, kKeys, T, Stored>(k, head, key, row, q, scale, s, ahead);
-    if (q.rows - row == 3) dots_rows<3, kKeys, T, Stored>(k, head, key, row, q, scale, s, ahead);
-    if (q.rows - row == 2) dots_rows<2, kKeys, T, Stored>(k, head, key, row, q, scale, s, ahead);
-    if (q.rows - row == 1) dots_rows<1, kKeys, T, Stored>(k, head, key, row, q, scale, s, ahead);
-  }
-}
-
 template <class T, class Stored>
 void dots_stored(const KeyRows& k, const RowBlock<const T>& q, T scale, const RowBlock<T>& s) {
-  const int64_t ahead = elements_ahead<Stored>(k, kDecodeKeys);
+  const Ahead ahead = ahead_of(k, sizeof(Stored), kDecodeKeys);
   int64_t key = 0;
-  for (; key + kDecodeKeys <= k.keys; key += kDecodeKeys) dots_keys<kDecodeKeys, T, Stored>(k, key, q, scale, s, ahead);
-  for (; key < k.keys; ++key) dots_keys<1, T, Stored>(k, key, q, scale, s, ahead);
+  for (; key + kDecodeKeys <= k.keys; key += kDecodeKeys)
+    for (int64_t head = 0; head < k.heads; ++head) dots_keys<kDecodeKeys, T, Stored>(k, head, key, q, scale, s, ahead);
+  for (; key < k.keys; ++key)
+    for (int64_t head = 0; head < k.heads; ++head) dots_keys<1, T, Stored>(k, head, key, q, scale, s, ahead);
 }
 
 // Weights of kGroup keys in one register where a lane multiplies as fast as a whole one, otherwise broadcast one by one.
@@ -151,11 +168,10 @@ template <class T>
 constexpr int kGroup = 1;
 #endif
 
-// sum += p v for kKeys keys and kVectors vectors of each; part: the elements of the only vector, where it is not whole.
+// sum += p v for kKeys keys and kVectors vectors of each.
 template <int kRows, int kVectors, int kKeys, class T, class Stored>
-inline void add_group(const Stored* v, int64_t stride, int64_t part, int64_t ahead, const T* p, int64_t p_stride,
+inline void add_group(const Stored* v, int64_t stride, Ahead ahead, const T* p, int64_t p_stride,
                       Vec<T> (&sum)[kRows][kVectors]) {
-  constexpr int kWidth = V<T>::kWidth;
 #if defined(__aarch64__)
   Vec<T> weight[kRows];
   for (int r = 0; r < kRows; ++r) weight[r] = load(p + r * p_stride);
@@ -163,9 +179,9 @@ inline void add_group(const Stored* v, int64_t stride, int64_t part, int64_t ahe
 #pragma GCC unroll 4
   for (int k = 0; k < kKeys; ++k) {
     const Stored* row = v + k * stride;
-    prefetch(row, ahead * static_cast<int64_t>(sizeof(Stored)));
+    prefetch_near<kRows>(row, ahead);
     Vec<T> value[kVectors];
-    for (int n = 0; n < kVectors; ++n) value[n] = part ? load_part<T>(row, part) : load(row + n * kWidth);
+    for (int n = 0; n < kVectors; ++n) value[n] = load(row + n * V<T>::kWidth);
     for (int n = 0; n < kVectors; ++n) {
       for (int r = 0; r < kRows; ++r) {
 #if defined(__aarch64__)
@@ -179,45 +195,59 @@ inline void add_group(const Stored* v, int64_t stride, int64_t part, int64_t ahe
 }
 
 template <int kRows, int kVectors, class T, class Stored>
-inline void add_strip(const Stored* v, int64_t stride, int64_t keys, int64_t part, int64_t ahead, const T* p,
-                      int64_t p_stride, T* o, int64_t o_stride) {
+inline void add_strip(const Stored* v, int64_t stride, int64_t keys, Ahead ahead, const T* p, int64_t p_stride, T* o,
+                      int64_t o_stride) {
   constexpr int kWidth = V<T>::kWidth;
   Vec<T> sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r)
     for (int n = 0; n < kVectors; ++n) sum[r][n] = at(o + r * o_stride + n * kWidth);
   int64_t k = 0;
   for (; k + kGroup<T> <= keys; k += kGroup<T>)
-    add_group<kRows, kVectors, kGroup<T>>(v + k * stride, stride, part, ahead, p + k, p_stride, sum);
-  for (; k < keys; ++k) add_group<kRows, kVectors, 1>(v + k * stride, stride, part, ahead, p + k, p_stride, sum);
+    add_group<kRows, kVectors, kGroup<T>>(v + k * stride, stride, ahead, p + k, p_stride, sum);
+  for (; k < keys; ++k) add_group<kRows, kVectors, 1>(v + k * stride, stride, ahead, p + k, p_stride, sum);
   for (int r = 0; r < kRows; ++r)
     for (int n = 0; n < kVectors; ++n) at(o + r * o_stride + n * kWidth) = sum[r][n];
 }
 
+// o += p v for the last elements of a row, less than a vector.
 template <int kRows, class T, class Stored>
-inline void add_rows(const Stored* v, int64_t stride, int64_t keys, int64_t dim, int64_t ahead, const T* p,
-                     int64_t p_stride, T* o, int64_t o_stride) {
-  constexpr int64_t kWidth = V<T>::kWidth, kStrip = kDecodeVectors * kWidth;
-  int64_t d = 0;
-  for (; d + kStrip <= dim; d += kStrip)
-    add_strip<kRows, kDecodeVectors>(v + d, stride, keys, 0, ahead, p, p_stride, o + d, o_stride);
-  for (; d + kWidth <= dim; d += kWidth)
-    add_strip<kRows, 1>(v + d, stride, keys, 0, ahead, p, p_stride, o + d, o_stride);
-  if (d < dim) add_strip<kRows, 1>(v + d, stride, keys, dim - d, ahead, p, p_stride, o + d, o_stride);
+inline void add_tail(const Stored* v, int64_t stride, int64_t keys, int64_t count, const T* p, int64_t p_stride, T* o,
+                     int64_t o_stride) {
+  for (int64_t k = 0; k < keys; ++k) {
+    const Vec<T> value = load_part<T>(v + k * stride, count);
+    for (int r = 0; r < kRows; ++r) at(o + r * o_stride) += p[r * p_stride + k] * value;
+  }
 }
 
 // Keys whose values stay in the first-level cache while the strips of O pass over them.
 constexpr int64_t kAddKeys = 16;
 
+// While a strip of O is computed, a few of the rows that come later are asked for, whole and in the order of memory.
+template <int kRows, class T, class Stored>
+__attribute__((noinline)) void add_rows(const Stored* v, int64_t stride, int64_t keys, int64_t dim, Ahead ahead,
+                                        const T* p, int64_t p_stride, T* o, int64_t o_stride) {
+  constexpr int64_t kWidth = V<T>::kWidth, kStrip = kDecodeVectors * kWidth;
+  constexpr int64_t kLine = kCacheLine / static_cast<int64_t>(sizeof(Stored));
+  const int64_t few = (keys * kStrip + dim - 1) / dim;
+  int64_t d = 0;
+  for (const Stored* row = v; d + kStrip <= dim; d += kStrip) {
+    for (int64_t n = 0; n < few; ++n, row += stride)
+      for (int64_t line = 0; line < dim; line += kLine) prefetch_far(row + line, ahead);
+    add_strip<kRows, kDecodeVectors>(v + d, stride, keys, ahead, p, p_stride, o + d, o_stride);
+  }
+  for (; d + kWidth <= dim; d += kWidth) add_strip<kRows, 1>(v + d, stride, keys, ahead, p, p_stride, o + d, o_stride);
+  if (d < dim) add_tail<kRows>(v + d, stride, keys, dim - d, p, p_stride, o + d, o_stride);
+}
+
 template <class T, class Stored>
 void add_stored(const KeyRows& v, const RowBlock<const T>& p, const RowBlock<T>& o) {
-  const int64_t ahead = elements_ahead<Stored>(v, kAddKeys);
+  const Ahead ahead = ahead_of(v, sizeof(Stored), kAddKeys);
   for (int64_t key = 0; key < v.keys; key += kAddKeys) {
     const int64_t keys = v.keys - key < kAddKeys ? v.keys - key : kAddKeys;
     for (int64_t head = 0; head < v.heads; ++head) {
-      const Stored* from = static_cast<const Stored*>(v.data) + v.offset + head * v.head_stride + key * v.row_stride;
       const auto add = [&]<int kRows>(int64_t row) {
-        add_rows<kRows>(from, v.row_stride, keys, v.dim, ahead, row_of(p, head, row) + key, p.stride,
-                        row_of(o, head, row), o.stride);
+        add_rows<kRows>(key_row<Stored>(v, head, key), v.row_stride, keys, v.dim, ahead, row_of(p, head, row) + key,
+                        p.stride, row_of(o, head, row), o.stride);
       };
       int64_t row = 0;
       for (; row + 4 <= p.rows; row += 4) add.template operator()<4>(row);
