@@ -48,6 +48,15 @@ void draw_shape(Case& c, Choices& choose, const Limits& limits) {
   if (choose.chance(120)) c.batch = 0;
 }
 
+// A decode step: a token or a few against keys enough to be cut into several ranges.
+void draw_decode(Case& c, Choices& choose, const Limits& limits) {
+  if (!choose.chance(8)) return;
+  c.len_q = choose.one_of<int64_t>({1, 1, 1, 2, 3, 5});
+  const int64_t most = limits.work / (c.batch * c.heads_q * c.len_q * std::max(c.dim, c.dim_v) + 1);
+  for (const int64_t length : {64, 511, 512, 513, 640, 1000, 1300})
+    if (length <= most) c.len_k = length - (choose.chance(2) ? 0 : choose.between(0, 63));
+}
+
 void draw_fused(Case& c, Choices& choose) {
   if (!choose.chance(8)) return;
   c.fused = choose.chance(2) ? Fused::kv : Fused::qkv;
@@ -179,6 +188,7 @@ Case draw_case(Choices& choose, const Limits& limits) {
   Case c;
   draw_types(c, choose);
   draw_shape(c, choose, limits);
+  draw_decode(c, choose, limits);
   draw_fused(c, choose);
   draw_mode(c, choose);
   draw_options(c, choose);

@@ -3,6 +3,7 @@
 #include "cpu/backward.h"
 #include "cpu/forward.h"
 #include "cpu/kernels.h"
+#include "cpu/plan.h"
 #include "cpu/threads.h"
 #include "error.h"
 
@@ -17,7 +18,8 @@ void require_cpu(const Execution& execution) {
     throw FlashAttentionError(CUFLASH_NO_DEVICE, join("device: cuda was asked for, but ", kNoCuda));
 }
 
-std::string explain_cpu(const Problem& p, const Execution& e, const char* pass, const char* kernel, size_t workspace) {
+std::string explain_cpu(const Problem& p, const Execution& e, const char* pass, const std::string& kernel,
+                        size_t workspace) {
   std::string text = join("problem    ", pass, " ", to_string(p), "\n");
   text += join("backend    cpu: ", choose(e).reason, "\n");
   text += join("kernel     ", cpu::isa_name(), " ", name_of(state_type(p.dtype)), ": ", kernel, "\n");
@@ -30,7 +32,7 @@ std::string explain_cpu(const Problem& p, const Execution& e, const char* pass, 
 
 // explain answers for a device that cannot serve, too.
 template <class P>
-std::string explain_any(const P& p, const Execution& e, const char* pass, const char* kernel) {
+std::string explain_any(const P& p, const Execution& e, const char* pass, const std::string& kernel) {
   if (e.device == Device::cuda)
     return join("problem    ", pass, " ", to_string(p), "\nbackend    none\nnot cuda   ", kNoCuda);
   return explain_cpu(p, e, pass, kernel, workspace_size(p, e));
@@ -54,7 +56,7 @@ size_t workspace_size(const BackwardProblem& p, const Execution& e) {
 }
 
 std::string explain(const ForwardProblem& p, const Execution& e) {
-  return explain_any(p, e, "forward", "online softmax, panels of queries over tiles of keys");
+  return explain_any(p, e, "forward", cpu::describe_forward(p));
 }
 std::string explain(const BackwardProblem& p, const Execution& e) {
   return explain_any(p, e, "backward", "P recomputed from LSE, one pass over tiles of keys");

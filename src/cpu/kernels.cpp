@@ -24,6 +24,7 @@ struct Isa {
   bool (*supported)();
   const Kernels<float>& f32;
   const Kernels<double>& f64;
+  const DecodeTables& decode;
   const Kernels<float, Bf16>* bf16 = nullptr;
 };
 
@@ -50,17 +51,18 @@ bool has_amx() {
 // Best last.
 const Isa kIsas[] = {
 #if defined(__aarch64__)
-    {"neon", always, neon_f32, neon_f64},
-    {"neon_bf16", [] { return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0; }, neon_f32, neon_f64, &bfmmla_bf16},
+    {"neon", always, neon_f32, neon_f64, neon_decode},
+    {"neon_bf16", [] { return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0; }, neon_f32, neon_f64, neon_decode,
+     &bfmmla_bf16},
 #else
-    {"baseline", always, baseline_f32, baseline_f64},
+    {"baseline", always, baseline_f32, baseline_f64, baseline_decode},
 #endif
 #if defined(__x86_64__)
     {"avx2",
      [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); },
-     avx2_f32, avx2_f64},
-    {"avx512", has_avx512, avx512_f32, avx512_f64},
-    {"amx", has_amx, avx512_f32, avx512_f64, &amx_bf16},
+     avx2_f32, avx2_f64, avx2_decode},
+    {"avx512", has_avx512, avx512_f32, avx512_f64, avx512_decode},
+    {"amx", has_amx, avx512_f32, avx512_f64, avx512_decode, &amx_bf16},
 #endif
 };
 
@@ -122,5 +124,14 @@ const Kernels<float, Bf16>& kernels() {
   return *chosen().bf16;
 }
 bool has_bf16_kernels() { return chosen().bf16 != nullptr; }
+
+template <>
+const DecodeKernels<float>& decode_kernels() {
+  return chosen().decode.f32;
+}
+template <>
+const DecodeKernels<double>& decode_kernels() {
+  return chosen().decode.f64;
+}
 
 }  // namespace cuflash::cpu

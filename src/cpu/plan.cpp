@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cpu/threads.h"
+#include "error.h"
 
 namespace cuflash::cpu {
 
@@ -30,6 +31,41 @@ TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step) {
   return {tile_of(p.len_q, lanes, 128), tile_of(p.len_k, std::max(kKeyUnit, step), 128)};
 }
 
+// A row of few costs less here than a lane of a panel that is mostly empty; see docs/log.md for where the two meet.
+constexpr int64_t kFewRows = 16;
+bool few_rows(const Problem& p) { return p.heads_k > 0 && p.group() * p.len_q <= kFewRows; }
+
+static int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Where the heads of a key lie side by side, a task takes a run of them, to read memory in order; but not so many that
+// their sums leave the first-level caches, nor that too few tasks remain.
+static int64_t heads_of_task(const Problem& p, int64_t rows, int64_t most_splits) {
+  constexpr int64_t kMostBytes = 64 * 1024, kEnoughTasks = 16;
+  const auto interleaved = [](const ConstRows& x) { return x.head_stride < x.row_stride; };
+  if (!interleaved(p.k) && !interleaved(p.v)) return 1;
+  int64_t run = std::clamp<int64_t>(kMostBytes / (std::max<int64_t>(rows, 1) * (p.dim_qk + p.dim_v) * 4), 1, p.heads_k);
+  while (run > 1 && p.batch * ceil_of(p.heads_k, run) * most_splits < kEnoughTasks) run = ceil_of(run, 2);
+  return run;
+}
+
+// Enough tasks for a machine of many cores, each long enough to be worth its merging. The number of threads is no part of
+// it, so that no result depends on it.
+DecodePlan decode_plan(const Problem& p) {
+  constexpr int64_t kEnoughTasks = 64, kFewestKeys = 256;
+  DecodePlan plan{};
+  plan.rows = p.group() * p.len_q;
+  int64_t keys = p.len_k;  // from the first block that a query sees to the last one
+  if (p.window_left != kUnbounded) keys = std::min(keys, p.window_left + p.window_right + p.len_q + kDecodeBlock);
+  const int64_t most_splits = std::max<int64_t>(keys / kFewestKeys, 1);
+  plan.run = heads_of_task(p, plan.rows, most_splits);
+  plan.runs = ceil_of(p.heads_k, plan.run);
+  const int64_t splits =
+      std::clamp<int64_t>(ceil_of(kEnoughTasks, std::max<int64_t>(p.batch * plan.runs, 1)), 1, most_splits);
+  plan.split_keys = round_up(std::max<int64_t>(ceil_of(keys, splits), 1), kDecodeBlock);
+  plan.splits = std::max<int64_t>(ceil_of(keys, plan.split_keys), 1);
+  return plan;
+}
+
 int64_t TileIndex::rows_of(const Problem& problem, Side side, int64_t b) {
   if (!problem.packed()) return side == Side::query ? problem.len_q : problem.len_k;
   const Sequence sequence = sequence_of(problem, b);
@@ -55,6 +91,17 @@ int64_t TileIndex::count(const Problem& problem, Side side, int64_t heads, int64
   int64_t tiles = 0;
   for (int64_t b = 0; b < problem.batch; ++b) tiles += (rows_of(problem, side, b) + tile - 1) / tile;
   return tiles * heads;
+}
+
+std::string describe_forward(const Problem& p) {
+  if (!few_rows(p)) {
+    return join("online softmax, panels of queries over tiles of keys (decode takes up to ", kFewRows,
+                " rows for each key/value head; here are ", p.group() * p.len_q, ")");
+  }
+  const DecodePlan plan = decode_plan(p);
+  return join("decode, ", plan.rows, " rows of queries (at most ", kFewRows,
+              ") share each key/value head; K and V are read once, in place, in ", plan.splits, " ranges of up to ",
+              plan.split_keys, " keys, ", plan.run, " heads at a time");
 }
 
 int64_t worker_count(const Problem& p, const Execution& execution, int64_t tasks) {

@@ -2,6 +2,8 @@
 // shape depends on the problem alone, so results never depend on the number of threads.
 #pragma once
 
+#include <string>
+
 #include "problem/problem.h"
 #include "problem/visibility.h"
 
@@ -15,6 +17,19 @@ struct TileShape {
 };
 TileShape forward_tile(const Problem& problem, int64_t lanes, int64_t step);
 TileShape backward_tile(const Problem& problem, int64_t lanes, int64_t step);
+
+// Few queries against many keys: which problems the decode path (decode.h) takes, and how it cuts them.
+bool few_rows(const Problem& problem);
+
+inline constexpr int64_t kDecodeBlock = 256;  // keys whose scores are at hand; splits are whole blocks
+
+struct DecodePlan {
+  int64_t rows;  // of queries that share a key/value head, at most
+  int64_t run;   // key/value heads of one task
+  int64_t runs;  // of a batch entry
+  int64_t split_keys, splits;
+};
+DecodePlan decode_plan(const Problem& problem);
 
 // Calls body with every tile of [0, length) that meets the range.
 template <class Body>
@@ -52,6 +67,9 @@ class TileIndex {
   int64_t batch_, heads_, tile_;
   int64_t* before_;  // tiles of one head in the batch entries before this one
 };
+
+// The path of a forward problem in words, and why it got it.
+std::string describe_forward(const Problem& problem);
 
 // Workers worth waking for this many tasks of a problem.
 int64_t worker_count(const Problem& problem, const Execution& execution, int64_t tasks);

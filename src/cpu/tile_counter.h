@@ -12,10 +12,10 @@ class TileCounter {
   // Counting costs: every worker writes the same two numbers. So it is done only where somebody will read them.
   explicit TileCounter(const TileStats* wanted) : wanted_(wanted != nullptr) {}
 
-  void visit(TileKind kind) {
+  void visit(TileKind kind, int64_t heads = 1) {
     if (!wanted_) return;
-    visited_.fetch_add(1, std::memory_order_relaxed);
-    if (kind == TileKind::masked) masked_.fetch_add(1, std::memory_order_relaxed);
+    visited_.fetch_add(heads, std::memory_order_relaxed);
+    if (kind == TileKind::masked) masked_.fetch_add(heads, std::memory_order_relaxed);
   }
 
   void report(const Problem& p, TileShape tile, TileStats* stats) const {

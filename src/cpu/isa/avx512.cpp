@@ -11,13 +11,17 @@ constexpr int kVectorBytes = 64;
 constexpr int kFloatRows = 8, kFloatVectors = 2;
 constexpr int kExpAtOnce = 4;
 constexpr int kDoubleRows = 8, kDoubleVectors = 2;
+constexpr int kDecodeKeys = 4, kDecodeVectors = 4;
 
 #include "cpu/isa/vector_kernels.h"
+
+#include "cpu/isa/decode_kernels.h"
 
 }  // namespace avx512
 
 const Kernels<float> avx512_f32 = avx512::table<float>();
 const Kernels<double> avx512_f64 = avx512::table<double>();
+const DecodeTables avx512_decode = {avx512::decode_table<float>(), avx512::decode_table<double>()};
 
 }  // namespace cuflash::cpu
 #endif

@@ -13,13 +13,17 @@ constexpr int kVectorBytes = 16;
 constexpr int kFloatRows = 2, kFloatVectors = 4;
 constexpr int kExpAtOnce = 2;
 constexpr int kDoubleRows = 1, kDoubleVectors = 8;
+constexpr int kDecodeKeys = 2, kDecodeVectors = 2;
 
 #include "cpu/isa/vector_kernels.h"
+
+#include "cpu/isa/decode_kernels.h"
 
 }  // namespace baseline
 
 const Kernels<float> baseline_f32 = baseline::table<float>();
 const Kernels<double> baseline_f64 = baseline::table<double>();
+const DecodeTables baseline_decode = {baseline::decode_table<float>(), baseline::decode_table<double>()};
 
 }  // namespace cuflash::cpu
 #endif

@@ -2,6 +2,7 @@
 // touched only after the processor was asked.
 #pragma once
 
+#include "cpu/decode_kernels.h"
 #include "cpu/kernels.h"
 #include "philox.h"
 
@@ -11,14 +12,17 @@ namespace cuflash::cpu {
 extern const Kernels<float> neon_f32;
 extern const Kernels<double> neon_f64;
 extern const Kernels<float, Bf16> bfmmla_bf16;
+extern const DecodeTables neon_decode;
 #else
 extern const Kernels<float> baseline_f32;
 extern const Kernels<double> baseline_f64;
+extern const DecodeTables baseline_decode;
 #endif
 #if defined(__x86_64__)
 extern const Kernels<float> avx2_f32, avx512_f32;
 extern const Kernels<double> avx2_f64, avx512_f64;
 extern const Kernels<float, Bf16> amx_bf16;
+extern const DecodeTables avx2_decode, avx512_decode;
 #endif
 
 }  // namespace cuflash::cpu

@@ -11,13 +11,17 @@ constexpr int kVectorBytes = 16;
 constexpr int kFloatRows = 4, kFloatVectors = 4;
 constexpr int kExpAtOnce = 4;
 constexpr int kDoubleRows = 2, kDoubleVectors = 8;
+constexpr int kDecodeKeys = 4, kDecodeVectors = 4;
 
 #include "cpu/isa/vector_kernels.h"
+
+#include "cpu/isa/decode_kernels.h"
 
 }  // namespace neon
 
 const Kernels<float> neon_f32 = neon::table<float>();
 const Kernels<double> neon_f64 = neon::table<double>();
+const DecodeTables neon_decode = {neon::decode_table<float>(), neon::decode_table<double>()};
 
 }  // namespace cuflash::cpu
 #endif

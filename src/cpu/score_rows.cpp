@@ -1,0 +1,81 @@
+#include "cpu/score_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "philox.h"
+
+namespace cuflash::cpu {
+
+static const uint8_t* mask_row(const Problem& p, const ScoreRow& row) {
+  return static_cast<const uint8_t*>(p.mask.data) + p.mask.at(row.head.b, row.head.h, row.query);
+}
+
+ScoreRow score_row(const Problem& p, const Head& head, int64_t query, Range keys) {
+  const Range seen = keys_of_query(p, head.seq, query);
+  return {head, query, keys, {std::max(seen.begin, keys.begin), std::min(seen.end, keys.end)}};
+}
+
+bool sees(const Problem& p, const ScoreRow& row, int64_t j) {
+  return j >= row.visible.begin && j < row.visible.end && (!p.mask || mask_row(p, row)[j] != 0);
+}
+
+template <class T>
+static void apply_alibi(const Problem& p, const ScoreRow& row, T* s) {
+  const T slope = static_cast<const float*>(p.slopes.data)[p.slopes.at(row.head.b, row.head.h)];
+  const T distance = static_cast<T>(row.query + row.head.seq.shift - row.keys.begin);
+  for (int64_t k = 0; k < row.keys.size(); ++k) s[k] -= slope * std::abs(distance - static_cast<T>(k));
+}
+
+template <class T>
+static void apply_bias(const Problem& p, const ScoreRow& row, T* s, T* staging) {
+  load_row(p.bias.data, p.bias.dtype, p.bias.at(row.head.b, row.head.h, row.query) + row.keys.begin, row.keys.size(),
+           staging);
+  for (int64_t k = 0; k < row.keys.size(); ++k) s[k] += staging[k];
+}
+
+// A selection, not an addition: NaN of a hidden key ends here.
+template <class T>
+static void hide(const Problem& p, const ScoreRow& row, T* s) {
+  constexpr T kHidden = -std::numeric_limits<T>::infinity();
+  const int64_t size = row.keys.size();
+  const int64_t begin = std::clamp<int64_t>(row.visible.begin - row.keys.begin, 0, size);
+  const int64_t end = std::clamp<int64_t>(row.visible.end - row.keys.begin, begin, size);
+  std::fill(s, s + begin, kHidden);
+  std::fill(s + end, s + size, kHidden);
+  if (!p.mask) return;
+  const uint8_t* allowed = mask_row(p, row) + row.keys.begin;
+  for (int64_t k = begin; k < end; ++k) s[k] = allowed[k] ? s[k] : kHidden;
+}
+
+template <class T>
+void finish_scores(const Problem& p, const DecodeKernels<T>& kernels, const ScoreRow& row, T* s, T* staging) {
+  if (p.softcap > 0) kernels.softcap(row.keys.size(), s, static_cast<T>(p.softcap));
+  if (p.slopes) apply_alibi(p, row, s);
+  if (p.bias) apply_bias(p, row, s, staging);
+  hide(p, row, s);
+}
+
+// Blocks start at multiples of 16, so both keys of a group that this query decides on fall into one.
+template <class T>
+void drop(const Problem& p, const ScoreRow& row, T* w) {
+  const DropoutStream stream = dropout_stream(p.dropout.seed, p.dropout.offset, static_cast<uint32_t>(row.head.b),
+                                              static_cast<uint32_t>(row.head.h));
+  const unsigned threshold = dropout_threshold(p.dropout.p);
+  const T kept = static_cast<T>(1 / (1 - p.dropout.p));
+  const auto i = static_cast<uint32_t>(row.query);
+  for (int64_t k = 0; k < row.keys.size(); k += k % 16 == 7 ? 9 : 1) {
+    const auto j = static_cast<uint32_t>(row.keys.begin + k);
+    const PhiloxWords words = dropout_group(stream, i, j);
+    w[k] *= words.word[dropout_word(i, j)] >= threshold ? kept : T{0};
+    if (k + 8 < row.keys.size()) w[k + 8] *= words.word[dropout_word(i, j + 8)] >= threshold ? kept : T{0};
+  }
+}
+
+template void finish_scores(const Problem&, const DecodeKernels<float>&, const ScoreRow&, float*, float*);
+template void finish_scores(const Problem&, const DecodeKernels<double>&, const ScoreRow&, double*, double*);
+template void drop(const Problem&, const ScoreRow&, float*);
+template void drop(const Problem&, const ScoreRow&, double*);
+
+}  // namespace cuflash::cpu

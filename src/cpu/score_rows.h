@@ -1,0 +1,32 @@
+// The scores of one query against a block of keys, side by side in memory: every option of the spec for a row, as
+// panel.h has it for a panel.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/decode_kernels.h"
+#include "cpu/panel.h"
+
+namespace cuflash::cpu {
+
+// A query of a head, and the keys of a block that lengths and window let it see.
+struct ScoreRow {
+  const Head& head;
+  int64_t query;
+  Range keys;     // of the block
+  Range visible;  // part of it
+};
+ScoreRow score_row(const Problem& p, const Head& head, int64_t query, Range keys);
+
+// Whether the query sees key j of the block: by position, and by the mask tensor.
+bool sees(const Problem& p, const ScoreRow& row, int64_t j);
+
+// s [key] = scale q . k becomes the score of steps 2 to 6, -inf where the key is hidden. staging holds a block.
+template <class T>
+void finish_scores(const Problem& p, const DecodeKernels<T>& kernels, const ScoreRow& row, T* s, T* staging);
+
+// w [key] *= 0 or 1 / (1 - p).
+template <class T>
+void drop(const Problem& p, const ScoreRow& row, T* w);
+
+}  // namespace cuflash::cpu
