@@ -98,7 +98,7 @@ class Backward {
     const auto& [b, h, rows] = place;
     const Sequence seq = sequence_of(p_, b);
     for (int64_t row = seq.q_begin + rows.begin; row < seq.q_begin + std::min(rows.end, seq.len_q); ++row)
-      static_cast<T*>(delta_.data)[delta_.at(b, h, row)] = row_delta(p_, b, h, row, staging);
+      static_cast<T*>(delta_.data)[delta_.at(b, h, row)] = row_delta(p_, kernels_, b, h, row, staging);
   }
 
   // dK and dV of the keys, summed over the query heads that share them, and dQ or a range's share of it.
@@ -210,7 +210,7 @@ class Backward {
     for (int64_t i = 0; i < rows.size(); ++i) {
       T* row = w.panel.staging + i * p_.dim_qk;
       if (rows.begin + i >= seq.len_q) std::fill_n(row, p_.dim_qk, T{0});
-      store_row(p_.dq.data, p_.dq.dtype, p_.dq.at(b, h, seq.q_begin + rows.begin + i), p_.dim_qk, row);
+      kernels_.store(p_.dq.data, p_.dq.dtype, p_.dq.at(b, h, seq.q_begin + rows.begin + i), p_.dim_qk, row);
     }
   }
 
@@ -229,8 +229,8 @@ class Backward {
     std::fill_n(w.dbias, queries.size() * shape_.k, T{0});
     kernels_.add_to_rows(keys.size(), w.dp, queries.size(), w.dbias, shape_.k);
     for (int64_t i = 0; i < queries.size(); ++i)
-      store_row(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(head.b, head.h, queries.begin + i) + keys.begin, keys.size(),
-                w.dbias + i * shape_.k);
+      kernels_.store(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(head.b, head.h, queries.begin + i) + keys.begin,
+                     keys.size(), w.dbias + i * shape_.k);
   }
 
   // Pairs that no panel will visit have a gradient of 0.
@@ -240,7 +240,7 @@ class Backward {
     if (all_visited) return;
     std::fill_n(w.dbias, keys.size(), T{0});
     for (int64_t i = 0; i < p_.len_q; ++i)
-      store_row(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(head.b, head.h, i) + keys.begin, keys.size(), w.dbias);
+      kernels_.store(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(head.b, head.h, i) + keys.begin, keys.size(), w.dbias);
   }
 
   // dBias of one tile of the bias: dS, summed over the batch entries, heads and queries that share it.
@@ -260,8 +260,8 @@ class Backward {
         for (int64_t h = bias_h; h < (p_.bias_heads == 1 ? p_.heads_q : bias_h + 1); ++h)
           add_head_to_bias(head_of(p_, b, h), summed_rows, keys, one_row, w, counter);
       for (int64_t i = 0; i < rows.size(); ++i)
-        store_row(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(bias_b, bias_h, rows.begin + i) + keys.begin, keys.size(),
-                  w.dbias + i * shape_.k);
+        kernels_.store(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(bias_b, bias_h, rows.begin + i) + keys.begin,
+                       keys.size(), w.dbias + i * shape_.k);
     });
   }
 
@@ -302,7 +302,7 @@ class Backward {
         }
       }
       const T gradient = static_cast<T>(sum);
-      store_row(p_.dsink.data, p_.dsink.dtype, p_.dsink.at(0, h), 1, &gradient);
+      kernels_.store(p_.dsink.data, p_.dsink.dtype, p_.dsink.at(0, h), 1, &gradient);
     });
   }
 
@@ -316,7 +316,7 @@ class Backward {
         const T* sums = from + (d / lanes * w.key_rows + n) * lanes;
         for (int64_t i = 0; i < std::min(lanes, dim - d); ++i) row[d + i] = n < computed ? factor * sums[i] : T{0};
       }
-      store_row(to.data, to.dtype, begin + n * to.row_stride, dim, row);
+      kernels_.store(to.data, to.dtype, begin + n * to.row_stride, dim, row);
     }
   }
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "dtype.h"
+#include "cpu/kernels.h"
 #include "problem/problem.h"
 
 namespace cuflash::cpu {
@@ -20,11 +20,11 @@ double dot(const T* a, const T* b, int64_t count) {
 }
 
 // staging holds two rows.
-template <class T>
-T row_delta(const BackwardProblem& p, int64_t b, int64_t h, int64_t row, T* staging) {
+template <class T, class E>
+T row_delta(const BackwardProblem& p, const Kernels<T, E>& kernels, int64_t b, int64_t h, int64_t row, T* staging) {
   T* dout = staging + p.dim_v;
-  load_row(p.o.data, p.o.dtype, p.o.at(b, h, row), p.dim_v, staging);
-  load_row(p.dout.data, p.dout.dtype, p.dout.at(b, h, row), p.dim_v, dout);
+  kernels.load(p.o.data, p.o.dtype, p.o.at(b, h, row), p.dim_v, staging);
+  kernels.load(p.dout.data, p.dout.dtype, p.dout.at(b, h, row), p.dim_v, dout);
   double delta = dot(staging, dout, p.dim_v);
   if (p.dlse) delta -= load_element(p.dlse.data, p.dlse.dtype, p.dlse.at(b, h, row));
   return static_cast<T>(delta);

@@ -99,6 +99,7 @@ struct RowEnd {
 // m is in units of 1 / scale. The sink is a score that takes part in the sum and has no value.
 template <class T>
 RowEnd<T> end_of_row(T m, T l, T scale, T sink) {
+  if (sink == -std::numeric_limits<T>::infinity() && l != 0) return {1 / l, m * scale + std::log(l)};
   const T largest = l == 0 ? -std::numeric_limits<T>::infinity() : m * scale;
   const T top = std::max(largest, sink);
   if (l == 0 && top == largest) return {0, top};  // NaN in l goes on
@@ -136,7 +137,7 @@ void store(const ForwardProblem& p, const Head& head, Range written, int64_t com
     }
     const bool seen = q < computed && w.lse[lane] != -std::numeric_limits<T>::infinity();
     if (!seen) std::fill_n(rows + lane * p.dim_v, p.dim_v, T{0});
-    store_row(p.o.data, p.o.dtype, p.o.at(head.b, head.h, row), p.dim_v, rows + lane * p.dim_v);
+    kernels.store(p.o.data, p.o.dtype, p.o.at(head.b, head.h, row), p.dim_v, rows + lane * p.dim_v);
     if (!p.lse) continue;
     const T lse = seen ? w.lse[lane] : -std::numeric_limits<T>::infinity();
     store_row(p.lse.data, p.lse.dtype, p.lse.at(head.b, head.h, row), 1, &lse);

@@ -105,6 +105,10 @@ struct Kernels {
 
   // rows [lane][key] += w [key][lane], for the first `count` lanes; rows lie `stride` apart.
   void (*add_to_rows)(int64_t keys, const T* w, int64_t count, T* rows, int64_t stride);
+
+  // load_row and store_row of dtype.h.
+  void (*load)(const void* data, DType type, int64_t begin, int64_t count, T* row);
+  void (*store)(void* data, DType type, int64_t begin, int64_t count, const T* row);
 };
 
 // The table of the best instruction set this processor has, or of the one CUFLASH_CPU_ISA names.

@@ -106,6 +106,50 @@ inline void widen_row(const Source& source, int64_t row, double* to) {
   load_row(source.data, source.dtype, source.offset + row * source.row_stride, source.dim, to);
 }
 
+#if defined(__aarch64__)
+inline void narrow_to_f16(const float* from, int64_t count, uint16_t* to) {
+  auto* half = reinterpret_cast<__fp16*>(to);
+  for (int64_t n = 0; n < count; ++n) half[n] = static_cast<__fp16>(from[n]);
+}
+#elif defined(__F16C__)
+inline void narrow_to_f16(const float* from, int64_t count, uint16_t* to) {
+  int64_t n = 0;
+  for (; n + 8 <= count; n += 8)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + n), _mm256_cvtps_ph(_mm256_loadu_ps(from + n), 0));
+  for (; n < count; ++n) to[n] = _cvtss_sh(from[n], 0);
+}
+#else
+inline void narrow_to_f16(const float* from, int64_t count, uint16_t* to) { store_row(to, DType::f16, 0, count, from); }
+#endif
+
+inline uint16_t narrow_to_bf16(float value) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, value);
+  const uint32_t rounded_bits = bits + 0x7fff + ((bits >> 16) & 1);  // ties to even; the carry rounds up to Inf
+  const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
+  return static_cast<uint16_t>((is_nan ? bits | 0x400000 : rounded_bits) >> 16);
+}
+
+// As load_row and store_row of dtype.h.
+inline void load(const void* data, DType type, int64_t begin, int64_t count, float* row) {
+  if (type == DType::f32 || type == DType::bf16 || type == DType::f16)
+    widen_row({data, type, begin, 0, 1, count}, 0, row);
+  else load_row(data, type, begin, count, row);
+}
+inline void store(void* data, DType type, int64_t begin, int64_t count, const float* row) {
+  if (type == DType::f32)
+    __builtin_memcpy(static_cast<float*>(data) + begin, row, static_cast<size_t>(count) * sizeof(float));
+  else if (type == DType::f16) narrow_to_f16(row, count, static_cast<uint16_t*>(data) + begin);
+  else if (type == DType::bf16)
+    for (int64_t n = 0; n < count; ++n) static_cast<uint16_t*>(data)[begin + n] = narrow_to_bf16(row[n]);
+  else store_row(data, type, begin, count, row);
+}
+inline void load(const void* data, DType type, int64_t begin, int64_t count, double* row) {
+  load_row(data, type, begin, count, row);
+}
+inline void store(void* data, DType type, int64_t begin, int64_t count, const double* row) {
+  store_row(data, type, begin, count, row);
+}
+
 // out [column][row] = in [row][column].
 template <int kRows>
 inline void transpose(int64_t columns, const float* in, int64_t in_stride, float* out, int64_t out_stride) {
@@ -169,21 +213,6 @@ bool is_finite(const T* row, int64_t dim) {
   return any == 0;
 }
 
-// to [dim / kWidth][capacity][kWidth] = row, zero up to a whole panel.
-template <int kWidth, class T>
-void spread_row(const T* row, int64_t dim, int64_t capacity, T* to) {
-  const int64_t whole = dim / kWidth * kWidth;
-  for (int64_t d = 0; d < whole; d += kWidth, to += capacity * kWidth)
-    __builtin_memcpy(to, row + d, kWidth * sizeof(T));
-  for (int n = 0; n < kWidth && whole < dim; ++n) to[n] = whole + n < dim ? row[whole + n] : 0;
-}
-
-template <int kWidth, class T>
-void clear_row(int64_t dim, int64_t capacity, T* to) {
-  for (int64_t d = 0; d < dim; d += kWidth, to += capacity * kWidth)
-    for (int n = 0; n < kWidth; ++n) to[n] = 0;
-}
-
 template <class T>
 struct RowGroup {
   const T* first;
@@ -205,6 +234,21 @@ RowGroup<T> rows_at(const Source& source, int64_t first, T* staging) {
   return {staging, source.dim};
 }
 
+// to [dim / kWidth][capacity][kWidth] = up to kWidth rows, zero up to a whole panel and where a row is not finite. Panel by
+// panel, so that lines of the cache are written whole.
+template <int kWidth, class T>
+void spread_rows(const RowGroup<T>& rows, int64_t count, const bool* finite, int64_t dim, int64_t capacity, T* to) {
+  for (int64_t d = 0; d < dim; d += kWidth, to += capacity * kWidth) {
+    for (int64_t r = 0; r < count; ++r) {
+      const T* from = rows.first + r * rows.stride + d;
+      T* line = to + r * kWidth;
+      if (finite[r] && d + kWidth <= dim) __builtin_memcpy(line, from, kWidth * sizeof(T));
+      else
+        for (int n = 0; n < kWidth; ++n) line[n] = finite[r] && d + n < dim ? from[n] : 0;
+    }
+  }
+}
+
 template <int kWidth, class T>
 int64_t pack_panels(const Source& source, T* by_dim, T* by_row, int64_t capacity, int32_t* bad, T* staging) {
   const int64_t dim = source.dim;
@@ -213,16 +257,13 @@ int64_t pack_panels(const Source& source, T* by_dim, T* by_row, int64_t capacity
     const RowGroup<T> rows = rows_at<kWidth>(source, first, staging);
     if (by_dim) transpose<kWidth>(dim, rows.first, rows.stride, by_dim + first * dim, kWidth);
     if (!by_row) continue;
-    for (int64_t r = first; r < source.count && r < first + kWidth; ++r) {
-      const T* row = rows.first + (r - first) * rows.stride;
-      T* to = by_row + r * kWidth;
-      if (is_finite(row, dim)) {
-        spread_row<kWidth>(row, dim, capacity, to);
-      } else {
-        clear_row<kWidth>(dim, capacity, to);
-        bad[bad_rows++] = static_cast<int32_t>(r);
-      }
+    const int64_t count = source.count - first < kWidth ? source.count - first : kWidth;
+    bool finite[kWidth] = {};
+    for (int64_t r = 0; r < count; ++r) {
+      finite[r] = is_finite(rows.first + r * rows.stride, dim);
+      if (!finite[r]) bad[bad_rows++] = static_cast<int32_t>(first + r);
     }
+    spread_rows<kWidth>(rows, count, finite, dim, capacity, by_row + first * kWidth);
   }
   return bad_rows;
 }
@@ -355,7 +396,9 @@ constexpr Kernels<T, E> table_of_scores() {
           .mask = mask<T>,
           .draw_dropout = draw_dropout<T>,
           .drop = drop<T>,
-          .add_to_rows = add_to_rows<T>};
+          .add_to_rows = add_to_rows<T>,
+          .load = load,
+          .store = store};
 }
 
 template <class T>
