@@ -220,7 +220,7 @@ class Comparison {
     if (!has_direction()) return "";
     const double count = std::min(count_, independent());
     const double random = 3 / std::sqrt(count) * std::max(rms_naive_, rms_rounded_);
-    const double noise = (is_16_bit(type_) ? std::min(1.0, 4 / std::sqrt(count)) : 1.0) * rms_noise_;
+    const double noise = (is_16_bit(type_) ? std::min(1.0, 4 / std::sqrt(count)) : 2.0) * rms_noise_;
     const double allowed = limits_.slope + 2 * std::abs(naive_slope_) + (random + noise + limits_.tiny) / rms_expected_;
     return std::abs(slope_) <= allowed ? "" : report("slope against the oracle", worst(), allowed, 1 + slope_);
   }

@@ -24,9 +24,9 @@ SoftmaxRow softmax_row(const Inputs& in, const Head& head, int64_t i, const doub
   row.cap_slope.assign(count, 1);
   if (const double cap = in.attention.softcap; cap > 0) {
     for (size_t n = 0; n < count; ++n) {
-      const double t = std::tanh(row.score[n] / cap);
-      row.score[n] = cap * t;
-      row.cap_slope[n] = 1 - t * t;
+      const double x = row.score[n] / cap, cosh = std::cosh(x);
+      row.score[n] = cap * std::tanh(x);
+      row.cap_slope[n] = 1 / cosh / cosh;  // 1 - tanh^2 would be 0 long before this is
     }
   }
 

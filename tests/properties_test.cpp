@@ -107,11 +107,12 @@ Error error_of(const std::vector<double>& actual, const std::vector<double>& exp
   return error;
 }
 
-// The spec's table for N(0, 1) inputs.
-std::string too_inexact(DType dtype, const Error& o) {
+// The spec's table for N(0, 1) inputs. ALiBi may make scores of hundreds of them, of which f32 has fewer digits.
+std::string too_inexact(DType dtype, const Error& o, double largest_score) {
   switch (dtype) {
     case DType::f64: return o.largest <= 1e-12 * o.largest_expected ? "" : join("largest error of o ", o.largest);
-    case DType::f32: return o.largest <= 1e-5 ? "" : join("largest error of o ", o.largest);
+    case DType::f32:
+      return o.largest <= 1e-5 * std::max(1.0, largest_score / 50) ? "" : join("largest error of o ", o.largest);
     case DType::f16: return o.mean <= 1e-3 ? "" : join("mean error of o ", o.mean);
     default: return o.mean <= 4e-3 ? "" : join("mean error of o ", o.mean);
   }
@@ -144,8 +145,11 @@ TEST(Property, EveryTypeMeetsItsPrecision) {
     // start_backward() puts garbage into the rows of o beyond the lengths, which the oracle has as 0.
     memory.start_forward();
     flash_attention_forward(memory.attention(), memory.forward_outputs(true), {.num_threads = 1});
-    const std::string text =
-        too_inexact(c.dtype, error_of(memory.o.read(), reference::oracle_forward(memory.attention()).o));
+    const auto expected = reference::oracle_forward(memory.attention());
+    double largest_score = 0;
+    for (const double lse : expected.lse)
+      if (std::isfinite(lse)) largest_score = std::max(largest_score, std::abs(lse));
+    const std::string text = too_inexact(c.dtype, error_of(memory.o.read(), expected.o), largest_score);
     if (!text.empty() || c.dtype == DType::f16 || c.dtype == DType::bf16) return with_case(text, c);
     return with_case(gradients_too_inexact(c, memory), c);
   });
