@@ -131,7 +131,8 @@ FAULTS = {
     ],
     "src/cpu/isa/option_kernels.h": [
         Fault("ALiBi sign", "-= slope * distance", "+= slope * distance"),
-        Fault("ALiBi without its absolute value", "(Bits)(first + lane[v]) & ~kSign", "(Bits)(first + lane[v])"),
+        Fault("ALiBi without its absolute value", "(Bits)(first + lane[v]) & ~kSign",
+              "(Bits)(first + lane[v]) & (~kSign | kSign)"),
         Fault("masking adds", "(seen & (Bits)at(s + first + n)) | (~seen & hidden)",
               "(Bits)(at(s + first + n) + (Vec<T>)(~seen & hidden))"),
         Fault("dropout decisions transposed", "q / 8 * 16 + w / 2 * 8", "q / 8 * 16 + w % 2 * 8"),
@@ -167,7 +168,7 @@ FAULTS = {
         Fault("delta loses the tail of a row", "for (; n < count; ++n) sums[0]", "for (; n < 0; ++n) sums[0]"),
     ],
     "src/cpu/backward.cpp": [
-        Fault("dBias of unseen pairs not written", "if (all_visited) return;", "return;"),
+        Fault("dBias of unseen pairs not written", "if (all_visited) return;", "if (all_visited || true) return;"),
         Fault("dQ without scale", "std::fill_n(w.lse, kernels_.lanes, static_cast<T>(p_.scale));",
               "std::fill_n(w.lse, kernels_.lanes, T{1});"),
         Fault("dQ beyond the length not zeroed", "if (rows.begin + i >= seq.len_q) std::fill_n(row, p_.dim_qk, T{0});",
