@@ -147,7 +147,8 @@ FAULTS = {
         Fault("LSE of a row that sees nothing is 0", "return {0, top};", "return {0, 0};"),
         Fault("packed offset of v ignored", "source_of(p.v, head.b, head.hk, head.seq.k_begin, keys",
               "source_of(p.v, head.b, head.hk, 0, keys"),
-        Fault("output written in the type of q", "kernels.store(p.o.data, p.o.dtype,", "kernels.store(p.o.data, p.dtype,"),
+        Fault("output written in the type of q", "kernels.store(p.o.data, p.o.dtype,",
+              "kernels.store(p.o.data, p.dtype,"),
         Fault("no tile is skipped", "if (kind == TileKind::skipped) return;", "", "tile_stats_test"),
     ],
 
