@@ -2,6 +2,7 @@
 
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
+TORCH_FLAGS ?= --lengths 128,512,2048 --seconds 0.2 --patience 2
 MAKEFLAGS += --no-print-directory
 export PATH := $(CURDIR)/build/tools/bin:$(PATH)
 export CMAKE_GENERATOR ?= $(if $(shell PATH="$(PATH)" command -v ninja),Ninja,Unix Makefiles)
@@ -55,7 +56,7 @@ bench: ## Measure speed, alone (BENCH_FLAGS) and against PyTorch on the CPU (TOR
 	@tools/setup.sh bench
 	@$(call build,release,--target cuflash_bench cuflash)
 	build/release/bin/cuflash_bench $(BENCH_FLAGS)
-	tools/bench_torch.sh $(or $(TORCH_FLAGS),--lengths 128,512,2048 --seconds 0.2 --patience 2)
+	tools/bench_torch.sh $(TORCH_FLAGS)
 
 teeth: setup ## Plant faults in a copy, one at a time, and show that the tests catch each
 	@tools/setup.sh teeth

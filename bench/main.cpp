@@ -1,8 +1,6 @@
 // cuflash_bench [table ...] [--seconds S] [--threads N]: prints all tables, or the ones that are named.
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string_view>
 #include <vector>
 

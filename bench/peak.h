@@ -5,7 +5,7 @@
 
 namespace cuflash::bench {
 
-// Runs `steps` times kPerStep instructions of one kind. Operands are random, sums independent.
+// Runs some instructions of one kind `steps` times, on random operands and independent sums. random: 64 numbers.
 struct RegisterLoop {
   const char* name;
   int64_t operations;  // of one step

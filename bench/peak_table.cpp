@@ -41,12 +41,11 @@ Rate registers(const RegisterLoop& loop, double seconds) {
       static_cast<double>(loop.operations * kSteps), [&] { loop.run(kSteps, random.data()); }, seconds);
 }
 
-// The library's own product, on operands that fit into the first-level cache: 64 rows x lanes, a depth of 128.
+// The library's own product, on operands that fit into the first-level cache: 48 rows x lanes, a depth of 128.
 template <class E>
 Rate product(double seconds) {
   const cpu::Kernels<float, E>& kernels = cpu::kernels<float, E>();
-  const int64_t rows = std::max<int64_t>(kernels.rows, sizeof(E) == 4 ? 48 / kernels.rows * kernels.rows : 64),
-                depth = 128;
+  const int64_t rows = 48, depth = 128;
   const auto operand = [&](int64_t count, uint32_t seed) {
     std::vector<E> data(static_cast<size_t>(count) + 64);
     const DType type = sizeof(E) == 4 ? DType::f32 : DType::bf16;

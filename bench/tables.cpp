@@ -1,6 +1,7 @@
 #include "bench/tables.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <string>
 
 #include "bench/measure.h"
