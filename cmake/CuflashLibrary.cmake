@@ -16,6 +16,9 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
     COMPILE_OPTIONS "${kernel_flags};-mavx2;-mfma;-mf16c")
   set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu/isa/avx512.cpp PROPERTIES
     COMPILE_OPTIONS "${kernel_flags};-mavx512f;-mfma;-mf16c")
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu/isa/bfmmla_decode.cpp PROPERTIES
+    COMPILE_OPTIONS "${kernel_flags};-march=armv8.2-a+bf16")
 endif()
 
 set(public_includes

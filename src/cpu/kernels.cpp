@@ -4,6 +4,11 @@
 #include <cstdlib>
 #include <string_view>
 
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #include "cpu/isa/isa.h"
 #include "error.h"
 
@@ -24,6 +29,7 @@ constexpr bool always() { return true; }
 const Isa kIsas[] = {
 #if defined(__aarch64__)
     {"neon", always, neon_f32, neon_f64, neon_decode},
+    {"neon_bf16", [] { return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0; }, neon_f32, neon_f64, neon_bf16_decode},
 #else
     {"baseline", always, baseline_f32, baseline_f64, baseline_decode},
 #endif
@@ -90,13 +96,6 @@ const Kernels<double>& kernels() {
   return chosen().f64;
 }
 
-template <>
-const DecodeKernels<float>& decode_kernels() {
-  return chosen().decode.f32;
-}
-template <>
-const DecodeKernels<double>& decode_kernels() {
-  return chosen().decode.f64;
-}
+const DecodeTables& decode_tables() { return chosen().decode; }
 
 }  // namespace cuflash::cpu

@@ -10,7 +10,8 @@ namespace cuflash::cpu {
 #if defined(__aarch64__)
 extern const Kernels<float> neon_f32;
 extern const Kernels<double> neon_f64;
-extern const DecodeTables neon_decode;
+extern const DecodeTables neon_decode, neon_bf16_decode;
+extern const MatrixProducts bfmmla_decode;
 #else
 extern const Kernels<float> baseline_f32;
 extern const Kernels<double> baseline_f64;
