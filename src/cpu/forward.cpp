@@ -144,12 +144,12 @@ void run(const ForwardProblem& p, const Execution& e) {
 }  // namespace
 
 void forward(const ForwardProblem& p, const Execution& e) {
-  if (few_rows(p)) return decode(p, e);
+  if (takes_decode(p)) return decode(p, e);
   p.dtype == DType::f64 ? run<double>(p, e) : run<float>(p, e);
 }
 
 size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
-  if (few_rows(p)) return decode_workspace_size(p, e);
+  if (takes_decode(p)) return decode_workspace_size(p, e);
   return p.dtype == DType::f64 ? ForwardLayout<double>(p, e).bytes() : ForwardLayout<float>(p, e).bytes();
 }
 
