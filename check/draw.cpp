@@ -57,6 +57,16 @@ void draw_decode(Case& c, Choices& choose, const Limits& limits) {
     if (length <= most) c.len_k = length - (choose.chance(2) ? 0 : choose.between(0, 63));
 }
 
+// Several tiles of keys for one panel: its maximum moves from tile to tile.
+void draw_key_tiles(Case& c, Choices& choose, const Limits& limits) {
+  if (!choose.chance(8)) return;
+  c.batch = 1, c.heads_q = c.heads_k;
+  c.len_q = choose.between(17, 40);
+  const int64_t most = limits.work / (c.heads_q * c.len_q * std::max(c.dim, c.dim_v) + 1);
+  for (const int64_t length : {257, 300, 512, 600})
+    if (length <= most) c.len_k = length;
+}
+
 void draw_fused(Case& c, Choices& choose) {
   if (!choose.chance(8)) return;
   c.fused = choose.chance(2) ? Fused::kv : Fused::qkv;
@@ -189,6 +199,7 @@ Case draw_case(Choices& choose, const Limits& limits) {
   draw_types(c, choose);
   draw_shape(c, choose, limits);
   draw_decode(c, choose, limits);
+  draw_key_tiles(c, choose, limits);
   draw_fused(c, choose);
   draw_mode(c, choose);
   draw_options(c, choose);
