@@ -10,6 +10,7 @@ BackwardScratch<T, E>::BackwardScratch(Arena& arena, const BackwardProblem& p, c
                                        TileShape shape)
     : panel(arena, p, kernels, shape.k), shape(shape), key_rows(round_up(shape.k, kernels.rows)) {
   const int64_t rows = kernels.rows, lanes = kernels.lanes;
+  if (p.softcap > 0) panel.cap_slope = arena.take<T>(key_rows * lanes);
   dim_qk = round_up(p.dim_qk, kernels.step), dim_v = round_up(p.dim_v, kernels.step);
   k_by_dim = arena.take<E>(key_rows * dim_qk);
   k = RowOperand<E>(arena, shape.k, p.dim_qk, rows);

@@ -13,7 +13,6 @@ Panel<T, E>::Panel(Arena& arena, const Problem& p, const Kernels<T, E>& kernels,
   const int64_t lanes = kernels.lanes, area = round_up(tile_k, kernels.rows) * lanes;
   s = arena.take<T>(area);
   if (kernels.to_right) right = arena.take<E>(round_up(tile_k, kernels.step) * lanes);
-  if (p.softcap > 0) cap_slope = arena.take<T>(area);
   if (p.dropout.p > 0) keep = arena.take<T>(round_up(tile_k, 16) * lanes);
   const int64_t dim = round_up(std::max(p.dim_qk, p.dim_v), kernels.step);
   const int64_t of_scores = p.bias || p.mask ? lanes * tile_k : 0;
@@ -55,7 +54,7 @@ void Panel<T, E>::apply_scale(const Problem& p) {
   scale = static_cast<T>(p.scale);
   const bool now = p.softcap > 0 || p.slopes || p.bias || !(scale > 0);
   if (!now) return;
-  if (cap_slope) kernels.softcap(keys.size(), s, scale, static_cast<T>(p.softcap), cap_slope);
+  if (p.softcap > 0) kernels.softcap(keys.size(), s, scale, static_cast<T>(p.softcap), cap_slope);
   else kernels.multiply_scores(keys.size(), s, scale);
   scale = 1;
 }

@@ -68,7 +68,7 @@ struct Panel {
   const Kernels<T, E>& kernels;
   T* s = nullptr;          // [key][lane], -inf where the pair does not see each other
   T scale = 1;             // what s is still to be multiplied by
-  T* cap_slope = nullptr;  // [key][lane], d softcap(s) / ds; null without softcap
+  T* cap_slope = nullptr;  // [key][lane], d softcap(s) / ds; null where nobody asks for it
   T* keep = nullptr;       // [key][lane], 0 or 1 / (1 - p); null without dropout
   T* staging = nullptr;    // rows on their way
   Visibility visible;

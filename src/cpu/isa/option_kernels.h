@@ -7,12 +7,15 @@ void multiply_scores(int64_t keys, T* s, T scale) {
 
 template <class T>
 void softcap(int64_t keys, T* s, T scale, T cap, T* slope) {
+  typedef typename Exponent<T>::Int Int;
+  typedef Int Bits __attribute__((vector_size(kVectorBytes), may_alias));
+  constexpr Int kSign = Int{1} << (8 * sizeof(T) - 1);
   for (int64_t n = 0; n < keys * V<T>::kLanes; n += V<T>::kWidth) {
     const Vec<T> x = at(s + n) * (scale / cap);
     at(s + n) = cap * tanh_of(x);
     if (!slope) continue;
     // 1 - tanh^2 = 4 e / (1 + e)^2 with e = exp(-2 |x|), which has all its digits where tanh is almost 1.
-    Vec<T> e[1] = {x < 0 ? x : -x};
+    Vec<T> e[1] = {(Vec<T>)((Bits)x | kSign)};
     exp_each(e, T{2});
     at(slope + n) = T{4} * e[0] / ((T{1} + e[0]) * (T{1} + e[0]));
   }
