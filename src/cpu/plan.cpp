@@ -28,8 +28,10 @@ TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step) {
   return shape;
 }
 
+// More keys spread the packing of Q and dO further, but on a diagonal more of a tile is computed for nothing.
 TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step) {
-  return {tile_of(p.len_q, lanes, 128), tile_of(p.len_k, std::max(kKeyUnit, step), 128)};
+  const int64_t most_keys = p.window_right >= p.len_k && p.len_k >= 1024 ? 256 : 128;
+  return {tile_of(p.len_q, lanes, 128), tile_of(p.len_k, std::max(kKeyUnit, step), most_keys)};
 }
 
 // Half of a panel: up to there rows are faster than a panel that is filled in part, for every type and length measured
