@@ -53,6 +53,19 @@ struct DecodeScratch {
 };
 
 template <class T>
+DecodeKernels<T> kernels_for(const Problem&) {
+  return decode_tables().f64;
+}
+template <>
+DecodeKernels<float> kernels_for(const Problem& p) {
+  DecodeKernels<float> kernels = decode_tables().f32;
+  const MatrixProducts* products = p.dtype == DType::bf16 ? decode_tables().bf16 : nullptr;
+  if (products && std::max(p.dim_qk, p.dim_v) <= kMatrixDim)
+    kernels.pack = products->pack, kernels.dots = products->dots, kernels.add = products->add;
+  return kernels;
+}
+
+template <class T>
 class Decode {
  public:
   Decode(const ForwardProblem& p, const Execution& e)
@@ -150,6 +163,7 @@ class Decode {
     for_rows(part, [&](int64_t head, int64_t r, const Head& at, int64_t i) {
       kernels_.widen(p_.q.data, p_.q.dtype, p_.q.at(at.b, at.h, at.seq.q_begin + i), p_.dim_qk, row_of(w.q, head, r));
     });
+    if (kernels_.pack) kernels_.pack(w.q, part.heads.size(), p_.dim_qk);
     add_blocks(part, sums, w, &Decode::add_values);
     bool finite = true;
     for (int64_t n = 0; n < part.heads.size() * rows; ++n)
@@ -287,7 +301,7 @@ class Decode {
 
   const ForwardProblem& p_;
   const Execution& e_;
-  const DecodeKernels<T>& kernels_ = decode_kernels<T>();
+  const DecodeKernels<T> kernels_ = kernels_for<T>(p_);
   DecodePlan plan_;
   int64_t tasks_, workers_;
   size_t scratch_bytes_, sums_bytes_;

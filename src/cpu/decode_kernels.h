@@ -28,10 +28,13 @@ struct DecodeKernels {
   // to [row] = one row of dim elements from element `begin` on, 0 up to a whole vector.
   void (*widen)(const void* data, DType dtype, int64_t begin, int64_t dim, T* to);
 
+  // q in the form that dots wants, in place; null where rows are that form.
+  void (*pack)(RowBlock<T> q, int64_t heads, int64_t dim);
+
   // s = scale q . k
   void (*dots)(const KeyRows& k, RowBlock<const T> q, T scale, RowBlock<T> s);
 
-  // o += p v, key by key: how the keys are cut into calls does not change a bit of it.
+  // o += p v in the order of the keys: cut into calls at multiples of 16, they change no bit of it.
   void (*add)(const KeyRows& v, RowBlock<const T> p, RowBlock<T> o);
 
   // One row: s becomes exp(s - max), and 0 up to a whole vector; m and l go on; o shrinks with the maximum's growth.
@@ -43,17 +46,20 @@ struct DecodeKernels {
   bool (*is_finite)(const T* row, int64_t dim);
 };
 
+// dots and add for bf16 by matrix instructions: heads of up to kMatrixDim elements, p rounded to bf16. `pack` turns the
+// rows of q into what dots wants, in place.
+inline constexpr int64_t kMatrixDim = 256;
+struct MatrixProducts {
+  void (*pack)(RowBlock<float> q, int64_t heads, int64_t dim);
+  void (*dots)(const KeyRows& k, RowBlock<const float> q, float scale, RowBlock<float> s);
+  void (*add)(const KeyRows& v, RowBlock<const float> p, RowBlock<float> o);
+};
+
 struct DecodeTables {
   DecodeKernels<float> f32;
   DecodeKernels<double> f64;
+  const MatrixProducts* bf16 = nullptr;  // where the instruction set has them
 };
-
-// Of the instruction set in use (kernels.h).
-template <class T>
-const DecodeKernels<T>& decode_kernels();
-template <>
-const DecodeKernels<float>& decode_kernels();
-template <>
-const DecodeKernels<double>& decode_kernels();
+const DecodeTables& decode_tables();  // of the instruction set in use (kernels.h)
 
 }  // namespace cuflash::cpu

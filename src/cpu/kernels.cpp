@@ -52,7 +52,7 @@ bool has_amx() {
 const Isa kIsas[] = {
 #if defined(__aarch64__)
     {"neon", always, neon_f32, neon_f64, neon_decode},
-    {"neon_bf16", [] { return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0; }, neon_f32, neon_f64, neon_decode,
+    {"neon_bf16", [] { return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0; }, neon_f32, neon_f64, neon_bf16_decode,
      &bfmmla_bf16},
 #else
     {"baseline", always, baseline_f32, baseline_f64, baseline_decode},
@@ -125,13 +125,6 @@ const Kernels<float, Bf16>& kernels() {
 }
 bool has_bf16_kernels() { return chosen().bf16 != nullptr; }
 
-template <>
-const DecodeKernels<float>& decode_kernels() {
-  return chosen().decode.f32;
-}
-template <>
-const DecodeKernels<double>& decode_kernels() {
-  return chosen().decode.f64;
-}
+const DecodeTables& decode_tables() { return chosen().decode; }
 
 }  // namespace cuflash::cpu

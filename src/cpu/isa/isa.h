@@ -12,7 +12,8 @@ namespace cuflash::cpu {
 extern const Kernels<float> neon_f32;
 extern const Kernels<double> neon_f64;
 extern const Kernels<float, Bf16> bfmmla_bf16;
-extern const DecodeTables neon_decode;
+extern const DecodeTables neon_decode, neon_bf16_decode;
+extern const MatrixProducts bfmmla_decode;
 #else
 extern const Kernels<float> baseline_f32;
 extern const Kernels<double> baseline_f64;

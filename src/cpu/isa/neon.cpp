@@ -22,6 +22,7 @@ constexpr int kDecodeKeys = 4, kDecodeVectors = 4;
 const Kernels<float> neon_f32 = neon::table<float>();
 const Kernels<double> neon_f64 = neon::table<double>();
 const DecodeTables neon_decode = {neon::decode_table<float>(), neon::decode_table<double>()};
+const DecodeTables neon_bf16_decode = {neon::decode_table<float>(), neon::decode_table<double>(), &bfmmla_decode};
 
 }  // namespace cuflash::cpu
 #endif

@@ -1,0 +1,299 @@
+// aarch64 with BFMMLA: products of bf16 rows for the decode path. One instruction multiplies 2 x 4 by 4 x 2 elements and
+// adds to 2 x 2 sums in f32: two rows of queries times two keys over four dims, or times two dims over four keys.
+#if defined(__aarch64__)
+#include <arm_neon.h>
+
+#include "cpu/isa/isa.h"
+
+namespace cuflash::cpu {
+namespace bfmmla {
+
+constexpr int64_t kFarBytes = 16384;
+
+struct Ahead {
+  int64_t far, near;  // see decode_kernels.h
+};
+inline Ahead ahead_of(const KeyRows& x, int64_t keys) {
+  const int64_t rows = kFarBytes / (x.heads * x.dim * 2 + 1) + keys;
+  return {rows * x.row_stride, x.heads == 1 ? keys * x.row_stride : x.head_stride};
+}
+inline void prefetch(const uint16_t* p, Ahead ahead) {
+  __builtin_prefetch(p + ahead.far, 0, 2);
+  __builtin_prefetch(p + ahead.near);
+}
+
+inline const uint16_t* key_row(const KeyRows& x, int64_t head, int64_t key) {
+  return static_cast<const uint16_t*>(x.data) + x.offset + head * x.head_stride + key * x.row_stride;
+}
+template <class T>
+inline T* row_of(const RowBlock<T>& x, int64_t head, int64_t row) {
+  return x.data + (head * x.rows + row) * x.stride;
+}
+
+// Calls body<rows>(first row) for all rows, eight at a time.
+template <class Body>
+inline void for_rows(int64_t rows, Body body) {
+  int64_t row = 0;
+  for (; row + 8 <= rows; row += 8) body.template operator()<8>(row);
+  switch (rows - row) {
+    case 1: return body.template operator()<1>(row);
+    case 2: return body.template operator()<2>(row);
+    case 3: return body.template operator()<3>(row);
+    case 4: return body.template operator()<4>(row);
+    case 5: return body.template operator()<5>(row);
+    case 6: return body.template operator()<6>(row);
+    case 7: return body.template operator()<7>(row);
+    default: return;
+  }
+}
+
+inline uint16x8_t load_part(const uint16_t* p, int64_t count) {
+  uint16_t padded[8] = {};
+  for (int64_t n = 0; n < count; ++n) padded[n] = p[n];
+  return vld1q_u16(padded);
+}
+
+inline float32x4_t mma(float32x4_t sum, uint16x8_t a, uint16x8_t b) {
+  return vbfmmlaq_f32(sum, vreinterpretq_bf16_u16(a), vreinterpretq_bf16_u16(b));
+}
+inline uint16x8_t low_halves(uint16x8_t a, uint16x8_t b) {
+  return vreinterpretq_u16_u64(vzip1q_u64(vreinterpretq_u64_u16(a), vreinterpretq_u64_u16(b)));
+}
+inline uint16x8_t high_halves(uint16x8_t a, uint16x8_t b) {
+  return vreinterpretq_u16_u64(vzip2q_u64(vreinterpretq_u64_u16(a), vreinterpretq_u64_u16(b)));
+}
+
+// Two rows of floats as left operands, four elements of each beside one another. Elements of q are bf16 already.
+inline uint16x8_t exact_pair(float32x4_t a, float32x4_t b) {
+  return vshrn_high_n_u32(vshrn_n_u32(vreinterpretq_u32_f32(a), 16), vreinterpretq_u32_f32(b), 16);
+}
+inline uint16x8_t rounded_pair(float32x4_t a, float32x4_t b) {
+  return vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(a), b));
+}
+
+// Rows of queries as left operands [dim / 4][pair][2 rows x 4 dims], 0 up to eight dims, in the place of their first row.
+template <int kRows>
+inline void pack_rows(float* q, int64_t stride, int64_t dim) {
+  constexpr int kPairs = (kRows + 1) / 2;
+  float rows[2 * kPairs][kMatrixDim] = {};
+  for (int r = 0; r < kRows; ++r)
+    for (int64_t d = 0; d < dim; ++d) rows[r][d] = q[r * stride + d];
+  auto* packed = reinterpret_cast<uint16_t*>(q);
+  for (int64_t d = 0; d < (dim + 7) / 8 * 8; d += 4)
+    for (int pair = 0; pair < kPairs; ++pair, packed += 8)
+      vst1q_u16(packed, exact_pair(vld1q_f32(rows[2 * pair] + d), vld1q_f32(rows[2 * pair + 1] + d)));
+}
+void pack(RowBlock<float> q, int64_t heads, int64_t dim) {
+  for (int64_t head = 0; head < heads; ++head)
+    for_rows(q.rows, [&]<int kRows>(int64_t row) { pack_rows<kRows>(row_of(q, head, row), q.stride, dim); });
+}
+
+// s = scale q . k for kKeys keys, an even number.
+template <int kRows, int kKeys>
+__attribute__((noinline)) void dots_of(const uint16_t* k, int64_t stride, int64_t dim, Ahead ahead,
+                                       const uint16_t* packed, float scale, float* s, int64_t s_stride) {
+  constexpr int kPairs = (kRows + 1) / 2;
+  float32x4_t sum[kPairs][kKeys / 2] = {};
+  const auto step = [&](int64_t d, const uint16x8_t(&key)[kKeys]) {
+    for (int half = 0; half < 2; ++half) {
+      uint16x8_t query[kPairs];
+      for (int pair = 0; pair < kPairs; ++pair) query[pair] = vld1q_u16(packed + ((d / 4 + half) * kPairs + pair) * 8);
+      for (int n = 0; n < kKeys / 2; ++n) {
+        const uint16x8_t two =
+            half == 0 ? low_halves(key[2 * n], key[2 * n + 1]) : high_halves(key[2 * n], key[2 * n + 1]);
+        for (int pair = 0; pair < kPairs; ++pair) sum[pair][n] = mma(sum[pair][n], query[pair], two);
+      }
+    }
+  };
+  int64_t d = 0;
+  for (; d + 8 <= dim; d += 8) {
+    uint16x8_t key[kKeys];
+    for (int n = 0; n < kKeys; ++n) key[n] = vld1q_u16(k + n * stride + d);
+    if (d % 32 == 0)
+      for (int n = 0; n < kKeys; ++n) prefetch(k + n * stride + d, ahead);
+    step(d, key);
+  }
+  if (d < dim) {
+    uint16x8_t key[kKeys];
+    for (int n = 0; n < kKeys; ++n) key[n] = load_part(k + n * stride + d, dim - d);
+    step(d, key);
+  }
+  for (int pair = 0; pair < kPairs; ++pair) {
+    for (int n = 0; n < kKeys / 2; ++n) {
+      const float32x4_t scaled = sum[pair][n] * scale;
+      vst1_f32(s + 2 * pair * s_stride + 2 * n, vget_low_f32(scaled));
+      if (2 * pair + 1 < kRows) vst1_f32(s + (2 * pair + 1) * s_stride + 2 * n, vget_high_f32(scaled));
+    }
+  }
+}
+
+template <int kKeys>
+inline void dots_keys(const KeyRows& k, int64_t head, int64_t key, const RowBlock<const float>& q, float scale,
+                      const RowBlock<float>& s, Ahead ahead) {
+  for_rows(q.rows, [&]<int kRows>(int64_t row) {
+    const auto* packed = reinterpret_cast<const uint16_t*>(row_of(q, head, row));
+    float* to = row_of(s, head, row) + key;
+    if constexpr (kKeys > 1) {
+      dots_of<kRows, kKeys>(key_row(k, head, key), k.row_stride, k.dim, ahead, packed, scale, to, s.stride);
+    } else {
+      float twice[kRows][2];  // two keys are the least: the same one
+      dots_of<kRows, 2>(key_row(k, head, key), 0, k.dim, ahead, packed, scale, twice[0], 2);
+      for (int r = 0; r < kRows; ++r) to[r * s.stride] = twice[r][0];
+    }
+  });
+}
+
+void dots(const KeyRows& k, RowBlock<const float> q, float scale, RowBlock<float> s) {
+  const Ahead ahead = ahead_of(k, 8);
+  int64_t key = 0;
+  for (; key + 8 <= k.keys; key += 8)
+    for (int64_t head = 0; head < k.heads; ++head) dots_keys<8>(k, head, key, q, scale, s, ahead);
+  for (; key + 2 <= k.keys; key += 2)
+    for (int64_t head = 0; head < k.heads; ++head) dots_keys<2>(k, head, key, q, scale, s, ahead);
+  for (; key < k.keys; ++key)
+    for (int64_t head = 0; head < k.heads; ++head) dots_keys<1>(k, head, key, q, scale, s, ahead);
+}
+
+// Keys whose values stay in the first-level cache while the strips of O pass over them: the more, the less often O is
+// loaded and stored. Rows that lie far apart meet in few sets of the cache.
+constexpr int64_t kMostAddKeys = 32;
+inline int64_t add_keys(const KeyRows& v, int64_t rows) { return v.heads > 1 || rows <= 2 ? 16 : kMostAddKeys; }
+
+// The 2 x 2 sums of a strip of O: as many dims as the registers hold.
+template <int kRows>
+struct Strip {
+  static constexpr int kPairs = (kRows + 1) / 2, kDims = kPairs <= 2 ? 16 : 8;
+  float32x4_t sum[kPairs][kDims / 2];
+
+  void load(const float* o, int64_t stride) {
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const float* row = o + 2 * pair * stride;
+      for (int n = 0; n < kDims; n += 4) {
+        const float32x4_t a = vld1q_f32(row + n),
+                          b = 2 * pair + 1 < kRows ? vld1q_f32(row + stride + n) : float32x4_t{};
+        sum[pair][n / 2] = halves(a, b).val[0], sum[pair][n / 2 + 1] = halves(a, b).val[1];
+      }
+    }
+  }
+  void store(float* o, int64_t stride) const {
+    for (int pair = 0; pair < kPairs; ++pair) {
+      float* row = o + 2 * pair * stride;
+      for (int n = 0; n < kDims; n += 4) {
+        const float32x4x2_t rows = halves(sum[pair][n / 2], sum[pair][n / 2 + 1]);
+        vst1q_f32(row + n, rows.val[0]);
+        if (2 * pair + 1 < kRows) vst1q_f32(row + stride + n, rows.val[1]);
+      }
+    }
+  }
+  // Four keys: eight dims of each, from dim `first` of the strip on, times p [pair][2 rows x 4 keys].
+  void add(const uint16x8_t (&value)[4], int first, const uint16_t* p) {
+    const uint16x8x2_t even = vzipq_u16(value[0], value[2]), odd = vzipq_u16(value[1], value[3]);
+    const uint16x8x2_t low = vzipq_u16(even.val[0], odd.val[0]), high = vzipq_u16(even.val[1], odd.val[1]);
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const uint16x8_t weight = vld1q_u16(p + pair * 8);
+      float32x4_t* to = sum[pair] + first / 2;
+      to[0] = mma(to[0], weight, low.val[0]);
+      to[1] = mma(to[1], weight, low.val[1]);
+      to[2] = mma(to[2], weight, high.val[0]);
+      to[3] = mma(to[3], weight, high.val[1]);
+    }
+  }
+
+ private:
+  // [a0 a1 b0 b1] and [a2 a3 b2 b3]: rows from sums and sums from rows.
+  static float32x4x2_t halves(float32x4_t a, float32x4_t b) {
+    const float64x2_t x = vreinterpretq_f64_f32(a), y = vreinterpretq_f64_f32(b);
+    return {{vreinterpretq_f32_f64(vzip1q_f64(x, y)), vreinterpretq_f32_f64(vzip2q_f64(x, y))}};
+  }
+};
+
+// o += p v over a strip. p [key / 4][pair][2 rows x 4 keys] is 0 for keys that are not there.
+template <int kRows>
+inline void add_strip(const uint16_t* v, int64_t stride, int64_t keys, int64_t near, const uint16_t* p, float* o,
+                      int64_t o_stride) {
+  Strip<kRows> strip;
+  strip.load(o, o_stride);
+  int64_t k = 0;
+  for (; k + 4 <= keys; k += 4, p += Strip<kRows>::kPairs * 8) {
+    for (int first = 0; first < Strip<kRows>::kDims; first += 8) {
+      uint16x8_t value[4];
+      for (int n = 0; n < 4; ++n) value[n] = vld1q_u16(v + (k + n) * stride + first);
+      strip.add(value, first, p);
+    }
+    for (int n = 0; n < 4; ++n) __builtin_prefetch(v + (k + n) * stride + near);
+  }
+  if (k < keys) {
+    for (int first = 0; first < Strip<kRows>::kDims; first += 8) {
+      uint16x8_t value[4] = {};
+      for (int n = 0; n < keys - k; ++n) value[n] = vld1q_u16(v + (k + n) * stride + first);
+      strip.add(value, first, p);
+    }
+  }
+  strip.store(o, o_stride);
+}
+
+// The same over the last dims of a row, less than a strip: nothing is read beyond the end of a row.
+template <int kRows>
+void add_last_strip(const uint16_t* v, int64_t stride, int64_t keys, int64_t dims, const uint16_t* p, float* o,
+                    int64_t o_stride) {
+  Strip<kRows> strip;
+  strip.load(o, o_stride);
+  for (int64_t k = 0; k < keys; k += 4, p += Strip<kRows>::kPairs * 8) {
+    for (int first = 0; first < dims; first += 8) {
+      uint16x8_t value[4] = {};
+      for (int n = 0; n < 4 && n < keys - k; ++n)
+        value[n] = load_part(v + (k + n) * stride + first, dims - first < 8 ? dims - first : 8);
+      strip.add(value, first, p);
+    }
+  }
+  strip.store(o, o_stride);
+}
+
+template <int kRows>
+inline void pack_weights(const float* p, int64_t stride, int64_t keys, uint16_t* packed) {
+  constexpr int kPairs = (kRows + 1) / 2;
+  for (int64_t k = 0; k < keys; k += 4) {
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const float* row = p + 2 * pair * stride + k;  // 0 up to a whole vector
+      const float32x4_t second = 2 * pair + 1 < kRows ? vld1q_f32(row + stride) : float32x4_t{};
+      vst1q_u16(packed + (k / 4 * kPairs + pair) * 8, rounded_pair(vld1q_f32(row), second));
+    }
+  }
+}
+
+template <int kRows>
+__attribute__((noinline)) void add_rows(const uint16_t* v, int64_t stride, int64_t keys, int64_t dim, Ahead ahead,
+                                        const float* p, int64_t p_stride, float* o, int64_t o_stride) {
+  constexpr int kStrip = Strip<kRows>::kDims;
+  uint16_t packed[kMostAddKeys * 8];
+  pack_weights<kRows>(p, p_stride, keys, packed);
+  const int64_t few = (keys * kStrip + dim - 1) / dim;
+  const uint16_t* row = v;
+  for (int64_t d = 0; d < dim; d += kStrip) {
+    for (int64_t n = 0; n < few; ++n, row += stride)
+      for (int64_t line = 0; line < dim; line += 32) __builtin_prefetch(row + line + ahead.far, 0, 2);
+    if (d + kStrip <= dim) add_strip<kRows>(v + d, stride, keys, ahead.near, packed, o + d, o_stride);
+    else add_last_strip<kRows>(v + d, stride, keys, dim - d, packed, o + d, o_stride);
+  }
+}
+
+void add(const KeyRows& v, RowBlock<const float> p, RowBlock<float> o) {
+  const int64_t chunk = add_keys(v, p.rows);
+  const Ahead ahead = ahead_of(v, chunk);
+  for (int64_t key = 0; key < v.keys; key += chunk) {
+    const int64_t keys = v.keys - key < chunk ? v.keys - key : chunk;
+    for (int64_t head = 0; head < v.heads; ++head) {
+      for_rows(p.rows, [&]<int kRows>(int64_t row) {
+        add_rows<kRows>(key_row(v, head, key), v.row_stride, keys, v.dim, ahead, row_of(p, head, row) + key, p.stride,
+                        row_of(o, head, row), o.stride);
+      });
+    }
+  }
+}
+
+}  // namespace bfmmla
+
+const MatrixProducts bfmmla_decode = {bfmmla::pack, bfmmla::dots, bfmmla::add};
+
+}  // namespace cuflash::cpu
+#endif
