@@ -184,12 +184,12 @@ void run(const ForwardProblem& p, const Execution& e) {
 }  // namespace
 
 void forward(const ForwardProblem& p, const Execution& e) {
-  if (few_rows(p)) return decode(p, e);
+  if (takes_decode(p)) return decode(p, e);
   with_types(p, [&]<class T, class E>(Types<T, E>) { run<T, E>(p, e); });
 }
 
 size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
-  if (few_rows(p)) return decode_workspace_size(p, e);
+  if (takes_decode(p)) return decode_workspace_size(p, e);
   return with_types(p, [&]<class T, class E>(Types<T, E>) { return ForwardLayout<T, E>(p, e).bytes(); });
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cpu/kernels.h"
 #include "cpu/threads.h"
 #include "error.h"
 
@@ -31,9 +32,16 @@ TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step) {
   return {tile_of(p.len_q, lanes, 128), tile_of(p.len_k, std::max(kKeyUnit, step), 128)};
 }
 
-// A row of few costs less here than a lane of a panel that is mostly empty; see docs/log.md for where the two meet.
-constexpr int64_t kFewRows = 16;
-bool few_rows(const Problem& p) { return p.heads_k > 0 && p.group() * p.len_q <= kFewRows; }
+// Half of a panel: up to there rows are faster than a panel that is filled in part, for every type and length measured
+// (docs/log.md). A group of heads changes nothing about it, as panels are filled head by head; the second bound keeps the
+// scores of a block in the second-level cache.
+static int64_t most_queries(const Problem& p) {
+  return (p.dtype == DType::f64 ? kernels<double>().lanes : kernels<float>().lanes) / 2;
+}
+bool takes_decode(const Problem& p) {
+  constexpr int64_t kMostRows = 256;
+  return p.len_q <= most_queries(p) && p.group() * p.len_q <= kMostRows;
+}
 
 static int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -94,14 +102,11 @@ int64_t TileIndex::count(const Problem& problem, Side side, int64_t heads, int64
 }
 
 std::string describe_forward(const Problem& p) {
-  if (!few_rows(p)) {
-    return join("online softmax, panels of queries over tiles of keys (decode takes up to ", kFewRows,
-                " rows for each key/value head; here are ", p.group() * p.len_q, ")");
-  }
+  if (!takes_decode(p)) return "online softmax, panels of queries over tiles of keys";
   const DecodePlan plan = decode_plan(p);
-  return join("decode, ", plan.rows, " rows of queries (at most ", kFewRows,
-              ") share each key/value head; K and V are read once, in place, in ", plan.splits, " ranges of up to ",
-              plan.split_keys, " keys, ", plan.run, " heads at a time");
+  return join("decode (at most ", most_queries(p), " queries), ", plan.rows,
+              " rows share each K and V, which are read once and in place, ", plan.run, " of ", p.heads_k,
+              " heads at a time, in ", plan.splits, " ranges of up to ", plan.split_keys, " keys");
 }
 
 int64_t worker_count(const Problem& p, const Execution& execution, int64_t tasks) {

@@ -19,7 +19,7 @@ TileShape forward_tile(const Problem& problem, int64_t lanes, int64_t step);
 TileShape backward_tile(const Problem& problem, int64_t lanes, int64_t step);
 
 // Few queries against many keys: which problems the decode path (decode.h) takes, and how it cuts them.
-bool few_rows(const Problem& problem);
+bool takes_decode(const Problem& problem);
 
 inline constexpr int64_t kDecodeBlock = 256;  // keys whose scores are at hand; splits are whole blocks
 
