@@ -21,15 +21,16 @@ T* row_of(const RowBlock<T>& x, int64_t head, int64_t row) {
   return x.data + (head * x.rows + row) * x.stride;
 }
 
-// The softmax of some rows over some keys, not yet divided by l.
+// The softmax of some rows over some keys, not yet divided by l. Where weights are rounded, each row of o ends with their
+// sums before and after that: they shrink and are merged as all of it.
 template <class T>
 struct Sums {
-  RowBlock<T> o;  // [head][row][dim_v]
+  RowBlock<T> o;  // [head][row][dim_v, padded; sums]
   T* m;           // [head][row]
   T* l;
 
   Sums(Arena& arena, const Problem& p, const DecodePlan& plan) {
-    const int64_t rows = plan.run * plan.rows, stride = round_up(p.dim_v, kPadding);
+    const int64_t rows = plan.run * plan.rows, stride = round_up(p.dim_v, kPadding) + kPadding;
     o = {arena.take<T>(rows * stride), plan.rows, stride};
     m = arena.take<T>(rows);
     l = arena.take<T>(rows);
@@ -61,7 +62,8 @@ DecodeKernels<float> kernels_for(const Problem& p) {
   DecodeKernels<float> kernels = decode_tables().f32;
   const MatrixProducts* products = p.dtype == DType::bf16 ? decode_tables().bf16 : nullptr;
   if (products && std::max(p.dim_qk, p.dim_v) <= kMatrixDim)
-    kernels.pack = products->pack, kernels.dots = products->dots, kernels.add = products->add;
+    kernels.pack = products->pack, kernels.round = products->round, kernels.dots = products->dots,
+    kernels.add = products->add;
   return kernels;
 }
 
@@ -126,8 +128,9 @@ class Decode {
     if (part.seq.len_q == 0) return part;
     // The splits are counted from the first block that some query sees.
     const Range seen = keys_of_queries(p_, part.seq, {0, part.seq.len_q});
-    const int64_t begin = seen.begin / kDecodeBlock * kDecodeBlock + split * plan_.split_keys;
-    part.keys = {std::max(begin, seen.begin), std::min(begin + plan_.split_keys, seen.end)};
+    const int64_t first = seen.begin / kDecodeBlock * kDecodeBlock;
+    const int64_t keys = split_keys(plan_, seen.end - first), begin = first + split * keys;
+    part.keys = {std::max(begin, seen.begin), std::min(begin + keys, seen.end)};
     return part;
   }
 
@@ -198,8 +201,10 @@ class Decode {
         const int64_t n = head * w.s.rows + r;
         T* s = row_of(w.s, head, r);
         finish_scores(p_, kernels_, row, s, w.staging);
-        kernels_.softmax(keys.size(), s, sums.m + n, sums.l + n, row_of(sums.o, head, r), p_.dim_v);
+        T* o = row_of(sums.o, head, r);
+        kernels_.softmax(keys.size(), s, sums.m + n, sums.l + n, o, sums.o.stride);
         if (p_.dropout.p > 0) drop(p_, row, s);
+        if (kernels_.round) kernels_.round(keys.size(), s, o + sums.o.stride - kPadding);
       });
       (this->*add)(part, keys, sums, w);
     });
@@ -271,12 +276,16 @@ class Decode {
         all.l[row] = (n == 0 ? 0 : all.l[row]) + sums.l[row] * weight;
         T* o = all.o.data + row * all.o.stride;
         const T* from = sums.o.data + row * all.o.stride;
-        for (int64_t d = 0; d < p_.dim_v; ++d) o[d] = (n == 0 ? 0 : o[d]) + from[d] * weight;
+        for (int64_t d = 0; d < all.o.stride; ++d) o[d] = (n == 0 ? 0 : o[d]) + from[d] * weight;
       }
       all.m[row] = top;
     }
     store(part, head, all, staging);
   }
+
+  // l has the weights before they were rounded. Where all of a row's weights were rounded up, so would be its result: it
+  // is a mean with the rounded weights.
+  T unrounded(const T* sums) const { return kernels_.round && sums[1] != 0 ? sums[0] / sums[1] : T{1}; }
 
   // Rows beyond the length of a padded sequence are written too. staging holds a row.
   void store(const Part& part, int64_t head, const Sums<T>& sums, T* staging) const {
@@ -287,8 +296,9 @@ class Decode {
       const int64_t row = head * rows_of(part) + g * part.seq.len_q + i;
       const bool seen = i < part.seq.len_q && sums.l[row] != 0;
       if (seen) {
-        const T inverse_l = 1 / sums.l[row];
-        for (int64_t d = 0; d < p_.dim_v; ++d) staging[d] = sums.o.data[row * sums.o.stride + d] * inverse_l;
+        const T* o = sums.o.data + row * sums.o.stride;
+        const T factor = unrounded(o + sums.o.stride - kPadding) / sums.l[row];
+        for (int64_t d = 0; d < p_.dim_v; ++d) staging[d] = o[d] * factor;
       } else {
         std::fill_n(staging, p_.dim_v, T{0});
       }

@@ -40,19 +40,22 @@ struct DecodeKernels {
   // One row: s becomes exp(s - max), and 0 up to a whole vector; m and l go on; o shrinks with the maximum's growth.
   void (*softmax)(int64_t keys, T* s, T* m, T* l, T* o, int64_t dim);
 
+  // One row: p as add takes it, in place; its sums before and after are added to sums [2]. Null where p is not rounded.
+  void (*round)(int64_t keys, T* p, T* sums);
+
   // One row: s = cap * tanh(s / cap), up to a whole vector.
   void (*softcap)(int64_t keys, T* s, T cap);
 
   bool (*is_finite)(const T* row, int64_t dim);
 };
 
-// dots and add for bf16 by matrix instructions: heads of up to kMatrixDim elements, p rounded to bf16. `pack` turns the
-// rows of q into what dots wants, in place.
+// These entries for bf16, by matrix instructions: heads of up to kMatrixDim elements, p rounded to bf16.
 inline constexpr int64_t kMatrixDim = 256;
 struct MatrixProducts {
   void (*pack)(RowBlock<float> q, int64_t heads, int64_t dim);
   void (*dots)(const KeyRows& k, RowBlock<const float> q, float scale, RowBlock<float> s);
   void (*add)(const KeyRows& v, RowBlock<const float> p, RowBlock<float> o);
+  void (*round)(int64_t keys, float* p, float* sums);
 };
 
 struct DecodeTables {

@@ -47,33 +47,38 @@ bool takes_decode(const Problem& p) {
 
 static int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+constexpr int64_t kFewestKeys = 256;  // of a split: worth its merging
+
 // Where the heads of a key lie side by side, a task takes a run of them, to read memory in order; but not so many that
 // their sums leave the first-level caches, nor that too few tasks remain.
-static int64_t heads_of_task(const Problem& p, int64_t rows, int64_t most_splits) {
+static int64_t heads_of_task(const Problem& p, int64_t rows) {
   constexpr int64_t kMostBytes = 64 * 1024, kEnoughTasks = 16;
   const auto interleaved = [](const ConstRows& x) { return x.head_stride < x.row_stride; };
   if (!interleaved(p.k) && !interleaved(p.v)) return 1;
   int64_t run = std::clamp<int64_t>(kMostBytes / (std::max<int64_t>(rows, 1) * (p.dim_qk + p.dim_v) * 4), 1, p.heads_k);
-  while (run > 1 && p.batch * ceil_of(p.heads_k, run) * most_splits < kEnoughTasks) run = ceil_of(run, 2);
+  while (run > 1 && ceil_of(p.heads_k, run) * ceil_of(p.len_k, kFewestKeys) < kEnoughTasks) run = ceil_of(run, 2);
   return run;
 }
 
-// Enough tasks for a machine of many cores, each long enough to be worth its merging. The number of threads is no part of
-// it, so that no result depends on it.
+// Enough tasks for a machine of many cores, even from one sequence.
+static int64_t splits_of(int64_t keys, int64_t runs) {
+  constexpr int64_t kEnoughTasks = 32;
+  return std::clamp<int64_t>(ceil_of(kEnoughTasks, runs), 1, std::max<int64_t>(keys / kFewestKeys, 1));
+}
+
 DecodePlan decode_plan(const Problem& p) {
-  constexpr int64_t kEnoughTasks = 64, kFewestKeys = 256;
   DecodePlan plan{};
   plan.rows = p.group() * p.len_q;
+  plan.run = heads_of_task(p, plan.rows);
+  plan.runs = ceil_of(p.heads_k, plan.run);
   int64_t keys = p.len_k;  // from the first block that a query sees to the last one
   if (p.window_left != kUnbounded) keys = std::min(keys, p.window_left + p.window_right + p.len_q + kDecodeBlock);
-  const int64_t most_splits = std::max<int64_t>(keys / kFewestKeys, 1);
-  plan.run = heads_of_task(p, plan.rows, most_splits);
-  plan.runs = ceil_of(p.heads_k, plan.run);
-  const int64_t splits =
-      std::clamp<int64_t>(ceil_of(kEnoughTasks, std::max<int64_t>(p.batch * plan.runs, 1)), 1, most_splits);
-  plan.split_keys = round_up(std::max<int64_t>(ceil_of(keys, splits), 1), kDecodeBlock);
-  plan.splits = std::max<int64_t>(ceil_of(keys, plan.split_keys), 1);
+  plan.splits = splits_of(keys, plan.runs);
   return plan;
+}
+
+int64_t split_keys(const DecodePlan& plan, int64_t keys) {
+  return round_up(ceil_of(std::max<int64_t>(keys, 1), splits_of(keys, plan.runs)), kDecodeBlock);
 }
 
 int64_t TileIndex::rows_of(const Problem& problem, Side side, int64_t b) {
@@ -108,7 +113,7 @@ std::string describe_forward(const Problem& p) {
   const DecodePlan plan = decode_plan(p);
   return join("decode (at most ", most_queries(p), " queries), ", plan.rows,
               " rows share each K and V, which are read once and in place, ", plan.run, " of ", p.heads_k,
-              " heads at a time, in ", plan.splits, " ranges of up to ", plan.split_keys, " keys");
+              " heads at a time, in up to ", plan.splits, " ranges of keys");
 }
 
 int64_t worker_count(const Problem& p, const Execution& execution, int64_t tasks) {

@@ -24,12 +24,15 @@ bool takes_decode(const Problem& problem);
 inline constexpr int64_t kDecodeBlock = 256;  // keys whose scores are at hand; splits are whole blocks
 
 struct DecodePlan {
-  int64_t rows;  // of queries that share a key/value head, at most
-  int64_t run;   // key/value heads of one task
-  int64_t runs;  // of a batch entry
-  int64_t split_keys, splits;
+  int64_t rows;    // of queries that share a key/value head, at most
+  int64_t run;     // key/value heads of one task
+  int64_t runs;    // of a batch entry
+  int64_t splits;  // ranges of keys of the longest sequence, at most
 };
 DecodePlan decode_plan(const Problem& problem);
+// Keys of one split, of a sequence whose queries see a range of `keys`: a function of that sequence alone, and of no
+// number of threads, so that nothing else changes a bit of its results.
+int64_t split_keys(const DecodePlan& plan, int64_t keys);
 
 // Calls body with every tile of [0, length) that meets the range.
 template <class Body>

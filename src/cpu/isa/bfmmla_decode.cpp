@@ -6,7 +6,7 @@
 #include "cpu/isa/isa.h"
 
 namespace cuflash::cpu {
-namespace bfmmla_decode_kernels {
+namespace bfmmla {
 
 constexpr int64_t kFarBytes = 16384;
 
@@ -63,12 +63,9 @@ inline uint16x8_t high_halves(uint16x8_t a, uint16x8_t b) {
   return vreinterpretq_u16_u64(vzip2q_u64(vreinterpretq_u64_u16(a), vreinterpretq_u64_u16(b)));
 }
 
-// Two rows of floats as left operands, four elements of each beside one another. Elements of q are bf16 already.
+// Two rows of floats as left operands, four elements of each beside one another. They are bf16 values already.
 inline uint16x8_t exact_pair(float32x4_t a, float32x4_t b) {
   return vshrn_high_n_u32(vshrn_n_u32(vreinterpretq_u32_f32(a), 16), vreinterpretq_u32_f32(b), 16);
-}
-inline uint16x8_t rounded_pair(float32x4_t a, float32x4_t b) {
-  return vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(a), b));
 }
 
 // Rows of queries as left operands [dim / 4][pair][2 rows x 4 dims], 0 up to eight dims, in the place of their first row.
@@ -256,7 +253,7 @@ inline void pack_weights(const float* p, int64_t stride, int64_t keys, uint16_t*
     for (int pair = 0; pair < kPairs; ++pair) {
       const float* row = p + 2 * pair * stride + k;  // 0 up to a whole vector
       const float32x4_t second = 2 * pair + 1 < kRows ? vld1q_f32(row + stride) : float32x4_t{};
-      vst1q_u16(packed + (k / 4 * kPairs + pair) * 8, rounded_pair(vld1q_f32(row), second));
+      vst1q_u16(packed + (k / 4 * kPairs + pair) * 8, exact_pair(vld1q_f32(row), second));
     }
   }
 }
@@ -291,9 +288,20 @@ void add(const KeyRows& v, RowBlock<const float> p, RowBlock<float> o) {
   }
 }
 
-}  // namespace bfmmla_decode_kernels
+void round(int64_t keys, float* p, float* sums) {
+  float32x4_t before = {}, after = {};
+  for (int64_t k = 0; k < keys; k += 4) {
+    const float32x4_t weight = vld1q_f32(p + k);
+    const float32x4_t rounded = vcvt_f32_bf16(vcvt_bf16_f32(weight));
+    vst1q_f32(p + k, rounded);
+    before += weight, after += rounded;
+  }
+  sums[0] += vaddvq_f32(before), sums[1] += vaddvq_f32(after);
+}
 
-const MatrixProducts bfmmla_decode = {bfmmla_decode_kernels::pack, bfmmla_decode_kernels::dots, bfmmla_decode_kernels::add};
+}  // namespace bfmmla
+
+const MatrixProducts bfmmla_decode = {bfmmla::pack, bfmmla::dots, bfmmla::add, bfmmla::round};
 
 }  // namespace cuflash::cpu
 #endif

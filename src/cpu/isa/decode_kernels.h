@@ -333,5 +333,5 @@ void softcap_row(int64_t keys, T* s, T cap) {
 
 template <class T>
 constexpr DecodeKernels<T> decode_table() {
-  return {decode_widen, nullptr, decode_dots, decode_add, softmax_row<T>, softcap_row<T>, is_finite<T>};
+  return {decode_widen, nullptr, decode_dots, decode_add, softmax_row<T>, nullptr, softcap_row<T>, is_finite<T>};
 }
