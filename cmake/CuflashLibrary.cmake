@@ -21,7 +21,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu/isa/amx.cpp PROPERTIES
     COMPILE_OPTIONS "${kernel_flags};-mavx512f;-mavx512bw;-mavx512bf16;-mfma;-mf16c;-mamx-tile;-mamx-bf16;${quiet}")
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu/isa/bfmmla.cpp ${PROJECT_SOURCE_DIR}/src/cpu/isa/bfmmla_decode.cpp PROPERTIES
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu/isa/bfmmla.cpp
+    ${PROJECT_SOURCE_DIR}/src/cpu/isa/bfmmla_decode.cpp PROPERTIES
     COMPILE_OPTIONS "${kernel_flags};-march=armv8.2-a+bf16")
 endif()
 

@@ -66,7 +66,7 @@ TEST(Packed, BuffersLongerThanTheSequences) {
 
 // Each of them too long to be decoded alone, with sums in another order.
 TEST(Packed, EqualsEachSequenceAlone) {
-  const std::vector<int32_t> cu_q{0, 70, 81, 200}, cu_k{0, 10, 150, 290};
+  const std::vector<int32_t> cu_q{0, 70, 101, 200}, cu_k{0, 10, 150, 290};
   Inputs in = packed({.heads_q = 4, .heads_k = 2, .len_q = 200, .len_k = 290, .dim = 16, .dim_v = 16}, cu_q, cu_k);
   in.attention.causal = true;
   const Results all = expect_matches_oracle(in);

@@ -6,7 +6,7 @@
 #include "cpu/isa/isa.h"
 
 namespace cuflash::cpu {
-namespace bfmmla {
+namespace bfmmla_decode_kernels {
 
 constexpr int64_t kFarBytes = 16384;
 
@@ -299,9 +299,10 @@ void round(int64_t keys, float* p, float* sums) {
   sums[0] += vaddvq_f32(before), sums[1] += vaddvq_f32(after);
 }
 
-}  // namespace bfmmla
+}  // namespace bfmmla_decode_kernels
 
-const MatrixProducts bfmmla_decode = {bfmmla::pack, bfmmla::dots, bfmmla::add, bfmmla::round};
+const MatrixProducts bfmmla_decode = {bfmmla_decode_kernels::pack, bfmmla_decode_kernels::dots,
+                                      bfmmla_decode_kernels::add, bfmmla_decode_kernels::round};
 
 }  // namespace cuflash::cpu
 #endif
