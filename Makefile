@@ -52,11 +52,12 @@ clang: ## The tests built with clang
 	@$(call build,clang)
 	@$(call run_tests,clang)
 
-bench: ## Measure speed, alone (BENCH_FLAGS) and against PyTorch on the CPU (TORCH_FLAGS)
+bench: ## Measure speed, alone (BENCH_FLAGS) and against PyTorch on the CPU (TORCH_FLAGS, DECODE_FLAGS)
 	@tools/setup.sh bench
-	@$(call build,release,--target cuflash_bench cuflash)
+	@$(call build,release,--target cuflash_bench cuflash cuflash_stream)
 	build/release/bin/cuflash_bench $(BENCH_FLAGS)
-	tools/bench_torch.sh $(TORCH_FLAGS)
+	tools/bench_torch.sh bench/torch_cpu.py $(TORCH_FLAGS)
+	tools/bench_torch.sh bench/decode_torch.py $(DECODE_FLAGS)
 
 teeth: setup ## Plant faults in a copy, one at a time, and show that the tests catch each
 	@tools/setup.sh teeth

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bench/torch_cpu.py with a Python that has PyTorch: the one at hand, or a virtual environment in the build folder.
-# Arguments are passed on.
+# A benchmark (the first argument) with a Python that has PyTorch: the one at hand, or a virtual environment in the build
+# folder. Further arguments are passed on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,4 +23,6 @@ if ! has_torch "$python"; then
     "$python" -m pip install --quiet "torch==$torch_version" numpy
   fi
 fi
-exec "$python" bench/torch_cpu.py build/release/lib/libcuflash.so "$@"
+benchmark=$1
+shift
+exec "$python" "$benchmark" build/release/lib/libcuflash.so "$@"

@@ -152,6 +152,30 @@ FAULTS = {
         Fault("no tile is skipped", "if (kind == TileKind::skipped) return;", "", "tile_stats_test"),
     ],
 
+    # Decode.
+    "src/cpu/decode.cpp": [
+        Fault("the sink in every range of keys", "const bool sink = p_.sink && part.first;",
+              "const bool sink = static_cast<bool>(p_.sink);", "decode_test"),
+        Fault("ranges of keys merged without their maxima", "const T weight = std::exp(sums.m[row] - top);",
+              "const T weight = 1;", "decode_test"),
+        Fault("NaN of a hidden value leaks into a decode step", "if (!finite) add_blocks", "if (false) add_blocks",
+              "decode_test"),
+        Fault("NaN of a value reaches rows that do not see it", "if (!sees(p_, score_row(", "if (false && !sees(p_, score_row(",
+              "decode_test"),
+        Fault("rounded weights divided by the sum of unrounded ones", "? sums[0] / sums[1] : T{1}", "? T{1} : T{1}"),
+    ],
+    "src/cpu/score_rows.cpp": [
+        Fault("dropout decisions of a row swapped", "words.word[dropout_word(i, j + 8)]", "words.word[dropout_word(i, j)]",
+              "decode_test"),
+        Fault("a decode row sees a key too many", "std::min(seen.end, keys.end)", "std::min(seen.end + 1, keys.end)",
+              "decode_test"),
+    ],
+    "src/cpu/isa/decode_kernels.h": [
+        Fault("decode loses the tail of D", "if (whole < dim)", "if (false)", "decode_test"),
+        Fault("decode loses the tail of Dv", "if (d < dim) add_tail<kRows>", "if (false) add_tail<kRows>",
+              "decode_test"),
+    ],
+
     # Gradients.
     "src/cpu/plan.h": [
         Fault("lost tail tile", "begin < range.end; begin += tile",

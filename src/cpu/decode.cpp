@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "cpu/decode_scratch.h"
 #include "cpu/score_rows.h"
 #include "cpu/threads.h"
 #include "cpu/tile_counter.h"
@@ -12,46 +13,6 @@
 
 namespace cuflash::cpu {
 namespace {
-
-constexpr int64_t kPadding = kAlignment / sizeof(float);  // rows start on a cache line, so on whole vectors of any set
-constexpr int64_t kCopied = 16;                           // keys whose values are copied at a time, where they must be
-
-template <class T>
-T* row_of(const RowBlock<T>& x, int64_t head, int64_t row) {
-  return x.data + (head * x.rows + row) * x.stride;
-}
-
-// The softmax of some rows over some keys, not yet divided by l. Where weights are rounded, each row of o ends with their
-// sums before and after that: they shrink and are merged as all of it.
-template <class T>
-struct Sums {
-  RowBlock<T> o;  // [head][row][dim_v, padded; sums]
-  T* m;           // [head][row]
-  T* l;
-
-  Sums(Arena& arena, const Problem& p, const DecodePlan& plan) {
-    const int64_t rows = plan.run * plan.rows, stride = round_up(p.dim_v, kPadding) + kPadding;
-    o = {arena.take<T>(rows * stride), plan.rows, stride};
-    m = arena.take<T>(rows);
-    l = arena.take<T>(rows);
-  }
-};
-
-template <class T>
-struct DecodeScratch {
-  RowBlock<T> q;  // [head][row][dim_qk]
-  RowBlock<T> s;  // [head][row][key]
-  T* staging;     // [key]
-  std::byte* copied;
-
-  DecodeScratch(Arena& arena, const Problem& p, const DecodePlan& plan) {
-    const int64_t rows = plan.run * plan.rows, stride = round_up(p.dim_qk, kPadding);
-    q = {arena.take<T>(rows * stride), plan.rows, stride};
-    s = {arena.take<T>(rows * kDecodeBlock), plan.rows, kDecodeBlock};
-    staging = arena.take<T>(std::max(kDecodeBlock, round_up(p.dim_v, kPadding)));
-    copied = arena.take<std::byte>(kCopied * p.dim_v * size_of(p.dtype));
-  }
-};
 
 template <class T>
 DecodeKernels<T> kernels_for(const Problem&) {

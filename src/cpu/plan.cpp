@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cpu/decode_kernels.h"
 #include "cpu/kernels.h"
 #include "cpu/threads.h"
 #include "error.h"
@@ -35,11 +36,13 @@ TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step) {
 }
 
 // Half of a panel: up to there rows are faster than a panel that is filled in part, for every type and length measured
-// (docs/log.md). A group of heads changes nothing about it, as panels are filled head by head; the second bound keeps the
-// scores of a block in the second-level cache.
+// (docs/log.md). A group of heads changes nothing about it, as panels are filled head by head. Where panels of bf16 have
+// matrix instructions and rows have none, panels win earlier.
 static int64_t most_queries(const Problem& p) {
+  if (p.dtype == DType::bf16 && has_bf16_kernels() && !decode_tables().bf16) return 4;
   return (p.dtype == DType::f64 ? kernels<double>().lanes : kernels<float>().lanes) / 2;
 }
+// The second bound keeps the scores of a block in the second-level cache.
 bool takes_decode(const Problem& p) {
   constexpr int64_t kMostRows = 256;
   return p.len_q <= most_queries(p) && p.group() * p.len_q <= kMostRows;

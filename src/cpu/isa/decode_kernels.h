@@ -80,24 +80,46 @@ inline void prefetch_near(const Stored* p, Ahead ahead) {
   if constexpr (kRows >= 3) __builtin_prefetch(p + ahead.near);
 }
 
-template <class T>
-inline T sum_of(Vec<T> x) {
-  T sum = 0;
-  for (int n = 0; n < V<T>::kWidth; ++n) sum += x[n];
+typedef float Quad __attribute__((vector_size(16), may_alias));
+
+// The sums of every fourth lane.
+inline Quad fold(Vec<float> x) {
+#if defined(__AVX512F__)
+  return __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7) +
+         (__builtin_shufflevector(x, x, 8, 9, 10, 11) + __builtin_shufflevector(x, x, 12, 13, 14, 15));
+#elif defined(__AVX2__)
+  return __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7);
+#else
+  return x;
+#endif
+}
+// [a0 + a2, b0 + b2, a1 + a3, b1 + b3]
+inline Quad fold(Quad a, Quad b) {
+  return __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+}
+
+inline float sum_of(Vec<float> x) {
+  const Quad sums = fold(x);
+  return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+inline double sum_of(Vec<double> x) {
+  double sum = 0;
+  for (int n = 0; n < V<double>::kWidth; ++n) sum += x[n];
   return sum;
 }
 
 // s [key] = the sums of the vectors of x, times scale.
 template <int kKeys, class T>
-inline void store_sums(const Vec<T>* x, T scale, T* s) {
-  for (int k = 0; k < kKeys; ++k) s[k] = sum_of<T>(x[k]) * scale;
+inline void store_sums(const Vec<T> (&x)[kKeys], T scale, T* s) {
+  if constexpr (sizeof(T) == 4 && kKeys == 4) {
+    const Quad low = fold(fold(x[0]), fold(x[1])), high = fold(fold(x[2]), fold(x[3]));
+    typedef float Unaligned __attribute__((vector_size(16), may_alias, aligned(4)));
+    *reinterpret_cast<Unaligned*>(s) =
+        scale * (__builtin_shufflevector(low, high, 0, 1, 4, 5) + __builtin_shufflevector(low, high, 2, 3, 6, 7));
+  } else {
+    for (int k = 0; k < kKeys; ++k) s[k] = sum_of(x[k]) * scale;
+  }
 }
-#if defined(__aarch64__)
-template <>
-inline void store_sums<4, float>(const Vec<float>* x, float scale, float* s) {
-  *reinterpret_cast<V<float>::Unaligned*>(s) = vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3])) * scale;
-}
-#endif
 
 // s += scale q . k over the last elements of a row, less than a vector.
 template <int kRows, int kKeys, class T, class Stored>
@@ -105,7 +127,7 @@ void add_tail_dots(const Stored* k, int64_t stride, int64_t count, const T* q, i
                    int64_t s_stride) {
   for (int n = 0; n < kKeys; ++n) {
     const Vec<T> key = load_part<T>(k + n * stride, count);
-    for (int r = 0; r < kRows; ++r) s[r * s_stride + n] += sum_of<T>(at(q + r * q_stride) * key) * scale;
+    for (int r = 0; r < kRows; ++r) s[r * s_stride + n] += sum_of(at(q + r * q_stride) * key) * scale;
   }
 }
 
@@ -130,6 +152,7 @@ __attribute__((noinline)) void dots_of(const Stored* k, int64_t stride, int64_t 
       for (int n = 0; n < kKeys; ++n) sum[r][n] += query * key[n];
     }
   }
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) store_sums<kKeys, T>(sum[r], scale, s + r * s_stride);
   if (whole < dim) add_tail_dots<kRows, kKeys>(k + whole, stride, dim - whole, q + whole, q_stride, scale, s, s_stride);
 }
@@ -313,7 +336,7 @@ void softmax_row(int64_t keys, T* s, T* m, T* l, T* o, int64_t dim) {
   };
   while (k + kExpAtOnce * kWidth <= keys) take(Count<kExpAtOnce>());
   while (k < keys) take(Count<1>());
-  const T sum = sum_of<T>(sums);
+  const T sum = sum_of(sums);
   if (top == *m) {
     *l += sum;
     return;
