@@ -5,6 +5,7 @@
 #include "cpu/kernels.h"
 #include "cpu/plan.h"
 #include "cpu/threads.h"
+#include "cpu/types.h"
 #include "error.h"
 
 namespace cuflash {
@@ -18,11 +19,11 @@ void require_cpu(const Execution& execution) {
     throw FlashAttentionError(CUFLASH_NO_DEVICE, join("device: cuda was asked for, but ", kNoCuda));
 }
 
-std::string explain_cpu(const Problem& p, const Execution& e, const char* pass, const std::string& kernel,
-                        size_t workspace) {
+template <class P>
+std::string explain_cpu(const P& p, const Execution& e, const char* pass, const std::string& kernel, size_t workspace) {
   std::string text = join("problem    ", pass, " ", to_string(p), "\n");
   text += join("backend    cpu: ", choose(e).reason, "\n");
-  text += join("kernel     ", cpu::isa_name(), " ", name_of(state_type(p.dtype)), ": ", kernel, "\n");
+  text += join("kernel     ", cpu::isa_name(), ", ", cpu::arithmetic_of(p), ": ", kernel, "\n");
   text += join("threads    up to ", cpu::num_threads(e),
                e.parallel_for ? " of the caller's parallel_for" : " of the library's pool", "\n");
   text += join("workspace  ", workspace, " bytes\n");

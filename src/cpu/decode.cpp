@@ -21,10 +21,10 @@ DecodeKernels<T> kernels_for(const Problem&) {
 template <>
 DecodeKernels<float> kernels_for(const Problem& p) {
   DecodeKernels<float> kernels = decode_tables().f32;
-  const MatrixProducts* products = p.dtype == DType::bf16 ? decode_tables().bf16 : nullptr;
-  if (products && std::max(p.dim_qk, p.dim_v) <= kMatrixDim)
-    kernels.pack = products->pack, kernels.round = products->round, kernels.dots = products->dots,
-    kernels.add = products->add;
+  if (!decode_multiplies_bf16(p)) return kernels;
+  const MatrixProducts& products = *decode_tables().bf16;
+  kernels.pack = products.pack, kernels.round = products.round, kernels.dots = products.dots;
+  kernels.add = products.add;
   return kernels;
 }
 
@@ -282,6 +282,10 @@ class Decode {
 };
 
 }  // namespace
+
+bool decode_multiplies_bf16(const Problem& p) {
+  return p.dtype == DType::bf16 && decode_tables().bf16 && std::max(p.dim_qk, p.dim_v) <= kMatrixDim;
+}
 
 void decode(const ForwardProblem& p, const Execution& e) {
   p.dtype == DType::f64 ? Decode<double>(p, e).run() : Decode<float>(p, e).run();

@@ -11,5 +11,6 @@ namespace cuflash::cpu {
 
 void decode(const ForwardProblem& problem, const Execution& execution);
 size_t decode_workspace_size(const ForwardProblem& problem, const Execution& execution);
+bool decode_multiplies_bf16(const Problem& problem);  // without widening it
 
 }  // namespace cuflash::cpu

@@ -1,7 +1,9 @@
 // The types a problem is computed in: T for scores and sums, E for the operands of products.
 #pragma once
 
+#include "cpu/decode.h"
 #include "cpu/kernels.h"
+#include "cpu/plan.h"
 #include "problem/problem.h"
 
 namespace cuflash::cpu {
@@ -10,9 +12,22 @@ template <class T, class E>
 struct Types {};
 
 // bf16 operands where matrix instructions take them; all other 16-bit values are widened when they are packed.
-inline bool multiplies_bf16(const ForwardProblem& p) { return p.dtype == DType::bf16 && has_bf16_kernels(); }
+inline bool multiplies_bf16(const ForwardProblem& p) {
+  if (takes_decode(p)) return decode_multiplies_bf16(p);
+  return p.dtype == DType::bf16 && has_bf16_kernels();
+}
 inline bool multiplies_bf16(const BackwardProblem& p) {
   return p.dtype == DType::bf16 && p.dout.dtype == DType::bf16 && has_bf16_kernels();
+}
+
+// For explain.
+template <class P>
+const char* arithmetic_of(const P& p) {
+  switch (p.dtype) {
+    case DType::bf16: return multiplies_bf16(p) ? "bf16 products, f32 sums" : "bf16 widened to f32";
+    case DType::f16: return "f16 widened to f32";
+    default: return name_of(p.dtype);
+  }
 }
 
 // Calls body with the Types of the problem.
