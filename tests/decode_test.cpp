@@ -110,6 +110,28 @@ TEST_P(Decode, AnyNumberOfThreadsGivesTheSameBits) {
   }
 }
 
+// The ranges of keys are cut per sequence, so a row has the same bits whatever else is in the batch.
+TEST_P(Decode, TheRestOfTheBatchChangesNoBit) {
+  const Sizes sizes{.batch = 3, .heads_q = 4, .heads_k = 2, .len_q = 2, .len_k = 2100, .dim = 24, .dim_v = 24};
+  for (const bool side_by_side : {false, true}) {
+    Inputs in = side_by_side ? interleaved(sizes) : dense(sizes);
+    const std::vector<int32_t> used{2100, 700, 1500};
+    in.attention.seqlens_k = contiguous(used.data(), 3);
+    const Forward all = forward(in);
+    const int64_t o_size = 4 * 2 * 24, lse_size = 4 * 2;
+    for (int64_t b = 0; b < 3; ++b) {
+      Attention one = in.attention;
+      for (ConstTensor* t : {&one.q, &one.k, &one.v}) *t = narrow(*t, 0, b, 1);
+      one.seqlens_k = {};
+      for (ConstTensor* t : {&one.k, &one.v}) *t = narrow(*t, 2, 0, used[static_cast<size_t>(b)]);
+      Buffer o(bhsd<void>(nullptr, DType::f32, 1, 4, 2, 24)), lse(contiguous<void>(nullptr, DType::f32, 1, 4, 2));
+      flash_attention_forward(one, {.o = o.view(), .lse = lse.view()});
+      EXPECT_TRUE(same_bits(o.read(), part(all.o, b * o_size, o_size))) << b;
+      EXPECT_TRUE(same_bits(lse.read(), part(all.lse, b * lse_size, lse_size))) << b;
+    }
+  }
+}
+
 // What nobody sees changes no bit: NaN and Inf beyond lengths, outside of the window, and where the mask forbids.
 TEST_P(Decode, HiddenKeysAndValuesDoNotExist) {
   for (const DType dtype : kFloatTypes)
