@@ -42,7 +42,8 @@ double finite_or_zero(const std::vector<double>& values, size_t n) {
 class Comparison {
  public:
   Comparison(const std::string& name, Quantity quantity, DType type, DType stored, const std::vector<double>& actual,
-             const std::vector<double>& expected, const std::vector<double>& naive, const std::vector<double>& noise)
+             const std::vector<double>& expected, const std::vector<double>& naive, const std::vector<double>& noise,
+             bool correlated)
       : name_(name),
         quantity_(quantity),
         type_(type),
@@ -51,7 +52,8 @@ class Comparison {
         actual_(actual),
         expected_(expected),
         naive_(naive),
-        noise_(noise) {}
+        noise_(noise),
+        correlated_(correlated) {}
 
   std::string disagreement() {
     if (std::string text = sizes(); !text.empty()) return text;
@@ -71,6 +73,7 @@ class Comparison {
   const DType type_, stored_;
   const Limits limits_;
   const std::vector<double>&actual_, &expected_, &naive_, &noise_;
+  bool correlated_;
 
   std::vector<size_t> compared_;  // elements that are finite on both sides
   std::vector<double> rounded_;   // beside compared_: the correctly rounded value, see nearest_rounding
@@ -205,20 +208,12 @@ class Comparison {
   // Slope and cosine say nothing about values that are hardly larger than the error they may have.
   bool has_direction() const { return allowed_rms() <= 0.1 * rms_expected_; }
 
-  // Elements that are equal, as where rows of the inputs are constant, have equal errors: they count once.
-  double independent() const {
-    std::vector<double> values;
-    for (size_t n : compared_) values.push_back(expected_[n]);
-    std::sort(values.begin(), values.end());
-    return static_cast<double>(std::unique(values.begin(), values.end()) - values.begin());
-  }
-
   // |slope - 1| <= 2e-3 (f32 1e-5, f64 1e-12), beyond rounding and twice that of the naive evaluation. Errors with
   // random signs move the slope of `count` elements by their RMS / sqrt(count), which is allowed for; f32 noise may
   // have one sign.
   std::string slope() const {
     if (!has_direction()) return "";
-    const double count = std::min(count_, independent());
+    const double count = correlated_ ? 1 : count_;
     const double random = 3 / std::sqrt(count) * std::max(rms_naive_, rms_rounded_);
     const double noise = (is_16_bit(type_) ? std::min(1.0, 4 / std::sqrt(count)) : 2.0) * rms_noise_;
     const double allowed = limits_.slope + 2 * std::abs(naive_slope_) + (random + noise + limits_.tiny) / rms_expected_;
@@ -265,8 +260,8 @@ class Comparison {
 
 std::string disagreement(const std::string& name, Quantity quantity, DType type, DType stored,
                          const std::vector<double>& actual, const std::vector<double>& expected,
-                         const std::vector<double>& naive, const std::vector<double>& noise) {
-  return Comparison(name, quantity, type, stored, actual, expected, naive, noise).disagreement();
+                         const std::vector<double>& naive, const std::vector<double>& noise, bool correlated) {
+  return Comparison(name, quantity, type, stored, actual, expected, naive, noise, correlated).disagreement();
 }
 
 }  // namespace cuflash::check

@@ -133,7 +133,7 @@ void store(const ForwardProblem& p, const Head& head, Range written, int64_t com
       }
       const T* o = w.o + q * w.o_rows;
       if (kernels.to_right) undo_rounding(w.factor, o + w.dim_v * kernels.lanes, kernels.lanes);
-      kernels.unpack(p.dim_v, o, w.factor, w.scratch, rows);
+      kernels.unpack(p.dim_v, computed - q, o, w.factor, w.scratch, rows);
     }
     const bool seen = q < computed && w.lse[lane] != -std::numeric_limits<T>::infinity();
     if (!seen) std::fill_n(rows + lane * p.dim_v, p.dim_v, T{0});

@@ -220,18 +220,27 @@ struct RowGroup {
 };
 
 // Rows first .. first + kWidth - 1: where they lie, if nothing has to be done to them, otherwise staged.
+// With `few`, rows beyond the last are not there at all, otherwise they are zero.
 template <int kWidth, class T>
-RowGroup<T> rows_at(const Source& source, int64_t first, T* staging) {
+RowGroup<T> rows_at(const Source& source, int64_t first, T* staging, bool few = false) {
   constexpr DType kOwn = sizeof(T) == 8 ? DType::f64 : DType::f32;
-  if (source.dtype == kOwn && first + kWidth <= source.count)
+  if (source.dtype == kOwn && (few || first + kWidth <= source.count))
     return {static_cast<const T*>(source.data) + source.offset + first * source.row_stride, source.row_stride};
-  for (int64_t r = 0; r < kWidth; ++r) {
+  for (int64_t r = 0; r < kWidth && !(few && first + r >= source.count); ++r) {
     T* row = staging + r * source.dim;
     if (first + r < source.count) widen_row(source, first + r, row);
     else
       for (int64_t d = 0; d < source.dim; ++d) row[d] = 0;
   }
   return {staging, source.dim};
+}
+
+// to [dim][kWidth] = a few rows, and zeros.
+template <int kWidth, class T>
+void scatter_rows(const RowGroup<T>& rows, int64_t count, int64_t dim, T* to) {
+  __builtin_memset(to, 0, static_cast<size_t>(dim * kWidth) * sizeof(T));
+  for (int64_t r = 0; r < count; ++r)
+    for (int64_t d = 0; d < dim; ++d) to[d * kWidth + r] = rows.first[r * rows.stride + d];
 }
 
 // to [dim / kWidth][capacity][kWidth] = up to kWidth rows, zero up to a whole panel and where a row is not finite. Panel by
@@ -254,10 +263,12 @@ int64_t pack_panels(const Source& source, T* by_dim, T* by_row, int64_t capacity
   const int64_t dim = source.dim;
   int64_t bad_rows = 0;
   for (int64_t first = 0; first < source.count; first += kWidth) {
-    const RowGroup<T> rows = rows_at<kWidth>(source, first, staging);
-    if (by_dim) transpose<kWidth>(dim, rows.first, rows.stride, by_dim + first * dim, kWidth);
-    if (!by_row) continue;
     const int64_t count = source.count - first < kWidth ? source.count - first : kWidth;
+    const bool few = 4 * count <= kWidth;  // zeros are cheaper to write than to transpose
+    const RowGroup<T> rows = rows_at<kWidth>(source, first, staging, few);
+    if (by_dim && few) scatter_rows<kWidth>(rows, count, dim, by_dim + first * dim);
+    else if (by_dim) transpose<kWidth>(dim, rows.first, rows.stride, by_dim + first * dim, kWidth);
+    if (!by_row) continue;
     bool finite[kWidth] = {};
     for (int64_t r = 0; r < count; ++r) {
       finite[r] = is_finite(rows.first + r * rows.stride, dim);
@@ -355,8 +366,13 @@ void flip(int64_t keys, const T* w, T* left, int64_t capacity, int64_t first) {
 }
 
 template <class T>
-void unpack(int64_t dim, const T* panel, const T* factor, T* scratch, T* rows) {
+void unpack(int64_t dim, int64_t count, const T* panel, const T* factor, T* scratch, T* rows) {
   constexpr int kLanes = V<T>::kLanes, kWidth = V<T>::kWidth;
+  if (4 * count <= kLanes) {
+    for (int64_t q = 0; q < count; ++q)
+      for (int64_t d = 0; d < dim; ++d) rows[q * dim + d] = panel[d * kLanes + q] * factor[q];
+    return;
+  }
   for (int64_t d = 0; d < dim; ++d)
     for (int v = 0; v < kLanes; v += kWidth) at(scratch + d * kLanes + v) = at(panel + d * kLanes + v) * at(factor + v);
   for (int64_t d = 0; d < dim; d += 4) {
