@@ -206,7 +206,7 @@ class Backward {
   void store_dq(int64_t b, int64_t h, Range rows, const T* sum, BackwardScratch<T, E>& w) const {
     const Sequence seq = sequence_of(p_, b);
     std::fill_n(w.lse, kernels_.lanes, static_cast<T>(p_.scale));
-    kernels_.unpack(p_.dim_qk, rows.size(), sum, w.lse, w.scratch, w.panel.staging);
+    kernels_.unpack(p_.dim_qk, rows.size(), sum, w.lse, w.panel.staging);
     for (int64_t i = 0; i < rows.size(); ++i) {
       T* row = w.panel.staging + i * p_.dim_qk;
       if (rows.begin + i >= seq.len_q) std::fill_n(row, p_.dim_qk, T{0});

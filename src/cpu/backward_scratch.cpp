@@ -26,7 +26,6 @@ BackwardScratch<T, E>::BackwardScratch(Arena& arena, const BackwardProblem& p, c
   ds_left = arena.take<E>(key_rows * shape.q);
   dk = arena.take<T>(key_rows * round_up(p.dim_qk, lanes));
   dv = arena.take<T>(key_rows * round_up(p.dim_v, lanes));
-  scratch = arena.take<T>(p.dim_qk * lanes);
   dbias = p.dbias ? arena.take<T>(shape.q * shape.k) : nullptr;
 }
 

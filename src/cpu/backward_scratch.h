@@ -28,7 +28,6 @@ struct BackwardScratch {
   T* dp;                // [key][lane]: dP, then dS of a panel
   E *p_left, *ds_left;  // drop(P) and dS of a query tile, as left operands that sum over queries
   T *dk, *dv;           // [dim / lanes][key][lane]: sums of a key tile, dK without the scale
-  T* scratch;           // [dim_qk][lane]
   T* dbias;             // [query or 1][key]
 
   BackwardScratch(Arena& arena, const BackwardProblem& p, const Kernels<T, E>& kernels, TileShape shape);

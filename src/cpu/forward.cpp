@@ -28,7 +28,6 @@ struct ForwardScratch {
   T* m;             // [panel][lane]: the largest s so far
   T* l;             // [panel][lane]: the sum of exp(scale (s - m)) so far
   T *factor, *lse;  // [lane]: the results of finished rows
-  T* scratch;       // [dim_v][lane]
 
   ForwardScratch(Arena& arena, const Problem& p, const Kernels<T, E>& kernels, TileShape shape)
       : panel(arena, p, kernels, shape.k), dim_v(round_up(p.dim_v, kernels.rows)) {
@@ -42,7 +41,6 @@ struct ForwardScratch {
     l = arena.take<T>(shape.q);
     factor = arena.take<T>(kernels.lanes);
     lse = arena.take<T>(kernels.lanes);
-    scratch = arena.take<T>(kernels.lanes * p.dim_v);
   }
 };
 
@@ -133,7 +131,7 @@ void store(const ForwardProblem& p, const Head& head, Range written, int64_t com
       }
       const T* o = w.o + q * w.o_rows;
       if (kernels.to_right) undo_rounding(w.factor, o + w.dim_v * kernels.lanes, kernels.lanes);
-      kernels.unpack(p.dim_v, computed - q, o, w.factor, w.scratch, rows);
+      kernels.unpack(p.dim_v, computed - q, o, w.factor, rows);
     }
     const bool seen = q < computed && w.lse[lane] != -std::numeric_limits<T>::infinity();
     if (!seen) std::fill_n(rows + lane * p.dim_v, p.dim_v, T{0});

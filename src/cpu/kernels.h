@@ -76,9 +76,8 @@ struct Kernels {
   void (*differentiate)(int64_t keys, T* s, T scale, T* dp, const T* lse, const T* delta, const T* keep,
                         const T* cap_slope);
 
-  // rows [lane][dim] = panel [dim][lane] times factor [lane], of the first `count` lanes at least. scratch is as large as
-  // the panel.
-  void (*unpack)(int64_t dim, int64_t count, const T* panel, const T* factor, T* scratch, T* rows);
+  // rows [lane][dim] = panel [dim][lane] times factor [lane], of the first `count` lanes at least.
+  void (*unpack)(int64_t dim, int64_t count, const T* panel, const T* factor, T* rows);
 
   // -inf outside of [begin, end) of each lane.
   void (*hide)(int64_t keys, T* s, const int32_t* begin, const int32_t* end);

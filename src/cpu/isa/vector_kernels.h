@@ -150,18 +150,25 @@ inline void store(void* data, DType type, int64_t begin, int64_t count, const do
   store_row(data, type, begin, count, row);
 }
 
-// out [column][row] = in [row][column].
-template <int kRows>
-inline void transpose(int64_t columns, const float* in, int64_t in_stride, float* out, int64_t out_stride) {
+// out [column][row] = in [row][column], times factor [column] where kScaled.
+template <int kRows, bool kScaled = false>
+inline void transpose(int64_t columns, const float* in, int64_t in_stride, float* out, int64_t out_stride,
+                      const float* factor = nullptr) {
   typedef float Quad __attribute__((vector_size(16), may_alias, aligned(4)));
+  const auto load_quad = [&](const float* from, int64_t column) {
+    const Quad x = *reinterpret_cast<const Quad*>(from + column);
+    return kScaled ? x * *reinterpret_cast<const Quad*>(factor + column) : x;
+  };
+  const auto move = [&](int r, int64_t c) {
+    out[c * out_stride + r] = in[r * in_stride + c] * (kScaled ? factor[c] : 1.0f);
+  };
   const int64_t whole = columns / 4 * 4;
   for (int r = 0; r + 4 <= kRows; r += 4) {
+    const float* rows = in + r * in_stride;
     for (int64_t c = 0; c < whole; c += 4) {
-      const float* from = in + r * in_stride + c;
       float* to = out + c * out_stride + r;
-      const Quad a = *reinterpret_cast<const Quad*>(from), b = *reinterpret_cast<const Quad*>(from + in_stride);
-      const Quad x = *reinterpret_cast<const Quad*>(from + 2 * in_stride);
-      const Quad y = *reinterpret_cast<const Quad*>(from + 3 * in_stride);
+      const Quad a = load_quad(rows, c), b = load_quad(rows + in_stride, c);
+      const Quad x = load_quad(rows + 2 * in_stride, c), y = load_quad(rows + 3 * in_stride, c);
       const Quad ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5),
                  ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
       const Quad xy_low = __builtin_shufflevector(x, y, 0, 4, 1, 5),
@@ -172,15 +179,16 @@ inline void transpose(int64_t columns, const float* in, int64_t in_stride, float
       *reinterpret_cast<Quad*>(to + 3 * out_stride) = __builtin_shufflevector(ab_high, xy_high, 2, 3, 6, 7);
     }
     for (int64_t c = whole; c < columns; ++c)
-      for (int n = r; n < r + 4; ++n) out[c * out_stride + n] = in[n * in_stride + c];
+      for (int n = r; n < r + 4; ++n) move(n, c);
   }
   for (int r = kRows / 4 * 4; r < kRows; ++r)
-    for (int64_t c = 0; c < columns; ++c) out[c * out_stride + r] = in[r * in_stride + c];
+    for (int64_t c = 0; c < columns; ++c) move(r, c);
 }
-template <int kRows>
-inline void transpose(int64_t columns, const double* in, int64_t in_stride, double* out, int64_t out_stride) {
+template <int kRows, bool kScaled = false>
+inline void transpose(int64_t columns, const double* in, int64_t in_stride, double* out, int64_t out_stride,
+                      const double* factor = nullptr) {
   for (int r = 0; r < kRows; ++r)
-    for (int64_t c = 0; c < columns; ++c) out[c * out_stride + r] = in[r * in_stride + c];
+    for (int64_t c = 0; c < columns; ++c) out[c * out_stride + r] = in[r * in_stride + c] * (kScaled ? factor[c] : 1.0);
 }
 
 // Exponent bits: all set in Inf and NaN.
@@ -366,20 +374,16 @@ void flip(int64_t keys, const T* w, T* left, int64_t capacity, int64_t first) {
 }
 
 template <class T>
-void unpack(int64_t dim, int64_t count, const T* panel, const T* factor, T* scratch, T* rows) {
-  constexpr int kLanes = V<T>::kLanes, kWidth = V<T>::kWidth;
+void unpack(int64_t dim, int64_t count, const T* panel, const T* factor, T* rows) {
+  constexpr int kLanes = V<T>::kLanes;
   if (4 * count <= kLanes) {
     for (int64_t q = 0; q < count; ++q)
       for (int64_t d = 0; d < dim; ++d) rows[q * dim + d] = panel[d * kLanes + q] * factor[q];
     return;
   }
-  for (int64_t d = 0; d < dim; ++d)
-    for (int v = 0; v < kLanes; v += kWidth) at(scratch + d * kLanes + v) = at(panel + d * kLanes + v) * at(factor + v);
-  for (int64_t d = 0; d < dim; d += 4) {
-    if (d + 4 <= dim) transpose<4>(kLanes, scratch + d * kLanes, kLanes, rows + d, dim);
-    else
-      for (int64_t n = d; n < dim; ++n) transpose<1>(kLanes, scratch + n * kLanes, kLanes, rows + n, dim);
-  }
+  int64_t d = 0;
+  for (; d + 4 <= dim; d += 4) transpose<4, true>(kLanes, panel + d * kLanes, kLanes, rows + d, dim, factor);
+  for (; d < dim; ++d) transpose<1, true>(kLanes, panel + d * kLanes, kLanes, rows + d, dim, factor);
 }
 
 template <class T>
