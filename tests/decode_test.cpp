@@ -170,6 +170,15 @@ TEST_P(Decode, AVisibleNanReachesThoseWhoSeeIt) {
   EXPECT_TRUE(same_bits(clean.lse, dirty.lse));
 }
 
+// Weights may be rounded, but a result is a mean: of ones it is 1.
+TEST_P(Decode, MeansAreNotRoundedWithTheirWeights) {
+  Inputs in = dense({.heads_q = 4, .len_k = 5, .dim = 16, .dim_v = 16, .dtype = DType::bf16});
+  fill(in.v.view(), 1);
+  Buffer o(bhsd<void>(nullptr, DType::f32, 1, 4, 1, 16));
+  flash_attention_forward(in.attention, {.o = o.view()});
+  for (const double x : o.read()) EXPECT_NEAR(x, 1, 1e-6);
+}
+
 TEST_P(Decode, PaddedAndPackedSequences) {
   expect_matches_oracle(padded({.batch = 4, .heads_q = 4, .heads_k = 2, .len_q = 3, .len_k = 600, .dim = 8, .dim_v = 8},
                                {3, 0, 1, 2}, {600, 20, 0, 513}));
