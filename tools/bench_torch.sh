@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-torch_version=2.9.1  # on aarch64 the last series whose PyPI wheel is for the CPU alone, 104 MB
+torch_version=2.10.0  # on aarch64 the last series whose PyPI wheel is for the CPU alone, 146 MB
 venv=build/bench-python
 
 has_torch() { "$1" -c 'import torch' 2>/dev/null; }
@@ -18,7 +18,7 @@ if ! has_torch "$python"; then
         "wheel carries gigabytes of CUDA libraries, so this script does not)" >&2
       exit 1
     fi
-    echo "bench: installing torch $torch_version into $venv (about 104 MB)"
+    echo "bench: installing torch $torch_version into $venv (about 146 MB)"
     python3 -m venv "$venv"
     "$python" -m pip install --quiet "torch==$torch_version" numpy
   fi
