@@ -112,11 +112,13 @@ FAULTS = {
         Fault("exp accurate to 1e-5 only", "0x1.c6aed4p-5f", "0x1.c6p-5f"),
         Fault("tanh off by 5e-5", "0x1.de5ad4p-2f", "0x1.de6p-2f"),
     ],
-    "src/cpu/isa/vector_kernels.h": [
+    "src/cpu/isa/pack_kernels.h": [
         Fault("rows that hold NaN are packed", "is_finite(rows.first + r * rows.stride, dim)", "true"),
         Fault("NaN in the tail of a row not noticed",
               "any |= (__builtin_bit_cast(Int, row[d]) & kExponent) == kExponent;", ""),
         Fault("lost Dv tail", "finite[r] && d + n < dim ? from[n] : 0", "0"),
+    ],
+    "src/cpu/isa/vector_kernels.h": [
         Fault("dropped rescale of l", "at(l + v * kWidth) * shrink[0] + sum", "at(l + v * kWidth) + sum"),
         Fault("dropped rescale of o", "at(o + d * kLanes + v * kWidth) *= shrink[0];", ";"),
         Fault("rescale asks the first lane only", "for (int n = 0; n < kWidth; ++n) grew",

@@ -66,8 +66,8 @@ void BackwardScratch<T, E>::differentiate(const BackwardProblem& p, const Head& 
   const int64_t seen = panel.keys.size();
   kernels.multiply(seen, p.dim_v, v_by_dim + panel.first_key * dim_v, dim_v * kernels.rows, dout_by_dim + first * dim_v,
                    dp, Into::overwrite);
-  kernels.differentiate(seen, panel.s, panel.scale, dp, lse + first, delta + first, panel.keep,
-                        at == At::product ? panel.cap_slope : nullptr);
+  kernels.differentiate(seen, !panel.visible.complete || p.bias, panel.s, panel.scale, dp, lse + first, delta + first,
+                        panel.keep, at == At::product ? panel.cap_slope : nullptr);
 }
 
 // w of the panel, as a left operand that sums over queries; 0 for the keys of the tile that the panel does not see.

@@ -73,8 +73,9 @@ struct Kernels {
   void (*softmax)(int64_t keys, T* s, T scale, T* m, T* l, T* o, int64_t dim);
 
   // From scores, dP and the row's lse and delta: s becomes drop(P), dp becomes dS (times cap_slope where given). scale > 0.
-  void (*differentiate)(int64_t keys, T* s, T scale, T* dp, const T* lse, const T* delta, const T* keep,
-                        const T* cap_slope);
+  // some_hidden: there may be scores of -inf.
+  void (*differentiate)(int64_t keys, bool some_hidden, T* s, T scale, T* dp, const T* lse, const T* delta,
+                        const T* keep, const T* cap_slope);
 
   // rows [lane][dim] = panel [dim][lane] times factor [lane], of the first `count` lanes at least.
   void (*unpack)(int64_t dim, int64_t count, const T* panel, const T* factor, T* rows);

@@ -1,0 +1,145 @@
+// Rows of the caller's tensors as operands of products. Included by vector_kernels.h, inside the namespace of an
+// instruction set.
+
+// out [column][row] = in [row][column], times factor [column] where kScaled.
+template <int kRows, bool kScaled = false>
+inline void transpose(int64_t columns, const float* in, int64_t in_stride, float* out, int64_t out_stride,
+                      const float* factor = nullptr) {
+  typedef float Quad __attribute__((vector_size(16), may_alias, aligned(4)));
+  const auto load_quad = [&](const float* from, int64_t column) {
+    const Quad x = *reinterpret_cast<const Quad*>(from + column);
+    return kScaled ? x * *reinterpret_cast<const Quad*>(factor + column) : x;
+  };
+  const auto move = [&](int r, int64_t c) {
+    out[c * out_stride + r] = in[r * in_stride + c] * (kScaled ? factor[c] : 1.0f);
+  };
+  const int64_t whole = columns / 4 * 4;
+  for (int r = 0; r + 4 <= kRows; r += 4) {
+    const float* rows = in + r * in_stride;
+    for (int64_t c = 0; c < whole; c += 4) {
+      float* to = out + c * out_stride + r;
+      const Quad a = load_quad(rows, c), b = load_quad(rows + in_stride, c);
+      const Quad x = load_quad(rows + 2 * in_stride, c), y = load_quad(rows + 3 * in_stride, c);
+      const Quad ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5),
+                 ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+      const Quad xy_low = __builtin_shufflevector(x, y, 0, 4, 1, 5),
+                 xy_high = __builtin_shufflevector(x, y, 2, 6, 3, 7);
+      *reinterpret_cast<Quad*>(to) = __builtin_shufflevector(ab_low, xy_low, 0, 1, 4, 5);
+      *reinterpret_cast<Quad*>(to + out_stride) = __builtin_shufflevector(ab_low, xy_low, 2, 3, 6, 7);
+      *reinterpret_cast<Quad*>(to + 2 * out_stride) = __builtin_shufflevector(ab_high, xy_high, 0, 1, 4, 5);
+      *reinterpret_cast<Quad*>(to + 3 * out_stride) = __builtin_shufflevector(ab_high, xy_high, 2, 3, 6, 7);
+    }
+    for (int64_t c = whole; c < columns; ++c)
+      for (int n = r; n < r + 4; ++n) move(n, c);
+  }
+  for (int r = kRows / 4 * 4; r < kRows; ++r)
+    for (int64_t c = 0; c < columns; ++c) move(r, c);
+}
+template <int kRows, bool kScaled = false>
+inline void transpose(int64_t columns, const double* in, int64_t in_stride, double* out, int64_t out_stride,
+                      const double* factor = nullptr) {
+  for (int r = 0; r < kRows; ++r)
+    for (int64_t c = 0; c < columns; ++c) out[c * out_stride + r] = in[r * in_stride + c] * (kScaled ? factor[c] : 1.0);
+}
+
+// Exponent bits: all set in Inf and NaN.
+template <class T>
+struct Exponent;
+template <>
+struct Exponent<float> {
+  typedef int32_t Int;
+  static constexpr Int kBits = 0x7f800000;
+};
+template <>
+struct Exponent<double> {
+  typedef int64_t Int;
+  static constexpr Int kBits = 0x7ff0000000000000;
+};
+
+template <class T>
+bool is_finite(const T* row, int64_t dim) {
+  typedef typename Exponent<T>::Int Int;
+  typedef Int IntVec __attribute__((vector_size(kVectorBytes), may_alias, aligned(alignof(T))));
+  constexpr Int kExponent = Exponent<T>::kBits;
+  constexpr int kWidth = V<T>::kWidth;
+  IntVec bad = {};
+  const int64_t whole = dim / kWidth * kWidth;
+  for (int64_t d = 0; d < whole; d += kWidth)
+    bad |= (*reinterpret_cast<const IntVec*>(row + d) & kExponent) == kExponent;
+  Int any = 0;
+  for (int n = 0; n < kWidth; ++n) any |= bad[n];
+  for (int64_t d = whole; d < dim; ++d) any |= (__builtin_bit_cast(Int, row[d]) & kExponent) == kExponent;
+  return any == 0;
+}
+
+template <class T>
+struct RowGroup {
+  const T* first;
+  int64_t stride;
+};
+
+// Rows first .. first + kWidth - 1: where they lie, if nothing has to be done to them, otherwise staged.
+// With `few`, rows beyond the last are not there at all, otherwise they are zero.
+template <int kWidth, class T>
+RowGroup<T> rows_at(const Source& source, int64_t first, T* staging, bool few = false) {
+  constexpr DType kOwn = sizeof(T) == 8 ? DType::f64 : DType::f32;
+  if (source.dtype == kOwn && (few || first + kWidth <= source.count))
+    return {static_cast<const T*>(source.data) + source.offset + first * source.row_stride, source.row_stride};
+  for (int64_t r = 0; r < kWidth && !(few && first + r >= source.count); ++r) {
+    T* row = staging + r * source.dim;
+    if (first + r < source.count) widen_row(source, first + r, row);
+    else
+      for (int64_t d = 0; d < source.dim; ++d) row[d] = 0;
+  }
+  return {staging, source.dim};
+}
+
+// to [dim][kWidth] = a few rows, and zeros.
+template <int kWidth, class T>
+void scatter_rows(const RowGroup<T>& rows, int64_t count, int64_t dim, T* to) {
+  __builtin_memset(to, 0, static_cast<size_t>(dim * kWidth) * sizeof(T));
+  for (int64_t r = 0; r < count; ++r)
+    for (int64_t d = 0; d < dim; ++d) to[d * kWidth + r] = rows.first[r * rows.stride + d];
+}
+
+// to [dim / kWidth][capacity][kWidth] = up to kWidth rows, zero up to a whole panel and where a row is not finite. Panel by
+// panel, so that lines of the cache are written whole.
+template <int kWidth, class T>
+void spread_rows(const RowGroup<T>& rows, int64_t count, const bool* finite, int64_t dim, int64_t capacity, T* to) {
+  for (int64_t d = 0; d < dim; d += kWidth, to += capacity * kWidth) {
+    for (int64_t r = 0; r < count; ++r) {
+      const T* from = rows.first + r * rows.stride + d;
+      T* line = to + r * kWidth;
+      if (finite[r] && d + kWidth <= dim) __builtin_memcpy(line, from, kWidth * sizeof(T));
+      else
+        for (int n = 0; n < kWidth; ++n) line[n] = finite[r] && d + n < dim ? from[n] : 0;
+    }
+  }
+}
+
+template <int kWidth, class T>
+int64_t pack_panels(const Source& source, T* by_dim, T* by_row, int64_t capacity, int32_t* bad, T* staging) {
+  const int64_t dim = source.dim;
+  int64_t bad_rows = 0;
+  for (int64_t first = 0; first < source.count; first += kWidth) {
+    const int64_t count = source.count - first < kWidth ? source.count - first : kWidth;
+    const bool few = 4 * count <= kWidth;  // zeros are cheaper to write than to transpose
+    const RowGroup<T> rows = rows_at<kWidth>(source, first, staging, few);
+    if (by_dim && few) scatter_rows<kWidth>(rows, count, dim, by_dim + first * dim);
+    else if (by_dim) transpose<kWidth>(dim, rows.first, rows.stride, by_dim + first * dim, kWidth);
+    if (!by_row) continue;
+    bool finite[kWidth] = {};
+    for (int64_t r = 0; r < count; ++r) {
+      finite[r] = is_finite(rows.first + r * rows.stride, dim);
+      if (!finite[r]) bad[bad_rows++] = static_cast<int32_t>(first + r);
+    }
+    spread_rows<kWidth>(rows, count, finite, dim, capacity, by_row + first * kWidth);
+  }
+  return bad_rows;
+}
+
+template <class T>
+int64_t pack(const Source& source, Side side, T* by_dim, T* by_row, int64_t capacity, int32_t* bad, T* staging) {
+  return side == Side::left ? pack_panels<V<T>::kRows>(source, by_dim, by_row, capacity, bad, staging)
+                            : pack_panels<V<T>::kLanes>(source, by_dim, by_row, capacity, bad, staging);
+}
