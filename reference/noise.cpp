@@ -37,6 +37,7 @@ class NoiseModel {
         storage(in.attention.q.dtype == DType::f16    ? 0x1p-11
                 : in.attention.q.dtype == DType::bf16 ? 0x1p-8
                                                       : compute),
+        denormal(in.attention.q.dtype == DType::f16 ? 0x1p-25 : 0),
         q(in.load_q<double>(head)),
         k(in.load_k<double>(head)),
         v(in.load_v<double>(head)) {}
@@ -68,6 +69,7 @@ class NoiseModel {
   const Inputs& in;
   const Head& head;
   const double compute, storage;  // the largest relative error of one rounding
+  const double denormal;          // and the absolute one of tiny values, where it can matter
   const std::vector<double> q, k, v;
 
   // The error of a sum of `count` products, relative to the sum of their magnitudes. Roundings walk at random, as far
@@ -118,7 +120,8 @@ class NoiseModel {
       delta += term;
       delta_noise += sum_error(in.dim_v) * std::abs(term) + std::abs(do_i[d]) * noise.o[at];
       // O is read back in the type it was stored in.
-      delta_squares += square(do_i[d] * noise.o_storage[at]) + square(storage * term);
+      const double stored_o = std::max(storage * std::abs(noise.o_value[at]), denormal);
+      delta_squares += square(do_i[d] * noise.o_storage[at]) + square(do_i[d] * stored_o);
     }
     if (in.attention.sink) {
       const size_t h = static_cast<size_t>(head.h);
