@@ -46,7 +46,11 @@ inline void narrow_to_f16(const float* from, int64_t count, uint16_t* to) {
   int64_t n = 0;
   for (; n + 8 <= count; n += 8)
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + n), _mm256_cvtps_ph(_mm256_loadu_ps(from + n), 0));
-  for (; n < count; ++n) to[n] = _cvtss_sh(from[n], 0);
+  if (n == count) return;
+  float last[8] = {};
+  __builtin_memcpy(last, from + n, static_cast<size_t>(count - n) * sizeof(float));
+  const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(last), 0);
+  __builtin_memcpy(to + n, &half, static_cast<size_t>(count - n) * sizeof(uint16_t));
 }
 #else
 inline void narrow_to_f16(const float* from, int64_t count, uint16_t* to) { store_row(to, DType::f16, 0, count, from); }
