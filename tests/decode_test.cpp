@@ -1,4 +1,5 @@
 // The decode path: few queries against many keys, with every option, on every instruction set.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -168,6 +169,19 @@ TEST_P(Decode, AVisibleNanReachesThoseWhoSeeIt) {
     for (const double x : part(dirty.o, h * 16 + 8, 8)) EXPECT_TRUE(std::isnan(x));
   }
   EXPECT_TRUE(same_bits(clean.lse, dirty.lse));
+}
+
+// Splits that see nothing, and a split of NaN alone, have no largest score: merging must not take the one for the other.
+TEST_P(Decode, ANanQueryIsNotLostBehindHiddenSplits) {
+  Inputs in = dense({.heads_q = 2, .heads_k = 1, .len_k = 2048, .dim = 8, .dim_v = 8});
+  std::vector<uint8_t> mask(2048, 1);
+  std::fill_n(mask.begin(), 700, uint8_t{0});
+  in.attention.mask = contiguous(mask.data(), DType::boolean, 1, 1, 1, 2048);
+  fill(narrow(in.q.view(), 1, 1, 1), kNan);
+  const Forward r = forward(in);
+  for (const double x : part(r.o, 0, 8)) EXPECT_TRUE(std::isfinite(x));
+  for (const double x : part(r.o, 8, 8)) EXPECT_TRUE(std::isnan(x));
+  EXPECT_TRUE(std::isnan(r.lse[1]));
 }
 
 // Weights may be rounded, but a result is a mean: of ones it is 1.

@@ -156,10 +156,11 @@ FAULTS = {
 
     # Decode.
     "src/cpu/decode.cpp": [
+        Fault("merging loses the NaN of a split without a largest score", "sums.m[row] == top ? T{1} : ",
+              "top == -std::numeric_limits<T>::infinity() ? T(n == 0) : ", "decode_test"),
         Fault("the sink in every range of keys", "const bool sink = p_.sink && part.first;",
               "const bool sink = static_cast<bool>(p_.sink);", "decode_test"),
-        Fault("ranges of keys merged without their maxima", "const T weight = std::exp(sums.m[row] - top);",
-              "const T weight = 1;", "decode_test"),
+        Fault("ranges of keys merged without their maxima", "std::exp(sums.m[row] - top)", "T{1}", "decode_test"),
         Fault("NaN of a hidden value leaks into a decode step", "if (!finite) add_blocks", "if (false) add_blocks",
               "decode_test"),
         Fault("NaN of a value reaches rows that do not see it", "if (!sees(p_, score_row(",

@@ -230,10 +230,10 @@ class Decode {
       const int64_t row = head * all.o.rows + r;
       T top = all.m[row];
       for (int64_t n = 1; n < plan_.splits; ++n) top = std::max(top, sums_at(first + n).m[row]);
-      if (top == -std::numeric_limits<T>::infinity()) continue;
       for (int64_t n = 0; n < plan_.splits; ++n) {
         const Sums<T> sums = sums_at(first + n);
-        const T weight = std::exp(sums.m[row] - top);
+        // Infinities do not cancel: a split without a largest score still has its NaN, and an infinite sink its weight.
+        const T weight = sums.m[row] == top ? T{1} : std::exp(sums.m[row] - top);
         all.l[row] = (n == 0 ? 0 : all.l[row]) + sums.l[row] * weight;
         T* o = all.o.data + row * all.o.stride;
         const T* from = sums.o.data + row * all.o.stride;

@@ -8,27 +8,7 @@
 namespace cuflash::cpu {
 namespace bfmmla_decode_kernels {
 
-constexpr int64_t kFarBytes = 16384;
-
-struct Ahead {
-  int64_t far, near;  // see decode_kernels.h
-};
-inline Ahead ahead_of(const KeyRows& x, int64_t keys) {
-  const int64_t rows = kFarBytes / (x.heads * x.dim * 2 + 1) + keys;
-  return {rows * x.row_stride, x.heads == 1 ? keys * x.row_stride : x.head_stride};
-}
-inline void prefetch(const uint16_t* p, Ahead ahead) {
-  __builtin_prefetch(p + ahead.far, 0, 2);
-  __builtin_prefetch(p + ahead.near);
-}
-
-inline const uint16_t* key_row(const KeyRows& x, int64_t head, int64_t key) {
-  return static_cast<const uint16_t*>(x.data) + x.offset + head * x.head_stride + key * x.row_stride;
-}
-template <class T>
-inline T* row_of(const RowBlock<T>& x, int64_t head, int64_t row) {
-  return x.data + (head * x.rows + row) * x.stride;
-}
+#include "cpu/isa/decode_rows.h"
 
 // Calls body<rows>(first row) for all rows, eight at a time.
 template <class Body>
@@ -107,7 +87,10 @@ __attribute__((noinline)) void dots_of(const uint16_t* k, int64_t stride, int64_
     uint16x8_t key[kKeys];
     for (int n = 0; n < kKeys; ++n) key[n] = vld1q_u16(k + n * stride + d);
     if (d % 32 == 0)
-      for (int n = 0; n < kKeys; ++n) prefetch(k + n * stride + d, ahead);
+      for (int n = 0; n < kKeys; ++n) {
+        prefetch_far(k + n * stride + d, ahead);
+        __builtin_prefetch(k + n * stride + d + ahead.near);
+      }
     step(d, key);
   }
   if (d < dim) {
@@ -131,17 +114,17 @@ inline void dots_keys(const KeyRows& k, int64_t head, int64_t key, const RowBloc
     const auto* packed = reinterpret_cast<const uint16_t*>(row_of(q, head, row));
     float* to = row_of(s, head, row) + key;
     if constexpr (kKeys > 1) {
-      dots_of<kRows, kKeys>(key_row(k, head, key), k.row_stride, k.dim, ahead, packed, scale, to, s.stride);
+      dots_of<kRows, kKeys>(key_row<uint16_t>(k, head, key), k.row_stride, k.dim, ahead, packed, scale, to, s.stride);
     } else {
       float twice[kRows][2];  // two keys are the least: the same one
-      dots_of<kRows, 2>(key_row(k, head, key), 0, k.dim, ahead, packed, scale, twice[0], 2);
+      dots_of<kRows, 2>(key_row<uint16_t>(k, head, key), 0, k.dim, ahead, packed, scale, twice[0], 2);
       for (int r = 0; r < kRows; ++r) to[r * s.stride] = twice[r][0];
     }
   });
 }
 
 void dots(const KeyRows& k, RowBlock<const float> q, float scale, RowBlock<float> s) {
-  const Ahead ahead = ahead_of(k, 8);
+  const Ahead ahead = ahead_of(k, sizeof(uint16_t), 8);
   int64_t key = 0;
   for (; key + 8 <= k.keys; key += 8)
     for (int64_t head = 0; head < k.heads; ++head) dots_keys<8>(k, head, key, q, scale, s, ahead);
@@ -268,7 +251,7 @@ __attribute__((noinline)) void add_rows(const uint16_t* v, int64_t stride, int64
   const uint16_t* row = v;
   for (int64_t d = 0; d < dim; d += kStrip) {
     for (int64_t n = 0; n < few; ++n, row += stride)
-      for (int64_t line = 0; line < dim; line += 32) __builtin_prefetch(row + line + ahead.far, 0, 2);
+      for (int64_t line = 0; line < dim; line += 32) prefetch_far(row + line, ahead);
     if (d + kStrip <= dim) add_strip<kRows>(v + d, stride, keys, ahead.near, packed, o + d, o_stride);
     else add_last_strip<kRows>(v + d, stride, keys, dim - d, packed, o + d, o_stride);
   }
@@ -276,13 +259,13 @@ __attribute__((noinline)) void add_rows(const uint16_t* v, int64_t stride, int64
 
 void add(const KeyRows& v, RowBlock<const float> p, RowBlock<float> o) {
   const int64_t chunk = add_keys(v, p.rows);
-  const Ahead ahead = ahead_of(v, chunk);
+  const Ahead ahead = ahead_of(v, sizeof(uint16_t), chunk);
   for (int64_t key = 0; key < v.keys; key += chunk) {
     const int64_t keys = v.keys - key < chunk ? v.keys - key : chunk;
     for (int64_t head = 0; head < v.heads; ++head) {
       for_rows(p.rows, [&]<int kRows>(int64_t row) {
-        add_rows<kRows>(key_row(v, head, key), v.row_stride, keys, v.dim, ahead, row_of(p, head, row) + key, p.stride,
-                        row_of(o, head, row), o.stride);
+        add_rows<kRows>(key_row<uint16_t>(v, head, key), v.row_stride, keys, v.dim, ahead, row_of(p, head, row) + key,
+                        p.stride, row_of(o, head, row), o.stride);
       });
     }
   }

@@ -47,38 +47,7 @@ inline Vec<T> load_part(const Stored* p, int64_t count) {
   return load(padded);
 }
 
-template <class T>
-inline T* row_of(const RowBlock<T>& x, int64_t head, int64_t row) {
-  return x.data + (head * x.rows + row) * x.stride;
-}
-
-constexpr int64_t kCacheLine = 64;
-
-template <class Stored>
-inline const Stored* key_row(const KeyRows& x, int64_t head, int64_t key) {
-  return static_cast<const Stored*>(x.data) + x.offset + head * x.head_stride + key * x.row_stride;
-}
-
-// What will be read soon, in elements from what is read now. `far` hides the latency of memory and goes to the second
-// level: on Neoverse-V1, prefetches from memory into the first one take the place of what its own prefetcher does better.
-// `near` brings what the second level has into the first; worth its instructions where three rows or more are computed
-// from one stream.
-struct Ahead {
-  int64_t far, near;
-};
-inline Ahead ahead_of(const KeyRows& x, int64_t size, int64_t keys) {
-  constexpr int64_t kFarBytes = 16384;
-  const int64_t rows = kFarBytes / (x.heads * x.dim * size + 1) + keys;
-  return {rows * x.row_stride, x.heads == 1 ? keys * x.row_stride : x.head_stride};
-}
-template <class Stored>
-inline void prefetch_far(const Stored* p, Ahead ahead) {
-  __builtin_prefetch(p + ahead.far, 0, 2);
-}
-template <int kRows, class Stored>
-inline void prefetch_near(const Stored* p, Ahead ahead) {
-  if constexpr (kRows >= 3) __builtin_prefetch(p + ahead.near);
-}
+#include "cpu/isa/decode_rows.h"
 
 typedef float Quad __attribute__((vector_size(16), may_alias));
 
