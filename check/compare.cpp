@@ -180,9 +180,10 @@ class Comparison {
     const double floor = (quantity_ == Quantity::output ? limits_.output : limits_.gradient) * scale_of();
     const double naive = limits_.naive_factor * naive_largest_;
     const double limit = is_16_bit(type_) ? naive + floor : std::max(naive, floor);
+    const double noise_factor = correlated_ ? 6 : 3;  // equal errors add up where random ones cancel
     for (size_t x = 0; x < compared_.size(); ++x) {
       const size_t n = compared_[x];
-      const double computing = std::max(limit, 3 * finite_or_zero(noise_, n)) + limits_.tiny;
+      const double computing = std::max(limit, noise_factor * finite_or_zero(noise_, n)) + limits_.tiny;
       const double allowed = std::abs(rounded_[x] - expected_[n]) + computing;
       if (std::abs(actual_[n] - expected_[n]) > allowed) return report("largest error", n, allowed);
     }
