@@ -14,7 +14,7 @@ ifneq ($(origin CC),default)
 export CC
 endif
 
-sources = $(shell find include src reference check cli tests bench examples -name '*.cpp' -o -name '*.h' -o -name '*.c')
+sources = $(shell find include src kernels reference check cli tests bench examples -name '*.cpp' -o -name '*.h' -o -name '*.c')
 configure = cmake --preset $(1) --log-level=NOTICE
 build = $(configure) && cmake --build --preset $(1) --parallel $(JOBS) $(2)
 run_tests = ctest --preset $(1) --parallel $(JOBS)

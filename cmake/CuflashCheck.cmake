@@ -3,5 +3,5 @@
 file(GLOB check_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/reference/*.cpp ${PROJECT_SOURCE_DIR}/check/*.cpp)
 add_library(cuflash_check STATIC ${check_sources})
 cuflash_configure_target(cuflash_check)
-target_include_directories(cuflash_check PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
+target_include_directories(cuflash_check PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/kernels)
 target_link_libraries(cuflash_check PUBLIC cuflash_static)

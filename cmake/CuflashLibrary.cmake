@@ -32,7 +32,8 @@ set(public_includes
 
 add_library(cuflash_objects OBJECT ${library_sources})
 cuflash_configure_target(cuflash_objects)
-target_include_directories(cuflash_objects PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+target_include_directories(cuflash_objects PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/kernels
+  ${PROJECT_SOURCE_DIR}/include)
 
 add_library(cuflash SHARED $<TARGET_OBJECTS:cuflash_objects>)
 cuflash_configure_target(cuflash)

@@ -226,7 +226,7 @@ FAULTS = {
         Fault("bf16 ties go up", "0x7fffu + ((bits >> 16) & 1u)", "0x8000u", "numeric_test"),
         Fault("f16 denormals become 0", "std::bit_cast<float>(magnitude) + 0.5f", "0.5f", "numeric_test"),
     ],
-    "src/philox.h": [
+    "kernels/philox.h": [
         Fault("a round of Philox lost", "kPhiloxRounds = 10", "kPhiloxRounds = 9", "philox_test"),
         Fault("rows i and i + 8 share dropout", "(i / 8) % 2 * 2 + (j / 8) % 2", "(j / 8) % 2", "philox_test"),
     ],

@@ -1,0 +1,66 @@
+// What a kernel is compiled for: the plan's answer, the template argument, the cache key and the log line in one struct.
+// Host and device share this file, so it includes nothing. Every config is an Element followed by ints: the host writes
+// it into the generated program and into cache keys without knowing its fields.
+#pragma once
+
+namespace cuflash {
+
+enum class Element : int { f64 = 1, f32 = 2, f16 = 3, bf16 = 4 };  // numbered as cuflash_dtype
+
+constexpr int size_of(Element e) { return e == Element::f64 ? 8 : e == Element::f32 ? 4 : 2; }
+
+// What changes a score beside scale, lengths and window. A kernel compiled with a bit still asks its params whether the
+// option is given: a problem with several options gets the one kernel that has them all.
+enum OptionBits : int {
+  kSoftcap = 1,
+  kAlibi = 2,
+  kBias = 4,
+  kMaskTensor = 8,
+  kDropout = 16,
+  kScaleFirst = 32,  // the scale is not positive: it cannot be folded into the exponent
+  kAllOptions = 63,
+};
+
+// How rows travel from global to shared memory.
+enum CopyMode : int {
+  kCopyVectors = 0,   // 16 bytes at a time, asynchronously: every row starts on a 16-byte boundary
+  kCopyElements = 1,  // one element at a time, converted on the way: any alignment, any stored type
+};
+
+struct ForwardConfig {
+  Element element;
+  int dim_qk, dim_v;  // padded: multiples of 16, up to 256
+  int tile_q, tile_k;
+  int row_warps;     // share the tile's queries
+  int column_warps;  // share dim_v; each computes the scores of its queries again
+  int stages;        // tiles of keys and values in shared memory
+  int ctas_per_sm;   // what the register budget is chosen for
+  int copy;          // CopyMode
+  int options;       // OptionBits
+};
+
+// One CTA keeps tile_k keys and walks over tiles of queries.
+struct BackwardConfig {
+  Element element;
+  int dim_qk, dim_v;
+  int tile_q, tile_k;
+  int warps;
+  int stages;  // tiles of queries and dO in shared memory
+  int ctas_per_sm;
+  int copy;
+  int options;
+  int ordered;  // 1: dQ is summed in the order of the keys, bitwise reproducible
+};
+
+// Shared memory rows are padded so that eight (f64: four) consecutive rows fall into different banks.
+constexpr int row_padding_bytes(Element e) { return e == Element::f64 ? 32 : 16; }
+constexpr int row_stride(Element e, int columns) { return columns + row_padding_bytes(e) / size_of(e); }  // elements
+constexpr int tile_bytes(Element e, int rows, int columns) { return rows * row_stride(e, columns) * size_of(e); }
+
+constexpr int num_threads(const ForwardConfig& c) { return 32 * c.row_warps * c.column_warps; }
+constexpr int shared_bytes(const ForwardConfig& c) {
+  return tile_bytes(c.element, c.tile_q, c.dim_qk) +
+         c.stages * (tile_bytes(c.element, c.tile_k, c.dim_qk) + tile_bytes(c.element, c.tile_k, c.dim_v));
+}
+
+}  // namespace cuflash

@@ -1,0 +1,38 @@
+// What was decided for a problem: kernels, grids, workspace. A pure function of the problem and the architecture; it runs
+// without a GPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/kernel_key.h"
+#include "problem/problem.h"
+
+namespace cuflash::cuda {
+
+struct Launch {
+  KernelKey kernel;
+  uint32_t grid = 0;  // CTAs; 0: nothing to do
+  int threads = 0, shared_bytes = 0;
+};
+
+struct ForwardPlan {
+  ForwardConfig config;
+  Launch launch;
+  const char* reason;  // why this config, for explain
+};
+// Throws CUFLASH_UNSUPPORTED, in a sentence, for what the kernels do not compute.
+ForwardPlan plan_forward(const ForwardProblem& problem, const Arch& arch);
+
+// Parts of the workspace, as offsets in bytes.
+struct BackwardPlan {
+  BackwardConfig config;
+  Launch prepare, main, finish, bias, sink;  // launched in this order; grid 0 where not needed
+  size_t workspace_size = 0;
+  const char* reason;
+};
+// Deterministic asks for dQ that is bitwise reproducible.
+enum class Reproducible { no, yes };
+BackwardPlan plan_backward(const BackwardProblem& problem, const Arch& arch, Reproducible reproducible);
+
+}  // namespace cuflash::cuda
