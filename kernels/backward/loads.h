@@ -1,0 +1,83 @@
+// Tiles of keys and of queries on their way into shared memory, and a look at whether what came is finite.
+#pragma once
+
+#include "backward/walk.h"
+
+namespace cuflash {
+
+// Where a CTA works: the sequence and its tile of keys.
+struct KeyTilePlace {
+  int b, head_k;
+  int64 first;  // key of the tile
+  Sequence sequence;
+};
+
+// Keys that nobody may look at, by lengths and window, come as zeros.
+template <BackwardConfig C>
+__device__ __forceinline__ Range seen_keys(const BackwardParams& p, const KeyTilePlace& at) {
+  return keys_of_any(p.attention, at.sequence, {0, at.sequence.len_q});
+}
+template <BackwardConfig C>
+__device__ __forceinline__ void load_k(const BackwardParams& p, const KeyTilePlace& at, SharedTiles<C> tiles) {
+  const AttentionParams& a = p.attention;
+  const Range seen = seen_keys<C>(p, at);
+  load_tile<C.copy, num_threads(C)>(tiles.k(), a.k, offset_of(a.k, at.b, at.head_k, at.sequence.k_begin), at.first,
+                                    seen.begin, seen.end, a.dim_qk);
+}
+template <BackwardConfig C>
+__device__ __forceinline__ void load_v(const BackwardParams& p, const KeyTilePlace& at, SharedTiles<C> tiles) {
+  const AttentionParams& a = p.attention;
+  const Range seen = seen_keys<C>(p, at);
+  load_tile<C.copy, num_threads(C)>(tiles.v(), a.v, offset_of(a.v, at.b, at.head_k, at.sequence.k_begin), at.first,
+                                    seen.begin, seen.end, a.dim_v);
+}
+
+template <BackwardConfig C>
+__device__ __forceinline__ void load_q(const BackwardParams& p, const Sequence& s, int b, int h, int tile,
+                                       SharedTiles<C> tiles, int stage) {
+  const AttentionParams& a = p.attention;
+  load_tile<C.copy, num_threads(C)>(tiles.q(stage), a.q, offset_of(a.q, b, h, s.q_begin), int64{tile} * C.tile_q, 0,
+                                    s.len_q, a.dim_qk);
+}
+template <BackwardConfig C>
+__device__ __forceinline__ void load_dout(const BackwardParams& p, const Sequence& s, int b, int h, int tile,
+                                          SharedTiles<C> tiles, int stage) {
+  load_tile<C.copy, num_threads(C)>(tiles.dout(stage), p.dout, offset_of(p.dout, b, h, s.q_begin),
+                                    int64{tile} * C.tile_q, 0, s.len_q, p.attention.dim_v);
+}
+template <BackwardConfig C>
+__device__ __forceinline__ void load_stats(const BackwardParams& p, const Sequence& s, int b, int h, int tile,
+                                           SharedTiles<C> tiles, int stage) {
+  const auto* from = reinterpret_cast<const unsigned char*>(row_stats<C>(p, query_tile<C>(p, s, b, h, tile)));
+  for (int n = static_cast<int>(threadIdx.x); n < row_stats_bytes(C) / 16; n += num_threads(C))
+    copy_async_16(shared_address(tiles.stats(stage)) + n * 16, from + n * 16, 16);
+}
+
+__device__ __forceinline__ void wait_for_copies() {
+  copy_async_wait<0>();
+  __syncthreads();
+}
+
+// Whether an element of the tile is not finite; the same answer for all threads.
+template <int kThreads, Element E, int kRows, int kColumns>
+__device__ __forceinline__ bool has_not_finite(Tile<E, kRows, kColumns> tile) {
+  constexpr int kPerChunk = 16 / size_of(E), kChunks = kColumns / kPerChunk;
+  bool found = false;
+  for (int n = static_cast<int>(threadIdx.x); n < kRows * kChunks; n += kThreads) {
+    const auto* chunk = tile.at(n / kChunks, n % kChunks * kPerChunk);
+    if constexpr (size_of(E) == 2) {
+      constexpr unsigned kExponent = E == Element::bf16 ? 0x7f80u : 0x7c00u;
+      const uint4 four = *reinterpret_cast<const uint4*>(chunk);
+      const unsigned words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int x = 0; x < 4; ++x)
+        found |= (words[x] & kExponent) == kExponent || (words[x] >> 16 & kExponent) == kExponent;
+    } else {
+#pragma unroll
+      for (int x = 0; x < kPerChunk; ++x) found |= !(chunk[x] - chunk[x] == 0);
+    }
+  }
+  return __syncthreads_or(found) != 0;
+}
+
+}  // namespace cuflash
