@@ -32,15 +32,18 @@ std::string explain_cpu(const P& p, const Execution& e) {
   text += join("threads    up to ", cpu::num_threads(e),
                e.parallel_for ? " of the caller's parallel_for" : " of the library's pool", "\n");
   text += join("workspace  ", workspace_size(p, e), " bytes\n");
-  text += join("not cuda   ", asked_for ? "device cpu was asked for" : "it computes where the tensors are",
-               "; put them into the memory of a CUDA device and use device auto");
+  text += "not cuda   it serves tensors in the memory of a CUDA device";
   return text;
+}
+
+template <class P, class... Arch>
+std::string explain_cuda(const P& p, const Execution& e, const Arch&... arch) {
+  return problem_line(p) + cuda::explain(p, e, arch...) + "\nnot cpu    it serves tensors in host memory";
 }
 
 template <class P>
 std::string explain_any(const P& p, const Execution& e) {
-  if (!p.place.on_cuda()) return explain_cpu(p, e);
-  return problem_line(p) + cuda::explain(p, e) + "\nnot cpu    it computes where the tensors are, in device memory";
+  return p.place.on_cuda() ? explain_cuda(p, e) : explain_cpu(p, e);
 }
 
 template <class P>
@@ -64,6 +67,13 @@ size_t workspace_size(const BackwardProblem& p, const Execution& e) {
 
 std::string explain(const ForwardProblem& p, const Execution& e) { return explain_any(p, e); }
 std::string explain(const BackwardProblem& p, const Execution& e) { return explain_any(p, e); }
+
+std::string explain(const ForwardProblem& p, const Execution& e, const cuda::Arch& arch) {
+  return explain_cuda(p, e, arch);
+}
+std::string explain(const BackwardProblem& p, const Execution& e, const cuda::Arch& arch) {
+  return explain_cuda(p, e, arch);
+}
 
 std::string explain_none(const ForwardProblem& p, const char* why) { return no_backend(p, why); }
 std::string explain_none(const BackwardProblem& p, const char* why) { return no_backend(p, why); }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <string>
 
+#include "cuda/arch.h"
 #include "problem/problem.h"
 
 namespace cuflash {
@@ -18,6 +19,10 @@ size_t workspace_size(const BackwardProblem& problem, const Execution& execution
 // The problem, the backend and kernel it gets, and why; and why not the other.
 std::string explain(const ForwardProblem& problem, const Execution& execution);
 std::string explain(const BackwardProblem& problem, const Execution& execution);
+
+// On any CUDA device of an architecture; needs no GPU.
+std::string explain(const ForwardProblem& problem, const Execution& execution, const cuda::Arch& arch);
+std::string explain(const BackwardProblem& problem, const Execution& execution, const cuda::Arch& arch);
 
 // Of a device that cannot serve: the problem, and why none.
 std::string explain_none(const ForwardProblem& problem, const char* why);
