@@ -1,0 +1,70 @@
+// What the options make of one score, and whether the mask tensor shows it; for one (batch, head). kOptions are those the
+// kernel was compiled for; which of them the call has is asked at run time.
+#pragma once
+
+#include "attn/sequence.h"
+#include "philox.h"
+#include "tile/element.h"
+
+namespace cuflash {
+
+constexpr double kLog2e = 1.4426950408889634;
+constexpr double kLn2 = 0.6931471805599453;
+
+template <class Real, int kOptions>
+struct ScoreOptions {
+  // Scores of the tensor cores are plain dot products. Where an option changes them they are scaled first, otherwise the
+  // scale is part of the exponent's factor.
+  static constexpr bool kChanged = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
+  static constexpr bool kMasked = (kOptions & kMaskTensor) != 0;
+  static constexpr bool kDropped = (kOptions & kDropout) != 0;
+
+  const AttentionParams& a;
+  Sequence sequence;
+  int64 bias_offset = 0, mask_offset = 0;
+  Real scale, softcap = 0, slope = 0;
+  DropoutStream stream{};
+
+  __device__ ScoreOptions(const AttentionParams& a, const Sequence& s, int b, int h)
+      : a(a), sequence(s), scale(static_cast<Real>(a.scale)) {
+    if ((kOptions & kSoftcap) != 0) softcap = static_cast<Real>(a.softcap);
+    if ((kOptions & kAlibi) != 0 && a.slopes.data)
+      slope = static_cast<const float*>(a.slopes.data)[offset_of(a.slopes, b, h)];
+    if ((kOptions & kBias) != 0) bias_offset = offset_of(a.bias, b, h, 0);
+    if (kMasked) mask_offset = offset_of(a.mask, b, h, 0);
+    if (kDropped)
+      stream = dropout_stream(a.dropout_seed, a.dropout_offset, static_cast<unsigned>(b), static_cast<unsigned>(h));
+  }
+
+  // exp2(factor() * score) is what softmax sums.
+  __device__ Real factor() const { return static_cast<Real>(kChanged ? kLog2e : a.scale * kLog2e); }
+
+  // `exists`: i and j are inside their lengths. tanh, where softcap is on, is what backward needs for its derivative.
+  __device__ Real score(Real dot, int i, int j, bool exists, Real* tanh_value = nullptr) const {
+    if constexpr (!kChanged) return dot;
+    Real s = dot * scale;
+    if ((kOptions & kSoftcap) != 0 && softcap > 0) {
+      const Real t = tanh_of(s / softcap);
+      if (tanh_value) *tanh_value = t;
+      s = softcap * t;
+    }
+    if ((kOptions & kAlibi) != 0 && a.slopes.data) {
+      const int64 distance = i + sequence.shift - j;
+      s -= slope * static_cast<Real>(distance < 0 ? -distance : distance);
+    }
+    if ((kOptions & kBias) != 0 && a.bias.data && exists)
+      s += load_element<Real>(a.bias.data, a.bias.element, bias_offset + i * a.bias.row_stride + j);
+    return s;
+  }
+  __device__ bool shown(int i, int j, bool exists) const {
+    if (!kMasked || !a.mask.data) return true;
+    return exists && static_cast<const unsigned char*>(a.mask.data)[mask_offset + i * a.mask.row_stride + j] != 0;
+  }
+  __device__ bool drops() const { return kDropped && a.dropout_threshold != 0; }
+  // The decisions for {i, i + 8} x {j, j + 8}: word 2 * (second row) + (second column) at least the threshold keeps.
+  __device__ PhiloxWords random_words(int i, int j) const {
+    return dropout_group(stream, static_cast<unsigned>(i), static_cast<unsigned>(j));
+  }
+};
+
+}  // namespace cuflash

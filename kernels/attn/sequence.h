@@ -1,0 +1,57 @@
+// One batch entry on the device, and which keys its queries see: the geometry of src/problem/visibility.h.
+#pragma once
+
+#include "params.h"
+
+namespace cuflash {
+
+struct Sequence {
+  int64 q_begin, k_begin;  // first row; 0 unless packed
+  int len_q, len_k;
+  int64 shift;  // query i stands at key i + shift
+};
+
+__device__ __forceinline__ int64 clamped(int64 x, int64 low, int64 high) { return max(low, min(x, high)); }
+
+// Lengths come from the caller's device memory and nobody has looked at them: they are held to what the tensors have.
+__device__ __forceinline__ Sequence sequence_of(const AttentionParams& a, int b) {
+  Sequence s{0, 0, a.len_q, a.len_k, 0};
+  if (a.cu_q) {
+    s.q_begin = clamped(a.cu_q[b], 0, a.total_q);
+    s.k_begin = clamped(a.cu_k[b], 0, a.total_k);
+    s.len_q = static_cast<int>(clamped(min(int64{a.cu_q[b + 1]}, a.total_q) - s.q_begin, 0, a.len_q));
+    s.len_k = static_cast<int>(clamped(min(int64{a.cu_k[b + 1]}, a.total_k) - s.k_begin, 0, a.len_k));
+  }
+  if (a.used_q) s.len_q = static_cast<int>(clamped(a.used_q[b], 0, a.len_q));
+  if (a.used_k) s.len_k = static_cast<int>(clamped(a.used_k[b], 0, a.len_k));
+  s.shift = a.top_left ? 0 : int64{s.len_k} - s.len_q;
+  return s;
+}
+
+struct Range {
+  int64 begin, end;
+  __device__ bool empty() const { return begin >= end; }
+};
+
+__device__ __forceinline__ Range keys_of_query(const AttentionParams& a, const Sequence& s, int64 i) {
+  return {max(int64{0}, i + s.shift - a.window_left), min(int64{s.len_k}, i + s.shift + a.window_right + 1)};
+}
+// Keys that at least one, and that every one, of these queries sees. Both ends of a query's range grow with the query.
+__device__ __forceinline__ Range keys_of_any(const AttentionParams& a, const Sequence& s, Range queries) {
+  if (queries.empty()) return {0, 0};
+  return {keys_of_query(a, s, queries.begin).begin, keys_of_query(a, s, queries.end - 1).end};
+}
+__device__ __forceinline__ Range keys_of_all(const AttentionParams& a, const Sequence& s, Range queries) {
+  if (queries.empty()) return {0, 0};
+  return {keys_of_query(a, s, queries.end - 1).begin, keys_of_query(a, s, queries.begin).end};
+}
+// Queries that see at least one of these keys.
+__device__ __forceinline__ Range queries_of_any(const AttentionParams& a, const Sequence& s, Range keys) {
+  if (keys.empty()) return {0, 0};
+  return {max(int64{0}, keys.begin - s.shift - a.window_right),
+          min(int64{s.len_q}, keys.end - s.shift + a.window_left)};
+}
+
+__device__ __forceinline__ int64 tiles_in(int64 length, int tile) { return (length + tile - 1) / tile; }
+
+}  // namespace cuflash

@@ -1,0 +1,47 @@
+// The tiles of keys that a tile of queries visits: first those in which some pair is masked (at the window's edges and at
+// the end of the sequence), then the full ones, so that each kind has a loop of its own.
+#pragma once
+
+#include "attn/sequence.h"
+
+namespace cuflash {
+
+struct Walk {
+  int begin, full_begin, full_end, end;  // tile numbers, ascending
+  int edge;                              // tiles with masked pairs
+
+  __device__ int count() const { return end - begin; }
+  __device__ int tile(int step) const {
+    const int left = full_begin - begin;
+    if (step >= edge) return full_begin + (step - edge);
+    return step < left ? begin + step : full_end + (step - left);
+  }
+};
+
+template <int kTileK>
+__device__ __forceinline__ Walk walk_keys(const AttentionParams& a, const Sequence& s, Range queries) {
+  const Range any = keys_of_any(a, s, queries), all = keys_of_all(a, s, queries);
+  if (any.empty()) return {0, 0, 0, 0, 0};
+  Walk w;
+  w.begin = static_cast<int>(any.begin / kTileK);
+  w.end = static_cast<int>(tiles_in(any.end, kTileK));
+  w.full_begin = static_cast<int>(clamped(tiles_in(all.begin, kTileK), w.begin, w.end));
+  w.full_end = static_cast<int>(clamped(all.end < 0 ? 0 : all.end / kTileK, w.full_begin, w.end));
+  w.edge = w.count() - (w.full_end - w.full_begin);
+  return w;
+}
+
+// Adds this tile of queries' share of the statistics. A last tile that is short but wholly visible counts as full.
+template <int kTileK>
+__device__ __forceinline__ void count_tiles(const AttentionParams& a, const Sequence& s, Range queries, const Walk& w) {
+  if (!a.tile_counts || queries.empty()) return;
+  const Range all = keys_of_all(a, s, queries);
+  const int64 full_end = all.end >= s.len_k ? tiles_in(s.len_k, kTileK) : max(int64{0}, all.end) / kTileK;
+  const int64 full = max(int64{0}, min(full_end, int64{w.end}) - max(tiles_in(all.begin, kTileK), int64{w.begin}));
+  const int64 visited = w.count();
+  atomicAdd(a.tile_counts + 0, static_cast<uint64>(visited));
+  atomicAdd(a.tile_counts + 1, static_cast<uint64>(visited - full));
+  atomicAdd(a.tile_counts + 2, static_cast<uint64>(tiles_in(s.len_k, kTileK) - visited));
+}
+
+}  // namespace cuflash

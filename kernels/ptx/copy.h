@@ -1,0 +1,22 @@
+// Asynchronous copies from global to shared memory. PTX ISA, "Data Movement and Conversion Instructions: cp.async".
+#pragma once
+
+namespace cuflash {
+
+__device__ __forceinline__ unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// 16 bytes, of which `bytes` are read and the rest becomes zero. Both addresses on 16-byte boundaries.
+__device__ __forceinline__ void copy_async_16(unsigned to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Until at most kPending of this thread's committed groups are still under way.
+template <int kPending>
+__device__ __forceinline__ void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+}  // namespace cuflash

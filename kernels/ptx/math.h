@@ -1,0 +1,45 @@
+// Powers of two, logarithms and 16-bit conversions.
+#pragma once
+
+namespace cuflash {
+
+// 2 units in the last place; results below 2^-126 become 0, which no sum of this library notices.
+__device__ __forceinline__ float exp2_of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ double exp2_of(double x) { return exp2(x); }
+__device__ __forceinline__ float log2_of(float x) { return log2f(x); }
+__device__ __forceinline__ double log2_of(double x) { return log2(x); }
+__device__ __forceinline__ float tanh_of(float x) { return tanhf(x); }
+__device__ __forceinline__ double tanh_of(double x) { return tanh(x); }
+__device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }  // a NaN loses
+__device__ __forceinline__ double larger(double a, double b) { return fmax(a, b); }
+
+template <class Real>
+__device__ __forceinline__ Real minus_infinity() {
+  return -static_cast<Real>(__int_as_float(0x7f800000));
+}
+
+// Two floats as one word of 16-bit elements, rounded to even; `low` stands at the lower address.
+__device__ __forceinline__ unsigned pack_bf16(float low, float high) {
+  unsigned word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+__device__ __forceinline__ unsigned pack_f16(float low, float high) {
+  unsigned word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+__device__ __forceinline__ float widen_bf16(unsigned short bits) {
+  return __int_as_float(static_cast<int>(static_cast<unsigned>(bits) << 16));
+}
+__device__ __forceinline__ float widen_f16(unsigned short bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+
+}  // namespace cuflash

@@ -1,0 +1,183 @@
+// Operands of tensor core products, behind one interface for all four element types.
+//
+// The accumulator is a 16x8 tile in every type: with r = lane / 4 and c = lane % 4 a lane holds row r, columns 2c and
+// 2c + 1 (x[0], x[1]) and row r + 8, the same columns (x[2], x[3]).
+//
+// One fragment reduces over kDepth elements. A is 16 x kDepth; B is loaded for two neighbouring 8-column tiles at once.
+//   load_a x load_b            both stored with the reduction along their rows
+//   from_accumulators x load_b_transposed, load_a_transposed x load_b_transposed
+//                              B (and A) stored with the reduction across their rows
+// These are the only legal pairs: for f32 and f64 the second kind takes the reduction in the order 0 2 4 6 1 3 5 7, the
+// order in which a lane holds an accumulator, so that a product of an accumulator needs no exchange between lanes.
+#pragma once
+
+#include "ptx/matrix.h"
+#include "tile/tile.h"
+
+namespace cuflash {
+
+template <class Real>
+struct Accumulator {
+  Real x[4];
+};
+
+template <Element E>
+struct Operands;
+
+__device__ __forceinline__ int lane_id() { return static_cast<int>(threadIdx.x) % 32; }
+
+// Where a lane's address lies for the matrices of load_a and load_b: the same bytes for 16-bit and 32-bit elements.
+__device__ __forceinline__ int a_row() { return lane_id() % 16; }
+__device__ __forceinline__ int a_byte() { return lane_id() / 16 * 16; }
+__device__ __forceinline__ int b_row() { return lane_id() / 16 * 8 + lane_id() % 8; }
+__device__ __forceinline__ int b_byte() { return lane_id() / 8 % 2 * 16; }
+
+template <Element E>
+requires(size_of(E) == 2) struct Operands<E> {
+  static constexpr int kDepth = 16;
+  struct A {
+    unsigned r[4];
+  };
+  struct B {
+    unsigned r[2][2];  // [tile of 8 columns]
+  };
+
+  template <class T>
+  static __device__ __forceinline__ A load_a(T tile, int row, int k) {
+    A a;
+    load_matrices(tile.address(a_row(), 0) + a_byte() + (row * T::kStride + k) * 2, a.r);
+    return a;
+  }
+  template <class T>
+  static __device__ __forceinline__ A load_a_transposed(T tile, int k, int row) {
+    A a;
+    load_matrices_transposed(tile.address(b_row(), 0) + b_byte() + (k * T::kStride + row) * 2, a.r);
+    return a;
+  }
+  template <class T>
+  static __device__ __forceinline__ B load_b(T tile, int column, int k) {
+    unsigned r[4];
+    load_matrices(tile.address(b_row(), 0) + b_byte() + (column * T::kStride + k) * 2, r);
+    return {{{r[0], r[1]}, {r[2], r[3]}}};
+  }
+  template <class T>
+  static __device__ __forceinline__ B load_b_transposed(T tile, int k, int column) {
+    unsigned r[4];
+    load_matrices_transposed(tile.address(a_row(), 0) + a_byte() + (k * T::kStride + column) * 2, r);
+    return {{{r[0], r[1]}, {r[2], r[3]}}};
+  }
+  // Two tiles side by side.
+  static __device__ __forceinline__ A from_accumulators(const Accumulator<float>* c) {
+    return {{pack<E>(c[0].x[0], c[0].x[1]), pack<E>(c[0].x[2], c[0].x[3]), pack<E>(c[1].x[0], c[1].x[1]),
+             pack<E>(c[1].x[2], c[1].x[3])}};
+  }
+  static __device__ __forceinline__ void multiply(Accumulator<float>& c, const A& a, const B& b, int tile) {
+    if constexpr (E == Element::bf16) multiply_bf16(c.x, a.r, b.r[tile]);
+    else multiply_f16(c.x, a.r, b.r[tile]);
+  }
+};
+
+// f32 as the sum of two tf32 numbers: 11 bits each, so that a product loses about 2^-21. Cutting instead of rounding
+// keeps the largest floats finite.
+struct SplitFloat {
+  unsigned high, low;
+};
+__device__ __forceinline__ SplitFloat split(float x) {
+  const unsigned high = __float_as_uint(x) & 0xffffe000u;
+  return {high, __float_as_uint(x - __uint_as_float(high))};
+}
+
+template <>
+struct Operands<Element::f32> {
+  static constexpr int kDepth = 8;
+  struct A {
+    unsigned high[4], low[4];
+  };
+  struct B {
+    unsigned high[2][2], low[2][2];
+  };
+
+  static __device__ __forceinline__ A split_a(float x0, float x1, float x2, float x3) {
+    const SplitFloat s[4] = {split(x0), split(x1), split(x2), split(x3)};
+    return {{s[0].high, s[1].high, s[2].high, s[3].high}, {s[0].low, s[1].low, s[2].low, s[3].low}};
+  }
+  static __device__ __forceinline__ B split_b(float x0, float x1, float x2, float x3) {
+    const SplitFloat s[4] = {split(x0), split(x1), split(x2), split(x3)};
+    return {{{s[0].high, s[1].high}, {s[2].high, s[3].high}}, {{s[0].low, s[1].low}, {s[2].low, s[3].low}}};
+  }
+  template <class T>
+  static __device__ __forceinline__ A load_a(T tile, int row, int k) {
+    unsigned r[4];
+    load_matrices(tile.address(a_row(), 0) + a_byte() + (row * T::kStride + k) * 4, r);
+    return split_a(__uint_as_float(r[0]), __uint_as_float(r[1]), __uint_as_float(r[2]), __uint_as_float(r[3]));
+  }
+  template <class T>
+  static __device__ __forceinline__ A load_a_transposed(T tile, int k, int row) {
+    const float* x = tile.at(k + lane_id() % 4 * 2, row + lane_id() / 4);
+    return split_a(x[0], x[8], x[T::kStride], x[T::kStride + 8]);
+  }
+  template <class T>
+  static __device__ __forceinline__ B load_b(T tile, int column, int k) {
+    unsigned r[4];
+    load_matrices(tile.address(b_row(), 0) + b_byte() + (column * T::kStride + k) * 4, r);
+    return split_b(__uint_as_float(r[0]), __uint_as_float(r[1]), __uint_as_float(r[2]), __uint_as_float(r[3]));
+  }
+  template <class T>
+  static __device__ __forceinline__ B load_b_transposed(T tile, int k, int column) {
+    const float* x = tile.at(k + lane_id() % 4 * 2, column + lane_id() / 4);
+    return split_b(x[0], x[T::kStride], x[8], x[T::kStride + 8]);
+  }
+  static __device__ __forceinline__ A from_accumulators(const Accumulator<float>* c) {
+    return split_a(c->x[0], c->x[2], c->x[1], c->x[3]);
+  }
+  // The small products first: they would be lost beside the large one.
+  static __device__ __forceinline__ void multiply(Accumulator<float>& c, const A& a, const B& b, int tile) {
+    multiply_tf32(c.x, a.low, b.high[tile]);
+    multiply_tf32(c.x, a.high, b.low[tile]);
+    multiply_tf32(c.x, a.high, b.high[tile]);
+  }
+};
+
+template <>
+struct Operands<Element::f64> {
+  static constexpr int kDepth = 8;
+  struct A {
+    double r[2][2];  // [rows r, r + 8][step of four]
+  };
+  struct B {
+    double r[2][2];  // [tile of 8 columns][step of four]
+  };
+
+  template <class T>
+  static __device__ __forceinline__ A load_a(T tile, int row, int k) {
+    const double* x = tile.at(row + lane_id() / 4, k + lane_id() % 4);
+    return {{{x[0], x[4]}, {x[8 * T::kStride], x[8 * T::kStride + 4]}}};
+  }
+  template <class T>
+  static __device__ __forceinline__ A load_a_transposed(T tile, int k, int row) {
+    const double* x = tile.at(k + lane_id() % 4 * 2, row + lane_id() / 4);
+    return {{{x[0], x[T::kStride]}, {x[8], x[T::kStride + 8]}}};
+  }
+  template <class T>
+  static __device__ __forceinline__ B load_b(T tile, int column, int k) {
+    const double* x = tile.at(column + lane_id() / 4, k + lane_id() % 4);
+    return {{{x[0], x[4]}, {x[8 * T::kStride], x[8 * T::kStride + 4]}}};
+  }
+  template <class T>
+  static __device__ __forceinline__ B load_b_transposed(T tile, int k, int column) {
+    const double* x = tile.at(k + lane_id() % 4 * 2, column + lane_id() / 4);
+    return {{{x[0], x[T::kStride]}, {x[8], x[T::kStride + 8]}}};
+  }
+  static __device__ __forceinline__ A from_accumulators(const Accumulator<double>* c) {
+    return {{{c->x[0], c->x[1]}, {c->x[2], c->x[3]}}};
+  }
+  static __device__ __forceinline__ void multiply(Accumulator<double>& c, const A& a, const B& b, int tile) {
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      multiply_f64(c.x[0], c.x[1], a.r[0][step], b.r[tile][step]);
+      multiply_f64(c.x[2], c.x[3], a.r[1][step], b.r[tile][step]);
+    }
+  }
+};
+
+}  // namespace cuflash
