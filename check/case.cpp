@@ -111,8 +111,12 @@ std::string describe_run(const Case& c) {
     if (c.gradients.dsink) text += " dsink";
     text += c.dlse_given ? " from dlse too )" : " )";
   }
-  text += join(" threads=", c.threads);
-  if (c.other_threads) text += join(" then ", c.other_threads);
+  if (c.device == Device::cuda) {
+    text += join(" cuda", c.deterministic ? " deterministic" : "", c.tile_stats ? " tile_stats" : "");
+  } else {
+    text += join(" threads=", c.threads);
+    if (c.other_threads) text += join(" then ", c.other_threads);
+  }
   if (c.exact_workspace) text += " exact_workspace";
   if (c.own_parallel_for) text += " own_parallel_for";
   text += join(" data=", kFlavours[index(c.flavour)], ",", c.data_seed);

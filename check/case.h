@@ -71,8 +71,11 @@ struct Case {
   bool lse_asked = true, dlse_given = false;
   Gradients gradients;
 
+  Device device = Device::cpu;
+  bool deterministic = false;  // CUDA: backward is run twice and must give the same bits; forward always is
+  bool tile_stats = true;
   int threads = 1;
-  int other_threads = 0;  // > 0: a second run with this many must give the same bits
+  int other_threads = 0;  // CPU, > 0: a second run with this many must give the same bits
   bool exact_workspace = false, own_parallel_for = false;
 
   Flavour flavour = Flavour::normal;
@@ -95,8 +98,16 @@ struct Case {
 // The first row of every packed sequence, and the end: [batch + 1].
 std::vector<int32_t> cumulative(const std::vector<int32_t>& lengths);
 
+struct HeadSizes {
+  int64_t dim, dim_v;
+};
+
 struct Limits {
   int64_t work = 200'000;  // about len_q * len_k * max(dim, dim_v) * batch * heads_q
+  Device device = Device::cpu;
+  // CUDA compiles a kernel for each pair of head sizes, rounded up to 16. Where some are listed, cases have only sizes
+  // that round up to one of these.
+  std::vector<HeadSizes> rounded_sizes{};
 };
 
 // Every option can meet every other.

@@ -33,12 +33,24 @@ int64_t draw_length(Choices& choose, int64_t most) {
   return kEdges[static_cast<size_t>(choose.between(0, count - 1))];
 }
 
+void draw_head_sizes(Case& c, Choices& choose, const Limits& limits) {
+  if (limits.rounded_sizes.empty()) {
+    c.dim = draw_dim(choose);
+    c.dim_v = choose.chance(2) ? draw_dim(choose) : c.dim;
+    return;
+  }
+  const HeadSizes rounded = choose.one_of(limits.rounded_sizes);
+  const bool whole = !choose.chance(2);
+  const auto below = [&](int64_t size) { return whole ? size : choose.between(size - 15, size); };
+  c.dim = below(rounded.dim);
+  c.dim_v = rounded.dim == rounded.dim_v && !choose.chance(4) ? c.dim : below(rounded.dim_v);
+}
+
 void draw_shape(Case& c, Choices& choose, const Limits& limits) {
   c.heads_k = choose.one_of<int64_t>({1, 1, 2, 3});
   c.heads_q = c.heads_k * choose.one_of<int64_t>({1, 1, 1, 2, 3, 4, 5, 8});
   c.batch = choose.one_of<int64_t>({1, 1, 2, 3, 4});
-  c.dim = draw_dim(choose);
-  c.dim_v = choose.chance(2) ? draw_dim(choose) : c.dim;
+  draw_head_sizes(c, choose, limits);
   const int64_t pairs = std::max<int64_t>(36, limits.work / (c.batch * c.heads_q * std::max(c.dim, c.dim_v)));
   c.len_q = draw_length(choose, std::min<int64_t>(pairs, 257));
   const bool square = !choose.chance(2) && c.len_q * c.len_q <= pairs;
@@ -88,8 +100,10 @@ void draw_packed(Case& c, Choices& choose) {
   c.lengths_k = c.fused == Fused::qkv ? c.lengths_q : draw_lengths(choose, c.batch, c.len_k);
   c.slack_q = choose.chance(3) ? choose.between(1, 5) : 0;
   c.slack_k = c.fused == Fused::qkv ? c.slack_q : choose.chance(3) ? choose.between(1, 5) : 0;
-  // A bound of 0 asks the library to find it, so it cannot be given.
-  c.give_max_seqlen = choose.chance(2) && c.len_q > 0 && c.len_k > 0;
+  const bool give = choose.chance(2);
+  if (c.device == Device::cuda) c.len_q = std::max<int64_t>(1, c.len_q), c.len_k = std::max<int64_t>(1, c.len_k);
+  // A bound of 0 asks the library to find it, so it cannot be given. CUDA does not find it.
+  c.give_max_seqlen = (give && c.len_q > 0 && c.len_k > 0) || c.device == Device::cuda;
   if (c.give_max_seqlen) return;
   const auto longest = [](const std::vector<int32_t>& lengths) {
     return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
@@ -183,6 +197,11 @@ void draw_execution(Case& c, Choices& choose) {
   c.own_parallel_for = choose.chance(8);
 }
 
+void draw_cuda_execution(Case& c, Choices& choose) {
+  c.deterministic = choose.chance(2);
+  c.tile_stats = choose.chance(2);
+}
+
 void draw_data(Case& c, Choices& choose) {
   c.flavour = choose.one_of<Flavour>({Flavour::normal, Flavour::normal, Flavour::normal, Flavour::outliers,
                                       Flavour::common_offset, Flavour::constant_rows, Flavour::late_peak, Flavour::tiny,
@@ -196,6 +215,7 @@ void draw_data(Case& c, Choices& choose) {
 
 Case draw_case(Choices& choose, const Limits& limits) {
   Case c;
+  c.device = limits.device;
   draw_types(c, choose);
   draw_shape(c, choose, limits);
   draw_decode(c, choose, limits);
@@ -208,6 +228,7 @@ Case draw_case(Choices& choose, const Limits& limits) {
   draw_execution(c, choose);
   draw_data(c, choose);
   draw_memory(c, choose);
+  if (c.device == Device::cuda) draw_cuda_execution(c, choose);
   return c;
 }
 

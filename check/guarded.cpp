@@ -1,6 +1,8 @@
 #include "check/guarded.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "dtype.h"
@@ -41,6 +43,36 @@ void visit_elements(const Tensor& t, const std::function<void(const Index&, int6
   }
 }
 
+// Blocks of guarded memory by their address; threads make and drop them all the time.
+class AllMemory {
+ public:
+  static AllMemory& instance() {
+    static AllMemory all;
+    return all;
+  }
+  void add(std::vector<std::byte>& bytes) {
+    const std::lock_guard lock(mutex_);
+    blocks_[bytes.data()] = bytes.size();
+  }
+  void remove(const std::vector<std::byte>& bytes) {
+    const std::lock_guard lock(mutex_);
+    blocks_.erase(const_cast<std::byte*>(bytes.data()));
+  }
+  std::optional<GuardedTensor::Block> around(const void* data) {
+    auto* byte = static_cast<std::byte*>(const_cast<void*>(data));
+    const std::lock_guard lock(mutex_);
+    auto block = blocks_.upper_bound(byte);
+    if (block == blocks_.begin()) return std::nullopt;
+    --block;
+    if (byte >= block->first + block->second) return std::nullopt;
+    return GuardedTensor::Block{block->first, block->second};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::byte*, size_t> blocks_;
+};
+
 bool exists(const Tensor& existing, const Index& index) {
   for (size_t d = 0; d < static_cast<size_t>(existing.rank); ++d)
     if (index[d] >= existing.shape[d]) return false;
@@ -49,9 +81,16 @@ bool exists(const Tensor& existing, const Index& index) {
 
 }  // namespace
 
+GuardedTensor::Memory::Memory(size_t size) : bytes(size, kPattern) { AllMemory::instance().add(bytes); }
+GuardedTensor::Memory::~Memory() { AllMemory::instance().remove(bytes); }
+
+std::optional<GuardedTensor::Block> GuardedTensor::block_around(const void* data) {
+  return AllMemory::instance().around(data);
+}
+
 GuardedTensor::GuardedTensor(std::string name, DType dtype, const std::vector<int64_t>& shape,
                              const std::vector<int64_t>& stride, int64_t offset)
-    : name_(std::move(name)), memory_(std::make_shared<Memory>()) {
+    : name_(std::move(name)) {
   view_.dtype = dtype;
   view_.rank = static_cast<int32_t>(shape.size());
   std::copy(shape.begin(), shape.end(), view_.shape.begin());
@@ -60,7 +99,7 @@ GuardedTensor::GuardedTensor(std::string name, DType dtype, const std::vector<in
 
   const auto element = static_cast<size_t>(size_of(dtype));
   const size_t used = (static_cast<size_t>(offset) + static_cast<size_t>(span_of(view_))) * element;
-  memory_->bytes.assign(kGuard + kBoundary + used + kGuard, kPattern);
+  memory_ = std::make_shared<Memory>(kGuard + kBoundary + used + kGuard);
   const auto address = reinterpret_cast<uintptr_t>(memory_->bytes.data()) + kGuard;
   const size_t to_boundary = (kBoundary - address % kBoundary) % kBoundary;
   memory_->first = kGuard + to_boundary + static_cast<size_t>(offset) * element;

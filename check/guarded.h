@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,13 @@ class GuardedTensor {
 
   // Every element with its logical index and its offset from the first, in logical order.
   void for_each(const std::function<void(const Index&, int64_t offset)>& visit) const;
+  // All memory of the guarded tensor that a pointer points into, with its guards.
+  struct Block {
+    std::byte* begin;
+    size_t bytes;
+  };
+  static std::optional<Block> block_around(const void* data);
+
   double get(int64_t offset) const;
   void set(int64_t offset, double value);
 
@@ -46,9 +54,15 @@ class GuardedTensor {
   std::string unwritten() const;  // "", or which existing element still holds the pattern
 
  private:
+  // Known by its address as long as it lives, so that a view is enough to find it.
   struct Memory {
     std::vector<std::byte> bytes, frozen;
     size_t first = 0;  // byte of the first element
+
+    explicit Memory(size_t size);
+    ~Memory();
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
   };
 
   size_t byte_of(int64_t offset) const;

@@ -11,6 +11,7 @@ class CaseMemory {
  public:
   explicit CaseMemory(const Case& c);
 
+  Device device() const { return case_.device; }
   Attention attention() const;
   ForwardOutputs forward_outputs(bool with_lse) const;
   BackwardTensors backward_tensors() const;

@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "check/compare.h"
+#include "check/device.h"
 #include "check/tiles.h"
 #include "dtype.h"
 #include "error.h"
@@ -24,10 +25,11 @@ class Setup {
   template <class Tensors>
   Setup(const Case& c, int threads, const Attention& attention, const Tensors& tensors) {
     execution_.num_threads = threads;
+    execution_.deterministic = c.deterministic;
     if (c.own_parallel_for) execution_.parallel_for = run_backwards;
-    execution_.tile_stats = &stats_;
+    if (c.tile_stats) execution_.tile_stats = &stats_;
     if (!c.exact_workspace) return;
-    execution_.workspace_size = workspace_size(attention, tensors, execution_);
+    execution_.workspace_size = workspace_bytes(c.device, attention, tensors, execution_);
     workspace_ = GuardedTensor("workspace", DType::boolean, {static_cast<int64_t>(execution_.workspace_size)}, {1}, 0);
     execution_.workspace = workspace_.view().data;
   }
@@ -49,11 +51,12 @@ std::string forward_once(const Case& c, CaseMemory& memory, int threads, bool wi
   const ForwardOutputs outputs = memory.forward_outputs(with_lse);
   memory.start_forward();
   const Setup setup(c, threads, attention, outputs);
-  flash_attention_forward(attention, outputs, setup.execution());
+  forward(c.device, attention, outputs, setup.execution());
   if (const std::string text = memory.damage() + setup.damage(); !text.empty()) return "forward: " + text;
   if (const std::string text = memory.o.unwritten(); !text.empty()) return "forward: " + text;
   if (const std::string text = memory.lse.unwritten(); with_lse && !text.empty()) return "forward: " + text;
-  if (const std::string text = wrong_statistics(c, setup.stats()); !text.empty()) return "forward: " + text;
+  if (const std::string text = wrong_statistics(c, setup.stats()); c.tile_stats && !text.empty())
+    return "forward: " + text;
   return "";
 }
 
@@ -74,7 +77,7 @@ std::string compare_outputs(const Case& c, const CaseMemory& memory) {
 
 std::string check_forward(const Case& c, CaseMemory& memory) {
   if (const std::string text = forward_once(c, memory, c.threads, c.lse_asked); !text.empty()) return text;
-  if (c.other_threads > 0 || !c.lse_asked) {
+  if (c.other_threads > 0 || !c.lse_asked || c.device == Device::cuda) {
     const auto o = memory.o.bytes(), lse = memory.lse.bytes();
     const std::string text = forward_once(c, memory, c.other_threads > 0 ? c.other_threads : c.threads, true);
     if (!text.empty()) return "second " + text;
@@ -89,13 +92,12 @@ std::string backward_once(const Case& c, CaseMemory& memory, int threads) {
   const BackwardTensors tensors = memory.backward_tensors();
   memory.start_backward();
   const Setup setup(c, threads, attention, tensors);
-  flash_attention_backward(attention, tensors, setup.execution());
+  backward(c.device, attention, tensors, setup.execution());
   if (const std::string text = memory.damage() + setup.damage(); !text.empty()) return "backward: " + text;
   if (const std::string text = memory.unwritten_gradients(); !text.empty()) return "backward: " + text;
   // dsink alone needs no tile.
-  const bool needs_tiles = c.gradients.dq || c.gradients.dk || c.gradients.dv || c.gradients.dbias;
-  if (const std::string text = wrong_statistics(c, setup.stats()); needs_tiles && !text.empty())
-    return "backward: " + text;
+  const bool counted = c.tile_stats && (c.gradients.dq || c.gradients.dk || c.gradients.dv || c.gradients.dbias);
+  if (const std::string text = wrong_statistics(c, setup.stats()); counted && !text.empty()) return "backward: " + text;
   return "";
 }
 
@@ -127,7 +129,7 @@ std::string compare_gradients(const Case& c, const CaseMemory& memory) {
 
 std::string check_backward(const Case& c, CaseMemory& memory) {
   if (const std::string text = backward_once(c, memory, c.threads); !text.empty()) return text;
-  if (c.other_threads > 0) {
+  if (c.device == Device::cuda ? c.deterministic : c.other_threads > 0) {
     const auto bits = memory.results();
     if (const std::string text = backward_once(c, memory, c.other_threads); !text.empty()) return "second " + text;
     if (bits != memory.results()) return "backward: gradients of a second run have other bits";
@@ -138,10 +140,12 @@ std::string check_backward(const Case& c, CaseMemory& memory) {
 }  // namespace
 
 void call_both(CaseMemory& memory) {
+  const Device device = memory.device();
+  const Execution execution{.num_threads = 1, .deterministic = true};
   memory.start_forward();
-  flash_attention_forward(memory.attention(), memory.forward_outputs(true), {.num_threads = 1});
+  forward(device, memory.attention(), memory.forward_outputs(true), execution);
   memory.start_backward();
-  flash_attention_backward(memory.attention(), memory.backward_tensors(), {.num_threads = 1});
+  backward(device, memory.attention(), memory.backward_tensors(), execution);
 }
 
 std::string run_case(const Case& c) {

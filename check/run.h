@@ -12,7 +12,7 @@ namespace cuflash::check {
 // left unwritten that should not be, a second run that differs, tile statistics that cannot be, or an exception.
 std::string run_case(const Case& c);
 
-// Forward, then backward with what forward wrote; nothing is compared.
+// Forward, then deterministic backward with what forward wrote; nothing is compared.
 void call_both(CaseMemory& memory);
 
 }  // namespace cuflash::check

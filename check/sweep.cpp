@@ -5,6 +5,7 @@
 #include <mutex>
 #include <thread>
 
+#include "check/random.h"
 #include "check/run.h"
 #include "error.h"
 
@@ -12,21 +13,34 @@ namespace cuflash::check {
 
 constexpr size_t kFailuresShown = 10;
 
-Case sweep_case(uint64_t seed, uint64_t index) {
+// Half of the pairs are of equal sizes, and the first of these is one that everybody uses.
+Limits cuda_limits(uint64_t seed, size_t head_sizes) {
+  constexpr uint64_t kUnit = 16, kUnits = 16;  // up to 256
+  Random random(seed);
+  const auto any = [&] { return static_cast<int64_t>(kUnit * (1 + random.below(kUnits))); };
+  Limits limits{.device = Device::cuda};
+  for (size_t n = 0; n < head_sizes; ++n) {
+    const int64_t dim = n == 0 ? int64_t{64} << random.below(3) : any();
+    limits.rounded_sizes.push_back({dim, n % 2 == 0 ? dim : any()});
+  }
+  return limits;
+}
+
+Case sweep_case(uint64_t seed, uint64_t index, const Limits& limits) {
   Choices choices = Choices::of_seed(seed, index);
-  return draw_case(choices);
+  return draw_case(choices, limits);
 }
 
 namespace {
 
 class Sweep {
  public:
-  Sweep(uint64_t seed, uint64_t first, uint64_t count, const Progress& progress)
-      : seed_(seed), end_(first + count), progress_(progress), next_(first) {}
+  Sweep(uint64_t seed, uint64_t first, uint64_t count, const Progress& progress, const Limits& limits)
+      : seed_(seed), end_(first + count), progress_(progress), limits_(limits), next_(first) {}
 
   void work() {
     for (uint64_t index = next_++; index < end_; index = next_++) {
-      const Case c = sweep_case(seed_, index);
+      const Case c = sweep_case(seed_, index, limits_);
       record(index, c, run_case(c));
     }
   }
@@ -45,13 +59,19 @@ class Sweep {
       ++result_.failed;
       if (result_.failures.size() < kFailuresShown)
         result_.failures.push_back(
-            {index, failure, join("cuflash check --seed ", seed_, " --only ", index), describe(c)});
+            {index, failure, join("cuflash check --seed ", seed_, " --only ", index, device_flags()), describe(c)});
     }
     if (progress_) progress_(result_.cases, result_.failed);
   }
 
+  std::string device_flags() const {
+    if (limits_.device != Device::cuda) return "";
+    return join(" --device cuda --head-sizes ", limits_.rounded_sizes.size());
+  }
+
   const uint64_t seed_, end_;
   const Progress& progress_;
+  const Limits& limits_;
   std::atomic<uint64_t> next_;
   std::mutex mutex_;
   SweepResult result_;
@@ -59,9 +79,10 @@ class Sweep {
 
 }  // namespace
 
-SweepResult sweep(uint64_t seed, uint64_t first, uint64_t count, const Progress& progress, unsigned workers) {
+SweepResult sweep(uint64_t seed, uint64_t first, uint64_t count, const Progress& progress, unsigned workers,
+                  const Limits& limits) {
   if (workers == 0) workers = std::max(1u, std::thread::hardware_concurrency());
-  Sweep all(seed, first, count, progress);
+  Sweep all(seed, first, count, progress, limits);
   std::vector<std::thread> threads;
   for (unsigned n = 1; n < workers; ++n) threads.emplace_back([&] { all.work(); });
   all.work();

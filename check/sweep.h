@@ -13,7 +13,7 @@ namespace cuflash::check {
 struct SweepFailure {
   uint64_t index = 0;
   std::string failure;       // what went wrong, in one line
-  std::string reproduction;  // "cuflash check --seed S --only K"
+  std::string reproduction;  // "cuflash check --seed S --only K", and the device
   std::string description;   // the case, in one line
 };
 
@@ -25,10 +25,15 @@ struct SweepResult {
 // Called from time to time, never by two threads at once.
 using Progress = std::function<void(uint64_t done, uint64_t failed)>;
 
+// Limits of a sweep on CUDA: this many pairs of head sizes, drawn from the seed, since every pair is a set of kernels to
+// compile. 0: any pair.
+Limits cuda_limits(uint64_t seed, size_t head_sizes);
+
 // Case `index` of the sweep that starts at `seed`.
-Case sweep_case(uint64_t seed, uint64_t index);
+Case sweep_case(uint64_t seed, uint64_t index, const Limits& limits = {});
 
 // Runs the cases first .. first + count - 1. workers == 0: one for every core.
-SweepResult sweep(uint64_t seed, uint64_t first, uint64_t count, const Progress& progress = {}, unsigned workers = 0);
+SweepResult sweep(uint64_t seed, uint64_t first, uint64_t count, const Progress& progress = {}, unsigned workers = 0,
+                  const Limits& limits = {});
 
 }  // namespace cuflash::check

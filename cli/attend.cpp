@@ -2,6 +2,7 @@
 #include <iostream>
 #include <utility>
 
+#include "check/device.h"
 #include "cli/commands.h"
 #include "cli/exit.h"
 #include "cli/npy.h"
@@ -116,6 +117,13 @@ Attention attention_of(const AttendOptions& options, const Inputs& in) {
   return attention;
 }
 
+// The files are host memory; for CUDA they are copied there and back.
+Execution execution_of(const AttendOptions& options) {
+  Execution execution = options.execution;
+  execution.check_lengths = true;
+  return execution;
+}
+
 Results forward(const AttendOptions& options, const Attention& attention, const Inputs& in) {
   const DType type = attention.q.dtype;
   std::vector<int64_t> o_shape = in.q.file_shape;
@@ -125,7 +133,7 @@ Results forward(const AttendOptions& options, const Attention& attention, const 
   Results out;
   out.o = zeros(o_shape, type, arrangement_of(options));
   out.lse = zeros(lse_shape, state_type(type), Arrangement::plain);
-  flash_attention_forward(attention, {out.o.view, out.lse.view}, options.execution);
+  check::forward(options.execution.device, attention, {out.o.view, out.lse.view}, execution_of(options));
   return out;
 }
 
@@ -139,17 +147,17 @@ void backward(const AttendOptions& options, const Attention& attention, const In
   out.dv = zeros_like(options.dv, in.v, rows);
   out.dbias = zeros_like(options.dbias, in.bias, Arrangement::leading_ones);
   out.dsink = zeros_like(options.dsink, in.sink, Arrangement::plain);
-  flash_attention_backward(attention,
-                           {.o = out.o.view,
-                            .lse = out.lse.view,
-                            .dout = in.dout.view,
-                            .dlse = in.dlse.view,
-                            .dq = out.dq.view,
-                            .dk = out.dk.view,
-                            .dv = out.dv.view,
-                            .dbias = out.dbias.view,
-                            .dsink = out.dsink.view},
-                           options.execution);
+  check::backward(options.execution.device, attention,
+                  {.o = out.o.view,
+                   .lse = out.lse.view,
+                   .dout = in.dout.view,
+                   .dlse = in.dlse.view,
+                   .dq = out.dq.view,
+                   .dk = out.dk.view,
+                   .dv = out.dv.view,
+                   .dbias = out.dbias.view,
+                   .dsink = out.dsink.view},
+                  execution_of(options));
 }
 
 void write(const AttendOptions& options, const Results& results) {

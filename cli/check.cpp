@@ -2,6 +2,7 @@
 #include <chrono>
 #include <iostream>
 
+#include "check/device.h"
 #include "check/sweep.h"
 #include "cli/commands.h"
 #include "cli/exit.h"
@@ -17,7 +18,11 @@ int run_check(const CheckOptions& options) {
   if (uint64_t last = 0; __builtin_add_overflow(first, count - 1, &last)) {
     throw UsageError(join("--first ", first, " with --count ", count, " goes beyond the last problem, 2^64 - 1"));
   }
-  if (options.only) std::cout << check::describe(check::sweep_case(options.seed, first)) << "\n";
+  const bool on_cuda = options.device == Device::cuda;
+  if (const std::string why = on_cuda ? check::why_no_cuda() : ""; !why.empty())
+    throw FlashAttentionError(CUFLASH_NO_DEVICE, why);
+  const check::Limits limits = on_cuda ? check::cuda_limits(options.seed, options.head_sizes) : check::Limits{};
+  if (options.only) std::cout << check::describe(check::sweep_case(options.seed, first, limits)) << "\n";
 
   const auto start = std::chrono::steady_clock::now();
   Progress progress;
@@ -25,7 +30,7 @@ int run_check(const CheckOptions& options) {
     progress.show(join(done, " of ", count, " problems checked, ", failed, " failed"));
   };
   const check::SweepResult result =
-      check::sweep(options.seed, first, count, report, static_cast<unsigned>(options.threads));
+      check::sweep(options.seed, first, count, report, static_cast<unsigned>(options.threads), limits);
   progress.clear();
 
   for (const check::SweepFailure& failure : result.failures) {
@@ -36,7 +41,7 @@ int run_check(const CheckOptions& options) {
     std::cerr << "... and " << result.failed - result.failures.size() << " more\n";
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  std::cout << result.cases << " problems (seed " << options.seed << ", from " << first
+  std::cout << result.cases << " problems (seed " << options.seed << ", from " << first << (on_cuda ? ", cuda" : "")
             << ") against the float64 oracle in " << fixed(seconds.count(), 1) << " s: " << result.failed
             << " failed\n";
   return result.failed == 0 ? kExitOk : kExitFailed;

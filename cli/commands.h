@@ -31,12 +31,15 @@ struct ExplainOptions {
   int64_t batch = 1, heads = 8, seq_q = 1024, dim = 64;
   std::optional<int64_t> heads_k, seq_k, dim_v;  // default: as for q
   bool backward = false, lse = false, alibi = false, bias = false, mask = false, sink = false;
+  std::string arch;  // CUDA, on any device of this architecture; "": on the one that is there
 };
 
 struct CheckOptions {
   uint64_t seed = 1, first = 0, count = 20000;
   std::optional<uint64_t> only;
   int32_t threads = 0;
+  Device device = Device::cpu;
+  uint64_t head_sizes = 6;  // CUDA: pairs that kernels are compiled for
 };
 
 struct DemoOptions {

@@ -1,10 +1,13 @@
 // Which kernel a problem of these sizes would get. No tensor is allocated: explaining never reads one.
 #include <iostream>
 
+#include "backend/backend.h"
+#include "check/device.h"
 #include "cli/commands.h"
 #include "cli/exit.h"
 #include "cli/text.h"
 #include "dtype.h"
+#include "problem/describe.h"
 
 namespace cuflash::cli {
 
@@ -52,6 +55,21 @@ class Shapes {
   Placeholders placeholders_;
 };
 
+// The tensors of this command are nowhere, so where they would be is a matter of the flags.
+template <class Tensors>
+std::string explain_anywhere(const Attention& attention, const Tensors& tensors, const ExplainOptions& options) {
+  const Execution& execution = options.execution;
+  if (execution.device == Device::cpu && !options.arch.empty())
+    throw UsageError("--arch is an architecture of CUDA devices; leave it out with --device cpu");
+  const bool on_cuda = execution.device == Device::cuda || !options.arch.empty();
+  if (!on_cuda)
+    return cuflash::explain(attention, tensors, {.device = Device::cpu, .num_threads = execution.num_threads});
+  const auto problem = describe(detail::to_c(attention), detail::to_c(tensors), Place{0});
+  if (!options.arch.empty()) return cuflash::explain(problem, execution, cuda::arch_named(options.arch));
+  if (const std::string why = check::why_no_cuda(); !why.empty()) return explain_none(problem, why.c_str());
+  return cuflash::explain(problem, execution);
+}
+
 }  // namespace
 
 int run_explain(const ExplainOptions& options) {
@@ -77,13 +95,13 @@ int run_explain(const ExplainOptions& options) {
   if (!options.backward) {
     ForwardOutputs outputs{.o = o()};
     if (options.lse) outputs.lse = lse();
-    std::cout << cuflash::explain(attention, outputs, options.execution) << "\n";
+    std::cout << explain_anywhere(attention, outputs, options) << "\n";
     return kExitOk;
   }
   BackwardTensors tensors{.o = o(), .lse = lse(), .dout = o(), .dq = q(), .dk = k(), .dv = v()};
   if (options.bias) tensors.dbias = bias();
   if (options.sink) tensors.dsink = head_values();
-  std::cout << cuflash::explain(attention, tensors, options.execution) << "\n";
+  std::cout << explain_anywhere(attention, tensors, options) << "\n";
   return kExitOk;
 }
 

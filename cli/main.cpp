@@ -23,6 +23,7 @@ const std::map<std::string, DType> kDTypes{
 const std::map<std::string, Alignment> kAlignments{{"bottom-right", Alignment::bottom_right},
                                                    {"top-left", Alignment::top_left}};
 const std::map<std::string, Device> kDevices{{"auto", Device::automatic}, {"cpu", Device::cpu}, {"cuda", Device::cuda}};
+const std::map<std::string, Device> kCheckedDevices{{"cpu", Device::cpu}, {"cuda", Device::cuda}};
 const std::map<std::string, Layout> kLayouts{{"bhsd", Layout::bhsd}, {"bshd", Layout::bshd}};
 
 template <class Value>
@@ -129,6 +130,8 @@ void add_explain(CLI::App& app, ExplainOptions& o, Job& job) {
   command.add_flag("--bias", o.bias, "With a bias");
   command.add_flag("--mask", o.mask, "With a mask");
   command.add_flag("--sink", o.sink, "With sinks");
+  command.add_option("--arch", o.arch, "CUDA on this architecture, sm_80 to sm_120; needs no GPU")->type_name("NAME");
+  command.add_flag("--deterministic", o.execution.deterministic, "CUDA backward that is bitwise reproducible");
   add_attention(command, o.attention, o.execution, o.layout);
   command.callback([&o, &job] { job = [&o] { return run_explain(o); }; });
 }
@@ -142,6 +145,9 @@ void add_check(CLI::App& app, CheckOptions& o, Job& job) {
       ->excludes("--first")
       ->excludes("--count");
   add_threads(command, o.threads);
+  add_choice(command, "--device", o.device, kCheckedDevices, "What is checked")->capture_default_str();
+  add_unsigned(command, "--head-sizes", o.head_sizes, "CUDA: pairs of head sizes to compile kernels for; 0: any")
+      ->capture_default_str();
   command.callback([&o, &job] { job = [&o] { return run_check(o); }; });
 }
 

@@ -30,7 +30,16 @@ set(public_includes
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
-add_library(cuflash_objects OBJECT ${library_sources})
+# Kernels are compiled at run time: their headers travel inside the library.
+file(GLOB_RECURSE kernel_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.h)
+set(embedded_kernels ${CMAKE_CURRENT_BINARY_DIR}/embedded_kernels.cpp)
+add_custom_command(OUTPUT ${embedded_kernels}
+  COMMAND ${CMAKE_COMMAND} -D folder=${PROJECT_SOURCE_DIR}/kernels -D output=${embedded_kernels}
+    -P ${PROJECT_SOURCE_DIR}/cmake/EmbedKernels.cmake
+  DEPENDS ${kernel_headers} ${PROJECT_SOURCE_DIR}/cmake/EmbedKernels.cmake
+  COMMENT "Embedding kernel headers" VERBATIM)
+
+add_library(cuflash_objects OBJECT ${library_sources} ${embedded_kernels})
 cuflash_configure_target(cuflash_objects)
 target_include_directories(cuflash_objects PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/kernels
   ${PROJECT_SOURCE_DIR}/include)

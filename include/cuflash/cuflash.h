@@ -55,12 +55,13 @@ typedef enum cuflash_alignment {
 
 typedef enum cuflash_device {
   CUFLASH_DEVICE_AUTO = 0, /* where the pointers point to */
-  CUFLASH_DEVICE_CPU = 1,
-  CUFLASH_DEVICE_CUDA = 2
+  CUFLASH_DEVICE_CPU = 1,  /* host memory: nobody looks where the pointers point to */
+  CUFLASH_DEVICE_CUDA = 2  /* memory of one CUDA device, whichever is the current one */
 } cuflash_device;
 
 /* A view of the caller's memory. data == NULL and rank == 0: the tensor is absent. Strides count elements, not bytes.
- * The last dimension is contiguous; every other stride is free (0 repeats an input). */
+ * The last dimension is contiguous; every other stride is free (0 repeats an input). All tensors of a call, lengths too,
+ * are in host memory or all are in the memory of one CUDA device. */
 typedef struct cuflash_tensor {
   const void* data;
   int32_t dtype; /* cuflash_dtype */
@@ -104,7 +105,8 @@ typedef struct cuflash_attention {
   uint64_t dropout_offset;
 
   cuflash_tensor cu_seqlens_q, cu_seqlens_k; /* i32 [B + 1]: sequence b is rows cu[b] .. cu[b + 1] */
-  int64_t max_seqlen_q, max_seqlen_k;        /* packed: an upper bound of the lengths; 0: found from host cu_seqlens */
+  int64_t max_seqlen_q, max_seqlen_k;        /* packed: an upper bound of the lengths; needed on CUDA, which does not
+                                              * read lengths on the host; 0: found from cu_seqlens in host memory */
   cuflash_tensor seqlens_q, seqlens_k;       /* i32 [B]: only the first seqlens[b] rows of a dense sequence exist */
 } cuflash_attention;
 
@@ -148,11 +150,15 @@ typedef struct cuflash_execution {
       num_threads; /* CPU: 0 takes CUFLASH_NUM_THREADS or every core this process may use. Results do not depend on it */
   int32_t deterministic; /* CUDA backward: bitwise reproducible. The CPU always is */
   void* stream;          /* CUDA: the CUstream to launch on; ignored by the CPU */
-  void* workspace; /* scratch of at least the queried size, 64-byte aligned; NULL: the CPU uses a block of its own */
+  void* workspace; /* scratch of at least the queried size, 64-byte aligned; NULL: the CPU uses a block of its own,
+                    * CUDA needs one unless the queried size is 0 or workspace_from_pool is set */
   size_t workspace_size;
   cuflash_parallel_for parallel_for; /* NULL: the library's own thread pool */
   void* parallel_for_context;
-  cuflash_tile_stats* tile_stats; /* optional: filled by the call */
+  cuflash_tile_stats* tile_stats; /* optional: filled by the call, which on CUDA then waits for its stream */
+  int32_t workspace_from_pool;    /* CUDA, not 0: without a workspace, take it from the device's stream-ordered pool */
+  int32_t check_lengths;          /* CUDA, not 0: copy lengths to the host and check them, which waits for the stream.
+                                   * Unchecked, a length that is out of range is cut to what the tensors hold */
 } cuflash_execution;
 
 static inline void cuflash_attention_init(cuflash_attention* a) {

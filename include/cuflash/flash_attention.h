@@ -170,6 +170,8 @@ struct Execution {
   cuflash_parallel_for parallel_for = nullptr;
   void* parallel_for_context = nullptr;
   TileStats* tile_stats = nullptr;
+  bool workspace_from_pool = false;
+  bool check_lengths = false;
 };
 
 namespace detail {
@@ -217,6 +219,7 @@ inline cuflash_execution to_c(const Execution& e) {
   c.device = static_cast<int32_t>(e.device), c.num_threads = e.num_threads, c.deterministic = e.deterministic;
   c.stream = e.stream, c.workspace = e.workspace, c.workspace_size = e.workspace_size;
   c.parallel_for = e.parallel_for, c.parallel_for_context = e.parallel_for_context, c.tile_stats = e.tile_stats;
+  c.workspace_from_pool = e.workspace_from_pool, c.check_lengths = e.check_lengths;
   return c;
 }
 inline void check(cuflash_status status) {

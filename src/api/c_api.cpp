@@ -1,12 +1,15 @@
 // The C ABI: structs become a Problem, exceptions become status codes. Nothing else happens here.
 #include <cuflash/cuflash.h>
 
+#include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <new>
 
 #include "api/adopt.h"
 #include "backend/backend.h"
+#include "backend/locate.h"
+#include "cuda/lengths.h"
 #include "problem/describe.h"
 
 namespace cuflash {
@@ -36,7 +39,7 @@ cuflash_status guarded(Body body) noexcept {
   return CUFLASH_INTERNAL;
 }
 
-// All structs have the size of their first publication so far.
+// The sizes of the first publication: execution has grown since.
 cuflash_attention read(const cuflash_attention* a) { return adopt("attention", a, cuflash_attention_init, sizeof *a); }
 cuflash_forward_outputs read(const cuflash_forward_outputs* t) {
   return adopt("forward_outputs", t, cuflash_forward_outputs_init, sizeof *t);
@@ -45,7 +48,17 @@ cuflash_backward_tensors read(const cuflash_backward_tensors* t) {
   return adopt("backward_tensors", t, cuflash_backward_tensors_init, sizeof *t);
 }
 Execution read(const cuflash_execution* e) {
-  return e ? describe(adopt("execution", e, cuflash_execution_init, sizeof *e)) : Execution{};
+  constexpr size_t kFirstSize = offsetof(cuflash_execution, workspace_from_pool);
+  return e ? describe(adopt("execution", e, cuflash_execution_init, kFirstSize)) : Execution{};
+}
+
+// Lengths in device memory are checked where that was asked for: described once more, from a copy in host memory.
+template <class Tensors>
+auto describe_checked(const cuflash_attention& attention, const Tensors& tensors, const Execution& how, Place place) {
+  const auto problem = describe(attention, tensors, place);
+  if (how.check_lengths && place.on_cuda())
+    describe(cuda::HostLengths(attention, place, how.stream).attention(), tensors, Place{});
+  return problem;
 }
 
 template <class Tensors, class Use>
@@ -53,8 +66,9 @@ cuflash_status with_problem(const cuflash_attention* attention, const Tensors* t
                             const cuflash_execution* execution, Use use) noexcept {
   return guarded([&] {
     const Execution how = read(execution);
-    const auto problem = describe(read(attention), read(tensors));
-    use(problem, how);
+    const cuflash_attention what = read(attention);
+    const Tensors where = read(tensors);
+    use(describe_checked(what, where, how, locate(what, where, how)), how);
   });
 }
 
@@ -67,13 +81,29 @@ cuflash_status query_size(const cuflash_attention* attention, const Tensors* ten
   });
 }
 
+// A device that is not there is an answer here, not an error.
+template <class Tensors>
+std::string explain_where_it_can(const cuflash_attention& what, const Tensors& where, const Execution& how) {
+  Place place;
+  try {
+    place = locate(what, where, how);
+  } catch (const FlashAttentionError& error) {
+    if (error.status() != CUFLASH_NO_DEVICE) throw;
+    return explain_none(describe(what, where, place), error.what());
+  }
+  return explain(describe_checked(what, where, how, place), how);
+}
+
 template <class Tensors>
 cuflash_status write_explanation(const cuflash_attention* attention, const Tensors* tensors,
                                  const cuflash_execution* execution, char* text, size_t capacity,
                                  size_t* needed) noexcept {
-  return with_problem(attention, tensors, execution, [&](const auto& problem, const Execution& how) {
+  return guarded([&] {
+    const Execution how = read(execution);
+    const cuflash_attention what = read(attention);
+    const Tensors where = read(tensors);
     if (!text && capacity != 0) reject("text: is NULL, but capacity is ", capacity);
-    const std::string explanation = explain(problem, how);
+    const std::string explanation = explain_where_it_can(what, where, how);
     if (capacity != 0) std::snprintf(text, capacity, "%s", explanation.c_str());
     if (needed) *needed = explanation.size() + 1;
   });

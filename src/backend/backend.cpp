@@ -6,61 +6,76 @@
 #include "cpu/plan.h"
 #include "cpu/threads.h"
 #include "cpu/types.h"
+#include "cuda/backend.h"
+#include "cuda/explain.h"
 #include "error.h"
 
 namespace cuflash {
 namespace {
 
-constexpr const char* kNoCuda = "this build of cuflash has no CUDA backend; use device auto or cpu with host memory";
+const char* pass_of(const ForwardProblem&) { return "forward"; }
+const char* pass_of(const BackwardProblem&) { return "backward"; }
+std::string cpu_kernel(const ForwardProblem& p) { return cpu::describe_forward(p); }
+std::string cpu_kernel(const BackwardProblem&) { return "P recomputed from LSE, one pass over tiles of keys"; }
 
-// The only check that a hot call needs: no string is built on this path.
-void require_cpu(const Execution& execution) {
-  if (execution.device == Device::cuda)
-    throw FlashAttentionError(CUFLASH_NO_DEVICE, join("device: cuda was asked for, but ", kNoCuda));
+template <class P>
+std::string problem_line(const P& p) {
+  return join("problem    ", pass_of(p), " ", to_string(p), "\n");
 }
 
 template <class P>
-std::string explain_cpu(const P& p, const Execution& e, const char* pass, const std::string& kernel, size_t workspace) {
-  std::string text = join("problem    ", pass, " ", to_string(p), "\n");
-  text += join("backend    cpu: ", choose(e).reason, "\n");
-  text += join("kernel     ", cpu::isa_name(), ", ", cpu::arithmetic_of(p), ": ", kernel, "\n");
+std::string explain_cpu(const P& p, const Execution& e) {
+  const bool asked_for = e.device == Device::cpu;
+  std::string text = problem_line(p);
+  text += join("backend    cpu: ", asked_for ? "asked for" : "the tensors are in host memory", "\n");
+  text += join("kernel     ", cpu::isa_name(), ", ", cpu::arithmetic_of(p), ": ", cpu_kernel(p), "\n");
   text += join("threads    up to ", cpu::num_threads(e),
                e.parallel_for ? " of the caller's parallel_for" : " of the library's pool", "\n");
-  text += join("workspace  ", workspace, " bytes\n");
-  text += join("not cuda   ", kNoCuda);
+  text += join("workspace  ", workspace_size(p, e), " bytes\n");
+  text += "not cuda   it serves tensors in the memory of a CUDA device";
   return text;
 }
 
-// explain answers for a device that cannot serve, too.
+template <class P, class... Arch>
+std::string explain_cuda(const P& p, const Execution& e, const Arch&... arch) {
+  return problem_line(p) + cuda::explain(p, e, arch...) + "\nnot cpu    it serves tensors in host memory";
+}
+
 template <class P>
-std::string explain_any(const P& p, const Execution& e, const char* pass, const std::string& kernel) {
-  if (e.device == Device::cuda)
-    return join("problem    ", pass, " ", to_string(p), "\nbackend    none\nnot cuda   ", kNoCuda);
-  return explain_cpu(p, e, pass, kernel, workspace_size(p, e));
+std::string explain_any(const P& p, const Execution& e) {
+  return p.place.on_cuda() ? explain_cuda(p, e) : explain_cpu(p, e);
+}
+
+template <class P>
+std::string no_backend(const P& p, const char* why) {
+  return join(problem_line(p), "backend    none\nnot cuda   ", why);
 }
 
 }  // namespace
 
-Choice choose(const Execution& execution) {
-  require_cpu(execution);
-  return {Device::cpu, execution.device == Device::cpu ? "asked for" : "the only backend of this build"};
+void run(const ForwardProblem& p, const Execution& e) { p.place.on_cuda() ? cuda::forward(p, e) : cpu::forward(p, e); }
+void run(const BackwardProblem& p, const Execution& e) {
+  p.place.on_cuda() ? cuda::backward(p, e) : cpu::backward(p, e);
 }
-
-void run(const ForwardProblem& p, const Execution& e) { require_cpu(e), cpu::forward(p, e); }
-void run(const BackwardProblem& p, const Execution& e) { require_cpu(e), cpu::backward(p, e); }
 
 size_t workspace_size(const ForwardProblem& p, const Execution& e) {
-  return require_cpu(e), cpu::forward_workspace_size(p, e);
+  return p.place.on_cuda() ? cuda::forward_workspace_size(p, e) : cpu::forward_workspace_size(p, e);
 }
 size_t workspace_size(const BackwardProblem& p, const Execution& e) {
-  return require_cpu(e), cpu::backward_workspace_size(p, e);
+  return p.place.on_cuda() ? cuda::backward_workspace_size(p, e) : cpu::backward_workspace_size(p, e);
 }
 
-std::string explain(const ForwardProblem& p, const Execution& e) {
-  return explain_any(p, e, "forward", cpu::describe_forward(p));
+std::string explain(const ForwardProblem& p, const Execution& e) { return explain_any(p, e); }
+std::string explain(const BackwardProblem& p, const Execution& e) { return explain_any(p, e); }
+
+std::string explain(const ForwardProblem& p, const Execution& e, const cuda::Arch& arch) {
+  return explain_cuda(p, e, arch);
 }
-std::string explain(const BackwardProblem& p, const Execution& e) {
-  return explain_any(p, e, "backward", "P recomputed from LSE, one pass over tiles of keys");
+std::string explain(const BackwardProblem& p, const Execution& e, const cuda::Arch& arch) {
+  return explain_cuda(p, e, arch);
 }
+
+std::string explain_none(const ForwardProblem& p, const char* why) { return no_backend(p, why); }
+std::string explain_none(const BackwardProblem& p, const char* why) { return no_backend(p, why); }
 
 }  // namespace cuflash

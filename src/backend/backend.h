@@ -1,28 +1,31 @@
-// Which backend computes a problem. CUDA for device memory, the CPU for host memory; every "why not" is kept for explain.
+// Which backend computes a problem: CUDA for device memory, the CPU for host memory. locate.h has decided which it is.
 #pragma once
+
+#include <cuflash/cuflash.h>
 
 #include <cstddef>
 #include <string>
 
+#include "cuda/arch.h"
 #include "problem/problem.h"
 
 namespace cuflash {
-
-struct Choice {
-  Device device;
-  std::string reason;
-};
-
-// Throws where the device asked for cannot serve.
-Choice choose(const Execution& execution);
 
 void run(const ForwardProblem& problem, const Execution& execution);
 void run(const BackwardProblem& problem, const Execution& execution);
 size_t workspace_size(const ForwardProblem& problem, const Execution& execution);
 size_t workspace_size(const BackwardProblem& problem, const Execution& execution);
 
-// The problem, the backend and kernel it gets, and why; or why none.
+// The problem, the backend and kernel it gets, and why; and why not the other.
 std::string explain(const ForwardProblem& problem, const Execution& execution);
 std::string explain(const BackwardProblem& problem, const Execution& execution);
+
+// On any CUDA device of an architecture; needs no GPU.
+std::string explain(const ForwardProblem& problem, const Execution& execution, const cuda::Arch& arch);
+std::string explain(const BackwardProblem& problem, const Execution& execution, const cuda::Arch& arch);
+
+// Of a device that cannot serve: the problem, and why none.
+std::string explain_none(const ForwardProblem& problem, const char* why);
+std::string explain_none(const BackwardProblem& problem, const char* why);
 
 }  // namespace cuflash

@@ -134,8 +134,9 @@ void describe_score_inputs(Problem& p, const cuflash_attention& a) {
   }
 }
 
-void describe_attention(Problem& p, const cuflash_attention& a) {
+void describe_attention(Problem& p, const cuflash_attention& a, Place place) {
   const Layout& layout = layout_of(a);
+  p.place = place;
   describe_inputs(p, a, layout);
   describe_lengths(p, a);
   describe_scores(p, a);
@@ -205,9 +206,9 @@ void describe_sink_gradient(BackwardProblem& p, const cuflash_backward_tensors& 
 
 }  // namespace
 
-ForwardProblem describe(const cuflash_attention& attention, const cuflash_forward_outputs& outputs) {
+ForwardProblem describe(const cuflash_attention& attention, const cuflash_forward_outputs& outputs, Place place) {
   ForwardProblem p;
-  describe_attention(p, attention);
+  describe_attention(p, attention, place);
   const Argument o("o", outputs.o), lse("lse", outputs.lse);
   require_like_o(o, attention, true);
   p.o = rows_of(o, outputs.o.data);
@@ -221,9 +222,9 @@ ForwardProblem describe(const cuflash_attention& attention, const cuflash_forwar
   return p;
 }
 
-BackwardProblem describe(const cuflash_attention& attention, const cuflash_backward_tensors& t) {
+BackwardProblem describe(const cuflash_attention& attention, const cuflash_backward_tensors& t, Place place) {
   BackwardProblem p;
-  describe_attention(p, attention);
+  describe_attention(p, attention, place);
   const Argument o("o", t.o), lse("lse", t.lse), dout("dout", t.dout), dlse("dlse", t.dlse);
   require_like_o(o, attention, false);
   require_like_lse(lse, attention, false);
@@ -265,7 +266,9 @@ Execution describe(const cuflash_execution& e) {
           e.workspace_size,
           e.parallel_for,
           e.parallel_for_context,
-          e.tile_stats};
+          e.tile_stats,
+          e.workspace_from_pool != 0,
+          e.check_lengths != 0};
 }
 
 }  // namespace cuflash

@@ -7,8 +7,9 @@
 
 namespace cuflash {
 
-ForwardProblem describe(const cuflash_attention& attention, const cuflash_forward_outputs& outputs);
-BackwardProblem describe(const cuflash_attention& attention, const cuflash_backward_tensors& tensors);
+// Lengths in the memory of a CUDA device are not read; see cuda/lengths.h.
+ForwardProblem describe(const cuflash_attention& attention, const cuflash_forward_outputs& outputs, Place place);
+BackwardProblem describe(const cuflash_attention& attention, const cuflash_backward_tensors& tensors, Place place);
 Execution describe(const cuflash_execution& execution);
 
 }  // namespace cuflash

@@ -30,9 +30,22 @@ int64_t require_cumulative(const Argument& cu, int64_t total, const char* of) {
   return longest;
 }
 
+int64_t require_bound(const char* name, int64_t given) {
+  if (given < 0 || given > kMaxExtent) reject(name, ": got ", given, ", must be between 0 and ", kMaxExtent);
+  return given;
+}
+
+// The host does not look at lengths in device memory: a bound must come with them, unless there are no rows.
+int64_t given_bound(const char* name, int64_t given, const Argument& cu, int64_t rows) {
+  if (given == 0 && rows > 0)
+    reject(name, ": got 0, but ", cu.name, " is in device memory and is not read on the host; give an upper bound of ",
+           "the lengths, at least 1");
+  return require_bound(name, given);
+}
+
 int64_t largest_length(const char* name, int64_t given, const Argument& cu, int64_t longest) {
   if (given == 0) return longest;
-  if (given < 0 || given > kMaxExtent) reject(name, ": got ", given, ", must be between 0 and ", kMaxExtent);
+  require_bound(name, given);
   if (longest > given) reject(name, ": got ", given, ", but ", cu.name, " holds a sequence of ", longest, " rows");
   return given;
 }
@@ -48,13 +61,20 @@ void describe_packed(Problem& p, const cuflash_attention& a) {
   p.batch = cu_q.extent(0) - 1;
   p.cu_q = lengths_of(cu_q, p.batch + 1, "[B + 1]", "B + 1");
   p.cu_k = lengths_of(cu_k, p.batch + 1, "[B + 1]", "B + 1 as in cu_seqlens_q");
-  p.len_q = largest_length("max_seqlen_q", a.max_seqlen_q, cu_q, require_cumulative(cu_q, a.q.shape[0], "q"));
-  p.len_k = largest_length("max_seqlen_k", a.max_seqlen_k, cu_k, require_cumulative(cu_k, a.k.shape[0], "k"));
+  p.total_q = a.q.shape[0], p.total_k = a.k.shape[0];
+  if (p.place.on_cuda()) {
+    p.len_q = given_bound("max_seqlen_q", a.max_seqlen_q, cu_q, p.total_q);
+    p.len_k = given_bound("max_seqlen_k", a.max_seqlen_k, cu_k, p.total_k);
+    return;
+  }
+  p.len_q = largest_length("max_seqlen_q", a.max_seqlen_q, cu_q, require_cumulative(cu_q, p.total_q, "q"));
+  p.len_k = largest_length("max_seqlen_k", a.max_seqlen_k, cu_k, require_cumulative(cu_k, p.total_k, "k"));
 }
 
-const int32_t* describe_used(const Argument& used, int64_t batch, int64_t length) {
+const int32_t* describe_used(const Argument& used, int64_t batch, int64_t length, Place place) {
   if (!used.given()) return nullptr;
   const int32_t* values = lengths_of(used, batch, "[B]", "the batch");
+  if (place.on_cuda()) return values;
   for (int64_t b = 0; b < batch; ++b)
     if (values[b] < 0 || values[b] > length)
       reject(used.name, ": entry ", b, " is ", values[b], ", must be between 0 and the length ", length);
@@ -70,8 +90,8 @@ void describe_lengths(Problem& p, const cuflash_attention& a) {
   if (a.max_seqlen_k != 0)
     reject("max_seqlen_k: got ", a.max_seqlen_k, " without cu_seqlens_k; leave it 0 for dense tensors");
   p.batch = a.q.shape[0], p.len_q = a.q.shape[2], p.len_k = a.k.shape[2];
-  p.used_q = describe_used({"seqlens_q", a.seqlens_q}, p.batch, p.len_q);
-  p.used_k = describe_used({"seqlens_k", a.seqlens_k}, p.batch, p.len_k);
+  p.used_q = describe_used({"seqlens_q", a.seqlens_q}, p.batch, p.len_q, p.place);
+  p.used_k = describe_used({"seqlens_k", a.seqlens_k}, p.batch, p.len_k, p.place);
 }
 
 }  // namespace cuflash

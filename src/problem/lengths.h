@@ -7,7 +7,8 @@
 
 namespace cuflash {
 
-// Fills batch, len_q, len_k and the length arrays. The lengths are read: they are host memory.
+// Fills batch, len_q, len_k and the length arrays. Lengths in host memory are checked one by one; those in device memory
+// are not read, so packed ones come with max_seqlen_q and max_seqlen_k.
 void describe_lengths(Problem& p, const cuflash_attention& a);
 
 }  // namespace cuflash

@@ -43,10 +43,19 @@ struct Dropout {
 // Wider than any window that can matter and far from overflow: lengths stay below 2^31.
 inline constexpr int64_t kUnbounded = int64_t{1} << 40;
 
+// Whose memory the tensors of a call are in.
+struct Place {
+  int cuda_device = -1;  // its ordinal; -1: the host's
+
+  bool on_cuda() const { return cuda_device >= 0; }
+  bool operator==(const Place&) const = default;
+};
+
 struct Problem {
+  Place place;
   DType dtype = DType::f32;
   int64_t batch = 0, heads_q = 0, heads_k = 0;
-  int64_t len_q = 0, len_k = 0;  // of a dense tensor; packed: the largest of the batch
+  int64_t len_q = 0, len_k = 0;  // of a dense tensor; packed: an upper bound of the lengths
   int64_t dim_qk = 0, dim_v = 0;
 
   ConstRows q;  // [batch, heads_q, len_q, dim_qk]
@@ -63,10 +72,11 @@ struct Problem {
   ConstHeadValues sink;
   Dropout dropout;
 
-  const int32_t* cu_q = nullptr;  // packed: [batch + 1]
+  const int32_t* cu_q = nullptr;  // packed: [batch + 1], in the memory of `place` as all tensors are
   const int32_t* cu_k = nullptr;
   const int32_t* used_q = nullptr;  // padded: [batch]
   const int32_t* used_k = nullptr;
+  int64_t total_q = 0, total_k = 0;  // packed: rows of the whole tensors
 
   bool packed() const { return cu_q != nullptr; }
   int64_t group() const { return heads_q / heads_k; }
@@ -91,6 +101,7 @@ struct Sequence {
   int64_t len_q, len_k;
   int64_t shift;  // query i stands at key i + shift
 };
+// Reads the lengths: host memory only.
 Sequence sequence_of(const Problem& problem, int64_t b);
 
 // "f32 B=2 Hq=8 Hk=2 Sq=128 Sk=128 D=64 Dv=64 causal window=(16,0) dropout=0.1"

@@ -1,0 +1,38 @@
+// What a thread needs to call the library on CUDA: the first device, a stream of its own, memory that is reused.
+#pragma once
+
+#include <cstddef>
+
+namespace cuflash::check {
+
+class CudaSession {
+ public:
+  // This thread's. Throws where there is no device.
+  static CudaSession& of_thread();
+
+  void* stream() const { return stream_; }
+
+  // A block of at least this size, 256-byte aligned; the one before it is gone. Large ones are not kept.
+  std::byte* memory(size_t bytes);
+
+  // Memory of its own for whoever wants to know where it ends.
+  std::byte* allocate(size_t bytes);
+  void release(std::byte* block) noexcept;
+
+  void upload(std::byte* device, const std::byte* host, size_t bytes);
+  void download(std::byte* host, const std::byte* device, size_t bytes);
+  void wait();
+
+  CudaSession(const CudaSession&) = delete;
+  CudaSession& operator=(const CudaSession&) = delete;
+
+ private:
+  CudaSession();
+  ~CudaSession();
+
+  void* stream_ = nullptr;
+  std::byte* block_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace cuflash::check

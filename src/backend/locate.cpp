@@ -1,0 +1,87 @@
+#include "backend/locate.h"
+
+#include "cuda/memory_place.h"
+#include "error.h"
+
+namespace cuflash {
+namespace {
+
+// Nothing about a tensor has been validated yet; one that is malformed is left for describe to refuse.
+template <class TensorStruct>
+bool has_elements(const TensorStruct& t) {
+  if (!t.data || t.rank < 1 || t.rank > 4) return false;
+  for (int d = 0; d < t.rank; ++d)
+    if (t.shape[d] < 1) return false;
+  return true;
+}
+
+std::string words(Place place) {
+  return place.on_cuda() ? join("the memory of CUDA device ", place.cuda_device) : "host memory";
+}
+
+class Locator {
+ public:
+  explicit Locator(const cuda::MemoryPlaces& places) : places_(places) {}
+
+  template <class TensorStruct>
+  void visit(const char* name, const TensorStruct& t) {
+    if (has_elements(t)) visit_data(name, t.data);
+  }
+  void visit_data(const char* name, const void* data) {
+    if (!first_name_) {
+      first_name_ = name;
+      first_ = places_.of(data);
+    } else if (!places_.is_at(data, first_)) {
+      reject(name, ": is in ", words(places_.of(data)), ", but ", first_name_, " is in ", words(first_),
+             "; all tensors of a call must be in the same memory");
+    }
+  }
+  Place place() const { return first_; }
+  const char* decided_by() const { return first_name_; }
+
+ private:
+  const cuda::MemoryPlaces places_;
+  const char* first_name_ = nullptr;
+  Place first_;
+};
+
+void visit_all(Locator& l, const cuflash_attention& a) {
+  l.visit("q", a.q), l.visit("k", a.k), l.visit("v", a.v);
+  l.visit("alibi_slopes", a.alibi_slopes), l.visit("bias", a.bias), l.visit("mask", a.mask), l.visit("sink", a.sink);
+  l.visit("cu_seqlens_q", a.cu_seqlens_q), l.visit("cu_seqlens_k", a.cu_seqlens_k);
+  l.visit("seqlens_q", a.seqlens_q), l.visit("seqlens_k", a.seqlens_k);
+}
+void visit_all(Locator& l, const cuflash_forward_outputs& t) { l.visit("o", t.o), l.visit("lse", t.lse); }
+void visit_all(Locator& l, const cuflash_backward_tensors& t) {
+  l.visit("o", t.o), l.visit("lse", t.lse), l.visit("dout", t.dout), l.visit("dlse", t.dlse);
+  l.visit("dq", t.dq), l.visit("dk", t.dk), l.visit("dv", t.dv);
+  l.visit("dbias", t.dbias), l.visit("dsink", t.dsink);
+}
+
+template <class Tensors>
+Place locate_all(const cuflash_attention& attention, const Tensors& tensors, const Execution& e) {
+  if (e.device == Device::cpu) return {};
+  const bool asked_for = e.device == Device::cuda;
+  const cuda::MemoryPlaces places = asked_for ? cuda::MemoryPlaces::of_driver() : cuda::MemoryPlaces::of_process();
+  if (!places) return {};
+  Locator locator(places);
+  visit_all(locator, attention);
+  visit_all(locator, tensors);
+  if (e.workspace) locator.visit_data("workspace", e.workspace);
+  if (asked_for && !locator.decided_by()) return {0};  // nothing is anywhere: any device will do
+  if (asked_for && !locator.place().on_cuda())
+    reject(locator.decided_by(), ": is in host memory, but device cuda was asked for; copy the tensors to the device, ",
+           "or use device auto or cpu");
+  return locator.place();
+}
+
+}  // namespace
+
+Place locate(const cuflash_attention& attention, const cuflash_forward_outputs& outputs, const Execution& execution) {
+  return locate_all(attention, outputs, execution);
+}
+Place locate(const cuflash_attention& attention, const cuflash_backward_tensors& tensors, const Execution& execution) {
+  return locate_all(attention, tensors, execution);
+}
+
+}  // namespace cuflash

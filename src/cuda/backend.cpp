@@ -1,0 +1,43 @@
+#include "cuda/backend.h"
+
+#include "cuda/device.h"
+#include "cuda/launch.h"
+#include "cuda/params_backward.h"
+#include "cuda/params_of.h"
+#include "cuda/tile_counts.h"
+#include "cuda/workspace.h"
+
+namespace cuflash::cuda {
+void forward(const ForwardProblem& p, const Execution& e) {
+  const DeviceState& state = device(p.place.cuda_device);
+  const ForwardPlan plan = plan_forward(p, state.arch);
+  const DeviceGuard guard(state);
+  const Workspace workspace(e, TileCounts::bytes(e));
+  TileCounts counts(e, workspace.data());
+  const ForwardParams params = forward_params(p, counts.data());
+  launch(state.ordinal, plan.launch, &params, sizeof params, e.stream);
+  counts.report(plan.config.tile_q, plan.config.tile_k);
+}
+
+void backward(const BackwardProblem& p, const Execution& e) {
+  const DeviceState& state = device(p.place.cuda_device);
+  const BackwardPlan plan = plan_backward(p, state.arch, reproducible(e));
+  const DeviceGuard guard(state);
+  const Workspace workspace(e, plan.workspace_size);
+  TileCounts counts(e, workspace.data());
+  const BackwardParams params = backward_params(p, plan, workspace.data(), counts.data());
+  for (const Launch* kernel : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink})
+    launch(state.ordinal, *kernel, &params, sizeof params, e.stream);
+  counts.report(plan.config.tile_q, plan.config.tile_k);
+}
+
+size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
+  plan_forward(p, device(p.place.cuda_device).arch);  // what is not supported is refused by the query already
+  return TileCounts::bytes(e);
+}
+
+size_t backward_workspace_size(const BackwardProblem& p, const Execution& e) {
+  return plan_backward(p, device(p.place.cuda_device).arch, reproducible(e)).workspace_size;
+}
+
+}  // namespace cuflash::cuda

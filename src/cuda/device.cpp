@@ -1,0 +1,67 @@
+#include "cuda/device.h"
+
+#include <array>
+#include <mutex>
+
+#include "error.h"
+
+namespace cuflash::cuda {
+namespace {
+
+constexpr int kMaxDevices = 64;  // more than any machine has; beyond it CUDA_VISIBLE_DEVICES helps
+
+int attribute(CUdevice handle, CUdevice_attribute which) {
+  int value = 0;
+  check(driver().cuDeviceGetAttribute(&value, which, handle), "cuDeviceGetAttribute");
+  return value;
+}
+
+DeviceState make(int ordinal) {
+  const Driver& d = driver();
+  DeviceState state;
+  state.ordinal = ordinal;
+  check(d.cuDeviceGet(&state.handle, ordinal), "cuDeviceGet");
+  char name[256] = "";
+  check(d.cuDeviceGetName(name, sizeof name, state.handle), "cuDeviceGetName");
+  state.name = name;
+  state.arch = arch_of(attribute(state.handle, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+                       attribute(state.handle, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+  state.num_sms = attribute(state.handle, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  check(d.cuDevicePrimaryCtxRetain(&state.primary, state.handle), "cuDevicePrimaryCtxRetain");
+  return state;
+}
+
+}  // namespace
+
+int device_count() {
+  int count = 0;
+  check(driver().cuDeviceGetCount(&count), "cuDeviceGetCount");
+  return count;
+}
+
+const DeviceState& device(int ordinal) {
+  static std::array<std::once_flag, kMaxDevices> made;
+  static std::array<DeviceState, kMaxDevices> states;
+  if (ordinal < 0 || ordinal >= kMaxDevices) reject("device: ", ordinal, " is not in 0 ... ", kMaxDevices - 1);
+  const size_t n = static_cast<size_t>(ordinal);
+  std::call_once(made[n], [&] {
+    if (ordinal >= device_count())
+      reject("device: ", ordinal, " does not exist, CUDA shows ", device_count(), " to this process");
+    states[n] = make(ordinal);
+  });
+  return states[n];
+}
+
+DeviceGuard::DeviceGuard(const DeviceState& wanted) {
+  CUdevice current = 0;
+  if (driver().cuCtxGetDevice(&current) == CUDA_SUCCESS && current == wanted.handle) return;
+  check(driver().cuCtxPushCurrent(wanted.primary), "cuCtxPushCurrent");
+  pushed_ = true;
+}
+
+DeviceGuard::~DeviceGuard() {
+  CUcontext popped;
+  if (pushed_) driver().cuCtxPopCurrent(&popped);
+}
+
+}  // namespace cuflash::cuda

@@ -1,0 +1,37 @@
+// GPUs: what a plan needs to know of one, and which is current during a call.
+#pragma once
+
+#include <string>
+
+#include "cuda/arch.h"
+#include "cuda/driver.h"
+
+namespace cuflash::cuda {
+
+struct DeviceState {
+  int ordinal = 0;
+  CUdevice handle = 0;
+  CUcontext primary = nullptr;  // retained for the life of the process
+  Arch arch;
+  int num_sms = 0;
+  std::string name;
+};
+
+int device_count();
+// Made at the first use of a device, for all threads. Throws for one that does not exist or is too old.
+const DeviceState& device(int ordinal);
+
+// Makes a device current for a scope. A context of that device that is current already stays, whoever made it.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int ordinal) : DeviceGuard(device(ordinal)) {}
+  explicit DeviceGuard(const DeviceState& wanted);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  bool pushed_ = false;
+};
+
+}  // namespace cuflash::cuda

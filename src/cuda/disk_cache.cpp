@@ -1,0 +1,155 @@
+#include "cuda/disk_cache.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "cuda/private_directory.h"
+#include "error.h"
+
+namespace cuflash::cuda {
+namespace {
+
+constexpr const char *kKernelSuffix = ".kernel", *kLockSuffix = ".lock", *kTemporarySuffix = ".tmp";
+constexpr auto kLockPatience = std::chrono::seconds(120);  // many times what the slowest kernel needs
+constexpr auto kLockPoll = std::chrono::milliseconds(5);
+
+// Files that the cache makes begin with a key; anything else in the directory is left alone.
+bool is_ours(const std::string& name) {
+  constexpr size_t kKeyLength = 2 * sizeof(Digest);
+  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  return name.size() > kKeyLength && std::all_of(name.begin(), name.begin() + kKeyLength, is_hex) &&
+         (name.ends_with(kKernelSuffix) || name.ends_with(kLockSuffix) || name.ends_with(kTemporarySuffix));
+}
+
+Archive open_entry(int directory, const std::string& name) {
+  File file(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0) throw ArchiveError(join("cannot be opened: ", std::strerror(errno)));
+  if (status.st_uid != ::geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)))
+    throw ArchiveError("could have been written by another user");
+  return Archive(std::move(file));
+}
+
+// Errors are seen at the latest by fsync: a full disk, a quota.
+bool write_all(int file, const std::string& bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t put = ::write(file, bytes.data() + done, bytes.size() - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return false;
+    done += static_cast<size_t>(put);
+  }
+  return ::fsync(file) == 0;
+}
+
+}  // namespace
+
+DiskCache::DiskCache(std::string directory) : path_(std::move(directory)) {
+  if (path_.empty()) state_ = "neither CUFLASH_CACHE_DIR nor XDG_CACHE_HOME nor HOME names a directory";
+  else directory_ = open_private_directory(path_, state_);
+}
+
+std::string DiskCache::state() const {
+  const std::lock_guard lock(mutex_);
+  return state_;
+}
+
+void DiskCache::note(std::string problem) {
+  const std::lock_guard lock(mutex_);
+  state_ = std::move(problem);
+}
+
+std::optional<std::string> DiskCache::load(const Digest& key) {
+  if (!directory_) return std::nullopt;
+  const std::string name = hex(key) + kKernelSuffix;
+  if (::faccessat(directory_.get(), name.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0) return std::nullopt;
+  try {
+    if (std::optional<ArchiveEntry> entry = open_entry(directory_.get(), name).find(key)) return entry->cubin;
+    throw ArchiveError("holds another kernel");
+  } catch (const ArchiveError& error) {
+    note(join(path_, "/", name, " ", error.what(), "; it was removed"));
+    ::unlinkat(directory_.get(), name.c_str(), 0);
+    return std::nullopt;
+  }
+}
+
+void DiskCache::store(const ArchiveEntry& entry) {
+  if (!directory_) return;
+  static std::atomic<unsigned> counter{0};
+  const std::string name = hex(entry.key) + kKernelSuffix;
+  const std::string temporary = join(hex(entry.key), ".", ::getpid(), ".", counter++, kTemporarySuffix);
+  const File file(
+      ::openat(directory_.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  // Readers see the old state or the whole file, never a part of it.
+  if (file && write_all(file.get(), archive_bytes({entry})) &&
+      ::renameat(directory_.get(), temporary.c_str(), directory_.get(), name.c_str()) == 0)
+    return;
+  note(join(path_, " cannot be written: ", std::strerror(errno)));
+  if (file) ::unlinkat(directory_.get(), temporary.c_str(), 0);
+}
+
+DiskCache::Lock::Lock(const DiskCache& cache, const Digest& key)
+    : directory_(cache.directory_.get()), name_(hex(key) + kLockSuffix) {
+  if (directory_ < 0) return;
+  file_ = File(::openat(directory_, name_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  const auto end = std::chrono::steady_clock::now() + kLockPatience;
+  while (file_ && ::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && (errno == EWOULDBLOCK || errno == EINTR) &&
+         std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(kLockPoll);
+}
+
+// Removed while it is held. Who waits for the removed file gets it now and finds the kernel; who comes later makes a new
+// one, and finds the kernel too.
+DiskCache::Lock::~Lock() {
+  if (file_) ::unlinkat(directory_, name_.c_str(), 0);
+}
+
+std::vector<std::string> DiskCache::files() const {
+  std::vector<std::string> names;
+  if (!directory_) return names;
+  const auto close = [](DIR* stream) { ::closedir(stream); };
+  const std::unique_ptr<DIR, decltype(close)> stream(::fdopendir(::openat(directory_.get(), ".", O_RDONLY | O_CLOEXEC)),
+                                                     close);
+  while (const dirent* found = stream ? ::readdir(stream.get()) : nullptr)
+    if (is_ours(found->d_name)) names.emplace_back(found->d_name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<DiskCache::Listed> DiskCache::list() const {
+  std::vector<Listed> listed;
+  for (const std::string& name : files()) {
+    if (!name.ends_with(kKernelSuffix)) continue;
+    struct stat status {};
+    ::fstatat(directory_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW);
+    Listed& item = listed.emplace_back(Listed{name, {}, static_cast<uint64_t>(status.st_size)});
+    try {
+      const Archive archive = open_entry(directory_.get(), name);
+      item.kernel = archive.size() == 1 ? archive.entry(0).name : "damaged: holds no kernel";
+    } catch (const ArchiveError& error) {
+      item.kernel = join("damaged: ", error.what());
+    }
+  }
+  return listed;
+}
+
+size_t DiskCache::clear() {
+  size_t kernels = 0;
+  for (const std::string& name : files())
+    if (::unlinkat(directory_.get(), name.c_str(), 0) == 0) kernels += name.ends_with(kKernelSuffix);
+    else note(join(path_, "/", name, " cannot be removed: ", std::strerror(errno)));
+  return kernels;
+}
+
+}  // namespace cuflash::cuda

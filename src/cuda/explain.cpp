@@ -1,0 +1,63 @@
+#include "cuda/explain.h"
+
+#include "cuda/backend.h"
+#include "cuda/device.h"
+#include "cuda/program.h"
+#include "cuda/tile_counts.h"
+#include "error.h"
+
+namespace cuflash::cuda {
+namespace {
+
+std::string launch_lines(const Launch& launch) {
+  if (launch.grid == 0) return "";
+  return join("kernel     ", name_of(launch.kernel), "\n", "grid       ", launch.grid, " CTAs of ", launch.threads,
+              " threads, ", launch.shared_bytes, " bytes of shared memory\n");
+}
+
+std::string plan_lines(const ForwardProblem& p, const Execution& e, const Arch& arch) {
+  const ForwardPlan plan = plan_forward(p, arch);
+  return join("reason     ", plan.reason, "\n", launch_lines(plan.launch), "workspace  ", TileCounts::bytes(e),
+              " bytes");
+}
+
+std::string plan_lines(const BackwardProblem& p, const Execution& e, const Arch& arch) {
+  const BackwardPlan plan = plan_backward(p, arch, reproducible(e));
+  std::string text = join("reason     ", plan.reason, "\n");
+  for (const Launch* launch : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink})
+    text += launch_lines(*launch);
+  return text + join("workspace  ", plan.workspace_size, " bytes");
+}
+
+// What the kernels do not compute is an answer, too.
+template <class P>
+std::string explain_backend(const P& p, const Execution& e, const Arch& arch, const std::string& where) {
+  try {
+    return join("backend    cuda: ", where, "\n", plan_lines(p, e, arch));
+  } catch (const FlashAttentionError& error) {
+    if (error.status() != CUFLASH_UNSUPPORTED) throw;
+    return join("backend    none\nnot cuda   ", error.what());
+  }
+}
+
+template <class P>
+std::string explain_here(const P& p, const Execution& e) {
+  const DeviceState& state = device(p.place.cuda_device);
+  return explain_backend(
+      p, e, state.arch,
+      join("the tensors are in the memory of device ", state.ordinal, ", ", state.name, ", ", target_of(state.arch)));
+}
+
+template <class P>
+std::string explain_arch(const P& p, const Execution& e, const Arch& arch) {
+  return explain_backend(p, e, arch, join("as asked for, ", target_of(arch)));
+}
+
+}  // namespace
+
+std::string explain(const ForwardProblem& p, const Execution& e) { return explain_here(p, e); }
+std::string explain(const BackwardProblem& p, const Execution& e) { return explain_here(p, e); }
+std::string explain(const ForwardProblem& p, const Execution& e, const Arch& arch) { return explain_arch(p, e, arch); }
+std::string explain(const BackwardProblem& p, const Execution& e, const Arch& arch) { return explain_arch(p, e, arch); }
+
+}  // namespace cuflash::cuda

@@ -1,0 +1,19 @@
+// What a problem gets on CUDA and why, in lines of text: backend, kernels, config, grid, workspace; or why nothing.
+#pragma once
+
+#include <string>
+
+#include "cuda/arch.h"
+#include "problem/problem.h"
+
+namespace cuflash::cuda {
+
+// On the device that holds the tensors.
+std::string explain(const ForwardProblem& problem, const Execution& execution);
+std::string explain(const BackwardProblem& problem, const Execution& execution);
+
+// On any device of an architecture; needs no GPU.
+std::string explain(const ForwardProblem& problem, const Execution& execution, const Arch& arch);
+std::string explain(const BackwardProblem& problem, const Execution& execution, const Arch& arch);
+
+}  // namespace cuflash::cuda

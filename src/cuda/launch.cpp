@@ -1,0 +1,26 @@
+#include "cuda/launch.h"
+
+#include "cuda/cache.h"
+#include "cuda/program.h"
+#include "error.h"
+
+namespace cuflash::cuda {
+
+void launch(int ordinal, const Launch& launch, const void* params, size_t params_size, void* stream) {
+  if (launch.grid == 0) return;
+  const DeviceState& state = device(ordinal);
+  const DeviceGuard guard(state);
+  const CUkernel kernel = cached_kernel(launch.kernel, state, launch.shared_bytes);
+  CUlaunchConfig config{};
+  config.gridDimX = launch.grid, config.gridDimY = config.gridDimZ = 1;
+  config.blockDimX = static_cast<unsigned>(launch.threads), config.blockDimY = config.blockDimZ = 1;
+  config.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
+  config.hStream = static_cast<CUstream>(stream);
+  void* extra[] = {kLaunchParamBufferPointer, const_cast<void*>(params), kLaunchParamBufferSize, &params_size,
+                   kLaunchParamEnd};
+  // A CUkernel is accepted in place of a CUfunction: the driver takes that of the current context.
+  const CUresult result = driver().cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel), nullptr, extra);
+  if (result != CUDA_SUCCESS) check_failed(result, join("launch of ", name_of(launch.kernel)).c_str());
+}
+
+}  // namespace cuflash::cuda

@@ -1,0 +1,36 @@
+// Whose memory a pointer points to, as the driver knows it.
+#pragma once
+
+#include "problem/problem.h"
+
+namespace cuflash::cuda {
+
+struct Driver;
+
+class MemoryPlaces {
+ public:
+  // Loads the driver; throws CUFLASH_NO_DEVICE where there is none.
+  static MemoryPlaces of_driver();
+  // Of a process that may never have heard of CUDA: false, at the cost of one comparison, where libcuda is not loaded.
+  static MemoryPlaces of_process();
+
+  explicit operator bool() const { return driver_ != nullptr; }
+
+  // Device memory and managed memory are on a device, everything else is the host's.
+  Place of(const void* data) const;
+  // Managed memory is everywhere.
+  bool is_at(const void* data, Place place) const;
+
+ private:
+  explicit MemoryPlaces(const Driver* driver) : driver_(driver) {}
+
+  struct Answer {
+    Place place;
+    bool managed;
+  };
+  Answer ask(const void* data) const;
+
+  const Driver* driver_;
+};
+
+}  // namespace cuflash::cuda

@@ -1,0 +1,43 @@
+#include "cuda/private_directory.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "error.h"
+
+namespace cuflash::cuda {
+
+File open_private_directory(std::string path, std::string& problem) {
+  // A slash at the end would follow a link in spite of O_NOFOLLOW.
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
+    ::mkdir(path.substr(0, slash).c_str(), 0700);
+  ::mkdir(path.c_str(), 0700);  // whether it worked is seen below
+  File directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!directory) {
+    const int error = errno;
+    struct stat status {};
+    const bool link = ::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode);
+    problem = link ? path + " is a symbolic link; name the directory itself"
+                   : join(path, " cannot be made or opened: ", std::strerror(error));
+    return File();
+  }
+  // Asked of the open directory, not of its name: nobody can exchange it in between.
+  struct stat status {};
+  if (::fstat(directory.get(), &status) != 0) {
+    problem = join(path, " cannot be examined: ", std::strerror(errno));
+  } else if (status.st_uid != ::geteuid()) {
+    problem = join(path, " belongs to user ", status.st_uid, ", not to ", ::geteuid());
+  } else if (status.st_mode & (S_IWGRP | S_IWOTH)) {
+    problem = join(path, " can be written by others; chmod go-w it");
+  } else {
+    return directory;
+  }
+  return File();
+}
+
+}  // namespace cuflash::cuda

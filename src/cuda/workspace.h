@@ -1,0 +1,24 @@
+// The scratch of one call in device memory: the caller's workspace, or a block of the device's stream-ordered pool that
+// goes back when the kernels on the stream are done with it.
+#pragma once
+
+#include "problem/problem.h"
+
+namespace cuflash::cuda {
+
+class Workspace {
+ public:
+  Workspace(const Execution& execution, size_t bytes);
+  ~Workspace();
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  void* data() const { return data_; }
+
+ private:
+  void* stream_;
+  void* data_ = nullptr;
+  bool from_pool_ = false;
+};
+
+}  // namespace cuflash::cuda
