@@ -28,13 +28,14 @@ constexpr int lanes_of_row(int dim) {
 }
 
 // Not finite where something that is not finite stands in the lane's share of a query.
-template <int kLanes, class Real>
-__device__ __forceinline__ Real nothing_of_query(const BackwardParams& p, int64 offset, int lane) {
+template <Element E, int kLanes>
+__device__ __forceinline__ RealOf<E> nothing_of_query(const BackwardParams& p, int64 offset, int lane) {
   const AttentionParams& a = p.attention;
+  using Real = RealOf<E>;
   Real nothing = 0;
   for (int column = lane * 8; column < a.dim_qk; column += kLanes * 8) {
     Real x[8];
-    load_eight(a.q.data, a.q.element, offset + column, min(8, a.dim_qk - column), x);
+    load_eight<E>(a.q.data, a.q.element, offset + column, min(8, a.dim_qk - column), x);
 #pragma unroll
     for (int n = 0; n < 8; ++n) nothing += x[n] - x[n];
   }
@@ -42,13 +43,13 @@ __device__ __forceinline__ Real nothing_of_query(const BackwardParams& p, int64 
 }
 
 template <BackwardConfig C>
-__device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int h, int64 tile) {
+__device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int h, int tile) {
   using Real = RealOf<C.element>;
   constexpr int kThreads = num_threads(C), kLanes = lanes_of_row(C.dim_v), kRows = kThreads / kLanes;
   static_assert(C.tile_q % kRows == 0 || kRows > C.tile_q);
   const AttentionParams& a = p.attention;
   const Sequence s = sequence_of(a, b);
-  const int64 first = tile * C.tile_q;
+  const int first = tile * C.tile_q;
   if (first >= s.len_q) return;
   const int64 number = query_tile<C>(p, s, b, h, tile);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
@@ -68,15 +69,15 @@ __device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int
     const bool exists = first + row < s.len_q;
     const int64 source = s.q_begin + first + row;
     Real o[8], dout[8], dot = 0, lse = minus_infinity<Real>(), dlse = 0;
-    load_eight(p.o.data, p.o.element, offset_of(p.o, b, h, source) + lane * 8, exists ? count : 0, o);
-    load_eight(p.dout.data, p.dout.element, offset_of(p.dout, b, h, source) + lane * 8, exists ? count : 0, dout);
+    load_eight<C.element>(p.o.data, p.o.element, offset_of(p.o, b, h, source) + lane * 8, exists ? count : 0, o);
+    load_eight<C.element>(p.dout.data, p.dout.element, offset_of(p.dout, b, h, source) + lane * 8, exists ? count : 0, dout);
     if (exists) lse = static_cast<const Real*>(p.lse.data)[offset_of(p.lse, b, h, source)];
     if (exists && p.dlse.data) dlse = static_cast<const Real*>(p.dlse.data)[offset_of(p.dlse, b, h, source)];
 #pragma unroll
     for (int n = 0; n < 8; ++n) dot += o[n] * dout[n];
     const bool sees_nothing = lse == minus_infinity<Real>();
     Real nothing = 0;
-    if (exists && (sees_nothing || !lse_tells)) nothing = nothing_of_query<kLanes, Real>(p, offset_of(a.q, b, h, source), lane);
+    if (exists && (sees_nothing || !lse_tells)) nothing = nothing_of_query<C.element, kLanes>(p, offset_of(a.q, b, h, source), lane);
     nothing = sum_of_lanes<kLanes>(nothing);
     const Real delta = sum_of_lanes<kLanes>(dot) - dlse;
     bad |= !is_finite(delta) || !is_finite(nothing) || !(sees_nothing || is_finite(lse));
@@ -92,11 +93,10 @@ template <BackwardConfig C>
 __device__ void backward_prepare(const BackwardParams& p) {
   const AttentionParams& a = p.attention;
   const int64 tiles = tiles_in(a.len_q, C.tile_q), count = tiles * a.heads_q * a.batch;
-  if (p.ticket && blockIdx.x == 0 && threadIdx.x == 0) *p.ticket = 0;
-  for (int64 n = blockIdx.x; n < count; n += gridDim.x) {
-    const int64 head = n / tiles;
-    prepare_tile<C>(p, static_cast<int>(head / a.heads_q), static_cast<int>(head % a.heads_q), n % tiles);
-  }
+  if (p.ticket && cta_number() == 0 && threadIdx.x == 0) *p.ticket = 0;
+  const int64 n = cta_number(), head = tiles > 0 ? n / tiles : 0;
+  if (n < count)
+    prepare_tile<C>(p, static_cast<int>(head / a.heads_q), static_cast<int>(head % a.heads_q), static_cast<int>(n % tiles));
 }
 
 }  // namespace cuflash

@@ -38,17 +38,15 @@ __device__ void backward_sink(const BackwardParams& p) {
   __shared__ double sums[kThreads];
   const AttentionParams& a = p.attention;
   const int thread = static_cast<int>(threadIdx.x);
-  for (int h = static_cast<int>(blockIdx.x); h < a.heads_q; h += static_cast<int>(gridDim.x)) {
-    const Real sink = load_element<Real>(a.sink.data, a.sink.element, offset_of(a.sink, 0, h));
-    sums[thread] = sink == minus_infinity<Real>() ? 0.0 : sink_sum<C>(p, h, sink);
-    for (int half = kThreads / 2; half > 0; half /= 2) {
-      __syncthreads();
-      if (thread < half) sums[thread] += sums[thread + half];
-    }
-    if (thread == 0)
-      store_element(p.dsink.data, p.dsink.element, offset_of(p.dsink, 0, h), static_cast<Real>(sums[0]));
+  const int h = static_cast<int>(blockIdx.x);
+  const Real sink = load_element<C.element>(a.sink.data, a.sink.element, offset_of(a.sink, 0, h));
+  sums[thread] = sink == minus_infinity<Real>() ? 0.0 : sink_sum<C>(p, h, sink);
+  for (int half = kThreads / 2; half > 0; half /= 2) {
     __syncthreads();
+    if (thread < half) sums[thread] += sums[thread + half];
   }
+  if (thread == 0)
+    store_element<C.element>(p.dsink.data, p.dsink.element, offset_of(p.dsink, 0, h), static_cast<Real>(sums[0]));
 }
 
 }  // namespace cuflash

@@ -71,6 +71,8 @@ constexpr int row_stats_size(const BackwardConfig& c) { return 2 * c.tile_q + 4;
 constexpr int row_stats_bytes(const BackwardConfig& c) { return row_stats_size(c) * (c.element == Element::f64 ? 8 : 4); }
 // P travels through shared memory only where other warps need it; dS always does.
 constexpr int score_tiles(const BackwardConfig& c) { return c.column_warps > 1 || c.stages == 0 ? 2 : 1; }
+// Where a CTA works and what it visits: numbers that would take registers from the sums.
+constexpr int kPlaceBytes = 128;
 constexpr int shared_bytes(const BackwardConfig& c) {
   const int sides = c.stages == 0 ? 1 : 2, copies = c.stages == 0 ? 1 : c.stages;
   const int widest = c.dim_qk > c.dim_v ? c.dim_qk : c.dim_v;
@@ -78,7 +80,8 @@ constexpr int shared_bytes(const BackwardConfig& c) {
                               : tile_bytes(c.element, c.tile_k, c.dim_qk) + tile_bytes(c.element, c.tile_k, c.dim_v);
   const int queries = sides == 1 ? tile_bytes(c.element, c.tile_q, widest)
                                  : tile_bytes(c.element, c.tile_q, c.dim_qk) + tile_bytes(c.element, c.tile_q, c.dim_v);
-  return keys + copies * (queries + row_stats_bytes(c)) + score_tiles(c) * tile_bytes(c.element, c.tile_k, c.tile_q);
+  return keys + copies * (queries + row_stats_bytes(c)) + score_tiles(c) * tile_bytes(c.element, c.tile_k, c.tile_q) +
+         kPlaceBytes;
 }
 
 }  // namespace cuflash

@@ -51,22 +51,21 @@ struct KeySums {
 
   // kQueries queries from first_query of the tile on, their weights in operands.
   template <int kQueries, Rows kRows, class Weights>
-  __device__ __forceinline__ void add_to_dv(typename S::DoutTile dout, int first_query, Weights weights) {
+  __device__ __forceinline__ void add_to_dv(typename S::DoutTile dout, int column_warp, int first_query,
+                                            Weights weights) {
     multiply_weights<kQueries / S::Ops::kDepth, C.column_warps, kRows>(dv, dout, first_query,
-                                                                       S::column_warp() * S::kMyBlocksV, weights);
+                                                                       column_warp * S::kMyBlocksV, weights);
   }
   template <int kQueries, Rows kRows, class Weights>
-  __device__ __forceinline__ void add_to_dk(typename S::QTile q, int first_query, Weights weights) {
+  __device__ __forceinline__ void add_to_dk(typename S::QTile q, int column_warp, int first_query, Weights weights) {
     multiply_weights<kQueries / S::Ops::kDepth, C.column_warps, kRows>(dk, q, first_query,
-                                                                       S::column_warp() * S::kMyBlocksQK, weights);
+                                                                       column_warp * S::kMyBlocksQK, weights);
   }
 
-  // The first `written` rows of the tile.
-  __device__ __forceinline__ void store(const BackwardParams& p, const KeyTilePlace& at, SharedTiles<C> tiles,
-                                        int written) const {
+  __device__ __forceinline__ void store(const BackwardParams& p, const Place& at, SharedTiles<C> tiles) const {
     const AttentionParams& a = p.attention;
-    store_rows(p.dk, dk, tiles.k(), at, static_cast<Real>(a.scale), written, a.dim_qk);
-    store_rows(p.dv, dv, tiles.v(), at, Real(1), written, a.dim_v);
+    store_rows(p.dk, dk, tiles.k(), at, static_cast<Real>(a.scale), a.dim_qk);
+    store_rows(p.dv, dv, tiles.v(), at, Real(1), a.dim_v);
   }
 
  private:
@@ -74,8 +73,8 @@ struct KeySums {
   template <int kColumnTiles, int kColumns>
   static __device__ __forceinline__ void store_rows(const RowsView& to,
                                                     const typename S::Sum (&c)[S::kKeyTiles][kColumnTiles],
-                                                    Tile<C.element, C.tile_k, kColumns> tile, const KeyTilePlace& at,
-                                                    Real factor, int written, int dim) {
+                                                    Tile<C.element, C.tile_k, kColumns> tile, const Place& at,
+                                                    Real factor, int dim) {
     if (!to.data) return;
     const int first_column = S::column_warp() * kColumnTiles * 8;
     const int64 offset = offset_of(to, at.b, at.head_k, at.sequence.k_begin);
@@ -83,7 +82,7 @@ struct KeySums {
       __syncthreads();
       store_sums<C.element>(c, tile, S::first_key(), first_column, factor);
       __syncthreads();
-      store_tile<S::kThreads>(tile, to, offset, at.first, written, dim);
+      store_tile<S::kThreads>(tile, to, offset, at.first, at.written, dim);
       return;
     }
     // The other type a gradient may have is f32.
@@ -94,7 +93,7 @@ struct KeySums {
       for (int x = 0; x < 4; ++x) {
         const int row = S::first_key() + 16 * m + x / 2 * 8 + lane_id() / 4;
         float* columns = rows + row * to.row_stride;
-        if (row >= written) continue;
+        if (row >= at.written) continue;
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n) {
           const int column = first_column + 8 * n + lane_id() % 4 * 2 + x % 2;

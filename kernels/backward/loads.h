@@ -5,51 +5,49 @@
 
 namespace cuflash {
 
-// Where a CTA works: the sequence and its tile of keys.
-struct KeyTilePlace {
-  int b, head_k;
-  int64 first;  // key of the tile
-  Sequence sequence;
-};
+// The number of this thread, read anew: whatever is computed from it does not stay in registers across steps.
+__device__ __forceinline__ int new_thread_id() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
 
 // Keys that nobody may look at, by lengths and window, come as zeros.
-template <BackwardConfig C>
-__device__ __forceinline__ Range seen_keys(const BackwardParams& p, const KeyTilePlace& at) {
+__device__ __forceinline__ Range seen_keys(const BackwardParams& p, const Place& at) {
   return keys_of_any(p.attention, at.sequence, {0, at.sequence.len_q});
 }
 template <BackwardConfig C>
-__device__ __forceinline__ void load_k(const BackwardParams& p, const KeyTilePlace& at, SharedTiles<C> tiles) {
+__device__ __forceinline__ void load_k(const BackwardParams& p, const Place& at, SharedTiles<C> tiles) {
   const AttentionParams& a = p.attention;
-  const Range seen = seen_keys<C>(p, at);
+  const Range seen = seen_keys(p, at);
   load_tile<C.copy, num_threads(C)>(tiles.k(), a.k, offset_of(a.k, at.b, at.head_k, at.sequence.k_begin), at.first,
-                                    seen.begin, seen.end, a.dim_qk);
+                                    static_cast<int>(seen.begin), static_cast<int>(seen.end), a.dim_qk);
 }
 template <BackwardConfig C>
-__device__ __forceinline__ void load_v(const BackwardParams& p, const KeyTilePlace& at, SharedTiles<C> tiles) {
+__device__ __forceinline__ void load_v(const BackwardParams& p, const Place& at, SharedTiles<C> tiles) {
   const AttentionParams& a = p.attention;
-  const Range seen = seen_keys<C>(p, at);
+  const Range seen = seen_keys(p, at);
   load_tile<C.copy, num_threads(C)>(tiles.v(), a.v, offset_of(a.v, at.b, at.head_k, at.sequence.k_begin), at.first,
-                                    seen.begin, seen.end, a.dim_v);
+                                    static_cast<int>(seen.begin), static_cast<int>(seen.end), a.dim_v);
 }
 
 template <BackwardConfig C>
 __device__ __forceinline__ void load_q(const BackwardParams& p, const Sequence& s, int b, int h, int tile,
                                        SharedTiles<C> tiles, int stage) {
   const AttentionParams& a = p.attention;
-  load_tile<C.copy, num_threads(C)>(tiles.q(stage), a.q, offset_of(a.q, b, h, s.q_begin), int64{tile} * C.tile_q, 0,
-                                    s.len_q, a.dim_qk);
+  load_tile<C.copy, num_threads(C)>(tiles.q(stage), a.q, offset_of(a.q, b, h, s.q_begin), tile * C.tile_q, 0,
+                                    s.len_q, a.dim_qk, new_thread_id());
 }
 template <BackwardConfig C>
 __device__ __forceinline__ void load_dout(const BackwardParams& p, const Sequence& s, int b, int h, int tile,
                                           SharedTiles<C> tiles, int stage) {
   load_tile<C.copy, num_threads(C)>(tiles.dout(stage), p.dout, offset_of(p.dout, b, h, s.q_begin),
-                                    int64{tile} * C.tile_q, 0, s.len_q, p.attention.dim_v);
+                                    tile * C.tile_q, 0, s.len_q, p.attention.dim_v, new_thread_id());
 }
 template <BackwardConfig C>
-__device__ __forceinline__ void load_stats(const BackwardParams& p, const Sequence& s, int b, int h, int tile,
-                                           SharedTiles<C> tiles, int stage) {
-  const auto* from = reinterpret_cast<const unsigned char*>(row_stats<C>(p, query_tile<C>(p, s, b, h, tile)));
-  for (int n = static_cast<int>(threadIdx.x); n < row_stats_bytes(C) / 16; n += num_threads(C))
+__device__ __forceinline__ void load_stats(const BackwardParams& p, int64 query_tile, SharedTiles<C> tiles, int stage) {
+  const auto* from = reinterpret_cast<const unsigned char*>(row_stats<C>(p, query_tile));
+  for (int n = new_thread_id(); n < row_stats_bytes(C) / 16; n += num_threads(C))
     copy_async_16(shared_address(tiles.stats(stage)) + n * 16, from + n * 16, 16);
 }
 

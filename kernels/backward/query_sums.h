@@ -13,7 +13,7 @@ struct Turn {
   unsigned* turn;  // of the tile of queries
   unsigned mine;
 
-  __device__ __forceinline__ Turn(const BackwardParams& p, const KeyTilePlace& at, int64 number, int tile) {
+  __device__ __forceinline__ Turn(const BackwardParams& p, const Place& at, int64 number, int tile) {
     if constexpr (C.ordered) {
       const Range queries{int64{tile} * C.tile_q, min(int64{tile + 1} * C.tile_q, int64{at.sequence.len_q})};
       const int64 first = keys_of_any(p.attention, at.sequence, queries).begin / C.tile_k;
@@ -37,22 +37,22 @@ struct Turn {
 };
 
 template <BackwardConfig C, Rows kRows>
-__device__ __forceinline__ void add_to_dq(const BackwardParams& p, const KeyTilePlace& at, SharedTiles<C> tiles, int h,
-                                          int tile) {
+__device__ __forceinline__ void add_to_dq(const BackwardParams& p, const Place& at, SharedTiles<C> tiles,
+                                          int member, int tile) {
   using S = Shape<C>;
   typename S::Sum dq[S::kDqRows][2 * S::kDqBlocks];
 #pragma unroll
   for (int m = 0; m < S::kDqRows; ++m)
 #pragma unroll
     for (int n = 0; n < 2 * S::kDqBlocks; ++n) dq[m][n] = {};
-  const int first_row = S::warp() % S::kRowWarps * S::kDqRows * 16;
-  const int first_block = S::warp() / S::kRowWarps * S::kDqBlocks;
+  const int thread = new_thread_id(), warp = thread / 32;
+  const int first_row = warp % S::kRowWarps * S::kDqRows * 16, first_block = warp / S::kRowWarps * S::kDqBlocks;
   multiply_weights<C.tile_k / S::Ops::kDepth, S::kColumnWarps, kRows>(
       dq, tiles.k(), 0, first_block, [&](int m, int step) {
         return S::Ops::load_a_transposed(tiles.ds(), step * S::Ops::kDepth, first_row + 16 * m);
       });
 
-  const int64 number = query_tile<C>(p, at.sequence, at.b, h, tile);
+  const int64 number = at.query_tile(member, tile);
   const Turn<C> turn(p, at, number, tile);
   auto* sums = dq_sums<C>(p, number) + sum_block<C>(first_row, first_block * 16);
   turn.wait();
@@ -61,7 +61,7 @@ __device__ __forceinline__ void add_to_dq(const BackwardParams& p, const KeyTile
 #pragma unroll
     for (int n = 0; n < 2 * S::kDqBlocks; ++n)
       if (S::kDqBlocks * S::kColumnWarps == S::kBlocksQK || first_block * 16 + n * 8 < C.dim_qk)
-        add_block(sums + sum_block<C>(16 * m, n * 8), dq[m][n]);
+        add_block(sums + sum_block<C>(16 * m, n * 8), thread % 32, dq[m][n]);
   turn.pass_on();
 }
 

@@ -19,7 +19,7 @@ template <BackwardConfig C>
 struct ScoreChunk {
   using S = Shape<C>;
   using Real = typename S::Real;
-  using Options = ScoreOptions<Real, C.options>;
+  using Options = ScoreOptions<C.element, C.options>;
 
   typename S::Sum p[S::kKeyTiles][S::kQueryTiles];      // S^T, then the weights, then what dropout leaves of them
   typename S::Sum ds[S::kKeyTiles][S::kQueryTiles];     // dP^T, then dS^T

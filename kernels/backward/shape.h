@@ -1,6 +1,7 @@
 // How the warps of a CTA share the work of backward, derived from the config.
 #pragma once
 
+#include "attn/walk.h"
 #include "backward/workspace.h"
 
 namespace cuflash {
@@ -56,10 +57,28 @@ struct Shape {
   static_assert(C.tile_q / 16 % kRowWarps == 0 && kQueries % kChunk == 0);
 
   static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
-  static __device__ __forceinline__ int key_warp() { return warp() % C.key_warps; }
-  static __device__ __forceinline__ int column_warp() { return warp() / C.key_warps; }
-  static __device__ __forceinline__ int first_key() { return key_warp() * kKeyTiles * 16; }  // in the tile
+  static __device__ __forceinline__ int column_warp(int warp = Shape::warp()) { return warp / C.key_warps; }
+  // In the tile.
+  static __device__ __forceinline__ int first_key(int warp = Shape::warp()) {
+    return warp % C.key_warps * kKeyTiles * 16;
+  }
 };
+
+// Where a CTA works: the sequence, its tile of keys, the tiles of queries that see it.
+struct Place {
+  int b, head_k;
+  int first;    // key of the tile
+  int written;  // rows of dK and dV
+  int group;    // query heads that share the keys
+  int64 tiles_before, tiles_of_head;  // numbers of query tiles: before the first of these heads, of one head
+  Sequence sequence;
+  Walk walk;
+
+  __device__ __forceinline__ int64 query_tile(int member, int tile) const {
+    return tiles_before + member * tiles_of_head + tile;
+  }
+};
+static_assert(sizeof(Place) <= kPlaceBytes);
 
 // The shared memory of a CTA.
 template <BackwardConfig C>
@@ -74,7 +93,8 @@ struct SharedTiles {
                  : S::QTile::kBytes + S::DoutTile::kBytes;
   static constexpr int kStage = kQueries + row_stats_bytes(C);
   static constexpr int kScores = kKeys + kCopies * kStage;
-  static_assert(kScores + score_tiles(C) * S::ScoreTile::kBytes == shared_bytes(C));
+  static constexpr int kPlace = kScores + score_tiles(C) * S::ScoreTile::kBytes;
+  static_assert(kPlace + kPlaceBytes == shared_bytes(C));
 
   unsigned char* memory;
 
@@ -87,6 +107,7 @@ struct SharedTiles {
   __device__ typename S::Real* stats(int stage) const {
     return reinterpret_cast<typename S::Real*>(memory + kKeys + stage * kStage + kQueries);
   }
+  __device__ Place* place() const { return reinterpret_cast<Place*>(memory + kPlace); }
   __device__ typename S::ScoreTile ds() const { return {memory + kScores}; }
   __device__ typename S::ScoreTile p() const { return {memory + kScores + S::ScoreTile::kBytes}; }  // where there is one
 };

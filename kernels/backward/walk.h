@@ -45,16 +45,16 @@ template <BackwardConfig C>
 struct VisibleQueries {
   int begin[Shape<C>::kKeyTiles][2], end[Shape<C>::kKeyTiles][2];  // [16 keys][lower, upper half]
 
-  __device__ __forceinline__ VisibleQueries(const AttentionParams& a, const Sequence& s, int64 first_query,
-                                            int64 first_key) {
+  __device__ __forceinline__ VisibleQueries(const AttentionParams& a, const Sequence& s, int q_first, int k_first) {
+    const Edge<C.tile_q, C.tile_k> edge(a, s, q_first, k_first);
+    const int rows = s.len_q - q_first;
 #pragma unroll
     for (int m = 0; m < Shape<C>::kKeyTiles; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int64 j = first_key + 16 * m + 8 * half + lane_id() / 4;
-        const Range queries = j < s.len_k ? queries_of_any(a, s, {j, j + 1}) : Range{0, 0};
-        begin[m][half] = static_cast<int>(clamped(queries.begin - first_query, 0, C.tile_q));
-        end[m][half] = static_cast<int>(clamped(queries.end - first_query, 0, C.tile_q));
+        const int key = Shape<C>::first_key() + 16 * m + 8 * half + lane_id() / 4;
+        begin[m][half] = key - edge.high + 1;
+        end[m][half] = key < edge.length ? min(rows, key - edge.low + 1) : 0;
       }
   }
 };

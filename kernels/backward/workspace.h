@@ -45,12 +45,12 @@ __device__ __forceinline__ int sum_in_block(int lane, int n) {
 }
 
 template <class Real>
-__device__ __forceinline__ void add_block(Real* block, const Accumulator<Real>& c) {
+__device__ __forceinline__ void add_block(Real* block, int lane, const Accumulator<Real>& c) {
   if constexpr (kAddsFour && sizeof(Real) == 4) {
-    add_four_to_global(block + lane_id() * 4, c.x);
+    add_four_to_global(block + lane * 4, c.x);
   } else {
 #pragma unroll
-    for (int n = 0; n < 4; ++n) add_to_global(block + sum_in_block<Real>(lane_id(), n), c.x[n]);
+    for (int n = 0; n < 4; ++n) add_to_global(block + sum_in_block<Real>(lane, n), c.x[n]);
   }
 }
 

@@ -22,12 +22,6 @@ __device__ __forceinline__ Real minus_infinity() {
   return -static_cast<Real>(__int_as_float(0x7f800000));
 }
 
-// The same number, of which the compiler knows nothing: what is computed from it is not kept in registers across a loop.
-__device__ __forceinline__ int opaque(int x) {
-  asm volatile("" : "+r"(x));
-  return x;
-}
-
 // Two floats as one word of 16-bit elements, rounded to even; `low` stands at the lower address.
 __device__ __forceinline__ unsigned pack_bf16(float low, float high) {
   unsigned word;

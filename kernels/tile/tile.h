@@ -33,10 +33,9 @@ struct ChunkedCopy {
 
   // Every row exists: nothing is asked but how many of the last columns do.
   static __device__ __forceinline__ void whole(Tile<E, kRows, kColumns> tile, const StoredOf<E>* source, int64 stride,
-                                               int dim) {
+                                               int dim, int thread) {
     static_assert(kKeepsColumn);
-    const int row = static_cast<int>(threadIdx.x) / kChunks,
-              column = static_cast<int>(threadIdx.x) % kChunks * kPerChunk;
+    const int row = thread / kChunks, column = thread % kChunks * kPerChunk;
     const int bytes = clamped_bytes(dim - column);
     const unsigned to = tile.address(row, column);
     const StoredOf<E>* from = source + row * stride + column;
@@ -49,9 +48,9 @@ struct ChunkedCopy {
   }
   // Only rows [low, high) exist.
   static __device__ __forceinline__ void part(Tile<E, kRows, kColumns> tile, const StoredOf<E>* source, int64 stride,
-                                              int low, int high, int dim) {
+                                              int low, int high, int dim, int thread) {
 #pragma unroll 1
-    for (int chunk = static_cast<int>(threadIdx.x); chunk < kRows * kChunks; chunk += kThreads) {
+    for (int chunk = thread; chunk < kRows * kChunks; chunk += kThreads) {
       const int row = chunk / kChunks, column = chunk % kChunks * kPerChunk;
       const int bytes = row >= low && row < high ? clamped_bytes(dim - column) : 0;  // of 0 bytes none is read
       copy_async_16(tile.address(row, column), source + row * stride + column, bytes);
@@ -64,19 +63,20 @@ struct ChunkedCopy {
 
 // Rows [first, first + kRows) of one head come into the tile; what is outside of [begin, end) or beyond `dim` columns
 // becomes zero, so that nothing that lies there in global memory is ever multiplied. With kCopyVectors the caller commits
-// and waits.
+// and waits. `thread` is the number of this one, unless the caller wants it to look like a new one.
 template <int kCopy, int kThreads, Element E, int kRows, int kColumns>
 __device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const RowsView& rows, int64 head_offset,
-                                          int first, int begin, int end, int dim) {
+                                          int first, int begin, int end, int dim,
+                                          int thread = static_cast<int>(threadIdx.x)) {
   if constexpr (kCopy == kCopyVectors) {
     using Copy = ChunkedCopy<kThreads, E, kRows, kColumns>;
     const auto* source = static_cast<const StoredOf<E>*>(rows.data) + head_offset + first * rows.row_stride;
     if constexpr (Copy::kKeepsColumn) {
-      if (first >= begin && end - first >= kRows) return Copy::whole(tile, source, rows.row_stride, dim);
+      if (first >= begin && end - first >= kRows) return Copy::whole(tile, source, rows.row_stride, dim, thread);
     }
-    Copy::part(tile, source, rows.row_stride, begin - first, end - first, dim);
+    Copy::part(tile, source, rows.row_stride, begin - first, end - first, dim, thread);
   } else {
-    for (int n = static_cast<int>(threadIdx.x); n < kRows * kColumns; n += kThreads) {
+    for (int n = thread; n < kRows * kColumns; n += kThreads) {
       const int row = first + n / kColumns, column = n % kColumns;
       const bool exists = row >= begin && row < end && column < dim;
       const int64 index = head_offset + row * rows.row_stride + column;
