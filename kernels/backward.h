@@ -115,8 +115,7 @@ struct KeyTileBackward {
   __device__ __forceinline__ void visit(int member, int step, int h, const Options& options) {
     constexpr Rows kRows = kPass == Pass::guarded ? Rows::finite_only : Rows::any;
     const int stage = stage_of(member, step), tile = walk.tile(step);
-    if (S::kScoreWarps == C.column_warps || S::column_warp() < S::kScoreWarps || kTakeTurns)
-      score<kPass>(stage, h, tile, options);
+    score<kPass>(stage, h, tile, options);
     __syncthreads();
     if constexpr (S::kScoreWarps > 1 || !kOwnFromRegisters) add_scores_of_others<kRows>(stage, h, tile);
     if (p.dq_sums) add_to_dq<C, kRows>(p, at, tiles, member, tile);
@@ -129,26 +128,27 @@ struct KeyTileBackward {
     const auto* stats = tiles.stats(stage);
     const VisibleQueries<C> visible(p.attention, at.sequence, i, at.first);
 #pragma unroll 1
-    for (int chunk = 0; chunk < S::kQueries / S::kChunk; ++chunk) {
+    for (int chunk = 0; chunk < S::kChunks; ++chunk) {
       const int first = S::column_warp() * S::kQueries + chunk * S::kChunk;
       ScoreChunk<C> scores;
-      scores.template weigh<kPass>(tiles.k(), tiles.q(stage), stats, first, options, &visible, i, j);
+      if (S::scores_queries())
+        scores.template weigh<kPass>(tiles.k(), tiles.q(stage), stats, first, options, visible, i, j);
       if constexpr (kTakeTurns) bring_v_and_dout(h, tile);
+      if (!S::scores_queries()) break;
       scores.template differentiate<kPass, Gradient::of_product>(tiles.v(), tiles.dout(stage), stats, first, options, i,
                                                                  j);
-      if (kTakeTurns && S::column_warp() >= S::kScoreWarps) continue;
       store_sums<C.element>(scores.ds, tiles.ds(), S::first_key(), first, typename S::Real(1));
       if constexpr (score_tiles(C) == 2)
         store_sums<C.element>(scores.p, tiles.p(), S::first_key(), first, typename S::Real(1));
       if constexpr (kOwnFromRegisters) {
         if (p.dv.data)
-          sums.template add_to_dv<S::kChunk, kRows>(tiles.dout(stage), S::column_warp(), first, [&](int m, int k) {
-            return Ops::from_accumulators(&scores.p[m][k * Ops::kDepth / 8]);
-          });
+          sums.template add_to_dv<S::kChunk, kRows>(
+              tiles.dout(stage), S::column_warp(), first,
+              [&](int m, int k) { return Ops::from_accumulators(&scores.p[m][k * Ops::kDepth / 8]); });
         if (p.dk.data)
-          sums.template add_to_dk<S::kChunk, kRows>(tiles.q(stage), S::column_warp(), first, [&](int m, int k) {
-            return Ops::from_accumulators(&scores.ds[m][k * Ops::kDepth / 8]);
-          });
+          sums.template add_to_dk<S::kChunk, kRows>(
+              tiles.q(stage), S::column_warp(), first,
+              [&](int m, int k) { return Ops::from_accumulators(&scores.ds[m][k * Ops::kDepth / 8]); });
       }
     }
   }

@@ -28,7 +28,7 @@ struct ScoreChunk {
   // first_query: in the tile. i, j: the numbers of the tile's first query and of the warp's first key.
   template <Pass kPass>
   __device__ __forceinline__ void weigh(typename S::KTile k, typename S::QTile q, const Real* stats, int first_query,
-                                        const Options& options, const VisibleQueries<C>* visible, int i, int j) {
+                                        const Options& options, const VisibleQueries<C>& visible, int i, int j) {
     clear(p);
     multiply_rows<C>(p, k, S::first_key(), q, first_query);
     const Real factor = options.factor();
@@ -43,7 +43,7 @@ struct ScoreChunk {
           const int my_query = query + x % 2, my_i = i + my_query, my_j = j + 16 * m + x / 2 * 8 + lane_id() / 4;
           bool seen = true;
           if constexpr (kPass != Pass::full)
-            seen = my_query >= visible->begin[m][x / 2] && my_query < visible->end[m][x / 2];
+            seen = my_query >= visible.begin[m][x / 2] && my_query < visible.end[m][x / 2];
           Real tanh_value = 0;
           const Real score = options.score(p[m][n].x[x], my_i, my_j, seen, &tanh_value);
           if constexpr (kPass != Pass::full) seen = seen && options.shown(my_i, my_j, seen);

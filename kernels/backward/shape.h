@@ -38,10 +38,10 @@ struct Shape {
   // The warps that share keys compute the scores of a part of the queries each, some of them none where queries are few.
   static constexpr int kScoreWarps = C.column_warps * 16 <= C.tile_q ? C.column_warps : C.tile_q / 16;
   static constexpr int kQueries = C.tile_q / kScoreWarps;  // whose scores one warp computes
-  // At a time: S, dP and the slope of softcap live in registers beside the sums of dK and dV.
-  static constexpr int kMost = size_of(E) == 8 || (C.options & kSoftcap) != 0 ? 16 : 32;
+  // At a time: S, dP and what options need for them live in registers beside the sums of dK and dV.
+  static constexpr int kMost = size_of(E) == 8 || C.options != 0 ? 16 : 32;
   static constexpr int kChunk = kQueries < kMost ? kQueries : kMost;
-  static constexpr int kQueryTiles = kChunk / 8;
+  static constexpr int kQueryTiles = kChunk / 8, kChunks = kQueries / kChunk;
 
   // Columns of dK and dV, in blocks of 16, of one warp.
   static constexpr int kBlocksQK = C.dim_qk / 16, kBlocksV = C.dim_v / 16;
@@ -55,9 +55,13 @@ struct Shape {
 
   static_assert(C.tile_k % (16 * C.key_warps) == 0 && C.tile_q % 16 == 0 && C.tile_q % (kScoreWarps * 16) == 0);
   static_assert(C.tile_q / 16 % kRowWarps == 0 && kQueries % kChunk == 0);
+  static_assert(C.stages > 0 || kChunks == 1);  // a warp keeps its scores while V and dO come
 
   static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
   static __device__ __forceinline__ int column_warp(int warp = Shape::warp()) { return warp / C.key_warps; }
+  static __device__ __forceinline__ bool scores_queries() {
+    return kScoreWarps == C.column_warps || column_warp() < kScoreWarps;
+  }
   // In the tile.
   static __device__ __forceinline__ int first_key(int warp = Shape::warp()) {
     return warp % C.key_warps * kKeyTiles * 16;
