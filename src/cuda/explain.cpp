@@ -10,9 +10,9 @@ namespace cuflash::cuda {
 namespace {
 
 std::string launch_lines(const Launch& launch) {
-  if (launch.grid == 0) return "";
-  return join("kernel     ", name_of(launch.kernel), "\n", "grid       ", launch.grid, " CTAs of ", launch.threads,
-              " threads, ", launch.shared_bytes, " bytes of shared memory\n");
+  if (launch.grid_x == 0) return "";
+  return join("kernel     ", name_of(launch.kernel), "\n", "grid       ", int64_t{launch.grid_x} * launch.grid_y,
+              " CTAs of ", launch.threads, " threads, ", launch.shared_bytes, " bytes of shared memory\n");
 }
 
 std::string plan_lines(const ForwardProblem& p, const Execution& e, const Arch& arch) {
