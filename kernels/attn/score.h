@@ -11,8 +11,9 @@ namespace cuflash {
 constexpr double kLog2e = 1.4426950408889634;
 constexpr double kLn2 = 0.6931471805599453;
 
-template <class Real, int kOptions>
+template <Element E, int kOptions>
 struct ScoreOptions {
+  using Real = RealOf<E>;
   // Scores of the tensor cores are plain dot products. Where an option changes them they are scaled first, otherwise the
   // scale is part of the exponent's factor.
   static constexpr bool kChanged = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
@@ -53,7 +54,7 @@ struct ScoreOptions {
       s -= slope * static_cast<Real>(distance < 0 ? -distance : distance);
     }
     if ((kOptions & kBias) != 0 && a.bias.data && exists)
-      s += load_element<Real>(a.bias.data, a.bias.element, bias_offset + i * a.bias.row_stride + j);
+      s += load_element<E>(a.bias.data, a.bias.element, bias_offset + i * a.bias.row_stride + j);
     return s;
   }
   __device__ bool shown(int i, int j, bool exists) const {

@@ -52,6 +52,9 @@ __device__ __forceinline__ Range queries_of_any(const AttentionParams& a, const 
           min(int64{s.len_q}, keys.end - s.shift + a.window_left)};
 }
 
+// One-dimensional work on a two-dimensional grid: no legal shape has more than 2^31 times 2^16 tiles.
+__device__ __forceinline__ int64 cta_number() { return blockIdx.x + int64{gridDim.x} * blockIdx.y; }
+
 __device__ __forceinline__ int64 tiles_in(int64 length, int tile) { return (length + tile - 1) / tile; }
 
 }  // namespace cuflash

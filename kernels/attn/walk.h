@@ -31,6 +31,22 @@ __device__ __forceinline__ Walk walk_keys(const AttentionParams& a, const Sequen
   return w;
 }
 
+// Which columns of a tile the queries of another see: the window's edges cross it as diagonals. Row and column count from
+// the tiles' first query and key.
+template <int kTileQ, int kTileK>
+struct Edge {
+  int low, high, length;
+
+  __device__ Edge(const AttentionParams& a, const Sequence& s, int q_first, int k_first)
+      : low(diagonal(q_first + s.shift - a.window_left - k_first)),
+        high(diagonal(q_first + s.shift + a.window_right + 1 - k_first)),
+        length(min(s.len_k - k_first, kTileK)) {}
+  // Farther away no row of the tile can tell the difference.
+  __device__ static int diagonal(int64 x) { return static_cast<int>(clamped(x, -kTileQ, kTileK)); }
+  __device__ int begin(int row) const { return low + row; }
+  __device__ int end(int row) const { return min(high + row, length); }
+};
+
 // Adds this tile of queries' share of the statistics. A last tile that is short but wholly visible counts as full.
 template <int kTileK>
 __device__ __forceinline__ void count_tiles(const AttentionParams& a, const Sequence& s, Range queries, const Walk& w) {

@@ -38,26 +38,23 @@ __device__ __forceinline__ StoredOf<E> narrow(RealOf<E> value) {
   else return value;
 }
 
-// Element `index` of an array of a type known only now.
-template <class Real>
-__device__ __forceinline__ Real load_element(const void* data, int element, int64 index) {
-  switch (static_cast<Element>(element)) {
-    case Element::f64: return static_cast<Real>(static_cast<const double*>(data)[index]);
-    case Element::f32: return static_cast<Real>(static_cast<const float*>(data)[index]);
-    case Element::f16: return static_cast<Real>(widen_f16(static_cast<const unsigned short*>(data)[index]));
-    default: return static_cast<Real>(widen_bf16(static_cast<const unsigned short*>(data)[index]));
-  }
+template <Element E>
+__device__ __forceinline__ RealOf<E> widen(StoredOf<E> value) {
+  if constexpr (E == Element::bf16) return widen_bf16(value);
+  else if constexpr (E == Element::f16) return widen_f16(value);
+  else return value;
 }
-template <class Real>
-__device__ __forceinline__ void store_element(void* data, int element, int64 index, Real value) {
-  switch (static_cast<Element>(element)) {
-    case Element::f64: static_cast<double*>(data)[index] = static_cast<double>(value); break;
-    case Element::f32: static_cast<float*>(data)[index] = static_cast<float>(value); break;
-    case Element::f16:
-      static_cast<unsigned short*>(data)[index] = narrow<Element::f16>(static_cast<float>(value));
-      break;
-    default: static_cast<unsigned short*>(data)[index] = narrow<Element::bf16>(static_cast<float>(value));
-  }
+
+// Element `index` of an array that holds E or f32: tensors beside q, k and v may be either.
+template <Element E>
+__device__ __forceinline__ RealOf<E> load_element(const void* data, int element, int64 index) {
+  if (element == static_cast<int>(E)) return widen<E>(static_cast<const StoredOf<E>*>(data)[index]);
+  return static_cast<const float*>(data)[index];
+}
+template <Element E>
+__device__ __forceinline__ void store_element(void* data, int element, int64 index, RealOf<E> value) {
+  if (element == static_cast<int>(E)) static_cast<StoredOf<E>*>(data)[index] = narrow<E>(value);
+  else static_cast<float*>(data)[index] = static_cast<float>(value);
 }
 
 __device__ __forceinline__ int64 offset_of(const RowsView& rows, int64 b, int64 h, int64 row) {

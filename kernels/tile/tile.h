@@ -23,38 +23,65 @@ struct Tile {
   }
 };
 
+// The columns that a thread copies, 16 bytes at a time. Where the chunks of a row divide the threads, a thread keeps its
+// column and steps through the rows.
+template <int kThreads, Element E, int kRows, int kColumns>
+struct ChunkedCopy {
+  static constexpr int kPerChunk = 16 / size_of(E), kChunks = kColumns / kPerChunk;
+  static constexpr int kSteps = (kRows * kChunks + kThreads - 1) / kThreads;
+  static constexpr bool kKeepsColumn = kThreads % kChunks == 0 && kRows * kChunks % kThreads == 0;
+
+  // Every row exists: nothing is asked but how many of the last columns do.
+  static __device__ __forceinline__ void whole(Tile<E, kRows, kColumns> tile, const StoredOf<E>* source, int64 stride,
+                                               int dim) {
+    static_assert(kKeepsColumn);
+    const int row = static_cast<int>(threadIdx.x) / kChunks,
+              column = static_cast<int>(threadIdx.x) % kChunks * kPerChunk;
+    const int bytes = clamped_bytes(dim - column);
+    const unsigned to = tile.address(row, column);
+    const StoredOf<E>* from = source + row * stride + column;
+#pragma unroll
+    for (int n = 0; n < kSteps; ++n) {
+      constexpr int kRowStep = kThreads / kChunks;
+      copy_async_16(to + n * kRowStep * Tile<E, kRows, kColumns>::kStride * size_of(E), from, bytes);
+      from += kRowStep * stride;
+    }
+  }
+  // Only rows [low, high) exist.
+  static __device__ __forceinline__ void part(Tile<E, kRows, kColumns> tile, const StoredOf<E>* source, int64 stride,
+                                              int low, int high, int dim) {
+#pragma unroll 1
+    for (int chunk = static_cast<int>(threadIdx.x); chunk < kRows * kChunks; chunk += kThreads) {
+      const int row = chunk / kChunks, column = chunk % kChunks * kPerChunk;
+      const int bytes = row >= low && row < high ? clamped_bytes(dim - column) : 0;  // of 0 bytes none is read
+      copy_async_16(tile.address(row, column), source + row * stride + column, bytes);
+    }
+  }
+  static __device__ __forceinline__ int clamped_bytes(int elements) {
+    return max(0, min(kPerChunk, elements)) * size_of(E);
+  }
+};
+
 // Rows [first, first + kRows) of one head come into the tile; what is outside of [begin, end) or beyond `dim` columns
-// becomes zero, so that nothing that lies there in global memory is ever multiplied. `row_zero` is the address of row 0.
-// With kCopyVectors the caller commits and waits.
+// becomes zero, so that nothing that lies there in global memory is ever multiplied. With kCopyVectors the caller commits
+// and waits.
 template <int kCopy, int kThreads, Element E, int kRows, int kColumns>
 __device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const RowsView& rows, int64 head_offset,
-                                          int64 first, int64 begin, int64 end, int dim) {
-  const int thread = static_cast<int>(threadIdx.x);
+                                          int first, int begin, int end, int dim) {
   if constexpr (kCopy == kCopyVectors) {
-    constexpr int kPerChunk = 16 / size_of(E), kChunks = kColumns / kPerChunk;
-    const auto* base = static_cast<const StoredOf<E>*>(rows.data) + head_offset;
-#pragma unroll
-    for (int n = 0; n < (kRows * kChunks + kThreads - 1) / kThreads; ++n) {
-      // Where a row's chunks divide the threads, a thread keeps its column and the compiler its address.
-      constexpr bool kAligned = kThreads % kChunks == 0;
-      const int chunk = thread + n * kThreads;
-      const int row = kAligned ? thread / kChunks + n * (kThreads / kChunks) : chunk / kChunks;
-      const int column = (kAligned ? thread % kChunks : chunk % kChunks) * kPerChunk;
-      if (kRows * kChunks % kThreads != 0 && chunk >= kRows * kChunks) break;
-      const int64 source_row = first + row;
-      const int left = min(kPerChunk, dim - column);
-      const bool exists = source_row >= begin && source_row < end && left > 0;
-      const auto* source = exists ? base + source_row * rows.row_stride + column : base;
-      copy_async_16(tile.address(row, column), source, exists ? left * size_of(E) : 0);
+    using Copy = ChunkedCopy<kThreads, E, kRows, kColumns>;
+    const auto* source = static_cast<const StoredOf<E>*>(rows.data) + head_offset + first * rows.row_stride;
+    if constexpr (Copy::kKeepsColumn) {
+      if (first >= begin && end - first >= kRows) return Copy::whole(tile, source, rows.row_stride, dim);
     }
+    Copy::part(tile, source, rows.row_stride, begin - first, end - first, dim);
   } else {
-    using Real = RealOf<E>;
-    for (int n = thread; n < kRows * kColumns; n += kThreads) {
-      const int row = n / kColumns, column = n % kColumns;
-      const int64 source_row = first + row;
-      const bool exists = source_row >= begin && source_row < end && column < dim;
-      const int64 index = head_offset + source_row * rows.row_stride + column;
-      *tile.at(row, column) = narrow<E>(exists ? load_element<Real>(rows.data, rows.element, index) : Real(0));
+    for (int n = static_cast<int>(threadIdx.x); n < kRows * kColumns; n += kThreads) {
+      const int row = first + n / kColumns, column = n % kColumns;
+      const bool exists = row >= begin && row < end && column < dim;
+      const int64 index = head_offset + row * rows.row_stride + column;
+      *tile.at(n / kColumns, column) =
+          narrow<E>(exists ? load_element<E>(rows.data, rows.element, index) : RealOf<E>(0));
     }
   }
 }
@@ -66,8 +93,8 @@ __device__ __forceinline__ void store_tile(Tile<E, kRows, kColumns> tile, const 
   const int thread = static_cast<int>(threadIdx.x);
   auto* base = static_cast<StoredOf<E>*>(rows.data) + head_offset + first * rows.row_stride;
   constexpr int kPerChunk = 16 / size_of(E);
-  const bool whole_chunks = reinterpret_cast<uint64>(base) % 16 == 0 && rows.row_stride % kPerChunk == 0 &&
-                            dim % kPerChunk == 0;
+  const bool whole_chunks =
+      reinterpret_cast<uint64>(base) % 16 == 0 && rows.row_stride % kPerChunk == 0 && dim % kPerChunk == 0;
   if (whole_chunks) {
     constexpr int kChunks = kColumns / kPerChunk;
     for (int n = thread; n < kRows * kChunks; n += kThreads) {

@@ -14,7 +14,7 @@ void forward(const ForwardProblem& p, const Execution& e) {
   const DeviceGuard guard(state);
   const Workspace workspace(e, TileCounts::bytes(e));
   TileCounts counts(e, workspace.data());
-  const ForwardParams params = forward_params(p, plan, counts.data());
+  const ForwardParams params = forward_params(p, counts.data());
   launch(state.ordinal, plan.launch, &params, sizeof params, e.stream);
   counts.report(plan.config.tile_q, plan.config.tile_k);
 }

@@ -1,12 +1,18 @@
-// Problem and Plan become the structs that are sent to kernels.
+// A Problem becomes the structs that are sent to kernels.
 #pragma once
 
-#include "cuda/plan.h"
 #include "params.h"
+#include "problem/problem.h"
 
 namespace cuflash::cuda {
 
+template <class Pointer>
+RowsView view_of(const BasicRows<Pointer>& rows);
+template <class Pointer>
+HeadView view_of(const BasicHeadValues<Pointer>& values);
+
 // tile_counts: null, or three counters in device memory that are zero.
-ForwardParams forward_params(const ForwardProblem& problem, const ForwardPlan& plan, uint64_t* tile_counts);
+AttentionParams attention_params(const Problem& problem, uint64_t* tile_counts);
+ForwardParams forward_params(const ForwardProblem& problem, uint64_t* tile_counts);
 
 }  // namespace cuflash::cuda

@@ -12,9 +12,12 @@ namespace cuflash::cuda {
 
 struct Launch {
   KernelKey kernel;
-  uint32_t grid = 0;  // CTAs; 0: nothing to do
+  uint32_t grid_x = 0, grid_y = 1;  // CTAs in any order; grid_x 0: nothing to do
   int threads = 0, shared_bytes = 0;
 };
+
+// A launch of `ctas` CTAs, more than one dimension of a grid holds included.
+Launch launch_of(const KernelKey& kernel, int64_t ctas, int threads, int shared_bytes);
 
 struct ForwardPlan {
   ForwardConfig config;

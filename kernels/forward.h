@@ -1,0 +1,333 @@
+// Forward: one CTA computes a tile of queries of one head. The scores of a tile of keys live in registers, become weights
+// there and are multiplied with the values without leaving them.
+//
+//   shared memory   Q | K, V of each stage; O on its way out
+//   per warp        16 * kRowTiles queries; O accumulators of its columns, scores of one tile of keys
+//
+//   stages >= 2     wait tile n | barrier | start copying tile n + stages - 1 | scores, softmax, accumulate
+//   stages == 1     wait K | barrier | start V | scores | wait V | barrier | start next K | softmax, accumulate
+#pragma once
+
+#include "attn/score.h"
+#include "attn/softmax.h"
+#include "attn/walk.h"
+#include "tile/operand.h"
+
+namespace cuflash {
+
+template <ForwardConfig C>
+struct Forward {
+  static constexpr Element E = C.element;
+  using Real = RealOf<E>;
+  using Op = Operands<E>;
+  static constexpr int kThreads = num_threads(C);
+  static constexpr int kRowTiles = C.tile_q / (16 * C.row_warps);
+  static constexpr int kColumns = C.dim_v / C.column_warps;  // of O, per warp
+  static constexpr int kScoreTiles = C.tile_k / 8, kOutputTiles = kColumns / 8;
+  static_assert(C.tile_q == 16 * kRowTiles * C.row_warps && C.tile_k % 16 == 0 && C.dim_qk % 16 == 0);
+  static_assert(kColumns % 16 == 0 && kColumns * C.column_warps == C.dim_v);
+
+  using QTile = Tile<E, C.tile_q, C.dim_qk>;
+  using KTile = Tile<E, C.tile_k, C.dim_qk>;
+  using VTile = Tile<E, C.tile_k, C.dim_v>;
+  using OTile = Tile<E, C.tile_q, C.dim_v>;  // takes the place of all others at the end
+  static_assert(shared_bytes(C) >= OTile::kBytes);
+  using Options = ScoreOptions<E, C.options>;
+  using Scores = Accumulator<Real>[kRowTiles][kScoreTiles];
+  using Output = Accumulator<Real>[kRowTiles][kOutputTiles];
+
+  const ForwardParams& p;
+  const AttentionParams& a;
+  unsigned char* memory;
+  int b, h, q_first;  // the tile's first query
+  Sequence sequence;
+  Options options;
+  int seen_begin, seen_end;  // keys that some query of the tile sees
+
+  __device__ Forward(const ForwardParams& p, unsigned char* memory, int b, int h, int q_first)
+      : p(p),
+        a(p.attention),
+        memory(memory),
+        b(b),
+        h(h),
+        q_first(q_first),
+        sequence(sequence_of(a, b)),
+        options(a, sequence, b, h) {
+    const Range seen = keys_of_any(a, sequence, queries());
+    seen_begin = static_cast<int>(seen.begin), seen_end = static_cast<int>(seen.end);
+  }
+
+  __device__ Range queries() const { return {q_first, min(int64{q_first} + C.tile_q, int64{sequence.len_q})}; }
+  __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
+  __device__ static int warp_row() { return warp() / C.column_warps * (16 * kRowTiles); }
+  __device__ static int warp_column() { return warp() % C.column_warps * kColumns; }
+  // Row r of a lane, counted in the tile.
+  __device__ static int row_of(int r) { return warp_row() + r / 2 * 16 + r % 2 * 8 + lane_id() / 4; }
+  __device__ static int column_of(int n, int e) { return n * 8 + lane_id() % 4 * 2 + e; }
+
+  __device__ QTile q_tile() const { return {memory}; }
+  __device__ KTile k_tile(int stage) const {
+    return {memory + QTile::kBytes + stage * (KTile::kBytes + VTile::kBytes)};
+  }
+  __device__ VTile v_tile(int stage) const { return {k_tile(stage).memory + KTile::kBytes}; }
+
+  __device__ void load_q() const {
+    load_tile<C.copy, kThreads>(q_tile(), a.q, offset_of(a.q, b, h, sequence.q_begin), q_first, 0, sequence.len_q,
+                                a.dim_qk);
+  }
+  __device__ __forceinline__ void load_k(int tile, int stage) const {
+    load_tile<C.copy, kThreads>(k_tile(stage), a.k, offset_of(a.k, b, head_k(), sequence.k_begin), tile * C.tile_k,
+                                seen_begin, seen_end, a.dim_qk);
+  }
+  __device__ __forceinline__ void load_v(int tile, int stage) const {
+    load_tile<C.copy, kThreads>(v_tile(stage), a.v, offset_of(a.v, b, head_k(), sequence.k_begin), tile * C.tile_k,
+                                seen_begin, seen_end, a.dim_v);
+  }
+  __device__ int head_k() const { return h / (a.heads_q / a.heads_k); }
+
+  __device__ __forceinline__ void scores(Scores& s, int stage) const {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; ++n) s[m][n] = {};
+#pragma unroll
+    for (int k = 0; k < C.dim_qk; k += Op::kDepth) {
+      typename Op::A q[kRowTiles];
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) q[m] = Op::load_a(q_tile(), warp_row() + m * 16, k);
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; n += 2) {
+        const typename Op::B keys = Op::load_b(k_tile(stage), n * 8, k);
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+          for (int t = 0; t < 2; ++t) Op::multiply(s[m][n + t], q[m], keys, t);
+      }
+    }
+  }
+
+  // Options, then masks: a selection, whatever the score is.
+  template <bool kEdge>
+  __device__ __forceinline__ void change(Scores& s, int tile) const {
+    if constexpr (!kEdge && !Options::kChanged && !Options::kMasked) return;
+    const int first = tile * C.tile_k;
+    const Edge<C.tile_q, C.tile_k> edge(a, sequence, q_first, first);
+#pragma unroll
+    for (int r = 0; r < 2 * kRowTiles; ++r) {
+      const int i = q_first + row_of(r);
+      int begin = 0, end = C.tile_k;
+      if constexpr (kEdge) begin = edge.begin(row_of(r)), end = edge.end(row_of(r));
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          Real& x = s[r / 2][n].x[r % 2 * 2 + e];
+          const int column = column_of(n, e);
+          const bool exists = i < sequence.len_q && first + column < sequence.len_k;
+          bool visible = !kEdge || (column >= begin && column < end);
+          x = options.score(x, i, first + column, exists);
+          if constexpr (Options::kMasked) visible = visible && options.shown(i, first + column, exists);
+          x = visible ? x : minus_infinity<Real>();
+        }
+    }
+  }
+
+  // Values that the mask tensor hides from every query of this tile do not exist: a zero weight would not keep a NaN out.
+  __device__ __forceinline__ void hide_unseen_values(const Scores& s, int stage) const {
+    if constexpr (Options::kMasked) {
+      unsigned char* is_seen = memory + shared_bytes(C) - C.tile_k;
+      for (int n = static_cast<int>(threadIdx.x); n < C.tile_k; n += kThreads) is_seen[n] = 0;
+      __syncthreads();
+#pragma unroll
+      for (int r = 0; r < 2 * kRowTiles; ++r)
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            if (!(s[r / 2][n].x[r % 2 * 2 + e] == minus_infinity<Real>())) is_seen[column_of(n, e)] = 1;
+      __syncthreads();
+      for (int n = static_cast<int>(threadIdx.x); n < C.tile_k * C.dim_v; n += kThreads)
+        if (!is_seen[n / C.dim_v]) *v_tile(stage).at(n / C.dim_v, n % C.dim_v) = 0;
+      __syncthreads();
+    }
+  }
+
+  __device__ __forceinline__ void drop(Scores& weights, int tile) const {
+    if constexpr (Options::kDropped) {
+      if (!options.drops()) return;
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; n += 2)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const PhiloxWords words = options.random_words(q_first + row_of(2 * m), tile * C.tile_k + column_of(n, e));
+#pragma unroll
+            for (int w = 0; w < 4; ++w)
+              if (words.word[w] < a.dropout_threshold) weights[m][n + w % 2].x[w / 2 * 2 + e] = 0;
+          }
+    }
+  }
+
+  __device__ __forceinline__ void accumulate(Output& o, const Scores& weights, int stage) const {
+    constexpr int kTilesPerStep = Op::kDepth / 8;
+#pragma unroll
+    for (int n = 0; n < kScoreTiles; n += kTilesPerStep) {
+      typename Op::A w[kRowTiles];
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) w[m] = Op::from_accumulators(&weights[m][n]);
+#pragma unroll
+      for (int d = 0; d < kOutputTiles; d += 2) {
+        const typename Op::B values = Op::load_b_transposed(v_tile(stage), n * 8, warp_column() + d * 8);
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+          for (int t = 0; t < 2; ++t) Op::multiply(o[m][d + t], w[m], values, t);
+      }
+    }
+  }
+
+  template <bool kEdge>
+  __device__ __forceinline__ void step(const Walk& walk, int n, Softmax<Real, kRowTiles>& softmax, Output& o) const {
+    const int tile = walk.tile(n);
+    Scores s;
+    int stage = 0;
+    if constexpr (C.stages == 1) {
+      copy_async_wait<0>();
+      __syncthreads();
+      load_v(tile, 0);
+      copy_async_commit();
+      scores(s, 0);
+      copy_async_wait<0>();
+      __syncthreads();
+      if (n + 1 < walk.count()) load_k(walk.tile(n + 1), 0);
+      copy_async_commit();
+    } else {
+      copy_async_wait<C.stages - 2>();
+      __syncthreads();
+      const int ahead = n + C.stages - 1;
+      if (ahead < walk.count()) load_k(walk.tile(ahead), ahead % C.stages), load_v(walk.tile(ahead), ahead % C.stages);
+      copy_async_commit();
+      stage = n % C.stages;
+      scores(s, stage);
+    }
+    change<kEdge>(s, tile);
+    hide_unseen_values(s, stage);
+    softmax.follow(s, o);
+    softmax.weigh(s);
+    drop(s, tile);
+    accumulate(o, s, stage);
+  }
+
+  // Weights become probabilities and LSE, the sink inside.
+  __device__ __forceinline__ void finish(Softmax<Real, kRowTiles>& softmax, Output& o) const {
+    softmax.gather();
+    const Real sink =
+        a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, h)) * static_cast<Real>(kLog2e)
+                    : minus_infinity<Real>();
+#pragma unroll
+    for (int r = 0; r < 2 * kRowTiles; ++r) {
+      Real exponent = softmax.exponent[r];
+      Real sum = softmax.sum[r], shrink = 1;
+      if (sink > minus_infinity<Real>()) {
+        const Real top = larger(exponent, sink);
+        shrink = exp2_of(exponent - top);  // 0 where no key was visible
+        sum = sum * shrink + exp2_of(sink - top);
+        exponent = top;
+      } else if (sink != sink) {
+        sum = sink;
+      }
+      const int i = q_first + row_of(r);
+      const bool exists = i < sequence.len_q;
+      const Real keep = options.drops() ? static_cast<Real>(a.keep_scale) : Real(1);
+      const Real inverse = sum == 0 ? Real(0) : shrink * keep / sum;
+#pragma unroll
+      for (int d = 0; d < kOutputTiles; ++d)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          Real& x = o[r / 2][d].x[r % 2 * 2 + e];
+          x = exists ? x * inverse : Real(0);
+        }
+      if (p.lse.data && warp_column() == 0 && lane_id() % 4 == 0 && i < rows_end()) {
+        const Real lse = (exponent + log2_of(sum)) * static_cast<Real>(kLn2);
+        static_cast<Real*>(p.lse.data)[offset_of(p.lse, b, h, sequence.q_begin + i)] =
+            exists && sum != 0 ? lse : minus_infinity<Real>();
+      }
+    }
+  }
+
+  // Rows below this are written: a dense tensor has rows beyond its lengths, a packed one has not.
+  __device__ int rows_end() const { return a.cu_q ? sequence.len_q : a.len_q; }
+
+  __device__ __forceinline__ void store(const Output& o) const {
+    const int64 head = offset_of(p.o, b, h, sequence.q_begin);
+    if (p.o.element == static_cast<int>(E)) {
+      const OTile tile{memory};
+      __syncthreads();  // K and V have been read
+#pragma unroll
+      for (int r = 0; r < 2 * kRowTiles; ++r)
+#pragma unroll
+        for (int d = 0; d < kOutputTiles; ++d) {
+          StoredOf<E>* to = tile.at(row_of(r), warp_column() + column_of(d, 0));
+          const Real x0 = o[r / 2][d].x[r % 2 * 2], x1 = o[r / 2][d].x[r % 2 * 2 + 1];
+          if constexpr (size_of(E) == 2) *reinterpret_cast<unsigned*>(to) = pack<E>(x0, x1);
+          else to[0] = x0, to[1] = x1;
+        }
+      __syncthreads();
+      store_tile<kThreads>(tile, p.o, head, q_first, min(C.tile_q, rows_end() - q_first), a.dim_v);
+      return;
+    }
+#pragma unroll
+    for (int r = 0; r < 2 * kRowTiles; ++r) {
+      const int i = q_first + row_of(r);
+      if (i >= rows_end()) continue;
+#pragma unroll
+      for (int d = 0; d < kOutputTiles; ++d)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int column = warp_column() + column_of(d, e);
+          if (column < a.dim_v)
+            store_element<E>(p.o.data, p.o.element, head + i * p.o.row_stride + column, o[r / 2][d].x[r % 2 * 2 + e]);
+        }
+    }
+  }
+
+  __device__ __forceinline__ void run() const {
+    if (q_first >= rows_end()) return;
+    const Walk walk = walk_keys<C.tile_k>(a, sequence, queries());
+    if (threadIdx.x == 0) count_tiles<C.tile_k>(a, sequence, queries(), walk);
+    Output o = {};
+    Softmax<Real, kRowTiles> softmax(options.factor());
+    if (walk.count() > 0) {
+      load_q();
+      if constexpr (C.stages == 1) load_k(walk.tile(0), 0);
+#pragma unroll
+      for (int n = 0; n < C.stages - 1; ++n) {
+        if (n < walk.count()) load_k(walk.tile(n), n), load_v(walk.tile(n), n);
+        copy_async_commit();  // an empty group keeps the count of pending ones right
+      }
+      if constexpr (C.stages == 1) copy_async_commit();
+      int n = 0;
+      for (; n < walk.edge; ++n) step<true>(walk, n, softmax, o);
+      for (; n < walk.count(); ++n) step<false>(walk, n, softmax, o);
+      copy_async_wait<0>();
+    }
+    finish(softmax, o);
+    store(o);
+  }
+};
+
+template <ForwardConfig C>
+__device__ __forceinline__ void forward(const ForwardParams& p) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  const AttentionParams& a = p.attention;
+  const int64 tiles = tiles_in(a.len_q, C.tile_q), n = cta_number();
+  if (n >= tiles * a.heads_q * a.batch) return;
+  const int64 head = n / tiles;
+  // The last queries see the most keys under a causal mask: they start first.
+  const int q_tile = static_cast<int>(tiles - 1 - n % tiles);
+  Forward<C>(p, memory, static_cast<int>(head / a.heads_q), static_cast<int>(head % a.heads_q), q_tile * C.tile_q)
+      .run();
+}
+
+}  // namespace cuflash

@@ -1,0 +1,66 @@
+#include "cuda/plan_dims.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "error.h"
+
+namespace cuflash::cuda {
+
+namespace {
+
+constexpr int kDims[] = {32, 64, 96, 128, 192, 256};
+constexpr int64_t kLargestDim = 256;
+// Positions inside a sequence are ints on the device, and a tile may reach beyond the end.
+constexpr int64_t kLongest = (int64_t{1} << 31) - 1024;
+
+[[noreturn]] void refuse(const std::string& sentence) { throw FlashAttentionError(CUFLASH_UNSUPPORTED, sentence); }
+
+void require_dim(const char* name, int64_t dim) {
+  if (dim > kLargestDim)
+    refuse(join(name, ": head size ", dim, " is above ", kLargestDim,
+                ", the largest of the CUDA kernels; the CPU backend computes any size"));
+}
+
+void require_length(const char* name, int64_t length) {
+  if (length > kLongest)
+    refuse(
+        join(name, ": length ", length, " is above ", kLongest, ", the longest of the CUDA kernels; attend in parts"));
+}
+
+}  // namespace
+
+int padded_dim(int64_t dim) {
+  return *std::find_if(std::begin(kDims), std::end(kDims), [&](int padded) { return padded >= dim; });
+}
+
+void require_supported(const Problem& p) {
+  require_dim("q", p.dim_qk);
+  require_dim("v", p.dim_v);
+  require_length("q", p.len_q);
+  require_length("k", p.len_k);
+}
+
+int kernel_options(const Problem& p) {
+  int options = 0;
+  if (p.softcap > 0) options |= kSoftcap;
+  if (p.slopes) options |= kAlibi;
+  if (p.bias) options |= kBias;
+  if (p.mask) options |= kMaskTensor;
+  if (p.dropout.p > 0) options |= kDropout;
+  // A factor that is not a positive normal float cannot stand in the exponent beside masked scores of -inf.
+  constexpr double kSmallestScale = 1e-30;
+  if (!(options & (kSoftcap | kAlibi | kBias)) && p.scale < kSmallestScale) options |= kScaleFirst;
+  // In f32 the compiler gathers a whole tile of bias in registers, and spills, where it knows that there is a bias.
+  const bool gathers = p.dtype == DType::f32 && options == kBias;
+  return std::popcount(static_cast<unsigned>(options)) > 1 || gathers ? static_cast<int>(kAllOptions) : options;
+}
+
+Launch launch_of(const KernelKey& kernel, int64_t ctas, int threads, int shared_bytes) {
+  constexpr int64_t kMostX = (int64_t{1} << 31) - 1;
+  const int64_t x = std::min(ctas, kMostX);
+  const int64_t y = x == 0 ? 1 : (ctas + x - 1) / x;
+  return {kernel, static_cast<uint32_t>(x), static_cast<uint32_t>(y), threads, shared_bytes};
+}
+
+}  // namespace cuflash::cuda

@@ -1,0 +1,27 @@
+// What plans of forward and backward have in common.
+#pragma once
+
+#include "cuda/plan.h"
+
+namespace cuflash::cuda {
+
+// The head size that kernels are compiled for. Few of them, so that few kernels serve all sizes.
+int padded_dim(int64_t dim);
+
+inline Element element_of(DType type) { return static_cast<Element>(type); }
+
+// Throws CUFLASH_UNSUPPORTED, in a sentence, for what no kernel of this backend computes.
+void require_supported(const Problem& problem);
+
+// The options of a kernel: none, exactly one, or all of them.
+int kernel_options(const Problem& problem);
+
+// Whether every row starts on a 16-byte boundary.
+template <class Pointer>
+bool has_vector_rows(const BasicRows<Pointer>& rows) {
+  const int64_t per_vector = 16 / size_of(element_of(rows.dtype));
+  const auto address = reinterpret_cast<uintptr_t>(rows.data);
+  return address % 16 == 0 && (rows.batch_stride | rows.head_stride | rows.row_stride) % per_vector == 0;
+}
+
+}  // namespace cuflash::cuda

@@ -1,0 +1,78 @@
+// Tiles of the forward kernels. Every candidate compiles without spills for every option it is listed for
+// (tests/cuda_kernels_test); the order is that of the times on an H200 (docs/log.md).
+#include <span>
+
+#include "cuda/plan.h"
+#include "cuda/plan_dims.h"
+#include "error.h"
+
+namespace cuflash::cuda {
+
+namespace {
+
+struct Tiles {
+  int largest_dim;  // of queries and keys, and of values
+  int tile_q, tile_k, row_warps, column_warps, stages, ctas_per_sm;
+  bool with_options;
+};
+
+constexpr Tiles kSixteenBit[] = {
+    {64, 128, 64, 4, 1, 2, 2, false},   //
+    {64, 64, 64, 4, 1, 2, 2, true},     //
+    {128, 128, 64, 4, 1, 1, 2, false},  //
+    {128, 64, 64, 4, 1, 1, 2, true},    //
+    {256, 64, 64, 4, 1, 1, 2, false},   //
+    {256, 64, 32, 4, 1, 1, 2, true},    //
+};
+constexpr Tiles kF32[] = {
+    {64, 128, 64, 4, 1, 2, 2, false},  //
+    {64, 64, 64, 4, 1, 2, 2, true},    //
+    {64, 64, 64, 4, 1, 1, 2, true},    //
+    {128, 64, 64, 4, 1, 1, 2, false},  //
+    {128, 64, 32, 4, 1, 2, 2, true},   //
+    {128, 64, 32, 4, 1, 1, 2, true},   //
+    {256, 64, 32, 4, 2, 1, 1, true},   //
+    {256, 32, 16, 2, 2, 1, 1, true},   //
+};
+constexpr Tiles kF64[] = {
+    {64, 64, 32, 4, 1, 1, 1, true},   //
+    {128, 32, 16, 2, 2, 1, 1, true},  //
+    {256, 16, 16, 1, 4, 1, 1, true},  //
+};
+
+std::span<const Tiles> candidates(Element element) {
+  if (element == Element::f64) return kF64;
+  if (element == Element::f32) return kF32;
+  return kSixteenBit;
+}
+
+const char* reason_of(const ForwardConfig& c) {
+  if (c.copy == kCopyElements) return "rows that do not start on 16-byte boundaries are copied element by element";
+  if (c.options == kAllOptions) return "the kernel with every option: several are given";
+  if (c.options != 0) return "a kernel for the one option that is given, with smaller tiles for its registers";
+  return "the largest tiles whose sums stay in registers";
+}
+
+}  // namespace
+
+ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch) {
+  require_supported(p);
+  ForwardConfig c{};
+  c.element = element_of(p.dtype);
+  c.dim_qk = padded_dim(p.dim_qk), c.dim_v = padded_dim(p.dim_v);
+  c.copy = has_vector_rows(p.q) && has_vector_rows(p.k) && has_vector_rows(p.v) ? kCopyVectors : kCopyElements;
+  c.options = kernel_options(p);
+  for (const Tiles& t : candidates(c.element)) {
+    if (c.dim_qk > t.largest_dim || c.dim_v > t.largest_dim || (c.options != 0 && !t.with_options)) continue;
+    c.tile_q = t.tile_q, c.tile_k = t.tile_k, c.row_warps = t.row_warps, c.column_warps = t.column_warps;
+    c.stages = t.stages, c.ctas_per_sm = t.ctas_per_sm;
+    if (shared_bytes(c) > arch.shared_per_block) continue;
+    const int64_t ctas = p.batch * p.heads_q * ((p.len_q + c.tile_q - 1) / c.tile_q);
+    return {c, launch_of(key_of(KernelKind::forward, arch, c), ctas, num_threads(c), shared_bytes(c)), reason_of(c)};
+  }
+  throw FlashAttentionError(CUFLASH_UNSUPPORTED,
+                            join("no forward kernel of ", name_of(p.dtype), " with head sizes ", p.dim_qk, " and ",
+                                 p.dim_v, " fits the shared memory of ", target_of(arch)));
+}
+
+}  // namespace cuflash::cuda
