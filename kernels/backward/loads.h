@@ -20,28 +20,30 @@ template <BackwardConfig C>
 __device__ __forceinline__ void load_k(const BackwardParams& p, const Place& at, SharedTiles<C> tiles) {
   const AttentionParams& a = p.attention;
   const Range seen = seen_keys(p, at);
-  load_tile<C.copy, num_threads(C)>(tiles.k(), a.k, offset_of(a.k, at.b, at.head_k, at.sequence.k_begin), at.first,
-                                    static_cast<int>(seen.begin), static_cast<int>(seen.end), a.dim_qk);
+  load_tile<C.copy, num_threads(C)>(tiles.k(), a.k, row_address<C.element>(a.k, at.b, at.head_k, at.sequence.k_begin),
+                                    at.first, static_cast<int>(seen.begin), static_cast<int>(seen.end), a.dim_qk,
+                                    new_thread_id());
 }
 template <BackwardConfig C>
 __device__ __forceinline__ void load_v(const BackwardParams& p, const Place& at, SharedTiles<C> tiles) {
   const AttentionParams& a = p.attention;
   const Range seen = seen_keys(p, at);
-  load_tile<C.copy, num_threads(C)>(tiles.v(), a.v, offset_of(a.v, at.b, at.head_k, at.sequence.k_begin), at.first,
-                                    static_cast<int>(seen.begin), static_cast<int>(seen.end), a.dim_v);
+  load_tile<C.copy, num_threads(C)>(tiles.v(), a.v, row_address<C.element>(a.v, at.b, at.head_k, at.sequence.k_begin),
+                                    at.first, static_cast<int>(seen.begin), static_cast<int>(seen.end), a.dim_v,
+                                    new_thread_id());
 }
 
 template <BackwardConfig C>
 __device__ __forceinline__ void load_q(const BackwardParams& p, const Sequence& s, int b, int h, int tile,
                                        SharedTiles<C> tiles, int stage) {
   const AttentionParams& a = p.attention;
-  load_tile<C.copy, num_threads(C)>(tiles.q(stage), a.q, offset_of(a.q, b, h, s.q_begin), tile * C.tile_q, 0,
-                                    s.len_q, a.dim_qk, new_thread_id());
+  load_tile<C.copy, num_threads(C)>(tiles.q(stage), a.q, row_address<C.element>(a.q, b, h, s.q_begin),
+                                    tile * C.tile_q, 0, s.len_q, a.dim_qk, new_thread_id());
 }
 template <BackwardConfig C>
 __device__ __forceinline__ void load_dout(const BackwardParams& p, const Sequence& s, int b, int h, int tile,
                                           SharedTiles<C> tiles, int stage) {
-  load_tile<C.copy, num_threads(C)>(tiles.dout(stage), p.dout, offset_of(p.dout, b, h, s.q_begin),
+  load_tile<C.copy, num_threads(C)>(tiles.dout(stage), p.dout, row_address<C.element>(p.dout, b, h, s.q_begin),
                                     tile * C.tile_q, 0, s.len_q, p.attention.dim_v, new_thread_id());
 }
 template <BackwardConfig C>

@@ -46,7 +46,7 @@ struct VisibleQueries {
   int begin[Shape<C>::kKeyTiles][2], end[Shape<C>::kKeyTiles][2];  // [16 keys][lower, upper half]
 
   __device__ __forceinline__ VisibleQueries(const AttentionParams& a, const Sequence& s, int q_first, int k_first) {
-    const Edge<C.tile_q, C.tile_k> edge(a, s, q_first, k_first);
+    const Edge<C.tile_q, C.tile_k> edge(a, s, q_first, k_first, 0, 0);
     const int rows = s.len_q - q_first;
 #pragma unroll
     for (int m = 0; m < Shape<C>::kKeyTiles; ++m)

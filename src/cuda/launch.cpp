@@ -7,12 +7,12 @@
 namespace cuflash::cuda {
 
 void launch(int ordinal, const Launch& launch, const void* params, size_t params_size, void* stream) {
-  if (launch.grid == 0) return;
+  if (launch.grid_x == 0) return;
   const DeviceState& state = device(ordinal);
   const DeviceGuard guard(state);
   const CUkernel kernel = cached_kernel(launch.kernel, state, launch.shared_bytes);
   CUlaunchConfig config{};
-  config.gridDimX = launch.grid, config.gridDimY = config.gridDimZ = 1;
+  config.gridDimX = launch.grid_x, config.gridDimY = launch.grid_y, config.gridDimZ = 1;
   config.blockDimX = static_cast<unsigned>(launch.threads), config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
   config.hStream = static_cast<CUstream>(stream);
