@@ -64,8 +64,7 @@ struct KeyTileBackward {
       begin_step(member, step);
       if (bad_keys || tiles.stats(stage_of(member, step))[flag_at(C)] != 0)
         visit<Pass::guarded>(member, step, h, options);
-      else
-        visit<Pass::masked>(member, step, h, options);
+      else visit<Pass::masked>(member, step, h, options);
       end_step(member, step);
     }
     for (; step < walk.count(); ++step) {
@@ -142,13 +141,13 @@ struct KeyTileBackward {
         store_sums<C.element>(scores.p, tiles.p(), S::first_key(), first, typename S::Real(1));
       if constexpr (kOwnFromRegisters) {
         if (p.dv.data)
-          sums.template add_to_dv<S::kChunk, kRows>(
-              tiles.dout(stage), S::column_warp(), first,
-              [&](int m, int k) { return Ops::from_accumulators(&scores.p[m][k * Ops::kDepth / 8]); });
+          sums.template add_to_dv<S::kChunk, kRows>(tiles.dout(stage), S::column_warp(), first, [&](int m, int k) {
+            return Ops::from_accumulators(&scores.p[m][k * Ops::kDepth / 8]);
+          });
         if (p.dk.data)
-          sums.template add_to_dk<S::kChunk, kRows>(
-              tiles.q(stage), S::column_warp(), first,
-              [&](int m, int k) { return Ops::from_accumulators(&scores.ds[m][k * Ops::kDepth / 8]); });
+          sums.template add_to_dk<S::kChunk, kRows>(tiles.q(stage), S::column_warp(), first, [&](int m, int k) {
+            return Ops::from_accumulators(&scores.ds[m][k * Ops::kDepth / 8]);
+          });
       }
     }
   }

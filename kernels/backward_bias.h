@@ -107,9 +107,8 @@ struct BiasTile {
   // All queries share one row: their sums are added over lanes and warps, in one order.
   __device__ __forceinline__ void sum_queries() const {
     Real sum[S::kKeyTiles][2] = {};
-    for_scores([&](int, const auto& ds) {
-      for_elements([&](int m, int n, int x) { sum[m][x / 2] += ds[m][n].x[x]; });
-    });
+    for_scores(
+        [&](int, const auto& ds) { for_elements([&](int m, int n, int x) { sum[m][x / 2] += ds[m][n].x[x]; }); });
     auto* shares = reinterpret_cast<Real*>(tiles.ds().memory);  // [warp that scores][key]
 #pragma unroll
     for (int m = 0; m < S::kKeyTiles; ++m)

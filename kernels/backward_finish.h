@@ -9,7 +9,7 @@ namespace cuflash {
 template <BackwardConfig C>
 __device__ __forceinline__ void finish_tile(const BackwardParams& p, int b, int h, int tile) {
   using Real = RealOf<C.element>;
-  constexpr int kThreads = num_threads(C), kEights = C.dim_qk / 8;
+  constexpr int kThreads = finish_threads(C), kEights = C.dim_qk / 8;
   const AttentionParams& a = p.attention;
   const Sequence s = sequence_of(a, b);
   const int first = tile * C.tile_q, written = min(C.tile_q, (a.cu_q ? s.len_q : a.len_q) - first);
@@ -28,7 +28,8 @@ __device__ __forceinline__ void finish_tile(const BackwardParams& p, int b, int 
       for (int c = 0; c < 8; ++c)
         x[c] = scale * block[sum_in_block<Real>(row % 8 * 4 + c / 2, row % 16 / 8 * 2 + c % 2)];
     }
-    store_eight<C.element>(p.dq.data, p.dq.element, head_offset + row * p.dq.row_stride + column, min(8, a.dim_qk - column), x);
+    store_eight<C.element>(p.dq.data, p.dq.element, head_offset + row * p.dq.row_stride + column,
+                           min(8, a.dim_qk - column), x);
   }
 }
 
@@ -38,7 +39,8 @@ __device__ void backward_finish(const BackwardParams& p) {
   const int64 tiles = tiles_in(a.len_q, C.tile_q), count = tiles * a.heads_q * a.batch;
   const int64 n = cta_number(), head = tiles > 0 ? n / tiles : 0;
   if (n < count)
-    finish_tile<C>(p, static_cast<int>(head / a.heads_q), static_cast<int>(head % a.heads_q), static_cast<int>(n % tiles));
+    finish_tile<C>(p, static_cast<int>(head / a.heads_q), static_cast<int>(head % a.heads_q),
+                   static_cast<int>(n % tiles));
 }
 
 }  // namespace cuflash

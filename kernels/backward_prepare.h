@@ -45,7 +45,7 @@ __device__ __forceinline__ RealOf<E> nothing_of_query(const BackwardParams& p, i
 template <BackwardConfig C>
 __device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int h, int tile) {
   using Real = RealOf<C.element>;
-  constexpr int kThreads = num_threads(C), kLanes = lanes_of_row(C.dim_v), kRows = kThreads / kLanes;
+  constexpr int kThreads = prepare_threads(C), kLanes = lanes_of_row(C.dim_v), kRows = kThreads / kLanes;
   static_assert(C.tile_q % kRows == 0 || kRows > C.tile_q);
   const AttentionParams& a = p.attention;
   const Sequence s = sequence_of(a, b);
@@ -55,7 +55,7 @@ __device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
   if (p.dq_sums) {
     auto* sums = reinterpret_cast<uint4*>(dq_sums<C>(p, number));
-    for (int n = thread; n < C.tile_q * C.dim_qk * int(sizeof(Real)) / 16; n += kThreads) sums[n] = {0, 0, 0, 0};
+    for (int n = thread; n < p.dq_rows * C.dim_qk * int(sizeof(Real)) / 16; n += kThreads) sums[n] = {0, 0, 0, 0};
   }
   if (p.turns && thread == 0) p.turns[number] = 0;
 
@@ -64,20 +64,22 @@ __device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int
   // With a sink or softcap a query that is not finite may have a finite LSE. Elsewhere LSE tells.
   const bool lse_tells = !a.sink.data && !(a.softcap > 0);
   bool bad = false;
-#pragma unroll 4
+#pragma unroll 2
   for (int row = thread / kLanes; row < C.tile_q; row += kRows) {
     const bool exists = first + row < s.len_q;
     const int64 source = s.q_begin + first + row;
     Real o[8], dout[8], dot = 0, lse = minus_infinity<Real>(), dlse = 0;
     load_eight<C.element>(p.o.data, p.o.element, offset_of(p.o, b, h, source) + lane * 8, exists ? count : 0, o);
-    load_eight<C.element>(p.dout.data, p.dout.element, offset_of(p.dout, b, h, source) + lane * 8, exists ? count : 0, dout);
+    load_eight<C.element>(p.dout.data, p.dout.element, offset_of(p.dout, b, h, source) + lane * 8, exists ? count : 0,
+                          dout);
     if (exists) lse = static_cast<const Real*>(p.lse.data)[offset_of(p.lse, b, h, source)];
     if (exists && p.dlse.data) dlse = static_cast<const Real*>(p.dlse.data)[offset_of(p.dlse, b, h, source)];
 #pragma unroll
     for (int n = 0; n < 8; ++n) dot += o[n] * dout[n];
     const bool sees_nothing = lse == minus_infinity<Real>();
     Real nothing = 0;
-    if (exists && (sees_nothing || !lse_tells)) nothing = nothing_of_query<C.element, kLanes>(p, offset_of(a.q, b, h, source), lane);
+    if (exists && (sees_nothing || !lse_tells))
+      nothing = nothing_of_query<C.element, kLanes>(p, offset_of(a.q, b, h, source), lane);
     nothing = sum_of_lanes<kLanes>(nothing);
     const Real delta = sum_of_lanes<kLanes>(dot) - dlse;
     bad |= !is_finite(delta) || !is_finite(nothing) || !(sees_nothing || is_finite(lse));
@@ -96,7 +98,8 @@ __device__ void backward_prepare(const BackwardParams& p) {
   if (p.ticket && cta_number() == 0 && threadIdx.x == 0) *p.ticket = 0;
   const int64 n = cta_number(), head = tiles > 0 ? n / tiles : 0;
   if (n < count)
-    prepare_tile<C>(p, static_cast<int>(head / a.heads_q), static_cast<int>(head % a.heads_q), static_cast<int>(n % tiles));
+    prepare_tile<C>(p, static_cast<int>(head / a.heads_q), static_cast<int>(head % a.heads_q),
+                    static_cast<int>(n % tiles));
 }
 
 }  // namespace cuflash

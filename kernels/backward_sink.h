@@ -16,7 +16,7 @@ __device__ __forceinline__ double sink_sum(const BackwardParams& p, int h, RealO
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int64 parts = tiles_in(a.len_q, kSinkRows);
   double sum = 0;
-  for (int64 n = warp; n < parts * a.batch; n += num_threads(C) / 32) {
+  for (int64 n = warp; n < parts * a.batch; n += sink_threads(C) / 32) {
     const int b = static_cast<int>(n / parts);
     const Sequence s = sequence_of(a, b);
     const int64 begin = n % parts * kSinkRows, end = min(begin + kSinkRows, int64{s.len_q});
@@ -34,7 +34,7 @@ __device__ __forceinline__ double sink_sum(const BackwardParams& p, int h, RealO
 template <BackwardConfig C>
 __device__ void backward_sink(const BackwardParams& p) {
   using Real = RealOf<C.element>;
-  constexpr int kThreads = num_threads(C);
+  constexpr int kThreads = sink_threads(C);
   __shared__ double sums[kThreads];
   const AttentionParams& a = p.attention;
   const int thread = static_cast<int>(threadIdx.x);

@@ -67,9 +67,15 @@ constexpr int shared_bytes(const ForwardConfig& c) {
 }
 
 constexpr int num_threads(const BackwardConfig& c) { return 32 * c.key_warps * c.column_warps; }
+constexpr int bias_threads(const BackwardConfig& c) { return num_threads(c); }
+constexpr int prepare_threads(const BackwardConfig&) { return 128; }
+constexpr int finish_threads(const BackwardConfig&) { return 128; }
+constexpr int sink_threads(const BackwardConfig&) { return 512; }
 // LSE and delta of a tile's queries, and whether one of them holds something that is not finite; in Reals.
 constexpr int row_stats_size(const BackwardConfig& c) { return 2 * c.tile_q + 4; }
-constexpr int row_stats_bytes(const BackwardConfig& c) { return row_stats_size(c) * (c.element == Element::f64 ? 8 : 4); }
+constexpr int row_stats_bytes(const BackwardConfig& c) {
+  return row_stats_size(c) * (c.element == Element::f64 ? 8 : 4);
+}
 // P travels through shared memory only where other warps need it; dS always does.
 constexpr int score_tiles(const BackwardConfig& c) { return c.column_warps > 1 || c.stages == 0 ? 2 : 1; }
 // Where a CTA works and what it visits: numbers that would take registers from the sums.

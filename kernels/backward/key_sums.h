@@ -58,8 +58,8 @@ struct KeySums {
   }
   template <int kQueries, Rows kRows, class Weights>
   __device__ __forceinline__ void add_to_dk(typename S::QTile q, int column_warp, int first_query, Weights weights) {
-    multiply_weights<kQueries / S::Ops::kDepth, C.column_warps, kRows>(dk, q, first_query,
-                                                                       column_warp * S::kMyBlocksQK, weights);
+    multiply_weights<kQueries / S::Ops::kDepth, C.column_warps, kRows>(dk, q, first_query, column_warp * S::kMyBlocksQK,
+                                                                       weights);
   }
 
   __device__ __forceinline__ void store(const BackwardParams& p, const Place& at, SharedTiles<C> tiles) const {

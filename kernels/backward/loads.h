@@ -37,8 +37,8 @@ template <BackwardConfig C>
 __device__ __forceinline__ void load_q(const BackwardParams& p, const Sequence& s, int b, int h, int tile,
                                        SharedTiles<C> tiles, int stage) {
   const AttentionParams& a = p.attention;
-  load_tile<C.copy, num_threads(C)>(tiles.q(stage), a.q, row_address<C.element>(a.q, b, h, s.q_begin),
-                                    tile * C.tile_q, 0, s.len_q, a.dim_qk, new_thread_id());
+  load_tile<C.copy, num_threads(C)>(tiles.q(stage), a.q, row_address<C.element>(a.q, b, h, s.q_begin), tile * C.tile_q,
+                                    0, s.len_q, a.dim_qk, new_thread_id());
 }
 template <BackwardConfig C>
 __device__ __forceinline__ void load_dout(const BackwardParams& p, const Sequence& s, int b, int h, int tile,

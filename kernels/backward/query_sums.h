@@ -23,8 +23,7 @@ struct Turn {
   __device__ __forceinline__ void wait() const {
     if constexpr (C.ordered) {
       if (threadIdx.x == 0)
-        while (load_acquire(turn) != mine) {
-        }
+        while (load_acquire(turn) != mine) {}
       __syncthreads();
     }
   }
@@ -37,8 +36,8 @@ struct Turn {
 };
 
 template <BackwardConfig C, Rows kRows>
-__device__ __forceinline__ void add_to_dq(const BackwardParams& p, const Place& at, SharedTiles<C> tiles,
-                                          int member, int tile) {
+__device__ __forceinline__ void add_to_dq(const BackwardParams& p, const Place& at, SharedTiles<C> tiles, int member,
+                                          int tile) {
   using S = Shape<C>;
   typename S::Sum dq[S::kDqRows][2 * S::kDqBlocks];
 #pragma unroll
@@ -57,11 +56,13 @@ __device__ __forceinline__ void add_to_dq(const BackwardParams& p, const Place& 
   auto* sums = dq_sums<C>(p, number) + sum_block<C>(first_row, first_block * 16);
   turn.wait();
 #pragma unroll
-  for (int m = 0; m < S::kDqRows; ++m)
+  for (int m = 0; m < S::kDqRows; ++m) {
+    if (first_row + 16 * m >= p.dq_rows) break;
 #pragma unroll
     for (int n = 0; n < 2 * S::kDqBlocks; ++n)
       if (S::kDqBlocks * S::kColumnWarps == S::kBlocksQK || first_block * 16 + n * 8 < C.dim_qk)
         add_block(sums + sum_block<C>(16 * m, n * 8), thread % 32, dq[m][n]);
+  }
   turn.pass_on();
 }
 

@@ -71,9 +71,9 @@ struct Shape {
 // Where a CTA works: the sequence, its tile of keys, the tiles of queries that see it.
 struct Place {
   int b, head_k;
-  int first;    // key of the tile
-  int written;  // rows of dK and dV
-  int group;    // query heads that share the keys
+  int first;                          // key of the tile
+  int written;                        // rows of dK and dV
+  int group;                          // query heads that share the keys
   int64 tiles_before, tiles_of_head;  // numbers of query tiles: before the first of these heads, of one head
   Sequence sequence;
   Walk walk;
@@ -113,7 +113,9 @@ struct SharedTiles {
   }
   __device__ Place* place() const { return reinterpret_cast<Place*>(memory + kPlace); }
   __device__ typename S::ScoreTile ds() const { return {memory + kScores}; }
-  __device__ typename S::ScoreTile p() const { return {memory + kScores + S::ScoreTile::kBytes}; }  // where there is one
+  __device__ typename S::ScoreTile p() const {
+    return {memory + kScores + S::ScoreTile::kBytes};
+  }  // where there is one
 };
 
 }  // namespace cuflash

@@ -30,7 +30,7 @@ constexpr int flag_at(const BackwardConfig& c) { return 2 * c.tile_q; }
 
 template <BackwardConfig C>
 __device__ __forceinline__ RealOf<C.element>* dq_sums(const BackwardParams& p, int64 tile) {
-  return static_cast<RealOf<C.element>*>(p.dq_sums) + tile * (C.tile_q * C.dim_qk);
+  return static_cast<RealOf<C.element>*>(p.dq_sums) + tile * (p.dq_rows * C.dim_qk);
 }
 
 // The sums of one 16x8 accumulator lie side by side, so that a warp adds to 512 contiguous bytes; inside, the four sums of

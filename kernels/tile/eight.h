@@ -52,8 +52,7 @@ __device__ __forceinline__ void store_eight_of(void* data, int64 index, int coun
 
 // Element index + n = x[n] for n < count.
 template <Element E>
-__device__ __forceinline__ void store_eight(void* data, int element, int64 index, int count,
-                                            const RealOf<E> (&x)[8]) {
+__device__ __forceinline__ void store_eight(void* data, int element, int64 index, int count, const RealOf<E> (&x)[8]) {
   if (element == static_cast<int>(E)) store_eight_of<E, E>(data, index, count, x);
   else store_eight_of<E, Element::f32>(data, index, count, x);
 }
