@@ -19,7 +19,7 @@ configure = cmake --preset $(1) --log-level=NOTICE
 build = $(configure) && cmake --build --preset $(1) --parallel $(JOBS) $(2)
 run_tests = ctest --preset $(1) --parallel $(JOBS)
 
-.PHONY: help setup demo build test asan tsan clang bench teeth format format-check tidy install clean
+.PHONY: help setup demo build test asan tsan clang gpu-test gpu-sanitize gpu-bench bench teeth format format-check tidy install clean
 
 help: ## Show this list
 	@echo "make <target>, for example make demo or make test:"
@@ -51,6 +51,18 @@ clang: ## The tests built with clang
 	@tools/setup.sh clang
 	@$(call build,clang)
 	@$(call run_tests,clang)
+
+gpu-test: build ## The tests on a GPU, GPU_COUNT random problems, large ones against PyTorch; without a GPU it says why
+	@JOBS=$(JOBS) tools/gpu_test.sh test
+
+gpu-sanitize: build ## A reduced suite under compute-sanitizer: memcheck, racecheck, initcheck, synccheck
+	@tools/gpu_test.sh sanitize
+
+gpu-bench: ## Measure forward and backward on a GPU against PyTorch (GPU_BENCH_FLAGS), and the host time of a call
+	@tools/setup.sh bench
+	@$(call build,release,--target cuflash cuflash_overhead)
+	build/release/bin/cuflash_overhead
+	python3 bench/cuda_torch.py build/release/lib/libcuflash.so $(GPU_BENCH_FLAGS)
 
 bench: ## Measure speed, alone (BENCH_FLAGS) and against PyTorch on the CPU (TORCH_FLAGS, DECODE_FLAGS)
 	@tools/setup.sh bench

@@ -3,7 +3,7 @@
 import ctypes
 from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 
-F64, F32, F16, BF16 = 1, 2, 3, 4
+F64, F32, F16, BF16, I32, BOOL = 1, 2, 3, 4, 5, 6
 
 
 class Tensor(ctypes.Structure):
@@ -36,6 +36,7 @@ class Execution(ctypes.Structure):
         ("struct_size", c_size_t), ("device", c_int32), ("num_threads", c_int32), ("deterministic", c_int32),
         ("stream", c_void_p), ("workspace", c_void_p), ("workspace_size", c_size_t),
         ("parallel_for", c_void_p), ("parallel_for_context", c_void_p), ("tile_stats", c_void_p),
+        ("workspace_from_pool", c_int32), ("check_lengths", c_int32),
     ]
 
 
@@ -49,7 +50,8 @@ class Library:
 
     def view(self, tensor):
         import torch
-        dtypes = {torch.float64: F64, torch.float32: F32, torch.float16: F16, torch.bfloat16: BF16}
+        dtypes = {torch.float64: F64, torch.float32: F32, torch.float16: F16, torch.bfloat16: BF16,
+                  torch.int32: I32, torch.bool: BOOL}
         view = Tensor(tensor.data_ptr(), dtypes[tensor.dtype], tensor.dim())
         for d in range(tensor.dim()):
             view.shape[d], view.stride[d] = tensor.shape[d], tensor.stride(d)
@@ -59,22 +61,44 @@ class Library:
         if status != 0:
             raise RuntimeError(self.lib.cuflash_last_error().decode())
 
-    def attention(self, q, k, v, causal):
+    def attention(self, q, k, v, causal=False, **options):
+        """Options are fields of cuflash_attention; tensors among them are torch tensors."""
         a = Attention(struct_size=ctypes.sizeof(Attention), window_left=-1, window_right=-1, causal=int(causal))
         a.q, a.k, a.v = self.view(q), self.view(k), self.view(v)
+        for name, value in options.items():
+            setattr(a, name, self.view(value) if hasattr(value, "data_ptr") else value)
         return a
 
-    def forward(self, q, k, v, o, lse, causal=False, threads=0):
-        """A function of no arguments that runs this call again and again."""
-        a = self.attention(q, k, v, causal)
-        outputs = ForwardOutputs(struct_size=ctypes.sizeof(ForwardOutputs), o=self.view(o), lse=self.view(lse))
-        e = Execution(struct_size=ctypes.sizeof(Execution), num_threads=threads)
-        return lambda: self._check(self.lib.cuflash_forward(byref(a), byref(outputs), byref(e)))
+    def execution(self, device, threads=0, deterministic=False):
+        e = Execution(struct_size=ctypes.sizeof(Execution), num_threads=threads, deterministic=int(deterministic))
+        if device.type == "cuda":
+            import torch
+            e.stream = torch.cuda.current_stream(device).cuda_stream
+        return e
 
-    def backward(self, q, k, v, o, lse, dout, dq, dk, dv, causal=False, threads=0):
-        a = self.attention(q, k, v, causal)
+    def _call(self, name, a, tensors, e, device):
+        """A function of no arguments that runs this call again and again, with a workspace of its own."""
+        run, workspace = getattr(self.lib, f"cuflash_{name}"), None
+        if device.type == "cuda":
+            import torch
+            size = c_size_t()
+            self._check(getattr(self.lib, f"cuflash_{name}_workspace_size")(byref(a), byref(tensors), byref(e), byref(size)))
+            workspace = torch.empty(max(size.value, 64), dtype=torch.uint8, device=device)
+            e.workspace, e.workspace_size = workspace.data_ptr(), size.value
+
+        def call(keep=workspace):
+            self._check(run(byref(a), byref(tensors), byref(e)))
+        call.workspace_bytes = e.workspace_size
+        return call
+
+    def forward(self, q, k, v, o, lse, causal=False, threads=0, **options):
+        a = self.attention(q, k, v, causal, **options)
+        outputs = ForwardOutputs(struct_size=ctypes.sizeof(ForwardOutputs), o=self.view(o), lse=self.view(lse))
+        return self._call("forward", a, outputs, self.execution(q.device, threads), q.device)
+
+    def backward(self, q, k, v, o, lse, dout, dq, dk, dv, causal=False, threads=0, deterministic=False, **options):
+        a = self.attention(q, k, v, causal, **options)
         tensors = BackwardTensors(struct_size=ctypes.sizeof(BackwardTensors))
         for name, tensor in (("o", o), ("lse", lse), ("dout", dout), ("dq", dq), ("dk", dk), ("dv", dv)):
             setattr(tensors, name, self.view(tensor))
-        e = Execution(struct_size=ctypes.sizeof(Execution), num_threads=threads)
-        return lambda: self._check(self.lib.cuflash_backward(byref(a), byref(tensors), byref(e)))
+        return self._call("backward", a, tensors, self.execution(q.device, threads, deterministic), q.device)

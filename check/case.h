@@ -99,15 +99,17 @@ struct Case {
 std::vector<int32_t> cumulative(const std::vector<int32_t>& lengths);
 
 struct HeadSizes {
-  int64_t dim, dim_v;
+  struct Range {
+    int64_t smallest, largest;
+  };
+  Range dim, dim_v;
 };
 
 struct Limits {
   int64_t work = 200'000;  // about len_q * len_k * max(dim, dim_v) * batch * heads_q
   Device device = Device::cpu;
-  // CUDA compiles a kernel for each pair of head sizes, rounded up to 16. Where some are listed, cases have only sizes
-  // that round up to one of these.
-  std::vector<HeadSizes> rounded_sizes{};
+  // CUDA has kernels for ranges of head sizes. Where some are listed, cases have head sizes of these alone.
+  std::vector<HeadSizes> head_sizes{};
 };
 
 // Every option can meet every other.

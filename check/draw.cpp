@@ -34,16 +34,16 @@ int64_t draw_length(Choices& choose, int64_t most) {
 }
 
 void draw_head_sizes(Case& c, Choices& choose, const Limits& limits) {
-  if (limits.rounded_sizes.empty()) {
+  if (limits.head_sizes.empty()) {
     c.dim = draw_dim(choose);
     c.dim_v = choose.chance(2) ? draw_dim(choose) : c.dim;
     return;
   }
-  const HeadSizes rounded = choose.one_of(limits.rounded_sizes);
-  const bool whole = !choose.chance(2);
-  const auto below = [&](int64_t size) { return whole ? size : choose.between(size - 15, size); };
-  c.dim = below(rounded.dim);
-  c.dim_v = rounded.dim == rounded.dim_v && !choose.chance(4) ? c.dim : below(rounded.dim_v);
+  const HeadSizes sizes = choose.one_of(limits.head_sizes);
+  const bool largest = !choose.chance(2);
+  const auto draw = [&](HeadSizes::Range r) { return largest ? r.largest : choose.between(r.smallest, r.largest); };
+  c.dim = draw(sizes.dim);
+  c.dim_v = sizes.dim.largest == sizes.dim_v.largest && !choose.chance(4) ? c.dim : draw(sizes.dim_v);
 }
 
 void draw_shape(Case& c, Choices& choose, const Limits& limits) {

@@ -7,21 +7,30 @@
 
 #include "check/random.h"
 #include "check/run.h"
+#include "cuda/plan_dims.h"
 #include "error.h"
 
 namespace cuflash::check {
 
 constexpr size_t kFailuresShown = 10;
 
+// The head sizes that one kernel serves, around one of them.
+static HeadSizes::Range range_around(int64_t size) {
+  const int64_t largest = cuda::padded_dim(size);
+  int64_t smallest = size;
+  while (smallest > 1 && cuda::padded_dim(smallest - 1) == largest) --smallest;
+  return {smallest, largest};
+}
+
 // Half of the pairs are of equal sizes, and the first of these is one that everybody uses.
 Limits cuda_limits(uint64_t seed, size_t head_sizes) {
-  constexpr uint64_t kUnit = 16, kUnits = 16;  // up to 256
+  constexpr uint64_t kLargest = 256;
   Random random(seed);
-  const auto any = [&] { return static_cast<int64_t>(kUnit * (1 + random.below(kUnits))); };
+  const auto any = [&] { return range_around(static_cast<int64_t>(1 + random.below(kLargest))); };
   Limits limits{.device = Device::cuda};
   for (size_t n = 0; n < head_sizes; ++n) {
-    const int64_t dim = n == 0 ? int64_t{64} << random.below(3) : any();
-    limits.rounded_sizes.push_back({dim, n % 2 == 0 ? dim : any()});
+    const HeadSizes::Range dim = n == 0 ? range_around(int64_t{64} << random.below(3)) : any();
+    limits.head_sizes.push_back({dim, n % 2 == 0 ? dim : any()});
   }
   return limits;
 }
@@ -66,7 +75,7 @@ class Sweep {
 
   std::string device_flags() const {
     if (limits_.device != Device::cuda) return "";
-    return join(" --device cuda --head-sizes ", limits_.rounded_sizes.size());
+    return join(" --device cuda --head-sizes ", limits_.head_sizes.size());
   }
 
   const uint64_t seed_, end_;

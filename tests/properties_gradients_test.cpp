@@ -5,6 +5,7 @@
 #include "check/memory.h"
 #include "error.h"
 #include "property.h"
+#include "tests/device.h"
 
 namespace cuflash::check {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 // <dO, O> + <dLSE, LSE>: the function whose gradients the backward call returns.
 double loss(CaseMemory& memory) {
   memory.start_forward();
-  flash_attention_forward(memory.attention(), memory.forward_outputs(true), {.num_threads = 1});
+  forward(memory.device(), memory.attention(), memory.forward_outputs(true), {.num_threads = 1});
   const std::vector<double> o = memory.o.read(), dout = memory.dout.read();
   double sum = std::inner_product(o.begin(), o.end(), dout.begin(), 0.0);
   if (!memory.dlse) return sum;
@@ -51,7 +52,7 @@ std::string wrong_slope(CaseMemory& memory, const char* name, GuardedTensor& inp
 }
 
 Case differentiable_case(Choices& choices) {
-  Case c = draw_case(choices, {.work = 10'000});
+  Case c = draw_case(choices, test::test_limits(10'000));
   c.dtype = c.o_dtype = c.dout_dtype = c.gradient_dtype = c.bias_dtype = c.sink_dtype = DType::f64;
   c.flavour = Flavour::normal;
   c.garbage = c.live_nan = false;
@@ -67,7 +68,7 @@ TEST(Property, GradientsEqualFiniteDifferences) {
     CaseMemory memory(c);
     loss(memory);
     memory.start_backward();
-    flash_attention_backward(memory.attention(), memory.backward_tensors(), {.num_threads = 1});
+    backward(memory.device(), memory.attention(), memory.backward_tensors(), {.num_threads = 1});
     Random random(c.data_seed + 1);
     for (const std::string& text : {wrong_slope(memory, "dq", memory.q, memory.dq, random),
                                     wrong_slope(memory, "dk", memory.k, memory.dk, random),

@@ -13,6 +13,7 @@
 #include "reference/naive.h"
 #include "reference/noise.h"
 #include "reference/oracle.h"
+#include "tests/device.h"
 
 namespace cuflash::check {
 namespace {
@@ -57,7 +58,7 @@ void merge(Merged& all, const std::vector<double>& o, const std::vector<double>&
 // Positions are relative to the length, so what depends on them (causal, window, ALiBi, dropout) is left out; the mask
 // tensor hides keys.
 Case divisible_case(Choices& choices) {
-  Case c = draw_case(choices);
+  Case c = draw_case(choices, test::test_limits());
   if (c.mode == Mode::packed) c.lengths_q.clear(), c.lengths_k.clear();
   if (c.mode == Mode::padded) c.lengths_k.clear();
   if (c.mode == Mode::packed) c.mode = Mode::dense;
@@ -80,7 +81,7 @@ TEST(Property, SoftmaxOverAnySplitEqualsSoftmax) {
       end = begin + choices.between(std::min<int64_t>(1, c.len_k - begin), c.len_k - begin);
       cuts += join(" ", end);
       memory.start_forward();
-      flash_attention_forward(keys_of(whole, c, begin, end), memory.forward_outputs(true), {.num_threads = 1});
+      forward(memory.device(), keys_of(whole, c, begin, end), memory.forward_outputs(true), {.num_threads = 1});
       merge(merged, memory.o.read(), memory.lse.read(), static_cast<size_t>(c.dim_v));
       if (end == 0) break;
     }
@@ -97,7 +98,7 @@ TEST(Property, SoftmaxOverAnySplitEqualsSoftmax) {
 
 // Every case hides something: causal, a window or a mask, with either alignment.
 Case hiding_case(Choices& choices) {
-  Case c = draw_case(choices);
+  Case c = draw_case(choices, test::test_limits());
   c.garbage = c.live_nan = false;
   c.gradients = c.every_gradient();
   switch (choices.below(3)) {

@@ -9,6 +9,7 @@
 #include "error.h"
 #include "property.h"
 #include "reference/oracle.h"
+#include "tests/device.h"
 
 namespace cuflash::check {
 namespace {
@@ -21,7 +22,7 @@ std::string with_case(const std::string& failure, const Case& c) {
 
 TEST(Property, ForwardEqualsTheOracle) {
   property("forward equals the oracle", 1000, [](Choices& choices) {
-    Case c = draw_case(choices);
+    Case c = draw_case(choices, test::test_limits());
     c.gradients = {};
     return with_case(run_case(c), c);
   });
@@ -29,7 +30,7 @@ TEST(Property, ForwardEqualsTheOracle) {
 
 TEST(Property, GradientsEqualTheOracle) {
   property("gradients equal the oracle", 1000, [](Choices& choices) {
-    Case c = draw_case(choices);
+    Case c = draw_case(choices, test::test_limits());
     c.gradients = c.every_gradient();
     return with_case(run_case(c), c);
   });
@@ -75,7 +76,7 @@ std::string find_not_finite(const CaseMemory& memory, const Case& c) {
 
 TEST(Property, ExtremeInputsStayFinite) {
   property("extreme inputs stay finite", 1000, [](Choices& choices) {
-    Case c = draw_case(choices);
+    Case c = draw_case(choices, test::test_limits());
     c.garbage = c.live_nan = false;
     c.gradients = c.every_gradient();
     c.gradient_dtype = state_type(c.dtype);  // a gradient may be too large for f16
@@ -133,7 +134,7 @@ std::string gradients_too_inexact(const Case& c, const CaseMemory& memory) {
 
 TEST(Property, EveryTypeMeetsItsPrecision) {
   property("every type meets its precision", 1000, [](Choices& choices) {
-    Case c = draw_case(choices);
+    Case c = draw_case(choices, test::test_limits());
     c.flavour = Flavour::normal;
     c.live_nan = false;
     c.scale.reset();
@@ -144,7 +145,7 @@ TEST(Property, EveryTypeMeetsItsPrecision) {
     call_both(memory);
     // start_backward() puts garbage into the rows of o beyond the lengths, which the oracle has as 0.
     memory.start_forward();
-    flash_attention_forward(memory.attention(), memory.forward_outputs(true), {.num_threads = 1});
+    forward(memory.device(), memory.attention(), memory.forward_outputs(true), {.num_threads = 1});
     const auto expected = reference::oracle_forward(memory.attention());
     double largest_score = 0;
     for (const double lse : expected.lse)

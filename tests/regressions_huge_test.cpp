@@ -65,8 +65,9 @@ TEST(ManyEntries, WorkspaceOfShortSequencesStaysSmall) {
   const Attention a{.q = t.view(), .k = t.view(), .v = t.view()};
   BackwardTensors tensors{.o = t.view(), .lse = lse.view(), .dout = t.view()};
   tensors.dq = dq.view(), tensors.dk = dk.view(), tensors.dv = dv.view();
-  EXPECT_LT(workspace_size(a, tensors, {.num_threads = 4}), size_t{16} << 20);
-  EXPECT_LT(workspace_size(a, ForwardOutputs{.o = o.view()}, {.num_threads = 4}), size_t{16} << 20);
+  EXPECT_LT(check::workspace_bytes(test_device(), a, tensors, {.num_threads = 4}), size_t{16} << 20);
+  EXPECT_LT(check::workspace_bytes(test_device(), a, ForwardOutputs{.o = o.view()}, {.num_threads = 4}),
+            size_t{16} << 20);
 }
 
 // Every query (or key) is the same one, so one row of the oracle speaks for all of them.
@@ -167,10 +168,10 @@ struct SparseProblem {
     fill_normal(q.view(), 1), fill_normal(k.view(), 2), fill_normal(v.view(), 3), fill_normal(dout.view(), 4);
     fill_normal(bias.view(), 5);
     const Attention a{.q = q.view(), .k = k.view(), .v = v.view(), .causal = true, .bias = bias.view()};
-    flash_attention_forward(a, {.o = o.view(), .lse = lse.view()});
+    run_forward(a, {.o = o.view(), .lse = lse.view()});
     BackwardTensors tensors{.o = o.view(), .lse = lse.view(), .dout = dout.view()};
     tensors.dq = dq.view(), tensors.dk = dk.view(), tensors.dv = dv.view(), tensors.dbias = dbias.view();
-    flash_attention_backward(a, tensors);
+    run_backward(a, tensors);
     expect_equals_oracle(a, dout.view(), {},
                          {values_of(o.view()),
                           values_of(lse.view()),
@@ -210,10 +211,10 @@ TEST(HugeStrides, BatchStrideOf2To30) {
   Inputs in = dense({.batch = 4, .heads_q = 2, .heads_k = 2, .len_q = 1, .len_k = 20, .dtype = DType::f16});
   in.attention.k = narrow(k.view(), 0, 1, 4), in.attention.v = narrow(v.view(), 0, 1, 4);
   Buffer o(in.dout.view()), dq(in.q.view()), lse(contiguous<void>(nullptr, DType::f32, 4, 2, 1));
-  flash_attention_forward(in.attention, {.o = o.view(), .lse = lse.view()});
+  run_forward(in.attention, {.o = o.view(), .lse = lse.view()});
   BackwardTensors tensors{.o = o.view(), .lse = lse.view(), .dout = in.dout.view(), .dq = dq.view()};
   tensors.dk = narrow(dk.view(), 0, 1, 4), tensors.dv = narrow(dv.view(), 0, 1, 4);
-  flash_attention_backward(in.attention, tensors);
+  run_backward(in.attention, tensors);
   expect_equals_oracle(in.attention, in.dout.view(), {},
                        {o.read(), lse.read(), dq.read(), values_of(tensors.dk), values_of(tensors.dv), {}, {}});
   EXPECT_TRUE(all_equal(values_of(narrow(dk.view(), 0, 0, 1)), 0) &&
@@ -249,14 +250,14 @@ TEST(ManyElements, OutputsBeyond2To31Elements) {
   const Tensor layout = bhsd<void>(nullptr, DType::bf16, batch, heads, length, dim);
   const auto distinct = static_cast<size_t>(2 * heads * length * dim * 2);  // bytes of the last two entries
   const RepeatedTensor o(layout, distinct), dq(layout, distinct), dk(layout, distinct);
-  flash_attention_forward(all, {.o = o.view()});
+  run_forward(all, {.o = o.view()});
 
   Buffer lse(contiguous<void>(nullptr, DType::f32, 1, heads, length));
   lse.write(expected.lse);
   const ConstTensor last_o = repeated(narrow(o.view(), 0, batch - 1, 1));
   BackwardTensors tensors{.o = last_o, .lse = repeated(lse.view()), .dout = repeated(one.dout.view())};
   tensors.dq = dq.view(), tensors.dk = dk.view();
-  flash_attention_backward(all, tensors);
+  run_backward(all, tensors);
   const auto expect_end = [&](const RepeatedTensor& t, const std::vector<double>& values) {
     EXPECT_TRUE(same_bits(values_of(narrow(t.view(), 0, batch - 1, 1)), values));
     EXPECT_TRUE(all_equal(values_of(narrow(t.view(), 0, batch - 2, 1)), 0));

@@ -27,7 +27,7 @@ TEST(Alignment, ElementAlignedPointersOfInputsAndOutputs) {
         move_to_offset(in.k, in.attention.k, offset);
         move_to_offset(in.v, in.attention.v, offset);
         move_to_offset(in.dout, dout, offset);
-        EXPECT_TRUE(same_bits(run(in, {.offset = offset}), aligned));
+        expect_same_in_another_layout(in, aligned, {.offset = offset});
       }
     }
 }
@@ -80,7 +80,7 @@ TEST(Strides, EveryOrderOfBatchHeadAndRow) {
       int64_t stride = 12 + gap;
       for (size_t d : {order[2], order[1], order[0]}) layout.stride[d] = stride, stride = stride * extent[d] + gap;
       Inputs moved{layout, layout, layout, layout};
-      EXPECT_TRUE(same_bits(run(moved), expected));
+      expect_same_in_another_layout(moved, expected);
     }
   } while (std::next_permutation(order.begin(), order.end()));
 }
@@ -99,10 +99,10 @@ TEST(Strides, SlicesOfPackedQkv) {
 
   Buffer o(bshd<void>(nullptr, DType::f32, batch, length, heads, dim)),
       lse(contiguous<void>(nullptr, DType::f32, batch, heads, length));
-  flash_attention_forward(a, {.o = o.view(), .lse = lse.view()});
+  run_forward(a, {.o = o.view(), .lse = lse.view()});
   BackwardTensors tensors{.o = o.view(), .lse = lse.view(), .dout = dout.view()};
   tensors.dq = third(gradient, 0), tensors.dk = third(gradient, 1), tensors.dv = third(gradient, 2);
-  flash_attention_backward(a, tensors);
+  run_backward(a, tensors);
   EXPECT_TRUE(same_bits(values_of(third(gradient, 0)), expected.dq));
   EXPECT_TRUE(same_bits(values_of(third(gradient, 1)), expected.dk));
   EXPECT_TRUE(same_bits(values_of(third(gradient, 2)), expected.dv));
@@ -146,10 +146,10 @@ TEST(Strides, TransposedLastDimensionsAreRefused) {
   a = in.attention, a.k = transposed(a.k);
   expect_refused(a, "k: ");
   a = in.attention, a.q = transposed(a.q);
-  EXPECT_THROW(flash_attention_forward(a, {.o = in.dout.view()}), FlashAttentionError);
+  EXPECT_THROW(run_forward(a, {.o = in.dout.view()}), FlashAttentionError);
   Tensor o = in.dout.view();
   std::swap(o.stride[2], o.stride[3]);
-  EXPECT_THROW(flash_attention_forward(in.attention, {.o = o}), FlashAttentionError);
+  EXPECT_THROW(run_forward(in.attention, {.o = o}), FlashAttentionError);
 }
 
 // Anything remembered from a call of the same shape would show in the next one.

@@ -158,7 +158,7 @@ TEST(Padded, LargeCacheWithShortLengths) {
                      {1, 1, 1, 1, 1}, used);
   TileStats stats{};
   Buffer o(bhsd<void>(nullptr, DType::f32, 5, 2, 1, 4)), lse(contiguous<void>(nullptr, DType::f32, 5, 2, 1));
-  flash_attention_forward(in.attention, {.o = o.view(), .lse = lse.view()}, {.tile_stats = &stats});
+  run_forward(in.attention, {.o = o.view(), .lse = lse.view()}, {.tile_stats = &stats});
   int64_t tiles = 0;
   for (int32_t length : used) tiles += 2 * ((length + stats.tile_k - 1) / stats.tile_k);
   EXPECT_EQ(stats.visited, tiles);

@@ -127,7 +127,11 @@ TEST(HeadSizes, OddAndLargeOnes) {
       SCOPED_TRACE(::testing::Message() << name_of(dtype) << " D=" << dim);
       Inputs in =
           dense({.heads_q = 2, .heads_k = 2, .len_q = 19, .len_k = 67, .dim = dim, .dim_v = dim, .dtype = dtype});
-      expect_matches_oracle(in);
+      if (on_cuda() && dim > 256) {
+        expect_refused(in.attention, "512", CUFLASH_UNSUPPORTED);
+      } else {
+        expect_matches_oracle(in);
+      }
     }
 }
 

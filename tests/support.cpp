@@ -135,7 +135,7 @@ bool same_bits(const Results& a, const Results& b) {
 
 Results run(const Attention& a, const ConstTensor& dout, const Call& call) {
   Buffer o(output_layout(a.q, last_extent(a.v)), call.offset, "o"), lse(lse_layout(a.q), call.offset, "lse");
-  flash_attention_forward(a, {.o = o.view(), .lse = lse.view()}, call.execution);
+  run_forward(a, {.o = o.view(), .lse = lse.view()}, call.execution);
 
   Buffer dq(output_layout(a.q, last_extent(a.q)), call.offset, "dq");
   Buffer dk(output_layout(a.k, last_extent(a.k)), call.offset, "dk");
@@ -148,7 +148,7 @@ Results run(const Attention& a, const ConstTensor& dout, const Call& call) {
     dsink = Buffer(contiguous<void>(nullptr, a.sink.dtype, a.sink.shape[0]), call.offset, "dsink");
     tensors.dsink = dsink.view();
   }
-  flash_attention_backward(a, tensors, call.execution);
+  run_backward(a, tensors, call.execution);
 
   Results r;
   r.o = take(o, a.cu_seqlens_q, 0), r.lse = take(lse, a.cu_seqlens_q, 1), r.dq = take(dq, a.cu_seqlens_q, 0);
@@ -191,14 +191,22 @@ Results expect_matches_oracle(const Attention& a, const ConstTensor& dout, const
   return r;
 }
 
-void expect_refused(const Attention& a, const std::string& argument) {
+void expect_same_in_another_layout(const Inputs& in, const Results& expected, const Call& call) {
+  if (on_cuda()) {
+    expect_matches_oracle(in, call);
+  } else {
+    EXPECT_TRUE(same_bits(run(in, call), expected));
+  }
+}
+
+void expect_refused(const Attention& a, const std::string& argument, cuflash_status status) {
   Buffer o(output_layout(a.q, last_extent(a.v)), 0, "o");
   o.limit(0, 0);
   try {
-    flash_attention_forward(a, {.o = o.view()});
+    run_forward(a, {.o = o.view()}, {.check_lengths = true});
     ADD_FAILURE() << "the call must be refused because of " << argument;
   } catch (const FlashAttentionError& error) {
-    EXPECT_EQ(error.status(), CUFLASH_INVALID_ARGUMENT);
+    EXPECT_EQ(error.status(), status);
     EXPECT_NE(std::string(error.what()).find(argument), std::string::npos) << error.what();
   }
   EXPECT_EQ(o.damage(), "");

@@ -13,6 +13,7 @@
 
 #include "check/guarded.h"
 #include "dtype.h"
+#include "tests/device.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CUFLASH_TEST_SANITIZED 1
@@ -106,7 +107,12 @@ inline Results expect_matches_oracle(const Inputs& in, const Call& call = {}) {
   return expect_matches_oracle(in.attention, in.dout.view(), call);
 }
 
+// Another layout of a problem: on the CPU it gives the same bits. CUDA may have a kernel of its own for it, with sums in
+// another order, which is held to the oracle.
+void expect_same_in_another_layout(const Inputs& in, const Results& expected, const Call& call = {});
+
 // The call is refused because of an argument, in a sentence that names it, and its output stays untouched.
-void expect_refused(const Attention& attention, const std::string& argument);
+void expect_refused(const Attention& attention, const std::string& argument,
+                    cuflash_status status = CUFLASH_INVALID_ARGUMENT);
 
 }  // namespace cuflash::test

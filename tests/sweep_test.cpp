@@ -6,6 +6,7 @@
 
 #include "check/run.h"
 #include "property.h"
+#include "tests/device.h"
 
 namespace cuflash::check {
 namespace {
@@ -16,7 +17,8 @@ using test::test_seed;
 TEST(Sweep, FindsNothing) {
   const auto count = static_cast<uint64_t>(scaled(500));
   uint64_t reported = 0;
-  const SweepResult result = sweep(test_seed(), 0, count, [&](uint64_t done, uint64_t) { reported = done; });
+  const SweepResult result = sweep(
+      test_seed(), 0, count, [&](uint64_t done, uint64_t) { reported = done; }, 0, test::test_limits());
   EXPECT_EQ(result.cases, count);
   EXPECT_EQ(reported, count);
   EXPECT_EQ(result.failed, 0u);
@@ -41,7 +43,7 @@ TEST(Sweep, CasesDoNotRepeat) {
 // A sequence that is used up, or all zeros, is what a failure shrinks to: it must be a case that runs.
 TEST(Sweep, TheSimplestCaseRuns) {
   Choices nothing({});
-  EXPECT_EQ(run_case(draw_case(nothing)), "");
+  EXPECT_EQ(run_case(draw_case(nothing, test::test_limits())), "");
 }
 
 // Whether the cases meet what they are meant to meet: every option, alone and with every other.

@@ -54,7 +54,7 @@ void count_head(const Geometry& g, int64_t len_q, int64_t len_k, TileStats& coun
 TileStats forward_stats(const Inputs& in) {
   TileStats stats{};
   Buffer o(in.dout.view());
-  flash_attention_forward(in.attention, {.o = o.view()}, {.tile_stats = &stats});
+  run_forward(in.attention, {.o = o.view()}, {.tile_stats = &stats});
   return stats;
 }
 
@@ -66,11 +66,11 @@ TileStats backward_stats(const Inputs& in, bool keys, bool queries) {
   const Tensor lse_layout = q.rank == 3 ? contiguous<void>(nullptr, DType::f32, q.shape[1], q.shape[0])
                                         : contiguous<void>(nullptr, DType::f32, q.shape[0], q.shape[1], q.shape[2]);
   Buffer lse(lse_layout);
-  flash_attention_forward(in.attention, {.o = o.view(), .lse = lse.view()});
+  run_forward(in.attention, {.o = o.view(), .lse = lse.view()});
   BackwardTensors tensors{.o = o.view(), .lse = lse.view(), .dout = in.dout.view()};
   if (keys) tensors.dk = dk.view(), tensors.dv = dv.view();
   if (queries) tensors.dq = dq.view();
-  flash_attention_backward(in.attention, tensors, {.tile_stats = &stats});
+  run_backward(in.attention, tensors, {.tile_stats = &stats});
   return stats;
 }
 
@@ -139,8 +139,8 @@ TEST(TileStats, DoNotDependOnTheThreads) {
   in.attention.causal = true;
   Buffer o(in.dout.view());
   TileStats one{}, four{};
-  flash_attention_forward(in.attention, {.o = o.view()}, {.num_threads = 1, .tile_stats = &one});
-  flash_attention_forward(in.attention, {.o = o.view()}, {.num_threads = 4, .tile_stats = &four});
+  run_forward(in.attention, {.o = o.view()}, {.num_threads = 1, .tile_stats = &one});
+  run_forward(in.attention, {.o = o.view()}, {.num_threads = 4, .tile_stats = &four});
   EXPECT_EQ(one.visited, four.visited);
   EXPECT_EQ(one.masked, four.masked);
   EXPECT_EQ(one.skipped, four.skipped);

@@ -1,5 +1,7 @@
 #include "cuda/explain.h"
 
+#include <utility>
+
 #include "cuda/backend.h"
 #include "cuda/device.h"
 #include "cuda/program.h"
@@ -11,19 +13,40 @@ namespace {
 
 std::string launch_lines(const Launch& launch) {
   if (launch.grid_x == 0) return "";
-  return join("kernel     ", name_of(launch.kernel), "\n", "grid       ", int64_t{launch.grid_x} * launch.grid_y,
-              " CTAs of ", launch.threads, " threads, ", launch.shared_bytes, " bytes of shared memory\n");
+  const uint64_t ctas = uint64_t{launch.grid_x} * launch.grid_y;
+  return join("kernel     ", name_of(launch.kernel), "\n", "grid       ", ctas, " CTAs of ", launch.threads,
+              " threads, ", launch.shared_bytes, " bytes of shared memory\n");
+}
+
+std::string options_text(int options) {
+  if (options == kAllOptions) return "every option";
+  std::string text;
+  for (const auto& [bit, name] : {std::pair{kSoftcap, "softcap"},
+                                  {kAlibi, "alibi"},
+                                  {kBias, "bias"},
+                                  {kMaskTensor, "mask"},
+                                  {kDropout, "dropout"},
+                                  {kScaleFirst, "scale"}})
+    if (options & bit) text += join(text.empty() ? "" : " ", name);
+  return text.empty() ? "no option" : text;
+}
+
+template <class Config>
+std::string config_line(const Config& c) {
+  return join("config     tiles of ", c.tile_q, " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk, " and ",
+              c.dim_v, ", ", c.stages, " stages, ", c.ctas_per_sm, " CTAs an SM, rows copied ",
+              c.copy == kCopyElements ? "an element" : "16 bytes", " at a time, ", options_text(c.options), "\n");
 }
 
 std::string plan_lines(const ForwardProblem& p, const Execution& e, const Arch& arch) {
   const ForwardPlan plan = plan_forward(p, arch);
-  return join("reason     ", plan.reason, "\n", launch_lines(plan.launch), "workspace  ", TileCounts::bytes(e),
-              " bytes");
+  return join("reason     ", plan.reason, "\n", config_line(plan.config), launch_lines(plan.launch), "workspace  ",
+              TileCounts::bytes(e), " bytes");
 }
 
 std::string plan_lines(const BackwardProblem& p, const Execution& e, const Arch& arch) {
   const BackwardPlan plan = plan_backward(p, arch, reproducible(e));
-  std::string text = join("reason     ", plan.reason, "\n");
+  std::string text = join("reason     ", plan.reason, "\n", config_line(plan.config));
   for (const Launch* launch : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink})
     text += launch_lines(*launch);
   return text + join("workspace  ", plan.workspace_size, " bytes");

@@ -1,0 +1,264 @@
+"""cuflash against PyTorch's scaled_dot_product_attention backends on a GPU, forward and backward, in one process.
+
+Times are those of CUDA events around one call, with the L2 cache flushed before it; contestants take turns, and a figure
+is the median of its turns. TFLOP/s count 4 B H S^2 D operations forward (half of them causal) and 2.5 times that
+backward. A ratio above 1 means that cuflash is faster.
+
+    python bench/cuda_torch.py build/release/lib/libcuflash.so [--quick] [--dtypes bf16,f32]
+
+Every batch has 16384 tokens and a hidden size of 2048, in memory [B, S, H, D].
+"""
+
+import argparse
+import math
+import sys
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from cuflash_c import Library
+
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
+            "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}
+TOKENS, HIDDEN = 16384, 2048
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+attention = torch.nn.functional.scaled_dot_product_attention
+
+
+class Timer:
+    """Medians of several functions that take turns. The flush is long enough that the host, which is slower in Python
+    than the GPU, has launched a call before the flush ends: its own time is not measured."""
+
+    def __init__(self, turns):
+        self.turns = turns
+        self.flush = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+
+    def once(self, function):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        self.flush.zero_()
+        start.record()
+        function()
+        end.record()
+        return start, end
+
+    def milliseconds(self, functions):
+        for function in functions.values():
+            function(), function()
+        torch.cuda.synchronize()
+        events = {name: [] for name in functions}
+        for _ in range(self.turns):
+            for name, function in functions.items():
+                events[name].append(self.once(function))
+        torch.cuda.synchronize()
+        return {name: sorted(s.elapsed_time(e) for s, e in pairs)[len(pairs) // 2] for name, pairs in events.items()}
+
+
+class Problem:
+    def __init__(self, dtype, dim, length, causal):
+        self.batch, self.heads, self.length, self.dim, self.causal = TOKENS // length, HIDDEN // dim, length, dim, causal
+        shape = (self.batch, length, self.heads, dim)
+        make = lambda: torch.randn(shape, device="cuda", dtype=torch.float32).to(dtype).transpose(1, 2)
+        self.q, self.k, self.v, self.dout = make(), make(), make(), make()
+        self.o, self.dq, self.dk, self.dv = (torch.empty_like(self.q) for _ in range(4))
+        self.lse = torch.empty((self.batch, self.heads, length), dtype=torch.float32, device="cuda")
+
+    def flops(self, direction):
+        forward = 4 * self.batch * self.heads * self.length ** 2 * self.dim / (2 if self.causal else 1)
+        return forward * (1 if direction == "forward" else 2.5)
+
+    def ours(self, library, direction):
+        if direction == "forward":
+            return library.forward(self.q, self.k, self.v, self.o, self.lse, self.causal)
+        return library.backward(self.q, self.k, self.v, self.o, self.lse, self.dout, self.dq, self.dk, self.dv, self.causal)
+
+    def torch_forward(self, backend):
+        def run():
+            with torch.no_grad(), sdpa_kernel(backend):
+                return attention(self.q, self.k, self.v, is_causal=self.causal)
+        return run
+
+    def torch_backward(self, backend):
+        """The backward operator alone where it can be called, otherwise through autograd on a graph that is kept."""
+        if backend == SDPBackend.FLASH_ATTENTION:
+            try:
+                return self.flash_backward()
+            except (AttributeError, TypeError, ValueError, RuntimeError):
+                pass  # another version of PyTorch, with another signature
+        leaves = [t.detach().requires_grad_() for t in (self.q, self.k, self.v)]
+        with sdpa_kernel(backend):
+            out = attention(*leaves, is_causal=self.causal)
+        return lambda: torch.autograd.grad(out, leaves, self.dout, retain_graph=True)
+
+    def flash_backward(self):
+        with torch.no_grad():
+            saved = torch.ops.aten._scaled_dot_product_flash_attention(self.q, self.k, self.v, 0.0, self.causal)
+        out, lse, cum_q, cum_k, max_q, max_k, seed, offset = saved[:8]
+        run = lambda: torch.ops.aten._scaled_dot_product_flash_attention_backward(
+            self.dout, self.q, self.k, self.v, out, lse, cum_q, cum_k, max_q, max_k, 0.0, self.causal, seed, offset)
+        run()
+        return run
+
+    def torch_function(self, name, direction):
+        """None where this backend does not take the problem."""
+        try:
+            make = self.torch_forward if direction == "forward" else self.torch_backward
+            function = make(BACKENDS[name])
+            function()
+            torch.cuda.synchronize()
+            return function
+        except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
+            print(f"  ({name} {direction}: {str(error).splitlines()[0][:100]})", file=sys.stderr)
+            return None
+
+    def require_right(self, library, direction):
+        """A fast wrong answer is none: ours against PyTorch's in float32, on the last batch entry and two heads."""
+        self.ours(library, "forward")()
+        results = {"o": self.o}
+        if direction == "backward":
+            self.ours(library, "backward")()
+            results.update(dq=self.dq, dk=self.dk, dv=self.dv)
+        part = lambda t: t[-1:, -2:].detach().float().requires_grad_()
+        q, k, v = part(self.q), part(self.k), part(self.v)
+        with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+            expected = attention(q, k, v, is_causal=self.causal)
+        gradients = torch.autograd.grad(expected, (q, k, v), self.dout[-1:, -2:].float())
+        for (name, ours), theirs in zip(results.items(), (expected.detach(), *gradients)):
+            error = ((ours[-1:, -2:].float() - theirs).norm() / theirs.norm()).item()
+            if not error < 0.02:
+                sys.exit(f"wrong result: {name} differs by {error:.4f} of its norm (D={self.dim} S={self.length})")
+
+
+def grid(dims, lengths):
+    return [(dim, causal, length) for dim in dims for causal in (False, True) for length in lengths]
+
+
+def table(library, timer, dtype_name, direction, dims, lengths, contestants):
+    """Prints one row per shape; returns the ratios to each contestant."""
+    ratios = {name: [] for name in contestants}
+    print(f"\n### {direction}, {dtype_name} (TFLOP/s; ratio = theirs' time / cuflash's time)\n")
+    print("| D | causal | S | cuflash | " + " | ".join(f"{name} | ratio" for name in contestants) + " |")
+    print("|" + "---|" * (4 + 2 * len(contestants)), flush=True)
+    for dim, causal, length in grid(dims, lengths):
+        problem = Problem(DTYPES[dtype_name], dim, length, causal)
+        problem.require_right(library, direction)
+        functions = {"cuflash": problem.ours(library, direction)}
+        for name in contestants:
+            if function := problem.torch_function(name, direction):
+                functions[name] = function
+        times = timer.milliseconds(functions)
+        speed = lambda name: problem.flops(direction) / times[name] / 1e9
+        cells = [dim, "yes" if causal else "no", length, f"{speed('cuflash'):.1f}"]
+        for name in contestants:
+            if name in times:
+                ratios[name].append((times[name] / times["cuflash"], (dim, causal, length)))
+                cells += [f"{speed(name):.1f}", f"{ratios[name][-1][0]:.2f}"]
+            else:
+                cells += ["-", "-"]
+        print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+        del problem, functions
+        torch.cuda.empty_cache()
+    return ratios
+
+
+def accuracy(library):
+    """f32 at the accuracy of the contract, and what EFFICIENT_ATTENTION has: largest error against float64."""
+    problem = Problem(torch.float32, 64, 1024, True)
+    problem.ours(library, "forward")()
+    q, k, v = (t[:1].double() for t in (problem.q, problem.k, problem.v))
+    with sdpa_kernel(SDPBackend.MATH):
+        exact = attention(q, k, v, is_causal=True)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+        theirs = attention(problem.q, problem.k, problem.v, is_causal=True)[:1]
+    largest = lambda t: (t.double() - exact).abs().max().item()
+    print(f"\nLargest error of f32 forward (D=64, S=1024, causal): cuflash {largest(problem.o[:1]):.1e}, "
+          f"efficient {largest(theirs):.1e}")
+
+
+def against_math(library, timer, dim=64, length=4096):
+    """Speed and memory beside the inputs, forward and backward together, against the unfused path."""
+    def peak(function):
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+
+    print(f"\n### Against MATH, bf16, D={dim}, S={length}, forward and backward\n")
+    print("| causal | cuflash ms | math ms | ratio | cuflash MB | math MB | share |\n|---|---|---|---|---|---|---|")
+    for causal in (False, True):
+        problem = Problem(torch.bfloat16, dim, length, causal)
+        problem.o = problem.dq = problem.dk = problem.dv = problem.lse = None
+
+        def ours():
+            problem.o, problem.dq, problem.dk, problem.dv = (torch.empty_like(problem.q) for _ in range(4))
+            problem.lse = torch.empty(problem.q.shape[:3], dtype=torch.float32, device="cuda")
+            problem.ours(library, "forward")()
+            problem.ours(library, "backward")()
+
+        def math_path():
+            leaves = [t.detach().requires_grad_() for t in (problem.q, problem.k, problem.v)]
+            with sdpa_kernel(SDPBackend.MATH):
+                torch.autograd.grad(attention(*leaves, is_causal=causal), leaves, problem.dout)
+
+        times = timer.milliseconds({"cuflash": ours, "math": math_path})
+        problem.o = problem.dq = problem.dk = problem.dv = problem.lse = None
+        memory = [peak(function) / 2**20 for function in (ours, math_path)]
+        print(f"| {'yes' if causal else 'no'} | {times['cuflash']:.2f} | {times['math']:.2f} | "
+              f"{times['math'] / times['cuflash']:.1f} | {memory[0]:.0f} | {memory[1]:.0f} | {memory[0] / memory[1]:.1%} |",
+              flush=True)
+        del problem
+        torch.cuda.empty_cache()
+
+
+def summary(results):
+    print("\n### Ratios\n\n| type | direction | against | points | geometric mean | smallest | at |\n|---|---|---|---|---|---|---|")
+    for (dtype, direction), ratios in results.items():
+        for name, values in ratios.items():
+            if not values:
+                continue
+            mean = math.exp(sum(math.log(ratio) for ratio, _ in values) / len(values))
+            worst, (dim, causal, length) = min(values)
+            print(f"| {dtype} | {direction} | {name} | {len(values)} | {mean:.3f} | {worst:.3f} | "
+                  f"D={dim} S={length}{' causal' if causal else ''} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("library")
+    parser.add_argument("--dtypes", default="bf16,f32")
+    parser.add_argument("--directions", default="forward,backward")
+    parser.add_argument("--dims", default="64,128,256")
+    parser.add_argument("--lengths", default="", help="default: 512 to 16384; f32: 512, 2048, 8192")
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--quick", action="store_true", help="three lengths, two contestants, few turns")
+    parser.add_argument("--contestants", default="", help="default: flash, cudnn, efficient; f32: efficient")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("cuda_torch: PyTorch sees no GPU")
+
+    torch.manual_seed(1)
+    library, timer = Library(args.library), Timer(5 if args.quick else args.turns)
+    print(f"cuflash {library.lib.cuflash_version().decode()}, torch {torch.__version__}, cuDNN "
+          f"{torch.backends.cudnn.version()}, {torch.cuda.get_device_name()}, {TOKENS} tokens, hidden size {HIDDEN}, "
+          f"medians of {timer.turns} turns, L2 flushed")
+    results, names = {}, lambda text: [part for part in text.split(",") if part]
+    for dtype in names(args.dtypes):
+        wide = dtype == "f32"
+        lengths = [int(n) for n in names(args.lengths)] or ((512, 2048, 8192) if wide or args.quick else LENGTHS)
+        contestants = names(args.contestants) or (
+            ["efficient"] if wide else ["flash", "cudnn"] if args.quick else ["flash", "cudnn", "efficient"])
+        for direction in names(args.directions):
+            results[dtype, direction] = table(library, timer, dtype, direction, [int(d) for d in names(args.dims)],
+                                              lengths, contestants)
+        if wide:
+            accuracy(library)
+    if "bf16" in names(args.dtypes):
+        against_math(library, timer)
+    summary(results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+// Host time of a cached call on CUDA, beside that of launching an empty kernel in the same run. Calls come in bursts that
+// fit into the launch queue, so that the GPU is never waited for; the median burst counts.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "check/cuda_session.h"
+#include "check/device.h"
+#include "cuda/compile.h"
+#include "cuda/device.h"
+
+namespace cuflash {
+namespace {
+
+using cuda::driver;
+
+constexpr int kBurst = 100, kBursts = 300;
+constexpr double kAllowed = 2.0;  // microseconds on top of an empty launch
+
+double median_microseconds(const std::function<void()>& call, check::CudaSession& session) {
+  std::vector<double> times;
+  for (int burst = 0; burst < kBursts; ++burst) {
+    session.wait();
+    const auto start = std::chrono::steady_clock::now();
+    for (int n = 0; n < kBurst; ++n) call();
+    const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start;
+    times.push_back(elapsed.count() / kBurst);
+  }
+  session.wait();
+  std::nth_element(times.begin(), times.begin() + kBursts / 2, times.end());
+  return times[kBursts / 2];
+}
+
+// A kernel that does nothing, through the same driver.
+class EmptyKernel {
+ public:
+  EmptyKernel() {
+    cuda::Program program;
+    program.name = "empty", program.arch = cuda::device(0).arch;
+    program.source = "extern \"C\" __global__ void cuflash_kernel() {}\n";
+    const std::string cubin = cuda::compile(program).cubin;
+    cuda::check(driver().cuLibraryLoadData(&library_, cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+                "cuLibraryLoadData");
+    cuda::check(driver().cuLibraryGetKernel(&kernel_, library_, cuda::kEntryName), "cuLibraryGetKernel");
+  }
+  void launch(void* stream) const {
+    cuda::CUlaunchConfig config{};
+    config.gridDimX = config.gridDimY = config.gridDimZ = 1;
+    config.blockDimX = 128, config.blockDimY = config.blockDimZ = 1;
+    config.hStream = static_cast<cuda::CUstream>(stream);
+    cuda::check(driver().cuLaunchKernelEx(&config, reinterpret_cast<cuda::CUfunction>(kernel_), nullptr, nullptr),
+                "cuLaunchKernelEx");
+  }
+
+ private:
+  cuda::CUlibrary library_ = nullptr;
+  cuda::CUkernel kernel_ = nullptr;
+};
+
+// One tile, so that the GPU is done before the host is: q, k, v, o and lse of 16 rows, and room for gradients.
+struct TinyCall {
+  static constexpr int64_t kRows = 16, kDim = 64;
+  cuflash_attention attention;
+  cuflash_forward_outputs outputs;
+  cuflash_backward_tensors tensors;
+  cuflash_execution execution;
+
+  explicit TinyCall(check::CudaSession& session) {
+    constexpr size_t kSlot = 64 << 10;
+    std::byte* next = session.memory(32 * kSlot);
+    const auto slot = [&] { return std::exchange(next, next + kSlot); };
+    const auto rows = [&] { return bhsd<void>(slot(), DType::bf16, 1, 1, kRows, kDim); };
+    const Tensor o = rows(), lse = contiguous<void>(slot(), DType::f32, 1, 1, kRows);
+    attention = detail::to_c(Attention{.q = rows(), .k = rows(), .v = rows(), .causal = true});
+    outputs = detail::to_c(ForwardOutputs{.o = o, .lse = lse});
+    tensors =
+        detail::to_c(BackwardTensors{.o = o, .lse = lse, .dout = rows(), .dq = rows(), .dk = rows(), .dv = rows()});
+    execution = detail::to_c(Execution{.stream = session.stream()});
+    size_t bytes = 0;
+    detail::check(cuflash_backward_workspace_size(&attention, &tensors, &execution, &bytes));
+    execution.workspace = session.allocate(bytes), execution.workspace_size = bytes;
+  }
+  void forward() const { detail::check(cuflash_forward(&attention, &outputs, &execution)); }
+  void backward() const { detail::check(cuflash_backward(&attention, &tensors, &execution)); }
+  void query() const {
+    size_t bytes = 0;
+    detail::check(cuflash_forward_workspace_size(&attention, &outputs, &execution, &bytes));
+  }
+};
+
+void ask_about(const void* data) {
+  unsigned type = 0, managed = 0;
+  int ordinal = 0;
+  cuda::CUpointer_attribute which[] = {cuda::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, cuda::CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                       cuda::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+  void* values[] = {&type, &managed, &ordinal};
+  driver().cuPointerGetAttributes(3, which, values, reinterpret_cast<cuda::CUdeviceptr>(data));
+}
+
+int run() {
+  if (const std::string why = check::why_no_cuda(); !why.empty()) {
+    std::printf("cuflash_overhead: skipped, there is no GPU: %s\n", why.c_str());
+    return 0;
+  }
+  check::CudaSession& session = check::CudaSession::of_thread();
+  const cuda::DeviceGuard guard(cuda::device(0));
+  const EmptyKernel empty;
+  const TinyCall call(session);
+  const auto time = [&](const std::function<void()>& f) { return median_microseconds(f, session); };
+  time([&] { empty.launch(session.stream()); });  // warm
+
+  const double launch = time([&] { empty.launch(session.stream()); });
+  const double forward = time([&] { call.forward(); }), again = time([&] { empty.launch(session.stream()); });
+  const double added = forward - std::min(launch, again);
+  std::printf("| host time of | us |\n|---|---|\n");
+  std::printf("| an empty launch | %.2f (again: %.2f) |\n", launch, again);
+  std::printf("| a cached forward call | %.2f |\n", forward);
+  std::printf("| what it adds to the launch | %.2f (allowed: %.1f) |\n", added, kAllowed);
+  std::printf("| of which validation, places and plan | %.2f |\n", time([&] { call.query(); }));
+  std::printf("| asking where one pointer points to | %.3f |\n", time([&] { ask_about(call.attention.q.data); }));
+  std::printf("| a cached backward call, several launches | %.2f |\n", time([&] { call.backward(); }));
+  return added <= kAllowed ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace cuflash
+
+int main() {
+  try {
+    return cuflash::run();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "cuflash_overhead: %s\n", error.what());
+    return 1;
+  }
+}
