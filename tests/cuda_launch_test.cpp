@@ -45,6 +45,37 @@ Function* fake(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(open_fake(), name));
 }
 
+// The status and the sentence of a failure.
+std::pair<cuflash_status, std::string> failure(auto call) {
+  try {
+    call();
+  } catch (const FlashAttentionError& error) {
+    return {error.status(), error.what()};
+  }
+  return {CUFLASH_OK, ""};
+}
+
+// A process of its own for each, and before this one looks: a driver is looked at once.
+int driver_in_child(const char* variable, const char* value, std::initializer_list<const char*> parts) {
+  return test::in_child([&] {
+    ::setenv(variable, value, 1);
+    if (!open_fake()) return 1;
+    const auto [status, text] = failure([] { driver(); });
+    if (status != CUFLASH_NO_DEVICE) return 2;
+    int missing = 0;
+    for (const char* part : parts) missing += text.find(part) == std::string::npos;
+    return missing ? 3 : 0;
+  });
+}
+
+TEST(DriverState, ATooOldDriverIsRefusedWithBothVersions) {
+  EXPECT_EQ(driver_in_child("FAKE_CUDA_VERSION", "12020", {"CUDA 12.3", "is for CUDA 12.2", "libcuda.so.1"}), 0);
+}
+
+TEST(DriverState, ADriverWithoutADeviceIsRefused) {
+  EXPECT_EQ(driver_in_child("FAKE_CUDA_INIT", "100", {"cannot be initialised", "a made-up error", "100"}), 0);
+}
+
 class Launching : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -162,16 +193,6 @@ TEST_F(Launching, LoadingDuringCaptureIsAllowedAndLeavesTheModeAsItWas) {
   EXPECT_EQ(*capture_mode, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 }
 
-// The status and the sentence of a failed launch.
-std::pair<cuflash_status, std::string> failure(auto call) {
-  try {
-    call();
-  } catch (const FlashAttentionError& error) {
-    return {error.status(), error.what()};
-  }
-  return {CUFLASH_OK, ""};
-}
-
 TEST_F(Launching, AFailedLaunchNamesTheKernelAndRestoresTheContext) {
   *contexts = {context(10)};
   cuda->launch_result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -211,41 +232,21 @@ TEST_F(Launching, DevicesThatCannotServeAreRefused) {
 // What a cached launch costs beside the driver's own call.
 TEST_F(Launching, ACachedLaunchAllocatesNothingAndIsShort) {
   *contexts = {context(10)};
-  go(0, 10);
+  const Launch cached = launch_number(10);
+  launch(0, cached, "params", sizeof "params", nullptr);
   cuda->launches = {};  // no room: the fake does nothing
   constexpr int kCalls = 1000, kRounds = 20;
   double best = 1e9;
   const int64_t before = allocations;
   for (int round = 0; round < kRounds; ++round) {
     const auto start = std::chrono::steady_clock::now();
-    for (int n = 0; n < kCalls; ++n) launch(0, launch_number(10), "params", sizeof "params", nullptr);
+    for (int n = 0; n < kCalls; ++n) launch(0, cached, "params", sizeof "params", nullptr);
     const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;
     best = std::min(best, took.count() / kCalls);
   }
   EXPECT_EQ(allocations - before, 0);
   RecordProperty("nanoseconds", static_cast<int>(best));
   EXPECT_LT(best, 2000) << "nanoseconds";
-}
-
-// A process of its own for each: a driver is looked at once.
-int driver_in_child(const char* variable, const char* value, std::initializer_list<const char*> parts) {
-  return test::in_child([&] {
-    ::setenv(variable, value, 1);
-    if (!open_fake()) return 1;
-    const auto [status, text] = failure([] { driver(); });
-    if (status != CUFLASH_NO_DEVICE) return 2;
-    int missing = 0;
-    for (const char* part : parts) missing += text.find(part) == std::string::npos;
-    return missing ? 3 : 0;
-  });
-}
-
-TEST(DriverState, ATooOldDriverIsRefusedWithBothVersions) {
-  EXPECT_EQ(driver_in_child("FAKE_CUDA_VERSION", "12020", {"CUDA 12.3", "is for CUDA 12.2", "libcuda.so.1"}), 0);
-}
-
-TEST(DriverState, ADriverWithoutADeviceIsRefused) {
-  EXPECT_EQ(driver_in_child("FAKE_CUDA_INIT", "100", {"cannot be initialised", "a made-up error", "100"}), 0);
 }
 
 }  // namespace
