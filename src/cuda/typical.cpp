@@ -114,21 +114,30 @@ BackwardProblem backward_of(const Typical& t) {
   return p;
 }
 
-std::vector<KernelKey> typical_kernels(const Arch& arch, const TypicalChoice& choice) {
+std::vector<Typical> typical_problems(const TypicalChoice& choice) {
   constexpr DType kTypes[] = {DType::bf16, DType::f16, DType::f32, DType::f64};
   constexpr int64_t kDims[] = {64, 80, 96, 128, 192, 256};
   constexpr int kOptions[] = {0, kSoftcap, kAlibi, kBias, kMaskTensor, kDropout, kAllOptions & ~kScaleFirst};
-  constexpr int64_t kLengths[] = {512, 8192};
-  std::vector<KernelKey> keys;
+  std::vector<Typical> problems;
   for (const DType type : choice.dtypes.empty() ? std::vector(std::begin(kTypes), std::end(kTypes)) : choice.dtypes)
     for (const int64_t dim : choice.dims.empty() ? std::vector(std::begin(kDims), std::end(kDims)) : choice.dims)
       for (const int options : kOptions)
-        for (const int64_t length : kLengths)
-          for (const bool causal : {false, true}) {
-            Typical t{.dtype = type, .dim_qk = dim, .dim_v = dim, .options = options, .sink = true, .causal = causal};
-            t.len_q = t.len_k = length;
-            add_kernels_of(keys, t, arch);
-          }
+        for (const int64_t length : {512, 8192})
+          for (const bool causal : {false, true})
+            problems.push_back({.dtype = type,
+                                .dim_qk = dim,
+                                .dim_v = dim,
+                                .options = options,
+                                .sink = true,
+                                .causal = causal,
+                                .len_q = length,
+                                .len_k = length});
+  return problems;
+}
+
+std::vector<KernelKey> typical_kernels(const Arch& arch, const TypicalChoice& choice) {
+  std::vector<KernelKey> keys;
+  for (const Typical& t : typical_problems(choice)) add_kernels_of(keys, t, arch);
   return keys;
 }
 

@@ -24,8 +24,9 @@ struct TypicalChoice {
   std::vector<DType> dtypes;
   std::vector<int64_t> dims;
 };
-// The kernels that common problems get: every type, usual head sizes, plain and with each option, forward and backward.
-// Without doubles.
+// Every type, usual head sizes, plain and with each option.
+std::vector<Typical> typical_problems(const TypicalChoice& choice = {});
+// The kernels that they get, forward and backward, without doubles.
 std::vector<KernelKey> typical_kernels(const Arch& arch, const TypicalChoice& choice = {});
 
 }  // namespace cuflash::cuda

@@ -1,0 +1,138 @@
+// Every family of kernels compiles for every architecture without spilling registers, without complaints of ptxas, and
+// within the shared memory there is. Compiles a representative set; CUFLASH_TEST_SCALE=10 or more compiles everything
+// that `cuflash pack` would.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+
+#include "cuda/compile.h"
+#include "cuda/typical.h"
+#include "error.h"
+#include "nvrtc.h"
+
+namespace cuflash::cuda {
+namespace {
+
+bool everything() {
+  const char* scale = std::getenv("CUFLASH_TEST_SCALE");
+  return scale && std::atof(scale) >= 10;
+}
+
+void add(std::vector<Launch>& launches, const Launch& launch) {
+  const auto same = [&](const Launch& other) { return other.kernel == launch.kernel; };
+  if (launch.grid_x != 0 && std::none_of(launches.begin(), launches.end(), same)) launches.push_back(launch);
+}
+
+void add_launches_of(std::vector<Launch>& launches, const Typical& t, const Arch& arch, Reproducible reproducible) {
+  add(launches, plan_forward(forward_of(t), arch).launch);
+  const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible);
+  for (const Launch* launch : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink}) add(launches, *launch);
+}
+
+// Every type with every register budget (a head size stands for the ones that are padded to it), plain and with all
+// options, and one config of each of what is left. f16 differs from bf16 in the instruction only.
+std::vector<Launch> launches_for(const Arch& arch) {
+  constexpr int kMany = kAllOptions & ~kScaleFirst;
+  std::vector<Launch> launches;
+  for (const DType type : {DType::bf16, DType::f32, DType::f64})
+    for (const int64_t dim : {64, 128, 256})
+      for (const int options : {0, kMany})
+        add_launches_of(launches, {.dtype = type, .dim_qk = dim, .dim_v = dim, .options = options, .sink = true}, arch,
+                        Reproducible::no);
+  add_launches_of(launches, {.dtype = DType::f16}, arch, Reproducible::yes);
+  add_launches_of(launches, {.dim_qk = 192, .dim_v = 128}, arch, Reproducible::no);
+  for (const DType type : {DType::bf16, DType::f32})
+    add_launches_of(launches, {.dtype = type, .options = kMany, .aligned = false}, arch, Reproducible::yes);
+  if (arch.number() != 90) return launches;
+  for (const int options : {kSoftcap, kAlibi, kBias, kMaskTensor, kDropout, kScaleFirst})
+    add_launches_of(launches, {.options = options}, arch, Reproducible::no);
+  return launches;
+}
+
+std::vector<Launch> all_launches_for(const Arch& arch) {
+  std::vector<Launch> launches;
+  for (const Typical& t : typical_problems())
+    for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes})
+      add_launches_of(launches, t, arch, reproducible);
+  return launches;
+}
+
+class Kernels : public testing::TestWithParam<const char*> {};
+
+// What is wrong with a kernel, or "".
+std::string fault(const Launch& launch, const Arch& arch) {
+  try {
+    const KernelUse use = read_use(compile(program_of(launch.kernel)).log);
+    std::string text;
+    if (use.registers <= 0) text += " no report of ptxas;";
+    if (use.spill_stores != 0 || use.spill_loads != 0)
+      text += join(" spills ", use.spill_stores, " and ", use.spill_loads, " bytes;");
+    if (use.stack != 0) text += join(" has ", use.stack, " bytes of stack;");
+    if (use.static_shared + launch.shared_bytes > arch.shared_per_block)
+      text += join(" needs ", use.static_shared + launch.shared_bytes, " bytes of shared memory;");
+    for (const std::string& warning : use.warnings) text += " " + warning + ";";
+    return text;
+  } catch (const FlashAttentionError& error) {
+    return error.what();
+  }
+}
+
+TEST_P(Kernels, CompileWithoutSpillsOrComplaints) {
+  CUFLASH_NEEDS_NVRTC();
+  const Arch arch = arch_named(GetParam());
+  const std::vector<Launch> launches = everything() ? all_launches_for(arch) : launches_for(arch);
+  ASSERT_GT(launches.size(), 10u);
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  const auto work = [&] {
+    for (size_t n; (n = next++) < launches.size();) {
+      const std::string text = fault(launches[n], arch);
+      const std::lock_guard lock(mutex);
+      EXPECT_EQ(text, "") << name_of(launches[n].kernel);
+    }
+  };
+  std::vector<std::jthread> helpers;
+  for (unsigned n = 1; n < std::thread::hardware_concurrency(); ++n) helpers.emplace_back(work);
+  work();
+}
+
+INSTANTIATE_TEST_SUITE_P(Archs, Kernels, testing::Values("sm_80", "sm_89", "sm_90a", "sm_120"),
+                         [](const auto& param) { return std::string(param.param); });
+
+// The test above is only as good as what it reads.
+TEST(KernelUse, IsReadFromAReport) {
+  const KernelUse use = read_use(
+      "ptxas info    : 24 bytes gmem\n"
+      "ptxas info    : Compiling entry function 'cuflash_kernel' for 'sm_90a'\n"
+      "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized\n"
+      "ptxas         .     32 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads\n"
+      "ptxas info    : Used 221 registers, used 1 barriers, 32 bytes cumulative stack size, 128 bytes smem\n");
+  EXPECT_EQ(use.registers, 221);
+  EXPECT_EQ(use.stack, 32);
+  EXPECT_EQ(use.spill_stores, 12);
+  EXPECT_EQ(use.spill_loads, 8);
+  EXPECT_EQ(use.static_shared, 128);
+  ASSERT_EQ(use.warnings.size(), 1u);
+  EXPECT_NE(use.warnings[0].find("C7510"), std::string::npos);
+}
+
+TEST(KernelUse, ARealSpillIsSeen) {
+  CUFLASH_NEEDS_NVRTC();
+  Program program = test::small_program();
+  program.source = join("extern \"C\" __global__ void __launch_bounds__(1024) ", kEntryName,
+                        "(float* p) {\n  float a[200];\n#pragma unroll\n  for (int n = 0; n < 200; ++n) a[n] = p[n * "
+                        "1024 + threadIdx.x];\n"
+                        "  __syncthreads();\n#pragma unroll\n  for (int n = 0; n < 200; ++n) p[n * 1024 + 1023 - "
+                        "threadIdx.x] = a[n];\n}\n");
+  const KernelUse use = read_use(compile(program).log);
+  EXPECT_LE(use.registers, 64);
+  EXPECT_GT(use.spill_stores, 0);
+  EXPECT_GT(use.spill_loads, 0);
+}
+
+}  // namespace
+}  // namespace cuflash::cuda

@@ -1,0 +1,101 @@
+// Plans for a table of problems, compared with tests/cuda_plans.txt: a change of a plan is seen in a review.
+// CUFLASH_UPDATE_PLANS=1 build/release/bin/cuda_plans_test writes the file anew.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "cuda/program.h"
+#include "cuda/typical.h"
+#include "error.h"
+
+namespace cuflash::cuda {
+namespace {
+
+std::vector<Typical> problems() {
+  std::vector<Typical> all;
+  for (const DType type : {DType::bf16, DType::f32, DType::f64})
+    for (const int64_t dim : {64, 128, 256}) all.push_back({.dtype = type, .dim_qk = dim, .dim_v = dim});
+  for (const int options : {int{kBias}, int{kDropout}, kAllOptions & ~kScaleFirst}) all.push_back({.options = options});
+  all.push_back({.options = kScaleFirst});
+  all.push_back({.dtype = DType::f16, .causal = true, .heads_k = 2});
+  all.push_back({.dim_qk = 192, .dim_v = 128, .sink = true});
+  all.push_back({.dim_qk = 1, .dim_v = 7, .aligned = false});
+  all.push_back({.dim_qk = 128, .dim_v = 128, .batch = 65536, .len_q = 1, .len_k = 100000});
+  all.push_back({.batch = 0});
+  all.push_back({.len_q = 0});
+  all.push_back({.len_k = 0});
+  all.push_back({.dim_qk = 264});
+  return all;
+}
+
+std::string line(const Launch& l) {
+  if (l.grid_x == 0) return "";
+  return join("  ", name_of(l.kernel), " grid ", l.grid_x, " x ", l.grid_y, " threads ", l.threads, " shared ",
+              l.shared_bytes, "\n");
+}
+
+// A refusal is a plan, too.
+std::string or_refusal(auto text) {
+  try {
+    return text();
+  } catch (const FlashAttentionError& error) {
+    return join("  ", error.what(), "\n");
+  }
+}
+
+std::string forward_lines(const Typical& t, const Arch& arch) {
+  return or_refusal([&] {
+    const ForwardPlan plan = plan_forward(forward_of(t), arch);
+    return plan.launch.grid_x == 0 ? std::string("  nothing to do\n") : line(plan.launch);
+  });
+}
+
+std::string backward_lines(const Typical& t, const Arch& arch, Reproducible reproducible) {
+  return or_refusal([&] {
+    const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible);
+    std::string text;
+    for (const Launch* l : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink}) text += line(*l);
+    return text + join("  workspace ", plan.workspace_size, "\n");
+  });
+}
+
+std::string all_plans() {
+  std::string text;
+  for (const char* name : {"sm_80", "sm_89", "sm_90a", "sm_120"}) {
+    const Arch arch = arch_named(name);
+    for (const Typical& t : problems()) {
+      const std::string what = join(name, " ", to_string(forward_of(t)), t.aligned ? "" : " unaligned", "\n");
+      text += join("forward ", what, forward_lines(t, arch));
+      text += join("backward ", what, backward_lines(t, arch, Reproducible::no));
+      text += join("reproducible backward ", what, backward_lines(t, arch, Reproducible::yes));
+    }
+  }
+  return text;
+}
+
+std::vector<std::string> lines_of(std::istream& stream) {
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST(Plans, AreThoseOfTheTable) {
+  const std::string path = CUFLASH_PLANS_FILE, plans = all_plans();
+  if (std::getenv("CUFLASH_UPDATE_PLANS")) std::ofstream(path) << plans;
+  std::ifstream file(path);
+  std::istringstream now(plans);
+  const auto expected = lines_of(file), actual = lines_of(now);
+  std::string problem;
+  for (size_t n = 0; n < std::min(actual.size(), expected.size()); ++n) {
+    if (!actual[n].starts_with(" ")) problem = actual[n];
+    ASSERT_EQ(actual[n], expected[n]) << path << ", line " << n + 1 << ", " << problem
+                                      << "\nCUFLASH_UPDATE_PLANS=1 writes the file anew";
+  }
+  EXPECT_EQ(actual.size(), expected.size()) << "CUFLASH_UPDATE_PLANS=1 writes the file anew";
+}
+
+}  // namespace
+}  // namespace cuflash::cuda

@@ -1,0 +1,36 @@
+// A libcuda that remembers what it was asked to do. It has three devices: two of sm_90, and one that is too old.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/driver_types.h"
+
+namespace cuflash::test {
+
+struct FakeLaunch {
+  int device;  // of the context that was current
+  unsigned grid_x, grid_y, threads, shared_bytes;
+  void* stream;
+  std::string params;
+};
+
+struct FakeCuda {
+  // What happens next.
+  int launch_result = 0, load_result = 0;
+  // What happened. Launches are remembered as far as there is room, without allocating.
+  std::vector<FakeLaunch> launches;
+  std::vector<std::string> loaded;                           // code
+  std::map<std::pair<void*, int>, std::vector<int>> shared;  // (kernel, device): values that were set
+  std::vector<int> capture_modes;                            // while code was loaded
+  int pushes = 0, pops = 0;
+};
+
+// Context number c belongs to device c % 10; the primary one of device d is d + 10.
+inline cuda::CUcontext context(int number) {
+  return reinterpret_cast<cuda::CUcontext>(static_cast<std::uintptr_t>(number));
+}
+
+}  // namespace cuflash::test
