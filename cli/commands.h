@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace cuflash::cli {
 
@@ -47,11 +48,27 @@ struct DemoOptions {
   int32_t threads = 0;
 };
 
+struct InfoOptions {
+  bool measure = false;  // compile a kernel and load it again
+};
+
+enum class CacheAction { list, clear };
+
+struct PackOptions {
+  std::vector<std::string> archs, kernels;  // "sm_90a"; names of single kernels
+  std::vector<DType> dtypes;
+  std::vector<int64_t> dims;
+  std::string out;
+  int32_t threads = 2;
+};
+
 // Each returns an exit code (cli/exit.h), or throws UsageError or FlashAttentionError.
 int run_attend(const AttendOptions& options);
 int run_explain(const ExplainOptions& options);
 int run_check(const CheckOptions& options);
 int run_demo(const DemoOptions& options);
-int run_info();
+int run_info(const InfoOptions& options);
+int run_cache(CacheAction action);
+int run_pack(const PackOptions& options);
 
 }  // namespace cuflash::cli

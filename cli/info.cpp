@@ -4,13 +4,14 @@
 
 #include "cli/commands.h"
 #include "cli/exit.h"
+#include "cli/info_cuda.h"
 #include "cli/machine.h"
 #include "cpu/kernels.h"
 #include "cpu/threads.h"
 
 namespace cuflash::cli {
 
-int run_info() {
+int run_info(const InfoOptions& options) {
 #if defined(__clang__)
   const char* compiler = "clang " __clang_version__;
 #else
@@ -28,12 +29,9 @@ int run_info() {
             << "kernels     ";
   for (const char* name : cpu::isa_names()) std::cout << " " << name;
   std::cout << " (in use: " << cpu::isa_name() << ")\n"
-            << "threads      " << cpu::default_num_threads() << "\n"
-            << "backends     cpu (this build has no CUDA backend)\n"
-            << "libcuda      " << library_state({"libcuda.so.1", "libcuda.so"}) << "\n"
-            << "libnvrtc     " << library_state({"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"}) << "\n"
-            << "cache        none: this build compiles nothing at run time\n"
-            << "environment  CUFLASH_NUM_THREADS "
+            << "threads      " << cpu::default_num_threads() << "\n";
+  print_cuda(options);
+  std::cout << "environment  CUFLASH_NUM_THREADS "
             << (num_threads ? num_threads : "is not set: every core this process may use") << "\n"
             << "             CUFLASH_CPU_ISA " << (isa ? isa : "is not set: the best kernels for this processor")
             << "\n";

@@ -1,6 +1,5 @@
 #include "cli/machine.h"
 
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include <array>
@@ -61,16 +60,5 @@ Cpu this_cpu() {
 }
 
 int64_t physical_memory() { return int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE); }
-
-std::string library_state(const std::vector<const char*>& names) {
-  std::string reason;
-  for (const char* name : names) {
-    // Left open: NVRTC allocates when it is loaded and does not free that when it is closed.
-    if (::dlopen(name, RTLD_LAZY | RTLD_LOCAL)) return join("found (", name, ")");
-    const char* why = ::dlerror();
-    if (reason.empty()) reason = why ? why : name;
-  }
-  return join("not found (", reason, ")");
-}
 
 }  // namespace cuflash::cli

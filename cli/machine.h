@@ -15,7 +15,4 @@ Cpu this_cpu();
 
 int64_t physical_memory();  // bytes
 
-// Whether a shared library can be opened: "found", or the loader's reason.
-std::string library_state(const std::vector<const char*>& names);
-
 }  // namespace cuflash::cli

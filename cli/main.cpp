@@ -158,6 +158,35 @@ void add_demo(CLI::App& app, DemoOptions& o, Job& job) {
   command.callback([&o, &job] { job = [&o] { return run_demo(o); }; });
 }
 
+void add_info(CLI::App& app, InfoOptions& o, Job& job) {
+  CLI::App& command = *app.add_subcommand("info", "Versions, CPU, threads, GPUs, compiler and cache");
+  command.add_flag("--measure", o.measure, "Time the first compile of a kernel and its load from disk");
+  command.callback([&o, &job] { job = [&o] { return run_info(o); }; });
+}
+
+void add_cache(CLI::App& app, Job& job) {
+  CLI::App& command = *app.add_subcommand("cache", "Compiled GPU kernels on this machine's disk");
+  command.require_subcommand(1);
+  const auto add = [&](const char* name, const char* help, CacheAction action) {
+    command.add_subcommand(name, help)->callback([&job, action] { job = [action] { return run_cache(action); }; });
+  };
+  add("list", "What is there", CacheAction::list);
+  add("clear", "Remove it", CacheAction::clear);
+}
+
+void add_pack(CLI::App& app, PackOptions& o, Job& job) {
+  CLI::App& command = *app.add_subcommand("pack", "Compile GPU kernels into one file, for CUFLASH_PACK; needs no GPU");
+  command.add_option("--arch", o.archs, "Architectures, for example sm_90a,sm_80: the kernels of common problems")
+      ->delimiter(',');
+  command.add_option("--kernel", o.kernels, "One more kernel, by the name that an error or explain gives")
+      ->type_name("NAME");
+  add_choice(command, "--dtype", o.dtypes, kDTypes, "Of those for --arch, these types alone")->delimiter(',');
+  command.add_option("--dim", o.dims, "Of those for --arch, these head sizes alone")->delimiter(',');
+  command.add_option("--threads", o.threads, "Compiles at a time")->capture_default_str()->check(CLI::Range(1, 256));
+  command.add_option("-o,--out", o.out, "The file")->required()->type_name("FILE");
+  command.callback([&o, &job] { job = [&o] { return run_pack(o); }; });
+}
+
 int fail(int code, const std::string& message) {
   std::cerr << "cuflash: " << message << "\n";
   return code;
@@ -190,11 +219,15 @@ int main(int argc, char** argv) {
   ExplainOptions explain;
   CheckOptions check;
   DemoOptions demo;
+  InfoOptions info;
+  PackOptions pack;
   add_demo(app, demo, job);
-  app.add_subcommand("info", "Versions, CPU, threads, devices")->callback([&job] { job = run_info; });
+  add_info(app, info, job);
   add_check(app, check, job);
   add_explain(app, explain, job);
   add_attend(app, attend, job);
+  add_cache(app, job);
+  add_pack(app, pack, job);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -202,6 +235,7 @@ int main(int argc, char** argv) {
     return fail(kExitUsage, std::string(error.what()) + " (cuflash --help lists what there is)");
   }
   if (!job)
-    return fail(kExitUsage, "a command is needed: demo, info, check, explain or attend (cuflash --help says more)");
+    return fail(kExitUsage,
+                "a command is needed: demo, info, check, explain, attend, cache or pack (cuflash --help says more)");
   return run(job);
 }

@@ -25,6 +25,7 @@ enum OptionBits : int {
 enum CopyMode : int {
   kCopyVectors = 0,   // 16 bytes at a time, asynchronously: every row starts on a 16-byte boundary
   kCopyElements = 1,  // one element at a time, converted on the way: any alignment, any stored type
+  kCopyWhole = 2,     // as kCopyVectors, and rows have exactly the padded size: nothing is left to be zero
 };
 
 struct ForwardConfig {

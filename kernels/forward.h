@@ -15,6 +15,11 @@
 
 namespace cuflash {
 
+// The tile of queries that a CTA computes.
+struct Position {
+  int b, h, q_first;
+};
+
 template <ForwardConfig C>
 struct Forward {
   static constexpr Element E = C.element;
@@ -39,25 +44,23 @@ struct Forward {
   const ForwardParams& p;
   const AttentionParams& a;
   unsigned char* memory;
-  int b, h, q_first;  // the tile's first query
+  Position at;
   Sequence sequence;
   Options options;
   int seen_begin, seen_end;  // keys that some query of the tile sees
+  const void* k_head;        // key 0 and value 0
+  const void* v_head;
 
-  __device__ Forward(const ForwardParams& p, unsigned char* memory, int b, int h, int q_first)
-      : p(p),
-        a(p.attention),
-        memory(memory),
-        b(b),
-        h(h),
-        q_first(q_first),
-        sequence(sequence_of(a, b)),
-        options(a, sequence, b, h) {
+  __device__ Forward(const ForwardParams& p, unsigned char* memory, Position at)
+      : p(p), a(p.attention), memory(memory), at(at), sequence(sequence_of(a, at.b)), options(a, sequence, at.b, at.h) {
+    const int head_k = at.h / (a.heads_q / a.heads_k);
+    k_head = row_address<E>(a.k, at.b, head_k, sequence.k_begin);
+    v_head = row_address<E>(a.v, at.b, head_k, sequence.k_begin);
     const Range seen = keys_of_any(a, sequence, queries());
     seen_begin = static_cast<int>(seen.begin), seen_end = static_cast<int>(seen.end);
   }
 
-  __device__ Range queries() const { return {q_first, min(int64{q_first} + C.tile_q, int64{sequence.len_q})}; }
+  __device__ Range queries() const { return {at.q_first, min(int64{at.q_first} + C.tile_q, int64{sequence.len_q})}; }
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
   __device__ static int warp_row() { return warp() / C.column_warps * (16 * kRowTiles); }
   __device__ static int warp_column() { return warp() % C.column_warps * kColumns; }
@@ -72,18 +75,17 @@ struct Forward {
   __device__ VTile v_tile(int stage) const { return {k_tile(stage).memory + KTile::kBytes}; }
 
   __device__ void load_q() const {
-    load_tile<C.copy, kThreads>(q_tile(), a.q, offset_of(a.q, b, h, sequence.q_begin), q_first, 0, sequence.len_q,
-                                a.dim_qk);
+    const void* head = row_address<E>(a.q, at.b, at.h, sequence.q_begin);
+    load_tile<C.copy, kThreads>(q_tile(), a.q, head, at.q_first, 0, sequence.len_q, a.dim_qk);
   }
+  template <RowsOf kRows = RowsOf::part>
   __device__ __forceinline__ void load_k(int tile, int stage) const {
-    load_tile<C.copy, kThreads>(k_tile(stage), a.k, offset_of(a.k, b, head_k(), sequence.k_begin), tile * C.tile_k,
-                                seen_begin, seen_end, a.dim_qk);
+    load_tile<C.copy, kThreads, kRows>(k_tile(stage), a.k, k_head, tile * C.tile_k, seen_begin, seen_end, a.dim_qk);
   }
+  template <RowsOf kRows = RowsOf::part>
   __device__ __forceinline__ void load_v(int tile, int stage) const {
-    load_tile<C.copy, kThreads>(v_tile(stage), a.v, offset_of(a.v, b, head_k(), sequence.k_begin), tile * C.tile_k,
-                                seen_begin, seen_end, a.dim_v);
+    load_tile<C.copy, kThreads, kRows>(v_tile(stage), a.v, v_head, tile * C.tile_k, seen_begin, seen_end, a.dim_v);
   }
-  __device__ int head_k() const { return h / (a.heads_q / a.heads_k); }
 
   __device__ __forceinline__ void scores(Scores& s, int stage) const {
 #pragma unroll
@@ -111,12 +113,10 @@ struct Forward {
   __device__ __forceinline__ void change(Scores& s, int tile) const {
     if constexpr (!kEdge && !Options::kChanged && !Options::kMasked) return;
     const int first = tile * C.tile_k;
-    const Edge<C.tile_q, C.tile_k> edge(a, sequence, q_first, first);
+    const Edge<C.tile_q, C.tile_k> edge(a, sequence, at.q_first, first, row_of(0), column_of(0, 0));
 #pragma unroll
     for (int r = 0; r < 2 * kRowTiles; ++r) {
-      const int i = q_first + row_of(r);
-      int begin = 0, end = C.tile_k;
-      if constexpr (kEdge) begin = edge.begin(row_of(r)), end = edge.end(row_of(r));
+      const int i = at.q_first + row_of(r);
 #pragma unroll
       for (int n = 0; n < kScoreTiles; ++n)
 #pragma unroll
@@ -124,7 +124,7 @@ struct Forward {
           Real& x = s[r / 2][n].x[r % 2 * 2 + e];
           const int column = column_of(n, e);
           const bool exists = i < sequence.len_q && first + column < sequence.len_k;
-          bool visible = !kEdge || (column >= begin && column < end);
+          bool visible = !kEdge || edge.sees(r / 2 * 16 + r % 2 * 8, n * 8 + e);
           x = options.score(x, i, first + column, exists);
           if constexpr (Options::kMasked) visible = visible && options.shown(i, first + column, exists);
           x = visible ? x : minus_infinity<Real>();
@@ -161,7 +161,8 @@ struct Forward {
         for (int n = 0; n < kScoreTiles; n += 2)
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
-            const PhiloxWords words = options.random_words(q_first + row_of(2 * m), tile * C.tile_k + column_of(n, e));
+            const PhiloxWords words =
+                options.random_words(at.q_first + row_of(2 * m), tile * C.tile_k + column_of(n, e));
 #pragma unroll
             for (int w = 0; w < 4; ++w)
               if (words.word[w] < a.dropout_threshold) weights[m][n + w % 2].x[w / 2 * 2 + e] = 0;
@@ -189,24 +190,28 @@ struct Forward {
 
   template <bool kEdge>
   __device__ __forceinline__ void step(const Walk& walk, int n, Softmax<Real, kRowTiles>& softmax, Output& o) const {
+    constexpr RowsOf kNext = kEdge ? RowsOf::part : RowsOf::whole_tile;  // full tiles come last
     const int tile = walk.tile(n);
     Scores s;
     int stage = 0;
     if constexpr (C.stages == 1) {
       copy_async_wait<0>();
       __syncthreads();
-      load_v(tile, 0);
+      load_v<kNext>(tile, 0);
       copy_async_commit();
       scores(s, 0);
       copy_async_wait<0>();
       __syncthreads();
-      if (n + 1 < walk.count()) load_k(walk.tile(n + 1), 0);
+      if (n + 1 < walk.count()) load_k<kNext>(walk.tile(n + 1), 0);
       copy_async_commit();
     } else {
       copy_async_wait<C.stages - 2>();
       __syncthreads();
       const int ahead = n + C.stages - 1;
-      if (ahead < walk.count()) load_k(walk.tile(ahead), ahead % C.stages), load_v(walk.tile(ahead), ahead % C.stages);
+      if (ahead < walk.count()) {
+        load_k<kNext>(walk.tile(ahead), ahead % C.stages);
+        load_v<kNext>(walk.tile(ahead), ahead % C.stages);
+      }
       copy_async_commit();
       stage = n % C.stages;
       scores(s, stage);
@@ -222,9 +227,9 @@ struct Forward {
   // Weights become probabilities and LSE, the sink inside.
   __device__ __forceinline__ void finish(Softmax<Real, kRowTiles>& softmax, Output& o) const {
     softmax.gather();
-    const Real sink =
-        a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, h)) * static_cast<Real>(kLog2e)
-                    : minus_infinity<Real>();
+    const Real sink = a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, at.h)) *
+                                        static_cast<Real>(kLog2e)
+                                  : minus_infinity<Real>();
 #pragma unroll
     for (int r = 0; r < 2 * kRowTiles; ++r) {
       Real exponent = softmax.exponent[r];
@@ -237,7 +242,7 @@ struct Forward {
       } else if (sink != sink) {
         sum = sink;
       }
-      const int i = q_first + row_of(r);
+      const int i = at.q_first + row_of(r);
       const bool exists = i < sequence.len_q;
       const Real keep = options.drops() ? static_cast<Real>(a.keep_scale) : Real(1);
       const Real inverse = sum == 0 ? Real(0) : shrink * keep / sum;
@@ -250,7 +255,7 @@ struct Forward {
         }
       if (p.lse.data && warp_column() == 0 && lane_id() % 4 == 0 && i < rows_end()) {
         const Real lse = (exponent + log2_of(sum)) * static_cast<Real>(kLn2);
-        static_cast<Real*>(p.lse.data)[offset_of(p.lse, b, h, sequence.q_begin + i)] =
+        static_cast<Real*>(p.lse.data)[offset_of(p.lse, at.b, at.h, sequence.q_begin + i)] =
             exists && sum != 0 ? lse : minus_infinity<Real>();
       }
     }
@@ -260,7 +265,7 @@ struct Forward {
   __device__ int rows_end() const { return a.cu_q ? sequence.len_q : a.len_q; }
 
   __device__ __forceinline__ void store(const Output& o) const {
-    const int64 head = offset_of(p.o, b, h, sequence.q_begin);
+    const int64 head = offset_of(p.o, at.b, at.h, sequence.q_begin);
     if (p.o.element == static_cast<int>(E)) {
       const OTile tile{memory};
       __syncthreads();  // K and V have been read
@@ -274,12 +279,12 @@ struct Forward {
           else to[0] = x0, to[1] = x1;
         }
       __syncthreads();
-      store_tile<kThreads>(tile, p.o, head, q_first, min(C.tile_q, rows_end() - q_first), a.dim_v);
+      store_tile<kThreads>(tile, p.o, head, at.q_first, min(C.tile_q, rows_end() - at.q_first), a.dim_v);
       return;
     }
 #pragma unroll
     for (int r = 0; r < 2 * kRowTiles; ++r) {
-      const int i = q_first + row_of(r);
+      const int i = at.q_first + row_of(r);
       if (i >= rows_end()) continue;
 #pragma unroll
       for (int d = 0; d < kOutputTiles; ++d)
@@ -292,42 +297,48 @@ struct Forward {
     }
   }
 
-  __device__ __forceinline__ void run() const {
-    if (q_first >= rows_end()) return;
+  __device__ bool has_rows() const { return at.q_first < rows_end(); }
+
+  __device__ __forceinline__ void sum(Softmax<Real, kRowTiles>& softmax, Output& o) const {
     const Walk walk = walk_keys<C.tile_k>(a, sequence, queries());
     if (threadIdx.x == 0) count_tiles<C.tile_k>(a, sequence, queries(), walk);
-    Output o = {};
-    Softmax<Real, kRowTiles> softmax(options.factor());
-    if (walk.count() > 0) {
-      load_q();
-      if constexpr (C.stages == 1) load_k(walk.tile(0), 0);
+    if (walk.count() == 0) return;
+    load_q();
+    if constexpr (C.stages == 1) load_k(walk.tile(0), 0);
 #pragma unroll
-      for (int n = 0; n < C.stages - 1; ++n) {
-        if (n < walk.count()) load_k(walk.tile(n), n), load_v(walk.tile(n), n);
-        copy_async_commit();  // an empty group keeps the count of pending ones right
-      }
-      if constexpr (C.stages == 1) copy_async_commit();
-      int n = 0;
-      for (; n < walk.edge; ++n) step<true>(walk, n, softmax, o);
-      for (; n < walk.count(); ++n) step<false>(walk, n, softmax, o);
-      copy_async_wait<0>();
+    for (int n = 0; n < C.stages - 1; ++n) {
+      if (n < walk.count()) load_k(walk.tile(n), n), load_v(walk.tile(n), n);
+      copy_async_commit();  // an empty group keeps the count of pending ones right
     }
-    finish(softmax, o);
-    store(o);
+    if constexpr (C.stages == 1) copy_async_commit();
+    int n = 0;
+    for (; n < walk.edge; ++n) step<true>(walk, n, softmax, o);
+    for (; n < walk.count(); ++n) step<false>(walk, n, softmax, o);
+    copy_async_wait<0>();
+  }
+
+  // The last queries see the most keys under a causal mask: they start first.
+  __device__ static Position position(const AttentionParams& a) {
+    const int64 tiles = tiles_in(a.len_q, C.tile_q), n = cta_number(), head = n / tiles;
+    return {static_cast<int>(head / a.heads_q), static_cast<int>(head % a.heads_q),
+            static_cast<int>(tiles - 1 - n % tiles) * C.tile_q};
   }
 };
 
 template <ForwardConfig C>
 __device__ __forceinline__ void forward(const ForwardParams& p) {
   extern __shared__ __align__(128) unsigned char memory[];
-  const AttentionParams& a = p.attention;
-  const int64 tiles = tiles_in(a.len_q, C.tile_q), n = cta_number();
-  if (n >= tiles * a.heads_q * a.batch) return;
-  const int64 head = n / tiles;
-  // The last queries see the most keys under a causal mask: they start first.
-  const int q_tile = static_cast<int>(tiles - 1 - n % tiles);
-  Forward<C>(p, memory, static_cast<int>(head / a.heads_q), static_cast<int>(head % a.heads_q), q_tile * C.tile_q)
-      .run();
+  using Kernel = Forward<C>;
+  typename Kernel::Output o = {};
+  const Position begin = Kernel::position(p.attention);
+  if (begin.b >= p.attention.batch) return;
+  const Kernel kernel(p, memory, begin);
+  if (!kernel.has_rows()) return;
+  Softmax<typename Kernel::Real, Kernel::kRowTiles> softmax(kernel.options.factor());
+  kernel.sum(softmax, o);
+  const Kernel end(p, memory, Kernel::position(p.attention));
+  end.finish(softmax, o);
+  end.store(o);
 }
 
 }  // namespace cuflash

@@ -52,8 +52,13 @@ __device__ __forceinline__ Range queries_of_any(const AttentionParams& a, const 
           min(int64{s.len_q}, keys.end - s.shift + a.window_left)};
 }
 
-// One-dimensional work on a two-dimensional grid: no legal shape has more than 2^31 times 2^16 tiles.
-__device__ __forceinline__ int64 cta_number() { return blockIdx.x + int64{gridDim.x} * blockIdx.y; }
+// One-dimensional work on a two-dimensional grid: no legal shape has more than 2^31 times 2^16 tiles. Volatile, so that a
+// kernel can find out anew after its loop where it stands, instead of keeping that in registers.
+__device__ __forceinline__ int64 cta_number() {
+  unsigned x, y, width;
+  asm volatile("mov.u32 %0, %%ctaid.x; mov.u32 %1, %%ctaid.y; mov.u32 %2, %%nctaid.x;" : "=r"(x), "=r"(y), "=r"(width));
+  return x + int64{width} * y;
+}
 
 __device__ __forceinline__ int64 tiles_in(int64 length, int tile) { return (length + tile - 1) / tile; }
 

@@ -31,20 +31,21 @@ __device__ __forceinline__ Walk walk_keys(const AttentionParams& a, const Sequen
   return w;
 }
 
-// Which columns of a tile the queries of another see: the window's edges cross it as diagonals. Row and column count from
-// the tiles' first query and key.
+// Which pairs of a tile see each other: the window's edges cross it as diagonals. A lane gives the first row and column it
+// holds once; what it asks for then are offsets from those, constants of its unrolled loops, against three registers.
 template <int kTileQ, int kTileK>
 struct Edge {
   int low, high, length;
 
-  __device__ Edge(const AttentionParams& a, const Sequence& s, int q_first, int k_first)
-      : low(diagonal(q_first + s.shift - a.window_left - k_first)),
-        high(diagonal(q_first + s.shift + a.window_right + 1 - k_first)),
-        length(min(s.len_k - k_first, kTileK)) {}
+  __device__ Edge(const AttentionParams& a, const Sequence& s, int q_first, int k_first, int lane_row, int lane_column)
+      : low(diagonal(q_first + s.shift - a.window_left - k_first) + lane_row - lane_column),
+        high(diagonal(q_first + s.shift + a.window_right + 1 - k_first) + lane_row - lane_column),
+        length(min(s.len_k - k_first, kTileK) - lane_column) {}
   // Farther away no row of the tile can tell the difference.
   __device__ static int diagonal(int64 x) { return static_cast<int>(clamped(x, -kTileQ, kTileK)); }
-  __device__ int begin(int row) const { return low + row; }
-  __device__ int end(int row) const { return min(high + row, length); }
+  __device__ bool sees(int row, int column) const {
+    return column - row >= low && column - row < high && column < length;
+  }
 };
 
 // Adds this tile of queries' share of the statistics. A last tile that is short but wholly visible counts as full.

@@ -64,4 +64,13 @@ __device__ __forceinline__ int64 offset_of(const HeadView& values, int64 b, int6
   return b * values.batch_stride + h * values.head_stride;
 }
 
+// Row `row` of one head. Opaque, so that the compiler keeps this one address and not all that it was made of.
+template <Element E>
+__device__ __forceinline__ const void* row_address(const RowsView& rows, int64 b, int64 h, int64 row) {
+  const int size = rows.element == static_cast<int>(E) ? size_of(E) : size_of(Element::f32);
+  const void* address = static_cast<const char*>(rows.data) + offset_of(rows, b, h, row) * size;
+  asm volatile("" : "+l"(address));
+  return address;
+}
+
 }  // namespace cuflash

@@ -23,67 +23,55 @@ struct Tile {
   }
 };
 
-// The columns that a thread copies, 16 bytes at a time. Where the chunks of a row divide the threads, a thread keeps its
-// column and steps through the rows.
-template <int kThreads, Element E, int kRows, int kColumns>
-struct ChunkedCopy {
-  static constexpr int kPerChunk = 16 / size_of(E), kChunks = kColumns / kPerChunk;
-  static constexpr int kSteps = (kRows * kChunks + kThreads - 1) / kThreads;
-  static constexpr bool kKeepsColumn = kThreads % kChunks == 0 && kRows * kChunks % kThreads == 0;
+// Which rows of a tile exist: all of them, or those that the caller names.
+enum class RowsOf { whole_tile, part };
 
-  // Every row exists: nothing is asked but how many of the last columns do.
-  static __device__ __forceinline__ void whole(Tile<E, kRows, kColumns> tile, const StoredOf<E>* source, int64 stride,
-                                               int dim) {
-    static_assert(kKeepsColumn);
-    const int row = static_cast<int>(threadIdx.x) / kChunks,
-              column = static_cast<int>(threadIdx.x) % kChunks * kPerChunk;
-    const int bytes = clamped_bytes(dim - column);
-    const unsigned to = tile.address(row, column);
-    const StoredOf<E>* from = source + row * stride + column;
-#pragma unroll
-    for (int n = 0; n < kSteps; ++n) {
-      constexpr int kRowStep = kThreads / kChunks;
-      copy_async_16(to + n * kRowStep * Tile<E, kRows, kColumns>::kStride * size_of(E), from, bytes);
-      from += kRowStep * stride;
-    }
-  }
-  // Only rows [low, high) exist.
-  static __device__ __forceinline__ void part(Tile<E, kRows, kColumns> tile, const StoredOf<E>* source, int64 stride,
-                                              int low, int high, int dim) {
-#pragma unroll 1
-    for (int chunk = static_cast<int>(threadIdx.x); chunk < kRows * kChunks; chunk += kThreads) {
-      const int row = chunk / kChunks, column = chunk % kChunks * kPerChunk;
-      const int bytes = row >= low && row < high ? clamped_bytes(dim - column) : 0;  // of 0 bytes none is read
-      copy_async_16(tile.address(row, column), source + row * stride + column, bytes);
-    }
-  }
-  static __device__ __forceinline__ int clamped_bytes(int elements) {
-    return max(0, min(kPerChunk, elements)) * size_of(E);
-  }
-};
-
-// Rows [first, first + kRows) of one head come into the tile; what is outside of [begin, end) or beyond `dim` columns
-// becomes zero, so that nothing that lies there in global memory is ever multiplied. With kCopyVectors the caller commits
-// and waits.
-template <int kCopy, int kThreads, Element E, int kRows, int kColumns>
-__device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const RowsView& rows, int64 head_offset,
+// Rows [first, first + kRows) of a head whose row 0 lies at `head` come into the tile; what is outside of [begin, end) or beyond `dim` columns
+// becomes zero, so that nothing that lies there in global memory is ever multiplied. But for kCopyElements the caller
+// commits and waits. No branch depends on the rows: the copies may then move between the products of the tile before.
+template <int kCopy, int kThreads, RowsOf kExisting = RowsOf::part, Element E, int kRows, int kColumns>
+__device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const RowsView& rows, const void* head,
                                           int first, int begin, int end, int dim) {
-  if constexpr (kCopy == kCopyVectors) {
-    using Copy = ChunkedCopy<kThreads, E, kRows, kColumns>;
-    const auto* source = static_cast<const StoredOf<E>*>(rows.data) + head_offset + first * rows.row_stride;
-    if constexpr (Copy::kKeepsColumn) {
-      if (first >= begin && end - first >= kRows) return Copy::whole(tile, source, rows.row_stride, dim);
+  const int thread = static_cast<int>(threadIdx.x);
+  if constexpr (kCopy != kCopyElements) {
+    constexpr int kPerChunk = 16 / size_of(E), kChunks = kColumns / kPerChunk;
+    // Where the chunks of a row divide the threads, a thread keeps its column and steps through the rows.
+    constexpr bool kKeepsColumn = kThreads % kChunks == 0;
+    constexpr int kRowStep = kKeepsColumn ? kThreads / kChunks : 0;
+    const int row = kKeepsColumn ? thread / kChunks : 0, column = thread % kChunks * kPerChunk;
+    const auto* row_zero = static_cast<const StoredOf<E>*>(head);
+    const auto* from = row_zero + (first + row) * rows.row_stride + column;
+    const auto bytes_from = [&](int c) {
+      return kCopy == kCopyWhole ? 16 : max(0, min(kPerChunk, dim - c)) * size_of(E);
+    };
+#pragma unroll
+    for (int n = 0; n < (kRows * kChunks + kThreads - 1) / kThreads; ++n) {
+      const int chunk = thread + n * kThreads;
+      if (kRows * kChunks % kThreads != 0 && chunk >= kRows * kChunks) break;
+      const int r = kKeepsColumn ? row + n * kRowStep : chunk / kChunks;
+      const int c = kKeepsColumn ? column : chunk % kChunks * kPerChunk;
+      const auto* source = kKeepsColumn ? from : row_zero + (first + r) * rows.row_stride + c;
+      const bool exists = kExisting == RowsOf::whole_tile || (first + r >= begin && first + r < end);
+      if constexpr (kCopy == kCopyWhole && kExisting == RowsOf::whole_tile) copy_async_16(tile.address(r, c), source);
+      else copy_async_16(tile.address(r, c), source, exists ? bytes_from(c) : 0);  // of 0 bytes none is read
+      from += kRowStep * rows.row_stride;
     }
-    Copy::part(tile, source, rows.row_stride, begin - first, end - first, dim);
   } else {
-    for (int n = static_cast<int>(threadIdx.x); n < kRows * kColumns; n += kThreads) {
+    for (int n = thread; n < kRows * kColumns; n += kThreads) {
       const int row = first + n / kColumns, column = n % kColumns;
       const bool exists = row >= begin && row < end && column < dim;
-      const int64 index = head_offset + row * rows.row_stride + column;
       *tile.at(n / kColumns, column) =
-          narrow<E>(exists ? load_element<E>(rows.data, rows.element, index) : RealOf<E>(0));
+          narrow<E>(exists ? load_element<E>(head, rows.element, row * rows.row_stride + column) : RealOf<E>(0));
     }
   }
+}
+
+template <int kCopy, int kThreads, RowsOf kExisting = RowsOf::part, Element E, int kRows, int kColumns>
+__device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const RowsView& rows, int64 head_offset,
+                                          int first, int begin, int end, int dim) {
+  const void* head = static_cast<const char*>(rows.data) +
+                     head_offset * (rows.element == static_cast<int>(E) ? size_of(E) : size_of(Element::f32));
+  load_tile<kCopy, kThreads, kExisting>(tile, rows, head, first, begin, end, dim);
 }
 
 // The first `count` rows of the tile go to rows [first, first + count) of one head, in 16-byte pieces where they fit.

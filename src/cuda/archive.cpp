@@ -32,15 +32,6 @@ std::string_view bytes_of(const T* first, size_t count) {
 
 }  // namespace
 
-File& File::operator=(File&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  return *this;
-}
-File::~File() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-int File::release() { return std::exchange(descriptor_, -1); }
-
 std::string archive_bytes(const std::vector<ArchiveEntry>& entries) {
   std::vector<Archive::Row> rows;
   uint64_t offset = sizeof(Header) + entries.size() * sizeof(Archive::Row);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/file.h"
 #include "cuda/sha256.h"
 
 namespace cuflash::cuda {
@@ -27,21 +28,6 @@ std::string archive_bytes(const std::vector<ArchiveEntry>& entries);
 // Why a file is not a good archive.
 struct ArchiveError : std::runtime_error {
   using std::runtime_error::runtime_error;
-};
-
-// A file descriptor that is closed with its owner.
-class File {
- public:
-  explicit File(int descriptor = -1) : descriptor_(descriptor) {}
-  File(File&& other) noexcept : descriptor_(other.release()) {}
-  File& operator=(File&& other) noexcept;
-  ~File();
-  int get() const { return descriptor_; }
-  explicit operator bool() const { return descriptor_ >= 0; }
-  int release();
-
- private:
-  int descriptor_;
 };
 
 // Reads and checks the table; an entry is read, and checked, when it is asked for.

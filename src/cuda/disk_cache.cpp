@@ -42,15 +42,12 @@ Archive open_entry(int directory, const std::string& name) {
   return Archive(std::move(file));
 }
 
-// Errors are seen at the latest by fsync: a full disk, a quota.
-bool write_all(int file, const std::string& bytes) {
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t put = ::write(file, bytes.data() + done, bytes.size() - done);
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return false;
-    done += static_cast<size_t>(put);
-  }
-  return ::fsync(file) == 0;
+// Whether the open file is still the one of that name: the lock of a removed file keeps nobody out.
+bool is_named(int file, int directory, const std::string& name) {
+  struct stat opened {
+  }, named{};
+  return ::fstat(file, &opened) == 0 && ::fstatat(directory, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+         opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
 
 }  // namespace
@@ -101,16 +98,22 @@ void DiskCache::store(const ArchiveEntry& entry) {
 
 DiskCache::Lock::Lock(const DiskCache& cache, const Digest& key)
     : directory_(cache.directory_.get()), name_(hex(key) + kLockSuffix) {
-  if (directory_ < 0) return;
-  file_ = File(::openat(directory_, name_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   const auto end = std::chrono::steady_clock::now() + kLockPatience;
-  while (file_ && ::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && (errno == EWOULDBLOCK || errno == EINTR) &&
-         std::chrono::steady_clock::now() < end)
-    std::this_thread::sleep_for(kLockPoll);
+  while (directory_ >= 0 && std::chrono::steady_clock::now() < end) {
+    file_ = File(::openat(directory_, name_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!file_) return;
+    if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) {
+      if (is_named(file_.get(), directory_, name_)) return;
+    } else if (errno != EWOULDBLOCK && errno != EINTR) {
+      break;
+    } else {
+      std::this_thread::sleep_for(kLockPoll);
+    }
+  }
+  file_ = File();
 }
 
-// Removed while it is held. Who waits for the removed file gets it now and finds the kernel; who comes later makes a new
-// one, and finds the kernel too.
+// Removed while it is held, so that no lock files pile up.
 DiskCache::Lock::~Lock() {
   if (file_) ::unlinkat(directory_, name_.c_str(), 0);
 }

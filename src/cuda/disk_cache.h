@@ -18,6 +18,7 @@ class DiskCache {
   explicit DiskCache(std::string directory);
 
   const std::string& directory() const { return path_; }
+  bool usable() const { return static_cast<bool>(directory_); }
   // "" while all is well, or the last reason why it is not.
   std::string state() const;
 

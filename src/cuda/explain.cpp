@@ -35,7 +35,7 @@ template <class Config>
 std::string config_line(const Config& c) {
   return join("config     tiles of ", c.tile_q, " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk, " and ",
               c.dim_v, ", ", c.stages, " stages, ", c.ctas_per_sm, " CTAs an SM, rows copied ",
-              c.copy == kCopyVectors ? "16 bytes" : "an element", " at a time, ", options_text(c.options), "\n");
+              c.copy == kCopyElements ? "an element" : "16 bytes", " at a time, ", options_text(c.options), "\n");
 }
 
 std::string plan_lines(const ForwardProblem& p, const Execution& e, const Arch& arch) {

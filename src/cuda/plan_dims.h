@@ -24,4 +24,10 @@ bool has_vector_rows(const BasicRows<Pointer>& rows) {
   return address % 16 == 0 && (rows.batch_stride | rows.head_stride | rows.row_stride) % per_vector == 0;
 }
 
+// How rows reach shared memory; `vectors`: all of them can be copied in vectors.
+inline CopyMode copy_mode(const Problem& p, bool vectors) {
+  if (!vectors) return kCopyElements;
+  return p.dim_qk == padded_dim(p.dim_qk) && p.dim_v == padded_dim(p.dim_v) ? kCopyWhole : kCopyVectors;
+}
+
 }  // namespace cuflash::cuda

@@ -17,12 +17,12 @@ struct Tiles {
 };
 
 constexpr Tiles kSixteenBit[] = {
-    {64, 128, 64, 4, 1, 2, 2, false},   //
+    {64, 128, 32, 4, 1, 2, 3, false},   //
     {64, 64, 64, 4, 1, 2, 2, true},     //
     {128, 128, 64, 4, 1, 1, 2, false},  //
     {128, 64, 64, 4, 1, 1, 2, true},    //
     {256, 64, 64, 4, 1, 1, 2, false},   //
-    {256, 64, 32, 4, 1, 1, 2, true},    //
+    {256, 64, 32, 4, 2, 1, 1, true},    //
 };
 constexpr Tiles kF32[] = {
     {64, 128, 64, 4, 1, 2, 2, false},  //
@@ -31,11 +31,13 @@ constexpr Tiles kF32[] = {
     {128, 64, 64, 4, 1, 1, 2, false},  //
     {128, 64, 32, 4, 1, 2, 2, true},   //
     {128, 64, 32, 4, 1, 1, 2, true},   //
+    {256, 64, 32, 4, 1, 1, 1, false},  //
     {256, 64, 32, 4, 2, 1, 1, true},   //
     {256, 32, 16, 2, 2, 1, 1, true},   //
 };
 constexpr Tiles kF64[] = {
-    {64, 64, 32, 4, 1, 1, 1, true},   //
+    {64, 64, 32, 4, 1, 1, 1, false},  //
+    {64, 64, 16, 4, 1, 1, 1, true},   //
     {128, 32, 16, 2, 2, 1, 1, true},  //
     {256, 16, 16, 1, 4, 1, 1, true},  //
 };
@@ -60,7 +62,8 @@ ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch) {
   ForwardConfig c{};
   c.element = element_of(p.dtype);
   c.dim_qk = padded_dim(p.dim_qk), c.dim_v = padded_dim(p.dim_v);
-  c.copy = has_vector_rows(p.q) && has_vector_rows(p.k) && has_vector_rows(p.v) ? kCopyVectors : kCopyElements;
+  const bool vectors = has_vector_rows(p.q) && has_vector_rows(p.k) && has_vector_rows(p.v);
+  c.copy = copy_mode(p, vectors);
   c.options = kernel_options(p);
   for (const Tiles& t : candidates(c.element)) {
     if (c.dim_qk > t.largest_dim || c.dim_v > t.largest_dim || (c.options != 0 && !t.with_options)) continue;

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "cuda/archive.h"
+#include "cuda/file.h"
 
 namespace cuflash::cuda {
 

@@ -1,0 +1,135 @@
+#include "cuda/typical.h"
+
+#include <algorithm>
+
+namespace cuflash::cuda {
+namespace {
+
+// Addresses far apart from each other; a whole number of 16 bytes, or one element beside that.
+class Addresses {
+ public:
+  explicit Addresses(const Typical& t) : offset_(t.aligned ? 0 : static_cast<uintptr_t>(size_of(t.dtype))) {}
+  void* next() {
+    constexpr uintptr_t kApart = uintptr_t{1} << 40;
+    return reinterpret_cast<void*>(kApart * ++count_ + offset_);
+  }
+
+ private:
+  uintptr_t offset_, count_ = 0;
+};
+
+// [batch, length, heads, dim], as models keep it
+template <class R>
+R rows(Addresses& addresses, DType type, int64_t length, int64_t heads, int64_t dim) {
+  R r;
+  r.data = addresses.next();
+  r.dtype = type;
+  r.batch_stride = length * heads * dim, r.head_stride = dim, r.row_stride = heads * dim;
+  return r;
+}
+
+// One matrix for all: [1, 1, len_q, len_k]
+template <class R>
+R score_rows(Addresses& addresses, DType type, int64_t len_k) {
+  R r;
+  r.data = addresses.next();
+  r.dtype = type;
+  r.row_stride = len_k;
+  return r;
+}
+
+template <class H>
+H head_values(Addresses& addresses) {
+  H h;
+  h.data = addresses.next();
+  h.head_stride = 1;
+  return h;
+}
+
+void fill(Problem& p, const Typical& t, Addresses& addresses) {
+  p.dtype = t.dtype;
+  p.batch = t.batch, p.heads_q = t.heads_q, p.heads_k = t.heads_k;
+  p.len_q = t.len_q, p.len_k = t.len_k, p.dim_qk = t.dim_qk, p.dim_v = t.dim_v;
+  p.q = rows<ConstRows>(addresses, t.dtype, t.len_q, t.heads_q, t.dim_qk);
+  p.k = rows<ConstRows>(addresses, t.dtype, t.len_k, t.heads_k, t.dim_qk);
+  p.v = rows<ConstRows>(addresses, t.dtype, t.len_k, t.heads_k, t.dim_v);
+  p.scale = t.options & kScaleFirst ? -0.125 : 0.125;
+  if (t.causal) p.window_right = 0;
+  if (t.options & kSoftcap) p.softcap = 30;
+  if (t.options & kAlibi) p.slopes = head_values<ConstHeadValues>(addresses);
+  if (t.options & kBias) p.bias = score_rows<ConstRows>(addresses, t.dtype, t.len_k);
+  if (t.options & kMaskTensor) p.mask = score_rows<ConstRows>(addresses, DType::boolean, t.len_k);
+  if (t.options & kDropout) p.dropout.p = 0.1;
+  if (t.sink) p.sink = head_values<ConstHeadValues>(addresses);
+}
+
+template <class R>
+R lse_rows(Addresses& addresses, const Typical& t) {
+  R r;
+  r.data = addresses.next();
+  r.dtype = state_type(t.dtype);
+  r.batch_stride = t.heads_q * t.len_q, r.head_stride = t.len_q, r.row_stride = 1;
+  return r;
+}
+
+void add(std::vector<KernelKey>& keys, const Launch& launch) {
+  if (launch.grid_x != 0 && std::find(keys.begin(), keys.end(), launch.kernel) == keys.end())
+    keys.push_back(launch.kernel);
+}
+
+void add_kernels_of(std::vector<KernelKey>& keys, const Typical& t, const Arch& arch) {
+  add(keys, plan_forward(forward_of(t), arch).launch);
+  for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes}) {
+    const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible);
+    for (const Launch* launch : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink}) add(keys, *launch);
+  }
+}
+
+}  // namespace
+
+ForwardProblem forward_of(const Typical& t) {
+  ForwardProblem p;
+  Addresses addresses(t);
+  fill(p, t, addresses);
+  p.o = rows<Rows>(addresses, t.dtype, t.len_q, t.heads_q, t.dim_v);
+  p.lse = lse_rows<Rows>(addresses, t);
+  return p;
+}
+
+BackwardProblem backward_of(const Typical& t) {
+  BackwardProblem p;
+  Addresses addresses(t);
+  fill(p, t, addresses);
+  p.o = rows<ConstRows>(addresses, t.dtype, t.len_q, t.heads_q, t.dim_v);
+  p.dout = rows<ConstRows>(addresses, t.dtype, t.len_q, t.heads_q, t.dim_v);
+  p.lse = lse_rows<ConstRows>(addresses, t);
+  p.dq = rows<Rows>(addresses, t.dtype, t.len_q, t.heads_q, t.dim_qk);
+  p.dk = rows<Rows>(addresses, t.dtype, t.len_k, t.heads_k, t.dim_qk);
+  p.dv = rows<Rows>(addresses, t.dtype, t.len_k, t.heads_k, t.dim_v);
+  if (p.bias) {
+    p.dbias = score_rows<Rows>(addresses, t.dtype, t.len_k);
+    p.bias_batch = p.bias_heads = 1, p.bias_len_q = t.len_q;
+  }
+  if (p.sink) p.dsink = head_values<HeadValues>(addresses);
+  return p;
+}
+
+std::vector<KernelKey> typical_kernels(const Arch& arch, const TypicalChoice& choice) {
+  constexpr DType kTypes[] = {DType::bf16, DType::f16, DType::f32, DType::f64};
+  constexpr int64_t kDims[] = {64, 80, 96, 128, 192, 256};
+  constexpr int kOptions[] = {0, kSoftcap, kAlibi, kBias, kMaskTensor, kDropout, kAllOptions & ~kScaleFirst};
+  constexpr int64_t kLengths[] = {512, 8192};
+  std::vector<KernelKey> keys;
+  for (const DType type : choice.dtypes.empty() ? std::vector(std::begin(kTypes), std::end(kTypes)) : choice.dtypes)
+    for (const int64_t dim : choice.dims.empty() ? std::vector(std::begin(kDims), std::end(kDims)) : choice.dims)
+      for (const int options : kOptions)
+        for (const int64_t length : kLengths)
+          for (const bool causal : {false, true}) {
+            Typical t{.dtype = type, .dim_qk = dim, .dim_v = dim, .options = options, .sink = true, .causal = causal};
+            t.len_q = t.len_k = length;
+            add_kernels_of(keys, t, arch);
+          }
+  return keys;
+}
+
+}  // namespace cuflash::cuda
