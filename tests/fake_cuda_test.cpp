@@ -1,12 +1,25 @@
 // The CUDA backend up to its kernels, on GPUs that do not exist: see tests/fake_cuda.
 #include <dlfcn.h>
 
+#include <cstdlib>
+#include <new>
+
 #include "check/run.h"
 #include "check/sweep.h"
 #include "tests/fake_cuda/emulate.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/gpu_memory.h"
 #include "tests/property.h"
+
+// Counted, so that a test can say that a call makes none.
+static thread_local int64_t allocations = 0;
+void* operator new(size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace cuflash::test {
 namespace {
@@ -139,6 +152,20 @@ TEST_F(FakeGpus, ACapturedCallWaitsForNothing) {
   graph.end();
   EXPECT_GE(gpus.launches - before, 2);
   EXPECT_EQ(gpus.blocks, blocks);
+}
+
+TEST_F(FakeGpus, ACachedCallAllocatesNothing) {
+  const Stream stream;
+  DeviceProblem p(dense({.batch = 2, .len_q = 70, .len_k = 70}), stream);
+  const DeviceTensor used = copy_of({70, 3});
+  p.attention.seqlens_k = used.view;
+  p.take_workspace();
+  p.forward(), p.backward();
+  const int64_t before = allocations;
+  const int launches = gpus.launches;
+  p.forward(), p.backward();
+  EXPECT_EQ(allocations, before);
+  EXPECT_GE(gpus.launches - launches, 2);
 }
 
 TEST_F(FakeGpus, NothingToComputeLaunchesNothing) {

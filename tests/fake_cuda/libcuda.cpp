@@ -111,7 +111,8 @@ FAKE cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
 FAKE cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) { return CUDA_SUCCESS; }
 FAKE cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction, void**, void** extra) {
   if (const CUresult result = state_of(config->hStream); result != CUDA_SUCCESS) return result;
-  const FakeLaunch launch{current_device(), config->hStream, extra[1], *static_cast<size_t*>(extra[3])};
+  FakeLaunch launch{current_device(), config->hStream, nullptr, 0};
+  if (extra) launch.params = extra[1], launch.params_size = *static_cast<size_t*>(extra[3]);
   {
     const std::lock_guard lock(mutex);
     ++state.launches;
