@@ -136,29 +136,25 @@ struct KeyTileBackward {
       if (!S::scores_queries()) break;
       scores.template differentiate<kPass, Gradient::of_product>(tiles.v(), tiles.dout(stage), stats, first, options, i,
                                                                  j);
-      const auto put = [&](const auto& from, typename S::ScoreTile to) {
-        store_sums<C.element>(from, to, S::first_key(), first, typename S::Real(1));
-      };
+      const WeightTiles<C.element, S::kKeyTiles, S::kQueryTiles> weights(scores.p), gradients(scores.ds);
       if constexpr (kPass == Pass::guarded && kOwnFromRegisters) {
         if (p.dv.data) {  // P is in shared memory where dS will be, if it has no place of its own: both are the warp's
           const typename S::ScoreTile place = score_tiles(C) == 2 ? tiles.p() : tiles.ds();
-          put(scores.p, place);
+          weights.store(place, S::first_key(), first);
           __syncwarp();
           sums.template select_into_dv<S::kChunk>(tiles.dout(stage), S::first_key(), S::column_warp(), first, place);
           __syncwarp();
         }
       }
-      put(scores.ds, tiles.ds());
-      if constexpr (score_tiles(C) == 2) put(scores.p, tiles.p());
+      gradients.store(tiles.ds(), S::first_key(), first);
+      if constexpr (score_tiles(C) == 2) weights.store(tiles.p(), S::first_key(), first);
       if constexpr (kOwnFromRegisters) {
         if (kPass != Pass::guarded && p.dv.data)
-          sums.template add_to_dv<S::kChunk>(tiles.dout(stage), S::column_warp(), first, [&](int m, int k) {
-            return Ops::from_accumulators(&scores.p[m][k * Ops::kDepth / 8]);
-          });
+          sums.template add_to_dv<S::kChunk>(tiles.dout(stage), S::column_warp(), first,
+                                             [&](int m, int k) { return weights.operand(m, k); });
         if (p.dk.data)
-          sums.template add_to_dk<S::kChunk, kRows>(tiles.q(stage), S::column_warp(), first, [&](int m, int k) {
-            return Ops::from_accumulators(&scores.ds[m][k * Ops::kDepth / 8]);
-          });
+          sums.template add_to_dk<S::kChunk, kRows>(tiles.q(stage), S::column_warp(), first,
+                                                    [&](int m, int k) { return gradients.operand(m, k); });
       }
     }
   }

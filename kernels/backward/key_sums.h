@@ -4,16 +4,9 @@
 
 #include "backward/loads.h"
 #include "backward/scores.h"
+#include "backward/weight_tile.h"
 
 namespace cuflash {
-
-// Two neighbours of a row.
-template <Element E>
-__device__ __forceinline__ void store_two(StoredOf<E>* to, RealOf<E> first, RealOf<E> second) {
-  if constexpr (size_of(E) == 2) *reinterpret_cast<unsigned*>(to) = pack<E>(first, second);
-  else if constexpr (E == Element::f32) *reinterpret_cast<float2*>(to) = {first, second};
-  else *reinterpret_cast<double2*>(to) = {first, second};
-}
 
 // A warp's accumulators, times `factor`, into their place in a tile.
 template <Element E, int kTiles, int kColumnTiles, int kRows, int kColumns>
