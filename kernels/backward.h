@@ -136,18 +136,25 @@ struct KeyTileBackward {
       if (!S::scores_queries()) break;
       scores.template differentiate<kPass, Gradient::of_product>(tiles.v(), tiles.dout(stage), stats, first, options, i,
                                                                  j);
-      store_sums<C.element>(scores.ds, tiles.ds(), S::first_key(), first, typename S::Real(1));
-      if constexpr (score_tiles(C) == 2)
-        store_sums<C.element>(scores.p, tiles.p(), S::first_key(), first, typename S::Real(1));
+      const WeightTiles<C.element, S::kKeyTiles, S::kQueryTiles> weights(scores.p), gradients(scores.ds);
+      if constexpr (kPass == Pass::guarded && kOwnFromRegisters) {
+        if (p.dv.data) {  // P is in shared memory where dS will be, if it has no place of its own: both are the warp's
+          const typename S::ScoreTile place = score_tiles(C) == 2 ? tiles.p() : tiles.ds();
+          weights.store(place, S::first_key(), first);
+          __syncwarp();
+          sums.template select_into_dv<S::kChunk>(tiles.dout(stage), S::first_key(), S::column_warp(), first, place);
+          __syncwarp();
+        }
+      }
+      gradients.store(tiles.ds(), S::first_key(), first);
+      if constexpr (score_tiles(C) == 2) weights.store(tiles.p(), S::first_key(), first);
       if constexpr (kOwnFromRegisters) {
-        if (p.dv.data)
-          sums.template add_to_dv<S::kChunk, kRows>(tiles.dout(stage), S::column_warp(), first, [&](int m, int k) {
-            return Ops::from_accumulators(&scores.p[m][k * Ops::kDepth / 8]);
-          });
+        if (kPass != Pass::guarded && p.dv.data)
+          sums.template add_to_dv<S::kChunk>(tiles.dout(stage), S::column_warp(), first,
+                                             [&](int m, int k) { return weights.operand(m, k); });
         if (p.dk.data)
-          sums.template add_to_dk<S::kChunk, kRows>(tiles.q(stage), S::column_warp(), first, [&](int m, int k) {
-            return Ops::from_accumulators(&scores.ds[m][k * Ops::kDepth / 8]);
-          });
+          sums.template add_to_dk<S::kChunk, kRows>(tiles.q(stage), S::column_warp(), first,
+                                                    [&](int m, int k) { return gradients.operand(m, k); });
       }
     }
   }
@@ -166,9 +173,14 @@ struct KeyTileBackward {
     };
     if (p.dv.data)
 #pragma unroll
-      for (int other = 0; other < kOthers; ++other)
-        sums.template add_to_dv<S::kQueries, kRows>(tiles.dout(stage), column_warp, first_of(other),
-                                                    weights_in(tiles.p(), first_of(other)));
+      for (int other = 0; other < kOthers; ++other) {
+        if constexpr (kRows == Rows::finite_only)
+          sums.template select_into_dv<S::kQueries>(tiles.dout(stage), S::first_key(warp), column_warp, first_of(other),
+                                                    tiles.p());
+        else
+          sums.template add_to_dv<S::kQueries>(tiles.dout(stage), column_warp, first_of(other),
+                                               weights_in(tiles.p(), first_of(other)));
+      }
     if constexpr (kTakeTurns) bring_k_and_q(h, tile);
     if (p.dk.data)
 #pragma unroll
@@ -194,18 +206,23 @@ struct KeyTileBackward {
   }
 };
 
+// Of numbers that are not negative. A division of 64 bits is a hundred instructions, and hardly ever needed.
+__device__ __forceinline__ int64 quotient(int64 a, int64 b) {
+  return ((a | b) >> 32) != 0 ? a / b : int64{static_cast<unsigned>(a) / static_cast<unsigned>(b)};
+}
+
 // The place of tile `index` of all tiles of keys. Heads that are worked on together take turns, tile by tile, in the order
 // of the keys.
 template <BackwardConfig C>
 __device__ __forceinline__ Place place_of(const BackwardParams& p, int64 index) {
   const AttentionParams& a = p.attention;
   const int64 tiles = tiles_in(a.len_k, C.tile_k), heads = int64{a.heads_k} * a.batch;
-  const int64 together = index / (p.heads_together * tiles) * p.heads_together;
+  const int64 together = quotient(index, p.heads_together * tiles) * p.heads_together;
   const int64 members = min(int64{p.heads_together}, heads - together);
-  const int64 n = index - together * tiles, head = together + n % members;
+  const int64 n = index - together * tiles, tile = quotient(n, members), head = together + n - tile * members;
   Place at{};
-  at.b = static_cast<int>(head / a.heads_k), at.head_k = static_cast<int>(head % a.heads_k);
-  at.first = static_cast<int>(n / members) * C.tile_k;
+  at.b = static_cast<int>(quotient(head, a.heads_k)), at.head_k = static_cast<int>(head - int64{at.b} * a.heads_k);
+  at.first = static_cast<int>(tile) * C.tile_k;
   at.sequence = sequence_of(a, at.b);
   at.written = min(C.tile_k, (a.cu_k ? at.sequence.len_k : a.len_k) - at.first);
   at.group = a.heads_q / a.heads_k;
