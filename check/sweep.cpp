@@ -14,23 +14,24 @@ namespace cuflash::check {
 
 constexpr size_t kFailuresShown = 10;
 
-// The head sizes that one kernel serves, around one of them.
-static HeadSizes::Range range_around(int64_t size) {
-  const int64_t largest = cuda::padded_dim(size);
-  int64_t smallest = size;
-  while (smallest > 1 && cuda::padded_dim(smallest - 1) == largest) --smallest;
-  return {smallest, largest};
+// The ranges of head sizes that share a kernel.
+static std::vector<HeadSizes::Range> kernel_sizes() {
+  constexpr int64_t kLargest = 256;
+  std::vector<HeadSizes::Range> ranges;
+  for (int64_t size = 1; size <= kLargest; size = ranges.back().largest + 1)
+    ranges.push_back({size, cuda::padded_dim(size)});
+  return ranges;
 }
 
-// Half of the pairs are of equal sizes, and the first of these is one that everybody uses.
+// Every other pair is of equal sizes, from range to range; seeds start at different ones.
 Limits cuda_limits(uint64_t seed, size_t head_sizes) {
-  constexpr uint64_t kLargest = 256;
+  const std::vector<HeadSizes::Range> ranges = kernel_sizes();
   Random random(seed);
-  const auto any = [&] { return range_around(static_cast<int64_t>(1 + random.below(kLargest))); };
   Limits limits{.device = Device::cuda};
   for (size_t n = 0; n < head_sizes; ++n) {
-    const HeadSizes::Range dim = n == 0 ? range_around(int64_t{64} << random.below(3)) : any();
-    limits.head_sizes.push_back({dim, n % 2 == 0 ? dim : any()});
+    const HeadSizes::Range& next = ranges[(seed + n / 2) % ranges.size()];
+    const auto any = [&] { return ranges[random.below(ranges.size())]; };
+    limits.head_sizes.push_back(n % 2 == 0 ? HeadSizes{next, next} : HeadSizes{any(), any()});
   }
   return limits;
 }

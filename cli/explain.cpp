@@ -62,8 +62,7 @@ std::string explain_anywhere(const Attention& attention, const Tensors& tensors,
   if (execution.device == Device::cpu && !options.arch.empty())
     throw UsageError("--arch is an architecture of CUDA devices; leave it out with --device cpu");
   const bool on_cuda = execution.device == Device::cuda || !options.arch.empty();
-  if (!on_cuda)
-    return cuflash::explain(attention, tensors, {.device = Device::cpu, .num_threads = execution.num_threads});
+  if (!on_cuda) return cuflash::explain(attention, tensors, execution);
   const auto problem = describe(detail::to_c(attention), detail::to_c(tensors), Place{0});
   if (!options.arch.empty()) return cuflash::explain(problem, execution, cuda::arch_named(options.arch));
   if (const std::string why = check::why_no_cuda(); !why.empty()) return explain_none(problem, why.c_str());

@@ -45,8 +45,9 @@ struct BackwardConfig {
   Element element;
   int dim_qk, dim_v;
   int tile_q, tile_k;
-  int warps;
-  int stages;  // tiles of queries and dO in shared memory
+  int key_warps;     // share the tile's keys
+  int column_warps;  // share the columns of dK and dV, and the queries whose scores they compute for each other
+  int stages;        // tiles of queries and dO in shared memory; 0: K and V, Q and dO take turns in one place each
   int ctas_per_sm;
   int copy;
   int options;
@@ -63,6 +64,31 @@ constexpr int shared_bytes(const ForwardConfig& c) {
   return tile_bytes(c.element, c.tile_q, c.dim_qk) +
          c.stages * (tile_bytes(c.element, c.tile_k, c.dim_qk) + tile_bytes(c.element, c.tile_k, c.dim_v)) +
          (c.options & kMaskTensor ? c.tile_k : 0);  // which keys somebody sees
+}
+
+constexpr int num_threads(const BackwardConfig& c) { return 32 * c.key_warps * c.column_warps; }
+constexpr int bias_threads(const BackwardConfig& c) { return num_threads(c); }
+constexpr int prepare_threads(const BackwardConfig&) { return 128; }
+constexpr int finish_threads(const BackwardConfig&) { return 128; }
+constexpr int sink_threads(const BackwardConfig&) { return 512; }
+// LSE and delta of a tile's queries, and whether one of them holds something that is not finite; in Reals.
+constexpr int row_stats_size(const BackwardConfig& c) { return 2 * c.tile_q + 4; }
+constexpr int row_stats_bytes(const BackwardConfig& c) {
+  return row_stats_size(c) * (c.element == Element::f64 ? 8 : 4);
+}
+// P travels through shared memory only where other warps need it; dS always does.
+constexpr int score_tiles(const BackwardConfig& c) { return c.column_warps > 1 || c.stages == 0 ? 2 : 1; }
+// Where a CTA works and what it visits: numbers that would take registers from the sums.
+constexpr int kPlaceBytes = 128;
+constexpr int shared_bytes(const BackwardConfig& c) {
+  const int sides = c.stages == 0 ? 1 : 2, copies = c.stages == 0 ? 1 : c.stages;
+  const int widest = c.dim_qk > c.dim_v ? c.dim_qk : c.dim_v;
+  const int keys = sides == 1 ? tile_bytes(c.element, c.tile_k, widest)
+                              : tile_bytes(c.element, c.tile_k, c.dim_qk) + tile_bytes(c.element, c.tile_k, c.dim_v);
+  const int queries = sides == 1 ? tile_bytes(c.element, c.tile_q, widest)
+                                 : tile_bytes(c.element, c.tile_q, c.dim_qk) + tile_bytes(c.element, c.tile_q, c.dim_v);
+  return keys + copies * (queries + row_stats_bytes(c)) + score_tiles(c) * tile_bytes(c.element, c.tile_k, c.tile_q) +
+         kPlaceBytes;
 }
 
 }  // namespace cuflash

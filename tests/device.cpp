@@ -29,7 +29,7 @@ Device test_device() {
 }
 
 check::Limits test_limits(int64_t work) {
-  constexpr uint64_t kSeed = 7;
+  constexpr uint64_t kSeed = 1;  // the sweep of `make gpu-test` compiles the same kernels
   constexpr size_t kHeadSizes = 3;
   check::Limits limits = on_cuda() ? check::cuda_limits(kSeed, kHeadSizes) : check::Limits{};
   limits.work = work;

@@ -1,9 +1,12 @@
 // Rules about the structs themselves and about the execution: pointers, sizes, device, threads, workspace.
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
+#include "check/device.h"
 #include "tests/property.h"
 #include "tests/rejections.h"
 
@@ -42,13 +45,21 @@ std::byte* pass_longer(Call& call, const Passed<Struct>& passed, size_t extra) {
   return copy;
 }
 
+// What the struct had when it was first published. A program of that time is served as ever.
+template <class Struct>
+constexpr size_t first_size() {
+  if constexpr (std::is_same_v<Struct, cuflash_execution>) return offsetof(cuflash_execution, workspace_from_pool);
+  return sizeof(Struct);
+}
+
 void add_struct_rules(std::vector<Rule>& rules, uint32_t which) {
   const std::string name = kStructs[which];
   rules.push_back({name + " struct_size is too small", [=](Call& call, Choices& choices) -> Result {
                      return with_struct(call, which, [&]<class Struct>(Passed<Struct> passed) {
-                       const size_t size = choices.one_of<size_t>({0, 1, sizeof(size_t), sizeof(Struct) - 1});
+                       const size_t first = first_size<Struct>();
+                       const size_t size = choices.one_of<size_t>({0, 1, sizeof(size_t), first - 1});
                        passed.value.struct_size = size;
-                       return Refusal{passed.name, {"struct_size", text(size), text(sizeof(Struct))}};
+                       return Refusal{passed.name, {"struct_size", text(size), text(first)}};
                      });
                    }});
   rules.push_back({name + " has an unknown field that is set", [=](Call& call, Choices& choices) -> Result {
@@ -157,16 +168,26 @@ TEST_P(Workspace, QueryNeedsAPlaceForItsAnswer) {
 INSTANTIATE_TEST_SUITE_P(StructRejections, Workspace, testing::Values(Direction::forward, Direction::backward),
                          [](const auto& instance) { return name_of(instance.param); });
 
-// A build with a CUDA backend has rules of its own for this device.
-TEST(StructRejections, ADeviceThatIsNotThereIsAnErrorOfItsOwn) {
+TEST(StructRejections, AnExecutionOfTheFirstVersionIsServed) {
+  Call call(Sizes{});
+  call.execution.struct_size = first_size<cuflash_execution>();
+  call.execution.check_lengths = -1;  // behind the end of what such a program passes
+  EXPECT_EQ(call.run(), CUFLASH_OK) << cuflash_last_error();
+  EXPECT_FALSE(call.outputs_untouched());
+}
+
+// Without a GPU the device is what is wrong; with one it is the memory that the tensors are in.
+TEST(StructRejections, CudaWithHostMemoryIsRefused) {
+  const bool gpu = check::why_no_cuda().empty();
+  const cuflash_status expected = gpu ? CUFLASH_INVALID_ARGUMENT : CUFLASH_NO_DEVICE;
   for (const Direction direction : {Direction::forward, Direction::backward}) {
     Call call(Sizes{.direction = direction});
     call.execution.device = CUFLASH_DEVICE_CUDA;
-    EXPECT_EQ(call.run(), CUFLASH_NO_DEVICE);
-    EXPECT_EQ(std::string(cuflash_last_error()).rfind("device:", 0), 0u) << cuflash_last_error();
+    EXPECT_EQ(call.run(), expected);
+    EXPECT_EQ(std::string(cuflash_last_error()).rfind(gpu ? "q:" : "device:", 0), 0u) << cuflash_last_error();
     EXPECT_TRUE(call.outputs_untouched());
     size_t bytes = 0;
-    EXPECT_EQ(call.workspace_size(&bytes), CUFLASH_NO_DEVICE);
+    EXPECT_EQ(call.workspace_size(&bytes), expected);
   }
 }
 

@@ -5,8 +5,8 @@
 //
 // One fragment reduces over kDepth elements. A is 16 x kDepth; B is loaded for two neighbouring 8-column tiles at once.
 //   load_a x load_b            both stored with the reduction along their rows
-//   from_accumulators x load_b_transposed, load_a_transposed x load_b_transposed
-//                              B (and A) stored with the reduction across their rows
+//   from_accumulators x load_b_transposed, load_a_transposed x load_b_transposed, load_a_paired x load_b_transposed
+//                              B (and the second A) stored with the reduction across their rows
 // These are the only legal pairs: for f32 and f64 the second kind takes the reduction in the order 0 2 4 6 1 3 5 7, the
 // order in which a lane holds an accumulator, so that a product of an accumulator needs no exchange between lanes.
 #pragma once
@@ -47,6 +47,10 @@ requires(size_of(E) == 2) struct Operands<E> {
     A a;
     load_matrices(tile.address(a_row(), 0) + a_byte() + (row * T::kStride + k) * 2, a.r);
     return a;
+  }
+  template <class T>
+  static __device__ __forceinline__ A load_a_paired(T tile, int row, int k) {
+    return load_a(tile, row, k);
   }
   template <class T>
   static __device__ __forceinline__ A load_a_transposed(T tile, int k, int row) {
@@ -112,6 +116,11 @@ struct Operands<Element::f32> {
     return split_a(__uint_as_float(r[0]), __uint_as_float(r[1]), __uint_as_float(r[2]), __uint_as_float(r[3]));
   }
   template <class T>
+  static __device__ __forceinline__ A load_a_paired(T tile, int row, int k) {
+    const float* x = tile.at(row + lane_id() / 4, k + lane_id() % 4 * 2);
+    return split_a(x[0], x[8 * T::kStride], x[1], x[8 * T::kStride + 1]);
+  }
+  template <class T>
   static __device__ __forceinline__ A load_a_transposed(T tile, int k, int row) {
     const float* x = tile.at(k + lane_id() % 4 * 2, row + lane_id() / 4);
     return split_a(x[0], x[8], x[T::kStride], x[T::kStride + 8]);
@@ -152,6 +161,11 @@ struct Operands<Element::f64> {
   static __device__ __forceinline__ A load_a(T tile, int row, int k) {
     const double* x = tile.at(row + lane_id() / 4, k + lane_id() % 4);
     return {{{x[0], x[4]}, {x[8 * T::kStride], x[8 * T::kStride + 4]}}};
+  }
+  template <class T>
+  static __device__ __forceinline__ A load_a_paired(T tile, int row, int k) {
+    const double* x = tile.at(row + lane_id() / 4, k + lane_id() % 4 * 2);
+    return {{{x[0], x[1]}, {x[8 * T::kStride], x[8 * T::kStride + 1]}}};
   }
   template <class T>
   static __device__ __forceinline__ A load_a_transposed(T tile, int k, int row) {

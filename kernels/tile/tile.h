@@ -28,11 +28,12 @@ enum class RowsOf { whole_tile, part };
 
 // Rows [first, first + kRows) of a head whose row 0 lies at `head` come into the tile; what is outside of [begin, end) or beyond `dim` columns
 // becomes zero, so that nothing that lies there in global memory is ever multiplied. But for kCopyElements the caller
-// commits and waits. No branch depends on the rows: the copies may then move between the products of the tile before.
+// commits and waits. `thread` is the number of this one; a caller who wants no register kept for what follows from it
+// reads it anew. No branch depends on the rows: the copies may then move between the products of the tile before.
 template <int kCopy, int kThreads, RowsOf kExisting = RowsOf::part, Element E, int kRows, int kColumns>
 __device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const RowsView& rows, const void* head,
-                                          int first, int begin, int end, int dim) {
-  const int thread = static_cast<int>(threadIdx.x);
+                                          int first, int begin, int end, int dim,
+                                          int thread = static_cast<int>(threadIdx.x)) {
   if constexpr (kCopy != kCopyElements) {
     constexpr int kPerChunk = 16 / size_of(E), kChunks = kColumns / kPerChunk;
     // Where the chunks of a row divide the threads, a thread keeps its column and steps through the rows.

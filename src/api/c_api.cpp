@@ -8,8 +8,8 @@
 
 #include "api/adopt.h"
 #include "backend/backend.h"
+#include "backend/check_lengths.h"
 #include "backend/locate.h"
-#include "cuda/lengths.h"
 #include "problem/describe.h"
 
 namespace cuflash {
@@ -52,12 +52,10 @@ Execution read(const cuflash_execution* e) {
   return e ? describe(adopt("execution", e, cuflash_execution_init, kFirstSize)) : Execution{};
 }
 
-// Lengths in device memory are checked where that was asked for: described once more, from a copy in host memory.
 template <class Tensors>
-auto describe_checked(const cuflash_attention& attention, const Tensors& tensors, const Execution& how, Place place) {
-  const auto problem = describe(attention, tensors, place);
-  if (how.check_lengths && place.on_cuda())
-    describe(cuda::HostLengths(attention, place, how.stream).attention(), tensors, Place{});
+auto describe_checked(const cuflash_attention& what, const Tensors& where, const Execution& how, Place place) {
+  const auto problem = describe(what, where, place);
+  check_lengths(what, where, how, place);
   return problem;
 }
 

@@ -67,7 +67,7 @@ Place locate_all(const cuflash_attention& attention, const Tensors& tensors, con
   Locator locator(places);
   visit_all(locator, attention);
   visit_all(locator, tensors);
-  if (e.workspace) locator.visit_data("workspace", e.workspace);
+  if (e.workspace && e.workspace_size != 0) locator.visit_data("workspace", e.workspace);
   if (asked_for && !locator.decided_by()) return {0};  // nothing is anywhere: any device will do
   if (asked_for && !locator.place().on_cuda())
     reject(locator.decided_by(), ": is in host memory, but device cuda was asked for; copy the tensors to the device, ",

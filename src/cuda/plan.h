@@ -27,11 +27,20 @@ struct ForwardPlan {
 // Throws CUFLASH_UNSUPPORTED, in a sentence, for what the kernels do not compute.
 ForwardPlan plan_forward(const ForwardProblem& problem, const Arch& arch);
 
-// Parts of the workspace, as offsets in bytes.
+// Parts of the workspace of backward, as offsets in bytes; the counters of tiles come first.
+struct BackwardWorkspace {
+  int64_t packed_tiles = 0;  // of queries, of one head of packed tensors
+  int dq_rows = 0;           // of a tile of sums of dQ
+  size_t ticket = 0, row_stats = 0, dq_sums = 0, turns = 0;
+  size_t size = 0;
+};
+
 struct BackwardPlan {
   BackwardConfig config;
   Launch prepare, main, finish, bias, sink;  // launched in this order; grid 0 where not needed
+  BackwardWorkspace workspace;
   size_t workspace_size = 0;
+  int heads_together = 1;  // key/value heads whose tiles of keys are worked on side by side
   const char* reason;
 };
 // Deterministic asks for dQ that is bitwise reproducible.

@@ -1,0 +1,236 @@
+// dK, dV and dQ. A CTA keeps a tile of keys and walks over the tiles of queries that see it, for all query heads that
+// share the keys:
+//
+//   S^T = K Q^T           scores, keys in rows: a warp has kKeyTiles x 16 keys and kQueries queries
+//   P   = exp(S - LSE)
+//   dP^T = V dO^T
+//   dS  = P (dP - delta)
+//   dV += P^T dO          P and dS stand in the registers as operands of these products; where several warps share the
+//   dK += dS^T Q          columns of the keys' sums, they get each other's scores through shared memory
+//   dQ += dS K            dS through shared memory, the product into sums in global memory
+//
+// Two barriers a step: Q and dO have come (and everybody is done with the step before); P and dS are in shared memory.
+// With two stages the next Q and dO travel during a whole step. Registers: dK and dV 64 each, S and dP 32 each at most.
+#pragma once
+
+#include "backward/key_sums.h"
+#include "backward/query_sums.h"
+
+namespace cuflash {
+
+template <BackwardConfig C>
+struct KeyTileBackward {
+  using S = Shape<C>;
+  using Ops = typename S::Ops;
+  using Options = typename ScoreChunk<C>::Options;
+  static constexpr bool kTakeTurns = SharedTiles<C>::kTakeTurns;
+  // The scores of a warp's own queries need not be fetched.
+  static constexpr bool kOwnFromRegisters = !kTakeTurns && S::kScoreWarps == C.column_warps;
+
+  const BackwardParams& p;
+  const SharedTiles<C> tiles;
+  const Place& at;
+  const Walk& walk;
+  bool bad_keys = false;
+  KeySums<C> sums;
+
+  // The place is in shared memory already.
+  __device__ __forceinline__ KeyTileBackward(const BackwardParams& p, SharedTiles<C> tiles)
+      : p(p), tiles(tiles), at(*tiles.place()), walk(at.walk) {}
+
+  __device__ __forceinline__ void run() {
+    sums.clear();
+    if (walk.count() > 0) {
+      start();
+      for (int member = 0; member < at.group; ++member) walk_head(member);
+    }
+    sums.store(p, at, tiles);
+  }
+
+ private:
+  __device__ __forceinline__ void start() {
+    load_k<C>(p, at, tiles);
+    if constexpr (!kTakeTurns) load_v<C>(p, at, tiles), load_queries(0, 0, 0);
+    copy_async_commit();
+    wait_for_copies();
+    if (walk.edge > 0) bad_keys = has_not_finite<S::kThreads>(tiles.k());
+  }
+
+  __device__ __forceinline__ void walk_head(int member) {
+    const int h = at.head_k * at.group + member;
+    const Options options(p.attention, at.sequence, at.b, h);
+    int step = 0;
+    for (; step < walk.edge; ++step) {
+      begin_step(member, step);
+      if (bad_keys || tiles.stats(stage_of(member, step))[flag_at(C)] != 0)
+        visit<Pass::guarded>(member, step, h, options);
+      else visit<Pass::masked>(member, step, h, options);
+      end_step(member, step);
+    }
+    for (; step < walk.count(); ++step) {
+      begin_step(member, step);
+      visit<Pass::full>(member, step, h, options);
+      end_step(member, step);
+    }
+  }
+
+  __device__ __forceinline__ int stage_of(int member, int step) const {
+    return C.stages == 2 ? (member * walk.count() + step) & 1 : 0;
+  }
+  __device__ __forceinline__ void load_queries(int member, int step, int stage) {
+    const int h = at.head_k * at.group + member, tile = walk.tile(step);
+    load_q<C>(p, at.sequence, at.b, h, tile, tiles, stage);
+    load_dout<C>(p, at.sequence, at.b, h, tile, tiles, stage);
+    load_stats<C>(p, at.query_tile(member, tile), tiles, stage);
+  }
+  __device__ __forceinline__ void load_next(int member, int step) {
+    const bool same_head = step + 1 < walk.count();
+    const int next_member = same_head ? member : member + 1, next_step = same_head ? step + 1 : 0;
+    if (next_member < at.group) load_queries(next_member, next_step, stage_of(next_member, next_step));
+    copy_async_commit();
+  }
+
+  __device__ __forceinline__ void begin_step(int member, int step) {
+    if constexpr (kTakeTurns) {
+      const int h = at.head_k * at.group + member;
+      __syncthreads();
+      load_k<C>(p, at, tiles);
+      load_q<C>(p, at.sequence, at.b, h, walk.tile(step), tiles, 0);
+      load_stats<C>(p, at.query_tile(member, walk.tile(step)), tiles, 0);
+      copy_async_commit();
+    }
+    wait_for_copies();
+    if constexpr (C.stages == 2) load_next(member, step);
+  }
+  __device__ __forceinline__ void end_step(int member, int step) {
+    if constexpr (C.stages == 1) {
+      __syncthreads();
+      load_next(member, step);
+    }
+  }
+
+  // One tile of queries.
+  template <Pass kPass>
+  __device__ __forceinline__ void visit(int member, int step, int h, const Options& options) {
+    constexpr Rows kRows = kPass == Pass::guarded ? Rows::finite_only : Rows::any;
+    const int stage = stage_of(member, step), tile = walk.tile(step);
+    score<kPass>(stage, h, tile, options);
+    __syncthreads();
+    if constexpr (S::kScoreWarps > 1 || !kOwnFromRegisters) add_scores_of_others<kRows>(stage, h, tile);
+    if (p.dq_sums) add_to_dq<C, kRows>(p, at, tiles, member, tile);
+  }
+
+  template <Pass kPass>
+  __device__ __forceinline__ void score(int stage, int h, int tile, const Options& options) {
+    constexpr Rows kRows = kPass == Pass::guarded ? Rows::finite_only : Rows::any;
+    const int i = tile * C.tile_q, j = at.first + S::first_key();
+    const auto* stats = tiles.stats(stage);
+    const VisibleQueries<C> visible(p.attention, at.sequence, i, at.first);
+#pragma unroll 1
+    for (int chunk = 0; chunk < S::kChunks; ++chunk) {
+      const int first = S::column_warp() * S::kQueries + chunk * S::kChunk;
+      ScoreChunk<C> scores;
+      if (S::scores_queries())
+        scores.template weigh<kPass>(tiles.k(), tiles.q(stage), stats, first, options, visible, i, j);
+      if constexpr (kTakeTurns) bring_v_and_dout(h, tile);
+      if (!S::scores_queries()) break;
+      scores.template differentiate<kPass, Gradient::of_product>(tiles.v(), tiles.dout(stage), stats, first, options, i,
+                                                                 j);
+      store_sums<C.element>(scores.ds, tiles.ds(), S::first_key(), first, typename S::Real(1));
+      if constexpr (score_tiles(C) == 2)
+        store_sums<C.element>(scores.p, tiles.p(), S::first_key(), first, typename S::Real(1));
+      if constexpr (kOwnFromRegisters) {
+        if (p.dv.data)
+          sums.template add_to_dv<S::kChunk, kRows>(tiles.dout(stage), S::column_warp(), first, [&](int m, int k) {
+            return Ops::from_accumulators(&scores.p[m][k * Ops::kDepth / 8]);
+          });
+        if (p.dk.data)
+          sums.template add_to_dk<S::kChunk, kRows>(tiles.q(stage), S::column_warp(), first, [&](int m, int k) {
+            return Ops::from_accumulators(&scores.ds[m][k * Ops::kDepth / 8]);
+          });
+      }
+    }
+  }
+
+  template <Rows kRows>
+  __device__ __forceinline__ void add_scores_of_others(int stage, int h, int tile) {
+    constexpr int kOthers = kOwnFromRegisters ? S::kScoreWarps - 1 : S::kScoreWarps;
+    const int warp = new_thread_id() / 32, column_warp = S::column_warp(warp);
+    const auto first_of = [=](int other) {
+      return (kOwnFromRegisters ? (column_warp + 1 + other) % S::kScoreWarps : other) * S::kQueries;
+    };
+    const auto weights_in = [=](typename S::ScoreTile scores, int first) {
+      return [=](int m, int k) {
+        return Ops::load_a_paired(scores, S::first_key(warp) + 16 * m, first + k * Ops::kDepth);
+      };
+    };
+    if (p.dv.data)
+#pragma unroll
+      for (int other = 0; other < kOthers; ++other)
+        sums.template add_to_dv<S::kQueries, kRows>(tiles.dout(stage), column_warp, first_of(other),
+                                                    weights_in(tiles.p(), first_of(other)));
+    if constexpr (kTakeTurns) bring_k_and_q(h, tile);
+    if (p.dk.data)
+#pragma unroll
+      for (int other = 0; other < kOthers; ++other)
+        sums.template add_to_dk<S::kQueries, kRows>(tiles.q(stage), column_warp, first_of(other),
+                                                    weights_in(tiles.ds(), first_of(other)));
+  }
+
+  // Taking turns in shared memory: every thread comes here.
+  __device__ __forceinline__ void bring_v_and_dout(int h, int tile) {
+    __syncthreads();
+    load_v<C>(p, at, tiles);
+    load_dout<C>(p, at.sequence, at.b, h, tile, tiles, 0);
+    copy_async_commit();
+    wait_for_copies();
+  }
+  __device__ __forceinline__ void bring_k_and_q(int h, int tile) {
+    __syncthreads();
+    load_k<C>(p, at, tiles);
+    load_q<C>(p, at.sequence, at.b, h, tile, tiles, 0);
+    copy_async_commit();
+    wait_for_copies();
+  }
+};
+
+// The place of tile `index` of all tiles of keys. Heads that are worked on together take turns, tile by tile, in the order
+// of the keys.
+template <BackwardConfig C>
+__device__ __forceinline__ Place place_of(const BackwardParams& p, int64 index) {
+  const AttentionParams& a = p.attention;
+  const int64 tiles = tiles_in(a.len_k, C.tile_k), heads = int64{a.heads_k} * a.batch;
+  const int64 together = index / (p.heads_together * tiles) * p.heads_together;
+  const int64 members = min(int64{p.heads_together}, heads - together);
+  const int64 n = index - together * tiles, head = together + n % members;
+  Place at{};
+  at.b = static_cast<int>(head / a.heads_k), at.head_k = static_cast<int>(head % a.heads_k);
+  at.first = static_cast<int>(n / members) * C.tile_k;
+  at.sequence = sequence_of(a, at.b);
+  at.written = min(C.tile_k, (a.cu_k ? at.sequence.len_k : a.len_k) - at.first);
+  at.group = a.heads_q / a.heads_k;
+  at.tiles_before = query_tile<C>(p, at.sequence, at.b, at.head_k * at.group, 0);
+  at.tiles_of_head = query_tile<C>(p, at.sequence, at.b, at.head_k * at.group + 1, 0) - at.tiles_before;
+  // Where a score can be -inf, or the mask tensor speaks, every tile has to select; so it has to where keys are missing.
+  constexpr bool kMaskAll = (C.options & (kBias | kMaskTensor)) != 0;
+  const Range keys{at.first, min(int64{at.first} + C.tile_k, int64{at.sequence.len_k})};
+  at.walk = walk_queries<C>(a, at.sequence, keys, kMaskAll || keys.end < int64{at.first} + C.tile_k);
+  if (a.tile_counts && !keys.empty())
+    count_tiles<C>(a, at.sequence, walk_queries<C>(a, at.sequence, keys, false), at.group);
+  return at;
+}
+
+template <BackwardConfig C>
+__device__ __forceinline__ void backward(const BackwardParams& p) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  const AttentionParams& a = p.attention;
+  const SharedTiles<C> tiles{memory};
+  if (threadIdx.x == 0) {
+    const int64 index = C.ordered ? static_cast<int64>(atomicAdd(p.ticket, 1ull)) : cta_number();
+    *tiles.place() = index < tiles_in(a.len_k, C.tile_k) * a.heads_k * a.batch ? place_of<C>(p, index) : Place{};
+  }
+  __syncthreads();
+  if (tiles.place()->written > 0) KeyTileBackward<C>(p, tiles).run();
+}
+
+}  // namespace cuflash

@@ -1,0 +1,69 @@
+// dQ of a tile of queries: what a tile of keys has to add to it, dS K, goes into sums in the workspace.
+#pragma once
+
+#include "backward/loads.h"
+#include "backward/scores.h"
+
+namespace cuflash {
+
+// Sums that are added in one order are the same in every call. The order is that of the keys: a CTA waits until the tiles
+// of keys in front of its own have been added. CTAs take tiles of keys in that order, too, so whoever is waited for runs.
+template <BackwardConfig C>
+struct Turn {
+  unsigned* turn;  // of the tile of queries
+  unsigned mine;
+
+  __device__ __forceinline__ Turn(const BackwardParams& p, const Place& at, int64 number, int tile) {
+    if constexpr (C.ordered) {
+      const Range queries{int64{tile} * C.tile_q, min(int64{tile + 1} * C.tile_q, int64{at.sequence.len_q})};
+      const int64 first = keys_of_any(p.attention, at.sequence, queries).begin / C.tile_k;
+      turn = p.turns + number, mine = static_cast<unsigned>(at.first / C.tile_k - first);
+    }
+  }
+  __device__ __forceinline__ void wait() const {
+    if constexpr (C.ordered) {
+      if (threadIdx.x == 0)
+        while (load_acquire(turn) != mine) {}
+      __syncthreads();
+    }
+  }
+  __device__ __forceinline__ void pass_on() const {
+    if constexpr (C.ordered) {
+      __syncthreads();
+      if (threadIdx.x == 0) store_release(turn, mine + 1);
+    }
+  }
+};
+
+template <BackwardConfig C, Rows kRows>
+__device__ __forceinline__ void add_to_dq(const BackwardParams& p, const Place& at, SharedTiles<C> tiles, int member,
+                                          int tile) {
+  using S = Shape<C>;
+  typename S::Sum dq[S::kDqRows][2 * S::kDqBlocks];
+#pragma unroll
+  for (int m = 0; m < S::kDqRows; ++m)
+#pragma unroll
+    for (int n = 0; n < 2 * S::kDqBlocks; ++n) dq[m][n] = {};
+  const int thread = new_thread_id(), warp = thread / 32;
+  const int first_row = warp % S::kRowWarps * S::kDqRows * 16, first_block = warp / S::kRowWarps * S::kDqBlocks;
+  multiply_weights<C.tile_k / S::Ops::kDepth, S::kColumnWarps, kRows>(
+      dq, tiles.k(), 0, first_block, [&](int m, int step) {
+        return S::Ops::load_a_transposed(tiles.ds(), step * S::Ops::kDepth, first_row + 16 * m);
+      });
+
+  const int64 number = at.query_tile(member, tile);
+  const Turn<C> turn(p, at, number, tile);
+  auto* sums = dq_sums<C>(p, number) + sum_block<C>(first_row, first_block * 16);
+  turn.wait();
+#pragma unroll
+  for (int m = 0; m < S::kDqRows; ++m) {
+    if (first_row + 16 * m >= p.dq_rows) break;
+#pragma unroll
+    for (int n = 0; n < 2 * S::kDqBlocks; ++n)
+      if (S::kDqBlocks * S::kColumnWarps == S::kBlocksQK || first_block * 16 + n * 8 < C.dim_qk)
+        add_block(sums + sum_block<C>(16 * m, n * 8), thread % 32, dq[m][n]);
+  }
+  turn.pass_on();
+}
+
+}  // namespace cuflash

@@ -1,0 +1,57 @@
+// Where things lie in the workspace of backward: the numbers of query tiles, their row statistics, their sums of dQ.
+#pragma once
+
+#include "attn/sequence.h"
+#include "backward_params.h"
+#include "ptx/global.h"
+#include "tile/operand.h"
+
+namespace cuflash {
+
+// Dense: every head has tiles for all rows of the tensor. Packed: sequence b starts in tile q_begin / tile_q + b of a
+// head, which leaves room for every sequence's last, incomplete tile.
+template <BackwardConfig C>
+__device__ __forceinline__ int64 query_tile(const BackwardParams& p, const Sequence& s, int b, int h, int64 tile) {
+  const AttentionParams& a = p.attention;
+  if (a.cu_q) return h * p.packed_tiles + s.q_begin / C.tile_q + b + tile;
+  return (int64{b} * a.heads_q + h) * tiles_in(a.len_q, C.tile_q) + tile;
+}
+
+template <BackwardConfig C>
+__device__ __forceinline__ RealOf<C.element>* row_stats(const BackwardParams& p, int64 tile) {
+  return static_cast<RealOf<C.element>*>(p.row_stats) + tile * row_stats_size(C);
+}
+
+// Where a row's statistics lie in those of its tile. A query without a visible key has an LSE of +inf there: its weights
+// are then 0 without a comparison.
+constexpr int lse_at(const BackwardConfig&, int row) { return row; }
+constexpr int delta_at(const BackwardConfig& c, int row) { return c.tile_q + row; }
+constexpr int flag_at(const BackwardConfig& c) { return 2 * c.tile_q; }
+
+template <BackwardConfig C>
+__device__ __forceinline__ RealOf<C.element>* dq_sums(const BackwardParams& p, int64 tile) {
+  return static_cast<RealOf<C.element>*>(p.dq_sums) + tile * (p.dq_rows * C.dim_qk);
+}
+
+// The sums of one 16x8 accumulator lie side by side, so that a warp adds to 512 contiguous bytes; inside, the four sums of
+// a lane are neighbours where one instruction adds four, and 32 apart where it takes four of them.
+template <BackwardConfig C>
+__device__ __forceinline__ int sum_block(int row, int column) {
+  return (row / 16 * (C.dim_qk / 8) + column / 8) * 128;
+}
+template <class Real>
+__device__ __forceinline__ int sum_in_block(int lane, int n) {
+  return kAddsFour && sizeof(Real) == 4 ? lane * 4 + n : n * 32 + lane;
+}
+
+template <class Real>
+__device__ __forceinline__ void add_block(Real* block, int lane, const Accumulator<Real>& c) {
+  if constexpr (kAddsFour && sizeof(Real) == 4) {
+    add_four_to_global(block + lane * 4, c.x);
+  } else {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) add_to_global(block + sum_in_block<Real>(lane, n), c.x[n]);
+  }
+}
+
+}  // namespace cuflash

@@ -1,0 +1,60 @@
+// Eight neighbours of a row that holds E or f32, in 16-byte pieces where they are aligned.
+#pragma once
+
+#include "tile/element.h"
+
+namespace cuflash {
+
+__device__ __forceinline__ bool on_16_bytes(const void* p) { return reinterpret_cast<uint64>(p) % 16 == 0; }
+
+// Eight elements in memory, as far as they are read and written at once.
+template <Element E>
+struct alignas(16) EightStored {
+  StoredOf<E> x[8];
+};
+
+template <Element E, Element kStored>
+__device__ __forceinline__ void load_eight_of(const void* data, int64 index, int count, RealOf<E> (&x)[8]) {
+  const auto* from = static_cast<const StoredOf<kStored>*>(data) + index;
+  EightStored<kStored> eight{};
+  if (count == 8 && on_16_bytes(from)) {
+    eight = *reinterpret_cast<const EightStored<kStored>*>(from);
+  } else {
+#pragma unroll
+    for (int n = 0; n < 8; ++n)
+      if (n < count) eight.x[n] = from[n];
+  }
+#pragma unroll
+  for (int n = 0; n < 8; ++n) x[n] = widen<kStored>(eight.x[n]);
+}
+
+// x[n] = element index + n, 0 from `count` on.
+template <Element E>
+__device__ __forceinline__ void load_eight(const void* data, int element, int64 index, int count, RealOf<E> (&x)[8]) {
+  if (element == static_cast<int>(E)) load_eight_of<E, E>(data, index, count, x);
+  else load_eight_of<E, Element::f32>(data, index, count, x);
+}
+
+template <Element E, Element kStored>
+__device__ __forceinline__ void store_eight_of(void* data, int64 index, int count, const RealOf<E> (&x)[8]) {
+  auto* to = static_cast<StoredOf<kStored>*>(data) + index;
+  EightStored<kStored> eight;
+#pragma unroll
+  for (int n = 0; n < 8; ++n) eight.x[n] = narrow<kStored>(static_cast<RealOf<kStored>>(x[n]));
+  if (count == 8 && on_16_bytes(to)) {
+    *reinterpret_cast<EightStored<kStored>*>(to) = eight;
+  } else {
+#pragma unroll
+    for (int n = 0; n < 8; ++n)
+      if (n < count) to[n] = eight.x[n];
+  }
+}
+
+// Element index + n = x[n] for n < count.
+template <Element E>
+__device__ __forceinline__ void store_eight(void* data, int element, int64 index, int count, const RealOf<E> (&x)[8]) {
+  if (element == static_cast<int>(E)) store_eight_of<E, E>(data, index, count, x);
+  else store_eight_of<E, Element::f32>(data, index, count, x);
+}
+
+}  // namespace cuflash

@@ -1,0 +1,31 @@
+#include "cuda/params_backward.h"
+
+#include "cuda/params_of.h"
+
+namespace cuflash::cuda {
+
+BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& plan, void* workspace,
+                               uint64_t* tile_counts) {
+  const auto part = [&](size_t offset) { return static_cast<void*>(static_cast<std::byte*>(workspace) + offset); };
+  const BackwardWorkspace& w = plan.workspace;
+  BackwardParams b{};
+  b.attention = attention_params(p, tile_counts);
+  b.o = view_of(p.o), b.lse = view_of(p.lse), b.dout = view_of(p.dout), b.dlse = view_of(p.dlse);
+  b.dq = view_of(p.dq), b.dk = view_of(p.dk), b.dv = view_of(p.dv), b.dbias = view_of(p.dbias);
+  b.dsink = view_of(p.dsink);
+  b.bias_batch = static_cast<int>(p.bias_batch), b.bias_heads = static_cast<int>(p.bias_heads);
+  b.bias_len_q = static_cast<int>(p.bias_len_q);
+  b.packed_tiles = w.packed_tiles;
+  b.row_stats = part(w.row_stats);
+  if (p.dq) b.dq_sums = part(w.dq_sums);
+  b.dq_rows = w.dq_rows;
+  if (plan.config.ordered) {
+    b.turns = static_cast<unsigned*>(part(w.turns));
+    b.ticket = static_cast<uint64*>(part(w.ticket));
+  }
+  b.heads_together = plan.heads_together;
+  b.counts_in_bias = plan.main.grid_x == 0;
+  return b;
+}
+
+}  // namespace cuflash::cuda

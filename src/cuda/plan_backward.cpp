@@ -1,0 +1,175 @@
+// Tiles of the backward kernels. Every candidate compiles without spills for every option it is listed for
+// (tests/cuda_kernels_test).
+#include <algorithm>
+#include <span>
+
+#include "cuda/plan.h"
+#include "cuda/plan_dims.h"
+#include "error.h"
+
+namespace cuflash::cuda {
+
+namespace {
+
+// What the options cost in registers: none; one; or those for which addresses are gathered, a mask tensor and all at once.
+enum Load { plain = 0, light = 1, heavy = 2 };
+
+struct Tiles {
+  int largest_dim;  // of queries and keys, and of values
+  int tile_q, tile_k, key_warps, column_warps, stages, ctas_per_sm;
+  Load most;
+};
+
+// The first that fits is taken: wide tiles for much shared memory (sm_90, sm_100: 227 KB), then for 163 KB (sm_80) and for
+// 99 KB (sm_86, sm_89, sm_120).
+constexpr Tiles kSixteenBit[] = {
+    {64, 64, 128, 4, 1, 2, 2, light},   //
+    {64, 64, 64, 4, 1, 2, 2, heavy},    //
+    {128, 64, 128, 4, 2, 2, 1, light},  //
+    {128, 64, 128, 4, 2, 1, 1, light},  //
+    {128, 32, 64, 4, 1, 2, 2, heavy},   //
+    {256, 64, 64, 2, 4, 2, 1, plain},   //
+    {256, 64, 64, 2, 4, 1, 1, plain},   //
+    {256, 64, 32, 2, 4, 2, 1, heavy},   //
+    {256, 32, 32, 2, 4, 1, 1, heavy},   //
+};
+constexpr Tiles kF32[] = {
+    {64, 32, 64, 4, 1, 2, 2, heavy},   //
+    {128, 32, 64, 4, 1, 1, 2, heavy},  //
+    {128, 32, 32, 2, 2, 1, 1, heavy},  //
+    {256, 32, 64, 4, 2, 1, 1, heavy},  //
+    {256, 32, 32, 2, 4, 1, 1, heavy},  //
+    {256, 16, 16, 1, 4, 1, 1, heavy},  //
+};
+constexpr Tiles kF64[] = {
+    {64, 32, 64, 4, 1, 1, 1, heavy},   //
+    {64, 16, 32, 2, 2, 1, 1, heavy},   //
+    {128, 16, 32, 2, 2, 1, 1, heavy},  //
+    {128, 16, 16, 1, 4, 1, 1, heavy},  //
+    {256, 16, 32, 2, 4, 1, 1, heavy},  //
+    {256, 16, 16, 1, 8, 1, 1, heavy},  //
+    {256, 16, 16, 1, 8, 0, 1, heavy},  //
+};
+
+std::span<const Tiles> candidates(Element element) {
+  if (element == Element::f64) return kF64;
+  if (element == Element::f32) return kF32;
+  return kSixteenBit;
+}
+
+Load load_of(int options) {
+  if (options == 0) return plain;
+  return options == kAllOptions || options == kMaskTensor ? heavy : light;
+}
+
+const char* reason_of(const BackwardConfig& c) {
+  if (c.ordered) return "dQ is summed in the order of the keys: deterministic was asked for";
+  if (c.copy == kCopyElements) return "rows that do not start on 16-byte boundaries are copied element by element";
+  if (c.options == kAllOptions) return "the kernel with every option: several are given";
+  if (c.options != 0) return "a kernel for the one option that is given";
+  return "the largest tiles whose sums stay in registers";
+}
+
+int64_t tiles_in(int64_t length, int64_t tile) { return (length + tile - 1) / tile; }
+size_t real_size(Element element) { return element == Element::f64 ? 8 : 4; }
+
+// One deterministic sum needs no order.
+bool needs_order(const BackwardProblem& p, const BackwardConfig& c, Reproducible reproducible) {
+  return reproducible == Reproducible::yes && p.dq && tiles_in(p.len_k, c.tile_k) > 1;
+}
+
+BackwardConfig config_of(const BackwardProblem& p, const Arch& arch, Reproducible reproducible) {
+  BackwardConfig c{};
+  c.element = element_of(p.dtype);
+  c.dim_qk = padded_dim(p.dim_qk), c.dim_v = padded_dim(p.dim_v);
+  const bool vectors = p.dout.dtype == p.dtype && has_vector_rows(p.q) && has_vector_rows(p.k) &&
+                       has_vector_rows(p.v) && has_vector_rows(p.dout);
+  c.copy = copy_mode(p, vectors);
+  c.options = kernel_options(p);
+  for (const Tiles& t : candidates(c.element)) {
+    if (c.dim_qk > t.largest_dim || c.dim_v > t.largest_dim || load_of(c.options) > t.most) continue;
+    c.tile_q = t.tile_q, c.tile_k = t.tile_k, c.key_warps = t.key_warps, c.column_warps = t.column_warps;
+    c.stages = t.stages, c.ctas_per_sm = t.ctas_per_sm;
+    c.ordered = needs_order(p, c, reproducible);
+    if (shared_bytes(c) <= arch.shared_per_block) return c;
+  }
+  throw FlashAttentionError(CUFLASH_UNSUPPORTED,
+                            join("no backward kernel of ", name_of(p.dtype), " with head sizes ", p.dim_qk, " and ",
+                                 p.dim_v, " fits the shared memory of ", target_of(arch)));
+}
+
+BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c) {
+  BackwardWorkspace w;
+  w.packed_tiles = p.total_q / c.tile_q + p.batch;
+  w.dq_rows = static_cast<int>(std::min<int64_t>(c.tile_q, tiles_in(p.len_q, 16) * 16));
+  const auto tiles =
+      static_cast<size_t>(p.heads_q * (p.packed() ? w.packed_tiles : p.batch * tiles_in(p.len_q, c.tile_q)));
+  size_t used = 64;  // the counters of tiles
+  const auto take = [&](size_t bytes) {
+    const size_t offset = used;
+    used += (bytes + 63) / 64 * 64;
+    return offset;
+  };
+  w.ticket = take(sizeof(uint64_t));
+  w.row_stats = take(tiles * static_cast<size_t>(row_stats_bytes(c)));
+  w.dq_sums = take(p.dq ? tiles * static_cast<size_t>(w.dq_rows * c.dim_qk) * real_size(c.element) : 0);
+  w.turns = take(c.ordered ? tiles * sizeof(unsigned) : 0);
+  w.size = used;
+  return w;
+}
+
+// CTAs that run at the same time read the same queries and add to the same dQ if they belong to few heads; with more heads
+// the long tiles of a causal mask start earlier. As many heads as fit into a part of an L2 cache are a compromise. In
+// order, a CTA waits for the tile of keys before its own: all heads at once keep those far apart.
+int heads_together(const BackwardProblem& p, const BackwardConfig& c) {
+  constexpr int64_t kCacheBytes = 24 << 20, kMost = 1 << 20;
+  if (c.ordered) return static_cast<int>(std::clamp<int64_t>(p.batch * p.heads_k, 1, kMost));
+  const int64_t row = (p.dim_qk + p.dim_v) * size_of(c.element) + p.dim_qk * static_cast<int64_t>(real_size(c.element));
+  const int64_t head = std::max<int64_t>(1, p.len_q * p.group() * row);
+  return static_cast<int>(std::clamp<int64_t>(kCacheBytes / head, 1, kMost));
+}
+
+// The same config, without what a small kernel does not depend on: so fewer of them are compiled.
+BackwardConfig small_config(const BackwardConfig& c, int dim_qk, int dim_v) {
+  BackwardConfig small{};
+  small.element = c.element, small.dim_qk = dim_qk, small.dim_v = dim_v, small.tile_q = c.tile_q;
+  return small;
+}
+
+}  // namespace
+
+BackwardPlan plan_backward(const BackwardProblem& p, const Arch& arch, Reproducible reproducible) {
+  require_supported(p);
+  const BackwardConfig c = config_of(p, arch, reproducible);
+  BackwardPlan plan{};
+  plan.config = c;
+  plan.workspace = workspace_of(p, c);
+  plan.workspace_size = plan.workspace.size;
+  plan.heads_together = heads_together(p, c);
+  plan.reason = reason_of(c);
+
+  const int64_t query_tiles = p.batch * p.heads_q * tiles_in(p.len_q, c.tile_q);
+  const int64_t key_tiles = p.dq || p.dk || p.dv ? p.batch * p.heads_k * tiles_in(p.len_k, c.tile_k) : 0;
+  // It sets the ticket of the ordered kernel, too, so it has at least one CTA.
+  const BackwardConfig prepare = small_config(c, c.dim_qk, c.dim_v);
+  plan.prepare = launch_of(key_of(KernelKind::backward_prepare, arch, prepare), std::max<int64_t>(1, query_tiles),
+                           prepare_threads(prepare), 0);
+  plan.main = launch_of(key_of(KernelKind::backward, arch, c), key_tiles, num_threads(c), shared_bytes(c));
+  if (p.dq) {
+    const BackwardConfig finish = small_config(c, c.dim_qk, 0);
+    plan.finish = launch_of(key_of(KernelKind::backward_finish, arch, finish), query_tiles, finish_threads(finish), 0);
+  }
+  if (p.dbias) {
+    BackwardConfig bias = c;
+    bias.stages = std::min(c.stages, 1), bias.ordered = 0;
+    const int64_t tiles = p.bias_batch * p.bias_heads * tiles_in(p.bias_len_q, c.tile_q) * tiles_in(p.len_k, c.tile_k);
+    plan.bias = launch_of(key_of(KernelKind::backward_bias, arch, bias), tiles, bias_threads(bias), shared_bytes(bias));
+  }
+  if (p.dsink) {
+    const BackwardConfig sink = small_config(c, 0, 0);
+    plan.sink = launch_of(key_of(KernelKind::backward_sink, arch, sink), p.heads_q, sink_threads(sink), 0);
+  }
+  return plan;
+}
+
+}  // namespace cuflash::cuda

@@ -1,0 +1,182 @@
+// The CUDA backend up to its kernels, on GPUs that do not exist: see tests/fake_cuda.
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "check/run.h"
+#include "check/sweep.h"
+#include "tests/fake_cuda/emulate.h"
+#include "tests/fake_cuda/fake_cuda.h"
+#include "tests/gpu_memory.h"
+#include "tests/property.h"
+
+// Counted, so that a test can say that a call makes none.
+static thread_local int64_t allocations = 0;
+void* operator new(size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace cuflash::test {
+namespace {
+
+class FakeGpus : public ::testing::Test {
+ protected:
+  FakeGpus() : gpus(find()) { gpus.on_launch = nullptr; }
+
+  FakeCuda& gpus;
+
+ private:
+  static FakeCuda& find() {
+    void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
+    auto* get = library ? reinterpret_cast<FakeCuda* (*)()>(::dlsym(library, "fake_cuda")) : nullptr;
+    if (!get) throw std::runtime_error("this test needs the fake libcuda.so.1 in LD_LIBRARY_PATH; ctest sets it");
+    return *get();
+  }
+};
+
+int current_device() {
+  cuda::CUdevice device = -1;
+  cuda::driver().cuCtxGetDevice(&device);
+  return device;
+}
+
+// Places, lengths, plans, params, mirrored memory and workspaces of random problems; the kernel alone is emulated.
+TEST_F(FakeGpus, RandomForwardProblemsEqualTheOracle) {
+  gpus.on_launch = [](const FakeLaunch& launch) {
+    ASSERT_EQ(launch.params_size, sizeof(ForwardParams));
+    emulate(*static_cast<const ForwardParams*>(launch.params));
+  };
+  const check::Limits limits{.device = Device::cuda};
+  for (uint64_t index = 0; index < static_cast<uint64_t>(scaled(1000)); ++index) {
+    check::Case c = check::sweep_case(test_seed(), index, limits);
+    c.gradients = {}, c.tile_stats = false;
+    ASSERT_EQ(check::run_case(c), "") << "case " << index << ": " << check::describe(c);
+  }
+}
+
+// What is written beyond an output, or not written in it, is found in the copy that comes back.
+TEST_F(FakeGpus, DamageOnTheDeviceIsFound) {
+  const Inputs in = dense({.len_q = 5, .len_k = 5});
+  Buffer o(in.dout.view(), 0, "o");
+  gpus.on_launch = [](const FakeLaunch& launch) {
+    const auto& params = *static_cast<const ForwardParams*>(launch.params);
+    emulate(params);
+    static_cast<float*>(params.o.data)[5 * 8] = 0;
+  };
+  check::forward(Device::cuda, in.attention, {.o = o.view()}, {});
+  EXPECT_NE(o.damage().find("outside its elements"), std::string::npos) << o.damage();
+
+  gpus.on_launch = nullptr;
+  o.poison();
+  check::forward(Device::cuda, in.attention, {.o = o.view()}, {});
+  EXPECT_NE(o.unwritten(), "");
+}
+
+// Tensors on the second device while the first is current, or none is.
+TEST_F(FakeGpus, TheDeviceOfTheTensorsIsUsedAndTheCurrentOneStays) {
+  static int launched_on = -1;
+  gpus.on_launch = [](const FakeLaunch& launch) { launched_on = launch.device; };
+  cuda::CUdeviceptr memory = 0;
+  {
+    const cuda::DeviceGuard second(cuda::device(1));
+    cuda::check(cuda::driver().cuMemAlloc(&memory, 1 << 16), "cuMemAlloc");
+  }
+  auto* data = reinterpret_cast<float*>(memory);
+  const Attention a{.q = bhsd(data, 1, 1, 4, 8), .k = bhsd(data + 32, 1, 1, 4, 8), .v = bhsd(data + 64, 1, 1, 4, 8)};
+  const ForwardOutputs outputs{.o = bhsd(data + 96, 1, 1, 4, 8)};
+  EXPECT_EQ(current_device(), -1);
+  flash_attention_forward(a, outputs);
+  EXPECT_EQ(launched_on, 1);
+  EXPECT_EQ(current_device(), -1);
+  {
+    const cuda::DeviceGuard first(cuda::device(0));
+    launched_on = -1;
+    flash_attention_forward(a, outputs);
+    EXPECT_EQ(launched_on, 1);
+    EXPECT_EQ(current_device(), 0);
+
+    const Stream of_first;  // a stream of another device is CUDA's error, in a sentence
+    EXPECT_THROW(flash_attention_forward(a, outputs, {.stream = of_first.handle()}), FlashAttentionError);
+    EXPECT_EQ(current_device(), 0);
+  }
+  cuda::driver().cuMemFree(memory);
+}
+
+TEST_F(FakeGpus, TensorsOfTwoDevicesAreRefused) {
+  cuda::CUdeviceptr other = 0;
+  {
+    const cuda::DeviceGuard second(cuda::device(1));
+    cuda::check(cuda::driver().cuMemAlloc(&other, 1 << 16), "cuMemAlloc");
+  }
+  const Stream stream;
+  DeviceProblem p(dense({.len_q = 4, .len_k = 4}), stream);
+  p.attention.v.data = reinterpret_cast<void*>(other);
+  try {
+    p.forward();
+    ADD_FAILURE() << "was accepted";
+  } catch (const FlashAttentionError& error) {
+    EXPECT_EQ(error.status(), CUFLASH_INVALID_ARGUMENT);
+    EXPECT_STREQ(error.what(),
+                 "v: is in the memory of CUDA device 1, but q is in the memory of CUDA device 0; all tensors of a call "
+                 "must be in the same memory");
+  }
+  cuda::driver().cuMemFree(other);
+}
+
+TEST_F(FakeGpus, MemoryOfThePoolGoesBack) {
+  static int pool_blocks = -1;
+  static const FakeCuda* state = &gpus;
+  gpus.on_launch = [](const FakeLaunch&) { pool_blocks = state->pool_blocks; };
+  const Stream stream;
+  DeviceProblem p(dense({.len_q = 70, .len_k = 70}), stream);
+  p.execution.workspace_from_pool = true;
+  p.backward();
+  EXPECT_EQ(pool_blocks, 1);
+  EXPECT_EQ(gpus.pool_blocks, 0);
+}
+
+// The fake driver answers whatever waits for a captured stream with an error: a call does nothing of that kind.
+TEST_F(FakeGpus, ACapturedCallWaitsForNothing) {
+  const Stream stream;
+  DeviceProblem p(dense({.len_q = 70, .len_k = 70}), stream);
+  p.take_workspace();
+  const int before = gpus.launches, blocks = gpus.blocks;
+  Graph graph(stream);
+  graph.begin();
+  p.forward(), p.backward();
+  graph.end();
+  EXPECT_GE(gpus.launches - before, 2);
+  EXPECT_EQ(gpus.blocks, blocks);
+}
+
+TEST_F(FakeGpus, ACachedCallAllocatesNothing) {
+  const Stream stream;
+  DeviceProblem p(dense({.batch = 2, .len_q = 70, .len_k = 70}), stream);
+  const DeviceTensor used = copy_of({70, 3});
+  p.attention.seqlens_k = used.view;
+  p.take_workspace();
+  p.forward(), p.backward();
+  const int64_t before = allocations;
+  const int launches = gpus.launches;
+  p.forward(), p.backward();
+  EXPECT_EQ(allocations, before);
+  EXPECT_GE(gpus.launches - launches, 2);
+}
+
+TEST_F(FakeGpus, NothingToComputeLaunchesNothing) {
+  const int before = gpus.launches;
+  const Stream stream;
+  const DeviceBuffer memory(4096);
+  auto* data = static_cast<float*>(memory.data());
+  const Attention a{.q = bhsd(data, 1, 2, 0, 8), .k = bhsd(data, 1, 2, 4, 8), .v = bhsd(data + 64, 1, 2, 4, 8)};
+  flash_attention_forward(a, {.o = bhsd(data + 128, 1, 2, 0, 8)}, {.stream = stream.handle()});
+  EXPECT_EQ(gpus.launches, before);
+}
+
+}  // namespace
+}  // namespace cuflash::test
