@@ -1,0 +1,13 @@
+// A problem of backward, its plan and its workspace become what is sent to the kernels.
+#pragma once
+
+#include "backward_params.h"
+#include "cuda/plan.h"
+
+namespace cuflash::cuda {
+
+// tile_counts: null, or three counters in device memory that are zero.
+BackwardParams backward_params(const BackwardProblem& problem, const BackwardPlan& plan, void* workspace,
+                               uint64_t* tile_counts);
+
+}  // namespace cuflash::cuda
