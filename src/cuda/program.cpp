@@ -15,17 +15,18 @@ struct Family {
   const char* name;
   const char* config;
   const char* params;
+  const char* bounds;  // of __launch_bounds__
   size_t config_ints;
 };
 template <class Config>
 constexpr size_t kInts = sizeof(Config) / sizeof(int);
 constexpr Family kFamilies[] = {
-    {"forward", "ForwardConfig", "ForwardParams", kInts<ForwardConfig>},
-    {"backward_prepare", "BackwardConfig", "BackwardParams", kInts<BackwardConfig>},
-    {"backward", "BackwardConfig", "BackwardParams", kInts<BackwardConfig>},
-    {"backward_finish", "BackwardConfig", "BackwardParams", kInts<BackwardConfig>},
-    {"backward_bias", "BackwardConfig", "BackwardParams", kInts<BackwardConfig>},
-    {"backward_sink", "BackwardConfig", "BackwardParams", kInts<BackwardConfig>},
+    {"forward", "ForwardConfig", "ForwardParams", "num_threads(C), C.ctas_per_sm", kInts<ForwardConfig>},
+    {"backward_prepare", "BackwardConfig", "BackwardParams", "prepare_threads(C)", kInts<BackwardConfig>},
+    {"backward", "BackwardConfig", "BackwardParams", "num_threads(C), C.ctas_per_sm", kInts<BackwardConfig>},
+    {"backward_finish", "BackwardConfig", "BackwardParams", "finish_threads(C)", kInts<BackwardConfig>},
+    {"backward_bias", "BackwardConfig", "BackwardParams", "bias_threads(C)", kInts<BackwardConfig>},
+    {"backward_sink", "BackwardConfig", "BackwardParams", "sink_threads(C)", kInts<BackwardConfig>},
 };
 static_assert(std::size(kFamilies) == static_cast<size_t>(KernelKind::backward_sink) + 1);
 
@@ -82,7 +83,7 @@ Program program_of(const KernelKey& key) {
   for (size_t n = 1; n < family.config_ints; ++n) config += join(", ", key.config[n]);
   return {name_of(key), arch_of(key),
           join("#include \"", family.name, ".h\"\nusing namespace cuflash;\nconstexpr ", family.config, " C{", config,
-               "};\nextern \"C\" __global__ void __launch_bounds__(num_threads(C), C.ctas_per_sm) ", kEntryName,
+               "};\nextern \"C\" __global__ void __launch_bounds__(", family.bounds, ") ", kEntryName,
                "(const __grid_constant__ ", family.params, " p) { ", family.name, "<C>(p); }\n")};
 }
 
