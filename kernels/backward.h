@@ -57,19 +57,17 @@ struct KeyTileBackward {
   }
 
   __device__ __forceinline__ void walk_head(int member) {
-    const int h = at.head_k * at.group + member;
-    const Options options(p.attention, at.sequence, at.b, h);
+    const Options options(p.attention, at.sequence, at.b, at.head_k * at.group + member);
     int step = 0;
     for (; step < walk.edge; ++step) {
       begin_step(member, step);
-      if (bad_keys || tiles.stats(stage_of(member, step))[flag_at(C)] != 0)
-        visit<Pass::guarded>(member, step, h, options);
-      else visit<Pass::masked>(member, step, h, options);
+      if (bad_keys || tiles.stats(stage_of(member, step))[flag_at(C)] != 0) visit<Pass::guarded>(member, step, options);
+      else visit<Pass::masked>(member, step, options);
       end_step(member, step);
     }
     for (; step < walk.count(); ++step) {
       begin_step(member, step);
-      visit<Pass::full>(member, step, h, options);
+      visit<Pass::full>(member, step, options);
       end_step(member, step);
     }
   }
@@ -78,10 +76,10 @@ struct KeyTileBackward {
     return C.stages == 2 ? (member * walk.count() + step) & 1 : 0;
   }
   __device__ __forceinline__ void load_queries(int member, int step, int stage) {
-    const int h = at.head_k * at.group + member, tile = walk.tile(step);
-    load_q<C>(p, at.sequence, at.b, h, tile, tiles, stage);
-    load_dout<C>(p, at.sequence, at.b, h, tile, tiles, stage);
-    load_stats<C>(p, at.query_tile(member, tile), tiles, stage);
+    const int tile = walk.tile(step);
+    load_q<C>(p, at, member, tile, tiles, stage);
+    load_dout<C>(p, at, member, tile, tiles, stage);
+    load_stats<C>(p, at, member, tile, tiles, stage);
   }
   __device__ __forceinline__ void load_next(int member, int step) {
     const bool same_head = step + 1 < walk.count();
@@ -92,11 +90,10 @@ struct KeyTileBackward {
 
   __device__ __forceinline__ void begin_step(int member, int step) {
     if constexpr (kTakeTurns) {
-      const int h = at.head_k * at.group + member;
       __syncthreads();
       load_k<C>(p, at, tiles);
-      load_q<C>(p, at.sequence, at.b, h, walk.tile(step), tiles, 0);
-      load_stats<C>(p, at.query_tile(member, walk.tile(step)), tiles, 0);
+      load_q<C>(p, at, member, walk.tile(step), tiles, 0);
+      load_stats<C>(p, at, member, walk.tile(step), tiles, 0);
       copy_async_commit();
     }
     wait_for_copies();
@@ -111,17 +108,17 @@ struct KeyTileBackward {
 
   // One tile of queries.
   template <Pass kPass>
-  __device__ __forceinline__ void visit(int member, int step, int h, const Options& options) {
+  __device__ __forceinline__ void visit(int member, int step, const Options& options) {
     constexpr Rows kRows = kPass == Pass::guarded ? Rows::finite_only : Rows::any;
     const int stage = stage_of(member, step), tile = walk.tile(step);
-    score<kPass>(stage, h, tile, options);
+    score<kPass>(stage, member, tile, options);
     __syncthreads();
-    if constexpr (S::kScoreWarps > 1 || !kOwnFromRegisters) add_scores_of_others<kRows>(stage, h, tile);
+    if constexpr (S::kScoreWarps > 1 || !kOwnFromRegisters) add_scores_of_others<kRows>(stage, member, tile);
     if (p.dq_sums) add_to_dq<C, kRows>(p, at, tiles, member, tile);
   }
 
   template <Pass kPass>
-  __device__ __forceinline__ void score(int stage, int h, int tile, const Options& options) {
+  __device__ __forceinline__ void score(int stage, int member, int tile, const Options& options) {
     constexpr Rows kRows = kPass == Pass::guarded ? Rows::finite_only : Rows::any;
     const int i = tile * C.tile_q, j = at.first + S::first_key();
     const auto* stats = tiles.stats(stage);
@@ -132,28 +129,35 @@ struct KeyTileBackward {
       ScoreChunk<C> scores;
       if (S::scores_queries())
         scores.template weigh<kPass>(tiles.k(), tiles.q(stage), stats, first, options, visible, i, j);
-      if constexpr (kTakeTurns) bring_v_and_dout(h, tile);
+      if constexpr (kTakeTurns) bring_v_and_dout(member, tile);
       if (!S::scores_queries()) break;
       scores.template differentiate<kPass, Gradient::of_product>(tiles.v(), tiles.dout(stage), stats, first, options, i,
                                                                  j);
-      store_sums<C.element>(scores.ds, tiles.ds(), S::first_key(), first, typename S::Real(1));
-      if constexpr (score_tiles(C) == 2)
-        store_sums<C.element>(scores.p, tiles.p(), S::first_key(), first, typename S::Real(1));
+      const WeightTiles<C.element, S::kKeyTiles, S::kQueryTiles> weights(scores.p), gradients(scores.ds);
+      if constexpr (kPass == Pass::guarded && kOwnFromRegisters) {
+        if (p.dv.data) {  // P is in shared memory where dS will be, if it has no place of its own: both are the warp's
+          const typename S::ScoreTile place = score_tiles(C) == 2 ? tiles.p() : tiles.ds();
+          weights.store(place, S::first_key(), first);
+          __syncwarp();
+          sums.template select_into_dv<S::kChunk>(tiles.dout(stage), S::first_key(), S::column_warp(), first, place);
+          __syncwarp();
+        }
+      }
+      gradients.store(tiles.ds(), S::first_key(), first);
+      if constexpr (score_tiles(C) == 2) weights.store(tiles.p(), S::first_key(), first);
       if constexpr (kOwnFromRegisters) {
-        if (p.dv.data)
-          sums.template add_to_dv<S::kChunk, kRows>(tiles.dout(stage), S::column_warp(), first, [&](int m, int k) {
-            return Ops::from_accumulators(&scores.p[m][k * Ops::kDepth / 8]);
-          });
+        if (kPass != Pass::guarded && p.dv.data)
+          sums.template add_to_dv<S::kChunk>(tiles.dout(stage), S::column_warp(), first,
+                                             [&](int m, int k) { return weights.operand(m, k); });
         if (p.dk.data)
-          sums.template add_to_dk<S::kChunk, kRows>(tiles.q(stage), S::column_warp(), first, [&](int m, int k) {
-            return Ops::from_accumulators(&scores.ds[m][k * Ops::kDepth / 8]);
-          });
+          sums.template add_to_dk<S::kChunk, kRows>(tiles.q(stage), S::column_warp(), first,
+                                                    [&](int m, int k) { return gradients.operand(m, k); });
       }
     }
   }
 
   template <Rows kRows>
-  __device__ __forceinline__ void add_scores_of_others(int stage, int h, int tile) {
+  __device__ __forceinline__ void add_scores_of_others(int stage, int member, int tile) {
     constexpr int kOthers = kOwnFromRegisters ? S::kScoreWarps - 1 : S::kScoreWarps;
     const int warp = new_thread_id() / 32, column_warp = S::column_warp(warp);
     const auto first_of = [=](int other) {
@@ -166,10 +170,15 @@ struct KeyTileBackward {
     };
     if (p.dv.data)
 #pragma unroll
-      for (int other = 0; other < kOthers; ++other)
-        sums.template add_to_dv<S::kQueries, kRows>(tiles.dout(stage), column_warp, first_of(other),
-                                                    weights_in(tiles.p(), first_of(other)));
-    if constexpr (kTakeTurns) bring_k_and_q(h, tile);
+      for (int other = 0; other < kOthers; ++other) {
+        if constexpr (kRows == Rows::finite_only)
+          sums.template select_into_dv<S::kQueries>(tiles.dout(stage), S::first_key(warp), column_warp, first_of(other),
+                                                    tiles.p());
+        else
+          sums.template add_to_dv<S::kQueries>(tiles.dout(stage), column_warp, first_of(other),
+                                               weights_in(tiles.p(), first_of(other)));
+      }
+    if constexpr (kTakeTurns) bring_k_and_q(member, tile);
     if (p.dk.data)
 #pragma unroll
       for (int other = 0; other < kOthers; ++other)
@@ -178,21 +187,26 @@ struct KeyTileBackward {
   }
 
   // Taking turns in shared memory: every thread comes here.
-  __device__ __forceinline__ void bring_v_and_dout(int h, int tile) {
+  __device__ __forceinline__ void bring_v_and_dout(int member, int tile) {
     __syncthreads();
     load_v<C>(p, at, tiles);
-    load_dout<C>(p, at.sequence, at.b, h, tile, tiles, 0);
+    load_dout<C>(p, at, member, tile, tiles, 0);
     copy_async_commit();
     wait_for_copies();
   }
-  __device__ __forceinline__ void bring_k_and_q(int h, int tile) {
+  __device__ __forceinline__ void bring_k_and_q(int member, int tile) {
     __syncthreads();
     load_k<C>(p, at, tiles);
-    load_q<C>(p, at.sequence, at.b, h, tile, tiles, 0);
+    load_q<C>(p, at, member, tile, tiles, 0);
     copy_async_commit();
     wait_for_copies();
   }
 };
+
+// Of numbers that are not negative. A division of 64 bits is a hundred instructions, and hardly ever needed.
+__device__ __forceinline__ int64 quotient(int64 a, int64 b) {
+  return ((a | b) >> 32) != 0 ? a / b : int64{static_cast<unsigned>(a) / static_cast<unsigned>(b)};
+}
 
 // The place of tile `index` of all tiles of keys. Heads that are worked on together take turns, tile by tile, in the order
 // of the keys.
@@ -200,17 +214,16 @@ template <BackwardConfig C>
 __device__ __forceinline__ Place place_of(const BackwardParams& p, int64 index) {
   const AttentionParams& a = p.attention;
   const int64 tiles = tiles_in(a.len_k, C.tile_k), heads = int64{a.heads_k} * a.batch;
-  const int64 together = index / (p.heads_together * tiles) * p.heads_together;
+  const int64 together = quotient(index, p.heads_together * tiles) * p.heads_together;
   const int64 members = min(int64{p.heads_together}, heads - together);
-  const int64 n = index - together * tiles, head = together + n % members;
+  const int64 n = index - together * tiles, tile = quotient(n, members), head = together + n - tile * members;
   Place at{};
-  at.b = static_cast<int>(head / a.heads_k), at.head_k = static_cast<int>(head % a.heads_k);
-  at.first = static_cast<int>(n / members) * C.tile_k;
+  at.b = static_cast<int>(quotient(head, a.heads_k)), at.head_k = static_cast<int>(head - int64{at.b} * a.heads_k);
+  at.first = static_cast<int>(tile) * C.tile_k;
   at.sequence = sequence_of(a, at.b);
   at.written = min(C.tile_k, (a.cu_k ? at.sequence.len_k : a.len_k) - at.first);
   at.group = a.heads_q / a.heads_k;
-  at.tiles_before = query_tile<C>(p, at.sequence, at.b, at.head_k * at.group, 0);
-  at.tiles_of_head = query_tile<C>(p, at.sequence, at.b, at.head_k * at.group + 1, 0) - at.tiles_before;
+  set_heads<C>(p, at, at.head_k * at.group);
   // Where a score can be -inf, or the mask tensor speaks, every tile has to select; so it has to where keys are missing.
   constexpr bool kMaskAll = (C.options & (kBias | kMaskTensor)) != 0;
   const Range keys{at.first, min(int64{at.first} + C.tile_k, int64{at.sequence.len_k})};

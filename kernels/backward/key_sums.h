@@ -4,16 +4,9 @@
 
 #include "backward/loads.h"
 #include "backward/scores.h"
+#include "backward/weight_tile.h"
 
 namespace cuflash {
-
-// Two neighbours of a row.
-template <Element E>
-__device__ __forceinline__ void store_two(StoredOf<E>* to, RealOf<E> first, RealOf<E> second) {
-  if constexpr (size_of(E) == 2) *reinterpret_cast<unsigned*>(to) = pack<E>(first, second);
-  else if constexpr (E == Element::f32) *reinterpret_cast<float2*>(to) = {first, second};
-  else *reinterpret_cast<double2*>(to) = {first, second};
-}
 
 // A warp's accumulators, times `factor`, into their place in a tile.
 template <Element E, int kTiles, int kColumnTiles, int kRows, int kColumns>
@@ -50,11 +43,35 @@ struct KeySums {
   }
 
   // kQueries queries from first_query of the tile on, their weights in operands.
-  template <int kQueries, Rows kRows, class Weights>
+  template <int kQueries, class Weights>
   __device__ __forceinline__ void add_to_dv(typename S::DoutTile dout, int column_warp, int first_query,
                                             Weights weights) {
-    multiply_weights<kQueries / S::Ops::kDepth, C.column_warps, kRows>(dv, dout, first_query,
-                                                                       column_warp * S::kMyBlocksV, weights);
+    multiply_weights<kQueries / S::Ops::kDepth, C.column_warps, Rows::any>(dv, dout, first_query,
+                                                                           column_warp * S::kMyBlocksV, weights);
+  }
+  // The same, the weights in shared memory: what has a weight of 0 does not exist.
+  template <int kQueries>
+  __device__ __forceinline__ void select_into_dv(typename S::DoutTile dout, int first_key, int column_warp,
+                                                 int first_query, typename S::ScoreTile weights) {
+    constexpr Element E = C.element;
+    const int key = first_key + lane_id() / 4, first_column = column_warp * S::kMyBlocksV * 16 + lane_id() % 4 * 2;
+#pragma unroll 1
+    for (int query = first_query; query < first_query + kQueries; ++query) {
+      Real w[2 * S::kKeyTiles];
+#pragma unroll
+      for (int r = 0; r < 2 * S::kKeyTiles; ++r) w[r] = widen<E>(*weights.at(key + 8 * r, query));
+#pragma unroll
+      for (int n = 0; n < 2 * S::kMyBlocksV; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int column = first_column + 8 * n + e;
+          if (S::kMyBlocksV * C.column_warps != S::kBlocksV && column >= C.dim_v) continue;
+          const Real x = widen<E>(*dout.at(query, column));
+#pragma unroll
+          for (int r = 0; r < 2 * S::kKeyTiles; ++r)
+            if (w[r] != 0) dv[r / 2][n].x[r % 2 * 2 + e] += w[r] * x;
+        }
+    }
   }
   template <int kQueries, Rows kRows, class Weights>
   __device__ __forceinline__ void add_to_dk(typename S::QTile q, int column_warp, int first_query, Weights weights) {

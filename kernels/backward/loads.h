@@ -33,24 +33,45 @@ __device__ __forceinline__ void load_v(const BackwardParams& p, const Place& at,
                                     new_thread_id());
 }
 
+// The first query of a head, and of another that many heads further.
+template <Element E>
+__device__ __forceinline__ const void* heads_further(const RowsView& rows, const void* head, int heads) {
+  const int size = rows.element == static_cast<int>(E) ? size_of(E) : size_of(Element::f32);
+  return static_cast<const char*>(head) + heads * rows.head_stride * size;
+}
+
 template <BackwardConfig C>
-__device__ __forceinline__ void load_q(const BackwardParams& p, const Sequence& s, int b, int h, int tile,
+__device__ __forceinline__ void load_q(const BackwardParams& p, const Place& at, int member, int tile,
                                        SharedTiles<C> tiles, int stage) {
   const AttentionParams& a = p.attention;
-  load_tile<C.copy, num_threads(C)>(tiles.q(stage), a.q, row_address<C.element>(a.q, b, h, s.q_begin), tile * C.tile_q,
-                                    0, s.len_q, a.dim_qk, new_thread_id());
+  load_tile<C.copy, num_threads(C)>(tiles.q(stage), a.q, heads_further<C.element>(a.q, at.q, member), tile * C.tile_q,
+                                    0, at.sequence.len_q, a.dim_qk, new_thread_id());
 }
 template <BackwardConfig C>
-__device__ __forceinline__ void load_dout(const BackwardParams& p, const Sequence& s, int b, int h, int tile,
+__device__ __forceinline__ void load_dout(const BackwardParams& p, const Place& at, int member, int tile,
                                           SharedTiles<C> tiles, int stage) {
-  load_tile<C.copy, num_threads(C)>(tiles.dout(stage), p.dout, row_address<C.element>(p.dout, b, h, s.q_begin),
-                                    tile * C.tile_q, 0, s.len_q, p.attention.dim_v, new_thread_id());
+  load_tile<C.copy, num_threads(C)>(tiles.dout(stage), p.dout, heads_further<C.element>(p.dout, at.dout, member),
+                                    tile * C.tile_q, 0, at.sequence.len_q, p.attention.dim_v, new_thread_id());
 }
 template <BackwardConfig C>
-__device__ __forceinline__ void load_stats(const BackwardParams& p, int64 query_tile, SharedTiles<C> tiles, int stage) {
-  const auto* from = reinterpret_cast<const unsigned char*>(row_stats<C>(p, query_tile));
-  for (int n = new_thread_id(); n < row_stats_bytes(C) / 16; n += num_threads(C))
-    copy_async_16(shared_address(tiles.stats(stage)) + n * 16, from + n * 16, 16);
+__device__ __forceinline__ void load_stats(const BackwardParams& p, const Place& at, int member, int tile,
+                                           SharedTiles<C> tiles, int stage) {
+  const auto* from = reinterpret_cast<const unsigned char*>(row_stats<C>(p, at.query_tile(member, tile)));
+  constexpr int kChunks = row_stats_bytes(C) / 16, kThreads = num_threads(C);
+  const int thread = new_thread_id();
+#pragma unroll
+  for (int n = 0; n < (kChunks + kThreads - 1) / kThreads; ++n)
+    if (const int chunk = thread + n * kThreads; chunk < kChunks)
+      copy_async_16(shared_address(tiles.stats(stage)) + chunk * 16, from + chunk * 16, 16);
+}
+
+// The heads of a place, from `h` on.
+template <BackwardConfig C>
+__device__ __forceinline__ void set_heads(const BackwardParams& p, Place& at, int h) {
+  at.tiles_before = query_tile<C>(p, at.sequence, at.b, h, 0);
+  at.tiles_of_head = query_tile<C>(p, at.sequence, at.b, h + 1, 0) - at.tiles_before;
+  at.q = row_address<C.element>(p.attention.q, at.b, h, at.sequence.q_begin);
+  at.dout = row_address<C.element>(p.dout, at.b, h, at.sequence.q_begin);
 }
 
 __device__ __forceinline__ void wait_for_copies() {

@@ -6,8 +6,8 @@
 namespace cuflash {
 
 // A weight of 0 hides a row only as long as the row is finite: 0 * NaN is NaN. In tiles where somebody must not see
-// everything and something is not finite, such elements are left out of the products with weights: whoever does see them
-// has a weight that is NaN.
+// everything and something is not finite, such elements of K and Q are left out of the products with dS: whoever does see
+// them has a dS that is NaN. dO has no such sign in P: its product is then summed without tensor cores, with a selection.
 enum class Rows { any, finite_only };
 
 __device__ __forceinline__ unsigned finite_pair(unsigned pair, unsigned exponent) {

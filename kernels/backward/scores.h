@@ -14,6 +14,16 @@ enum class Pass { full, masked, guarded };
 // dS before softmax's derivative only, which is the gradient of a bias, or behind softcap, which is that of a product.
 enum class Gradient { of_bias, of_product };
 
+// What two neighbouring queries have, read at once.
+template <class Real>
+struct alignas(2 * sizeof(Real)) Pair {
+  Real x[2];
+};
+template <class Real>
+__device__ __forceinline__ Pair<Real> pair_at(const Real* first) {
+  return *reinterpret_cast<const Pair<Real>*>(first);
+}
+
 // Scores of one chunk in the registers of a warp.
 template <BackwardConfig C>
 struct ScoreChunk {
@@ -35,7 +45,7 @@ struct ScoreChunk {
 #pragma unroll
     for (int n = 0; n < S::kQueryTiles; ++n) {
       const int query = first_query + 8 * n + lane_id() % 4 * 2;
-      const Real lse[2] = {stats[lse_at(C, query)], stats[lse_at(C, query + 1)]};
+      const Pair<Real> lse = pair_at(stats + lse_at(C, query));
 #pragma unroll
       for (int m = 0; m < S::kKeyTiles; ++m)
 #pragma unroll
@@ -47,9 +57,10 @@ struct ScoreChunk {
           Real tanh_value = 0;
           const Real score = options.score(p[m][n].x[x], my_i, my_j, seen, &tanh_value);
           if constexpr (kPass != Pass::full) seen = seen && options.shown(my_i, my_j, seen);
-          const Real weight = exp2_of(score * factor - lse[x % 2]);
+          const Real weight = exp2_of(score * factor - lse.x[x % 2]);
           p[m][n].x[x] = kPass == Pass::full || seen ? weight : Real(0);
-          if constexpr ((C.options & kSoftcap) != 0) slope[m][n].x[x] = Real(1) - tanh_value * tanh_value;
+          if constexpr ((C.options & kSoftcap) != 0)
+            slope[m][n].x[x] = seen ? Real(1) - tanh_value * tanh_value : Real(0);
         }
     }
   }
@@ -59,17 +70,16 @@ struct ScoreChunk {
                                                 int first_query, const Options& options, int i, int j) {
     // Without dropout the sums start at -delta: dP - delta is what comes out.
     constexpr bool kStartAtDelta = !Options::kDropped;
-    Real delta[S::kQueryTiles][2];
+    Pair<Real> delta[S::kQueryTiles];
 #pragma unroll
     for (int n = 0; n < S::kQueryTiles; ++n)
-#pragma unroll
-      for (int x = 0; x < 2; ++x) delta[n][x] = stats[delta_at(C, first_query + 8 * n + lane_id() % 4 * 2 + x)];
+      delta[n] = pair_at(stats + delta_at(C, first_query + 8 * n + lane_id() % 4 * 2));
 #pragma unroll
     for (int m = 0; m < S::kKeyTiles; ++m)
 #pragma unroll
       for (int n = 0; n < S::kQueryTiles; ++n)
 #pragma unroll
-        for (int x = 0; x < 4; ++x) ds[m][n].x[x] = kStartAtDelta ? -delta[n][x % 2] : Real(0);
+        for (int x = 0; x < 4; ++x) ds[m][n].x[x] = kStartAtDelta ? -delta[n].x[x % 2] : Real(0);
     multiply_rows<C>(ds, v, S::first_key(), dout, first_query);
     if constexpr (!kStartAtDelta) drop(options, delta, i + first_query, j);
 #pragma unroll
@@ -97,7 +107,8 @@ struct ScoreChunk {
  private:
   // ds = p * (dropped dP - delta); p = dropped p. A lane holds the pairs {i, i + 8} x {j, j + 8} of a group in two
   // neighbouring tiles of queries.
-  __device__ __forceinline__ void drop(const Options& options, const Real (&delta)[S::kQueryTiles][2], int i, int j) {
+  __device__ __forceinline__ void drop(const Options& options, const Pair<Real> (&delta)[S::kQueryTiles], int i,
+                                       int j) {
     const Real kept = static_cast<Real>(options.a.keep_scale);
     const unsigned threshold = options.a.dropout_threshold;
 #pragma unroll
@@ -115,7 +126,7 @@ struct ScoreChunk {
             Real& gradient = ds[m][n + word / 2].x[word % 2 * 2 + x];
             const bool keeps = words.word[word] >= threshold;
             const Real through = keeps ? gradient * kept : Real(0);
-            gradient = weight == Real(0) ? Real(0) : weight * (through - delta[n + word / 2][x]);
+            gradient = weight == Real(0) ? Real(0) : weight * (through - delta[n + word / 2].x[x]);
             weight = keeps ? weight * kept : Real(0);
           }
         }

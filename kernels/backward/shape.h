@@ -75,6 +75,7 @@ struct Place {
   int written;                        // rows of dK and dV
   int group;                          // query heads that share the keys
   int64 tiles_before, tiles_of_head;  // numbers of query tiles: before the first of these heads, of one head
+  const void *q, *dout;               // query 0 of the first of these heads
   Sequence sequence;
   Walk walk;
 

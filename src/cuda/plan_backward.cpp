@@ -11,7 +11,8 @@ namespace cuflash::cuda {
 
 namespace {
 
-// What the options cost in registers: none; one; or those for which addresses are gathered, a mask tensor and all at once.
+// What is needed beside the sums, in registers: nothing; one option; or what takes many addresses, that is a mask tensor,
+// all options at once, copies element by element.
 enum Load { plain = 0, light = 1, heavy = 2 };
 
 struct Tiles {
@@ -57,9 +58,9 @@ std::span<const Tiles> candidates(Element element) {
   return kSixteenBit;
 }
 
-Load load_of(int options) {
-  if (options == 0) return plain;
-  return options == kAllOptions || options == kMaskTensor ? heavy : light;
+Load load_of(const BackwardConfig& c) {
+  if (c.options == kAllOptions || c.options == kMaskTensor || c.copy == kCopyElements) return heavy;
+  return c.options == 0 ? plain : light;
 }
 
 const char* reason_of(const BackwardConfig& c) {
@@ -84,10 +85,11 @@ BackwardConfig config_of(const BackwardProblem& p, const Arch& arch, Reproducibl
   c.dim_qk = padded_dim(p.dim_qk), c.dim_v = padded_dim(p.dim_v);
   const bool vectors = p.dout.dtype == p.dtype && has_vector_rows(p.q) && has_vector_rows(p.k) &&
                        has_vector_rows(p.v) && has_vector_rows(p.dout);
-  c.copy = copy_mode(p, vectors);
-  c.options = kernel_options(p);
+  const CopyMode copy = copy_mode(p, vectors);
+  c.copy = copy;
+  c.options = kernel_options(p, copy);
   for (const Tiles& t : candidates(c.element)) {
-    if (c.dim_qk > t.largest_dim || c.dim_v > t.largest_dim || load_of(c.options) > t.most) continue;
+    if (c.dim_qk > t.largest_dim || c.dim_v > t.largest_dim || load_of(c) > t.most) continue;
     c.tile_q = t.tile_q, c.tile_k = t.tile_k, c.key_warps = t.key_warps, c.column_warps = t.column_warps;
     c.stages = t.stages, c.ctas_per_sm = t.ctas_per_sm;
     c.ordered = needs_order(p, c, reproducible);

@@ -1,0 +1,75 @@
+// A 16x8 tile of P or dS as it is multiplied: rounded once, for the products that take it from registers and for those that
+// take it from shared memory.
+#pragma once
+
+#include "tile/operand.h"
+
+namespace cuflash {
+
+// Two neighbours of a row.
+template <Element E>
+__device__ __forceinline__ void store_two(StoredOf<E>* to, RealOf<E> first, RealOf<E> second) {
+  if constexpr (size_of(E) == 2) *reinterpret_cast<unsigned*>(to) = pack<E>(first, second);
+  else if constexpr (E == Element::f32) *reinterpret_cast<float2*>(to) = {first, second};
+  else *reinterpret_cast<double2*>(to) = {first, second};
+}
+
+template <Element E>
+struct WeightTile {
+  Accumulator<RealOf<E>> sum;
+
+  __device__ __forceinline__ void set(const Accumulator<RealOf<E>>& c) { sum = c; }
+  // From row `row` of the tile on; the lane's columns start at `column`.
+  template <class T>
+  __device__ __forceinline__ void store(T tile, int row, int column) const {
+    store_two<E>(tile.at(row, column), sum.x[0], sum.x[1]);
+    store_two<E>(tile.at(row + 8, column), sum.x[2], sum.x[3]);
+  }
+  static __device__ __forceinline__ typename Operands<E>::A operand(const WeightTile* tiles) {
+    return Operands<E>::from_accumulators(&tiles->sum);
+  }
+};
+
+template <Element E>
+requires(size_of(E) == 2) struct WeightTile<E> {
+  unsigned upper, lower;  // rows r and r + 8
+
+  __device__ __forceinline__ void set(const Accumulator<float>& c) {
+    upper = pack<E>(c.x[0], c.x[1]), lower = pack<E>(c.x[2], c.x[3]);
+  }
+  template <class T>
+  __device__ __forceinline__ void store(T tile, int row, int column) const {
+    *reinterpret_cast<unsigned*>(tile.at(row, column)) = upper;
+    *reinterpret_cast<unsigned*>(tile.at(row + 8, column)) = lower;
+  }
+  static __device__ __forceinline__ typename Operands<E>::A operand(const WeightTile* tiles) {
+    return {{tiles[0].upper, tiles[0].lower, tiles[1].upper, tiles[1].lower}};
+  }
+};
+
+// What a warp holds of P or dS: its keys in rows.
+template <Element E, int kKeyTiles, int kQueryTiles>
+struct WeightTiles {
+  WeightTile<E> tile[kKeyTiles][kQueryTiles];
+
+  __device__ __forceinline__ explicit WeightTiles(const Accumulator<RealOf<E>> (&c)[kKeyTiles][kQueryTiles]) {
+#pragma unroll
+    for (int m = 0; m < kKeyTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kQueryTiles; ++n) tile[m][n].set(c[m][n]);
+  }
+  template <class T>
+  __device__ __forceinline__ void store(T to, int first_row, int first_column) const {
+#pragma unroll
+    for (int m = 0; m < kKeyTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kQueryTiles; ++n)
+        tile[m][n].store(to, first_row + 16 * m + lane_id() / 4, first_column + 8 * n + lane_id() % 4 * 2);
+  }
+  // Step k of the reduction over queries.
+  __device__ __forceinline__ typename Operands<E>::A operand(int m, int k) const {
+    return WeightTile<E>::operand(&tile[m][k * Operands<E>::kDepth / 8]);
+  }
+};
+
+}  // namespace cuflash
