@@ -61,9 +61,11 @@ constexpr int tile_bytes(Element e, int rows, int columns) { return rows * row_s
 
 constexpr int num_threads(const ForwardConfig& c) { return 32 * c.row_warps * c.column_warps; }
 constexpr int shared_bytes(const ForwardConfig& c) {
-  return tile_bytes(c.element, c.tile_q, c.dim_qk) +
-         c.stages * (tile_bytes(c.element, c.tile_k, c.dim_qk) + tile_bytes(c.element, c.tile_k, c.dim_v)) +
-         (c.options & kMaskTensor ? c.tile_k : 0);  // which keys somebody sees
+  const int output = tile_bytes(c.element, c.tile_q, c.dim_v);  // on its way out, in the place of all others
+  const int inputs = tile_bytes(c.element, c.tile_q, c.dim_qk) +
+                     c.stages * (tile_bytes(c.element, c.tile_k, c.dim_qk) + tile_bytes(c.element, c.tile_k, c.dim_v)) +
+                     (c.options & kMaskTensor ? c.tile_k : 0);  // which keys somebody sees
+  return output > inputs ? output : inputs;
 }
 
 constexpr int num_threads(const BackwardConfig& c) { return 32 * c.key_warps * c.column_warps; }

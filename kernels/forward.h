@@ -28,6 +28,7 @@ struct Forward {
   static constexpr int kThreads = num_threads(C);
   static constexpr int kRowTiles = C.tile_q / (16 * C.row_warps);
   static constexpr int kColumns = C.dim_v / C.column_warps;  // of O, per warp
+  static constexpr int kSlices = C.dim_v > 128 ? 4 : 2;      // of the copy of values; measured
   static constexpr int kScoreTiles = C.tile_k / 8, kOutputTiles = kColumns / 8;
   static_assert(C.tile_q == 16 * kRowTiles * C.row_warps && C.tile_k % 16 == 0 && C.dim_qk % 16 == 0);
   static_assert(kColumns % 16 == 0 && kColumns * C.column_warps == C.dim_v);
@@ -79,15 +80,19 @@ struct Forward {
     load_tile<C.copy, kThreads>(q_tile(), a.q, head, at.q_first, 0, sequence.len_q, a.dim_qk);
   }
   template <RowsOf kRows = RowsOf::part>
-  __device__ __forceinline__ void load_k(int tile, int stage) const {
-    load_tile<C.copy, kThreads, kRows>(k_tile(stage), a.k, k_head, tile * C.tile_k, seen_begin, seen_end, a.dim_qk);
+  __device__ __forceinline__ void load_k(int tile, int stage, Slice slice = {}) const {
+    load_tile<C.copy, kThreads, kRows>(k_tile(stage), a.k, k_head, tile * C.tile_k, seen_begin, seen_end, a.dim_qk,
+                                       thread_id(), slice);
   }
   template <RowsOf kRows = RowsOf::part>
-  __device__ __forceinline__ void load_v(int tile, int stage) const {
-    load_tile<C.copy, kThreads, kRows>(v_tile(stage), a.v, v_head, tile * C.tile_k, seen_begin, seen_end, a.dim_v);
+  __device__ __forceinline__ void load_v(int tile, int stage, Slice slice = {}) const {
+    load_tile<C.copy, kThreads, kRows>(v_tile(stage), a.v, v_head, tile * C.tile_k, seen_begin, seen_end, a.dim_v,
+                                       thread_id(), slice);
   }
 
-  __device__ __forceinline__ void scores(Scores& s, int stage) const {
+  // `meanwhile` is called between the first steps: copies find their place there.
+  template <class Meanwhile>
+  __device__ __forceinline__ void scores(Scores& s, int stage, Meanwhile&& meanwhile) const {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
@@ -105,6 +110,7 @@ struct Forward {
 #pragma unroll
           for (int t = 0; t < 2; ++t) Op::multiply(s[m][n + t], q[m], keys, t);
       }
+      if (k / Op::kDepth < kSlices) meanwhile(Slice{k / Op::kDepth, kSlices});
     }
   }
 
@@ -197,9 +203,8 @@ struct Forward {
     if constexpr (C.stages == 1) {
       copy_async_wait<0>();
       __syncthreads();
-      load_v<kNext>(tile, 0);
+      scores(s, 0, [&](Slice slice) { load_v<kNext>(tile, 0, slice); });
       copy_async_commit();
-      scores(s, 0);
       copy_async_wait<0>();
       __syncthreads();
       if (n + 1 < walk.count()) load_k<kNext>(walk.tile(n + 1), 0);
@@ -214,7 +219,7 @@ struct Forward {
       }
       copy_async_commit();
       stage = n % C.stages;
-      scores(s, stage);
+      scores(s, stage, [](Slice) {});
     }
     change<kEdge>(s, tile);
     hide_unseen_values(s, stage);

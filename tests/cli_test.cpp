@@ -11,7 +11,10 @@
 #include "check/random.h"
 #include "cli/exit.h"
 #include "cli/npy.h"
+#include "cuda/binaries.h"
+#include "cuda/typical.h"
 #include "dtype.h"
+#include "nvrtc.h"
 #include "reference/oracle.h"
 #include "temp_dir.h"
 
@@ -27,10 +30,9 @@ struct Outcome {
 
 // Runs the program in the test's directory. In a sanitized build the search for leaks takes seconds at the end of every
 // process, of which there are a hundred here; the tests that call the library in their own process search for them.
-Outcome run(const test::TempDir& dir, const std::string& words) {
-  const std::string command = "cd '" + dir.file("") +
-                              "' && ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\" '" CUFLASH_CLI_PATH "' " + words +
-                              " >stdout 2>stderr";
+Outcome run(const test::TempDir& dir, const std::string& words, const std::string& environment = "") {
+  const std::string command = "cd '" + dir.file("") + "' && ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\" " +
+                              environment + " '" CUFLASH_CLI_PATH "' " + words + " >stdout 2>stderr";
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, dir.read("stdout"), dir.read("stderr")};
 }
@@ -340,7 +342,7 @@ class Commands : public testing::Test {
 };
 
 TEST_F(Commands, help_and_version) {
-  for (const char* command : {"", "attend", "explain", "check", "demo", "info"}) {
+  for (const char* command : {"", "attend", "explain", "check", "demo", "info", "cache", "cache list", "pack"}) {
     const Outcome outcome = run(dir, std::string(command) + " --help");
     EXPECT_EQ(outcome.code, kExitOk) << command;
     EXPECT_NE(outcome.out.find("Usage"), std::string::npos) << command;
@@ -357,6 +359,77 @@ TEST_F(Commands, info_names_version_threads_and_devices) {
   ::setenv("CUFLASH_NUM_THREADS", "3", 1);
   EXPECT_NE(run(dir, "info").out.find("threads      3"), std::string::npos);
   ::unsetenv("CUFLASH_NUM_THREADS");
+}
+
+TEST_F(Commands, info_says_what_is_wrong_with_cache_and_pack) {
+  dir.write("pack", "not a pack, but long enough to be looked at as if it were one of them");
+  std::filesystem::create_directory(dir.file("open"));
+  std::filesystem::permissions(dir.file("open"), std::filesystem::perms::all);
+  const Outcome outcome = run(dir, "info", "CUFLASH_CACHE_DIR=open CUFLASH_PACK=pack");
+  EXPECT_EQ(outcome.code, kExitOk) << outcome.err;
+  for (const char* word : {"open can be written by others", "pack is not a pack of kernels"})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
+}
+
+TEST_F(Commands, info_measures_a_compile_and_a_load) {
+  if (!test::nvrtc_missing().empty()) GTEST_SKIP() << test::nvrtc_missing();
+  const Outcome outcome = run(dir, "info --measure", "CUFLASH_CACHE_DIR=cache");
+  ASSERT_EQ(outcome.code, kExitOk) << outcome.err;
+  const size_t at = outcome.out.find("compile      ");
+  ASSERT_NE(at, std::string::npos) << outcome.out;
+  double cold = 0, warm = 0;
+  ASSERT_EQ(std::sscanf(outcome.out.c_str() + at, "compile %lf s cold, %lf ms from disk", &cold, &warm), 2);
+  EXPECT_GT(cold, 0.1);
+  EXPECT_GT(warm, 0);
+  EXPECT_LT(warm, 100 * cold) << "loading must be much faster than compiling";
+}
+
+TEST_F(Commands, cache_lists_and_clears) {
+  const cuda::ArchiveEntry entry{cuda::sha256("key"), "a kernel", "its code"};
+  cuda::DiskCache(dir.file("cache")).store(entry);
+  const std::string environment = "CUFLASH_CACHE_DIR=cache";
+  const Outcome listed = run(dir, "cache list", environment);
+  EXPECT_EQ(listed.code, kExitOk) << listed.err;
+  for (const char* word : {"a kernel", "1 kernels"}) EXPECT_NE(listed.out.find(word), std::string::npos) << listed.out;
+  const Outcome cleared = run(dir, "cache clear", environment);
+  EXPECT_EQ(cleared.code, kExitOk) << cleared.err;
+  EXPECT_NE(cleared.out.find("removed 1 kernels"), std::string::npos) << cleared.out;
+  EXPECT_NE(run(dir, "cache list", environment).out.find("0 kernels"), std::string::npos);
+  EXPECT_EQ(run(dir, "cache", environment).code, kExitUsage);
+  const Outcome unusable = run(dir, "cache list", "CUFLASH_CACHE_DIR=/proc/cuflash");
+  EXPECT_EQ(unusable.code, kExitUsage);
+  EXPECT_NE(unusable.err.find("cannot be made"), std::string::npos) << unusable.err;
+}
+
+TEST_F(Commands, pack_writes_a_file_that_serves_without_a_compiler) {
+  if (!test::nvrtc_missing().empty()) GTEST_SKIP() << test::nvrtc_missing();
+  const cuda::KernelKey key =
+      cuda::plan_forward(cuda::forward_of({.dim_qk = 64, .dim_v = 64}), cuda::arch_named("sm_80")).launch.kernel;
+  const std::string name = cuda::name_of(key);
+  const Outcome packed = run(dir, "pack --kernel " + name + " -o kernels.pack", "CUFLASH_CACHE_DIR=cache");
+  ASSERT_EQ(packed.code, kExitOk) << packed.err;
+  EXPECT_NE(packed.out.find("1 kernels"), std::string::npos) << packed.out;
+  cuda::Binaries binaries({"", dir.file("kernels.pack"), "off"});
+  const cuda::Binary binary = binaries.get(cuda::program_of(key));
+  EXPECT_EQ(binary.origin, cuda::Origin::pack);
+  EXPECT_EQ(binary.cubin.substr(1, 3), "ELF");
+  const Outcome info = run(dir, "info", "CUFLASH_PACK=kernels.pack CUFLASH_CACHE_DIR=cache");
+  EXPECT_NE(info.out.find("kernels.pack: 1 kernels"), std::string::npos) << info.out;
+}
+
+TEST_F(Commands, pack_fails_with_one_sentence_and_no_file) {
+  for (const auto& [words, reason] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"-o x", "--arch or --kernel"},
+           {"--arch sm_90a", "--out is required"},
+           {"--arch sm_70 -o x", "sm_80, sm_86"},
+           {"--kernel forward -o x", "must be <family>"},
+           {"--kernel forward:sm_80:f16,64,64,128,64,4,1,2,2,0,0 -o nowhere/x", "nowhere/x"}}) {
+    const Outcome outcome = run(dir, std::string("pack ") + words, "CUFLASH_CACHE_DIR=cache");
+    EXPECT_NE(outcome.code, kExitOk) << words;
+    EXPECT_NE(outcome.err.find(reason), std::string::npos) << words << ": " << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << words << ": " << outcome.err;
+    EXPECT_FALSE(dir.has("x")) << words;
+  }
 }
 
 TEST_F(Commands, explain_allocates_nothing_and_refuses_nonsense) {

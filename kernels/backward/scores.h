@@ -59,7 +59,8 @@ struct ScoreChunk {
           if constexpr (kPass != Pass::full) seen = seen && options.shown(my_i, my_j, seen);
           const Real weight = exp2_of(score * factor - lse.x[x % 2]);
           p[m][n].x[x] = kPass == Pass::full || seen ? weight : Real(0);
-          if constexpr ((C.options & kSoftcap) != 0) slope[m][n].x[x] = Real(1) - tanh_value * tanh_value;
+          if constexpr ((C.options & kSoftcap) != 0)
+            slope[m][n].x[x] = seen ? Real(1) - tanh_value * tanh_value : Real(0);
         }
     }
   }

@@ -6,6 +6,8 @@
 
 namespace cuflash {
 
+__device__ __forceinline__ int thread_id() { return static_cast<int>(threadIdx.x); }
+
 template <Element E, int kRows, int kColumns>
 struct Tile {
   static constexpr Element kElement = E;
@@ -26,6 +28,11 @@ struct Tile {
 // Which rows of a tile exist: all of them, or those that the caller names.
 enum class RowsOf { whole_tile, part };
 
+// A copy can be issued in slices between other work: in one burst it would block the reads of shared memory behind it.
+struct Slice {
+  int number = 0, of = 1;
+};
+
 // Rows [first, first + kRows) of a head whose row 0 lies at `head` come into the tile; what is outside of [begin, end) or beyond `dim` columns
 // becomes zero, so that nothing that lies there in global memory is ever multiplied. But for kCopyElements the caller
 // commits and waits. `thread` is the number of this one; a caller who wants no register kept for what follows from it
@@ -33,7 +40,7 @@ enum class RowsOf { whole_tile, part };
 template <int kCopy, int kThreads, RowsOf kExisting = RowsOf::part, Element E, int kRows, int kColumns>
 __device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const RowsView& rows, const void* head,
                                           int first, int begin, int end, int dim,
-                                          int thread = static_cast<int>(threadIdx.x)) {
+                                          int thread = static_cast<int>(threadIdx.x), Slice slice = {}) {
   if constexpr (kCopy != kCopyElements) {
     constexpr int kPerChunk = 16 / size_of(E), kChunks = kColumns / kPerChunk;
     // Where the chunks of a row divide the threads, a thread keeps its column and steps through the rows.
@@ -47,17 +54,18 @@ __device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const R
     };
 #pragma unroll
     for (int n = 0; n < (kRows * kChunks + kThreads - 1) / kThreads; ++n) {
+      if (n % slice.of != slice.number) continue;
       const int chunk = thread + n * kThreads;
       if (kRows * kChunks % kThreads != 0 && chunk >= kRows * kChunks) break;
       const int r = kKeepsColumn ? row + n * kRowStep : chunk / kChunks;
       const int c = kKeepsColumn ? column : chunk % kChunks * kPerChunk;
-      const auto* source = kKeepsColumn ? from : row_zero + (first + r) * rows.row_stride + c;
+      const auto* source =
+          kKeepsColumn ? from + n * (kRowStep * rows.row_stride) : row_zero + (first + r) * rows.row_stride + c;
       const bool exists = kExisting == RowsOf::whole_tile || (first + r >= begin && first + r < end);
       if constexpr (kCopy == kCopyWhole && kExisting == RowsOf::whole_tile) copy_async_16(tile.address(r, c), source);
       else copy_async_16(tile.address(r, c), source, exists ? bytes_from(c) : 0);  // of 0 bytes none is read
-      from += kRowStep * rows.row_stride;
     }
-  } else {
+  } else if (slice.number == 0) {
     for (int n = thread; n < kRows * kColumns; n += kThreads) {
       const int row = first + n / kColumns, column = n % kColumns;
       const bool exists = row >= begin && row < end && column < dim;
@@ -86,6 +94,7 @@ __device__ __forceinline__ void store_tile(Tile<E, kRows, kColumns> tile, const 
       reinterpret_cast<uint64>(base) % 16 == 0 && rows.row_stride % kPerChunk == 0 && dim % kPerChunk == 0;
   if (whole_chunks) {
     constexpr int kChunks = kColumns / kPerChunk;
+#pragma unroll 8
     for (int n = thread; n < kRows * kChunks; n += kThreads) {
       const int row = n / kChunks, column = n % kChunks * kPerChunk;
       if (row < count && column < dim)

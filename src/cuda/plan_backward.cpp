@@ -85,8 +85,9 @@ BackwardConfig config_of(const BackwardProblem& p, const Arch& arch, Reproducibl
   c.dim_qk = padded_dim(p.dim_qk), c.dim_v = padded_dim(p.dim_v);
   const bool vectors = p.dout.dtype == p.dtype && has_vector_rows(p.q) && has_vector_rows(p.k) &&
                        has_vector_rows(p.v) && has_vector_rows(p.dout);
-  c.copy = copy_mode(p, vectors);
-  c.options = kernel_options(p);
+  const CopyMode copy = copy_mode(p, vectors);
+  c.copy = copy;
+  c.options = kernel_options(p, copy);
   for (const Tiles& t : candidates(c.element)) {
     if (c.dim_qk > t.largest_dim || c.dim_v > t.largest_dim || load_of(c) > t.most) continue;
     c.tile_q = t.tile_q, c.tile_k = t.tile_k, c.key_warps = t.key_warps, c.column_warps = t.column_warps;

@@ -41,7 +41,8 @@ void require_supported(const Problem& p) {
   require_length("k", p.len_k);
 }
 
-int kernel_options(const Problem& p) {
+int kernel_options(const Problem& p, CopyMode copy) {
+  if (copy == kCopyElements) return kAllOptions;
   int options = 0;
   if (p.softcap > 0) options |= kSoftcap;
   if (p.slopes) options |= kAlibi;

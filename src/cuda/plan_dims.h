@@ -13,8 +13,9 @@ inline Element element_of(DType type) { return static_cast<Element>(type); }
 // Throws CUFLASH_UNSUPPORTED, in a sentence, for what no kernel of this backend computes.
 void require_supported(const Problem& problem);
 
-// The options of a kernel: none, exactly one, or all of them.
-int kernel_options(const Problem& problem);
+// The options of a kernel: none, exactly one, or all of them; all for rows that are copied element by element, which need
+// not be fast, but need no kernels of their own for every option.
+int kernel_options(const Problem& problem, CopyMode copy);
 
 // Whether every row starts on a 16-byte boundary.
 template <class Pointer>
@@ -27,7 +28,10 @@ bool has_vector_rows(const BasicRows<Pointer>& rows) {
 // How rows reach shared memory; `vectors`: all of them can be copied in vectors.
 inline CopyMode copy_mode(const Problem& p, bool vectors) {
   if (!vectors) return kCopyElements;
-  return p.dim_qk == padded_dim(p.dim_qk) && p.dim_v == padded_dim(p.dim_v) ? kCopyWhole : kCopyVectors;
+  // Of larger rows so many copies are issued at once that asking how long each is does no harm: measured.
+  constexpr int kLargestWhole = 128;
+  const auto whole = [](int64_t dim) { return dim == padded_dim(dim) && dim <= kLargestWhole; };
+  return whole(p.dim_qk) && whole(p.dim_v) ? kCopyWhole : kCopyVectors;
 }
 
 }  // namespace cuflash::cuda

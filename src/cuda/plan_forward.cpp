@@ -63,8 +63,9 @@ ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch) {
   c.element = element_of(p.dtype);
   c.dim_qk = padded_dim(p.dim_qk), c.dim_v = padded_dim(p.dim_v);
   const bool vectors = has_vector_rows(p.q) && has_vector_rows(p.k) && has_vector_rows(p.v);
-  c.copy = copy_mode(p, vectors);
-  c.options = kernel_options(p);
+  const CopyMode copy = copy_mode(p, vectors);
+  c.copy = copy;
+  c.options = kernel_options(p, copy);
   for (const Tiles& t : candidates(c.element)) {
     if (c.dim_qk > t.largest_dim || c.dim_v > t.largest_dim || (c.options != 0 && !t.with_options)) continue;
     c.tile_q = t.tile_q, c.tile_k = t.tile_k, c.row_warps = t.row_warps, c.column_warps = t.column_warps;

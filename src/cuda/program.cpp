@@ -10,31 +10,23 @@
 namespace cuflash::cuda {
 namespace {
 
-// One row for every kind, in their order. Names of C++ things are those of the headers in kernels/.
+// One row for every kind, in their order. A family is named after its header in kernels/ and the function in there.
 struct Family {
   const char* name;
-  const char* header;
   const char* config;
   const char* params;
-  const char* function;
   const char* bounds;  // of __launch_bounds__
   size_t config_ints;
 };
-constexpr size_t kForwardInts = sizeof(ForwardConfig) / sizeof(int),
-                 kBackwardInts = sizeof(BackwardConfig) / sizeof(int);
+template <class Config>
+constexpr size_t kInts = sizeof(Config) / sizeof(int);
 constexpr Family kFamilies[] = {
-    {"forward", "forward.h", "ForwardConfig", "ForwardParams", "forward", "num_threads(C), C.ctas_per_sm",
-     kForwardInts},
-    {"backward_prepare", "backward_prepare.h", "BackwardConfig", "BackwardParams", "backward_prepare",
-     "prepare_threads(C)", kBackwardInts},
-    {"backward", "backward.h", "BackwardConfig", "BackwardParams", "backward", "num_threads(C), C.ctas_per_sm",
-     kBackwardInts},
-    {"backward_finish", "backward_finish.h", "BackwardConfig", "BackwardParams", "backward_finish", "finish_threads(C)",
-     kBackwardInts},
-    {"backward_bias", "backward_bias.h", "BackwardConfig", "BackwardParams", "backward_bias", "bias_threads(C)",
-     kBackwardInts},
-    {"backward_sink", "backward_sink.h", "BackwardConfig", "BackwardParams", "backward_sink", "sink_threads(C)",
-     kBackwardInts},
+    {"forward", "ForwardConfig", "ForwardParams", "num_threads(C), C.ctas_per_sm", kInts<ForwardConfig>},
+    {"backward_prepare", "BackwardConfig", "BackwardParams", "prepare_threads(C)", kInts<BackwardConfig>},
+    {"backward", "BackwardConfig", "BackwardParams", "num_threads(C), C.ctas_per_sm", kInts<BackwardConfig>},
+    {"backward_finish", "BackwardConfig", "BackwardParams", "finish_threads(C)", kInts<BackwardConfig>},
+    {"backward_bias", "BackwardConfig", "BackwardParams", "bias_threads(C)", kInts<BackwardConfig>},
+    {"backward_sink", "BackwardConfig", "BackwardParams", "sink_threads(C)", kInts<BackwardConfig>},
 };
 static_assert(std::size(kFamilies) == static_cast<size_t>(KernelKind::backward_sink) + 1);
 
@@ -90,9 +82,9 @@ Program program_of(const KernelKey& key) {
   std::string config = join("Element{", key.config[0], "}");
   for (size_t n = 1; n < family.config_ints; ++n) config += join(", ", key.config[n]);
   return {name_of(key), arch_of(key),
-          join("#include \"", family.header, "\"\nusing namespace cuflash;\nconstexpr ", family.config, " C{", config,
+          join("#include \"", family.name, ".h\"\nusing namespace cuflash;\nconstexpr ", family.config, " C{", config,
                "};\nextern \"C\" __global__ void __launch_bounds__(", family.bounds, ") ", kEntryName,
-               "(const __grid_constant__ ", family.params, " p) { ", family.function, "<C>(p); }\n")};
+               "(const __grid_constant__ ", family.params, " p) { ", family.name, "<C>(p); }\n")};
 }
 
 }  // namespace cuflash::cuda

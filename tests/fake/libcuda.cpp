@@ -1,5 +1,6 @@
 #include "libcuda.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -62,11 +63,11 @@ CUresult cuCtxGetDevice(CUdevice* device) {
   return *device = device_of(fake_contexts()->back()), CUDA_SUCCESS;
 }
 CUresult cuCtxPushCurrent_v2(CUcontext c) {
-  ++fake_cuda()->pushes;
+  ++std::atomic_ref(fake_cuda()->pushes);
   return fake_contexts()->push_back(c), CUDA_SUCCESS;
 }
 CUresult cuCtxPopCurrent_v2(CUcontext* c) {
-  ++fake_cuda()->pops;
+  ++std::atomic_ref(fake_cuda()->pops);
   *c = fake_contexts()->back();
   return fake_contexts()->pop_back(), CUDA_SUCCESS;
 }
