@@ -38,7 +38,9 @@ __device__ __forceinline__ void multiply_rows(typename Shape<C>::Sum (&c)[Shape<
                                               int first_query) {
   using S = Shape<C>;
   using Ops = typename S::Ops;
-#pragma unroll
+  constexpr int kSteps = kColumns / Ops::kDepth,
+                kUnrolled = kSteps > 16 ? 8 : kSteps;  // more only takes time to compile
+#pragma unroll kUnrolled
   for (int k = 0; k < kColumns; k += Ops::kDepth) {
     typename Ops::A a[S::kKeyTiles];
 #pragma unroll
