@@ -14,12 +14,14 @@ __device__ __forceinline__ double sink_sum(const BackwardParams& p, int h, RealO
   using Real = RealOf<C.element>;
   const AttentionParams& a = p.attention;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int64 parts = tiles_in(a.len_q, kSinkRows);
+  const int parts = static_cast<int>(tiles_in(a.len_q, kSinkRows));
   double sum = 0;
-  for (int64 n = warp; n < parts * a.batch; n += sink_threads(C) / 32) {
-    const int b = static_cast<int>(n / parts);
+  int b = 0, part = warp;
+  for (;; part += sink_threads(C) / 32) {
+    for (; part >= parts && b < a.batch; part -= parts) ++b;
+    if (b >= a.batch) break;
     const Sequence s = sequence_of(a, b);
-    const int64 begin = n % parts * kSinkRows, end = min(begin + kSinkRows, int64{s.len_q});
+    const int64 begin = int64{part} * kSinkRows, end = min(begin + kSinkRows, int64{s.len_q});
     for (int64 row = begin + lane_id(); row < end; row += 32) {
       const Real lse = static_cast<const Real*>(p.lse.data)[offset_of(p.lse, b, h, s.q_begin + row)];
       if (lse == minus_infinity<Real>()) continue;

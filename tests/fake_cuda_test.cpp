@@ -18,8 +18,10 @@ void* operator new(size_t bytes) {
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+// Not inlined: g++ takes a free() that it sees in an inlined delete for a mistake.
+[[gnu::noinline]] static void release(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory) noexcept { release(memory); }
+void operator delete(void* memory, size_t) noexcept { release(memory); }
 
 namespace cuflash::test {
 namespace {
@@ -46,15 +48,16 @@ int current_device() {
 }
 
 // Places, lengths, plans, params, mirrored memory and workspaces of random problems; the kernel alone is emulated.
-TEST_F(FakeGpus, RandomForwardProblemsEqualTheOracle) {
+TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
   gpus.on_launch = [](const FakeLaunch& launch) {
-    ASSERT_EQ(launch.params_size, sizeof(ForwardParams));
-    emulate(*static_cast<const ForwardParams*>(launch.params));
+    if (launch.params_size == sizeof(ForwardParams)) return emulate(*static_cast<const ForwardParams*>(launch.params));
+    ASSERT_EQ(launch.params_size, sizeof(BackwardParams));
+    emulate(*static_cast<const BackwardParams*>(launch.params));
   };
   const check::Limits limits{.device = Device::cuda};
   for (uint64_t index = 0; index < static_cast<uint64_t>(scaled(1000)); ++index) {
     check::Case c = check::sweep_case(test_seed(), index, limits);
-    c.gradients = {}, c.tile_stats = false;
+    c.tile_stats = false;
     ASSERT_EQ(check::run_case(c), "") << "case " << index << ": " << check::describe(c);
   }
 }
