@@ -31,7 +31,6 @@ struct KeyTileBackward {
   const SharedTiles<C> tiles;
   const Place& at;
   const Walk& walk;
-  bool bad_keys = false;
   KeySums<C> sums;
 
   // The place is in shared memory already.
@@ -53,7 +52,7 @@ struct KeyTileBackward {
     if constexpr (!kTakeTurns) load_v<C>(p, at, tiles), load_queries(0, 0, 0);
     copy_async_commit();
     wait_for_copies();
-    if (walk.edge > 0) bad_keys = has_not_finite<S::kThreads>(tiles.k());
+    if (walk.edge > 0 && has_not_finite<S::kThreads>(tiles.k())) tiles.place()->bad_keys = 1;
   }
 
   __device__ __forceinline__ void walk_head(int member) {
@@ -61,7 +60,8 @@ struct KeyTileBackward {
     int step = 0;
     for (; step < walk.edge; ++step) {
       begin_step(member, step);
-      if (bad_keys || tiles.stats(stage_of(member, step))[flag_at(C)] != 0) visit<Pass::guarded>(member, step, options);
+      if (at.bad_keys || tiles.stats(stage_of(member, step))[flag_at(C)] != 0)
+        visit<Pass::guarded>(member, step, options);
       else visit<Pass::masked>(member, step, options);
       end_step(member, step);
     }
@@ -110,11 +110,12 @@ struct KeyTileBackward {
   template <Pass kPass>
   __device__ __forceinline__ void visit(int member, int step, const Options& options) {
     constexpr Rows kRows = kPass == Pass::guarded ? Rows::finite_only : Rows::any;
-    const int stage = stage_of(member, step), tile = walk.tile(step);
-    score<kPass>(stage, member, tile, options);
+    // Numbers are found anew rather than kept: registers are for sums.
+    score<kPass>(stage_of(member, step), member, walk.tile(step), options);
     __syncthreads();
-    if constexpr (S::kScoreWarps > 1 || !kOwnFromRegisters) add_scores_of_others<kRows>(stage, member, tile);
-    if (p.dq_sums) add_to_dq<C, kRows>(p, at, tiles, member, tile);
+    if constexpr (S::kScoreWarps > 1 || !kOwnFromRegisters)
+      add_scores_of_others<kRows>(stage_of(member, step), member, walk.tile(step));
+    if (p.dq_sums) add_to_dq<C, kRows>(p, at, tiles, member, walk.tile(step));
   }
 
   template <Pass kPass>

@@ -9,31 +9,24 @@ namespace cuflash {
 // Sums that are added in one order are the same in every call. The order is that of the keys: a CTA waits until the tiles
 // of keys in front of its own have been added. CTAs take tiles of keys in that order, too, so whoever is waited for runs.
 template <BackwardConfig C>
-struct Turn {
-  unsigned* turn;  // of the tile of queries
-  unsigned mine;
-
-  __device__ __forceinline__ Turn(const BackwardParams& p, const Place& at, int64 number, int tile) {
-    if constexpr (C.ordered) {
+__device__ __forceinline__ void wait_for_turn(const BackwardParams& p, const Place& at, int64 number, int tile,
+                                              int thread) {
+  if constexpr (C.ordered) {
+    if (thread == 0) {
       const Range queries{int64{tile} * C.tile_q, min(int64{tile + 1} * C.tile_q, int64{at.sequence.len_q})};
       const int64 first = keys_of_any(p.attention, at.sequence, queries).begin / C.tile_k;
-      turn = p.turns + number, mine = static_cast<unsigned>(at.first / C.tile_k - first);
+      while (load_acquire(p.turns + number) != static_cast<unsigned>(at.first / C.tile_k - first)) {}
     }
+    __syncthreads();
   }
-  __device__ __forceinline__ void wait() const {
-    if constexpr (C.ordered) {
-      if (threadIdx.x == 0)
-        while (load_acquire(turn) != mine) {}
-      __syncthreads();
-    }
+}
+template <BackwardConfig C>
+__device__ __forceinline__ void pass_turn_on(const BackwardParams& p, int64 number, int thread) {
+  if constexpr (C.ordered) {
+    __syncthreads();
+    if (thread == 0) add_release(p.turns + number, 1);
   }
-  __device__ __forceinline__ void pass_on() const {
-    if constexpr (C.ordered) {
-      __syncthreads();
-      if (threadIdx.x == 0) store_release(turn, mine + 1);
-    }
-  }
-};
+}
 
 template <BackwardConfig C, Rows kRows>
 __device__ __forceinline__ void add_to_dq(const BackwardParams& p, const Place& at, SharedTiles<C> tiles, int member,
@@ -52,9 +45,8 @@ __device__ __forceinline__ void add_to_dq(const BackwardParams& p, const Place& 
       });
 
   const int64 number = at.query_tile(member, tile);
-  const Turn<C> turn(p, at, number, tile);
   auto* sums = dq_sums<C>(p, number) + sum_block<C>(first_row, first_block * 16);
-  turn.wait();
+  wait_for_turn<C>(p, at, number, tile, thread);
 #pragma unroll
   for (int m = 0; m < S::kDqRows; ++m) {
     if (first_row + 16 * m >= p.dq_rows) break;
@@ -63,7 +55,7 @@ __device__ __forceinline__ void add_to_dq(const BackwardParams& p, const Place& 
       if (S::kDqBlocks * S::kColumnWarps == S::kBlocksQK || first_block * 16 + n * 8 < C.dim_qk)
         add_block(sums + sum_block<C>(16 * m, n * 8), thread % 32, dq[m][n]);
   }
-  turn.pass_on();
+  pass_turn_on<C>(p, number, thread);
 }
 
 }  // namespace cuflash

@@ -74,6 +74,7 @@ struct Place {
   int first;                          // key of the tile
   int written;                        // rows of dK and dV
   int group;                          // query heads that share the keys
+  int bad_keys;                       // 1: an element of K is not finite
   int64 tiles_before, tiles_of_head;  // numbers of query tiles: before the first of these heads, of one head
   const void *q, *dout;               // query 0 of the first of these heads
   Sequence sequence;

@@ -27,8 +27,8 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* from) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
 }
-__device__ __forceinline__ void store_release(unsigned* to, unsigned value) {
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+__device__ __forceinline__ void add_release(unsigned* to, unsigned value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
 }  // namespace cuflash

@@ -25,7 +25,7 @@ constexpr Family kFamilies[] = {
     {"backward_prepare", "BackwardConfig", "BackwardParams", "prepare_threads(C)", kInts<BackwardConfig>},
     {"backward", "BackwardConfig", "BackwardParams", "num_threads(C), C.ctas_per_sm", kInts<BackwardConfig>},
     {"backward_finish", "BackwardConfig", "BackwardParams", "finish_threads(C)", kInts<BackwardConfig>},
-    {"backward_bias", "BackwardConfig", "BackwardParams", "bias_threads(C)", kInts<BackwardConfig>},
+    {"backward_bias", "BackwardConfig", "BackwardParams", "bias_threads(C), C.ctas_per_sm", kInts<BackwardConfig>},
     {"backward_sink", "BackwardConfig", "BackwardParams", "sink_threads(C)", kInts<BackwardConfig>},
 };
 static_assert(std::size(kFamilies) == static_cast<size_t>(KernelKind::backward_sink) + 1);
