@@ -135,8 +135,11 @@ struct KeyTileBackward {
       scores.template differentiate<kPass, Gradient::of_product>(tiles.v(), tiles.dout(stage), stats, first, options, i,
                                                                  j);
       const WeightTiles<C.element, S::kKeyTiles, S::kQueryTiles> weights(scores.p), gradients(scores.ds);
+      // Queries that are finite are added as in any other pass: what is hidden does not change a bit of the result.
+      const bool selects = kPass == Pass::guarded && stats[flag_at(C)] != 0;
       if constexpr (kPass == Pass::guarded && kOwnFromRegisters) {
-        if (p.dv.data) {  // P is in shared memory where dS will be, if it has no place of its own: both are the warp's
+        if (selects &&
+            p.dv.data) {  // P is in shared memory where dS will be, if it has no place of its own: both are the warp's
           const typename S::ScoreTile place = score_tiles(C) == 2 ? tiles.p() : tiles.ds();
           weights.store(place, S::first_key(), first);
           __syncwarp();
@@ -147,7 +150,7 @@ struct KeyTileBackward {
       gradients.store(tiles.ds(), S::first_key(), first);
       if constexpr (score_tiles(C) == 2) weights.store(tiles.p(), S::first_key(), first);
       if constexpr (kOwnFromRegisters) {
-        if (kPass != Pass::guarded && p.dv.data)
+        if (!selects && p.dv.data)
           sums.template add_to_dv<S::kChunk>(tiles.dout(stage), S::column_warp(), first,
                                              [&](int m, int k) { return weights.operand(m, k); });
         if (p.dk.data)
@@ -169,10 +172,11 @@ struct KeyTileBackward {
         return Ops::load_a_paired(scores, S::first_key(warp) + 16 * m, first + k * Ops::kDepth);
       };
     };
+    const bool selects = kRows == Rows::finite_only && tiles.stats(stage)[flag_at(C)] != 0;
     if (p.dv.data)
 #pragma unroll
       for (int other = 0; other < kOthers; ++other) {
-        if constexpr (kRows == Rows::finite_only)
+        if (selects)
           sums.template select_into_dv<S::kQueries>(tiles.dout(stage), S::first_key(warp), column_warp, first_of(other),
                                                     tiles.p());
         else

@@ -63,7 +63,7 @@ __device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int
   const int count = max(0, min(8, a.dim_v - lane * 8));
   // With a sink or softcap a query that is not finite may have a finite LSE. Elsewhere LSE tells.
   const bool lse_tells = !a.sink.data && !(a.softcap > 0);
-  bool bad = false;
+  bool bad = false, large = false;
 #pragma unroll 2
   for (int row = thread / kLanes; row < C.tile_q; row += kRows) {
     const bool exists = first + row < s.len_q;
@@ -83,12 +83,19 @@ __device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int
     nothing = sum_of_lanes<kLanes>(nothing);
     const Real delta = sum_of_lanes<kLanes>(dot) - dlse;
     bad |= !is_finite(delta) || !is_finite(nothing) || !(sees_nothing || is_finite(lse));
+    large |= !sees_nothing && is_finite(lse) && (lse > kLargeLse || lse < -kLargeLse);
     if (lane != 0) continue;
     stats[lse_at(C, row)] = sees_nothing ? -minus_infinity<Real>() : lse * static_cast<Real>(kLog2e);
     stats[delta_at(C, row)] = sees_nothing ? Real(0) : delta;
   }
   const bool flag = __syncthreads_or(bad) != 0;
-  if (thread == 0) stats[flag_at(C)] = flag ? Real(1) : Real(0);
+  const bool any_large = __syncthreads_or(large) != 0;
+  if (thread == 0) stats[flag_at(C)] = flag ? Real(1) : Real(0), stats[large_at(C)] = any_large ? Real(1) : Real(0);
+  if (!any_large) return;
+  for (int row = thread; row < C.tile_q && first + row < s.len_q; row += kThreads) {
+    const Real lse = static_cast<const Real*>(p.lse.data)[offset_of(p.lse, b, h, s.q_begin + first + row)];
+    if (lse != minus_infinity<Real>()) stats[lse_at(C, row)] = lse;
+  }
 }
 
 template <BackwardConfig C>

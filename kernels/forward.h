@@ -31,6 +31,7 @@ struct Forward {
   static constexpr int kSlices = C.dim_v > 128 ? 4 : 2;      // of the copy of values; measured
   static constexpr int kScoreTiles = C.tile_k / 8, kOutputTiles = kColumns / 8;
   static_assert(C.tile_q == 16 * kRowTiles * C.row_warps && C.tile_k % 16 == 0 && C.dim_qk % 16 == 0);
+  static_assert(!sums_drift(E) || (C.tile_k % kShortSum == 0 && C.dim_qk % kShortSum == 0));
   static_assert(kColumns % 16 == 0 && kColumns * C.column_warps == C.dim_v);
 
   using QTile = Tile<E, C.tile_q, C.dim_qk>;
@@ -90,21 +91,17 @@ struct Forward {
                                        thread_id(), slice);
   }
 
-  // `meanwhile` is called between the first steps: copies find their place there.
-  template <class Meanwhile>
-  __device__ __forceinline__ void scores(Scores& s, int stage, Meanwhile&& meanwhile) const {
+  // Over kCount columns of queries and keys. `meanwhile` is called between the first steps: copies find their place there.
+  template <int kCount, class Meanwhile>
+  __device__ __forceinline__ void multiply_columns(Scores& s, int stage, int first, Meanwhile&& meanwhile) const {
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-      for (int n = 0; n < kScoreTiles; ++n) s[m][n] = {};
-#pragma unroll
-    for (int k = 0; k < C.dim_qk; k += Op::kDepth) {
+    for (int k = 0; k < kCount; k += Op::kDepth) {
       typename Op::A q[kRowTiles];
 #pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) q[m] = Op::load_a(q_tile(), warp_row() + m * 16, k);
+      for (int m = 0; m < kRowTiles; ++m) q[m] = Op::load_a(q_tile(), warp_row() + m * 16, first + k);
 #pragma unroll
       for (int n = 0; n < kScoreTiles; n += 2) {
-        const typename Op::B keys = Op::load_b(k_tile(stage), n * 8, k);
+        const typename Op::B keys = Op::load_b(k_tile(stage), n * 8, first + k);
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
@@ -112,6 +109,29 @@ struct Forward {
       }
       if (k / Op::kDepth < kSlices) meanwhile(Slice{k / Op::kDepth, kSlices});
     }
+  }
+
+  template <class Meanwhile>
+  __device__ __forceinline__ void scores(Scores& s, int stage, Meanwhile&& meanwhile) const {
+    constexpr int kColumnsAtOnce = sums_drift(E) ? kShortSum : C.dim_qk;
+    clear(s);
+    multiply_columns<kColumnsAtOnce>(s, stage, 0, meanwhile);
+#pragma unroll 1  // or the compiler would compute several parts at once
+    for (int k = kColumnsAtOnce; k < C.dim_qk; k += kColumnsAtOnce) {
+      Scores part;
+      clear(part);
+      multiply_columns<kColumnsAtOnce>(part, stage, k, [](Slice) {});
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n) s[m][n] += part[m][n];
+    }
+  }
+  static __device__ __forceinline__ void clear(Scores& s) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; ++n) s[m][n] = {};
   }
 
   // Options, then masks: a selection, whatever the score is.
@@ -177,6 +197,7 @@ struct Forward {
   }
 
   __device__ __forceinline__ void accumulate(Output& o, const Scores& weights, int stage) const {
+    if constexpr (sums_drift(E)) return accumulate_short(o, weights, stage);
     constexpr int kTilesPerStep = Op::kDepth / 8;
 #pragma unroll
     for (int n = 0; n < kScoreTiles; n += kTilesPerStep) {
@@ -190,6 +211,37 @@ struct Forward {
         for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
           for (int t = 0; t < 2; ++t) Op::multiply(o[m][d + t], w[m], values, t);
+      }
+    }
+  }
+
+  // Over few keys in the tensor cores, column by column.
+  __device__ __forceinline__ void accumulate_short(Output& o, const Scores& weights, int stage) const {
+    constexpr int kSteps = kShortSum / Op::kDepth;
+#pragma unroll
+    for (int first = 0; first < C.tile_k; first += kShortSum) {
+      typename Op::A w[kSteps][kRowTiles];
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m)
+          w[step][m] = Op::from_accumulators(&weights[m][(first + step * Op::kDepth) / 8]);
+#pragma unroll
+      for (int d = 0; d < kOutputTiles; d += 2) {
+        Accumulator<Real> part[kRowTiles][2] = {};
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          const typename Op::B values =
+              Op::load_b_transposed(v_tile(stage), first + step * Op::kDepth, warp_column() + d * 8);
+#pragma unroll
+          for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+            for (int t = 0; t < 2; ++t) Op::multiply(part[m][t], w[step][m], values, t);
+        }
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+          for (int t = 0; t < 2; ++t) o[m][d + t] += part[m][t];
       }
     }
   }
@@ -232,18 +284,19 @@ struct Forward {
   // Weights become probabilities and LSE, the sink inside.
   __device__ __forceinline__ void finish(Softmax<Real, kRowTiles>& softmax, Output& o) const {
     softmax.gather();
-    const Real sink = a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, at.h)) *
-                                        static_cast<Real>(kLog2e)
-                                  : minus_infinity<Real>();
+    const Real sink =
+        a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, at.h)) : minus_infinity<Real>();
+    constexpr Real kToPower = static_cast<Real>(kLog2e);
 #pragma unroll
     for (int r = 0; r < 2 * kRowTiles; ++r) {
-      Real exponent = softmax.exponent[r];
+      const bool none = softmax.reference[r] == minus_infinity<Real>();
+      Real top = none ? minus_infinity<Real>() : softmax.reference[r] * options.unit();
       Real sum = softmax.sum[r], shrink = 1;
       if (sink > minus_infinity<Real>()) {
-        const Real top = larger(exponent, sink);
-        shrink = exp2_of(exponent - top);  // 0 where no key was visible
-        sum = sum * shrink + exp2_of(sink - top);
-        exponent = top;
+        const Real higher = larger(top, sink);
+        shrink = exp2_of((top - higher) * kToPower);  // 0 where no key was visible
+        sum = sum * shrink + exp2_of((sink - higher) * kToPower);
+        top = higher;
       } else if (sink != sink) {
         sum = sink;
       }
@@ -259,7 +312,7 @@ struct Forward {
           x = exists ? x * inverse : Real(0);
         }
       if (p.lse.data && warp_column() == 0 && lane_id() % 4 == 0 && i < rows_end()) {
-        const Real lse = (exponent + log2_of(sum)) * static_cast<Real>(kLn2);
+        const Real lse = top + log2_of(sum) * static_cast<Real>(kLn2);
         static_cast<Real*>(p.lse.data)[offset_of(p.lse, at.b, at.h, sequence.q_begin + i)] =
             exists && sum != 0 ? lse : minus_infinity<Real>();
       }

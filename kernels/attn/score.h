@@ -37,6 +37,8 @@ struct ScoreOptions {
       stream = dropout_stream(a.dropout_seed, a.dropout_offset, static_cast<unsigned>(b), static_cast<unsigned>(h));
   }
 
+  // Scores times this are those of the contract.
+  __device__ Real unit() const { return kChanged ? Real(1) : scale; }
   // exp2(factor() * score) is what softmax sums.
   __device__ Real factor() const { return static_cast<Real>(kChanged ? kLog2e : a.scale * kLog2e); }
 

@@ -14,14 +14,17 @@ template <class Real, int kRowTiles>
 struct Softmax {
   static constexpr int kRows = 2 * kRowTiles;
   static constexpr float kSlack = 8;
+  // An exponent above this is known to less than 2^-3, and its error is that of a fused product: it is not computed as one
+  // then, but from the difference of the scores, which is 0 where they are equal, however large.
+  static constexpr float kLarge = 1 << 20;
 
-  Real factor;           // scores times this are powers of two
-  Real exponent[kRows];  // the reference, in powers of two; -inf before the first visible score
-  Real sum[kRows];       // this lane's share
+  Real factor;            // scores times this are powers of two
+  Real reference[kRows];  // -inf before the first visible score
+  Real sum[kRows];        // this lane's share
 
   __device__ explicit Softmax(Real factor) : factor(factor) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) exponent[r] = minus_infinity<Real>(), sum[r] = 0;
+    for (int r = 0; r < kRows; ++r) reference[r] = minus_infinity<Real>(), sum[r] = 0;
   }
 
   // Moves the references where the new scores ask for it; `output` is what was summed under the old ones.
@@ -36,17 +39,17 @@ struct Softmax {
 #pragma unroll
       for (int n = 0; n < kTiles; ++n)
         largest[r] = larger(largest[r], larger(s[r / 2][n].x[r % 2 * 2], s[r / 2][n].x[r % 2 * 2 + 1]));
-      largest[r] *= factor;
-      exceeded |= largest[r] > exponent[r] + kSlack;
+      exceeded |= (largest[r] - reference[r]) * factor > kSlack;  // false for -inf - -inf
     }
     if (!__any_sync(0xffffffffu, exceeded)) return;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       largest[r] = larger(largest[r], __shfl_xor_sync(0xffffffffu, largest[r], 1));
       largest[r] = larger(largest[r], __shfl_xor_sync(0xffffffffu, largest[r], 2));
-      largest[r] = larger(largest[r], exponent[r]);
-      const Real shrink = largest[r] == minus_infinity<Real>() ? Real(1) : exp2_of(exponent[r] - largest[r]);
-      exponent[r] = largest[r];
+      largest[r] = larger(largest[r], reference[r]);
+      const Real shrink =
+          largest[r] == minus_infinity<Real>() ? Real(1) : exp2_of((reference[r] - largest[r]) * factor);
+      reference[r] = largest[r];
       sum[r] *= shrink;
 #pragma unroll
       for (int n = 0; n < kOutputTiles; ++n)
@@ -57,18 +60,25 @@ struct Softmax {
   // Scores become weights and are added up.
   template <int kTiles>
   __device__ __forceinline__ void weigh(Accumulator<Real> (&s)[kRowTiles][kTiles]) {
+    Real from[kRows], shift[kRows];
+    bool large = false;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const Real shift = exponent[r] == minus_infinity<Real>() ? Real(0) : -exponent[r];  // -inf - -inf is NaN
+      from[r] = reference[r] == minus_infinity<Real>() ? Real(0) : reference[r];  // -inf - -inf is NaN
+      shift[r] = -from[r] * factor;
+      large |= fabs(shift[r]) > kLarge;
+    }
+    if (__any_sync(0xffffffffu, large)) subtract(s, from, shift);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
 #pragma unroll
       for (int n = 0; n < kTiles; ++n)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           Real& x = s[r / 2][n].x[r % 2 * 2 + e];
-          x = exp2_of(x * factor + shift);
+          x = exp2_of(x * factor + shift[r]);
           sum[r] += x;
         }
-    }
   }
 
   // The four lanes of a row add their shares.
@@ -77,6 +87,20 @@ struct Softmax {
     for (int r = 0; r < kRows; ++r) {
       sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
       sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
+    }
+  }
+
+ private:
+  template <int kTiles>
+  static __device__ __forceinline__ void subtract(Accumulator<Real> (&s)[kRowTiles][kTiles], const Real (&from)[kRows],
+                                                  Real (&shift)[kRows]) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      shift[r] = 0;
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) s[r / 2][n].x[r % 2 * 2 + e] -= from[r];
     }
   }
 };

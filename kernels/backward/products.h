@@ -31,29 +31,46 @@ __device__ __forceinline__ typename Operands<E>::B finite_part(typename Operands
   return b;
 }
 
-// c [key][query] += rows of x times rows of y: S^T = K Q^T, dP^T = V dO^T.
-template <BackwardConfig C, Element E, int kKeys, int kQueries, int kColumns>
-__device__ __forceinline__ void multiply_rows(typename Shape<C>::Sum (&c)[Shape<C>::kKeyTiles][Shape<C>::kQueryTiles],
-                                              Tile<E, kKeys, kColumns> x, int first_key, Tile<E, kQueries, kColumns> y,
-                                              int first_query) {
+// c [key][query] += kCount columns of rows of x times those of rows of y.
+template <BackwardConfig C, int kCount, Element E, int kKeys, int kQueries, int kColumns>
+__device__ __forceinline__ void multiply_columns(
+    typename Shape<C>::Sum (&c)[Shape<C>::kKeyTiles][Shape<C>::kQueryTiles], Tile<E, kKeys, kColumns> x, int first_key,
+    Tile<E, kQueries, kColumns> y, int first_query, int first_column) {
   using S = Shape<C>;
   using Ops = typename S::Ops;
-  constexpr int kSteps = kColumns / Ops::kDepth,
-                kUnrolled = kSteps > 16 ? 8 : kSteps;  // more only takes time to compile
-#pragma unroll kUnrolled
-  for (int k = 0; k < kColumns; k += Ops::kDepth) {
+#pragma unroll
+  for (int k = 0; k < kCount; k += Ops::kDepth) {
     typename Ops::A a[S::kKeyTiles];
 #pragma unroll
-    for (int m = 0; m < S::kKeyTiles; ++m) a[m] = Ops::load_a(x, first_key + 16 * m, k);
+    for (int m = 0; m < S::kKeyTiles; ++m) a[m] = Ops::load_a(x, first_key + 16 * m, first_column + k);
 #pragma unroll
     for (int n = 0; n < S::kQueryTiles; n += 2) {
-      const typename Ops::B b = Ops::load_b(y, first_query + 8 * n, k);
+      const typename Ops::B b = Ops::load_b(y, first_query + 8 * n, first_column + k);
 #pragma unroll
       for (int m = 0; m < S::kKeyTiles; ++m) {
         Ops::multiply(c[m][n], a[m], b, 0);
         Ops::multiply(c[m][n + 1], a[m], b, 1);
       }
     }
+  }
+}
+
+// S^T = K Q^T, dP^T = V dO^T.
+template <BackwardConfig C, Element E, int kKeys, int kQueries, int kColumns>
+__device__ __forceinline__ void multiply_rows(typename Shape<C>::Sum (&c)[Shape<C>::kKeyTiles][Shape<C>::kQueryTiles],
+                                              Tile<E, kKeys, kColumns> x, int first_key, Tile<E, kQueries, kColumns> y,
+                                              int first_query) {
+  using S = Shape<C>;
+  constexpr int kAtOnce = sums_drift(E) ? kShortSum : kColumns;
+  multiply_columns<C, kAtOnce>(c, x, first_key, y, first_query, 0);
+#pragma unroll 1  // or the compiler would compute several parts at once
+  for (int k = kAtOnce; k < kColumns; k += kAtOnce) {
+    typename S::Sum part[S::kKeyTiles][S::kQueryTiles] = {};
+    multiply_columns<C, kAtOnce>(part, x, first_key, y, first_query, k);
+#pragma unroll
+    for (int m = 0; m < S::kKeyTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < S::kQueryTiles; ++n) c[m][n] += part[m][n];
   }
 }
 
@@ -68,20 +85,36 @@ __device__ __forceinline__ void multiply_weights(Accumulator<RealOf<E>> (&c)[kTi
   using Ops = Operands<E>;
   constexpr int kBlocks = kColumnTiles / 2;
   constexpr bool kAllHaveAll = kBlocks * kWarps * 16 == kColumns;
+  // Steps whose sums the tensor cores take before they are added to the others. Those of one step need no place.
+  constexpr int kShortSteps = kShortSum / Ops::kDepth;
+  constexpr int kAtOnce = !sums_drift(E) ? 1 : kSteps < kShortSteps ? kSteps : kShortSteps;
+  static_assert(kSteps % kAtOnce == 0);
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    typename Ops::A a[kTiles];
+  for (int first = 0; first < kSteps; first += kAtOnce) {
+    typename Ops::A a[kAtOnce][kTiles];
 #pragma unroll
-    for (int m = 0; m < kTiles; ++m) a[m] = weights(m, step);
+    for (int step = 0; step < kAtOnce; ++step)
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) a[step][m] = weights(m, first + step);
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n) {
       if (!kAllHaveAll && (first_block + n) * 16 >= kColumns) break;
-      typename Ops::B b = Ops::load_b_transposed(rows, first_k + step * Ops::kDepth, (first_block + n) * 16);
-      if constexpr (kRows == Rows::finite_only) b = finite_part<E>(b);
+      Accumulator<RealOf<E>> part[kTiles][2] = {};
 #pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-        Ops::multiply(c[m][2 * n], a[m], b, 0);
-        Ops::multiply(c[m][2 * n + 1], a[m], b, 1);
+      for (int step = 0; step < kAtOnce; ++step) {
+        typename Ops::B b =
+            Ops::load_b_transposed(rows, first_k + (first + step) * Ops::kDepth, (first_block + n) * 16);
+        if constexpr (kRows == Rows::finite_only) b = finite_part<E>(b);
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+          for (int t = 0; t < 2; ++t) Ops::multiply(sums_drift(E) ? part[m][t] : c[m][2 * n + t], a[step][m], b, t);
+      }
+      if constexpr (sums_drift(E)) {
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+          for (int t = 0; t < 2; ++t) c[m][2 * n + t] += part[m][t];
       }
     }
   }

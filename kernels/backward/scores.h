@@ -41,11 +41,9 @@ struct ScoreChunk {
                                         const Options& options, const VisibleQueries<C>& visible, int i, int j) {
     clear(p);
     multiply_rows<C>(p, k, S::first_key(), q, first_query);
-    const Real factor = options.factor();
 #pragma unroll
     for (int n = 0; n < S::kQueryTiles; ++n) {
       const int query = first_query + 8 * n + lane_id() % 4 * 2;
-      const Pair<Real> lse = pair_at(stats + lse_at(C, query));
 #pragma unroll
       for (int m = 0; m < S::kKeyTiles; ++m)
 #pragma unroll
@@ -57,10 +55,44 @@ struct ScoreChunk {
           Real tanh_value = 0;
           const Real score = options.score(p[m][n].x[x], my_i, my_j, seen, &tanh_value);
           if constexpr (kPass != Pass::full) seen = seen && options.shown(my_i, my_j, seen);
-          const Real weight = exp2_of(score * factor - lse.x[x % 2]);
-          p[m][n].x[x] = kPass == Pass::full || seen ? weight : Real(0);
+          p[m][n].x[x] = kPass == Pass::full || seen ? score : minus_infinity<Real>();
           if constexpr ((C.options & kSoftcap) != 0)
             slope[m][n].x[x] = seen ? Real(1) - tanh_value * tanh_value : Real(0);
+        }
+    }
+    exponentiate<kPass>(stats, first_query, options);
+  }
+
+  // Scores become weights.
+  template <Pass kPass>
+  __device__ __forceinline__ void exponentiate(const Real* stats, int first_query, const Options& options) {
+    const bool large = stats[large_at(C)] != Real(0);
+    if (large) subtract(stats, first_query, options.unit());
+    const Real factor = large ? static_cast<Real>(kLog2e) : options.factor();
+#pragma unroll
+    for (int n = 0; n < S::kQueryTiles; ++n) {
+      const Pair<Real> lse = pair_at(stats + lse_at(C, first_query + 8 * n + lane_id() % 4 * 2));
+#pragma unroll
+      for (int m = 0; m < S::kKeyTiles; ++m)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          Real& score = p[m][n].x[x];
+          const Real weight = exp2_of(score * factor - (large ? Real(0) : lse.x[x % 2]));
+          score = kPass != Pass::full && score == minus_infinity<Real>() ? Real(0) : weight;
+        }
+    }
+  }
+  // The difference of large numbers, before it is multiplied: it is 0 where they are equal.
+  __device__ __forceinline__ void subtract(const Real* stats, int first_query, Real unit) {
+#pragma unroll
+    for (int n = 0; n < S::kQueryTiles; ++n) {
+      const Pair<Real> lse = pair_at(stats + lse_at(C, first_query + 8 * n + lane_id() % 4 * 2));
+#pragma unroll
+      for (int m = 0; m < S::kKeyTiles; ++m)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          Real& score = p[m][n].x[x];
+          if (score != minus_infinity<Real>()) score = score * unit - lse.x[x % 2];
         }
     }
   }

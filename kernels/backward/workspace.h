@@ -27,6 +27,10 @@ __device__ __forceinline__ RealOf<C.element>* row_stats(const BackwardParams& p,
 constexpr int lse_at(const BackwardConfig&, int row) { return row; }
 constexpr int delta_at(const BackwardConfig& c, int row) { return c.tile_q + row; }
 constexpr int flag_at(const BackwardConfig& c) { return 2 * c.tile_q; }
+// Whether an LSE is so large that its product with log2(e) is too inexact, or infinite: LSE is as it is in such a tile, and
+// in units of log2 in all others.
+constexpr int large_at(const BackwardConfig& c) { return 2 * c.tile_q + 1; }
+constexpr float kLargeLse = 1 << 20;
 
 template <BackwardConfig C>
 __device__ __forceinline__ RealOf<C.element>* dq_sums(const BackwardParams& p, int64 tile) {

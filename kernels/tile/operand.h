@@ -19,7 +19,17 @@ namespace cuflash {
 template <class Real>
 struct Accumulator {
   Real x[4];
+
+  __device__ __forceinline__ void operator+=(const Accumulator& other) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) x[n] += other.x[n];
+  }
 };
+
+// Tensor cores cut what does not fit their f32 sums instead of rounding it, always towards 0: a long sum drifts. What is
+// to be exact in f32 is summed over at most this many elements there, and these short sums are added by other means.
+constexpr int kShortSum = 32;
+constexpr bool sums_drift(Element e) { return e == Element::f32; }
 
 template <Element E>
 struct Operands;

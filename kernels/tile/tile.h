@@ -42,28 +42,24 @@ __device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const R
                                           int first, int begin, int end, int dim,
                                           int thread = static_cast<int>(threadIdx.x), Slice slice = {}) {
   if constexpr (kCopy != kCopyElements) {
+    // A thread keeps its column (or every kLanes-th chunk of very wide rows) and steps through the rows. Threads that are
+    // left over when the chunks of a row do not divide them do nothing.
     constexpr int kPerChunk = 16 / size_of(E), kChunks = kColumns / kPerChunk;
-    // Where the chunks of a row divide the threads, a thread keeps its column and steps through the rows.
-    constexpr bool kKeepsColumn = kThreads % kChunks == 0;
-    constexpr int kRowStep = kKeepsColumn ? kThreads / kChunks : 0;
-    const int row = kKeepsColumn ? thread / kChunks : 0, column = thread % kChunks * kPerChunk;
-    const auto* row_zero = static_cast<const StoredOf<E>*>(head);
-    const auto* from = row_zero + (first + row) * rows.row_stride + column;
-    const auto bytes_from = [&](int c) {
-      return kCopy == kCopyWhole ? 16 : max(0, min(kPerChunk, dim - c)) * size_of(E);
-    };
+    constexpr int kLanes = kChunks < kThreads ? kChunks : kThreads, kColumnSteps = kChunks / kLanes;
+    constexpr int kRowStep = kThreads / kLanes, kRowSteps = (kRows + kRowStep - 1) / kRowStep;
+    static_assert(kColumnSteps * kLanes == kChunks);
+    const int row = thread / kLanes, column = thread % kLanes * kPerChunk;
+    const auto* from = static_cast<const StoredOf<E>*>(head) + (first + row) * rows.row_stride + column;
 #pragma unroll
-    for (int n = 0; n < (kRows * kChunks + kThreads - 1) / kThreads; ++n) {
+    for (int n = 0; n < kRowSteps * kColumnSteps; ++n) {
       if (n % slice.of != slice.number) continue;
-      const int chunk = thread + n * kThreads;
-      if (kRows * kChunks % kThreads != 0 && chunk >= kRows * kChunks) break;
-      const int r = kKeepsColumn ? row + n * kRowStep : chunk / kChunks;
-      const int c = kKeepsColumn ? column : chunk % kChunks * kPerChunk;
-      const auto* source =
-          kKeepsColumn ? from + n * (kRowStep * rows.row_stride) : row_zero + (first + r) * rows.row_stride + c;
+      const int r = row + n / kColumnSteps * kRowStep, c = column + n % kColumnSteps * (kLanes * kPerChunk);
+      if ((kThreads % kLanes != 0 && row >= kRowStep) || (kRows % kRowStep != 0 && r >= kRows)) continue;
+      const auto* source = from + n / kColumnSteps * (kRowStep * rows.row_stride) + (c - column);
       const bool exists = kExisting == RowsOf::whole_tile || (first + r >= begin && first + r < end);
+      const int bytes = kCopy == kCopyWhole ? 16 : max(0, min(kPerChunk, dim - c)) * size_of(E);
       if constexpr (kCopy == kCopyWhole && kExisting == RowsOf::whole_tile) copy_async_16(tile.address(r, c), source);
-      else copy_async_16(tile.address(r, c), source, exists ? bytes_from(c) : 0);  // of 0 bytes none is read
+      else copy_async_16(tile.address(r, c), source, exists ? bytes : 0);  // of 0 bytes none is read
     }
   } else if (slice.number == 0) {
     for (int n = thread; n < kRows * kColumns; n += kThreads) {
@@ -73,14 +69,6 @@ __device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const R
           narrow<E>(exists ? load_element<E>(head, rows.element, row * rows.row_stride + column) : RealOf<E>(0));
     }
   }
-}
-
-template <int kCopy, int kThreads, RowsOf kExisting = RowsOf::part, Element E, int kRows, int kColumns>
-__device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const RowsView& rows, int64 head_offset,
-                                          int first, int begin, int end, int dim) {
-  const void* head = static_cast<const char*>(rows.data) +
-                     head_offset * (rows.element == static_cast<int>(E) ? size_of(E) : size_of(Element::f32));
-  load_tile<kCopy, kThreads, kExisting>(tile, rows, head, first, begin, end, dim);
 }
 
 // The first `count` rows of the tile go to rows [first, first + count) of one head, in 16-byte pieces where they fit.

@@ -70,7 +70,7 @@ Archive::Archive(File file) : file_(std::move(file)) {
   const std::string table = read(sizeof header, header.count * sizeof(Row));
   if (sha256(table) != header.table_checksum) throw ArchiveError("is damaged: the checksum of its table is wrong");
   rows_.resize(header.count);
-  std::memcpy(rows_.data(), table.data(), table.size());
+  if (!table.empty()) std::memcpy(rows_.data(), table.data(), table.size());
   for (const Row& row : rows_) {
     if (row.name_size > kLongestName || row.cubin_size > kLargestCubin)
       throw ArchiveError("is damaged: it has an entry of an impossible size");

@@ -1,7 +1,7 @@
 #include "cuda/sha256.h"
 
+#include <algorithm>
 #include <bit>
-#include <cstring>
 
 namespace cuflash::cuda {
 namespace {
@@ -50,7 +50,7 @@ Digest sha256(std::string_view data) {
     add_block(state, reinterpret_cast<const unsigned char*>(data.data()));
   // The rest, a one bit, zeros, and the length in bits at the end of a block.
   std::array<unsigned char, 2 * kBlock> tail{};
-  std::memcpy(tail.data(), data.data(), data.size());
+  std::copy(data.begin(), data.end(), tail.begin());
   tail[data.size()] = 0x80;
   const size_t size = data.size() + 9 <= kBlock ? kBlock : 2 * kBlock;
   for (size_t n = 0; n < 8; ++n) tail[size - 1 - n] = static_cast<unsigned char>(bits >> (8 * n));
