@@ -42,7 +42,7 @@ __device__ void backward_sink(const BackwardParams& p) {
   const int thread = static_cast<int>(threadIdx.x);
   const int h = static_cast<int>(blockIdx.x);
   const Real sink = load_element<C.element>(a.sink.data, a.sink.element, offset_of(a.sink, 0, h));
-  sums[thread] = sink == minus_infinity<Real>() ? 0.0 : sink_sum<C>(p, h, sink);
+  sums[thread] = sink_sum<C>(p, h, sink);  // 0 for a sink of -inf, but NaN where a row is
   for (int half = kThreads / 2; half > 0; half /= 2) {
     __syncthreads();
     if (thread < half) sums[thread] += sums[thread + half];

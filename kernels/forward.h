@@ -28,7 +28,10 @@ struct Forward {
   static constexpr int kThreads = num_threads(C);
   static constexpr int kRowTiles = C.tile_q / (16 * C.row_warps);
   static constexpr int kColumns = C.dim_v / C.column_warps;  // of O, per warp
-  static constexpr int kSlices = C.dim_v > 128 ? 4 : 2;      // of the copy of values; measured
+  // Of the copy of values, one after each of the first steps of the scores; how many was measured.
+  static constexpr int kSteps = (sums_drift(E) ? kShortSum : C.dim_qk) / Op::kDepth;
+  static constexpr int kSlices = C.dim_v > 128 && !sums_drift(E) && kSteps >= 4 ? 4 : 2;
+  static_assert(kSlices <= kSteps);
   static constexpr int kScoreTiles = C.tile_k / 8, kOutputTiles = kColumns / 8;
   static_assert(C.tile_q == 16 * kRowTiles * C.row_warps && C.tile_k % 16 == 0 && C.dim_qk % 16 == 0);
   static_assert(!sums_drift(E) || (C.tile_k % kShortSum == 0 && C.dim_qk % kShortSum == 0));
