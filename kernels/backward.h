@@ -208,11 +208,6 @@ struct KeyTileBackward {
   }
 };
 
-// Of numbers that are not negative. A division of 64 bits is a hundred instructions, and hardly ever needed.
-__device__ __forceinline__ int64 quotient(int64 a, int64 b) {
-  return ((a | b) >> 32) != 0 ? a / b : int64{static_cast<unsigned>(a) / static_cast<unsigned>(b)};
-}
-
 // The place of tile `index` of all tiles of keys. Heads that are worked on together take turns, tile by tile, in the order
 // of the keys.
 template <BackwardConfig C>

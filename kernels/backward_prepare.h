@@ -103,10 +103,10 @@ __device__ void backward_prepare(const BackwardParams& p) {
   const AttentionParams& a = p.attention;
   const int64 tiles = tiles_in(a.len_q, C.tile_q), count = tiles * a.heads_q * a.batch;
   if (p.ticket && cta_number() == 0 && threadIdx.x == 0) *p.ticket = 0;
-  const int64 n = cta_number(), head = tiles > 0 ? n / tiles : 0;
-  if (n < count)
-    prepare_tile<C>(p, static_cast<int>(head / a.heads_q), static_cast<int>(head % a.heads_q),
-                    static_cast<int>(n % tiles));
+  const int64 n = cta_number();
+  if (n >= count) return;
+  const int64 head = quotient(n, tiles), b = quotient(head, a.heads_q);
+  prepare_tile<C>(p, static_cast<int>(b), static_cast<int>(head - b * a.heads_q), static_cast<int>(n - head * tiles));
 }
 
 }  // namespace cuflash

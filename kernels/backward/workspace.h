@@ -8,6 +8,11 @@
 
 namespace cuflash {
 
+// Of numbers that are not negative. A division of 64 bits is a hundred instructions, and hardly ever needed.
+__device__ __forceinline__ int64 quotient(int64 a, int64 b) {
+  return ((a | b) >> 32) != 0 ? a / b : int64{static_cast<unsigned>(a) / static_cast<unsigned>(b)};
+}
+
 // Dense: every head has tiles for all rows of the tensor. Packed: sequence b starts in tile q_begin / tile_q + b of a
 // head, which leaves room for every sequence's last, incomplete tile.
 template <BackwardConfig C>
@@ -44,17 +49,24 @@ __device__ __forceinline__ int sum_block(int row, int column) {
   return (row / 16 * (C.dim_qk / 8) + column / 8) * 128;
 }
 template <class Real>
-__device__ __forceinline__ int sum_in_block(int lane, int n) {
-  return kAddsFour && sizeof(Real) == 4 ? lane * 4 + n : n * 32 + lane;
+__device__ __forceinline__ Accumulator<Real> load_block(const Real* block, int lane) {
+  Accumulator<Real> c;
+  if constexpr (kAddsFour && sizeof(Real) == 4) {
+    const float4 four = *reinterpret_cast<const float4*>(block + lane * 4);
+    c.x[0] = four.x, c.x[1] = four.y, c.x[2] = four.z, c.x[3] = four.w;
+  } else {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) c.x[n] = block[n * 32 + lane];
+  }
+  return c;
 }
-
 template <class Real>
 __device__ __forceinline__ void add_block(Real* block, int lane, const Accumulator<Real>& c) {
   if constexpr (kAddsFour && sizeof(Real) == 4) {
     add_four_to_global(block + lane * 4, c.x);
   } else {
 #pragma unroll
-    for (int n = 0; n < 4; ++n) add_to_global(block + sum_in_block<Real>(lane, n), c.x[n]);
+    for (int n = 0; n < 4; ++n) add_to_global(block + n * 32 + lane, c.x[n]);
   }
 }
 
