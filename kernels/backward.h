@@ -28,6 +28,9 @@ struct KeyTileBackward {
   static constexpr bool kTakeTurns = SharedTiles<C>::kTakeTurns;
   // The scores of a warp's own queries need not be fetched.
   static constexpr bool kOwnFromRegisters = !kTakeTurns && S::kScoreWarps == C.column_warps;
+  // The next queries are asked for between the products of S, where that is straight code of every warp.
+  static constexpr bool kLoadsBetween =
+      C.stages == 2 && S::kChunks == 1 && S::kScoreWarps == C.column_warps && size_of(C.element) == 2;
 
   const BackwardParams& p;
   const SharedTiles<C> tiles;
@@ -51,7 +54,7 @@ struct KeyTileBackward {
  private:
   __device__ __forceinline__ void start() {
     load_k<C>(p, at, tiles);
-    if constexpr (!kTakeTurns) load_v<C>(p, at, tiles), load_queries(0, 0, 0);
+    if constexpr (!kTakeTurns) load_v<C>(p, at, tiles), load_at_once({p, at, 0, walk.tile(0), 0});
     copy_async_commit();
     wait_for_copies();
     if (walk.edge > 0 && has_not_finite<S::kThreads>(tiles.k())) tiles.place()->bad_keys = 1;
@@ -77,34 +80,35 @@ struct KeyTileBackward {
   __device__ __forceinline__ int stage_of(int member, int step) const {
     return C.stages == 2 ? (member * walk.count() + step) & 1 : 0;
   }
-  __device__ __forceinline__ void load_queries(int member, int step, int stage) {
-    const int tile = walk.tile(step);
-    load_q<C>(p, at, member, tile, tiles, stage);
-    load_dout<C>(p, at, member, tile, tiles, stage);
-    load_stats<C>(p, at, member, tile, tiles, stage);
-  }
-  __device__ __forceinline__ void load_next(int member, int step) {
+  // After `step` of head `member`; of a head that does not exist where it was the last.
+  __device__ __forceinline__ QueriesToLoad<C> next_queries(int member, int step) const {
     const bool same_head = step + 1 < walk.count();
     const int next_member = same_head ? member : member + 1, next_step = same_head ? step + 1 : 0;
-    if (next_member < at.group) load_queries(next_member, next_step, stage_of(next_member, next_step));
+    return {p, at, next_member, walk.tile(next_step), stage_of(next_member, next_step)};
+  }
+  __device__ __forceinline__ void load_at_once(const QueriesToLoad<C>& queries) {
+    queries.load_q(p, tiles);
+    queries.load_dout(p, tiles);
+    queries.load_stats(tiles);
     copy_async_commit();
   }
 
   __device__ __forceinline__ void begin_step(int member, int step) {
     if constexpr (kTakeTurns) {
+      const QueriesToLoad<C> queries(p, at, member, walk.tile(step), 0);
       __syncthreads();
       load_k<C>(p, at, tiles);
-      load_q<C>(p, at, member, walk.tile(step), tiles, 0);
-      load_stats<C>(p, at, member, walk.tile(step), tiles, 0);
+      queries.load_q(p, tiles);
+      queries.load_stats(tiles);
       copy_async_commit();
     }
     wait_for_copies();
-    if constexpr (C.stages == 2) load_next(member, step);
+    if constexpr (C.stages == 2 && !kLoadsBetween) load_at_once(next_queries(member, step));
   }
   __device__ __forceinline__ void end_step(int member, int step) {
     if constexpr (C.stages == 1) {
       __syncthreads();
-      load_next(member, step);
+      load_at_once(next_queries(member, step));
     }
   }
 
@@ -119,7 +123,7 @@ struct KeyTileBackward {
   __device__ __forceinline__ void visit(int member, int step, const Options& options) {
     constexpr Rows kRows = kPass == Pass::guarded ? Rows::finite_only : Rows::any;
     // Numbers are found anew rather than kept: registers are for sums.
-    score<kPass>(stage_of(member, step), member, walk.tile(step), options);
+    score<kPass>(member, step, options);
     if constexpr (S::kScoreWarps > 1 || !kOwnFromRegisters) {
       wait_for_group();
       add_scores_of_others<kRows>(stage_of(member, step), member, walk.tile(step));
@@ -129,17 +133,24 @@ struct KeyTileBackward {
   }
 
   template <Pass kPass>
-  __device__ __forceinline__ void score(int stage, int member, int tile, const Options& options) {
+  __device__ __forceinline__ void score(int member, int step, const Options& options) {
     constexpr Rows kRows = kPass == Pass::guarded ? Rows::finite_only : Rows::any;
-    const int i = tile * C.tile_q, j = at.first + S::first_key();
+    const int stage = stage_of(member, step), tile = walk.tile(step), i = tile * C.tile_q,
+              j = at.first + S::first_key();
     const auto* stats = tiles.stats(stage);
     const VisibleQueries<C> visible(p.attention, at.sequence, i, at.first);
 #pragma unroll 1
     for (int chunk = 0; chunk < S::kChunks; ++chunk) {
       const int first = S::column_warp() * S::kQueries + chunk * S::kChunk;
       ScoreChunk<C> scores;
-      if (S::scores_queries())
+      if constexpr (kLoadsBetween) {
+        const QueriesToLoad<C> next = next_queries(member, step);
+        scores.template weigh<kPass>(tiles.k(), tiles.q(stage), stats, first, options, visible, i, j,
+                                     [&](Slice slice) { next.load_slice(p, tiles, slice); });
+        copy_async_commit();
+      } else if (S::scores_queries()) {
         scores.template weigh<kPass>(tiles.k(), tiles.q(stage), stats, first, options, visible, i, j);
+      }
       if constexpr (kTakeTurns) bring_v_and_dout(member, tile);
       if (!S::scores_queries()) break;
       scores.template differentiate<kPass, Gradient::of_product>(tiles.v(), tiles.dout(stage), stats, first, options, i,
@@ -153,7 +164,9 @@ struct KeyTileBackward {
           const typename S::ScoreTile place = score_tiles(C) == 2 ? tiles.p() : tiles.ds();
           weights.store(place, S::first_key(), first);
           __syncwarp();
-          sums.template select_into_dv<S::kChunk>(tiles.dout(stage), S::first_key(), S::column_warp(), first, place);
+          const int warp = new_thread_id() / 32;
+          sums.template select_into_dv<S::kChunk>(tiles.dout(stage), S::first_key(warp), S::column_warp(warp), first,
+                                                  place);
           __syncwarp();
         }
       }
@@ -205,14 +218,14 @@ struct KeyTileBackward {
   __device__ __forceinline__ void bring_v_and_dout(int member, int tile) {
     __syncthreads();
     load_v<C>(p, at, tiles);
-    load_dout<C>(p, at, member, tile, tiles, 0);
+    QueriesToLoad<C>(p, at, member, tile, 0).load_dout(p, tiles);
     copy_async_commit();
     wait_for_copies();
   }
   __device__ __forceinline__ void bring_k_and_q(int member, int tile) {
     __syncthreads();
     load_k<C>(p, at, tiles);
-    load_q<C>(p, at, member, tile, tiles, 0);
+    QueriesToLoad<C>(p, at, member, tile, 0).load_q(p, tiles);
     copy_async_commit();
     wait_for_copies();
   }

@@ -30,6 +30,7 @@ struct BiasTile {
         Place at{};
         at.b = b, at.head_k = h / (a.heads_q / a.heads_k), at.first = first_key;
         at.sequence = sequence_of(a, b);
+        at.group = 1;
         set_heads<C>(p, at, h);
         const Range keys{first_key, min(int64{first_key} + C.tile_k, int64{at.sequence.len_k})};
         at.walk = walk_queries<C>(a, at.sequence, keys, false);
@@ -45,9 +46,10 @@ struct BiasTile {
     const int i = tile * C.tile_q, j = first_key + S::first_key();
     __syncthreads();
     load_k<C>(p, at, tiles);
-    load_q<C>(p, at, 0, tile, tiles, 0);
-    load_stats<C>(p, at, 0, tile, tiles, 0);
-    if constexpr (!SharedTiles<C>::kTakeTurns) load_values(at, tile);
+    const QueriesToLoad<C> queries(p, at, 0, tile, 0);
+    queries.load_q(p, tiles);
+    queries.load_stats(tiles);
+    if constexpr (!SharedTiles<C>::kTakeTurns) load_values(at, queries);
     copy_async_commit();
     wait_for_copies();
     const ScoreOptions<C.element, C.options> options(a, at.sequence, at.b, h);
@@ -60,7 +62,7 @@ struct BiasTile {
         scores.template weigh<Pass::masked>(tiles.k(), tiles.q(0), tiles.stats(0), first, options, visible, i, j);
       if constexpr (SharedTiles<C>::kTakeTurns) {
         __syncthreads();
-        load_values(at, tile);
+        load_values(at, queries);
         copy_async_commit();
         wait_for_copies();
       }
@@ -70,9 +72,9 @@ struct BiasTile {
       use(chunk, scores.ds);
     }
   }
-  __device__ __forceinline__ void load_values(const Place& at, int tile) const {
+  __device__ __forceinline__ void load_values(const Place& at, const QueriesToLoad<C>& queries) const {
     load_v<C>(p, at, tiles);
-    load_dout<C>(p, at, 0, tile, tiles, 0);
+    queries.load_dout(p, tiles);
   }
 
   __device__ __forceinline__ void count(const Place& at, int tile) const {

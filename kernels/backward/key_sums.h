@@ -54,7 +54,8 @@ struct KeySums {
   __device__ __forceinline__ void select_into_dv(typename S::DoutTile dout, int first_key, int column_warp,
                                                  int first_query, typename S::ScoreTile weights) {
     constexpr Element E = C.element;
-    const int key = first_key + lane_id() / 4, first_column = column_warp * S::kMyBlocksV * 16 + lane_id() % 4 * 2;
+    const int lane = new_thread_id() % 32;
+    const int key = first_key + lane / 4, first_column = column_warp * S::kMyBlocksV * 16 + lane % 4 * 2;
 #pragma unroll 1
     for (int query = first_query; query < first_query + kQueries; ++query) {
       Real w[2 * S::kKeyTiles];

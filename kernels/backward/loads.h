@@ -9,6 +9,7 @@ namespace cuflash {
 __device__ __forceinline__ int new_thread_id() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  __builtin_assume(thread >= 0 && thread < 1024);  // a division is a shift then
   return thread;
 }
 
@@ -40,30 +41,46 @@ __device__ __forceinline__ const void* heads_further(const RowsView& rows, const
   return static_cast<const char*>(head) + heads * rows.head_stride * size;
 }
 
+// A tile of queries on its way: where it comes from and where it goes.
 template <BackwardConfig C>
-__device__ __forceinline__ void load_q(const BackwardParams& p, const Place& at, int member, int tile,
-                                       SharedTiles<C> tiles, int stage) {
-  const AttentionParams& a = p.attention;
-  load_tile<C.copy, num_threads(C)>(tiles.q(stage), a.q, heads_further<C.element>(a.q, at.q, member), tile * C.tile_q,
-                                    0, at.sequence.len_q, a.dim_qk, new_thread_id());
-}
-template <BackwardConfig C>
-__device__ __forceinline__ void load_dout(const BackwardParams& p, const Place& at, int member, int tile,
-                                          SharedTiles<C> tiles, int stage) {
-  load_tile<C.copy, num_threads(C)>(tiles.dout(stage), p.dout, heads_further<C.element>(p.dout, at.dout, member),
-                                    tile * C.tile_q, 0, at.sequence.len_q, p.attention.dim_v, new_thread_id());
-}
-template <BackwardConfig C>
-__device__ __forceinline__ void load_stats(const BackwardParams& p, const Place& at, int member, int tile,
-                                           SharedTiles<C> tiles, int stage) {
-  const auto* from = reinterpret_cast<const unsigned char*>(row_stats<C>(p, at.query_tile(member, tile)));
-  constexpr int kChunks = row_stats_bytes(C) / 16, kThreads = num_threads(C);
-  const int thread = new_thread_id();
+struct QueriesToLoad {
+  const void *q, *dout;  // query 0
+  const unsigned char* stats;
+  int first, end;  // the tile's first query, and the first that does not exist
+  int stage, thread;
+
+  // Of head `member` of the place. Nothing is read where it does not exist.
+  __device__ __forceinline__ QueriesToLoad(const BackwardParams& p, const Place& at, int member, int tile, int stage)
+      : q(heads_further<C.element>(p.attention.q, at.q, member)),
+        dout(heads_further<C.element>(p.dout, at.dout, member)),
+        stats(reinterpret_cast<const unsigned char*>(row_stats<C>(p, at.query_tile(member, tile)))),
+        first(tile * C.tile_q),
+        end(member < at.group ? at.sequence.len_q : 0),
+        stage(stage),
+        thread(new_thread_id()) {}
+
+  __device__ __forceinline__ void load_q(const BackwardParams& p, SharedTiles<C> tiles, Slice slice = {}) const {
+    load_tile<C.copy, num_threads(C)>(tiles.q(stage), p.attention.q, q, first, 0, end, p.attention.dim_qk, thread,
+                                      slice);
+  }
+  __device__ __forceinline__ void load_dout(const BackwardParams& p, SharedTiles<C> tiles, Slice slice = {}) const {
+    load_tile<C.copy, num_threads(C)>(tiles.dout(stage), p.dout, dout, first, 0, end, p.attention.dim_v, thread, slice);
+  }
+  __device__ __forceinline__ void load_stats(SharedTiles<C> tiles) const {
+    constexpr int kChunks = row_stats_bytes(C) / 16, kThreads = num_threads(C);
 #pragma unroll
-  for (int n = 0; n < (kChunks + kThreads - 1) / kThreads; ++n)
-    if (const int chunk = thread + n * kThreads; chunk < kChunks)
-      copy_async_16(shared_address(tiles.stats(stage)) + chunk * 16, from + chunk * 16, 16);
-}
+    for (int n = 0; n < (kChunks + kThreads - 1) / kThreads; ++n)
+      if (const int chunk = thread + n * kThreads; chunk < kChunks)
+        copy_async_16(shared_address(tiles.stats(stage)) + chunk * 16, stats + chunk * 16, end > 0 ? 16 : 0);
+  }
+  // One after the other.
+  __device__ __forceinline__ void load_slice(const BackwardParams& p, SharedTiles<C> tiles, Slice slice) const {
+    const int half = slice.of / 2;
+    if (slice.number == 0) load_stats(tiles);
+    if (slice.number < half) load_q(p, tiles, {slice.number, half});
+    else load_dout(p, tiles, {slice.number - half, half});
+  }
+};
 
 // The heads of a place, from `h` on.
 template <BackwardConfig C>

@@ -31,11 +31,15 @@ __device__ __forceinline__ typename Operands<E>::B finite_part(typename Operands
   return b;
 }
 
-// c [key][query] += kCount columns of rows of x times those of rows of y.
-template <BackwardConfig C, int kCount, Element E, int kKeys, int kQueries, int kColumns>
+struct Nothing {
+  __device__ __forceinline__ void operator()(Slice) const {}
+};
+
+// c [key][query] += kCount columns of rows of x times those of rows of y. `between` is what is done beside, in slices.
+template <BackwardConfig C, int kCount, Element E, int kKeys, int kQueries, int kColumns, class Between = Nothing>
 __device__ __forceinline__ void multiply_columns(
     typename Shape<C>::Sum (&c)[Shape<C>::kKeyTiles][Shape<C>::kQueryTiles], Tile<E, kKeys, kColumns> x, int first_key,
-    Tile<E, kQueries, kColumns> y, int first_query, int first_column) {
+    Tile<E, kQueries, kColumns> y, int first_query, int first_column, Between between = {}) {
   using S = Shape<C>;
   using Ops = typename S::Ops;
 #pragma unroll
@@ -52,17 +56,18 @@ __device__ __forceinline__ void multiply_columns(
         Ops::multiply(c[m][n + 1], a[m], b, 1);
       }
     }
+    between(Slice{k / Ops::kDepth, kCount / Ops::kDepth});
   }
 }
 
 // S^T = K Q^T, dP^T = V dO^T.
-template <BackwardConfig C, Element E, int kKeys, int kQueries, int kColumns>
+template <BackwardConfig C, Element E, int kKeys, int kQueries, int kColumns, class Between = Nothing>
 __device__ __forceinline__ void multiply_rows(typename Shape<C>::Sum (&c)[Shape<C>::kKeyTiles][Shape<C>::kQueryTiles],
                                               Tile<E, kKeys, kColumns> x, int first_key, Tile<E, kQueries, kColumns> y,
-                                              int first_query) {
+                                              int first_query, Between between = {}) {
   using S = Shape<C>;
   constexpr int kAtOnce = sums_drift(E) ? kShortSum : kColumns;
-  multiply_columns<C, kAtOnce>(c, x, first_key, y, first_query, 0);
+  multiply_columns<C, kAtOnce>(c, x, first_key, y, first_query, 0, between);
 #pragma unroll 1  // or the compiler would compute several parts at once
   for (int k = kAtOnce; k < kColumns; k += kAtOnce) {
     typename S::Sum part[S::kKeyTiles][S::kQueryTiles] = {};

@@ -36,11 +36,12 @@ struct ScoreChunk {
   typename S::Sum slope[S::kKeyTiles][S::kQueryTiles];  // of softcap
 
   // first_query: in the tile. i, j: the numbers of the tile's first query and of the warp's first key.
-  template <Pass kPass>
+  template <Pass kPass, class Between = Nothing>
   __device__ __forceinline__ void weigh(typename S::KTile k, typename S::QTile q, const Real* stats, int first_query,
-                                        const Options& options, const VisibleQueries<C>& visible, int i, int j) {
+                                        const Options& options, const VisibleQueries<C>& visible, int i, int j,
+                                        Between between = {}) {
     clear(p);
-    multiply_rows<C>(p, k, S::first_key(), q, first_query);
+    multiply_rows<C>(p, k, S::first_key(), q, first_query, between);
 #pragma unroll
     for (int n = 0; n < S::kQueryTiles; ++n) {
       const int query = first_query + 8 * n + lane_id() % 4 * 2;
