@@ -52,7 +52,7 @@ const DeviceState& device(int ordinal) {
   return states[n];
 }
 
-DeviceGuard::DeviceGuard(const DeviceState& wanted) {
+DeviceGuard::DeviceGuard(const DeviceState& wanted) : state_(wanted) {
   CUcontext context = nullptr;
   CUdevice current = 0;
   // Asking for the device where there is no context is an error, which tools that watch the driver report.
