@@ -90,7 +90,9 @@ __device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int
   }
   const bool flag = __syncthreads_or(bad) != 0;
   const bool any_large = __syncthreads_or(large) != 0;
-  if (thread == 0) stats[flag_at(C)] = flag ? Real(1) : Real(0), stats[large_at(C)] = any_large ? Real(1) : Real(0);
+  // What follows the flags is copied with them.
+  if (thread < row_stats_size(C) - flag_at(C))
+    stats[flag_at(C) + thread] = Real(thread == 0 ? flag : thread == large_at(C) - flag_at(C) && any_large);
   if (!any_large) return;
   for (int row = thread; row < C.tile_q && first + row < s.len_q; row += kThreads) {
     const Real lse = static_cast<const Real*>(p.lse.data)[offset_of(p.lse, b, h, s.q_begin + first + row)];

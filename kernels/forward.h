@@ -5,7 +5,8 @@
 //   per warp        16 * kRowTiles queries; O accumulators of its columns, scores of one tile of keys
 //
 //   stages >= 2     wait tile n | barrier | start copying tile n + stages - 1 | scores, softmax, accumulate
-//   stages == 1     wait K | barrier | start V | scores | wait V | barrier | start next K | softmax, accumulate
+//   stages == 1     wait K | barrier | scores, and between them start V | wait V | barrier | start next K | softmax,
+//                   accumulate
 #pragma once
 
 #include "attn/score.h"

@@ -103,7 +103,8 @@ class Launching : public testing::Test {
     *capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   }
   static void go(int device, int number, void* stream = nullptr) {
-    launch(device, launch_number(number), "params", sizeof "params", stream);
+    const Launch one = launch_number(number);
+    launch(DeviceGuard(device), {&one}, "params", sizeof "params", stream);
   }
 
   test::FakeCuda* cuda = nullptr;
@@ -130,7 +131,7 @@ TEST_F(Launching, PassesOnWhatItIsGiven) {
 TEST_F(Launching, AnEmptyGridDoesNothing) {
   Launch empty = launch_number(1);
   empty.grid_x = 0;
-  launch(0, empty, nullptr, 0, nullptr);
+  launch(DeviceGuard(0), {&empty}, nullptr, 0, nullptr);
   EXPECT_TRUE(cuda->launches.empty());
   EXPECT_TRUE(cuda->loaded.empty());
 }
@@ -180,7 +181,8 @@ TEST_F(Launching, ManyThreadsLoadAKernelOnce) {
     std::vector<std::jthread> threads;
     for (int n = 0; n < 4; ++n)
       threads.emplace_back([&] {
-        for (int repeat = 0; repeat < 100; ++repeat) launch(0, launch_number(6), "x", 1, nullptr);
+        const Launch same = launch_number(6);
+        for (int repeat = 0; repeat < 100; ++repeat) launch(DeviceGuard(0), {&same}, "x", 1, nullptr);
       });
   }
   EXPECT_EQ(cuda->loaded.size(), 1u);
@@ -221,6 +223,17 @@ TEST_F(Launching, AKernelThatIsNotInThePackIsRefused) {
   EXPECT_NE(text.find("cuflash pack --arch sm_90a --kernel forward:sm_90a:"), std::string::npos) << text;
 }
 
+TEST_F(Launching, SeveralKernelsAreEnqueuedInOrderOrNotAtAll) {
+  const Launch first = launch_number(11), second = launch_number(12), missing = launch_number(kKernels);
+  Launch none = launch_number(13);
+  none.grid_x = 0;
+  EXPECT_EQ(failure([&] { launch(DeviceGuard(0), {&first, &missing}, "x", 1, nullptr); }).first, CUFLASH_NO_DEVICE);
+  EXPECT_TRUE(cuda->launches.empty());
+  launch(DeviceGuard(0), {&first, &none, &second}, "x", 1, nullptr);
+  EXPECT_EQ(cuda->launches.size(), 2u);
+  EXPECT_EQ(cuda->loaded, (std::vector<std::string>{"code 11", "code 12"}));
+}
+
 TEST_F(Launching, DevicesThatCannotServeAreRefused) {
   EXPECT_NE(failure([] { device(2); }).second.find("compute capability is 7.5"), std::string::npos);
   EXPECT_NE(failure([] { device(3); }).second.find("CUDA shows 3"), std::string::npos);
@@ -233,14 +246,14 @@ TEST_F(Launching, DevicesThatCannotServeAreRefused) {
 TEST_F(Launching, ACachedLaunchAllocatesNothingAndIsShort) {
   *contexts = {context(10)};
   const Launch cached = launch_number(10);
-  launch(0, cached, "params", sizeof "params", nullptr);
+  launch(DeviceGuard(0), {&cached}, "params", sizeof "params", nullptr);
   cuda->launches = {};  // no room: the fake does nothing
   constexpr int kCalls = 1000, kRounds = 20;
   double best = 1e9;
   const int64_t before = allocations;
   for (int round = 0; round < kRounds; ++round) {
     const auto start = std::chrono::steady_clock::now();
-    for (int n = 0; n < kCalls; ++n) launch(0, cached, "params", sizeof "params", nullptr);
+    for (int n = 0; n < kCalls; ++n) launch(DeviceGuard(0), {&cached}, "params", sizeof "params", nullptr);
     const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;
     best = std::min(best, took.count() / kCalls);
   }

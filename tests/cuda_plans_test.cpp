@@ -58,7 +58,7 @@ std::string backward_lines(const Typical& t, const Arch& arch, Reproducible repr
     const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible);
     std::string text;
     for (const Launch* l : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink}) text += line(*l);
-    return text + join("  workspace ", plan.workspace_size, "\n");
+    return text + join("  workspace ", plan.workspace.size, "\n");
   });
 }
 

@@ -56,8 +56,8 @@ __device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const R
       const int r = row + n / kColumnSteps * kRowStep, c = column + n % kColumnSteps * (kLanes * kPerChunk);
       if ((kThreads % kLanes != 0 && row >= kRowStep) || (kRows % kRowStep != 0 && r >= kRows)) continue;
       const auto* source = from + n / kColumnSteps * (kRowStep * rows.row_stride) + (c - column);
-      const bool exists = kExisting == RowsOf::whole_tile || (first + r >= begin && first + r < end);
       const int bytes = kCopy == kCopyWhole ? 16 : max(0, min(kPerChunk, dim - c)) * size_of(E);
+      const bool exists = kExisting == RowsOf::whole_tile || (first + r >= begin && first + r < end);
       if constexpr (kCopy == kCopyWhole && kExisting == RowsOf::whole_tile) copy_async_16(tile.address(r, c), source);
       else copy_async_16(tile.address(r, c), source, exists ? bytes : 0);  // of 0 bytes none is read
     }

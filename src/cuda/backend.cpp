@@ -8,6 +8,7 @@
 #include "cuda/workspace.h"
 
 namespace cuflash::cuda {
+
 void forward(const ForwardProblem& p, const Execution& e) {
   const DeviceState& state = device(p.place.cuda_device);
   const ForwardPlan plan = plan_forward(p, state.arch);
@@ -15,7 +16,7 @@ void forward(const ForwardProblem& p, const Execution& e) {
   const Workspace workspace(e, TileCounts::bytes(e));
   TileCounts counts(e, workspace.data());
   const ForwardParams params = forward_params(p, counts.data());
-  launch(state.ordinal, plan.launch, &params, sizeof params, e.stream);
+  launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
   counts.report(plan.config.tile_q, plan.config.tile_k);
 }
 
@@ -23,11 +24,10 @@ void backward(const BackwardProblem& p, const Execution& e) {
   const DeviceState& state = device(p.place.cuda_device);
   const BackwardPlan plan = plan_backward(p, state.arch, reproducible(e));
   const DeviceGuard guard(state);
-  const Workspace workspace(e, plan.workspace_size);
+  const Workspace workspace(e, plan.workspace.size);
   TileCounts counts(e, workspace.data());
   const BackwardParams params = backward_params(p, plan, workspace.data(), counts.data());
-  for (const Launch* kernel : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink})
-    launch(state.ordinal, *kernel, &params, sizeof params, e.stream);
+  launch(guard, {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink}, &params, sizeof params, e.stream);
   counts.report(plan.config.tile_q, plan.config.tile_k);
 }
 
@@ -37,7 +37,7 @@ size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
 }
 
 size_t backward_workspace_size(const BackwardProblem& p, const Execution& e) {
-  return plan_backward(p, device(p.place.cuda_device).arch, reproducible(e)).workspace_size;
+  return plan_backward(p, device(p.place.cuda_device).arch, reproducible(e)).workspace.size;
 }
 
 }  // namespace cuflash::cuda

@@ -52,9 +52,12 @@ const DeviceState& device(int ordinal) {
   return states[n];
 }
 
-DeviceGuard::DeviceGuard(const DeviceState& wanted) {
+DeviceGuard::DeviceGuard(const DeviceState& wanted) : state_(wanted) {
+  CUcontext context = nullptr;
   CUdevice current = 0;
-  if (driver().cuCtxGetDevice(&current) == CUDA_SUCCESS && current == wanted.handle) return;
+  // Asking for the device where there is no context is an error, which tools that watch the driver report.
+  const bool has_context = driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS && context != nullptr;
+  if (has_context && driver().cuCtxGetDevice(&current) == CUDA_SUCCESS && current == wanted.handle) return;
   check(driver().cuCtxPushCurrent(wanted.primary), "cuCtxPushCurrent");
   pushed_ = true;
 }

@@ -30,7 +30,10 @@ class DeviceGuard {
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
+  const DeviceState& state() const { return state_; }
+
  private:
+  const DeviceState& state_;
   bool pushed_ = false;
 };
 

@@ -13,6 +13,7 @@
   F(cuDeviceGetAttribute, cuDeviceGetAttribute, int*, CUdevice_attribute, CUdevice)                                \
   F(cuDeviceTotalMem, cuDeviceTotalMem_v2, size_t*, CUdevice)                                                      \
   F(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, CUcontext*, CUdevice)                                      \
+  F(cuCtxGetCurrent, cuCtxGetCurrent, CUcontext*)                                                                  \
   F(cuCtxGetDevice, cuCtxGetDevice, CUdevice*)                                                                     \
   F(cuCtxPushCurrent, cuCtxPushCurrent_v2, CUcontext)                                                              \
   F(cuCtxPopCurrent, cuCtxPopCurrent_v2, CUcontext*)                                                               \

@@ -49,7 +49,7 @@ std::string plan_lines(const BackwardProblem& p, const Execution& e, const Arch&
   std::string text = join("reason     ", plan.reason, "\n", config_line(plan.config));
   for (const Launch* launch : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink})
     text += launch_lines(*launch);
-  return text + join("workspace  ", plan.workspace_size, " bytes");
+  return text + join("workspace  ", plan.workspace.size, " bytes");
 }
 
 // What the kernels do not compute is an answer, too.

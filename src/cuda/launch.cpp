@@ -1,16 +1,15 @@
 #include "cuda/launch.h"
 
+#include <array>
+
 #include "cuda/cache.h"
 #include "cuda/program.h"
 #include "error.h"
 
 namespace cuflash::cuda {
+namespace {
 
-void launch(int ordinal, const Launch& launch, const void* params, size_t params_size, void* stream) {
-  if (launch.grid_x == 0) return;
-  const DeviceState& state = device(ordinal);
-  const DeviceGuard guard(state);
-  const CUkernel kernel = cached_kernel(launch.kernel, state, launch.shared_bytes);
+void enqueue(CUkernel kernel, const Launch& launch, const void* params, size_t params_size, void* stream) {
   CUlaunchConfig config{};
   config.gridDimX = launch.grid_x, config.gridDimY = launch.grid_y, config.gridDimZ = 1;
   config.blockDimX = static_cast<unsigned>(launch.threads), config.blockDimY = config.blockDimZ = 1;
@@ -21,6 +20,19 @@ void launch(int ordinal, const Launch& launch, const void* params, size_t params
   // A CUkernel is accepted in place of a CUfunction: the driver takes that of the current context.
   const CUresult result = driver().cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel), nullptr, extra);
   if (result != CUDA_SUCCESS) check_failed(result, join("launch of ", name_of(launch.kernel)).c_str());
+}
+
+}  // namespace
+
+void launch(const DeviceGuard& current, std::initializer_list<const Launch*> launches, const void* params,
+            size_t params_size, void* stream) {
+  std::array<CUkernel, 8> kernels{};  // more than any call has
+  size_t count = 0;
+  for (const Launch* launch : launches)
+    if (launch->grid_x != 0) kernels.at(count++) = cached_kernel(launch->kernel, current.state(), launch->shared_bytes);
+  size_t next = 0;
+  for (const Launch* launch : launches)
+    if (launch->grid_x != 0) enqueue(kernels[next++], *launch, params, params_size, stream);
 }
 
 }  // namespace cuflash::cuda

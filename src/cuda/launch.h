@@ -2,13 +2,17 @@
 #pragma once
 
 #include <cstddef>
+#include <initializer_list>
 
+#include "cuda/device.h"
 #include "cuda/plan.h"
 
 namespace cuflash::cuda {
 
-// Enqueues a kernel on a stream of the device, whichever device is current; nothing where the grid is 0. params: the
-// struct that the kernel takes, copied before this returns.
-void launch(int device, const Launch& launch, const void* params, size_t params_size, void* stream);
+// Enqueues kernels on a stream of the device that is current, one after the other; those with a grid of 0 are left out.
+// All of them are at hand before the first is enqueued: a call that lacks one has done nothing. params: the struct that
+// every one of them takes, copied before this returns.
+void launch(const DeviceGuard& current, std::initializer_list<const Launch*> launches, const void* params,
+            size_t params_size, void* stream);
 
 }  // namespace cuflash::cuda

@@ -39,7 +39,6 @@ struct BackwardPlan {
   BackwardConfig config;
   Launch prepare, main, finish, bias, sink;  // launched in this order; grid 0 where not needed
   BackwardWorkspace workspace;
-  size_t workspace_size = 0;
   int heads_together = 1;  // key/value heads whose tiles of keys are worked on side by side
   const char* reason;
 };

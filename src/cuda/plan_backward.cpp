@@ -145,7 +145,6 @@ BackwardPlan plan_backward(const BackwardProblem& p, const Arch& arch, Reproduci
   BackwardPlan plan{};
   plan.config = c;
   plan.workspace = workspace_of(p, c);
-  plan.workspace_size = plan.workspace.size;
   plan.heads_together = heads_together(p, c);
   plan.reason = reason_of(c);
 

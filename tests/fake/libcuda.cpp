@@ -58,6 +58,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice dev
 CUresult cuDevicePrimaryCtxRetain(CUcontext* c, CUdevice device) {
   return *c = cuflash::test::context(10 + device), CUDA_SUCCESS;
 }
+CUresult cuCtxGetCurrent(CUcontext* c) {
+  return *c = fake_contexts()->empty() ? nullptr : fake_contexts()->back(), CUDA_SUCCESS;
+}
 CUresult cuCtxGetDevice(CUdevice* device) {
   if (fake_contexts()->empty()) return CUDA_ERROR_INVALID_CONTEXT;
   return *device = device_of(fake_contexts()->back()), CUDA_SUCCESS;

@@ -91,6 +91,9 @@ FAKE cuDeviceTotalMem_v2(size_t* bytes, CUdevice) { return *bytes = size_t{1} <<
 FAKE cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   return *context = context_of(device), CUDA_SUCCESS;
 }
+FAKE cuCtxGetCurrent(CUcontext* context) {
+  return *context = contexts.empty() ? nullptr : contexts.back(), CUDA_SUCCESS;
+}
 FAKE cuCtxGetDevice(CUdevice* device) {
   return *device = current_device(), *device < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
