@@ -9,14 +9,12 @@
 //   dK += dS^T Q          columns of the keys' sums, they get each other's scores through shared memory
 //   dQ += dS K            dS through shared memory, the product into sums in global memory
 //
-// Barriers of a step: Q and dO have come, and everybody is done with the step before; P and dS of the warps that share keys
-// are in shared memory; dS of all of them is.
+// Two barriers a step: Q and dO have come (and everybody is done with the step before); P and dS are in shared memory.
 // With two stages the next Q and dO travel during a whole step. Registers: dK and dV 64 each, S and dP 32 each at most.
 #pragma once
 
 #include "backward/key_sums.h"
 #include "backward/query_sums.h"
-#include "ptx/barrier.h"
 
 namespace cuflash {
 
@@ -112,23 +110,15 @@ struct KeyTileBackward {
     }
   }
 
-  // The warps that share keys have written P and dS.
-  __device__ __forceinline__ void wait_for_group() {
-    if constexpr (kTakeTurns) __syncthreads();
-    else wait_at_barrier<32 * C.column_warps>(1 + new_thread_id() / 32 % C.key_warps);
-  }
-
   // One tile of queries.
   template <Pass kPass>
   __device__ __forceinline__ void visit(int member, int step, const Options& options) {
     constexpr Rows kRows = kPass == Pass::guarded ? Rows::finite_only : Rows::any;
     // Numbers are found anew rather than kept: registers are for sums.
     score<kPass>(member, step, options);
-    if constexpr (S::kScoreWarps > 1 || !kOwnFromRegisters) {
-      wait_for_group();
+    __syncthreads();
+    if constexpr (S::kScoreWarps > 1 || !kOwnFromRegisters)
       add_scores_of_others<kRows>(stage_of(member, step), member, walk.tile(step));
-    }
-    if (!kTakeTurns) __syncthreads();
     if (p.dq_sums) add_to_dq<C, kRows>(p, at, tiles, member, walk.tile(step));
   }
 
