@@ -27,77 +27,128 @@ constexpr int lanes_of_row(int dim) {
   return lanes;
 }
 
-// Not finite where something that is not finite stands in the lane's share of a query.
-template <Element E, int kLanes>
-__device__ __forceinline__ RealOf<E> nothing_of_query(const BackwardParams& p, int64 offset, int lane) {
-  const AttentionParams& a = p.attention;
-  using Real = RealOf<E>;
-  Real nothing = 0;
-  for (int column = lane * 8; column < a.dim_qk; column += kLanes * 8) {
-    Real x[8];
-    load_eight<E>(a.q.data, a.q.element, offset + column, min(8, a.dim_qk - column), x);
-#pragma unroll
-    for (int n = 0; n < 8; ++n) nothing += x[n] - x[n];
-  }
-  return nothing;
+// Whether O and dO can be read in pieces of 16 bytes, without a look at each of them.
+template <BackwardConfig C>
+__device__ __forceinline__ bool has_whole_rows(const RowsView& rows) {
+  constexpr int kPiece = 16 / size_of(C.element);
+  return rows.element == static_cast<int>(C.element) && on_16_bytes(rows.data) &&
+         ((rows.row_stride | rows.head_stride | rows.batch_stride) & (kPiece - 1)) == 0;
 }
+
+// The rows of one tile of queries, of which this thread has eight columns of every kRows-th.
+template <BackwardConfig C>
+struct PrepareTile {
+  using Real = RealOf<C.element>;
+  static constexpr int kThreads = prepare_threads(C), kLanes = lanes_of_row(C.dim_v), kRows = kThreads / kLanes;
+  static constexpr int kTurns = C.tile_q < kRows ? 1 : C.tile_q / kRows;
+
+  const BackwardParams& p;
+  Sequence s;
+  int b, h;
+  int first;  // query of the tile
+  Real* stats;
+  int thread;
+  bool bad = false, large = false, unsure = false;  // as far as this thread has seen
+
+  __device__ __forceinline__ int lane() const { return thread % kLanes; }
+  __device__ __forceinline__ bool exists(int row) const { return row < C.tile_q && first + row < s.len_q; }
+  __device__ __forceinline__ Real of_row(const RowsView& rows, int row) const {
+    return static_cast<const Real*>(rows.data)[offset_of(rows, b, h, s.q_begin + first + row)];
+  }
+  // Of what does not exist the first is read instead, and taken for 0: a load without a condition does not wait.
+  template <bool kWhole>
+  __device__ __forceinline__ void load(const RowsView& rows, int row, Real (&x)[8]) const {
+    const int count = exists(row) ? max(0, min(8, p.attention.dim_v - lane() * 8)) : 0;
+    const int64 index = offset_of(rows, b, h, s.q_begin + first + (count > 0 ? row : 0)) + (count > 0 ? lane() * 8 : 0);
+    if constexpr (kWhole) load_whole_eight<C.element>(rows.data, index, x);
+    else load_eight<C.element>(rows.data, rows.element, index, count, x);
+#pragma unroll
+    for (int n = 0; n < 8; ++n)
+      if (kWhole && count == 0) x[n] = 0;
+  }
+
+  // LSE and delta of every row.
+  template <bool kWhole>
+  __device__ __forceinline__ void run() {
+    constexpr int kMost = 8 / size_of(C.element), kAtOnce = kWhole && kTurns >= kMost ? kMost : 1;  // rows on their way
+    static_assert(kTurns % kAtOnce == 0);
+#pragma unroll 1
+    for (int turn = thread / kLanes; turn < C.tile_q; turn += kRows * kAtOnce) {
+      Real o[kAtOnce][8], dout[kAtOnce][8], lse[kAtOnce], dlse[kAtOnce];
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        const int row = turn + n * kRows;
+        load<kWhole>(p.o, row, o[n]);
+        load<kWhole>(p.dout, row, dout[n]);
+        lse[n] = of_row(p.lse, exists(row) ? row : 0);
+        if (!exists(row)) lse[n] = minus_infinity<Real>();
+        dlse[n] = p.dlse.data ? of_row(p.dlse, exists(row) ? row : 0) : Real(0);
+      }
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        Real dot = 0;
+#pragma unroll
+        for (int column = 0; column < 8; ++column) dot += o[n][column] * dout[n][column];
+        note(turn + n * kRows, lse[n], sum_of_lanes<kLanes>(dot) - (exists(turn + n * kRows) ? dlse[n] : Real(0)));
+      }
+    }
+  }
+  __device__ __forceinline__ void note(int row, Real lse, Real delta) {
+    const bool sees_nothing = lse == minus_infinity<Real>();
+    bad |= !is_finite(delta) || !(sees_nothing || is_finite(lse));
+    large |= !sees_nothing && is_finite(lse) && (lse > kLargeLse || lse < -kLargeLse);
+    unsure |= sees_nothing;
+    if (lane() != 0) return;
+    stats[lse_at(C, row)] = sees_nothing ? -minus_infinity<Real>() : lse * static_cast<Real>(kLog2e);
+    stats[delta_at(C, row)] = sees_nothing ? Real(0) : delta;
+  }
+
+  __device__ __forceinline__ void look_at_queries() {
+    const AttentionParams& a = p.attention;
+    for (int row = thread / kLanes; exists(row); row += kRows) {
+      const int64 offset = offset_of(a.q, b, h, s.q_begin + first + row);
+      for (int column = lane() * 8; column < a.dim_qk; column += kLanes * 8) {
+        Real x[8];
+        load_eight<C.element>(a.q.data, a.q.element, offset + column, min(8, a.dim_qk - column), x);
+#pragma unroll
+        for (int n = 0; n < 8; ++n) bad |= !is_finite(x[n]);
+      }
+    }
+  }
+  // LSE as it is.
+  __device__ __forceinline__ void keep_large() const {
+    for (int row = thread; exists(row); row += kThreads)
+      if (const Real lse = of_row(p.lse, row); lse != minus_infinity<Real>()) stats[lse_at(C, row)] = lse;
+  }
+};
 
 template <BackwardConfig C>
 __device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int h, int tile) {
   using Real = RealOf<C.element>;
-  constexpr int kThreads = prepare_threads(C), kLanes = lanes_of_row(C.dim_v), kRows = kThreads / kLanes;
-  static_assert(C.tile_q % kRows == 0 || kRows > C.tile_q);
-  const AttentionParams& a = p.attention;
-  const Sequence s = sequence_of(a, b);
-  const int first = tile * C.tile_q;
+  using Tile = PrepareTile<C>;
+  const Sequence s = sequence_of(p.attention, b);
+  const int first = tile * C.tile_q, thread = static_cast<int>(threadIdx.x);
   if (first >= s.len_q) return;
   const int64 number = query_tile<C>(p, s, b, h, tile);
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
   if (p.dq_sums) {
     auto* sums = reinterpret_cast<uint4*>(dq_sums<C>(p, number));
-    for (int n = thread; n < p.dq_rows * C.dim_qk * int(sizeof(Real)) / 16; n += kThreads) sums[n] = {0, 0, 0, 0};
+    for (int n = thread; n < p.dq_rows * C.dim_qk * int(sizeof(Real)) / 16; n += Tile::kThreads) sums[n] = {0, 0, 0, 0};
   }
   if (p.turns && thread == 0) p.turns[number] = 0;
 
   Real* stats = row_stats<C>(p, number);
-  const int count = max(0, min(8, a.dim_v - lane * 8));
-  // With a sink or softcap a query that is not finite may have a finite LSE. Elsewhere LSE tells.
-  const bool lse_tells = !a.sink.data && !(a.softcap > 0);
-  bool bad = false, large = false;
-#pragma unroll 2
-  for (int row = thread / kLanes; row < C.tile_q; row += kRows) {
-    const bool exists = first + row < s.len_q;
-    const int64 source = s.q_begin + first + row;
-    Real o[8], dout[8], dot = 0, lse = minus_infinity<Real>(), dlse = 0;
-    load_eight<C.element>(p.o.data, p.o.element, offset_of(p.o, b, h, source) + lane * 8, exists ? count : 0, o);
-    load_eight<C.element>(p.dout.data, p.dout.element, offset_of(p.dout, b, h, source) + lane * 8, exists ? count : 0,
-                          dout);
-    if (exists) lse = static_cast<const Real*>(p.lse.data)[offset_of(p.lse, b, h, source)];
-    if (exists && p.dlse.data) dlse = static_cast<const Real*>(p.dlse.data)[offset_of(p.dlse, b, h, source)];
-#pragma unroll
-    for (int n = 0; n < 8; ++n) dot += o[n] * dout[n];
-    const bool sees_nothing = lse == minus_infinity<Real>();
-    Real nothing = 0;
-    if (exists && (sees_nothing || !lse_tells))
-      nothing = nothing_of_query<C.element, kLanes>(p, offset_of(a.q, b, h, source), lane);
-    nothing = sum_of_lanes<kLanes>(nothing);
-    const Real delta = sum_of_lanes<kLanes>(dot) - dlse;
-    bad |= !is_finite(delta) || !is_finite(nothing) || !(sees_nothing || is_finite(lse));
-    large |= !sees_nothing && is_finite(lse) && (lse > kLargeLse || lse < -kLargeLse);
-    if (lane != 0) continue;
-    stats[lse_at(C, row)] = sees_nothing ? -minus_infinity<Real>() : lse * static_cast<Real>(kLog2e);
-    stats[delta_at(C, row)] = sees_nothing ? Real(0) : delta;
-  }
-  const bool flag = __syncthreads_or(bad) != 0;
-  const bool any_large = __syncthreads_or(large) != 0;
+  Tile rows{p, s, b, h, first, stats, thread};
+  if (p.attention.dim_v % 8 == 0 && has_whole_rows<C>(p.o) && has_whole_rows<C>(p.dout)) rows.template run<true>();
+  else rows.template run<false>();
+  // With a sink or softcap, and where nothing is seen, a query that is not finite may have a finite LSE.
+  const bool lse_tells = !p.attention.sink.data && !(p.attention.softcap > 0);
+  if (rows.unsure || !lse_tells) rows.look_at_queries();
+  const bool flag = __syncthreads_or(rows.bad) != 0;
+  const bool any_large = __syncthreads_or(rows.large) != 0;
   // What follows the flags is copied with them.
   if (thread < row_stats_size(C) - flag_at(C))
     stats[flag_at(C) + thread] = Real(thread == 0 ? flag : thread == large_at(C) - flag_at(C) && any_large);
-  if (!any_large) return;
-  for (int row = thread; row < C.tile_q && first + row < s.len_q; row += kThreads) {
-    const Real lse = static_cast<const Real*>(p.lse.data)[offset_of(p.lse, b, h, s.q_begin + first + row)];
-    if (lse != minus_infinity<Real>()) stats[lse_at(C, row)] = lse;
-  }
+  if (any_large) rows.keep_large();
 }
 
 template <BackwardConfig C>

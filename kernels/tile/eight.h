@@ -28,6 +28,14 @@ __device__ __forceinline__ void load_eight_of(const void* data, int64 index, int
   for (int n = 0; n < 8; ++n) x[n] = widen<kStored>(eight.x[n]);
 }
 
+// Of rows whose pieces of eight are all whole and on 16 bytes.
+template <Element E>
+__device__ __forceinline__ void load_whole_eight(const void* data, int64 index, RealOf<E> (&x)[8]) {
+  const auto eight = *reinterpret_cast<const EightStored<E>*>(static_cast<const StoredOf<E>*>(data) + index);
+#pragma unroll
+  for (int n = 0; n < 8; ++n) x[n] = widen<E>(eight.x[n]);
+}
+
 // x[n] = element index + n, 0 from `count` on.
 template <Element E>
 __device__ __forceinline__ void load_eight(const void* data, int element, int64 index, int count, RealOf<E> (&x)[8]) {
