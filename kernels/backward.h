@@ -30,6 +30,8 @@ struct KeyTileBackward {
   static constexpr bool kLoadsBetween =
       C.stages == 2 && S::kChunks == 1 && S::kScoreWarps == C.column_warps && size_of(C.element) == 2;
 
+  static __device__ __forceinline__ bool wants(const void* gradient) { return !C.partial || gradient; }
+
   const BackwardParams& p;
   const SharedTiles<C> tiles;
   const Place& at;
@@ -119,7 +121,7 @@ struct KeyTileBackward {
     __syncthreads();
     if constexpr (S::kScoreWarps > 1 || !kOwnFromRegisters)
       add_scores_of_others<kRows>(stage_of(member, step), member, walk.tile(step));
-    if (p.dq_sums) add_to_dq<C, kRows>(p, at, tiles, member, walk.tile(step));
+    if (wants(p.dq_sums)) add_to_dq<C, kRows>(p, at, tiles, member, walk.tile(step));
   }
 
   template <Pass kPass>
@@ -150,7 +152,8 @@ struct KeyTileBackward {
       const bool selects = kPass == Pass::guarded && stats[flag_at(C)] != 0;
       if constexpr (kPass == Pass::guarded && kOwnFromRegisters) {
         if (selects &&
-            p.dv.data) {  // P is in shared memory where dS will be, if it has no place of its own: both are the warp's
+            wants(
+                p.dv.data)) {  // P is in shared memory where dS will be, if it has no place of its own: both are the warp's
           const typename S::ScoreTile place = score_tiles(C) == 2 ? tiles.p() : tiles.ds();
           weights.store(place, S::first_key(), first);
           __syncwarp();
@@ -163,10 +166,10 @@ struct KeyTileBackward {
       gradients.store(tiles.ds(), S::first_key(), first);
       if constexpr (score_tiles(C) == 2) weights.store(tiles.p(), S::first_key(), first);
       if constexpr (kOwnFromRegisters) {
-        if (!selects && p.dv.data)
+        if (!selects && wants(p.dv.data))
           sums.template add_to_dv<S::kChunk>(tiles.dout(stage), S::column_warp(), first,
                                              [&](int m, int k) { return weights.operand(m, k); });
-        if (p.dk.data)
+        if (wants(p.dk.data))
           sums.template add_to_dk<S::kChunk, kRows>(tiles.q(stage), S::column_warp(), first,
                                                     [&](int m, int k) { return gradients.operand(m, k); });
       }
@@ -186,7 +189,7 @@ struct KeyTileBackward {
       };
     };
     const bool selects = kRows == Rows::finite_only && tiles.stats(stage)[flag_at(C)] != 0;
-    if (p.dv.data)
+    if (wants(p.dv.data))
 #pragma unroll
       for (int other = 0; other < kOthers; ++other) {
         if (selects)
@@ -197,7 +200,7 @@ struct KeyTileBackward {
                                                weights_in(tiles.p(), first_of(other)));
       }
     if constexpr (kTakeTurns) bring_k_and_q(member, tile);
-    if (p.dk.data)
+    if (wants(p.dk.data))
 #pragma unroll
       for (int other = 0; other < kOthers; ++other)
         sums.template add_to_dk<S::kQueries, kRows>(tiles.q(stage), column_warp, first_of(other),

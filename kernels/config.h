@@ -52,6 +52,7 @@ struct BackwardConfig {
   int copy;
   int options;
   int ordered;  // 1: dQ is summed in the order of the keys, bitwise reproducible
+  int partial;  // 1: not all of dQ, dK and dV are wanted
 };
 
 // Shared memory rows are padded so that eight (f64: four) consecutive rows fall into different banks.

@@ -87,6 +87,7 @@ BackwardConfig config_of(const BackwardProblem& p, const Arch& arch, Reproducibl
   const CopyMode copy = copy_mode(p, vectors);
   c.copy = copy;
   c.options = kernel_options(p, copy);
+  c.partial = !(p.dq && p.dk && p.dv);
   for (const Tiles& t : candidates(c.element)) {
     if (c.dim_qk > t.largest_dim || c.dim_v > t.largest_dim || load_of(c) > t.most) continue;
     c.tile_q = t.tile_q, c.tile_k = t.tile_k, c.key_warps = t.key_warps, c.column_warps = t.column_warps;
@@ -161,7 +162,7 @@ BackwardPlan plan_backward(const BackwardProblem& p, const Arch& arch, Reproduci
   }
   if (p.dbias) {
     BackwardConfig bias = c;
-    bias.stages = std::min(c.stages, 1), bias.ordered = 0;
+    bias.stages = std::min(c.stages, 1), bias.ordered = 0, bias.partial = 0;
     const int64_t tiles = p.bias_batch * p.bias_heads * tiles_in(p.bias_len_q, c.tile_q) * tiles_in(p.len_k, c.tile_k);
     plan.bias = launch_of(key_of(KernelKind::backward_bias, arch, bias), tiles, bias_threads(bias), shared_bytes(bias));
   }
