@@ -14,7 +14,7 @@ constexpr int dq_row_warps(const BackwardConfig& c) {
   const int warps = c.key_warps * c.column_warps, rows = c.tile_q / 16, columns = c.dim_qk / 16;
   int best = 1, least = 1 << 30;
   for (int r = 1; r <= warps && r <= rows; r *= 2) {
-    const int m = round_up_blocks(rows, r), n = round_up_blocks(columns, warps / r), cost = m * n * 64 + m + n;
+    const int m = round_up_blocks(rows, r), n = round_up_blocks(columns, warps / r), cost = m * n * 64 + 2 * m + n;
     if (cost < least) best = r, least = cost;
   }
   return best;

@@ -61,12 +61,12 @@ __device__ __forceinline__ Accumulator<Real> load_block(const Real* block, int l
   return c;
 }
 template <class Real>
-__device__ __forceinline__ void add_block(Real* block, int lane, const Accumulator<Real>& c) {
+__device__ __forceinline__ void add_block(Real* block, int lane, const Accumulator<Real>& c, bool adds) {
   if constexpr (kAddsFour && sizeof(Real) == 4) {
-    add_four_to_global(block + lane * 4, c.x);
+    add_four_to_global(block + lane * 4, c.x, adds);
   } else {
 #pragma unroll
-    for (int n = 0; n < 4; ++n) add_to_global(block + n * 32 + lane, c.x[n]);
+    for (int n = 0; n < 4; ++n) add_to_global(block + n * 32 + lane, c.x[n], adds);
   }
 }
 

@@ -9,17 +9,20 @@ constexpr bool kAddsFour = true;  // one instruction for four neighbouring float
 constexpr bool kAddsFour = false;
 #endif
 
-__device__ __forceinline__ void add_to_global(float* to, float x) {
-  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
+// Nothing is added where `adds` is false: a predicate, since a branch would keep the code around apart.
+__device__ __forceinline__ void add_to_global(float* to, float x, bool adds) {
+  asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p red.relaxed.gpu.global.add.f32 [%0], %1; }" ::"l"(to), "f"(x),
+               "r"(int{adds}));
 }
-__device__ __forceinline__ void add_to_global(double* to, double x) {
-  asm volatile("red.relaxed.gpu.global.add.f64 [%0], %1;" ::"l"(to), "d"(x) : "memory");
+__device__ __forceinline__ void add_to_global(double* to, double x, bool adds) {
+  asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p red.relaxed.gpu.global.add.f64 [%0], %1; }" ::"l"(to), "d"(x),
+               "r"(int{adds}));
 }
 // Where kAddsFour.
-__device__ __forceinline__ void add_four_to_global(float* to, const float (&x)[4]) {
-  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]),
-               "f"(x[3])
-               : "memory");
+__device__ __forceinline__ void add_four_to_global(float* to, const float (&x)[4], bool adds) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %5, 0; @p red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4}; }" ::"l"(to),
+      "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(int{adds}));
 }
 
 __device__ __forceinline__ unsigned load_acquire(const unsigned* from) {
