@@ -30,7 +30,7 @@ struct KeyTileBackward {
   static constexpr bool kLoadsBetween =
       C.stages == 2 && S::kChunks == 1 && S::kScoreWarps == C.column_warps && size_of(C.element) == 2;
 
-  static __device__ __forceinline__ bool wants(const void* gradient) { return !C.partial || gradient; }
+  static __device__ __forceinline__ bool wants(const void* gradient) { return C.all || gradient; }
 
   const BackwardParams& p;
   const SharedTiles<C> tiles;
@@ -238,7 +238,7 @@ __device__ __forceinline__ Place place_of(const BackwardParams& p, int64 index) 
   at.first = static_cast<int>(tile) * C.tile_k;
   at.sequence = sequence_of(a, at.b);
   at.written = min(C.tile_k, (a.cu_k ? at.sequence.len_k : a.len_k) - at.first);
-  at.group = a.heads_q / a.heads_k;
+  at.group = a.group;
   set_heads<C>(p, at, at.head_k * at.group);
   // Where a score can be -inf, or the mask tensor speaks, every tile has to select; so it has to where keys are missing.
   constexpr bool kMaskAll = (C.options & (kBias | kMaskTensor)) != 0;

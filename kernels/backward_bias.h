@@ -28,7 +28,7 @@ struct BiasTile {
     for (int b = bias_b; b < (p.bias_batch == 1 ? a.batch : bias_b + 1); ++b)
       for (int h = bias_h; h < (p.bias_heads == 1 ? a.heads_q : bias_h + 1); ++h) {
         Place at{};
-        at.b = b, at.head_k = h / (a.heads_q / a.heads_k), at.first = first_key;
+        at.b = b, at.head_k = h / a.group, at.first = first_key;
         at.sequence = sequence_of(a, b);
         at.group = 1;
         set_heads<C>(p, at, h);

@@ -52,7 +52,7 @@ struct BackwardConfig {
   int copy;
   int options;
   int ordered;  // 1: dQ is summed in the order of the keys, bitwise reproducible
-  int partial;  // 1: not all of dQ, dK and dV are wanted
+  int all;      // 1: dQ, dK and dV are wanted, all of them: the kernel is one stretch of products without questions
 };
 
 // Shared memory rows are padded so that eight (f64: four) consecutive rows fall into different banks.

@@ -59,7 +59,8 @@ struct Forward {
 
   __device__ Forward(const ForwardParams& p, unsigned char* memory, Position at)
       : p(p), a(p.attention), memory(memory), at(at), sequence(sequence_of(a, at.b)), options(a, sequence, at.b, at.h) {
-    const int head_k = at.h / (a.heads_q / a.heads_k);
+    int head_k = at.h;
+    if (a.group != 1) head_k /= a.group;  // a division takes longer than all else here
     k_head = row_address<E>(a.k, at.b, head_k, sequence.k_begin);
     v_head = row_address<E>(a.v, at.b, head_k, sequence.k_begin);
     const Range seen = keys_of_any(a, sequence, queries());
@@ -82,7 +83,7 @@ struct Forward {
 
   __device__ void load_q() const {
     const void* head = row_address<E>(a.q, at.b, at.h, sequence.q_begin);
-    load_tile<C.copy, kThreads>(q_tile(), a.q, head, at.q_first, 0, sequence.len_q, a.dim_qk);
+    load_tile<C.copy, kThreads>(q_tile(), a.q, head, at.q_first, 0, sequence.len_q, a.dim_qk, new_thread_id());
   }
   template <RowsOf kRows = RowsOf::part>
   __device__ __forceinline__ void load_k(int tile, int stage, Slice slice = {}) const {
@@ -362,17 +363,20 @@ struct Forward {
   __device__ bool has_rows() const { return at.q_first < rows_end(); }
 
   __device__ __forceinline__ void sum(Softmax<Real, kRowTiles>& softmax, Output& o) const {
+    load_q();  // it travels while the walk is found
     const Walk walk = walk_keys<C.tile_k>(a, sequence, queries());
-    if (threadIdx.x == 0) count_tiles<C.tile_k>(a, sequence, queries(), walk);
-    if (walk.count() == 0) return;
-    load_q();
-    if constexpr (C.stages == 1) load_k(walk.tile(0), 0);
+    if (walk.count() == 0) {
+      copy_async_wait<0>();
+      return;
+    }
+    if (C.stages == 1) load_k(walk.tile(0), 0);
 #pragma unroll
     for (int n = 0; n < C.stages - 1; ++n) {
       if (n < walk.count()) load_k(walk.tile(n), n), load_v(walk.tile(n), n);
       copy_async_commit();  // an empty group keeps the count of pending ones right
     }
     if constexpr (C.stages == 1) copy_async_commit();
+    if (threadIdx.x == 0) count_tiles<C.tile_k>(a, sequence, queries(), walk);
     int n = 0;
     for (; n < walk.edge; ++n) step<true>(walk, n, softmax, o);
     for (; n < walk.count(); ++n) step<false>(walk, n, softmax, o);
@@ -381,9 +385,10 @@ struct Forward {
 
   // The last queries see the most keys under a causal mask: they start first.
   __device__ static Position position(const AttentionParams& a) {
-    const int64 tiles = tiles_in(a.len_q, C.tile_q), n = cta_number(), head = n / tiles;
-    return {static_cast<int>(head / a.heads_q), static_cast<int>(head % a.heads_q),
-            static_cast<int>(tiles - 1 - n % tiles) * C.tile_q};
+    const int64 tiles = tiles_in(a.len_q, C.tile_q), n = cta_number(), head = quotient(n, tiles);
+    const int64 b = quotient(head, a.heads_q);
+    return {static_cast<int>(b), static_cast<int>(head - b * a.heads_q),
+            static_cast<int>(tiles - 1 - (n - head * tiles)) * C.tile_q};
   }
 };
 

@@ -60,6 +60,11 @@ __device__ __forceinline__ int64 cta_number() {
   return x + int64{width} * y;
 }
 
+// Of numbers that are not negative. A division of 64 bits is a hundred instructions, and hardly ever needed.
+__device__ __forceinline__ int64 quotient(int64 a, int64 b) {
+  return ((a | b) >> 32) != 0 ? a / b : int64{static_cast<unsigned>(a) / static_cast<unsigned>(b)};
+}
+
 __device__ __forceinline__ int64 tiles_in(int64 length, int tile) { return (length + tile - 1) / tile; }
 
 }  // namespace cuflash

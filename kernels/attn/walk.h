@@ -39,7 +39,7 @@ struct Edge {
 
   __device__ Edge(const AttentionParams& a, const Sequence& s, int q_first, int k_first, int lane_row, int lane_column)
       : low(diagonal(q_first + s.shift - a.window_left - k_first) + lane_row - lane_column),
-        high(diagonal(q_first + s.shift + a.window_right + 1 - k_first) + lane_row - lane_column),
+        high(diagonal(q_first + s.shift + a.window_right - k_first) + 1 + lane_row - lane_column),
         length(min(s.len_k - k_first, kTileK) - lane_column) {}
   // Farther away no row of the tile can tell the difference.
   __device__ static int diagonal(int64 x) { return static_cast<int>(clamped(x, -kTileQ, kTileK)); }

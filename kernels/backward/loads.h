@@ -5,14 +5,6 @@
 
 namespace cuflash {
 
-// The number of this thread, read anew: whatever is computed from it does not stay in registers across steps.
-__device__ __forceinline__ int new_thread_id() {
-  int thread;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  __builtin_assume(thread >= 0 && thread < 1024);  // a division is a shift then
-  return thread;
-}
-
 // Keys that nobody may look at, by lengths and window, come as zeros.
 __device__ __forceinline__ Range seen_keys(const BackwardParams& p, const Place& at) {
   return keys_of_any(p.attention, at.sequence, {0, at.sequence.len_q});

@@ -35,10 +35,10 @@ __device__ __forceinline__ void add_to_dq(const BackwardParams& p, const Place& 
   using Ops = typename S::Ops;
   constexpr int kSteps = C.tile_k / Ops::kDepth;
   // Sums of 16 columns leave as soon as they are complete, while the next are computed: memory takes additions slowly.
-  constexpr int kBlocks = size_of(C.element) == 2 ? 1 : S::kDqBlocks;
+  constexpr int kBlocks = C.all ? 1 : S::kDqBlocks;
   const int thread = new_thread_id(), warp = thread / 32;
   const int first_row = warp % S::kRowWarps * S::kDqRows * 16, first_block = warp / S::kRowWarps * S::kDqBlocks;
-  const auto weights = [&](int m, int step) {
+  const auto load = [&](int m, int step) {
     return Ops::load_a_transposed(tiles.ds(), step * Ops::kDepth, first_row + 16 * m);
   };
   typename Ops::A kept[S::kDqRows][kSteps];
@@ -46,11 +46,14 @@ __device__ __forceinline__ void add_to_dq(const BackwardParams& p, const Place& 
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
 #pragma unroll
-      for (int m = 0; m < S::kDqRows; ++m) kept[m][step] = weights(m, step);
+      for (int m = 0; m < S::kDqRows; ++m) kept[m][step] = load(m, step);
+  const auto weights = [&](int m, int step) {
+    if constexpr (kBlocks < S::kDqBlocks) return kept[m][step];
+    else return load(m, step);
+  };
 
   const int64 number = at.query_tile(member, tile);
   auto* sums = dq_sums<C>(p, number) + sum_block<C>(first_row, first_block * 16);
-  wait_for_turn<C>(p, at, number, tile, thread);
 #pragma unroll
   for (int block = 0; block < S::kDqBlocks; block += kBlocks) {
     typename S::Sum dq[S::kDqRows][2 * kBlocks];
@@ -58,13 +61,9 @@ __device__ __forceinline__ void add_to_dq(const BackwardParams& p, const Place& 
     for (int m = 0; m < S::kDqRows; ++m)
 #pragma unroll
       for (int n = 0; n < 2 * kBlocks; ++n) dq[m][n] = {};
-    if (S::kDqBlocks * S::kColumnWarps != S::kBlocksQK && (first_block + block) * 16 >= C.dim_qk) break;
     multiply_weights<kSteps, S::kColumnWarps * S::kDqBlocks / kBlocks, kRows>(dq, tiles.k(), 0, first_block + block,
-                                                                              [&](int m, int step) {
-                                                                                if constexpr (kBlocks < S::kDqBlocks)
-                                                                                  return kept[m][step];
-                                                                                else return weights(m, step);
-                                                                              });
+                                                                              weights);
+    wait_for_turn<C>(p, at, number, tile, thread);
 #pragma unroll
     for (int m = 0; m < S::kDqRows; ++m)
 #pragma unroll

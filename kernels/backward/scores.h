@@ -65,11 +65,17 @@ struct ScoreChunk {
   }
 
   // Scores become weights. The difference of large numbers is taken before it is multiplied: it is 0 where they are equal.
-  // A choice of factors rather than a branch, so that the products around are one stretch of code.
   template <Pass kPass>
   __device__ __forceinline__ void exponentiate(const Real* stats, int first_query, const Options& options) {
+    constexpr Real kToPower = static_cast<Real>(kLog2e);
     const bool large = stats[large_at(C)] != Real(0);
-    const Real before = large ? options.unit() : options.factor(), after = large ? static_cast<Real>(kLog2e) : Real(1);
+    if (C.all)
+      exponentiate<kPass>(stats, first_query, large ? options.unit() : options.factor(), large ? kToPower : Real(1));
+    else if (large) exponentiate<kPass>(stats, first_query, options.unit(), kToPower);
+    else exponentiate<kPass>(stats, first_query, options.factor(), Real(1));
+  }
+  template <Pass kPass>
+  __device__ __forceinline__ void exponentiate(const Real* stats, int first_query, Real before, Real after) {
 #pragma unroll
     for (int n = 0; n < S::kQueryTiles; ++n) {
       const Pair<Real> lse = pair_at(stats + lse_at(C, first_query + 8 * n + lane_id() % 4 * 2));

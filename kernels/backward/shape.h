@@ -9,12 +9,13 @@ namespace cuflash {
 constexpr int round_up_blocks(int blocks, int warps) { return (blocks + warps - 1) / warps; }
 
 // Over how many rows of warps the 16x16 blocks of dQ are laid out: the least work for the busiest warp, then the fewest
-// operands to load.
+// operands to load. Where they are kept, weights are those of which there should be few.
 constexpr int dq_row_warps(const BackwardConfig& c) {
   const int warps = c.key_warps * c.column_warps, rows = c.tile_q / 16, columns = c.dim_qk / 16;
   int best = 1, least = 1 << 30;
   for (int r = 1; r <= warps && r <= rows; r *= 2) {
-    const int m = round_up_blocks(rows, r), n = round_up_blocks(columns, warps / r), cost = m * n * 64 + 2 * m + n;
+    const int m = round_up_blocks(rows, r), n = round_up_blocks(columns, warps / r),
+              cost = m * n * 64 + (c.all ? 2 : 1) * m + n;
     if (cost < least) best = r, least = cost;
   }
   return best;

@@ -8,11 +8,6 @@
 
 namespace cuflash {
 
-// Of numbers that are not negative. A division of 64 bits is a hundred instructions, and hardly ever needed.
-__device__ __forceinline__ int64 quotient(int64 a, int64 b) {
-  return ((a | b) >> 32) != 0 ? a / b : int64{static_cast<unsigned>(a) / static_cast<unsigned>(b)};
-}
-
 // Dense: every head has tiles for all rows of the tensor. Packed: sequence b starts in tile q_begin / tile_q + b of a
 // head, which leaves room for every sequence's last, incomplete tile.
 template <BackwardConfig C>

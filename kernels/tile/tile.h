@@ -8,6 +8,14 @@ namespace cuflash {
 
 __device__ __forceinline__ int thread_id() { return static_cast<int>(threadIdx.x); }
 
+// The number of this thread, read anew: whatever is computed from it does not stay in registers across steps.
+__device__ __forceinline__ int new_thread_id() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  __builtin_assume(thread >= 0 && thread < 1024);  // a division is a shift then
+  return thread;
+}
+
 template <Element E, int kRows, int kColumns>
 struct Tile {
   static constexpr Element kElement = E;
@@ -81,13 +89,29 @@ __device__ __forceinline__ void store_tile(Tile<E, kRows, kColumns> tile, const 
   const bool whole_chunks =
       reinterpret_cast<uint64>(base) % 16 == 0 && rows.row_stride % kPerChunk == 0 && dim % kPerChunk == 0;
   if (whole_chunks) {
-    constexpr int kChunks = kColumns / kPerChunk;
-#pragma unroll 8
-    for (int n = thread; n < kRows * kChunks; n += kThreads) {
-      const int row = n / kChunks, column = n % kChunks * kPerChunk;
-      if (row < count && column < dim)
-        *reinterpret_cast<uint4*>(base + row * rows.row_stride + column) =
-            *reinterpret_cast<const uint4*>(tile.at(row, column));
+    // As in load_tile. Some chunks are read before the first of them is written.
+    constexpr int kChunks = kColumns / kPerChunk, kLanes = kChunks < kThreads ? kChunks : kThreads;
+    constexpr int kColumnSteps = kChunks / kLanes, kRowStep = kThreads / kLanes;
+    constexpr int kSteps = (kRows + kRowStep - 1) / kRowStep * kColumnSteps, kAtOnce = kSteps < 4 ? kSteps : 4;
+    const int row = thread / kLanes, column = thread % kLanes * kPerChunk;
+    if (kThreads % kLanes != 0 && row >= kRowStep) return;
+    auto* to = base + row * rows.row_stride + column;
+#pragma unroll
+    for (int step = 0; step < kSteps; step += kAtOnce) {
+      uint4 chunk[kAtOnce];
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        const int r = row + (step + n) / kColumnSteps * kRowStep;
+        const int c = column + (step + n) % kColumnSteps * (kLanes * kPerChunk);
+        if (kRows % kRowStep == 0 || r < kRows) chunk[n] = *reinterpret_cast<const uint4*>(tile.at(r, c));
+      }
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        const int down = (step + n) / kColumnSteps * kRowStep;
+        const int right = (step + n) % kColumnSteps * (kLanes * kPerChunk);
+        if (step + n < kSteps && row + down < count && column + right < dim)
+          *reinterpret_cast<uint4*>(to + down * rows.row_stride + right) = chunk[n];
+      }
     }
   } else {
     for (int n = thread; n < kRows * kColumns; n += kThreads) {

@@ -30,6 +30,7 @@ AttentionParams attention_params(const Problem& p, uint64_t* tile_counts) {
   a.bias = view_of(p.bias), a.mask = view_of(p.mask);
   a.slopes = view_of(p.slopes), a.sink = view_of(p.sink);
   a.batch = static_cast<int>(p.batch), a.heads_q = static_cast<int>(p.heads_q), a.heads_k = static_cast<int>(p.heads_k);
+  a.group = static_cast<int>(p.group());
   a.len_q = static_cast<int>(p.len_q), a.len_k = static_cast<int>(p.len_k);
   a.dim_qk = static_cast<int>(p.dim_qk), a.dim_v = static_cast<int>(p.dim_v);
   a.window_left = p.window_left, a.window_right = p.window_right, a.top_left = p.top_left;

@@ -78,6 +78,12 @@ bool needs_order(const BackwardProblem& p, const BackwardConfig& c, Reproducible
   return reproducible == Reproducible::yes && p.dq && tiles_in(p.len_k, c.tile_k) > 1;
 }
 
+// Without a branch between them the products are one stretch of code, in which reads hide behind other products: 3 to 5%
+// where registers are left for it (docs/log.md).
+bool gains_from_one_stretch(const BackwardConfig& c) {
+  return size_of(c.element) == 2 && c.column_warps > 1 && c.stages == 2 && c.options == 0 && !c.ordered;
+}
+
 BackwardConfig config_of(const BackwardProblem& p, const Arch& arch, Reproducible reproducible) {
   BackwardConfig c{};
   c.element = element_of(p.dtype);
@@ -87,12 +93,12 @@ BackwardConfig config_of(const BackwardProblem& p, const Arch& arch, Reproducibl
   const CopyMode copy = copy_mode(p, vectors);
   c.copy = copy;
   c.options = kernel_options(p, copy);
-  c.partial = !(p.dq && p.dk && p.dv);
   for (const Tiles& t : candidates(c.element)) {
     if (c.dim_qk > t.largest_dim || c.dim_v > t.largest_dim || load_of(c) > t.most) continue;
     c.tile_q = t.tile_q, c.tile_k = t.tile_k, c.key_warps = t.key_warps, c.column_warps = t.column_warps;
     c.stages = t.stages, c.ctas_per_sm = t.ctas_per_sm;
     c.ordered = needs_order(p, c, reproducible);
+    c.all = p.dq && p.dk && p.dv && gains_from_one_stretch(c);
     if (shared_bytes(c) <= arch.shared_per_block) return c;
   }
   throw FlashAttentionError(CUFLASH_UNSUPPORTED,
@@ -162,7 +168,7 @@ BackwardPlan plan_backward(const BackwardProblem& p, const Arch& arch, Reproduci
   }
   if (p.dbias) {
     BackwardConfig bias = c;
-    bias.stages = std::min(c.stages, 1), bias.ordered = 0, bias.partial = 0;
+    bias.stages = std::min(c.stages, 1), bias.ordered = 0, bias.all = 0;
     const int64_t tiles = p.bias_batch * p.bias_heads * tiles_in(p.bias_len_q, c.tile_q) * tiles_in(p.len_k, c.tile_k);
     plan.bias = launch_of(key_of(KernelKind::backward_bias, arch, bias), tiles, bias_threads(bias), shared_bytes(bias));
   }

@@ -10,39 +10,49 @@ namespace cuflash::cuda {
 
 namespace {
 
+// What registers are needed for beside the sums: nothing, incomplete rows, options.
+enum Load { whole_rows = 0, plain = 1, options = 2 };
+
 struct Tiles {
   int largest_dim;  // of queries and keys, and of values
   int tile_q, tile_k, row_warps, column_warps, stages, ctas_per_sm;
-  bool with_options;
+  Load most;
 };
 
 constexpr Tiles kSixteenBit[] = {
-    {64, 128, 32, 4, 1, 2, 3, false},   //
-    {64, 64, 64, 4, 1, 2, 2, true},     //
-    {128, 128, 64, 4, 1, 1, 2, false},  //
-    {128, 64, 64, 4, 1, 1, 2, true},    //
-    {256, 64, 64, 4, 1, 1, 2, false},   //
-    {256, 64, 32, 4, 2, 1, 1, true},    //
+    {64, 128, 32, 4, 1, 2, 3, plain},    //
+    {64, 64, 64, 4, 1, 2, 2, options},   //
+    {128, 128, 64, 4, 1, 1, 2, plain},   //
+    {128, 64, 64, 4, 1, 1, 2, options},  //
+    {256, 64, 64, 4, 1, 1, 2, plain},    //
+    {256, 64, 32, 4, 2, 1, 1, options},  //
 };
 constexpr Tiles kF32[] = {
-    {64, 64, 64, 4, 1, 2, 2, true},    //
-    {64, 64, 64, 4, 1, 1, 2, true},    //
-    {128, 64, 32, 4, 1, 2, 2, false},  //
-    {128, 64, 32, 4, 2, 1, 1, true},   //
-    {256, 32, 32, 2, 1, 1, 2, false},  //
-    {256, 32, 32, 2, 4, 1, 1, true},   //
+    {64, 64, 64, 4, 1, 2, 2, options},       //
+    {64, 64, 64, 4, 1, 1, 2, options},       //
+    {128, 64, 32, 4, 1, 2, 2, plain},        //
+    {128, 64, 32, 4, 2, 1, 1, options},      //
+    {256, 128, 32, 8, 1, 1, 1, whole_rows},  //
+    {256, 64, 32, 4, 2, 1, 1, options},      //
+    {256, 32, 32, 2, 1, 1, 2, plain},        //
+    {256, 32, 32, 2, 4, 1, 1, options},      //
 };
 constexpr Tiles kF64[] = {
-    {64, 64, 32, 4, 1, 1, 1, false},  //
-    {64, 64, 16, 4, 1, 1, 1, true},   //
-    {128, 32, 16, 2, 2, 1, 1, true},  //
-    {256, 16, 16, 1, 4, 1, 1, true},  //
+    {64, 64, 32, 4, 1, 1, 1, plain},     //
+    {64, 64, 16, 4, 1, 1, 1, options},   //
+    {128, 32, 16, 2, 2, 1, 1, options},  //
+    {256, 16, 16, 1, 4, 1, 1, options},  //
 };
 
 std::span<const Tiles> candidates(Element element) {
   if (element == Element::f64) return kF64;
   if (element == Element::f32) return kF32;
   return kSixteenBit;
+}
+
+Load load_of(const ForwardConfig& c) {
+  if (c.options != 0) return options;
+  return c.copy == kCopyWhole ? whole_rows : plain;
 }
 
 const char* reason_of(const ForwardConfig& c) {
@@ -64,7 +74,7 @@ ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch) {
   c.copy = copy;
   c.options = kernel_options(p, copy);
   for (const Tiles& t : candidates(c.element)) {
-    if (c.dim_qk > t.largest_dim || c.dim_v > t.largest_dim || (c.options != 0 && !t.with_options)) continue;
+    if (c.dim_qk > t.largest_dim || c.dim_v > t.largest_dim || load_of(c) > t.most) continue;
     c.tile_q = t.tile_q, c.tile_k = t.tile_k, c.row_warps = t.row_warps, c.column_warps = t.column_warps;
     c.stages = t.stages, c.ctas_per_sm = t.ctas_per_sm;
     if (shared_bytes(c) > arch.shared_per_block) continue;
