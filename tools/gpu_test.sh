@@ -5,6 +5,8 @@ cd "$(dirname "$0")/.."
 
 readonly bin=build/release/bin
 readonly count=${GPU_COUNT:-20000} seed=${GPU_SEED:-1} jobs=${JOBS:-$(nproc)}
+# Pairs of head sizes of the random problems: each needs kernels of its own, whose compilation is what takes the time.
+readonly head_sizes=${GPU_HEAD_SIZES:-3}
 
 why=$("$bin/cuflash" explain --device cuda | sed -n 's/^not cuda *//p')
 if [ -n "$why" ]; then
@@ -14,7 +16,7 @@ fi
 
 test_all() {
   ctest --preset release --label-regex '^gpu$' --parallel "$jobs"
-  "$bin/cuflash" check --device cuda --count "$count" --seed "$seed"
+  "$bin/cuflash" check --device cuda --count "$count" --seed "$seed" --head-sizes "$head_sizes"
   if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
     python3 tests/gpu_large.py build/release/lib/libcuflash.so
   else
