@@ -365,6 +365,7 @@ struct Forward {
   __device__ __forceinline__ void sum(Softmax<Real, kRowTiles>& softmax, Output& o) const {
     load_q();  // it travels while the walk is found
     const Walk walk = walk_keys<C.tile_k>(a, sequence, queries());
+    if (threadIdx.x == 0) count_tiles<C.tile_k>(a, sequence, queries(), walk);
     if (walk.count() == 0) {
       copy_async_wait<0>();
       return;
@@ -376,7 +377,6 @@ struct Forward {
       copy_async_commit();  // an empty group keeps the count of pending ones right
     }
     if constexpr (C.stages == 1) copy_async_commit();
-    if (threadIdx.x == 0) count_tiles<C.tile_k>(a, sequence, queries(), walk);
     int n = 0;
     for (; n < walk.edge; ++n) step<true>(walk, n, softmax, o);
     for (; n < walk.count(); ++n) step<false>(walk, n, softmax, o);

@@ -64,18 +64,24 @@ struct ScoreChunk {
     exponentiate<kPass>(stats, first_query, options);
   }
 
-  // Scores become weights. The difference of large numbers is taken before it is multiplied: it is 0 where they are equal.
+  // Scores become weights. The difference of large numbers is taken before it is multiplied: it is 0 where they are equal,
+  // if the product is rounded as it was in LSE.
   template <Pass kPass>
   __device__ __forceinline__ void exponentiate(const Real* stats, int first_query, const Options& options) {
-    constexpr Real kToPower = static_cast<Real>(kLog2e);
     const bool large = stats[large_at(C)] != Real(0);
-    if (C.all)
-      exponentiate<kPass>(stats, first_query, large ? options.unit() : options.factor(), large ? kToPower : Real(1));
-    else if (large) exponentiate<kPass>(stats, first_query, options.unit(), kToPower);
-    else exponentiate<kPass>(stats, first_query, options.factor(), Real(1));
+    const Real unit = options.unit(), factor = options.factor(), to_power = static_cast<Real>(kLog2e);
+    if constexpr (C.all) {
+      const Real before = large ? unit : factor, after = large ? to_power : Real(1);
+      weigh_by<kPass>(stats, first_query, [=](Real s, Real lse) { return (rounded_product(s, before) - lse) * after; });
+    } else if (large) {
+      weigh_by<kPass>(stats, first_query,
+                      [=](Real s, Real lse) { return (rounded_product(s, unit) - lse) * to_power; });
+    } else {
+      weigh_by<kPass>(stats, first_query, [=](Real s, Real lse) { return s * factor - lse; });
+    }
   }
-  template <Pass kPass>
-  __device__ __forceinline__ void exponentiate(const Real* stats, int first_query, Real before, Real after) {
+  template <Pass kPass, class Exponent>
+  __device__ __forceinline__ void weigh_by(const Real* stats, int first_query, Exponent exponent) {
 #pragma unroll
     for (int n = 0; n < S::kQueryTiles; ++n) {
       const Pair<Real> lse = pair_at(stats + lse_at(C, first_query + 8 * n + lane_id() % 4 * 2));
@@ -84,7 +90,7 @@ struct ScoreChunk {
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
           Real& score = p[m][n].x[x];
-          const Real weight = exp2_of((score * before - lse.x[x % 2]) * after);
+          const Real weight = exp2_of(exponent(score, lse.x[x % 2]));
           score = kPass != Pass::full && score == minus_infinity<Real>() ? Real(0) : weight;
         }
     }

@@ -17,6 +17,10 @@ __device__ __forceinline__ double tanh_of(double x) { return tanh(x); }
 __device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }  // a NaN loses
 __device__ __forceinline__ double larger(double a, double b) { return fmax(a, b); }
 
+// Not contracted with what is added to it.
+__device__ __forceinline__ float rounded_product(float a, float b) { return __fmul_rn(a, b); }
+__device__ __forceinline__ double rounded_product(double a, double b) { return __dmul_rn(a, b); }
+
 template <class Real>
 __device__ __forceinline__ Real minus_infinity() {
   return -static_cast<Real>(__int_as_float(0x7f800000));
