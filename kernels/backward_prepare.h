@@ -96,7 +96,7 @@ struct PrepareTile {
   __device__ __forceinline__ void note(int row, Real lse, Real delta) {
     const bool sees_nothing = lse == minus_infinity<Real>();
     bad |= !is_finite(delta) || !(sees_nothing || is_finite(lse));
-    large |= !sees_nothing && is_finite(lse) && (lse > kLargeLse || lse < -kLargeLse);
+    large |= is_large(lse);
     unsure |= sees_nothing;
     if (lane() != 0) return;
     stats[lse_at(C, row)] = sees_nothing ? -minus_infinity<Real>() : lse * static_cast<Real>(kLog2e);
@@ -115,10 +115,18 @@ struct PrepareTile {
       }
     }
   }
-  // LSE as it is.
+  static __device__ __forceinline__ bool is_large(Real lse) {
+    return is_finite(lse) && (lse > kLargeLse || lse < -kLargeLse);
+  }
+  // Large LSE as they are, and which those are.
   __device__ __forceinline__ void keep_large() const {
-    for (int row = thread; exists(row); row += kThreads)
-      if (const Real lse = of_row(p.lse, row); lse != minus_infinity<Real>()) stats[lse_at(C, row)] = lse;
+    constexpr int kWords = 2;
+    static_assert(C.tile_q <= 32 * kWords && kThreads >= 32 * kWords && large_rows_at(C) + kWords <= row_stats_size(C));
+    if (thread >= 32 * kWords) return;
+    const Real lse = exists(thread) ? of_row(p.lse, thread) : Real(0);
+    const unsigned rows = __ballot_sync(0xffffffffu, is_large(lse));
+    if (thread % 32 == 0) reinterpret_cast<unsigned*>(stats + large_rows_at(C))[thread / 32] = rows;
+    if (is_large(lse)) stats[lse_at(C, thread)] = lse;
   }
 };
 
@@ -148,7 +156,9 @@ __device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int
   // What follows the flags is copied with them.
   if (thread < row_stats_size(C) - flag_at(C))
     stats[flag_at(C) + thread] = Real(thread == 0 ? flag : thread == large_at(C) - flag_at(C) && any_large);
-  if (any_large) rows.keep_large();
+  if (!any_large) return;
+  __syncthreads();
+  rows.keep_large();
 }
 
 template <BackwardConfig C>

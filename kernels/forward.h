@@ -82,8 +82,20 @@ struct Forward {
   __device__ VTile v_tile(int stage) const { return {k_tile(stage).memory + KTile::kBytes}; }
 
   __device__ void load_q() const {
-    const void* head = row_address<E>(a.q, at.b, at.h, sequence.q_begin);
-    load_tile<C.copy, kThreads>(q_tile(), a.q, head, at.q_first, 0, sequence.len_q, a.dim_qk, new_thread_id());
+    load_at_once(q_tile(), a.q, row_address<E>(a.q, at.b, at.h, sequence.q_begin), at.q_first, 0, sequence.len_q,
+                 new_thread_id());
+  }
+  __device__ void load_first_k(int tile) const {
+    load_at_once(k_tile(0), a.k, k_head, tile * C.tile_k, seen_begin, seen_end, thread_id());
+  }
+  // What everybody waits for. A question for each row and each piece of it would take as long as the copies; where pieces
+  // are always whole, it is cheap enough.
+  template <int kRows>
+  __device__ __forceinline__ void load_at_once(Tile<E, kRows, C.dim_qk> tile, const RowsView& rows, const void* head,
+                                               int first, int begin, int end, int thread) const {
+    if (C.copy == kCopyVectors && a.dim_qk == C.dim_qk && first >= begin && first + kRows <= end)
+      load_tile<kCopyWhole, kThreads, RowsOf::whole_tile>(tile, rows, head, first, begin, end, a.dim_qk, thread);
+    else load_tile<C.copy, kThreads>(tile, rows, head, first, begin, end, a.dim_qk, thread);
   }
   template <RowsOf kRows = RowsOf::part>
   __device__ __forceinline__ void load_k(int tile, int stage, Slice slice = {}) const {
@@ -370,7 +382,7 @@ struct Forward {
       copy_async_wait<0>();
       return;
     }
-    if (C.stages == 1) load_k(walk.tile(0), 0);
+    if (C.stages == 1) load_first_k(walk.tile(0));
 #pragma unroll
     for (int n = 0; n < C.stages - 1; ++n) {
       if (n < walk.count()) load_k(walk.tile(n), n), load_v(walk.tile(n), n);

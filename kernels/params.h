@@ -27,7 +27,7 @@ struct AttentionParams {
   RowsView bias, mask;  // rows of len_k
   HeadView slopes, sink;
   int batch, heads_q, heads_k;
-  int group;  // query heads that share keys
+  int group;         // query heads that share keys
   int len_q, len_k;  // of a dense tensor; packed: max_seqlen
   int dim_qk, dim_v;
   int64 window_left, window_right;

@@ -46,10 +46,10 @@ struct Softmax {
     for (int r = 0; r < kRows; ++r) {
       largest[r] = larger(largest[r], __shfl_xor_sync(0xffffffffu, largest[r], 1));
       largest[r] = larger(largest[r], __shfl_xor_sync(0xffffffffu, largest[r], 2));
-      largest[r] = larger(largest[r], reference[r]);
-      const Real shrink =
-          largest[r] == minus_infinity<Real>() ? Real(1) : exp2_of((reference[r] - largest[r]) * factor);
-      reference[r] = largest[r];
+      // A row that does not ask for it keeps its reference: what it sees decides alone about its bits.
+      const bool moves = (largest[r] - reference[r]) * factor > kSlack;
+      const Real shrink = moves ? exp2_of((reference[r] - largest[r]) * factor) : Real(1);
+      if (moves) reference[r] = largest[r];
       sum[r] *= shrink;
 #pragma unroll
       for (int n = 0; n < kOutputTiles; ++n)
@@ -66,9 +66,9 @@ struct Softmax {
     for (int r = 0; r < kRows; ++r) {
       from[r] = reference[r] == minus_infinity<Real>() ? Real(0) : reference[r];  // -inf - -inf is NaN
       shift[r] = -from[r] * factor;
-      large |= fabs(shift[r]) > kLarge;
+      large |= is_large(shift[r]);
     }
-    if (__any_sync(0xffffffffu, large)) subtract(s, from, shift);
+    if (large) subtract(s, from, shift);
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
 #pragma unroll
@@ -80,6 +80,8 @@ struct Softmax {
           sum[r] += x;
         }
   }
+
+  static __device__ __forceinline__ bool is_large(Real exponent) { return fabs(exponent) > kLarge; }
 
   // The four lanes of a row add their shares.
   __device__ __forceinline__ void gather() {
@@ -96,11 +98,12 @@ struct Softmax {
                                                   Real (&shift)[kRows]) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      shift[r] = 0;
+      const bool large = is_large(shift[r]);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) s[r / 2][n].x[r % 2 * 2 + e] -= from[r];
+        for (int e = 0; e < 2; ++e) s[r / 2][n].x[r % 2 * 2 + e] -= large ? from[r] : Real(0);
+      if (large) shift[r] = 0;
     }
   }
 };

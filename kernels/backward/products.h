@@ -35,7 +35,8 @@ struct Nothing {
   __device__ __forceinline__ void operator()(Slice) const {}
 };
 
-// c [key][query] += kCount columns of rows of x times those of rows of y. `between` is what is done beside, in slices.
+// c [key][query] += kCount columns of rows of x times those of rows of y: the bits of forward's scores, since LSE is made
+// of those, and large ones leave nothing else to compare. `between` is what is done beside, in slices.
 template <BackwardConfig C, int kCount, Element E, int kKeys, int kQueries, int kColumns, class Between = Nothing>
 __device__ __forceinline__ void multiply_columns(
     typename Shape<C>::Sum (&c)[Shape<C>::kKeyTiles][Shape<C>::kQueryTiles], Tile<E, kKeys, kColumns> x, int first_key,
@@ -52,8 +53,8 @@ __device__ __forceinline__ void multiply_columns(
       const typename Ops::B b = Ops::load_b(y, first_query + 8 * n, first_column + k);
 #pragma unroll
       for (int m = 0; m < S::kKeyTiles; ++m) {
-        Ops::multiply(c[m][n], a[m], b, 0);
-        Ops::multiply(c[m][n + 1], a[m], b, 1);
+        Ops::multiply_mirrored(c[m][n], a[m], b, 0);
+        Ops::multiply_mirrored(c[m][n + 1], a[m], b, 1);
       }
     }
     between(Slice{k / Ops::kDepth, kCount / Ops::kDepth});

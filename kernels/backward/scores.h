@@ -68,29 +68,27 @@ struct ScoreChunk {
   // if the product is rounded as it was in LSE.
   template <Pass kPass>
   __device__ __forceinline__ void exponentiate(const Real* stats, int first_query, const Options& options) {
-    const bool large = stats[large_at(C)] != Real(0);
     const Real unit = options.unit(), factor = options.factor(), to_power = static_cast<Real>(kLog2e);
-    if constexpr (C.all) {
-      const Real before = large ? unit : factor, after = large ? to_power : Real(1);
-      weigh_by<kPass>(stats, first_query, [=](Real s, Real lse) { return (rounded_product(s, before) - lse) * after; });
-    } else if (large) {
-      weigh_by<kPass>(stats, first_query,
-                      [=](Real s, Real lse) { return (rounded_product(s, unit) - lse) * to_power; });
-    } else {
-      weigh_by<kPass>(stats, first_query, [=](Real s, Real lse) { return s * factor - lse; });
-    }
+    const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(C));
+    const auto any_size = [=](Real score, Real lse, int query) {
+      const bool large = (large_rows[query / 32] >> query % 32 & 1) != 0;
+      return (rounded_product(score, large ? unit : factor) - lse) * (large ? to_power : Real(1));
+    };
+    if (C.all || stats[large_at(C)] != Real(0)) weigh_by<kPass>(stats, first_query, any_size);
+    else weigh_by<kPass>(stats, first_query, [=](Real score, Real lse, int) { return score * factor - lse; });
   }
   template <Pass kPass, class Exponent>
   __device__ __forceinline__ void weigh_by(const Real* stats, int first_query, Exponent exponent) {
 #pragma unroll
     for (int n = 0; n < S::kQueryTiles; ++n) {
-      const Pair<Real> lse = pair_at(stats + lse_at(C, first_query + 8 * n + lane_id() % 4 * 2));
+      const int query = first_query + 8 * n + lane_id() % 4 * 2;
+      const Pair<Real> lse = pair_at(stats + lse_at(C, query));
 #pragma unroll
       for (int m = 0; m < S::kKeyTiles; ++m)
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
           Real& score = p[m][n].x[x];
-          const Real weight = exp2_of(exponent(score, lse.x[x % 2]));
+          const Real weight = exp2_of(exponent(score, lse.x[x % 2], query + x % 2));
           score = kPass != Pass::full && score == minus_infinity<Real>() ? Real(0) : weight;
         }
     }

@@ -27,10 +27,11 @@ __device__ __forceinline__ RealOf<C.element>* row_stats(const BackwardParams& p,
 constexpr int lse_at(const BackwardConfig&, int row) { return row; }
 constexpr int delta_at(const BackwardConfig& c, int row) { return c.tile_q + row; }
 constexpr int flag_at(const BackwardConfig& c) { return 2 * c.tile_q; }
-// Whether an LSE is so large that its product with log2(e) is too inexact, or infinite: LSE is as it is in such a tile, and
-// in units of log2 in all others.
+// An LSE may be so large that its product with log2(e) is too inexact, or infinite: it is stored as it is then, and in
+// units of log2 elsewhere. Whether the tile has such rows, and a bit for each row.
 constexpr int large_at(const BackwardConfig& c) { return 2 * c.tile_q + 1; }
 constexpr float kLargeLse = 1 << 20;
+constexpr int large_rows_at(const BackwardConfig& c) { return 2 * c.tile_q + 2; }  // two words
 
 template <BackwardConfig C>
 __device__ __forceinline__ RealOf<C.element>* dq_sums(const BackwardParams& p, int64 tile) {

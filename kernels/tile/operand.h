@@ -89,6 +89,9 @@ requires(size_of(E) == 2) struct Operands<E> {
     if constexpr (E == Element::bf16) multiply_bf16(c.x, a.r, b.r[tile]);
     else multiply_f16(c.x, a.r, b.r[tile]);
   }
+  static __device__ __forceinline__ void multiply_mirrored(Accumulator<float>& c, const A& a, const B& b, int tile) {
+    multiply(c, a, b, tile);
+  }
 };
 
 // f32 as the sum of two tf32 numbers: 11 bits each, so that a product loses about 2^-21. Cutting instead of rounding
@@ -155,6 +158,12 @@ struct Operands<Element::f32> {
     multiply_tf32(c.x, a.high, b.low[tile]);
     multiply_tf32(c.x, a.high, b.high[tile]);
   }
+  // As multiply would with the roles exchanged, to the last bit.
+  static __device__ __forceinline__ void multiply_mirrored(Accumulator<float>& c, const A& a, const B& b, int tile) {
+    multiply_tf32(c.x, a.high, b.low[tile]);
+    multiply_tf32(c.x, a.low, b.high[tile]);
+    multiply_tf32(c.x, a.high, b.high[tile]);
+  }
 };
 
 template <>
@@ -201,6 +210,9 @@ struct Operands<Element::f64> {
       multiply_f64(c.x[0], c.x[1], a.r[0][step], b.r[tile][step]);
       multiply_f64(c.x[2], c.x[3], a.r[1][step], b.r[tile][step]);
     }
+  }
+  static __device__ __forceinline__ void multiply_mirrored(Accumulator<double>& c, const A& a, const B& b, int tile) {
+    multiply(c, a, b, tile);
   }
 };
 

@@ -28,9 +28,9 @@ bool has_vector_rows(const BasicRows<Pointer>& rows) {
 // How rows reach shared memory; `vectors`: all of them can be copied in vectors.
 inline CopyMode copy_mode(const Problem& p, bool vectors) {
   if (!vectors) return kCopyElements;
-  // Of larger rows so many copies are issued at once that asking how long each is does no harm: measured.
-  constexpr int kLargestWhole = 128;
-  const auto whole = [](int64_t dim) { return dim == padded_dim(dim) && dim <= kLargestWhole; };
+  // Of larger rows of 16 bits so many copies are issued at once that asking how long each is does no harm: measured.
+  const int64_t largest = p.dtype == DType::f32 ? 256 : 128;
+  const auto whole = [=](int64_t dim) { return dim == padded_dim(dim) && dim <= largest; };
   return whole(p.dim_qk) && whole(p.dim_v) ? kCopyWhole : kCopyVectors;
 }
 
