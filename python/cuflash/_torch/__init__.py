@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import autocast, function, operators, seeds
-from .arguments import Extras, Inputs, Options, OptionalTensor
+from .arguments import Execution, Extras, Inputs, Options, OptionalTensor
 from .road import is_plain
 
 __all__ = ["attention"]
@@ -26,8 +26,8 @@ def attention(q: Tensor, k: OptionalTensor = None, v: OptionalTensor = None, *, 
               cu_seqlens_k: OptionalTensor = None, seqlens_q: OptionalTensor = None, seqlens_k: OptionalTensor = None,
               max_seqlen_q: int = 0, max_seqlen_k: int = 0, scale: Optional[float] = None, causal: bool = False,
               top_left: bool = False, window: Tuple[int, int] = (-1, -1), softcap: float = 0.0, dropout_p: float = 0.0,
-              dropout_seed: Optional[seeds.Seed] = None, deterministic: bool = False,
-              return_lse: bool = False) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+              dropout_seed: Optional[seeds.Seed] = None, dropout_offset: int = 0, deterministic: bool = False,
+              num_threads: int = 0, return_lse: bool = False) -> Union[Tensor, Tuple[Tensor, Tensor]]:
     """softmax(scale * q k^T + ...) v, with gradients of q, k, v, bias, sink and through lse.
 
     Args:
@@ -49,9 +49,10 @@ def attention(q: Tensor, k: OptionalTensor = None, v: OptionalTensor = None, *, 
         window: how many keys to the left and to the right of that one are seen; -1: all.
         softcap: where it is above 0, scores become softcap * tanh(score / softcap).
         dropout_p: the probability to drop a probability, in [0, 1).
-        dropout_seed: a number, (seed, offset), or both in an i64 tensor [2] on the CPU; None draws
-            from PyTorch's generator of the device.
+        dropout_seed, dropout_offset: which scores are dropped is a function of these two numbers in [0, 2**64); a
+            seed of None draws both from PyTorch's generator of the device. An i64 tensor [2] on the CPU is both.
         deterministic: gradients repeat bit for bit on CUDA as well.
+        num_threads: on the CPU; 0 takes as many as PyTorch uses.
         return_lse: give lse, too: the logarithm of the sum of exponentials of each row, [B, Hq, Sq] or packed [Hq, Tq].
 
     Returns:
@@ -64,22 +65,24 @@ def attention(q: Tensor, k: OptionalTensor = None, v: OptionalTensor = None, *, 
                     seqlens_k)
     if autocast.is_on(q.device.type):
         inputs, extras = autocast.cast(inputs, extras, q.device.type)
-    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+    execution = Execution(num_threads, deterministic or torch.are_deterministic_algorithms_enabled())
     plain = is_plain(inputs, extras)
 
     seed, rng_state = (0, 0), None
     if dropout_p > 0:
         if dropout_seed is None:
             dropout_seed = seeds.draw(q.device) if plain else seeds.draw_traceable()
+        elif isinstance(dropout_seed, int):
+            dropout_seed = (dropout_seed, dropout_offset)
         if plain:
             seed = seeds.as_numbers(dropout_seed)
         else:
             rng_state = seeds.as_tensor(dropout_seed)
     options = Options(layout, scale, causal, top_left, *window, softcap, dropout_p, *seed, max_seqlen_q, max_seqlen_k)
     if plain:
-        out, lse = function.run(inputs, extras, options, deterministic, return_lse)
+        out, lse = function.run(inputs, extras, options, execution, return_lse)
     else:
-        out, lse = operators.run(inputs, extras, options, rng_state, deterministic)
+        out, lse = operators.run(inputs, extras, options, rng_state, execution)
     return (out, lse) if return_lse else out
 
 

@@ -55,6 +55,15 @@ class Options(NamedTuple):
     max_seqlen_k: int
 
 
+class Execution(NamedTuple):
+    """What changes how a call is computed, and on the CPU never its result."""
+
+    num_threads: int
+    """CPU: 0 takes as many as PyTorch uses"""
+    deterministic: bool
+    """CUDA: gradients repeat bit for bit"""
+
+
 class Wanted(NamedTuple):
     """The tensors whose gradients are computed; k and v say nothing where they are packed into another tensor."""
 

@@ -13,38 +13,44 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from .arguments import Extras, Gradients, Inputs, Options, OptionalTensor, Wanted, unpack, unpack_gradients
+from .arguments import (Execution, Extras, Gradients, Inputs, Options, OptionalTensor, Wanted, unpack,
+                        unpack_gradients)
 
 
 def rows(tensor: OptionalTensor) -> OptionalTensor:
     """The tensor itself where its rows are contiguous, which is all that the library asks for; else a copy."""
-    if tensor is None or tensor.dim() == 0 or tensor.stride(-1) == 1 or tensor.shape[-1] <= 1:
+    if tensor is None:
+        return None
+    if tensor.is_neg():  # a view of numbers that are stored with the other sign
+        tensor = tensor.resolve_neg()
+    if tensor.dim() == 0 or tensor.stride(-1) == 1 or tensor.shape[-1] <= 1:
         return tensor
     return tensor.contiguous()
 
 
-def forward(inputs: Inputs, extras: Extras, options: Options, want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
+def forward(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
+            want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
     """out in the layout of q, and lse ([B, Hq, Sq] or packed [Hq, Tq]) where it is wanted."""
     q, k, v = (rows(tensor) for tensor in unpack(inputs))
     out = new_out(q, v, options.layout)
     lse = new_lse(q, options.layout) if want_lse else None
     extras = [rows(tensor) for tensor in extras]
-    _core.forward(q, k, v, out, lse, *extras, *options, *_execution(q))
+    _core.forward(q, k, v, out, lse, *extras, *options, *_place(q, execution))
     if options.layout == "thd":
         _clear_unused_rows(extras[4], out, lse.T if want_lse else None)
     return out, lse
 
 
-def backward(inputs: Inputs, extras: Extras, options: Options, out: Tensor, lse: Tensor, dout: OptionalTensor,
-             dlse: OptionalTensor, wanted: Wanted, deterministic: bool) -> Gradients:
+def backward(inputs: Inputs, extras: Extras, options: Options, execution: Execution, out: Tensor, lse: Tensor,
+             dout: OptionalTensor, dlse: OptionalTensor, wanted: Wanted) -> Gradients:
     """The gradients that are wanted, each shaped as the tensor that it belongs to; None for the others."""
     gradients = new_gradients(inputs, extras, wanted)
     dq, dk, dv = unpack_gradients(inputs, *gradients[:3])
     q, k, v = (rows(tensor) for tensor in unpack(inputs))
     dout = rows(dout) if dout is not None else torch.zeros_like(out)
     extras = [rows(tensor) for tensor in extras]
-    _core.backward(q, k, v, out, lse, dout, rows(dlse), dq, dk, dv, *gradients[3:], *extras, *options, *_execution(q),
-                   deterministic=deterministic)
+    _core.backward(q, k, v, out, lse, dout, rows(dlse), dq, dk, dv, *gradients[3:], *extras, *options,
+                   *_place(q, execution))
     if options.layout == "thd":
         _clear_unused_rows(extras[4], dq)
         _clear_unused_rows(extras[5], dk, dv)
@@ -97,18 +103,19 @@ def _clear_unused_rows(cu_seqlens: OptionalTensor, *tensors: OptionalTensor) -> 
 
 _allocators: Dict[int, Callable[[int], Tensor]] = {}
 # CUFLASH_NUM_THREADS is read by the library; without it, torch.set_num_threads counts.
-_threads_of_library = "CUFLASH_NUM_THREADS" in os.environ
+_library_counts_threads = "CUFLASH_NUM_THREADS" in os.environ
 
 
-def _execution(q: Tensor) -> Tuple[int, Optional[Callable[[int], Any]], int]:
-    """stream, allocate, num_threads"""
+def _place(q: Tensor, execution: Execution) -> Tuple[int, Optional[Callable[[int], Any]], int, bool, bool]:
+    """stream, allocate, num_threads, check_lengths, deterministic"""
     if not q.is_cuda:
-        return 0, None, 0 if _threads_of_library else torch.get_num_threads()
+        threads = execution.num_threads or (0 if _library_counts_threads else torch.get_num_threads())
+        return 0, None, threads, False, False
     index = q.get_device()
     allocate = _allocators.get(index)
     if allocate is None:
         allocate = _allocators[index] = _allocator(q.device)
-    return _raw_stream(index), allocate, 0
+    return _raw_stream(index), allocate, 0, False, execution.deterministic
 
 
 def _allocator(device: torch.device) -> Callable[[int], Tensor]:

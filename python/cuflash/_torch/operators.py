@@ -13,31 +13,33 @@ import torch
 from torch import Tensor
 
 from . import autocast, call, seeds
-from .arguments import Extras, Inputs, Options, OptionalTensor, Wanted, unpack
+from .arguments import Execution, Extras, Inputs, Options, OptionalTensor, Wanted, unpack
 
 _INPUTS = "Tensor q, Tensor? k, Tensor? v"
 _EXTRAS = ", ".join(f"Tensor? {name}" for name in Extras._fields)
 _OPTIONS = ("str layout, float? scale, bool causal, bool top_left, SymInt window_left, SymInt window_right, float softcap, "
             "float dropout_p, Tensor? rng_state, SymInt max_seqlen_q, SymInt max_seqlen_k")
+_EXECUTION = "int num_threads, bool deterministic"
 _RESULTS = "Tensor out, Tensor lse, Tensor? dout, Tensor? dlse"
 
 _EXTRAS_AT = slice(3, 3 + len(Extras._fields))
 _OPTIONS_AT = slice(_EXTRAS_AT.stop, _EXTRAS_AT.stop + 11)
+_EXECUTION_AT = slice(_OPTIONS_AT.stop, _OPTIONS_AT.stop + 2)
 _DROPOUT_P, _RNG_STATE = 7, 8  # among the options of an operator
 
 _library = torch.library.Library("cuflash", "FRAGMENT")
-_library.define(f"forward({_INPUTS}, {_EXTRAS}, {_OPTIONS}, bool deterministic) -> (Tensor out, Tensor lse)")
-_library.define(f"backward({_INPUTS}, {_EXTRAS}, {_OPTIONS}, bool deterministic, {_RESULTS}, bool[] wanted) -> Tensor[]")
+_library.define(f"forward({_INPUTS}, {_EXTRAS}, {_OPTIONS}, {_EXECUTION}) -> (Tensor out, Tensor lse)")
+_library.define(f"backward({_INPUTS}, {_EXTRAS}, {_OPTIONS}, {_EXECUTION}, {_RESULTS}, bool[] wanted) -> Tensor[]")
 
 
 def run(inputs: Inputs, extras: Extras, options: Options, rng_state: OptionalTensor,
-        deterministic: bool) -> Tuple[Tensor, Tensor]:
+        execution: Execution) -> Tuple[Tensor, Tensor]:
     """out and lse through the dispatcher. The seed and the offset of the options are not used."""
     return torch.ops.cuflash.forward.default(*inputs, *extras, *options[:_RNG_STATE], rng_state, *options[10:],
-                                             deterministic)
+                                             *execution)
 
 
-def _read(arguments: Tuple[Any, ...]) -> Tuple[Inputs, Extras, Options]:
+def _read(arguments: Tuple[Any, ...]) -> Tuple[Inputs, Extras, Options, Execution]:
     """What the first arguments of both operators say."""
     options = arguments[_OPTIONS_AT]
     rng_state = options[_RNG_STATE]
@@ -45,17 +47,16 @@ def _read(arguments: Tuple[Any, ...]) -> Tuple[Inputs, Extras, Options]:
         raise ValueError("dropout_p > 0 needs rng_state, an i64 tensor (seed, offset) in host memory")
     seed, offset = seeds.as_numbers(rng_state) if rng_state is not None else (0, 0)
     return (Inputs(*arguments[:3]), Extras(*arguments[_EXTRAS_AT]),
-            Options(*options[:_RNG_STATE], seed, offset, *options[_RNG_STATE + 1:]))
+            Options(*options[:_RNG_STATE], seed, offset, *options[_RNG_STATE + 1:]), Execution(*arguments[_EXECUTION_AT]))
 
 
 def _forward(*arguments: Any) -> Tuple[Tensor, Tensor]:
-    inputs, extras, options = _read(arguments)
-    return call.forward(inputs, extras, options, want_lse=True)
+    return call.forward(*_read(arguments), want_lse=True)
 
 
 def _backward(*arguments: Any) -> List[Tensor]:
-    *_, deterministic, out, lse, dout, dlse, wanted = arguments
-    gradients = call.backward(*_read(arguments), out, lse, dout, dlse, Wanted(*wanted), deterministic)
+    *results, wanted = arguments[_EXECUTION_AT.stop:]
+    gradients = call.backward(*_read(arguments), *results, Wanted(*wanted))
     return [gradient for gradient in gradients if gradient is not None]
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 Seed = Union[int, Tuple[int, int], Tensor]
-"""seed; (seed, offset); or both, as bits of an i64 tensor [2] in host memory, which is how traced programs carry them"""
+"""seed; (seed, offset); or the bits of both in an i64 tensor [2] in host memory, which is how traced programs carry them"""
 
 _WORD = 1 << 64
 _lock = threading.Lock()
