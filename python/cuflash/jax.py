@@ -51,6 +51,10 @@ class _Options:
     max_seqlen_q: int
     max_seqlen_k: int
     deterministic: bool
+    dropout_p: float
+    dropout_seed: int
+    dropout_offset: int
+    num_threads: int
     return_lse: bool
 
     def attributes(self) -> dict[str, Any]:
@@ -66,6 +70,10 @@ class _Options:
             "max_seqlen_q": np.int64(self.max_seqlen_q),
             "max_seqlen_k": np.int64(self.max_seqlen_k),
             "deterministic": np.int64(self.deterministic),
+            "dropout_p": np.float64(self.dropout_p),
+            "dropout_seed": np.uint64(self.dropout_seed).astype(np.int64),
+            "dropout_offset": np.uint64(self.dropout_offset).astype(np.int64),
+            "num_threads": np.int64(self.num_threads),
         }
 
 
@@ -165,8 +173,12 @@ def attention(
     window: tuple[int, int] = (-1, -1),
     scale: Optional[float] = None,
     softcap: float = 0.0,
+    dropout_p: float = 0.0,
+    dropout_seed: Optional[int] = None,
+    dropout_offset: int = 0,
     layout: str = "bhsd",
     deterministic: bool = False,
+    num_threads: int = 0,
     return_lse: bool = False,
 ) -> Union[jax.Array, tuple[jax.Array, jax.Array]]:
     """softmax(scale * q k^T + bias, masked) v, differentiable in q, k, v, bias, sink (and through lse).
@@ -185,7 +197,11 @@ def attention(
         causal: query i sees keys up to i + Sk - Sq; with top_left up to i.
         window: (left, right) keys that a query sees beside its own position; -1 is unbounded.
         scale: default 1/sqrt(D). softcap: 0 is off. Both are compiled in, as are all options that are not arrays.
+        dropout_p: the probability to drop a probability, in [0, 1).
+        dropout_seed, dropout_offset: ints in [0, 2**64) that decide what is dropped. A function of JAX is pure: without a
+            seed dropout is refused, and a seed is compiled in, so that another seed is another program.
         deterministic: bitwise reproducible gradients on CUDA; the CPU's always are.
+        num_threads: on the CPU; 0 takes CUFLASH_NUM_THREADS or every core.
 
     Returns:
         out, shaped as q with the last dimension of v; with return_lse (out, lse), lse [B, Hq, Sq] or packed [Hq, Tq].
@@ -196,10 +212,12 @@ def attention(
     """
     q, k, v = (jnp.asarray(x) for x in (q, k, v))
     missing = 4 - q.ndim if layout == "bhsd" else 0
-    if not (0 <= missing <= 1 and q.ndim == k.ndim == v.ndim):
-        raise ValueError(f"q, k, v: ranks {q.ndim}, {k.ndim}, {v.ndim}; must be 4, or 3 with layout 'thd' or without a batch")
-    if missing:
-        q, k, v = (x[None] for x in (q, k, v))
+    if not (0 <= missing <= 2 and q.ndim == k.ndim == v.ndim):
+        raise ValueError(f"q, k, v: ranks {q.ndim}, {k.ndim}, {v.ndim}; must be equal: 4, or 3 with layout 'thd', or less with "
+                         "layout 'bhsd', where the batch or batch and heads may be left out")
+    q, k, v = (x.reshape((1,) * missing + x.shape) for x in (q, k, v))
+    if dropout_p and dropout_seed is None:
+        raise ValueError("dropout_seed: dropout_p > 0 needs a seed, an int that is compiled in")
     packed = layout == "thd"
     if packed and (cu_seqlens_q is None or cu_seqlens_k is None):
         raise ValueError("cu_seqlens_q, cu_seqlens_k: layout 'thd' needs both")
@@ -217,8 +235,11 @@ def attention(
     options = _Options(
         layout=layout, scale=None if scale is None else float(scale), softcap=float(softcap), causal=bool(causal),
         top_left=bool(top_left), window_left=int(window[0]), window_right=int(window[1]), max_seqlen_q=int(max_seqlen_q),
-        max_seqlen_k=int(max_seqlen_k), deterministic=bool(deterministic), return_lse=bool(return_lse))
+        max_seqlen_k=int(max_seqlen_k), deterministic=bool(deterministic), dropout_p=float(dropout_p),
+        dropout_seed=int(dropout_seed or 0), dropout_offset=int(dropout_offset), num_threads=int(num_threads),
+        return_lse=bool(return_lse))
     out, lse = _attention(options, {name: jnp.asarray(x) for name, x in given.items() if x is not None})
-    if missing:
-        out, lse = out[0], None if lse is None else lse[0]
+    out = out.reshape(out.shape[missing:])
+    if lse is not None:
+        lse = lse.reshape(lse.shape[missing:])
     return (out, lse) if return_lse else out

@@ -142,6 +142,7 @@ Tensor view(const Operand& operand, size_t rank, bool swap_heads_and_rows, int64
 Options::Place Options::place(std::string_view name) {
   if (name == "scale") return {&scale, nullptr};
   if (name == "softcap") return {&softcap, nullptr};
+  if (name == "dropout_p") return {&dropout_p, nullptr};
   if (name == "has_scale") return {nullptr, &has_scale};
   if (name == "causal") return {nullptr, &causal};
   if (name == "top_left") return {nullptr, &top_left};
@@ -150,6 +151,9 @@ Options::Place Options::place(std::string_view name) {
   if (name == "max_seqlen_q") return {nullptr, &max_seqlen_q};
   if (name == "max_seqlen_k") return {nullptr, &max_seqlen_k};
   if (name == "deterministic") return {nullptr, &deterministic};
+  if (name == "dropout_seed") return {nullptr, &dropout_seed};
+  if (name == "dropout_offset") return {nullptr, &dropout_offset};
+  if (name == "num_threads") return {nullptr, &num_threads};
   return {nullptr, nullptr};
 }
 
@@ -180,6 +184,9 @@ Slice slice(const Call& call, int64_t index) {
   s.attention.alignment = o.top_left ? Alignment::top_left : Alignment::bottom_right;
   s.attention.window_left = o.window_left, s.attention.window_right = o.window_right;
   s.attention.softcap = o.softcap;
+  s.attention.dropout_p = o.dropout_p;
+  s.attention.dropout_seed = static_cast<uint64_t>(o.dropout_seed);
+  s.attention.dropout_offset = static_cast<uint64_t>(o.dropout_offset);
   s.attention.max_seqlen_q = o.max_seqlen_q, s.attention.max_seqlen_k = o.max_seqlen_k;
   return s;
 }

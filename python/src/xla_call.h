@@ -31,6 +31,10 @@ struct Options {
   int64_t max_seqlen_q = 0;
   int64_t max_seqlen_k = 0;
   int64_t deterministic = 0;
+  double dropout_p = 0;
+  int64_t dropout_seed = 0;  // the bits of an unsigned number, as is the offset
+  int64_t dropout_offset = 0;
+  int64_t num_threads = 0;
 
   // Where the option of this name is; one of the two is null, both for a name that is unknown.
   struct Place {

@@ -10,6 +10,7 @@
 #include <string>
 #include <tuple>
 
+#include "raise.h"
 #include "xla_call.h"
 #include "xla_ffi_api.h"
 
@@ -138,7 +139,9 @@ void execute(Device device, Direction direction, const CallFrame& frame) {
   const Call call = call_of(direction, frame);
   const int64_t count = slices(call);
   if (count == 0) return;
-  Execution execution{.device = device, .deterministic = call.options.deterministic != 0};
+  Execution execution{.device = device,
+                      .num_threads = static_cast<int32_t>(call.options.num_threads),
+                      .deterministic = call.options.deterministic != 0};
   if (device == Device::cuda) {
     check_size(*frame.api, "API");
     GetStreamArgs args{sizeof(GetStreamArgs), nullptr, frame.context, nullptr};
@@ -230,7 +233,7 @@ using Described = std::vector<std::tuple<std::string, std::string, std::vector<i
 // The library's own rules while JAX traces, when there is no data yet: a bad argument is a ValueError at the call, not an
 // error of the compiled program. Lengths are taken as zeros, which are always legal.
 void check_call(const std::string& direction, const std::string& layout, const Described& described,
-                const nb::dict& options) {
+                const nb::dict& options) try {
   Call call{direction == "forward" ? Direction::forward : Direction::backward, layout_of(layout), {}, {}};
   for (const auto& [key, value] : options) {
     const Options::Place place = call.options.place(nb::cast<std::string>(key));
@@ -256,6 +259,8 @@ void check_call(const std::string& direction, const std::string& layout, const D
   } else {
     explain(s.attention, s.gradients, execution);
   }
+} catch (const FlashAttentionError& e) {
+  raise_error(e.status(), e.what(), layout);
 }
 
 }  // namespace
