@@ -1,0 +1,34 @@
+"""Whether anybody but autograd looks at the tensors of a call."""
+
+from __future__ import annotations
+
+import torch
+from torch.autograd import forward_ad
+
+from .arguments import Extras, Inputs
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, type(None))
+_DEVICES = ("cpu", "cuda")
+
+
+def is_plain(inputs: Inputs, extras: Extras) -> bool:
+    """True in eager mode with ordinary tensors on a device that the library knows.
+
+    False for compilers and exporters, dispatch modes (which count, fake or offload operators), tracers, functorch and
+    tensor subclasses: all of these work on operators, and a call that is none would pass them by."""
+    if torch.compiler.is_compiling():
+        return False
+    if forward_ad._current_level >= 0:
+        _refuse_tangents(inputs, extras)
+    for tensor in (*inputs, *extras):
+        if type(tensor) not in _PLAIN_TYPES:
+            return False
+    return (inputs.q.device.type in _DEVICES and torch._C._len_torch_dispatch_stack() == 0
+            and not torch._C._are_functorch_transforms_active() and torch._C._get_tracing_state() is None)
+
+
+def _refuse_tangents(inputs: Inputs, extras: Extras) -> None:
+    # Without this, a tangent would be lost without a word.
+    for name, tensor in (*inputs._asdict().items(), *extras._asdict().items()):
+        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError(f"{name} has a forward-mode tangent; cuflash differentiates backwards only")
