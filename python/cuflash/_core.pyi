@@ -112,3 +112,11 @@ def explain_backward(*args: Any, **kwargs: Any) -> str:
 def version() -> str: ...
 def info() -> str:
     """What this build is and what it finds on this machine, as `cuflash info` prints it."""
+
+def xla_handlers() -> dict[str, dict[str, Any]]:
+    """What jax.ffi.register_ffi_target takes: {platform: {name: PyCapsule}}."""
+
+def xla_check(
+    direction: str, layout: str, operands: list[tuple[str, str, tuple[int, ...]]], options: dict[str, float]
+) -> None:
+    """Raises what a call with such operands (name, dtype, shape) would raise. Lengths are taken as zeros."""

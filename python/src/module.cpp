@@ -9,6 +9,7 @@
 
 #include "call.h"
 #include "cli/info.h"
+#include "xla_ffi.h"
 
 namespace cuflash::python {
 namespace {
@@ -117,4 +118,5 @@ NB_MODULE(_core, m) {
   define(m, "explain_backward", explain_backward, kBackwardArrays, kOptions);
   m.def("version", cuflash_version);
   m.def("info", info);
+  bind_xla_ffi(m);
 }

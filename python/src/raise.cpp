@@ -28,13 +28,16 @@ PyObject* exception_of(cuflash_status status) {
 
 }  // namespace
 
-void check(cuflash_status status, std::string_view layout) {
-  if (status == CUFLASH_OK) return;
-  std::string message = in_python_words(cuflash_last_error());
+void raise_error(cuflash_status status, std::string_view message, std::string_view layout) {
+  std::string text = in_python_words(message);
   if (status == CUFLASH_INVALID_ARGUMENT && layout == "bshd")
-    message += " (dimensions are counted as [batch, heads, length, dim])";
-  PyErr_SetString(exception_of(status), message.c_str());
+    text += " (dimensions are counted as [batch, heads, length, dim])";
+  PyErr_SetString(exception_of(status), text.c_str());
   throw nanobind::python_error();
+}
+
+void check(cuflash_status status, std::string_view layout) {
+  if (status != CUFLASH_OK) raise_error(status, cuflash_last_error(), layout);
 }
 
 }  // namespace cuflash::python
