@@ -54,9 +54,9 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
         the probabilities [B, Hq, Sq, Sk], negative where they were dropped. It is empty without dropout, and has no
         gradient; it is there for tests and takes a pass over the keys for each Dv of them.
     """
-    return _run((q, k, v), extras(alibi_slopes, bias, mask, sink, seqlens_q=seqlens_q, seqlens_k=seqlens_k), "bshd",
-                0, 0, dropout_p, softmax_scale, causal, window_size, softcap, deterministic,
-                return_attn_probs, dropout_seed)
+    return _run((q, k, v), extras(alibi_slopes, bias, mask, sink, seqlens_q=seqlens_q, seqlens_k=seqlens_k), "bshd", 0,
+                0, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
+                dropout_seed)
 
 
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None,
@@ -73,8 +73,8 @@ def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, soft
         kv: [B, Sk, 2, Hk, D].
     """
     return _run((q, kv, None), extras(alibi_slopes, bias, mask, sink, seqlens_q=seqlens_q, seqlens_k=seqlens_k), "bshd",
-                0, 0, dropout_p, softmax_scale, causal, window_size, softcap, deterministic,
-                return_attn_probs, dropout_seed)
+                0, 0, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
+                dropout_seed)
 
 
 def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None,
@@ -89,9 +89,9 @@ def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale
     Args:
         qkv: [B, S, 3, H, D].
     """
-    return _run((qkv, None, None), extras(alibi_slopes, bias, mask, sink, seqlens_q=seqlens_q, seqlens_k=seqlens_k), "bshd",
-                0, 0, dropout_p, softmax_scale, causal, window_size, softcap, deterministic,
-                return_attn_probs, dropout_seed)
+    return _run((qkv, None, None), extras(alibi_slopes, bias, mask, sink, seqlens_q=seqlens_q, seqlens_k=seqlens_k),
+                "bshd", 0, 0, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
+                dropout_seed)
 
 
 def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
@@ -119,9 +119,9 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     if block_table is not None:
         raise NotImplementedError("block_table: flash_attn_varlen_func of cuflash does not read pages of keys; "
                                   "gather them into k and v [total_k, Hk, D] first")
-    return _run((q, k, v), extras(alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k), "thd",
-                max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap, deterministic,
-                return_attn_probs, dropout_seed)
+    return _run((q, k, v), extras(alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k), "thd", max_seqlen_q,
+                max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
+                dropout_seed)
 
 
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
@@ -138,9 +138,9 @@ def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
         q: [total_q, Hq, D].
         kv: [total_k, 2, Hk, D].
     """
-    return _run((q, kv, None), extras(alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k), "thd",
-                max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap, deterministic,
-                return_attn_probs, dropout_seed)
+    return _run((q, kv, None), extras(alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k), "thd", max_seqlen_q,
+                max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
+                dropout_seed)
 
 
 def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout_p: float = 0.0,
@@ -156,8 +156,8 @@ def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen
         qkv: [total, 3, H, D].
     """
     return _run((qkv, None, None), extras(alibi_slopes, bias, mask, sink, cu_seqlens, cu_seqlens), "thd", max_seqlen,
-                max_seqlen, dropout_p, softmax_scale, causal, window_size, softcap, deterministic,
-                return_attn_probs, dropout_seed)
+                max_seqlen, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
+                dropout_seed)
 
 
 def _run(inputs: Inputs, extras: Extras, layout: str, max_seqlen_q: int, max_seqlen_k: int, dropout_p: float,

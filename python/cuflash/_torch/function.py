@@ -44,8 +44,9 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor) -> Tuple[Optional[Tensor], ...]:
         q, k, v, out, lse, *extras = ctx.saved_tensors
-        gradients = call.backward((q, k, v), Extras(*extras) if extras else NO_EXTRAS, ctx.options, ctx.execution, out, lse, dout,
-                                  dlse, Wanted(*ctx.needs_input_grad[:5]))
+        extras = Extras(*extras) if extras else NO_EXTRAS
+        gradients = call.backward((q, k, v), extras, ctx.options, ctx.execution, out, lse, dout, dlse,
+                                  Wanted(*ctx.needs_input_grad[:5]))
         return (*gradients, None, None, None)
 
 

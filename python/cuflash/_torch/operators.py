@@ -17,8 +17,8 @@ from .arguments import Execution, Extras, Inputs, Options, OptionalTensor, Wante
 
 _INPUTS = "Tensor q, Tensor? k, Tensor? v"
 _EXTRAS = ", ".join(f"Tensor? {name}" for name in Extras._fields)
-_OPTIONS = ("str layout, float? scale, bool causal, bool top_left, SymInt window_left, SymInt window_right, float softcap, "
-            "float dropout_p, Tensor? rng_state, SymInt max_seqlen_q, SymInt max_seqlen_k")
+_OPTIONS = ("str layout, float? scale, bool causal, bool top_left, SymInt window_left, SymInt window_right, "
+            "float softcap, float dropout_p, Tensor? rng_state, SymInt max_seqlen_q, SymInt max_seqlen_k")
 _EXECUTION = "int num_threads, bool deterministic"
 _RESULTS = "Tensor out, Tensor lse, Tensor? dout, Tensor? dlse"
 
