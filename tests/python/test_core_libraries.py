@@ -120,3 +120,11 @@ def test_libraries_are_not_mixed():
         cuflash.attention(q, k, v, mask=torch.ones(9, 9, dtype=torch.bool))
     with pytest.raises(TypeError, match="has gradients of its own"):
         cuflash.attention_backward(*[torch.from_numpy(q)] * 6)
+
+
+def test_torch_compile_follows_the_front_door():
+    torch = pytest.importorskip("torch")
+    q, k, v = (torch.from_numpy(x[0]) for x in inputs())
+    compiled = torch.compile(lambda q, k, v: cuflash.attention(q, k, v, causal=True), fullgraph=True,
+                             backend="aot_eager")
+    torch.testing.assert_close(compiled(q, k, v), cuflash.attention(q, k, v, causal=True), rtol=0, atol=0)
