@@ -38,12 +38,14 @@ def _implementation(array: Array) -> Any:
 
 def _missing_dimensions(**arrays: Array) -> int:
     """How many leading dimensions of size 1 the arrays need to be [batch, heads, length, dim]."""
-    rank = arrays["q"].ndim
+    library, rank = library_of(arrays["q"]), arrays["q"].ndim
     if not 2 <= rank <= 4:
         raise ValueError(
             f"q: has {rank} dimensions; it is [batch, heads, length, dim], [heads, length, dim] or [length, dim]"
         )
     for name, array in arrays.items():
+        if library_of(array, name) != library:
+            raise TypeError(f"{name}: is an array of {library_of(array)}, but q is one of {library}")
         if array.ndim != rank:
             raise ValueError(f"{name}: has {array.ndim} dimensions, but q has {rank}; they need the same number")
     return 4 - rank

@@ -29,20 +29,25 @@ def _device_of(q: Array) -> Device:
     return Device(xp, stream, lambda size: xp.empty(size, xp.uint8), q.device)
 
 
-def _readable(xp: Any, array: Array, name: str) -> Array:
-    """The array itself where the library can read it in place, otherwise a contiguous copy."""
+def _require_array(xp: Any, array: Array, name: str) -> None:
     if not isinstance(array, xp.ndarray):
         raise TypeError(f"{name}: {type(array).__name__} is not a {xp.__name__} array, as q is")
+
+
+def _readable(xp: Any, array: Array, name: str) -> Array:
+    """The array itself where the library can read it in place, otherwise a contiguous copy."""
+    _require_array(xp, array, name)
     size = array.itemsize
     in_place = all(n <= 1 or (s >= 0 and s % size == 0) for n, s in zip(array.shape, array.strides))
     in_place = in_place and (array.shape[-1:] <= (1,) or array.strides[-1] == size)
-    return array if in_place and getattr(array.flags, "aligned", True) else xp.ascontiguousarray(array)
+    return array if in_place and getattr(array.flags, "aligned", True) else xp.array(array, order="C", copy=True)
 
 
 def _scores(xp: Any, array: Optional[Array], keys: int, name: str) -> Optional[Array]:
     """A bias or mask [..., Sk] as [B or 1, Hq or 1, Sq or 1, Sk]."""
     if array is None:
         return None
+    _require_array(xp, array, name)
     if array.ndim > 4:
         raise ValueError(f"{name}: has {array.ndim} dimensions; it must broadcast to [batch, heads, queries, keys]")
     array = array[(None,) * (4 - array.ndim)]
@@ -55,12 +60,12 @@ def _lengths(xp: Any, lengths: Any, name: str) -> Optional[Array]:
     if lengths is None:
         return None
     array = xp.asarray(lengths)
-    if array.dtype.kind not in "iu":
+    if array.size and array.dtype.kind not in "iu":
         raise ValueError(f"{name}: has elements of {array.dtype}; lengths are integers")
-    if array.dtype != xp.int32 and xp.__name__ == "numpy" and array.size and abs(array).max() >= 2**31:
-        raise ValueError(f"{name}: a length of {abs(array).max()} is beyond int32")
-    if array.dtype != xp.int32 and xp.__name__ != "numpy":
+    if array.dtype != xp.int32 and xp.__name__ != "numpy":  # looking at them would wait for the device
         raise ValueError(f"{name}: has elements of {array.dtype}; on a device lengths are int32")
+    if xp.__name__ == "numpy" and array.size and (array.min() < 0 or array.max() >= 2**31):
+        raise ValueError(f"{name}: {lengths} has a length that is negative or beyond int32")
     return xp.ascontiguousarray(array, dtype=xp.int32)
 
 

@@ -1,0 +1,227 @@
+"""PyTorch's own attention, computed by cuflash: torch.nn.functional.scaled_dot_product_attention, for a while or for good.
+
+    with cuflash.patch_torch() as patch:
+        model(x)
+    print(patch.counts)   # {"cuflash": 12}, and with a reason each call that went to PyTorch
+
+Where the two mean the same, the call is computed here; everything else goes to PyTorch, unchanged.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import functional
+
+from ._torch import attention
+
+__all__ = ["TorchPatch", "patch_torch", "unpatch_torch"]
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor))
+_CUDA_HEAD_SIZE = 256
+_CUDA_CAPABILITY = (8, 0)
+
+_lock = threading.Lock()
+_patches: List["TorchPatch"] = []  # those in force; all share one installation
+_installation: Optional["_Installation"] = None
+
+
+class TorchPatch:
+    """A patch in force, until restore() or the end of its with block. Patches nest: the last one that goes restores."""
+
+    def __init__(self) -> None:
+        self.counts: Dict[str, int] = {}
+        """how many calls went to "cuflash", and how many to "torch: <reason>"; calls inside torch.compile are not seen"""
+
+    def restore(self) -> None:
+        """Ends this patch. Doing it twice is harmless."""
+        with _lock:
+            if self in _patches:
+                _patches.remove(self)
+            if not _patches:
+                _uninstall()
+
+    def __enter__(self) -> "TorchPatch":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.restore()
+
+
+def patch_torch() -> TorchPatch:
+    """Routes torch.nn.functional.scaled_dot_product_attention to cuflash, in every thread, until the patch is restored.
+
+    Modules of PyTorch that call that function (nn.MultiheadAttention with need_weights=False, the layers of
+    nn.Transformer in training) are routed with it. Whoever took the function out of its module before (`from
+    torch.nn.functional import scaled_dot_product_attention`) keeps PyTorch's, and so does the fused inference path of
+    nn.TransformerEncoderLayer, which calls no function: torch.backends.mha.set_fastpath_enabled(False) turns it off.
+
+    Returns:
+        The patch: a context manager with restore() and counts.
+    """
+    patch = TorchPatch()
+    with _lock:
+        if not _patches:
+            _install()
+        _patches.append(patch)
+    return patch
+
+
+def unpatch_torch() -> None:
+    """Ends every patch that is in force."""
+    with _lock:
+        _patches.clear()
+        _uninstall()
+
+
+class _Installation:
+    """The function that stands in the place of PyTorch's, and the one that it stands for."""
+
+    def __init__(self, original: Callable[..., Tensor]) -> None:
+        self.original = original
+        self.active = True
+
+        @functools.wraps(original)
+        def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None,
+                                         dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None,
+                                         enable_gqa: bool = False) -> Tensor:
+            # Somebody may have wrapped this function, and still call it after the patch has ended.
+            reason = "the patch has ended"
+            if self.active:
+                reason = _why_not(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+                _count(reason)
+            if reason is None:
+                return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+            return original(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal,
+                            scale=scale, enable_gqa=enable_gqa)
+
+        self.function = scaled_dot_product_attention
+
+
+def _install() -> None:
+    global _installation
+    _installation = _Installation(functional.scaled_dot_product_attention)
+    functional.scaled_dot_product_attention = _installation.function
+
+
+def _uninstall() -> None:
+    global _installation
+    if _installation is None:
+        return
+    _installation.active = False
+    if functional.scaled_dot_product_attention is _installation.function:
+        functional.scaled_dot_product_attention = _installation.original
+    _installation = None
+
+
+def _count(reason: Optional[str]) -> None:
+    if torch.compiler.is_compiling():
+        return
+    where = "cuflash" if reason is None else f"torch: {reason}"
+    with _lock:
+        for patch in _patches:
+            patch.counts[where] = patch.counts.get(where, 0) + 1
+
+
+def _why_not(query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], dropout_p: float, is_causal: bool,
+             enable_gqa: bool) -> Optional[str]:
+    """Why PyTorch computes this call; None: cuflash does. Wrong calls go to PyTorch, too, for its own messages."""
+    tensors = [tensor for tensor in (query, key, value, mask) if tensor is not None]
+    return _kind(tensors) or _types(query, key, value, mask) or _shapes(query, key, value, enable_gqa) or _options(
+        query, key, mask, dropout_p, is_causal)
+
+
+def _kind(tensors: List[Tensor]) -> Optional[str]:
+    if any(type(tensor) not in _PLAIN_TYPES for tensor in tensors):
+        return "a tensor subclass"
+    if any(tensor.is_nested or tensor.layout != torch.strided for tensor in tensors):
+        return "a nested or sparse tensor"
+    device = tensors[0].device
+    if device.type not in ("cpu", "cuda") or any(tensor.device != device for tensor in tensors):
+        return "the device"
+    if device.type == "cuda" and _capability(device.index) < _CUDA_CAPABILITY:
+        return "the GPU is older than compute capability 8.0"
+    if torch.compiler.is_compiling():
+        return None
+    if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
+        return "forward-mode differentiation or a function transform"
+    return None
+
+
+@functools.lru_cache(maxsize=None)
+def _capability(index: int) -> Tuple[int, int]:
+    return torch.cuda.get_device_capability(index)
+
+
+def _types(query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor]) -> Optional[str]:
+    if any(tensor.dtype not in _DTYPES for tensor in (query, key, value)):
+        return "the dtype"
+    mixed = not query.dtype == key.dtype == value.dtype
+    if mixed and not torch.is_autocast_enabled(query.device.type):
+        return "the dtypes differ"
+    if mask is not None and mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        return "the dtype of the mask"
+    return None
+
+
+def _shapes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> Optional[str]:
+    if not (query.dim() == key.dim() == value.dim() >= 2):
+        return "the ranks"
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2] or 0 in (query.shape[-1], value.shape[-1]):
+        return "the shapes"
+    if any(len(set(extents) - {1}) > 1 for extents in zip(query.shape[:-3], key.shape[:-3], value.shape[:-3])):
+        return "the shapes"
+    if query.is_cuda and max(query.shape[-1], value.shape[-1]) > _CUDA_HEAD_SIZE:
+        return f"a head size above {_CUDA_HEAD_SIZE}"
+    if query.dim() == 2:
+        return None
+    heads, heads_k, heads_v = query.shape[-3], key.shape[-3], value.shape[-3]
+    grouped = enable_gqa and heads_k > 0 and heads % heads_k == 0
+    if heads_k != heads_v or not (heads == heads_k or heads_k == 1 or grouped):
+        return "the numbers of heads"
+    return None
+
+
+def _options(query: Tensor, key: Tensor, mask: Optional[Tensor], dropout_p: float, is_causal: bool) -> Optional[str]:
+    if not 0 <= dropout_p < 1:
+        return "dropout_p"
+    if mask is None:
+        return None
+    if is_causal:
+        return "a mask beside is_causal"
+    if not 2 <= mask.dim() <= query.dim():
+        return "the rank of the mask"
+    whole = (*query.shape[:-1], key.shape[-2])
+    if any(extent not in (1, full) for extent, full in zip(reversed(mask.shape), reversed(whole))):
+        return "the shape of the mask"
+    return None
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], dropout_p: float, is_causal: bool,
+               scale: Optional[float]) -> Tensor:
+    """[..., H, S, D] as [B, H, S, D], without a copy where strides allow it. PyTorch's causal mask is top-left."""
+    leading = torch.broadcast_shapes(*(tensor.shape[:-3] for tensor in (query, key, value)))
+    q, k, v = (_rank_four(tensor, leading) for tensor in (query, key, value))
+    scores = {}
+    if mask is not None:
+        if mask.shape[-1] == 1:
+            mask = mask.expand(*mask.shape[:-1], key.shape[-2])
+        if query.dim() > 4 and mask.dim() > 3:
+            mask = _rank_four(mask[(None,) * (query.dim() - mask.dim())], leading)
+        scores = {"mask" if mask.dtype == torch.bool else "bias": mask}
+    out = attention(q, k, v, causal=is_causal, top_left=is_causal, scale=scale, dropout_p=dropout_p, **scores)
+    return out.reshape(*leading, *out.shape[4 - min(query.dim(), 3):])
+
+
+def _rank_four(tensor: Tensor, leading: torch.Size) -> Tensor:
+    if tensor.dim() < 4:
+        return tensor.reshape((1,) * (4 - tensor.dim()) + tensor.shape)
+    if tensor.dim() == 4 and tensor.shape[:1] == leading:
+        return tensor
+    return tensor.expand(*leading, *tensor.shape[-3:]).reshape(leading.numel(), *tensor.shape[-3:])
