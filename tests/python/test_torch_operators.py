@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+import cuflash  # noqa: E402
 from conftest import SCALE  # noqa: E402
 from cuflash._torch import attention  # noqa: E402
 from cuflash.flash_attn_interface import (flash_attn_func, flash_attn_qkvpacked_func,  # noqa: E402
@@ -94,6 +95,12 @@ def test_compile_in_one_graph(backend, device):
     compiled = torch.compile(block, fullgraph=True, backend=backend)
     x = torch.randn(2, 11, 32, device=device, requires_grad=True)
     same_with_gradients(compiled, block, [x], atol=2e-4, rtol=2e-4)
+
+
+def test_compile_the_front_door(device):
+    inputs = [tensor.detach().transpose(1, 2).requires_grad_() for tensor in problem(device)]
+    compiled = torch.compile(lambda *x: cuflash.attention(*x, causal=True), fullgraph=True, backend="aot_eager")
+    same_with_gradients(compiled, lambda *x: cuflash.attention(*x, causal=True), inputs)
 
 
 def test_compile_all_options(device):
