@@ -66,6 +66,16 @@ def test_operators_and_the_short_road_agree(device):
     assert torch.equal(out, expected) and torch.equal(lse, expected_lse)
 
 
+def test_operators_refuse_what_they_cannot_do(device):
+    q, k, v = problem(device)
+    with pytest.raises(ValueError, match="rng_state"):
+        torch.ops.cuflash.forward(q, k, v, *NO_EXTRAS, *options(dropout_p=0.5))
+    slopes = torch.rand(4, device=device, requires_grad=True)
+    out, _ = torch.ops.cuflash.forward(q, k, v, slopes, *NO_EXTRAS[1:], *options())
+    with pytest.raises(ValueError, match="alibi_slopes.detach"):
+        out.sum().backward()
+
+
 def test_opcheck_of_backward(device):
     q, k, v = problem(device, requires_grad=False)
     out, lse = torch.ops.cuflash.forward(q, k, v, *NO_EXTRAS, *options(causal=True))
