@@ -40,7 +40,7 @@ def _readable(xp: Any, array: Array, name: str) -> Array:
     size = array.itemsize
     in_place = all(n <= 1 or (s >= 0 and s % size == 0) for n, s in zip(array.shape, array.strides))
     in_place = in_place and (array.shape[-1:] <= (1,) or array.strides[-1] == size)
-    return array if in_place and getattr(array.flags, "aligned", True) else xp.ascontiguousarray(array)
+    return array if in_place and getattr(array.flags, "aligned", True) else xp.array(array, order="C", copy=True)
 
 
 def _scores(xp: Any, array: Optional[Array], keys: int, name: str) -> Optional[Array]:

@@ -7,11 +7,12 @@ Keyword arguments after `*` are cuflash's own. Where results differ on purpose, 
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple, Union
+from typing import Optional, Tuple, Union
 
 from torch import Tensor
 
 from . import _torch
+from ._torch.arguments import Extras, Inputs, OptionalTensor, extras
 from ._torch.dropout_matrix import signed_probabilities
 from ._torch.seeds import Seed
 
@@ -20,7 +21,6 @@ __all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_
 
 Result = Union[Tensor, Tuple[Tensor, Tensor, Tensor]]
 Window = Tuple[int, int]
-OptionalTensor = Optional[Tensor]
 
 
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None,
@@ -54,9 +54,9 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
         the probabilities [B, Hq, Sq, Sk], negative where they were dropped. It is empty without dropout, and has no
         gradient; it is there for tests and takes a pass over the keys for each Dv of them.
     """
-    return _run(q, k, v, "bshd", dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
-                return_attn_probs, dropout_seed, bias=bias, mask=mask, sink=sink, seqlens_q=seqlens_q,
-                seqlens_k=seqlens_k)
+    return _run((q, k, v), extras(alibi_slopes, bias, mask, sink, seqlens_q=seqlens_q, seqlens_k=seqlens_k), "bshd", 0,
+                0, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
+                dropout_seed)
 
 
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None,
@@ -72,9 +72,9 @@ def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, soft
         q: [B, Sq, Hq, D].
         kv: [B, Sk, 2, Hk, D].
     """
-    return _run(q, kv, None, "bshd", dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
-                deterministic, return_attn_probs, dropout_seed, bias=bias, mask=mask, sink=sink, seqlens_q=seqlens_q,
-                seqlens_k=seqlens_k)
+    return _run((q, kv, None), extras(alibi_slopes, bias, mask, sink, seqlens_q=seqlens_q, seqlens_k=seqlens_k), "bshd",
+                0, 0, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
+                dropout_seed)
 
 
 def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None,
@@ -89,9 +89,9 @@ def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale
     Args:
         qkv: [B, S, 3, H, D].
     """
-    return _run(qkv, None, None, "bshd", dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
-                deterministic, return_attn_probs, dropout_seed, bias=bias, mask=mask, sink=sink, seqlens_q=seqlens_q,
-                seqlens_k=seqlens_k)
+    return _run((qkv, None, None), extras(alibi_slopes, bias, mask, sink, seqlens_q=seqlens_q, seqlens_k=seqlens_k),
+                "bshd", 0, 0, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
+                dropout_seed)
 
 
 def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
@@ -119,9 +119,9 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     if block_table is not None:
         raise NotImplementedError("block_table: flash_attn_varlen_func of cuflash does not read pages of keys; "
                                   "gather them into k and v [total_k, Hk, D] first")
-    return _run(q, k, v, "thd", dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
-                return_attn_probs, dropout_seed, bias=bias, mask=mask, sink=sink, cu_seqlens_q=cu_seqlens_q,
-                cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k)
+    return _run((q, k, v), extras(alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k), "thd", max_seqlen_q,
+                max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
+                dropout_seed)
 
 
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
@@ -138,10 +138,9 @@ def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
         q: [total_q, Hq, D].
         kv: [total_k, 2, Hk, D].
     """
-    return _run(q, kv, None, "thd", dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
-                deterministic, return_attn_probs, dropout_seed, bias=bias, mask=mask, sink=sink,
-                cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q,
-                max_seqlen_k=max_seqlen_k)
+    return _run((q, kv, None), extras(alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k), "thd", max_seqlen_q,
+                max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
+                dropout_seed)
 
 
 def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout_p: float = 0.0,
@@ -156,24 +155,26 @@ def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen
     Args:
         qkv: [total, 3, H, D].
     """
-    return _run(qkv, None, None, "thd", dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
-                deterministic, return_attn_probs, dropout_seed, bias=bias, mask=mask, sink=sink,
-                cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens, max_seqlen_q=max_seqlen, max_seqlen_k=max_seqlen)
+    return _run((qkv, None, None), extras(alibi_slopes, bias, mask, sink, cu_seqlens, cu_seqlens), "thd", max_seqlen,
+                max_seqlen, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
+                dropout_seed)
 
 
-def _run(q: Tensor, k: OptionalTensor, v: OptionalTensor, layout: str, dropout_p: float, scale: Optional[float],
-         causal: bool, window: Window, softcap: float, alibi_slopes: OptionalTensor, deterministic: bool,
-         return_attn_probs: bool, dropout_seed: Optional[Seed], **others: Any) -> Result:
-    # flash_attn takes a softcap below 0 for none.
-    options = dict(layout=layout, scale=scale, causal=causal, window=window, softcap=max(softcap, 0.0),
-                   alibi_slopes=alibi_slopes, **others)
+def _run(inputs: Inputs, extras: Extras, layout: str, max_seqlen_q: int, max_seqlen_k: int, dropout_p: float,
+         scale: Optional[float], causal: bool, window: Window, softcap: float, deterministic: bool,
+         return_attn_probs: bool, dropout_seed: Optional[Seed]) -> Result:
+    softcap = softcap if softcap > 0 else 0.0  # flash_attn takes a softcap below 0 for none
+    if return_attn_probs and dropout_p > 0 and dropout_seed is None:
+        dropout_seed = _torch.draw_seed(inputs[0])  # two calls share it: that of the caller, and the one for S_dmask
+
+    def attend(inputs: Inputs, dropout_p: float) -> Tuple[Tensor, Tensor]:
+        return _torch.run(inputs, extras, layout, scale, causal, False, window, softcap, dropout_p, dropout_seed, 0,
+                          max_seqlen_q, max_seqlen_k, deterministic, 0, return_attn_probs)
+
+    result = attend(inputs, dropout_p)
     if not return_attn_probs:
-        return _torch.attention(q, k, v, dropout_p=dropout_p, dropout_seed=dropout_seed, deterministic=deterministic,
-                                **options)
-    if dropout_p > 0 and dropout_seed is None:
-        dropout_seed = _torch.draw_seed(q)  # two calls share it: that of the caller, and the one for S_dmask
-    out, lse = _torch.attention(q, k, v, dropout_p=dropout_p, dropout_seed=dropout_seed, deterministic=deterministic,
-                                return_lse=True, **options)
+        return result
+    out, lse = result
     if dropout_p == 0:
-        return out, lse, q.new_empty(0)
-    return out, lse, signed_probabilities(q, k, v, dropout_p, dropout_seed, options)
+        return out, lse, out.new_empty(0)
+    return out, lse, signed_probabilities(inputs, extras, layout, max_seqlen_q, max_seqlen_k, dropout_p, attend)

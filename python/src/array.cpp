@@ -67,9 +67,7 @@ int64_t Array::bytes() const {
   return count;
 }
 
-Array array_of(nb::handle object, const char* name, uintptr_t stream) {
-  if (object.is_none()) return {};
-  const Route& route = route_of(object);
+static Array by_route(const Route& route, nb::handle object, const char* name, uintptr_t stream) {
   switch (route.road) {
     case Road::exchange: return array_by_exchange(object, name, *route.exchange);
     case Road::torch: return array_of_torch(object, name);
@@ -77,9 +75,20 @@ Array array_of(nb::handle object, const char* name, uintptr_t stream) {
     case Road::dlpack: return array_by_dlpack(object, name, stream);
     case Road::none: break;
   }
-  throw nb::type_error((std::string(name) + ": " + nb::str(object.type().attr("__name__")).c_str() +
+  throw nb::type_error((std::string(name) + ": " + text_of(nb::object(object.type().attr("__name__"))) +
                         " is not an array; pass one of NumPy, PyTorch, JAX, CuPy, or of anything else with __dlpack__")
                            .c_str());
+}
+
+Array array_of(nb::handle object, const char* name, uintptr_t stream) {
+  if (object.is_none()) return {};
+  try {
+    return by_route(route_of(object), object, name, stream);
+  } catch (nb::python_error& refusal) {  // of the array's own library, which does not know the name
+    const std::string why = text_of(refusal.value());
+    nb::raise_from(refusal, PyExc_ValueError, "%s: its memory cannot be had: %s", name,
+                   why.substr(0, why.find('\n')).c_str());
+  }
 }
 
 cuflash_dtype dtype_of(const Array& array, const char* name) {
@@ -90,7 +99,14 @@ cuflash_dtype dtype_of(const Array& array, const char* name) {
   if (is(dlpack::kFloat, 64)) return CUFLASH_F64;
   if (is(dlpack::kInt, 32)) return CUFLASH_I32;
   if (is(dlpack::kBool, 8)) return CUFLASH_BOOL;
-  refuse_type(name, name_of(array.type).c_str());
+  refuse_type(name, name_of(array.type));
+}
+
+std::string text_of(nb::handle object) {
+  const nb::object text = nb::steal(PyObject_Str(object.ptr()));
+  const char* bytes = text.is_valid() ? PyUnicode_AsUTF8AndSize(text.ptr(), nullptr) : nullptr;
+  if (!bytes) throw nb::python_error();
+  return bytes;
 }
 
 void require_rank(int64_t rank, const char* name) {
@@ -99,7 +115,7 @@ void require_rank(int64_t rank, const char* name) {
       (std::string(name) + ": has " + std::to_string(rank) + " dimensions; it must have 1 to 4").c_str());
 }
 
-void refuse_type(const char* name, const char* type) {
+void refuse_type(const char* name, const std::string& type) {
   throw nb::value_error(
       (std::string(name) + ": type " + type +
        " is not supported; values are float64, float32, float16 or bfloat16, lengths int32, masks bool")

@@ -13,7 +13,7 @@ static_assert(std::endian::native == std::endian::little);
 // NumPy has no letter for bfloat16, an extension type of ml_dtypes: its bits are shown as integers.
 bool is_bfloat16(nb::handle object) {
   const nb::object dtype = nb::getattr(object, "dtype", nb::none());
-  return nb::str(nb::getattr(dtype, "name", nb::none())).c_str() == std::string_view("bfloat16");
+  return text_of(nb::getattr(dtype, "name", nb::none())) == "bfloat16";
 }
 
 std::unique_ptr<Py_buffer> open(nb::handle object) {
@@ -36,7 +36,7 @@ ElementType type_of(const Py_buffer& buffer, const char* name) {
     if (std::string_view("BHILQ").find(format[0]) != format.npos) return {dlpack::kUInt, bits};
     if (format[0] == '?') return {dlpack::kBool, bits};
   }
-  refuse_type(name, (std::string("with the buffer format ") + buffer.format).c_str());
+  refuse_type(name, "with the buffer format " + std::string(format));
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ Array array_by_buffer(nb::handle object, const char* name) {
   if (bfloat16) buffer = open(nb::object(object.attr("view")("uint16")));
   if (!buffer) {
     PyErr_Clear();
-    refuse_type(name, nb::str(nb::getattr(object, "dtype", object.type())).c_str());
+    refuse_type(name, text_of(nb::getattr(object, "dtype", object.type())));
   }
   decltype(Array::keeper) keeper(buffer.release(), [](void* opened) {
     PyBuffer_Release(static_cast<Py_buffer*>(opened));

@@ -36,7 +36,7 @@ ElementType type_of(nb::handle dtype, const char* name) {
   static const auto& types = *new TorchTypes;
   for (const TorchType& type : types.known)
     if (type.dtype.is(dtype)) return type.type;
-  refuse_type(name, nb::str(dtype).c_str());
+  refuse_type(name, text_of(dtype));
 }
 
 void copy_numbers(nb::handle tuple, int32_t rank, int64_t* out) {
@@ -52,7 +52,7 @@ Array array_of_torch(nb::handle tensor, const char* name) {
   array.type = type_of(nb::object(tensor.attr(names.dtype)), name);
   if (!nb::object(tensor.attr(names.is_cpu)).is(nb::handle(Py_True))) {
     if (!nb::object(tensor.attr(names.is_cuda)).is(nb::handle(Py_True)))
-      throw nb::value_error((std::string(name) + ": is on " + nb::str(tensor.attr("device")).c_str() +
+      throw nb::value_error((std::string(name) + ": is on " + text_of(nb::object(tensor.attr("device"))) +
                              "; cuflash computes on the CPU and on CUDA devices")
                                 .c_str());
     array.device = {dlpack::kCuda, nb::cast<int32_t>(tensor.attr(names.get_device)())};

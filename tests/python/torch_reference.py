@@ -10,7 +10,8 @@ import torch
 
 
 def attention(q, k, v, *, dtype, bias=None, mask=None, sink=None, alibi_slopes=None, seqlens_q=None, seqlens_k=None,
-              scale=None, causal=False, top_left=False, window=(-1, -1), softcap=0.0, dropout_p=0.0, dropout_seed=(0, 0)):
+              scale=None, causal=False, top_left=False, window=(-1, -1), softcap=0.0, dropout_p=0.0,
+              dropout_seed=(0, 0)):
     """q [B, Sq, Hq, D], k [B, Sk, Hk, D], v [B, Sk, Hk, Dv] -> out [B, Sq, Hq, Dv], lse [B, Hq, Sq] in `dtype`."""
     group = q.shape[2] // max(k.shape[2], 1)
     q, k, v = (tensor.to(dtype).transpose(1, 2) for tensor in (q, k, v))
@@ -38,14 +39,12 @@ def attention(q, k, v, *, dtype, bias=None, mask=None, sink=None, alibi_slopes=N
     if left >= 0:
         visible = visible & (j >= diagonal - left)
 
-    columns = torch.where(visible, scores, -math.inf)
-    row_exists = (i < seqlens_q).expand(batch, heads, len_q, 1)
-    if sink is not None:
-        column = torch.where(row_exists, sink.to(dtype)[None, :, None, None], -math.inf)
-        columns = torch.cat([columns, column], 3)
-    empty = ~(columns > -math.inf).any(3, keepdim=True) if columns.shape[3] else torch.ones_like(row_exists)
-    lse = torch.logsumexp(torch.where(empty, torch.zeros_like(columns[..., :1]) if columns.shape[3] else 0.0, columns),
-                          3, keepdim=True) if columns.shape[3] else scores.new_zeros(batch, heads, len_q, 1)
+    # The sink is one more column, which nothing is taken from; without one it is a column that nobody sees.
+    sink = scores.new_full((heads,), -math.inf) if sink is None else sink.to(dtype)
+    sink = torch.where(i < seqlens_q, sink[:, None, None], -math.inf).expand(batch, heads, len_q, 1)
+    columns = torch.cat([torch.where(visible, scores, -math.inf), sink], 3)
+    empty = (columns == -math.inf).all(3, keepdim=True)
+    lse = torch.logsumexp(torch.where(empty, 0.0, columns), 3, keepdim=True)
     p = torch.where(visible, torch.exp(torch.where(visible, scores, lse) - lse), 0.0)
     if dropout_p > 0:
         p = p * keeps(batch, heads, len_q, len_k, dropout_p, dropout_seed).to(device) / (1 - dropout_p)
@@ -58,9 +57,9 @@ def packed_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, **options):
     seqlens_q, seqlens_k = cu_seqlens_q.diff().tolist(), cu_seqlens_k.diff().tolist()
     out, lse = attention(_pad(q, seqlens_q), _pad(k, seqlens_k), _pad(v, seqlens_k), seqlens_q=seqlens_q,
                          seqlens_k=seqlens_k, **options)
-    rows = [(b, n) for b, n in enumerate(seqlens_q)]
-    return (torch.cat([out[b, :n] for b, n in rows] or [out.new_zeros(0, *out.shape[2:])]),
-            torch.cat([lse[b, :, :n] for b, n in rows] or [lse.new_zeros(lse.shape[1], 0)], 1))
+    rows = list(enumerate(seqlens_q))
+    return (torch.cat([out[b, :n] for b, n in rows] or [out.flatten(0, 1)]),
+            torch.cat([lse[b, :, :n] for b, n in rows] or [lse.sum(0)], 1))
 
 
 def keeps(batch, heads, len_q, len_k, dropout_p, seed_and_offset):
@@ -96,4 +95,4 @@ def _pad(packed, lengths):
     for n in lengths:
         padded.append(torch.nn.functional.pad(packed[start:start + n], (0, 0, 0, 0, 0, longest - n)))
         start += n
-    return torch.stack(padded) if padded else packed.new_zeros(0, 0, *packed.shape[1:])
+    return torch.stack(padded) if padded else packed[None][:0, :0]

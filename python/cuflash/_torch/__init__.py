@@ -1,6 +1,6 @@
 """Attention on PyTorch tensors.
 
-    attention()                 here: arguments put into order, and the choice of a road
+    attention(), run()          here: arguments put into order, and the choice of a road
       function.run()            plain eager mode: autograd.Function, or nothing where no gradient is asked for
       operators.run()           whoever traces, compiles or intercepts: torch.ops.cuflash
         call.forward/backward   both: results allocated, stream found, `_core` called
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import autocast, function, operators, seeds
-from .arguments import Execution, Extras, Inputs, Options, OptionalTensor
+from .arguments import NO_EXTRAS, Extras, Inputs, Options, OptionalTensor, extras
 from .road import is_plain
 
 __all__ = ["attention"]
@@ -58,16 +58,23 @@ def attention(q: Tensor, k: OptionalTensor = None, v: OptionalTensor = None, *, 
     Returns:
         out in the layout and type of q, with Dv in place of D; or (out, lse).
     """
-    if alibi_slopes is not None and alibi_slopes.requires_grad and torch.is_grad_enabled():
-        raise ValueError("alibi_slopes requires a gradient, and there is none for it; pass alibi_slopes.detach()")
-    inputs = Inputs(q, k, v)
-    extras = Extras(alibi_slopes, _rank_four(bias), _rank_four(mask), sink, cu_seqlens_q, cu_seqlens_k, seqlens_q,
-                    seqlens_k)
-    if autocast.is_on(q.device.type):
-        inputs, extras = autocast.cast(inputs, extras, q.device.type)
-    execution = Execution(num_threads, deterministic or torch.are_deterministic_algorithms_enabled())
-    plain = is_plain(inputs, extras)
+    others = extras(alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k, seqlens_q, seqlens_k)
+    return run((q, k, v), others, layout, scale, causal, top_left, window, softcap, dropout_p, dropout_seed,
+               dropout_offset, max_seqlen_q, max_seqlen_k, deterministic, num_threads, return_lse)
 
+
+def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], causal: bool, top_left: bool,
+        window: Tuple[int, int], softcap: float, dropout_p: float, dropout_seed: Optional[seeds.Seed],
+        dropout_offset: int, max_seqlen_q: int, max_seqlen_k: int, deterministic: bool, num_threads: int,
+        return_lse: bool) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+    """attention() with everything given, and in the shape that the roads want."""
+    q = inputs[0]
+    if extras.alibi_slopes is not None and extras.alibi_slopes.requires_grad and torch.is_grad_enabled():
+        raise ValueError("alibi_slopes requires a gradient, and there is none for it; pass alibi_slopes.detach()")
+    device = "cuda" if q.is_cuda else "cpu"
+    if torch.is_autocast_enabled(device):
+        inputs, extras = autocast.cast(inputs, extras, device)
+    plain = is_plain(inputs, extras)
     seed, rng_state = (0, 0), None
     if dropout_p > 0:
         if dropout_seed is None:
@@ -79,6 +86,7 @@ def attention(q: Tensor, k: OptionalTensor = None, v: OptionalTensor = None, *, 
         else:
             rng_state = seeds.as_tensor(dropout_seed)
     options = Options(layout, scale, causal, top_left, *window, softcap, dropout_p, *seed, max_seqlen_q, max_seqlen_k)
+    execution = (num_threads, deterministic or torch.are_deterministic_algorithms_enabled())
     if plain:
         out, lse = function.run(inputs, extras, options, execution, return_lse)
     else:
@@ -88,10 +96,4 @@ def attention(q: Tensor, k: OptionalTensor = None, v: OptionalTensor = None, *, 
 
 def draw_seed(q: Tensor) -> seeds.Seed:
     """What attention() draws for this q where it is not given a seed."""
-    return seeds.draw(q.device) if is_plain(Inputs(q), Extras()) else seeds.draw_traceable()
-
-
-def _rank_four(tensor: OptionalTensor) -> OptionalTensor:
-    while tensor is not None and tensor.dim() < 4:
-        tensor = tensor.unsqueeze(0)
-    return tensor
+    return seeds.draw(q.device) if is_plain((q, None, None), NO_EXTRAS) else seeds.draw_traceable()

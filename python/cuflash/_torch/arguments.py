@@ -9,14 +9,17 @@ from torch import Tensor
 OptionalTensor = Optional[Tensor]
 
 
-class Inputs(NamedTuple):
-    """The three inputs as the caller holds them: q, k, v; or q, kv; or qkv."""
+Inputs = Tuple[Tensor, OptionalTensor, OptionalTensor]
+"""The inputs as the caller holds them: (q, k, v), (q, kv, None) or (qkv, None, None)
 
-    q: Tensor
-    """[B, S, H, D] (layout bshd), [B, H, S, D] (bhsd) or [T, H, D] (thd); all of qkv, [..., 3, H, D], where k is None"""
-    k: OptionalTensor = None
-    """as q with the heads of the keys; all of kv, [..., 2, H, D], where v is None"""
-    v: OptionalTensor = None
+    layout   q                k, v              kv                   qkv
+    bhsd     [B, Hq, Sq, D]   [B, Hk, Sk, D]
+    bshd     [B, Sq, Hq, D]   [B, Sk, Hk, D]    [B, Sk, 2, Hk, D]    [B, S, 3, H, D]
+    thd      [Tq, Hq, D]      [Tk, Hk, D]       [Tk, 2, Hk, D]       [T, 3, H, D]
+"""
+
+Execution = Tuple[int, bool]
+"""num_threads (CPU; 0: as many as PyTorch uses), deterministic (CUDA: gradients repeat bit for bit)"""
 
 
 class Extras(NamedTuple):
@@ -38,6 +41,26 @@ class Extras(NamedTuple):
     seqlens_k: OptionalTensor = None
 
 
+NO_EXTRAS = Extras()
+"""The usual case, told by identity: nothing to look through."""
+
+
+def extras(alibi_slopes: OptionalTensor, bias: OptionalTensor, mask: OptionalTensor, sink: OptionalTensor,
+           cu_seqlens_q: OptionalTensor = None, cu_seqlens_k: OptionalTensor = None, seqlens_q: OptionalTensor = None,
+           seqlens_k: OptionalTensor = None) -> Extras:
+    """Extras with a bias and a mask that may lack leading dimensions."""
+    if bias is mask is sink is alibi_slopes is cu_seqlens_q is cu_seqlens_k is seqlens_q is seqlens_k is None:
+        return NO_EXTRAS
+    return Extras(alibi_slopes, _rank_four(bias), _rank_four(mask), sink, cu_seqlens_q, cu_seqlens_k, seqlens_q,
+                  seqlens_k)
+
+
+def _rank_four(tensor: OptionalTensor) -> OptionalTensor:
+    while tensor is not None and tensor.dim() < 4:
+        tensor = tensor.unsqueeze(0)
+    return tensor
+
+
 class Options(NamedTuple):
     """Everything that is not a tensor and changes the result."""
 
@@ -53,15 +76,6 @@ class Options(NamedTuple):
     dropout_offset: int
     max_seqlen_q: int
     max_seqlen_k: int
-
-
-class Execution(NamedTuple):
-    """What changes how a call is computed, and on the CPU never its result."""
-
-    num_threads: int
-    """CPU: 0 takes as many as PyTorch uses"""
-    deterministic: bool
-    """CUDA: gradients repeat bit for bit"""
 
 
 class Wanted(NamedTuple):
@@ -81,18 +95,16 @@ Gradients = Tuple[OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor
 def unpack(inputs: Inputs) -> Tuple[Tensor, Tensor, Tensor]:
     """Views of q, k and v, whichever way they came."""
     q, k, v = inputs
-    if k is None:
-        return _parts(q, 3, "qkv")
-    if v is None:
-        return (q, *_parts(k, 2, "kv"))
-    return q, k, v
+    if v is not None:
+        return inputs
+    return (q, *_parts(k, 2, "kv")) if k is not None else _parts(q, 3, "qkv")
 
 
 def unpack_gradients(inputs: Inputs, dq: OptionalTensor, dk: OptionalTensor, dv: OptionalTensor):
     """The same views of the gradients of these inputs, so that a kernel writes straight into a packed gradient."""
-    if inputs.k is None:
+    if inputs[1] is None:
         return dq.unbind(-3) if dq is not None else (None, None, None)
-    if inputs.v is None:
+    if inputs[2] is None:
         return (dq, *(dk.unbind(-3) if dk is not None else (None, None)))
     return dq, dk, dv
 

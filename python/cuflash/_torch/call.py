@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from .arguments import (Execution, Extras, Gradients, Inputs, Options, OptionalTensor, Wanted, unpack,
+from .arguments import (NO_EXTRAS, Execution, Extras, Gradients, Inputs, Options, OptionalTensor, Wanted, unpack,
                         unpack_gradients)
 
 
@@ -23,21 +23,26 @@ def rows(tensor: OptionalTensor) -> OptionalTensor:
         return None
     if tensor.is_neg():  # a view of numbers that are stored with the other sign
         tensor = tensor.resolve_neg()
-    if tensor.dim() == 0 or tensor.stride(-1) == 1 or tensor.shape[-1] <= 1:
+    if tensor.is_contiguous() or tensor.stride(-1) == 1 or tensor.shape[-1] == 1:
         return tensor
     return tensor.contiguous()
+
+
+def rows_of_extras(extras: Extras) -> Extras:
+    return extras if extras is NO_EXTRAS else Extras(*map(rows, extras))
 
 
 def forward(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
             want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
     """out in the layout of q, and lse ([B, Hq, Sq] or packed [Hq, Tq]) where it is wanted."""
-    q, k, v = (rows(tensor) for tensor in unpack(inputs))
-    out = new_out(q, v, options.layout)
-    lse = new_lse(q, options.layout) if want_lse else None
-    extras = [rows(tensor) for tensor in extras]
+    q, k, v = map(rows, unpack(inputs))
+    extras = rows_of_extras(extras)
+    layout = options.layout
+    out = new_out(q, v, layout)
+    lse = new_lse(q, layout) if want_lse else None
     _core.forward(q, k, v, out, lse, *extras, *options, *_place(q, execution))
-    if options.layout == "thd":
-        _clear_unused_rows(extras[4], out, lse.T if want_lse else None)
+    if layout == "thd":
+        _clear_unused_rows(extras.cu_seqlens_q, out, lse.T if want_lse else None)
     return out, lse
 
 
@@ -46,24 +51,26 @@ def backward(inputs: Inputs, extras: Extras, options: Options, execution: Execut
     """The gradients that are wanted, each shaped as the tensor that it belongs to; None for the others."""
     gradients = new_gradients(inputs, extras, wanted)
     dq, dk, dv = unpack_gradients(inputs, *gradients[:3])
-    q, k, v = (rows(tensor) for tensor in unpack(inputs))
+    q, k, v = map(rows, unpack(inputs))
+    extras = rows_of_extras(extras)
     dout = rows(dout) if dout is not None else torch.zeros_like(out)
-    extras = [rows(tensor) for tensor in extras]
     _core.backward(q, k, v, out, lse, dout, rows(dlse), dq, dk, dv, *gradients[3:], *extras, *options,
                    *_place(q, execution))
     if options.layout == "thd":
-        _clear_unused_rows(extras[4], dq)
-        _clear_unused_rows(extras[5], dk, dv)
+        _clear_unused_rows(extras.cu_seqlens_q, dq)
+        _clear_unused_rows(extras.cu_seqlens_k, dk, dv)
     return gradients
 
 
 def new_out(q: Tensor, v: Tensor, layout: str) -> Tensor:
     """Contiguous in the layout of q. A bhsd view of memory in the order bshd gets a result of the same kind."""
-    shape = (*q.shape[:-1], v.shape[-1])
-    if layout == "bhsd" and q.dim() == 4 and q.stride(1) < q.stride(2):
-        batch, heads, length, size = shape
+    size = v.shape[-1]
+    if layout == "bhsd" and q.dim() == 4 and not q.is_contiguous() and q.stride(1) < q.stride(2):
+        batch, heads, length, _ = q.shape
         return q.new_empty((batch, length, heads, size)).transpose(1, 2)
-    return q.new_empty(shape)
+    if size == q.shape[-1]:
+        return torch.empty_like(q, memory_format=torch.contiguous_format)
+    return q.new_empty((*q.shape[:-1], size))
 
 
 def new_lse(q: Tensor, layout: str) -> Tensor:
@@ -80,7 +87,7 @@ def new_lse(q: Tensor, layout: str) -> Tensor:
 def new_gradients(inputs: Inputs, extras: Extras, wanted: Wanted) -> Gradients:
     """Memory for what is wanted, None for the rest."""
     tensors = (*inputs, extras.bias, extras.sink)
-    return tuple(_new_like(tensor) if want else None for tensor, want in zip(tensors, wanted))
+    return tuple([_new_like(tensor) if want else None for tensor, want in zip(tensors, wanted)])
 
 
 def _new_like(tensor: Tensor) -> Tensor:
@@ -109,13 +116,13 @@ _library_counts_threads = "CUFLASH_NUM_THREADS" in os.environ
 def _place(q: Tensor, execution: Execution) -> Tuple[int, Optional[Callable[[int], Any]], int, bool, bool]:
     """stream, allocate, num_threads, check_lengths, deterministic"""
     if not q.is_cuda:
-        threads = execution.num_threads or (0 if _library_counts_threads else torch.get_num_threads())
+        threads = execution[0] or (0 if _library_counts_threads else torch.get_num_threads())
         return 0, None, threads, False, False
     index = q.get_device()
     allocate = _allocators.get(index)
     if allocate is None:
         allocate = _allocators[index] = _allocator(q.device)
-    return _raw_stream(index), allocate, 0, False, execution.deterministic
+    return _raw_stream(index), allocate, 0, False, execution[1]
 
 
 def _allocator(device: torch.device) -> Callable[[int], Tensor]:

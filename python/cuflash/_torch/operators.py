@@ -17,8 +17,8 @@ from .arguments import Execution, Extras, Inputs, Options, OptionalTensor, Wante
 
 _INPUTS = "Tensor q, Tensor? k, Tensor? v"
 _EXTRAS = ", ".join(f"Tensor? {name}" for name in Extras._fields)
-_OPTIONS = ("str layout, float? scale, bool causal, bool top_left, SymInt window_left, SymInt window_right, float softcap, "
-            "float dropout_p, Tensor? rng_state, SymInt max_seqlen_q, SymInt max_seqlen_k")
+_OPTIONS = ("str layout, float? scale, bool causal, bool top_left, SymInt window_left, SymInt window_right, "
+            "float softcap, float dropout_p, Tensor? rng_state, SymInt max_seqlen_q, SymInt max_seqlen_k")
 _EXECUTION = "int num_threads, bool deterministic"
 _RESULTS = "Tensor out, Tensor lse, Tensor? dout, Tensor? dlse"
 
@@ -46,8 +46,8 @@ def _read(arguments: Tuple[Any, ...]) -> Tuple[Inputs, Extras, Options, Executio
     if rng_state is None and options[_DROPOUT_P] > 0:
         raise ValueError("dropout_p > 0 needs rng_state, an i64 tensor (seed, offset) in host memory")
     seed, offset = seeds.as_numbers(rng_state) if rng_state is not None else (0, 0)
-    return (Inputs(*arguments[:3]), Extras(*arguments[_EXTRAS_AT]),
-            Options(*options[:_RNG_STATE], seed, offset, *options[_RNG_STATE + 1:]), Execution(*arguments[_EXECUTION_AT]))
+    return (arguments[:3], Extras(*arguments[_EXTRAS_AT]),
+            Options(*options[:_RNG_STATE], seed, offset, *options[_RNG_STATE + 1:]), arguments[_EXECUTION_AT])
 
 
 def _forward(*arguments: Any) -> Tuple[Tensor, Tensor]:
@@ -67,14 +67,14 @@ for _device in ("CPU", "CUDA"):
 
 @torch.library.register_fake("cuflash::forward", lib=_library)
 def _forward_fake(*arguments: Any) -> Tuple[Tensor, Tensor]:
-    q, _, v = (call.rows(tensor) for tensor in unpack(Inputs(*arguments[:3])))
+    q, _, v = (call.rows(tensor) for tensor in unpack(arguments[:3]))
     layout = arguments[_OPTIONS_AT][0]
     return call.new_out(q, v, layout), call.new_lse(q, layout)
 
 
 @torch.library.register_fake("cuflash::backward", lib=_library)
 def _backward_fake(*arguments: Any) -> List[Tensor]:
-    gradients = call.new_gradients(Inputs(*arguments[:3]), Extras(*arguments[_EXTRAS_AT]), Wanted(*arguments[-1]))
+    gradients = call.new_gradients(arguments[:3], Extras(*arguments[_EXTRAS_AT]), Wanted(*arguments[-1]))
     return [gradient for gradient in gradients if gradient is not None]
 
 
@@ -87,12 +87,12 @@ def _save(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, Tensor]) -> N
 
 def _differentiate(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor) -> Tuple[Any, ...]:
     *tensors, rng_state, out, lse = ctx.saved_tensors
-    needs = dict(zip((*Inputs._fields, *Extras._fields), ctx.needs_input_grad))
+    needs = dict(zip(("q", "k", "v", *Extras._fields), ctx.needs_input_grad))
     wanted = [needs[name] for name in Wanted._fields]
     options = [*ctx.options[:_RNG_STATE], rng_state, *ctx.options[_RNG_STATE + 1:]]
     computed = iter(torch.ops.cuflash.backward.default(*tensors, *options, out, lse, dout, dlse, wanted))
     gradients = {name: next(computed) for name, want in zip(Wanted._fields, wanted) if want}
-    return (*(gradients.get(name) for name in needs), *(None for _ in options))
+    return (*(gradients.get(name) for name in needs), *[None] * len(options))
 
 
 def _refuse_second_derivative(ctx: Any, *_: Any) -> None:
@@ -108,7 +108,7 @@ def _register_autocast(device: str) -> None:
         torch._C.DispatchKey.AutocastCUDA)
 
     def forward(*arguments: Any) -> Tuple[Tensor, Tensor]:
-        inputs, extras = autocast.cast(Inputs(*arguments[:3]), Extras(*arguments[_EXTRAS_AT]), device.lower())
+        inputs, extras = autocast.cast(arguments[:3], Extras(*arguments[_EXTRAS_AT]), device.lower())
         with torch._C._ExcludeDispatchKeyGuard(keys):
             return torch.ops.cuflash.forward.default(*inputs, *extras, *arguments[_EXTRAS_AT.stop:])
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch.autograd import forward_ad
 
-from .arguments import Extras, Inputs
+from .arguments import NO_EXTRAS, Extras, Inputs
 
-_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, type(None))
-_DEVICES = ("cpu", "cuda")
+_PLAIN_TYPES = {torch.Tensor, torch.nn.Parameter, type(None)}
 
 
 def is_plain(inputs: Inputs, extras: Extras) -> bool:
@@ -20,15 +19,20 @@ def is_plain(inputs: Inputs, extras: Extras) -> bool:
         return False
     if forward_ad._current_level >= 0:
         _refuse_tangents(inputs, extras)
-    for tensor in (*inputs, *extras):
-        if type(tensor) not in _PLAIN_TYPES:
-            return False
-    return (inputs.q.device.type in _DEVICES and torch._C._len_torch_dispatch_stack() == 0
-            and not torch._C._are_functorch_transforms_active() and torch._C._get_tracing_state() is None)
+    q, k, v = inputs
+    return ({type(q), type(k), type(v)} <= _PLAIN_TYPES
+            and (extras is NO_EXTRAS or set(map(type, extras)) <= _PLAIN_TYPES)
+            and (q.is_cpu or q.is_cuda) and not _len_torch_dispatch_stack() and not _are_functorch_transforms_active()
+            and _get_tracing_state() is None)
 
 
 def _refuse_tangents(inputs: Inputs, extras: Extras) -> None:
     # Without this, a tangent would be lost without a word.
-    for name, tensor in (*inputs._asdict().items(), *extras._asdict().items()):
+    for name, tensor in (*zip("qkv", inputs), *extras._asdict().items()):
         if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
             raise NotImplementedError(f"{name} has a forward-mode tangent; cuflash differentiates backwards only")
+
+
+_len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
+_are_functorch_transforms_active = torch._C._are_functorch_transforms_active
+_get_tracing_state = torch._C._get_tracing_state

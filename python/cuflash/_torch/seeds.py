@@ -1,7 +1,7 @@
 """Seeds for dropout, from PyTorch's generators: manual_seed repeats them, and so does the RNG state that activation
 checkpointing restores.
 
-A mask is a function of (seed, offset) and of nothing else, so a call needs two numbers on the host and no random tensor.
+A mask is a function of (seed, offset) and of nothing else: a call needs two numbers on the host, no random tensor.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 Seed = Union[int, Tuple[int, int], Tensor]
-"""seed; (seed, offset); or the bits of both in an i64 tensor [2] in host memory, which is how traced programs carry them"""
+"""seed; (seed, offset); or the bits of both in an i64 tensor [2] in host memory, as traced programs carry them"""
 
 _WORD = 1 << 64
 _lock = threading.Lock()
