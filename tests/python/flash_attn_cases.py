@@ -92,19 +92,20 @@ def check(case: Case, device: str, slope: bool = False) -> None:
 
     assert out.dtype == case.dtype and out.is_contiguous()
     assert lse.dtype == (torch.float64 if case.dtype == torch.float64 else torch.float32)
-    assert_close("out", out, expected, naive, absolute=1e-5, slope=slope)
+    assert_close("out", case.dtype, out, expected, naive, absolute=1e-5, slope=slope)
     torch.testing.assert_close(lse.double(), expected_lse, atol=1e-4, rtol=1e-5)
     for index, (leaf, *values) in enumerate(zip(leaves, gradients, expected_gradients, naive_gradients)):
         assert values[0].shape == leaf.shape and values[0].dtype == leaf.dtype
-        assert_close(f"gradient {index} {list(leaf.shape)}", *values, absolute=1e-4, slope=slope, rounding=rounding)
+        assert_close(f"gradient {index} {list(leaf.shape)}", case.dtype, *values, absolute=1e-4, slope=slope,
+                     rounding=rounding)
 
 
-def assert_close(name, actual, expected, naive, absolute, slope=False, rounding=0.0):
-    """At most twice the error of the naive evaluation in the same type, and one rounding, of the largest result and of
-    `rounding`: on a few numbers the naive evaluation can be lucky."""
+def assert_close(name, dtype, actual, expected, naive, absolute, slope=False, rounding=0.0):
+    """At most twice the error of the naive evaluation in the type of the inputs, and one rounding, of the largest
+    result and of `rounding`: on a few numbers the naive evaluation can be lucky."""
     if expected.numel() == 0:
         return
-    dtype, actual, naive = actual.dtype, actual.double(), naive.double()
+    actual, naive = actual.double(), naive.double()
     assert torch.equal(actual.isnan(), expected.isnan()), f"{name}: NaN in other places"
     largest = expected.abs().max().item()
     error, naive_error = ((value - expected).abs().max().item() for value in (actual, naive))

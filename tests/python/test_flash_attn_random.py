@@ -40,7 +40,7 @@ CASES = st.builds(
 )
 
 
-@settings(max_examples=examples(120))
+@settings(max_examples=examples(60))
 @given(case=CASES)
 def test_random_problem(case, device):
     check(case, device)

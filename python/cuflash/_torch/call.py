@@ -53,6 +53,8 @@ def backward(inputs: Inputs, extras: Extras, options: Options, execution: Execut
     dq, dk, dv = unpack_gradients(inputs, *gradients[:3])
     q, k, v = map(rows, unpack(inputs))
     extras = rows_of_extras(extras)
+    if wanted.bias:
+        extras = extras._replace(bias=_without_repeats(extras.bias))
     dout = rows(dout) if dout is not None else torch.zeros_like(out)
     _core.backward(q, k, v, out, lse, dout, rows(dlse), dq, dk, dv, *gradients[3:], *extras, *options,
                    *_place(q, execution))
@@ -94,6 +96,13 @@ def _new_like(tensor: Tensor) -> Tensor:
     # empty_like keeps the order of the dimensions, which the library can only follow where rows stay contiguous.
     new = torch.empty_like(tensor)
     return new if rows(new) is new else tensor.new_empty(tensor.shape)
+
+
+def _without_repeats(bias: Tensor) -> Tensor:
+    """A copy of a bias that was expanded: the library sums the gradient where a bias repeats, and autograd, which sums
+    on its own, asks for each of the parts. A bias of size 1 in place of a dimension that is expanded costs neither."""
+    repeats = any(stride == 0 and size > 1 for stride, size in zip(bias.stride(), bias.shape))
+    return bias.clone(memory_format=torch.contiguous_format) if repeats else bias
 
 
 def _clear_unused_rows(cu_seqlens: OptionalTensor, *tensors: OptionalTensor) -> None:

@@ -20,10 +20,19 @@ def is_plain(inputs: Inputs, extras: Extras) -> bool:
     if forward_ad._current_level >= 0:
         _refuse_tangents(inputs, extras)
     q, k, v = inputs
-    return ({type(q), type(k), type(v)} <= _PLAIN_TYPES
-            and (extras is NO_EXTRAS or set(map(type, extras)) <= _PLAIN_TYPES)
-            and (q.is_cpu or q.is_cuda) and not _len_torch_dispatch_stack() and not _are_functorch_transforms_active()
+    plain_types = {type(q), type(k), type(v)} <= _PLAIN_TYPES and (extras is NO_EXTRAS
+                                                                   or set(map(type, extras)) <= _PLAIN_TYPES)
+    if not plain_types:
+        _require_tensors(inputs, extras)
+        return False
+    return ((q.is_cpu or q.is_cuda) and not _len_torch_dispatch_stack() and not _are_functorch_transforms_active()
             and _get_tracing_state() is None)
+
+
+def _require_tensors(inputs: Inputs, extras: Extras) -> None:
+    for name, tensor in (*zip("qkv", inputs), *extras._asdict().items()):
+        if tensor is not None and not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} is of type {type(tensor).__name__}; it must be a torch.Tensor, as q is")
 
 
 def _refuse_tangents(inputs: Inputs, extras: Extras) -> None:
