@@ -57,7 +57,7 @@ def write_svg(path: str, title: str, panels: List[Panel], x_label: str) -> None:
     height = TOP + sum(panel.height + GAP for panel in panels) - GAP + BOTTOM
     every_x = [x for panel in panels for curve in panel.curves for x in curve.x]
     across = _Scale(min(every_x), max(every_x), (LEFT, WIDTH - RIGHT))
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">',
              f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
              _text(WIDTH / 2, 22, title, "middle", 15)]
     top = TOP
@@ -76,19 +76,21 @@ def _panel(panel: Panel, top: float, across: _Scale) -> List[str]:
     bottom = top + panel.height
     every_y = [y for curve in panel.curves for y in curve.y]
     up = _Scale(min(every_y), max(every_y), (bottom, top), panel.logarithmic)
-    parts = [f'<rect x="{LEFT}" y="{top}" width="{WIDTH - LEFT - RIGHT}" height="{panel.height}" fill="none" stroke="#888"/>']
+    parts = [f'<rect x="{LEFT}" y="{top}" width="{WIDTH - LEFT - RIGHT}" height="{panel.height}" fill="none" '
+             'stroke="#888"/>']
     for tick in up.ticks():
         y = up(tick)
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
         parts.append(_text(LEFT - 6, y + 4, f"{tick:g}", "end"))
     for n, curve in enumerate(panel.curves):
         points = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in zip(curve.x, curve.y))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{curve.color}" stroke-width="{curve.thickness}"/>')
+        stroke = f'stroke="{curve.color}" stroke-width="{curve.thickness}"'
+        parts.append(f'<polyline points="{points}" fill="none" {stroke}/>')
         y = top + 18 + 18 * n
-        parts.append(f'<line x1="{WIDTH - 250}" x2="{WIDTH - 222}" y1="{y - 4}" y2="{y - 4}" stroke="{curve.color}" '
-                     f'stroke-width="{curve.thickness}"/>')
+        parts.append(f'<line x1="{WIDTH - 250}" x2="{WIDTH - 222}" y1="{y - 4}" y2="{y - 4}" {stroke}/>')
         parts.append(_text(WIDTH - 214, y, curve.label, "start"))
-    parts.append(f'<g transform="rotate(-90 18 {(top + bottom) / 2})">{_text(18, (top + bottom) / 2, panel.label, "middle")}</g>')
+    middle = (top + bottom) / 2
+    parts.append(f'<g transform="rotate(-90 18 {middle})">{_text(18, middle, panel.label, "middle")}</g>')
     return parts
 
 

@@ -4,8 +4,8 @@
     python examples/train_gpt.py --device cuda --dtype bfloat16 --steps 1000
     python examples/train_gpt.py --plot docs/images/train_gpt.svg
 
-The text comes from a small grammar, so that nothing is downloaded and the best possible loss is not zero: words are drawn
-at random, their spelling and order can be learned.
+The text comes from a small grammar, so that nothing is downloaded. Words are drawn at random; their spelling, their order
+and the agreement of verbs with their subjects can be learned.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ def disagreement(losses: Dict[str, List[float]], dtype: str) -> str:
     differences = [abs(a - b) for a, b in zip(*losses.values())]
     begin, whole = max(differences[:10]), max(differences)
     end = abs(mean_of_last(losses["torch"]) - mean_of_last(losses["cuflash"]))
-    rounding = 1e-5 if dtype == "float32" else 0.02
-    for what, value, limit in (("the first ten steps", begin, rounding), ("a step", whole, 0.1), ("the end", end, 0.02)):
+    rounding = 5e-5 if dtype == "float32" else 0.02
+    for what, value, limit in (("the first steps", begin, rounding), ("some step", whole, 0.1), ("the end", end, 0.02)):
         if not value <= limit:
             return f"{what} differ by {value:.2g}, allowed is {limit}"
     return ""
@@ -159,10 +159,9 @@ def plot(path: str, losses: Dict[str, List[float]], options: argparse.Namespace)
     curves = [Curve(f"{name}: {mean_of_last(losses[name]):.4f} at the end", steps, losses[name], *styles[name])
               for name in ("torch", "cuflash")]
     difference = [max(abs(a - b), 1e-9) for a, b in zip(losses["torch"], losses["cuflash"])]
-    write_svg(path, f"A GPT trained twice from one seed ({options.device}, {options.dtype})", [
-        Panel("loss", curves, height=260),
-        Panel("difference", [Curve("|torch - cuflash|", steps, difference, "#a03030", 1.2)], height=120, logarithmic=True)],
-        x_label="step")
+    panels = [Panel("loss", curves, height=260),
+              Panel("difference", [Curve("|torch - cuflash|", steps, difference, "#a03030", 1.2)], 120, logarithmic=True)]
+    write_svg(path, f"A GPT trained twice from one seed ({options.device}, {options.dtype})", panels, x_label="step")
     print(f"wrote {path}")
 
 
@@ -172,7 +171,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"), help="of autocast")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--check", action="store_true", help="fail where the curves do not agree, or nothing was learned")
+    parser.add_argument("--check", action="store_true", help="fail where the curves do not agree")
     parser.add_argument("--plot", metavar="FILE.svg", help="draw both curves")
     options = parser.parse_args(arguments)
 

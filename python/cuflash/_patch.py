@@ -1,4 +1,4 @@
-"""PyTorch's own attention, computed by cuflash: torch.nn.functional.scaled_dot_product_attention, for a while or for good.
+"""torch.nn.functional.scaled_dot_product_attention computed by cuflash, for a while or for good.
 
     with cuflash.patch_torch() as patch:
         model(x)
@@ -37,7 +37,7 @@ class TorchPatch:
 
     def __init__(self) -> None:
         self.counts: Dict[str, int] = {}
-        """how many calls went to "cuflash", and how many to "torch: <reason>"; calls inside torch.compile are not seen"""
+        """how many calls went to "cuflash" and to "torch: <reason>"; those inside torch.compile are not counted"""
 
     def restore(self) -> None:
         """Ends this patch. Doing it twice is harmless."""

@@ -170,13 +170,14 @@ Error* error_of(const CallFrame& frame, const char* message, ErrorCode code) {
   return frame.api->create_error(&args);
 }
 
-// Asked once, when the handler is registered. XLA refuses a version that it does not serve; older ones of the same major
-// version have the same fields at the same places.
+// Asked once, when the handler is registered. XLA refuses a version that it does not serve, so it is told its own where
+// that is no newer than ours: all versions up to that have the fields that are used here at the same places. Those that do
+// not say who they are are of the time of the first.
 bool answered_metadata(const CallFrame& frame) {
   for (Extension* e = frame.extensions; e; e = e->next) {
     if (e->type != kMetadataExtension) continue;
     Metadata& metadata = *reinterpret_cast<MetadataExtension*>(e)->metadata;
-    const int minor = frame.api ? std::min(frame.api->version.minor, int32_t{kMinor}) : kMinor;
+    const int minor = frame.api ? std::min(frame.api->version.minor, int32_t{kMinor}) : kFirstMinor;
     metadata.version = {sizeof(Version), nullptr, kMajor, minor};
     metadata.traits = 0;
     return true;

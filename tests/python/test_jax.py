@@ -1,130 +1,37 @@
 """cuflash.jax.attention under jit, grad and vmap, against float64 NumPy."""
 
-import os
 import re
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch's tests need the GPU's memory, too
-jax = pytest.importorskip("jax", minversion="0.5", reason="jax 0.5 or newer is not installed")
-import jax.numpy as jnp  # noqa: E402
+from jax_cases import OPTIONS, agree, as_numpy, check, place, problem  # noqa: F401 - first: it skips without jax
+import jax
+import jax.numpy as jnp
 
-import cuflash  # noqa: E402
-import cuflash.jax  # noqa: E402
-from cuflash import _reference  # noqa: E402
-
-DTYPES = ["float64", "float32", "float16", "bfloat16"]
-EPSILON = {"float64": 1e-13, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
+import cuflash
+import cuflash.jax
+from cuflash import _reference
 
 
-@pytest.fixture(autouse=True)
-def place(device):
-    """Arrays of these tests live on the device of the tests, and float64 is float64."""
-    try:
-        where = jax.devices("gpu" if device == "cuda" else "cpu")[0]
-    except RuntimeError as error:
-        pytest.skip(f"jax has no such device: {error}")
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    with jax.default_device(where):
-        yield where
-    jax.config.update("jax_enable_x64", before)
-
-
-def problem(dtype="float32", batch=2, heads=4, heads_k=2, len_q=9, len_k=13, dim=8, dim_v=6, seed=0):
-    """q, k, v, and random arrays for options."""
-    draw = np.random.default_rng(seed).standard_normal
-    shapes = (batch, heads, len_q, dim), (batch, heads_k, len_k, dim), (batch, heads_k, len_k, dim_v)
-    return [jnp.asarray(draw(shape), dtype) for shape in shapes], draw
-
-
-def options_named(name, draw, dtype):
-    """Options for the problem above."""
-    arrays = {
-        "bias": lambda: jnp.asarray(draw((1, 4, 1, 13)), dtype),
-        "whole bias": lambda: jnp.asarray(draw((2, 4, 9, 13)), dtype),
-        "sink": lambda: jnp.asarray(draw(4), dtype),
-        "mask": lambda: jnp.asarray(draw((2, 1, 9, 13)) < 0.7),
-        "slopes": lambda: jnp.asarray(np.abs(draw(4)), "float32"),
-        "lengths": lambda: jnp.asarray([5, 0], "int32"),
-    }
-    return {
-        "plain": lambda: {},
-        "causal": lambda: dict(causal=True, scale=0.3),
-        "window, softcap": lambda: dict(window=(3, 1), softcap=1.5),
-        "top left": lambda: dict(causal=True, top_left=True),
-        "bias": lambda: dict(bias=arrays["bias"]()),
-        "bias, mask, causal": lambda: dict(bias=arrays["whole bias"](), mask=arrays["mask"](), causal=True),
-        "sink, slopes": lambda: dict(sink=arrays["sink"](), alibi_slopes=arrays["slopes"]()),
-        "lengths": lambda: dict(seqlens_q=arrays["lengths"](), seqlens_k=arrays["lengths"](), causal=True),
-        "dropout": lambda: dict(dropout_p=0.3, dropout_seed=2**63 + 5, dropout_offset=7),
-    }[name]()
-
-
-def as_numpy(x):
-    return np.asarray(x, "float64") if jnp.issubdtype(x.dtype, jnp.floating) else np.asarray(x)
-
-
-def numpy_options(options):
-    return {name: as_numpy(value) if hasattr(value, "dtype") else value for name, value in options.items()}
-
-
-def agree(got, expected, dtype, what=""):
-    got = as_numpy(got)
-    assert got.shape == expected.shape, what
-    both = np.isfinite(expected)
-    assert np.array_equal(np.isfinite(got), both), what
-    error = np.abs(got[both] - expected[both]).max(initial=0)
-    assert error <= 8 * EPSILON[dtype] * (1 + np.abs(expected[both]).max(initial=0)), (what, error)
-
-
-def check(q, k, v, options, dtype, attend=cuflash.jax.attention):
-    """out, lse and every gradient, through out and through lse, compiled."""
-    arrays = {"q": q, "k": k, "v": v, **{name: x for name, x in options.items() if hasattr(x, "dtype")}}
-    rest = {name: x for name, x in options.items() if name not in arrays}
-    wanted = [name for name in ("q", "k", "v", "bias", "sink") if name in arrays]
-
-    @jax.jit
-    def run(arrays, dout, dlse):
-        def of(differentiated):
-            return attend(**{**arrays, **differentiated}, **rest, return_lse=True)
-        outputs, pull = jax.vjp(of, {name: arrays[name] for name in wanted})
-        return outputs, pull((dout, dlse))[0]
-    expected = _reference.attention(*(as_numpy(x) for x in (q, k, v)), **numpy_options(options))
-    draw = np.random.default_rng(1).standard_normal
-    dout = jnp.asarray(draw(expected[0].shape), dtype)
-    dlse = jnp.asarray(np.where(np.isfinite(expected[1]), draw(expected[1].shape), 0), "float64" if dtype == "float64" else "float32")
-    (out, lse), gradients = run(arrays, dout, dlse)
-    assert out.dtype == q.dtype and lse.dtype == dlse.dtype
-    agree(out, expected[0], dtype, "out")
-    agree(lse, expected[1], "float64" if dtype == "float64" else "float32", "lse")
-    exact = _reference.attention_backward(as_numpy(dout), *(as_numpy(x) for x in (q, k, v)), dlse=as_numpy(dlse),
-                                          **numpy_options(options))
-    for name in wanted:
-        agree(gradients[name], getattr(exact, "d" + name), dtype, "d" + name)
-
-
-NAMES = ["plain", "causal", "window, softcap", "top left", "bias", "bias, mask, causal", "sink, slopes", "lengths", "dropout"]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPTIONS)
 def test_options(name):
     (q, k, v), draw = problem("float64")
-    check(q, k, v, options_named(name, draw, "float64"), "float64")
+    check(q, k, v, OPTIONS[name](draw, "float64"), "float64")
 
 
-@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["causal", "bias, mask, causal", "sink, slopes"])
 def test_types(name, dtype):
     (q, k, v), draw = problem(dtype)
-    check(q, k, v, options_named(name, draw, dtype), dtype)
+    check(q, k, v, OPTIONS[name](draw, dtype), dtype)
 
 
-@pytest.mark.parametrize("sizes", [dict(batch=0), dict(len_k=0), dict(len_q=0), dict(heads=3, heads_k=1, len_q=1, len_k=65),
-                                   dict(batch=1, len_q=70, len_k=131, dim=33, dim_v=17)], ids=str)
+SIZES = [dict(batch=0), dict(len_k=0), dict(len_q=0), dict(heads=3, heads_k=1, len_q=1, len_k=65),
+         dict(batch=1, len_q=70, len_k=131, dim=33, dim_v=17)]
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_sizes(sizes):
     (q, k, v), _ = problem(**sizes)
     check(q, k, v, dict(causal=True), "float32")
@@ -218,7 +125,8 @@ def test_only_what_is_asked_for_is_computed():
     assert written(lambda k: cuflash.jax.attention(q, k, v), k) == ["out"]
     assert written(lambda k: cuflash.jax.attention(q, k, v, return_lse=True), k) == ["out lse"]
     assert written(jax.grad(lambda k: cuflash.jax.attention(q, k, v).sum()), k) == ["out lse", "dk"]
-    assert written(jax.grad(lambda s: cuflash.jax.attention(q, k, v, sink=s).sum()), jnp.ones(4, "float32")) == ["out lse", "dsink"]
+    sink = jnp.ones(4, "float32")
+    assert written(jax.grad(lambda s: cuflash.jax.attention(q, k, v, sink=s).sum()), sink) == ["out lse", "dsink"]
 
 
 def test_ranks_and_the_front_door():
@@ -273,61 +181,3 @@ def test_derivatives_that_do_not_exist():
         jax.grad(lambda q: jax.grad(lambda q: cuflash.jax.attention(q, k, v).sum())(q).sum())(q)
     with pytest.raises(TypeError):
         jax.jvp(lambda q: cuflash.jax.attention(q, k, v), (q,), (q,))
-
-
-STRUCTS = {
-    "Extension": ("XLA_FFI_Extension_Base", "struct_size type next"),
-    "Version": ("XLA_FFI_Api_Version", "struct_size extensions:extension_start major:major_version minor:minor_version"),
-    "Metadata": ("XLA_FFI_Metadata", "struct_size version:api_version traits"),
-    "MetadataExtension": ("XLA_FFI_Metadata_Extension", "base:extension_base metadata"),
-    "CreateErrorArgs": ("XLA_FFI_Error_Create_Args", "struct_size message code:errc"),
-    "DestroyErrorArgs": ("XLA_FFI_Error_Destroy_Args", "struct_size error"),
-    "GetStreamArgs": ("XLA_FFI_Stream_Get_Args", "struct_size context:ctx stream"),
-    "AllocateArgs": ("XLA_FFI_DeviceMemory_Allocate_Args", "struct_size context:ctx size alignment data"),
-    "FreeArgs": ("XLA_FFI_DeviceMemory_Free_Args", "struct_size context:ctx size data"),
-    "Api": ("XLA_FFI_Api", "struct_size version:api_version create_error:XLA_FFI_Error_Create "
-            "destroy_error:XLA_FFI_Error_Destroy get_stream:XLA_FFI_Stream_Get allocate:XLA_FFI_DeviceMemory_Allocate "
-            "free:XLA_FFI_DeviceMemory_Free"),
-    "Buffer": ("XLA_FFI_Buffer", "struct_size dtype data rank dims"),
-    "Text": ("XLA_FFI_ByteSpan", "data:ptr size:len"),
-    "Scalar": ("XLA_FFI_Scalar", "dtype value"),
-    "Attributes": ("XLA_FFI_Attrs", "struct_size size types names values:attrs"),
-    "CallFrame": ("XLA_FFI_CallFrame", "struct_size extensions:extension_start api context:ctx stage arguments:args "
-                  "results:rets attributes:attrs"),
-}
-CONSTANTS = {
-    "kMajor": "XLA_FFI_API_MAJOR", "kMetadataExtension": "XLA_FFI_Extension_Metadata", "kBuffer": "XLA_FFI_ArgType_BUFFER",
-    "kScalar": "XLA_FFI_AttrType_SCALAR", "kText": "XLA_FFI_AttrType_STRING", "kExecute": "XLA_FFI_ExecutionStage_EXECUTE",
-    "DataType::boolean": "XLA_FFI_DataType_PRED", "DataType::s32": "XLA_FFI_DataType_S32",
-    "DataType::s64": "XLA_FFI_DataType_S64", "DataType::f16": "XLA_FFI_DataType_F16",
-    "DataType::f32": "XLA_FFI_DataType_F32", "DataType::f64": "XLA_FFI_DataType_F64",
-    "DataType::bf16": "XLA_FFI_DataType_BF16", "ErrorCode::invalid_argument": "XLA_FFI_Error_Code_INVALID_ARGUMENT",
-    "ErrorCode::internal": "XLA_FFI_Error_Code_INTERNAL", "ErrorCode::unimplemented": "XLA_FFI_Error_Code_UNIMPLEMENTED",
-    "ErrorCode::resource_exhausted": "XLA_FFI_Error_Code_RESOURCE_EXHAUSTED",
-}
-
-
-def test_the_structs_are_those_of_xla(tmp_path):
-    """Offsets, sizes of fields and constants of xla_ffi_api.h, held against the header that jax ships."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    ours = os.path.join(os.path.dirname(__file__), "../../python/src")
-    if not compiler or not os.path.exists(os.path.join(jax.ffi.include_dir(), "xla/ffi/api/c_api.h")):
-        pytest.skip("needs a C++ compiler and the headers that jax ships")
-    lines = ["#include <cstddef>", '#include "xla_ffi_api.h"', "#include <xla/ffi/api/c_api.h>",
-             "namespace xla = cuflash::python::xla;"]
-    for mine, (theirs, fields) in STRUCTS.items():
-        lines.append(f'static_assert(sizeof(xla::{mine}) <= sizeof({theirs}), "{mine}");')
-        for field in fields.split():
-            a, b = field.split(":") if ":" in field else (field, field)
-            lines.append(f'static_assert(offsetof(xla::{mine}, {a}) == offsetof({theirs}, {b}), "{mine}.{a}");')
-            lines.append(f'static_assert(sizeof(xla::{mine}::{a}) <= sizeof({theirs}::{b}), "{mine}.{a}");')
-    for theirs, values in (("XLA_FFI_Args", "args"), ("XLA_FFI_Rets", "rets")):
-        for a, b in (("struct_size", "struct_size"), ("size", "size"), ("types", "types"), ("values", values)):
-            lines.append(f'static_assert(offsetof(xla::Buffers, {a}) == offsetof({theirs}, {b}), "Buffers.{a}");')
-    for mine, theirs in CONSTANTS.items():
-        lines.append(f'static_assert(static_cast<int>(xla::{mine}) == static_cast<int>({theirs}), "{mine}");')
-    source = tmp_path / "structs.cpp"
-    source.write_text("\n".join(lines) + "\n")
-    done = subprocess.run([compiler, "-std=c++20", "-fsyntax-only", "-I", ours, "-isystem", jax.ffi.include_dir(), str(source)],
-                          capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

@@ -6,7 +6,7 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-transformers = pytest.importorskip("transformers", minversion="4.53", reason="transformers 4.53 or newer is not installed")
+transformers = pytest.importorskip("transformers", minversion="4.53", reason="transformers 4.53 is not installed")
 
 import cuflash  # noqa: E402
 from cuflash import _transformers  # noqa: E402
@@ -222,11 +222,12 @@ def test_chunked_prefill(device, calls):
 
 def test_chosen_when_the_model_is_made(device, calls):
     cuflash.register_transformers()
-    model = transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**SIZES), attn_implementation="cuflash")
+    config = transformers.LlamaConfig(**SIZES)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="cuflash")
     ids, mask = tokens(device)
     assert torch.isfinite(model.to(device)(input_ids=ids, attention_mask=mask).logits).all() and len(calls) == 2
     with pytest.raises(ValueError, match="notflash"):
-        transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**SIZES), attn_implementation="notflash")
+        transformers.AutoModelForCausalLM.from_config(config, attn_implementation="notflash")
 
 
 def test_half_precision_and_dropout(device, calls):
