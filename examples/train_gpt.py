@@ -4,8 +4,8 @@
     python examples/train_gpt.py --device cuda --dtype bfloat16 --steps 1000
     python examples/train_gpt.py --plot docs/images/train_gpt.svg
 
-The text comes from a small grammar, so that nothing is downloaded. Words are drawn at random; their spelling, their order
-and the agreement of verbs with their subjects can be learned.
+The text comes from a small grammar, so that nothing is downloaded. Words are drawn at random; their spelling, their
+order and the agreement of verbs with their subjects can be learned.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ def plot(path: str, losses: Dict[str, List[float]], options: argparse.Namespace)
     curves = [Curve(f"{name}: {mean_of_last(losses[name]):.4f} at the end", steps, losses[name], *styles[name])
               for name in ("torch", "cuflash")]
     difference = [max(abs(a - b), 1e-9) for a, b in zip(losses["torch"], losses["cuflash"])]
-    panels = [Panel("loss", curves, height=260),
-              Panel("difference", [Curve("|torch - cuflash|", steps, difference, "#a03030", 1.2)], 120, logarithmic=True)]
+    differences = Curve("|torch - cuflash|", steps, difference, "#a03030", 1.2)
+    panels = [Panel("loss", curves, 260), Panel("difference", [differences], 120, logarithmic=True)]
     write_svg(path, f"A GPT trained twice from one seed ({options.device}, {options.dtype})", panels, x_label="step")
     print(f"wrote {path}")
 

@@ -130,8 +130,8 @@ def _window(module: torch.nn.Module, sliding_window: Any, causal: bool, len_k: i
         # Such a model relies on its masks alone, and they have been left out: see _pattern.
         configured = getattr(getattr(module, "config", None), "sliding_window", None)
         if causal and configured and configured < len_k:
-            raise ValueError(f"sliding_window: {type(module).__name__} has {configured} in its configuration and does not "
-                             'hand it to its attention function; use attn_implementation="sdpa" for this model')
+            raise ValueError(f"sliding_window: {type(module).__name__} has {configured} in its configuration and does "
+                             'not hand it to its attention function; use attn_implementation="sdpa" for this model')
         return -1, -1
     if not sliding_window or not causal:
         return -1, -1

@@ -213,8 +213,8 @@ def attention(
     q, k, v = (jnp.asarray(x) for x in (q, k, v))
     missing = 4 - q.ndim if layout == "bhsd" else 0
     if not (0 <= missing <= 2 and q.ndim == k.ndim == v.ndim):
-        raise ValueError(f"q, k, v: ranks {q.ndim}, {k.ndim}, {v.ndim}; must be equal: 4, or 3 with layout 'thd', or less"
-                         " with layout 'bhsd', where the batch or batch and heads may be left out")
+        raise ValueError(f"q, k, v: ranks {q.ndim}, {k.ndim}, {v.ndim}; must be equal: 4, or 3 with layout 'thd'; with "
+                         "layout 'bhsd' the batch, or batch and heads, may be left out")
     q, k, v = (x.reshape((1,) * missing + x.shape) for x in (q, k, v))
     if dropout_p and dropout_seed is None:
         raise ValueError("dropout_seed: dropout_p > 0 needs a seed, an int that is compiled in")

@@ -171,8 +171,8 @@ Error* error_of(const CallFrame& frame, const char* message, ErrorCode code) {
 }
 
 // Asked once, when the handler is registered. XLA refuses a version that it does not serve, so it is told its own where
-// that is no newer than ours: all versions up to that have the fields that are used here at the same places. Those that do
-// not say who they are are of the time of the first.
+// that is no newer than ours: all versions up to that have the fields that are used here at the same places. An XLA that
+// does not say which it is dates from the first.
 bool answered_metadata(const CallFrame& frame) {
   for (Extension* e = frame.extensions; e; e = e->next) {
     if (e->type != kMetadataExtension) continue;
@@ -231,8 +231,8 @@ DType dtype_named(const std::string& name, const std::string& dtype) {
 
 using Described = std::vector<std::tuple<std::string, std::string, std::vector<int64_t>>>;  // name, dtype, shape
 
-// The library's own rules while JAX traces, when there is no data yet: a bad argument is a ValueError at the call, not an
-// error of the compiled program. Lengths are taken as zeros, which are always legal.
+// The library's own rules while JAX traces, when there is no data yet: a bad argument is a ValueError at the call, not
+// an error of the compiled program. Lengths are taken as zeros, which are always legal.
 void check_call(const std::string& direction, const std::string& layout, const Described& described,
                 const nb::dict& options) try {
   Call call{direction == "forward" ? Direction::forward : Direction::backward, layout_of(layout), {}, {}};

@@ -1,4 +1,4 @@
-"""examples/train_gpt.py: a short run passes its own check, and the check notices an attention that is slightly wrong."""
+"""examples/train_gpt.py: a short run passes its own check, which notices an attention that is slightly wrong."""
 
 import pathlib
 import sys
