@@ -2,9 +2,9 @@
 
     python bench/python_overhead.py [--device cuda] [--json out.json]
 
-On CUDA calls are launched back to back and the device keeps up, so the time is what the host spends; on the CPU it
-contains the computation of 64 numbers, which is under a microsecond. A figure is the least of the means of several
-rounds: noise only ever adds.
+On CUDA a round is short enough to fit into the launch queue, and the device is waited for between rounds only: the time
+is what the host spends. On the CPU it contains the computation itself, of 8 numbers. A figure is the least of the means
+of the rounds: noise only ever adds.
 """
 
 import argparse
@@ -67,8 +67,8 @@ def contestants(device):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--calls", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--calls", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--json", help="write the figures to this file as well")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -33,7 +33,12 @@ def library_of(array: Array, name: str = "q") -> str:
 
 
 def _implementation(array: Array) -> Any:
-    return import_module(f".{_MODULES[library_of(array)]}", __package__)
+    library = library_of(array)
+    if library == "torch":  # a statement, which torch.compile can follow
+        from . import _torch
+
+        return _torch
+    return import_module(f".{_MODULES[library]}", __package__)
 
 
 def _missing_dimensions(**arrays: Array) -> int:

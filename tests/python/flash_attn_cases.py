@@ -151,7 +151,7 @@ def _extras(case, random, generator, device):
         extras["sink"] = random(heads, dtype=torch.float32 if case.dtype != torch.float64 else torch.float64)
     if case.padded:
         for name, length in (("seqlens_q", case.len_q), ("seqlens_k", case.len_k)):
-            extras[name] = torch.randint(0, length + 1, (case.batch,), generator=generator, dtype=torch.int32).to(device)
+            extras[name] = torch.randint(0, length + 1, (case.batch,), generator=generator).to(device, torch.int32)
     return extras
 
 

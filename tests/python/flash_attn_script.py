@@ -90,7 +90,8 @@ def varlen():
                           for part in qkv.split(lengths)])
     check("varlen", flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, 70, 70, 0.0, causal=True), expected)
     check("varlen qkv", flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, 70, causal=True), expected)
-    check("varlen kv", flash_attn_varlen_kvpacked_func(q, qkv[:, 1:], cu_seqlens, cu_seqlens, 70, 70, causal=True), expected)
+    out = flash_attn_varlen_kvpacked_func(q, qkv[:, 1:], cu_seqlens, cu_seqlens, 70, 70, causal=True)
+    check("varlen kv", out, expected)
     gradient = torch.randn_like(expected)
     (actual,) = torch.autograd.grad(flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, 70, causal=True), qkv,
                                     gradient.to(DTYPE))

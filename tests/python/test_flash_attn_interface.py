@@ -1,4 +1,4 @@
-"""What code that was written for flash_attn relies on: signatures, results, and sentences where something is refused."""
+"""What code that was written for flash_attn relies on: signatures, results, and a sentence for what is refused."""
 
 import inspect
 import pathlib
@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+numpy = pytest.importorskip("numpy", reason="NumPy is not installed")
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import cuflash  # noqa: E402
@@ -81,6 +82,18 @@ def test_matrix_of_dropout(dtype, device):
     assert torch.equal(cuflash.flash_attn_func(q, k, v, 0.4, causal=True), out), "asking for it changes the result"
 
 
+def test_numbers_of_other_kinds(device):
+    """What scripts pass: NumPy's numbers, integers for floats and booleans, tensors without dimensions."""
+    q, k, v = tensors(device)
+    cu_q, cu_k = (torch.tensor([0, length], dtype=torch.int32, device=device) for length in (6, 9))
+    expected = cuflash.flash_attn_func(q[:1], k[:1], v[:1], 0.0, 1.0, True, (3, -1))
+    for true, one, three in ((1, 1, 3), (numpy.bool_(True), numpy.float32(1), numpy.int64(3))):
+        assert torch.equal(cuflash.flash_attn_func(q[:1], k[:1], v[:1], 0, one, true, [three, -1]), expected)
+    lengths = (cu_q, cu_k, torch.tensor(6), numpy.int32(9))
+    packed = cuflash.flash_attn_varlen_func(q[0], k[0], v[0], *lengths, 0, torch.tensor(1.0), 1, (3, -1))
+    torch.testing.assert_close(packed, expected[0])
+
+
 def test_matrix_of_dropout_of_packed_sequences(device):
     lengths_q, lengths_k = [5, 0, 11], [7, 3, 20]
     cu_q, cu_k = (torch.tensor([0, *lengths]).cumsum(0).to(device, torch.int32) for lengths in (lengths_q, lengths_k))
@@ -107,7 +120,8 @@ REFUSED = {
            lambda q, k, v: cuflash.flash_attn_kvpacked_func(q, torch.stack([k, k, v], 2))),
     "dropout": (ValueError, "dropout_p", lambda q, k, v: cuflash.flash_attn_func(q, k, v, 1.0)),
     "window": (ValueError, "window", lambda q, k, v: cuflash.flash_attn_func(q, k, v, window_size=(-2, 0))),
-    "slopes": (ValueError, "alibi_slopes", lambda q, k, v: cuflash.flash_attn_func(q, k, v, alibi_slopes=q[0, 0, :, 0].double())),
+    "slopes": (ValueError, "alibi_slopes",
+               lambda q, k, v: cuflash.flash_attn_func(q, k, v, alibi_slopes=q[0, 0, :, 0].double())),
     "bias": (ValueError, "bias", lambda q, k, v: cuflash.flash_attn_func(q, k, v, bias=q.new_zeros(3, 3))),
     "seed": (ValueError, "dropout_seed", lambda q, k, v: cuflash.flash_attn_func(q, k, v, 0.1, dropout_seed=-1)),
     "lengths in i64": (ValueError, "cu_seqlens_q", lambda q, k, v: cuflash.flash_attn_varlen_func(
@@ -115,6 +129,8 @@ REFUSED = {
     "pages": (NotImplementedError, "block_table", lambda q, k, v: cuflash.flash_attn_varlen_func(
         q[0], k[0], v[0], None, None, 6, 9, block_table=torch.zeros(1, 1, dtype=torch.int32))),
     "other device": (ValueError, r"\bv\b", lambda q, k, v: cuflash.flash_attn_func(q, k, v.to("meta"))),
+    "no tensor q": (TypeError, "q is of type ndarray", lambda q, k, v: cuflash.flash_attn_func(q.cpu().numpy(), k, v)),
+    "no seed": (TypeError, "dropout_seed", lambda q, k, v: cuflash.flash_attn_func(q, k, v, 0.1, dropout_seed="3")),
     "no tensor": (TypeError, "v is of type list", lambda q, k, v: cuflash.flash_attn_func(q, k, [1.0])),
 }
 

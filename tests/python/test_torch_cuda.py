@@ -14,7 +14,7 @@ def problem(device="cuda", length=256, requires_grad=False):
 
 
 def test_current_stream(cuda):
-    """Inputs are made late on a side stream, and overwritten early on it: a call on another stream would read neither."""
+    """Values are made late on a side stream, and soon overwritten there: a call on another stream would miss them."""
     q, k, v = problem()
     expected = flash_attn_func(q, k, v)
     late = torch.zeros_like(v)

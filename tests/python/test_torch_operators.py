@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+import cuflash  # noqa: E402
 from conftest import SCALE  # noqa: E402
 from cuflash._torch import attention  # noqa: E402
 from cuflash.flash_attn_interface import (flash_attn_func, flash_attn_qkvpacked_func,  # noqa: E402
@@ -65,6 +66,16 @@ def test_operators_and_the_short_road_agree(device):
     assert torch.equal(out, expected) and torch.equal(lse, expected_lse)
 
 
+def test_operators_refuse_what_they_cannot_do(device):
+    q, k, v = problem(device)
+    with pytest.raises(ValueError, match="rng_state"):
+        torch.ops.cuflash.forward(q, k, v, *NO_EXTRAS, *options(dropout_p=0.5))
+    slopes = torch.rand(4, device=device, requires_grad=True)
+    out, _ = torch.ops.cuflash.forward(q, k, v, slopes, *NO_EXTRAS[1:], *options())
+    with pytest.raises(ValueError, match="alibi_slopes.detach"):
+        out.sum().backward()
+
+
 def test_opcheck_of_backward(device):
     q, k, v = problem(device, requires_grad=False)
     out, lse = torch.ops.cuflash.forward(q, k, v, *NO_EXTRAS, *options(causal=True))
@@ -94,6 +105,12 @@ def test_compile_in_one_graph(backend, device):
     compiled = torch.compile(block, fullgraph=True, backend=backend)
     x = torch.randn(2, 11, 32, device=device, requires_grad=True)
     same_with_gradients(compiled, block, [x], atol=2e-4, rtol=2e-4)
+
+
+def test_compile_the_front_door(device):
+    inputs = [tensor.detach().transpose(1, 2).requires_grad_() for tensor in problem(device)]
+    compiled = torch.compile(lambda *x: cuflash.attention(*x, causal=True), fullgraph=True, backend="aot_eager")
+    same_with_gradients(compiled, lambda *x: cuflash.attention(*x, causal=True), inputs)
 
 
 def test_compile_all_options(device):

@@ -13,6 +13,9 @@ from typing import Optional, Tuple, Union
 import torch
 from torch import Tensor
 
+if not hasattr(torch.library, "register_autograd"):
+    raise ImportError(f"cuflash needs PyTorch 2.4 or newer; this is {torch.__version__}")
+
 from . import autocast, function, operators, seeds
 from .arguments import NO_EXTRAS, Extras, Inputs, Options, OptionalTensor, extras
 from .road import is_plain
@@ -71,10 +74,10 @@ def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], cau
     q = inputs[0]
     if extras.alibi_slopes is not None and extras.alibi_slopes.requires_grad and torch.is_grad_enabled():
         raise ValueError("alibi_slopes requires a gradient, and there is none for it; pass alibi_slopes.detach()")
+    plain = is_plain(inputs, extras)
     device = "cuda" if q.is_cuda else "cpu"
     if torch.is_autocast_enabled(device):
         inputs, extras = autocast.cast(inputs, extras, device)
-    plain = is_plain(inputs, extras)
     seed, rng_state = (0, 0), None
     if dropout_p > 0:
         if dropout_seed is None:
@@ -85,8 +88,9 @@ def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], cau
             seed = seeds.as_numbers(dropout_seed)
         else:
             rng_state = seeds.as_tensor(dropout_seed)
-    options = Options(layout, scale, causal, top_left, *window, softcap, dropout_p, *seed, max_seqlen_q, max_seqlen_k)
-    execution = (num_threads, deterministic or torch.are_deterministic_algorithms_enabled())
+    options = Options(layout, scale, bool(causal), bool(top_left), *window, softcap, dropout_p, *seed, max_seqlen_q,
+                      max_seqlen_k)
+    execution = (num_threads, bool(deterministic) or torch.are_deterministic_algorithms_enabled())
     if plain:
         out, lse = function.run(inputs, extras, options, execution, return_lse)
     else:

@@ -100,7 +100,8 @@ def unpack(inputs: Inputs) -> Tuple[Tensor, Tensor, Tensor]:
     return (q, *_parts(k, 2, "kv")) if k is not None else _parts(q, 3, "qkv")
 
 
-def unpack_gradients(inputs: Inputs, dq: OptionalTensor, dk: OptionalTensor, dv: OptionalTensor):
+def unpack_gradients(inputs: Inputs, dq: OptionalTensor, dk: OptionalTensor,
+                     dv: OptionalTensor) -> Tuple[OptionalTensor, OptionalTensor, OptionalTensor]:
     """The same views of the gradients of these inputs, so that a kernel writes straight into a packed gradient."""
     if inputs[1] is None:
         return dq.unbind(-3) if dq is not None else (None, None, None)
@@ -109,7 +110,7 @@ def unpack_gradients(inputs: Inputs, dq: OptionalTensor, dk: OptionalTensor, dv:
     return dq, dk, dv
 
 
-def _parts(tensor: Tensor, count: int, name: str):
+def _parts(tensor: Tensor, count: int, name: str) -> Tuple[Tensor, ...]:
     if tensor.dim() < 3 or tensor.shape[-3] != count:
         shape = list(tensor.shape)
         raise ValueError(f"{name} has shape {shape}; its third last dimension must be {count}: [..., {count}, H, D]")

@@ -143,5 +143,5 @@ def _raw_stream_by_object(index: int) -> int:
     return torch.cuda.current_stream(index).cuda_stream
 
 
-# What torch's own compiler uses; it spares the making of a Stream object, which is half a microsecond.
+# What torch's own compiler uses; it spares the making of a Stream object.
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream_by_object)

@@ -22,10 +22,11 @@ _OPTIONS = ("str layout, float? scale, bool causal, bool top_left, SymInt window
 _EXECUTION = "int num_threads, bool deterministic"
 _RESULTS = "Tensor out, Tensor lse, Tensor? dout, Tensor? dlse"
 
+# Where these are among the arguments. The options of an operator have one tensor in place of the two numbers of a seed.
 _EXTRAS_AT = slice(3, 3 + len(Extras._fields))
-_OPTIONS_AT = slice(_EXTRAS_AT.stop, _EXTRAS_AT.stop + 11)
+_OPTIONS_AT = slice(_EXTRAS_AT.stop, _EXTRAS_AT.stop + len(Options._fields) - 1)
 _EXECUTION_AT = slice(_OPTIONS_AT.stop, _OPTIONS_AT.stop + 2)
-_DROPOUT_P, _RNG_STATE = 7, 8  # among the options of an operator
+_RNG_STATE = Options._fields.index("dropout_seed")
 
 _library = torch.library.Library("cuflash", "FRAGMENT")
 _library.define(f"forward({_INPUTS}, {_EXTRAS}, {_OPTIONS}, {_EXECUTION}) -> (Tensor out, Tensor lse)")
@@ -35,19 +36,19 @@ _library.define(f"backward({_INPUTS}, {_EXTRAS}, {_OPTIONS}, {_EXECUTION}, {_RES
 def run(inputs: Inputs, extras: Extras, options: Options, rng_state: OptionalTensor,
         execution: Execution) -> Tuple[Tensor, Tensor]:
     """out and lse through the dispatcher. The seed and the offset of the options are not used."""
-    return torch.ops.cuflash.forward.default(*inputs, *extras, *options[:_RNG_STATE], rng_state, *options[10:],
-                                             *execution)
+    return torch.ops.cuflash.forward.default(*inputs, *extras, *options[:_RNG_STATE], rng_state,
+                                             *options[_RNG_STATE + 2:], *execution)
 
 
 def _read(arguments: Tuple[Any, ...]) -> Tuple[Inputs, Extras, Options, Execution]:
     """What the first arguments of both operators say."""
     options = arguments[_OPTIONS_AT]
     rng_state = options[_RNG_STATE]
-    if rng_state is None and options[_DROPOUT_P] > 0:
+    seed = seeds.as_numbers(rng_state) if rng_state is not None else (0, 0)
+    options = Options(*options[:_RNG_STATE], *seed, *options[_RNG_STATE + 1:])
+    if rng_state is None and options.dropout_p > 0:
         raise ValueError("dropout_p > 0 needs rng_state, an i64 tensor (seed, offset) in host memory")
-    seed, offset = seeds.as_numbers(rng_state) if rng_state is not None else (0, 0)
-    return (arguments[:3], Extras(*arguments[_EXTRAS_AT]),
-            Options(*options[:_RNG_STATE], seed, offset, *options[_RNG_STATE + 1:]), arguments[_EXECUTION_AT])
+    return arguments[:3], Extras(*arguments[_EXTRAS_AT]), options, arguments[_EXECUTION_AT]
 
 
 def _forward(*arguments: Any) -> Tuple[Tensor, Tensor]:
@@ -88,6 +89,8 @@ def _save(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, Tensor]) -> N
 def _differentiate(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor) -> Tuple[Any, ...]:
     *tensors, rng_state, out, lse = ctx.saved_tensors
     needs = dict(zip(("q", "k", "v", *Extras._fields), ctx.needs_input_grad))
+    if needs["alibi_slopes"]:
+        raise ValueError("alibi_slopes requires a gradient, and there is none for it; pass alibi_slopes.detach()")
     wanted = [needs[name] for name in Wanted._fields]
     options = [*ctx.options[:_RNG_STATE], rng_state, *ctx.options[_RNG_STATE + 1:]]
     computed = iter(torch.ops.cuflash.backward.default(*tensors, *options, out, lse, dout, dlse, wanted))

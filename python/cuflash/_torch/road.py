@@ -32,7 +32,7 @@ def is_plain(inputs: Inputs, extras: Extras) -> bool:
 def _require_tensors(inputs: Inputs, extras: Extras) -> None:
     for name, tensor in (*zip("qkv", inputs), *extras._asdict().items()):
         if tensor is not None and not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} is of type {type(tensor).__name__}; it must be a torch.Tensor, as q is")
+            raise TypeError(f"{name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
 
 
 def _refuse_tangents(inputs: Inputs, extras: Extras) -> None:

@@ -43,6 +43,8 @@ def as_numbers(seed: Seed) -> Tuple[int, int]:
     if isinstance(seed, Tensor):
         seed, offset = seed.tolist()
         return seed % _WORD, offset % _WORD
+    if not isinstance(seed, (int, tuple)):
+        raise TypeError(f"dropout_seed is of type {type(seed).__name__}; it must be an int, (seed, offset) or a tensor")
     seed, offset = (seed, 0) if isinstance(seed, int) else seed
     if not (0 <= seed < _WORD and 0 <= offset < _WORD):
         raise ValueError(f"dropout_seed is ({seed}, {offset}); both numbers must be in [0, 2**64)")
