@@ -226,7 +226,6 @@ def test_transformer_encoder_layer(device):
 
 
 def test_compiled(device):
-    inputs = arrays(device, torch.float32, (1, 2, 8, 16))
     seen = []
 
     def backend(graph, _):
@@ -235,10 +234,12 @@ def test_compiled(device):
 
     def attend(q, k, v):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend=backend)
     with cuflash.patch_torch():
-        out = torch.compile(attend, fullgraph=True, backend=backend)(*inputs)
+        for shape in ((1, 2, 8, 16), (3, 2, 11, 16)):
+            inputs = arrays(device, torch.float32, shape)
+            assert torch.allclose(compiled(*inputs), ORIGINAL(*inputs, is_causal=True), atol=1e-5)
     assert any("cuflash" in target for target in seen)
-    assert torch.allclose(out, ORIGINAL(*inputs, is_causal=True), atol=1e-5)
 
 
 def test_nesting_and_exceptions():
