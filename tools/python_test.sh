@@ -39,7 +39,7 @@ build_package() {
 run() { # python
   "$1" -c 'import cuflash; print("python-test: cuflash", cuflash.__version__, "of", cuflash.__path__[0])'
   "$1" -m cuflash --device "$device" | sed -n 's/^self-check  */python-test: self-check /p'
-  CUFLASH_TEST_DEVICE=$device "$1" -m pytest -q -ra tests/python "${@:2}"
+  CUFLASH_TEST_DEVICE=$device "$1" -m pytest -q -ra tests/python "${@:2}" | tee build/python-test.log
 }
 
 if [ "$device" = cuda ]; then

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
-_MODULES = {"numpy": "_numpy", "cupy": "_numpy", "torch": "_torch", "jax": "jax", "jaxlib": "jax"}
+# The root of a type's module -> the library.
+_ROOTS = {"numpy": "numpy", "cupy": "cupy", "torch": "torch", "jax": "jax", "jaxlib": "jax"}
+_library_of_type: Dict[type, str] = {}  # answers so far
 
 Array = Any  # of NumPy, PyTorch, JAX or CuPy: all arrays of a call are of one library
 
@@ -21,24 +22,34 @@ class Gradients(NamedTuple):
 
 
 def library_of(array: Array, name: str = "q") -> str:
-    """The library whose type array is: a key of _MODULES."""
+    """ "numpy", "cupy", "torch" or "jax": the library whose type array is."""
+    known = _library_of_type.get(type(array))
+    if known is not None:
+        return known
     for kind in type(array).__mro__:
         root = kind.__module__.partition(".")[0]
-        if root in _MODULES:
-            return root
+        if root in _ROOTS:
+            _library_of_type[type(array)] = _ROOTS[root]
+            return _ROOTS[root]
     raise TypeError(
         f"{name}: {type(array).__name__} is not an array of NumPy, PyTorch, JAX or CuPy; "
         "numpy.asarray or numpy.from_dlpack makes one of lists and of other libraries' arrays"
     )
 
 
-def _implementation(array: Array) -> Any:
-    library = library_of(array)
-    if library == "torch":  # a statement, which torch.compile can follow
+def _implementation(library: str) -> Any:
+    # Import statements, because torch.compile can follow these.
+    if library == "torch":
         from . import _torch
 
         return _torch
-    return import_module(f".{_MODULES[library]}", __package__)
+    if library == "jax":
+        from . import jax
+
+        return jax
+    from . import _numpy
+
+    return _numpy
 
 
 def _missing_dimensions(**arrays: Array) -> int:
@@ -120,7 +131,7 @@ def attention(
         ValueError, TypeError: an argument cannot be used; the message names it and the way out.
         RuntimeError, MemoryError: the device, its driver or its memory.
     """
-    implementation = _implementation(q)
+    implementation = _implementation(library_of(q))
     missing = _missing_dimensions(q=q, k=k, v=v)
     result = implementation.attention(
         _widen(q, missing),
@@ -167,7 +178,7 @@ def attention_backward(
         raise TypeError(f"q: is an array of {library}, which has gradients of its own: differentiate attention there")
     missing = _missing_dimensions(q=q, k=k, v=v, out=out, dout=dout)
     widened = [_widen(x, missing) for x in (dout, q, k, v, out, lse)]
-    g = _implementation(q).attention_backward(*widened, dlse=_widen(dlse, missing), **options)
+    g = _implementation(library_of(q)).attention_backward(*widened, dlse=_widen(dlse, missing), **options)
     return g._replace(dq=_narrow(g.dq, missing), dk=_narrow(g.dk, missing), dv=_narrow(g.dv, missing))
 
 
@@ -181,4 +192,4 @@ def explain(q: Array, k: Array, v: Array, *, backward: bool = False, **options: 
         raise TypeError(f"q: is an array of {library}; explain takes NumPy arrays, or CuPy arrays for a GPU")
     missing = _missing_dimensions(q=q, k=k, v=v)
     q, k, v = (_widen(x, missing) for x in (q, k, v))
-    return _implementation(q).explain(q, k, v, backward=backward, **options)
+    return _implementation(library_of(q)).explain(q, k, v, backward=backward, **options)

@@ -41,13 +41,13 @@ Route find_route(nb::handle object) {
 
 // Looking at a type's attributes takes longer than reading an array: the answer is kept, and with it the type.
 const Route& route_of(nb::handle object) {
-  static auto& routes = *new std::unordered_map<PyTypeObject*, Route>;
-  auto* type = reinterpret_cast<PyTypeObject*>(object.type().ptr());
-  const auto found = routes.find(type);
+  static auto& routes = *new std::unordered_map<PyObject*, Route>;
+  const nb::handle type = object.type();
+  const auto found = routes.find(type.ptr());
   if (found != routes.end()) return found->second;
   const Route route = find_route(object);
-  Py_INCREF(type);
-  return routes.emplace(type, route).first->second;
+  type.inc_ref();
+  return routes.emplace(type.ptr(), route).first->second;
 }
 
 std::string name_of(ElementType type) {
