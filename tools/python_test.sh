@@ -53,9 +53,9 @@ fi
 
 # A PyTorch that is there already is used; otherwise the one of PyPI, where it is no larger than needed.
 torch=()
-flags=()
-if has "$python" torch; then
-  flags=(--system-site-packages)
+torch_folder=$("$python" -c 'import os, torch; print(os.path.dirname(torch.__path__[0]))' 2>/dev/null || true)
+if [ -n "$torch_folder" ]; then
+  say "PyTorch of $torch_folder"
 elif [ "$(uname -m)" = aarch64 ] || [ "${CUFLASH_TEST_TORCH:-}" = install ]; then
   torch=("torch==$torch_version")
 else
@@ -66,10 +66,12 @@ fi
 # Installed once for each list of requirements, and for each state of the sources.
 install_requirements() {
   local wanted
-  wanted=$(cat "$requirements" && echo "${torch[@]+"${torch[@]}"} ${flags[@]+"${flags[@]}"}")
+  wanted=$(cat "$requirements" && echo "${torch[@]+"${torch[@]}"} $torch_folder")
   [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ] || return 0
   rm -rf "$venv"
-  "$python" -m venv ${flags[@]+"${flags[@]}"} "$venv" || skip "$python -m venv failed"
+  "$python" -m venv "$venv" || skip "$python -m venv failed"
+  # Looked at last: what is installed here goes before what lies beside that PyTorch.
+  [ -z "$torch_folder" ] || echo "$torch_folder" >"$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/torch.pth"
   timed "test requirements installed" pip install -r "$requirements" ${torch[@]+"${torch[@]}"} || return
   echo "$wanted" >"$venv/installed"
 }

@@ -81,8 +81,8 @@ class ExchangeApi(ctypes.Structure):
 class Exchanged:
     """Offers the C functions of DLPack 1.3 in its type, and nothing else, as PyTorch does since 2.10."""
 
-    def __init__(self, array):
-        self.array = array
+    def __init__(self, array, offset=0, with_strides=True):
+        self.array, self.offset, self.with_strides = array, offset, with_strides
         self.shape = (ctypes.c_int64 * array.ndim)(*array.shape)
         self.strides = (ctypes.c_int64 * array.ndim)(*(s // array.itemsize for s in array.strides))
 
@@ -90,11 +90,12 @@ class Exchanged:
 @TensorOf
 def _tensor_of(exchanged, out):
     array, tensor = exchanged.array, out[0]
-    tensor.data, tensor.device_type, tensor.device_id, tensor.rank = array.ctypes.data, 1, 0, array.ndim
+    tensor.data, tensor.device_type, tensor.device_id, tensor.rank = array.ctypes.data - exchanged.offset, 1, 0, array.ndim
     tensor.code, tensor.bits, tensor.lanes = {"f": 2, "i": 0, "b": 6}[array.dtype.kind], 8 * array.itemsize, 1
     tensor.shape = ctypes.cast(exchanged.shape, ctypes.POINTER(ctypes.c_int64))
-    tensor.strides = ctypes.cast(exchanged.strides, ctypes.POINTER(ctypes.c_int64))
-    tensor.byte_offset = 0
+    if exchanged.with_strides:
+        tensor.strides = ctypes.cast(exchanged.strides, ctypes.POINTER(ctypes.c_int64))
+    tensor.byte_offset = exchanged.offset
     return 0
 
 

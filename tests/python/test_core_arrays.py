@@ -1,5 +1,6 @@
 """Every road from an array to its memory, for every type; what cannot be read in place is refused or copied."""
 
+import gc
 import sys
 import weakref
 
@@ -30,6 +31,22 @@ def test_every_road_reads_and_writes_in_place(wrap, kind, allowed):
     _core.forward(*(wrap(x) for x in arrays), wrap(out), wrap(lse), **options())
     check(arrays, out, allowed)
     np.testing.assert_allclose(lse, _reference.attention(*arrays)[1], atol=10 * allowed)
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, Capsules, Exchanged, lambda x: Capsules(x, versioned=False)])
+def test_strides_by_every_road(wrap):
+    arrays = [x[:, ::2, 1:4] for x in inputs()]
+    out = np.zeros((2, 3, 2, 16), np.float32)[..., 3:11].swapaxes(1, 2)
+    _core.forward(*(wrap(x) for x in arrays), wrap(out), None, **options())
+    check(arrays, out)
+
+
+@pytest.mark.parametrize("ways", [{"offset": 64}, {"with_strides": False}, {"offset": 32, "with_strides": False}])
+def test_what_a_dlpack_tensor_may_leave_out_or_add(ways):
+    arrays = inputs()
+    out = np.empty_like(arrays[0])
+    _core.forward(*(Exchanged(x, **ways) for x in arrays), Exchanged(out, **ways), None, **options())
+    check(arrays, out)
 
 
 @pytest.mark.parametrize("wrap", [np.asarray, Capsules, Exchanged])
@@ -140,6 +157,18 @@ def test_arrays_are_given_back():
         _core.forward(capsule, *inputs()[:2], None, None, **options())
     del capsule
     assert alive() is None
+
+
+def test_types_come_and_go():
+    """What was found out about a type is not taken for another one at the same place in memory."""
+    q, k, v = inputs()
+    for _ in range(20):
+        kind = type("ShortLived", (Capsules,), {})
+        _core.forward(kind(q), k, v, np.empty_like(q), None, **options())
+        del kind
+        gc.collect()
+        with pytest.raises(TypeError, match="q: NoArray is not an array"):
+            _core.forward(type("NoArray", (), {})(), k, v, np.empty_like(q), None, **options())
 
 
 def test_devices_are_not_mixed():
