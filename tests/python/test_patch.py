@@ -4,12 +4,12 @@ import threading
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-import torch.nn.functional as F  # noqa: E402
+from sdpa_cases import ORIGINAL, arrays, check, keep  # first: it skips without PyTorch
+import torch
+import torch.nn.functional as F
 
-import cuflash  # noqa: E402
+import cuflash
 
-ORIGINAL = F.scaled_dot_product_attention
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
 
@@ -18,48 +18,6 @@ def unpatched():
     torch.manual_seed(0)
     yield
     assert F.scaled_dot_product_attention is ORIGINAL, "a test left its patch behind"
-
-
-def arrays(device, dtype, q, k=None, v=None):
-    """Random q, k, v of these shapes."""
-    k = q if k is None else k
-    shapes = (q, k, k if v is None else v)
-    return [torch.randn(shape, dtype=torch.float64).to(device, dtype).requires_grad_() for shape in shapes]
-
-
-def keep(*shape):
-    """A random mask in which every row has a key."""
-    mask = torch.rand(shape) < 0.6
-    mask[..., 0] = True
-    return mask
-
-
-def run(function, inputs, dtype, attn_mask=None, **options):
-    """out and the gradients of the inputs, and of a mask that requires one, computed in this type."""
-    leaves = [tensor.detach().to(dtype).requires_grad_() for tensor in inputs]
-    if attn_mask is not None:
-        if attn_mask.is_floating_point():
-            attn_mask = attn_mask.detach().to(dtype).requires_grad_()
-            leaves.append(attn_mask)
-        options["attn_mask"] = attn_mask
-    out = function(*leaves[:3], **options)
-    weight = torch.linspace(-1, 1, max(out.numel(), 1), dtype=torch.float64)[:out.numel()].reshape(out.shape).to(out)
-    return [out, *torch.autograd.grad((out * weight).sum(), leaves)]
-
-
-def check(inputs, dtype, **options):
-    """At most twice the error of PyTorch in the same type, and computed by cuflash."""
-    exact = run(ORIGINAL, inputs, torch.float64, **options)
-    theirs = run(ORIGINAL, inputs, dtype, **options)
-    with cuflash.patch_torch() as patch:
-        ours = run(F.scaled_dot_product_attention, inputs, dtype, **options)
-    assert patch.counts == {"cuflash": 1}
-    floor = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}[dtype]
-    for name, a, b, c in zip(("out", "dq", "dk", "dv", "dmask"), ours, theirs, exact):
-        assert a.shape == b.shape and a.dtype == b.dtype, name
-        if a.numel():
-            error, allowed = (a.double() - c).abs().max(), (b.double() - c).abs().max()
-            assert error <= 2 * allowed + floor * (1 + c.abs().max()), name
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
