@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import cuflash
+from cuflash import _patch
 
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
@@ -124,6 +125,7 @@ class Subclass(torch.Tensor):
     pass
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("reason", ["a nested or sparse tensor", "dropout_p", "the numbers of heads", "the device",
                                     "a tensor subclass"])
 def test_the_rest_goes_to_torch(reason):
@@ -218,14 +220,17 @@ def test_nesting_and_exceptions():
     cuflash.unpatch_torch()
 
 
-def test_a_wrapper_on_top_outlives_the_patch():
-    x = torch.randn(1, 2, 4, 8)
+def test_a_wrapper_on_top_outlives_the_patch(monkeypatch):
+    x, calls = torch.randn(1, 2, 4, 8), []
+    attention = _patch.attention
+    monkeypatch.setattr(_patch, "attention", lambda *args, **options: calls.append(1) or attention(*args, **options))
     try:
         with cuflash.patch_torch() as patch:
             ours = F.scaled_dot_product_attention
             F.scaled_dot_product_attention = lambda *args, **options: ours(*args, **options)
             F.scaled_dot_product_attention(x, x, x)
         F.scaled_dot_product_attention(x, x, x)
+        assert len(calls) == 1  # the patch has ended, and so has its work
         with cuflash.patch_torch() as again:
             F.scaled_dot_product_attention(x, x, x)
         assert patch.counts == again.counts == {"cuflash": 1}
