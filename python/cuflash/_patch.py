@@ -1,4 +1,4 @@
-"""PyTorch's own attention, computed by cuflash: torch.nn.functional.scaled_dot_product_attention, for a while or for good.
+"""torch.nn.functional.scaled_dot_product_attention computed by cuflash, for a while or for good.
 
     with cuflash.patch_torch() as patch:
         model(x)
@@ -37,7 +37,7 @@ class TorchPatch:
 
     def __init__(self) -> None:
         self.counts: Dict[str, int] = {}
-        """how many calls went to "cuflash", and how many to "torch: <reason>"; calls inside torch.compile are not seen"""
+        """how many calls went to "cuflash" and to "torch: <reason>"; those inside torch.compile are not counted"""
 
     def restore(self) -> None:
         """Ends this patch. Doing it twice is harmless."""
@@ -138,14 +138,16 @@ def _why_not(query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], 
 
 
 def _kind(tensors: List[Tensor]) -> Optional[str]:
-    if any(type(tensor) not in _PLAIN_TYPES for tensor in tensors):
-        return "a tensor subclass"
-    if any(tensor.is_nested or tensor.layout != torch.strided for tensor in tensors):
-        return "a nested or sparse tensor"
-    device = tensors[0].device
-    if device.type not in ("cpu", "cuda") or any(tensor.device != device for tensor in tensors):
-        return "the device"
-    if device.type == "cuda" and _capability(device.index) < _CUDA_CAPABILITY:
+    query = tensors[0]
+    device = query.get_device()  # -1 for the CPU; cheaper than .device
+    for tensor in tensors:
+        if type(tensor) not in _PLAIN_TYPES:
+            return "a tensor subclass"
+        if tensor.is_nested or tensor.layout != torch.strided:
+            return "a nested or sparse tensor"
+        if not (tensor.is_cpu or tensor.is_cuda) or tensor.get_device() != device:
+            return "the device"
+    if query.is_cuda and _capability(device) < _CUDA_CAPABILITY:
         return "the GPU is older than compute capability 8.0"
     if torch.compiler.is_compiling():
         return None
@@ -160,30 +162,31 @@ def _capability(index: int) -> Tuple[int, int]:
 
 
 def _types(query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor]) -> Optional[str]:
-    if any(tensor.dtype not in _DTYPES for tensor in (query, key, value)):
+    dtype = query.dtype
+    if dtype not in _DTYPES or key.dtype not in _DTYPES or value.dtype not in _DTYPES:
         return "the dtype"
-    mixed = not query.dtype == key.dtype == value.dtype
-    if mixed and not torch.is_autocast_enabled(query.device.type):
+    if not dtype == key.dtype == value.dtype and not torch.is_autocast_enabled(query.device.type):
         return "the dtypes differ"
-    if mask is not None and mask.dtype not in (torch.bool, torch.float32, query.dtype):
+    if mask is not None and mask.dtype not in (torch.bool, torch.float32, dtype):
         return "the dtype of the mask"
     return None
 
 
 def _shapes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> Optional[str]:
-    if not (query.dim() == key.dim() == value.dim() >= 2):
+    q, k, v = query.shape, key.shape, value.shape
+    if not (len(q) == len(k) == len(v) >= 2):
         return "the ranks"
-    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2] or 0 in (query.shape[-1], value.shape[-1]):
+    if q[-1] != k[-1] or k[-2] != v[-2] or q[-1] == 0 or v[-1] == 0:
         return "the shapes"
-    if any(len(set(extents) - {1}) > 1 for extents in zip(query.shape[:-3], key.shape[:-3], value.shape[:-3])):
-        return "the shapes"
-    if query.is_cuda and max(query.shape[-1], value.shape[-1]) > _CUDA_HEAD_SIZE:
+    if query.is_cuda and max(q[-1], v[-1]) > _CUDA_HEAD_SIZE:
         return f"a head size above {_CUDA_HEAD_SIZE}"
-    if query.dim() == 2:
+    if len(q) == 2:
         return None
-    heads, heads_k, heads_v = query.shape[-3], key.shape[-3], value.shape[-3]
-    grouped = enable_gqa and heads_k > 0 and heads % heads_k == 0
-    if heads_k != heads_v or not (heads == heads_k or heads_k == 1 or grouped):
+    for a, b, c in zip(q[:-3], k[:-3], v[:-3]):
+        if (a != b and a != 1 and b != 1) or (b != c and b != 1 and c != 1) or (a != c and a != 1 and c != 1):
+            return "the shapes"
+    grouped = enable_gqa and k[-3] > 0 and q[-3] % k[-3] == 0
+    if k[-3] != v[-3] or not (q[-3] == k[-3] or k[-3] == 1 or grouped):
         return "the numbers of heads"
     return None
 
@@ -206,22 +209,22 @@ def _options(query: Tensor, key: Tensor, mask: Optional[Tensor], dropout_p: floa
 def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], dropout_p: float, is_causal: bool,
                scale: Optional[float]) -> Tensor:
     """[..., H, S, D] as [B, H, S, D], without a copy where strides allow it. PyTorch's causal mask is top-left."""
-    leading = torch.broadcast_shapes(*(tensor.shape[:-3] for tensor in (query, key, value)))
-    q, k, v = (_rank_four(tensor, leading) for tensor in (query, key, value))
-    scores = {}
+    options = {"causal": is_causal, "top_left": is_causal, "scale": scale, "dropout_p": dropout_p}
     if mask is not None:
         if mask.shape[-1] == 1:
             mask = mask.expand(*mask.shape[:-1], key.shape[-2])
-        if query.dim() > 4 and mask.dim() > 3:
-            mask = _rank_four(mask[(None,) * (query.dim() - mask.dim())], leading)
-        scores = {"mask" if mask.dtype == torch.bool else "bias": mask}
-    out = attention(q, k, v, causal=is_causal, top_left=is_causal, scale=scale, dropout_p=dropout_p, **scores)
+        options["mask" if mask.dtype == torch.bool else "bias"] = mask
+    if query.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0]:  # nearly always
+        return attention(query, key, value, **options)
+    leading = torch.broadcast_shapes(*(tensor.shape[:-3] for tensor in (query, key, value)))
+    if mask is not None and query.dim() > 4 and mask.dim() > 3:
+        mask = mask[(None,) * (query.dim() - mask.dim())]
+        options["mask" if mask.dtype == torch.bool else "bias"] = _rank_four(mask, leading)
+    out = attention(*(_rank_four(tensor, leading) for tensor in (query, key, value)), **options)
     return out.reshape(*leading, *out.shape[4 - min(query.dim(), 3):])
 
 
 def _rank_four(tensor: Tensor, leading: torch.Size) -> Tensor:
     if tensor.dim() < 4:
         return tensor.reshape((1,) * (4 - tensor.dim()) + tensor.shape)
-    if tensor.dim() == 4 and tensor.shape[:1] == leading:
-        return tensor
     return tensor.expand(*leading, *tensor.shape[-3:]).reshape(leading.numel(), *tensor.shape[-3:])

@@ -3,9 +3,9 @@
     cuflash.register_transformers()
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="cuflash")
 
-Two functions are registered: one that computes attention, and one that describes who sees whom. Of the patterns that the
-library knows by itself (causal, sliding window, everything), the second leaves only the padding, [batch, keys]; any other
-pattern becomes a mask [batch, 1, queries, keys], as for PyTorch's attention.
+Two functions are registered: one that computes attention, and one that describes who sees whom. Of the patterns that
+the library knows by itself (causal, sliding window, everything), the second leaves only the padding, [batch, keys]; any
+other pattern becomes a mask [batch, 1, queries, keys], as for PyTorch's attention.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from torch import Tensor
 
 from ._torch import attention
 
+try:
+    from transformers import AttentionInterface, PreTrainedModel, masking_utils
+except ImportError as error:
+    raise ImportError("register_transformers() needs transformers 4.53 or newer") from error
+
 __all__ = ["register_transformers"]
 
 _NOT_GIVEN: Any = object()
@@ -27,13 +32,8 @@ _names: Set[str] = set()
 
 def register_transformers(name: str = "cuflash") -> None:
     """Makes attn_implementation=name known to transformers, 4.53 or newer. Doing it twice is harmless."""
-    try:
-        from transformers import AttentionInterface
-        from transformers.masking_utils import AttentionMaskInterface
-    except ImportError as error:
-        raise ImportError("register_transformers needs transformers 4.53 or newer: pip install -U transformers") from error
     AttentionInterface.register(name, attention_forward)
-    AttentionMaskInterface.register(name, attention_mask)
+    masking_utils.AttentionMaskInterface.register(name, attention_mask)
     if name not in _names:
         _names.add(name)
         _accept_names()
@@ -41,8 +41,6 @@ def register_transformers(name: str = "cuflash") -> None:
 
 def _accept_names() -> None:
     """transformers takes every name with "flash" in it for a kernel to be fetched from its hub. These are not."""
-    from transformers import PreTrainedModel
-
     original = getattr(PreTrainedModel, "_check_and_adjust_attn_implementation", None)
     if original is None or hasattr(original, "_cuflash"):
         return
@@ -57,8 +55,8 @@ def _accept_names() -> None:
     PreTrainedModel._check_and_adjust_attn_implementation = check
 
 
-def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor],
-                      dropout: float = 0.0, scaling: Optional[float] = None,
+def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
+                      attention_mask: Optional[Tensor], dropout: float = 0.0, scaling: Optional[float] = None,
                       sliding_window: Optional[int] = _NOT_GIVEN, softcap: Optional[float] = None,
                       is_causal: Optional[bool] = None, s_aux: Optional[Tensor] = None,
                       position_bias: Optional[Tensor] = None, **kwargs: Any) -> Tuple[Tensor, None]:
@@ -66,8 +64,8 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
 
     Args:
         query: [B, Hq, Sq, D]. key, value: [B, Hk, Sk, D] and [B, Hk, Sk, Dv]; heads are not repeated.
-        attention_mask: None; padding [B, Sk], True is a token; or who sees whom, [B or 1, Hq or 1, Sq, Sk], True is seen,
-            or numbers that are added to the scores.
+        attention_mask: None; padding [B, Sk], True is a token; or who sees whom, [B or 1, Hq or 1, Sq, Sk], True is
+            seen, or numbers that are added to the scores.
         sliding_window: a query sees itself and the sliding_window - 1 keys before.
         s_aux: [Hq], attention sinks. position_bias: added to the scores, [B or 1, Hq or 1, Sq, Sk].
 
@@ -119,7 +117,7 @@ def _same_sequence(packed: Dict[str, Any], len_q: int, len_k: int) -> Tensor:
 def _refuse(kwargs: dict) -> None:
     """What changes the result must not be ignored."""
     if kwargs.get("output_attentions"):
-        raise ValueError('output_attentions: cuflash never holds the probabilities; use attn_implementation="eager" for them')
+        raise ValueError('output_attentions: cuflash never holds the probabilities; use attn_implementation="eager"')
     for name in ("head_mask", "layer_head_mask"):
         if kwargs.get(name) is not None:
             raise ValueError(f'{name}: is not supported; use attn_implementation="eager"')
@@ -132,8 +130,8 @@ def _window(module: torch.nn.Module, sliding_window: Any, causal: bool, len_k: i
         # Such a model relies on its masks alone, and they have been left out: see _pattern.
         configured = getattr(getattr(module, "config", None), "sliding_window", None)
         if causal and configured and configured < len_k:
-            raise ValueError(f"sliding_window: the configuration of {type(module).__name__} has {configured}, but it does not "
-                             'hand it to its attention function; use attn_implementation="sdpa" for this model')
+            raise ValueError(f"sliding_window: {type(module).__name__} has {configured} in its configuration and does "
+                             'not hand it to its attention function; use attn_implementation="sdpa" for this model')
         return -1, -1
     if not sliding_window or not causal:
         return -1, -1
@@ -153,10 +151,8 @@ def attention_mask(batch_size: int, kv_length: int, mask_function: Callable, att
     is_known = (pattern == "all" and may_skip_all) or (
         pattern == "causal" and may_skip_causal and _ends_together(kv_length, **kwargs))
     if not is_known:
-        from transformers.masking_utils import sdpa_mask
-
-        return sdpa_mask(batch_size=batch_size, kv_length=kv_length, mask_function=mask_function,
-                         attention_mask=attention_mask, allow_is_causal_skip=False, **kwargs)
+        return masking_utils.sdpa_mask(batch_size=batch_size, kv_length=kv_length, mask_function=mask_function,
+                                       attention_mask=attention_mask, allow_is_causal_skip=False, **kwargs)
     if attention_mask is None:
         return None
     offset = kwargs.get("kv_offset", 0)
@@ -171,14 +167,13 @@ def attention_mask(batch_size: int, kv_length: int, mask_function: Callable, att
 def _pattern(mask_function: Callable) -> Optional[str]:
     """Whether a query sees "all" keys, or those of the "causal" flag and the window that attention_forward is given.
 
-    Functions that transformers has made of others keep them in their closures; whatever is not recognised is None."""
-    from transformers import masking_utils
-
+    Functions that transformers has made of others keep them in their closures, which compilers do not show; whatever is
+    not recognised is None."""
     if mask_function is getattr(masking_utils, "bidirectional_mask_function", None):
         return "all"
     if mask_function is masking_utils.causal_mask_function:
         return "causal"
-    if not _is_made_by(mask_function, masking_utils.and_masks):
+    if torch.compiler.is_compiling() or not _is_made_by(mask_function, masking_utils.and_masks):
         return None
     parts = inspect.getclosurevars(mask_function).nonlocals.get("mask_functions", ())
     is_window = len(parts) == 2 and parts[1] is masking_utils.causal_mask_function and _is_made_by(
@@ -193,7 +188,7 @@ def _is_made_by(function: Callable, maker: Callable) -> bool:
 
 def _ends_together(kv_length: int, q_length: Optional[int] = None, q_offset: Any = None, kv_offset: int = 0,
                    cache_position: Optional[Tensor] = None, **_: Any) -> bool:
-    """Whether the last query stands at the last key, which is how the library aligns them. A static cache ends later."""
+    """Whether the last query stands at the last key, as the library aligns them. A static cache ends later."""
     if cache_position is not None:
         if torch.compiler.is_compiling():
             return False

@@ -1,7 +1,7 @@
 """Attention for JAX arrays: under jit, grad, vmap and remat, on the CPU and on CUDA.
 
-The library is called by the compiled program itself (XLA's foreign function interface): no callback into Python, no copy,
-and on CUDA on XLA's own stream with scratch from XLA's own allocator.
+The library is called by the compiled program itself (XLA's foreign function interface): no callback into Python, no
+copy, and on CUDA on XLA's own stream with scratch from XLA's own allocator.
 
     import cuflash.jax
 
@@ -28,7 +28,7 @@ _GRADIENT_OF = {name: "d" + name for name in _DIFFERENTIABLE}
 
 def _register() -> None:
     if not hasattr(jax, "ffi"):
-        raise ImportError(f"cuflash.jax needs jax 0.5 or newer for its foreign function interface, this is {jax.__version__}")
+        raise ImportError(f"cuflash.jax needs jax 0.5 or newer for its foreign functions, this is {jax.__version__}")
     for platform, handlers in _core.xla_handlers().items():
         for name, handler in handlers.items():
             jax.ffi.register_ffi_target(name, handler, platform=platform)
@@ -112,7 +112,7 @@ def _attention(options: _Options, inputs: dict[str, Any]) -> tuple[Any, Any]:
 def _attention_fwd(options: _Options, primals: dict[str, Any]) -> tuple[Any, Any]:
     inputs = {name: primal.value for name, primal in primals.items()}
     if "alibi_slopes" in primals and primals["alibi_slopes"].perturbed:
-        raise ValueError("alibi_slopes: has no gradient; wrap it in jax.lax.stop_gradient, or pass the slopes as a bias")
+        raise ValueError("alibi_slopes: has no gradient; wrap it in jax.lax.stop_gradient, or pass a bias instead")
     # The names are the keys of a dict of Nones: structure, which a residual may have, and no values, which it may not.
     wanted = {name: None for name in _DIFFERENTIABLE if name in primals and primals[name].perturbed}
     written = _forward(options, inputs, with_lse=True)
@@ -184,8 +184,8 @@ def attention(
     """softmax(scale * q k^T + bias, masked) v, differentiable in q, k, v, bias, sink (and through lse).
 
     Args:
-        q: [B, Hq, Sq, D]; with layout "bshd" [B, Sq, Hq, D]; with "thd" packed [Tq, Hq, D]. With "bhsd" the batch may be
-            left out. float64, float32, float16 or bfloat16.
+        q: [B, Hq, Sq, D]; with layout "bshd" [B, Sq, Hq, D]; with "thd" packed [Tq, Hq, D]. With "bhsd" the batch, or
+            batch and heads, may be left out. float64, float32, float16 or bfloat16.
         k, v: [B, Hk, Sk, D] and [B, Hk, Sk, Dv], in the same layout. Hq is a multiple of Hk.
         bias: [B or 1, Hq or 1, Sq or 1, Sk], added to the scores; leading dimensions may be missing.
         mask: bool, shaped as bias; False hides a key.
@@ -198,8 +198,8 @@ def attention(
         window: (left, right) keys that a query sees beside its own position; -1 is unbounded.
         scale: default 1/sqrt(D). softcap: 0 is off. Both are compiled in, as are all options that are not arrays.
         dropout_p: the probability to drop a probability, in [0, 1).
-        dropout_seed, dropout_offset: ints in [0, 2**64) that decide what is dropped. A function of JAX is pure: without a
-            seed dropout is refused, and a seed is compiled in, so that another seed is another program.
+        dropout_seed, dropout_offset: ints in [0, 2**64) that decide what is dropped. A function of JAX is pure:
+            without a seed dropout is refused, and a seed is compiled in, so that another seed is another program.
         deterministic: bitwise reproducible gradients on CUDA; the CPU's always are.
         num_threads: on the CPU; 0 takes CUFLASH_NUM_THREADS or every core.
 
@@ -207,14 +207,14 @@ def attention(
         out, shaped as q with the last dimension of v; with return_lse (out, lse), lse [B, Hq, Sq] or packed [Hq, Tq].
 
     Raises:
-        ValueError: arguments that break a rule, while JAX traces. What is found only when the compiled program runs (bad
-            lengths, a problem that the device does not take) is jax.errors.JaxRuntimeError with the same sentence.
+        ValueError: arguments that break a rule, while JAX traces. What is found only when the compiled program runs
+            (bad lengths, a problem that the device does not take) is a RuntimeError of JAX with the same sentence.
     """
     q, k, v = (jnp.asarray(x) for x in (q, k, v))
     missing = 4 - q.ndim if layout == "bhsd" else 0
     if not (0 <= missing <= 2 and q.ndim == k.ndim == v.ndim):
-        raise ValueError(f"q, k, v: ranks {q.ndim}, {k.ndim}, {v.ndim}; must be equal: 4, or 3 with layout 'thd', or less with "
-                         "layout 'bhsd', where the batch or batch and heads may be left out")
+        raise ValueError(f"q, k, v: ranks {q.ndim}, {k.ndim}, {v.ndim}; must be equal: 4, or 3 with layout 'thd'; with "
+                         "layout 'bhsd' the batch, or batch and heads, may be left out")
     q, k, v = (x.reshape((1,) * missing + x.shape) for x in (q, k, v))
     if dropout_p and dropout_seed is None:
         raise ValueError("dropout_seed: dropout_p > 0 needs a seed, an int that is compiled in")
@@ -234,10 +234,10 @@ def attention(
     }
     options = _Options(
         layout=layout, scale=None if scale is None else float(scale), softcap=float(softcap), causal=bool(causal),
-        top_left=bool(top_left), window_left=int(window[0]), window_right=int(window[1]), max_seqlen_q=int(max_seqlen_q),
-        max_seqlen_k=int(max_seqlen_k), deterministic=bool(deterministic), dropout_p=float(dropout_p),
-        dropout_seed=int(dropout_seed or 0), dropout_offset=int(dropout_offset), num_threads=int(num_threads),
-        return_lse=bool(return_lse))
+        top_left=bool(top_left), window_left=int(window[0]), window_right=int(window[1]),
+        max_seqlen_q=int(max_seqlen_q), max_seqlen_k=int(max_seqlen_k), deterministic=bool(deterministic),
+        dropout_p=float(dropout_p), dropout_seed=int(dropout_seed or 0), dropout_offset=int(dropout_offset),
+        num_threads=int(num_threads), return_lse=bool(return_lse))
     out, lse = _attention(options, {name: jnp.asarray(x) for name, x in given.items() if x is not None})
     out = out.reshape(out.shape[missing:])
     if lse is not None:

@@ -170,13 +170,14 @@ Error* error_of(const CallFrame& frame, const char* message, ErrorCode code) {
   return frame.api->create_error(&args);
 }
 
-// Asked once, when the handler is registered. XLA refuses a version that it does not serve; older ones of the same major
-// version have the same fields at the same places.
+// Asked once, when the handler is registered. XLA refuses a version that it does not serve, so it is told its own where
+// that is no newer than ours: all versions up to that have the fields that are used here at the same places. An XLA that
+// does not say which it is dates from the first.
 bool answered_metadata(const CallFrame& frame) {
   for (Extension* e = frame.extensions; e; e = e->next) {
     if (e->type != kMetadataExtension) continue;
     Metadata& metadata = *reinterpret_cast<MetadataExtension*>(e)->metadata;
-    const int minor = frame.api ? std::min(frame.api->version.minor, int32_t{kMinor}) : kMinor;
+    const int minor = frame.api ? std::min(frame.api->version.minor, int32_t{kMinor}) : kFirstMinor;
     metadata.version = {sizeof(Version), nullptr, kMajor, minor};
     metadata.traits = 0;
     return true;
@@ -230,8 +231,8 @@ DType dtype_named(const std::string& name, const std::string& dtype) {
 
 using Described = std::vector<std::tuple<std::string, std::string, std::vector<int64_t>>>;  // name, dtype, shape
 
-// The library's own rules while JAX traces, when there is no data yet: a bad argument is a ValueError at the call, not an
-// error of the compiled program. Lengths are taken as zeros, which are always legal.
+// The library's own rules while JAX traces, when there is no data yet: a bad argument is a ValueError at the call, not
+// an error of the compiled program. Lengths are taken as zeros, which are always legal.
 void check_call(const std::string& direction, const std::string& layout, const Described& described,
                 const nb::dict& options) try {
   Call call{direction == "forward" ? Direction::forward : Direction::backward, layout_of(layout), {}, {}};

@@ -10,7 +10,8 @@
 namespace cuflash::python::xla {
 
 inline constexpr int kMajor = 0;
-inline constexpr int kMinor = 3;  // the newest version whose structs were compared with these
+inline constexpr int kMinor = 3;       // the newest version whose structs were compared with these
+inline constexpr int kFirstMinor = 1;  // the oldest that asks for a handler's version
 
 struct Extension {
   size_t struct_size;

@@ -6,7 +6,7 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-transformers = pytest.importorskip("transformers", minversion="4.53", reason="transformers 4.53 or newer is not installed")
+transformers = pytest.importorskip("transformers", minversion="4.53", reason="transformers 4.53 is not installed")
 
 import cuflash  # noqa: E402
 from cuflash import _transformers  # noqa: E402
@@ -65,6 +65,8 @@ def make(build, device, attention="cuflash", dtype=torch.float32):
     torch.manual_seed(0)
     model = build().to(device, dtype).train()
     model.set_attn_implementation(attention)
+    if transformers.__version__ < "5" and build in (bert, t5):
+        pytest.skip(f"{build.__name__} of transformers {transformers.__version__} cannot be given another attention")
     assert model.config._attn_implementation == attention
     return model
 
@@ -216,6 +218,16 @@ def test_chunked_prefill(device, calls):
     for got, expected in zip(outputs[1], outputs[0]):
         agree(got, expected)
     assert all("mask" not in options for options in calls)
+
+
+def test_chosen_when_the_model_is_made(device, calls):
+    cuflash.register_transformers()
+    config = transformers.LlamaConfig(**SIZES)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="cuflash")
+    ids, mask = tokens(device)
+    assert torch.isfinite(model.to(device)(input_ids=ids, attention_mask=mask).logits).all() and len(calls) == 2
+    with pytest.raises(ValueError, match="notflash"):
+        transformers.AutoModelForCausalLM.from_config(config, attn_implementation="notflash")
 
 
 def test_half_precision_and_dropout(device, calls):
