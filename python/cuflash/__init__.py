@@ -1,6 +1,6 @@
 """Exact attention that never stores the score matrix, for NumPy, PyTorch, JAX and CuPy arrays.
 
-`attention(q, k, v)` is the front door: arrays [batch, heads, length, dim] of any of these libraries, result of the same.
+`attention(q, k, v)` is the front door: arrays [batch, heads, length, dim] of one of these, the result of the same.
 The functions of flash_attn 2.x are here under their own names, for tensors [batch, length, heads, dim].
 Importing this module imports none of the array libraries; each is imported when it is first used.
 """

@@ -35,13 +35,12 @@ def problems(rng: Any, kind: str) -> Iterator[Problem]:
     yield Problem("plain", 2, 2, 37, 65, {})
     yield Problem("causal, grouped heads", 4, 2, 129, 129, {"causal": True})
     yield Problem("window, softcap", 2, 1, 70, 90, {"window": (16, 3), "softcap": 5.0})
-    yield Problem("bias, sink", 2, 2, 33, 50, {"bias": rng.standard_normal((2, 1, 33, 50)).astype(kind),
-                                               "sink": rng.standard_normal(2).astype(kind)})
-    yield Problem("mask, ALiBi", 3, 1, 40, 40, {"mask": rng.random((2, 1, 40, 40)) < 0.7,
-                                                "alibi_slopes": np.array([0.5, 0.25, 0.125], np.float32)})
-    yield Problem("lengths, dropout", 2, 2, 30, 64, {"seqlens_q": np.array([30, 7], np.int32),
-                                                     "seqlens_k": np.array([11, 64], np.int32),
-                                                     "dropout_p": 0.25, "dropout_seed": 1234})
+    bias, sink = rng.standard_normal((2, 1, 33, 50)).astype(kind), rng.standard_normal(2).astype(kind)
+    yield Problem("bias, sink", 2, 2, 33, 50, {"bias": bias, "sink": sink})
+    mask, slopes = rng.random((2, 1, 40, 40)) < 0.7, np.array([0.5, 0.25, 0.125], np.float32)
+    yield Problem("mask, ALiBi", 3, 1, 40, 40, {"mask": mask, "alibi_slopes": slopes})
+    lengths = {"seqlens_q": np.array([30, 7], np.int32), "seqlens_k": np.array([11, 64], np.int32)}
+    yield Problem("lengths, dropout", 2, 2, 30, 64, {**lengths, "dropout_p": 0.25, "dropout_seed": 1234})
 
 
 def run_on_cpu(q: Any, k: Any, v: Any, dout: Any, options: Dict[str, Any]) -> List[Any]:
@@ -84,34 +83,42 @@ def error_of(result: Any, expected: Any) -> float:
     return float(np.abs(result[finite] - expected[finite]).max(initial=0.0))
 
 
-def self_check(run: Callable[..., List[Any]], device: str) -> bool:
-    """Runs every problem in every type; prints a line for each type. True where all agree."""
+def errors_of(run: Callable[..., List[Any]], problem: Problem, kind: str, rng: Any) -> List[Tuple[float, float]]:
+    """(error, largest value) of out, lse and each gradient."""
     import numpy as np
 
     from . import _reference
 
-    passed = True
-    for type_name, allowed, allowed_gradient in TYPES:
-        rng = np.random.default_rng(0)
-        worst, failures = 0.0, []
-        for n, problem in enumerate(problems(rng, type_name)):
-            def draw(heads: int, length: int, dim: int) -> Any:
-                return rng.standard_normal((2, heads, length, dim)).astype(type_name)
+    def draw(heads: int, length: int, dim: int) -> Any:
+        return rng.standard_normal((2, heads, length, dim)).astype(kind)
 
-            q, dout = draw(problem.heads_q, problem.len_q, 48), draw(problem.heads_q, problem.len_q, 40)
-            k, v = draw(problem.heads_k, problem.len_k, 48), draw(problem.heads_k, problem.len_k, 40)
-            out, lse = _reference.attention(q, k, v, **problem.options)
-            gradients = _reference.attention_backward(dout, q, k, v, **problem.options)
-            expected = [out, lse, *(g for g in gradients if g is not None)]
-            results = run(q, k, v, dout, problem.options)
-            errors = [error_of(r, e) for r, e in zip(results, expected)]
-            limits = [allowed, allowed] + [allowed_gradient * max(1.0, np.abs(e).max()) for e in expected[2:]]
-            worst = max(worst, *errors[:2])
-            if any(not error <= limit for error, limit in zip(errors, limits)):
+    q, dout = draw(problem.heads_q, problem.len_q, 48), draw(problem.heads_q, problem.len_q, 40)
+    k, v = draw(problem.heads_k, problem.len_k, 48), draw(problem.heads_k, problem.len_k, 40)
+    gradients = _reference.attention_backward(dout, q, k, v, **problem.options)
+    expected = [*_reference.attention(q, k, v, **problem.options), *(g for g in gradients if g is not None)]
+    results = run(q, k, v, dout, problem.options)
+    assert len(results) == len(expected)
+    return [(error_of(r, e), float(np.abs(e).max())) for r, e in zip(results, expected)]
+
+
+def self_check(run: Callable[..., List[Any]], device: str) -> bool:
+    """Runs every problem in every type; prints a line for each type. True where all agree."""
+    import numpy as np
+
+    passed = True
+    for kind, allowed, allowed_gradient in TYPES:
+        rng = np.random.default_rng(0)
+        worst, count, failures = 0.0, 0, []
+        for problem in problems(rng, kind):
+            errors = errors_of(run, problem, kind, rng)
+            count, worst = count + 1, max(worst, *(error for error, _ in errors[:2]))
+            good = all(error <= allowed for error, _ in errors[:2])
+            good = good and all(error <= allowed_gradient * max(1.0, largest) for error, largest in errors[2:])
+            if not good:
                 failures.append(problem.name)
         verdict = "passed" if not failures else "FAILED: " + ", ".join(failures)
-        print(f"self-check   {device} {type_name}: {n + 1} problems, forward and backward, "
-              f"largest error of results {worst:.1e}: {verdict}")
+        print(f"self-check   {device} {kind}: {count} problems, forward and backward, largest error of results "
+              f"{worst:.1e}: {verdict}")
         passed = passed and not failures
     return passed
 

@@ -183,9 +183,9 @@ def attention_backward(
 
 
 def explain(q: Array, k: Array, v: Array, *, backward: bool = False, **options: Any) -> str:
-    """Which backend and kernel attention(q, k, v, **options), or its gradient, gets, and why; for NumPy and CuPy arrays.
+    """Which backend and kernel attention(q, k, v, **options), or its gradient, gets, and why. Computes nothing.
 
-    Computes nothing.
+    For NumPy and CuPy arrays.
     """
     library = library_of(q)
     if library not in ("numpy", "cupy"):

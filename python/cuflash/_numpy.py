@@ -1,4 +1,4 @@
-"""Attention for NumPy arrays on the CPU and CuPy arrays on a GPU: allocates results, puts arguments into shape, calls."""
+"""Attention for NumPy arrays on the CPU and CuPy arrays on a GPU: arguments put into shape, results allocated."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Call:
         if dropout_p and dropout_seed is None:
             raise ValueError("dropout_seed: is needed with dropout_p; attention_backward must be given the same")
         self.q, self.k, self.v = _readable(xp, q, "q"), _readable(xp, k, "k"), _readable(xp, v, "v")
-        self.given_bias = bias
+        self.given_bias: Any = bias
         self.bias = _scores(xp, bias, self.k.shape[2], "bias")
         self.sink = None if sink is None else _readable(xp, sink, "sink")
         slopes = None if alibi_slopes is None else xp.ascontiguousarray(alibi_slopes, dtype=xp.float32)

@@ -1,4 +1,4 @@
-"""Attention and its gradients as the textbook writes them, in float64 NumPy: what the self-check and tests compare with.
+"""Attention and its gradients as the textbook writes them, in float64 NumPy: what self-check and tests compare with.
 
 It shares no code with the library, stores the whole score matrix and is meant to be read, not to be fast.
 """
@@ -25,13 +25,12 @@ class Weights(NamedTuple):
 
 def _philox(key: Tuple[Any, Any], counter: Tuple[Any, Any, Any, Any]) -> Tuple[Any, Any, Any, Any]:
     """Philox4x32-10 of Salmon et al. on arrays of 32-bit words, held in uint64."""
-    low = np.uint64(0xFFFFFFFF)
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     (key0, key1), (c0, c1, c2, c3) = key, counter
     for _ in range(10):
         product0, product1 = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
-        c0, c1, c2, c3 = (product1 >> np.uint64(32)) ^ c1 ^ key0, product1 & low, (
-            product0 >> np.uint64(32)
-        ) ^ c3 ^ key1, product0 & low
+        c0, c1 = (product1 >> half) ^ c1 ^ key0, product1 & low
+        c2, c3 = (product0 >> half) ^ c3 ^ key1, product0 & low
         key0, key1 = (key0 + np.uint64(0x9E3779B9)) & low, (key1 + np.uint64(0xBB67AE85)) & low
     return c0, c1, c2, c3
 

@@ -225,7 +225,9 @@ def test_memory_of_results(layout, device):
     """[B, H, S, D] views of [B, S, H, D] memory get such a result: a model can flatten its heads without a copy."""
     q, k, v = problem(device)
     if layout == "bshd":
-        assert attention(q, k, v, layout="bshd").is_contiguous()
+        for view in ("transposed", "rows with gaps", "batch repeated", "last dimension first"):
+            assert attention(VIEWS[view](q), k, k, layout="bshd").is_contiguous()  # k for v: with the size of q
+            assert attention(VIEWS[view](q), k, v, layout="bshd").is_contiguous()
         return
     views = [tensor.transpose(1, 2) for tensor in (q, k, v)]
     assert attention(*views).transpose(1, 2).is_contiguous()
