@@ -45,7 +45,7 @@ def check(inputs, dtype, **options):
         ours = run(F.scaled_dot_product_attention, inputs, dtype, **options)
     assert patch.counts == {"cuflash": 1}
     floor = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}[dtype]
-    # A gradient that is 0 by cancellation (of a single key) has the rounding of what cancelled: the scale is that of all.
+    # A gradient that is 0 by cancellation (of a single key) has the rounding of what cancelled: one scale for all.
     scale = 1 + max(c.detach().abs().max().item() if c.numel() else 0.0 for c in exact)
     for name, a, b, c in zip(("out", "dq", "dk", "dv", "dmask"), ours, theirs, exact):
         assert a.shape == b.shape and a.dtype == b.dtype, name

@@ -81,7 +81,8 @@ def test_rows_without_a_key_are_zero_as_in_torch(device):
         with cuflash.patch_torch():
             out = F.scaled_dot_product_attention(*inputs, attn_mask=attn_mask)
             gradients = torch.autograd.grad(out.sum(), inputs)
-        seen = [row for row in range(5) if row != 2 or device == "cpu"]  # on CUDA, PyTorch's kernels differ in such rows
+        # What PyTorch's several kernels on CUDA have in such a row is not this test's business.
+        seen = [row for row in range(5) if row != 2 or device == "cpu"]
         assert not out[:, :, 2].any() and torch.allclose(out[:, :, seen], expected[:, :, seen], atol=1e-6)
         assert all(torch.isfinite(gradient).all() for gradient in gradients)
 

@@ -186,7 +186,8 @@ def test_patterns_that_are_not_known_become_masks():
     from transformers import masking_utils as m
 
     zero = torch.zeros(2, dtype=torch.int64)
-    patterns = [m.chunked_causal_mask_function(4, zero), m.or_masks(m.causal_mask_function, m.sliding_window_overlay(3)),
+    patterns = [m.chunked_causal_mask_function(4, zero),
+                m.or_masks(m.causal_mask_function, m.sliding_window_overlay(3)),
                 m.and_masks(m.causal_mask_function, m.sliding_window_overlay(3)),
                 m.and_masks(m.sliding_window_overlay(3), m.causal_mask_function, m.sliding_window_overlay(2))]
     place = dict(q_length=9, q_offset=0) if transformers.__version__ >= "5" else dict(
