@@ -218,7 +218,6 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor]
         return attention(query, key, value, **options)
     leading = torch.broadcast_shapes(*(tensor.shape[:-3] for tensor in (query, key, value)))
     if mask is not None and query.dim() > 4 and mask.dim() > 3:
-        mask = mask[(None,) * (query.dim() - mask.dim())]
         options["mask" if mask.dtype == torch.bool else "bias"] = _rank_four(mask, leading)
     out = attention(*(_rank_four(tensor, leading) for tensor in (query, key, value)), **options)
     return out.reshape(*leading, *out.shape[4 - min(query.dim(), 3):])

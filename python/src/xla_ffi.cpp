@@ -171,8 +171,8 @@ Error* error_of(const CallFrame& frame, const char* message, ErrorCode code) {
 }
 
 // Asked once, when the handler is registered. XLA refuses a version that it does not serve, so it is told its own where
-// that is no newer than ours: all versions up to that have the fields that are used here at the same places. An XLA that
-// does not say which it is dates from the first.
+// that is no newer than ours: all versions up to that have the fields that are used here at the same places. An XLA
+// that does not say which it is dates from the first.
 bool answered_metadata(const CallFrame& frame) {
   for (Extension* e = frame.extensions; e; e = e->next) {
     if (e->type != kMetadataExtension) continue;

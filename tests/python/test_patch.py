@@ -4,12 +4,13 @@ import threading
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-import torch.nn.functional as F  # noqa: E402
+from sdpa_cases import ORIGINAL, arrays, check, keep  # first: it skips without PyTorch
+import torch
+import torch.nn.functional as F
 
-import cuflash  # noqa: E402
+import cuflash
+from cuflash import _patch
 
-ORIGINAL = F.scaled_dot_product_attention
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
 
@@ -18,48 +19,6 @@ def unpatched():
     torch.manual_seed(0)
     yield
     assert F.scaled_dot_product_attention is ORIGINAL, "a test left its patch behind"
-
-
-def arrays(device, dtype, q, k=None, v=None):
-    """Random q, k, v of these shapes."""
-    k = q if k is None else k
-    shapes = (q, k, k if v is None else v)
-    return [torch.randn(shape, dtype=torch.float64).to(device, dtype).requires_grad_() for shape in shapes]
-
-
-def keep(*shape):
-    """A random mask in which every row has a key."""
-    mask = torch.rand(shape) < 0.6
-    mask[..., 0] = True
-    return mask
-
-
-def run(function, inputs, dtype, attn_mask=None, **options):
-    """out and the gradients of the inputs, and of a mask that requires one, computed in this type."""
-    leaves = [tensor.detach().to(dtype).requires_grad_() for tensor in inputs]
-    if attn_mask is not None:
-        if attn_mask.is_floating_point():
-            attn_mask = attn_mask.detach().to(dtype).requires_grad_()
-            leaves.append(attn_mask)
-        options["attn_mask"] = attn_mask
-    out = function(*leaves[:3], **options)
-    weight = torch.linspace(-1, 1, max(out.numel(), 1), dtype=torch.float64)[:out.numel()].reshape(out.shape).to(out)
-    return [out, *torch.autograd.grad((out * weight).sum(), leaves)]
-
-
-def check(inputs, dtype, **options):
-    """At most twice the error of PyTorch in the same type, and computed by cuflash."""
-    exact = run(ORIGINAL, inputs, torch.float64, **options)
-    theirs = run(ORIGINAL, inputs, dtype, **options)
-    with cuflash.patch_torch() as patch:
-        ours = run(F.scaled_dot_product_attention, inputs, dtype, **options)
-    assert patch.counts == {"cuflash": 1}
-    floor = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}[dtype]
-    for name, a, b, c in zip(("out", "dq", "dk", "dv", "dmask"), ours, theirs, exact):
-        assert a.shape == b.shape and a.dtype == b.dtype, name
-        if a.numel():
-            error, allowed = (a.double() - c).abs().max(), (b.double() - c).abs().max()
-            assert error <= 2 * allowed + floor * (1 + c.abs().max()), name
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -122,7 +81,9 @@ def test_rows_without_a_key_are_zero_as_in_torch(device):
         with cuflash.patch_torch():
             out = F.scaled_dot_product_attention(*inputs, attn_mask=attn_mask)
             gradients = torch.autograd.grad(out.sum(), inputs)
-        assert not out[:, :, 2].any() and torch.allclose(out, expected, atol=1e-6)
+        # What PyTorch's several kernels on CUDA have in such a row is not this test's business.
+        seen = [row for row in range(5) if row != 2 or device == "cpu"]
+        assert not out[:, :, 2].any() and torch.allclose(out[:, :, seen], expected[:, :, seen], atol=1e-6)
         assert all(torch.isfinite(gradient).all() for gradient in gradients)
 
 
@@ -166,6 +127,7 @@ class Subclass(torch.Tensor):
     pass
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("reason", ["a nested or sparse tensor", "dropout_p", "the numbers of heads", "the device",
                                     "a tensor subclass"])
 def test_the_rest_goes_to_torch(reason):
@@ -260,14 +222,17 @@ def test_nesting_and_exceptions():
     cuflash.unpatch_torch()
 
 
-def test_a_wrapper_on_top_outlives_the_patch():
-    x = torch.randn(1, 2, 4, 8)
+def test_a_wrapper_on_top_outlives_the_patch(monkeypatch):
+    x, calls = torch.randn(1, 2, 4, 8), []
+    attention = _patch.attention
+    monkeypatch.setattr(_patch, "attention", lambda *args, **options: calls.append(1) or attention(*args, **options))
     try:
         with cuflash.patch_torch() as patch:
             ours = F.scaled_dot_product_attention
             F.scaled_dot_product_attention = lambda *args, **options: ours(*args, **options)
             F.scaled_dot_product_attention(x, x, x)
         F.scaled_dot_product_attention(x, x, x)
+        assert len(calls) == 1  # the patch has ended, and so has its work
         with cuflash.patch_torch() as again:
             F.scaled_dot_product_attention(x, x, x)
         assert patch.counts == again.counts == {"cuflash": 1}

@@ -165,11 +165,18 @@ def test_compiled_dropout_is_new_in_each_call(backend, device):
     torch.testing.assert_close(twice(q, k, v), again)
 
 
-def test_compiled_dropout_has_the_mask_of_its_backward(device):
-    """d(sum out)/dv is the sum of the kept probabilities: the one of the same mask gives out back."""
+@pytest.mark.parametrize("recomputed", (False, True))
+def test_compiled_dropout_has_the_mask_of_its_backward(recomputed, device):
+    """d(sum out)/dv is the sum of the kept probabilities: only with the same mask does it give out back."""
     q, k, _ = problem(device, requires_grad=False)
     v = torch.randn(2, 13, 2, 8, device=device, requires_grad=True)
-    compiled = torch.compile(lambda v: flash_attn_func(q, k, v, 0.5), fullgraph=True, backend="aot_eager")
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def compiled(v):
+        if recomputed:
+            return checkpoint(lambda v: flash_attn_func(q, k, v * 1, 0.5), v, use_reentrant=False)
+        return flash_attn_func(q, k, v, 0.5)
+
     out = compiled(v)
     (dv,) = torch.autograd.grad(out.sum(), v)
     torch.testing.assert_close((dv * v).sum(), out.sum(), atol=1e-3, rtol=1e-3)  # out is linear in v
@@ -194,10 +201,10 @@ def test_autocast_computes_in_its_type(compiled, device):
     inputs = problem(device)
     function = torch.compile(flash_attn_func, fullgraph=True, backend="aot_eager") if compiled else flash_attn_func
     with torch.autocast(device, torch.bfloat16):
-        out = function(*inputs)
+        out = function(*inputs, deterministic=True)
         mixed = function(inputs[0].bfloat16(), *inputs[1:])  # as the output of a linear layer beside a cache in f32
         by_operator, _ = torch.ops.cuflash.forward(*inputs, *NO_EXTRAS, *options())
-    expected = flash_attn_func(*(tensor.bfloat16() for tensor in inputs))
+    expected = flash_attn_func(*(tensor.bfloat16() for tensor in inputs), deterministic=True)
     for result in (out, mixed, by_operator):
         assert result.dtype == torch.bfloat16 and torch.equal(result, expected)
     gradients = torch.autograd.grad(out.float().sum(), inputs)
@@ -219,16 +226,13 @@ def test_checkpoint_drops_the_same_scores_again(use_reentrant, device):
 
     def gradients(run):
         torch.manual_seed(3)
-        return torch.autograd.grad(run(*inputs).square().sum(), inputs) if not use_reentrant else backward(run)
-
-    def backward(run):
         for tensor in inputs:
             tensor.grad = None
         run(*inputs).square().sum().backward()
         return tuple(tensor.grad for tensor in inputs)
 
     def function(q, k, v):
-        return flash_attn_func(q, k, v, 0.5)
+        return flash_attn_func(q, k, v, 0.5, deterministic=True)
 
     expected = gradients(function)
     torch.testing.assert_close(gradients(lambda *x: checkpoint(function, *x, use_reentrant=use_reentrant)), expected,

@@ -181,6 +181,25 @@ def test_bounds_beside_another_mask(device):
     agree(out, expected)
 
 
+def test_patterns_that_are_not_known_become_masks():
+    """Chunks, windows to both sides, and what a model adds: nothing of it may be taken for a window or for causal."""
+    from transformers import masking_utils as m
+
+    zero = torch.zeros(2, dtype=torch.int64)
+    patterns = [m.chunked_causal_mask_function(4, zero),
+                m.or_masks(m.causal_mask_function, m.sliding_window_overlay(3)),
+                m.and_masks(m.causal_mask_function, m.sliding_window_overlay(3)),
+                m.and_masks(m.sliding_window_overlay(3), m.causal_mask_function, m.sliding_window_overlay(2))]
+    place = dict(q_length=9, q_offset=0) if transformers.__version__ >= "5" else dict(
+        cache_position=torch.arange(9))
+    for pattern in patterns:
+        geometry = dict(batch_size=2, kv_length=9, kv_offset=0, mask_function=pattern, **place)
+        got = _transformers.attention_mask(**geometry, allow_is_causal_skip=True)
+        assert torch.equal(got, m.sdpa_mask(**geometry, allow_is_causal_skip=False)) and got.shape == (2, 1, 9, 9)
+    for pattern in (m.causal_mask_function, m.sliding_window_causal_mask_function(3)):
+        assert _transformers.attention_mask(**{**geometry, "mask_function": pattern}) is None
+
+
 def test_a_mask_of_the_caller(device, calls):
     ids, _ = tokens(device, batch=2, padding=None)
     seen = torch.rand(2, 1, 13, 13, generator=torch.Generator().manual_seed(2)) < 0.5
