@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The Python tests: tools/python_test.sh cpu|cuda [arguments of pytest]
 #
-# cpu   in a virtual environment under build/, with the package installed by `pip install .` and what the tests need from
-#       PyPI. Without a network what is importable is used. CUFLASH_TEST_PYTHON=required: skipping is a failure.
+# cpu   in a virtual environment under build/, with the package installed by `pip install .` and what the tests need
+#       from PyPI. Without a network what is importable is used. CUFLASH_TEST_PYTHON=required: skipping is a failure.
 # cuda  with the Python at hand and the package of the release build: nothing is installed.
 # PYTHON names another Python than python3. CUFLASH_TEST_TORCH=install: PyTorch from PyPI, however large it is there.
 set -euo pipefail
@@ -31,7 +31,8 @@ pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
 # The package of the release build, whose objects are there already. Needs nanobind, and no network.
 build_package() {
   local folder=build/release
-  cmake --preset release --log-level=NOTICE -DCUFLASH_BUILD_PYTHON=ON -DPython_EXECUTABLE="$(command -v "$1")" >/dev/null
+  cmake --preset release --log-level=NOTICE -DCUFLASH_BUILD_PYTHON=ON \
+    -DPython_EXECUTABLE="$(command -v "$1")" >/dev/null
   cmake --build "$folder" --parallel "${JOBS:-$(nproc)}" --target cuflash_python cuflash_python_files >/dev/null
   export PYTHONPATH=$PWD/$folder/python${PYTHONPATH:+:$PYTHONPATH}
 }
@@ -65,13 +66,14 @@ fi
 
 # Installed once for each list of requirements, and for each state of the sources.
 install_requirements() {
-  local wanted
+  local wanted site
   wanted=$(cat "$requirements" && echo "${torch[@]+"${torch[@]}"} $torch_folder")
   [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ] || return 0
   rm -rf "$venv"
   "$python" -m venv "$venv" || skip "$python -m venv failed"
   # Looked at last: what is installed here goes before what lies beside that PyTorch.
-  [ -z "$torch_folder" ] || echo "$torch_folder" >"$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/torch.pth"
+  site=$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')
+  [ -z "$torch_folder" ] || echo "$torch_folder" >"$site/torch.pth"
   timed "test requirements installed" pip install -r "$requirements" ${torch[@]+"${torch[@]}"} || return
   echo "$wanted" >"$venv/installed"
 }
