@@ -47,6 +47,7 @@ if [ "$device" = cuda ]; then
   for module in pytest numpy torch nanobind; do
     has "$python" "$module" || skip "$python has no $module, and nothing is installed for tests on a GPU"
   done
+  "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null || skip "PyTorch of $python sees no GPU"
   timed "the package was built" build_package "$python"
   run "$python" "$@"
   exit
@@ -67,7 +68,7 @@ fi
 # Installed once for each list of requirements, and for each state of the sources.
 install_requirements() {
   local wanted site
-  wanted=$(cat "$requirements" && echo "${torch[@]+"${torch[@]}"} $torch_folder")
+  wanted=$(cat "$requirements" && echo "${torch[*]-} $torch_folder")
   [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ] || return 0
   rm -rf "$venv"
   "$python" -m venv "$venv" || skip "$python -m venv failed"

@@ -123,16 +123,30 @@ def self_check(run: Callable[..., List[Any]], device: str) -> bool:
     return passed
 
 
+def why_not(device: str) -> str:
+    """What the self-check misses; "" where it can run."""
+    try:
+        import numpy  # noqa: F401
+    except ImportError:
+        return "it needs NumPy (pip install numpy)"
+    if device == "cuda":
+        try:
+            import torch
+        except ImportError:
+            return "on a GPU it needs PyTorch"
+        if not torch.cuda.is_available():
+            return f"PyTorch {torch.__version__} sees no GPU"
+    return ""
+
+
 def main() -> int:
     """Prints info, checks, and returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m cuflash", description=__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where to check; cuda needs PyTorch")
     device = parser.parse_args().device
     print(_core.info(), end="")
-    try:
-        import numpy  # noqa: F401
-    except ImportError:
-        print("self-check   not run: it needs NumPy (pip install numpy)", file=sys.stderr)
+    if why_not(device):
+        print(f"self-check   not run: {why_not(device)}", file=sys.stderr)
         return 1
     return 0 if self_check(run_on_cuda if device == "cuda" else run_on_cpu, device) else 1
 
