@@ -80,10 +80,18 @@ static Array by_route(const Route& route, nb::handle object, const char* name, u
                            .c_str());
 }
 
+// Where there is no element no stride is ever used, and libraries have all kinds of them there.
+static Array with_strides_of_nothing(Array array) {
+  if (array.bytes() != 0) return array;
+  int64_t stride = 1;
+  for (int32_t d = array.rank; d-- > 0; stride *= array.shape[d]) array.stride[d] = stride;
+  return array;
+}
+
 Array array_of(nb::handle object, const char* name, uintptr_t stream) {
   if (object.is_none()) return {};
   try {
-    return by_route(route_of(object), object, name, stream);
+    return with_strides_of_nothing(by_route(route_of(object), object, name, stream));
   } catch (nb::python_error& refusal) {  // of the array's own library, which does not know the name
     const std::string why = text_of(refusal.value());
     nb::raise_from(refusal, PyExc_ValueError, "%s: its memory cannot be had: %s", name,

@@ -150,7 +150,6 @@ void run(const CallArrays& a, const Options& o) {
   const cuflash_attention attention = attention_of(arrays, a.q, a.k, a.v, o);
   const auto tensors = tensors_of(arrays, a);
   cuflash_execution execution = execution_of(arrays, o);
-  nb::object kept;
   Array workspace;
   if (execution.device == CUFLASH_DEVICE_CUDA && !o.allocate.is_none()) {
     size_t bytes = 0;

@@ -159,6 +159,15 @@ def test_arrays_are_given_back():
     assert alive() is None
 
 
+@pytest.mark.parametrize("wrap", [np.asarray, Capsules, Exchanged, lambda x: pytest.importorskip("torch").from_numpy(x)])
+def test_arrays_without_elements_may_have_any_strides(wrap):
+    q = np.lib.stride_tricks.as_strided(np.empty(0, np.float32), (0, 2, 3, 8), (0, 0, 0, 0))
+    k = np.empty((0, 2, 5, 16), np.float32)[..., ::2]
+    out, lse = np.empty((0, 2, 3, 8), np.float32), np.empty((0, 2, 3), np.float32)
+    _core.forward(wrap(q), wrap(k), wrap(k), wrap(out), wrap(lse), **options())
+    assert cuflash.attention(q, k, k).shape == (0, 2, 3, 8)
+
+
 def test_types_come_and_go():
     """What was found out about a type is not taken for another one at the same place in memory."""
     q, k, v = inputs()
