@@ -14,12 +14,12 @@ ifneq ($(origin CC),default)
 export CC
 endif
 
-sources = $(shell find include src kernels reference check cli tests bench examples -name '*.cpp' -o -name '*.h' -o -name '*.c')
+sources = $(shell find include src kernels reference check cli python tests bench examples -name '*.cpp' -o -name '*.h' -o -name '*.c')
 configure = cmake --preset $(1) --log-level=NOTICE
 build = $(configure) && cmake --build --preset $(1) --parallel $(JOBS) $(2)
 run_tests = ctest --preset $(1) --parallel $(JOBS)
 
-.PHONY: help setup demo build test asan tsan clang gpu-test gpu-sanitize gpu-bench bench teeth format format-check tidy install clean
+.PHONY: help setup demo build test python-test asan tsan clang gpu-test gpu-sanitize gpu-bench bench teeth format format-check tidy install clean
 
 help: ## Show this list
 	@echo "make <target>, for example make demo or make test:"
@@ -38,6 +38,11 @@ build: setup ## Build everything, optimised
 
 test: build ## Build and run every test
 	@$(call run_tests,release)
+	@$(MAKE) python-test
+
+python-test: ## The tests of the Python package, in a virtual environment of their own (PYTEST_FLAGS)
+	@tools/setup.sh python
+	@JOBS=$(JOBS) tools/python_test.sh cpu $(PYTEST_FLAGS)
 
 asan: setup ## The tests under the address and undefined behaviour sanitizers, with fewer random cases
 	@$(call build,asan)

@@ -1,8 +1,8 @@
-// What this build is and what it finds on this machine.
+#include "cli/info.h"
+
 #include <cstdlib>
 #include <iostream>
 
-#include "cli/commands.h"
 #include "cli/exit.h"
 #include "cli/info_cuda.h"
 #include "cli/machine.h"
@@ -11,30 +11,33 @@
 
 namespace cuflash::cli {
 
-int run_info(const InfoOptions& options) {
+void write_info(std::ostream& out, const InfoOptions& options) {
 #if defined(__clang__)
   const char* compiler = "clang " __clang_version__;
 #else
   const char* compiler = "g++ " __VERSION__;
 #endif
   const Cpu cpu = this_cpu();
-  std::cout << "cuflash      " << cuflash_version() << "\n"
-            << "compiler     " << compiler << "\n"
-            << "cpu          " << cpu.model << "\n"
-            << "features    ";
-  for (const std::string& feature : cpu.features) std::cout << " " << feature;
+  out << "cuflash      " << cuflash_version() << "\n"
+      << "compiler     " << compiler << "\n"
+      << "cpu          " << cpu.model << "\n"
+      << "features    ";
+  for (const std::string& feature : cpu.features) out << " " << feature;
   const char* num_threads = std::getenv("CUFLASH_NUM_THREADS");
   const char* isa = std::getenv("CUFLASH_CPU_ISA");
-  std::cout << "\n"
-            << "kernels     ";
-  for (const char* name : cpu::isa_names()) std::cout << " " << name;
-  std::cout << " (in use: " << cpu::isa_name() << ")\n"
-            << "threads      " << cpu::default_num_threads() << "\n";
-  print_cuda(options);
-  std::cout << "environment  CUFLASH_NUM_THREADS "
-            << (num_threads ? num_threads : "is not set: every core this process may use") << "\n"
-            << "             CUFLASH_CPU_ISA " << (isa ? isa : "is not set: the best kernels for this processor")
-            << "\n";
+  out << "\n"
+      << "kernels     ";
+  for (const char* name : cpu::isa_names()) out << " " << name;
+  out << " (in use: " << cpu::isa_name() << ")\n"
+      << "threads      " << cpu::default_num_threads() << "\n";
+  write_cuda(out, options);
+  out << "environment  CUFLASH_NUM_THREADS "
+      << (num_threads ? num_threads : "is not set: every core this process may use") << "\n"
+      << "             CUFLASH_CPU_ISA " << (isa ? isa : "is not set: the best kernels for this processor") << "\n";
+}
+
+int run_info(const InfoOptions& options) {
+  write_info(std::cout, options);
   return kExitOk;
 }
 

@@ -2,7 +2,7 @@
 
 #include <chrono>
 #include <filesystem>
-#include <iostream>
+#include <ostream>
 
 #include "cli/exit.h"
 #include "cli/text.h"
@@ -19,55 +19,55 @@ namespace {
 constexpr const char* kMoreLine = "\n             ";
 
 // The architecture of the first GPU, or one that stands for it on a machine without.
-cuda::Arch print_driver() {
+cuda::Arch write_driver(std::ostream& out) {
   cuda::Arch first = cuda::arch_named("sm_90a");
   try {
     const cuda::Driver& driver = cuda::driver();
-    std::cout << "libcuda      " << driver.path << ", CUDA " << cuda::version_text(driver.version) << "\n";
+    out << "libcuda      " << driver.path << ", CUDA " << cuda::version_text(driver.version) << "\n";
     const int count = cuda::device_count();
     for (int n = 0; n < count; ++n) {
       const cuda::DeviceState& device = cuda::device(n);
       size_t memory = 0;
       cuda::check(driver.cuDeviceTotalMem(&memory, device.handle), "cuDeviceTotalMem");
       if (n == 0) first = device.arch;
-      std::cout << "gpu " << n << "        " << device.name << ", " << cuda::target_of(device.arch) << ", "
-                << device.num_sms << " multiprocessors, " << bytes_text(static_cast<double>(memory)) << "\n";
+      out << "gpu " << n << "        " << device.name << ", " << cuda::target_of(device.arch) << ", " << device.num_sms
+          << " multiprocessors, " << bytes_text(static_cast<double>(memory)) << "\n";
     }
-    std::cout << "backends     cpu, cuda\n";
+    out << "backends     cpu, cuda\n";
   } catch (const FlashAttentionError& error) {
-    std::cout << "backends     cpu\n"
-              << "not cuda     " << error.what() << "\n";
+    out << "backends     cpu\n"
+        << "not cuda     " << error.what() << "\n";
   }
   return first;
 }
 
-bool print_compiler() {
+bool write_compiler(std::ostream& out) {
   try {
     const cuda::Nvrtc& compiler = cuda::nvrtc();
-    std::cout << "libnvrtc     " << compiler.path << ", NVRTC " << cuda::version_text(compiler.version) << "\n";
+    out << "libnvrtc     " << compiler.path << ", NVRTC " << cuda::version_text(compiler.version) << "\n";
     return true;
   } catch (const FlashAttentionError& error) {
-    std::cout << "libnvrtc     not found: " << error.what() << "\n";
+    out << "libnvrtc     not found: " << error.what() << "\n";
     return false;
   }
 }
 
-void print_cache() {
+void write_cache(std::ostream& out) {
   cuda::Binaries& binaries = cuda::binaries();
   const cuda::DiskCache& disk = binaries.disk();
   uint64_t bytes = 0;
   const auto listed = disk.list();
   for (const auto& item : listed) bytes += item.bytes;
-  std::cout << "cache        ";
+  out << "cache        ";
   if (disk.usable())
-    std::cout << disk.directory() << ": " << listed.size() << " kernels, " << bytes_text(static_cast<double>(bytes));
-  else std::cout << "not used";
-  if (!disk.state().empty()) std::cout << (disk.usable() ? kMoreLine : ": ") << disk.state();
+    out << disk.directory() << ": " << listed.size() << " kernels, " << bytes_text(static_cast<double>(bytes));
+  else out << "not used";
+  if (!disk.state().empty()) out << (disk.usable() ? kMoreLine : ": ") << disk.state();
   const std::string& pack = cuda::environment().pack;
-  std::cout << "\npack         ";
-  if (pack.empty()) std::cout << "CUFLASH_PACK is not set\n";
-  else if (!binaries.pack_state().empty()) std::cout << "not used: " << pack << " " << binaries.pack_state() << "\n";
-  else std::cout << pack << ": " << binaries.pack_size() << " kernels\n";
+  out << "\npack         ";
+  if (pack.empty()) out << "CUFLASH_PACK is not set\n";
+  else if (!binaries.pack_state().empty()) out << "not used: " << pack << " " << binaries.pack_state() << "\n";
+  else out << pack << ": " << binaries.pack_size() << " kernels\n";
 }
 
 class TemporaryDirectory {
@@ -97,24 +97,24 @@ double seconds_to_get(const cuda::Program& program, const std::string& directory
   return std::chrono::duration<double>(end - start).count();
 }
 
-void print_compile_time(const cuda::Arch& arch) {
+void write_compile_time(std::ostream& out, const cuda::Arch& arch) {
   const TemporaryDirectory directory;
   const auto plan = cuda::plan_forward(cuda::forward_of({.causal = true}), arch);
   const cuda::Program program = cuda::program_of(plan.launch.kernel);
   const double cold = seconds_to_get(program, directory.path(), cuda::Origin::compiler);
   const double warm = seconds_to_get(program, directory.path(), cuda::Origin::disk);
-  std::cout << "compile      " << fixed(cold, 2) << " s cold, " << fixed(1e3 * warm, 2) << " ms from disk ("
-            << program.name << ")\n";
+  out << "compile      " << fixed(cold, 2) << " s cold, " << fixed(1e3 * warm, 2) << " ms from disk (" << program.name
+      << ")\n";
 }
 
 }  // namespace
 
-void print_cuda(const InfoOptions& options) {
-  const cuda::Arch arch = print_driver();
-  const bool compiler = print_compiler();
-  print_cache();
-  if (options.measure && compiler) print_compile_time(arch);
-  else std::cout << "compile      cuflash info --measure times it" << (compiler ? "\n" : ", with a compiler\n");
+void write_cuda(std::ostream& out, const InfoOptions& options) {
+  const cuda::Arch arch = write_driver(out);
+  const bool compiler = write_compiler(out);
+  write_cache(out);
+  if (options.measure && compiler) write_compile_time(out, arch);
+  else out << "compile      cuflash info --measure times it" << (compiler ? "\n" : ", with a compiler\n");
 }
 
 }  // namespace cuflash::cli

@@ -1,10 +1,12 @@
 // What `cuflash info` says about CUDA on this machine.
 #pragma once
 
+#include <iosfwd>
+
 #include "cli/commands.h"
 
 namespace cuflash::cli {
 
-void print_cuda(const InfoOptions& options);
+void write_cuda(std::ostream& out, const InfoOptions& options);
 
 }  // namespace cuflash::cli

@@ -22,6 +22,7 @@ test_all() {
   else
     echo "gpu-test: large problems skipped, python3 has no PyTorch that sees the GPU"
   fi
+  JOBS=$jobs tools/python_test.sh cuda
 }
 
 # A reduced suite: tools slow kernels down by 10 to 100 times. Each tensor is an allocation of its own, so that memcheck

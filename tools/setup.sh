@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes sure that what a make target needs is on this machine: tools/setup.sh build|demo|bench|clang|teeth|format|tidy
+# Makes sure that what a make target needs is on this machine: tools/setup.sh build|demo|bench|python|clang|teeth|format|tidy
 #
 # Nothing is missing: returns at once and needs no network. Something is: installs it with apt-get (as root or through
 # sudo), or says what to install. Optional packages never stop a build.
@@ -13,6 +13,7 @@ optional=()
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 have() { command -v "$1" >/dev/null 2>&1; }
+python_lacks() { ! "${PYTHON:-python3}" -c "$1" >/dev/null 2>&1; }
 version_at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
 cmake_is_new_enough() {
   local words
@@ -85,9 +86,14 @@ case $purpose in
     [ "$purpose" != demo ] || cannot_do_without+=" libcli11-dev"
     ;;
   teeth) have python3 || required+=(python3) ;;
+  python)
+    have "$compiler" || required+=(g++)
+    python_lacks 'import ensurepip, venv' && required+=(python3-venv)
+    python_lacks 'import os, sysconfig; os.stat(sysconfig.get_paths()["include"] + "/Python.h")' && required+=(python3-dev)
+    ;;
   format | tidy) have "clang-$purpose" || required+=("clang-$purpose") ;;
   *)
-    say "unknown purpose '$purpose'; one of build, demo, bench, clang, teeth, format, tidy"
+    say "unknown purpose '$purpose'; one of build, demo, bench, python, clang, teeth, format, tidy"
     exit 2
     ;;
 esac

@@ -1,0 +1,45 @@
+"""Exact attention that never stores the score matrix, for NumPy, PyTorch, JAX and CuPy arrays.
+
+`attention(q, k, v)` is the front door: arrays [batch, heads, length, dim] of one of these, the result of the same.
+The functions of flash_attn 2.x are here under their own names, for tensors [batch, length, heads, dim].
+Importing this module imports none of the array libraries; each is imported when it is first used.
+"""
+
+from importlib import import_module as _import_module
+
+from . import _core
+from ._attention import Gradients, attention, attention_backward, explain
+
+__version__: str = _core.version()
+
+# What needs PyTorch, transformers or JAX: the module that has it, imported at first use.
+_LAZY = {
+    "flash_attn_func": "flash_attn_interface",
+    "flash_attn_kvpacked_func": "flash_attn_interface",
+    "flash_attn_qkvpacked_func": "flash_attn_interface",
+    "flash_attn_varlen_func": "flash_attn_interface",
+    "flash_attn_varlen_kvpacked_func": "flash_attn_interface",
+    "flash_attn_varlen_qkvpacked_func": "flash_attn_interface",
+    "patch_torch": "_patch",
+    "unpatch_torch": "_patch",
+    "register_transformers": "_transformers",
+}
+_LAZY_MODULES = ("flash_attn_interface", "jax")
+
+__all__ = ["Gradients", "attention", "attention_backward", "explain", "info", *_LAZY]
+
+info = _core.info
+
+
+def __getattr__(name: str):
+    if name in _LAZY_MODULES:
+        return _import_module(f".{name}", __name__)
+    if name in _LAZY:
+        value = getattr(_import_module(f".{_LAZY[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'cuflash' has no attribute '{name}'")
+
+
+def __dir__() -> list:
+    return sorted({*globals(), *_LAZY, *_LAZY_MODULES})

@@ -1,0 +1,122 @@
+"""The library's calls, without conveniences: every argument is given, every output is allocated by the caller.
+
+Arrays are anything with DLPack or the buffer protocol (NumPy, PyTorch, JAX, CuPy), or None where absent. They are never
+copied: the last dimension must be contiguous, every other stride is free. All of a call are on one device.
+
+    layout    q, out, dout, dq   k, dk            v, dv             lse, dlse
+    "bhsd"    [B, Hq, Sq, D]     [B, Hk, Sk, D]   [B, Hk, Sk, Dv]   [B, Hq, Sq]
+    "bshd"    [B, Sq, Hq, D]     [B, Sk, Hk, D]   [B, Sk, Hk, Dv]   [B, Hq, Sq]
+    "thd"     [Tq, Hq, D]        [Tk, Hk, D]      [Tk, Hk, Dv]      [Hq, Tq]      with cu_seqlens_q and cu_seqlens_k
+
+out and dout have the head size of v. lse is float32 (float64 for float64). Other arrays:
+
+    alibi_slopes   [Hq] or [B, Hq], float32
+    bias, mask     [B or 1, Hq or 1, Sq or 1, Sk]; type of q or float32, and bool: False hides the key
+    sink           [Hq], type of q or float32
+    cu_seqlens_*   [B + 1], int32
+    seqlens_*      [B], int32; "bhsd" and "bshd" only
+
+Errors: ValueError (an argument), TypeError (not an array), MemoryError, RuntimeError (no device, not supported).
+"""
+
+from typing import Any, Callable, Optional
+
+Array = Any
+
+def forward(
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Optional[Array],
+    alibi_slopes: Optional[Array],
+    bias: Optional[Array],
+    mask: Optional[Array],
+    sink: Optional[Array],
+    cu_seqlens_q: Optional[Array],
+    cu_seqlens_k: Optional[Array],
+    seqlens_q: Optional[Array],
+    seqlens_k: Optional[Array],
+    layout: str,
+    scale: Optional[float],
+    causal: bool,
+    top_left: bool,
+    window_left: int,
+    window_right: int,
+    softcap: float,
+    dropout_p: float,
+    dropout_seed: int,
+    dropout_offset: int,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    stream: int,
+    allocate: Optional[Callable[[int], Array]],
+    num_threads: int = 0,
+    check_lengths: bool = False,
+    deterministic: bool = False,
+) -> None:
+    """Writes out, and lse where it is given.
+
+    scale None is 1/sqrt(D). top_left: the first query stands at the first key, otherwise the last at the last.
+    A window side of -1 is unbounded. stream is a CUstream as an integer. allocate(bytes) returns an array of uint8 on
+    the device; it is called on CUDA, when scratch is needed; None takes it from the device's stream-ordered pool.
+    """
+
+def backward(
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    dout: Array,
+    dlse: Optional[Array],
+    dq: Optional[Array],
+    dk: Optional[Array],
+    dv: Optional[Array],
+    dbias: Optional[Array],
+    dsink: Optional[Array],
+    alibi_slopes: Optional[Array],
+    bias: Optional[Array],
+    mask: Optional[Array],
+    sink: Optional[Array],
+    cu_seqlens_q: Optional[Array],
+    cu_seqlens_k: Optional[Array],
+    seqlens_q: Optional[Array],
+    seqlens_k: Optional[Array],
+    layout: str,
+    scale: Optional[float],
+    causal: bool,
+    top_left: bool,
+    window_left: int,
+    window_right: int,
+    softcap: float,
+    dropout_p: float,
+    dropout_seed: int,
+    dropout_offset: int,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    stream: int,
+    allocate: Optional[Callable[[int], Array]],
+    num_threads: int = 0,
+    check_lengths: bool = False,
+    deterministic: bool = False,
+) -> None:
+    """Writes the gradients that are given; one that is None is not computed. out and lse are those of forward."""
+
+def explain_forward(*args: Any, **kwargs: Any) -> str:
+    """Arguments of forward. Which backend and kernel that call would get, and why. Computes nothing."""
+
+def explain_backward(*args: Any, **kwargs: Any) -> str:
+    """Arguments of backward. Which backend and kernel that call would get, and why. Computes nothing."""
+
+def version() -> str: ...
+def info() -> str:
+    """What this build is and what it finds on this machine, as `cuflash info` prints it."""
+
+def xla_handlers() -> dict[str, dict[str, Any]]:
+    """What jax.ffi.register_ffi_target takes: {platform: {name: PyCapsule}}."""
+
+def xla_check(
+    direction: str, layout: str, operands: list[tuple[str, str, tuple[int, ...]]], options: dict[str, float]
+) -> None:
+    """Raises what a call with such operands (name, dtype, shape) would raise. Lengths are taken as zeros."""

@@ -1,0 +1,195 @@
+"""Attention for NumPy arrays on the CPU and CuPy arrays on a GPU: arguments put into shape, results allocated."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any, Callable, ContextManager, List, NamedTuple, Optional, Tuple
+
+from . import _core
+from ._attention import Gradients, library_of
+
+Array = Any
+
+
+class Device(NamedTuple):
+    """Where a call runs."""
+
+    xp: Any  # the module that makes arrays: numpy or cupy
+    stream: int
+    allocate: Optional[Callable[[int], Array]]
+    guard: ContextManager[Any]
+
+
+def _device_of(q: Array) -> Device:
+    xp = sys.modules[library_of(q)]
+    if xp.__name__ == "numpy":
+        return Device(xp, 0, None, contextlib.nullcontext())
+    stream = xp.cuda.get_current_stream(q.device.id).ptr
+    return Device(xp, stream, lambda size: xp.empty(size, xp.uint8), q.device)
+
+
+def _require_array(xp: Any, array: Array, name: str) -> None:
+    if not isinstance(array, xp.ndarray):
+        raise TypeError(f"{name}: {type(array).__name__} is not a {xp.__name__} array, as q is")
+
+
+def _readable(xp: Any, array: Array, name: str) -> Array:
+    """The array itself where the library can read it in place, otherwise a contiguous copy."""
+    _require_array(xp, array, name)
+    size = array.itemsize
+    in_place = all(n <= 1 or (s >= 0 and s % size == 0) for n, s in zip(array.shape, array.strides))
+    in_place = in_place and (array.shape[-1:] <= (1,) or array.strides[-1] == size)
+    return array if in_place and getattr(array.flags, "aligned", True) else xp.array(array, order="C", copy=True)
+
+
+def _scores(xp: Any, array: Optional[Array], keys: int, name: str) -> Optional[Array]:
+    """A bias or mask [..., Sk] as [B or 1, Hq or 1, Sq or 1, Sk]."""
+    if array is None:
+        return None
+    _require_array(xp, array, name)
+    if array.ndim > 4:
+        raise ValueError(f"{name}: has {array.ndim} dimensions; it must broadcast to [batch, heads, queries, keys]")
+    array = array[(None,) * (4 - array.ndim)]
+    if array.shape[-1] == 1:
+        array = xp.broadcast_to(array, (*array.shape[:-1], keys))
+    return _readable(xp, array, name)
+
+
+def _lengths(xp: Any, lengths: Any, name: str) -> Optional[Array]:
+    if lengths is None:
+        return None
+    array = xp.asarray(lengths)
+    if array.size and array.dtype.kind not in "iu":
+        raise ValueError(f"{name}: has elements of {array.dtype}; lengths are integers")
+    if array.dtype != xp.int32 and xp.__name__ != "numpy":  # looking at them would wait for the device
+        raise ValueError(f"{name}: has elements of {array.dtype}; on a device lengths are int32")
+    if xp.__name__ == "numpy" and array.size and (array.min() < 0 or array.max() >= 2**31):
+        raise ValueError(f"{name}: {lengths} has a length that is negative or beyond int32")
+    return xp.ascontiguousarray(array, dtype=xp.int32)
+
+
+class Call:
+    """One problem in the library's terms: arrays of four dimensions, options in their order."""
+
+    def __init__(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        *,
+        bias: Optional[Array] = None,
+        mask: Optional[Array] = None,
+        sink: Optional[Array] = None,
+        causal: bool = False,
+        window: Tuple[int, int] = (-1, -1),
+        top_left: bool = False,
+        scale: Optional[float] = None,
+        softcap: float = 0.0,
+        alibi_slopes: Optional[Array] = None,
+        dropout_p: float = 0.0,
+        dropout_seed: Optional[int] = None,
+        dropout_offset: int = 0,
+        seqlens_q: Any = None,
+        seqlens_k: Any = None,
+        return_lse: bool = False,
+        deterministic: bool = False,
+        num_threads: int = 0,
+    ) -> None:
+        self.device = _device_of(q)
+        xp = self.xp = self.device.xp
+        if dropout_p and dropout_seed is None:
+            raise ValueError("dropout_seed: is needed with dropout_p; attention_backward must be given the same")
+        self.q, self.k, self.v = _readable(xp, q, "q"), _readable(xp, k, "k"), _readable(xp, v, "v")
+        self.given_bias: Any = bias
+        self.bias = _scores(xp, bias, self.k.shape[2], "bias")
+        self.sink = None if sink is None else _readable(xp, sink, "sink")
+        slopes = None if alibi_slopes is None else xp.ascontiguousarray(alibi_slopes, dtype=xp.float32)
+        left, right = window
+        self.options: List[Any] = [
+            slopes,
+            self.bias,
+            _scores(xp, mask, self.k.shape[2], "mask"),
+            self.sink,
+            None,
+            None,
+            _lengths(xp, seqlens_q, "seqlens_q"),
+            _lengths(xp, seqlens_k, "seqlens_k"),
+            "bhsd",
+            None if scale is None else float(scale),
+            bool(causal),
+            bool(top_left),
+            int(left),
+            int(right),
+            float(softcap),
+            float(dropout_p),
+            int(dropout_seed or 0),
+            int(dropout_offset),
+            0,
+            0,
+            self.device.stream,
+            self.device.allocate,
+            int(num_threads),
+            False,
+            bool(deterministic),
+        ]
+        self.return_lse = return_lse
+
+    def empty_out(self) -> Array:
+        return self.xp.empty((*self.q.shape[:3], self.v.shape[3]), self.q.dtype)
+
+    def empty_lse(self) -> Array:
+        return self.xp.empty(self.q.shape[:3], self.xp.float64 if self.q.dtype == self.xp.float64 else self.xp.float32)
+
+    def empty_gradients(self) -> Gradients:
+        shapes = (self.q, self.k, self.v, self.bias, self.sink)
+        return Gradients(*(None if x is None else self.xp.empty(x.shape, x.dtype) for x in shapes))
+
+    def as_bias(self, dbias: Array) -> Array:
+        """In the shape that the bias was given in; one column that serves all keys has the sum of theirs."""
+        if self.given_bias.shape[-1] != dbias.shape[-1]:
+            dbias = dbias.astype(self.xp.float64).sum(axis=-1, keepdims=True).astype(dbias.dtype)
+        return dbias.reshape(self.given_bias.shape)
+
+
+def attention(q: Array, k: Array, v: Array, **options: Any) -> Any:
+    """cuflash.attention for NumPy and CuPy arrays."""
+    call = Call(q, k, v, **options)
+    with call.device.guard:
+        out = call.empty_out()
+        lse = call.empty_lse() if call.return_lse else None
+        _core.forward(call.q, call.k, call.v, out, lse, *call.options)
+    return (out, lse) if call.return_lse else out
+
+
+def attention_backward(
+    dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, dlse: Optional[Array] = None, **options: Any
+) -> Gradients:
+    """cuflash.attention_backward for NumPy and CuPy arrays."""
+    call = Call(q, k, v, **options)
+    with call.device.guard:
+        g = call.empty_gradients()
+        _core.backward(
+            call.q,
+            call.k,
+            call.v,
+            _readable(call.xp, out, "out"),
+            _readable(call.xp, lse, "lse"),
+            _readable(call.xp, dout, "dout"),
+            None if dlse is None else _readable(call.xp, dlse, "dlse"),
+            *g,
+            *call.options,
+        )
+        return g if g.dbias is None else g._replace(dbias=call.as_bias(g.dbias))
+
+
+def explain(q: Array, k: Array, v: Array, *, backward: bool = False, **options: Any) -> str:
+    """cuflash.explain for NumPy and CuPy arrays."""
+    call = Call(q, k, v, **options)
+    with call.device.guard:
+        out, lse = call.empty_out(), call.empty_lse()
+        if backward:
+            gradients = call.empty_gradients()
+            dout = call.empty_out()
+            return _core.explain_backward(call.q, call.k, call.v, out, lse, dout, None, *gradients, *call.options)
+        return _core.explain_forward(call.q, call.k, call.v, out, lse if call.return_lse else None, *call.options)

@@ -1,0 +1,117 @@
+"""What a call is made of, in the order in which `_core` takes it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional, Tuple
+
+from torch import Tensor
+
+OptionalTensor = Optional[Tensor]
+
+
+Inputs = Tuple[Tensor, OptionalTensor, OptionalTensor]
+"""The inputs as the caller holds them: (q, k, v), (q, kv, None) or (qkv, None, None)
+
+    layout   q                k, v              kv                   qkv
+    bhsd     [B, Hq, Sq, D]   [B, Hk, Sk, D]
+    bshd     [B, Sq, Hq, D]   [B, Sk, Hk, D]    [B, Sk, 2, Hk, D]    [B, S, 3, H, D]
+    thd      [Tq, Hq, D]      [Tk, Hk, D]       [Tk, 2, Hk, D]       [T, 3, H, D]
+"""
+
+Execution = Tuple[int, bool]
+"""num_threads (CPU; 0: as many as PyTorch uses), deterministic (CUDA: gradients repeat bit for bit)"""
+
+
+class Extras(NamedTuple):
+    """Tensors that take part in the scores, and lengths. All optional."""
+
+    alibi_slopes: OptionalTensor = None
+    """f32 [Hq] or [B, Hq]"""
+    bias: OptionalTensor = None
+    """[B or 1, Hq or 1, Sq or 1, Sk], type of q or f32"""
+    mask: OptionalTensor = None
+    """bool, shaped as bias; False hides the key"""
+    sink: OptionalTensor = None
+    """[Hq], type of q or f32"""
+    cu_seqlens_q: OptionalTensor = None
+    """i32 [B + 1], as cu_seqlens_k"""
+    cu_seqlens_k: OptionalTensor = None
+    seqlens_q: OptionalTensor = None
+    """i32 [B], as seqlens_k"""
+    seqlens_k: OptionalTensor = None
+
+
+NO_EXTRAS = Extras()
+"""The usual case, told by identity: nothing to look through."""
+
+
+def extras(alibi_slopes: OptionalTensor, bias: OptionalTensor, mask: OptionalTensor, sink: OptionalTensor,
+           cu_seqlens_q: OptionalTensor = None, cu_seqlens_k: OptionalTensor = None, seqlens_q: OptionalTensor = None,
+           seqlens_k: OptionalTensor = None) -> Extras:
+    """Extras with a bias and a mask that may lack leading dimensions."""
+    if bias is mask is sink is alibi_slopes is cu_seqlens_q is cu_seqlens_k is seqlens_q is seqlens_k is None:
+        return NO_EXTRAS
+    return Extras(alibi_slopes, _rank_four(bias), _rank_four(mask), sink, cu_seqlens_q, cu_seqlens_k, seqlens_q,
+                  seqlens_k)
+
+
+def _rank_four(tensor: OptionalTensor) -> OptionalTensor:
+    while tensor is not None and tensor.dim() < 4:
+        tensor = tensor.unsqueeze(0)
+    return tensor
+
+
+class Options(NamedTuple):
+    """Everything that is not a tensor and changes the result."""
+
+    layout: str
+    scale: Optional[float]
+    causal: bool
+    top_left: bool
+    window_left: int
+    window_right: int
+    softcap: float
+    dropout_p: float
+    dropout_seed: int
+    dropout_offset: int
+    max_seqlen_q: int
+    max_seqlen_k: int
+
+
+class Wanted(NamedTuple):
+    """The tensors whose gradients are computed; k and v say nothing where they are packed into another tensor."""
+
+    q: bool
+    k: bool
+    v: bool
+    bias: bool
+    sink: bool
+
+
+Gradients = Tuple[OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor]
+"""of q, k, v (as the caller holds them), bias, sink"""
+
+
+def unpack(inputs: Inputs) -> Tuple[Tensor, Tensor, Tensor]:
+    """Views of q, k and v, whichever way they came."""
+    q, k, v = inputs
+    if v is not None:
+        return inputs
+    return (q, *_parts(k, 2, "kv")) if k is not None else _parts(q, 3, "qkv")
+
+
+def unpack_gradients(inputs: Inputs, dq: OptionalTensor, dk: OptionalTensor,
+                     dv: OptionalTensor) -> Tuple[OptionalTensor, OptionalTensor, OptionalTensor]:
+    """The same views of the gradients of these inputs, so that a kernel writes straight into a packed gradient."""
+    if inputs[1] is None:
+        return dq.unbind(-3) if dq is not None else (None, None, None)
+    if inputs[2] is None:
+        return (dq, *(dk.unbind(-3) if dk is not None else (None, None)))
+    return dq, dk, dv
+
+
+def _parts(tensor: Tensor, count: int, name: str) -> Tuple[Tensor, ...]:
+    if tensor.dim() < 3 or tensor.shape[-3] != count:
+        shape = list(tensor.shape)
+        raise ValueError(f"{name} has shape {shape}; its third last dimension must be {count}: [..., {count}, H, D]")
+    return tensor.unbind(-3)

@@ -1,0 +1,147 @@
+"""Tensors in, new tensors out, and nothing between but `_core`: no autograd, no dispatcher.
+
+Both roads end here, the short one (function.py) and the operators (operators.py), and so do the fake kernels as far as
+the allocation of results goes: their shapes and strides are stated once.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Dict, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from .. import _core
+from .arguments import (NO_EXTRAS, Execution, Extras, Gradients, Inputs, Options, OptionalTensor, Wanted, unpack,
+                        unpack_gradients)
+
+
+def rows(tensor: OptionalTensor) -> OptionalTensor:
+    """The tensor itself where its rows are contiguous, which is all that the library asks for; else a copy."""
+    if tensor is None:
+        return None
+    if tensor.is_neg():  # a view of numbers that are stored with the other sign
+        tensor = tensor.resolve_neg()
+    if tensor.is_contiguous() or tensor.stride(-1) == 1 or tensor.shape[-1] == 1:
+        return tensor
+    return tensor.contiguous()
+
+
+def rows_of_extras(extras: Extras) -> Extras:
+    return extras if extras is NO_EXTRAS else Extras(*map(rows, extras))
+
+
+def forward(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
+            want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
+    """out in the layout of q, and lse ([B, Hq, Sq] or packed [Hq, Tq]) where it is wanted."""
+    q, k, v = map(rows, unpack(inputs))
+    extras = rows_of_extras(extras)
+    layout = options.layout
+    out = new_out(q, v, layout)
+    lse = new_lse(q, layout) if want_lse else None
+    _core.forward(q, k, v, out, lse, *extras, *options, *_place(q, execution))
+    if layout == "thd":
+        _clear_unused_rows(extras.cu_seqlens_q, out, lse.T if want_lse else None)
+    return out, lse
+
+
+def backward(inputs: Inputs, extras: Extras, options: Options, execution: Execution, out: Tensor, lse: Tensor,
+             dout: OptionalTensor, dlse: OptionalTensor, wanted: Wanted) -> Gradients:
+    """The gradients that are wanted, each shaped as the tensor that it belongs to; None for the others."""
+    gradients = new_gradients(inputs, extras, wanted)
+    dq, dk, dv = unpack_gradients(inputs, *gradients[:3])
+    q, k, v = map(rows, unpack(inputs))
+    extras = rows_of_extras(extras)
+    if wanted.bias:
+        extras = extras._replace(bias=_without_repeats(extras.bias))
+    dout = rows(dout) if dout is not None else torch.zeros_like(out)
+    _core.backward(q, k, v, out, lse, dout, rows(dlse), dq, dk, dv, *gradients[3:], *extras, *options,
+                   *_place(q, execution))
+    if options.layout == "thd":
+        _clear_unused_rows(extras.cu_seqlens_q, dq)
+        _clear_unused_rows(extras.cu_seqlens_k, dk, dv)
+    return gradients
+
+
+def new_out(q: Tensor, v: Tensor, layout: str) -> Tensor:
+    """Contiguous in the layout of q. A bhsd view of memory in the order bshd gets a result of the same kind."""
+    size = v.shape[-1]
+    if layout == "bhsd" and q.dim() == 4 and not q.is_contiguous() and q.stride(1) < q.stride(2):
+        batch, heads, length, _ = q.shape
+        return q.new_empty((batch, length, heads, size)).transpose(1, 2)
+    if size == q.shape[-1]:
+        return torch.empty_like(q, memory_format=torch.contiguous_format)
+    return q.new_empty((*q.shape[:-1], size))
+
+
+def new_lse(q: Tensor, layout: str) -> Tensor:
+    """[B, Hq, Sq] or packed [Hq, Tq]: f32, f64 for f64."""
+    if layout == "bhsd":
+        shape = q.shape[:-1]
+    elif layout == "bshd":
+        shape = (q.shape[0], q.shape[2], q.shape[1])
+    else:
+        shape = (q.shape[1], q.shape[0])
+    return q.new_empty(shape, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+
+
+def new_gradients(inputs: Inputs, extras: Extras, wanted: Wanted) -> Gradients:
+    """Memory for what is wanted, None for the rest."""
+    tensors = (*inputs, extras.bias, extras.sink)
+    return tuple([_new_like(tensor) if want else None for tensor, want in zip(tensors, wanted)])
+
+
+def _new_like(tensor: Tensor) -> Tensor:
+    # empty_like keeps the order of the dimensions, which the library can only follow where rows stay contiguous.
+    new = torch.empty_like(tensor)
+    return new if rows(new) is new else tensor.new_empty(tensor.shape)
+
+
+def _without_repeats(bias: Tensor) -> Tensor:
+    """A copy of a bias that was expanded: the library sums the gradient where a bias repeats, and autograd, which sums
+    on its own, asks for each of the parts. A bias of size 1 in place of a dimension that is expanded costs neither."""
+    repeats = any(stride == 0 and size > 1 for stride, size in zip(bias.stride(), bias.shape))
+    return bias.clone(memory_format=torch.contiguous_format) if repeats else bias
+
+
+def _clear_unused_rows(cu_seqlens: OptionalTensor, *tensors: OptionalTensor) -> None:
+    """Rows beyond cu_seqlens[-1] belong to no sequence and were not written. Zeros there keep what comes next finite.
+
+    Only in host memory: on CUDA, knowing where they begin would wait for the device."""
+    if cu_seqlens is None or cu_seqlens.is_cuda or cu_seqlens.numel() == 0:
+        return
+    used = int(cu_seqlens[-1])
+    for tensor in tensors:
+        if tensor is not None and used < tensor.shape[0]:
+            tensor[used:].zero_()
+
+
+_allocators: Dict[int, Callable[[int], Tensor]] = {}
+# CUFLASH_NUM_THREADS is read by the library; without it, torch.set_num_threads counts.
+_library_counts_threads = "CUFLASH_NUM_THREADS" in os.environ
+
+
+def _place(q: Tensor, execution: Execution) -> Tuple[int, Optional[Callable[[int], Any]], int, bool, bool]:
+    """stream, allocate, num_threads, check_lengths, deterministic"""
+    if not q.is_cuda:
+        threads = execution[0] or (0 if _library_counts_threads else torch.get_num_threads())
+        return 0, None, threads, False, False
+    index = q.get_device()
+    allocate = _allocators.get(index)
+    if allocate is None:
+        allocate = _allocators[index] = _allocator(q.device)
+    return _raw_stream(index), allocate, 0, False, execution[1]
+
+
+def _allocator(device: torch.device) -> Callable[[int], Tensor]:
+    # PyTorch's caching allocator: safe to free at the end of the call, because its memory stays with the stream.
+    return lambda size: torch.empty(size, dtype=torch.uint8, device=device)
+
+
+def _raw_stream_by_object(index: int) -> int:
+    return torch.cuda.current_stream(index).cuda_stream
+
+
+# What torch's own compiler uses; it spares the making of a Stream object.
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream_by_object)

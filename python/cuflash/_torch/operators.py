@@ -1,0 +1,122 @@
+"""torch.ops.cuflash: the operators that compilers, exporters, dispatch modes and tensor subclasses see.
+
+    forward(...) -> (out, lse)          backward(..., wanted) -> the gradients that are wanted
+
+Both are pure functions of their arguments: a dropout seed is an argument, too (rng_state, see seeds.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Tuple
+
+import torch
+from torch import Tensor
+
+from . import autocast, call, seeds
+from .arguments import Execution, Extras, Inputs, Options, OptionalTensor, Wanted, unpack
+
+_INPUTS = "Tensor q, Tensor? k, Tensor? v"
+_EXTRAS = ", ".join(f"Tensor? {name}" for name in Extras._fields)
+_OPTIONS = ("str layout, float? scale, bool causal, bool top_left, SymInt window_left, SymInt window_right, "
+            "float softcap, float dropout_p, Tensor? rng_state, SymInt max_seqlen_q, SymInt max_seqlen_k")
+_EXECUTION = "int num_threads, bool deterministic"
+_RESULTS = "Tensor out, Tensor lse, Tensor? dout, Tensor? dlse"
+
+# Where these are among the arguments. The options of an operator have one tensor in place of the two numbers of a seed.
+_EXTRAS_AT = slice(3, 3 + len(Extras._fields))
+_OPTIONS_AT = slice(_EXTRAS_AT.stop, _EXTRAS_AT.stop + len(Options._fields) - 1)
+_EXECUTION_AT = slice(_OPTIONS_AT.stop, _OPTIONS_AT.stop + 2)
+_RNG_STATE = Options._fields.index("dropout_seed")
+
+_library = torch.library.Library("cuflash", "FRAGMENT")
+_library.define(f"forward({_INPUTS}, {_EXTRAS}, {_OPTIONS}, {_EXECUTION}) -> (Tensor out, Tensor lse)")
+_library.define(f"backward({_INPUTS}, {_EXTRAS}, {_OPTIONS}, {_EXECUTION}, {_RESULTS}, bool[] wanted) -> Tensor[]")
+
+
+def run(inputs: Inputs, extras: Extras, options: Options, rng_state: OptionalTensor,
+        execution: Execution) -> Tuple[Tensor, Tensor]:
+    """out and lse through the dispatcher. The seed and the offset of the options are not used."""
+    return torch.ops.cuflash.forward.default(*inputs, *extras, *options[:_RNG_STATE], rng_state,
+                                             *options[_RNG_STATE + 2:], *execution)
+
+
+def _read(arguments: Tuple[Any, ...]) -> Tuple[Inputs, Extras, Options, Execution]:
+    """What the first arguments of both operators say."""
+    options = arguments[_OPTIONS_AT]
+    rng_state = options[_RNG_STATE]
+    seed = seeds.as_numbers(rng_state) if rng_state is not None else (0, 0)
+    options = Options(*options[:_RNG_STATE], *seed, *options[_RNG_STATE + 1:])
+    if rng_state is None and options.dropout_p > 0:
+        raise ValueError("dropout_p > 0 needs rng_state, an i64 tensor (seed, offset) in host memory")
+    return arguments[:3], Extras(*arguments[_EXTRAS_AT]), options, arguments[_EXECUTION_AT]
+
+
+def _forward(*arguments: Any) -> Tuple[Tensor, Tensor]:
+    return call.forward(*_read(arguments), want_lse=True)
+
+
+def _backward(*arguments: Any) -> List[Tensor]:
+    *results, wanted = arguments[_EXECUTION_AT.stop:]
+    gradients = call.backward(*_read(arguments), *results, Wanted(*wanted))
+    return [gradient for gradient in gradients if gradient is not None]
+
+
+for _device in ("CPU", "CUDA"):
+    _library.impl("forward", _forward, _device)
+    _library.impl("backward", _backward, _device)
+
+
+@torch.library.register_fake("cuflash::forward", lib=_library)
+def _forward_fake(*arguments: Any) -> Tuple[Tensor, Tensor]:
+    q, _, v = (call.rows(tensor) for tensor in unpack(arguments[:3]))
+    layout = arguments[_OPTIONS_AT][0]
+    return call.new_out(q, v, layout), call.new_lse(q, layout)
+
+
+@torch.library.register_fake("cuflash::backward", lib=_library)
+def _backward_fake(*arguments: Any) -> List[Tensor]:
+    gradients = call.new_gradients(arguments[:3], Extras(*arguments[_EXTRAS_AT]), Wanted(*arguments[-1]))
+    return [gradient for gradient in gradients if gradient is not None]
+
+
+def _save(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, Tensor]) -> None:
+    tensors, ctx.options = inputs[:_EXTRAS_AT.stop], list(inputs[_EXTRAS_AT.stop:])
+    rng_state = ctx.options[_RNG_STATE]
+    ctx.save_for_backward(*tensors, rng_state, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor) -> Tuple[Any, ...]:
+    *tensors, rng_state, out, lse = ctx.saved_tensors
+    needs = dict(zip(("q", "k", "v", *Extras._fields), ctx.needs_input_grad))
+    if needs["alibi_slopes"]:
+        raise ValueError("alibi_slopes requires a gradient, and there is none for it; pass alibi_slopes.detach()")
+    wanted = [needs[name] for name in Wanted._fields]
+    options = [*ctx.options[:_RNG_STATE], rng_state, *ctx.options[_RNG_STATE + 1:]]
+    computed = iter(torch.ops.cuflash.backward.default(*tensors, *options, out, lse, dout, dlse, wanted))
+    gradients = {name: next(computed) for name, want in zip(Wanted._fields, wanted) if want}
+    return (*(gradients.get(name) for name in needs), *[None] * len(options))
+
+
+def _refuse_second_derivative(ctx: Any, *_: Any) -> None:
+    raise RuntimeError("cuflash has no second derivatives: its backward pass cannot be differentiated again")
+
+
+torch.library.register_autograd("cuflash::forward", _differentiate, setup_context=_save, lib=_library)
+torch.library.register_autograd("cuflash::backward", _refuse_second_derivative, lib=_library)
+
+
+def _register_autocast(device: str) -> None:
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
+        torch._C.DispatchKey.AutocastCUDA)
+
+    def forward(*arguments: Any) -> Tuple[Tensor, Tensor]:
+        inputs, extras = autocast.cast(arguments[:3], Extras(*arguments[_EXTRAS_AT]), device.lower())
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return torch.ops.cuflash.forward.default(*inputs, *extras, *arguments[_EXTRAS_AT.stop:])
+
+    _library.impl("forward", forward, f"Autocast{device}")
+
+
+for _device in ("CPU", "CUDA"):
+    _register_autocast(_device)

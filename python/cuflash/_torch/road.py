@@ -1,0 +1,47 @@
+"""Whether anybody but autograd looks at the tensors of a call."""
+
+from __future__ import annotations
+
+import torch
+from torch.autograd import forward_ad
+
+from .arguments import NO_EXTRAS, Extras, Inputs
+
+_PLAIN_TYPES = {torch.Tensor, torch.nn.Parameter, type(None)}
+
+
+def is_plain(inputs: Inputs, extras: Extras) -> bool:
+    """True in eager mode with ordinary tensors on a device that the library knows.
+
+    False for compilers and exporters, dispatch modes (which count, fake or offload operators), tracers, functorch and
+    tensor subclasses: all of these work on operators, and a call that is none would pass them by."""
+    if torch.compiler.is_compiling():
+        return False
+    if forward_ad._current_level >= 0:
+        _refuse_tangents(inputs, extras)
+    q, k, v = inputs
+    plain_types = {type(q), type(k), type(v)} <= _PLAIN_TYPES and (extras is NO_EXTRAS
+                                                                   or set(map(type, extras)) <= _PLAIN_TYPES)
+    if not plain_types:
+        _require_tensors(inputs, extras)
+        return False
+    return ((q.is_cpu or q.is_cuda) and not _len_torch_dispatch_stack() and not _are_functorch_transforms_active()
+            and _get_tracing_state() is None)
+
+
+def _require_tensors(inputs: Inputs, extras: Extras) -> None:
+    for name, tensor in (*zip("qkv", inputs), *extras._asdict().items()):
+        if tensor is not None and not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
+
+
+def _refuse_tangents(inputs: Inputs, extras: Extras) -> None:
+    # Without this, a tangent would be lost without a word.
+    for name, tensor in (*zip("qkv", inputs), *extras._asdict().items()):
+        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError(f"{name} has a forward-mode tangent; cuflash differentiates backwards only")
+
+
+_len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
+_are_functorch_transforms_active = torch._C._are_functorch_transforms_active
+_get_tracing_state = torch._C._get_tracing_state

@@ -1,0 +1,59 @@
+"""Seeds for dropout, from PyTorch's generators: manual_seed repeats them, and so does the RNG state that activation
+checkpointing restores.
+
+A mask is a function of (seed, offset) and of nothing else: a call needs two numbers on the host, no random tensor.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Tuple, Union
+
+import torch
+from torch import Tensor
+
+Seed = Union[int, Tuple[int, int], Tensor]
+"""seed; (seed, offset); or the bits of both in an i64 tensor [2] in host memory, as traced programs carry them"""
+
+_WORD = 1 << 64
+_lock = threading.Lock()
+
+
+def draw(device: torch.device) -> Tuple[int, int]:
+    """(seed, offset) from the generator of this device; that of a GPU keeps its state on the host: nothing waits."""
+    if device.type != "cuda":
+        return tuple(draw_traceable().tolist())
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("dropout_p > 0 while a CUDA graph is captured: every replay would drop the same scores. "
+                           "Pass dropout_seed if that is meant")
+    generator = torch.cuda.default_generators[device.index]
+    with _lock:
+        offset = generator.get_offset()
+        generator.set_offset(offset + 4)  # PyTorch keeps offsets at multiples of 4
+    return generator.initial_seed(), offset
+
+
+def draw_traceable() -> Tensor:
+    """An ordinary random tensor: compilers know that each call needs a new one."""
+    return torch.randint(0, (1 << 63) - 1, (2,), dtype=torch.int64, device="cpu")
+
+
+def as_numbers(seed: Seed) -> Tuple[int, int]:
+    """(seed, offset), each in [0, 2**64)."""
+    if isinstance(seed, Tensor):
+        seed, offset = seed.tolist()
+        return seed % _WORD, offset % _WORD
+    if not isinstance(seed, (int, tuple)):
+        raise TypeError(f"dropout_seed is of type {type(seed).__name__}; it must be an int, (seed, offset) or a tensor")
+    seed, offset = (seed, 0) if isinstance(seed, int) else seed
+    if not (0 <= seed < _WORD and 0 <= offset < _WORD):
+        raise ValueError(f"dropout_seed is ({seed}, {offset}); both numbers must be in [0, 2**64)")
+    return seed, offset
+
+
+def as_tensor(seed: Seed) -> Tensor:
+    """i64 [2] in host memory."""
+    if isinstance(seed, Tensor):
+        return seed
+    words = [word - _WORD if word >= _WORD // 2 else word for word in as_numbers(seed)]
+    return torch.tensor(words, dtype=torch.int64, device="cpu")

@@ -1,0 +1,133 @@
+#include "array.h"
+
+#include <string>
+#include <unordered_map>
+
+#include "routes.h"
+
+namespace cuflash::python {
+namespace {
+
+enum class Road { exchange, torch, buffer, dlpack, none };
+
+struct Route {
+  Road road = Road::none;
+  const dlpack::ExchangeApi* exchange = nullptr;
+};
+
+const dlpack::ExchangeApi* exchange_of(nb::handle type) {
+  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
+  if (!PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return nullptr;
+  auto* api = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  while (api && api->version.major > 1) api = api->previous;
+  return api;
+}
+
+bool is_torch_tensor(nb::handle type) {
+  const nb::object torch = nb::steal(PyImport_GetModule(nb::str("torch").ptr()));
+  PyErr_Clear();
+  if (!torch.is_valid()) return false;
+  return PyObject_IsSubclass(type.ptr(), nb::getattr(torch, "Tensor", nb::none()).ptr()) == 1;
+}
+
+Route find_route(nb::handle object) {
+  const nb::handle type = object.type();
+  if (const auto* api = exchange_of(type)) return {Road::exchange, api};
+  if (is_torch_tensor(type)) return {Road::torch, nullptr};
+  if (PyObject_CheckBuffer(object.ptr())) return {Road::buffer, nullptr};
+  if (nb::hasattr(type, "__dlpack__")) return {Road::dlpack, nullptr};
+  return {};
+}
+
+// Looking at a type's attributes takes longer than reading an array: the answer is kept, and with it the type.
+const Route& route_of(nb::handle object) {
+  static auto& routes = *new std::unordered_map<PyObject*, Route>;
+  const nb::handle type = object.type();
+  const auto found = routes.find(type.ptr());
+  if (found != routes.end()) return found->second;
+  const Route route = find_route(object);
+  type.inc_ref();
+  return routes.emplace(type.ptr(), route).first->second;
+}
+
+std::string name_of(ElementType type) {
+  static const std::unordered_map<int, const char*> names{
+      {dlpack::kInt, "int"}, {dlpack::kUInt, "uint"}, {dlpack::kFloat, "float"}, {dlpack::kBfloat, "bfloat"}};
+  if (type.code == dlpack::kBool) return "bool";
+  const auto found = names.find(type.code);
+  return found == names.end() ? "of DLPack's code " + std::to_string(type.code)
+                              : found->second + std::to_string(type.bits);
+}
+
+}  // namespace
+
+int64_t Array::bytes() const {
+  int64_t count = (type.bits + 7) / 8;
+  for (int32_t d = 0; d < rank; ++d) count *= shape[d];
+  return count;
+}
+
+static Array by_route(const Route& route, nb::handle object, const char* name, uintptr_t stream) {
+  switch (route.road) {
+    case Road::exchange: return array_by_exchange(object, name, *route.exchange);
+    case Road::torch: return array_of_torch(object, name);
+    case Road::buffer: return array_by_buffer(object, name);
+    case Road::dlpack: return array_by_dlpack(object, name, stream);
+    case Road::none: break;
+  }
+  throw nb::type_error((std::string(name) + ": " + text_of(nb::object(object.type().attr("__name__"))) +
+                        " is not an array; pass one of NumPy, PyTorch, JAX, CuPy, or of anything else with __dlpack__")
+                           .c_str());
+}
+
+// Where there is no element no stride is ever used, and libraries have all kinds of them there.
+static Array with_strides_of_nothing(Array array) {
+  if (array.bytes() != 0) return array;
+  int64_t stride = 1;
+  for (int32_t d = array.rank; d-- > 0; stride *= array.shape[d]) array.stride[d] = stride;
+  return array;
+}
+
+Array array_of(nb::handle object, const char* name, uintptr_t stream) {
+  if (object.is_none()) return {};
+  try {
+    return with_strides_of_nothing(by_route(route_of(object), object, name, stream));
+  } catch (nb::python_error& refusal) {  // of the array's own library, which does not know the name
+    const std::string why = text_of(refusal.value());
+    nb::raise_from(refusal, PyExc_ValueError, "%s: its memory cannot be had: %s", name,
+                   why.substr(0, why.find('\n')).c_str());
+  }
+}
+
+cuflash_dtype dtype_of(const Array& array, const char* name) {
+  const auto is = [&](dlpack::TypeCode code, int bits) { return array.type.code == code && array.type.bits == bits; };
+  if (is(dlpack::kFloat, 32)) return CUFLASH_F32;
+  if (is(dlpack::kFloat, 16)) return CUFLASH_F16;
+  if (is(dlpack::kBfloat, 16)) return CUFLASH_BF16;
+  if (is(dlpack::kFloat, 64)) return CUFLASH_F64;
+  if (is(dlpack::kInt, 32)) return CUFLASH_I32;
+  if (is(dlpack::kBool, 8)) return CUFLASH_BOOL;
+  refuse_type(name, name_of(array.type));
+}
+
+std::string text_of(nb::handle object) {
+  const nb::object text = nb::steal(PyObject_Str(object.ptr()));
+  const char* bytes = text.is_valid() ? PyUnicode_AsUTF8AndSize(text.ptr(), nullptr) : nullptr;
+  if (!bytes) throw nb::python_error();
+  return bytes;
+}
+
+void require_rank(int64_t rank, const char* name) {
+  if (rank >= 1 && rank <= 4) return;
+  throw nb::value_error(
+      (std::string(name) + ": has " + std::to_string(rank) + " dimensions; it must have 1 to 4").c_str());
+}
+
+void refuse_type(const char* name, const std::string& type) {
+  throw nb::value_error(
+      (std::string(name) + ": type " + type +
+       " is not supported; values are float64, float32, float16 or bfloat16, lengths int32, masks bool")
+          .c_str());
+}
+
+}  // namespace cuflash::python

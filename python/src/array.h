@@ -1,0 +1,43 @@
+// Where the elements of a Python array are. Never a copy; every array library by the shortest road it offers.
+#pragma once
+
+#include <cuflash/cuflash.h>
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "dlpack.h"
+
+namespace cuflash::python {
+
+namespace nb = nanobind;
+
+struct ElementType {
+  dlpack::TypeCode code;
+  int bits;
+};
+
+// A view of an array that holds on to its memory.
+struct Array {
+  void* data = nullptr;
+  ElementType type{};
+  dlpack::Device device{dlpack::kCpu, 0};
+  bool read_only = false;
+  int32_t rank = 0;    // 0: absent
+  int64_t shape[4]{};  // in elements, as are the strides
+  int64_t stride[4]{};
+  std::unique_ptr<void, void (*)(void*)> keeper{nullptr, [](void*) {}};  // what the array library wants back
+
+  bool given() const { return rank != 0; }
+  bool on_cuda() const { return device.type == dlpack::kCuda; }
+  int64_t bytes() const;  // of all elements, as if contiguous
+};
+
+// name is the argument's, for messages. stream: where CUDA arrays will be used, for libraries that have to be told.
+Array array_of(nb::handle object, const char* name, uintptr_t stream);
+
+// The library's name of a type; raises where it has none.
+cuflash_dtype dtype_of(const Array& array, const char* name);
+
+}  // namespace cuflash::python

@@ -1,0 +1,23 @@
+// The roads from a Python object to an Array; array.cpp chooses one for each type of object.
+#pragma once
+
+#include <string>
+
+#include "array.h"
+
+namespace cuflash::python {
+
+Array array_by_exchange(nb::handle object, const char* name, const dlpack::ExchangeApi& api);
+Array array_of_torch(nb::handle tensor, const char* name);
+Array array_by_buffer(nb::handle object, const char* name);
+Array array_by_dlpack(nb::handle object, const char* name, uintptr_t stream);
+
+// Fills all but the keeper.
+Array view_of(const dlpack::Tensor& tensor, const char* name);
+
+std::string text_of(nb::handle object);  // str(object)
+
+void require_rank(int64_t rank, const char* name);
+[[noreturn]] void refuse_type(const char* name, const std::string& type);
+
+}  // namespace cuflash::python

@@ -1,0 +1,62 @@
+"""What all Python tests share.
+
+CUFLASH_TEST_DEVICE=cuda   run on the GPU what can run there (default: cpu)
+CUFLASH_TEST_SCALE=10      ten times as many random cases (default: 1)
+"""
+
+import os
+
+import pytest
+
+try:
+    import hypothesis
+except ImportError:  # tests that draw cases then skip themselves through pytest.importorskip
+    hypothesis = None
+
+SCALE = float(os.environ.get("CUFLASH_TEST_SCALE", "1"))
+
+if hypothesis is not None:
+    # Speed is not what these tests are about, and the same cases in every run are.
+    hypothesis.settings.register_profile(
+        "cuflash",
+        deadline=None,
+        derandomize=True,
+        print_blob=True,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    hypothesis.settings.load_profile("cuflash")
+
+
+def examples(count: int) -> int:
+    """For hypothesis.settings(max_examples=...): count at scale 1."""
+    return max(1, round(count * SCALE))
+
+
+def why_no_cuda() -> str:
+    """Why tests cannot run on a GPU; "" where they can."""
+    try:
+        import torch
+    except ImportError:
+        return "PyTorch, which makes the tensors on the GPU, is not installed"
+    return "" if torch.cuda.is_available() else "PyTorch sees no GPU"
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """ "cpu" or "cuda": where a test that can run on both runs."""
+    name = os.environ.get("CUFLASH_TEST_DEVICE", "cpu")
+    if name not in ("cpu", "cuda"):
+        pytest.fail(f"CUFLASH_TEST_DEVICE is {name}; it must be cpu or cuda")
+    if name == "cuda" and why_no_cuda():
+        pytest.skip(f"CUFLASH_TEST_DEVICE=cuda, but {why_no_cuda()}")
+    return name
+
+
+@pytest.fixture
+def cuda() -> str:
+    """For tests that only a GPU can run."""
+    if os.environ.get("CUFLASH_TEST_DEVICE") != "cuda":
+        pytest.skip("needs a GPU: set CUFLASH_TEST_DEVICE=cuda on a machine that has one (make gpu-test does)")
+    if why_no_cuda():
+        pytest.skip(f"needs a GPU, and {why_no_cuda()}")
+    return "cuda"
