@@ -72,7 +72,9 @@ struct ScoreChunk {
     const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(C));
     const auto any_size = [=](Real score, Real lse, int query) {
       const bool large = (large_rows[query / 32] >> query % 32 & 1) != 0;
-      return (rounded_product(score, large ? unit : factor) - lse) * (large ? to_power : Real(1));
+      // In either way a row's bits do not depend on whether a neighbour is large.
+      if constexpr (C.all) return (rounded_product(score, large ? unit : factor) - lse) * (large ? to_power : Real(1));
+      else return large ? (rounded_product(score, unit) - lse) * to_power : score * factor - lse;
     };
     if (C.all || stats[large_at(C)] != Real(0)) weigh_by<kPass>(stats, first_query, any_size);
     else weigh_by<kPass>(stats, first_query, [=](Real score, Real lse, int) { return score * factor - lse; });
