@@ -8,6 +8,9 @@ import os
 
 import pytest
 
+# JAX takes three quarters of a GPU's memory when it starts, and other processes share it with the tests.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
 try:
     import hypothesis
 except ImportError:  # tests that draw cases then skip themselves through pytest.importorskip
