@@ -379,6 +379,7 @@ struct Forward {
     const Walk walk = walk_keys<C.tile_k>(a, sequence, queries());
     if (threadIdx.x == 0) count_tiles<C.tile_k>(a, sequence, queries(), walk);
     if (walk.count() == 0) {
+      copy_async_commit();  // only what is committed can be waited for
       copy_async_wait<0>();
       return;
     }

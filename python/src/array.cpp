@@ -34,7 +34,9 @@ Route find_route(nb::handle object) {
   const nb::handle type = object.type();
   if (const auto* api = exchange_of(type)) return {Road::exchange, api};
   if (is_torch_tensor(type)) return {Road::torch, nullptr};
-  if (PyObject_CheckBuffer(object.ptr())) return {Road::buffer, nullptr};
+  // CuPy's arrays seem to have the buffer protocol, and refuse it.
+  const bool on_gpu = nb::hasattr(type, "__cuda_array_interface__");
+  if (PyObject_CheckBuffer(object.ptr()) && !on_gpu) return {Road::buffer, nullptr};
   if (nb::hasattr(type, "__dlpack__")) return {Road::dlpack, nullptr};
   return {};
 }

@@ -133,8 +133,8 @@ auto size_of(const BackwardArrays&) { return cuflash_backward_workspace_size; }
 auto explain_of(const ForwardArrays&) { return cuflash_explain_forward; }
 auto explain_of(const BackwardArrays&) { return cuflash_explain_backward; }
 
-Array workspace_of(size_t bytes, const Options& o, dlpack::Device device) {
-  Array workspace = array_of(nb::object(o.allocate(bytes)), "workspace", o.stream);
+Array workspace_of(nb::handle allocated, size_t bytes, const Options& o, dlpack::Device device) {
+  Array workspace = array_of(allocated, "workspace", o.stream);
   if (workspace.device.type != device.type || workspace.device.id != device.id ||
       workspace.bytes() < static_cast<int64_t>(bytes))
     throw nb::value_error(("allocate: returned " + std::to_string(workspace.bytes()) + " bytes on " +
@@ -150,12 +150,14 @@ void run(const CallArrays& a, const Options& o) {
   const cuflash_attention attention = attention_of(arrays, a.q, a.k, a.v, o);
   const auto tensors = tensors_of(arrays, a);
   cuflash_execution execution = execution_of(arrays, o);
+  nb::object allocated;  // held until the call has launched what uses it: another thread may get it afterwards
   Array workspace;
   if (execution.device == CUFLASH_DEVICE_CUDA && !o.allocate.is_none()) {
     size_t bytes = 0;
     check(size_of(a)(&attention, &tensors, &execution, &bytes), o.layout);
     if (bytes > 0) {
-      workspace = workspace_of(bytes, o, arrays.device());
+      allocated = nb::object(o.allocate(bytes));
+      workspace = workspace_of(allocated, bytes, o, arrays.device());
       execution.workspace = workspace.data, execution.workspace_size = bytes;
     }
   }

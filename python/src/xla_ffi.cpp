@@ -113,7 +113,9 @@ class Workspace {
  public:
   Workspace(const CallFrame& frame, size_t size) : frame_(frame), size_(size) {
     if (size == 0) return;
-    AllocateArgs args{sizeof(AllocateArgs), nullptr, frame.context, size, 64, nullptr};
+    // XLA promises 16 bytes at most; the library wants kAlignment.
+    size_ += kAlignment;
+    AllocateArgs args{sizeof(AllocateArgs), nullptr, frame.context, size_, 16, nullptr};
     check(frame.api->allocate(&args));
     data_ = args.data;
   }
@@ -127,9 +129,13 @@ class Workspace {
       frame_.api->destroy_error(&destroy);
     }
   }
-  void* data() const { return data_; }
+  void* data() const {
+    const auto address = reinterpret_cast<uintptr_t>(data_);
+    return reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
+  }
 
  private:
+  static constexpr size_t kAlignment = 64;
   const CallFrame& frame_;
   size_t size_;
   void* data_ = nullptr;

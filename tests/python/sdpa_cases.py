@@ -31,6 +31,9 @@ def run(function, inputs, dtype, attn_mask=None, **options):
         if attn_mask.is_floating_point():
             attn_mask = attn_mask.detach().to(dtype).requires_grad_()
             leaves.append(attn_mask)
+        # On a GPU PyTorch refuses a mask whose last dimension is broadcast; cuflash takes it as it is.
+        if function is ORIGINAL and attn_mask.is_cuda:
+            attn_mask = attn_mask.expand(*attn_mask.shape[:-1], inputs[1].shape[-2]).contiguous()
         options["attn_mask"] = attn_mask
     out = function(*leaves[:3], **options)
     weight = torch.linspace(-1, 1, max(out.numel(), 1), dtype=torch.float64)[:out.numel()].reshape(out.shape).to(out)

@@ -60,7 +60,10 @@ def test_the_structs_are_those_of_xla(tmp_path):
         pytest.skip("needs a C++ compiler and the headers that jax ships")
     lines = ["#include <cstddef>", '#include "xla_ffi_api.h"', "#include <xla/ffi/api/c_api.h>",
              "namespace xla = cuflash::python::xla;"]
+    header = (include / "xla/ffi/api/c_api.h").read_text()
     for mine, (theirs, fields) in STRUCTS.items():
+        if mine == "Extension" and theirs not in header:
+            continue  # before jax 0.6 an extension had no name of its own; nobody sends one
         lines.append(f'static_assert(sizeof(xla::{mine}) <= sizeof({theirs}), "{mine}");')
         for field in fields.split():
             a, b = field.split(":") if ":" in field else (field, field)

@@ -104,7 +104,7 @@ def test_nothing_waits_for_the_gpu(cuda):
         out = flash_attn_varlen_func(*packed, cu_seqlens, cu_seqlens, 412, 412, 0.1, causal=True)
         torch.autograd.grad(out, packed, dout)
 
-    step()
+    step(), step()  # the second adds to gradients, with a kernel of PyTorch's whose loading waits
     torch.cuda.synchronize()
     event = torch.cuda.Event()
     torch.cuda._sleep(2_000_000_000)
