@@ -40,6 +40,17 @@ struct ForwardConfig {
   int options;       // OptionBits
 };
 
+// Forward on Hopper: one warpgroup copies, the others have 64 queries each.
+struct HopperForwardConfig {
+  Element element;    // f16 or bf16
+  int dim_qk, dim_v;  // padded: multiples of 16, dim_v of 32, up to 256
+  int warpgroups;     // that compute
+  int tile_k;
+  int stages;   // tiles of keys, and tiles of values, in shared memory
+  int turns;    // 1: warpgroups issue products in turns, so that one computes weights while another multiplies
+  int options;  // OptionBits
+};
+
 // One CTA keeps tile_k keys and walks over tiles of queries.
 struct BackwardConfig {
   Element element;
@@ -67,6 +78,29 @@ constexpr int shared_bytes(const ForwardConfig& c) {
                      c.stages * (tile_bytes(c.element, c.tile_k, c.dim_qk) + tile_bytes(c.element, c.tile_k, c.dim_v)) +
                      (c.options & kMaskTensor ? c.tile_k : 0);  // which keys somebody sees
   return output > inputs ? output : inputs;
+}
+
+constexpr int kWarpgroupRows = 64, kWarpgroupThreads = 128;
+constexpr int tile_q_of(const HopperForwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
+constexpr int num_threads(const HopperForwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
+// A multiprocessor has 512 registers for each of 128 lanes; what is launched gets equal shares and deals them out anew.
+constexpr int computing_registers(const HopperForwardConfig& c) {
+  return c.warpgroups == 1 ? 256 : c.warpgroups == 2 ? 232 : c.warpgroups == 3 ? 160 : 112;
+}
+constexpr int copying_registers(const HopperForwardConfig& c) { return c.warpgroups <= 2 ? 40 : 32; }
+// Tiles in the layout of tile/swizzled.h.
+constexpr int kPanelColumns = 64, kPanelRowBytes = 128;
+constexpr int num_panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
+constexpr int swizzled_bytes(int rows, int columns) { return rows * kPanelRowBytes * num_panels(columns); }
+constexpr int num_barriers(const HopperForwardConfig& c) { return 5 * c.stages + 2 * c.warpgroups; }
+// What a warpgroup has to know of a tile of queries. A note is written before the queries of the tile before it have been
+// used, while the output of the one before that may be on its way out: three.
+constexpr int kNoteBytes = 64, kNotes = 3;
+constexpr int num_notes(const HopperForwardConfig& c) { return kNotes * c.warpgroups; }
+constexpr int shared_bytes(const HopperForwardConfig& c) {
+  return swizzled_bytes(tile_q_of(c), c.dim_qk) +
+         c.stages * (swizzled_bytes(c.tile_k, c.dim_qk) + swizzled_bytes(c.tile_k, c.dim_v)) +
+         num_notes(c) * kNoteBytes + num_barriers(c) * 8;
 }
 
 constexpr int num_threads(const BackwardConfig& c) { return 32 * c.key_warps * c.column_warps; }

@@ -9,10 +9,8 @@
 //                   accumulate
 #pragma once
 
-#include "attn/score.h"
 #include "attn/softmax.h"
-#include "attn/walk.h"
-#include "tile/operand.h"
+#include "attn/tile_scores.h"
 
 namespace cuflash {
 
@@ -73,7 +71,6 @@ struct Forward {
   __device__ static int warp_column() { return warp() % C.column_warps * kColumns; }
   // Row r of a lane, counted in the tile.
   __device__ static int row_of(int r) { return warp_row() + r / 2 * 16 + r % 2 * 8 + lane_id() / 4; }
-  __device__ static int column_of(int n, int e) { return n * 8 + lane_id() % 4 * 2 + e; }
 
   __device__ QTile q_tile() const { return {memory}; }
   __device__ KTile k_tile(int stage) const {
@@ -151,30 +148,6 @@ struct Forward {
       for (int n = 0; n < kScoreTiles; ++n) s[m][n] = {};
   }
 
-  // Options, then masks: a selection, whatever the score is.
-  template <bool kEdge>
-  __device__ __forceinline__ void change(Scores& s, int tile) const {
-    if constexpr (!kEdge && !Options::kChanged && !Options::kMasked) return;
-    const int first = tile * C.tile_k;
-    const Edge<C.tile_q, C.tile_k> edge(a, sequence, at.q_first, first, row_of(0), column_of(0, 0));
-#pragma unroll
-    for (int r = 0; r < 2 * kRowTiles; ++r) {
-      const int i = at.q_first + row_of(r);
-#pragma unroll
-      for (int n = 0; n < kScoreTiles; ++n)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          Real& x = s[r / 2][n].x[r % 2 * 2 + e];
-          const int column = column_of(n, e);
-          const bool exists = i < sequence.len_q && first + column < sequence.len_k;
-          bool visible = !kEdge || edge.sees(r / 2 * 16 + r % 2 * 8, n * 8 + e);
-          x = options.score(x, i, first + column, exists);
-          if constexpr (Options::kMasked) visible = visible && options.shown(i, first + column, exists);
-          x = visible ? x : minus_infinity<Real>();
-        }
-    }
-  }
-
   // Values that the mask tensor hides from every query of this tile do not exist: a zero weight would not keep a NaN out.
   __device__ __forceinline__ void hide_unseen_values(const Scores& s, int stage) const {
     if constexpr (Options::kMasked) {
@@ -187,29 +160,11 @@ struct Forward {
         for (int n = 0; n < kScoreTiles; ++n)
 #pragma unroll
           for (int e = 0; e < 2; ++e)
-            if (!(s[r / 2][n].x[r % 2 * 2 + e] == minus_infinity<Real>())) is_seen[column_of(n, e)] = 1;
+            if (!(s[r / 2][n].x[r % 2 * 2 + e] == minus_infinity<Real>())) is_seen[lane_column(n, e)] = 1;
       __syncthreads();
       for (int n = static_cast<int>(threadIdx.x); n < C.tile_k * C.dim_v; n += kThreads)
         if (!is_seen[n / C.dim_v]) *v_tile(stage).at(n / C.dim_v, n % C.dim_v) = 0;
       __syncthreads();
-    }
-  }
-
-  __device__ __forceinline__ void drop(Scores& weights, int tile) const {
-    if constexpr (Options::kDropped) {
-      if (!options.drops()) return;
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m)
-#pragma unroll
-        for (int n = 0; n < kScoreTiles; n += 2)
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const PhiloxWords words =
-                options.random_words(at.q_first + row_of(2 * m), tile * C.tile_k + column_of(n, e));
-#pragma unroll
-            for (int w = 0; w < 4; ++w)
-              if (words.word[w] < a.dropout_threshold) weights[m][n + w % 2].x[w / 2 * 2 + e] = 0;
-          }
     }
   }
 
@@ -290,11 +245,12 @@ struct Forward {
       stage = n % C.stages;
       scores(s, stage, [](Slice) {});
     }
-    change<kEdge>(s, tile);
+    const LanePlace lane{row_of(0), lane_column(0, 0)};
+    change_scores<kEdge, C.tile_q>(s, a, sequence, options, lane, at.q_first, tile * C.tile_k);
     hide_unseen_values(s, stage);
     softmax.follow(s, o);
     softmax.weigh(s);
-    drop(s, tile);
+    drop_weights(s, options, a.dropout_threshold, lane, at.q_first, tile * C.tile_k);
     accumulate(o, s, stage);
   }
 
@@ -303,36 +259,22 @@ struct Forward {
     softmax.gather();
     const Real sink =
         a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, at.h)) : minus_infinity<Real>();
-    constexpr Real kToPower = static_cast<Real>(kLog2e);
+    const Real keep = options.drops() ? static_cast<Real>(a.keep_scale) : Real(1);
 #pragma unroll
     for (int r = 0; r < 2 * kRowTiles; ++r) {
-      const bool none = softmax.reference[r] == minus_infinity<Real>();
-      Real top = none ? minus_infinity<Real>() : softmax.reference[r] * options.unit();
-      Real sum = softmax.sum[r], shrink = 1;
-      if (sink > minus_infinity<Real>()) {
-        const Real higher = larger(top, sink);
-        shrink = exp2_of((top - higher) * kToPower);  // 0 where no key was visible
-        sum = sum * shrink + exp2_of((sink - higher) * kToPower);
-        top = higher;
-      } else if (sink != sink) {
-        sum = sink;
-      }
+      const RowEnd<Real> row = end_row(softmax.reference[r], softmax.sum[r], options.unit(), sink, keep);
       const int i = at.q_first + row_of(r);
       const bool exists = i < sequence.len_q;
-      const Real keep = options.drops() ? static_cast<Real>(a.keep_scale) : Real(1);
-      const Real inverse = sum == 0 ? Real(0) : shrink * keep / sum;
 #pragma unroll
       for (int d = 0; d < kOutputTiles; ++d)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           Real& x = o[r / 2][d].x[r % 2 * 2 + e];
-          x = exists ? x * inverse : Real(0);
+          x = exists ? x * row.factor : Real(0);
         }
-      if (p.lse.data && warp_column() == 0 && lane_id() % 4 == 0 && i < rows_end()) {
-        const Real lse = top + log2_of(sum) * static_cast<Real>(kLn2);
+      if (p.lse.data && warp_column() == 0 && lane_id() % 4 == 0 && i < rows_end())
         static_cast<Real*>(p.lse.data)[offset_of(p.lse, at.b, at.h, sequence.q_begin + i)] =
-            exists && sum != 0 ? lse : minus_infinity<Real>();
-      }
+            exists ? row.lse : minus_infinity<Real>();
     }
   }
 
@@ -348,7 +290,7 @@ struct Forward {
       for (int r = 0; r < 2 * kRowTiles; ++r)
 #pragma unroll
         for (int d = 0; d < kOutputTiles; ++d) {
-          StoredOf<E>* to = tile.at(row_of(r), warp_column() + column_of(d, 0));
+          StoredOf<E>* to = tile.at(row_of(r), warp_column() + lane_column(d, 0));
           const Real x0 = o[r / 2][d].x[r % 2 * 2], x1 = o[r / 2][d].x[r % 2 * 2 + 1];
           if constexpr (size_of(E) == 2) *reinterpret_cast<unsigned*>(to) = pack<E>(x0, x1);
           else to[0] = x0, to[1] = x1;
@@ -365,7 +307,7 @@ struct Forward {
       for (int d = 0; d < kOutputTiles; ++d)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const int column = warp_column() + column_of(d, e);
+          const int column = warp_column() + lane_column(d, e);
           if (column < a.dim_v)
             store_element<E>(p.o.data, p.o.element, head + i * p.o.row_stride + column, o[r / 2][d].x[r % 2 * 2 + e]);
         }

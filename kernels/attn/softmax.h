@@ -31,6 +31,13 @@ struct Softmax {
   template <int kTiles, int kOutputTiles>
   __device__ __forceinline__ void follow(const Accumulator<Real> (&s)[kRowTiles][kTiles],
                                          Accumulator<Real> (&output)[kRowTiles][kOutputTiles]) {
+    move(s, [&](int r, Real shrink) { rescale(output, r, shrink); });
+  }
+
+  // Without an output: whether some row of the warp has asked for another reference. moved(r, shrink) is then called for
+  // every row, with what has to become of its output.
+  template <int kTiles, class Moved>
+  __device__ __forceinline__ bool move(const Accumulator<Real> (&s)[kRowTiles][kTiles], Moved&& moved) {
     Real largest[kRows];
     bool exceeded = false;
 #pragma unroll
@@ -41,7 +48,7 @@ struct Softmax {
         largest[r] = larger(largest[r], larger(s[r / 2][n].x[r % 2 * 2], s[r / 2][n].x[r % 2 * 2 + 1]));
       exceeded |= (largest[r] - reference[r]) * factor > kSlack;  // false for -inf - -inf
     }
-    if (!__any_sync(0xffffffffu, exceeded)) return;
+    if (!__any_sync(0xffffffffu, exceeded)) return false;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       largest[r] = larger(largest[r], __shfl_xor_sync(0xffffffffu, largest[r], 1));
@@ -51,10 +58,16 @@ struct Softmax {
       const Real shrink = moves ? exp2_of((reference[r] - largest[r]) * factor) : Real(1);
       if (moves) reference[r] = largest[r];
       sum[r] *= shrink;
-#pragma unroll
-      for (int n = 0; n < kOutputTiles; ++n)
-        output[r / 2][n].x[r % 2 * 2] *= shrink, output[r / 2][n].x[r % 2 * 2 + 1] *= shrink;
+      moved(r, shrink);
     }
+    return true;
+  }
+  template <int kOutputTiles>
+  static __device__ __forceinline__ void rescale(Accumulator<Real> (&output)[kRowTiles][kOutputTiles], int r,
+                                                 Real shrink) {
+#pragma unroll
+    for (int n = 0; n < kOutputTiles; ++n)
+      output[r / 2][n].x[r % 2 * 2] *= shrink, output[r / 2][n].x[r % 2 * 2 + 1] *= shrink;
   }
 
   // Scores become weights and are added up.
@@ -107,5 +120,30 @@ struct Softmax {
     }
   }
 };
+
+// What a row ends with: its LSE, the sink inside, and what its output is multiplied by.
+template <class Real>
+struct RowEnd {
+  Real lse, factor;
+};
+// reference, sum: of a Softmax that has gathered. unit: scores times this are those of the contract. keep: what dropout
+// multiplies by. A row that sees nothing has a factor of 0 and, without a sink, an LSE of -inf.
+template <class Real>
+__device__ __forceinline__ RowEnd<Real> end_row(Real reference, Real sum, Real unit, Real sink, Real keep) {
+  constexpr Real kToPower = static_cast<Real>(kLog2e);
+  const bool none = reference == minus_infinity<Real>();
+  Real top = none ? minus_infinity<Real>() : reference * unit;
+  Real shrink = 1;
+  if (sink > minus_infinity<Real>()) {
+    const Real higher = larger(top, sink);
+    shrink = exp2_of((top - higher) * kToPower);  // 0 where no key was visible
+    sum = sum * shrink + exp2_of((sink - higher) * kToPower);
+    top = higher;
+  } else if (sink != sink) {
+    sum = sink;
+  }
+  const Real lse = top + log2_of(sum) * static_cast<Real>(kLn2);
+  return {sum == 0 ? minus_infinity<Real>() : lse, sum == 0 ? Real(0) : shrink * keep / sum};
+}
 
 }  // namespace cuflash

@@ -1,0 +1,174 @@
+// The warpgroup that brings tiles to shared memory: one warp copies keys and values, one queries, one cleans values.
+#pragma once
+
+#include "hopper/pipeline.h"
+#include "hopper/work.h"
+#include "ptx/tensor_copy.h"
+
+namespace cuflash {
+
+// The box of a tile of rows, panel by panel. A repeated dimension has one coordinate.
+template <int kRows, int kColumns>
+__device__ __forceinline__ void copy_tile(SwizzledTile<kRows, kColumns> tile, const TensorMap& map,
+                                          const RowsView& view, unsigned barrier, int row, int head, int batch) {
+  barrier_arrive_expecting(barrier, tile.kBytes);
+#pragma unroll
+  for (int panel = 0; panel < tile.kPanels; ++panel)
+    copy_box_async(tile.address + panel * tile.kPanelBytes, map, barrier, panel * kPanelColumns, row,
+                   view.head_stride != 0 ? head : 0, view.batch_stride != 0 ? batch : 0);
+}
+
+// One thread. The keys of a tile come before the values of the tile before it: that is the order in which they are used.
+template <HopperForwardConfig C>
+__device__ __forceinline__ void copy_keys_and_values(const HopperForwardParams& p, const Pipeline<C>& pipeline) {
+  const AttentionParams& a = p.forward.attention;
+  Ring<C.stages> keys, values;
+  prefetch(p.k), prefetch(p.v);
+#pragma unroll 1
+  for (Turn turn; turn.any(p.order); turn.next()) {
+    const Work<C> work(a, p.order, turn.tile());
+    if (!work.exists) continue;
+    count_visits(a, work);
+    const int head = work.head_k(a), first = static_cast<int>(work.sequence.k_begin);
+#pragma unroll 1
+    for (int tile = work.end - 1; tile >= work.begin - 1 && work.end != 0; --tile) {
+      if (tile >= work.begin) {
+        barrier_wait(pipeline.k_empty(keys.stage), keys.phase ^ 1);
+        copy_tile(pipeline.k(keys.stage), p.k, a.k, pipeline.k_full(keys.stage), first + tile * C.tile_k, head, work.b);
+        keys.advance();
+      }
+      if (tile + 1 < work.end) {
+        barrier_wait(pipeline.v_empty(values.stage), values.phase ^ 1);
+        const bool dirty = work.has_hidden_values(a, tile + 1);
+        copy_tile(pipeline.v(values.stage), p.v, a.v,
+                  dirty ? pipeline.v_landed(values.stage) : pipeline.v_full(values.stage),
+                  first + (tile + 1) * C.tile_k, head, work.b);
+        values.advance();
+      }
+    }
+  }
+}
+
+template <HopperForwardConfig C>
+__device__ __forceinline__ void count_visits(const AttentionParams& a, const Work<C>& work) {
+  if (!a.tile_counts) return;
+  const Range queries = work.queries(work.q_first, tile_q_of(C));
+  count_tiles<C.tile_k>(a, work.sequence, queries, walk_keys<C.tile_k>(a, work.sequence, queries));
+}
+
+// One lane for each warpgroup. Without keys there is nothing to copy, but the barriers' phases follow the rounds.
+template <HopperForwardConfig C>
+__device__ __forceinline__ void copy_queries(const HopperForwardParams& p, const Pipeline<C>& pipeline) {
+  const AttentionParams& a = p.forward.attention;
+  prefetch(p.q);
+#pragma unroll 1
+  for (Turn turn; turn.any(p.order); turn.next()) {
+    const int group = new_thread_id() % 32;  // what is computed from it takes no registers
+    Note& note = pipeline.note(group, turn.round);
+    write_note(note, a, Work<C>(a, p.order, turn.tile()), group);
+    barrier_wait(pipeline.q_empty(group), turn.round % 2 ^ 1);
+    const unsigned full = pipeline.q_full(group);
+    if (note.rows_end == 0 || note.begin == note.end) barrier_arrive(full);
+    else copy_tile(pipeline.q(group), p.q, a.q, full, note.q_begin + note.q_first, note.h, note.b);
+  }
+}
+
+template <HopperForwardConfig C>
+__device__ __forceinline__ void write_note(Note& note, const AttentionParams& a, const Work<C>& work, int group) {
+  note.rows_end = work.exists ? work.rows_end(a) : 0;
+  if (!work.exists) return;
+  const Sequence& s = work.sequence;
+  note.b = work.b, note.h = work.h, note.q_first = work.q_first + group * kWarpgroupRows;
+  note.q_begin = static_cast<int>(s.q_begin), note.shift = static_cast<int>(s.shift);
+  note.len_q = s.len_q, note.len_k = s.len_k;
+  note.begin = work.begin, note.end = work.end;
+  asm volatile("" ::: "memory");  // read back, so that it takes no registers
+  const Range queries{note.q_first, min(note.q_first + kWarpgroupRows, note.len_q)};
+  const Walk walk = walk_keys<C.tile_k>(a, note.sequence(), queries);
+  note.own_begin = walk.begin, note.full_begin = walk.full_begin;
+  note.full_end = walk.full_end, note.own_end = walk.end;
+}
+
+// Whether 16 bytes hold a NaN or an infinity: an exponent of ones.
+template <Element E>
+__device__ __forceinline__ bool has_not_finite(uint4 x) {
+  constexpr unsigned kExponent = E == Element::bf16 ? 0x7f80u : 0x7c00u;
+  bool found = false;
+  for (const unsigned word : {x.x, x.y, x.z, x.w})
+    found |= (word & kExponent) == kExponent || (word >> 16 & kExponent) == kExponent;
+  return found;
+}
+
+// One warp. Values that no query of the tile sees do not exist: a zero weight would not keep a NaN out.
+template <HopperForwardConfig C>
+struct Cleaner {
+  using VTile = typename Pipeline<C>::VTile;
+  using Options = ScoreOptions<C.element, C.options>;
+  static constexpr int kPieces = VTile::kBytes / 16, kPiecesOfRow = kPanelRowBytes / 16;
+
+  const AttentionParams& a;
+  const Work<C>& work;
+
+  __device__ static uint4* piece(VTile tile, int n) {
+    return reinterpret_cast<uint4*>(__cvta_shared_to_generic(tile.address)) + n;
+  }
+  // Pieces lie panel by panel, rows in a panel below each other.
+  __device__ static int row_of(int piece) { return piece / kPiecesOfRow % C.tile_k; }
+
+  __device__ void clear_outside(VTile tile, int first) const {
+#pragma unroll 1
+    for (int n = lane_id(); n < kPieces; n += 32) {
+      const int key = first + row_of(n);
+      if (key < work.seen_begin || key >= work.seen_end) *piece(tile, n) = {};
+    }
+  }
+  __device__ bool is_seen(const Options& options, int key) const {
+    const Range queries = work.queries(work.q_first, tile_q_of(C));
+    bool seen = false;
+#pragma unroll 1
+    for (int i = static_cast<int>(queries.begin) + lane_id(); i < queries.end; i += 32) {
+      const Range keys = keys_of_query(a, work.sequence, i);
+      seen |= key >= keys.begin && key < keys.end && options.shown(i, key, true);
+    }
+    return __any_sync(0xffffffffu, seen);
+  }
+  // The mask tensor is read only for values that could do harm.
+  __device__ void clear_unseen(VTile tile, int first) const {
+    const Options options(a, work.sequence, work.b, work.h);
+    static_assert(VTile::kPanels * kPiecesOfRow <= 32);
+#pragma unroll 1
+    for (int row = 0; row < C.tile_k; ++row) {
+      const bool has_piece = lane_id() < VTile::kPanels * kPiecesOfRow;
+      uint4* mine = piece(
+          tile, lane_id() / kPiecesOfRow * (C.tile_k * kPiecesOfRow) + row * kPiecesOfRow + lane_id() % kPiecesOfRow);
+      if (!__any_sync(0xffffffffu, has_piece && has_not_finite<C.element>(*mine))) continue;
+      if (!is_seen(options, first + row) && has_piece) *mine = {};
+    }
+  }
+};
+
+template <HopperForwardConfig C>
+__device__ __forceinline__ void clean_values(const HopperForwardParams& p, const Pipeline<C>& pipeline) {
+  const AttentionParams& a = p.forward.attention;
+  Ring<C.stages> values;
+  unsigned phases = 0;  // of `landed`, a bit for every stage: not every tile passes there
+#pragma unroll 1
+  for (Turn turn; turn.any(p.order); turn.next()) {
+    const Work<C> work(a, p.order, turn.tile());
+    if (!work.exists) continue;
+#pragma unroll 1
+    for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile, values.advance()) {
+      if (!work.has_hidden_values(a, tile)) continue;
+      barrier_wait(pipeline.v_landed(values.stage), phases >> values.stage & 1);
+      phases ^= 1u << values.stage;
+      const Cleaner<C> cleaner{a, work};
+      cleaner.clear_outside(pipeline.v(values.stage), tile * C.tile_k);
+      if constexpr (Cleaner<C>::Options::kMasked) cleaner.clear_unseen(pipeline.v(values.stage), tile * C.tile_k);
+      async_proxy_fence();
+      __syncwarp();
+      if (lane_id() == 0) barrier_arrive(pipeline.v_full(values.stage));
+    }
+  }
+}
+
+}  // namespace cuflash

@@ -1,0 +1,72 @@
+// Where tiles lie in shared memory, and the barriers between those who bring them and those who use them.
+//
+//   Q of each warpgroup | K of each stage | V of each stage | notes for each warpgroup | barriers
+//
+//   full     bytes have arrived; waited for by those who compute
+//   empty    one arrival of every warp that computes; waited for by those who copy
+//   landed   in place of `full` for values that have to be cleaned first: whoever cleans then arrives on `full`
+#pragma once
+
+#include "hopper/note.h"
+#include "ptx/barrier.h"
+#include "tile/swizzled.h"
+
+namespace cuflash {
+
+// The next place of a ring. The phase of its barriers changes with every round.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  unsigned phase = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) stage = 0, phase ^= 1;
+  }
+  __device__ __forceinline__ Ring before() const {
+    return stage == 0 ? Ring{kStages - 1, phase ^ 1} : Ring{stage - 1, phase};
+  }
+};
+
+template <HopperForwardConfig C>
+struct Pipeline {
+  using QTile = SwizzledTile<kWarpgroupRows, C.dim_qk>;
+  using KTile = SwizzledTile<C.tile_k, C.dim_qk>;
+  using VTile = SwizzledTile<C.tile_k, C.dim_v>;
+  static constexpr int kValues = C.warpgroups * QTile::kBytes + C.stages * KTile::kBytes;
+  static constexpr int kNoteBegin = kValues + C.stages * VTile::kBytes;
+  static constexpr int kBarriers = kNoteBegin + num_notes(C) * kNoteBytes;
+  static_assert(kBarriers + 8 * num_barriers(C) == shared_bytes(C));
+
+  unsigned memory;  // shared_address, on a multiple of 1024
+
+  __device__ QTile q(int group) const { return {memory + group * QTile::kBytes}; }
+  __device__ KTile k(int stage) const { return {memory + C.warpgroups * QTile::kBytes + stage * KTile::kBytes}; }
+  __device__ VTile v(int stage) const { return {memory + kValues + stage * VTile::kBytes}; }
+
+  // What was written before the queries' barrier was arrived on is there for whoever waits for that.
+  __device__ Note& note(int group, unsigned round) const {
+    return static_cast<Note*>(__cvta_shared_to_generic(memory + kNoteBegin))[round % kNotes * C.warpgroups + group];
+  }
+
+  __device__ unsigned k_full(int stage) const { return memory + kBarriers + 8 * stage; }
+  __device__ unsigned k_empty(int stage) const { return k_full(C.stages + stage); }
+  __device__ unsigned v_full(int stage) const { return k_full(2 * C.stages + stage); }
+  __device__ unsigned v_empty(int stage) const { return k_full(3 * C.stages + stage); }
+  __device__ unsigned v_landed(int stage) const { return k_full(4 * C.stages + stage); }
+  __device__ unsigned q_full(int group) const { return k_full(5 * C.stages + group); }
+  __device__ unsigned q_empty(int group) const { return k_full(5 * C.stages + C.warpgroups + group); }
+
+  // By one thread, before all others.
+  __device__ void init() const {
+    constexpr unsigned kWarps = kWarpgroupThreads / 32;
+    for (int n = 0; n < C.stages; ++n) {
+      barrier_init(k_full(n), 1), barrier_init(k_empty(n), kWarps * C.warpgroups);
+      barrier_init(v_full(n), 1), barrier_init(v_empty(n), kWarps * C.warpgroups);
+      barrier_init(v_landed(n), 1);
+    }
+    for (int n = 0; n < C.warpgroups; ++n) barrier_init(q_full(n), 1), barrier_init(q_empty(n), kWarps);
+    barrier_init_fence();
+  }
+};
+
+}  // namespace cuflash

@@ -1,0 +1,70 @@
+// Rows of accumulators on their way to global memory, without shared memory: the four lanes of a row exchange what they
+// hold until each has 16 bytes side by side.
+#pragma once
+
+#include "tile/eight.h"
+#include "tile/operand.h"
+
+namespace cuflash {
+
+// Before: word n of lane q is part q of piece n. After: part n of piece q. All four lanes of a quad take part.
+__device__ __forceinline__ void exchange_in_quad(unsigned (&word)[4], int q) {
+#pragma unroll
+  for (int step = 1; step <= 2; ++step) {
+    const bool upper = (q & step) != 0;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const int low = step == 1 ? 2 * n : n, high = low + step;
+      const unsigned received = __shfl_xor_sync(0xffffffffu, upper ? word[low] : word[high], step);
+      word[low] = upper ? received : word[low];
+      word[high] = upper ? word[high] : received;
+    }
+  }
+}
+
+// Two rows of a lane, r and r + 8 of every 16x8 tile, each times its factor; 0 makes zeros of whatever there is.
+template <Element E, int kTiles>
+struct RowStore {
+  const Accumulator<float> (&sums)[kTiles];
+  float factor[2];
+  bool written[2];
+  int quarter;  // which lane of a row
+  int dim;      // columns that exist
+
+  __device__ float value(int r, int n, int e) const { return factor[r] == 0 ? 0.0f : sums[n].x[2 * r + e] * factor[r]; }
+
+  __device__ void in_pieces(unsigned short* row, int r) const {
+#pragma unroll
+    for (int n = 0; n < kTiles; n += 4) {
+      unsigned word[4];
+#pragma unroll
+      for (int t = 0; t < 4; ++t) word[t] = pack<E>(value(r, n + t, 0), value(r, n + t, 1));
+      exchange_in_quad(word, quarter);
+      const int column = (n + quarter) * 8;
+      if (written[r] && column < dim) *reinterpret_cast<uint4*>(row + column) = {word[0], word[1], word[2], word[3]};
+    }
+  }
+  __device__ void in_elements(void* data, int element, int64 offset, int r) const {
+    if (!written[r]) return;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int column = n * 8 + quarter * 2 + e;
+        if (column < dim) store_element<E>(data, element, offset + column, value(r, n, e));
+      }
+  }
+  // offset: of row r.
+  __device__ __forceinline__ void to(const RowsView& rows, int64 offset) const {
+    const bool pieces = rows.element == static_cast<int>(E) && dim % 8 == 0 && rows.row_stride % 8 == 0 &&
+                        on_16_bytes(static_cast<unsigned short*>(rows.data) + offset);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int64 at = offset + r * 8 * rows.row_stride;
+      if (pieces) in_pieces(static_cast<unsigned short*>(rows.data) + at, r);
+      else in_elements(rows.data, rows.element, at, r);
+    }
+  }
+};
+
+}  // namespace cuflash

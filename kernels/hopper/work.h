@@ -1,0 +1,74 @@
+// What the CTAs of the Hopper forward kernel work on: they stay, and take one tile of queries after the other. Every warp
+// finds out for itself, and all come to the same answers.
+#pragma once
+
+#include "attn/walk.h"
+
+namespace cuflash {
+
+// The tiles of one CTA, one in each round. Rounds go through the CTAs forwards and backwards by turns: where tiles become
+// shorter in their order, the CTA that had the longest of a round has the shortest of the next.
+struct Turn {
+  unsigned round = 0;
+
+  // Volatile: read anew where it is asked for, instead of being kept in registers.
+  __device__ __forceinline__ static unsigned cta() {
+    unsigned x;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+    return x;
+  }
+  __device__ __forceinline__ static unsigned ctas() {
+    unsigned x;
+    asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(x));
+    return x;
+  }
+  __device__ unsigned tile() const {
+    const unsigned width = ctas();
+    return round * width + (round % 2 ? width - 1 - cta() : cta());
+  }
+  __device__ bool any(const TileOrder& order) const { return round * ctas() < order.tiles; }
+  __device__ void next() { ++round; }
+};
+
+// A tile of queries, and the keys that it sees.
+template <HopperForwardConfig C>
+struct Work {
+  int b, h, q_first;
+  Sequence sequence;
+  int seen_begin, seen_end;  // keys that some query sees
+  int begin, end;            // tiles of keys, visited from the last to the first
+  bool exists;               // somebody waits for its rows
+
+  __device__ __forceinline__ Work(const AttentionParams& a, const TileOrder& order, unsigned tile) {
+    exists = tile < order.tiles;
+    if (!exists) return;
+    const unsigned heads = static_cast<unsigned>(a.batch) * static_cast<unsigned>(a.heads_q);
+    const unsigned group = tile / (order.together * order.q_tiles), first_head = group * order.together;
+    const unsigned rest = tile - first_head * order.q_tiles, width = min(order.together, heads - first_head);
+    const unsigned rank = rest / width, head = first_head + (rest - rank * width);
+    b = static_cast<int>(head / static_cast<unsigned>(a.heads_q)), h = static_cast<int>(head) - b * a.heads_q;
+    q_first = static_cast<int>(order.last_first ? order.q_tiles - 1 - rank : rank) * tile_q_of(C);
+    sequence = sequence_of(a, b);
+    exists = q_first < rows_end(a);
+    const Range seen = keys_of_any(a, sequence, queries(q_first, tile_q_of(C)));
+    seen_begin = static_cast<int>(seen.begin), seen_end = static_cast<int>(seen.end);
+    begin = seen.empty() ? 0 : seen_begin / C.tile_k, end = seen.empty() ? 0 : (seen_end - 1) / C.tile_k + 1;
+  }
+
+  __device__ Range queries(int first, int count) const {
+    return {first, min(int64{first} + count, int64{sequence.len_q})};
+  }
+  // Rows below this are written: a dense tensor has rows beyond its lengths, a packed one has not.
+  __device__ int rows_end(const AttentionParams& a) const { return a.cu_q ? sequence.len_q : a.len_q; }
+  __device__ int head_k(const AttentionParams& a) const { return a.group == 1 ? h : h / a.group; }
+
+  // Whether a tile of values may hold rows that nobody sees, and that are not zero. Beyond the end of the tensor they are.
+  __device__ bool has_hidden_values(const AttentionParams& a, int tile) const {
+    const int first = tile * C.tile_k;
+    const int64 rows = a.cu_k ? a.total_k : a.len_k;
+    return (C.options & kMaskTensor) != 0 || first < seen_begin ||
+           (first + C.tile_k > seen_end && sequence.k_begin + seen_end < rows);
+  }
+};
+
+}  // namespace cuflash

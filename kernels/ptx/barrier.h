@@ -1,0 +1,43 @@
+// Barriers: mbarriers in shared memory, on which copies and threads arrive, and the numbered barriers of a CTA. PTX ISA,
+// "Parallel Synchronization and Communication Instructions: mbarrier, bar, fence".
+#pragma once
+
+namespace cuflash {
+
+// A phase ends when `arrivals` have come and the bytes that were announced are there. Addresses are those of
+// shared_address.
+__device__ __forceinline__ void barrier_init(unsigned barrier, unsigned arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// What was initialised becomes visible to copies, too. "fence.mbarrier_init"
+__device__ __forceinline__ void barrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void barrier_arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives, and announces bytes that copies will bring in this phase. "mbarrier.arrive.expect_tx"
+__device__ __forceinline__ void barrier_arrive_expecting(unsigned barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Until the phase of this parity has ended; a barrier starts in phase 0. "mbarrier.try_wait"
+__device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
+  asm volatile(
+      "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done bra again; }" ::"r"(
+          barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// Numbered barriers; `threads` counts those that arrive and those that wait. "bar.sync", "bar.arrive"
+__device__ __forceinline__ void numbered_barrier_wait(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void numbered_barrier_arrive(int number, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+// Ordinary writes to shared memory come before what copies and warpgroup products do there. "fence.proxy.async"
+__device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+}  // namespace cuflash

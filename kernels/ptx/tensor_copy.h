@@ -1,0 +1,24 @@
+// Copies of boxes of a tensor that a TensorMap describes. PTX ISA, "Data Movement and Conversion Instructions:
+// cp.async.bulk.tensor, prefetch.tensormap".
+#pragma once
+
+#include "params.h"
+
+namespace cuflash {
+
+// The box at (column, row, head, batch); what lies outside of the tensor becomes zero. Arrives on the barrier with all
+// bytes of the box. `to` on a multiple of 128 bytes.
+__device__ __forceinline__ void copy_box_async(unsigned to, const TensorMap& map, unsigned barrier, int column, int row,
+                                               int head, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "[%2];" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
+      : "memory");
+}
+
+__device__ __forceinline__ void prefetch(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+}  // namespace cuflash

@@ -1,0 +1,34 @@
+// A matrix of 16-bit elements in shared memory as TensorMaps write it and warpgroup products read it: panels of 64
+// columns, one after the other, each with rows of 128 bytes whose 16-byte pieces are exchanged by the row's number modulo
+// 8 (the 128-byte swizzle). Eight rows are 1024 bytes, and a panel starts on a multiple of that.
+#pragma once
+
+#include "ptx/wgmma.h"
+
+namespace cuflash {
+
+template <int kRows, int kColumns>
+struct SwizzledTile {
+  static constexpr int kPanels = num_panels(kColumns);
+  static constexpr int kPanelBytes = kRows * kPanelRowBytes;
+  static constexpr int kBytes = swizzled_bytes(kRows, kColumns);
+  static_assert(kPanelBytes % 1024 == 0);
+
+  unsigned address;  // shared_address of the first panel
+
+  // PTX ISA, "Matrix descriptor format": address, leading and stride offset in units of 16 bytes, swizzle mode.
+  __device__ __forceinline__ static Descriptor descriptor(unsigned address, int leading_bytes) {
+    constexpr Descriptor kSwizzle128 = 1ull << 62, kEightRows = 1024 >> 4;
+    return (address & 0x3ffff) >> 4 | Descriptor(leading_bytes >> 4) << 16 | kEightRows << 32 | kSwizzle128;
+  }
+  // Columns [16 step, 16 step + 16) of all rows, the reduction along the rows. The leading offset does not matter.
+  __device__ __forceinline__ Descriptor along_rows(int step) const {
+    return descriptor(address, 16) + ((step / 4 * kPanelBytes + step % 4 * 32) >> 4);
+  }
+  // Rows [16 step, 16 step + 16) of all columns, the reduction across the rows. The leading offset leads to the next panel.
+  __device__ __forceinline__ Descriptor across_rows(int step) const {
+    return descriptor(address, kPanelBytes) + (step * 2048 >> 4);
+  }
+};
+
+}  // namespace cuflash
