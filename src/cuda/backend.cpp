@@ -15,9 +15,14 @@ void forward(const ForwardProblem& p, const Execution& e) {
   const DeviceGuard guard(state);
   const Workspace workspace(e, TileCounts::bytes(e));
   TileCounts counts(e, workspace.data());
-  const ForwardParams params = forward_params(p, counts.data());
-  launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
-  counts.report(plan.config.tile_q, plan.config.tile_k);
+  if (std::holds_alternative<HopperForwardConfig>(plan.config)) {
+    const HopperForwardParams params = hopper_forward_params(p, plan, counts.data());
+    launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
+  } else {
+    const ForwardParams params = forward_params(p, counts.data());
+    launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
+  }
+  counts.report(plan.tile_q, plan.tile_k);
 }
 
 void backward(const BackwardProblem& p, const Execution& e) {

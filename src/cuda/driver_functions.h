@@ -24,6 +24,9 @@
   F(cuKernelGetFunction, cuKernelGetFunction, CUfunction*, CUkernel)                                               \
   F(cuKernelSetAttribute, cuKernelSetAttribute, CUfunction_attribute, int, CUkernel, CUdevice)                     \
   F(cuLaunchKernelEx, cuLaunchKernelEx, const CUlaunchConfig*, CUfunction, void**, void**)                         \
+  F(cuTensorMapEncodeTiled, cuTensorMapEncodeTiled, CUtensorMap*, CUtensorMapDataType, unsigned, void*,            \
+    const std::uint64_t*, const std::uint64_t*, const unsigned*, const unsigned*, CUtensorMapInterleave,           \
+    CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill)                                           \
   F(cuPointerGetAttributes, cuPointerGetAttributes, unsigned, CUpointer_attribute*, void**, CUdeviceptr)           \
   F(cuMemAlloc, cuMemAlloc_v2, CUdeviceptr*, size_t)                                                               \
   F(cuMemFree, cuMemFree_v2, CUdeviceptr)                                                                          \

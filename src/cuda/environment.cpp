@@ -23,6 +23,7 @@ Environment read() {
   if (e.cache_dir.empty()) e.cache_dir = default_cache_dir();
   e.pack = variable("CUFLASH_PACK");
   e.jit = variable("CUFLASH_JIT");
+  e.kernels = variable("CUFLASH_CUDA_KERNELS");
   for (const char* name : {"CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX"})
     if (const std::string home = variable(name); !home.empty()) e.cuda_homes.push_back(home);
   e.virtual_env = variable("VIRTUAL_ENV");

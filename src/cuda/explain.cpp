@@ -14,8 +14,8 @@ namespace {
 std::string launch_lines(const Launch& launch) {
   if (launch.grid_x == 0) return "";
   const uint64_t ctas = uint64_t{launch.grid_x} * launch.grid_y;
-  return join("kernel     ", name_of(launch.kernel), "\n", "grid       ", ctas, " CTAs of ", launch.threads,
-              " threads, ", launch.shared_bytes, " bytes of shared memory\n");
+  return join("kernel     ", name_of(launch.kernel), "\n", "grid       ", ctas, launch.stays ? " tiles for " : " ",
+              "CTAs of ", launch.threads, " threads, ", launch.shared_bytes, " bytes of shared memory\n");
 }
 
 std::string options_text(int options) {
@@ -38,10 +38,18 @@ std::string config_line(const Config& c) {
               c.copy == kCopyElements ? "an element" : "16 bytes", " at a time, ", options_text(c.options), "\n");
 }
 
+std::string config_line(const HopperForwardConfig& c) {
+  return join("config     tiles of ", tile_q_of(c), " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
+              " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups,
+              " warpgroups that compute and one that copies, ", options_text(c.options), "\n");
+}
+
 std::string plan_lines(const ForwardProblem& p, const Execution& e, const Arch& arch) {
   const ForwardPlan plan = plan_forward(p, arch);
-  return join("reason     ", plan.reason, "\n", config_line(plan.config), launch_lines(plan.launch), "workspace  ",
-              TileCounts::bytes(e), " bytes");
+  const std::string not_hopper = plan.not_hopper ? join("not hopper ", plan.not_hopper, "\n") : "";
+  return join("reason     ", plan.reason, "\n", not_hopper,
+              std::visit([](const auto& config) { return config_line(config); }, plan.config),
+              launch_lines(plan.launch), "workspace  ", TileCounts::bytes(e), " bytes");
 }
 
 std::string plan_lines(const BackwardProblem& p, const Execution& e, const Arch& arch) {

@@ -10,7 +10,15 @@
 
 namespace cuflash::cuda {
 
-enum class KernelKind : int { forward, backward_prepare, backward, backward_finish, backward_bias, backward_sink };
+enum class KernelKind : int {
+  forward,
+  backward_prepare,
+  backward,
+  backward_finish,
+  backward_bias,
+  backward_sink,
+  hopper_forward
+};
 
 struct KernelKey {
   KernelKind kind{};

@@ -1,5 +1,6 @@
 #include "cuda/launch.h"
 
+#include <algorithm>
 #include <array>
 
 #include "cuda/cache.h"
@@ -9,9 +10,10 @@
 namespace cuflash::cuda {
 namespace {
 
-void enqueue(CUkernel kernel, const Launch& launch, const void* params, size_t params_size, void* stream) {
+void enqueue(CUkernel kernel, const Launch& launch, int num_sms, const void* params, size_t params_size, void* stream) {
   CUlaunchConfig config{};
   config.gridDimX = launch.grid_x, config.gridDimY = launch.grid_y, config.gridDimZ = 1;
+  if (launch.stays) config.gridDimX = std::min(launch.grid_x, static_cast<unsigned>(num_sms));
   config.blockDimX = static_cast<unsigned>(launch.threads), config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
   config.hStream = static_cast<CUstream>(stream);
@@ -32,7 +34,7 @@ void launch(const DeviceGuard& current, std::initializer_list<const Launch*> lau
     if (launch->grid_x != 0) kernels.at(count++) = cached_kernel(launch->kernel, current.state(), launch->shared_bytes);
   size_t next = 0;
   for (const Launch* launch : launches)
-    if (launch->grid_x != 0) enqueue(kernels[next++], *launch, params, params_size, stream);
+    if (launch->grid_x != 0) enqueue(kernels[next++], *launch, current.state().num_sms, params, params_size, stream);
 }
 
 }  // namespace cuflash::cuda

@@ -1,6 +1,7 @@
 // A Problem becomes the structs that are sent to kernels.
 #pragma once
 
+#include "cuda/plan.h"
 #include "params.h"
 #include "problem/problem.h"
 
@@ -14,5 +15,8 @@ HeadView view_of(const BasicHeadValues<Pointer>& values);
 // tile_counts: null, or three counters in device memory that are zero.
 AttentionParams attention_params(const Problem& problem, uint64_t* tile_counts);
 ForwardParams forward_params(const ForwardProblem& problem, uint64_t* tile_counts);
+// plan: one with a HopperForwardConfig.
+HopperForwardParams hopper_forward_params(const ForwardProblem& problem, const ForwardPlan& plan,
+                                          uint64_t* tile_counts);
 
 }  // namespace cuflash::cuda

@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <variant>
 
 #include "cuda/kernel_key.h"
+#include "params.h"
 #include "problem/problem.h"
 
 namespace cuflash::cuda {
@@ -14,18 +16,27 @@ struct Launch {
   KernelKey kernel;
   uint32_t grid_x = 0, grid_y = 1;  // CTAs in any order; grid_x 0: nothing to do
   int threads = 0, shared_bytes = 0;
+  bool stays = false;  // CTAs share the work among them: one for each multiprocessor is enough
 };
 
 // A launch of `ctas` CTAs, more than one dimension of a grid holds included.
 Launch launch_of(const KernelKey& kernel, int64_t ctas, int threads, int shared_bytes);
 
+// Which kernels a plan may choose: those for every architecture, or those for one where there are some.
+enum class Kernels { portable, hopper };
+// As CUFLASH_CUDA_KERNELS says; portable unless it does.
+Kernels wanted_kernels();
+
 struct ForwardPlan {
-  ForwardConfig config;
+  std::variant<ForwardConfig, HopperForwardConfig> config;
+  int tile_q, tile_k;
   Launch launch;
-  const char* reason;  // why this config, for explain
+  const char* reason;                // why this config, for explain
+  const char* not_hopper = nullptr;  // why not the kernel for Hopper, where it was wanted
+  TileOrder order{};                 // of that kernel
 };
 // Throws CUFLASH_UNSUPPORTED, in a sentence, for what the kernels do not compute.
-ForwardPlan plan_forward(const ForwardProblem& problem, const Arch& arch);
+ForwardPlan plan_forward(const ForwardProblem& problem, const Arch& arch, Kernels kernels = wanted_kernels());
 
 // Parts of the workspace of backward, as offsets in bytes; the counters of tiles come first.
 struct BackwardWorkspace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "cuda/environment.h"
 #include "error.h"
 
 namespace cuflash::cuda {
@@ -29,6 +30,13 @@ void require_length(const char* name, int64_t length) {
 }
 
 }  // namespace
+
+Kernels wanted_kernels() {
+  const std::string& name = environment().kernels;
+  if (name == "hopper") return Kernels::hopper;
+  if (!name.empty() && name != "portable") reject("CUFLASH_CUDA_KERNELS: is '", name, "', must be portable or hopper");
+  return Kernels::portable;
+}
 
 int padded_dim(int64_t dim) {
   return *std::find_if(std::begin(kDims), std::end(kDims), [&](int padded) { return padded >= dim; });

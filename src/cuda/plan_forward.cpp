@@ -2,8 +2,8 @@
 // (tests/cuda_kernels_test); the order is that of the times on an H200 (docs/log.md).
 #include <span>
 
-#include "cuda/plan.h"
 #include "cuda/plan_dims.h"
+#include "cuda/plan_hopper.h"
 #include "error.h"
 
 namespace cuflash::cuda {
@@ -62,10 +62,7 @@ const char* reason_of(const ForwardConfig& c) {
   return "the largest tiles whose sums stay in registers";
 }
 
-}  // namespace
-
-ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch) {
-  require_supported(p);
+ForwardPlan plan_portable(const ForwardProblem& p, const Arch& arch) {
   ForwardConfig c{};
   c.element = element_of(p.dtype);
   c.dim_qk = padded_dim(p.dim_qk), c.dim_v = padded_dim(p.dim_v);
@@ -79,11 +76,24 @@ ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch) {
     c.stages = t.stages, c.ctas_per_sm = t.ctas_per_sm;
     if (shared_bytes(c) > arch.shared_per_block) continue;
     const int64_t ctas = p.batch * p.heads_q * ((p.len_q + c.tile_q - 1) / c.tile_q);
-    return {c, launch_of(key_of(KernelKind::forward, arch, c), ctas, num_threads(c), shared_bytes(c)), reason_of(c)};
+    return {c, c.tile_q, c.tile_k,
+            launch_of(key_of(KernelKind::forward, arch, c), ctas, num_threads(c), shared_bytes(c)), reason_of(c)};
   }
   throw FlashAttentionError(CUFLASH_UNSUPPORTED,
                             join("no forward kernel of ", name_of(p.dtype), " with head sizes ", p.dim_qk, " and ",
                                  p.dim_v, " fits the shared memory of ", target_of(arch)));
+}
+
+}  // namespace
+
+ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch, Kernels kernels) {
+  require_supported(p);
+  if (kernels != Kernels::hopper) return plan_portable(p, arch);
+  const HopperPlan hopper = plan_hopper_forward(p, arch);
+  if (!hopper.why_not) return hopper.plan;
+  ForwardPlan plan = plan_portable(p, arch);
+  plan.not_hopper = hopper.why_not;
+  return plan;
 }
 
 }  // namespace cuflash::cuda

@@ -94,6 +94,11 @@ CUresult cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel ke
   if (which != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_ERROR_INVALID_VALUE;
   return fake_cuda()->shared[{kernel, device}].push_back(value), CUDA_SUCCESS;
 }
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, unsigned, void*, const std::uint64_t*,
+                                const std::uint64_t*, const unsigned*, const unsigned*, CUtensorMapInterleave,
+                                CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  return *map = {}, CUDA_SUCCESS;
+}
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   const int old = *fake_capture_mode();
   *fake_capture_mode() = *mode;

@@ -124,6 +124,20 @@ FAKE cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction, void**, void** e
   return CUDA_SUCCESS;
 }
 
+// Refuses what the real one refuses.
+FAKE cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, unsigned rank, void* data,
+                            const std::uint64_t* extents, const std::uint64_t* strides, const unsigned* box,
+                            const unsigned* steps, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                            CUtensorMapFloatOOBfill) {
+  constexpr std::uint64_t kLongest = std::uint64_t{1} << 32, kFarthest = std::uint64_t{1} << 40;
+  bool right = rank >= 1 && rank <= 5 && data && reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && box[0] <= 64;
+  for (unsigned n = 0; n < rank; ++n)
+    right &= extents[n] >= 1 && extents[n] <= kLongest && box[n] >= 1 && box[n] <= 256 && steps[n] == 1;
+  for (unsigned n = 0; n + 1 < rank; ++n) right &= strides[n] >= 16 && strides[n] % 16 == 0 && strides[n] < kFarthest;
+  *map = {};
+  return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 FAKE cuPointerGetAttributes(unsigned count, CUpointer_attribute* which, void** values, CUdeviceptr data) {
   const std::lock_guard lock(mutex);
   auto block = blocks.upper_bound(data);

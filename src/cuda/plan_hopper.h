@@ -1,0 +1,18 @@
+// The forward kernel for Hopper: warpgroup products and tensor copies.
+#pragma once
+
+#include "cuda/plan.h"
+
+namespace cuflash::cuda {
+
+struct HopperPlan {
+  const char* why_not;  // null: it serves
+  ForwardPlan plan;
+};
+HopperPlan plan_hopper_forward(const ForwardProblem& problem, const Arch& arch);
+
+// The plan with a config of the caller's choice, for sweeps over candidates; head sizes, type and options as the problem
+// has them.
+ForwardPlan plan_hopper_forward(const ForwardProblem& problem, const Arch& arch, const HopperForwardConfig& config);
+
+}  // namespace cuflash::cuda

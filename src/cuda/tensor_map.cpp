@@ -1,0 +1,46 @@
+#include "cuda/tensor_map.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "config.h"
+#include "cuda/driver.h"
+#include "cuda/plan_dims.h"
+
+namespace cuflash::cuda {
+namespace {
+
+constexpr int64_t kUnit = 16, kStrideLimit = int64_t{1} << 40;  // of strides in bytes, as the driver's manual has them
+
+}  // namespace
+
+RowsExtent query_extent(const Problem& p) { return {p.dim_qk, p.packed() ? p.total_q : p.len_q, p.heads_q, p.batch}; }
+RowsExtent key_extent(const Problem& p) { return {p.dim_qk, p.packed() ? p.total_k : p.len_k, p.heads_k, p.batch}; }
+RowsExtent value_extent(const Problem& p) { return {p.dim_v, p.packed() ? p.total_k : p.len_k, p.heads_k, p.batch}; }
+
+bool has_tensor_map(const ConstRows& r, const RowsExtent& e) {
+  const int64_t longest = std::max({r.row_stride, r.head_stride, r.batch_stride}) * size_of(element_of(r.dtype));
+  return has_vector_rows(r) && longest < kStrideLimit && (r.row_stride != 0 || e.rows == 1) && r.data && e.rows > 0;
+}
+
+TensorMap tensor_map(const ConstRows& r, const RowsExtent& e, int box_rows) {
+  const auto size = static_cast<uint64_t>(size_of(element_of(r.dtype)));
+  const auto extent = [](int64_t stride, int64_t count) { return stride == 0 ? 1 : static_cast<uint64_t>(count); };
+  const auto bytes = [&](int64_t stride) {
+    return stride == 0 ? uint64_t{kUnit} : static_cast<uint64_t>(stride) * size;
+  };
+  const uint64_t extents[] = {static_cast<uint64_t>(e.dim), extent(r.row_stride, e.rows),
+                              extent(r.head_stride, e.heads), extent(r.batch_stride, e.batch)};
+  const uint64_t strides[] = {bytes(r.row_stride), bytes(r.head_stride), bytes(r.batch_stride)};
+  const unsigned box[] = {kPanelColumns, static_cast<unsigned>(box_rows), 1, 1};
+  constexpr unsigned kEvery[] = {1, 1, 1, 1};
+  CUtensorMap map;
+  check(driver().cuTensorMapEncodeTiled(
+            &map, r.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
+            const_cast<void*>(r.data), extents, strides, box, kEvery, CU_TENSOR_MAP_INTERLEAVE_NONE,
+            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        "cuTensorMapEncodeTiled");
+  return std::bit_cast<TensorMap>(map);
+}
+
+}  // namespace cuflash::cuda
