@@ -9,7 +9,7 @@
 //
 //                        D    tile      stages   shared    O + S + P of what a thread may have
 //                        64   192 x 128   4      152 KiB    32 + 64 + 32 of 160
-//                        128  192 x 80    3      168 KiB    64 + 40 + 20 of 160
+//                        128  192 x 80    4      208 KiB    64 + 40 + 20 of 160
 //                        256  128 x 80    2      224 KiB   128 + 40 + 20 of 232
 #pragma once
 

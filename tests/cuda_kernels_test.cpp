@@ -55,11 +55,27 @@ std::vector<Typical> problems_for(const Arch& arch) {
   return problems;
 }
 
+// The kernel for Hopper: every register budget plain, options that need most, and all of them.
+void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
+  if (arch.number() != 90) return;
+  const auto add_forward = [&](const Typical& t) {
+    const ForwardPlan plan = plan_forward(forward_of(t), arch, Kernels::hopper);
+    EXPECT_EQ(plan.not_hopper, nullptr) << plan.not_hopper;
+    add(launches, plan.launch);
+  };
+  for (const int64_t dim : {64, 128, 256}) add_forward({.dim_qk = dim, .dim_v = dim});
+  add_forward({.dtype = DType::f16, .dim_qk = 192, .dim_v = 128});
+  for (const int options : {int{kMaskTensor}, int{kDropout}, kAllOptions & ~kScaleFirst})
+    add_forward({.options = options});
+  add_forward({.dim_qk = 256, .dim_v = 256, .options = kDropout});
+}
+
 std::vector<Launch> launches_for(const Arch& arch) {
   std::vector<Launch> launches;
   add_launches_of(launches, {.sink = true}, arch, Reproducible::yes);
   if (scale() < 1) return launches;
   for (const Typical& t : problems_for(arch)) add_launches_of(launches, t, arch, Reproducible::no);
+  add_hopper_launches(launches, arch);
   return launches;
 }
 
@@ -68,6 +84,7 @@ std::vector<Launch> all_launches_for(const Arch& arch) {
   for (const Typical& t : typical_problems())
     for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes})
       add_launches_of(launches, t, arch, reproducible);
+  for (const Typical& t : typical_problems()) add(launches, plan_forward(forward_of(t), arch, Kernels::hopper).launch);
   return launches;
 }
 

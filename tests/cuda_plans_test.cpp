@@ -46,10 +46,11 @@ std::string or_refusal(auto text) {
   }
 }
 
-std::string forward_lines(const Typical& t, const Arch& arch) {
+std::string forward_lines(const Typical& t, const Arch& arch, Kernels kernels) {
   return or_refusal([&] {
-    const ForwardPlan plan = plan_forward(forward_of(t), arch);
-    return plan.launch.grid_x == 0 ? std::string("  nothing to do\n") : line(plan.launch);
+    const ForwardPlan plan = plan_forward(forward_of(t), arch, kernels);
+    const std::string not_hopper = plan.not_hopper ? join("  not hopper: ", plan.not_hopper, "\n") : "";
+    return not_hopper + (plan.launch.grid_x == 0 ? std::string("  nothing to do\n") : line(plan.launch));
   });
 }
 
@@ -68,7 +69,9 @@ std::string all_plans() {
     const Arch arch = arch_named(name);
     for (const Typical& t : problems()) {
       const std::string what = join(name, " ", to_string(forward_of(t)), t.aligned ? "" : " unaligned", "\n");
-      text += join("forward ", what, forward_lines(t, arch));
+      text += join("forward ", what, forward_lines(t, arch, Kernels::portable));
+      if (arch.number() == 90 || (t.dtype == DType::bf16 && t.dim_qk == 64))
+        text += join("hopper forward ", what, forward_lines(t, arch, Kernels::hopper));
       text += join("backward ", what, backward_lines(t, arch, Reproducible::no));
       text += join("reproducible backward ", what, backward_lines(t, arch, Reproducible::yes));
     }
