@@ -40,6 +40,12 @@ struct ForwardConfig {
   int options;       // OptionBits
 };
 
+// How the warpgroups of the Hopper kernel overlap products with other work.
+enum HopperOrder : int {
+  kTurns = 1,     // they issue products in turns, so that one computes weights while another multiplies
+  kHoldWait = 2,  // the compiler is kept from waiting for products before weights are computed under them
+};
+
 // Forward on Hopper: one warpgroup copies, the others have 64 queries each.
 struct HopperForwardConfig {
   Element element;    // f16 or bf16
@@ -47,7 +53,7 @@ struct HopperForwardConfig {
   int warpgroups;     // that compute
   int tile_k;
   int stages;   // tiles of keys, and tiles of values, in shared memory
-  int turns;    // 1: warpgroups issue products in turns, so that one computes weights while another multiplies
+  int order;    // HopperOrder
   int options;  // OptionBits
 };
 

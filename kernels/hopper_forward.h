@@ -1,7 +1,8 @@
 // Forward for f16 and bf16 on Hopper (sm_90a). CTAs stay on their multiprocessor and take tiles of queries in turns; in
 // each one warpgroup brings tiles to shared memory by tensor copies, and the others multiply them by warpgroup products.
 //
-//   copying warpgroup    warp 0: K, V   warp 1: Q   warp 2: clears values that nobody sees   (hopper/copies.h)
+//   copying warpgroup    warp 0: K, V   warp 1: Q   warp 2: clears values that nobody sees   warp 3: statistics
+//                        (hopper/copies.h)
 //   each of the others   64 queries; Q K(n+1), then P V(n), and under it softmax of n+1      (hopper/computation.h)
 //
 //   shared memory        64 x dim_qk for each computing warpgroup, stages x tile_k x (dim_qk + dim_v), 16 bit
@@ -30,6 +31,7 @@ __device__ __forceinline__ void hopper_forward(const HopperForwardParams& p) {
     if (warp == 0 && lane_id() == 0) copy_keys_and_values<C>(p, pipeline);
     if (warp == 1 && lane_id() < C.warpgroups) copy_queries<C>(p, pipeline);
     if (warp == 2) clean_values<C>(p, pipeline);
+    if (warp == 3 && lane_id() == 0) count_visits<C>(p);
   } else {
     take_registers<computing_registers(C)>();
     Computation<C>(p, pipeline, group - 1).run();

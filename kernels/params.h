@@ -2,6 +2,7 @@
 #pragma once
 
 #include "config.h"
+#include "tile_order.h"
 
 namespace cuflash {
 
@@ -52,14 +53,6 @@ struct ForwardParams {
 // A tensor in global memory as copy instructions know it (CUtensorMap): made by the driver, read by the hardware.
 struct alignas(64) TensorMap {
   unsigned char bytes[128];
-};
-
-// The order in which CTAs that stay take tiles of queries: those of `together` heads, then those of the next ones.
-struct TileOrder {
-  unsigned tiles;    // of all heads
-  unsigned q_tiles;  // of a head
-  unsigned together;
-  int last_first;  // 1: from a head's last queries to its first
 };
 
 struct HopperForwardParams {

@@ -1,7 +1,7 @@
 // Times of candidate tiles of the Hopper forward kernel, so that the table of src/cuda/plan_hopper.cpp can be derived
 // anew on another board.
 //
-//   cuflash_tiles [--dim 64,128,256] [--len 512,2048,8192] [--causal 0,1] [--seconds 0.02] [warpgroups,tile_k,stages,turns ...]
+//   cuflash_tiles [--dim 64,128,256] [--len 512,2048,8192] [--causal 0,1] [--seconds 0.02] [warpgroups,tile_k,stages,order ...]
 //
 // Without candidates a list for each head size. Every batch has 16384 tokens and a hidden size of 2048, bf16, in memory
 // [B, S, H, D]. Candidates take turns, a figure is the median of five of them; each result is held against that of the
@@ -84,9 +84,9 @@ struct Options {
 };
 
 HopperForwardConfig candidate(const std::vector<int>& v) {
-  if (v.size() != 4) reject("candidate: must be warpgroups,tile_k,stages,turns");
+  if (v.size() != 4) reject("candidate: must be warpgroups,tile_k,stages,order");
   HopperForwardConfig c{};
-  c.warpgroups = v[0], c.tile_k = v[1], c.stages = v[2], c.turns = v[3];
+  c.warpgroups = v[0], c.tile_k = v[1], c.stages = v[2], c.order = v[3];
   return c;
 }
 
@@ -110,22 +110,23 @@ Options parse(int count, char** words) {
 }
 
 std::vector<HopperForwardConfig> usual_candidates(int dim) {
+  // order: kTurns is 1, kHoldWait 2
   std::vector<std::vector<int>> lists;
   if (dim <= 64)
-    lists = {{3, 128, 4, 1}, {3, 128, 3, 1}, {3, 128, 4, 0}, {3, 96, 4, 1},
-             {3, 112, 4, 1}, {4, 64, 4, 1},  {2, 128, 4, 1}};
+    lists = {{3, 128, 4, 3}, {3, 128, 4, 1}, {3, 128, 4, 2}, {3, 112, 4, 3},
+             {3, 96, 4, 3},  {4, 64, 4, 3},  {2, 128, 4, 3}};
   else if (dim <= 128)
-    lists = {{3, 80, 4, 1},  {3, 80, 3, 1},  {3, 80, 4, 0}, {3, 64, 4, 1},
-             {2, 128, 2, 1}, {2, 128, 3, 1}, {2, 176, 2, 1}};
-  else if (dim <= 192) lists = {{2, 112, 2, 1}, {2, 96, 2, 1}, {2, 80, 3, 1}, {2, 112, 2, 0}};
-  else lists = {{2, 80, 2, 1}, {2, 80, 2, 0}, {2, 64, 2, 1}, {2, 64, 2, 0}};
+    lists = {{3, 80, 4, 3},  {3, 80, 4, 1},  {3, 80, 3, 3}, {3, 64, 4, 3},
+             {2, 128, 3, 3}, {2, 128, 3, 1}, {2, 176, 2, 3}};
+  else if (dim <= 192) lists = {{2, 112, 2, 3}, {2, 112, 2, 1}, {2, 96, 2, 3}, {2, 80, 3, 3}};
+  else lists = {{2, 80, 2, 3}, {2, 80, 2, 1}, {2, 80, 2, 2}, {2, 64, 2, 3}};
   std::vector<HopperForwardConfig> configs;
   for (const auto& list : lists) configs.push_back(candidate(list));
   return configs;
 }
 
 std::string name_of(const HopperForwardConfig& c) {
-  return join(c.warpgroups, ",", c.tile_k, ",", c.stages, ",", c.turns);
+  return join(c.warpgroups, ",", c.tile_k, ",", c.stages, ",", c.order);
 }
 
 // Memory for q, k, v, and for the outputs of two kernels; filled once.
@@ -228,7 +229,8 @@ class Sweep {
   }
 
   void launch(const ForwardProblem& p, const cuda::ForwardPlan& plan) {
-    const HopperForwardParams params = cuda::hopper_forward_params(p, plan, nullptr);
+    const HopperForwardParams params =
+        cuda::hopper_forward_params(p, plan, cuda::grid_of(plan.launch, guard_.state().num_sms), nullptr);
     cuda::launch(guard_, {&plan.launch}, &params, sizeof params, session_.stream());
   }
   double seconds(const ForwardProblem& p, const cuda::ForwardPlan& plan, int launches) {

@@ -42,10 +42,10 @@ struct Computation {
   }
 
   __device__ void wait_turn() const {
-    if constexpr (C.turns != 0) numbered_barrier_wait(1 + group, 2 * kWarpgroupThreads);
+    if constexpr ((C.order & kTurns) != 0) numbered_barrier_wait(1 + group, 2 * kWarpgroupThreads);
   }
   __device__ void pass_turn() const {
-    if constexpr (C.turns != 0)
+    if constexpr ((C.order & kTurns) != 0)
       numbered_barrier_arrive(1 + (group + 1 == C.warpgroups ? 0 : group + 1), 2 * kWarpgroupThreads);
   }
   __device__ void release(unsigned barrier) const {
@@ -69,7 +69,7 @@ struct Computation {
 
   __device__ __forceinline__ void issue_scores(Scores& s) const {
     auto q = pipeline.q(group);
-    asm volatile("" : "+r"(q.address));  // or the descriptors of all steps would be kept in registers
+    if constexpr (C.dim_qk > 128) asm volatile("" : "+r"(q.address));  // or all of its descriptors stay in registers
     const auto k = pipeline.k(keys.stage);
     products_fence();
     ScoreProduct::start(s[0], q.along_rows(0), k.along_rows(0));
@@ -117,6 +117,13 @@ struct Computation {
     return moved;
   }
 
+  // The compiler moves a plain wait in front of the exponentials, which then run after the products instead of under them.
+  // It does not move one out of a loop, and no group of heads is empty.
+  __device__ __forceinline__ void wait_behind_weights() const {
+    do products_wait<0>();
+    while ((C.order & kHoldWait) != 0 && a.group == 0);
+  }
+
   // From tile `tile`, whose weights are at hand, down to tile `last`, whose weights are then.
   template <bool kEdge>
   __device__ __forceinline__ void advance(int& tile, int last, const Note& note, const Options& options,
@@ -135,7 +142,7 @@ struct Computation {
       release_keys();
       float shrink[2];
       const bool moved = weigh<kEdge>(note, options, softmax, s, tile - 1, shrink);
-      products_wait<0>();
+      wait_behind_weights();
       pin_all(o), pin_all(w);
       release_values(keys.before());
       keys.advance();
@@ -223,9 +230,9 @@ struct Computation {
   __device__ __forceinline__ void run() {
     if (group == C.warpgroups - 1) pass_turn();  // the first turn
 #pragma unroll 1
-    for (Turn turn; turn.any(p.order); turn.next()) {
-      barrier_wait(pipeline.q_full(group), turn.round % 2);
-      const Note& note = pipeline.note(group, turn.round);
+    for (Round round; round.any(p.order); round.next()) {
+      barrier_wait(pipeline.q_full(group), round.number % 2);
+      const Note& note = pipeline.note(group, round.number);
       if (note.rows_end == 0) release(pipeline.q_empty(group));
       else attend(note);
     }

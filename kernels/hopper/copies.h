@@ -1,4 +1,5 @@
-// The warpgroup that brings tiles to shared memory: one warp copies keys and values, one queries, one cleans values.
+// The warpgroup that brings tiles to shared memory: one warp copies keys and values, one queries, one cleans values, one
+// counts.
 #pragma once
 
 #include "hopper/pipeline.h"
@@ -25,10 +26,9 @@ __device__ __forceinline__ void copy_keys_and_values(const HopperForwardParams& 
   Ring<C.stages> keys, values;
   prefetch(p.k), prefetch(p.v);
 #pragma unroll 1
-  for (Turn turn; turn.any(p.order); turn.next()) {
-    const Work<C> work(a, p.order, turn.tile());
+  for (Round round; round.any(p.order); round.next()) {
+    const Work<C> work(a, round.tile(p.order));
     if (!work.exists) continue;
-    count_visits(a, work);
     const int head = work.head_k(a), first = static_cast<int>(work.sequence.k_begin);
 #pragma unroll 1
     for (int tile = work.end - 1; tile >= work.begin - 1 && work.end != 0; --tile) {
@@ -49,11 +49,18 @@ __device__ __forceinline__ void copy_keys_and_values(const HopperForwardParams& 
   }
 }
 
+// One thread: the statistics, where somebody asks for them.
 template <HopperForwardConfig C>
-__device__ __forceinline__ void count_visits(const AttentionParams& a, const Work<C>& work) {
+__device__ __forceinline__ void count_visits(const HopperForwardParams& p) {
+  const AttentionParams& a = p.forward.attention;
   if (!a.tile_counts) return;
-  const Range queries = work.queries(work.q_first, tile_q_of(C));
-  count_tiles<C.tile_k>(a, work.sequence, queries, walk_keys<C.tile_k>(a, work.sequence, queries));
+#pragma unroll 1
+  for (Round round; round.any(p.order); round.next()) {
+    const Work<C> work(a, round.tile(p.order));
+    if (!work.exists) continue;
+    const Range queries = work.queries(work.q_first, tile_q_of(C));
+    count_tiles<C.tile_k>(a, work.sequence, queries, walk_keys<C.tile_k>(a, work.sequence, queries));
+  }
 }
 
 // One lane for each warpgroup. Without keys there is nothing to copy, but the barriers' phases follow the rounds.
@@ -62,11 +69,11 @@ __device__ __forceinline__ void copy_queries(const HopperForwardParams& p, const
   const AttentionParams& a = p.forward.attention;
   prefetch(p.q);
 #pragma unroll 1
-  for (Turn turn; turn.any(p.order); turn.next()) {
+  for (Round round; round.any(p.order); round.next()) {
     const int group = new_thread_id() % 32;  // what is computed from it takes no registers
-    Note& note = pipeline.note(group, turn.round);
-    write_note(note, a, Work<C>(a, p.order, turn.tile()), group);
-    barrier_wait(pipeline.q_empty(group), turn.round % 2 ^ 1);
+    Note& note = pipeline.note(group, round.number);
+    write_note(note, a, Work<C>(a, round.tile(p.order)), group);
+    barrier_wait(pipeline.q_empty(group), round.number % 2 ^ 1);
     const unsigned full = pipeline.q_full(group);
     if (note.rows_end == 0 || note.begin == note.end) barrier_arrive(full);
     else copy_tile(pipeline.q(group), p.q, a.q, full, note.q_begin + note.q_first, note.h, note.b);
@@ -153,8 +160,8 @@ __device__ __forceinline__ void clean_values(const HopperForwardParams& p, const
   Ring<C.stages> values;
   unsigned phases = 0;  // of `landed`, a bit for every stage: not every tile passes there
 #pragma unroll 1
-  for (Turn turn; turn.any(p.order); turn.next()) {
-    const Work<C> work(a, p.order, turn.tile());
+  for (Round round; round.any(p.order); round.next()) {
+    const Work<C> work(a, round.tile(p.order));
     if (!work.exists) continue;
 #pragma unroll 1
     for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile, values.advance()) {
@@ -163,6 +170,7 @@ __device__ __forceinline__ void clean_values(const HopperForwardParams& p, const
       phases ^= 1u << values.stage;
       const Cleaner<C> cleaner{a, work};
       cleaner.clear_outside(pipeline.v(values.stage), tile * C.tile_k);
+      __syncwarp();
       if constexpr (Cleaner<C>::Options::kMasked) cleaner.clear_unseen(pipeline.v(values.stage), tile * C.tile_k);
       async_proxy_fence();
       __syncwarp();

@@ -6,28 +6,18 @@
 
 namespace cuflash {
 
-// The tiles of one CTA, one in each round. Rounds go through the CTAs forwards and backwards by turns: where tiles become
-// shorter in their order, the CTA that had the longest of a round has the shortest of the next.
-struct Turn {
-  unsigned round = 0;
+// The tiles of one CTA, one in each round.
+struct Round {
+  unsigned number = 0;
 
   // Volatile: read anew where it is asked for, instead of being kept in registers.
-  __device__ __forceinline__ static unsigned cta() {
-    unsigned x;
-    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
-    return x;
+  __device__ __forceinline__ TilePlace tile(const TileOrder& order) const {
+    unsigned cta, ctas;
+    asm volatile("mov.u32 %0, %%ctaid.x; mov.u32 %1, %%nctaid.x;" : "=r"(cta), "=r"(ctas));
+    return tile_of(order, cta, ctas, number);
   }
-  __device__ __forceinline__ static unsigned ctas() {
-    unsigned x;
-    asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(x));
-    return x;
-  }
-  __device__ unsigned tile() const {
-    const unsigned width = ctas();
-    return round * width + (round % 2 ? width - 1 - cta() : cta());
-  }
-  __device__ bool any(const TileOrder& order) const { return round * ctas() < order.tiles; }
-  __device__ void next() { ++round; }
+  __device__ bool any(const TileOrder& order) const { return number < order.rounds; }
+  __device__ void next() { ++number; }
 };
 
 // A tile of queries, and the keys that it sees.
@@ -39,15 +29,11 @@ struct Work {
   int begin, end;            // tiles of keys, visited from the last to the first
   bool exists;               // somebody waits for its rows
 
-  __device__ __forceinline__ Work(const AttentionParams& a, const TileOrder& order, unsigned tile) {
-    exists = tile < order.tiles;
+  __device__ __forceinline__ Work(const AttentionParams& a, const TilePlace& tile) {
+    exists = tile.exists;
     if (!exists) return;
-    const unsigned heads = static_cast<unsigned>(a.batch) * static_cast<unsigned>(a.heads_q);
-    const unsigned group = tile / (order.together * order.q_tiles), first_head = group * order.together;
-    const unsigned rest = tile - first_head * order.q_tiles, width = min(order.together, heads - first_head);
-    const unsigned rank = rest / width, head = first_head + (rest - rank * width);
-    b = static_cast<int>(head / static_cast<unsigned>(a.heads_q)), h = static_cast<int>(head) - b * a.heads_q;
-    q_first = static_cast<int>(order.last_first ? order.q_tiles - 1 - rank : rank) * tile_q_of(C);
+    b = static_cast<int>(tile.head / static_cast<unsigned>(a.heads_q)), h = static_cast<int>(tile.head) - b * a.heads_q;
+    q_first = static_cast<int>(tile.q_tile) * tile_q_of(C);
     sequence = sequence_of(a, b);
     exists = q_first < rows_end(a);
     const Range seen = keys_of_any(a, sequence, queries(q_first, tile_q_of(C)));

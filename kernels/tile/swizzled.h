@@ -16,19 +16,20 @@ struct SwizzledTile {
 
   unsigned address;  // shared_address of the first panel
 
-  // PTX ISA, "Matrix descriptor format": address, leading and stride offset in units of 16 bytes, swizzle mode.
-  __device__ __forceinline__ static Descriptor descriptor(unsigned address, int leading_bytes) {
-    constexpr Descriptor kSwizzle128 = 1ull << 62, kEightRows = 1024 >> 4;
-    return (address & 0x3ffff) >> 4 | Descriptor(leading_bytes >> 4) << 16 | kEightRows << 32 | kSwizzle128;
+  // PTX ISA, "Matrix descriptor format": address, leading and stride offset in units of 16 bytes, swizzle mode. `bytes`
+  // beyond the first panel's begin; no carry leaves the lower word.
+  __device__ __forceinline__ Descriptor descriptor(int bytes, int leading_bytes) const {
+    constexpr unsigned kSwizzle128 = 1u << 30, kEightRows = 1024 >> 4;
+    const unsigned low = ((address & 0x3ffff) >> 4 | static_cast<unsigned>(leading_bytes >> 4) << 16) +
+                         static_cast<unsigned>(bytes >> 4);
+    return Descriptor{kSwizzle128 | kEightRows} << 32 | low;
   }
   // Columns [16 step, 16 step + 16) of all rows, the reduction along the rows. The leading offset does not matter.
   __device__ __forceinline__ Descriptor along_rows(int step) const {
-    return descriptor(address, 16) + ((step / 4 * kPanelBytes + step % 4 * 32) >> 4);
+    return descriptor(step / 4 * kPanelBytes + step % 4 * 32, 16);
   }
   // Rows [16 step, 16 step + 16) of all columns, the reduction across the rows. The leading offset leads to the next panel.
-  __device__ __forceinline__ Descriptor across_rows(int step) const {
-    return descriptor(address, kPanelBytes) + (step * 2048 >> 4);
-  }
+  __device__ __forceinline__ Descriptor across_rows(int step) const { return descriptor(step * 2048, kPanelBytes); }
 };
 
 }  // namespace cuflash

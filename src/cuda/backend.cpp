@@ -16,7 +16,8 @@ void forward(const ForwardProblem& p, const Execution& e) {
   const Workspace workspace(e, TileCounts::bytes(e));
   TileCounts counts(e, workspace.data());
   if (std::holds_alternative<HopperForwardConfig>(plan.config)) {
-    const HopperForwardParams params = hopper_forward_params(p, plan, counts.data());
+    const HopperForwardParams params =
+        hopper_forward_params(p, plan, grid_of(plan.launch, state.num_sms), counts.data());
     launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
   } else {
     const ForwardParams params = forward_params(p, counts.data());

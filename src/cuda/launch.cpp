@@ -1,6 +1,5 @@
 #include "cuda/launch.h"
 
-#include <algorithm>
 #include <array>
 
 #include "cuda/cache.h"
@@ -12,8 +11,7 @@ namespace {
 
 void enqueue(CUkernel kernel, const Launch& launch, int num_sms, const void* params, size_t params_size, void* stream) {
   CUlaunchConfig config{};
-  config.gridDimX = launch.grid_x, config.gridDimY = launch.grid_y, config.gridDimZ = 1;
-  if (launch.stays) config.gridDimX = std::min(launch.grid_x, static_cast<unsigned>(num_sms));
+  config.gridDimX = grid_of(launch, num_sms), config.gridDimY = launch.grid_y, config.gridDimZ = 1;
   config.blockDimX = static_cast<unsigned>(launch.threads), config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
   config.hStream = static_cast<CUstream>(stream);

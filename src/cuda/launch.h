@@ -1,6 +1,7 @@
 // The only launch of the library.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <initializer_list>
 
@@ -8,6 +9,11 @@
 #include "cuda/plan.h"
 
 namespace cuflash::cuda {
+
+// CTAs in the first dimension of the grid.
+inline uint32_t grid_of(const Launch& launch, int num_sms) {
+  return launch.stays ? std::min(launch.grid_x, static_cast<uint32_t>(num_sms)) : launch.grid_x;
+}
 
 // Enqueues kernels on a stream of the device that is current, one after the other; those with a grid of 0 are left out.
 // All of them are at hand before the first is enqueued: a call that lacks one has done nothing. params: the struct that

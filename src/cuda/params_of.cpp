@@ -1,6 +1,7 @@
 #include "cuda/params_of.h"
 
 #include "cuda/tensor_map.h"
+#include "cuda/tile_order.h"
 #include "philox.h"
 
 namespace cuflash::cuda {
@@ -48,9 +49,11 @@ ForwardParams forward_params(const ForwardProblem& p, uint64_t* tile_counts) {
   return {attention_params(p, tile_counts), view_of(p.o), view_of(p.lse)};
 }
 
-HopperForwardParams hopper_forward_params(const ForwardProblem& p, const ForwardPlan& plan, uint64_t* tile_counts) {
+HopperForwardParams hopper_forward_params(const ForwardProblem& p, const ForwardPlan& plan, int64_t ctas,
+                                          uint64_t* tile_counts) {
   return {tensor_map(p.q, query_extent(p), kWarpgroupRows), tensor_map(p.k, key_extent(p), plan.tile_k),
-          tensor_map(p.v, value_extent(p), plan.tile_k), forward_params(p, tile_counts), plan.order};
+          tensor_map(p.v, value_extent(p), plan.tile_k), forward_params(p, tile_counts),
+          tile_order(p, plan.tile_q, ctas)};
 }
 
 }  // namespace cuflash::cuda

@@ -7,7 +7,6 @@
 #include <variant>
 
 #include "cuda/kernel_key.h"
-#include "params.h"
 #include "problem/problem.h"
 
 namespace cuflash::cuda {
@@ -33,7 +32,6 @@ struct ForwardPlan {
   Launch launch;
   const char* reason;                // why this config, for explain
   const char* not_hopper = nullptr;  // why not the kernel for Hopper, where it was wanted
-  TileOrder order{};                 // of that kernel
 };
 // Throws CUFLASH_UNSUPPORTED, in a sentence, for what the kernels do not compute.
 ForwardPlan plan_forward(const ForwardProblem& problem, const Arch& arch, Kernels kernels = wanted_kernels());

@@ -16,26 +16,28 @@ enum Load { plain = 0, one_option = 1, every_option = 2 };
 
 struct Tiles {
   int largest_qk, largest_v;
-  int warpgroups, tile_k, stages, turns;
+  int64_t longest_q;
+  int warpgroups, tile_k, stages, order;
   Load most;
 };
+constexpr int64_t kAny = kUnbounded;
+constexpr int kBoth = kTurns | kHoldWait;
 
 constexpr Tiles kTiles[] = {
-    {64, 64, 3, 128, 4, 1, plain},          //
-    {96, 96, 3, 96, 3, 1, plain},           //
-    {128, 128, 3, 80, 4, 1, plain},         //
-    {192, 128, 2, 128, 2, 1, plain},        //
-    {192, 192, 2, 112, 2, 1, plain},        //
-    {256, 256, 2, 80, 2, 1, plain},         //
-    {128, 128, 2, 64, 3, 1, one_option},    //
-    {256, 256, 2, 48, 2, 1, one_option},    //
-    {128, 128, 2, 32, 4, 1, every_option},  //
-    {192, 192, 2, 32, 3, 1, every_option},  //
+    {64, 64, kAny, 3, 128, 4, kBoth, plain},          //
+    {96, 96, kAny, 3, 96, 3, kBoth, plain},           //
+    {128, 128, 1024, 2, 128, 3, kBoth, plain},        //
+    {128, 128, kAny, 3, 80, 4, kBoth, plain},         //
+    {192, 128, kAny, 2, 128, 2, kBoth, plain},        //
+    {192, 192, kAny, 2, 112, 2, kBoth, plain},        //
+    {256, 256, kAny, 2, 80, 2, kBoth, plain},         //
+    {128, 128, kAny, 2, 64, 3, kBoth, one_option},    //
+    {256, 256, kAny, 2, 48, 2, kBoth, one_option},    //
+    {128, 128, kAny, 2, 32, 4, kBoth, every_option},  //
+    {192, 192, kAny, 2, 32, 3, kBoth, every_option},  //
 };
 
 constexpr int kDims[] = {64, 96, 128, 192, 256};
-// Of L2, for keys and values of heads whose tiles are worked on at the same time.
-constexpr int64_t kTogetherBytes = int64_t{32} << 20;
 
 int panel_dim(int64_t dim) {
   return *std::find_if(std::begin(kDims), std::end(kDims), [&](int padded) { return padded >= dim; });
@@ -47,13 +49,6 @@ Load load_of(int options) {
 }
 
 int64_t tiles_of(const Problem& p, int tile_q) { return p.batch * p.heads_q * ((p.len_q + tile_q - 1) / tile_q); }
-
-TileOrder order_of(const Problem& p, int tile_q) {
-  const int64_t head_bytes = std::max<int64_t>(1, p.len_k) * (p.dim_qk + p.dim_v) * size_of(element_of(p.dtype));
-  const int64_t together = std::max<int64_t>(1, kTogetherBytes / head_bytes) * p.group();
-  return {static_cast<unsigned>(tiles_of(p, tile_q)), static_cast<unsigned>((p.len_q + tile_q - 1) / tile_q),
-          static_cast<unsigned>(std::min(together, p.batch * p.heads_q)), p.window_right < kUnbounded};
-}
 
 const char* why_not(const ForwardProblem& p, const Arch& arch) {
   if (arch.number() != 90) return "it needs sm_90a";
@@ -76,8 +71,9 @@ HopperPlan plan_hopper_forward(const ForwardProblem& p, const Arch& arch) {
   c.dim_qk = panel_dim(p.dim_qk), c.dim_v = panel_dim(p.dim_v);
   c.options = kernel_options(p, kCopyVectors);
   for (const Tiles& t : kTiles) {
-    if (c.dim_qk > t.largest_qk || c.dim_v > t.largest_v || load_of(c.options) > t.most) continue;
-    c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages, c.turns = t.turns;
+    if (c.dim_qk > t.largest_qk || c.dim_v > t.largest_v || p.len_q > t.longest_q || load_of(c.options) > t.most)
+      continue;
+    c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages, c.order = t.order;
     return {nullptr, plan_hopper_forward(p, arch, c)};
   }
   return {"several options at this head size need more registers than there are", {}};
@@ -89,8 +85,7 @@ ForwardPlan plan_hopper_forward(const ForwardProblem& p, const Arch& arch, const
   c.dim_qk = panel_dim(p.dim_qk), c.dim_v = panel_dim(p.dim_v);
   c.options = kernel_options(p, kCopyVectors);
   const int tile_q = tile_q_of(c);
-  ForwardPlan plan{
-      c, tile_q, c.tile_k, {}, "warpgroup products and tensor copies of Hopper", nullptr, order_of(p, tile_q)};
+  ForwardPlan plan{c, tile_q, c.tile_k, {}, "warpgroup products and tensor copies of Hopper"};
   plan.launch =
       launch_of(key_of(KernelKind::hopper_forward, arch, c), tiles_of(p, tile_q), num_threads(c), shared_bytes(c));
   plan.launch.stays = true;

@@ -26,9 +26,8 @@ bool has_tensor_map(const ConstRows& r, const RowsExtent& e) {
 TensorMap tensor_map(const ConstRows& r, const RowsExtent& e, int box_rows) {
   const auto size = static_cast<uint64_t>(size_of(element_of(r.dtype)));
   const auto extent = [](int64_t stride, int64_t count) { return stride == 0 ? 1 : static_cast<uint64_t>(count); };
-  const auto bytes = [&](int64_t stride) {
-    return stride == 0 ? uint64_t{kUnit} : static_cast<uint64_t>(stride) * size;
-  };
+  const uint64_t row_bytes = (static_cast<uint64_t>(e.dim) * size + kUnit - 1) / kUnit * kUnit;
+  const auto bytes = [&](int64_t stride) { return stride == 0 ? row_bytes : static_cast<uint64_t>(stride) * size; };
   const uint64_t extents[] = {static_cast<uint64_t>(e.dim), extent(r.row_stride, e.rows),
                               extent(r.head_stride, e.heads), extent(r.batch_stride, e.batch)};
   const uint64_t strides[] = {bytes(r.row_stride), bytes(r.head_stride), bytes(r.batch_stride)};
