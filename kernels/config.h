@@ -90,10 +90,15 @@ constexpr int kWarpgroupRows = 64, kWarpgroupThreads = 128;
 constexpr int tile_q_of(const HopperForwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
 constexpr int num_threads(const HopperForwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
 // A multiprocessor has 512 registers for each of 128 lanes; what is launched gets equal shares and deals them out anew.
+// Who cleans values reads the mask tensor, too, and needs some more for it.
+constexpr bool cleans_by_mask(const HopperForwardConfig& c) { return c.warpgroups <= 2 && (c.options & kMaskTensor); }
 constexpr int computing_registers(const HopperForwardConfig& c) {
-  return c.warpgroups == 1 ? 256 : c.warpgroups == 2 ? 232 : c.warpgroups == 3 ? 160 : 112;
+  if (c.warpgroups <= 2) return cleans_by_mask(c) ? 224 : 232;
+  return c.warpgroups == 3 ? 160 : 112;
 }
-constexpr int copying_registers(const HopperForwardConfig& c) { return c.warpgroups <= 2 ? 40 : 32; }
+constexpr int copying_registers(const HopperForwardConfig& c) {
+  return c.warpgroups > 2 ? 32 : cleans_by_mask(c) ? 56 : 40;
+}
 // Tiles in the layout of tile/swizzled.h.
 constexpr int kPanelColumns = 64, kPanelRowBytes = 128;
 constexpr int num_panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }

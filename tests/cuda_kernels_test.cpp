@@ -65,9 +65,7 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
   };
   for (const int64_t dim : {64, 128, 256}) add_forward({.dim_qk = dim, .dim_v = dim});
   add_forward({.dtype = DType::f16, .dim_qk = 192, .dim_v = 128});
-  for (const int options : {int{kMaskTensor}, int{kDropout}, kAllOptions & ~kScaleFirst})
-    add_forward({.options = options});
-  add_forward({.dim_qk = 256, .dim_v = 256, .options = kDropout});
+  for (const int options : {int{kMaskTensor}, kAllOptions & ~kScaleFirst}) add_forward({.options = options});
 }
 
 std::vector<Launch> launches_for(const Arch& arch) {

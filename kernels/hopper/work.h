@@ -52,7 +52,7 @@ struct Work {
   __device__ bool has_hidden_values(const AttentionParams& a, int tile) const {
     const int first = tile * C.tile_k;
     const int64 rows = a.cu_k ? a.total_k : a.len_k;
-    return (C.options & kMaskTensor) != 0 || first < seen_begin ||
+    return ((C.options & kMaskTensor) != 0 && a.mask.data) || first < seen_begin ||
            (first + C.tile_k > seen_end && sequence.k_begin + seen_end < rows);
   }
 };

@@ -15,10 +15,15 @@ void enqueue(CUkernel kernel, const Launch& launch, int num_sms, const void* par
   config.blockDimX = static_cast<unsigned>(launch.threads), config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
   config.hStream = static_cast<CUstream>(stream);
-  void* extra[] = {kLaunchParamBufferPointer, const_cast<void*>(params), kLaunchParamBufferSize, &params_size,
+  // The driver puts what it gets as a block at the begin of the parameters, which is a multiple of 16 bytes only; what it
+  // gets by a pointer where the kernel's code expects it.
+  void* block[] = {kLaunchParamBufferPointer, const_cast<void*>(params), kLaunchParamBufferSize, &params_size,
                    kLaunchParamEnd};
+  void* pointers[] = {const_cast<void*>(params)};
+  void **by_pointer = launch.aligned_params ? pointers : nullptr, **as_block = launch.aligned_params ? nullptr : block;
   // A CUkernel is accepted in place of a CUfunction: the driver takes that of the current context.
-  const CUresult result = driver().cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel), nullptr, extra);
+  const CUresult result =
+      driver().cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel), by_pointer, as_block);
   if (result != CUDA_SUCCESS) check_failed(result, join("launch of ", name_of(launch.kernel)).c_str());
 }
 

@@ -15,7 +15,8 @@ struct Launch {
   KernelKey kernel;
   uint32_t grid_x = 0, grid_y = 1;  // CTAs in any order; grid_x 0: nothing to do
   int threads = 0, shared_bytes = 0;
-  bool stays = false;  // CTAs share the work among them: one for each multiprocessor is enough
+  bool stays = false;           // CTAs share the work among them: one for each multiprocessor is enough
+  bool aligned_params = false;  // more strictly than the place where a block of params begins
 };
 
 // A launch of `ctas` CTAs, more than one dimension of a grid holds included.

@@ -12,7 +12,7 @@ struct FakeLaunch {
   int device;  // the current one
   void* stream;
   const void* params;
-  size_t params_size;
+  size_t params_size;  // 0: they were given by a pointer
 };
 
 struct FakeCuda {
