@@ -44,6 +44,7 @@ struct ForwardConfig {
 enum HopperOrder : int {
   kTurns = 1,     // they issue products in turns, so that one computes weights while another multiplies
   kHoldWait = 2,  // the compiler is kept from waiting for products before weights are computed under them
+  kAhead = 4,     // the first product of the next tile runs while the output of this one is stored
 };
 
 // Forward on Hopper: one warpgroup copies, the others have 64 queries each.

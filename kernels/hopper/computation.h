@@ -124,10 +124,12 @@ struct Computation {
     while ((C.order & kHoldWait) != 0 && a.group == 0);
   }
 
-  // From tile `tile`, whose weights are at hand, down to tile `last`, whose weights are then.
+  // From tile `tile`, whose weights are at hand, down to tile `last`, whose weights are then. The queries are free for
+  // others as soon as the warpgroup's last scores are there.
   template <bool kEdge>
   __device__ __forceinline__ void advance(int& tile, int last, const Note& note, const Options& options,
                                           Softmax<float, 1>& softmax, Weights& w, Output& o) {
+    const bool ends = last == note.own_begin;
 #pragma unroll 1
     for (; tile > last; --tile) {
       Scores s;
@@ -140,6 +142,7 @@ struct Computation {
       products_wait<1>();
       pin_all(s);
       release_keys();
+      if (ends && tile - 1 == last) release(pipeline.q_empty(group));
       float shrink[2];
       const bool moved = weigh<kEdge>(note, options, softmax, s, tile - 1, shrink);
       wait_behind_weights();
@@ -154,24 +157,27 @@ struct Computation {
     }
   }
 
-  // The tiles of the warpgroup, at least one: masked ones at the end, full ones, masked ones at the beginning.
-  __device__ __forceinline__ void sum(const Note& note, const Options& options, Softmax<float, 1>& softmax, Output& o) {
-    Weights w;
+  // Scores of the first tile of keys, with nothing to do meanwhile.
+  __device__ __forceinline__ void begin(Scores& s) {
+    wait_keys();
+    wait_turn();
+    issue_scores(s);
+    products_wait<0>();
+    pin_all(s);
+    pass_turn();
+    release_keys();
+    keys.advance();
+  }
+
+  // The tiles of the warpgroup, at least one: masked ones at the end, full ones, masked ones at the beginning. The scores
+  // of the first are at hand, the last product is under way at the end.
+  __device__ __forceinline__ void sum(const Note& note, const Options& options, Softmax<float, 1>& softmax, Scores& s,
+                                      Output& o, Weights& w) {
     int tile = note.own_end - 1;
-    {
-      Scores s;
-      float shrink[2];
-      wait_keys();
-      wait_turn();
-      issue_scores(s);
-      products_wait<0>();
-      pin_all(s);
-      pass_turn();
-      release_keys();
-      keys.advance();
-      weigh<true>(note, options, softmax, s, tile, shrink);
-      narrow_weights(w, s);
-    }
+    if (tile == note.own_begin) release(pipeline.q_empty(group));
+    float shrink[2];
+    weigh<true>(note, options, softmax, s, tile, shrink);
+    narrow_weights(w, s);
     // Twice through the same code: there are no full tiles the second time.
 #pragma unroll 1
     for (int last = note.full_end;; last = note.own_begin) {
@@ -179,12 +185,8 @@ struct Computation {
       if (last == note.own_begin) break;
       advance<false>(tile, note.full_begin, note, options, softmax, w, o);
     }
-    release(pipeline.q_empty(group));
     wait_values(keys.before());
     issue_output(o, w, keys.before().stage);
-    products_wait<0>();
-    pin_all(o), pin_all(w);
-    release_values(keys.before());
   }
 
   __device__ __forceinline__ void store(const Note& note, const Options& options, Softmax<float, 1>& softmax,
@@ -211,30 +213,74 @@ struct Computation {
     rows.to(f.o, offset_of(f.o, note.b, note.h, int64{note.q_begin} + first));
   }
 
-  // The part of a tile that this warpgroup has.
-  __device__ __forceinline__ void attend(const Note& note) {
+  // Whether the first scores of the next tile are the very next thing to compute: nothing is skipped before them.
+  __device__ __forceinline__ bool goes_on(const Note& note, unsigned round) const {
+    if ((C.order & kAhead) == 0 || note.own_begin != note.begin || round + 1 == p.order.rounds) return false;
+    barrier_wait(pipeline.q_full(group), (round + 1) % 2);
+    const Note& next = pipeline.note(group, round + 1);
+    return next.rows_end != 0 && next.own_begin != next.own_end && next.own_end == next.end;
+  }
+
+  // The part of a tile that this warpgroup has. begun: the first scores are at hand; returns whether those of the next
+  // tile are.
+  __device__ __forceinline__ bool attend(const Note& note, unsigned round, bool begun, Scores& s) {
     const Options options(a, note.sequence(), note.b, note.h);
     Softmax<float, 1> softmax(options.factor());
     Output o = {};
     if (note.own_begin == note.own_end) {
       release(pipeline.q_empty(group));
       skip(note.end - note.begin);
-    } else {
-      skip(note.end - note.own_end);
-      sum(note, options, softmax, o);
-      skip(note.own_begin - note.begin);
+      store(note, options, softmax, o);
+      forget(s);
+      return false;
     }
+    if (!begun) {
+      skip(note.end - note.own_end);
+      begin(s);
+    }
+    Weights w;
+    sum(note, options, softmax, s, o, w);
+    if (goes_on(note, round)) {
+      wait_keys();
+      wait_turn();
+      issue_scores(s);
+      pass_turn();
+      products_wait<1>();
+      pin_all(o), pin_all(w);
+      release_values(keys.before());
+      store(note, options, softmax, o);
+      products_wait<0>();
+      pin_all(s);
+      release_keys();
+      keys.advance();
+      return true;
+    }
+    products_wait<0>();
+    pin_all(o), pin_all(w);
+    release_values(keys.before());
+    skip(note.own_begin - note.begin);
     store(note, options, softmax, o);
+    forget(s);
+    return false;
+  }
+  // What they were is not worth keeping.
+  static __device__ __forceinline__ void forget(Scores& s) {
+    if constexpr ((C.order & kAhead) != 0) {
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; ++n) s[0][n] = {};
+    }
   }
 
   __device__ __forceinline__ void run() {
     if (group == C.warpgroups - 1) pass_turn();  // the first turn
+    Scores s;
+    bool begun = false;
 #pragma unroll 1
     for (Round round; round.any(p.order); round.next()) {
       barrier_wait(pipeline.q_full(group), round.number % 2);
       const Note& note = pipeline.note(group, round.number);
       if (note.rows_end == 0) release(pipeline.q_empty(group));
-      else attend(note);
+      else begun = attend(note, round.number, begun, s);
     }
   }
 };

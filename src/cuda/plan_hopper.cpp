@@ -21,20 +21,20 @@ struct Tiles {
   Load most;
 };
 constexpr int64_t kAny = kUnbounded;
-constexpr int kBoth = kTurns | kHoldWait;
+constexpr int kAll = kTurns | kHoldWait | kAhead, kLess = kTurns | kHoldWait;
 
 constexpr Tiles kTiles[] = {
-    {64, 64, kAny, 3, 128, 4, kBoth, plain},          //
-    {96, 96, kAny, 3, 96, 3, kBoth, plain},           //
-    {128, 128, 1024, 2, 128, 3, kBoth, plain},        //
-    {128, 128, kAny, 3, 80, 4, kBoth, plain},         //
-    {192, 128, kAny, 2, 128, 2, kBoth, plain},        //
-    {192, 192, kAny, 2, 112, 2, kBoth, plain},        //
-    {256, 256, kAny, 2, 80, 2, kBoth, plain},         //
-    {128, 128, kAny, 2, 64, 3, kBoth, one_option},    //
-    {256, 256, kAny, 2, 48, 2, kBoth, one_option},    //
-    {128, 128, kAny, 2, 32, 4, kBoth, every_option},  //
-    {192, 192, kAny, 2, 32, 3, kBoth, every_option},  //
+    {64, 64, kAny, 3, 128, 4, kAll, plain},           //
+    {96, 96, kAny, 3, 96, 3, kAll, plain},            //
+    {128, 128, 1024, 2, 128, 3, kAll, plain},         //
+    {128, 128, kAny, 3, 80, 4, kAll, plain},          //
+    {192, 128, kAny, 2, 128, 2, kAll, plain},         //
+    {192, 192, kAny, 2, 112, 2, kAll, plain},         //
+    {256, 256, kAny, 2, 80, 2, kAll, plain},          //
+    {128, 128, kAny, 2, 64, 3, kLess, one_option},    //
+    {256, 256, kAny, 2, 48, 2, kLess, one_option},    //
+    {128, 128, kAny, 2, 32, 4, kLess, every_option},  //
+    {192, 192, kAny, 2, 32, 3, kLess, every_option},  //
 };
 
 constexpr int kDims[] = {64, 96, 128, 192, 256};
