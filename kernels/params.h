@@ -51,7 +51,7 @@ struct ForwardParams {
 };
 
 // A tensor in global memory as copy instructions know it (CUtensorMap): made by the driver, read by the hardware.
-struct alignas(64) TensorMap {
+struct alignas(128) TensorMap {
   unsigned char bytes[128];
 };
 

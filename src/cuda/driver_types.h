@@ -55,7 +55,7 @@ enum CUstreamCaptureMode : int {
 
 enum CUstreamCaptureStatus : int { CU_STREAM_CAPTURE_STATUS_NONE = 0, CU_STREAM_CAPTURE_STATUS_ACTIVE = 1 };
 
-struct alignas(64) CUtensorMap {
+struct alignas(128) CUtensorMap {
   std::uint64_t opaque[16];
 };
 
