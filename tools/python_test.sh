@@ -37,10 +37,26 @@ build_package() {
   export PYTHONPATH=$PWD/$folder/python${PYTHONPATH:+:$PYTHONPATH}
 }
 
-run() { # python
+introduce() { # python
   "$1" -c 'import cuflash; print("python-test: cuflash", cuflash.__version__, "of", cuflash.__path__[0])'
   "$1" -m cuflash --device "$device" | sed -n 's/^self-check  */python-test: self-check /p'
+}
+run() { # python
+  introduce "$1"
   CUFLASH_TEST_DEVICE=$device "$1" -m pytest -q -ra tests/python "${@:2}" | tee build/python-test.log
+}
+# Each file in a process of its own, many at once: on a GPU the tests wait for the compilation of kernels.
+run_side_by_side() { # python
+  introduce "$1"
+  mkdir -p build/python-tests
+  export CUFLASH_TEST_DEVICE=$device
+  # shellcheck disable=SC2016 # expanded by the shell that xargs starts
+  printf '%s\n' tests/python/test_*.py | xargs -P "${JOBS:-$(nproc)}" -I{} bash -c '
+    log=build/python-tests/$(basename "$1" .py).log
+    "$2" -m pytest -q -ra "$1" "${@:3}" >"$log" 2>&1; result=$?
+    [ "$result" -eq 0 ] || cat "$log"
+    echo "python-test: $1: $(tail -n 1 "$log")"
+    [ "$result" -eq 0 ] || [ "$result" -eq 5 ]' _ {} "$1" "${@:2}"
 }
 
 if [ "$device" = cuda ]; then
@@ -49,7 +65,7 @@ if [ "$device" = cuda ]; then
   done
   "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null || skip "PyTorch of $python sees no GPU"
   timed "the package was built" build_package "$python"
-  run "$python" "$@"
+  timed "the tests ran" run_side_by_side "$python" "$@"
   exit
 fi
 

@@ -9,7 +9,7 @@ constexpr bool kAddsFour = true;  // one instruction for four neighbouring float
 constexpr bool kAddsFour = false;
 #endif
 
-// Nothing is added where `adds` is false: a predicate, since a branch would keep the code around apart.
+// Nothing is added where `adds` is false: a predicate, so that the assembler chooses where to branch.
 __device__ __forceinline__ void add_to_global(float* to, float x, bool adds) {
   asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p red.relaxed.gpu.global.add.f32 [%0], %1; }" ::"l"(to), "f"(x),
                "r"(int{adds}));

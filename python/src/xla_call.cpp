@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "dtype.h"
+
 namespace cuflash::python::xla {
 namespace {
 
@@ -82,18 +84,6 @@ int64_t product(std::span<const int64_t> extents) {
   return n;
 }
 
-size_t bytes_of(DType dtype) {
-  switch (dtype) {
-    case DType::f64: return 8;
-    case DType::f32:
-    case DType::i32: return 4;
-    case DType::f16:
-    case DType::bf16: return 2;
-    case DType::boolean: return 1;
-  }
-  return 0;
-}
-
 // The extents of vmap: for each leading dimension the largest of all operands, which are that or 1.
 std::vector<int64_t> batch_extents(const Call& call) {
   std::vector<int64_t> extents;
@@ -133,7 +123,7 @@ Tensor view(const Operand& operand, size_t rank, bool swap_heads_and_rows, int64
     stride *= shape[d];
   }
   if (swap_heads_and_rows) std::swap(t.shape[1], t.shape[2]), std::swap(t.stride[1], t.stride[2]);
-  t.data = static_cast<char*>(operand.data) + number * product(shape) * static_cast<int64_t>(bytes_of(operand.dtype));
+  t.data = static_cast<char*>(operand.data) + number * product(shape) * size_of(operand.dtype);
   return t;
 }
 
