@@ -4,12 +4,17 @@ Times are those of CUDA events around one call, with the L2 cache flushed before
 is the median of its turns. TFLOP/s count 4 B H S^2 D operations forward (half of them causal) and 2.5 times that
 backward. A ratio above 1 means that cuflash is faster.
 
-    python bench/cuda_torch.py build/release/lib/libcuflash.so [--quick] [--dtypes bf16,f32]
+    python bench/cuda_torch.py build/release/lib/libcuflash.so [--quick] [--dtypes bf16,f32] [--fa3 anchors.json]
 
 Every batch has 16384 tokens and a hidden size of 2048, in memory [B, S, H, D].
+
+FlashAttention-3 is not part of PyTorch. Where it was measured beside cuDNN in another run, --fa3 names a file with the
+ratios of both, {"bf16": [{"head_dim", "causal", "seqlen", "fa3_over_cudnn_fwd", "fa3_over_cudnn_bwd"}, ...]}, and it is
+placed by the time that cuDNN takes here; "best" is the faster of both.
 """
 
 import argparse
+import json
 import math
 import sys
 
@@ -133,8 +138,32 @@ def grid(dims, lengths):
     return [(dim, causal, length) for dim in dims for causal in (False, True) for length in lengths]
 
 
-def table(library, timer, dtype_name, direction, dims, lengths, contestants):
+class Fa3:
+    """Times of FlashAttention-3 that follow from those of cuDNN."""
+
+    def __init__(self, path):
+        self.ratios = {}
+        if path:
+            with open(path) as file:
+                anchors = json.load(file)
+            for row in anchors.get("gqa_causal_bf16", []):
+                self.ratios["grouped", row["q_heads"], row["kv_heads"], row["seqlen"]] = row["fa3"] / row["cudnn"]
+            for row in anchors["bf16"]:
+                for direction, key in (("forward", "fwd"), ("backward", "bwd")):
+                    point = (direction, row["head_dim"], row["causal"], row["seqlen"])
+                    self.ratios[point] = row[f"fa3_over_cudnn_{key}"]
+
+    def place(self, times, direction, problem):
+        ratio = self.ratios.get((direction, problem.dim, problem.causal, problem.length))
+        if ratio and "cudnn" in times:
+            times["fa3"] = times["cudnn"] / ratio
+            times["best"] = min(times["fa3"], times["cudnn"])
+
+
+def table(library, timer, fa3, dtype_name, direction, dims, lengths, contestants):
     """Prints one row per shape; returns the ratios to each contestant."""
+    if fa3.ratios and dtype_name != "f32" and "cudnn" in contestants:
+        contestants = [*contestants, "fa3", "best"]
     ratios = {name: [] for name in contestants}
     print(f"\n### {direction}, {dtype_name} (TFLOP/s; ratio = theirs' time / cuflash's time)\n")
     print("| D | causal | S | cuflash | " + " | ".join(f"{name} | ratio" for name in contestants) + " |")
@@ -143,10 +172,11 @@ def table(library, timer, dtype_name, direction, dims, lengths, contestants):
         problem = Problem(DTYPES[dtype_name], dim, length, causal)
         problem.require_right(library, direction)
         functions = {"cuflash": problem.ours(library, direction)}
-        for name in contestants:
+        for name in BACKENDS.keys() & set(contestants):
             if function := problem.torch_function(name, direction):
                 functions[name] = function
         times = timer.milliseconds(functions)
+        fa3.place(times, direction, problem)
         speed = lambda name: problem.flops(direction) / times[name] / 1e9
         cells = [dim, "yes" if causal else "no", length, f"{speed('cuflash'):.1f}"]
         for name in contestants:
@@ -159,6 +189,33 @@ def table(library, timer, dtype_name, direction, dims, lengths, contestants):
         del problem, functions
         torch.cuda.empty_cache()
     return ratios
+
+
+def grouped_heads(library, timer, fa3, heads=32, heads_k=8, dim=128):
+    """Forward with fewer heads of keys than of queries, causal, bf16."""
+    print(f"\n### Forward, bf16, {heads} heads of queries, {heads_k} of keys, D={dim}, causal (TFLOP/s)\n")
+    print("| S | cuflash | cudnn | ratio | fa3 | ratio |\n|---|---|---|---|---|---|")
+    for length in (2048, 8192):
+        make = lambda h: torch.randn((TOKENS // length, length, h, dim), device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+        q, k, v = make(heads), make(heads_k), make(heads_k)
+        o, lse = torch.empty_like(q), torch.empty(q.shape[:3], dtype=torch.float32, device="cuda")
+
+        def cudnn():
+            with torch.no_grad(), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                return attention(q, k, v, is_causal=True, enable_gqa=True)
+
+        ours = library.forward(q, k, v, o, lse, True)
+        ours()
+        error = ((o - cudnn()).float().norm() / o.float().norm()).item()
+        if not error < 0.02:
+            sys.exit(f"wrong result: grouped heads differ by {error:.4f} of their norm (S={length})")
+        times = timer.milliseconds({"cuflash": ours, "cudnn": cudnn})
+        speed = {name: 2 * TOKENS * length * heads * dim / time / 1e9 for name, time in times.items()}
+        cells = [length, f"{speed['cuflash']:.1f}", f"{speed['cudnn']:.1f}", f"{speed['cuflash'] / speed['cudnn']:.2f}"]
+        ratio = fa3.ratios.get(("grouped", heads, heads_k, length))
+        placed = ratio and speed["cudnn"] * ratio
+        cells += [f"{placed:.1f}", f"{speed['cuflash'] / placed:.2f}"] if placed else ["-", "-"]
+        print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 
 def accuracy(library):
@@ -235,12 +292,13 @@ def main():
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--quick", action="store_true", help="three lengths, two contestants, few turns")
     parser.add_argument("--contestants", default="", help="default: flash, cudnn, efficient; f32: efficient")
+    parser.add_argument("--fa3", default="", help="where FlashAttention-3 stands beside cuDNN (see above)")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("cuda_torch: PyTorch sees no GPU")
 
     torch.manual_seed(1)
-    library, timer = Library(args.library), Timer(5 if args.quick else args.turns)
+    library, timer, fa3 = Library(args.library), Timer(5 if args.quick else args.turns), Fa3(args.fa3)
     print(f"cuflash {library.lib.cuflash_version().decode()}, torch {torch.__version__}, cuDNN "
           f"{torch.backends.cudnn.version()}, {torch.cuda.get_device_name()}, {TOKENS} tokens, hidden size {HIDDEN}, "
           f"medians of {timer.turns} turns, L2 flushed")
@@ -251,11 +309,13 @@ def main():
         contestants = names(args.contestants) or (
             ["efficient"] if wide else ["flash", "cudnn"] if args.quick else ["flash", "cudnn", "efficient"])
         for direction in names(args.directions):
-            results[dtype, direction] = table(library, timer, dtype, direction, [int(d) for d in names(args.dims)],
-                                              lengths, contestants)
+            results[dtype, direction] = table(library, timer, fa3, dtype, direction,
+                                              [int(d) for d in names(args.dims)], lengths, contestants)
         if wide:
             accuracy(library)
-    if "bf16" in names(args.dtypes):
+    if "bf16" in names(args.dtypes) and "forward" in names(args.directions):
+        grouped_heads(library, timer, fa3)
+    if "bf16" in names(args.dtypes) and len(names(args.directions)) == 2:
         against_math(library, timer)
     summary(results)
 
