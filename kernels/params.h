@@ -6,6 +6,8 @@
 
 namespace cuflash {
 
+constexpr double kLog2e = 1.4426950408889634;
+
 using int64 = long long;
 using uint64 = unsigned long long;
 
@@ -59,6 +61,7 @@ struct HopperForwardParams {
   TensorMap q, k, v;  // [dim, rows, heads, batch]; a repeated dimension has extent 1
   ForwardParams forward;
   TileOrder order;
+  float exponent;  // scale * log2(e): scores that no option changes times this are powers of two
 };
 
 }  // namespace cuflash

@@ -8,7 +8,6 @@
 
 namespace cuflash {
 
-constexpr double kLog2e = 1.4426950408889634;
 constexpr double kLn2 = 0.6931471805599453;
 
 template <Element E, int kOptions>

@@ -42,10 +42,14 @@ struct Softmax {
     bool exceeded = false;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      largest[r] = minus_infinity<Real>();
+      Real column[2];  // two chains: one would wait for itself
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n)
-        largest[r] = larger(largest[r], larger(s[r / 2][n].x[r % 2 * 2], s[r / 2][n].x[r % 2 * 2 + 1]));
+      for (int e = 0; e < 2; ++e) {
+        column[e] = s[r / 2][0].x[r % 2 * 2 + e];
+#pragma unroll
+        for (int n = 1; n < kTiles; ++n) column[e] = larger(column[e], s[r / 2][n].x[r % 2 * 2 + e]);
+      }
+      largest[r] = larger(column[0], column[1]);
       exceeded |= (largest[r] - reference[r]) * factor > kSlack;  // false for -inf - -inf
     }
     if (!__any_sync(0xffffffffu, exceeded)) return false;
@@ -73,25 +77,40 @@ struct Softmax {
   // Scores become weights and are added up.
   template <int kTiles>
   __device__ __forceinline__ void weigh(Accumulator<Real> (&s)[kRowTiles][kTiles]) {
-    Real from[kRows], shift[kRows];
-    bool large = false;
+    Real shift[kRows];
+    const bool large = find_shifts(shift);
+    weigh(s, shift, large);
+  }
+  // shift, large: of find_shifts, which depend on nothing but the references.
+  template <int kTiles>
+  __device__ __forceinline__ void weigh(Accumulator<Real> (&s)[kRowTiles][kTiles], const Real (&shifts)[kRows], bool large) {
+    Real shift[kRows];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      from[r] = reference[r] == minus_infinity<Real>() ? Real(0) : reference[r];  // -inf - -inf is NaN
-      shift[r] = -from[r] * factor;
-      large |= is_large(shift[r]);
-    }
-    if (large) subtract(s, from, shift);
+    for (int r = 0; r < kRows; ++r) shift[r] = shifts[r];
+    if (large) subtract(s, shift);
+    Real column[kRows][2];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r)
+    for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n)
+      for (int r = 0; r < kRows; ++r)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           Real& x = s[r / 2][n].x[r % 2 * 2 + e];
           x = exp2_of(x * factor + shift[r]);
-          sum[r] += x;
+          column[r][e] = n == 0 ? x : column[r][e] + x;
         }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) sum[r] += column[r][0] + column[r][1];
+  }
+  // What is added to scores times the factor; whether some of it is large.
+  __device__ __forceinline__ bool find_shifts(Real (&shift)[kRows]) const {
+    bool large = false;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      shift[r] = reference[r] == minus_infinity<Real>() ? Real(0) : -reference[r] * factor;  // -inf - -inf is NaN
+      large |= is_large(shift[r]);
+    }
+    return large;
   }
 
   static __device__ __forceinline__ bool is_large(Real exponent) { return fabs(exponent) > kLarge; }
@@ -107,17 +126,39 @@ struct Softmax {
 
  private:
   template <int kTiles>
-  static __device__ __forceinline__ void subtract(Accumulator<Real> (&s)[kRowTiles][kTiles], const Real (&from)[kRows],
-                                                  Real (&shift)[kRows]) {
+  __device__ __forceinline__ void subtract(Accumulator<Real> (&s)[kRowTiles][kTiles], Real (&shift)[kRows]) const {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const bool large = is_large(shift[r]);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) s[r / 2][n].x[r % 2 * 2 + e] -= large ? from[r] : Real(0);
+        for (int e = 0; e < 2; ++e) s[r / 2][n].x[r % 2 * 2 + e] -= large ? reference[r] : Real(0);
       if (large) shift[r] = 0;
     }
+  }
+};
+
+// A Softmax that keeps what follows from its references, which seldom move. All lanes of a warp take the same branches.
+template <class Real, int kRowTiles>
+struct SteadySoftmax : Softmax<Real, kRowTiles> {
+  using Base = Softmax<Real, kRowTiles>;
+  Real shift[Base::kRows];
+  bool large = false;
+
+  __device__ explicit SteadySoftmax(Real factor) : Base(factor) {
+#pragma unroll
+    for (int r = 0; r < Base::kRows; ++r) shift[r] = 0;
+  }
+  template <int kTiles, class Moved>
+  __device__ __forceinline__ bool move(const Accumulator<Real> (&s)[kRowTiles][kTiles], Moved&& moved) {
+    if (!Base::move(s, moved)) return false;
+    large = __any_sync(0xffffffffu, this->find_shifts(shift));
+    return true;
+  }
+  template <int kTiles>
+  __device__ __forceinline__ void weigh(Accumulator<Real> (&s)[kRowTiles][kTiles]) {
+    Base::weigh(s, shift, large);
   }
 };
 

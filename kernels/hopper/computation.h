@@ -1,8 +1,8 @@
 // A warpgroup that computes 64 queries of each tile that its CTA takes. Products are asynchronous: while the values of one
 // tile are multiplied, the weights of the next are computed from scores that were multiplied before them.
 //
-//   wait K(n+1) | my turn | issue S = Q K(n+1) | wait V(n) | issue O += P V(n) | next one's turn | S is there | weights of
-//   S | O is there | rescale O where references moved | P = weights
+//   wait K(n+1), V(n) | my turn | issue S = Q K(n+1) | issue O += P V(n) | next one's turn | S is there | weights of S |
+//   O is there | rescale O where references moved | P = weights
 #pragma once
 
 #include "attn/softmax.h"
@@ -25,15 +25,18 @@ struct Computation {
   using Scores = Accumulator<float>[1][kScoreTiles];
   using Output = Accumulator<float>[1][kOutputTiles];
   using Weights = unsigned[kSteps][4];
+  using RowSoftmax = SteadySoftmax<float, 1>;
 
   const HopperForwardParams& p;
   const AttentionParams& a;
   Pipeline<C> pipeline;
   int group;            // which of the warpgroups
-  Ring<C.stages> keys;  // the values of the tile before these are used with them
+  Ring<C.stages> keys, values;
 
   __device__ Computation(const HopperForwardParams& p, const Pipeline<C>& pipeline, int group)
       : p(p), a(p.forward.attention), pipeline(pipeline), group(group) {}
+
+  __device__ float factor() const { return Options::kChanged ? static_cast<float>(kLog2e) : p.exponent; }
 
   // Counted from the warpgroup's first row; found anew, so that it does not stay in registers.
   __device__ static LanePlace lane_place() {
@@ -51,10 +54,20 @@ struct Computation {
   __device__ void release(unsigned barrier) const {
     if (lane_id() == 0) barrier_arrive(barrier);
   }
+  __device__ void wait_queries(unsigned round) const {
+    barrier_wait(pipeline.q_full(group, round), pipeline.q_phase(round));
+  }
+  __device__ void release_queries(unsigned round) const { release(pipeline.q_empty(group, round)); }
   __device__ void wait_keys() const { barrier_wait(pipeline.k_full(keys.stage), keys.phase); }
-  __device__ void release_keys() const { release(pipeline.k_empty(keys.stage)); }
-  __device__ void wait_values(Ring<C.stages> at) const { barrier_wait(pipeline.v_full(at.stage), at.phase); }
-  __device__ void release_values(Ring<C.stages> at) const { release(pipeline.v_empty(at.stage)); }
+  __device__ void release_keys() {
+    release(pipeline.k_empty(keys.stage));
+    keys.advance();
+  }
+  __device__ void wait_values() const { barrier_wait(pipeline.v_full(values.stage), values.phase); }
+  __device__ void release_values() {
+    release(pipeline.v_empty(values.stage));
+    values.advance();
+  }
 
   // Tiles that others of the CTA need.
   __device__ void skip(int tiles) {
@@ -62,14 +75,13 @@ struct Computation {
     for (; tiles > 0; --tiles) {
       wait_turn(), pass_turn();
       wait_keys(), release_keys();
-      wait_values(keys), release_values(keys);
-      keys.advance();
+      wait_values(), release_values();
     }
   }
 
-  __device__ __forceinline__ void issue_scores(Scores& s) const {
-    auto q = pipeline.q(group);
-    if constexpr (C.dim_qk > 128) asm volatile("" : "+r"(q.address));  // or all of its descriptors stay in registers
+  __device__ __forceinline__ void issue_scores(Scores& s, unsigned round) const {
+    auto q = pipeline.q(group, round);
+    if constexpr (true) asm volatile("" : "+r"(q.address));  // or all of its descriptors stay in registers
     const auto k = pipeline.k(keys.stage);
     products_fence();
     ScoreProduct::start(s[0], q.along_rows(0), k.along_rows(0));
@@ -77,8 +89,8 @@ struct Computation {
     for (int step = 1; step < C.dim_qk / 16; ++step) ScoreProduct::add(s[0], q.along_rows(step), k.along_rows(step));
     products_commit();
   }
-  __device__ __forceinline__ void issue_output(Output& o, Weights& w, int stage) const {
-    const auto v = pipeline.v(stage);
+  __device__ __forceinline__ void issue_output(Output& o, Weights& w) const {
+    const auto v = pipeline.v(values.stage);
     pin_all(w);
     products_fence();
 #pragma unroll
@@ -106,7 +118,7 @@ struct Computation {
 
   // Scores of a tile of keys become weights; whether the output has to be rescaled, and by what.
   template <bool kEdge>
-  __device__ __forceinline__ bool weigh(const Note& note, const Options& options, Softmax<float, 1>& softmax, Scores& s,
+  __device__ __forceinline__ bool weigh(const Note& note, const Options& options, RowSoftmax& softmax, Scores& s,
                                         int tile, float (&shrink)[2]) const {
     const int first = tile * C.tile_k;
     const LanePlace lane = lane_place();
@@ -127,28 +139,27 @@ struct Computation {
   // From tile `tile`, whose weights are at hand, down to tile `last`, whose weights are then. The queries are free for
   // others as soon as the warpgroup's last scores are there.
   template <bool kEdge>
-  __device__ __forceinline__ void advance(int& tile, int last, const Note& note, const Options& options,
-                                          Softmax<float, 1>& softmax, Weights& w, Output& o) {
-    const bool ends = last == note.own_begin;
+  __device__ __forceinline__ void advance(int& tile, int last, const Note& note, const Options& options, unsigned round,
+                                          RowSoftmax& softmax, Weights& w, Output& o) {
+    const bool ends = last == uniform(note.own_begin);
 #pragma unroll 1
     for (; tile > last; --tile) {
       Scores s;
       wait_keys();
+      wait_values();
       wait_turn();
-      issue_scores(s);
-      wait_values(keys.before());
-      issue_output(o, w, keys.before().stage);
+      issue_scores(s, round);
+      issue_output(o, w);
       pass_turn();
       products_wait<1>();
       pin_all(s);
       release_keys();
-      if (ends && tile - 1 == last) release(pipeline.q_empty(group));
+      if (ends && tile - 1 == last) release_queries(round);
       float shrink[2];
       const bool moved = weigh<kEdge>(note, options, softmax, s, tile - 1, shrink);
       wait_behind_weights();
       pin_all(o), pin_all(w);
-      release_values(keys.before());
-      keys.advance();
+      release_values();
       if (moved) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) softmax.rescale(o, r, shrink[r]);
@@ -158,129 +169,159 @@ struct Computation {
   }
 
   // Scores of the first tile of keys, with nothing to do meanwhile.
-  __device__ __forceinline__ void begin(Scores& s) {
+  __device__ __forceinline__ void begin(const Note& note, unsigned round, RowSoftmax& softmax, Weights& w) {
+    const Options options(a, note.sequence(), note.b, note.h);
+    Scores s;
     wait_keys();
     wait_turn();
-    issue_scores(s);
+    issue_scores(s, round);
     products_wait<0>();
     pin_all(s);
     pass_turn();
     release_keys();
-    keys.advance();
+    if (uniform(note.own_end - 1 == note.own_begin)) release_queries(round);
+    float shrink[2];
+    weigh<true>(note, options, softmax, s, note.own_end - 1, shrink);
+    narrow_weights(w, s);
   }
 
-  // The tiles of the warpgroup, at least one: masked ones at the end, full ones, masked ones at the beginning. The scores
-  // of the first are at hand, the last product is under way at the end.
-  __device__ __forceinline__ void sum(const Note& note, const Options& options, Softmax<float, 1>& softmax, Scores& s,
-                                      Output& o, Weights& w) {
-    int tile = note.own_end - 1;
-    if (tile == note.own_begin) release(pipeline.q_empty(group));
-    float shrink[2];
-    weigh<true>(note, options, softmax, s, tile, shrink);
-    narrow_weights(w, s);
+  // The tiles of the warpgroup but for the last product of values: masked ones at the end, full ones, masked ones at the
+  // beginning. The weights of the first are at hand, those of the last are then.
+  __device__ __forceinline__ void sum(const Note& note, const Options& options, unsigned round,
+                                      RowSoftmax& softmax, Output& o, Weights& w) {
+    int tile = uniform(note.own_end) - 1;
     // Twice through the same code: there are no full tiles the second time.
 #pragma unroll 1
-    for (int last = note.full_end;; last = note.own_begin) {
-      advance<true>(tile, last, note, options, softmax, w, o);
-      if (last == note.own_begin) break;
-      advance<false>(tile, note.full_begin, note, options, softmax, w, o);
+    for (int last = uniform(note.full_end);; last = uniform(note.own_begin)) {
+      advance<true>(tile, last, note, options, round, softmax, w, o);
+      if (last == uniform(note.own_begin)) break;
+      advance<false>(tile, uniform(note.full_begin), note, options, round, softmax, w, o);
     }
-    wait_values(keys.before());
-    issue_output(o, w, keys.before().stage);
   }
 
-  __device__ __forceinline__ void store(const Note& note, const Options& options, Softmax<float, 1>& softmax,
-                                        const Output& o) const {
+  // What the output is multiplied by; LSE is written.
+  __device__ __forceinline__ void end_rows(const Note& note, const Options& options, RowSoftmax& softmax,
+                                           float (&shares)[2]) const {
     const ForwardParams& f = p.forward;
     softmax.gather();
     const float sink = a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, note.h))
                                    : minus_infinity<float>();
     const float keep = options.drops() ? static_cast<float>(a.keep_scale) : 1.0f;
     const LanePlace lane = lane_place();
-    RowStore<E, kOutputTiles> rows{o[0], {}, {}, lane.column / 2, a.dim_v};
-    const int first = note.q_first + lane.row;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int i = first + 8 * r;
+      const int i = note.q_first + lane.row + 8 * r;
       const RowEnd<float> row = end_row(softmax.reference[r], softmax.sum[r], options.unit(), sink, keep);
       const bool exists = i < note.len_q;
-      rows.factor[r] = exists ? row.factor : 0;
-      rows.written[r] = i < note.rows_end;
-      if (f.lse.data && lane.column == 0 && rows.written[r])
+      shares[r] = exists ? row.factor : 0;
+      if (f.lse.data && lane.column == 0 && i < note.rows_end)
         static_cast<float*>(f.lse.data)[offset_of(f.lse, note.b, note.h, int64{note.q_begin} + i)] =
             exists ? row.lse : minus_infinity<float>();
     }
-    rows.to(f.o, offset_of(f.o, note.b, note.h, int64{note.q_begin} + first));
+  }
+  __device__ __forceinline__ void store(const Note& note, const float (&shares)[2], const Output& o) const {
+    const LanePlace lane = lane_place();
+    const int first = note.q_first + lane.row;
+    const RowStore<E, kOutputTiles> rows{
+        o[0], {shares[0], shares[1]}, {first < note.rows_end, first + 8 < note.rows_end}, lane.column / 2, a.dim_v};
+    rows.to(p.forward.o, offset_of(p.forward.o, note.b, note.h, int64{note.q_begin} + first));
   }
 
   // Whether the first scores of the next tile are the very next thing to compute: nothing is skipped before them.
   __device__ __forceinline__ bool goes_on(const Note& note, unsigned round) const {
-    if ((C.order & kAhead) == 0 || note.own_begin != note.begin || round + 1 == p.order.rounds) return false;
-    barrier_wait(pipeline.q_full(group), (round + 1) % 2);
+    if ((C.order & kAhead) == 0 || round + 1 == p.order.rounds) return false;
+    if (uniform(note.own_begin != note.begin)) return false;
+    wait_queries(round + 1);
     const Note& next = pipeline.note(group, round + 1);
-    return next.rows_end != 0 && next.own_begin != next.own_end && next.own_end == next.end;
+    return uniform(next.rows_end != 0 && next.own_begin != next.own_end && next.own_end == next.end) != 0;
   }
-
-  // The part of a tile that this warpgroup has. begun: the first scores are at hand; returns whether those of the next
-  // tile are.
-  __device__ __forceinline__ bool attend(const Note& note, unsigned round, bool begun, Scores& s) {
-    const Options options(a, note.sequence(), note.b, note.h);
-    Softmax<float, 1> softmax(options.factor());
-    Output o = {};
-    if (note.own_begin == note.own_end) {
-      release(pipeline.q_empty(group));
-      skip(note.end - note.begin);
-      store(note, options, softmax, o);
-      forget(s);
-      return false;
-    }
-    if (!begun) {
-      skip(note.end - note.own_end);
-      begin(s);
-    }
-    Weights w;
-    sum(note, options, softmax, s, o, w);
-    if (goes_on(note, round)) {
-      wait_keys();
-      wait_turn();
-      issue_scores(s);
-      pass_turn();
-      products_wait<1>();
-      pin_all(o), pin_all(w);
-      release_values(keys.before());
-      store(note, options, softmax, o);
-      products_wait<0>();
-      pin_all(s);
-      release_keys();
-      keys.advance();
-      return true;
-    }
+  // The last product of a tile, and above it the first weights of the next one.
+  __device__ __forceinline__ void end_ahead(const Note& next, unsigned round, RowSoftmax& softmax, Output& o,
+                                            Weights& w) {
+    const Options options(a, next.sequence(), next.b, next.h);
+    Scores s;
+    wait_keys();
+    wait_values();
+    wait_turn();
+    issue_scores(s, round);
+    issue_output(o, w);
+    pass_turn();
+    products_wait<1>();
+    pin_all(s);
+    release_keys();
+    if (uniform(next.own_end - 1 == next.own_begin)) release_queries(round);
+    softmax = RowSoftmax(factor());
+    float shrink[2];
+    weigh<true>(next, options, softmax, s, next.own_end - 1, shrink);
+    wait_behind_weights();
+    pin_all(o), pin_all(w);
+    release_values();
+    narrow_weights(w, s);
+  }
+  __device__ __forceinline__ void end(Output& o, Weights& w) {
+    wait_values();
+    issue_output(o, w);
     products_wait<0>();
     pin_all(o), pin_all(w);
-    release_values(keys.before());
-    skip(note.own_begin - note.begin);
-    store(note, options, softmax, o);
-    forget(s);
-    return false;
+    release_values();
   }
-  // What they were is not worth keeping.
-  static __device__ __forceinline__ void forget(Scores& s) {
-    if constexpr ((C.order & kAhead) != 0) {
-#pragma unroll
-      for (int n = 0; n < kScoreTiles; ++n) s[0][n] = {};
+
+  // Rows without keys.
+  __device__ __forceinline__ void attend_nothing(const Note& note, unsigned round) {
+    release_queries(round);
+    skip(uniform(note.end - note.begin));
+    RowSoftmax softmax(factor());
+    float shares[2];
+    end_rows(note, Options(a, note.sequence(), note.b, note.h), softmax, shares);
+    const LanePlace lane = lane_place();
+    for (int i = note.q_first + lane.row; i < min(note.q_first + lane.row + 16, note.rows_end); i += 8)
+      clear_row<E>(p.forward.o, offset_of(p.forward.o, note.b, note.h, int64{note.q_begin} + i), lane.column / 2, a.dim_v);
+  }
+  // The warpgroup's part of a tile, and of those behind it that are begun ahead.
+  __device__ __forceinline__ void attend(Round& round) {
+    RowSoftmax softmax(factor());
+    Weights w;
+    {
+      const Note& note = pipeline.note(group, round.number);
+      skip(uniform(note.end - note.own_end));
+      begin(note, round.number, softmax, w);
     }
+    bool ahead;
+#pragma unroll 1
+    do {
+      const Note& note = pipeline.note(group, round.number);
+      const Options options(a, note.sequence(), note.b, note.h);
+      Output o = {};
+      sum(note, options, round.number, softmax, o, w);
+      float shares[2];  // what rows of the output are multiplied by
+      end_rows(note, options, softmax, shares);
+      ahead = goes_on(note, round.number);
+      if (ahead) {
+        end_ahead(pipeline.note(group, round.number + 1), round.number + 1, softmax, o, w);
+      } else {
+        end(o, w);
+        skip(uniform(note.own_begin - note.begin));
+      }
+      store(note, shares, o);
+      round.next();
+    } while (ahead);
   }
 
   __device__ __forceinline__ void run() {
     if (group == C.warpgroups - 1) pass_turn();  // the first turn
-    Scores s;
-    bool begun = false;
 #pragma unroll 1
-    for (Round round; round.any(p.order); round.next()) {
-      barrier_wait(pipeline.q_full(group), round.number % 2);
+    for (Round round; round.any(p.order);) {
+      wait_queries(round.number);
       const Note& note = pipeline.note(group, round.number);
-      if (note.rows_end == 0) release(pipeline.q_empty(group));
-      else begun = attend(note, round.number, begun, s);
+      if (uniform(note.rows_end == 0)) {
+        release_queries(round.number);
+        round.next();
+      } else if (uniform(note.own_begin == note.own_end)) {
+        attend_nothing(note, round.number);
+        round.next();
+      } else {
+        attend(round);
+      }
     }
   }
 };

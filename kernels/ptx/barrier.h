@@ -20,10 +20,11 @@ __device__ __forceinline__ void barrier_arrive(unsigned barrier) {
 __device__ __forceinline__ void barrier_arrive_expecting(unsigned barrier, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// Until the phase of this parity has ended; a barrier starts in phase 0. "mbarrier.try_wait"
+// Until the phase of this parity has ended; a barrier starts in phase 0. Asks again seldom (the number is nanoseconds): a
+// warp that asks all the time takes issue slots from those that compute. "mbarrier.try_wait"
 __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
   asm volatile(
-      "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done bra again; }" ::"r"(
+      "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, 1000000; @!done bra again; }" ::"r"(
           barrier),
       "r"(parity)
       : "memory");

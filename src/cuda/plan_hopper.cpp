@@ -25,12 +25,12 @@ constexpr int kAll = kTurns | kHoldWait | kAhead, kLess = kTurns | kHoldWait;
 
 constexpr Tiles kTiles[] = {
     {64, 64, kAny, 3, 128, 4, kAll, plain},           //
-    {96, 96, kAny, 3, 96, 3, kAll, plain},            //
-    {128, 128, 1024, 2, 128, 3, kAll, plain},         //
-    {128, 128, kAny, 3, 80, 4, kAll, plain},          //
-    {192, 128, kAny, 2, 128, 2, kAll, plain},         //
-    {192, 192, kAny, 2, 112, 2, kAll, plain},         //
-    {256, 256, kAny, 2, 80, 2, kAll, plain},          //
+    {96, 96, kAny, 3, 96, 3, kLess, plain},           //
+    {128, 128, 1024, 2, 128, 2, kAll, plain},         //
+    {128, 128, kAny, 3, 80, 3, kAll, plain},          //
+    {192, 128, kAny, 2, 128, 2, kLess, plain},        //
+    {192, 192, kAny, 2, 112, 2, kLess, plain},        //
+    {256, 256, kAny, 2, 80, 2, kLess, plain},         //
     {128, 128, kAny, 2, 64, 3, kLess, one_option},    //
     {256, 256, kAny, 2, 48, 2, kLess, one_option},    //
     {128, 128, kAny, 2, 32, 4, kLess, every_option},  //
