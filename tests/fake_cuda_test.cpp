@@ -7,6 +7,7 @@
 
 #include "check/run.h"
 #include "check/sweep.h"
+#include "cuda/memory_place.h"
 #include "cuda/plan.h"
 #include "tests/fake_cuda/emulate.h"
 #include "tests/fake_cuda/fake_cuda.h"
@@ -103,6 +104,30 @@ TEST_F(FakeGpus, DamageOnTheDeviceIsFound) {
   o.poison();
   check::forward(Device::cuda, in.attention, {.o = o.view()}, {});
   EXPECT_NE(o.unwritten(), "");
+}
+
+// For compute-sanitizer: see check/mirror.cpp.
+TEST_F(FakeGpus, AnAllocationOfItsOwnEndsWithAWholeVectorThatIsNotWrittenBehindTheElements) {
+  if (!std::getenv("CUFLASH_CHECK_ELEMENTS_ONLY")) GTEST_SKIP() << "tensors are not asked to be allocated one by one";
+  static int launches = 0;
+  gpus.on_launch = [](const FakeLaunch& launch) {
+    ASSERT_EQ(launch.params_size, sizeof(ForwardParams));
+    const AttentionParams& a = static_cast<const ForwardParams*>(launch.params)->attention;
+    const auto* begin = static_cast<const unsigned char*>(a.k.data);
+    const auto* end = begin + 5 * 7 * 2;  // of the elements
+    const auto on_device = [](const void* data) { return cuda::MemoryPlaces::of_driver().of(data).on_cuda(); };
+    ASSERT_NE(reinterpret_cast<uintptr_t>(end) % 16, 0u);
+    for (; reinterpret_cast<uintptr_t>(end) % 16 != 0; ++end) {
+      ASSERT_TRUE(on_device(end)) << end - begin;
+      EXPECT_EQ(*end, 0xee) << end - begin;
+    }
+    EXPECT_FALSE(on_device(end));
+    ++launches;
+  };
+  const Inputs in = dense({.len_q = 5, .len_k = 5, .dim = 7, .dtype = DType::bf16});
+  Buffer o(in.dout.view(), 0, "o");
+  check::forward(Device::cuda, in.attention, {.o = o.view()}, {});
+  EXPECT_EQ(launches, 1);
 }
 
 // Tensors on the second device while the first is current, or none is.
