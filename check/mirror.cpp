@@ -13,9 +13,14 @@ namespace cuflash::check {
 namespace {
 
 constexpr size_t kBoundary = 256;  // more than any kernel looks at in an address
+constexpr size_t kVector = 16;     // bytes that a kernel copies at once
+
+size_t rounded_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // For compute-sanitizer, which finds what is read outside of an allocation, or before it is written: nothing but the
-// elements is copied, and each tensor is an allocation of its own.
+// elements is copied, and each tensor is an allocation of its own. That ends with a whole vector: memcheck takes an
+// asynchronous copy of the first bytes of a vector for a read of all of it. What lies behind the elements stays
+// unwritten, so that initcheck sees who does read it.
 bool elements_only() {
   static const bool asked = std::getenv("CUFLASH_CHECK_ELEMENTS_ONLY") != nullptr;
   return asked;
@@ -94,7 +99,8 @@ void Mirror::allocate() {
   const auto misalignment = [](const Block& block) { return reinterpret_cast<uintptr_t>(block.begin) % kBoundary; };
   if (elements_only()) {
     for (Block& block : blocks_) {
-      allocated_.push_back(session_.allocate(misalignment(block) + static_cast<size_t>(block.end - block.begin)));
+      const size_t end = misalignment(block) + static_cast<size_t>(block.end - block.begin);
+      allocated_.push_back(session_.allocate(rounded_up(end, kVector)));
       block.device = allocated_.back() + misalignment(block);
     }
     return;
@@ -103,7 +109,7 @@ void Mirror::allocate() {
   std::vector<size_t> offsets;
   for (const Block& block : blocks_) {
     offsets.push_back(bytes + misalignment(block));
-    bytes = (offsets.back() + static_cast<size_t>(block.end - block.begin) + kBoundary - 1) / kBoundary * kBoundary;
+    bytes = rounded_up(offsets.back() + static_cast<size_t>(block.end - block.begin), kBoundary);
   }
   std::byte* memory = session_.memory(bytes);
   for (size_t n = 0; n < blocks_.size(); ++n) blocks_[n].device = memory + offsets[n];

@@ -24,7 +24,8 @@ struct Function {
 };
 // Made before cuda.h turns the names into macros.
 #define CUFLASH_OURS(name, symbol, ...) {#symbol, sizes_of(decltype(Driver::name){nullptr})},
-const std::vector<Function> kOurs{CUFLASH_DRIVER_FUNCTIONS(CUFLASH_OURS)};
+const std::vector<Function> kOurs{CUFLASH_DRIVER_FUNCTIONS(CUFLASH_OURS)
+                                      CUFLASH_OPTIONAL_DRIVER_FUNCTIONS(CUFLASH_OURS)};
 constexpr size_t kOurDevice = sizeof(CUdevice), kOurPointer = sizeof(CUdeviceptr);
 
 }  // namespace
@@ -38,7 +39,8 @@ namespace {
 #define CUFLASH_TEXT(name) #name
 #define CUFLASH_SYMBOL(name) CUFLASH_TEXT(name)
 #define CUFLASH_THEIRS(name, symbol, ...) {CUFLASH_SYMBOL(name), sizes_of(decltype(&::name){nullptr})},
-const std::vector<Function> kTheirs{CUFLASH_DRIVER_FUNCTIONS(CUFLASH_THEIRS)};
+const std::vector<Function> kTheirs{CUFLASH_DRIVER_FUNCTIONS(CUFLASH_THEIRS)
+                                        CUFLASH_OPTIONAL_DRIVER_FUNCTIONS(CUFLASH_THEIRS)};
 
 // The symbol that cuda.h stands for: another version of a function may have another meaning.
 TEST(CudaAbi, FunctionsHaveTheSameSymbolsAndParameters) {

@@ -2,10 +2,13 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include "check/run.h"
 #include "check/sweep.h"
+#include "cuda/memory_place.h"
+#include "cuda/plan.h"
 #include "tests/fake_cuda/emulate.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/gpu_memory.h"
@@ -47,11 +50,32 @@ int current_device() {
   return device;
 }
 
+// Each tensor has a map of its own: that of a call before, or of a neighbour of the same layout, would do for none.
+void expect_map(const TensorMap& map, const RowsView& rows, int dim) {
+  FakeTensorMap content;
+  std::memcpy(&content, &map, sizeof content);
+  EXPECT_EQ(content.address, rows.data);
+  EXPECT_EQ(content.extents[0], static_cast<uint64_t>(dim));
+  const int64 strides[] = {rows.row_stride, rows.head_stride, rows.batch_stride};
+  for (int n = 0; n < 3; ++n) {
+    if (strides[n] == 0) continue;
+    EXPECT_EQ(content.strides[n], static_cast<uint64_t>(strides[n]) * 2) << n;
+  }
+}
+void expect_maps(const HopperForwardParams& p) {
+  const AttentionParams& a = p.forward.attention;
+  expect_map(p.q, a.q, a.dim_qk), expect_map(p.k, a.k, a.dim_qk), expect_map(p.v, a.v, a.dim_v);
+}
+
 // Places, lengths, plans, params, mirrored memory and workspaces of random problems; the kernel alone is emulated.
 TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
   gpus.on_launch = [](const FakeLaunch& launch) {
     if (launch.params_size == sizeof(ForwardParams)) return emulate(*static_cast<const ForwardParams*>(launch.params));
-    if (launch.params_size == 0) return emulate(static_cast<const HopperForwardParams*>(launch.params)->forward);
+    if (launch.params_size == 0) {
+      const auto& params = *static_cast<const HopperForwardParams*>(launch.params);
+      expect_maps(params);
+      return emulate(params.forward);
+    }
     ASSERT_EQ(launch.params_size, sizeof(BackwardParams));
     emulate(*static_cast<const BackwardParams*>(launch.params));
   };
@@ -60,6 +84,7 @@ TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
     check::Case c = check::sweep_case(test_seed(), index, limits);
     c.tile_stats = false;
     ASSERT_EQ(check::run_case(c), "") << "case " << index << ": " << check::describe(c);
+    ASSERT_FALSE(HasFailure()) << "case " << index << ": " << check::describe(c);
   }
 }
 
@@ -79,6 +104,30 @@ TEST_F(FakeGpus, DamageOnTheDeviceIsFound) {
   o.poison();
   check::forward(Device::cuda, in.attention, {.o = o.view()}, {});
   EXPECT_NE(o.unwritten(), "");
+}
+
+// For compute-sanitizer: see check/mirror.cpp.
+TEST_F(FakeGpus, AnAllocationOfItsOwnEndsWithAWholeVectorThatIsNotWrittenBehindTheElements) {
+  if (!std::getenv("CUFLASH_CHECK_ELEMENTS_ONLY")) GTEST_SKIP() << "tensors are not asked to be allocated one by one";
+  static int launches = 0;
+  gpus.on_launch = [](const FakeLaunch& launch) {
+    ASSERT_EQ(launch.params_size, sizeof(ForwardParams));
+    const AttentionParams& a = static_cast<const ForwardParams*>(launch.params)->attention;
+    const auto* begin = static_cast<const unsigned char*>(a.k.data);
+    const auto* end = begin + 5 * 7 * 2;  // of the elements
+    const auto on_device = [](const void* data) { return cuda::MemoryPlaces::of_driver().of(data).on_cuda(); };
+    ASSERT_NE(reinterpret_cast<uintptr_t>(end) % 16, 0u);
+    for (; reinterpret_cast<uintptr_t>(end) % 16 != 0; ++end) {
+      ASSERT_TRUE(on_device(end)) << end - begin;
+      EXPECT_EQ(*end, 0xee) << end - begin;
+    }
+    EXPECT_FALSE(on_device(end));
+    ++launches;
+  };
+  const Inputs in = dense({.len_q = 5, .len_k = 5, .dim = 7, .dtype = DType::bf16});
+  Buffer o(in.dout.view(), 0, "o");
+  check::forward(Device::cuda, in.attention, {.o = o.view()}, {});
+  EXPECT_EQ(launches, 1);
 }
 
 // Tensors on the second device while the first is current, or none is.
@@ -160,16 +209,35 @@ TEST_F(FakeGpus, ACapturedCallWaitsForNothing) {
 
 TEST_F(FakeGpus, ACachedCallAllocatesNothing) {
   const Stream stream;
-  DeviceProblem p(dense({.batch = 2, .len_q = 70, .len_k = 70}), stream);
-  const DeviceTensor used = copy_of({70, 3});
-  p.attention.seqlens_k = used.view;
-  p.take_workspace();
-  p.forward(), p.backward();
-  const int64_t before = allocations;
-  const int launches = gpus.launches;
-  p.forward(), p.backward();
-  EXPECT_EQ(allocations, before);
-  EXPECT_GE(gpus.launches - launches, 2);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    DeviceProblem p(dense({.batch = 2, .len_q = 70, .len_k = 70, .dtype = dtype}), stream);
+    const DeviceTensor used = copy_of({70, 3});
+    p.attention.seqlens_k = used.view;
+    p.take_workspace();
+    p.forward(), p.backward();
+    const int64_t before = allocations;
+    const int launches = gpus.launches;
+    p.forward(), p.backward();
+    EXPECT_EQ(allocations, before) << name_of(dtype);
+    EXPECT_GE(gpus.launches - launches, 2) << name_of(dtype);
+  }
+}
+
+// All tensors of both problems have the same layout.
+TEST_F(FakeGpus, TensorMapsHaveTheAddressesOfTheirCall) {
+  if (cuda::wanted_kernels() != cuda::Kernels::hopper) GTEST_SKIP() << "no kernel with tensor maps is asked for";
+  static int maps_seen = 0;
+  gpus.on_launch = [](const FakeLaunch& launch) {
+    ASSERT_EQ(launch.params_size, 0u);
+    expect_maps(*static_cast<const HopperForwardParams*>(launch.params));
+    ++maps_seen;
+  };
+  const Stream stream;
+  const Inputs in = dense({.batch = 2, .len_q = 70, .len_k = 70, .dtype = DType::bf16});
+  const DeviceProblem first(in, stream), second(in, stream);
+  ASSERT_NE(first.attention.q.data, second.attention.q.data);
+  for (int repeat = 0; repeat < 2; ++repeat) first.forward(), second.forward();
+  EXPECT_EQ(maps_seen, 4);
 }
 
 TEST_F(FakeGpus, NothingToComputeLaunchesNothing) {

@@ -3,56 +3,87 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly bin=build/release/bin
+readonly mode=${1:-} bin=build/release/bin
+readonly logs=build/gpu-$mode
 readonly count=${GPU_COUNT:-20000} seed=${GPU_SEED:-1} jobs=${JOBS:-$(nproc)}
 # Pairs of head sizes of the random problems: each needs kernels of its own, whose compilation is what takes the time.
 readonly head_sizes=${GPU_HEAD_SIZES:-3}
 
-why=$("$bin/cuflash" explain --device cuda | sed -n 's/^not cuda *//p')
-if [ -n "$why" ]; then
-  echo "gpu-$1: skipped, there is no GPU to test: $why"
-  exit 0
-fi
+say() { printf 'gpu-%s: %s\n' "$mode" "$*"; }
+
+# Parts that run side by side, each with a log of its own in build/gpu-test or build/gpu-sanitize.
+names=() patterns=() pids=()
+trap 'jobs -p | xargs -r kill 2>/dev/null' EXIT # those that are left when this is interrupted
+start() { # name, pattern of the lines that tell how it went, command...
+  names+=("$1") patterns+=("$2")
+  "${@:3}" >"$logs/$1.log" 2>&1 &
+  pids+=($!)
+}
+# Waits for all of them. Shows those lines of each, and the whole log of one that failed or has no such line.
+finish() {
+  local n log result failed=0
+  for n in "${!names[@]}"; do
+    log=$logs/${names[n]}.log result=0
+    wait "${pids[n]}" || result=$?
+    if [ "$result" -ne 0 ] || ! grep -q -e "${patterns[n]}" "$log"; then
+      failed=1
+      cat "$log"
+      say "${names[n]}: FAILED with status $result"
+    fi
+    grep -e "${patterns[n]}" "$log" | sed "s/^=* */gpu-$mode: ${names[n]}: /" || true
+  done
+  names=() patterns=() pids=()
+  return "$failed"
+}
 
 test_all() {
-  ctest --preset release --label-regex '^gpu$' --parallel "$jobs"
-  "$bin/cuflash" check --device cuda --count "$count" --seed "$seed" --head-sizes "$head_sizes"
+  start ctest 'tests passed\|Skipped\|Not Run' ctest --preset release --label-regex '^gpu$' --parallel "$jobs"
+  start check oracle "$bin/cuflash" check --device cuda --count "$count" --seed "$seed" --head-sizes "$head_sizes"
+  finish
+  # Not beside the others: the package is built where ctest looks, and there is memory for large problems once.
   if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
-    python3 tests/gpu_large.py build/release/lib/libcuflash.so
+    start large 'large problems' python3 tests/gpu_large.py build/release/lib/libcuflash.so
   else
-    echo "gpu-test: large problems skipped, python3 has no PyTorch that sees the GPU"
+    say "large problems skipped, python3 has no PyTorch that sees the GPU"
   fi
-  JOBS=$jobs tools/python_test.sh cuda
+  start python '^python-test:' env JOBS="$jobs" tools/python_test.sh cuda
+  finish
 }
 
 # A reduced suite: tools slow kernels down by 10 to 100 times. Each tensor is an allocation of its own, so that memcheck
 # sees what is read beyond its end.
 sanitize() {
-  local sanitizer tool
+  local sanitizer tool tests
+  local check=("$bin/cuflash" check --device cuda --count "${SANITIZE_COUNT:-150}" --seed "$seed" --head-sizes 2)
   sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
   if [ -z "$sanitizer" ]; then
-    echo "gpu-sanitize: compute-sanitizer is neither in PATH nor in /usr/local/cuda/bin; it comes with the CUDA toolkit" >&2
+    say "compute-sanitizer is neither in PATH nor in /usr/local/cuda/bin; it comes with the CUDA toolkit" >&2
     exit 1
   fi
   export CUFLASH_CHECK_ELEMENTS_ONLY=1 CUFLASH_TEST_DEVICE=cuda CUFLASH_TEST_SCALE=0.02
-  # Kernels are compiled beforehand: NVRTC under a sanitizer is slow, and not what is tested.
-  "$bin/cuflash" check --device cuda --count "${SANITIZE_COUNT:-150}" --seed "$seed" --head-sizes 2
-  for tool in memcheck racecheck initcheck synccheck; do
-    echo "gpu-sanitize: $tool"
-    "$sanitizer" --tool "$tool" --error-exitcode 86 --print-limit 20 \
-      "$bin/cuflash" check --device cuda --count "${SANITIZE_COUNT:-150}" --seed "$seed" --head-sizes 2 --threads 4
-  done
-  for tests in gpu_calls_test regressions_lengths_test regressions_shapes_test; do
-    echo "gpu-sanitize: memcheck of $tests"
-    "$sanitizer" --tool memcheck --error-exitcode 86 --print-limit 20 "$bin/$tests" --gtest_brief=1
-  done
+  local suites=(gpu_calls_test regressions_lengths_test regressions_shapes_test)
+  # Everything without a tool first, which leaves its kernels on the disk: NVRTC under a sanitizer takes minutes, and is
+  # not what is tested.
+  start check oracle "${check[@]}"
+  for tests in "${suites[@]}"; do start "$tests" PASSED "$bin/$tests" --gtest_brief=1; done
+  finish
+  under() { start "$2" SUMMARY: "$sanitizer" --tool "$1" --error-exitcode 86 --print-limit 20 "${@:3}"; }
+  for tool in memcheck racecheck initcheck synccheck; do under "$tool" "$tool" "${check[@]}" --threads 4; done
+  for tests in "${suites[@]}"; do under memcheck "memcheck-$tests" "$bin/$tests" --gtest_brief=1; done
+  finish
 }
 
-case $1 in
-  test) test_all ;;
-  sanitize) sanitize ;;
+case $mode in
+  test | sanitize) ;;
   *)
-    echo "gpu_test.sh: '$1' must be test or sanitize" >&2
+    echo "gpu_test.sh: '$mode' must be test or sanitize" >&2
     exit 2
     ;;
 esac
+why=$("$bin/cuflash" explain --device cuda | sed -n 's/^not cuda *//p')
+if [ -n "$why" ]; then
+  say "skipped, there is no GPU to test: $why"
+  exit 0
+fi
+mkdir -p "$logs"
+if [ "$mode" = test ]; then test_all; else sanitize; fi

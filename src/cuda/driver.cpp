@@ -28,12 +28,16 @@ Driver load(void* handle) {
   Driver d{};
   const auto find = [&](auto& function, const char* name) {
     void* symbol = ::dlsym(handle, name);
-    if (!symbol && d.missing.empty()) d.missing = name;
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
+    return symbol != nullptr;
   };
-#define CUFLASH_FIND(name, symbol, ...) find(d.name, #symbol);
+#define CUFLASH_FIND(name, symbol, ...) \
+  if (!find(d.name, #symbol) && d.missing.empty()) d.missing = #symbol;
+#define CUFLASH_FIND_OPTIONAL(name, symbol, ...) find(d.name, #symbol);
   CUFLASH_DRIVER_FUNCTIONS(CUFLASH_FIND)
+  CUFLASH_OPTIONAL_DRIVER_FUNCTIONS(CUFLASH_FIND_OPTIONAL)
 #undef CUFLASH_FIND
+#undef CUFLASH_FIND_OPTIONAL
   if (d.cuDriverGetVersion) d.cuDriverGetVersion(&d.version);
   Dl_info info;
   if (d.cuInit && ::dladdr(reinterpret_cast<void*>(d.cuInit), &info) && info.dli_fname) d.path = info.dli_fname;

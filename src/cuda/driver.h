@@ -19,6 +19,7 @@ struct Driver {
 
 #define CUFLASH_POINTER(name, symbol, ...) CUresult (*name)(__VA_ARGS__) = nullptr;
   CUFLASH_DRIVER_FUNCTIONS(CUFLASH_POINTER)
+  CUFLASH_OPTIONAL_DRIVER_FUNCTIONS(CUFLASH_POINTER)
 #undef CUFLASH_POINTER
 };
 

@@ -47,3 +47,7 @@
   F(cuGraphLaunch, cuGraphLaunch, CUgraphExec, CUstream)                                                           \
   F(cuGraphDestroy, cuGraphDestroy, CUgraph)                                                                       \
   F(cuGraphExecDestroy, cuGraphExecDestroy, CUgraphExec)
+
+// Null in a libcuda that has them not: whoever calls one knows another way.
+#define CUFLASH_OPTIONAL_DRIVER_FUNCTIONS(F) \
+  F(cuTensorMapReplaceAddress, cuTensorMapReplaceAddress, CUtensorMap*, void*)

@@ -6,11 +6,39 @@
 #include "config.h"
 #include "cuda/driver.h"
 #include "cuda/plan_dims.h"
+#include "cuda/tensor_map_cache.h"
 
 namespace cuflash::cuda {
 namespace {
 
 constexpr int64_t kUnit = 16, kStrideLimit = int64_t{1} << 40;  // of strides in bytes, as the driver's manual has them
+
+TensorMapLayout layout_of(const ConstRows& r, const RowsExtent& e, int box_rows) {
+  const auto size = static_cast<uint64_t>(size_of(element_of(r.dtype)));
+  const auto extent = [](int64_t stride, int64_t count) { return stride == 0 ? 1 : static_cast<uint64_t>(count); };
+  const uint64_t row_bytes = (static_cast<uint64_t>(e.dim) * size + kUnit - 1) / kUnit * kUnit;
+  const auto bytes = [&](int64_t stride) { return stride == 0 ? row_bytes : static_cast<uint64_t>(stride) * size; };
+  return {static_cast<unsigned>(box_rows),
+          r.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+          {static_cast<uint64_t>(e.dim), extent(r.row_stride, e.rows), extent(r.head_stride, e.heads),
+           extent(r.batch_stride, e.batch)},
+          {bytes(r.row_stride), bytes(r.head_stride), bytes(r.batch_stride)}};
+}
+
+// Into a variable of the caller: what a function returns g++ for aarch64 does not always align as the driver wants it.
+void encode(const TensorMapLayout& layout, void* data, CUtensorMap& map) {
+  const unsigned box[] = {kPanelColumns, layout.box_rows, 1, 1};
+  constexpr unsigned kEvery[] = {1, 1, 1, 1};
+  check(driver().cuTensorMapEncodeTiled(&map, layout.type, 4, data, layout.extents.data(), layout.strides.data(), box,
+                                        kEvery, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        "cuTensorMapEncodeTiled");
+}
+
+bool replace_address(CUtensorMap& map, void* data) {
+  const auto replace = driver().cuTensorMapReplaceAddress;
+  return replace && replace(&map, data) == CUDA_SUCCESS;
+}
 
 }  // namespace
 
@@ -24,21 +52,14 @@ bool has_tensor_map(const ConstRows& r, const RowsExtent& e) {
 }
 
 TensorMap tensor_map(const ConstRows& r, const RowsExtent& e, int box_rows) {
-  const auto size = static_cast<uint64_t>(size_of(element_of(r.dtype)));
-  const auto extent = [](int64_t stride, int64_t count) { return stride == 0 ? 1 : static_cast<uint64_t>(count); };
-  const uint64_t row_bytes = (static_cast<uint64_t>(e.dim) * size + kUnit - 1) / kUnit * kUnit;
-  const auto bytes = [&](int64_t stride) { return stride == 0 ? row_bytes : static_cast<uint64_t>(stride) * size; };
-  const uint64_t extents[] = {static_cast<uint64_t>(e.dim), extent(r.row_stride, e.rows),
-                              extent(r.head_stride, e.heads), extent(r.batch_stride, e.batch)};
-  const uint64_t strides[] = {bytes(r.row_stride), bytes(r.head_stride), bytes(r.batch_stride)};
-  const unsigned box[] = {kPanelColumns, static_cast<unsigned>(box_rows), 1, 1};
-  constexpr unsigned kEvery[] = {1, 1, 1, 1};
+  // One for each thread: no locks. Its maps serve all devices, since the kernels that take them serve one architecture.
+  constinit static thread_local TensorMapCache cache;
+  const TensorMapLayout layout = layout_of(r, e, box_rows);
+  void* data = const_cast<void*>(r.data);
   CUtensorMap map;
-  check(driver().cuTensorMapEncodeTiled(
-            &map, r.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-            const_cast<void*>(r.data), extents, strides, box, kEvery, CU_TENSOR_MAP_INTERLEAVE_NONE,
-            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-        "cuTensorMapEncodeTiled");
+  const bool known = cache.find(layout, map);
+  if (!known || !replace_address(map, data)) encode(layout, data, map);
+  if (!known) cache.add(layout, map);
   return std::bit_cast<TensorMap>(map);
 }
 

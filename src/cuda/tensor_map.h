@@ -19,6 +19,7 @@ RowsExtent value_extent(const Problem& problem);
 bool has_tensor_map(const ConstRows& rows, const RowsExtent& extent);
 
 // Boxes are box_rows rows of 64 columns, swizzled as kernels/tile/swizzled.h has it. Allocates nothing, asks no device.
+// Cheap for a layout that this thread has described lately, whatever the address.
 TensorMap tensor_map(const ConstRows& rows, const RowsExtent& extent, int box_rows);
 
 }  // namespace cuflash::cuda

@@ -1,11 +1,14 @@
 #include "libcuda.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 
 using namespace cuflash::cuda;
 using cuflash::test::FakeCuda;
+using cuflash::test::FakeTensorMap;
 
 namespace {
 
@@ -17,6 +20,8 @@ int from_environment(const char* name, int otherwise) {
 }
 
 CUresult result_of(int number) { return static_cast<CUresult>(number); }
+
+bool is_aligned(const void* data, std::uintptr_t bytes) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; }
 
 }  // namespace
 
@@ -94,11 +99,28 @@ CUresult cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel ke
   if (which != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_ERROR_INVALID_VALUE;
   return fake_cuda()->shared[{kernel, device}].push_back(value), CUDA_SUCCESS;
 }
-CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, unsigned, void*, const std::uint64_t*,
-                                const std::uint64_t*, const unsigned*, const unsigned*, CUtensorMapInterleave,
-                                CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-  return *map = {}, CUDA_SUCCESS;
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, unsigned rank, void* data,
+                                const std::uint64_t* extents, const std::uint64_t* strides, const unsigned* box,
+                                const unsigned*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                CUtensorMapFloatOOBfill) {
+  ++std::atomic_ref(fake_cuda()->encoded);
+  if (rank != 4 || !is_aligned(map, 64) || !is_aligned(data, 16)) return CUDA_ERROR_INVALID_VALUE;
+  if (fake_cuda()->encode_result != 0) return result_of(fake_cuda()->encode_result);
+  FakeTensorMap content{data, {}, {}, {}, type};
+  std::copy_n(extents, 4, content.extents), std::copy_n(strides, 3, content.strides), std::copy_n(box, 4, content.box);
+  *map = {};
+  std::memcpy(map, &content, sizeof content);
+  return CUDA_SUCCESS;
 }
+#ifndef FAKE_WITHOUT_OPTIONAL_FUNCTIONS
+CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* data) {
+  ++std::atomic_ref(fake_cuda()->replaced);
+  if (!is_aligned(map, 64) || !is_aligned(data, 16)) return CUDA_ERROR_INVALID_VALUE;
+  if (fake_cuda()->replace_result != 0) return result_of(fake_cuda()->replace_result);
+  std::memcpy(reinterpret_cast<char*>(map) + offsetof(FakeTensorMap, address), &data, sizeof data);
+  return CUDA_SUCCESS;
+}
+#endif
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   const int old = *fake_capture_mode();
   *fake_capture_mode() = *mode;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace cuflash::test {
 
@@ -20,6 +21,12 @@ struct FakeCuda {
   int launches = 0;
   int blocks = 0;       // of device memory that are allocated
   int pool_blocks = 0;  // of these, from a pool
+};
+
+// What its tensor maps hold.
+struct FakeTensorMap {
+  const void* address;
+  std::uint64_t extents[4], strides[3];
 };
 
 }  // namespace cuflash::test

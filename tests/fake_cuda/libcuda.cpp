@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -12,6 +14,7 @@ namespace {
 using namespace cuflash::cuda;
 using cuflash::test::FakeCuda;
 using cuflash::test::FakeLaunch;
+using cuflash::test::FakeTensorMap;
 
 constexpr int kDevices = 2;
 constexpr CUresult kInvalidHandle{400}, kUnsupportedInCapture{900};
@@ -35,6 +38,7 @@ CUcontext context_of(int device) { return reinterpret_cast<CUcontext>(static_cas
 int current_device() {
   return contexts.empty() ? -1 : static_cast<int>(reinterpret_cast<std::uintptr_t>(contexts.back())) - 1;
 }
+bool is_aligned(const void* data, std::uintptr_t bytes) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; }
 FakeStream* of(CUstream stream) { return reinterpret_cast<FakeStream*>(stream); }
 
 // What a call on this stream is answered with.
@@ -126,18 +130,27 @@ FAKE cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction, void** params, v
   return CUDA_SUCCESS;
 }
 
-// Refuses what the real one refuses.
+// Refuses what the real one refuses, and what is not asked for.
 FAKE cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, unsigned rank, void* data,
                             const std::uint64_t* extents, const std::uint64_t* strides, const unsigned* box,
                             const unsigned* steps, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                             CUtensorMapFloatOOBfill) {
   constexpr std::uint64_t kLongest = std::uint64_t{1} << 32, kFarthest = std::uint64_t{1} << 40;
-  bool right = rank >= 1 && rank <= 5 && data && reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && box[0] <= 64;
+  bool right = rank == 4 && is_aligned(map, 64) && data && is_aligned(data, 16) && box[0] <= 64;
   for (unsigned n = 0; n < rank; ++n)
     right &= extents[n] >= 1 && extents[n] <= kLongest && box[n] >= 1 && box[n] <= 256 && steps[n] == 1;
   for (unsigned n = 0; n + 1 < rank; ++n) right &= strides[n] >= 16 && strides[n] % 16 == 0 && strides[n] < kFarthest;
   *map = {};
-  return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (!right) return CUDA_ERROR_INVALID_VALUE;
+  FakeTensorMap content{data, {}, {}};
+  std::copy_n(extents, 4, content.extents), std::copy_n(strides, 3, content.strides);
+  std::memcpy(map, &content, sizeof content);
+  return CUDA_SUCCESS;
+}
+FAKE cuTensorMapReplaceAddress(CUtensorMap* map, void* data) {
+  if (!is_aligned(map, 64) || !data || !is_aligned(data, 16)) return CUDA_ERROR_INVALID_VALUE;
+  std::memcpy(reinterpret_cast<char*>(map) + offsetof(FakeTensorMap, address), &data, sizeof data);
+  return CUDA_SUCCESS;
 }
 
 FAKE cuPointerGetAttributes(unsigned count, CUpointer_attribute* which, void** values, CUdeviceptr data) {
