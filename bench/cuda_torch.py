@@ -32,12 +32,13 @@ attention = torch.nn.functional.scaled_dot_product_attention
 
 
 class Timer:
-    """Medians of several functions that take turns. The flush is long enough that the host, which is slower in Python
-    than the GPU, has launched a call before the flush ends: its own time is not measured."""
+    """Medians of several functions that take turns, long enough that the GPU has the clock that it can hold under this
+    load. The flush is long enough that the host, which is slower in Python than the GPU, has launched a call before it
+    ends: its own time is not measured."""
 
-    def __init__(self, turns):
-        self.turns = turns
-        self.flush = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    def __init__(self, turns, seconds=0.1):
+        self.turns, self.seconds = turns, seconds
+        self.flush = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
 
     def once(self, function):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -50,11 +51,19 @@ class Timer:
     def milliseconds(self, functions):
         for function in functions.values():
             function(), function()
+        began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        began.record()
+        for function in functions.values():
+            self.once(function)
+        ended.record()
         torch.cuda.synchronize()
+        turns = max(self.turns, math.ceil(1000 * self.seconds * len(functions) / began.elapsed_time(ended)))
         events = {name: [] for name in functions}
-        for _ in range(self.turns):
+        for turn in range(turns + turns // 2):  # the first third warms up
             for name, function in functions.items():
-                events[name].append(self.once(function))
+                pair = self.once(function)
+                if turn >= turns // 2:
+                    events[name].append(pair)
         torch.cuda.synchronize()
         return {name: sorted(s.elapsed_time(e) for s, e in pairs)[len(pairs) // 2] for name, pairs in events.items()}
 
@@ -289,7 +298,8 @@ def main():
     parser.add_argument("--directions", default="forward,backward")
     parser.add_argument("--dims", default="64,128,256")
     parser.add_argument("--lengths", default="", help="default: 512 to 16384; f32: 512, 2048, 8192")
-    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--turns", type=int, default=9, help="at least")
+    parser.add_argument("--seconds", type=float, default=0.1, help="of each contestant at each point")
     parser.add_argument("--quick", action="store_true", help="three lengths, two contestants, few turns")
     parser.add_argument("--contestants", default="", help="default: flash, cudnn, efficient; f32: efficient")
     parser.add_argument("--fa3", default="", help="where FlashAttention-3 stands beside cuDNN (see above)")
@@ -298,10 +308,11 @@ def main():
         sys.exit("cuda_torch: PyTorch sees no GPU")
 
     torch.manual_seed(1)
-    library, timer, fa3 = Library(args.library), Timer(5 if args.quick else args.turns), Fa3(args.fa3)
+    library, fa3 = Library(args.library), Fa3(args.fa3)
+    timer = Timer(5, 0) if args.quick else Timer(args.turns, args.seconds)
     print(f"cuflash {library.lib.cuflash_version().decode()}, torch {torch.__version__}, cuDNN "
           f"{torch.backends.cudnn.version()}, {torch.cuda.get_device_name()}, {TOKENS} tokens, hidden size {HIDDEN}, "
-          f"medians of {timer.turns} turns, L2 flushed")
+          f"medians of at least {timer.turns} turns and {timer.seconds} s, L2 flushed")
     results, names = {}, lambda text: [part for part in text.split(",") if part]
     for dtype in names(args.dtypes):
         wide = dtype == "f32"

@@ -81,7 +81,7 @@ struct Computation {
 
   __device__ __forceinline__ void issue_scores(Scores& s, unsigned round) const {
     auto q = pipeline.q(group, round);
-    if constexpr (true) asm volatile("" : "+r"(q.address));  // or all of its descriptors stay in registers
+    asm volatile("" : "+r"(q.address));  // or all of its descriptors stay in registers
     const auto k = pipeline.k(keys.stage);
     products_fence();
     ScoreProduct::start(s[0], q.along_rows(0), k.along_rows(0));
@@ -303,6 +303,7 @@ struct Computation {
         skip(uniform(note.own_begin - note.begin));
       }
       store(note, shares, o);
+      converge();
       round.next();
     } while (ahead);
   }

@@ -24,6 +24,11 @@ __device__ __forceinline__ void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// All lanes are here. The assembler believes it of an instruction that only whole warpgroups may execute; a loop without
+// one is a loop that lanes may leave one by one, and then counters and descriptors are kept in every lane's registers and
+// moved to uniform ones before each product.
+__device__ __forceinline__ void converge() { products_fence(); }
+
 // The compiler does not know that products write later than where they stand: values that pass through here are neither
 // read before nor changed behind it.
 __device__ __forceinline__ void pin(float& x) { asm volatile("" : "+f"(x)::"memory"); }
