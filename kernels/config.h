@@ -44,7 +44,6 @@ struct ForwardConfig {
 enum HopperOrder : int {
   kTurns = 1,     // they issue products in turns, so that one computes weights while another multiplies
   kHoldWait = 2,  // the compiler is kept from waiting for products before weights are computed under them
-  kAhead = 4,     // a tile's last product runs while the first weights of the next one are computed
 };
 
 // Forward on Hopper: one warpgroup copies, the others have 64 queries each.
@@ -104,20 +103,14 @@ constexpr int copying_registers(const HopperForwardConfig& c) {
 constexpr int kPanelColumns = 64, kPanelRowBytes = 128;
 constexpr int num_panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 constexpr int swizzled_bytes(int rows, int columns) { return rows * kPanelRowBytes * num_panels(columns); }
-// Queries of the next tile are there before those of this one have been used where its products start ahead.
-constexpr int query_buffers(const HopperForwardConfig& c) { return (c.order & kAhead) != 0 ? 2 : 1; }
-constexpr int num_barriers(const HopperForwardConfig& c) {
-  return 5 * c.stages + 2 * query_buffers(c) * c.warpgroups;
-}
-// What a warpgroup has to know of a tile of queries. A note is written before there is room for its queries. Those of tiles
-// whose queries wait to be used are needed then, of the one whose scores are computed and, where that one was begun
-// ahead, of the one before it, whose output is on its way out.
-constexpr int kNoteBytes = 64;
-constexpr int num_notes(const HopperForwardConfig& c) { return (c.order & kAhead) != 0 ? 5 : 3; }
+constexpr int num_barriers(const HopperForwardConfig& c) { return 5 * c.stages + 2 * c.warpgroups; }
+// What a warpgroup has to know of a tile of queries. A note is written before there is room for its queries, while those
+// of the tile before it wait to be used, and the output of the one before that may be on its way out.
+constexpr int kNoteBytes = 64, kNotes = 3;
 constexpr int shared_bytes(const HopperForwardConfig& c) {
-  return query_buffers(c) * swizzled_bytes(tile_q_of(c), c.dim_qk) +
+  return swizzled_bytes(tile_q_of(c), c.dim_qk) +
          c.stages * (swizzled_bytes(c.tile_k, c.dim_qk) + swizzled_bytes(c.tile_k, c.dim_v)) +
-         num_notes(c) * c.warpgroups * kNoteBytes + num_barriers(c) * 8;
+         kNotes * c.warpgroups * kNoteBytes + num_barriers(c) * 8;
 }
 
 constexpr int num_threads(const BackwardConfig& c) { return 32 * c.key_warps * c.column_warps; }

@@ -28,7 +28,7 @@ void add(std::vector<Launch>& launches, const Launch& launch) {
 }
 
 void add_launches_of(std::vector<Launch>& launches, const Typical& t, const Arch& arch, Reproducible reproducible) {
-  add(launches, plan_forward(forward_of(t), arch).launch);
+  add(launches, plan_forward(forward_of(t), arch, cuda::Kernels::portable).launch);
   const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible);
   for (const Launch* launch : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink}) add(launches, *launch);
 }
@@ -59,11 +59,13 @@ std::vector<Typical> problems_for(const Arch& arch) {
 void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
   if (arch.number() != 90) return;
   const auto add_forward = [&](const Typical& t) {
-    const ForwardPlan plan = plan_forward(forward_of(t), arch, Kernels::hopper);
+    const ForwardPlan plan = plan_forward(forward_of(t), arch, Kernels::best);
     EXPECT_EQ(plan.not_hopper, nullptr) << plan.not_hopper;
     add(launches, plan.launch);
   };
-  for (const int64_t dim : {64, 128, 256}) add_forward({.dim_qk = dim, .dim_v = dim});
+  for (const int64_t dim : {64, 128, 256})
+    for (const int64_t length : {512, 16384})
+      add_forward({.dim_qk = dim, .dim_v = dim, .causal = length == 512, .len_q = length, .len_k = length});
   add_forward({.dtype = DType::f16, .dim_qk = 192, .dim_v = 128});
   for (const int options : {int{kMaskTensor}, kAllOptions & ~kScaleFirst}) add_forward({.options = options});
 }
@@ -82,7 +84,7 @@ std::vector<Launch> all_launches_for(const Arch& arch) {
   for (const Typical& t : typical_problems())
     for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes})
       add_launches_of(launches, t, arch, reproducible);
-  for (const Typical& t : typical_problems()) add(launches, plan_forward(forward_of(t), arch, Kernels::hopper).launch);
+  for (const Typical& t : typical_problems()) add(launches, plan_forward(forward_of(t), arch, Kernels::best).launch);
   return launches;
 }
 

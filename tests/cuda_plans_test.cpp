@@ -69,9 +69,8 @@ std::string all_plans() {
     const Arch arch = arch_named(name);
     for (const Typical& t : problems()) {
       const std::string what = join(name, " ", to_string(forward_of(t)), t.aligned ? "" : " unaligned", "\n");
-      text += join("forward ", what, forward_lines(t, arch, Kernels::portable));
-      if (arch.number() == 90 || (t.dtype == DType::bf16 && t.dim_qk == 64))
-        text += join("hopper forward ", what, forward_lines(t, arch, Kernels::hopper));
+      text += join("forward ", what, forward_lines(t, arch, Kernels::best));
+      if (arch.number() == 90) text += join("portable forward ", what, forward_lines(t, arch, Kernels::portable));
       text += join("backward ", what, backward_lines(t, arch, Reproducible::no));
       text += join("reproducible backward ", what, backward_lines(t, arch, Reproducible::yes));
     }

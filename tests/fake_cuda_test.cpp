@@ -225,7 +225,7 @@ TEST_F(FakeGpus, ACachedCallAllocatesNothing) {
 
 // All tensors of both problems have the same layout.
 TEST_F(FakeGpus, TensorMapsHaveTheAddressesOfTheirCall) {
-  if (cuda::wanted_kernels() != cuda::Kernels::hopper) GTEST_SKIP() << "no kernel with tensor maps is asked for";
+  if (cuda::wanted_kernels() != cuda::Kernels::best) GTEST_SKIP() << "no kernel with tensor maps is asked for";
   static int maps_seen = 0;
   gpus.on_launch = [](const FakeLaunch& launch) {
     ASSERT_EQ(launch.params_size, 0u);

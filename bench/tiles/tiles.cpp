@@ -110,16 +110,15 @@ Options parse(int count, char** words) {
 }
 
 std::vector<HopperForwardConfig> usual_candidates(int dim) {
-  // order: kTurns is 1, kHoldWait 2, kAhead 4
+  // order: kTurns is 1, kHoldWait 2
   std::vector<std::vector<int>> lists;
   if (dim <= 64)
-    lists = {{3, 128, 4, 7}, {3, 128, 4, 5}, {3, 128, 4, 3}, {3, 112, 4, 5}, {3, 144, 3, 5},
-             {4, 64, 4, 7},  {4, 64, 4, 5},  {4, 64, 6, 5},  {4, 64, 4, 3},  {2, 128, 4, 7}};
+    lists = {{3, 128, 4, 3}, {3, 128, 4, 1}, {3, 128, 4, 2}, {3, 112, 4, 3},
+             {4, 64, 4, 3},  {4, 64, 4, 1},  {2, 128, 4, 3}};
   else if (dim <= 128)
-    lists = {{3, 80, 3, 7},  {3, 80, 3, 5},  {3, 80, 4, 3},  {3, 64, 4, 7}, {2, 128, 2, 7},
-             {2, 128, 2, 5}, {2, 128, 3, 3}, {2, 144, 2, 7}, {2, 96, 3, 7}, {2, 64, 4, 7}};
-  else if (dim <= 192) lists = {{2, 112, 2, 3}, {2, 96, 2, 3}, {2, 80, 2, 3}, {2, 64, 2, 7}, {2, 64, 3, 3}};
-  else lists = {{2, 80, 2, 3}, {2, 80, 2, 1}, {2, 64, 2, 3}, {2, 64, 2, 1}, {2, 48, 3, 3}, {2, 48, 2, 7}};
+    lists = {{3, 80, 4, 3}, {3, 80, 4, 1}, {3, 64, 4, 3}, {2, 128, 3, 3}, {2, 128, 3, 1}, {2, 96, 3, 3}, {2, 64, 4, 3}};
+  else if (dim <= 192) lists = {{2, 112, 2, 3}, {2, 96, 2, 3}, {2, 80, 2, 3}, {2, 64, 3, 3}};
+  else lists = {{2, 80, 2, 3}, {2, 80, 2, 1}, {2, 80, 2, 2}, {2, 64, 2, 3}, {2, 48, 3, 3}};
   std::vector<HopperForwardConfig> configs;
   for (const auto& list : lists) configs.push_back(candidate(list));
   return configs;

@@ -83,7 +83,8 @@ struct Softmax {
   }
   // shift, large: of find_shifts, which depend on nothing but the references.
   template <int kTiles>
-  __device__ __forceinline__ void weigh(Accumulator<Real> (&s)[kRowTiles][kTiles], const Real (&shifts)[kRows], bool large) {
+  __device__ __forceinline__ void weigh(Accumulator<Real> (&s)[kRowTiles][kTiles], const Real (&shifts)[kRows],
+                                        bool large) {
     Real shift[kRows];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) shift[r] = shifts[r];

@@ -30,7 +30,7 @@ struct Computation {
   const HopperForwardParams& p;
   const AttentionParams& a;
   Pipeline<C> pipeline;
-  int group;            // which of the warpgroups
+  int group;  // which of the warpgroups
   Ring<C.stages> keys, values;
 
   __device__ Computation(const HopperForwardParams& p, const Pipeline<C>& pipeline, int group)
@@ -54,10 +54,8 @@ struct Computation {
   __device__ void release(unsigned barrier) const {
     if (lane_id() == 0) barrier_arrive(barrier);
   }
-  __device__ void wait_queries(unsigned round) const {
-    barrier_wait(pipeline.q_full(group, round), pipeline.q_phase(round));
-  }
-  __device__ void release_queries(unsigned round) const { release(pipeline.q_empty(group, round)); }
+  __device__ void wait_queries(unsigned round) const { barrier_wait(pipeline.q_full(group), round % 2); }
+  __device__ void release_queries() const { release(pipeline.q_empty(group)); }
   __device__ void wait_keys() const { barrier_wait(pipeline.k_full(keys.stage), keys.phase); }
   __device__ void release_keys() {
     release(pipeline.k_empty(keys.stage));
@@ -79,8 +77,8 @@ struct Computation {
     }
   }
 
-  __device__ __forceinline__ void issue_scores(Scores& s, unsigned round) const {
-    auto q = pipeline.q(group, round);
+  __device__ __forceinline__ void issue_scores(Scores& s) const {
+    auto q = pipeline.q(group);
     asm volatile("" : "+r"(q.address));  // or all of its descriptors stay in registers
     const auto k = pipeline.k(keys.stage);
     products_fence();
@@ -139,7 +137,7 @@ struct Computation {
   // From tile `tile`, whose weights are at hand, down to tile `last`, whose weights are then. The queries are free for
   // others as soon as the warpgroup's last scores are there.
   template <bool kEdge>
-  __device__ __forceinline__ void advance(int& tile, int last, const Note& note, const Options& options, unsigned round,
+  __device__ __forceinline__ void advance(int& tile, int last, const Note& note, const Options& options,
                                           RowSoftmax& softmax, Weights& w, Output& o) {
     const bool ends = last == uniform(note.own_begin);
 #pragma unroll 1
@@ -148,13 +146,13 @@ struct Computation {
       wait_keys();
       wait_values();
       wait_turn();
-      issue_scores(s, round);
+      issue_scores(s);
       issue_output(o, w);
       pass_turn();
       products_wait<1>();
       pin_all(s);
       release_keys();
-      if (ends && tile - 1 == last) release_queries(round);
+      if (ends && tile - 1 == last) release_queries();
       float shrink[2];
       const bool moved = weigh<kEdge>(note, options, softmax, s, tile - 1, shrink);
       wait_behind_weights();
@@ -169,34 +167,37 @@ struct Computation {
   }
 
   // Scores of the first tile of keys, with nothing to do meanwhile.
-  __device__ __forceinline__ void begin(const Note& note, unsigned round, RowSoftmax& softmax, Weights& w) {
-    const Options options(a, note.sequence(), note.b, note.h);
+  __device__ __forceinline__ void begin(const Note& note, const Options& options, RowSoftmax& softmax, Weights& w) {
     Scores s;
     wait_keys();
     wait_turn();
-    issue_scores(s, round);
+    issue_scores(s);
     products_wait<0>();
     pin_all(s);
     pass_turn();
     release_keys();
-    if (uniform(note.own_end - 1 == note.own_begin)) release_queries(round);
+    if (uniform(note.own_end - 1 == note.own_begin)) release_queries();
     float shrink[2];
-    weigh<true>(note, options, softmax, s, note.own_end - 1, shrink);
+    const int tile = uniform(note.own_end) - 1;
+    if (uniform(note.full_end) > tile) weigh<false>(note, options, softmax, s, tile, shrink);
+    else weigh<true>(note, options, softmax, s, tile, shrink);
     narrow_weights(w, s);
   }
 
-  // The tiles of the warpgroup but for the last product of values: masked ones at the end, full ones, masked ones at the
-  // beginning. The weights of the first are at hand, those of the last are then.
-  __device__ __forceinline__ void sum(const Note& note, const Options& options, unsigned round,
-                                      RowSoftmax& softmax, Output& o, Weights& w) {
+  // The tiles of the warpgroup: masked ones at the end, full ones, masked ones at the beginning. The weights of the first
+  // are at hand, the last product is under way at the end.
+  __device__ __forceinline__ void sum(const Note& note, const Options& options, RowSoftmax& softmax, Output& o,
+                                      Weights& w) {
     int tile = uniform(note.own_end) - 1;
     // Twice through the same code: there are no full tiles the second time.
 #pragma unroll 1
     for (int last = uniform(note.full_end);; last = uniform(note.own_begin)) {
-      advance<true>(tile, last, note, options, round, softmax, w, o);
+      advance<true>(tile, last, note, options, softmax, w, o);
       if (last == uniform(note.own_begin)) break;
-      advance<false>(tile, uniform(note.full_begin), note, options, round, softmax, w, o);
+      advance<false>(tile, uniform(note.full_begin), note, options, softmax, w, o);
     }
+    wait_values();
+    issue_output(o, w);
   }
 
   // What the output is multiplied by; LSE is written.
@@ -227,102 +228,45 @@ struct Computation {
     rows.to(p.forward.o, offset_of(p.forward.o, note.b, note.h, int64{note.q_begin} + first));
   }
 
-  // Whether the first scores of the next tile are the very next thing to compute: nothing is skipped before them.
-  __device__ __forceinline__ bool goes_on(const Note& note, unsigned round) const {
-    if ((C.order & kAhead) == 0 || round + 1 == p.order.rounds) return false;
-    if (uniform(note.own_begin != note.begin)) return false;
-    wait_queries(round + 1);
-    const Note& next = pipeline.note(group, round + 1);
-    return uniform(next.rows_end != 0 && next.own_begin != next.own_end && next.own_end == next.end) != 0;
-  }
-  // The last product of a tile, and above it the first weights of the next one.
-  __device__ __forceinline__ void end_ahead(const Note& next, unsigned round, RowSoftmax& softmax, Output& o,
-                                            Weights& w) {
-    const Options options(a, next.sequence(), next.b, next.h);
-    Scores s;
-    wait_keys();
-    wait_values();
-    wait_turn();
-    issue_scores(s, round);
-    issue_output(o, w);
-    pass_turn();
-    products_wait<1>();
-    pin_all(s);
-    release_keys();
-    if (uniform(next.own_end - 1 == next.own_begin)) release_queries(round);
-    softmax = RowSoftmax(factor());
-    float shrink[2];
-    weigh<true>(next, options, softmax, s, next.own_end - 1, shrink);
-    wait_behind_weights();
-    pin_all(o), pin_all(w);
-    release_values();
-    narrow_weights(w, s);
-  }
-  __device__ __forceinline__ void end(Output& o, Weights& w) {
-    wait_values();
-    issue_output(o, w);
-    products_wait<0>();
-    pin_all(o), pin_all(w);
-    release_values();
-  }
-
   // Rows without keys.
-  __device__ __forceinline__ void attend_nothing(const Note& note, unsigned round) {
-    release_queries(round);
+  __device__ __forceinline__ void attend_nothing(const Note& note) {
+    release_queries();
     skip(uniform(note.end - note.begin));
     RowSoftmax softmax(factor());
     float shares[2];
     end_rows(note, Options(a, note.sequence(), note.b, note.h), softmax, shares);
     const LanePlace lane = lane_place();
     for (int i = note.q_first + lane.row; i < min(note.q_first + lane.row + 16, note.rows_end); i += 8)
-      clear_row<E>(p.forward.o, offset_of(p.forward.o, note.b, note.h, int64{note.q_begin} + i), lane.column / 2, a.dim_v);
+      clear_row<E>(p.forward.o, offset_of(p.forward.o, note.b, note.h, int64{note.q_begin} + i), lane.column / 2,
+                   a.dim_v);
   }
-  // The warpgroup's part of a tile, and of those behind it that are begun ahead.
-  __device__ __forceinline__ void attend(Round& round) {
+  __device__ __forceinline__ void attend(const Note& note) {
+    const Options options(a, note.sequence(), note.b, note.h);
     RowSoftmax softmax(factor());
     Weights w;
-    {
-      const Note& note = pipeline.note(group, round.number);
-      skip(uniform(note.end - note.own_end));
-      begin(note, round.number, softmax, w);
-    }
-    bool ahead;
-#pragma unroll 1
-    do {
-      const Note& note = pipeline.note(group, round.number);
-      const Options options(a, note.sequence(), note.b, note.h);
-      Output o = {};
-      sum(note, options, round.number, softmax, o, w);
-      float shares[2];  // what rows of the output are multiplied by
-      end_rows(note, options, softmax, shares);
-      ahead = goes_on(note, round.number);
-      if (ahead) {
-        end_ahead(pipeline.note(group, round.number + 1), round.number + 1, softmax, o, w);
-      } else {
-        end(o, w);
-        skip(uniform(note.own_begin - note.begin));
-      }
-      store(note, shares, o);
-      converge();
-      round.next();
-    } while (ahead);
+    skip(uniform(note.end - note.own_end));
+    begin(note, options, softmax, w);
+    Output o = {};
+    sum(note, options, softmax, o, w);
+    float shares[2];  // what rows of the output are multiplied by
+    end_rows(note, options, softmax, shares);
+    products_wait<0>();
+    pin_all(o), pin_all(w);
+    release_values();
+    skip(uniform(note.own_begin - note.begin));
+    store(note, shares, o);
   }
 
   __device__ __forceinline__ void run() {
     if (group == C.warpgroups - 1) pass_turn();  // the first turn
 #pragma unroll 1
-    for (Round round; round.any(p.order);) {
+    for (Round round; round.any(p.order); round.next()) {
       wait_queries(round.number);
       const Note& note = pipeline.note(group, round.number);
-      if (uniform(note.rows_end == 0)) {
-        release_queries(round.number);
-        round.next();
-      } else if (uniform(note.own_begin == note.own_end)) {
-        attend_nothing(note, round.number);
-        round.next();
-      } else {
-        attend(round);
-      }
+      if (uniform(note.rows_end == 0)) release_queries();
+      else if (uniform(note.own_begin == note.own_end)) attend_nothing(note);
+      else attend(note);
+      converge();
     }
   }
 };

@@ -1,6 +1,6 @@
 // Where tiles lie in shared memory, and the barriers between those who bring them and those who use them.
 //
-//   Q of each warpgroup, once or twice | K of each stage | V of each stage | notes for each warpgroup | barriers
+//   Q of each warpgroup | K of each stage | V of each stage | notes for each warpgroup | barriers
 //
 //   full     bytes have arrived; waited for by those who compute
 //   empty    one arrival of every warp that computes; waited for by those who copy
@@ -29,22 +29,21 @@ struct Pipeline {
   using QTile = SwizzledTile<kWarpgroupRows, C.dim_qk>;
   using KTile = SwizzledTile<C.tile_k, C.dim_qk>;
   using VTile = SwizzledTile<C.tile_k, C.dim_v>;
-  static constexpr int kQueries = query_buffers(C);
-  static constexpr int kKeys = kQueries * C.warpgroups * QTile::kBytes;
+  static constexpr int kKeys = C.warpgroups * QTile::kBytes;
   static constexpr int kValues = kKeys + C.stages * KTile::kBytes;
   static constexpr int kNoteBegin = kValues + C.stages * VTile::kBytes;
-  static constexpr int kBarriers = kNoteBegin + num_notes(C) * C.warpgroups * kNoteBytes;
+  static constexpr int kBarriers = kNoteBegin + kNotes * C.warpgroups * kNoteBytes;
   static_assert(kBarriers + 8 * num_barriers(C) == shared_bytes(C));
 
   unsigned memory;  // shared_address, on a multiple of 1024
 
-  __device__ QTile q(int group, unsigned round) const { return {memory + q_place(group, round) * QTile::kBytes}; }
+  __device__ QTile q(int group) const { return {memory + group * QTile::kBytes}; }
   __device__ KTile k(int stage) const { return {memory + kKeys + stage * KTile::kBytes}; }
   __device__ VTile v(int stage) const { return {memory + kValues + stage * VTile::kBytes}; }
 
   // What was written before the queries' barrier was arrived on is there for whoever waits for that.
   __device__ Note& note(int group, unsigned round) const {
-    return static_cast<Note*>(__cvta_shared_to_generic(memory + kNoteBegin))[round % num_notes(C) * C.warpgroups + group];
+    return static_cast<Note*>(__cvta_shared_to_generic(memory + kNoteBegin))[round % kNotes * C.warpgroups + group];
   }
 
   __device__ unsigned k_full(int stage) const { return memory + kBarriers + 8 * stage; }
@@ -52,11 +51,8 @@ struct Pipeline {
   __device__ unsigned v_full(int stage) const { return k_full(2 * C.stages + stage); }
   __device__ unsigned v_empty(int stage) const { return k_full(3 * C.stages + stage); }
   __device__ unsigned v_landed(int stage) const { return k_full(4 * C.stages + stage); }
-  __device__ unsigned q_full(int group, unsigned round) const { return k_full(5 * C.stages + q_place(group, round)); }
-  __device__ unsigned q_empty(int group, unsigned round) const {
-    return k_full(5 * C.stages + kQueries * C.warpgroups + q_place(group, round));
-  }
-  __device__ static unsigned q_phase(unsigned round) { return round / kQueries % 2; }
+  __device__ unsigned q_full(int group) const { return k_full(5 * C.stages + group); }
+  __device__ unsigned q_empty(int group) const { return k_full(5 * C.stages + C.warpgroups + group); }
 
   // By one thread, before all others.
   __device__ void init() const {
@@ -66,15 +62,8 @@ struct Pipeline {
       barrier_init(v_full(n), 1), barrier_init(v_empty(n), kWarps * C.warpgroups);
       barrier_init(v_landed(n), 1);
     }
-    for (int n = 0; n < C.warpgroups; ++n)
-      for (unsigned round = 0; round < kQueries; ++round)
-        barrier_init(q_full(n, round), 1), barrier_init(q_empty(n, round), kWarps);
+    for (int n = 0; n < C.warpgroups; ++n) barrier_init(q_full(n), 1), barrier_init(q_empty(n), kWarps);
     barrier_init_fence();
-  }
-
- private:
-  __device__ static int q_place(int group, unsigned round) {
-    return static_cast<int>(round % kQueries) * C.warpgroups + group;
   }
 };
 

@@ -26,7 +26,8 @@ __device__ __forceinline__ void exchange_in_quad(unsigned (&word)[4], int q) {
 template <Element E>
 __device__ __forceinline__ void clear_row(const RowsView& rows, int64 offset, int quarter, int dim) {
 #pragma unroll 1
-  for (int column = quarter; column < dim; column += 4) store_element<E>(rows.data, rows.element, offset + column, 0.0f);
+  for (int column = quarter; column < dim; column += 4)
+    store_element<E>(rows.data, rows.element, offset + column, 0.0f);
 }
 
 // Two rows of a lane, r and r + 8 of every 16x8 tile, each times its factor; 0 makes zeros of whatever there is.

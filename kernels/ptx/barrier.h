@@ -24,8 +24,8 @@ __device__ __forceinline__ void barrier_arrive_expecting(unsigned barrier, unsig
 // warp that asks all the time takes issue slots from those that compute. "mbarrier.try_wait"
 __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
   asm volatile(
-      "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, 1000000; @!done bra again; }" ::"r"(
-          barrier),
+      "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, 1000000; @!done bra again; "
+      "}" ::"r"(barrier),
       "r"(parity)
       : "memory");
 }

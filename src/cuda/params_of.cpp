@@ -51,9 +51,12 @@ ForwardParams forward_params(const ForwardProblem& p, uint64_t* tile_counts) {
 
 HopperForwardParams hopper_forward_params(const ForwardProblem& p, const ForwardPlan& plan, int64_t ctas,
                                           uint64_t* tile_counts) {
-  return {tensor_map(p.q, query_extent(p), kWarpgroupRows), tensor_map(p.k, key_extent(p), plan.tile_k),
-          tensor_map(p.v, value_extent(p), plan.tile_k), forward_params(p, tile_counts),
-          tile_order(p, plan.tile_q, ctas), static_cast<float>(p.scale * kLog2e)};
+  return {tensor_map(p.q, query_extent(p), kWarpgroupRows),
+          tensor_map(p.k, key_extent(p), plan.tile_k),
+          tensor_map(p.v, value_extent(p), plan.tile_k),
+          forward_params(p, tile_counts),
+          tile_order(p, plan.tile_q, ctas),
+          static_cast<float>(p.scale * kLog2e)};
 }
 
 }  // namespace cuflash::cuda

@@ -22,9 +22,9 @@ struct Launch {
 // A launch of `ctas` CTAs, more than one dimension of a grid holds included.
 Launch launch_of(const KernelKey& kernel, int64_t ctas, int threads, int shared_bytes);
 
-// Which kernels a plan may choose: those for every architecture, or those for one where there are some.
-enum class Kernels { portable, hopper };
-// As CUFLASH_CUDA_KERNELS says; portable unless it does.
+// Which kernels a plan may choose: those for every architecture alone, or those for one where there are some.
+enum class Kernels { portable, best };
+// As CUFLASH_CUDA_KERNELS says; the best unless it does.
 Kernels wanted_kernels();
 
 struct ForwardPlan {
@@ -32,7 +32,7 @@ struct ForwardPlan {
   int tile_q, tile_k;
   Launch launch;
   const char* reason;                // why this config, for explain
-  const char* not_hopper = nullptr;  // why not the kernel for Hopper, where it was wanted
+  const char* not_hopper = nullptr;  // why not the kernel for Hopper, on Hopper
 };
 // Throws CUFLASH_UNSUPPORTED, in a sentence, for what the kernels do not compute.
 ForwardPlan plan_forward(const ForwardProblem& problem, const Arch& arch, Kernels kernels = wanted_kernels());

@@ -88,7 +88,7 @@ ForwardPlan plan_portable(const ForwardProblem& p, const Arch& arch) {
 
 ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch, Kernels kernels) {
   require_supported(p);
-  if (kernels != Kernels::hopper) return plan_portable(p, arch);
+  if (kernels == Kernels::portable || arch.number() != 90) return plan_portable(p, arch);
   const HopperPlan hopper = plan_hopper_forward(p, arch);
   if (!hopper.why_not) return hopper.plan;
   ForwardPlan plan = plan_portable(p, arch);

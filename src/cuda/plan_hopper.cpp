@@ -1,5 +1,5 @@
 // Tiles of the forward kernel for Hopper. Every candidate compiles without spills for every option it is listed for
-// (tests/cuda_kernels_test); which is best has not been measured yet: bench/tiles does that.
+// (tests/cuda_kernels_test); those without options were measured by bench/tiles on an H200 (docs/log.md).
 #include "cuda/plan_hopper.h"
 
 #include <algorithm>
@@ -13,28 +13,36 @@ namespace {
 
 // What registers are needed for beside the sums.
 enum Load { plain = 0, one_option = 1, every_option = 2 };
+// Whether the last keys are hidden from the first queries.
+enum Shape { full = 1, causal = 2, either = full | causal };
 
 struct Tiles {
   int largest_qk, largest_v;
+  Shape shape;
   int64_t longest_q;
-  int warpgroups, tile_k, stages, order;
+  int warpgroups, tile_k, stages;
   Load most;
 };
 constexpr int64_t kAny = kUnbounded;
-constexpr int kAll = kTurns | kHoldWait | kAhead, kLess = kTurns | kHoldWait;
 
+// The first that serves. What is short or causal has smaller tiles: fewer rows of the last one are empty, and fewer pairs
+// on the diagonal are hidden.
 constexpr Tiles kTiles[] = {
-    {64, 64, kAny, 3, 128, 4, kAll, plain},           //
-    {96, 96, kAny, 3, 96, 3, kLess, plain},           //
-    {128, 128, 1024, 2, 128, 2, kAll, plain},         //
-    {128, 128, kAny, 3, 80, 3, kAll, plain},          //
-    {192, 128, kAny, 2, 128, 2, kLess, plain},        //
-    {192, 192, kAny, 2, 112, 2, kLess, plain},        //
-    {256, 256, kAny, 2, 80, 2, kLess, plain},         //
-    {128, 128, kAny, 2, 64, 3, kLess, one_option},    //
-    {256, 256, kAny, 2, 48, 2, kLess, one_option},    //
-    {128, 128, kAny, 2, 32, 4, kLess, every_option},  //
-    {192, 192, kAny, 2, 32, 3, kLess, every_option},  //
+    {64, 64, full, 1024, 4, 64, 4, plain},             //
+    {64, 64, causal, 4096, 4, 64, 4, plain},           //
+    {64, 64, either, kAny, 3, 128, 4, plain},          //
+    {96, 96, either, kAny, 3, 96, 3, plain},           //
+    {128, 128, either, 1024, 2, 128, 3, plain},        //
+    {128, 128, either, kAny, 3, 80, 4, plain},         //
+    {192, 128, either, kAny, 2, 128, 2, plain},        //
+    {192, 192, either, kAny, 2, 112, 2, plain},        //
+    {256, 256, full, 512, 2, 64, 2, plain},            //
+    {256, 256, causal, 8192, 2, 64, 2, plain},         //
+    {256, 256, either, kAny, 2, 80, 2, plain},         //
+    {128, 128, either, kAny, 2, 64, 3, one_option},    //
+    {256, 256, either, kAny, 2, 48, 2, one_option},    //
+    {128, 128, either, kAny, 2, 32, 4, every_option},  //
+    {192, 192, either, kAny, 2, 32, 3, every_option},  //
 };
 
 constexpr int kDims[] = {64, 96, 128, 192, 256};
@@ -50,8 +58,7 @@ Load load_of(int options) {
 
 int64_t tiles_of(const Problem& p, int tile_q) { return p.batch * p.heads_q * ((p.len_q + tile_q - 1) / tile_q); }
 
-const char* why_not(const ForwardProblem& p, const Arch& arch) {
-  if (arch.number() != 90) return "it needs sm_90a";
+const char* why_not(const ForwardProblem& p) {
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products are those of f16 and bf16";
   if (p.batch == 0 || p.len_q == 0 || p.len_k == 0) return "there is nothing to multiply";
   if (!has_vector_rows(p.q) || !has_vector_rows(p.k) || !has_vector_rows(p.v))
@@ -66,14 +73,17 @@ const char* why_not(const ForwardProblem& p, const Arch& arch) {
 }  // namespace
 
 HopperPlan plan_hopper_forward(const ForwardProblem& p, const Arch& arch) {
-  if (const char* reason = why_not(p, arch)) return {reason, {}};
+  if (const char* reason = why_not(p)) return {reason, {}};
   HopperForwardConfig c{};
   c.dim_qk = panel_dim(p.dim_qk), c.dim_v = panel_dim(p.dim_v);
   c.options = kernel_options(p, kCopyVectors);
+  c.order = kTurns | kHoldWait;
+  const Shape shape = p.window_right < kUnbounded ? causal : full;
   for (const Tiles& t : kTiles) {
-    if (c.dim_qk > t.largest_qk || c.dim_v > t.largest_v || p.len_q > t.longest_q || load_of(c.options) > t.most)
+    if (c.dim_qk > t.largest_qk || c.dim_v > t.largest_v || (t.shape & shape) == 0 || p.len_q > t.longest_q ||
+        load_of(c.options) > t.most)
       continue;
-    c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages, c.order = t.order;
+    c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages;
     return {nullptr, plan_hopper_forward(p, arch, c)};
   }
   return {"several options at this head size need more registers than there are", {}};

@@ -78,7 +78,12 @@ void add(std::vector<KernelKey>& keys, const Launch& launch) {
 }
 
 void add_kernels_of(std::vector<KernelKey>& keys, const Typical& t, const Arch& arch) {
-  add(keys, plan_forward(forward_of(t), arch).launch);
+  for (const bool causal : {false, true})
+    for (const int64_t length : {512, 1024, 2048, 4096, 8192, 16384}) {  // tiles depend on them
+      Typical of_length = t;
+      of_length.causal = causal, of_length.len_q = of_length.len_k = length;
+      add(keys, plan_forward(forward_of(of_length), arch).launch);
+    }
   for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes}) {
     const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible);
     for (const Launch* launch : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink}) add(keys, *launch);
