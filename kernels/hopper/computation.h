@@ -179,7 +179,7 @@ struct Computation {
     if (uniform(note.own_end - 1 == note.own_begin)) release_queries();
     float shrink[2];
     const int tile = uniform(note.own_end) - 1;
-    if (uniform(note.full_end) > tile) weigh<false>(note, options, softmax, s, tile, shrink);
+    if (uniform(note.full_begin <= tile && tile < note.full_end)) weigh<false>(note, options, softmax, s, tile, shrink);
     else weigh<true>(note, options, softmax, s, tile, shrink);
     narrow_weights(w, s);
   }

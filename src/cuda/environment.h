@@ -10,7 +10,7 @@ struct Environment {
   std::string cache_dir;  // CUFLASH_CACHE_DIR, or cuflash under the user's cache directory; "": there is none
   std::string pack;       // CUFLASH_PACK
   std::string jit;        // CUFLASH_JIT: "", "on" or "off"
-  std::string kernels;    // CUFLASH_CUDA_KERNELS: "", "best" or "portable"
+  std::string kernels;    // CUFLASH_CUDA_KERNELS: "", "portable" or "best"
   std::vector<std::string> cuda_homes;  // where CUDA or an environment with it may be installed
   std::string virtual_env;
 };
