@@ -49,7 +49,10 @@ struct ScoreChunk {
             slope[m][n].x[x] = seen ? Real(1) - tanh_value * tanh_value : Real(0);
         }
     }
-    exponentiate<C, kPass>(p, stats, first_query, options.unit(), options.factor());
+    const int lane_query = first_query + lane_id() % 4 * 2;
+    if (C.all || has_large_rows<C>(stats))
+      weigh_any_size<C, kPass>(p, stats, lane_query, options.unit(), options.factor());
+    else weigh_small<C, kPass>(p, stats, lane_query, options.factor());
   }
 
   template <Pass kPass, Gradient kGradient>
