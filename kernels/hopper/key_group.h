@@ -7,10 +7,8 @@
 // not before it: the compiler would start it above the exponentials, and S needed registers of its own.
 #pragma once
 
-#include "attn/tile_scores.h"
-#include "backward/walk.h"
-#include "backward/weigh.h"
 #include "hopper/backward_pipeline.h"
+#include "hopper/key_scores.h"
 #include "hopper/ring.h"
 #include "hopper/store.h"
 #include "ptx/warpgroup.h"
@@ -19,19 +17,17 @@
 namespace cuflash {
 
 template <HopperBackwardConfig C>
-struct KeyGroup {
-  static constexpr Element E = C.element;
-  static constexpr BackwardConfig kShared = shared_config(C);
-  static constexpr int kQueryTiles = C.tile_q / 8, kSteps = C.tile_q / 16;
-  static constexpr int kDelta = delta_at(kShared, 0), kFlag = flag_at(kShared);
+struct KeyGroup : KeyScores<C> {
+  using Base = KeyScores<C>;
+  using Base::E, Base::kShared, Base::kSteps, Base::lane_place, Base::narrow_weights, Base::hide, Base::differentiate;
+  using typename Base::Scores, typename Base::Weights;
+  static constexpr int kFlag = flag_at(kShared);
   static constexpr int kKeyThreads = C.warpgroups * kWarpgroupThreads;
   static_assert(size_of(E) == 2 && C.dim_qk % 32 == 0 && C.dim_v % 32 == 0);
   using Pipeline = BackwardPipeline<C>;
   using ScoreProduct = WarpgroupProduct<E, C.tile_q, false>;
   using DkProduct = WarpgroupProduct<E, C.dim_qk, true>;
   using DvProduct = WarpgroupProduct<E, C.dim_v, true>;
-  using Scores = Accumulator<float>[1][kQueryTiles];
-  using Weights = unsigned[kSteps][4];  // operands: keys in rows
 
   const HopperBackwardParams& p;
   const AttentionParams& a;
@@ -49,12 +45,6 @@ struct KeyGroup {
         at(pipeline.place()),
         group(group),
         count(uniform(at.group * at.walk.count())) {}
-
-  // In the tile: keys are rows. Found anew, so that nothing that follows from it stays in registers.
-  static __device__ __forceinline__ LanePlace lane_place() {
-    const int thread = new_thread_id();
-    return {thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2};
-  }
 
   template <int kTiles>
   static __device__ __forceinline__ void pin_all(Accumulator<float> (&x)[kTiles]) {
@@ -88,53 +78,6 @@ struct KeyGroup {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) Product::add(sums, w[step], rows.across_rows(step));
     products_commit();
-  }
-
-  static __device__ __forceinline__ void narrow_weights(Weights& w, const Scores& s) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const auto operand = Operands<E>::from_accumulators(&s[0][2 * step]);
-#pragma unroll
-      for (int n = 0; n < 4; ++n) w[step][n] = operand.r[n];
-    }
-  }
-
-  // Scores that nobody sees are selected away, whatever they are.
-  __device__ __forceinline__ void hide(Scores& s, int tile) const {
-    const LanePlace lane = lane_place();
-    const VisibleQueries<kShared> visible(a, at.sequence, tile * C.tile_q, at.first, lane.row);
-#pragma unroll
-    for (int n = 0; n < kQueryTiles; ++n)
-#pragma unroll
-      for (int x = 0; x < 4; ++x) {
-        const int query = lane.column + 8 * n + x % 2;
-        const bool seen = query >= visible.begin[0][x / 2] && query < visible.end[0][x / 2];
-        s[0][n].x[x] = seen ? s[0][n].x[x] : minus_infinity<float>();
-      }
-  }
-
-  // dS = P (dP - delta), narrowed. A weight of exactly 0, hidden or too small to be told from it, passes nothing on,
-  // whatever dP is.
-  template <Pass kPass>
-  __device__ __forceinline__ void differentiate(Weights& gradient, const Weights& w, const Scores& dp,
-                                                const float* stats) const {
-    const float* deltas = stats + kDelta + lane_place().column;
-#pragma unroll
-    for (int n = 0; n < kQueryTiles; ++n) {
-      const Pair<float> delta = pair_at(deltas + 8 * n);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const unsigned two = w[n / 2][n % 2 * 2 + half];
-        float x[2];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const float weight = widen<E>(static_cast<unsigned short>(e == 0 ? two : two >> 16));
-          x[e] = weight * (dp[0][n].x[2 * half + e] - delta.x[e]);
-          if (kPass != Pass::full && weight == 0) x[e] = 0;
-        }
-        gradient[n / 2][n % 2 * 2 + half] = pack<E>(x[0], x[1]);
-      }
-    }
   }
 
   // Into the warp's columns of a tile of dS, which has queries in rows.
@@ -201,13 +144,20 @@ struct KeyGroup {
     if (number < count) wait_for_queries();
   }
 
+  // Scores of the tile that is there, with nothing to do meanwhile.
+  __device__ __forceinline__ void multiply_scores(Scores& s) const {
+    issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
+    products_wait<0>();
+    pin_all(s[0]);
+  }
+
   // One tile of queries whose scores are there; at the end those of the next are.
   template <Pass kPass>
   __device__ __forceinline__ void visit(Scores& s, int tile) {
     const int stage = queries.stage, buffer = number % kGradientTiles;
     const float* stats = pipeline.stats(stage);
     Weights w, gradient;
-    if constexpr (kPass != Pass::full) hide(s, tile);
+    if constexpr (kPass != Pass::full) hide(s, a, at, tile);
     weigh_small<kShared, kPass>(s, stats, lane_place().column, p.exponent);
     narrow_weights(w, s);
     barrier_wait(pipeline.o_full(stage), queries.phase);
@@ -228,17 +178,14 @@ struct KeyGroup {
     products_wait<0>();
     pin_all(s[0]);
   }
-  // One that holds something that is not finite, and not for everybody, or LSE that are large: one product at a time.
-  __device__ __forceinline__ void visit_guarded(int tile) {
+  // The same of one that holds something that is not finite, and not for everybody, or LSE that are large: one product at a
+  // time.
+  __device__ __forceinline__ void visit_guarded(Scores& s, int tile) {
     const int stage = queries.stage, buffer = number % kGradientTiles;
     const float* stats = pipeline.stats(stage);
     const bool selects = uniform(stats[kFlag] != 0);
-    Scores s;
     Weights w, gradient;
-    issue_scores(s, pipeline.k(), pipeline.q(stage));
-    products_wait<0>();
-    pin_all(s[0]);
-    hide(s, tile);
+    hide(s, a, at, tile);
     weigh_any_size<kShared, Pass::guarded>(s, stats, lane_place().column, static_cast<float>(a.scale), p.exponent);
     narrow_weights(w, s);
     pin_all(w);
@@ -265,6 +212,7 @@ struct KeyGroup {
     pin_all(dk);
     release_queries(stage);
     advance();
+    multiply_scores(s);
   }
 
   // How the tile of this step is visited.
@@ -273,14 +221,9 @@ struct KeyGroup {
     const bool edge = step < at.walk.edge, guarded = has_large_rows<kShared>(stats) || (edge && stats[kFlag] != 0);
     return static_cast<Pass>(uniform(static_cast<int>(guarded ? Pass::guarded : edge ? Pass::masked : Pass::full)));
   }
-  // As many tiles as there are of one kind: scores do not stay in registers between kinds, where the compiler would have
-  // other registers for them.
+  // As many tiles as there are of one kind.
   template <Pass kPass>
-  __device__ __forceinline__ void visit_all(int& step, int steps) {
-    Scores s;
-    issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
-    products_wait<0>();
-    pin_all(s[0]);
+  __device__ __forceinline__ void visit_all(Scores& s, int& step, int steps) {
 #pragma unroll 1
     do {
       visit<kPass>(s, kPass == Pass::full ? 0 : uniform(at.walk.tile(step)));
@@ -293,13 +236,15 @@ struct KeyGroup {
     barrier_wait(pipeline.k_full(), 0);
     barrier_wait(pipeline.v_full(), 0);
     wait_for_queries();
+    Scores s;
+    multiply_scores(s);
 #pragma unroll 1
     for (int step = 0; number < count;) {
       switch (pass(step)) {
-        case Pass::full: visit_all<Pass::full>(step, steps); break;
-        case Pass::masked: visit_all<Pass::masked>(step, steps); break;
+        case Pass::full: visit_all<Pass::full>(s, step, steps); break;
+        case Pass::masked: visit_all<Pass::masked>(s, step, steps); break;
         case Pass::guarded:
-          visit_guarded(uniform(at.walk.tile(step)));
+          visit_guarded(s, uniform(at.walk.tile(step)));
           if (++step == steps) step = 0;
       }
       converge();
