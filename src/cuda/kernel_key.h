@@ -17,7 +17,8 @@ enum class KernelKind : int {
   backward_finish,
   backward_bias,
   backward_sink,
-  hopper_forward
+  hopper_forward,
+  hopper_backward
 };
 
 struct KernelKey {
