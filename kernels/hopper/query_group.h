@@ -16,7 +16,7 @@ struct QueryGroup {
   static constexpr Element E = C.element;
   static constexpr BackwardConfig kShared = shared_config(C);
   static constexpr int kTileK = tile_k_of(C), kSteps = kTileK / 16;
-  static constexpr int kPieceOfRow = kPanelRowBytes / 16;
+  static constexpr int kPiecesOfRow = kPanelRowBytes / 16;
   static_assert(C.tile_q == kWarpgroupRows && C.stages >= 2);
   using Pipeline = BackwardPipeline<C>;
   using Panel = SwizzledTile<kTileK, kPanelColumns>;  // of K
@@ -35,9 +35,9 @@ struct QueryGroup {
   const AttentionParams& a;
   Pipeline pipeline;
   const Place& at;
-  int steps, count;      // tiles of queries of one head, of all
-  Visit ahead;           // the next one to bring
-  Ring<C.stages> place;  // where to
+  int steps, count;       // tiles of queries of one head, of all
+  Visit ahead;            // the next one to bring
+  Ring<C.stages> stages;  // where to
   unsigned landed_phase = 0;
 
   __device__ QueryGroup(const HopperBackwardParams& p, const Pipeline& pipeline)
@@ -62,9 +62,9 @@ struct QueryGroup {
   }
   // One thread.
   __device__ __forceinline__ void copy_queries(int tile, unsigned q_barrier, unsigned o_barrier) const {
-    const int stage = place.stage, row = static_cast<int>(at.sequence.q_begin) + tile * C.tile_q,
+    const int stage = stages.stage, row = static_cast<int>(at.sequence.q_begin) + tile * C.tile_q,
               head = at.head_k * at.group + ahead.member;
-    barrier_wait(pipeline.empty(stage), place.phase ^ 1);
+    barrier_wait(pipeline.empty(stage), stages.phase ^ 1);
     barrier_arrive_expecting(q_barrier, Pipeline::QTile::kBytes + Pipeline::kStatsBytes);
     copy_panels(pipeline.q(stage), p.q, a.q, q_barrier, row, head, at.b);
     copy_bytes_async(pipeline.stats_address(stage), row_stats<kShared>(p.backward, at.query_tile(ahead.member, tile)),
@@ -81,12 +81,12 @@ struct QueryGroup {
   __device__ __forceinline__ void clear_rows(Tile tile, int first) const {
 #pragma unroll 1
     for (int n = thread(); n < Tile::kBytes / 16; n += kWarpgroupThreads)
-      if (n / kPieceOfRow % C.tile_q >= first) pieces(tile)[n] = {};
+      if (n / kPiecesOfRow % C.tile_q >= first) pieces(tile)[n] = {};
   }
 
   // Rows beyond a length do not exist: their weights of 0 would not keep a NaN out of dK and dV.
   __device__ __forceinline__ void bring() {
-    const int tile = uniform(at.walk.tile(ahead.step)), stage = place.stage;
+    const int tile = uniform(at.walk.tile(ahead.step)), stage = stages.stage;
     const bool cleans = uniform(has_foreign_rows(tile));
     const unsigned q_full = pipeline.q_full(stage), o_full = pipeline.o_full(stage), landed = pipeline.landed();
     if (thread() == 0) copy_queries(tile, cleans ? landed : q_full, cleans ? landed : o_full);
@@ -101,7 +101,7 @@ struct QueryGroup {
       if (thread() == 0) barrier_arrive(q_full), barrier_arrive(o_full);
       __syncwarp();
     }
-    ahead.next(steps), place.advance();
+    ahead.next(steps), stages.advance();
   }
 
   // What dS is multiplied by. Where somebody must not see everything, elements that are not finite are left out: whoever
