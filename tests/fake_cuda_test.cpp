@@ -251,6 +251,27 @@ TEST_F(FakeGpus, TensorMapsHaveTheAddressesOfTheirCall) {
   EXPECT_EQ(maps_seen, 4);
 }
 
+TEST_F(FakeGpus, OfTheKernelsOfBackwardTheMainOneTakesTensorMaps) {
+  if (cuda::wanted_kernels() != cuda::Kernels::best) GTEST_SKIP() << "no kernel with tensor maps is asked for";
+  static int main_kernels = 0, others = 0;
+  gpus.on_launch = [](const FakeLaunch& launch) {
+    if (runs(launch, "hopper_backward<")) {
+      EXPECT_EQ(launch.params_size, 0u);
+      expect_maps(*static_cast<const HopperBackwardParams*>(launch.params));
+      ++main_kernels;
+    } else {
+      EXPECT_EQ(launch.params_size, sizeof(BackwardParams));
+      ++others;
+    }
+  };
+  const Stream stream;
+  DeviceProblem problem(dense({.batch = 2, .len_q = 70, .len_k = 70, .dtype = DType::f16}), stream);
+  problem.take_workspace();
+  problem.backward();
+  EXPECT_EQ(main_kernels, 1);
+  EXPECT_EQ(others, 2);  // before and behind it
+}
+
 TEST_F(FakeGpus, NothingToComputeLaunchesNothing) {
   const int before = gpus.launches;
   const Stream stream;
