@@ -17,7 +17,7 @@ if not hasattr(torch.library, "register_autograd"):
     raise ImportError(f"cuflash needs PyTorch 2.4 or newer; this is {torch.__version__}")
 
 from . import autocast, function, operators, seeds
-from .arguments import NO_EXTRAS, Extras, Inputs, Options, OptionalTensor, extras
+from .arguments import NO_EXTRAS, Extras, Inputs, OptionalTensor, extras
 from .road import is_plain
 
 __all__ = ["attention"]
@@ -78,18 +78,19 @@ def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], cau
     device = "cuda" if q.is_cuda else "cpu"
     if torch.is_autocast_enabled(device):
         inputs, extras = autocast.cast(inputs, extras, device)
-    seed, rng_state = (0, 0), None
+    seed, offset, rng_state = 0, 0, None
     if dropout_p > 0:
         if dropout_seed is None:
             dropout_seed = seeds.draw(q.device) if plain else seeds.draw_traceable()
         elif isinstance(dropout_seed, int):
             dropout_seed = (dropout_seed, dropout_offset)
         if plain:
-            seed = seeds.as_numbers(dropout_seed)
+            seed, offset = seeds.as_numbers(dropout_seed)
         else:
             rng_state = seeds.as_tensor(dropout_seed)
-    options = Options(layout, scale, bool(causal), bool(top_left), *window, softcap, dropout_p, *seed, max_seqlen_q,
-                      max_seqlen_k)
+    left, right = window
+    options = (layout, scale, bool(causal), bool(top_left), left, right, softcap, dropout_p, seed, offset, max_seqlen_q,
+               max_seqlen_k)
     execution = (num_threads, bool(deterministic) or torch.are_deterministic_algorithms_enabled())
     if plain:
         out, lse = function.run(inputs, extras, options, execution, return_lse)
