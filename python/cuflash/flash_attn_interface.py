@@ -54,8 +54,8 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
         the probabilities [B, Hq, Sq, Sk], negative where they were dropped. It is empty without dropout, and has no
         gradient; it is there for tests and takes a pass over the keys for each Dv of them.
     """
-    return _run((q, k, v), extras(alibi_slopes, bias, mask, sink, seqlens_q=seqlens_q, seqlens_k=seqlens_k), "bshd", 0,
-                0, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
+    return _run((q, k, v), extras(alibi_slopes, bias, mask, sink, None, None, seqlens_q, seqlens_k), "bshd", 0, 0,
+                dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
                 dropout_seed)
 
 

@@ -75,9 +75,10 @@ def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], cau
     if extras.alibi_slopes is not None and extras.alibi_slopes.requires_grad and torch.is_grad_enabled():
         raise ValueError("alibi_slopes requires a gradient, and there is none for it; pass alibi_slopes.detach()")
     plain = is_plain(inputs, extras)
-    device = "cuda" if q.is_cuda else "cpu"
-    if torch.is_autocast_enabled(device):
-        inputs, extras = autocast.cast(inputs, extras, device)
+    if not plain or _is_any_autocast_enabled():  # to ask for a device by its name takes longer
+        device = "cuda" if q.is_cuda else "cpu"
+        if torch.is_autocast_enabled(device):
+            inputs, extras = autocast.cast(inputs, extras, device)
     seed, offset, rng_state = 0, 0, None
     if dropout_p > 0:
         if dropout_seed is None:
@@ -102,3 +103,6 @@ def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], cau
 def draw_seed(q: Tensor) -> seeds.Seed:
     """What attention() draws for this q where it is not given a seed."""
     return seeds.draw(q.device) if is_plain((q, None, None), NO_EXTRAS) else seeds.draw_traceable()
+
+
+_is_any_autocast_enabled = torch._C._is_any_autocast_enabled

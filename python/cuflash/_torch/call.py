@@ -6,6 +6,7 @@ the allocation of results goes: their shapes and strides are stated once.
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
@@ -143,7 +144,7 @@ def _place(q: Tensor, execution: Execution) -> Tuple[int, Optional[Callable[[int
 
 def _allocator(device: torch.device) -> Callable[[int], Tensor]:
     # PyTorch's caching allocator: safe to free at the end of the call, because its memory stays with the stream.
-    return lambda size: torch.empty(size, dtype=torch.uint8, device=device)
+    return functools.partial(torch.empty, dtype=torch.uint8, device=device)
 
 
 def _raw_stream_by_object(index: int) -> int:

@@ -42,7 +42,6 @@ def _forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, rest: _R
     else:
         ctx.save_for_backward(q, k, v, out, lse, *extras)
     ctx.options = options, execution
-    ctx.set_materialize_grads(False)
     return out, lse
 
 
@@ -85,6 +84,7 @@ class _AttentionWithLse(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, rest: _Rest, bias: OptionalTensor = None,
                 sink: OptionalTensor = None) -> Tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)  # one of the two results may be unused
         return _forward(ctx, q, k, v, rest)
 
     backward = staticmethod(_backward)
