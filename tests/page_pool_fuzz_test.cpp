@@ -97,7 +97,7 @@ TEST(PagePoolFuzz, TheSameCallsGiveTheSamePages) {
   const auto pages_after = [](uint32_t seed) {
     std::mt19937 engine(seed);
     PagePool pool({.pages = 40, .page_size = 3, .max_sequences = 8});
-    std::vector<Sequence> alive;
+    std::vector<CachedSequence> alive;
     std::vector<int32_t> seen;
     for (int n = 0; n < 500; ++n) {
       const size_t which = alive.empty() ? 0 : engine() % alive.size();
@@ -109,7 +109,7 @@ TEST(PagePoolFuzz, TheSameCallsGiveTheSamePages) {
       } else if (!alive.empty()) {
         (void)pool.append(alive[which], engine() % 7);
       }
-      for (const Sequence s : alive)
+      for (const CachedSequence s : alive)
         for (const int32_t page : pool.pages(s)) seen.push_back(page);
     }
     return seen;

@@ -16,7 +16,7 @@ std::map<int32_t, int> ModelledPool::holders() const {
   return holders;
 }
 
-std::string ModelledPool::adopt(const std::optional<Sequence>& handle, Modelled modelled) {
+std::string ModelledPool::adopt(const std::optional<CachedSequence>& handle, Modelled modelled) {
   const bool room = size() < static_cast<size_t>(config_.max_sequences);
   if (handle.has_value() != room) return join(room ? "no room for" : "more than max_sequences with", " a new sequence");
   if (!handle) return "";
@@ -93,7 +93,7 @@ std::string ModelledPool::truncate(size_t n, int64_t tokens) {
 std::string ModelledPool::trim(size_t n, int64_t sinks, int64_t window) {
   Modelled& sequence = sequences_[n];
   const int64_t before = tokens(n), page_size = config_.page_size;
-  const SequenceState state = pool_.state(sequence.handle);
+  const CachedSequenceState state = pool_.state(sequence.handle);
   const bool refused = state.dropped > 0 && sinks > state.sinks;
   std::vector<Token> kept;
   int gaps = 0;
@@ -127,7 +127,7 @@ std::string ModelledPool::release(size_t n) {
 }
 
 std::string ModelledPool::use_released() const {
-  for (const Sequence& handle : released_) {
+  for (const CachedSequence& handle : released_) {
     try {
       pool_.state(handle);
       return "a released sequence is alive";
@@ -137,7 +137,7 @@ std::string ModelledPool::use_released() const {
 }
 
 std::string ModelledPool::check_tokens(const Modelled& sequence) const {
-  const SequenceState state = pool_.state(sequence.handle);
+  const CachedSequenceState state = pool_.state(sequence.handle);
   const std::vector<int32_t> pages = pool_.pages(sequence.handle);
   if (state.tokens != static_cast<int64_t>(sequence.tokens.size()) || state.position != sequence.position)
     return join("a sequence has ", state.tokens, " tokens up to ", state.position, " instead of ",

@@ -34,7 +34,7 @@ class ModelledPool {
     int64_t position, id;
   };
   struct Modelled {
-    Sequence handle;
+    CachedSequence handle;
     std::vector<Token> tokens;
     int64_t position = 0;  // of the next token
   };
@@ -42,7 +42,7 @@ class ModelledPool {
   std::map<int32_t, int> holders() const;  // of each page that has any
   Append expected(size_t n, int64_t tokens) const;
   void cut(Modelled& sequence, int64_t tokens) const;
-  std::string adopt(const std::optional<Sequence>& handle, Modelled modelled);
+  std::string adopt(const std::optional<CachedSequence>& handle, Modelled modelled);
   std::string check_tokens(const Modelled& sequence) const;
   std::string check_statistics() const;
 
@@ -50,7 +50,7 @@ class ModelledPool {
   PagePool pool_;
   std::vector<int64_t> memory_;  // [pages, page_size]
   std::vector<Modelled> sequences_;
-  std::vector<Sequence> released_;
+  std::vector<CachedSequence> released_;
   int64_t next_id_ = 1;
 };
 

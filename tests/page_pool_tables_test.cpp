@@ -13,7 +13,7 @@ constexpr int32_t kUntouched = 77;
 
 struct Batch {
   PagePool pool{{.pages = 8, .page_size = 4, .max_sequences = 4}};
-  std::vector<Sequence> sequences;
+  std::vector<CachedSequence> sequences;
 
   Batch() {
     for (const int64_t tokens : {6, 0, 9}) {
@@ -41,7 +41,7 @@ TEST(PagePoolTables, RowsFollowTheList) {
   batch.pool.write_lengths(batch.sequences, contiguous(lengths.data(), 3));
   EXPECT_EQ(lengths, (Numbers{6, 0, 9}));
 
-  const std::vector<Sequence> twice{batch.sequences[2], batch.sequences[2]};
+  const std::vector<CachedSequence> twice{batch.sequences[2], batch.sequences[2]};
   batch.pool.write_block_table(twice, contiguous(table.data(), 2, 4), 0);
   EXPECT_EQ(table, (Numbers{2, 3, 4, 0, 2, 3, 4, 0, 4}));
 }

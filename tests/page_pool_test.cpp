@@ -14,8 +14,8 @@ using Pages = std::vector<int32_t>;
 constexpr int64_t kHuge = std::numeric_limits<int64_t>::max(), kLowest = std::numeric_limits<int64_t>::min();
 
 // A sequence of this many tokens.
-Sequence grown(PagePool& pool, int64_t tokens) {
-  const Sequence sequence = pool.start().value();
+CachedSequence grown(PagePool& pool, int64_t tokens) {
+  const CachedSequence sequence = pool.start().value();
   EXPECT_TRUE(pool.append(sequence, tokens));
   return sequence;
 }
@@ -39,14 +39,14 @@ void expect_refused(Body body, const std::string& argument, const std::vector<st
   for (const std::string& text : texts) EXPECT_NE(message.find(text), message.npos) << text << " in: " << message;
 }
 
-bool same(const SequenceState& a, const SequenceState& b) {
+bool same(const CachedSequenceState& a, const CachedSequenceState& b) {
   return a.tokens == b.tokens && a.pages == b.pages && a.sinks == b.sinks && a.dropped == b.dropped &&
          a.position == b.position;
 }
 
 TEST(PagePool, PagesAreTakenInOrderAsTokensNeedThem) {
   PagePool pool({.pages = 8, .page_size = 4, .max_sequences = 2});
-  const Sequence a = pool.start().value(), b = pool.start().value();
+  const CachedSequence a = pool.start().value(), b = pool.start().value();
   EXPECT_EQ(pool.append(a, 0).pages, 0);
   EXPECT_EQ(pool.append(a, 1).pages, 1);
   EXPECT_EQ(pool.append(b, 5).pages, 2);
@@ -60,7 +60,7 @@ TEST(PagePool, PagesAreTakenInOrderAsTokensNeedThem) {
 
 TEST(PagePool, ReleasedPagesAreTakenAgainFirstOneFirst) {
   PagePool pool({.pages = 8, .page_size = 1, .max_sequences = 2});
-  const Sequence a = grown(pool, 3);
+  const CachedSequence a = grown(pool, 3);
   grown(pool, 2);
   pool.release(a);
   EXPECT_EQ(pool.pages(grown(pool, 4)), (Pages{0, 1, 2, 5}));
@@ -68,7 +68,7 @@ TEST(PagePool, ReleasedPagesAreTakenAgainFirstOneFirst) {
 
 TEST(PagePool, FullIsAnAnswerAndChangesNothing) {
   PagePool pool({.pages = 4, .page_size = 2, .max_sequences = 2, .max_pages_per_sequence = 3});
-  const Sequence a = grown(pool, 3), b = grown(pool, 2);
+  const CachedSequence a = grown(pool, 3), b = grown(pool, 2);
   const Append too_long = pool.append(a, 4);
   EXPECT_EQ(too_long.fit, Fit::sequence_full);
   EXPECT_EQ(pool.append(a, kHuge).fit, Fit::sequence_full);
@@ -88,8 +88,8 @@ TEST(PagePool, FullIsAnAnswerAndChangesNothing) {
 
 TEST(PagePool, AForkSharesPagesUntilSomebodyWritesIntoOne) {
   PagePool pool({.pages = 8, .page_size = 4, .max_sequences = 3});
-  const Sequence a = grown(pool, 6);
-  const Sequence b = pool.fork(a).value();
+  const CachedSequence a = grown(pool, 6);
+  const CachedSequence b = pool.fork(a).value();
   EXPECT_EQ(pool.pages(b), pool.pages(a));
   EXPECT_EQ(pool.statistics().shared_pages, 2);
   EXPECT_FALSE(pool.append(b, 0).copy) << "nothing is written";
@@ -108,7 +108,7 @@ TEST(PagePool, AForkSharesPagesUntilSomebodyWritesIntoOne) {
 
 TEST(PagePool, AFullLastPageIsSharedForGood) {
   PagePool pool({.pages = 8, .page_size = 4, .max_sequences = 2});
-  const Sequence a = grown(pool, 8), b = pool.fork(a).value();
+  const CachedSequence a = grown(pool, 8), b = pool.fork(a).value();
   EXPECT_FALSE(pool.append(a, 1).copy);
   EXPECT_FALSE(pool.append(b, 1).copy);
   EXPECT_EQ(pool.pages(b), (Pages{0, 1, 3}));
@@ -116,7 +116,7 @@ TEST(PagePool, AFullLastPageIsSharedForGood) {
 
 TEST(PagePool, ACopyThatDoesNotFitChangesNothing) {
   PagePool pool({.pages = 2, .page_size = 4, .max_sequences = 2});
-  const Sequence a = grown(pool, 6), b = pool.fork(a).value();
+  const CachedSequence a = grown(pool, 6), b = pool.fork(a).value();
   const Append refused = pool.append(b, 1);
   EXPECT_EQ(refused.fit, Fit::pool_full);
   EXPECT_EQ(refused.missing_pages, 1);
@@ -128,7 +128,7 @@ TEST(PagePool, ACopyThatDoesNotFitChangesNothing) {
 
 TEST(PagePool, AForkOfAPrefixWritesBesideTheRest) {
   PagePool pool({.pages = 8, .page_size = 4, .max_sequences = 3});
-  const Sequence a = grown(pool, 10), b = pool.fork(a, 5).value(), c = pool.fork(a, 0).value();
+  const CachedSequence a = grown(pool, 10), b = pool.fork(a, 5).value(), c = pool.fork(a, 0).value();
   EXPECT_EQ(pool.pages(b), (Pages{0, 1}));
   EXPECT_EQ(pool.pages(c), Pages{});
   const Append written = pool.append(b, 1);
@@ -141,7 +141,7 @@ TEST(PagePool, AForkOfAPrefixWritesBesideTheRest) {
 
 TEST(PagePool, TruncatingGivesPagesBackAndLeavesSharedOnesAlone) {
   PagePool pool({.pages = 8, .page_size = 4, .max_sequences = 2});
-  const Sequence a = grown(pool, 10), b = pool.fork(a).value();
+  const CachedSequence a = grown(pool, 10), b = pool.fork(a).value();
   pool.truncate(a, 5);
   EXPECT_EQ(pool.pages(a), (Pages{0, 1}));
   EXPECT_EQ(pool.statistics().used_pages, 3);
@@ -156,7 +156,7 @@ TEST(PagePool, TruncatingGivesPagesBackAndLeavesSharedOnesAlone) {
 
 TEST(PagePool, TrimmingKeepsSinksAndWindowInWholePages) {
   PagePool pool({.pages = 16, .page_size = 4, .max_sequences = 1});
-  const Sequence a = grown(pool, 30);
+  const CachedSequence a = grown(pool, 30);
   const Trim trimmed = pool.trim(a, 3, 10);  // keeps 0 .. 3 and 20 .. 29
   EXPECT_EQ(trimmed.first_page, 1);
   EXPECT_EQ(trimmed.pages, 4);
@@ -174,7 +174,7 @@ TEST(PagePool, TrimmingKeepsSinksAndWindowInWholePages) {
 
 TEST(PagePool, TrimmingDropsNothingThatIsWanted) {
   PagePool pool({.pages = 16, .page_size = 4, .max_sequences = 1});
-  const Sequence a = grown(pool, 30);
+  const CachedSequence a = grown(pool, 30);
   for (const auto& [sinks, window] : std::vector<std::pair<int64_t, int64_t>>{
            {0, 30}, {0, 27}, {30, 0}, {25, 0}, {kHuge, 0}, {0, kHuge}, {kHuge, kHuge}, {13, 14}})
     EXPECT_EQ(pool.trim(a, sinks, window).pages, 0) << sinks << ", " << window;
@@ -194,10 +194,10 @@ TEST(PagePool, TrimmingDropsNothingThatIsWanted) {
 
 TEST(PagePool, ACutBeforeTheGapTakesTheGapAway) {
   PagePool pool({.pages = 16, .page_size = 2, .max_sequences = 3});
-  const Sequence a = grown(pool, 20);
+  const CachedSequence a = grown(pool, 20);
   pool.trim(a, 4, 6);
   ASSERT_EQ(pool.state(a).dropped, 10);
-  const Sequence behind = pool.fork(a, 5).value(), before = pool.fork(a, 3).value();
+  const CachedSequence behind = pool.fork(a, 5).value(), before = pool.fork(a, 3).value();
   EXPECT_EQ(pool.state(behind).position, 15);
   EXPECT_TRUE(same(pool.state(before), {.tokens = 3, .pages = 2, .sinks = 0, .dropped = 0, .position = 3}));
   pool.truncate(a, 4);
@@ -209,7 +209,7 @@ TEST(PagePool, ACutBeforeTheGapTakesTheGapAway) {
 
 TEST(PagePool, TrimmingLeavesPagesToThoseWhoShareThem) {
   PagePool pool({.pages = 16, .page_size = 4, .max_sequences = 2});
-  const Sequence a = grown(pool, 24), b = pool.fork(a, 12).value();
+  const CachedSequence a = grown(pool, 24), b = pool.fork(a, 12).value();
   const Trim trimmed = pool.trim(a, 1, 4);
   EXPECT_EQ(trimmed.pages, 4);
   EXPECT_EQ(trimmed.freed_pages, 2);
@@ -219,11 +219,11 @@ TEST(PagePool, TrimmingLeavesPagesToThoseWhoShareThem) {
 TEST(PagePool, StatisticsCountSharedAndWasted) {
   PagePool pool({.pages = 16, .page_size = 4, .max_sequences = 4});
   EXPECT_EQ(pool.statistics().used_pages, 0);
-  const Sequence a = grown(pool, 7);
+  const CachedSequence a = grown(pool, 7);
   EXPECT_EQ(pool.statistics().wasted_tokens, 1);
-  const Sequence b = pool.fork(a, 5).value();
+  const CachedSequence b = pool.fork(a, 5).value();
   EXPECT_EQ(pool.statistics().wasted_tokens, 1) << "a reads further than b";
-  const Sequence c = pool.fork(a, 2).value();
+  const CachedSequence c = pool.fork(a, 2).value();
   const PagePoolStats all = pool.statistics();
   EXPECT_EQ(all.pages, 16);
   EXPECT_EQ(all.used_pages, 2);
@@ -245,13 +245,13 @@ TEST(PagePool, StatisticsCountSharedAndWasted) {
 TEST(PagePool, StaleAndForeignHandlesAreErrors) {
   PagePool pool({.pages = 8, .page_size = 4, .max_sequences = 1}),
       other({.pages = 8, .page_size = 4, .max_sequences = 1});
-  const Sequence old = grown(pool, 4), foreign = grown(other, 4);
+  const CachedSequence old = grown(pool, 4), foreign = grown(other, 4);
   pool.release(old);
-  const Sequence now = grown(pool, 4);
+  const CachedSequence now = grown(pool, 4);
   EXPECT_EQ(now.slot, old.slot);
-  const auto with = [](Sequence s, int64_t slot) { return s.slot = slot, s; };
-  for (const Sequence bad :
-       {old, foreign, Sequence{}, with(now, 1), with(now, -1), with(now, kLowest), with(now, kHuge)}) {
+  const auto with = [](CachedSequence s, int64_t slot) { return s.slot = slot, s; };
+  for (const CachedSequence bad :
+       {old, foreign, CachedSequence{}, with(now, 1), with(now, -1), with(now, kLowest), with(now, kHuge)}) {
     expect_refused([&] { pool.append(bad, 1); }, "sequence", {"released"});
     expect_refused([&] { pool.fork(bad); }, "parent");
     expect_refused([&] { pool.truncate(bad, 0); }, "sequence");
@@ -279,10 +279,10 @@ TEST(PagePool, ConfigurationsThatCannotBe) {
 
 TEST(PagePool, LengthsEndWhereInt32Does) {
   PagePool pool({.pages = 4096, .page_size = 1 << 20, .max_sequences = 1});
-  const Sequence a = grown(pool, int64_t{2047} << 20);
+  const CachedSequence a = grown(pool, int64_t{2047} << 20);
   EXPECT_EQ(pool.append(a, 1).fit, Fit::sequence_full);
   PagePool one({.pages = 3, .page_size = (int64_t{1} << 31) - 1, .max_sequences = 1});
-  const Sequence b = grown(one, (int64_t{1} << 31) - 1);
+  const CachedSequence b = grown(one, (int64_t{1} << 31) - 1);
   EXPECT_EQ(one.append(b, 1).fit, Fit::sequence_full);
   EXPECT_EQ(one.pages(b), Pages{0});
 }

@@ -1,7 +1,7 @@
 // cuflash: which page of a KV cache holds which token. The C++ API.
 //
 //   PagePool pool({.pages = 4096, .page_size = 16, .max_sequences = 256});
-//   const Sequence prompt = pool.start().value();
+//   const CachedSequence prompt = pool.start().value();
 //   const Append room = pool.append(prompt, 100);  // false: it does not fit, and nothing has changed
 //
 // Header-only over the C ABI. cuflash_pages.h documents every function, field and promise; docs/cache.md the use.
@@ -18,8 +18,8 @@
 
 namespace cuflash {
 
-using Sequence = cuflash_sequence;
-using SequenceState = cuflash_sequence_state;
+using CachedSequence = cuflash_sequence;
+using CachedSequenceState = cuflash_sequence_state;
 using PageCopy = cuflash_page_copy;
 using Trim = cuflash_trim_result;
 using PagePoolStats = cuflash_page_pool_stats;
@@ -59,29 +59,31 @@ class PagePool {
   }
 
   // None where max_sequences are alive.
-  std::optional<Sequence> start() {
-    return some(ask<Sequence>([&](auto* s) { return cuflash_page_pool_start(c(), s); }));
+  std::optional<CachedSequence> start() {
+    return some(ask<CachedSequence>([&](auto* s) { return cuflash_page_pool_start(c(), s); }));
   }
   // With the first of the cached tokens, or all for -1.
-  std::optional<Sequence> fork(Sequence parent, int64_t tokens = -1) {
-    return some(ask<Sequence>([&](auto* s) { return cuflash_page_pool_fork(c(), parent, tokens, s); }));
+  std::optional<CachedSequence> fork(CachedSequence parent, int64_t tokens = -1) {
+    return some(ask<CachedSequence>([&](auto* s) { return cuflash_page_pool_fork(c(), parent, tokens, s); }));
   }
-  Append append(Sequence sequence, int64_t tokens) {
+  Append append(CachedSequence sequence, int64_t tokens) {
     const auto r =
         ask<cuflash_append_result>([&](auto* to) { return cuflash_page_pool_append(c(), sequence, tokens, to); });
     return {static_cast<Fit>(r.fit), r.pages, r.missing_pages,
             r.copy.tokens > 0 ? std::optional(r.copy) : std::nullopt};
   }
-  void truncate(Sequence sequence, int64_t tokens) { detail::check(cuflash_page_pool_truncate(c(), sequence, tokens)); }
-  Trim trim(Sequence sequence, int64_t sinks, int64_t window) {
+  void truncate(CachedSequence sequence, int64_t tokens) {
+    detail::check(cuflash_page_pool_truncate(c(), sequence, tokens));
+  }
+  Trim trim(CachedSequence sequence, int64_t sinks, int64_t window) {
     return ask<Trim>([&](auto* t) { return cuflash_page_pool_trim(c(), sequence, sinks, window, t); });
   }
-  void release(Sequence sequence) { detail::check(cuflash_page_pool_release(c(), sequence)); }
+  void release(CachedSequence sequence) { detail::check(cuflash_page_pool_release(c(), sequence)); }
 
-  SequenceState state(Sequence sequence) const {
-    return ask<SequenceState>([&](auto* s) { return cuflash_page_pool_state(c(), sequence, s); });
+  CachedSequenceState state(CachedSequence sequence) const {
+    return ask<CachedSequenceState>([&](auto* s) { return cuflash_page_pool_state(c(), sequence, s); });
   }
-  std::vector<int32_t> pages(Sequence sequence) const {
+  std::vector<int32_t> pages(CachedSequence sequence) const {
     std::vector<int32_t> pages(static_cast<size_t>(state(sequence).pages));
     write_block_table({&sequence, 1}, contiguous(pages.data(), 1, pages.size()));
     return pages;
@@ -91,12 +93,13 @@ class PagePool {
   }
 
   // i32 [sequences, columns] in host memory; columns behind a sequence's pages get `unused`.
-  void write_block_table(std::span<const Sequence> sequences, const Tensor& block_table, int32_t unused = -1) const {
+  void write_block_table(std::span<const CachedSequence> sequences, const Tensor& block_table,
+                         int32_t unused = -1) const {
     const cuflash_mutable_tensor to = detail::to_c(block_table);
     detail::check(cuflash_page_pool_write_block_table(c(), sequences.data(), count(sequences), &to, unused));
   }
   // i32 [sequences] in host memory.
-  void write_lengths(std::span<const Sequence> sequences, const Tensor& cache_seqlens) const {
+  void write_lengths(std::span<const CachedSequence> sequences, const Tensor& cache_seqlens) const {
     const cuflash_mutable_tensor to = detail::to_c(cache_seqlens);
     detail::check(cuflash_page_pool_write_lengths(c(), sequences.data(), count(sequences), &to));
   }
@@ -110,8 +113,10 @@ class PagePool {
   };
 
   cuflash_page_pool* c() const { return pool_.get(); }
-  static int64_t count(std::span<const Sequence> sequences) { return static_cast<int64_t>(sequences.size()); }
-  static std::optional<Sequence> some(Sequence s) { return s.serial != 0 ? std::optional(s) : std::nullopt; }
+  static int64_t count(std::span<const CachedSequence> sequences) { return static_cast<int64_t>(sequences.size()); }
+  static std::optional<CachedSequence> some(CachedSequence s) {
+    return s.serial != 0 ? std::optional(s) : std::nullopt;
+  }
 
   template <class Answer, class Question>
   static Answer ask(Question question) {
