@@ -8,8 +8,8 @@
  * except by the copy that append() asks for. docs/cache.md has the order of the steps, and what trimming keeps.
  *
  * A call that fails has changed nothing, and so has an append that does not fit. The same calls in the same order give
- * the same pages. Nothing but create and statistics allocates. A pool is not thread-safe: one call at a time, lock where
- * several threads use it.
+ * the same pages. Only create, statistics, check and the messages of errors allocate. A pool is not thread-safe: one call
+ * at a time, lock where several threads use it.
  */
 #ifndef CUFLASH_CUFLASH_PAGES_H_
 #define CUFLASH_CUFLASH_PAGES_H_
