@@ -41,6 +41,7 @@ def contestants(device):
     trained = [tensor.clone().requires_grad_() for tensor in (q, k, v)]
     trained_transposed = [tensor.transpose(1, 2).detach().requires_grad_() for tensor in (q, k, v)]
     out, lse = torch.empty_like(q), q.new_empty(1, shape[2], shape[1], dtype=torch.float32)
+    gradients = [torch.empty_like(q) for _ in range(3)]
     stream = torch.cuda.current_stream().cuda_stream if device == "cuda" else 0
     scalars = ("bshd", None, False, False, -1, -1, 0.0, 0.0, 0, 0, 0, 0, stream, None, 1)
     operator = torch.ops.cuflash.forward.default
@@ -52,6 +53,7 @@ def contestants(device):
     return {
         "SDPA": lambda: sdpa(*transposed),
         "_core.forward": lambda: _core.forward(q, k, v, out, lse, *[None] * 8, *scalars),
+        "_core.backward": lambda: _core.backward(q, k, v, out, lse, q, None, *gradients, *[None] * 10, *scalars),
         "attention": lambda: attention(*transposed),
         "flash_attn_func": lambda: flash_attn_func(q, k, v),
         "flash_attn_qkvpacked_func": lambda: flash_attn_qkvpacked_func(qkv),

@@ -2,6 +2,7 @@
 #include "c_api_test.h"
 
 #include <cuflash/cuflash.h>
+#include <cuflash/cuflash_pages.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -106,4 +107,33 @@ const char* c_init_functions(void) {
   if (b.struct_size != sizeof b || !is_absent(&b.dlse) || b.dq.data || b.dsink.rank)
     return "cuflash_backward_tensors_init";
   return NULL;
+}
+
+const char* c_page_pool(void) {
+  cuflash_page_pool_config config;
+  memset(&config, 0xff, sizeof config);
+  cuflash_page_pool_config_init(&config);
+  config.pages = 3, config.page_size = 2, config.max_sequences = 2;
+  cuflash_page_pool* pool = NULL;
+  if (cuflash_page_pool_create(&config, &pool) != CUFLASH_OK) return cuflash_last_error();
+
+  cuflash_sequence both[2];
+  cuflash_append_result room;
+  int32_t table[2][3], lengths[2];
+  const cuflash_mutable_tensor table_view = {table, CUFLASH_I32, 2, {2, 3}, {3, 1}};
+  const cuflash_mutable_tensor lengths_view = {lengths, CUFLASH_I32, 1, {2}, {1}};
+  const char* wrong = NULL;
+  if (cuflash_page_pool_start(pool, &both[0]) != CUFLASH_OK ||
+      cuflash_page_pool_append(pool, both[0], 3, &room) != CUFLASH_OK ||
+      cuflash_page_pool_fork(pool, both[0], -1, &both[1]) != CUFLASH_OK ||
+      cuflash_page_pool_append(pool, both[1], 1, &room) != CUFLASH_OK ||
+      cuflash_page_pool_write_block_table(pool, both, 2, &table_view, -1) != CUFLASH_OK ||
+      cuflash_page_pool_write_lengths(pool, both, 2, &lengths_view) != CUFLASH_OK)
+    wrong = cuflash_last_error();
+  else if (room.fit != CUFLASH_FITS || room.copy.source != 1 || room.copy.destination != 2 || room.copy.tokens != 1)
+    wrong = "the shared page is to be copied";
+  else if (table[0][1] != 1 || table[0][2] != -1 || table[1][0] != 0 || table[1][1] != 2) wrong = "the block table";
+  else if (lengths[0] != 3 || lengths[1] != 4) wrong = "the lengths";
+  cuflash_page_pool_destroy(pool);
+  return wrong;
 }

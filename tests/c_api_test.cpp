@@ -19,6 +19,7 @@ using rejections::Sizes;
 std::string text_of(const char* failure) { return failure ? failure : ""; }
 
 TEST(CApi, ACProgramGetsTheResultsWorkedOutByHand) { EXPECT_EQ(text_of(c_forward_and_backward()), ""); }
+TEST(CApi, ACProgramSharesPages) { EXPECT_EQ(text_of(c_page_pool()), ""); }
 TEST(CApi, InitFunctionsSetTheDefaults) { EXPECT_EQ(text_of(c_init_functions()), ""); }
 
 TEST(CApi, VersionIsThatOfTheHeader) {

@@ -8,6 +8,7 @@ extern "C" {
 
 const char* c_forward_and_backward(void);
 const char* c_init_functions(void);
+const char* c_page_pool(void);
 
 #ifdef __cplusplus
 }

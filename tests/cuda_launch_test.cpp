@@ -4,28 +4,16 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
-#include <cstdlib>
-#include <new>
 #include <thread>
 
+#include "counted_allocations.h"
 #include "cuda/binaries.h"
 #include "cuda/device.h"
 #include "error.h"
 #include "fake/libcuda.h"
 #include "processes.h"
 #include "temp_dir.h"
-
-static std::atomic<int64_t> allocations{0};
-// Not inlined: GCC would complain about free in place of delete.
-[[gnu::noinline]] void* operator new(size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace cuflash::cuda {
 namespace {

@@ -5,25 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <thread>
 
+#include "counted_allocations.h"
 #include "cuda/driver.h"
 #include "error.h"
 #include "fake/libcuda.h"
 #include "processes.h"
-
-static thread_local int64_t allocations = 0;
-// Not inlined: GCC would complain about free in place of delete.
-[[gnu::noinline]] void* operator new(size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace cuflash::cuda {
 namespace {

@@ -3,28 +3,16 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "check/run.h"
 #include "check/sweep.h"
 #include "cuda/memory_place.h"
 #include "cuda/plan.h"
+#include "tests/counted_allocations.h"
 #include "tests/fake_cuda/emulate.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/gpu_memory.h"
 #include "tests/property.h"
-
-// Counted, so that a test can say that a call makes none.
-static thread_local int64_t allocations = 0;
-void* operator new(size_t bytes) {
-  ++allocations;
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-// Not inlined: g++ takes a free() that it sees in an inlined delete for a mistake.
-[[gnu::noinline]] static void release(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory) noexcept { release(memory); }
-void operator delete(void* memory, size_t) noexcept { release(memory); }
 
 namespace cuflash::test {
 namespace {

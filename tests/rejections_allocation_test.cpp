@@ -1,5 +1,6 @@
 // A failed allocation is an error code, whichever allocation it is. This program replaces operator new with one that
 // can be told to fail.
+#include <cuflash/page_pool.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include <new>
 
 #include "cpu/workspace.h"
+#include "problem/tensor_rules.h"
 #include "tests/rejections.h"
 
 namespace {
@@ -137,6 +139,59 @@ TEST_P(Allocation, AWorkspaceMakesACallThatAllocatesNothing) {
   };
   EXPECT_EQ(make_with_workspace()->run(), CUFLASH_OK);  // makes whatever is made once per process
   EXPECT_EQ(expect_every_failure_reported(make_with_workspace, CUFLASH_OK), 0);
+}
+
+// Fails the first allocation of a page pool and all behind it, then only from the second on, ...
+TEST(PagePoolAllocation, CreationThatFailsLeavesNothing) {
+  cuflash_page_pool_config config;
+  cuflash_page_pool_config_init(&config);
+  config.pages = 10, config.page_size = 4, config.max_sequences = 3;
+  cuflash_status status = CUFLASH_OUT_OF_MEMORY;
+  for (int64_t n = 0; status != CUFLASH_OK; ++n) {
+    cuflash_page_pool* pool = nullptr;
+    failed = 0, allocations_left = n;
+    status = cuflash_page_pool_create(&config, &pool);
+    allocations_left = -1;
+    EXPECT_EQ(status, failed ? CUFLASH_OUT_OF_MEMORY : CUFLASH_OK) << cuflash_last_error();
+    EXPECT_EQ(pool != nullptr, status == CUFLASH_OK);
+    cuflash_page_pool_destroy(pool);
+  }
+}
+
+TEST(PagePoolAllocation, ATableBeyondMemoryNamesItsSizes) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers end a program that asks for so much";
+#endif
+  try {
+    PagePool({.pages = 1, .page_size = 1, .max_sequences = 1 << 20, .max_pages_per_sequence = kMaxExtent});
+    ADD_FAILURE() << "got 2^53 bytes";
+  } catch (const FlashAttentionError& error) {
+    EXPECT_EQ(error.status(), CUFLASH_OUT_OF_MEMORY);
+    EXPECT_NE(std::string(error.what()).find("1048576 sequences"), std::string::npos) << error.what();
+  }
+}
+
+TEST(PagePoolAllocation, NothingElseAllocates) {
+  PagePool pool({.pages = 40, .page_size = 4, .max_sequences = 8});
+  failed = 0, allocations_left = 0;
+  for (int round = 0; round < 3; ++round) {
+    const CachedSequence a = pool.start().value();
+    for (int n = 0; n < 100; ++n) EXPECT_TRUE(pool.append(a, 1));
+    const CachedSequence b = pool.fork(a, 99).value();
+    EXPECT_TRUE(pool.append(b, 2).copy);
+    EXPECT_EQ(pool.append(b, 56).fit, Fit::pool_full);
+    EXPECT_EQ(pool.append(b, 100).fit, Fit::sequence_full);
+    pool.truncate(b, 50);
+    pool.trim(a, 4, 20);
+    int32_t table[2 * 16], lengths[2];
+    const CachedSequence both[] = {a, b};
+    pool.write_block_table(both, contiguous(table, 2, 16));
+    pool.write_lengths(both, contiguous(lengths, 2));
+    pool.release(a);
+    pool.release(b);
+  }
+  allocations_left = -1;
+  EXPECT_EQ(failed, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Directions, Allocation, testing::Values(Direction::forward, Direction::backward),

@@ -39,6 +39,24 @@ FAULTS = {
               "kept.load(std::memory_order_acquire);\n    if", "threads_test"),
     ],
 
+    # Pages of a KV cache.
+    "src/cache/pool.cpp": [
+        Fault("shared pages are written", " && pages_.is_shared(table(row)[row.pages - 1])", " && false",
+              "page_pool_fuzz_test"),
+        Fault("a copied page is not in the budget", "if (more + copies > pages_.free_count()) {",
+              "if (more > pages_.free_count()) {", "page_pool_test"),
+        Fault("trimming drops the page that the sinks end in", "begin = pages_for(sinks) * page_size_",
+              "begin = sinks / page_size_ * page_size_", "page_pool_fuzz_test"),
+        Fault("a second trim moves the gap", "if (row.dropped > 0) end = std::max(end, row.sinks + row.dropped);", "",
+              "page_pool_fuzz_test"),
+        Fault("released sequences keep their pages", "release_pages(row, 0, row.pages);", "", "page_pool_fuzz_test"),
+        Fault("stale handles are taken", "rows_[static_cast<size_t>(s.slot)].serial == s.serial", "true",
+              "page_pool_fuzz_test"),
+    ],
+    "src/cache/block_table.cpp": [
+        Fault("rows may be longer than the block table", "pages > columns)", "false)", "page_pool_tables_test"),
+    ],
+
     # Threads.
     "src/cpu/pool.cpp": [
         Fault("the caller does not wait for its workers", "(left = unfinished_.load(std::memory_order_acquire)) != 0",

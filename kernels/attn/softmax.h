@@ -81,7 +81,7 @@ struct Softmax {
     const bool large = find_shifts(shift);
     weigh(s, shift, large);
   }
-  // shift, large: of find_shifts, which depend on nothing but the references.
+  // shifts, large: of find_shifts, which depend on nothing but the references.
   template <int kTiles>
   __device__ __forceinline__ void weigh(Accumulator<Real> (&s)[kRowTiles][kTiles], const Real (&shifts)[kRows],
                                         bool large) {

@@ -9,6 +9,7 @@ from importlib import import_module as _import_module
 
 from . import _core
 from ._attention import Gradients, attention, attention_backward, explain
+from ._cache import PagePool
 
 __version__: str = _core.version()
 
@@ -26,7 +27,7 @@ _LAZY = {
 }
 _LAZY_MODULES = ("flash_attn_interface", "jax")
 
-__all__ = ["Gradients", "attention", "attention_backward", "explain", "info", *_LAZY]
+__all__ = ["Gradients", "PagePool", "attention", "attention_backward", "explain", "info", *_LAZY]
 
 info = _core.info
 

@@ -54,8 +54,8 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
         the probabilities [B, Hq, Sq, Sk], negative where they were dropped. It is empty without dropout, and has no
         gradient; it is there for tests and takes a pass over the keys for each Dv of them.
     """
-    return _run((q, k, v), extras(alibi_slopes, bias, mask, sink, seqlens_q=seqlens_q, seqlens_k=seqlens_k), "bshd", 0,
-                0, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
+    return _run((q, k, v), extras(alibi_slopes, bias, mask, sink, None, None, seqlens_q, seqlens_k), "bshd", 0, 0,
+                dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
                 dropout_seed)
 
 
@@ -164,17 +164,24 @@ def _run(inputs: Inputs, extras: Extras, layout: str, max_seqlen_q: int, max_seq
          scale: Optional[float], causal: bool, window: Window, softcap: float, deterministic: bool,
          return_attn_probs: bool, dropout_seed: Optional[Seed]) -> Result:
     softcap = softcap if softcap > 0 else 0.0  # flash_attn takes a softcap below 0 for none
-    if return_attn_probs and dropout_p > 0 and dropout_seed is None:
+    if return_attn_probs:
+        return _run_with_probabilities(inputs, extras, layout, max_seqlen_q, max_seqlen_k, dropout_p, scale, causal,
+                                       window, softcap, deterministic, dropout_seed)
+    return _torch.run(inputs, extras, layout, scale, causal, False, window, softcap, dropout_p, dropout_seed, 0,
+                      max_seqlen_q, max_seqlen_k, deterministic, 0, False)
+
+
+def _run_with_probabilities(inputs: Inputs, extras: Extras, layout: str, max_seqlen_q: int, max_seqlen_k: int,
+                            dropout_p: float, scale: Optional[float], causal: bool, window: Window, softcap: float,
+                            deterministic: bool, dropout_seed: Optional[Seed]) -> Tuple[Tensor, Tensor, Tensor]:
+    if dropout_p > 0 and dropout_seed is None:
         dropout_seed = _torch.draw_seed(inputs[0])  # two calls share it: that of the caller, and the one for S_dmask
 
     def attend(inputs: Inputs, dropout_p: float) -> Tuple[Tensor, Tensor]:
         return _torch.run(inputs, extras, layout, scale, causal, False, window, softcap, dropout_p, dropout_seed, 0,
-                          max_seqlen_q, max_seqlen_k, deterministic, 0, return_attn_probs)
+                          max_seqlen_q, max_seqlen_k, deterministic, 0, True)
 
-    result = attend(inputs, dropout_p)
-    if not return_attn_probs:
-        return result
-    out, lse = result
+    out, lse = attend(inputs, dropout_p)
     if dropout_p == 0:
         return out, lse, out.new_empty(0)
     return out, lse, signed_probabilities(inputs, extras, layout, max_seqlen_q, max_seqlen_k, dropout_p, attend)

@@ -9,6 +9,7 @@
 
 #include "call.h"
 #include "cli/info.h"
+#include "page_pool.h"
 #include "xla_ffi.h"
 
 namespace cuflash::python {
@@ -118,5 +119,6 @@ NB_MODULE(_core, m) {
   define(m, "explain_backward", explain_backward, kBackwardArrays, kOptions);
   m.def("version", cuflash_version);
   m.def("info", info);
+  bind_page_pool(m);
   bind_xla_ffi(m);
 }

@@ -3,10 +3,9 @@
 
 #include <cstddef>
 #include <cstdio>
-#include <exception>
-#include <new>
 
 #include "api/adopt.h"
+#include "api/guard.h"
 #include "backend/backend.h"
 #include "backend/check_lengths.h"
 #include "backend/locate.h"
@@ -14,30 +13,6 @@
 
 namespace cuflash {
 namespace {
-
-// Fixed, so that reporting a failed allocation needs none.
-thread_local char last_error[1024] = "";
-
-void remember(const char* message) { std::snprintf(last_error, sizeof last_error, "%s", message); }
-
-template <class Body>
-cuflash_status guarded(Body body) noexcept {
-  try {
-    body();
-    return CUFLASH_OK;
-  } catch (const FlashAttentionError& error) {
-    remember(error.what());
-    return error.status();
-  } catch (const std::bad_alloc&) {
-    remember("a small allocation failed: the process is out of memory");
-    return CUFLASH_OUT_OF_MEMORY;
-  } catch (const std::exception& error) {
-    remember(error.what());
-  } catch (...) {
-    remember("an unknown exception");
-  }
-  return CUFLASH_INTERNAL;
-}
 
 // The sizes of the first publication: execution has grown since.
 cuflash_attention read(const cuflash_attention* a) { return adopt("attention", a, cuflash_attention_init, sizeof *a); }
@@ -145,7 +120,7 @@ cuflash_status cuflash_explain_backward(const cuflash_attention* attention, cons
   return write_explanation(attention, tensors, execution, text, capacity, needed);
 }
 
-const char* cuflash_last_error(void) { return last_error; }
+const char* cuflash_last_error(void) { return last_error(); }
 
 const char* cuflash_status_name(cuflash_status status) {
   switch (status) {

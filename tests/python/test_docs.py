@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+DOCUMENTS = ("README.md", "docs/python.md", "docs/cache.md")
 
 
 def programs():
-    for document in ("README.md", "docs/python.md"):
+    for document in DOCUMENTS:
         text = (ROOT / document).read_text()
         for match in re.finditer(r"```python\n(.*?)```", text, re.DOTALL):
             line = text[: match.start()].count("\n") + 2
@@ -25,4 +26,4 @@ def test_program(code, document):
 
 
 def test_there_are_programs():
-    assert {document for _, document in (p.values for p in programs())} == {"README.md", "docs/python.md"}
+    assert {document for _, document in (p.values for p in programs())} == set(DOCUMENTS)

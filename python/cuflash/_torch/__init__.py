@@ -17,7 +17,7 @@ if not hasattr(torch.library, "register_autograd"):
     raise ImportError(f"cuflash needs PyTorch 2.4 or newer; this is {torch.__version__}")
 
 from . import autocast, function, operators, seeds
-from .arguments import NO_EXTRAS, Extras, Inputs, Options, OptionalTensor, extras
+from .arguments import NO_EXTRAS, Extras, Inputs, OptionalTensor, extras
 from .road import is_plain
 
 __all__ = ["attention"]
@@ -75,21 +75,23 @@ def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], cau
     if extras.alibi_slopes is not None and extras.alibi_slopes.requires_grad and torch.is_grad_enabled():
         raise ValueError("alibi_slopes requires a gradient, and there is none for it; pass alibi_slopes.detach()")
     plain = is_plain(inputs, extras)
-    device = "cuda" if q.is_cuda else "cpu"
-    if torch.is_autocast_enabled(device):
-        inputs, extras = autocast.cast(inputs, extras, device)
-    seed, rng_state = (0, 0), None
+    if not plain or _is_any_autocast_enabled():  # to ask for a device by its name takes longer
+        device = "cuda" if q.is_cuda else "cpu"
+        if torch.is_autocast_enabled(device):
+            inputs, extras = autocast.cast(inputs, extras, device)
+    seed, offset, rng_state = 0, 0, None
     if dropout_p > 0:
         if dropout_seed is None:
             dropout_seed = seeds.draw(q.device) if plain else seeds.draw_traceable()
         elif isinstance(dropout_seed, int):
             dropout_seed = (dropout_seed, dropout_offset)
         if plain:
-            seed = seeds.as_numbers(dropout_seed)
+            seed, offset = seeds.as_numbers(dropout_seed)
         else:
             rng_state = seeds.as_tensor(dropout_seed)
-    options = Options(layout, scale, bool(causal), bool(top_left), *window, softcap, dropout_p, *seed, max_seqlen_q,
-                      max_seqlen_k)
+    left, right = window
+    options = (layout, scale, bool(causal), bool(top_left), left, right, softcap, dropout_p, seed, offset, max_seqlen_q,
+               max_seqlen_k)
     execution = (num_threads, bool(deterministic) or torch.are_deterministic_algorithms_enabled())
     if plain:
         out, lse = function.run(inputs, extras, options, execution, return_lse)
@@ -101,3 +103,6 @@ def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], cau
 def draw_seed(q: Tensor) -> seeds.Seed:
     """What attention() draws for this q where it is not given a seed."""
     return seeds.draw(q.device) if is_plain((q, None, None), NO_EXTRAS) else seeds.draw_traceable()
+
+
+_is_any_autocast_enabled = torch._C._is_any_autocast_enabled

@@ -61,21 +61,12 @@ def _rank_four(tensor: OptionalTensor) -> OptionalTensor:
     return tensor
 
 
-class Options(NamedTuple):
-    """Everything that is not a tensor and changes the result."""
+Options = Tuple[str, Optional[float], bool, bool, int, int, float, float, int, int, int, int]
+"""Everything that is not a tensor and changes the result. No NamedTuple: one is made in every call."""
 
-    layout: str
-    scale: Optional[float]
-    causal: bool
-    top_left: bool
-    window_left: int
-    window_right: int
-    softcap: float
-    dropout_p: float
-    dropout_seed: int
-    dropout_offset: int
-    max_seqlen_q: int
-    max_seqlen_k: int
+OPTIONS = ("layout", "scale", "causal", "top_left", "window_left", "window_right", "softcap", "dropout_p",
+           "dropout_seed", "dropout_offset", "max_seqlen_q", "max_seqlen_k")
+"""The names of Options"""
 
 
 class Wanted(NamedTuple):

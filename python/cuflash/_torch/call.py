@@ -6,14 +6,15 @@ the allocation of results goes: their shapes and strides are stated once.
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
 from .. import _core
-from .arguments import (NO_EXTRAS, Execution, Extras, Gradients, Inputs, Options, OptionalTensor, Wanted, unpack,
+from .arguments import (NO_EXTRAS, Execution, Extras, Gradients, Inputs, Options, OptionalTensor, unpack,
                         unpack_gradients)
 
 
@@ -35,9 +36,10 @@ def rows_of_extras(extras: Extras) -> Extras:
 def forward(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
             want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
     """out in the layout of q, and lse ([B, Hq, Sq] or packed [Hq, Tq]) where it is wanted."""
-    q, k, v = map(rows, unpack(inputs))
+    q, k, v = unpack(inputs)
+    q, k, v = rows(q), rows(k), rows(v)
     extras = rows_of_extras(extras)
-    layout = options.layout
+    layout = options[0]
     out = new_out(q, v, layout)
     lse = new_lse(q, layout) if want_lse else None
     _core.forward(q, k, v, out, lse, *extras, *options, *_place(q, execution))
@@ -47,18 +49,20 @@ def forward(inputs: Inputs, extras: Extras, options: Options, execution: Executi
 
 
 def backward(inputs: Inputs, extras: Extras, options: Options, execution: Execution, out: Tensor, lse: Tensor,
-             dout: OptionalTensor, dlse: OptionalTensor, wanted: Wanted) -> Gradients:
-    """The gradients that are wanted, each shaped as the tensor that it belongs to; None for the others."""
+             dout: OptionalTensor, dlse: OptionalTensor, wanted: Sequence[bool]) -> Gradients:
+    """The gradients that are wanted (see Wanted), each shaped as the tensor that it belongs to; None for the others."""
     gradients = new_gradients(inputs, extras, wanted)
-    dq, dk, dv = unpack_gradients(inputs, *gradients[:3])
-    q, k, v = map(rows, unpack(inputs))
+    dq, dk, dv, dbias, dsink = gradients
+    dq, dk, dv = unpack_gradients(inputs, dq, dk, dv)
+    q, k, v = unpack(inputs)
+    q, k, v = rows(q), rows(k), rows(v)
     extras = rows_of_extras(extras)
-    if wanted.bias:
+    if dbias is not None:
         extras = extras._replace(bias=_without_repeats(extras.bias))
     dout = rows(dout) if dout is not None else torch.zeros_like(out)
-    _core.backward(q, k, v, out, lse, dout, rows(dlse), dq, dk, dv, *gradients[3:], *extras, *options,
+    _core.backward(q, k, v, out, lse, dout, rows(dlse), dq, dk, dv, dbias, dsink, *extras, *options,
                    *_place(q, execution))
-    if options.layout == "thd":
+    if options[0] == "thd":
         _clear_unused_rows(extras.cu_seqlens_q, dq)
         _clear_unused_rows(extras.cu_seqlens_k, dk, dv)
     return gradients
@@ -77,25 +81,29 @@ def new_out(q: Tensor, v: Tensor, layout: str) -> Tensor:
 
 def new_lse(q: Tensor, layout: str) -> Tensor:
     """[B, Hq, Sq] or packed [Hq, Tq]: f32, f64 for f64."""
+    shape = q.shape
     if layout == "bhsd":
-        shape = q.shape[:-1]
+        shape = shape[:-1]
     elif layout == "bshd":
-        shape = (q.shape[0], q.shape[2], q.shape[1])
+        shape = (shape[0], shape[2], shape[1])
     else:
-        shape = (q.shape[1], q.shape[0])
-    return q.new_empty(shape, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+        shape = (shape[1], shape[0])
+    # Sizes one by one: new_empty takes half as long again to find out what a tuple is.
+    return q.new_empty(*shape, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
 
 
-def new_gradients(inputs: Inputs, extras: Extras, wanted: Wanted) -> Gradients:
+def new_gradients(inputs: Inputs, extras: Extras, wanted: Sequence[bool]) -> Gradients:
     """Memory for what is wanted, None for the rest."""
-    tensors = (*inputs, extras.bias, extras.sink)
-    return tuple([_new_like(tensor) if want else None for tensor, want in zip(tensors, wanted)])
+    q, k, v = inputs
+    want_q, want_k, want_v, want_bias, want_sink = wanted
+    return (_new_like(q) if want_q else None, _new_like(k) if want_k else None, _new_like(v) if want_v else None,
+            _new_like(extras.bias) if want_bias else None, _new_like(extras.sink) if want_sink else None)
 
 
 def _new_like(tensor: Tensor) -> Tensor:
     # empty_like keeps the order of the dimensions, which the library can only follow where rows stay contiguous.
     new = torch.empty_like(tensor)
-    return new if rows(new) is new else tensor.new_empty(tensor.shape)
+    return new if new.is_contiguous() or rows(new) is new else tensor.new_empty(tensor.shape)
 
 
 def _without_repeats(bias: Tensor) -> Tensor:
@@ -136,7 +144,7 @@ def _place(q: Tensor, execution: Execution) -> Tuple[int, Optional[Callable[[int
 
 def _allocator(device: torch.device) -> Callable[[int], Tensor]:
     # PyTorch's caching allocator: safe to free at the end of the call, because its memory stays with the stream.
-    return lambda size: torch.empty(size, dtype=torch.uint8, device=device)
+    return functools.partial(torch.empty, dtype=torch.uint8, device=device)
 
 
 def _raw_stream_by_object(index: int) -> int:

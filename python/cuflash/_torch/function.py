@@ -9,7 +9,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import call
-from .arguments import NO_EXTRAS, Execution, Extras, Inputs, Options, OptionalTensor, Wanted
+from .arguments import NO_EXTRAS, Execution, Extras, Inputs, Options, OptionalTensor
+
+_Rest = Tuple[Extras, Options, Execution]
 
 
 def run(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
@@ -17,7 +19,10 @@ def run(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
     """out and, where it is wanted, lse; with a graph where something requires a gradient."""
     if torch.is_grad_enabled() and (_requires_grad(inputs) or extras is not NO_EXTRAS and _requires_grad(extras)):
         apply = _apply_with_lse if want_lse else _apply
-        result = apply(*inputs, extras.bias, extras.sink, extras, options, execution)
+        q, k, v = inputs
+        rest = (extras, options, execution)
+        # Each argument of a Function costs time, also one that is None.
+        result = apply(q, k, v, rest) if extras is NO_EXTRAS else apply(q, k, v, rest, extras.bias, extras.sink)
         return result if want_lse else (result, None)
     return call.forward(inputs, extras, options, execution, want_lse)
 
@@ -29,22 +34,29 @@ def _requires_grad(tensors: Sequence[OptionalTensor]) -> bool:
     return False
 
 
-def _forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, extras: Extras, options: Options,
-             execution: Execution) -> Tuple[Tensor, Tensor]:
-    out, lse = call.forward((q, k, v), extras, options, execution, want_lse=True)
-    ctx.save_for_backward(q, k, v, out, lse, *(extras if extras is not NO_EXTRAS else ()))
-    ctx.options = options
-    ctx.execution = execution
-    ctx.set_materialize_grads(False)
+def _forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, rest: _Rest) -> Tuple[Tensor, Tensor]:
+    extras, options, execution = rest
+    out, lse = call.forward((q, k, v), extras, options, execution, True)
+    if extras is NO_EXTRAS:
+        ctx.save_for_backward(q, k, v, out, lse)
+    else:
+        ctx.save_for_backward(q, k, v, out, lse, *extras)
+    ctx.options = options, execution
     return out, lse
 
 
 def _gradients(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor = None) -> Tuple[Optional[Tensor], ...]:
     q, k, v, out, lse, *extras = ctx.saved_tensors
-    extras = Extras(*extras) if extras else NO_EXTRAS
-    gradients = call.backward((q, k, v), extras, ctx.options, ctx.execution, out, lse, dout, dlse,
-                              Wanted(*ctx.needs_input_grad[:5]))
-    return (*gradients, None, None, None)
+    options, execution = ctx.options
+    if not extras:
+        want_q, want_k, want_v, _ = ctx.needs_input_grad
+        dq, dk, dv, _, _ = call.backward((q, k, v), NO_EXTRAS, options, execution, out, lse, dout, dlse,
+                                         (want_q, want_k, want_v, False, False))
+        return dq, dk, dv, None
+    want_q, want_k, want_v, _, want_bias, want_sink = ctx.needs_input_grad
+    dq, dk, dv, dbias, dsink = call.backward((q, k, v), Extras(*extras), options, execution, out, lse, dout, dlse,
+                                             (want_q, want_k, want_v, want_bias, want_sink))
+    return dq, dk, dv, None, dbias, dsink
 
 
 _gradients_once = once_differentiable(_gradients)
@@ -56,12 +68,12 @@ def _backward(ctx: Any, *gradients: OptionalTensor) -> Tuple[Optional[Tensor], .
 
 
 class _Attention(torch.autograd.Function):
-    """bias and sink stand beside extras, which has them too, because autograd sees direct arguments only."""
+    """bias and sink stand beside the extras, which have them too, because autograd sees direct arguments only."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, bias: OptionalTensor, sink: OptionalTensor,
-                extras: Extras, options: Options, execution: Execution) -> Tensor:
-        return _forward(ctx, q, k, v, extras, options, execution)[0]
+    def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, rest: _Rest, bias: OptionalTensor = None,
+                sink: OptionalTensor = None) -> Tensor:
+        return _forward(ctx, q, k, v, rest)[0]
 
     backward = staticmethod(_backward)
 
@@ -70,9 +82,10 @@ class _AttentionWithLse(torch.autograd.Function):
     """The same, for those who want lse: each result of a Function costs time."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, bias: OptionalTensor, sink: OptionalTensor,
-                extras: Extras, options: Options, execution: Execution) -> Tuple[Tensor, Tensor]:
-        return _forward(ctx, q, k, v, extras, options, execution)
+    def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, rest: _Rest, bias: OptionalTensor = None,
+                sink: OptionalTensor = None) -> Tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)  # one of the two results may be unused
+        return _forward(ctx, q, k, v, rest)
 
     backward = staticmethod(_backward)
 

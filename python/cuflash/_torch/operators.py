@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import autocast, call, seeds
-from .arguments import Execution, Extras, Inputs, Options, OptionalTensor, Wanted, unpack
+from .arguments import OPTIONS, Execution, Extras, Inputs, Options, OptionalTensor, Wanted, unpack
 
 _INPUTS = "Tensor q, Tensor? k, Tensor? v"
 _EXTRAS = ", ".join(f"Tensor? {name}" for name in Extras._fields)
@@ -24,9 +24,10 @@ _RESULTS = "Tensor out, Tensor lse, Tensor? dout, Tensor? dlse"
 
 # Where these are among the arguments. The options of an operator have one tensor in place of the two numbers of a seed.
 _EXTRAS_AT = slice(3, 3 + len(Extras._fields))
-_OPTIONS_AT = slice(_EXTRAS_AT.stop, _EXTRAS_AT.stop + len(Options._fields) - 1)
+_OPTIONS_AT = slice(_EXTRAS_AT.stop, _EXTRAS_AT.stop + len(OPTIONS) - 1)
 _EXECUTION_AT = slice(_OPTIONS_AT.stop, _OPTIONS_AT.stop + 2)
-_RNG_STATE = Options._fields.index("dropout_seed")
+_RNG_STATE = OPTIONS.index("dropout_seed")
+_DROPOUT_P = OPTIONS.index("dropout_p")
 
 _library = torch.library.Library("cuflash", "FRAGMENT")
 _library.define(f"forward({_INPUTS}, {_EXTRAS}, {_OPTIONS}, {_EXECUTION}) -> (Tensor out, Tensor lse)")
@@ -45,8 +46,8 @@ def _read(arguments: Tuple[Any, ...]) -> Tuple[Inputs, Extras, Options, Executio
     options = arguments[_OPTIONS_AT]
     rng_state = options[_RNG_STATE]
     seed = seeds.as_numbers(rng_state) if rng_state is not None else (0, 0)
-    options = Options(*options[:_RNG_STATE], *seed, *options[_RNG_STATE + 1:])
-    if rng_state is None and options.dropout_p > 0:
+    options = (*options[:_RNG_STATE], *seed, *options[_RNG_STATE + 1:])
+    if rng_state is None and options[_DROPOUT_P] > 0:
         raise ValueError("dropout_p > 0 needs rng_state, an i64 tensor (seed, offset) in host memory")
     return arguments[:3], Extras(*arguments[_EXTRAS_AT]), options, arguments[_EXECUTION_AT]
 

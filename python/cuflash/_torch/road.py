@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from .arguments import NO_EXTRAS, Extras, Inputs
 
@@ -15,18 +16,17 @@ def is_plain(inputs: Inputs, extras: Extras) -> bool:
 
     False for compilers and exporters, dispatch modes (which count, fake or offload operators), tracers, functorch and
     tensor subclasses: all of these work on operators, and a call that is none would pass them by."""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return False
     if forward_ad._current_level >= 0:
         _refuse_tangents(inputs, extras)
     q, k, v = inputs
-    plain_types = {type(q), type(k), type(v)} <= _PLAIN_TYPES and (extras is NO_EXTRAS
-                                                                   or set(map(type, extras)) <= _PLAIN_TYPES)
-    if not plain_types:
+    if not (type(q) in _PLAIN_TYPES and type(k) in _PLAIN_TYPES and type(v) in _PLAIN_TYPES and
+            (extras is NO_EXTRAS or set(map(type, extras)) <= _PLAIN_TYPES)):
         _require_tensors(inputs, extras)
         return False
-    return ((q.is_cpu or q.is_cuda) and not _len_torch_dispatch_stack() and not _are_functorch_transforms_active()
-            and _get_tracing_state() is None)
+    return not (_len_torch_dispatch_stack() or _are_functorch_transforms_active() or _is_tracing()) and (q.is_cuda
+                                                                                                         or q.is_cpu)
 
 
 def _require_tensors(inputs: Inputs, extras: Extras) -> None:
@@ -44,4 +44,4 @@ def _refuse_tangents(inputs: Inputs, extras: Extras) -> None:
 
 _len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
 _are_functorch_transforms_active = torch._C._are_functorch_transforms_active
-_get_tracing_state = torch._C._get_tracing_state
+_is_tracing = torch._C._is_tracing

@@ -1,0 +1,164 @@
+"""Which page of a KV cache holds which token: the library's page pool, with names for what it answers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional, Sequence
+
+from . import _core
+
+
+class CachedSequence(NamedTuple):
+    """A sequence of one pool. After its release, and in another pool, it is an error, never another sequence."""
+
+    serial: int
+    slot: int
+
+
+class PageCopy(NamedTuple):
+    """The first `tokens` rows of page `source` are to be copied to page `destination`."""
+
+    source: int
+    destination: int
+    tokens: int
+
+
+class Append(NamedTuple):
+    """The answer of PagePool.append: true where the tokens fit. Otherwise nothing has changed."""
+
+    fit: str  # "fits", "pool_full" or "sequence_full"
+    pages: int  # taken from the pool, or that would have been
+    missing_pages: int  # "pool_full": how many more would have to be free
+    copy: Optional[PageCopy]  # to be made before the new tokens are written
+
+    def __bool__(self) -> bool:
+        return self.fit == "fits"
+
+
+class Trim(NamedTuple):
+    """The entries first_page .. first_page + pages - 1 are gone from the sequence's table."""
+
+    first_page: int
+    pages: int
+    freed_pages: int  # of those, pages that no other sequence holds
+
+
+class SequenceState(NamedTuple):
+    """Cache index t is position t of the sequence where t < sinks, otherwise t + dropped."""
+
+    tokens: int  # in the cache: its entry of cache_seqlens
+    pages: int
+    sinks: int  # tokens before the gap that trimming left
+    dropped: int  # tokens in the gap
+    position: int  # of the next token: tokens + dropped
+
+
+class PagePoolStats(NamedTuple):
+    pages: int
+    used_pages: int
+    free_pages: int
+    shared_pages: int  # held by more than one sequence
+    table_entries: int  # pages of all sequences: used_pages if nothing were shared
+    sequences: int
+    tokens: int  # of all sequences
+    wasted_tokens: int  # rows of used pages that no sequence reads
+
+
+class PagePool:
+    """Divides a fixed number of pages among sequences that grow, share a prefix, are trimmed and released.
+
+    Token t of a sequence's cache is row t % page_size of page pages(sequence)[t // page_size]. The pool is bookkeeping in
+    host memory and never sees K or V: make the copy that append asks for, then write the new tokens, before the next
+    fork, truncate, trim or release. docs/cache.md has the order of the steps, and what trimming keeps.
+
+    Full is an answer, not an exception, and changes nothing. Wrong arguments raise ValueError. One thread at a time.
+
+    pages                     the budget
+    page_size                 tokens of a page, from 1 up
+    max_sequences             alive at one time
+    max_pages_per_sequence    None: as many as there are
+    """
+
+    def __init__(
+        self, pages: int, page_size: int, max_sequences: int, max_pages_per_sequence: Optional[int] = None
+    ) -> None:
+        if max_pages_per_sequence == 0:
+            raise ValueError("max_pages_per_sequence: got 0, must be at least 1, or None for as many as there are")
+        self._pool = _core.PagePool(pages, page_size, max_sequences, max_pages_per_sequence or 0)
+
+    def start(self) -> Optional[CachedSequence]:
+        """An empty sequence; None where max_sequences are alive."""
+        handle = self._pool.start()
+        return None if handle is None else CachedSequence(*handle)
+
+    def fork(self, parent: CachedSequence, tokens: Optional[int] = None) -> Optional[CachedSequence]:
+        """A sequence with the first tokens (None: all) of parent, on the same pages; None as in start."""
+        if tokens is not None and tokens < 0:
+            raise ValueError(f"tokens: got {tokens}, must be 0 or more, or None for all")
+        handle = self._pool.fork(parent, -1 if tokens is None else tokens)
+        return None if handle is None else CachedSequence(*handle)
+
+    def append(self, sequence: CachedSequence, tokens: int) -> Append:
+        """Makes room for tokens at the end, all or none."""
+        fit, pages, missing, copy = self._pool.append(sequence, tokens)
+        return Append(fit, pages, missing, None if copy is None else PageCopy(*copy))
+
+    def truncate(self, sequence: CachedSequence, tokens: int) -> None:
+        """Keeps the first tokens of the cached ones."""
+        self._pool.truncate(sequence, tokens)
+
+    def trim(self, sequence: CachedSequence, sinks: int, window: int) -> Trim:
+        """Drops the whole pages that hold neither one of the first sinks nor one of the last window tokens."""
+        return Trim(*self._pool.trim(sequence, sinks, window))
+
+    def release(self, sequence: CachedSequence) -> None:
+        """The sequence ends; pages that no other one holds are free."""
+        self._pool.release(sequence)
+
+    def state(self, sequence: CachedSequence) -> SequenceState:
+        return SequenceState(*self._pool.state(sequence))
+
+    def statistics(self) -> PagePoolStats:
+        return PagePoolStats(*self._pool.statistics())
+
+    def pages(self, sequence: CachedSequence) -> Any:
+        """The pages of a sequence in order: int32 [pages]."""
+        return self.block_table([sequence])[0]
+
+    def block_table(
+        self,
+        sequences: Sequence[CachedSequence],
+        max_pages: Optional[int] = None,
+        *,
+        out: Any = None,
+        unused: int = -1,
+    ) -> Any:
+        """int32 [sequences, max_pages], each row a sequence's pages and then `unused`.
+
+        max_pages None: as many columns as the longest needs. out: an int32 array in host memory to write into, of NumPy
+        or of PyTorch (pinned, for a copy to a GPU), which is returned; its columns are then max_pages.
+        """
+        sequences = list(sequences)
+        if out is None:
+            import numpy
+
+            if max_pages is None:
+                max_pages = max((self.state(s).pages for s in sequences), default=0)
+            out = numpy.empty((len(sequences), max_pages), numpy.int32)
+        elif max_pages is not None:
+            raise ValueError(f"max_pages: got {max_pages}, but out has columns of its own; give one of the two")
+        self._pool.write_block_table(sequences, out, unused)
+        return out
+
+    def lengths(self, sequences: Sequence[CachedSequence], *, out: Any = None) -> Any:
+        """int32 [sequences], the cached tokens of each: cache_seqlens. out as in block_table."""
+        sequences = list(sequences)
+        if out is None:
+            import numpy
+
+            out = numpy.empty(len(sequences), numpy.int32)
+        self._pool.write_lengths(sequences, out)
+        return out
+
+    def check(self) -> None:
+        """Raises RuntimeError where the pool contradicts itself: a bug in cuflash. For tests."""
+        self._pool.check()

@@ -1,0 +1,16 @@
+#include "api/guard.h"
+
+#include <cstdio>
+
+namespace cuflash {
+
+// Fixed, so that reporting a failed allocation needs none.
+static thread_local char message_of_last_error[1024] = "";
+
+const char* last_error() { return message_of_last_error; }
+
+void remember_error(const char* message) {
+  std::snprintf(message_of_last_error, sizeof message_of_last_error, "%s", message);
+}
+
+}  // namespace cuflash
