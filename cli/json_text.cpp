@@ -58,11 +58,12 @@ std::string JsonScanner::string() {
 }
 
 int64_t JsonScanner::number(const char* what) {
-  const bool zero = peek() == '0';
-  const Scanner at_number = *this;
+  peek();
+  const JsonScanner at_number = *this;
   const int64_t value = whole_number(what);
-  if ((zero && value != 0) || rest_.starts_with('.') || rest_.starts_with('e') || rest_.starts_with('E')) {
-    at_number.fail(join(what, " must be a whole number, written with digits alone"));
+  const bool leading_zero = at_number.rest_.starts_with('0') && at_number.rest_.size() - rest_.size() > 1;
+  if (leading_zero || rest_.starts_with('.') || rest_.starts_with('e') || rest_.starts_with('E')) {
+    at_number.fail(join(what, " must be a whole number, written with digits alone and no 0 before them"));
   }
   return value;
 }

@@ -23,8 +23,8 @@ struct SafetensorsTensor {
   int64_t begin = 0, end = 0;  // bytes of the data
 };
 
-// An open file whose header was found to be sound. Only a tensor that is asked for is read: files of many gigabytes hold
-// thousands. Everything it throws is a UsageError that names the file.
+// An open file whose header was found to be sound. Only a tensor that is asked for is read: large files hold thousands.
+// Everything it throws is a UsageError that names the file.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::string& path);

@@ -35,8 +35,7 @@ DType float_type_of(const char* flag, const std::string& file, const Array& arra
 HostTensor to_tensor(const char* flag, const std::string& file, const Array& array, DType type,
                      Arrangement arrangement);
 
-// A safetensors file gets the tensor's own type; a .npy file float64 for f64 and float32 for all others, since NumPy has
-// no bf16.
+// A safetensors file gets the tensor's own type, a .npy file float64 for f64 and float32 for all others.
 Array to_array(const HostTensor& tensor, FileFormat format);
 
 }  // namespace cuflash::cli
