@@ -105,8 +105,9 @@ int run(const fs::path& program, uint64_t count, uint64_t seed) {
   std::cout << "the input being read is in " << fs::absolute(current).string() << ", and stays there after a failure"
             << std::endl;
   const DiskFile holder(current);
-  uint64_t taken = 0;
+  uint64_t inputs = 0, taken = 0;
   const auto try_one = [&](const std::string& input) {
+    ++inputs;
     holder.hold(input);
     taken += check(input) ? 1 : 0;
   };
@@ -114,9 +115,10 @@ int run(const fs::path& program, uint64_t count, uint64_t seed) {
   Mutator mutator(seed);
   for (uint64_t n = 0; n < count; ++n) try_one(mutator.next());
   fs::remove(current);
-  std::cout << count << " changed inputs from seed " << seed << ", " << taken << " taken, the others refused\n";
+  std::cout << inputs << " inputs, " << count << " of them changed with seed " << seed << "; " << taken
+            << " taken, the others refused\n";
   // A search in which nothing is taken looks at refusals alone.
-  const bool enough = taken > count / 50 && taken < count;
+  const bool enough = taken > inputs / 50 && taken < inputs;
   if (!enough) std::cerr << "too few or too many inputs were taken: the changes no longer fit the reader\n";
   return enough ? 0 : 1;
 }
