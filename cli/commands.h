@@ -11,7 +11,7 @@ namespace cuflash::cli {
 
 enum class Layout { bhsd, bshd };
 
-// Names of .npy files; "" where the flag was not given.
+// Files of tensors as the user named them (array_file.h says how); "" where the flag was not given.
 struct AttendOptions {
   Attention attention{};  // its scalar options; the tensors come from the files
   Execution execution{};

@@ -14,6 +14,14 @@ if(CUFLASH_SANITIZE STREQUAL "address")
   set(brief_flags -O0)
 endif()
 
+if(CUFLASH_BUILD_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "CUFLASH_BUILD_FUZZ needs clang, which has libFuzzer, but the compiler is ${CMAKE_CXX_COMPILER_ID}: "
+      "configure with -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++, or run make fuzz")
+  endif()
+  list(APPEND sanitize_flags -fsanitize=fuzzer-no-link)
+endif()
+
 function(cuflash_configure_target target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES

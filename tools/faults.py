@@ -57,6 +57,24 @@ FAULTS = {
         Fault("rows may be longer than the block table", "pages > columns)", "false)", "page_pool_tables_test"),
     ],
 
+    # Files of tensors.
+    "cli/safetensors_header.cpp": [
+        Fault("tensors of a file may overlap or leave gaps", "if (tensor.begin != end)", "if (false)",
+              "safetensors_test"),
+        Fault("a tensor may have more bytes than its shape needs", "if (tensor.end - tensor.begin != needed)",
+              "if (tensor.end - tensor.begin < needed)", "safetensors_test"),
+        Fault("a tensor's name may stand twice", "if (!is_new)", "if (false)", "safetensors_test"),
+    ],
+    "cli/json_text.cpp": [
+        Fault("numbers may begin with 0", "at_number.rest_.size() - rest_.size() > 1", "false", "safetensors_test"),
+    ],
+    "cli/utf8.cpp": [
+        Fault("surrogates are taken for UTF-8", "first == 0xed ? 0x9f : ", "", "safetensors_test"),
+    ],
+    "cli/array_convert.cpp": [
+        Fault("bf16 of a file read as f16", "bf16_to_float(element)", "f16_to_float(element)", "safetensors_test"),
+    ],
+
     # Threads.
     "src/cpu/pool.cpp": [
         Fault("the caller does not wait for its workers", "(left = unfinished_.load(std::memory_order_acquire)) != 0",
