@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes sure that what a make target needs is on this machine: tools/setup.sh build|demo|bench|python|clang|teeth|format|tidy
+# Makes sure that what a make target needs is on this machine: tools/setup.sh build|demo|bench|python|clang|teeth|docs|format|tidy
 #
 # Nothing is missing: returns at once and needs no network. Something is: installs it with apt-get (as root or through
 # sudo), or says what to install. Optional packages never stop a build.
@@ -86,6 +86,10 @@ case $purpose in
     [ "$purpose" != demo ] || cannot_do_without+=" libcli11-dev"
     ;;
   teeth) have python3 || required+=(python3) ;;
+  docs)
+    have doxygen || required+=(doxygen)
+    have python3 || required+=(python3)
+    ;;
   python)
     have "$compiler" || required+=(g++)
     python_lacks 'import ensurepip, venv' && required+=(python3-venv)
@@ -93,7 +97,7 @@ case $purpose in
     ;;
   format | tidy) have "clang-$purpose" || required+=("clang-$purpose") ;;
   *)
-    say "unknown purpose '$purpose'; one of build, demo, bench, python, clang, teeth, format, tidy"
+    say "unknown purpose '$purpose'; one of build, demo, bench, python, clang, teeth, docs, format, tidy"
     exit 2
     ;;
 esac
