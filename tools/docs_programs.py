@@ -53,7 +53,12 @@ def build_c(setup, block, folder):
 def build_cmake(setup, blocks, folder):
     prefix = folder / "prefix"
     require(execute([setup.cmake, "--install", setup.build, "--prefix", prefix]), "cmake blocks", "cannot be installed")
+    built = set()
     for block in blocks:
+        code = re.sub(r"\s*#.*", "", block.text)
+        if code in built:  # of a translation
+            continue
+        built.add(code)
         project = folder / f"cmake_{block.line}"
         project.mkdir()
         program = "#include <cuflash/flash_attention.h>\nint main() { return cuflash_version()[0] == 0; }\n"

@@ -85,6 +85,13 @@ def check_cmake(names, words):
             raise Wrong(f"CMakePresets.json has no preset {word}")
 
 
+def check_built(program):
+    """A program of the build: of a test, or with a target of its own."""
+    targets = "\n".join(file.read_text() for file in ROOT.glob("*/CMakeLists.txt"))
+    if not (ROOT / "tests" / f"{program}.cpp").is_file() and f"add_executable({program} " not in targets:
+        raise Wrong(f"nothing builds {program}")
+
+
 CHECKS = {
     "make": check_make,
     "cmake": check_cmake,
@@ -108,6 +115,8 @@ def check_sh(names, block):
             try:
                 if words[0] in CHECKS:
                     CHECKS[words[0]](names, words[1:])
+                elif words[0].startswith("build/release/bin/"):
+                    check_built(words[0].rpartition("/")[2])
                 elif not (ROOT / words[0]).is_file():
                     raise Wrong(f"no rule for the command {words[0]}; mark the block, or add a rule")
             except Wrong as wrong:

@@ -105,7 +105,7 @@ class Run:
             self.counts["cmake built"] += len(cmake)
         for block in (block for block in blocks if block.language == "python"):
             self.attempt(compile_python, block)
-            self.counts["python left to the Python tests"] += 1
+            self.counts["python left to the Python tests" if block.is_run else "python compiled"] += 1
 
     def shell(self, blocks):
         names = Names(self.setup.cli)

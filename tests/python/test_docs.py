@@ -1,5 +1,6 @@
 """The Python programs of the documents run as they stand there, and print what the documents say."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -10,11 +11,18 @@ sys.path.append(str(Path(__file__).parents[2] / "tools"))
 from docs_blocks import ROOT, blocks_of, documents, matches  # noqa: E402
 
 
+ON_CUDA = os.environ.get("CUFLASH_TEST_DEVICE") == "cuda"
+
+
+def is_run(block):
+    return block.is_run or (ON_CUDA and block.marks.get("not run") == "needs a GPU")
+
+
 def programs():
     for path in documents():
         blocks = blocks_of(path)
         for block, behind in zip(blocks, [*blocks[1:], None]):
-            if block.language == "python" and block.is_run:
+            if block.language == "python" and is_run(block):
                 output = behind.text if behind and "output" in behind.marks else None
                 yield pytest.param(block, output, id=block.name)
 
