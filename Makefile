@@ -20,7 +20,7 @@ configure = cmake --preset $(1) --log-level=NOTICE
 build = $(configure) && cmake --build --preset $(1) --parallel $(JOBS) $(2)
 run_tests = ctest --preset $(1) --parallel $(JOBS)
 
-.PHONY: help setup demo build test python-test asan tsan clang fuzz gpu-test gpu-sanitize gpu-bench bench teeth format format-check tidy install clean
+.PHONY: help setup demo build test python-test asan tsan clang fuzz gpu-test gpu-sanitize gpu-bench bench teeth docs format format-check tidy install clean
 
 help: ## Show this list
 	@echo "make <target>, for example make demo or make test:"
@@ -85,6 +85,12 @@ bench: ## Measure speed, alone (BENCH_FLAGS) and against PyTorch on the CPU (TOR
 teeth: setup ## Plant faults in a copy, one at a time, and show that the tests catch each
 	@tools/setup.sh teeth
 	@python3 tools/teeth.py --jobs $(JOBS)
+
+docs: ## The API reference from the headers, in build/docs/html
+	@tools/setup.sh docs
+	@mkdir -p build/docs
+	@CUFLASH_VERSION=$$(sed -n 's/^#define CUFLASH_VERSION_[A-Z]* //p' include/cuflash/cuflash.h | paste -sd.) doxygen
+	@echo "build/docs/html/index.html"
 
 format: ## Format all C and C++ files
 	@tools/setup.sh format

@@ -62,6 +62,10 @@ struct PackOptions {
   int32_t threads = 2;
 };
 
+struct SupportOptions {
+  bool markdown = false;
+};
+
 // Each returns an exit code (cli/exit.h), or throws UsageError or FlashAttentionError.
 int run_attend(const AttendOptions& options);
 int run_explain(const ExplainOptions& options);
@@ -70,5 +74,6 @@ int run_demo(const DemoOptions& options);
 int run_info(const InfoOptions& options);
 int run_cache(CacheAction action);
 int run_pack(const PackOptions& options);
+int run_support(const SupportOptions& options);
 
 }  // namespace cuflash::cli

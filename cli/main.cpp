@@ -196,6 +196,12 @@ void add_pack(CLI::App& app, PackOptions& o, Job& job) {
   command.callback([&o, &job] { job = [&o] { return run_pack(o); }; });
 }
 
+void add_support(CLI::App& app, SupportOptions& o, Job& job) {
+  CLI::App& command = *app.add_subcommand("support", "What is computed where: types, sizes, options, architectures");
+  command.add_flag("--markdown", o.markdown, "As the page docs/support.md");
+  command.callback([&o, &job] { job = [&o] { return run_support(o); }; });
+}
+
 int fail(int code, const std::string& message) {
   std::cerr << "cuflash: " << message << "\n";
   return code;
@@ -230,6 +236,7 @@ int main(int argc, char** argv) {
   DemoOptions demo;
   InfoOptions info;
   PackOptions pack;
+  SupportOptions support;
   add_demo(app, demo, job);
   add_info(app, info, job);
   add_check(app, check, job);
@@ -237,6 +244,7 @@ int main(int argc, char** argv) {
   add_attend(app, attend, job);
   add_cache(app, job);
   add_pack(app, pack, job);
+  add_support(app, support, job);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -245,6 +253,7 @@ int main(int argc, char** argv) {
   }
   if (!job)
     return fail(kExitUsage,
-                "a command is needed: demo, info, check, explain, attend, cache or pack (cuflash --help says more)");
+                "a command is needed: demo, info, check, explain, attend, cache, pack or support (cuflash --help says "
+                "more)");
   return run(job);
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes sure that what a make target needs is on this machine: tools/setup.sh build|demo|bench|python|clang|fuzz|teeth|format|tidy
+# Makes sure that what a make target needs is on this machine: tools/setup.sh build|demo|bench|python|clang|fuzz|teeth|docs|format|tidy
 #
 # Nothing is missing: returns at once and needs no network. Something is: installs it with apt-get (as root or through
 # sudo), or says what to install. Optional packages never stop a build.
@@ -109,6 +109,10 @@ case $purpose in
     builds=yes
     ;;
   teeth) have python3 || required+=(python3) ;;
+  docs)
+    have doxygen || required+=(doxygen)
+    have python3 || required+=(python3)
+    ;;
   python)
     have "$compiler" || required+=(g++)
     python_lacks 'import ensurepip, venv' && required+=(python3-venv)
@@ -116,7 +120,7 @@ case $purpose in
     ;;
   format | tidy) have "clang-$purpose" || required+=("clang-$purpose") ;;
   *)
-    say "unknown purpose '$purpose'; one of build, demo, bench, python, clang, fuzz, teeth, format, tidy"
+    say "unknown purpose '$purpose'; one of build, demo, bench, python, clang, fuzz, teeth, docs, format, tidy"
     exit 2
     ;;
 esac
