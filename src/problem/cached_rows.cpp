@@ -37,9 +37,10 @@ void require_entries(const CacheProblem& p) {
     const int64_t entry = p.cache.entry[b];
     if (entry < 0 || entry >= p.cache.entries)
       reject("batch_idx: entry ", b, " is ", entry, ", must be between 0 and ", p.cache.entries - 1);
-    if (append_of(p.cache, b).count == 0) continue;
+    if (p.cache.len_new == 0) continue;
+    const bool appends = append_of(p.cache, b).count > 0;
     for (int64_t other = 0; other < b; ++other)
-      if (p.cache.entry[other] == entry)
+      if (p.cache.entry[other] == entry && (appends || append_of(p.cache, other).count > 0))
         reject("batch_idx: entries ", other, " and ", b, " are both ", entry,
                ", and what is appended for one would overwrite the other's; append to entries of their own");
   }

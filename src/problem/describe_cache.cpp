@@ -58,7 +58,7 @@ void describe_queries(CacheProblem& p, const cuflash_attention& a) {
 
 // Each row of v is part of a row of k.
 bool is_slice(const Argument& v, const Argument& k) {
-  if (!v.t.data || !std::equal(v.t.stride, v.t.stride + 3, k.t.stride)) return false;
+  if (!v.t.data || v.step(0) != k.step(0) || v.step(1) != k.step(1) || v.step(2) != k.step(2)) return false;
   const auto from = reinterpret_cast<uintptr_t>(k.t.data), at = reinterpret_cast<uintptr_t>(v.t.data);
   const auto row = static_cast<uintptr_t>(k.extent(3) * size_of(k.dtype()));
   return at >= from && at - from < row && static_cast<uintptr_t>(v.extent(3) * size_of(v.dtype())) <= row - (at - from);
@@ -178,6 +178,7 @@ void describe_outputs(CacheProblem& p, const cuflash_attention& a, const cuflash
   require_apart(lse, {q, k, v, k_new, v_new});
   require_apart(k, {q, k_new, v_new});
   require_apart(v, {q, k_new, v_new});
+  if (k_new.given() && !p.v_in_k) require_apart(v, {k});
 }
 
 // Shaped as o, f64, f32, f16 or bf16, and its LSE.
