@@ -36,7 +36,7 @@ std::string describe_keys(const CacheCase& c) {
   if (!c.leftpad.empty()) text += " leftpad=" + describe(c.leftpad);
   if (c.batch_idx) text += " batch_idx";
   if (c.shared) text += " shared";
-  if (c.v_in_k) text += " v_in_k";
+  if (c.v_in_k) text += join(" v_in_k=", c.v_column);
   return text;
 }
 

@@ -23,7 +23,8 @@ struct CacheCase {
   int64_t table_gap = 0;         // between the rows of the table
   bool batch_idx = false;        // contiguous: entries in another order
   bool shared = false;           // sequences may have full pages, or where nothing is appended entries, in common
-  bool v_in_k = false;
+  bool v_in_k = false;           // rows of v are rows of k from v_column on
+  int64_t v_column = 0;
 
   NewRows new_rows = NewRows::none;
   int64_t len_new = 0;               // of the dense tensor; packed: max_seqlen_new

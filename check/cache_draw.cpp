@@ -8,7 +8,7 @@ namespace cuflash::check {
 namespace {
 
 constexpr int64_t kLongest = 700;           // enough for several ranges of keys
-constexpr int64_t kLargestCache = 400'000;  // elements
+constexpr int64_t kLargestCache = 100'000;  // elements
 
 void draw_shape(CacheCase& c, Choices& choose, const Limits& limits) {
   Case& p = c.plain;
@@ -20,6 +20,7 @@ void draw_shape(CacheCase& c, Choices& choose, const Limits& limits) {
     c.v_in_k = true;
     if (limits.head_sizes.empty() && choose.chance(3)) p.dim = 576, p.dim_v = 512;
     p.dim_v = std::min(p.dim, p.dim_v);
+    if (choose.chance(4)) c.v_column = choose.between(0, p.dim - p.dim_v);
   }
   const int64_t most = limits.work / (p.heads_q * std::max(p.dim, p.dim_v) * 4);
   p.len_q = choose.chance(4) ? choose.between(1, 70) : choose.one_of<int64_t>({1, 1, 1, 1, 2, 3, 4, 5, 8, 16});

@@ -116,7 +116,7 @@ void CacheMemory::build_tensors() {
 
   const int64_t length = c.page_size ? c.page_size : c.room;
   k = place_rows("k", p.dtype, false, {entries(), p.heads_k, length, p.dim}, p.k);
-  v = c.v_in_k ? k.columns("v", p.dim_v)
+  v = c.v_in_k ? k.columns("v", c.v_column, p.dim_v)
                : place_rows("v", p.dtype, false, {entries(), p.heads_k, length, p.dim_v}, p.v);
   if (c.new_rows != NewRows::none) {
     const int64_t rows = packed_new ? cu_new_.back() + c.slack_new : c.len_new;

@@ -115,9 +115,10 @@ GuardedTensor GuardedTensor::heads(std::string name, int64_t first, int64_t coun
   return slice;
 }
 
-GuardedTensor GuardedTensor::columns(std::string name, int64_t count) const {
+GuardedTensor GuardedTensor::columns(std::string name, int64_t first, int64_t count) const {
   GuardedTensor slice = *this;
   slice.name_ = std::move(name);
+  slice.view_.data = static_cast<std::byte*>(view_.data) + first * size_of(view_.dtype);
   const auto last = static_cast<size_t>(view_.rank - 1);
   slice.view_.shape[last] = count;
   slice.existing_.shape[last] = count;

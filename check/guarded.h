@@ -25,8 +25,8 @@ class GuardedTensor {
 
   // `count` heads (dimension 1) from `first` on, in the same memory.
   GuardedTensor heads(std::string name, int64_t first, int64_t count) const;
-  // The first `count` elements of every row, in the same memory.
-  GuardedTensor columns(std::string name, int64_t count) const;
+  // `count` elements of every row from `first` on, in the same memory.
+  GuardedTensor columns(std::string name, int64_t first, int64_t count) const;
   // Of dimension d only the first `count` exist; the rest may not be written and reads as 0.
   void limit(int d, int64_t count) { existing_.shape[static_cast<size_t>(d)] = count; }
 
