@@ -7,8 +7,8 @@
 namespace cuflash::check {
 namespace {
 
-constexpr int64_t kLongest = 700;           // enough for several ranges of keys
-constexpr int64_t kLargestCache = 100'000;  // elements
+constexpr int64_t kLongest = 700, kVeryLong = 1500;  // enough for several ranges of keys
+constexpr int64_t kLargestCache = 100'000;           // elements
 
 void draw_shape(CacheCase& c, Choices& choose, const Limits& limits) {
   Case& p = c.plain;
@@ -80,7 +80,8 @@ int64_t draw_rows(const CacheCase& c, Choices& choose, int64_t most) {
 void draw_lengths_of_keys(CacheCase& c, Choices& choose, const Limits& limits) {
   Case& p = c.plain;
   const int64_t work = std::max<int64_t>(1, p.batch * p.heads_q * std::max<int64_t>(1, p.len_q));
-  const int64_t most = std::clamp<int64_t>(4 * limits.work / (work * std::max(p.dim, p.dim_v)), 8, kLongest);
+  const int64_t longest = choose.chance(8) ? kVeryLong : kLongest;
+  const int64_t most = std::clamp<int64_t>(4 * limits.work / (work * std::max(p.dim, p.dim_v)), 8, longest);
   const bool padded = choose.chance(4);
   for (int64_t b = 0; b < p.batch; ++b) {
     int64_t rows = draw_rows(c, choose, most);

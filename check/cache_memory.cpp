@@ -1,6 +1,7 @@
 #include "check/cache_memory.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -253,14 +254,20 @@ void CacheMemory::start() {
   o.poison(), lse.poison();
 }
 
+// A copy has the same bits, the sign of a zero too.
+static bool is_between(double actual, double least, double most) {
+  if (std::isnan(least)) return std::isnan(actual);
+  if (std::bit_cast<uint64_t>(least) == std::bit_cast<uint64_t>(most))
+    return std::bit_cast<uint64_t>(actual) == std::bit_cast<uint64_t>(least);
+  return actual >= least && actual <= most;
+}
+
 // The rows are what they should be, and may have changed.
 static std::string accept_rows(const char* name, GuardedTensor& t, const std::vector<reference::AppendedRow>& rows) {
   for (const reference::AppendedRow& row : rows) {
     for (size_t d = 0; d < row.least.size(); ++d) {
       const double actual = t.get(row.offset + static_cast<int64_t>(d)), least = row.least[d], most = row.most[d];
-      const bool same_zero = least != 0 || most != 0 || std::signbit(actual) == std::signbit(least);
-      const bool right = std::isnan(least) ? std::isnan(actual) : actual >= least && actual <= most && same_zero;
-      if (!right)
+      if (!is_between(actual, least, most))
         return join(name, ": element ", d, " of the new row at ", row.offset, " is ", actual, ", expected ", least,
                     " to ", most);
     }
