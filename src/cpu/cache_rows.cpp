@@ -70,7 +70,7 @@ void write_rows(const CacheProblem& p, const Rows& turned, const Execution& e) {
     const int64_t b = n / tasks, task = n % tasks;
     const Sequence seq = sequence_of(p, b);
     if (task < new_tasks) {
-      const Append append = append_of(p.cache, b);
+      const AppendedRows append = append_of(p.cache, b);
       const Range rows = rows_of(task, append.count);
       for (int64_t row = rows.begin; row < rows.end; ++row)
         append_row(p, b, append.begin + row, append.to + row, append.to + row - seq.k_begin);

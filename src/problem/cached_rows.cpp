@@ -11,7 +11,7 @@ namespace cuflash {
 namespace {
 
 void require_lengths(const CacheProblem& p, int64_t b) {
-  const Append append = append_of(p.cache, b);
+  const AppendedRows append = append_of(p.cache, b);
   if (append.to < 0 || append.to > p.len_k)
     reject("seqlens: entry ", b, " is ", append.to, ", must be between 0 and ", p.len_k,
            ", what the cache has room for");
@@ -58,7 +58,7 @@ void require_pages(const CacheProblem& p, int64_t b, Range rows) {
 // The pages that a query sees, and those that are written.
 void require_pages(const CacheProblem& p, int64_t b) {
   const Sequence seq = sequence_of(p, b);
-  const Append append = append_of(p.cache, b);
+  const AppendedRows append = append_of(p.cache, b);
   require_pages(p, b, {append.to, append.to + append.count});
   if (seq.len_q == 0) return;
   const Range keys = keys_of_queries(p, seq, {0, seq.len_q});

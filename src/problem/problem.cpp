@@ -4,8 +4,8 @@
 
 namespace cuflash {
 
-Append append_of(const CachedKeys& cache, int64_t b) {
-  Append a{0, cache.len_new, cache.rows[b]};
+AppendedRows append_of(const CachedKeys& cache, int64_t b) {
+  AppendedRows a{0, cache.len_new, cache.rows[b]};
   if (cache.cu_new) a.begin = cache.cu_new[b], a.count = cache.cu_new[b + 1] - a.begin;
   if (cache.used_new) a.count = cache.used_new[b];
   return a;
@@ -18,7 +18,7 @@ Sequence sequence_of(const Problem& problem, int64_t b) {
   if (problem.used_q) s.len_q = problem.used_q[b];
   if (problem.used_k) s.len_k = problem.used_k[b];
   if (const CachedKeys& cache = problem.cache) {
-    const Append append = append_of(cache, b);
+    const AppendedRows append = append_of(cache, b);
     s.k_begin = cache.leftpad ? cache.leftpad[b] : 0;
     s.len_k = append.to + append.count - s.k_begin;
   }

@@ -154,10 +154,10 @@ struct Sequence {
 Sequence sequence_of(const Problem& problem, int64_t b);
 
 // Rows that the call appends to the cache of sequence b: [begin, begin + count) of k_new become rows [to, to + count).
-struct Append {
+struct AppendedRows {
   int64_t begin, count, to;
 };
-Append append_of(const CachedKeys& cache, int64_t b);  // likewise
+AppendedRows append_of(const CachedKeys& cache, int64_t b);  // likewise
 
 // The entry or page of k and v, and the row in it, of row r of sequence b's cache.
 struct CacheRow {
