@@ -209,7 +209,21 @@ void PlainProblem::gather_keys(const Attention& a, const CacheTensors& c) {
   else attention_.seqlens_k = contiguous(lengths_k_.data(), lengths_k_.size());
 }
 
+// Weights that move by these amounts move LSE by their sum, and o by as much of what separates a value from it.
+static void add_weight_noise(const Inputs& in, const Head& head, int64_t i, const SoftmaxRow& row,
+                             const std::vector<double>& weight_noise, const std::vector<double>& v, Forward& noise) {
+  for (const double moved : weight_noise) noise.lse[static_cast<size_t>(in.lse_rows(head)(i))] += moved;
+  for (int64_t d = 0; d < in.dim_v; ++d) {
+    const auto value = [&](size_t n) { return v[static_cast<size_t>(row.keys[n] * in.dim_v + d)]; };
+    double o = 0, moved = 0;
+    for (size_t n = 0; n < row.keys.size(); ++n) o += row.p[n] * value(n);
+    for (size_t n = 0; n < row.keys.size(); ++n) moved += weight_noise[n] * std::abs(value(n) - o);
+    noise.o[static_cast<size_t>(in.q_rows(head)(i) * in.dim_v + d)] += moved;
+  }
+}
+
 Forward PlainProblem::turning_noise() const {
+  constexpr double kLargestExponent = 50;  // beyond it anything goes
   const Inputs in(attention_);
   Forward noise = in.empty_forward();
   std::fill(noise.lse.begin(), noise.lse.end(), 0);
@@ -218,24 +232,15 @@ Forward PlainProblem::turning_noise() const {
     const auto q = in.load_q<double>(head), k = in.load_k<double>(head), v = in.load_v<double>(head);
     for (int64_t i = 0; i < head.len_q; ++i) {
       const SoftmaxRow row = softmax_row(in, head, i, q.data() + i * in.dim, k.data());
-      const int64_t number = in.q_rows(head)(i);
-      const double* spread = q_spread_.data() + number * in.dim;
-      std::vector<double> o(static_cast<size_t>(in.dim_v)), weight_noise;
+      const double* spread = q_spread_.data() + in.q_rows(head)(i) * in.dim;
+      std::vector<double> weight_noise;
       for (size_t n = 0; n < row.keys.size(); ++n) {
         const double* key = k.data() + row.keys[n] * in.dim;
         double score_noise = 0;
         for (int64_t d = 0; d < in.dim; ++d) score_noise += std::abs(in.scale * key[d]) * spread[d];
-        weight_noise.push_back(row.p[n] * std::expm1(std::min(50.0, row.cap_slope[n] * score_noise)));
-        for (int64_t d = 0; d < in.dim_v; ++d)
-          o[static_cast<size_t>(d)] += row.p[n] * v[static_cast<size_t>(row.keys[n] * in.dim_v + d)];
+        weight_noise.push_back(row.p[n] * std::expm1(std::min(kLargestExponent, row.cap_slope[n] * score_noise)));
       }
-      for (size_t n = 0; n < row.keys.size(); ++n) {
-        noise.lse[static_cast<size_t>(in.lse_rows(head)(i))] += weight_noise[n];
-        for (int64_t d = 0; d < in.dim_v; ++d)
-          noise.o[static_cast<size_t>(number * in.dim_v + d)] +=
-              weight_noise[n] *
-              std::abs(v[static_cast<size_t>(row.keys[n] * in.dim_v + d)] - o[static_cast<size_t>(d)]);
-      }
+      add_weight_noise(in, head, i, row, weight_noise, v, noise);
     }
   }
   return noise;

@@ -101,7 +101,7 @@ void CacheCall::fill_new_rows() {
   if (kind.new_rows == NewRows::padded) bind_integers(cache.seqlens_new, {2}, {2, 1});
 }
 
-bool CacheCall::untouched() const {
+bool CacheCall::outputs_untouched() const {
   return std::all_of(outputs_memory_.begin(), outputs_memory_.end(), [](const auto& bytes) {
     return std::all_of(bytes.begin(), bytes.end(), [](unsigned char byte) { return byte == kPoison; });
   });
@@ -155,7 +155,7 @@ void expect_all_refused(const std::vector<CacheRule>& rules) {
       ++applied[rule.name];
       size_t bytes = 12345;
       const auto expect = [&](const char* what, cuflash_status status) {
-        EXPECT_EQ(why_not_refused(call.untouched(), *expected, what, status), "")
+        EXPECT_EQ(why_not_refused(call.outputs_untouched(), *expected, what, status), "")
             << rule.name << ", " << describe(kind);
       };
       expect("the workspace query", call.workspace_size(&bytes));

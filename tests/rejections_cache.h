@@ -44,7 +44,7 @@ class CacheCall {
   cuflash_status explain() const {
     return cuflash_explain_attend_cache(attention_argument, cache_argument, &execution, nullptr, 0, nullptr);
   }
-  bool untouched() const;  // outputs and the cache
+  bool outputs_untouched() const;  // the cache is one
   bool appends() const { return kind.new_rows != NewRows::none; }
 
   std::vector<Slot> slots();  // those this call has

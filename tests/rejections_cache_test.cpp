@@ -445,7 +445,7 @@ TEST(CacheRejections, AValidCallIsServed) {
   for_each_kind([](const CacheKind& kind) {
     CacheCall call(kind);
     EXPECT_EQ(call.run(), CUFLASH_OK) << describe(kind) << ": " << cuflash_last_error();
-    EXPECT_FALSE(call.untouched());
+    EXPECT_FALSE(call.outputs_untouched());
     EXPECT_EQ(call.explain(), CUFLASH_OK) << cuflash_last_error();
   });
 }
@@ -512,7 +512,9 @@ TEST(CacheRejections, AWorkspaceMustHaveTheQueriedSize) {
     call.execution.workspace = call.scratch(bytes);
     call.execution.workspace_size = bytes - 1;
     const cuflash_status status = call.run();
-    EXPECT_EQ(why_not_refused(call.untouched(), {"workspace", {text(bytes), text(bytes - 1)}}, "the call", status), "")
+    EXPECT_EQ(
+        why_not_refused(call.outputs_untouched(), {"workspace", {text(bytes), text(bytes - 1)}}, "the call", status),
+        "")
         << describe(kind);
     call.execution.workspace_size = bytes;
     EXPECT_EQ(call.run(), CUFLASH_OK) << cuflash_last_error();
@@ -534,7 +536,7 @@ TEST(CacheRejections, NoQueriesNoBatchAndNoRoomAreLegal) {
   for (const char* name : {"q", "o", "lse", "seqlens", "leftpad", "batch_idx", "alibi_slopes"})
     no_batch.slot(name)->shape[0] = 0;
   EXPECT_EQ(no_batch.run(), CUFLASH_OK) << cuflash_last_error();
-  EXPECT_TRUE(no_batch.untouched());
+  EXPECT_TRUE(no_batch.outputs_untouched());
 
   CacheCall no_room({.new_rows = NewRows::none});
   for (const char* name : {"rotary_cos", "rotary_sin"}) no_room.slot(name)->remove();

@@ -17,7 +17,8 @@ COPIED = ["CMakeLists.txt", "cmake", "include", "src", "kernels", "reference", "
 
 # Broad tests first: a fault is caught by the first that fails, so few reach the end of the list.
 EARLY_TESTS = ["sweep_test", "sweep_cache_test", "regressions_", "properties_"]
-SKIPPED_TESTS = ["cli_test", "npy_test", "compare_test", "reference_test", "reference_cache_test"]  # they look at other code than src/
+# They look at other code than src/.
+SKIPPED_TESTS = ["cli_test", "npy_test", "compare_test", "reference_test", "reference_cache_test"]
 
 TEST_ENVIRONMENT = {"RC_PARAMS": "noshrink=1", "CUFLASH_TEST_SCALE": "0.3"}
 TEST_TIMEOUT_S = 300
