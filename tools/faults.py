@@ -112,7 +112,8 @@ FAULTS = {
     ],
     "src/problem/cached_rows.cpp": [
         Fault("pages that are written may be anything",
-              "require_pages(p, b, {append.to, append.to + append.count});", "", "rejections_cache_test"),
+              "require_pages(p, b, {append.to, append.to + append.count});",
+              "require_pages(p, b, {append.to, append.to});", "rejections_cache_test"),
         Fault("pages that no query sees must exist", "const Range keys = keys_of_queries(p, seq, {0, seq.len_q});",
               "const Range keys{0, seq.len_k};", CACHE),
         Fault("an entry is read where another sequence appends", "(appends || append_of(p.cache, other).count > 0)",
@@ -149,7 +150,7 @@ FAULTS = {
     ],
     "src/cpu/key_rows.h": [
         Fault("pages in order are taken for joined", "const bool joined = from.batch_stride == size * from.row_stride;",
-              "const bool joined = true;", CACHE),
+              "const bool joined = from.row_stride > 0;", CACHE),
         Fault("pages in any order are taken for joined", "page[1] == page[0] + 1", "page[1] > page[0]", CACHE),
     ],
 
@@ -226,8 +227,9 @@ FAULTS = {
         Fault("LSE of a row that sees nothing is 0", "return {0, top};", "return {0, 0};"),
         Fault("packed offset of k and v ignored", "key_offset(p, from, head.b, head.hk, head.seq.k_begin + keys.begin)",
               "key_offset(p, from, head.b, head.hk, keys.begin)"),
-        Fault("a tile of keys begins with a page that nobody sees", "const bool all = here.size() == keys.size();",
-              "const bool all = true;", CACHE),
+        Fault("pages of a tile that nobody sees are gathered",
+              "const Range here{std::max(keys.begin, seen.begin), std::min(keys.end, seen.end)};",
+              "const Range here{keys.begin, std::max(keys.end, seen.begin)};", CACHE),
         Fault("output written in the type of q", "kernels.store(p.o.data, p.o.dtype,",
               "kernels.store(p.o.data, p.dtype,"),
         Fault("no tile is skipped", "if (kind == TileKind::skipped) return;", "", "tile_stats_test"),
@@ -251,7 +253,7 @@ FAULTS = {
     ],
     "src/cpu/plan.cpp": [
         Fault("the longest queries choose the path of all", "takes_decode(p, p.cache ? s.len_q : p.len_q)",
-              "takes_decode(p, p.len_q)", CACHE),
+              "takes_decode(p, std::max(s.len_q, p.len_q))", CACHE),
         Fault("splits by what fills the machine", "plan.asked ? plan.asked : splits_of(keys, plan.runs)",
               "splits_of(keys, plan.runs)", CACHE),
     ],
