@@ -153,6 +153,7 @@ void add_check(CLI::App& app, CheckOptions& o, Job& job) {
   add_unsigned(command, "--only", o.only, "Check this problem alone and describe it")
       ->excludes("--first")
       ->excludes("--count");
+  command.add_flag("--cache", o.cache, "Calls over a KV cache, instead of forward and backward");
   add_threads(command, o.threads);
   add_choice(command, "--device", o.device, kCheckedDevices, "What is checked")->capture_default_str();
   add_unsigned(command, "--head-sizes", o.head_sizes, "CUDA: pairs of head sizes to compile kernels for; 0: any")

@@ -547,6 +547,10 @@ TEST_F(Commands, check_runs_and_repeats_problems) {
   const Outcome one = run(dir, "check --seed 3 --only 12");
   EXPECT_EQ(one.code, kExitOk) << one.err;
   EXPECT_NE(one.out.find("1 problems"), std::string::npos) << one.out;
+  const Outcome cache = run(dir, "check --cache --count 20 --seed 3 --threads 2");
+  EXPECT_EQ(cache.code, kExitOk) << cache.err;
+  EXPECT_NE(cache.out.find("20 calls over a cache"), std::string::npos) << cache.out;
+  EXPECT_NE(run(dir, "check --cache --seed 3 --only 12").out.find("num_splits"), std::string::npos);
   EXPECT_EQ(run(dir, "check --count 0").code, kExitUsage);
   EXPECT_EQ(run(dir, "check --first 18446744073709551615 --count 2").code, kExitUsage);
 }
