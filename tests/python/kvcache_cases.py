@@ -43,6 +43,7 @@ class Case:
     entry: Optional[List[int]] = None
     leftpad: Optional[List[int]] = None
     rotary: Optional[Tuple[np.ndarray, np.ndarray]] = None
+    rotary_kind: str = ""
     interleaved: bool = False
     one_position: bool = False
     options: Dict[str, Any] = dataclasses.field(default_factory=dict)  # causal, window, scale, softcap
@@ -70,7 +71,8 @@ class Case:
         """x [rows, heads, D] by rotary embedding, rounded as the library stores it."""
         if self.rotary is None:
             return x
-        cos, sin = (table[positions][:, None] for table in self.rotary)
+        wide = np.float64 if self.kind == "float64" else np.float32
+        x, cos, sin = x.astype(wide), *(table[positions][:, None].astype(wide) for table in self.rotary)
         half = cos.shape[-1]
         first = slice(0, 2 * half, 2) if self.interleaved else slice(0, half)
         second = slice(1, 2 * half, 2) if self.interleaved else slice(half, 2 * half)
@@ -170,7 +172,7 @@ def draw(seed: int, flash: bool = False) -> Case:
     if yes(0.3):
         options["softcap"] = choose.choice([2.0, 15.0])
 
-    rotary, one_position = None, False
+    rotary, rotary_kind, one_position = None, "", False
     if yes(0.5) and (appends and pads is None if flash else True):
         if flash:
             lens_q = new
@@ -182,7 +184,7 @@ def draw(seed: int, flash: bool = False) -> Case:
         one_position = not (options["causal"] or options["window"] != (-1, -1)) if flash else yes(0.2)
 
     case = Case(kind, [normal(n, heads_k * group, dim) for n in lens_q], np.empty(0), None, dim_v, rows,
-                leftpad=pads, rotary=rotary, interleaved=yes(), one_position=one_position, options=options)
+                leftpad=pads, rotary=rotary, rotary_kind=rotary_kind, interleaved=yes(), one_position=one_position, options=options)
     if appends:
         case.k_new = [normal(n, heads_k, dim) for n in new]
         case.v_new = None if in_k else [normal(n, heads_k, dim_v) for n in new]
@@ -237,7 +239,8 @@ def largest_difference(actual: np.ndarray, expected: np.ndarray) -> float:
     finite = np.isfinite(expected)
     if not np.array_equal(actual[~finite], expected[~finite], equal_nan=True):
         return math.inf
-    return float(np.abs(actual - expected)[finite].max(initial=0.0)) if np.isfinite(actual[finite]).all() else math.inf
+    difference = np.abs(actual[finite] - expected[finite]).max(initial=0.0)
+    return float(difference) if np.isfinite(difference) else math.inf
 
 
 def check(case: Case, outs: List[np.ndarray], lses: List[np.ndarray], k_cache: np.ndarray, v_cache: np.ndarray) -> None:
@@ -266,7 +269,7 @@ def check(case: Case, outs: List[np.ndarray], lses: List[np.ndarray], k_cache: n
 
 
 def arguments(case: Case, layout: str, packed: bool, seed: int) -> Dict[str, Any]:
-    """Of cuflash.attention_with_cache, as NumPy arrays: float64 for what has the type of q, see TYPED."""
+    """Of cuflash.attention_with_cache, as NumPy arrays: float64 for what has the type of q, see type_of."""
     choose = random.Random(seed)
 
     def ordered(array: np.ndarray) -> np.ndarray:  # from [batch, rows, heads, dim]
@@ -309,7 +312,11 @@ def arguments(case: Case, layout: str, packed: bool, seed: int) -> Dict[str, Any
     return found
 
 
-TYPED = ("q", "k_cache", "v_cache", "k", "v", "rotary_cos", "rotary_sin", "sink")
+def type_of(case: Case, name: str) -> str:
+    """The name of the type that an argument in float64 is to have; "" where it has its own already."""
+    if name in ("rotary_cos", "rotary_sin"):
+        return case.rotary_kind
+    return case.kind if name in ("q", "k_cache", "v_cache", "k", "v", "sink") else ""
 
 
 def sequences(case: Case, given: Dict[str, Any], out: np.ndarray, lse: np.ndarray) -> Tuple[List[Any], List[Any]]:
