@@ -152,6 +152,15 @@ def explain_with_cache(q: Array, k_cache: Array, v_cache: Array, k: Any = None, 
     return _implementation(q, "q").explain_with_cache(q, k_cache, v_cache, k, v, **options)
 
 
+def require_ranks(q: Array, k_cache: Array, v_cache: Array) -> None:
+    """What the shapes of results are taken from has the dimensions that these need; all else is the library's to check."""
+    if q.ndim not in (3, 4):
+        raise ValueError(f"q: has {q.ndim} dimensions; it has 4, or 3 where it is packed")
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if cache.ndim != 4:
+            raise ValueError(f"{name}: has {cache.ndim} dimensions; a cache has 4: entries or pages, heads, rows, head size")
+
+
 def _implementation(array: Array, name: str) -> Any:
     # Import statements, because torch.compile can follow these.
     library = library_of(array, name)

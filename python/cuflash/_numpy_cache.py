@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, List, Optional, Tuple
 
 from . import _core
-from ._numpy import _device_of, _lengths, _readable, _require_array
+from ._cached_attention import require_ranks
+from ._numpy import device_of, integers, lengths_of, readable, require_array
 
 Array = Any
 
@@ -46,28 +47,29 @@ class CacheCall:
         return_lse: bool = False,
         num_threads: int = 0,
     ) -> None:
-        self.device = _device_of(q)
+        self.device = device_of(q)
         self.xp = xp = self.device.xp
         self.layout, self.return_lse = layout, return_lse
-        _require_array(xp, k_cache, "k_cache"), _require_array(xp, v_cache, "v_cache")
-        self.q, self.v_cache = _readable(xp, q, "q"), v_cache
-        cu_seqlens_q = _lengths(xp, cu_seqlens_q, "cu_seqlens_q")
-        table = self._table(block_table)
+        require_array(xp, k_cache, "k_cache"), require_array(xp, v_cache, "v_cache")
+        require_ranks(q, k_cache, v_cache)
+        self.q, self.v_cache = readable(xp, q, "q"), v_cache
+        cu_seqlens_q = lengths_of(xp, cu_seqlens_q, "cu_seqlens_q")
+        table = integers(xp, block_table, "block_table", "pages")
         batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
         self.inputs: List[Any] = [self.q, k_cache, v_cache, self._optional(k, "k"), self._optional(v, "v")]
         self.others: List[Any] = [
             self._cached_rows(cache_seqlens, batch, k_cache, table, appends=k is not None),
             table,
-            _lengths(xp, cache_batch_idx, "cache_batch_idx"),
-            _lengths(xp, cache_leftpad, "cache_leftpad"),
-            _lengths(xp, cu_seqlens_new, "cu_seqlens_new"),
-            _lengths(xp, seqlens_new, "seqlens_new"),
+            lengths_of(xp, cache_batch_idx, "cache_batch_idx"),
+            lengths_of(xp, cache_leftpad, "cache_leftpad"),
+            lengths_of(xp, cu_seqlens_new, "cu_seqlens_new"),
+            lengths_of(xp, seqlens_new, "seqlens_new"),
             self._optional(rotary_cos, "rotary_cos"),
             self._optional(rotary_sin, "rotary_sin"),
             None if alibi_slopes is None else xp.ascontiguousarray(alibi_slopes, dtype=xp.float32),
             self._optional(sink, "sink"),
             cu_seqlens_q,
-            _lengths(xp, seqlens_q, "seqlens_q"),
+            lengths_of(xp, seqlens_q, "seqlens_q"),
             layout,
             None if scale is None else float(scale),
             bool(causal),
@@ -85,25 +87,17 @@ class CacheCall:
         ]
 
     def _optional(self, array: Optional[Array], name: str) -> Optional[Array]:
-        return None if array is None else _readable(self.xp, array, name)
-
-    def _table(self, table: Any) -> Optional[Array]:
-        if table is None:
-            return None
-        table = self.xp.asarray(table)
-        if table.dtype.kind not in "iu":
-            raise ValueError(f"block_table: has elements of {table.dtype}; pages are numbers of int32")
-        return _readable(self.xp, table.astype(self.xp.int32, copy=False), "block_table")
+        return None if array is None else readable(self.xp, array, name)
 
     def _cached_rows(self, lengths: Any, batch: int, k_cache: Array, table: Optional[Array], appends: bool) -> Array:
         if lengths is None:
             if appends:
                 raise ValueError("cache_seqlens: is needed with k: rows of each sequence before the append")
-            room = k_cache.shape[1 if self.layout == "bshd" else 2] if k_cache.ndim == 4 else 0
+            room = k_cache.shape[1 if self.layout == "bshd" else 2]
             lengths = room if table is None else room * table.shape[-1]
         if not hasattr(lengths, "__len__"):  # one for all
             lengths = self.xp.full(batch, int(lengths), self.xp.int32)
-        return _lengths(self.xp, lengths, "cache_seqlens")
+        return lengths_of(self.xp, lengths, "cache_seqlens")
 
     def empty_out(self) -> Array:
         return self.xp.empty((*self.q.shape[:-1], self.v_cache.shape[-1]), self.q.dtype)
@@ -152,10 +146,10 @@ def merge_states(
     num_threads: int,
 ) -> Tuple[Array, Array]:
     """cuflash.merge_states for NumPy and CuPy arrays."""
-    device = _device_of(o_a)
+    device = device_of(o_a)
     xp = device.xp
     named = {"o_a": o_a, "lse_a": lse_a, "o_b": o_b, "lse_b": lse_b}
-    parts = [_readable(xp, array, name) for name, array in named.items()]
+    parts = [readable(xp, array, name) for name, array in named.items()]
     with device.guard:
         if out is None:
             out = xp.empty(o_a.shape, o_a.dtype), xp.empty(_lse_shape(o_a, layout), _lse_type(xp, o_a))

@@ -111,15 +111,23 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
         v: [total_k, Hk, Dv].
         cu_seqlens_q, cu_seqlens_k: i32 [B + 1]; sequence b is the rows cu_seqlens[b] .. cu_seqlens[b + 1].
         max_seqlen_q, max_seqlen_k: upper bounds of the lengths.
-        block_table: pages of keys and values; not supported, must be None.
+        block_table: i32 [B, max_pages]: k and v are pages [pages, page_size, Hk, D] and [pages, page_size, Hk, Dv], and
+            cu_seqlens_k says how many rows of its pages each sequence has. Without dropout, bias, mask and gradients.
 
     Returns:
         out [total_q, Hq, Dv]; with return_attn_probs also softmax_lse [Hq, total_q] and S_dmask
         [B, Hq, max_seqlen_q, max_seqlen_k].
     """
     if block_table is not None:
-        raise NotImplementedError("block_table: flash_attn_varlen_func of cuflash does not read pages of keys; "
-                                  "gather them into k and v [total_k, Hk, D] first")
+        if dropout_p > 0 or bias is not None or mask is not None:
+            raise NotImplementedError("block_table: pages of keys are read without dropout, bias and mask; gather them "
+                                      "into k and v [total_k, Hk, D] first")
+        out, lse = _cache.attention_with_cache(
+            q, k, v, cache_seqlens=cu_seqlens_k[1:] - cu_seqlens_k[:-1], block_table=block_table,
+            cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, causal=causal, window=window_size, sink=sink,
+            scale=softmax_scale, softcap=softcap if softcap > 0 else 0.0, alibi_slopes=alibi_slopes, layout="bshd",
+            return_lse=True)
+        return (out, lse, out.new_empty(0)) if return_attn_probs else out
     return _run((q, k, v), extras(alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k), "thd", max_seqlen_q,
                 max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
                 dropout_seed)

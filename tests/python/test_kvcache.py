@@ -168,6 +168,14 @@ def test_lengths_in_every_form_of_torch(device):
         assert torch.equal(cuflash.attention_with_cache(**given, cache_seqlens=lengths), expected)
 
 
+@needs_torch
+@pytest.mark.parametrize("lengths", ([1.5, 2.0], [2**32 + 1, 1], [1.5, 2]))
+def test_lengths_of_torch_that_are_none(lengths):
+    given = {name: torch.from_numpy(x) for name, x in small().items()}
+    with pytest.raises(ValueError, match="^cache_seqlens: "):
+        cuflash.attention_with_cache(**given, cache_seqlens=lengths)
+
+
 def test_a_fixed_number_of_splits_makes_rows_independent_of_the_batch():
     rng = np.random.default_rng(3)
     q, k, v = (rng.standard_normal((5, h, s, 32)).astype(np.float32) for h, s in ((8, 1), (2, 700), (2, 700)))
@@ -260,6 +268,10 @@ REFUSED = [
     ({"rotary_cos": np.ones((4, 2), I), "rotary_sin": np.ones((4, 2), I)}, ValueError, "rotary_cos"),
     ({"rotary_cos": np.ones((4, 2), np.float32), "rotary_sin": np.ones((4, 2), np.float32)}, ValueError,
      "rotary_cos: has 4 positions, but sequence 0 reaches 8"),
+    ({"k_cache": NEW[0]}, ValueError, "k_cache: has 3 dimensions; a cache has 4"),
+    ({"q": NEW[0, 0]}, ValueError, "q: has 2 dimensions"),
+    ({"q": NEW[0]}, ValueError, "q: has rank 3"),
+    ({"block_table": [[2**40]]}, ValueError, "block_table: .* is not between"),
     ({"num_splits": -1}, ValueError, "num_splits: got -1"),
     ({"layout": "thd2"}, ValueError, "layout: 'thd2'"),
     ({"window": (-2, 0)}, ValueError, "window_left"),
