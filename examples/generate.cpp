@@ -1,7 +1,7 @@
 // Generation with a KV cache in pages: the same tokens as without a cache, where every step computes all of them again.
-// Prompts of different lengths go through a tiny model of random weights in one packed call; then every sequence grows by
-// one token a step, and one is forked behind its prompt, whose pages both continuations read. A call appends to the pages,
-// turns queries and keys by their positions, and attends.
+// Prompts of different lengths go through a tiny model of random weights in one packed call; then every sequence grows
+// by one token a step, and one is forked behind its prompt, whose pages both continuations read. A call appends to the
+// pages, turns queries and keys by their positions, and attends.
 #include <cuflash/cached_attention.h>
 #include <cuflash/page_pool.h>
 

@@ -135,8 +135,8 @@ def generate_with_cache(model: Model, prompts: List[List[int]], count: int, devi
         for tokens, token in zip(written, best(logits)):
             tokens.append(token)
     stats = cache.pool.statistics()
-    print(f"{stats.sequences} sequences with {stats.tokens} tokens on {stats.used_pages} pages, {stats.shared_pages} of "
-          "them shared")
+    print(f"{stats.sequences} sequences with {stats.tokens} tokens on {stats.used_pages} pages, {stats.shared_pages} "
+          "of them shared")
     return written
 
 

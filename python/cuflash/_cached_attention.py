@@ -59,8 +59,8 @@ def attention_with_cache(
             pages that hold no token may have any value. PagePool.block_table makes it.
         cache_batch_idx: [B] of int32, without block_table: the entry of each sequence; None: entry b.
         cache_leftpad: [B] of int32: rows at the begin of each sequence that hold no token. Positions count from there.
-        rotary_cos, rotary_sin: [positions, R / 2], type of q or float32: the first R elements of every query and new key
-            are turned by its position.
+        rotary_cos, rotary_sin: [positions, R / 2], type of q or float32: the first R elements of every query and new
+            key are turned by its position.
         rotary_interleaved: elements 2 i and 2 i + 1 make a pair; otherwise i and i + R / 2.
         rotary_one_position: all queries of a sequence are turned as its first one.
         sink, alibi_slopes, causal, window, scale, softcap: as in attention.
@@ -68,8 +68,8 @@ def attention_with_cache(
         cu_seqlens_q, cu_seqlens_new: [B + 1] of int32: sequence b is rows cu[b] .. cu[b + 1] of the packed array.
         max_seqlen_q, max_seqlen_new: packed: upper bounds of the lengths; needed on CUDA.
         layout: "bhsd", or "bshd": the second and the third dimension of every array with four of them change places.
-        num_splits: into how many ranges of keys a sequence is cut; 0: what fills the device. With a fixed number a row's
-            result does not depend, in any bit, on the rest of the batch.
+        num_splits: into how many ranges of keys a sequence is cut; 0: what fills the device. With a fixed number a
+            row's result does not depend, in any bit, on the rest of the batch.
         return_lse: also return the logarithm of the softmax's denominator.
         num_threads: of the CPU; 0 takes every core this process may use.
 
@@ -153,12 +153,14 @@ def explain_with_cache(q: Array, k_cache: Array, v_cache: Array, k: Any = None, 
 
 
 def require_ranks(q: Array, k_cache: Array, v_cache: Array) -> None:
-    """What the shapes of results are taken from has the dimensions that these need; all else is the library's to check."""
+    """The shapes of results are taken from these before the library checks all else."""
     if q.ndim not in (3, 4):
         raise ValueError(f"q: has {q.ndim} dimensions; it has 4, or 3 where it is packed")
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.ndim != 4:
-            raise ValueError(f"{name}: has {cache.ndim} dimensions; a cache has 4: entries or pages, heads, rows, head size")
+            raise ValueError(
+                f"{name}: has {cache.ndim} dimensions; a cache has 4: entries or pages, heads, rows, head size"
+            )
 
 
 def _implementation(array: Array, name: str) -> Any:
@@ -170,8 +172,8 @@ def _implementation(array: Array, name: str) -> Any:
         return cache
     if library == "jax":
         raise TypeError(
-            f"{name}: is an array of jax, which nothing may write to; numpy.from_dlpack reads it in place on the CPU, and "
-            "jax.numpy.asarray takes the result back"
+            f"{name}: is an array of jax, which nothing may write to; numpy.from_dlpack reads it in place on the CPU, "
+            "and jax.numpy.asarray takes the result back"
         )
     from . import _numpy_cache
 

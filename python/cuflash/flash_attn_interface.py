@@ -188,8 +188,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
             [pages, page_size, Hk, Dv], of any page size. v_cache may be a slice k_cache[..., :Dv]; v is then None.
         k, v: [B, Sn, Hk, D] and [B, Sn, Hk, Dv], written from row cache_seqlens on. None: nothing is appended.
         rotary_cos, rotary_sin: [positions, R / 2], type of q or f32, with k: turn the first R elements of row i of k at
-            position cache_seqlens + i, and of query i likewise where causal or a window is set; otherwise of all queries
-            at cache_seqlens. q then has as many rows as k.
+            position cache_seqlens + i, and of query i likewise where causal or a window is set; otherwise of all
+            queries at cache_seqlens. q then has as many rows as k.
         cache_seqlens: i32 [B], the rows of each sequence before the append; an int is meant for all, None is the whole
             cache where nothing is appended.
         cache_batch_idx: i32 [B], the entry of each sequence; None: entry b.
@@ -218,14 +218,13 @@ def _require_positions_of_flash_attn(q: Tensor, k: OptionalTensor, cache_leftpad
     """Raises where flash_attn turns a query or a key at another position than the one at which it stands."""
     other = "cuflash.attention_with_cache turns each row at its own position"
     if k is None:
-        raise ValueError("rotary_cos: needs k and v, whose rows are turned with the queries; without them turn q first: "
-                         + other)
+        raise ValueError(f"rotary_cos: needs k and v, whose rows are turned with the queries; without them {other}")
     if cache_leftpad is not None:
         raise ValueError("rotary_cos: cannot be combined with cache_leftpad here: flash_attn counts positions from the "
                          f"begin of the cache and not from its first token; {other}")
     if q.dim() == 4 and k.dim() == 4 and q.shape[1] != k.shape[1]:
-        raise ValueError(f"rotary_cos: q has {q.shape[1]} rows and k has {k.shape[1]}; flash_attn turns query i as row i of "
-                         f"k, where it does not stand; give as many of both; {other}")
+        raise ValueError(f"rotary_cos: q has {q.shape[1]} rows and k has {k.shape[1]}; flash_attn turns query i as row "
+                         f"i of k, where it does not stand; give as many of both; {other}")
 
 
 def _run(inputs: Inputs, extras: Extras, layout: str, max_seqlen_q: int, max_seqlen_k: int, dropout_p: float,

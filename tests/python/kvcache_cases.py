@@ -184,7 +184,8 @@ def draw(seed: int, flash: bool = False) -> Case:
         one_position = not (options["causal"] or options["window"] != (-1, -1)) if flash else yes(0.2)
 
     case = Case(kind, [normal(n, heads_k * group, dim) for n in lens_q], np.empty(0), None, dim_v, rows,
-                leftpad=pads, rotary=rotary, rotary_kind=rotary_kind, interleaved=yes(), one_position=one_position, options=options)
+                leftpad=pads, rotary=rotary, rotary_kind=rotary_kind, interleaved=yes(), one_position=one_position,
+                options=options)
     if appends:
         case.k_new = [normal(n, heads_k, dim) for n in new]
         case.v_new = None if in_k else [normal(n, heads_k, dim_v) for n in new]
@@ -210,7 +211,7 @@ def _make_cache(case: Case, choose: random.Random, normal: Any, heads: int, dim:
                 case.table[b, column] = free.pop()
         shape = pages, size
     else:
-        shape = case.batch + choose.randint(0, 2), max(ends) + choose.choice([0, 1, 9])
+        shape = case.batch + choose.randint(0, 2), max(1, max(ends) + choose.choice([0, 1, 9]))
         if choose.random() < 0.4:
             case.entry = choose.sample(range(shape[0]), case.batch)
     case.k_cache = np.full((*shape, heads, dim), np.nan)
@@ -223,7 +224,7 @@ def _make_cache(case: Case, choose: random.Random, normal: Any, heads: int, dim:
 
 
 def _held(case: Case, b: int, size: int) -> List[int]:
-    """Rows before the append that hold a token; of pages (size > 0) those that share a page with one that a query sees."""
+    """Rows before the append that hold a token; of pages (size > 0) those on a page of which a query sees a row."""
     first, end = case.pad(b), case.rows[b]
     if size == 0:
         return list(range(first, end))
@@ -247,11 +248,14 @@ def check(case: Case, outs: List[np.ndarray], lses: List[np.ndarray], k_cache: n
     """Results of each sequence, and the caches, against the definition. Nothing but appended rows has changed."""
     expected_outs, expected_lses = case.answer()
     allowed = ALLOWED[case.kind]
+    # A query that is turned is rounded, and a number near the middle of two may become either, which moves its scores.
+    allowed_lse = 1e-12 if case.kind == "float64" else 1e-4 + (allowed if case.rotary else 0.0)
     for b in range(case.batch):
         error = largest_difference(outs[b], expected_outs[b])
-        assert error <= allowed * max(1.0, np.abs(expected_outs[b]).max(initial=0)), f"out of sequence {b}: off by {error}"
+        largest = np.abs(expected_outs[b]).max(initial=1.0)
+        assert error <= allowed * largest, f"out of sequence {b}: off by {error}"
         error = largest_difference(lses[b], expected_lses[b])
-        assert error <= (1e-12 if case.kind == "float64" else 1e-4), f"lse of sequence {b}: off by {error}"
+        assert error <= allowed_lse, f"lse of sequence {b}: off by {error}"
     expected_k, expected_v = case.caches_after()
     assert np.array_equal(np.asarray(v_cache, np.float64), expected_v, equal_nan=True) or case.v_cache is None
     written = np.zeros(case.k_cache.shape[:2], bool)

@@ -58,7 +58,7 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                          seqlens_new: Lengths = None, cu_seqlens_new: Lengths = None, max_seqlen_new: int = 0,
                          layout: str = "bhsd", num_splits: int = 0, return_lse: bool = False,
                          num_threads: int = 0) -> Union[Tensor, Tuple[Tensor, Tensor]]:
-    """cuflash.attention_with_cache for PyTorch tensors. Lengths and tables may be NumPy arrays, as PagePool makes them."""
+    """cuflash.attention_with_cache for PyTorch tensors. Lengths and tables may be NumPy's, as PagePool makes them."""
     _require_tensors(q=q, k_cache=k_cache, v_cache=v_cache)
     require_ranks(q, k_cache, v_cache)
     cu_seqlens_q = _numbers(cu_seqlens_q, q, "cu_seqlens_q")
@@ -240,7 +240,8 @@ def _without_gradient(name: str, function: str) -> Any:
             out, lse = operator.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
         if not _wants_gradient(arguments):
             return out, lse
-        return _NoGradient.apply(function, out, lse, *(a for a in arguments if isinstance(a, Tensor) and a.requires_grad))
+        inputs = (a for a in arguments if isinstance(a, Tensor) and a.requires_grad)
+        return _NoGradient.apply(function, out, lse, *inputs)
 
     return kernel
 

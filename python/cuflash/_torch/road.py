@@ -41,8 +41,8 @@ def are_plain(tensors: NamedTuple) -> bool:
         _require_tensors(tensors._asdict().items())
         return False
     first = tensors[0]
-    return not (_len_torch_dispatch_stack() or _are_functorch_transforms_active() or _is_tracing()) and (first.is_cuda or
-                                                                                                         first.is_cpu)
+    return (first.is_cuda or first.is_cpu) and not (_len_torch_dispatch_stack() or _are_functorch_transforms_active()
+                                                    or _is_tracing())
 
 
 _Named = Iterable[Tuple[str, Optional[torch.Tensor]]]
