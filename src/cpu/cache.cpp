@@ -37,6 +37,18 @@ void attend(const ForwardProblem& p, const Execution& e, const Paths& paths, int
   if (e.tile_stats) *e.tile_stats = sum_of(by_rows, by_panels);
 }
 
+// The problem as the forward pass takes it. Rows of pages of one key are as far apart as the pages.
+ForwardProblem attention_of(const CacheProblem& p) {
+  ForwardProblem attention = p;
+  if (p.cache.page_size == 1) attention.k.row_stride = p.k.batch_stride, attention.v.row_stride = p.v.batch_stride;
+  return attention;
+}
+
+size_t attention_size(const ForwardProblem& p, const Execution& e, int64_t splits) {
+  const size_t panels = takes_decode(p) ? 0 : forward_panels_workspace_size(p, e);
+  return std::max(panels, decode_workspace_size(p, e, splits));
+}
+
 size_t queries_size(const CacheProblem& p) {
   Arena arena(nullptr);
   arena.take<std::byte>(static_cast<int64_t>(turned_queries_size(p)));
@@ -47,20 +59,19 @@ size_t queries_size(const CacheProblem& p) {
 
 // By shapes alone: lengths may change between the question and the call. A sequence of any batch may have few queries.
 size_t cache_workspace_size(const CacheProblem& p, const Execution& e) {
-  const size_t panels = takes_decode(p) ? 0 : forward_panels_workspace_size(p, e);
-  return queries_size(p) + std::max(panels, decode_workspace_size(p, e, p.num_splits));
+  return queries_size(p) + attention_size(attention_of(p), e, p.num_splits);
 }
 
 void attend_cache(const CacheProblem& p, const Execution& e) {
-  const size_t bytes = cache_workspace_size(p, e), of_queries = queries_size(p);
-  const Workspace workspace(e, bytes);
+  ForwardProblem attention = attention_of(p);
+  const size_t of_queries = queries_size(p), of_attention = attention_size(attention, e, p.num_splits);
+  const Workspace workspace(e, of_queries + of_attention);
   auto* memory = static_cast<std::byte*>(workspace.data());
   const Rows turned = turned_queries(p, memory);
   write_rows(p, turned, e);
-  ForwardProblem attention = p;
   if (p.rotary) attention.q = {turned.data, turned.dtype, turned.batch_stride, turned.head_stride, turned.row_stride};
   Execution rest = e;
-  rest.workspace = memory + of_queries, rest.workspace_size = bytes - of_queries;
+  rest.workspace = memory + of_queries, rest.workspace_size = of_attention;
   attend(attention, rest, Paths(p), p.num_splits);
 }
 

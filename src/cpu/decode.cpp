@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "cpu/decode_scratch.h"
-#include "cpu/key_rows.h"
+#include "cpu/paged_rows.h"
 #include "cpu/score_rows.h"
 #include "cpu/threads.h"
 #include "cpu/tile_counter.h"
@@ -131,25 +131,14 @@ class Decode {
             dim};
   }
 
-  // Calls body(rows, number of the first key) with the keys of a block, in order. Pages are read in place by whole
-  // sixteens of keys, which the kernels may be cut at; what lies across the border of two pages is copied together.
+  // Calls body(rows, first head of the run, first key of the block) until all are read.
   template <class Body>
-  void for_pieces(const ConstRows& from, const Part& part, Range keys, int64_t dim, const DecodeScratch<T>& w,
-                  Body body) const {
-    if (!p_.cache.page_size) return body(key_rows(from, part, keys, dim), int64_t{0});
-    for (int64_t begin = keys.begin, count = 0; begin < keys.end; begin += count) {
-      const Range rows{part.seq.k_begin + begin, part.seq.k_begin + keys.end};
-      count = rows_in_order(p_, from, part.b, rows);
-      if (count < rows.size()) count = count / kCopied * kCopied;
-      if (count > 0) {
-        body(key_rows(from, part, {begin, begin + count}, dim), begin - keys.begin);
-      } else {
-        count = std::min(kCopied, rows.size());
-        gather_rows(p_, from, part.b, part.heads, {rows.begin, rows.begin + count}, dim, w.copied);
-        const int64_t heads = part.heads.size();
-        body(KeyRows{w.copied, from.dtype, 0, dim, heads * dim, heads, count, dim}, begin - keys.begin);
-      }
-    }
+  void read(const ConstRows& from, const Part& part, Range keys, int64_t dim, const DecodeScratch<T>& w,
+            Body body) const {
+    if (!p_.cache.page_size) return body(key_rows(from, part, keys, dim), int64_t{0}, int64_t{0});
+    const int64_t begin = part.seq.k_begin;
+    const PagedRows pages{p_, from, part.b, part.heads, begin + part.keys.end, dim, w.copied};
+    pages.read({begin + keys.begin, begin + keys.end}, body);
   }
 
   // Without a test of every value: what is not finite shows in the sums, and then the part is computed once more, with
@@ -190,9 +179,9 @@ class Decode {
       // may have no page for a key that nobody sees.
       const int64_t first = p_.cache ? part.keys.begin : part.keys.begin / 16 * 16;
       const Range keys{std::max(block.begin, first), std::min(block.end, part.keys.end)};
-      for_pieces(p_.k, part, keys, p_.dim_qk, w, [&](const KeyRows& k, int64_t from) {
-        kernels_.dots(k, {w.q.data, w.q.rows, w.q.stride}, static_cast<T>(p_.scale),
-                      {w.s.data + from, w.s.rows, w.s.stride});
+      read(p_.k, part, keys, p_.dim_qk, w, [&](const KeyRows& k, int64_t head, int64_t key) {
+        kernels_.dots(k, {row_of(w.q, head, 0), w.q.rows, w.q.stride}, static_cast<T>(p_.scale),
+                      {row_of(w.s, head, 0) + key, w.s.rows, w.s.stride});
       });
       for_rows(part, [&](int64_t head, int64_t r, const Head& at, int64_t i) {
         const ScoreRow row = score_row(p_, at, i, keys);
@@ -209,8 +198,9 @@ class Decode {
   }
 
   void add_values(const Part& part, Range keys, const Sums<T>& sums, const DecodeScratch<T>& w) const {
-    for_pieces(p_.v, part, keys, p_.dim_v, w, [&](const KeyRows& v, int64_t from) {
-      kernels_.add(v, {w.s.data + from, w.s.rows, w.s.stride}, sums.o);
+    read(p_.v, part, keys, p_.dim_v, w, [&](const KeyRows& v, int64_t head, int64_t key) {
+      kernels_.add(v, {row_of(w.s, head, 0) + key, w.s.rows, w.s.stride},
+                   {row_of(sums.o, head, 0), sums.o.rows, sums.o.stride});
     });
   }
 

@@ -5,13 +5,13 @@
 
 #include "cpu/arena.h"
 #include "cpu/decode_kernels.h"
+#include "cpu/paged_rows.h"
 #include "cpu/plan.h"
 
 namespace cuflash::cpu {
 
 inline constexpr int64_t kPadding =
-    kAlignment / sizeof(float);         // rows start on a cache line, so on whole vectors of any set
-inline constexpr int64_t kCopied = 16;  // keys whose rows are copied at a time, where they must be
+    kAlignment / sizeof(float);  // rows start on a cache line, so on whole vectors of any set
 
 template <class T>
 T* row_of(const RowBlock<T>& x, int64_t head, int64_t row) {

@@ -85,7 +85,7 @@ Source keys_of(const Problem& p, const ConstRows& from, const Head& head, Range 
   const auto row_bytes = static_cast<size_t>(dim * size_of(from.dtype));
   const auto at = [&](int64_t key) { return gathered + static_cast<size_t>(key - keys.begin) * row_bytes; };
   std::fill(at(keys.begin), at(here.begin), std::byte{0});
-  gather_rows(p, from, head.b, {head.hk, head.hk + 1}, rows_of(here), dim, at(here.begin));
+  gather_rows(p, from, head.b, {head.hk, head.hk + 1}, rows_of(here), rows_of(seen).end, dim, at(here.begin));
   std::fill(at(here.end), at(keys.end), std::byte{0});
   return {gathered, from.dtype, 0, dim, keys.size(), dim};
 }

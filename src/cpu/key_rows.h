@@ -28,16 +28,23 @@ inline int64_t rows_in_order(const Problem& p, const ConstRows& from, int64_t b,
   return std::min(end, rows.end) - rows.begin;
 }
 
-// to [row][head][dim], in the type of the tensor.
-inline void gather_rows(const Problem& p, const ConstRows& from, int64_t b, Range heads, Range rows, int64_t dim,
-                        std::byte* to) {
+// to [row][head][dim], in the type of the tensor. Rows up to `end` will be wanted soon: they are asked for ahead, since in
+// pages nothing follows what is read.
+inline void gather_rows(const Problem& p, const ConstRows& from, int64_t b, Range heads, Range rows, int64_t end,
+                        int64_t dim, std::byte* to) {
+  constexpr int64_t kAhead = 16384, kLine = 64;
   const int64_t size = size_of(from.dtype);
   const int64_t joined = from.head_stride == dim ? heads.size() : 1;  // heads that lie side by side
-  const auto bytes = static_cast<size_t>(joined * dim * size);
+  const int64_t bytes = joined * dim * size, ahead = kAhead / (heads.size() * dim * size) + 1;
   const auto* data = static_cast<const std::byte*>(from.data);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
-    for (int64_t h = heads.begin; h < heads.end; h += joined, to += bytes)
-      std::memcpy(to, data + key_offset(p, from, b, h, row) * size, bytes);
+    for (int64_t h = heads.begin; h < heads.end; h += joined, to += bytes) {
+      if (row + ahead < end) {
+        const std::byte* later = data + key_offset(p, from, b, h, row + ahead) * size;
+        for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(later + at, 0, 2);
+      }
+      std::memcpy(to, data + key_offset(p, from, b, h, row) * size, static_cast<size_t>(bytes));
+    }
   }
 }
 

@@ -54,12 +54,13 @@ static int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 constexpr int64_t kFewestKeys = 256;  // of a split: worth its merging
 
-// Where the heads of a key lie side by side, a task takes a run of them, to read memory in order; but not so many that
-// their sums leave the first-level caches, nor that too few tasks remain.
+// Where the heads of a key lie side by side, or those of a page do, a task takes a run of them, to read memory in order;
+// but not so many that their sums leave the first-level caches, nor that too few tasks remain.
 static int64_t heads_of_task(const Problem& p, int64_t rows) {
   constexpr int64_t kMostBytes = 64 * 1024, kEnoughTasks = 16;
   const auto interleaved = [](const ConstRows& x) { return x.head_stride < x.row_stride; };
-  if (!interleaved(p.k) && !interleaved(p.v)) return 1;
+  const bool small_pages = p.cache.page_size && p.cache.page_size <= kDecodeBlock;
+  if (!interleaved(p.k) && !interleaved(p.v) && !small_pages) return 1;
   int64_t run = std::clamp<int64_t>(kMostBytes / (std::max<int64_t>(rows, 1) * (p.dim_qk + p.dim_v) * 4), 1, p.heads_k);
   while (run > 1 && ceil_of(p.heads_k, run) * ceil_of(p.len_k, kFewestKeys) < kEnoughTasks) run = ceil_of(run, 2);
   return run;
