@@ -308,7 +308,7 @@ def test_importing_needs_no_framework_and_numpy_no_torch():
     code = """
 import sys, cuflash, numpy
 q = numpy.ones((1, 1, 2, 4), numpy.float32)
-cuflash.attention_with_cache(q, q + 1, q + 2)
+cuflash.attention_with_cache(q, q, q)  # which only reads its caches
 cuflash.merge_states(q, q[..., 0], q, q[..., 0])
 assert not {"torch", "jax"} & set(sys.modules)
 """

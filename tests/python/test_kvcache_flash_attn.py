@@ -140,6 +140,13 @@ def test_refused_with_a_sentence(case):
     assert torch.equal(arguments["k_cache"], before["k_cache"]) and torch.equal(arguments["v_cache"], before["v_cache"])
 
 
+def test_a_cache_that_is_stored_negated_is_refused():
+    negated = torch.randn(2, 16, 2, 8, dtype=torch.complex64).conj().imag
+    assert negated.is_neg()
+    with pytest.raises(ValueError, match="k_cache, v_cache: .*resolve_neg"):
+        flash_attn_with_kvcache(**problem("cpu", k_cache=negated))
+
+
 def test_what_is_no_tensor_is_refused():
     with pytest.raises(TypeError, match="k_cache is of type ndarray"):
         flash_attn_with_kvcache(**problem("cpu", k_cache=np.zeros((2, 16, 2, 8), np.float32)))

@@ -94,6 +94,9 @@ def attend(tensors: CacheTensors, options: CacheOptions, num_threads: int,
            want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
     """Tensors in, new tensors out, and nothing between but `_core`."""
     q, k_cache, v_cache, *others = tensors
+    if k_cache.is_neg() or v_cache.is_neg():
+        raise ValueError("k_cache, v_cache: a view of numbers that are stored with the other sign cannot be written in "
+                         "place; pass resolve_neg() of it")
     q, others = call.rows(q), [call.rows(tensor) for tensor in others]
     layout = _layout_of_queries(q, options[0])
     out = call.new_out(q, v_cache, layout)
