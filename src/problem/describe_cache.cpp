@@ -176,6 +176,7 @@ void describe_outputs(CacheProblem& p, const cuflash_attention& a, const cuflash
   }
   require_apart(o, {q, k, v, k_new, v_new, lse});
   require_apart(lse, {q, k, v, k_new, v_new});
+  if (!k_new.given()) return;  // the cache is only read
   require_apart(k, {q, k_new, v_new});
   require_apart(v, {q, k_new, v_new});
   if (k_new.given() && !p.v_in_k) require_apart(v, {k});
