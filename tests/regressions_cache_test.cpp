@@ -122,6 +122,24 @@ TEST(KvCache, TheRestOfTheBatchChangesNoBit) {
       }
 }
 
+// Neither does a sequence with so many queries that it is computed in another way.
+TEST(KvCache, OtherSequencesMayHaveMoreQueries) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const int64_t page : {0, 16}) {
+      SCOPED_TRACE(::testing::Message() << name_of(dtype) << " " << page);
+      CacheCase c = decode({.heads_q = 2, .heads_k = 1, .len_q = 60, .dim = 24, .dim_v = 24, .dtype = dtype},
+                           {700, 300, 90, 0}, 2000);
+      c.plain.mode = check::Mode::packed, c.plain.lengths_q = {1, 60, 3, 0};
+      append(c, 60);
+      if (page > 0) cut_into_pages(c, page, 1);
+      c.num_splits = 2;
+      for (const int64_t alone : {0, 1, 2}) {
+        c.alone = alone;
+        EXPECT_EQ(run_cache_case(c), "");
+      }
+    }
+}
+
 TEST(KvCache, QueriesBeforeTheFirstKeySeeNothing) {
   for (const int64_t len_q : {2, 20, 70}) {
     CacheCase c = decode({.heads_q = 2, .heads_k = 1, .len_q = len_q}, {1, 0, 5, 16}, 32);
