@@ -111,6 +111,9 @@ struct Refusal {
   cuflash_status status = CUFLASH_INVALID_ARGUMENT;
 };
 
+// "" where a call was answered so and touched no output, otherwise what is wrong with its answer.
+std::string why_not_refused(bool untouched, const Refusal& expected, const char* what, cuflash_status status);
+
 // Breaks one thing of a valid call; nothing where the call has no such thing.
 struct Rule {
   std::string name;
