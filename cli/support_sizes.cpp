@@ -57,7 +57,7 @@ Table by_size(const Cells& answers, CellsOf cells_of) {
     }
     const bool same = own.rows == before;
     if (!same) finish();
-    names = join(same ? names + ", " : "", name_of(type));
+    names = same ? join(names, ", ", name_of(type)) : name_of(type);
     before = own.rows;
   }
   finish();
