@@ -8,7 +8,8 @@
 namespace cuflash::test {
 namespace {
 
-class Cache : public testing::TestWithParam<const char*> {
+// On every instruction set.
+class CacheIsa : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override { cpu::force_isa(GetParam()); }
   void TearDown() override { cpu::force_isa(nullptr); }
@@ -37,7 +38,7 @@ CacheSpec some_sequences(DType dtype) {
   return s;
 }
 
-TEST_P(Cache, EveryTypeAndPlace) {
+TEST_P(CacheIsa, EveryTypeAndPlace) {
   for (const DType dtype : kFloatTypes)
     for (const Place& place : places()) {
       SCOPED_TRACE(std::string(name_of(dtype)) + " " + words(place));
@@ -49,7 +50,7 @@ TEST_P(Cache, EveryTypeAndPlace) {
 }
 
 // As many queries as make panels, in the same places.
-TEST_P(Cache, ManyQueries) {
+TEST_P(CacheIsa, ManyQueries) {
   for (const DType dtype : kFloatTypes)
     for (const Place& place : places()) {
       SCOPED_TRACE(std::string(name_of(dtype)) + " " + words(place));
@@ -61,7 +62,7 @@ TEST_P(Cache, ManyQueries) {
     }
 }
 
-TEST_P(Cache, QueriesAndNewRowsDensePaddedAndPacked) {
+TEST(Cache, QueriesAndNewRowsDensePaddedAndPacked) {
   for (const Batching queries : {Batching::dense, Batching::padded, Batching::packed})
     for (const Batching fresh : {Batching::dense, Batching::padded, Batching::packed})
       for (const int32_t most : {2, 40})
@@ -79,7 +80,7 @@ TEST_P(Cache, QueriesAndNewRowsDensePaddedAndPacked) {
         }
 }
 
-TEST_P(Cache, Rotary) {
+TEST(Cache, Rotary) {
   for (const DType dtype : kFloatTypes)
     for (const DType table : {dtype, DType::f32})
       for (const bool interleaved : {false, true})
@@ -94,7 +95,7 @@ TEST_P(Cache, Rotary) {
           }
 }
 
-TEST_P(Cache, ScoreOptions) {
+TEST(Cache, ScoreOptions) {
   for (const std::vector<int32_t>& queries : {std::vector<int32_t>{2, 1, 3}, {40, 3, 1}})
     for (const int64_t page_size : {0, 5, 16})
       for (const int64_t left : {-1, 0, 40})
@@ -111,7 +112,7 @@ TEST_P(Cache, ScoreOptions) {
 }
 
 // More queries than keys: the first see nothing.
-TEST_P(Cache, RowsThatSeeNothing) {
+TEST(Cache, RowsThatSeeNothing) {
   for (const int32_t queries : {3, 40}) {
     CacheSpec s;
     s.rows = {0, 1, 0}, s.queries = {queries, queries, queries}, s.fresh = {0, 1, 2};
@@ -123,7 +124,7 @@ TEST_P(Cache, RowsThatSeeNothing) {
   }
 }
 
-TEST_P(Cache, VAsASliceOfK) {
+TEST_P(CacheIsa, VAsASliceOfK) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const int64_t page_size : {0, 1, 64}) {
       CacheSpec s;
@@ -136,7 +137,7 @@ TEST_P(Cache, VAsASliceOfK) {
 }
 
 // Wherever the rows lie, they are the same numbers added in the same order.
-TEST_P(Cache, PagesOfAnySizeGiveTheSameBits) {
+TEST_P(CacheIsa, PagesOfAnySizeGiveTheSameBits) {
   for (const DType dtype : kFloatTypes)
     for (const int32_t queries : {1, 3, 40})
       for (const int32_t pad : {0, 6}) {
@@ -147,6 +148,7 @@ TEST_P(Cache, PagesOfAnySizeGiveTheSameBits) {
         const CacheResult contiguous = CachedSequences(s).run();
         for (const Place& place : places())
           for (const bool pages_in_order : {false, true}) {
+            if (pages_in_order && place.page_size != 16 && place.page_size != 3) continue;
             SCOPED_TRACE(::testing::Message() << name_of(dtype) << " " << queries << " queries, pad " << pad << ", "
                                               << words(place) << pages_in_order);
             s.order = place.order, s.page_size = place.page_size, s.pages_in_order = pages_in_order;
@@ -155,7 +157,7 @@ TEST_P(Cache, PagesOfAnySizeGiveTheSameBits) {
       }
 }
 
-TEST_P(Cache, AnyNumberOfSplits) {
+TEST(Cache, AnyNumberOfSplits) {
   for (const int64_t page_size : {0, 16, 100})
     for (const int32_t splits : {1, 2, 3, 5, 8, 1000}) {
       SCOPED_TRACE(::testing::Message() << splits << " splits, pages of " << page_size);
@@ -169,14 +171,14 @@ TEST_P(Cache, AnyNumberOfSplits) {
 }
 
 // Others may be longer, have more queries, or so many that they are computed in panels.
-TEST_P(Cache, WithFixedSplitsTheRestOfTheBatchChangesNoBit) {
+TEST_P(CacheIsa, WithFixedSplitsTheRestOfTheBatchChangesNoBit) {
   for (const DType dtype : kFloatTypes)
     for (const Batching queries : {Batching::padded, Batching::packed})
       for (const int64_t page_size : {0, 16})
         for (const int32_t splits : {1, 3}) {
           CacheSpec s;
-          s.dtype = dtype, s.heads_q = 4, s.heads_k = 2, s.dim = 32, s.dim_v = 32, s.page_size = page_size;
-          s.rows = {1500, 40, 700, 300, 0}, s.queries = {1, 2, 50, 0, 3}, s.fresh = {1, 2, 3, 0, 3};
+          s.dtype = dtype, s.heads_q = 4, s.heads_k = 2, s.dim = 16, s.dim_v = 16, s.page_size = page_size;
+          s.rows = {700, 40, 300, 100, 0}, s.queries = {1, 2, 50, 0, 3}, s.fresh = {1, 2, 3, 0, 3};
           s.queries_as = queries, s.num_splits = splits;
           CachedSequences all(s);
           const CacheResult together = all.run();
@@ -187,11 +189,11 @@ TEST_P(Cache, WithFixedSplitsTheRestOfTheBatchChangesNoBit) {
         }
 }
 
-TEST_P(Cache, AnyNumberOfThreadsGivesTheSameBits) {
+TEST(Cache, AnyNumberOfThreadsGivesTheSameBits) {
   for (const int64_t page_size : {0, 16, 5}) {
     CacheSpec s;
-    s.heads_q = 6, s.heads_k = 3, s.dim = 64, s.dim_v = 64, s.page_size = page_size, s.rotary = 64;
-    s.rows = {3000, 100, 900}, s.queries = {2, 70, 1}, s.fresh = {2, 70, 40};
+    s.heads_q = 6, s.heads_k = 3, s.dim = 32, s.dim_v = 32, s.page_size = page_size, s.rotary = 32;
+    s.rows = {1500, 80, 500}, s.queries = {2, 70, 1}, s.fresh = {2, 70, 40};
     CachedSequences sequences(s);
     const CacheResult one = sequences.check({.num_threads = 1});
     for (const int threads : {2, 4, 16})
@@ -213,7 +215,7 @@ size_t workspace_of(CachedSequences& sequences, int threads) {
   return workspace_size(sequences.attention(), sequences.tensors(o, lse), {.num_threads = threads});
 }
 
-TEST_P(Cache, TheWorkspaceItAsksForIsEnough) {
+TEST(Cache, TheWorkspaceItAsksForIsEnough) {
   for (const int64_t page_size : {0, 16, 3})
     for (const int32_t queries : {1, 40})
       for (const int64_t rotary : {0, 8}) {
@@ -230,7 +232,7 @@ TEST_P(Cache, TheWorkspaceItAsksForIsEnough) {
 }
 
 // A caller asks once and lets its sequences grow.
-TEST_P(Cache, TheWorkspaceDoesNotDependOnLengths) {
+TEST(Cache, TheWorkspaceDoesNotDependOnLengths) {
   CacheSpec s;
   s.rows = {2000, 50}, s.queries = {3, 40}, s.rotary = 8;
   CachedSequences one(s);
@@ -239,7 +241,7 @@ TEST_P(Cache, TheWorkspaceDoesNotDependOnLengths) {
   EXPECT_EQ(workspace_of(one, 2), workspace_of(other, 2));
 }
 
-TEST_P(Cache, TileCountsAreThoseOfBothPaths) {
+TEST(Cache, TileCountsAreThoseOfBothPaths) {
   CacheSpec s;
   s.rows = {1000, 600}, s.queries = {1, 40}, s.causal = false;
   TileStats both{};
@@ -257,7 +259,7 @@ TEST_P(Cache, TileCountsAreThoseOfBothPaths) {
   EXPECT_GT(many.visited, 0);
 }
 
-TEST_P(Cache, ExplainNamesThePath) {
+TEST(Cache, ExplainNamesThePath) {
   CacheSpec s;
   s.rows = {1000, 600}, s.queries = {1, 40}, s.fresh = {1, 1}, s.rotary = 8, s.page_size = 16;
   CachedSequences sequences(s);
@@ -268,7 +270,7 @@ TEST_P(Cache, ExplainNamesThePath) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, Cache, testing::ValuesIn(cpu::isa_names()),
+INSTANTIATE_TEST_SUITE_P(Each, CacheIsa, testing::ValuesIn(cpu::isa_names()),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "cpu/cache.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "cpu/cache_rows.h"
 #include "cpu/decode.h"
@@ -12,12 +13,21 @@
 namespace cuflash::cpu {
 namespace {
 
-// Which of the two paths have sequences.
-struct Paths {
-  bool decode = false, panels = false;
+// What the sequences hold, which may be far less than the cache has room for.
+struct Work {
+  bool decode = false, panels = false;  // which of the two paths have sequences
+  int64_t pairs = 0;                    // of queries and keys, of one head
 
-  explicit Paths(const CacheProblem& p) {
-    for (int64_t b = 0; b < p.batch; ++b) (takes_decode(p, sequence_of(p, b)) ? decode : panels) = true;
+  explicit Work(const ForwardProblem& p) {
+    for (int64_t b = 0; b < p.batch; ++b) {
+      const Sequence s = sequence_of(p, b);
+      (takes_decode(p, s) ? decode : panels) = true;
+      pairs += s.len_q * s.len_k;
+    }
+  }
+  int32_t threads(Problem p, const Execution& e) const {
+    p.batch = p.len_q = 1, p.len_k = pairs;
+    return static_cast<int32_t>(worker_count(p, e, std::numeric_limits<int64_t>::max()));
   }
 };
 
@@ -25,9 +35,9 @@ TileStats sum_of(const TileStats& a, const TileStats& b) {
   return {b.tile_q, b.tile_k, a.visited + b.visited, a.masked + b.masked, a.skipped + b.skipped};
 }
 
-void attend(const ForwardProblem& p, const Execution& e, const Paths& paths, int64_t splits) {
-  if (!paths.panels) return decode(p, e, splits);
-  if (!paths.decode) return forward_panels(p, e);
+void attend(const ForwardProblem& p, const Execution& e, const Work& work, int64_t splits) {
+  if (!work.panels) return decode(p, e, splits);
+  if (!work.decode) return forward_panels(p, e);
   TileStats by_rows{}, by_panels{};
   Execution counted = e;
   if (e.tile_stats) counted.tile_stats = &by_rows;
@@ -71,8 +81,10 @@ void attend_cache(const CacheProblem& p, const Execution& e) {
   write_rows(p, turned, e);
   if (p.rotary) attention.q = {turned.data, turned.dtype, turned.batch_stride, turned.head_stride, turned.row_stride};
   Execution rest = e;
+  const Work work(attention);
   rest.workspace = memory + of_queries, rest.workspace_size = of_attention;
-  attend(attention, rest, Paths(p), p.num_splits);
+  rest.num_threads = work.threads(attention, e);
+  attend(attention, rest, work, p.num_splits);
 }
 
 std::string describe_cache(const CacheProblem& p) {

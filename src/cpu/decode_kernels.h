@@ -51,7 +51,7 @@ struct DecodeKernels {
 };
 
 // These entries for bf16, by matrix instructions: heads of up to kMatrixDim elements, p rounded to bf16.
-inline constexpr int64_t kMatrixDim = 256;
+inline constexpr int64_t kMatrixDim = 576;  // of latent attention (MLA)
 struct MatrixProducts {
   void (*pack)(RowBlock<float> q, int64_t heads, int64_t dim);
   void (*dots)(const KeyRows& k, RowBlock<const float> q, float scale, RowBlock<float> s);
