@@ -39,9 +39,9 @@ struct MergeTensors {
   Tensor lse{};
 };
 
-namespace detail {
-
+// Not in detail: detail::call is older than these structs, and finds what converts them by its argument.
 inline cuflash_cache_tensors to_c(const CacheTensors& t) {
+  using detail::to_c;
   cuflash_cache_tensors c;
   cuflash_cache_tensors_init(&c);
   c.k = to_c(t.k), c.v = to_c(t.v), c.seqlens = to_c(t.seqlens);
@@ -55,14 +55,13 @@ inline cuflash_cache_tensors to_c(const CacheTensors& t) {
   return c;
 }
 inline cuflash_merge_tensors to_c(const MergeTensors& t) {
+  using detail::to_c;
   cuflash_merge_tensors c;
   cuflash_merge_tensors_init(&c);
   c.o_a = to_c(t.o_a), c.lse_a = to_c(t.lse_a), c.o_b = to_c(t.o_b), c.lse_b = to_c(t.lse_b);
   c.o = to_c(t.o), c.lse = to_c(t.lse);
   return c;
 }
-
-}  // namespace detail
 
 inline void flash_attention_with_cache(const Attention& attention, const CacheTensors& cache,
                                        const Execution& execution = {}) {
@@ -80,7 +79,7 @@ inline std::string explain(const Attention& attention, const CacheTensors& cache
 }
 
 inline void merge_states(const MergeTensors& tensors, const Execution& execution = {}) {
-  const auto c_tensors = detail::to_c(tensors);
+  const auto c_tensors = to_c(tensors);
   const auto c_execution = detail::to_c(execution);
   detail::check(cuflash_merge_states(&c_tensors, &c_execution));
 }

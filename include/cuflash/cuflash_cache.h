@@ -28,7 +28,7 @@ extern "C" {
  * written: they may hold anything, and so may their entries of the block table. */
 typedef struct cuflash_cache_tensors {
   size_t struct_size;
-  cuflash_mutable_tensor k, v; /* type of q. v may be a slice of k's rows (same data and strides, Dv <= D) */
+  cuflash_mutable_tensor k, v; /* type of q. The rows of v may be slices of those of k, with the same strides */
   cuflash_tensor seqlens;      /* i32 [B]: rows of each sequence before the append, left padding counted */
   cuflash_tensor block_table;  /* optional, i32 [B, max_pages]: row r lies in page block_table[b][r / page_size] */
   cuflash_tensor batch_idx;    /* optional, i32 [B], contiguous cache: the entry of each sequence; absent: entry b */

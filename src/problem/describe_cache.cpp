@@ -56,15 +56,21 @@ void describe_queries(CacheProblem& p, const cuflash_attention& a) {
   p.len_q = describe_bound("max_seqlen_q", a.max_seqlen_q, cu, p.total_q, "q", p.place);
 }
 
-bool same_place(const Argument& a, const Argument& b) {
-  return a.t.data == b.t.data && std::equal(a.t.stride, a.t.stride + 3, b.t.stride);
+// Each row of v is part of a row of k.
+bool is_slice(const Argument& v, const Argument& k) {
+  if (!v.t.data || !std::equal(v.t.stride, v.t.stride + 3, k.t.stride)) return false;
+  const auto from = reinterpret_cast<uintptr_t>(k.t.data), at = reinterpret_cast<uintptr_t>(v.t.data);
+  const auto row = static_cast<uintptr_t>(k.extent(3) * size_of(k.dtype()));
+  return at >= from && at - from < row && static_cast<uintptr_t>(v.extent(3) * size_of(v.dtype())) <= row - (at - from);
 }
 
 void describe_keys(CacheProblem& p, const cuflash_cache_tensors& c) {
   const Argument k("k", c.k), v("v", c.v), table("block_table", c.block_table);
   const bool paged = table.given();
-  require_output(k, 4, paged ? "[pages, Hk, page_size, D]" : "[E, Hk, S, D]");
-  require_output(v, 4, paged ? "[pages, Hk, page_size, Dv]" : "[E, Hk, S, Dv]");
+  // A cache that is only read may repeat what it holds.
+  const auto require = Argument("k_new", c.k_new).given() ? require_output : require_tensor;
+  require(k, 4, paged ? "[pages, Hk, page_size, D]" : "[E, Hk, S, D]");
+  require(v, 4, paged ? "[pages, Hk, page_size, Dv]" : "[E, Hk, S, Dv]");
   require_type(k, p.dtype, "the type of q");
   require_type(v, p.dtype, "the type of q");
   p.heads_k = k.extent(1), p.dim_v = v.extent(3);
@@ -77,9 +83,7 @@ void describe_keys(CacheProblem& p, const cuflash_cache_tensors& c) {
   require_extent(v, 2, k.extent(2), paged ? "the page size of k" : "the room of k");
   p.k = rows_of<const void*>(k, c.k.data), p.v = rows_of<const void*>(v, c.v.data);
   p.k_cache = rows_of(k, c.k.data), p.v_cache = rows_of(v, c.v.data);
-  p.v_in_k = c.k.data && same_place(k, v);
-  if (p.v_in_k && p.dim_v > p.dim_qk)
-    reject("v: is a slice of k, so its head size Dv ", p.dim_v, " must be at most that of k, ", p.dim_qk);
+  p.v_in_k = is_slice(v, k);
 
   p.cache.entries = k.extent(0);
   if (!paged) {
