@@ -135,7 +135,7 @@ struct CacheAttention {
     lane_rows.change(s, k_first + key + lane_id() % 4 * 2, full);
     softmax.follow(s, o);
     softmax.weigh(s);
-    add_values<E>(o, s, v_tile(stage), key, column_warp() * kColumns);
+    add_values<E>(o, s, v_tile(stage), key, (C.v_in_k ? p.v_column : 0) + column_warp() * kColumns);
     if (looks_up) places(stage)[thread] = next;
   }
 

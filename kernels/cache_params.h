@@ -33,6 +33,7 @@ struct CacheParams {
   AttentionParams attention;  // k and v are the cache, len_k the rows it has room for
   RowsView o, lse;
   RowsView k_new, v_new;  // may be absent
+  int v_column;           // where v is a slice of k's rows: of its first element. New values are then those of k_new
   CacheView cache;
   RotaryView rotary;
 

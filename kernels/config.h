@@ -70,7 +70,7 @@ struct CacheConfig {
   int ctas_per_sm;
   int copy;     // CopyMode
   int options;  // OptionBits
-  int v_in_k;   // 1: values are the first columns of keys, and are not copied again
+  int v_in_k;   // 1: values are columns of keys, and are not copied again
 };
 
 // Two partial results become one.

@@ -18,6 +18,8 @@ __device__ __forceinline__ bool has_whole_pieces(const RotaryView& r) {
   return (r.interleaved ? r.dim : r.dim / 2) % 8 == 0;
 }
 
+// Pieces need not begin at multiples of eight, only take longer then.
+//
 // Elements d ... d + 7 of the row that begins at element `row` of `data`, of type E; those from `dim` on are 0. position:
 // where it stands, below the positions there are.
 template <Element E>
@@ -28,8 +30,9 @@ __device__ __forceinline__ void load_turned_eight(const RotaryView& r, int64 pos
   load_eight_of<E, E>(data, row + d, count, x);
   if (!r.cos || d >= r.dim) return;
   const int64 cos_row = position * r.cos_stride, sin_row = position * r.sin_stride;
+  const bool whole = has_whole_pieces(r) && d % 8 == 0;
   Real cos[8], sin[8];
-  if (has_whole_pieces(r) && r.interleaved) {
+  if (whole && r.interleaved) {
     load_eight<E>(r.cos, r.element, cos_row + d / 2, 4, cos);
     load_eight<E>(r.sin, r.element, sin_row + d / 2, 4, sin);
 #pragma unroll
@@ -38,7 +41,7 @@ __device__ __forceinline__ void load_turned_eight(const RotaryView& r, int64 pos
       x[n] = turned(first, second, cos[n / 2], sin[n / 2], false);
       x[n + 1] = turned(second, first, cos[n / 2], sin[n / 2], true);
     }
-  } else if (has_whole_pieces(r)) {
+  } else if (whole) {
     const RotaryPair pair = rotary_pair(r, d);
     Real other[8];
     load_eight_of<E, E>(data, row + pair.other, 8, other);
@@ -72,7 +75,12 @@ __device__ __forceinline__ void load_new_key(const CacheParams& p, const CachedS
 template <Element E>
 __device__ __forceinline__ void load_new_value(const CacheParams& p, const CachedSequence& s, const CacheItem& at,
                                                int n, int d, RealOf<E> (&x)[8]) {
-  load_eight_of<E, E>(p.v_new.data, new_row(p.v_new, s, at, n) + d, max(0, min(8, p.attention.dim_v - d)), x);
+  if (p.v_new.data) {
+    load_eight_of<E, E>(p.v_new.data, new_row(p.v_new, s, at, n) + d, max(0, min(8, p.attention.dim_v - d)), x);
+  } else {
+    load_turned_eight<E>(p.rotary, p.rotary.cos ? new_row_position(p.rotary, s, n) : 0, p.k_new.data,
+                         new_row(p.k_new, s, at, n), p.v_column + d, p.v_column + p.attention.dim_v, x);
+  }
 }
 
 }  // namespace cuflash

@@ -33,6 +33,7 @@ CacheParams cache_params(const CacheProblem& p, const CachePlan& plan, void* wor
   c.attention = attention_params(p, tile_counts);
   c.o = cuda::view_of(p.o), c.lse = cuda::view_of(p.lse);
   c.k_new = cuda::view_of(p.k_new), c.v_new = cuda::view_of(p.v_new);
+  if (p.v_in_k) c.v_column = static_cast<int>(column_of_values(p));
   c.cache = view_of(p.cache), c.rotary = view_of(p.rotary);
   c.row_tiles = static_cast<int>(plan.row_tiles), c.splits = static_cast<int>(plan.splits);
   c.least_tiles = static_cast<int>(plan.least_tiles), c.state_rows = static_cast<int>(plan.state_rows);

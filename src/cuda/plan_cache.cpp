@@ -101,7 +101,7 @@ int options_of(const CacheProblem& p, int copy) {
 
 int copy_of(const CacheProblem& p, const CacheConfig& c) {
   if (!has_vector_rows(p.k) || !has_vector_rows(p.v)) return kCopyElements;
-  return p.dim_qk == c.dim_qk && (p.v_in_k || p.dim_v == c.dim_v) ? kCopyWhole : kCopyVectors;
+  return p.dim_qk == c.dim_qk && (c.v_in_k || p.dim_v == c.dim_v) ? kCopyWhole : kCopyVectors;
 }
 
 // The most stages that fit beside the other CTAs of a multiprocessor; 0: not two of them.
@@ -117,7 +117,8 @@ CacheConfig config_for(const CacheProblem& p, const Arch& arch) {
   CacheConfig c{};
   c.element = element_of(p.dtype);
   c.dim_qk = padded(p.dim_qk), c.dim_v = padded(p.dim_v);
-  c.v_in_k = p.v_in_k;
+  // Products read values in pieces of 16 bytes.
+  c.v_in_k = p.v_in_k && column_of_values(p) * size_of(c.element) % 16 == 0;
   c.copy = copy_of(p, c);
   c.options = options_of(p, c.copy);
   // With a fixed number of splits nothing but a row's own sequence may decide about its bits: not how many queries the
@@ -206,6 +207,10 @@ CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms) {
                           num_threads(plan.config), shared_bytes(plan.config));
   plan.workspace = workspace_of(plan, tiles);
   return plan;
+}
+
+int64_t column_of_values(const CacheProblem& p) {
+  return (static_cast<const std::byte*>(p.v.data) - static_cast<const std::byte*>(p.k.data)) / size_of(p.dtype);
 }
 
 MergePlan plan_merge(const MergeProblem& p, const Arch& arch) {

@@ -27,6 +27,9 @@ struct CachePlan {
 // Throws CUFLASH_UNSUPPORTED, in a sentence, for what the kernels do not compute.
 CachePlan plan_cache(const CacheProblem& problem, const Arch& arch, int num_sms);
 
+// Where v is a slice of k's rows: the first element of these that is in v.
+int64_t column_of_values(const CacheProblem& problem);
+
 struct MergePlan {
   MergeConfig config;
   Launch launch;
