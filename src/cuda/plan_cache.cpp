@@ -165,7 +165,7 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms) {
   const int64_t most = std::clamp<int64_t>(key_tiles / kLeastTiles, 1, kMostSplits);
   plan.least_tiles = kLeastTiles;
   plan.reason = "one split: there are tiles of rows enough to fill the device";
-  if (tiles == 0 || tiles > kMostWaves * slots) return;
+  if (tiles == 0 || p.len_q == 0 || tiles > kMostWaves * slots) return;
   double best = 0;
   for (int64_t waves = (tiles + slots - 1) / slots; waves <= kMostWaves + 1; ++waves) {
     const int64_t splits = std::clamp<int64_t>(waves * slots / tiles, 1, most);
