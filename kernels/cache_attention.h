@@ -36,6 +36,8 @@ struct CacheAttention {
   static_assert(C.tile_q == 16 * C.row_warps && kKeys % 16 == 0 && kKeys * C.key_warps == C.tile_k);
   static_assert(kColumns % 16 == 0 && kColumns * C.column_warps == C.dim_v && C.stages >= 2);
   static_assert(!C.v_in_k || C.dim_v <= C.dim_qk);
+  // Where the sums take most registers, what is seldom needed in the loop, or after it, is found out anew.
+  static constexpr bool kForgets = kColumns > 128;
 
   using QTile = Tile<E, C.tile_q, C.dim_qk>;
   using KTile = Tile<E, C.tile_k, C.dim_qk>;
@@ -100,8 +102,9 @@ struct CacheAttention {
     load_cached<false, C.copy, kThreads>(k_tile(stage), where, k_head, a.dim_qk);
     if constexpr (!C.v_in_k) load_cached<true, C.copy, kThreads>(v_tile(stage), where, v_head, a.dim_v);
     if (sequence.pad + first_key(n) + C.tile_k <= sequence.old_end || sequence.new_count == 0) return;
-    load_new<false, kThreads>(k_tile(stage), where, p, sequence, at, first_key(n));
-    if constexpr (!C.v_in_k) load_new<true, kThreads>(v_tile(stage), where, p, sequence, at, first_key(n));
+    const CachedSequence s = kForgets ? cached_sequence(p, at.b) : sequence;
+    load_new<false, kThreads>(k_tile(stage), where, p, s, at, first_key(n));
+    if constexpr (!C.v_in_k) load_new<true, kThreads>(v_tile(stage), where, p, s, at, first_key(n));
   }
 
   __device__ __forceinline__ void begin() const {
@@ -171,43 +174,60 @@ struct CacheAttention {
     __syncthreads();
   }
 
-  // Calls use(row of the tile, column) for pieces of eight columns of the rows that are written.
+  // Rows of the tile that are written.
+  __device__ int written() const { return min(C.tile_q, rows_end(a, sequence) - rows.first); }
+
+  // Calls use(row of the tile, column) for pieces of eight columns of these rows.
   template <class Use>
   __device__ __forceinline__ void for_pieces(Use&& use) const {
     constexpr int kPieces = C.dim_v / 8;
-    const int written = min(C.tile_q, rows_end(a, sequence) - rows.first);
 #pragma unroll 1
-    for (int n = static_cast<int>(threadIdx.x); n < written * kPieces; n += kThreads) use(n / kPieces, n % kPieces * 8);
+    for (int n = static_cast<int>(threadIdx.x); n < written() * kPieces; n += kThreads)
+      use(n / kPieces, n % kPieces * 8);
   }
 
-  __device__ __forceinline__ void end() const {
-    const Real factor = Rows::factor(a), unit = Rows::unit(a);
+  // Key warps become one: the output, or what a split leaves behind.
+  __device__ __forceinline__ void add_warps() const {
     const SplitPlace<C> place(p, at);
     for_pieces([&](int row, int column) {
-      SummedEight<Real> eight(
-          C.key_warps, factor, [&](int w) { return warp_states(w)[row]; },
+      SummedEight<Real, 1> eight(
+          C.key_warps, Rows::factor(a), [&](int w) { return warp_states(w)[row]; },
           [&](int w, Real(&x)[8]) {
             const auto columns = *reinterpret_cast<const EightReals<Real>*>(warp_sums(w, row) + column);
 #pragma unroll
             for (int n = 0; n < 8; ++n) x[n] = columns.x[n];
           });
-      if (splits == 1) return finish_eight<E>(p, sequence, at, rows.first + row, column, unit, eight);
+      if (splits == 1) return finish_eight<E>(p, sequence, at, rows.first + row, column, Rows::unit(a), eight);
       EightReals<Real> sums;
 #pragma unroll
       for (int n = 0; n < 8; ++n) sums.x[n] = eight.x[n];
       *reinterpret_cast<EightReals<Real>*>(place.sums(at.split, row, column)) = sums;
       if (column == 0) place.state(at.split, row)[0] = eight.row.top, place.state(at.split, row)[1] = eight.row.sum;
     });
-    if (splits == 1 || !comes_last()) return;
+  }
+
+  // Splits become one. Their states come to shared memory first, where there is room: every piece of a row asks for them.
+  __device__ __forceinline__ void add_splits() const {
+    constexpr int kAtOnce = 32 / sizeof(Real);
+    const SplitPlace<C> place(p, at);
+    auto* const states = reinterpret_cast<RowState<Real>*>(memory);
+    const int rows_here = written();
+    const auto state_of = [&](int split, int row) {
+      const Real* state = place.state(split, row);
+      return RowState<Real>{load_from_l2(state), load_from_l2(state + 1)};
+    };
+    const bool here = int64{splits} * rows_here * int{sizeof *states} <= shared_bytes(C);
+    if (here) {
+      for (int n = static_cast<int>(threadIdx.x); n < splits * rows_here; n += kThreads)
+        states[n] = state_of(n / rows_here, n % rows_here);
+      __syncthreads();
+    }
     for_pieces([&](int row, int column) {
-      SummedEight<Real> eight(
-          splits, factor,
-          [&](int split) {
-            const Real* state = place.state(split, row);
-            return RowState<Real>{load_from_l2(state), load_from_l2(state + 1)};
-          },
+      SummedEight<Real, kAtOnce> eight(
+          splits, Rows::factor(a),
+          [&](int split) { return here ? states[split * rows_here + row] : state_of(split, row); },
           [&](int split, Real(&x)[8]) { load_eight_from_l2(place.sums(split, row, column), x); });
-      finish_eight<E>(p, sequence, at, rows.first + row, column, unit, eight);
+      finish_eight<E>(p, sequence, at, rows.first + row, column, Rows::unit(a), eight);
     });
   }
 
@@ -239,8 +259,13 @@ struct CacheAttention {
     Output o = {};
     Softmax<Real, 1> softmax(Rows::factor(a));
     sum(softmax, o);
+    if constexpr (kForgets) CacheAttention(p, memory).end(softmax, o);
+    else end(softmax, o);
+  }
+  __device__ __forceinline__ void end(Softmax<Real, 1>& softmax, const Output& o) const {
     share_sums(softmax, o);
-    end();
+    add_warps();
+    if (splits > 1 && comes_last()) add_splits();
   }
 };
 

@@ -37,9 +37,10 @@ struct CacheParams {
   CacheView cache;
   RotaryView rotary;
 
-  int row_tiles;    // of a sequence and key/value head
-  int splits;       // CTAs that share the keys of one tile of rows
-  int least_tiles;  // of keys that a split should have
+  int row_tiles;     // of a sequence and key/value head
+  int splits;        // CTAs that may share the keys of one tile of rows
+  int eager_splits;  // of these are used as soon as there are least_tiles tiles of keys for each; more by long sequences
+  int least_tiles;
 
   // The workspace, where there are several splits. A tile of rows has the number that tile_number() gives it.
   uint64* tickets;     // [tile], see cache/ticket.h

@@ -95,8 +95,8 @@ std::string cache_lines(const TypicalCache& t, const Arch& arch) {
   return or_refusal([&] {
     const CachePlan plan = plan_cache(cache_of(t), arch, usual_sms(arch));
     if (plan.launch.grid_x == 0) return std::string("  nothing to do\n");
-    return join(line(plan.launch), "  splits ", plan.splits, " of ", plan.least_tiles, " tiles at least, ",
-                plan.row_tiles, " tiles of rows, workspace ", plan.workspace.size, "\n");
+    return join(line(plan.launch), "  splits ", plan.splits, ", ", plan.eager_splits, " of ", plan.least_tiles,
+                " tiles at least, ", plan.row_tiles, " tiles of rows, workspace ", plan.workspace.size, "\n");
   });
 }
 

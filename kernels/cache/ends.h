@@ -29,8 +29,9 @@ struct alignas(16) EightReals {
   Real x[8];
 };
 
-// Eight columns of a row, added up over parts. state(n), load(n, x): the n-th part's.
-template <class Real>
+// Eight columns of a row, added up over parts. state(n), load(n, x): the n-th part's. kAtOnce parts are on their way
+// together: the workspace is a long way off.
+template <class Real, int kAtOnce>
 struct SummedEight {
   RowState<Real> row;
   Real x[8];
@@ -38,18 +39,26 @@ struct SummedEight {
   template <class State, class Load>
   __device__ __forceinline__ SummedEight(int parts, Real factor, State&& state, Load&& load)
       : row{minus_infinity<Real>(), 0}, x{} {
-#pragma unroll 4
+#pragma unroll 1
     for (int n = 0; n < parts; ++n) row.top = larger(row.top, state(n).top);
-#pragma unroll 4
-    for (int n = 0; n < parts; ++n) {
-      const RowState<Real> part = state(n);
-      const Real weight = part_weight(part.top, row.top, factor);
-      Real columns[8];
-      load(n, columns);
-      row.sum += part.sum * weight;
+#pragma unroll 1
+    for (int first = 0; first < parts; first += kAtOnce) {
+      Real columns[kAtOnce][8];
 #pragma unroll
-      for (int c = 0; c < 8; ++c) x[c] += columns[c] * weight;
+      for (int n = 0; n < kAtOnce; ++n)
+        if (first + n < parts) load(first + n, columns[n]);
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n)
+        if (first + n < parts) add(state(first + n), columns[n], factor);
     }
+  }
+
+ private:
+  __device__ __forceinline__ void add(const RowState<Real>& part, const Real (&columns)[8], Real factor) {
+    const Real weight = part_weight(part.top, row.top, factor);
+    row.sum += part.sum * weight;
+#pragma unroll
+    for (int c = 0; c < 8; ++c) x[c] += columns[c] * weight;
   }
 };
 
@@ -72,9 +81,10 @@ struct SplitPlace {
 };
 
 // Eight columns of a row become output, and the row's LSE is written by whoever has the first ones. row: of the sequence.
-template <Element E>
+template <Element E, int kAtOnce>
 __device__ __forceinline__ void finish_eight(const CacheParams& p, const CachedSequence& s, const CacheItem& at,
-                                             int row, int column, RealOf<E> unit, SummedEight<RealOf<E>>& eight) {
+                                             int row, int column, RealOf<E> unit,
+                                             SummedEight<RealOf<E>, kAtOnce>& eight) {
   using Real = RealOf<E>;
   const AttentionParams& a = p.attention;
   const int query = row / a.group;

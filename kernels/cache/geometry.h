@@ -112,8 +112,11 @@ CUFLASH_SHARED_FUNCTION TileRange key_tiles(KeyRange keys, int tile_k) {
   return {keys.begin / tile_k, (keys.end - 1) / tile_k + 1};
 }
 // How many splits have keys: the others leave. A tile of rows that sees nothing has one, which writes that.
+constexpr int kLongTiles = 32;
 CUFLASH_SHARED_FUNCTION int used_splits(const CacheParams& p, TileRange tiles) {
-  return static_cast<int>(bounded((tiles.end - tiles.begin) / p.least_tiles, 1, p.splits));
+  const int count = tiles.end - tiles.begin,
+            eager = static_cast<int>(bounded(count / p.least_tiles, 0, p.eager_splits));
+  return static_cast<int>(bounded(eager > count / kLongTiles ? eager : count / kLongTiles, 1, p.splits));
 }
 CUFLASH_SHARED_FUNCTION TileRange tiles_of_split(TileRange tiles, int used, int split) {
   const int64 count = tiles.end - tiles.begin;

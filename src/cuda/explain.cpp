@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "cache/geometry.h"
 #include "cuda/backend.h"
 #include "cuda/device.h"
 #include "cuda/plan_cache.h"
@@ -72,7 +73,8 @@ std::string plan_lines(const BackwardProblem& p, const Execution& e, const Arch&
 std::string plan_lines(const CacheProblem& p, const Execution& e, const Arch& arch, int num_sms) {
   const CachePlan plan = plan_cache(p, arch, num_sms);
   return join("reason     ", plan.reason, "\n", config_line(plan.config), "splits     ", plan.splits, " for ", num_sms,
-              " SMs, each of at least ", plan.least_tiles, " tiles of keys\n", launch_lines(plan.launch), "workspace  ",
+              " SMs; ", plan.eager_splits, " of them where each has ", plan.least_tiles,
+              " tiles of keys, more where it has ", kLongTiles, "\n", launch_lines(plan.launch), "workspace  ",
               TileCounts::bytes(e) + plan.workspace.size, " bytes");
 }
 

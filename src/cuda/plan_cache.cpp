@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "cache/geometry.h"
 #include "cache/ticket.h"
 #include "cuda/plan_dims.h"
 #include "error.h"
@@ -147,12 +148,23 @@ int64_t most_key_tiles(const CacheProblem& p, const CacheConfig& c) {
   return seen < p.len_k ? whole + 1 : whole;  // a window need not begin with a tile
 }
 
+// Where there are tiles enough, one long sequence among short ones would keep the device waiting: long ones are cut, short
+// ones are not. CTAs of splits that are not used leave at once, but must be launched.
+void even_out(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
+  constexpr int64_t kMostCuts = 8, kMostCtas = 32;  // of a sequence; for a slot
+  if (plan.row_tiles != 1) return;  // many queries: their tiles are many, and so would be the sums to keep
+  const int64_t cuts = std::min({kMostCuts, key_tiles / kLongTiles, kMostCtas * slots / tiles});
+  if (cuts <= plan.splits) return;
+  plan.splits = cuts;
+  plan.reason = "long sequences are cut, so that none of them keeps the device waiting";
+}
+
 // Fixed: as asked for. Otherwise as many as fill the device once, or a few times where that leaves less of it idle; the
 // lengths are not known here, so what is divided evenly is the room.
 void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms) {
   const int64_t key_tiles = std::max<int64_t>(1, most_key_tiles(p, plan.config));
   if (p.num_splits != 0) {
-    plan.splits = std::min(p.num_splits, key_tiles), plan.least_tiles = 1;
+    plan.splits = plan.eager_splits = std::min(p.num_splits, key_tiles), plan.least_tiles = 1;
     plan.reason = "as many splits as asked for, with tiles that depend on nothing but a sequence";
     if (plan.splits > kMostSplits)
       refuse(join("num_splits: got ", p.num_splits, ", but the CUDA kernels cut a sequence into at most ", kMostSplits,
@@ -165,7 +177,7 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms) {
   const int64_t most = std::clamp<int64_t>(key_tiles / kLeastTiles, 1, kMostSplits);
   plan.least_tiles = kLeastTiles;
   plan.reason = "one split: there are tiles of rows enough to fill the device";
-  if (tiles == 0 || p.len_q == 0 || tiles > kMostWaves * slots) return;
+  if (tiles == 0 || p.len_q == 0) return;
   double best = 0;
   for (int64_t waves = (tiles + slots - 1) / slots; waves <= kMostWaves + 1; ++waves) {
     const int64_t splits = std::clamp<int64_t>(waves * slots / tiles, 1, most);
@@ -174,6 +186,8 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms) {
     best = busy, plan.splits = splits;
   }
   if (plan.splits > 1) plan.reason = "as many splits as fill the device with parts of equal length";
+  plan.eager_splits = plan.splits;
+  even_out(plan, key_tiles, tiles, slots);
 }
 
 size_t rounded_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -200,7 +214,7 @@ CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms) {
   const bool works = p.len_q > 0 || p.cache.len_new > 0;
   plan.row_tiles = std::max<int64_t>(1, (rows + plan.config.tile_q - 1) / plan.config.tile_q);
   plan.state_rows = std::clamp<int64_t>(rows, 1, plan.config.tile_q);
-  plan.splits = 1;
+  plan.splits = plan.eager_splits = 1;
   choose_splits(plan, p, num_sms);
   const int64_t tiles = p.batch * p.heads_k * plan.row_tiles;
   plan.launch = launch_of(key_of(KernelKind::cache_attention, arch, plan.config), works ? tiles * plan.splits : 0,

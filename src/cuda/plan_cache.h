@@ -16,10 +16,11 @@ struct CacheWorkspace {
 struct CachePlan {
   CacheConfig config;
   Launch launch;
-  int64_t row_tiles = 0;    // of a sequence and key/value head
-  int64_t splits = 1;       // of the keys of such a tile
-  int64_t least_tiles = 1;  // of keys that a split should have
-  int64_t state_rows = 0;   // rows of a tile whose sums are kept
+  int64_t row_tiles = 0;     // of a sequence and key/value head
+  int64_t splits = 1;        // of the keys of such a tile
+  int64_t eager_splits = 1;  // as in CacheParams
+  int64_t least_tiles = 1;
+  int64_t state_rows = 0;  // rows of a tile whose sums are kept
   CacheWorkspace workspace;
   const char* reason;  // why this many splits, for explain
 };
