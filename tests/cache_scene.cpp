@@ -207,6 +207,7 @@ void CacheScene::make_cache() {
   cache.k = k_.view, cache.v = values_->view;
   cache.v.shape[3] = c_.dim_v;
   cache.v.data = static_cast<std::byte*>(cache.v.data) + value_column() * size_of(c_.dtype);
+  rows_at_ = ints_.size();
   cache.seqlens = lengths(c_.rows);
   if (!c_.pad.empty()) cache.leftpad = lengths(c_.pad);
   for (int64_t e = 0; e < entries_; ++e)
@@ -433,6 +434,10 @@ std::string CacheScene::fault() {
       for (int64_t i = 0; i < (c_.packed_q ? c_.len_q[b] : most_q_); ++i)
         if (std::string text = fault_of_row(b, h, i); !text.empty()) return text;
   return fault_of_cache();
+}
+
+void CacheScene::set_rows(const std::vector<int32_t>& rows) const {
+  ints_[rows_at_].memory.write(rows.data(), rows.size() * sizeof(int32_t));
 }
 
 std::vector<double> CacheScene::results(int64_t b) const {

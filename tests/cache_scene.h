@@ -64,6 +64,9 @@ class CacheScene {
   std::string fault();
   // Sequence b's output and LSE; after fault().
   std::vector<double> results(int64_t b) const;
+  std::vector<double> read_results(int64_t b) { return o_.read(), lse_.read(), results(b); }
+  // Other lengths in the same memory; for calls whose results are not looked at by fault().
+  void set_rows(const std::vector<int32_t>& rows) const;
 
  private:
   struct Place {
@@ -103,6 +106,7 @@ class CacheScene {
   const CacheCase c_;
   int64_t most_q_ = 0, most_new_ = 0, entries_ = 0;
   std::vector<DeviceTensor> ints_;
+  size_t rows_at_ = 0;                        // of these
   std::vector<int32_t> entry_of_;             // contiguous
   std::vector<std::vector<int32_t>> pages_;   // paged
   std::vector<int64_t> q_begin_, new_begin_;  // packed

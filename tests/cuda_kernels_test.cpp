@@ -77,7 +77,8 @@ void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   for (const int64_t group : {1, 32, 64}) {
     for (const int64_t dim : {128, 256})
       add_cache({.dim_qk = dim, .dim_v = dim, .options = kBoth, .heads_q = group, .heads_k = 1});
-    add_cache({.dim_qk = 576, .dim_v = 512, .options = kBoth, .heads_q = group, .heads_k = 1, .v_in_k = true});
+    for (const int options : {0, kBoth})
+      add_cache({.dim_qk = 576, .dim_v = 512, .options = options, .heads_q = group, .heads_k = 1, .v_in_k = true});
   }
   add_cache({.dtype = DType::f32, .options = kBoth});
   add_cache({.dtype = DType::f64, .options = kBoth});

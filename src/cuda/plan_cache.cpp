@@ -43,26 +43,27 @@ int padded(int64_t dim) {
 // four warps or more keep copies on their way.
 struct Tiles {
   int largest_dim, tile_q, tile_k, row_warps, key_warps, column_warps, ctas_per_sm;
+  bool plain_only = false;  // options would need more registers
 };
 constexpr Tiles kSixteenBit[] = {
-    {64, 16, 64, 1, 4, 1, 3},   //
-    {64, 32, 64, 2, 2, 1, 3},   //
-    {64, 64, 64, 4, 1, 1, 2},   //
-    {128, 16, 64, 1, 4, 1, 2},  //
-    {128, 16, 64, 1, 4, 1, 1},  //
-    {128, 32, 64, 2, 2, 1, 2},  //
-    {128, 32, 64, 2, 2, 1, 1},  //
-    {128, 64, 64, 4, 1, 1, 2},  //
-    {128, 64, 32, 4, 1, 1, 1},  //
-    {256, 16, 64, 1, 4, 1, 1},  //
-    {256, 16, 32, 1, 2, 2, 1},  //
-    {256, 32, 64, 2, 2, 1, 1},  //
-    {256, 32, 32, 2, 1, 2, 1},  //
-    {256, 64, 64, 4, 1, 2, 1},  //
-    {576, 16, 32, 1, 2, 2, 1},  //
-    {576, 16, 16, 1, 1, 4, 1},  //
-    {576, 32, 32, 2, 2, 2, 1},  //
-    {576, 64, 32, 4, 1, 2, 1},  //
+    {64, 16, 64, 1, 4, 1, 3},         //
+    {64, 32, 64, 2, 2, 1, 3},         //
+    {64, 64, 64, 4, 1, 1, 2},         //
+    {128, 16, 64, 1, 4, 1, 2},        //
+    {128, 16, 64, 1, 4, 1, 1},        //
+    {128, 32, 64, 2, 2, 1, 2},        //
+    {128, 32, 64, 2, 2, 1, 1},        //
+    {128, 64, 64, 4, 1, 1, 2},        //
+    {128, 64, 32, 4, 1, 1, 1},        //
+    {256, 16, 64, 1, 4, 1, 1},        //
+    {256, 16, 32, 1, 2, 2, 1},        //
+    {256, 32, 64, 2, 2, 1, 1},        //
+    {256, 32, 32, 2, 1, 2, 1},        //
+    {256, 64, 64, 4, 1, 2, 1},        //
+    {576, 16, 32, 1, 2, 2, 1},        //
+    {576, 16, 16, 1, 1, 4, 1},        //
+    {576, 32, 32, 2, 2, 2, 1},        //
+    {576, 64, 32, 4, 1, 2, 1, true},  //
 };
 constexpr Tiles kF32[] = {
     {64, 16, 64, 1, 4, 1, 2},   //
@@ -129,6 +130,7 @@ CacheConfig config_for(const CacheProblem& p, const Arch& arch) {
     if (tile_q > 16 && rows <= tile_q / 2) continue;
     for (const Tiles& t : candidates(c.element)) {
       if (t.tile_q != tile_q || std::max(c.dim_qk, c.dim_v) > t.largest_dim) continue;
+      if (t.plain_only && c.options != 0) continue;
       c.tile_q = t.tile_q, c.tile_k = t.tile_k;
       c.row_warps = t.row_warps, c.key_warps = t.key_warps, c.column_warps = t.column_warps;
       c.ctas_per_sm = t.ctas_per_sm;
