@@ -5,7 +5,7 @@
 //   shared memory   Q | K, V of each stage | where the keys of each stage lie; sums of the key warps at the end
 //   per warp        16 rows, tile_k / key_warps keys, dim_v / column_warps columns of O
 //
-//   before          places of the first tiles | barrier | start copying stages - 1 of them | Q
+//   before          places of the first tiles | barrier | start copying stages - 1 of them | Q | append
 //   step n          wait tile n | barrier | start copying tile n + stages - 1 | look up the places of tile n + stages |
 //                   scores, softmax, accumulate | note the places
 //   after           barrier | sums of warps to shared memory | barrier | add them up: O, or what a split leaves behind |
@@ -144,7 +144,6 @@ struct CacheAttention {
 
   __device__ __forceinline__ void sum(Softmax<Real, 1>& softmax, Output& o) const {
     if (count() == 0) return;
-    begin();
     const Rows lane_rows(p, sequence, at, rows, lane_row());
 #pragma unroll 1
     for (int n = 0; n < count(); ++n) step(n, lane_rows, softmax, o);
@@ -252,8 +251,11 @@ struct CacheAttention {
   }
 
   __device__ __forceinline__ void run() const {
+    const bool attends = at.split < splits && rows.first < rows_end(a, sequence);
+    if (attends && count() > 0) begin();
+    // While the first keys are on their way.
     append_rows<E, kThreads>(p, sequence, at);
-    if (at.split >= splits || rows.first >= rows_end(a, sequence)) return;
+    if (!attends) return;
     if (splits > 1 && threadIdx.x == 0) prepare_ticket(ticket());
     count_tiles();
     Output o = {};

@@ -178,6 +178,16 @@ TEST_F(FakeCache, ACachedCallAllocatesNothingAndACapturedOneWaitsForNothing) {
   }
 }
 
+TEST_F(FakeCache, ExplainSaysWhatACallGets) {
+  const CacheScene scene({.group = 8, .len_q = {1}, .rows = {300}, .room = 8192});
+  const std::string text = explain(scene.attention, scene.cache);
+  for (const char* part : {"attend_cache bf16", "backend    cuda", "cache_attention:sm_90a:bf16,64,64,16,64",
+                           "splits     64", "132 SMs", "workspace  "})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
+  CacheScene wide({.dim_qk = 600, .dim_v = 600, .len_q = {1}, .rows = {3}, .room = 4});
+  EXPECT_NE(explain(wide.attention, wide.cache).find("not cuda   q: head size 600"), std::string::npos);
+}
+
 TEST_F(FakeCache, NothingToDoLaunchesNothing) {
   const int before = gpus.launches;
   CacheScene scene({.len_q = {0, 0}, .rows = {5, 0}, .room = 8});
