@@ -37,7 +37,7 @@ struct CacheAttention {
   static_assert(kColumns % 16 == 0 && kColumns * C.column_warps == C.dim_v && C.stages >= 2);
   static_assert(!C.v_in_k || C.dim_v <= C.dim_qk);
   // Where the sums take most registers, what is seldom needed in the loop, or after it, is found out anew.
-  static constexpr bool kForgets = kColumns > 128;
+  static constexpr bool kForgets = kColumns > 128 || E == Element::f64;
 
   using QTile = Tile<E, C.tile_q, C.dim_qk>;
   using KTile = Tile<E, C.tile_k, C.dim_qk>;

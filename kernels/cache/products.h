@@ -11,7 +11,7 @@ __device__ __forceinline__ void multiply_columns(Accumulator<Real> (&s)[1][kTile
                                                  int first) {
   using Op = Operands<E>;
   constexpr int kSteps = kCount / Op::kDepth;
-#pragma unroll(kSteps <= 16 ? kSteps : 4)
+#pragma unroll(kSteps <= 16 && size_of(E) != 8 ? kSteps : 4)  // of f64 all operands would be loaded first
   for (int step = 0; step < kSteps; ++step) {
     const int column = first + step * Op::kDepth;
     const typename Op::A queries = Op::load_a(q, row, column);
