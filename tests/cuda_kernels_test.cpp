@@ -70,10 +70,38 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
   for (const int options : {int{kMaskTensor}, kAllOptions & ~kScaleFirst}) add_forward({.options = options});
 }
 
+// Over a cache: every list of tiles with the options that need most, and the kernels of any alignment.
+void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
+  const auto add_cache = [&](const TypicalCache& t) { add(launches, plan_cache(cache_of(t), arch, 132).launch); };
+  constexpr int kBoth = kSoftcap | kAlibi;
+  for (const int64_t group : {1, 32, 64}) {
+    for (const int64_t dim : {128, 256})
+      add_cache({.dim_qk = dim, .dim_v = dim, .options = kBoth, .heads_q = group, .heads_k = 1});
+    for (const int options : {0, kBoth})
+      add_cache({.dim_qk = 576, .dim_v = 512, .options = options, .heads_q = group, .heads_k = 1, .v_in_k = true});
+  }
+  add_cache({.dtype = DType::f32, .options = kBoth});
+  add_cache({.dtype = DType::f64, .options = kBoth});
+  add(launches, plan_merge(merge_of(DType::bf16, 128), arch).launch);
+  if (arch.number() != 90) return;
+  for (const int64_t group : {1, 32, 64}) {
+    add_cache({.dim_qk = 64, .dim_v = 64, .heads_q = group, .heads_k = 1});
+    for (const int64_t dim : {64, 256})
+      add_cache({.dtype = DType::f32, .dim_qk = dim, .dim_v = dim, .options = kBoth, .heads_q = group, .heads_k = 1});
+  }
+  add_cache({.dtype = DType::f16});
+  add_cache({.options = kScaleFirst});
+  add_cache({.dim_qk = 512, .dim_v = 512, .heads_q = 8, .heads_k = 1});
+  add_cache({.dtype = DType::f64, .dim_qk = 256, .dim_v = 256});
+  add_cache({.dtype = DType::f32, .aligned = false});
+  for (const DType type : {DType::f32, DType::f64}) add(launches, plan_merge(merge_of(type, 64), arch).launch);
+}
+
 std::vector<Launch> launches_for(const Arch& arch) {
   std::vector<Launch> launches;
   add_launches_of(launches, {.sink = true}, arch, Reproducible::yes);
   if (scale() < 1) return launches;
+  add_cache_launches(launches, arch);
   for (const Typical& t : problems_for(arch)) add_launches_of(launches, t, arch, Reproducible::no);
   add_hopper_launches(launches, arch);
   return launches;
@@ -85,6 +113,8 @@ std::vector<Launch> all_launches_for(const Arch& arch) {
     for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes})
       add_launches_of(launches, t, arch, reproducible);
   for (const Typical& t : typical_problems()) add(launches, plan_forward(forward_of(t), arch, Kernels::best).launch);
+  for (const TypicalCache& t : typical_caches())
+    if (t.dtype != DType::f64 || t.dim_qk <= 128) add(launches, plan_cache(cache_of(t), arch, 132).launch);
   return launches;
 }
 

@@ -1,21 +1,36 @@
-// The KV cache on CUDA: not there yet, and said so.
+// Attention over a KV cache, and the merging of two results: plan -> params -> one launch.
 #include "cuda/backend.h"
-#include "cuda/explain.h"
-#include "error.h"
+#include "cuda/device.h"
+#include "cuda/launch.h"
+#include "cuda/params_cache.h"
+#include "cuda/tile_counts.h"
+#include "cuda/workspace.h"
 
 namespace cuflash::cuda {
 
-static constexpr const char* kMissing = "attention over a KV cache has no CUDA kernel in this version";
-
-[[noreturn]] static void refuse(const char* what) {
-  throw FlashAttentionError(CUFLASH_UNSUPPORTED, join(what, "; use host memory, or cuflash_forward with seqlens_k"));
+void attend_cache(const CacheProblem& p, const Execution& e) {
+  const DeviceState& state = device(p.place.cuda_device);
+  const CachePlan plan = plan_cache(p, state.arch, state.num_sms);
+  const DeviceGuard guard(state);
+  const Workspace workspace(e, TileCounts::bytes(e) + plan.workspace.size);
+  TileCounts counts(e, workspace.data());
+  void* const behind = workspace.data() ? static_cast<std::byte*>(workspace.data()) + TileCounts::bytes(e) : nullptr;
+  const CacheParams params = cache_params(p, plan, behind, counts.data());
+  launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
+  counts.report(plan.config.tile_q, plan.config.tile_k);
 }
 
-void attend_cache(const CacheProblem&, const Execution&) { refuse(kMissing); }
-size_t cache_workspace_size(const CacheProblem&, const Execution&) { refuse(kMissing); }
-void merge(const MergeProblem&, const Execution&) { refuse("merge_states has no CUDA kernel in this version"); }
+size_t cache_workspace_size(const CacheProblem& p, const Execution& e) {
+  const DeviceState& state = device(p.place.cuda_device);
+  return TileCounts::bytes(e) + plan_cache(p, state.arch, state.num_sms).workspace.size;
+}
 
-std::string explain(const CacheProblem&, const Execution&) { return join("backend    none\nnot cuda   ", kMissing); }
-std::string explain(const CacheProblem& p, const Execution& e, const Arch&) { return explain(p, e); }
+void merge(const MergeProblem& p, const Execution& e) {
+  const DeviceState& state = device(p.place.cuda_device);
+  const MergePlan plan = plan_merge(p, state.arch);
+  const DeviceGuard guard(state);
+  const MergeParams params = merge_params(p);
+  launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
+}
 
 }  // namespace cuflash::cuda

@@ -17,7 +17,9 @@ enum class KernelKind : int {
   backward_finish,
   backward_bias,
   backward_sink,
-  hopper_forward
+  hopper_forward,
+  cache_attention,
+  merge_states,
 };
 
 struct KernelKey {

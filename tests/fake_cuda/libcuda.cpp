@@ -118,7 +118,8 @@ FAKE cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
 FAKE cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) { return CUDA_SUCCESS; }
 FAKE cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction, void** params, void** extra) {
   if (const CUresult result = state_of(config->hStream); result != CUDA_SUCCESS) return result;
-  FakeLaunch launch{current_device(), config->hStream, nullptr, 0};
+  FakeLaunch launch{current_device(), config->hStream,  nullptr,           0,
+                    config->gridDimX, config->gridDimY, config->blockDimX, config->sharedMemBytes};
   if (params && extra) return CUDA_ERROR_INVALID_VALUE;
   if (params) launch.params = params[0];
   if (extra) launch.params = extra[1], launch.params_size = *static_cast<size_t*>(extra[3]);
