@@ -3,10 +3,16 @@
 #include <random>
 
 #include "tests/cache_cases.h"
+#include "tests/device.h"
 #include "tests/property.h"
 
 namespace cuflash::test {
 namespace {
+
+// With CUFLASH_TEST_DEVICE=cuda alone; where there is no GPU, device.h has all of these skipped and says why.
+class CacheOnGpu : public testing::Test {
+  void SetUp() override { ASSERT_TRUE(on_cuda()) << "these run on a GPU: set CUFLASH_TEST_DEVICE=cuda"; }
+};
 
 DeviceBuffer garbage(size_t bytes, uint64_t seed) {
   DeviceBuffer buffer(bytes);
@@ -23,7 +29,7 @@ void call(const CacheScene& scene, const DeviceBuffer& workspace, const Stream& 
       {.stream = stream.handle(), .workspace = workspace.data(), .workspace_size = workspace.bytes()});
 }
 
-TEST(CacheOnGpu, RandomCallsEqualTheDefinition) {
+TEST_F(CacheOnGpu, RandomCallsEqualTheDefinition) {
   const Stream stream;
   for (uint64_t index = 0; index < static_cast<uint64_t>(scaled(300)); ++index) {
     const CacheCase c = random_cache_case(test_seed(), index);
@@ -50,7 +56,7 @@ CacheCase long_case(int32_t num_splits) {
           .num_splits = num_splits};
 }
 
-TEST(CacheOnGpu, ALongSequenceGivesTheSameBitsHoweverOften) {
+TEST_F(CacheOnGpu, ALongSequenceGivesTheSameBitsHoweverOften) {
   const Stream stream;
   for (const int32_t splits : {0, 1, 7, 60}) {
     CacheScene scene(long_case(splits));
@@ -69,7 +75,7 @@ TEST(CacheOnGpu, ALongSequenceGivesTheSameBitsHoweverOften) {
 }
 
 // Many launches are on their way, and nobody waits between them: tickets that one leaves behind serve the next.
-TEST(CacheOnGpu, CallsBehindEachOtherAndOnTwoStreamsDoNotDisturbEachOther) {
+TEST_F(CacheOnGpu, CallsBehindEachOtherAndOnTwoStreamsDoNotDisturbEachOther) {
   const Stream one, two;
   CacheCase c = long_case(0);
   CacheScene first(c);
@@ -83,7 +89,7 @@ TEST(CacheOnGpu, CallsBehindEachOtherAndOnTwoStreamsDoNotDisturbEachOther) {
   EXPECT_EQ(second.fault(), "");
 }
 
-TEST(CacheOnGpu, AReplayedGraphReadsTheLengthsOfThen) {
+TEST_F(CacheOnGpu, AReplayedGraphReadsTheLengthsOfThen) {
   const Stream stream;
   CacheCase c = long_case(0);
   c.len_new.clear();
