@@ -70,29 +70,27 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
   for (const int options : {int{kMaskTensor}, kAllOptions & ~kScaleFirst}) add_forward({.options = options});
 }
 
-// Over a cache: every list of tiles with the options that need most, and the kernels of any alignment.
+// Over a cache: for Hopper every list of tiles with the options that need most, and the kernels of any alignment; for the
+// others what differs most.
 void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   const auto add_cache = [&](const TypicalCache& t) { add(launches, plan_cache(cache_of(t), arch, 132).launch); };
   constexpr int kBoth = kSoftcap | kAlibi;
-  for (const int64_t group : {1, 32, 64}) {
-    for (const int64_t dim : {128, 256})
-      add_cache({.dim_qk = dim, .dim_v = dim, .options = kBoth, .heads_q = group, .heads_k = 1});
-    for (const int options : {0, kBoth})
-      add_cache({.dim_qk = 576, .dim_v = 512, .options = options, .heads_q = group, .heads_k = 1, .v_in_k = true});
-  }
+  add_cache({.options = kBoth, .heads_q = 1, .heads_k = 1});
+  add_cache({.dim_qk = 576, .dim_v = 512, .heads_q = 64, .heads_k = 1, .v_in_k = true});
   add_cache({.dtype = DType::f32, .options = kBoth});
-  add_cache({.dtype = DType::f64, .options = kBoth});
   add(launches, plan_merge(merge_of(DType::bf16, 128), arch).launch);
   if (arch.number() != 90) return;
   for (const int64_t group : {1, 32, 64}) {
+    add_cache({.dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = group, .heads_k = 1});
     add_cache({.dim_qk = 64, .dim_v = 64, .heads_q = group, .heads_k = 1});
-    for (const int64_t dim : {64, 256})
-      add_cache({.dtype = DType::f32, .dim_qk = dim, .dim_v = dim, .options = kBoth, .heads_q = group, .heads_k = 1});
+    add_cache({.dim_qk = 576, .dim_v = 512, .options = kBoth, .heads_q = group, .heads_k = 1, .v_in_k = true});
+    add_cache({.dtype = DType::f32, .dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = group, .heads_k = 1});
   }
+  for (const int64_t group : {32, 64}) add_cache({.options = kBoth, .heads_q = group, .heads_k = 1});
   add_cache({.dtype = DType::f16});
   add_cache({.options = kScaleFirst});
   add_cache({.dim_qk = 512, .dim_v = 512, .heads_q = 8, .heads_k = 1});
-  add_cache({.dtype = DType::f64, .dim_qk = 256, .dim_v = 256});
+  add_cache({.dtype = DType::f64, .options = kBoth});
   add_cache({.dtype = DType::f32, .aligned = false});
   for (const DType type : {DType::f32, DType::f64}) add(launches, plan_merge(merge_of(type, 64), arch).launch);
 }
