@@ -83,9 +83,9 @@ void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   for (const int64_t group : {1, 32, 64}) {
     add_cache({.dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = group, .heads_k = 1});
     add_cache({.dim_qk = 64, .dim_v = 64, .heads_q = group, .heads_k = 1});
-    add_cache({.dim_qk = 576, .dim_v = 512, .options = kBoth, .heads_q = group, .heads_k = 1, .v_in_k = true});
-    add_cache({.dtype = DType::f32, .dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = group, .heads_k = 1});
   }
+  add_cache({.dim_qk = 576, .dim_v = 512, .options = kBoth, .heads_q = 1, .heads_k = 1, .v_in_k = true});
+  add_cache({.dtype = DType::f32, .dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = 1, .heads_k = 1});
   for (const int64_t group : {32, 64}) add_cache({.options = kBoth, .heads_q = group, .heads_k = 1});
   add_cache({.dtype = DType::f16});
   add_cache({.options = kScaleFirst});
