@@ -35,7 +35,7 @@ void add_launches_of(std::vector<Launch>& launches, const Typical& t, const Arch
 
 // For Hopper every type with every register budget (a head size stands for those that are padded to it), plain and with
 // all options, and the largest options alone; for the others what differs most: tiles follow their shared memory. f16
-// differs from bf16 in the instruction only. CUFLASH_TEST_SCALE=10 compiles all that packs hold.
+// differs from bf16 in the instruction only, and f64 of 64 columns needs less than of 128. CUFLASH_TEST_SCALE=10 compiles all that packs hold.
 std::vector<Typical> problems_for(const Arch& arch) {
   constexpr int kMany = kAllOptions & ~kScaleFirst;
   std::vector<Typical> problems;
@@ -46,8 +46,8 @@ std::vector<Typical> problems_for(const Arch& arch) {
   problems.push_back({.dtype = DType::f64});
   problems.push_back({.options = kMany});
   if (arch.number() != 90) return problems;
-  for (const DType type : {DType::f32, DType::f64})
-    for (const int64_t dim : {64, 256}) problems.push_back({.dtype = type, .dim_qk = dim, .dim_v = dim});
+  for (const int64_t dim : {64, 256}) problems.push_back({.dtype = DType::f32, .dim_qk = dim, .dim_v = dim});
+  problems.push_back({.dtype = DType::f64, .dim_qk = 256, .dim_v = 256});
   for (const DType type : {DType::f32, DType::f64}) problems.push_back({.dtype = type, .options = kMany});
   for (const int64_t dim : {64, 256}) problems.push_back({.dim_qk = dim, .dim_v = dim, .options = kMany});
   for (const int options : {kMaskTensor, kDropout}) problems.push_back({.options = options});
