@@ -35,7 +35,8 @@ void add_launches_of(std::vector<Launch>& launches, const Typical& t, const Arch
 
 // For Hopper every type with every register budget (a head size stands for those that are padded to it), plain and with
 // all options, and the largest options alone; for the others what differs most: tiles follow their shared memory. f16
-// differs from bf16 in the instruction only, and f64 of 64 columns needs less than of 128. CUFLASH_TEST_SCALE=10 compiles all that packs hold.
+// differs from bf16 in the instruction only, and f64 of 64 columns needs less than of 128. CUFLASH_TEST_SCALE=10 compiles
+// all that packs hold.
 std::vector<Typical> problems_for(const Arch& arch) {
   constexpr int kMany = kAllOptions & ~kScaleFirst;
   std::vector<Typical> problems;
