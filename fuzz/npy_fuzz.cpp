@@ -4,6 +4,7 @@
 #include "cli/npy.h"
 #include "cli/npy_header.h"
 #include "fuzz/input_holder.h"
+#include "fuzz/made_files.h"
 #include "fuzz/properties.h"
 #include "fuzz/target.h"
 
@@ -11,19 +12,9 @@ namespace cuflash::fuzz {
 
 namespace {
 
-constexpr size_t kMostData = 1 << 16;
+using made::header, made::npy;
 
-std::string npy(const std::string& header, const std::string& data, char version = 1) {
-  std::string file("\x93NUMPY", 6);
-  file += version;
-  file += '\0';
-  for (int byte = 0; byte < (version == 1 ? 2 : 4); ++byte)
-    file += static_cast<char>(header.size() >> (8 * byte) & 0xff);
-  return file + header + data;
-}
-std::string header(const std::string& descr, const std::string& shape, const std::string& fortran = "False") {
-  return "{'descr': '" + descr + "', 'fortran_order': " + fortran + ", 'shape': " + shape + ", }\n";
-}
+constexpr size_t kMostData = 1 << 16;
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 #include "cli/safetensors.h"
 #include "cli/safetensors_header.h"
 #include "fuzz/input_holder.h"
+#include "fuzz/made_files.h"
 #include "fuzz/properties.h"
 #include "fuzz/target.h"
 
@@ -15,31 +16,15 @@ namespace cuflash::fuzz {
 
 namespace {
 
+using made::length_text, made::object, made::safetensors, made::tensor;
+
 constexpr size_t kLengthSize = 8;
 constexpr int64_t kMostData = 1 << 16;
 
-std::string length_text(uint64_t length) {
-  std::string bytes;
-  for (size_t n = 0; n < kLengthSize; ++n) bytes += static_cast<char>(length >> (8 * n) & 0xff);
-  return bytes;
-}
 uint64_t length_of(const std::string& input) {
   uint64_t length = 0;
   for (size_t n = 0; n < kLengthSize; ++n) length |= uint64_t{static_cast<unsigned char>(input.at(n))} << (8 * n);
   return length;
-}
-std::string safetensors(const std::string& header, const std::string& data) {
-  return length_text(header.size()) + header + data;
-}
-std::string tensor(const std::string& name, const std::string& dtype, const std::string& shape,
-                   const std::string& offsets) {
-  return join("\"", name, "\":{\"dtype\":\"", dtype, "\",\"shape\":", shape, ",\"data_offsets\":", offsets, "}");
-}
-// A header with these tensors.
-std::string object(const std::vector<std::string>& tensors) {
-  std::string text = "{";
-  for (const std::string& one : tensors) text.append(text.size() > 1 ? "," : "").append(one);
-  return text.append("}");
 }
 std::string one(const std::string& dtype, const std::string& shape, const std::string& offsets) {
   return safetensors(object({tensor("q", dtype, shape, offsets)}), "0123456789abcdef");

@@ -14,24 +14,14 @@
 #include "cli/exit.h"
 #include "cli/machine.h"
 #include "dtype.h"
+#include "fuzz/made_files.h"
 #include "temp_dir.h"
 
 namespace cuflash::cli {
 namespace {
 
+using made::header, made::npy;
 using test::TempDir;
-
-std::string npy(const std::string& header, const std::string& data, char version = 1) {
-  std::string file("\x93NUMPY", 6);
-  file += version;
-  file += '\0';
-  for (int byte = 0; byte < (version == 1 ? 2 : 4); ++byte)
-    file += static_cast<char>(header.size() >> (8 * byte) & 0xff);
-  return file + header + data;
-}
-std::string header(const std::string& descr, const std::string& shape, const std::string& fortran = "False") {
-  return "{'descr': '" + descr + "', 'fortran_order': " + fortran + ", 'shape': " + shape + ", }\n";
-}
 
 // Bytes of a number in a byte order of its own, whatever this machine's is.
 template <class T>

@@ -148,12 +148,7 @@ bool Call::outputs_untouched() const {
 
 std::vector<Slot> Call::slots() {
   std::vector<Slot> all;
-  const auto add = [&](const char* name, auto& t) {
-    if (t.rank == 0) return;
-    constexpr bool is_output = std::is_same_v<decltype(t), cuflash_mutable_tensor&>;
-    const auto set_data = [&t](const void* data) { t.data = const_cast<void*>(data); };
-    all.push_back({name, is_output, t.data, set_data, &t.dtype, &t.rank, t.shape, t.stride});
-  };
+  const auto add = [&](const char* name, auto& t) { add_slot(all, name, t); };
   cuflash_attention& a = attention;
   add("q", a.q), add("k", a.k), add("v", a.v), add("alibi_slopes", a.alibi_slopes), add("bias", a.bias);
   add("mask", a.mask), add("sink", a.sink), add("cu_seqlens_q", a.cu_seqlens_q), add("cu_seqlens_k", a.cu_seqlens_k);

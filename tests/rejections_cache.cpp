@@ -109,12 +109,7 @@ bool CacheCall::outputs_untouched() const {
 
 std::vector<Slot> CacheCall::slots() {
   std::vector<Slot> all;
-  const auto add = [&](const char* name, auto& t) {
-    if (t.rank == 0) return;
-    constexpr bool is_output = std::is_same_v<decltype(t), cuflash_mutable_tensor&>;
-    const auto set_data = [&t](const void* data) { t.data = const_cast<void*>(data); };
-    all.push_back({name, is_output, t.data, set_data, &t.dtype, &t.rank, t.shape, t.stride});
-  };
+  const auto add = [&](const char* name, auto& t) { add_slot(all, name, t); };
   cuflash_attention& a = attention;
   cuflash_cache_tensors& c = cache;
   add("q", a.q), add("alibi_slopes", a.alibi_slopes), add("sink", a.sink);

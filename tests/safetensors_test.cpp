@@ -13,32 +13,15 @@
 #include "cli/machine.h"
 #include "dtype.h"
 #include "error.h"
+#include "fuzz/made_files.h"
 #include "temp_dir.h"
 
 namespace cuflash::cli {
 namespace {
 
+using made::length_text, made::object, made::safetensors, made::tensor;
 using test::TempDir;
 using Shape = std::vector<int64_t>;
-
-std::string length_text(uint64_t length) {
-  std::string bytes;
-  for (int n = 0; n < 8; ++n) bytes += static_cast<char>(length >> (8 * n) & 0xff);
-  return bytes;
-}
-std::string safetensors(const std::string& header, const std::string& data) {
-  return length_text(header.size()) + header + data;
-}
-std::string tensor(const std::string& name, const std::string& dtype, const std::string& shape,
-                   const std::string& offsets) {
-  return join("\"", name, "\":{\"dtype\":\"", dtype, "\",\"shape\":", shape, ",\"data_offsets\":", offsets, "}");
-}
-// A header with these tensors.
-std::string object(const std::vector<std::string>& tensors) {
-  std::string text = "{";
-  for (const std::string& one : tensors) text.append(text.size() > 1 ? "," : "").append(one);
-  return text.append("}");
-}
 
 template <class T>
 std::string bytes_of(std::initializer_list<T> values) {

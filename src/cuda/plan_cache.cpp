@@ -96,9 +96,7 @@ std::span<const Tiles> candidates(Element element) {
 int options_of(const CacheProblem& p, int copy) {
   int options = (p.softcap > 0 ? kSoftcap : 0) | (p.slopes ? kAlibi : 0);
   if (copy == kCopyElements) options = kSoftcap | kAlibi;  // one kernel for all of them: it need not be fast
-  // As in kernel_options.
-  constexpr double kSmallestScale = 1e-30;
-  return options == 0 && p.scale < kSmallestScale ? static_cast<int>(kScaleFirst) : options;
+  return options == 0 && must_scale_first(p) ? static_cast<int>(kScaleFirst) : options;
 }
 
 int copy_of(const CacheProblem& p, const CacheConfig& c) {
