@@ -2,6 +2,7 @@
 
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 60
 TORCH_FLAGS ?= --lengths 128,512,2048 --seconds 0.2 --patience 2
 MAKEFLAGS += --no-print-directory
 export PATH := $(CURDIR)/build/tools/bin:$(PATH)
@@ -14,12 +15,12 @@ ifneq ($(origin CC),default)
 export CC
 endif
 
-sources = $(shell find include src kernels reference check cli python tests bench examples -name '*.cpp' -o -name '*.h' -o -name '*.c')
+sources = $(shell find include src kernels reference check cli python tests fuzz bench examples -name '*.cpp' -o -name '*.h' -o -name '*.c')
 configure = cmake --preset $(1) --log-level=NOTICE
 build = $(configure) && cmake --build --preset $(1) --parallel $(JOBS) $(2)
 run_tests = ctest --preset $(1) --parallel $(JOBS)
 
-.PHONY: help setup demo build test python-test asan tsan clang gpu-test gpu-sanitize gpu-bench bench teeth format format-check tidy install clean
+.PHONY: help setup demo build test python-test asan tsan clang fuzz gpu-test gpu-sanitize gpu-bench bench teeth docs format format-check tidy install clean
 
 help: ## Show this list
 	@echo "make <target>, for example make demo or make test:"
@@ -57,6 +58,11 @@ clang: ## The tests built with clang
 	@$(call build,clang)
 	@$(call run_tests,clang)
 
+fuzz: ## libFuzzer on the readers of .npy and .safetensors files, FUZZ_SECONDS (60) each; needs clang
+	@tools/setup.sh fuzz
+	@$(call build,fuzz)
+	@tools/fuzz.sh $(FUZZ_SECONDS)
+
 gpu-test: build ## The tests on a GPU, GPU_COUNT random problems, large ones against PyTorch; without a GPU it says why
 	@JOBS=$(JOBS) tools/gpu_test.sh test
 
@@ -79,6 +85,12 @@ bench: ## Measure speed, alone (BENCH_FLAGS) and against PyTorch on the CPU (TOR
 teeth: setup ## Plant faults in a copy, one at a time, and show that the tests catch each
 	@tools/setup.sh teeth
 	@python3 tools/teeth.py --jobs $(JOBS)
+
+docs: ## The API reference from the headers, in build/docs/html
+	@tools/setup.sh docs
+	@mkdir -p build/docs
+	@CUFLASH_VERSION=$$(sed -n 's/^#define CUFLASH_VERSION_[A-Z]* //p' include/cuflash/cuflash.h | paste -sd.) doxygen
+	@echo "build/docs/html/index.html"
 
 format: ## Format all C and C++ files
 	@tools/setup.sh format

@@ -23,6 +23,7 @@ constexpr Table kTables[] = {
     {"scaling", "One thread and all of them, f32", scaling},
     {"options", "What each option costs: H = 8, S = 1024, D = 64, f32, one thread", options},
     {"shapes", "Forward and backward, H = 8", shapes},
+    {"cache", "A decode step over a cache: Hk = 8, S = 16,384, D = 128, one thread, GB/s of K and V", cache},
 };
 
 int usage() {

@@ -16,5 +16,6 @@ void overhead(const Settings& settings);  // what a call costs beside its arithm
 void naive(const Settings& settings);     // the textbook evaluation, from one query up
 void scaling(const Settings& settings);   // one thread and all of them
 void options(const Settings& settings);   // what each option costs
+void cache(const Settings& settings);     // a decode step over a KV cache
 
 }  // namespace cuflash::bench

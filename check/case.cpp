@@ -44,6 +44,14 @@ size_t index(Enum value) {
   return static_cast<size_t>(value);
 }
 
+}  // namespace
+
+static std::string describe(const ScoreLayout& layout) {
+  std::string text;
+  for (const Extent extent : layout.extents) text += "f1r"[index(extent)];
+  return text + join("+gap", layout.gap, "+offset", layout.offset);
+}
+
 std::string describe(const std::vector<int32_t>& lengths) {
   std::string text = "[";
   for (size_t b = 0; b < lengths.size(); ++b) text += join(b ? "," : "", lengths[b]);
@@ -60,11 +68,7 @@ std::string describe(const Layout& layout) {
   return text;
 }
 
-std::string describe(const ScoreLayout& layout) {
-  std::string text;
-  for (const Extent extent : layout.extents) text += "f1r"[index(extent)];
-  return text + join("+gap", layout.gap, "+offset", layout.offset);
-}
+namespace {
 
 std::string describe_options(const Case& c) {
   std::string text;

@@ -108,6 +108,7 @@ struct HeadSizes {
 struct Limits {
   int64_t work = 200'000;  // about len_q * len_k * max(dim, dim_v) * batch * heads_q
   Device device = Device::cpu;
+  bool cache = false;  // calls over a KV cache instead of forward and backward
   // CUDA has kernels for ranges of head sizes. Where some are listed, cases have head sizes of these alone.
   std::vector<HeadSizes> head_sizes{};
 };
@@ -117,5 +118,7 @@ Case draw_case(Choices& choose, const Limits& limits = {});
 
 // All values, in one line.
 std::string describe(const Case& c);
+std::string describe(const Layout& layout);
+std::string describe(const std::vector<int32_t>& lengths);
 
 }  // namespace cuflash::check

@@ -24,11 +24,28 @@ void for_each_tensor(BackwardTensors& t, Use use) {
   use(t.dq), use(t.dk), use(t.dv), use(t.dbias), use(t.dsink);
 }
 
+template <class Use>
+void for_each_tensor(CacheTensors& t, Use use) {
+  use(t.k), use(t.v), use(t.seqlens), use(t.block_table), use(t.batch_idx), use(t.leftpad);
+  use(t.k_new), use(t.v_new), use(t.cu_seqlens_new), use(t.seqlens_new), use(t.rotary_cos), use(t.rotary_sin);
+  use(t.o), use(t.lse);
+}
+
 int64_t longest(const ConstTensor& cu_seqlens) {
   const auto* cu = static_cast<const int32_t*>(cu_seqlens.data);
   int32_t length = 1;  // a bound of 0 is none
   for (int64_t b = 0; b + 1 < cu_seqlens.shape[0]; ++b) length = std::max(length, cu[b + 1] - cu[b]);
   return length;
+}
+
+template <class Tensors>
+void give_bounds(Attention& a, Tensors&) {
+  if (a.cu_seqlens_q && a.max_seqlen_q == 0) a.max_seqlen_q = longest(a.cu_seqlens_q);
+  if (a.cu_seqlens_k && a.max_seqlen_k == 0) a.max_seqlen_k = longest(a.cu_seqlens_k);
+}
+void give_bounds(Attention& a, CacheTensors& t) {
+  if (a.cu_seqlens_q && a.max_seqlen_q == 0) a.max_seqlen_q = longest(a.cu_seqlens_q);
+  if (t.cu_seqlens_new && t.max_seqlen_new == 0) t.max_seqlen_new = longest(t.cu_seqlens_new);
 }
 
 template <class Tensors>
@@ -40,10 +57,7 @@ class CudaCall {
         attention_(attention),
         tensors_(tensors),
         execution_(execution) {
-    if (attention.cu_seqlens_q && attention.max_seqlen_q == 0)
-      attention_.max_seqlen_q = longest(attention.cu_seqlens_q);
-    if (attention.cu_seqlens_k && attention.max_seqlen_k == 0)
-      attention_.max_seqlen_k = longest(attention.cu_seqlens_k);
+    give_bounds(attention_, tensors_);
     Tensor workspace;
     if (execution.workspace)
       workspace = contiguous(execution.workspace, DType::boolean, static_cast<int64_t>(execution.workspace_size));
@@ -84,6 +98,11 @@ void backward(Device device, const Attention& attention, const BackwardTensors& 
   CudaCall(attention, tensors, execution).run(flash_attention_backward);
 }
 
+void attend_cache(Device device, const Attention& attention, const CacheTensors& cache, const Execution& execution) {
+  if (device != Device::cuda) return flash_attention_with_cache(attention, cache, execution);
+  CudaCall(attention, cache, execution).run(flash_attention_with_cache);
+}
+
 size_t workspace_bytes(Device device, const Attention& attention, const ForwardOutputs& outputs,
                        const Execution& execution) {
   if (device != Device::cuda) return workspace_size(attention, outputs, execution);
@@ -93,6 +112,12 @@ size_t workspace_bytes(Device device, const Attention& attention, const Backward
                        const Execution& execution) {
   if (device != Device::cuda) return workspace_size(attention, tensors, execution);
   return CudaCall(attention, tensors, execution).workspace_bytes();
+}
+
+size_t workspace_bytes(Device device, const Attention& attention, const CacheTensors& cache,
+                       const Execution& execution) {
+  if (device != Device::cuda) return workspace_size(attention, cache, execution);
+  return CudaCall(attention, cache, execution).workspace_bytes();
 }
 
 std::string why_no_cuda() {

@@ -2,7 +2,7 @@
 // copied to the device and back (mirror.h). The same problem, memory and checks serve both.
 #pragma once
 
-#include <cuflash/flash_attention.h>
+#include <cuflash/cached_attention.h>
 
 #include <string>
 
@@ -12,9 +12,12 @@ namespace cuflash::check {
 // there are found from the lengths in host memory.
 void forward(Device device, const Attention& attention, const ForwardOutputs& outputs, const Execution& execution);
 void backward(Device device, const Attention& attention, const BackwardTensors& tensors, const Execution& execution);
+void attend_cache(Device device, const Attention& attention, const CacheTensors& cache, const Execution& execution);
 size_t workspace_bytes(Device device, const Attention& attention, const ForwardOutputs& outputs,
                        const Execution& execution);
 size_t workspace_bytes(Device device, const Attention& attention, const BackwardTensors& tensors,
+                       const Execution& execution);
+size_t workspace_bytes(Device device, const Attention& attention, const CacheTensors& cache,
                        const Execution& execution);
 
 // "" where there is a GPU, or why none can be used.

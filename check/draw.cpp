@@ -1,12 +1,11 @@
 // How a case is drawn. The first answer of every question is the simple one.
+#include "check/draw.h"
+
 #include <algorithm>
 #include <array>
 #include <limits>
 
-#include "check/case.h"
-
 namespace cuflash::check {
-namespace {
 
 void draw_types(Case& c, Choices& choose) {
   c.dtype = choose.one_of<DType>({DType::f32, DType::f64, DType::f16, DType::bf16});
@@ -18,13 +17,13 @@ void draw_types(Case& c, Choices& choose) {
   c.sink_dtype = or_f32(2);
 }
 
-int64_t draw_dim(Choices& choose) {
+static int64_t draw_dim(Choices& choose) {
   if (choose.chance(5)) return choose.one_of<int64_t>({72, 80, 96, 120, 128, 129, 192, 256});
   return choose.one_of<int64_t>({1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 24, 32, 33, 40, 64});
 }
 
 // A length of at most `most`: any small one, or one at the edge of a tile.
-int64_t draw_length(Choices& choose, int64_t most) {
+static int64_t draw_length(Choices& choose, int64_t most) {
   static const std::vector<int64_t> kEdges{1,  2,  3,  4,  7,  8,   15,  16,  17,  31,
                                            32, 33, 63, 64, 65, 127, 128, 129, 200, 257};
   if (!choose.chance(2)) return choose.between(1, std::clamp<int64_t>(most, 1, 40));
@@ -46,7 +45,7 @@ void draw_head_sizes(Case& c, Choices& choose, const Limits& limits) {
   c.dim_v = sizes.dim.largest == sizes.dim_v.largest && !choose.chance(4) ? c.dim : draw(sizes.dim_v);
 }
 
-void draw_shape(Case& c, Choices& choose, const Limits& limits) {
+static void draw_shape(Case& c, Choices& choose, const Limits& limits) {
   c.heads_k = choose.one_of<int64_t>({1, 1, 2, 3});
   c.heads_q = c.heads_k * choose.one_of<int64_t>({1, 1, 1, 2, 3, 4, 5, 8});
   c.batch = choose.one_of<int64_t>({1, 1, 2, 3, 4});
@@ -61,7 +60,7 @@ void draw_shape(Case& c, Choices& choose, const Limits& limits) {
 }
 
 // A decode step: a token or a few against keys enough to be cut into several ranges.
-void draw_decode(Case& c, Choices& choose, const Limits& limits) {
+static void draw_decode(Case& c, Choices& choose, const Limits& limits) {
   if (!choose.chance(8)) return;
   c.len_q = choose.one_of<int64_t>({1, 1, 1, 2, 3, 5});
   const int64_t most = limits.work / (c.batch * c.heads_q * c.len_q * std::max(c.dim, c.dim_v) + 1);
@@ -70,7 +69,7 @@ void draw_decode(Case& c, Choices& choose, const Limits& limits) {
 }
 
 // Several tiles of keys for one panel: its maximum moves from tile to tile.
-void draw_key_tiles(Case& c, Choices& choose, const Limits& limits) {
+static void draw_key_tiles(Case& c, Choices& choose, const Limits& limits) {
   if (!choose.chance(8)) return;
   c.batch = 1, c.heads_q = c.heads_k;
   c.len_q = choose.between(17, 40);
@@ -79,7 +78,7 @@ void draw_key_tiles(Case& c, Choices& choose, const Limits& limits) {
     if (length <= most) c.len_k = length;
 }
 
-void draw_fused(Case& c, Choices& choose) {
+static void draw_fused(Case& c, Choices& choose) {
   if (!choose.chance(8)) return;
   c.fused = choose.chance(2) ? Fused::kv : Fused::qkv;
   c.dim_v = c.dim;
@@ -95,7 +94,7 @@ std::vector<int32_t> draw_lengths(Choices& choose, int64_t batch, int64_t length
   return lengths;
 }
 
-void draw_packed(Case& c, Choices& choose) {
+static void draw_packed(Case& c, Choices& choose) {
   c.lengths_q = draw_lengths(choose, c.batch, c.len_q);
   c.lengths_k = c.fused == Fused::qkv ? c.lengths_q : draw_lengths(choose, c.batch, c.len_k);
   c.slack_q = choose.chance(3) ? choose.between(1, 5) : 0;
@@ -112,7 +111,7 @@ void draw_packed(Case& c, Choices& choose) {
   c.len_k = longest(c.lengths_k);
 }
 
-void draw_mode(Case& c, Choices& choose) {
+static void draw_mode(Case& c, Choices& choose) {
   c.mode = choose.one_of<Mode>({Mode::dense, Mode::dense, Mode::padded, Mode::packed});
   if (c.mode == Mode::packed) return draw_packed(c, choose);
   if (c.mode == Mode::dense) return;
@@ -121,11 +120,11 @@ void draw_mode(Case& c, Choices& choose) {
   if (which != 3) c.lengths_k = draw_lengths(choose, c.batch, c.len_k);
 }
 
-int64_t draw_window(Choices& choose) {
+static int64_t draw_window(Choices& choose) {
   return choose.one_of<int64_t>({-1, -1, 0, 1, 2, 3, 7, 16, 33, 64, 1000, std::numeric_limits<int64_t>::max()});
 }
 
-ScoreLayout draw_score_layout(const Case& c, Choices& choose) {
+static ScoreLayout draw_score_layout(const Case& c, Choices& choose) {
   ScoreLayout layout;
   for (size_t d = 0; d < layout.extents.size(); ++d) {
     const bool empty = std::array{c.batch, c.heads_q, c.len_q}[d] == 0;  // then nothing is there to be repeated
@@ -157,8 +156,6 @@ void draw_options(Case& c, Choices& choose) {
   }
 }
 
-enum class Role { input, output };
-
 Layout draw_layout(Choices& choose, Role role) {
   Layout layout;
   if (!choose.chance(2)) return layout;
@@ -172,7 +169,7 @@ Layout draw_layout(Choices& choose, Role role) {
   return layout;
 }
 
-void draw_memory(Case& c, Choices& choose) {
+static void draw_memory(Case& c, Choices& choose) {
   for (Layout* layout : {&c.q, &c.k, &c.v, &c.dout}) *layout = draw_layout(choose, Role::input);
   for (Layout* layout : {&c.o, &c.dq, &c.dk, &c.dv}) *layout = draw_layout(choose, Role::output);
   c.lse.gap = choose.chance(4) ? choose.between(1, 5) : 0;
@@ -180,7 +177,7 @@ void draw_memory(Case& c, Choices& choose) {
   c.dlse.gap = choose.chance(4) ? choose.between(1, 5) : 0;
 }
 
-void draw_gradients(Case& c, Choices& choose) {
+static void draw_gradients(Case& c, Choices& choose) {
   if (choose.chance(8)) return;
   c.gradients.dq = !choose.chance(8);
   c.gradients.dk = !choose.chance(8);
@@ -210,8 +207,6 @@ void draw_data(Case& c, Choices& choose) {
   c.garbage = choose.chance(2);
   c.live_nan = choose.chance(40) && c.dropout_p == 0;
 }
-
-}  // namespace
 
 Case draw_case(Choices& choose, const Limits& limits) {
   Case c;

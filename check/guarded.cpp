@@ -115,6 +115,16 @@ GuardedTensor GuardedTensor::heads(std::string name, int64_t first, int64_t coun
   return slice;
 }
 
+GuardedTensor GuardedTensor::columns(std::string name, int64_t first, int64_t count) const {
+  GuardedTensor slice = *this;
+  slice.name_ = std::move(name);
+  slice.view_.data = static_cast<std::byte*>(view_.data) + first * size_of(view_.dtype);
+  const auto last = static_cast<size_t>(view_.rank - 1);
+  slice.view_.shape[last] = count;
+  slice.existing_.shape[last] = count;
+  return slice;
+}
+
 int64_t GuardedTensor::span() const { return span_of(view_); }
 
 void GuardedTensor::for_each(const std::function<void(const Index&, int64_t)>& visit) const {
@@ -150,6 +160,15 @@ void GuardedTensor::poison() {
 
 void GuardedTensor::freeze() {
   if (memory_) memory_->frozen = memory_->bytes;
+}
+
+void GuardedTensor::accept(int64_t offset, int64_t count) {
+  const auto begin = static_cast<int64_t>(byte_of(offset));
+  std::copy_n(memory_->bytes.begin() + begin, count * size_of(view_.dtype), memory_->frozen.begin() + begin);
+}
+
+void GuardedTensor::put_back(const std::vector<std::byte>& bytes) {
+  if (memory_) std::copy(bytes.begin(), bytes.end(), memory_->bytes.begin());
 }
 
 size_t GuardedTensor::byte_of(int64_t offset) const {

@@ -25,6 +25,8 @@ class GuardedTensor {
 
   // `count` heads (dimension 1) from `first` on, in the same memory.
   GuardedTensor heads(std::string name, int64_t first, int64_t count) const;
+  // `count` elements of every row from `first` on, in the same memory.
+  GuardedTensor columns(std::string name, int64_t first, int64_t count) const;
   // Of dimension d only the first `count` exist; the rest may not be written and reads as 0.
   void limit(int d, int64_t count) { existing_.shape[static_cast<size_t>(d)] = count; }
 
@@ -48,10 +50,13 @@ class GuardedTensor {
   void write(const std::vector<double>& values);
   std::vector<std::byte> bytes() const;  // guards and gaps too: equal bytes mean the same bits everywhere
 
-  void poison();                  // an output: every element holds the pattern until it is written
-  void freeze();                  // an input: no byte may change from now on
-  std::string damage() const;     // "", or which byte changed that may not
-  std::string unwritten() const;  // "", or which existing element still holds the pattern
+  void poison();  // an output: every element holds the pattern until it is written
+  void freeze();  // an input: no byte may change from now on
+  // A frozen tensor that is an output too: what these elements hold now is what they have to hold.
+  void accept(int64_t offset, int64_t count);
+  void put_back(const std::vector<std::byte>& bytes);  // of bytes(), earlier
+  std::string damage() const;                          // "", or which byte changed that may not
+  std::string unwritten() const;                       // "", or which existing element still holds the pattern
 
  private:
   // Known by its address as long as it lives, so that a view is enough to find it.

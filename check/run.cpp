@@ -4,6 +4,7 @@
 
 #include "check/compare.h"
 #include "check/device.h"
+#include "check/setup.h"
 #include "check/tiles.h"
 #include "dtype.h"
 #include "error.h"
@@ -13,38 +14,6 @@
 
 namespace cuflash::check {
 namespace {
-
-// The last index first: nothing may depend on the order.
-void run_backwards(void*, int64_t n, cuflash_parallel_body body, void* body_context) {
-  while (n-- > 0) body(body_context, n);
-}
-
-// How a case wants its calls executed, with a workspace that ends where the queried size says.
-class Setup {
- public:
-  template <class Tensors>
-  Setup(const Case& c, int threads, const Attention& attention, const Tensors& tensors) {
-    execution_.num_threads = threads;
-    execution_.deterministic = c.deterministic;
-    if (c.own_parallel_for) execution_.parallel_for = run_backwards;
-    if (c.tile_stats) execution_.tile_stats = &stats_;
-    if (!c.exact_workspace) return;
-    execution_.workspace_size = workspace_bytes(c.device, attention, tensors, execution_);
-    workspace_ = GuardedTensor("workspace", DType::boolean, {static_cast<int64_t>(execution_.workspace_size)}, {1}, 0);
-    execution_.workspace = workspace_.view().data;
-  }
-  Setup(const Setup&) = delete;
-  Setup& operator=(const Setup&) = delete;
-
-  const Execution& execution() const { return execution_; }
-  const TileStats& stats() const { return stats_; }
-  std::string damage() const { return workspace_.damage(); }
-
- private:
-  Execution execution_;
-  TileStats stats_{};
-  GuardedTensor workspace_;
-};
 
 std::string forward_once(const Case& c, CaseMemory& memory, int threads, bool with_lse) {
   const Attention attention = memory.attention();
@@ -59,9 +28,6 @@ std::string forward_once(const Case& c, CaseMemory& memory, int threads, bool wi
     return "forward: " + text;
   return "";
 }
-
-// Constant rows have equal scores, and so have tiny inputs: weights, and what rounding does to them, repeat from key to key.
-bool has_correlated_errors(const Case& c) { return c.flavour == Flavour::constant_rows || c.flavour == Flavour::tiny; }
 
 std::string compare_outputs(const Case& c, const CaseMemory& memory) {
   const Attention attention = memory.attention();
@@ -138,6 +104,8 @@ std::string check_backward(const Case& c, CaseMemory& memory) {
 }
 
 }  // namespace
+
+bool has_correlated_errors(const Case& c) { return c.flavour == Flavour::constant_rows || c.flavour == Flavour::tiny; }
 
 void call_both(CaseMemory& memory) {
   const Device device = memory.device();

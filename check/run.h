@@ -12,6 +12,10 @@ namespace cuflash::check {
 // left unwritten that should not be, a second run that differs, tile statistics that cannot be, or an exception.
 std::string run_case(const Case& c);
 
+// Constant rows have equal scores, and so have tiny inputs: weights, and what rounding does to them, repeat from key to
+// key.
+bool has_correlated_errors(const Case& c);
+
 // Forward, then deterministic backward with what forward wrote; nothing is compared.
 void call_both(CaseMemory& memory);
 

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <thread>
 
+#include "check/cache_run.h"
 #include "check/random.h"
 #include "check/run.h"
 #include "cuda/plan_dims.h"
@@ -41,6 +42,15 @@ Case sweep_case(uint64_t seed, uint64_t index, const Limits& limits) {
   return draw_case(choices, limits);
 }
 
+CacheCase sweep_cache_case(uint64_t seed, uint64_t index, const Limits& limits) {
+  Choices choices = Choices::of_seed(seed, index);
+  return draw_cache_case(choices, limits);
+}
+
+std::string describe_sweep_case(uint64_t seed, uint64_t index, const Limits& limits) {
+  return limits.cache ? describe(sweep_cache_case(seed, index, limits)) : describe(sweep_case(seed, index, limits));
+}
+
 namespace {
 
 class Sweep {
@@ -49,10 +59,9 @@ class Sweep {
       : seed_(seed), end_(first + count), progress_(progress), limits_(limits), next_(first) {}
 
   void work() {
-    for (uint64_t index = next_++; index < end_; index = next_++) {
-      const Case c = sweep_case(seed_, index, limits_);
-      record(index, c, run_case(c));
-    }
+    for (uint64_t index = next_++; index < end_; index = next_++)
+      record(index, limits_.cache ? run_cache_case(sweep_cache_case(seed_, index, limits_))
+                                  : run_case(sweep_case(seed_, index, limits_)));
   }
 
   SweepResult result() {
@@ -62,21 +71,22 @@ class Sweep {
   }
 
  private:
-  void record(uint64_t index, const Case& c, const std::string& failure) {
+  void record(uint64_t index, const std::string& failure) {
     const std::lock_guard lock(mutex_);
     ++result_.cases;
     if (!failure.empty()) {
       ++result_.failed;
       if (result_.failures.size() < kFailuresShown)
-        result_.failures.push_back(
-            {index, failure, join("cuflash check --seed ", seed_, " --only ", index, device_flags()), describe(c)});
+        result_.failures.push_back({index, failure, join("cuflash check --seed ", seed_, " --only ", index, flags()),
+                                    describe_sweep_case(seed_, index, limits_)});
     }
     if (progress_) progress_(result_.cases, result_.failed);
   }
 
-  std::string device_flags() const {
-    if (limits_.device != Device::cuda) return "";
-    return join(" --device cuda --head-sizes ", limits_.head_sizes.size());
+  std::string flags() const {
+    const char* kind = limits_.cache ? " --cache" : "";
+    if (limits_.device != Device::cuda) return kind;
+    return join(kind, " --device cuda --head-sizes ", limits_.head_sizes.size());
   }
 
   const uint64_t seed_, end_;

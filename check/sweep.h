@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "check/cache_case.h"
 #include "check/case.h"
 
 namespace cuflash::check {
@@ -13,7 +14,7 @@ namespace cuflash::check {
 struct SweepFailure {
   uint64_t index = 0;
   std::string failure;       // what went wrong, in one line
-  std::string reproduction;  // "cuflash check --seed S --only K", and the device
+  std::string reproduction;  // "cuflash check --seed S --only K", the kind of calls and the device
   std::string description;   // the case, in one line
 };
 
@@ -31,6 +32,9 @@ Limits cuda_limits(uint64_t seed, size_t head_sizes);
 
 // Case `index` of the sweep that starts at `seed`.
 Case sweep_case(uint64_t seed, uint64_t index, const Limits& limits = {});
+CacheCase sweep_cache_case(uint64_t seed, uint64_t index, const Limits& limits = {});
+// Of the kind that the limits ask for.
+std::string describe_sweep_case(uint64_t seed, uint64_t index, const Limits& limits);
 
 // Runs the cases first .. first + count - 1. workers == 0: one for every core.
 SweepResult sweep(uint64_t seed, uint64_t first, uint64_t count, const Progress& progress = {}, unsigned workers = 0,

@@ -1,11 +1,12 @@
-// Attention on .npy files: read everything, compute forward and, where gradients were asked for, backward, write.
+// Attention on files of tensors: read everything, compute forward and, where gradients were asked for, backward, write.
+#include <filesystem>
 #include <iostream>
 #include <utility>
 
 #include "check/device.h"
+#include "cli/array_file.h"
 #include "cli/commands.h"
 #include "cli/exit.h"
-#include "cli/npy.h"
 #include "cli/tensor_file.h"
 #include "cli/text.h"
 #include "dtype.h"
@@ -59,13 +60,42 @@ void require_consistent(const AttendOptions& options) {
   require_companion("--cu-seqlens-k", options.cu_seqlens_k, "--cu-seqlens-q", options.cu_seqlens_q);
 }
 
-std::vector<std::string> output_paths(const AttendOptions& options) {
-  std::vector<std::string> paths;
-  for (const auto* path :
-       {&options.out, &options.lse, &options.dq, &options.dk, &options.dv, &options.dbias, &options.dsink}) {
-    if (!path->empty()) paths.push_back(*path);
+struct Output {
+  const char* flag;
+  const std::string* text;
+  const HostTensor* tensor;
+};
+// Those that were asked for.
+std::vector<Output> outputs_of(const AttendOptions& options, const Results& results) {
+  std::vector<Output> outputs{{"--out", &options.out, &results.o},        {"--lse", &options.lse, &results.lse},
+                              {"--dq", &options.dq, &results.dq},         {"--dk", &options.dk, &results.dk},
+                              {"--dv", &options.dv, &results.dv},         {"--dbias", &options.dbias, &results.dbias},
+                              {"--dsink", &options.dsink, &results.dsink}};
+  std::erase_if(outputs, [](const Output& output) { return output.text->empty(); });
+  return outputs;
+}
+
+// A safetensors file is written as a whole: one that is also read would lose what was read from it.
+void require_not_an_input(const AttendOptions& options, const ArrayPlace& output) {
+  if (format_of(output.path) != FileFormat::safetensors) return;
+  for (const std::string* input : {&options.q, &options.k, &options.v, &options.grad_out, &options.grad_lse,
+                                   &options.alibi, &options.bias, &options.mask, &options.sink, &options.seqlens_q,
+                                   &options.seqlens_k, &options.cu_seqlens_q, &options.cu_seqlens_k}) {
+    std::error_code missing;
+    if (!input->empty() && std::filesystem::equivalent(array_place(*input).path, output.path, missing)) {
+      throw UsageError(join("cannot write ", in_quotes(text_of(output)), ": an input is read from this file, and its ",
+                            "tensors would be lost; name another file"));
+    }
   }
-  return paths;
+}
+
+void require_places(const AttendOptions& options) {
+  std::vector<ArrayPlace> places;
+  for (const Output& output : outputs_of(options, {})) {
+    places.push_back(output_place(output.flag, *output.text));
+    require_not_an_input(options, places.back());
+  }
+  require_writable(places);
 }
 
 void require_rank(const char* flag, const HostTensor& tensor, const AttendOptions& options) {
@@ -85,7 +115,7 @@ Arrangement arrangement_of(const AttendOptions& options) {
 
 Inputs load_inputs(const AttendOptions& options) {
   const Arrangement rows = arrangement_of(options);
-  const NpyArray q = read_npy(options.q);
+  const Array q = read_array("--q", options.q);
   const DType type = options.dtype ? *options.dtype : float_type_of("--q", options.q, q);
   Inputs in;
   in.q = to_tensor("--q", options.q, q, type, rows);
@@ -161,19 +191,15 @@ void backward(const AttendOptions& options, const Attention& attention, const In
 }
 
 void write(const AttendOptions& options, const Results& results) {
-  std::vector<NpyOutput> outputs;
-  for (const auto& [path, tensor] : {std::pair{&options.out, &results.o},
-                                     {&options.lse, &results.lse},
-                                     {&options.dq, &results.dq},
-                                     {&options.dk, &results.dk},
-                                     {&options.dv, &results.dv},
-                                     {&options.dbias, &results.dbias},
-                                     {&options.dsink, &results.dsink}}) {
-    if (!path->empty()) outputs.push_back({*path, to_npy(*tensor)});
+  std::vector<ArrayOutput> arrays;
+  for (const Output& output : outputs_of(options, results)) {
+    ArrayPlace place = output_place(output.flag, *output.text);
+    Array array = to_array(*output.tensor, format_of(place.path));
+    arrays.push_back({std::move(place.path), std::move(array), std::move(place.tensor)});
   }
-  write_npy_files(outputs);
-  for (const NpyOutput& output : outputs) {
-    std::cout << output.path << " " << name_of(output.array.type) << " " << shape_text(output.array.shape) << "\n";
+  write_arrays(arrays);
+  for (const auto& [path, array, tensor] : arrays) {
+    std::cout << text_of({path, tensor}) << " " << name_of(array.type) << " " << shape_text(array.shape) << "\n";
   }
 }
 
@@ -181,7 +207,7 @@ void write(const AttendOptions& options, const Results& results) {
 
 int run_attend(const AttendOptions& options) {
   require_consistent(options);
-  require_writable(output_paths(options));
+  require_places(options);
   const Inputs in = load_inputs(options);
   const Attention attention = attention_of(options, in);
   Results results = forward(options, attention, in);

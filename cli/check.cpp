@@ -21,8 +21,9 @@ int run_check(const CheckOptions& options) {
   const bool on_cuda = options.device == Device::cuda;
   if (const std::string why = on_cuda ? check::why_no_cuda() : ""; !why.empty())
     throw FlashAttentionError(CUFLASH_NO_DEVICE, why);
-  const check::Limits limits = on_cuda ? check::cuda_limits(options.seed, options.head_sizes) : check::Limits{};
-  if (options.only) std::cout << check::describe(check::sweep_case(options.seed, first, limits)) << "\n";
+  check::Limits limits = on_cuda ? check::cuda_limits(options.seed, options.head_sizes) : check::Limits{};
+  limits.cache = options.cache;
+  if (options.only) std::cout << check::describe_sweep_case(options.seed, first, limits) << "\n";
 
   const auto start = std::chrono::steady_clock::now();
   Progress progress;
@@ -41,9 +42,9 @@ int run_check(const CheckOptions& options) {
     std::cerr << "... and " << result.failed - result.failures.size() << " more\n";
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  std::cout << result.cases << " problems (seed " << options.seed << ", from " << first << (on_cuda ? ", cuda" : "")
-            << ") against the float64 oracle in " << fixed(seconds.count(), 1) << " s: " << result.failed
-            << " failed\n";
+  std::cout << result.cases << (options.cache ? " calls over a cache (seed " : " problems (seed ") << options.seed
+            << ", from " << first << (on_cuda ? ", cuda" : "") << ") against the float64 oracle in "
+            << fixed(seconds.count(), 1) << " s: " << result.failed << " failed\n";
   return result.failed == 0 ? kExitOk : kExitFailed;
 }
 

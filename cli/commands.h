@@ -11,7 +11,7 @@ namespace cuflash::cli {
 
 enum class Layout { bhsd, bshd };
 
-// Names of .npy files; "" where the flag was not given.
+// Files of tensors as the user named them (array_file.h says how); "" where the flag was not given.
 struct AttendOptions {
   Attention attention{};  // its scalar options; the tensors come from the files
   Execution execution{};
@@ -38,6 +38,7 @@ struct ExplainOptions {
 struct CheckOptions {
   uint64_t seed = 1, first = 0, count = 20000;
   std::optional<uint64_t> only;
+  bool cache = false;  // calls over a KV cache instead of forward and backward
   int32_t threads = 0;
   Device device = Device::cpu;
   uint64_t head_sizes = 3;  // CUDA: pairs that kernels are compiled for; 20000 problems then meet about 900 of them
@@ -62,6 +63,10 @@ struct PackOptions {
   int32_t threads = 2;
 };
 
+struct SupportOptions {
+  bool markdown = false;
+};
+
 // Each returns an exit code (cli/exit.h), or throws UsageError or FlashAttentionError.
 int run_attend(const AttendOptions& options);
 int run_explain(const ExplainOptions& options);
@@ -70,5 +75,6 @@ int run_demo(const DemoOptions& options);
 int run_info(const InfoOptions& options);
 int run_cache(CacheAction action);
 int run_pack(const PackOptions& options);
+int run_support(const SupportOptions& options);
 
 }  // namespace cuflash::cli

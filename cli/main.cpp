@@ -84,7 +84,16 @@ void add_attention(CLI::App& command, Attention& attention, Execution& execution
 }
 
 void add_attend(CLI::App& app, AttendOptions& o, Job& job) {
-  CLI::App& command = *app.add_subcommand("attend", "Attention on .npy files: forward, and backward where asked for");
+  CLI::App& command =
+      *app.add_subcommand("attend", "Attention on .npy and .safetensors files: forward, and backward where asked for");
+  command.footer(
+      "FILE is a .npy file, FILE.safetensors, or FILE.safetensors:TENSOR. Without a tensor's name an input is the "
+      "tensor\n"
+      "named like its flag (q for --q, grad_out for --grad-out) or the file's only one, and an output is named like "
+      "its\n"
+      "flag (out, lse, dq, ...). Outputs that name one .safetensors file share it; what it held before is replaced.\n"
+      "Outputs are written to .safetensors in the type computed in, to .npy as float32 (float64 for f64).\n\n"
+      "cuflash attend --q in.safetensors --k in.safetensors --v in.safetensors:values -o out.safetensors");
   command.add_option("--q", o.q, "Queries [B, H, S, D], or packed [T, H, D]")->required()->type_name("FILE");
   command.add_option("--k", o.k, "Keys")->required()->type_name("FILE");
   command.add_option("--v", o.v, "Values")->required()->type_name("FILE");
@@ -102,7 +111,7 @@ void add_attend(CLI::App& app, AttendOptions& o, Job& job) {
                        {"--seqlens-k", &o.seqlens_k, "Lengths [B] of padded keys"},
                        {"--cu-seqlens-q", &o.cu_seqlens_q, "Starts [B+1] of packed queries"},
                        {"--cu-seqlens-k", &o.cu_seqlens_k, "Starts [B+1] of packed keys"}});
-  add_files("Outputs", {{"-o,--out", &o.out, "The output, as float32 (float64 for f64)"},
+  add_files("Outputs", {{"-o,--out", &o.out, "The output"},
                         {"--lse", &o.lse, "Log-sum-exp [B, H, Sq], or packed [H, T]"},
                         {"--dq", &o.dq, "Gradient of q"},
                         {"--dk", &o.dk, "Gradient of k"},
@@ -144,6 +153,7 @@ void add_check(CLI::App& app, CheckOptions& o, Job& job) {
   add_unsigned(command, "--only", o.only, "Check this problem alone and describe it")
       ->excludes("--first")
       ->excludes("--count");
+  command.add_flag("--cache", o.cache, "Calls over a KV cache, instead of forward and backward");
   add_threads(command, o.threads);
   add_choice(command, "--device", o.device, kCheckedDevices, "What is checked")->capture_default_str();
   add_unsigned(command, "--head-sizes", o.head_sizes, "CUDA: pairs of head sizes to compile kernels for; 0: any")
@@ -187,6 +197,12 @@ void add_pack(CLI::App& app, PackOptions& o, Job& job) {
   command.callback([&o, &job] { job = [&o] { return run_pack(o); }; });
 }
 
+void add_support(CLI::App& app, SupportOptions& o, Job& job) {
+  CLI::App& command = *app.add_subcommand("support", "What is computed where: types, sizes, options, architectures");
+  command.add_flag("--markdown", o.markdown, "As the page docs/support.md");
+  command.callback([&o, &job] { job = [&o] { return run_support(o); }; });
+}
+
 int fail(int code, const std::string& message) {
   std::cerr << "cuflash: " << message << "\n";
   return code;
@@ -221,6 +237,7 @@ int main(int argc, char** argv) {
   DemoOptions demo;
   InfoOptions info;
   PackOptions pack;
+  SupportOptions support;
   add_demo(app, demo, job);
   add_info(app, info, job);
   add_check(app, check, job);
@@ -228,6 +245,7 @@ int main(int argc, char** argv) {
   add_attend(app, attend, job);
   add_cache(app, job);
   add_pack(app, pack, job);
+  add_support(app, support, job);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -236,6 +254,7 @@ int main(int argc, char** argv) {
   }
   if (!job)
     return fail(kExitUsage,
-                "a command is needed: demo, info, check, explain, attend, cache or pack (cuflash --help says more)");
+                "a command is needed: demo, info, check, explain, attend, cache, pack or support (cuflash --help says "
+                "more)");
   return run(job);
 }

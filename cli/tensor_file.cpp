@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "cli/exit.h"
-#include "cli/npy_header.h"
 #include "cli/text.h"
 #include "dtype.h"
 
@@ -11,7 +10,15 @@ namespace cuflash::cli {
 
 namespace {
 
-NpyType npy_type_of(DType type) { return state_type(type) == DType::f64 ? NpyType::f64 : NpyType::f32; }
+// Of the types that attention computes in.
+ElementType element_type_of(DType type) {
+  switch (type) {
+    case DType::f64: return ElementType::f64;
+    case DType::f16: return ElementType::f16;
+    case DType::bf16: return ElementType::bf16;
+    default: return ElementType::f32;
+  }
+}
 
 Tensor view_of(const std::vector<int64_t>& file_shape, DType type, Arrangement arrangement) {
   constexpr size_t kMostDimensions = 4;
@@ -44,44 +51,44 @@ HostTensor tensor_of(const std::vector<int64_t>& file_shape, DType type, Arrange
 
 // Runs `make` and puts the flag and the file in front of what goes wrong in it.
 template <class Make>
-HostTensor named(const char* flag, const std::string& path, Make make) {
+HostTensor named(const char* flag, const std::string& file, Make make) {
   try {
     return make();
   } catch (const UsageError& error) {
-    throw UsageError(join(flag, " ", quoted(path), ": ", error.what()));
+    throw UsageError(join(flag, " ", in_quotes(file), ": ", error.what()));
   }
 }
 
 }  // namespace
 
 HostTensor zeros(const std::vector<int64_t>& file_shape, DType type, Arrangement arrangement) {
-  // The size is checked as that of the file it will become, which is never smaller.
-  const int64_t file_bytes = npy_data_bytes(npy_type_of(type), file_shape);
-  const int64_t bytes = file_bytes / size_of(npy_type_of(type)) * size_of(type);
+  // The size is checked as that of the largest file it may become.
+  const ElementType largest = element_type_of(state_type(type));
+  const int64_t bytes = data_bytes(largest, file_shape) / size_of(largest) * size_of(type);
   return tensor_of(file_shape, type, arrangement, allocate(bytes));
 }
 
-HostTensor to_tensor(const char* flag, const std::string& path, const NpyArray& array, DType type,
+HostTensor to_tensor(const char* flag, const std::string& file, const Array& array, DType type,
                      Arrangement arrangement) {
-  return named(flag, path, [&] { return tensor_of(array.shape, type, arrangement, convert(array, type)); });
+  return named(flag, file, [&] { return tensor_of(array.shape, type, arrangement, convert(array, type)); });
 }
 
-HostTensor load_values(const char* flag, const std::string& path, DType type, Arrangement arrangement) {
-  if (path.empty()) return {};
-  return to_tensor(flag, path, read_npy(path), type, arrangement);
+HostTensor load_values(const char* flag, const std::string& file, DType type, Arrangement arrangement) {
+  if (file.empty()) return {};
+  return to_tensor(flag, file, read_array(flag, file), type, arrangement);
 }
 
-HostTensor load_mask(const char* flag, const std::string& path) {
-  if (path.empty()) return {};
-  const NpyArray array = read_npy(path);
-  return named(flag, path,
+HostTensor load_mask(const char* flag, const std::string& file) {
+  if (file.empty()) return {};
+  const Array array = read_array(flag, file);
+  return named(flag, file,
                [&] { return tensor_of(array.shape, DType::boolean, Arrangement::leading_ones, to_bool(array)); });
 }
 
-HostTensor load_lengths(const char* flag, const std::string& path) {
-  if (path.empty()) return {};
-  const NpyArray array = read_npy(path);
-  return named(flag, path, [&] {
+HostTensor load_lengths(const char* flag, const std::string& file) {
+  if (file.empty()) return {};
+  const Array array = read_array(flag, file);
+  return named(flag, file, [&] {
     const std::vector<int32_t> lengths = to_int32(array);
     std::vector<std::byte> bytes = allocate(static_cast<int64_t>(lengths.size() * sizeof(int32_t)));
     if (!lengths.empty()) std::memcpy(bytes.data(), lengths.data(), bytes.size());
@@ -89,21 +96,23 @@ HostTensor load_lengths(const char* flag, const std::string& path) {
   });
 }
 
-DType float_type_of(const char* flag, const std::string& path, const NpyArray& array) {
+DType float_type_of(const char* flag, const std::string& file, const Array& array) {
   switch (array.type) {
-    case NpyType::f16: return DType::f16;
-    case NpyType::f32: return DType::f32;
-    case NpyType::f64: return DType::f64;
+    case ElementType::f16: return DType::f16;
+    case ElementType::bf16: return DType::bf16;
+    case ElementType::f32: return DType::f32;
+    case ElementType::f64: return DType::f64;
     default:
-      throw UsageError(join(flag, " ", quoted(path), ": holds ", name_of(array.type),
+      throw UsageError(join(flag, " ", in_quotes(file), ": holds ", name_of(array.type),
                             "; say with --dtype in which type to compute: f64, f32, f16 or bf16"));
   }
 }
 
-NpyArray to_npy(const HostTensor& tensor) {
+Array to_array(const HostTensor& tensor, FileFormat format) {
   const DType type = tensor.view.dtype;
-  NpyArray array{npy_type_of(type), tensor.file_shape, {}};
-  if (state_type(type) == type) {
+  const DType file_type = format == FileFormat::npy ? state_type(type) : type;
+  Array array{element_type_of(file_type), tensor.file_shape, {}};
+  if (file_type == type) {
     array.bytes = tensor.bytes;
     return array;
   }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/npy.h"
+#include "cli/array_file.h"
 
 namespace cuflash::cli {
 
@@ -25,17 +25,17 @@ struct HostTensor {
 
 HostTensor zeros(const std::vector<int64_t>& file_shape, DType type, Arrangement arrangement);
 
-// An empty path is an absent tensor. Errors name the flag and the file.
-HostTensor load_values(const char* flag, const std::string& path, DType type, Arrangement arrangement);
-HostTensor load_mask(const char* flag, const std::string& path);
-HostTensor load_lengths(const char* flag, const std::string& path);
+// Of what the flag names (array_file.h); where it was not given, an absent tensor. Errors name the flag and the file.
+HostTensor load_values(const char* flag, const std::string& file, DType type, Arrangement arrangement);
+HostTensor load_mask(const char* flag, const std::string& file);
+HostTensor load_lengths(const char* flag, const std::string& file);
 
 // The float type that the file holds. Throws where it holds none.
-DType float_type_of(const char* flag, const std::string& path, const NpyArray& array);
-HostTensor to_tensor(const char* flag, const std::string& path, const NpyArray& array, DType type,
+DType float_type_of(const char* flag, const std::string& file, const Array& array);
+HostTensor to_tensor(const char* flag, const std::string& file, const Array& array, DType type,
                      Arrangement arrangement);
 
-// float64 for f64, float32 for all others.
-NpyArray to_npy(const HostTensor& tensor);
+// A safetensors file gets the tensor's own type, a .npy file float64 for f64 and float32 for all others.
+Array to_array(const HostTensor& tensor, FileFormat format);
 
 }  // namespace cuflash::cli

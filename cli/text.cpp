@@ -25,7 +25,7 @@ std::string bytes_text(double bytes) {
   return join(fixed(bytes, unit == 0 || bytes >= 100 ? 0 : 1), " ", kUnits[unit]);
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   constexpr size_t kLongest = 60;
   std::ostringstream out;
   out << "'";

@@ -8,7 +8,11 @@ file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cpu/*.cpp $
 
 # The loops over tiles live on fused multiply-add and vectorised selections. -std=c++20 turns contraction off in GCC, and
 # errno and floating-point traps, which nothing here reads, keep both compilers from vectorising.
-set(kernel_flags -ffp-contract=fast -fno-math-errno -fno-trapping-math $<$<NOT:$<CONFIG:Debug>>:-O3>)
+set(kernel_flags -ffp-contract=fast -fno-math-errno -fno-trapping-math)
+# Sanitizers look at every access either way, and with -O3 these files take the compiler three times as long.
+if(NOT CUFLASH_SANITIZE)
+  list(APPEND kernel_flags $<$<NOT:$<CONFIG:Debug>>:-O3>)
+endif()
 set_source_files_properties(${kernel_sources} PROPERTIES COMPILE_OPTIONS "${kernel_flags}")
 # Each instruction set's file, and no other, may use it: src/cpu/kernels.cpp asks the processor before it calls one.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")

@@ -8,6 +8,20 @@ elseif(CUFLASH_SANITIZE)
   message(FATAL_ERROR "CUFLASH_SANITIZE is \"${CUFLASH_SANITIZE}\"; it may be empty, \"address\" or \"thread\"")
 endif()
 
+# For what is compiled once and runs for a moment: tests, and the tool's options. The compiler's time is what counts.
+set(brief_flags $<$<NOT:$<CONFIG:Debug>>:-O1>)
+if(CUFLASH_SANITIZE STREQUAL "address")
+  set(brief_flags -O0)
+endif()
+
+if(CUFLASH_BUILD_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "CUFLASH_BUILD_FUZZ needs clang, which has libFuzzer, but the compiler is ${CMAKE_CXX_COMPILER_ID}: "
+      "configure with -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++, or run make fuzz")
+  endif()
+  list(APPEND sanitize_flags -fsanitize=fuzzer-no-link)
+endif()
+
 function(cuflash_configure_target target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES

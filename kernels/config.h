@@ -57,6 +57,28 @@ struct HopperForwardConfig {
   int options;  // OptionBits
 };
 
+// Attention over a KV cache. A row is a pair of a query and a head of the group that shares keys.
+struct CacheConfig {
+  Element element;
+  int dim_qk, dim_v;  // padded: multiples of 32, up to 576
+  int tile_q;         // rows
+  int tile_k;
+  int row_warps;     // share the tile's rows, 16 each
+  int key_warps;     // share the tile's keys; what they sum is added up at the end
+  int column_warps;  // share dim_v; each computes the scores of its rows and keys again
+  int stages;        // at least 2
+  int ctas_per_sm;
+  int copy;     // CopyMode
+  int options;  // OptionBits
+  int v_in_k;   // 1: values are columns of keys, and are not copied again
+};
+
+// Two partial results become one.
+struct MergeConfig {
+  Element element;
+  int lanes;  // that share a row
+};
+
 // One CTA keeps tile_k keys and walks over tiles of queries.
 struct BackwardConfig {
   Element element;
@@ -121,6 +143,24 @@ constexpr int shared_bytes(const HopperForwardConfig& c) {
   return swizzled_bytes(tile_q_of(c), c.dim_qk) +
          c.stages * (swizzled_bytes(c.tile_k, c.dim_qk) + swizzled_bytes(c.tile_k, c.dim_v)) +
          kNotes * c.warpgroups * kNoteBytes + num_barriers(c) * 8;
+}
+
+constexpr int sum_size(Element e) { return e == Element::f64 ? 8 : 4; }  // of sums and softmax state
+constexpr int num_threads(const CacheConfig& c) { return 32 * c.row_warps * c.key_warps * c.column_warps; }
+constexpr int num_threads(const MergeConfig&) { return 128; }
+// Where each key of a stage lies: the offsets of its row in K and in V.
+constexpr int key_places_bytes(const CacheConfig& c) { return c.stages * c.tile_k * 16; }
+constexpr int stage_bytes(const CacheConfig& c) {
+  return tile_bytes(c.element, c.tile_k, c.dim_qk) + (c.v_in_k ? 0 : tile_bytes(c.element, c.tile_k, c.dim_v));
+}
+// At the end every key warp's sums, maxima and sums of weights take the place of all others; eight more columns keep
+// neighbouring rows in different banks.
+constexpr int sums_stride(const CacheConfig& c) { return c.dim_v + 8; }
+constexpr int row_sums_bytes(const CacheConfig& c) { return (sums_stride(c) + 2) * sum_size(c.element); }
+constexpr int shared_bytes(const CacheConfig& c) {
+  const int loop = tile_bytes(c.element, c.tile_q, c.dim_qk) + c.stages * stage_bytes(c) + key_places_bytes(c);
+  const int end = c.key_warps * c.tile_q * row_sums_bytes(c);
+  return loop > end ? loop : end;
 }
 
 constexpr int num_threads(const BackwardConfig& c) { return 32 * c.key_warps * c.column_warps; }

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "check/random.h"
+#include "cli/array_file.h"
 #include "cli/exit.h"
 #include "cli/npy.h"
 #include "cuda/binaries.h"
@@ -37,24 +38,24 @@ Outcome run(const test::TempDir& dir, const std::string& words, const std::strin
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, dir.read("stdout"), dir.read("stderr")};
 }
 
-NpyArray array_of(const Shape& shape, const std::vector<double>& values) {
-  NpyArray array{NpyType::f64, shape, std::vector<std::byte>(values.size() * sizeof(double))};
+Array array_of(const Shape& shape, const std::vector<double>& values) {
+  Array array{ElementType::f64, shape, std::vector<std::byte>(values.size() * sizeof(double))};
   if (!values.empty()) std::memcpy(array.bytes.data(), values.data(), array.bytes.size());
   return array;
 }
 template <class Integer>
-NpyArray integers(NpyType type, const std::vector<Integer>& values) {
-  NpyArray array{type, {static_cast<int64_t>(values.size())}, std::vector<std::byte>(values.size() * sizeof(Integer))};
+Array integers(ElementType type, const std::vector<Integer>& values) {
+  Array array{type, {static_cast<int64_t>(values.size())}, std::vector<std::byte>(values.size() * sizeof(Integer))};
   std::memcpy(array.bytes.data(), values.data(), array.bytes.size());
   return array;
 }
-NpyArray normal(const Shape& shape, uint64_t seed) {
+Array normal(const Shape& shape, uint64_t seed) {
   check::Random random(seed);
-  std::vector<double> values(static_cast<size_t>(NpyArray{NpyType::f64, shape, {}}.count()));
+  std::vector<double> values(static_cast<size_t>(Array{ElementType::f64, shape, {}}.count()));
   for (double& value : values) value = random.normal();
   return array_of(shape, values);
 }
-std::vector<double> values_of(const NpyArray& array) {
+std::vector<double> values_of(const Array& array) {
   const std::vector<std::byte> bytes = convert(array, DType::f64);
   std::vector<double> values(static_cast<size_t>(array.count()));
   load_row(bytes.data(), DType::f64, 0, array.count(), values.data());
@@ -89,8 +90,8 @@ class Attend : public testing::Test {
     return file(name, normal(shape, ++seed_), DType::f64);
   }
   // Leaves the array in a file and returns a contiguous view of the same elements as the library's type.
-  ConstTensor file(const std::string& name, const NpyArray& array, DType type) {
-    write_npy_files({{dir.file(name), array}});
+  ConstTensor file(const std::string& name, const Array& array, DType type) {
+    write_arrays({{dir.file(name), array}});
     if (type == DType::i32) {
       const std::vector<int32_t> lengths = to_int32(array);
       memory_.emplace_back(lengths.size() * sizeof(int32_t));
@@ -193,7 +194,7 @@ TEST_F(Attend, mask) {
   check::Random random(5);
   std::vector<uint8_t> bits(kBatch * kLenK);
   for (uint8_t& bit : bits) bit = random.below(3) != 0;
-  NpyArray mask = integers(NpyType::boolean, bits);
+  Array mask = integers(ElementType::boolean, bits);
   mask.shape = {kBatch, 1, 1, kLenK};
   attention.mask = file("mask.npy", mask, DType::boolean);
   expect_oracle("--mask mask.npy");
@@ -208,8 +209,8 @@ TEST_F(Attend, dropout) {
   expect_oracle("--dropout 0.3 --seed 18446744073709551615 --offset 9");
 }
 TEST_F(Attend, padded_lengths_of_any_integer_type) {
-  attention.seqlens_q = file("lq.npy", integers<int64_t>(NpyType::i64, {5, 0}), DType::i32);
-  attention.seqlens_k = file("lk.npy", integers<uint8_t>(NpyType::u8, {3, 7}), DType::i32);
+  attention.seqlens_q = file("lq.npy", integers<int64_t>(ElementType::i64, {5, 0}), DType::i32);
+  attention.seqlens_k = file("lk.npy", integers<uint8_t>(ElementType::u8, {3, 7}), DType::i32);
   expect_oracle("--seqlens-q lq.npy --seqlens-k lk.npy");
 }
 TEST_F(Attend, gradient_of_lse) {
@@ -221,14 +222,14 @@ TEST_F(Attend, packed) {
   attention.k = values("k.npy", {11, kHeadsK, kDim});
   attention.v = values("v.npy", {11, kHeadsK, kDimV});
   dout = values("do.npy", {9, kHeadsQ, kDimV});
-  attention.cu_seqlens_q = file("cq.npy", integers<int32_t>(NpyType::i32, {0, 3, 3, 9}), DType::i32);
-  attention.cu_seqlens_k = file("ck.npy", integers<uint16_t>(NpyType::u16, {0, 4, 6, 11}), DType::i32);
+  attention.cu_seqlens_q = file("cq.npy", integers<int32_t>(ElementType::i32, {0, 3, 3, 9}), DType::i32);
+  attention.cu_seqlens_k = file("ck.npy", integers<uint16_t>(ElementType::u16, {0, 4, 6, 11}), DType::i32);
   expect_oracle("--cu-seqlens-q cq.npy --cu-seqlens-k ck.npy");
   EXPECT_EQ(read_npy(dir.file("lse.npy")).shape, (Shape{kHeadsQ, 9}));
 }
 
 // [B, S, H, D] files of the same numbers give the same numbers.
-NpyArray heads_and_rows_swapped(const NpyArray& array) {
+Array heads_and_rows_swapped(const Array& array) {
   const Shape& s = array.shape;
   const std::vector<double> from = values_of(array);
   std::vector<double> to(from.size());
@@ -244,7 +245,7 @@ TEST_F(Attend, layout_bshd) {
   attention.causal = true;
   expect_oracle("--causal");
   for (const char* name : {"q.npy", "k.npy", "v.npy", "do.npy"}) {
-    write_npy_files({{dir.file(name), heads_and_rows_swapped(read_npy(dir.file(name)))}});
+    write_arrays({{dir.file(name), heads_and_rows_swapped(read_npy(dir.file(name)))}});
   }
   const Outcome outcome = run(dir,
                               "attend --q q.npy --k k.npy --v v.npy --grad-out do.npy --causal --layout bshd "
@@ -252,7 +253,7 @@ TEST_F(Attend, layout_bshd) {
   ASSERT_EQ(outcome.code, kExitOk) << outcome.err;
   EXPECT_EQ(output("lse2.npy"), output("lse.npy"));
   for (const char* name : {"o", "dq", "dk", "dv"}) {
-    const NpyArray swapped = read_npy(dir.file(std::string(name) + "2.npy"));
+    const Array swapped = read_npy(dir.file(std::string(name) + "2.npy"));
     expect_near(values_of(heads_and_rows_swapped(swapped)), output(std::string(name) + ".npy"), 1e-14, name);
   }
 }
@@ -265,8 +266,8 @@ TEST_F(Attend, dtype_decides_the_type_whatever_the_files_hold) {
                                               {"bf16", DType::bf16, 6e-2}}) {
     const Outcome outcome = run(dir, std::string("attend --q q.npy --k k.npy --v v.npy -o o.npy --dtype ") + name);
     ASSERT_EQ(outcome.code, kExitOk) << outcome.err;
-    const NpyArray o = read_npy(dir.file("o.npy"));
-    EXPECT_EQ(o.type, type == DType::f64 ? NpyType::f64 : NpyType::f32) << name;
+    const Array o = read_npy(dir.file("o.npy"));
+    EXPECT_EQ(o.type, type == DType::f64 ? ElementType::f64 : ElementType::f32) << name;
     expect_near(values_of(o), expected.o, tolerance, name);
     const std::vector<std::byte> stored = convert(o, type);
     std::vector<double> again(static_cast<size_t>(o.count()));
@@ -278,12 +279,104 @@ TEST_F(Attend, dtype_decides_the_type_whatever_the_files_hold) {
   }
 }
 
+// The numbers of q.npy, k.npy, v.npy and do.npy, rounded to bf16, as tensors of one file.
+void write_bf16_inputs(const test::TempDir& dir) {
+  std::vector<ArrayOutput> tensors;
+  for (const char* name : {"q", "k", "v", "do"}) {
+    Array array = read_npy(dir.file(std::string(name) + ".npy"));
+    array.bytes = convert(array, DType::bf16);
+    array.type = ElementType::bf16;
+    tensors.push_back({dir.file("in.safetensors"), array, name});
+  }
+  write_arrays(tensors);
+}
+
+TEST_F(Attend, safetensors_give_what_npy_files_give) {
+  write_bf16_inputs(dir);
+  const char* flags = "--causal --softcap 30 ";
+  // NumPy has no bf16: it is computed in where --dtype says so, and written as float32.
+  const Outcome npy = run(dir, std::string("attend --q q.npy --k k.npy --v v.npy --grad-out do.npy --dtype bf16 ") +
+                                   flags + "-o o.npy --lse lse.npy --dq dq.npy --dk dk.npy --dv dv.npy");
+  ASSERT_EQ(npy.code, kExitOk) << npy.err;
+  const Outcome outcome =
+      run(dir, std::string("attend --q in.safetensors --k in.safetensors --v in.safetensors:v ") +
+                   "--grad-out in.safetensors:do -o out.safetensors --lse out.safetensors --dq out.safetensors:query " +
+                   "--dk gradients.safetensors --dv dv2.npy " + flags);
+  ASSERT_EQ(outcome.code, kExitOk) << outcome.err;
+  EXPECT_EQ(outcome.out,
+            "out.safetensors:out bfloat16 [2, 4, 5, 6]\nout.safetensors:lse float32 [2, 4, 5]\n"
+            "out.safetensors:query bfloat16 [2, 4, 5, 8]\ngradients.safetensors:dk bfloat16 [2, 2, 7, 8]\n"
+            "dv2.npy float32 [2, 2, 7, 6]\n");
+  for (const auto& [place, name] :
+       std::initializer_list<std::pair<const char*, const char*>>{{"out.safetensors:out", "o.npy"},
+                                                                  {"out.safetensors:lse", "lse.npy"},
+                                                                  {"out.safetensors:query", "dq.npy"},
+                                                                  {"gradients.safetensors:dk", "dk.npy"},
+                                                                  {"dv2.npy", "dv.npy"}}) {
+    const Array written = read_array("--x", dir.file(place));
+    EXPECT_EQ(written.shape, read_npy(dir.file(name)).shape) << place;
+    EXPECT_EQ(values_of(written), output(name)) << place;
+  }
+  const std::vector<double> lse = output("lse.npy");
+  EXPECT_TRUE(std::any_of(lse.begin(), lse.end(), [](double value) { return value != 0; }));
+}
+
+TEST_F(Attend, safetensors_hold_every_kind_of_tensor) {
+  const Array mask{ElementType::boolean, {kLenK}, std::vector<std::byte>(kLenK, std::byte{1})};
+  const std::string file = dir.file("extra.safetensors");
+  write_arrays({{file, integers<int32_t>(ElementType::i32, {5, 2}), "seqlens_q"},
+                {file, integers<uint8_t>(ElementType::u8, {3, 7}), "seqlens_k"},
+                {file, normal({kLenQ, kLenK}, 20), "bias"},
+                {file, normal({kHeadsQ}, 21), "sink"},
+                {file, normal({kHeadsQ}, 22), "alibi"},
+                {file, mask, "mask"}});
+  for (const char* name : {"seqlens_q", "seqlens_k", "bias", "sink", "alibi", "mask"})
+    write_arrays({{dir.file(std::string(name) + ".npy"), read_array("--x", file + ":" + name)}});
+  std::string as_npy, as_tensors;
+  for (const char* flag : {"seqlens-q", "seqlens-k", "bias", "sink", "alibi", "mask"}) {
+    std::string name = flag;
+    std::replace(name.begin(), name.end(), '-', '_');
+    as_npy += std::string(" --") + flag + " " + name + ".npy";
+    as_tensors += std::string(" --") + flag + " extra.safetensors";
+  }
+  const std::string common = "attend --q q.npy --k k.npy --v v.npy --grad-out do.npy";
+  const Outcome npy = run(dir, common + as_npy + " -o o.npy --dbias dbias.npy --dsink dsink.npy");
+  ASSERT_EQ(npy.code, kExitOk) << npy.err;
+  const std::string results = "out.safetensors";
+  const Outcome outcome =
+      run(dir, common + as_tensors + " -o " + results + " --dbias " + results + " --dsink " + results);
+  ASSERT_EQ(outcome.code, kExitOk) << outcome.err;
+  for (const auto& [tensor, name] : {std::pair{"out", "o.npy"}, {"dbias", "dbias.npy"}, {"dsink", "dsink.npy"}})
+    EXPECT_EQ(values_of(read_array("--x", dir.file(results + ":" + tensor))), output(name)) << tensor;
+}
+
+TEST_F(Attend, safetensors_fail_with_one_sentence_and_no_file) {
+  write_bf16_inputs(dir);
+  const std::string before = dir.read("in.safetensors");
+  dir.write("cut.safetensors", before.substr(0, before.size() - 1));
+  std::filesystem::create_symlink("in.safetensors", dir.file("link.safetensors"));
+  const std::string good = "attend --q in.safetensors --k in.safetensors --v in.safetensors ";
+  expect_failure("attend --q cut.safetensors --k k.npy --v v.npy -o o.npy", kExitUsage, "cut off");
+  expect_failure("attend --q q.npy --k in.safetensors:keys --v v.npy -o o.npy", kExitUsage, "no tensor 'keys'");
+  expect_failure("attend --q q.npy --k in.safetensors: --v v.npy -o o.npy", kExitUsage, "no tensor's name");
+  expect_failure(good + "--grad-out in.safetensors --dq dq.npy", kExitUsage, "no tensor 'grad_out'");
+  expect_failure(good + "--mask in.safetensors:q -o o.npy", kExitUsage, "bfloat16");
+  expect_failure("attend --q q.npy --k k.npy --v v.npy -o in.safetensors --lse in.safetensors:out --dq dq.npy",
+                 kExitUsage, "--grad-out");
+  expect_failure("attend --q q.npy --k k.npy --v v.npy -o in.safetensors --lse in.safetensors:out", kExitUsage,
+                 "same name");
+  for (const char* output : {"in.safetensors", "./in.safetensors:o", "link.safetensors"})
+    expect_failure(good + "--lse lse.npy -o " + output, kExitUsage, "would be lost");
+  expect_failure(good + "-o o.npy --lse nowhere/x.safetensors", kExitUsage, "nowhere");
+  EXPECT_EQ(dir.read("in.safetensors"), before);
+}
+
 TEST_F(Attend, integers_need_a_dtype) {
   for (const char* name : {"q.npy", "k.npy"}) {
-    NpyArray ones{NpyType::i8, {1, 1, 2, 2}, std::vector<std::byte>(4, std::byte{1})};
-    write_npy_files({{dir.file(name), ones}});
+    Array ones{ElementType::i8, {1, 1, 2, 2}, std::vector<std::byte>(4, std::byte{1})};
+    write_arrays({{dir.file(name), ones}});
   }
-  write_npy_files({{dir.file("v.npy"), NpyArray{NpyType::i8, {1, 1, 2, 1}, {std::byte{2}, std::byte{4}}}}});
+  write_arrays({{dir.file("v.npy"), Array{ElementType::i8, {1, 1, 2, 1}, {std::byte{2}, std::byte{4}}}}});
   expect_failure("attend --q q.npy --k k.npy --v v.npy -o o.npy", kExitUsage, "--dtype");
   ASSERT_EQ(run(dir, "attend --q q.npy --k k.npy --v v.npy -o o.npy --dtype f32").code, kExitOk);
   EXPECT_EQ(output("o.npy"), (std::vector<double>{3, 3}));
@@ -292,11 +385,11 @@ TEST_F(Attend, integers_need_a_dtype) {
 TEST_F(Attend, fails_with_one_sentence_and_no_file) {
   const std::string files = "attend --q q.npy --k k.npy --v v.npy ";
   dir.write("cut.npy", dir.read("q.npy").substr(0, 300));
-  write_npy_files({{dir.file("scalar.npy"), array_of({}, {1})},
-                   {dir.file("flat.npy"), normal({5, 8}, 1)},
-                   {dir.file("five.npy"), normal({1, 1, 1, 1, 2}, 1)},
-                   {dir.file("heads.npy"), normal({kBatch, 3, kLenK, kDim}, 1)},
-                   {dir.file("large.npy"), integers<int64_t>(NpyType::i64, {int64_t{1} << 40, 1})}});
+  write_arrays({{dir.file("scalar.npy"), array_of({}, {1})},
+                {dir.file("flat.npy"), normal({5, 8}, 1)},
+                {dir.file("five.npy"), normal({1, 1, 1, 1, 2}, 1)},
+                {dir.file("heads.npy"), normal({kBatch, 3, kLenK, kDim}, 1)},
+                {dir.file("large.npy"), integers<int64_t>(ElementType::i64, {int64_t{1} << 40, 1})}});
   expect_failure("attend --q cut.npy --k k.npy --v v.npy -o o.npy", kExitUsage, "cut off");
   expect_failure("attend --q q.npy --k missing.npy --v v.npy -o o.npy --lse lse.npy", kExitUsage, "No such file");
   expect_failure("attend --q scalar.npy --k k.npy --v v.npy -o o.npy", kExitUsage, "a single number");
@@ -454,6 +547,10 @@ TEST_F(Commands, check_runs_and_repeats_problems) {
   const Outcome one = run(dir, "check --seed 3 --only 12");
   EXPECT_EQ(one.code, kExitOk) << one.err;
   EXPECT_NE(one.out.find("1 problems"), std::string::npos) << one.out;
+  const Outcome cache = run(dir, "check --cache --count 20 --seed 3 --threads 2");
+  EXPECT_EQ(cache.code, kExitOk) << cache.err;
+  EXPECT_NE(cache.out.find("20 calls over a cache"), std::string::npos) << cache.out;
+  EXPECT_NE(run(dir, "check --cache --seed 3 --only 12").out.find("num_splits"), std::string::npos);
   EXPECT_EQ(run(dir, "check --count 0").code, kExitUsage);
   EXPECT_EQ(run(dir, "check --first 18446744073709551615 --count 2").code, kExitUsage);
 }

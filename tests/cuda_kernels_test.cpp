@@ -34,21 +34,24 @@ void add_launches_of(std::vector<Launch>& launches, const Typical& t, const Arch
 }
 
 // For Hopper every type with every register budget (a head size stands for those that are padded to it), plain and with
-// all options, and each option alone; for the others what differs most: tiles follow their shared memory. f16 differs
-// from bf16 in the instruction only.
+// all options, and the largest options alone; for the others what differs most: tiles follow their shared memory. f16
+// differs from bf16 in the instruction only, and f64 of 64 columns needs less than of 128. CUFLASH_TEST_SCALE=10 compiles
+// all that packs hold.
 std::vector<Typical> problems_for(const Arch& arch) {
   constexpr int kMany = kAllOptions & ~kScaleFirst;
   std::vector<Typical> problems;
-  for (const int64_t dim : {64, 128, 256}) problems.push_back({.dim_qk = dim, .dim_v = dim, .sink = true});
-  for (const DType type : {DType::f32, DType::f64}) problems.push_back({.dtype = type});
+  for (const int64_t dim : {128, 256}) problems.push_back({.dim_qk = dim, .dim_v = dim, .sink = true});
+  problems.push_back({.dtype = DType::f32});
+  if (arch.number() != 80 && arch.number() != 90) return problems;
+  problems.push_back({.dim_qk = 64, .dim_v = 64, .sink = true});
+  problems.push_back({.dtype = DType::f64});
   problems.push_back({.options = kMany});
   if (arch.number() != 90) return problems;
-  for (const DType type : {DType::f32, DType::f64})
-    for (const int64_t dim : {64, 256}) problems.push_back({.dtype = type, .dim_qk = dim, .dim_v = dim});
+  for (const int64_t dim : {64, 256}) problems.push_back({.dtype = DType::f32, .dim_qk = dim, .dim_v = dim});
+  problems.push_back({.dtype = DType::f64, .dim_qk = 256, .dim_v = 256});
   for (const DType type : {DType::f32, DType::f64}) problems.push_back({.dtype = type, .options = kMany});
   for (const int64_t dim : {64, 256}) problems.push_back({.dim_qk = dim, .dim_v = dim, .options = kMany});
-  for (const int options : {kSoftcap, kAlibi, kBias, kMaskTensor, kDropout, kScaleFirst})
-    problems.push_back({.options = options});
+  for (const int options : {kMaskTensor, kDropout}) problems.push_back({.options = options});
   problems.push_back({.dtype = DType::f16});
   problems.push_back({.dim_qk = 192, .dim_v = 128});
   problems.push_back({.dtype = DType::f32, .options = kMany, .aligned = false});
@@ -79,10 +82,36 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
   }
 }
 
+// Over a cache: for Hopper every list of tiles with the options that need most, and the kernels of any alignment; for the
+// others what differs most.
+void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
+  const auto add_cache = [&](const TypicalCache& t) { add(launches, plan_cache(cache_of(t), arch, 132).launch); };
+  constexpr int kBoth = kSoftcap | kAlibi;
+  add_cache({.options = kBoth, .heads_q = 1, .heads_k = 1});
+  add_cache({.dim_qk = 576, .dim_v = 512, .heads_q = 64, .heads_k = 1, .v_in_k = true});
+  add_cache({.dtype = DType::f32, .options = kBoth});
+  add(launches, plan_merge(merge_of(DType::bf16, 128), arch).launch);
+  if (arch.number() != 90) return;
+  for (const int64_t group : {1, 32, 64}) {
+    add_cache({.dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = group, .heads_k = 1});
+    add_cache({.dim_qk = 64, .dim_v = 64, .heads_q = group, .heads_k = 1});
+  }
+  add_cache({.dim_qk = 576, .dim_v = 512, .options = kBoth, .heads_q = 1, .heads_k = 1, .v_in_k = true});
+  add_cache({.dtype = DType::f32, .dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = 1, .heads_k = 1});
+  for (const int64_t group : {32, 64}) add_cache({.options = kBoth, .heads_q = group, .heads_k = 1});
+  add_cache({.dtype = DType::f16});
+  add_cache({.options = kScaleFirst});
+  add_cache({.dim_qk = 512, .dim_v = 512, .heads_q = 8, .heads_k = 1});
+  add_cache({.dtype = DType::f64, .options = kBoth});
+  add_cache({.dtype = DType::f32, .aligned = false});
+  for (const DType type : {DType::f32, DType::f64}) add(launches, plan_merge(merge_of(type, 64), arch).launch);
+}
+
 std::vector<Launch> launches_for(const Arch& arch) {
   std::vector<Launch> launches;
   add_launches_of(launches, {.sink = true}, arch, Reproducible::yes);
   if (scale() < 1) return launches;
+  add_cache_launches(launches, arch);
   for (const Typical& t : problems_for(arch)) add_launches_of(launches, t, arch, Reproducible::no);
   add_hopper_launches(launches, arch);
   return launches;
@@ -98,6 +127,8 @@ std::vector<Launch> all_launches_for(const Arch& arch) {
     for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes})
       add(launches, plan_backward(backward_of(t), arch, reproducible, Kernels::best).main);
   }
+  for (const TypicalCache& t : typical_caches())
+    if (t.dtype != DType::f64 || t.dim_qk <= 128) add(launches, plan_cache(cache_of(t), arch, 132).launch);
   return launches;
 }
 

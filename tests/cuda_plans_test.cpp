@@ -31,6 +31,34 @@ std::vector<Typical> problems() {
   return all;
 }
 
+std::vector<TypicalCache> caches() {
+  std::vector<TypicalCache> all;
+  for (const DType type : {DType::bf16, DType::f32, DType::f64})
+    for (const int64_t dim : {64, 128, 256}) all.push_back({.dtype = type, .dim_qk = dim, .dim_v = dim});
+  for (const int64_t batch : {16, 128}) all.push_back({.batch = batch, .page_size = 16, .len_new = 1});
+  for (const int64_t room : {64, 1024, 131072}) all.push_back({.room = room});
+  all.push_back({.heads_q = 8, .room = 131072, .window_left = 1023});
+  all.push_back({.dtype = DType::f16, .heads_q = 28, .heads_k = 4, .len_q = 4});
+  all.push_back({.batch = 4, .len_q = 512, .room = 32768});
+  all.push_back({.batch = 4, .len_q = 512, .room = 32768, .num_splits = 8});
+  for (const int64_t group : {16, 32, 128})
+    all.push_back(
+        {.dim_qk = 576, .dim_v = 512, .batch = 2, .heads_q = group, .heads_k = 1, .page_size = 64, .v_in_k = true});
+  all.push_back({.dim_qk = 512, .dim_v = 512, .heads_q = 8, .heads_k = 1});
+  for (const int options : {int{kSoftcap}, int{kAlibi}, kSoftcap | kAlibi, int{kScaleFirst}})
+    all.push_back({.options = options});
+  all.push_back({.dim_qk = 1, .dim_v = 7, .aligned = false});
+  all.push_back({.batch = 0});
+  all.push_back({.len_q = 0});
+  all.push_back({.len_q = 0, .len_new = 5});
+  all.push_back({.room = 0});
+  all.push_back({.dim_qk = 577});
+  all.push_back({.room = int64_t{1} << 31});
+  all.push_back({.len_q = int64_t{1} << 30});
+  all.push_back({.room = 1 << 20, .num_splits = 5000});
+  return all;
+}
+
 std::string line(const Launch& l) {
   if (l.grid_x == 0) return "";
   return join("  ", name_of(l.kernel), " grid ", l.grid_x, " x ", l.grid_y, " threads ", l.threads, " shared ",
@@ -63,6 +91,15 @@ std::string backward_lines(const Typical& t, const Arch& arch, Reproducible repr
   });
 }
 
+std::string cache_lines(const TypicalCache& t, const Arch& arch) {
+  return or_refusal([&] {
+    const CachePlan plan = plan_cache(cache_of(t), arch, usual_sms(arch));
+    if (plan.launch.grid_x == 0) return std::string("  nothing to do\n");
+    return join(line(plan.launch), "  splits ", plan.splits, ", ", plan.eager_splits, " of ", plan.least_tiles,
+                " tiles at least, ", plan.row_tiles, " tiles of rows, workspace ", plan.workspace.size, "\n");
+  });
+}
+
 std::string all_plans() {
   std::string text;
   for (const char* name : {"sm_80", "sm_89", "sm_90a", "sm_120"}) {
@@ -77,6 +114,11 @@ std::string all_plans() {
         text += join(word, "reproducible backward ", what, backward_lines(t, arch, Reproducible::yes, kernels));
       }
     }
+    for (const TypicalCache& t : caches())
+      text += join("cache ", name, " ", to_string(cache_of(t)), t.num_splits ? join(" splits=", t.num_splits) : "",
+                   t.v_in_k ? " v in k" : "", t.aligned ? "" : " unaligned", "\n", cache_lines(t, arch));
+    for (const int64_t dim : {7, 64, 128, 512})
+      text += join("merge ", name, " D=", dim, "\n", line(plan_merge(merge_of(DType::bf16, dim), arch).launch));
   }
   return text;
 }

@@ -60,6 +60,17 @@ TEST_P(Decode, EveryHeadSize) {
     }
 }
 
+// Around the largest that products of bf16 take.
+TEST_P(Decode, LargeHeadSizes) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const int64_t dim : {257, 512, 575, 576, 577, 700}) {
+      SCOPED_TRACE(::testing::Message() << name_of(dtype) << " D " << dim);
+      Sizes sizes{.heads_q = 9, .heads_k = 1, .len_q = 1, .len_k = 21, .dim = dim, .dim_v = 833 - dim};
+      sizes.dtype = dtype;
+      expect_matches_oracle(dense(sizes));
+    }
+}
+
 TEST_P(Decode, LengthsAroundBlocksAndSplits) {
   for (const int64_t len_k : {1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 511, 512, 513, 575, 577, 1000, 2049}) {
     SCOPED_TRACE(len_k);

@@ -10,27 +10,18 @@
 #include <cstring>
 
 #include "check/random.h"
+#include "cli/array_file.h"
 #include "cli/exit.h"
 #include "cli/machine.h"
 #include "dtype.h"
+#include "fuzz/made_files.h"
 #include "temp_dir.h"
 
 namespace cuflash::cli {
 namespace {
 
+using made::header, made::npy;
 using test::TempDir;
-
-std::string npy(const std::string& header, const std::string& data, char version = 1) {
-  std::string file("\x93NUMPY", 6);
-  file += version;
-  file += '\0';
-  for (int byte = 0; byte < (version == 1 ? 2 : 4); ++byte)
-    file += static_cast<char>(header.size() >> (8 * byte) & 0xff);
-  return file + header + data;
-}
-std::string header(const std::string& descr, const std::string& shape, const std::string& fortran = "False") {
-  return "{'descr': '" + descr + "', 'fortran_order': " + fortran + ", 'shape': " + shape + ", }\n";
-}
 
 // Bytes of a number in a byte order of its own, whatever this machine's is.
 template <class T>
@@ -47,7 +38,7 @@ std::string little(std::initializer_list<T> values) {
   return bytes;
 }
 
-std::vector<double> numbers(const NpyArray& array) {
+std::vector<double> numbers(const Array& array) {
   const std::vector<std::byte> converted = convert(array, DType::f64);
   std::vector<double> values(static_cast<size_t>(array.count()));
   if (!values.empty()) std::memcpy(values.data(), converted.data(), converted.size());
@@ -173,7 +164,7 @@ TEST(Npy, survives_random_damage) {
     file.resize(static_cast<size_t>(file.size() - (random.below(4) == 0 ? random.below(file.size()) : 0)));
     const std::string path = dir.write("damaged.npy", file);
     try {
-      const NpyArray array = read_npy(path);
+      const Array array = read_npy(path);
       EXPECT_EQ(static_cast<int64_t>(array.bytes.size()), array.count() * size_of(array.type));
     } catch (const UsageError&) {
       ++refused;
@@ -193,7 +184,7 @@ TEST(Npy, reads_every_version_and_every_way_to_write_a_header) {
   for (const char* text : {"{\"shape\":(2,2),\"fortran_order\":False,\"descr\":\"<f4\"}",
                            "  { 'shape' : ( 2L , 2L ) , 'descr' : '<f4' , 'fortran_order' : False , }   \n",
                            "{'descr':'<f4','fortran_order':False,'shape':(2,2,)}"}) {
-    const NpyArray array = read_npy(dir.write("h.npy", npy(text, data)));
+    const Array array = read_npy(dir.write("h.npy", npy(text, data)));
     EXPECT_EQ(array.shape, (std::vector<int64_t>{2, 2})) << text;
   }
 }
@@ -203,7 +194,7 @@ TEST(Npy, reads_every_element_type_in_both_byte_orders) {
   const auto expect = [&](const std::string& code, const auto& value, double expected) {
     for (const std::endian order : {std::endian::little, std::endian::big}) {
       const std::string descr = (order == std::endian::little ? "<" : ">") + code;
-      const NpyArray array = read_npy(dir.write("t.npy", npy(header(descr, "(1,)"), bytes_of(value, order))));
+      const Array array = read_npy(dir.write("t.npy", npy(header(descr, "(1,)"), bytes_of(value, order))));
       EXPECT_EQ(numbers(array), std::vector<double>{expected}) << descr;
     }
   };
@@ -232,18 +223,18 @@ TEST(Npy, reads_fortran_order_as_the_same_array) {
   for (int a = 0; a < 2; ++a)
     for (int b = 0; b < 3; ++b)
       for (int c = 0; c < 4; ++c) expected.push_back(100 * a + 10 * b + c);
-  const NpyArray array = read_npy(dir.write("f.npy", npy(header("<i2", "(2, 3, 4)", "True"), data)));
+  const Array array = read_npy(dir.write("f.npy", npy(header("<i2", "(2, 3, 4)", "True"), data)));
   EXPECT_EQ(array.shape, (std::vector<int64_t>{2, 3, 4}));
   EXPECT_EQ(numbers(array), expected);
 }
 
 TEST(Npy, reads_arrays_without_dimensions_or_elements) {
   const TempDir dir;
-  const NpyArray scalar = read_npy(dir.write("0d.npy", npy(header("<f8", "()"), little<double>({2.5}))));
+  const Array scalar = read_npy(dir.write("0d.npy", npy(header("<f8", "()"), little<double>({2.5}))));
   EXPECT_TRUE(scalar.shape.empty());
   EXPECT_EQ(numbers(scalar), std::vector<double>{2.5});
   for (const char* order : {"False", "True"}) {
-    const NpyArray empty = read_npy(dir.write("empty.npy", npy(header("<f4", "(3, 0, 2)", order), "")));
+    const Array empty = read_npy(dir.write("empty.npy", npy(header("<f4", "(3, 0, 2)", order), "")));
     EXPECT_EQ(empty.shape, (std::vector<int64_t>{3, 0, 2}));
     EXPECT_EQ(empty.count(), 0);
   }
@@ -253,8 +244,7 @@ TEST(Npy, converts_with_one_rounding) {
   const TempDir dir;
   // Just above the middle of two bf16 numbers, and rounded to float first it would be the middle.
   const double above_a_tie = 1 + 0x1p-8 + 0x1p-40;
-  const NpyArray array =
-      read_npy(dir.write("r.npy", npy(header("<f8", "(2,)"), little<double>({above_a_tie, -1e300}))));
+  const Array array = read_npy(dir.write("r.npy", npy(header("<f8", "(2,)"), little<double>({above_a_tie, -1e300}))));
   const std::vector<std::byte> bf16 = convert(array, DType::bf16);
   EXPECT_EQ(load_element(bf16.data(), DType::bf16, 0), 1 + 0x1p-7);
   EXPECT_EQ(load_element(bf16.data(), DType::bf16, 1), -std::numeric_limits<double>::infinity());
@@ -279,15 +269,15 @@ TEST(Npy, lengths_are_never_narrowed) {
 
 TEST(Npy, masks_are_true_where_they_are_not_zero) {
   const TempDir dir;
-  const NpyArray ints = read_npy(dir.write("m.npy", npy(header("<i4", "(3,)"), little<int32_t>({0, 256, -1}))));
+  const Array ints = read_npy(dir.write("m.npy", npy(header("<i4", "(3,)"), little<int32_t>({0, 256, -1}))));
   EXPECT_EQ(to_bool(ints), (std::vector<std::byte>{std::byte{0}, std::byte{1}, std::byte{1}}));
-  const NpyArray bools = read_npy(dir.write("b.npy", npy(header("|b1", "(2,)"), std::string("\0\x02", 2))));
+  const Array bools = read_npy(dir.write("b.npy", npy(header("|b1", "(2,)"), std::string("\0\x02", 2))));
   EXPECT_EQ(to_bool(bools), (std::vector<std::byte>{std::byte{0}, std::byte{1}}));
   EXPECT_THROW(to_bool(read_npy(dir.write("f.npy", npy(header("<f4", "(1,)"), little<float>({0}))))), UsageError);
 }
 
-NpyArray counting(NpyType type, const std::vector<int64_t>& shape) {
-  NpyArray array{type, shape, {}};
+Array counting(ElementType type, const std::vector<int64_t>& shape) {
+  Array array{type, shape, {}};
   array.bytes.resize(static_cast<size_t>(array.count() * size_of(type)));
   for (size_t n = 0; n < array.bytes.size(); ++n) array.bytes[n] = static_cast<std::byte>(n * 37 % 251 & 1);
   return array;
@@ -295,12 +285,13 @@ NpyArray counting(NpyType type, const std::vector<int64_t>& shape) {
 
 TEST(NpyWriter, what_is_written_is_read_back) {
   const TempDir dir;
-  for (const NpyType type : {NpyType::boolean, NpyType::i8, NpyType::i16, NpyType::i32, NpyType::i64, NpyType::u8,
-                             NpyType::u16, NpyType::u32, NpyType::u64, NpyType::f16, NpyType::f32, NpyType::f64}) {
+  for (const ElementType type :
+       {ElementType::boolean, ElementType::i8, ElementType::i16, ElementType::i32, ElementType::i64, ElementType::u8,
+        ElementType::u16, ElementType::u32, ElementType::u64, ElementType::f16, ElementType::f32, ElementType::f64}) {
     for (const auto& shape : std::vector<std::vector<int64_t>>{{}, {0}, {7}, {2, 3}, {1, 2, 3, 4}, {5, 0, 2}}) {
-      const NpyArray array = counting(type, shape);
-      write_npy_files({{dir.file("x.npy"), array}});
-      const NpyArray back = read_npy(dir.file("x.npy"));
+      const Array array = counting(type, shape);
+      write_arrays({{dir.file("x.npy"), array}});
+      const Array back = read_npy(dir.file("x.npy"));
       EXPECT_EQ(back.type, type);
       EXPECT_EQ(back.shape, shape);
       EXPECT_EQ(back.bytes, array.bytes);
@@ -311,7 +302,7 @@ TEST(NpyWriter, what_is_written_is_read_back) {
 
 TEST(NpyWriter, writes_what_numpy_writes) {
   const TempDir dir;
-  write_npy_files({{dir.file("x.npy"), counting(NpyType::f32, {2, 3})}});
+  write_arrays({{dir.file("x.npy"), counting(ElementType::f32, {2, 3})}});
   const std::string file = dir.read("x.npy");
   EXPECT_EQ(file.substr(0, 8), std::string("\x93NUMPY\x01\0", 8));
   EXPECT_EQ((file.size() - 2 * 3 * 4) % 64, 0u);
@@ -324,10 +315,10 @@ TEST(NpyWriter, writes_all_files_or_none) {
   const TempDir dir;
   const std::string before = dir.write("old.npy", "what was there");
   std::filesystem::create_directory(dir.file("directory"));
-  const NpyArray array = counting(NpyType::f32, {2});
+  const Array array = counting(ElementType::f32, {2});
   for (const std::string& bad :
        {dir.file("directory"), dir.file("no/such/place.npy"), dir.file("new.npy"), std::string("/dev/null")}) {
-    EXPECT_THROW(write_npy_files({{dir.file("new.npy"), array}, {before, array}, {bad, array}}), UsageError) << bad;
+    EXPECT_THROW(write_arrays({{dir.file("new.npy"), array}, {before, array}, {bad, array}}), UsageError) << bad;
     EXPECT_FALSE(dir.has("new.npy")) << bad;
     EXPECT_EQ(dir.read("old.npy"), "what was there") << bad;
     EXPECT_EQ(dir.entries(), 2u) << bad;
@@ -338,7 +329,7 @@ TEST(NpyWriter, a_link_stays_a_link) {
   const TempDir dir;
   dir.write("target.npy", "old");
   std::filesystem::create_symlink("target.npy", dir.file("link.npy"));
-  write_npy_files({{dir.file("link.npy"), counting(NpyType::f32, {2})}});
+  write_arrays({{dir.file("link.npy"), counting(ElementType::f32, {2})}});
   EXPECT_TRUE(std::filesystem::is_symlink(dir.file("link.npy")));
   EXPECT_EQ(read_npy(dir.file("target.npy")).shape, std::vector<int64_t>{2});
 }

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "check/compare.h"
+#include "reference/cache.h"
+#include "reference/naive.h"
 #include "tests/sparse_memory.h"
 #include "tests/support.h"
 
@@ -221,6 +224,55 @@ TEST(HugeStrides, BatchStrideOf2To30) {
                        {o.read(), lse.read(), dq.read(), values_of(tensors.dk), values_of(tensors.dv), {}, {}});
   EXPECT_TRUE(all_equal(values_of(narrow(dk.view(), 0, 0, 1)), 0) &&
               all_equal(values_of(narrow(dv.view(), 0, 0, 1)), 0));
+}
+
+// New rows go to the entries, or pages, that they are meant for, and are read there: the last begins 2^32 elements on.
+TEST(HugeStrides, EntriesAndPagesOfACache) {
+  constexpr int64_t kHuge = int64_t{1} << 30, kHeads = 2, kRows = 4, kNew = 2, kDim = 8;
+  const std::vector<int32_t> before{1, 0, 2, 2}, entries{1, 2, 3, 4}, table{1, 2, 3, 4};
+  Buffer q(bshd<void>(nullptr, DType::bf16, 4, 1, 2 * kHeads, kDim)), o(q.view());
+  Buffer k_new(bshd<void>(nullptr, DType::bf16, 4, kNew, kHeads, kDim)), v_new(k_new.view());
+  fill_normal(q.view(), 1), fill_normal(k_new.view(), 2), fill_normal(v_new.view(), 3);
+  const Attention a{.q = q.view(), .k = {}, .v = {}, .causal = true};
+  for (const bool far_rows : {false, true})
+    for (const bool paged : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << far_rows << " " << paged);
+      const Tensor layout{nullptr,
+                          DType::bf16,
+                          4,
+                          {5, kHeads, kRows, kDim},
+                          {far_rows ? kHeads * kDim : kHuge, kDim, far_rows ? kHuge : kHeads * kDim, 1}};
+      const SparseTensor k(layout), v(layout);
+      fill_normal(k.view(), 4), fill_normal(v.view(), 5);
+      const auto k_before = values_of(k.view()), v_before = values_of(v.view());
+      CacheTensors t{.k = k.view(), .v = v.view(), .seqlens = contiguous(before.data(), 4), .o = o.view()};
+      if (paged) t.block_table = contiguous(table.data(), 4, 1);
+      else t.batch_idx = contiguous(entries.data(), 4);
+      t.k_new = k_new.view(), t.v_new = v_new.view();
+      check::attend_cache(test_device(), a, t, {});
+
+      const reference::PlainProblem plain(a, t);
+      EXPECT_EQ(check::disagreement("o", check::Quantity::output, DType::bf16, DType::bf16, values_of(o.view()),
+                                    reference::oracle_forward(plain.attention()).o,
+                                    reference::naive_forward(plain.attention()).o),
+                "");
+      const auto expect_appended = [&](const ConstTensor& cache, std::vector<double> expected,
+                                       const ConstTensor& rows) {
+        const auto at = [&](int64_t entry, int64_t h, int64_t row) {
+          return ((entry * kHeads + h) * kRows + row) * kDim;
+        };
+        const std::vector<double> values = values_of(rows);
+        for (int64_t b = 0; b < 4; ++b)
+          for (int64_t h = 0; h < kHeads; ++h)
+            for (int64_t n = 0; n < kNew; ++n)
+              std::copy_n(
+                  values.begin() + ((b * kHeads + h) * kNew + n) * kDim, kDim,
+                  expected.begin() + at(entries[static_cast<size_t>(b)], h, before[static_cast<size_t>(b)] + n));
+        EXPECT_TRUE(same_bits(values_of(cache), expected));
+      };
+      expect_appended(k.view(), k_before, k_new.view());
+      expect_appended(v.view(), v_before, v_new.view());
+    }
 }
 
 // O, dQ and dK have more than 2^31 elements each. All entries but the last are empty.

@@ -22,12 +22,14 @@ bool mentions(const std::string& sentence, const std::string& word) {
   return false;
 }
 
-std::string why_not_refused(const Call& call, const Refusal& expected, const char* what, cuflash_status status) {
+}  // namespace
+
+std::string why_not_refused(bool untouched, const Refusal& expected, const char* what, cuflash_status status) {
   const std::string message = status == CUFLASH_OK ? "" : cuflash_last_error();
   const auto wrong = [&](const std::string& why) {
     return std::string(what) + " " + why + "; it said " + cuflash_status_name(status) + " \"" + message + "\"";
   };
-  if (!call.outputs_untouched()) return wrong("wrote to an output");
+  if (!untouched) return wrong("wrote to an output");
   if (status != expected.status) return wrong(std::string("must answer ") + cuflash_status_name(expected.status));
   if (message.rfind(expected.argument + ":", 0) != 0) return wrong("must name " + expected.argument + " first");
   for (const std::string& value : expected.values)
@@ -35,17 +37,18 @@ std::string why_not_refused(const Call& call, const Refusal& expected, const cha
   return "";
 }
 
-}  // namespace
-
 std::optional<std::string> failure_of(const Rule& rule, const Sizes& sizes, Choices& choices) {
   Call call(sizes);
   const std::optional<Refusal> expected = rule.apply(call, choices);
   if (!expected) return std::nullopt;
   size_t bytes = 12345;
-  std::string failure = why_not_refused(call, *expected, "the workspace query", call.workspace_size(&bytes));
+  const auto why_not = [&](const char* what, cuflash_status status) {
+    return why_not_refused(call.outputs_untouched(), *expected, what, status);
+  };
+  std::string failure = why_not("the workspace query", call.workspace_size(&bytes));
   if (failure.empty() && bytes != 12345) failure = "the workspace query wrote a size of " + text(bytes);
-  if (failure.empty()) failure = why_not_refused(call, *expected, "explain", call.explain(nullptr, 0, nullptr));
-  if (failure.empty()) failure = why_not_refused(call, *expected, "the call", call.run());
+  if (failure.empty()) failure = why_not("explain", call.explain(nullptr, 0, nullptr));
+  if (failure.empty()) failure = why_not("the call", call.run());
   if (!failure.empty()) failure = rule.name + ", " + describe(sizes) + ": " + failure;
   return failure;
 }
@@ -145,12 +148,7 @@ bool Call::outputs_untouched() const {
 
 std::vector<Slot> Call::slots() {
   std::vector<Slot> all;
-  const auto add = [&](const char* name, auto& t) {
-    if (t.rank == 0) return;
-    constexpr bool is_output = std::is_same_v<decltype(t), cuflash_mutable_tensor&>;
-    const auto set_data = [&t](const void* data) { t.data = const_cast<void*>(data); };
-    all.push_back({name, is_output, t.data, set_data, &t.dtype, &t.rank, t.shape, t.stride});
-  };
+  const auto add = [&](const char* name, auto& t) { add_slot(all, name, t); };
   cuflash_attention& a = attention;
   add("q", a.q), add("k", a.k), add("v", a.v), add("alibi_slopes", a.alibi_slopes), add("bias", a.bias);
   add("mask", a.mask), add("sink", a.sink), add("cu_seqlens_q", a.cu_seqlens_q), add("cu_seqlens_k", a.cu_seqlens_k);

@@ -50,6 +50,15 @@ struct Slot {
   void remove() const { set_data(nullptr), *rank = 0; }
 };
 
+// Nothing where the tensor is absent.
+template <class TensorStruct>
+void add_slot(std::vector<Slot>& slots, const char* name, TensorStruct& t) {
+  if (t.rank == 0) return;
+  constexpr bool is_output = std::is_same_v<TensorStruct, cuflash_mutable_tensor>;
+  const auto set_data = [&t](const void* data) { t.data = const_cast<void*>(data); };
+  slots.push_back({name, is_output, t.data, set_data, &t.dtype, &t.rank, t.shape, t.stride});
+}
+
 class Call {
  public:
   explicit Call(const Sizes& sizes);
@@ -110,6 +119,9 @@ struct Refusal {
   std::vector<std::string> values;
   cuflash_status status = CUFLASH_INVALID_ARGUMENT;
 };
+
+// "" where a call was answered so and touched no output, otherwise what is wrong with its answer.
+std::string why_not_refused(bool untouched, const Refusal& expected, const char* what, cuflash_status status);
 
 // Breaks one thing of a valid call; nothing where the call has no such thing.
 struct Rule {

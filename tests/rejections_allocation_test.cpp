@@ -5,13 +5,12 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <new>
 
 #include "cpu/workspace.h"
 #include "problem/tensor_rules.h"
-#include "tests/rejections.h"
+#include "tests/rejections_cache.h"
 
 namespace {
 
@@ -54,10 +53,9 @@ void operator delete(void* memory, size_t, std::align_val_t) noexcept { release(
 namespace cuflash::rejections {
 namespace {
 
-using MakeCall = std::function<std::unique_ptr<Call>()>;
-
 // Fails the first allocation and all behind it, then only from the second on, ... until a call needs no more. Returns
 // how many a call makes. `otherwise` is its answer when nothing fails.
+template <class MakeCall>
 int64_t expect_every_failure_reported(const MakeCall& make_call, cuflash_status otherwise) {
   for (int64_t n = 0;; ++n) {
     const auto call = make_call();
@@ -139,6 +137,26 @@ TEST_P(Allocation, AWorkspaceMakesACallThatAllocatesNothing) {
   };
   EXPECT_EQ(make_with_workspace()->run(), CUFLASH_OK);  // makes whatever is made once per process
   EXPECT_EQ(expect_every_failure_reported(make_with_workspace, CUFLASH_OK), 0);
+}
+
+TEST(CacheAllocation, FailureIsReportedAndTouchesNeitherOutputNorCache) {
+  for_each_kind([](const CacheKind& kind) {
+    expect_every_failure_reported([&] { return std::make_unique<CacheCall>(kind); }, CUFLASH_OK);
+  });
+}
+
+TEST(CacheAllocation, AWorkspaceMakesACallThatAllocatesNothing) {
+  for_each_kind([](const CacheKind& kind) {
+    const auto make_with_workspace = [&] {
+      auto call = std::make_unique<CacheCall>(kind);
+      size_t bytes = 0;
+      EXPECT_EQ(call->workspace_size(&bytes), CUFLASH_OK);
+      call->execution.workspace = call->scratch(bytes), call->execution.workspace_size = bytes;
+      return call;
+    };
+    EXPECT_EQ(make_with_workspace()->run(), CUFLASH_OK);  // makes whatever is made once per process
+    EXPECT_EQ(expect_every_failure_reported(make_with_workspace, CUFLASH_OK), 0) << describe(kind);
+  });
 }
 
 // Fails the first allocation of a page pool and all behind it, then only from the second on, ...

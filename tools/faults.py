@@ -14,6 +14,8 @@ class Fault(NamedTuple):
     first_test: str = "sweep_test"  # a matter of time only: any test may catch any fault
 
 
+CACHE = "sweep_cache_test"
+
 FAULTS = {
     # The C edge.
     "src/api/adopt.h": [
@@ -57,6 +59,24 @@ FAULTS = {
         Fault("rows may be longer than the block table", "pages > columns)", "false)", "page_pool_tables_test"),
     ],
 
+    # Files of tensors.
+    "cli/safetensors_header.cpp": [
+        Fault("tensors of a file may overlap or leave gaps", "if (tensor.begin != end)", "if (false)",
+              "safetensors_test"),
+        Fault("a tensor may have more bytes than its shape needs", "if (tensor.end - tensor.begin != needed)",
+              "if (tensor.end - tensor.begin < needed)", "safetensors_test"),
+        Fault("a tensor's name may stand twice", "if (!is_new)", "if (false)", "safetensors_test"),
+    ],
+    "cli/json_text.cpp": [
+        Fault("numbers may begin with 0", "at_number.rest_.size() - rest_.size() > 1", "false", "safetensors_test"),
+    ],
+    "cli/utf8.cpp": [
+        Fault("surrogates are taken for UTF-8", "first == 0xed ? 0x9f : ", "", "safetensors_test"),
+    ],
+    "cli/array_convert.cpp": [
+        Fault("bf16 of a file read as f16", "bf16_to_float(element)", "f16_to_float(element)", "safetensors_test"),
+    ],
+
     # Threads.
     "src/cpu/pool.cpp": [
         Fault("the caller does not wait for its workers", "(left = unfinished_.load(std::memory_order_acquire)) != 0",
@@ -70,12 +90,16 @@ FAULTS = {
     # From arguments to the problem.
     "src/problem/describe.cpp": [
         Fault("heads need not divide", "if (p.heads_q % p.heads_k != 0)", "if (false)", "regressions_shapes_test"),
+    ],
+    "src/problem/parts.cpp": [
         Fault("dropout of 1 is taken", "a.dropout_p >= 0 && a.dropout_p < 1", "a.dropout_p >= 0 && a.dropout_p <= 1",
               "rejections_options_test"),
         Fault("default scale off by 0.4%", "a.scale : 1 / std::sqrt(", "a.scale : 1.004 / std::sqrt("),
         Fault("causal does not bound the window", "if (a.causal) p.window_right = 0;", ""),
         Fault("huge windows overflow", ": std::min(window, kUnbounded)", ": window", "regressions_windows_test"),
         Fault("dropout offset ignored", "a.dropout_seed, a.dropout_offset}", "a.dropout_seed, 0}"),
+    ],
+    "src/problem/parts.h": [
         Fault("packed row and head strides swapped",
               "if (a.t.rank == 3) return {data, a.dtype(), 0, a.step(1), a.step(0)};",
               "if (a.t.rank == 3) return {data, a.dtype(), 0, a.step(0), a.step(1)};"),
@@ -87,11 +111,65 @@ FAULTS = {
         Fault("queries aligned to the padded length", "s.shift = s.len_k - s.len_q",
               "s.shift = problem.len_k - problem.len_q"),
         Fault("seqlens_k ignored", "if (problem.used_k) s.len_k = problem.used_k[b];", ""),
+        Fault("left padding ignored", "s.k_begin = cache.leftpad ? cache.leftpad[b] : 0;", "s.k_begin = 0;", CACHE),
+        Fault("new keys are not attended", "s.len_k = append.to + append.count - s.k_begin;",
+              "s.len_k = append.to - s.k_begin;", CACHE),
+        Fault("padded new rows are all appended", "if (cache.used_new) a.count = cache.used_new[b];", "", CACHE),
+        Fault("packed new rows begin with the first", "a.begin = cache.cu_new[b], a.count = cache.cu_new[b + 1] - a.begin;",
+              "a.count = cache.cu_new[b + 1] - cache.cu_new[b];", CACHE),
     ],
     "src/problem/problem.h": [
         Fault("offsets of 32 bits", "return b * batch_stride + h * head_stride + row * row_stride;",
               "return static_cast<int32_t>(b * batch_stride + h * head_stride + row * row_stride);",
               "regressions_huge_test"),
+        Fault("one block table row for all", "cache.table[b * cache.table_stride + r / cache.page_size]",
+              "cache.table[r / cache.page_size]", CACHE),
+        Fault("pages end one row early", "r / cache.page_size], r % cache.page_size",
+              "(r + 1) / cache.page_size], r % cache.page_size", CACHE),
+        Fault("batch_idx ignored", "cache.entry ? cache.entry[b] : b", "b", CACHE),
+    ],
+    "src/problem/cached_rows.cpp": [
+        Fault("pages that are written may be anything",
+              "require_pages(p, b, {append.to, append.to + append.count});",
+              "require_pages(p, b, {append.to, append.to});", "rejections_cache_test"),
+        Fault("pages that no query sees must exist", "const Range keys = keys_of_queries(p, seq, {0, seq.len_q});",
+              "const Range keys{0, seq.len_k};", CACHE),
+        Fault("an entry is read where another sequence appends", "(appends || append_of(p.cache, other).count > 0)",
+              "appends", "rejections_cache_test"),
+        Fault("rotary tables may be too short", "p.rotary && needed > p.rotary.positions", "false",
+              "rejections_cache_test"),
+    ],
+    "src/problem/describe_cache.cpp": [
+        Fault("v in k needs equal strides along one element",
+              "v.step(0) != k.step(0) || v.step(1) != k.step(1)", "v.step(0) != k.step(0) || v.t.stride[1] != k.t.stride[1]",
+              "rejections_cache_test"),
+        Fault("new rows may overwrite what they are read from", "require_apart(k, {q, k_new, v_new});", "",
+              "rejections_cache_test"),
+    ],
+
+    # A KV cache on the CPU.
+    "src/cpu/cache_rows.cpp": [
+        Fault("new keys turned by their row", "append.to + row - seq.k_begin)", "append.to + row)", CACHE),
+        Fault("new keys are not turned", "if (p.rotary) turn_row(p.rotary, position, p.k_cache", "if (false) turn_row("
+              "p.rotary, position, p.k_cache", CACHE),
+        Fault("queries all turned as the first", "(p.rotary.one_position ? 0 : i)", "0", CACHE),
+        Fault("queries never turned as the first", "(p.rotary.one_position ? 0 : i)", "i", CACHE),
+        Fault("new values of the first head for all", "copy_row(p.v_new, p.v_new.at(b, h, from_row)",
+              "copy_row(p.v_new, p.v_new.at(b, 0, from_row)", CACHE),
+    ],
+    "src/cpu/rotary.cpp": [
+        Fault("the second of a pair sees the first turned", "b = y * cos[pair] + x * sin[pair];",
+              "b = y * cos[pair] + a * sin[pair];", CACHE),
+        Fault("pairs turned backwards", "a = x * cos[pair] - y * sin[pair];\n    b = y * cos[pair] + x * sin[pair];",
+              "a = x * cos[pair] + y * sin[pair];\n    b = y * cos[pair] - x * sin[pair];", CACHE),
+        Fault("sin has the stride of cos", "position * rotary.sin_stride", "position * rotary.cos_stride", CACHE),
+        Fault("later pairs of neighbours are misplaced", "begin + 2 * first)", "begin + first)", CACHE),
+        Fault("all of a row is turned", "begin + first, half);", "begin + first, rotary.dim);", CACHE),
+    ],
+    "src/cpu/key_rows.h": [
+        Fault("pages in order are taken for joined", "const bool joined = from.batch_stride == size * from.row_stride;",
+              "const bool joined = from.row_stride > 0;", CACHE),
+        Fault("pages in any order are taken for joined", "page[1] == page[0] + 1", "page[1] > page[0]", CACHE),
     ],
 
     # Who sees whom.
@@ -165,8 +243,11 @@ FAULTS = {
         Fault("output off by 0.4%", "return {1 / l,", "return {static_cast<T>(1.004) / l,"),
         Fault("padded rows not zeroed", "const bool seen = q < computed && ", "const bool seen = "),
         Fault("LSE of a row that sees nothing is 0", "return {0, top};", "return {0, 0};"),
-        Fault("packed offset of v ignored", "source_of(p.v, head.b, head.hk, head.seq.k_begin, keys",
-              "source_of(p.v, head.b, head.hk, 0, keys"),
+        Fault("packed offset of k and v ignored", "key_offset(p, from, head.b, head.hk, head.seq.k_begin + keys.begin)",
+              "key_offset(p, from, head.b, head.hk, keys.begin)"),
+        Fault("pages of a tile that nobody sees are gathered",
+              "const Range here{std::max(keys.begin, seen.begin), std::min(keys.end, seen.end)};",
+              "const Range here{keys.begin, std::max(keys.end, seen.begin)};", CACHE),
         Fault("output written in the type of q", "kernels.store(p.o.data, p.o.dtype,",
               "kernels.store(p.o.data, p.dtype,"),
         Fault("no tile is skipped", "if (kind == TileKind::skipped) return;", "", "tile_stats_test"),
@@ -184,6 +265,15 @@ FAULTS = {
         Fault("NaN of a value reaches rows that do not see it", "if (!sees(p_, score_row(",
               "if (false && !sees(p_, score_row(", "decode_test"),
         Fault("rounded weights divided by the sum of unrounded ones", "? sums[0] / sums[1] : T{1}", "? T{1} : T{1}"),
+        Fault("keys before the window are read from any page", "p_.cache ? part.keys.begin : part.keys.begin / 16 * 16",
+              "part.keys.begin / 16 * 16", CACHE),
+        Fault("splits without keys take part in the merge", "n < part.splits; ++n) {", "n < plan_.splits; ++n) {", CACHE),
+    ],
+    "src/cpu/plan.cpp": [
+        Fault("the longest queries choose the path of all", "takes_decode(p, p.cache ? s.len_q : p.len_q)",
+              "takes_decode(p, std::max(s.len_q, p.len_q))", "regressions_cache_test"),
+        Fault("splits by what fills the machine", "plan.asked ? plan.asked : splits_of(keys, plan.runs)",
+              "splits_of(keys, plan.runs)", CACHE),
     ],
     "src/cpu/score_rows.cpp": [
         Fault("dropout decisions of a row swapped", "words.word[dropout_word(i, j + 8)]",

@@ -39,6 +39,8 @@ finish() {
 test_all() {
   start ctest 'tests passed\|Skipped\|Not Run' ctest --preset release --label-regex '^gpu$' --parallel "$jobs"
   start check oracle "$bin/cuflash" check --device cuda --count "$count" --seed "$seed" --head-sizes "$head_sizes"
+  start check-cache oracle "$bin/cuflash" check --cache --device cuda --count "$count" --seed "$seed" \
+    --head-sizes "$head_sizes"
   finish
   # Not beside the others: the package is built where ctest looks, and there is memory for large problems once.
   if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then

@@ -91,7 +91,8 @@ install_requirements() {
   # Looked at last: what is installed here goes before what lies beside that PyTorch.
   site=$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')
   [ -z "$torch_folder" ] || echo "$torch_folder" >"$site/torch.pth"
-  timed "test requirements installed" pip install -r "$requirements" ${torch[@]+"${torch[@]}"} || return
+  # Most modules of these packages are never imported: those that are, Python compiles by itself.
+  timed "test requirements installed" pip install --no-compile -r "$requirements" ${torch[@]+"${torch[@]}"} || return
   echo "$wanted" >"$venv/installed"
 }
 install_package() {

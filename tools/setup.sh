@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes sure that what a make target needs is on this machine: tools/setup.sh build|demo|bench|python|clang|teeth|format|tidy
+# Makes sure that what a make target needs is on this machine: tools/setup.sh build|demo|bench|python|clang|fuzz|teeth|docs|format|tidy
 #
 # Nothing is missing: returns at once and needs no network. Something is: installs it with apt-get (as root or through
 # sudo), or says what to install. Optional packages never stop a build.
@@ -77,15 +77,42 @@ newer_cmake() {
   exit 1
 }
 
+# libFuzzer comes with clang on some systems and in a package of its own on others.
+has_libfuzzer() {
+  printf 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }\n' |
+    clang++ -fsanitize=fuzzer,address -x c++ - -o /dev/null >/dev/null 2>&1
+}
+setup_libfuzzer() {
+  have clang++ || require clang
+  has_libfuzzer && return
+  local version
+  version=$(clang++ -dumpversion)
+  require "libclang-rt-${version%%.*}-dev"
+  has_libfuzzer && return
+  say "clang++ cannot link with -fsanitize=fuzzer,address; install its compiler-rt, or put another clang++ first in PATH"
+  exit 1
+}
+
 compiler=${CXX:-c++}
+builds=no
 headers=()
 cannot_do_without=libgtest-dev
 case $purpose in
   build | demo | bench | clang)
     headers=(libgtest-dev:gtest/gtest.h librapidcheck-dev:rapidcheck.h libcli11-dev:CLI/CLI.hpp)
     [ "$purpose" != demo ] || cannot_do_without+=" libcli11-dev"
+    builds=yes
+    ;;
+  fuzz)
+    setup_libfuzzer
+    compiler=clang++
+    builds=yes
     ;;
   teeth) have python3 || required+=(python3) ;;
+  docs)
+    have doxygen || required+=(doxygen)
+    have python3 || required+=(python3)
+    ;;
   python)
     have "$compiler" || required+=(g++)
     python_lacks 'import ensurepip, venv' && required+=(python3-venv)
@@ -93,11 +120,11 @@ case $purpose in
     ;;
   format | tidy) have "clang-$purpose" || required+=("clang-$purpose") ;;
   *)
-    say "unknown purpose '$purpose'; one of build, demo, bench, python, clang, teeth, format, tidy"
+    say "unknown purpose '$purpose'; one of build, demo, bench, python, clang, fuzz, teeth, docs, format, tidy"
     exit 2
     ;;
 esac
-if [ "${#headers[@]}" -gt 0 ]; then
+if [ "$builds" = yes ]; then
   have "$compiler" || required+=(g++)
   have cmake || required+=(cmake)
   have ninja || have make || required+=(ninja-build)
@@ -107,14 +134,14 @@ if [ "${#required[@]}" -gt 0 ]; then
   require "${required[@]}"
   required=()
 fi
-[ "${#headers[@]}" -gt 0 ] || exit 0
+[ "$builds" = yes ] || exit 0
 
 cmake_is_new_enough || newer_cmake
 if ! printf '#if __cplusplus < 202002L\n#error\n#endif\n' | "$compiler" -std=c++20 -E -x c++ - >/dev/null 2>&1; then
   say "$compiler does not know C++20; install g++ 12 or clang 14 or newer and set CXX, for example: make test CXX=g++-12"
   exit 1
 fi
-for package in $(missing_headers "${headers[@]}"); do
+for package in $(missing_headers ${headers[@]+"${headers[@]}"}); do
   case " $cannot_do_without " in
     *" $package "*) required+=("$package") ;;
     *) optional+=("$package") ;;

@@ -13,11 +13,12 @@ import time
 from faults import FAULTS, Fault
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COPIED = ["CMakeLists.txt", "cmake", "include", "src", "kernels", "reference", "check", "cli", "tests"]
+COPIED = ["CMakeLists.txt", "cmake", "include", "src", "kernels", "reference", "check", "cli", "tests", "fuzz"]
 
 # Broad tests first: a fault is caught by the first that fails, so few reach the end of the list.
-EARLY_TESTS = ["sweep_test", "regressions_", "properties_"]
-SKIPPED_TESTS = ["cli_test", "npy_test", "compare_test", "reference_test"]  # they look at other code than src/
+EARLY_TESTS = ["sweep_test", "sweep_cache_test", "regressions_", "properties_"]
+# They look at other code than src/.
+SKIPPED_TESTS = ["cli_test", "npy_test", "compare_test", "reference_test", "reference_cache_test"]
 
 TEST_ENVIRONMENT = {"RC_PARAMS": "noshrink=1", "CUFLASH_TEST_SCALE": "0.3"}
 TEST_TIMEOUT_S = 300

@@ -123,7 +123,8 @@ requires(std::is_integral_v<Extent>&&...) TensorOf<T> contiguous(T* data, Extent
 }
 
 struct Attention {
-  ConstTensor q, k, v;
+  ConstTensor q;
+  ConstTensor k{}, v{};  // absent where they are in a cache: cached_attention.h
 
   std::optional<double> scale{};  // default: 1/sqrt(D)
   bool causal = false;

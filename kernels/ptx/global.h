@@ -1,4 +1,4 @@
-// Sums in global memory and the ordering between CTAs. PTX ISA, "red", "ld.acquire", "red.release".
+// Sums in global memory and the ordering between CTAs. PTX ISA, "red", "ld.acquire", "red.release", "atom".
 #pragma once
 
 namespace cuflash {
@@ -32,6 +32,58 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* from) {
 }
 __device__ __forceinline__ void add_release(unsigned* to, unsigned value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+// Words that CTAs count in.
+__device__ __forceinline__ unsigned long long load_relaxed(const unsigned long long* from) {
+  unsigned long long value;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_relaxed(unsigned long long* to, unsigned long long value) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+// Where `expected` stands it becomes `wanted`.
+__device__ __forceinline__ void exchange_if(unsigned long long* at, unsigned long long expected,
+                                            unsigned long long wanted) {
+  asm volatile("{ .reg .b64 before; atom.relaxed.gpu.global.cas.b64 before, [%0], %1, %2; }" ::"l"(at), "l"(expected),
+               "l"(wanted)
+               : "memory");
+}
+// Returns what was there before. What this CTA wrote before a barrier, and what others did before they added, is ordered
+// by it; the fences carry that to the other threads of the CTA.
+__device__ __forceinline__ unsigned long long add_acquire_release(unsigned long long* to, unsigned long long value) {
+  unsigned long long before;
+  asm volatile("fence.acq_rel.gpu; atom.acq_rel.gpu.global.add.u64 %0, [%1], %2; fence.acq_rel.gpu;"
+               : "=l"(before)
+               : "l"(to), "l"(value)
+               : "memory");
+  return before;
+}
+
+// What another CTA has written, past the cache of this multiprocessor.
+__device__ __forceinline__ float load_from_l2(const float* from) {
+  float value;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(from) : "memory");
+  return value;
+}
+__device__ __forceinline__ double load_from_l2(const double* from) {
+  double value;
+  asm volatile("ld.global.cg.f64 %0, [%1];" : "=d"(value) : "l"(from) : "memory");
+  return value;
+}
+__device__ __forceinline__ void load_eight_from_l2(const float* from, float (&x)[8]) {
+#pragma unroll
+  for (int n = 0; n < 8; n += 4)
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x[n]), "=f"(x[n + 1]), "=f"(x[n + 2]), "=f"(x[n + 3])
+                 : "l"(from + n)
+                 : "memory");
+}
+__device__ __forceinline__ void load_eight_from_l2(const double* from, double (&x)[8]) {
+#pragma unroll
+  for (int n = 0; n < 8; n += 2)
+    asm volatile("ld.global.cg.v2.f64 {%0, %1}, [%2];" : "=d"(x[n]), "=d"(x[n + 1]) : "l"(from + n) : "memory");
 }
 
 }  // namespace cuflash

@@ -10,6 +10,7 @@ from importlib import import_module as _import_module
 from . import _core
 from ._attention import Gradients, attention, attention_backward, explain
 from ._cache import PagePool
+from ._cached_attention import attention_with_cache, explain_with_cache, merge_states
 
 __version__: str = _core.version()
 
@@ -21,13 +22,25 @@ _LAZY = {
     "flash_attn_varlen_func": "flash_attn_interface",
     "flash_attn_varlen_kvpacked_func": "flash_attn_interface",
     "flash_attn_varlen_qkvpacked_func": "flash_attn_interface",
+    "flash_attn_with_kvcache": "flash_attn_interface",
     "patch_torch": "_patch",
     "unpatch_torch": "_patch",
     "register_transformers": "_transformers",
 }
 _LAZY_MODULES = ("flash_attn_interface", "jax")
 
-__all__ = ["Gradients", "PagePool", "attention", "attention_backward", "explain", "info", *_LAZY]
+__all__ = [
+    "Gradients",
+    "PagePool",
+    "attention",
+    "attention_backward",
+    "attention_with_cache",
+    "explain",
+    "explain_with_cache",
+    "info",
+    "merge_states",
+    *_LAZY,
+]
 
 info = _core.info
 

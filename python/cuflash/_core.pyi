@@ -109,6 +109,64 @@ def explain_forward(*args: Any, **kwargs: Any) -> str:
 def explain_backward(*args: Any, **kwargs: Any) -> str:
     """Arguments of backward. Which backend and kernel that call would get, and why. Computes nothing."""
 
+def attend_cache(
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    k: Optional[Array],
+    v: Optional[Array],
+    out: Array,
+    lse: Optional[Array],
+    cache_seqlens: Array,
+    block_table: Optional[Array],
+    cache_batch_idx: Optional[Array],
+    cache_leftpad: Optional[Array],
+    cu_seqlens_new: Optional[Array],
+    seqlens_new: Optional[Array],
+    rotary_cos: Optional[Array],
+    rotary_sin: Optional[Array],
+    alibi_slopes: Optional[Array],
+    sink: Optional[Array],
+    cu_seqlens_q: Optional[Array],
+    seqlens_q: Optional[Array],
+    layout: str,
+    scale: Optional[float],
+    causal: bool,
+    window_left: int,
+    window_right: int,
+    softcap: float,
+    max_seqlen_q: int,
+    max_seqlen_new: int,
+    rotary_interleaved: bool,
+    rotary_one_position: bool,
+    num_splits: int,
+    stream: int,
+    allocate: Optional[Callable[[int], Array]],
+    num_threads: int = 0,
+    check_lengths: bool = False,
+) -> None:
+    """Appends k and v to k_cache and v_cache where they are given, then writes out, and lse where it is given.
+
+    Arrays with four dimensions are in the order of the layout; q and out, and k and v, may be packed [T, H, D]. Without
+    k the caches may be read-only. cuflash.attention_with_cache documents all of them.
+    """
+
+def explain_attend_cache(*args: Any, **kwargs: Any) -> str:
+    """Arguments of attend_cache. Which backend and kernel that call would get, and why. Computes nothing."""
+
+def merge_states(
+    o_a: Array,
+    lse_a: Array,
+    o_b: Array,
+    lse_b: Array,
+    out: Array,
+    lse: Optional[Array],
+    layout: str,
+    stream: int,
+    num_threads: int = 0,
+) -> None:
+    """Writes to out and lse what both parts together are; out may be o_a or o_b, and lse lse_a or lse_b."""
+
 def version() -> str: ...
 def info() -> str:
     """What this build is and what it finds on this machine, as `cuflash info` prints it."""

@@ -21,7 +21,7 @@ class Device(NamedTuple):
     guard: ContextManager[Any]
 
 
-def _device_of(q: Array) -> Device:
+def device_of(q: Array) -> Device:
     xp = sys.modules[library_of(q)]
     if xp.__name__ == "numpy":
         return Device(xp, 0, None, contextlib.nullcontext())
@@ -29,14 +29,14 @@ def _device_of(q: Array) -> Device:
     return Device(xp, stream, lambda size: xp.empty(size, xp.uint8), q.device)
 
 
-def _require_array(xp: Any, array: Array, name: str) -> None:
+def require_array(xp: Any, array: Array, name: str) -> None:
     if not isinstance(array, xp.ndarray):
         raise TypeError(f"{name}: {type(array).__name__} is not a {xp.__name__} array, as q is")
 
 
-def _readable(xp: Any, array: Array, name: str) -> Array:
+def readable(xp: Any, array: Array, name: str) -> Array:
     """The array itself where the library can read it in place, otherwise a contiguous copy."""
-    _require_array(xp, array, name)
+    require_array(xp, array, name)
     size = array.itemsize
     in_place = all(n <= 1 or (s >= 0 and s % size == 0) for n, s in zip(array.shape, array.strides))
     in_place = in_place and (array.shape[-1:] <= (1,) or array.strides[-1] == size)
@@ -47,26 +47,31 @@ def _scores(xp: Any, array: Optional[Array], keys: int, name: str) -> Optional[A
     """A bias or mask [..., Sk] as [B or 1, Hq or 1, Sq or 1, Sk]."""
     if array is None:
         return None
-    _require_array(xp, array, name)
+    require_array(xp, array, name)
     if array.ndim > 4:
         raise ValueError(f"{name}: has {array.ndim} dimensions; it must broadcast to [batch, heads, queries, keys]")
     array = array[(None,) * (4 - array.ndim)]
     if array.shape[-1] == 1:
         array = xp.broadcast_to(array, (*array.shape[:-1], keys))
-    return _readable(xp, array, name)
+    return readable(xp, array, name)
 
 
-def _lengths(xp: Any, lengths: Any, name: str) -> Optional[Array]:
-    if lengths is None:
+def integers(xp: Any, numbers: Any, name: str, what: str = "numbers", lowest: int = -(2**31)) -> Optional[Array]:
+    """As contiguous int32, None as None."""
+    if numbers is None:
         return None
-    array = xp.asarray(lengths)
+    array = xp.asarray(numbers)
     if array.size and array.dtype.kind not in "iu":
-        raise ValueError(f"{name}: has elements of {array.dtype}; lengths are integers")
+        raise ValueError(f"{name}: has elements of {array.dtype}; {what} are integers")
     if array.dtype != xp.int32 and xp.__name__ != "numpy":  # looking at them would wait for the device
-        raise ValueError(f"{name}: has elements of {array.dtype}; on a device lengths are int32")
-    if xp.__name__ == "numpy" and array.size and (array.min() < 0 or array.max() >= 2**31):
-        raise ValueError(f"{name}: {lengths} has a length that is negative or beyond int32")
+        raise ValueError(f"{name}: has elements of {array.dtype}; on a device {what} are int32")
+    if xp.__name__ == "numpy" and array.size and (array.min() < lowest or array.max() >= 2**31):
+        raise ValueError(f"{name}: {numbers} has one that is not between {lowest} and {2**31 - 1}")
     return xp.ascontiguousarray(array, dtype=xp.int32)
+
+
+def lengths_of(xp: Any, lengths: Any, name: str) -> Optional[Array]:
+    return integers(xp, lengths, name, "lengths", 0)
 
 
 class Call:
@@ -96,14 +101,14 @@ class Call:
         deterministic: bool = False,
         num_threads: int = 0,
     ) -> None:
-        self.device = _device_of(q)
+        self.device = device_of(q)
         xp = self.xp = self.device.xp
         if dropout_p and dropout_seed is None:
             raise ValueError("dropout_seed: is needed with dropout_p; attention_backward must be given the same")
-        self.q, self.k, self.v = _readable(xp, q, "q"), _readable(xp, k, "k"), _readable(xp, v, "v")
+        self.q, self.k, self.v = readable(xp, q, "q"), readable(xp, k, "k"), readable(xp, v, "v")
         self.given_bias: Any = bias
         self.bias = _scores(xp, bias, self.k.shape[2], "bias")
-        self.sink = None if sink is None else _readable(xp, sink, "sink")
+        self.sink = None if sink is None else readable(xp, sink, "sink")
         slopes = None if alibi_slopes is None else xp.ascontiguousarray(alibi_slopes, dtype=xp.float32)
         left, right = window
         self.options: List[Any] = [
@@ -113,8 +118,8 @@ class Call:
             self.sink,
             None,
             None,
-            _lengths(xp, seqlens_q, "seqlens_q"),
-            _lengths(xp, seqlens_k, "seqlens_k"),
+            lengths_of(xp, seqlens_q, "seqlens_q"),
+            lengths_of(xp, seqlens_k, "seqlens_k"),
             "bhsd",
             None if scale is None else float(scale),
             bool(causal),
@@ -173,10 +178,10 @@ def attention_backward(
             call.q,
             call.k,
             call.v,
-            _readable(call.xp, out, "out"),
-            _readable(call.xp, lse, "lse"),
-            _readable(call.xp, dout, "dout"),
-            None if dlse is None else _readable(call.xp, dlse, "dlse"),
+            readable(call.xp, out, "out"),
+            readable(call.xp, lse, "lse"),
+            readable(call.xp, dout, "dout"),
+            None if dlse is None else readable(call.xp, dlse, "dlse"),
             *g,
             *call.options,
         )

@@ -12,12 +12,13 @@ from typing import Optional, Tuple, Union
 from torch import Tensor
 
 from . import _torch
+from ._torch import cache as _cache
 from ._torch.arguments import Extras, Inputs, OptionalTensor, extras
 from ._torch.dropout_matrix import signed_probabilities
 from ._torch.seeds import Seed
 
 __all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
-           "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func"]
+           "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache"]
 
 Result = Union[Tensor, Tuple[Tensor, Tensor, Tensor]]
 Window = Tuple[int, int]
@@ -110,15 +111,23 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
         v: [total_k, Hk, Dv].
         cu_seqlens_q, cu_seqlens_k: i32 [B + 1]; sequence b is the rows cu_seqlens[b] .. cu_seqlens[b + 1].
         max_seqlen_q, max_seqlen_k: upper bounds of the lengths.
-        block_table: pages of keys and values; not supported, must be None.
+        block_table: i32 [B, max_pages]: k and v are pages [pages, page_size, Hk, D] and [pages, page_size, Hk, Dv], and
+            cu_seqlens_k says how many rows of its pages each sequence has. Without dropout, bias, mask and gradients.
 
     Returns:
         out [total_q, Hq, Dv]; with return_attn_probs also softmax_lse [Hq, total_q] and S_dmask
         [B, Hq, max_seqlen_q, max_seqlen_k].
     """
     if block_table is not None:
-        raise NotImplementedError("block_table: flash_attn_varlen_func of cuflash does not read pages of keys; "
-                                  "gather them into k and v [total_k, Hk, D] first")
+        if dropout_p > 0 or bias is not None or mask is not None:
+            raise NotImplementedError("block_table: pages of keys are read without dropout, bias and mask; gather them "
+                                      "into k and v [total_k, Hk, D] first")
+        out, lse = _cache.attention_with_cache(
+            q, k, v, cache_seqlens=cu_seqlens_k[1:] - cu_seqlens_k[:-1], block_table=block_table,
+            cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, causal=causal, window=window_size, sink=sink,
+            scale=softmax_scale, softcap=softcap if softcap > 0 else 0.0, alibi_slopes=alibi_slopes, layout="bshd",
+            return_lse=True)
+        return (out, lse, out.new_empty(0)) if return_attn_probs else out
     return _run((q, k, v), extras(alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k), "thd", max_seqlen_q,
                 max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
                 dropout_seed)
@@ -158,6 +167,64 @@ def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen
     return _run((qkv, None, None), extras(alibi_slopes, bias, mask, sink, cu_seqlens, cu_seqlens), "thd", max_seqlen,
                 max_seqlen, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
                 dropout_seed)
+
+
+def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: OptionalTensor = None,
+                            v: OptionalTensor = None, rotary_cos: OptionalTensor = None,
+                            rotary_sin: OptionalTensor = None, cache_seqlens: Union[int, Tensor, None] = None,
+                            cache_batch_idx: OptionalTensor = None, cache_leftpad: OptionalTensor = None,
+                            block_table: OptionalTensor = None, softmax_scale: Optional[float] = None,
+                            causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
+                            rotary_interleaved: bool = True, alibi_slopes: OptionalTensor = None, num_splits: int = 0,
+                            return_softmax_lse: bool = False, *,
+                            sink: OptionalTensor = None) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+    """Appends k and v to a cache, in place, and attends q to all that its sequences then hold. No gradient.
+
+    cuflash.attention_with_cache does the same for packed queries and other layouts.
+
+    Args:
+        q: [B, Sq, Hq, D]: the last Sq positions of each sequence after the append.
+        k_cache, v_cache: [B_cache, S, Hk, D] and [B_cache, S, Hk, Dv]; with block_table [pages, page_size, Hk, D] and
+            [pages, page_size, Hk, Dv], of any page size. v_cache may be a slice k_cache[..., :Dv]; v is then None.
+        k, v: [B, Sn, Hk, D] and [B, Sn, Hk, Dv], written from row cache_seqlens on. None: nothing is appended.
+        rotary_cos, rotary_sin: [positions, R / 2], type of q or f32, with k: turn the first R elements of row i of k at
+            position cache_seqlens + i, and of query i likewise where causal or a window is set; otherwise of all
+            queries at cache_seqlens. q then has as many rows as k.
+        cache_seqlens: i32 [B], the rows of each sequence before the append; an int is meant for all, None is the whole
+            cache where nothing is appended.
+        cache_batch_idx: i32 [B], the entry of each sequence; None: entry b.
+        cache_leftpad: i32 [B], rows at the begin of each sequence that hold no token.
+        block_table: i32 [B, max_pages].
+        softmax_scale, causal, window_size, softcap, alibi_slopes, sink: as in flash_attn_func.
+        rotary_interleaved: elements 2 i and 2 i + 1 make a pair; otherwise i and i + R / 2.
+        num_splits: into how many ranges of keys a sequence is cut; 0: what fills the device.
+        return_softmax_lse: give (out, softmax_lse).
+
+    Returns:
+        out [B, Sq, Hq, Dv]; with return_softmax_lse also softmax_lse [B, Hq, Sq].
+    """
+    if rotary_cos is not None:
+        _require_positions_of_flash_attn(q, k, cache_leftpad)
+    in_order = causal or tuple(window_size) != (-1, -1)
+    return _cache.attention_with_cache(
+        q, k_cache, v_cache, k, v, cache_seqlens=cache_seqlens, block_table=block_table,
+        cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
+        rotary_interleaved=rotary_interleaved, rotary_one_position=not in_order, sink=sink, alibi_slopes=alibi_slopes,
+        causal=causal, window=window_size, scale=softmax_scale, softcap=softcap if softcap > 0 else 0.0, layout="bshd",
+        num_splits=num_splits, return_lse=return_softmax_lse)
+
+
+def _require_positions_of_flash_attn(q: Tensor, k: OptionalTensor, cache_leftpad: OptionalTensor) -> None:
+    """Raises where flash_attn turns a query or a key at another position than the one at which it stands."""
+    other = "cuflash.attention_with_cache turns each row at its own position"
+    if k is None:
+        raise ValueError(f"rotary_cos: needs k and v, whose rows are turned with the queries; without them {other}")
+    if cache_leftpad is not None:
+        raise ValueError("rotary_cos: cannot be combined with cache_leftpad here: flash_attn counts positions from the "
+                         f"begin of the cache and not from its first token; {other}")
+    if q.dim() == 4 and k.dim() == 4 and q.shape[1] != k.shape[1]:
+        raise ValueError(f"rotary_cos: q has {q.shape[1]} rows and k has {k.shape[1]}; flash_attn turns query i as row "
+                         f"i of k, where it does not stand; give as many of both; {other}")
 
 
 def _run(inputs: Inputs, extras: Extras, layout: str, max_seqlen_q: int, max_seqlen_k: int, dropout_p: float,

@@ -69,6 +69,58 @@ constexpr std::tuple kOptions{
     DefaultParameter{"deterministic", &Options::deterministic},
 };
 
+constexpr std::tuple kCacheArrays{
+    Parameter{"q", &CacheArrays::q},
+    Parameter{"k_cache", &CacheArrays::k_cache},
+    Parameter{"v_cache", &CacheArrays::v_cache},
+    Parameter{"k", &CacheArrays::k},
+    Parameter{"v", &CacheArrays::v},
+    Parameter{"out", &CacheArrays::out},
+    Parameter{"lse", &CacheArrays::lse},
+    Parameter{"cache_seqlens", &CacheArrays::cache_seqlens},
+    Parameter{"block_table", &CacheArrays::block_table},
+    Parameter{"cache_batch_idx", &CacheArrays::cache_batch_idx},
+    Parameter{"cache_leftpad", &CacheArrays::cache_leftpad},
+    Parameter{"cu_seqlens_new", &CacheArrays::cu_seqlens_new},
+    Parameter{"seqlens_new", &CacheArrays::seqlens_new},
+    Parameter{"rotary_cos", &CacheArrays::rotary_cos},
+    Parameter{"rotary_sin", &CacheArrays::rotary_sin},
+    Parameter{"alibi_slopes", &CacheArrays::alibi_slopes},
+    Parameter{"sink", &CacheArrays::sink},
+    Parameter{"cu_seqlens_q", &CacheArrays::cu_seqlens_q},
+    Parameter{"seqlens_q", &CacheArrays::seqlens_q},
+};
+
+constexpr std::tuple kCacheOptions{
+    Parameter{"layout", &CacheOptions::layout},
+    Parameter{"scale", &CacheOptions::scale},
+    Parameter{"causal", &CacheOptions::causal},
+    Parameter{"window_left", &CacheOptions::window_left},
+    Parameter{"window_right", &CacheOptions::window_right},
+    Parameter{"softcap", &CacheOptions::softcap},
+    Parameter{"max_seqlen_q", &CacheOptions::max_seqlen_q},
+    Parameter{"max_seqlen_new", &CacheOptions::max_seqlen_new},
+    Parameter{"rotary_interleaved", &CacheOptions::rotary_interleaved},
+    Parameter{"rotary_one_position", &CacheOptions::rotary_one_position},
+    Parameter{"num_splits", &CacheOptions::num_splits},
+    Parameter{"stream", &CacheOptions::stream},
+    Parameter{"allocate", &CacheOptions::allocate},
+    DefaultParameter{"num_threads", &CacheOptions::num_threads},
+    DefaultParameter{"check_lengths", &CacheOptions::check_lengths},
+};
+
+constexpr std::tuple kMergeArrays{
+    Parameter{"o_a", &MergeArrays::o_a}, Parameter{"lse_a", &MergeArrays::lse_a},
+    Parameter{"o_b", &MergeArrays::o_b}, Parameter{"lse_b", &MergeArrays::lse_b},
+    Parameter{"out", &MergeArrays::out}, Parameter{"lse", &MergeArrays::lse},
+};
+
+constexpr std::tuple kMergeOptions{
+    Parameter{"layout", &MergeOptions::layout},
+    Parameter{"stream", &MergeOptions::stream},
+    DefaultParameter{"num_threads", &MergeOptions::num_threads},
+};
+
 template <class Struct, class Value>
 Value type_of(Parameter<Struct, Value>);
 template <class Struct, class Value>
@@ -84,15 +136,15 @@ auto argument(DefaultParameter<Struct, Value> p) {
 }
 
 // A Python function of all arrays and options, in this order, that fills the two structs and calls.
-template <class Result, class Arrays, class... A, class... O>
-void define(nb::module_& m, const char* name, Result (*call)(const Arrays&, const Options&), std::tuple<A...> arrays,
-            std::tuple<O...> options) {
+template <class Result, class CallArrays, class CallOptions, class... A, class... O>
+void define(nb::module_& m, const char* name, Result (*call)(const CallArrays&, const CallOptions&),
+            std::tuple<A...> arrays, std::tuple<O...> options) {
   const auto with = [&](A... a, O... o) {
     m.def(
         name,
         [=](decltype(type_of(a))... array, decltype(type_of(o))... option) {
-          Arrays all_arrays{};
-          Options all_options{};
+          CallArrays all_arrays{};
+          CallOptions all_options{};
           ((all_arrays.*a.member = array), ...);
           ((all_options.*o.member = option), ...);
           return call(all_arrays, all_options);
@@ -117,6 +169,9 @@ NB_MODULE(_core, m) {
   define(m, "backward", backward, kBackwardArrays, kOptions);
   define(m, "explain_forward", explain_forward, kForwardArrays, kOptions);
   define(m, "explain_backward", explain_backward, kBackwardArrays, kOptions);
+  define(m, "attend_cache", attend_cache, kCacheArrays, kCacheOptions);
+  define(m, "explain_attend_cache", explain_attend_cache, kCacheArrays, kCacheOptions);
+  define(m, "merge_states", merge_states, kMergeArrays, kMergeOptions);
   m.def("version", cuflash_version);
   m.def("info", info);
   bind_page_pool(m);

@@ -34,7 +34,7 @@ auto raising(Body body) {
   try {
     return body();
   } catch (const FlashAttentionError& error) {
-    raise_error(error.status(), error.what(), "");
+    raise_error(error.status(), error.what(), {""});
   }
 }
 

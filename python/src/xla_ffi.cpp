@@ -267,7 +267,7 @@ void check_call(const std::string& direction, const std::string& layout, const D
     explain(s.attention, s.gradients, execution);
   }
 } catch (const FlashAttentionError& e) {
-  raise_error(e.status(), e.what(), layout);
+  raise_error(e.status(), e.what(), {layout});
 }
 
 }  // namespace

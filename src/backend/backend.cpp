@@ -1,8 +1,10 @@
 #include "backend/backend.h"
 
 #include "cpu/backward.h"
+#include "cpu/cache.h"
 #include "cpu/forward.h"
 #include "cpu/kernels.h"
+#include "cpu/merge.h"
 #include "cpu/plan.h"
 #include "cpu/threads.h"
 #include "cpu/types.h"
@@ -15,7 +17,9 @@ namespace {
 
 const char* pass_of(const ForwardProblem&) { return "forward"; }
 const char* pass_of(const BackwardProblem&) { return "backward"; }
+const char* pass_of(const CacheProblem&) { return "attend_cache"; }
 std::string cpu_kernel(const ForwardProblem& p) { return cpu::describe_forward(p); }
+std::string cpu_kernel(const CacheProblem& p) { return cpu::describe_cache(p); }
 std::string cpu_kernel(const BackwardProblem&) { return "P recomputed from LSE, one pass over tiles of keys"; }
 
 template <class P>
@@ -57,6 +61,10 @@ void run(const ForwardProblem& p, const Execution& e) { p.place.on_cuda() ? cuda
 void run(const BackwardProblem& p, const Execution& e) {
   p.place.on_cuda() ? cuda::backward(p, e) : cpu::backward(p, e);
 }
+void run(const CacheProblem& p, const Execution& e) {
+  p.place.on_cuda() ? cuda::attend_cache(p, e) : cpu::attend_cache(p, e);
+}
+void run(const MergeProblem& p, const Execution& e) { p.place.on_cuda() ? cuda::merge(p, e) : cpu::merge(p, e); }
 
 size_t workspace_size(const ForwardProblem& p, const Execution& e) {
   return p.place.on_cuda() ? cuda::forward_workspace_size(p, e) : cpu::forward_workspace_size(p, e);
@@ -64,9 +72,13 @@ size_t workspace_size(const ForwardProblem& p, const Execution& e) {
 size_t workspace_size(const BackwardProblem& p, const Execution& e) {
   return p.place.on_cuda() ? cuda::backward_workspace_size(p, e) : cpu::backward_workspace_size(p, e);
 }
+size_t workspace_size(const CacheProblem& p, const Execution& e) {
+  return p.place.on_cuda() ? cuda::cache_workspace_size(p, e) : cpu::cache_workspace_size(p, e);
+}
 
 std::string explain(const ForwardProblem& p, const Execution& e) { return explain_any(p, e); }
 std::string explain(const BackwardProblem& p, const Execution& e) { return explain_any(p, e); }
+std::string explain(const CacheProblem& p, const Execution& e) { return explain_any(p, e); }
 
 std::string explain(const ForwardProblem& p, const Execution& e, const cuda::Arch& arch) {
   return explain_cuda(p, e, arch);
@@ -74,8 +86,12 @@ std::string explain(const ForwardProblem& p, const Execution& e, const cuda::Arc
 std::string explain(const BackwardProblem& p, const Execution& e, const cuda::Arch& arch) {
   return explain_cuda(p, e, arch);
 }
+std::string explain(const CacheProblem& p, const Execution& e, const cuda::Arch& arch) {
+  return explain_cuda(p, e, arch);
+}
 
 std::string explain_none(const ForwardProblem& p, const char* why) { return no_backend(p, why); }
 std::string explain_none(const BackwardProblem& p, const char* why) { return no_backend(p, why); }
+std::string explain_none(const CacheProblem& p, const char* why) { return no_backend(p, why); }
 
 }  // namespace cuflash

@@ -13,19 +13,25 @@ namespace cuflash {
 
 void run(const ForwardProblem& problem, const Execution& execution);
 void run(const BackwardProblem& problem, const Execution& execution);
+void run(const CacheProblem& problem, const Execution& execution);
+void run(const MergeProblem& problem, const Execution& execution);
 size_t workspace_size(const ForwardProblem& problem, const Execution& execution);
 size_t workspace_size(const BackwardProblem& problem, const Execution& execution);
+size_t workspace_size(const CacheProblem& problem, const Execution& execution);
 
 // The problem, the backend and kernel it gets, and why; and why not the other.
 std::string explain(const ForwardProblem& problem, const Execution& execution);
 std::string explain(const BackwardProblem& problem, const Execution& execution);
+std::string explain(const CacheProblem& problem, const Execution& execution);
 
 // On any CUDA device of an architecture; needs no GPU.
 std::string explain(const ForwardProblem& problem, const Execution& execution, const cuda::Arch& arch);
 std::string explain(const BackwardProblem& problem, const Execution& execution, const cuda::Arch& arch);
+std::string explain(const CacheProblem& problem, const Execution& execution, const cuda::Arch& arch);
 
 // Of a device that cannot serve: the problem, and why none.
 std::string explain_none(const ForwardProblem& problem, const char* why);
 std::string explain_none(const BackwardProblem& problem, const char* why);
+std::string explain_none(const CacheProblem& problem, const char* why);
 
 }  // namespace cuflash

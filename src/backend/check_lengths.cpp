@@ -2,6 +2,7 @@
 
 #include "cuda/lengths.h"
 #include "problem/describe.h"
+#include "problem/describe_cache.h"
 
 namespace cuflash {
 
@@ -19,6 +20,13 @@ void check_lengths(const cuflash_attention& attention, const cuflash_forward_out
 void check_lengths(const cuflash_attention& attention, const cuflash_backward_tensors& tensors,
                    const Execution& execution, Place place) {
   check(attention, tensors, execution, place);
+}
+
+void check_lengths(const cuflash_attention& attention, const cuflash_cache_tensors& cache, const Execution& e,
+                   Place place) {
+  if (!e.check_lengths || !place.on_cuda()) return;
+  const cuda::HostLengths copy(attention, cache, place, e.stream);
+  describe(copy.attention(), copy.cache(), Place{});
 }
 
 }  // namespace cuflash

@@ -1,7 +1,7 @@
 // The checked mode of lengths in device memory.
 #pragma once
 
-#include <cuflash/cuflash.h>
+#include <cuflash/cuflash_cache.h>
 
 #include "problem/problem.h"
 
@@ -14,5 +14,8 @@ void check_lengths(const cuflash_attention& attention, const cuflash_forward_out
                    const Execution& execution, Place place);
 void check_lengths(const cuflash_attention& attention, const cuflash_backward_tensors& tensors,
                    const Execution& execution, Place place);
+// Tables and indices of a cache too.
+void check_lengths(const cuflash_attention& attention, const cuflash_cache_tensors& cache, const Execution& execution,
+                   Place place);
 
 }  // namespace cuflash

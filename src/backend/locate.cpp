@@ -58,15 +58,25 @@ void visit_all(Locator& l, const cuflash_backward_tensors& t) {
   l.visit("dbias", t.dbias), l.visit("dsink", t.dsink);
 }
 
-template <class Tensors>
-Place locate_all(const cuflash_attention& attention, const Tensors& tensors, const Execution& e) {
+void visit_all(Locator& l, const cuflash_cache_tensors& t) {
+  l.visit("k", t.k), l.visit("v", t.v), l.visit("seqlens", t.seqlens), l.visit("block_table", t.block_table);
+  l.visit("batch_idx", t.batch_idx), l.visit("leftpad", t.leftpad), l.visit("k_new", t.k_new);
+  l.visit("v_new", t.v_new), l.visit("cu_seqlens_new", t.cu_seqlens_new), l.visit("seqlens_new", t.seqlens_new);
+  l.visit("rotary_cos", t.rotary_cos), l.visit("rotary_sin", t.rotary_sin), l.visit("o", t.o), l.visit("lse", t.lse);
+}
+void visit_all(Locator& l, const cuflash_merge_tensors& t) {
+  l.visit("o_a", t.o_a), l.visit("lse_a", t.lse_a), l.visit("o_b", t.o_b), l.visit("lse_b", t.lse_b);
+  l.visit("o", t.o), l.visit("lse", t.lse);
+}
+
+template <class... Structs>
+Place locate_all(const Execution& e, const Structs&... structs) {
   if (e.device == Device::cpu) return {};
   const bool asked_for = e.device == Device::cuda;
   const cuda::MemoryPlaces places = asked_for ? cuda::MemoryPlaces::of_driver() : cuda::MemoryPlaces::of_process();
   if (!places) return {};
   Locator locator(places);
-  visit_all(locator, attention);
-  visit_all(locator, tensors);
+  (visit_all(locator, structs), ...);
   if (e.workspace && e.workspace_size != 0) locator.visit_data("workspace", e.workspace);
   if (asked_for && !locator.decided_by()) return {0};  // nothing is anywhere: any device will do
   if (asked_for && !locator.place().on_cuda())
@@ -78,10 +88,17 @@ Place locate_all(const cuflash_attention& attention, const Tensors& tensors, con
 }  // namespace
 
 Place locate(const cuflash_attention& attention, const cuflash_forward_outputs& outputs, const Execution& execution) {
-  return locate_all(attention, outputs, execution);
+  return locate_all(execution, attention, outputs);
 }
 Place locate(const cuflash_attention& attention, const cuflash_backward_tensors& tensors, const Execution& execution) {
-  return locate_all(attention, tensors, execution);
+  return locate_all(execution, attention, tensors);
+}
+
+Place locate(const cuflash_attention& attention, const cuflash_cache_tensors& cache, const Execution& execution) {
+  return locate_all(execution, attention, cache);
+}
+Place locate(const cuflash_merge_tensors& tensors, const Execution& execution) {
+  return locate_all(execution, tensors);
 }
 
 }  // namespace cuflash

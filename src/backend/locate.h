@@ -2,7 +2,7 @@
 // memory may not be read.
 #pragma once
 
-#include <cuflash/cuflash.h>
+#include <cuflash/cuflash_cache.h>
 
 #include "problem/problem.h"
 
@@ -17,5 +17,7 @@ namespace cuflash {
 // address costs.
 Place locate(const cuflash_attention& attention, const cuflash_forward_outputs& outputs, const Execution& execution);
 Place locate(const cuflash_attention& attention, const cuflash_backward_tensors& tensors, const Execution& execution);
+Place locate(const cuflash_attention& attention, const cuflash_cache_tensors& cache, const Execution& execution);
+Place locate(const cuflash_merge_tensors& tensors, const Execution& execution);
 
 }  // namespace cuflash

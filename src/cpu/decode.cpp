@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "cpu/decode_scratch.h"
+#include "cpu/paged_rows.h"
 #include "cpu/score_rows.h"
 #include "cpu/threads.h"
 #include "cpu/tile_counter.h"
@@ -31,8 +32,8 @@ DecodeKernels<float> kernels_for(const Problem& p) {
 template <class T>
 class Decode {
  public:
-  Decode(const ForwardProblem& p, const Execution& e)
-      : p_(p), e_(e), plan_(decode_plan(p)), tasks_(p.batch * plan_.runs * plan_.splits) {
+  Decode(const ForwardProblem& p, const Execution& e, int64_t splits)
+      : p_(p), e_(e), plan_(decode_plan(p, splits)), tasks_(p.batch * plan_.runs * plan_.splits) {
     workers_ = worker_count(p, e, tasks_);
     Arena scratch(nullptr), sums(nullptr);
     DecodeScratch<T>(scratch, p, plan_);
@@ -51,6 +52,7 @@ class Decode {
     run_tasks(e_, workers_, tasks_, [&](int64_t worker, int64_t task) {
       const Sums<T> sums = sums_at(plan_.splits > 1 ? task : worker);
       const Part part = part_of(task);
+      if (part.nothing_to_do) return;
       attend(part, sums, scratch_of(worker));
       if (plan_.splits > 1) return;
       for (int64_t head = 0; head < part.heads.size(); ++head) store(part, head, sums, scratch_of(worker).staging);
@@ -58,7 +60,8 @@ class Decode {
     if (plan_.splits > 1)
       run_tasks(e_, workers_, p_.batch * p_.heads_k,
                 [&](int64_t worker, int64_t task) { merge(task, scratch_of(worker).staging); });
-    counter_.report(p_, {std::max<int64_t>(p_.len_q, 1), kDecodeBlock}, e_.tile_stats);
+    const int64_t queries = std::max<int64_t>(plan_.rows / p_.group(), 1);
+    counter_.report(p_, {queries, kDecodeBlock}, e_.tile_stats, [&](const Sequence& s) { return takes_decode(p_, s); });
   }
 
  private:
@@ -69,6 +72,8 @@ class Decode {
     Sequence seq;
     bool first;  // of the splits
     Range keys;
+    int64_t splits = 1;          // of this sequence: those that have keys, and the first
+    bool nothing_to_do = false;  // a split behind them, or a sequence that is not of this path
   };
 
   int64_t sums_count() const { return plan_.splits > 1 ? tasks_ : workers_; }
@@ -86,12 +91,15 @@ class Decode {
     const int64_t b = task / plan_.splits / plan_.runs;
     Part part{
         b, {run * plan_.run, std::min((run + 1) * plan_.run, p_.heads_k)}, sequence_of(p_, b), split == 0, {0, 0}};
-    if (part.seq.len_q == 0) return part;
+    part.nothing_to_do = split > 0 || !takes_decode(p_, part.seq);
+    if (part.seq.len_q == 0 || !takes_decode(p_, part.seq)) return part;
     // The splits are counted from the first block that some query sees.
     const Range seen = keys_of_queries(p_, part.seq, {0, part.seq.len_q});
     const int64_t first = seen.begin / kDecodeBlock * kDecodeBlock;
     const int64_t keys = split_keys(plan_, seen.end - first), begin = first + split * keys;
     part.keys = {std::max(begin, seen.begin), std::min(begin + keys, seen.end)};
+    if (!seen.empty()) part.splits = (seen.end - first + keys - 1) / keys;
+    part.nothing_to_do = split >= part.splits;
     return part;
   }
 
@@ -108,15 +116,29 @@ class Decode {
     }
   }
 
+  int64_t offset_of(const ConstRows& from, const Part& part, int64_t hk, int64_t key) const {
+    return key_offset(p_, from, part.b, hk, part.seq.k_begin + key);
+  }
+
   KeyRows key_rows(const ConstRows& from, const Part& part, Range keys, int64_t dim) const {
     return {from.data,
             from.dtype,
-            from.at(part.b, part.heads.begin, part.seq.k_begin + keys.begin),
+            offset_of(from, part, part.heads.begin, keys.begin),
             from.head_stride,
             from.row_stride,
             part.heads.size(),
             keys.size(),
             dim};
+  }
+
+  // Calls body(rows, first head of the run, first key of the block) until all are read.
+  template <class Body>
+  void read(const ConstRows& from, const Part& part, Range keys, int64_t dim, const DecodeScratch<T>& w,
+            Body body) const {
+    if (!p_.cache.page_size) return body(key_rows(from, part, keys, dim), int64_t{0}, int64_t{0});
+    const int64_t begin = part.seq.k_begin;
+    const PagedRows pages{p_, from, part.b, part.heads, begin + part.keys.end, dim, w.copied};
+    pages.read({begin + keys.begin, begin + keys.end}, body);
   }
 
   // Without a test of every value: what is not finite shows in the sums, and then the part is computed once more, with
@@ -153,10 +175,14 @@ class Decode {
   void add_blocks(const Part& part, const Sums<T>& sums, const DecodeScratch<T>& w, AddValues add) const {
     start(part, sums);
     for_tiles(part.keys, kDecodeBlock, part.seq.len_k, [&](Range block) {
-      // Dropout groups are 16 keys long: what nobody sees is left out in steps of that.
-      const Range keys{std::max(block.begin, part.keys.begin / 16 * 16), std::min(block.end, part.keys.end)};
-      kernels_.dots(key_rows(p_.k, part, keys, p_.dim_qk), {w.q.data, w.q.rows, w.q.stride}, static_cast<T>(p_.scale),
-                    w.s);
+      // Dropout groups are 16 keys long: what nobody sees is left out in steps of that. A cache has no dropout, but
+      // may have no page for a key that nobody sees.
+      const int64_t first = p_.cache ? part.keys.begin : part.keys.begin / 16 * 16;
+      const Range keys{std::max(block.begin, first), std::min(block.end, part.keys.end)};
+      read(p_.k, part, keys, p_.dim_qk, w, [&](const KeyRows& k, int64_t head, int64_t key) {
+        kernels_.dots(k, {row_of(w.q, head, 0), w.q.rows, w.q.stride}, static_cast<T>(p_.scale),
+                      {row_of(w.s, head, 0) + key, w.s.rows, w.s.stride});
+      });
       for_rows(part, [&](int64_t head, int64_t r, const Head& at, int64_t i) {
         const ScoreRow row = score_row(p_, at, i, keys);
         const int64_t n = head * w.s.rows + r;
@@ -172,7 +198,10 @@ class Decode {
   }
 
   void add_values(const Part& part, Range keys, const Sums<T>& sums, const DecodeScratch<T>& w) const {
-    kernels_.add(key_rows(p_.v, part, keys, p_.dim_v), {w.s.data, w.s.rows, w.s.stride}, sums.o);
+    read(p_.v, part, keys, p_.dim_v, w, [&](const KeyRows& v, int64_t head, int64_t key) {
+      kernels_.add(v, {row_of(w.s, head, 0) + key, w.s.rows, w.s.stride},
+                   {row_of(sums.o, head, 0), sums.o.rows, sums.o.stride});
+    });
   }
 
   // The same sums over a copy without the values that are not finite; these are added pair by pair, where a row sees them.
@@ -182,7 +211,7 @@ class Decode {
       for_tiles({0, keys.size()}, kCopied, keys.size(), [&](Range few) {
         int64_t bad[kCopied], bad_count = 0;
         for (int64_t k = few.begin; k < few.end; ++k) {
-          const int64_t from = p_.v.at(part.b, hk, part.seq.k_begin + keys.begin + k);
+          const int64_t from = offset_of(p_.v, part, hk, keys.begin + k);
           const size_t bytes = static_cast<size_t>(p_.dim_v * size_of(p_.dtype));
           std::byte* to = w.copied + static_cast<size_t>(k - few.begin) * bytes;
           kernels_.widen(p_.v.data, p_.v.dtype, from, p_.dim_v, w.staging);
@@ -204,7 +233,7 @@ class Decode {
   void add_pairs(const Part& part, int64_t head, Range keys, int64_t k, const Sums<T>& sums,
                  const DecodeScratch<T>& w) const {
     const int64_t hk = part.heads.begin + head;
-    kernels_.widen(p_.v.data, p_.v.dtype, p_.v.at(part.b, hk, part.seq.k_begin + keys.begin + k), p_.dim_v, w.staging);
+    kernels_.widen(p_.v.data, p_.v.dtype, offset_of(p_.v, part, hk, keys.begin + k), p_.dim_v, w.staging);
     for (int64_t r = 0; r < w.s.rows; ++r) {
       const Head at{part.b, hk * p_.group() + r / part.seq.len_q, hk, part.seq};
       if (!sees(p_, score_row(p_, at, r % part.seq.len_q, keys), keys.begin + k)) continue;
@@ -224,13 +253,14 @@ class Decode {
     const int64_t b = task / p_.heads_k, hk = task % p_.heads_k, run = hk / plan_.run, head = hk % plan_.run;
     const int64_t first = (b * plan_.runs + run) * plan_.splits;
     const Part part = part_of(first);
+    if (part.nothing_to_do) return;
     Sums<T> all = sums_at(first);
     all.o.rows = rows_of(part);
     for (int64_t r = 0; r < all.o.rows; ++r) {
       const int64_t row = head * all.o.rows + r;
       T top = all.m[row];
-      for (int64_t n = 1; n < plan_.splits; ++n) top = std::max(top, sums_at(first + n).m[row]);
-      for (int64_t n = 0; n < plan_.splits; ++n) {
+      for (int64_t n = 1; n < part.splits; ++n) top = std::max(top, sums_at(first + n).m[row]);
+      for (int64_t n = 0; n < part.splits; ++n) {
         const Sums<T> sums = sums_at(first + n);
         // Infinities do not cancel: a split without a largest score still has its NaN, and an infinite sink its weight.
         const T weight = sums.m[row] == top ? T{1} : std::exp(sums.m[row] - top);
@@ -287,12 +317,12 @@ bool decode_multiplies_bf16(const Problem& p) {
   return p.dtype == DType::bf16 && decode_tables().bf16 && std::max(p.dim_qk, p.dim_v) <= kMatrixDim;
 }
 
-void decode(const ForwardProblem& p, const Execution& e) {
-  p.dtype == DType::f64 ? Decode<double>(p, e).run() : Decode<float>(p, e).run();
+void decode(const ForwardProblem& p, const Execution& e, int64_t splits) {
+  p.dtype == DType::f64 ? Decode<double>(p, e, splits).run() : Decode<float>(p, e, splits).run();
 }
 
-size_t decode_workspace_size(const ForwardProblem& p, const Execution& e) {
-  return p.dtype == DType::f64 ? Decode<double>(p, e).bytes() : Decode<float>(p, e).bytes();
+size_t decode_workspace_size(const ForwardProblem& p, const Execution& e, int64_t splits) {
+  return p.dtype == DType::f64 ? Decode<double>(p, e, splits).bytes() : Decode<float>(p, e, splits).bytes();
 }
 
 }  // namespace cuflash::cpu

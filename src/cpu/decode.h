@@ -9,8 +9,10 @@
 
 namespace cuflash::cpu {
 
-void decode(const ForwardProblem& problem, const Execution& execution);
-size_t decode_workspace_size(const ForwardProblem& problem, const Execution& execution);
+// splits: into how many ranges of keys every sequence is cut; 0: as many as its length is worth. Of a cache, only the
+// sequences that takes_decode are computed.
+void decode(const ForwardProblem& problem, const Execution& execution, int64_t splits = 0);
+size_t decode_workspace_size(const ForwardProblem& problem, const Execution& execution, int64_t splits = 0);
 bool decode_multiplies_bf16(const Problem& problem);  // without widening it
 
 }  // namespace cuflash::cpu

@@ -14,6 +14,7 @@ struct KeyRows {
   DType dtype;
   int64_t offset, head_stride, row_stride;  // of the first element, in elements
   int64_t heads, keys, dim;
+  int64_t soon = 0;  // elements from a row to one that will be read soon; 0: what follows them in memory
 };
 
 // The rows of queries of one head, and those of the next: x [head][row][stride].
@@ -50,7 +51,7 @@ struct DecodeKernels {
 };
 
 // These entries for bf16, by matrix instructions: heads of up to kMatrixDim elements, p rounded to bf16.
-inline constexpr int64_t kMatrixDim = 256;
+inline constexpr int64_t kMatrixDim = 576;  // of latent attention (MLA)
 struct MatrixProducts {
   void (*pack)(RowBlock<float> q, int64_t heads, int64_t dim);
   void (*dots)(const KeyRows& k, RowBlock<const float> q, float scale, RowBlock<float> s);

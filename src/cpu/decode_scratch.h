@@ -5,13 +5,13 @@
 
 #include "cpu/arena.h"
 #include "cpu/decode_kernels.h"
+#include "cpu/paged_rows.h"
 #include "cpu/plan.h"
 
 namespace cuflash::cpu {
 
 inline constexpr int64_t kPadding =
-    kAlignment / sizeof(float);         // rows start on a cache line, so on whole vectors of any set
-inline constexpr int64_t kCopied = 16;  // keys whose values are copied at a time, where they must be
+    kAlignment / sizeof(float);  // rows start on a cache line, so on whole vectors of any set
 
 template <class T>
 T* row_of(const RowBlock<T>& x, int64_t head, int64_t row) {
@@ -36,17 +36,18 @@ struct Sums {
 
 template <class T>
 struct DecodeScratch {
-  RowBlock<T> q;  // [head][row][dim_qk]
-  RowBlock<T> s;  // [head][row][key]
-  T* staging;     // [key]
-  std::byte* copied;
+  RowBlock<T> q;      // [head][row][dim_qk]
+  RowBlock<T> s;      // [head][row][key]
+  T* staging;         // [key]
+  std::byte* copied;  // [key][dim_v], or [key][head][dim_qk or dim_v] from pages
 
   DecodeScratch(Arena& arena, const Problem& p, const DecodePlan& plan) {
     const int64_t rows = plan.run * plan.rows, stride = round_up(p.dim_qk, kPadding);
     q = {arena.take<T>(rows * stride), plan.rows, stride};
     s = {arena.take<T>(rows * kDecodeBlock), plan.rows, kDecodeBlock};
     staging = arena.take<T>(std::max(kDecodeBlock, round_up(p.dim_v, kPadding)));
-    copied = arena.take<std::byte>(kCopied * p.dim_v * size_of(p.dtype));
+    const int64_t dims = p.cache.page_size ? plan.run * std::max(p.dim_qk, p.dim_v) : p.dim_v;
+    copied = arena.take<std::byte>(kCopied * dims * size_of(p.dtype));
   }
 };
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "cpu/decode.h"
+#include "cpu/key_rows.h"
 #include "cpu/panel.h"
 #include "cpu/threads.h"
 #include "cpu/tile_counter.h"
@@ -23,11 +24,12 @@ struct ForwardScratch {
   int64_t o_rows;  // dim_v, and two of RoundedSums where weights are rounded
   E* k;            // left, by dim
   RowOperand<E> v;
-  E* q;             // right, by dim: [panel][dim_qk][lane]
-  T* o;             // [panel][o_rows][lane], not yet divided by l
-  T* m;             // [panel][lane]: the largest s so far
-  T* l;             // [panel][lane]: the sum of exp(scale (s - m)) so far
-  T *factor, *lse;  // [lane]: the results of finished rows
+  E* q;                           // right, by dim: [panel][dim_qk][lane]
+  T* o;                           // [panel][o_rows][lane], not yet divided by l
+  T* m;                           // [panel][lane]: the largest s so far
+  T* l;                           // [panel][lane]: the sum of exp(scale (s - m)) so far
+  T *factor, *lse;                // [lane]: the results of finished rows
+  std::byte* gathered = nullptr;  // [key][dim]: a tile of K or V from the pages of a cache
 
   ForwardScratch(Arena& arena, const Problem& p, const Kernels<T, E>& kernels, TileShape shape)
       : panel(arena, p, kernels, shape.k), dim_v(round_up(p.dim_v, kernels.rows)) {
@@ -41,6 +43,7 @@ struct ForwardScratch {
     l = arena.take<T>(shape.q);
     factor = arena.take<T>(kernels.lanes);
     lse = arena.take<T>(kernels.lanes);
+    if (p.cache.page_size) gathered = arena.take<std::byte>(shape.k * std::max(p.dim_qk, p.dim_v) * size_of(p.dtype));
   }
 };
 
@@ -69,16 +72,34 @@ void attend_panel(const ForwardProblem& p, const Head& head, Range tile, Range q
   w.panel.add_keys(w.panel.s, w.v, o, &sums);
 }
 
+// Rows of a tile of keys: where they lie or, from several pages, one after the other in `gathered`. There may be no page
+// for those that nobody sees: they are 0 there.
+Source keys_of(const Problem& p, const ConstRows& from, const Head& head, Range keys, Range seen, int64_t dim,
+               std::byte* gathered) {
+  const auto rows_of = [&](Range some) { return Range{head.seq.k_begin + some.begin, head.seq.k_begin + some.end}; };
+  const Range here{std::max(keys.begin, seen.begin), std::min(keys.end, seen.end)};
+  const bool all = here.size() == keys.size();
+  if (!p.cache.page_size || (all && rows_in_order(p, from, head.b, rows_of(keys)) == keys.size()))
+    return {from.data,       from.dtype,  key_offset(p, from, head.b, head.hk, head.seq.k_begin + keys.begin),
+            from.row_stride, keys.size(), dim};
+  const auto row_bytes = static_cast<size_t>(dim * size_of(from.dtype));
+  const auto at = [&](int64_t key) { return gathered + static_cast<size_t>(key - keys.begin) * row_bytes; };
+  std::fill(at(keys.begin), at(here.begin), std::byte{0});
+  gather_rows(p, from, head.b, {head.hk, head.hk + 1}, rows_of(here), rows_of(seen).end, dim, at(here.begin));
+  std::fill(at(here.end), at(keys.end), std::byte{0});
+  return {gathered, from.dtype, 0, dim, keys.size(), dim};
+}
+
 template <class T, class E>
 void attend(const ForwardProblem& p, const Head& head, Range tile, int64_t tile_k, ForwardScratch<T, E>& w,
             TileCounter& counter) {
   const Kernels<T, E>& kernels = w.panel.kernels;
   start(p, head, tile, w);
-  for_tiles(keys_of_queries(p, head.seq, tile), tile_k, head.seq.len_k, [&](Range keys) {
-    kernels.pack(source_of(p.k, head.b, head.hk, head.seq.k_begin, keys, p.dim_qk), Side::left, w.k, nullptr, 0,
-                 nullptr, w.panel.staging);
-    w.v.load(kernels, source_of(p.v, head.b, head.hk, head.seq.k_begin, keys, p.dim_v), Side::left, nullptr,
-             w.panel.staging);
+  const Range seen = keys_of_queries(p, head.seq, tile);
+  for_tiles(seen, tile_k, head.seq.len_k, [&](Range keys) {
+    kernels.pack(keys_of(p, p.k, head, keys, seen, p.dim_qk, w.gathered), Side::left, w.k, nullptr, 0, nullptr,
+                 w.panel.staging);
+    w.v.load(kernels, keys_of(p, p.v, head, keys, seen, p.dim_v, w.gathered), Side::left, nullptr, w.panel.staging);
     for_tiles(tile, kernels.lanes, tile.end, [&](Range queries) {
       const TileKind kind = tile_kind(p, head.seq, queries, keys);
       if (kind == TileKind::skipped) return;
@@ -172,23 +193,27 @@ void run(const ForwardProblem& p, const Execution& e) {
     ForwardScratch<T, E> scratch(arena, p, layout.kernels, layout.shape);
     const auto [b, h, rows] = tiles.place(task);
     const Head head = head_of(p, b, h);
+    if (p.cache && takes_decode(p, head.seq)) return;
     const Range queries{rows.begin, std::min(rows.end, head.seq.len_q)};
     if (!queries.empty()) attend(p, head, queries, layout.shape.k, scratch, counter);
     store(p, head, rows, queries.size(), scratch);
   });
-  counter.report(p, {layout.kernels.lanes, layout.shape.k}, e.tile_stats);
+  counter.report(p, {layout.kernels.lanes, layout.shape.k}, e.tile_stats,
+                 [&](const Sequence& s) { return !p.cache || !takes_decode(p, s); });
 }
 
 }  // namespace
 
-void forward(const ForwardProblem& p, const Execution& e) {
-  if (takes_decode(p)) return decode(p, e);
+void forward_panels(const ForwardProblem& p, const Execution& e) {
   with_types(p, [&]<class T, class E>(Types<T, E>) { run<T, E>(p, e); });
 }
-
-size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
-  if (takes_decode(p)) return decode_workspace_size(p, e);
+size_t forward_panels_workspace_size(const ForwardProblem& p, const Execution& e) {
   return with_types(p, [&]<class T, class E>(Types<T, E>) { return ForwardLayout<T, E>(p, e).bytes(); });
+}
+
+void forward(const ForwardProblem& p, const Execution& e) { takes_decode(p) ? decode(p, e) : forward_panels(p, e); }
+size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
+  return takes_decode(p) ? decode_workspace_size(p, e) : forward_panels_workspace_size(p, e);
 }
 
 }  // namespace cuflash::cpu

@@ -42,22 +42,25 @@ static int64_t most_queries(const Problem& p) {
   if (p.dtype == DType::bf16 && has_bf16_kernels() && !decode_tables().bf16) return 4;
   return (p.dtype == DType::f64 ? kernels<double>().lanes : kernels<float>().lanes) / 2;
 }
-// The second bound keeps the scores of a block in the second-level cache.
-bool takes_decode(const Problem& p) {
-  constexpr int64_t kMostRows = 256;
-  return p.len_q <= most_queries(p) && p.group() * p.len_q <= kMostRows;
+constexpr int64_t kMostRows = 256;  // keeps the scores of a block in the second-level cache
+
+static bool takes_decode(const Problem& p, int64_t len_q) {
+  return len_q <= most_queries(p) && p.group() * len_q <= kMostRows;
 }
+bool takes_decode(const Problem& p) { return takes_decode(p, p.len_q); }
+bool takes_decode(const Problem& p, const Sequence& s) { return takes_decode(p, p.cache ? s.len_q : p.len_q); }
 
 static int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 constexpr int64_t kFewestKeys = 256;  // of a split: worth its merging
 
-// Where the heads of a key lie side by side, a task takes a run of them, to read memory in order; but not so many that
-// their sums leave the first-level caches, nor that too few tasks remain.
+// Where the heads of a key lie side by side, or those of a page do, a task takes a run of them, to read memory in order;
+// but not so many that their sums leave the first-level caches, nor that too few tasks remain.
 static int64_t heads_of_task(const Problem& p, int64_t rows) {
   constexpr int64_t kMostBytes = 64 * 1024, kEnoughTasks = 16;
   const auto interleaved = [](const ConstRows& x) { return x.head_stride < x.row_stride; };
-  if (!interleaved(p.k) && !interleaved(p.v)) return 1;
+  const bool small_pages = p.cache.page_size && p.cache.page_size <= kDecodeBlock;
+  if (!interleaved(p.k) && !interleaved(p.v) && !small_pages) return 1;
   int64_t run = std::clamp<int64_t>(kMostBytes / (std::max<int64_t>(rows, 1) * (p.dim_qk + p.dim_v) * 4), 1, p.heads_k);
   while (run > 1 && ceil_of(p.heads_k, run) * ceil_of(p.len_k, kFewestKeys) < kEnoughTasks) run = ceil_of(run, 2);
   return run;
@@ -69,19 +72,23 @@ static int64_t splits_of(int64_t keys, int64_t runs) {
   return std::clamp<int64_t>(ceil_of(kEnoughTasks, runs), 1, std::max<int64_t>(keys / kFewestKeys, 1));
 }
 
-DecodePlan decode_plan(const Problem& p) {
+DecodePlan decode_plan(const Problem& p, int64_t splits) {
   DecodePlan plan{};
-  plan.rows = p.group() * p.len_q;
+  plan.rows = p.group() * std::min({p.len_q, most_queries(p), kMostRows / p.group()});
   plan.run = heads_of_task(p, plan.rows);
   plan.runs = ceil_of(p.heads_k, plan.run);
   int64_t keys = p.len_k;  // from the first block that a query sees to the last one
   if (p.window_left != kUnbounded) keys = std::min(keys, p.window_left + p.window_right + p.len_q + kDecodeBlock);
-  plan.splits = splits_of(keys, plan.runs);
+  plan.asked = splits;
+  // A split is one block or more, so there are no more of them that have keys.
+  plan.splits =
+      splits ? std::min(splits, std::max<int64_t>(ceil_of(keys, kDecodeBlock), 1)) : splits_of(keys, plan.runs);
   return plan;
 }
 
 int64_t split_keys(const DecodePlan& plan, int64_t keys) {
-  return round_up(ceil_of(std::max<int64_t>(keys, 1), splits_of(keys, plan.runs)), kDecodeBlock);
+  const int64_t splits = plan.asked ? plan.asked : splits_of(keys, plan.runs);
+  return round_up(ceil_of(std::max<int64_t>(keys, 1), splits), kDecodeBlock);
 }
 
 int64_t TileIndex::rows_of(const Problem& problem, Side side, int64_t b) {
@@ -111,9 +118,9 @@ int64_t TileIndex::count(const Problem& problem, Side side, int64_t heads, int64
   return tiles * heads;
 }
 
-std::string describe_forward(const Problem& p) {
+std::string describe_forward(const Problem& p, int64_t splits) {
   if (!takes_decode(p)) return "online softmax, panels of queries over tiles of keys";
-  const DecodePlan plan = decode_plan(p);
+  const DecodePlan plan = decode_plan(p, splits);
   return join("decode (at most ", most_queries(p), " queries), ", plan.rows,
               " rows share each K and V, which are read once and in place, ", plan.run, " of ", p.heads_k,
               " heads at a time, in up to ", plan.splits, " ranges of keys");

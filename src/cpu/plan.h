@@ -20,6 +20,9 @@ TileShape backward_tile(const Problem& problem, int64_t lanes, int64_t step);
 
 // Few queries against many keys: which problems the decode path (decode.h) takes, and how it cuts them.
 bool takes_decode(const Problem& problem);
+// The sequences of a cache are taken one by one: neither the speed nor a bit of one depends on how many queries another
+// has.
+bool takes_decode(const Problem& problem, const Sequence& sequence);
 
 inline constexpr int64_t kDecodeBlock = 256;  // keys whose scores are at hand; splits are whole blocks
 
@@ -28,8 +31,9 @@ struct DecodePlan {
   int64_t run;     // key/value heads of one task
   int64_t runs;    // of a batch entry
   int64_t splits;  // ranges of keys of the longest sequence, at most
+  int64_t asked;   // ranges of keys of every sequence; 0: as many as its length is worth
 };
-DecodePlan decode_plan(const Problem& problem);
+DecodePlan decode_plan(const Problem& problem, int64_t splits = 0);
 // Keys of one split, of a sequence whose queries see a range of `keys`: a function of that sequence alone, and of no
 // number of threads, so that nothing else changes a bit of its results.
 int64_t split_keys(const DecodePlan& plan, int64_t keys);
@@ -72,7 +76,7 @@ class TileIndex {
 };
 
 // The path of a forward problem in words, and why it got it.
-std::string describe_forward(const Problem& problem);
+std::string describe_forward(const Problem& problem, int64_t splits = 0);
 
 // Workers worth waking for this many tasks of a problem.
 int64_t worker_count(const Problem& problem, const Execution& execution, int64_t tasks);

@@ -10,8 +10,11 @@ namespace cuflash::cuda {
 
 void forward(const ForwardProblem& problem, const Execution& execution);
 void backward(const BackwardProblem& problem, const Execution& execution);
+void attend_cache(const CacheProblem& problem, const Execution& execution);
+void merge(const MergeProblem& problem, const Execution& execution);
 size_t forward_workspace_size(const ForwardProblem& problem, const Execution& execution);
 size_t backward_workspace_size(const BackwardProblem& problem, const Execution& execution);
+size_t cache_workspace_size(const CacheProblem& problem, const Execution& execution);
 
 inline Reproducible reproducible(const Execution& e) { return e.deterministic ? Reproducible::yes : Reproducible::no; }
 

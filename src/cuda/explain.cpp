@@ -2,8 +2,10 @@
 
 #include <utility>
 
+#include "cache/geometry.h"
 #include "cuda/backend.h"
 #include "cuda/device.h"
+#include "cuda/plan_cache.h"
 #include "cuda/program.h"
 #include "cuda/tile_counts.h"
 #include "error.h"
@@ -50,18 +52,26 @@ std::string config_line(const HopperBackwardConfig& c) {
               " warpgroups that have keys and one that copies and computes dQ\n");
 }
 
+std::string config_line(const CacheConfig& c) {
+  return join(
+      "config     tiles of ", c.tile_q, " rows (queries times heads of a group) x ", c.tile_k,
+      " keys, head sizes up to ", c.dim_qk, " and ", c.dim_v, c.v_in_k ? ", values are columns of keys, " : ", ",
+      c.stages, " stages, ", c.ctas_per_sm, " CTAs an SM, rows copied ",
+      c.copy == kCopyElements ? "in pieces of any alignment, " : "16 bytes at a time, ", options_text(c.options), "\n");
+}
+
 template <class Plan>
 std::string config_lines(const Plan& plan) {
   return join("reason     ", plan.reason, "\n", plan.not_hopper ? join("not hopper ", plan.not_hopper, "\n") : "",
               std::visit([](const auto& config) { return config_line(config); }, plan.config));
 }
 
-std::string plan_lines(const ForwardProblem& p, const Execution& e, const Arch& arch) {
+std::string plan_lines(const ForwardProblem& p, const Execution& e, const Arch& arch, int) {
   const ForwardPlan plan = plan_forward(p, arch);
   return join(config_lines(plan), launch_lines(plan.launch), "workspace  ", TileCounts::bytes(e), " bytes");
 }
 
-std::string plan_lines(const BackwardProblem& p, const Execution& e, const Arch& arch) {
+std::string plan_lines(const BackwardProblem& p, const Execution& e, const Arch& arch, int) {
   const BackwardPlan plan = plan_backward(p, arch, reproducible(e));
   std::string text = config_lines(plan);
   for (const Launch* launch : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink})
@@ -69,11 +79,19 @@ std::string plan_lines(const BackwardProblem& p, const Execution& e, const Arch&
   return text + join("workspace  ", plan.workspace.size, " bytes");
 }
 
+std::string plan_lines(const CacheProblem& p, const Execution& e, const Arch& arch, int num_sms) {
+  const CachePlan plan = plan_cache(p, arch, num_sms);
+  return join("reason     ", plan.reason, "\n", config_line(plan.config), "splits     ", plan.splits, " for ", num_sms,
+              " SMs; ", plan.eager_splits, " of them where each has ", plan.least_tiles,
+              " tiles of keys, more where it has ", kLongTiles, "\n", launch_lines(plan.launch), "workspace  ",
+              TileCounts::bytes(e) + plan.workspace.size, " bytes");
+}
+
 // What the kernels do not compute is an answer, too.
 template <class P>
-std::string explain_backend(const P& p, const Execution& e, const Arch& arch, const std::string& where) {
+std::string explain_backend(const P& p, const Execution& e, const Arch& arch, int num_sms, const std::string& where) {
   try {
-    return join("backend    cuda: ", where, "\n", plan_lines(p, e, arch));
+    return join("backend    cuda: ", where, "\n", plan_lines(p, e, arch, num_sms));
   } catch (const FlashAttentionError& error) {
     if (error.status() != CUFLASH_UNSUPPORTED) throw;
     return join("backend    none\nnot cuda   ", error.what());
@@ -84,20 +102,22 @@ template <class P>
 std::string explain_here(const P& p, const Execution& e) {
   const DeviceState& state = device(p.place.cuda_device);
   return explain_backend(
-      p, e, state.arch,
+      p, e, state.arch, state.num_sms,
       join("the tensors are in the memory of device ", state.ordinal, ", ", state.name, ", ", target_of(state.arch)));
 }
 
 template <class P>
 std::string explain_arch(const P& p, const Execution& e, const Arch& arch) {
-  return explain_backend(p, e, arch, join("as asked for, ", target_of(arch)));
+  return explain_backend(p, e, arch, usual_sms(arch), join("as asked for, ", target_of(arch)));
 }
 
 }  // namespace
 
 std::string explain(const ForwardProblem& p, const Execution& e) { return explain_here(p, e); }
 std::string explain(const BackwardProblem& p, const Execution& e) { return explain_here(p, e); }
+std::string explain(const CacheProblem& p, const Execution& e) { return explain_here(p, e); }
 std::string explain(const ForwardProblem& p, const Execution& e, const Arch& arch) { return explain_arch(p, e, arch); }
 std::string explain(const BackwardProblem& p, const Execution& e, const Arch& arch) { return explain_arch(p, e, arch); }
+std::string explain(const CacheProblem& p, const Execution& e, const Arch& arch) { return explain_arch(p, e, arch); }
 
 }  // namespace cuflash::cuda

@@ -18,7 +18,9 @@ enum class KernelKind : int {
   backward_bias,
   backward_sink,
   hopper_forward,
-  hopper_backward
+  hopper_backward,
+  cache_attention,
+  merge_states,
 };
 
 struct KernelKey {

@@ -2,9 +2,9 @@
 // lengths, with the same sentences.
 #pragma once
 
-#include <cuflash/cuflash.h>
+#include <cuflash/cuflash_cache.h>
 
-#include <array>
+#include <list>
 #include <vector>
 
 #include "problem/problem.h"
@@ -15,15 +15,20 @@ class HostLengths {
  public:
   // Waits for the stream. The tensors of `attention` have been described. Refused while the stream is captured.
   HostLengths(const cuflash_attention& attention, Place place, void* stream);
+  HostLengths(const cuflash_attention& attention, const cuflash_cache_tensors& cache, Place place, void* stream);
   HostLengths(const HostLengths&) = delete;
   HostLengths& operator=(const HostLengths&) = delete;
 
-  // The same attention with lengths in host memory.
+  // The same attention, and the same cache, with lengths, tables and indices in host memory.
   const cuflash_attention& attention() const { return attention_; }
+  const cuflash_cache_tensors& cache() const { return cache_; }
 
  private:
+  void copy(cuflash_tensor& t, void* stream);
+
   cuflash_attention attention_;
-  std::array<std::vector<int32_t>, 4> values_;
+  cuflash_cache_tensors cache_{};
+  std::list<std::vector<int32_t>> values_;
 };
 
 }  // namespace cuflash::cuda

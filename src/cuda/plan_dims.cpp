@@ -57,9 +57,7 @@ int kernel_options(const Problem& p, CopyMode copy) {
   if (p.bias) options |= kBias;
   if (p.mask) options |= kMaskTensor;
   if (p.dropout.p > 0) options |= kDropout;
-  // A factor that is not a positive normal float cannot stand in the exponent beside masked scores of -inf.
-  constexpr double kSmallestScale = 1e-30;
-  if (!(options & (kSoftcap | kAlibi | kBias)) && p.scale < kSmallestScale) options |= kScaleFirst;
+  if (!(options & (kSoftcap | kAlibi | kBias)) && must_scale_first(p)) options |= kScaleFirst;
   // In f32 the compiler gathers a whole tile of bias in registers, and spills, where it knows that there is a bias.
   const bool gathers = p.dtype == DType::f32 && options == kBias;
   return std::popcount(static_cast<unsigned>(options)) > 1 || gathers ? static_cast<int>(kAllOptions) : options;

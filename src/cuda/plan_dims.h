@@ -13,6 +13,10 @@ inline Element element_of(DType type) { return static_cast<Element>(type); }
 // Throws CUFLASH_UNSUPPORTED, in a sentence, for what no kernel of this backend computes.
 void require_supported(const Problem& problem);
 
+// Whether scores are multiplied before anything else: a factor that is not a positive normal float cannot stand in the
+// exponent beside masked scores of -inf.
+inline bool must_scale_first(const Problem& problem) { return problem.scale < 1e-30; }
+
 // The options of a kernel: none, exactly one, or all of them; all for rows that are copied element by element, which need
 // not be fast, but need no kernels of their own for every option.
 int kernel_options(const Problem& problem, CopyMode copy);

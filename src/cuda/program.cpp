@@ -30,8 +30,10 @@ constexpr Family kFamilies[] = {
     {"hopper_forward", "HopperForwardConfig", "HopperForwardParams", "num_threads(C), 1", kInts<HopperForwardConfig>},
     {"hopper_backward", "HopperBackwardConfig", "HopperBackwardParams", "num_threads(C), 1",
      kInts<HopperBackwardConfig>},
+    {"cache_attention", "CacheConfig", "CacheParams", "num_threads(C), C.ctas_per_sm", kInts<CacheConfig>},
+    {"merge_states", "MergeConfig", "MergeParams", "num_threads(C)", kInts<MergeConfig>},
 };
-static_assert(std::size(kFamilies) == static_cast<size_t>(KernelKind::hopper_backward) + 1);
+static_assert(std::size(kFamilies) == static_cast<size_t>(KernelKind::merge_states) + 1);
 
 Arch arch_of(const KernelKey& key) { return cuda::arch_of(key.arch / 10, key.arch % 10); }
 const Family& family_of(KernelKind kind) { return kFamilies[static_cast<size_t>(kind)]; }

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 
+#include "error.h"
+
 namespace cuflash::cuda {
 namespace {
 
 // Addresses far apart from each other; a whole number of 16 bytes, or one element beside that.
 class Addresses {
  public:
-  explicit Addresses(const Typical& t) : offset_(t.aligned ? 0 : static_cast<uintptr_t>(size_of(t.dtype))) {}
+  Addresses(DType dtype, bool aligned) : offset_(aligned ? 0 : static_cast<uintptr_t>(size_of(dtype))) {}
+  explicit Addresses(const Typical& t) : Addresses(t.dtype, t.aligned) {}
   void* next() {
     constexpr uintptr_t kApart = uintptr_t{1} << 40;
     return reinterpret_cast<void*>(kApart * ++count_ + offset_);
@@ -119,6 +122,40 @@ BackwardProblem backward_of(const Typical& t) {
   return p;
 }
 
+CacheProblem cache_of(const TypicalCache& t) {
+  CacheProblem p;
+  Addresses addresses(t.dtype, t.aligned);
+  p.dtype = t.dtype;
+  p.batch = t.batch, p.heads_q = t.heads_q, p.heads_k = t.heads_k;
+  p.len_q = t.len_q, p.len_k = t.room, p.dim_qk = t.dim_qk, p.dim_v = t.dim_v;
+  const int64_t length = t.page_size ? t.page_size : t.room;
+  p.q = rows<ConstRows>(addresses, t.dtype, t.len_q, t.heads_q, t.dim_qk);
+  p.k = rows<ConstRows>(addresses, t.dtype, length, t.heads_k, t.dim_qk);
+  p.v = t.v_in_k ? p.k : rows<ConstRows>(addresses, t.dtype, length, t.heads_k, t.dim_v);
+  p.v_in_k = t.v_in_k;
+  p.o = rows<Rows>(addresses, t.dtype, t.len_q, t.heads_q, t.dim_v);
+  p.scale = t.options & kScaleFirst ? -0.125 : 0.125;
+  p.window_left = t.window_left, p.window_right = 0;
+  if (t.options & kSoftcap) p.softcap = 30;
+  if (t.options & kAlibi) p.slopes = head_values<ConstHeadValues>(addresses);
+  p.cache.rows = static_cast<const int32_t*>(addresses.next());
+  p.cache.page_size = t.page_size;
+  p.cache.entries = t.page_size ? t.batch * (t.room / t.page_size) : t.batch;
+  if (t.page_size) p.cache.table = static_cast<const int32_t*>(addresses.next());
+  p.cache.len_new = t.len_new;
+  p.num_splits = t.num_splits;
+  return p;
+}
+
+MergeProblem merge_of(DType dtype, int64_t dim) {
+  Addresses addresses(dtype, true);
+  MergeProblem p;
+  p.batch = 2, p.heads = 16, p.len = 64, p.dim = dim;
+  p.o_a = p.o_b = rows<ConstRows>(addresses, dtype, p.len, p.heads, dim);
+  p.o = rows<Rows>(addresses, dtype, p.len, p.heads, dim);
+  return p;
+}
+
 std::vector<Typical> typical_problems(const TypicalChoice& choice) {
   constexpr DType kTypes[] = {DType::bf16, DType::f16, DType::f32, DType::f64};
   constexpr int64_t kDims[] = {64, 80, 96, 128, 192, 256};
@@ -140,9 +177,48 @@ std::vector<Typical> typical_problems(const TypicalChoice& choice) {
   return problems;
 }
 
+std::vector<TypicalCache> typical_caches(const TypicalChoice& choice) {
+  constexpr DType kTypes[] = {DType::bf16, DType::f16, DType::f32, DType::f64};
+  struct Dims {
+    int64_t qk, v;
+    bool v_in_k;
+  };
+  constexpr Dims kDims[] = {{64, 64, false},   {80, 80, false},   {96, 96, false}, {128, 128, false},
+                            {192, 128, false}, {256, 256, false}, {576, 512, true}};
+  std::vector<TypicalCache> caches;
+  for (const DType type : choice.dtypes.empty() ? std::vector(std::begin(kTypes), std::end(kTypes)) : choice.dtypes)
+    for (const Dims& dims : kDims) {
+      const auto& wanted = choice.dims;
+      if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), dims.qk) == wanted.end()) continue;
+      if (dims.qk > 256 && size_of(type) != 2) continue;
+      for (const int options : {0, int{kSoftcap}, int{kAlibi}})
+        for (const int64_t group : {1, 32, 64})  // what decides about the rows of a tile
+          caches.push_back({.dtype = type,
+                            .dim_qk = dims.qk,
+                            .dim_v = dims.v,
+                            .options = options,
+                            .heads_q = group,
+                            .heads_k = 1,
+                            .v_in_k = dims.v_in_k});
+    }
+  return caches;
+}
+
+static void add_if_supported(std::vector<KernelKey>& keys, const TypicalCache& t, const Arch& arch) {
+  try {
+    add(keys, plan_cache(cache_of(t), arch, usual_sms(arch)).launch);
+  } catch (const FlashAttentionError& error) {
+    if (error.status() != CUFLASH_UNSUPPORTED) throw;  // large rows of large types do not fit every architecture
+  }
+}
+
 std::vector<KernelKey> typical_kernels(const Arch& arch, const TypicalChoice& choice) {
   std::vector<KernelKey> keys;
   for (const Typical& t : typical_problems(choice)) add_kernels_of(keys, t, arch);
+  for (const TypicalCache& t : typical_caches(choice)) {
+    add_if_supported(keys, t, arch);
+    add(keys, plan_merge(merge_of(t.dtype, t.dim_v), arch).launch);
+  }
   return keys;
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cuda/plan.h"
+#include "cuda/plan_cache.h"
 
 namespace cuflash::cuda {
 
@@ -19,6 +20,18 @@ struct Typical {
 ForwardProblem forward_of(const Typical& typical);
 BackwardProblem backward_of(const Typical& typical);  // with every gradient
 
+struct TypicalCache {
+  DType dtype = DType::bf16;
+  int64_t dim_qk = 128, dim_v = 128;
+  int options = 0;  // kSoftcap, kAlibi, kScaleFirst
+  int64_t batch = 1, heads_q = 32, heads_k = 8, len_q = 1, room = 8192;
+  int64_t page_size = 0;  // 0: contiguous
+  int64_t len_new = 0, num_splits = 0, window_left = kUnbounded;
+  bool v_in_k = false, aligned = true;
+};
+CacheProblem cache_of(const TypicalCache& typical);
+MergeProblem merge_of(DType dtype, int64_t dim);
+
 // Nothing given: all.
 struct TypicalChoice {
   std::vector<DType> dtypes;
@@ -26,7 +39,9 @@ struct TypicalChoice {
 };
 // Every type, usual head sizes, plain and with each option.
 std::vector<Typical> typical_problems(const TypicalChoice& choice = {});
-// The kernels that they get, forward and backward, without doubles.
+// Calls over a cache: every type, usual head sizes, plain and with each option, one query and many.
+std::vector<TypicalCache> typical_caches(const TypicalChoice& choice = {});
+// The kernels that all of them get, without doubles.
 std::vector<KernelKey> typical_kernels(const Arch& arch, const TypicalChoice& choice = {});
 
 }  // namespace cuflash::cuda

@@ -1,43 +1,23 @@
 #include "problem/describe.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "error.h"
 #include "problem/lengths.h"
+#include "problem/parts.h"
 #include "problem/tensor_rules.h"
 
 namespace cuflash {
 namespace {
-
-// [B, H, S, D] in its four dimensions, or packed [T, H, D]; data stays null where there is nothing to address.
-template <class Pointer>
-BasicRows<Pointer> rows_of(const Argument& a, Pointer data) {
-  if (a.t.rank == 3) return {data, a.dtype(), 0, a.step(1), a.step(0)};
-  return {data, a.dtype(), a.step(0), a.step(1), a.step(2)};
-}
-// [B, H, S], or packed [H, T].
-template <class Pointer>
-BasicRows<Pointer> lse_rows_of(const Argument& a, Pointer data) {
-  if (a.t.rank == 2) return {data, a.dtype(), 0, a.step(0), a.step(1)};
-  return {data, a.dtype(), a.step(0), a.step(1), a.step(2)};
-}
-template <class Pointer>
-BasicHeadValues<Pointer> head_values_of(const Argument& a, Pointer data) {
-  if (a.t.rank == 1) return {data, a.dtype(), 0, a.step(0)};
-  return {data, a.dtype(), a.step(0), a.step(1)};
-}
 
 struct Layout {
   int rank, head, row, dim;  // which dimension is what
   const char* q;
   const char* k;
   const char* v;
-  const char* lse;
 };
-constexpr Layout kDense{4, 1, 2, 3, "[B, Hq, Sq, D]", "[B, Hk, Sk, D]", "[B, Hk, Sk, Dv]", "[B, Hq, Sq]"};
-constexpr Layout kPacked{3, 1, 0, 2, "[Tq, Hq, D]", "[Tk, Hk, D]", "[Tk, Hk, Dv]", "[Hq, Tq]"};
+constexpr Layout kDense{4, 1, 2, 3, "[B, Hq, Sq, D]", "[B, Hk, Sk, D]", "[B, Hk, Sk, Dv]"};
+constexpr Layout kPacked{3, 1, 0, 2, "[Tq, Hq, D]", "[Tk, Hk, D]", "[Tk, Hk, Dv]"};
 
 const Layout& layout_of(const cuflash_attention& a) {
   const bool packed =
@@ -76,64 +56,6 @@ void describe_inputs(Problem& p, const cuflash_attention& a, const Layout& layou
   p.q = rows_of(q, a.q.data), p.k = rows_of(k, a.k.data), p.v = rows_of(v, a.v.data);
 }
 
-constexpr double kLargestFloat = std::numeric_limits<float>::max(), kSmallestFloat = std::numeric_limits<float>::min();
-
-int64_t window_side(const char* name, int64_t window) {
-  if (window < -1) reject(name, ": got ", window, "; allowed are -1 (unbounded) and 0 or more");
-  return window < 0 ? kUnbounded : std::min(window, kUnbounded);
-}
-
-void describe_scores(Problem& p, const cuflash_attention& a) {
-  if (a.has_scale && !(std::abs(a.scale) <= kLargestFloat)) reject("scale: got ", a.scale, ", must be finite in f32");
-  p.scale = a.has_scale ? a.scale : 1 / std::sqrt(static_cast<double>(p.dim_qk));
-  if (a.softcap != 0 && !(a.softcap >= kSmallestFloat && a.softcap <= kLargestFloat))
-    reject("softcap: got ", a.softcap, ", must be 0 (off) or a positive number in the range of f32");
-  p.softcap = a.softcap;
-  p.window_left = window_side("window_left", a.window_left);
-  p.window_right = window_side("window_right", a.window_right);
-  if (a.causal) p.window_right = 0;
-  if (a.alignment != CUFLASH_BOTTOM_RIGHT && a.alignment != CUFLASH_TOP_LEFT)
-    reject("alignment: got ", a.alignment, ", must be CUFLASH_BOTTOM_RIGHT (0) or CUFLASH_TOP_LEFT (1)");
-  p.top_left = a.alignment == CUFLASH_TOP_LEFT;
-  if (!(a.dropout_p >= 0 && a.dropout_p < 1))
-    reject("dropout_p: got ", a.dropout_p, ", must be at least 0 and below 1");
-  p.dropout = {a.dropout_p, a.dropout_seed, a.dropout_offset};
-}
-
-// bias and mask: [B or 1, Hq or 1, Sq or 1, Sk].
-ConstRows describe_score_tensor(const Problem& p, const Argument& a) {
-  require_tensor(a, 4, "[B or 1, Hq or 1, Sq or 1, Sk]");
-  if (a.extent(0) != 1) require_extent(a, 0, p.batch, "the batch, or 1");
-  if (a.extent(1) != 1) require_extent(a, 1, p.heads_q, "the heads of q, or 1");
-  if (a.extent(2) != 1) require_extent(a, 2, p.len_q, p.packed() ? "max_seqlen_q, or 1" : "the length of q, or 1");
-  require_extent(a, 3, p.len_k, p.packed() ? "max_seqlen_k" : "the length of k");
-  return rows_of(a, a.t.data);
-}
-
-void describe_score_inputs(Problem& p, const cuflash_attention& a) {
-  if (const Argument slopes("alibi_slopes", a.alibi_slopes); slopes.given()) {
-    require_tensor(slopes, slopes.t.rank == 2 ? 2 : 1, "[Hq] or [B, Hq]");
-    require_type(slopes, DType::f32, "the type of slopes");
-    require_extent(slopes, slopes.t.rank - 1, p.heads_q, "the heads of q");
-    if (slopes.t.rank == 2) require_extent(slopes, 0, p.batch, "the batch");
-    p.slopes = head_values_of(slopes, a.alibi_slopes.data);
-  }
-  if (const Argument bias("bias", a.bias); bias.given()) {
-    p.bias = describe_score_tensor(p, bias);
-    require_value_type(bias, p.dtype);
-  }
-  if (const Argument mask("mask", a.mask); mask.given()) {
-    p.mask = describe_score_tensor(p, mask);
-    require_type(mask, DType::boolean, "one byte an element");
-  }
-  if (const Argument sink("sink", a.sink); sink.given()) {
-    require_tensor(sink, 1, "[Hq]");
-    require_value_type(sink, p.dtype);
-    require_extent(sink, 0, p.heads_q, "the heads of q");
-    p.sink = head_values_of(sink, a.sink.data);
-  }
-}
-
 void describe_attention(Problem& p, const cuflash_attention& a, Place place) {
   const Layout& layout = layout_of(a);
   p.place = place;
@@ -141,26 +63,6 @@ void describe_attention(Problem& p, const cuflash_attention& a, Place place) {
   describe_lengths(p, a);
   describe_scores(p, a);
   describe_score_inputs(p, a);
-}
-
-// An output or a saved output: shaped as o.
-void require_like_o(const Argument& t, const cuflash_attention& a, bool is_output) {
-  const Layout& layout = layout_of(a);
-  const char* shape = layout.rank == 4 ? "[B, Hq, Sq, Dv]" : "[Tq, Hq, Dv]";
-  is_output ? require_output(t, layout.rank, shape) : require_tensor(t, layout.rank, shape);
-  for (int d = 0; d < layout.dim; ++d) require_extent(t, d, a.q.shape[d], "as in q");
-  require_extent(t, layout.dim, a.v.shape[layout.dim], "the head size of v");
-  require_value_type(t, static_cast<DType>(a.q.dtype));
-}
-
-void require_like_lse(const Argument& t, const cuflash_attention& a, bool is_output) {
-  const Layout& layout = layout_of(a);
-  is_output ? require_output(t, layout.rank - 1, layout.lse) : require_tensor(t, layout.rank - 1, layout.lse);
-  const bool packed = layout.rank == 3;
-  require_extent(t, 0, packed ? a.q.shape[1] : a.q.shape[0], packed ? "the heads of q" : "the batch of q");
-  require_extent(t, 1, packed ? a.q.shape[0] : a.q.shape[1], packed ? "the rows of q" : "the heads of q");
-  if (!packed) require_extent(t, 2, a.q.shape[2], "the length of q");
-  require_type(t, state_type(static_cast<DType>(a.q.dtype)), "f64 for f64 inputs and f32 for the others");
 }
 
 Rows describe_gradient(const char* name, const cuflash_mutable_tensor& gradient, const char* of,
@@ -210,10 +112,10 @@ ForwardProblem describe(const cuflash_attention& attention, const cuflash_forwar
   ForwardProblem p;
   describe_attention(p, attention, place);
   const Argument o("o", outputs.o), lse("lse", outputs.lse);
-  require_like_o(o, attention, true);
+  require_like_o(o, attention.q, p.dim_v, Written::now);
   p.o = rows_of(o, outputs.o.data);
   if (lse.given()) {
-    require_like_lse(lse, attention, true);
+    require_like_lse(lse, attention.q, Written::now);
     p.lse = lse_rows_of(lse, outputs.lse.data);
   }
   const Argument q("q", attention.q), k("k", attention.k), v("v", attention.v);
@@ -226,12 +128,12 @@ BackwardProblem describe(const cuflash_attention& attention, const cuflash_backw
   BackwardProblem p;
   describe_attention(p, attention, place);
   const Argument o("o", t.o), lse("lse", t.lse), dout("dout", t.dout), dlse("dlse", t.dlse);
-  require_like_o(o, attention, false);
-  require_like_lse(lse, attention, false);
-  require_like_o(dout, attention, false);
+  require_like_o(o, attention.q, p.dim_v, Written::before);
+  require_like_lse(lse, attention.q, Written::before);
+  require_like_o(dout, attention.q, p.dim_v, Written::before);
   p.o = rows_of(o, t.o.data), p.lse = lse_rows_of(lse, t.lse.data), p.dout = rows_of(dout, t.dout.data);
   if (dlse.given()) {
-    require_like_lse(dlse, attention, false);
+    require_like_lse(dlse, attention.q, Written::before);
     p.dlse = lse_rows_of(dlse, t.dlse.data);
   }
   p.dq = describe_gradient("dq", t.dq, "q", attention.q);

@@ -6,7 +6,6 @@
 #include "problem/tensor_rules.h"
 
 namespace cuflash {
-namespace {
 
 const int32_t* lengths_of(const Argument& a, int64_t extent, const char* shape, const char* meaning) {
   require_tensor(a, 1, shape);
@@ -14,6 +13,8 @@ const int32_t* lengths_of(const Argument& a, int64_t extent, const char* shape, 
   require_extent(a, 0, extent, meaning);
   return static_cast<const int32_t*>(a.t.data);
 }
+
+namespace {
 
 // Returns the largest length.
 int64_t require_cumulative(const Argument& cu, int64_t total, const char* of) {
@@ -50,7 +51,15 @@ int64_t largest_length(const char* name, int64_t given, const Argument& cu, int6
   return given;
 }
 
-void describe_packed(Problem& p, const cuflash_attention& a) {
+}  // namespace
+
+int64_t describe_bound(const char* name, int64_t given, const Argument& cu, int64_t total, const char* of,
+                       Place place) {
+  if (place.on_cuda()) return given_bound(name, given, cu, total);
+  return largest_length(name, given, cu, require_cumulative(cu, total, of));
+}
+
+static void describe_packed(Problem& p, const cuflash_attention& a) {
   const Argument cu_q("cu_seqlens_q", a.cu_seqlens_q), cu_k("cu_seqlens_k", a.cu_seqlens_k);
   if (Argument("seqlens_q", a.seqlens_q).given())
     reject("seqlens_q: cannot be combined with cu_seqlens_q; use one of them");
@@ -62,13 +71,8 @@ void describe_packed(Problem& p, const cuflash_attention& a) {
   p.cu_q = lengths_of(cu_q, p.batch + 1, "[B + 1]", "B + 1");
   p.cu_k = lengths_of(cu_k, p.batch + 1, "[B + 1]", "B + 1 as in cu_seqlens_q");
   p.total_q = a.q.shape[0], p.total_k = a.k.shape[0];
-  if (p.place.on_cuda()) {
-    p.len_q = given_bound("max_seqlen_q", a.max_seqlen_q, cu_q, p.total_q);
-    p.len_k = given_bound("max_seqlen_k", a.max_seqlen_k, cu_k, p.total_k);
-    return;
-  }
-  p.len_q = largest_length("max_seqlen_q", a.max_seqlen_q, cu_q, require_cumulative(cu_q, p.total_q, "q"));
-  p.len_k = largest_length("max_seqlen_k", a.max_seqlen_k, cu_k, require_cumulative(cu_k, p.total_k, "k"));
+  p.len_q = describe_bound("max_seqlen_q", a.max_seqlen_q, cu_q, p.total_q, "q", p.place);
+  p.len_k = describe_bound("max_seqlen_k", a.max_seqlen_k, cu_k, p.total_k, "k", p.place);
 }
 
 const int32_t* describe_used(const Argument& used, int64_t batch, int64_t length, Place place) {
@@ -80,8 +84,6 @@ const int32_t* describe_used(const Argument& used, int64_t batch, int64_t length
       reject(used.name, ": entry ", b, " is ", values[b], ", must be between 0 and the length ", length);
   return values;
 }
-
-}  // namespace
 
 void describe_lengths(Problem& p, const cuflash_attention& a) {
   if (a.q.rank == 3) return describe_packed(p, a);

@@ -4,11 +4,19 @@
 #include <cuflash/cuflash.h>
 
 #include "problem/problem.h"
+#include "problem/tensor_rules.h"
 
 namespace cuflash {
 
 // Fills batch, len_q, len_k and the length arrays. Lengths in host memory are checked one by one; those in device memory
 // are not read, so packed ones come with max_seqlen_q and max_seqlen_k.
 void describe_lengths(Problem& p, const cuflash_attention& a);
+
+// An i32 tensor of this extent.
+const int32_t* lengths_of(const Argument& a, int64_t extent, const char* shape, const char* meaning);
+// The first used rows of each of `batch` sequences of `length` rows; null where the argument is absent.
+const int32_t* describe_used(const Argument& used, int64_t batch, int64_t length, Place place);
+// The largest length of packed sequences, cu being [B + 1]: `given` by the caller or, in host memory, found and checked.
+int64_t describe_bound(const char* name, int64_t given, const Argument& cu, int64_t total, const char* of, Place place);
 
 }  // namespace cuflash

@@ -51,6 +51,25 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
+// Which rows of k and v are the keys of a sequence, where they are a cache: key j of sequence b is row leftpad[b] + j of
+// its entry, or of its pages one after the other. k and v then have a batch stride for every entry or page.
+struct CachedKeys {
+  const int32_t* rows = nullptr;     // [batch]: before the append, left padding counted; null: k and v are no cache
+  const int32_t* leftpad = nullptr;  // [batch]
+  const int32_t* entry = nullptr;    // [batch], contiguous: null stands for b
+  int64_t entries = 0;               // of k and v: entries, or pages
+
+  const int32_t* table = nullptr;  // [batch][columns], paged
+  int64_t table_stride = 0, columns = 0;
+  int64_t page_size = 0;  // 0: contiguous
+
+  int64_t len_new = 0, total_new = 0;  // rows that this call appends: of a dense tensor, or an upper bound; packed rows
+  const int32_t* cu_new = nullptr;     // packed: [batch + 1]
+  const int32_t* used_new = nullptr;   // padded: [batch]
+
+  explicit operator bool() const { return rows != nullptr; }
+};
+
 struct Problem {
   Place place;
   DType dtype = DType::f32;
@@ -77,6 +96,7 @@ struct Problem {
   const int32_t* used_q = nullptr;  // padded: [batch]
   const int32_t* used_k = nullptr;
   int64_t total_q = 0, total_k = 0;  // packed: rows of the whole tensors
+  CachedKeys cache;                  // len_k is then the rows that an entry, or a row of the table, has room for
 
   bool packed() const { return cu_q != nullptr; }
   int64_t group() const { return heads_q / heads_k; }
@@ -85,6 +105,35 @@ struct Problem {
 struct ForwardProblem : Problem {
   Rows o;    // [batch, heads_q, len_q, dim_v]
   Rows lse;  // [batch, heads_q, len_q]
+};
+
+// Queries and new keys are turned by their positions.
+struct Rotary {
+  const void *cos = nullptr, *sin = nullptr;  // [positions][dim / 2]
+  DType dtype = DType::f32;
+  int64_t cos_stride = 0, sin_stride = 0, positions = 0;
+  int64_t dim = 0;            // elements of a row that take part
+  bool interleaved = false;   // pairs (2 i, 2 i + 1) instead of (i, i + dim / 2)
+  bool one_position = false;  // every query as the first of its sequence
+
+  explicit operator bool() const { return cos != nullptr; }
+};
+
+// k and v are the cache: what is new is written there first.
+struct CacheProblem : ForwardProblem {
+  Rows k_cache, v_cache;   // k and v, to be written
+  bool v_in_k = false;     // v is a slice of k's rows: what is written to k is in v
+  ConstRows k_new, v_new;  // [batch, heads_k, cache.len_new, dim], or packed; absent: nothing is appended
+  Rotary rotary;
+  int64_t num_splits = 0;  // 0: as many as fill the device
+};
+
+// Two results over different keys, to be made one.
+struct MergeProblem {
+  Place place;
+  int64_t batch = 0, heads = 0, len = 0, dim = 0;  // packed: batch is 1
+  ConstRows o_a, lse_a, o_b, lse_b;
+  Rows o, lse;
 };
 
 struct BackwardProblem : Problem {
@@ -97,12 +146,27 @@ struct BackwardProblem : Problem {
 
 // One batch entry: its rows, its true lengths, and where its queries stand against its keys.
 struct Sequence {
-  int64_t q_begin, k_begin;  // first row; 0 unless packed
+  int64_t q_begin, k_begin;  // first row; 0 unless packed, or a cache has left padding
   int64_t len_q, len_k;
   int64_t shift;  // query i stands at key i + shift
 };
 // Reads the lengths: host memory only.
 Sequence sequence_of(const Problem& problem, int64_t b);
+
+// Rows that the call appends to the cache of sequence b: [begin, begin + count) of k_new become rows [to, to + count).
+struct AppendedRows {
+  int64_t begin, count, to;
+};
+AppendedRows append_of(const CachedKeys& cache, int64_t b);  // likewise
+
+// The entry or page of k and v, and the row in it, of row r of sequence b's cache.
+struct CacheRow {
+  int64_t entry, row;
+};
+inline CacheRow cache_row(const CachedKeys& cache, int64_t b, int64_t r) {
+  if (cache.page_size) return {cache.table[b * cache.table_stride + r / cache.page_size], r % cache.page_size};
+  return {cache.entry ? cache.entry[b] : b, r};
+}
 
 // "f32 B=2 Hq=8 Hk=2 Sq=128 Sk=128 D=64 Dv=64 causal window=(16,0) dropout=0.1"
 std::string to_string(const Problem& problem);

@@ -15,6 +15,7 @@ struct FakeLaunch {
   const char* program;
   const void* params;
   size_t params_size;  // 0: they were given by a pointer
+  unsigned grid_x, grid_y, threads, shared_bytes;
 };
 
 struct FakeCuda {

@@ -42,6 +42,11 @@ bool is_aligned(const void* data, std::uintptr_t bytes) { return reinterpret_cas
 FakeStream* of(CUstream stream) { return reinterpret_cast<FakeStream*>(stream); }
 
 // What a call on this stream is answered with.
+// Of no bytes, pointers may be null.
+void copy(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
 CUresult state_of(CUstream stream) {
   if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
   return stream && of(stream)->device != current_device() ? kInvalidHandle : CUDA_SUCCESS;
@@ -119,7 +124,15 @@ FAKE cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
 FAKE cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) { return CUDA_SUCCESS; }
 FAKE cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) {
   if (const CUresult result = state_of(config->hStream); result != CUDA_SUCCESS) return result;
-  FakeLaunch launch{current_device(), config->hStream, reinterpret_cast<const char*>(function), nullptr, 0};
+  FakeLaunch launch{current_device(),
+                    config->hStream,
+                    reinterpret_cast<const char*>(function),
+                    nullptr,
+                    0,
+                    config->gridDimX,
+                    config->gridDimY,
+                    config->blockDimX,
+                    config->sharedMemBytes};
   if (params && extra) return CUDA_ERROR_INVALID_VALUE;
   if (params) launch.params = params[0];
   if (extra) launch.params = extra[1], launch.params_size = *static_cast<size_t*>(extra[3]);
@@ -179,10 +192,10 @@ FAKE cuMemsetD8Async(CUdeviceptr data, unsigned char value, size_t bytes, CUstre
   return std::memset(reinterpret_cast<void*>(data), value, bytes), state_of(stream);
 }
 FAKE cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
-  return std::memcpy(reinterpret_cast<void*>(to), from, bytes), state_of(stream);
+  return copy(reinterpret_cast<void*>(to), from, bytes), state_of(stream);
 }
 FAKE cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return std::memcpy(to, reinterpret_cast<void*>(from), bytes), state_of_waiting(stream);
+  return copy(to, reinterpret_cast<void*>(from), bytes), state_of_waiting(stream);
 }
 
 FAKE cuStreamCreate(CUstream* stream, unsigned) {

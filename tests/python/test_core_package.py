@@ -68,7 +68,8 @@ def test_the_library_is_hidden_inside_the_module():
     assert "PyInit__core" in found.stdout and "cuflash_forward" not in found.stdout
 
 
-@pytest.mark.parametrize("name", ["forward", "backward", "explain_forward", "explain_backward"])
+@pytest.mark.parametrize("name", ["forward", "backward", "explain_forward", "explain_backward", "attend_cache", "explain_attend_cache",
+                                  "merge_states"])
 def test_stubs_have_the_parameters_of_the_module(name):
     stubs = {f.name: f.args for f in ast.parse((PACKAGE / "_core.pyi").read_text()).body if hasattr(f, "args")}
     stub = stubs[name.replace("explain_", "")]

@@ -108,6 +108,26 @@ def test_matrix_of_dropout_of_packed_sequences(device):
         assert s_dmask[b, :, len_q:].eq(0).all() and s_dmask[b, :, :, len_k:].eq(0).all()
 
 
+def test_packed_queries_read_pages(device):
+    q, k, v = tensors(device, len_q=6, len_k=9)
+    cu_q, cu_k = (torch.tensor([0, a, b], dtype=torch.int32, device=device) for a, b in ((2, 6), (5, 14)))
+    table = torch.tensor([[3, 0, 1], [2, 4, 5]], dtype=torch.int32, device=device)
+    pages = [torch.full((6, 3, 2, 8), torch.nan, device=device) for _ in range(2)]
+    packed = [torch.cat([x[0, :5], x[1]]) for x in (k, v)]
+    for page, rows in zip(pages, packed):
+        for b, (begin, end) in enumerate(((0, 5), (5, 14))):
+            for row in range(end - begin):
+                page[table[b, row // 3], row % 3] = rows[begin + row]
+    options = dict(causal=True, window_size=(3, -1), softcap=-1.0, alibi_slopes=torch.rand(2, device=device),
+                   sink=torch.rand(2, device=device))
+    expected = cuflash.flash_attn_varlen_func(q[0], *packed, cu_q, cu_k, 4, 9, return_attn_probs=True, **options)
+    actual = cuflash.flash_attn_varlen_func(q[0], *pages, cu_q, cu_k, 4, 9, block_table=table, return_attn_probs=True,
+                                            **options)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
+    assert torch.equal(actual[0], cuflash.flash_attn_varlen_func(q[0], *pages, cu_q, cu_k, 4, 9, block_table=table,
+                                                                 **options))
+
+
 REFUSED = {
     "type of k": (ValueError, r"\bk\b", lambda q, k, v: cuflash.flash_attn_func(q, k.half(), v)),
     "type of all": (ValueError, r"\bq\b.*i32", lambda q, k, v: cuflash.flash_attn_func(q.int(), k.int(), v.int())),
@@ -127,7 +147,7 @@ REFUSED = {
     "lengths in i64": (ValueError, "cu_seqlens_q", lambda q, k, v: cuflash.flash_attn_varlen_func(
         q[0], k[0], v[0], torch.tensor([0, 6], device=q.device), torch.tensor([0, 9], device=q.device), 6, 9)),
     "pages": (NotImplementedError, "block_table", lambda q, k, v: cuflash.flash_attn_varlen_func(
-        q[0], k[0], v[0], None, None, 6, 9, block_table=torch.zeros(1, 1, dtype=torch.int32))),
+        q[0], k[0], v[0], None, None, 6, 9, 0.1, block_table=torch.zeros(1, 1, dtype=torch.int32))),
     "other device": (ValueError, r"\bv\b", lambda q, k, v: cuflash.flash_attn_func(q, k, v.to("meta"))),
     "no tensor q": (TypeError, "q is of type ndarray", lambda q, k, v: cuflash.flash_attn_func(q.cpu().numpy(), k, v)),
     "no seed": (TypeError, "dropout_seed", lambda q, k, v: cuflash.flash_attn_func(q, k, v, 0.1, dropout_seed="3")),

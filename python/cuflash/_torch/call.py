@@ -42,9 +42,9 @@ def forward(inputs: Inputs, extras: Extras, options: Options, execution: Executi
     layout = options[0]
     out = new_out(q, v, layout)
     lse = new_lse(q, layout) if want_lse else None
-    _core.forward(q, k, v, out, lse, *extras, *options, *_place(q, execution))
+    _core.forward(q, k, v, out, lse, *extras, *options, *place(q, execution))
     if layout == "thd":
-        _clear_unused_rows(extras.cu_seqlens_q, out, lse.T if want_lse else None)
+        clear_unused_rows(extras.cu_seqlens_q, out, lse.T if want_lse else None)
     return out, lse
 
 
@@ -61,10 +61,10 @@ def backward(inputs: Inputs, extras: Extras, options: Options, execution: Execut
         extras = extras._replace(bias=_without_repeats(extras.bias))
     dout = rows(dout) if dout is not None else torch.zeros_like(out)
     _core.backward(q, k, v, out, lse, dout, rows(dlse), dq, dk, dv, dbias, dsink, *extras, *options,
-                   *_place(q, execution))
+                   *place(q, execution))
     if options[0] == "thd":
-        _clear_unused_rows(extras.cu_seqlens_q, dq)
-        _clear_unused_rows(extras.cu_seqlens_k, dk, dv)
+        clear_unused_rows(extras.cu_seqlens_q, dq)
+        clear_unused_rows(extras.cu_seqlens_k, dk, dv)
     return gradients
 
 
@@ -113,7 +113,7 @@ def _without_repeats(bias: Tensor) -> Tensor:
     return bias.clone(memory_format=torch.contiguous_format) if repeats else bias
 
 
-def _clear_unused_rows(cu_seqlens: OptionalTensor, *tensors: OptionalTensor) -> None:
+def clear_unused_rows(cu_seqlens: OptionalTensor, *tensors: OptionalTensor) -> None:
     """Rows beyond cu_seqlens[-1] belong to no sequence and were not written. Zeros there keep what comes next finite.
 
     Only in host memory: on CUDA, knowing where they begin would wait for the device."""
@@ -130,7 +130,7 @@ _allocators: Dict[int, Callable[[int], Tensor]] = {}
 _library_counts_threads = "CUFLASH_NUM_THREADS" in os.environ
 
 
-def _place(q: Tensor, execution: Execution) -> Tuple[int, Optional[Callable[[int], Any]], int, bool, bool]:
+def place(q: Tensor, execution: Execution) -> Tuple[int, Optional[Callable[[int], Any]], int, bool, bool]:
     """stream, allocate, num_threads, check_lengths, deterministic"""
     if not q.is_cuda:
         threads = execution[0] or (0 if _library_counts_threads else torch.get_num_threads())

@@ -52,11 +52,15 @@ inline uint16x8_t exact_pair(float32x4_t a, float32x4_t b) {
 template <int kRows>
 inline void pack_rows(float* q, int64_t stride, int64_t dim) {
   constexpr int kPairs = (kRows + 1) / 2;
-  float rows[2 * kPairs][kMatrixDim] = {};
-  for (int r = 0; r < kRows; ++r)
-    for (int64_t d = 0; d < dim; ++d) rows[r][d] = q[r * stride + d];
+  const int64_t whole = (dim + 7) / 8 * 8;
+  float rows[2 * kPairs][kMatrixDim];
+  for (int r = 0; r < kRows; ++r) {
+    __builtin_memcpy(rows[r], q + r * stride, static_cast<size_t>(dim) * sizeof(float));
+    for (int64_t d = dim; d < whole; ++d) rows[r][d] = 0;
+  }
+  if (kRows % 2 != 0) __builtin_memset(rows[2 * kPairs - 1], 0, static_cast<size_t>(whole) * sizeof(float));
   auto* packed = reinterpret_cast<uint16_t*>(q);
-  for (int64_t d = 0; d < (dim + 7) / 8 * 8; d += 4)
+  for (int64_t d = 0; d < whole; d += 4)
     for (int pair = 0; pair < kPairs; ++pair, packed += 8)
       vst1q_u16(packed, exact_pair(vld1q_f32(rows[2 * pair] + d), vld1q_f32(rows[2 * pair + 1] + d)));
 }

@@ -23,7 +23,7 @@ struct Ahead {
 inline Ahead ahead_of(const KeyRows& x, int64_t size, int64_t keys) {
   constexpr int64_t kFarBytes = 16384;
   const int64_t rows = kFarBytes / (x.heads * x.dim * size + 1) + keys;
-  return {rows * x.row_stride, x.heads == 1 ? keys * x.row_stride : x.head_stride};
+  return {x.soon ? x.soon : rows * x.row_stride, x.heads == 1 ? keys * x.row_stride : x.head_stride};
 }
 template <class Stored>
 inline void prefetch_far(const Stored* p, Ahead ahead) {

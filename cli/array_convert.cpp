@@ -3,9 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "cli/array.h"
 #include "cli/exit.h"
-#include "cli/machine.h"
-#include "cli/npy.h"
 #include "cli/text.h"
 #include "dtype.h"
 #include "numeric.h"
@@ -14,27 +13,28 @@ namespace cuflash::cli {
 
 namespace {
 
-// Calls visit with a value of the C++ type of the elements; f16 has none and is left to the caller.
+// Calls visit with a value of the C++ type of the elements; f16 and bf16 have none and are left to the caller.
 template <class Visit>
-void with_type(NpyType type, Visit visit) {
+void with_type(ElementType type, Visit visit) {
   switch (type) {
-    case NpyType::boolean: return visit(uint8_t{});
-    case NpyType::i8: return visit(int8_t{});
-    case NpyType::i16: return visit(int16_t{});
-    case NpyType::i32: return visit(int32_t{});
-    case NpyType::i64: return visit(int64_t{});
-    case NpyType::u8: return visit(uint8_t{});
-    case NpyType::u16:
-    case NpyType::f16: return visit(uint16_t{});
-    case NpyType::u32: return visit(uint32_t{});
-    case NpyType::u64: return visit(uint64_t{});
-    case NpyType::f32: return visit(float{});
-    case NpyType::f64: return visit(double{});
+    case ElementType::boolean: return visit(uint8_t{});
+    case ElementType::i8: return visit(int8_t{});
+    case ElementType::i16: return visit(int16_t{});
+    case ElementType::i32: return visit(int32_t{});
+    case ElementType::i64: return visit(int64_t{});
+    case ElementType::u8: return visit(uint8_t{});
+    case ElementType::u16:
+    case ElementType::f16:
+    case ElementType::bf16: return visit(uint16_t{});
+    case ElementType::u32: return visit(uint32_t{});
+    case ElementType::u64: return visit(uint64_t{});
+    case ElementType::f32: return visit(float{});
+    case ElementType::f64: return visit(double{});
   }
 }
 
 template <class Element>
-Element element_at(const NpyArray& array, int64_t index) {
+Element element_at(const Array& array, int64_t index) {
   Element element;
   std::memcpy(&element, &array.bytes[static_cast<size_t>(index) * sizeof element], sizeof element);
   return element;
@@ -42,7 +42,7 @@ Element element_at(const NpyArray& array, int64_t index) {
 
 }  // namespace
 
-std::vector<std::byte> convert(const NpyArray& array, DType type) {
+std::vector<std::byte> convert(const Array& array, DType type) {
   constexpr int64_t kChunk = 1024;  // the doubles in between never take more than 8 KiB
   const int64_t count = array.count();
   std::vector<std::byte> converted = allocate(count * cuflash::size_of(type));
@@ -53,8 +53,9 @@ std::vector<std::byte> convert(const NpyArray& array, DType type) {
       for (int64_t n = 0; n < length; ++n) {
         const auto element = element_at<Element>(array, begin + n);
         if constexpr (std::is_same_v<Element, uint16_t>) {
-          chunk[static_cast<size_t>(n)] =
-              array.type == NpyType::f16 ? f16_to_float(element) : static_cast<float>(element);
+          chunk[static_cast<size_t>(n)] = array.type == ElementType::f16    ? f16_to_float(element)
+                                          : array.type == ElementType::bf16 ? bf16_to_float(element)
+                                                                            : static_cast<float>(element);
         } else {
           chunk[static_cast<size_t>(n)] = static_cast<double>(element);
         }
@@ -65,7 +66,7 @@ std::vector<std::byte> convert(const NpyArray& array, DType type) {
   return converted;
 }
 
-std::vector<int32_t> to_int32(const NpyArray& array) {
+std::vector<int32_t> to_int32(const Array& array) {
   if (!is_integer(array.type)) {
     throw UsageError(
         join("holds ", name_of(array.type), ", but lengths must be integers (int32, or any other integer type)"));
@@ -85,8 +86,8 @@ std::vector<int32_t> to_int32(const NpyArray& array) {
   return values;
 }
 
-std::vector<std::byte> to_bool(const NpyArray& array) {
-  if (array.type != NpyType::boolean && !is_integer(array.type)) {
+std::vector<std::byte> to_bool(const Array& array) {
+  if (array.type != ElementType::boolean && !is_integer(array.type)) {
     throw UsageError(join("holds ", name_of(array.type), ", but a mask is bool or an integer, where 0 hides the key; ",
                           "pass numbers that are added to the scores as --bias"));
   }
@@ -97,15 +98,6 @@ std::vector<std::byte> to_bool(const NpyArray& array) {
     }
   });
   return truth;
-}
-
-std::vector<std::byte> allocate(int64_t bytes) {
-  const int64_t memory = physical_memory();
-  if (bytes > memory) {
-    throw UsageError(join("an array of ", bytes_text(static_cast<double>(bytes)),
-                          " does not fit in this machine's memory of ", bytes_text(static_cast<double>(memory))));
-  }
-  return std::vector<std::byte>(static_cast<size_t>(bytes));
 }
 
 }  // namespace cuflash::cli

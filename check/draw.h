@@ -1,0 +1,19 @@
+// Parts of a case that are drawn alike in every kind of case.
+#pragma once
+
+#include "check/case.h"
+
+namespace cuflash::check {
+
+enum class Role { input, output };
+
+void draw_types(Case& c, Choices& choose);
+void draw_head_sizes(Case& c, Choices& choose, const Limits& limits);
+std::vector<int32_t> draw_lengths(Choices& choose, int64_t batch, int64_t length);
+void draw_options(Case& c, Choices& choose);
+Layout draw_layout(Choices& choose, Role role);
+void draw_execution(Case& c, Choices& choose);
+void draw_cuda_execution(Case& c, Choices& choose);
+void draw_data(Case& c, Choices& choose);
+
+}  // namespace cuflash::check

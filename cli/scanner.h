@@ -1,0 +1,27 @@
+// Reads the text of a file's header from left to right. It never recurses, so no text can exhaust the stack.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace cuflash::cli {
+
+class Scanner {
+ public:
+  explicit Scanner(std::string_view text) : rest_(text) {}
+
+  char peek();  // '\0' at the end
+  bool take(char expected);
+  void expect(char expected, const char* where);
+  bool take_word(std::string_view word);
+  int64_t whole_number(const char* what);  // digits alone; `what` it is, for the error
+  bool at_end();
+  // Throws UsageError, without the name of the file, with the place where reading stopped.
+  [[noreturn]] void fail(const std::string& reason) const;
+
+ protected:
+  std::string_view rest_;
+};
+
+}  // namespace cuflash::cli

@@ -1,0 +1,40 @@
+// A problem of given sizes without its tensors: enough to ask what it would get. Explaining never reads a tensor.
+#pragma once
+
+#include <cstdint>
+
+#include "cli/commands.h"
+#include "cli/exit.h"
+#include "cli/text.h"
+#include "dtype.h"
+
+namespace cuflash::cli {
+
+// Addresses for tensors that nobody will touch: non-null, aligned and apart from each other, as the library demands.
+class Placeholders {
+ public:
+  template <class... Extent>
+  void* next(DType type, Extent... extents) {
+    constexpr uintptr_t kGap = 4096;
+    const uintptr_t begin = end_;
+    uintptr_t bytes = static_cast<uintptr_t>(size_of(type));
+    bool overflows = ((extents < 0 || __builtin_mul_overflow(bytes, static_cast<uintptr_t>(extents), &bytes)) || ...);
+    overflows = overflows || __builtin_add_overflow(begin, bytes / kGap * kGap + 2 * kGap, &end_);
+    if (overflows) throw UsageError(join("a tensor of the sizes ", shape_text({extents...}), " cannot be addressed"));
+    return reinterpret_cast<void*>(begin);
+  }
+
+ private:
+  uintptr_t end_ = 4096;
+};
+
+// What the options of `cuflash explain` describe. Of outputs and tensors the one that the direction needs is filled.
+struct Sketch {
+  explicit Sketch(const ExplainOptions& options);
+
+  Attention attention;
+  ForwardOutputs outputs{};
+  BackwardTensors tensors{};
+};
+
+}  // namespace cuflash::cli

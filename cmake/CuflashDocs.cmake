@@ -1,0 +1,28 @@
+# What the documents show is a test: programs are compiled and run, messages are provoked, generated pages are generated
+# again. tools/run_docs.py says what is done with which block. Python programs run in the tests of the Python package.
+
+find_program(CUFLASH_DOCS_PYTHON NAMES python3)
+if(CUFLASH_SANITIZE OR NOT TARGET cuflash_cli)
+  return() # programs built against a sanitized library need the sanitizer, too
+endif()
+if(NOT CUFLASH_DOCS_PYTHON)
+  message(STATUS "cuflash: python3 not found, the documents are not tested (Debian, Ubuntu: python3)")
+  return()
+endif()
+
+# The program that makes messages come, in drivers that do not exist.
+set(no_driver_dir ${CMAKE_CURRENT_BINARY_DIR}/no_driver)
+foreach(name libcuda.so libcuda.so.1)
+  file(WRITE ${no_driver_dir}/${name} "") # found first, and not a library
+endforeach()
+add_executable(provoke docs/provoke.cpp docs/host_messages.cpp docs/cuda_messages.cpp)
+cuflash_configure_target(provoke)
+target_link_libraries(provoke PRIVATE cuflash_check)
+target_compile_definitions(provoke PRIVATE CUFLASH_FAKE_CUDA_DIR="${fake_cuda_dir}"
+  CUFLASH_RECORDING_DIR="$<TARGET_FILE_DIR:recording_libcuda>" CUFLASH_NO_DRIVER_DIR="${no_driver_dir}")
+add_dependencies(provoke fake_libcuda fake_libnvrtc recording_libcuda)
+
+add_test(NAME docs_test COMMAND ${CUFLASH_DOCS_PYTHON} ${PROJECT_SOURCE_DIR}/tools/run_docs.py
+  --build ${PROJECT_BINARY_DIR} --cxx ${CMAKE_CXX_COMPILER} --cc ${CMAKE_C_COMPILER} --cmake ${CMAKE_COMMAND}
+  "--launcher=${CMAKE_CXX_COMPILER_LAUNCHER}" --provoke $<TARGET_FILE:provoke>)
+set_tests_properties(docs_test PROPERTIES TIMEOUT 300)

@@ -1,0 +1,48 @@
+// Files that hold one input after the other. They stay open: closing would make some file systems write to the disk.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "cli/file.h"
+
+namespace cuflash::fuzz {
+
+class InputHolder {
+ public:
+  explicit InputHolder(int descriptor) : file_(descriptor) {
+    if (!file_.is_open()) throw std::runtime_error("a file for inputs could not be opened");
+  }
+
+  void hold(const std::string& content) const {
+    const auto size = static_cast<ssize_t>(content.size());
+    if (::pwrite(file_.descriptor(), content.data(), content.size(), 0) != size ||
+        ::ftruncate(file_.descriptor(), size) != 0) {
+      throw std::runtime_error("an input could not be written to a file");
+    }
+  }
+
+ protected:
+  cli::File file_;
+};
+
+// In memory, with a path: the readers are fuzzed as users call them.
+class MemoryFile : public InputHolder {
+ public:
+  MemoryFile() : InputHolder(::memfd_create("cuflash_fuzz", MFD_CLOEXEC)) {}
+
+  std::string path() const { return "/proc/self/fd/" + std::to_string(file_.descriptor()); }
+};
+
+// On disk, so that it is still there when the process is not.
+class DiskFile : public InputHolder {
+ public:
+  explicit DiskFile(const std::string& path)
+      : InputHolder(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {}
+};
+
+}  // namespace cuflash::fuzz

@@ -1,0 +1,172 @@
+// Where a CTA of cache_attention.h works: which rows, which keys, and where a key's row lies. Index arithmetic alone, so
+// that the device computes with it and the host tests it.
+//
+// A work item is (sequence, key/value head, tile of rows, split). A row is a pair of a query and a head of the group that
+// shares keys: row = query * group + head. The keys that some row of the tile sees are cut into splits at multiples of the
+// key tile, by the tile's own range alone: nothing of the rest of the batch moves a border.
+#pragma once
+
+#include "cache_params.h"
+#include "philox.h"
+
+namespace cuflash {
+
+CUFLASH_SHARED_FUNCTION int64 bounded(int64 x, int64 low, int64 high) {
+  const int64 below = x < high ? x : high;
+  return below > low ? below : low;
+}
+// Of numbers that are not negative. A division of 64 bits is a hundred instructions on the device, and hardly ever needed.
+CUFLASH_SHARED_FUNCTION int64 divided(int64 a, int64 b) {
+  return ((a | b) >> 32) != 0 ? a / b : int64{static_cast<unsigned>(a) / static_cast<unsigned>(b)};
+}
+
+struct CacheItem {
+  int b, head_k, row_tile, split;
+};
+// Tiles of rows that read the same keys stand side by side.
+CUFLASH_SHARED_FUNCTION CacheItem cache_item(const CacheParams& p, int64 n) {
+  const int64 range = divided(n, p.row_tiles), head = divided(range, p.splits);
+  const int64 b = divided(head, p.attention.heads_k);
+  return {static_cast<int>(b), static_cast<int>(head - b * p.attention.heads_k),
+          static_cast<int>(n - range * p.row_tiles), static_cast<int>(range - head * p.splits)};
+}
+CUFLASH_SHARED_FUNCTION int64 tile_number(const CacheParams& p, const CacheItem& at) {
+  return (int64{at.b} * p.attention.heads_k + at.head_k) * p.row_tiles + at.row_tile;
+}
+
+// A sequence and its part of the cache after the append. Key j is row pad + j; rows from `old_end` on are new.
+struct CachedSequence {
+  int64 q_begin;
+  int len_q, len_k;
+  int64 shift;  // query i stands at key i + shift
+  int pad, old_end;
+  int64 new_begin;  // row of k_new
+  int new_count;
+};
+// Lengths come from the caller's device memory and nobody has looked at them: they are held to what the tensors have.
+CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const CacheParams& p, int b) {
+  const AttentionParams& a = p.attention;
+  const CacheView& c = p.cache;
+  CachedSequence s{};
+  s.len_q = a.len_q;
+  if (a.cu_q) {
+    s.q_begin = bounded(a.cu_q[b], 0, a.total_q);
+    s.len_q = static_cast<int>(bounded(bounded(a.cu_q[b + 1], 0, a.total_q) - s.q_begin, 0, a.len_q));
+  }
+  if (a.used_q) s.len_q = static_cast<int>(bounded(a.used_q[b], 0, a.len_q));
+
+  s.new_count = c.len_new;
+  if (c.cu_new) {
+    s.new_begin = bounded(c.cu_new[b], 0, c.total_new);
+    s.new_count = static_cast<int>(bounded(bounded(c.cu_new[b + 1], 0, c.total_new) - s.new_begin, 0, c.len_new));
+  }
+  if (c.used_new) s.new_count = static_cast<int>(bounded(c.used_new[b], 0, c.len_new));
+
+  const int room = c.entries > 0 ? a.len_k : 0;
+  s.old_end = static_cast<int>(bounded(c.rows[b], 0, room));
+  s.new_count = static_cast<int>(bounded(s.new_count, 0, room - s.old_end));
+  s.pad = c.leftpad ? static_cast<int>(bounded(c.leftpad[b], 0, s.old_end)) : 0;
+  s.len_k = s.old_end + s.new_count - s.pad;
+  s.shift = int64{s.len_k} - s.len_q;
+  return s;
+}
+
+struct KeyRange {
+  int begin, end;
+};
+CUFLASH_SHARED_FUNCTION KeyRange keys_of_query(const AttentionParams& a, const CachedSequence& s, int64 i) {
+  return {static_cast<int>(bounded(i + s.shift - a.window_left, 0, s.len_k)),
+          static_cast<int>(bounded(i + s.shift + a.window_right + 1, 0, s.len_k))};
+}
+
+// Rows [first, end) of a tile, those of queries that do not exist left out.
+struct RowRange {
+  int first, end;
+};
+CUFLASH_SHARED_FUNCTION RowRange rows_of_tile(const AttentionParams& a, const CachedSequence& s, int row_tile,
+                                              int tile_q) {
+  const int first = row_tile * tile_q;
+  return {first, static_cast<int>(bounded(int64{first} + tile_q, 0, int64{s.len_q} * a.group))};
+}
+// Rows below this are written: a dense tensor has rows beyond its lengths, a packed one has not.
+CUFLASH_SHARED_FUNCTION int rows_end(const AttentionParams& a, const CachedSequence& s) {
+  return (a.cu_q ? s.len_q : a.len_q) * a.group;
+}
+
+// Keys that some row of the tile sees, and that every one of them sees. Both ends of a query's range grow with the query.
+struct SeenKeys {
+  KeyRange any, all;
+};
+CUFLASH_SHARED_FUNCTION SeenKeys keys_of_rows(const AttentionParams& a, const CachedSequence& s, RowRange rows) {
+  if (rows.first >= rows.end) return {{0, 0}, {0, 0}};
+  const KeyRange first = keys_of_query(a, s, rows.first / a.group),
+                 last = keys_of_query(a, s, (rows.end - 1) / a.group);
+  return {{first.begin, last.end}, {last.begin, first.end}};
+}
+
+struct TileRange {
+  int begin, end;
+};
+CUFLASH_SHARED_FUNCTION TileRange key_tiles(KeyRange keys, int tile_k) {
+  if (keys.begin >= keys.end) return {0, 0};
+  return {keys.begin / tile_k, (keys.end - 1) / tile_k + 1};
+}
+// How many splits have keys: the others leave. A tile of rows that sees nothing has one, which writes that.
+constexpr int kLongTiles = 32;
+CUFLASH_SHARED_FUNCTION int used_splits(const CacheParams& p, TileRange tiles) {
+  const int count = tiles.end - tiles.begin,
+            eager = static_cast<int>(bounded(count / p.least_tiles, 0, p.eager_splits));
+  return static_cast<int>(bounded(eager > count / kLongTiles ? eager : count / kLongTiles, 1, p.splits));
+}
+CUFLASH_SHARED_FUNCTION TileRange tiles_of_split(TileRange tiles, int used, int split) {
+  const int64 count = tiles.end - tiles.begin;
+  return {tiles.begin + static_cast<int>(divided(count * split, used)),
+          tiles.begin + static_cast<int>(divided(count * (split + 1), used))};
+}
+
+// Where a key's row begins: elements behind those of its key/value head in entry 0.
+struct KeyPlace {
+  int64 k, v;
+};
+constexpr int64 kNoRow = -1;   // nobody sees it: zeros, and nothing is read
+constexpr int64 kNewRow = -2;  // of k_new and v_new
+
+// Row r of sequence b's cache. A block table is held to the pages there are.
+CUFLASH_SHARED_FUNCTION KeyPlace place_of_row(const CacheParams& p, int b, int r) {
+  const CacheView& c = p.cache;
+  int64 entry = c.entry ? c.entry[b] : b, row = r;
+  if (c.page_size) {
+    const unsigned column = static_cast<unsigned>(r) / static_cast<unsigned>(c.page_size);
+    entry = c.table[b * c.table_stride + column];
+    row = r - static_cast<int>(column) * c.page_size;
+  }
+  entry = bounded(entry, 0, c.entries - 1);
+  const AttentionParams& a = p.attention;
+  return {entry * a.k.batch_stride + row * a.k.row_stride, entry * a.v.batch_stride + row * a.v.row_stride};
+}
+CUFLASH_SHARED_FUNCTION KeyPlace place_of_key(const CacheParams& p, const CachedSequence& s, int b, KeyRange seen,
+                                              int j) {
+  if (j < seen.begin || j >= seen.end) return {kNoRow, kNoRow};
+  if (s.pad + j >= s.old_end) return {kNewRow, kNewRow};
+  return place_of_row(p, b, s.pad + j);
+}
+
+// What element d of a row is turned with.
+struct RotaryPair {
+  int other;   // the element that makes a pair with it
+  int column;  // of cos and sin
+  bool second;
+};
+CUFLASH_SHARED_FUNCTION RotaryPair rotary_pair(const RotaryView& r, int d) {
+  if (r.interleaved) return {d ^ 1, d / 2, d % 2 == 1};
+  const int half = r.dim / 2;
+  return d < half ? RotaryPair{d + half, d, false} : RotaryPair{d - half, d - half, true};
+}
+CUFLASH_SHARED_FUNCTION int64 query_position(const RotaryView& r, const CachedSequence& s, int query) {
+  return bounded(s.shift + (r.one_position ? 0 : query), 0, r.positions - 1);
+}
+CUFLASH_SHARED_FUNCTION int64 new_row_position(const RotaryView& r, const CachedSequence& s, int n) {
+  return bounded(int64{s.old_end} + n - s.pad, 0, r.positions - 1);
+}
+
+}  // namespace cuflash

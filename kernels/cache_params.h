@@ -1,0 +1,58 @@
+// What is sent to the kernel of attention over a KV cache, and to that which merges two results.
+#pragma once
+
+#include "params.h"
+
+namespace cuflash {
+
+// Which rows of k and v are a sequence's keys: see src/problem/problem.h, CachedKeys.
+struct CacheView {
+  const int* rows;     // [batch]: before the append, left padding counted
+  const int* leftpad;  // [batch], or null
+  const int* entry;    // [batch], or null
+  const int* table;    // paged: [batch][table_stride]
+  int64 table_stride;
+  int64 entries;  // of k and v: entries, or pages
+  int page_size;  // 0: contiguous
+  int len_new;    // rows that are appended: of a dense tensor, or an upper bound
+  int64 total_new;
+  const int* cu_new;
+  const int* used_new;
+};
+
+// Queries and new keys are turned by their positions.
+struct RotaryView {
+  const void *cos, *sin;  // [positions][dim / 2]; null: nothing is turned
+  int element;            // Element of what is stored
+  int64 cos_stride, sin_stride, positions;
+  int dim;
+  int interleaved, one_position;
+};
+
+struct CacheParams {
+  AttentionParams attention;  // k and v are the cache, len_k the rows it has room for
+  RowsView o, lse;
+  RowsView k_new, v_new;  // may be absent
+  int v_column;           // where v is a slice of k's rows: of its first element. New values are then those of k_new
+  CacheView cache;
+  RotaryView rotary;
+
+  int row_tiles;     // of a sequence and key/value head
+  int splits;        // CTAs that may share the keys of one tile of rows
+  int eager_splits;  // of these are used as soon as there are least_tiles tiles of keys for each; more by long sequences
+  int least_tiles;
+
+  // The workspace, where there are several splits. A tile of rows has the number that tile_number() gives it.
+  uint64* tickets;     // [tile], see cache/ticket.h
+  void* split_states;  // [tile][split][state_rows][2] Reals: largest score, sum of weights
+  void* split_sums;    // [tile][split][state_rows][padded dim_v] Reals
+  int state_rows;      // rows that a tile can have
+};
+
+struct MergeParams {
+  RowsView o_a, lse_a, o_b, lse_b, o, lse;  // lse may be absent
+  int64 batch, heads, len;
+  int dim;
+};
+
+}  // namespace cuflash

@@ -1,0 +1,158 @@
+"""Attention over a KV cache for NumPy arrays on the CPU and CuPy arrays on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Tuple
+
+from . import _core
+from ._cached_attention import require_ranks
+from ._numpy import device_of, integers, lengths_of, readable, require_array
+
+Array = Any
+
+
+class CacheCall:
+    """One problem in the order in which `_core` takes it. Caches are never copied: they are written in place."""
+
+    def __init__(
+        self,
+        q: Array,
+        k_cache: Array,
+        v_cache: Array,
+        k: Optional[Array],
+        v: Optional[Array],
+        *,
+        cache_seqlens: Any = None,
+        block_table: Optional[Array] = None,
+        cache_batch_idx: Any = None,
+        cache_leftpad: Any = None,
+        rotary_cos: Optional[Array] = None,
+        rotary_sin: Optional[Array] = None,
+        rotary_interleaved: bool = False,
+        rotary_one_position: bool = False,
+        sink: Optional[Array] = None,
+        alibi_slopes: Optional[Array] = None,
+        causal: bool = False,
+        window: Tuple[int, int] = (-1, -1),
+        scale: Optional[float] = None,
+        softcap: float = 0.0,
+        seqlens_q: Any = None,
+        cu_seqlens_q: Any = None,
+        max_seqlen_q: int = 0,
+        seqlens_new: Any = None,
+        cu_seqlens_new: Any = None,
+        max_seqlen_new: int = 0,
+        layout: str = "bhsd",
+        num_splits: int = 0,
+        return_lse: bool = False,
+        num_threads: int = 0,
+    ) -> None:
+        self.device = device_of(q)
+        self.xp = xp = self.device.xp
+        self.layout, self.return_lse = layout, return_lse
+        require_array(xp, k_cache, "k_cache"), require_array(xp, v_cache, "v_cache")
+        require_ranks(q, k_cache, v_cache)
+        self.q, self.v_cache = readable(xp, q, "q"), v_cache
+        cu_seqlens_q = lengths_of(xp, cu_seqlens_q, "cu_seqlens_q")
+        table = integers(xp, block_table, "block_table", "pages")
+        batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+        self.inputs: List[Any] = [self.q, k_cache, v_cache, self._optional(k, "k"), self._optional(v, "v")]
+        self.others: List[Any] = [
+            self._cached_rows(cache_seqlens, batch, k_cache, table, appends=k is not None),
+            table,
+            lengths_of(xp, cache_batch_idx, "cache_batch_idx"),
+            lengths_of(xp, cache_leftpad, "cache_leftpad"),
+            lengths_of(xp, cu_seqlens_new, "cu_seqlens_new"),
+            lengths_of(xp, seqlens_new, "seqlens_new"),
+            self._optional(rotary_cos, "rotary_cos"),
+            self._optional(rotary_sin, "rotary_sin"),
+            None if alibi_slopes is None else xp.ascontiguousarray(alibi_slopes, dtype=xp.float32),
+            self._optional(sink, "sink"),
+            cu_seqlens_q,
+            lengths_of(xp, seqlens_q, "seqlens_q"),
+            layout,
+            None if scale is None else float(scale),
+            bool(causal),
+            int(window[0]),
+            int(window[1]),
+            float(softcap),
+            int(max_seqlen_q),
+            int(max_seqlen_new),
+            bool(rotary_interleaved),
+            bool(rotary_one_position),
+            int(num_splits),
+            self.device.stream,
+            self.device.allocate,
+            int(num_threads),
+        ]
+
+    def _optional(self, array: Optional[Array], name: str) -> Optional[Array]:
+        return None if array is None else readable(self.xp, array, name)
+
+    def _cached_rows(self, lengths: Any, batch: int, k_cache: Array, table: Optional[Array], appends: bool) -> Array:
+        if lengths is None:
+            if appends:
+                raise ValueError("cache_seqlens: is needed with k: rows of each sequence before the append")
+            room = k_cache.shape[1 if self.layout == "bshd" else 2]
+            lengths = room if table is None else room * table.shape[-1]
+        if not hasattr(lengths, "__len__"):  # one for all
+            lengths = self.xp.full(batch, int(lengths), self.xp.int32)
+        return lengths_of(self.xp, lengths, "cache_seqlens")
+
+    def empty_out(self) -> Array:
+        return self.xp.empty((*self.q.shape[:-1], self.v_cache.shape[-1]), self.q.dtype)
+
+    def empty_lse(self) -> Array:
+        return self.xp.empty(_lse_shape(self.q, self.layout), _lse_type(self.xp, self.q))
+
+
+def _lse_shape(rows: Array, layout: str) -> Tuple[int, ...]:
+    """Of queries, or of their results."""
+    if rows.ndim == 3:
+        return rows.shape[1], rows.shape[0]
+    return (rows.shape[0], rows.shape[2], rows.shape[1]) if layout == "bshd" else rows.shape[:3]
+
+
+def _lse_type(xp: Any, rows: Array) -> Any:
+    return xp.float64 if rows.dtype == xp.float64 else xp.float32
+
+
+def attention_with_cache(q: Array, k_cache: Array, v_cache: Array, k: Any, v: Any, **options: Any) -> Any:
+    """cuflash.attention_with_cache for NumPy and CuPy arrays."""
+    call = CacheCall(q, k_cache, v_cache, k, v, **options)
+    with call.device.guard:
+        out = call.empty_out()
+        lse = call.empty_lse() if call.return_lse else None
+        _core.attend_cache(*call.inputs, out, lse, *call.others)
+    return (out, lse) if call.return_lse else out
+
+
+def explain_with_cache(q: Array, k_cache: Array, v_cache: Array, k: Any, v: Any, **options: Any) -> str:
+    """cuflash.explain_with_cache for NumPy and CuPy arrays."""
+    call = CacheCall(q, k_cache, v_cache, k, v, **options)
+    with call.device.guard:
+        lse = call.empty_lse() if call.return_lse else None
+        return _core.explain_attend_cache(*call.inputs, call.empty_out(), lse, *call.others)
+
+
+def merge_states(
+    o_a: Array,
+    lse_a: Array,
+    o_b: Array,
+    lse_b: Array,
+    out: Optional[Tuple[Array, Array]],
+    *,
+    layout: str,
+    num_threads: int,
+) -> Tuple[Array, Array]:
+    """cuflash.merge_states for NumPy and CuPy arrays."""
+    device = device_of(o_a)
+    xp = device.xp
+    named = {"o_a": o_a, "lse_a": lse_a, "o_b": o_b, "lse_b": lse_b}
+    parts = [readable(xp, array, name) for name, array in named.items()]
+    with device.guard:
+        if out is None:
+            out = xp.empty(o_a.shape, o_a.dtype), xp.empty(_lse_shape(o_a, layout), _lse_type(xp, o_a))
+        o, lse = out
+        _core.merge_states(*parts, o, lse, layout, device.stream, int(num_threads))
+    return o, lse

@@ -1,0 +1,256 @@
+"""Attention over a KV cache, and the merging of partial results, on PyTorch tensors.
+
+As for attention() there is a short road, straight to the library, and one through operators for those who trace,
+compile or intercept: torch.ops.cuflash.attend_cache, which writes to the caches, and .merge_states.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
+
+import torch
+from torch import Tensor
+
+from .. import _core
+from .._cached_attention import require_ranks
+from . import call
+from .arguments import OptionalTensor
+from .road import are_plain, is_compiling
+
+Lengths = Union[Tensor, Sequence[int], None]
+
+
+class CacheTensors(NamedTuple):
+    """In the order in which `_core` takes them."""
+
+    q: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    k: OptionalTensor
+    v: OptionalTensor
+    cache_seqlens: Tensor
+    block_table: OptionalTensor
+    cache_batch_idx: OptionalTensor
+    cache_leftpad: OptionalTensor
+    cu_seqlens_new: OptionalTensor
+    seqlens_new: OptionalTensor
+    rotary_cos: OptionalTensor
+    rotary_sin: OptionalTensor
+    alibi_slopes: OptionalTensor
+    sink: OptionalTensor
+    cu_seqlens_q: OptionalTensor
+    seqlens_q: OptionalTensor
+
+
+CacheOptions = Tuple[str, Optional[float], bool, int, int, float, int, int, bool, bool, int]
+"""layout, scale, causal, window_left, window_right, softcap, max_seqlen_q, max_seqlen_new, rotary_interleaved,
+rotary_one_position, num_splits"""
+
+
+def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: OptionalTensor = None,
+                         v: OptionalTensor = None, *, cache_seqlens: Union[int, Lengths] = None,
+                         block_table: Any = None, cache_batch_idx: Lengths = None, cache_leftpad: Lengths = None,
+                         rotary_cos: OptionalTensor = None, rotary_sin: OptionalTensor = None,
+                         rotary_interleaved: bool = False, rotary_one_position: bool = False,
+                         sink: OptionalTensor = None, alibi_slopes: OptionalTensor = None, causal: bool = False,
+                         window: Tuple[int, int] = (-1, -1), scale: Optional[float] = None, softcap: float = 0.0,
+                         seqlens_q: Lengths = None, cu_seqlens_q: Lengths = None, max_seqlen_q: int = 0,
+                         seqlens_new: Lengths = None, cu_seqlens_new: Lengths = None, max_seqlen_new: int = 0,
+                         layout: str = "bhsd", num_splits: int = 0, return_lse: bool = False,
+                         num_threads: int = 0) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+    """cuflash.attention_with_cache for PyTorch tensors. Lengths and tables may be NumPy's, as PagePool makes them."""
+    _require_tensors(q=q, k_cache=k_cache, v_cache=v_cache)
+    require_ranks(q, k_cache, v_cache)
+    cu_seqlens_q = _numbers(cu_seqlens_q, q, "cu_seqlens_q")
+    block_table = _numbers(block_table, q, "block_table")
+    cache_seqlens = _cached_rows(cache_seqlens, q, k_cache, block_table, cu_seqlens_q, layout, appends=k is not None)
+    tensors = CacheTensors(q, k_cache, v_cache, k, v, cache_seqlens, block_table,
+                           _numbers(cache_batch_idx, q, "cache_batch_idx"), _numbers(cache_leftpad, q, "cache_leftpad"),
+                           _numbers(cu_seqlens_new, q, "cu_seqlens_new"), _numbers(seqlens_new, q, "seqlens_new"),
+                           rotary_cos, rotary_sin, alibi_slopes, sink, cu_seqlens_q,
+                           _numbers(seqlens_q, q, "seqlens_q"))
+    left, right = window
+    options = (layout, scale, bool(causal), left, right, softcap, max_seqlen_q, max_seqlen_new,
+               bool(rotary_interleaved), bool(rotary_one_position), num_splits)
+    if are_plain(tensors) and not _wants_gradient(tensors):
+        out, lse = attend(tensors, options, num_threads, return_lse)
+    else:
+        out, lse = torch.ops.cuflash.attend_cache.default(*tensors, *options, num_threads)
+    return (out, lse) if return_lse else out
+
+
+def merge_states(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor, out: Optional[Tuple[Tensor, Tensor]], *,
+                 layout: str, num_threads: int) -> Tuple[Tensor, Tensor]:
+    """cuflash.merge_states for PyTorch tensors."""
+    _require_tensors(o_a=o_a, lse_a=lse_a, o_b=o_b, lse_b=lse_b)
+    parts = _Parts(o_a, lse_a, o_b, lse_b)
+    if not are_plain(parts) or _wants_gradient(parts) or (out is not None and _wants_gradient(out)):
+        o, lse = torch.ops.cuflash.merge_states.default(*parts, layout, num_threads)
+        return (o, lse) if out is None else (out[0].copy_(o), out[1].copy_(lse))
+    return _merge(parts, out, layout, num_threads)
+
+
+def attend(tensors: CacheTensors, options: CacheOptions, num_threads: int,
+           want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
+    """Tensors in, new tensors out, and nothing between but `_core`."""
+    q, k_cache, v_cache, *others = tensors
+    if k_cache.is_neg() or v_cache.is_neg():
+        raise ValueError("k_cache, v_cache: a view of numbers that are stored with the other sign cannot be written in "
+                         "place; pass resolve_neg() of it")
+    q, others = call.rows(q), [call.rows(tensor) for tensor in others]
+    layout = _layout_of_queries(q, options[0])
+    out = call.new_out(q, v_cache, layout)
+    lse = call.new_lse(q, layout) if want_lse else None
+    stream, allocate, threads, _, _ = call.place(q, (num_threads, False))
+    k, v, *others = others
+    _core.attend_cache(q, k_cache, v_cache, k, v, out, lse, *others, *options, stream, allocate, threads)
+    if k is not None:
+        _note_writing(k_cache), _note_writing(v_cache)
+    if layout == "thd":
+        call.clear_unused_rows(tensors.cu_seqlens_q, out, lse.T if want_lse else None)
+    return out, lse
+
+
+class _Parts(NamedTuple):
+    o_a: Tensor
+    lse_a: Tensor
+    o_b: Tensor
+    lse_b: Tensor
+
+
+def _merge(parts: _Parts, out: Optional[Tuple[Tensor, Tensor]], layout: str,
+           num_threads: int) -> Tuple[Tensor, Tensor]:
+    o_a, lse_a, o_b, lse_b = map(call.rows, parts)
+    o, lse = _new_merged(o_a, layout) if out is None else out
+    stream, _, threads, _, _ = call.place(o_a, (num_threads, False))
+    _core.merge_states(o_a, lse_a, o_b, lse_b, o, lse, layout, stream, threads)
+    if out is not None:
+        _note_writing(o), _note_writing(lse)
+    return o, lse
+
+
+def _new_merged(o: Tensor, layout: str) -> Tuple[Tensor, Tensor]:
+    layout = _layout_of_queries(o, layout)
+    return call.new_out(o, o, layout), call.new_lse(o, layout)
+
+
+def _layout_of_queries(q: Tensor, layout: str) -> str:
+    return "thd" if q.dim() == 3 else layout
+
+
+def _note_writing(tensor: Tensor) -> None:
+    """Autograd then knows that what it may have saved of this tensor is not there any more."""
+    if not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
+
+
+def _require_tensors(**tensors: Any) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
+
+
+def _numbers(numbers: Any, q: Tensor, name: str) -> OptionalTensor:
+    """A tensor as it is; a list, or a NumPy array of a page pool, as one where q is."""
+    if numbers is None or isinstance(numbers, Tensor):
+        return numbers
+    if is_compiling():
+        return torch.as_tensor(numbers, dtype=torch.int32, device=q.device)
+    import numpy
+
+    from .._numpy import integers
+
+    return torch.from_numpy(integers(numpy, numbers, name)).to(q.device)
+
+
+def _cached_rows(lengths: Union[int, Lengths], q: Tensor, k_cache: Tensor, block_table: OptionalTensor,
+                 cu_seqlens_q: OptionalTensor, layout: str, appends: bool) -> Tensor:
+    if isinstance(lengths, Tensor) and lengths.dim() > 0:
+        return lengths
+    if not isinstance(lengths, (int, Tensor, type(None))):
+        if getattr(lengths, "ndim", 1) > 0:
+            return _numbers(lengths, q, "cache_seqlens")
+        lengths = int(lengths)
+    batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+    if lengths is None:
+        if appends:
+            raise ValueError("cache_seqlens: is needed with k: rows of each sequence before the append")
+        lengths = k_cache.shape[1 if layout == "bshd" else 2]
+        if block_table is not None:
+            lengths = lengths * block_table.shape[-1]
+    elif isinstance(lengths, Tensor):
+        return lengths.expand(batch)
+    return torch.full((batch,), lengths, dtype=torch.int32, device=q.device)
+
+
+def _wants_gradient(tensors: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(
+        isinstance(tensor, Tensor) and tensor.requires_grad for tensor in tensors)
+
+
+_library = torch.library.Library("cuflash", "FRAGMENT")
+_library.define("attend_cache(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor? k, Tensor? v, "
+                "Tensor cache_seqlens, " + ", ".join(f"Tensor? {name}" for name in CacheTensors._fields[6:]) +
+                ", str layout, float? scale, bool causal, SymInt window_left, SymInt window_right, float softcap, "
+                "SymInt max_seqlen_q, SymInt max_seqlen_new, bool rotary_interleaved, bool rotary_one_position, "
+                "SymInt num_splits, int num_threads) -> (Tensor out, Tensor lse)")
+_library.define("merge_states(Tensor o_a, Tensor lse_a, Tensor o_b, Tensor lse_b, str layout, int num_threads) -> "
+                "(Tensor out, Tensor lse)")
+_TENSORS = len(CacheTensors._fields)
+
+
+def _attend_operator(*arguments: Any) -> Tuple[Tensor, Tensor]:
+    return attend(CacheTensors(*arguments[:_TENSORS]), arguments[_TENSORS:-1], arguments[-1], want_lse=True)
+
+
+def _merge_operator(*arguments: Any) -> Tuple[Tensor, Tensor]:
+    return _merge(_Parts(*arguments[:4]), None, *arguments[4:])
+
+
+@torch.library.register_fake("cuflash::attend_cache", lib=_library)
+def _attend_fake(*arguments: Any) -> Tuple[Tensor, Tensor]:
+    tensors = CacheTensors(*arguments[:_TENSORS])
+    q = call.rows(tensors.q)
+    layout = _layout_of_queries(q, arguments[_TENSORS])
+    return call.new_out(q, tensors.v_cache, layout), call.new_lse(q, layout)
+
+
+@torch.library.register_fake("cuflash::merge_states", lib=_library)
+def _merge_fake(*arguments: Any) -> Tuple[Tensor, Tensor]:
+    return _new_merged(call.rows(arguments[0]), arguments[4])
+
+
+class _NoGradient(torch.autograd.Function):
+    """Results that depend on something with a gradient, and refuse to pass one on: a loss would miss a part of it."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, out: Tensor, lse: Tensor, *inputs: Tensor) -> Tuple[Tensor, Tensor]:
+        ctx.name = name
+        return out.view_as(out), lse.view_as(lse)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> None:
+        raise RuntimeError(f"{ctx.name} has no gradient; call it under torch.no_grad() or torch.inference_mode(), and "
+                           "use cuflash.attention or flash_attn_func to train")
+
+
+def _without_gradient(name: str, function: str) -> Any:
+    """The operator's kernel above autograd."""
+
+    def kernel(keyset: Any, *arguments: Any) -> Tuple[Tensor, Tensor]:
+        operator = getattr(torch.ops.cuflash, name).default
+        with torch._C._AutoDispatchBelowAutograd():
+            out, lse = operator.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+        if not _wants_gradient(arguments):
+            return out, lse
+        inputs = (a for a in arguments if isinstance(a, Tensor) and a.requires_grad)
+        return _NoGradient.apply(function, out, lse, *inputs)
+
+    return kernel
+
+
+for _name, _kernel, _function in (("attend_cache", _attend_operator, "attention with a KV cache"),
+                                  ("merge_states", _merge_operator, "merge_states")):
+    _library.impl(_name, _kernel, "CPU")
+    _library.impl(_name, _kernel, "CUDA")
+    _library.impl(_name, _without_gradient(_name, _function), "Autograd", with_keyset=True)

@@ -1,0 +1,18 @@
+#include "execute.h"
+
+#include <string>
+
+namespace cuflash::python {
+
+Array workspace_of(nb::handle allocated, size_t bytes, const Place& place, dlpack::Device device) {
+  Array workspace = array_of(allocated, "workspace", place.stream);
+  if (workspace.device.type != device.type || workspace.device.id != device.id ||
+      workspace.bytes() < static_cast<int64_t>(bytes))
+    throw nb::value_error(("allocate: returned " + std::to_string(workspace.bytes()) + " bytes on " +
+                           device_text(workspace.device) + " where " + std::to_string(bytes) + " bytes on " +
+                           device_text(device) + " were asked for")
+                              .c_str());
+  return workspace;
+}
+
+}  // namespace cuflash::python

@@ -1,0 +1,98 @@
+// What the functions of the C ABI share: structs are read, located and described, the problem is used, and exceptions
+// become status codes.
+#pragma once
+
+#include <cuflash/cuflash.h>
+#include <cuflash/cuflash_cache.h>
+
+#include <cstddef>
+#include <cstdio>
+
+#include "api/adopt.h"
+#include "api/guard.h"
+#include "backend/backend.h"
+#include "backend/check_lengths.h"
+#include "backend/locate.h"
+#include "problem/describe.h"
+#include "problem/describe_cache.h"
+
+namespace cuflash {
+
+// The sizes of the first publication: execution has grown since.
+inline cuflash_attention read(const cuflash_attention* a) {
+  return adopt("attention", a, cuflash_attention_init, sizeof *a);
+}
+inline cuflash_forward_outputs read(const cuflash_forward_outputs* t) {
+  return adopt("forward_outputs", t, cuflash_forward_outputs_init, sizeof *t);
+}
+inline cuflash_backward_tensors read(const cuflash_backward_tensors* t) {
+  return adopt("backward_tensors", t, cuflash_backward_tensors_init, sizeof *t);
+}
+
+inline cuflash_cache_tensors read(const cuflash_cache_tensors* t) {
+  return adopt("cache_tensors", t, cuflash_cache_tensors_init, sizeof *t);
+}
+inline cuflash_merge_tensors read(const cuflash_merge_tensors* t) {
+  return adopt("merge_tensors", t, cuflash_merge_tensors_init, sizeof *t);
+}
+inline Execution read(const cuflash_execution* e) {
+  constexpr size_t kFirstSize = offsetof(cuflash_execution, workspace_from_pool);
+  return e ? describe(adopt("execution", e, cuflash_execution_init, kFirstSize)) : Execution{};
+}
+
+template <class Tensors>
+auto describe_checked(const cuflash_attention& what, const Tensors& where, const Execution& how, Place place) {
+  const auto problem = describe(what, where, place);
+  check_lengths(what, where, how, place);
+  return problem;
+}
+
+template <class Tensors, class Use>
+cuflash_status with_problem(const cuflash_attention* attention, const Tensors* tensors,
+                            const cuflash_execution* execution, Use use) noexcept {
+  return guarded([&] {
+    const Execution how = read(execution);
+    const cuflash_attention what = read(attention);
+    const Tensors where = read(tensors);
+    use(describe_checked(what, where, how, locate(what, where, how)), how);
+  });
+}
+
+template <class Tensors>
+cuflash_status query_size(const cuflash_attention* attention, const Tensors* tensors,
+                          const cuflash_execution* execution, size_t* bytes) noexcept {
+  return with_problem(attention, tensors, execution, [&](const auto& problem, const Execution& how) {
+    if (!bytes) reject("bytes: is NULL");
+    *bytes = workspace_size(problem, how);
+  });
+}
+
+// A device that is not there is an answer here, not an error.
+template <class Tensors>
+std::string explain_where_it_can(const cuflash_attention& what, const Tensors& where, const Execution& how) {
+  Place place;
+  try {
+    place = locate(what, where, how);
+  } catch (const FlashAttentionError& error) {
+    if (error.status() != CUFLASH_NO_DEVICE) throw;
+    return explain_none(describe(what, where, place), error.what());
+  }
+  return explain(describe_checked(what, where, how, place), how);
+}
+
+template <class Tensors>
+cuflash_status write_explanation(const cuflash_attention* attention, const Tensors* tensors,
+                                 const cuflash_execution* execution, char* text, size_t capacity,
+                                 size_t* needed) noexcept {
+  return guarded([&] {
+    const Execution how = read(execution);
+    const cuflash_attention what = read(attention);
+    const Tensors where = read(tensors);
+    if (!text && capacity != 0) reject("text: is NULL, but capacity is ", capacity);
+    const std::string explanation = explain_where_it_can(what, where, how);
+    if (capacity != 0) std::snprintf(text, capacity, "%s", explanation.c_str());
+    if (needed) *needed = explanation.size() + 1;
+  });
+}
+
+}  // namespace cuflash

@@ -1,0 +1,36 @@
+// Attention over a KV cache, and the merging of two results: plan -> params -> one launch.
+#include "cuda/backend.h"
+#include "cuda/device.h"
+#include "cuda/launch.h"
+#include "cuda/params_cache.h"
+#include "cuda/tile_counts.h"
+#include "cuda/workspace.h"
+
+namespace cuflash::cuda {
+
+void attend_cache(const CacheProblem& p, const Execution& e) {
+  const DeviceState& state = device(p.place.cuda_device);
+  const CachePlan plan = plan_cache(p, state.arch, state.num_sms);
+  const DeviceGuard guard(state);
+  const Workspace workspace(e, TileCounts::bytes(e) + plan.workspace.size);
+  TileCounts counts(e, workspace.data());
+  void* const behind = workspace.data() ? static_cast<std::byte*>(workspace.data()) + TileCounts::bytes(e) : nullptr;
+  const CacheParams params = cache_params(p, plan, behind, counts.data());
+  launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
+  counts.report(plan.config.tile_q, plan.config.tile_k);
+}
+
+size_t cache_workspace_size(const CacheProblem& p, const Execution& e) {
+  const DeviceState& state = device(p.place.cuda_device);
+  return TileCounts::bytes(e) + plan_cache(p, state.arch, state.num_sms).workspace.size;
+}
+
+void merge(const MergeProblem& p, const Execution& e) {
+  const DeviceState& state = device(p.place.cuda_device);
+  const MergePlan plan = plan_merge(p, state.arch);
+  const DeviceGuard guard(state);
+  const MergeParams params = merge_params(p);
+  launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
+}
+
+}  // namespace cuflash::cuda

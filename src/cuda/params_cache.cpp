@@ -1,0 +1,61 @@
+#include "cuda/params_cache.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "cuda/params_of.h"
+
+namespace cuflash::cuda {
+namespace {
+
+CacheView view_of(const CachedKeys& k) {
+  CacheView c{};
+  c.rows = k.rows, c.leftpad = k.leftpad, c.entry = k.entry;
+  c.table = k.table, c.table_stride = k.table_stride;
+  c.entries = k.entries;
+  // A page that is longer than any sequence is as good as one that is just as long.
+  c.page_size = static_cast<int>(std::min<int64_t>(k.page_size, std::numeric_limits<int>::max()));
+  c.len_new = static_cast<int>(std::min<int64_t>(k.len_new, std::numeric_limits<int>::max()));
+  c.total_new = k.total_new, c.cu_new = k.cu_new, c.used_new = k.used_new;
+  return c;
+}
+
+RotaryView view_of(const Rotary& r) {
+  return {r.cos,         r.sin,       static_cast<int>(r.dtype), r.cos_stride,
+          r.sin_stride,  r.positions, static_cast<int>(r.dim),   r.interleaved,
+          r.one_position};
+}
+
+}  // namespace
+
+CacheParams cache_params(const CacheProblem& p, const CachePlan& plan, void* workspace, uint64_t* tile_counts) {
+  CacheParams c{};
+  c.attention = attention_params(p, tile_counts);
+  c.o = cuda::view_of(p.o), c.lse = cuda::view_of(p.lse);
+  c.k_new = cuda::view_of(p.k_new), c.v_new = cuda::view_of(p.v_new);
+  if (p.v_in_k) c.v_column = static_cast<int>(column_of_values(p));
+  c.cache = view_of(p.cache), c.rotary = view_of(p.rotary);
+  c.row_tiles = static_cast<int>(plan.row_tiles), c.splits = static_cast<int>(plan.splits);
+  c.eager_splits = static_cast<int>(plan.eager_splits);
+  c.least_tiles = static_cast<int>(plan.least_tiles), c.state_rows = static_cast<int>(plan.state_rows);
+  if (plan.workspace.size == 0) return c;
+  const auto part = [&](size_t offset) { return static_cast<void*>(static_cast<std::byte*>(workspace) + offset); };
+  c.tickets = static_cast<uint64*>(part(plan.workspace.tickets));
+  c.split_states = part(plan.workspace.states), c.split_sums = part(plan.workspace.sums);
+  return c;
+}
+
+MergeParams merge_params(const MergeProblem& p) {
+  return {cuda::view_of(p.o_a),
+          cuda::view_of(p.lse_a),
+          cuda::view_of(p.o_b),
+          cuda::view_of(p.lse_b),
+          cuda::view_of(p.o),
+          cuda::view_of(p.lse),
+          p.batch,
+          p.heads,
+          p.len,
+          static_cast<int>(p.dim)};
+}
+
+}  // namespace cuflash::cuda

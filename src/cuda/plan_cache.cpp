@@ -1,0 +1,252 @@
+#include "cuda/plan_cache.h"
+
+#include <algorithm>
+#include <span>
+
+#include "cache/geometry.h"
+#include "cache/ticket.h"
+#include "cuda/plan_dims.h"
+#include "error.h"
+
+namespace cuflash::cuda {
+namespace {
+
+constexpr int kDims[] = {32, 64, 96, 128, 192, 256, 512, 576};
+// Positions inside a sequence, and rows of all heads of a group, are ints on the device; a tile may reach beyond the end.
+constexpr int64_t kLongest = (int64_t{1} << 31) - 1024;
+constexpr int kMostStages = 4;
+
+[[noreturn]] void refuse(const std::string& sentence) { throw FlashAttentionError(CUFLASH_UNSUPPORTED, sentence); }
+
+void require_dim(const char* name, int64_t dim) {
+  if (dim > kDims[std::size(kDims) - 1])
+    refuse(join(name, ": head size ", dim, " is above ", kDims[std::size(kDims) - 1],
+                ", the largest of the CUDA kernels over a cache; the CPU backend computes any size"));
+}
+
+void require_supported(const CacheProblem& p) {
+  require_dim("q", p.dim_qk);
+  require_dim("v", p.dim_v);
+  if (p.len_q > kLongest / p.group())
+    refuse(join("q: ", p.len_q, " queries of ", p.group(), " heads that share keys are more than ", kLongest,
+                " rows, the most of the CUDA kernels; attend in parts"));
+  if (p.len_k > kLongest)
+    refuse(join(p.cache.page_size ? "block_table" : "k", ": has room for ", p.len_k, " tokens, more than ", kLongest,
+                ", the most of the CUDA kernels"));
+}
+
+int padded(int64_t dim) {
+  return *std::find_if(std::begin(kDims), std::end(kDims), [&](int size) { return size >= dim; });
+}
+
+// Candidates for rows up to tile_q of head sizes up to largest_dim. Keys are dealt out to warps where rows are few, so that
+// four warps or more keep copies on their way.
+struct Tiles {
+  int largest_dim, tile_q, tile_k, row_warps, key_warps, column_warps, ctas_per_sm;
+  bool plain_only = false;  // options would need more registers
+};
+constexpr Tiles kSixteenBit[] = {
+    {64, 16, 64, 1, 4, 1, 3},         //
+    {64, 32, 64, 2, 2, 1, 3},         //
+    {64, 64, 64, 4, 1, 1, 2},         //
+    {128, 16, 64, 1, 4, 1, 2},        //
+    {128, 16, 64, 1, 4, 1, 1},        //
+    {128, 32, 64, 2, 2, 1, 2},        //
+    {128, 32, 64, 2, 2, 1, 1},        //
+    {128, 64, 64, 4, 1, 1, 2},        //
+    {128, 64, 32, 4, 1, 1, 1},        //
+    {256, 16, 64, 1, 4, 1, 1},        //
+    {256, 16, 32, 1, 2, 2, 1},        //
+    {256, 32, 64, 2, 2, 1, 1, true},  //
+    {256, 32, 32, 2, 1, 2, 1},        //
+    {256, 64, 64, 4, 1, 2, 1},        //
+    {576, 16, 32, 1, 2, 2, 1},        //
+    {576, 16, 16, 1, 1, 4, 1},        //
+    {576, 32, 32, 2, 2, 2, 1},        //
+    {576, 64, 32, 4, 1, 2, 1, true},  //
+};
+constexpr Tiles kF32[] = {
+    {64, 16, 64, 1, 4, 1, 2},   //
+    {64, 32, 32, 2, 2, 1, 2},   //
+    {64, 64, 32, 4, 1, 1, 2},   //
+    {128, 16, 32, 1, 2, 2, 2},  //
+    {128, 16, 32, 1, 2, 2, 1},  //
+    {128, 32, 32, 2, 2, 1, 1},  //
+    {128, 64, 32, 4, 1, 1, 1},  //
+    {256, 16, 32, 1, 2, 2, 1},  //
+    {256, 16, 16, 1, 1, 4, 1},  //
+    {256, 32, 32, 2, 1, 2, 1},  //
+    {256, 64, 32, 4, 1, 2, 1},  //
+    {576, 16, 16, 1, 1, 4, 1},  //
+    {576, 32, 16, 2, 1, 4, 1},  //
+};
+constexpr Tiles kF64[] = {
+    {64, 16, 32, 1, 2, 2, 1},   //
+    {128, 16, 32, 1, 2, 2, 1},  //
+    {128, 16, 16, 1, 1, 4, 1},  //
+    {256, 16, 16, 1, 1, 4, 1},  //
+};
+
+std::span<const Tiles> candidates(Element element) {
+  if (element == Element::f64) return kF64;
+  if (element == Element::f32) return kF32;
+  return kSixteenBit;
+}
+
+int options_of(const CacheProblem& p, int copy) {
+  int options = (p.softcap > 0 ? kSoftcap : 0) | (p.slopes ? kAlibi : 0);
+  if (copy == kCopyElements) options = kSoftcap | kAlibi;  // one kernel for all of them: it need not be fast
+  return options == 0 && must_scale_first(p) ? static_cast<int>(kScaleFirst) : options;
+}
+
+int copy_of(const CacheProblem& p, const CacheConfig& c) {
+  if (!has_vector_rows(p.k) || !has_vector_rows(p.v)) return kCopyElements;
+  return p.dim_qk == c.dim_qk && (c.v_in_k || p.dim_v == c.dim_v) ? kCopyWhole : kCopyVectors;
+}
+
+// The most stages that fit beside the other CTAs of a multiprocessor; 0: not two of them.
+int stages_that_fit(CacheConfig c, const Arch& arch) {
+  constexpr int kReserved = 1024;  // by CUDA, of every CTA
+  for (c.stages = kMostStages; c.stages >= 2; --c.stages)
+    if (shared_bytes(c) <= arch.shared_per_block && c.ctas_per_sm * (shared_bytes(c) + kReserved) <= arch.shared_per_sm)
+      return c.stages;
+  return 0;
+}
+
+CacheConfig config_for(const CacheProblem& p, const Arch& arch) {
+  CacheConfig c{};
+  c.element = element_of(p.dtype);
+  c.dim_qk = padded(p.dim_qk), c.dim_v = padded(p.dim_v);
+  // Products read values in pieces of 16 bytes.
+  c.v_in_k = p.v_in_k && column_of_values(p) * size_of(c.element) % 16 == 0;
+  c.copy = copy_of(p, c);
+  c.options = options_of(p, c.copy);
+  // With a fixed number of splits nothing but a row's own sequence may decide about its bits: not how many queries the
+  // longest one has.
+  const int64_t rows = p.group() * (p.num_splits == 0 ? std::max<int64_t>(1, p.len_q) : 1);
+  for (const int tile_q : {64, 32, 16}) {
+    if (tile_q > 16 && rows <= tile_q / 2) continue;
+    for (const Tiles& t : candidates(c.element)) {
+      if (t.tile_q != tile_q || std::max(c.dim_qk, c.dim_v) > t.largest_dim) continue;
+      if (t.plain_only && c.options != 0) continue;
+      c.tile_q = t.tile_q, c.tile_k = t.tile_k;
+      c.row_warps = t.row_warps, c.key_warps = t.key_warps, c.column_warps = t.column_warps;
+      c.ctas_per_sm = t.ctas_per_sm;
+      c.stages = stages_that_fit(c, arch);
+      if (c.stages != 0) return c;
+    }
+  }
+  refuse(join("no kernel over a cache of ", name_of(p.dtype), " with head sizes ", p.dim_qk, " and ", p.dim_v,
+              " fits the shared memory of ", target_of(arch), "; the CPU backend computes any size"));
+}
+
+// The most tiles of keys that a tile of rows may see.
+int64_t most_key_tiles(const CacheProblem& p, const CacheConfig& c) {
+  const int64_t queries = std::min(p.len_q, c.tile_q / p.group() + 2);
+  const int64_t seen = std::min(p.len_k, p.window_left + p.window_right + queries);
+  const int64_t whole = (seen + c.tile_k - 1) / c.tile_k;
+  return seen < p.len_k ? whole + 1 : whole;  // a window need not begin with a tile
+}
+
+// Where there are tiles enough, one long sequence among short ones would keep the device waiting: long ones are cut, short
+// ones are not. CTAs of splits that are not used leave at once, but must be launched.
+void even_out(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
+  constexpr int64_t kMostCuts = 8, kMostCtas = 32;  // of a sequence; for a slot
+  if (plan.row_tiles != 1) return;  // many queries: their tiles are many, and so would be the sums to keep
+  const int64_t cuts = std::min({kMostCuts, key_tiles / kLongTiles, kMostCtas * slots / tiles});
+  if (cuts <= plan.splits) return;
+  plan.splits = cuts;
+  plan.reason = "long sequences are cut, so that none of them keeps the device waiting";
+}
+
+// Fixed: as asked for. Otherwise as many as fill the device once, or a few times where that leaves less of it idle; the
+// lengths are not known here, so what is divided evenly is the room.
+void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms) {
+  const int64_t key_tiles = std::max<int64_t>(1, most_key_tiles(p, plan.config));
+  if (p.num_splits != 0) {
+    plan.splits = plan.eager_splits = std::min(p.num_splits, key_tiles), plan.least_tiles = 1;
+    plan.reason = "as many splits as asked for, with tiles that depend on nothing but a sequence";
+    if (plan.splits > kMostSplits)
+      refuse(join("num_splits: got ", p.num_splits, ", but the CUDA kernels cut a sequence into at most ", kMostSplits,
+                  " ranges"));
+    return;
+  }
+  constexpr int64_t kLeastTiles = 2, kMostWaves = 4;
+  const int64_t slots = int64_t{num_sms} * plan.config.ctas_per_sm;
+  const int64_t tiles = p.batch * p.heads_k * plan.row_tiles;
+  const int64_t most = std::clamp<int64_t>(key_tiles / kLeastTiles, 1, kMostSplits);
+  plan.least_tiles = kLeastTiles;
+  plan.reason = "one split: there are tiles of rows enough to fill the device";
+  if (tiles == 0 || p.len_q == 0) return;
+  double best = 0;
+  for (int64_t waves = (tiles + slots - 1) / slots; waves <= kMostWaves + 1; ++waves) {
+    const int64_t splits = std::clamp<int64_t>(waves * slots / tiles, 1, most);
+    const double busy = static_cast<double>(tiles * splits) / static_cast<double>(waves * slots);
+    if (busy <= 1.1 * best) continue;  // more waves mean more work at the ends of splits
+    best = busy, plan.splits = splits;
+  }
+  if (plan.splits > 1) plan.reason = "as many splits as fill the device with parts of equal length";
+  plan.eager_splits = plan.splits;
+  even_out(plan, key_tiles, tiles, slots);
+}
+
+size_t rounded_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+CacheWorkspace workspace_of(const CachePlan& plan, int64_t tiles) {
+  CacheWorkspace w;
+  if (plan.splits <= 1 || plan.launch.grid_x == 0) return w;
+  const size_t rows = static_cast<size_t>(tiles * plan.splits * plan.state_rows);
+  const size_t real = static_cast<size_t>(sum_size(plan.config.element));
+  w.states = w.tickets + rounded_up(static_cast<size_t>(tiles) * sizeof(uint64));
+  w.sums = w.states + rounded_up(rows * 2 * real);
+  w.size = w.sums + rows * static_cast<size_t>(plan.config.dim_v) * real;
+  return w;
+}
+
+}  // namespace
+
+CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms) {
+  require_supported(p);
+  CachePlan plan{};
+  plan.config = config_for(p, arch);
+  const int64_t rows = p.len_q * p.group();
+  // Sequences without queries may still have rows to append.
+  const bool works = p.len_q > 0 || p.cache.len_new > 0;
+  plan.row_tiles = std::max<int64_t>(1, (rows + plan.config.tile_q - 1) / plan.config.tile_q);
+  plan.state_rows = std::clamp<int64_t>(rows, 1, plan.config.tile_q);
+  plan.splits = plan.eager_splits = 1;
+  choose_splits(plan, p, num_sms);
+  const int64_t tiles = p.batch * p.heads_k * plan.row_tiles;
+  plan.launch = launch_of(key_of(KernelKind::cache_attention, arch, plan.config), works ? tiles * plan.splits : 0,
+                          num_threads(plan.config), shared_bytes(plan.config));
+  plan.workspace = workspace_of(plan, tiles);
+  return plan;
+}
+
+int64_t column_of_values(const CacheProblem& p) {
+  return (static_cast<const std::byte*>(p.v.data) - static_cast<const std::byte*>(p.k.data)) / size_of(p.dtype);
+}
+
+MergePlan plan_merge(const MergeProblem& p, const Arch& arch) {
+  if (p.dim > kLongest)
+    refuse(join("o_a: head size ", p.dim, " is above ", kLongest, ", the largest of the CUDA kernel"));
+  MergeConfig c{element_of(p.o_a.dtype), 32};
+  while (c.lanes > 4 && c.lanes / 2 * 8 >= p.dim) c.lanes /= 2;
+  const int64_t rows = p.batch * p.heads * p.len, rows_of_cta = num_threads(c) / c.lanes;
+  return {c, launch_of(key_of(KernelKind::merge_states, arch, c), (rows + rows_of_cta - 1) / rows_of_cta,
+                       num_threads(c), 0)};
+}
+
+int usual_sms(const Arch& arch) {
+  switch (arch.number()) {
+    case 80: return 108;
+    case 86: return 84;
+    case 89: return 142;
+    case 90: return 132;
+    case 100:
+    case 103: return 148;
+    default: return 128;
+  }
+}
+
+}  // namespace cuflash::cuda

@@ -1,0 +1,43 @@
+// What was decided for attention over a KV cache, and for the merging of two results. Pure functions, which run without a
+// GPU.
+#pragma once
+
+#include "cuda/plan.h"
+
+namespace cuflash::cuda {
+
+// Parts of the workspace, as offsets in bytes behind the counters of tiles. Empty where nothing is split. What is in it
+// before a call does not matter.
+struct CacheWorkspace {
+  size_t tickets = 0, states = 0, sums = 0;
+  size_t size = 0;
+};
+
+struct CachePlan {
+  CacheConfig config;
+  Launch launch;
+  int64_t row_tiles = 0;     // of a sequence and key/value head
+  int64_t splits = 1;        // of the keys of such a tile
+  int64_t eager_splits = 1;  // as in CacheParams
+  int64_t least_tiles = 1;
+  int64_t state_rows = 0;  // rows of a tile whose sums are kept
+  CacheWorkspace workspace;
+  const char* reason;  // why this many splits, for explain
+};
+// num_sms: of the device. The kernel does not depend on it, the number of splits does unless the problem names one.
+// Throws CUFLASH_UNSUPPORTED, in a sentence, for what the kernels do not compute.
+CachePlan plan_cache(const CacheProblem& problem, const Arch& arch, int num_sms);
+
+// Where v is a slice of k's rows: the first element of these that is in v.
+int64_t column_of_values(const CacheProblem& problem);
+
+struct MergePlan {
+  MergeConfig config;
+  Launch launch;
+};
+MergePlan plan_merge(const MergeProblem& problem, const Arch& arch);
+
+// Multiprocessors of the largest device of an architecture, where a plan is asked for without a device.
+int usual_sms(const Arch& arch);
+
+}  // namespace cuflash::cuda

@@ -1,0 +1,14 @@
+// The arguments of a call over a KV cache, and of a merge, become validated problems here.
+#pragma once
+
+#include <cuflash/cuflash_cache.h>
+
+#include "problem/problem.h"
+
+namespace cuflash {
+
+// Lengths, tables and indices in the memory of a CUDA device are not read.
+CacheProblem describe(const cuflash_attention& attention, const cuflash_cache_tensors& cache, Place place);
+MergeProblem describe(const cuflash_merge_tensors& tensors, Place place);
+
+}  // namespace cuflash

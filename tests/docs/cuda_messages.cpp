@@ -1,0 +1,149 @@
+// Messages about CUDA. None needs a GPU: drivers and compilers that do not exist are those of the other tests.
+#include <dlfcn.h>
+
+#include "cuda/device.h"
+#include "cuda/driver.h"
+#include "cuda/launch.h"
+#include "cuda/nvrtc.h"
+#include "tests/docs/provoke.h"
+#include "tests/fake/libcuda.h"
+
+namespace cuflash::docs {
+
+namespace {
+
+// A driver that works, with memory, and a compiler; the kernels alone do nothing.
+const Environment kGpu = {{"LD_LIBRARY_PATH", CUFLASH_FAKE_CUDA_DIR},
+                          {"CUFLASH_CACHE_DIR", CUFLASH_FAKE_CUDA_DIR "/docs"},
+                          {"CUFLASH_JIT", "on"},
+                          {"CUFLASH_PACK", ""}};
+// A driver that can be told to fail, and the same compiler.
+const Environment kFailing = {{"LD_LIBRARY_PATH", CUFLASH_RECORDING_DIR ":" CUFLASH_FAKE_CUDA_DIR},
+                              {"CUFLASH_CACHE_DIR", CUFLASH_FAKE_CUDA_DIR "/docs"},
+                              {"CUFLASH_JIT", "on"},
+                              {"CUFLASH_PACK", ""}};
+
+Environment with(Environment environment, const char* name, const char* value) {
+  environment.emplace_back(name, value);
+  return environment;
+}
+
+// The call of provoke.h with its tensors in device memory.
+struct DeviceCall : Call {
+  DeviceCall() {
+    for (ConstTensor* t : {&attention.q, &attention.k, &attention.v, &tensors.o, &tensors.lse, &tensors.dout})
+      t->data = memory();
+    for (Tensor* t : {&outputs.o, &outputs.lse, &tensors.dq, &tensors.dk, &tensors.dv}) t->data = memory();
+  }
+
+ private:
+  static void* memory() {
+    const cuda::DeviceGuard current(0);
+    cuda::CUdeviceptr data = 0;
+    cuda::check(cuda::driver().cuMemAlloc(&data, 1 << 20), "cuMemAlloc");
+    return reinterpret_cast<void*>(data);
+  }
+};
+
+template <class Change>
+void forward(Change change) {
+  DeviceCall call;
+  change(call);
+  call.forward();
+}
+template <class Change>
+void backward(Change change) {
+  DeviceCall call;
+  change(call);
+  call.backward();
+}
+
+void ask_for_cuda() {
+  Call call;
+  call.execution.device = Device::cuda;
+  call.forward();
+}
+
+// A sequence or more in the rows of one head; lengths are never read on the host.
+void make_packed(Call& c) {
+  const auto packed = [](auto t) {
+    t.rank = 3, t.shape = {t.shape[2], t.shape[1], t.shape[3]}, t.stride = {t.stride[2], t.stride[1], 1};
+    return t;
+  };
+  const void* lengths = c.tensors.lse.data;
+  c.attention.q = packed(c.attention.q), c.attention.k = packed(c.attention.k), c.attention.v = packed(c.attention.v);
+  c.outputs = {.o = packed(c.outputs.o)};
+  c.attention.cu_seqlens_q = c.attention.cu_seqlens_k = contiguous(static_cast<const int32_t*>(lengths), 3);
+}
+
+void make_huge(Call& c) {
+  constexpr int64_t kMany = int64_t{1} << 18, kHeads = 4, kDim = 16;
+  for (ConstTensor* t : {&c.attention.q, &c.attention.k, &c.attention.v, &c.tensors.o, &c.tensors.dout})
+    t->shape = {kMany, kHeads, int64_t{1} << 30, kDim}, t->stride = {0, 0, 0, 1};
+  c.tensors.lse.shape = {kMany, kHeads, int64_t{1} << 30}, c.tensors.lse.stride = {0, 0, 1};
+  c.tensors.dk = c.tensors.dv = {};
+  c.tensors.dq.shape = c.attention.q.shape, c.tensors.dq.stride = {kHeads * kDim << 30, kDim << 30, kDim, 1};
+  c.execution.workspace_from_pool = true;
+}
+
+test::FakeCuda& failing() {
+  void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
+  return *reinterpret_cast<test::FakeCuda* (*)()>(::dlsym(library, "fake_cuda"))();
+}
+
+void launch_one() {
+  const ForwardConfig config{Element::bf16, 64, 64, 64, 64, 4, 1, 1, 1, 0, 0};
+  const cuda::Launch launch{key_of(cuda::KernelKind::forward, cuda::arch_named("sm_90a"), config), 7, 3, 128, 50000};
+  cuda::launch(cuda::DeviceGuard(0), {&launch}, "params", sizeof "params", nullptr);
+}
+
+}  // namespace
+
+std::vector<Message> cuda_messages() {
+  return {
+      // What is missing
+      {"no-driver", {{"LD_LIBRARY_PATH", CUFLASH_NO_DRIVER_DIR}}, ask_for_cuda},
+      {"old-driver", with(kFailing, "FAKE_CUDA_VERSION", "12020"), ask_for_cuda},
+      {"no-gpu", with(kFailing, "FAKE_CUDA_INIT", "100"), ask_for_cuda},
+      {"old-gpu", kFailing, [] { cuda::device(2); }},
+      {"no-compiler", {}, [] { cuda::load_nvrtc({"libnvrtc-that-is-not-there.so"}); }},
+      {"jit-off", with(with(kGpu, "CUFLASH_JIT", "off"), "CUFLASH_CACHE_DIR", CUFLASH_NO_DRIVER_DIR "/nothing"),
+       [] { forward([](Call&) {}); }},
+      {"jit-setting", with(kGpu, "CUFLASH_JIT", "perhaps"), [] { forward([](Call&) {}); }},
+      {"kernels-setting", with(kGpu, "CUFLASH_CUDA_KERNELS", "fastest"), [] { forward([](Call&) {}); }},
+      {"kernel-not-accepted", kFailing,
+       [] {
+         failing().load_result = cuda::CUDA_ERROR_NO_BINARY_FOR_GPU;
+         launch_one();
+       }},
+      {"launch-failed", kFailing,
+       [] {
+         failing().launch_result = 700;
+         launch_one();
+       }},
+      // Where the memory is
+      {"host-memory", kGpu, ask_for_cuda},
+      {"mixed-memory", kGpu, [] { forward([](Call& c) { c.attention.k.data = c.k.data(); }); }},
+      // Workspaces
+      {"no-workspace", kGpu, [] { backward([](Call&) {}); }},
+      {"pool-has-not", kGpu, [] { backward(make_huge); }},
+      // Lengths
+      {"no-bound", kGpu, [] { forward(make_packed); }},
+      // What the kernels do not compute
+      {"large-head", kGpu,
+       [] {
+         forward([](Call& c) {
+           for (ConstTensor* t : {&c.attention.q, &c.attention.k}) *t = bhsd(t->data, DType::f32, 2, 4, 8, 320);
+         });
+       }},
+      {"long", kGpu,
+       [] {
+         forward([](Call& c) {
+           for (ConstTensor* t : {&c.attention.k, &c.attention.v})
+             t->shape[2] = (int64_t{1} << 31) - 1, t->stride = {0, 0, 0, 1};
+         });
+       }},
+  };
+}
+
+}  // namespace cuflash::docs

@@ -1,0 +1,186 @@
+// Messages that need no CUDA.
+#include <cuflash/page_pool.h>
+
+#include <stdexcept>
+
+#include "tests/docs/provoke.h"
+
+namespace cuflash::docs {
+
+namespace {
+
+constexpr int64_t kBatch = 2, kHeads = 4, kLength = 8, kDim = 16;
+constexpr size_t kElements = kBatch * kHeads * kLength * kDim, kRows = kBatch * kHeads * kLength;
+
+template <class T>
+auto rows(std::vector<T>& memory) {
+  return bhsd(memory.data(), kBatch, kHeads, kLength, kDim);
+}
+
+// The description with one thing that is wrong.
+template <class Change>
+void forward(Change change) {
+  Call call;
+  change(call);
+  call.forward();
+}
+template <class Change>
+void backward(Change change) {
+  Call call;
+  change(call);
+  call.backward();
+}
+
+void check(cuflash_status status) { detail::check(status); }
+
+const int32_t kFull[] = {kLength, kLength}, kTooLong[] = {kLength, kLength + 1};
+const int32_t kRising[] = {0, 3, kLength}, kFalling[] = {0, 5, 3}, kLate[] = {1, 3, kLength}, kBeyond[] = {0, 3, 9};
+
+// Two sequences in the rows of one head of the first batch.
+void make_packed(Call& c, const int32_t (&starts_k)[3]) {
+  const auto packed = [](auto t) {
+    t.rank = 3, t.shape = {kLength, kHeads, kDim}, t.stride = {kDim, kLength * kDim, 1};
+    return t;
+  };
+  c.attention.q = packed(c.attention.q), c.attention.k = packed(c.attention.k), c.attention.v = packed(c.attention.v);
+  c.outputs = {.o = packed(c.outputs.o)};
+  c.attention.cu_seqlens_q = contiguous(kRising, 3), c.attention.cu_seqlens_k = contiguous(starts_k, 3);
+}
+
+// Of so many rows that no machine has the scratch for them; nothing of it is ever touched.
+void make_huge(Call& c) {
+  constexpr int64_t kMany = int64_t{1} << 18;
+  for (ConstTensor* t : {&c.attention.q, &c.attention.k, &c.attention.v, &c.tensors.o, &c.tensors.dout})
+    t->shape = {kMany, kHeads, int64_t{1} << 30, kDim}, t->stride = {0, 0, 0, 1};
+  c.tensors.lse.shape = {kMany, kHeads, int64_t{1} << 30}, c.tensors.lse.stride = {0, 0, 1};
+  c.tensors.dk = c.tensors.dv = {};
+  c.tensors.dq.shape = c.attention.q.shape;
+  c.tensors.dq.stride = {kHeads * kDim << 30, kDim << 30, kDim, 1};
+}
+
+void released_sequence() {
+  PagePool pool({.pages = 4, .page_size = 2, .max_sequences = 2});
+  const CachedSequence sequence = pool.start().value();
+  pool.release(sequence);
+  pool.append(sequence, 1);
+}
+
+}  // namespace
+
+Call::Call()
+    : q(kElements),
+      k(kElements),
+      v(kElements),
+      o(kElements),
+      lse(kRows),
+      grads(3 * kElements),
+      attention{.q = rows(q), .k = rows(k), .v = rows(v)},
+      outputs{.o = rows(o), .lse = contiguous(lse.data(), kBatch, kHeads, kLength)},
+      tensors{.o = rows(o), .lse = contiguous(lse.data(), kBatch, kHeads, kLength), .dout = rows(v)} {
+  const auto gradient = [&](size_t n) { return bhsd(grads.data() + n * kElements, kBatch, kHeads, kLength, kDim); };
+  tensors.dq = gradient(0), tensors.dk = gradient(1), tensors.dv = gradient(2);
+}
+
+std::vector<Message> host_messages() {
+  return {
+      // Structs
+      {"attention-null", {}, [] { check(cuflash_forward(nullptr, nullptr, nullptr)); }},
+      {"struct-size",
+       {},
+       [] {
+         cuflash_attention attention{};
+         cuflash_forward_outputs outputs;
+         cuflash_forward_outputs_init(&outputs);
+         check(cuflash_forward(&attention, &outputs, nullptr));
+       }},
+      // Tensors
+      {"missing", {}, [] { forward([](Call& c) { c.attention.k = {}; }); }},
+      {"rank",
+       {},
+       [] { forward([](Call& c) { c.attention.q = contiguous(c.q.data(), kHeads, kBatch * kLength, kDim); }); }},
+      {"data-null", {}, [] { forward([](Call& c) { c.attention.v.data = nullptr; }); }},
+      {"alignment", {}, [] { forward([](Call& c) { c.attention.q.data = reinterpret_cast<char*>(c.q.data()) + 2; }); }},
+      {"last-dimension",
+       {},
+       [] { forward([](Call& c) {
+              c.attention.k.stride = {kHeads * kLength * kDim, kLength * kDim, 1, kLength};
+            }); }},
+      {"negative-stride", {}, [] { forward([](Call& c) { c.attention.k.stride[2] = -kDim; }); }},
+      {"extent", {}, [] { forward([](Call& c) { c.attention.q.shape[1] = -1; }); }},
+      {"output-overlap", {}, [] { forward([](Call& c) { c.outputs.o.stride[1] = 0; }); }},
+      {"output-is-input", {}, [] { forward([](Call& c) { c.outputs.o.data = c.q.data(); }); }},
+      {"type-of-q", {}, [] { forward([](Call& c) { c.attention.q.dtype = DType::i32; }); }},
+      {"type-of-k", {}, [] { forward([](Call& c) { c.attention.k.dtype = DType::bf16; }); }},
+      {"type-of-o", {}, [] { forward([](Call& c) { c.outputs.o.dtype = DType::bf16; }); }},
+      {"type-of-lse", {}, [] { forward([](Call& c) { c.outputs.lse.dtype = DType::bf16; }); }},
+      // Shapes
+      {"heads", {}, [] { forward([](Call& c) { c.attention.k.shape[1] = c.attention.v.shape[1] = 3; }); }},
+      {"head-size", {}, [] { forward([](Call& c) { c.attention.k.shape[3] = kDim / 2; }); }},
+      {"batch", {}, [] { forward([](Call& c) { c.attention.k.shape[0] = 1; }); }},
+      {"length-of-v", {}, [] { forward([](Call& c) { c.attention.v.shape[2] = kLength - 1; }); }},
+      {"bias-shape",
+       {},
+       [] { forward([](Call& c) { c.attention.bias = contiguous(std::as_const(c.q).data(), 1, 1, 1, 5); }); }},
+      {"mask-type",
+       {},
+       [] {
+         forward([](Call& c) { c.attention.mask = contiguous(std::as_const(c.q).data(), 1, 1, kLength, kLength); });
+       }},
+      {"lse-shape", {}, [] { forward([](Call& c) { c.outputs.lse.shape[2] = 5; }); }},
+      // Options
+      {"window", {}, [] { forward([](Call& c) { c.attention.window_left = -2; }); }},
+      {"softcap", {}, [] { forward([](Call& c) { c.attention.softcap = -1; }); }},
+      {"dropout", {}, [] { forward([](Call& c) { c.attention.dropout_p = 1; }); }},
+      {"scale", {}, [] { forward([](Call& c) { c.attention.scale = 1e300; }); }},
+      {"threads", {}, [] { forward([](Call& c) { c.execution.num_threads = -1; }); }},
+      // Lengths
+      {"seqlens", {}, [] { forward([](Call& c) { c.attention.seqlens_k = contiguous(kTooLong, kBatch); }); }},
+      {"cu-seqlens-start", {}, [] { forward([](Call& c) { make_packed(c, kLate); }); }},
+      {"cu-seqlens-order", {}, [] { forward([](Call& c) { make_packed(c, kFalling); }); }},
+      {"cu-seqlens-end", {}, [] { forward([](Call& c) { make_packed(c, kBeyond); }); }},
+      {"seqlens-and-packed",
+       {},
+       [] { forward([](Call& c) { make_packed(c, kRising), c.attention.seqlens_k = contiguous(kFull, kBatch); }); }},
+      {"max-seqlen", {}, [] { forward([](Call& c) { make_packed(c, kRising), c.attention.max_seqlen_k = 4; }); }},
+      {"max-seqlen-dense", {}, [] { forward([](Call& c) { c.attention.max_seqlen_q = kLength; }); }},
+      // Backward
+      {"no-gradient", {}, [] { backward([](Call& c) { c.tensors.dq = c.tensors.dk = c.tensors.dv = {}; }); }},
+      {"no-lse", {}, [] { backward([](Call& c) { c.tensors.lse = {}; }); }},
+      {"dbias", {}, [] { backward([](Call& c) { c.tensors.dbias = c.tensors.dq; }); }},
+      // Workspace
+      {"workspace-alignment",
+       {},
+       [] {
+         alignas(64) static char memory[128];
+         forward([](Call& c) { c.execution.workspace = memory + 8, c.execution.workspace_size = 100; });
+       }},
+      {"workspace-size",
+       {},
+       [] {
+         alignas(64) static char memory[64];
+         forward([](Call& c) { c.execution.workspace = memory, c.execution.workspace_size = sizeof memory; });
+       }},
+      {"workspace-memory", {}, [] { backward(make_huge); }},
+      // Pages
+      {"released-sequence", {}, released_sequence},
+      {"pool-memory",
+       {},
+       [] {
+         PagePool({.pages = 1, .page_size = 1, .max_sequences = 1 << 20, .max_pages_per_sequence = (1ll << 31) - 1});
+       }},
+      // The processor
+      {"cpu-isa", {{"CUFLASH_CPU_ISA", "mmx"}}, [] { forward([](Call&) {}); }},
+      // The caller's own threads
+      {"parallel-for-throws",
+       {},
+       [] {
+         forward([](Call& c) {
+           c.execution.parallel_for = [](void*, int64_t, cuflash_parallel_body, void*) {
+             throw std::runtime_error("no more threads");
+           };
+         });
+       }},
+  };
+}
+
+}  // namespace cuflash::docs

@@ -1,0 +1,36 @@
+// Messages that docs/troubleshooting.md quotes, each with what makes it come.
+#pragma once
+
+#include <cuflash/flash_attention.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace cuflash::docs {
+
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
+struct Message {
+  const char* name;
+  Environment environment;  // of the process that the message comes in
+  void (*provoke)();        // throws FlashAttentionError
+};
+
+std::vector<Message> host_messages();
+std::vector<Message> cuda_messages();
+
+// A small problem that is valid as it stands. Whoever provokes a message breaks one thing of it.
+struct Call {
+  std::vector<float> q, k, v, o, lse, grads;
+  Attention attention;
+  ForwardOutputs outputs;
+  BackwardTensors tensors;
+  Execution execution;
+
+  Call();
+  void forward() const { flash_attention_forward(attention, outputs, execution); }
+  void backward() const { flash_attention_backward(attention, tensors, execution); }
+};
+
+}  // namespace cuflash::docs

@@ -1,0 +1,267 @@
+// Attention over a KV cache on GPUs that do not exist, and the kernel itself, run by the host: see tests/host_cuda.
+#include <dlfcn.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "cuda/device.h"
+#include "cuda/params_cache.h"
+#include "cuda/program.h"
+#include "problem/describe_cache.h"
+#include "tests/cache_cases.h"
+#include "tests/counted_allocations.h"
+#include "tests/fake_cuda/fake_cuda.h"
+#include "tests/host_cuda/cache_kernel.h"
+#include "tests/property.h"
+
+namespace cuflash::test {
+namespace {
+
+class FakeCache : public ::testing::Test {
+ protected:
+  FakeCache() : gpus(find()) { gpus.on_launch = nullptr; }
+
+  FakeCuda& gpus;
+
+ private:
+  static FakeCuda& find() {
+    void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
+    auto* get = library ? reinterpret_cast<FakeCuda* (*)()>(::dlsym(library, "fake_cuda")) : nullptr;
+    if (!get) throw std::runtime_error("this test needs the fake libcuda.so.1 in LD_LIBRARY_PATH; ctest sets it");
+    return *get();
+  }
+};
+
+cuda::CachePlan plan_of(const CacheScene& s) {
+  const cuda::DeviceState& state = cuda::device(0);
+  return cuda::plan_cache(describe(detail::to_c(s.attention), to_c(s.cache), Place{0}), state.arch, state.num_sms);
+}
+
+template <class Config>
+std::vector<int> ints_of(const Config& config) {
+  std::vector<int> ints(sizeof config / sizeof(int));
+  std::memcpy(ints.data(), &config, sizeof config);
+  return ints;
+}
+
+// What the next launches are run with.
+struct Running {
+  std::vector<int> config;
+  uint64_t seed = 0;
+  int launches = 0;
+  std::string fault;
+} running;
+
+void run_cache_kernel(const FakeLaunch& launch) {
+  ++running.launches;
+  ASSERT_EQ(launch.params_size, sizeof(CacheParams));
+  running.fault = host_cuda::run_cache_kernel(running.config.data(), running.config.size(), launch.params,
+                                              int64_t{launch.grid_x} * launch.grid_y, static_cast<int>(launch.threads),
+                                              launch.shared_bytes, running.seed);
+}
+void run_merge_kernel(const FakeLaunch& launch) {
+  ++running.launches;
+  ASSERT_EQ(launch.params_size, sizeof(MergeParams));
+  running.fault = host_cuda::run_merge_kernel(running.config.data(), running.config.size(), launch.params,
+                                              int64_t{launch.grid_x} * launch.grid_y, static_cast<int>(launch.threads),
+                                              running.seed);
+}
+
+// The workspace is dirty: whatever lies in it, and what a call before has left there.
+std::string run_scene(CacheScene& scene, DeviceBuffer& workspace, uint64_t seed) {
+  const cuda::CachePlan plan = plan_of(scene);
+  running = {ints_of(plan.config), seed, 0, ""};
+  const size_t bytes = workspace_size(scene.attention, scene.cache);
+  if (bytes != plan.workspace.size) return "the workspace has another size than the plan says";
+  if (workspace.bytes() < bytes) workspace = DeviceBuffer(bytes);
+  flash_attention_with_cache(scene.attention, scene.cache,
+                             {.workspace = workspace.data(), .workspace_size = workspace.bytes()});
+  if (running.launches != (plan.launch.grid_x == 0 ? 0 : 1)) return "was not launched once";
+  return running.fault.empty() ? scene.fault() : running.fault;
+}
+
+TEST_F(FakeCache, RandomCallsEqualTheDefinition) {
+  gpus.on_launch = run_cache_kernel;
+  DeviceBuffer workspace(16);
+  for (uint64_t index = 0; index < static_cast<uint64_t>(scaled(90)); ++index) {
+    const CacheCase c = random_cache_case(test_seed(), index);
+    CacheScene scene(c);
+    ASSERT_EQ(run_scene(scene, workspace, index), "") << "case " << index << ": " << describe(c);
+  }
+}
+
+// The part of a call that is sequence b's.
+void keep_sequence(CacheScene& scene, int64_t b) {
+  Attention& a = scene.attention;
+  CacheTensors& c = scene.cache;
+  const auto keep = [&](auto& t) {
+    if (t) t = narrow(t, 0, b, 1);
+  };
+  keep(a.q), keep(a.seqlens_q), keep(c.seqlens), keep(c.block_table), keep(c.batch_idx), keep(c.leftpad);
+  keep(c.k_new), keep(c.v_new), keep(c.seqlens_new), keep(c.o), keep(c.lse);
+}
+
+TEST_F(FakeCache, WithAFixedNumberOfSplitsNothingOfTheBatchChangesARow) {
+  gpus.on_launch = run_cache_kernel;
+  const CacheCase c{.heads_k = 2,
+                    .group = 4,
+                    .page_size = 16,
+                    .len_q = {2, 1, 0},
+                    .rows = {500, 90, 64},
+                    .pad = {3, 0, 1},
+                    .len_new = {1, 1, 0},
+                    .room = 600,
+                    .window_right = 0,
+                    .num_splits = 3};
+  DeviceBuffer workspace(16);
+  for (int64_t b = 0; b < 3; ++b) {
+    CacheScene scene(c);
+    ASSERT_EQ(run_scene(scene, workspace, 1), "");
+    const std::vector<double> together = scene.results(b);
+    keep_sequence(scene, b);
+    ASSERT_EQ(run_scene(scene, workspace, 2), "");
+    EXPECT_EQ(scene.results(b), together) << b;
+  }
+}
+
+// A graph replays a call with whatever lengths are in the tensors then.
+TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
+  static std::vector<std::byte> params;
+  static unsigned ctas = 0, threads = 0, shared = 0;
+  gpus.on_launch = [](const FakeLaunch& l) {
+    const auto* bytes = static_cast<const std::byte*>(l.params);
+    params.assign(bytes, bytes + l.params_size), ctas = l.grid_x, threads = l.threads, shared = l.shared_bytes;
+  };
+  CacheCase c{.heads_k = 1, .group = 8, .len_q = {1, 1}, .rows = {40, 700}, .room = 900, .num_splits = 4};
+  CacheScene scene(c);
+  const std::vector<int> config = ints_of(plan_of(scene).config);
+  const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));
+  flash_attention_with_cache(scene.attention, scene.cache,
+                             {.workspace = workspace.data(), .workspace_size = workspace.bytes()});
+  const auto replay = [&] {
+    return host_cuda::run_cache_kernel(config.data(), config.size(), params.data(), ctas, static_cast<int>(threads),
+                                       shared, 3);
+  };
+  ASSERT_EQ(replay(), "");
+  ASSERT_EQ(scene.fault(), "");
+  const std::vector<double> first = scene.results(0);
+  scene.set_rows({0, 0});
+  ASSERT_EQ(replay(), "");
+  for (const double x : scene.read_results(0)) EXPECT_TRUE(x == 0 || x == -kInf) << x;
+  scene.set_rows(c.rows);
+  ASSERT_EQ(replay(), "");
+  ASSERT_EQ(scene.fault(), "");
+  EXPECT_EQ(scene.results(0), first);
+}
+
+TEST_F(FakeCache, ACachedCallAllocatesNothingAndACapturedOneWaitsForNothing) {
+  for (const int64_t page_size : {0, 16}) {
+    CacheScene scene({.page_size = page_size, .len_q = {1, 1}, .rows = {300, 90}, .len_new = {1, 1}, .room = 400});
+    const Stream stream;
+    const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));
+    EXPECT_GT(workspace.bytes(), 1000u) << "nothing is split";
+    const Execution execution{
+        .stream = stream.handle(), .workspace = workspace.data(), .workspace_size = workspace.bytes()};
+    flash_attention_with_cache(scene.attention, scene.cache, execution);
+    const int64_t before = allocations;
+    const int launches = gpus.launches, blocks = gpus.blocks;
+    flash_attention_with_cache(scene.attention, scene.cache, execution);
+    EXPECT_EQ(allocations, before);
+    EXPECT_EQ(gpus.launches, launches + 1);
+    Graph graph(stream);
+    graph.begin();
+    flash_attention_with_cache(scene.attention, scene.cache, execution);
+    graph.end();
+    EXPECT_EQ(gpus.launches, launches + 2);
+    EXPECT_EQ(gpus.blocks, blocks);
+  }
+}
+
+TEST_F(FakeCache, ExplainSaysWhatACallGets) {
+  const CacheScene scene({.group = 8, .len_q = {1}, .rows = {300}, .room = 8192});
+  const std::string text = explain(scene.attention, scene.cache);
+  for (const char* part : {"attend_cache bf16", "backend    cuda", "cache_attention:sm_90a:bf16,64,64,16,64",
+                           "splits     64", "132 SMs", "workspace  "})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
+  CacheScene wide({.dim_qk = 600, .dim_v = 600, .len_q = {1}, .rows = {3}, .room = 4});
+  EXPECT_NE(explain(wide.attention, wide.cache).find("not cuda   q: head size 600"), std::string::npos);
+}
+
+TEST_F(FakeCache, NothingToDoLaunchesNothing) {
+  const int before = gpus.launches;
+  CacheScene scene({.len_q = {0, 0}, .rows = {5, 0}, .room = 8});
+  flash_attention_with_cache(scene.attention, scene.cache);
+  EXPECT_EQ(gpus.launches, before);
+}
+
+// The merge of two parts, one of them empty in some rows, in place and not.
+struct MergeCase {
+  DType dtype;
+  int64_t dim;
+  bool in_place, o_is_f32;
+};
+class FakeMerge : public FakeCache, public ::testing::WithParamInterface<MergeCase> {};
+
+TEST_P(FakeMerge, EqualsTheDefinition) {
+  const auto [dtype, dim, in_place, o_is_f32] = GetParam();
+  gpus.on_launch = run_merge_kernel;
+  constexpr int64_t kBatch = 2, kHeads = 3, kLen = 5;
+  const auto make = [&](DType type, int64_t width, uint64_t seed) {
+    MirroredTensor t(type, {kBatch, kHeads, kLen, width}, {0, 1, 2, 3});
+    std::mt19937_64 random(seed);
+    std::normal_distribution<double> normal;
+    for (int64_t n = 0; n < kBatch * kHeads * kLen; ++n) {
+      std::vector<double> row(static_cast<size_t>(width));
+      for (double& x : row) x = normal(random);
+      t.set_row({n / kLen / kHeads, n / kLen % kHeads, n % kLen, 0}, row);
+    }
+    return t;
+  };
+  MirroredTensor o_a = make(dtype, dim, 1), o_b = make(dtype, dim, 2);
+  MirroredTensor lse_a = make(state_type(dtype), 1, 3), lse_b = make(state_type(dtype), 1, 4);
+  const std::vector<double> nothing{-kInf}, nan(static_cast<size_t>(dim), kNan);
+  lse_a.set_row({0, 0, 1, 0}, nothing), o_a.set_row({0, 0, 1, 0}, nan);
+  lse_b.set_row({1, 2, 0, 0}, nothing), o_b.set_row({1, 2, 0, 0}, nan);
+  for (MirroredTensor* t : {&lse_a, &lse_b}) t->set_row({1, 1, 4, 0}, nothing);
+  for (MirroredTensor* t : {&o_a, &o_b, &lse_a, &lse_b}) t->write();
+  MirroredTensor o(o_is_f32 ? DType::f32 : dtype, {kBatch, kHeads, kLen, dim}, {0, 1, 2, 3});
+  MirroredTensor lse(state_type(dtype), {kBatch, kHeads, kLen, 1}, {0, 1, 2, 3});
+  const auto flat = [](Tensor t) { return t.rank = 3, t; };
+  MergeTensors tensors{.o_a = o_a.view,
+                       .lse_a = flat(lse_a.view),
+                       .o_b = o_b.view,
+                       .lse_b = flat(lse_b.view),
+                       .o = in_place ? o_a.view : o.view,
+                       .lse = flat(in_place ? lse_b.view : lse.view)};
+  const cuda::MergePlan plan = cuda::plan_merge(describe(to_c(tensors), Place{0}), cuda::device(0).arch);
+  running = {ints_of(plan.config), 5, 0, ""};
+  merge_states(tensors);
+  ASSERT_EQ(running.fault, "");
+  ASSERT_EQ(running.launches, 1);
+  MirroredTensor &o_out = in_place ? o_a : o, &lse_out = in_place ? lse_b : lse;
+  MirroredTensor new_o = make(o_out.view.dtype, dim, 9), new_lse = make(lse_out.view.dtype, 1, 9);
+  new_o.host = o_out.buffer.read(), new_lse.host = lse_out.buffer.read();
+  const double limit = dtype == DType::bf16 ? 1e-2 : dtype == DType::f32 ? 1e-6 : 1e-13;
+  for (int64_t n = 0; n < kBatch * kHeads * kLen; ++n) {
+    const std::vector<int64_t> row{n / kLen / kHeads, n / kLen % kHeads, n % kLen, 0};
+    const double a = lse_a.row(row, 1)[0], b = lse_b.row(row, 1)[0], top = std::max(a, b);
+    const double part_a = a == -kInf ? 0 : std::exp(a - top), part_b = b == -kInf ? 0 : std::exp(b - top);
+    const double sum = part_a + part_b, expected_lse = sum > 0 ? top + std::log(sum) : -kInf;
+    const double actual_lse = new_lse.row(row, 1)[0];
+    EXPECT_TRUE(actual_lse == expected_lse || std::abs(actual_lse - expected_lse) < 1e-6) << n << " " << actual_lse;
+    const auto x = o_a.row(row, dim), y = o_b.row(row, dim), z = new_o.row(row, dim);
+    for (size_t d = 0; d < z.size(); ++d) {
+      const double expected = sum > 0 ? ((part_a > 0 ? part_a * x[d] : 0) + (part_b > 0 ? part_b * y[d] : 0)) / sum : 0;
+      EXPECT_NEAR(z[d], expected, limit * (1 + std::abs(expected))) << n << ", " << d;
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(
+    Types, FakeMerge,
+    ::testing::Values(MergeCase{DType::bf16, 64, false, false}, MergeCase{DType::bf16, 61, true, false},
+                      MergeCase{DType::f32, 7, true, false}, MergeCase{DType::f32, 300, false, true},
+                      MergeCase{DType::bf16, 50, false, true}, MergeCase{DType::f64, 32, true, false}));
+
+}  // namespace
+}  // namespace cuflash::test

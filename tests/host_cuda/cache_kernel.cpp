@@ -1,0 +1,126 @@
+// Kernels have names that the library has, too, for the same things in other words: here their namespace has another one.
+#define cuflash host_kernels
+// clang-format off
+#include "tests/host_cuda/cuda.h"
+#include "cache_attention.h"
+#include "merge_states.h"
+// clang-format on
+#undef cuflash
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <sstream>
+#include <vector>
+
+#include "tests/host_cuda/cache_kernel.h"
+
+namespace host_kernels {
+constexpr size_t kSharedBytes = size_t{228} << 10;
+alignas(128) unsigned char memory[kSharedBytes + 128];
+}  // namespace host_kernels
+
+namespace host_cuda {
+
+void set_thread_number(unsigned x) { threadIdx.x = x; }
+
+namespace {
+
+using namespace host_kernels;
+
+template <class Params>
+using Kernel = void (*)(const Params&);
+
+struct CacheKernel {
+  CacheConfig config;
+  Kernel<CacheParams> run;
+};
+template <CacheConfig C>
+constexpr CacheKernel cache_kernel() {
+  return {C, [](const CacheParams& p) { cache_attention<C>(p); }};
+}
+constexpr Element bf16 = Element::bf16, f16 = Element::f16, f32 = Element::f32, f64 = Element::f64;
+// dim_qk, dim_v, tile_q, tile_k, row, key and column warps, stages, CTAs of an SM, copy, options, v in k: as plans for sm_90
+// have them.
+constexpr CacheKernel kCacheKernels[] = {
+    cache_kernel<CacheConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 2, 0, 0}>(),  //
+    cache_kernel<CacheConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 2, 0, 1}>(),  //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 1, 3, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 0, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 3, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 1, 3, 1}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 3, 3, 2, 3, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 96, 64, 16, 64, 1, 4, 1, 4, 2, 2, 0, 1}>(),    //
+    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 0, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f16, 64, 64, 32, 64, 2, 2, 1, 3, 3, 0, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f16, 64, 64, 64, 64, 4, 1, 1, 4, 2, 0, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f32, 32, 64, 16, 64, 1, 4, 1, 4, 2, 1, 3, 0}>(),     //
+    cache_kernel<CacheConfig{f32, 32, 64, 32, 32, 2, 2, 1, 4, 2, 1, 3, 0}>(),     //
+    cache_kernel<CacheConfig{f32, 32, 64, 64, 32, 4, 1, 1, 4, 2, 1, 3, 0}>(),     //
+    cache_kernel<CacheConfig{f32, 64, 32, 16, 64, 1, 4, 1, 4, 2, 2, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f64, 32, 32, 16, 32, 1, 2, 2, 4, 1, 0, 0, 0}>(),     //
+};
+
+struct MergeKernel {
+  MergeConfig config;
+  Kernel<MergeParams> run;
+};
+template <MergeConfig C>
+constexpr MergeKernel merge_kernel() {
+  return {C, [](const MergeParams& p) { merge_states<C>(p); }};
+}
+constexpr MergeKernel kMergeKernels[] = {
+    merge_kernel<MergeConfig{bf16, 8}>(),
+    merge_kernel<MergeConfig{f32, 4}>(),
+    merge_kernel<MergeConfig{f32, 32}>(),
+    merge_kernel<MergeConfig{f64, 4}>(),
+};
+
+template <class Config>
+bool is_config(const Config& c, const int* ints, size_t count) {
+  return count * sizeof(int) == sizeof c && std::memcmp(&c, ints, sizeof c) == 0;
+}
+
+std::string missing(const int* config, size_t ints) {
+  std::ostringstream text;
+  text << "no kernel of this program:";
+  for (size_t n = 0; n < ints; ++n) text << (n ? "," : " ") << config[n];
+  return text.str();
+}
+
+// Shared memory holds NaN before every CTA, and what lies behind what was asked for must stay as it is.
+template <class Params>
+std::string run_ctas(Kernel<Params> kernel, const void* params, int64_t ctas, int threads, size_t shared_bytes,
+                     uint64_t seed) {
+  std::vector<int64_t> order(static_cast<size_t>(ctas));
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937_64 random(seed);
+  std::shuffle(order.begin(), order.end(), random);
+  for (const int64_t n : order) {
+    std::memset(memory, 0xff, sizeof memory);
+    host_cta_number = n;
+    run_threads(threads, random(), [&] { kernel(*static_cast<const Params*>(params)); });
+    for (size_t byte = shared_bytes; byte < sizeof memory; ++byte)
+      if (memory[byte] != 0xff) return "shared memory is written behind what was launched with";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string run_cache_kernel(const int* config, size_t ints, const void* params, int64_t ctas, int threads,
+                             size_t shared_bytes, uint64_t seed) {
+  for (const CacheKernel& kernel : kCacheKernels)
+    if (is_config(kernel.config, config, ints))
+      return run_ctas<CacheParams>(kernel.run, params, ctas, threads, shared_bytes, seed);
+  return missing(config, ints);
+}
+std::string run_merge_kernel(const int* config, size_t ints, const void* params, int64_t ctas, int threads,
+                             uint64_t seed) {
+  for (const MergeKernel& kernel : kMergeKernels)
+    if (is_config(kernel.config, config, ints))
+      return run_ctas<MergeParams>(kernel.run, params, ctas, threads, 0, seed);
+  return missing(config, ints);
+}
+
+}  // namespace host_cuda

@@ -1,0 +1,18 @@
+// The kernel of attention over a KV cache, run by the host: every line of it but the instructions in kernels/ptx.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace host_cuda {
+
+// config: the ints of a CacheConfig. params: a CacheParams. CTAs run one after the other, in an order that the seed
+// decides. Answers "" or what is wrong: a config that this program has not, more shared memory used than launched with.
+std::string run_cache_kernel(const int* config, size_t ints, const void* params, int64_t ctas, int threads,
+                             size_t shared_bytes, uint64_t seed);
+// Likewise, for a MergeConfig and MergeParams.
+std::string run_merge_kernel(const int* config, size_t ints, const void* params, int64_t ctas, int threads,
+                             uint64_t seed);
+
+}  // namespace host_cuda

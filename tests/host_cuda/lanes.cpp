@@ -1,0 +1,146 @@
+#include "tests/host_cuda/lanes.h"
+
+#include <ucontext.h>
+
+#include <array>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+struct uint3;
+namespace host_cuda {
+extern void set_thread_number(unsigned x);
+
+namespace {
+
+constexpr size_t kStack = size_t{256} << 10;
+constexpr int kMostBytes = 64;
+
+struct Barrier {
+  int arrived = 0;
+  uint64_t rounds = 0;
+  bool any[2] = {};
+};
+
+struct Copy {
+  unsigned char* to;
+  const unsigned char* from;
+  int bytes, zeros;
+};
+
+struct Thread {
+  ucontext_t context{};
+  std::unique_ptr<unsigned char[]> stack;
+  bool done = false;
+  const Barrier* waits = nullptr;  // until it has done more rounds than this
+  uint64_t rounds = 0;
+  uint64_t exchanges = 0;
+  std::vector<Copy> open;
+  std::deque<std::vector<Copy>> committed;
+};
+
+struct WarpExchange {
+  Barrier barrier;
+  std::array<std::array<unsigned char, kWarp * kMostBytes>, 2> slots;
+};
+
+struct Cta {
+  std::vector<Thread> threads;
+  std::vector<WarpExchange> warps;
+  Barrier barrier;
+  ucontext_t scheduler{};
+  size_t current = 0;
+  const std::function<void()>* body = nullptr;
+};
+Cta* cta = nullptr;
+
+Thread& self() { return cta->threads[cta->current]; }
+
+void entry() {
+  (*cta->body)();
+  self().done = true;
+  swapcontext(&self().context, &cta->scheduler);
+}
+
+void wait(Barrier& barrier, int count) {
+  const uint64_t round = barrier.rounds;
+  if (++barrier.arrived == count) {
+    barrier.arrived = 0, ++barrier.rounds;
+    return;
+  }
+  self().waits = &barrier, self().rounds = round;
+  swapcontext(&self().context, &cta->scheduler);
+}
+
+}  // namespace
+
+void run_threads(int threads, uint64_t seed, const std::function<void()>& body) {
+  Cta here;
+  here.threads = std::vector<Thread>(static_cast<size_t>(threads));
+  here.warps = std::vector<WarpExchange>(static_cast<size_t>((threads + kWarp - 1) / kWarp));
+  here.body = &body;
+  cta = &here;
+  for (Thread& t : here.threads) {
+    t.stack = std::make_unique_for_overwrite<unsigned char[]>(kStack);
+    getcontext(&t.context);
+    t.context.uc_stack.ss_sp = t.stack.get(), t.context.uc_stack.ss_size = kStack;
+    t.context.uc_link = &here.scheduler;
+    makecontext(&t.context, entry, 0);
+  }
+  std::mt19937_64 random(seed);
+  size_t left = here.threads.size(), idle = 0;
+  for (size_t n = random() % here.threads.size(); left > 0; n = (n + 1) % here.threads.size()) {
+    Thread& t = here.threads[n];
+    if (t.done || (t.waits && t.waits->rounds == t.rounds)) {
+      if (++idle > here.threads.size()) throw std::runtime_error("threads of a CTA wait for ones that never come");
+      continue;
+    }
+    idle = 0;
+    t.waits = nullptr;
+    here.current = n;
+    set_thread_number(static_cast<unsigned>(n));
+    swapcontext(&here.scheduler, &t.context);
+    if (t.done) --left;
+    if (random() % 8 == 0) n = random() % here.threads.size();
+  }
+  cta = nullptr;
+}
+
+void wait_for_all() { wait(cta->barrier, static_cast<int>(cta->threads.size())); }
+
+bool any_of_all(bool value) {
+  const uint64_t round = cta->barrier.rounds;
+  bool& any = cta->barrier.any[round % 2];
+  if (cta->barrier.arrived == 0) any = false;
+  any = any || value;
+  wait_for_all();
+  return any;
+}
+
+const unsigned char* exchange(const void* mine, int bytes) {
+  if (bytes > kMostBytes) throw std::logic_error("too much is exchanged at once");
+  WarpExchange& warp = cta->warps[cta->current / kWarp];
+  // Two by turns: a lane may be one exchange ahead of another, and no more.
+  auto& slot = warp.slots[self().exchanges++ % 2];
+  std::memcpy(slot.data() + cta->current % kWarp * static_cast<size_t>(bytes), mine, static_cast<size_t>(bytes));
+  wait(warp.barrier, kWarp);
+  return slot.data();
+}
+
+void start_copy(void* to, const void* from, int bytes, int zeros) {
+  self().open.push_back({static_cast<unsigned char*>(to), static_cast<const unsigned char*>(from), bytes, zeros});
+}
+void commit_copies() { self().committed.push_back(std::move(self().open)), self().open.clear(); }
+void wait_for_copies(int pending) {
+  auto& committed = self().committed;
+  for (; committed.size() > static_cast<size_t>(pending); committed.pop_front())
+    for (const Copy& c : committed.front()) {
+      if (c.bytes > 0) std::memcpy(c.to, c.from, static_cast<size_t>(c.bytes));
+      std::memset(c.to + c.bytes, 0, static_cast<size_t>(c.zeros));
+    }
+}
+
+}  // namespace host_cuda

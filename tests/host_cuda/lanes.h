@@ -1,0 +1,28 @@
+// The threads of one CTA as coroutines of one thread of the host: each runs until it waits for others, at a barrier or in
+// an instruction of a whole warp. Which of those that can go on is next is random, so that code that lacks a barrier is
+// found out.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace host_cuda {
+
+inline constexpr int kWarp = 32;
+
+// Runs body() on every one of the threads, with threadIdx set. seed: of the order.
+void run_threads(int threads, uint64_t seed, const std::function<void()>& body);
+
+// Called by body.
+void wait_for_all();          // __syncthreads
+bool any_of_all(bool value);  // __syncthreads_or
+// All lanes of a warp give `bytes` bytes, and each gets those of all of them, one after the other.
+const unsigned char* exchange(const void* mine, int bytes);
+
+// Of the thread that runs: copies that were started and not waited for. They are done when they are waited for, and not
+// before.
+void start_copy(void* to, const void* from, int bytes, int zeros);
+void commit_copies();
+void wait_for_copies(int pending);
+
+}  // namespace host_cuda

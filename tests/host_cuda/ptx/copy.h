@@ -1,0 +1,23 @@
+// kernels/ptx/copy.h on the host.
+#pragma once
+
+#include "tests/host_cuda/lanes.h"
+
+namespace cuflash {
+
+extern unsigned char memory[];  // shared memory: dynamic alone
+
+inline unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(static_cast<const unsigned char*>(pointer) - memory);
+}
+inline void copy_async_16(unsigned to, const void* from, int bytes) {
+  host_cuda::start_copy(memory + to, from, bytes, 16 - bytes);
+}
+inline void copy_async_16(unsigned to, const void* from) { copy_async_16(to, from, 16); }
+inline void copy_async_commit() { host_cuda::commit_copies(); }
+template <int kPending>
+inline void copy_async_wait() {
+  host_cuda::wait_for_copies(kPending);
+}
+
+}  // namespace cuflash

@@ -1,0 +1,23 @@
+// kernels/ptx/global.h on the host, where CTAs run one after the other: as far as kernels that are run there need it.
+#pragma once
+
+namespace cuflash {
+
+inline unsigned long long load_relaxed(const unsigned long long* from) { return *from; }
+inline void store_relaxed(unsigned long long* to, unsigned long long value) { *to = value; }
+inline void exchange_if(unsigned long long* at, unsigned long long expected, unsigned long long wanted) {
+  if (*at == expected) *at = wanted;
+}
+inline unsigned long long add_acquire_release(unsigned long long* to, unsigned long long value) {
+  const unsigned long long before = *to;
+  *to += value;
+  return before;
+}
+inline float load_from_l2(const float* from) { return *from; }
+inline double load_from_l2(const double* from) { return *from; }
+template <class Real>
+inline void load_eight_from_l2(const Real* from, Real (&x)[8]) {
+  for (int n = 0; n < 8; ++n) x[n] = from[n];
+}
+
+}  // namespace cuflash
