@@ -23,12 +23,6 @@ __device__ __forceinline__ Real part_weight(Real part_top, Real top, Real factor
   return part_top == minus_infinity<Real>() ? Real(0) : exp2_of((part_top - top) * factor);
 }
 
-// Eight neighbours, as far as they are read and written at once.
-template <class Real>
-struct alignas(16) EightReals {
-  Real x[8];
-};
-
 // Eight columns of a row, added up over parts. state(n), load(n, x): the n-th part's. kAtOnce parts are on their way
 // together: the workspace is a long way off.
 template <class Real, int kAtOnce>

@@ -20,6 +20,7 @@ enum class KernelKind : int {
   hopper_forward,
   hopper_backward,
   cache_attention,
+  hopper_cache,
   merge_states,
 };
 

@@ -31,6 +31,7 @@ constexpr Family kFamilies[] = {
     {"hopper_backward", "HopperBackwardConfig", "HopperBackwardParams", "num_threads(C), 1",
      kInts<HopperBackwardConfig>},
     {"cache_attention", "CacheConfig", "CacheParams", "num_threads(C), C.ctas_per_sm", kInts<CacheConfig>},
+    {"hopper_cache", "CacheConfig", "HopperCacheParams", "num_threads(C), C.ctas_per_sm", kInts<CacheConfig>},
     {"merge_states", "MergeConfig", "MergeParams", "num_threads(C)", kInts<MergeConfig>},
 };
 static_assert(std::size(kFamilies) == static_cast<size_t>(KernelKind::merge_states) + 1);

@@ -29,6 +29,7 @@ struct FakeCuda {
 struct FakeTensorMap {
   const void* address;
   std::uint64_t extents[4], strides[3];
+  unsigned box_rows;
 };
 
 }  // namespace cuflash::test
