@@ -33,7 +33,7 @@ struct SummedEight {
   template <class State, class Load>
   __device__ __forceinline__ SummedEight(int parts, Real factor, State&& state, Load&& load)
       : row{minus_infinity<Real>(), 0}, x{} {
-#pragma unroll 1
+#pragma unroll 4
     for (int n = 0; n < parts; ++n) row.top = larger(row.top, state(n).top);
 #pragma unroll 1
     for (int first = 0; first < parts; first += kAtOnce) {
