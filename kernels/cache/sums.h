@@ -51,6 +51,17 @@ struct CacheSums {
     for (int n = static_cast<int>(threadIdx.x); n < written() * kPieces; n += kThreads)
       use(n / kPieces, n % kPieces * 8);
   }
+  // The same by kLanes neighbours at a time, whole warps of them: sum(row, column, whether that exists).
+  template <int kLanes, class Sum>
+  __device__ __forceinline__ void for_shared_pieces(Sum&& sum) const {
+    constexpr int kPieces = C.dim_v / 8;
+    const int count = written() * kPieces;
+#pragma unroll 1
+    for (int first = 0; first < count; first += kThreads / kLanes) {
+      const int n = first + static_cast<int>(threadIdx.x) / kLanes, there = min(n, count - 1);
+      sum(there / kPieces, there % kPieces * 8, n < count && lane_id() % kLanes == 0);
+    }
+  }
 
   // Key warps become one: the output, or what a split leaves behind.
   __device__ __forceinline__ void add_warps() const {
@@ -72,14 +83,14 @@ struct CacheSums {
       if (column == 0) state[0] = eight.row.top, state[1] = eight.row.sum;
     });
   }
-  template <int kAtOnce>
-  __device__ __forceinline__ void finish(int row, int column, SummedEight<Real, kAtOnce>& eight) const {
+  template <class Summed>
+  __device__ __forceinline__ void finish(int row, int column, Summed& eight) const {
     finish_eight<E>(work.p, work.sequence, work.at, work.rows.first + row, column, Rows::unit(work.a), eight);
   }
 
   // Splits become one. Their states come to shared memory first, where there is room: every piece of a row asks for them.
   __device__ __forceinline__ void add_splits() const {
-    constexpr int kAtOnce = 32 / sizeof(Real);
+    constexpr int kAtOnce = 32 / sizeof(Real), kLanes = 2;
     const SplitPlace<C> place(work.p, work.at);
     auto* const states = reinterpret_cast<RowState<Real>*>(work.memory);
     const int rows_here = written();
@@ -93,12 +104,12 @@ struct CacheSums {
         states[n] = state_of(n / rows_here, n % rows_here);
       __syncthreads();
     }
-    for_pieces([&](int row, int column) {
-      SummedEight<Real, kAtOnce> eight(
+    for_shared_pieces<kLanes>([&](int row, int column, bool exists) {
+      SummedEight<Real, kAtOnce, kLanes> eight(
           work.splits, Rows::factor(work.a),
           [&](int split) { return here ? states[split * rows_here + row] : state_of(split, row); },
           [&](int split, Real(&x)[8]) { load_eight_from_l2(place.sums(split, row, column), x); });
-      finish(row, column, eight);
+      if (exists) finish(row, column, eight);
     });
   }
 
