@@ -15,6 +15,7 @@
 #include "cli/output_files.h"
 #include "cli/progress.h"
 #include "cli/text.h"
+#include "cli/utf8.h"
 #include "cpu/threads.h"
 
 namespace cuflash::cli {
@@ -59,7 +60,8 @@ std::string utc_date() {
 
 BenchFile describe_run(const BenchOptions& options, const std::string& device) {
   BenchFile file;
-  file.command = options.command, file.version = cuflash_version(), file.date = utc_date();
+  file.command = is_utf8(options.command) ? options.command : in_quotes(options.command);
+  file.version = cuflash_version(), file.date = utc_date();
   file.cpu = this_cpu().model;
   file.threads = options.threads > 0 ? options.threads : cpu::default_num_threads();
   if (device == "cuda") file.gpu = first_device_name();
@@ -120,9 +122,10 @@ int run_bench(const BenchOptions& options) {
   }
   progress.clear();
 
+  for (const std::string& note : notes) std::cerr << note << "\n";
+  if (file.results.empty()) throw FlashAttentionError(CUFLASH_OUT_OF_MEMORY, "nothing was measured, see above");
   std::cout << bench_table(file).text();
   for (const auto& [name, value] : ceilings) std::cout << "ceiling " << name << " " << fixed(value, 3) << "\n";
-  for (const std::string& note : notes) std::cout << note << "\n";
   write_outputs(options, file);
   return old_file ? show_comparison(options, *old_file, file) : kExitOk;
 }

@@ -106,6 +106,8 @@ BenchResult parse_result(JsonScanner& scanner) {
   std::set<std::string> needed;
   each_member(result, [&](const char* name, const std::string&) { needed.insert(name); });
   require_keys(scanner, keys, "a result", needed);
+  if (result.ms_low > result.ms || result.ms > result.ms_high)
+    scanner.fail("a result's ms_low, ms and ms_high must be in this order, smallest first,");
   return result;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "check/cuda_session.h"
@@ -20,11 +21,14 @@ namespace {
 // Repeated as often as a tensor needs; its length is a prime number, so no two of hundreds of thousands of rows are alike.
 constexpr int64_t kPattern = 262147;
 
-std::vector<std::byte> normal_pattern(DType type) {
+const std::vector<std::byte>& normal_pattern(DType type) {
+  static std::map<DType, std::vector<std::byte>> made;
+  std::vector<std::byte>& bytes = made[type];
+  if (!bytes.empty()) return bytes;
   check::Random random(1);
   std::vector<double> values(kPattern);
   for (double& value : values) value = random.normal();
-  std::vector<std::byte> bytes(static_cast<size_t>(kPattern * size_of(type)));
+  bytes.resize(static_cast<size_t>(kPattern * size_of(type)));
   store_row(bytes.data(), type, 0, kPattern, values.data());
   return bytes;
 }
@@ -61,7 +65,7 @@ void BenchMemory::write(void* to, const void* from, int64_t bytes) const {
 }
 
 void* BenchMemory::normal(DType type, int64_t count) {
-  const std::vector<std::byte> pattern = normal_pattern(type);
+  const std::vector<std::byte>& pattern = normal_pattern(type);
   const int64_t size = size_of(type);
   // Tensors begin at different places of the pattern.
   int64_t begin = static_cast<int64_t>(host_.size() + device_.size()) * 7919 % kPattern;
