@@ -59,7 +59,7 @@ struct Events {
 constexpr const char* kClockSource = R"(
 __device__ unsigned long long now() {
   unsigned long long time;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
   return time;
 }
 extern "C" __global__ void cuflash_kernel(unsigned long long* result) {
