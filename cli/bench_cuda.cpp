@@ -55,22 +55,6 @@ struct Events {
   }
 };
 
-// Counts cycles between two ticks of the GPU's own timer, some 50 us apart.
-constexpr const char* kClockSource = R"(
-__device__ unsigned long long now() {
-  unsigned long long time;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
-  return time;
-}
-extern "C" __global__ void cuflash_kernel(unsigned long long* result) {
-  unsigned long long first = now(), begin = first, end;
-  while (begin == first) begin = now();
-  const long long cycles = clock64();
-  do end = now(); while (end - begin < 50000);
-  result[0] = clock64() - cycles, result[1] = end - begin;
-}
-)";
-
 // None where there is no compiler: kernels may come from a pack.
 std::unique_ptr<check::CudaKernel> clock_kernel() {
   try {
@@ -87,6 +71,21 @@ double median(std::vector<double> values) {
 }
 
 }  // namespace
+
+const char* const kClockSource = R"(
+__device__ unsigned long long now() {
+  unsigned long long time;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+  return time;
+}
+extern "C" __global__ void cuflash_kernel(unsigned long long* result) {
+  unsigned long long first = now(), begin = first, end;
+  while (begin == first) begin = now();
+  const long long cycles = clock64();
+  do end = now(); while (end - begin < 50000);
+  result[0] = clock64() - cycles, result[1] = end - begin;
+}
+)";
 
 struct CudaTimer::State {
   using Counts = std::array<unsigned long long, 2>;  // cycles, nanoseconds

@@ -36,6 +36,9 @@ class CudaTimer {
   std::unique_ptr<State> state_;
 };
 
+// The kernel that counts cycles between two ticks of the GPU's own timer, some 50 us apart.
+extern const char* const kClockSource;
+
 double free_device_memory();      // bytes
 std::string first_device_name();  // "NVIDIA H200"
 

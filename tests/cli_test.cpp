@@ -16,6 +16,7 @@
 #include "cli/exit.h"
 #include "cli/npy.h"
 #include "cuda/binaries.h"
+#include "cuda/compile.h"
 #include "cuda/typical.h"
 #include "dtype.h"
 #include "nvrtc.h"
@@ -715,21 +716,33 @@ TEST_F(Commands, bench_measures_stores_and_compares) {
   EXPECT_EQ(run(dir, "bench --len 3 --seconds 0.001 --compare now.json").code, kExitUsage);
 }
 
+// In f32, for which no cuBLAS is asked: a real one may not survive a driver that is none.
 TEST_F(Commands, bench_measures_on_a_gpu) {
   const std::string environment = "LD_LIBRARY_PATH=" CUFLASH_FAKE_CUDA_PATH " CUFLASH_CACHE_DIR=cache";
-  const Outcome outcome = run(dir,
-                              "bench --direction forward,backward,decode --len 64 --head-dim 64 --page-size 0,16 "
-                              "--seconds 0.001 --json now.json",
-                              environment);
+  const Outcome outcome =
+      run(dir,
+          "bench --direction forward,backward,decode --len 64 --head-dim 64 --page-size 0,16 --dtype f32 "
+          "--seconds 0.001 --json now.json",
+          environment);
   ASSERT_EQ(outcome.code, kExitOk) << outcome.err;
   const BenchFile file = read_bench_file(dir.file("now.json"));
   ASSERT_EQ(file.results.size(), 4u);
   EXPECT_EQ(file.gpu, "Fake");
   EXPECT_GT(file.ceilings.at("cuda").at("read_gbs"), 0);
-  EXPECT_EQ(file.results[0].point.dtype, "bf16");
+  EXPECT_EQ(file.results[0].point.device, "cuda");
   EXPECT_EQ(file.results[0].extra_bytes, 0);
   EXPECT_GT(file.results[1].extra_bytes, 0) << "backward needs a workspace";
   EXPECT_EQ(run(dir, "bench --contestant naive", environment).code, kExitUsage);
+}
+
+TEST(BenchClock, is_counted_by_a_kernel_that_compiles) {
+  if (!test::nvrtc_missing().empty()) GTEST_SKIP() << test::nvrtc_missing();
+  cuda::Program program;
+  program.name = "clock", program.arch = cuda::arch_named("sm_90a"), program.source = kClockSource;
+  const cuda::Compiled compiled = cuda::compile(program);
+  EXPECT_EQ(compiled.cubin.substr(1, 3), "ELF");
+  EXPECT_NE(compiled.cubin.find(cuda::kEntryName), std::string::npos);
+  EXPECT_EQ(cuda::read_use(compiled.log).warnings, std::vector<std::string>{});
 }
 
 TEST_F(Commands, bench_fails_with_one_sentence_and_no_file) {
