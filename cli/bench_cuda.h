@@ -12,8 +12,8 @@
 
 namespace cuflash::cli {
 
-// The time of one call is that between two events of CUDA right before and right after it. Before it a buffer larger than
-// the L2 cache is written, which also hides the host's time of the call.
+// The time of one call is that between two events of CUDA right before and right after it. Before it a buffer larger
+// than the L2 cache is written, which also hides the host's time of the call.
 class CudaTimer {
  public:
   CudaTimer();

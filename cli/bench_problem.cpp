@@ -18,7 +18,7 @@ namespace cuflash::cli {
 
 namespace {
 
-// Repeated as often as a tensor needs; its length is a prime number, so no two of hundreds of thousands of rows are alike.
+// Repeated as often as a tensor needs; its length is a prime number, so no two of many thousands of rows are alike.
 constexpr int64_t kPattern = 262147;
 
 const std::vector<std::byte>& normal_pattern(DType type) {

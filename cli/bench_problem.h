@@ -29,7 +29,7 @@ class BenchMemory {
   std::vector<std::byte*> device_;
 };
 
-// Tensors lie in memory as [B, S, H, D], as models hand them over; the cache of decode too, or in pages in random order.
+// Tensors lie in memory as [B, S, H, D], as models hand them over; the cache of decode too, or pages in random order.
 class BenchProblem {
  public:
   BenchProblem(const BenchPoint& point, int32_t threads);

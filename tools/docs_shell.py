@@ -70,7 +70,8 @@ def check_python(names, words):
         return
     if words[:1] == ["-m"]:
         words = words[1:]
-        files = [*ROOT.glob(f"python/{words[0].replace('.', '/')}/*.py"), *ROOT.glob(f"python/{words[0].replace('.', '/')}.py")]
+        module = "python/" + words[0].replace(".", "/")
+        files = [*ROOT.glob(f"{module}/*.py"), *ROOT.glob(f"{module}.py")]
     else:
         files = [ROOT / words[0]] if words and (ROOT / words[0]).is_file() else []
     if not files:

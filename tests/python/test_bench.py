@@ -50,8 +50,8 @@ def test_grids_that_are_none(words, reason):
 
 def test_short_run(device, tmp_path, capsys):
     path = tmp_path / "now.json"
-    words = [*SMALL, "--device", device, "--direction", "forward,backward,decode", "--causal", "1", "--page-size", "0,16",
-             "--json", str(path)]
+    words = [*SMALL, "--device", device, "--direction", "forward,backward,decode", "--causal", "1",
+             "--page-size", "0,16", "--json", str(path)]
     assert bench.main(words) == 0
     content = json.loads(path.read_text())
     assert content["format"] == "cuflash-bench-1" and content["version"] == cuflash.__version__

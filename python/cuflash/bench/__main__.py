@@ -1,6 +1,7 @@
-"""cuflash and every backend of PyTorch's scaled_dot_product_attention, by name, over a grid of problems, in one process.
+"""cuflash and every backend of PyTorch's scaled_dot_product_attention, by name, over a grid of problems.
 
-Grids, presets and the file of results are those of `cuflash bench`. Contestants take turns, and must agree first."""
+Grids, presets and the file of results are those of `cuflash bench`. Contestants take turns in
+one process, and must agree first."""
 
 from __future__ import annotations
 
@@ -150,8 +151,9 @@ def run(options: argparse.Namespace, words: List[str]) -> int:
         return 2 if isinstance(error, GridError) else 1
     if options.json is not None:
         date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        write(options.json, {"format": "cuflash-bench-1", "command": shlex.join(["python", "-m", "cuflash.bench", *words]),
-                             "version": cuflash.__version__, "date": date, "machine": machine(device), **measured})
+        command = shlex.join(["python", "-m", "cuflash.bench", *words])
+        write(options.json, {"format": "cuflash-bench-1", "command": command, "version": cuflash.__version__,
+                             "date": date, "machine": machine(device), **measured})
     return 0
 
 

@@ -114,7 +114,7 @@ def contestants_of(problem: Problem, names: List[str]) -> Tuple[Dict[str, Call],
                 result = call()
                 if problem.point.device == "cuda":
                     torch.cuda.synchronize()
-        except (Refused, RuntimeError) as error:  # what a backend refuses is a RuntimeError, and so is too little memory
+        except (Refused, RuntimeError) as error:  # also where a backend refuses, or memory is short
             if name == "cuflash":
                 raise
             refused[name] = (str(error).splitlines() or ["it does not say why"])[0][:100]

@@ -12,8 +12,8 @@ Call = Callable[[], Any]
 
 
 class CpuTimer:
-    """A turn is a burst of calls, so that short ones find their threads awake. Between turns there is a pause: PyTorch's
-    threads spin for a while in wait for their next call, on cores that the other one needs."""
+    """A turn is a burst of calls, so that short ones find their threads awake. Between turns there is a pause, because
+    PyTorch's threads spin for a while in wait for their next call, on cores that the other one needs."""
 
     def milliseconds(self, calls: Dict[str, Call], seconds: float) -> Dict[str, List[float]]:
         times: Dict[str, List[float]] = {name: [] for name in calls}
