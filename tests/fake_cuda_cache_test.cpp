@@ -48,6 +48,7 @@ std::vector<int> ints_of(const Config& config) {
 // What the next launches are run with.
 struct Running {
   std::vector<int> config;
+  bool boxes = false;
   uint64_t seed = 0;
   int launches = 0;
   std::string fault;
@@ -55,7 +56,7 @@ struct Running {
 
 void run_cache_kernel(const FakeLaunch& launch) {
   ++running.launches;
-  ASSERT_EQ(launch.params_size, sizeof(CacheParams));
+  ASSERT_EQ(launch.params_size, running.boxes ? sizeof(HopperCacheParams) : sizeof(CacheParams));
   running.fault = host_cuda::run_cache_kernel(running.config.data(), running.config.size(), launch.params,
                                               int64_t{launch.grid_x} * launch.grid_y, static_cast<int>(launch.threads),
                                               launch.shared_bytes, running.seed);
@@ -71,7 +72,7 @@ void run_merge_kernel(const FakeLaunch& launch) {
 // The workspace is dirty: whatever lies in it, and what a call before has left there.
 std::string run_scene(CacheScene& scene, DeviceBuffer& workspace, uint64_t seed) {
   const cuda::CachePlan plan = plan_of(scene);
-  running = {ints_of(plan.config), seed, 0, ""};
+  running = {ints_of(plan.config), !plan.not_boxes, seed, 0, ""};
   const size_t bytes = workspace_size(scene.attention, scene.cache);
   if (bytes != plan.workspace.size) return "the workspace has another size than the plan says";
   if (workspace.bytes() < bytes) workspace = DeviceBuffer(bytes);
@@ -235,7 +236,7 @@ TEST_P(FakeMerge, EqualsTheDefinition) {
                        .o = in_place ? o_a.view : o.view,
                        .lse = flat(in_place ? lse_b.view : lse.view)};
   const cuda::MergePlan plan = cuda::plan_merge(describe(to_c(tensors), Place{0}), cuda::device(0).arch);
-  running = {ints_of(plan.config), 5, 0, ""};
+  running = {ints_of(plan.config), false, 5, 0, ""};
   merge_states(tensors);
   ASSERT_EQ(running.fault, "");
   ASSERT_EQ(running.launches, 1);

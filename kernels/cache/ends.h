@@ -23,12 +23,6 @@ __device__ __forceinline__ Real part_weight(Real part_top, Real top, Real factor
   return part_top == minus_infinity<Real>() ? Real(0) : exp2_of((part_top - top) * factor);
 }
 
-// Eight neighbours, as far as they are read and written at once.
-template <class Real>
-struct alignas(16) EightReals {
-  Real x[8];
-};
-
 // Eight columns of a row, added up over parts. state(n), load(n, x): the n-th part's. kAtOnce parts are on their way
 // together: the workspace is a long way off.
 template <class Real, int kAtOnce>
@@ -39,7 +33,7 @@ struct SummedEight {
   template <class State, class Load>
   __device__ __forceinline__ SummedEight(int parts, Real factor, State&& state, Load&& load)
       : row{minus_infinity<Real>(), 0}, x{} {
-#pragma unroll 1
+#pragma unroll 4
     for (int n = 0; n < parts; ++n) row.top = larger(row.top, state(n).top);
 #pragma unroll 1
     for (int first = 0; first < parts; first += kAtOnce) {
