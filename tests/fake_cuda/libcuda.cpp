@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -28,6 +29,10 @@ struct FakeStream {
   int device;
   bool capturing;
 };
+struct FakeEvent {
+  std::chrono::steady_clock::time_point time;
+  bool recorded = false;
+};
 
 std::mutex mutex;
 FakeCuda state;
@@ -40,6 +45,7 @@ int current_device() {
 }
 bool is_aligned(const void* data, std::uintptr_t bytes) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; }
 FakeStream* of(CUstream stream) { return reinterpret_cast<FakeStream*>(stream); }
+FakeEvent* of(CUevent event) { return reinterpret_cast<FakeEvent*>(event); }
 
 // What a call on this stream is answered with.
 // Of no bytes, pointers may be null.
@@ -196,6 +202,25 @@ FAKE cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstre
 }
 FAKE cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
   return copy(to, reinterpret_cast<void*>(from), bytes), state_of_waiting(stream);
+}
+
+FAKE cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return copy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes), state_of(stream);
+}
+
+// Streams are done at once, so the host's clock tells when.
+FAKE cuEventCreate(CUevent* event, unsigned) {
+  if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  return *event = reinterpret_cast<CUevent>(new FakeEvent), CUDA_SUCCESS;
+}
+FAKE cuEventDestroy_v2(CUevent event) { return delete of(event), CUDA_SUCCESS; }
+FAKE cuEventRecord(CUevent event, CUstream stream) {
+  return of(event)->time = std::chrono::steady_clock::now(), of(event)->recorded = true, state_of(stream);
+}
+FAKE cuEventElapsedTime(float* milliseconds, CUevent begin, CUevent end) {
+  if (!of(begin)->recorded || !of(end)->recorded) return kInvalidHandle;
+  *milliseconds = std::chrono::duration<float, std::milli>(of(end)->time - of(begin)->time).count();
+  return CUDA_SUCCESS;
 }
 
 FAKE cuStreamCreate(CUstream* stream, unsigned) {
