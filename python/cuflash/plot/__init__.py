@@ -1,0 +1,1 @@
+"""`python -m cuflash.plot`: pictures and a report from the results files of `cuflash bench`. Needs matplotlib."""
