@@ -47,7 +47,7 @@ def _formats(argument: str) -> List[str]:
 def arguments(words: Optional[List[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m cuflash.plot", description=__doc__)
     parser.add_argument("results", nargs="+", metavar="RESULTS.json", help="files that cuflash bench wrote with --json")
-    parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="a folder for the pictures; made where missing")
+    parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="a folder for pictures; made where missing")
     parser.add_argument("--format", metavar="png,svg", type=_formats, default=list(FORMATS), help="default: both")
     parser.add_argument("--html", metavar="FILE", type=Path, help="a report in one file, which needs no network")
     options = parser.parse_args(words)
@@ -64,8 +64,8 @@ def run(options: argparse.Namespace) -> None:
     planned = {scene.name: pictures_of(scene, palette) for scene in scenes}
     count = sum(len(pictures) for pictures in planned.values())
     if count > MOST_PICTURES:
-        raise ResultsError(f"these results make {count} pictures, and at most {MOST_PICTURES} are drawn: give fewer files, "
-                           "or measure fewer kinds of problems in each")
+        raise ResultsError(f"these results make {count} pictures, and at most {MOST_PICTURES} are drawn: give fewer "
+                           "files, or measure fewer kinds of problems in each")
     if options.output is not None:
         try:
             options.output.mkdir(parents=True, exist_ok=True)
@@ -82,12 +82,12 @@ def run(options: argparse.Namespace) -> None:
 def _draw(planned: Dict[str, List[Picture]], options: argparse.Namespace) -> Dict[str, List[Tuple[Picture, bytes]]]:
     """Writes pictures; gives those that the report needs."""
     kept: Dict[str, List[Tuple[Picture, bytes]]] = {name: [] for name in planned}
-    wanted = set(options.format if options.output is not None else []) | ({"svg"} if options.html is not None else set())
-    formats = [name for name in FORMATS if name in wanted]
+    filed = options.format if options.output is not None else []
+    formats = list(dict.fromkeys([*filed, *(["svg"] if options.html is not None else [])]))
     for name, pictures in planned.items():
         for picture in pictures:
             saved = dict(zip(formats, picture.save(formats)))
-            for format in options.format if options.output is not None else []:
+            for format in filed:
                 write(options.output / f"{picture.name}.{format}", saved[format])
             if options.html is not None:
                 kept[name].append((picture, saved["svg"]))

@@ -36,8 +36,8 @@ def speed(scene: Scene, palette: Palette) -> Iterator[Picture]:
         measure = Measure("TFLOP/s", lambda point: _by_time(point, point.tflops),
                           ceiling=_ceiling(scene, f"{dtype}_tflops", "TFLOP/s"))
         caption = f"Useful operations in a second; higher is better. {QUARTILES}"
-        yield from LineChart(f"speed-{scene.name}-{direction}-{dtype}", f"Speed, {direction}, {dtype}, {scene.words}", LENGTH, measure,
-                             palette, caption).pictures(points)
+        yield from LineChart(f"speed-{scene.name}-{direction}-{dtype}", f"Speed, {direction}, {dtype}, {scene.words}",
+                             LENGTH, measure, palette, caption).pictures(points)
 
 
 def memory(scene: Scene, palette: Palette) -> Iterator[Picture]:
@@ -57,13 +57,14 @@ def decode(scene: Scene, palette: Palette) -> Iterator[Picture]:
         read = f"Keys and values, each read once, by time; higher is better. {QUARTILES}"
 
         def chart(kind: str, title: str, axis: Axis, measure: Measure, caption: str) -> LineChart:
-            return LineChart(f"{kind}-{scene.name}-{dtype}", f"{title}, {dtype}, {scene.words}", axis, measure, palette, caption)
+            return LineChart(f"{kind}-{scene.name}-{dtype}", f"Decode, {title}, {dtype}, {scene.words}", axis, measure,
+                             palette, caption)
 
-        by_keys = chart("decode-keys", "Decode, bandwidth by keys", KEYS, rate, read)
+        by_keys = chart("decode-keys", "bandwidth by keys", KEYS, rate, read)
         pictures: List[Picture] = [
             *by_keys.pictures(points, 2),
-            *chart("decode-batch", "Decode, bandwidth by batch", BATCH, rate, read).pictures(points, 2),
-            *chart("decode-queries", "Decode, time by queries", QUERIES, time,
+            *chart("decode-batch", "bandwidth by batch", BATCH, rate, read).pictures(points, 2),
+            *chart("decode-queries", "time by queries", QUERIES, time,
                    f"A call's time; flat as long as reading bounds it. {QUARTILES}").pictures(points, 2),
         ]
         yield from pictures or by_keys.pictures(points)

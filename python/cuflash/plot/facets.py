@@ -29,7 +29,7 @@ def _pair(a: int, b: int) -> str:
     return f"{a}" if a == b else f"{a}/{b}"
 
 
-# What a problem is beside its device, direction and type, as words. `length` is there where queries are as many as keys.
+# What a problem is beside its device, direction and type, as words. `length` is for as many queries as keys.
 PARTS: Dict[str, Callable[[Problem], str]] = {
     "dim": lambda p: f"D {_pair(p.head_dim, p.head_dim_v)}",
     "heads": lambda p: f"{_pair(p.heads_q, p.heads_k)} head{'s' if p.heads_q > 1 else ''}",
@@ -91,7 +91,9 @@ def _common_batch(facets: List[Facet], axis: Axis) -> str:
     tokens = {p.batch * axis.value(p) for p in problems}
     if len({p.batch for p in problems}) == 1:
         return f"batch {problems[0].batch}"
-    return f"batch x length = {text.length(tokens.pop())} tokens" if len(tokens) == 1 else "the batch depends on the length"
+    if len(tokens) == 1:
+        return f"batch x length = {text.length(tokens.pop())} tokens"
+    return "the batch depends on the length"
 
 
 def facets_of(points: Iterable[Point], axis: Axis) -> Tuple[List[Facet], str]:

@@ -9,6 +9,10 @@ from typing import Any, Callable, List
 from .style import in_style
 
 
+# What would differ from day to day or from version to version.
+DATED = {"svg": "Date", "png": "Software"}
+
+
 @dataclass(frozen=True)
 class Table:
     """The figures of a picture."""
@@ -34,6 +38,6 @@ class Picture:
             figure = self.paint()
             for format in formats:
                 stream = io.BytesIO()
-                figure.savefig(stream, format=format, metadata={"Date": None} if format == "svg" else {"Software": None})
+                figure.savefig(stream, format=format, metadata={DATED[format]: None})
                 saved.append(stream.getvalue())
         return saved

@@ -36,14 +36,16 @@ def summary(scene: Scene, palette: Palette) -> Table:
                        if other == name and (problem.direction, problem.dtype) == (direction, dtype)}
             if of_name:
                 worst = min(of_name, key=lambda problem: of_name[problem])
-                lines.append([dtype, direction, name, str(len(of_name)), text.ratio(geometric_mean([*of_name.values()])),
-                              text.ratio(of_name[worst]), where(worst)])
+                mean = geometric_mean([*of_name.values()])
+                lines.append([dtype, direction, name, str(len(of_name)), text.ratio(mean), text.ratio(of_name[worst]),
+                              where(worst)])
     return Table(["type", "direction", "against", "points", "geometric mean", "smallest", "at"], lines)
 
 
 def where(p: Problem) -> str:
     lengths = text.length(p.len_k) if p.len_q == p.len_k else f"{text.length(p.len_q)} x {text.length(p.len_k)}"
-    return f"batch {p.batch}, {p.heads_q}/{p.heads_k} heads, {lengths}, D {p.head_dim}" + (", causal" if p.causal else "")
+    mask = ", causal" if p.causal else ""
+    return f"batch {p.batch}, {p.heads_q}/{p.heads_k} heads, {lengths}, D {p.head_dim}{mask}"
 
 
 def ratios(scene: Scene, palette: Palette) -> Iterator[Picture]:

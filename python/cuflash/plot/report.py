@@ -12,14 +12,16 @@ from .picture import Picture, Table
 from .ratios import summary
 from .results import Point, Run
 from .scene import Scene
-from .style import ON_DARK, Palette
+from .style import GRID, INK, ON_DARK, PAPER, QUIET, Palette
 
 MOST_ROWS = 5000  # of the table of all points: a report shall open quickly
 
-STYLE = """
-:root { color-scheme: light dark; --paper: #ffffff; --ink: #1b1f24; --quiet: #5c6570; --line: #e3e6ea; --band: #f6f7f9; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #15181c; --ink: #e8eaed; --quiet: #a2abb5; --line: #30363d; --band: #1d2126; } }
+STYLE = f"""
+:root {{ color-scheme: light dark;
+  --paper: {PAPER}; --ink: {INK}; --quiet: {QUIET}; --line: {GRID}; --band: #f6f7f9; }}
+@media (prefers-color-scheme: dark) {{ :root {{ --band: #1d2126;
+  --paper: {ON_DARK[PAPER]}; --ink: {ON_DARK[INK]}; --quiet: {ON_DARK[QUIET]}; --line: {ON_DARK[GRID]}; }} }}
+""" + """
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.5rem; max-width: 110rem; background: var(--paper); color: var(--ink);
   font: 15px/1.45 system-ui, sans-serif; }
@@ -58,7 +60,8 @@ def _table(table: Table) -> str:
         return "<tr>" + "".join(f"<{tag}{mark}>{escape(cell)}</{tag}>" for mark, cell in zip(marks, cells)) + "</tr>"
 
     body = "\n".join(row("td", cells) for cells in table.rows)
-    return f'<div class="scrolled"><table><thead>{row("th", table.headers)}</thead>\n<tbody>{body}</tbody></table></div>'
+    head = row("th", table.headers)
+    return f'<div class="scrolled"><table><thead>{head}</thead>\n<tbody>{body}</tbody></table></div>'
 
 
 def _picture(picture: Picture, svg: bytes) -> str:
@@ -86,9 +89,9 @@ def _all_points(scenes: List[Scene]) -> str:
     def cells(point: Point) -> List[str]:
         p = point.problem
         extra = "" if point.extra_bytes is None else text.size(point.extra_bytes)
-        return [point.contestant, p.device, p.direction, p.dtype, str(p.batch), f"{p.heads_q}/{p.heads_k}", str(p.len_q),
-                str(p.len_k), f"{p.head_dim}/{p.head_dim_v}", "yes" if p.causal else "no", str(p.page_size),
-                text.number(point.ms), f"{text.number(point.ms_low)} - {text.number(point.ms_high)}",
+        return [point.contestant, p.device, p.direction, p.dtype, str(p.batch), f"{p.heads_q}/{p.heads_k}",
+                str(p.len_q), str(p.len_k), f"{p.head_dim}/{p.head_dim_v}", "yes" if p.causal else "no",
+                str(p.page_size), text.number(point.ms), f"{text.number(point.ms_low)} - {text.number(point.ms_high)}",
                 text.number(point.tflops), text.number(point.gbs), text.share(point.share),
                 text.number(point.clock_mhz), extra]
 
@@ -106,7 +109,8 @@ def report(runs: List[Run], scenes: List[Scene], pictures: Dict[str, List[Tuple[
     for scene in scenes:
         drawn = pictures[scene.name]
         parts.append(f'<h2>{escape(f"{scene.device}: {scene.machine}")}</h2>\n{_ceilings(scene)}')
-        parts.append("<nav>" + "\n".join(f'<a href="#{escape(p.name)}">{escape(p.name)}</a>' for p, _ in drawn) + "</nav>")
+        links = "\n".join(f'<a href="#{escape(picture.name)}">{escape(picture.name)}</a>' for picture, _ in drawn)
+        parts.append(f"<nav>{links}</nav>")
         ratios = summary(scene, palette)
         if ratios.rows:
             parts.append(f"<h3>Their time by that of cuflash; above 1 cuflash is faster</h3>\n{_table(ratios)}")

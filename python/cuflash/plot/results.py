@@ -1,5 +1,8 @@
-"""Reads the results files of `cuflash bench`. They may come from anywhere: every member is checked, and what is wrong is
-refused with its place, what it is and what it must be."""
+"""Reads the results files of `cuflash bench`.
+
+They may come from anywhere: every member is checked, and what is wrong is refused with its place, what it is and what
+it must be.
+"""
 
 from __future__ import annotations
 

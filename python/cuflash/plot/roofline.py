@@ -44,7 +44,8 @@ def _roof(x: float, bandwidth: Optional[float], peak: Optional[float]) -> float:
     return min(y for y in (slope, peak) if y is not None)
 
 
-def _limits(points: List[Point], bandwidth: Optional[float], peak: Optional[float]) -> Tuple[float, float, float, float]:
+def _limits(points: List[Point], bandwidth: Optional[float], peak: Optional[float]) -> Tuple[float, ...]:
+    """Left, right, low, high: around the points and the corner of the roof."""
     xs, ys = [p.problem.intensity for p in points], [speed_of(p) for p in points]
     left, right = min(xs) / 2, max(xs) * 2
     if bandwidth is not None and peak is not None:
@@ -63,7 +64,8 @@ def _roof_lines(axes: Any, left: float, right: float, low: float, bandwidth: Opt
         axes.annotate(f"arithmetic, {text.number(peak)} TFLOP/s", (right, peak), xytext=(-2, 4), **look)
     if words and bandwidth is not None:
         middle = (max(left, low * 1e3 / bandwidth) * ridge) ** 0.5
-        axes.annotate(f"{text.number(bandwidth)} GB/s", (middle, _roof(middle, bandwidth, peak)), xytext=(-5, 5), **look)
+        place = (middle, _roof(middle, bandwidth, peak))
+        axes.annotate(f"{text.number(bandwidth)} GB/s", place, xytext=(-5, 5), **look)
 
 
 def _paint(points: List[Point], bandwidth: Optional[float], peak: Optional[float], palette: Palette, title: str) -> Any:
@@ -80,8 +82,8 @@ def _paint(points: List[Point], bandwidth: Optional[float], peak: Optional[float
         _roof_lines(axes, left, right, low, bandwidth, peak, words=axes is panels[0])
         for name in reversed(contestants):  # cuflash lies on top
             mine = [p for p in points if p.contestant == name and p.problem.direction == direction]
-            axes.plot([p.problem.intensity for p in mine], [speed_of(p) for p in mine], ls="", alpha=0.85, zorder=3,
-                      color=palette.color(name), marker=palette.marker(name), markeredgecolor=PAPER, markeredgewidth=0.6)
+            axes.plot([p.problem.intensity for p in mine], [speed_of(p) for p in mine], ls="", marker=palette.marker(name),
+                      color=palette.color(name), markeredgecolor=PAPER, markeredgewidth=0.6, alpha=0.85, zorder=3)
         axes.set_title(direction, loc="left")
         axes.set_xlabel("intensity, FLOP/byte")
         for each in (axes.xaxis, axes.yaxis):
