@@ -102,7 +102,7 @@ class LineChart:
         if facet is None:
             axes.set_visible(False)
             return
-        for name in self.palette.sorted(facet.points):
+        for name in reversed(self.palette.sorted(facet.points)):  # cuflash lies on top
             places = [self.axis.value(point.problem) for point in facet.points[name]]
             values = [self.measure.value(point) for point in facet.points[name]]
             color = self.palette.color(name)

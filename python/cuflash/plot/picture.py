@@ -10,7 +10,7 @@ from .style import in_style
 
 
 # What would differ from day to day or from version to version.
-DATED = {"svg": "Date", "png": "Software"}
+DATED = {"svg": ("Date", "Creator"), "png": ("Software",)}
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,6 @@ class Picture:
             figure = self.paint()
             for format in formats:
                 stream = io.BytesIO()
-                figure.savefig(stream, format=format, metadata={DATED[format]: None})
+                figure.savefig(stream, format=format, metadata=dict.fromkeys(DATED[format]))
                 saved.append(stream.getvalue())
         return saved

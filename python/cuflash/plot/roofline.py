@@ -82,8 +82,9 @@ def _paint(points: List[Point], bandwidth: Optional[float], peak: Optional[float
         _roof_lines(axes, left, right, low, bandwidth, peak, words=axes is panels[0])
         for name in reversed(contestants):  # cuflash lies on top
             mine = [p for p in points if p.contestant == name and p.problem.direction == direction]
-            axes.plot([p.problem.intensity for p in mine], [speed_of(p) for p in mine], ls="", marker=palette.marker(name),
-                      color=palette.color(name), markeredgecolor=PAPER, markeredgewidth=0.6, alpha=0.85, zorder=3)
+            xs, ys = [p.problem.intensity for p in mine], [speed_of(p) for p in mine]
+            axes.plot(xs, ys, ls="", color=palette.color(name), marker=palette.marker(name), markeredgecolor=PAPER,
+                      markeredgewidth=0.6, alpha=0.85, zorder=3)
         axes.set_title(direction, loc="left")
         axes.set_xlabel("intensity, FLOP/byte")
         for each in (axes.xaxis, axes.yaxis):
