@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from cuflash.plot import charts, results, style, text
-from cuflash.plot.__main__ import main, pictures_of
+from cuflash.plot.command import main, pictures_of
 from cuflash.plot.facets import LENGTH, facets_of, rows_of
 from cuflash.plot.lines import LABEL_GAP, spread
 from cuflash.plot.problem import Problem
@@ -200,7 +200,7 @@ def test_labels_keep_their_distance_and_their_order():
 
 
 def test_nothing_needs_matplotlib_but_drawing(tmp_path, monkeypatch, capsys):
-    code = "import sys, cuflash, cuflash.plot.__main__; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, cuflash, cuflash.plot; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=os.environ).returncode == 0
     monkeypatch.setattr(style, "OLDEST", (99, 0))
     if importlib.util.find_spec("matplotlib"):
