@@ -37,7 +37,7 @@ def point(contestant="cuflash", direction="forward", length=512, queries=None, b
 
 def document(points, gpu="NVIDIA H200", ceilings=None):
     return {"format": "cuflash-bench-1", "command": "cuflash bench", "version": "0.1.0", "date": "2026-11-15T12:00:00Z",
-            "machine": {"cpu": "a <script>processor</script> & $x_{1$", "threads": 2, "gpu": gpu},
+            "machine": {"cpu": "a <script>processor</script> & more", "threads": 2, "gpu": gpu},
             "ceilings": ceilings or {"cuda": {"bf16_tflops": 0.5, "read_gbs": 4.0, "another": "later"}},
             "results": points}
 
@@ -247,7 +247,7 @@ EXPECTED = ["decode-batch-cuda-bf16", "decode-keys-cuda-bf16", "decode-queries-c
 
 def test_pictures_and_report(tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    file = write(tmp_path, document(every_kind("forward")))
+    file = write(tmp_path, document(every_kind("forward"), gpu="$x_{1$ <script>GPU</script>"))
     folder, page = tmp_path / "a" / "b", tmp_path / "report.html"
     assert main([file, "-o", str(folder), "--format", "svg", "--html", str(page)]) == 0
     assert "9 pictures as svg" in capsys.readouterr().out
@@ -264,7 +264,7 @@ def test_pictures_and_report(tmp_path, capsys):
     assert ElementTree.fromstring(drawn).tag.endswith("svg") and "prefers-color-scheme:dark" in drawn
     assert drawn.count(style.INK) == 1  # where the variable for it is set
     assert "http://" not in page and "https://" not in page
-    assert "&lt;script&gt;processor&lt;/script&gt; &amp; $x_{1$" in page
+    assert "&lt;script&gt;processor&lt;/script&gt; &amp; " in page and "$x_{1$ &lt;script&gt;GPU&lt;" in page
     for figure in ("<td>8.00</td>", "<td>4 MiB</td>", "prefers-color-scheme"):
         assert figure in page
 
@@ -291,7 +291,13 @@ def test_lines_show_the_figures_of_the_file(tmp_path):
     lines = {line.get_color(): line for line in plain.lines}
     for name in SLOWER:
         rates = [each["tflops"] for each in made if each["contestant"] == name and not each["causal"]]
-        assert list(lines[style.KNOWN[name][0]].get_ydata()) == pytest.approx(rates)
+        line = lines[style.KNOWN[name][0]]
+        assert list(line.get_ydata()) == pytest.approx(rates) and line.get_marker() == style.KNOWN[name][1]
+    bands = [band.get_datalim(plain.transData) for band in plain.collections]
+    fastest = max(each["tflops"] for each in made if not each["causal"])
+    slowest = min(each["tflops"] for each in made if not each["causal"])
+    assert max(band.y1 for band in bands) == pytest.approx(fastest / 0.9)
+    assert min(band.y0 for band in bands) == pytest.approx(slowest / 1.2)
     assert {label.get_text() for label in causal.texts} >= set(SLOWER)
     assert memory.table.headers == ["", "length (queries and keys)", "cuflash, extra memory", "naive, extra memory"]
     assert memory.table.rows[0] == ["no mask", "512", "0", "1 MiB"]
@@ -318,8 +324,9 @@ def test_rooflines_have_the_ceilings_of_the_file(tmp_path):
     with style.in_style():
         panels = picture.paint().axes
     assert [axes.get_title(loc="left") for axes in panels] == ["forward", "backward", "decode"]
-    roof = panels[0].lines[0]
-    assert list(roof.get_xdata())[1] == pytest.approx(125.0) and list(roof.get_ydata())[1:] == pytest.approx([0.5, 0.5])
+    corners = list(zip(*panels[0].lines[0].get_data()))
+    assert corners[0][1] == pytest.approx(corners[0][0] * 4e-3)
+    assert corners[1] == pytest.approx((125.0, 0.5)) and corners[2][1] == pytest.approx(0.5)
     ours = [line for line in panels[0].lines if line.get_color() == style.KNOWN["cuflash"][0]][0]
     problem = drawn.points["cuflash", results._point(point(), "").problem].problem
     assert min(ours.get_xdata()) == pytest.approx(problem.intensity)
