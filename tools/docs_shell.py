@@ -65,25 +65,20 @@ def check_cuflash(names, words):
             raise Wrong(f"cuflash {' '.join(commands)} has no option {option}")
 
 
-def python_module(name):
-    """The file of cuflash.<name>, which `python -m` runs: a module, or a package that keeps its command apart."""
-    for path in (f"{name}.py", f"{name}/command.py"):
-        if (ROOT / "python" / "cuflash" / path).is_file():
-            return ROOT / "python" / "cuflash" / path
-    raise Wrong(f"the Python package has no command {name}")
-
-
 def check_python(names, words):
     if words[:2] == ["-m", "cuflash"] or words[:2] == ["-m", "pytest"]:
         return
-    module = re.fullmatch(r"-m cuflash\.(\w+)", " ".join(words[:2]))
-    if module:
-        words = [str(python_module(module.group(1)).relative_to(ROOT)), *words[2:]]
-    if not (words and (ROOT / words[0]).is_file()):
+    if words[:1] == ["-m"]:
+        words = words[1:]
+        module = "python/" + words[0].replace(".", "/")
+        files = [*ROOT.glob(f"{module}/*.py"), *ROOT.glob(f"{module}.py")]
+    else:
+        files = [ROOT / words[0]] if words and (ROOT / words[0]).is_file() else []
+    if not files:
         raise Wrong(f"there is no file {words[0] if words else ''}")
-    text = (ROOT / words[0]).read_text()
-    for option in (word.partition("=")[0] for word in words[1:] if re.match(r"--?[a-z]", word)):
-        if f'"{option}"' not in text:
+    text = "\n".join(file.read_text() for file in files)
+    for option in (word.partition("=")[0] for word in words[1:] if word.startswith("--")):
+        if f'"{option}"' not in text and f'"{option[2:].replace("-", "_")}"' not in text:
             raise Wrong(f"{words[0]} has no option {option}")
 
 

@@ -122,4 +122,4 @@ def rows_of(facets: List[Facet], columns: int = 4) -> List[List[Optional[Facet]]
     keys = sorted({f.order[:-1] for f in facets})
     if plain and causal and len(keys) <= columns:
         return [[next((f for f in group if f.order[:-1] == key), None) for key in keys] for group in (plain, causal)]
-    return [group[n:n + columns] for group in (plain, causal) for n in range(0, len(group), columns)]
+    return [[*group[n:n + columns]] for group in (plain, causal) for n in range(0, len(group), columns)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from . import text
@@ -57,8 +58,13 @@ class LineChart:
         for first in range(0, len(rows), ROWS_OF_PICTURE):
             part = rows[first:first + ROWS_OF_PICTURE]
             page = f"-{first // ROWS_OF_PICTURE + 1}" if len(rows) > ROWS_OF_PICTURE else ""
-            yield Picture(self.name + page, title, self.caption, self.table(part),
-                          lambda part=part: self.paint(part, title))
+            yield Picture(self.name + page, title, self.caption, self.table(part), partial(self.paint, part, title))
+
+    def value(self, point: Point) -> Value:
+        """Of a point in a panel: those without a value have none."""
+        value = self.measure.value(point)
+        assert value is not None
+        return value
 
     def table(self, rows: List[List[Optional[Facet]]]) -> Table:
         facets = [facet for row in rows for facet in row if facet]
@@ -68,9 +74,8 @@ class LineChart:
             cells: Dict[int, Dict[str, str]] = {}
             for name, points in facet.points.items():
                 for point in points:
-                    value = self.measure.value(point)
-                    assert value is not None
-                    cells.setdefault(self.axis.value(point.problem), {})[name] = self.measure.words(value.y)
+                    words = self.measure.words(self.value(point).y)
+                    cells.setdefault(self.axis.value(point.problem), {})[name] = words
             lines += [[facet.title, text.length(x), *(cells[x].get(name, "") for name in contestants)]
                       for x in sorted(cells)]
         headers = ["", self.axis.label, *(f"{name}, {self.measure.label}" for name in contestants)]
@@ -85,14 +90,14 @@ class LineChart:
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
         grid = figure.subplots(len(rows), columns, squeeze=False, sharey=True)
         everything = [facet for row in rows for facet in row if facet]
-        top = max(self.measure.value(p).high for f in everything for points in f.points.values() for p in points)
+        top = max(self.value(p).high for f in everything for points in f.points.values() for p in points)
         direct = all(_names_all(row) for row in rows)
         for n, row in enumerate(rows):
             for m in range(columns):
                 facet = row[m] if m < len(row) else None
                 below = n + 1 < len(rows) and m < len(rows[n + 1]) and rows[n + 1][m] is not None
                 self._panel(grid[n][m], facet, top, left=m == 0, bottom=not below)
-            if direct:
+            if direct and row[-1] is not None:
                 self._labels(grid[n][len(row) - 1], row[-1])
         if not direct:
             legend(figure, self.palette, self.palette.sorted(name for facet in everything for name in facet.points))
@@ -104,7 +109,7 @@ class LineChart:
             return
         for name in reversed(self.palette.sorted(facet.points)):  # cuflash lies on top
             places = [self.axis.value(point.problem) for point in facet.points[name]]
-            values = [self.measure.value(point) for point in facet.points[name]]
+            values = [self.value(point) for point in facet.points[name]]
             color = self.palette.color(name)
             axes.fill_between(places, [v.low for v in values], [v.high for v in values], color=color, alpha=0.18, lw=0)
             axes.plot(places, [v.y for v in values], color=color, marker=self.palette.marker(name),
@@ -153,7 +158,7 @@ class LineChart:
         ends = []
         for name in self.palette.sorted(facet.points):
             point = facet.points[name][-1]
-            place = (self.axis.value(point.problem), self.measure.value(point).y)
+            place = (self.axis.value(point.problem), self.value(point).y)
             ends.append((float(to_axes.transform(place)[1]), place, name))
         ends.sort(key=lambda end: end[0])
         heights = spread([height for height, _, _ in ends])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 from . import text
@@ -63,7 +64,7 @@ def ratios(scene: Scene, palette: Palette) -> Iterator[Picture]:
             yield Picture(f"ratio-{scene.name}-{direction}-{dtype}{page}", title,
                           "Their time by that of cuflash, of the same run: above 1 cuflash is faster.",
                           _table(part, maps, axis),
-                          lambda part=part, maps=maps, axis=axis, title=title: _paint(part, maps, axis, title))
+                          partial(_paint, part, maps, axis, title))
 
 
 def _maps(scene: Scene, palette: Palette, facets: List[Facet], axis: Axis) -> List[Map]:

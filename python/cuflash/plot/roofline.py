@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Iterator, List, Optional, Tuple
 
 from . import text
@@ -29,7 +30,7 @@ def rooflines(scene: Scene, palette: Palette) -> Iterator[Picture]:
         points = [point for point in scene.points.values() if point.problem.dtype == dtype]
         title = f"Roofline, {dtype}, {scene.words}"
         yield Picture(f"roofline-{scene.name}-{dtype}", title, CAPTION, _table(points, palette),
-                      lambda points=points, peak=peak, title=title: _paint(points, bandwidth, peak, palette, title))
+                      partial(_paint, points, bandwidth, peak, palette, title))
 
 
 def _table(points: List[Point], palette: Palette) -> Table:
