@@ -190,7 +190,20 @@ def test_words():
     assert [text.size(n) for n in (0, 12, 1536, 3 << 30)] == ["0", "12 B", "1.5 KiB", "3 GiB"]
     assert [text.number(x) for x in (0.00012, 0.05, 1.234, 61.84, 701.5, 4200.0)] == [
         "0.00012", "0.05", "1.23", "61.8", "702", "4200"]
+    assert text.speed_unit(0.99) == ("GFLOP/s", 1e3) and text.speed_unit(1.0) == ("TFLOP/s", 1.0)
     assert [text.ratio(x) for x in (0.901, 11.84, 173.2)] == ["0.90", "11.8", "173"]
+
+
+def test_times_have_a_scale_in_each_panel_and_speeds_one_for_all(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    made = [point("cuflash", "decode", keys, queries) for keys in (512, 65536) for queries in (1, 64)]
+    drawn = scene(tmp_path, document(made))
+    pictures = {picture.name: picture for picture in charts.decode(drawn, palette_of(drawn))}
+    with style.in_style():
+        tops = {name: [axes.get_ylim()[1] for axes in picture.paint().axes] for name, picture in pictures.items()}
+    short, long = tops["decode-queries-cuda-bf16"]
+    assert long > 100 * short
+    assert len(set(tops["decode-keys-cuda-bf16"])) == 1
 
 
 def test_labels_keep_their_distance_and_their_order():
@@ -287,15 +300,15 @@ def test_lines_show_the_figures_of_the_file(tmp_path):
     with style.in_style():
         plain, causal = speed.paint().axes
     assert (plain.get_title(loc="left"), causal.get_title(loc="left")) == ("no mask", "causal")
-    assert [tick.get_text() for tick in plain.get_xticklabels()] == ["512", "1k"] and plain.get_ylabel() == "TFLOP/s"
+    assert [tick.get_text() for tick in plain.get_xticklabels()] == ["512", "1k"] and plain.get_ylabel() == "GFLOP/s"
     lines = {line.get_color(): line for line in plain.lines}
     for name in SLOWER:
-        rates = [each["tflops"] for each in made if each["contestant"] == name and not each["causal"]]
+        rates = [1e3 * each["tflops"] for each in made if each["contestant"] == name and not each["causal"]]
         line = lines[style.KNOWN[name][0]]
         assert list(line.get_ydata()) == pytest.approx(rates) and line.get_marker() == style.KNOWN[name][1]
     bands = [band.get_datalim(plain.transData) for band in plain.collections]
-    fastest = max(each["tflops"] for each in made if not each["causal"])
-    slowest = min(each["tflops"] for each in made if not each["causal"])
+    fastest = 1e3 * max(each["tflops"] for each in made if not each["causal"])
+    slowest = 1e3 * min(each["tflops"] for each in made if not each["causal"])
     assert max(band.y1 for band in bands) == pytest.approx(fastest / 0.9)
     assert min(band.y0 for band in bands) == pytest.approx(slowest / 1.2)
     assert {label.get_text() for label in causal.texts} >= set(SLOWER)
@@ -309,7 +322,9 @@ def test_ratios_are_those_of_the_file(tmp_path):
     drawn = scene(tmp_path, document([*made, point("torch-flash", length=4096)]))
     picture = next(ratios(drawn, palette_of(drawn)))
     with style.in_style():
-        axes = picture.paint().axes[0]
+        figure = picture.paint()
+    axes = figure.axes[0]
+    assert max(map(len, figure.get_suptitle().split("\n"))) <= style.TITLE_LETTERS * figure.get_size_inches()[0]
     assert [cell.get_text() for cell in axes.texts] == ["17.0", "0.75"]
     blue_over_red = [cell.get_facecolor()[2] - cell.get_facecolor()[0] for cell in axes.patches]
     assert blue_over_red[0] > 0.1 and blue_over_red[1] < -0.1  # purple above 1, orange below

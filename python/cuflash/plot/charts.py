@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Iterator, List, Optional, Tuple
 
 from . import text
@@ -26,15 +27,21 @@ def _extra(point: Point) -> Optional[Value]:
     return None if point.extra_bytes is None else Value(point.extra_bytes, point.extra_bytes, point.extra_bytes)
 
 
-def _ceiling(scene: Scene, name: str, unit: str) -> Optional[Tuple[float, str]]:
-    value = scene.ceilings.get(name)
-    return None if value is None else (value, f"measured ceiling, {text.number(value)} {unit}")
+def _speed(factor: float, point: Point) -> Optional[Value]:
+    return None if point.tflops is None else _by_time(point, factor * point.tflops)
+
+
+def _ceiling(scene: Scene, name: str, unit: str, factor: float = 1.0) -> Optional[Tuple[float, str]]:
+    if name not in scene.ceilings:
+        return None
+    value = factor * scene.ceilings[name]
+    return value, f"measured ceiling, {text.number(value)} {unit}"
 
 
 def speed(scene: Scene, palette: Palette) -> Iterator[Picture]:
     for (direction, dtype), points in scene.of("forward", "backward").items():
-        measure = Measure("TFLOP/s", lambda point: _by_time(point, point.tflops),
-                          ceiling=_ceiling(scene, f"{dtype}_tflops", "TFLOP/s"))
+        unit, factor = text.speed_unit(max(point.tflops or 0.0 for point in points))
+        measure = Measure(unit, partial(_speed, factor), ceiling=_ceiling(scene, f"{dtype}_tflops", unit, factor))
         caption = f"Useful operations in a second; higher is better. {QUARTILES}"
         yield from LineChart(f"speed-{scene.name}-{direction}-{dtype}", f"Speed, {direction}, {dtype}, {scene.words}",
                              LENGTH, measure, palette, caption).pictures(points)
@@ -53,7 +60,7 @@ def decode(scene: Scene, palette: Palette) -> Iterator[Picture]:
     """The same points by keys, by batch and by queries, where there are several."""
     for (_, dtype), points in scene.of("decode").items():
         rate = Measure("GB/s", lambda point: _by_time(point, point.gbs), ceiling=_ceiling(scene, "read_gbs", "GB/s"))
-        time = Measure("ms", lambda point: Value(point.ms, point.ms_low, point.ms_high))
+        time = Measure("ms", lambda point: Value(point.ms, point.ms_low, point.ms_high), shared=False)
         read = f"Keys and values, each read once, by time; higher is better. {QUARTILES}"
 
         def chart(kind: str, title: str, axis: Axis, measure: Measure, caption: str) -> LineChart:

@@ -10,7 +10,7 @@ from . import text
 from .facets import Axis, Facet, facets_of, rows_of
 from .picture import Picture, Table
 from .results import Point
-from .style import GRID, INK, PAPER, QUIET, Palette, legend, matplotlib
+from .style import GRID, PAPER, QUIET, Palette, legend, matplotlib, set_title
 
 ROWS_OF_PICTURE = 5
 PANEL_WIDTH, PANEL_HEIGHT, LABEL_WIDTH = 2.9, 2.35, 1.2
@@ -34,6 +34,7 @@ class Measure:
     value: Callable[[Point], Optional[Value]]
     words: Callable[[float], str] = text.number
     in_bytes: bool = False
+    shared: bool = True  # whether all panels have one scale: where they can be compared
     ceiling: Optional[Tuple[float, str]] = None  # a line that nothing should be above, and its words
 
 
@@ -87,16 +88,19 @@ class LineChart:
         columns = max(len(row) for row in rows)
         width = PANEL_WIDTH * columns + LABEL_WIDTH
         figure = matplotlib().figure.Figure(figsize=(width, PANEL_HEIGHT * len(rows) + 0.7))
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
-        grid = figure.subplots(len(rows), columns, squeeze=False, sharey=True)
+        set_title(figure, title)
+        grid = figure.subplots(len(rows), columns, squeeze=False, sharey=self.measure.shared)
         everything = [facet for row in rows for facet in row if facet]
-        top = max(self.value(p).high for f in everything for points in f.points.values() for p in points)
+        tops = {id(facet): max(self.value(p).high for points in facet.points.values() for p in points)
+                for facet in everything}
+        if self.measure.shared:
+            tops = dict.fromkeys(tops, max(tops.values()))
         direct = all(_names_all(row) for row in rows)
         for n, row in enumerate(rows):
             for m in range(columns):
                 facet = row[m] if m < len(row) else None
                 below = n + 1 < len(rows) and m < len(rows[n + 1]) and rows[n + 1][m] is not None
-                self._panel(grid[n][m], facet, top, left=m == 0, bottom=not below)
+                self._panel(grid[n][m], facet, tops.get(id(facet), 0.0), left=m == 0, bottom=not below)
             if direct and row[-1] is not None:
                 self._labels(grid[n][len(row) - 1], row[-1])
         if not direct:
@@ -117,7 +121,7 @@ class LineChart:
         axes.set_title(facet.title, loc="left")
         self._x_axis(axes, sorted({self.axis.value(p) for p in facet.problems()}))
         self._y_axis(axes, top, words=left)
-        axes.tick_params(labelleft=left)
+        axes.tick_params(labelleft=left or not self.measure.shared)
         axes.set_ylabel(self.measure.label if left else "")
         axes.set_xlabel(self.axis.label if bottom else "")
 

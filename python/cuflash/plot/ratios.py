@@ -11,7 +11,7 @@ from .facets import KEYS, LENGTH, Axis, Facet, facets_of
 from .picture import Picture, Table
 from .problem import Problem
 from .scene import OURS, Scene
-from .style import DARK_ON_COLOUR, DIVERGING, INK, LIGHT_ON_COLOUR, PAPER, Palette, matplotlib
+from .style import DARK_ON_COLOUR, DIVERGING, LIGHT_ON_COLOUR, PAPER, Palette, matplotlib, set_title
 
 ROWS_OF_PICTURE = 32
 STRONGEST = 2.0  # the ratio from which on colours are the strongest, in all pictures
@@ -94,7 +94,7 @@ def _paint(facets: List[Facet], maps: List[Map], axis: Axis, title: str) -> Any:
     width = max(2.2, 0.5 * len(places) + 0.3)
     names = max(len(facet.title) for facet in facets)
     figure = module.figure.Figure(figsize=(0.075 * names + width * len(maps) + 1.4, 0.27 * len(facets) + 1.7))
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
+    set_title(figure, title)
     grid = figure.subplots(1, len(maps), squeeze=False, sharey=True)[0]
     limit = math.log2(STRONGEST)
     norm = module.colors.Normalize(-limit, limit, clip=True)

@@ -10,8 +10,9 @@ from .picture import Picture, Table
 from .ratios import where
 from .results import DIRECTIONS, Point
 from .scene import Scene
-from .style import INK, PAPER, QUIET, Palette, legend, matplotlib
+from .style import PAPER, QUIET, Palette, legend, matplotlib, set_title
 
+SCALE = 1e-3  # a GB/s and a FLOP/byte make this many TFLOP/s
 CAPTION = ("Operations by the bytes of inputs and results, each moved once: what a perfect cache would leave. "
            "Lines are ceilings measured in the same runs.")
 
@@ -41,7 +42,7 @@ def _table(points: List[Point], palette: Palette) -> Table:
 
 
 def _roof(x: float, bandwidth: Optional[float], peak: Optional[float]) -> float:
-    slope = None if bandwidth is None else x * bandwidth * 1e-3
+    slope = None if bandwidth is None else x * bandwidth * SCALE
     return min(y for y in (slope, peak) if y is not None)
 
 
@@ -50,21 +51,21 @@ def _limits(points: List[Point], bandwidth: Optional[float], peak: Optional[floa
     xs, ys = [p.problem.intensity for p in points], [speed_of(p) for p in points]
     left, right = min(xs) / 2, max(xs) * 2
     if bandwidth is not None and peak is not None:
-        ridge = 1e3 * peak / bandwidth
+        ridge = peak / bandwidth / SCALE
         left, right = min(left, ridge / 4), max(right, ridge * 4)
     return left, right, min(ys) / 2, 2 * max(max(ys), _roof(right, bandwidth, peak))
 
 
 def _roof_lines(axes: Any, left: float, right: float, low: float, bandwidth: Optional[float], peak: Optional[float],
                 words: bool) -> None:
-    ridge = 1e3 * peak / bandwidth if bandwidth is not None and peak is not None else right
+    ridge = peak / bandwidth / SCALE if bandwidth is not None and peak is not None else right
     corners = sorted({left, ridge, right})
     axes.plot(corners, [_roof(x, bandwidth, peak) for x in corners], color=QUIET, lw=1.4, zorder=2)
     look = {"textcoords": "offset points", "color": QUIET, "fontsize": 8, "ha": "right"}
     if words and peak is not None:
         axes.annotate(f"arithmetic, {text.number(peak)} TFLOP/s", (right, peak), xytext=(-2, 4), **look)
     if words and bandwidth is not None:
-        middle = (max(left, low * 1e3 / bandwidth) * ridge) ** 0.5
+        middle = (max(left, low / bandwidth / SCALE) * ridge) ** 0.5
         place = (middle, _roof(middle, bandwidth, peak))
         axes.annotate(f"{text.number(bandwidth)} GB/s", place, xytext=(-5, 5), **look)
 
@@ -74,7 +75,7 @@ def _paint(points: List[Point], bandwidth: Optional[float], peak: Optional[float
     directions = [name for name in DIRECTIONS if any(p.problem.direction == name for p in points)]
     contestants = palette.sorted(p.contestant for p in points)
     figure = module.figure.Figure(figsize=(3.3 * len(directions) + 1.9, 3.8))
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
+    set_title(figure, title)
     panels = figure.subplots(1, len(directions), squeeze=False, sharex=True, sharey=True)[0]
     left, right, low, high = _limits(points, bandwidth, peak)
     for axes, direction in zip(panels, directions):

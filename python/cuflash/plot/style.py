@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any, Dict, Iterable, List, Tuple
 
 from .scene import OURS
@@ -25,6 +26,7 @@ KNOWN: Dict[str, Tuple[str, str]] = {
 OTHERS: List[Tuple[str, str]] = [("#56b4e9", "h"), ("#a65628", "<"), ("#7b5ea7", ">"), ("#999933", "d")]
 DIVERGING = "PuOr"  # orange below, purple above: safe for colour-blind readers
 
+TITLE_LETTERS = 12  # an inch, of a title
 OLDEST = (3, 7)  # of matplotlib: legends outside of panels
 
 SETTINGS: Dict[str, Any] = {
@@ -81,6 +83,12 @@ class Palette:
 
     def sorted(self, contestants: Iterable[str]) -> List[str]:
         return sorted(set(contestants), key=self.order.index)
+
+
+def set_title(figure: Any, words: str) -> None:
+    """At the left, on as many lines as the figure's width needs."""
+    width = int(TITLE_LETTERS * figure.get_size_inches()[0])
+    figure.suptitle(textwrap.fill(words, width), x=0.01, ha="left", fontsize=11, color=INK)
 
 
 def legend(figure: Any, palette: Palette, contestants: List[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Optional, Tuple
 
 
 def length(n: float) -> str:
@@ -31,6 +31,11 @@ def number(x: Optional[float]) -> str:
     digits = 0 if x >= 100 else 1 if x >= 10 else 2 if x >= 1 else 3
     text = f"{x:.{digits}f}" if x >= 0.01 else f"{x:.2g}"
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
+def speed_unit(fastest: float) -> Tuple[str, float]:
+    """The unit for speeds up to this one, of TFLOP/s, and what they are multiplied by."""
+    return ("TFLOP/s", 1.0) if fastest >= 1 else ("GFLOP/s", 1e3)
 
 
 def ratio(x: float) -> str:
