@@ -94,6 +94,16 @@ struct BackwardConfig {
   int all;      // 1: dQ, dK and dV are wanted, all of them: the kernel is one stretch of products without questions
 };
 
+// Backward on Hopper: some warpgroups have 64 keys each, one more brings queries and computes dQ.
+struct HopperBackwardConfig {
+  Element element;    // f16 or bf16
+  int dim_qk, dim_v;  // padded: multiples of 32
+  int tile_q;         // 64
+  int warpgroups;     // that have keys
+  int stages;         // tiles of queries and dO in shared memory, at least 2
+  int ordered;        // as in BackwardConfig
+};
+
 // Shared memory rows are padded so that eight (f64: four) consecutive rows fall into different banks.
 constexpr int row_padding_bytes(Element e) { return e == Element::f64 ? 32 : 16; }
 constexpr int row_stride(Element e, int columns) { return columns + row_padding_bytes(e) / size_of(e); }  // elements
@@ -176,6 +186,27 @@ constexpr int shared_bytes(const BackwardConfig& c) {
                                  : tile_bytes(c.element, c.tile_q, c.dim_qk) + tile_bytes(c.element, c.tile_q, c.dim_v);
   return keys + copies * (queries + row_stats_bytes(c)) + score_tiles(c) * tile_bytes(c.element, c.tile_k, c.tile_q) +
          kPlaceBytes;
+}
+
+// What the kernels before and behind it, and the code that it shares with the portable one, know of it.
+constexpr BackwardConfig shared_config(const HopperBackwardConfig& c) {
+  constexpr int kWarps = kWarpgroupThreads / 32;
+  return {
+      c.element,    c.dim_qk, c.dim_v,   c.tile_q, kWarpgroupRows * c.warpgroups, kWarps * c.warpgroups, 1, c.stages, 1,
+      kCopyVectors, 0,        c.ordered, 0};
+}
+constexpr int tile_k_of(const HopperBackwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
+constexpr int num_threads(const HopperBackwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
+constexpr int key_registers(const HopperBackwardConfig&) { return 216; }
+constexpr int query_registers(const HopperBackwardConfig&) { return 72; }
+constexpr int kGradientTiles = 2;  // of dS in shared memory
+constexpr int num_barriers(const HopperBackwardConfig& c) { return 3 + 3 * c.stages; }
+constexpr int shared_bytes(const HopperBackwardConfig& c) {
+  const int tile_k = tile_k_of(c);
+  return 2 * swizzled_bytes(tile_k, c.dim_qk) + swizzled_bytes(tile_k, c.dim_v) +
+         c.stages * (swizzled_bytes(c.tile_q, c.dim_qk) + swizzled_bytes(c.tile_q, c.dim_v)) +
+         kGradientTiles * swizzled_bytes(c.tile_q, tile_k) + c.stages * row_stats_bytes(shared_config(c)) +
+         kPlaceBytes + num_barriers(c) * 8;
 }
 
 }  // namespace cuflash

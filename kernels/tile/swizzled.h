@@ -16,6 +16,11 @@ struct SwizzledTile {
 
   unsigned address;  // shared_address of the first panel
 
+  // Of eight elements of a row, from a column on that is a multiple of 8.
+  __device__ __forceinline__ unsigned piece(int row, int column) const {
+    return address + column / kPanelColumns * kPanelBytes + row * kPanelRowBytes + (column / 8 ^ row) % 8 * 16;
+  }
+
   // PTX ISA, "Matrix descriptor format": address, leading and stride offset in units of 16 bytes, swizzle mode. `bytes`
   // beyond the first panel's begin; no carry leaves the lower word.
   __device__ __forceinline__ Descriptor descriptor(int bytes, int leading_bytes) const {

@@ -18,6 +18,7 @@ enum class KernelKind : int {
   backward_bias,
   backward_sink,
   hopper_forward,
+  hopper_backward,
   cache_attention,
   merge_states,
 };

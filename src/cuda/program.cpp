@@ -28,6 +28,8 @@ constexpr Family kFamilies[] = {
     {"backward_bias", "BackwardConfig", "BackwardParams", "bias_threads(C), C.ctas_per_sm", kInts<BackwardConfig>},
     {"backward_sink", "BackwardConfig", "BackwardParams", "sink_threads(C)", kInts<BackwardConfig>},
     {"hopper_forward", "HopperForwardConfig", "HopperForwardParams", "num_threads(C), 1", kInts<HopperForwardConfig>},
+    {"hopper_backward", "HopperBackwardConfig", "HopperBackwardParams", "num_threads(C), 1",
+     kInts<HopperBackwardConfig>},
     {"cache_attention", "CacheConfig", "CacheParams", "num_threads(C), C.ctas_per_sm", kInts<CacheConfig>},
     {"merge_states", "MergeConfig", "MergeParams", "num_threads(C)", kInts<MergeConfig>},
 };

@@ -12,6 +12,7 @@ namespace cuflash::test {
 struct FakeLaunch {
   int device;  // the current one
   void* stream;
+  const char* program;
   const void* params;
   size_t params_size;  // 0: they were given by a pointer
   unsigned grid_x, grid_y, threads, shared_bytes;

@@ -110,10 +110,11 @@ FAKE cuCtxPushCurrent_v2(CUcontext context) { return contexts.push_back(context)
 FAKE cuCtxPopCurrent_v2(CUcontext* context) { return *context = contexts.back(), contexts.pop_back(), CUDA_SUCCESS; }
 FAKE cuCtxSynchronize() { return CUDA_SUCCESS; }
 
-FAKE cuLibraryLoadData(CUlibrary* library, const void*, int*, void**, unsigned, int*, void**, unsigned) {
-  return *library = reinterpret_cast<CUlibrary>(&state), CUDA_SUCCESS;
+// A library, its kernel and its function are the text of the program.
+FAKE cuLibraryLoadData(CUlibrary* library, const void* code, int*, void**, unsigned, int*, void**, unsigned) {
+  return *library = reinterpret_cast<CUlibrary>(strdup(static_cast<const char*>(code))), CUDA_SUCCESS;
 }
-FAKE cuLibraryUnload(CUlibrary) { return CUDA_SUCCESS; }
+FAKE cuLibraryUnload(CUlibrary library) { return std::free(library), CUDA_SUCCESS; }
 FAKE cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char*) {
   return *kernel = reinterpret_cast<CUkernel>(library), CUDA_SUCCESS;
 }
@@ -121,10 +122,17 @@ FAKE cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
   return *function = reinterpret_cast<CUfunction>(kernel), CUDA_SUCCESS;
 }
 FAKE cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) { return CUDA_SUCCESS; }
-FAKE cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction, void** params, void** extra) {
+FAKE cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) {
   if (const CUresult result = state_of(config->hStream); result != CUDA_SUCCESS) return result;
-  FakeLaunch launch{current_device(), config->hStream,  nullptr,           0,
-                    config->gridDimX, config->gridDimY, config->blockDimX, config->sharedMemBytes};
+  FakeLaunch launch{current_device(),
+                    config->hStream,
+                    reinterpret_cast<const char*>(function),
+                    nullptr,
+                    0,
+                    config->gridDimX,
+                    config->gridDimY,
+                    config->blockDimX,
+                    config->sharedMemBytes};
   if (params && extra) return CUDA_ERROR_INVALID_VALUE;
   if (params) launch.params = params[0];
   if (extra) launch.params = extra[1], launch.params_size = *static_cast<size_t*>(extra[3]);
