@@ -21,7 +21,7 @@ configure = cmake --preset $(1) --log-level=NOTICE
 build = $(configure) && cmake --build --preset $(1) --parallel $(JOBS) $(2)
 run_tests = ctest --preset $(1) --parallel $(JOBS)
 
-.PHONY: help setup demo build test python-test asan tsan clang fuzz gpu-test gpu-sanitize gpu-bench bench teeth docs format format-check tidy install clean
+.PHONY: help setup demo build test python-test asan tsan clang fuzz gpu-test gpu-sanitize gpu-bench bench teeth docs pictures format format-check tidy install clean
 
 help: ## Show this list
 	@echo "make <target>, for example make demo or make test:"
@@ -93,6 +93,10 @@ docs: ## The API reference from the headers, in build/docs/html
 	@mkdir -p build/docs
 	@CUFLASH_VERSION=$$(sed -n 's/^#define CUFLASH_VERSION_[A-Z]* //p' include/cuflash/cuflash.h | paste -sd.) doxygen
 	@echo "build/docs/html/index.html"
+
+pictures: ## The pictures of docs/algorithm.md, which count tiles with the library; needs matplotlib
+	@$(call build,release,--target cuflash cuflash_cli)
+	python3 tools/draw_docs.py --build build/release
 
 format: ## Format all C and C++ files
 	@tools/setup.sh format
