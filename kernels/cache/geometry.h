@@ -26,12 +26,13 @@ struct CacheItem {
 CUFLASH_SHARED_FUNCTION bool has_cache_item(const CacheParams& p, int64 n) {
   return n < int64{p.attention.batch} * p.attention.heads_k * p.row_tiles * p.splits;
 }
-// Tiles of rows that read the same keys stand side by side.
+// Tiles of rows that read the same keys stand side by side, and heads whose keys lie side by side: memory gives most where
+// its pages are read as a whole at one time.
 CUFLASH_SHARED_FUNCTION CacheItem cache_item(const CacheParams& p, int64 n) {
-  const int64 range = divided(n, p.row_tiles), head = divided(range, p.splits);
-  const int64 b = divided(head, p.attention.heads_k);
-  return {static_cast<int>(b), static_cast<int>(head - b * p.attention.heads_k),
-          static_cast<int>(n - range * p.row_tiles), static_cast<int>(range - head * p.splits)};
+  const int64 head = divided(n, p.row_tiles), range = divided(head, p.attention.heads_k);
+  const int64 b = divided(range, p.splits);
+  return {static_cast<int>(b), static_cast<int>(head - range * p.attention.heads_k),
+          static_cast<int>(n - head * p.row_tiles), static_cast<int>(range - b * p.splits)};
 }
 CUFLASH_SHARED_FUNCTION int64 tile_number(const CacheParams& p, const CacheItem& at) {
   return (int64{at.b} * p.attention.heads_k + at.head_k) * p.row_tiles + at.row_tile;

@@ -195,8 +195,9 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms) {
     return;
   }
   constexpr int64_t kLeastTiles = 2, kMostWaves = 4;
-  const int64_t slots = int64_t{num_sms} * plan.config.ctas_per_sm;
   const int64_t tiles = p.batch * p.heads_k * plan.row_tiles;
+  // Of few tiles many splits would have to be added up at the end: one CTA for each multiprocessor is enough then.
+  const int64_t slots = int64_t{num_sms} * (2 * tiles <= num_sms ? 1 : plan.config.ctas_per_sm);
   const int64_t most = std::clamp<int64_t>(key_tiles / kLeastTiles, 1, kMostSplits);
   plan.least_tiles = kLeastTiles;
   plan.reason = "one split: there are tiles of rows enough to fill the device";

@@ -25,7 +25,7 @@ struct CachePlan {
   int64_t box_rows = 0;    // of tensor copies
   CacheWorkspace workspace;
   const char* not_boxes = nullptr;  // why there are none
-  const char* reason;  // why this many splits, for explain
+  const char* reason;               // why this many splits, for explain
 };
 // num_sms: of the device. The kernel does not depend on it, the number of splits does unless the problem names one.
 // Throws CUFLASH_UNSUPPORTED, in a sentence, for what the kernels do not compute.
