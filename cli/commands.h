@@ -38,7 +38,10 @@ struct ExplainOptions {
 struct CheckOptions {
   uint64_t seed = 1, first = 0, count = 20000;
   std::optional<uint64_t> only;
-  bool cache = false;  // calls over a KV cache instead of forward and backward
+  bool forever = false;               // instead of count
+  std::optional<double> minutes;      // forever: at most
+  std::optional<int64_t> max_growth;  // forever: of memory, in MiB
+  bool cache = false;                 // calls over a KV cache instead of forward and backward
   int32_t threads = 0;
   Device device = Device::cpu;
   uint64_t head_sizes = 3;  // CUDA: pairs that kernels are compiled for; 20000 problems then meet about 900 of them

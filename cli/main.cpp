@@ -153,6 +153,14 @@ void add_check(CLI::App& app, CheckOptions& o, Job& job) {
   add_unsigned(command, "--only", o.only, "Check this problem alone and describe it")
       ->excludes("--first")
       ->excludes("--count");
+  CLI::Option* forever =
+      command.add_flag("--forever", o.forever, "Until a problem fails, memory grows or a signal comes")
+          ->excludes("--count")
+          ->excludes("--only");
+  command.add_option("--minutes", o.minutes, "With --forever: for so long at most")->needs(forever);
+  command
+      .add_option("--max-growth", o.max_growth, "With --forever: MiB that memory may grow by (default: 64; CUDA 1024)")
+      ->needs(forever);
   command.add_flag("--cache", o.cache, "Calls over a KV cache, instead of forward and backward");
   add_threads(command, o.threads);
   add_choice(command, "--device", o.device, kCheckedDevices, "What is checked")->capture_default_str();

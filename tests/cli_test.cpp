@@ -3,13 +3,17 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <thread>
 #include <tuple>
 
 #include "check/random.h"
 #include "cli/array_file.h"
+#include "cli/check.h"
 #include "cli/exit.h"
 #include "cli/npy.h"
 #include "cuda/binaries.h"
@@ -553,6 +557,61 @@ TEST_F(Commands, check_runs_and_repeats_problems) {
   EXPECT_NE(run(dir, "check --cache --seed 3 --only 12").out.find("num_splits"), std::string::npos);
   EXPECT_EQ(run(dir, "check --count 0").code, kExitUsage);
   EXPECT_EQ(run(dir, "check --first 18446744073709551615 --count 2").code, kExitUsage);
+}
+
+TEST_F(Commands, check_goes_on_until_its_time_is_over_or_a_signal_comes) {
+  const Outcome timed = run(dir, "check --forever --minutes 0.005 --seed 3 --first 7 --threads 2");
+  EXPECT_EQ(timed.code, kExitOk) << timed.err;
+  EXPECT_NE(timed.out.find("seed 3, from problem 7"), std::string::npos) << timed.out;
+  // The next problem is the one behind those that were checked.
+  uint64_t checked = 0, next = 0;
+  const size_t summary = timed.out.find('\n') + 1, resume = timed.out.find("--first ");
+  ASSERT_NE(resume, std::string::npos) << timed.out;
+  checked = std::stoull(timed.out.substr(summary)), next = std::stoull(timed.out.substr(resume + 8));
+  EXPECT_GT(checked, 0u);
+  EXPECT_EQ(next, 7 + checked);
+
+  for (const std::string signal : {"INT", "TERM"}) {
+    // The shell waits for the program's first words, and passes its exit code on.
+    const std::string command = "cd '" + dir.file("") +
+                                "' && : >stdout && { '" CUFLASH_CLI_PATH
+                                "' check --forever --cache --threads 1 >stdout 2>stderr & } && "
+                                "while ! test -s stdout; do sleep 0.02; done; kill -" +
+                                signal + " $!; wait $!";
+    const int status = std::system(command.c_str());
+    ASSERT_TRUE(WIFEXITED(status)) << signal;
+    EXPECT_EQ(WEXITSTATUS(status), kExitOk) << signal;
+    const std::string out = dir.read("stdout");
+    EXPECT_NE(out.find("resume with: cuflash check --forever --seed 1 --first"), std::string::npos) << out;
+    EXPECT_NE(out.find(" --cache\n"), std::string::npos) << out;
+  }
+  for (const char* flags :
+       {"--minutes nan", "--minutes 0", "--minutes 1e300", "--max-growth -1", "--count 3", "--only 1"})
+    EXPECT_EQ(run(dir, std::string("check --forever ") + flags).code, kExitUsage) << flags;
+  EXPECT_EQ(run(dir, "check --minutes 1").code, kExitUsage);
+}
+
+// Memory that somebody takes meanwhile and never gives back ends a soak.
+TEST_F(Commands, check_forever_sees_memory_that_grows) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  std::vector<std::vector<char>> leaked;
+  std::atomic<bool> ended = false;
+  std::thread leak([&] {
+    while (!ended && leaked.size() < 400) {
+      leaked.emplace_back(kPiece, 'x');
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  testing::internal::CaptureStderr();
+  testing::internal::CaptureStdout();
+  CheckOptions options;
+  options.forever = true, options.minutes = 5, options.max_growth = 2, options.threads = 1;
+  const int code = run_soak(options, 3);
+  ended = true;
+  leak.join();
+  const std::string out = testing::internal::GetCapturedStdout(), err = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(code, kExitFailed) << out;
+  EXPECT_NE(err.find("resident memory grew by "), std::string::npos) << err;
 }
 
 TEST_F(Commands, demo_is_exact_and_short) {

@@ -18,7 +18,7 @@ TEST(Sweep, FindsNothing) {
   const auto count = static_cast<uint64_t>(scaled(500));
   uint64_t reported = 0;
   const SweepResult result = sweep(
-      test_seed(), 0, count, [&](uint64_t done, uint64_t) { reported = done; }, 0, test::test_limits());
+      test_seed(), 0, count, [&](uint64_t done, uint64_t) { return reported = done, true; }, 0, test::test_limits());
   EXPECT_EQ(result.cases, count);
   EXPECT_EQ(reported, count);
   EXPECT_EQ(result.failed, 0u);
