@@ -47,6 +47,18 @@ struct CheckOptions {
   uint64_t head_sizes = 3;  // CUDA: pairs that kernels are compiled for; 20000 problems then meet about 900 of them
 };
 
+// Problems of several lengths. What `problem` says of lengths holds for keys alone, where it says so.
+struct GridOptions {
+  ExplainOptions problem;
+  std::vector<int64_t> lengths{512, 1024, 2048, 4096, 8192, 16384};
+  std::string json;  // a file
+};
+
+struct IoOptions : GridOptions {
+  bool no_measure = false;
+  std::string launch;  // "forward", "backward": compute the only problem once on the GPU, and nothing else
+};
+
 struct DemoOptions {
   int64_t max_seq = 4096;
   int32_t threads = 0;
@@ -74,6 +86,8 @@ struct SupportOptions {
 int run_attend(const AttendOptions& options);
 int run_explain(const ExplainOptions& options);
 int run_check(const CheckOptions& options);
+int run_io(const IoOptions& options);
+int run_memory(const GridOptions& options);
 int run_demo(const DemoOptions& options);
 int run_info(const InfoOptions& options);
 int run_cache(CacheAction action);

@@ -169,6 +169,47 @@ void add_check(CLI::App& app, CheckOptions& o, Job& job) {
   command.callback([&o, &job] { job = [&o] { return run_check(o); }; });
 }
 
+// Problems of several lengths, forward and backward.
+void add_grid(CLI::App& command, GridOptions& o) {
+  ExplainOptions& problem = o.problem;
+  problem.dtype = DType::bf16, problem.heads = 16, problem.dim = 128;
+  add_choice(command, "--dtype", problem.dtype, kDTypes, "Type of the tensors (default: bf16)");
+  command.add_option("--batch", problem.batch, "Batch")->capture_default_str();
+  command.add_option("--heads", problem.heads, "Query heads")->capture_default_str();
+  command.add_option("--heads-k", problem.heads_k, "Key and value heads (default: as many)");
+  command.add_option("--head-dim", problem.dim, "Head size of queries and keys")->capture_default_str();
+  command.add_option("--head-dim-v", problem.dim_v, "Head size of values (default: the same)");
+  command.add_option("--len", o.lengths, "Lengths of queries")->delimiter(',')->capture_default_str();
+  command.add_option("--len-k", problem.seq_k, "Length of keys (default: as of queries)");
+  command.add_flag("--causal", problem.attention.causal, "A query sees no key after its own position");
+  add_choice(command, "--align", problem.attention.alignment, kAlignments,
+             "Where queries stand against keys of another length");
+  add_window(command, problem.attention);
+  command.add_option("--json", o.json, "Also write everything to this file")->type_name("FILE");
+}
+
+void add_io(CLI::App& app, IoOptions& o, Job& job) {
+  CLI::App& command = *app.add_subcommand(
+      "io", "Bytes moved through device memory, and operations that masks save: naive attention beside this one");
+  add_grid(command, o);
+  command.add_option("--arch", o.problem.arch, "Plans for this architecture (default: the GPU's, or sm_90a)")
+      ->type_name("NAME");
+  command.add_flag("--no-measure", o.no_measure, "Do not run ncu, where it and a GPU are there");
+  command.add_option("--launch", o.launch, "Compute once on the GPU and print nothing: what ncu is run on")
+      ->check(CLI::IsMember({"forward", "backward"}).description(""))
+      ->type_name("forward|backward");
+  command.callback([&o, &job] { job = [&o] { return run_io(o); }; });
+}
+
+void add_memory(CLI::App& app, GridOptions& o, Job& job) {
+  CLI::App& command = *app.add_subcommand("memory", "Memory of a call, beside that of naive attention");
+  add_grid(command, o);
+  command.add_option("--arch", o.problem.arch, "On CUDA devices of this architecture (default: on the CPU)")
+      ->type_name("NAME");
+  add_threads(command, o.problem.execution.num_threads);
+  command.callback([&o, &job] { job = [&o] { return run_memory(o); }; });
+}
+
 void add_demo(CLI::App& app, DemoOptions& o, Job& job) {
   CLI::App& command = *app.add_subcommand("demo", "Accuracy, speed and memory against naive attention");
   command.add_option("--max-seq", o.max_seq, "Longest sequence of the table")->capture_default_str();
@@ -242,6 +283,8 @@ int main(int argc, char** argv) {
   AttendOptions attend;
   ExplainOptions explain;
   CheckOptions check;
+  IoOptions io;
+  GridOptions memory;
   DemoOptions demo;
   InfoOptions info;
   PackOptions pack;
@@ -250,6 +293,8 @@ int main(int argc, char** argv) {
   add_info(app, info, job);
   add_check(app, check, job);
   add_explain(app, explain, job);
+  add_io(app, io, job);
+  add_memory(app, memory, job);
   add_attend(app, attend, job);
   add_cache(app, job);
   add_pack(app, pack, job);
@@ -262,7 +307,7 @@ int main(int argc, char** argv) {
   }
   if (!job)
     return fail(kExitUsage,
-                "a command is needed: demo, info, check, explain, attend, cache, pack or support (cuflash --help says "
-                "more)");
+                "a command is needed: demo, info, check, explain, io, memory, attend, cache, pack or support (cuflash "
+                "--help says more)");
   return run(job);
 }
