@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <variant>
 
-#include "cuda/plan.h"
 #include "problem/visibility.h"
 
 namespace cuflash::cli {
@@ -90,8 +89,8 @@ TileStats walked_tiles(const Problem& p, int64_t tile_q, int64_t tile_k) {
   return tiles;
 }
 
-Traffic traffic_of(const ForwardProblem& p, const cuda::Arch& arch) {
-  const cuda::ForwardPlan plan = cuda::plan_forward(p, arch);
+Traffic traffic_of(const ForwardProblem& p, const cuda::Arch& arch, cuda::Kernels kernels) {
+  const cuda::ForwardPlan plan = cuda::plan_forward(p, arch, kernels);
   const bool copies_boxes = std::holds_alternative<HopperForwardConfig>(plan.config);
   const Sequence s = sequence_of(p, 0);
   const Rows row(p);

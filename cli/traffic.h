@@ -4,7 +4,7 @@
 
 #include <cuflash/flash_attention.h>
 
-#include "cuda/arch.h"
+#include "cuda/plan.h"
 #include "problem/problem.h"
 
 namespace cuflash::cli {
@@ -27,7 +27,8 @@ struct Traffic {
 };
 
 // Of plan_forward and plan_backward on this architecture; lengths are the tensors' own.
-Traffic traffic_of(const ForwardProblem& problem, const cuda::Arch& arch);
+Traffic traffic_of(const ForwardProblem& problem, const cuda::Arch& arch,
+                   cuda::Kernels kernels = cuda::wanted_kernels());
 Traffic traffic_of(const BackwardProblem& problem, const cuda::Arch& arch);
 
 // The statistics of a call with tiles of this shape, from the geometry that the kernels share.

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <fstream>
 #include <thread>
 #include <tuple>
 
@@ -15,6 +16,7 @@
 #include "cli/array_file.h"
 #include "cli/check.h"
 #include "cli/exit.h"
+#include "cli/ncu.h"
 #include "cli/npy.h"
 #include "cuda/binaries.h"
 #include "cuda/typical.h"
@@ -612,6 +614,97 @@ TEST_F(Commands, check_forever_sees_memory_that_grows) {
   const std::string out = testing::internal::GetCapturedStdout(), err = testing::internal::GetCapturedStderr();
   EXPECT_EQ(code, kExitFailed) << out;
   EXPECT_NE(err.find("resident memory grew by "), std::string::npos) << err;
+}
+
+TEST_F(Commands, io_tells_bytes_and_operations_without_a_gpu) {
+  const std::string nothing = "LD_LIBRARY_PATH='" + dir.file("") + "'";
+  const Outcome outcome = run(dir, "io --head-dim 128 --len 512,1024 --causal --arch sm_80 --json io.json", nothing);
+  EXPECT_EQ(outcome.code, kExitOk) << outcome.err;
+  for (const char* word : {"sm_80", "forward", "backward", "1024", "naive/tiles", "not measured"})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word << " in " << outcome.out;
+  const std::string json = dir.read("io.json");
+  EXPECT_EQ(json.find("{\"format\": \"cuflash-io-1\", \"version\": "), 0u) << json;
+  for (const char* member : {"\"direction\": \"forward\", \"len_q\": 1024, \"len_k\": 1024", "\"dram_read\": null",
+                             "\"direction\": \"backward\", \"len_q\": 512", "\"causal\": true, \"window\": [-1, -1]"})
+    EXPECT_NE(json.find(member), std::string::npos) << member << " in " << json;
+  // A tile of 128 queries sees the 64 keys before its first one, and those beside it: 95 of 2048 tiles are visited.
+  EXPECT_NE(run(dir, "io --len 4096 --window 64,0 --arch sm_90a", nothing).out.find("95.4%"), std::string::npos);
+  for (const char* flags : {"--len 0", "--len 99999999999", "--heads 0", "--batch 1000000 --heads 1000000", "--len x",
+                            "--json /no/such/place", "--launch sideways", "--launch forward --len 1,2"})
+    EXPECT_EQ(run(dir, std::string("io ") + flags, nothing).code, kExitUsage) << flags;
+  EXPECT_EQ(run(dir, "io --arch sm_1", nothing).code, kExitFailed);
+  EXPECT_EQ(run(dir, "io --head-dim 300", nothing).code, kExitFailed);
+}
+
+// A profiler that runs what it is given on a GPU that does not exist, and says what two kernels moved.
+TEST_F(Commands, io_shows_what_ncu_measured) {
+  const auto profiler = [&](const std::string& body) {
+    std::ofstream(dir.file("ncu")) << "#!/bin/sh\nshift 7\n" << body;
+    std::filesystem::permissions(dir.file("ncu"), std::filesystem::perms::owner_all);
+  };
+  const std::string environment = "LD_LIBRARY_PATH='" CUFLASH_FAKE_CUDA "' CUFLASH_CACHE_DIR='" + dir.file("cache") +
+                                  "' PATH='" + dir.file("") + "':\"$PATH\"";
+  const std::string table =
+      "cat <<'END'\n==PROF== Connected\n\"ID\",\"Kernel "
+      "Name\",\"dram__bytes_read.sum\",\"dram__bytes_write.sum\",\"lts__t_bytes."
+      "sum\"\n\"\",\"\",\"byte\",\"byte\",\"byte\"\n\"0\",\"f(int, \"\"x\"\")\",\"1,000,000\",\"24\",\"7.5\"\n"
+      "\"1\",\"g\",\"1\",\"2\",\"3\"\nEND\n";
+  const std::string words = "io --len 200 --heads 2 --heads-k 1 --causal --window 5,-1 --json io.json";
+  profiler("echo \"$@\" >>commands\n\"$@\" || exit 1\n" + table);
+  const Outcome outcome = run(dir, words, environment);
+  EXPECT_EQ(outcome.code, kExitOk) << outcome.err;
+  EXPECT_NE(outcome.out.find("DRAM by ncu"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("not measured"), std::string::npos) << outcome.out;
+  const std::string json = dir.read("io.json"), commands = dir.read("commands");
+  EXPECT_NE(json.find("\"dram_read\": 1000001, \"dram_written\": 26, \"l2_bytes\": 10"), std::string::npos) << json;
+  EXPECT_NE(commands.find("--launch forward"), std::string::npos) << commands;
+  EXPECT_NE(commands.find("--launch backward --dtype bf16 --batch 1 --heads 2 --head-dim 128 --len 200 --heads-k 1 "
+                          "--causal --window=5,-1"),
+            std::string::npos)
+      << commands;
+
+  const auto expect_reason = [&](const std::string& body, const std::string& reason) {
+    profiler(body);
+    const Outcome failed = run(dir, words, environment);
+    EXPECT_EQ(failed.code, kExitOk) << failed.err;
+    EXPECT_NE(failed.out.find("not measured: ncu: "), std::string::npos) << failed.out;
+    EXPECT_NE(failed.out.find(reason), std::string::npos) << reason << " in " << failed.out;
+  };
+  expect_reason("echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1\n", "ERR_NVGPUCTRPERM");
+  expect_reason("exit 3\n", "ended with status");
+  expect_reason("exit 0\n", "printed no kernel");
+  EXPECT_NE(run(dir, words + " --arch sm_80", environment).out.find("the GPU is of sm_90a, not of sm_80"),
+            std::string::npos);
+}
+
+TEST(Ncu, refuses_what_is_no_table_of_bytes) {
+  const std::string head =
+      "\"ID\",\"dram__bytes_read.sum\",\"dram__bytes_write.sum\",\"lts__t_bytes.sum\"\r\n\"\",\"byte\",\"byte\","
+      "\"byte\"\n";
+  const Measured measured = measured_in(head + "\"0\",\"1\",\"2\",\"3\"");
+  EXPECT_EQ(measured.dram_read + 10 * measured.dram_written + 100 * measured.l2, 321);
+  std::string kilobytes = head;
+  kilobytes.replace(kilobytes.rfind("byte"), 4, "Kbyte");
+  for (const std::string& text :
+       {std::string(), head, head + "\"0\",\"1\",\"2\"", head + "\"0\",\"1\",\"2\",\"3\",\"4\"",
+        head + "\"0\",\"1\",\"2\",\"n/a\"", head + "\"0\",\"1\",\"2\",\"-3\"", head + "\"0\",\"1\",\"2\",\"1e300\"",
+        head + "\"0\",\"1\",\"2\",\"nan\"", head + "\"0\",\"1\",\"2\",\"3", head.substr(30) + "\"0\",\"1\",\"2\",\"3\"",
+        kilobytes + "\"0\",\"1\",\"2\",\"3\""})
+    EXPECT_THROW(measured_in(text), std::runtime_error) << text;
+}
+
+TEST_F(Commands, memory_tells_what_is_saved) {
+  const Outcome outcome = run(dir, "memory --len 1024 --arch sm_90a --json memory.json");
+  EXPECT_EQ(outcome.code, kExitOk) << outcome.err;
+  EXPECT_NE(outcome.out.find("79.9%"), std::string::npos) << outcome.out;
+  // Q, K, V; O and LSE; nothing; scores and probabilities of 16 heads.
+  EXPECT_NE(dir.read("memory.json")
+                .find("\"direction\": \"forward\", \"len_q\": 1024, \"len_k\": 1024, \"inputs\": "
+                      "12582912, \"outputs\": 4259840, \"workspace\": 0, \"naive_matrices\": 67108864"),
+            std::string::npos);
+  EXPECT_NE(run(dir, "memory --len 64").out.find("on cpu"), std::string::npos);
+  EXPECT_EQ(run(dir, "memory --len -5").code, kExitUsage);
+  EXPECT_EQ(run(dir, "memory --heads 3 --heads-k 2").code, kExitFailed);
 }
 
 TEST_F(Commands, demo_is_exact_and_short) {
