@@ -642,8 +642,8 @@ TEST_F(Commands, io_shows_what_ncu_measured) {
     std::ofstream(dir.file("ncu")) << "#!/bin/sh\nshift 7\n" << body;
     std::filesystem::permissions(dir.file("ncu"), std::filesystem::perms::owner_all);
   };
-  const std::string environment = "LD_LIBRARY_PATH='" CUFLASH_FAKE_CUDA "' CUFLASH_CACHE_DIR='" + dir.file("cache") +
-                                  "' PATH='" + dir.file("") + "':\"$PATH\"";
+  const std::string environment = "LD_LIBRARY_PATH='" CUFLASH_FAKE_CUDA_DIR "' CUFLASH_CACHE_DIR='" +
+                                  dir.file("cache") + "' PATH='" + dir.file("") + "':\"$PATH\"";
   const std::string table =
       "cat <<'END'\n==PROF== Connected\n\"ID\",\"Kernel "
       "Name\",\"dram__bytes_read.sum\",\"dram__bytes_write.sum\",\"lts__t_bytes."
