@@ -47,7 +47,7 @@ struct CheckOptions {
   uint64_t head_sizes = 3;  // CUDA: pairs that kernels are compiled for; 20000 problems then meet about 900 of them
 };
 
-// Problems of several lengths. What `problem` says of lengths holds for keys alone, where it says so.
+// Problems that differ in their lengths alone: problem.seq_q is each of them in turn.
 struct GridOptions {
   ExplainOptions problem;
   std::vector<int64_t> lengths{512, 1024, 2048, 4096, 8192, 16384};

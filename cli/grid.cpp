@@ -8,6 +8,7 @@ namespace cuflash::cli {
 namespace {
 
 constexpr int64_t kLongest = int64_t{1} << 24, kMostHeads = 1 << 20;
+constexpr double kMostPairs = 0x1p53;
 
 void require(const char* flag, int64_t value, int64_t most) {
   if (value < 1 || value > most) throw UsageError(join(flag, " is ", value, ", must be between 1 and ", most));
@@ -25,6 +26,11 @@ std::vector<GridPoint> points_of(const GridOptions& options) {
   std::vector<GridPoint> points;
   for (const int64_t length : options.lengths) {
     require("--len", length, kLongest);
+    const double pairs = static_cast<double>(all.batch * all.heads) * static_cast<double>(length) *
+                         static_cast<double>(all.seq_k.value_or(length));
+    if (pairs > kMostPairs)
+      throw UsageError(join("--len ", length, " with this batch and these heads has ", pairs,
+                            " pairs of queries and keys; at most 2^53 are counted"));
     GridPoint point{all, all};
     point.forward.seq_q = point.backward.seq_q = length;
     point.forward.lse = point.backward.backward = true;

@@ -44,6 +44,11 @@ Outcome run(const test::TempDir& dir, const std::string& words, const std::strin
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, dir.read("stdout"), dir.read("stderr")};
 }
 
+// Two GPUs that do not exist, of Hopper.
+std::string fake_cuda_environment(const test::TempDir& dir) {
+  return "LD_LIBRARY_PATH='" CUFLASH_FAKE_CUDA_DIR "' CUFLASH_CACHE_DIR='" + dir.file("cache") + "'";
+}
+
 Array array_of(const Shape& shape, const std::vector<double>& values) {
   Array array{ElementType::f64, shape, std::vector<std::byte>(values.size() * sizeof(double))};
   if (!values.empty()) std::memcpy(array.bytes.data(), values.data(), array.bytes.size());
@@ -593,6 +598,19 @@ TEST_F(Commands, check_goes_on_until_its_time_is_over_or_a_signal_comes) {
   EXPECT_EQ(run(dir, "check --minutes 1").code, kExitUsage);
 }
 
+// A driver that does not run its kernels: nothing of a result is written.
+TEST_F(Commands, check_forever_ends_at_a_mismatch_with_its_reproduction) {
+  const Outcome outcome = run(dir, "check --forever --device cuda --head-sizes 1 --threads 1 --seed 5 --first 40",
+                              fake_cuda_environment(dir));
+  EXPECT_EQ(outcome.code, kExitFailed);
+  EXPECT_NE(outcome.out.find("1 problems (seed 5, from 40, cuda)"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("device memory, all processes: 0 B after 1 problems"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("--seed 5 --first 41 --device cuda --head-sizes 1"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.err.find("reproduce: cuflash check --seed 5 --only 40 --device cuda --head-sizes 1"),
+            std::string::npos)
+      << outcome.err;
+}
+
 // Memory that somebody takes meanwhile and never gives back ends a soak.
 TEST_F(Commands, check_forever_sees_memory_that_grows) {
   constexpr size_t kPiece = size_t{1} << 20;
@@ -629,8 +647,9 @@ TEST_F(Commands, io_tells_bytes_and_operations_without_a_gpu) {
     EXPECT_NE(json.find(member), std::string::npos) << member << " in " << json;
   // A tile of 128 queries sees the 64 keys before its first one, and those beside it: 95 of 2048 tiles are visited.
   EXPECT_NE(run(dir, "io --len 4096 --window 64,0 --arch sm_90a", nothing).out.find("95.4%"), std::string::npos);
-  for (const char* flags : {"--len 0", "--len 99999999999", "--heads 0", "--batch 1000000 --heads 1000000", "--len x",
-                            "--json /no/such/place", "--launch sideways", "--launch forward --len 1,2"})
+  for (const char* flags :
+       {"--len 0", "--len 99999999999", "--heads 0", "--batch 1000000 --heads 1000000", "--heads 1000 --len 16000000",
+        "--len x", "--json /no/such/place", "--launch sideways", "--launch forward --len 1,2"})
     EXPECT_EQ(run(dir, std::string("io ") + flags, nothing).code, kExitUsage) << flags;
   EXPECT_EQ(run(dir, "io --arch sm_1", nothing).code, kExitFailed);
   EXPECT_EQ(run(dir, "io --head-dim 300", nothing).code, kExitFailed);
@@ -642,8 +661,7 @@ TEST_F(Commands, io_shows_what_ncu_measured) {
     std::ofstream(dir.file("ncu")) << "#!/bin/sh\nshift 7\n" << body;
     std::filesystem::permissions(dir.file("ncu"), std::filesystem::perms::owner_all);
   };
-  const std::string environment = "LD_LIBRARY_PATH='" CUFLASH_FAKE_CUDA_DIR "' CUFLASH_CACHE_DIR='" +
-                                  dir.file("cache") + "' PATH='" + dir.file("") + "':\"$PATH\"";
+  const std::string environment = fake_cuda_environment(dir) + " PATH='" + dir.file("") + "':\"$PATH\"";
   const std::string table =
       "cat <<'END'\n==PROF== Connected\n\"ID\",\"Kernel "
       "Name\",\"dram__bytes_read.sum\",\"dram__bytes_write.sum\",\"lts__t_bytes."
