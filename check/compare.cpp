@@ -180,7 +180,7 @@ class Comparison {
     const double floor = (quantity_ == Quantity::output ? limits_.output : limits_.gradient) * scale_of();
     const double naive = limits_.naive_factor * naive_largest_;
     const double limit = is_16_bit(type_) ? naive + floor : std::max(naive, floor);
-    const double noise_factor = correlated_ ? 6 : 3;  // equal errors add up where random ones cancel
+    const double noise_factor = correlated_ ? kCorrelated : 3;
     for (size_t x = 0; x < compared_.size(); ++x) {
       const size_t n = compared_[x];
       const double computing = std::max(limit, noise_factor * finite_or_zero(noise_, n)) + limits_.tiny;
@@ -192,7 +192,15 @@ class Comparison {
 
   // The naive error of few elements is a poor estimate of its size, hence the 1 / sqrt(count).
   double baseline_factor() const { return limits_.rms_factor * (1 + 4 / std::sqrt(count_)); }
-  double small_errors() const { return 2 * rms_noise_ + limits_.small * rms_expected_ + limits_.tiny; }
+  // In 16-bit types the last rounding is more than any sum's.
+  double small_errors() const {
+    const double noise_factor = correlated_ && !is_16_bit(type_) ? kCorrelated : 2;
+    return noise_factor * rms_noise_ + limits_.small * rms_expected_ + limits_.tiny;
+  }
+
+  // Times the noise: equal errors add up where random ones cancel. The score of two constant rows is a sum of equal
+  // products, whose roundings all go the same way.
+  static constexpr double kCorrelated = 6;
 
   // An error far below the last digit may still turn a rounding the other way.
   static constexpr double kRoundedOtherwise = 1.02;

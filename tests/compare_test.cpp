@@ -222,5 +222,16 @@ TEST(Compare, TheMessageNamesQuantityRuleAndElement) {
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
 }
 
+// Roundings of equal terms go the same way: several times the noise, which counts on random ones.
+TEST(Compare, ErrorsThatAddUpAreAllowedWhereTheyCan) {
+  const Values expected(4, 1), noise(4, 1e-13), actual(4, 1 + 5e-13);
+  const auto fault = [&](const Values& values, bool correlated) {
+    return disagreement("x", Quantity::gradient, DType::f64, DType::f64, values, expected, expected, noise, correlated);
+  };
+  EXPECT_EQ(fault(actual, true), "");
+  EXPECT_NE(fault(actual, false), "");
+  EXPECT_NE(fault(Values(4, 1 + 9e-13), true), "");
+}
+
 }  // namespace
 }  // namespace cuflash::check
