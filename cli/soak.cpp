@@ -64,7 +64,7 @@ class Soak {
               << "; SIGINT (ctrl-C) or SIGTERM ends it" << std::endl;
     while (goes_on(total_.failed) && leak_.empty() && next() < kLastProblem) {
       run_round();
-      if (memory_at(total_.cases) && total_.failed == 0) leak_ = check::growth_beyond(allowed_growth_, *before_, now_);
+      if (total_.failed == 0) look_at_memory();  // a kernel that crashed has taken the device with it
     }
     progress_.clear();
     const int code = report_checked(options_, options_.first, total_, seconds());
@@ -108,12 +108,11 @@ class Soak {
     total_.cases += round.cases, total_.failed += round.failed, total_.failures = round.failures;
   }
 
-  // The first round has filled the allocator's caches: whether there was one before this.
-  bool memory_at(uint64_t cases) {
+  // The first round has filled the allocator's caches: it is what later ones are held to.
+  void look_at_memory() {
     now_ = check::memory_use(options_.device);
-    if (before_) return true;
-    before_ = now_, before_cases_ = cases;
-    return false;
+    if (before_) leak_ = check::growth_beyond(allowed_growth_, *before_, now_);
+    else before_ = now_, before_cases_ = total_.cases;
   }
 
   void report_memory() const {
