@@ -37,9 +37,10 @@ struct Point {
   std::optional<Measured> measured;
 };
 
-cuda::Arch arch_for(const IoOptions& options) {
+// no_gpu: why there is none, "" where there is.
+cuda::Arch arch_for(const IoOptions& options, const std::string& no_gpu) {
   if (!options.problem.arch.empty()) return cuda::arch_named(options.problem.arch);
-  return check::why_no_cuda().empty() ? cuda::device(0).arch : cuda::arch_named("sm_90a");
+  return no_gpu.empty() ? cuda::device(0).arch : cuda::arch_named("sm_90a");
 }
 
 Traffic traffic_at(const ExplainOptions& options, const cuda::Arch& arch) {
@@ -49,9 +50,9 @@ Traffic traffic_at(const ExplainOptions& options, const cuda::Arch& arch) {
   return traffic_of(describe(attention, detail::to_c(sketch.outputs), Place{0}), arch);
 }
 
-std::string why_not_measured(const IoOptions& options, const cuda::Arch& arch) {
+std::string why_not_measured(const IoOptions& options, const cuda::Arch& arch, const std::string& no_gpu) {
   if (options.no_measure) return "--no-measure was given";
-  if (const std::string why = check::why_no_cuda(); !why.empty()) return why;
+  if (!no_gpu.empty()) return no_gpu;
   const cuda::DeviceState& device = cuda::device(0);
   if (device.arch.number() == arch.number()) return "";
   return join("the GPU is of ", cuda::target_of(device.arch), ", not of ", cuda::target_of(arch));
@@ -154,8 +155,9 @@ class Report {
   explicit Report(const IoOptions& options)
       : options_(options),
         points_(points_of(options)),
-        arch_(arch_for(options)),
-        not_measured_(why_not_measured(options, arch_)) {}
+        no_gpu_(check::why_no_cuda()),
+        arch_(arch_for(options, no_gpu_)),
+        not_measured_(why_not_measured(options, arch_, no_gpu_)) {}
 
   int run() {
     std::cout << words_of(options_) << "; tiles of the plan for " << cuda::target_of(arch_) << "\n"
@@ -197,6 +199,7 @@ class Report {
 
   const IoOptions& options_;
   const std::vector<GridPoint> points_;
+  const std::string no_gpu_;
   const cuda::Arch arch_;
   std::string not_measured_;  // "" as long as it is
   std::string json_;
