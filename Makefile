@@ -3,6 +3,7 @@
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
+GRID_FLAGS ?= --direction forward,backward --dtype f32,bf16 --head-dim 64,128 --len 512,2048 --causal 0,1
 TORCH_FLAGS ?= --lengths 128,512,2048 --seconds 0.2 --patience 2
 MAKEFLAGS += --no-print-directory
 export PATH := $(CURDIR)/build/tools/bin:$(PATH)
@@ -20,7 +21,7 @@ configure = cmake --preset $(1) --log-level=NOTICE
 build = $(configure) && cmake --build --preset $(1) --parallel $(JOBS) $(2)
 run_tests = ctest --preset $(1) --parallel $(JOBS)
 
-.PHONY: help setup demo build test python-test asan tsan clang fuzz gpu-test gpu-sanitize gpu-bench bench teeth docs format format-check tidy install clean
+.PHONY: help setup demo build test python-test asan tsan clang fuzz gpu-test gpu-sanitize gpu-bench bench teeth docs pictures format format-check tidy install clean
 
 help: ## Show this list
 	@echo "make <target>, for example make demo or make test:"
@@ -75,9 +76,10 @@ gpu-bench: ## Measure forward and backward on a GPU against PyTorch (GPU_BENCH_F
 	build/release/bin/cuflash_overhead
 	python3 bench/cuda_torch.py build/release/lib/libcuflash.so $(GPU_BENCH_FLAGS)
 
-bench: ## Measure speed, alone (BENCH_FLAGS) and against PyTorch on the CPU (TORCH_FLAGS, DECODE_FLAGS)
-	@tools/setup.sh bench
-	@$(call build,release,--target cuflash_bench cuflash cuflash_stream)
+bench: ## Measure speed on the CPU, alone (GRID_FLAGS, BENCH_FLAGS) and against PyTorch (TORCH_FLAGS, DECODE_FLAGS)
+	@tools/setup.sh demo
+	@$(call build,release,--target cuflash_cli cuflash_bench cuflash cuflash_stream)
+	build/release/bin/cuflash bench --device cpu $(GRID_FLAGS)
 	build/release/bin/cuflash_bench $(BENCH_FLAGS)
 	tools/bench_torch.sh bench/torch_cpu.py $(TORCH_FLAGS)
 	tools/bench_torch.sh bench/decode_torch.py $(DECODE_FLAGS)
@@ -91,6 +93,10 @@ docs: ## The API reference from the headers, in build/docs/html
 	@mkdir -p build/docs
 	@CUFLASH_VERSION=$$(sed -n 's/^#define CUFLASH_VERSION_[A-Z]* //p' include/cuflash/cuflash.h | paste -sd.) doxygen
 	@echo "build/docs/html/index.html"
+
+pictures: ## The pictures of docs/algorithm.md, which count tiles with the library; needs matplotlib
+	@$(call build,release,--target cuflash cuflash_cli)
+	python3 tools/draw_docs.py --build build/release
 
 format: ## Format all C and C++ files
 	@tools/setup.sh format

@@ -19,10 +19,8 @@ struct Table {
 constexpr Table kTables[] = {
     {"peak", "The limit of one core, and what is reached of it", peak},
     {"overhead", "What a call costs beside its arithmetic, f32", overhead},
-    {"naive", "Against naive attention (reference/naive.cpp, one thread), f32", naive},
     {"scaling", "One thread and all of them, f32", scaling},
     {"options", "What each option costs: H = 8, S = 1024, D = 64, f32, one thread", options},
-    {"shapes", "Forward and backward, H = 8", shapes},
     {"cache", "A decode step over a cache: Hk = 8, S = 16,384, D = 128, one thread, GB/s of K and V", cache},
 };
 

@@ -2,17 +2,15 @@
 // the machine lets it.
 #pragma once
 
-#include <functional>
 #include <initializer_list>
 #include <string>
 #include <vector>
 
+#include "bench/shared/turns.h"
+
 namespace cuflash::bench {
 
-using Run = std::function<void()>;
-
-// Seconds of one run of each, best of at least three turns and of as many as fit into the time. A short run is repeated
-// within its turn, so that reading the clock does not count.
+// Seconds of the best turn of each.
 std::vector<double> best_times(const std::vector<Run>& contestants, double seconds);
 
 // One row of a Markdown table; the first one of a table also prints the line below it.

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "bench/measure.h"
-#include "bench/peak.h"
+#include "bench/shared/peak.h"
 #include "bench/tables.h"
 #include "cpu/kernels.h"
 #include "dtype.h"

@@ -6,8 +6,6 @@
 
 #include "bench/measure.h"
 #include "cpu/threads.h"
-#include "dtype.h"
-#include "reference/naive.h"
 
 namespace cuflash::bench {
 namespace {
@@ -28,20 +26,6 @@ std::string ratio(double value) { return text("%.2f", value); }
 
 }  // namespace
 
-void shapes(const Settings& settings) {
-  print_header({"type", "D", "S", "causal", "forward ms", "GFLOP/s", "backward ms", "GFLOP/s"});
-  for (const DType type : {DType::f32, DType::bf16, DType::f16})
-    for (const int64_t dim : {64, 128})
-      for (const int64_t length : {512, 2048})
-        for (const Option option : {Option::none, Option::causal}) {
-          Workload work({.type = type, .length = length, .dim = dim, .option = option});
-          const Both t = time_both(work, settings.threads, settings.seconds);
-          print_row({cuflash::name_of(type), number(dim), number(length), option == Option::causal ? "yes" : "no",
-                     milliseconds(t.forward), text("%.1f", work.forward_operations() / t.forward * 1e-9),
-                     milliseconds(t.backward), text("%.1f", work.backward_operations() / t.backward * 1e-9)});
-        }
-}
-
 void overhead(const Settings& settings) {
   print_header({"S", "H", "D", "threads", "forward us", "backward us"});
   const auto row = [&](int64_t length, int64_t heads, int64_t dim, int threads) {
@@ -53,27 +37,6 @@ void overhead(const Settings& settings) {
   row(1, 1, 1, 1);  // next to nothing to compute: the cost of a call
   for (const int threads : {1, std::max(settings.threads, 2)})
     for (const int64_t heads : {1, 8}) row(32, heads, 64, threads);
-}
-
-void naive(const Settings& settings) {
-  print_header({"H", "D", "S", "forward us", "naive", "ratio", "backward us", "naive", "ratio"});
-  double smallest = 1e9;
-  for (const int64_t heads : {1, 8})
-    for (const int64_t dim : {64, 128})
-      for (const int64_t length : {1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64, 128}) {
-        Workload work({.heads = heads, .length = length, .dim = dim});
-        const auto forward =
-            best_times({[&] { work.forward(settings.threads); }, [&] { reference::naive_forward(work.attention()); }},
-                       settings.seconds);
-        const auto backward = best_times({[&] { work.backward(settings.threads); },
-                                          [&] { reference::naive_backward(work.attention(), work.dout(), {}); }},
-                                         settings.seconds);
-        smallest = std::min({smallest, forward[1] / forward[0], backward[1] / backward[0]});
-        print_row({number(heads), number(dim), number(length), microseconds(forward[0]), microseconds(forward[1]),
-                   ratio(forward[1] / forward[0]), microseconds(backward[0]), microseconds(backward[1]),
-                   ratio(backward[1] / backward[0])});
-      }
-  std::printf("\nsmallest ratio %.2f\n", smallest);
 }
 
 void scaling(const Settings& settings) {

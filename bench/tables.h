@@ -11,9 +11,7 @@ struct Settings {
 };
 
 void peak(const Settings& settings);      // the processor's limit, and the share of it that is reached
-void shapes(const Settings& settings);    // forward and backward over the shapes people ask about
 void overhead(const Settings& settings);  // what a call costs beside its arithmetic
-void naive(const Settings& settings);     // the textbook evaluation, from one query up
 void scaling(const Settings& settings);   // one thread and all of them
 void options(const Settings& settings);   // what each option costs
 void cache(const Settings& settings);     // a decode step over a KV cache

@@ -28,9 +28,6 @@ class Workload {
     flash_attention_backward(attention_, gradients(), {.num_threads = threads});
   }  // forward first
 
-  const Attention& attention() const { return attention_; }
-  ConstTensor dout() { return tensor(dout_); }
-
   // Operations of the visible pairs: two products forward, five backward.
   double forward_operations() const { return 4 * pairs() * static_cast<double>(shape_.dim); }
   double backward_operations() const { return 10 * pairs() * static_cast<double>(shape_.dim); }

@@ -26,7 +26,8 @@ std::string attend_once(const Case& c, CacheMemory& memory, int threads, bool wi
   if (const std::string text = memory.damage() + setup.damage(); !text.empty()) return text;
   if (const std::string text = memory.o.unwritten(); !text.empty()) return text;
   if (const std::string text = memory.lse.unwritten(); with_lse && !text.empty()) return text;
-  return c.tile_stats ? wrong_statistics(c, setup.stats()) : "";
+  const Heads heads = c.device == Device::cuda ? Heads::packed : Heads::apart;
+  return c.tile_stats ? wrong_statistics(c, setup.stats(), heads) : "";
 }
 
 void add(std::vector<double>& to, const std::vector<double>& more) {

@@ -9,7 +9,9 @@
 
 namespace cuflash::check {
 
-// "" where the statistics are those of this case for the tile shape they name.
-std::string wrong_statistics(const Case& c, const TileStats& stats);
+// "" where the statistics are those of this case for the tile shape they name. packed: heads that share keys are rows of
+// one tile, row query * group + head.
+enum class Heads { apart, packed };
+std::string wrong_statistics(const Case& c, const TileStats& stats, Heads heads = Heads::apart);
 
 }  // namespace cuflash::check

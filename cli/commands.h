@@ -64,6 +64,22 @@ struct DemoOptions {
   int32_t threads = 0;
 };
 
+// A grid: each list is a dimension of it; an empty one has the preset's values, or the default's.
+struct BenchOptions {
+  std::string preset;
+  std::vector<std::string> directions, contestants;
+  Device device = Device::automatic;
+  std::vector<DType> dtypes;
+  std::vector<int64_t> batch, heads, heads_k, hidden, head_dim, head_dim_v, len, len_q, page_size, causal;
+  std::optional<int64_t> tokens;  // in a batch, whose size then follows from the length
+  double seconds = 0.3;           // for each point
+  int32_t threads = 0;
+  std::string json, csv, markdown;
+  std::string compare;  // a file of results
+  double tolerance = 0.05;
+  std::string command;  // as it was typed, for the files
+};
+
 struct InfoOptions {
   bool measure = false;  // compile a kernel and load it again
 };
@@ -90,6 +106,7 @@ int run_io(const IoOptions& options);
 int run_memory(const GridOptions& options);
 int run_demo(const DemoOptions& options);
 int run_info(const InfoOptions& options);
+int run_bench(const BenchOptions& options);
 int run_cache(CacheAction action);
 int run_pack(const PackOptions& options);
 int run_support(const SupportOptions& options);

@@ -68,6 +68,49 @@ int64_t JsonScanner::number(const char* what) {
   return value;
 }
 
+double JsonScanner::decimal(const char* what) {
+  peek();
+  const size_t sign = rest_.starts_with('-');  // from_chars reads inf and nan too
+  const bool is_number = rest_.size() > sign && rest_[sign] >= '0' && rest_[sign] <= '9';
+  double value = 0;
+  const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
+  if (!is_number || error != std::errc()) fail(join(what, " must be a number of 64 bits"));
+  rest_.remove_prefix(static_cast<size_t>(end - rest_.data()));
+  return value;
+}
+
+bool JsonScanner::boolean(const char* what) {
+  if (take_word("true")) return true;
+  if (!take_word("false")) fail(join(what, " must be true or false"));
+  return false;
+}
+
+void JsonScanner::skip() {
+  std::string open;  // how each object and array around this value ends
+  const auto key = [this] { string(), expect(':', "after a key"); };
+  do {
+    if (take('{')) {
+      open += '}';
+      if (peek() != '}') {
+        key();
+        continue;
+      }
+    } else if (take('[')) {
+      open += ']';
+      if (peek() != ']') continue;
+    } else if (peek() == '"') {
+      string();
+    } else if (!take_word("null") && !take_word("true") && !take_word("false")) {
+      decimal("a value");
+    }
+    while (!open.empty() && !take(',')) {
+      expect(open.back(), "or ',' after a value");
+      open.pop_back();
+    }
+    if (!open.empty() && open.back() == '}') key();
+  } while (!open.empty());
+}
+
 std::string json_string(std::string_view text) {
   constexpr std::string_view kHex = "0123456789abcdef";
   std::string json = "\"";

@@ -1,10 +1,12 @@
-// The part of JSON that the header of a safetensors file is made of: strings, and whole numbers that are not negative.
+// JSON, read from left to right by whoever knows what comes next.
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 
 #include "cli/scanner.h"
+#include "cli/text.h"
 
 namespace cuflash::cli {
 
@@ -14,7 +16,26 @@ class JsonScanner : public Scanner {
   using Scanner::Scanner;
 
   std::string string();
-  int64_t number(const char* what);
+  int64_t number(const char* what);  // whole, and not negative
+  double decimal(const char* what);  // finite
+  bool boolean(const char* what);
+  void skip();  // a value of any kind
+
+  // Calls value_of(key) at each value of an object, and refuses a key that stands twice. Returns the keys.
+  template <class ValueOf>
+  std::set<std::string> object(const char* what, ValueOf value_of) {
+    expect('{', join("at the start of ", what).c_str());
+    std::set<std::string> seen;
+    if (take('}')) return seen;
+    do {
+      const auto [key, is_new] = seen.insert(string());
+      if (!is_new) fail(join("key ", in_quotes(*key), " stands twice in ", what));
+      expect(':', "after a key");
+      value_of(*key);
+    } while (take(','));
+    expect('}', join("or ',' after a value in ", what).c_str());
+    return seen;
+  }
 
  private:
   uint32_t escaped_unit();       // four hexadecimal digits

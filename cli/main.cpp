@@ -1,6 +1,8 @@
 // The command line: flags become options, failures become one sentence and an exit code.
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <functional>
 #include <iostream>
@@ -217,6 +219,52 @@ void add_demo(CLI::App& app, DemoOptions& o, Job& job) {
   command.callback([&o, &job] { job = [&o] { return run_demo(o); }; });
 }
 
+// The values of a dimension of the grid.
+void add_sizes(CLI::App& command, const std::string& flag, std::vector<int64_t>& sizes, const std::string& help) {
+  command.add_option(flag, sizes, help)->delimiter(',')->type_name("N,...");
+}
+
+void add_bench(CLI::App& app, BenchOptions& o, Job& job) {
+  CLI::App& command = *app.add_subcommand("bench", "Time, speed and memory over a grid of problems, on CPU or GPU");
+  command.footer(
+      "Each flag with N,... is a dimension of the grid. A preset gives what no flag gives:\n"
+      "  paper     16384 tokens, hidden 2048, head sizes 64, 128, 256, lengths 512 to 16384, causal or not\n"
+      "  training  batch 1 to 16, hidden 768 to 4096, head size 64, lengths 512 to 4096, causal\n"
+      "  decode    one query over 1024 to 65536 keys, batch 1 to 32, 32 heads over 8, pages or not\n\n"
+      "cuflash bench --direction forward,backward --len 512,2048 --causal 0,1 --json now.json");
+  const auto add_words = [&](const char* flag, auto& value, std::vector<std::string> words, const char* help) {
+    command.add_option(flag, value, help)->delimiter(',')->check(CLI::IsMember(std::move(words)));
+  };
+  add_words("--preset", o.preset, {"paper", "training", "decode"}, "A grid by name");
+  add_words("--direction", o.directions, {"forward", "backward", "decode"}, "What is measured (default: forward)");
+  add_words("--contestant", o.contestants, {"cuflash", "naive"}, "Who is measured (default: all; a GPU has no naive)");
+  add_choice(command, "--device", o.device, kDevices, "Where (default: auto, a GPU where there is one)");
+  add_choice(command, "--dtype", o.dtypes, kDTypes, "Types (default: f32, on a GPU bf16)")->delimiter(',');
+  add_sizes(command, "--batch", o.batch, "Batch (default: 1)");
+  command.add_option("--tokens", o.tokens, "Tokens of a batch, whose size follows from the length")
+      ->excludes("--batch");
+  add_sizes(command, "--heads", o.heads, "Query heads (default: 8)");
+  add_sizes(command, "--hidden", o.hidden, "Hidden size: as many heads as fill it");
+  command.get_option("--hidden")->excludes("--heads");
+  add_sizes(command, "--heads-k", o.heads_k, "Key and value heads (default: as many)");
+  add_sizes(command, "--head-dim", o.head_dim, "Head size (default: 64)");
+  add_sizes(command, "--head-dim-v", o.head_dim_v, "Head size of values (default: the same)");
+  add_sizes(command, "--len", o.len, "Keys, and queries without --len-q (default: 512,1024,2048)");
+  add_sizes(command, "--len-q", o.len_q, "Queries (default: as many as keys; decode: 1)");
+  add_sizes(command, "--page-size", o.page_size, "Decode: rows of a page; 0: a contiguous cache (default: 0)");
+  add_sizes(command, "--causal", o.causal, "0, 1 or both (default: 0)");
+  command.add_option("--seconds", o.seconds, "For each point")->capture_default_str();
+  add_threads(command, o.threads);
+  command.add_option("--json", o.json, "Write the results, for --compare and python -m cuflash.plot")
+      ->type_name("FILE");
+  command.add_option("--csv", o.csv, "Write the results as a table of all figures")->type_name("FILE");
+  command.add_option("--markdown", o.markdown, "Write the results as a page")->type_name("FILE");
+  command.add_option("--compare", o.compare, "Fail where a point is slower than in this file of --json")
+      ->type_name("FILE");
+  command.add_option("--tolerance", o.tolerance, "Of --compare: a slowdown that is allowed")->capture_default_str();
+  command.callback([&o, &job] { job = [&o] { return run_bench(o); }; });
+}
+
 void add_info(CLI::App& app, InfoOptions& o, Job& job) {
   CLI::App& command = *app.add_subcommand("info", "Versions, CPU, threads, GPUs, compiler and cache");
   command.add_flag("--measure", o.measure, "Time the first compile of a kernel and its load from disk");
@@ -252,6 +300,21 @@ void add_support(CLI::App& app, SupportOptions& o, Job& job) {
   command.callback([&o, &job] { job = [&o] { return run_support(o); }; });
 }
 
+// As a shell would take it again.
+std::string typed(int argc, char** argv) {
+  std::string command = "cuflash";
+  for (int n = 1; n < argc; ++n) {
+    const std::string word = argv[n];
+    const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
+      return std::isalnum(c) != 0 || std::string_view("-_=,./:").find(static_cast<char>(c)) != std::string_view::npos;
+    });
+    std::string quoted = "'";
+    for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+    command += " " + (plain ? word : quoted + "'");
+  }
+  return command;
+}
+
 int fail(int code, const std::string& message) {
   std::cerr << "cuflash: " << message << "\n";
   return code;
@@ -282,6 +345,8 @@ int main(int argc, char** argv) {
   Job job;
   AttendOptions attend;
   ExplainOptions explain;
+  BenchOptions bench;
+  bench.command = typed(argc, argv);
   CheckOptions check;
   IoOptions io;
   GridOptions memory;
@@ -290,6 +355,7 @@ int main(int argc, char** argv) {
   PackOptions pack;
   SupportOptions support;
   add_demo(app, demo, job);
+  add_bench(app, bench, job);
   add_info(app, info, job);
   add_check(app, check, job);
   add_explain(app, explain, job);
@@ -307,7 +373,7 @@ int main(int argc, char** argv) {
   }
   if (!job)
     return fail(kExitUsage,
-                "a command is needed: demo, info, check, explain, io, memory, attend, cache, pack or support (cuflash "
-                "--help says more)");
+                "a command is needed: demo, bench, info, check, explain, io, memory, attend, cache, pack or support "
+                "(cuflash --help says more)");
   return run(job);
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <tuple>
 
 #include "cli/exit.h"
@@ -37,21 +36,6 @@ std::optional<ElementType> type_of(std::string_view dtype) {
   return row == kTypes.end() ? std::nullopt : std::optional(row->type);
 }
 
-// Calls value_of(key) at each value of an object, and refuses a key that stands twice.
-template <class ValueOf>
-void parse_object(JsonScanner& scanner, const char* what, ValueOf value_of) {
-  scanner.expect('{', join("at the start of ", what).c_str());
-  std::set<std::string> seen;
-  if (scanner.take('}')) return;
-  do {
-    const auto [key, is_new] = seen.insert(scanner.string());
-    if (!is_new) scanner.fail(join("key ", in_quotes(*key), " stands twice in ", what));
-    scanner.expect(':', "after a key");
-    value_of(*key);
-  } while (scanner.take(','));
-  scanner.expect('}', join("or ',' after a value in ", what).c_str());
-}
-
 std::vector<int64_t> parse_numbers(JsonScanner& scanner, const char* what, size_t most) {
   std::vector<int64_t> numbers;
   scanner.expect('[', join("before the numbers of ", what).c_str());
@@ -74,7 +58,7 @@ SafetensorsTensor parse_tensor(JsonScanner& scanner, const std::string& name) {
   SafetensorsTensor tensor;
   tensor.name = name;
   size_t keys = 0;
-  parse_object(scanner, "a tensor", [&](const std::string& key) {
+  scanner.object("a tensor", [&](const std::string& key) {
     if (key == "dtype") {
       tensor.dtype = scanner.string();
       tensor.type = type_of(tensor.dtype);
@@ -133,11 +117,11 @@ std::vector<SafetensorsTensor> parse_safetensors_header(std::string_view text) {
   if (!is_utf8(text)) throw UsageError("its header is not UTF-8 text");
   JsonScanner scanner(text);
   std::vector<SafetensorsTensor> tensors;
-  parse_object(scanner, "the header", [&](const std::string& key) {
+  scanner.object("the header", [&](const std::string& key) {
     if (key != kMetadataKey) {
       tensors.push_back(parse_tensor(scanner, key));
     } else {
-      parse_object(scanner, "__metadata__", [&](const std::string&) { scanner.string(); });
+      scanner.object("__metadata__", [&](const std::string&) { scanner.string(); });
     }
   });
   if (!scanner.at_end()) scanner.fail("text after the object");

@@ -53,7 +53,7 @@ bool Scanner::at_end() {
 }
 
 void Scanner::fail(const std::string& reason) const {
-  throw UsageError(join("its header is broken: ", reason, " at ", rest_.empty() ? "its end" : in_quotes(rest_)));
+  throw UsageError(join(what_, " is broken: ", reason, " at ", rest_.empty() ? "its end" : in_quotes(rest_)));
 }
 
 }  // namespace cuflash::cli

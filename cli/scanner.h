@@ -1,4 +1,4 @@
-// Reads the text of a file's header from left to right. It never recurses, so no text can exhaust the stack.
+// Reads the text of a file, or of its header, from left to right. It never recurses, so no text can exhaust the stack.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace cuflash::cli {
 
 class Scanner {
  public:
-  explicit Scanner(std::string_view text) : rest_(text) {}
+  explicit Scanner(std::string_view text, const char* what = "its header") : rest_(text), what_(what) {}
 
   char peek();  // '\0' at the end
   bool take(char expected);
@@ -22,6 +22,9 @@ class Scanner {
 
  protected:
   std::string_view rest_;
+
+ private:
+  const char* what_;  // for messages
 };
 
 }  // namespace cuflash::cli

@@ -125,7 +125,9 @@ class BackwardWalk {
   BackwardWalk(const BackwardProblem& p, const cuda::BackwardPlan& plan)
       : p_(p),
         plan_(plan),
-        c_(plan.config),
+        copies_boxes_(std::holds_alternative<HopperBackwardConfig>(plan.config)),
+        c_(copies_boxes_ ? shared_config(std::get<HopperBackwardConfig>(plan.config))
+                         : std::get<BackwardConfig>(plan.config)),
         row_(p),
         s_(sequence_of(p, 0)),
         sums_bytes_(p.dq ? real(plan.workspace.dq_rows) * real(c_.dim_qk) * row_.state : 0) {}
@@ -155,7 +157,8 @@ class BackwardWalk {
     const Range tiles = tiles_over(queries_of_keys(p_, s_, keys), c_.tile_q);
     if (tiles.empty()) return;
     const Range seen = keys_of_queries(p_, s_, {0, s_.len_q});
-    const double rows_k = real(Range{std::max(keys.begin, seen.begin), std::min(keys.end, seen.end)}.size());
+    const Range copied{std::max(keys.begin, seen.begin), std::min(keys.end, seen.end)};
+    const double rows_k = real((copies_boxes_ ? keys : copied).size());
     const double rows_q = real(covered_by(tiles, c_.tile_q, s_.len_q).size());
     const double steps = group * real(tiles.size());
     // Where tensors take turns in shared memory, K comes twice and V once in every step, and Q comes twice.
@@ -167,7 +170,8 @@ class BackwardWalk {
 
   const BackwardProblem& p_;
   const cuda::BackwardPlan& plan_;
-  const BackwardConfig& c_;
+  const bool copies_boxes_;  // of keys, as they are
+  const BackwardConfig c_;
   const Rows row_;
   const Sequence s_;
   const double sums_bytes_;  // of dQ, of a tile
@@ -176,13 +180,13 @@ class BackwardWalk {
 
 }  // namespace
 
-Traffic traffic_of(const BackwardProblem& p, const cuda::Arch& arch) {
-  const cuda::BackwardPlan plan = cuda::plan_backward(p, arch, cuda::Reproducible::no);
+Traffic traffic_of(const BackwardProblem& p, const cuda::Arch& arch, cuda::Kernels kernels) {
+  const cuda::BackwardPlan plan = cuda::plan_backward(p, arch, cuda::Reproducible::no, kernels);
   const Rows row(p);
   const double heads_q = real(p.batch * p.heads_q), heads_k = real(p.batch * p.heads_k);
 
   Traffic t{};
-  t.tiles = walked_tiles(p, plan.config.tile_q, plan.config.tile_k);
+  t.tiles = walked_tiles(p, plan.tile_q, plan.tile_k);
   count_operations(p, 2 * real(3 * p.dim_qk + 2 * p.dim_v), t);
   // P read twice (dV, dS), dP written and read, dS written and read twice (dQ, dK); rows as these products need them.
   t.naive = heads_q * (7 * row.len_q * row.len_k * bytes_of(p.dtype) + 2 * row.len_q * (row.qk + row.v) +

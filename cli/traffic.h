@@ -29,7 +29,8 @@ struct Traffic {
 // Of plan_forward and plan_backward on this architecture; lengths are the tensors' own.
 Traffic traffic_of(const ForwardProblem& problem, const cuda::Arch& arch,
                    cuda::Kernels kernels = cuda::wanted_kernels());
-Traffic traffic_of(const BackwardProblem& problem, const cuda::Arch& arch);
+Traffic traffic_of(const BackwardProblem& problem, const cuda::Arch& arch,
+                   cuda::Kernels kernels = cuda::wanted_kernels());
 
 // The statistics of a call with tiles of this shape, from the geometry that the kernels share.
 TileStats walked_tiles(const Problem& problem, int64_t tile_q, int64_t tile_k);

@@ -24,4 +24,11 @@ struct BackwardParams {
   int counts_in_bias;  // no main kernel runs, so the bias kernel counts the tiles it visits
 };
 
+// What all kernels of backward take stands first: those that know nothing of the rest get the same struct.
+struct HopperBackwardParams {
+  BackwardParams backward;
+  float exponent;           // scale * log2(e): scores times this are powers of two
+  TensorMap q, k, v, dout;  // [dim, rows, heads, batch]; a repeated dimension has extent 1
+};
+
 }  // namespace cuflash

@@ -49,6 +49,13 @@ struct CacheParams {
   int state_rows;      // rows that a tile can have
 };
 
+// Keys and values by tensor copies.
+struct HopperCacheParams {
+  TensorMap k, v;  // [dim, rows of an entry or page, heads, entries or pages]; a repeated dimension has extent 1
+  CacheParams cache;
+  int box_rows;  // divide tile_k and, where there are pages, their size
+};
+
 struct MergeParams {
   RowsView o_a, lse_a, o_b, lse_b, o, lse;  // lse may be absent
   int64 batch, heads, len;

@@ -26,6 +26,7 @@ enum CopyMode : int {
   kCopyVectors = 0,   // 16 bytes at a time, asynchronously: every row starts on a 16-byte boundary
   kCopyElements = 1,  // one element at a time, converted on the way: any alignment, any stored type
   kCopyWhole = 2,     // as kCopyVectors, and rows have exactly the padded size: nothing is left to be zero
+  kCopyBoxes = 3,     // boxes of a TensorMap, by a warp that does nothing else (Hopper, 16 bits)
 };
 
 struct ForwardConfig {
@@ -94,6 +95,16 @@ struct BackwardConfig {
   int all;      // 1: dQ, dK and dV are wanted, all of them: the kernel is one stretch of products without questions
 };
 
+// Backward on Hopper: some warpgroups have 64 keys each, one more brings queries and computes dQ.
+struct HopperBackwardConfig {
+  Element element;    // f16 or bf16
+  int dim_qk, dim_v;  // padded: multiples of 32
+  int tile_q;         // 64
+  int warpgroups;     // that have keys
+  int stages;         // tiles of queries and dO in shared memory, at least 2
+  int ordered;        // as in BackwardConfig
+};
+
 // Shared memory rows are padded so that eight (f64: four) consecutive rows fall into different banks.
 constexpr int row_padding_bytes(Element e) { return e == Element::f64 ? 32 : 16; }
 constexpr int row_stride(Element e, int columns) { return columns + row_padding_bytes(e) / size_of(e); }  // elements
@@ -136,19 +147,23 @@ constexpr int shared_bytes(const HopperForwardConfig& c) {
 }
 
 constexpr int sum_size(Element e) { return e == Element::f64 ? 8 : 4; }  // of sums and softmax state
-constexpr int num_threads(const CacheConfig& c) { return 32 * c.row_warps * c.key_warps * c.column_warps; }
+constexpr int computing_threads(const CacheConfig& c) { return 32 * c.row_warps * c.key_warps * c.column_warps; }
+constexpr int num_threads(const CacheConfig& c) { return computing_threads(c) + (c.copy == kCopyBoxes ? 32 : 0); }
 constexpr int num_threads(const MergeConfig&) { return 128; }
-// Where each key of a stage lies: the offsets of its row in K and in V.
-constexpr int key_places_bytes(const CacheConfig& c) { return c.stages * c.tile_k * 16; }
-constexpr int stage_bytes(const CacheConfig& c) {
-  return tile_bytes(c.element, c.tile_k, c.dim_qk) + (c.v_in_k ? 0 : tile_bytes(c.element, c.tile_k, c.dim_v));
+constexpr int keys_bytes(const CacheConfig& c, int columns) {
+  return c.copy == kCopyBoxes ? swizzled_bytes(c.tile_k, columns) : tile_bytes(c.element, c.tile_k, columns);
 }
+constexpr int stage_bytes(const CacheConfig& c) {
+  return keys_bytes(c, c.dim_qk) + (c.v_in_k ? 0 : keys_bytes(c, c.dim_v));
+}
+// Where each key of a stage lies, the offsets of its row in K and in V; for boxes the barriers of a stage.
+constexpr int stage_notes_bytes(const CacheConfig& c) { return c.copy == kCopyBoxes ? 16 : c.tile_k * 16; }
 // At the end every key warp's sums, maxima and sums of weights take the place of all others; eight more columns keep
 // neighbouring rows in different banks.
 constexpr int sums_stride(const CacheConfig& c) { return c.dim_v + 8; }
 constexpr int row_sums_bytes(const CacheConfig& c) { return (sums_stride(c) + 2) * sum_size(c.element); }
 constexpr int shared_bytes(const CacheConfig& c) {
-  const int loop = tile_bytes(c.element, c.tile_q, c.dim_qk) + c.stages * stage_bytes(c) + key_places_bytes(c);
+  const int loop = c.stages * (stage_bytes(c) + stage_notes_bytes(c)) + tile_bytes(c.element, c.tile_q, c.dim_qk);
   const int end = c.key_warps * c.tile_q * row_sums_bytes(c);
   return loop > end ? loop : end;
 }
@@ -176,6 +191,27 @@ constexpr int shared_bytes(const BackwardConfig& c) {
                                  : tile_bytes(c.element, c.tile_q, c.dim_qk) + tile_bytes(c.element, c.tile_q, c.dim_v);
   return keys + copies * (queries + row_stats_bytes(c)) + score_tiles(c) * tile_bytes(c.element, c.tile_k, c.tile_q) +
          kPlaceBytes;
+}
+
+// What the kernels before and behind it, and the code that it shares with the portable one, know of it.
+constexpr BackwardConfig shared_config(const HopperBackwardConfig& c) {
+  constexpr int kWarps = kWarpgroupThreads / 32;
+  return {
+      c.element,    c.dim_qk, c.dim_v,   c.tile_q, kWarpgroupRows * c.warpgroups, kWarps * c.warpgroups, 1, c.stages, 1,
+      kCopyVectors, 0,        c.ordered, 0};
+}
+constexpr int tile_k_of(const HopperBackwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
+constexpr int num_threads(const HopperBackwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
+constexpr int key_registers(const HopperBackwardConfig&) { return 216; }
+constexpr int query_registers(const HopperBackwardConfig&) { return 72; }
+constexpr int kGradientTiles = 2;  // of dS in shared memory
+constexpr int num_barriers(const HopperBackwardConfig& c) { return 3 + 3 * c.stages; }
+constexpr int shared_bytes(const HopperBackwardConfig& c) {
+  const int tile_k = tile_k_of(c);
+  return 2 * swizzled_bytes(tile_k, c.dim_qk) + swizzled_bytes(tile_k, c.dim_v) +
+         c.stages * (swizzled_bytes(c.tile_q, c.dim_qk) + swizzled_bytes(c.tile_q, c.dim_v)) +
+         kGradientTiles * swizzled_bytes(c.tile_q, tile_k) + c.stages * row_stats_bytes(shared_config(c)) +
+         kPlaceBytes + num_barriers(c) * 8;
 }
 
 }  // namespace cuflash

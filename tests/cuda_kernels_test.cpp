@@ -29,7 +29,7 @@ void add(std::vector<Launch>& launches, const Launch& launch) {
 
 void add_launches_of(std::vector<Launch>& launches, const Typical& t, const Arch& arch, Reproducible reproducible) {
   add(launches, plan_forward(forward_of(t), arch, cuda::Kernels::portable).launch);
-  const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible);
+  const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible, cuda::Kernels::portable);
   for (const Launch* launch : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink}) add(launches, *launch);
 }
 
@@ -58,7 +58,7 @@ std::vector<Typical> problems_for(const Arch& arch) {
   return problems;
 }
 
-// The kernel for Hopper: every register budget plain, options that need most, and all of them.
+// The kernels for Hopper: every register budget plain, options that need most, and all of them; in order and not.
 void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
   if (arch.number() != 90) return;
   const auto add_forward = [&](const Typical& t) {
@@ -71,6 +71,15 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
       add_forward({.dim_qk = dim, .dim_v = dim, .causal = length == 512, .len_q = length, .len_k = length});
   add_forward({.dtype = DType::f16, .dim_qk = 192, .dim_v = 128});
   for (const int options : {int{kMaskTensor}, kAllOptions & ~kScaleFirst}) add_forward({.options = options});
+  for (const auto& [dim_qk, dim_v, type, reproducible] :
+       {std::tuple{64, 64, DType::bf16, Reproducible::no}, std::tuple{96, 96, DType::bf16, Reproducible::no},
+        std::tuple{128, 128, DType::bf16, Reproducible::no}, std::tuple{128, 128, DType::bf16, Reproducible::yes},
+        std::tuple{128, 128, DType::f16, Reproducible::no}, std::tuple{64, 128, DType::f16, Reproducible::yes}}) {
+    const BackwardPlan plan = plan_backward(backward_of({.dtype = type, .dim_qk = dim_qk, .dim_v = dim_v}), arch,
+                                            reproducible, Kernels::best);
+    EXPECT_EQ(plan.not_hopper, nullptr) << plan.not_hopper;
+    add(launches, plan.main);
+  }
 }
 
 // Over a cache: for Hopper every list of tiles with the options that need most, and the kernels of any alignment; for the
@@ -113,7 +122,11 @@ std::vector<Launch> all_launches_for(const Arch& arch) {
   for (const Typical& t : typical_problems())
     for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes})
       add_launches_of(launches, t, arch, reproducible);
-  for (const Typical& t : typical_problems()) add(launches, plan_forward(forward_of(t), arch, Kernels::best).launch);
+  for (const Typical& t : typical_problems()) {
+    add(launches, plan_forward(forward_of(t), arch, Kernels::best).launch);
+    for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes})
+      add(launches, plan_backward(backward_of(t), arch, reproducible, Kernels::best).main);
+  }
   for (const TypicalCache& t : typical_caches())
     if (t.dtype != DType::f64 || t.dim_qk <= 128) add(launches, plan_cache(cache_of(t), arch, 132).launch);
   return launches;

@@ -82,10 +82,10 @@ std::string forward_lines(const Typical& t, const Arch& arch, Kernels kernels) {
   });
 }
 
-std::string backward_lines(const Typical& t, const Arch& arch, Reproducible reproducible) {
+std::string backward_lines(const Typical& t, const Arch& arch, Reproducible reproducible, Kernels kernels) {
   return or_refusal([&] {
-    const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible);
-    std::string text;
+    const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible, kernels);
+    std::string text = plan.not_hopper ? join("  not hopper: ", plan.not_hopper, "\n") : "";
     for (const Launch* l : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink}) text += line(*l);
     return text + join("  workspace ", plan.workspace.size, "\n");
   });
@@ -108,8 +108,11 @@ std::string all_plans() {
       const std::string what = join(name, " ", to_string(forward_of(t)), t.aligned ? "" : " unaligned", "\n");
       text += join("forward ", what, forward_lines(t, arch, Kernels::best));
       if (arch.number() == 90) text += join("portable forward ", what, forward_lines(t, arch, Kernels::portable));
-      text += join("backward ", what, backward_lines(t, arch, Reproducible::no));
-      text += join("reproducible backward ", what, backward_lines(t, arch, Reproducible::yes));
+      for (const auto& [word, kernels] : {std::pair{"", Kernels::best}, {"portable ", Kernels::portable}}) {
+        if (kernels == Kernels::portable && arch.number() != 90) continue;
+        text += join(word, "backward ", what, backward_lines(t, arch, Reproducible::no, kernels));
+        text += join(word, "reproducible backward ", what, backward_lines(t, arch, Reproducible::yes, kernels));
+      }
     }
     for (const TypicalCache& t : caches())
       text += join("cache ", name, " ", to_string(cache_of(t)), t.num_splits ? join(" splits=", t.num_splits) : "",

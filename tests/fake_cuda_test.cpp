@@ -54,15 +54,26 @@ void expect_maps(const HopperForwardParams& p) {
   const AttentionParams& a = p.forward.attention;
   expect_map(p.q, a.q, a.dim_qk), expect_map(p.k, a.k, a.dim_qk), expect_map(p.v, a.v, a.dim_v);
 }
+void expect_maps(const HopperBackwardParams& p) {
+  const AttentionParams& a = p.backward.attention;
+  expect_map(p.q, a.q, a.dim_qk), expect_map(p.k, a.k, a.dim_qk), expect_map(p.v, a.v, a.dim_v);
+  expect_map(p.dout, p.backward.dout, a.dim_v);
+}
+bool runs(const FakeLaunch& launch, const char* kernel) { return std::strstr(launch.program, kernel) != nullptr; }
 
 // Places, lengths, plans, params, mirrored memory and workspaces of random problems; the kernel alone is emulated.
 TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
   gpus.on_launch = [](const FakeLaunch& launch) {
     if (launch.params_size == sizeof(ForwardParams)) return emulate(*static_cast<const ForwardParams*>(launch.params));
-    if (launch.params_size == 0) {
+    if (runs(launch, "hopper_forward<")) {
       const auto& params = *static_cast<const HopperForwardParams*>(launch.params);
       expect_maps(params);
       return emulate(params.forward);
+    }
+    if (runs(launch, "hopper_backward<")) {
+      const auto& params = *static_cast<const HopperBackwardParams*>(launch.params);
+      expect_maps(params);
+      return emulate(params.backward);
     }
     ASSERT_EQ(launch.params_size, sizeof(BackwardParams));
     emulate(*static_cast<const BackwardParams*>(launch.params));
@@ -226,6 +237,27 @@ TEST_F(FakeGpus, TensorMapsHaveTheAddressesOfTheirCall) {
   ASSERT_NE(first.attention.q.data, second.attention.q.data);
   for (int repeat = 0; repeat < 2; ++repeat) first.forward(), second.forward();
   EXPECT_EQ(maps_seen, 4);
+}
+
+TEST_F(FakeGpus, OfTheKernelsOfBackwardTheMainOneTakesTensorMaps) {
+  if (cuda::wanted_kernels() != cuda::Kernels::best) GTEST_SKIP() << "no kernel with tensor maps is asked for";
+  static int main_kernels = 0, others = 0;
+  gpus.on_launch = [](const FakeLaunch& launch) {
+    if (runs(launch, "hopper_backward<")) {
+      EXPECT_EQ(launch.params_size, 0u);
+      expect_maps(*static_cast<const HopperBackwardParams*>(launch.params));
+      ++main_kernels;
+    } else {
+      EXPECT_EQ(launch.params_size, sizeof(BackwardParams));
+      ++others;
+    }
+  };
+  const Stream stream;
+  DeviceProblem problem(dense({.batch = 2, .len_q = 70, .len_k = 70, .dtype = DType::f16}), stream);
+  problem.take_workspace();
+  problem.backward();
+  EXPECT_EQ(main_kernels, 1);
+  EXPECT_EQ(others, 2);  // before and behind it
 }
 
 TEST_F(FakeGpus, NothingToComputeLaunchesNothing) {

@@ -225,7 +225,7 @@ struct Counted {
     }
   }
   // stats, sums: bytes that belong to a tile of queries.
-  void backward(double stats, double sums) {
+  void backward(double stats, double sums, bool boxes) {
     for (int64_t i0 = 0; i0 < p.len_q; i0 += tile_q) {
       const auto queries = static_cast<double>(end_q(i0) - i0);
       moved.read += 2 * (queries * (2 * row_v() + 4)), moved.written += 2 * (stats + sums + queries * row_qk());
@@ -239,7 +239,8 @@ struct Counted {
         moved.read += 2 * (static_cast<double>(end_q(i0) - i0) * (row_qk() + row_v()) + stats);
         moved.added += 2 * sums;
       }
-      if (any) moved.read += static_cast<double>(seen_keys(0, p.len_q, j0, end_k(j0))) * (row_qk() + row_v());
+      const int64_t keys = boxes ? end_k(j0) - j0 : seen_keys(0, p.len_q, j0, end_k(j0));
+      if (any) moved.read += static_cast<double>(keys) * (row_qk() + row_v());
     }
   }
 };
@@ -270,20 +271,21 @@ TEST(Traffic, ForwardIsWhatTheTilesLoadAndStore) {
 TEST(Traffic, BackwardIsWhatTheTilesLoadAddAndStore) {
   const cuda::Arch arch = cuda::arch_named("sm_90a");
   for (const Geometry& g : kGeometries)
-    for (auto [len_q, len_k] : kLengths) {
-      SCOPED_TRACE(::testing::Message() << g.name << " Sq=" << len_q << " Sk=" << len_k);
-      const BackwardProblem problem = backward_problem(sketched(g, len_q, len_k, DType::f16, 64, 32));
-      const BackwardConfig c = cuda::plan_backward(problem, arch, cuda::Reproducible::no).config;
-      Counted counted{g, problem, c.tile_q, c.tile_k};
-      const double sums = c.tile_q * 64 * 4;
-      counted.backward((2 * c.tile_q + 4) * 4, sums);
-      // Sums of dQ are read in blocks of 16 rows.
-      const double rows_read = static_cast<double>((len_q + 15) / 16 * 16);
-      const cli::Moved moved = cli::traffic_of(problem, arch).walk;
-      EXPECT_EQ(moved.read, counted.moved.read + 2 * rows_read * 64 * 4);
-      EXPECT_EQ(moved.written, counted.moved.written);
-      EXPECT_EQ(moved.added, counted.moved.added);
-    }
+    for (auto [len_q, len_k] : kLengths)
+      for (const cuda::Kernels kernels : {cuda::Kernels::portable, cuda::Kernels::best}) {
+        SCOPED_TRACE(::testing::Message() << g.name << " Sq=" << len_q << " Sk=" << len_k);
+        const BackwardProblem problem = backward_problem(sketched(g, len_q, len_k, DType::f16, 64, 32));
+        const cuda::BackwardPlan plan = cuda::plan_backward(problem, arch, cuda::Reproducible::no, kernels);
+        Counted counted{g, problem, plan.tile_q, plan.tile_k};
+        const double sums = plan.tile_q * 64 * 4;
+        counted.backward((2 * plan.tile_q + 4) * 4, sums, std::holds_alternative<HopperBackwardConfig>(plan.config));
+        // Sums of dQ are read in blocks of 16 rows.
+        const double rows_read = static_cast<double>((len_q + 15) / 16 * 16);
+        const cli::Moved moved = cli::traffic_of(problem, arch, kernels).walk;
+        EXPECT_EQ(moved.read, counted.moved.read + 2 * rows_read * 64 * 4);
+        EXPECT_EQ(moved.written, counted.moved.written);
+        EXPECT_EQ(moved.added, counted.moved.added);
+      }
 }
 
 // One head of 128 queries and keys in bf16 at a head size of 64, by hand.

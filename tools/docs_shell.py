@@ -68,11 +68,17 @@ def check_cuflash(names, words):
 def check_python(names, words):
     if words[:2] == ["-m", "cuflash"] or words[:2] == ["-m", "pytest"]:
         return
-    if not (words and (ROOT / words[0]).is_file()):
+    if words[:1] == ["-m"]:
+        words = words[1:]
+        module = "python/" + words[0].replace(".", "/")
+        files = [*ROOT.glob(f"{module}/*.py"), *ROOT.glob(f"{module}.py")]
+    else:
+        files = [ROOT / words[0]] if words and (ROOT / words[0]).is_file() else []
+    if not files:
         raise Wrong(f"there is no file {words[0] if words else ''}")
-    text = (ROOT / words[0]).read_text()
+    text = "\n".join(file.read_text() for file in files)
     for option in (word.partition("=")[0] for word in words[1:] if word.startswith("--")):
-        if f'"{option}"' not in text:
+        if f'"{option}"' not in text and f'"{option[2:].replace("-", "_")}"' not in text:
             raise Wrong(f"{words[0]} has no option {option}")
 
 

@@ -13,7 +13,8 @@ import time
 from faults import FAULTS, Fault
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COPIED = ["CMakeLists.txt", "cmake", "include", "src", "kernels", "reference", "check", "cli", "tests", "fuzz"]
+COPIED = ["CMakeLists.txt", "cmake", "include", "src", "kernels", "reference", "check", "cli", "bench/shared", "tests",
+          "fuzz"]
 
 # Broad tests first: a fault is caught by the first that fails, so few reach the end of the list.
 EARLY_TESTS = ["sweep_test", "sweep_cache_test", "regressions_", "properties_"]

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "check/cuda_kernel.h"
 #include "check/cuda_session.h"
 #include "check/device.h"
-#include "cuda/compile.h"
 #include "cuda/device.h"
 #include "cuda/tensor_map.h"
 
@@ -34,32 +34,6 @@ double median_microseconds(const std::function<void()>& call, check::CudaSession
   std::nth_element(times.begin(), times.begin() + kBursts / 2, times.end());
   return times[kBursts / 2];
 }
-
-// A kernel that does nothing, through the same driver.
-class EmptyKernel {
- public:
-  EmptyKernel() {
-    cuda::Program program;
-    program.name = "empty", program.arch = cuda::device(0).arch;
-    program.source = "extern \"C\" __global__ void cuflash_kernel() {}\n";
-    const std::string cubin = cuda::compile(program).cubin;
-    cuda::check(driver().cuLibraryLoadData(&library_, cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
-                "cuLibraryLoadData");
-    cuda::check(driver().cuLibraryGetKernel(&kernel_, library_, cuda::kEntryName), "cuLibraryGetKernel");
-  }
-  void launch(void* stream) const {
-    cuda::CUlaunchConfig config{};
-    config.gridDimX = config.gridDimY = config.gridDimZ = 1;
-    config.blockDimX = 128, config.blockDimY = config.blockDimZ = 1;
-    config.hStream = static_cast<cuda::CUstream>(stream);
-    cuda::check(driver().cuLaunchKernelEx(&config, reinterpret_cast<cuda::CUfunction>(kernel_), nullptr, nullptr),
-                "cuLaunchKernelEx");
-  }
-
- private:
-  cuda::CUlibrary library_ = nullptr;
-  cuda::CUkernel kernel_ = nullptr;
-};
 
 // One tile, so that the GPU is done before the host is: q, k, v, o and lse of 16 rows, and room for gradients.
 struct TinyCall {
@@ -110,13 +84,14 @@ int run() {
   }
   check::CudaSession& session = check::CudaSession::of_thread();
   const cuda::DeviceGuard guard(cuda::device(0));
-  const EmptyKernel empty;
+  const check::CudaKernel empty("empty", "extern \"C\" __global__ void cuflash_kernel() {}\n");
+  const auto launch_empty = [&] { empty.launch(128, nullptr, session.stream()); };
   const TinyCall call(session);
   const auto time = [&](const std::function<void()>& f) { return median_microseconds(f, session); };
-  time([&] { empty.launch(session.stream()); });  // warm
+  time(launch_empty);  // warm
 
-  const double launch = time([&] { empty.launch(session.stream()); });
-  const double forward = time([&] { call.forward(); }), again = time([&] { empty.launch(session.stream()); });
+  const double launch = time(launch_empty);
+  const double forward = time([&] { call.forward(); }), again = time(launch_empty);
   const double added = forward - std::min(launch, again);
   std::printf("| host time of | us |\n|---|---|\n");
   std::printf("| an empty launch | %.2f (again: %.2f) |\n", launch, again);

@@ -130,7 +130,8 @@ typedef struct cuflash_backward_tensors {
 } cuflash_backward_tensors;
 
 /* Which tiles of the score matrix a call computed. A tile is tile_q queries by tile_k keys of one head; lengths, causal
- * and window decide which are skipped. A mask tensor does not change these counts. */
+ * and window decide which are skipped. A mask tensor does not change these counts. Over a cache on CUDA the heads that
+ * share keys are rows of one tile, and tile_q counts such rows. */
 typedef struct cuflash_tile_stats {
   int64_t tile_q, tile_k; /* the tile shape of the kernel that ran */
   int64_t visited;        /* computed */

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backward/walk.h"
+#include "tile/finite.h"
 
 namespace cuflash {
 
@@ -96,12 +97,7 @@ __device__ __forceinline__ bool has_not_finite(Tile<E, kRows, kColumns> tile) {
   for (int n = static_cast<int>(threadIdx.x); n < kRows * kChunks; n += kThreads) {
     const auto* chunk = tile.at(n / kChunks, n % kChunks * kPerChunk);
     if constexpr (size_of(E) == 2) {
-      constexpr unsigned kExponent = E == Element::bf16 ? 0x7f80u : 0x7c00u;
-      const uint4 four = *reinterpret_cast<const uint4*>(chunk);
-      const unsigned words[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int x = 0; x < 4; ++x)
-        found |= (words[x] & kExponent) == kExponent || (words[x] >> 16 & kExponent) == kExponent;
+      found |= has_not_finite<E>(*reinterpret_cast<const uint4*>(chunk));
     } else {
 #pragma unroll
       for (int x = 0; x < kPerChunk; ++x) found |= !(chunk[x] - chunk[x] == 0);

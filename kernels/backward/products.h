@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backward/shape.h"
+#include "tile/finite.h"
 
 namespace cuflash {
 
@@ -10,17 +11,13 @@ namespace cuflash {
 // them has a dS that is NaN. dO has no such sign in P: its product is then summed without tensor cores, with a selection.
 enum class Rows { any, finite_only };
 
-__device__ __forceinline__ unsigned finite_pair(unsigned pair, unsigned exponent) {
-  const unsigned low = (pair & exponent) == exponent ? 0u : pair & 0xffffu;
-  return low | ((pair >> 16 & exponent) == exponent ? 0u : pair & 0xffff0000u);
-}
 template <Element E>
 __device__ __forceinline__ typename Operands<E>::B finite_part(typename Operands<E>::B b) {
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
     const int tile = n / 2, k = n % 2;
     if constexpr (size_of(E) == 2) {
-      b.r[tile][k] = finite_pair(b.r[tile][k], E == Element::bf16 ? 0x7f80u : 0x7c00u);
+      b.r[tile][k] = finite_pair<E>(b.r[tile][k]);
     } else if constexpr (E == Element::f32) {
       const bool finite = (b.high[tile][k] & 0x7f800000u) != 0x7f800000u;
       b.high[tile][k] = finite ? b.high[tile][k] : 0u, b.low[tile][k] = finite ? b.low[tile][k] : 0u;

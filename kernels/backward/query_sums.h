@@ -3,30 +3,9 @@
 
 #include "backward/loads.h"
 #include "backward/scores.h"
+#include "backward/turns.h"
 
 namespace cuflash {
-
-// Sums that are added in one order are the same in every call. The order is that of the keys: a CTA waits until the tiles
-// of keys in front of its own have been added. CTAs take tiles of keys in that order, too, so whoever is waited for runs.
-template <BackwardConfig C>
-__device__ __forceinline__ void wait_for_turn(const BackwardParams& p, const Place& at, int64 number, int tile,
-                                              int thread) {
-  if constexpr (C.ordered) {
-    if (thread == 0) {
-      const Range queries{int64{tile} * C.tile_q, min(int64{tile + 1} * C.tile_q, int64{at.sequence.len_q})};
-      const int64 first = keys_of_any(p.attention, at.sequence, queries).begin / C.tile_k;
-      while (load_acquire(p.turns + number) != static_cast<unsigned>(at.first / C.tile_k - first)) {}
-    }
-    __syncthreads();
-  }
-}
-template <BackwardConfig C>
-__device__ __forceinline__ void pass_turn_on(const BackwardParams& p, int64 number, int thread) {
-  if constexpr (C.ordered) {
-    __syncthreads();
-    if (thread == 0) add_release(p.turns + number, 1);
-  }
-}
 
 template <BackwardConfig C, Rows kRows>
 __device__ __forceinline__ void add_to_dq(const BackwardParams& p, const Place& at, SharedTiles<C> tiles, int member,
@@ -63,7 +42,7 @@ __device__ __forceinline__ void add_to_dq(const BackwardParams& p, const Place& 
       for (int n = 0; n < 2 * kBlocks; ++n) dq[m][n] = {};
     multiply_weights<kSteps, S::kColumnWarps * S::kDqBlocks / kBlocks, kRows>(dq, tiles.k(), 0, first_block + block,
                                                                               weights);
-    wait_for_turn<C>(p, at, number, tile, thread);
+    wait_for_turn<C>(p, at, number, tile, thread, [] { __syncthreads(); });
 #pragma unroll
     for (int m = 0; m < S::kDqRows; ++m)
 #pragma unroll
@@ -72,7 +51,7 @@ __device__ __forceinline__ void add_to_dq(const BackwardParams& p, const Place& 
           add_block(sums + sum_block<C>(16 * m, (block * 2 + n) * 8), thread % 32, dq[m][n],
                     first_row + 16 * m < p.dq_rows);
   }
-  pass_turn_on<C>(p, number, thread);
+  pass_turn_on<C>(p, number, thread, [] { __syncthreads(); });
 }
 
 }  // namespace cuflash

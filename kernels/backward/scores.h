@@ -5,24 +5,12 @@
 #include "attn/score.h"
 #include "backward/products.h"
 #include "backward/walk.h"
+#include "backward/weigh.h"
 
 namespace cuflash {
 
-// Full: every pair is visible. Masked: not every one. Guarded: masked, and some row is not finite.
-enum class Pass { full, masked, guarded };
-
 // dS before softmax's derivative only, which is the gradient of a bias, or behind softcap, which is that of a product.
 enum class Gradient { of_bias, of_product };
-
-// What two neighbouring queries have, read at once.
-template <class Real>
-struct alignas(2 * sizeof(Real)) Pair {
-  Real x[2];
-};
-template <class Real>
-__device__ __forceinline__ Pair<Real> pair_at(const Real* first) {
-  return *reinterpret_cast<const Pair<Real>*>(first);
-}
 
 // Scores of one chunk in the registers of a warp.
 template <BackwardConfig C>
@@ -61,39 +49,10 @@ struct ScoreChunk {
             slope[m][n].x[x] = seen ? Real(1) - tanh_value * tanh_value : Real(0);
         }
     }
-    exponentiate<kPass>(stats, first_query, options);
-  }
-
-  // Scores become weights. The difference of large numbers is taken before it is multiplied: it is 0 where they are equal,
-  // if the product is rounded as it was in LSE.
-  template <Pass kPass>
-  __device__ __forceinline__ void exponentiate(const Real* stats, int first_query, const Options& options) {
-    const Real unit = options.unit(), factor = options.factor(), to_power = static_cast<Real>(kLog2e);
-    const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(C));
-    const auto any_size = [=](Real score, Real lse, int query) {
-      const bool large = (large_rows[query / 32] >> query % 32 & 1) != 0;
-      // In either way a row's bits do not depend on whether a neighbour is large.
-      if constexpr (C.all) return (rounded_product(score, large ? unit : factor) - lse) * (large ? to_power : Real(1));
-      else return large ? (rounded_product(score, unit) - lse) * to_power : score * factor - lse;
-    };
-    if (C.all || stats[large_at(C)] != Real(0)) weigh_by<kPass>(stats, first_query, any_size);
-    else weigh_by<kPass>(stats, first_query, [=](Real score, Real lse, int) { return score * factor - lse; });
-  }
-  template <Pass kPass, class Exponent>
-  __device__ __forceinline__ void weigh_by(const Real* stats, int first_query, Exponent exponent) {
-#pragma unroll
-    for (int n = 0; n < S::kQueryTiles; ++n) {
-      const int query = first_query + 8 * n + lane_id() % 4 * 2;
-      const Pair<Real> lse = pair_at(stats + lse_at(C, query));
-#pragma unroll
-      for (int m = 0; m < S::kKeyTiles; ++m)
-#pragma unroll
-        for (int x = 0; x < 4; ++x) {
-          Real& score = p[m][n].x[x];
-          const Real weight = exp2_of(exponent(score, lse.x[x % 2], query + x % 2));
-          score = kPass != Pass::full && score == minus_infinity<Real>() ? Real(0) : weight;
-        }
-    }
+    const int lane_query = first_query + lane_id() % 4 * 2;
+    if (C.all || has_large_rows<C>(stats))
+      weigh_any_size<C, kPass>(p, stats, lane_query, options.unit(), options.factor());
+    else weigh_small<C, kPass>(p, stats, lane_query, options.factor());
   }
 
   template <Pass kPass, Gradient kGradient>

@@ -45,14 +45,16 @@ template <BackwardConfig C>
 struct VisibleQueries {
   int begin[Shape<C>::kKeyTiles][2], end[Shape<C>::kKeyTiles][2];  // [16 keys][lower, upper half]
 
-  __device__ __forceinline__ VisibleQueries(const AttentionParams& a, const Sequence& s, int q_first, int k_first) {
+  // lane_key: the first key of the lane, in the tile.
+  __device__ __forceinline__ VisibleQueries(const AttentionParams& a, const Sequence& s, int q_first, int k_first,
+                                            int lane_key = Shape<C>::first_key() + lane_id() / 4) {
     const Edge<C.tile_q, C.tile_k> edge(a, s, q_first, k_first, 0, 0);
     const int rows = s.len_q - q_first;
 #pragma unroll
     for (int m = 0; m < Shape<C>::kKeyTiles; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int key = Shape<C>::first_key() + 16 * m + 8 * half + lane_id() / 4;
+        const int key = lane_key + 16 * m + 8 * half;
         begin[m][half] = key - edge.high + 1;
         end[m][half] = key < edge.length ? min(rows, key - edge.low + 1) : 0;
       }

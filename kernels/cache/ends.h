@@ -7,6 +7,7 @@
 #include "cache/geometry.h"
 #include "ptx/global.h"
 #include "tile/eight.h"
+#include "tile/operand.h"
 
 namespace cuflash {
 
@@ -23,15 +24,10 @@ __device__ __forceinline__ Real part_weight(Real part_top, Real top, Real factor
   return part_top == minus_infinity<Real>() ? Real(0) : exp2_of((part_top - top) * factor);
 }
 
-// Eight neighbours, as far as they are read and written at once.
-template <class Real>
-struct alignas(16) EightReals {
-  Real x[8];
-};
-
 // Eight columns of a row, added up over parts. state(n), load(n, x): the n-th part's. kAtOnce parts are on their way
-// together: the workspace is a long way off.
-template <class Real, int kAtOnce>
+// together: the workspace is a long way off. kLanes neighbouring lanes share the parts of a piece, one has every
+// kLanes-th of them, and all get the sum.
+template <class Real, int kAtOnce, int kLanes = 1>
 struct SummedEight {
   RowState<Real> row;
   Real x[8];
@@ -39,17 +35,24 @@ struct SummedEight {
   template <class State, class Load>
   __device__ __forceinline__ SummedEight(int parts, Real factor, State&& state, Load&& load)
       : row{minus_infinity<Real>(), 0}, x{} {
-#pragma unroll 1
+    const int mine = kLanes == 1 ? 0 : lane_id() % kLanes;
+#pragma unroll 4
     for (int n = 0; n < parts; ++n) row.top = larger(row.top, state(n).top);
 #pragma unroll 1
-    for (int first = 0; first < parts; first += kAtOnce) {
+    for (int first = mine; first < parts; first += kAtOnce * kLanes) {
       Real columns[kAtOnce][8];
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n)
-        if (first + n < parts) load(first + n, columns[n]);
+        if (first + n * kLanes < parts) load(first + n * kLanes, columns[n]);
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n)
-        if (first + n < parts) add(state(first + n), columns[n], factor);
+        if (first + n * kLanes < parts) add(state(first + n * kLanes), columns[n], factor);
+    }
+#pragma unroll
+    for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+      row.sum += __shfl_xor_sync(0xffffffffu, row.sum, distance);
+#pragma unroll
+      for (int c = 0; c < 8; ++c) x[c] += __shfl_xor_sync(0xffffffffu, x[c], distance);
     }
   }
 
@@ -81,10 +84,9 @@ struct SplitPlace {
 };
 
 // Eight columns of a row become output, and the row's LSE is written by whoever has the first ones. row: of the sequence.
-template <Element E, int kAtOnce>
+template <Element E, class Summed>
 __device__ __forceinline__ void finish_eight(const CacheParams& p, const CachedSequence& s, const CacheItem& at,
-                                             int row, int column, RealOf<E> unit,
-                                             SummedEight<RealOf<E>, kAtOnce>& eight) {
+                                             int row, int column, RealOf<E> unit, Summed& eight) {
   using Real = RealOf<E>;
   const AttentionParams& a = p.attention;
   const int query = row / a.group;

@@ -23,6 +23,9 @@ CUFLASH_SHARED_FUNCTION int64 divided(int64 a, int64 b) {
 struct CacheItem {
   int b, head_k, row_tile, split;
 };
+CUFLASH_SHARED_FUNCTION bool has_cache_item(const CacheParams& p, int64 n) {
+  return n < int64{p.attention.batch} * p.attention.heads_k * p.row_tiles * p.splits;
+}
 // Tiles of rows that read the same keys stand side by side.
 CUFLASH_SHARED_FUNCTION CacheItem cache_item(const CacheParams& p, int64 n) {
   const int64 range = divided(n, p.row_tiles), head = divided(range, p.splits);
@@ -131,18 +134,25 @@ struct KeyPlace {
 constexpr int64 kNoRow = -1;   // nobody sees it: zeros, and nothing is read
 constexpr int64 kNewRow = -2;  // of k_new and v_new
 
-// Row r of sequence b's cache. A block table is held to the pages there are.
-CUFLASH_SHARED_FUNCTION KeyPlace place_of_row(const CacheParams& p, int b, int r) {
-  const CacheView& c = p.cache;
-  int64 entry = c.entry ? c.entry[b] : b, row = r;
+// Row r of sequence b's cache: of which entry or page, and which row of that. A block table is held to the pages there are.
+struct EntryRow {
+  int64 entry;
+  int row;
+};
+CUFLASH_SHARED_FUNCTION EntryRow entry_row(const CacheView& c, int b, int r) {
+  int64 entry = c.entry ? c.entry[b] : b;
+  int row = r;
   if (c.page_size) {
     const unsigned column = static_cast<unsigned>(r) / static_cast<unsigned>(c.page_size);
     entry = c.table[b * c.table_stride + column];
     row = r - static_cast<int>(column) * c.page_size;
   }
-  entry = bounded(entry, 0, c.entries - 1);
+  return {bounded(entry, 0, c.entries - 1), row};
+}
+CUFLASH_SHARED_FUNCTION KeyPlace place_of_row(const CacheParams& p, int b, int r) {
+  const EntryRow at = entry_row(p.cache, b, r);
   const AttentionParams& a = p.attention;
-  return {entry * a.k.batch_stride + row * a.k.row_stride, entry * a.v.batch_stride + row * a.v.row_stride};
+  return {at.entry * a.k.batch_stride + at.row * a.k.row_stride, at.entry * a.v.batch_stride + at.row * a.v.row_stride};
 }
 CUFLASH_SHARED_FUNCTION KeyPlace place_of_key(const CacheParams& p, const CachedSequence& s, int b, KeyRange seen,
                                               int j) {

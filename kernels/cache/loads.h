@@ -6,12 +6,12 @@
 
 namespace cuflash {
 
-template <Element E, int kRows, int kColumns>
-__device__ __forceinline__ void put_eight(Tile<E, kRows, kColumns> tile, int row, int column, const RealOf<E> (&x)[8]) {
+template <Element E, class AnyTile>
+__device__ __forceinline__ void put_eight(AnyTile tile, int row, int column, const RealOf<E> (&x)[8]) {
   EightStored<E> eight;
 #pragma unroll
   for (int n = 0; n < 8; ++n) eight.x[n] = narrow<E>(x[n]);
-  *reinterpret_cast<EightStored<E>*>(tile.at(row, column)) = eight;
+  *static_cast<EightStored<E>*>(tile.piece_memory(row, column)) = eight;
 }
 
 // The rows of a tile: queries of the heads of one group. Rows of queries that do not exist are zeros.
@@ -28,7 +28,7 @@ __device__ __forceinline__ void load_queries(Tile<E, kRows, kColumns> tile, cons
       load_turned_eight<E>(p.rotary, p.rotary.cos ? query_position(p.rotary, s, query) : 0, a.q.data,
                            offset_of(a.q, at.b, int64{at.head_k} * a.group + head, s.q_begin + query), d, a.dim_qk, x);
     }
-    put_eight(tile, row, d, x);
+    put_eight<E>(tile, row, d, x);
   }
 }
 
@@ -69,25 +69,25 @@ __device__ __forceinline__ void load_cached(Tile<E, kRows, kColumns> tile, const
       if (begin == kNewRow) continue;
       RealOf<E> x[8] = {};
       if (begin >= 0) load_eight_of<E, E>(head, begin + d, max(0, min(8, dim - d)), x);
-      put_eight(tile, row, d, x);
+      put_eight<E>(tile, row, d, x);
     }
   }
 }
 
-// The new rows of a tile whose first key is k_first.
-template <bool kValues, int kThreads, Element E, int kRows, int kColumns>
-__device__ __forceinline__ void load_new(Tile<E, kRows, kColumns> tile, const KeyPlace* places, const CacheParams& p,
-                                         const CachedSequence& s, const CacheItem& at, int k_first) {
+// The new rows of a tile of keys, or of values, whose first key is k_first: those that is_new(row) says.
+template <bool kValues, int kThreads, Element E, int kRows, int kColumns, class AnyTile, class IsNew>
+__device__ __forceinline__ void load_new(AnyTile tile, IsNew&& is_new, const CacheParams& p, const CachedSequence& s,
+                                         const CacheItem& at, int k_first) {
   constexpr int kPieces = kColumns / 8;
 #pragma unroll 1
   for (int n = static_cast<int>(threadIdx.x); n < kRows * kPieces; n += kThreads) {
     const int row = n / kPieces, d = n % kPieces * 8;
-    if (places[row].k != kNewRow) continue;
+    if (!is_new(row)) continue;
     RealOf<E> x[8];
     const int number = s.pad + k_first + row - s.old_end;
     if constexpr (kValues) load_new_value<E>(p, s, at, number, d, x);
     else load_new_key<E>(p, s, at, number, d, x);
-    put_eight(tile, row, d, x);
+    put_eight<E>(tile, row, d, x);
   }
 }
 

@@ -18,17 +18,20 @@ __device__ __forceinline__ bool has_whole_pieces(const RotaryView& r) {
   return (r.interleaved ? r.dim : r.dim / 2) % 8 == 0;
 }
 
-// Pieces need not begin at multiples of eight, only take longer then.
-//
 // Elements d ... d + 7 of the row that begins at element `row` of `data`, of type E; those from `dim` on are 0. position:
-// where it stands, below the positions there are.
+// where it stands, below the positions there are. Pieces need not begin at multiples of eight, only take longer then.
+//
+// A call, not a copy of all this wherever rows are loaded: what a launch runs once comes from memory, and a kernel that is
+// small starts sooner.
 template <Element E>
-__device__ __forceinline__ void load_turned_eight(const RotaryView& r, int64 position, const void* data, int64 row,
-                                                  int d, int dim, RealOf<E> (&x)[8]) {
+__device__ __noinline__ EightReals<RealOf<E>> turned_eight(const RotaryView& r, int64 position, const void* data,
+                                                           int64 row, int d, int dim) {
   using Real = RealOf<E>;
+  EightReals<Real> eight;
+  Real(&x)[8] = eight.x;
   const int count = max(0, min(8, dim - d));
   load_eight_of<E, E>(data, row + d, count, x);
-  if (!r.cos || d >= r.dim) return;
+  if (!r.cos || d >= r.dim) return eight;
   const int64 cos_row = position * r.cos_stride, sin_row = position * r.sin_stride;
   const bool whole = has_whole_pieces(r) && d % 8 == 0;
   Real cos[8], sin[8];
@@ -59,6 +62,15 @@ __device__ __forceinline__ void load_turned_eight(const RotaryView& r, int64 pos
                     load_element<E>(r.sin, r.element, sin_row + pair.column), pair.second);
     }
   }
+  return eight;
+}
+
+template <Element E>
+__device__ __forceinline__ void load_turned_eight(const RotaryView& r, int64 position, const void* data, int64 row,
+                                                  int d, int dim, RealOf<E> (&x)[8]) {
+  const EightReals<RealOf<E>> eight = turned_eight<E>(r, position, data, row, d, dim);
+#pragma unroll
+  for (int n = 0; n < 8; ++n) x[n] = eight.x[n];
 }
 
 // Row n of what is appended to a sequence: where it begins in k_new and in v_new.

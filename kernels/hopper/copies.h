@@ -2,22 +2,12 @@
 // counts.
 #pragma once
 
+#include "hopper/copy_tile.h"
 #include "hopper/pipeline.h"
 #include "hopper/work.h"
-#include "ptx/tensor_copy.h"
+#include "tile/finite.h"
 
 namespace cuflash {
-
-// The box of a tile of rows, panel by panel. A repeated dimension has one coordinate.
-template <int kRows, int kColumns>
-__device__ __forceinline__ void copy_tile(SwizzledTile<kRows, kColumns> tile, const TensorMap& map,
-                                          const RowsView& view, unsigned barrier, int row, int head, int batch) {
-  barrier_arrive_expecting(barrier, tile.kBytes);
-#pragma unroll
-  for (int panel = 0; panel < tile.kPanels; ++panel)
-    copy_box_async(tile.address + panel * tile.kPanelBytes, map, barrier, panel * kPanelColumns, row,
-                   view.head_stride != 0 ? head : 0, view.batch_stride != 0 ? batch : 0);
-}
 
 // One thread. The keys of a tile come before the values of the tile before it: that is the order in which they are used.
 template <HopperForwardConfig C>
@@ -94,16 +84,6 @@ __device__ __forceinline__ void write_note(Note& note, const AttentionParams& a,
   const Walk walk = walk_keys<C.tile_k>(a, note.sequence(), queries);
   note.own_begin = walk.begin, note.full_begin = walk.full_begin;
   note.full_end = walk.full_end, note.own_end = walk.end;
-}
-
-// Whether 16 bytes hold a NaN or an infinity: an exponent of ones.
-template <Element E>
-__device__ __forceinline__ bool has_not_finite(uint4 x) {
-  constexpr unsigned kExponent = E == Element::bf16 ? 0x7f80u : 0x7c00u;
-  bool found = false;
-  for (const unsigned word : {x.x, x.y, x.z, x.w})
-    found |= (word & kExponent) == kExponent || (word >> 16 & kExponent) == kExponent;
-  return found;
 }
 
 // One warp. Values that no query of the tile sees do not exist: a zero weight would not keep a NaN out.

@@ -8,21 +8,11 @@
 #pragma once
 
 #include "hopper/note.h"
+#include "hopper/ring.h"
 #include "ptx/barrier.h"
 #include "tile/swizzled.h"
 
 namespace cuflash {
-
-// The next place of a ring. The phase of its barriers changes with every round.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  unsigned phase = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) stage = 0, phase ^= 1;
-  }
-};
 
 template <HopperForwardConfig C>
 struct Pipeline {

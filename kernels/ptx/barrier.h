@@ -37,6 +37,15 @@ __device__ __forceinline__ void numbered_barrier_wait(int number, int threads) {
 __device__ __forceinline__ void numbered_barrier_arrive(int number, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
+// All wait, and get to know whether one of them has found something. "bar.red"
+__device__ __forceinline__ bool numbered_barrier_any(int number, int threads, bool found) {
+  int any;
+  asm volatile("{ .reg .pred p, q; setp.ne.s32 p, %3, 0; bar.red.or.pred q, %1, %2, p; selp.s32 %0, 1, 0, q; }"
+               : "=r"(any)
+               : "r"(number), "r"(threads), "r"(int{found})
+               : "memory");
+  return any != 0;
+}
 
 // Ordinary writes to shared memory come before what copies and warpgroup products do there. "fence.proxy.async"
 __device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

@@ -18,6 +18,13 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned address, unsig
                : "memory");
 }
 
+// The other way, from registers to shared memory: "stmatrix", sm_90 and later.
+__device__ __forceinline__ void store_matrices_transposed(unsigned address, const unsigned (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
 __device__ __forceinline__ void multiply_f16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "

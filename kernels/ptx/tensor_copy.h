@@ -1,5 +1,5 @@
-// Copies of boxes of a tensor that a TensorMap describes. PTX ISA, "Data Movement and Conversion Instructions:
-// cp.async.bulk.tensor, prefetch.tensormap".
+// Copies that arrive on a barrier: boxes of a tensor that a TensorMap describes, and bytes side by side. PTX ISA, "Data
+// Movement and Conversion Instructions: cp.async.bulk.tensor, cp.async.bulk, prefetch.tensormap".
 #pragma once
 
 #include "params.h"
@@ -15,6 +15,13 @@ __device__ __forceinline__ void copy_box_async(unsigned to, const TensorMap& map
       "[%2];" ::"r"(to),
       "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
       : "memory");
+}
+
+// Addresses and bytes are multiples of 16.
+__device__ __forceinline__ void copy_bytes_async(unsigned to, const void* from, int bytes, unsigned barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
 }
 
 __device__ __forceinline__ void prefetch(const TensorMap& map) {

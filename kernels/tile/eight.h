@@ -13,6 +13,12 @@ struct alignas(16) EightStored {
   StoredOf<E> x[8];
 };
 
+// The same in the type that is computed with.
+template <class Real>
+struct alignas(16) EightReals {
+  Real x[8];
+};
+
 template <Element E, Element kStored>
 __device__ __forceinline__ void load_eight_of(const void* data, int64 index, int count, RealOf<E> (&x)[8]) {
   const auto* from = static_cast<const StoredOf<kStored>*>(data) + index;

@@ -55,7 +55,7 @@ requires(size_of(E) == 2) struct Operands<E> {
   template <class T>
   static __device__ __forceinline__ A load_a(T tile, int row, int k) {
     A a;
-    load_matrices(tile.address(a_row(), 0) + a_byte() + (row * T::kStride + k) * 2, a.r);
+    load_matrices(tile.lane_address(a_row(), a_byte(), row, k), a.r);
     return a;
   }
   template <class T>
@@ -65,19 +65,19 @@ requires(size_of(E) == 2) struct Operands<E> {
   template <class T>
   static __device__ __forceinline__ A load_a_transposed(T tile, int k, int row) {
     A a;
-    load_matrices_transposed(tile.address(b_row(), 0) + b_byte() + (k * T::kStride + row) * 2, a.r);
+    load_matrices_transposed(tile.lane_address(b_row(), b_byte(), k, row), a.r);
     return a;
   }
   template <class T>
   static __device__ __forceinline__ B load_b(T tile, int column, int k) {
     unsigned r[4];
-    load_matrices(tile.address(b_row(), 0) + b_byte() + (column * T::kStride + k) * 2, r);
+    load_matrices(tile.lane_address(b_row(), b_byte(), column, k), r);
     return {{{r[0], r[1]}, {r[2], r[3]}}};
   }
   template <class T>
   static __device__ __forceinline__ B load_b_transposed(T tile, int k, int column) {
     unsigned r[4];
-    load_matrices_transposed(tile.address(a_row(), 0) + a_byte() + (k * T::kStride + column) * 2, r);
+    load_matrices_transposed(tile.lane_address(a_row(), a_byte(), k, column), r);
     return {{{r[0], r[1]}, {r[2], r[3]}}};
   }
   // Two tiles side by side.

@@ -16,6 +16,22 @@ struct SwizzledTile {
 
   unsigned address;  // shared_address of the first panel
 
+  // Of eight elements of a row, from a column on that is a multiple of 8.
+  __device__ __forceinline__ unsigned piece(int row, int column) const {
+    return address + column / kPanelColumns * kPanelBytes + row * kPanelRowBytes + (column / 8 ^ row) % 8 * 16;
+  }
+
+  __device__ __forceinline__ void* piece_memory(int row, int column) const {
+    return __cvta_shared_to_generic(piece(row, column));
+  }
+
+  // As Tile has it, for matrices at multiples of 16: what is exchanged depends on the lane alone, but for one constant.
+  __device__ __forceinline__ unsigned lane_address(int lane_row, int lane_byte, int row, int column) const {
+    const int panel = column / kPanelColumns;
+    return address + panel * kPanelBytes + (row + lane_row) * kPanelRowBytes +
+           ((lane_byte ^ lane_row % 8 * 16) ^ column % kPanelColumns * 2);
+  }
+
   // PTX ISA, "Matrix descriptor format": address, leading and stride offset in units of 16 bytes, swizzle mode. `bytes`
   // beyond the first panel's begin; no carry leaves the lower word.
   __device__ __forceinline__ Descriptor descriptor(int bytes, int leading_bytes) const {

@@ -31,6 +31,12 @@ struct Tile {
   __device__ __forceinline__ unsigned address(int row, int column) const {
     return shared_address(memory) + static_cast<unsigned>((row * kStride + column) * kSize);
   }
+  // Of eight elements of a row, from a column on that is a multiple of 8.
+  __device__ __forceinline__ void* piece_memory(int row, int column) const { return at(row, column); }
+  // Where a lane's part of a matrix begins: the lane's row and bytes, inside of the matrix at (row, column).
+  __device__ __forceinline__ unsigned lane_address(int lane_row, int lane_byte, int row, int column) const {
+    return address(lane_row, 0) + static_cast<unsigned>(lane_byte + (row * kStride + column) * kSize);
+  }
 };
 
 // Which rows of a tile exist: all of them, or those that the caller names.

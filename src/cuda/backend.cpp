@@ -1,5 +1,7 @@
 #include "cuda/backend.h"
 
+#include <cstddef>
+
 #include "cuda/device.h"
 #include "cuda/launch.h"
 #include "cuda/params_backward.h"
@@ -32,9 +34,18 @@ void backward(const BackwardProblem& p, const Execution& e) {
   const DeviceGuard guard(state);
   const Workspace workspace(e, plan.workspace.size);
   TileCounts counts(e, workspace.data());
-  const BackwardParams params = backward_params(p, plan, workspace.data(), counts.data());
-  launch(guard, {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink}, &params, sizeof params, e.stream);
-  counts.report(plan.config.tile_q, plan.config.tile_k);
+  const std::initializer_list<const Launch*> launches = {&plan.prepare, &plan.main, &plan.finish, &plan.bias,
+                                                         &plan.sink};
+  if (std::holds_alternative<HopperBackwardConfig>(plan.config)) {
+    // The main kernel takes all of it, by a pointer, the others the first part.
+    const HopperBackwardParams params = hopper_backward_params(p, plan, workspace.data(), counts.data());
+    static_assert(offsetof(HopperBackwardParams, backward) == 0);
+    launch(guard, launches, &params, sizeof params.backward, e.stream);
+  } else {
+    const BackwardParams params = backward_params(p, plan, workspace.data(), counts.data());
+    launch(guard, launches, &params, sizeof params, e.stream);
+  }
+  counts.report(plan.tile_q, plan.tile_k);
 }
 
 size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {

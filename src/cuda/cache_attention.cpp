@@ -15,8 +15,13 @@ void attend_cache(const CacheProblem& p, const Execution& e) {
   const Workspace workspace(e, TileCounts::bytes(e) + plan.workspace.size);
   TileCounts counts(e, workspace.data());
   void* const behind = workspace.data() ? static_cast<std::byte*>(workspace.data()) + TileCounts::bytes(e) : nullptr;
-  const CacheParams params = cache_params(p, plan, behind, counts.data());
-  launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
+  if (plan.not_boxes) {
+    const CacheParams params = cache_params(p, plan, behind, counts.data());
+    launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
+  } else {
+    const HopperCacheParams params = hopper_cache_params(p, plan, behind, counts.data());
+    launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
+  }
   counts.report(plan.config.tile_q, plan.config.tile_k);
 }
 

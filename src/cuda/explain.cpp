@@ -46,25 +46,37 @@ std::string config_line(const HopperForwardConfig& c) {
               " warpgroups that compute and one that copies, ", options_text(c.options), "\n");
 }
 
+std::string config_line(const HopperBackwardConfig& c) {
+  return join("config     tiles of ", c.tile_q, " queries x ", tile_k_of(c), " keys, head sizes up to ", c.dim_qk,
+              " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups,
+              " warpgroups that have keys and one that copies and computes dQ\n");
+}
+
 std::string config_line(const CacheConfig& c) {
-  return join(
-      "config     tiles of ", c.tile_q, " rows (queries times heads of a group) x ", c.tile_k,
-      " keys, head sizes up to ", c.dim_qk, " and ", c.dim_v, c.v_in_k ? ", values are columns of keys, " : ", ",
-      c.stages, " stages, ", c.ctas_per_sm, " CTAs an SM, rows copied ",
-      c.copy == kCopyElements ? "in pieces of any alignment, " : "16 bytes at a time, ", options_text(c.options), "\n");
+  return join("config     tiles of ", c.tile_q, " rows (queries times heads of a group) x ", c.tile_k,
+              " keys, head sizes up to ", c.dim_qk, " and ", c.dim_v,
+              c.v_in_k ? ", values are columns of keys, " : ", ", c.stages, " stages, ", c.ctas_per_sm,
+              " CTAs an SM, rows copied ",
+              c.copy == kCopyBoxes      ? "as boxes by one more warp, "
+              : c.copy == kCopyElements ? "in pieces of any alignment, "
+                                        : "16 bytes at a time, ",
+              options_text(c.options), "\n");
+}
+
+template <class Plan>
+std::string config_lines(const Plan& plan) {
+  return join("reason     ", plan.reason, "\n", plan.not_hopper ? join("not hopper ", plan.not_hopper, "\n") : "",
+              std::visit([](const auto& config) { return config_line(config); }, plan.config));
 }
 
 std::string plan_lines(const ForwardProblem& p, const Execution& e, const Arch& arch, int) {
   const ForwardPlan plan = plan_forward(p, arch);
-  const std::string not_hopper = plan.not_hopper ? join("not hopper ", plan.not_hopper, "\n") : "";
-  return join("reason     ", plan.reason, "\n", not_hopper,
-              std::visit([](const auto& config) { return config_line(config); }, plan.config),
-              launch_lines(plan.launch), "workspace  ", TileCounts::bytes(e), " bytes");
+  return join(config_lines(plan), launch_lines(plan.launch), "workspace  ", TileCounts::bytes(e), " bytes");
 }
 
 std::string plan_lines(const BackwardProblem& p, const Execution& e, const Arch& arch, int) {
   const BackwardPlan plan = plan_backward(p, arch, reproducible(e));
-  std::string text = join("reason     ", plan.reason, "\n", config_line(plan.config));
+  std::string text = config_lines(plan);
   for (const Launch* launch : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink})
     text += launch_lines(*launch);
   return text + join("workspace  ", plan.workspace.size, " bytes");

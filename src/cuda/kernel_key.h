@@ -18,7 +18,9 @@ enum class KernelKind : int {
   backward_bias,
   backward_sink,
   hopper_forward,
+  hopper_backward,
   cache_attention,
+  hopper_cache,
   merge_states,
 };
 

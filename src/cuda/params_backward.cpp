@@ -1,6 +1,7 @@
 #include "cuda/params_backward.h"
 
 #include "cuda/params_of.h"
+#include "cuda/tensor_map.h"
 
 namespace cuflash::cuda {
 
@@ -19,13 +20,20 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
   b.row_stats = part(w.row_stats);
   if (p.dq) b.dq_sums = part(w.dq_sums);
   b.dq_rows = w.dq_rows;
-  if (plan.config.ordered) {
+  if (plan.ordered) {
     b.turns = static_cast<unsigned*>(part(w.turns));
     b.ticket = static_cast<uint64*>(part(w.ticket));
   }
   b.heads_together = plan.heads_together;
   b.counts_in_bias = plan.main.grid_x == 0;
   return b;
+}
+
+HopperBackwardParams hopper_backward_params(const BackwardProblem& p, const BackwardPlan& plan, void* workspace,
+                                            uint64_t* tile_counts) {
+  return {backward_params(p, plan, workspace, tile_counts), static_cast<float>(p.scale * kLog2e),
+          tensor_map(p.q, query_extent(p), plan.tile_q),    tensor_map(p.k, key_extent(p), plan.tile_k),
+          tensor_map(p.v, value_extent(p), plan.tile_k),    tensor_map(p.dout, output_extent(p), plan.tile_q)};
 }
 
 }  // namespace cuflash::cuda

@@ -45,6 +45,13 @@ CacheParams cache_params(const CacheProblem& p, const CachePlan& plan, void* wor
   return c;
 }
 
+HopperCacheParams hopper_cache_params(const CacheProblem& p, const CachePlan& plan, void* workspace,
+                                      uint64_t* tile_counts) {
+  const int rows = static_cast<int>(plan.box_rows);
+  return {tensor_map(p.k, cached_extent(p, p.dim_qk), rows), tensor_map(p.v, cached_extent(p, p.dim_v), rows),
+          cache_params(p, plan, workspace, tile_counts), rows};
+}
+
 MergeParams merge_params(const MergeProblem& p) {
   return {cuda::view_of(p.o_a),
           cuda::view_of(p.lse_a),

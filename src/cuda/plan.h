@@ -46,14 +46,18 @@ struct BackwardWorkspace {
 };
 
 struct BackwardPlan {
-  BackwardConfig config;
+  std::variant<BackwardConfig, HopperBackwardConfig> config;  // of the main kernel
+  int tile_q, tile_k;
+  bool ordered;                              // dQ is summed in the order of the keys
   Launch prepare, main, finish, bias, sink;  // launched in this order; grid 0 where not needed
   BackwardWorkspace workspace;
   int heads_together = 1;  // key/value heads whose tiles of keys are worked on side by side
   const char* reason;
+  const char* not_hopper = nullptr;  // as in ForwardPlan
 };
 // Deterministic asks for dQ that is bitwise reproducible.
 enum class Reproducible { no, yes };
-BackwardPlan plan_backward(const BackwardProblem& problem, const Arch& arch, Reproducible reproducible);
+BackwardPlan plan_backward(const BackwardProblem& problem, const Arch& arch, Reproducible reproducible,
+                           Kernels kernels = wanted_kernels());
 
 }  // namespace cuflash::cuda

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <span>
 
-#include "cuda/plan.h"
 #include "cuda/plan_dims.h"
+#include "cuda/plan_hopper.h"
 #include "error.h"
 
 namespace cuflash::cuda {
@@ -144,38 +144,69 @@ BackwardConfig small_config(const BackwardConfig& c, int dim_qk, int dim_v) {
   return small;
 }
 
-}  // namespace
-
-BackwardPlan plan_backward(const BackwardProblem& p, const Arch& arch, Reproducible reproducible) {
-  require_supported(p);
-  const BackwardConfig c = config_of(p, arch, reproducible);
+// All but the main kernel; what the others know of its config.
+BackwardPlan plan_around(const BackwardProblem& p, const Arch& arch, const BackwardConfig& c) {
   BackwardPlan plan{};
-  plan.config = c;
+  plan.tile_q = c.tile_q, plan.tile_k = c.tile_k, plan.ordered = c.ordered != 0;
   plan.workspace = workspace_of(p, c);
   plan.heads_together = heads_together(p, c);
-  plan.reason = reason_of(c);
 
   const int64_t query_tiles = p.batch * p.heads_q * tiles_in(p.len_q, c.tile_q);
-  const int64_t key_tiles = p.dq || p.dk || p.dv ? p.batch * p.heads_k * tiles_in(p.len_k, c.tile_k) : 0;
   // It sets the ticket of the ordered kernel, too, so it has at least one CTA.
   const BackwardConfig prepare = small_config(c, c.dim_qk, c.dim_v);
   plan.prepare = launch_of(key_of(KernelKind::backward_prepare, arch, prepare), std::max<int64_t>(1, query_tiles),
                            prepare_threads(prepare), 0);
-  plan.main = launch_of(key_of(KernelKind::backward, arch, c), key_tiles, num_threads(c), shared_bytes(c));
   if (p.dq) {
     const BackwardConfig finish = small_config(c, c.dim_qk, 0);
     plan.finish = launch_of(key_of(KernelKind::backward_finish, arch, finish), query_tiles, finish_threads(finish), 0);
   }
+  if (p.dsink) {
+    const BackwardConfig sink = small_config(c, 0, 0);
+    plan.sink = launch_of(key_of(KernelKind::backward_sink, arch, sink), p.heads_q, sink_threads(sink), 0);
+  }
+  return plan;
+}
+
+int64_t key_tiles(const BackwardProblem& p, int tile_k) {
+  return p.dq || p.dk || p.dv ? p.batch * p.heads_k * tiles_in(p.len_k, tile_k) : 0;
+}
+
+BackwardPlan plan_portable(const BackwardProblem& p, const Arch& arch, Reproducible reproducible) {
+  const BackwardConfig c = config_of(p, arch, reproducible);
+  BackwardPlan plan = plan_around(p, arch, c);
+  plan.config = c;
+  plan.reason = reason_of(c);
+  plan.main = launch_of(key_of(KernelKind::backward, arch, c), key_tiles(p, c.tile_k), num_threads(c), shared_bytes(c));
   if (p.dbias) {
     BackwardConfig bias = c;
     bias.stages = std::min(c.stages, 1), bias.ordered = 0, bias.all = 0;
     const int64_t tiles = p.bias_batch * p.bias_heads * tiles_in(p.bias_len_q, c.tile_q) * tiles_in(p.len_k, c.tile_k);
     plan.bias = launch_of(key_of(KernelKind::backward_bias, arch, bias), tiles, bias_threads(bias), shared_bytes(bias));
   }
-  if (p.dsink) {
-    const BackwardConfig sink = small_config(c, 0, 0);
-    plan.sink = launch_of(key_of(KernelKind::backward_sink, arch, sink), p.heads_q, sink_threads(sink), 0);
-  }
+  return plan;
+}
+
+BackwardPlan plan_hopper(const BackwardProblem& p, const Arch& arch, HopperBackwardConfig c,
+                         Reproducible reproducible) {
+  c.ordered = needs_order(p, shared_config(c), reproducible);
+  BackwardPlan plan = plan_around(p, arch, shared_config(c));
+  plan.config = c;
+  plan.reason = c.ordered ? "warpgroup products and tensor copies of Hopper; dQ in the order of the keys"
+                          : "warpgroup products and tensor copies of Hopper";
+  plan.main = launch_of(key_of(KernelKind::hopper_backward, arch, c), key_tiles(p, tile_k_of(c)), num_threads(c),
+                        shared_bytes(c));
+  return plan;
+}
+
+}  // namespace
+
+BackwardPlan plan_backward(const BackwardProblem& p, const Arch& arch, Reproducible reproducible, Kernels kernels) {
+  require_supported(p);
+  if (kernels == Kernels::portable || arch.number() != 90) return plan_portable(p, arch, reproducible);
+  const HopperBackwardChoice hopper = choose_hopper_backward(p);
+  if (!hopper.why_not) return plan_hopper(p, arch, hopper.config, reproducible);
+  BackwardPlan plan = plan_portable(p, arch, reproducible);
+  plan.not_hopper = hopper.why_not;
   return plan;
 }
 

@@ -6,6 +6,7 @@
 #include "cache/geometry.h"
 #include "cache/ticket.h"
 #include "cuda/plan_dims.h"
+#include "cuda/tensor_map.h"
 #include "error.h"
 
 namespace cuflash::cuda {
@@ -99,6 +100,27 @@ int options_of(const CacheProblem& p, int copy) {
   return options == 0 && must_scale_first(p) ? static_cast<int>(kScaleFirst) : options;
 }
 
+// Rows of a box: as many as a tile of keys has, or as divide a page.
+constexpr int64_t kBoxRows[] = {64, 32, 16};
+int64_t box_rows_of(const CacheProblem& p, const CacheConfig& c) {
+  return *std::find_if(std::begin(kBoxRows), std::end(kBoxRows),
+                       [&](int64_t rows) { return c.tile_k % rows == 0 && p.cache.page_size % rows == 0; });
+}
+
+// Why keys and values are not copied as boxes; null: they are.
+const char* not_boxes(const CacheProblem& p, const Arch& arch, Kernels kernels) {
+  if (kernels == Kernels::portable) return "CUFLASH_CUDA_KERNELS wants portable kernels";
+  if (arch.number() != 90) return "tensor copies are used on Hopper alone";
+  if (size_of(element_of(p.dtype)) != 2) return "tensor copies are for f16 and bf16";
+  if (!has_tensor_map(p.k, cached_extent(p, p.dim_qk)) || !has_tensor_map(p.v, cached_extent(p, p.dim_v)))
+    return "tensor copies need rows that begin on 16 bytes";
+  if (p.cache.page_size % kBoxRows[std::size(kBoxRows) - 1] != 0)
+    return "tensor copies need pages whose size is a multiple of 16";
+  if (p.cache.page_size != 0 && p.cache.leftpad) return "left padding moves keys across the borders of pages";
+  if (p.v_in_k && column_of_values(p) % 16 != 0) return "values begin inside of a piece of keys";
+  return nullptr;
+}
+
 int copy_of(const CacheProblem& p, const CacheConfig& c) {
   if (!has_vector_rows(p.k) || !has_vector_rows(p.v)) return kCopyElements;
   return p.dim_qk == c.dim_qk && (c.v_in_k || p.dim_v == c.dim_v) ? kCopyWhole : kCopyVectors;
@@ -113,13 +135,14 @@ int stages_that_fit(CacheConfig c, const Arch& arch) {
   return 0;
 }
 
-CacheConfig config_for(const CacheProblem& p, const Arch& arch) {
+CacheConfig config_for(const CacheProblem& p, const Arch& arch, bool boxes) {
   CacheConfig c{};
   c.element = element_of(p.dtype);
-  c.dim_qk = padded(p.dim_qk), c.dim_v = padded(p.dim_v);
+  const int unit = boxes ? kPanelColumns : 1;
+  c.dim_qk = padded((p.dim_qk + unit - 1) / unit * unit), c.dim_v = padded((p.dim_v + unit - 1) / unit * unit);
   // Products read values in pieces of 16 bytes.
   c.v_in_k = p.v_in_k && column_of_values(p) * size_of(c.element) % 16 == 0;
-  c.copy = copy_of(p, c);
+  c.copy = boxes ? static_cast<int>(kCopyBoxes) : copy_of(p, c);
   c.options = options_of(p, c.copy);
   // With a fixed number of splits nothing but a row's own sequence may decide about its bits: not how many queries the
   // longest one has.
@@ -205,10 +228,12 @@ CacheWorkspace workspace_of(const CachePlan& plan, int64_t tiles) {
 
 }  // namespace
 
-CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms) {
+CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kernels kernels) {
   require_supported(p);
   CachePlan plan{};
-  plan.config = config_for(p, arch);
+  plan.not_boxes = not_boxes(p, arch, kernels);
+  plan.config = config_for(p, arch, !plan.not_boxes);
+  if (!plan.not_boxes) plan.box_rows = box_rows_of(p, plan.config);
   const int64_t rows = p.len_q * p.group();
   // Sequences without queries may still have rows to append.
   const bool works = p.len_q > 0 || p.cache.len_new > 0;
@@ -217,10 +242,15 @@ CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms) {
   plan.splits = plan.eager_splits = 1;
   choose_splits(plan, p, num_sms);
   const int64_t tiles = p.batch * p.heads_k * plan.row_tiles;
-  plan.launch = launch_of(key_of(KernelKind::cache_attention, arch, plan.config), works ? tiles * plan.splits : 0,
-                          num_threads(plan.config), shared_bytes(plan.config));
+  plan.launch =
+      launch_of(key_of(plan.not_boxes ? KernelKind::cache_attention : KernelKind::hopper_cache, arch, plan.config),
+                works ? tiles * plan.splits : 0, num_threads(plan.config), shared_bytes(plan.config));
   plan.workspace = workspace_of(plan, tiles);
   return plan;
+}
+
+RowsExtent cached_extent(const CacheProblem& p, int64_t dim) {
+  return {dim, p.cache.page_size != 0 ? p.cache.page_size : p.len_k, p.heads_k, p.cache.entries};
 }
 
 int64_t column_of_values(const CacheProblem& p) {

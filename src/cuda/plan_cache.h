@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/plan.h"
+#include "cuda/tensor_map.h"
 
 namespace cuflash::cuda {
 
@@ -21,12 +22,17 @@ struct CachePlan {
   int64_t eager_splits = 1;  // as in CacheParams
   int64_t least_tiles = 1;
   int64_t state_rows = 0;  // rows of a tile whose sums are kept
+  int64_t box_rows = 0;    // of tensor copies
   CacheWorkspace workspace;
+  const char* not_boxes = nullptr;  // why there are none
   const char* reason;  // why this many splits, for explain
 };
 // num_sms: of the device. The kernel does not depend on it, the number of splits does unless the problem names one.
 // Throws CUFLASH_UNSUPPORTED, in a sentence, for what the kernels do not compute.
-CachePlan plan_cache(const CacheProblem& problem, const Arch& arch, int num_sms);
+CachePlan plan_cache(const CacheProblem& problem, const Arch& arch, int num_sms, Kernels kernels = wanted_kernels());
+
+// Of the cache as a tensor: entries, or pages.
+RowsExtent cached_extent(const CacheProblem& problem, int64_t dim);
 
 // Where v is a slice of k's rows: the first element of these that is in v.
 int64_t column_of_values(const CacheProblem& problem);

@@ -63,11 +63,19 @@ int kernel_options(const Problem& p, CopyMode copy) {
   return std::popcount(static_cast<unsigned>(options)) > 1 || gathers ? static_cast<int>(kAllOptions) : options;
 }
 
+namespace {
+bool takes_tensor_maps(KernelKind kind) {
+  return kind == KernelKind::hopper_forward || kind == KernelKind::hopper_backward || kind == KernelKind::hopper_cache;
+}
+}  // namespace
+
 Launch launch_of(const KernelKey& kernel, int64_t ctas, int threads, int shared_bytes) {
   constexpr int64_t kMostX = (int64_t{1} << 31) - 1;
   const int64_t x = std::min(ctas, kMostX);
   const int64_t y = x == 0 ? 1 : (ctas + x - 1) / x;
-  return {kernel, static_cast<uint32_t>(x), static_cast<uint32_t>(y), threads, shared_bytes};
+  Launch launch{kernel, static_cast<uint32_t>(x), static_cast<uint32_t>(y), threads, shared_bytes};
+  launch.aligned_params = takes_tensor_maps(kernel.kind);
+  return launch;
 }
 
 }  // namespace cuflash::cuda

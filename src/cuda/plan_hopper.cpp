@@ -98,7 +98,7 @@ ForwardPlan plan_hopper_forward(const ForwardProblem& p, const Arch& arch, const
   ForwardPlan plan{c, tile_q, c.tile_k, {}, "warpgroup products and tensor copies of Hopper"};
   plan.launch =
       launch_of(key_of(KernelKind::hopper_forward, arch, c), tiles_of(p, tile_q), num_threads(c), shared_bytes(c));
-  plan.launch.stays = plan.launch.aligned_params = true;
+  plan.launch.stays = true;
   return plan;
 }
 

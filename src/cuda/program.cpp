@@ -28,7 +28,10 @@ constexpr Family kFamilies[] = {
     {"backward_bias", "BackwardConfig", "BackwardParams", "bias_threads(C), C.ctas_per_sm", kInts<BackwardConfig>},
     {"backward_sink", "BackwardConfig", "BackwardParams", "sink_threads(C)", kInts<BackwardConfig>},
     {"hopper_forward", "HopperForwardConfig", "HopperForwardParams", "num_threads(C), 1", kInts<HopperForwardConfig>},
+    {"hopper_backward", "HopperBackwardConfig", "HopperBackwardParams", "num_threads(C), 1",
+     kInts<HopperBackwardConfig>},
     {"cache_attention", "CacheConfig", "CacheParams", "num_threads(C), C.ctas_per_sm", kInts<CacheConfig>},
+    {"hopper_cache", "CacheConfig", "HopperCacheParams", "num_threads(C), C.ctas_per_sm", kInts<CacheConfig>},
     {"merge_states", "MergeConfig", "MergeParams", "num_threads(C)", kInts<MergeConfig>},
 };
 static_assert(std::size(kFamilies) == static_cast<size_t>(KernelKind::merge_states) + 1);

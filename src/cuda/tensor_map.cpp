@@ -45,6 +45,7 @@ bool replace_address(CUtensorMap& map, void* data) {
 RowsExtent query_extent(const Problem& p) { return {p.dim_qk, p.packed() ? p.total_q : p.len_q, p.heads_q, p.batch}; }
 RowsExtent key_extent(const Problem& p) { return {p.dim_qk, p.packed() ? p.total_k : p.len_k, p.heads_k, p.batch}; }
 RowsExtent value_extent(const Problem& p) { return {p.dim_v, p.packed() ? p.total_k : p.len_k, p.heads_k, p.batch}; }
+RowsExtent output_extent(const Problem& p) { return {p.dim_v, p.packed() ? p.total_q : p.len_q, p.heads_q, p.batch}; }
 
 bool has_tensor_map(const ConstRows& r, const RowsExtent& e) {
   const int64_t longest = std::max({r.row_stride, r.head_stride, r.batch_stride}) * size_of(element_of(r.dtype));

@@ -14,6 +14,7 @@ struct RowsExtent {
 RowsExtent query_extent(const Problem& problem);
 RowsExtent key_extent(const Problem& problem);
 RowsExtent value_extent(const Problem& problem);
+RowsExtent output_extent(const Problem& problem);
 
 // Whether tensor_map can describe these rows: all that it says no to is refused by the driver, or read wrongly.
 bool has_tensor_map(const ConstRows& rows, const RowsExtent& extent);

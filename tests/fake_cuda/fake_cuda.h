@@ -12,6 +12,7 @@ namespace cuflash::test {
 struct FakeLaunch {
   int device;  // the current one
   void* stream;
+  const char* program;
   const void* params;
   size_t params_size;  // 0: they were given by a pointer
   unsigned grid_x, grid_y, threads, shared_bytes;
@@ -28,6 +29,7 @@ struct FakeCuda {
 struct FakeTensorMap {
   const void* address;
   std::uint64_t extents[4], strides[3];
+  unsigned box_rows;
 };
 
 }  // namespace cuflash::test

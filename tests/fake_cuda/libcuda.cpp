@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -28,6 +29,10 @@ struct FakeStream {
   int device;
   bool capturing;
 };
+struct FakeEvent {
+  std::chrono::steady_clock::time_point time;
+  bool recorded = false;
+};
 
 std::mutex mutex;
 FakeCuda state;
@@ -40,6 +45,7 @@ int current_device() {
 }
 bool is_aligned(const void* data, std::uintptr_t bytes) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; }
 FakeStream* of(CUstream stream) { return reinterpret_cast<FakeStream*>(stream); }
+FakeEvent* of(CUevent event) { return reinterpret_cast<FakeEvent*>(event); }
 
 // What a call on this stream is answered with.
 // Of no bytes, pointers may be null.
@@ -110,10 +116,11 @@ FAKE cuCtxPushCurrent_v2(CUcontext context) { return contexts.push_back(context)
 FAKE cuCtxPopCurrent_v2(CUcontext* context) { return *context = contexts.back(), contexts.pop_back(), CUDA_SUCCESS; }
 FAKE cuCtxSynchronize() { return CUDA_SUCCESS; }
 
-FAKE cuLibraryLoadData(CUlibrary* library, const void*, int*, void**, unsigned, int*, void**, unsigned) {
-  return *library = reinterpret_cast<CUlibrary>(&state), CUDA_SUCCESS;
+// A library, its kernel and its function are the text of the program.
+FAKE cuLibraryLoadData(CUlibrary* library, const void* code, int*, void**, unsigned, int*, void**, unsigned) {
+  return *library = reinterpret_cast<CUlibrary>(strdup(static_cast<const char*>(code))), CUDA_SUCCESS;
 }
-FAKE cuLibraryUnload(CUlibrary) { return CUDA_SUCCESS; }
+FAKE cuLibraryUnload(CUlibrary library) { return std::free(library), CUDA_SUCCESS; }
 FAKE cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char*) {
   return *kernel = reinterpret_cast<CUkernel>(library), CUDA_SUCCESS;
 }
@@ -121,10 +128,17 @@ FAKE cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
   return *function = reinterpret_cast<CUfunction>(kernel), CUDA_SUCCESS;
 }
 FAKE cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) { return CUDA_SUCCESS; }
-FAKE cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction, void** params, void** extra) {
+FAKE cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) {
   if (const CUresult result = state_of(config->hStream); result != CUDA_SUCCESS) return result;
-  FakeLaunch launch{current_device(), config->hStream,  nullptr,           0,
-                    config->gridDimX, config->gridDimY, config->blockDimX, config->sharedMemBytes};
+  FakeLaunch launch{current_device(),
+                    config->hStream,
+                    reinterpret_cast<const char*>(function),
+                    nullptr,
+                    0,
+                    config->gridDimX,
+                    config->gridDimY,
+                    config->blockDimX,
+                    config->sharedMemBytes};
   if (params && extra) return CUDA_ERROR_INVALID_VALUE;
   if (params) launch.params = params[0];
   if (extra) launch.params = extra[1], launch.params_size = *static_cast<size_t*>(extra[3]);
@@ -148,7 +162,7 @@ FAKE cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, unsigned rank
   for (unsigned n = 0; n + 1 < rank; ++n) right &= strides[n] >= 16 && strides[n] % 16 == 0 && strides[n] < kFarthest;
   *map = {};
   if (!right) return CUDA_ERROR_INVALID_VALUE;
-  FakeTensorMap content{data, {}, {}};
+  FakeTensorMap content{data, {}, {}, box[1]};
   std::copy_n(extents, 4, content.extents), std::copy_n(strides, 3, content.strides);
   std::memcpy(map, &content, sizeof content);
   return CUDA_SUCCESS;
@@ -188,6 +202,25 @@ FAKE cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstre
 }
 FAKE cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
   return copy(to, reinterpret_cast<void*>(from), bytes), state_of_waiting(stream);
+}
+
+FAKE cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return copy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes), state_of(stream);
+}
+
+// Streams are done at once, so the host's clock tells when.
+FAKE cuEventCreate(CUevent* event, unsigned) {
+  if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  return *event = reinterpret_cast<CUevent>(new FakeEvent), CUDA_SUCCESS;
+}
+FAKE cuEventDestroy_v2(CUevent event) { return delete of(event), CUDA_SUCCESS; }
+FAKE cuEventRecord(CUevent event, CUstream stream) {
+  return of(event)->time = std::chrono::steady_clock::now(), of(event)->recorded = true, state_of(stream);
+}
+FAKE cuEventElapsedTime(float* milliseconds, CUevent begin, CUevent end) {
+  if (!of(begin)->recorded || !of(end)->recorded) return kInvalidHandle;
+  *milliseconds = std::chrono::duration<float, std::milli>(of(end)->time - of(begin)->time).count();
+  return CUDA_SUCCESS;
 }
 
 FAKE cuStreamCreate(CUstream* stream, unsigned) {

@@ -3,6 +3,7 @@
 // clang-format off
 #include "tests/host_cuda/cuda.h"
 #include "cache_attention.h"
+#include "hopper_cache.h"
 #include "merge_states.h"
 // clang-format on
 #undef cuflash
@@ -17,7 +18,7 @@
 
 namespace host_kernels {
 constexpr size_t kSharedBytes = size_t{228} << 10;
-alignas(128) unsigned char memory[kSharedBytes + 128];
+alignas(1024) unsigned char memory[kSharedBytes + 128];
 }  // namespace host_kernels
 
 namespace host_cuda {
@@ -31,19 +32,29 @@ using namespace host_kernels;
 template <class Params>
 using Kernel = void (*)(const Params&);
 
+// A config says which of the two it is: see config.h, kCopyBoxes.
 struct CacheKernel {
   CacheConfig config;
   Kernel<CacheParams> run;
+  Kernel<HopperCacheParams> run_boxes;
 };
 template <CacheConfig C>
 constexpr CacheKernel cache_kernel() {
-  return {C, [](const CacheParams& p) { cache_attention<C>(p); }};
+  if constexpr (C.copy == kCopyBoxes) return {C, nullptr, [](const HopperCacheParams& p) { hopper_cache<C>(p); }};
+  else return {C, [](const CacheParams& p) { cache_attention<C>(p); }, nullptr};
 }
 constexpr Element bf16 = Element::bf16, f16 = Element::f16, f32 = Element::f32, f64 = Element::f64;
 // dim_qk, dim_v, tile_q, tile_k, row, key and column warps, stages, CTAs of an SM, copy, options, v in k: as plans for sm_90
 // have them.
 constexpr CacheKernel kCacheKernels[] = {
+    cache_kernel<CacheConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 4, 2, 3, 0, 1}>(),
+    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 3, 0, 1}>(),
+    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 4, 3, 3, 3, 0}>(),
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 3, 0}>(),
+    cache_kernel<CacheConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 3, 0, 0}>(),
     cache_kernel<CacheConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 2, 0, 0}>(),  //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0}>(),    //
     cache_kernel<CacheConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 2, 0, 1}>(),  //
     cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 1, 3, 0}>(),    //
     cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 0, 0}>(),    //
@@ -112,7 +123,8 @@ std::string run_cache_kernel(const int* config, size_t ints, const void* params,
                              size_t shared_bytes, uint64_t seed) {
   for (const CacheKernel& kernel : kCacheKernels)
     if (is_config(kernel.config, config, ints))
-      return run_ctas<CacheParams>(kernel.run, params, ctas, threads, shared_bytes, seed);
+      return kernel.run ? run_ctas<CacheParams>(kernel.run, params, ctas, threads, shared_bytes, seed)
+                        : run_ctas<HopperCacheParams>(kernel.run_boxes, params, ctas, threads, shared_bytes, seed);
   return missing(config, ints);
 }
 std::string run_merge_kernel(const int* config, size_t ints, const void* params, int64_t ctas, int threads,

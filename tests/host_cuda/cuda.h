@@ -13,6 +13,7 @@
 #define __device__
 #define __shared__
 #define __forceinline__ inline
+#define __noinline__ inline
 #define __align__(n) __attribute__((aligned(n)))
 #define __builtin_assume(condition) static_cast<void>(condition)
 
@@ -67,6 +68,13 @@ inline int __any_sync(unsigned, bool value) {
   for (int lane = 0; lane < host_cuda::kWarp; ++lane) any = any || of_lane<bool>(all, lane);
   return any;
 }
+inline unsigned __ballot_sync(unsigned, bool value) {
+  const unsigned char* all = host_cuda::exchange(&value, sizeof value);
+  unsigned bits = 0;
+  for (int lane = 0; lane < host_cuda::kWarp; ++lane) bits |= unsigned{of_lane<bool>(all, lane)} << lane;
+  return bits;
+}
+inline unsigned __popc(unsigned x) { return static_cast<unsigned>(__builtin_popcount(x)); }
 inline unsigned long long atomicAdd(unsigned long long* to, unsigned long long value) {
   const unsigned long long before = *to;
   *to += value;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 #include <random>
 #include <stdexcept>
@@ -47,10 +48,33 @@ struct WarpExchange {
   std::array<std::array<unsigned char, kWarp * kMostBytes>, 2> slots;
 };
 
+struct Box {
+  unsigned bytes;
+  std::function<void()> copy;
+};
+struct Phases {
+  int arrivals = 0, missing = 0;
+  int64_t bytes = 0;  // announced and not there
+  int waiting = 0;
+  Barrier barrier;
+  std::vector<Box> boxes;
+
+  void end_if_complete() {
+    if (missing == 0 && bytes == 0) missing = arrivals, ++barrier.rounds;
+  }
+  void bring_boxes() {
+    for (const Box& box : boxes) box.copy(), bytes -= box.bytes;
+    boxes.clear();
+    end_if_complete();
+  }
+};
+
 struct Cta {
   std::vector<Thread> threads;
   std::vector<WarpExchange> warps;
   Barrier barrier;
+  std::array<Barrier, 16> numbered;
+  std::map<unsigned, Phases> phases;
   ucontext_t scheduler{};
   size_t current = 0;
   const std::function<void()>* body = nullptr;
@@ -110,6 +134,34 @@ void run_threads(int threads, uint64_t seed, const std::function<void()>& body) 
 }
 
 void wait_for_all() { wait(cta->barrier, static_cast<int>(cta->threads.size())); }
+
+void wait_for_some(int number, int threads) { wait(cta->numbered.at(static_cast<size_t>(number)), threads); }
+
+void start_phases(unsigned barrier, int arrivals) {
+  Phases& phases = cta->phases[barrier];
+  phases.arrivals = phases.missing = arrivals;
+}
+void arrive(unsigned barrier, unsigned announced_bytes) {
+  Phases& phases = cta->phases.at(barrier);
+  if (--phases.missing < 0) throw std::logic_error("more arrive on a barrier than it was made for");
+  phases.bytes += announced_bytes;
+  phases.end_if_complete();
+}
+void start_box(unsigned barrier, unsigned bytes, std::function<void()> copy) {
+  Phases& phases = cta->phases.at(barrier);
+  phases.boxes.push_back({bytes, std::move(copy)});
+  if (phases.waiting > 0) phases.bring_boxes();
+}
+void wait_for_phase(unsigned barrier, unsigned parity) {
+  Phases& phases = cta->phases.at(barrier);
+  if (!phases.boxes.empty()) phases.bring_boxes();
+  while (phases.barrier.rounds % 2 == parity) {
+    ++phases.waiting;
+    self().waits = &phases.barrier, self().rounds = phases.barrier.rounds;
+    swapcontext(&self().context, &cta->scheduler);
+    --phases.waiting;
+  }
+}
 
 bool any_of_all(bool value) {
   const uint64_t round = cta->barrier.rounds;

@@ -19,6 +19,14 @@ bool any_of_all(bool value);  // __syncthreads_or
 // All lanes of a warp give `bytes` bytes, and each gets those of all of them, one after the other.
 const unsigned char* exchange(const void* mine, int bytes);
 
+void wait_for_some(int number, int threads);  // bar.sync
+
+// mbarriers, by their address in shared memory. Boxes come when somebody waits for them, and not before.
+void start_phases(unsigned barrier, int arrivals);
+void arrive(unsigned barrier, unsigned announced_bytes);
+void wait_for_phase(unsigned barrier, unsigned parity);
+void start_box(unsigned barrier, unsigned bytes, std::function<void()> copy);
+
 // Of the thread that runs: copies that were started and not waited for. They are done when they are waited for, and not
 // before.
 void start_copy(void* to, const void* from, int bytes, int zeros);

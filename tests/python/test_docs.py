@@ -32,6 +32,8 @@ def test_program(block, output, capsys):
     for library in ("torch", "jax", "transformers"):
         if re.search(rf"^\s*(import|from) {library}\b", block.text, re.MULTILINE):
             pytest.importorskip(library)
+    if "cuflash.plot" in block.text:
+        pytest.importorskip("matplotlib")
     code = "\n" * (block.line - 1) + block.text
     exec(compile(code, str(ROOT / block.document), "exec"), {"__name__": "__main__"})
     if output is not None:

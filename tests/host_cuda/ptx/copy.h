@@ -10,6 +10,7 @@ extern unsigned char memory[];  // shared memory: dynamic alone
 inline unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(static_cast<const unsigned char*>(pointer) - memory);
 }
+inline void* __cvta_shared_to_generic(unsigned address) { return memory + address; }
 inline void copy_async_16(unsigned to, const void* from, int bytes) {
   host_cuda::start_copy(memory + to, from, bytes, 16 - bytes);
 }

@@ -1,4 +1,4 @@
-#include "bench/peak.h"
+#include "bench/shared/peak.h"
 
 #if defined(__aarch64__)
 #include <asm/hwcap.h>

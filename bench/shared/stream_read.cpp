@@ -1,4 +1,6 @@
 // How fast this machine reads memory: the ceiling of a decode step, which reads K and V once and does little else.
+#include "bench/shared/stream_read.h"
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -7,9 +9,7 @@
 #include <thread>
 #include <vector>
 
-// Seconds from the first read to the last, of `threads` threads with an equal share each.
-extern "C" __attribute__((visibility("default"))) double stream_read_seconds(const void* data, size_t bytes,
-                                                                             int threads) {
+double stream_read_seconds(const void* data, size_t bytes, int threads) {
   using Clock = std::chrono::steady_clock;
   const size_t words = bytes / sizeof(uint64_t) / static_cast<size_t>(threads);
   std::vector<Clock::time_point> begin(static_cast<size_t>(threads)), end(begin);

@@ -1,0 +1,45 @@
+// Timing on the first GPU, and its ceilings.
+#pragma once
+
+#include <cuflash/flash_attention.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cuflash::cli {
+
+// The time of one call is that between two events of CUDA right before and right after it. Before it a buffer larger
+// than the L2 cache is written, which also hides the host's time of the call.
+class CudaTimer {
+ public:
+  CudaTimer();
+  ~CudaTimer();
+  CudaTimer(const CudaTimer&) = delete;
+  CudaTimer& operator=(const CudaTimer&) = delete;
+
+  struct Times {
+    std::vector<double> milliseconds;
+    std::vector<double> clocks;  // MHz of the multiprocessors, right after each call
+  };
+  // As many calls as fit into the time, at least five; before them a third as many that do not count.
+  Times times(const std::function<void()>& call, double seconds);
+
+  // "read_gbs" by a large copy, which reads and writes; "bf16_tflops" by cuBLAS where that is found, for 16-bit types.
+  std::map<std::string, double> ceilings(const std::vector<DType>& dtypes, double seconds);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// The kernel that counts cycles between two ticks of the GPU's own timer, some 50 us apart.
+extern const char* const kClockSource;
+
+double free_device_memory();      // bytes
+std::string first_device_name();  // "NVIDIA H200"
+
+}  // namespace cuflash::cli

@@ -1,0 +1,51 @@
+// Results of measuring as one JSON file, format "cuflash-bench-1". Python's cuflash.bench writes the same, cuflash.plot
+// reads it; docs/measuring.md says what each member means.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cuflash::cli {
+
+// What was computed. Names as in the file: device "cpu" or "cuda", direction "forward", "backward" or "decode".
+struct BenchPoint {
+  std::string device, direction, dtype;
+  int64_t batch = 1, heads_q = 1, heads_k = 1, len_q = 1, len_k = 1, head_dim = 1, head_dim_v = 1;
+  bool causal = false;
+  int64_t page_size = 0;  // decode: rows of a page of the cache; 0: contiguous
+
+  auto operator<=>(const BenchPoint&) const = default;
+};
+
+struct BenchResult {
+  std::string contestant;
+  BenchPoint point;
+  double ms = 0, ms_low = 0, ms_high = 0;  // median and quartiles
+  std::optional<double> tflops, gbs;       // of useful operations; decode: of keys and values, read once
+  std::optional<double> share;             // of the ceiling
+  std::optional<double> clock_mhz;
+  std::optional<double> extra_bytes;  // beside inputs and outputs
+};
+
+struct BenchFile {
+  std::string command, version, date;
+  std::string cpu;
+  int64_t threads = 1;
+  std::optional<std::string> gpu;
+  std::map<std::string, std::map<std::string, double>> ceilings;  // of a device: "f32_tflops", "read_gbs", ...
+  std::vector<BenchResult> results;
+};
+
+std::string bench_json(const BenchFile& file);
+std::string bench_csv(const BenchFile& file);
+
+// Both throw UsageError; the second without the name of a file. Members that are not known are passed over.
+BenchFile read_bench_file(const std::string& path);
+BenchFile parse_bench_json(std::string_view text);
+
+}  // namespace cuflash::cli

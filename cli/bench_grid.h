@@ -1,0 +1,26 @@
+// The problems that `cuflash bench` measures, and what is known of one without running it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/bench_file.h"
+#include "cli/commands.h"
+
+namespace cuflash::cli {
+
+inline constexpr const char *kForward = "forward", *kBackward = "backward", *kDecode = "decode";
+inline constexpr const char *kCuflash = "cuflash", *kNaive = "naive";
+
+// Every combination of the lists, longest sequences last. `device` is "cpu" or "cuda". Throws UsageError.
+std::vector<BenchPoint> bench_grid(const BenchOptions& options, const std::string& device);
+
+DType dtype_of(const BenchPoint& point);
+double useful_operations(const BenchPoint& point);  // of the visible pairs: two products forward, five backward
+double key_value_bytes(const BenchPoint& point);    // K and V, once
+double tensor_bytes(const BenchPoint& point);       // of all inputs and outputs
+
+// "forward bf16 B=1 H=8 S=512 D=64 causal"
+std::string point_text(const BenchPoint& point);
+
+}  // namespace cuflash::cli

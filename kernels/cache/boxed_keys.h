@@ -1,0 +1,128 @@
+// Keys and values of a CTA come to shared memory as boxes of tensors, copied by a warp of their own (Hopper).
+//
+//   copying warp     wait until a stage is empty | announce its bytes | one lane for each box: K, V
+//   all others       wait until it is full | new rows, and zeros for values that nobody sees, where it has such rows |
+//                    use it | arrive on `empty`
+//
+// A box may hold rows that nobody sees, but no page that no key is in. What they hold of keys does not matter, since their
+// scores are replaced; of values it would, since a weight of zero would not keep a NaN out.
+#pragma once
+
+#include "cache/loads.h"
+#include "cache/work.h"
+#include "hopper/ring.h"
+#include "ptx/barrier.h"
+#include "ptx/tensor_copy.h"
+#include "tile/swizzled.h"
+
+namespace cuflash {
+
+template <CacheConfig C>
+struct BoxedKeys {
+  static constexpr Element E = C.element;
+  static constexpr int kComputing = computing_threads(C), kBarrier = 1;  // of those who compute
+  using KTile = SwizzledTile<C.tile_k, C.dim_qk>;
+  using VTile = SwizzledTile<C.tile_k, C.dim_v>;
+
+  const CacheWork<C>& work;
+  const HopperCacheParams& p;
+  Ring<C.stages> ring{};
+
+  __device__ BoxedKeys(const CacheWork<C>& work, const HopperCacheParams& p) : work(work), p(p) {}
+
+  __device__ static unsigned stage_address(unsigned char* memory, int stage) {
+    return shared_address(memory) + static_cast<unsigned>(stage * stage_bytes(C));
+  }
+  __device__ KTile k_tile(int stage) const { return {stage_address(work.memory, stage)}; }
+  __device__ auto v_tile(int stage) const {
+    if constexpr (C.v_in_k) return k_tile(stage);
+    else return VTile{k_tile(stage).address + KTile::kBytes};
+  }
+  __device__ int value_column() const { return C.v_in_k ? work.p.v_column : 0; }
+  __device__ unsigned full(int stage) const { return shared_address(work.stage_notes(stage)); }
+  __device__ unsigned empty(int stage) const { return full(stage) + 8; }
+
+  // By one thread, before all others.
+  __device__ void init() const {
+    for (int n = 0; n < C.stages; ++n) barrier_init(full(n), 1), barrier_init(empty(n), kComputing / 32);
+    barrier_init_fence();
+  }
+
+  __device__ static bool copies() { return static_cast<int>(threadIdx.x) >= kComputing; }
+
+  // Old rows that somebody sees.
+  __device__ int begin_row() const { return work.sequence.pad + work.seen.begin; }
+  __device__ int end_row() const { return min(work.sequence.pad + work.seen.end, work.sequence.old_end); }
+
+  __device__ __forceinline__ void copy_box(int stage, int box, const EntryRow& from) const {
+    const AttentionParams& a = work.a;
+    const auto copy = [&](const TensorMap& map, const RowsView& view, auto tile) {
+#pragma unroll
+      for (int panel = 0; panel < tile.kPanels; ++panel)
+        copy_box_async(tile.address + panel * tile.kPanelBytes + box * p.box_rows * kPanelRowBytes, map, full(stage),
+                       panel * kPanelColumns, from.row, view.head_stride != 0 ? work.at.head_k : 0,
+                       view.batch_stride != 0 ? static_cast<int>(from.entry) : 0);
+    };
+    copy(p.k, a.k, k_tile(stage));
+    if constexpr (!C.v_in_k) copy(p.v, a.v, v_tile(stage));
+  }
+  // By the copying warp. So many tiles are looked up at once as the lanes have boxes of.
+  __device__ __forceinline__ void copy_all() {
+    const int boxes = C.tile_k / p.box_rows, tiles = 32 / boxes;
+    const unsigned box_bytes = static_cast<unsigned>(stage_bytes(C) / C.tile_k * p.box_rows);
+    const int lane_tile = lane_id() / boxes, box = lane_id() - lane_tile * boxes;
+#pragma unroll 1
+    for (int first = 0; first < work.count(); first += tiles) {
+      const int row = work.sequence.pad + work.first_key(first + lane_tile) + box * p.box_rows;
+      const bool exists = first + lane_tile < work.count() && row + p.box_rows > begin_row() && row < end_row();
+      EntryRow from{};
+      if (exists) from = entry_row(work.p.cache, work.at.b, row);
+#pragma unroll 1
+      for (int n = 0; n < tiles && first + n < work.count(); ++n, ring.advance()) {
+        const bool mine = exists && lane_tile == n;
+        const unsigned announced = __popc(__ballot_sync(0xffffffffu, mine)) * box_bytes;
+        barrier_wait(empty(ring.stage), ring.phase ^ 1);
+        if (lane_id() == 0) barrier_arrive_expecting(full(ring.stage), announced);
+        __syncwarp();
+        if (mine) copy_box(ring.stage, box, from);
+      }
+    }
+  }
+
+  __device__ bool is_whole(int n) const {
+    const int row = work.sequence.pad + work.first_key(n);
+    return row >= begin_row() && row + C.tile_k <= end_row();
+  }
+  // By those who compute: rows of the tile that are not in the cache.
+  __device__ __forceinline__ void mend(int n) const {
+    const int k_first = work.first_key(n);
+    const auto is_seen = [&](int row) { return k_first + row >= work.seen.begin && k_first + row < work.seen.end; };
+    const auto is_new = [&](int row) {
+      return is_seen(row) && work.sequence.pad + k_first + row >= work.sequence.old_end;
+    };
+    constexpr int kPieces = C.dim_v / 8;
+    constexpr RealOf<E> kZeros[8] = {};
+#pragma unroll 1
+    for (int n = static_cast<int>(threadIdx.x); n < C.tile_k * kPieces; n += kComputing)
+      if (!is_seen(n / kPieces))
+        put_eight<E>(v_tile(ring.stage), n / kPieces, value_column() + n % kPieces * 8, kZeros);
+    load_new<false, kComputing, E, C.tile_k, C.dim_qk>(k_tile(ring.stage), is_new, work.p, work.sequence, work.at,
+                                                       k_first);
+    if constexpr (!C.v_in_k)
+      load_new<true, kComputing, E, C.tile_k, C.dim_v>(v_tile(ring.stage), is_new, work.p, work.sequence, work.at,
+                                                       k_first);
+    async_proxy_fence();
+    numbered_barrier_wait(kBarrier, kComputing);
+  }
+  __device__ __forceinline__ void wait(int n) const {
+    barrier_wait(full(ring.stage), ring.phase);
+    if (!is_whole(n)) mend(n);
+  }
+  __device__ __forceinline__ void leave() {
+    __syncwarp();
+    if (lane_id() == 0) barrier_arrive(empty(ring.stage));
+    ring.advance();
+  }
+};
+
+}  // namespace cuflash

@@ -1,0 +1,28 @@
+// A tile of rows on its way to shared memory, panel by panel.
+#pragma once
+
+#include "ptx/barrier.h"
+#include "ptx/tensor_copy.h"
+#include "tile/swizzled.h"
+
+namespace cuflash {
+
+// Its bytes arrive on a barrier that expects them. A repeated dimension has one coordinate.
+template <int kRows, int kColumns>
+__device__ __forceinline__ void copy_panels(SwizzledTile<kRows, kColumns> tile, const TensorMap& map,
+                                            const RowsView& view, unsigned barrier, int row, int head, int batch) {
+#pragma unroll
+  for (int panel = 0; panel < tile.kPanels; ++panel)
+    copy_box_async(tile.address + panel * tile.kPanelBytes, map, barrier, panel * kPanelColumns, row,
+                   view.head_stride != 0 ? head : 0, view.batch_stride != 0 ? batch : 0);
+}
+
+// All that arrives on the barrier.
+template <int kRows, int kColumns>
+__device__ __forceinline__ void copy_tile(SwizzledTile<kRows, kColumns> tile, const TensorMap& map,
+                                          const RowsView& view, unsigned barrier, int row, int head, int batch) {
+  barrier_arrive_expecting(barrier, tile.kBytes);
+  copy_panels(tile, map, view, barrier, row, head, batch);
+}
+
+}  // namespace cuflash

@@ -1,0 +1,73 @@
+// What a warpgroup that has 64 keys makes of scores in its registers: keys in rows, and queries in columns.
+#pragma once
+
+#include "attn/tile_scores.h"
+#include "backward/walk.h"
+#include "backward/weigh.h"
+
+namespace cuflash {
+
+template <HopperBackwardConfig C>
+struct KeyScores {
+  static constexpr Element E = C.element;
+  static constexpr BackwardConfig kShared = shared_config(C);
+  static constexpr int kQueryTiles = C.tile_q / 8, kSteps = C.tile_q / 16;
+  static constexpr int kDelta = delta_at(kShared, 0);
+  using Scores = Accumulator<float>[1][kQueryTiles];
+  using Weights = unsigned[kSteps][4];  // operands of the products that sum over queries
+
+  // In the tile: keys are rows. Found anew, so that nothing that follows from it stays in registers.
+  static __device__ __forceinline__ LanePlace lane_place() {
+    const int thread = new_thread_id();
+    return {thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2};
+  }
+
+  static __device__ __forceinline__ void narrow_weights(Weights& w, const Scores& s) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const auto operand = Operands<E>::from_accumulators(&s[0][2 * step]);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) w[step][n] = operand.r[n];
+    }
+  }
+
+  // Scores that nobody sees are selected away, whatever they are.
+  static __device__ __forceinline__ void hide(Scores& s, const AttentionParams& a, const Place& at, int tile) {
+    const LanePlace lane = lane_place();
+    const VisibleQueries<kShared> visible(a, at.sequence, tile * C.tile_q, at.first, lane.row);
+#pragma unroll
+    for (int n = 0; n < kQueryTiles; ++n)
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        const int query = lane.column + 8 * n + x % 2;
+        const bool seen = query >= visible.begin[0][x / 2] && query < visible.end[0][x / 2];
+        s[0][n].x[x] = seen ? s[0][n].x[x] : minus_infinity<float>();
+      }
+  }
+
+  // dS = P (dP - delta), narrowed. A weight of exactly 0, hidden or too small to be told from it, passes nothing on,
+  // whatever dP is.
+  template <Pass kPass>
+  static __device__ __forceinline__ void differentiate(Weights& gradient, const Weights& w, const Scores& dp,
+                                                       const float* stats) {
+    const float* deltas = stats + kDelta + lane_place().column;
+#pragma unroll
+    for (int n = 0; n < kQueryTiles; ++n) {
+      const Pair<float> delta = pair_at(deltas + 8 * n);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const unsigned two = w[n / 2][n % 2 * 2 + half];
+        float x[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const float weight = widen<E>(static_cast<unsigned short>(e == 0 ? two : two >> 16));
+          x[e] = weight * (dp[0][n].x[2 * half + e] - delta.x[e]);
+          if (kPass != Pass::full && weight == 0) x[e] = 0;
+        }
+        gradient[n / 2][n % 2 * 2 + half] = pack<E>(x[0], x[1]);
+      }
+    }
+  }
+};
+
+}  // namespace cuflash

@@ -1,0 +1,183 @@
+// The warpgroup that brings tiles to shared memory and computes dQ: dS, which those who have keys write, times K, goes into
+// sums in global memory.
+#pragma once
+
+#include "backward/turns.h"
+#include "hopper/backward_pipeline.h"
+#include "hopper/copy_tile.h"
+#include "hopper/ring.h"
+#include "ptx/warpgroup.h"
+#include "tile/finite.h"
+
+namespace cuflash {
+
+template <HopperBackwardConfig C>
+struct QueryGroup {
+  static constexpr Element E = C.element;
+  static constexpr BackwardConfig kShared = shared_config(C);
+  static constexpr int kTileK = tile_k_of(C), kSteps = kTileK / 16;
+  static constexpr int kPiecesOfRow = kPanelRowBytes / 16;
+  static_assert(C.tile_q == kWarpgroupRows && C.stages >= 2);
+  using Pipeline = BackwardPipeline<C>;
+  using Panel = SwizzledTile<kTileK, kPanelColumns>;  // of K
+  using Product = WarpgroupProduct<E, kPanelColumns, true>;
+  using Sums = Accumulator<float>[kPanelColumns / 8];
+
+  // A tile of queries of one of the heads that share the keys.
+  struct Visit {
+    int member = 0, step = 0;
+    __device__ __forceinline__ void next(int steps) {
+      if (++step == steps) step = 0, ++member;
+    }
+  };
+
+  const HopperBackwardParams& p;
+  const AttentionParams& a;
+  Pipeline pipeline;
+  const Place& at;
+  int steps, count;       // tiles of queries of one head, of all
+  Visit ahead;            // the next one to bring
+  Ring<C.stages> stages;  // where to
+  unsigned landed_phase = 0;
+
+  __device__ QueryGroup(const HopperBackwardParams& p, const Pipeline& pipeline)
+      : p(p),
+        a(p.backward.attention),
+        pipeline(pipeline),
+        at(pipeline.place()),
+        steps(uniform(at.walk.count())),
+        count(uniform(at.group) * steps) {}
+
+  __device__ static int thread() { return new_thread_id() % kWarpgroupThreads; }
+  __device__ static void meet() { numbered_barrier_wait(Pipeline::kQueryGroup, kWarpgroupThreads); }
+  template <class Tile>
+  __device__ static uint4* pieces(Tile tile) {
+    return static_cast<uint4*>(__cvta_shared_to_generic(tile.address));
+  }
+
+  __device__ __forceinline__ void copy_keys_and_values() const {
+    const int row = static_cast<int>(at.sequence.k_begin) + at.first;
+    copy_tile(pipeline.k(), p.k, a.k, pipeline.k_full(), row, at.head_k, at.b);
+    copy_tile(pipeline.v(), p.v, a.v, pipeline.v_full(), row, at.head_k, at.b);
+  }
+  // One thread.
+  __device__ __forceinline__ void copy_queries(int tile, unsigned q_barrier, unsigned o_barrier) const {
+    const int stage = stages.stage, row = static_cast<int>(at.sequence.q_begin) + tile * C.tile_q,
+              head = at.head_k * at.group + ahead.member;
+    barrier_wait(pipeline.empty(stage), stages.phase ^ 1);
+    barrier_arrive_expecting(q_barrier, Pipeline::QTile::kBytes + Pipeline::kStatsBytes);
+    copy_panels(pipeline.q(stage), p.q, a.q, q_barrier, row, head, at.b);
+    copy_bytes_async(pipeline.stats_address(stage), row_stats<kShared>(p.backward, at.query_tile(ahead.member, tile)),
+                     Pipeline::kStatsBytes, q_barrier);
+    barrier_arrive_expecting(o_barrier, Pipeline::DoutTile::kBytes);
+    copy_panels(pipeline.dout(stage), p.dout, p.backward.dout, o_barrier, row, head, at.b);
+  }
+  // Beyond the end of the tensor rows are zeros already.
+  __device__ __forceinline__ bool has_foreign_rows(int tile) const {
+    const int64 rows = a.cu_q ? a.total_q : a.len_q;
+    return (tile + 1) * C.tile_q > at.sequence.len_q && at.sequence.q_begin + at.sequence.len_q < rows;
+  }
+  template <class Tile>
+  __device__ __forceinline__ void clear_rows(Tile tile, int first) const {
+#pragma unroll 1
+    for (int n = thread(); n < Tile::kBytes / 16; n += kWarpgroupThreads)
+      if (n / kPiecesOfRow % C.tile_q >= first) pieces(tile)[n] = {};
+  }
+
+  // Rows beyond a length do not exist: their weights of 0 would not keep a NaN out of dK and dV.
+  __device__ __forceinline__ void bring() {
+    const int tile = uniform(at.walk.tile(ahead.step)), stage = stages.stage;
+    const bool cleans = uniform(has_foreign_rows(tile));
+    const unsigned q_full = pipeline.q_full(stage), o_full = pipeline.o_full(stage), landed = pipeline.landed();
+    if (thread() == 0) copy_queries(tile, cleans ? landed : q_full, cleans ? landed : o_full);
+    __syncwarp();
+    if (cleans) {
+      barrier_wait(landed, landed_phase);
+      landed_phase ^= 1;
+      clear_rows(pipeline.q(stage), at.sequence.len_q - tile * C.tile_q);
+      clear_rows(pipeline.dout(stage), at.sequence.len_q - tile * C.tile_q);
+      async_proxy_fence();
+      meet();
+      if (thread() == 0) barrier_arrive(q_full), barrier_arrive(o_full);
+      __syncwarp();
+    }
+    ahead.next(steps), stages.advance();
+  }
+
+  // What dS is multiplied by. Where somebody must not see everything, elements that are not finite are left out: whoever
+  // does see them has a dS that is NaN. Scores need them, so they are left out of a copy.
+  __device__ __forceinline__ typename Pipeline::KTile keys_for_dq() const {
+    const auto k = pipeline.k(), finite = pipeline.finite_k();
+    barrier_wait(pipeline.k_full(), 0);
+    if (uniform(at.walk.edge) == 0) return k;
+    bool found = false;
+#pragma unroll 4
+    for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) found |= has_not_finite<E>(pieces(k)[n]);
+    if (!numbered_barrier_any(Pipeline::kQueryGroup, kWarpgroupThreads, found)) return k;
+#pragma unroll 1
+    for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) pieces(finite)[n] = finite_eight<E>(pieces(k)[n]);
+    async_proxy_fence();
+    meet();
+    return finite;
+  }
+
+  // 64 columns of dQ.
+  static __device__ __forceinline__ void multiply(Sums& sums, typename Pipeline::GradientTile gradient, Panel k) {
+    products_fence();
+    Product::start(sums, gradient.along_rows(0), k.across_rows(0));
+#pragma unroll
+    for (int step = 1; step < kSteps; ++step) Product::add(sums, gradient.along_rows(step), k.across_rows(step));
+    products_commit();
+    products_wait<0>();
+#pragma unroll
+    for (int n = 0; n < kPanelColumns / 2; ++n) pin(sums[n / 4].x[n % 4]);
+  }
+  __device__ __forceinline__ void add(const Sums& sums, int64 tile, int first_column) const {
+    const int lane = new_thread_id() % 32, row = thread() / 32 * 16;
+    float* to = dq_sums<kShared>(p.backward, tile) + sum_block<kShared>(row, first_column);
+    const bool adds = p.backward.dq_sums && row < p.backward.dq_rows;
+#pragma unroll
+    for (int n = 0; n < kPanelColumns / 8; ++n)
+      add_block(to + n * 128, lane, sums[n], adds && first_column + 8 * n < C.dim_qk);
+  }
+
+  __device__ __forceinline__ void add_to_dq(const Visit& visit, int number, unsigned keys) const {
+    const int buffer = number % kGradientTiles, tile = uniform(at.walk.tile(visit.step));
+    const int64 query_tile = at.query_tile(visit.member, tile);
+#pragma unroll
+    for (int group = 0; group < C.warpgroups; ++group)
+      numbered_barrier_wait(Pipeline::written(group, buffer), Pipeline::kPair);
+#pragma unroll 1
+    for (int column = 0; column < C.dim_qk; column += kPanelColumns) {
+      Sums sums;
+      multiply(sums, pipeline.gradient(buffer), {keys + column * (kTileK * kPanelRowBytes / kPanelColumns)});
+      // Whoever writes into this tile of dS next waits for it; nobody does for the last two.
+      if (column + kPanelColumns >= C.dim_qk && number + kGradientTiles < count) {
+#pragma unroll
+        for (int group = 0; group < C.warpgroups; ++group)
+          numbered_barrier_arrive(Pipeline::read(group, buffer), Pipeline::kPair);
+      }
+      if (column == 0) wait_for_turn<kShared>(p.backward, at, query_tile, tile, thread(), meet);
+      add(sums, query_tile, column);
+    }
+    pass_turn_on<kShared>(p.backward, query_tile, thread(), meet);
+  }
+
+  __device__ __forceinline__ void run() {
+    if (count == 0) return;
+    if (thread() == 0) copy_keys_and_values();
+    __syncwarp();
+#pragma unroll 1
+    for (int n = 0; n < min(C.stages - 1, count); ++n) bring();
+    const unsigned keys = keys_for_dq().address;
+    Visit visit;
+#pragma unroll 1
+    for (int number = 0; number < count; ++number, visit.next(steps)) {
+      if (number + C.stages - 1 < count) bring();
+      converge();
+      add_to_dq(visit, number, uniform(keys));
+    }
+  }
+};
+
+}  // namespace cuflash

@@ -1,0 +1,32 @@
+// 16-bit elements that are not finite: an exponent of ones.
+#pragma once
+
+#include "config.h"
+
+namespace cuflash {
+
+template <Element E>
+constexpr unsigned kExponentOfOnes = E == Element::bf16 ? 0x7f80u : 0x7c00u;
+
+// Two elements, those that are not finite replaced by 0.
+template <Element E>
+__device__ __forceinline__ unsigned finite_pair(unsigned pair) {
+  constexpr unsigned kOnes = kExponentOfOnes<E>;
+  const unsigned low = (pair & kOnes) == kOnes ? 0u : pair & 0xffffu;
+  return low | ((pair >> 16 & kOnes) == kOnes ? 0u : pair & 0xffff0000u);
+}
+
+// Whether one of eight is not finite.
+template <Element E>
+__device__ __forceinline__ bool has_not_finite(uint4 x) {
+  constexpr unsigned kOnes = kExponentOfOnes<E>;
+  bool found = false;
+  for (const unsigned word : {x.x, x.y, x.z, x.w}) found |= (word & kOnes) == kOnes || (word >> 16 & kOnes) == kOnes;
+  return found;
+}
+template <Element E>
+__device__ __forceinline__ uint4 finite_eight(uint4 x) {
+  return {finite_pair<E>(x.x), finite_pair<E>(x.y), finite_pair<E>(x.z), finite_pair<E>(x.w)};
+}
+
+}  // namespace cuflash

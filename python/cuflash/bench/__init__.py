@@ -1,0 +1,1 @@
+"""`python -m cuflash.bench`: cuflash and PyTorch's attention over a grid of problems. Needs PyTorch."""

@@ -1,0 +1,37 @@
+// The backward kernel for Hopper: which problems it serves, and how many tiles of queries travel at a time.
+#include "cuda/plan_dims.h"
+#include "cuda/plan_hopper.h"
+#include "cuda/tensor_map.h"
+
+namespace cuflash::cuda {
+namespace {
+
+constexpr int kLargestDim = 128;
+constexpr int kTileQ = 64, kWarpgroups = 2;
+
+const char* why_not(const BackwardProblem& p) {
+  if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products are those of f16 and bf16";
+  if (p.batch == 0 || p.len_q == 0 || p.len_k == 0) return "there is nothing to multiply";
+  if (p.dim_qk > kLargestDim || p.dim_v > kLargestDim)
+    return "dK and dV of head sizes above 128 need more registers than there are";
+  if (kernel_options(p, kCopyVectors) != 0) return "it computes no options that change scores or weights";
+  if (p.dout.dtype != p.dtype) return "dO has another type than q";
+  if (!has_tensor_map(p.q, query_extent(p)) || !has_tensor_map(p.k, key_extent(p)) ||
+      !has_tensor_map(p.v, value_extent(p)) || !has_tensor_map(p.dout, output_extent(p)))
+    return "rows of q, k, v or dO do not start on 16-byte boundaries, repeat, or are 2^40 bytes apart";
+  return nullptr;
+}
+
+// Panels are 64 columns wide, and sums of 96 columns save registers beside those of 128.
+int panel_dim(int64_t dim) { return dim <= 64 ? 64 : dim <= 96 ? 96 : 128; }
+
+}  // namespace
+
+HopperBackwardChoice choose_hopper_backward(const BackwardProblem& p) {
+  if (const char* reason = why_not(p)) return {reason, {}};
+  const int dim_qk = panel_dim(p.dim_qk), dim_v = panel_dim(p.dim_v);
+  const int stages = dim_qk == 64 && dim_v == 64 ? 4 : 3;  // those of the prototype that was measured
+  return {nullptr, {element_of(p.dtype), dim_qk, dim_v, kTileQ, kWarpgroups, stages, 0}};
+}
+
+}  // namespace cuflash::cuda
