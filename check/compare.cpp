@@ -78,6 +78,7 @@ class Comparison {
   std::vector<size_t> compared_;  // elements that are finite on both sides
   std::vector<double> rounded_;   // beside compared_: the correctly rounded value, see nearest_rounding
   double largest_ = 0;            // |expected|
+  double unit_ = 1;               // a power of two near it: squares of 1e-160 would be 0
   double naive_largest_ = 0;      // |naive - expected|
   double count_ = 0;              // of compared elements that carry the energy of expected: zeros do not
   // Root mean squares: of expected, of what separates it from actual, naive and the rounded value, and of noise.
@@ -136,21 +137,24 @@ class Comparison {
   }
 
   void measure() {
+    for (size_t n : compared_) largest_ = std::max(largest_, std::abs(expected_[n]));
+    if (largest_ > 0) unit_ = std::ldexp(1.0, std::ilogb(largest_));
     double ee = 0, e4 = 0, error = 0, naive = 0, rounding = 0, noise = 0, beyond = 0, naive_beyond = 0;
     for (size_t n : compared_) {
-      const double a = actual_[n], e = expected_[n], r = nearest_rounding(n);
-      const double naive_error = finite_error(naive_, n), noise_n = finite_or_zero(noise_, n);
+      const double r = nearest_rounding(n), e = expected_[n] / unit_;
+      const double off = (actual_[n] - expected_[n]) / unit_, rounding_error = (r - expected_[n]) / unit_;
+      const double naive_error = finite_error(naive_, n) / unit_, noise_n = finite_or_zero(noise_, n) / unit_;
       rounded_.push_back(r);
-      largest_ = std::max(largest_, std::abs(e));
-      naive_largest_ = std::max(naive_largest_, std::abs(naive_error));
-      ee += e * e, e4 += e * e * e * e, beyond += (a - r) * e, naive_beyond += naive_error * e;
-      error += (a - e) * (a - e), rounding += (r - e) * (r - e);
+      naive_largest_ = std::max(naive_largest_, std::abs(naive_error) * unit_);
+      ee += e * e, e4 += e * e * e * e, beyond += (off - rounding_error) * e, naive_beyond += naive_error * e;
+      error += off * off, rounding += rounding_error * rounding_error;
       naive += naive_error * naive_error, noise += noise_n * noise_n;
     }
     const double size = static_cast<double>(compared_.size());
     count_ = e4 > 0 ? std::max(1.0, ee / e4 * ee) : size;
-    rms_expected_ = std::sqrt(ee / size), rms_actual_ = std::sqrt(error / size), rms_naive_ = std::sqrt(naive / size);
-    rms_rounded_ = std::sqrt(rounding / size), rms_noise_ = std::sqrt(noise / size);
+    const auto rms = [&](double squares) { return unit_ * std::sqrt(squares / size); };
+    rms_expected_ = rms(ee), rms_actual_ = rms(error), rms_naive_ = rms(naive);
+    rms_rounded_ = rms(rounding), rms_noise_ = rms(noise);
     if (ee > 0) slope_ = beyond / ee, naive_slope_ = naive_beyond / ee;
   }
 
@@ -160,11 +164,12 @@ class Comparison {
   double angle(Value value) const {
     double ee = 0, vv = 0, ve = 0, residual = 0;
     for (size_t x = 0; x < compared_.size(); ++x) {
-      const double e = expected_[compared_[x]], v = value(x);
+      const double e = expected_[compared_[x]] / unit_, v = value(x) / unit_;
       ee += e * e, vv += v * v, ve += v * e;
     }
     if (ve <= 0) return 1;
-    for (size_t x = 0; x < compared_.size(); ++x) residual += std::pow(value(x) - ve / ee * expected_[compared_[x]], 2);
+    for (size_t x = 0; x < compared_.size(); ++x)
+      residual += std::pow((value(x) - ve / ee * expected_[compared_[x]]) / unit_, 2);
     return residual / vv / (1 + ve / std::sqrt(vv * ee));
   }
 
@@ -180,7 +185,7 @@ class Comparison {
     const double floor = (quantity_ == Quantity::output ? limits_.output : limits_.gradient) * scale_of();
     const double naive = limits_.naive_factor * naive_largest_;
     const double limit = is_16_bit(type_) ? naive + floor : std::max(naive, floor);
-    const double noise_factor = correlated_ ? 6 : 3;  // equal errors add up where random ones cancel
+    const double noise_factor = correlated_ ? kCorrelated : 3;
     for (size_t x = 0; x < compared_.size(); ++x) {
       const size_t n = compared_[x];
       const double computing = std::max(limit, noise_factor * finite_or_zero(noise_, n)) + limits_.tiny;
@@ -192,7 +197,15 @@ class Comparison {
 
   // The naive error of few elements is a poor estimate of its size, hence the 1 / sqrt(count).
   double baseline_factor() const { return limits_.rms_factor * (1 + 4 / std::sqrt(count_)); }
-  double small_errors() const { return 2 * rms_noise_ + limits_.small * rms_expected_ + limits_.tiny; }
+  // In 16-bit types the last rounding is more than any sum's.
+  double small_errors() const {
+    const double noise_factor = correlated_ && !is_16_bit(type_) ? kCorrelated : 2;
+    return noise_factor * rms_noise_ + limits_.small * rms_expected_ + limits_.tiny;
+  }
+
+  // Times the noise: equal errors add up where random ones cancel. The score of two constant rows is a sum of equal
+  // products, whose roundings all go the same way.
+  static constexpr double kCorrelated = 6;
 
   // An error far below the last digit may still turn a rounding the other way.
   static constexpr double kRoundedOtherwise = 1.02;

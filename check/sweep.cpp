@@ -51,17 +51,27 @@ std::string describe_sweep_case(uint64_t seed, uint64_t index, const Limits& lim
   return limits.cache ? describe(sweep_cache_case(seed, index, limits)) : describe(sweep_case(seed, index, limits));
 }
 
+std::string sweep_flags(const Limits& limits) {
+  const char* kind = limits.cache ? " --cache" : "";
+  if (limits.device != Device::cuda) return kind;
+  return join(kind, " --device cuda --head-sizes ", limits.head_sizes.size());
+}
+
 namespace {
 
 class Sweep {
  public:
   Sweep(uint64_t seed, uint64_t first, uint64_t count, const Progress& progress, const Limits& limits)
-      : seed_(seed), end_(first + count), progress_(progress), limits_(limits), next_(first) {}
+      : seed_(seed), first_(first), count_(count), progress_(progress), limits_(limits) {}
 
   void work() {
-    for (uint64_t index = next_++; index < end_; index = next_++)
+    while (!stopped_) {
+      const uint64_t begun = begun_++;
+      if (begun >= count_) return;
+      const uint64_t index = first_ + begun;
       record(index, limits_.cache ? run_cache_case(sweep_cache_case(seed_, index, limits_))
                                   : run_case(sweep_case(seed_, index, limits_)));
+    }
   }
 
   SweepResult result() {
@@ -77,22 +87,18 @@ class Sweep {
     if (!failure.empty()) {
       ++result_.failed;
       if (result_.failures.size() < kFailuresShown)
-        result_.failures.push_back({index, failure, join("cuflash check --seed ", seed_, " --only ", index, flags()),
+        result_.failures.push_back({index, failure,
+                                    join("cuflash check --seed ", seed_, " --only ", index, sweep_flags(limits_)),
                                     describe_sweep_case(seed_, index, limits_)});
     }
-    if (progress_) progress_(result_.cases, result_.failed);
+    if (progress_ && !progress_(result_.cases, result_.failed)) stopped_ = true;
   }
 
-  std::string flags() const {
-    const char* kind = limits_.cache ? " --cache" : "";
-    if (limits_.device != Device::cuda) return kind;
-    return join(kind, " --device cuda --head-sizes ", limits_.head_sizes.size());
-  }
-
-  const uint64_t seed_, end_;
+  const uint64_t seed_, first_, count_;
   const Progress& progress_;
   const Limits& limits_;
-  std::atomic<uint64_t> next_;
+  std::atomic<uint64_t> begun_ = 0;  // cases; numbers could overflow where the last ones are asked for
+  std::atomic<bool> stopped_ = false;
   std::mutex mutex_;
   SweepResult result_;
 };

@@ -38,10 +38,25 @@ struct ExplainOptions {
 struct CheckOptions {
   uint64_t seed = 1, first = 0, count = 20000;
   std::optional<uint64_t> only;
-  bool cache = false;  // calls over a KV cache instead of forward and backward
+  bool forever = false;               // instead of count
+  std::optional<double> minutes;      // forever: at most
+  std::optional<int64_t> max_growth;  // forever: of memory, in MiB
+  bool cache = false;                 // calls over a KV cache instead of forward and backward
   int32_t threads = 0;
   Device device = Device::cpu;
   uint64_t head_sizes = 3;  // CUDA: pairs that kernels are compiled for; 20000 problems then meet about 900 of them
+};
+
+// Problems that differ in their lengths alone: problem.seq_q is each of them in turn.
+struct GridOptions {
+  ExplainOptions problem;
+  std::vector<int64_t> lengths{512, 1024, 2048, 4096, 8192, 16384};
+  std::string json;  // a file
+};
+
+struct IoOptions : GridOptions {
+  bool no_measure = false;
+  std::string launch;  // "forward", "backward": compute the only problem once on the GPU, and nothing else
 };
 
 struct DemoOptions {
@@ -87,6 +102,8 @@ struct SupportOptions {
 int run_attend(const AttendOptions& options);
 int run_explain(const ExplainOptions& options);
 int run_check(const CheckOptions& options);
+int run_io(const IoOptions& options);
+int run_memory(const GridOptions& options);
 int run_demo(const DemoOptions& options);
 int run_info(const InfoOptions& options);
 int run_bench(const BenchOptions& options);

@@ -155,12 +155,61 @@ void add_check(CLI::App& app, CheckOptions& o, Job& job) {
   add_unsigned(command, "--only", o.only, "Check this problem alone and describe it")
       ->excludes("--first")
       ->excludes("--count");
+  CLI::Option* forever =
+      command.add_flag("--forever", o.forever, "Until a problem fails, memory grows or a signal comes")
+          ->excludes("--count")
+          ->excludes("--only");
+  command.add_option("--minutes", o.minutes, "With --forever: for so long at most")->needs(forever);
+  command
+      .add_option("--max-growth", o.max_growth, "With --forever: MiB that memory may grow by (default: 64; CUDA 1024)")
+      ->needs(forever);
   command.add_flag("--cache", o.cache, "Calls over a KV cache, instead of forward and backward");
   add_threads(command, o.threads);
   add_choice(command, "--device", o.device, kCheckedDevices, "What is checked")->capture_default_str();
   add_unsigned(command, "--head-sizes", o.head_sizes, "CUDA: pairs of head sizes to compile kernels for; 0: any")
       ->capture_default_str();
   command.callback([&o, &job] { job = [&o] { return run_check(o); }; });
+}
+
+// Problems of several lengths, forward and backward.
+void add_grid(CLI::App& command, GridOptions& o) {
+  ExplainOptions& problem = o.problem;
+  problem.dtype = DType::bf16, problem.heads = 16, problem.dim = 128;
+  add_choice(command, "--dtype", problem.dtype, kDTypes, "Type of the tensors (default: bf16)");
+  command.add_option("--batch", problem.batch, "Batch")->capture_default_str();
+  command.add_option("--heads", problem.heads, "Query heads")->capture_default_str();
+  command.add_option("--heads-k", problem.heads_k, "Key and value heads (default: as many)");
+  command.add_option("--head-dim", problem.dim, "Head size of queries and keys")->capture_default_str();
+  command.add_option("--head-dim-v", problem.dim_v, "Head size of values (default: the same)");
+  command.add_option("--len", o.lengths, "Lengths of queries")->delimiter(',')->capture_default_str();
+  command.add_option("--len-k", problem.seq_k, "Length of keys (default: as of queries)");
+  command.add_flag("--causal", problem.attention.causal, "A query sees no key after its own position");
+  add_choice(command, "--align", problem.attention.alignment, kAlignments,
+             "Where queries stand against keys of another length");
+  add_window(command, problem.attention);
+  command.add_option("--json", o.json, "Also write everything to this file")->type_name("FILE");
+}
+
+void add_io(CLI::App& app, IoOptions& o, Job& job) {
+  CLI::App& command = *app.add_subcommand(
+      "io", "Bytes moved through device memory, and operations that masks save: naive attention beside this one");
+  add_grid(command, o);
+  command.add_option("--arch", o.problem.arch, "Plans for this architecture (default: the GPU's, or sm_90a)")
+      ->type_name("NAME");
+  command.add_flag("--no-measure", o.no_measure, "Do not run ncu, where it and a GPU are there");
+  command.add_option("--launch", o.launch, "Compute once on the GPU and print nothing: what ncu is run on")
+      ->check(CLI::IsMember({"forward", "backward"}).description(""))
+      ->type_name("forward|backward");
+  command.callback([&o, &job] { job = [&o] { return run_io(o); }; });
+}
+
+void add_memory(CLI::App& app, GridOptions& o, Job& job) {
+  CLI::App& command = *app.add_subcommand("memory", "Memory of a call, beside that of naive attention");
+  add_grid(command, o);
+  command.add_option("--arch", o.problem.arch, "On CUDA devices of this architecture (default: on the CPU)")
+      ->type_name("NAME");
+  add_threads(command, o.problem.execution.num_threads);
+  command.callback([&o, &job] { job = [&o] { return run_memory(o); }; });
 }
 
 void add_demo(CLI::App& app, DemoOptions& o, Job& job) {
@@ -299,6 +348,8 @@ int main(int argc, char** argv) {
   BenchOptions bench;
   bench.command = typed(argc, argv);
   CheckOptions check;
+  IoOptions io;
+  GridOptions memory;
   DemoOptions demo;
   InfoOptions info;
   PackOptions pack;
@@ -308,6 +359,8 @@ int main(int argc, char** argv) {
   add_info(app, info, job);
   add_check(app, check, job);
   add_explain(app, explain, job);
+  add_io(app, io, job);
+  add_memory(app, memory, job);
   add_attend(app, attend, job);
   add_cache(app, job);
   add_pack(app, pack, job);
@@ -319,9 +372,8 @@ int main(int argc, char** argv) {
     return fail(kExitUsage, std::string(error.what()) + " (cuflash --help lists what there is)");
   }
   if (!job)
-    return fail(
-        kExitUsage,
-        "a command is needed: demo, bench, info, check, explain, attend, cache, pack or support (cuflash --help "
-        "says more)");
+    return fail(kExitUsage,
+                "a command is needed: demo, bench, info, check, explain, io, memory, attend, cache, pack or support "
+                "(cuflash --help says more)");
   return run(job);
 }

@@ -6,9 +6,9 @@
 
 namespace cuflash::cli {
 
-Progress::Progress()
+Progress::Progress(std::chrono::seconds elsewhere)
     : terminal_(::isatty(STDERR_FILENO) == 1),
-      interval_(terminal_ ? std::chrono::milliseconds(100) : std::chrono::seconds(5)),
+      interval_(terminal_ ? std::chrono::milliseconds(100) : elsewhere),
       next_(Clock::now() + (terminal_ ? Clock::duration::zero() : interval_)) {}
 
 void Progress::show(const std::string& line) {

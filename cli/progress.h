@@ -8,7 +8,8 @@ namespace cuflash::cli {
 
 class Progress {
  public:
-  Progress();
+  // elsewhere: how long a line stays the latest where there is no terminal.
+  explicit Progress(std::chrono::seconds elsewhere = std::chrono::seconds(5));
   ~Progress() { clear(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;

@@ -3,9 +3,13 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <fstream>
+#include <thread>
 #include <tuple>
 
 #include "check/random.h"
@@ -13,7 +17,9 @@
 #include "cli/bench_grid.h"
 #include "cli/bench_measure.h"
 #include "cli/bench_report.h"
+#include "cli/check.h"
 #include "cli/exit.h"
+#include "cli/ncu.h"
 #include "cli/npy.h"
 #include "cuda/binaries.h"
 #include "cuda/compile.h"
@@ -40,6 +46,11 @@ Outcome run(const test::TempDir& dir, const std::string& words, const std::strin
                               environment + " '" CUFLASH_CLI_PATH "' " + words + " >stdout 2>stderr";
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, dir.read("stdout"), dir.read("stderr")};
+}
+
+// Two GPUs that do not exist, of Hopper.
+std::string fake_cuda_environment(const test::TempDir& dir) {
+  return "LD_LIBRARY_PATH='" CUFLASH_FAKE_CUDA_PATH "' CUFLASH_CACHE_DIR='" + dir.file("cache") + "'";
 }
 
 Array array_of(const Shape& shape, const std::vector<double>& values) {
@@ -558,6 +569,164 @@ TEST_F(Commands, check_runs_and_repeats_problems) {
   EXPECT_NE(run(dir, "check --cache --seed 3 --only 12").out.find("num_splits"), std::string::npos);
   EXPECT_EQ(run(dir, "check --count 0").code, kExitUsage);
   EXPECT_EQ(run(dir, "check --first 18446744073709551615 --count 2").code, kExitUsage);
+}
+
+TEST_F(Commands, check_goes_on_until_its_time_is_over_or_a_signal_comes) {
+  const Outcome timed = run(dir, "check --forever --minutes 0.005 --seed 3 --first 7 --threads 2");
+  EXPECT_EQ(timed.code, kExitOk) << timed.err;
+  EXPECT_NE(timed.out.find("seed 3, from problem 7"), std::string::npos) << timed.out;
+  // The next problem is the one behind those that were checked.
+  uint64_t checked = 0, next = 0;
+  const size_t summary = timed.out.find('\n') + 1, resume = timed.out.find("--first ");
+  ASSERT_NE(resume, std::string::npos) << timed.out;
+  checked = std::stoull(timed.out.substr(summary)), next = std::stoull(timed.out.substr(resume + 8));
+  EXPECT_GT(checked, 0u);
+  EXPECT_EQ(next, 7 + checked);
+
+  for (const std::string signal : {"INT", "TERM"}) {
+    // The shell waits for the program's first words, and passes its exit code on.
+    const std::string command = "cd '" + dir.file("") +
+                                "' && : >stdout && { '" CUFLASH_CLI_PATH
+                                "' check --forever --cache --threads 1 >stdout 2>stderr & } && "
+                                "while ! test -s stdout; do sleep 0.02; done; kill -" +
+                                signal + " $!; wait $!";
+    const int status = std::system(command.c_str());
+    ASSERT_TRUE(WIFEXITED(status)) << signal;
+    EXPECT_EQ(WEXITSTATUS(status), kExitOk) << signal;
+    const std::string out = dir.read("stdout");
+    EXPECT_NE(out.find("resume with: cuflash check --forever --seed 1 --first"), std::string::npos) << out;
+    EXPECT_NE(out.find(" --cache\n"), std::string::npos) << out;
+  }
+  for (const char* flags :
+       {"--minutes nan", "--minutes 0", "--minutes 1e300", "--max-growth -1", "--count 3", "--only 1"})
+    EXPECT_EQ(run(dir, std::string("check --forever ") + flags).code, kExitUsage) << flags;
+  EXPECT_EQ(run(dir, "check --minutes 1").code, kExitUsage);
+}
+
+// A driver that does not run its kernels: nothing of a result is written.
+TEST_F(Commands, check_forever_ends_at_a_mismatch_with_its_reproduction) {
+  const Outcome outcome = run(dir, "check --forever --device cuda --head-sizes 1 --threads 1 --seed 5 --first 40",
+                              fake_cuda_environment(dir));
+  EXPECT_EQ(outcome.code, kExitFailed);
+  EXPECT_NE(outcome.out.find("1 problems (seed 5, from 40, cuda)"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("--seed 5 --first 41 --device cuda --head-sizes 1"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.err.find("reproduce: cuflash check --seed 5 --only 40 --device cuda --head-sizes 1"),
+            std::string::npos)
+      << outcome.err;
+}
+
+// Memory that somebody takes meanwhile and never gives back ends a soak.
+TEST_F(Commands, check_forever_sees_memory_that_grows) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  std::vector<std::vector<char>> leaked;
+  std::atomic<bool> ended = false;
+  std::thread leak([&] {
+    while (!ended && leaked.size() < 400) {
+      leaked.emplace_back(kPiece, 'x');
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  testing::internal::CaptureStderr();
+  testing::internal::CaptureStdout();
+  CheckOptions options;
+  options.forever = true, options.minutes = 5, options.max_growth = 2, options.threads = 1;
+  const int code = run_soak(options, 3);
+  ended = true;
+  leak.join();
+  const std::string out = testing::internal::GetCapturedStdout(), err = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(code, kExitFailed) << out;
+  EXPECT_NE(err.find("resident memory grew by "), std::string::npos) << err;
+}
+
+TEST_F(Commands, io_tells_bytes_and_operations_without_a_gpu) {
+  const std::string nothing = "LD_LIBRARY_PATH='" + dir.file("") + "'";
+  const Outcome outcome = run(dir, "io --head-dim 128 --len 512,1024 --causal --arch sm_80 --json io.json", nothing);
+  EXPECT_EQ(outcome.code, kExitOk) << outcome.err;
+  for (const char* word : {"sm_80", "forward", "backward", "1024", "naive/tiles", "not measured"})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word << " in " << outcome.out;
+  const std::string json = dir.read("io.json");
+  EXPECT_EQ(json.find("{\"format\": \"cuflash-io-1\", \"version\": "), 0u) << json;
+  for (const char* member : {"\"direction\": \"forward\", \"len_q\": 1024, \"len_k\": 1024", "\"dram_read\": null",
+                             "\"direction\": \"backward\", \"len_q\": 512", "\"causal\": true, \"window\": [-1, -1]"})
+    EXPECT_NE(json.find(member), std::string::npos) << member << " in " << json;
+  // A tile of 128 queries sees the 64 keys before its first one, and those beside it: 95 of 2048 tiles are visited.
+  EXPECT_NE(run(dir, "io --len 4096 --window 64,0 --arch sm_90a", nothing).out.find("95.4%"), std::string::npos);
+  for (const char* flags :
+       {"--len 0", "--len 99999999999", "--heads 0", "--batch 1000000 --heads 1000000", "--heads 1000 --len 16000000",
+        "--len x", "--json /no/such/place", "--launch sideways", "--launch forward --len 1,2"})
+    EXPECT_EQ(run(dir, std::string("io ") + flags, nothing).code, kExitUsage) << flags;
+  EXPECT_EQ(run(dir, "io --arch sm_1", nothing).code, kExitFailed);
+  EXPECT_EQ(run(dir, "io --head-dim 300", nothing).code, kExitFailed);
+}
+
+// A profiler that runs what it is given on a GPU that does not exist, and says what two kernels moved.
+TEST_F(Commands, io_shows_what_ncu_measured) {
+  const auto profiler = [&](const std::string& body) {
+    std::ofstream(dir.file("ncu")) << "#!/bin/sh\nshift 7\n" << body;
+    std::filesystem::permissions(dir.file("ncu"), std::filesystem::perms::owner_all);
+  };
+  const std::string environment = fake_cuda_environment(dir) + " PATH='" + dir.file("") + "':\"$PATH\"";
+  const std::string table =
+      "cat <<'END'\n==PROF== Connected\n\"ID\",\"Kernel "
+      "Name\",\"dram__bytes_read.sum\",\"dram__bytes_write.sum\",\"lts__t_bytes."
+      "sum\"\n\"\",\"\",\"byte\",\"byte\",\"byte\"\n\"0\",\"f(int, \"\"x\"\")\",\"1,000,000\",\"24\",\"7.5\"\n"
+      "\"1\",\"g\",\"1\",\"2\",\"3\"\nEND\n";
+  const std::string words = "io --len 200 --heads 2 --heads-k 1 --causal --window 5,-1 --json io.json";
+  profiler("echo \"$@\" >>commands\n\"$@\" || exit 1\n" + table);
+  const Outcome outcome = run(dir, words, environment);
+  EXPECT_EQ(outcome.code, kExitOk) << outcome.err;
+  EXPECT_NE(outcome.out.find("DRAM by ncu"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("not measured"), std::string::npos) << outcome.out;
+  const std::string json = dir.read("io.json"), commands = dir.read("commands");
+  EXPECT_NE(json.find("\"dram_read\": 1000001, \"dram_written\": 26, \"l2_bytes\": 10"), std::string::npos) << json;
+  EXPECT_NE(commands.find("--launch forward"), std::string::npos) << commands;
+  EXPECT_NE(commands.find("--launch backward --dtype bf16 --batch 1 --heads 2 --head-dim 128 --len 200 --heads-k 1 "
+                          "--causal --window=5,-1"),
+            std::string::npos)
+      << commands;
+
+  const auto expect_reason = [&](const std::string& body, const std::string& reason) {
+    profiler(body);
+    const Outcome failed = run(dir, words, environment);
+    EXPECT_EQ(failed.code, kExitOk) << failed.err;
+    EXPECT_NE(failed.out.find("not measured: ncu: "), std::string::npos) << failed.out;
+    EXPECT_NE(failed.out.find(reason), std::string::npos) << reason << " in " << failed.out;
+  };
+  expect_reason("echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1\n", "ERR_NVGPUCTRPERM");
+  expect_reason("exit 3\n", "ended with status");
+  expect_reason("exit 0\n", "printed no kernel");
+  EXPECT_NE(run(dir, words + " --arch sm_80", environment).out.find("the GPU is of sm_90a, not of sm_80"),
+            std::string::npos);
+}
+
+TEST(Ncu, refuses_what_is_no_table_of_bytes) {
+  const std::string head =
+      "\"ID\",\"dram__bytes_read.sum\",\"dram__bytes_write.sum\",\"lts__t_bytes.sum\"\r\n\"\",\"byte\",\"byte\","
+      "\"byte\"\n";
+  const Measured measured = measured_in(head + "\"0\",\"1\",\"2\",\"3\"");
+  EXPECT_EQ(measured.dram_read + 10 * measured.dram_written + 100 * measured.l2, 321);
+  std::string kilobytes = head;
+  kilobytes.replace(kilobytes.rfind("byte"), 4, "Kbyte");
+  for (const std::string& text :
+       {std::string(), head, head + "\"0\",\"1\",\"2\"", head + "\"0\",\"1\",\"2\",\"3\",\"4\"",
+        head + "\"0\",\"1\",\"2\",\"n/a\"", head + "\"0\",\"1\",\"2\",\"-3\"", head + "\"0\",\"1\",\"2\",\"1e300\"",
+        head + "\"0\",\"1\",\"2\",\"nan\"", head + "\"0\",\"1\",\"2\",\"3", head.substr(30) + "\"0\",\"1\",\"2\",\"3\"",
+        kilobytes + "\"0\",\"1\",\"2\",\"3\""})
+    EXPECT_THROW(measured_in(text), std::runtime_error) << text;
+}
+
+TEST_F(Commands, memory_tells_what_is_saved) {
+  const Outcome outcome = run(dir, "memory --len 1024 --arch sm_90a --json memory.json");
+  EXPECT_EQ(outcome.code, kExitOk) << outcome.err;
+  EXPECT_NE(outcome.out.find("79.9%"), std::string::npos) << outcome.out;
+  // Q, K, V; O and LSE; nothing; scores and probabilities of 16 heads.
+  EXPECT_NE(dir.read("memory.json")
+                .find("\"direction\": \"forward\", \"len_q\": 1024, \"len_k\": 1024, \"inputs\": "
+                      "12582912, \"outputs\": 4259840, \"workspace\": 0, \"naive_matrices\": 67108864"),
+            std::string::npos);
+  EXPECT_NE(run(dir, "memory --len 64").out.find("on cpu"), std::string::npos);
+  EXPECT_EQ(run(dir, "memory --len -5").code, kExitUsage);
+  EXPECT_EQ(run(dir, "memory --heads 3 --heads-k 2").code, kExitFailed);
 }
 
 TEST_F(Commands, demo_is_exact_and_short) {

@@ -222,5 +222,28 @@ TEST(Compare, TheMessageNamesQuantityRuleAndElement) {
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
 }
 
+// Roundings of equal terms go the same way: several times the noise, which counts on random ones.
+TEST(Compare, ErrorsThatAddUpAreAllowedWhereTheyCan) {
+  const Values expected(4, 1), noise(4, 1e-13), actual(4, 1 + 5e-13);
+  const auto fault = [&](const Values& values, bool correlated) {
+    return disagreement("x", Quantity::gradient, DType::f64, DType::f64, values, expected, expected, noise, correlated);
+  };
+  EXPECT_EQ(fault(actual, true), "");
+  EXPECT_NE(fault(actual, false), "");
+  EXPECT_NE(fault(Values(4, 1 + 9e-13), true), "");
+}
+
+// Values whose squares are 0 in f64 are compared like others.
+TEST(Compare, TinyValuesHaveErrorsAndNoiseToo) {
+  constexpr double kTiny = 0x1p-530;
+  const Values expected(4, kTiny), noise(4, 1e-11 * kTiny);
+  const auto fault = [&](double error) {
+    return disagreement("x", Quantity::gradient, DType::f64, DType::f64, Values(4, kTiny * (1 + error)), expected,
+                        expected, noise, false);
+  };
+  EXPECT_EQ(fault(1.5e-11), "");
+  EXPECT_NE(fault(2.5e-11), "");
+}
+
 }  // namespace
 }  // namespace cuflash::check

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <cstdio>
 
+#include "cli/memory_profile.h"
 #include "cpu/workspace.h"
+#include "reference/naive.h"
 #include "tests/support.h"
 
 namespace cuflash::test {
@@ -105,6 +107,36 @@ TEST(ExtraMemory, MeasuredPeakIsLinearInTheLength) {
                   peak_growth([&] { flash_attention_backward(t.attention(), t.gradients(), {.num_threads = 2}); })};
   };
   expect_linear("measured", sample(4096), sample(16384), kMegabyte);
+}
+
+// What `cuflash memory` says of a call, and of naive attention.
+TEST(ExtraMemory, ProfileIsWhatIsMeasured) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory hides that of the call";
+  constexpr int64_t kLength = 2048;
+  Tensors t(kLength);
+  cli::ExplainOptions options;
+  options.heads = 1, options.seq_q = kLength, options.dim = kDim, options.lse = true;
+  options.execution.num_threads = 2;
+  const auto expect_profile = [&](size_t call, size_t naive, double inputs, double outputs) {
+    const cli::MemoryProfile profile = cli::memory_profile(options);
+    EXPECT_EQ(profile.inputs, inputs);
+    EXPECT_EQ(profile.outputs, outputs);
+    const auto slack = static_cast<double>(kMegabyte);
+    EXPECT_LE(static_cast<double>(call), profile.workspace + 2 * slack);  // threads and their stacks
+    EXPECT_GE(static_cast<double>(call), profile.workspace / 2);          // a worker may get nothing to do
+    // Beside its matrices it has copies of rows, and results in double.
+    EXPECT_GE(static_cast<double>(naive), profile.naive_matrices - slack);
+    EXPECT_LE(static_cast<double>(naive), 1.25 * profile.naive_matrices);
+    EXPECT_GT(profile.saved(), 0.5);
+  };
+  constexpr double kRows = kLength * kDim * 4, kLse = kLength * 4;
+  expect_profile(peak_growth([&] { flash_attention_forward(t.attention(), t.outputs(), options.execution); }),
+                 peak_growth([&] { reference::naive_forward(t.attention()); }), 3 * kRows, kRows + kLse);
+  options.backward = true;
+  const BackwardTensors given = t.gradients();
+  expect_profile(peak_growth([&] { flash_attention_backward(t.attention(), given, options.execution); }),
+                 peak_growth([&] { reference::naive_backward(t.attention(), given.dout, {}); }), 5 * kRows + kLse,
+                 3 * kRows);
 }
 
 // The measurement above sees memory that a call takes: without this, it could be blind.

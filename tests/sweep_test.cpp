@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "check/memory_use.h"
 #include "check/run.h"
 #include "property.h"
 #include "tests/device.h"
@@ -18,12 +19,34 @@ TEST(Sweep, FindsNothing) {
   const auto count = static_cast<uint64_t>(scaled(500));
   uint64_t reported = 0;
   const SweepResult result = sweep(
-      test_seed(), 0, count, [&](uint64_t done, uint64_t) { reported = done; }, 0, test::test_limits());
+      test_seed(), 0, count, [&](uint64_t done, uint64_t) { return reported = done, true; }, 0, test::test_limits());
   EXPECT_EQ(result.cases, count);
   EXPECT_EQ(reported, count);
   EXPECT_EQ(result.failed, 0u);
   for (const SweepFailure& f : result.failures)
     ADD_FAILURE() << f.failure << "\n  " << f.reproduction << "\n  " << f.description;
+}
+
+TEST(Sweep, StopsWhereItIsTold) {
+  constexpr unsigned kWorkers = 3;
+  const auto stop = [](uint64_t done, uint64_t) { return done < 4; };
+  const SweepResult result = sweep(test_seed(), 0, 1000, stop, kWorkers, test::test_limits());
+  EXPECT_GE(result.cases, 4u);
+  EXPECT_LT(result.cases, 4 + kWorkers);
+}
+
+// Numbers beyond the last one are not those of the first cases.
+TEST(Sweep, EndsAtTheLastCaseOfAll) {
+  const SweepResult result = sweep(test_seed(), ~uint64_t{1}, 2, {}, 3, test::test_limits());
+  EXPECT_EQ(result.cases, 2u);
+}
+
+TEST(MemoryUse, GrowthIsNamed) {
+  const MemoryUse before{100, 200};
+  EXPECT_EQ(growth_beyond(10, before, {110, 210}), "");
+  EXPECT_EQ(growth_beyond(10, before, {50, 0}), "");
+  EXPECT_NE(growth_beyond(10, before, {111, 200}).find("resident memory grew by 11 bytes"), std::string::npos);
+  EXPECT_NE(growth_beyond(10, before, {100, 211}).find("device memory grew by 11 bytes"), std::string::npos);
 }
 
 TEST(Sweep, SeedAndIndexRebuildTheSameCase) {

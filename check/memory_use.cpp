@@ -1,0 +1,41 @@
+#include "check/memory_use.h"
+
+#include <unistd.h>
+
+#include <fstream>
+#include <stdexcept>
+
+#include "cuda/device.h"
+#include "error.h"
+
+namespace cuflash::check {
+namespace {
+
+int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  if (!(file >> size >> resident)) throw std::runtime_error("/proc/self/statm does not say how much memory is in use");
+  return resident * int64_t{::sysconf(_SC_PAGESIZE)};
+}
+
+int64_t device_bytes() {
+  const cuda::DeviceGuard guard(0);
+  size_t free = 0, total = 0;
+  cuda::check(cuda::driver().cuMemGetInfo(&free, &total), "cuMemGetInfo");
+  return static_cast<int64_t>(total - free);
+}
+
+}  // namespace
+
+MemoryUse memory_use(Device device) { return {resident_bytes(), device == Device::cuda ? device_bytes() : 0}; }
+
+std::string growth_beyond(int64_t most, const MemoryUse& before, const MemoryUse& now) {
+  const auto text = [&](const char* which, int64_t then, int64_t later) {
+    return join(which, " grew by ", later - then, " bytes, from ", then, " to ", later, "; ", most, " are allowed");
+  };
+  if (now.host - before.host > most) return text("resident memory", before.host, now.host);
+  if (now.device - before.device > most) return text("device memory", before.device, now.device);
+  return "";
+}
+
+}  // namespace cuflash::check

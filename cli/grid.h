@@ -1,0 +1,27 @@
+// The problems of `cuflash io` and `cuflash memory`.
+#pragma once
+
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/sketch.h"
+
+namespace cuflash::cli {
+
+// One length, forward (with LSE, as training needs it) and backward (with every gradient).
+struct GridPoint {
+  ExplainOptions forward, backward;
+};
+
+// Throws UsageError for what is too large to be counted.
+std::vector<GridPoint> points_of(const GridOptions& options);
+
+// What is the same for all points, in words: "bf16, batch 1, 16 heads, head size 128, causal".
+std::string words_of(const GridOptions& options);
+// The same as members of a JSON object.
+std::string json_of(const GridOptions& options);
+
+// Writes the JSON where it was asked for.
+void write_json(const GridOptions& options, const std::string& text);
+
+}  // namespace cuflash::cli

@@ -1,0 +1,23 @@
+// What a call needs, in bytes.
+#pragma once
+
+#include "cli/commands.h"
+
+namespace cuflash::cli {
+
+struct MemoryProfile {
+  double inputs = 0, outputs = 0;
+  double workspace = 0;       // the library's own, by its query
+  double naive_matrices = 0;  // what naive attention has instead
+
+  // The share that is saved of all that naive attention has.
+  double saved() const {
+    const double tensors = inputs + outputs;
+    return 1 - (tensors + workspace) / (tensors + naive_matrices);
+  }
+};
+
+// On the CPU, or on the architecture that the options name.
+MemoryProfile memory_profile(const ExplainOptions& options);
+
+}  // namespace cuflash::cli

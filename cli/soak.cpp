@@ -1,0 +1,149 @@
+// `cuflash check --forever`. Problems are checked in rounds; between rounds no problem has memory, so that what grows from
+// one to the next is a leak.
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <iostream>
+#include <limits>
+
+#include "check/memory_use.h"
+#include "cli/check.h"
+#include "cli/exit.h"
+#include "cli/progress.h"
+#include "cli/text.h"
+
+namespace cuflash::cli {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kLastProblem = std::numeric_limits<uint64_t>::max();
+
+std::atomic<bool> signalled = false;
+static_assert(std::atomic<bool>::is_always_lock_free);  // a handler may write nothing else
+
+// While it lives, the first SIGINT or SIGTERM asks for an end, and a second one ends the process as ever.
+class AskedToEnd {
+ public:
+  AskedToEnd() {
+    signalled = false;
+    struct sigaction action {};
+    action.sa_handler = [](int) { signalled = true; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+    for (size_t n = 0; n < kSignals.size(); ++n) ::sigaction(kSignals[n], &action, &before_[n]);
+  }
+  ~AskedToEnd() {
+    for (size_t n = 0; n < kSignals.size(); ++n) ::sigaction(kSignals[n], &before_[n], nullptr);
+  }
+  AskedToEnd(const AskedToEnd&) = delete;
+  AskedToEnd& operator=(const AskedToEnd&) = delete;
+
+  explicit operator bool() const { return signalled; }
+
+ private:
+  static constexpr std::array kSignals{SIGINT, SIGTERM};
+  std::array<struct sigaction, kSignals.size()> before_{};
+};
+
+class Soak {
+ public:
+  Soak(const CheckOptions& options, uint64_t round)
+      : options_(options),
+        round_(round),
+        limits_(check_limits(options)),
+        allowed_growth_(allowed_growth(options)),
+        start_(Clock::now()),
+        end_(end_of(options, start_)) {}
+
+  int run() {
+    std::cout << "checking without end: seed " << options_.seed << ", from problem " << options_.first
+              << "; SIGINT (ctrl-C) or SIGTERM ends it" << std::endl;
+    while (goes_on(total_.failed) && leak_.empty() && next() < kLastProblem) {
+      run_round();
+      if (total_.failed == 0) look_at_memory();  // a kernel that crashed has taken the device with it
+    }
+    progress_.clear();
+    const int code = report_checked(options_, options_.first, total_, seconds());
+    report_memory();
+    std::cout << "resume with: cuflash check --forever --seed " << options_.seed << " --first " << next()
+              << check::sweep_flags(limits_) << std::endl;
+    if (!leak_.empty()) std::cerr << "cuflash: " << leak_ << "\n";
+    return leak_.empty() ? code : kExitFailed;
+  }
+
+ private:
+  static std::optional<Clock::time_point> end_of(const CheckOptions& options, Clock::time_point start) {
+    if (!options.minutes) return std::nullopt;
+    constexpr double kMost = 1e7;  // 19 years
+    if (!(*options.minutes > 0 && *options.minutes <= kMost))
+      throw UsageError(join("--minutes is ", *options.minutes, ", must be above 0 and at most ", kMost));
+    const std::chrono::duration<double, std::ratio<60>> minutes(*options.minutes);
+    return start + std::chrono::duration_cast<Clock::duration>(minutes);
+  }
+
+  uint64_t next() const { return options_.first + total_.cases; }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  bool goes_on(uint64_t failed) const { return failed == 0 && !asked_to_end_ && (!end_ || Clock::now() < *end_); }
+  // Compiled kernels stay loaded, so that on CUDA memory grows until all are there.
+  static int64_t allowed_growth(const CheckOptions& options) {
+    constexpr int64_t kMost = int64_t{1} << 30;
+    const int64_t mebibytes = options.max_growth.value_or(options.device == Device::cuda ? 1024 : 64);
+    if (mebibytes < 0 || mebibytes > kMost)
+      throw UsageError(join("--max-growth is ", mebibytes, " MiB, must be between 0 and ", kMost));
+    return mebibytes << 20;
+  }
+
+  void run_round() {
+    const uint64_t done_before = total_.cases;
+    const auto report = [&](uint64_t done, uint64_t failed) {
+      progress_.show(join(done_before + done, " problems checked in ", fixed(seconds(), 0), " s, ", failed, " failed"));
+      return goes_on(failed);
+    };
+    const check::SweepResult round = check::sweep(options_.seed, next(), std::min(round_, kLastProblem - next()),
+                                                  report, static_cast<unsigned>(options_.threads), limits_);
+    total_.cases += round.cases, total_.failed += round.failed, total_.failures = round.failures;
+  }
+
+  // The first round has filled the allocator's caches: it is what later ones are held to.
+  void look_at_memory() {
+    now_ = check::memory_use(options_.device);
+    if (before_) leak_ = check::growth_beyond(allowed_growth_, *before_, now_);
+    else before_ = now_, before_cases_ = total_.cases;
+  }
+
+  void report_memory() const {
+    if (!before_) return;
+    const auto line = [&](const char* name, int64_t before, int64_t now) {
+      std::cout << name << bytes_text(static_cast<double>(before)) << " after " << before_cases_ << " problems, "
+                << (total_.cases > before_cases_ ? join(bytes_text(static_cast<double>(now)), " after ", total_.cases)
+                                                 : "too few to see it grow")
+                << "\n";
+    };
+    line("resident memory: ", before_->host, now_.host);
+    if (options_.device == Device::cuda) line("device memory, all processes: ", before_->device, now_.device);
+  }
+
+  const CheckOptions& options_;
+  const uint64_t round_;
+  const check::Limits limits_;
+  const int64_t allowed_growth_;
+  const Clock::time_point start_;
+  const std::optional<Clock::time_point> end_;
+  const AskedToEnd asked_to_end_;
+  Progress progress_{std::chrono::seconds(60)};
+  check::SweepResult total_;
+  std::optional<check::MemoryUse> before_;
+  uint64_t before_cases_ = 0;
+  check::MemoryUse now_;
+  std::string leak_;
+};
+
+}  // namespace
+
+int run_soak(const CheckOptions& options, uint64_t round) { return Soak(options, round).run(); }
+
+}  // namespace cuflash::cli
