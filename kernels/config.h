@@ -197,7 +197,8 @@ constexpr BackwardConfig shared_config(const HopperBackwardConfig& c) {
 }
 constexpr int tile_k_of(const HopperBackwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
 constexpr int num_threads(const HopperBackwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
-constexpr int key_registers(const HopperBackwardConfig&) { return 216; }
+// As above, of 504 registers of three warpgroups or 512 of four.
+constexpr int key_registers(const HopperBackwardConfig& c) { return c.warpgroups == 2 ? 216 : 144; }
 constexpr int query_registers(const HopperBackwardConfig&) { return 72; }
 constexpr int kGradientTiles = 2;  // of dS in shared memory
 constexpr int num_barriers(const HopperBackwardConfig& c) { return 3 + 3 * c.stages; }

@@ -1,19 +1,19 @@
 // dK, dV and dQ for f16 and bf16 on Hopper (sm_90a), between the portable kernels that prepare the workspace and finish dQ. A
-// CTA keeps 128 keys and walks over the tiles of 64 queries that see them, as backward.h does; its warpgroups have parts of
+// CTA keeps 128 or 192 keys and walks over the tiles of 64 queries that see them, as backward.h does; its warpgroups have parts of
 // their own, and products and copies are those of Hopper:
 //
-//   warpgroups 0, 1   64 keys each: S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q      (hopper/key_group.h)
-//   warpgroup 2       copies Q, dO and statistics; dQ += dS K, into global memory               (hopper/query_group.h)
+//   the first 2 or 3  64 keys each: S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q      (hopper/key_group.h)
+//   the last          copies Q, dO and statistics; dQ += dS K, into global memory               (hopper/query_group.h)
 //
-//   registers of a thread with keys, of 216:  dK dim_qk / 2, dV dim_v / 2, S or dP 32, P 16, dS 16
-//   registers of one of the others, of 72:    64 columns of dQ 32
+//   registers of a thread with keys:        dK dim_qk / 2, dV dim_v / 2, S or dP or dS 32, P or narrow dS 16
+//   registers of one of the others, of 72:  64 columns of dQ 32
 //
-//                        D      stages   shared    dK + dV + S + P + dS
-//                        64     4        145 KiB   32 + 32 + 32 + 16 + 16
-//                        128    3        226 KiB   64 + 64 + 32 + 16 + 16
+//                        D      keys   stages   shared    registers   dK + dV + S + P
+//                        64     192    4        186 KiB   144         32 + 32 + 32 + 16
+//                        128    128    3        226 KiB   216         64 + 64 + 32 + 16
 //
-//   step n          warpgroups 0 and 1                                  warpgroup 2
-//                   P | dV, dP | dS -> shared memory | dK, S(n+1)       Q, dO of n + stages - 1 | dS K, half by half -> sums
+//   step n          those that have keys                                   the others
+//                   P | dP, dV | dS -> shared memory | dK, S(n+1)          Q, dO of n + stages - 1 | dS K, 64 columns -> sums
 //
 // What nobody sees does not exist, and a weight of 0 hides no NaN from a product:
 //   - Rows of Q and dO beyond a length are cleared before anybody is told that they are there.

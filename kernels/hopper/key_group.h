@@ -1,10 +1,10 @@
 // A warpgroup that has 64 keys: S^T, P, dP^T and dS^T of one tile of queries after the other, and the sums of dK and dV.
 //
-//   P from S(n) | issue dV += P^T dO | issue dP | both are there | dS, and to shared memory | issue dK += dS^T Q |
-//   issue S(n+1) | dK is there: the queries are free | S(n+1) is there
+//   P from S(n) | issue dP | issue dV += P^T dO | dP is there | dS | dV is there | dS to shared memory |
+//   issue dK += dS^T Q | issue S(n+1) | dK is there: the queries are free | S(n+1) is there
 //
-// S and dP take turns in the same registers: P is narrowed before dP is started, and widened again for dS. dP behind dV,
-// not before it: the compiler would start it above the exponentials, and S needed registers of its own.
+// S, dP and dS take turns in the same registers, and so do P and dS once they are narrowed: P is narrowed before dP is
+// started, widened again for dS, and its place is free when dV is there.
 #pragma once
 
 #include "hopper/backward_pipeline.h"
@@ -56,14 +56,16 @@ struct KeyGroup : KeyScores<C> {
     for (int n = 0; n < 4 * kSteps; ++n) pin(w[n / 4][n % 4]);
   }
 
-  // s = the warpgroup's rows of `keys`, times those of `rows`.
-  template <int kColumns>
+  // s = the warpgroup's rows of `keys`, times those of `rows`. kInPlace: s is read, as far as the compiler can tell; it
+  // would start these products above whatever reads s otherwise, in registers of their own. No group of heads is empty.
+  template <bool kInPlace = false, int kColumns>
   __device__ __forceinline__ void issue_scores(Scores& s, SwizzledTile<Pipeline::kTileK, kColumns> keys,
                                                SwizzledTile<C.tile_q, kColumns> rows) const {
     keys.address += group * kWarpgroupRows * kPanelRowBytes;
     asm volatile("" : "+r"(keys.address));  // or all of its descriptors stay in registers
     products_fence();
-    ScoreProduct::start(s[0], keys.along_rows(0), rows.along_rows(0));
+    if constexpr (kInPlace) ScoreProduct::add_if(a.group == 0, s[0], keys.along_rows(0), rows.along_rows(0));
+    else ScoreProduct::start(s[0], keys.along_rows(0), rows.along_rows(0));
 #pragma unroll
     for (int step = 1; step < (kColumns + 15) / 16; ++step)
       ScoreProduct::add(s[0], keys.along_rows(step), rows.along_rows(step));
@@ -156,24 +158,31 @@ struct KeyGroup : KeyScores<C> {
   __device__ __forceinline__ void visit(Scores& s, int tile) {
     const int stage = queries.stage, buffer = number % kGradientTiles;
     const float* stats = pipeline.stats(stage);
-    Weights w, gradient;
+    Weights w;
     if constexpr (kPass != Pass::full) hide(s, a, at, tile);
     weigh_small<kShared, kPass>(s, stats, lane_place().column, p.exponent);
     narrow_weights(w, s);
+    pin_all(w);
     barrier_wait(pipeline.o_full(stage), queries.phase);
+    issue_scores<true>(s, pipeline.v(), pipeline.dout(stage));
     issue_sums<DvProduct>(dv, w, pipeline.dout(stage));
-    issue_scores(s, pipeline.v(), pipeline.dout(stage));
-    products_wait<0>();
-    pin_all(s[0]), pin_all(w), pin_all(dv);
-    differentiate<kPass>(gradient, w, s, stats);
+    products_wait<1>();
+    pin_all(s[0]);
+    differentiate<kPass>(s, w, stats);
+    pin_all(s[0]);
+    // In a loop, or the compiler waits before dS is computed; it runs once.
+    do products_wait<0>();
+    while (a.group == 0);
+    pin_all(w), pin_all(dv);
+    narrow_weights(w, s);
     wait_for_reader(buffer);
-    write_gradient(gradient, buffer);
-    issue_sums<DkProduct>(dk, gradient, pipeline.q(stage));
+    write_gradient(w, buffer);
+    issue_sums<DkProduct>(dk, w, pipeline.q(stage));
     // Behind the last one nobody asks for these scores: products without a branch.
     advance();
     issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
     products_wait<1>();
-    pin_all(gradient), pin_all(dk);
+    pin_all(w), pin_all(dk);
     release_queries(stage);
     products_wait<0>();
     pin_all(s[0]);
@@ -184,7 +193,7 @@ struct KeyGroup : KeyScores<C> {
     const int stage = queries.stage, buffer = number % kGradientTiles;
     const float* stats = pipeline.stats(stage);
     const bool selects = uniform(stats[kFlag] != 0);
-    Weights w, gradient;
+    Weights w;
     hide(s, a, at, tile);
     weigh_any_size<kShared, Pass::guarded>(s, stats, lane_place().column, static_cast<float>(a.scale), p.exponent);
     narrow_weights(w, s);
@@ -205,9 +214,10 @@ struct KeyGroup : KeyScores<C> {
       products_wait<0>();
       pin_all(dv);
     }
-    differentiate<Pass::guarded>(gradient, w, s, stats);
-    write_gradient(gradient, buffer);
-    issue_sums<DkProduct>(dk, gradient, pipeline.q(stage));
+    differentiate<Pass::guarded>(s, w, stats);
+    narrow_weights(w, s);
+    write_gradient(w, buffer);
+    issue_sums<DkProduct>(dk, w, pipeline.q(stage));
     products_wait<0>();
     pin_all(dk);
     release_queries(stage);

@@ -132,13 +132,14 @@ struct QueryGroup {
 #pragma unroll
     for (int n = 0; n < kPanelColumns / 2; ++n) pin(sums[n / 4].x[n % 4]);
   }
+  // One branch around all of them: the assembler makes a branch of every predicate.
   __device__ __forceinline__ void add(const Sums& sums, int64 tile, int first_column) const {
     const int lane = new_thread_id() % 32, row = thread() / 32 * 16;
+    if (!p.backward.dq_sums || row >= p.backward.dq_rows) return;
     float* to = dq_sums<kShared>(p.backward, tile) + sum_block<kShared>(row, first_column);
-    const bool adds = p.backward.dq_sums && row < p.backward.dq_rows;
 #pragma unroll
     for (int n = 0; n < kPanelColumns / 8; ++n)
-      add_block(to + n * 128, lane, sums[n], adds && first_column + 8 * n < C.dim_qk);
+      if (C.dim_qk % kPanelColumns == 0 || first_column + 8 * n < C.dim_qk) add_block(to + n * 128, lane, sums[n], true);
   }
 
   __device__ __forceinline__ void add_to_dq(const Visit& visit, int number, unsigned keys) const {

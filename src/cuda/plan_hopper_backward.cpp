@@ -7,7 +7,7 @@ namespace cuflash::cuda {
 namespace {
 
 constexpr int kLargestDim = 128;
-constexpr int kTileQ = 64, kWarpgroups = 2;
+constexpr int kTileQ = 64;
 
 const char* why_not(const BackwardProblem& p) {
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products are those of f16 and bf16";
@@ -30,8 +30,10 @@ int panel_dim(int64_t dim) { return dim <= 64 ? 64 : dim <= 96 ? 96 : 128; }
 HopperBackwardChoice choose_hopper_backward(const BackwardProblem& p) {
   if (const char* reason = why_not(p)) return {reason, {}};
   const int dim_qk = panel_dim(p.dim_qk), dim_v = panel_dim(p.dim_v);
-  const int stages = dim_qk == 64 && dim_v == 64 ? 4 : 3;  // those of the prototype that was measured
-  return {nullptr, {element_of(p.dtype), dim_qk, dim_v, kTileQ, kWarpgroups, stages, 0}};
+  // The sums of dK and dV of 64 columns leave registers for a third warpgroup, whose products fill the others' waits.
+  const bool narrow = dim_qk == 64 && dim_v == 64;
+  const int warpgroups = narrow ? 3 : 2, stages = narrow ? 4 : 3;
+  return {nullptr, {element_of(p.dtype), dim_qk, dim_v, kTileQ, warpgroups, stages, 0}};
 }
 
 }  // namespace cuflash::cuda
