@@ -244,10 +244,10 @@ struct KeyGroup : KeyScores<C> {
   __device__ __forceinline__ void walk() {
     const int steps = uniform(at.walk.count());
     barrier_wait(pipeline.k_full(), 0);
-    barrier_wait(pipeline.v_full(), 0);
     wait_for_queries();
     Scores s;
     multiply_scores(s);
+    barrier_wait(pipeline.v_full(), 0);
 #pragma unroll 1
     for (int step = 0; number < count;) {
       switch (pass(step)) {

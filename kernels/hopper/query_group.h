@@ -55,10 +55,14 @@ struct QueryGroup {
     return static_cast<uint4*>(__cvta_shared_to_generic(tile.address));
   }
 
-  __device__ __forceinline__ void copy_keys_and_values() const {
-    const int row = static_cast<int>(at.sequence.k_begin) + at.first;
-    copy_tile(pipeline.k(), p.k, a.k, pipeline.k_full(), row, at.head_k, at.b);
-    copy_tile(pipeline.v(), p.v, a.v, pipeline.v_full(), row, at.head_k, at.b);
+  __device__ __forceinline__ int first_row() const { return static_cast<int>(at.sequence.k_begin) + at.first; }
+  __device__ __forceinline__ void copy_keys() const {
+    if (thread() == 0) copy_tile(pipeline.k(), p.k, a.k, pipeline.k_full(), first_row(), at.head_k, at.b);
+    __syncwarp();
+  }
+  __device__ __forceinline__ void copy_values() const {
+    if (thread() == 0) copy_tile(pipeline.v(), p.v, a.v, pipeline.v_full(), first_row(), at.head_k, at.b);
+    __syncwarp();
   }
   // One thread.
   __device__ __forceinline__ void copy_queries(int tile, unsigned q_barrier, unsigned o_barrier) const {
@@ -166,10 +170,12 @@ struct QueryGroup {
 
   __device__ __forceinline__ void run() {
     if (count == 0) return;
-    if (thread() == 0) copy_keys_and_values();
-    __syncwarp();
+    // In the order in which they are used.
+    copy_keys();
+    bring();
+    copy_values();
 #pragma unroll 1
-    for (int n = 0; n < min(C.stages - 1, count); ++n) bring();
+    for (int n = 1; n < min(C.stages - 1, count); ++n) bring();
     const unsigned keys = keys_for_dq().address;
     Visit visit;
 #pragma unroll 1
