@@ -201,13 +201,15 @@ constexpr int num_threads(const HopperBackwardConfig& c) { return kWarpgroupThre
 constexpr int key_registers(const HopperBackwardConfig& c) { return c.warpgroups == 2 ? 216 : 144; }
 constexpr int query_registers(const HopperBackwardConfig&) { return 72; }
 constexpr int kGradientTiles = 2;  // of dS in shared memory
-constexpr int num_barriers(const HopperBackwardConfig& c) { return 3 + 3 * c.stages; }
+// One tile of keys is worked on, the next is known, and of the one before sums may be on their way out.
+constexpr int kPlaces = 3;
+constexpr int num_barriers(const HopperBackwardConfig& c) { return 4 + 3 * c.stages; }
 constexpr int shared_bytes(const HopperBackwardConfig& c) {
   const int tile_k = tile_k_of(c);
   return 2 * swizzled_bytes(tile_k, c.dim_qk) + swizzled_bytes(tile_k, c.dim_v) +
          c.stages * (swizzled_bytes(c.tile_q, c.dim_qk) + swizzled_bytes(c.tile_q, c.dim_v)) +
          kGradientTiles * swizzled_bytes(c.tile_q, tile_k) + c.stages * row_stats_bytes(shared_config(c)) +
-         kPlaceBytes + num_barriers(c) * 8;
+         kPlaces * kPlaceBytes + num_barriers(c) * 8;
 }
 
 }  // namespace cuflash

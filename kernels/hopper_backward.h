@@ -36,11 +36,10 @@ __device__ __forceinline__ void hopper_backward(const HopperBackwardParams& p) {
   const BackwardPipeline<C> pipeline{shared_address(memory)};
   if (threadIdx.x == 0) {
     pipeline.init();
-    pipeline.place() = place_of_cta<shared_config(C)>(p.backward);
+    pipeline.place(0) = next_place<shared_config(C)>(p.backward);
   }
   if (threadIdx.x == 32) prefetch(p.k), prefetch(p.q), prefetch(p.dout), prefetch(p.v);
   __syncthreads();
-  if (pipeline.place().written <= 0) return;
   const int group = uniform(static_cast<int>(threadIdx.x) / kWarpgroupThreads);
   if (group == C.warpgroups) {
     leave_registers<query_registers(C)>();

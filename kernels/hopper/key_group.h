@@ -32,19 +32,17 @@ struct KeyGroup : KeyScores<C> {
   const HopperBackwardParams& p;
   const AttentionParams& a;
   Pipeline pipeline;
-  const Place& at;
   int group;
   Ring<C.stages> queries;
-  int number = 0, count;  // of this step, of all steps
-  Accumulator<float> dk[C.dim_qk / 8] = {}, dv[C.dim_v / 8] = {};
+  Ring<kPlaces> places;
+  unsigned keys_phase = 0;
+  int number, count;  // of this step, of all steps with these keys
+  Accumulator<float> dk[C.dim_qk / 8], dv[C.dim_v / 8];
 
   __device__ KeyGroup(const HopperBackwardParams& p, const Pipeline& pipeline, int group)
-      : p(p),
-        a(p.backward.attention),
-        pipeline(pipeline),
-        at(pipeline.place()),
-        group(group),
-        count(uniform(at.group * at.walk.count())) {}
+      : p(p), a(p.backward.attention), pipeline(pipeline), group(group) {}
+
+  __device__ __forceinline__ const Place& place() const { return pipeline.place(places.stage); }
 
   template <int kTiles>
   static __device__ __forceinline__ void pin_all(Accumulator<float> (&x)[kTiles]) {
@@ -153,13 +151,26 @@ struct KeyGroup : KeyScores<C> {
     pin_all(s[0]);
   }
 
-  // One tile of queries whose scores are there; at the end those of the next are.
+  // How the tile of this step is visited: guarded by all warpgroups or by none, and else by the keys that each has.
+  __device__ __forceinline__ Pass pass(int step) const {
+    const float* stats = pipeline.stats(queries.stage);
+    const Place& at = place();
+    const bool edge = step < at.walk.edge, guarded = has_large_rows<kShared>(stats) || (edge && stats[kFlag] != 0);
+    Pass pass = guarded ? Pass::guarded : Pass::full;
+    if (edge && !guarded) {
+      const int64 first = at.first + group * kWarpgroupRows;
+      pass = pass_of<kShared>(a, at.sequence, {first, first + kWarpgroupRows}, at.walk.tile(step));
+    }
+    return static_cast<Pass>(uniform(static_cast<int>(pass)));
+  }
+
+  // One tile of queries whose scores are there; at the end those of the next are. Returns how that is visited.
   template <Pass kPass>
-  __device__ __forceinline__ void visit(Scores& s, int tile) {
+  __device__ __forceinline__ Pass visit(Scores& s, int tile, int next_step) {
     const int stage = queries.stage, buffer = number % kGradientTiles;
     const float* stats = pipeline.stats(stage);
     Weights w;
-    if constexpr (kPass != Pass::full) hide(s, a, at, tile);
+    if constexpr (kPass != Pass::full) hide(s, a, place(), tile);
     weigh_small<kShared, kPass>(s, stats, lane_place().column, p.exponent);
     narrow_weights(w, s);
     pin_all(w);
@@ -175,17 +186,19 @@ struct KeyGroup : KeyScores<C> {
     while (a.group == 0);
     pin_all(w), pin_all(dv);
     narrow_weights(w, s);
+    issue_sums<DkProduct>(dk, w, pipeline.q(stage));
     wait_for_reader(buffer);
     write_gradient(w, buffer);
-    issue_sums<DkProduct>(dk, w, pipeline.q(stage));
     // Behind the last one nobody asks for these scores: products without a branch.
     advance();
     issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
     products_wait<1>();
     pin_all(w), pin_all(dk);
     release_queries(stage);
+    const Pass next = pass(next_step);
     products_wait<0>();
     pin_all(s[0]);
+    return next;
   }
   // The same of one that holds something that is not finite, and not for everybody, or LSE that are large: one product at a
   // time.
@@ -194,7 +207,7 @@ struct KeyGroup : KeyScores<C> {
     const float* stats = pipeline.stats(stage);
     const bool selects = uniform(stats[kFlag] != 0);
     Weights w;
-    hide(s, a, at, tile);
+    hide(s, a, place(), tile);
     weigh_any_size<kShared, Pass::guarded>(s, stats, lane_place().column, static_cast<float>(a.scale), p.exponent);
     narrow_weights(w, s);
     pin_all(w);
@@ -225,37 +238,49 @@ struct KeyGroup : KeyScores<C> {
     multiply_scores(s);
   }
 
-  // How the tile of this step is visited.
-  __device__ __forceinline__ Pass pass(int step) const {
-    const float* stats = pipeline.stats(queries.stage);
-    const bool edge = step < at.walk.edge, guarded = has_large_rows<kShared>(stats) || (edge && stats[kFlag] != 0);
-    return static_cast<Pass>(uniform(static_cast<int>(guarded ? Pass::guarded : edge ? Pass::masked : Pass::full)));
+  // The same of one that sees none of this warpgroup's keys.
+  __device__ __forceinline__ void visit_hidden(Scores& s) {
+    const int stage = queries.stage, buffer = number % kGradientTiles;
+    barrier_wait(pipeline.o_full(stage), queries.phase);
+    wait_for_reader(buffer);
+    write_gradient(Weights{}, buffer);
+    release_queries(stage);
+    advance();
+    multiply_scores(s);
   }
+
   // As many tiles as there are of one kind.
   template <Pass kPass>
-  __device__ __forceinline__ void visit_all(Scores& s, int& step, int steps) {
+  __device__ __forceinline__ Pass visit_all(Scores& s, int& step, int steps) {
+    Pass next;
 #pragma unroll 1
     do {
-      visit<kPass>(s, kPass == Pass::full ? 0 : uniform(at.walk.tile(step)));
+      const int tile = kPass == Pass::full ? 0 : uniform(place().walk.tile(step));
       if (++step == steps) step = 0;
-    } while (number < count && pass(step) == kPass);
+      next = visit<kPass>(s, tile, step);
+    } while (number < count && next == kPass);
+    return next;
   }
 
   __device__ __forceinline__ void walk() {
-    const int steps = uniform(at.walk.count());
-    barrier_wait(pipeline.k_full(), 0);
+    const int steps = uniform(place().walk.count());
     wait_for_queries();
     Scores s;
     multiply_scores(s);
-    barrier_wait(pipeline.v_full(), 0);
+    barrier_wait(pipeline.v_full(), keys_phase);
+    int step = 0;
+    Pass next = pass(0);
 #pragma unroll 1
-    for (int step = 0; number < count;) {
-      switch (pass(step)) {
-        case Pass::full: visit_all<Pass::full>(s, step, steps); break;
-        case Pass::masked: visit_all<Pass::masked>(s, step, steps); break;
+    while (number < count) {
+      switch (next) {
+        case Pass::full: next = visit_all<Pass::full>(s, step, steps); break;
+        case Pass::masked: next = visit_all<Pass::masked>(s, step, steps); break;
+        case Pass::hidden:
         case Pass::guarded:
-          visit_guarded(s, uniform(at.walk.tile(step)));
+          if (next == Pass::hidden) visit_hidden(s);
+          else visit_guarded(s, uniform(place().walk.tile(step)));
           if (++step == steps) step = 0;
+          next = pass(step);
       }
       converge();
     }
@@ -263,6 +288,7 @@ struct KeyGroup : KeyScores<C> {
 
   __device__ __forceinline__ void store_sums() const {
     const LanePlace lane = lane_place();
+    const Place& at = place();
     const bool written[2] = {lane.row < at.written, lane.row + 8 < at.written};
     const int64 first = at.sequence.k_begin + at.first + lane.row;
     const auto to = [&](const RowsView& rows, const auto& sums, float factor, int dim) {
@@ -275,10 +301,28 @@ struct KeyGroup : KeyScores<C> {
     to(p.backward.dv, dv, 1.0f, a.dim_v);
   }
 
-  __device__ __forceinline__ void run() {
+  __device__ __forceinline__ void clear_sums() {
+#pragma unroll
+    for (int n = 0; n < C.dim_qk / 8; ++n) dk[n] = {};
+#pragma unroll
+    for (int n = 0; n < C.dim_v / 8; ++n) dv[n] = {};
     pin_all(dk), pin_all(dv);
-    if (count > 0) walk();
-    store_sums();
+  }
+
+  // One tile of keys after the other.
+  __device__ __forceinline__ void run() {
+#pragma unroll 1
+    for (;; places.advance(), keys_phase ^= 1) {
+      barrier_wait(pipeline.k_full(), keys_phase);
+      converge();
+      if (uniform(place().written) < 0) break;
+      number = 0, count = uniform(place().group * place().walk.count());
+      clear_sums();
+      if (count > 0) walk();
+      if (new_thread_id() % 32 == 0) barrier_arrive(pipeline.k_free());
+      store_sums();
+      converge();
+    }
   }
 };
 

@@ -2,6 +2,7 @@
 // sums in global memory.
 #pragma once
 
+#include "backward/place.h"
 #include "backward/turns.h"
 #include "hopper/backward_pipeline.h"
 #include "hopper/copy_tile.h"
@@ -34,19 +35,17 @@ struct QueryGroup {
   const HopperBackwardParams& p;
   const AttentionParams& a;
   Pipeline pipeline;
-  const Place& at;
-  int steps, count;       // tiles of queries of one head, of all
+  Ring<kPlaces> places;
+  unsigned keys_phase = 0;
+  int steps, count;       // tiles of queries of one head, of all, that see these keys
   Visit ahead;            // the next one to bring
   Ring<C.stages> stages;  // where to
   unsigned landed_phase = 0;
 
   __device__ QueryGroup(const HopperBackwardParams& p, const Pipeline& pipeline)
-      : p(p),
-        a(p.backward.attention),
-        pipeline(pipeline),
-        at(pipeline.place()),
-        steps(uniform(at.walk.count())),
-        count(uniform(at.group) * steps) {}
+      : p(p), a(p.backward.attention), pipeline(pipeline) {}
+
+  __device__ __forceinline__ const Place& place() const { return pipeline.place(places.stage); }
 
   __device__ static int thread() { return new_thread_id() % kWarpgroupThreads; }
   __device__ static void meet() { numbered_barrier_wait(Pipeline::kQueryGroup, kWarpgroupThreads); }
@@ -55,17 +54,20 @@ struct QueryGroup {
     return static_cast<uint4*>(__cvta_shared_to_generic(tile.address));
   }
 
-  __device__ __forceinline__ int first_row() const { return static_cast<int>(at.sequence.k_begin) + at.first; }
-  __device__ __forceinline__ void copy_keys() const {
-    if (thread() == 0) copy_tile(pipeline.k(), p.k, a.k, pipeline.k_full(), first_row(), at.head_k, at.b);
-    __syncwarp();
-  }
-  __device__ __forceinline__ void copy_values() const {
-    if (thread() == 0) copy_tile(pipeline.v(), p.v, a.v, pipeline.v_full(), first_row(), at.head_k, at.b);
-    __syncwarp();
+  // One thread, when nobody reads the keys before these any more.
+  __device__ __forceinline__ void copy_keys_and_values() const {
+    const Place& at = place();
+    const int row = static_cast<int>(at.sequence.k_begin) + at.first;
+    if (count == 0) {
+      barrier_arrive(pipeline.k_full()), barrier_arrive(pipeline.v_full());
+      return;
+    }
+    copy_tile(pipeline.k(), p.k, a.k, pipeline.k_full(), row, at.head_k, at.b);
+    copy_tile(pipeline.v(), p.v, a.v, pipeline.v_full(), row, at.head_k, at.b);
   }
   // One thread.
   __device__ __forceinline__ void copy_queries(int tile, unsigned q_barrier, unsigned o_barrier) const {
+    const Place& at = place();
     const int stage = stages.stage, row = static_cast<int>(at.sequence.q_begin) + tile * C.tile_q,
               head = at.head_k * at.group + ahead.member;
     barrier_wait(pipeline.empty(stage), stages.phase ^ 1);
@@ -78,6 +80,7 @@ struct QueryGroup {
   }
   // Beyond the end of the tensor rows are zeros already.
   __device__ __forceinline__ bool has_foreign_rows(int tile) const {
+    const Place& at = place();
     const int64 rows = a.cu_q ? a.total_q : a.len_q;
     return (tile + 1) * C.tile_q > at.sequence.len_q && at.sequence.q_begin + at.sequence.len_q < rows;
   }
@@ -90,7 +93,7 @@ struct QueryGroup {
 
   // Rows beyond a length do not exist: their weights of 0 would not keep a NaN out of dK and dV.
   __device__ __forceinline__ void bring() {
-    const int tile = uniform(at.walk.tile(ahead.step)), stage = stages.stage;
+    const int tile = uniform(place().walk.tile(ahead.step)), stage = stages.stage;
     const bool cleans = uniform(has_foreign_rows(tile));
     const unsigned q_full = pipeline.q_full(stage), o_full = pipeline.o_full(stage), landed = pipeline.landed();
     if (thread() == 0) copy_queries(tile, cleans ? landed : q_full, cleans ? landed : o_full);
@@ -98,8 +101,9 @@ struct QueryGroup {
     if (cleans) {
       barrier_wait(landed, landed_phase);
       landed_phase ^= 1;
-      clear_rows(pipeline.q(stage), at.sequence.len_q - tile * C.tile_q);
-      clear_rows(pipeline.dout(stage), at.sequence.len_q - tile * C.tile_q);
+      const int first = place().sequence.len_q - tile * C.tile_q;
+      clear_rows(pipeline.q(stage), first);
+      clear_rows(pipeline.dout(stage), first);
       async_proxy_fence();
       meet();
       if (thread() == 0) barrier_arrive(q_full), barrier_arrive(o_full);
@@ -112,8 +116,8 @@ struct QueryGroup {
   // does see them has a dS that is NaN. Scores need them, so they are left out of a copy.
   __device__ __forceinline__ typename Pipeline::KTile keys_for_dq() const {
     const auto k = pipeline.k(), finite = pipeline.finite_k();
-    barrier_wait(pipeline.k_full(), 0);
-    if (uniform(at.walk.edge) == 0) return k;
+    barrier_wait(pipeline.k_full(), keys_phase);
+    if (uniform(place().walk.edge) == 0) return k;
     bool found = false;
 #pragma unroll 4
     for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) found |= has_not_finite<E>(pieces(k)[n]);
@@ -147,7 +151,8 @@ struct QueryGroup {
   }
 
   __device__ __forceinline__ void add_to_dq(const Visit& visit, int number, unsigned keys) const {
-    const int buffer = number % kGradientTiles, tile = uniform(at.walk.tile(visit.step));
+    const int buffer = uniform(number % kGradientTiles), tile = uniform(place().walk.tile(visit.step));
+    const Place& at = place();
     const int64 query_tile = at.query_tile(visit.member, tile);
 #pragma unroll
     for (int group = 0; group < C.warpgroups; ++group)
@@ -168,14 +173,8 @@ struct QueryGroup {
     pass_turn_on<kShared>(p.backward, query_tile, thread(), meet);
   }
 
-  __device__ __forceinline__ void run() {
-    if (count == 0) return;
-    // In the order in which they are used.
-    copy_keys();
-    bring();
-    copy_values();
-#pragma unroll 1
-    for (int n = 1; n < min(C.stages - 1, count); ++n) bring();
+  // The tiles of queries that see these keys.
+  __device__ __forceinline__ void walk() {
     const unsigned keys = keys_for_dq().address;
     Visit visit;
 #pragma unroll 1
@@ -184,6 +183,31 @@ struct QueryGroup {
       converge();
       add_to_dq(visit, number, uniform(keys));
     }
+  }
+
+  // One tile of keys after the other. The first queries of a tile are on their way while others finish the one before.
+  __device__ __forceinline__ void run() {
+#pragma unroll 1
+    for (bool first = true;; places.advance(), keys_phase ^= 1, first = false) {
+      const bool ends = uniform(place().written) < 0;
+      steps = uniform(place().walk.count()), count = uniform(place().group) * steps;
+      ahead = {};
+      if (count > 0) bring();
+      if (!first) barrier_wait(pipeline.k_free(), keys_phase ^ 1);
+      converge();
+      if (ends) break;
+      if (thread() == 0) copy_keys_and_values();
+      __syncwarp();
+#pragma unroll 1
+      for (int n = 1; n < min(C.stages - 1, count); ++n) bring();
+      if (thread() == kWarpgroupThreads - 1)
+        pipeline.place((places.stage + 1) % kPlaces) = next_place<kShared>(p.backward);
+      converge();
+      if (count > 0) walk();
+      meet();  // the next place is known
+      converge();
+    }
+    if (thread() == 0) barrier_arrive(pipeline.k_full());
   }
 };
 
