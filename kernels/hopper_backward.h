@@ -27,6 +27,7 @@
 #include "backward/place.h"
 #include "hopper/key_group.h"
 #include "hopper/query_group.h"
+#include "hopper/split_groups.h"
 
 namespace cuflash {
 
@@ -41,12 +42,14 @@ __device__ __forceinline__ void hopper_backward(const HopperBackwardParams& p) {
   if (threadIdx.x == 32) prefetch(p.k), prefetch(p.q), prefetch(p.dout), prefetch(p.v);
   __syncthreads();
   const int group = uniform(static_cast<int>(threadIdx.x) / kWarpgroupThreads);
-  if (group == C.warpgroups) {
+  if (group == summing_warpgroups(C)) {
     leave_registers<query_registers(C)>();
     QueryGroup<C>(p, pipeline).run();
   } else {
     take_registers<key_registers(C)>();
-    KeyGroup<C>(p, pipeline, group).run();
+    if constexpr (!splits_sums(C)) KeyGroup<C>(p, pipeline, group).run();
+    else if (group == 0) ScoreGroup<C>(p, pipeline).run();
+    else GradientGroup<C>(p, pipeline).run();
   }
 }
 

@@ -1,6 +1,6 @@
 // Where tiles of backward lie in shared memory, and the barriers between those who bring them and those who use them.
 //
-//   K | V | finite K | Q and dO of each stage | dS, two tiles | statistics of each stage | places | barriers
+//   K | V | finite K, or P, two tiles | Q and dO of each stage | dS, two tiles | statistics of each stage | places | barriers
 //
 //   k_full, v_full   bytes have arrived, once for each tile of keys, and its place is known
 //   k_free           one arrival of every warp that has keys: neither K nor V are read any more
@@ -31,7 +31,7 @@ struct BackwardPipeline {
 
   static constexpr int kValues = KTile::kBytes;
   static constexpr int kFiniteKeys = kValues + VTile::kBytes;
-  static constexpr int kQueries = kFiniteKeys + KTile::kBytes;
+  static constexpr int kQueries = kFiniteKeys + (splits_sums(C) ? kGradientTiles * GradientTile::kBytes : KTile::kBytes);
   static constexpr int kDouts = kQueries + C.stages * QTile::kBytes;
   static constexpr int kGradients = kDouts + C.stages * DoutTile::kBytes;
   static constexpr int kStats = kGradients + kGradientTiles * GradientTile::kBytes;
@@ -45,6 +45,8 @@ struct BackwardPipeline {
   __device__ VTile v() const { return {memory + kValues}; }
   // K without elements that are not finite, where it has some.
   __device__ KTile finite_k() const { return {memory + kFiniteKeys}; }
+  // P of a tile of queries, where another warpgroup needs it: 16 bytes of each thread side by side.
+  __device__ unsigned weights(int tile) const { return memory + kFiniteKeys + tile * GradientTile::kBytes; }
   __device__ QTile q(int stage) const { return {memory + kQueries + stage * QTile::kBytes}; }
   __device__ DoutTile dout(int stage) const { return {memory + kDouts + stage * DoutTile::kBytes}; }
   __device__ GradientTile gradient(int tile) const { return {memory + kGradients + tile * GradientTile::kBytes}; }
@@ -67,10 +69,10 @@ struct BackwardPipeline {
   // By one thread, before all others.
   __device__ void init() const {
     barrier_init(k_full(), 1), barrier_init(v_full(), 1), barrier_init(landed(), 2);
-    barrier_init(k_free(), kWarpgroupThreads / 32 * C.warpgroups);
+    barrier_init(k_free(), kWarpgroupThreads / 32 * summing_warpgroups(C));
     for (int n = 0; n < C.stages; ++n) {
       barrier_init(q_full(n), 1), barrier_init(o_full(n), 1);
-      barrier_init(empty(n), kWarpgroupThreads / 32 * C.warpgroups);
+      barrier_init(empty(n), kWarpgroupThreads / 32 * summing_warpgroups(C));
     }
     barrier_init_fence();
   }
@@ -82,6 +84,10 @@ struct BackwardPipeline {
   static __device__ int read(int group, int tile) { return written(group, kGradientTiles + tile); }
   static constexpr int kAllKeys = 1 + 2 * kGradientTiles * C.warpgroups;  // all that have keys meet
   static constexpr int kQueryGroup = kAllKeys + 1;                        // the others meet
+  // P may be read, may be written over.
+  static __device__ int weights_written(int tile) { return kQueryGroup + 1 + tile; }
+  static __device__ int weights_read(int tile) { return weights_written(kGradientTiles + tile); }
+  static_assert(!splits_sums(C) || kQueryGroup + 2 * kGradientTiles < 16);
 };
 
 }  // namespace cuflash

@@ -18,7 +18,7 @@ struct KeyScores {
 
   // In the tile: keys are rows. Found anew, so that nothing that follows from it stays in registers.
   static __device__ __forceinline__ LanePlace lane_place() {
-    const int thread = new_thread_id();
+    const int thread = splits_sums(C) ? new_thread_id() % kWarpgroupThreads : new_thread_id();
     return {thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2};
   }
 

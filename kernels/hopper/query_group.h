@@ -19,6 +19,11 @@ struct QueryGroup {
   static constexpr int kTileK = tile_k_of(C), kSteps = kTileK / 16;
   static constexpr int kPiecesOfRow = kPanelRowBytes / 16;
   static_assert(C.tile_q == kWarpgroupRows && C.stages >= 2);
+  // Few stages are all on their way, and the next tile is brought amidst dQ of the one that it replaces; many leave one
+  // to be brought before that.
+  static constexpr bool kBringsLate = splits_sums(C);
+  static constexpr int kAhead = kBringsLate ? C.stages : C.stages - 1;
+  static constexpr unsigned kSelected = 1;  // no address of a tile
   using Pipeline = BackwardPipeline<C>;
   using Panel = SwizzledTile<kTileK, kPanelColumns>;  // of K
   using Product = WarpgroupProduct<E, kPanelColumns, true>;
@@ -112,7 +117,7 @@ struct QueryGroup {
     ahead.next(steps), stages.advance();
   }
 
-  // What dS is multiplied by. Where somebody must not see everything, elements that are not finite are left out: whoever
+  // What dS is multiplied by, or kSelected. Where somebody must not see everything, elements that are not finite are left out: whoever
   // does see them has a dS that is NaN. Scores need them, so they are left out of a copy.
   __device__ __forceinline__ typename Pipeline::KTile keys_for_dq() const {
     const auto k = pipeline.k(), finite = pipeline.finite_k();
@@ -122,6 +127,7 @@ struct QueryGroup {
 #pragma unroll 4
     for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) found |= has_not_finite<E>(pieces(k)[n]);
     if (!numbered_barrier_any(Pipeline::kQueryGroup, kWarpgroupThreads, found)) return k;
+    if constexpr (splits_sums(C)) return {kSelected};  // there is no room for them
 #pragma unroll 1
     for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) pieces(finite)[n] = finite_eight<E>(pieces(k)[n]);
     async_proxy_fence();
@@ -150,7 +156,29 @@ struct QueryGroup {
       if (C.dim_qk % kPanelColumns == 0 || first_column + 8 * n < C.dim_qk) add_block(to + n * 128, lane, sums[n], true);
   }
 
-  __device__ __forceinline__ void add_to_dq(const Visit& visit, int number, unsigned keys) const {
+  // The same without what has a dS of 0: its key may not be finite.
+  __device__ __forceinline__ void select(Sums& sums, typename Pipeline::GradientTile gradient, Panel k) const {
+    const int lane = thread() % 32, row = thread() / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int n = 0; n < kPanelColumns / 8; ++n) sums[n] = {};
+#pragma unroll 1
+    for (int key = 0; key < kTileK; ++key)
+#pragma unroll
+      for (int n = 0; n < kPanelColumns / 8; ++n) {
+        const unsigned two =
+            *static_cast<const unsigned*>(__cvta_shared_to_generic(k.piece(key, 8 * n) + lane % 4 * 4));
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          const float d = widen<E>(*static_cast<const unsigned short*>(
+              __cvta_shared_to_generic(gradient.piece(row + x / 2 * 8, key) + key % 8 * 2)));
+          const float value = widen<E>(static_cast<unsigned short>(x % 2 == 0 ? two : two >> 16));
+          if (d != 0) sums[n].x[x] += d * value;
+        }
+      }
+  }
+
+  template <bool kSelects>
+  __device__ __forceinline__ void add_to_dq(const Visit& visit, int number, unsigned keys) {
     const int buffer = uniform(number % kGradientTiles), tile = uniform(place().walk.tile(visit.step));
     const Place& at = place();
     const int64 query_tile = at.query_tile(visit.member, tile);
@@ -160,7 +188,9 @@ struct QueryGroup {
 #pragma unroll 1
     for (int column = 0; column < C.dim_qk; column += kPanelColumns) {
       Sums sums;
-      multiply(sums, pipeline.gradient(buffer), {keys + column * (kTileK * kPanelRowBytes / kPanelColumns)});
+      const int bytes = column * (kTileK * kPanelRowBytes / kPanelColumns);
+      if constexpr (kSelects) select(sums, pipeline.gradient(buffer), {pipeline.k().address + bytes});
+      else multiply(sums, pipeline.gradient(buffer), {keys + bytes});
       // Whoever writes into this tile of dS next waits for it; nobody does for the last two.
       if (column + kPanelColumns >= C.dim_qk && number + kGradientTiles < count) {
 #pragma unroll
@@ -169,19 +199,29 @@ struct QueryGroup {
       }
       if (column == 0) wait_for_turn<kShared>(p.backward, at, query_tile, tile, thread(), meet);
       add(sums, query_tile, column);
+      // About when those who have keys are done with these queries.
+      if constexpr (kBringsLate) {
+        if (column == 0 && number + kAhead < count) bring();
+        converge();
+      }
     }
     pass_turn_on<kShared>(p.backward, query_tile, thread(), meet);
   }
 
   // The tiles of queries that see these keys.
   __device__ __forceinline__ void walk() {
-    const unsigned keys = keys_for_dq().address;
+    const unsigned keys = uniform(keys_for_dq().address);
+    if (splits_sums(C) && keys == kSelected) walk_with<splits_sums(C)>(keys);
+    else walk_with<false>(keys);
+  }
+  template <bool kSelects>
+  __device__ __forceinline__ void walk_with(unsigned keys) {
     Visit visit;
 #pragma unroll 1
     for (int number = 0; number < count; ++number, visit.next(steps)) {
-      if (number + C.stages - 1 < count) bring();
+      if (!kBringsLate && number + kAhead < count) bring();
       converge();
-      add_to_dq(visit, number, uniform(keys));
+      add_to_dq<kSelects>(visit, number, uniform(keys));
     }
   }
 
@@ -199,7 +239,7 @@ struct QueryGroup {
       if (thread() == 0) copy_keys_and_values();
       __syncwarp();
 #pragma unroll 1
-      for (int n = 1; n < min(C.stages - 1, count); ++n) bring();
+      for (int n = 1; n < min(kAhead, count); ++n) bring();
       if (thread() == kWarpgroupThreads - 1)
         pipeline.place((places.stage + 1) % kPlaces) = next_place<kShared>(p.backward);
       converge();
