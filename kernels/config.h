@@ -209,7 +209,8 @@ constexpr int num_barriers(const HopperBackwardConfig& c) { return 4 + 3 * c.sta
 constexpr int shared_bytes(const HopperBackwardConfig& c) {
   const int tile_k = tile_k_of(c);
   // A copy of K without elements that are not finite, or P on its way from one warpgroup to the other.
-  const int extra = splits_sums(c) ? kGradientTiles * swizzled_bytes(c.tile_q, tile_k) : swizzled_bytes(tile_k, c.dim_qk);
+  const int extra =
+      splits_sums(c) ? kGradientTiles * swizzled_bytes(c.tile_q, tile_k) : swizzled_bytes(tile_k, c.dim_qk);
   return swizzled_bytes(tile_k, c.dim_qk) + swizzled_bytes(tile_k, c.dim_v) + extra +
          c.stages * (swizzled_bytes(c.tile_q, c.dim_qk) + swizzled_bytes(c.tile_q, c.dim_v)) +
          kGradientTiles * swizzled_bytes(c.tile_q, tile_k) + c.stages * row_stats_bytes(shared_config(c)) +

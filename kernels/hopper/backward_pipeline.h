@@ -1,6 +1,7 @@
 // Where tiles of backward lie in shared memory, and the barriers between those who bring them and those who use them.
 //
-//   K | V | finite K, or P, two tiles | Q and dO of each stage | dS, two tiles | statistics of each stage | places | barriers
+//   K | V | finite K, or P, two tiles | Q and dO of each stage | dS, two tiles | statistics of each stage | places |
+//   barriers
 //
 //   k_full, v_full   bytes have arrived, once for each tile of keys, and its place is known
 //   k_free           one arrival of every warp that has keys: neither K nor V are read any more
@@ -31,7 +32,8 @@ struct BackwardPipeline {
 
   static constexpr int kValues = KTile::kBytes;
   static constexpr int kFiniteKeys = kValues + VTile::kBytes;
-  static constexpr int kQueries = kFiniteKeys + (splits_sums(C) ? kGradientTiles * GradientTile::kBytes : KTile::kBytes);
+  static constexpr int kQueries =
+      kFiniteKeys + (splits_sums(C) ? kGradientTiles * GradientTile::kBytes : KTile::kBytes);
   static constexpr int kDouts = kQueries + C.stages * QTile::kBytes;
   static constexpr int kGradients = kDouts + C.stages * DoutTile::kBytes;
   static constexpr int kStats = kGradients + kGradientTiles * GradientTile::kBytes;

@@ -1,5 +1,5 @@
-// What warpgroups with sums of dK or dV have in common: they walk over tiles of keys, and for each over the tiles of queries
-// that see them; products of scores and of sums; dS on its way to the warpgroup that computes dQ.
+// What warpgroups with sums of dK or dV have in common: they walk over tiles of keys, and for each over the tiles of
+// queries that see them; products of scores and of sums; dS on its way to the warpgroup that computes dQ.
 #pragma once
 
 #include "hopper/backward_pipeline.h"
@@ -103,8 +103,8 @@ struct KeyWalk : KeyScores<C> {
       const float w[2] = {widen<E>(weight(query, 0)), widen<E>(weight(query, 1))};
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        const unsigned two = *static_cast<const unsigned*>(
-            __cvta_shared_to_generic(dout.piece(query, 8 * n) + lane.column * 2));
+        const unsigned two =
+            *static_cast<const unsigned*>(__cvta_shared_to_generic(dout.piece(query, 8 * n) + lane.column * 2));
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
           const float value = widen<E>(static_cast<unsigned short>(x % 2 == 0 ? two : two >> 16));
@@ -154,8 +154,8 @@ struct KeyWalk : KeyScores<C> {
     pin_all(sums);
   }
   template <int kTiles>
-  __device__ __forceinline__ void store_rows(const RowsView& rows, const Accumulator<float> (&sums)[kTiles], float factor,
-                                             int dim) const {
+  __device__ __forceinline__ void store_rows(const RowsView& rows, const Accumulator<float> (&sums)[kTiles],
+                                             float factor, int dim) const {
     const Place& at = place();
     const LanePlace lane = lane_place();
     if (!rows.data) return;

@@ -153,7 +153,8 @@ struct QueryGroup {
     float* to = dq_sums<kShared>(p.backward, tile) + sum_block<kShared>(row, first_column);
 #pragma unroll
     for (int n = 0; n < kPanelColumns / 8; ++n)
-      if (C.dim_qk % kPanelColumns == 0 || first_column + 8 * n < C.dim_qk) add_block(to + n * 128, lane, sums[n], true);
+      if (C.dim_qk % kPanelColumns == 0 || first_column + 8 * n < C.dim_qk)
+        add_block(to + n * 128, lane, sums[n], true);
   }
 
   // The same without what has a dS of 0: its key may not be finite.

@@ -1,8 +1,8 @@
-// Two warpgroups that share 64 keys, where the sums of one head size fill the registers of a thread: one has dV, the other
-// dK.
+// Two warpgroups that share 64 keys, where the sums of one head size fill the registers of a thread: one has dV, the
+// other dK.
 //
 //   ScoreGroup      P from S(n) | P to the other | issue dV += P^T dO | issue S(n+1) | dV is there | S(n+1) is there
-//   GradientGroup   P is there, dP(n) is there | dS | issue dK += dS^T Q | dS to shared memory | issue dP(n+1) | dK is there
+//   GradientGroup   P, dP(n) are there | dS | issue dK += dS^T Q | dS to shared memory | issue dP(n+1) | dK is there
 //
 // A thread of one has the same pairs as the thread of that number in the other: P travels as 16 bytes of each.
 #pragma once
@@ -105,7 +105,8 @@ struct ScoreGroup : SplitGroup<C> {
     const bool selects = kPass == Pass::guarded && uniform(stats[Base::kFlag] != 0);
     if (selects) {
       __syncwarp();
-      Base::select_into(dv, pipeline.dout(stage), [=, this](int query, int r) { return handed_over(buffer, query, r); });
+      Base::select_into(dv, pipeline.dout(stage),
+                        [=, this](int query, int r) { return handed_over(buffer, query, r); });
     } else {
       Base::template issue_sums<typename Base::DvProduct>(dv, w, pipeline.dout(stage));
       if constexpr (kPass == Pass::guarded) products_wait<0>();
