@@ -117,8 +117,8 @@ struct QueryGroup {
     ahead.next(steps), stages.advance();
   }
 
-  // What dS is multiplied by, or kSelected. Where somebody must not see everything, elements that are not finite are left out: whoever
-  // does see them has a dS that is NaN. Scores need them, so they are left out of a copy.
+  // What dS is multiplied by, or kSelected. Where somebody must not see everything, elements that are not finite are left
+  // out: whoever does see them has a dS that is NaN. Scores need them, so they are left out of a copy.
   __device__ __forceinline__ typename Pipeline::KTile keys_for_dq() const {
     const auto k = pipeline.k(), finite = pipeline.finite_k();
     barrier_wait(pipeline.k_full(), keys_phase);
