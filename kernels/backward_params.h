@@ -18,7 +18,7 @@ struct BackwardParams {
   void* dq_sums;       // [tile][dq_rows x dim_qk], in the order of sum_block(); null: dQ was not asked for
   int dq_rows;         // tile_q, or what short sequences need of it
   unsigned* turns;     // ordered: [tile], how many tiles of keys have been added
-  uint64* ticket;      // ordered: the next tile of keys to take
+  uint64* ticket;      // ordered, or CTAs that stay: the next tile of keys to take
 
   int heads_together;  // key/value heads whose tiles of keys are worked on side by side: they share the L2 cache
   int counts_in_bias;  // no main kernel runs, so the bias kernel counts the tiles it visits

@@ -100,7 +100,7 @@ struct HopperBackwardConfig {
   Element element;    // f16 or bf16
   int dim_qk, dim_v;  // padded: multiples of 32
   int tile_q;         // 64
-  int warpgroups;     // that have keys
+  int warpgroups;     // that have keys; 1: two share them, one of which has dV and the other dK
   int stages;         // tiles of queries and dO in shared memory, at least 2
   int ordered;        // as in BackwardConfig
 };
@@ -201,17 +201,25 @@ constexpr BackwardConfig shared_config(const HopperBackwardConfig& c) {
       kCopyVectors, 0,        c.ordered, 0};
 }
 constexpr int tile_k_of(const HopperBackwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
-constexpr int num_threads(const HopperBackwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
-constexpr int key_registers(const HopperBackwardConfig&) { return 216; }
+constexpr bool splits_sums(const HopperBackwardConfig& c) { return c.warpgroups == 1; }
+constexpr int summing_warpgroups(const HopperBackwardConfig& c) { return splits_sums(c) ? 2 : c.warpgroups; }
+constexpr int num_threads(const HopperBackwardConfig& c) { return kWarpgroupThreads * (summing_warpgroups(c) + 1); }
+// As above, of 504 registers of three warpgroups or 512 of four.
+constexpr int key_registers(const HopperBackwardConfig& c) { return summing_warpgroups(c) == 2 ? 216 : 144; }
 constexpr int query_registers(const HopperBackwardConfig&) { return 72; }
 constexpr int kGradientTiles = 2;  // of dS in shared memory
-constexpr int num_barriers(const HopperBackwardConfig& c) { return 3 + 3 * c.stages; }
+// One tile of keys is worked on, the next is known, and of the one before sums may be on their way out.
+constexpr int kPlaces = 3;
+constexpr int num_barriers(const HopperBackwardConfig& c) { return 4 + 3 * c.stages; }
 constexpr int shared_bytes(const HopperBackwardConfig& c) {
   const int tile_k = tile_k_of(c);
-  return 2 * swizzled_bytes(tile_k, c.dim_qk) + swizzled_bytes(tile_k, c.dim_v) +
+  // A copy of K without elements that are not finite, or P on its way from one warpgroup to the other.
+  const int extra =
+      splits_sums(c) ? kGradientTiles * swizzled_bytes(c.tile_q, tile_k) : swizzled_bytes(tile_k, c.dim_qk);
+  return swizzled_bytes(tile_k, c.dim_qk) + swizzled_bytes(tile_k, c.dim_v) + extra +
          c.stages * (swizzled_bytes(c.tile_q, c.dim_qk) + swizzled_bytes(c.tile_q, c.dim_v)) +
          kGradientTiles * swizzled_bytes(c.tile_q, tile_k) + c.stages * row_stats_bytes(shared_config(c)) +
-         kPlaceBytes + num_barriers(c) * 8;
+         kPlaces * kPlaceBytes + num_barriers(c) * 8;
 }
 
 }  // namespace cuflash

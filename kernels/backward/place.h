@@ -18,7 +18,7 @@ __device__ __forceinline__ Place place_of(const BackwardParams& p, int64 index) 
   at.b = static_cast<int>(quotient(head, a.heads_k)), at.head_k = static_cast<int>(head - int64{at.b} * a.heads_k);
   at.first = static_cast<int>(tile) * C.tile_k;
   at.sequence = sequence_of(a, at.b);
-  at.written = min(C.tile_k, (a.cu_k ? at.sequence.len_k : a.len_k) - at.first);
+  at.written = max(0, min(C.tile_k, (a.cu_k ? at.sequence.len_k : a.len_k) - at.first));
   at.group = a.group;
   set_heads<C>(p, at, at.head_k * at.group);
   // Where a score can be -inf, or the mask tensor speaks, every tile has to select; so it has to where keys are missing.
@@ -36,6 +36,20 @@ __device__ __forceinline__ Place place_of_cta(const BackwardParams& p) {
   const AttentionParams& a = p.attention;
   const int64 index = C.ordered ? static_cast<int64>(atomicAdd(p.ticket, 1ull)) : cta_number();
   return index < tiles_in(a.len_k, C.tile_k) * a.heads_k * a.batch ? place_of<C>(p, index) : Place{};
+}
+
+// The next tile of keys that has rows to be written, for CTAs that stay. written < 0: there is none.
+template <BackwardConfig C>
+__device__ __forceinline__ Place next_place(const BackwardParams& p) {
+  const AttentionParams& a = p.attention;
+  const int64 count = tiles_in(a.len_k, C.tile_k) * a.heads_k * a.batch;
+  Place at;
+  do {
+    const int64 index = static_cast<int64>(atomicAdd(p.ticket, 1ull));
+    if (index < count) at = place_of<C>(p, index);
+    else at = Place{}, at.written = -1;
+  } while (at.written == 0);
+  return at;
 }
 
 }  // namespace cuflash

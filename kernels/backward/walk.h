@@ -3,6 +3,7 @@
 
 #include "attn/walk.h"
 #include "backward/shape.h"
+#include "backward/weigh.h"
 
 namespace cuflash {
 
@@ -28,6 +29,17 @@ __device__ __forceinline__ Walk walk_queries(const AttentionParams& a, const Seq
   if (mask_all) w.full_end = w.full_begin;
   w.edge = w.count() - (w.full_end - w.full_begin);
   return w;
+}
+
+// How much of a tile of queries some keys of a tile of keys are seen by.
+template <BackwardConfig C>
+__device__ __forceinline__ Pass pass_of(const AttentionParams& a, const Sequence& s, Range keys, int tile) {
+  const int64 begin = int64{tile} * C.tile_q, end = min(begin + C.tile_q, int64{s.len_q});
+  const Range existing{keys.begin, min(keys.end, int64{s.len_k})};
+  if (existing.empty()) return Pass::hidden;
+  const Range any = queries_of_any(a, s, existing), all = queries_of_all(a, s, keys);
+  if (end <= any.begin || begin >= any.end) return Pass::hidden;
+  return existing.end == keys.end && begin >= all.begin && end <= all.end ? Pass::full : Pass::masked;
 }
 
 // Adds the share of a tile of keys and of `heads` query heads to the statistics: every pair that exists counts, so `exact`

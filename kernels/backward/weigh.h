@@ -5,8 +5,8 @@
 
 namespace cuflash {
 
-// Full: every pair is visible. Masked: not every one. Guarded: masked, and some row is not finite.
-enum class Pass { full, masked, guarded };
+// Full: every pair is visible. Masked: not every one. Hidden: none. Guarded: masked, and some row is not finite.
+enum class Pass { full, masked, hidden, guarded };
 
 // What two neighbouring queries have, read at once.
 template <class Real>

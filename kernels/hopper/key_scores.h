@@ -18,7 +18,7 @@ struct KeyScores {
 
   // In the tile: keys are rows. Found anew, so that nothing that follows from it stays in registers.
   static __device__ __forceinline__ LanePlace lane_place() {
-    const int thread = new_thread_id();
+    const int thread = splits_sums(C) ? new_thread_id() % kWarpgroupThreads : new_thread_id();
     return {thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2};
   }
 
@@ -45,26 +45,21 @@ struct KeyScores {
       }
   }
 
-  // dS = P (dP - delta), narrowed. A weight of exactly 0, hidden or too small to be told from it, passes nothing on,
-  // whatever dP is.
+  // dS = P (dP - delta), in the place of dP. A weight of exactly 0, hidden or too small to be told from it, passes nothing
+  // on, whatever dP is.
   template <Pass kPass>
-  static __device__ __forceinline__ void differentiate(Weights& gradient, const Weights& w, const Scores& dp,
-                                                       const float* stats) {
+  static __device__ __forceinline__ void differentiate(Scores& dp, const Weights& w, const float* stats) {
     const float* deltas = stats + kDelta + lane_place().column;
 #pragma unroll
     for (int n = 0; n < kQueryTiles; ++n) {
       const Pair<float> delta = pair_at(deltas + 8 * n);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const unsigned two = w[n / 2][n % 2 * 2 + half];
-        float x[2];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const float weight = widen<E>(static_cast<unsigned short>(e == 0 ? two : two >> 16));
-          x[e] = weight * (dp[0][n].x[2 * half + e] - delta.x[e]);
-          if (kPass != Pass::full && weight == 0) x[e] = 0;
-        }
-        gradient[n / 2][n % 2 * 2 + half] = pack<E>(x[0], x[1]);
+      for (int x = 0; x < 4; ++x) {
+        const unsigned two = w[n / 2][n % 2 * 2 + x / 2];
+        const float weight = widen<E>(static_cast<unsigned short>(x % 2 == 0 ? two : two >> 16));
+        float& value = dp[0][n].x[x];
+        value = weight * (value - delta.x[x % 2]);
+        if (kPass != Pass::full && weight == 0) value = 0;
       }
     }
   }

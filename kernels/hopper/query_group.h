@@ -2,6 +2,7 @@
 // sums in global memory.
 #pragma once
 
+#include "backward/place.h"
 #include "backward/turns.h"
 #include "hopper/backward_pipeline.h"
 #include "hopper/copy_tile.h"
@@ -18,6 +19,11 @@ struct QueryGroup {
   static constexpr int kTileK = tile_k_of(C), kSteps = kTileK / 16;
   static constexpr int kPiecesOfRow = kPanelRowBytes / 16;
   static_assert(C.tile_q == kWarpgroupRows && C.stages >= 2);
+  // Few stages are all on their way, and the next tile is brought amidst dQ of the one that it replaces; many leave one
+  // to be brought before that.
+  static constexpr bool kBringsLate = splits_sums(C);
+  static constexpr int kAhead = kBringsLate ? C.stages : C.stages - 1;
+  static constexpr unsigned kSelected = 1;  // no address of a tile
   using Pipeline = BackwardPipeline<C>;
   using Panel = SwizzledTile<kTileK, kPanelColumns>;  // of K
   using Product = WarpgroupProduct<E, kPanelColumns, true>;
@@ -34,19 +40,17 @@ struct QueryGroup {
   const HopperBackwardParams& p;
   const AttentionParams& a;
   Pipeline pipeline;
-  const Place& at;
-  int steps, count;       // tiles of queries of one head, of all
+  Ring<kPlaces> places;
+  unsigned keys_phase = 0;
+  int steps, count;       // tiles of queries of one head, of all, that see these keys
   Visit ahead;            // the next one to bring
   Ring<C.stages> stages;  // where to
   unsigned landed_phase = 0;
 
   __device__ QueryGroup(const HopperBackwardParams& p, const Pipeline& pipeline)
-      : p(p),
-        a(p.backward.attention),
-        pipeline(pipeline),
-        at(pipeline.place()),
-        steps(uniform(at.walk.count())),
-        count(uniform(at.group) * steps) {}
+      : p(p), a(p.backward.attention), pipeline(pipeline) {}
+
+  __device__ __forceinline__ const Place& place() const { return pipeline.place(places.stage); }
 
   __device__ static int thread() { return new_thread_id() % kWarpgroupThreads; }
   __device__ static void meet() { numbered_barrier_wait(Pipeline::kQueryGroup, kWarpgroupThreads); }
@@ -55,13 +59,20 @@ struct QueryGroup {
     return static_cast<uint4*>(__cvta_shared_to_generic(tile.address));
   }
 
+  // One thread, when nobody reads the keys before these any more.
   __device__ __forceinline__ void copy_keys_and_values() const {
+    const Place& at = place();
     const int row = static_cast<int>(at.sequence.k_begin) + at.first;
+    if (count == 0) {
+      barrier_arrive(pipeline.k_full()), barrier_arrive(pipeline.v_full());
+      return;
+    }
     copy_tile(pipeline.k(), p.k, a.k, pipeline.k_full(), row, at.head_k, at.b);
     copy_tile(pipeline.v(), p.v, a.v, pipeline.v_full(), row, at.head_k, at.b);
   }
   // One thread.
   __device__ __forceinline__ void copy_queries(int tile, unsigned q_barrier, unsigned o_barrier) const {
+    const Place& at = place();
     const int stage = stages.stage, row = static_cast<int>(at.sequence.q_begin) + tile * C.tile_q,
               head = at.head_k * at.group + ahead.member;
     barrier_wait(pipeline.empty(stage), stages.phase ^ 1);
@@ -74,6 +85,7 @@ struct QueryGroup {
   }
   // Beyond the end of the tensor rows are zeros already.
   __device__ __forceinline__ bool has_foreign_rows(int tile) const {
+    const Place& at = place();
     const int64 rows = a.cu_q ? a.total_q : a.len_q;
     return (tile + 1) * C.tile_q > at.sequence.len_q && at.sequence.q_begin + at.sequence.len_q < rows;
   }
@@ -86,7 +98,7 @@ struct QueryGroup {
 
   // Rows beyond a length do not exist: their weights of 0 would not keep a NaN out of dK and dV.
   __device__ __forceinline__ void bring() {
-    const int tile = uniform(at.walk.tile(ahead.step)), stage = stages.stage;
+    const int tile = uniform(place().walk.tile(ahead.step)), stage = stages.stage;
     const bool cleans = uniform(has_foreign_rows(tile));
     const unsigned q_full = pipeline.q_full(stage), o_full = pipeline.o_full(stage), landed = pipeline.landed();
     if (thread() == 0) copy_queries(tile, cleans ? landed : q_full, cleans ? landed : o_full);
@@ -94,8 +106,9 @@ struct QueryGroup {
     if (cleans) {
       barrier_wait(landed, landed_phase);
       landed_phase ^= 1;
-      clear_rows(pipeline.q(stage), at.sequence.len_q - tile * C.tile_q);
-      clear_rows(pipeline.dout(stage), at.sequence.len_q - tile * C.tile_q);
+      const int first = place().sequence.len_q - tile * C.tile_q;
+      clear_rows(pipeline.q(stage), first);
+      clear_rows(pipeline.dout(stage), first);
       async_proxy_fence();
       meet();
       if (thread() == 0) barrier_arrive(q_full), barrier_arrive(o_full);
@@ -104,16 +117,17 @@ struct QueryGroup {
     ahead.next(steps), stages.advance();
   }
 
-  // What dS is multiplied by. Where somebody must not see everything, elements that are not finite are left out: whoever
-  // does see them has a dS that is NaN. Scores need them, so they are left out of a copy.
+  // What dS is multiplied by, or kSelected. Where somebody must not see everything, elements that are not finite are left
+  // out: whoever does see them has a dS that is NaN. Scores need them, so they are left out of a copy.
   __device__ __forceinline__ typename Pipeline::KTile keys_for_dq() const {
     const auto k = pipeline.k(), finite = pipeline.finite_k();
-    barrier_wait(pipeline.k_full(), 0);
-    if (uniform(at.walk.edge) == 0) return k;
+    barrier_wait(pipeline.k_full(), keys_phase);
+    if (uniform(place().walk.edge) == 0) return k;
     bool found = false;
 #pragma unroll 4
     for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) found |= has_not_finite<E>(pieces(k)[n]);
     if (!numbered_barrier_any(Pipeline::kQueryGroup, kWarpgroupThreads, found)) return k;
+    if constexpr (splits_sums(C)) return {kSelected};  // there is no room for them
 #pragma unroll 1
     for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) pieces(finite)[n] = finite_eight<E>(pieces(k)[n]);
     async_proxy_fence();
@@ -132,17 +146,42 @@ struct QueryGroup {
 #pragma unroll
     for (int n = 0; n < kPanelColumns / 2; ++n) pin(sums[n / 4].x[n % 4]);
   }
+  // One branch around all of them: the assembler makes a branch of every predicate.
   __device__ __forceinline__ void add(const Sums& sums, int64 tile, int first_column) const {
     const int lane = new_thread_id() % 32, row = thread() / 32 * 16;
+    if (!p.backward.dq_sums || row >= p.backward.dq_rows) return;
     float* to = dq_sums<kShared>(p.backward, tile) + sum_block<kShared>(row, first_column);
-    const bool adds = p.backward.dq_sums && row < p.backward.dq_rows;
 #pragma unroll
     for (int n = 0; n < kPanelColumns / 8; ++n)
-      add_block(to + n * 128, lane, sums[n], adds && first_column + 8 * n < C.dim_qk);
+      if (C.dim_qk % kPanelColumns == 0 || first_column + 8 * n < C.dim_qk)
+        add_block(to + n * 128, lane, sums[n], true);
   }
 
-  __device__ __forceinline__ void add_to_dq(const Visit& visit, int number, unsigned keys) const {
-    const int buffer = number % kGradientTiles, tile = uniform(at.walk.tile(visit.step));
+  // The same without what has a dS of 0: its key may not be finite.
+  __device__ __forceinline__ void select(Sums& sums, typename Pipeline::GradientTile gradient, Panel k) const {
+    const int lane = thread() % 32, row = thread() / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int n = 0; n < kPanelColumns / 8; ++n) sums[n] = {};
+#pragma unroll 1
+    for (int key = 0; key < kTileK; ++key)
+#pragma unroll
+      for (int n = 0; n < kPanelColumns / 8; ++n) {
+        const unsigned two =
+            *static_cast<const unsigned*>(__cvta_shared_to_generic(k.piece(key, 8 * n) + lane % 4 * 4));
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          const float d = widen<E>(*static_cast<const unsigned short*>(
+              __cvta_shared_to_generic(gradient.piece(row + x / 2 * 8, key) + key % 8 * 2)));
+          const float value = widen<E>(static_cast<unsigned short>(x % 2 == 0 ? two : two >> 16));
+          if (d != 0) sums[n].x[x] += d * value;
+        }
+      }
+  }
+
+  template <bool kSelects>
+  __device__ __forceinline__ void add_to_dq(const Visit& visit, int number, unsigned keys) {
+    const int buffer = uniform(number % kGradientTiles), tile = uniform(place().walk.tile(visit.step));
+    const Place& at = place();
     const int64 query_tile = at.query_tile(visit.member, tile);
 #pragma unroll
     for (int group = 0; group < C.warpgroups; ++group)
@@ -150,7 +189,9 @@ struct QueryGroup {
 #pragma unroll 1
     for (int column = 0; column < C.dim_qk; column += kPanelColumns) {
       Sums sums;
-      multiply(sums, pipeline.gradient(buffer), {keys + column * (kTileK * kPanelRowBytes / kPanelColumns)});
+      const int bytes = column * (kTileK * kPanelRowBytes / kPanelColumns);
+      if constexpr (kSelects) select(sums, pipeline.gradient(buffer), {pipeline.k().address + bytes});
+      else multiply(sums, pipeline.gradient(buffer), {keys + bytes});
       // Whoever writes into this tile of dS next waits for it; nobody does for the last two.
       if (column + kPanelColumns >= C.dim_qk && number + kGradientTiles < count) {
 #pragma unroll
@@ -159,24 +200,55 @@ struct QueryGroup {
       }
       if (column == 0) wait_for_turn<kShared>(p.backward, at, query_tile, tile, thread(), meet);
       add(sums, query_tile, column);
+      // About when those who have keys are done with these queries.
+      if constexpr (kBringsLate) {
+        if (column == 0 && number + kAhead < count) bring();
+        converge();
+      }
     }
     pass_turn_on<kShared>(p.backward, query_tile, thread(), meet);
   }
 
-  __device__ __forceinline__ void run() {
-    if (count == 0) return;
-    if (thread() == 0) copy_keys_and_values();
-    __syncwarp();
-#pragma unroll 1
-    for (int n = 0; n < min(C.stages - 1, count); ++n) bring();
-    const unsigned keys = keys_for_dq().address;
+  // The tiles of queries that see these keys.
+  __device__ __forceinline__ void walk() {
+    const unsigned keys = uniform(keys_for_dq().address);
+    if (splits_sums(C) && keys == kSelected) walk_with<splits_sums(C)>(keys);
+    else walk_with<false>(keys);
+  }
+  template <bool kSelects>
+  __device__ __forceinline__ void walk_with(unsigned keys) {
     Visit visit;
 #pragma unroll 1
     for (int number = 0; number < count; ++number, visit.next(steps)) {
-      if (number + C.stages - 1 < count) bring();
+      if (!kBringsLate && number + kAhead < count) bring();
       converge();
-      add_to_dq(visit, number, uniform(keys));
+      add_to_dq<kSelects>(visit, number, uniform(keys));
     }
+  }
+
+  // One tile of keys after the other. The first queries of a tile are on their way while others finish the one before.
+  __device__ __forceinline__ void run() {
+#pragma unroll 1
+    for (bool first = true;; places.advance(), keys_phase ^= 1, first = false) {
+      const bool ends = uniform(place().written) < 0;
+      steps = uniform(place().walk.count()), count = uniform(place().group) * steps;
+      ahead = {};
+      if (count > 0) bring();
+      if (!first) barrier_wait(pipeline.k_free(), keys_phase ^ 1);
+      converge();
+      if (ends) break;
+      if (thread() == 0) copy_keys_and_values();
+      __syncwarp();
+#pragma unroll 1
+      for (int n = 1; n < min(kAhead, count); ++n) bring();
+      if (thread() == kWarpgroupThreads - 1)
+        pipeline.place((places.stage + 1) % kPlaces) = next_place<kShared>(p.backward);
+      converge();
+      if (count > 0) walk();
+      meet();  // the next place is known
+      converge();
+    }
+    if (thread() == 0) barrier_arrive(pipeline.k_full());
   }
 };
 

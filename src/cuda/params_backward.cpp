@@ -20,10 +20,8 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
   b.row_stats = part(w.row_stats);
   if (p.dq) b.dq_sums = part(w.dq_sums);
   b.dq_rows = w.dq_rows;
-  if (plan.ordered) {
-    b.turns = static_cast<unsigned*>(part(w.turns));
-    b.ticket = static_cast<uint64*>(part(w.ticket));
-  }
+  if (plan.ordered) b.turns = static_cast<unsigned*>(part(w.turns));
+  if (plan.ordered || plan.main.stays) b.ticket = static_cast<uint64*>(part(w.ticket));
   b.heads_together = plan.heads_together;
   b.counts_in_bias = plan.main.grid_x == 0;
   return b;

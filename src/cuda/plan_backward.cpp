@@ -195,6 +195,7 @@ BackwardPlan plan_hopper(const BackwardProblem& p, const Arch& arch, HopperBackw
                           : "warpgroup products and tensor copies of Hopper";
   plan.main = launch_of(key_of(KernelKind::hopper_backward, arch, c), key_tiles(p, tile_k_of(c)), num_threads(c),
                         shared_bytes(c));
+  plan.main.stays = true;
   return plan;
 }
 
