@@ -62,9 +62,10 @@ std::vector<Section> sections() {
        "which options\nthe kernel is compiled with that bf16 of head size 128 gets on sm_80: several options, and rows "
        "that are not on\n16-byte boundaries, share the kernel with every option.",
        options_everywhere()},
-      {"The forward kernel for Hopper: head sizes",
-       "What sm_90a gets with CUFLASH_CUDA_KERNELS=best: tiles, or why the portable kernel is taken.", hopper_sizes()},
-      {"The forward kernel for Hopper: options", "The same for bf16 with one option.", hopper_options()},
+      {"Kernels for Hopper: head sizes", "What sm_90a gets: tiles, or why the portable kernel is taken.",
+       hopper_sizes()},
+      {"Kernels for Hopper: options", "The same for bf16 with one option, forward but for the last column.",
+       hopper_options()},
       {"Limits", "What is refused is refused with this sentence, before anything is written.", limits()},
   };
 }

@@ -126,11 +126,12 @@ Table options_everywhere() {
 }
 
 Table hopper_options() {
-  Table table{{"option", "D = 64", "D = 128", "D = 192", "D = 256"}, {}};
+  Table table{{"option", "D = 64", "D = 128", "D = 192", "D = 256", "backward, D = 128"}, {}};
   for (const Option& option : kOptions) {
     if (option.direction == Option::backward_only) continue;
     Cells row{option.name};
     for (const int64_t dim : {64, 128, 192, 256}) row.push_back(ask_hopper(with(option, DType::bf16, dim, false)));
+    row.push_back(option.direction == Option::forward_only ? "" : ask_hopper(with(option, DType::bf16, 128, true)));
     table.rows.push_back(row);
   }
   return table;

@@ -63,10 +63,16 @@ Answer ask(const Question& question, const std::string& place) {
 
 std::string ask_hopper(const Question& question) {
   const Sketch sketch = sketch_of(question);
-  const auto problem = describe(detail::to_c(sketch.attention), detail::to_c(sketch.outputs), Place{0});
-  try {
-    const cuda::ForwardPlan plan = plan_forward(problem, cuda::arch_named("sm_90a"), cuda::Kernels::best);
+  const auto answer = [](const auto& plan) {
     return plan.not_hopper ? join("no: ", plan.not_hopper) : join(plan.tile_q, " x ", plan.tile_k);
+  };
+  const cuda::Arch arch = cuda::arch_named("sm_90a");
+  const auto attention = detail::to_c(sketch.attention);
+  try {
+    if (question.options.backward)
+      return answer(plan_backward(describe(attention, detail::to_c(sketch.tensors), Place{0}), arch,
+                                  cuda::Reproducible::no, cuda::Kernels::best));
+    return answer(plan_forward(describe(attention, detail::to_c(sketch.outputs), Place{0}), arch, cuda::Kernels::best));
   } catch (const FlashAttentionError&) {
     return "no kernel at all: see limits";
   }

@@ -75,8 +75,9 @@ Table head_sizes(bool backward) {
 }
 
 Table hopper_sizes() {
-  return by_size({"tiles, or why not"},
-                 [](DType type, int64_t dim) { return Cells{ask_hopper(plain_question(type, dim, false))}; });
+  return by_size({"forward", "backward"}, [](DType type, int64_t dim) {
+    return Cells{ask_hopper(plain_question(type, dim, false)), ask_hopper(plain_question(type, dim, true))};
+  });
 }
 
 }  // namespace cuflash::cli

@@ -85,7 +85,9 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
 // Over a cache: for Hopper every list of tiles with the options that need most, and the kernels of any alignment; for the
 // others what differs most.
 void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
-  const auto add_cache = [&](const TypicalCache& t) { add(launches, plan_cache(cache_of(t), arch, 132).launch); };
+  const auto add_cache = [&](const TypicalCache& t, Kernels kernels = Kernels::best) {
+    add(launches, plan_cache(cache_of(t), arch, 132, kernels).launch);
+  };
   constexpr int kBoth = kSoftcap | kAlibi;
   add_cache({.options = kBoth, .heads_q = 1, .heads_k = 1});
   add_cache({.dim_qk = 576, .dim_v = 512, .heads_q = 64, .heads_k = 1, .v_in_k = true});
@@ -99,6 +101,7 @@ void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   add_cache({.dim_qk = 576, .dim_v = 512, .options = kBoth, .heads_q = 1, .heads_k = 1, .v_in_k = true});
   add_cache({.dtype = DType::f32, .dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = 1, .heads_k = 1});
   for (const int64_t group : {32, 64}) add_cache({.options = kBoth, .heads_q = group, .heads_k = 1});
+  for (const int64_t group : {1, 64}) add_cache({.heads_q = group, .heads_k = 1}, Kernels::portable);
   add_cache({.dtype = DType::f16});
   add_cache({.options = kScaleFirst});
   add_cache({.dim_qk = 512, .dim_v = 512, .heads_q = 8, .heads_k = 1});
@@ -128,7 +131,8 @@ std::vector<Launch> all_launches_for(const Arch& arch) {
       add(launches, plan_backward(backward_of(t), arch, reproducible, Kernels::best).main);
   }
   for (const TypicalCache& t : typical_caches())
-    if (t.dtype != DType::f64 || t.dim_qk <= 128) add(launches, plan_cache(cache_of(t), arch, 132).launch);
+    if (t.dtype != DType::f64 || t.dim_qk <= 128)
+      add(launches, plan_cache(cache_of(t), arch, 132, Kernels::best).launch);
   return launches;
 }
 

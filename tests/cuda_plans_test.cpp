@@ -93,7 +93,7 @@ std::string backward_lines(const Typical& t, const Arch& arch, Reproducible repr
 
 std::string cache_lines(const TypicalCache& t, const Arch& arch) {
   return or_refusal([&] {
-    const CachePlan plan = plan_cache(cache_of(t), arch, usual_sms(arch));
+    const CachePlan plan = plan_cache(cache_of(t), arch, usual_sms(arch), Kernels::best);
     if (plan.launch.grid_x == 0) return std::string("  nothing to do\n");
     return join(line(plan.launch), "  splits ", plan.splits, ", ", plan.eager_splits, " of ", plan.least_tiles,
                 " tiles at least, ", plan.row_tiles, " tiles of rows, workspace ", plan.workspace.size, "\n");

@@ -7,7 +7,6 @@
 #include "cache/geometry.h"
 #include "ptx/global.h"
 #include "tile/eight.h"
-#include "tile/operand.h"
 
 namespace cuflash {
 
@@ -25,38 +24,41 @@ __device__ __forceinline__ Real part_weight(Real part_top, Real top, Real factor
 }
 
 // Eight columns of a row, added up over parts. state(n), load(n, x): the n-th part's. kAtOnce parts are on their way
-// together: the workspace is a long way off. kLanes neighbouring lanes share the parts of a piece, one has every
-// kLanes-th of them, and all get the sum.
-template <class Real, int kAtOnce, int kLanes = 1>
+// together, states and columns: the workspace is a long way off.
+template <class Real, int kAtOnce>
 struct SummedEight {
-  RowState<Real> row;
-  Real x[8];
+  RowState<Real> row{minus_infinity<Real>(), 0};
+  Real x[8] = {};
 
   template <class State, class Load>
-  __device__ __forceinline__ SummedEight(int parts, Real factor, State&& state, Load&& load)
-      : row{minus_infinity<Real>(), 0}, x{} {
-    const int mine = kLanes == 1 ? 0 : lane_id() % kLanes;
-#pragma unroll 4
-    for (int n = 0; n < parts; ++n) row.top = larger(row.top, state(n).top);
+  __device__ __forceinline__ SummedEight(int parts, Real factor, State&& state, Load&& load) {
 #pragma unroll 1
-    for (int first = mine; first < parts; first += kAtOnce * kLanes) {
+    for (int first = 0; first < parts; first += kAtOnce) {
+      RowState<Real> part[kAtOnce];
       Real columns[kAtOnce][8];
 #pragma unroll
-      for (int n = 0; n < kAtOnce; ++n)
-        if (first + n * kLanes < parts) load(first + n * kLanes, columns[n]);
+      for (int n = 0; n < kAtOnce; ++n) {
+        part[n] = {minus_infinity<Real>(), 0};
+        if (first + n < parts) part[n] = state(first + n), load(first + n, columns[n]);
+      }
+      raise(part, factor);
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n)
-        if (first + n * kLanes < parts) add(state(first + n * kLanes), columns[n], factor);
-    }
-#pragma unroll
-    for (int distance = kLanes / 2; distance > 0; distance /= 2) {
-      row.sum += __shfl_xor_sync(0xffffffffu, row.sum, distance);
-#pragma unroll
-      for (int c = 0; c < 8; ++c) x[c] += __shfl_xor_sync(0xffffffffu, x[c], distance);
+        if (first + n < parts) add(part[n], columns[n], factor);
     }
   }
 
  private:
+  // To the largest score of these parts, too.
+  __device__ __forceinline__ void raise(const RowState<Real> (&part)[kAtOnce], Real factor) {
+    Real top = row.top;
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) top = larger(top, part[n].top);
+    const Real weight = part_weight(row.top, top, factor);
+    row = {top, row.sum * weight};
+#pragma unroll
+    for (int c = 0; c < 8; ++c) x[c] *= weight;
+  }
   __device__ __forceinline__ void add(const RowState<Real>& part, const Real (&columns)[8], Real factor) {
     const Real weight = part_weight(part.top, row.top, factor);
     row.sum += part.sum * weight;

@@ -22,7 +22,7 @@ __device__ __forceinline__ bool has_whole_pieces(const RotaryView& r) {
 // where it stands, below the positions there are. Pieces need not begin at multiples of eight, only take longer then.
 //
 // A call, not a copy of all this wherever rows are loaded: what a launch runs once comes from memory, and a kernel that is
-// small starts sooner.
+// small starts sooner. Where nothing is turned nobody waits for a call.
 template <Element E>
 __device__ __noinline__ EightReals<RealOf<E>> turned_eight(const RotaryView& r, int64 position, const void* data,
                                                            int64 row, int d, int dim) {
@@ -31,7 +31,7 @@ __device__ __noinline__ EightReals<RealOf<E>> turned_eight(const RotaryView& r, 
   Real(&x)[8] = eight.x;
   const int count = max(0, min(8, dim - d));
   load_eight_of<E, E>(data, row + d, count, x);
-  if (!r.cos || d >= r.dim) return eight;
+  if (d >= r.dim) return eight;
   const int64 cos_row = position * r.cos_stride, sin_row = position * r.sin_stride;
   const bool whole = has_whole_pieces(r) && d % 8 == 0;
   Real cos[8], sin[8];
@@ -68,6 +68,7 @@ __device__ __noinline__ EightReals<RealOf<E>> turned_eight(const RotaryView& r, 
 template <Element E>
 __device__ __forceinline__ void load_turned_eight(const RotaryView& r, int64 position, const void* data, int64 row,
                                                   int d, int dim, RealOf<E> (&x)[8]) {
+  if (!r.cos) return load_eight_of<E, E>(data, row + d, max(0, min(8, dim - d)), x);
   const EightReals<RealOf<E>> eight = turned_eight<E>(r, position, data, row, d, dim);
 #pragma unroll
   for (int n = 0; n < 8; ++n) x[n] = eight.x[n];

@@ -51,17 +51,6 @@ struct CacheSums {
     for (int n = static_cast<int>(threadIdx.x); n < written() * kPieces; n += kThreads)
       use(n / kPieces, n % kPieces * 8);
   }
-  // The same by kLanes neighbours at a time, whole warps of them: sum(row, column, whether that exists).
-  template <int kLanes, class Sum>
-  __device__ __forceinline__ void for_shared_pieces(Sum&& sum) const {
-    constexpr int kPieces = C.dim_v / 8;
-    const int count = written() * kPieces;
-#pragma unroll 1
-    for (int first = 0; first < count; first += kThreads / kLanes) {
-      const int n = first + static_cast<int>(threadIdx.x) / kLanes, there = min(n, count - 1);
-      sum(there / kPieces, there % kPieces * 8, n < count && lane_id() % kLanes == 0);
-    }
-  }
 
   // Key warps become one: the output, or what a split leaves behind.
   __device__ __forceinline__ void add_warps() const {
@@ -88,29 +77,19 @@ struct CacheSums {
     finish_eight<E>(work.p, work.sequence, work.at, work.rows.first + row, column, Rows::unit(work.a), eight);
   }
 
-  // Splits become one. Their states come to shared memory first, where there is room: every piece of a row asks for them.
+  // Splits become one.
   __device__ __forceinline__ void add_splits() const {
-    constexpr int kAtOnce = 32 / sizeof(Real), kLanes = 2;
+    constexpr int kAtOnce = (C.ctas_per_sm > 2 ? 24 : 32) / sizeof(Real);  // as registers allow
     const SplitPlace<C> place(work.p, work.at);
-    auto* const states = reinterpret_cast<RowState<Real>*>(work.memory);
-    const int rows_here = written();
-    const auto state_of = [&](int split, int row) {
-      const Real* state = place.state(split, row);
-      return RowState<Real>{load_from_l2(state), load_from_l2(state + 1)};
-    };
-    const bool here = int64{work.splits} * rows_here * int{sizeof *states} <= shared_bytes(C);
-    if (here) {
-      for (int n = static_cast<int>(threadIdx.x); n < work.splits * rows_here; n += kThreads)
-        states[n] = state_of(n / rows_here, n % rows_here);
-      __syncthreads();
-    }
-    for_shared_pieces<kLanes>([&](int row, int column, bool exists) {
-      SummedEight<Real, kAtOnce, kLanes> eight(
-          work.splits, Rows::factor(work.a),
-          [&](int split) { return here ? states[split * rows_here + row] : state_of(split, row); },
+    for_pieces([&](int row, int column) {
+      SummedEight<Real, kAtOnce> eight(
+          work.splits, Rows::factor(work.a), [&](int split) { return state_from_l2(place.state(split, row)); },
           [&](int split, Real(&x)[8]) { load_eight_from_l2(place.sums(split, row, column), x); });
-      if (exists) finish(row, column, eight);
+      finish(row, column, eight);
     });
+  }
+  __device__ static RowState<Real> state_from_l2(const Real* state) {
+    return {load_from_l2(state), load_from_l2(state + 1)};
   }
 
   __device__ __forceinline__ uint64* ticket() const { return work.p.tickets + tile_number(work.p, work.at); }

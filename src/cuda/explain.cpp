@@ -84,10 +84,11 @@ std::string plan_lines(const BackwardProblem& p, const Execution& e, const Arch&
 
 std::string plan_lines(const CacheProblem& p, const Execution& e, const Arch& arch, int num_sms) {
   const CachePlan plan = plan_cache(p, arch, num_sms);
-  return join("reason     ", plan.reason, "\n", config_line(plan.config), "splits     ", plan.splits, " for ", num_sms,
-              " SMs; ", plan.eager_splits, " of them where each has ", plan.least_tiles,
-              " tiles of keys, more where it has ", kLongTiles, "\n", launch_lines(plan.launch), "workspace  ",
-              TileCounts::bytes(e) + plan.workspace.size, " bytes");
+  const bool told = plan.not_boxes && arch.number() == 90;
+  return join("reason     ", plan.reason, "\n", told ? join("not boxes  ", plan.not_boxes, "\n") : "",
+              config_line(plan.config), "splits     ", plan.splits, " for ", num_sms, " SMs; ", plan.eager_splits,
+              " of them where each has ", plan.least_tiles, " tiles of keys, more where it has ", kLongTiles, "\n",
+              launch_lines(plan.launch), "workspace  ", TileCounts::bytes(e) + plan.workspace.size, " bytes");
 }
 
 // What the kernels do not compute is an answer, too.

@@ -24,7 +24,7 @@ Launch launch_of(const KernelKey& kernel, int64_t ctas, int threads, int shared_
 
 // Which kernels a plan may choose: those for every architecture alone, or those for one where there are some.
 enum class Kernels { portable, best };
-// As CUFLASH_CUDA_KERNELS says; the portable ones unless it does.
+// As CUFLASH_CUDA_KERNELS says; the best ones unless it does.
 Kernels wanted_kernels();
 
 struct ForwardPlan {

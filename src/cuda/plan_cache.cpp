@@ -66,6 +66,23 @@ constexpr Tiles kSixteenBit[] = {
     {576, 32, 32, 2, 2, 2, 1},        //
     {576, 64, 32, 4, 1, 2, 1, true},  //
 };
+// With a warp more, for boxes.
+constexpr Tiles kBoxed[] = {
+    {64, 16, 64, 1, 4, 1, 3, true},   //
+    {64, 16, 64, 1, 4, 1, 2},         //
+    {64, 32, 64, 2, 2, 1, 2},         //
+    {64, 64, 64, 4, 1, 1, 2},         //
+    {128, 16, 64, 1, 4, 1, 2},        //
+    {128, 32, 64, 2, 2, 1, 2, true},  //
+    {128, 32, 64, 2, 2, 1, 1},        //
+    {128, 64, 64, 4, 1, 1, 1},        //
+    {256, 16, 64, 1, 4, 1, 1},        //
+    {256, 32, 64, 2, 2, 1, 1, true},  //
+    {256, 32, 32, 2, 1, 2, 1},        //
+    {256, 64, 32, 4, 1, 1, 1, true},  //
+    {576, 16, 32, 1, 2, 2, 1},        //
+    {576, 32, 32, 2, 1, 2, 1, true},  //
+};
 constexpr Tiles kF32[] = {
     {64, 16, 64, 1, 4, 1, 2},   //
     {64, 32, 32, 2, 2, 1, 2},   //
@@ -88,7 +105,8 @@ constexpr Tiles kF64[] = {
     {256, 16, 16, 1, 1, 4, 1},  //
 };
 
-std::span<const Tiles> candidates(Element element) {
+std::span<const Tiles> candidates(Element element, int copy) {
+  if (copy == kCopyBoxes) return kBoxed;
   if (element == Element::f64) return kF64;
   if (element == Element::f32) return kF32;
   return kSixteenBit;
@@ -149,7 +167,7 @@ CacheConfig config_for(const CacheProblem& p, const Arch& arch, bool boxes) {
   const int64_t rows = p.group() * (p.num_splits == 0 ? std::max<int64_t>(1, p.len_q) : 1);
   for (const int tile_q : {64, 32, 16}) {
     if (tile_q > 16 && rows <= tile_q / 2) continue;
-    for (const Tiles& t : candidates(c.element)) {
+    for (const Tiles& t : candidates(c.element, c.copy)) {
       if (t.tile_q != tile_q || std::max(c.dim_qk, c.dim_v) > t.largest_dim) continue;
       if (t.plain_only && c.options != 0) continue;
       c.tile_q = t.tile_q, c.tile_k = t.tile_k;

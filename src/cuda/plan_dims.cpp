@@ -33,9 +33,9 @@ void require_length(const char* name, int64_t length) {
 
 Kernels wanted_kernels() {
   const std::string& name = environment().kernels;
-  if (name == "best") return Kernels::best;
-  if (!name.empty() && name != "portable") reject("CUFLASH_CUDA_KERNELS: is '", name, "', must be portable or best");
-  return Kernels::portable;
+  if (name == "portable") return Kernels::portable;
+  if (!name.empty() && name != "best") reject("CUFLASH_CUDA_KERNELS: is '", name, "', must be portable or best");
+  return Kernels::best;
 }
 
 int padded_dim(int64_t dim) {
