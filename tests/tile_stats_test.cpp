@@ -294,14 +294,14 @@ TEST(Traffic, OfOneHeadIsThatOnPaper) {
   options.heads = 1;
   const cuda::Arch arch = cuda::arch_named("sm_90a");
   constexpr double kRows = 128 * 64 * 2, kMatrix = 128 * 128 * 2, kState = 128 * 4;
-  const cli::Traffic forward = cli::traffic_of(forward_problem(options), arch);
+  const cli::Traffic forward = cli::traffic_of(forward_problem(options), arch, cuda::Kernels::portable);
   EXPECT_EQ(forward.walk.total(), 4 * kRows);
   EXPECT_EQ(forward.least, 4 * kRows);
   EXPECT_EQ(forward.naive, 4 * kMatrix + 4 * kRows);
   EXPECT_EQ(forward.paper, 2 * kRows + 3 * kRows + 4 * kState);  // all keys are one tile: 227 KiB hold 454 of them
   EXPECT_EQ(forward.dense_flops, 4.0 * 128 * 128 * 64);
 
-  const cli::Traffic backward = cli::traffic_of(backward_problem(options), arch);
+  const cli::Traffic backward = cli::traffic_of(backward_problem(options), arch, cuda::Kernels::portable);
   ASSERT_EQ(backward.tiles.tile_q, 64);
   ASSERT_EQ(backward.tiles.tile_k, 128);
   constexpr double kStats = 2 * (2 * 64 + 4) * 4, kSums = 128 * 64 * 4;  // of two tiles of queries

@@ -93,7 +93,8 @@ struct KeyGroup : KeyWalk<C> {
       const auto weights = pipeline.gradient(buffer);
       Base::select_into(dv, pipeline.dout(stage), [=](int query, int r) {
         const int key = lane_place().row + 8 * r;
-        return *static_cast<const unsigned short*>(__cvta_shared_to_generic(weights.piece(query, key) + key % 8 * 2));
+        const unsigned at = weights.piece(query, key) + key % 8 * 2;
+        return widen<E>(*static_cast<const unsigned short*>(__cvta_shared_to_generic(at)));
       });
       __syncwarp();
     } else {

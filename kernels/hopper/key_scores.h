@@ -22,10 +22,11 @@ struct KeyScores {
     return {thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2};
   }
 
+  template <Element kWeights = E>
   static __device__ __forceinline__ void narrow_weights(Weights& w, const Scores& s) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const auto operand = Operands<E>::from_accumulators(&s[0][2 * step]);
+      const auto operand = Operands<kWeights>::from_accumulators(&s[0][2 * step]);
 #pragma unroll
       for (int n = 0; n < 4; ++n) w[step][n] = operand.r[n];
     }
@@ -47,7 +48,7 @@ struct KeyScores {
 
   // dS = P (dP - delta), in the place of dP. A weight of exactly 0, hidden or too small to be told from it, passes nothing
   // on, whatever dP is.
-  template <Pass kPass>
+  template <Pass kPass, Element kWeights = E>
   static __device__ __forceinline__ void differentiate(Scores& dp, const Weights& w, const float* stats) {
     const float* deltas = stats + kDelta + lane_place().column;
 #pragma unroll
@@ -56,7 +57,7 @@ struct KeyScores {
 #pragma unroll
       for (int x = 0; x < 4; ++x) {
         const unsigned two = w[n / 2][n % 2 * 2 + x / 2];
-        const float weight = widen<E>(static_cast<unsigned short>(x % 2 == 0 ? two : two >> 16));
+        const float weight = widen<kWeights>(static_cast<unsigned short>(x % 2 == 0 ? two : two >> 16));
         float& value = dp[0][n].x[x];
         value = weight * (value - delta.x[x % 2]);
         if (kPass != Pass::full && weight == 0) value = 0;

@@ -100,7 +100,7 @@ struct KeyWalk : KeyScores<C> {
     const LanePlace lane = lane_place();
 #pragma unroll 1
     for (int query = 0; query < C.tile_q; ++query) {
-      const float w[2] = {widen<E>(weight(query, 0)), widen<E>(weight(query, 1))};
+      const float w[2] = {weight(query, 0), weight(query, 1)};
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         const unsigned two =

@@ -4,7 +4,8 @@
 //   ScoreGroup      P from S(n) | P to the other | issue dV += P^T dO | issue S(n+1) | dV is there | S(n+1) is there
 //   GradientGroup   P, dP(n) are there | dS | issue dK += dS^T Q | dS to shared memory | issue dP(n+1) | dK is there
 //
-// A thread of one has the same pairs as the thread of that number in the other: P travels as 16 bytes of each.
+// A thread of one has the same pairs as the thread of that number in the other: P travels as 16 bytes of each, in f16,
+// which holds weights of at most 1 to 3 bits more than bf16 does: dS is rounded itself, and twice would be too often.
 #pragma once
 
 #include "hopper/key_walk.h"
@@ -16,6 +17,8 @@ struct SplitGroup : KeyWalk<C> {
   using Base = KeyWalk<C>;
   using Base::kSteps, Base::number, Base::count, Base::pipeline, Base::place;
   using typename Base::Pipeline, typename Base::Weights;
+
+  static constexpr Element kHandedOver = Element::f16;
 
   __device__ SplitGroup(const HopperBackwardParams& p, const Pipeline& pipeline) : Base(p, pipeline, 0) {}
 
@@ -83,10 +86,10 @@ struct ScoreGroup : SplitGroup<C> {
     numbered_barrier_arrive(Pipeline::weights_written(buffer), Pipeline::kPair);
   }
   // Weight of the pair of this lane's key r and a query, which a lane of the same four has handed over.
-  __device__ __forceinline__ unsigned short handed_over(int buffer, int query, int r) const {
+  __device__ __forceinline__ float handed_over(int buffer, int query, int r) const {
     const int thread = new_thread_id() / 4 * 4 + query % 8 / 2;
     const unsigned at = Base::part_of(pipeline.weights(buffer), thread, query / 16) + (query / 8 % 2 * 2 + r) * 4;
-    return *static_cast<const unsigned short*>(__cvta_shared_to_generic(at + query % 2 * 2));
+    return widen<Base::kHandedOver>(*static_cast<const unsigned short*>(__cvta_shared_to_generic(at + query % 2 * 2)));
   }
 
   template <Pass kPass>
@@ -98,9 +101,10 @@ struct ScoreGroup : SplitGroup<C> {
     if constexpr (kPass == Pass::guarded)
       weigh_any_size<kShared, kPass>(s, stats, lane_place().column, static_cast<float>(a.scale), p.exponent);
     else weigh_small<kShared, kPass>(s, stats, lane_place().column, p.exponent);
+    Base::template narrow_weights<Base::kHandedOver>(w, s);
+    hand_over(w, buffer);
     Base::narrow_weights(w, s);
     pin_all(w);
-    hand_over(w, buffer);
     barrier_wait(pipeline.o_full(stage), queries.phase);
     const bool selects = kPass == Pass::guarded && uniform(stats[Base::kFlag] != 0);
     if (selects) {
@@ -172,7 +176,7 @@ struct GradientGroup : SplitGroup<C> {
     take_over(w, buffer);
     products_wait<0>();
     pin_all(s[0]);
-    Base::template differentiate<kPass>(s, w, stats);
+    Base::template differentiate<kPass, Base::kHandedOver>(s, w, stats);
     Base::narrow_weights(w, s);
     if (kPass == Pass::guarded && uniform(stats[Base::kFlag] != 0))
       Base::template clear_not_finite<kWarpgroupThreads>(pipeline.q(stage));  // their scores are there: so are weights

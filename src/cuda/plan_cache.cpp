@@ -131,7 +131,7 @@ const char* not_boxes(const CacheProblem& p, const Arch& arch, Kernels kernels) 
   if (arch.number() != 90) return "tensor copies are used on Hopper alone";
   if (size_of(element_of(p.dtype)) != 2) return "tensor copies are for f16 and bf16";
   if (!has_tensor_map(p.k, cached_extent(p, p.dim_qk)) || !has_tensor_map(p.v, cached_extent(p, p.dim_v)))
-    return "tensor copies need rows that begin on 16 bytes";
+    return "tensor copies need a cache whose rows begin on 16 bytes";
   if (p.cache.page_size % kBoxRows[std::size(kBoxRows) - 1] != 0)
     return "tensor copies need pages whose size is a multiple of 16";
   if (p.cache.page_size != 0 && p.cache.leftpad) return "left padding moves keys across the borders of pages";

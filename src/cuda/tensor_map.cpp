@@ -49,7 +49,8 @@ RowsExtent output_extent(const Problem& p) { return {p.dim_v, p.packed() ? p.tot
 
 bool has_tensor_map(const ConstRows& r, const RowsExtent& e) {
   const int64_t longest = std::max({r.row_stride, r.head_stride, r.batch_stride}) * size_of(element_of(r.dtype));
-  return has_vector_rows(r) && longest < kStrideLimit && (r.row_stride != 0 || e.rows == 1) && r.data && e.rows > 0;
+  return has_vector_rows(r) && longest < kStrideLimit && (r.row_stride != 0 || e.rows == 1) && r.data && e.rows > 0 &&
+         e.heads > 0 && e.batch > 0;
 }
 
 TensorMap tensor_map(const ConstRows& r, const RowsExtent& e, int box_rows) {
