@@ -67,6 +67,13 @@ struct PrepareTile {
       if (kWhole && count == 0) x[n] = 0;
   }
 
+  // dO as the products have it, whatever it is stored in: where few keys are visible, dP and delta are nearly the same, and
+  // what is lost on one side alone is what their difference consists of.
+  static __device__ __forceinline__ void round_as_operand(Real (&x)[8]) {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) x[n] = widen<C.element>(narrow<C.element>(x[n]));
+  }
+
   // LSE and delta of every row.
   template <bool kWhole>
   __device__ __forceinline__ void run() {
@@ -80,6 +87,7 @@ struct PrepareTile {
         const int row = turn + n * kRows;
         load<kWhole>(p.o, row, o[n]);
         load<kWhole>(p.dout, row, dout[n]);
+        if constexpr (!kWhole) round_as_operand(dout[n]);
         lse[n] = of_row(p.lse, exists(row) ? row : 0);
         if (!exists(row)) lse[n] = minus_infinity<Real>();
         dlse[n] = p.dlse.data ? of_row(p.dlse, exists(row) ? row : 0) : Real(0);
