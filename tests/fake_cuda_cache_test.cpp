@@ -127,6 +127,23 @@ TEST_F(FakeCache, WithAFixedNumberOfSplitsNothingOfTheBatchChangesARow) {
   }
 }
 
+// Behind the last columns of keys lies another tile, which must not be cleared for values that nobody sees.
+TEST_F(FakeCache, ValuesInTheLastColumnsOfKeys) {
+  gpus.on_launch = run_cache_kernel;
+  DeviceBuffer workspace(16);
+  const CacheCase c{.dim_qk = 64,
+                    .dim_v = 40,
+                    .v_column = 16,
+                    .v_in_k = true,
+                    .page_size = 16,
+                    .len_q = {1, 1},
+                    .rows = {300, 90},
+                    .len_new = {1, 0},
+                    .room = 400};
+  CacheScene scene(c);
+  EXPECT_EQ(run_scene(scene, workspace, 4), "");
+}
+
 // A graph replays a call with whatever lengths are in the tensors then.
 TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
   static HopperCacheParams params;  // the larger one of the two kernels

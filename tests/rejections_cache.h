@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cuflash/cuflash_cache.h>
+#include <limits>
 
 #include <functional>
+#include <limits>
 #include <list>
 #include <optional>
 #include <string>
@@ -13,6 +15,8 @@
 #include "tests/rejections.h"
 
 namespace cuflash::rejections {
+
+constexpr int32_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
 
 enum class NewRows { none, dense, padded, packed };
 

@@ -144,7 +144,7 @@ FAULTS = {
     "src/problem/describe_cache.cpp": [
         Fault("v in k needs equal strides along one element",
               "v.step(0) != k.step(0) || v.step(1) != k.step(1)", "v.step(0) != k.step(0) || v.t.stride[1] != k.t.stride[1]",
-              "rejections_cache_test"),
+              "rejections_cache_legal_test"),
         Fault("new rows may overwrite what they are read from", "require_apart(k, {q, k_new, v_new});", "",
               "rejections_cache_test"),
     ],

@@ -30,10 +30,7 @@ struct BoxedKeys {
 
   __device__ BoxedKeys(const CacheWork<C>& work, const HopperCacheParams& p) : work(work), p(p) {}
 
-  __device__ static unsigned stage_address(unsigned char* memory, int stage) {
-    return shared_address(memory) + static_cast<unsigned>(stage * stage_bytes(C));
-  }
-  __device__ KTile k_tile(int stage) const { return {stage_address(work.memory, stage)}; }
+  __device__ KTile k_tile(int stage) const { return {shared_address(work.stage_memory(stage))}; }
   __device__ auto v_tile(int stage) const {
     if constexpr (C.v_in_k) return k_tile(stage);
     else return VTile{k_tile(stage).address + KTile::kBytes};

@@ -118,6 +118,8 @@ int options_of(const CacheProblem& p, int copy) {
   return options == 0 && must_scale_first(p) ? static_cast<int>(kScaleFirst) : options;
 }
 
+// Boxes have whole panels of columns.
+int boxed(int64_t dim) { return padded((dim + kPanelColumns - 1) / kPanelColumns * kPanelColumns); }
 // Rows of a box: as many as a tile of keys has, or as divide a page.
 constexpr int64_t kBoxRows[] = {64, 32, 16};
 int64_t box_rows_of(const CacheProblem& p, const CacheConfig& c) {
@@ -135,7 +137,9 @@ const char* not_boxes(const CacheProblem& p, const Arch& arch, Kernels kernels) 
   if (p.cache.page_size % kBoxRows[std::size(kBoxRows) - 1] != 0)
     return "tensor copies need pages whose size is a multiple of 16";
   if (p.cache.page_size != 0 && p.cache.leftpad) return "left padding moves keys across the borders of pages";
-  if (p.v_in_k && column_of_values(p) % 16 != 0) return "values begin inside of a piece of keys";
+  // Products read two pieces of a box side by side, and behind its last column lies another tile.
+  if (p.v_in_k && (column_of_values(p) % 16 != 0 || column_of_values(p) + boxed(p.dim_v) > boxed(p.dim_qk)))
+    return "values are columns of keys that do not lie in a box as products read them";
   return nullptr;
 }
 
@@ -156,8 +160,7 @@ int stages_that_fit(CacheConfig c, const Arch& arch) {
 CacheConfig config_for(const CacheProblem& p, const Arch& arch, bool boxes) {
   CacheConfig c{};
   c.element = element_of(p.dtype);
-  const int unit = boxes ? kPanelColumns : 1;
-  c.dim_qk = padded((p.dim_qk + unit - 1) / unit * unit), c.dim_v = padded((p.dim_v + unit - 1) / unit * unit);
+  c.dim_qk = boxes ? boxed(p.dim_qk) : padded(p.dim_qk), c.dim_v = boxes ? boxed(p.dim_v) : padded(p.dim_v);
   // Products read values in pieces of 16 bytes.
   c.v_in_k = p.v_in_k && column_of_values(p) * size_of(c.element) % 16 == 0;
   c.copy = boxes ? static_cast<int>(kCopyBoxes) : copy_of(p, c);

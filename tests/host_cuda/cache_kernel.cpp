@@ -60,6 +60,7 @@ constexpr CacheKernel kCacheKernels[] = {
     cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 0, 0}>(),    //
     cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 3, 0}>(),    //
     cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 1, 3, 1}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 2, 0, 1}>(),    //
     cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 3, 3, 2, 3, 0}>(),    //
     cache_kernel<CacheConfig{bf16, 96, 64, 16, 64, 1, 4, 1, 4, 2, 2, 0, 1}>(),    //
     cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 0, 0, 0}>(),     //

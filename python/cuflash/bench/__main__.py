@@ -6,7 +6,6 @@ one process, and must agree first."""
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime
 import json
 import os
@@ -58,7 +57,7 @@ def result_of(contestant: str, point: Point, times: List[float], ceilings: Dict[
     gbs = 1e-6 * point.key_value_bytes() / ms if point.direction == "decode" else None
     ceiling = ceiling_of(point, ceilings)
     share = None if ceiling is None else (tflops if gbs is None else gbs) / ceiling
-    return {"contestant": contestant, **dataclasses.asdict(point), "ms": ms, "ms_low": low, "ms_high": high,
+    return {"contestant": contestant, **point._asdict(), "ms": ms, "ms_low": low, "ms_high": high,
             "tflops": tflops, "gbs": gbs, "share": share, "clock_mhz": None, "extra_bytes": extra_bytes}
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from dataclasses import dataclass
 from typing import List
 
-ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
+from ..plot.problem import ELEMENT_BYTES, Problem
+
+DTYPES = ("f64", "f32", "f16", "bf16")
 DIRECTIONS = ("forward", "backward", "decode")
 PRESETS = {
     "paper": dict(direction=["forward", "backward"], tokens=16384, hidden=[2048], head_dim=[64, 128, 256],
@@ -36,22 +37,10 @@ class GridError(Exception):
     """A flag, or flags that do not fit together."""
 
 
-@dataclass(frozen=True)
-class Point:
-    """What is computed. Names and order as in the file of results."""
+class Point(Problem):
+    """What is computed."""
 
-    device: str
-    direction: str
-    dtype: str
-    batch: int
-    heads_q: int
-    heads_k: int
-    len_q: int
-    len_k: int
-    head_dim: int
-    head_dim_v: int
-    causal: bool
-    page_size: int
+    __slots__ = ()
 
     def __str__(self) -> str:
         def pair(a: int, b: int, sign: str) -> str:
@@ -94,7 +83,7 @@ def _numbers(text: str) -> List[int]:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", choices=PRESETS, help="a grid by name, for what no flag gives")
     parser.add_argument("--direction", type=_words(DIRECTIONS), help="default: forward")
-    parser.add_argument("--dtype", type=_words(ELEMENT_BYTES), help="default: f32, on a GPU bf16")
+    parser.add_argument("--dtype", type=_words(DTYPES), help="default: f32, on a GPU bf16")
     parser.add_argument("--tokens", type=int, help="of a batch, whose size then follows from the length")
     for name, text in SIZES.items():
         parser.add_argument("--" + name.replace("_", "-"), type=_numbers, metavar="N,...", help=text)

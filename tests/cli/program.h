@@ -1,0 +1,38 @@
+// Runs the cuflash program for tests that look at it from the outside.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "tests/temp_dir.h"
+
+namespace cuflash::cli {
+
+struct Outcome {
+  int code;
+  std::string out, err;
+};
+
+// Runs the program in the test's directory. In a sanitized build the search for leaks takes seconds at the end of every
+// process, of which there are a hundred here; the tests that call the library in their own process search for them.
+inline Outcome run(const test::TempDir& dir, const std::string& words, const std::string& environment = "") {
+  const std::string command = "cd '" + dir.file("") + "' && ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\" " +
+                              environment + " '" CUFLASH_CLI_PATH "' " + words + " >stdout 2>stderr";
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, dir.read("stdout"), dir.read("stderr")};
+}
+
+// Two GPUs that do not exist, of Hopper.
+inline std::string fake_cuda_environment(const test::TempDir& dir) {
+  return "LD_LIBRARY_PATH='" CUFLASH_FAKE_CUDA_PATH "' CUFLASH_CACHE_DIR='" + dir.file("cache") + "'";
+}
+
+class Commands : public testing::Test {
+ protected:
+  test::TempDir dir;
+};
+
+}  // namespace cuflash::cli
