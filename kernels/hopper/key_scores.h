@@ -4,6 +4,7 @@
 #include "attn/tile_scores.h"
 #include "backward/walk.h"
 #include "backward/weigh.h"
+#include "ptx/warpgroup.h"
 
 namespace cuflash {
 
@@ -43,6 +44,48 @@ struct KeyScores {
         const int query = lane.column + 8 * n + x % 2;
         const bool seen = query >= visible.begin[0][x / 2] && query < visible.end[0][x / 2];
         s[0][n].x[x] = seen ? s[0][n].x[x] : minus_infinity<float>();
+      }
+  }
+
+  // Weights of scores that are small, each narrowed as soon as it is known.
+  static __device__ __forceinline__ void weigh_and_narrow(Weights& w, const Scores& s, const float* stats,
+                                                          float factor) {
+    const float* lse_of_lane = stats + lse_at(kShared, 0) + lane_place().column;
+#pragma unroll
+    for (int n = 0; n < kQueryTiles; ++n) {
+      const Pair<float> lse = pair_at(lse_of_lane + 8 * n);
+      float p[4];
+#pragma unroll
+      for (int x = 0; x < 4; ++x) p[x] = exp2_of(s[0][n].x[x] * factor - lse.x[x % 2]);
+      w[n / 2][n % 2 * 2] = pack<E>(p[0], p[1]), w[n / 2][n % 2 * 2 + 1] = pack<E>(p[2], p[3]);
+    }
+  }
+  static __device__ __forceinline__ void differentiate_and_narrow(Weights& ds, const Scores& dp, const Weights& w,
+                                                                  const float* stats) {
+    const float* deltas = stats + kDelta + lane_place().column;
+#pragma unroll
+    for (int n = 0; n < kQueryTiles; ++n) {
+      const Pair<float> delta = pair_at(deltas + 8 * n);
+      float d[4];
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        const unsigned two = w[n / 2][n % 2 * 2 + x / 2];
+        d[x] = widen<E>(static_cast<unsigned short>(x % 2 == 0 ? two : two >> 16)) * (dp[0][n].x[x] - delta.x[x % 2]);
+      }
+      ds[n / 2][n % 2 * 2] = pack<E>(d[0], d[1]), ds[n / 2][n % 2 * 2 + 1] = pack<E>(d[2], d[3]);
+    }
+  }
+
+  // A weight of exactly 0, hidden or too small to be told from it, passes nothing on, whatever dP is: without it the
+  // difference to a finite delta is finite.
+  static __device__ __forceinline__ void hide_unweighted(Scores& dp, const Weights& w) {
+#pragma unroll
+    for (int n = 0; n < kQueryTiles; ++n)
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        unsigned two = w[n / 2][n % 2 * 2 + x / 2];
+        pin(two);  // or it is taken apart before the branch to here, which is seldom taken
+        if ((x % 2 == 0 ? two << 16 : two & 0xffff0000u) == 0) dp[0][n].x[x] = 0;
       }
   }
 

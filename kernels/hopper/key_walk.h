@@ -138,7 +138,9 @@ struct KeyWalk : KeyScores<C> {
   __device__ __forceinline__ Pass pass(int step) const {
     const float* stats = pipeline.stats(queries.stage);
     const Place& at = place();
-    const bool edge = step < at.walk.edge, guarded = has_large_rows<kShared>(stats) || (edge && stats[kFlag] != 0);
+    // Hidden scores become weights of 0 by a factor above 0 alone.
+    const bool edge = step < at.walk.edge,
+               guarded = has_large_rows<kShared>(stats) || (edge && (stats[kFlag] != 0 || !(p.exponent > 0)));
     Pass pass = guarded ? Pass::guarded : Pass::full;
     if (edge && !guarded) {
       const int64 first = at.first + group * kWarpgroupRows;
