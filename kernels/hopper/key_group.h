@@ -14,7 +14,7 @@ namespace cuflash {
 template <HopperBackwardConfig C>
 struct KeyGroup : KeyWalk<C> {
   using Base = KeyWalk<C>;
-  using Base::a, Base::p, Base::pipeline, Base::group, Base::queries, Base::number, Base::count, Base::keys_phase;
+  using Base::a, Base::p, Base::pipeline, Base::group, Base::queries, Base::number, Base::count, Base::keys;
   using Base::advance, Base::issue_scores, Base::issue_sums, Base::narrow_weights, Base::pass, Base::pin_all,
       Base::place;
   using Base::E, Base::kFlag, Base::kShared, Base::lane_place, Base::release_queries, Base::wait_for_reader;
@@ -47,8 +47,8 @@ struct KeyGroup : KeyWalk<C> {
     Base::template issue_sums<DvProduct>(dv, w, pipeline.dout(stage));
     products_wait<1>();
     pin_all(dp[0]);
-    if (masked) Base::hide_unweighted(dp, w);
     Base::differentiate_and_narrow(ds, dp, w, stats);
+    if (masked) Base::hide_unweighted(ds, w);
     pin_all(ds);
     wait_for_reader(buffer);
     write_gradient(ds, buffer);
@@ -137,7 +137,7 @@ struct KeyGroup : KeyWalk<C> {
     Base::wait_for_queries();
     Scores s;
     multiply_scores(s);
-    barrier_wait(pipeline.v_full(), keys_phase);
+    barrier_wait(pipeline.v_full(), keys.phase());
     int step = 0;
     Pass next = pass(0);
 #pragma unroll 1

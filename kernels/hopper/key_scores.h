@@ -76,17 +76,15 @@ struct KeyScores {
     }
   }
 
-  // A weight of exactly 0, hidden or too small to be told from it, passes nothing on, whatever dP is: without it the
-  // difference to a finite delta is finite.
-  static __device__ __forceinline__ void hide_unweighted(Scores& dp, const Weights& w) {
+  // A weight of exactly 0, hidden or too small to be told from it, passes nothing on, whatever dP is. Of narrow dS.
+  static __device__ __forceinline__ void hide_unweighted(Weights& ds, const Weights& w) {
 #pragma unroll
-    for (int n = 0; n < kQueryTiles; ++n)
-#pragma unroll
-      for (int x = 0; x < 4; ++x) {
-        unsigned two = w[n / 2][n % 2 * 2 + x / 2];
-        pin(two);  // or it is taken apart before the branch to here, which is seldom taken
-        if ((x % 2 == 0 ? two << 16 : two & 0xffff0000u) == 0) dp[0][n].x[x] = 0;
-      }
+    for (int n = 0; n < 4 * kSteps; ++n) {
+      unsigned two = w[n / 4][n % 4];
+      pin(two);  // or it is taken apart before the branch to here, which is seldom taken
+      if ((two & 0xffff) == 0) ds[n / 4][n % 4] &= 0xffff0000u;
+      if (two >> 16 == 0) ds[n / 4][n % 4] &= 0xffffu;
+    }
   }
 
   // dS = P (dP - delta), in the place of dP. A weight of exactly 0, hidden or too small to be told from it, passes nothing

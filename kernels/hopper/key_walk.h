@@ -28,14 +28,13 @@ struct KeyWalk : KeyScores<C> {
   Pipeline pipeline;
   int group;  // which 64 of the keys
   Ring<C.stages> queries;
-  Ring<kPlaces> places;
-  unsigned keys_phase = 0;
+  Turns<kPlaces> keys;
   int number, count;  // of this step, of all steps with these keys
 
   __device__ KeyWalk(const HopperBackwardParams& p, const Pipeline& pipeline, int group)
       : p(p), a(p.backward.attention), pipeline(pipeline), group(group) {}
 
-  __device__ __forceinline__ const Place& place() const { return pipeline.place(places.stage); }
+  __device__ __forceinline__ const Place& place() const { return pipeline.place(keys.place()); }
 
   template <int kTiles>
   static __device__ __forceinline__ void pin_all(Accumulator<float> (&x)[kTiles]) {
@@ -170,8 +169,8 @@ struct KeyWalk : KeyScores<C> {
   template <class Group>
   __device__ __forceinline__ void run_all(Group& sums) {
 #pragma unroll 1
-    for (;; places.advance(), keys_phase ^= 1) {
-      barrier_wait(pipeline.k_full(), keys_phase);
+    for (;; keys.advance()) {
+      barrier_wait(pipeline.k_full(), keys.phase());
       converge();
       if (uniform(place().written) < 0) break;
       number = 0, count = uniform(place().group * place().walk.count());
