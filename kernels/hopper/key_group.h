@@ -1,10 +1,10 @@
 // A warpgroup that has 64 keys: S^T, P, dP^T and dS^T of one tile of queries after the other, and the sums of dK and dV.
 //
-//   P from S(n) | issue dP | issue dV += P^T dO | dP is there | dS | dV is there | dS to shared memory |
-//   issue dK += dS^T Q | issue S(n+1) | dK is there: the queries are free | S(n+1) is there
+//   P from S(n) | issue dP | issue dV += P^T dO | dP is there | dS | dS to shared memory | issue dK += dS^T Q |
+//   dV is there | issue S(n+1) | dK is there: the queries are free | S(n+1) is there
 //
-// S, dP and dS take turns in the same registers, and so do P and dS once they are narrowed: P is narrowed before dP is
-// started, widened again for dS, and its place is free when dV is there.
+// The assembler starts dP when it has read half of S, so that exponentials are computed under dP. 48 registers X, Y, Z of
+// 16 each serve all of it: S is in Y and Z, dP in X and Y, P in Z, dS in X, and S(n+1) in Y and Z again.
 #pragma once
 
 #include "hopper/key_walk.h"

@@ -46,16 +46,14 @@ struct KeyWalk : KeyScores<C> {
     for (int n = 0; n < 4 * kSteps; ++n) pin(w[n / 4][n % 4]);
   }
 
-  // s = the warpgroup's rows of `keys`, times those of `rows`. kInPlace: s is read, as far as the compiler can tell; it
-  // would start these products above whatever reads s otherwise, in registers of their own. No group of heads is empty.
-  template <bool kInPlace = false, int kColumns>
+  // s = the warpgroup's rows of `keys`, times those of `rows`.
+  template <int kColumns>
   __device__ __forceinline__ void issue_scores(Scores& s, SwizzledTile<Pipeline::kTileK, kColumns> keys,
                                                SwizzledTile<C.tile_q, kColumns> rows) const {
     keys.address += group * kWarpgroupRows * kPanelRowBytes;
     asm volatile("" : "+r"(keys.address));  // or all of its descriptors stay in registers
     products_fence();
-    if constexpr (kInPlace) ScoreProduct::add_if(a.group == 0, s[0], keys.along_rows(0), rows.along_rows(0));
-    else ScoreProduct::start(s[0], keys.along_rows(0), rows.along_rows(0));
+    ScoreProduct::start(s[0], keys.along_rows(0), rows.along_rows(0));
 #pragma unroll
     for (int step = 1; step < (kColumns + 15) / 16; ++step)
       ScoreProduct::add(s[0], keys.along_rows(step), rows.along_rows(step));
