@@ -143,7 +143,8 @@ int heads_at_end(const BackwardProblem& p, const BackwardConfig& c, int together
   constexpr int64_t kTiles = 264;  // two for each multiprocessor of the largest GPUs
   const int64_t heads = p.batch * p.heads_k;
   const bool falls = p.window_right != kUnbounded && p.window_left == kUnbounded;
-  const int64_t needed = falls ? tiles_in(kTiles, static_cast<int>(std::max<int64_t>(1, tiles_in(p.len_k, c.tile_k)))) : 1;
+  const int64_t tiles = std::max<int64_t>(1, tiles_in(p.len_k, c.tile_k));
+  const int64_t needed = falls ? tiles_in(kTiles, tiles) : 1;
   return static_cast<int>(heads <= needed ? heads : heads - (heads - needed) / together * together);
 }
 
