@@ -212,9 +212,14 @@ constexpr int tile_k_of(const HopperBackwardConfig& c) { return kWarpgroupRows *
 constexpr bool splits_sums(const HopperBackwardConfig& c) { return c.warpgroups == 1; }
 constexpr int summing_warpgroups(const HopperBackwardConfig& c) { return splits_sums(c) ? 2 : c.warpgroups; }
 constexpr int num_threads(const HopperBackwardConfig& c) { return kWarpgroupThreads * (summing_warpgroups(c) + 1); }
-// As above, of 504 registers of three warpgroups or 512 of four.
-constexpr int key_registers(const HopperBackwardConfig& c) { return summing_warpgroups(c) == 2 ? 216 : 144; }
-constexpr int query_registers(const HopperBackwardConfig&) { return 72; }
+// As above, of 504 registers of three warpgroups or 512 of four. With 208 and 144 the assembler lays S and dP over each
+// other; with 8 more it gives each its own registers, of which there are too few then.
+constexpr int key_registers(const HopperBackwardConfig& c) {
+  return splits_sums(c) ? 216 : c.warpgroups == 2 ? 208 : 144;
+}
+constexpr int query_registers(const HopperBackwardConfig& c) {
+  return splits_sums(c) ? 72 : c.warpgroups == 2 ? 88 : 80;
+}
 constexpr int kGradientTiles = 2;  // of dS in shared memory
 // One tile of keys is worked on, the next is known, and of the one before sums may be on their way out.
 constexpr int kPlaces = 3;

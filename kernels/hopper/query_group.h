@@ -23,6 +23,7 @@ struct QueryGroup {
   // to be brought before that.
   static constexpr bool kBringsLate = splits_sums(C);
   static constexpr int kAhead = kBringsLate ? C.stages : C.stages - 1;
+  static constexpr int kTakesAhead = 3;     // tiles of queries
   static constexpr unsigned kSelected = 1;  // no address of a tile
   using Pipeline = BackwardPipeline<C>;
   using Panel = SwizzledTile<kTileK, kPanelColumns>;  // of K
@@ -209,6 +210,14 @@ struct QueryGroup {
     pass_turn_on<kShared>(p.backward, query_tile, thread(), meet);
   }
 
+  // Late: whoever takes tiles long before it can work on them keeps them from others that could, and at the end all wait
+  // for it. Early enough that others have dS to write meanwhile.
+  __device__ __forceinline__ void take_next_place() const {
+    if (thread() == kWarpgroupThreads - 1)
+      pipeline.place((places.stage + 1) % kPlaces) = next_place<kShared>(p.backward);
+    converge();
+  }
+
   // The tiles of queries that see these keys.
   __device__ __forceinline__ void walk() {
     const unsigned keys = uniform(keys_for_dq().address);
@@ -220,6 +229,7 @@ struct QueryGroup {
     Visit visit;
 #pragma unroll 1
     for (int number = 0; number < count; ++number, visit.next(steps)) {
+      if (number == max(0, count - kTakesAhead)) take_next_place();
       if (!kBringsLate && number + kAhead < count) bring();
       converge();
       add_to_dq<kSelects>(visit, number, uniform(keys));
@@ -241,10 +251,8 @@ struct QueryGroup {
       __syncwarp();
 #pragma unroll 1
       for (int n = 1; n < min(kAhead, count); ++n) bring();
-      if (thread() == kWarpgroupThreads - 1)
-        pipeline.place((places.stage + 1) % kPlaces) = next_place<kShared>(p.backward);
-      converge();
       if (count > 0) walk();
+      else take_next_place();
       meet();  // the next place is known
       converge();
     }
