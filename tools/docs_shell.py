@@ -9,7 +9,7 @@ from docs_blocks import ROOT, Wrong
 
 # Commands of others; their options are their own.
 FOREIGN = ("apt-get", "c++", "cc", "cd", "ctest", "export", "g++", "git", "ldconfig", "nvidia-smi", "od", "pip",
-           "pkg-config", "tail")
+           "pkg-config", "printf")
 
 
 def logical_lines(text):
