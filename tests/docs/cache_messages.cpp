@@ -173,6 +173,16 @@ std::vector<Message> cache_messages() {
            for (Tensor* t : {&c.cache.k, &c.cache.v}) t->shape[2] = (int64_t{1} << 31) - 1, t->stride = {0, 0, 0, 1};
          });
        }},
+      {"cache-many-rows",
+       {},
+       [] {
+         plan([](CacheCall& c) {
+           constexpr int64_t kQueries = int64_t{1} << 30;
+           c.attention.q.shape[2] = c.cache.o.shape[2] = kQueries;
+           c.attention.q.stride = {0, 0, 0, 1};
+           c.cache.o.stride = {kHeadsQ * kDim * kQueries, kDim * kQueries, kDim, 1};
+         });
+       }},
       {"cache-many-splits",
        {},
        [] {
@@ -189,6 +199,7 @@ std::vector<Message> cache_messages() {
       // Pages
       {"released-sequence", {}, [] { pool([](PagePool& p, CachedSequence s) { p.release(s), p.append(s, 1); }); }},
       {"pool-truncate", {}, [] { pool([](PagePool& p, CachedSequence s) { p.truncate(s, 4); }); }},
+      {"pool-trim", {}, [] { pool([](PagePool& p, CachedSequence s) { p.trim(s, 0, 1), p.trim(s, 2, 1); }); }},
       {"pool-columns",
        {},
        [] {

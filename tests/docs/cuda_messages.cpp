@@ -141,6 +141,7 @@ std::vector<Message> cuda_messages() {
       // Where the memory is
       {"host-memory", kGpu, ask_for_cuda},
       {"mixed-memory", kGpu, [] { forward([](Call& c) { c.attention.k.data = c.k.data(); }); }},
+      {"kernel-name", {}, [] { cuda::kernel_named("sm_90a"); }},
       {"arch-name", {}, [] { cuda::arch_named("sm_70"); }},
       {"capture", kGpu, [] { forward(wait_in_capture); }},
       // Workspaces

@@ -122,6 +122,7 @@ std::vector<Message> host_messages() {
       {"type-of-lse", {}, [] { forward([](Call& c) { c.outputs.lse.dtype = DType::bf16; }); }},
       // Shapes
       {"heads", {}, [] { forward([](Call& c) { c.attention.k.shape[1] = c.attention.v.shape[1] = 3; }); }},
+      {"no-heads", {}, [] { forward([](Call& c) { c.attention.k.shape[1] = c.attention.v.shape[1] = 0; }); }},
       {"head-size", {}, [] { forward([](Call& c) { c.attention.k.shape[3] = kDim / 2; }); }},
       {"batch", {}, [] { forward([](Call& c) { c.attention.k.shape[0] = 1; }); }},
       {"length-of-v", {}, [] { forward([](Call& c) { c.attention.v.shape[2] = kLength - 1; }); }},
@@ -144,6 +145,9 @@ std::vector<Message> host_messages() {
       {"threads", {}, [] { forward([](Call& c) { c.execution.num_threads = -1; }); }},
       // Lengths
       {"seqlens", {}, [] { forward([](Call& c) { c.attention.seqlens_k = contiguous(kTooLong, kBatch); }); }},
+      {"cu-seqlens-empty",
+       {},
+       [] { forward([](Call& c) { make_packed(c, kRising), c.attention.cu_seqlens_q.shape[0] = 0; }); }},
       {"cu-seqlens-start", {}, [] { forward([](Call& c) { make_packed(c, kLate); }); }},
       {"cu-seqlens-order", {}, [] { forward([](Call& c) { make_packed(c, kFalling); }); }},
       {"cu-seqlens-end", {}, [] { forward([](Call& c) { make_packed(c, kBeyond); }); }},
