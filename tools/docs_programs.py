@@ -74,5 +74,6 @@ def build_cmake(setup, blocks, folder):
 def run_sh(setup, block):
     environment = {**os.environ, "PATH": f"{setup.cli.parent}:{os.environ['PATH']}"}
     with tempfile.TemporaryDirectory() as folder:
-        result = execute(["bash", "-euo", "pipefail", "-c", block.text], cwd=folder, env=environment)
+        script = block.marks.get("with", "") + "\n" + block.text
+        result = execute(["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment)
     return require(result, block.name, "this block fails")
