@@ -81,10 +81,11 @@ class Problem:
         forward = 4 * self.batch * self.heads * self.length ** 2 * self.dim / (2 if self.causal else 1)
         return forward * (1 if direction == "forward" else 2.5)
 
-    def ours(self, library, direction):
+    def ours(self, library, direction, **how):
         if direction == "forward":
             return library.forward(self.q, self.k, self.v, self.o, self.lse, self.causal)
-        return library.backward(self.q, self.k, self.v, self.o, self.lse, self.dout, self.dq, self.dk, self.dv, self.causal)
+        return library.backward(self.q, self.k, self.v, self.o, self.lse, self.dout, self.dq, self.dk, self.dv,
+                                self.causal, **how)
 
     def torch_forward(self, backend):
         def run():
@@ -227,6 +228,36 @@ def grouped_heads(library, timer, fa3, heads=32, heads_k=8, dim=128):
         print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 
+def training(library, timer, fa3):
+    """Forward and backward as one step, and what it costs that gradients repeat bit for bit."""
+    print("\n### A training step, bf16, causal: forward and backward (ms; ratio = theirs' time / cuflash's time)\n")
+    print("| D | S | cuflash | cudnn | ratio | fa3 | ratio |\n|---|---|---|---|---|---|---|", flush=True)
+    for dim, length in ((64, 4096), (128, 4096), (256, 4096)):
+        problem = Problem(torch.bfloat16, dim, length, True)
+        problem.require_right(library, "backward")
+        forward, backward = (problem.ours(library, direction) for direction in ("forward", "backward"))
+        theirs = [problem.torch_function("cudnn", direction) for direction in ("forward", "backward")]
+        times = timer.milliseconds({"step": lambda: (forward(), backward()), "forward": theirs[0], "backward": theirs[1]})
+        step, cudnn, placed = times["step"], times["forward"] + times["backward"], 0.0
+        for direction in ("forward", "backward"):
+            ratio = fa3.ratios.get((direction, dim, True, length))
+            placed = placed + times[direction] / ratio if ratio else math.nan
+        print(f"| {dim} | {length} | {step:.3f} | {cudnn:.3f} | {cudnn / step:.3f} | {placed:.3f} | {placed / step:.3f} |",
+              flush=True)
+    print("\n### Deterministic gradients, bf16 (usual time / deterministic time)\n")
+    print("| D | causal | 512 | 2048 | 8192 |\n|---|---|---|---|---|", flush=True)
+    for dim in (64, 128, 256):
+        for causal in (False, True):
+            cells = [dim, "yes" if causal else "no"]
+            for length in (512, 2048, 8192):
+                problem = Problem(torch.bfloat16, dim, length, causal)
+                problem.ours(library, "forward")()
+                times = timer.milliseconds({"usual": problem.ours(library, "backward"),
+                                            "deterministic": problem.ours(library, "backward", deterministic=True)})
+                cells.append(f"{times['usual'] / times['deterministic']:.3f}")
+            print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
 def accuracy(library):
     """f32 at the accuracy of the contract, and what EFFICIENT_ATTENTION has: largest error against float64."""
     problem = Problem(torch.float32, 64, 1024, True)
@@ -303,6 +334,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="three lengths, two contestants, few turns")
     parser.add_argument("--contestants", default="", help="default: flash, cudnn, efficient; f32: efficient")
     parser.add_argument("--fa3", default="", help="where FlashAttention-3 stands beside cuDNN (see above)")
+    parser.add_argument("--training", action="store_true", help="steps of training and deterministic gradients alone")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("cuda_torch: PyTorch sees no GPU")
@@ -313,6 +345,8 @@ def main():
     print(f"cuflash {library.lib.cuflash_version().decode()}, torch {torch.__version__}, cuDNN "
           f"{torch.backends.cudnn.version()}, {torch.cuda.get_device_name()}, {TOKENS} tokens, hidden size {HIDDEN}, "
           f"medians of at least {timer.turns} turns and {timer.seconds} s, L2 flushed")
+    if args.training:
+        return training(library, timer, fa3)
     results, names = {}, lambda text: [part for part in text.split(",") if part]
     for dtype in names(args.dtypes):
         wide = dtype == "f32"
