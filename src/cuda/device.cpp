@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "error.h"
+#include "tuned/table.h"
 
 namespace cuflash::cuda {
 namespace {
@@ -27,11 +28,16 @@ DeviceState make(int ordinal) {
   state.arch = arch_of(attribute(state.handle, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
                        attribute(state.handle, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
   state.num_sms = attribute(state.handle, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  state.tuned = &tuned::choices_of(tuned_name(state));
   check(d.cuDevicePrimaryCtxRetain(&state.primary, state.handle), "cuDevicePrimaryCtxRetain");
   return state;
 }
 
 }  // namespace
+
+std::string tuned_name(const DeviceState& device) {
+  return join(device.name, ", ", target_of(device.arch), ", ", device.num_sms, " multiprocessors");
+}
 
 int device_count() {
   int count = 0;

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <span>
+#include <tuple>
+#include <utility>
 
 #include "cache/geometry.h"
 #include "cache/ticket.h"
+#include "cuda/config_limits.h"
 #include "cuda/plan_dims.h"
 #include "cuda/tensor_map.h"
 #include "error.h"
@@ -157,7 +160,23 @@ int stages_that_fit(CacheConfig c, const Arch& arch) {
   return 0;
 }
 
-CacheConfig config_for(const CacheProblem& p, const Arch& arch, bool boxes) {
+bool take(const tuned::Choice* choice, const Arch& arch, CacheConfig& c) {
+  const bool boxes = c.copy == kCopyBoxes;
+  if (!choice || choice->family != (boxes ? tuned::Family::hopper : tuned::Family::portable) || c.options != 0)
+    return false;
+  CacheConfig wanted = c;
+  wanted.tile_q = choice->tile_q, wanted.tile_k = choice->tile_k;
+  wanted.row_warps = choice->row_warps, wanted.key_warps = choice->key_warps;
+  wanted.column_warps = choice->column_warps;
+  wanted.stages = choice->stages, wanted.ctas_per_sm = choice->ctas_per_sm;
+  if (!is_legal(wanted, arch)) return false;
+  c = wanted;
+  return true;
+}
+
+// Of the choice, where that is taken.
+std::pair<CacheConfig, bool> config_for(const CacheProblem& p, const Arch& arch, bool boxes,
+                                        const tuned::Choice* choice) {
   CacheConfig c{};
   c.element = element_of(p.dtype);
   c.dim_qk = boxes ? boxed(p.dim_qk) : padded(p.dim_qk), c.dim_v = boxes ? boxed(p.dim_v) : padded(p.dim_v);
@@ -165,6 +184,7 @@ CacheConfig config_for(const CacheProblem& p, const Arch& arch, bool boxes) {
   c.v_in_k = p.v_in_k && column_of_values(p) * size_of(c.element) % 16 == 0;
   c.copy = boxes ? static_cast<int>(kCopyBoxes) : copy_of(p, c);
   c.options = options_of(p, c.copy);
+  if (take(choice, arch, c)) return {c, true};
   // With a fixed number of splits nothing but a row's own sequence may decide about its bits: not how many queries the
   // longest one has.
   const int64_t rows = p.group() * (p.num_splits == 0 ? std::max<int64_t>(1, p.len_q) : 1);
@@ -177,7 +197,7 @@ CacheConfig config_for(const CacheProblem& p, const Arch& arch, bool boxes) {
       c.row_warps = t.row_warps, c.key_warps = t.key_warps, c.column_warps = t.column_warps;
       c.ctas_per_sm = t.ctas_per_sm;
       c.stages = stages_that_fit(c, arch);
-      if (c.stages != 0) return c;
+      if (c.stages != 0) return {c, false};
     }
   }
   refuse(join("no kernel over a cache of ", name_of(p.dtype), " with head sizes ", p.dim_qk, " and ", p.dim_v,
@@ -205,7 +225,8 @@ void even_out(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) 
 
 // Fixed: as asked for. Otherwise as many as fill the device once, or a few times where that leaves less of it idle; the
 // lengths are not known here, so what is divided evenly is the room.
-void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms) {
+// tuned: 0, or how many were the fastest.
+void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms, int64_t tuned) {
   const int64_t key_tiles = std::max<int64_t>(1, most_key_tiles(p, plan.config));
   if (p.num_splits != 0) {
     plan.splits = plan.eager_splits = std::min(p.num_splits, key_tiles), plan.least_tiles = 1;
@@ -224,7 +245,8 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms) {
   plan.reason = "one split: there are tiles of rows enough to fill the device";
   if (tiles == 0 || p.len_q == 0) return;
   double best = 0;
-  for (int64_t waves = (tiles + slots - 1) / slots; waves <= kMostWaves + 1; ++waves) {
+  if (tuned != 0) plan.splits = std::min(tuned, most);
+  for (int64_t waves = (tiles + slots - 1) / slots; tuned == 0 && waves <= kMostWaves + 1; ++waves) {
     const int64_t splits = std::clamp<int64_t>(waves * slots / tiles, 1, most);
     const double busy = static_cast<double>(tiles * splits) / static_cast<double>(waves * slots);
     if (busy <= 1.1 * best) continue;  // more waves mean more work at the ends of splits
@@ -250,11 +272,12 @@ CacheWorkspace workspace_of(const CachePlan& plan, int64_t tiles) {
 
 }  // namespace
 
-CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kernels kernels) {
+CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kernels kernels,
+                     const tuned::Choice* choice) {
   require_supported(p);
   CachePlan plan{};
   plan.not_boxes = not_boxes(p, arch, kernels);
-  plan.config = config_for(p, arch, !plan.not_boxes);
+  std::tie(plan.config, plan.tuned) = config_for(p, arch, !plan.not_boxes, p.num_splits == 0 ? choice : nullptr);
   if (!plan.not_boxes) plan.box_rows = box_rows_of(p, plan.config);
   const int64_t rows = p.len_q * p.group();
   // Sequences without queries may still have rows to append.
@@ -262,7 +285,8 @@ CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kerne
   plan.row_tiles = std::max<int64_t>(1, (rows + plan.config.tile_q - 1) / plan.config.tile_q);
   plan.state_rows = std::clamp<int64_t>(rows, 1, plan.config.tile_q);
   plan.splits = plan.eager_splits = 1;
-  choose_splits(plan, p, num_sms);
+  choose_splits(plan, p, num_sms, plan.tuned ? choice->splits : 0);
+  if (plan.tuned) plan.reason = kTunedReason;
   const int64_t tiles = p.batch * p.heads_k * plan.row_tiles;
   plan.launch =
       launch_of(key_of(plan.not_boxes ? KernelKind::cache_attention : KernelKind::hopper_cache, arch, plan.config),
