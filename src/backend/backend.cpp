@@ -22,7 +22,6 @@ std::string cpu_kernel(const ForwardProblem& p) { return cpu::describe_forward(p
 std::string cpu_kernel(const CacheProblem& p) { return cpu::describe_cache(p); }
 std::string cpu_kernel(const BackwardProblem&) { return "P recomputed from LSE, one pass over tiles of keys"; }
 
-
 template <class P>
 std::string tiles_line(tuned::Direction direction, const P& p) {
   const cpu::TileShape tile = cpu::tile_for(p);

@@ -22,11 +22,11 @@ bool is_power(int value) { return value > 0 && std::has_single_bit(static_cast<u
 int registers_of(int threads, int ctas) { return std::min(kMostRegisters, kRegisters / (threads * ctas) / 8 * 8); }
 
 Limits limits(bool shape, int shared, int ctas, const Arch& arch, int registers, int registers_most) {
-  Limits l{Fault::none, shared, std::min(arch.shared_per_block, arch.shared_per_sm / ctas - kReserved), registers,
-           registers_most};
+  Limits l{Fault::none, shared, arch.shared_per_block, registers, registers_most};
   if (!shape) l.fault = Fault::shape;
   else if (l.shared_bytes > l.shared_most) l.fault = Fault::shared_memory;
   else if (l.registers > l.registers_most) l.fault = Fault::registers;
+  else if (ctas * (shared + kReserved) > arch.shared_per_sm) l.fault = Fault::crowded;
   return l;
 }
 
@@ -72,8 +72,8 @@ Limits limits_of(const BackwardConfig& c, const Arch& arch) {
   const int keys = c.tile_k / c.key_warps;
   const int score_warps = std::min(c.column_warps, c.tile_q / 16), queries = c.tile_q / score_warps;
   const int at_once = std::min(queries, c.element == Element::f64 || c.options != 0 ? 16 : 32);
-  const int blocks = (c.dim_qk / 16 + c.column_warps - 1) / c.column_warps +
-                     (c.dim_v / 16 + c.column_warps - 1) / c.column_warps;
+  const int blocks =
+      (c.dim_qk / 16 + c.column_warps - 1) / c.column_warps + (c.dim_v / 16 + c.column_warps - 1) / c.column_warps;
   const bool shape = c.tile_k % (16 * c.key_warps) == 0 && (c.stages > 0 || queries == at_once);
   const int registers =
       sum_registers(c.element, keys, 16 * blocks) + sum_registers(c.element, keys, 2 * at_once) + kBeside;

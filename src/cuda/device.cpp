@@ -3,6 +3,7 @@
 #include <array>
 #include <mutex>
 
+#include "cuda/environment.h"
 #include "error.h"
 #include "tuned/table.h"
 
@@ -28,7 +29,8 @@ DeviceState make(int ordinal) {
   state.arch = arch_of(attribute(state.handle, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
                        attribute(state.handle, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
   state.num_sms = attribute(state.handle, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-  state.tuned = &tuned::choices_of(tuned_name(state));
+  // Where nothing may be compiled, kernels are those that were packed: of the plans' own tables.
+  state.tuned = &tuned::choices_of(environment().jit == "off" ? "" : tuned_name(state));
   check(d.cuDevicePrimaryCtxRetain(&state.primary, state.handle), "cuDevicePrimaryCtxRetain");
   return state;
 }

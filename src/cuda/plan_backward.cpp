@@ -219,8 +219,8 @@ BackwardPlan plan_hopper(const BackwardProblem& p, const Arch& arch, const Hoppe
   plan.config = c;
   plan.tuned = choice.tuned;
   plan.reason = choice.tuned ? kTunedReason
-                : c.ordered ? "warpgroup products and tensor copies of Hopper; dQ in the order of the keys"
-                          : "warpgroup products and tensor copies of Hopper";
+                : c.ordered  ? "warpgroup products and tensor copies of Hopper; dQ in the order of the keys"
+                             : "warpgroup products and tensor copies of Hopper";
   plan.main = launch_of(key_of(KernelKind::hopper_backward, arch, c), key_tiles(p, tile_k_of(c)), num_threads(c),
                         shared_bytes(c));
   plan.main.stays = true;

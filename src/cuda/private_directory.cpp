@@ -56,7 +56,8 @@ bool replace_file(int directory, const std::string& name, const std::string& byt
   const std::string temporary = join(name, ".", ::getpid(), ".", counter++, kTemporarySuffix);
   const File file(::openat(directory, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file) return false;
-  if (write_all(file.get(), bytes) && ::renameat(directory, temporary.c_str(), directory, name.c_str()) == 0) return true;
+  if (write_all(file.get(), bytes) && ::renameat(directory, temporary.c_str(), directory, name.c_str()) == 0)
+    return true;
   const int error = errno;
   ::unlinkat(directory, temporary.c_str(), 0);
   errno = error;

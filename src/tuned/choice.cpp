@@ -79,9 +79,7 @@ std::string members_text(const Object& object, const Members& members) {
   return text;
 }
 
-int64_t up_to(int64_t size) {
-  return size <= 0 ? 0 : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(size)));
-}
+int64_t up_to(int64_t size) { return size <= 0 ? 0 : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(size))); }
 
 std::atomic<const Choice*> forced = nullptr;
 
@@ -95,6 +93,7 @@ std::optional<Kind> kind_of(Direction direction, const Problem& p, Heads heads) 
   Kind kind{direction, p.dtype};
   if (p.window_left < kUnbounded) kind.mask = Mask::window;
   else if (p.window_right < kUnbounded) kind.mask = p.window_right == 0 ? Mask::causal : Mask::window;
+  if (decode && p.len_q == 1 && kind.mask == Mask::causal) kind.mask = Mask::none;  // the last position sees all
   kind.dim_qk = p.dim_qk, kind.dim_v = p.dim_v;
   kind.len_q = up_to(p.len_q), kind.len_k = up_to(p.len_k);
   // Splits are dealt out to multiprocessors: how many depends on every head.

@@ -69,7 +69,9 @@ void read_from(int directory, Table& table) {
   if (!problem.empty()) table.state = join(table.file, " ", problem);
 }
 
-std::string path_in(const std::string& directory) { return directory.empty() ? "" : join(directory, "/", cuda::kTunedFile); }
+std::string path_in(const std::string& directory) {
+  return directory.empty() ? "" : join(directory, "/", cuda::kTunedFile);
+}
 
 bool exists(const std::string& directory) {
   struct stat status {};

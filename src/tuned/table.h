@@ -17,7 +17,7 @@
 namespace cuflash::tuned {
 
 using Devices = std::map<std::string, Choices>;  // by name
-size_t count(const Devices& devices);             // of choices
+size_t count(const Devices& devices);            // of choices
 
 // "" and the choices, or why a text is not used.
 std::string parse(std::string_view text, Devices& devices);
