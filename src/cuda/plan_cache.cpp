@@ -68,6 +68,7 @@ constexpr Tiles kSixteenBit[] = {
     {576, 16, 16, 1, 1, 4, 1},        //
     {576, 32, 32, 2, 2, 2, 1},        //
     {576, 64, 32, 4, 1, 2, 1, true},  //
+    {576, 16, 16, 1, 1, 2, 1},        // whose columns four warps cannot share
 };
 // With a warp more, for boxes.
 constexpr Tiles kBoxed[] = {
@@ -100,12 +101,14 @@ constexpr Tiles kF32[] = {
     {256, 64, 32, 4, 1, 2, 1},  //
     {576, 16, 16, 1, 1, 4, 1},  //
     {576, 32, 16, 2, 1, 4, 1},  //
+    {256, 16, 16, 1, 1, 2, 1},  //
 };
 constexpr Tiles kF64[] = {
     {64, 16, 32, 1, 2, 2, 1},   //
     {128, 16, 32, 1, 2, 2, 1},  //
     {128, 16, 16, 1, 1, 4, 1},  //
     {256, 16, 16, 1, 1, 4, 1},  //
+    {256, 16, 16, 1, 1, 2, 1},  //
 };
 
 std::span<const Tiles> candidates(Element element, int copy) {
@@ -192,7 +195,7 @@ std::pair<CacheConfig, bool> config_for(const CacheProblem& p, const Arch& arch,
     if (tile_q > 16 && rows <= tile_q / 2) continue;
     for (const Tiles& t : candidates(c.element, c.copy)) {
       if (t.tile_q != tile_q || std::max(c.dim_qk, c.dim_v) > t.largest_dim) continue;
-      if (t.plain_only && c.options != 0) continue;
+      if (c.dim_v % (16 * t.column_warps) != 0 || (t.plain_only && c.options != 0)) continue;
       c.tile_q = t.tile_q, c.tile_k = t.tile_k;
       c.row_warps = t.row_warps, c.key_warps = t.key_warps, c.column_warps = t.column_warps;
       c.ctas_per_sm = t.ctas_per_sm;
