@@ -26,8 +26,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kLeastGain = 0.02;  // of the time; below, the built-in choice stays
-constexpr double kSearching = 0.6;   // of the time of a problem; the rest is for those that were fastest
+constexpr double kLeastGain = 0.02;   // of the time; below, the built-in choice stays
+constexpr double kSearching = 0.6;    // of the time of a problem; the rest is for those that were fastest
+constexpr double kMostDeciding = 10;  // seconds
 constexpr size_t kFinalists = 4;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -127,7 +128,7 @@ class Search {
       done += count;
     }
     outcome.left = waiting.size() - done;
-    decide(outcome, timed, std::max(0.05, budget - seconds_since(begin)));
+    decide(outcome, timed, std::clamp(budget - seconds_since(begin), 0.05, kMostDeciding));
     trial_.reset();
     return outcome;
   }
