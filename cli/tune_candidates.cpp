@@ -112,6 +112,8 @@ class Collection {
     if (std::none_of(all_.begin(), all_.end(), same)) all_.push_back(std::move(candidate));
   }
 
+  const cuda::Arch& arch() const { return arch_; }
+
   std::vector<Candidate> sorted() {
     const Choice built_in = all_.front().choice;
     const auto distance = [&](const Candidate& candidate) {
@@ -143,6 +145,15 @@ Lists backward_lists(Element e) {
   return {{32, 64}, {32, 64, 128}};
 }
 
+// Kernels that just fit the registers of several CTAs spill more often than not; fewer CTAs leave room.
+template <class Config>
+void add_with(int ctas, Config c, std::vector<Config>& configs, const cuda::Arch& arch) {
+  constexpr int kRoom = 12;
+  c.ctas_per_sm = ctas;
+  const cuda::Limits limits = limits_of(c, arch);
+  if (ctas == 1 || limits.registers + kRoom <= limits.registers_most) configs.push_back(c);
+}
+
 void add_neighbours(Collection& all, const ForwardConfig& built_in) {
   const Lists lists = forward_lists(built_in.element);
   ForwardConfig c = built_in;
@@ -155,7 +166,7 @@ void add_neighbours(Collection& all, const ForwardConfig& built_in) {
             c.stages = stages;
             if (row_warps * column_warps > 8 || tile_q > 32 * row_warps) continue;
             std::vector<ForwardConfig> configs;
-            for (const int ctas : {3, 2, 1}) c.ctas_per_sm = ctas, configs.push_back(c);
+            for (const int ctas : {3, 2, 1}) add_with(ctas, c, configs, all.arch());
             all.add_first(configs);
           }
 }
@@ -190,7 +201,7 @@ void add_neighbours(Collection& all, const BackwardConfig& built_in) {
             c.stages = stages;
             if (key_warps * column_warps > 8 || tile_k > 32 * key_warps) continue;
             std::vector<BackwardConfig> configs;
-            for (const int ctas : {2, 1}) c.ctas_per_sm = ctas, configs.push_back(c);
+            for (const int ctas : {2, 1}) add_with(ctas, c, configs, all.arch());
             all.add_first(configs);
           }
 }

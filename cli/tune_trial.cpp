@@ -79,16 +79,17 @@ check::CacheCase cache_case_of(const BenchPoint& p, const Candidate& candidate) 
   return c;
 }
 
-std::string compile_fault(const cuda::Program& program) {
+CompileResult compile_one(const cuda::Program& program) {
   try {
     const cuda::Compiled compiled = cuda::compile(program);
-    const cuda::KernelUse use = cuda::read_use(compiled.log);
-    if (use.spill_stores > 0) return join("spills ", use.spill_stores, " bytes of registers");
-    if (!use.warnings.empty()) return join("the compiler says: ", use.warnings.front());
     cuda::binaries().disk().store({cuda::disk_key(program, cuda::nvrtc().version), program.name, compiled.cubin});
-    return "";
+    const cuda::KernelUse use = cuda::read_use(compiled.log);
+    if (use.spill_stores > 0) return {"", join("spills ", use.spill_stores, " bytes of registers")};
+    for (const std::string& warning : use.warnings)
+      if (warning.find("Performance") != std::string::npos) return {"", join("the compiler says: ", warning)};
+    return {};
   } catch (const FlashAttentionError& error) {
-    return error.what();
+    return {error.what(), ""};
   }
 }
 
@@ -105,11 +106,11 @@ void compile(const std::vector<Candidate*>& candidates, const BenchPoint& point,
     for (size_t n; (n = next++) < programs.size();) {
       {
         const std::lock_guard lock(mutex);
-        if (!compiled.emplace(programs[n].name, "").second) continue;
+        if (!compiled.emplace(programs[n].name, CompileResult()).second) continue;
       }
-      const std::string fault = compile_fault(programs[n]);
+      CompileResult result = compile_one(programs[n]);
       const std::lock_guard lock(mutex);
-      compiled[programs[n].name] = fault;
+      compiled[programs[n].name] = std::move(result);
     }
   };
   {
@@ -118,7 +119,10 @@ void compile(const std::vector<Candidate*>& candidates, const BenchPoint& point,
       helpers.emplace_back(work);
     work();
   }
-  for (size_t n = 0; n < programs.size(); ++n) candidates[n]->rejected = compiled[programs[n].name];
+  for (size_t n = 0; n < programs.size(); ++n) {
+    const CompileResult& result = compiled[programs[n].name];
+    candidates[n]->rejected = result.error.empty() && !candidates[n]->built_in ? result.remark : result.error;
+  }
 }
 
 // A kernel that waits for ever cannot be stopped, but the process can.

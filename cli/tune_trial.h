@@ -12,11 +12,15 @@
 
 namespace cuflash::cli {
 
-// Kernels of a GPU that were compiled in this run: by name, "" or what the compiler says against each.
-using Compiled = std::map<std::string, std::string>;
+// Kernels of a GPU that were compiled in this run, by name.
+struct CompileResult {
+  std::string error;   // "", or why there is no kernel
+  std::string remark;  // "", or why it will be slow: registers that spill, products that wait for each other
+};
+using Compiled = std::map<std::string, CompileResult>;
 
-// Compiles the kernels of candidates on every core. Those that spill registers or that the compiler complains about are
-// rejected; the others are left in the disk cache. Needs no GPU.
+// Compiles the kernels of candidates on every core and leaves them in the disk cache. Those that cannot be compiled or will
+// be slow are rejected; the built-in one may be slow. Needs no GPU.
 void compile(const std::vector<Candidate*>& candidates, const BenchPoint& point, const TuneTarget& target,
              Compiled& compiled);
 
