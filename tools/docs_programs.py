@@ -73,6 +73,7 @@ def build_cmake(setup, blocks, folder):
 
 def run_sh(setup, block):
     environment = {**os.environ, "PATH": f"{setup.cli.parent}:{os.environ['PATH']}"}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
+        environment["CUFLASH_CACHE_DIR"] = cache  # what is tuned here is not for this machine's user
         result = execute(["bash", "-euo", "pipefail", "-c", block.text], cwd=folder, env=environment)
     return require(result, block.name, "this block fails")
