@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <new>
 #include <thread>
 
 #include "cli/bench_grid.h"
@@ -105,7 +106,8 @@ class Search {
   bool out_of_time() const { return seconds_since(start_) >= options_.seconds; }
 
   // share: of the points that are left. Throws where the built-in choice itself fails.
-  Outcome search(const BenchPoint& point, std::vector<Candidate> candidates, double share) {
+  Outcome search(const BenchPoint& point, std::vector<Candidate> candidates, double share,
+                 std::vector<std::string>& notes) {
     const auto begin = Clock::now();
     const double budget = std::max(0.1, (options_.seconds - seconds_since(start_)) * share);
     Outcome outcome;
@@ -124,7 +126,7 @@ class Search {
       const std::vector<Candidate*> now(waiting.begin() + static_cast<std::ptrdiff_t>(done),
                                         waiting.begin() + static_cast<std::ptrdiff_t>(done + count));
       if (!target_.cpu) compile(now, point, target_, compiled_);
-      for (const Candidate* candidate : now) try_one(*candidate, outcome, timed);
+      for (const Candidate* candidate : now) try_one(*candidate, outcome, timed, notes);
       done += count;
     }
     outcome.left = waiting.size() - done;
@@ -134,7 +136,8 @@ class Search {
   }
 
  private:
-  void try_one(const Candidate& candidate, Outcome& outcome, std::vector<std::pair<double, const Candidate*>>& timed) {
+  void try_one(const Candidate& candidate, Outcome& outcome, std::vector<std::pair<double, const Candidate*>>& timed,
+               std::vector<std::string>& notes) {
     if (!candidate.rejected.empty()) {
       if (candidate.built_in) throw FlashAttentionError(CUFLASH_INTERNAL, candidate.rejected);
       ++outcome.rejected;
@@ -144,8 +147,7 @@ class Search {
       if (candidate.built_in)
         throw FlashAttentionError(CUFLASH_INTERNAL, join(point_text(outcome.point), ": the built-in choice ",
                                                          to_string(candidate.choice), " is wrong: ", fault));
-      std::cerr << point_text(outcome.point) << ": " << to_string(candidate.choice) << " is left out, " << fault
-                << "\n";
+      notes.push_back(join(point_text(outcome.point), ": ", to_string(candidate.choice), " is left out, ", fault));
       ++outcome.wrong;
       return;
     }
@@ -190,19 +192,23 @@ void show(const std::vector<Outcome>& outcomes) {
   std::cout << table.text();
 }
 
-void store(const std::vector<Outcome>& outcomes, const TuneTarget& target) {
-  const std::string directory = cuda::environment().cache_dir;
-  tuned::Choices choices;
-  size_t won = 0;
-  for (const Outcome& o : outcomes) {
-    choices[kind_of(o.point, target)] = o.won ? tuned::Measured{o.best, gain_of(o)} : tuned::Measured{};
-    won += o.won ? 1 : 0;
-  }
-  const std::string device = target.cpu ? cpu::tuned_name() : cuda::tuned_name(cuda::device(0));
-  if (const std::string problem = tuned::write_choices(directory, device, choices); !problem.empty())
-    throw UsageError(join("what was found cannot be stored: ", problem));
-  std::cout << won << " of " << outcomes.size() << " problems have a faster choice now, in " << directory << "/"
-            << cuda::kTunedFile << " for " << in_quotes(device) << "; the others keep what is built in\n";
+std::string device_of(const TuneTarget& target) {
+  return target.cpu ? cpu::tuned_name() : cuda::tuned_name(cuda::device(0));
+}
+
+// After each problem: what was found is not lost with those that follow.
+void store(const Outcome& o, const TuneTarget& target) {
+  const tuned::Measured measured = o.won ? tuned::Measured{o.best, gain_of(o)} : tuned::Measured{};
+  const std::string problem =
+      tuned::write_choices(cuda::environment().cache_dir, device_of(target), {{kind_of(o.point, target), measured}});
+  if (!problem.empty()) throw UsageError(join("what was found cannot be stored: ", problem));
+}
+
+void show_stored(const std::vector<Outcome>& outcomes, const TuneTarget& target) {
+  const auto won = std::count_if(outcomes.begin(), outcomes.end(), [](const Outcome& o) { return o.won; });
+  std::cout << won << " of " << outcomes.size() << " problems have a faster choice now, in "
+            << cuda::environment().cache_dir << "/" << cuda::kTunedFile << " for " << in_quotes(device_of(target))
+            << "; the others keep what is built in\n";
   if (cuda::environment().tuned == "off") std::cout << "CUFLASH_TUNED=off: plans do not read it\n";
 }
 
@@ -231,25 +237,36 @@ int run_tune(const TuneOptions& options) {
 
   Search search(options, target);
   std::vector<Outcome> outcomes;
+  std::vector<std::string> notes;
   Progress progress;
   size_t n = 0;
   for (; n < points.size() && !search.out_of_time(); ++n) {
-    progress.announce(join(bar(n, points.size()), "  ", point_text(points[n])));
-    progress.show(join(bar(n, points.size()), "  ", point_text(points[n])));
-    std::vector<Candidate> candidates = candidates_of(points[n], target);
-    if (candidates.empty()) {
-      progress.clear();
-      std::cerr << point_text(points[n]) << ": nothing to choose\n";
-      continue;
+    const std::string what = point_text(points[n]);
+    progress.announce(join(bar(n, points.size()), "  ", what));
+    progress.show(join(bar(n, points.size()), "  ", what));
+    try {
+      std::vector<Candidate> candidates = candidates_of(points[n], target);
+      if (candidates.empty()) {
+        notes.push_back(what + ": nothing to choose");
+        continue;
+      }
+      outcomes.push_back(
+          search.search(points[n], std::move(candidates), 1.0 / static_cast<double>(points.size() - n), notes));
+      store(outcomes.back(), target);
+    } catch (const std::bad_alloc&) {
+      notes.push_back(what + ": left out, there is not enough memory");
+    } catch (const FlashAttentionError& error) {
+      if (error.status() != CUFLASH_OUT_OF_MEMORY && error.status() != CUFLASH_UNSUPPORTED) throw;
+      notes.push_back(join(what, ": left out, ", error.what()));
     }
-    outcomes.push_back(search.search(points[n], std::move(candidates), 1.0 / static_cast<double>(points.size() - n)));
   }
   progress.clear();
+  for (const std::string& note : notes) std::cerr << note << "\n";
   if (n < points.size())
     std::cerr << points.size() - n << " problems were left out: --seconds " << options.seconds << " are over\n";
   if (outcomes.empty()) throw UsageError("nothing was measured, see above");
   show(outcomes);
-  store(outcomes, target);
+  show_stored(outcomes, target);
   return kExitOk;
 }
 

@@ -377,6 +377,12 @@ TEST(TuneTrials, compute_with_the_candidate_and_see_what_is_wrong) {
   EXPECT_GT(trial.first_time(all[1]), 0);
   const auto times = trial.times({&all[0], &all[1]}, 0.001);
   ASSERT_EQ(times.size(), 2u);
+  BenchPoint decode = point;  // whose cache is checked as that of a GPU is
+  decode.direction = kDecode, decode.len_q = 1, decode.batch = 2;
+  for (const int64_t page_size : {0, 16}) {
+    decode.page_size = page_size;
+    EXPECT_EQ(Trial(decode, nullptr, 1).fault(all[0]), "") << page_size;
+  }
   EXPECT_GE(times[0].size(), 3u);
 }
 
