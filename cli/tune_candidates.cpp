@@ -9,6 +9,7 @@
 #include "cpu/backward.h"
 #include "cpu/forward.h"
 #include "cpu/tuned_tile.h"
+#include "cuda/tuned_config.h"
 #include "cuda/typical.h"
 
 namespace cuflash::cli {
@@ -46,34 +47,6 @@ CacheProblem cache_problem(const BenchPoint& p) {
   return problem;
 }
 
-Choice choice_of(const ForwardConfig& c) {
-  Choice choice{Family::portable, c.tile_q, c.tile_k};
-  choice.row_warps = c.row_warps, choice.column_warps = c.column_warps;
-  choice.stages = c.stages, choice.ctas_per_sm = c.ctas_per_sm;
-  return choice;
-}
-Choice choice_of(const HopperForwardConfig& c) {
-  Choice choice{Family::hopper, 0, c.tile_k};
-  choice.warpgroups = c.warpgroups, choice.stages = c.stages, choice.order = c.order;
-  return choice;
-}
-Choice choice_of(const BackwardConfig& c) {
-  Choice choice{Family::portable, c.tile_q, c.tile_k};
-  choice.key_warps = c.key_warps, choice.column_warps = c.column_warps;
-  choice.stages = c.stages, choice.ctas_per_sm = c.ctas_per_sm;
-  return choice;
-}
-Choice choice_of(const HopperBackwardConfig& c) {
-  Choice choice{Family::hopper};
-  choice.warpgroups = c.warpgroups, choice.stages = c.stages;
-  return choice;
-}
-Choice choice_of(const CacheConfig& c) {
-  Choice choice{c.copy == kCopyBoxes ? Family::hopper : Family::portable, c.tile_q, c.tile_k, c.row_warps, c.key_warps};
-  choice.column_warps = c.column_warps, choice.stages = c.stages, choice.ctas_per_sm = c.ctas_per_sm;
-  return choice;
-}
-
 std::string reason_of(const cuda::Limits& l) {
   if (l.fault == cuda::Fault::shared_memory)
     return join("needs ", l.shared_bytes, " bytes of shared memory, there are ", l.shared_most);
@@ -91,14 +64,14 @@ class Collection {
 
   template <class Config>
   void add_built_in(const Config& config) {
-    all_.push_back({choice_of(config), limits_of(config, arch_), true, ""});
+    all_.push_back({cuda::choice_of(config), limits_of(config, arch_), true, ""});
   }
 
   template <class Config>
   void add_first(const std::vector<Config>& configs) {
     Candidate refused;
     for (const Config& config : configs) {
-      Candidate candidate{choice_of(config), limits_of(config, arch_), false, ""};
+      Candidate candidate{cuda::choice_of(config), limits_of(config, arch_), false, ""};
       if (candidate.limits.fault == cuda::Fault::shape) continue;
       candidate.rejected = reason_of(candidate.limits);
       if (candidate.rejected.empty()) return add(std::move(candidate));
@@ -218,7 +191,7 @@ void add_neighbours(Collection& all, const HopperBackwardConfig& built_in) {
 void add_neighbours(Collection& all, const CacheConfig& built_in, int64_t rows, int64_t splits) {
   // How a problem is cut matters more than the tile.
   for (const auto& [times, over] : {std::pair{1, 4}, {1, 2}, {3, 4}, {3, 2}, {2, 1}, {4, 1}}) {
-    Candidate other{choice_of(built_in), {}, false, ""};
+    Candidate other{cuda::choice_of(built_in), {}, false, ""};
     other.choice.splits = static_cast<int>(std::max<int64_t>(1, splits * times / over));
     if (other.choice.splits != splits) all.add(std::move(other));
   }

@@ -4,9 +4,9 @@
 #include <span>
 #include <utility>
 
-#include "cuda/config_limits.h"
 #include "cuda/plan_dims.h"
 #include "cuda/plan_hopper.h"
+#include "cuda/tuned_config.h"
 #include "error.h"
 
 namespace cuflash::cuda {
@@ -89,17 +89,6 @@ bool gains_from_one_stretch(const BackwardConfig& c) {
 void finish(BackwardConfig& c, const BackwardProblem& p, Reproducible reproducible) {
   c.ordered = needs_order(p, c, reproducible);
   c.all = p.dq && p.dk && p.dv && gains_from_one_stretch(c);
-}
-
-bool take(const tuned::Choice* choice, const Arch& arch, BackwardConfig& c) {
-  if (!choice || choice->family != tuned::Family::portable || c.options != 0) return false;
-  BackwardConfig wanted = c;
-  wanted.tile_q = choice->tile_q, wanted.tile_k = choice->tile_k;
-  wanted.key_warps = choice->key_warps, wanted.column_warps = choice->column_warps;
-  wanted.stages = choice->stages, wanted.ctas_per_sm = choice->ctas_per_sm;
-  if (!is_legal(wanted, arch)) return false;
-  c = wanted;
-  return true;
 }
 
 // Its config, and whether it is the choice.

@@ -7,9 +7,9 @@
 
 #include "cache/geometry.h"
 #include "cache/ticket.h"
-#include "cuda/config_limits.h"
 #include "cuda/plan_dims.h"
 #include "cuda/tensor_map.h"
+#include "cuda/tuned_config.h"
 #include "error.h"
 
 namespace cuflash::cuda {
@@ -161,20 +161,6 @@ int stages_that_fit(CacheConfig c, const Arch& arch) {
     if (shared_bytes(c) <= arch.shared_per_block && c.ctas_per_sm * (shared_bytes(c) + kReserved) <= arch.shared_per_sm)
       return c.stages;
   return 0;
-}
-
-bool take(const tuned::Choice* choice, const Arch& arch, CacheConfig& c) {
-  const bool boxes = c.copy == kCopyBoxes;
-  if (!choice || choice->family != (boxes ? tuned::Family::hopper : tuned::Family::portable) || c.options != 0)
-    return false;
-  CacheConfig wanted = c;
-  wanted.tile_q = choice->tile_q, wanted.tile_k = choice->tile_k;
-  wanted.row_warps = choice->row_warps, wanted.key_warps = choice->key_warps;
-  wanted.column_warps = choice->column_warps;
-  wanted.stages = choice->stages, wanted.ctas_per_sm = choice->ctas_per_sm;
-  if (!is_legal(wanted, arch)) return false;
-  c = wanted;
-  return true;
 }
 
 // Of the choice, where that is taken.

@@ -2,9 +2,9 @@
 // (tests/cuda_kernels_test); the order is that of the times on an H200 (docs/log.md).
 #include <span>
 
-#include "cuda/config_limits.h"
 #include "cuda/plan_dims.h"
 #include "cuda/plan_hopper.h"
+#include "cuda/tuned_config.h"
 #include "error.h"
 
 namespace cuflash::cuda {
@@ -67,17 +67,6 @@ ForwardPlan plan_with(const ForwardProblem& p, const Arch& arch, const ForwardCo
   const int64_t ctas = p.batch * p.heads_q * ((p.len_q + c.tile_q - 1) / c.tile_q);
   return {c, c.tile_q, c.tile_k, launch_of(key_of(KernelKind::forward, arch, c), ctas, num_threads(c), shared_bytes(c)),
           reason_of(c)};
-}
-
-bool take(const tuned::Choice* choice, const Arch& arch, ForwardConfig& c) {
-  if (!choice || choice->family != tuned::Family::portable || c.options != 0) return false;
-  ForwardConfig wanted = c;
-  wanted.tile_q = choice->tile_q, wanted.tile_k = choice->tile_k;
-  wanted.row_warps = choice->row_warps, wanted.column_warps = choice->column_warps;
-  wanted.stages = choice->stages, wanted.ctas_per_sm = choice->ctas_per_sm;
-  if (!is_legal(wanted, arch)) return false;
-  c = wanted;
-  return true;
 }
 
 ForwardPlan plan_portable(const ForwardProblem& p, const Arch& arch, const tuned::Choice* choice) {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <bit>
 
-#include "cuda/config_limits.h"
 #include "cuda/plan_dims.h"
 #include "cuda/tensor_map.h"
+#include "cuda/tuned_config.h"
 
 namespace cuflash::cuda {
 namespace {
@@ -78,16 +78,6 @@ ForwardPlan plan_with(const ForwardProblem& p, const Arch& arch, const HopperFor
       launch_of(key_of(KernelKind::hopper_forward, arch, c), tiles_of(p, tile_q), num_threads(c), shared_bytes(c));
   plan.launch.stays = true;
   return plan;
-}
-
-bool take(const tuned::Choice* choice, const Arch& arch, HopperForwardConfig& c) {
-  if (!choice || choice->family != tuned::Family::hopper || c.options != 0) return false;
-  HopperForwardConfig wanted = c;
-  wanted.warpgroups = choice->warpgroups, wanted.tile_k = choice->tile_k;
-  wanted.stages = choice->stages, wanted.order = choice->order;
-  if (!is_legal(wanted, arch)) return false;
-  c = wanted;
-  return true;
 }
 
 }  // namespace

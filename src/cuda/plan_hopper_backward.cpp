@@ -1,8 +1,8 @@
 // The backward kernel for Hopper: which problems it serves, and how many tiles of queries travel at a time.
-#include "cuda/config_limits.h"
 #include "cuda/plan_dims.h"
 #include "cuda/plan_hopper.h"
 #include "cuda/tensor_map.h"
+#include "cuda/tuned_config.h"
 
 namespace cuflash::cuda {
 namespace {
@@ -33,12 +33,8 @@ HopperBackwardChoice choose_hopper_backward(const BackwardProblem& p, const Arch
   const bool narrow = dim_qk == 64 && dim_v == 64, wide = dim_qk > 128 || dim_v > 128;
   const int warpgroups = narrow ? 3 : wide ? 1 : 2, stages = narrow ? 4 : wide ? 2 : 3;
   HopperBackwardConfig c{element_of(p.dtype), dim_qk, dim_v, kTileQ, warpgroups, stages, 0};
-  if (choice && choice->family == tuned::Family::hopper) {
-    HopperBackwardConfig wanted = c;
-    wanted.warpgroups = choice->warpgroups, wanted.stages = choice->stages;
-    if (is_legal(wanted, arch)) return {nullptr, wanted, true};
-  }
-  return {nullptr, c, false};
+  const bool tuned = take(choice, arch, c);
+  return {nullptr, c, tuned};
 }
 
 }  // namespace cuflash::cuda
