@@ -4,18 +4,6 @@
 
 namespace cuflash {
 
-int64_t size_of(DType type) {
-  switch (type) {
-    case DType::f64: return 8;
-    case DType::f32:
-    case DType::i32: return 4;
-    case DType::f16:
-    case DType::bf16: return 2;
-    case DType::boolean: return 1;
-  }
-  return 0;
-}
-
 const char* name_of(DType type) {
   switch (type) {
     case DType::f64: return "f64";
@@ -27,8 +15,6 @@ const char* name_of(DType type) {
   }
   return "unknown";
 }
-
-bool is_known(DType type) { return size_of(type) != 0; }
 
 bool is_float(DType type) {
   return type == DType::f64 || type == DType::f32 || type == DType::f16 || type == DType::bf16;

@@ -7,9 +7,19 @@
 
 namespace cuflash {
 
-int64_t size_of(DType type);
+constexpr int64_t size_of(DType type) {
+  switch (type) {
+    case DType::f64: return 8;
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::f16:
+    case DType::bf16: return 2;
+    case DType::boolean: return 1;
+  }
+  return 0;
+}
 const char* name_of(DType type);  // "bf16"
-bool is_known(DType type);
+constexpr bool is_known(DType type) { return size_of(type) != 0; }
 bool is_float(DType type);
 
 // The type softmax state and LSE are kept in: f64 for f64, f32 for the rest.

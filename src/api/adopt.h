@@ -26,7 +26,7 @@ Struct adopt(const char* name, const Struct* given, void (*init)(Struct*), size_
       reject(name, ": struct_size is ", size, " and byte ", n, " is set, but this library (", cuflash_version(),
              ") knows only ", sizeof(Struct), " bytes of it; the program was built against a newer cuflash");
   Struct adopted;
-  init(&adopted);
+  if (size < sizeof(Struct)) init(&adopted);
   std::memcpy(&adopted, given, std::min(size, sizeof(Struct)));
   adopted.struct_size = sizeof(Struct);
   return adopted;

@@ -40,7 +40,7 @@ class Locator {
   const char* decided_by() const { return first_name_; }
 
  private:
-  const cuda::MemoryPlaces places_;
+  cuda::MemoryPlaces places_;
   const char* first_name_ = nullptr;
   Place first_;
 };

@@ -65,6 +65,7 @@ DeviceGuard::DeviceGuard(const DeviceState& wanted) : state_(wanted) {
   CUdevice current = 0;
   // Asking for the device where there is no context is an error, which tools that watch the driver report.
   const bool has_context = driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS && context != nullptr;
+  if (has_context && context == wanted.primary) return;
   if (has_context && driver().cuCtxGetDevice(&current) == CUDA_SUCCESS && current == wanted.handle) return;
   check(driver().cuCtxPushCurrent(wanted.primary), "cuCtxPushCurrent");
   pushed_ = true;

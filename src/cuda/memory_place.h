@@ -1,6 +1,8 @@
 // Whose memory a pointer points to, as the driver knows it.
 #pragma once
 
+#include <cstdint>
+
 #include "problem/problem.h"
 
 namespace cuflash::cuda {
@@ -17,20 +19,24 @@ class MemoryPlaces {
   explicit operator bool() const { return driver_ != nullptr; }
 
   // Device memory and managed memory are on a device, everything else is the host's.
-  Place of(const void* data) const;
+  Place of(const void* data);
   // Managed memory is everywhere.
-  bool is_at(const void* data, Place place) const;
+  bool is_at(const void* data, Place place);
 
  private:
   explicit MemoryPlaces(const Driver* driver) : driver_(driver) {}
 
   struct Answer {
     Place place;
-    bool managed;
+    bool managed = false;
+    uintptr_t begin = 0, size = 0;  // of the allocation
+
+    bool covers(const void* data) const { return reinterpret_cast<uintptr_t>(data) - begin < size; }
   };
-  Answer ask(const void* data) const;
+  const Answer& ask(const void* data);
 
   const Driver* driver_;
+  Answer last_;  // tensors of a call often share an allocation, and the driver takes 0.1 us to answer
 };
 
 }  // namespace cuflash::cuda

@@ -80,9 +80,10 @@ void describe_bias_gradient(BackwardProblem& p, const cuflash_attention& a, cons
   const Argument dbias("dbias", t.dbias), bias("bias", a.bias);
   if (!dbias.given()) return;
   if (!bias.given()) reject("dbias: was asked for, but there is no bias");
-  Argument summed = dbias;
+  cuflash_mutable_tensor own = t.dbias;
   for (int d = 0; d < 3; ++d)
-    if (dbias.t.rank == 4 && dbias.repeats(d)) summed.t.shape[d] = std::min<int64_t>(1, summed.t.shape[d]);
+    if (dbias.t.rank == 4 && dbias.repeats(d)) own.shape[d] = std::min<int64_t>(1, own.shape[d]);
+  const Argument summed("dbias", own);
   require_output(summed, 4, "shaped as bias");
   for (int d = 0; d < 3; ++d) {
     const int64_t extent = bias.repeats(d) ? std::min<int64_t>(1, bias.extent(d)) : bias.extent(d);

@@ -69,7 +69,7 @@ void describe_score_inputs(Problem& p, const cuflash_attention& a) {
   }
 }
 
-void require_like_o(const Argument& t, const cuflash_tensor& q, int64_t dim_v, Written written) {
+void require_like_o(const Argument& t, const TensorView& q, int64_t dim_v, Written written) {
   const bool packed = q.rank == 3;
   const char* shape = packed ? "[Tq, Hq, Dv]" : "[B, Hq, Sq, Dv]";
   written == Written::now ? require_output(t, q.rank, shape) : require_tensor(t, q.rank, shape);
@@ -78,7 +78,7 @@ void require_like_o(const Argument& t, const cuflash_tensor& q, int64_t dim_v, W
   require_value_type(t, static_cast<DType>(q.dtype));
 }
 
-void require_like_lse(const Argument& t, const cuflash_tensor& q, Written written) {
+void require_like_lse(const Argument& t, const TensorView& q, Written written) {
   const bool packed = q.rank == 3;
   const char* shape = packed ? "[Hq, Tq]" : "[B, Hq, Sq]";
   written == Written::now ? require_output(t, q.rank - 1, shape) : require_tensor(t, q.rank - 1, shape);

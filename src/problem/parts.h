@@ -33,7 +33,7 @@ void describe_score_inputs(Problem& p, const cuflash_attention& a);
 
 // Shaped as o, or as lse, of these queries: an output, or one that was saved.
 enum class Written : bool { before, now };
-void require_like_o(const Argument& t, const cuflash_tensor& q, int64_t dim_v, Written written);
-void require_like_lse(const Argument& t, const cuflash_tensor& q, Written written);
+void require_like_o(const Argument& t, const TensorView& q, int64_t dim_v, Written written);
+void require_like_lse(const Argument& t, const TensorView& q, Written written);
 
 }  // namespace cuflash

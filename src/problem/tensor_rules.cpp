@@ -7,11 +7,6 @@
 
 namespace cuflash {
 
-Argument::Argument(const char* name, const cuflash_mutable_tensor& m) : name(name), t{m.data, m.dtype, m.rank, {}, {}} {
-  std::copy_n(m.shape, 4, t.shape);
-  std::copy_n(m.stride, 4, t.stride);
-}
-
 static std::string shape_of(const Argument& a, const int64_t* values) {
   std::string text = "[";
   for (int d = 0; d < a.t.rank; ++d) text += join(d ? ", " : "", values[d]);
@@ -38,7 +33,9 @@ static bool has_elements(const Argument& a) {
 
 // Offsets are 64-bit: the last byte must be within reach of one.
 static void require_addressable(const Argument& a) {
-  if (!has_elements(a)) return;
+  int64_t strides = 0;
+  for (int d = 0; d < a.t.rank; ++d) strides |= a.t.stride[d];
+  if (strides >> 26 == 0) return;  // four times an extent below 2^31, times 8 bytes
   int64_t last = 0, bytes = 0;
   bool overflows = false;
   for (int d = 0; d < a.t.rank; ++d) {
@@ -60,8 +57,8 @@ void require_tensor(const Argument& a, int rank, const char* shape) {
            rank == 4 && a.t.rank == 3 ? "; packed tensors need cu_seqlens_q and cu_seqlens_k" : "");
   if (!is_known(a.dtype())) reject(a.name, ": dtype ", a.t.dtype, " is not a cuflash_dtype");
   require_sizes(a);
-  require_addressable(a);
   if (!has_elements(a)) return;
+  require_addressable(a);
   if (!a.t.data) reject(a.name, ": data is NULL, but the tensor ", shape_of(a, a.t.shape), " has elements");
   if (reinterpret_cast<uintptr_t>(a.t.data) % static_cast<uintptr_t>(size_of(a.dtype())) != 0)
     reject(a.name, ": data ", a.t.data, " is not aligned to its element, ", size_of(a.dtype()), " bytes of ",
@@ -92,17 +89,15 @@ void require_output(const Argument& a, int rank, const char* shape) {
 }
 
 void require_apart(const Argument& output, std::initializer_list<Argument> others) {
-  if (!output.given() || !has_elements(output)) return;
   for (const Argument& other : others)
-    if (other.given() && has_elements(other) && other.t.data == output.t.data)
+    if (other.t.data == output.t.data && output.given() && has_elements(output) && other.given() && has_elements(other))
       reject(output.name, ": has the same data as ", other.name, ", ", output.t.data,
              "; an output needs memory of its own");
 }
 
-void require_extent(const Argument& a, int d, int64_t extent, const char* meaning) {
-  if (a.t.shape[d] != extent)
-    reject(a.name, ": dimension ", d, " of shape ", shape_of(a, a.t.shape), " is ", a.t.shape[d], ", must be ", extent,
-           ", ", meaning);
+void reject_extent(const Argument& a, int d, int64_t extent, const char* meaning) {
+  reject(a.name, ": dimension ", d, " of shape ", shape_of(a, a.t.shape), " is ", a.t.shape[d], ", must be ", extent,
+         ", ", meaning);
 }
 
 void require_value_type(const Argument& a, DType q_type) {

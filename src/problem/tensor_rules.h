@@ -10,13 +10,25 @@
 
 namespace cuflash {
 
+// A tensor of the public structs, which it points into: every call makes a dozen.
+struct TensorView {
+  const void* data;
+  int dtype, rank;
+  const int64_t *shape, *stride;
+
+  TensorView(const cuflash_tensor& t) : data(t.data), dtype(t.dtype), rank(t.rank), shape(t.shape), stride(t.stride) {}
+  TensorView(const cuflash_mutable_tensor& t)
+      : data(t.data), dtype(t.dtype), rank(t.rank), shape(t.shape), stride(t.stride) {}
+  TensorView(const cuflash_tensor&&) = delete;
+  TensorView(const cuflash_mutable_tensor&&) = delete;
+};
+
 // A tensor argument and the name it has in the public structs.
 struct Argument {
   const char* name;
-  cuflash_tensor t;
+  TensorView t;
 
-  Argument(const char* name, const cuflash_tensor& t) : name(name), t(t) {}
-  Argument(const char* name, const cuflash_mutable_tensor& t);
+  Argument(const char* name, const TensorView& t) : name(name), t(t) {}
 
   bool given() const { return t.rank != 0 || t.data != nullptr; }
   DType dtype() const { return static_cast<DType>(t.dtype); }
@@ -40,7 +52,10 @@ void require_output(const Argument& a, int rank, const char* shape);
 void require_apart(const Argument& output, std::initializer_list<Argument> others);
 
 // Dimension d has exactly this extent; `meaning` says what it must match.
-void require_extent(const Argument& a, int d, int64_t extent, const char* meaning);
+[[noreturn]] void reject_extent(const Argument& a, int d, int64_t extent, const char* meaning);
+inline void require_extent(const Argument& a, int d, int64_t extent, const char* meaning) {
+  if (a.t.shape[d] != extent) reject_extent(a, d, extent, meaning);
+}
 
 // The type of q, or f32.
 void require_value_type(const Argument& a, DType q_type);

@@ -183,6 +183,10 @@ FAKE cuPointerGetAttributes(unsigned count, CUpointer_attribute* which, void** v
     if (which[n] == CU_POINTER_ATTRIBUTE_IS_MANAGED) *static_cast<unsigned*>(values[n]) = 0;
     if (which[n] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
       *static_cast<int*>(values[n]) = known ? block->second.device : -2;
+    if (which[n] == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)
+      *static_cast<CUdeviceptr*>(values[n]) = known ? block->first : 0;
+    if (which[n] == CU_POINTER_ATTRIBUTE_RANGE_SIZE)
+      *static_cast<size_t*>(values[n]) = known ? block->second.bytes : 0;
   }
   return CUDA_SUCCESS;
 }
