@@ -1,18 +1,15 @@
 // Searches tiles, stages and splits for problems on this machine, and stores what beats the built-in tables.
 #include <algorithm>
-#include <chrono>
 #include <iostream>
 #include <new>
-#include <thread>
 
 #include "cli/bench_grid.h"
-#include "cli/bench_measure.h"
 #include "cli/commands.h"
 #include "cli/exit.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "cli/text.h"
-#include "cli/tune_trial.h"
+#include "cli/tune_search.h"
 #include "cpu/tuned_tile.h"
 #include "cuda/device.h"
 #include "cuda/disk_cache.h"
@@ -24,15 +21,6 @@
 namespace cuflash::cli {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-constexpr double kLeastGain = 0.02;   // of the time; below, the built-in choice stays
-constexpr double kSearching = 0.6;    // of the time of a problem; the rest is for those that were fastest
-constexpr double kMostDeciding = 10;  // seconds
-constexpr size_t kFinalists = 4;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 TuneTarget target_of(const TuneOptions& options, const std::string& device) {
   if (!options.arch.empty()) {
@@ -88,104 +76,14 @@ int show_all(const TuneOptions& options, const std::vector<BenchPoint>& points, 
   return kExitOk;
 }
 
-// The search.
+// What it found.
 
-struct Outcome {
-  BenchPoint point;
-  size_t tried = 0, rejected = 0, wrong = 0, left = 0;  // candidates
-  tuned::Choice built_in, best;
-  double built_in_ms = 0, best_ms = 0;
-  bool won = false;
-};
+int gain_of(const TuneOutcome& outcome) { return static_cast<int>(100 * (1 - outcome.best_ms / outcome.built_in_ms)); }
 
-class Search {
- public:
-  Search(const TuneOptions& options, const TuneTarget& target)
-      : options_(options), target_(target), timer_(target.cpu ? nullptr : std::make_unique<CudaTimer>()) {}
-
-  bool out_of_time() const { return seconds_since(start_) >= options_.seconds; }
-
-  // share: of the points that are left. Throws where the built-in choice itself fails.
-  Outcome search(const BenchPoint& point, std::vector<Candidate> candidates, double share,
-                 std::vector<std::string>& notes) {
-    const auto begin = Clock::now();
-    const double budget = std::max(0.1, (options_.seconds - seconds_since(start_)) * share);
-    Outcome outcome;
-    outcome.point = point, outcome.built_in = outcome.best = candidates.front().choice;
-    trial_ = std::make_unique<Trial>(point, timer_.get(), options_.grid.threads);
-    std::vector<std::pair<double, const Candidate*>> timed;
-    const size_t batch = target_.cpu ? 1 : std::max(1u, std::thread::hardware_concurrency());
-    std::vector<Candidate*> waiting;
-    for (Candidate& candidate : candidates) {
-      if (candidate.rejected.empty()) waiting.push_back(&candidate);
-      else ++outcome.rejected;
-    }
-    size_t done = 0;
-    while (done < waiting.size() && (done == 0 || seconds_since(begin) < kSearching * budget)) {
-      const size_t count = std::min(batch, waiting.size() - done);
-      const std::vector<Candidate*> now(waiting.begin() + static_cast<std::ptrdiff_t>(done),
-                                        waiting.begin() + static_cast<std::ptrdiff_t>(done + count));
-      if (!target_.cpu) compile(now, point, target_, compiled_);
-      for (const Candidate* candidate : now) try_one(*candidate, outcome, timed, notes);
-      done += count;
-    }
-    outcome.left = waiting.size() - done;
-    decide(outcome, timed, std::clamp(budget - seconds_since(begin), 0.05, kMostDeciding));
-    trial_.reset();
-    return outcome;
-  }
-
- private:
-  void try_one(const Candidate& candidate, Outcome& outcome, std::vector<std::pair<double, const Candidate*>>& timed,
-               std::vector<std::string>& notes) {
-    if (!candidate.rejected.empty()) {
-      if (candidate.built_in) throw FlashAttentionError(CUFLASH_INTERNAL, candidate.rejected);
-      ++outcome.rejected;
-      return;
-    }
-    if (const std::string fault = trial_->fault(candidate); !fault.empty()) {
-      if (candidate.built_in)
-        throw FlashAttentionError(CUFLASH_INTERNAL, join(point_text(outcome.point), ": the built-in choice ",
-                                                         to_string(candidate.choice), " is wrong: ", fault));
-      notes.push_back(join(point_text(outcome.point), ": ", to_string(candidate.choice), " is left out, ", fault));
-      ++outcome.wrong;
-      return;
-    }
-    ++outcome.tried;
-    timed.emplace_back(trial_->first_time(candidate), &candidate);
-  }
-
-  // The fastest of a first look and the built-in one, which stands first, measured in turns.
-  void decide(Outcome& outcome, std::vector<std::pair<double, const Candidate*>>& timed, double seconds) {
-    const size_t kept = std::min(kFinalists, timed.size() - 1);
-    std::partial_sort(timed.begin() + 1, timed.begin() + 1 + static_cast<std::ptrdiff_t>(kept), timed.end());
-    std::vector<const Candidate*> finalists;
-    for (size_t n = 0; n <= kept; ++n) finalists.push_back(timed[n].second);
-    const auto times = trial_->times(finalists, seconds);
-    outcome.built_in_ms = outcome.best_ms = quantile(times[0], 0.5);
-    for (size_t n = 1; n < finalists.size(); ++n) {
-      const double ms = quantile(times[n], 0.5);
-      // Three quarters of its times are better than half of the built-in one's: beyond the noise.
-      const bool clear = quantile(times[n], 0.75) < outcome.built_in_ms && ms < (1 - kLeastGain) * outcome.built_in_ms;
-      if (!clear || ms >= outcome.best_ms) continue;
-      outcome.best_ms = ms, outcome.best = finalists[n]->choice, outcome.won = true;
-    }
-  }
-
-  const TuneOptions& options_;
-  TuneTarget target_;
-  std::unique_ptr<CudaTimer> timer_;
-  std::unique_ptr<Trial> trial_;
-  Compiled compiled_;
-  Clock::time_point start_ = Clock::now();
-};
-
-int gain_of(const Outcome& outcome) { return static_cast<int>(100 * (1 - outcome.best_ms / outcome.built_in_ms)); }
-
-void show(const std::vector<Outcome>& outcomes) {
+void show(const std::vector<TuneOutcome>& outcomes) {
   Table table;
   table.head = {"problem", "built in", "ms", "fastest", "ms", "gain", "tried", "rejected", "wrong", "left"};
-  for (const Outcome& o : outcomes)
+  for (const TuneOutcome& o : outcomes)
     table.rows.push_back({point_text(o.point), members_text(o.built_in), fixed(o.built_in_ms, 4),
                           o.won ? members_text(o.best) : "the same", fixed(o.best_ms, 4), join(gain_of(o), "%"),
                           join(o.tried), join(o.rejected), join(o.wrong), join(o.left)});
@@ -197,15 +95,15 @@ std::string device_of(const TuneTarget& target) {
 }
 
 // After each problem: what was found is not lost with those that follow.
-void store(const Outcome& o, const TuneTarget& target) {
+void store(const TuneOutcome& o, const TuneTarget& target) {
   const tuned::Measured measured = o.won ? tuned::Measured{o.best, gain_of(o)} : tuned::Measured{};
   const std::string problem =
       tuned::write_choices(cuda::environment().cache_dir, device_of(target), {{kind_of(o.point, target), measured}});
   if (!problem.empty()) throw UsageError(join("what was found cannot be stored: ", problem));
 }
 
-void show_stored(const std::vector<Outcome>& outcomes, const TuneTarget& target) {
-  const auto won = std::count_if(outcomes.begin(), outcomes.end(), [](const Outcome& o) { return o.won; });
+void show_stored(const std::vector<TuneOutcome>& outcomes, const TuneTarget& target) {
+  const auto won = std::count_if(outcomes.begin(), outcomes.end(), [](const TuneOutcome& o) { return o.won; });
   std::cout << won << " of " << outcomes.size() << " problems have a faster choice now, in "
             << cuda::environment().cache_dir << "/" << cuda::kTunedFile << " for " << in_quotes(device_of(target))
             << "; the others keep what is built in\n";
@@ -235,8 +133,8 @@ int run_tune(const TuneOptions& options) {
   const std::vector<BenchPoint> points = bench_grid(options.grid, device);
   if (options.dry_run) return show_all(options, points, target);
 
-  Search search(options, target);
-  std::vector<Outcome> outcomes;
+  TuneSearch search(target, options.seconds, options.grid.threads);
+  std::vector<TuneOutcome> outcomes;
   std::vector<std::string> notes;
   Progress progress;
   size_t n = 0;

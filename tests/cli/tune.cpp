@@ -4,7 +4,7 @@
 
 #include "cli/bench_grid.h"
 #include "cli/exit.h"
-#include "cli/tune_trial.h"
+#include "cli/tune_search.h"
 #include "cpu/tuned_tile.h"
 #include "cuda/disk_cache.h"
 #include "cuda/program.h"
@@ -366,6 +366,15 @@ TEST(TuneCandidates, are_what_the_plan_would_take_and_what_is_near) {
     }
     EXPECT_GT(tried, 3u) << direction;
   }
+}
+
+TEST(TuneSearches, take_what_is_clearly_faster) {
+  const std::vector<double> built_in{10, 10, 10, 11};
+  EXPECT_EQ(fastest_of({built_in}), 0u);
+  EXPECT_EQ(fastest_of({built_in, {9, 9, 9}, {8, 8, 8}, {8.5, 8.5, 8.5}}), 2u);
+  EXPECT_EQ(fastest_of({built_in, {9.9, 9.9, 9.9}}), 0u) << "one percent";
+  EXPECT_EQ(fastest_of({built_in, {1, 9, 12, 12}}), 0u) << "noise";
+  EXPECT_EQ(fastest_of({built_in, {12, 12, 12}}), 0u);
 }
 
 TEST(TuneTrials, compute_with_the_candidate_and_see_what_is_wrong) {
