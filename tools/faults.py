@@ -335,10 +335,12 @@ FAULTS = {
               "tuned_test"),
     ],
     "src/tuned/choice.cpp": [
-        Fault("choices are taken for problems with options", "if (options || uneven)", "if (uneven)", "tuned_test"),
+        Fault("choices are taken for problems with options", "if (options || uneven)", "if ((options && false) || uneven)",
+              "tuned_test"),
     ],
     "src/cuda/tuned_config.h": [
-        Fault("an illegal config is taken", "if (!is_legal(wanted, arch)) return false;", "", "tuned_test"),
+        Fault("an illegal config is taken", "if (!is_legal(wanted, arch)) return false;",
+              "if (!is_legal(wanted, arch) && false) return false;", "tuned_test"),
     ],
 
     # Number formats and random numbers, which the oracle shares: their own tests must notice.
