@@ -30,7 +30,7 @@ int run_cache(CacheAction action) {
   for (const auto& [device, of_device] : tuned.devices)
     for (const auto& [kind, measured] : of_device)
       std::cout << "tuned for " << in_quotes(device) << ": " << to_string(kind) << ": " << to_string(measured.choice)
-                << ", " << measured.gain << "% faster\n";
+                << ", saves " << measured.gain << "% of the time\n";
   if (!tuned.state.empty()) std::cout << "tuned choices are not used: " << tuned.state << "\n";
   std::cout << listed.size() << " kernels, " << bytes_text(static_cast<double>(bytes)) << " in " << disk.directory()
             << "\n";

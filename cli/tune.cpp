@@ -43,6 +43,15 @@ std::string verdict(const Candidate& candidate) {
   return candidate.built_in ? "built in" : "tried";
 }
 
+std::vector<std::string> row_of(const Candidate& candidate, bool cpu) {
+  const cuda::Limits& l = candidate.limits;
+  const std::string config = members_text(candidate.choice), what = verdict(candidate);
+  if (cpu) return {config, join(l.shared_bytes), what};
+  if (l.shared_most == 0) return {config, "", "", what};  // another number of splits: the tile is that above
+  return {config, join(l.shared_bytes, " of ", l.shared_most), join("about ", l.registers, " of ", l.registers_most),
+          what};
+}
+
 void show_candidates(const BenchPoint& point, const TuneTarget& target, bool compile_too, Compiled& compiled) {
   std::vector<Candidate> candidates = candidates_of(point, target);
   std::cout << point_text(point) << (target.cpu ? "" : join(" on ", target_of(target.arch))) << "\n";
@@ -57,16 +66,9 @@ void show_candidates(const BenchPoint& point, const TuneTarget& target, bool com
     compile(tried, point, target, compiled);
   }
   Table table;
-  table.head = {"config", target.cpu ? "scratch" : "shared memory", "registers", ""};
   if (target.cpu) table.head = {"config", "scratch", ""};
-  for (const Candidate& candidate : candidates) {
-    const cuda::Limits& l = candidate.limits;
-    if (target.cpu) table.rows.push_back({members_text(candidate.choice), join(l.shared_bytes), verdict(candidate)});
-    else
-      table.rows.push_back(
-          {members_text(candidate.choice), l.shared_most == 0 ? "" : join(l.shared_bytes, " of ", l.shared_most),
-           l.shared_most == 0 ? "" : join("about ", l.registers, " of ", l.registers_most), verdict(candidate)});
-  }
+  else table.head = {"config", "shared memory", "registers", ""};
+  for (const Candidate& candidate : candidates) table.rows.push_back(row_of(candidate, target.cpu));
   std::cout << table.text();
 }
 
@@ -122,17 +124,9 @@ void require_usable(const TuneOptions& options, const TuneTarget& target) {
   cuda::nvrtc();  // throws, with the way out
 }
 
-}  // namespace
-
-int run_tune(const TuneOptions& options) {
-  const std::string device = options.arch.empty() ? bench_device(options.grid.device) : "cuda";
-  if (!options.arch.empty() && options.grid.device == Device::cpu)
-    throw UsageError("--arch is an architecture of CUDA devices; leave it out with --device cpu");
-  const TuneTarget target = target_of(options, device);
-  require_usable(options, target);
-  const std::vector<BenchPoint> points = bench_grid(options.grid, device);
-  if (options.dry_run) return show_all(options, points, target);
-
+// Those that could be searched. What is said of the others follows the progress.
+std::vector<TuneOutcome> search_all(const TuneOptions& options, const TuneTarget& target,
+                                    const std::vector<BenchPoint>& points) {
   TuneSearch search(target, options.seconds, options.grid.threads);
   std::vector<TuneOutcome> outcomes;
   std::vector<std::string> notes;
@@ -140,16 +134,18 @@ int run_tune(const TuneOptions& options) {
   size_t n = 0;
   for (; n < points.size() && !search.out_of_time(); ++n) {
     const std::string what = point_text(points[n]);
+    const auto report = [&](size_t done, size_t all) {
+      progress.show(join(bar(n, points.size()), "  ", what, ", candidate ", done + 1, " of ", all));
+    };
     progress.announce(join(bar(n, points.size()), "  ", what));
-    progress.show(join(bar(n, points.size()), "  ", what));
     try {
       std::vector<Candidate> candidates = candidates_of(points[n], target);
       if (candidates.empty()) {
         notes.push_back(what + ": nothing to choose");
         continue;
       }
-      outcomes.push_back(
-          search.search(points[n], std::move(candidates), 1.0 / static_cast<double>(points.size() - n), notes));
+      const double share = 1.0 / static_cast<double>(points.size() - n);
+      outcomes.push_back(search.search(points[n], std::move(candidates), share, report, notes));
       store(outcomes.back(), target);
     } catch (const std::bad_alloc&) {
       notes.push_back(what + ": left out, there is not enough memory");
@@ -162,6 +158,20 @@ int run_tune(const TuneOptions& options) {
   for (const std::string& note : notes) std::cerr << note << "\n";
   if (n < points.size())
     std::cerr << points.size() - n << " problems were left out: --seconds " << options.seconds << " are over\n";
+  return outcomes;
+}
+
+}  // namespace
+
+int run_tune(const TuneOptions& options) {
+  const std::string device = options.arch.empty() ? bench_device(options.grid.device) : "cuda";
+  if (!options.arch.empty() && options.grid.device == Device::cpu)
+    throw UsageError("--arch is an architecture of CUDA devices; leave it out with --device cpu");
+  const TuneTarget target = target_of(options, device);
+  require_usable(options, target);
+  const std::vector<BenchPoint> points = bench_grid(options.grid, device);
+  if (options.dry_run) return show_all(options, points, target);
+  const std::vector<TuneOutcome> outcomes = search_all(options, target, points);
   if (outcomes.empty()) throw UsageError("nothing was measured, see above");
   show(outcomes);
   show_stored(outcomes, target);

@@ -43,7 +43,7 @@ TuneSearch::TuneSearch(const TuneTarget& target, double seconds, int32_t threads
 bool TuneSearch::out_of_time() const { return seconds_since(start_) >= seconds_; }
 
 TuneOutcome TuneSearch::search(const BenchPoint& point, std::vector<Candidate> candidates, double share,
-                               std::vector<std::string>& notes) {
+                               const Report& report, std::vector<std::string>& notes) {
   const auto begin = Clock::now();
   const double budget = (seconds_ - seconds_since(start_)) * share;
   TuneOutcome outcome;
@@ -58,6 +58,7 @@ TuneOutcome TuneSearch::search(const BenchPoint& point, std::vector<Candidate> c
   Timed timed;
   size_t done = 0;
   for (; done < waiting.size() && (done == 0 || seconds_since(begin) < kSearching * budget); ++done) {
+    report(done, waiting.size());
     if (!target_.cpu && done % at_a_time == 0) {
       const auto first = waiting.begin() + static_cast<std::ptrdiff_t>(done);
       const size_t count = std::min(at_a_time, waiting.size() - done);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,9 +26,11 @@ class TuneSearch {
 
   bool out_of_time() const;
 
+  using Report = std::function<void(size_t done, size_t all)>;  // before each candidate
+
   // share: of the time that is left. Candidates whose results are wrong are named in notes; throws where those of the
   // built-in choice are.
-  TuneOutcome search(const BenchPoint& point, std::vector<Candidate> candidates, double share,
+  TuneOutcome search(const BenchPoint& point, std::vector<Candidate> candidates, double share, const Report& report,
                      std::vector<std::string>& notes);
 
  private:

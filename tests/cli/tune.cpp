@@ -45,7 +45,7 @@ TEST_F(Commands, tuned_choices_reach_calls_of_this_machine) {
   EXPECT_NE(wrong.err.find("CUFLASH_TUNED: is 'perhaps', must be on or off"), std::string::npos) << wrong.err;
   EXPECT_NE(run(dir, "info", kHere).out.find("1 choices for 1 devices"), std::string::npos);
   const Outcome listed = run(dir, "cache list", kHere);
-  EXPECT_NE(listed.out.find("tile_q=64 tile_k=128, 5% faster"), std::string::npos) << listed.out;
+  EXPECT_NE(listed.out.find("tile_q=64 tile_k=128, saves 5%"), std::string::npos) << listed.out;
   EXPECT_NE(run(dir, "check --count 20 --seed 5", kHere).out.find("0 failed"), std::string::npos);
 
   dir.write("cache/tuned.txt", dir.read("cache/tuned.txt") + "more\n");
@@ -53,6 +53,24 @@ TEST_F(Commands, tuned_choices_reach_calls_of_this_machine) {
   EXPECT_NE(run(dir, "info", kHere).out.find("is damaged: its checksum is wrong"), std::string::npos);
   EXPECT_EQ(run(dir, "cache clear", kHere).code, kExitOk);
   EXPECT_FALSE(dir.has("cache/tuned.txt"));
+}
+
+TEST_F(Commands, tuned_choices_reach_calls_on_a_gpu) {
+  const tuned::Kind kind{tuned::Direction::forward, DType::bf16, tuned::Mask::none, 64, 64, 1024, 1024, 8, 1, 0};
+  tuned::Choice choice{tuned::Family::hopper, 0, 96};
+  choice.warpgroups = 2, choice.stages = 3, choice.order = 1;
+  ASSERT_EQ(tuned::write_choices(dir.file("cache"), "Fake, sm_90a, 132 multiprocessors", {{kind, {choice, 5}}}), "");
+  const std::string environment = fake_cuda_environment(dir) + " CUFLASH_TUNED=",
+                    problem = "explain --dtype bf16 --seq-q 1000 ";
+  const Outcome outcome = run(dir, problem + "--device cuda", environment + "on");
+  EXPECT_NE(outcome.out.find("that cuflash tune found"), std::string::npos) << outcome.out << outcome.err;
+  EXPECT_NE(outcome.out.find("tiles of 128 queries x 96 keys"), std::string::npos) << outcome.out;
+  for (const std::string& other : {problem + "--device cuda --causal", problem + "--device cuda --backward",
+                                   problem + "--device cuda --heads 9", problem + "--arch sm_90a"})
+    EXPECT_EQ(run(dir, other, environment + "on").out.find("cuflash tune"), std::string::npos) << other;
+  for (const char* off : {"off", "on CUFLASH_JIT=off", "on CUFLASH_CUDA_KERNELS=portable"})
+    EXPECT_EQ(run(dir, problem + "--device cuda", environment + off).out.find("cuflash tune"), std::string::npos)
+        << off;
 }
 
 TEST_F(Commands, tune_shows_what_it_would_try_without_a_gpu) {
