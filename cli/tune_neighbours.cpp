@@ -77,21 +77,25 @@ void add_neighbours(Collection& all, const ForwardConfig& built_in) {
 }
 
 void add_neighbours(Collection& all, const HopperForwardConfig& built_in) {
-  HopperForwardConfig c = built_in;
-  for (const int order : {int{kTurns}, int{kHoldWait}}) {
-    c.order = order;
-    all.add_first<HopperForwardConfig>({c});
+  constexpr int kPlain = kTurns | kHoldWait;
+  const auto with_stages = [](HopperForwardConfig c) {
+    std::vector<HopperForwardConfig> configs;
+    for (const int stages : {4, 3, 2}) c.stages = stages, configs.push_back(c);
+    return configs;
+  };
+  for (const HopperForwardConfig& one : with_stages(built_in)) all.add_first<HopperForwardConfig>({one});
+  for (const int flag : {int{kTurns}, int{kHoldWait}, int{kStage}, int{kAhead}}) {
+    HopperForwardConfig c = built_in;
+    c.order ^= flag;
+    all.add_first(with_stages(c));
   }
-  c.order = kTurns | kHoldWait;
   for (const int warpgroups : {2, 3, 4})
-    for (int tile_k = 48; tile_k <= 176; tile_k += 16) {
-      c.warpgroups = warpgroups, c.tile_k = tile_k;
-      std::vector<HopperForwardConfig> configs;
-      for (const int stages : {4, 3, 2}) c.stages = stages, configs.push_back(c);
-      all.add_first(configs);
-      if (tile_k == built_in.tile_k && warpgroups == built_in.warpgroups)
-        for (const HopperForwardConfig& one : configs) all.add_first<HopperForwardConfig>({one});
-    }
+    for (int tile_k = 48; tile_k <= 176; tile_k += 16)
+      for (const int order : {built_in.order, kPlain}) {
+        HopperForwardConfig c = built_in;
+        c.warpgroups = warpgroups, c.tile_k = tile_k, c.order = order;
+        all.add_first(with_stages(c));
+      }
 }
 
 void add_neighbours(Collection& all, const BackwardConfig& built_in) {

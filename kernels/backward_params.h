@@ -21,6 +21,7 @@ struct BackwardParams {
   uint64* ticket;      // ordered, or CTAs that stay: the next tile of keys to take
 
   int heads_together;  // key/value heads whose tiles of keys are worked on side by side: they share the L2 cache
+  int heads_at_end;    // the last of them, side by side; those before are a multiple of heads_together
   int counts_in_bias;  // no main kernel runs, so the bias kernel counts the tiles it visits
 };
 

@@ -45,6 +45,8 @@ struct ForwardConfig {
 enum HopperOrder : int {
   kTurns = 1,     // they issue products in turns, so that one computes weights while another multiplies
   kHoldWait = 2,  // the compiler is kept from waiting for products before weights are computed under them
+  kStage = 4,     // outputs leave by copies from shared memory, under the next tile
+  kAhead = 8,     // the next queries come while these are used
 };
 
 // Forward on Hopper: one warpgroup copies, the others have 64 queries each.
@@ -136,14 +138,20 @@ constexpr int copying_registers(const HopperForwardConfig& c) {
 constexpr int kPanelColumns = 64, kPanelRowBytes = 128;
 constexpr int num_panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 constexpr int swizzled_bytes(int rows, int columns) { return rows * kPanelRowBytes * num_panels(columns); }
-constexpr int num_barriers(const HopperForwardConfig& c) { return 5 * c.stages + 2 * c.warpgroups; }
+constexpr int query_places(const HopperForwardConfig& c) { return (c.order & kAhead) != 0 ? 2 : 1; }
+constexpr int num_barriers(const HopperForwardConfig& c) { return 5 * c.stages + 2 * c.warpgroups * query_places(c); }
 // What a warpgroup has to know of a tile of queries. A note is written before there is room for its queries, while those
 // of the tile before it wait to be used, and the output of the one before that may be on its way out.
-constexpr int kNoteBytes = 64, kNotes = 3;
+constexpr int kNoteBytes = 64;
+constexpr int num_notes(const HopperForwardConfig& c) { return 2 + query_places(c); }
+constexpr int staged_columns(const HopperForwardConfig& c) { return c.dim_v < 128 ? c.dim_v : 128; }  // at a time
+constexpr int staged_bytes(const HopperForwardConfig& c) {
+  return (c.order & kStage) != 0 ? swizzled_bytes(tile_q_of(c), staged_columns(c)) : 0;
+}
 constexpr int shared_bytes(const HopperForwardConfig& c) {
-  return swizzled_bytes(tile_q_of(c), c.dim_qk) +
+  return query_places(c) * swizzled_bytes(tile_q_of(c), c.dim_qk) + staged_bytes(c) +
          c.stages * (swizzled_bytes(c.tile_k, c.dim_qk) + swizzled_bytes(c.tile_k, c.dim_v)) +
-         kNotes * c.warpgroups * kNoteBytes + num_barriers(c) * 8;
+         num_notes(c) * c.warpgroups * kNoteBytes + num_barriers(c) * 8;
 }
 
 constexpr int sum_size(Element e) { return e == Element::f64 ? 8 : 4; }  // of sums and softmax state
@@ -204,9 +212,14 @@ constexpr int tile_k_of(const HopperBackwardConfig& c) { return kWarpgroupRows *
 constexpr bool splits_sums(const HopperBackwardConfig& c) { return c.warpgroups == 1; }
 constexpr int summing_warpgroups(const HopperBackwardConfig& c) { return splits_sums(c) ? 2 : c.warpgroups; }
 constexpr int num_threads(const HopperBackwardConfig& c) { return kWarpgroupThreads * (summing_warpgroups(c) + 1); }
-// As above, of 504 registers of three warpgroups or 512 of four.
-constexpr int key_registers(const HopperBackwardConfig& c) { return summing_warpgroups(c) == 2 ? 216 : 144; }
-constexpr int query_registers(const HopperBackwardConfig&) { return 72; }
+// As above, of 504 registers of three warpgroups or 512 of four. With 208 and 144 the assembler lays S and dP over each
+// other; with 8 more it gives each its own registers, of which there are too few then.
+constexpr int key_registers(const HopperBackwardConfig& c) {
+  return splits_sums(c) ? 216 : c.warpgroups == 2 ? 208 : 144;
+}
+constexpr int query_registers(const HopperBackwardConfig& c) {
+  return splits_sums(c) ? 72 : c.warpgroups == 2 ? 88 : 80;
+}
 constexpr int kGradientTiles = 2;  // of dS in shared memory
 // One tile of keys is worked on, the next is known, and of the one before sums may be on their way out.
 constexpr int kPlaces = 3;

@@ -6,12 +6,12 @@
 //                     or the same 64, where one has dV and the other dK                         (hopper/split_groups.h)
 //   the last          copies Q, dO and statistics; dQ += dS K, into global memory               (hopper/query_group.h)
 //
-//   registers of a thread with keys:        dK dim_qk / 2, dV dim_v / 2, S or dP or dS 32, P or narrow dS 16
-//   registers of one of the others, of 72:  64 columns of dQ 32
+//   registers of a thread with keys:  dK dim_qk / 2, dV dim_v / 2, S or dP or dS 32, P or narrow dS 16
+//   registers of one of the others:   64 columns of dQ 32
 //
 //                        D      keys   stages   shared    registers   dK + dV + S + P
 //                        64     192    4        187 KiB   144         32 + 32 + 32 + 16
-//                        128    128    3        226 KiB   216         64 + 64 + 32 + 16
+//                        128    128    3        226 KiB   208         64 + 64 + 32 + 16
 //                        256    64     2        225 KiB   216         128 or 128 + 32 + 16
 //
 //   step n          those that have keys                              the others

@@ -59,6 +59,8 @@ struct alignas(128) TensorMap {
 
 struct HopperForwardParams {
   TensorMap q, k, v;  // [dim, rows, heads, batch]; a repeated dimension has extent 1
+  TensorMap o;        // unless o_boxes is 0: rows are not stored by copies
+  int o_boxes;
   ForwardParams forward;
   TileOrder order;
   float exponent;  // scale * log2(e): scores that no option changes times this are powers of two

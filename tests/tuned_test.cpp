@@ -173,7 +173,7 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
                                       {&Choice::warpgroups, 5},
                                       {&Choice::stages, 1},
                                       {&Choice::stages, 1000},
-                                      {&Choice::order, 4}}) {
+                                      {&Choice::order, 16}}) {
     Choice illegal = choice;
     illegal.*member = value;
     EXPECT_FALSE(plan_forward(p, hopper, Kernels::best, &illegal).tuned) << to_string(illegal);

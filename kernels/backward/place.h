@@ -11,8 +11,9 @@ template <BackwardConfig C>
 __device__ __forceinline__ Place place_of(const BackwardParams& p, int64 index) {
   const AttentionParams& a = p.attention;
   const int64 tiles = tiles_in(a.len_k, C.tile_k), heads = int64{a.heads_k} * a.batch;
-  const int64 together = quotient(index, p.heads_together * tiles) * p.heads_together;
-  const int64 members = min(int64{p.heads_together}, heads - together);
+  const int64 at_end = heads - p.heads_at_end;
+  const int64 together = min(quotient(index, p.heads_together * tiles) * p.heads_together, at_end);
+  const int64 members = together == at_end ? p.heads_at_end : p.heads_together;
   const int64 n = index - together * tiles, tile = quotient(n, members), head = together + n - tile * members;
   Place at{};
   at.b = static_cast<int>(quotient(head, a.heads_k)), at.head_k = static_cast<int>(head - int64{at.b} * a.heads_k);

@@ -10,6 +10,7 @@
 #include "hopper/pipeline.h"
 #include "hopper/store.h"
 #include "hopper/work.h"
+#include "ptx/tensor_copy.h"
 #include "ptx/warpgroup.h"
 
 namespace cuflash {
@@ -31,6 +32,7 @@ struct Computation {
   const AttentionParams& a;
   Pipeline<C> pipeline;
   int group;  // which of the warpgroups
+  Round round;
   Ring<C.stages> keys, values;
 
   __device__ Computation(const HopperForwardParams& p, const Pipeline<C>& pipeline, int group)
@@ -54,8 +56,10 @@ struct Computation {
   __device__ void release(unsigned barrier) const {
     if (lane_id() == 0) barrier_arrive(barrier);
   }
-  __device__ void wait_queries(unsigned round) const { barrier_wait(pipeline.q_full(group), round % 2); }
-  __device__ void release_queries() const { release(pipeline.q_empty(group)); }
+  __device__ void wait_queries() const {
+    barrier_wait(pipeline.q_full(group, round.number), pipeline.query_phase(round.number));
+  }
+  __device__ void release_queries() const { release(pipeline.q_empty(group, round.number)); }
   __device__ void wait_keys() const { barrier_wait(pipeline.k_full(keys.stage), keys.phase); }
   __device__ void release_keys() {
     release(pipeline.k_empty(keys.stage));
@@ -78,7 +82,7 @@ struct Computation {
   }
 
   __device__ __forceinline__ void issue_scores(Scores& s) const {
-    auto q = pipeline.q(group);
+    auto q = pipeline.q(group, round.number);
     asm volatile("" : "+r"(q.address));  // or all of its descriptors stay in registers
     const auto k = pipeline.k(keys.stage);
     products_fence();
@@ -220,11 +224,35 @@ struct Computation {
             exists ? row.lse : minus_infinity<float>();
     }
   }
+  // The first thread of the warpgroup copies; the place is free when what it copied from there before has been read.
+  template <int kFirst = 0>
+  __device__ __forceinline__ void store_by_copy(const Note& note, const RowStore<E, kOutputTiles>& rows) const {
+    constexpr int kEnd = kOutputTiles - kFirst < staged_columns(C) / 8 ? kOutputTiles : kFirst + staged_columns(C) / 8;
+    const auto place = pipeline.o(group);
+    const int thread = new_thread_id() % kWarpgroupThreads, barrier = 1 + C.warpgroups + group;
+    if (thread == 0) stores_wait_read();
+    numbered_barrier_wait(barrier, kWarpgroupThreads);
+    rows.template to_tile<kFirst, kEnd>(place, thread / 32 * 16);
+    async_proxy_fence();
+    numbered_barrier_wait(barrier, kWarpgroupThreads);
+    if (thread == 0) {
+#pragma unroll
+      for (int column = 8 * kFirst; column < 8 * kEnd; column += kPanelColumns)
+        store_box_async(p.o, place.piece(0, column - 8 * kFirst), column, note.q_begin + note.q_first, note.h, note.b);
+      stores_commit();
+    }
+    if constexpr (kEnd < kOutputTiles) store_by_copy<kEnd>(note, rows);
+  }
   __device__ __forceinline__ void store(const Note& note, const float (&shares)[2], const Output& o) const {
     const LanePlace lane = lane_place();
     const int first = note.q_first + lane.row;
     const RowStore<E, kOutputTiles> rows{
         o[0], {shares[0], shares[1]}, {first < note.rows_end, first + 8 < note.rows_end}, lane.column / 2, a.dim_v};
+    if constexpr ((C.order & kStage) != 0) {
+      // Behind the last row of a packed sequence lies another one.
+      if (uniform(p.o_boxes != 0 && (!a.cu_q || note.q_first + kWarpgroupRows <= note.rows_end)))
+        return store_by_copy(note, rows);
+    }
     rows.to(p.forward.o, offset_of(p.forward.o, note.b, note.h, int64{note.q_begin} + first));
   }
 
@@ -260,14 +288,15 @@ struct Computation {
   __device__ __forceinline__ void run() {
     if (group == C.warpgroups - 1) pass_turn();  // the first turn
 #pragma unroll 1
-    for (Round round; round.any(p.order); round.next()) {
-      wait_queries(round.number);
+    for (; round.any(p.order); round.next()) {
+      wait_queries();
       const Note& note = pipeline.note(group, round.number);
       if (uniform(note.rows_end == 0)) release_queries();
       else if (uniform(note.own_begin == note.own_end)) attend_nothing(note);
       else attend(note);
       converge();
     }
+    if constexpr ((C.order & kStage) != 0) stores_wait_read();
   }
 };
 

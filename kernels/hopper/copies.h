@@ -63,10 +63,10 @@ __device__ __forceinline__ void copy_queries(const HopperForwardParams& p, const
     const int group = new_thread_id() % 32;  // what is computed from it takes no registers
     Note& note = pipeline.note(group, round.number);
     write_note(note, a, Work<C>(a, round.tile(p.order)), group);
-    barrier_wait(pipeline.q_empty(group), round.number % 2 ^ 1);
-    const unsigned full = pipeline.q_full(group);
+    barrier_wait(pipeline.q_empty(group, round.number), pipeline.query_phase(round.number) ^ 1);
+    const unsigned full = pipeline.q_full(group, round.number);
     if (note.rows_end == 0 || note.begin == note.end) barrier_arrive(full);
-    else copy_tile(pipeline.q(group), p.q, a.q, full, note.q_begin + note.q_first, note.h, note.b);
+    else copy_tile(pipeline.q(group, round.number), p.q, a.q, full, note.q_begin + note.q_first, note.h, note.b);
   }
 }
 

@@ -1,10 +1,10 @@
 // A warpgroup that has 64 keys: S^T, P, dP^T and dS^T of one tile of queries after the other, and the sums of dK and dV.
 //
-//   P from S(n) | issue dP | issue dV += P^T dO | dP is there | dS | dV is there | dS to shared memory |
-//   issue dK += dS^T Q | issue S(n+1) | dK is there: the queries are free | S(n+1) is there
+//   P from S(n) | issue dP | issue dV += P^T dO | dP is there | dS | dS to shared memory | issue dK += dS^T Q |
+//   dV is there | issue S(n+1) | dK is there: the queries are free | S(n+1) is there
 //
-// S, dP and dS take turns in the same registers, and so do P and dS once they are narrowed: P is narrowed before dP is
-// started, widened again for dS, and its place is free when dV is there.
+// The assembler starts dP when it has read half of S, so that exponentials are computed under dP. 48 registers X, Y, Z of
+// 16 each serve all of it: S is in Y and Z, dP in X and Y, P in Z, dS in X, and S(n+1) in Y and Z again.
 #pragma once
 
 #include "hopper/key_walk.h"
@@ -14,7 +14,7 @@ namespace cuflash {
 template <HopperBackwardConfig C>
 struct KeyGroup : KeyWalk<C> {
   using Base = KeyWalk<C>;
-  using Base::a, Base::p, Base::pipeline, Base::group, Base::queries, Base::number, Base::count, Base::keys_phase;
+  using Base::a, Base::p, Base::pipeline, Base::group, Base::queries, Base::number, Base::count, Base::keys;
   using Base::advance, Base::issue_scores, Base::issue_sums, Base::narrow_weights, Base::pass, Base::pin_all,
       Base::place;
   using Base::E, Base::kFlag, Base::kShared, Base::lane_place, Base::release_queries, Base::wait_for_reader;
@@ -34,35 +34,32 @@ struct KeyGroup : KeyWalk<C> {
   }
 
   // One tile of queries whose scores are there; at the end those of the next are. Returns how that is visited.
-  template <Pass kPass>
-  __device__ __forceinline__ Pass visit(Scores& s, int tile, int next_step) {
+  __device__ __forceinline__ Pass visit(Scores& s, bool masked, int step, int next_step) {
     const int stage = queries.stage, buffer = number % kGradientTiles;
     const float* stats = pipeline.stats(stage);
-    Weights w;
-    if constexpr (kPass != Pass::full) hide(s, a, place(), tile);
-    weigh_small<kShared, kPass>(s, stats, lane_place().column, p.exponent);
-    narrow_weights(w, s);
-    pin_all(w);
+    Weights w, ds;
+    Scores dp;
     barrier_wait(pipeline.o_full(stage), queries.phase);
-    Base::template issue_scores<true>(s, pipeline.v(), pipeline.dout(stage));
+    if (masked) hide(s, a, place(), uniform(place().walk.tile(step)));
+    Base::weigh_and_narrow(w, s, stats, p.exponent);
+    pin_all(w);
+    issue_scores(dp, pipeline.v(), pipeline.dout(stage));
     Base::template issue_sums<DvProduct>(dv, w, pipeline.dout(stage));
     products_wait<1>();
-    pin_all(s[0]);
-    Base::template differentiate<kPass>(s, w, stats);
-    pin_all(s[0]);
-    // In a loop, or the compiler waits before dS is computed; it runs once.
-    do products_wait<0>();
-    while (a.group == 0);
-    pin_all(w), pin_all(dv);
-    narrow_weights(w, s);
-    Base::template issue_sums<DkProduct>(dk, w, pipeline.q(stage));
+    pin_all(dp[0]);
+    Base::differentiate_and_narrow(ds, dp, w, stats);
+    if (masked) Base::hide_unweighted(ds, w);
+    pin_all(ds);
     wait_for_reader(buffer);
-    write_gradient(w, buffer);
+    write_gradient(ds, buffer);
+    Base::template issue_sums<DkProduct>(dk, ds, pipeline.q(stage));
+    products_wait<1>();
+    pin_all(w), pin_all(dv);
     // Behind the last one nobody asks for these scores: products without a branch.
     advance();
     issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
     products_wait<1>();
-    pin_all(w), pin_all(dk);
+    pin_all(ds), pin_all(dk);
     release_queries(stage);
     const Pass next = pass(next_step);
     products_wait<0>();
@@ -124,16 +121,14 @@ struct KeyGroup : KeyWalk<C> {
     multiply_scores(s);
   }
 
-  // As many tiles as there are of one kind.
-  template <Pass kPass>
-  __device__ __forceinline__ Pass visit_all(Scores& s, int& step, int steps) {
-    Pass next;
+  // As many tiles as there are that are seen.
+  __device__ __forceinline__ Pass visit_all(Scores& s, Pass next, int& step, int steps) {
 #pragma unroll 1
     do {
-      const int tile = kPass == Pass::full ? 0 : uniform(place().walk.tile(step));
+      const int this_step = step;
       if (++step == steps) step = 0;
-      next = visit<kPass>(s, tile, step);
-    } while (number < count && next == kPass);
+      next = visit(s, next == Pass::masked, this_step, step);
+    } while (number < count && next <= Pass::masked);
     return next;
   }
 
@@ -142,20 +137,18 @@ struct KeyGroup : KeyWalk<C> {
     Base::wait_for_queries();
     Scores s;
     multiply_scores(s);
-    barrier_wait(pipeline.v_full(), keys_phase);
+    barrier_wait(pipeline.v_full(), keys.phase());
     int step = 0;
     Pass next = pass(0);
 #pragma unroll 1
     while (number < count) {
-      switch (next) {
-        case Pass::full: next = visit_all<Pass::full>(s, step, steps); break;
-        case Pass::masked: next = visit_all<Pass::masked>(s, step, steps); break;
-        case Pass::hidden:
-        case Pass::guarded:
-          if (next == Pass::hidden) visit_hidden(s);
-          else visit_guarded(s, uniform(place().walk.tile(step)));
-          if (++step == steps) step = 0;
-          next = pass(step);
+      if (next <= Pass::masked) {
+        next = visit_all(s, next, step, steps);
+      } else {
+        if (next == Pass::hidden) visit_hidden(s);
+        else visit_guarded(s, uniform(place().walk.tile(step)));
+        if (++step == steps) step = 0;
+        next = pass(step);
       }
       converge();
     }

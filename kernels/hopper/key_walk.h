@@ -28,14 +28,13 @@ struct KeyWalk : KeyScores<C> {
   Pipeline pipeline;
   int group;  // which 64 of the keys
   Ring<C.stages> queries;
-  Ring<kPlaces> places;
-  unsigned keys_phase = 0;
+  Turns<kPlaces> keys;
   int number, count;  // of this step, of all steps with these keys
 
   __device__ KeyWalk(const HopperBackwardParams& p, const Pipeline& pipeline, int group)
       : p(p), a(p.backward.attention), pipeline(pipeline), group(group) {}
 
-  __device__ __forceinline__ const Place& place() const { return pipeline.place(places.stage); }
+  __device__ __forceinline__ const Place& place() const { return pipeline.place(keys.place()); }
 
   template <int kTiles>
   static __device__ __forceinline__ void pin_all(Accumulator<float> (&x)[kTiles]) {
@@ -47,16 +46,14 @@ struct KeyWalk : KeyScores<C> {
     for (int n = 0; n < 4 * kSteps; ++n) pin(w[n / 4][n % 4]);
   }
 
-  // s = the warpgroup's rows of `keys`, times those of `rows`. kInPlace: s is read, as far as the compiler can tell; it
-  // would start these products above whatever reads s otherwise, in registers of their own. No group of heads is empty.
-  template <bool kInPlace = false, int kColumns>
+  // s = the warpgroup's rows of `keys`, times those of `rows`.
+  template <int kColumns>
   __device__ __forceinline__ void issue_scores(Scores& s, SwizzledTile<Pipeline::kTileK, kColumns> keys,
                                                SwizzledTile<C.tile_q, kColumns> rows) const {
     keys.address += group * kWarpgroupRows * kPanelRowBytes;
     asm volatile("" : "+r"(keys.address));  // or all of its descriptors stay in registers
     products_fence();
-    if constexpr (kInPlace) ScoreProduct::add_if(a.group == 0, s[0], keys.along_rows(0), rows.along_rows(0));
-    else ScoreProduct::start(s[0], keys.along_rows(0), rows.along_rows(0));
+    ScoreProduct::start(s[0], keys.along_rows(0), rows.along_rows(0));
 #pragma unroll
     for (int step = 1; step < (kColumns + 15) / 16; ++step)
       ScoreProduct::add(s[0], keys.along_rows(step), rows.along_rows(step));
@@ -138,7 +135,9 @@ struct KeyWalk : KeyScores<C> {
   __device__ __forceinline__ Pass pass(int step) const {
     const float* stats = pipeline.stats(queries.stage);
     const Place& at = place();
-    const bool edge = step < at.walk.edge, guarded = has_large_rows<kShared>(stats) || (edge && stats[kFlag] != 0);
+    // Hidden scores become weights of 0 by a factor above 0 alone.
+    const bool edge = step < at.walk.edge,
+               guarded = has_large_rows<kShared>(stats) || (edge && (stats[kFlag] != 0 || !(p.exponent > 0)));
     Pass pass = guarded ? Pass::guarded : Pass::full;
     if (edge && !guarded) {
       const int64 first = at.first + group * kWarpgroupRows;
@@ -168,8 +167,8 @@ struct KeyWalk : KeyScores<C> {
   template <class Group>
   __device__ __forceinline__ void run_all(Group& sums) {
 #pragma unroll 1
-    for (;; places.advance(), keys_phase ^= 1) {
-      barrier_wait(pipeline.k_full(), keys_phase);
+    for (;; keys.advance()) {
+      barrier_wait(pipeline.k_full(), keys.phase());
       converge();
       if (uniform(place().written) < 0) break;
       number = 0, count = uniform(place().group * place().walk.count());

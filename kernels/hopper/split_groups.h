@@ -193,7 +193,7 @@ struct GradientGroup : SplitGroup<C> {
   }
 
   __device__ __forceinline__ void walk() {
-    barrier_wait(pipeline.v_full(), Base::keys_phase);
+    barrier_wait(pipeline.v_full(), Base::keys.phase());
     wait_for_both();
     Scores s;
     Base::issue_scores(s, pipeline.v(), pipeline.dout(queries.stage));

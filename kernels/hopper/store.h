@@ -2,6 +2,7 @@
 // hold until each has 16 bytes side by side.
 #pragma once
 
+#include "ptx/matrix.h"
 #include "tile/eight.h"
 #include "tile/operand.h"
 
@@ -61,6 +62,18 @@ struct RowStore {
         const int column = n * 8 + quarter * 2 + e;
         if (column < dim) store_element<E>(data, element, offset + column, value(r, n, e));
       }
+  }
+  // Columns from 8 kFirst up to 8 kEnd, into a tile of 64 rows, of which this warp has 16 from `first` on.
+  template <int kFirst, int kEnd, class Tile>
+  __device__ __forceinline__ void to_tile(const Tile& tile, int first) const {
+    const int row = first + lane_id() % 16, column = lane_id() / 16 * 8;
+#pragma unroll
+    for (int n = kFirst; n < kEnd; n += 2) {
+      const unsigned word[4] = {pack<E>(value(0, n, 0), value(0, n, 1)), pack<E>(value(1, n, 0), value(1, n, 1)),
+                                pack<E>(value(0, n + 1, 0), value(0, n + 1, 1)),
+                                pack<E>(value(1, n + 1, 0), value(1, n + 1, 1))};
+      store_matrices(tile.piece(row, (n - kFirst) * 8 + column), word);
+    }
   }
   // offset: of row r.
   __device__ __forceinline__ void to(const RowsView& rows, int64 offset) const {

@@ -19,6 +19,11 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned address, unsig
 }
 
 // The other way, from registers to shared memory: "stmatrix", sm_90 and later.
+__device__ __forceinline__ void store_matrices(unsigned address, const unsigned (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
+}
 __device__ __forceinline__ void store_matrices_transposed(unsigned address, const unsigned (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]),
                "r"(r[1]), "r"(r[2]), "r"(r[3])

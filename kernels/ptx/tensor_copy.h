@@ -17,6 +17,17 @@ __device__ __forceinline__ void copy_box_async(unsigned to, const TensorMap& map
       : "memory");
 }
 
+// The other way; what lies outside of the tensor is not written. A thread's copies since its last commit are one group.
+__device__ __forceinline__ void store_box_async(const TensorMap& map, unsigned from, int column, int row, int head,
+                                                int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+               "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)
+               : "memory");
+}
+__device__ __forceinline__ void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until all that this thread has committed was read from shared memory.
+__device__ __forceinline__ void stores_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
 // Addresses and bytes are multiples of 16.
 __device__ __forceinline__ void copy_bytes_async(unsigned to, const void* from, int bytes, unsigned barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),

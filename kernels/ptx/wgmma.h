@@ -10,7 +10,7 @@ namespace cuflash {
 
 using Descriptor = unsigned long long;  // of a matrix in shared memory: tile/swizzled.h
 
-// d = a b (start), d += a b (add), either (add_if). a: in shared memory, the reduction along its rows, or in registers, as Operands<E>::A
+// d = a b (start), d += a b (add). a: in shared memory, the reduction along its rows, or in registers, as Operands<E>::A
 // has it. b: in shared memory, the reduction along its rows or, kTransposed, across them.
 template <Element E, int kColumns, bool kTransposed>
 struct WarpgroupProduct;
@@ -68,11 +68,6 @@ struct WarpgroupProduct;
       asm volatile(CUFLASH_WGMMA(columns, type, CUFLASH_NAMES_##n0, "%" #n0, "%" #n1, "0", "0, %" #n2)                 \
                    : CUFLASH_SUMS_##n0(CUFLASH_WRITTEN, d)                                                             \
                    : "l"(a), "l"(b), "n"(int{kTransposed}));                                                           \
-    }                                                                                                                  \
-    static __device__ __forceinline__ void add_if(bool adds, Sums& d, Descriptor a, Descriptor b) {                    \
-      asm volatile(CUFLASH_WGMMA(columns, type, CUFLASH_NAMES_##n0, "%" #n0, "%" #n1, "%" #n2, "0, %" #n3)             \
-                   : CUFLASH_SUMS_##n0(CUFLASH_ADDED, d)                                                               \
-                   : "l"(a), "l"(b), "r"(int{adds}), "n"(int{kTransposed}));                                           \
     }                                                                                                                  \
     static __device__ __forceinline__ void add(Sums& d, Descriptor a, Descriptor b) {                                  \
       asm volatile(CUFLASH_WGMMA(columns, type, CUFLASH_NAMES_##n0, "%" #n0, "%" #n1, "1", "0, %" #n2)                 \

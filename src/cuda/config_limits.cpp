@@ -59,7 +59,7 @@ Limits limits_of(const ForwardConfig& c, const Arch& arch) {
 // Scores become weights of half the size beside them.
 Limits limits_of(const HopperForwardConfig& c, const Arch& arch) {
   if (c.warpgroups < 2 || c.warpgroups > 4 || c.tile_k < 16 || c.tile_k > 256 || c.stages < 2 || c.stages > 8 ||
-      c.order < 0 || c.order > (kTurns | kHoldWait))
+      c.order < 0 || c.order > (kTurns | kHoldWait | kStage | kAhead))
     return kNoShape;
   const int registers = (2 * c.dim_v + 3 * c.tile_k) / 4 + kBeside;
   return limits(arch.number() == 90 && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, computing_registers(c));

@@ -22,7 +22,7 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
   b.dq_rows = w.dq_rows;
   if (plan.ordered) b.turns = static_cast<unsigned*>(part(w.turns));
   if (plan.ordered || plan.main.stays) b.ticket = static_cast<uint64*>(part(w.ticket));
-  b.heads_together = plan.heads_together;
+  b.heads_together = plan.heads_together, b.heads_at_end = plan.heads_at_end;
   b.counts_in_bias = plan.main.grid_x == 0;
   return b;
 }

@@ -51,9 +51,14 @@ ForwardParams forward_params(const ForwardProblem& p, uint64_t* tile_counts) {
 
 HopperForwardParams hopper_forward_params(const ForwardProblem& p, const ForwardPlan& plan, int64_t ctas,
                                           uint64_t* tile_counts) {
+  const ConstRows o{p.o.data, p.o.dtype, p.o.batch_stride, p.o.head_stride, p.o.row_stride};
+  const bool staged = (std::get<HopperForwardConfig>(plan.config).order & kStage) != 0;
+  const bool boxes = staged && o.dtype == p.dtype && has_tensor_map(o, output_extent(p));
   return {tensor_map(p.q, query_extent(p), kWarpgroupRows),
           tensor_map(p.k, key_extent(p), plan.tile_k),
           tensor_map(p.v, value_extent(p), plan.tile_k),
+          boxes ? tensor_map(o, output_extent(p), kWarpgroupRows) : TensorMap{},
+          boxes,
           forward_params(p, tile_counts),
           tile_order(p, plan.tile_q, ctas),
           static_cast<float>(p.scale * kLog2e)};

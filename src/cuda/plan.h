@@ -57,6 +57,7 @@ struct BackwardPlan {
   Launch prepare, main, finish, bias, sink;  // launched in this order; grid 0 where not needed
   BackwardWorkspace workspace;
   int heads_together = 1;  // key/value heads whose tiles of keys are worked on side by side
+  int heads_at_end = 1;    // as many of the last ones
   const char* reason;
   const char* not_hopper = nullptr;  // as in ForwardPlan
   bool tuned = false;

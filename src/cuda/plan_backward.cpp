@@ -149,6 +149,17 @@ int heads_together(const BackwardProblem& p, const BackwardConfig& c) {
   return static_cast<int>(std::clamp<int64_t>(kCacheBytes / head, 1, kMost));
 }
 
+// Where later keys are seen by fewer queries, a CTA that has the first keys of the last heads is waited for by all others:
+// there have to be enough short tiles behind it, and so enough heads.
+int heads_at_end(const BackwardProblem& p, const BackwardConfig& c, int together) {
+  constexpr int64_t kTiles = 264;  // two for each multiprocessor of the largest GPUs
+  const int64_t heads = p.batch * p.heads_k;
+  const bool falls = p.window_right != kUnbounded && p.window_left == kUnbounded;
+  const int64_t tiles = std::max<int64_t>(1, tiles_in(p.len_k, c.tile_k));
+  const int64_t needed = falls ? tiles_in(kTiles, tiles) : 1;
+  return static_cast<int>(heads <= needed ? heads : heads - (heads - needed) / together * together);
+}
+
 // The same config, without what a small kernel does not depend on: so fewer of them are compiled.
 BackwardConfig small_config(const BackwardConfig& c, int dim_qk, int dim_v) {
   BackwardConfig small{};
@@ -162,6 +173,7 @@ BackwardPlan plan_around(const BackwardProblem& p, const Arch& arch, const Backw
   plan.tile_q = c.tile_q, plan.tile_k = c.tile_k, plan.ordered = c.ordered != 0;
   plan.workspace = workspace_of(p, c);
   plan.heads_together = heads_together(p, c);
+  plan.heads_at_end = heads_at_end(p, c, plan.heads_together);
 
   const int64_t query_tiles = p.batch * p.heads_q * tiles_in(p.len_q, c.tile_q);
   // It sets the ticket of the ordered kernel, too, so it has at least one CTA.

@@ -25,13 +25,16 @@ TensorMapLayout layout_of(const ConstRows& r, const RowsExtent& e, int box_rows)
           {bytes(r.row_stride), bytes(r.head_stride), bytes(r.batch_stride)}};
 }
 
+// Rows of a box are 128 bytes. To ask L2 for more of them than a box takes costs a decode step 4%, where keys of other heads
+// lie between them (docs/log.md).
+//
 // Into a variable of the caller: what a function returns g++ for aarch64 does not always align as the driver wants it.
 void encode(const TensorMapLayout& layout, void* data, CUtensorMap& map) {
   const unsigned box[] = {kPanelColumns, layout.box_rows, 1, 1};
   constexpr unsigned kEvery[] = {1, 1, 1, 1};
   check(driver().cuTensorMapEncodeTiled(&map, layout.type, 4, data, layout.extents.data(), layout.strides.data(), box,
                                         kEvery, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+                                        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
         "cuTensorMapEncodeTiled");
 }
 

@@ -7,8 +7,9 @@
 namespace cuflash::cuda {
 namespace {
 
-// Of L2, for keys and values of a group of heads; an H200 has 50 MiB.
-constexpr int64_t kGroupBytes = int64_t{40} << 20;
+// Of L2, for keys and values of a group of heads; an H200 has 50 MiB. Where more heads would fit, all CTAs would wait for
+// memory in the first of many rounds, and none in the others.
+constexpr int64_t kGroupBytes = int64_t{20} << 20;
 
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
