@@ -51,14 +51,14 @@ struct BoxedKeys {
   __device__ int begin_row() const { return work.sequence.pad + work.seen.begin; }
   __device__ int end_row() const { return min(work.sequence.pad + work.seen.end, work.sequence.old_end); }
 
-  __device__ __forceinline__ void copy_box(int stage, int box, const EntryRow& from) const {
+  __device__ __forceinline__ void copy_box(int stage, int box, const EntryRow& from, CachePolicy policy) const {
     const AttentionParams& a = work.a;
     const auto copy = [&](const TensorMap& map, const RowsView& view, auto tile) {
 #pragma unroll
       for (int panel = 0; panel < tile.kPanels; ++panel)
         copy_box_async(tile.address + panel * tile.kPanelBytes + box * p.box_rows * kPanelRowBytes, map, full(stage),
                        panel * kPanelColumns, from.row, view.head_stride != 0 ? work.at.head_k : 0,
-                       view.batch_stride != 0 ? static_cast<int>(from.entry) : 0);
+                       view.batch_stride != 0 ? static_cast<int>(from.entry) : 0, policy);
     };
     copy(p.k, a.k, k_tile(stage));
     if constexpr (!C.v_in_k) copy(p.v, a.v, v_tile(stage));
@@ -68,6 +68,8 @@ struct BoxedKeys {
     const int boxes = C.tile_k / p.box_rows, tiles = 32 / boxes;
     const unsigned box_bytes = static_cast<unsigned>(stage_bytes(C) / C.tile_k * p.box_rows);
     const int lane_tile = lane_id() / boxes, box = lane_id() - lane_tile * boxes;
+    // With one tile of rows no other CTA reads these keys.
+    const CachePolicy policy = work.p.row_tiles == 1 ? read_once_policy() : usual_policy();
 #pragma unroll 1
     for (int first = 0; first < work.count(); first += tiles) {
       const int row = work.sequence.pad + work.first_key(first + lane_tile) + box * p.box_rows;
@@ -81,7 +83,7 @@ struct BoxedKeys {
         barrier_wait(empty(ring.stage), ring.phase ^ 1);
         if (lane_id() == 0) barrier_arrive_expecting(full(ring.stage), announced);
         __syncwarp();
-        if (mine) copy_box(ring.stage, box, from);
+        if (mine) copy_box(ring.stage, box, from, policy);
       }
     }
   }

@@ -6,6 +6,20 @@
 
 namespace cuflash {
 
+// How long the L2 cache keeps what is copied.
+using CachePolicy = unsigned long long;
+__device__ __forceinline__ CachePolicy usual_policy() {
+  CachePolicy policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+// Nobody reads it again soon: it makes room first.
+__device__ __forceinline__ CachePolicy read_once_policy() {
+  CachePolicy policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 // The box at (column, row, head, batch); what lies outside of the tensor becomes zero. Arrives on the barrier with all
 // bytes of the box. `to` on a multiple of 128 bytes.
 __device__ __forceinline__ void copy_box_async(unsigned to, const TensorMap& map, unsigned barrier, int column, int row,
@@ -14,6 +28,15 @@ __device__ __forceinline__ void copy_box_async(unsigned to, const TensorMap& map
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
       "[%2];" ::"r"(to),
       "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
+      : "memory");
+}
+
+__device__ __forceinline__ void copy_box_async(unsigned to, const TensorMap& map, unsigned barrier, int column, int row,
+                                               int head, int batch, CachePolicy policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(policy)
       : "memory");
 }
 

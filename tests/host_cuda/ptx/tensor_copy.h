@@ -7,9 +7,13 @@
 
 namespace cuflash {
 
+using CachePolicy = unsigned long long;
+inline CachePolicy usual_policy() { return 0; }
+inline CachePolicy read_once_policy() { return 1; }
+
 // Rows of 128 bytes, pieces of 16 exchanged by bits of the address: the 128-byte swizzle.
 inline void copy_box_async(unsigned to, const TensorMap& map, unsigned barrier, int column, int row, int head,
-                           int batch) {
+                           int batch, CachePolicy) {
   cuflash::test::FakeTensorMap tensor;
   std::memcpy(&tensor, &map, sizeof tensor);
   const unsigned bytes = tensor.box_rows * 128;
