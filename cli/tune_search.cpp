@@ -22,14 +22,19 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-// Three quarters of its times are better than half of the built-in one's: beyond the noise.
+std::vector<double> ratios_to(const std::vector<double>& built_in, std::vector<double> times) {
+  const double median = quantile(built_in, 0.5);
+  for (size_t n = 0; n < times.size(); ++n) times[n] /= times.size() == built_in.size() ? built_in[n] : median;
+  return times;
+}
+
 size_t fastest_of(const std::vector<std::vector<double>>& times) {
-  const double built_in = quantile(times[0], 0.5);
   size_t best = 0;
-  double least = (1 - kLeastGain) * built_in;
+  double least = 1 - kLeastGain;
   for (size_t n = 1; n < times.size(); ++n) {
-    const double median = quantile(times[n], 0.5);
-    if (median < least && quantile(times[n], 0.75) < built_in) best = n, least = median;
+    const std::vector<double> ratios = ratios_to(times[0], times[n]);
+    const double ratio = quantile(ratios, 0.5);
+    if (ratio < least && quantile(ratios, 0.75) < 1) best = n, least = ratio;
   }
   return best;
 }
@@ -103,7 +108,8 @@ void TuneSearch::decide(TuneOutcome& outcome, Timed& timed, double seconds) {
   for (auto one = timed.begin(); one <= timed.begin() + kept; ++one) finalists.push_back(one->second);
   const auto times = trial_->times(finalists, seconds);
   const size_t best = fastest_of(times);
-  outcome.built_in_ms = quantile(times[0], 0.5), outcome.best_ms = quantile(times[best], 0.5);
+  outcome.built_in_ms = quantile(times[0], 0.5);
+  outcome.best_ms = outcome.built_in_ms * quantile(ratios_to(times[0], times[best]), 0.5);
   outcome.best = finalists[best]->choice, outcome.won = best != 0;
 }
 

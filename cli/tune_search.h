@@ -15,8 +15,8 @@ struct TuneOutcome {
   BenchPoint point;
   size_t tried = 0, rejected = 0, wrong = 0, left = 0;  // candidates
   tuned::Choice built_in, best;
-  double built_in_ms = 0, best_ms = 0;
-  bool won = false;  // the best is another one than the built-in
+  double built_in_ms = 0, best_ms = 0;  // medians; the best by its ratio to the built-in
+  bool won = false;                     // the best is another one than the built-in
 };
 
 class TuneSearch {
@@ -49,8 +49,12 @@ class TuneSearch {
   Clock::time_point start_ = Clock::now();
 };
 
-// Which of several lists of times is the best: the one with the least median, if that is clearly less than that of the
-// first list, which is the built-in choice's and wins otherwise.
+// Times by those of the built-in choice: turn by turn where there are as many, since a machine that others use is slow for
+// both, and otherwise by their median.
+std::vector<double> ratios_to(const std::vector<double>& built_in, std::vector<double> times);
+
+// Which of several lists of times is the best: the one with the least median of ratios to the first, which is the built-in
+// choice's and wins unless another saves 2% and three quarters of its ratios are below 1: beyond the noise.
 size_t fastest_of(const std::vector<std::vector<double>>& times);
 
 }  // namespace cuflash::cli

@@ -142,6 +142,11 @@ TEST(TuneSearches, take_what_is_clearly_faster) {
   EXPECT_EQ(fastest_of({built_in, {9.9, 9.9, 9.9}}), 0u) << "one percent";
   EXPECT_EQ(fastest_of({built_in, {1, 9, 12, 12}}), 0u) << "noise";
   EXPECT_EQ(fastest_of({built_in, {12, 12, 12}}), 0u);
+  const std::vector<double> busy{10, 20, 10, 20};  // turns while others use the machine
+  EXPECT_EQ(fastest_of({busy, {9, 18, 9, 18}}), 1u);
+  EXPECT_EQ(fastest_of({busy, {10, 20, 10, 19}}), 0u);
+  EXPECT_EQ(ratios_to(busy, {5, 5, 5, 5}), (std::vector<double>{0.5, 0.25, 0.5, 0.25}));
+  EXPECT_EQ(ratios_to(busy, {30}), (std::vector<double>{2}));
 }
 
 TEST(TuneTrials, compute_with_the_candidate_and_see_what_is_wrong) {
