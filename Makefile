@@ -113,8 +113,9 @@ tidy: ## Run clang-tidy over the library, the reference, the checks and the tool
 	@printf '%s\n' $(filter src/%.cpp reference/%.cpp check/%.cpp cli/%.cpp,$(sources)) | \
 	  xargs -P $(JOBS) -n 1 clang-tidy -p build/clang --quiet
 
-install: setup ## Install under PREFIX (/usr/local)
-	@$(call build,release)
+install: ## Build and install library, headers and tool under PREFIX (/usr/local)
+	@tools/setup.sh demo
+	@$(call build,release,--target cuflash cuflash_static cuflash_cli)
 	cmake --install build/release --prefix $(PREFIX)
 
 clean: ## Remove everything that was built

@@ -67,6 +67,27 @@ std::vector<Section> sections() {
       {"Kernels for Hopper: options", "The same for bf16 with one option, forward but for the last column.",
        hopper_options()},
       {"Limits", "What is refused is refused with this sentence, before anything is written.", limits()},
+      {"KV cache: types and head sizes",
+       "Two sequences of one query each, 32 query heads on 8 key heads, k and v of the same head size. Heads\n"
+       "that share keys are rows of one tile: a cell has rows x keys. \"boxes\" is the kernel for Hopper, to which\n"
+       "keys come by tensor copies; everywhere else it is the portable one.",
+       cache_sizes()},
+      {"KV cache: head sizes of values",
+       "As above, with 128 query heads on one key head. Latent attention has 576 and 512, and values that are\n"
+       "columns of keys.",
+       cache_head_pairs()},
+      {"KV cache: rows of a tile",
+       "Tiles of bf16 by the number of query heads that share keys, one query each; several queries are as many\n"
+       "times more rows. With a fixed number of splits it is the tile of one query, however many there are. The\n"
+       "values of 576 and 512 are columns of keys.",
+       cache_rows()},
+      {"KV cache: options",
+       "\"yes\": served wherever a call without the option is, for f64, f32, f16 and bf16 and head sizes 2, 31,\n"
+       "32, 64, 72, 96, 128, 160, 192, 250, 256, 512 and 576; otherwise what is refused. The last two columns\n"
+       "are for bf16 of head size 128: which options the portable kernel is compiled with on sm_80, and the\n"
+       "tiles of boxes on sm_90a, or why the portable kernel is taken there.",
+       cache_options()},
+      {"KV cache: limits", "There are no gradients. What else is refused, in the words of the call:", cache_limits()},
   };
 }
 

@@ -5,6 +5,7 @@
 #include "backend/backend.h"
 #include "cuda/plan.h"
 #include "problem/describe.h"
+#include "problem/describe_cache.h"
 
 namespace cuflash::cli {
 
@@ -20,23 +21,27 @@ std::string_view between(std::string_view text, std::string_view before, std::st
 
 Answer answer_of(const std::string& explanation) {
   if (explanation.find("backend    none") != std::string::npos)
-    return {false, "", "", std::string(between(explanation, "not cuda   ", "\n"))};
+    return {.reason = std::string(between(explanation, "not cuda   ", "\n"))};
   const std::string_view config = between(explanation, "config     tiles of ", "\n");
-  if (config.empty()) return {true, "", "", ""};
-  const std::string_view queries = config.substr(0, config.find(' ')), keys = between(config, " queries x ", " keys");
-  return {true, join(queries, " x ", keys), std::string(config.substr(config.rfind(", ") + 2)), ""};
+  if (config.empty()) return {.served = true};
+  const std::string_view queries = config.substr(0, config.find(' ')), keys = between(config, " x ", " keys");
+  return {.served = true,
+          .tiles = join(queries, " x ", keys),
+          .options = std::string(config.substr(config.rfind(", ") + 2)),
+          .boxes = config.find(" as boxes ") != std::string_view::npos,
+          .not_boxes = std::string(between(explanation, "not boxes  ", "\n"))};
 }
 
 template <class Tensors>
-Answer ask(const Sketch& sketch, const Tensors& tensors, const Question& question, const std::string& place) {
-  const auto attention = detail::to_c(sketch.attention);
-  const auto c_tensors = detail::to_c(tensors);
-  const Execution& execution = question.options.execution;
+Answer ask(const Attention& attention, const Tensors& tensors, const Execution& execution, const std::string& place) {
+  using detail::to_c;
+  const auto c_attention = to_c(attention);
+  const auto c_tensors = to_c(tensors);
   try {
-    if (place == kSupportCpu) return answer_of(explain(describe(attention, c_tensors, Place{}), execution));
-    return answer_of(explain(describe(attention, c_tensors, Place{0}), execution, cuda::arch_named(place)));
+    if (place == kSupportCpu) return answer_of(explain(describe(c_attention, c_tensors, Place{}), execution));
+    return answer_of(explain(describe(c_attention, c_tensors, Place{0}), execution, cuda::arch_named(place)));
   } catch (const FlashAttentionError& error) {
-    return {false, "", "", error.what()};
+    return {.reason = error.what()};
   }
 }
 
@@ -57,8 +62,13 @@ Sketch sketch_of(const Question& question) {
 
 Answer ask(const Question& question, const std::string& place) {
   const Sketch sketch = sketch_of(question);
-  return question.options.backward ? ask(sketch, sketch.tensors, question, place)
-                                   : ask(sketch, sketch.outputs, question, place);
+  const Execution& execution = question.options.execution;
+  return question.options.backward ? ask(sketch.attention, sketch.tensors, execution, place)
+                                   : ask(sketch.attention, sketch.outputs, execution, place);
+}
+
+Answer ask(const Attention& attention, const CacheTensors& cache, const std::string& place) {
+  return ask(attention, cache, Execution{}, place);
 }
 
 std::string ask_hopper(const Question& question) {

@@ -1,6 +1,8 @@
 // A question about support, and the library's answer to it.
 #pragma once
 
+#include <cuflash/cached_attention.h>
+
 #include <functional>
 #include <string>
 
@@ -22,9 +24,11 @@ struct Question {
 
 struct Answer {
   bool served = false;
-  std::string tiles;    // "64 x 128": queries by keys
-  std::string options;  // that the kernel was compiled for
-  std::string reason;   // of a refusal
+  std::string tiles{};      // "64 x 128": queries by keys
+  std::string options{};    // that the kernel was compiled for
+  std::string reason{};     // of a refusal
+  bool boxes = false;       // over a cache on Hopper: the kernel with tensor copies
+  std::string not_boxes{};  // likewise: why it is not taken
 };
 
 // Four heads, as many queries as keys, all gradients.
@@ -32,7 +36,10 @@ Question plain_question(DType type, int64_t dim, bool backward);
 Sketch sketch_of(const Question& question);
 
 // place: one of kSupportPlaces.
+Answer ask(const Attention& attention, const CacheTensors& cache, const std::string& place);
 Answer ask(const Question& question, const std::string& place);
+// In a table: "no", "yes" where there are no tiles to name, or the tiles.
+std::string cell(const Answer& answer);
 // Which tiles the forward kernel for Hopper has for it, or why it is not taken.
 std::string ask_hopper(const Question& question);
 

@@ -10,4 +10,11 @@ Table options_everywhere();
 Table hopper_sizes();    // what its forward kernel takes
 Table hopper_options();  // likewise
 
+// Over a KV cache.
+Table cache_sizes();
+Table cache_head_pairs();  // D and Dv different
+Table cache_rows();        // tiles by the number of heads that share keys
+Table cache_options();
+Table cache_limits();
+
 }  // namespace cuflash::cli

@@ -15,7 +15,7 @@ set(no_driver_dir ${CMAKE_CURRENT_BINARY_DIR}/no_driver)
 foreach(name libcuda.so libcuda.so.1)
   file(WRITE ${no_driver_dir}/${name} "") # found first, and not a library
 endforeach()
-add_executable(provoke docs/provoke.cpp docs/host_messages.cpp docs/cuda_messages.cpp)
+add_executable(provoke docs/provoke.cpp docs/host_messages.cpp docs/cuda_messages.cpp docs/cache_messages.cpp)
 cuflash_configure_target(provoke)
 target_link_libraries(provoke PRIVATE cuflash_check)
 target_compile_definitions(provoke PRIVATE CUFLASH_FAKE_CUDA_DIR="${fake_cuda_dir}"

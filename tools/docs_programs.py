@@ -75,5 +75,6 @@ def run_sh(setup, block):
     environment = {**os.environ, "PATH": f"{setup.cli.parent}:{os.environ['PATH']}"}
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
         environment["CUFLASH_CACHE_DIR"] = cache  # what is tuned here is not for this machine's user
-        result = execute(["bash", "-euo", "pipefail", "-c", block.text], cwd=folder, env=environment)
+        script = block.marks.get("with", "") + "\n" + block.text
+        result = execute(["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment)
     return require(result, block.name, "this block fails")

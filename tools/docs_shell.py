@@ -8,8 +8,8 @@ import subprocess
 from docs_blocks import ROOT, Wrong
 
 # Commands of others; their options are their own.
-FOREIGN = ("apt-get", "c++", "cc", "cd", "ctest", "export", "g++", "git", "grep", "ldconfig", "nvidia-smi", "pip",
-           "pkg-config")
+FOREIGN = ("apt-get", "c++", "cc", "cd", "ctest", "export", "g++", "git", "grep", "ldconfig", "nvidia-smi", "od", "pip",
+           "pkg-config", "printf")
 
 
 def logical_lines(text):

@@ -13,7 +13,7 @@ HTML comments right before a fence say otherwise. What is not done is printed wi
 
   <!-- not run: reason -->      the block is compiled or checked, and not run
   <!-- not checked: reason -->  nothing is done with the block
-  <!-- with: code -->           a C++ or C fragment has this code before it
+  <!-- with: code -->           a C++ or C fragment, or an sh block that is run, has this code before it
   <!-- run -->                  an sh block is run, in an empty folder, with cuflash in the path
   <!-- output -->               the block is what the one before it prints
   <!-- message: name -->        the block is the message that tests/docs/provoke.cpp provokes by this name; it stands

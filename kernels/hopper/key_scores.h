@@ -81,6 +81,8 @@ struct KeyScores {
         d[x] = weight_at<E>(w, n, x) * (dp[0][n].x[x] - delta.x[x % 2]);
       }
       ds[n / 2][n % 2 * 2] = pack<E>(d[0], d[1]), ds[n / 2][n % 2 * 2 + 1] = pack<E>(d[2], d[3]);
+      // Keeps the assembler from computing all halves at one time, for which it has a register too few in f16.
+      if (E == Element::f16 && n + 1 == kQueryTiles / 2) __syncwarp();
     }
   }
 

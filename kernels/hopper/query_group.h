@@ -23,7 +23,6 @@ struct QueryGroup {
   // to be brought before that.
   static constexpr bool kBringsLate = splits_sums(C);
   static constexpr int kAhead = kBringsLate ? C.stages : C.stages - 1;
-  static constexpr int kLongWalk = 24;      // tiles of queries
   static constexpr unsigned kSelected = 1;  // no address of a tile
   using Pipeline = BackwardPipeline<C>;
   using Panel = SwizzledTile<kTileK, kPanelColumns>;  // of K
@@ -210,13 +209,6 @@ struct QueryGroup {
     pass_turn_on<kShared>(p.backward, query_tile, thread(), meet);
   }
 
-  // By one thread, beside whatever the others do.
-  __device__ __forceinline__ void take_next_place() const {
-    if (thread() == kWarpgroupThreads - 1)
-      pipeline.place((places.stage + 1) % kPlaces) = next_place<kShared>(p.backward);
-    converge();
-  }
-
   // The tiles of queries that see these keys.
   __device__ __forceinline__ void walk() {
     const unsigned keys = uniform(keys_for_dq().address);
@@ -249,12 +241,10 @@ struct QueryGroup {
       __syncwarp();
 #pragma unroll 1
       for (int n = 1; n < min(kAhead, count); ++n) bring();
-      // Whoever takes keys long before it can work on them keeps them from others that could, and at the end all wait for
-      // it; whoever takes them behind a short walk is waited for by its own warpgroups.
-      const bool is_long = count > kLongWalk;
-      if (!is_long) take_next_place();
+      if (thread() == kWarpgroupThreads - 1)
+        pipeline.place((places.stage + 1) % kPlaces) = next_place<kShared>(p.backward);
+      converge();
       if (count > 0) walk();
-      if (is_long) take_next_place();
       meet();  // the next place is known
       converge();
     }

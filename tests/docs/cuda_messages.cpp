@@ -1,10 +1,12 @@
 // Messages about CUDA. None needs a GPU: drivers and compilers that do not exist are those of the other tests.
 #include <dlfcn.h>
 
+#include "cuda/compile.h"
 #include "cuda/device.h"
 #include "cuda/driver.h"
 #include "cuda/launch.h"
 #include "cuda/nvrtc.h"
+#include "cuda/program.h"
 #include "tests/docs/provoke.h"
 #include "tests/fake/libcuda.h"
 
@@ -91,10 +93,23 @@ test::FakeCuda& failing() {
   return *reinterpret_cast<test::FakeCuda* (*)()>(::dlsym(library, "fake_cuda"))();
 }
 
-void launch_one() {
+cuda::KernelKey key_on(const char* arch) {
   const ForwardConfig config{Element::bf16, 64, 64, 64, 64, 4, 1, 1, 1, 0, 0};
-  const cuda::Launch launch{key_of(cuda::KernelKind::forward, cuda::arch_named("sm_90a"), config), 7, 3, 128, 50000};
+  return key_of(cuda::KernelKind::forward, cuda::arch_named(arch), config);
+}
+
+void launch_one() {
+  const cuda::Launch launch{key_on("sm_90a"), 7, 3, 128, 50000};
   cuda::launch(cuda::DeviceGuard(0), {&launch}, "params", sizeof "params", nullptr);
+}
+
+// A capture has begun, and a call is asked to wait for it.
+void wait_in_capture(Call& c) {
+  const cuda::DeviceGuard current(0);
+  cuda::CUstream stream = nullptr;
+  cuda::check(cuda::driver().cuStreamCreate(&stream, 1), "cuStreamCreate");
+  cuda::check(cuda::driver().cuStreamBeginCapture(stream, cuda::CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
+  c.execution.stream = stream, c.execution.check_lengths = true;
 }
 
 }  // namespace
@@ -107,6 +122,8 @@ std::vector<Message> cuda_messages() {
       {"no-gpu", with(kFailing, "FAKE_CUDA_INIT", "100"), ask_for_cuda},
       {"old-gpu", kFailing, [] { cuda::device(2); }},
       {"no-compiler", {}, [] { cuda::load_nvrtc({"libnvrtc-that-is-not-there.so"}); }},
+      {"compiler-target", kGpu, [] { cuda::compile(cuda::program_of(key_on("sm_80"))); }},
+      {"no-such-device", kFailing, [] { cuda::device(9); }},
       {"jit-off", with(with(kGpu, "CUFLASH_JIT", "off"), "CUFLASH_CACHE_DIR", CUFLASH_NO_DRIVER_DIR "/nothing"),
        [] { forward([](Call&) {}); }},
       {"jit-setting", with(kGpu, "CUFLASH_JIT", "perhaps"), [] { forward([](Call&) {}); }},
@@ -125,6 +142,9 @@ std::vector<Message> cuda_messages() {
       // Where the memory is
       {"host-memory", kGpu, ask_for_cuda},
       {"mixed-memory", kGpu, [] { forward([](Call& c) { c.attention.k.data = c.k.data(); }); }},
+      {"kernel-name", {}, [] { cuda::kernel_named("sm_90a"); }},
+      {"arch-name", {}, [] { cuda::arch_named("sm_70"); }},
+      {"capture", kGpu, [] { forward(wait_in_capture); }},
       // Workspaces
       {"no-workspace", kGpu, [] { backward([](Call&) {}); }},
       {"pool-has-not", kGpu, [] { backward(make_huge); }},

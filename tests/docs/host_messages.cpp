@@ -1,6 +1,4 @@
 // Messages that need no CUDA.
-#include <cuflash/page_pool.h>
-
 #include <stdexcept>
 
 #include "tests/docs/provoke.h"
@@ -58,11 +56,17 @@ void make_huge(Call& c) {
   c.tensors.dq.stride = {kHeads * kDim << 30, kDim << 30, kDim, 1};
 }
 
-void released_sequence() {
-  PagePool pool({.pages = 4, .page_size = 2, .max_sequences = 2});
-  const CachedSequence sequence = pool.start().value();
-  pool.release(sequence);
-  pool.append(sequence, 1);
+// As a program has it that was built against a later header: one more option, and it is set.
+void pass_newer_struct() {
+  struct {
+    cuflash_attention known;
+    int64_t option;
+  } newer{{}, 1};
+  cuflash_attention_init(&newer.known);
+  newer.known.struct_size = sizeof newer;
+  cuflash_forward_outputs outputs;
+  cuflash_forward_outputs_init(&outputs);
+  check(cuflash_forward(&newer.known, &outputs, nullptr));
 }
 
 }  // namespace
@@ -93,6 +97,7 @@ std::vector<Message> host_messages() {
          cuflash_forward_outputs_init(&outputs);
          check(cuflash_forward(&attention, &outputs, nullptr));
        }},
+      {"struct-newer", {}, pass_newer_struct},
       // Tensors
       {"missing", {}, [] { forward([](Call& c) { c.attention.k = {}; }); }},
       {"rank",
@@ -109,12 +114,15 @@ std::vector<Message> host_messages() {
       {"extent", {}, [] { forward([](Call& c) { c.attention.q.shape[1] = -1; }); }},
       {"output-overlap", {}, [] { forward([](Call& c) { c.outputs.o.stride[1] = 0; }); }},
       {"output-is-input", {}, [] { forward([](Call& c) { c.outputs.o.data = c.q.data(); }); }},
+      {"unknown-type", {}, [] { forward([](Call& c) { c.attention.k.dtype = DType{99}; }); }},
+      {"beyond-memory", {}, [] { forward([](Call& c) { c.attention.k.stride[0] = int64_t{1} << 62; }); }},
       {"type-of-q", {}, [] { forward([](Call& c) { c.attention.q.dtype = DType::i32; }); }},
       {"type-of-k", {}, [] { forward([](Call& c) { c.attention.k.dtype = DType::bf16; }); }},
       {"type-of-o", {}, [] { forward([](Call& c) { c.outputs.o.dtype = DType::bf16; }); }},
       {"type-of-lse", {}, [] { forward([](Call& c) { c.outputs.lse.dtype = DType::bf16; }); }},
       // Shapes
       {"heads", {}, [] { forward([](Call& c) { c.attention.k.shape[1] = c.attention.v.shape[1] = 3; }); }},
+      {"no-heads", {}, [] { forward([](Call& c) { c.attention.k.shape[1] = c.attention.v.shape[1] = 0; }); }},
       {"head-size", {}, [] { forward([](Call& c) { c.attention.k.shape[3] = kDim / 2; }); }},
       {"batch", {}, [] { forward([](Call& c) { c.attention.k.shape[0] = 1; }); }},
       {"length-of-v", {}, [] { forward([](Call& c) { c.attention.v.shape[2] = kLength - 1; }); }},
@@ -132,9 +140,14 @@ std::vector<Message> host_messages() {
       {"softcap", {}, [] { forward([](Call& c) { c.attention.softcap = -1; }); }},
       {"dropout", {}, [] { forward([](Call& c) { c.attention.dropout_p = 1; }); }},
       {"scale", {}, [] { forward([](Call& c) { c.attention.scale = 1e300; }); }},
+      {"alignment-value", {}, [] { forward([](Call& c) { c.attention.alignment = Alignment{2}; }); }},
+      {"device-value", {}, [] { forward([](Call& c) { c.execution.device = Device{7}; }); }},
       {"threads", {}, [] { forward([](Call& c) { c.execution.num_threads = -1; }); }},
       // Lengths
       {"seqlens", {}, [] { forward([](Call& c) { c.attention.seqlens_k = contiguous(kTooLong, kBatch); }); }},
+      {"cu-seqlens-empty",
+       {},
+       [] { forward([](Call& c) { make_packed(c, kRising), c.attention.cu_seqlens_q.shape[0] = 0; }); }},
       {"cu-seqlens-start", {}, [] { forward([](Call& c) { make_packed(c, kLate); }); }},
       {"cu-seqlens-order", {}, [] { forward([](Call& c) { make_packed(c, kFalling); }); }},
       {"cu-seqlens-end", {}, [] { forward([](Call& c) { make_packed(c, kBeyond); }); }},
@@ -147,7 +160,18 @@ std::vector<Message> host_messages() {
       {"no-gradient", {}, [] { backward([](Call& c) { c.tensors.dq = c.tensors.dk = c.tensors.dv = {}; }); }},
       {"no-lse", {}, [] { backward([](Call& c) { c.tensors.lse = {}; }); }},
       {"dbias", {}, [] { backward([](Call& c) { c.tensors.dbias = c.tensors.dq; }); }},
+      {"dbias-shape",
+       {},
+       [] {
+         backward([](Call& c) {
+           c.attention.bias = contiguous(std::as_const(c.q).data(), 1, kHeads, kLength, kLength);
+           c.tensors.dbias = contiguous(c.grads.data(), kBatch, kHeads, kLength, kLength);
+           c.tensors.dq = {};
+         });
+       }},
+      {"dsink", {}, [] { backward([](Call& c) { c.tensors.dsink = contiguous(c.lse.data(), kHeads); }); }},
       // Workspace
+      {"workspace-null", {}, [] { forward([](Call& c) { c.execution.workspace_size = 64; }); }},
       {"workspace-alignment",
        {},
        [] {
@@ -161,13 +185,6 @@ std::vector<Message> host_messages() {
          forward([](Call& c) { c.execution.workspace = memory, c.execution.workspace_size = sizeof memory; });
        }},
       {"workspace-memory", {}, [] { backward(make_huge); }},
-      // Pages
-      {"released-sequence", {}, released_sequence},
-      {"pool-memory",
-       {},
-       [] {
-         PagePool({.pages = 1, .page_size = 1, .max_sequences = 1 << 20, .max_pages_per_sequence = (1ll << 31) - 1});
-       }},
       // The processor
       {"cpu-isa", {{"CUFLASH_CPU_ISA", "mmx"}}, [] { forward([](Call&) {}); }},
       // The caller's own threads

@@ -51,7 +51,8 @@ int provoke(const Message& message, char** argv) {
 
 int main(int argc, char** argv) {
   std::vector<Message> messages = host_messages();
-  for (const Message& message : cuda_messages()) messages.push_back(message);
+  for (const auto& more : {cuda_messages(), cache_messages()})
+    messages.insert(messages.end(), more.begin(), more.end());
   for (const Message& message : messages) {
     if (argc < 2) std::printf("%s\n", message.name);
     if (argc >= 2 && std::strcmp(argv[1], message.name) == 0) return provoke(message, argv);

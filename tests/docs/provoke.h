@@ -19,6 +19,7 @@ struct Message {
 
 std::vector<Message> host_messages();
 std::vector<Message> cuda_messages();
+std::vector<Message> cache_messages();
 
 // A small problem that is valid as it stands. Whoever provokes a message breaks one thing of it.
 struct Call {

@@ -1,4 +1,4 @@
-"""The Python programs of the documents run as they stand there, and print what the documents say."""
+"""The Python programs of the documents run as they stand there, in an empty folder, and print what the documents say."""
 
 import os
 import re
@@ -28,7 +28,8 @@ def programs():
 
 
 @pytest.mark.parametrize("block, output", list(programs()))
-def test_program(block, output, capsys):
+def test_program(block, output, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for library in ("torch", "jax", "transformers"):
         if re.search(rf"^\s*(import|from) {library}\b", block.text, re.MULTILINE):
             pytest.importorskip(library)
@@ -42,4 +43,4 @@ def test_program(block, output, capsys):
 
 def test_there_are_programs():
     found = {block.document for block, _ in (p.values for p in programs())}
-    assert found >= {"README.md", "docs/python.md", "docs/cache.md"}
+    assert found >= {"README.md", "docs/python.md", "docs/cache.md", "docs/guide.md"}
