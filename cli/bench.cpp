@@ -4,7 +4,6 @@
 #include <ctime>
 #include <iostream>
 
-#include "check/device.h"
 #include "cli/bench_file.h"
 #include "cli/bench_grid.h"
 #include "cli/bench_measure.h"
@@ -21,13 +20,6 @@
 namespace cuflash::cli {
 
 namespace {
-
-std::string device_name(Device wanted) {
-  if (wanted == Device::cpu) return "cpu";
-  const std::string why = check::why_no_cuda();
-  if (!why.empty() && wanted == Device::cuda) throw FlashAttentionError(CUFLASH_NO_DEVICE, why);
-  return why.empty() ? "cuda" : "cpu";
-}
 
 std::set<std::string> contestants_of(const BenchOptions& options, const std::string& device) {
   if (options.contestants.empty()) return {kCuflash, kNaive};
@@ -68,12 +60,6 @@ BenchFile describe_run(const BenchOptions& options, const std::string& device) {
   return file;
 }
 
-std::string bar(size_t done, size_t all) {
-  constexpr size_t kWidth = 20;
-  const size_t filled = kWidth * done / all;
-  return join("[", std::string(filled, '#'), std::string(kWidth - filled, '.'), "] ", done, " of ", all);
-}
-
 void write_outputs(const BenchOptions& options, const BenchFile& file) {
   const std::string json = bench_json(file), csv = bench_csv(file), markdown = bench_markdown(file);
   std::vector<OutputFile> files;
@@ -106,7 +92,7 @@ int run_bench(const BenchOptions& options) {
   require_usable(options);
   std::optional<BenchFile> old_file;
   if (!options.compare.empty()) old_file = read_bench_file(options.compare);
-  const std::string device = device_name(options.device);
+  const std::string device = bench_device(options.device);
   const std::vector<BenchPoint> points = bench_grid(options, device);
 
   Measurer measurer({device, options.seconds, options.threads, contestants_of(options, device)});

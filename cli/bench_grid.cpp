@@ -4,6 +4,7 @@
 #include <limits>
 #include <set>
 
+#include "check/device.h"
 #include "cli/exit.h"
 #include "cli/text.h"
 #include "dtype.h"
@@ -138,6 +139,13 @@ double product(std::initializer_list<int64_t> sizes) {
 }
 
 }  // namespace
+
+std::string bench_device(Device wanted) {
+  if (wanted == Device::cpu) return "cpu";
+  const std::string why = check::why_no_cuda();
+  if (!why.empty() && wanted == Device::cuda) throw FlashAttentionError(CUFLASH_NO_DEVICE, why);
+  return why.empty() ? "cuda" : "cpu";
+}
 
 std::vector<BenchPoint> bench_grid(const BenchOptions& options, const std::string& device) {
   const BenchOptions o = completed(options, device == "cuda");

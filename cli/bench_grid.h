@@ -12,6 +12,9 @@ namespace cuflash::cli {
 inline constexpr const char *kForward = "forward", *kBackward = "backward", *kDecode = "decode";
 inline constexpr const char *kCuflash = "cuflash", *kNaive = "naive";
 
+// "cpu" or "cuda". Throws where a GPU is wanted and cannot be had.
+std::string bench_device(Device wanted);
+
 // Every combination of the lists, longest sequences last. `device` is "cpu" or "cuda". Throws UsageError.
 std::vector<BenchPoint> bench_grid(const BenchOptions& options, const std::string& device);
 

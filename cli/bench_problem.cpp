@@ -11,6 +11,7 @@
 #include "cli/bench_grid.h"
 #include "cli/exit.h"
 #include "cli/text.h"
+#include "cuda/stream.h"
 #include "dtype.h"
 #include "reference/naive.h"
 
@@ -62,6 +63,24 @@ void BenchMemory::write(void* to, const void* from, int64_t bytes) const {
   check::CudaSession& session = check::CudaSession::of_thread();
   session.upload(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), size);
   session.wait();
+}
+
+void BenchMemory::clear(void* data, int64_t bytes) const {
+  const auto size = static_cast<size_t>(bytes);
+  if (on_cuda_) cuda::zero(data, size, check::CudaSession::of_thread().stream());
+  else std::memset(data, 0, size);
+}
+
+std::vector<std::byte> BenchMemory::read(const void* from, int64_t bytes) const {
+  std::vector<std::byte> content(static_cast<size_t>(bytes));
+  if (on_cuda_) {
+    check::CudaSession& session = check::CudaSession::of_thread();
+    session.download(content.data(), static_cast<const std::byte*>(from), content.size());
+    session.wait();
+  } else {
+    std::memcpy(content.data(), from, content.size());
+  }
+  return content;
 }
 
 void* BenchMemory::normal(DType type, int64_t count) {
@@ -120,11 +139,15 @@ BenchProblem::BenchProblem(const BenchPoint& p, int32_t threads)
     gradients_.dk = keys(empty(rows_k, p.head_dim), p.head_dim);
     gradients_.dv = keys(empty(rows_k, p.head_dim_v), p.head_dim_v);
   }
-  // The host's is the library's own affair.
-  if (on_cuda_) {
-    execution_.workspace_size = static_cast<size_t>(workspace_bytes());
-    execution_.workspace = memory_.take(static_cast<int64_t>(execution_.workspace_size));
-  }
+  fit_workspace();
+}
+
+void BenchProblem::fit_workspace() {
+  if (!on_cuda_) return;  // the host's is the library's own affair
+  const auto needed = static_cast<size_t>(workspace_bytes());
+  if (execution_.workspace && needed <= execution_.workspace_size) return;
+  execution_.workspace = memory_.take(static_cast<int64_t>(needed));
+  execution_.workspace_size = needed;
 }
 
 void BenchProblem::make_cache() {
@@ -151,6 +174,26 @@ void BenchProblem::run() const {
   if (point_.direction == kForward) flash_attention_forward(attention_, outputs_, execution_);
   else if (point_.direction == kBackward) flash_attention_backward(attention_, gradients_, execution_);
   else flash_attention_with_cache(attention_, cache_, execution_);
+}
+
+std::vector<float> BenchProblem::results() const {
+  constexpr int64_t kEvery = 13;
+  const int64_t rows_q = point_.batch * point_.heads_q * point_.len_q;
+  const int64_t rows_k = point_.batch * point_.heads_k * point_.len_k;
+  std::vector<std::pair<void*, int64_t>> written{{outputs_.o.data, rows_q * point_.head_dim_v}};
+  if (point_.direction == kBackward)
+    written = {{gradients_.dq.data, rows_q * point_.head_dim},
+               {gradients_.dk.data, rows_k * point_.head_dim},
+               {gradients_.dv.data, rows_k * point_.head_dim_v}};
+  const DType type = dtype_of(point_);
+  for (const auto& [data, count] : written) memory_.clear(data, count * size_of(type));
+  run();
+  std::vector<float> values;
+  for (const auto& [data, count] : written) {
+    const std::vector<std::byte> bytes = memory_.read(data, count * size_of(type));
+    for (int64_t n = 0; n < count; n += kEvery) load_row(bytes.data(), type, n, 1, &values.emplace_back());
+  }
+  return values;
 }
 
 double BenchProblem::workspace_bytes() const {

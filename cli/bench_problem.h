@@ -20,6 +20,8 @@ class BenchMemory {
   void* take(int64_t bytes);
   void* normal(DType type, int64_t count);  // N(0, 1), never zeros: some processors compute faster on zeros
   void* integers(const std::vector<int32_t>& values);
+  void clear(void* data, int64_t bytes) const;
+  std::vector<std::byte> read(const void* from, int64_t bytes) const;
 
  private:
   void write(void* to, const void* from, int64_t bytes) const;
@@ -36,6 +38,10 @@ class BenchProblem {
 
   void run() const;  // CUDA: on the stream of this thread, not waited for
   double workspace_bytes() const;
+  // Before a run that has another plan than the last one; on the host nothing is to be done.
+  void fit_workspace();
+  // Runs, and reads every 13th element of the outputs, which were 0 before: each row and each column has its share.
+  std::vector<float> results() const;
 
   // The score matrix in memory, on one thread of the host; none of it for CUDA and for pages.
   bool has_naive() const;

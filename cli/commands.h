@@ -80,6 +80,15 @@ struct BenchOptions {
   std::string command;  // as it was typed, for the files
 };
 
+// The same grid; its own seconds and files are not used.
+struct TuneOptions {
+  BenchOptions grid;
+  double seconds = 60;   // for all of it
+  bool dry_run = false;  // what would be tried, and what not and why
+  bool compile = false;  // of a dry run: compile it
+  std::string arch;      // of a dry run: for GPUs of this architecture
+};
+
 struct InfoOptions {
   bool measure = false;  // compile a kernel and load it again
 };
@@ -107,6 +116,7 @@ int run_memory(const GridOptions& options);
 int run_demo(const DemoOptions& options);
 int run_info(const InfoOptions& options);
 int run_bench(const BenchOptions& options);
+int run_tune(const TuneOptions& options);
 int run_cache(CacheAction action);
 int run_pack(const PackOptions& options);
 int run_support(const SupportOptions& options);

@@ -11,6 +11,7 @@
 #include "cuda/environment.h"
 #include "cuda/nvrtc.h"
 #include "cuda/typical.h"
+#include "tuned/table.h"
 
 namespace cuflash::cli {
 
@@ -63,6 +64,12 @@ void write_cache(std::ostream& out) {
     out << disk.directory() << ": " << listed.size() << " kernels, " << bytes_text(static_cast<double>(bytes));
   else out << "not used";
   if (!disk.state().empty()) out << (disk.usable() ? kMoreLine : ": ") << disk.state();
+  const tuned::Table& tuned = tuned::table();
+  const size_t choices = count(tuned.devices);
+  out << "\ntuned        ";
+  if (!tuned.state.empty()) out << "not used: " << tuned.state;
+  else if (choices == 0) out << "nothing; cuflash tune measures what is fastest on this machine";
+  else out << choices << " choices for " << tuned.devices.size() << " devices in " << tuned.file;
   const std::string& pack = cuda::environment().pack;
   out << "\npack         ";
   if (pack.empty()) out << "CUFLASH_PACK is not set\n";

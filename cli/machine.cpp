@@ -3,31 +3,16 @@
 #include <unistd.h>
 
 #include <array>
-#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
 
 #include "cli/text.h"
+#include "cpu/cpuinfo.h"
 
 namespace cuflash::cli {
 
 namespace {
-
-// The first value of every key: all cores of a machine are taken for equal.
-std::map<std::string, std::string> read_cpuinfo() {
-  std::map<std::string, std::string> values;
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const size_t colon = line.find(':');
-    if (colon == std::string::npos) continue;
-    const size_t key_end = line.find_last_not_of(" \t", colon - 1);
-    const size_t value_begin = line.find_first_not_of(" \t", colon + 1);
-    if (key_end == std::string::npos || value_begin == std::string::npos) continue;
-    values.emplace(line.substr(0, key_end + 1), line.substr(value_begin));
-  }
-  return values;
-}
 
 // Arm cores have no name of their own in cpuinfo, only numbers.
 std::string arm_model(const std::string& implementer, const std::string& part) {
@@ -45,7 +30,7 @@ Cpu this_cpu() {
   constexpr std::array kFeatures{"asimd",   "asimdhp",  "asimddp",     "bf16",        "i8mm",     "sve",     "sve2",
                                  "svebf16", "sme",      "sse4_2",      "avx",         "avx2",     "fma",     "f16c",
                                  "avx512f", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16"};
-  auto values = read_cpuinfo();
+  auto values = cpu::read_cpuinfo();
   Cpu cpu{"unknown", {}};
   if (values.count("model name")) cpu.model = values["model name"];
   else if (values.count("CPU part")) cpu.model = arm_model(values["CPU implementer"], values["CPU part"]);

@@ -224,20 +224,21 @@ void add_sizes(CLI::App& command, const std::string& flag, std::vector<int64_t>&
   command.add_option(flag, sizes, help)->delimiter(',')->type_name("N,...");
 }
 
-void add_bench(CLI::App& app, BenchOptions& o, Job& job) {
-  CLI::App& command = *app.add_subcommand("bench", "Time, speed and memory over a grid of problems, on CPU or GPU");
+void add_words(CLI::App& command, const char* flag, auto& value, std::vector<std::string> words, const char* help) {
+  command.add_option(flag, value, help)->delimiter(',')->check(CLI::IsMember(std::move(words)));
+}
+
+// What is measured, and where.
+void add_bench_grid(CLI::App& command, BenchOptions& o, const std::string& example) {
   command.footer(
       "Each flag with N,... is a dimension of the grid. A preset gives what no flag gives:\n"
       "  paper     16384 tokens, hidden 2048, head sizes 64, 128, 256, lengths 512 to 16384, causal or not\n"
       "  training  batch 1 to 16, hidden 768 to 4096, head size 64, lengths 512 to 4096, causal\n"
-      "  decode    one query over 1024 to 65536 keys, batch 1 to 32, 32 heads over 8, pages or not\n\n"
-      "cuflash bench --direction forward,backward --len 512,2048 --causal 0,1 --json now.json");
-  const auto add_words = [&](const char* flag, auto& value, std::vector<std::string> words, const char* help) {
-    command.add_option(flag, value, help)->delimiter(',')->check(CLI::IsMember(std::move(words)));
-  };
-  add_words("--preset", o.preset, {"paper", "training", "decode"}, "A grid by name");
-  add_words("--direction", o.directions, {"forward", "backward", "decode"}, "What is measured (default: forward)");
-  add_words("--contestant", o.contestants, {"cuflash", "naive"}, "Who is measured (default: all; a GPU has no naive)");
+      "  decode    one query over 1024 to 65536 keys, batch 1 to 32, 32 heads over 8, pages or not\n\n" +
+      example);
+  add_words(command, "--preset", o.preset, {"paper", "training", "decode"}, "A grid by name");
+  add_words(command, "--direction", o.directions, {"forward", "backward", "decode"},
+            "What is measured (default: forward)");
   add_choice(command, "--device", o.device, kDevices, "Where (default: auto, a GPU where there is one)");
   add_choice(command, "--dtype", o.dtypes, kDTypes, "Types (default: f32, on a GPU bf16)")->delimiter(',');
   add_sizes(command, "--batch", o.batch, "Batch (default: 1)");
@@ -253,8 +254,15 @@ void add_bench(CLI::App& app, BenchOptions& o, Job& job) {
   add_sizes(command, "--len-q", o.len_q, "Queries (default: as many as keys; decode: 1)");
   add_sizes(command, "--page-size", o.page_size, "Decode: rows of a page; 0: a contiguous cache (default: 0)");
   add_sizes(command, "--causal", o.causal, "0, 1 or both (default: 0)");
-  command.add_option("--seconds", o.seconds, "For each point")->capture_default_str();
   add_threads(command, o.threads);
+}
+
+void add_bench(CLI::App& app, BenchOptions& o, Job& job) {
+  CLI::App& command = *app.add_subcommand("bench", "Time, speed and memory over a grid of problems, on CPU or GPU");
+  add_bench_grid(command, o, "cuflash bench --direction forward,backward --len 512,2048 --causal 0,1 --json now.json");
+  add_words(command, "--contestant", o.contestants, {"cuflash", "naive"},
+            "Who is measured (default: all; a GPU has no naive)");
+  command.add_option("--seconds", o.seconds, "For each point")->capture_default_str();
   command.add_option("--json", o.json, "Write the results, for --compare and python -m cuflash.plot")
       ->type_name("FILE");
   command.add_option("--csv", o.csv, "Write the results as a table of all figures")->type_name("FILE");
@@ -265,6 +273,20 @@ void add_bench(CLI::App& app, BenchOptions& o, Job& job) {
   command.callback([&o, &job] { job = [&o] { return run_bench(o); }; });
 }
 
+void add_tune(CLI::App& app, TuneOptions& o, Job& job) {
+  CLI::App& command = *app.add_subcommand(
+      "tune", "Find the fastest tiles, stages and splits for problems on this machine, for all later calls");
+  add_bench_grid(command, o.grid,
+                 "cuflash tune --direction forward,backward --len 512,2048 --causal 0,1 --seconds 300");
+  command.add_option("--seconds", o.seconds, "For everything")->capture_default_str();
+  CLI::Option* dry_run = command.add_flag("--dry-run", o.dry_run, "Show what would be tried, and what not and why");
+  command.add_flag("--compile", o.compile, "With --dry-run: compile it, too; needs NVRTC and no GPU")->needs(dry_run);
+  command.add_option("--arch", o.arch, "With --dry-run: for GPUs of this architecture, sm_80 to sm_120; needs no GPU")
+      ->type_name("NAME")
+      ->needs(dry_run);
+  command.callback([&o, &job] { job = [&o] { return run_tune(o); }; });
+}
+
 void add_info(CLI::App& app, InfoOptions& o, Job& job) {
   CLI::App& command = *app.add_subcommand("info", "Versions, CPU, threads, GPUs, compiler and cache");
   command.add_flag("--measure", o.measure, "Time the first compile of a kernel and its load from disk");
@@ -272,7 +294,7 @@ void add_info(CLI::App& app, InfoOptions& o, Job& job) {
 }
 
 void add_cache(CLI::App& app, Job& job) {
-  CLI::App& command = *app.add_subcommand("cache", "Compiled GPU kernels on this machine's disk");
+  CLI::App& command = *app.add_subcommand("cache", "Compiled GPU kernels and tuned choices on this machine's disk");
   command.require_subcommand(1);
   const auto add = [&](const char* name, const char* help, CacheAction action) {
     command.add_subcommand(name, help)->callback([&job, action] { job = [action] { return run_cache(action); }; });
@@ -347,6 +369,7 @@ int main(int argc, char** argv) {
   ExplainOptions explain;
   BenchOptions bench;
   bench.command = typed(argc, argv);
+  TuneOptions tune;
   CheckOptions check;
   IoOptions io;
   GridOptions memory;
@@ -356,6 +379,7 @@ int main(int argc, char** argv) {
   SupportOptions support;
   add_demo(app, demo, job);
   add_bench(app, bench, job);
+  add_tune(app, tune, job);
   add_info(app, info, job);
   add_check(app, check, job);
   add_explain(app, explain, job);
@@ -373,7 +397,7 @@ int main(int argc, char** argv) {
   }
   if (!job)
     return fail(kExitUsage,
-                "a command is needed: demo, bench, info, check, explain, io, memory, attend, cache, pack or support "
-                "(cuflash --help says more)");
+                "a command is needed: demo, bench, tune, info, check, explain, io, memory, attend, cache, pack or "
+                "support (cuflash --help says more)");
   return run(job);
 }

@@ -4,6 +4,8 @@
 
 #include <iostream>
 
+#include "error.h"
+
 namespace cuflash::cli {
 
 Progress::Progress(std::chrono::seconds elsewhere)
@@ -35,6 +37,12 @@ void Progress::rewrite(const std::string& line) {
 void Progress::clear() {
   if (shown_ > 0) std::cerr << '\r' << std::string(shown_, ' ') << '\r' << std::flush;
   shown_ = 0;
+}
+
+std::string bar(size_t done, size_t all) {
+  constexpr size_t kWidth = 20;
+  const size_t filled = kWidth * done / all;
+  return join("[", std::string(filled, '#'), std::string(kWidth - filled, '.'), "] ", done, " of ", all);
 }
 
 }  // namespace cuflash::cli

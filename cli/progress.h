@@ -31,4 +31,7 @@ class Progress {
   size_t shown_ = 0;  // characters on the terminal's line
 };
 
+// "[####................] 3 of 15"
+std::string bar(size_t done, size_t all);
+
 }  // namespace cuflash::cli

@@ -6,8 +6,11 @@
 
 #include "check/run.h"
 #include "check/sweep.h"
+#include "cli/bench_grid.h"
+#include "cli/tune_trial.h"
 #include "cuda/memory_place.h"
 #include "cuda/plan.h"
+#include "cuda/program.h"
 #include "tests/counted_allocations.h"
 #include "tests/fake_cuda/emulate.h"
 #include "tests/fake_cuda/fake_cuda.h"
@@ -258,6 +261,44 @@ TEST_F(FakeGpus, OfTheKernelsOfBackwardTheMainOneTakesTensorMaps) {
   problem.backward();
   EXPECT_EQ(main_kernels, 1);
   EXPECT_EQ(others, 2);  // before and behind it
+}
+
+// The tuner's candidates reach the launch, and what they compute is held to the oracle.
+TEST_F(FakeGpus, CandidatesOfTheTunerAreCompiledLaunchedAndChecked) {
+  const bool hopper = cuda::wanted_kernels() == cuda::Kernels::best;
+  static std::string launched;
+  const auto emulate_all = [](const FakeLaunch& launch) {
+    if (launch.params_size == sizeof(ForwardParams)) emulate(*static_cast<const ForwardParams*>(launch.params));
+    else if (launch.params_size == sizeof(BackwardParams)) emulate(*static_cast<const BackwardParams*>(launch.params));
+    else if (runs(launch, "hopper_forward<")) emulate(static_cast<const HopperForwardParams*>(launch.params)->forward);
+    else if (runs(launch, "hopper_backward<"))
+      emulate(static_cast<const HopperBackwardParams*>(launch.params)->backward);
+    launched += launch.program;
+  };
+  const cli::TuneTarget target{false, cuda::device(0).arch, cuda::device(0).num_sms};
+  cli::CudaTimer timer;
+  cli::Compiled compiled;
+  for (const char* direction : {cli::kForward, cli::kBackward}) {
+    const cli::BenchPoint point{"cuda", direction, "bf16", 1, 2, 2, 100, 100, 64, 64, true, 0};
+    std::vector<cli::Candidate> all = candidates_of(point, target);
+    ASSERT_GT(all.size(), 3u);
+    std::vector<cli::Candidate*> some{&all[0], &all[1], &all[2]};
+    compile(some, point, target, compiled);
+    gpus.on_launch = emulate_all;
+    cli::Trial trial(point, &timer, 1);
+    for (const cli::Candidate* candidate : some) {
+      EXPECT_EQ(candidate->rejected, "");
+      EXPECT_EQ(candidate->choice.family, hopper ? tuned::Family::hopper : tuned::Family::portable);
+      launched.clear();
+      EXPECT_EQ(trial.fault(*candidate), "") << to_string(candidate->choice);
+      const auto kernel = cli::launch_of(point, target, candidate->choice).kernel;
+      EXPECT_NE(launched.find(cuda::program_of(kernel).source), std::string::npos) << to_string(candidate->choice);
+    }
+    EXPECT_GE(trial.times({some[0], some[1]}, 0.001)[1].size(), 5u);
+    gpus.on_launch = nullptr;  // a kernel that does nothing
+    EXPECT_NE(trial.fault(*some[1]), "");
+  }
+  EXPECT_EQ(compiled.size(), 6u);
 }
 
 TEST_F(FakeGpus, NothingToComputeLaunchesNothing) {

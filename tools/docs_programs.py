@@ -73,7 +73,8 @@ def build_cmake(setup, blocks, folder):
 
 def run_sh(setup, block):
     environment = {**os.environ, "PATH": f"{setup.cli.parent}:{os.environ['PATH']}"}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
+        environment["CUFLASH_CACHE_DIR"] = cache  # what is tuned here is not for this machine's user
         script = block.marks.get("with", "") + "\n" + block.text
         result = execute(["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment)
     return require(result, block.name, "this block fails")

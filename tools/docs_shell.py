@@ -8,7 +8,7 @@ import subprocess
 from docs_blocks import ROOT, Wrong
 
 # Commands of others; their options are their own.
-FOREIGN = ("apt-get", "c++", "cc", "cd", "ctest", "export", "g++", "git", "ldconfig", "nvidia-smi", "od", "pip",
+FOREIGN = ("apt-get", "c++", "cc", "cd", "ctest", "export", "g++", "git", "grep", "ldconfig", "nvidia-smi", "od", "pip",
            "pkg-config", "printf")
 
 

@@ -326,6 +326,23 @@ FAULTS = {
         Fault("dSink sign", "sum -= std::exp(sink - lse)", "sum += std::exp(sink - lse)"),
     ],
 
+    # What was tuned.
+    "src/tuned/table.cpp": [
+        Fault("a damaged file of tuned choices is believed",
+              "text.substr(last) != join(kChecksum, cuda::hex(cuda::sha256(text.substr(0, last))), \"\\n\")", "false",
+              "tuned_test"),
+        Fault("choices for other kernels are taken", "if (next_line(rest) != made_by())", "if (next_line(rest).empty())",
+              "tuned_test"),
+    ],
+    "src/tuned/choice.cpp": [
+        Fault("choices are taken for problems with options", "if (options || uneven)", "if ((options && false) || uneven)",
+              "tuned_test"),
+    ],
+    "src/cuda/tuned_config.h": [
+        Fault("an illegal config is taken", "if (!is_legal(wanted, arch)) return false;",
+              "if (!is_legal(wanted, arch) && false) return false;", "tuned_test"),
+    ],
+
     # Number formats and random numbers, which the oracle shares: their own tests must notice.
     "src/dtype.cpp": [
         Fault("double rounds twice to 16 bits", "return round_to_odd(value);", "return static_cast<float>(value);",

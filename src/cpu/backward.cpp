@@ -7,7 +7,7 @@
 #include "cpu/delta.h"
 #include "cpu/threads.h"
 #include "cpu/tile_counter.h"
-#include "cpu/types.h"
+#include "cpu/tuned_tile.h"
 #include "cpu/workspace.h"
 
 namespace cuflash::cpu {
@@ -21,7 +21,7 @@ class Backward {
       : p_(p),
         e_(e),
         kernels_(kernels<T, E>()),
-        shape_(backward_tile(p, kernels_.lanes, kernels_.step)),
+        shape_(backward_tile(p, kernels_.lanes, kernels_.step, tuned_choice(tuned::Direction::backward, p))),
         ranges_(ranges_of(p.len_k)),
         whole_heads_(ranges_ == 1 || p.batch * p.heads_k >= 32) {
     panels_ = TileIndex::count(p, TileIndex::Side::query, p.heads_q, kernels_.lanes);

@@ -9,7 +9,7 @@
 #include "cpu/panel.h"
 #include "cpu/threads.h"
 #include "cpu/tile_counter.h"
-#include "cpu/types.h"
+#include "cpu/tuned_tile.h"
 #include "cpu/workspace.h"
 
 namespace cuflash::cpu {
@@ -170,7 +170,8 @@ struct ForwardLayout {
   int64_t tasks, workers;
   size_t scratch_bytes, index_bytes;
 
-  ForwardLayout(const ForwardProblem& p, const Execution& e) : shape(forward_tile(p, kernels.lanes, kernels.step)) {
+  ForwardLayout(const ForwardProblem& p, const Execution& e)
+      : shape(forward_tile(p, kernels.lanes, kernels.step, tuned_choice(tuned::Direction::forward, p))) {
     tasks = TileIndex::count(p, TileIndex::Side::query, p.heads_q, shape.q);
     workers = worker_count(p, e, tasks);
     Arena index(nullptr), scratch(nullptr);

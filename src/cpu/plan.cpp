@@ -16,10 +16,21 @@ static int64_t tile_of(int64_t length, int64_t unit, int64_t most) {
   return std::min(round_up(std::max<int64_t>(length, 1), unit), most);
 }
 
+// The choice where it is one for the CPU, in whole panels and steps.
+static TileShape largest_tile(const TileShape& built_in, int64_t lanes, int64_t unit, const tuned::Choice* choice) {
+  constexpr int kMost = 4096;
+  if (!choice || choice->family != tuned::Family::cpu || choice->tile_q > kMost || choice->tile_k > kMost ||
+      choice->tile_q < lanes || choice->tile_k < unit)
+    return built_in;
+  return {round_up(choice->tile_q, lanes), round_up(choice->tile_k, unit)};
+}
+
 // 256 x 256 keeps K, V and the panels in L2 and spreads the packing of K and V over 256 queries. Where that makes few
 // tasks, smaller query tiles: a function of the problem alone, so that no result depends on the number of threads.
-TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step) {
-  TileShape shape{tile_of(p.len_q, lanes, 256), tile_of(p.len_k, std::max(kKeyUnit, step), 256)};
+TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step, const tuned::Choice* choice) {
+  const int64_t unit = std::max(kKeyUnit, step);
+  const TileShape most = largest_tile({256, 256}, lanes, unit, choice);
+  TileShape shape{tile_of(p.len_q, lanes, most.q), tile_of(p.len_k, unit, most.k)};
   const auto halve_until = [&](int64_t enough_tasks, int64_t smallest) {
     while (shape.q > smallest && p.batch * p.heads_q * ((p.len_q + shape.q - 1) / shape.q) < enough_tasks)
       shape.q = round_up(shape.q / 2, lanes);
@@ -30,9 +41,11 @@ TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step) {
 }
 
 // More keys spread the packing of Q and dO further, but on a diagonal more of a tile is computed for nothing.
-TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step) {
+TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step, const tuned::Choice* choice) {
   const int64_t most_keys = p.window_right >= p.len_k && p.len_k >= 1024 ? 256 : 128;
-  return {tile_of(p.len_q, lanes, 128), tile_of(p.len_k, std::max(kKeyUnit, step), most_keys)};
+  const int64_t unit = std::max(kKeyUnit, step);
+  const TileShape most = largest_tile({128, most_keys}, lanes, unit, choice);
+  return {tile_of(p.len_q, lanes, most.q), tile_of(p.len_k, unit, most.k)};
 }
 
 // Half of a panel: up to there rows are faster than a panel that is filled in part, for every type and length measured

@@ -1,11 +1,12 @@
-// What the CPU decides about a problem: tile shape, tasks, workers. A pure function of problem and execution; the tile
-// shape depends on the problem alone, so results never depend on the number of threads.
+// What the CPU decides about a problem: tile shape, tasks, workers. A pure function of problem, execution and what was
+// measured on this machine; the tile shape depends on neither threads nor batch, so results never do.
 #pragma once
 
 #include <string>
 
 #include "problem/problem.h"
 #include "problem/visibility.h"
+#include "tuned/choice.h"
 
 namespace cuflash::cpu {
 
@@ -15,8 +16,9 @@ inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1)
 struct TileShape {
   int64_t q, k;
 };
-TileShape forward_tile(const Problem& problem, int64_t lanes, int64_t step);
-TileShape backward_tile(const Problem& problem, int64_t lanes, int64_t step);
+// choice: null, or the largest tile that a tuner found best; taken where it is legal.
+TileShape forward_tile(const Problem& problem, int64_t lanes, int64_t step, const tuned::Choice* choice = nullptr);
+TileShape backward_tile(const Problem& problem, int64_t lanes, int64_t step, const tuned::Choice* choice = nullptr);
 
 // Few queries against many keys: which problems the decode path (decode.h) takes, and how it cuts them.
 bool takes_decode(const Problem& problem);

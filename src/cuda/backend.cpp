@@ -6,6 +6,7 @@
 #include "cuda/launch.h"
 #include "cuda/params_backward.h"
 #include "cuda/params_of.h"
+#include "cuda/plan_device.h"
 #include "cuda/tile_counts.h"
 #include "cuda/workspace.h"
 
@@ -13,7 +14,7 @@ namespace cuflash::cuda {
 
 void forward(const ForwardProblem& p, const Execution& e) {
   const DeviceState& state = device(p.place.cuda_device);
-  const ForwardPlan plan = plan_forward(p, state.arch);
+  const ForwardPlan plan = plan_of(p, state);
   const DeviceGuard guard(state);
   const Workspace workspace(e, TileCounts::bytes(e));
   TileCounts counts(e, workspace.data());
@@ -30,7 +31,7 @@ void forward(const ForwardProblem& p, const Execution& e) {
 
 void backward(const BackwardProblem& p, const Execution& e) {
   const DeviceState& state = device(p.place.cuda_device);
-  const BackwardPlan plan = plan_backward(p, state.arch, reproducible(e));
+  const BackwardPlan plan = plan_of(p, state, reproducible(e));
   const DeviceGuard guard(state);
   const Workspace workspace(e, plan.workspace.size);
   TileCounts counts(e, workspace.data());
@@ -49,12 +50,12 @@ void backward(const BackwardProblem& p, const Execution& e) {
 }
 
 size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
-  plan_forward(p, device(p.place.cuda_device).arch);  // what is not supported is refused by the query already
+  plan_of(p, device(p.place.cuda_device));  // what is not supported is refused by the query already
   return TileCounts::bytes(e);
 }
 
 size_t backward_workspace_size(const BackwardProblem& p, const Execution& e) {
-  return plan_backward(p, device(p.place.cuda_device).arch, reproducible(e)).workspace.size;
+  return plan_of(p, device(p.place.cuda_device), reproducible(e)).workspace.size;
 }
 
 }  // namespace cuflash::cuda

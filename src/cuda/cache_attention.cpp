@@ -3,6 +3,7 @@
 #include "cuda/device.h"
 #include "cuda/launch.h"
 #include "cuda/params_cache.h"
+#include "cuda/plan_device.h"
 #include "cuda/tile_counts.h"
 #include "cuda/workspace.h"
 
@@ -10,7 +11,7 @@ namespace cuflash::cuda {
 
 void attend_cache(const CacheProblem& p, const Execution& e) {
   const DeviceState& state = device(p.place.cuda_device);
-  const CachePlan plan = plan_cache(p, state.arch, state.num_sms);
+  const CachePlan plan = plan_of(p, state);
   const DeviceGuard guard(state);
   const Workspace workspace(e, TileCounts::bytes(e) + plan.workspace.size);
   TileCounts counts(e, workspace.data());
@@ -27,7 +28,7 @@ void attend_cache(const CacheProblem& p, const Execution& e) {
 
 size_t cache_workspace_size(const CacheProblem& p, const Execution& e) {
   const DeviceState& state = device(p.place.cuda_device);
-  return TileCounts::bytes(e) + plan_cache(p, state.arch, state.num_sms).workspace.size;
+  return TileCounts::bytes(e) + plan_of(p, state).workspace.size;
 }
 
 void merge(const MergeProblem& p, const Execution& e) {

@@ -3,7 +3,9 @@
 #include <array>
 #include <mutex>
 
+#include "cuda/environment.h"
 #include "error.h"
+#include "tuned/table.h"
 
 namespace cuflash::cuda {
 namespace {
@@ -27,11 +29,17 @@ DeviceState make(int ordinal) {
   state.arch = arch_of(attribute(state.handle, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
                        attribute(state.handle, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
   state.num_sms = attribute(state.handle, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  // Where nothing may be compiled, kernels are those that were packed: of the plans' own tables.
+  state.tuned = &tuned::choices_of(environment().jit == "off" ? "" : tuned_name(state));
   check(d.cuDevicePrimaryCtxRetain(&state.primary, state.handle), "cuDevicePrimaryCtxRetain");
   return state;
 }
 
 }  // namespace
+
+std::string tuned_name(const DeviceState& device) {
+  return join(device.name, ", ", target_of(device.arch), ", ", device.num_sms, " multiprocessors");
+}
 
 int device_count() {
   int count = 0;

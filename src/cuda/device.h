@@ -5,6 +5,7 @@
 
 #include "cuda/arch.h"
 #include "cuda/driver.h"
+#include "tuned/choice.h"
 
 namespace cuflash::cuda {
 
@@ -15,7 +16,10 @@ struct DeviceState {
   Arch arch;
   int num_sms = 0;
   std::string name;
+  const tuned::Choices* tuned = nullptr;  // what was measured on such a device
 };
+// By which tuned choices know a device: "NVIDIA H200, sm_90a, 132 multiprocessors".
+std::string tuned_name(const DeviceState& device);
 
 int device_count();
 // Made at the first use of a device, for all threads. Throws for one that does not exist or is too old.

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -21,24 +20,24 @@
 namespace cuflash::cuda {
 namespace {
 
-constexpr const char *kKernelSuffix = ".kernel", *kLockSuffix = ".lock", *kTemporarySuffix = ".tmp";
+constexpr const char *kKernelSuffix = ".kernel", *kLockSuffix = ".lock";
 constexpr auto kLockPatience = std::chrono::seconds(120);  // many times what the slowest kernel needs
 constexpr auto kLockPoll = std::chrono::milliseconds(5);
 
-// Files that the cache makes begin with a key; anything else in the directory is left alone.
+// Files that the cache makes begin with a key or are that of tuned choices; anything else in the directory is left alone.
 bool is_ours(const std::string& name) {
   constexpr size_t kKeyLength = 2 * sizeof(Digest);
   const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  if (name == kTunedFile) return true;
+  if (name.starts_with(kTunedFile) && name.ends_with(kTemporarySuffix)) return true;
   return name.size() > kKeyLength && std::all_of(name.begin(), name.begin() + kKeyLength, is_hex) &&
          (name.ends_with(kKernelSuffix) || name.ends_with(kLockSuffix) || name.ends_with(kTemporarySuffix));
 }
 
 Archive open_entry(int directory, const std::string& name) {
-  File file(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  struct stat status {};
-  if (!file || ::fstat(file.get(), &status) != 0) throw ArchiveError(join("cannot be opened: ", std::strerror(errno)));
-  if (status.st_uid != ::geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)))
-    throw ArchiveError("could have been written by another user");
+  std::string problem;
+  File file = open_private_file(directory, name, problem);
+  if (!file) throw ArchiveError(problem);
   return Archive(std::move(file));
 }
 
@@ -83,17 +82,8 @@ std::optional<std::string> DiskCache::load(const Digest& key) {
 
 void DiskCache::store(const ArchiveEntry& entry) {
   if (!directory_) return;
-  static std::atomic<unsigned> counter{0};
-  const std::string name = hex(entry.key) + kKernelSuffix;
-  const std::string temporary = join(hex(entry.key), ".", ::getpid(), ".", counter++, kTemporarySuffix);
-  const File file(
-      ::openat(directory_.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  // Readers see the old state or the whole file, never a part of it.
-  if (file && write_all(file.get(), archive_bytes({entry})) &&
-      ::renameat(directory_.get(), temporary.c_str(), directory_.get(), name.c_str()) == 0)
-    return;
-  note(join(path_, " cannot be written: ", std::strerror(errno)));
-  if (file) ::unlinkat(directory_.get(), temporary.c_str(), 0);
+  if (!replace_file(directory_.get(), hex(entry.key) + kKernelSuffix, archive_bytes({entry})))
+    note(join(path_, " cannot be written: ", std::strerror(errno)));
 }
 
 DiskCache::Lock::Lock(const DiskCache& cache, const Digest& key)

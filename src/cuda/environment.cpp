@@ -24,6 +24,7 @@ Environment read() {
   e.pack = variable("CUFLASH_PACK");
   e.jit = variable("CUFLASH_JIT");
   e.kernels = variable("CUFLASH_CUDA_KERNELS");
+  e.tuned = variable("CUFLASH_TUNED");
   for (const char* name : {"CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX"})
     if (const std::string home = variable(name); !home.empty()) e.cuda_homes.push_back(home);
   e.virtual_env = variable("VIRTUAL_ENV");

@@ -11,6 +11,7 @@ struct Environment {
   std::string pack;       // CUFLASH_PACK
   std::string jit;        // CUFLASH_JIT: "", "on" or "off"
   std::string kernels;    // CUFLASH_CUDA_KERNELS: "", "portable" or "best"
+  std::string tuned;      // CUFLASH_TUNED: "", "on" or "off"
   std::vector<std::string> cuda_homes;  // where CUDA or an environment with it may be installed
   std::string virtual_env;
 };

@@ -5,7 +5,7 @@
 #include "cache/geometry.h"
 #include "cuda/backend.h"
 #include "cuda/device.h"
-#include "cuda/plan_cache.h"
+#include "cuda/plan_device.h"
 #include "cuda/program.h"
 #include "cuda/tile_counts.h"
 #include "error.h"
@@ -69,33 +69,41 @@ std::string config_lines(const Plan& plan) {
               std::visit([](const auto& config) { return config_line(config); }, plan.config));
 }
 
-std::string plan_lines(const ForwardProblem& p, const Execution& e, const Arch& arch, int) {
-  const ForwardPlan plan = plan_forward(p, arch);
+// Where a plan is for: a device, or an architecture, of which nothing was measured.
+struct Somewhere {
+  const Arch& arch;
+  int num_sms;
+  const DeviceState* device = nullptr;
+};
+
+std::string plan_lines(const ForwardProblem& p, const Execution& e, const Somewhere& at) {
+  const ForwardPlan plan = at.device ? plan_of(p, *at.device) : plan_forward(p, at.arch);
   return join(config_lines(plan), launch_lines(plan.launch), "workspace  ", TileCounts::bytes(e), " bytes");
 }
 
-std::string plan_lines(const BackwardProblem& p, const Execution& e, const Arch& arch, int) {
-  const BackwardPlan plan = plan_backward(p, arch, reproducible(e));
+std::string plan_lines(const BackwardProblem& p, const Execution& e, const Somewhere& at) {
+  const BackwardPlan plan =
+      at.device ? plan_of(p, *at.device, reproducible(e)) : plan_backward(p, at.arch, reproducible(e));
   std::string text = config_lines(plan);
   for (const Launch* launch : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink})
     text += launch_lines(*launch);
   return text + join("workspace  ", plan.workspace.size, " bytes");
 }
 
-std::string plan_lines(const CacheProblem& p, const Execution& e, const Arch& arch, int num_sms) {
-  const CachePlan plan = plan_cache(p, arch, num_sms);
-  const bool told = plan.not_boxes && arch.number() == 90;
+std::string plan_lines(const CacheProblem& p, const Execution& e, const Somewhere& at) {
+  const CachePlan plan = at.device ? plan_of(p, *at.device) : plan_cache(p, at.arch, at.num_sms);
+  const bool told = plan.not_boxes && at.arch.number() == 90;
   return join("reason     ", plan.reason, "\n", told ? join("not boxes  ", plan.not_boxes, "\n") : "",
-              config_line(plan.config), "splits     ", plan.splits, " for ", num_sms, " SMs; ", plan.eager_splits,
+              config_line(plan.config), "splits     ", plan.splits, " for ", at.num_sms, " SMs; ", plan.eager_splits,
               " of them where each has ", plan.least_tiles, " tiles of keys, more where it has ", kLongTiles, "\n",
               launch_lines(plan.launch), "workspace  ", TileCounts::bytes(e) + plan.workspace.size, " bytes");
 }
 
 // What the kernels do not compute is an answer, too.
 template <class P>
-std::string explain_backend(const P& p, const Execution& e, const Arch& arch, int num_sms, const std::string& where) {
+std::string explain_backend(const P& p, const Execution& e, const Somewhere& at, const std::string& where) {
   try {
-    return join("backend    cuda: ", where, "\n", plan_lines(p, e, arch, num_sms));
+    return join("backend    cuda: ", where, "\n", plan_lines(p, e, at));
   } catch (const FlashAttentionError& error) {
     if (error.status() != CUFLASH_UNSUPPORTED) throw;
     return join("backend    none\nnot cuda   ", error.what());
@@ -106,13 +114,13 @@ template <class P>
 std::string explain_here(const P& p, const Execution& e) {
   const DeviceState& state = device(p.place.cuda_device);
   return explain_backend(
-      p, e, state.arch, state.num_sms,
+      p, e, {state.arch, state.num_sms, &state},
       join("the tensors are in the memory of device ", state.ordinal, ", ", state.name, ", ", target_of(state.arch)));
 }
 
 template <class P>
 std::string explain_arch(const P& p, const Execution& e, const Arch& arch) {
-  return explain_backend(p, e, arch, usual_sms(arch), join("as asked for, ", target_of(arch)));
+  return explain_backend(p, e, {arch, usual_sms(arch)}, join("as asked for, ", target_of(arch)));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What was decided for a problem: kernels, grids, workspace. A pure function of the problem and the architecture; it runs
-// without a GPU.
+// What was decided for a problem: kernels, grids, workspace. A pure function of the problem, the architecture and what was
+// measured for such problems, if anything; it runs without a GPU.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 
 #include "cuda/kernel_key.h"
 #include "problem/problem.h"
+#include "tuned/choice.h"
 
 namespace cuflash::cuda {
 
@@ -33,9 +34,13 @@ struct ForwardPlan {
   Launch launch;
   const char* reason;                // why this config, for explain
   const char* not_hopper = nullptr;  // why not the kernel for Hopper, on Hopper
+  bool tuned = false;                // by the choice that was given
 };
+// choice: null, or the config that a tuner found. It is taken where it is legal and for the kernel that the plan chooses.
 // Throws CUFLASH_UNSUPPORTED, in a sentence, for what the kernels do not compute.
-ForwardPlan plan_forward(const ForwardProblem& problem, const Arch& arch, Kernels kernels = wanted_kernels());
+ForwardPlan plan_forward(const ForwardProblem& problem, const Arch& arch, Kernels kernels = wanted_kernels(),
+                         const tuned::Choice* choice = nullptr);
+inline constexpr const char* kTunedReason = "the fastest that cuflash tune found for such problems on this device";
 
 // Parts of the workspace of backward, as offsets in bytes; the counters of tiles come first.
 struct BackwardWorkspace {
@@ -55,10 +60,11 @@ struct BackwardPlan {
   int heads_at_end = 1;    // as many of the last ones
   const char* reason;
   const char* not_hopper = nullptr;  // as in ForwardPlan
+  bool tuned = false;
 };
 // Deterministic asks for dQ that is bitwise reproducible.
 enum class Reproducible { no, yes };
 BackwardPlan plan_backward(const BackwardProblem& problem, const Arch& arch, Reproducible reproducible,
-                           Kernels kernels = wanted_kernels());
+                           Kernels kernels = wanted_kernels(), const tuned::Choice* choice = nullptr);
 
 }  // namespace cuflash::cuda

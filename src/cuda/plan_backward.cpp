@@ -2,9 +2,11 @@
 // (tests/cuda_kernels_test).
 #include <algorithm>
 #include <span>
+#include <utility>
 
 #include "cuda/plan_dims.h"
 #include "cuda/plan_hopper.h"
+#include "cuda/tuned_config.h"
 #include "error.h"
 
 namespace cuflash::cuda {
@@ -84,7 +86,14 @@ bool gains_from_one_stretch(const BackwardConfig& c) {
   return size_of(c.element) == 2 && c.column_warps > 1 && c.stages == 2 && c.options == 0 && !c.ordered;
 }
 
-BackwardConfig config_of(const BackwardProblem& p, const Arch& arch, Reproducible reproducible) {
+void finish(BackwardConfig& c, const BackwardProblem& p, Reproducible reproducible) {
+  c.ordered = needs_order(p, c, reproducible);
+  c.all = p.dq && p.dk && p.dv && gains_from_one_stretch(c);
+}
+
+// Its config, and whether it is the choice.
+std::pair<BackwardConfig, bool> config_of(const BackwardProblem& p, const Arch& arch, Reproducible reproducible,
+                                          const tuned::Choice* choice) {
   BackwardConfig c{};
   c.element = element_of(p.dtype);
   c.dim_qk = padded_dim(p.dim_qk), c.dim_v = padded_dim(p.dim_v);
@@ -93,13 +102,16 @@ BackwardConfig config_of(const BackwardProblem& p, const Arch& arch, Reproducibl
   const CopyMode copy = copy_mode(p, vectors);
   c.copy = copy;
   c.options = kernel_options(p, copy);
+  if (take(choice, arch, c)) {
+    finish(c, p, reproducible);
+    return {c, true};
+  }
   for (const Tiles& t : candidates(c.element)) {
     if (c.dim_qk > t.largest_dim || c.dim_v > t.largest_dim || load_of(c) > t.most) continue;
     c.tile_q = t.tile_q, c.tile_k = t.tile_k, c.key_warps = t.key_warps, c.column_warps = t.column_warps;
     c.stages = t.stages, c.ctas_per_sm = t.ctas_per_sm;
-    c.ordered = needs_order(p, c, reproducible);
-    c.all = p.dq && p.dk && p.dv && gains_from_one_stretch(c);
-    if (shared_bytes(c) <= arch.shared_per_block) return c;
+    finish(c, p, reproducible);
+    if (shared_bytes(c) <= arch.shared_per_block) return {c, false};
   }
   throw FlashAttentionError(CUFLASH_UNSUPPORTED,
                             join("no backward kernel of ", name_of(p.dtype), " with head sizes ", p.dim_qk, " and ",
@@ -183,11 +195,13 @@ int64_t key_tiles(const BackwardProblem& p, int tile_k) {
   return p.dq || p.dk || p.dv ? p.batch * p.heads_k * tiles_in(p.len_k, tile_k) : 0;
 }
 
-BackwardPlan plan_portable(const BackwardProblem& p, const Arch& arch, Reproducible reproducible) {
-  const BackwardConfig c = config_of(p, arch, reproducible);
+BackwardPlan plan_portable(const BackwardProblem& p, const Arch& arch, Reproducible reproducible,
+                           const tuned::Choice* choice) {
+  const auto [c, tuned] = config_of(p, arch, reproducible, choice);
   BackwardPlan plan = plan_around(p, arch, c);
   plan.config = c;
-  plan.reason = reason_of(c);
+  plan.reason = tuned ? kTunedReason : reason_of(c);
+  plan.tuned = tuned;
   plan.main = launch_of(key_of(KernelKind::backward, arch, c), key_tiles(p, c.tile_k), num_threads(c), shared_bytes(c));
   if (p.dbias) {
     BackwardConfig bias = c;
@@ -198,13 +212,16 @@ BackwardPlan plan_portable(const BackwardProblem& p, const Arch& arch, Reproduci
   return plan;
 }
 
-BackwardPlan plan_hopper(const BackwardProblem& p, const Arch& arch, HopperBackwardConfig c,
+BackwardPlan plan_hopper(const BackwardProblem& p, const Arch& arch, const HopperBackwardChoice& choice,
                          Reproducible reproducible) {
+  HopperBackwardConfig c = choice.config;
   c.ordered = needs_order(p, shared_config(c), reproducible);
   BackwardPlan plan = plan_around(p, arch, shared_config(c));
   plan.config = c;
-  plan.reason = c.ordered ? "warpgroup products and tensor copies of Hopper; dQ in the order of the keys"
-                          : "warpgroup products and tensor copies of Hopper";
+  plan.tuned = choice.tuned;
+  plan.reason = choice.tuned ? kTunedReason
+                : c.ordered  ? "warpgroup products and tensor copies of Hopper; dQ in the order of the keys"
+                             : "warpgroup products and tensor copies of Hopper";
   plan.main = launch_of(key_of(KernelKind::hopper_backward, arch, c), key_tiles(p, tile_k_of(c)), num_threads(c),
                         shared_bytes(c));
   plan.main.stays = true;
@@ -213,12 +230,13 @@ BackwardPlan plan_hopper(const BackwardProblem& p, const Arch& arch, HopperBackw
 
 }  // namespace
 
-BackwardPlan plan_backward(const BackwardProblem& p, const Arch& arch, Reproducible reproducible, Kernels kernels) {
+BackwardPlan plan_backward(const BackwardProblem& p, const Arch& arch, Reproducible reproducible, Kernels kernels,
+                           const tuned::Choice* choice) {
   require_supported(p);
-  if (kernels == Kernels::portable || arch.number() != 90) return plan_portable(p, arch, reproducible);
-  const HopperBackwardChoice hopper = choose_hopper_backward(p);
-  if (!hopper.why_not) return plan_hopper(p, arch, hopper.config, reproducible);
-  BackwardPlan plan = plan_portable(p, arch, reproducible);
+  if (kernels == Kernels::portable || arch.number() != 90) return plan_portable(p, arch, reproducible, choice);
+  const HopperBackwardChoice hopper = choose_hopper_backward(p, arch, choice);
+  if (!hopper.why_not) return plan_hopper(p, arch, hopper, reproducible);
+  BackwardPlan plan = plan_portable(p, arch, reproducible, choice);
   plan.not_hopper = hopper.why_not;
   return plan;
 }

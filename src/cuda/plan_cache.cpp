@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <span>
+#include <tuple>
+#include <utility>
 
 #include "cache/geometry.h"
 #include "cache/ticket.h"
 #include "cuda/plan_dims.h"
 #include "cuda/tensor_map.h"
+#include "cuda/tuned_config.h"
 #include "error.h"
 
 namespace cuflash::cuda {
@@ -65,6 +68,7 @@ constexpr Tiles kSixteenBit[] = {
     {576, 16, 16, 1, 1, 4, 1},        //
     {576, 32, 32, 2, 2, 2, 1},        //
     {576, 64, 32, 4, 1, 2, 1, true},  //
+    {576, 16, 16, 1, 1, 2, 1},        // whose columns four warps cannot share
 };
 // With a warp more, for boxes.
 constexpr Tiles kBoxed[] = {
@@ -98,12 +102,14 @@ constexpr Tiles kF32[] = {
     {256, 64, 32, 4, 1, 2, 1},  //
     {576, 16, 16, 1, 1, 4, 1},  //
     {576, 32, 16, 2, 1, 4, 1},  //
+    {256, 16, 16, 1, 1, 2, 1},  //
 };
 constexpr Tiles kF64[] = {
     {64, 16, 32, 1, 2, 2, 1},   //
     {128, 16, 32, 1, 2, 2, 1},  //
     {128, 16, 16, 1, 1, 4, 1},  //
     {256, 16, 16, 1, 1, 4, 1},  //
+    {256, 16, 16, 1, 1, 2, 1},  //
 };
 
 std::span<const Tiles> candidates(Element element, int copy) {
@@ -158,7 +164,9 @@ int stages_that_fit(CacheConfig c, const Arch& arch) {
   return 0;
 }
 
-CacheConfig config_for(const CacheProblem& p, const Arch& arch, bool boxes) {
+// Of the choice, where that is taken.
+std::pair<CacheConfig, bool> config_for(const CacheProblem& p, const Arch& arch, bool boxes,
+                                        const tuned::Choice* choice) {
   CacheConfig c{};
   c.element = element_of(p.dtype);
   c.dim_qk = boxes ? boxed(p.dim_qk) : padded(p.dim_qk), c.dim_v = boxes ? boxed(p.dim_v) : padded(p.dim_v);
@@ -166,6 +174,7 @@ CacheConfig config_for(const CacheProblem& p, const Arch& arch, bool boxes) {
   c.v_in_k = p.v_in_k && column_of_values(p) * size_of(c.element) % 16 == 0;
   c.copy = boxes ? static_cast<int>(kCopyBoxes) : copy_of(p, c);
   c.options = options_of(p, c.copy);
+  if (take(choice, arch, c)) return {c, true};
   // With a fixed number of splits nothing but a row's own sequence may decide about its bits: not how many queries the
   // longest one has.
   const int64_t rows = p.group() * (p.num_splits == 0 ? std::max<int64_t>(1, p.len_q) : 1);
@@ -173,12 +182,12 @@ CacheConfig config_for(const CacheProblem& p, const Arch& arch, bool boxes) {
     if (tile_q > 16 && rows <= tile_q / 2) continue;
     for (const Tiles& t : candidates(c.element, c.copy)) {
       if (t.tile_q != tile_q || std::max(c.dim_qk, c.dim_v) > t.largest_dim) continue;
-      if (t.plain_only && c.options != 0) continue;
+      if (c.dim_v % (16 * t.column_warps) != 0 || (t.plain_only && c.options != 0)) continue;
       c.tile_q = t.tile_q, c.tile_k = t.tile_k;
       c.row_warps = t.row_warps, c.key_warps = t.key_warps, c.column_warps = t.column_warps;
       c.ctas_per_sm = t.ctas_per_sm;
       c.stages = stages_that_fit(c, arch);
-      if (c.stages != 0) return c;
+      if (c.stages != 0) return {c, false};
     }
   }
   refuse(join("no kernel over a cache of ", name_of(p.dtype), " with head sizes ", p.dim_qk, " and ", p.dim_v,
@@ -206,7 +215,8 @@ void even_out(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) 
 
 // Fixed: as asked for. Otherwise as many as fill the device once, or a few times where that leaves less of it idle; the
 // lengths are not known here, so what is divided evenly is the room.
-void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms) {
+// tuned: 0, or how many were the fastest.
+void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms, int64_t tuned) {
   const int64_t key_tiles = std::max<int64_t>(1, most_key_tiles(p, plan.config));
   if (p.num_splits != 0) {
     plan.splits = plan.eager_splits = std::min(p.num_splits, key_tiles), plan.least_tiles = 1;
@@ -225,7 +235,8 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms) {
   plan.reason = "one split: there are tiles of rows enough to fill the device";
   if (tiles == 0 || p.len_q == 0) return;
   double best = 0;
-  for (int64_t waves = (tiles + slots - 1) / slots; waves <= kMostWaves + 1; ++waves) {
+  if (tuned != 0) plan.splits = std::min(tuned, most);
+  for (int64_t waves = (tiles + slots - 1) / slots; tuned == 0 && waves <= kMostWaves + 1; ++waves) {
     const int64_t splits = std::clamp<int64_t>(waves * slots / tiles, 1, most);
     const double busy = static_cast<double>(tiles * splits) / static_cast<double>(waves * slots);
     if (busy <= 1.1 * best) continue;  // more waves mean more work at the ends of splits
@@ -251,11 +262,12 @@ CacheWorkspace workspace_of(const CachePlan& plan, int64_t tiles) {
 
 }  // namespace
 
-CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kernels kernels) {
+CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kernels kernels,
+                     const tuned::Choice* choice) {
   require_supported(p);
   CachePlan plan{};
   plan.not_boxes = not_boxes(p, arch, kernels);
-  plan.config = config_for(p, arch, !plan.not_boxes);
+  std::tie(plan.config, plan.tuned) = config_for(p, arch, !plan.not_boxes, p.num_splits == 0 ? choice : nullptr);
   if (!plan.not_boxes) plan.box_rows = box_rows_of(p, plan.config);
   const int64_t rows = p.len_q * p.group();
   // Sequences without queries may still have rows to append.
@@ -263,7 +275,8 @@ CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kerne
   plan.row_tiles = std::max<int64_t>(1, (rows + plan.config.tile_q - 1) / plan.config.tile_q);
   plan.state_rows = std::clamp<int64_t>(rows, 1, plan.config.tile_q);
   plan.splits = plan.eager_splits = 1;
-  choose_splits(plan, p, num_sms);
+  choose_splits(plan, p, num_sms, plan.tuned ? choice->splits : 0);
+  if (plan.tuned) plan.reason = kTunedReason;
   const int64_t tiles = p.batch * p.heads_k * plan.row_tiles;
   plan.launch =
       launch_of(key_of(plan.not_boxes ? KernelKind::cache_attention : KernelKind::hopper_cache, arch, plan.config),

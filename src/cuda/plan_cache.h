@@ -26,10 +26,13 @@ struct CachePlan {
   CacheWorkspace workspace;
   const char* not_boxes = nullptr;  // why there are none
   const char* reason;               // why this many splits, for explain
+  bool tuned = false;               // by the choice that was given
 };
 // num_sms: of the device. The kernel does not depend on it, the number of splits does unless the problem names one.
 // Throws CUFLASH_UNSUPPORTED, in a sentence, for what the kernels do not compute.
-CachePlan plan_cache(const CacheProblem& problem, const Arch& arch, int num_sms, Kernels kernels = wanted_kernels());
+// choice: as in plan_forward; not taken where the problem names a number of splits, which promises more than speed.
+CachePlan plan_cache(const CacheProblem& problem, const Arch& arch, int num_sms, Kernels kernels = wanted_kernels(),
+                     const tuned::Choice* choice = nullptr);
 
 // Of the cache as a tensor: entries, or pages.
 RowsExtent cached_extent(const CacheProblem& problem, int64_t dim);

@@ -4,6 +4,7 @@
 
 #include "cuda/plan_dims.h"
 #include "cuda/plan_hopper.h"
+#include "cuda/tuned_config.h"
 #include "error.h"
 
 namespace cuflash::cuda {
@@ -62,7 +63,13 @@ const char* reason_of(const ForwardConfig& c) {
   return "the largest tiles whose sums stay in registers";
 }
 
-ForwardPlan plan_portable(const ForwardProblem& p, const Arch& arch) {
+ForwardPlan plan_with(const ForwardProblem& p, const Arch& arch, const ForwardConfig& c) {
+  const int64_t ctas = p.batch * p.heads_q * ((p.len_q + c.tile_q - 1) / c.tile_q);
+  return {c, c.tile_q, c.tile_k, launch_of(key_of(KernelKind::forward, arch, c), ctas, num_threads(c), shared_bytes(c)),
+          reason_of(c)};
+}
+
+ForwardPlan plan_portable(const ForwardProblem& p, const Arch& arch, const tuned::Choice* choice) {
   ForwardConfig c{};
   c.element = element_of(p.dtype);
   c.dim_qk = padded_dim(p.dim_qk), c.dim_v = padded_dim(p.dim_v);
@@ -70,14 +77,16 @@ ForwardPlan plan_portable(const ForwardProblem& p, const Arch& arch) {
   const CopyMode copy = copy_mode(p, vectors);
   c.copy = copy;
   c.options = kernel_options(p, copy);
+  if (take(choice, arch, c)) {
+    ForwardPlan plan = plan_with(p, arch, c);
+    plan.reason = kTunedReason, plan.tuned = true;
+    return plan;
+  }
   for (const Tiles& t : candidates(c.element)) {
     if (c.dim_qk > t.largest_dim || c.dim_v > t.largest_dim || load_of(c) > t.most) continue;
     c.tile_q = t.tile_q, c.tile_k = t.tile_k, c.row_warps = t.row_warps, c.column_warps = t.column_warps;
     c.stages = t.stages, c.ctas_per_sm = t.ctas_per_sm;
-    if (shared_bytes(c) > arch.shared_per_block) continue;
-    const int64_t ctas = p.batch * p.heads_q * ((p.len_q + c.tile_q - 1) / c.tile_q);
-    return {c, c.tile_q, c.tile_k,
-            launch_of(key_of(KernelKind::forward, arch, c), ctas, num_threads(c), shared_bytes(c)), reason_of(c)};
+    if (shared_bytes(c) <= arch.shared_per_block) return plan_with(p, arch, c);
   }
   throw FlashAttentionError(CUFLASH_UNSUPPORTED,
                             join("no forward kernel of ", name_of(p.dtype), " with head sizes ", p.dim_qk, " and ",
@@ -86,12 +95,12 @@ ForwardPlan plan_portable(const ForwardProblem& p, const Arch& arch) {
 
 }  // namespace
 
-ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch, Kernels kernels) {
+ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch, Kernels kernels, const tuned::Choice* choice) {
   require_supported(p);
-  if (kernels == Kernels::portable || arch.number() != 90) return plan_portable(p, arch);
-  const HopperPlan hopper = plan_hopper_forward(p, arch);
+  if (kernels == Kernels::portable || arch.number() != 90) return plan_portable(p, arch, choice);
+  const HopperPlan hopper = plan_hopper_forward(p, arch, choice);
   if (!hopper.why_not) return hopper.plan;
-  ForwardPlan plan = plan_portable(p, arch);
+  ForwardPlan plan = plan_portable(p, arch, choice);
   plan.not_hopper = hopper.why_not;
   return plan;
 }

@@ -1,5 +1,5 @@
 // Tiles of the forward kernel for Hopper. Every candidate compiles without spills for every option it is listed for
-// (tests/cuda_kernels_test); those without options were measured by bench/tiles on an H200 (docs/log.md).
+// (tests/cuda_kernels_test); those without options were measured on an H200 (docs/log.md; cuflash tune measures them again).
 #include "cuda/plan_hopper.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 #include "cuda/plan_dims.h"
 #include "cuda/tensor_map.h"
+#include "cuda/tuned_config.h"
 
 namespace cuflash::cuda {
 namespace {
@@ -75,35 +76,37 @@ const char* why_not(const ForwardProblem& p) {
   return nullptr;
 }
 
-}  // namespace
-
-HopperPlan plan_hopper_forward(const ForwardProblem& p, const Arch& arch) {
-  if (const char* reason = why_not(p)) return {reason, {}};
-  HopperForwardConfig c{};
-  c.dim_qk = panel_dim(p.dim_qk), c.dim_v = panel_dim(p.dim_v);
-  c.options = kernel_options(p, kCopyVectors);
-  const Shape shape = p.window_right < kUnbounded ? causal : full;
-  for (const Tiles& t : kTiles) {
-    if (c.dim_qk > t.largest_qk || c.dim_v > t.largest_v || (t.shape & shape) == 0 || p.len_q > t.longest_q ||
-        load_of(c.options) > t.most)
-      continue;
-    c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages, c.order = t.order;
-    return {nullptr, plan_hopper_forward(p, arch, c)};
-  }
-  return {"several options at this head size need more registers than there are", {}};
-}
-
-ForwardPlan plan_hopper_forward(const ForwardProblem& p, const Arch& arch, const HopperForwardConfig& wanted) {
-  HopperForwardConfig c = wanted;
-  c.element = element_of(p.dtype);
-  c.dim_qk = panel_dim(p.dim_qk), c.dim_v = panel_dim(p.dim_v);
-  c.options = kernel_options(p, kCopyVectors);
+ForwardPlan plan_with(const ForwardProblem& p, const Arch& arch, const HopperForwardConfig& c) {
   const int tile_q = tile_q_of(c);
   ForwardPlan plan{c, tile_q, c.tile_k, {}, "warpgroup products and tensor copies of Hopper"};
   plan.launch =
       launch_of(key_of(KernelKind::hopper_forward, arch, c), tiles_of(p, tile_q), num_threads(c), shared_bytes(c));
   plan.launch.stays = true;
   return plan;
+}
+
+}  // namespace
+
+HopperPlan plan_hopper_forward(const ForwardProblem& p, const Arch& arch, const tuned::Choice* choice) {
+  if (const char* reason = why_not(p)) return {reason, {}};
+  HopperForwardConfig c{};
+  c.element = element_of(p.dtype);
+  c.dim_qk = panel_dim(p.dim_qk), c.dim_v = panel_dim(p.dim_v);
+  c.options = kernel_options(p, kCopyVectors);
+  if (take(choice, arch, c)) {
+    ForwardPlan plan = plan_with(p, arch, c);
+    plan.reason = kTunedReason, plan.tuned = true;
+    return {nullptr, plan};
+  }
+  const Shape shape = p.window_right < kUnbounded ? causal : full;
+  for (const Tiles& t : kTiles) {
+    if (c.dim_qk > t.largest_qk || c.dim_v > t.largest_v || (t.shape & shape) == 0 || p.len_q > t.longest_q ||
+        load_of(c.options) > t.most)
+      continue;
+    c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages, c.order = t.order;
+    return {nullptr, plan_with(p, arch, c)};
+  }
+  return {"several options at this head size need more registers than there are", {}};
 }
 
 }  // namespace cuflash::cuda

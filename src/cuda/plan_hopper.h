@@ -9,17 +9,15 @@ struct HopperPlan {
   const char* why_not;  // null: it serves
   ForwardPlan plan;
 };
-HopperPlan plan_hopper_forward(const ForwardProblem& problem, const Arch& arch);
-
-// The plan with a config of the caller's choice, for sweeps over candidates; head sizes, type and options as the problem
-// has them.
-ForwardPlan plan_hopper_forward(const ForwardProblem& problem, const Arch& arch, const HopperForwardConfig& config);
+HopperPlan plan_hopper_forward(const ForwardProblem& problem, const Arch& arch, const tuned::Choice* choice);
 
 // The main kernel of backward; whether it runs in order is not decided here.
 struct HopperBackwardChoice {
   const char* why_not;  // null: it serves
   HopperBackwardConfig config;
+  bool tuned;
 };
-HopperBackwardChoice choose_hopper_backward(const BackwardProblem& problem);
+HopperBackwardChoice choose_hopper_backward(const BackwardProblem& problem, const Arch& arch,
+                                            const tuned::Choice* choice);
 
 }  // namespace cuflash::cuda

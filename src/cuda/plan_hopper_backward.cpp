@@ -2,6 +2,7 @@
 #include "cuda/plan_dims.h"
 #include "cuda/plan_hopper.h"
 #include "cuda/tensor_map.h"
+#include "cuda/tuned_config.h"
 
 namespace cuflash::cuda {
 namespace {
@@ -24,14 +25,16 @@ int panel_dim(int64_t dim) { return dim <= 64 ? 64 : dim <= 96 ? 96 : dim <= 128
 
 }  // namespace
 
-HopperBackwardChoice choose_hopper_backward(const BackwardProblem& p) {
-  if (const char* reason = why_not(p)) return {reason, {}};
+HopperBackwardChoice choose_hopper_backward(const BackwardProblem& p, const Arch& arch, const tuned::Choice* choice) {
+  if (const char* reason = why_not(p)) return {reason, {}, false};
   const int dim_qk = panel_dim(p.dim_qk), dim_v = panel_dim(p.dim_v);
   // The sums of dK and dV of 64 columns leave registers for a third warpgroup, whose products fill the others' waits.
   // Those of more than 128 columns fill all registers of one.
   const bool narrow = dim_qk == 64 && dim_v == 64, wide = dim_qk > 128 || dim_v > 128;
   const int warpgroups = narrow ? 3 : wide ? 1 : 2, stages = narrow ? 4 : wide ? 2 : 3;
-  return {nullptr, {element_of(p.dtype), dim_qk, dim_v, kTileQ, warpgroups, stages, 0}};
+  HopperBackwardConfig c{element_of(p.dtype), dim_qk, dim_v, kTileQ, warpgroups, stages, 0};
+  const bool tuned = take(choice, arch, c);
+  return {nullptr, c, tuned};
 }
 
 }  // namespace cuflash::cuda

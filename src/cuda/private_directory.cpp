@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -38,6 +39,29 @@ File open_private_directory(std::string path, std::string& problem) {
     return directory;
   }
   return File();
+}
+
+File open_private_file(int directory, const std::string& name, std::string& problem) {
+  File file(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0) problem = join("cannot be opened: ", std::strerror(errno));
+  else if (status.st_uid != ::geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)))
+    problem = "could have been written by another user";
+  else return file;
+  return File();
+}
+
+bool replace_file(int directory, const std::string& name, const std::string& bytes) {
+  static std::atomic<unsigned> counter{0};
+  const std::string temporary = join(name, ".", ::getpid(), ".", counter++, kTemporarySuffix);
+  const File file(::openat(directory, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file) return false;
+  if (write_all(file.get(), bytes) && ::renameat(directory, temporary.c_str(), directory, name.c_str()) == 0)
+    return true;
+  const int error = errno;
+  ::unlinkat(directory, temporary.c_str(), 0);
+  errno = error;
+  return false;
 }
 
 }  // namespace cuflash::cuda

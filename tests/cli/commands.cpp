@@ -21,7 +21,7 @@ namespace {
 
 TEST_F(Commands, help_and_version) {
   for (const char* command :
-       {"", "attend", "explain", "check", "demo", "bench", "info", "cache", "cache list", "pack"}) {
+       {"", "attend", "explain", "check", "demo", "bench", "tune", "info", "cache", "cache list", "pack"}) {
     const Outcome outcome = run(dir, std::string(command) + " --help");
     EXPECT_EQ(outcome.code, kExitOk) << command;
     EXPECT_NE(outcome.out.find("Usage"), std::string::npos) << command;

@@ -127,6 +127,7 @@ std::vector<Message> cuda_messages() {
       {"jit-off", with(with(kGpu, "CUFLASH_JIT", "off"), "CUFLASH_CACHE_DIR", CUFLASH_NO_DRIVER_DIR "/nothing"),
        [] { forward([](Call&) {}); }},
       {"jit-setting", with(kGpu, "CUFLASH_JIT", "perhaps"), [] { forward([](Call&) {}); }},
+      {"tuned-setting", with(kGpu, "CUFLASH_TUNED", "perhaps"), [] { forward([](Call&) {}); }},
       {"kernels-setting", with(kGpu, "CUFLASH_CUDA_KERNELS", "fastest"), [] { forward([](Call&) {}); }},
       {"kernel-not-accepted", kFailing,
        [] {

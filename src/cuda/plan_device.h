@@ -1,0 +1,23 @@
+// The plan of a problem on a device, with what was measured there.
+#pragma once
+
+#include "cuda/device.h"
+#include "cuda/plan_cache.h"
+
+namespace cuflash::cuda {
+
+inline ForwardPlan plan_of(const ForwardProblem& p, const DeviceState& device) {
+  return plan_forward(p, device.arch, wanted_kernels(), choice_for(*device.tuned, tuned::Direction::forward, p));
+}
+inline BackwardPlan plan_of(const BackwardProblem& p, const DeviceState& device, Reproducible reproducible) {
+  // Sums in order are another kernel than the one that was measured.
+  const tuned::Choice* choice =
+      reproducible == Reproducible::yes ? nullptr : choice_for(*device.tuned, tuned::Direction::backward, p);
+  return plan_backward(p, device.arch, reproducible, wanted_kernels(), choice);
+}
+inline CachePlan plan_of(const CacheProblem& p, const DeviceState& device) {
+  return plan_cache(p, device.arch, device.num_sms, wanted_kernels(),
+                    choice_for(*device.tuned, tuned::Direction::decode, p));
+}
+
+}  // namespace cuflash::cuda

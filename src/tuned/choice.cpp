@@ -1,0 +1,148 @@
+#include "tuned/choice.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <charconv>
+#include <utility>
+#include <vector>
+
+#include "error.h"
+
+namespace cuflash::tuned {
+namespace {
+
+constexpr std::array<std::pair<const char*, Direction>, 3> kDirections{
+    {{"forward", Direction::forward}, {"backward", Direction::backward}, {"decode", Direction::decode}}};
+constexpr std::array<std::pair<const char*, Mask>, 3> kMasks{
+    {{"full", Mask::none}, {"causal", Mask::causal}, {"window", Mask::window}}};
+constexpr std::array<std::pair<const char*, Family>, 3> kFamilies{
+    {{"cpu", Family::cpu}, {"portable", Family::portable}, {"hopper", Family::hopper}}};
+constexpr std::array<std::pair<const char*, DType>, 4> kTypes{
+    {{"f64", DType::f64}, {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}}};
+
+struct Size {
+  const char* name;
+  int64_t Kind::*value;
+};
+constexpr std::array<Size, 7> kSizes{{{"dim_qk", &Kind::dim_qk},
+                                      {"dim_v", &Kind::dim_v},
+                                      {"len_q", &Kind::len_q},
+                                      {"len_k", &Kind::len_k},
+                                      {"heads", &Kind::heads},
+                                      {"group", &Kind::group},
+                                      {"page_size", &Kind::page_size}}};
+
+template <class Names, class Value>
+const char* name_in(const Names& names, Value value) {
+  for (const auto& [name, one] : names)
+    if (one == value) return name;
+  return "built_in";
+}
+
+template <class Names, class Value>
+bool read_name(const Names& names, std::string_view word, Value& value) {
+  for (const auto& [name, one] : names)
+    if (word == name) return value = one, true;
+  return false;
+}
+
+std::vector<std::string_view> words_of(std::string_view text) {
+  std::vector<std::string_view> words;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    words.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return words;
+}
+
+// "name=12", with any of the names, and a number from 0 on.
+template <class Object, class Members>
+bool read_member(std::string_view word, const Members& members, Object& object) {
+  const size_t equals = word.find('=');
+  if (equals == std::string_view::npos) return false;
+  for (const auto& member : members) {
+    if (word.substr(0, equals) != member.name) continue;
+    auto& value = object.*member.value;
+    const auto [end, error] = std::from_chars(word.data() + equals + 1, word.data() + word.size(), value);
+    return error == std::errc() && end == word.data() + word.size() && value >= 0;
+  }
+  return false;
+}
+
+template <class Object, class Members>
+std::string members_text(const Object& object, const Members& members) {
+  std::string text;
+  for (const auto& member : members)
+    if (object.*member.value != 0) text += join(" ", member.name, "=", object.*member.value);
+  return text;
+}
+
+int64_t up_to(int64_t size) { return size <= 0 ? 0 : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(size))); }
+
+std::atomic<const Choice*> forced = nullptr;
+
+}  // namespace
+
+std::optional<Kind> kind_of(Direction direction, const Problem& p, Heads heads) {
+  const bool decode = direction == Direction::decode;
+  const bool options = p.softcap > 0 || p.slopes || p.bias || p.mask || p.sink || p.dropout.p > 0 || !(p.scale > 0);
+  const bool uneven = p.packed() || p.used_q || (!decode && (p.used_k || p.cache));
+  if (options || uneven) return std::nullopt;
+  Kind kind{direction, p.dtype};
+  if (p.window_left < kUnbounded) kind.mask = Mask::window;
+  else if (p.window_right < kUnbounded) kind.mask = p.window_right == 0 ? Mask::causal : Mask::window;
+  if (decode && p.len_q == 1 && kind.mask == Mask::causal) kind.mask = Mask::none;  // the last position sees all
+  kind.dim_qk = p.dim_qk, kind.dim_v = p.dim_v;
+  kind.len_q = up_to(p.len_q), kind.len_k = up_to(p.len_k);
+  // Splits are dealt out to multiprocessors: how many depends on every head.
+  if (heads == Heads::counted) kind.heads = decode ? p.batch * p.heads_k : up_to(p.batch * p.heads_q);
+  kind.group = p.group();
+  kind.page_size = p.cache.page_size;
+  return kind;
+}
+
+std::string to_string(const Kind& kind) {
+  return join(name_in(kDirections, kind.direction), " ", name_in(kTypes, kind.dtype), " ", name_in(kMasks, kind.mask),
+              members_text(kind, kSizes));
+}
+
+std::string to_string(const Choice& choice) {
+  return name_in(kFamilies, choice.family) + members_text(choice, kMembers);
+}
+
+std::optional<Kind> parse_kind(std::string_view text) {
+  const std::vector<std::string_view> words = words_of(text);
+  Kind kind;
+  if (words.size() < 3 || !read_name(kDirections, words[0], kind.direction) ||
+      !read_name(kTypes, words[1], kind.dtype) || !read_name(kMasks, words[2], kind.mask))
+    return std::nullopt;
+  for (size_t n = 3; n < words.size(); ++n)
+    if (!read_member(words[n], kSizes, kind)) return std::nullopt;
+  return kind;
+}
+
+std::optional<Choice> parse_choice(std::string_view text) {
+  const std::vector<std::string_view> words = words_of(text);
+  Choice choice;
+  if (words.empty() || !read_name(kFamilies, words[0], choice.family)) return std::nullopt;
+  for (size_t n = 1; n < words.size(); ++n)
+    if (!read_member(words[n], kMembers, choice)) return std::nullopt;
+  return choice;
+}
+
+const Choice* choice_for(const Choices& choices, Direction direction, const Problem& problem, Heads heads) {
+  if (const Choice* choice = forced.load(std::memory_order_acquire))
+    return choice->family == Family::built_in ? nullptr : choice;
+  if (choices.empty()) return nullptr;
+  const std::optional<Kind> kind = kind_of(direction, problem, heads);
+  if (!kind) return nullptr;
+  const auto found = choices.find(*kind);
+  return found == choices.end() ? nullptr : &found->second.choice;
+}
+
+Forced::Forced(const Choice& choice) : choice_(choice), before_(forced.exchange(&choice_)) {}
+Forced::~Forced() { forced.store(before_); }
+
+}  // namespace cuflash::tuned
