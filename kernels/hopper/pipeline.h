@@ -42,7 +42,8 @@ struct Pipeline {
 
   // What was written before the queries' barrier was arrived on is there for whoever waits for that.
   __device__ Note& note(int group, unsigned round) const {
-    return static_cast<Note*>(__cvta_shared_to_generic(memory + kNoteBegin))[round % num_notes(C) * C.warpgroups + group];
+    return static_cast<Note*>(
+        __cvta_shared_to_generic(memory + kNoteBegin))[round % num_notes(C) * C.warpgroups + group];
   }
 
   __device__ unsigned k_full(int stage) const { return memory + kBarriers + 8 * stage; }

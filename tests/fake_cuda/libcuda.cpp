@@ -185,8 +185,7 @@ FAKE cuPointerGetAttributes(unsigned count, CUpointer_attribute* which, void** v
       *static_cast<int*>(values[n]) = known ? block->second.device : -2;
     if (which[n] == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)
       *static_cast<CUdeviceptr*>(values[n]) = known ? block->first : 0;
-    if (which[n] == CU_POINTER_ATTRIBUTE_RANGE_SIZE)
-      *static_cast<size_t*>(values[n]) = known ? block->second.bytes : 0;
+    if (which[n] == CU_POINTER_ATTRIBUTE_RANGE_SIZE) *static_cast<size_t*>(values[n]) = known ? block->second.bytes : 0;
   }
   return CUDA_SUCCESS;
 }
