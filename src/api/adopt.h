@@ -2,7 +2,6 @@
 // its default. One built against a newer header passes a longer one: fine as long as the unknown part is unused, zero.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -26,8 +25,12 @@ Struct adopt(const char* name, const Struct* given, void (*init)(Struct*), size_
       reject(name, ": struct_size is ", size, " and byte ", n, " is set, but this library (", cuflash_version(),
              ") knows only ", sizeof(Struct), " bytes of it; the program was built against a newer cuflash");
   Struct adopted;
-  if (size < sizeof(Struct)) init(&adopted);
-  std::memcpy(&adopted, given, std::min(size, sizeof(Struct)));
+  if (size >= sizeof(Struct)) {
+    std::memcpy(&adopted, given, sizeof(Struct));
+  } else {
+    init(&adopted);
+    std::memcpy(&adopted, given, size);
+  }
   adopted.struct_size = sizeof(Struct);
   return adopted;
 }

@@ -17,9 +17,9 @@ std::string tuned_name() {
 
 const tuned::Choice* tuned_choice(tuned::Direction direction, const Problem& problem) {
   // Where nothing was tuned, nobody asks what processor this is.
-  static const tuned::Choices& choices =
-      tuned::table().devices.empty() ? tuned::choices_of("") : tuned::choices_of(tuned_name());
-  return tuned::choice_for(choices, direction, problem, tuned::Heads::any);
+  static const tuned::Choices* const choices =
+      &(tuned::table().devices.empty() ? tuned::choices_of("") : tuned::choices_of(tuned_name()));
+  return tuned::choice_for(*choices, direction, problem, tuned::Heads::any);
 }
 
 }  // namespace cuflash::cpu
