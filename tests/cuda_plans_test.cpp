@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "cuda/config_limits.h"
 #include "cuda/program.h"
 #include "cuda/typical.h"
 #include "error.h"
@@ -127,6 +128,41 @@ std::vector<std::string> lines_of(std::istream& stream) {
   std::vector<std::string> lines;
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   return lines;
+}
+
+// Kernels assert what they ask of tiles: here without a compiler, for every pair of head sizes that has kernels of its own.
+TEST(Plans, FitEveryPairOfHeadSizes) {
+  const auto is_possible = [](const auto& config, const Arch& arch) {
+    const Fault fault = limits_of(config, arch).fault;
+    return fault != Fault::shape && fault != Fault::shared_memory;
+  };
+  for (const char* name : {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"})
+    for (const DType type : {DType::f64, DType::f32, DType::bf16})
+      for (const int64_t dim_qk : {32, 64, 96, 128, 192, 256})
+        for (const int64_t dim_v : {32, 64, 96, 128, 192, 256})
+          for (const int options : {0, int{kDropout}, int{kAllOptions}})
+            for (const bool aligned : {false, true}) {
+              const Arch arch = arch_named(name);
+              const Typical t{.dtype = type,
+                              .dim_qk = dim_qk,
+                              .dim_v = dim_v,
+                              .options = options & ~kScaleFirst,
+                              .aligned = aligned};
+              const ForwardPlan forward = plan_forward(forward_of(t), arch, Kernels::best);
+              const BackwardPlan backward = plan_backward(backward_of(t), arch, Reproducible::no, Kernels::best);
+              EXPECT_TRUE(std::visit([&](const auto& c) { return is_possible(c, arch); }, forward.config))
+                  << name_of(forward.launch.kernel);
+              EXPECT_TRUE(std::visit([&](const auto& c) { return is_possible(c, arch); }, backward.config))
+                  << name_of(backward.main.kernel);
+              TypicalCache cache{
+                  .dtype = type, .dim_qk = dim_qk, .dim_v = dim_v, .len_q = options ? 16 : 1, .aligned = aligned};
+              try {
+                const CachePlan plan = plan_cache(cache_of(cache), arch, usual_sms(arch), Kernels::best);
+                EXPECT_TRUE(is_possible(plan.config, arch)) << name_of(plan.launch.kernel);
+              } catch (const FlashAttentionError& error) {
+                EXPECT_EQ(error.status(), CUFLASH_UNSUPPORTED);
+              }
+            }
 }
 
 TEST(Plans, AreThoseOfTheTable) {

@@ -37,12 +37,14 @@ constexpr Tiles kF32[] = {
     {256, 64, 32, 4, 2, 1, 1, options},      //
     {256, 32, 32, 2, 1, 1, 2, plain},        //
     {256, 32, 32, 2, 4, 1, 1, options},      //
+    {256, 32, 32, 2, 2, 1, 1, options},      //
 };
 constexpr Tiles kF64[] = {
     {64, 64, 32, 4, 1, 1, 1, plain},     //
     {64, 64, 16, 4, 1, 1, 1, options},   //
     {128, 32, 16, 2, 2, 1, 1, options},  //
     {256, 16, 16, 1, 4, 1, 1, options},  //
+    {256, 16, 16, 1, 2, 1, 1, options},  //
 };
 
 std::span<const Tiles> candidates(Element element) {
@@ -84,6 +86,7 @@ ForwardPlan plan_portable(const ForwardProblem& p, const Arch& arch, const tuned
   }
   for (const Tiles& t : candidates(c.element)) {
     if (c.dim_qk > t.largest_dim || c.dim_v > t.largest_dim || load_of(c) > t.most) continue;
+    if (c.dim_v % (16 * t.column_warps) != 0) continue;  // four warps cannot share 32 or 96 columns
     c.tile_q = t.tile_q, c.tile_k = t.tile_k, c.row_warps = t.row_warps, c.column_warps = t.column_warps;
     c.stages = t.stages, c.ctas_per_sm = t.ctas_per_sm;
     if (shared_bytes(c) <= arch.shared_per_block) return plan_with(p, arch, c);
