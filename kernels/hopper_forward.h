@@ -5,12 +5,14 @@
 //                        (hopper/copies.h)
 //   each of the others   64 queries; Q K(n+1), then P V(n), and under it softmax of n+1      (hopper/computation.h)
 //
-//   shared memory        64 x dim_qk for each computing warpgroup, stages x tile_k x (dim_qk + dim_v), 16 bit
+//   shared memory        64 x dim_qk for each computing warpgroup, twice with kAhead, 64 x 128 more with kStage,
+//                        stages x tile_k x (dim_qk + dim_v), 16 bit
 //   registers            of a thread that computes: O dim_v / 2, scores tile_k / 2, weights tile_k / 4
 //
 //                        D    tile      stages   shared    O + S + P of what a thread may have
 //                        64   192 x 128   4      152 KiB    32 + 64 + 32 of 160
 //                        128  192 x 80    4      208 KiB    64 + 40 + 20 of 160
+//                        128  128 x 128   2      224 KiB    64 + 64 + 32 of 232, both; short ones
 //                        256  128 x 80    2      224 KiB   128 + 40 + 20 of 232
 #pragma once
 
