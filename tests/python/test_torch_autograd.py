@@ -64,6 +64,15 @@ def test_gradcheck_of_broadcast_bias(shape, device):
                                     random(*shape, device=device))
 
 
+def test_lengths_may_be_lists(device):
+    q, k, v = (tensor.transpose(1, 2) for tensor in problem(device))
+    lengths = on(device, OPTIONS["lengths"])
+    expected = attention(q, k, v, **lengths)
+    assert torch.equal(attention(q, k, v, seqlens_q=[5, 3], seqlens_k=(4, 7)), expected)
+    with pytest.raises((ValueError, TypeError), match="seqlens_k"):
+        attention(q, k, v, seqlens_k=[4.5, 7])
+
+
 def test_gradcheck_of_packed_inputs(device):
     cu_seqlens = torch.tensor([0, 3, 3, 8], dtype=torch.int32, device=device)
     assert torch.autograd.gradcheck(lambda qkv: flash_attn_qkvpacked_func(qkv, causal=True),

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple, Union
+from typing import Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ if not hasattr(torch.library, "register_autograd"):
     raise ImportError(f"cuflash needs PyTorch 2.4 or newer; this is {torch.__version__}")
 
 from . import autocast, function, operators, seeds
-from .arguments import NO_EXTRAS, Extras, Inputs, OptionalTensor, extras
+from .arguments import NO_EXTRAS, Extras, Inputs, OptionalTensor, extras, numbers
 from .road import is_plain
 
 __all__ = ["attention"]
@@ -26,7 +26,8 @@ __all__ = ["attention"]
 def attention(q: Tensor, k: OptionalTensor = None, v: OptionalTensor = None, *, layout: str = "bhsd",
               bias: OptionalTensor = None, mask: OptionalTensor = None, sink: OptionalTensor = None,
               alibi_slopes: OptionalTensor = None, cu_seqlens_q: OptionalTensor = None,
-              cu_seqlens_k: OptionalTensor = None, seqlens_q: OptionalTensor = None, seqlens_k: OptionalTensor = None,
+              cu_seqlens_k: OptionalTensor = None, seqlens_q: Union[Tensor, Sequence[int], None] = None,
+              seqlens_k: Union[Tensor, Sequence[int], None] = None,
               max_seqlen_q: int = 0, max_seqlen_k: int = 0, scale: Optional[float] = None, causal: bool = False,
               top_left: bool = False, window: Tuple[int, int] = (-1, -1), softcap: float = 0.0, dropout_p: float = 0.0,
               dropout_seed: Optional[seeds.Seed] = None, dropout_offset: int = 0, deterministic: bool = False,
@@ -45,7 +46,8 @@ def attention(q: Tensor, k: OptionalTensor = None, v: OptionalTensor = None, *, 
         sink: [Hq], a logit of each head that takes part in its softmax alone.
         alibi_slopes: f32 [Hq] or [B, Hq]; has no gradient.
         cu_seqlens_q, cu_seqlens_k: i32 [B + 1], with layout "thd": sequence b is rows cu[b] .. cu[b + 1].
-        seqlens_q, seqlens_k: i32 [B], with the other layouts: only so many rows of each sequence exist.
+        seqlens_q, seqlens_k: i32 [B], or numbers in a list, with the other layouts: only so many rows of each sequence
+            exist.
         max_seqlen_q, max_seqlen_k: with layout "thd", upper bounds of the lengths; needed on CUDA.
         scale: 1/sqrt(D) where it is None.
         causal: query i sees the keys up to i + Sk - Sq; with top_left, up to i.
@@ -61,7 +63,8 @@ def attention(q: Tensor, k: OptionalTensor = None, v: OptionalTensor = None, *, 
     Returns:
         out in the layout and type of q, with Dv in place of D; or (out, lse).
     """
-    others = extras(alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k, seqlens_q, seqlens_k)
+    others = extras(alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k,
+                    numbers(seqlens_q, q, "seqlens_q"), numbers(seqlens_k, q, "seqlens_k"))
     return run((q, k, v), others, layout, scale, causal, top_left, window, softcap, dropout_p, dropout_seed,
                dropout_offset, max_seqlen_q, max_seqlen_k, deterministic, num_threads, return_lse)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
+import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 OptionalTensor = Optional[Tensor]
 
@@ -106,3 +108,16 @@ def _parts(tensor: Tensor, count: int, name: str) -> Tuple[Tensor, ...]:
         shape = list(tensor.shape)
         raise ValueError(f"{name} has shape {shape}; its third last dimension must be {count}: [..., {count}, H, D]")
     return tensor.unbind(-3)
+
+
+def numbers(given: Any, q: Tensor, name: str) -> OptionalTensor:
+    """A tensor as it is; a list, or a NumPy array of a page pool, as one where q is."""
+    if given is None or isinstance(given, Tensor):
+        return given
+    if is_compiling():
+        return torch.as_tensor(given, dtype=torch.int32, device=q.device)
+    import numpy
+
+    from .._numpy import integers
+
+    return torch.from_numpy(integers(numpy, given, name)).to(q.device)

@@ -14,8 +14,8 @@ from torch import Tensor
 from .. import _core
 from .._cached_attention import require_ranks
 from . import call
-from .arguments import OptionalTensor
-from .road import are_plain, is_compiling
+from .arguments import OptionalTensor, numbers
+from .road import are_plain
 
 Lengths = Union[Tensor, Sequence[int], None]
 
@@ -61,14 +61,14 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
     """cuflash.attention_with_cache for PyTorch tensors. Lengths and tables may be NumPy's, as PagePool makes them."""
     _require_tensors(q=q, k_cache=k_cache, v_cache=v_cache)
     require_ranks(q, k_cache, v_cache)
-    cu_seqlens_q = _numbers(cu_seqlens_q, q, "cu_seqlens_q")
-    block_table = _numbers(block_table, q, "block_table")
+    cu_seqlens_q = numbers(cu_seqlens_q, q, "cu_seqlens_q")
+    block_table = numbers(block_table, q, "block_table")
     cache_seqlens = _cached_rows(cache_seqlens, q, k_cache, block_table, cu_seqlens_q, layout, appends=k is not None)
     tensors = CacheTensors(q, k_cache, v_cache, k, v, cache_seqlens, block_table,
-                           _numbers(cache_batch_idx, q, "cache_batch_idx"), _numbers(cache_leftpad, q, "cache_leftpad"),
-                           _numbers(cu_seqlens_new, q, "cu_seqlens_new"), _numbers(seqlens_new, q, "seqlens_new"),
+                           numbers(cache_batch_idx, q, "cache_batch_idx"), numbers(cache_leftpad, q, "cache_leftpad"),
+                           numbers(cu_seqlens_new, q, "cu_seqlens_new"), numbers(seqlens_new, q, "seqlens_new"),
                            rotary_cos, rotary_sin, alibi_slopes, sink, cu_seqlens_q,
-                           _numbers(seqlens_q, q, "seqlens_q"))
+                           numbers(seqlens_q, q, "seqlens_q"))
     left, right = window
     options = (layout, scale, bool(causal), left, right, softcap, max_seqlen_q, max_seqlen_new,
                bool(rotary_interleaved), bool(rotary_one_position), num_splits)
@@ -150,26 +150,13 @@ def _require_tensors(**tensors: Any) -> None:
             raise TypeError(f"{name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
 
 
-def _numbers(numbers: Any, q: Tensor, name: str) -> OptionalTensor:
-    """A tensor as it is; a list, or a NumPy array of a page pool, as one where q is."""
-    if numbers is None or isinstance(numbers, Tensor):
-        return numbers
-    if is_compiling():
-        return torch.as_tensor(numbers, dtype=torch.int32, device=q.device)
-    import numpy
-
-    from .._numpy import integers
-
-    return torch.from_numpy(integers(numpy, numbers, name)).to(q.device)
-
-
 def _cached_rows(lengths: Union[int, Lengths], q: Tensor, k_cache: Tensor, block_table: OptionalTensor,
                  cu_seqlens_q: OptionalTensor, layout: str, appends: bool) -> Tensor:
     if isinstance(lengths, Tensor) and lengths.dim() > 0:
         return lengths
     if not isinstance(lengths, (int, Tensor, type(None))):
         if getattr(lengths, "ndim", 1) > 0:
-            return _numbers(lengths, q, "cache_seqlens")
+            return numbers(lengths, q, "cache_seqlens")
         lengths = int(lengths)
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     if lengths is None:
