@@ -127,12 +127,16 @@ struct QueryGroup {
 #pragma unroll 4
     for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) found |= has_not_finite<E>(pieces(k)[n]);
     if (!numbered_barrier_any(Pipeline::kQueryGroup, kWarpgroupThreads, found)) return k;
-    if constexpr (splits_sums(C)) return {kSelected};  // there is no room for them
+    if constexpr (splits_sums(C)) {
+      return {kSelected};  // there is no room for them
+    } else {
 #pragma unroll 1
-    for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) pieces(finite)[n] = finite_eight<E>(pieces(k)[n]);
-    async_proxy_fence();
-    meet();
-    return finite;
+      for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads)
+        pieces(finite)[n] = finite_eight<E>(pieces(k)[n]);
+      async_proxy_fence();
+      meet();
+      return finite;
+    }
   }
 
   // 64 columns of dQ.
