@@ -184,7 +184,7 @@ TEST_F(Commands, bench_measures_on_a_gpu) {
 }
 
 TEST(BenchClock, is_counted_by_a_kernel_that_compiles) {
-  if (!test::nvrtc_missing().empty()) GTEST_SKIP() << test::nvrtc_missing();
+  CUFLASH_NEEDS_NVRTC();
   cuda::Program program;
   program.name = "clock", program.arch = cuda::arch_named("sm_90a"), program.source = kClockSource;
   const cuda::Compiled compiled = cuda::compile(program);

@@ -51,7 +51,7 @@ TEST_F(Commands, info_says_what_is_wrong_with_cache_and_pack) {
 }
 
 TEST_F(Commands, info_measures_a_compile_and_a_load) {
-  if (!test::nvrtc_missing().empty()) GTEST_SKIP() << test::nvrtc_missing();
+  CUFLASH_NEEDS_NVRTC();
   const Outcome outcome = run(dir, "info --measure", "CUFLASH_CACHE_DIR=cache");
   ASSERT_EQ(outcome.code, kExitOk) << outcome.err;
   const size_t at = outcome.out.find("compile      ");
@@ -81,7 +81,7 @@ TEST_F(Commands, cache_lists_and_clears) {
 }
 
 TEST_F(Commands, pack_writes_a_file_that_serves_without_a_compiler) {
-  if (!test::nvrtc_missing().empty()) GTEST_SKIP() << test::nvrtc_missing();
+  CUFLASH_NEEDS_NVRTC();
   const cuda::KernelKey key =
       cuda::plan_forward(cuda::forward_of({.dim_qk = 64, .dim_v = 64}), cuda::arch_named("sm_80")).launch.kernel;
   const std::string name = cuda::name_of(key);
