@@ -113,6 +113,9 @@ std::vector<Launch> launches_for(const Arch& arch) {
   add_launches_of(launches, {.sink = true}, arch, Reproducible::yes);
   if (scale() < 1) return launches;
   add_cache_launches(launches, arch);
+  // A row of more pieces than there are threads, which do not divide them either.
+  if (arch.number() == 90)
+    add(launches, plan_forward(forward_of({.dtype = DType::f64, .dim_qk = 192, .dim_v = 96}), arch).launch);
   for (const Typical& t : problems_for(arch)) add_launches_of(launches, t, arch, Reproducible::no);
   add_hopper_launches(launches, arch);
   return launches;

@@ -47,6 +47,13 @@ struct Slice {
   int number = 0, of = 1;
 };
 
+// Threads that share a row of so many chunks, each with as many of them as any other.
+constexpr int lanes_of_chunks(int chunks, int threads) {
+  int lanes = chunks < threads ? chunks : threads;
+  while (chunks % lanes != 0) --lanes;
+  return lanes;
+}
+
 // Rows [first, first + kRows) of a head whose row 0 lies at `head` come into the tile; what is outside of [begin, end) or beyond `dim` columns
 // becomes zero, so that nothing that lies there in global memory is ever multiplied. But for kCopyElements the caller
 // commits and waits. `thread` is the number of this one; a caller who wants no register kept for what follows from it
@@ -59,9 +66,8 @@ __device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const R
     // A thread keeps its column (or every kLanes-th chunk of very wide rows) and steps through the rows. Threads that are
     // left over when the chunks of a row do not divide them do nothing.
     constexpr int kPerChunk = 16 / size_of(E), kChunks = kColumns / kPerChunk;
-    constexpr int kLanes = kChunks < kThreads ? kChunks : kThreads, kColumnSteps = kChunks / kLanes;
+    constexpr int kLanes = lanes_of_chunks(kChunks, kThreads), kColumnSteps = kChunks / kLanes;
     constexpr int kRowStep = kThreads / kLanes, kRowSteps = (kRows + kRowStep - 1) / kRowStep;
-    static_assert(kColumnSteps * kLanes == kChunks);
     const int row = thread / kLanes, column = thread % kLanes * kPerChunk;
     const auto* from = static_cast<const StoredOf<E>*>(head) + (first + row) * rows.row_stride + column;
 #pragma unroll
@@ -96,7 +102,7 @@ __device__ __forceinline__ void store_tile(Tile<E, kRows, kColumns> tile, const 
       reinterpret_cast<uint64>(base) % 16 == 0 && rows.row_stride % kPerChunk == 0 && dim % kPerChunk == 0;
   if (whole_chunks) {
     // As in load_tile. Some chunks are read before the first of them is written.
-    constexpr int kChunks = kColumns / kPerChunk, kLanes = kChunks < kThreads ? kChunks : kThreads;
+    constexpr int kChunks = kColumns / kPerChunk, kLanes = lanes_of_chunks(kChunks, kThreads);
     constexpr int kColumnSteps = kChunks / kLanes, kRowStep = kThreads / kLanes;
     constexpr int kSteps = (kRows + kRowStep - 1) / kRowStep * kColumnSteps, kAtOnce = kSteps < 4 ? kSteps : 4;
     const int row = thread / kLanes, column = thread % kLanes * kPerChunk;
