@@ -22,6 +22,10 @@ struct KeyGroup : KeyWalk<C> {
   using typename Base::DkProduct, typename Base::DvProduct, typename Base::Pipeline;
   using typename Base::Scores, typename Base::Weights;
 
+  using typename Base::RowValues;
+  // Delta is read while dP is under way. To widen weights of f16 takes registers that these would have.
+  static constexpr bool kEarlyDelta = C.element == Element::bf16;
+
   Accumulator<float> dk[C.dim_qk / 8], dv[C.dim_v / 8];
 
   using Base::Base;
@@ -33,25 +37,27 @@ struct KeyGroup : KeyWalk<C> {
     pin_all(s[0]);
   }
 
-  // One tile of queries whose scores are there; at the end those of the next are. Returns how that is visited.
-  __device__ __forceinline__ Pass visit(Scores& s, bool masked, int step, int next_step) {
-    const int stage = queries.stage, buffer = number % kGradientTiles;
-    const float* stats = pipeline.stats(stage);
+  // One tile of queries that is there with its scores; at the end the next one is. Returns how that is visited.
+  __device__ __forceinline__ Pass visit(Scores& s, RowValues& lse, bool masked, int step, int next_step) {
+    const int stage = queries.stage;
     Weights w, ds;
     Scores dp;
-    barrier_wait(pipeline.o_full(stage), queries.phase);
+    RowValues delta;
+    Base::wait_for_douts();
     if (masked) hide(s, a, place(), uniform(place().walk.tile(step)));
-    Base::weigh_and_narrow(w, s, stats, p.exponent);
+    Base::weigh_and_narrow(w, s, lse, p.exponent);
     pin_all(w);
     issue_scores(dp, pipeline.v(), pipeline.dout(stage));
     Base::template issue_sums<DvProduct>(dv, w, pipeline.dout(stage));
+    if (kEarlyDelta) Base::load_delta(delta, stage);
     products_wait<1>();
     pin_all(dp[0]);
-    Base::differentiate_and_narrow(ds, dp, w, stats);
+    if (!kEarlyDelta) Base::load_delta(delta, stage);
+    Base::differentiate_and_narrow(ds, dp, w, delta);
     if (masked) Base::hide_unweighted(ds, w);
     pin_all(ds);
-    wait_for_reader(buffer);
-    write_gradient(ds, buffer);
+    wait_for_reader();
+    write_gradient(ds);
     Base::template issue_sums<DkProduct>(dk, ds, pipeline.q(stage));
     products_wait<1>();
     pin_all(w), pin_all(dv);
@@ -61,6 +67,7 @@ struct KeyGroup : KeyWalk<C> {
     products_wait<1>();
     pin_all(ds), pin_all(dk);
     release_queries(stage);
+    Base::load_lse(lse, queries.stage);
     const Pass next = pass(next_step);
     products_wait<0>();
     pin_all(s[0]);
@@ -69,7 +76,7 @@ struct KeyGroup : KeyWalk<C> {
   // The same of one that holds something that is not finite, and not for everybody, or LSE that are large: one product at a
   // time.
   __device__ __forceinline__ void visit_guarded(Scores& s, int tile) {
-    const int stage = queries.stage, buffer = number % kGradientTiles;
+    const int stage = queries.stage;
     const float* stats = pipeline.stats(stage);
     const bool selects = uniform(stats[kFlag] != 0);
     Weights w;
@@ -78,16 +85,16 @@ struct KeyGroup : KeyWalk<C> {
     narrow_weights(w, s);
     pin_all(w);
     if (selects) Base::template clear_not_finite<C.warpgroups * kWarpgroupThreads>(pipeline.q(stage));
-    barrier_wait(pipeline.o_full(stage), queries.phase);
+    Base::wait_for_douts();
     issue_scores(s, pipeline.v(), pipeline.dout(stage));
     products_wait<0>();
     pin_all(s[0]);
-    wait_for_reader(buffer);
+    wait_for_reader();
     if (selects) {
       // The weights are where dS will be.
-      Base::store(w, buffer);
+      Base::store(w);
       __syncwarp();
-      const auto weights = pipeline.gradient(buffer);
+      const auto weights = pipeline.gradient(Base::buffer);
       Base::select_into(dv, pipeline.dout(stage), [=](int query, int r) {
         const int key = lane_place().row + 8 * r;
         const unsigned at = weights.piece(query, key) + key % 8 * 2;
@@ -99,9 +106,11 @@ struct KeyGroup : KeyWalk<C> {
       products_wait<0>();
       pin_all(dv);
     }
-    Base::template differentiate<Pass::guarded>(s, w, stats);
+    RowValues delta;
+    Base::load_delta(delta, stage);
+    Base::template differentiate<Pass::guarded>(s, w, delta);
     narrow_weights(w, s);
-    write_gradient(w, buffer);
+    write_gradient(w);
     Base::template issue_sums<DkProduct>(dk, w, pipeline.q(stage));
     products_wait<0>();
     pin_all(dk);
@@ -112,10 +121,10 @@ struct KeyGroup : KeyWalk<C> {
 
   // The same of one that sees none of this warpgroup's keys.
   __device__ __forceinline__ void visit_hidden(Scores& s) {
-    const int stage = queries.stage, buffer = number % kGradientTiles;
-    barrier_wait(pipeline.o_full(stage), queries.phase);
-    wait_for_reader(buffer);
-    write_gradient(Weights{}, buffer);
+    const int stage = queries.stage;
+    Base::wait_for_douts();
+    wait_for_reader();
+    write_gradient(Weights{});
     release_queries(stage);
     advance();
     multiply_scores(s);
@@ -123,11 +132,13 @@ struct KeyGroup : KeyWalk<C> {
 
   // As many tiles as there are that are seen.
   __device__ __forceinline__ Pass visit_all(Scores& s, Pass next, int& step, int steps) {
+    RowValues lse;
+    Base::load_lse(lse, queries.stage);
 #pragma unroll 1
     do {
       const int this_step = step;
       if (++step == steps) step = 0;
-      next = visit(s, next == Pass::masked, this_step, step);
+      next = visit(s, lse, next == Pass::masked, this_step, step);
     } while (number < count && next <= Pass::masked);
     return next;
   }

@@ -54,32 +54,40 @@ struct KeyScores {
     return widen<kWeights>(static_cast<unsigned short>(x % 2 == 0 ? two : two >> 16));
   }
 
-  // As weigh_small and narrow_weights for a factor above 0, where hidden scores need no selection. In one loop, so that
-  // registers of scores are free early.
-  static __device__ __forceinline__ void weigh_and_narrow(Weights& w, const Scores& s, const float* stats,
+  // Of the queries whose scores a lane holds: LSE or delta.
+  using RowValues = Pair<float>[kQueryTiles];
+  // address: in shared memory, of the value of the lane's first query.
+  static __device__ __forceinline__ void load_rows(RowValues& x, unsigned address) {
+#pragma unroll
+    for (int n = 0; n < kQueryTiles; ++n) load_pair_from_shared(address + 32 * n, x[n].x[0], x[n].x[1]);
+  }
+
+  // As weigh_small for a factor above 0, where hidden scores need no selection.
+  static __device__ __forceinline__ void weigh(Scores& s, const RowValues& lse, float factor) {
+#pragma unroll
+    for (int n = 0; n < kQueryTiles; ++n)
+#pragma unroll
+      for (int x = 0; x < 4; ++x) s[0][n].x[x] = exp2_of(s[0][n].x[x] * factor - lse[n].x[x % 2]);
+  }
+  // The same and narrow_weights. In one loop, so that registers of scores are free early.
+  static __device__ __forceinline__ void weigh_and_narrow(Weights& w, const Scores& s, const RowValues& lse,
                                                           float factor) {
-    const float* lse_of_lane = stats + lse_at(kShared, 0) + lane_place().column;
 #pragma unroll
     for (int n = 0; n < kQueryTiles; ++n) {
-      const Pair<float> lse = pair_at(lse_of_lane + 8 * n);
       float p[4];
 #pragma unroll
-      for (int x = 0; x < 4; ++x) p[x] = exp2_of(s[0][n].x[x] * factor - lse.x[x % 2]);
+      for (int x = 0; x < 4; ++x) p[x] = exp2_of(s[0][n].x[x] * factor - lse[n].x[x % 2]);
       w[n / 2][n % 2 * 2] = pack<E>(p[0], p[1]), w[n / 2][n % 2 * 2 + 1] = pack<E>(p[2], p[3]);
     }
   }
   // dS = P (dP - delta), narrow.
   static __device__ __forceinline__ void differentiate_and_narrow(Weights& ds, const Scores& dp, const Weights& w,
-                                                                  const float* stats) {
-    const float* deltas = stats + kDelta + lane_place().column;
+                                                                  const RowValues& delta) {
 #pragma unroll
     for (int n = 0; n < kQueryTiles; ++n) {
-      const Pair<float> delta = pair_at(deltas + 8 * n);
       float d[4];
 #pragma unroll
-      for (int x = 0; x < 4; ++x) {
-        d[x] = weight_at<E>(w, n, x) * (dp[0][n].x[x] - delta.x[x % 2]);
-      }
+      for (int x = 0; x < 4; ++x) d[x] = weight_at<E>(w, n, x) * (dp[0][n].x[x] - delta[n].x[x % 2]);
       ds[n / 2][n % 2 * 2] = pack<E>(d[0], d[1]), ds[n / 2][n % 2 * 2 + 1] = pack<E>(d[2], d[3]);
       // Keeps the assembler from computing all halves at one time, for which it has a register too few in f16.
       if (E == Element::f16 && n + 1 == kQueryTiles / 2) __syncwarp();
@@ -89,30 +97,22 @@ struct KeyScores {
   // A weight of exactly 0, hidden or too small to be told from it, passes nothing on, whatever dP is. Of narrow dS.
   static __device__ __forceinline__ void hide_unweighted(Weights& ds, const Weights& w) {
 #pragma unroll
-    for (int n = 0; n < 4 * kSteps; ++n) {
-      unsigned two = w[n / 4][n % 4];
-      pin(two);  // or it is taken apart before the branch to here, which is seldom taken
-      if ((two & 0xffff) == 0) ds[n / 4][n % 4] &= 0xffff0000u;
-      if (two >> 16 == 0) ds[n / 4][n % 4] &= 0xffffu;
-    }
+    for (int n = 0; n < 4 * kSteps; ++n) ds[n / 4][n % 4] &= not_zero_mask<E>(w[n / 4][n % 4]);
   }
 
   // dS = P (dP - delta), in the place of dP. A weight of exactly 0, hidden or too small to be told from it, passes nothing
   // on, whatever dP is.
   template <Pass kPass, Element kWeights = E>
-  static __device__ __forceinline__ void differentiate(Scores& dp, const Weights& w, const float* stats) {
-    const float* deltas = stats + kDelta + lane_place().column;
+  static __device__ __forceinline__ void differentiate(Scores& dp, const Weights& w, const RowValues& delta) {
 #pragma unroll
-    for (int n = 0; n < kQueryTiles; ++n) {
-      const Pair<float> delta = pair_at(deltas + 8 * n);
+    for (int n = 0; n < kQueryTiles; ++n)
 #pragma unroll
       for (int x = 0; x < 4; ++x) {
         const float weight = weight_at<kWeights>(w, n, x);
         float& value = dp[0][n].x[x];
-        value = weight * (value - delta.x[x % 2]);
+        value = weight * (value - delta[n].x[x % 2]);
         if (kPass != Pass::full && weight == 0) value = 0;
       }
-    }
   }
 };
 

@@ -30,9 +30,18 @@ struct KeyWalk : KeyScores<C> {
   Ring<C.stages> queries;
   Turns<kPlaces> keys;
   int number, count;  // of this step, of all steps with these keys
+  int buffer;         // tile of dS that it writes
+  int edge;           // steps of a head that have to be asked what they see
+  // In shared memory: LSE of the lane's first query, of stage 0, and where its part of the first tile of dS begins. Found
+  // anew in every step they would cost an answer of the special registers each, which comes late.
+  unsigned lane_stats, lane_gradient;
 
   __device__ KeyWalk(const HopperBackwardParams& p, const Pipeline& pipeline, int group)
-      : p(p), a(p.backward.attention), pipeline(pipeline), group(group) {}
+      : p(p), a(p.backward.attention), pipeline(pipeline), group(group) {
+    const int thread = splits_sums(C) ? new_thread_id() % kWarpgroupThreads : new_thread_id(), lane = thread % 32;
+    lane_stats = pipeline.stats_address(0) + lane % 4 * 8;
+    lane_gradient = pipeline.gradient(0).piece(lane / 16 * 8 + lane % 8, thread / 32 * 16 + lane / 8 % 2 * 8);
+  }
 
   __device__ __forceinline__ const Place& place() const { return pipeline.place(keys.place()); }
 
@@ -70,11 +79,17 @@ struct KeyWalk : KeyScores<C> {
     products_commit();
   }
 
+  using typename Base::RowValues;
+  __device__ __forceinline__ void load_lse(RowValues& lse, int stage) const {
+    Base::load_rows(lse, lane_stats + stage * Pipeline::kStatsBytes);
+  }
+  __device__ __forceinline__ void load_delta(RowValues& delta, int stage) const {
+    Base::load_rows(delta, lane_stats + stage * Pipeline::kStatsBytes + 4 * Base::kDelta);
+  }
+
   // Into the warp's columns of a tile of dS, which has queries in rows.
-  __device__ __forceinline__ void store(const Weights& w, int tile) const {
-    const int thread = splits_sums(C) ? new_thread_id() % kWarpgroupThreads : new_thread_id(), lane = thread % 32;
-    const auto to = pipeline.gradient(tile);
-    const unsigned address = to.piece(lane / 16 * 8 + lane % 8, thread / 32 * 16 + lane / 8 % 2 * 8);
+  __device__ __forceinline__ void store(const Weights& w) const {
+    const unsigned address = lane_gradient + buffer * Pipeline::GradientTile::kBytes;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) store_matrices_transposed(address + step * 16 * kPanelRowBytes, w[step]);
   }
@@ -114,32 +129,36 @@ struct KeyWalk : KeyScores<C> {
   __device__ __forceinline__ void wait_for_queries() const {
     barrier_wait(pipeline.q_full(queries.stage), queries.phase);
   }
-  __device__ __forceinline__ void write_gradient(const Weights& gradient, int buffer) const {
-    store(gradient, buffer);
+  __device__ __forceinline__ void wait_for_douts() const {
+    barrier_wait(pipeline.o_full(queries.stage), queries.phase);
+  }
+  __device__ __forceinline__ void write_gradient(const Weights& gradient) const {
+    store(gradient);
     async_proxy_fence();
     numbered_barrier_arrive(Pipeline::written(group, buffer), Pipeline::kPair);
   }
-  __device__ __forceinline__ void wait_for_reader(int buffer) const {
-    if (number >= kGradientTiles) numbered_barrier_wait(Pipeline::read(group, buffer), Pipeline::kPair);
+  __device__ __forceinline__ void wait_for_reader() const {
+    numbered_barrier_wait(Pipeline::read(group, buffer), Pipeline::kPair);
   }
   __device__ __forceinline__ void release_queries(int stage) const {
     if (new_thread_id() % 32 == 0) barrier_arrive(pipeline.empty(stage));
   }
+  __device__ __forceinline__ void step_on() { queries.advance(), ++number, buffer ^= 1; }
   // The next tile of queries is there, if there is one.
   __device__ __forceinline__ void advance() {
-    queries.advance(), ++number;
+    step_on();
     if (number < count) wait_for_queries();
   }
 
   // How the tile of this step is visited: guarded by all warpgroups or by none, and else by the keys that each has.
   __device__ __forceinline__ Pass pass(int step) const {
     const float* stats = pipeline.stats(queries.stage);
-    const Place& at = place();
     // Hidden scores become weights of 0 by a factor above 0 alone.
-    const bool edge = step < at.walk.edge,
-               guarded = has_large_rows<kShared>(stats) || (edge && (stats[kFlag] != 0 || !(p.exponent > 0)));
+    const bool asks = step < edge,
+               guarded = has_large_rows<kShared>(stats) || (asks && (stats[kFlag] != 0 || !(p.exponent > 0)));
     Pass pass = guarded ? Pass::guarded : Pass::full;
-    if (edge && !guarded) {
+    if (asks && !guarded) {
+      const Place& at = place();
       const int64 first = at.first + group * kWarpgroupRows;
       pass = pass_of<kShared>(a, at.sequence, {first, first + kWarpgroupRows}, at.walk.tile(step));
     }
@@ -171,7 +190,7 @@ struct KeyWalk : KeyScores<C> {
       barrier_wait(pipeline.k_full(), keys.phase());
       converge();
       if (uniform(place().written) < 0) break;
-      number = 0, count = uniform(place().group * place().walk.count());
+      number = buffer = 0, count = uniform(place().group * place().walk.count()), edge = uniform(place().walk.edge);
       sums.clear_sums();
       if (count > 0) sums.walk();
       if (new_thread_id() % 32 == 0) barrier_arrive(pipeline.k_free());

@@ -42,7 +42,13 @@ struct QueryGroup {
   Pipeline pipeline;
   Ring<kPlaces> places;
   unsigned keys_phase = 0;
-  int steps, count;       // tiles of queries of one head, of all, that see these keys
+  // What every step needs of the place of these keys: reads of shared memory wait for the products' own.
+  Walk tiles;            // of queries of one head that see them
+  int steps, count;      // so many, and those of all heads
+  int b, first_head;     // of queries
+  int first_row, len_q;  // of the sequence
+  int64 tiles_before, tiles_of_head;
+  bool foreign_rows;      // rows behind the sequence are not its own
   Visit ahead;            // the next one to bring
   Ring<C.stages> stages;  // where to
   unsigned landed_phase = 0;
@@ -51,6 +57,23 @@ struct QueryGroup {
       : p(p), a(p.backward.attention), pipeline(pipeline) {}
 
   __device__ __forceinline__ const Place& place() const { return pipeline.place(places.stage); }
+
+  __device__ __forceinline__ int64 query_tile(int member, int tile) const {
+    return tiles_before + member * tiles_of_head + tile;
+  }
+  __device__ __forceinline__ void take_place() {
+    const Place& at = place();
+    const Walk& walk = at.walk;
+    tiles = {uniform(walk.begin), uniform(walk.full_begin), uniform(walk.full_end), uniform(walk.end),
+             uniform(walk.edge)};
+    steps = tiles.count(), count = uniform(at.group) * steps;
+    b = uniform(at.b), first_head = uniform(at.head_k * at.group);
+    first_row = uniform(static_cast<int>(at.sequence.q_begin)), len_q = uniform(at.sequence.len_q);
+    tiles_before = at.tiles_before, tiles_of_head = at.tiles_of_head;
+    // Beyond the end of the tensor rows are zeros already.
+    foreign_rows = first_row + int64{len_q} < (a.cu_q ? a.total_q : a.len_q);
+    ahead = {};
+  }
 
   __device__ static int thread() { return new_thread_id() % kWarpgroupThreads; }
   __device__ static void meet() { numbered_barrier_wait(Pipeline::kQueryGroup, kWarpgroupThreads); }
@@ -72,22 +95,14 @@ struct QueryGroup {
   }
   // One thread.
   __device__ __forceinline__ void copy_queries(int tile, unsigned q_barrier, unsigned o_barrier) const {
-    const Place& at = place();
-    const int stage = stages.stage, row = static_cast<int>(at.sequence.q_begin) + tile * C.tile_q,
-              head = at.head_k * at.group + ahead.member;
+    const int stage = stages.stage, row = first_row + tile * C.tile_q, head = first_head + ahead.member;
     barrier_wait(pipeline.empty(stage), stages.phase ^ 1);
     barrier_arrive_expecting(q_barrier, Pipeline::QTile::kBytes + Pipeline::kStatsBytes);
-    copy_panels(pipeline.q(stage), p.q, a.q, q_barrier, row, head, at.b);
-    copy_bytes_async(pipeline.stats_address(stage), row_stats<kShared>(p.backward, at.query_tile(ahead.member, tile)),
+    copy_panels(pipeline.q(stage), p.q, a.q, q_barrier, row, head, b);
+    copy_bytes_async(pipeline.stats_address(stage), row_stats<kShared>(p.backward, query_tile(ahead.member, tile)),
                      Pipeline::kStatsBytes, q_barrier);
     barrier_arrive_expecting(o_barrier, Pipeline::DoutTile::kBytes);
-    copy_panels(pipeline.dout(stage), p.dout, p.backward.dout, o_barrier, row, head, at.b);
-  }
-  // Beyond the end of the tensor rows are zeros already.
-  __device__ __forceinline__ bool has_foreign_rows(int tile) const {
-    const Place& at = place();
-    const int64 rows = a.cu_q ? a.total_q : a.len_q;
-    return (tile + 1) * C.tile_q > at.sequence.len_q && at.sequence.q_begin + at.sequence.len_q < rows;
+    copy_panels(pipeline.dout(stage), p.dout, p.backward.dout, o_barrier, row, head, b);
   }
   template <class Tile>
   __device__ __forceinline__ void clear_rows(Tile tile, int first) const {
@@ -98,15 +113,15 @@ struct QueryGroup {
 
   // Rows beyond a length do not exist: their weights of 0 would not keep a NaN out of dK and dV.
   __device__ __forceinline__ void bring() {
-    const int tile = uniform(place().walk.tile(ahead.step)), stage = stages.stage;
-    const bool cleans = uniform(has_foreign_rows(tile));
+    const int tile = tiles.tile(ahead.step), stage = stages.stage;
+    const bool cleans = foreign_rows && (tile + 1) * C.tile_q > len_q;
     const unsigned q_full = pipeline.q_full(stage), o_full = pipeline.o_full(stage), landed = pipeline.landed();
     if (thread() == 0) copy_queries(tile, cleans ? landed : q_full, cleans ? landed : o_full);
     __syncwarp();
     if (cleans) {
       barrier_wait(landed, landed_phase);
       landed_phase ^= 1;
-      const int first = place().sequence.len_q - tile * C.tile_q;
+      const int first = len_q - tile * C.tile_q;
       clear_rows(pipeline.q(stage), first);
       clear_rows(pipeline.dout(stage), first);
       async_proxy_fence();
@@ -122,7 +137,7 @@ struct QueryGroup {
   __device__ __forceinline__ typename Pipeline::KTile keys_for_dq() const {
     const auto k = pipeline.k(), finite = pipeline.finite_k();
     barrier_wait(pipeline.k_full(), keys_phase);
-    if (uniform(place().walk.edge) == 0) return k;
+    if (tiles.edge == 0) return k;
     bool found = false;
 #pragma unroll 4
     for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) found |= has_not_finite<E>(pieces(k)[n]);
@@ -182,11 +197,16 @@ struct QueryGroup {
       }
   }
 
+  __device__ __forceinline__ static void free_gradient(int tile) {
+#pragma unroll
+    for (int group = 0; group < C.warpgroups; ++group)
+      numbered_barrier_arrive(Pipeline::read(group, tile), Pipeline::kPair);
+  }
+
   template <bool kSelects>
   __device__ __forceinline__ void add_to_dq(const Visit& visit, int number, unsigned keys) {
-    const int buffer = uniform(number % kGradientTiles), tile = uniform(place().walk.tile(visit.step));
-    const Place& at = place();
-    const int64 query_tile = at.query_tile(visit.member, tile);
+    const int buffer = uniform(number % kGradientTiles), tile = tiles.tile(visit.step);
+    const int64 sums_tile = query_tile(visit.member, tile);
 #pragma unroll
     for (int group = 0; group < C.warpgroups; ++group)
       numbered_barrier_wait(Pipeline::written(group, buffer), Pipeline::kPair);
@@ -197,20 +217,16 @@ struct QueryGroup {
       if constexpr (kSelects) select(sums, pipeline.gradient(buffer), {pipeline.k().address + bytes});
       else multiply(sums, pipeline.gradient(buffer), {keys + bytes});
       // Whoever writes into this tile of dS next waits for it; nobody does for the last two.
-      if (column + kPanelColumns >= C.dim_qk && number + kGradientTiles < count) {
-#pragma unroll
-        for (int group = 0; group < C.warpgroups; ++group)
-          numbered_barrier_arrive(Pipeline::read(group, buffer), Pipeline::kPair);
-      }
-      if (column == 0) wait_for_turn<kShared>(p.backward, at, query_tile, tile, thread(), meet);
-      add(sums, query_tile, column);
+      if (column + kPanelColumns >= C.dim_qk && number + kGradientTiles < count) free_gradient(buffer);
+      if (column == 0) wait_for_turn<kShared>(p.backward, place(), sums_tile, tile, thread(), meet);
+      add(sums, sums_tile, column);
       // About when those who have keys are done with these queries.
       if constexpr (kBringsLate) {
         if (column == 0 && number + kAhead < count) bring();
         converge();
       }
     }
-    pass_turn_on<kShared>(p.backward, query_tile, thread(), meet);
+    pass_turn_on<kShared>(p.backward, sums_tile, thread(), meet);
   }
 
   // The tiles of queries that see these keys.
@@ -222,6 +238,9 @@ struct QueryGroup {
   template <bool kSelects>
   __device__ __forceinline__ void walk_with(unsigned keys) {
     Visit visit;
+    // Tiles of dS that nobody has written yet are free.
+#pragma unroll 1
+    for (int tile = 0; tile < min(kGradientTiles, count); ++tile) free_gradient(tile);
 #pragma unroll 1
     for (int number = 0; number < count; ++number, visit.next(steps)) {
       if (!kBringsLate && number + kAhead < count) bring();
@@ -235,8 +254,7 @@ struct QueryGroup {
 #pragma unroll 1
     for (bool first = true;; places.advance(), keys_phase ^= 1, first = false) {
       const bool ends = uniform(place().written) < 0;
-      steps = uniform(place().walk.count()), count = uniform(place().group) * steps;
-      ahead = {};
+      take_place();
       if (count > 0) bring();
       if (!first) barrier_wait(pipeline.k_free(), keys_phase ^ 1);
       converge();

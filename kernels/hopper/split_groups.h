@@ -20,7 +20,10 @@ struct SplitGroup : KeyWalk<C> {
 
   static constexpr Element kHandedOver = Element::f16;
 
-  __device__ SplitGroup(const HopperBackwardParams& p, const Pipeline& pipeline) : Base(p, pipeline, 0) {}
+  unsigned lane_weights;  // where this thread's P of the first tile lies
+
+  __device__ SplitGroup(const HopperBackwardParams& p, const Pipeline& pipeline)
+      : Base(p, pipeline, 0), lane_weights(part_of(pipeline.weights(0), new_thread_id() % kWarpgroupThreads, 0)) {}
 
   // Of four weights of a thread.
   static constexpr int kPart = kWarpgroupThreads * 16;
@@ -69,24 +72,26 @@ struct SplitGroup : KeyWalk<C> {
 template <HopperBackwardConfig C>
 struct ScoreGroup : SplitGroup<C> {
   using Base = SplitGroup<C>;
-  using Base::a, Base::p, Base::pipeline, Base::queries, Base::number, Base::count, Base::pin_all, Base::lane_place;
+  using Base::a, Base::p, Base::pipeline, Base::queries, Base::number, Base::count, Base::buffer, Base::pin_all;
   using Base::kShared, Base::kSteps;
+  using Base::lane_place, Base::lane_weights;
   using typename Base::Pipeline, typename Base::Scores, typename Base::Weights;
 
   Accumulator<float> dv[C.dim_v / 8];
+  typename Base::RowValues lse;  // of the tile of queries whose scores are there
 
   using Base::Base;
 
-  __device__ __forceinline__ void hand_over(const Weights& w, int buffer) const {
+  __device__ __forceinline__ void hand_over(const Weights& w) const {
     if (number >= kGradientTiles) numbered_barrier_wait(Pipeline::weights_read(buffer), Pipeline::kPair);
-    const unsigned to = Base::part_of(pipeline.weights(buffer), new_thread_id(), 0);
+    const unsigned to = lane_weights + buffer * Pipeline::GradientTile::kBytes;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
       Base::part(to + step * Base::kPart) = {w[step][0], w[step][1], w[step][2], w[step][3]};
     numbered_barrier_arrive(Pipeline::weights_written(buffer), Pipeline::kPair);
   }
   // Weight of the pair of this lane's key r and a query, which a lane of the same four has handed over.
-  __device__ __forceinline__ float handed_over(int buffer, int query, int r) const {
+  __device__ __forceinline__ float handed_over(int query, int r) const {
     const int thread = new_thread_id() / 4 * 4 + query % 8 / 2;
     const unsigned at = Base::part_of(pipeline.weights(buffer), thread, query / 16) + (query / 8 % 2 * 2 + r) * 4;
     return widen<Base::kHandedOver>(*static_cast<const unsigned short*>(__cvta_shared_to_generic(at + query % 2 * 2)));
@@ -94,23 +99,22 @@ struct ScoreGroup : SplitGroup<C> {
 
   template <Pass kPass>
   __device__ __forceinline__ Pass visit(Scores& s, int tile, int next_step) {
-    const int stage = queries.stage, buffer = number % kGradientTiles;
+    const int stage = queries.stage;
     const float* stats = pipeline.stats(stage);
     Weights w;
     if constexpr (kPass != Pass::full) Base::hide(s, a, Base::place(), tile);
     if constexpr (kPass == Pass::guarded)
       weigh_any_size<kShared, kPass>(s, stats, lane_place().column, static_cast<float>(a.scale), p.exponent);
-    else weigh_small<kShared, kPass>(s, stats, lane_place().column, p.exponent);
+    else Base::weigh(s, lse, p.exponent);
     Base::template narrow_weights<Base::kHandedOver>(w, s);
-    hand_over(w, buffer);
+    hand_over(w);
     Base::narrow_weights(w, s);
     pin_all(w);
-    barrier_wait(pipeline.o_full(stage), queries.phase);
+    Base::wait_for_douts();
     const bool selects = kPass == Pass::guarded && uniform(stats[Base::kFlag] != 0);
     if (selects) {
       __syncwarp();
-      Base::select_into(dv, pipeline.dout(stage),
-                        [=, this](int query, int r) { return handed_over(buffer, query, r); });
+      Base::select_into(dv, pipeline.dout(stage), [this](int query, int r) { return handed_over(query, r); });
     } else {
       Base::template issue_sums<typename Base::DvProduct>(dv, w, pipeline.dout(stage));
       if constexpr (kPass == Pass::guarded) products_wait<0>();
@@ -121,6 +125,7 @@ struct ScoreGroup : SplitGroup<C> {
     products_wait<1>();
     pin_all(w), pin_all(dv);
     Base::release_queries(stage);
+    Base::load_lse(lse, queries.stage);
     const Pass next = Base::pass(next_step);
     products_wait<0>();
     pin_all(s[0]);
@@ -131,6 +136,7 @@ struct ScoreGroup : SplitGroup<C> {
     Base::wait_for_queries();
     Scores s;
     Base::issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
+    Base::load_lse(lse, queries.stage);
     products_wait<0>();
     pin_all(s[0]);
     Base::walk_all(*this, s);
@@ -143,17 +149,17 @@ struct ScoreGroup : SplitGroup<C> {
 template <HopperBackwardConfig C>
 struct GradientGroup : SplitGroup<C> {
   using Base = SplitGroup<C>;
-  using Base::a, Base::p, Base::pipeline, Base::queries, Base::number, Base::count, Base::pin_all;
-  using Base::kSteps;
+  using Base::a, Base::p, Base::pipeline, Base::queries, Base::number, Base::count, Base::buffer, Base::pin_all;
+  using Base::kSteps, Base::lane_weights;
   using typename Base::Pipeline, typename Base::Scores, typename Base::Weights;
 
   Accumulator<float> dk[C.dim_qk / 8];
 
   using Base::Base;
 
-  __device__ __forceinline__ void take_over(Weights& w, int buffer) const {
+  __device__ __forceinline__ void take_over(Weights& w) const {
     numbered_barrier_wait(Pipeline::weights_written(buffer), Pipeline::kPair);
-    const unsigned from = Base::part_of(pipeline.weights(buffer), new_thread_id() % kWarpgroupThreads, 0);
+    const unsigned from = lane_weights + buffer * Pipeline::GradientTile::kBytes;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const uint4 four = Base::part(from + step * Base::kPart);
@@ -163,27 +169,29 @@ struct GradientGroup : SplitGroup<C> {
     // Nobody waits for the last two.
     if (number + kGradientTiles < count) numbered_barrier_arrive(Pipeline::weights_read(buffer), Pipeline::kPair);
   }
+  // Statistics come with queries.
   __device__ __forceinline__ void wait_for_both() const {
-    Base::wait_for_queries();  // statistics come with queries
-    barrier_wait(pipeline.o_full(queries.stage), queries.phase);
+    Base::wait_for_queries();
+    Base::wait_for_douts();
   }
 
   template <Pass kPass>
   __device__ __forceinline__ Pass visit(Scores& s, int, int next_step) {
-    const int stage = queries.stage, buffer = number % kGradientTiles;
-    const float* stats = pipeline.stats(stage);
+    const int stage = queries.stage;
     Weights w;
-    take_over(w, buffer);
+    typename Base::RowValues delta;
+    Base::load_delta(delta, stage);
+    take_over(w);
     products_wait<0>();
     pin_all(s[0]);
-    Base::template differentiate<kPass, Base::kHandedOver>(s, w, stats);
+    Base::template differentiate<kPass, Base::kHandedOver>(s, w, delta);
     Base::narrow_weights(w, s);
-    if (kPass == Pass::guarded && uniform(stats[Base::kFlag] != 0))
+    if (kPass == Pass::guarded && uniform(pipeline.stats(stage)[Base::kFlag] != 0))
       Base::template clear_not_finite<kWarpgroupThreads>(pipeline.q(stage));  // their scores are there: so are weights
     Base::template issue_sums<typename Base::DkProduct>(dk, w, pipeline.q(stage));
-    Base::wait_for_reader(buffer);
-    Base::write_gradient(w, buffer);
-    queries.advance(), ++number;
+    Base::wait_for_reader();
+    Base::write_gradient(w);
+    Base::step_on();
     if (number < count) wait_for_both();
     Base::issue_scores(s, pipeline.v(), pipeline.dout(queries.stage));
     products_wait<1>();

@@ -7,6 +7,11 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
+// Two neighbours, on 8 bytes. In the order in which it stands among products and barriers.
+__device__ __forceinline__ void load_pair_from_shared(unsigned address, float& first, float& second) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(first), "=f"(second) : "r"(address) : "memory");
+}
+
 // 16 bytes, of which `bytes` are read and the rest becomes zero. Both addresses on 16-byte boundaries.
 __device__ __forceinline__ void copy_async_16(unsigned to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");

@@ -37,6 +37,17 @@ __device__ __forceinline__ unsigned pack_f16(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   return word;
 }
+// All bits of each half that is not 0. sm_90 and later.
+__device__ __forceinline__ unsigned not_zero_mask_bf16(unsigned two) {
+  unsigned mask;
+  asm("set.neu.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(two), "r"(0));
+  return mask;
+}
+__device__ __forceinline__ unsigned not_zero_mask_f16(unsigned two) {
+  unsigned mask;
+  asm("set.neu.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(two), "r"(0));
+  return mask;
+}
 __device__ __forceinline__ float widen_bf16(unsigned short bits) {
   return __int_as_float(static_cast<int>(static_cast<unsigned>(bits) << 16));
 }
