@@ -28,6 +28,20 @@ struct Computation {
   using Weights = unsigned[kSteps][4];
   using RowSoftmax = SteadySoftmax<float, 1>;
 
+  // What a note says of tiles of keys, and whether there is something to do. Asked for together: one answer of shared
+  // memory is waited for instead of one for every decision.
+  struct KeyTiles {
+    int rows_end, begin, end, own_begin, full_begin, full_end, own_end;
+    __device__ explicit KeyTiles(const Note& n)
+        : rows_end(uniform(n.rows_end)),
+          begin(uniform(n.begin)),
+          end(uniform(n.end)),
+          own_begin(uniform(n.own_begin)),
+          full_begin(uniform(n.full_begin)),
+          full_end(uniform(n.full_end)),
+          own_end(uniform(n.own_end)) {}
+  };
+
   const HopperForwardParams& p;
   const AttentionParams& a;
   Pipeline<C> pipeline;
@@ -118,16 +132,23 @@ struct Computation {
     }
   }
 
+  // Where scores of a lane stand, as far as a mask or an option asks.
+  struct Stand {
+    LanePlace lane;
+    Sequence sequence;
+    int q_first;
+    __device__ explicit Stand(const Note& note)
+        : lane(lane_place()), sequence(note.sequence()), q_first(note.q_first) {}
+  };
   // Scores of a tile of keys become weights; whether the output has to be rescaled, and by what.
   template <bool kEdge>
-  __device__ __forceinline__ bool weigh(const Note& note, const Options& options, RowSoftmax& softmax, Scores& s,
+  __device__ __forceinline__ bool weigh(const Stand& at, const Options& options, RowSoftmax& softmax, Scores& s,
                                         int tile, float (&shrink)[2]) const {
     const int first = tile * C.tile_k;
-    const LanePlace lane = lane_place();
-    change_scores<kEdge, kWarpgroupRows>(s, a, note.sequence(), options, lane, note.q_first, first);
+    change_scores<kEdge, kWarpgroupRows>(s, a, at.sequence, options, at.lane, at.q_first, first);
     const bool moved = softmax.move(s, [&](int r, float x) { shrink[r] = x; });
     softmax.weigh(s);
-    drop_weights(s, options, a.dropout_threshold, lane, note.q_first, first);
+    drop_weights(s, options, a.dropout_threshold, at.lane, at.q_first, first);
     return moved;
   }
 
@@ -142,8 +163,7 @@ struct Computation {
   // others as soon as the warpgroup's last scores are there.
   template <bool kEdge>
   __device__ __forceinline__ void advance(int& tile, int last, const Note& note, const Options& options,
-                                          RowSoftmax& softmax, Weights& w, Output& o) {
-    const bool ends = last == uniform(note.own_begin);
+                                          RowSoftmax& softmax, Weights& w, Output& o, bool ends) {
 #pragma unroll 1
     for (; tile > last; --tile) {
       Scores s;
@@ -158,7 +178,7 @@ struct Computation {
       release_keys();
       if (ends && tile - 1 == last) release_queries();
       float shrink[2];
-      const bool moved = weigh<kEdge>(note, options, softmax, s, tile - 1, shrink);
+      const bool moved = weigh<kEdge>(Stand(note), options, softmax, s, tile - 1, shrink);
       wait_behind_weights();
       pin_all(o), pin_all(w);
       release_values();
@@ -171,34 +191,36 @@ struct Computation {
   }
 
   // Scores of the first tile of keys, with nothing to do meanwhile.
-  __device__ __forceinline__ void begin(const Note& note, const Options& options, RowSoftmax& softmax, Weights& w) {
+  __device__ __forceinline__ void begin(const Note& note, const KeyTiles& tiles, const Options& options,
+                                        RowSoftmax& softmax, Weights& w) {
     Scores s;
     wait_keys();
     wait_turn();
     issue_scores(s);
+    const Stand at(note);
     products_wait<0>();
     pin_all(s);
     pass_turn();
     release_keys();
-    if (uniform(note.own_end - 1 == note.own_begin)) release_queries();
+    const int tile = tiles.own_end - 1;
+    if (tile == tiles.own_begin) release_queries();
     float shrink[2];
-    const int tile = uniform(note.own_end) - 1;
-    if (uniform(note.full_begin <= tile && tile < note.full_end)) weigh<false>(note, options, softmax, s, tile, shrink);
-    else weigh<true>(note, options, softmax, s, tile, shrink);
+    if (tiles.full_begin <= tile && tile < tiles.full_end) weigh<false>(at, options, softmax, s, tile, shrink);
+    else weigh<true>(at, options, softmax, s, tile, shrink);
     narrow_weights(w, s);
   }
 
   // The tiles of the warpgroup: masked ones at the end, full ones, masked ones at the beginning. The weights of the first
   // are at hand, the last product is under way at the end.
-  __device__ __forceinline__ void sum(const Note& note, const Options& options, RowSoftmax& softmax, Output& o,
-                                      Weights& w) {
-    int tile = uniform(note.own_end) - 1;
+  __device__ __forceinline__ void sum(const Note& note, const KeyTiles& tiles, const Options& options,
+                                      RowSoftmax& softmax, Output& o, Weights& w) {
+    int tile = tiles.own_end - 1;
     // Twice through the same code: there are no full tiles the second time.
 #pragma unroll 1
-    for (int last = uniform(note.full_end);; last = uniform(note.own_begin)) {
-      advance<true>(tile, last, note, options, softmax, w, o);
-      if (last == uniform(note.own_begin)) break;
-      advance<false>(tile, uniform(note.full_begin), note, options, softmax, w, o);
+    for (int last = tiles.full_end;; last = tiles.own_begin) {
+      advance<true>(tile, last, note, options, softmax, w, o, last == tiles.own_begin);
+      if (last == tiles.own_begin) break;
+      advance<false>(tile, tiles.full_begin, note, options, softmax, w, o, tiles.full_begin == tiles.own_begin);
     }
     wait_values();
     issue_output(o, w);
@@ -257,9 +279,9 @@ struct Computation {
   }
 
   // Rows without keys.
-  __device__ __forceinline__ void attend_nothing(const Note& note) {
+  __device__ __forceinline__ void attend_nothing(const Note& note, const KeyTiles& tiles) {
     release_queries();
-    skip(uniform(note.end - note.begin));
+    skip(tiles.end - tiles.begin);
     RowSoftmax softmax(factor());
     float shares[2];
     end_rows(note, Options(a, note.sequence(), note.b, note.h), softmax, shares);
@@ -268,20 +290,20 @@ struct Computation {
       clear_row<E>(p.forward.o, offset_of(p.forward.o, note.b, note.h, int64{note.q_begin} + i), lane.column / 2,
                    a.dim_v);
   }
-  __device__ __forceinline__ void attend(const Note& note) {
+  __device__ __forceinline__ void attend(const Note& note, const KeyTiles& tiles) {
     const Options options(a, note.sequence(), note.b, note.h);
     RowSoftmax softmax(factor());
     Weights w;
-    skip(uniform(note.end - note.own_end));
-    begin(note, options, softmax, w);
+    skip(tiles.end - tiles.own_end);
+    begin(note, tiles, options, softmax, w);
     Output o = {};
-    sum(note, options, softmax, o, w);
+    sum(note, tiles, options, softmax, o, w);
     float shares[2];  // what rows of the output are multiplied by
     end_rows(note, options, softmax, shares);
     products_wait<0>();
     pin_all(o), pin_all(w);
     release_values();
-    skip(uniform(note.own_begin - note.begin));
+    skip(tiles.own_begin - tiles.begin);
     store(note, shares, o);
   }
 
@@ -291,9 +313,10 @@ struct Computation {
     for (; round.any(p.order); round.next()) {
       wait_queries();
       const Note& note = pipeline.note(group, round.number);
-      if (uniform(note.rows_end == 0)) release_queries();
-      else if (uniform(note.own_begin == note.own_end)) attend_nothing(note);
-      else attend(note);
+      const KeyTiles tiles(note);
+      if (tiles.rows_end == 0) release_queries();
+      else if (tiles.own_begin == tiles.own_end) attend_nothing(note, tiles);
+      else attend(note, tiles);
       converge();
     }
     if constexpr ((C.order & kStage) != 0) stores_wait_read();
