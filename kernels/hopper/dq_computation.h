@@ -147,7 +147,7 @@ struct DqComputation : DqScores<C> {
   }
   // Whether a tile of which not everybody sees everything holds something that products would carry to others.
   __device__ __forceinline__ bool finds_not_finite(Scores& s, const Note& note) const {
-    return numbered_barrier_any(1 + group, kWarpgroupThreads, Base::has_not_finite_score(s, note));
+    return uniform(numbered_barrier_any(1 + group, kWarpgroupThreads, Base::has_not_finite_score(s, note)));
   }
 
   // One tile without overlap, where LSE are large or something is not finite, and not for everybody.
