@@ -109,12 +109,12 @@ struct HopperBackwardConfig {
 
 // dQ alone on Hopper: some warpgroups have 64 queries each and walk over the keys that these see, one more copies.
 struct HopperDqConfig {
-  Element element;                   // f16 or bf16
-  int dim_qk, dim_v;                 // padded: multiples of 32
-  int warpgroups;                    // that compute
-  int tile_k;                        // a multiple of 16
-  int key_places, value_places;      // tiles of each in shared memory: of keys at least 2, one is used twice
-  int query_places;                  // 2: the next queries come while these are used
+  Element element;               // f16 or bf16
+  int dim_qk, dim_v;             // padded: multiples of 32
+  int warpgroups;                // that compute
+  int tile_k;                    // a multiple of 16
+  int key_places, value_places;  // tiles of each in shared memory: of keys at least 2, one is used twice
+  int query_places;              // 2: the next queries come while these are used
 };
 
 // Shared memory rows are padded so that eight (f64: four) consecutive rows fall into different banks.
@@ -215,8 +215,8 @@ constexpr int shared_bytes(const BackwardConfig& c) {
 constexpr BackwardConfig shared_config(const HopperBackwardConfig& c) {
   constexpr int kWarps = kWarpgroupThreads / 32;
   return {
-      c.element,    c.dim_qk, c.dim_v,   c.tile_q, kWarpgroupRows * c.warpgroups, kWarps * c.warpgroups, 1, c.stages, 1,
-      kCopyVectors, 0,        0,         0};
+      c.element,    c.dim_qk, c.dim_v, c.tile_q, kWarpgroupRows * c.warpgroups, kWarps * c.warpgroups, 1, c.stages, 1,
+      kCopyVectors, 0,        0,       0};
 }
 constexpr int tile_k_of(const HopperBackwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
 constexpr bool splits_sums(const HopperBackwardConfig& c) { return c.warpgroups == 1; }
@@ -225,7 +225,7 @@ constexpr int num_threads(const HopperBackwardConfig& c) { return kWarpgroupThre
 // As above, of 504 registers of three warpgroups or 512 of four. Beside dQ, with 208 and 144 the assembler lays S and dP over
 // each other; with 8 more it gives each its own registers, of which there are too few then.
 constexpr int key_registers(const HopperBackwardConfig& c) {
-  if (!c.dq) return c.warpgroups == 3 ? 152 : 224;
+  if (!c.dq) return c.warpgroups == 3 ? 144 : 224;
   return splits_sums(c) ? 216 : c.warpgroups == 2 ? 208 : 144;
 }
 constexpr int query_registers(const HopperBackwardConfig& c) {

@@ -87,7 +87,7 @@ std::string backward_lines(const Typical& t, const Arch& arch, Reproducible repr
   return or_refusal([&] {
     const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible, kernels);
     std::string text = plan.not_hopper ? join("  not hopper: ", plan.not_hopper, "\n") : "";
-    for (const Launch* l : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink}) text += line(*l);
+    for (const Launch* l : plan.launches()) text += line(*l);
     return text + join("  workspace ", plan.workspace.size, "\n");
   });
 }
@@ -154,6 +154,9 @@ TEST(Plans, FitEveryPairOfHeadSizes) {
                   << name_of(forward.launch.kernel);
               EXPECT_TRUE(std::visit([&](const auto& c) { return is_possible(c, arch); }, backward.config))
                   << name_of(backward.main.kernel);
+              const BackwardPlan in_order = plan_backward(backward_of(t), arch, Reproducible::yes, Kernels::best);
+              EXPECT_TRUE(in_order.dq.grid_x == 0 || is_possible(in_order.dq_config, arch))
+                  << name_of(in_order.dq.kernel);
               TypicalCache cache{
                   .dtype = type, .dim_qk = dim_qk, .dim_v = dim_v, .len_q = options ? 16 : 1, .aligned = aligned};
               try {

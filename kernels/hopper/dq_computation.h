@@ -129,7 +129,8 @@ struct DqComputation : DqScores<C> {
       converge();
     }
   }
-  static __device__ __forceinline__ void select_key(Sums& dq, const float (&d)[2], typename Pipeline::KTile k, int key) {
+  static __device__ __forceinline__ void select_key(Sums& dq, const float (&d)[2], typename Pipeline::KTile k,
+                                                    int key) {
     const int column = lane_place().column;
 #pragma unroll
     for (int n = 0; n < kSumTiles; ++n) {

@@ -35,9 +35,7 @@ struct DqPipeline {
   unsigned memory;  // shared_address, on a multiple of 1024
 
   // Of a round's tile: its place, and how often that was used before.
-  static __device__ int query_place(int group, unsigned round) {
-    return round % C.query_places * C.warpgroups + group;
-  }
+  static __device__ int query_place(int group, unsigned round) { return round % C.query_places * C.warpgroups + group; }
   static __device__ unsigned query_phase(unsigned round) { return round / C.query_places % 2; }
 
   __device__ QTile q(int group, unsigned round) const { return {memory + query_place(group, round) * QTile::kBytes}; }

@@ -71,8 +71,7 @@ struct DqScores {
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
-        for (int e = 0; e < 2; ++e)
-          at(weights, r, n, e) = edge.sees(8 * r, 8 * n + e) ? at(weights, r, n, e) : 0.0f;
+        for (int e = 0; e < 2; ++e) at(weights, r, n, e) = edge.sees(8 * r, 8 * n + e) ? at(weights, r, n, e) : 0.0f;
   }
 
   // Whether this lane has a score that is not finite, of a query that exists. A key with an element that is not finite has
@@ -114,8 +113,7 @@ struct DqScores {
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
-        w[n / 2][n % 2 * 2 + r] = pack<E>(weights[n].x[2 * r], weights[n].x[2 * r + 1]);
+      for (int r = 0; r < 2; ++r) w[n / 2][n % 2 * 2 + r] = pack<E>(weights[n].x[2 * r], weights[n].x[2 * r + 1]);
   }
   static __device__ __forceinline__ void differentiate_narrow(Gradients& w, Scores& dp, const float* stats) {
     const float* delta = stats + delta_at(kShared, lane_place().row);

@@ -1,6 +1,6 @@
 // A warpgroup that has 64 keys: S^T, P, dP^T and dS^T of one tile of queries after the other, and the sums of dK and dV.
 //
-//   P from S(n) | issue dP | issue dV += P^T dO | dP is there | dS | dS to shared memory | issue dK += dS^T Q |
+//   P from S(n) | issue dP | issue dV += P^T dO | dP is there | dS | dS to shared memory, for dQ | issue dK += dS^T Q |
 //   dV is there | issue S(n+1) | dK is there: the queries are free | S(n+1) is there
 //
 // The assembler starts dP when it has read half of S, so that exponentials are computed under dP. 48 registers X, Y, Z of
@@ -35,7 +35,7 @@ struct KeyGroup : KeyWalk<C> {
 
   // One tile of queries whose scores are there; at the end those of the next are. Returns how that is visited.
   __device__ __forceinline__ Pass visit(Scores& s, bool masked, int step, int next_step) {
-    const int stage = queries.stage, buffer = number % kGradientTiles;
+    const int stage = queries.stage, buffer = Base::buffer_of_step();
     const float* stats = pipeline.stats(stage);
     Weights w, ds;
     Scores dp;
@@ -69,7 +69,7 @@ struct KeyGroup : KeyWalk<C> {
   // The same of one that holds something that is not finite, and not for everybody, or LSE that are large: one product at a
   // time.
   __device__ __forceinline__ void visit_guarded(Scores& s, int tile) {
-    const int stage = queries.stage, buffer = number % kGradientTiles;
+    const int stage = queries.stage, buffer = Base::buffer_of_step();
     const float* stats = pipeline.stats(stage);
     const bool selects = uniform(stats[kFlag] != 0);
     Weights w;
@@ -112,7 +112,7 @@ struct KeyGroup : KeyWalk<C> {
 
   // The same of one that sees none of this warpgroup's keys.
   __device__ __forceinline__ void visit_hidden(Scores& s) {
-    const int stage = queries.stage, buffer = number % kGradientTiles;
+    const int stage = queries.stage, buffer = Base::buffer_of_step();
     barrier_wait(pipeline.o_full(stage), queries.phase);
     wait_for_reader(buffer);
     write_gradient(Weights{}, buffer);

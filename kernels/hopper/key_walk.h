@@ -114,13 +114,17 @@ struct KeyWalk : KeyScores<C> {
   __device__ __forceinline__ void wait_for_queries() const {
     barrier_wait(pipeline.q_full(queries.stage), queries.phase);
   }
+  // dS for the warpgroup that computes dQ, if one does.
+  __device__ __forceinline__ int buffer_of_step() const { return C.dq ? number % kGradientTiles : 0; }
   __device__ __forceinline__ void write_gradient(const Weights& gradient, int buffer) const {
-    store(gradient, buffer);
-    async_proxy_fence();
-    numbered_barrier_arrive(Pipeline::written(group, buffer), Pipeline::kPair);
+    if constexpr (C.dq != 0) {
+      store(gradient, buffer);
+      async_proxy_fence();
+      numbered_barrier_arrive(Pipeline::written(group, buffer), Pipeline::kPair);
+    }
   }
   __device__ __forceinline__ void wait_for_reader(int buffer) const {
-    if (number >= kGradientTiles) numbered_barrier_wait(Pipeline::read(group, buffer), Pipeline::kPair);
+    if (C.dq != 0 && number >= kGradientTiles) numbered_barrier_wait(Pipeline::read(group, buffer), Pipeline::kPair);
   }
   __device__ __forceinline__ void release_queries(int stage) const {
     if (new_thread_id() % 32 == 0) barrier_arrive(pipeline.empty(stage));

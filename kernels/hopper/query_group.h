@@ -1,9 +1,8 @@
-// The warpgroup that brings tiles to shared memory and computes dQ: dS, which those who have keys write, times K, goes into
-// sums in global memory.
+// The warpgroup that brings tiles to shared memory and, where it is asked for, computes dQ: dS, which those who have keys
+// write, times K, goes into sums in global memory.
 #pragma once
 
 #include "backward/place.h"
-#include "backward/turns.h"
 #include "hopper/backward_pipeline.h"
 #include "hopper/copy_tile.h"
 #include "hopper/ring.h"
@@ -20,9 +19,9 @@ struct QueryGroup {
   static constexpr int kPiecesOfRow = kPanelRowBytes / 16;
   static_assert(C.tile_q == kWarpgroupRows && C.stages >= 2);
   // Few stages are all on their way, and the next tile is brought amidst dQ of the one that it replaces; many leave one
-  // to be brought before that.
+  // to be brought before that. Without dQ there is nothing to do but wait for room.
   static constexpr bool kBringsLate = splits_sums(C);
-  static constexpr int kAhead = kBringsLate ? C.stages : C.stages - 1;
+  static constexpr int kAhead = kBringsLate || !C.dq ? C.stages : C.stages - 1;
   static constexpr unsigned kSelected = 1;  // no address of a tile
   using Pipeline = BackwardPipeline<C>;
   using Panel = SwizzledTile<kTileK, kPanelColumns>;  // of K
@@ -153,7 +152,7 @@ struct QueryGroup {
   // One branch around all of them: the assembler makes a branch of every predicate.
   __device__ __forceinline__ void add(const Sums& sums, int64 tile, int first_column) const {
     const int lane = new_thread_id() % 32, row = thread() / 32 * 16;
-    if (!p.backward.dq_sums || row >= p.backward.dq_rows) return;
+    if (row >= p.backward.dq_rows) return;
     float* to = dq_sums<kShared>(p.backward, tile) + sum_block<kShared>(row, first_column);
 #pragma unroll
     for (int n = 0; n < kPanelColumns / 8; ++n)
@@ -184,9 +183,8 @@ struct QueryGroup {
 
   template <bool kSelects>
   __device__ __forceinline__ void add_to_dq(const Visit& visit, int number, unsigned keys) {
-    const int buffer = uniform(number % kGradientTiles), tile = uniform(place().walk.tile(visit.step));
-    const Place& at = place();
-    const int64 query_tile = at.query_tile(visit.member, tile);
+    const int buffer = uniform(number % kGradientTiles);
+    const int64 query_tile = place().query_tile(visit.member, uniform(place().walk.tile(visit.step)));
 #pragma unroll
     for (int group = 0; group < C.warpgroups; ++group)
       numbered_barrier_wait(Pipeline::written(group, buffer), Pipeline::kPair);
@@ -202,7 +200,6 @@ struct QueryGroup {
         for (int group = 0; group < C.warpgroups; ++group)
           numbered_barrier_arrive(Pipeline::read(group, buffer), Pipeline::kPair);
       }
-      if (column == 0) wait_for_turn<kShared>(p.backward, at, query_tile, tile, thread(), meet);
       add(sums, query_tile, column);
       // About when those who have keys are done with these queries.
       if constexpr (kBringsLate) {
@@ -210,14 +207,18 @@ struct QueryGroup {
         converge();
       }
     }
-    pass_turn_on<kShared>(p.backward, query_tile, thread(), meet);
   }
 
   // The tiles of queries that see these keys.
   __device__ __forceinline__ void walk() {
+    if constexpr (!C.dq) return bring_all();
     const unsigned keys = uniform(keys_for_dq().address);
     if (splits_sums(C) && keys == kSelected) walk_with<splits_sums(C)>(keys);
     else walk_with<false>(keys);
+  }
+  __device__ __forceinline__ void bring_all() {
+#pragma unroll 1
+    for (int number = kAhead; number < count; ++number) bring();
   }
   template <bool kSelects>
   __device__ __forceinline__ void walk_with(unsigned keys) {
