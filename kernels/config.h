@@ -115,6 +115,7 @@ struct HopperDqConfig {
   int tile_k;                    // a multiple of 16
   int key_places, value_places;  // tiles of each in shared memory: of keys at least 2, one is used twice
   int query_places;              // 2: the next queries come while these are used
+  int turns;  // 1: warpgroups issue scores and sums in turns, so that one computes while another multiplies
 };
 
 // Shared memory rows are padded so that eight (f64: four) consecutive rows fall into different banks.

@@ -168,6 +168,21 @@ TEST(Plans, FitEveryPairOfHeadSizes) {
             }
 }
 
+// Sums of dQ in the workspace are as large as dQ in f32, and what counts turns comes on top: two kernels need neither.
+TEST(Plans, OfHopperAskForSumsOnlyWhereTheyAdd) {
+  const Arch arch = arch_named("sm_90a");
+  const auto size = [&](Reproducible reproducible, Kernels kernels, bool dq = true) {
+    BackwardProblem p = backward_of({.len_q = 4096, .len_k = 4096});
+    if (!dq) p.dq = {};
+    return plan_backward(p, arch, reproducible, kernels).workspace.size;
+  };
+  const size_t usual = size(Reproducible::no, Kernels::best), in_order = size(Reproducible::yes, Kernels::best);
+  const BackwardProblem p = backward_of({.len_q = 4096, .len_k = 4096});
+  EXPECT_EQ(usual - in_order, static_cast<size_t>(p.batch * p.heads_q * p.len_q * p.dim_qk) * 4);
+  EXPECT_EQ(in_order, size(Reproducible::no, Kernels::best, false));
+  EXPECT_GT(size(Reproducible::yes, Kernels::portable), usual);
+}
+
 TEST(Plans, AreThoseOfTheTable) {
   const std::string path = CUFLASH_PLANS_FILE, plans = all_plans();
   if (std::getenv("CUFLASH_UPDATE_PLANS")) std::ofstream(path) << plans;

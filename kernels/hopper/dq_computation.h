@@ -41,6 +41,14 @@ struct DqComputation : DqScores<C> {
   __device__ void release(unsigned barrier) const {
     if (lane_id() == 0) barrier_arrive(barrier);
   }
+  // A tile of keys that the CTA visits is one turn of every warpgroup.
+  __device__ void wait_turn() const {
+    if constexpr (C.turns != 0) numbered_barrier_wait(1 + group, 2 * kWarpgroupThreads);
+  }
+  __device__ void pass_turn() const {
+    if constexpr (C.turns != 0)
+      numbered_barrier_arrive(1 + (group + 1 == C.warpgroups ? 0 : group + 1), 2 * kWarpgroupThreads);
+  }
   __device__ void wait_queries() const {
     barrier_wait(pipeline.q_full(group, round.number), pipeline.query_phase(round.number));
   }
@@ -63,6 +71,7 @@ struct DqComputation : DqScores<C> {
   __device__ void skip(int tiles) {
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
+      wait_turn(), pass_turn();
       wait_keys(keys), release_keys();
       wait_values(), release_values();
     }
@@ -148,7 +157,8 @@ struct DqComputation : DqScores<C> {
   }
   // Whether a tile of which not everybody sees everything holds something that products would carry to others.
   __device__ __forceinline__ bool finds_not_finite(Scores& s, const Note& note) const {
-    return uniform(numbered_barrier_any(1 + group, kWarpgroupThreads, Base::has_not_finite_score(s, note)));
+    return uniform(
+        numbered_barrier_any(1 + C.warpgroups + group, kWarpgroupThreads, Base::has_not_finite_score(s, note)));
   }
 
   // One tile without overlap, where LSE are large or something is not finite, and not for everybody.
@@ -165,6 +175,7 @@ struct DqComputation : DqScores<C> {
     Base::differentiate_narrow(ds, s, stats());
     select_sums(dq, ds);
     pin_all(dq);
+    __syncwarp();  // all lanes have read the keys
     release_keys();
   }
 
@@ -181,14 +192,16 @@ struct DqComputation : DqScores<C> {
     release_values();
     Base::template differentiate<kEdge>(ds, s, dp, stats());
   }
-  // The first tile of a stretch: its dS are at hand at the end, or false, and it is done.
-  __device__ __forceinline__ bool begin(Gradients& ds, Sums& dq, const Note& note, int tile) {
+  // The first tile of a stretch: its dS are at hand at the end, or false, and it is done. again: its turn has been.
+  __device__ __forceinline__ bool begin(Gradients& ds, Sums& dq, const Note& note, int tile, bool again) {
     Scores s;
     const bool full = is_full(note, tile);
     wait_keys(keys);
+    if (!again) wait_turn();
     issue_scores(s, keys);
     products_wait<0>();
     pin_all(s);
+    if (!again) pass_turn();
     if (uniform(has_large_rows<kShared>(stats())) || (!full && finds_not_finite(s, note))) {
       visit_guarded(s, dq, note, tile);
       return false;
@@ -208,8 +221,10 @@ struct DqComputation : DqScores<C> {
       Ring<C.key_places> next = keys;
       next.advance();
       wait_keys(next);
+      wait_turn();
       issue_scores(s, next);
       issue_sums(dq, ds);
+      pass_turn();
       products_wait<1>();
       pin_all(s);
       --tile;
@@ -245,12 +260,13 @@ struct DqComputation : DqScores<C> {
   }
   __device__ __forceinline__ void sum(Sums& dq, const Note& note) {
     int tile = uniform(note.own_end) - 1;
+    bool again = false;
 #pragma unroll 1
     while (tile >= uniform(note.own_begin)) {
       Gradients ds;
-      if (!begin(ds, dq, note, tile)) {
-        --tile;
-      } else if (advance_all(tile, note, ds, dq)) {
+      if (!begin(ds, dq, note, tile, again)) {
+        --tile, again = false;
+      } else if (again = !advance_all(tile, note, ds, dq); !again) {
         issue_sums(dq, ds);
         products_wait<0>();
         pin_all(dq), pin_all(ds);
@@ -281,6 +297,7 @@ struct DqComputation : DqScores<C> {
   }
 
   __device__ __forceinline__ void run() {
+    if (group == C.warpgroups - 1) pass_turn();  // the first turn
 #pragma unroll 1
     for (; round.any(p.order); round.next()) {
       wait_queries();

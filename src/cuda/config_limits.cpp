@@ -93,7 +93,8 @@ Limits limits_of(const HopperBackwardConfig& c, const Arch& arch) {
 // Scores, dP, and narrow dS of half the size beside them.
 Limits limits_of(const HopperDqConfig& c, const Arch& arch) {
   if (c.warpgroups < 2 || c.warpgroups > 3 || c.tile_k < 16 || c.tile_k > 256 || c.key_places < 2 || c.key_places > 8 ||
-      c.value_places < 1 || c.value_places > 8 || c.query_places < 1 || c.query_places > 2)
+      c.value_places < 1 || c.value_places > 8 || c.query_places < 1 || c.query_places > 2 || c.turns < 0 ||
+      c.turns > 1)
     return kNoShape;
   const int registers = (2 * c.dim_qk + 5 * c.tile_k) / 4 + kBeside / 2;
   return limits(arch.number() == 90 && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, computing_registers(c));

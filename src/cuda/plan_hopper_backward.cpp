@@ -42,7 +42,7 @@ bool separates_dq(const BackwardProblem& p, int tile_k, Reproducible reproducibl
 // twice and stay longer than values.
 HopperDqConfig dq_config(Element element, int dim_qk, int dim_v, const Arch& arch) {
   constexpr int kTileK = 64;
-  HopperDqConfig c{element, dim_qk, dim_v, dim_qk <= 128 ? 3 : 2, kTileK, 4, 4, 2};
+  HopperDqConfig c{element, dim_qk, dim_v, dim_qk <= 128 ? 3 : 2, kTileK, 4, 4, 2, 0};
   const auto fits = [&] { return shared_bytes(c) <= arch.shared_per_block; };
   if (!fits()) c.query_places = 1;
   while (!fits()) --(c.value_places >= c.key_places ? c.value_places : c.key_places);
