@@ -119,7 +119,8 @@ Traffic traffic_of(const ForwardProblem& p, const cuda::Arch& arch, cuda::Kernel
 
 namespace {
 
-// Three kernels: rows of queries are prepared, tiles of keys walk over tiles of queries, sums of dQ become dQ.
+// Three kernels: rows of queries are prepared, tiles of keys walk over tiles of queries, sums of dQ become dQ. Or dQ has one
+// of its own: tiles of queries walk over tiles of keys.
 class BackwardWalk {
  public:
   BackwardWalk(const BackwardProblem& p, const cuda::BackwardPlan& plan)
@@ -130,12 +131,15 @@ class BackwardWalk {
                          : std::get<BackwardConfig>(plan.config)),
         row_(p),
         s_(sequence_of(p, 0)),
-        sums_bytes_(p.dq ? real(plan.workspace.dq_rows) * real(c_.dim_qk) * row_.state : 0) {}
+        sums_bytes_(real(plan.workspace.dq_rows) * real(c_.dim_qk) * row_.state) {}
 
   Moved moved() {
     for_query_tiles(p_, s_, c_.tile_q, [&](Range queries, Range) { prepare_and_finish(real(queries.size())); });
-    for (int64_t first = 0; first < s_.len_k; first += c_.tile_k)
-      visit_keys({first, std::min(first + c_.tile_k, s_.len_k)});
+    if (plan_.main.grid_x != 0)
+      for (int64_t first = 0; first < s_.len_k; first += c_.tile_k)
+        visit_keys({first, std::min(first + c_.tile_k, s_.len_k)});
+    if (plan_.dq.grid_x != 0)
+      for_query_tiles(p_, s_, tile_q_of(plan_.dq_config), [&](Range queries, Range seen) { walk_keys(queries, seen); });
     return moved_;
   }
 
@@ -144,7 +148,7 @@ class BackwardWalk {
     const double heads = real(p_.batch * p_.heads_q);
     moved_.read += heads * queries * (2 * row_.v + row_.state);  // O, dO, LSE
     moved_.written += heads * (real(row_stats_bytes(c_)) + sums_bytes_);
-    if (!p_.dq) return;
+    if (plan_.finish.grid_x == 0) return;
     constexpr double kBlock = 16;  // rows whose sums lie together
     const double rows = std::min(real(plan_.workspace.dq_rows), kBlock * real(divided_up(int64_t(queries), 16)));
     moved_.read += heads * rows * real(c_.dim_qk) * row_.state;
@@ -166,6 +170,15 @@ class BackwardWalk {
     moved_.read += heads * rows_k * (turns ? (1 + 2 * steps) * row_.qk + steps * row_.v : row_.qk + row_.v);
     moved_.read += heads * (group * rows_q * ((turns ? 2 : 1) * row_.qk + row_.v) + steps * real(row_stats_bytes(c_)));
     moved_.added += heads * steps * sums_bytes_;
+  }
+
+  void walk_keys(Range queries, Range seen) {
+    const double heads = real(p_.batch * p_.heads_q);
+    const int64_t tile_k = plan_.dq_config.tile_k;
+    const double keys = real(covered_by(tiles_over(seen, tile_k), tile_k, s_.len_k).size());
+    const double stats = real(divided_up(queries.size(), c_.tile_q)) * real(row_stats_bytes(c_));
+    moved_.written += heads * real(queries.size()) * row_.qk;
+    if (!seen.empty()) moved_.read += heads * ((real(queries.size()) + keys) * (row_.qk + row_.v) + stats);
   }
 
   const BackwardProblem& p_;

@@ -104,7 +104,18 @@ struct HopperBackwardConfig {
   int tile_q;         // 64
   int warpgroups;     // that have keys; 1: two share them, one of which has dV and the other dK
   int stages;         // tiles of queries and dO in shared memory, at least 2
-  int ordered;        // as in BackwardConfig
+  int dq;             // 1: dQ is added to sums; 0: nobody wants it, or another kernel computes it
+};
+
+// dQ alone on Hopper: some warpgroups have 64 queries each and walk over the keys that these see, one more copies.
+struct HopperDqConfig {
+  Element element;               // f16 or bf16
+  int dim_qk, dim_v;             // padded: multiples of 32
+  int warpgroups;                // that compute
+  int tile_k;                    // a multiple of 16
+  int key_places, value_places;  // tiles of each in shared memory: of keys at least 2, one is used twice
+  int query_places;              // 2: the next queries come while these are used
+  int turns;  // 1: warpgroups issue scores and sums in turns, so that one computes while another multiplies
 };
 
 // Shared memory rows are padded so that eight (f64: four) consecutive rows fall into different banks.
@@ -205,34 +216,61 @@ constexpr int shared_bytes(const BackwardConfig& c) {
 constexpr BackwardConfig shared_config(const HopperBackwardConfig& c) {
   constexpr int kWarps = kWarpgroupThreads / 32;
   return {
-      c.element,    c.dim_qk, c.dim_v,   c.tile_q, kWarpgroupRows * c.warpgroups, kWarps * c.warpgroups, 1, c.stages, 1,
-      kCopyVectors, 0,        c.ordered, 0};
+      c.element,    c.dim_qk, c.dim_v, c.tile_q, kWarpgroupRows * c.warpgroups, kWarps * c.warpgroups, 1, c.stages, 1,
+      kCopyVectors, 0,        0,       0};
 }
 constexpr int tile_k_of(const HopperBackwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
 constexpr bool splits_sums(const HopperBackwardConfig& c) { return c.warpgroups == 1; }
 constexpr int summing_warpgroups(const HopperBackwardConfig& c) { return splits_sums(c) ? 2 : c.warpgroups; }
 constexpr int num_threads(const HopperBackwardConfig& c) { return kWarpgroupThreads * (summing_warpgroups(c) + 1); }
-// As above, of 504 registers of three warpgroups or 512 of four. With 208 and 144 the assembler lays S and dP over each
-// other; with 8 more it gives each its own registers, of which there are too few then.
+// As above, of 504 registers of three warpgroups or 512 of four. Beside dQ, with 208 and 144 the assembler lays S and dP over
+// each other; with 8 more it gives each its own registers, of which there are too few then.
 constexpr int key_registers(const HopperBackwardConfig& c) {
+  if (!c.dq) return c.warpgroups == 3 ? 144 : 224;
   return splits_sums(c) ? 216 : c.warpgroups == 2 ? 208 : 144;
 }
 constexpr int query_registers(const HopperBackwardConfig& c) {
+  if (!c.dq) return 56;
   return splits_sums(c) ? 72 : c.warpgroups == 2 ? 88 : 80;
 }
-constexpr int kGradientTiles = 2;  // of dS in shared memory
+// Tiles of dS in shared memory. Without dQ one holds weights where dV is summed by a selection.
+constexpr int kGradientTiles = 2;
+constexpr int gradient_tiles(const HopperBackwardConfig& c) { return c.dq ? kGradientTiles : splits_sums(c) ? 0 : 1; }
+// Tiles of P on their way from one warpgroup to the other.
+constexpr int weight_tiles(const HopperBackwardConfig& c) { return splits_sums(c) ? kGradientTiles : 0; }
+// A copy of K without elements that are not finite, where there is room for it.
+constexpr int finite_keys_bytes(const HopperBackwardConfig& c) {
+  return c.dq && !splits_sums(c) ? swizzled_bytes(tile_k_of(c), c.dim_qk) : 0;
+}
 // One tile of keys is worked on, the next is known, and of the one before sums may be on their way out.
 constexpr int kPlaces = 3;
 constexpr int num_barriers(const HopperBackwardConfig& c) { return 4 + 3 * c.stages; }
 constexpr int shared_bytes(const HopperBackwardConfig& c) {
   const int tile_k = tile_k_of(c);
-  // A copy of K without elements that are not finite, or P on its way from one warpgroup to the other.
-  const int extra =
-      splits_sums(c) ? kGradientTiles * swizzled_bytes(c.tile_q, tile_k) : swizzled_bytes(tile_k, c.dim_qk);
-  return swizzled_bytes(tile_k, c.dim_qk) + swizzled_bytes(tile_k, c.dim_v) + extra +
+  return swizzled_bytes(tile_k, c.dim_qk) + swizzled_bytes(tile_k, c.dim_v) + finite_keys_bytes(c) +
          c.stages * (swizzled_bytes(c.tile_q, c.dim_qk) + swizzled_bytes(c.tile_q, c.dim_v)) +
-         kGradientTiles * swizzled_bytes(c.tile_q, tile_k) + c.stages * row_stats_bytes(shared_config(c)) +
-         kPlaces * kPlaceBytes + num_barriers(c) * 8;
+         (weight_tiles(c) + gradient_tiles(c)) * swizzled_bytes(c.tile_q, tile_k) +
+         c.stages * row_stats_bytes(shared_config(c)) + kPlaces * kPlaceBytes + num_barriers(c) * 8;
+}
+
+// Of its statistics.
+constexpr BackwardConfig shared_config(const HopperDqConfig& c) {
+  return {c.element, c.dim_qk, c.dim_v, kWarpgroupRows, c.tile_k, 0, 0, 0, 0, kCopyVectors, 0, 0, 0};
+}
+constexpr int tile_q_of(const HopperDqConfig& c) { return kWarpgroupRows * c.warpgroups; }
+constexpr int num_threads(const HopperDqConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
+constexpr int computing_registers(const HopperDqConfig& c) { return c.warpgroups == 2 ? 232 : 160; }
+constexpr int copying_registers(const HopperDqConfig& c) { return c.warpgroups == 2 ? 40 : 32; }
+constexpr int num_notes(const HopperDqConfig& c) { return 2 + c.query_places; }
+constexpr int num_barriers(const HopperDqConfig& c) {
+  return 2 * (c.key_places + c.value_places + c.warpgroups * c.query_places);
+}
+constexpr int shared_bytes(const HopperDqConfig& c) {
+  const int queries = swizzled_bytes(kWarpgroupRows, c.dim_qk) + swizzled_bytes(kWarpgroupRows, c.dim_v) +
+                      row_stats_bytes(shared_config(c));
+  return c.query_places * c.warpgroups * queries + c.key_places * swizzled_bytes(c.tile_k, c.dim_qk) +
+         c.value_places * swizzled_bytes(c.tile_k, c.dim_v) + num_notes(c) * c.warpgroups * kNoteBytes +
+         num_barriers(c) * 8;
 }
 
 }  // namespace cuflash

@@ -1,5 +1,5 @@
 // dK, dV and dQ for f16 and bf16 on Hopper (sm_90a), between the portable kernels that prepare the workspace and finish
-// dQ. A CTA keeps some keys and walks over the tiles of 64 queries that see them, as backward.h does, then takes the next
+// dQ; or dK and dV alone, beside hopper_dq.h. A CTA keeps some keys and walks over the tiles of 64 queries that see them, as backward.h does, then takes the next
 // keys; its warpgroups have parts of their own, and products and copies are those of Hopper:
 //
 //   the first 2 or 3  64 keys each: S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q      (hopper/key_group.h)
@@ -13,6 +13,9 @@
 //                        64     192    4        187 KiB   144         32 + 32 + 32 + 16
 //                        128    128    3        226 KiB   208         64 + 64 + 32 + 16
 //                        256    64     2        225 KiB   216         128 or 128 + 32 + 16
+//   without dQ           64     192    4        139 KiB   144         S and dP have registers of their own, dP 32 more
+//                        128    128    4        211 KiB   224
+//                        256    64     2        209 KiB   224
 //
 //   step n          those that have keys                              the others
 //                   P | dP, dV | dS | dK, dS to memory, S(n+1)        Q, dO of n + stages - 1 | dS K, 64 columns -> sums

@@ -30,7 +30,7 @@ void add(std::vector<Launch>& launches, const Launch& launch) {
 void add_launches_of(std::vector<Launch>& launches, const Typical& t, const Arch& arch, Reproducible reproducible) {
   add(launches, plan_forward(forward_of(t), arch, cuda::Kernels::portable).launch);
   const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible, cuda::Kernels::portable);
-  for (const Launch* launch : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink}) add(launches, *launch);
+  for (const Launch* launch : plan.launches()) add(launches, *launch);
 }
 
 // For Hopper every type with every register budget (a head size stands for those that are padded to it), plain and with
@@ -56,7 +56,8 @@ std::vector<Typical> problems_for(const Arch& arch) {
   return problems;
 }
 
-// The kernels for Hopper: every register budget plain, options that need most, and all of them; in order and not.
+// The kernels for Hopper: every register budget plain, options that need most, and all of them; dQ in the main kernel and in
+// one of its own.
 void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
   if (arch.number() != 90) return;
   const auto add_forward = [&](const Typical& t) {
@@ -71,13 +72,16 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
   for (const int options : {int{kMaskTensor}, kAllOptions & ~kScaleFirst}) add_forward({.options = options});
   for (const auto& [dim_qk, dim_v, type, reproducible] :
        {std::tuple{64, 64, DType::bf16, Reproducible::no}, std::tuple{96, 96, DType::bf16, Reproducible::no},
-        std::tuple{128, 128, DType::bf16, Reproducible::no}, std::tuple{128, 128, DType::bf16, Reproducible::yes},
-        std::tuple{128, 128, DType::f16, Reproducible::no}, std::tuple{64, 128, DType::f16, Reproducible::yes},
-        std::tuple{256, 256, DType::bf16, Reproducible::no}}) {
+        std::tuple{128, 128, DType::bf16, Reproducible::no}, std::tuple{128, 128, DType::f16, Reproducible::no},
+        std::tuple{256, 256, DType::bf16, Reproducible::no}, std::tuple{64, 64, DType::bf16, Reproducible::yes},
+        std::tuple{64, 128, DType::f16, Reproducible::yes}, std::tuple{96, 96, DType::f16, Reproducible::yes},
+        std::tuple{128, 128, DType::bf16, Reproducible::yes}, std::tuple{128, 128, DType::f16, Reproducible::yes},
+        std::tuple{192, 128, DType::bf16, Reproducible::yes}, std::tuple{192, 192, DType::f16, Reproducible::yes},
+        std::tuple{256, 256, DType::bf16, Reproducible::yes}}) {
     const BackwardPlan plan = plan_backward(backward_of({.dtype = type, .dim_qk = dim_qk, .dim_v = dim_v}), arch,
                                             reproducible, Kernels::best);
     EXPECT_EQ(plan.not_hopper, nullptr) << plan.not_hopper;
-    add(launches, plan.main);
+    add(launches, plan.main), add(launches, plan.dq);
   }
 }
 
@@ -128,8 +132,10 @@ std::vector<Launch> all_launches_for(const Arch& arch) {
       add_launches_of(launches, t, arch, reproducible);
   for (const Typical& t : typical_problems()) {
     add(launches, plan_forward(forward_of(t), arch, Kernels::best).launch);
-    for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes})
-      add(launches, plan_backward(backward_of(t), arch, reproducible, Kernels::best).main);
+    for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes}) {
+      const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible, Kernels::best);
+      add(launches, plan.main), add(launches, plan.dq);
+    }
   }
   for (const TypicalCache& t : typical_caches())
     if (t.dtype != DType::f64 || t.dim_qk <= 128)

@@ -87,7 +87,7 @@ std::string backward_lines(const Typical& t, const Arch& arch, Reproducible repr
   return or_refusal([&] {
     const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible, kernels);
     std::string text = plan.not_hopper ? join("  not hopper: ", plan.not_hopper, "\n") : "";
-    for (const Launch* l : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink}) text += line(*l);
+    for (const Launch* l : plan.launches()) text += line(*l);
     return text + join("  workspace ", plan.workspace.size, "\n");
   });
 }
@@ -154,6 +154,9 @@ TEST(Plans, FitEveryPairOfHeadSizes) {
                   << name_of(forward.launch.kernel);
               EXPECT_TRUE(std::visit([&](const auto& c) { return is_possible(c, arch); }, backward.config))
                   << name_of(backward.main.kernel);
+              const BackwardPlan in_order = plan_backward(backward_of(t), arch, Reproducible::yes, Kernels::best);
+              EXPECT_TRUE(in_order.dq.grid_x == 0 || is_possible(in_order.dq_config, arch))
+                  << name_of(in_order.dq.kernel);
               TypicalCache cache{
                   .dtype = type, .dim_qk = dim_qk, .dim_v = dim_v, .len_q = options ? 16 : 1, .aligned = aligned};
               try {
@@ -163,6 +166,21 @@ TEST(Plans, FitEveryPairOfHeadSizes) {
                 EXPECT_EQ(error.status(), CUFLASH_UNSUPPORTED);
               }
             }
+}
+
+// Sums of dQ in the workspace are as large as dQ in f32, and what counts turns comes on top: two kernels need neither.
+TEST(Plans, OfHopperAskForSumsOnlyWhereTheyAdd) {
+  const Arch arch = arch_named("sm_90a");
+  const auto size = [&](Reproducible reproducible, Kernels kernels, bool dq = true) {
+    BackwardProblem p = backward_of({.len_q = 4096, .len_k = 4096});
+    if (!dq) p.dq = {};
+    return plan_backward(p, arch, reproducible, kernels).workspace.size;
+  };
+  const size_t usual = size(Reproducible::no, Kernels::best), in_order = size(Reproducible::yes, Kernels::best);
+  const BackwardProblem p = backward_of({.len_q = 4096, .len_k = 4096});
+  EXPECT_EQ(usual - in_order, static_cast<size_t>(p.batch * p.heads_q * p.len_q * p.dim_qk) * 4);
+  EXPECT_EQ(in_order, size(Reproducible::no, Kernels::best, false));
+  EXPECT_GT(size(Reproducible::yes, Kernels::portable), usual);
 }
 
 TEST(Plans, AreThoseOfTheTable) {

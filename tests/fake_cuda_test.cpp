@@ -57,12 +57,19 @@ void expect_maps(const HopperForwardParams& p) {
   const AttentionParams& a = p.forward.attention;
   expect_map(p.q, a.q, a.dim_qk), expect_map(p.k, a.k, a.dim_qk), expect_map(p.v, a.v, a.dim_v);
 }
-void expect_maps(const HopperBackwardParams& p) {
-  const AttentionParams& a = p.backward.attention;
-  expect_map(p.q, a.q, a.dim_qk), expect_map(p.k, a.k, a.dim_qk), expect_map(p.v, a.v, a.dim_v);
-  expect_map(p.dout, p.backward.dout, a.dim_v);
-}
 bool runs(const FakeLaunch& launch, const char* kernel) { return std::strstr(launch.program, kernel) != nullptr; }
+// Of the main kernel, or of that for dQ alone, which take the same params.
+bool takes_backward_maps(const FakeLaunch& launch) {
+  return runs(launch, "hopper_backward<") || runs(launch, "hopper_dq<");
+}
+const HopperBackwardParams& backward_maps(const FakeLaunch& launch) {
+  const auto& p = *static_cast<const HopperBackwardParams*>(launch.params);
+  const AttentionParams& a = p.backward.attention;
+  const bool main = runs(launch, "hopper_backward<");
+  expect_map(p.q, a.q, a.dim_qk), expect_map(p.dout, p.backward.dout, a.dim_v);
+  expect_map(main ? p.k : p.walked_k, a.k, a.dim_qk), expect_map(main ? p.v : p.walked_v, a.v, a.dim_v);
+  return p;
+}
 
 // Places, lengths, plans, params, mirrored memory and workspaces of random problems; the kernel alone is emulated.
 TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
@@ -73,11 +80,7 @@ TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
       expect_maps(params);
       return emulate(params.forward);
     }
-    if (runs(launch, "hopper_backward<")) {
-      const auto& params = *static_cast<const HopperBackwardParams*>(launch.params);
-      expect_maps(params);
-      return emulate(params.backward);
-    }
+    if (takes_backward_maps(launch)) return emulate(backward_maps(launch).backward);
     ASSERT_EQ(launch.params_size, sizeof(BackwardParams));
     emulate(*static_cast<const BackwardParams*>(launch.params));
   };
@@ -242,25 +245,40 @@ TEST_F(FakeGpus, TensorMapsHaveTheAddressesOfTheirCall) {
   EXPECT_EQ(maps_seen, 4);
 }
 
-TEST_F(FakeGpus, OfTheKernelsOfBackwardTheMainOneTakesTensorMaps) {
+TEST_F(FakeGpus, OfTheKernelsOfBackwardThoseForHopperTakeTensorMaps) {
   if (cuda::wanted_kernels() != cuda::Kernels::best) GTEST_SKIP() << "no kernel with tensor maps is asked for";
-  static int main_kernels = 0, others = 0;
+  struct Launched {
+    int main, dq, others;
+    bool operator==(const Launched&) const = default;
+  };
+  static Launched launched;
   gpus.on_launch = [](const FakeLaunch& launch) {
-    if (runs(launch, "hopper_backward<")) {
+    if (takes_backward_maps(launch)) {
       EXPECT_EQ(launch.params_size, 0u);
-      expect_maps(*static_cast<const HopperBackwardParams*>(launch.params));
-      ++main_kernels;
+      backward_maps(launch);
+      ++(runs(launch, "hopper_dq<") ? launched.dq : launched.main);
     } else {
       EXPECT_EQ(launch.params_size, sizeof(BackwardParams));
-      ++others;
+      ++launched.others;
     }
   };
   const Stream stream;
-  DeviceProblem problem(dense({.batch = 2, .len_q = 70, .len_k = 70, .dtype = DType::f16}), stream);
-  problem.take_workspace();
-  problem.backward();
-  EXPECT_EQ(main_kernels, 1);
-  EXPECT_EQ(others, 2);  // before and behind it
+  const auto launches_of = [&](int64_t len_k, bool dq, bool dk, bool dv) {
+    DeviceProblem problem(dense({.batch = 2, .len_q = 70, .len_k = len_k, .dtype = DType::f16}), stream);
+    problem.take_workspace();
+    BackwardTensors tensors = problem.tensors();
+    if (!dq) tensors.dq = {};
+    if (!dk) tensors.dk = {};
+    if (!dv) tensors.dv = {};
+    launched = {};
+    flash_attention_backward(problem.attention, tensors, problem.execution);
+    return launched;
+  };
+  EXPECT_EQ(launches_of(70, true, true, true), (Launched{1, 0, 2}));   // one sum needs no order
+  EXPECT_EQ(launches_of(300, true, true, true), (Launched{1, 1, 1}));  // what prepares, and nothing behind them
+  EXPECT_EQ(launches_of(300, true, false, false), (Launched{0, 1, 1}));
+  EXPECT_EQ(launches_of(300, false, true, true), (Launched{1, 0, 1}));
+  EXPECT_EQ(launches_of(300, false, false, true), (Launched{1, 0, 1}));
 }
 
 // The tuner's candidates reach the launch, and what they compute is held to the oracle.
@@ -271,8 +289,7 @@ TEST_F(FakeGpus, CandidatesOfTheTunerAreCompiledLaunchedAndChecked) {
     if (launch.params_size == sizeof(ForwardParams)) emulate(*static_cast<const ForwardParams*>(launch.params));
     else if (launch.params_size == sizeof(BackwardParams)) emulate(*static_cast<const BackwardParams*>(launch.params));
     else if (runs(launch, "hopper_forward<")) emulate(static_cast<const HopperForwardParams*>(launch.params)->forward);
-    else if (runs(launch, "hopper_backward<"))
-      emulate(static_cast<const HopperBackwardParams*>(launch.params)->backward);
+    else if (takes_backward_maps(launch)) emulate(backward_maps(launch).backward);
     launched += launch.program;
   };
   const cli::TuneTarget target{false, cuda::device(0).arch, cuda::device(0).num_sms};

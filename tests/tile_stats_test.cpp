@@ -224,6 +224,19 @@ struct Counted {
       }
     }
   }
+  // stats: bytes that belong to 64 queries.
+  void dq_alone(double stats) {
+    for (int64_t i0 = 0; i0 < p.len_q; i0 += tile_q) {
+      const auto queries = static_cast<double>(end_q(i0) - i0);
+      moved.written += queries * row_qk();
+      int64_t keys = 0;
+      for (int64_t j0 = 0; j0 < p.len_k; j0 += tile_k)
+        if (sees(i0, end_q(i0), j0, end_k(j0))) keys += end_k(j0) - j0;
+      if (keys == 0) continue;
+      moved.read += (queries + static_cast<double>(keys)) * (row_qk() + row_v());
+      moved.read += static_cast<double>((end_q(i0) - i0 + 63) / 64) * stats;
+    }
+  }
   // stats, sums: bytes that belong to a tile of queries.
   void backward(double stats, double sums, bool boxes) {
     for (int64_t i0 = 0; i0 < p.len_q; i0 += tile_q) {
@@ -244,6 +257,27 @@ struct Counted {
     }
   }
 };
+
+// A kernel for dQ alone, behind the one that prepares.
+TEST(Traffic, DqAloneIsWhatTheTilesLoadAndStore) {
+  const cuda::Arch arch = cuda::arch_named("sm_90a");
+  for (const Geometry& g : kGeometries)
+    for (auto [len_q, len_k] : kLengths) {
+      SCOPED_TRACE(::testing::Message() << g.name << " Sq=" << len_q << " Sk=" << len_k);
+      BackwardProblem problem = backward_problem(sketched(g, len_q, len_k, DType::f16, 64, 32));
+      problem.dk = {}, problem.dv = {};
+      const cuda::BackwardPlan plan = cuda::plan_backward(problem, arch, cuda::Reproducible::no, cuda::Kernels::best);
+      ASSERT_EQ(plan.main.grid_x, 0u);
+      Counted counted{g, problem, tile_q_of(plan.dq_config), plan.dq_config.tile_k};
+      const double stats = (2 * 64 + 4) * 4;
+      counted.dq_alone(stats);
+      const double tiles = static_cast<double>((len_q + 63) / 64), rows = static_cast<double>(len_q);
+      const cli::Moved moved = cli::traffic_of(problem, arch, cuda::Kernels::best).walk;
+      EXPECT_EQ(moved.read, 2 * (counted.moved.read + rows * (2 * counted.row_v() + 4)));
+      EXPECT_EQ(moved.written, 2 * (counted.moved.written + tiles * stats));
+      EXPECT_EQ(moved.added, 0);
+    }
+}
 
 TEST(Traffic, ForwardIsWhatTheTilesLoadAndStore) {
   const cuda::Arch arch = cuda::arch_named("sm_90a");

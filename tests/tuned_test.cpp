@@ -225,8 +225,11 @@ TEST(TunedPlans, could_be_what_is_built_in) {
       if (t.options != 0) continue;
       std::visit([&](const auto& c) { expect_legal(c, arch); },
                  plan_forward(cuda::forward_of(t), arch, Kernels::best).config);
-      std::visit([&](const auto& c) { expect_legal(c, arch); },
-                 plan_backward(cuda::backward_of(t), arch, Reproducible::no, Kernels::best).config);
+      for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes}) {
+        const cuda::BackwardPlan backward = plan_backward(cuda::backward_of(t), arch, reproducible, Kernels::best);
+        std::visit([&](const auto& c) { expect_legal(c, arch); }, backward.config);
+        if (backward.dq.grid_x != 0) expect_legal(backward.dq_config, arch);
+      }
     }
     for (const cuda::TypicalCache& t : cuda::typical_caches())
       if (t.options == 0 && (t.dtype != DType::f64 || t.dim_qk <= 128))

@@ -1,7 +1,7 @@
 // Where tiles of backward lie in shared memory, and the barriers between those who bring them and those who use them.
 //
-//   K | V | finite K, or P, two tiles | Q and dO of each stage | dS, two tiles | statistics of each stage | places |
-//   barriers
+//   K | V | finite K, or P, two tiles | Q and dO of each stage | dS, two tiles with dQ | statistics of each stage |
+//   places | barriers
 //
 //   k_full, v_full   bytes have arrived, once for each tile of keys, and its place is known
 //   k_free           one arrival of every warp that has keys: neither K nor V are read any more
@@ -32,11 +32,10 @@ struct BackwardPipeline {
 
   static constexpr int kValues = KTile::kBytes;
   static constexpr int kFiniteKeys = kValues + VTile::kBytes;
-  static constexpr int kQueries =
-      kFiniteKeys + (splits_sums(C) ? kGradientTiles * GradientTile::kBytes : KTile::kBytes);
+  static constexpr int kQueries = kFiniteKeys + finite_keys_bytes(C) + weight_tiles(C) * GradientTile::kBytes;
   static constexpr int kDouts = kQueries + C.stages * QTile::kBytes;
   static constexpr int kGradients = kDouts + C.stages * DoutTile::kBytes;
-  static constexpr int kStats = kGradients + kGradientTiles * GradientTile::kBytes;
+  static constexpr int kStats = kGradients + gradient_tiles(C) * GradientTile::kBytes;
   static constexpr int kPlace = kStats + C.stages * kStatsBytes;
   static constexpr int kBarriers = kPlace + kPlaces * kPlaceBytes;
   static_assert(kBarriers + 8 * num_barriers(C) == shared_bytes(C) && kPlace % 16 == 0);
@@ -45,7 +44,7 @@ struct BackwardPipeline {
 
   __device__ KTile k() const { return {memory}; }
   __device__ VTile v() const { return {memory + kValues}; }
-  // K without elements that are not finite, where it has some.
+  // K without elements that are not finite, where it has some, and dQ is computed.
   __device__ KTile finite_k() const { return {memory + kFiniteKeys}; }
   // P of a tile of queries, where another warpgroup needs it: 16 bytes of each thread side by side.
   __device__ unsigned weights(int tile) const { return memory + kFiniteKeys + tile * GradientTile::kBytes; }

@@ -70,22 +70,6 @@ __device__ __forceinline__ void copy_queries(const HopperForwardParams& p, const
   }
 }
 
-template <HopperForwardConfig C>
-__device__ __forceinline__ void write_note(Note& note, const AttentionParams& a, const Work<C>& work, int group) {
-  note.rows_end = work.exists ? work.rows_end(a) : 0;
-  if (!work.exists) return;
-  const Sequence& s = work.sequence;
-  note.b = work.b, note.h = work.h, note.q_first = work.q_first + group * kWarpgroupRows;
-  note.q_begin = static_cast<int>(s.q_begin), note.shift = static_cast<int>(s.shift);
-  note.len_q = s.len_q, note.len_k = s.len_k;
-  note.begin = work.begin, note.end = work.end;
-  asm volatile("" ::: "memory");  // read back, so that it takes no registers
-  const Range queries{note.q_first, min(note.q_first + kWarpgroupRows, note.len_q)};
-  const Walk walk = walk_keys<C.tile_k>(a, note.sequence(), queries);
-  note.own_begin = walk.begin, note.full_begin = walk.full_begin;
-  note.full_end = walk.full_end, note.own_end = walk.end;
-}
-
 // One warp. Values that no query of the tile sees do not exist: a zero weight would not keep a NaN out.
 template <HopperForwardConfig C>
 struct Cleaner {

@@ -1,6 +1,6 @@
 // A warpgroup that has 64 keys: S^T, P, dP^T and dS^T of one tile of queries after the other, and the sums of dK and dV.
 //
-//   P from S(n) | issue dP | issue dV += P^T dO | dP is there | dS | dS to shared memory | issue dK += dS^T Q |
+//   P from S(n) | issue dP | issue dV += P^T dO | dP is there | dS | dS to shared memory, for dQ | issue dK += dS^T Q |
 //   dV is there | issue S(n+1) | dK is there: the queries are free | S(n+1) is there
 //
 // The assembler starts dP when it has read half of S, so that exponentials are computed under dP. 48 registers X, Y, Z of
@@ -94,7 +94,7 @@ struct KeyGroup : KeyWalk<C> {
       // The weights are where dS will be.
       Base::store(w);
       __syncwarp();
-      const auto weights = pipeline.gradient(Base::buffer);
+      const auto weights = pipeline.gradient(Base::gradient_buffer());
       Base::select_into(dv, pipeline.dout(stage), [=](int query, int r) {
         const int key = lane_place().row + 8 * r;
         const unsigned at = weights.piece(query, key) + key % 8 * 2;

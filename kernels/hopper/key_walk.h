@@ -30,7 +30,7 @@ struct KeyWalk : KeyScores<C> {
   Ring<C.stages> queries;
   Turns<kPlaces> keys;
   int number, count;  // of this step, of all steps with these keys
-  int buffer;         // tile of dS that it writes
+  int buffer;         // of those that it writes for others
   int edge;           // steps of a head that have to be asked what they see
   // In shared memory: LSE of the lane's first query, of stage 0, and where its part of the first tile of dS begins. Found
   // anew in every step they would cost an answer of the special registers each, which comes late.
@@ -87,9 +87,11 @@ struct KeyWalk : KeyScores<C> {
     Base::load_rows(delta, lane_stats + stage * Pipeline::kStatsBytes + 4 * Base::kDelta);
   }
 
+  // Where nobody computes dQ there is one, for weights that are summed by a selection.
+  __device__ __forceinline__ int gradient_buffer() const { return C.dq ? buffer : 0; }
   // Into the warp's columns of a tile of dS, which has queries in rows.
   __device__ __forceinline__ void store(const Weights& w) const {
-    const unsigned address = lane_gradient + buffer * Pipeline::GradientTile::kBytes;
+    const unsigned address = lane_gradient + gradient_buffer() * Pipeline::GradientTile::kBytes;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) store_matrices_transposed(address + step * 16 * kPanelRowBytes, w[step]);
   }
@@ -132,13 +134,16 @@ struct KeyWalk : KeyScores<C> {
   __device__ __forceinline__ void wait_for_douts() const {
     barrier_wait(pipeline.o_full(queries.stage), queries.phase);
   }
+  // dS for the warpgroup that computes dQ, if one does.
   __device__ __forceinline__ void write_gradient(const Weights& gradient) const {
-    store(gradient);
-    async_proxy_fence();
-    numbered_barrier_arrive(Pipeline::written(group, buffer), Pipeline::kPair);
+    if constexpr (C.dq != 0) {
+      store(gradient);
+      async_proxy_fence();
+      numbered_barrier_arrive(Pipeline::written(group, buffer), Pipeline::kPair);
+    }
   }
   __device__ __forceinline__ void wait_for_reader() const {
-    numbered_barrier_wait(Pipeline::read(group, buffer), Pipeline::kPair);
+    if constexpr (C.dq != 0) numbered_barrier_wait(Pipeline::read(group, buffer), Pipeline::kPair);
   }
   __device__ __forceinline__ void release_queries(int stage) const {
     if (new_thread_id() % 32 == 0) barrier_arrive(pipeline.empty(stage));

@@ -1,9 +1,8 @@
-// The warpgroup that brings tiles to shared memory and computes dQ: dS, which those who have keys write, times K, goes into
-// sums in global memory.
+// The warpgroup that brings tiles to shared memory and, where it is asked for, computes dQ: dS, which those who have keys
+// write, times K, goes into sums in global memory.
 #pragma once
 
 #include "backward/place.h"
-#include "backward/turns.h"
 #include "hopper/backward_pipeline.h"
 #include "hopper/copy_tile.h"
 #include "hopper/ring.h"
@@ -20,9 +19,9 @@ struct QueryGroup {
   static constexpr int kPiecesOfRow = kPanelRowBytes / 16;
   static_assert(C.tile_q == kWarpgroupRows && C.stages >= 2);
   // Few stages are all on their way, and the next tile is brought amidst dQ of the one that it replaces; many leave one
-  // to be brought before that.
+  // to be brought before that. Without dQ there is nothing to do but wait for room.
   static constexpr bool kBringsLate = splits_sums(C);
-  static constexpr int kAhead = kBringsLate ? C.stages : C.stages - 1;
+  static constexpr int kAhead = kBringsLate || !C.dq ? C.stages : C.stages - 1;
   static constexpr unsigned kSelected = 1;  // no address of a tile
   using Pipeline = BackwardPipeline<C>;
   using Panel = SwizzledTile<kTileK, kPanelColumns>;  // of K
@@ -168,7 +167,7 @@ struct QueryGroup {
   // One branch around all of them: the assembler makes a branch of every predicate.
   __device__ __forceinline__ void add(const Sums& sums, int64 tile, int first_column) const {
     const int lane = new_thread_id() % 32, row = thread() / 32 * 16;
-    if (!p.backward.dq_sums || row >= p.backward.dq_rows) return;
+    if (row >= p.backward.dq_rows) return;
     float* to = dq_sums<kShared>(p.backward, tile) + sum_block<kShared>(row, first_column);
 #pragma unroll
     for (int n = 0; n < kPanelColumns / 8; ++n)
@@ -205,8 +204,8 @@ struct QueryGroup {
 
   template <bool kSelects>
   __device__ __forceinline__ void add_to_dq(const Visit& visit, int number, unsigned keys) {
-    const int buffer = uniform(number % kGradientTiles), tile = tiles.tile(visit.step);
-    const int64 sums_tile = query_tile(visit.member, tile);
+    const int buffer = uniform(number % kGradientTiles);
+    const int64 sums_tile = query_tile(visit.member, tiles.tile(visit.step));
 #pragma unroll
     for (int group = 0; group < C.warpgroups; ++group)
       numbered_barrier_wait(Pipeline::written(group, buffer), Pipeline::kPair);
@@ -218,7 +217,6 @@ struct QueryGroup {
       else multiply(sums, pipeline.gradient(buffer), {keys + bytes});
       // Whoever writes into this tile of dS next waits for it; nobody does for the last two.
       if (column + kPanelColumns >= C.dim_qk && number + kGradientTiles < count) free_gradient(buffer);
-      if (column == 0) wait_for_turn<kShared>(p.backward, place(), sums_tile, tile, thread(), meet);
       add(sums, sums_tile, column);
       // About when those who have keys are done with these queries.
       if constexpr (kBringsLate) {
@@ -226,14 +224,18 @@ struct QueryGroup {
         converge();
       }
     }
-    pass_turn_on<kShared>(p.backward, sums_tile, thread(), meet);
   }
 
   // The tiles of queries that see these keys.
   __device__ __forceinline__ void walk() {
+    if constexpr (!C.dq) return bring_all();
     const unsigned keys = uniform(keys_for_dq().address);
     if (splits_sums(C) && keys == kSelected) walk_with<splits_sums(C)>(keys);
     else walk_with<false>(keys);
+  }
+  __device__ __forceinline__ void bring_all() {
+#pragma unroll 1
+    for (int number = kAhead; number < count; ++number) bring();
   }
   template <bool kSelects>
   __device__ __forceinline__ void walk_with(unsigned keys) {

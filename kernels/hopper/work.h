@@ -1,8 +1,8 @@
-// What the CTAs of the Hopper forward kernel work on: they stay, and take one tile of queries after the other. Every warp
-// finds out for itself, and all come to the same answers.
+// What the CTAs of Hopper kernels that have queries work on: they stay, and take one tile of queries after the other.
+// Every warp finds out for itself, and all come to the same answers.
 #pragma once
 
-#include "attn/walk.h"
+#include "hopper/note.h"
 
 namespace cuflash {
 
@@ -20,8 +20,8 @@ struct Round {
   __device__ void next() { ++number; }
 };
 
-// A tile of queries, and the keys that it sees.
-template <HopperForwardConfig C>
+// A tile of queries, and the keys that it sees. C: the config of the kernel.
+template <auto C>
 struct Work {
   int b, h, q_first;
   Sequence sequence;
@@ -56,5 +56,22 @@ struct Work {
            (first + C.tile_k > seen_end && sequence.k_begin + seen_end < rows);
   }
 };
+
+// For one of the warpgroups that share the tile.
+template <auto C>
+__device__ __forceinline__ void write_note(Note& note, const AttentionParams& a, const Work<C>& work, int group) {
+  note.rows_end = work.exists ? work.rows_end(a) : 0;
+  if (!work.exists) return;
+  const Sequence& s = work.sequence;
+  note.b = work.b, note.h = work.h, note.q_first = work.q_first + group * kWarpgroupRows;
+  note.q_begin = static_cast<int>(s.q_begin), note.shift = static_cast<int>(s.shift);
+  note.len_q = s.len_q, note.len_k = s.len_k;
+  note.begin = work.begin, note.end = work.end;
+  asm volatile("" ::: "memory");  // read back, so that it takes no registers
+  const Range queries{note.q_first, min(note.q_first + kWarpgroupRows, note.len_q)};
+  const Walk walk = walk_keys<C.tile_k>(a, note.sequence(), queries);
+  note.own_begin = walk.begin, note.full_begin = walk.full_begin;
+  note.full_end = walk.full_end, note.own_end = walk.end;
+}
 
 }  // namespace cuflash

@@ -35,16 +35,15 @@ void backward(const BackwardProblem& p, const Execution& e) {
   const DeviceGuard guard(state);
   const Workspace workspace(e, plan.workspace.size);
   TileCounts counts(e, workspace.data());
-  const std::initializer_list<const Launch*> launches = {&plan.prepare, &plan.main, &plan.finish, &plan.bias,
-                                                         &plan.sink};
   if (std::holds_alternative<HopperBackwardConfig>(plan.config)) {
-    // The main kernel takes all of it, by a pointer, the others the first part.
-    const HopperBackwardParams params = hopper_backward_params(p, plan, workspace.data(), counts.data());
+    // The kernels for Hopper take all of it, by a pointer, the others the first part.
+    const HopperBackwardParams params =
+        hopper_backward_params(p, plan, grid_of(plan.dq, state.num_sms), workspace.data(), counts.data());
     static_assert(offsetof(HopperBackwardParams, backward) == 0);
-    launch(guard, launches, &params, sizeof params.backward, e.stream);
+    launch(guard, plan.launches(), &params, sizeof params.backward, e.stream);
   } else {
     const BackwardParams params = backward_params(p, plan, workspace.data(), counts.data());
-    launch(guard, launches, &params, sizeof params, e.stream);
+    launch(guard, plan.launches(), &params, sizeof params, e.stream);
   }
   counts.report(plan.tile_q, plan.tile_k);
 }

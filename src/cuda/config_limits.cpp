@@ -90,6 +90,16 @@ Limits limits_of(const HopperBackwardConfig& c, const Arch& arch) {
   return limits(arch.number() == 90, shared_bytes(c), 1, arch, registers, key_registers(c));
 }
 
+// Scores, dP, and narrow dS of half the size beside them.
+Limits limits_of(const HopperDqConfig& c, const Arch& arch) {
+  if (c.warpgroups < 2 || c.warpgroups > 3 || c.tile_k < 16 || c.tile_k > 256 || c.key_places < 2 || c.key_places > 8 ||
+      c.value_places < 1 || c.value_places > 8 || c.query_places < 1 || c.query_places > 2 || c.turns < 0 ||
+      c.turns > 1)
+    return kNoShape;
+  const int registers = (2 * c.dim_qk + 5 * c.tile_k) / 4 + kBeside / 2;
+  return limits(arch.number() == 90 && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, computing_registers(c));
+}
+
 Limits limits_of(const CacheConfig& c, const Arch& arch) {
   if (!is_tile(c.tile_q) || !is_tile(c.tile_k) || !are_warps(c.row_warps) || !are_warps(c.key_warps) ||
       !are_warps(c.column_warps) || c.stages < 2 || c.stages > 8 || !has_warps(c))

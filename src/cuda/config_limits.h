@@ -20,6 +20,7 @@ Limits limits_of(const ForwardConfig& config, const Arch& arch);
 Limits limits_of(const HopperForwardConfig& config, const Arch& arch);
 Limits limits_of(const BackwardConfig& config, const Arch& arch);
 Limits limits_of(const HopperBackwardConfig& config, const Arch& arch);
+Limits limits_of(const HopperDqConfig& config, const Arch& arch);
 Limits limits_of(const CacheConfig& config, const Arch& arch);
 
 template <class Config>

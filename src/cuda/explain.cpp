@@ -49,7 +49,13 @@ std::string config_line(const HopperForwardConfig& c) {
 std::string config_line(const HopperBackwardConfig& c) {
   return join("config     tiles of ", c.tile_q, " queries x ", tile_k_of(c), " keys, head sizes up to ", c.dim_qk,
               " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups,
-              " warpgroups that have keys and one that copies and computes dQ\n");
+              " warpgroups that have keys and one that copies", c.dq ? " and computes dQ\n" : "\n");
+}
+
+std::string config_line(const HopperDqConfig& c) {
+  return join("config     dQ: tiles of ", tile_q_of(c), " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
+              " and ", c.dim_v, ", ", c.key_places, " tiles of keys and ", c.value_places, " of values, ", c.warpgroups,
+              " warpgroups that compute and one that copies\n");
 }
 
 std::string config_line(const CacheConfig& c) {
@@ -64,9 +70,16 @@ std::string config_line(const CacheConfig& c) {
 }
 
 template <class Plan>
-std::string config_lines(const Plan& plan) {
-  return join("reason     ", plan.reason, "\n", plan.not_hopper ? join("not hopper ", plan.not_hopper, "\n") : "",
-              std::visit([](const auto& config) { return config_line(config); }, plan.config));
+std::string reason_lines(const Plan& plan) {
+  return join("reason     ", plan.reason, "\n", plan.not_hopper ? join("not hopper ", plan.not_hopper, "\n") : "");
+}
+std::string main_config_line(const auto& plan) {
+  return std::visit([](const auto& config) { return config_line(config); }, plan.config);
+}
+std::string config_lines(const ForwardPlan& plan) { return reason_lines(plan) + main_config_line(plan); }
+std::string config_lines(const BackwardPlan& plan) {
+  const bool dq = plan.dq.grid_x != 0, main = !dq || plan.main.grid_x != 0;
+  return join(reason_lines(plan), main ? main_config_line(plan) : "", dq ? config_line(plan.dq_config) : "");
 }
 
 // Where a plan is for: a device, or an architecture, of which nothing was measured.
@@ -85,8 +98,7 @@ std::string plan_lines(const BackwardProblem& p, const Execution& e, const Somew
   const BackwardPlan plan =
       at.device ? plan_of(p, *at.device, reproducible(e)) : plan_backward(p, at.arch, reproducible(e));
   std::string text = config_lines(plan);
-  for (const Launch* launch : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink})
-    text += launch_lines(*launch);
+  for (const Launch* launch : plan.launches()) text += launch_lines(*launch);
   return text + join("workspace  ", plan.workspace.size, " bytes");
 }
 

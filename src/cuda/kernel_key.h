@@ -19,6 +19,7 @@ enum class KernelKind : int {
   backward_sink,
   hopper_forward,
   hopper_backward,
+  hopper_dq,
   cache_attention,
   hopper_cache,
   merge_states,

@@ -29,8 +29,8 @@ void enqueue(CUkernel kernel, const Launch& launch, int num_sms, const void* par
 
 }  // namespace
 
-void launch(const DeviceGuard& current, std::initializer_list<const Launch*> launches, const void* params,
-            size_t params_size, void* stream) {
+void launch(const DeviceGuard& current, std::span<const Launch* const> launches, const void* params, size_t params_size,
+            void* stream) {
   std::array<CUkernel, 8> kernels{};  // more than any call has
   size_t count = 0;
   for (const Launch* launch : launches)

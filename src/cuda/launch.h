@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <initializer_list>
+#include <span>
 
 #include "cuda/device.h"
 #include "cuda/plan.h"
@@ -18,7 +19,11 @@ inline uint32_t grid_of(const Launch& launch, int num_sms) {
 // Enqueues kernels on a stream of the device that is current, one after the other; those with a grid of 0 are left out.
 // All of them are at hand before the first is enqueued: a call that lacks one has done nothing. params: the struct that
 // every one of them takes, copied before this returns.
-void launch(const DeviceGuard& current, std::initializer_list<const Launch*> launches, const void* params,
-            size_t params_size, void* stream);
+void launch(const DeviceGuard& current, std::span<const Launch* const> launches, const void* params, size_t params_size,
+            void* stream);
+inline void launch(const DeviceGuard& current, std::initializer_list<const Launch*> launches, const void* params,
+                   size_t params_size, void* stream) {
+  launch(current, std::span(launches.begin(), launches.size()), params, params_size, stream);
+}
 
 }  // namespace cuflash::cuda

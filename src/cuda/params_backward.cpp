@@ -2,6 +2,7 @@
 
 #include "cuda/params_of.h"
 #include "cuda/tensor_map.h"
+#include "cuda/tile_order.h"
 
 namespace cuflash::cuda {
 
@@ -18,7 +19,7 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
   b.bias_len_q = static_cast<int>(p.bias_len_q);
   b.packed_tiles = w.packed_tiles;
   b.row_stats = part(w.row_stats);
-  if (p.dq) b.dq_sums = part(w.dq_sums);
+  if (w.dq_rows != 0) b.dq_sums = part(w.dq_sums);
   b.dq_rows = w.dq_rows;
   if (plan.ordered) b.turns = static_cast<unsigned*>(part(w.turns));
   if (plan.ordered || plan.main.stays) b.ticket = static_cast<uint64*>(part(w.ticket));
@@ -27,11 +28,21 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
   return b;
 }
 
-HopperBackwardParams hopper_backward_params(const BackwardProblem& p, const BackwardPlan& plan, void* workspace,
-                                            uint64_t* tile_counts) {
-  return {backward_params(p, plan, workspace, tile_counts), static_cast<float>(p.scale * kLog2e),
-          tensor_map(p.q, query_extent(p), plan.tile_q),    tensor_map(p.k, key_extent(p), plan.tile_k),
-          tensor_map(p.v, value_extent(p), plan.tile_k),    tensor_map(p.dout, output_extent(p), plan.tile_q)};
+HopperBackwardParams hopper_backward_params(const BackwardProblem& p, const BackwardPlan& plan, int64_t dq_ctas,
+                                            void* workspace, uint64_t* tile_counts) {
+  HopperBackwardParams h{};
+  h.backward = backward_params(p, plan, workspace, tile_counts);
+  h.exponent = static_cast<float>(p.scale * kLog2e);
+  h.q = tensor_map(p.q, query_extent(p), plan.tile_q), h.dout = tensor_map(p.dout, output_extent(p), plan.tile_q);
+  if (plan.main.grid_x != 0)
+    h.k = tensor_map(p.k, key_extent(p), plan.tile_k), h.v = tensor_map(p.v, value_extent(p), plan.tile_k);
+  if (plan.dq.grid_x != 0) {
+    const HopperDqConfig& c = plan.dq_config;
+    h.walked_k = tensor_map(p.k, key_extent(p), c.tile_k), h.walked_v = tensor_map(p.v, value_extent(p), c.tile_k);
+    h.order = tile_order(p, tile_q_of(c), dq_ctas);
+    h.counts_in_dq = plan.main.grid_x == 0;
+  }
+  return h;
 }
 
 }  // namespace cuflash::cuda

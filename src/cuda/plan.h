@@ -2,6 +2,7 @@
 // measured for such problems, if anything; it runs without a GPU.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <variant>
@@ -45,22 +46,25 @@ inline constexpr const char* kTunedReason = "the fastest that cuflash tune found
 // Parts of the workspace of backward, as offsets in bytes; the counters of tiles come first.
 struct BackwardWorkspace {
   int64_t packed_tiles = 0;  // of queries, of one head of packed tensors
-  int dq_rows = 0;           // of a tile of sums of dQ
+  int dq_rows = 0;           // of a tile of sums of dQ; 0: there are none
   size_t ticket = 0, row_stats = 0, dq_sums = 0, turns = 0;
   size_t size = 0;
 };
 
 struct BackwardPlan {
   std::variant<BackwardConfig, HopperBackwardConfig> config;  // of the main kernel
+  HopperDqConfig dq_config{};                                 // of the one for dQ alone
   int tile_q, tile_k;
-  bool ordered;                              // dQ is summed in the order of the keys
-  Launch prepare, main, finish, bias, sink;  // launched in this order; grid 0 where not needed
+  bool ordered;                                  // the main kernel sums dQ in the order of the keys
+  Launch prepare, main, dq, finish, bias, sink;  // launched in this order; grid 0 where not needed
   BackwardWorkspace workspace;
   int heads_together = 1;  // key/value heads whose tiles of keys are worked on side by side
   int heads_at_end = 1;    // as many of the last ones
   const char* reason;
   const char* not_hopper = nullptr;  // as in ForwardPlan
   bool tuned = false;
+
+  std::array<const Launch*, 6> launches() const { return {&prepare, &main, &dq, &finish, &bias, &sink}; }
 };
 // Deterministic asks for dQ that is bitwise reproducible.
 enum class Reproducible { no, yes };

@@ -118,10 +118,10 @@ std::pair<BackwardConfig, bool> config_of(const BackwardProblem& p, const Arch& 
                                  p.dim_v, " fits the shared memory of ", target_of(arch)));
 }
 
-BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c) {
+BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c, bool sums_dq) {
   BackwardWorkspace w;
   w.packed_tiles = p.total_q / c.tile_q + p.batch;
-  w.dq_rows = static_cast<int>(std::min<int64_t>(c.tile_q, tiles_in(p.len_q, 16) * 16));
+  w.dq_rows = sums_dq ? static_cast<int>(std::min<int64_t>(c.tile_q, tiles_in(p.len_q, 16) * 16)) : 0;
   const auto tiles =
       static_cast<size_t>(p.heads_q * (p.packed() ? w.packed_tiles : p.batch * tiles_in(p.len_q, c.tile_q)));
   size_t used = 64;  // the counters of tiles
@@ -132,7 +132,7 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
   };
   w.ticket = take(sizeof(uint64_t));
   w.row_stats = take(tiles * static_cast<size_t>(row_stats_bytes(c)));
-  w.dq_sums = take(p.dq ? tiles * static_cast<size_t>(w.dq_rows * c.dim_qk) * real_size(c.element) : 0);
+  w.dq_sums = take(tiles * static_cast<size_t>(w.dq_rows * c.dim_qk) * real_size(c.element));
   w.turns = take(c.ordered ? tiles * sizeof(unsigned) : 0);
   w.size = used;
   return w;
@@ -167,11 +167,11 @@ BackwardConfig small_config(const BackwardConfig& c, int dim_qk, int dim_v) {
   return small;
 }
 
-// All but the main kernel; what the others know of its config.
-BackwardPlan plan_around(const BackwardProblem& p, const Arch& arch, const BackwardConfig& c) {
+// All but the main kernel; what the others know of its config. sums_dq: dQ is summed in the workspace.
+BackwardPlan plan_around(const BackwardProblem& p, const Arch& arch, const BackwardConfig& c, bool sums_dq) {
   BackwardPlan plan{};
   plan.tile_q = c.tile_q, plan.tile_k = c.tile_k, plan.ordered = c.ordered != 0;
-  plan.workspace = workspace_of(p, c);
+  plan.workspace = workspace_of(p, c, sums_dq);
   plan.heads_together = heads_together(p, c);
   plan.heads_at_end = heads_at_end(p, c, plan.heads_together);
 
@@ -180,7 +180,7 @@ BackwardPlan plan_around(const BackwardProblem& p, const Arch& arch, const Backw
   const BackwardConfig prepare = small_config(c, c.dim_qk, c.dim_v);
   plan.prepare = launch_of(key_of(KernelKind::backward_prepare, arch, prepare), std::max<int64_t>(1, query_tiles),
                            prepare_threads(prepare), 0);
-  if (p.dq) {
+  if (sums_dq) {
     const BackwardConfig finish = small_config(c, c.dim_qk, 0);
     plan.finish = launch_of(key_of(KernelKind::backward_finish, arch, finish), query_tiles, finish_threads(finish), 0);
   }
@@ -198,7 +198,7 @@ int64_t key_tiles(const BackwardProblem& p, int tile_k) {
 BackwardPlan plan_portable(const BackwardProblem& p, const Arch& arch, Reproducible reproducible,
                            const tuned::Choice* choice) {
   const auto [c, tuned] = config_of(p, arch, reproducible, choice);
-  BackwardPlan plan = plan_around(p, arch, c);
+  BackwardPlan plan = plan_around(p, arch, c, bool{p.dq});
   plan.config = c;
   plan.reason = tuned ? kTunedReason : reason_of(c);
   plan.tuned = tuned;
@@ -212,19 +212,33 @@ BackwardPlan plan_portable(const BackwardProblem& p, const Arch& arch, Reproduci
   return plan;
 }
 
-BackwardPlan plan_hopper(const BackwardProblem& p, const Arch& arch, const HopperBackwardChoice& choice,
-                         Reproducible reproducible) {
-  HopperBackwardConfig c = choice.config;
-  c.ordered = needs_order(p, shared_config(c), reproducible);
-  BackwardPlan plan = plan_around(p, arch, shared_config(c));
+const char* reason_of(const HopperBackwardChoice& choice, bool main) {
+  if (choice.tuned && main) return kTunedReason;
+  if (choice.dq && main)
+    return "warpgroup products and tensor copies of Hopper; dQ in one order, by a kernel of its own";
+  if (choice.dq) return "warpgroup products and tensor copies of Hopper; dQ alone";
+  return choice.main.dq ? "warpgroup products and tensor copies of Hopper"
+                        : "warpgroup products and tensor copies of Hopper; no dQ";
+}
+
+BackwardPlan plan_hopper(const BackwardProblem& p, const Arch& arch, const HopperBackwardChoice& choice) {
+  const HopperBackwardConfig& c = choice.main;
+  const bool main = c.dq || p.dk || p.dv;
+  BackwardPlan plan = plan_around(p, arch, shared_config(c), c.dq != 0);
   plan.config = c;
-  plan.tuned = choice.tuned;
-  plan.reason = choice.tuned ? kTunedReason
-                : c.ordered  ? "warpgroup products and tensor copies of Hopper; dQ in the order of the keys"
-                             : "warpgroup products and tensor copies of Hopper";
-  plan.main = launch_of(key_of(KernelKind::hopper_backward, arch, c), key_tiles(p, tile_k_of(c)), num_threads(c),
-                        shared_bytes(c));
-  plan.main.stays = true;
+  plan.tuned = choice.tuned && main;
+  plan.reason = reason_of(choice, main);
+  if (main)
+    plan.main = launch_of(key_of(KernelKind::hopper_backward, arch, c), key_tiles(p, tile_k_of(c)), num_threads(c),
+                          shared_bytes(c));
+  plan.main.stays = main;
+  if (choice.dq) {
+    const HopperDqConfig& dq = plan.dq_config = *choice.dq;
+    const int64_t tiles = p.batch * p.heads_q * tiles_in(p.len_q, tile_q_of(dq));
+    plan.dq = launch_of(key_of(KernelKind::hopper_dq, arch, dq), tiles, num_threads(dq), shared_bytes(dq));
+    plan.dq.stays = true;
+    if (!main) plan.tile_k = dq.tile_k;
+  }
   return plan;
 }
 
@@ -234,8 +248,8 @@ BackwardPlan plan_backward(const BackwardProblem& p, const Arch& arch, Reproduci
                            const tuned::Choice* choice) {
   require_supported(p);
   if (kernels == Kernels::portable || arch.number() != 90) return plan_portable(p, arch, reproducible, choice);
-  const HopperBackwardChoice hopper = choose_hopper_backward(p, arch, choice);
-  if (!hopper.why_not) return plan_hopper(p, arch, hopper, reproducible);
+  const HopperBackwardChoice hopper = choose_hopper_backward(p, arch, reproducible, choice);
+  if (!hopper.why_not) return plan_hopper(p, arch, hopper);
   BackwardPlan plan = plan_portable(p, arch, reproducible, choice);
   plan.not_hopper = hopper.why_not;
   return plan;

@@ -65,7 +65,13 @@ int kernel_options(const Problem& p, CopyMode copy) {
 
 namespace {
 bool takes_tensor_maps(KernelKind kind) {
-  return kind == KernelKind::hopper_forward || kind == KernelKind::hopper_backward || kind == KernelKind::hopper_cache;
+  switch (kind) {
+    case KernelKind::hopper_forward:
+    case KernelKind::hopper_backward:
+    case KernelKind::hopper_dq:
+    case KernelKind::hopper_cache: return true;
+    default: return false;
+  }
 }
 }  // namespace
 

@@ -30,6 +30,7 @@ constexpr Family kFamilies[] = {
     {"hopper_forward", "HopperForwardConfig", "HopperForwardParams", "num_threads(C), 1", kInts<HopperForwardConfig>},
     {"hopper_backward", "HopperBackwardConfig", "HopperBackwardParams", "num_threads(C), 1",
      kInts<HopperBackwardConfig>},
+    {"hopper_dq", "HopperDqConfig", "HopperBackwardParams", "num_threads(C), 1", kInts<HopperDqConfig>},
     {"cache_attention", "CacheConfig", "CacheParams", "num_threads(C), C.ctas_per_sm", kInts<CacheConfig>},
     {"hopper_cache", "CacheConfig", "HopperCacheParams", "num_threads(C), C.ctas_per_sm", kInts<CacheConfig>},
     {"merge_states", "MergeConfig", "MergeParams", "num_threads(C)", kInts<MergeConfig>},

@@ -89,7 +89,7 @@ void add_kernels_of(std::vector<KernelKey>& keys, const Typical& t, const Arch& 
     }
   for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes}) {
     const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible);
-    for (const Launch* launch : {&plan.prepare, &plan.main, &plan.finish, &plan.bias, &plan.sink}) add(keys, *launch);
+    for (const Launch* launch : plan.launches()) add(keys, *launch);
   }
 }
 
