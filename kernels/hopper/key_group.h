@@ -56,9 +56,9 @@ struct KeyGroup : KeyWalk<C> {
     Base::differentiate_and_narrow(ds, dp, w, delta);
     if (masked) Base::hide_unweighted(ds, w);
     pin_all(ds);
+    Base::template issue_sums<DkProduct>(dk, ds, pipeline.q(stage));
     wait_for_reader();
     write_gradient(ds);
-    Base::template issue_sums<DkProduct>(dk, ds, pipeline.q(stage));
     products_wait<1>();
     pin_all(w), pin_all(dv);
     // Behind the last one nobody asks for these scores: products without a branch.
