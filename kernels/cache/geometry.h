@@ -19,6 +19,11 @@ CUFLASH_SHARED_FUNCTION int64 bounded(int64 x, int64 low, int64 high) {
 CUFLASH_SHARED_FUNCTION int64 divided(int64 a, int64 b) {
   return ((a | b) >> 32) != 0 ? a / b : int64{static_cast<unsigned>(a) / static_cast<unsigned>(b)};
 }
+// Copies wait for what is divided by this, and it is often 1.
+template <class Int>
+CUFLASH_SHARED_FUNCTION Int often_by_one(Int a, int b) {
+  return b == 1 ? a : a / static_cast<Int>(b);
+}
 
 struct CacheItem {
   int b, head_k, row_tile, split;
@@ -28,11 +33,16 @@ CUFLASH_SHARED_FUNCTION bool has_cache_item(const CacheParams& p, int64 n) {
 }
 // Tiles of rows that read the same keys stand side by side, and heads whose keys lie side by side: memory gives most where
 // its pages are read as a whole at one time.
+template <class Int>
+CUFLASH_SHARED_FUNCTION CacheItem item_of(const CacheParams& p, Int n) {
+  const auto rest = [](Int a, Int quotient, int b) { return static_cast<int>(a - quotient * static_cast<Int>(b)); };
+  const Int head = often_by_one(n, p.row_tiles), range = often_by_one(head, p.attention.heads_k);
+  const Int b = often_by_one(range, p.splits);
+  return {static_cast<int>(b), rest(head, range, p.attention.heads_k), rest(n, head, p.row_tiles),
+          rest(range, b, p.splits)};
+}
 CUFLASH_SHARED_FUNCTION CacheItem cache_item(const CacheParams& p, int64 n) {
-  const int64 head = divided(n, p.row_tiles), range = divided(head, p.attention.heads_k);
-  const int64 b = divided(range, p.splits);
-  return {static_cast<int>(b), static_cast<int>(head - range * p.attention.heads_k),
-          static_cast<int>(n - head * p.row_tiles), static_cast<int>(range - b * p.splits)};
+  return n >> 32 == 0 ? item_of(p, static_cast<unsigned>(n)) : item_of(p, static_cast<uint64>(n));
 }
 CUFLASH_SHARED_FUNCTION int64 tile_number(const CacheParams& p, const CacheItem& at) {
   return (int64{at.b} * p.attention.heads_k + at.head_k) * p.row_tiles + at.row_tile;
@@ -103,8 +113,10 @@ struct SeenKeys {
 };
 CUFLASH_SHARED_FUNCTION SeenKeys keys_of_rows(const AttentionParams& a, const CachedSequence& s, RowRange rows) {
   if (rows.first >= rows.end) return {{0, 0}, {0, 0}};
-  const KeyRange first = keys_of_query(a, s, rows.first / a.group),
-                 last = keys_of_query(a, s, (rows.end - 1) / a.group);
+  // Of a tile that has all rows nothing need be divided.
+  const bool all = rows.first == 0 && rows.end == s.len_q * a.group;
+  const KeyRange first = keys_of_query(a, s, all ? 0 : rows.first / a.group),
+                 last = keys_of_query(a, s, all ? s.len_q - 1 : (rows.end - 1) / a.group);
   return {{first.begin, last.end}, {last.begin, first.end}};
 }
 
@@ -122,10 +134,11 @@ CUFLASH_SHARED_FUNCTION int used_splits(const CacheParams& p, TileRange tiles) {
             eager = static_cast<int>(bounded(count / p.least_tiles, 0, p.eager_splits));
   return static_cast<int>(bounded(eager > count / kLongTiles ? eager : count / kLongTiles, 1, p.splits));
 }
+// The first ones have one tile more than the others where the tiles cannot be dealt out evenly.
 CUFLASH_SHARED_FUNCTION TileRange tiles_of_split(TileRange tiles, int used, int split) {
-  const int64 count = tiles.end - tiles.begin;
-  return {tiles.begin + static_cast<int>(divided(count * split, used)),
-          tiles.begin + static_cast<int>(divided(count * (split + 1), used))};
+  const int count = tiles.end - tiles.begin, each = often_by_one(count, used), more = count - each * used;
+  const int begin = tiles.begin + split * each + (split < more ? split : more);
+  return {begin, begin + each + (split < more ? 1 : 0)};
 }
 
 // Where a key's row begins: elements behind those of its key/value head in entry 0.

@@ -60,9 +60,11 @@ struct CacheWork {
 
   __device__ unsigned char* stage_memory(int stage) const { return memory + stage * stage_bytes(C); }
   __device__ QTile q_tile() const { return {stage_memory(C.stages)}; }
-  __device__ unsigned char* stage_notes(int stage) const {
-    return stage_memory(C.stages) + QTile::kBytes + stage * stage_notes_bytes(C);
+  // Known before the work is.
+  __device__ static unsigned char* stage_notes(unsigned char* memory, int stage) {
+    return memory + C.stages * stage_bytes(C) + QTile::kBytes + stage * stage_notes_bytes(C);
   }
+  __device__ unsigned char* stage_notes(int stage) const { return stage_notes(memory, stage); }
 
   __device__ bool attends() const { return at.split < splits && rows.first < rows_end(a, sequence); }
   __device__ int count() const { return tiles.end - tiles.begin; }

@@ -1,6 +1,7 @@
 #include "cuda/params_cache.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "cuda/params_of.h"
@@ -48,8 +49,9 @@ CacheParams cache_params(const CacheProblem& p, const CachePlan& plan, void* wor
 HopperCacheParams hopper_cache_params(const CacheProblem& p, const CachePlan& plan, void* workspace,
                                       uint64_t* tile_counts) {
   const int rows = static_cast<int>(plan.box_rows);
+  const auto boxes = static_cast<unsigned>(plan.config.tile_k / rows);
   return {tensor_map(p.k, cached_extent(p, p.dim_qk), rows), tensor_map(p.v, cached_extent(p, p.dim_v), rows),
-          cache_params(p, plan, workspace, tile_counts), rows};
+          cache_params(p, plan, workspace, tile_counts), rows, std::countr_zero(boxes)};
 }
 
 MergeParams merge_params(const MergeProblem& p) {
