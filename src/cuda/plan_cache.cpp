@@ -18,7 +18,7 @@ namespace {
 constexpr int kDims[] = {32, 64, 96, 128, 192, 256, 512, 576};
 // Positions inside a sequence, and rows of all heads of a group, are ints on the device; a tile may reach beyond the end.
 constexpr int64_t kLongest = (int64_t{1} << 31) - 1024;
-constexpr int kMostStages = 4;
+constexpr int kMostStages = 4, kMostLoneStages = 8;
 
 [[noreturn]] void refuse(const std::string& sentence) { throw FlashAttentionError(CUFLASH_UNSUPPORTED, sentence); }
 
@@ -48,6 +48,7 @@ int padded(int64_t dim) {
 struct Tiles {
   int largest_dim, tile_q, tile_k, row_warps, key_warps, column_warps, ctas_per_sm;
   bool plain_only = false;  // options would need more registers
+  bool lone = false;        // for tiles of rows so few that no multiprocessor has two CTAs: see is_lone
 };
 constexpr Tiles kSixteenBit[] = {
     {64, 16, 64, 1, 4, 1, 3},         //
@@ -72,21 +73,23 @@ constexpr Tiles kSixteenBit[] = {
 };
 // With a warp more, for boxes.
 constexpr Tiles kBoxed[] = {
-    {64, 16, 64, 1, 4, 1, 3, true},   //
-    {64, 16, 64, 1, 4, 1, 2},         //
-    {64, 32, 64, 2, 2, 1, 2},         //
-    {64, 64, 64, 4, 1, 1, 2},         //
-    {128, 16, 64, 1, 4, 1, 2},        //
-    {128, 32, 64, 2, 2, 1, 2, true},  //
-    {128, 32, 64, 2, 2, 1, 1},        //
-    {128, 64, 64, 4, 2, 1, 1, true},  //
-    {128, 64, 64, 4, 1, 1, 1},        //
-    {256, 16, 64, 1, 4, 1, 1},        //
-    {256, 32, 64, 2, 2, 1, 1, true},  //
-    {256, 32, 32, 2, 1, 2, 1},        //
-    {256, 64, 32, 4, 1, 1, 1, true},  //
-    {576, 16, 32, 1, 2, 2, 1},        //
-    {576, 32, 32, 2, 1, 2, 1, true},  //
+    {128, 16, 64, 1, 4, 1, 1, false, true},  //
+    {128, 32, 64, 2, 2, 1, 1, false, true},  //
+    {64, 16, 64, 1, 4, 1, 3, true},          //
+    {64, 16, 64, 1, 4, 1, 2},                //
+    {64, 32, 64, 2, 2, 1, 2},                //
+    {64, 64, 64, 4, 1, 1, 2},                //
+    {128, 16, 64, 1, 4, 1, 2},               //
+    {128, 32, 64, 2, 2, 1, 2, true},         //
+    {128, 32, 64, 2, 2, 1, 1},               //
+    {128, 64, 64, 4, 2, 1, 1, true},         //
+    {128, 64, 64, 4, 1, 1, 1},               //
+    {256, 16, 64, 1, 4, 1, 1},               //
+    {256, 32, 64, 2, 2, 1, 1, true},         //
+    {256, 32, 32, 2, 1, 2, 1},               //
+    {256, 64, 32, 4, 1, 1, 1, true},         //
+    {576, 16, 32, 1, 2, 2, 1},               //
+    {576, 32, 32, 2, 1, 2, 1, true},         //
 };
 constexpr Tiles kF32[] = {
     {64, 16, 64, 1, 4, 1, 2},   //
@@ -156,12 +159,21 @@ int copy_of(const CacheProblem& p, const CacheConfig& c) {
 }
 
 // The most stages that fit beside the other CTAs of a multiprocessor; 0: not two of them.
-int stages_that_fit(CacheConfig c, const Arch& arch) {
+int stages_that_fit(CacheConfig c, const Arch& arch, int most) {
   constexpr int kReserved = 1024;  // by CUDA, of every CTA
-  for (c.stages = kMostStages; c.stages >= 2; --c.stages)
+  for (c.stages = most; c.stages >= 2; --c.stages)
     if (shared_bytes(c) <= arch.shared_per_block && c.ctas_per_sm * (shared_bytes(c) + kReserved) <= arch.shared_per_sm)
       return c.stages;
   return 0;
+}
+
+// Whether tiles of rows are so few that splits for one CTA of a multiprocessor are enough: more would have to be added up
+// at the end. Such a CTA has all shared memory, and most of its keys are on their way before its queries are there.
+bool is_lone(int64_t tiles, int num_sms) { return 2 * tiles <= num_sms; }
+// Of the usual device, so that a kernel depends on nothing but the architecture.
+bool is_lone(const CacheProblem& p, const Tiles& t, const Arch& arch) {
+  const int64_t rows = std::max<int64_t>(1, p.len_q * p.group());
+  return p.num_splits == 0 && is_lone(p.batch * p.heads_k * ((rows + t.tile_q - 1) / t.tile_q), usual_sms(arch));
 }
 
 // Of the choice, where that is taken.
@@ -183,10 +195,11 @@ std::pair<CacheConfig, bool> config_for(const CacheProblem& p, const Arch& arch,
     for (const Tiles& t : candidates(c.element, c.copy)) {
       if (t.tile_q != tile_q || std::max(c.dim_qk, c.dim_v) > t.largest_dim) continue;
       if (c.dim_v % (16 * t.column_warps) != 0 || (t.plain_only && c.options != 0)) continue;
+      if (t.lone && !is_lone(p, t, arch)) continue;
       c.tile_q = t.tile_q, c.tile_k = t.tile_k;
       c.row_warps = t.row_warps, c.key_warps = t.key_warps, c.column_warps = t.column_warps;
       c.ctas_per_sm = t.ctas_per_sm;
-      c.stages = stages_that_fit(c, arch);
+      c.stages = stages_that_fit(c, arch, t.lone ? kMostLoneStages : kMostStages);
       if (c.stages != 0) return {c, false};
     }
   }
@@ -228,8 +241,7 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms, int64_t 
   }
   constexpr int64_t kLeastTiles = 2, kMostWaves = 4;
   const int64_t tiles = p.batch * p.heads_k * plan.row_tiles;
-  // Of few tiles many splits would have to be added up at the end: one CTA for each multiprocessor is enough then.
-  const int64_t slots = int64_t{num_sms} * (2 * tiles <= num_sms ? 1 : plan.config.ctas_per_sm);
+  const int64_t slots = int64_t{num_sms} * (is_lone(tiles, num_sms) ? 1 : plan.config.ctas_per_sm);
   const int64_t most = std::clamp<int64_t>(key_tiles / kLeastTiles, 1, kMostSplits);
   plan.least_tiles = kLeastTiles;
   plan.reason = "one split: there are tiles of rows enough to fill the device";
