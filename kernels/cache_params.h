@@ -41,6 +41,7 @@ struct CacheParams {
   int splits;        // CTAs that may share the keys of one tile of rows
   int eager_splits;  // of these are used as soon as there are least_tiles tiles of keys for each; more by long sequences
   int least_tiles;
+  int short_splits;  // of these may be short ones, which start when all others have: see cache/geometry.h
 
   // The workspace, where there are several splits. A tile of rows has the number that tile_number() gives it.
   uint64* tickets;     // [tile], see cache/ticket.h

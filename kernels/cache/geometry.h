@@ -4,6 +4,9 @@
 // A work item is (sequence, key/value head, tile of rows, split). A row is a pair of a query and a head of the group that
 // shares keys: row = query * group + head. The keys that some row of the tile sees are cut into splits at multiples of the
 // key tile, by the tile's own range alone: nothing of the rest of the batch moves a border.
+//
+// The last splits of a sequence may be short ones. They are the last items, too: CTAs do not run equally fast, and who is
+// done with long items fills the time until all are done with short ones.
 #pragma once
 
 #include "cache_params.h"
@@ -31,15 +34,15 @@ struct CacheItem {
 CUFLASH_SHARED_FUNCTION bool has_cache_item(const CacheParams& p, int64 n) {
   return n < int64{p.attention.batch} * p.attention.heads_k * p.row_tiles * p.splits;
 }
-// Tiles of rows that read the same keys stand side by side, and heads whose keys lie side by side: memory gives most where
-// its pages are read as a whole at one time.
+// First splits come first. Tiles of rows that read the same keys stand side by side, and heads whose keys lie side by side:
+// memory gives most where its pages are read as a whole at one time.
 template <class Int>
 CUFLASH_SHARED_FUNCTION CacheItem item_of(const CacheParams& p, Int n) {
   const auto rest = [](Int a, Int quotient, int b) { return static_cast<int>(a - quotient * static_cast<Int>(b)); };
   const Int head = often_by_one(n, p.row_tiles), range = often_by_one(head, p.attention.heads_k);
-  const Int b = often_by_one(range, p.splits);
-  return {static_cast<int>(b), rest(head, range, p.attention.heads_k), rest(n, head, p.row_tiles),
-          rest(range, b, p.splits)};
+  const Int split = often_by_one(range, p.attention.batch);
+  return {rest(range, split, p.attention.batch), rest(head, range, p.attention.heads_k), rest(n, head, p.row_tiles),
+          static_cast<int>(split)};
 }
 CUFLASH_SHARED_FUNCTION CacheItem cache_item(const CacheParams& p, int64 n) {
   return n >> 32 == 0 ? item_of(p, static_cast<unsigned>(n)) : item_of(p, static_cast<uint64>(n));
@@ -127,16 +130,27 @@ CUFLASH_SHARED_FUNCTION TileRange key_tiles(KeyRange keys, int tile_k) {
   if (keys.begin >= keys.end) return {0, 0};
   return {keys.begin / tile_k, (keys.end - 1) / tile_k + 1};
 }
-// How many splits have keys: the others leave. A tile of rows that sees nothing has one, which writes that.
-constexpr int kLongTiles = 32;
-CUFLASH_SHARED_FUNCTION int used_splits(const CacheParams& p, TileRange tiles) {
+// How many splits have keys: the others leave. A tile of rows that sees nothing has one, which writes that. Short ones have
+// kShortTiles each, and no more than a quarter of all tiles together.
+constexpr int kLongTiles = 32, kShortTiles = 8;
+struct UsedSplits {
+  int long_ones, short_ones;
+};
+CUFLASH_SHARED_FUNCTION UsedSplits used_splits(const CacheParams& p, TileRange tiles) {
   const int count = tiles.end - tiles.begin,
             eager = static_cast<int>(bounded(count / p.least_tiles, 0, p.eager_splits));
-  return static_cast<int>(bounded(eager > count / kLongTiles ? eager : count / kLongTiles, 1, p.splits));
+  const int most = eager > count / kLongTiles ? eager : count / kLongTiles;
+  return {static_cast<int>(bounded(most, 1, p.splits - p.short_splits)),
+          static_cast<int>(bounded(count / (4 * kShortTiles), 0, p.short_splits))};
 }
 // The first ones have one tile more than the others where the tiles cannot be dealt out evenly.
-CUFLASH_SHARED_FUNCTION TileRange tiles_of_split(TileRange tiles, int used, int split) {
-  const int count = tiles.end - tiles.begin, each = often_by_one(count, used), more = count - each * used;
+CUFLASH_SHARED_FUNCTION TileRange tiles_of_split(TileRange tiles, UsedSplits used, int split) {
+  const int end = tiles.end - used.short_ones * kShortTiles;  // of the long ones
+  if (split >= used.long_ones) {
+    const int begin = end + (split - used.long_ones) * kShortTiles;
+    return {begin, begin + kShortTiles};
+  }
+  const int count = end - tiles.begin, each = often_by_one(count, used.long_ones), more = count - each * used.long_ones;
   const int begin = tiles.begin + split * each + (split < more ? split : more);
   return {begin, begin + each + (split < more ? 1 : 0)};
 }

@@ -48,8 +48,9 @@ struct CacheWork {
     const SeenKeys keys = keys_of_rows(a, sequence, rows);
     seen = keys.any, common = keys.all;
     const TileRange all = key_tiles(seen, C.tile_k);
-    splits = used_splits(p, all);
-    tiles = tiles_of_split(all, splits, at.split);
+    const UsedSplits used = used_splits(p, all);
+    splits = used.long_ones + used.short_ones;
+    tiles = tiles_of_split(all, used, at.split);
   }
 
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }

@@ -226,6 +226,18 @@ void even_out(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) 
   plan.reason = "long sequences are cut, so that none of them keeps the device waiting";
 }
 
+// When there are no more CTAs to start, those that run are done one after the other, for as long as one takes, and memory
+// has less and less to do. Short ones fill that time: half of it, on average, in every slot.
+void add_short_ones(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
+  constexpr int64_t kMostShort = 4;
+  if (plan.not_boxes || plan.row_tiles != 1) return;
+  const int64_t long_ones = std::max(plan.eager_splits, std::min(plan.splits, key_tiles / kLongTiles));
+  const int64_t idle = slots * (key_tiles / long_ones) / 2, tiles_at_once = tiles * kShortTiles;
+  plan.short_splits = std::min({kMostShort, key_tiles / (4 * kShortTiles), (idle + tiles_at_once - 1) / tiles_at_once,
+                                kMostSplits - plan.splits});
+  plan.splits += plan.short_splits;
+}
+
 // Fixed: as asked for. Otherwise as many as fill the device once, or a few times where that leaves less of it idle; the
 // lengths are not known here, so what is divided evenly is the room.
 // tuned: 0, or how many were the fastest.
@@ -257,6 +269,7 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms, int64_t 
   if (plan.splits > 1) plan.reason = "as many splits as fill the device with parts of equal length";
   plan.eager_splits = plan.splits;
   even_out(plan, key_tiles, tiles, slots);
+  if (!is_lone(tiles, num_sms)) add_short_ones(plan, key_tiles, tiles, slots);
 }
 
 size_t rounded_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
