@@ -14,8 +14,9 @@
 
 namespace cuflash {
 
-CUFLASH_SHARED_FUNCTION int64 bounded(int64 x, int64 low, int64 high) {
-  const int64 below = x < high ? x : high;
+template <class Int>
+CUFLASH_SHARED_FUNCTION Int bounded(Int x, Int low, Int high) {
+  const Int below = x < high ? x : high;
   return below > low ? below : low;
 }
 // Of numbers that are not negative. A division of 64 bits is a hundred instructions on the device, and hardly ever needed.
@@ -65,24 +66,26 @@ CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const CacheParams& p, int
   const AttentionParams& a = p.attention;
   const CacheView& c = p.cache;
   CachedSequence s{};
+  const int rows = c.rows[b];  // first: everybody waits for it
   s.len_q = a.len_q;
   if (a.cu_q) {
-    s.q_begin = bounded(a.cu_q[b], 0, a.total_q);
-    s.len_q = static_cast<int>(bounded(bounded(a.cu_q[b + 1], 0, a.total_q) - s.q_begin, 0, a.len_q));
+    s.q_begin = bounded<int64>(a.cu_q[b], 0, a.total_q);
+    s.len_q = static_cast<int>(bounded<int64>(bounded<int64>(a.cu_q[b + 1], 0, a.total_q) - s.q_begin, 0, a.len_q));
   }
-  if (a.used_q) s.len_q = static_cast<int>(bounded(a.used_q[b], 0, a.len_q));
+  if (a.used_q) s.len_q = bounded(a.used_q[b], 0, a.len_q);
 
   s.new_count = c.len_new;
   if (c.cu_new) {
-    s.new_begin = bounded(c.cu_new[b], 0, c.total_new);
-    s.new_count = static_cast<int>(bounded(bounded(c.cu_new[b + 1], 0, c.total_new) - s.new_begin, 0, c.len_new));
+    s.new_begin = bounded<int64>(c.cu_new[b], 0, c.total_new);
+    s.new_count =
+        static_cast<int>(bounded<int64>(bounded<int64>(c.cu_new[b + 1], 0, c.total_new) - s.new_begin, 0, c.len_new));
   }
-  if (c.used_new) s.new_count = static_cast<int>(bounded(c.used_new[b], 0, c.len_new));
+  if (c.used_new) s.new_count = bounded(c.used_new[b], 0, c.len_new);
 
   const int room = c.entries > 0 ? a.len_k : 0;
-  s.old_end = static_cast<int>(bounded(c.rows[b], 0, room));
-  s.new_count = static_cast<int>(bounded(s.new_count, 0, room - s.old_end));
-  s.pad = c.leftpad ? static_cast<int>(bounded(c.leftpad[b], 0, s.old_end)) : 0;
+  s.old_end = bounded(rows, 0, room);
+  s.new_count = bounded(s.new_count, 0, room - s.old_end);
+  s.pad = c.leftpad ? bounded(c.leftpad[b], 0, s.old_end) : 0;
   s.len_k = s.old_end + s.new_count - s.pad;
   s.shift = int64{s.len_k} - s.len_q;
   return s;
@@ -92,8 +95,8 @@ struct KeyRange {
   int begin, end;
 };
 CUFLASH_SHARED_FUNCTION KeyRange keys_of_query(const AttentionParams& a, const CachedSequence& s, int64 i) {
-  return {static_cast<int>(bounded(i + s.shift - a.window_left, 0, s.len_k)),
-          static_cast<int>(bounded(i + s.shift + a.window_right + 1, 0, s.len_k))};
+  return {static_cast<int>(bounded<int64>(i + s.shift - a.window_left, 0, s.len_k)),
+          static_cast<int>(bounded<int64>(i + s.shift + a.window_right + 1, 0, s.len_k))};
 }
 
 // Rows [first, end) of a tile, those of queries that do not exist left out.
@@ -103,7 +106,7 @@ struct RowRange {
 CUFLASH_SHARED_FUNCTION RowRange rows_of_tile(const AttentionParams& a, const CachedSequence& s, int row_tile,
                                               int tile_q) {
   const int first = row_tile * tile_q;
-  return {first, static_cast<int>(bounded(int64{first} + tile_q, 0, int64{s.len_q} * a.group))};
+  return {first, static_cast<int>(bounded<int64>(int64{first} + tile_q, 0, int64{s.len_q} * a.group))};
 }
 // Rows below this are written: a dense tensor has rows beyond its lengths, a packed one has not.
 CUFLASH_SHARED_FUNCTION int rows_end(const AttentionParams& a, const CachedSequence& s) {
@@ -137,11 +140,9 @@ struct UsedSplits {
   int long_ones, short_ones;
 };
 CUFLASH_SHARED_FUNCTION UsedSplits used_splits(const CacheParams& p, TileRange tiles) {
-  const int count = tiles.end - tiles.begin,
-            eager = static_cast<int>(bounded(count / p.least_tiles, 0, p.eager_splits));
+  const int count = tiles.end - tiles.begin, eager = bounded(often_by_one(count, p.least_tiles), 0, p.eager_splits);
   const int most = eager > count / kLongTiles ? eager : count / kLongTiles;
-  return {static_cast<int>(bounded(most, 1, p.splits - p.short_splits)),
-          static_cast<int>(bounded(count / (4 * kShortTiles), 0, p.short_splits))};
+  return {bounded(most, 1, p.splits - p.short_splits), bounded(count / (4 * kShortTiles), 0, p.short_splits)};
 }
 // The first ones have one tile more than the others where the tiles cannot be dealt out evenly.
 CUFLASH_SHARED_FUNCTION TileRange tiles_of_split(TileRange tiles, UsedSplits used, int split) {
@@ -175,7 +176,7 @@ CUFLASH_SHARED_FUNCTION EntryRow entry_row(const CacheView& c, int b, int r) {
     entry = c.table[b * c.table_stride + column];
     row = r - static_cast<int>(column) * c.page_size;
   }
-  return {bounded(entry, 0, c.entries - 1), row};
+  return {bounded<int64>(entry, 0, c.entries - 1), row};
 }
 CUFLASH_SHARED_FUNCTION KeyPlace place_of_row(const CacheParams& p, int b, int r) {
   const EntryRow at = entry_row(p.cache, b, r);
@@ -201,10 +202,10 @@ CUFLASH_SHARED_FUNCTION RotaryPair rotary_pair(const RotaryView& r, int d) {
   return d < half ? RotaryPair{d + half, d, false} : RotaryPair{d - half, d - half, true};
 }
 CUFLASH_SHARED_FUNCTION int64 query_position(const RotaryView& r, const CachedSequence& s, int query) {
-  return bounded(s.shift + (r.one_position ? 0 : query), 0, r.positions - 1);
+  return bounded<int64>(s.shift + (r.one_position ? 0 : query), 0, r.positions - 1);
 }
 CUFLASH_SHARED_FUNCTION int64 new_row_position(const RotaryView& r, const CachedSequence& s, int n) {
-  return bounded(int64{s.old_end} + n - s.pad, 0, r.positions - 1);
+  return bounded<int64>(int64{s.old_end} + n - s.pad, 0, r.positions - 1);
 }
 
 }  // namespace cuflash
