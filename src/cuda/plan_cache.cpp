@@ -167,13 +167,15 @@ int stages_that_fit(CacheConfig c, const Arch& arch, int most) {
   return 0;
 }
 
-// Whether tiles of rows are so few that splits for one CTA of a multiprocessor are enough: more would have to be added up
-// at the end. Such a CTA has all shared memory, and most of its keys are on their way before its queries are there.
-bool is_lone(int64_t tiles, int num_sms) { return 2 * tiles <= num_sms; }
-// Of the usual device, so that a kernel depends on nothing but the architecture.
+constexpr int64_t kMostCuts = 8;  // of a sequence that is long: see even_out
+
+// Whether tiles of rows are so few that splits for one CTA of a multiprocessor are enough, even where sequences are cut
+// because they are long. Such a CTA has all shared memory, and most of its keys are on their way before its queries are
+// there. The usual device decides, so that a kernel depends on nothing but the architecture.
 bool is_lone(const CacheProblem& p, const Tiles& t, const Arch& arch) {
   const int64_t rows = std::max<int64_t>(1, p.len_q * p.group());
-  return p.num_splits == 0 && is_lone(p.batch * p.heads_k * ((rows + t.tile_q - 1) / t.tile_q), usual_sms(arch));
+  const int64_t tiles = p.batch * p.heads_k * ((rows + t.tile_q - 1) / t.tile_q);
+  return p.num_splits == 0 && kMostCuts * tiles <= usual_sms(arch);
 }
 
 // Of the choice, where that is taken.
@@ -218,8 +220,8 @@ int64_t most_key_tiles(const CacheProblem& p, const CacheConfig& c) {
 // Where there are tiles enough, one long sequence among short ones would keep the device waiting: long ones are cut, short
 // ones are not. CTAs of splits that are not used leave at once, but must be launched.
 void even_out(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
-  constexpr int64_t kMostCuts = 8, kMostCtas = 32;  // of a sequence; for a slot
-  if (plan.row_tiles != 1) return;  // many queries: their tiles are many, and so would be the sums to keep
+  constexpr int64_t kMostCtas = 32;  // for a slot
+  if (plan.row_tiles != 1) return;   // many queries: their tiles are many, and so would be the sums to keep
   const int64_t cuts = std::min({kMostCuts, key_tiles / kLongTiles, kMostCtas * slots / tiles});
   if (cuts <= plan.splits) return;
   plan.splits = cuts;
@@ -228,10 +230,11 @@ void even_out(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) 
 
 // When there are no more CTAs to start, those that run are done one after the other, for as long as one takes, and memory
 // has less and less to do. Short ones fill that time: half of it, on average, in every slot.
-void add_short_ones(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
+void add_short_ones(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots, bool few) {
   constexpr int64_t kMostShort = 4;
   if (plan.not_boxes || plan.row_tiles != 1) return;
   const int64_t long_ones = std::max(plan.eager_splits, std::min(plan.splits, key_tiles / kLongTiles));
+  if (few && tiles * long_ones <= slots) return;  // all of them start at one time
   const int64_t idle = slots * (key_tiles / long_ones) / 2, tiles_at_once = tiles * kShortTiles;
   plan.short_splits = std::min({kMostShort, key_tiles / (4 * kShortTiles), (idle + tiles_at_once - 1) / tiles_at_once,
                                 kMostSplits - plan.splits});
@@ -253,7 +256,9 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms, int64_t 
   }
   constexpr int64_t kLeastTiles = 2, kMostWaves = 4;
   const int64_t tiles = p.batch * p.heads_k * plan.row_tiles;
-  const int64_t slots = int64_t{num_sms} * (is_lone(tiles, num_sms) ? 1 : plan.config.ctas_per_sm);
+  // Of few tiles many splits would have to be added up at the end: one CTA for each multiprocessor is enough then.
+  const bool few = 2 * tiles <= num_sms;
+  const int64_t all_slots = int64_t{num_sms} * plan.config.ctas_per_sm, slots = few ? num_sms : all_slots;
   const int64_t most = std::clamp<int64_t>(key_tiles / kLeastTiles, 1, kMostSplits);
   plan.least_tiles = kLeastTiles;
   plan.reason = "one split: there are tiles of rows enough to fill the device";
@@ -269,7 +274,7 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms, int64_t 
   if (plan.splits > 1) plan.reason = "as many splits as fill the device with parts of equal length";
   plan.eager_splits = plan.splits;
   even_out(plan, key_tiles, tiles, slots);
-  if (!is_lone(tiles, num_sms)) add_short_ones(plan, key_tiles, tiles, slots);
+  add_short_ones(plan, key_tiles, tiles, all_slots, few);
 }
 
 size_t rounded_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
