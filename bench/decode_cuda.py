@@ -112,10 +112,11 @@ def main():
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.1, help="of each contestant at a point, at least")
     parser.add_argument("--warm", action="store_true", help="leave what is in the L2 cache")
+    parser.add_argument("--clean", action="store_true", help="leave nothing in the L2 cache that must be written to memory")
     parser.add_argument("--json", help="a file for the figures")
     arguments = parser.parse_args()
     points = [tuple(int(n) for n in point.split("x")) for point in arguments.points.split(",")]
-    timer = Timer(arguments.turns, arguments.seconds)
+    timer = Timer(arguments.turns, arguments.seconds, arguments.clean)
     if arguments.warm:
         timer.flush = timer.flush[:1 << 20]
     print(f"cuflash {cuflash.__version__}, {torch.cuda.get_device_name()}, PyTorch {torch.__version__}")

@@ -128,7 +128,7 @@ std::vector<Candidate> candidates_of(const BenchPoint& p, const TuneTarget& targ
   const cuda::CachePlan plan = cache_plan(p, target, nullptr);
   Collection all(target.arch);
   all.add_built_in(plan.config);
-  add_neighbours(all, plan.config, p.heads_q / p.heads_k * p.len_q, plan.splits);
+  add_neighbours(all, plan.config, p.heads_q / p.heads_k * p.len_q, plan.splits - plan.short_splits);
   return all.sorted();
 }
 

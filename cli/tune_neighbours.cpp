@@ -143,7 +143,9 @@ void add_neighbours(Collection& all, const CacheConfig& built_in, int64_t rows, 
             const int warps = c.row_warps * key_warps * column_warps;
             if (warps < 4 || warps > 8) continue;  // fewer keep too few copies on their way
             std::vector<CacheConfig> configs;
-            for (const int stages : {4, 3, 2}) c.stages = stages, configs.push_back(c);
+            // Who is alone on a multiprocessor has room for more.
+            for (const int stages : {8, 6, 4, 3, 2})
+              if (stages <= 4 || (ctas == 1 && c.copy == kCopyBoxes)) c.stages = stages, configs.push_back(c);
             all.add_first(configs);
           }
 }

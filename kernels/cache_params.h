@@ -41,11 +41,12 @@ struct CacheParams {
   int splits;        // CTAs that may share the keys of one tile of rows
   int eager_splits;  // of these are used as soon as there are least_tiles tiles of keys for each; more by long sequences
   int least_tiles;
+  int short_splits;  // of these may be short ones, which start when all others have: see cache/geometry.h
 
   // The workspace, where there are several splits. A tile of rows has the number that tile_number() gives it.
   uint64* tickets;     // [tile], see cache/ticket.h
-  void* split_states;  // [tile][split][state_rows][2] Reals: largest score, sum of weights
-  void* split_sums;    // [tile][split][state_rows][padded dim_v] Reals
+  void* split_states;  // [tile][state_rows][split][2] Reals: largest score, sum of weights
+  void* split_sums;    // [tile][state_rows][split][padded dim_v] Reals
   int state_rows;      // rows that a tile can have
 };
 
@@ -54,6 +55,7 @@ struct HopperCacheParams {
   TensorMap k, v;  // [dim, rows of an entry or page, heads, entries or pages]; a repeated dimension has extent 1
   CacheParams cache;
   int box_rows;  // divide tile_k and, where there are pages, their size
+  int box_bits;  // a tile has 2^this many boxes
 };
 
 struct MergeParams {

@@ -1,5 +1,7 @@
 // Attention over a KV cache as cache_attention.h has it, for f16 and bf16 on Hopper (sm_90a): one warp of the CTA brings
-// keys and values by tensor copies (cache/boxed_keys.h), the others load queries, append and attend.
+// keys and values by tensor copies (cache/boxed_keys.h), the others load queries, append and attend. Of a short call most of
+// the time is spent before the first keys and behind the last ones: the copying warp waits for nobody before it copies, and
+// when it is done it rehearses the end.
 #pragma once
 
 #include "cache/append.h"
@@ -16,7 +18,7 @@ __device__ __forceinline__ void attend_to_boxes(const CacheWork<C>& work, BoxedK
   append_rows<C.element, kThreads>(work.p, work.sequence, work.at);
   if (!work.attends()) return;
   work.count_tiles();
-  numbered_barrier_wait(BoxedKeys<C>::kBarrier, kThreads);
+  numbered_barrier_wait(BoxedKeys<C>::kStarted, num_threads(C));
   typename Work::Output o = {};
   Softmax<typename Work::Real, 1> softmax(Work::Rows::factor(work.a));
   const typename Work::Rows lane_rows(work.p, work.sequence, work.at, work.rows, work.lane_row());
@@ -28,27 +30,28 @@ __device__ __forceinline__ void attend_to_boxes(const CacheWork<C>& work, BoxedK
   }
   numbered_barrier_wait(BoxedKeys<C>::kBarrier, kThreads);  // K and V have been read
   CacheSums<C>{work}.share(softmax, o);
+  numbered_barrier_wait(BoxedKeys<C>::kEnding, num_threads(C));
 }
 
 template <CacheConfig C>
 __device__ __forceinline__ void hopper_cache(const HopperCacheParams& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   if (!has_cache_item(p.cache, cta_number())) return;
-  if (BoxedKeys<C>::copies()) prefetch(p.k), prefetch(p.v);
+  const bool copies = BoxedKeys<C>::copies();
+  if (copies) prefetch(p.k), prefetch(p.v), BoxedKeys<C>::init(memory);
   const CacheWork<C> work(p.cache, memory);
   BoxedKeys<C> keys(work, p);
-  if (threadIdx.x == 0) keys.init();
-  __syncthreads();
-  const CacheSums<C> sums{work};
-  if (!keys.copies()) {
+  const CacheSums<C> sums{work, copies};
+  if (!copies) {
     attend_to_boxes<C>(work, keys);
   } else if (work.attends()) {
+    numbered_barrier_arrive(BoxedKeys<C>::kStarted, num_threads(C));
     keys.copy_all();
     if (lane_id() == 0) sums.prepare();
+    __syncwarp();
+    numbered_barrier_arrive(BoxedKeys<C>::kEnding, num_threads(C));
   }
-  if (!work.attends()) return;
-  __syncthreads();
-  sums.add();
+  if (work.attends()) sums.add();
 }
 
 }  // namespace cuflash

@@ -45,7 +45,7 @@ __device__ __forceinline__ void merge_states(const MergeParams& p) {
     if (has_b) load_eight<E>(p.o_b.data, p.o_b.element, offset_of(p.o_b, b, h, row) + d, count, of_b);
 #pragma unroll
     for (int c = 0; c < 8; ++c) of_a[c] = (of_a[c] * part_a + of_b[c] * part_b) * share;
-    store_eight<E>(p.o.data, p.o.element, offset_of(p.o, b, h, row) + d, count, of_a);
+    store<E>(p.o.data, p.o.element, offset_of(p.o, b, h, row) + d, count, of_a);
   }
   if (lane != 0 || !p.lse.data) return;
   static_cast<Real*>(p.lse.data)[offset_of(p.lse, b, h, row)] =

@@ -120,36 +120,65 @@ TEST(CacheGeometry, ItemsAreTheWholeOfTheWork) {
   EXPECT_EQ(std::count(times.begin(), times.end(), 1), items);
 }
 
+void expect_partition(const CacheParams& p, int count) {
+  const TileRange tiles{7, 7 + count};
+  const auto [long_ones, short_ones] = used_splits(p, tiles);
+  ASSERT_GE(long_ones, 1);
+  ASSERT_GE(short_ones, 0);
+  ASSERT_LE(long_ones + short_ones, p.splits);
+  int end = tiles.begin;
+  for (int split = 0; split < long_ones + short_ones; ++split) {
+    const TileRange part = tiles_of_split(tiles, {long_ones, short_ones}, split);
+    const int size = part.end - part.begin;
+    ASSERT_EQ(part.begin, end);
+    ASSERT_TRUE(count == 0 || size > 0);
+    if (split < long_ones) ASSERT_LE(size, (count - short_ones * kShortTiles) / long_ones + 1);
+    else ASSERT_EQ(size, kShortTiles);
+    end = part.end;
+  }
+  ASSERT_EQ(end, tiles.end);
+}
+
 TEST(CacheGeometry, SplitsAreAPartitionWithoutEmptyParts) {
   CacheParams p{};
   for (p.splits = 1; p.splits < 70; p.splits += 3)
     for (p.eager_splits = 1; p.eager_splits <= p.splits; p.eager_splits += 5)
-      for (p.least_tiles = 1; p.least_tiles <= 3; ++p.least_tiles)
-        for (int count = 0; count < 400; ++count) {
-          const TileRange tiles{7, 7 + count};
-          const int used = used_splits(p, tiles);
-          ASSERT_GE(used, 1);
-          ASSERT_LE(used, p.splits);
-          int end = tiles.begin;
-          for (int split = 0; split < used; ++split) {
-            const TileRange part = tiles_of_split(tiles, used, split);
-            ASSERT_EQ(part.begin, end);
-            ASSERT_TRUE(count == 0 || part.end > part.begin);
-            ASSERT_LE(part.end - part.begin, count / used + 1);
-            end = part.end;
-          }
-          ASSERT_EQ(end, tiles.end);
-        }
+      for (p.least_tiles = 1; p.least_tiles <= 3; ++p.least_tiles) {
+        p.short_splits = 0;
+        for (int count = 0; count < 400; ++count) ASSERT_NO_FATAL_FAILURE(expect_partition(p, count));
+        if (p.least_tiles == 1) continue;  // as many splits as asked for, and no short ones
+        for (p.short_splits = 1; p.short_splits <= p.splits - p.eager_splits && p.short_splits < 6; ++p.short_splits)
+          for (int count = 0; count < 400; count += 3) ASSERT_NO_FATAL_FAILURE(expect_partition(p, count));
+      }
 }
 
 TEST(CacheGeometry, LongSequencesUseMoreSplits) {
   CacheParams p{};
   p.splits = 8, p.eager_splits = 2, p.least_tiles = 2;
-  EXPECT_EQ(used_splits(p, {0, 3}), 1);
-  EXPECT_EQ(used_splits(p, {0, 4}), 2);
-  EXPECT_EQ(used_splits(p, {0, 3 * kLongTiles - 1}), 2);
-  EXPECT_EQ(used_splits(p, {0, 3 * kLongTiles}), 3);
-  EXPECT_EQ(used_splits(p, {0, 100 * kLongTiles}), 8);
+  const auto used = [&](int tiles) { return used_splits(p, {0, tiles}).long_ones; };
+  EXPECT_EQ(used(3), 1);
+  EXPECT_EQ(used(4), 2);
+  EXPECT_EQ(used(3 * kLongTiles - 1), 2);
+  EXPECT_EQ(used(3 * kLongTiles), 3);
+  EXPECT_EQ(used(100 * kLongTiles), 8);
+}
+
+TEST(CacheGeometry, ShortSplitsAreTheLastItems) {
+  CacheParams p{};
+  p.splits = 6, p.eager_splits = 2, p.least_tiles = 2, p.short_splits = 4, p.row_tiles = 1;
+  p.attention.batch = 5, p.attention.heads_k = 3;
+  const TileRange tiles{0, 128};
+  const UsedSplits used = used_splits(p, tiles);
+  EXPECT_EQ(used.long_ones, 2);
+  EXPECT_EQ(used.short_ones, 4);
+  EXPECT_EQ(used_splits(p, {0, 4 * kShortTiles - 1}).short_ones, 0);
+  int before = tiles.end;
+  for (int64_t n = 0; n < 5 * 3 * 6; ++n) {
+    const TileRange part = tiles_of_split(tiles, used, cache_item(p, n).split);
+    ASSERT_LE(part.end - part.begin, before);
+    before = part.end - part.begin;
+  }
+  EXPECT_EQ(before, kShortTiles);
 }
 
 // Nobody has looked at lengths in device memory. Nothing that follows from them leaves the tensors.

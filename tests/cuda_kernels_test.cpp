@@ -88,8 +88,8 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
 // Over a cache: for Hopper every list of tiles with the options that need most, and the kernels of any alignment; for the
 // others what differs most.
 void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
-  const auto add_cache = [&](const TypicalCache& t, Kernels kernels = Kernels::best) {
-    add(launches, plan_cache(cache_of(t), arch, 132, kernels).launch);
+  const auto add_cache = [&](TypicalCache t, Kernels kernels = Kernels::best) {
+    for (t.batch = 1; t.batch <= 128; t.batch += 127) add(launches, plan_cache(cache_of(t), arch, 132, kernels).launch);
   };
   constexpr int kBoth = kSoftcap | kAlibi;
   add_cache({.options = kBoth, .heads_q = 1, .heads_k = 1});

@@ -38,6 +38,7 @@ std::vector<TypicalCache> caches() {
     for (const int64_t dim : {64, 128, 256}) all.push_back({.dtype = type, .dim_qk = dim, .dim_v = dim});
   for (const int64_t batch : {16, 128}) all.push_back({.batch = batch, .page_size = 16, .len_new = 1});
   for (const int64_t room : {64, 1024, 131072}) all.push_back({.room = room});
+  all.push_back({.batch = 128, .room = 2048});
   all.push_back({.heads_q = 8, .room = 131072, .window_left = 1023});
   all.push_back({.dtype = DType::f16, .heads_q = 28, .heads_k = 4, .len_q = 4});
   all.push_back({.batch = 4, .len_q = 512, .room = 32768});
@@ -97,7 +98,8 @@ std::string cache_lines(const TypicalCache& t, const Arch& arch) {
     const CachePlan plan = plan_cache(cache_of(t), arch, usual_sms(arch), Kernels::best);
     if (plan.launch.grid_x == 0) return std::string("  nothing to do\n");
     return join(line(plan.launch), "  splits ", plan.splits, ", ", plan.eager_splits, " of ", plan.least_tiles,
-                " tiles at least, ", plan.row_tiles, " tiles of rows, workspace ", plan.workspace.size, "\n");
+                " tiles at least, ", plan.short_splits, " short, ", plan.row_tiles, " tiles of rows, workspace ",
+                plan.workspace.size, "\n");
   });
 }
 

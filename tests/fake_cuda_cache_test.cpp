@@ -174,6 +174,36 @@ TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
   EXPECT_EQ(scene.results(0), first);
 }
 
+// Plans have short splits where there are more tiles of rows than a test has time for: the params of a small call are given
+// some.
+TEST_F(FakeCache, ShortSplitsAreAddedUpLikeAllOthers) {
+  static unsigned ctas = 0;
+  gpus.on_launch = [](const FakeLaunch& l) {
+    HopperCacheParams params;
+    std::memcpy(static_cast<void*>(&params), l.params, sizeof params);
+    params.cache.eager_splits = 2, params.cache.least_tiles = 2, params.cache.short_splits = 3;
+    ctas = l.grid_x;
+    running.fault = host_cuda::run_cache_kernel(running.config.data(), running.config.size(), &params, l.grid_x,
+                                                static_cast<int>(l.threads), l.shared_bytes, running.seed);
+  };
+  CacheScene scene({.heads_k = 1,
+                    .group = 4,
+                    .len_q = {1, 1, 1},
+                    .rows = {40, 6200, 2100},
+                    .len_new = {1, 0, 1},
+                    .room = 6400,
+                    .window_right = 0,
+                    .num_splits = 5});
+  if (plan_of(scene).not_boxes) GTEST_SKIP() << "short splits are for tensor copies";
+  running = {ints_of(plan_of(scene).config), true, 7, 0, ""};
+  const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));
+  flash_attention_with_cache(scene.attention, scene.cache,
+                             {.workspace = workspace.data(), .workspace_size = workspace.bytes()});
+  EXPECT_EQ(ctas, 3u * 5);
+  EXPECT_EQ(running.fault, "");
+  EXPECT_EQ(scene.fault(), "");
+}
+
 TEST_F(FakeCache, ACachedCallAllocatesNothingAndACapturedOneWaitsForNothing) {
   for (const int64_t page_size : {0, 16}) {
     CacheScene scene({.page_size = page_size, .len_q = {1, 1}, .rows = {300, 90}, .len_new = {1, 1}, .room = 400});

@@ -10,7 +10,7 @@ namespace cuflash {
 // elements of them to the threads.
 template <Element E, int kThreads>
 __device__ __forceinline__ void append_rows(const CacheParams& p, const CachedSequence& s, const CacheItem& at) {
-  if (at.row_tile != 0 || at.split >= s.new_count) return;
+  if (__builtin_expect(at.row_tile != 0 || at.split >= s.new_count, 1)) return;
   const AttentionParams& a = p.attention;
   const int rows = (s.new_count - at.split - 1) / p.splits + 1;
   const int k_pieces = (a.dim_qk + 7) / 8, v_pieces = p.v_new.data ? (a.dim_v + 7) / 8 : 0,
@@ -22,11 +22,11 @@ __device__ __forceinline__ void append_rows(const CacheParams& p, const CachedSe
     RealOf<E> x[8];
     if (d < k_pieces) {
       load_new_key<E>(p, s, at, n, d * 8, x);
-      store_eight_of<E, E>(a.k.data, at.head_k * a.k.head_stride + to.k + d * 8, min(8, a.dim_qk - d * 8), x);
+      store_of<E, E>(a.k.data, at.head_k * a.k.head_stride + to.k + d * 8, min(8, a.dim_qk - d * 8), x);
     } else {
       const int column = (d - k_pieces) * 8;
       load_new_value<E>(p, s, at, n, column, x);
-      store_eight_of<E, E>(a.v.data, at.head_k * a.v.head_stride + to.v + column, min(8, a.dim_v - column), x);
+      store_of<E, E>(a.v.data, at.head_k * a.v.head_stride + to.v + column, min(8, a.dim_v - column), x);
     }
   }
 }

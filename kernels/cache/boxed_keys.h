@@ -20,7 +20,10 @@ namespace cuflash {
 template <CacheConfig C>
 struct BoxedKeys {
   static constexpr Element E = C.element;
-  static constexpr int kComputing = computing_threads(C), kBarrier = 1;  // of those who compute
+  static constexpr int kComputing = computing_threads(C);
+  // Numbered barriers: of those who compute; of all, where the copying warp arrives and does not wait: its barriers can be
+  // waited for, its ticket is prepared.
+  static constexpr int kBarrier = 1, kStarted = 2, kEnding = 3;
   using KTile = SwizzledTile<C.tile_k, C.dim_qk>;
   using VTile = SwizzledTile<C.tile_k, C.dim_v>;
 
@@ -39,10 +42,16 @@ struct BoxedKeys {
   __device__ unsigned full(int stage) const { return shared_address(work.stage_notes(stage)); }
   __device__ unsigned empty(int stage) const { return full(stage) + 8; }
 
-  // By one thread, before all others.
-  __device__ void init() const {
-    for (int n = 0; n < C.stages; ++n) barrier_init(full(n), 1), barrier_init(empty(n), kComputing / 32);
-    barrier_init_fence();
+  // By the copying warp, before all else.
+  __device__ __forceinline__ static void init(unsigned char* memory) {
+    if (lane_id() == 0) {
+      for (int n = 0; n < C.stages; ++n) {
+        const unsigned full = shared_address(CacheWork<C>::stage_notes(memory, n));
+        barrier_init(full, 1), barrier_init(full + 8, kComputing / 32);
+      }
+      barrier_init_fence();
+    }
+    __syncwarp();
   }
 
   __device__ static bool copies() { return static_cast<int>(threadIdx.x) >= kComputing; }
@@ -65,9 +74,9 @@ struct BoxedKeys {
   }
   // By the copying warp. So many tiles are looked up at once as the lanes have boxes of.
   __device__ __forceinline__ void copy_all() {
-    const int boxes = C.tile_k / p.box_rows, tiles = 32 / boxes;
+    const int boxes = 1 << p.box_bits, tiles = 32 >> p.box_bits;
     const unsigned box_bytes = static_cast<unsigned>(stage_bytes(C) / C.tile_k * p.box_rows);
-    const int lane_tile = lane_id() / boxes, box = lane_id() - lane_tile * boxes;
+    const int lane_tile = lane_id() >> p.box_bits, box = lane_id() & (boxes - 1);
     // With one tile of rows no other CTA reads these keys.
     const CachePolicy policy = work.p.row_tiles == 1 ? read_once_policy() : usual_policy();
 #pragma unroll 1
@@ -115,7 +124,7 @@ struct BoxedKeys {
   }
   __device__ __forceinline__ void wait(int n) const {
     barrier_wait(full(ring.stage), ring.phase);
-    if (!is_whole(n)) mend(n);
+    if (__builtin_expect(!is_whole(n), 0)) mend(n);
   }
   __device__ __forceinline__ void leave() {
     __syncwarp();

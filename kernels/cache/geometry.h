@@ -4,6 +4,9 @@
 // A work item is (sequence, key/value head, tile of rows, split). A row is a pair of a query and a head of the group that
 // shares keys: row = query * group + head. The keys that some row of the tile sees are cut into splits at multiples of the
 // key tile, by the tile's own range alone: nothing of the rest of the batch moves a border.
+//
+// The last splits of a sequence may be short ones. They are the last items, too: CTAs do not run equally fast, and who is
+// done with long items fills the time until all are done with short ones.
 #pragma once
 
 #include "cache_params.h"
@@ -11,13 +14,19 @@
 
 namespace cuflash {
 
-CUFLASH_SHARED_FUNCTION int64 bounded(int64 x, int64 low, int64 high) {
-  const int64 below = x < high ? x : high;
+template <class Int>
+CUFLASH_SHARED_FUNCTION Int bounded(Int x, Int low, Int high) {
+  const Int below = x < high ? x : high;
   return below > low ? below : low;
 }
 // Of numbers that are not negative. A division of 64 bits is a hundred instructions on the device, and hardly ever needed.
 CUFLASH_SHARED_FUNCTION int64 divided(int64 a, int64 b) {
   return ((a | b) >> 32) != 0 ? a / b : int64{static_cast<unsigned>(a) / static_cast<unsigned>(b)};
+}
+// Copies wait for what is divided by this, and it is often 1.
+template <class Int>
+CUFLASH_SHARED_FUNCTION Int often_by_one(Int a, int b) {
+  return b == 1 ? a : a / static_cast<Int>(b);
 }
 
 struct CacheItem {
@@ -26,13 +35,18 @@ struct CacheItem {
 CUFLASH_SHARED_FUNCTION bool has_cache_item(const CacheParams& p, int64 n) {
   return n < int64{p.attention.batch} * p.attention.heads_k * p.row_tiles * p.splits;
 }
-// Tiles of rows that read the same keys stand side by side, and heads whose keys lie side by side: memory gives most where
-// its pages are read as a whole at one time.
+// First splits come first. Tiles of rows that read the same keys stand side by side, and heads whose keys lie side by side:
+// memory gives most where its pages are read as a whole at one time.
+template <class Int>
+CUFLASH_SHARED_FUNCTION CacheItem item_of(const CacheParams& p, Int n) {
+  const auto rest = [](Int a, Int quotient, int b) { return static_cast<int>(a - quotient * static_cast<Int>(b)); };
+  const Int head = often_by_one(n, p.row_tiles), range = often_by_one(head, p.attention.heads_k);
+  const Int split = often_by_one(range, p.attention.batch);
+  return {rest(range, split, p.attention.batch), rest(head, range, p.attention.heads_k), rest(n, head, p.row_tiles),
+          static_cast<int>(split)};
+}
 CUFLASH_SHARED_FUNCTION CacheItem cache_item(const CacheParams& p, int64 n) {
-  const int64 head = divided(n, p.row_tiles), range = divided(head, p.attention.heads_k);
-  const int64 b = divided(range, p.splits);
-  return {static_cast<int>(b), static_cast<int>(head - range * p.attention.heads_k),
-          static_cast<int>(n - head * p.row_tiles), static_cast<int>(range - b * p.splits)};
+  return n >> 32 == 0 ? item_of(p, static_cast<unsigned>(n)) : item_of(p, static_cast<uint64>(n));
 }
 CUFLASH_SHARED_FUNCTION int64 tile_number(const CacheParams& p, const CacheItem& at) {
   return (int64{at.b} * p.attention.heads_k + at.head_k) * p.row_tiles + at.row_tile;
@@ -52,24 +66,26 @@ CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const CacheParams& p, int
   const AttentionParams& a = p.attention;
   const CacheView& c = p.cache;
   CachedSequence s{};
+  const int rows = c.rows[b];  // first: everybody waits for it
   s.len_q = a.len_q;
   if (a.cu_q) {
-    s.q_begin = bounded(a.cu_q[b], 0, a.total_q);
-    s.len_q = static_cast<int>(bounded(bounded(a.cu_q[b + 1], 0, a.total_q) - s.q_begin, 0, a.len_q));
+    s.q_begin = bounded<int64>(a.cu_q[b], 0, a.total_q);
+    s.len_q = static_cast<int>(bounded<int64>(bounded<int64>(a.cu_q[b + 1], 0, a.total_q) - s.q_begin, 0, a.len_q));
   }
-  if (a.used_q) s.len_q = static_cast<int>(bounded(a.used_q[b], 0, a.len_q));
+  if (a.used_q) s.len_q = bounded(a.used_q[b], 0, a.len_q);
 
   s.new_count = c.len_new;
   if (c.cu_new) {
-    s.new_begin = bounded(c.cu_new[b], 0, c.total_new);
-    s.new_count = static_cast<int>(bounded(bounded(c.cu_new[b + 1], 0, c.total_new) - s.new_begin, 0, c.len_new));
+    s.new_begin = bounded<int64>(c.cu_new[b], 0, c.total_new);
+    s.new_count =
+        static_cast<int>(bounded<int64>(bounded<int64>(c.cu_new[b + 1], 0, c.total_new) - s.new_begin, 0, c.len_new));
   }
-  if (c.used_new) s.new_count = static_cast<int>(bounded(c.used_new[b], 0, c.len_new));
+  if (c.used_new) s.new_count = bounded(c.used_new[b], 0, c.len_new);
 
   const int room = c.entries > 0 ? a.len_k : 0;
-  s.old_end = static_cast<int>(bounded(c.rows[b], 0, room));
-  s.new_count = static_cast<int>(bounded(s.new_count, 0, room - s.old_end));
-  s.pad = c.leftpad ? static_cast<int>(bounded(c.leftpad[b], 0, s.old_end)) : 0;
+  s.old_end = bounded(rows, 0, room);
+  s.new_count = bounded(s.new_count, 0, room - s.old_end);
+  s.pad = c.leftpad ? bounded(c.leftpad[b], 0, s.old_end) : 0;
   s.len_k = s.old_end + s.new_count - s.pad;
   s.shift = int64{s.len_k} - s.len_q;
   return s;
@@ -79,8 +95,8 @@ struct KeyRange {
   int begin, end;
 };
 CUFLASH_SHARED_FUNCTION KeyRange keys_of_query(const AttentionParams& a, const CachedSequence& s, int64 i) {
-  return {static_cast<int>(bounded(i + s.shift - a.window_left, 0, s.len_k)),
-          static_cast<int>(bounded(i + s.shift + a.window_right + 1, 0, s.len_k))};
+  return {static_cast<int>(bounded<int64>(i + s.shift - a.window_left, 0, s.len_k)),
+          static_cast<int>(bounded<int64>(i + s.shift + a.window_right + 1, 0, s.len_k))};
 }
 
 // Rows [first, end) of a tile, those of queries that do not exist left out.
@@ -90,7 +106,7 @@ struct RowRange {
 CUFLASH_SHARED_FUNCTION RowRange rows_of_tile(const AttentionParams& a, const CachedSequence& s, int row_tile,
                                               int tile_q) {
   const int first = row_tile * tile_q;
-  return {first, static_cast<int>(bounded(int64{first} + tile_q, 0, int64{s.len_q} * a.group))};
+  return {first, static_cast<int>(bounded<int64>(int64{first} + tile_q, 0, int64{s.len_q} * a.group))};
 }
 // Rows below this are written: a dense tensor has rows beyond its lengths, a packed one has not.
 CUFLASH_SHARED_FUNCTION int rows_end(const AttentionParams& a, const CachedSequence& s) {
@@ -103,8 +119,10 @@ struct SeenKeys {
 };
 CUFLASH_SHARED_FUNCTION SeenKeys keys_of_rows(const AttentionParams& a, const CachedSequence& s, RowRange rows) {
   if (rows.first >= rows.end) return {{0, 0}, {0, 0}};
-  const KeyRange first = keys_of_query(a, s, rows.first / a.group),
-                 last = keys_of_query(a, s, (rows.end - 1) / a.group);
+  // Of a tile that has all rows nothing need be divided.
+  const bool all = rows.first == 0 && rows.end == s.len_q * a.group;
+  const KeyRange first = keys_of_query(a, s, all ? 0 : rows.first / a.group),
+                 last = keys_of_query(a, s, all ? s.len_q - 1 : (rows.end - 1) / a.group);
   return {{first.begin, last.end}, {last.begin, first.end}};
 }
 
@@ -115,17 +133,27 @@ CUFLASH_SHARED_FUNCTION TileRange key_tiles(KeyRange keys, int tile_k) {
   if (keys.begin >= keys.end) return {0, 0};
   return {keys.begin / tile_k, (keys.end - 1) / tile_k + 1};
 }
-// How many splits have keys: the others leave. A tile of rows that sees nothing has one, which writes that.
-constexpr int kLongTiles = 32;
-CUFLASH_SHARED_FUNCTION int used_splits(const CacheParams& p, TileRange tiles) {
-  const int count = tiles.end - tiles.begin,
-            eager = static_cast<int>(bounded(count / p.least_tiles, 0, p.eager_splits));
-  return static_cast<int>(bounded(eager > count / kLongTiles ? eager : count / kLongTiles, 1, p.splits));
+// How many splits have keys: the others leave. A tile of rows that sees nothing has one, which writes that. Short ones have
+// kShortTiles each, and no more than a quarter of all tiles together.
+constexpr int kLongTiles = 32, kShortTiles = 8;
+struct UsedSplits {
+  int long_ones, short_ones;
+};
+CUFLASH_SHARED_FUNCTION UsedSplits used_splits(const CacheParams& p, TileRange tiles) {
+  const int count = tiles.end - tiles.begin, eager = bounded(often_by_one(count, p.least_tiles), 0, p.eager_splits);
+  const int most = eager > count / kLongTiles ? eager : count / kLongTiles;
+  return {bounded(most, 1, p.splits - p.short_splits), bounded(count / (4 * kShortTiles), 0, p.short_splits)};
 }
-CUFLASH_SHARED_FUNCTION TileRange tiles_of_split(TileRange tiles, int used, int split) {
-  const int64 count = tiles.end - tiles.begin;
-  return {tiles.begin + static_cast<int>(divided(count * split, used)),
-          tiles.begin + static_cast<int>(divided(count * (split + 1), used))};
+// The first ones have one tile more than the others where the tiles cannot be dealt out evenly.
+CUFLASH_SHARED_FUNCTION TileRange tiles_of_split(TileRange tiles, UsedSplits used, int split) {
+  const int end = tiles.end - used.short_ones * kShortTiles;  // of the long ones
+  if (split >= used.long_ones) {
+    const int begin = end + (split - used.long_ones) * kShortTiles;
+    return {begin, begin + kShortTiles};
+  }
+  const int count = end - tiles.begin, each = often_by_one(count, used.long_ones), more = count - each * used.long_ones;
+  const int begin = tiles.begin + split * each + (split < more ? split : more);
+  return {begin, begin + each + (split < more ? 1 : 0)};
 }
 
 // Where a key's row begins: elements behind those of its key/value head in entry 0.
@@ -148,7 +176,7 @@ CUFLASH_SHARED_FUNCTION EntryRow entry_row(const CacheView& c, int b, int r) {
     entry = c.table[b * c.table_stride + column];
     row = r - static_cast<int>(column) * c.page_size;
   }
-  return {bounded(entry, 0, c.entries - 1), row};
+  return {bounded<int64>(entry, 0, c.entries - 1), row};
 }
 CUFLASH_SHARED_FUNCTION KeyPlace place_of_row(const CacheParams& p, int b, int r) {
   const EntryRow at = entry_row(p.cache, b, r);
@@ -174,10 +202,10 @@ CUFLASH_SHARED_FUNCTION RotaryPair rotary_pair(const RotaryView& r, int d) {
   return d < half ? RotaryPair{d + half, d, false} : RotaryPair{d - half, d - half, true};
 }
 CUFLASH_SHARED_FUNCTION int64 query_position(const RotaryView& r, const CachedSequence& s, int query) {
-  return bounded(s.shift + (r.one_position ? 0 : query), 0, r.positions - 1);
+  return bounded<int64>(s.shift + (r.one_position ? 0 : query), 0, r.positions - 1);
 }
 CUFLASH_SHARED_FUNCTION int64 new_row_position(const RotaryView& r, const CachedSequence& s, int n) {
-  return bounded(int64{s.old_end} + n - s.pad, 0, r.positions - 1);
+  return bounded<int64>(int64{s.old_end} + n - s.pad, 0, r.positions - 1);
 }
 
 }  // namespace cuflash

@@ -6,15 +6,20 @@
 
 namespace cuflash {
 
-template <Element E, class AnyTile>
-__device__ __forceinline__ void put_eight(AnyTile tile, int row, int column, const RealOf<E> (&x)[8]) {
+template <Element E>
+__device__ __forceinline__ EightStored<E> stored_eight(const RealOf<E> (&x)[8]) {
   EightStored<E> eight;
 #pragma unroll
   for (int n = 0; n < 8; ++n) eight.x[n] = narrow<E>(x[n]);
-  *static_cast<EightStored<E>*>(tile.piece_memory(row, column)) = eight;
+  return eight;
+}
+template <Element E, class AnyTile>
+__device__ __forceinline__ void put_eight(AnyTile tile, int row, int column, const RealOf<E> (&x)[8]) {
+  *static_cast<EightStored<E>*>(tile.piece_memory(row, column)) = stored_eight<E>(x);
 }
 
-// The rows of a tile: queries of the heads of one group. Rows of queries that do not exist are zeros.
+// The rows of a tile: queries of the heads of one group. Rows of queries that do not exist are zeros. Everybody waits for
+// them: what need not be turned goes as it is.
 template <int kThreads, Element E, int kRows, int kColumns>
 __device__ __forceinline__ void load_queries(Tile<E, kRows, kColumns> tile, const CacheParams& p,
                                              const CachedSequence& s, const CacheItem& at, RowRange rows) {
@@ -22,13 +27,21 @@ __device__ __forceinline__ void load_queries(Tile<E, kRows, kColumns> tile, cons
   constexpr int kPieces = kColumns / 8;
   for (int n = static_cast<int>(threadIdx.x); n < kRows * kPieces; n += kThreads) {
     const int row = n / kPieces, d = n % kPieces * 8;
-    RealOf<E> x[8] = {};
+    EightStored<E> eight{};
     if (rows.first + row < rows.end) {
       const int query = (rows.first + row) / a.group, head = (rows.first + row) - query * a.group;
-      load_turned_eight<E>(p.rotary, p.rotary.cos ? query_position(p.rotary, s, query) : 0, a.q.data,
-                           offset_of(a.q, at.b, int64{at.head_k} * a.group + head, s.q_begin + query), d, a.dim_qk, x);
+      const int64 begin = offset_of(a.q, at.b, int64{at.head_k} * a.group + head, s.q_begin + query);
+      const auto* const from = static_cast<const StoredOf<E>*>(a.q.data) + begin + d;
+      if (__builtin_expect(!p.rotary.cos && d + 8 <= a.dim_qk && on_16_bytes(from), 1)) {
+        eight = *reinterpret_cast<const EightStored<E>*>(from);
+      } else {
+        RealOf<E> x[8];
+        load_turned_eight<E>(p.rotary, p.rotary.cos ? query_position(p.rotary, s, query) : 0, a.q.data, begin, d,
+                             a.dim_qk, x);
+        eight = stored_eight<E>(x);
+      }
     }
-    put_eight<E>(tile, row, d, x);
+    *static_cast<EightStored<E>*>(tile.piece_memory(row, d)) = eight;
   }
 }
 

@@ -3,20 +3,23 @@
 #pragma once
 
 #include "cache/ends.h"
-#include "cache/ticket.h"
 #include "cache/work.h"
+#include "ptx/barrier.h"
 
 namespace cuflash {
 
 template <CacheConfig C>
 struct CacheSums {
   static constexpr Element E = C.element;
-  static constexpr int kThreads = num_threads(C);
+  static constexpr int kThreads = computing_threads(C), kBarrier = 1;
   using Work = CacheWork<C>;
   using Real = RealOf<E>;
   using Rows = typename Work::Rows;
 
   const Work& work;
+  // A warp that has no sums may go through all this before the others. It writes nothing, and what it reads does not matter:
+  // code and params, which come from far, are in the caches of the multiprocessor then.
+  bool rehearses = false;
 
   // Sums of key warp w of a row of the tile.
   __device__ Real* warp_sums(int w, int row) const {
@@ -43,53 +46,59 @@ struct CacheSums {
   // Rows of the tile that are written.
   __device__ int written() const { return min(C.tile_q, rows_end(work.a, work.sequence) - work.rows.first); }
 
-  // Calls use(row of the tile, column) for pieces of eight columns of these rows.
+  // Calls use(row of the tile, column) for pieces of some columns of these rows.
   template <class Use>
   __device__ __forceinline__ void for_pieces(Use&& use) const {
-    constexpr int kPieces = C.dim_v / 8;
+    constexpr int kPieces = C.dim_v / kEndColumns;
+    const int end = rehearses ? kPieces : written() * kPieces;
 #pragma unroll 1
-    for (int n = static_cast<int>(threadIdx.x); n < written() * kPieces; n += kThreads)
-      use(n / kPieces, n % kPieces * 8);
+    for (int n = static_cast<int>(threadIdx.x) % kThreads; n < end; n += kThreads)
+      use(n / kPieces, n % kPieces * kEndColumns);
   }
 
   // Key warps become one: the output, or what a split leaves behind.
   __device__ __forceinline__ void add_warps() const {
     const SplitPlace<C> place(work.p, work.at);
     for_pieces([&](int row, int column) {
-      SummedEight<Real, 1> eight(
-          C.key_warps, Rows::factor(work.a), [&](int w) { return warp_states(w)[row]; },
-          [&](int w, Real(&x)[8]) {
-            const auto columns = *reinterpret_cast<const EightReals<Real>*>(warp_sums(w, row) + column);
+      SummedColumns<Real> sums;
+      sums.template add<C.key_warps>(
+          rehearses ? 0 : C.key_warps, Rows::factor(work.a), [&](int w, RowState<Real>& state, Real(&x)[kEndColumns]) {
+            state = warp_states(w)[row];
+            const auto columns = *reinterpret_cast<const Reals<Real, kEndColumns>*>(warp_sums(w, row) + column);
 #pragma unroll
-            for (int n = 0; n < 8; ++n) x[n] = columns.x[n];
+            for (int n = 0; n < kEndColumns; ++n) x[n] = columns.x[n];
           });
-      if (work.splits == 1) return finish(row, column, eight);
-      EightReals<Real> sums;
-#pragma unroll
-      for (int n = 0; n < 8; ++n) sums.x[n] = eight.x[n];
-      *reinterpret_cast<EightReals<Real>*>(place.sums(work.at.split, row, column)) = sums;
-      Real* const state = place.state(work.at.split, row);
-      if (column == 0) state[0] = eight.row.top, state[1] = eight.row.sum;
+      if (work.splits == 1) return finish(row, column, sums);
+      if (rehearses) return;
+      store_to_global(place.sums(row, work.at.split, column), sums.x);
+      const Real state[2] = {sums.row.top, sums.row.sum};
+      if (column == 0) store_to_global(place.state(row, work.at.split), state);
     });
   }
-  template <class Summed>
-  __device__ __forceinline__ void finish(int row, int column, Summed& eight) const {
-    finish_eight<E>(work.p, work.sequence, work.at, work.rows.first + row, column, Rows::unit(work.a), eight);
+  __device__ __forceinline__ void finish(int row, int column, SummedColumns<Real>& sums) const {
+    finish_columns<E>(work.p, work.sequence, work.at, work.rows.first + row, column, Rows::unit(work.a), sums,
+                      !rehearses);
   }
 
   // Splits become one.
   __device__ __forceinline__ void add_splits() const {
-    constexpr int kAtOnce = (C.ctas_per_sm > 2 ? 24 : 32) / sizeof(Real);  // as registers allow
+    constexpr int kAtOnce = (C.ctas_per_sm > 2 ? 48 : 64) / sizeof(Real);  // as registers allow
     const SplitPlace<C> place(work.p, work.at);
     for_pieces([&](int row, int column) {
-      SummedEight<Real, kAtOnce> eight(
-          work.splits, Rows::factor(work.a), [&](int split) { return state_from_l2(place.state(split, row)); },
-          [&](int split, Real(&x)[8]) { load_eight_from_l2(place.sums(split, row, column), x); });
-      finish(row, column, eight);
+      SummedColumns<Real> sums;
+      const Real *states = place.state(row, 0), *columns = place.sums(row, 0, column);
+#pragma unroll 1
+      for (int left = work.splits; left > 0; left -= kAtOnce) {
+        sums.template add<kAtOnce>(left, Rows::factor(work.a),
+                                   [&](int n, RowState<Real>& state, Real(&x)[kEndColumns]) {
+                                     Real loaded[2];
+                                     load_from_l2(states + n * 2, loaded), load_from_l2(columns + n * C.dim_v, x);
+                                     state = {loaded[0], loaded[1]};
+                                   });
+        states += kAtOnce * 2, columns += kAtOnce * C.dim_v;
+      }
+      finish(row, column, sums);
     });
-  }
-  __device__ static RowState<Real> state_from_l2(const Real* state) {
-    return {load_from_l2(state), load_from_l2(state + 1)};
   }
 
   __device__ __forceinline__ uint64* ticket() const { return work.p.tickets + tile_number(work.p, work.at); }
@@ -98,15 +107,14 @@ struct CacheSums {
     if (work.splits > 1) prepare_ticket(ticket());
   }
   __device__ __forceinline__ bool comes_last() const {
-    __syncthreads();
-    const bool last = threadIdx.x == 0 && arrive(ticket(), work.splits);
-    return __syncthreads_or(last) != 0;
+    numbered_barrier_wait(kBarrier, kThreads);
+    return numbered_barrier_any(kBarrier, kThreads, threadIdx.x == 0 && arrive(ticket(), work.splits));
   }
 
-  // By all threads, behind a barrier: all sums are shared.
+  // By all threads that compute, behind a barrier: all sums are shared.
   __device__ __forceinline__ void add() const {
     add_warps();
-    if (work.splits > 1 && comes_last()) add_splits();
+    if (work.splits > 1 && (rehearses || comes_last())) add_splits();
   }
 };
 

@@ -34,10 +34,12 @@ __device__ __forceinline__ void prepare_ticket(uint64* ticket) {
   const uint64 empty = empty_ticket(reinterpret_cast<uint64>(ticket)), word = load_relaxed(ticket);
   if (!is_ticket(word, empty)) exchange_if(ticket, word, empty);
 }
-// By the same thread, after a barrier behind all that the CTA has written. Whether this was the last of them: it then sees
+// By one thread, after a barrier behind that and behind all that the CTA has written. Whether this was the last of them: it then sees
 // what all others have written.
 __device__ __forceinline__ bool arrive(uint64* ticket, int arrivals) {
-  if (!is_last(add_acquire_release(ticket, 1), arrivals)) return false;
+  fence_between_ctas();
+  if (!is_last(add_relaxed(ticket, 1), arrivals)) return false;
+  fence_between_ctas();
   store_relaxed(ticket, empty_ticket(reinterpret_cast<uint64>(ticket)));
   return true;
 }

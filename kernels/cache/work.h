@@ -48,8 +48,9 @@ struct CacheWork {
     const SeenKeys keys = keys_of_rows(a, sequence, rows);
     seen = keys.any, common = keys.all;
     const TileRange all = key_tiles(seen, C.tile_k);
-    splits = used_splits(p, all);
-    tiles = tiles_of_split(all, splits, at.split);
+    const UsedSplits used = used_splits(p, all);
+    splits = used.long_ones + used.short_ones;
+    tiles = tiles_of_split(all, used, at.split);
   }
 
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
@@ -60,9 +61,11 @@ struct CacheWork {
 
   __device__ unsigned char* stage_memory(int stage) const { return memory + stage * stage_bytes(C); }
   __device__ QTile q_tile() const { return {stage_memory(C.stages)}; }
-  __device__ unsigned char* stage_notes(int stage) const {
-    return stage_memory(C.stages) + QTile::kBytes + stage * stage_notes_bytes(C);
+  // Known before the work is.
+  __device__ static unsigned char* stage_notes(unsigned char* memory, int stage) {
+    return memory + C.stages * stage_bytes(C) + QTile::kBytes + stage * stage_notes_bytes(C);
   }
+  __device__ unsigned char* stage_notes(int stage) const { return stage_notes(memory, stage); }
 
   __device__ bool attends() const { return at.split < splits && rows.first < rows_end(a, sequence); }
   __device__ int count() const { return tiles.end - tiles.begin; }

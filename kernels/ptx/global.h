@@ -50,40 +50,47 @@ __device__ __forceinline__ void exchange_if(unsigned long long* at, unsigned lon
                "l"(wanted)
                : "memory");
 }
-// Returns what was there before. What this CTA wrote before a barrier, and what others did before they added, is ordered
-// by it; the fences carry that to the other threads of the CTA.
-__device__ __forceinline__ unsigned long long add_acquire_release(unsigned long long* to, unsigned long long value) {
+// Returns what was there before.
+__device__ __forceinline__ unsigned long long add_relaxed(unsigned long long* to, unsigned long long value) {
   unsigned long long before;
-  asm volatile("fence.acq_rel.gpu; atom.acq_rel.gpu.global.add.u64 %0, [%1], %2; fence.acq_rel.gpu;"
-               : "=l"(before)
-               : "l"(to), "l"(value)
-               : "memory");
+  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;" : "=l"(before) : "l"(to), "l"(value) : "memory");
   return before;
 }
+// Before a relaxed operation: whoever finds out about that, and has a fence behind it, sees what this CTA wrote before a
+// barrier. "fence.acq_rel"
+__device__ __forceinline__ void fence_between_ctas() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
-// What another CTA has written, past the cache of this multiprocessor.
-__device__ __forceinline__ float load_from_l2(const float* from) {
-  float value;
-  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(from) : "memory");
-  return value;
+// Neighbours, at one time.
+__device__ __forceinline__ void store_to_global(float* to, const float (&x)[4]) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+               : "memory");
 }
-__device__ __forceinline__ double load_from_l2(const double* from) {
-  double value;
-  asm volatile("ld.global.cg.f64 %0, [%1];" : "=d"(value) : "l"(from) : "memory");
-  return value;
+__device__ __forceinline__ void store_to_global(float* to, const float (&x)[2]) {
+  asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x[0]), "f"(x[1]) : "memory");
 }
-__device__ __forceinline__ void load_eight_from_l2(const float* from, float (&x)[8]) {
-#pragma unroll
-  for (int n = 0; n < 8; n += 4)
-    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(x[n]), "=f"(x[n + 1]), "=f"(x[n + 2]), "=f"(x[n + 3])
-                 : "l"(from + n)
-                 : "memory");
+__device__ __forceinline__ void store_to_global(double* to, const double (&x)[2]) {
+  asm volatile("st.global.v2.f64 [%0], {%1, %2};" ::"l"(to), "d"(x[0]), "d"(x[1]) : "memory");
 }
-__device__ __forceinline__ void load_eight_from_l2(const double* from, double (&x)[8]) {
-#pragma unroll
-  for (int n = 0; n < 8; n += 2)
-    asm volatile("ld.global.cg.v2.f64 {%0, %1}, [%2];" : "=d"(x[n]), "=d"(x[n + 1]) : "l"(from + n) : "memory");
+__device__ __forceinline__ void store_to_global(double* to, const double (&x)[4]) {
+  asm volatile("st.global.v2.f64 [%0], {%1, %2};" ::"l"(to), "d"(x[0]), "d"(x[1]) : "memory");
+  asm volatile("st.global.v2.f64 [%0], {%1, %2};" ::"l"(to + 2), "d"(x[2]), "d"(x[3]) : "memory");
+}
+// Neighbours that another CTA has written, past the cache of this multiprocessor.
+__device__ __forceinline__ void load_from_l2(const float* from, float (&x)[4]) {
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+               : "l"(from)
+               : "memory");
+}
+__device__ __forceinline__ void load_from_l2(const float* from, float (&x)[2]) {
+  asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(x[0]), "=f"(x[1]) : "l"(from) : "memory");
+}
+__device__ __forceinline__ void load_from_l2(const double* from, double (&x)[2]) {
+  asm volatile("ld.global.cg.v2.f64 {%0, %1}, [%2];" : "=d"(x[0]), "=d"(x[1]) : "l"(from) : "memory");
+}
+__device__ __forceinline__ void load_from_l2(const double* from, double (&x)[4]) {
+  asm volatile("ld.global.cg.v2.f64 {%0, %1}, [%2];" : "=d"(x[0]), "=d"(x[1]) : "l"(from) : "memory");
+  asm volatile("ld.global.cg.v2.f64 {%0, %1}, [%2];" : "=d"(x[2]), "=d"(x[3]) : "l"(from + 2) : "memory");
 }
 
 }  // namespace cuflash

@@ -1,4 +1,4 @@
-// Eight neighbours of a row that holds E or f32, in 16-byte pieces where they are aligned.
+// Eight neighbours of a row that holds E or f32, in 16-byte pieces where they are aligned; of what is stored, four, too.
 #pragma once
 
 #include "tile/element.h"
@@ -7,17 +7,24 @@ namespace cuflash {
 
 __device__ __forceinline__ bool on_16_bytes(const void* p) { return reinterpret_cast<uint64>(p) % 16 == 0; }
 
-// Eight elements in memory, as far as they are read and written at once.
-template <Element E>
-struct alignas(16) EightStored {
-  StoredOf<E> x[8];
+// Of so many bytes, those that one instruction reads or writes.
+constexpr int together(int bytes) { return bytes < 16 ? bytes : 16; }
+
+// Elements in memory, as far as they are read and written at once.
+template <Element E, int kCount>
+struct alignas(together(kCount* size_of(E))) Stored {
+  StoredOf<E> x[kCount];
 };
+template <Element E>
+using EightStored = Stored<E, 8>;
 
 // The same in the type that is computed with.
-template <class Real>
-struct alignas(16) EightReals {
-  Real x[8];
+template <class Real, int kCount>
+struct alignas(together(kCount* static_cast<int>(sizeof(Real)))) Reals {
+  Real x[kCount];
 };
+template <class Real>
+using EightReals = Reals<Real, 8>;
 
 template <Element E, Element kStored>
 __device__ __forceinline__ void load_eight_of(const void* data, int64 index, int count, RealOf<E> (&x)[8]) {
@@ -49,26 +56,26 @@ __device__ __forceinline__ void load_eight(const void* data, int element, int64 
   else load_eight_of<E, Element::f32>(data, index, count, x);
 }
 
-template <Element E, Element kStored>
-__device__ __forceinline__ void store_eight_of(void* data, int64 index, int count, const RealOf<E> (&x)[8]) {
+template <Element E, Element kStored, int kCount>
+__device__ __forceinline__ void store_of(void* data, int64 index, int count, const RealOf<E> (&x)[kCount]) {
   auto* to = static_cast<StoredOf<kStored>*>(data) + index;
-  EightStored<kStored> eight;
+  Stored<kStored, kCount> all;
 #pragma unroll
-  for (int n = 0; n < 8; ++n) eight.x[n] = narrow<kStored>(static_cast<RealOf<kStored>>(x[n]));
-  if (count == 8 && on_16_bytes(to)) {
-    *reinterpret_cast<EightStored<kStored>*>(to) = eight;
+  for (int n = 0; n < kCount; ++n) all.x[n] = narrow<kStored>(static_cast<RealOf<kStored>>(x[n]));
+  if (count == kCount && reinterpret_cast<uint64>(to) % alignof(Stored<kStored, kCount>) == 0) {
+    *reinterpret_cast<Stored<kStored, kCount>*>(to) = all;
   } else {
 #pragma unroll
-    for (int n = 0; n < 8; ++n)
-      if (n < count) to[n] = eight.x[n];
+    for (int n = 0; n < kCount; ++n)
+      if (n < count) to[n] = all.x[n];
   }
 }
 
-// Element index + n = x[n] for n < count.
-template <Element E>
-__device__ __forceinline__ void store_eight(void* data, int element, int64 index, int count, const RealOf<E> (&x)[8]) {
-  if (element == static_cast<int>(E)) store_eight_of<E, E>(data, index, count, x);
-  else store_eight_of<E, Element::f32>(data, index, count, x);
+// Element index + n = x[n] for n < count, of four or eight.
+template <Element E, int kCount>
+__device__ __forceinline__ void store(void* data, int element, int64 index, int count, const RealOf<E> (&x)[kCount]) {
+  if (element == static_cast<int>(E)) store_of<E, E>(data, index, count, x);
+  else store_of<E, Element::f32>(data, index, count, x);
 }
 
 }  // namespace cuflash

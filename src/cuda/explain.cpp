@@ -107,7 +107,8 @@ std::string plan_lines(const CacheProblem& p, const Execution& e, const Somewher
   const bool told = plan.not_boxes && at.arch.number() == 90;
   return join("reason     ", plan.reason, "\n", told ? join("not boxes  ", plan.not_boxes, "\n") : "",
               config_line(plan.config), "splits     ", plan.splits, " for ", at.num_sms, " SMs; ", plan.eager_splits,
-              " of them where each has ", plan.least_tiles, " tiles of keys, more where it has ", kLongTiles, "\n",
+              " of them where each has ", plan.least_tiles, " tiles of keys, more where it has ", kLongTiles,
+              plan.short_splits != 0 ? join("; ", plan.short_splits, " are short, and last") : "", "\n",
               launch_lines(plan.launch), "workspace  ", TileCounts::bytes(e) + plan.workspace.size, " bytes");
 }
 

@@ -1,6 +1,7 @@
 #include "cuda/params_cache.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "cuda/params_of.h"
@@ -36,7 +37,7 @@ CacheParams cache_params(const CacheProblem& p, const CachePlan& plan, void* wor
   if (p.v_in_k) c.v_column = static_cast<int>(column_of_values(p));
   c.cache = view_of(p.cache), c.rotary = view_of(p.rotary);
   c.row_tiles = static_cast<int>(plan.row_tiles), c.splits = static_cast<int>(plan.splits);
-  c.eager_splits = static_cast<int>(plan.eager_splits);
+  c.eager_splits = static_cast<int>(plan.eager_splits), c.short_splits = static_cast<int>(plan.short_splits);
   c.least_tiles = static_cast<int>(plan.least_tiles), c.state_rows = static_cast<int>(plan.state_rows);
   if (plan.workspace.size == 0) return c;
   const auto part = [&](size_t offset) { return static_cast<void*>(static_cast<std::byte*>(workspace) + offset); };
@@ -48,8 +49,9 @@ CacheParams cache_params(const CacheProblem& p, const CachePlan& plan, void* wor
 HopperCacheParams hopper_cache_params(const CacheProblem& p, const CachePlan& plan, void* workspace,
                                       uint64_t* tile_counts) {
   const int rows = static_cast<int>(plan.box_rows);
+  const auto boxes = static_cast<unsigned>(plan.config.tile_k / rows);
   return {tensor_map(p.k, cached_extent(p, p.dim_qk), rows), tensor_map(p.v, cached_extent(p, p.dim_v), rows),
-          cache_params(p, plan, workspace, tile_counts), rows};
+          cache_params(p, plan, workspace, tile_counts), rows, std::countr_zero(boxes)};
 }
 
 MergeParams merge_params(const MergeProblem& p) {

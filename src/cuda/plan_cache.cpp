@@ -18,7 +18,7 @@ namespace {
 constexpr int kDims[] = {32, 64, 96, 128, 192, 256, 512, 576};
 // Positions inside a sequence, and rows of all heads of a group, are ints on the device; a tile may reach beyond the end.
 constexpr int64_t kLongest = (int64_t{1} << 31) - 1024;
-constexpr int kMostStages = 4;
+constexpr int kMostStages = 4, kMostLoneStages = 8;
 
 [[noreturn]] void refuse(const std::string& sentence) { throw FlashAttentionError(CUFLASH_UNSUPPORTED, sentence); }
 
@@ -48,6 +48,7 @@ int padded(int64_t dim) {
 struct Tiles {
   int largest_dim, tile_q, tile_k, row_warps, key_warps, column_warps, ctas_per_sm;
   bool plain_only = false;  // options would need more registers
+  bool lone = false;        // for tiles of rows so few that no multiprocessor has two CTAs: see is_lone
 };
 constexpr Tiles kSixteenBit[] = {
     {64, 16, 64, 1, 4, 1, 3},         //
@@ -72,21 +73,23 @@ constexpr Tiles kSixteenBit[] = {
 };
 // With a warp more, for boxes.
 constexpr Tiles kBoxed[] = {
-    {64, 16, 64, 1, 4, 1, 3, true},   //
-    {64, 16, 64, 1, 4, 1, 2},         //
-    {64, 32, 64, 2, 2, 1, 2},         //
-    {64, 64, 64, 4, 1, 1, 2},         //
-    {128, 16, 64, 1, 4, 1, 2},        //
-    {128, 32, 64, 2, 2, 1, 2, true},  //
-    {128, 32, 64, 2, 2, 1, 1},        //
-    {128, 64, 64, 4, 2, 1, 1, true},  //
-    {128, 64, 64, 4, 1, 1, 1},        //
-    {256, 16, 64, 1, 4, 1, 1},        //
-    {256, 32, 64, 2, 2, 1, 1, true},  //
-    {256, 32, 32, 2, 1, 2, 1},        //
-    {256, 64, 32, 4, 1, 1, 1, true},  //
-    {576, 16, 32, 1, 2, 2, 1},        //
-    {576, 32, 32, 2, 1, 2, 1, true},  //
+    {128, 16, 64, 1, 4, 1, 1, false, true},  //
+    {128, 32, 64, 2, 2, 1, 1, false, true},  //
+    {64, 16, 64, 1, 4, 1, 3, true},          //
+    {64, 16, 64, 1, 4, 1, 2},                //
+    {64, 32, 64, 2, 2, 1, 2},                //
+    {64, 64, 64, 4, 1, 1, 2},                //
+    {128, 16, 64, 1, 4, 1, 2},               //
+    {128, 32, 64, 2, 2, 1, 2, true},         //
+    {128, 32, 64, 2, 2, 1, 1},               //
+    {128, 64, 64, 4, 2, 1, 1, true},         //
+    {128, 64, 64, 4, 1, 1, 1},               //
+    {256, 16, 64, 1, 4, 1, 1},               //
+    {256, 32, 64, 2, 2, 1, 1, true},         //
+    {256, 32, 32, 2, 1, 2, 1},               //
+    {256, 64, 32, 4, 1, 1, 1, true},         //
+    {576, 16, 32, 1, 2, 2, 1},               //
+    {576, 32, 32, 2, 1, 2, 1, true},         //
 };
 constexpr Tiles kF32[] = {
     {64, 16, 64, 1, 4, 1, 2},   //
@@ -156,12 +159,23 @@ int copy_of(const CacheProblem& p, const CacheConfig& c) {
 }
 
 // The most stages that fit beside the other CTAs of a multiprocessor; 0: not two of them.
-int stages_that_fit(CacheConfig c, const Arch& arch) {
+int stages_that_fit(CacheConfig c, const Arch& arch, int most) {
   constexpr int kReserved = 1024;  // by CUDA, of every CTA
-  for (c.stages = kMostStages; c.stages >= 2; --c.stages)
+  for (c.stages = most; c.stages >= 2; --c.stages)
     if (shared_bytes(c) <= arch.shared_per_block && c.ctas_per_sm * (shared_bytes(c) + kReserved) <= arch.shared_per_sm)
       return c.stages;
   return 0;
+}
+
+constexpr int64_t kMostCuts = 8;  // of a sequence that is long: see even_out
+
+// Whether tiles of rows are so few that splits for one CTA of a multiprocessor are enough, even where sequences are cut
+// because they are long. Such a CTA has all shared memory, and most of its keys are on their way before its queries are
+// there. The usual device decides, so that a kernel depends on nothing but the architecture.
+bool is_lone(const CacheProblem& p, const Tiles& t, const Arch& arch) {
+  const int64_t rows = std::max<int64_t>(1, p.len_q * p.group());
+  const int64_t tiles = p.batch * p.heads_k * ((rows + t.tile_q - 1) / t.tile_q);
+  return p.num_splits == 0 && kMostCuts * tiles <= usual_sms(arch);
 }
 
 // Of the choice, where that is taken.
@@ -183,10 +197,11 @@ std::pair<CacheConfig, bool> config_for(const CacheProblem& p, const Arch& arch,
     for (const Tiles& t : candidates(c.element, c.copy)) {
       if (t.tile_q != tile_q || std::max(c.dim_qk, c.dim_v) > t.largest_dim) continue;
       if (c.dim_v % (16 * t.column_warps) != 0 || (t.plain_only && c.options != 0)) continue;
+      if (t.lone && !is_lone(p, t, arch)) continue;
       c.tile_q = t.tile_q, c.tile_k = t.tile_k;
       c.row_warps = t.row_warps, c.key_warps = t.key_warps, c.column_warps = t.column_warps;
       c.ctas_per_sm = t.ctas_per_sm;
-      c.stages = stages_that_fit(c, arch);
+      c.stages = stages_that_fit(c, arch, t.lone ? kMostLoneStages : kMostStages);
       if (c.stages != 0) return {c, false};
     }
   }
@@ -205,12 +220,25 @@ int64_t most_key_tiles(const CacheProblem& p, const CacheConfig& c) {
 // Where there are tiles enough, one long sequence among short ones would keep the device waiting: long ones are cut, short
 // ones are not. CTAs of splits that are not used leave at once, but must be launched.
 void even_out(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
-  constexpr int64_t kMostCuts = 8, kMostCtas = 32;  // of a sequence; for a slot
-  if (plan.row_tiles != 1) return;  // many queries: their tiles are many, and so would be the sums to keep
+  constexpr int64_t kMostCtas = 32;  // for a slot
+  if (plan.row_tiles != 1) return;   // many queries: their tiles are many, and so would be the sums to keep
   const int64_t cuts = std::min({kMostCuts, key_tiles / kLongTiles, kMostCtas * slots / tiles});
   if (cuts <= plan.splits) return;
   plan.splits = cuts;
   plan.reason = "long sequences are cut, so that none of them keeps the device waiting";
+}
+
+// When there are no more CTAs to start, those that run are done one after the other, for as long as one takes, and memory
+// has less and less to do. Short ones fill that time: half of it, on average, in every slot.
+void add_short_ones(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots, bool few) {
+  constexpr int64_t kMostShort = 4;
+  if (plan.not_boxes || plan.row_tiles != 1) return;
+  const int64_t long_ones = std::max(plan.eager_splits, std::min(plan.splits, key_tiles / kLongTiles));
+  if (few && tiles * long_ones <= slots) return;  // all of them start at one time
+  const int64_t idle = slots * (key_tiles / long_ones) / 2, tiles_at_once = tiles * kShortTiles;
+  plan.short_splits = std::min({kMostShort, key_tiles / (4 * kShortTiles), (idle + tiles_at_once - 1) / tiles_at_once,
+                                kMostSplits - plan.splits});
+  plan.splits += plan.short_splits;
 }
 
 // Fixed: as asked for. Otherwise as many as fill the device once, or a few times where that leaves less of it idle; the
@@ -229,7 +257,8 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms, int64_t 
   constexpr int64_t kLeastTiles = 2, kMostWaves = 4;
   const int64_t tiles = p.batch * p.heads_k * plan.row_tiles;
   // Of few tiles many splits would have to be added up at the end: one CTA for each multiprocessor is enough then.
-  const int64_t slots = int64_t{num_sms} * (2 * tiles <= num_sms ? 1 : plan.config.ctas_per_sm);
+  const bool few = 2 * tiles <= num_sms;
+  const int64_t all_slots = int64_t{num_sms} * plan.config.ctas_per_sm, slots = few ? num_sms : all_slots;
   const int64_t most = std::clamp<int64_t>(key_tiles / kLeastTiles, 1, kMostSplits);
   plan.least_tiles = kLeastTiles;
   plan.reason = "one split: there are tiles of rows enough to fill the device";
@@ -245,6 +274,7 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms, int64_t 
   if (plan.splits > 1) plan.reason = "as many splits as fill the device with parts of equal length";
   plan.eager_splits = plan.splits;
   even_out(plan, key_tiles, tiles, slots);
+  add_short_ones(plan, key_tiles, tiles, all_slots, few);
 }
 
 size_t rounded_up(size_t bytes) { return (bytes + 255) / 256 * 256; }

@@ -21,6 +21,7 @@ struct CachePlan {
   int64_t splits = 1;        // of the keys of such a tile
   int64_t eager_splits = 1;  // as in CacheParams
   int64_t least_tiles = 1;
+  int64_t short_splits = 0;
   int64_t state_rows = 0;  // rows of a tile whose sums are kept
   int64_t box_rows = 0;    // of tensor copies
   CacheWorkspace workspace;

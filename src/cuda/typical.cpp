@@ -193,13 +193,15 @@ std::vector<TypicalCache> typical_caches(const TypicalChoice& choice) {
       if (dims.qk > 256 && size_of(type) != 2) continue;
       for (const int options : {0, int{kSoftcap}, int{kAlibi}})
         for (const int64_t group : {1, 32, 64})  // what decides about the rows of a tile
-          caches.push_back({.dtype = type,
-                            .dim_qk = dims.qk,
-                            .dim_v = dims.v,
-                            .options = options,
-                            .heads_q = group,
-                            .heads_k = 1,
-                            .v_in_k = dims.v_in_k});
+          for (const int64_t batch : {1, 128})   // and about its stages
+            caches.push_back({.dtype = type,
+                              .dim_qk = dims.qk,
+                              .dim_v = dims.v,
+                              .options = options,
+                              .batch = batch,
+                              .heads_q = group,
+                              .heads_k = 1,
+                              .v_in_k = dims.v_in_k});
     }
   return caches;
 }

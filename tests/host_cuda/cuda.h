@@ -46,7 +46,6 @@ inline float __uint_as_float(unsigned x) { return same_bits<float>(x); }
 inline unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
 
 inline void __syncthreads() { host_cuda::wait_for_all(); }
-inline int __syncthreads_or(int value) { return host_cuda::any_of_all(value != 0); }
 
 template <class T>
 T of_lane(const unsigned char* all, int lane) {

@@ -89,12 +89,15 @@ void entry() {
   swapcontext(&self().context, &cta->scheduler);
 }
 
+// Whether all of them are there.
+bool arrive(Barrier& barrier, int count) {
+  if (++barrier.arrived != count) return false;
+  barrier.arrived = 0, ++barrier.rounds;
+  return true;
+}
 void wait(Barrier& barrier, int count) {
   const uint64_t round = barrier.rounds;
-  if (++barrier.arrived == count) {
-    barrier.arrived = 0, ++barrier.rounds;
-    return;
-  }
+  if (arrive(barrier, count)) return;
   self().waits = &barrier, self().rounds = round;
   swapcontext(&self().context, &cta->scheduler);
 }
@@ -136,6 +139,14 @@ void run_threads(int threads, uint64_t seed, const std::function<void()>& body) 
 void wait_for_all() { wait(cta->barrier, static_cast<int>(cta->threads.size())); }
 
 void wait_for_some(int number, int threads) { wait(cta->numbered.at(static_cast<size_t>(number)), threads); }
+void arrive_for_some(int number, int threads) { arrive(cta->numbered.at(static_cast<size_t>(number)), threads); }
+bool any_of_some(int number, int threads, bool value) {
+  Barrier& barrier = cta->numbered.at(static_cast<size_t>(number));
+  bool& any = barrier.any[barrier.rounds % 2];
+  any = (barrier.arrived != 0 && any) || value;
+  wait(barrier, threads);
+  return any;
+}
 
 void start_phases(unsigned barrier, int arrivals) {
   Phases& phases = cta->phases[barrier];
@@ -161,15 +172,6 @@ void wait_for_phase(unsigned barrier, unsigned parity) {
     swapcontext(&self().context, &cta->scheduler);
     --phases.waiting;
   }
-}
-
-bool any_of_all(bool value) {
-  const uint64_t round = cta->barrier.rounds;
-  bool& any = cta->barrier.any[round % 2];
-  if (cta->barrier.arrived == 0) any = false;
-  any = any || value;
-  wait_for_all();
-  return any;
 }
 
 const unsigned char* exchange(const void* mine, int bytes) {

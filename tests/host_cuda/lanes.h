@@ -14,12 +14,13 @@ inline constexpr int kWarp = 32;
 void run_threads(int threads, uint64_t seed, const std::function<void()>& body);
 
 // Called by body.
-void wait_for_all();          // __syncthreads
-bool any_of_all(bool value);  // __syncthreads_or
+void wait_for_all();  // __syncthreads
 // All lanes of a warp give `bytes` bytes, and each gets those of all of them, one after the other.
 const unsigned char* exchange(const void* mine, int bytes);
 
-void wait_for_some(int number, int threads);  // bar.sync
+void wait_for_some(int number, int threads);            // bar.sync
+void arrive_for_some(int number, int threads);          // bar.arrive
+bool any_of_some(int number, int threads, bool value);  // bar.red
 
 // mbarriers, by their address in shared memory. Boxes come when somebody waits for them, and not before.
 void start_phases(unsigned barrier, int arrivals);

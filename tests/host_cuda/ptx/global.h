@@ -8,16 +8,19 @@ inline void store_relaxed(unsigned long long* to, unsigned long long value) { *t
 inline void exchange_if(unsigned long long* at, unsigned long long expected, unsigned long long wanted) {
   if (*at == expected) *at = wanted;
 }
-inline unsigned long long add_acquire_release(unsigned long long* to, unsigned long long value) {
+inline unsigned long long add_relaxed(unsigned long long* to, unsigned long long value) {
   const unsigned long long before = *to;
   *to += value;
   return before;
 }
-inline float load_from_l2(const float* from) { return *from; }
-inline double load_from_l2(const double* from) { return *from; }
-template <class Real>
-inline void load_eight_from_l2(const Real* from, Real (&x)[8]) {
-  for (int n = 0; n < 8; ++n) x[n] = from[n];
+inline void fence_between_ctas() {}
+template <class Real, int kCount>
+inline void store_to_global(Real* to, const Real (&x)[kCount]) {
+  for (int n = 0; n < kCount; ++n) to[n] = x[n];
+}
+template <class Real, int kCount>
+inline void load_from_l2(const Real* from, Real (&x)[kCount]) {
+  for (int n = 0; n < kCount; ++n) x[n] = from[n];
 }
 
 }  // namespace cuflash
