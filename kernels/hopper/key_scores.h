@@ -97,7 +97,10 @@ struct KeyScores {
   // A weight of exactly 0, hidden or too small to be told from it, passes nothing on, whatever dP is. Of narrow dS.
   static __device__ __forceinline__ void hide_unweighted(Weights& ds, const Weights& w) {
 #pragma unroll
-    for (int n = 0; n < 4 * kSteps; ++n) ds[n / 4][n % 4] &= not_zero_mask<E>(w[n / 4][n % 4]);
+    for (int n = 0; n < 4 * kSteps; ++n) {
+      const unsigned two = w[n / 4][n % 4];
+      ds[n / 4][n % 4] &= E == Element::bf16 ? not_zero_mask_bf16(two) : not_zero_mask_f16(two);
+    }
   }
 
   // dS = P (dP - delta), in the place of dP. A weight of exactly 0, hidden or too small to be told from it, passes nothing

@@ -31,11 +31,6 @@ template <Element E>
 __device__ __forceinline__ unsigned pack(float low, float high) {
   return E == Element::bf16 ? pack_bf16(low, high) : pack_f16(low, high);
 }
-// All bits of each of two neighbours that is not 0. NaN is not.
-template <Element E>
-__device__ __forceinline__ unsigned not_zero_mask(unsigned two) {
-  return E == Element::bf16 ? not_zero_mask_bf16(two) : not_zero_mask_f16(two);
-}
 
 template <Element E>
 __device__ __forceinline__ StoredOf<E> narrow(RealOf<E> value) {
