@@ -13,9 +13,9 @@
 //                        64     192    4        187 KiB   144         32 + 32 + 32 + 16
 //                        128    128    3        226 KiB   208         64 + 64 + 32 + 16
 //                        256    64     2        225 KiB   216         128 or 128 + 32 + 16
-//   without dQ           64     192    4        139 KiB   144         S and dP have registers of their own, dP 32 more
-//                        128    128    4        211 KiB   224
-//                        256    64     2        209 KiB   224
+//   without dQ           64     192    4        139 KiB   144         the same
+//                        128    128    4        211 KiB   224         the same, and room for dP beside S
+//                        256    64     2        209 KiB   224         the same
 //
 //   step n          those that have keys                              the others
 //                   P | dP, dV | dS | dK, dS to memory, S(n+1)        Q, dO of n + stages - 1 | dS K, 64 columns -> sums

@@ -9,8 +9,8 @@
 //   registers            of a thread that computes: dQ dim_qk / 2, S and dP tile_k / 2 each, narrow dS tile_k / 4
 //
 //                        D      queries x keys   places of K, V, Q   shared    dQ + S + dP + dS of what a thread may have
-//                        64     192 x 64         4, 4, 2             163 KiB    32 + 32 + 32 + 16 of 160
-//                        128    192 x 64         4, 3, 1             211 KiB    64 + 32 + 32 + 16 of 160
+//                        64     192 x 64         4, 4, 2             164 KiB    32 + 32 + 32 + 16 of 160
+//                        128    192 x 64         4, 4, 1             226 KiB    64 + 32 + 32 + 16 of 160
 //                        256    128 x 64         2, 1, 1             225 KiB   128 + 32 + 32 + 16 of 232
 //
 // What nobody sees does not exist, and a weight of 0 hides no NaN from a product:
