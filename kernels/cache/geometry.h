@@ -135,7 +135,7 @@ CUFLASH_SHARED_FUNCTION TileRange key_tiles(KeyRange keys, int tile_k) {
 }
 // How many splits have keys: the others leave. A tile of rows that sees nothing has one, which writes that. Short ones have
 // kShortTiles each, and no more than a quarter of all tiles together.
-constexpr int kLongTiles = 32, kShortTiles = 8;
+constexpr int kLongTiles = 64, kShortTiles = 8;
 struct UsedSplits {
   int long_ones, short_ones;
 };

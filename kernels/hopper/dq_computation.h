@@ -16,7 +16,7 @@ template <HopperDqConfig C>
 struct DqComputation : DqScores<C> {
   using Base = DqScores<C>;
   using Base::E, Base::kShared, Base::kKeyTiles, Base::kSteps, Base::lane_place;
-  using typename Base::Scores, typename Base::Gradients;
+  using typename Base::Scores, typename Base::Gradients, typename Base::Rows;
   static_assert(size_of(E) == 2 && C.tile_k % 16 == 0 && C.dim_qk % 32 == 0 && C.dim_v % 32 == 0);
   static_assert(C.key_places >= 2 && C.value_places >= 1);
   static constexpr int kSumTiles = C.dim_qk / 8;
@@ -181,19 +181,21 @@ struct DqComputation : DqScores<C> {
 
   // dS of weights and of the tile's values, with nothing to do meanwhile.
   template <bool kEdge>
-  __device__ __forceinline__ void differentiate_now(Gradients& ds, Scores& s, const Note& note, int tile) {
+  __device__ __forceinline__ void differentiate_now(Gradients& ds, Scores& s, const Note& note, const Rows& rows,
+                                                    int tile) {
     Scores dp;
-    Base::template weigh<kEdge>(s, a, note, tile, stats(), p.exponent);
+    Base::template weigh<kEdge>(s, a, note, tile, rows, p.exponent);
     pin_all(s);
     wait_values();
     issue_value_scores(dp);
     products_wait<0>();
     pin_all(dp);
     release_values();
-    Base::template differentiate<kEdge>(ds, s, dp, stats());
+    Base::template differentiate<kEdge>(ds, s, dp, rows);
   }
   // The first tile of a stretch: its dS are at hand at the end, or false, and it is done. again: its turn has been.
-  __device__ __forceinline__ bool begin(Gradients& ds, Sums& dq, const Note& note, int tile, bool again) {
+  __device__ __forceinline__ bool begin(Gradients& ds, Sums& dq, const Note& note, const Rows& rows, int tile,
+                                        bool again) {
     Scores s;
     const bool full = is_full(note, tile);
     wait_keys(keys);
@@ -206,15 +208,16 @@ struct DqComputation : DqScores<C> {
       visit_guarded(s, dq, note, tile);
       return false;
     }
-    if (full) differentiate_now<false>(ds, s, note, tile);
-    else differentiate_now<true>(ds, s, note, tile);
+    if (full) differentiate_now<false>(ds, s, note, rows, tile);
+    else differentiate_now<true>(ds, s, note, rows, tile);
     return true;
   }
 
   // From tile `tile`, whose dS are at hand, down to tile `last`, whose dS are then. False: it ends before that, since `tile`
   // has to be visited without overlap; all before it are done.
   template <bool kEdge>
-  __device__ __forceinline__ bool advance(int& tile, int last, const Note& note, Gradients& ds, Sums& dq) {
+  __device__ __forceinline__ bool advance(int& tile, int last, const Note& note, const Rows& rows, Gradients& ds,
+                                          Sums& dq) {
 #pragma unroll 1
     while (tile > last) {
       Scores s, dp;
@@ -234,7 +237,7 @@ struct DqComputation : DqScores<C> {
         release_keys();
         return false;
       }
-      Base::template weigh<kEdge>(s, a, note, tile, stats(), p.exponent);
+      Base::template weigh<kEdge>(s, a, note, tile, rows, p.exponent);
       pin_all(s);
       wait_values();
       issue_value_scores(dp);
@@ -244,29 +247,30 @@ struct DqComputation : DqScores<C> {
       products_wait<0>();
       pin_all(dp);
       release_values();
-      Base::template differentiate<kEdge>(ds, s, dp, stats());
+      Base::template differentiate<kEdge>(ds, s, dp, rows);
     }
     return true;
   }
   // Masked tiles at the end, full ones, masked ones at the beginning.
-  __device__ __forceinline__ bool advance_all(int& tile, const Note& note, Gradients& ds, Sums& dq) {
+  __device__ __forceinline__ bool advance_all(int& tile, const Note& note, const Rows& rows, Gradients& ds, Sums& dq) {
     // Twice through the same code: there are no full tiles the second time.
 #pragma unroll 1
     for (int last = uniform(note.full_end);; last = uniform(note.own_begin)) {
-      if (!advance<true>(tile, last, note, ds, dq)) return false;
+      if (!advance<true>(tile, last, note, rows, ds, dq)) return false;
       if (last == uniform(note.own_begin)) return true;
-      if (!advance<false>(tile, uniform(note.full_begin), note, ds, dq)) return false;
+      if (!advance<false>(tile, uniform(note.full_begin), note, rows, ds, dq)) return false;
     }
   }
   __device__ __forceinline__ void sum(Sums& dq, const Note& note) {
+    const Rows rows(stats());
     int tile = uniform(note.own_end) - 1;
     bool again = false;
 #pragma unroll 1
     while (tile >= uniform(note.own_begin)) {
       Gradients ds;
-      if (!begin(ds, dq, note, tile, again)) {
+      if (!begin(ds, dq, note, rows, tile, again)) {
         --tile, again = false;
-      } else if (again = !advance_all(tile, note, ds, dq); !again) {
+      } else if (again = !advance_all(tile, note, rows, ds, dq); !again) {
         issue_sums(dq, ds);
         products_wait<0>();
         pin_all(dq), pin_all(ds);

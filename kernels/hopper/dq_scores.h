@@ -30,17 +30,27 @@ struct DqScores {
     return {a, note.sequence(), note.q_first, tile * C.tile_k, lane.row, lane.column};
   }
 
+  // What is known of the two rows of a lane, for all keys. Reads of shared memory wait for the products' own.
+  struct Rows {
+    float lse[2], delta[2];
+    __device__ explicit Rows(const float* stats) {
+      const int row = lane_place().row;
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        lse[r] = stats[lse_at(kShared, row + 8 * r)], delta[r] = stats[delta_at(kShared, row + 8 * r)];
+    }
+  };
+
   // Weights in place of scores. kEdge: some pair may be hidden, and is selected away, whatever its score is.
   template <bool kEdge>
   static __device__ __forceinline__ void weigh(Scores& s, const AttentionParams& a, const Note& note, int tile,
-                                               const float* stats, float factor) {
-    const float* lse = stats + lse_at(kShared, lane_place().row);
+                                               const Rows& rows, float factor) {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) at(s, r, n, e) = exp2_of(at(s, r, n, e) * factor - lse[8 * r]);
+        for (int e = 0; e < 2; ++e) at(s, r, n, e) = exp2_of(at(s, r, n, e) * factor - rows.lse[r]);
     if constexpr (kEdge) hide(s, edge_of(a, note, tile));
   }
   // The same of rows whose LSE may be large: see weigh_any_size.
@@ -91,8 +101,7 @@ struct DqScores {
   // dS = P (dP - delta), narrow. A weight of exactly 0, hidden or too small to be told from it, passes nothing on, whatever
   // dP is; where all is visible there is none that has to be.
   template <bool kEdge>
-  static __device__ __forceinline__ void differentiate(Gradients& ds, Scores& weights, Scores& dp, const float* stats) {
-    const float* delta = stats + delta_at(kShared, lane_place().row);
+  static __device__ __forceinline__ void differentiate(Gradients& ds, Scores& weights, Scores& dp, const Rows& rows) {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
@@ -101,7 +110,7 @@ struct DqScores {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const float weight = at(weights, r, n, e);
-          d[e] = weight * (at(dp, r, n, e) - delta[8 * r]);
+          d[e] = weight * (at(dp, r, n, e) - rows.delta[r]);
           if (kEdge && weight == 0) d[e] = 0;
         }
         ds[n / 2][n % 2 * 2 + r] = pack<E>(d[0], d[1]);
