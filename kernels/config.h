@@ -104,7 +104,7 @@ struct HopperBackwardConfig {
   int tile_q;         // 64
   int warpgroups;     // that have keys; 1: two share them, one of which has dV and the other dK
   int stages;         // tiles of queries and dO in shared memory, at least 2
-  int dq;             // 1: dQ is added to sums; 0: nobody wants it, or another kernel computes it
+  int dq;             // 1: dQ is added to sums, of two warpgroups or more; 0: nobody wants it, or another kernel has it
 };
 
 // dQ alone on Hopper: some warpgroups have 64 queries each and walk over the keys that these see, one more copies.
@@ -227,20 +227,20 @@ constexpr int num_threads(const HopperBackwardConfig& c) { return kWarpgroupThre
 // each other; with 8 more it gives each its own registers, of which there are too few then.
 constexpr int key_registers(const HopperBackwardConfig& c) {
   if (!c.dq) return c.warpgroups == 3 ? 144 : 224;
-  return splits_sums(c) ? 216 : c.warpgroups == 2 ? 208 : 144;
+  return c.warpgroups == 2 ? 208 : 144;
 }
 constexpr int query_registers(const HopperBackwardConfig& c) {
   if (!c.dq) return 56;
-  return splits_sums(c) ? 72 : c.warpgroups == 2 ? 88 : 80;
+  return c.warpgroups == 2 ? 88 : 80;
 }
 // Tiles of dS in shared memory. Without dQ one holds weights where dV is summed by a selection.
 constexpr int kGradientTiles = 2;
 constexpr int gradient_tiles(const HopperBackwardConfig& c) { return c.dq ? kGradientTiles : splits_sums(c) ? 0 : 1; }
 // Tiles of P on their way from one warpgroup to the other.
 constexpr int weight_tiles(const HopperBackwardConfig& c) { return splits_sums(c) ? kGradientTiles : 0; }
-// A copy of K without elements that are not finite, where there is room for it.
+// A copy of K without elements that are not finite.
 constexpr int finite_keys_bytes(const HopperBackwardConfig& c) {
-  return c.dq && !splits_sums(c) ? swizzled_bytes(tile_k_of(c), c.dim_qk) : 0;
+  return c.dq ? swizzled_bytes(tile_k_of(c), c.dim_qk) : 0;
 }
 // One tile of keys is worked on, the next is known, and of the one before sums may be on their way out.
 constexpr int kPlaces = 3;

@@ -185,6 +185,31 @@ TEST(Plans, OfHopperAskForSumsOnlyWhereTheyAdd) {
   EXPECT_GT(size(Reproducible::yes, Kernels::portable), usual);
 }
 
+// Where an H200 was faster with it, and where sums have to repeat bit for bit.
+TEST(Plans, OfHopperGiveDqAKernelOfItsOwnWhereThatPays) {
+  const auto separates = [](int64_t dim_qk, int64_t dim_v, int64_t length, bool causal,
+                            Reproducible reproducible = Reproducible::no) {
+    const BackwardProblem p =
+        backward_of({.dim_qk = dim_qk, .dim_v = dim_v, .causal = causal, .len_q = length, .len_k = length});
+    const BackwardPlan plan = plan_backward(p, arch_named("sm_90a"), reproducible, Kernels::best);
+    EXPECT_EQ(plan.not_hopper, nullptr);
+    EXPECT_NE(plan.dq.grid_x == 0, plan.finish.grid_x == 0) << "dQ comes from one of both";
+    return plan.dq.grid_x != 0;
+  };
+  for (const int64_t length : {64, 512, 16384}) {
+    EXPECT_TRUE(separates(256, 256, length, false));
+    EXPECT_TRUE(separates(192, 128, length, true));
+    EXPECT_FALSE(separates(64, 64, length, true));
+    EXPECT_FALSE(separates(128, 128, length, false));
+  }
+  EXPECT_TRUE(separates(128, 128, 512, true));
+  EXPECT_FALSE(separates(128, 128, 513, true));
+  for (const int64_t dim : {64, 128}) {
+    EXPECT_TRUE(separates(dim, dim, 513, false, Reproducible::yes));
+    EXPECT_FALSE(separates(dim, dim, 64, false, Reproducible::yes)) << "one sum needs no order";
+  }
+}
+
 TEST(Plans, AreThoseOfTheTable) {
   const std::string path = CUFLASH_PLANS_FILE, plans = all_plans();
   if (std::getenv("CUFLASH_UPDATE_PLANS")) std::ofstream(path) << plans;

@@ -18,11 +18,8 @@ struct QueryGroup {
   static constexpr int kTileK = tile_k_of(C), kSteps = kTileK / 16;
   static constexpr int kPiecesOfRow = kPanelRowBytes / 16;
   static_assert(C.tile_q == kWarpgroupRows && C.stages >= 2);
-  // Few stages are all on their way, and the next tile is brought amidst dQ of the one that it replaces; many leave one
-  // to be brought before that. Without dQ there is nothing to do but wait for room.
-  static constexpr bool kBringsLate = splits_sums(C);
-  static constexpr int kAhead = kBringsLate || !C.dq ? C.stages : C.stages - 1;
-  static constexpr unsigned kSelected = 1;  // no address of a tile
+  // One of the stages is filled while dQ of another is computed. Without dQ there is nothing to do but wait for room.
+  static constexpr int kAhead = C.dq ? C.stages - 1 : C.stages;
   using Pipeline = BackwardPipeline<C>;
   using Panel = SwizzledTile<kTileK, kPanelColumns>;  // of K
   using Product = WarpgroupProduct<E, kPanelColumns, true>;
@@ -131,7 +128,7 @@ struct QueryGroup {
     ahead.next(steps), stages.advance();
   }
 
-  // What dS is multiplied by, or kSelected. Where somebody must not see everything, elements that are not finite are left
+  // What dS is multiplied by. Where somebody must not see everything, elements that are not finite are left
   // out: whoever does see them has a dS that is NaN. Scores need them, so they are left out of a copy.
   __device__ __forceinline__ typename Pipeline::KTile keys_for_dq() const {
     const auto k = pipeline.k(), finite = pipeline.finite_k();
@@ -141,16 +138,11 @@ struct QueryGroup {
 #pragma unroll 4
     for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) found |= has_not_finite<E>(pieces(k)[n]);
     if (!numbered_barrier_any(Pipeline::kQueryGroup, kWarpgroupThreads, found)) return k;
-    if constexpr (splits_sums(C)) {
-      return {kSelected};  // there is no room for them
-    } else {
 #pragma unroll 1
-      for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads)
-        pieces(finite)[n] = finite_eight<E>(pieces(k)[n]);
-      async_proxy_fence();
-      meet();
-      return finite;
-    }
+    for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) pieces(finite)[n] = finite_eight<E>(pieces(k)[n]);
+    async_proxy_fence();
+    meet();
+    return finite;
   }
 
   // 64 columns of dQ.
@@ -175,34 +167,12 @@ struct QueryGroup {
         add_block(to + n * 128, lane, sums[n], true);
   }
 
-  // The same without what has a dS of 0: its key may not be finite.
-  __device__ __forceinline__ void select(Sums& sums, typename Pipeline::GradientTile gradient, Panel k) const {
-    const int lane = thread() % 32, row = thread() / 32 * 16 + lane / 4;
-#pragma unroll
-    for (int n = 0; n < kPanelColumns / 8; ++n) sums[n] = {};
-#pragma unroll 1
-    for (int key = 0; key < kTileK; ++key)
-#pragma unroll
-      for (int n = 0; n < kPanelColumns / 8; ++n) {
-        const unsigned two =
-            *static_cast<const unsigned*>(__cvta_shared_to_generic(k.piece(key, 8 * n) + lane % 4 * 4));
-#pragma unroll
-        for (int x = 0; x < 4; ++x) {
-          const float d = widen<E>(*static_cast<const unsigned short*>(
-              __cvta_shared_to_generic(gradient.piece(row + x / 2 * 8, key) + key % 8 * 2)));
-          const float value = widen<E>(static_cast<unsigned short>(x % 2 == 0 ? two : two >> 16));
-          if (d != 0) sums[n].x[x] += d * value;
-        }
-      }
-  }
-
   __device__ __forceinline__ static void free_gradient(int tile) {
 #pragma unroll
     for (int group = 0; group < C.warpgroups; ++group)
       numbered_barrier_arrive(Pipeline::read(group, tile), Pipeline::kPair);
   }
 
-  template <bool kSelects>
   __device__ __forceinline__ void add_to_dq(const Visit& visit, int number, unsigned keys) {
     const int buffer = uniform(number % kGradientTiles);
     const int64 sums_tile = query_tile(visit.member, tiles.tile(visit.step));
@@ -213,41 +183,32 @@ struct QueryGroup {
     for (int column = 0; column < C.dim_qk; column += kPanelColumns) {
       Sums sums;
       const int bytes = column * (kTileK * kPanelRowBytes / kPanelColumns);
-      if constexpr (kSelects) select(sums, pipeline.gradient(buffer), {pipeline.k().address + bytes});
-      else multiply(sums, pipeline.gradient(buffer), {keys + bytes});
+      multiply(sums, pipeline.gradient(buffer), {keys + bytes});
       // Whoever writes into this tile of dS next waits for it; nobody does for the last two.
       if (column + kPanelColumns >= C.dim_qk && number + kGradientTiles < count) free_gradient(buffer);
       add(sums, sums_tile, column);
-      // About when those who have keys are done with these queries.
-      if constexpr (kBringsLate) {
-        if (column == 0 && number + kAhead < count) bring();
-        converge();
-      }
     }
   }
 
   // The tiles of queries that see these keys.
   __device__ __forceinline__ void walk() {
-    if constexpr (!C.dq) return bring_all();
-    const unsigned keys = uniform(keys_for_dq().address);
-    if (splits_sums(C) && keys == kSelected) walk_with<splits_sums(C)>(keys);
-    else walk_with<false>(keys);
+    if constexpr (C.dq) add_all(uniform(keys_for_dq().address));
+    else bring_all();
   }
   __device__ __forceinline__ void bring_all() {
 #pragma unroll 1
     for (int number = kAhead; number < count; ++number) bring();
   }
-  template <bool kSelects>
-  __device__ __forceinline__ void walk_with(unsigned keys) {
+  __device__ __forceinline__ void add_all(unsigned keys) {
     Visit visit;
     // Tiles of dS that nobody has written yet are free.
 #pragma unroll 1
     for (int tile = 0; tile < min(kGradientTiles, count); ++tile) free_gradient(tile);
 #pragma unroll 1
     for (int number = 0; number < count; ++number, visit.next(steps)) {
-      if (!kBringsLate && number + kAhead < count) bring();
+      if (number + kAhead < count) bring();
       converge();
-      add_to_dq<kSelects>(visit, number, uniform(keys));
+      add_to_dq(visit, number, uniform(keys));
     }
   }
 

@@ -1,8 +1,8 @@
 // Two warpgroups that share 64 keys, where the sums of one head size fill the registers of a thread: one has dV, the
-// other dK.
+// other dK. dQ has a kernel of its own.
 //
 //   ScoreGroup      P from S(n) | P to the other | issue dV += P^T dO | issue S(n+1) | dV is there | S(n+1) is there
-//   GradientGroup   P, dP(n) are there | dS | issue dK += dS^T Q | dS to shared memory | issue dP(n+1) | dK is there
+//   GradientGroup   P, dP(n) are there | dS | issue dK += dS^T Q | issue dP(n+1) | dK is there
 //
 // A thread of one has the same pairs as the thread of that number in the other: P travels as 16 bytes of each, in f16,
 // which holds weights of at most 1 to 3 bits more than bf16 does: dS is rounded itself, and twice would be too often.
@@ -78,7 +78,6 @@ struct ScoreGroup : SplitGroup<C> {
   using typename Base::Pipeline, typename Base::Scores, typename Base::Weights;
 
   Accumulator<float> dv[C.dim_v / 8];
-  typename Base::RowValues lse;  // of the tile of queries whose scores are there
 
   using Base::Base;
 
@@ -97,6 +96,14 @@ struct ScoreGroup : SplitGroup<C> {
     return widen<Base::kHandedOver>(*static_cast<const unsigned short*>(__cvta_shared_to_generic(at + query % 2 * 2)));
   }
 
+  // Where other warpgroups need every answer of shared memory, those that are asked for ahead come in their way: LSE before
+  // the scores are there cost 4%, delta before dP 1%.
+  __device__ __forceinline__ void weigh_rows(Scores& s, int stage) const {
+    typename Base::RowValues lse;
+    Base::load_lse(lse, stage);
+    Base::weigh(s, lse, p.exponent);
+  }
+
   template <Pass kPass>
   __device__ __forceinline__ Pass visit(Scores& s, int tile, int next_step) {
     const int stage = queries.stage;
@@ -105,7 +112,7 @@ struct ScoreGroup : SplitGroup<C> {
     if constexpr (kPass != Pass::full) Base::hide(s, a, Base::place(), tile);
     if constexpr (kPass == Pass::guarded)
       weigh_any_size<kShared, kPass>(s, stats, lane_place().column, static_cast<float>(a.scale), p.exponent);
-    else Base::weigh(s, lse, p.exponent);
+    else weigh_rows(s, stage);
     Base::template narrow_weights<Base::kHandedOver>(w, s);
     hand_over(w);
     Base::narrow_weights(w, s);
@@ -125,7 +132,6 @@ struct ScoreGroup : SplitGroup<C> {
     products_wait<1>();
     pin_all(w), pin_all(dv);
     Base::release_queries(stage);
-    Base::load_lse(lse, queries.stage);
     const Pass next = Base::pass(next_step);
     products_wait<0>();
     pin_all(s[0]);
@@ -136,7 +142,6 @@ struct ScoreGroup : SplitGroup<C> {
     Base::wait_for_queries();
     Scores s;
     Base::issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
-    Base::load_lse(lse, queries.stage);
     products_wait<0>();
     pin_all(s[0]);
     Base::walk_all(*this, s);
@@ -180,17 +185,15 @@ struct GradientGroup : SplitGroup<C> {
     const int stage = queries.stage;
     Weights w;
     typename Base::RowValues delta;
-    Base::load_delta(delta, stage);
     take_over(w);
     products_wait<0>();
     pin_all(s[0]);
+    Base::load_delta(delta, stage);
     Base::template differentiate<kPass, Base::kHandedOver>(s, w, delta);
     Base::narrow_weights(w, s);
     if (kPass == Pass::guarded && uniform(pipeline.stats(stage)[Base::kFlag] != 0))
       Base::template clear_not_finite<kWarpgroupThreads>(pipeline.q(stage));  // their scores are there: so are weights
     Base::template issue_sums<typename Base::DkProduct>(dk, w, pipeline.q(stage));
-    Base::wait_for_reader();
-    Base::write_gradient(w);
     Base::step_on();
     if (number < count) wait_for_both();
     Base::issue_scores(s, pipeline.v(), pipeline.dout(queries.stage));

@@ -81,7 +81,8 @@ Limits limits_of(const BackwardConfig& c, const Arch& arch) {
 }
 
 Limits limits_of(const HopperBackwardConfig& c, const Arch& arch) {
-  if (c.tile_q != kWarpgroupRows || c.warpgroups < 1 || c.warpgroups > 3 || c.stages < 2 || c.stages > 8)
+  if (c.tile_q != kWarpgroupRows || c.warpgroups < 1 || c.warpgroups > 3 || c.stages < 2 || c.stages > 8 ||
+      (splits_sums(c) && c.dq))
     return kNoShape;
   // A warpgroup has sums of dK and dV, or of one of them, of 64 keys; S and dP, of which dS and P take the place.
   const int columns = splits_sums(c) ? std::max(c.dim_qk, c.dim_v) : c.dim_qk + c.dim_v;
