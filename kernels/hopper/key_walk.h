@@ -145,7 +145,9 @@ struct KeyWalk : KeyScores<C> {
   __device__ __forceinline__ void wait_for_reader() const {
     if constexpr (C.dq != 0) numbered_barrier_wait(Pipeline::read(group, buffer), Pipeline::kPair);
   }
+  // All lanes have read the statistics: barriers for dS say so, where there are some.
   __device__ __forceinline__ void release_queries(int stage) const {
+    if constexpr (C.dq == 0) __syncwarp();
     if (new_thread_id() % 32 == 0) barrier_arrive(pipeline.empty(stage));
   }
   __device__ __forceinline__ void step_on() { queries.advance(), ++number, buffer ^= 1; }
