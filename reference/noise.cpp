@@ -61,7 +61,9 @@ class NoiseModel {
     for (int64_t i = 0; i < head.len_q; ++i) {
       const SoftmaxRow r = softmax(i);
       if (std::isinf(r.lse) && r.lse < 0) continue;
-      backward_row(i, r, d_o.data() + i * in.dim_v, d_lse[static_cast<size_t>(i)], linear, squares);
+      // Products take dO in the type of q.
+      const double dout_rounding = size_of(dout.dtype) > size_of(in.attention.q.dtype) ? storage : 0;
+      backward_row(i, r, d_o.data() + i * in.dim_v, dout_rounding, d_lse[static_cast<size_t>(i)], linear, squares);
     }
   }
 
@@ -110,8 +112,8 @@ class NoiseModel {
     }
   }
 
-  void backward_row(int64_t i, const SoftmaxRow& r, const double* do_i, double dlse_i, Backward& linear,
-                    Backward& squares) const {
+  void backward_row(int64_t i, const SoftmaxRow& r, const double* do_i, double dout_rounding, double dlse_i,
+                    Backward& linear, Backward& squares) const {
     const RowNoise noise = row(i, r);
     double delta = -dlse_i, delta_noise = compute * std::abs(dlse_i), delta_squares = 0;
     for (int64_t d = 0; d < in.dim_v; ++d) {
@@ -141,19 +143,26 @@ class NoiseModel {
       const double dp_noise = sum_error(in.dim_v) * r.keep[n] * dot_of_magnitudes(do_i, v_j, in.dim_v);
       double ds = r.p[n] * (dp - delta);
       double ds_noise = r.p[n] * (std::abs(dp - delta) * (p_noise + 2 * compute) + dp_noise + delta_noise);
-      double ds_squares = square(r.p[n]) * delta_squares;
+      // An error of dO moves dP and delta, of which the difference counts.
+      double dout_squares = 0;
+      for (int64_t d = 0; d < in.dim_v; ++d)
+        dout_squares += square(dout_rounding * do_i[d] * (r.keep[n] * v_j[d] - noise.o_value[static_cast<size_t>(d)]));
+      dout_squares *= square(r.p[n]);
+      double ds_squares = square(r.p[n]) * delta_squares + dout_squares;
       if (in.attention.bias) {
         const size_t at = static_cast<size_t>(in.dbias_index(head, i, j));
         linear.dbias[at] += ds_noise;
         squares.dbias[at] += ds_squares;
       }
       ds_noise = ds_noise * r.cap_slope[n] + std::abs(ds) * noise.cap_slope[n];
-      ds_squares *= square(r.cap_slope[n]);
+      ds_squares *= square(r.cap_slope[n]), dout_squares *= square(r.cap_slope[n]);
       ds *= r.cap_slope[n];
 
       const double dropped_p = r.p[n] * r.keep[n], s = in.scale;
-      add(linear.dv, squares.dv, k_row, do_i, in.dim_v, {dropped_p, dropped_p * p_noise, 0, q_sum});
-      add(linear.dq, squares.dq, q_row, k_j, in.dim, {s * ds, s * ds_noise, 0, sum_error(head.len_k)});
+      add(linear.dv, squares.dv, k_row, do_i, in.dim_v,
+          {dropped_p, dropped_p * p_noise, square(dropped_p * dout_rounding), q_sum});
+      add(linear.dq, squares.dq, q_row, k_j, in.dim,
+          {s * ds, s * ds_noise, s * s * dout_squares, sum_error(head.len_k)});
       add(linear.dk, squares.dk, k_row, q.data() + i * in.dim, in.dim,
           {s * ds, s * ds_noise, s * s * ds_squares, q_sum});
       for (int64_t d = 0; d < in.dim; ++d) mean_k[static_cast<size_t>(d)] += s * r.p[n] * r.cap_slope[n] * k_j[d];

@@ -233,6 +233,27 @@ TEST(Compare, ErrorsThatAddUpAreAllowedWhereTheyCan) {
   EXPECT_NE(fault(Values(4, 1 + 9e-13), true), "");
 }
 
+// Products take dO in the type of q, whatever it is stored in. Where few keys are seen dP and delta are nearly the same, and
+// of such a rounding more is left than of all others.
+TEST(Compare, RoundingDoutIsPartOfTheNoise) {
+  test::Sample s({1, 1, 1, 300, 2, 32, 96}, DType::bf16);
+  const Values dout = normal_values(300 * 96);
+  const ConstTensor exact = s.tensor(DType::f32, dout, 1, 1, 300, 96);
+  const ConstTensor narrow = s.tensor(DType::f32, rounded(DType::bf16, dout), 1, 1, 300, 96);
+  const auto expected = reference::oracle_backward(s.attention, exact, {});
+  const auto rounded_once = reference::oracle_backward(s.attention, narrow, {});
+  const auto noise = reference::backward_noise(s.attention, exact, {});
+  const auto fault = [&](const Values& actual, const Values& of, const Values& allowed) {
+    return disagreement("x", Quantity::gradient, DType::bf16, DType::f32, actual, of, of, allowed, false);
+  };
+  EXPECT_EQ(fault(rounded_once.dq, expected.dq, noise.dq), "");
+  EXPECT_EQ(fault(rounded_once.dk, expected.dk, noise.dk), "");
+  EXPECT_EQ(fault(rounded_once.dv, expected.dv, noise.dv), "");
+  Values wrong = rounded_once.dq;
+  wrong[7] += 10 * noise.dq[7];
+  EXPECT_NE(fault(wrong, expected.dq, noise.dq), "");
+}
+
 // Values whose squares are 0 in f64 are compared like others.
 TEST(Compare, TinyValuesHaveErrorsAndNoiseToo) {
   constexpr double kTiny = 0x1p-530;

@@ -120,7 +120,7 @@ typedef struct cuflash_forward_outputs {
 typedef struct cuflash_backward_tensors {
   size_t struct_size;
   cuflash_tensor o, lse;        /* as the forward call wrote them */
-  cuflash_tensor dout;          /* gradient of o, shaped as o; type of q or f32 */
+  cuflash_tensor dout;          /* gradient of o, shaped as o; type of q or f32 (rounded to that of q for products) */
   cuflash_tensor dlse;          /* optional: gradient of lse, shaped and typed as lse */
   cuflash_mutable_tensor dq;    /* shaped as q; type of q or f32 */
   cuflash_mutable_tensor dk;    /* shaped as k */
