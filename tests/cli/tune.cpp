@@ -131,7 +131,8 @@ TEST(TuneCandidates, are_what_the_plan_would_take_and_what_is_near) {
       EXPECT_EQ(other, !candidate.built_in && candidate.choice.splits == 0)
           << direction << " " << to_string(candidate.choice);
     }
-    EXPECT_GT(tried, 3u) << direction;
+    // Beside sums of dQ there is room for two or three stages, and no other warpgroups.
+    EXPECT_GT(tried, p.direction == kBackward ? 1u : 3u) << direction;
   }
 }
 
