@@ -1,5 +1,6 @@
 // aarch64 with BFMMLA: products of bf16 rows for the decode path. One instruction multiplies 2 x 4 by 4 x 2 elements and
-// adds to 2 x 2 sums in f32: two rows of queries times two keys over four dims, or times two dims over four keys.
+// adds to 2 x 2 sums in f32: two rows of queries times two keys over four dims, or times two dims over four keys. A single
+// row would use half of that, and takes the instructions for vectors: BFDOT over pairs of dims, BFMLAL for each key.
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
@@ -33,6 +34,7 @@ inline uint16x8_t load_part(const uint16_t* p, int64_t count) {
   return vld1q_u16(padded);
 }
 
+inline bfloat16x8_t bf16_of(uint16x8_t bits) { return vreinterpretq_bf16_u16(bits); }
 inline float32x4_t mma(float32x4_t sum, uint16x8_t a, uint16x8_t b) {
   return vbfmmlaq_f32(sum, vreinterpretq_bf16_u16(a), vreinterpretq_bf16_u16(b));
 }
@@ -48,7 +50,8 @@ inline uint16x8_t exact_pair(float32x4_t a, float32x4_t b) {
   return vshrn_high_n_u32(vshrn_n_u32(vreinterpretq_u32_f32(a), 16), vreinterpretq_u32_f32(b), 16);
 }
 
-// Rows of queries as left operands [dim / 4][pair][2 rows x 4 dims], 0 up to eight dims, in the place of their first row.
+// Rows of queries as left operands [dim / 4][pair][2 rows x 4 dims], 0 up to eight dims, in the place of their first row;
+// a single one as it is.
 template <int kRows>
 inline void pack_rows(float* q, int64_t stride, int64_t dim) {
   constexpr int kPairs = (kRows + 1) / 2;
@@ -60,6 +63,11 @@ inline void pack_rows(float* q, int64_t stride, int64_t dim) {
   }
   if (kRows % 2 != 0) __builtin_memset(rows[2 * kPairs - 1], 0, static_cast<size_t>(whole) * sizeof(float));
   auto* packed = reinterpret_cast<uint16_t*>(q);
+  if constexpr (kRows == 1) {
+    for (int64_t d = 0; d < whole; d += 8)
+      vst1q_u16(packed + d, exact_pair(vld1q_f32(rows[0] + d), vld1q_f32(rows[0] + d + 4)));
+    return;
+  }
   for (int64_t d = 0; d < whole; d += 4)
     for (int pair = 0; pair < kPairs; ++pair, packed += 8)
       vst1q_u16(packed, exact_pair(vld1q_f32(rows[2 * pair] + d), vld1q_f32(rows[2 * pair + 1] + d)));
@@ -111,16 +119,63 @@ __attribute__((noinline)) void dots_of(const uint16_t* k, int64_t stride, int64_
   }
 }
 
+// The same of one row. Eight sums, so that no product waits for the one before: of eight keys, or two each of four.
+template <int kKeys>
+__attribute__((noinline)) void dots_of_row(const uint16_t* k, int64_t stride, int64_t dim, Ahead ahead,
+                                           const uint16_t* q, float scale, float* s) {
+  static_assert(kKeys == 2 || kKeys == 4 || kKeys == 8);
+  constexpr int kSums = kKeys == 8 ? 1 : 2;
+  float32x4_t sum[kKeys][kSums] = {};
+  int64_t d = 0;
+  for (; d + 8 * kSums <= dim; d += 8 * kSums) {
+    bfloat16x8_t query[kSums];
+    for (int x = 0; x < kSums; ++x) query[x] = bf16_of(vld1q_u16(q + d + 8 * x));
+    if (d % 32 == 0)
+      for (int n = 0; n < kKeys; ++n) prefetch_far(k + n * stride + d, ahead);
+    for (int n = 0; n < kKeys; ++n)
+      for (int x = 0; x < kSums; ++x)
+        sum[n][x] = vbfdotq_f32(sum[n][x], bf16_of(vld1q_u16(k + n * stride + d + 8 * x)), query[x]);
+  }
+  for (; d < dim; d += 8) {
+    const bfloat16x8_t query = bf16_of(vld1q_u16(q + d));
+    const int64_t count = dim - d < 8 ? dim - d : 8;
+    for (int n = 0; n < kKeys; ++n)
+      sum[n][0] = vbfdotq_f32(sum[n][0], bf16_of(load_part(k + n * stride + d, count)), query);
+  }
+  for (int n = 0; n < kKeys; ++n)
+    if constexpr (kSums == 2) sum[n][0] += sum[n][1];
+  const auto pair = [&](int n) { return vpaddq_f32(sum[n][0], sum[n + 1][0]); };
+  if constexpr (kKeys == 2) {
+    vst1_f32(s, vpadd_f32(vget_low_f32(pair(0)), vget_high_f32(pair(0))) * scale);
+  } else {
+    for (int n = 0; n < kKeys; n += 4) vst1q_f32(s + n, vpaddq_f32(pair(n), pair(n + 2)) * scale);
+  }
+}
+// Eight keys of rows that lie far apart at once, but four of rows that follow one another: fewer of their lines are open.
+inline void dots_of_eight(const KeyRows& k, int64_t head, int64_t key, const uint16_t* q, float scale, float* s,
+                          Ahead ahead) {
+  const auto* row = key_row<uint16_t>(k, head, key);
+  if (k.heads > 1) return dots_of_row<8>(row, k.row_stride, k.dim, ahead, q, scale, s);
+  dots_of_row<4>(row, k.row_stride, k.dim, ahead, q, scale, s);
+  dots_of_row<4>(row + 4 * k.row_stride, k.row_stride, k.dim, ahead, q, scale, s + 4);
+}
+
 template <int kKeys>
 inline void dots_keys(const KeyRows& k, int64_t head, int64_t key, const RowBlock<const float>& q, float scale,
                       const RowBlock<float>& s, Ahead ahead) {
   for_rows(q.rows, [&]<int kRows>(int64_t row) {
     const auto* packed = reinterpret_cast<const uint16_t*>(row_of(q, head, row));
     float* to = row_of(s, head, row) + key;
-    if constexpr (kKeys > 1) {
+    if constexpr (kRows == 1) {
+      float twice[2];  // two keys are the least: the same one
+      if constexpr (kKeys == 8) dots_of_eight(k, head, key, packed, scale, to, ahead);
+      else if constexpr (kKeys == 2)
+        dots_of_row<2>(key_row<uint16_t>(k, head, key), k.row_stride, k.dim, ahead, packed, scale, to);
+      else dots_of_row<2>(key_row<uint16_t>(k, head, key), 0, k.dim, ahead, packed, scale, twice), to[0] = twice[0];
+    } else if constexpr (kKeys > 1) {
       dots_of<kRows, kKeys>(key_row<uint16_t>(k, head, key), k.row_stride, k.dim, ahead, packed, scale, to, s.stride);
     } else {
-      float twice[kRows][2];  // two keys are the least: the same one
+      float twice[kRows][2];  // as above
       dots_of<kRows, 2>(key_row<uint16_t>(k, head, key), 0, k.dim, ahead, packed, scale, twice[0], 2);
       for (int r = 0; r < kRows; ++r) to[r * s.stride] = twice[r][0];
     }
@@ -141,7 +196,10 @@ void dots(const KeyRows& k, RowBlock<const float> q, float scale, RowBlock<float
 // Keys whose values stay in the first-level cache while the strips of O pass over them: the more, the less often O is
 // loaded and stored. Rows that lie far apart meet in few sets of the cache.
 constexpr int64_t kMostAddKeys = 32;
-inline int64_t add_keys(const KeyRows& v, int64_t rows) { return v.heads > 1 || rows <= 2 ? 16 : kMostAddKeys; }
+inline int64_t add_keys(const KeyRows& v, int64_t rows) {
+  if (rows == 1) return v.heads > 1 ? 16 : 24;
+  return v.heads > 1 || rows == 2 ? 16 : kMostAddKeys;
+}
 
 // The 2 x 2 sums of a strip of O: as many dims as the registers hold.
 template <int kRows>
@@ -261,6 +319,43 @@ __attribute__((noinline)) void add_rows(const uint16_t* v, int64_t stride, int64
   }
 }
 
+// One row, 8 kVectors dims of it: even and odd dims have sums of their own, as the instructions want them.
+template <int kVectors>
+inline void add_row_strip(const uint16_t* v, int64_t stride, int64_t keys, Ahead ahead, const uint16_t* p, float* o) {
+  float32x4x2_t sum[kVectors];
+  for (int n = 0; n < kVectors; ++n) sum[n] = vld2q_f32(o + 8 * n);
+  for (int64_t k = 0; k < keys; ++k, v += stride) {
+    const bfloat16x8_t weight = bf16_of(vld1q_dup_u16(p + k));
+    for (int n = 0; n < kVectors; ++n) {
+      const bfloat16x8_t value = bf16_of(vld1q_u16(v + 8 * n));
+      sum[n].val[0] = vbfmlalbq_f32(sum[n].val[0], value, weight);
+      sum[n].val[1] = vbfmlaltq_f32(sum[n].val[1], value, weight);
+    }
+    for (int n = 0; n < kVectors; n += 4) prefetch_far(v + 8 * n, ahead);
+  }
+  for (int n = 0; n < kVectors; ++n) vst2q_f32(o + 8 * n, sum[n]);
+}
+// The same over the last dims of a row, less than a vector: nothing is read beyond the end of a row.
+inline void add_row_end(const uint16_t* v, int64_t stride, int64_t keys, int64_t dims, const uint16_t* p, float* o) {
+  float32x4x2_t sum = vld2q_f32(o);
+  for (int64_t k = 0; k < keys; ++k) {
+    const bfloat16x8_t value = bf16_of(load_part(v + k * stride, dims)), weight = bf16_of(vld1q_dup_u16(p + k));
+    sum.val[0] = vbfmlalbq_f32(sum.val[0], value, weight), sum.val[1] = vbfmlaltq_f32(sum.val[1], value, weight);
+  }
+  vst2q_f32(o, sum);
+}
+__attribute__((noinline)) void add_row(const uint16_t* v, int64_t stride, int64_t keys, int64_t dim, Ahead ahead,
+                                       const float* p, float* o) {
+  constexpr int kVectors = 8, kStrip = 8 * kVectors;
+  uint16_t packed[kMostAddKeys];
+  for (int64_t k = 0; k < keys; k += 4)  // 0 up to a whole vector
+    vst1_u16(packed + k, vshrn_n_u32(vreinterpretq_u32_f32(vld1q_f32(p + k)), 16));
+  int64_t d = 0;
+  for (; d + kStrip <= dim; d += kStrip) add_row_strip<kVectors>(v + d, stride, keys, ahead, packed, o + d);
+  for (; d + 8 <= dim; d += 8) add_row_strip<1>(v + d, stride, keys, ahead, packed, o + d);
+  if (d < dim) add_row_end(v + d, stride, keys, dim - d, packed, o + d);
+}
+
 void add(const KeyRows& v, RowBlock<const float> p, RowBlock<float> o) {
   const int64_t chunk = add_keys(v, p.rows);
   const Ahead ahead = ahead_of(v, sizeof(uint16_t), chunk);
@@ -268,8 +363,11 @@ void add(const KeyRows& v, RowBlock<const float> p, RowBlock<float> o) {
     const int64_t keys = v.keys - key < chunk ? v.keys - key : chunk;
     for (int64_t head = 0; head < v.heads; ++head) {
       for_rows(p.rows, [&]<int kRows>(int64_t row) {
-        add_rows<kRows>(key_row<uint16_t>(v, head, key), v.row_stride, keys, v.dim, ahead, row_of(p, head, row) + key,
-                        p.stride, row_of(o, head, row), o.stride);
+        const auto* values = key_row<uint16_t>(v, head, key);
+        const float* weights = row_of(p, head, row) + key;
+        if constexpr (kRows == 1) add_row(values, v.row_stride, keys, v.dim, ahead, weights, row_of(o, head, row));
+        else
+          add_rows<kRows>(values, v.row_stride, keys, v.dim, ahead, weights, p.stride, row_of(o, head, row), o.stride);
       });
     }
   }
