@@ -34,8 +34,8 @@ __device__ __forceinline__ void prepare_ticket(uint64* ticket) {
   const uint64 empty = empty_ticket(reinterpret_cast<uint64>(ticket)), word = load_relaxed(ticket);
   if (!is_ticket(word, empty)) exchange_if(ticket, word, empty);
 }
-// By one thread, after a barrier behind that and behind all that the CTA has written. Whether this was the last of them: it then sees
-// what all others have written.
+// By one thread, after a barrier behind that and behind all that the CTA has written. Whether this was the last of them: it
+// then sees what all others have written.
 __device__ __forceinline__ bool arrive(uint64* ticket, int arrivals) {
   fence_between_ctas();
   if (!is_last(add_relaxed(ticket, 1), arrivals)) return false;
