@@ -7,6 +7,7 @@
 
 #include "attn/softmax.h"
 #include "attn/tile_scores.h"
+#include "hopper/pinned.h"
 #include "hopper/pipeline.h"
 #include "hopper/store.h"
 #include "hopper/work.h"
@@ -113,16 +114,6 @@ struct Computation {
     for (int step = 0; step < kSteps; ++step) OutputProduct::add(o[0], w[step], v.across_rows(step));
     products_commit();
   }
-  template <int kTiles>
-  static __device__ __forceinline__ void pin_all(Accumulator<float> (&x)[1][kTiles]) {
-#pragma unroll
-    for (int n = 0; n < 4 * kTiles; ++n) pin(x[0][n / 4].x[n % 4]);
-  }
-  static __device__ __forceinline__ void pin_all(Weights& w) {
-#pragma unroll
-    for (int n = 0; n < 4 * kSteps; ++n) pin(w[n / 4][n % 4]);
-  }
-
   static __device__ __forceinline__ void narrow_weights(Weights& w, const Scores& s) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {

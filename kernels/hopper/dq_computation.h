@@ -1,12 +1,13 @@
 // A warpgroup that computes dQ of 64 queries of each tile that its CTA takes. Products are asynchronous: while the keys of
 // one tile are multiplied with dS, the weights of the next are computed from scores that were multiplied before them.
 //
-//   wait K(n+1) | issue S = Q K(n+1) | issue dQ += dS K(n) | S is there | weights of S | wait V(n+1) | issue dP = dO V(n+1) |
-//   dQ, dP are there | dS
+//   wait K(n+1) | issue S = Q K(n+1) | issue dQ += dS K(n) | S is there | weights of S | wait V(n+1) |
+//   issue dP = dO V(n+1) | dQ, dP are there | dS
 #pragma once
 
 #include "hopper/dq_pipeline.h"
 #include "hopper/dq_scores.h"
+#include "hopper/pinned.h"
 #include "hopper/store.h"
 #include "hopper/work.h"
 
@@ -75,16 +76,6 @@ struct DqComputation : DqScores<C> {
       wait_keys(keys), release_keys();
       wait_values(), release_values();
     }
-  }
-
-  template <int kTiles>
-  static __device__ __forceinline__ void pin_all(Accumulator<float> (&x)[kTiles]) {
-#pragma unroll
-    for (int n = 0; n < 4 * kTiles; ++n) pin(x[n / 4].x[n % 4]);
-  }
-  static __device__ __forceinline__ void pin_all(Gradients& w) {
-#pragma unroll
-    for (int n = 0; n < 4 * kSteps; ++n) pin(w[n / 4][n % 4]);
   }
 
   // s = the warpgroup's rows, times those of a tile of keys or values.

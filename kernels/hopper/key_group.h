@@ -15,8 +15,7 @@ template <HopperBackwardConfig C>
 struct KeyGroup : KeyWalk<C> {
   using Base = KeyWalk<C>;
   using Base::a, Base::p, Base::pipeline, Base::group, Base::queries, Base::number, Base::count, Base::keys;
-  using Base::advance, Base::issue_scores, Base::issue_sums, Base::narrow_weights, Base::pass, Base::pin_all,
-      Base::place;
+  using Base::advance, Base::issue_scores, Base::issue_sums, Base::narrow_weights, Base::pass, Base::place;
   using Base::E, Base::kFlag, Base::kShared, Base::lane_place, Base::release_queries, Base::wait_for_reader;
   using Base::hide, Base::write_gradient;
   using typename Base::DkProduct, typename Base::DvProduct, typename Base::Pipeline;

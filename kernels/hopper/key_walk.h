@@ -4,6 +4,7 @@
 
 #include "hopper/backward_pipeline.h"
 #include "hopper/key_scores.h"
+#include "hopper/pinned.h"
 #include "hopper/ring.h"
 #include "hopper/store.h"
 #include "ptx/warpgroup.h"
@@ -44,16 +45,6 @@ struct KeyWalk : KeyScores<C> {
   }
 
   __device__ __forceinline__ const Place& place() const { return pipeline.place(keys.place()); }
-
-  template <int kTiles>
-  static __device__ __forceinline__ void pin_all(Accumulator<float> (&x)[kTiles]) {
-#pragma unroll
-    for (int n = 0; n < 4 * kTiles; ++n) pin(x[n / 4].x[n % 4]);
-  }
-  static __device__ __forceinline__ void pin_all(Weights& w) {
-#pragma unroll
-    for (int n = 0; n < 4 * kSteps; ++n) pin(w[n / 4][n % 4]);
-  }
 
   // s = the warpgroup's rows of `keys`, times those of `rows`.
   template <int kColumns>

@@ -72,7 +72,7 @@ struct SplitGroup : KeyWalk<C> {
 template <HopperBackwardConfig C>
 struct ScoreGroup : SplitGroup<C> {
   using Base = SplitGroup<C>;
-  using Base::a, Base::p, Base::pipeline, Base::queries, Base::number, Base::count, Base::buffer, Base::pin_all;
+  using Base::a, Base::p, Base::pipeline, Base::queries, Base::number, Base::count, Base::buffer;
   using Base::kShared, Base::kSteps;
   using Base::lane_place, Base::lane_weights;
   using typename Base::Pipeline, typename Base::Scores, typename Base::Weights;
@@ -154,7 +154,7 @@ struct ScoreGroup : SplitGroup<C> {
 template <HopperBackwardConfig C>
 struct GradientGroup : SplitGroup<C> {
   using Base = SplitGroup<C>;
-  using Base::a, Base::p, Base::pipeline, Base::queries, Base::number, Base::count, Base::buffer, Base::pin_all;
+  using Base::a, Base::p, Base::pipeline, Base::queries, Base::number, Base::count, Base::buffer;
   using Base::kSteps, Base::lane_weights;
   using typename Base::Pipeline, typename Base::Scores, typename Base::Weights;
 
