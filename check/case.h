@@ -109,12 +109,15 @@ struct Limits {
   int64_t work = 200'000;  // about len_q * len_k * max(dim, dim_v) * batch * heads_q
   Device device = Device::cpu;
   bool cache = false;  // calls over a KV cache instead of forward and backward
+  bool plain = false;  // nothing but draw_plain_case
   // CUDA has kernels for ranges of head sizes. Where some are listed, cases have head sizes of these alone.
   std::vector<HeadSizes> head_sizes{};
 };
 
 // Every option can meet every other.
 Case draw_case(Choices& choose, const Limits& limits = {});
+// What the fastest kernels of a GPU take, longer than the others.
+Case draw_plain_case(Choices& choose, const Limits& limits = {});
 
 // All values, in one line.
 std::string describe(const Case& c);

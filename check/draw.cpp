@@ -78,7 +78,7 @@ static void draw_key_tiles(Case& c, Choices& choose, const Limits& limits) {
     if (length <= most) c.len_k = length;
 }
 
-static void draw_fused(Case& c, Choices& choose) {
+void draw_fused(Case& c, Choices& choose) {
   if (!choose.chance(8)) return;
   c.fused = choose.chance(2) ? Fused::kv : Fused::qkv;
   c.dim_v = c.dim;
@@ -111,7 +111,7 @@ static void draw_packed(Case& c, Choices& choose) {
   c.len_k = longest(c.lengths_k);
 }
 
-static void draw_mode(Case& c, Choices& choose) {
+void draw_mode(Case& c, Choices& choose) {
   c.mode = choose.one_of<Mode>({Mode::dense, Mode::dense, Mode::padded, Mode::packed});
   if (c.mode == Mode::packed) return draw_packed(c, choose);
   if (c.mode == Mode::dense) return;
@@ -177,7 +177,7 @@ static void draw_memory(Case& c, Choices& choose) {
   c.dlse.gap = choose.chance(4) ? choose.between(1, 5) : 0;
 }
 
-static void draw_gradients(Case& c, Choices& choose) {
+void draw_gradients(Case& c, Choices& choose) {
   if (choose.chance(8)) return;
   c.gradients.dq = !choose.chance(8);
   c.gradients.dk = !choose.chance(8);

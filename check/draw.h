@@ -9,9 +9,12 @@ enum class Role { input, output };
 
 void draw_types(Case& c, Choices& choose);
 void draw_head_sizes(Case& c, Choices& choose, const Limits& limits);
+void draw_fused(Case& c, Choices& choose);
+void draw_mode(Case& c, Choices& choose);  // and lengths of sequences
 std::vector<int32_t> draw_lengths(Choices& choose, int64_t batch, int64_t length);
 void draw_options(Case& c, Choices& choose);
 Layout draw_layout(Choices& choose, Role role);
+void draw_gradients(Case& c, Choices& choose);
 void draw_execution(Case& c, Choices& choose);
 void draw_cuda_execution(Case& c, Choices& choose);
 void draw_data(Case& c, Choices& choose);

@@ -38,8 +38,10 @@ Limits cuda_limits(uint64_t seed, size_t head_sizes) {
 }
 
 Case sweep_case(uint64_t seed, uint64_t index, const Limits& limits) {
+  constexpr uint32_t kPlainOnCuda = 4;  // one in so many
   Choices choices = Choices::of_seed(seed, index);
-  return draw_case(choices, limits);
+  const bool plain = limits.plain || (limits.device == Device::cuda && choices.chance(kPlainOnCuda));
+  return plain ? draw_plain_case(choices, limits) : draw_case(choices, limits);
 }
 
 CacheCase sweep_cache_case(uint64_t seed, uint64_t index, const Limits& limits) {
@@ -52,7 +54,7 @@ std::string describe_sweep_case(uint64_t seed, uint64_t index, const Limits& lim
 }
 
 std::string sweep_flags(const Limits& limits) {
-  const char* kind = limits.cache ? " --cache" : "";
+  const char* kind = limits.cache ? " --cache" : limits.plain ? " --plain" : "";
   if (limits.device != Device::cuda) return kind;
   return join(kind, " --device cuda --head-sizes ", limits.head_sizes.size());
 }

@@ -42,6 +42,7 @@ struct CheckOptions {
   std::optional<double> minutes;      // forever: at most
   std::optional<int64_t> max_growth;  // forever: of memory, in MiB
   bool cache = false;                 // calls over a KV cache instead of forward and backward
+  bool plain = false;                 // what the fastest CUDA kernels take
   int32_t threads = 0;
   Device device = Device::cpu;
   uint64_t head_sizes = 3;  // CUDA: pairs that kernels are compiled for; 20000 problems then meet about 900 of them

@@ -163,7 +163,10 @@ void add_check(CLI::App& app, CheckOptions& o, Job& job) {
   command
       .add_option("--max-growth", o.max_growth, "With --forever: MiB that memory may grow by (default: 64; CUDA 1024)")
       ->needs(forever);
-  command.add_flag("--cache", o.cache, "Calls over a KV cache, instead of forward and backward");
+  CLI::Option* cache = command.add_flag("--cache", o.cache, "Calls over a KV cache, instead of forward and backward");
+  command
+      .add_flag("--plain", o.plain, "Problems for the fastest CUDA kernels alone: 16-bit, aligned, longer, no options")
+      ->excludes(cache);
   add_threads(command, o.threads);
   add_choice(command, "--device", o.device, kCheckedDevices, "What is checked")->capture_default_str();
   add_unsigned(command, "--head-sizes", o.head_sizes, "CUDA: pairs of head sizes to compile kernels for; 0: any")

@@ -124,14 +124,23 @@ def normal(shape, dtype):
     return t
 
 
+def poisoned(shape, dtype):
+    """What a result is written to: what nobody writes stays NaN."""
+    return torch.full(shape, float("nan"), dtype=dtype, device="cuda")
+
+
+def poisoned_like(t):
+    """With its strides, where it has no gaps."""
+    return torch.full_like(t, float("nan"))
+
+
 def run_dense(library, where, q, k, v, dout, options, heads, backward=True):
-    o, lse = torch.empty_like(dout), torch.empty(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64
-                                                 else torch.float32, device="cuda")
+    o = poisoned_like(dout)
+    lse = poisoned(q.shape[:3], torch.float64 if q.dtype == torch.float64 else torch.float32)
     library.forward(q, k, v, o, lse, options.causal, **options.fields())()
     results = {"o": o, "lse": lse}
     if backward:
-        grads = {"dq": torch.empty_like(q), "dk": torch.empty(k.shape, dtype=k.dtype, device="cuda"),
-                 "dv": torch.empty(v.shape, dtype=v.dtype, device="cuda")}
+        grads = {"dq": poisoned_like(q), "dk": poisoned(k.shape, k.dtype), "dv": poisoned(v.shape, v.dtype)}
         library.backward(q, k, v, o, lse, dout, grads["dq"], grads["dk"], grads["dv"], options.causal,
                          **options.fields())()
         results.update(grads)
@@ -164,6 +173,39 @@ def strided_keys(library, where):
     return run_dense(library, where, q, k, v, dout, Options(), some_heads(batch, 1, 1), backward=False)
 
 
+def run_packed(library, where, q, k, v, dout, lengths, options, sequences):
+    """[T, H, D], sequences behind each other; some of them are compared."""
+    heads, total, dtype = q.shape[1], q.shape[0], q.dtype
+    ends = torch.tensor([0, *lengths]).cumsum(0)
+    cu, longest = ends.to("cuda", torch.int32), max(lengths)
+    o, dq, dk, dv = (poisoned_like(t) for t in (v.new_empty((total, heads, v.shape[2])), q, k, v))
+    lse = poisoned((heads, total), torch.float32)
+    packed = {"cu_seqlens_q": cu, "cu_seqlens_k": cu, "max_seqlen_q": longest, "max_seqlen_k": longest}
+    library.forward(q, k, v, o, lse, options.causal, **packed)()
+    library.backward(q, k, v, o, lse, dout, dq, dk, dv, options.causal, **packed)()
+    torch.cuda.synchronize()
+    faults = []
+    for b in sequences:
+        rows = slice(int(ends[b]), int(ends[b + 1]))
+        for h in (0, heads - 1):
+            exact = reference(q[rows, h], k[rows, h], v[rows, h], dout[rows, h], options, torch.float64)
+            naive = reference(q[rows, h], k[rows, h], v[rows, h], dout[rows, h], options, dtype)
+            ours = {"o": o[rows, h], "lse": lse[h, rows], "dq": dq[rows, h], "dk": dk[rows, h], "dv": dv[rows, h]}
+            faults += compare(f"{where} [b={b} h={h}]", dtype, ours, exact, naive)
+    return faults
+
+
+def packed_case(dtype, longest, dim, dim_v=None, causal=False):
+    """Every sequence but one is shorter than the longest; all are compared."""
+    lengths, heads = [5, longest - 3, 70, longest, longest // 2 + 1], 3
+
+    def run(library, where):
+        make = lambda width: normal((sum(lengths), heads, width), dtype)
+        return run_packed(library, where, make(dim), make(dim), make(dim_v or dim), make(dim_v or dim), lengths,
+                          Options(causal=causal), range(len(lengths)))
+    return run
+
+
 def strided_dout(library, where):
     """Packed rows 9728 elements apart, 410923 of them: the gradient of the output is a slice of something wider."""
     total, heads, dim, stride, dtype = 410923, 16, 96, 9728, torch.bfloat16
@@ -172,23 +214,9 @@ def strided_dout(library, where):
     dout = wide[:, :heads * dim].view(total, heads, dim)
     dout.copy_(normal((total, heads, dim), dtype))
     length = 1003
-    cu = torch.tensor([*range(0, total, length), total], dtype=torch.int32, device="cuda")
-    o, dq, dk, dv = (torch.empty_like(q) for _ in range(4))
-    lse = torch.empty((heads, total), dtype=torch.float32, device="cuda")
-    packed = {"cu_seqlens_q": cu, "cu_seqlens_k": cu, "max_seqlen_q": length, "max_seqlen_k": length}
-    library.forward(q, k, v, o, lse, True, **packed)()
-    library.backward(q, k, v, o, lse, dout, dq, dk, dv, True, **packed)()
-    torch.cuda.synchronize()
-    faults = []
-    for b in (0, len(cu) // 2, len(cu) - 2):
-        rows = slice(int(cu[b]), int(cu[b + 1]))
-        for h in (0, heads - 1):
-            options = Options(causal=True)
-            exact = reference(q[rows, h], k[rows, h], v[rows, h], dout[rows, h], options, torch.float64)
-            naive = reference(q[rows, h], k[rows, h], v[rows, h], dout[rows, h], options, dtype)
-            ours = {"o": o[rows, h], "lse": lse[h, rows], "dq": dq[rows, h], "dk": dk[rows, h], "dv": dv[rows, h]}
-            faults += compare(f"{where} [b={b} h={h}]", dtype, ours, exact, naive)
-    return faults
+    lengths = [length] * (total // length) + [total % length]
+    return run_packed(library, where, q, k, v, dout, lengths, Options(causal=True),
+                      (0, len(lengths) // 2, len(lengths) - 1))
 
 
 def long_mask(library, where):
@@ -198,8 +226,8 @@ def long_mask(library, where):
     mask = torch.ones((1, 1, length, length), dtype=torch.bool, device="cuda").tril_()  # what causal says
     results = []
     for extra in ({"mask": mask}, {}):
-        o, dq, dk, dv = (torch.empty_like(q) for _ in range(4))
-        lse = torch.empty((1, heads, length), dtype=torch.float32, device="cuda")
+        o, dq, dk, dv = (poisoned_like(q) for _ in range(4))
+        lse = poisoned((1, heads, length), torch.float32)
         causal = not extra
         library.forward(q, k, v, o, lse, causal, **extra)()
         library.backward(q, k, v, o, lse, dout, dq, dk, dv, causal, **extra)()
@@ -232,6 +260,13 @@ CASES = {
     "bf16 packed, dout strided": strided_dout,
     "bf16 mask tensor 49999^2": long_mask,
 }
+# Lengths on either side of those at which the plan for a head size changes.
+for dim, dim_v in ((64, 64), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256)):
+    for longest in (300, 1000, 2000, 4000, 8000):
+        for causal in (False, True):
+            dtype = F16 if longest == 1000 else BF16
+            name = f"packed {str(dtype)[6:]} {longest} D={dim} Dv={dim_v}{' causal' if causal else ''}"
+            CASES[name] = packed_case(dtype, longest, dim, dim_v, causal)
 
 
 def main():

@@ -27,6 +27,19 @@ TEST(Sweep, FindsNothing) {
     ADD_FAILURE() << f.failure << "\n  " << f.reproduction << "\n  " << f.description;
 }
 
+TEST(Sweep, FindsNothingInPlainCases) {
+  Limits limits = test::test_limits();
+  limits.plain = true;
+  const auto count = static_cast<uint64_t>(scaled(60));
+  const SweepResult result = sweep(test_seed(), 0, count, {}, 0, limits);
+  EXPECT_EQ(result.cases, count);
+  EXPECT_EQ(result.failed, 0u);
+  for (const SweepFailure& f : result.failures) {
+    ADD_FAILURE() << f.failure << "\n  " << f.reproduction << "\n  " << f.description;
+    EXPECT_NE(f.reproduction.find(" --plain"), std::string::npos);
+  }
+}
+
 TEST(Sweep, StopsWhereItIsTold) {
   constexpr unsigned kWorkers = 3;
   const auto stop = [](uint64_t done, uint64_t) { return done < 4; };
@@ -93,6 +106,25 @@ TEST(Sweep, EveryOptionMeetsEveryOther) {
   for (size_t x = 0; x < count; ++x)
     for (size_t y = 0; y < count; ++y)
       EXPECT_TRUE(exclude_each_other(x, y) || met[x * count + y] > 10) << "traits " << x << " and " << y;
+}
+
+// A kernel that wrote packed sequences to the place of the first one went unnoticed: whole tiles behind it were too rare.
+TEST(Sweep, PlainCasesHaveWholeTilesBehindTheFirstSequence) {
+  constexpr int64_t kTile = 64;
+  int packed = 0, padded = 0, dense = 0, fused = 0;
+  for (uint64_t index = 0; index < 2000; ++index) {
+    const Case c = sweep_case(1, index, {.plain = true});
+    ASSERT_TRUE(c.dim % 8 == 0 && c.dim_v % 8 == 0 && c.dtype != DType::f32 && c.o_dtype == c.dtype) << describe(c);
+    ASSERT_TRUE(!c.bias && !c.mask && c.softcap == 0 && c.dropout_p == 0 && !c.sink && !c.alibi_rank) << describe(c);
+    bool behind = false;
+    for (int64_t b = 1; b < c.batch; ++b) behind |= c.length_q(b) >= kTile && c.length_k(b) > 0;
+    packed += behind && c.mode == Mode::packed, padded += behind && c.mode == Mode::padded;
+    dense += behind && c.mode == Mode::dense, fused += behind && c.fused != Fused::none;
+  }
+  EXPECT_GT(packed, 100);
+  EXPECT_GT(padded, 100);
+  EXPECT_GT(dense, 100);
+  EXPECT_GT(fused, 20);
 }
 
 }  // namespace

@@ -249,9 +249,10 @@ struct Computation {
     async_proxy_fence();
     numbered_barrier_wait(barrier, kWarpgroupThreads);
     if (thread == 0) {
+      const int batch = a.cu_q ? 0 : note.b;  // packed sequences are rows of one matrix
 #pragma unroll
       for (int column = 8 * kFirst; column < 8 * kEnd; column += kPanelColumns)
-        store_box_async(p.o, place.piece(0, column - 8 * kFirst), column, note.q_begin + note.q_first, note.h, note.b);
+        store_box_async(p.o, place.piece(0, column - 8 * kFirst), column, note.q_begin + note.q_first, note.h, batch);
       stores_commit();
     }
     if constexpr (kEnd < kOutputTiles) store_by_copy<kEnd>(note, rows);
