@@ -25,7 +25,8 @@ __device__ __forceinline__ void attend_to_boxes(const CacheWork<C>& work, BoxedK
 #pragma unroll 1
   for (int n = 0; n < work.count(); ++n) {
     keys.wait(n);
-    work.attend(n, keys.k_tile(keys.ring.stage), keys.v_tile(keys.ring.stage), lane_rows, softmax, o);
+    if (work.has_rows())
+      work.attend(n, keys.k_tile(keys.ring.stage), keys.v_tile(keys.ring.stage), lane_rows, softmax, o);
     keys.leave();
   }
   numbered_barrier_wait(BoxedKeys<C>::kBarrier, kThreads);  // K and V have been read

@@ -17,8 +17,8 @@ struct CacheSums {
   using Rows = typename Work::Rows;
 
   const Work& work;
-  // A warp that has no sums may go through all this before the others. It writes nothing, and what it reads does not matter:
-  // code and params, which come from far, are in the caches of the multiprocessor then.
+  // A warp that has no sums may go through all this before the others. It neither reads nor writes any: code and params,
+  // which come from far, are in the caches of the multiprocessor then.
   bool rehearses = false;
 
   // Sums of key warp w of a row of the tile.
@@ -89,7 +89,7 @@ struct CacheSums {
       const Real *states = place.state(row, 0), *columns = place.sums(row, 0, column);
 #pragma unroll 1
       for (int left = work.splits; left > 0; left -= kAtOnce) {
-        sums.template add<kAtOnce>(left, Rows::factor(work.a),
+        sums.template add<kAtOnce>(rehearses ? 0 : left, Rows::factor(work.a),
                                    [&](int n, RowState<Real>& state, Real(&x)[kEndColumns]) {
                                      Real loaded[2];
                                      load_from_l2(states + n * 2, loaded), load_from_l2(columns + n * C.dim_v, x);

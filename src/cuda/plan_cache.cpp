@@ -84,6 +84,7 @@ constexpr Tiles kBoxed[] = {
     {128, 32, 64, 2, 2, 1, 1},               //
     {128, 64, 64, 4, 2, 1, 1, true},         //
     {128, 64, 64, 4, 1, 1, 1},               //
+    {128, 128, 64, 8, 1, 1, 1, true},        //
     {256, 16, 64, 1, 4, 1, 1},               //
     {256, 32, 64, 2, 2, 1, 1, true},         //
     {256, 32, 32, 2, 1, 2, 1},               //
@@ -192,7 +193,7 @@ std::pair<CacheConfig, bool> config_for(const CacheProblem& p, const Arch& arch,
   // With a fixed number of splits nothing but a row's own sequence may decide about its bits: not how many queries the
   // longest one has.
   const int64_t rows = p.group() * (p.num_splits == 0 ? std::max<int64_t>(1, p.len_q) : 1);
-  for (const int tile_q : {64, 32, 16}) {
+  for (const int tile_q : {128, 64, 32, 16}) {
     if (tile_q > 16 && rows <= tile_q / 2) continue;
     for (const Tiles& t : candidates(c.element, c.copy)) {
       if (t.tile_q != tile_q || std::max(c.dim_qk, c.dim_v) > t.largest_dim) continue;
