@@ -17,15 +17,6 @@ constexpr size_t kVector = 16;     // bytes that a kernel copies at once
 
 size_t rounded_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// For compute-sanitizer, which finds what is read outside of an allocation, or before it is written: nothing but the
-// elements is copied, and each tensor is an allocation of its own. That ends with a whole vector: memcheck takes an
-// asynchronous copy of the first bytes of a vector for a read of all of it. What lies behind the elements stays
-// unwritten, so that initcheck sees who does read it.
-bool elements_only() {
-  static const bool asked = std::getenv("CUFLASH_CHECK_ELEMENTS_ONLY") != nullptr;
-  return asked;
-}
-
 // What a view spans, without its repeated dimensions.
 struct Rows {
   std::byte* data;
@@ -63,6 +54,11 @@ struct Rows {
 };
 
 }  // namespace
+
+bool elements_only() {
+  static const bool asked = std::getenv("CUFLASH_CHECK_ELEMENTS_ONLY") != nullptr;
+  return asked;
+}
 
 void Mirror::add(const ConstTensor& t) {
   if (!t || !t.data) return;

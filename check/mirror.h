@@ -12,6 +12,12 @@ namespace cuflash::check {
 
 class CudaSession;
 
+// For compute-sanitizer, which finds what is read outside of an allocation, or before it is written: nothing but the
+// elements is copied, and each tensor is an allocation of its own. That ends with a whole vector: memcheck takes an
+// asynchronous copy of the first bytes of a vector for a read of all of it. What lies behind the elements stays
+// unwritten, so that initcheck sees who does read it.
+bool elements_only();
+
 class Mirror {
  public:
   explicit Mirror(CudaSession& session) : session_(session) {}

@@ -10,16 +10,16 @@ namespace cuflash::check {
 // The last index first: nothing may depend on the order.
 void run_backwards(void*, int64_t n, cuflash_parallel_body body, void* body_context);
 
-// With a workspace that ends where the queried size says.
+// With a workspace that ends where the queried size says, where the case or the caller wants one.
 class Setup {
  public:
   template <class Tensors>
-  Setup(const Case& c, int threads, const Attention& attention, const Tensors& tensors) {
+  Setup(const Case& c, int threads, const Attention& attention, const Tensors& tensors, bool own_workspace = false) {
     execution_.num_threads = threads;
     execution_.deterministic = c.deterministic;
     if (c.own_parallel_for) execution_.parallel_for = run_backwards;
     if (c.tile_stats) execution_.tile_stats = &stats_;
-    if (!c.exact_workspace) return;
+    if (!c.exact_workspace && !own_workspace) return;
     execution_.workspace_size = workspace_bytes(c.device, attention, tensors, execution_);
     workspace_ = GuardedTensor("workspace", DType::boolean, {static_cast<int64_t>(execution_.workspace_size)}, {1}, 0);
     execution_.workspace = workspace_.view().data;

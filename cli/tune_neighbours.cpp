@@ -132,7 +132,7 @@ void add_neighbours(Collection& all, const CacheConfig& built_in, int64_t rows, 
     if (other.choice.splits != splits) all.add(std::move(other));
   }
   CacheConfig c = built_in;
-  for (const int tile_q : {16, 32, 64, 128})
+  for (const int tile_q : {16, 32, 64})
     for (const int tile_k : {16, 32, 64, 128})
       for (const int key_warps : {1, 2, 4, 8})
         for (const int column_warps : {1, 2, 4})

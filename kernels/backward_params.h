@@ -30,6 +30,7 @@ struct HopperBackwardParams {
   BackwardParams backward;
   float exponent;           // scale * log2(e): scores times this are powers of two
   TensorMap q, k, v, dout;  // [dim, rows, heads, batch]; a repeated dimension has extent 1
+  TensorMap row_stats;      // [row_stats_size, tiles]
   // Of the kernel for dQ alone, where it runs.
   TensorMap walked_k, walked_v;  // in the tiles over which its queries walk
   TileOrder order;

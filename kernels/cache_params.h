@@ -56,6 +56,8 @@ struct HopperCacheParams {
   CacheParams cache;
   int box_rows;  // divide tile_k and, where there are pages, their size
   int box_bits;  // a tile has 2^this many boxes
+  // The first CTAs copy so many tiles of keys first that make room in L2 like any others: see read_once_policy.
+  int early_ctas, early_tiles;
 };
 
 struct MergeParams {

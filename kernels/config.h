@@ -197,6 +197,11 @@ constexpr int row_stats_size(const BackwardConfig& c) { return 2 * c.tile_q + 4;
 constexpr int row_stats_bytes(const BackwardConfig& c) {
   return row_stats_size(c) * (c.element == Element::f64 ? 8 : 4);
 }
+// Where a tensor copy brings them.
+constexpr int kCopyAlignment = 128;
+constexpr int row_stats_room(const BackwardConfig& c) {
+  return (row_stats_bytes(c) + kCopyAlignment - 1) / kCopyAlignment * kCopyAlignment;
+}
 // P travels through shared memory only where other warps need it; dS always does.
 constexpr int score_tiles(const BackwardConfig& c) { return c.column_warps > 1 || c.stages == 0 ? 2 : 1; }
 // Where a CTA works and what it visits: numbers that would take registers from the sums.
@@ -250,7 +255,7 @@ constexpr int shared_bytes(const HopperBackwardConfig& c) {
   return swizzled_bytes(tile_k, c.dim_qk) + swizzled_bytes(tile_k, c.dim_v) + finite_keys_bytes(c) +
          c.stages * (swizzled_bytes(c.tile_q, c.dim_qk) + swizzled_bytes(c.tile_q, c.dim_v)) +
          (weight_tiles(c) + gradient_tiles(c)) * swizzled_bytes(c.tile_q, tile_k) +
-         c.stages * row_stats_bytes(shared_config(c)) + kPlaces * kPlaceBytes + num_barriers(c) * 8;
+         c.stages * row_stats_room(shared_config(c)) + kPlaces * kPlaceBytes + num_barriers(c) * 8;
 }
 
 // Of its statistics.
@@ -267,7 +272,7 @@ constexpr int num_barriers(const HopperDqConfig& c) {
 }
 constexpr int shared_bytes(const HopperDqConfig& c) {
   const int queries = swizzled_bytes(kWarpgroupRows, c.dim_qk) + swizzled_bytes(kWarpgroupRows, c.dim_v) +
-                      row_stats_bytes(shared_config(c));
+                      row_stats_room(shared_config(c));
   return c.query_places * c.warpgroups * queries + c.key_places * swizzled_bytes(c.tile_k, c.dim_qk) +
          c.value_places * swizzled_bytes(c.tile_k, c.dim_v) + num_notes(c) * c.warpgroups * kNoteBytes +
          num_barriers(c) * 8;

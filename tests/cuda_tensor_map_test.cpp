@@ -87,6 +87,16 @@ TEST_F(TensorMaps, ALayoutIsEncodedOnceAndHasTheAddressOfEachCall) {
   EXPECT_EQ(cuda->replaced, 100);
 }
 
+TEST_F(TensorMaps, RowsOfNumbersAreBoxesOfTheirOwn) {
+  in_thread([&] {
+    for (uintptr_t n = 1; n <= 3; ++n)
+      EXPECT_EQ(read(tensor_map(static_cast<const float*>(place(n)), 7, 132)),
+                (FakeTensorMap{
+                    place(n), {132, 7, 1, 1}, {528, 528, 528}, {132, 1, 1, 1}, CU_TENSOR_MAP_DATA_TYPE_FLOAT32}));
+  });
+  EXPECT_EQ(cuda->encoded, 1);
+}
+
 TEST_F(TensorMaps, LayoutsThatDifferInAnythingAreNotMixed) {
   in_thread([&] {
     const ConstRows rows = rows_at(place(1), 100);

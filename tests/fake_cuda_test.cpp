@@ -56,6 +56,21 @@ void expect_map(const TensorMap& map, const RowsView& rows, int dim) {
 void expect_maps(const HopperForwardParams& p) {
   const AttentionParams& a = p.forward.attention;
   expect_map(p.q, a.q, a.dim_qk), expect_map(p.k, a.k, a.dim_qk), expect_map(p.v, a.v, a.dim_v);
+  if (p.o_boxes != 0) expect_map(p.o, p.forward.o, a.dim_v);
+}
+// As many rows as prepare writes and others read; a packed tensor has a tile more for every sequence.
+void expect_stats(const HopperBackwardParams& p) {
+  FakeTensorMap content;
+  std::memcpy(&content, &p.row_stats, sizeof content);
+  const AttentionParams& a = p.backward.attention;
+  BackwardConfig shared{};
+  shared.element = Element::bf16, shared.tile_q = kWarpgroupRows;
+  const int64 tiles =
+      a.cu_q ? p.backward.packed_tiles : int64{a.batch} * ((a.len_q + kWarpgroupRows - 1) / kWarpgroupRows);
+  EXPECT_EQ(content.address, p.backward.row_stats);
+  EXPECT_EQ(content.extents[0], static_cast<uint64_t>(row_stats_size(shared)));
+  EXPECT_EQ(content.extents[1], static_cast<uint64_t>(tiles * a.heads_q));
+  EXPECT_EQ(content.strides[0], static_cast<uint64_t>(row_stats_bytes(shared)));
 }
 bool runs(const FakeLaunch& launch, const char* kernel) { return std::strstr(launch.program, kernel) != nullptr; }
 // Of the main kernel, or of that for dQ alone, which take the same params.
@@ -68,6 +83,7 @@ const HopperBackwardParams& backward_maps(const FakeLaunch& launch) {
   const bool main = runs(launch, "hopper_backward<");
   expect_map(p.q, a.q, a.dim_qk), expect_map(p.dout, p.backward.dout, a.dim_v);
   expect_map(main ? p.k : p.walked_k, a.k, a.dim_qk), expect_map(main ? p.v : p.walked_v, a.v, a.dim_v);
+  expect_stats(p);
   return p;
 }
 

@@ -78,7 +78,8 @@ struct BoxedKeys {
     const unsigned box_bytes = static_cast<unsigned>(stage_bytes(C) / C.tile_k * p.box_rows);
     const int lane_tile = lane_id() >> p.box_bits, box = lane_id() & (boxes - 1);
     // With one tile of rows no other CTA reads these keys.
-    const CachePolicy policy = work.p.row_tiles == 1 ? read_once_policy() : usual_policy();
+    const bool once = work.p.row_tiles == 1, early = cta_number() < p.early_ctas;
+    const int usual_end = !once ? work.count() : early && work.count() > 2 * p.early_tiles ? p.early_tiles : 0;
 #pragma unroll 1
     for (int first = 0; first < work.count(); first += tiles) {
       const int row = work.sequence.pad + work.first_key(first + lane_tile) + box * p.box_rows;
@@ -88,6 +89,7 @@ struct BoxedKeys {
 #pragma unroll 1
       for (int n = 0; n < tiles && first + n < work.count(); ++n, ring.advance()) {
         const bool mine = exists && lane_tile == n;
+        const CachePolicy policy = first + n < usual_end ? usual_policy() : read_once_policy();
         const unsigned announced = __popc(__ballot_sync(0xffffffffu, mine)) * box_bytes;
         barrier_wait(empty(ring.stage), ring.phase ^ 1);
         if (lane_id() == 0) barrier_arrive_expecting(full(ring.stage), announced);

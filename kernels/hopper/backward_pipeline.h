@@ -28,7 +28,7 @@ struct BackwardPipeline {
   using QTile = SwizzledTile<C.tile_q, C.dim_qk>;
   using DoutTile = SwizzledTile<C.tile_q, C.dim_v>;
   using GradientTile = SwizzledTile<C.tile_q, kTileK>;  // queries in rows
-  static constexpr int kStatsBytes = row_stats_bytes(shared_config(C));
+  static constexpr int kStatsBytes = row_stats_bytes(shared_config(C)), kStatsRoom = row_stats_room(shared_config(C));
 
   static constexpr int kValues = KTile::kBytes;
   static constexpr int kFiniteKeys = kValues + VTile::kBytes;
@@ -36,9 +36,9 @@ struct BackwardPipeline {
   static constexpr int kDouts = kQueries + C.stages * QTile::kBytes;
   static constexpr int kGradients = kDouts + C.stages * DoutTile::kBytes;
   static constexpr int kStats = kGradients + gradient_tiles(C) * GradientTile::kBytes;
-  static constexpr int kPlace = kStats + C.stages * kStatsBytes;
+  static constexpr int kPlace = kStats + C.stages * kStatsRoom;
   static constexpr int kBarriers = kPlace + kPlaces * kPlaceBytes;
-  static_assert(kBarriers + 8 * num_barriers(C) == shared_bytes(C) && kPlace % 16 == 0);
+  static_assert(kBarriers + 8 * num_barriers(C) == shared_bytes(C) && kStats % kCopyAlignment == 0 && kPlace % 16 == 0);
 
   unsigned memory;  // shared_address, on a multiple of 1024
 
@@ -51,7 +51,7 @@ struct BackwardPipeline {
   __device__ QTile q(int stage) const { return {memory + kQueries + stage * QTile::kBytes}; }
   __device__ DoutTile dout(int stage) const { return {memory + kDouts + stage * DoutTile::kBytes}; }
   __device__ GradientTile gradient(int tile) const { return {memory + kGradients + tile * GradientTile::kBytes}; }
-  __device__ unsigned stats_address(int stage) const { return memory + kStats + stage * kStatsBytes; }
+  __device__ unsigned stats_address(int stage) const { return memory + kStats + stage * kStatsRoom; }
   __device__ const float* stats(int stage) const {
     return static_cast<const float*>(__cvta_shared_to_generic(stats_address(stage)));
   }

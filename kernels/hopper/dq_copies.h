@@ -58,8 +58,7 @@ __device__ __forceinline__ void copy_queries(const HopperBackwardParams& p, cons
     copy_panels(q, p.q, a.q, full, row, note.h, note.b);
     copy_panels(dout, p.dout, p.backward.dout, full, row, note.h, note.b);
     const int64 tile = query_tile<kShared>(p.backward, note.sequence(), note.b, note.h, note.q_first / kWarpgroupRows);
-    copy_bytes_async(pipeline.stats_address(group, round.number), row_stats<kShared>(p.backward, tile),
-                     pipeline.kStatsBytes, full);
+    copy_row_stats(pipeline.stats_address(group, round.number), p.row_stats, full, tile);
   }
 }
 

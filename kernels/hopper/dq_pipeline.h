@@ -23,14 +23,14 @@ struct DqPipeline {
   using KTile = SwizzledTile<C.tile_k, C.dim_qk>;
   using VTile = SwizzledTile<C.tile_k, C.dim_v>;
   static constexpr int kQueryPlaces = C.query_places * C.warpgroups;
-  static constexpr int kStatsBytes = row_stats_bytes(shared_config(C));
+  static constexpr int kStatsBytes = row_stats_bytes(shared_config(C)), kStatsRoom = row_stats_room(shared_config(C));
   static constexpr int kDouts = kQueryPlaces * QTile::kBytes;
   static constexpr int kKeys = kDouts + kQueryPlaces * DoutTile::kBytes;
   static constexpr int kValues = kKeys + C.key_places * KTile::kBytes;
   static constexpr int kStats = kValues + C.value_places * VTile::kBytes;
-  static constexpr int kNoteBegin = kStats + kQueryPlaces * kStatsBytes;
+  static constexpr int kNoteBegin = kStats + kQueryPlaces * kStatsRoom;
   static constexpr int kBarriers = kNoteBegin + num_notes(C) * C.warpgroups * kNoteBytes;
-  static_assert(kStats % 16 == 0 && kStatsBytes % 16 == 0 && kBarriers + 8 * num_barriers(C) == shared_bytes(C));
+  static_assert(kStats % kCopyAlignment == 0 && kBarriers + 8 * num_barriers(C) == shared_bytes(C));
 
   unsigned memory;  // shared_address, on a multiple of 1024
 
@@ -45,7 +45,7 @@ struct DqPipeline {
   __device__ KTile k(int place) const { return {memory + kKeys + place * KTile::kBytes}; }
   __device__ VTile v(int place) const { return {memory + kValues + place * VTile::kBytes}; }
   __device__ unsigned stats_address(int group, unsigned round) const {
-    return memory + kStats + query_place(group, round) * kStatsBytes;
+    return memory + kStats + query_place(group, round) * kStatsRoom;
   }
   __device__ const float* stats(int group, unsigned round) const {
     return static_cast<const float*>(__cvta_shared_to_generic(stats_address(group, round)));

@@ -72,10 +72,10 @@ struct KeyWalk : KeyScores<C> {
 
   using typename Base::RowValues;
   __device__ __forceinline__ void load_lse(RowValues& lse, int stage) const {
-    Base::load_rows(lse, lane_stats + stage * Pipeline::kStatsBytes);
+    Base::load_rows(lse, lane_stats + stage * Pipeline::kStatsRoom);
   }
   __device__ __forceinline__ void load_delta(RowValues& delta, int stage) const {
-    Base::load_rows(delta, lane_stats + stage * Pipeline::kStatsBytes + 4 * Base::kDelta);
+    Base::load_rows(delta, lane_stats + stage * Pipeline::kStatsRoom + 4 * Base::kDelta);
   }
 
   // Where nobody computes dQ there is one, for weights that are summed by a selection.

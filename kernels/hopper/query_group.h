@@ -95,8 +95,7 @@ struct QueryGroup {
     barrier_wait(pipeline.empty(stage), stages.phase ^ 1);
     barrier_arrive_expecting(q_barrier, Pipeline::QTile::kBytes + Pipeline::kStatsBytes);
     copy_panels(pipeline.q(stage), p.q, a.q, q_barrier, row, head, b);
-    copy_bytes_async(pipeline.stats_address(stage), row_stats<kShared>(p.backward, query_tile(ahead.member, tile)),
-                     Pipeline::kStatsBytes, q_barrier);
+    copy_row_stats(pipeline.stats_address(stage), p.row_stats, q_barrier, query_tile(ahead.member, tile));
     barrier_arrive_expecting(o_barrier, Pipeline::DoutTile::kBytes);
     copy_panels(pipeline.dout(stage), p.dout, p.backward.dout, o_barrier, row, head, b);
   }

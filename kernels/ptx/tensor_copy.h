@@ -1,5 +1,5 @@
-// Copies that arrive on a barrier: boxes of a tensor that a TensorMap describes, and bytes side by side. PTX ISA, "Data
-// Movement and Conversion Instructions: cp.async.bulk.tensor, cp.async.bulk, prefetch.tensormap".
+// Copies that arrive on a barrier: boxes of a tensor that a TensorMap describes. PTX ISA, "Data Movement and Conversion
+// Instructions: cp.async.bulk.tensor, prefetch.tensormap".
 #pragma once
 
 #include "params.h"
@@ -13,7 +13,8 @@ __device__ __forceinline__ CachePolicy usual_policy() {
   asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-// Nobody reads it again soon: it makes room first.
+// Nobody reads it again soon: it makes room first. What kernels before have left in L2 to be written to memory then stays
+// there for long, and goes out piece by piece between reads, which slows down all of them.
 __device__ __forceinline__ CachePolicy read_once_policy() {
   CachePolicy policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -50,13 +51,6 @@ __device__ __forceinline__ void store_box_async(const TensorMap& map, unsigned f
 __device__ __forceinline__ void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Until all that this thread has committed was read from shared memory.
 __device__ __forceinline__ void stores_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-
-// Addresses and bytes are multiples of 16.
-__device__ __forceinline__ void copy_bytes_async(unsigned to, const void* from, int bytes, unsigned barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
-}
 
 __device__ __forceinline__ void prefetch(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");

@@ -34,6 +34,8 @@ HopperBackwardParams hopper_backward_params(const BackwardProblem& p, const Back
   h.backward = backward_params(p, plan, workspace, tile_counts);
   h.exponent = static_cast<float>(p.scale * kLog2e);
   h.q = tensor_map(p.q, query_extent(p), plan.tile_q), h.dout = tensor_map(p.dout, output_extent(p), plan.tile_q);
+  h.row_stats = tensor_map(static_cast<const float*>(h.backward.row_stats), plan.workspace.tiles,
+                           row_stats_size(shared_config(std::get<HopperBackwardConfig>(plan.config))));
   if (plan.main.grid_x != 0)
     h.k = tensor_map(p.k, key_extent(p), plan.tile_k), h.v = tensor_map(p.v, value_extent(p), plan.tile_k);
   if (plan.dq.grid_x != 0) {

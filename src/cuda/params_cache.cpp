@@ -48,10 +48,16 @@ CacheParams cache_params(const CacheProblem& p, const CachePlan& plan, void* wor
 
 HopperCacheParams hopper_cache_params(const CacheProblem& p, const CachePlan& plan, void* workspace,
                                       uint64_t* tile_counts) {
+  constexpr int kEarlyTiles = 12;  // of 32 KiB where head sizes are 128: twice what the L2 cache of an H200 holds
   const int rows = static_cast<int>(plan.box_rows);
   const auto boxes = static_cast<unsigned>(plan.config.tile_k / rows);
-  return {tensor_map(p.k, cached_extent(p, p.dim_qk), rows), tensor_map(p.v, cached_extent(p, p.dim_v), rows),
-          cache_params(p, plan, workspace, tile_counts), rows, std::countr_zero(boxes)};
+  return {tensor_map(p.k, cached_extent(p, p.dim_qk), rows),
+          tensor_map(p.v, cached_extent(p, p.dim_v), rows),
+          cache_params(p, plan, workspace, tile_counts),
+          rows,
+          std::countr_zero(boxes),
+          static_cast<int>(plan.early_ctas),
+          kEarlyTiles};
 }
 
 MergeParams merge_params(const MergeProblem& p) {

@@ -46,6 +46,7 @@ inline constexpr const char* kTunedReason = "the fastest that cuflash tune found
 // Parts of the workspace of backward, as offsets in bytes; the counters of tiles come first.
 struct BackwardWorkspace {
   int64_t packed_tiles = 0;  // of queries, of one head of packed tensors
+  int64_t tiles = 0;         // of queries, of all heads: the workspace has statistics of so many
   int dq_rows = 0;           // of a tile of sums of dQ; 0: there are none
   size_t ticket = 0, row_stats = 0, dq_sums = 0, turns = 0;
   size_t size = 0;

@@ -122,8 +122,8 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
   BackwardWorkspace w;
   w.packed_tiles = p.total_q / c.tile_q + p.batch;
   w.dq_rows = sums_dq ? static_cast<int>(std::min<int64_t>(c.tile_q, tiles_in(p.len_q, 16) * 16)) : 0;
-  const auto tiles =
-      static_cast<size_t>(p.heads_q * (p.packed() ? w.packed_tiles : p.batch * tiles_in(p.len_q, c.tile_q)));
+  w.tiles = p.heads_q * (p.packed() ? w.packed_tiles : p.batch * tiles_in(p.len_q, c.tile_q));
+  const auto tiles = static_cast<size_t>(w.tiles);
   size_t used = 64;  // the counters of tiles
   const auto take = [&](size_t bytes) {
     const size_t offset = used;

@@ -84,7 +84,6 @@ constexpr Tiles kBoxed[] = {
     {128, 32, 64, 2, 2, 1, 1},               //
     {128, 64, 64, 4, 2, 1, 1, true},         //
     {128, 64, 64, 4, 1, 1, 1},               //
-    {128, 128, 64, 8, 1, 1, 1, true},        //
     {256, 16, 64, 1, 4, 1, 1},               //
     {256, 32, 64, 2, 2, 1, 1, true},         //
     {256, 32, 32, 2, 1, 2, 1},               //
@@ -193,7 +192,7 @@ std::pair<CacheConfig, bool> config_for(const CacheProblem& p, const Arch& arch,
   // With a fixed number of splits nothing but a row's own sequence may decide about its bits: not how many queries the
   // longest one has.
   const int64_t rows = p.group() * (p.num_splits == 0 ? std::max<int64_t>(1, p.len_q) : 1);
-  for (const int tile_q : {128, 64, 32, 16}) {
+  for (const int tile_q : {64, 32, 16}) {
     if (tile_q > 16 && rows <= tile_q / 2) continue;
     for (const Tiles& t : candidates(c.element, c.copy)) {
       if (t.tile_q != tile_q || std::max(c.dim_qk, c.dim_v) > t.largest_dim) continue;
@@ -231,11 +230,12 @@ void even_out(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) 
 
 // When there are no more CTAs to start, those that run are done one after the other, for as long as one takes, and memory
 // has less and less to do. Short ones fill that time: half of it, on average, in every slot.
-void add_short_ones(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots, bool few) {
+void add_short_ones(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
   constexpr int64_t kMostShort = 4;
   if (plan.not_boxes || plan.row_tiles != 1) return;
+  // Ends of short ones cost more than they fill where all long ones start at one time, and where these are not long.
   const int64_t long_ones = std::max(plan.eager_splits, std::min(plan.splits, key_tiles / kLongTiles));
-  if (few && tiles * long_ones <= slots) return;  // all of them start at one time
+  if (tiles * long_ones <= slots || key_tiles < 2 * kLongTiles) return;
   const int64_t idle = slots * (key_tiles / long_ones) / 2, tiles_at_once = tiles * kShortTiles;
   plan.short_splits = std::min({kMostShort, key_tiles / (4 * kShortTiles), (idle + tiles_at_once - 1) / tiles_at_once,
                                 kMostSplits - plan.splits});
@@ -275,7 +275,7 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms, int64_t 
   if (plan.splits > 1) plan.reason = "as many splits as fill the device with parts of equal length";
   plan.eager_splits = plan.splits;
   even_out(plan, key_tiles, tiles, slots);
-  add_short_ones(plan, key_tiles, tiles, all_slots, few);
+  add_short_ones(plan, key_tiles, tiles, all_slots);
 }
 
 size_t rounded_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -300,6 +300,7 @@ CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kerne
   plan.not_boxes = not_boxes(p, arch, kernels);
   std::tie(plan.config, plan.tuned) = config_for(p, arch, !plan.not_boxes, p.num_splits == 0 ? choice : nullptr);
   if (!plan.not_boxes) plan.box_rows = box_rows_of(p, plan.config);
+  plan.early_ctas = int64_t{num_sms} * plan.config.ctas_per_sm;
   const int64_t rows = p.len_q * p.group();
   // Sequences without queries may still have rows to append.
   const bool works = p.len_q > 0 || p.cache.len_new > 0;

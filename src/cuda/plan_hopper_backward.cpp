@@ -20,10 +20,11 @@ const char* why_not(const BackwardProblem& p) {
   if (!has_tensor_map(p.q, query_extent(p)) || !has_tensor_map(p.k, key_extent(p)) ||
       !has_tensor_map(p.v, value_extent(p)) || !has_tensor_map(p.dout, output_extent(p)))
     return "rows of q, k, v or dO do not start on 16-byte boundaries, repeat, or are 2^40 bytes apart";
+  // Packed sequences may have one more each.
+  if (p.batch * p.heads_q * ((p.len_q + kTileQ - 1) / kTileQ + 1) >= int64_t{1} << 31)
+    return "there are 2^31 tiles of queries or more";
   return nullptr;
 }
-
-int64_t query_tiles(const BackwardProblem& p) { return p.batch * p.heads_q * ((p.len_q + kTileQ - 1) / kTileQ); }
 
 // Panels are 64 columns wide, and sums of 96 columns save registers beside those of 128.
 int panel_dim(int64_t dim) { return dim <= 64 ? 64 : dim <= 96 ? 96 : dim <= 128 ? 128 : dim <= 192 ? 192 : 256; }
@@ -73,7 +74,6 @@ HopperBackwardChoice choose_hopper_backward(const BackwardProblem& p, const Arch
   HopperBackwardConfig c{element, dim_qk, dim_v, kTileQ, warpgroups, stages, adds};
   const bool tuned = take(choice, arch, c);
   if (!separate) return {nullptr, c, {}, tuned};
-  if (query_tiles(p) >= int64_t{1} << 31) return {"there are 2^31 tiles of queries or more", {}, {}, false};
   return {nullptr, c, dq_config(element, dim_qk, dim_v, arch), tuned};
 }
 

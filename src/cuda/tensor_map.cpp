@@ -30,10 +30,13 @@ TensorMapLayout layout_of(const ConstRows& r, const RowsExtent& e, int box_rows)
 //
 // Into a variable of the caller: what a function returns g++ for aarch64 does not always align as the driver wants it.
 void encode(const TensorMapLayout& layout, void* data, CUtensorMap& map) {
-  const unsigned box[] = {kPanelColumns, layout.box_rows, 1, 1};
+  const bool whole_rows = layout.type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  const unsigned columns = whole_rows ? static_cast<unsigned>(layout.extents[0]) : kPanelColumns;
+  const unsigned box[] = {columns, layout.box_rows, 1, 1};
   constexpr unsigned kEvery[] = {1, 1, 1, 1};
   check(driver().cuTensorMapEncodeTiled(&map, layout.type, 4, data, layout.extents.data(), layout.strides.data(), box,
-                                        kEvery, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                        kEvery, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                        whole_rows ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
                                         CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
         "cuTensorMapEncodeTiled");
 }
@@ -56,16 +59,27 @@ bool has_tensor_map(const ConstRows& r, const RowsExtent& e) {
          e.heads > 0 && e.batch > 0;
 }
 
-TensorMap tensor_map(const ConstRows& r, const RowsExtent& e, int box_rows) {
+static TensorMap map_of(const TensorMapLayout& layout, void* data) {
   // One for each thread: no locks. Its maps serve all devices, since the kernels that take them serve one architecture.
   constinit static thread_local TensorMapCache cache;
-  const TensorMapLayout layout = layout_of(r, e, box_rows);
-  void* data = const_cast<void*>(r.data);
   CUtensorMap map;
   const bool known = cache.find(layout, map);
   if (!known || !replace_address(map, data)) encode(layout, data, map);
   if (!known) cache.add(layout, map);
   return std::bit_cast<TensorMap>(map);
+}
+
+TensorMap tensor_map(const ConstRows& r, const RowsExtent& e, int box_rows) {
+  return map_of(layout_of(r, e, box_rows), const_cast<void*>(r.data));
+}
+
+TensorMap tensor_map(const float* rows, int64_t count, int columns) {
+  const auto bytes = static_cast<uint64_t>(columns) * sizeof(float);
+  const TensorMapLayout layout{1,
+                               CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+                               {static_cast<uint64_t>(columns), static_cast<uint64_t>(count), 1, 1},
+                               {bytes, bytes, bytes}};
+  return map_of(layout, const_cast<float*>(rows));
 }
 
 }  // namespace cuflash::cuda

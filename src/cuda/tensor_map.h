@@ -22,5 +22,7 @@ bool has_tensor_map(const ConstRows& rows, const RowsExtent& extent);
 // Boxes are box_rows rows of 64 columns, swizzled as kernels/tile/swizzled.h has it. Allocates nothing, asks no device.
 // Cheap for a layout that this thread has described lately, whatever the address.
 TensorMap tensor_map(const ConstRows& rows, const RowsExtent& extent, int box_rows);
+// Rows of f32 side by side, as many as a box may be wide; boxes are one of them, and not swizzled.
+TensorMap tensor_map(const float* rows, int64_t count, int columns);
 
 }  // namespace cuflash::cuda
