@@ -90,9 +90,9 @@ TEST_F(TensorMaps, ALayoutIsEncodedOnceAndHasTheAddressOfEachCall) {
 TEST_F(TensorMaps, RowsOfNumbersAreBoxesOfTheirOwn) {
   in_thread([&] {
     for (uintptr_t n = 1; n <= 3; ++n)
-      EXPECT_EQ(read(tensor_map(static_cast<const float*>(place(n)), 7, 132)),
-                (FakeTensorMap{
-                    place(n), {132, 7, 1, 1}, {528, 528, 528}, {132, 1, 1, 1}, CU_TENSOR_MAP_DATA_TYPE_FLOAT32}));
+      EXPECT_EQ(
+          read(tensor_map(static_cast<const float*>(place(n)), 7, 132)),
+          (FakeTensorMap{place(n), {132, 7, 1, 1}, {528, 528, 528}, {132, 1, 1, 1}, CU_TENSOR_MAP_DATA_TYPE_FLOAT32}));
   });
   EXPECT_EQ(cuda->encoded, 1);
 }
