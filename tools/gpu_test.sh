@@ -39,6 +39,7 @@ finish() {
 test_all() {
   start ctest 'tests passed\|Skipped\|Not Run' ctest --preset release --label-regex '^gpu$' --parallel "$jobs"
   start check oracle "$bin/cuflash" check --device cuda --count "$count" --seed "$seed" --head-sizes "$head_sizes"
+  start check-plain oracle "$bin/cuflash" check --plain --device cuda --count "$count" --seed "$seed" --head-sizes 0
   start check-cache oracle "$bin/cuflash" check --cache --device cuda --count "$count" --seed "$seed" \
     --head-sizes "$head_sizes"
   finish
@@ -55,8 +56,10 @@ test_all() {
 # A reduced suite: tools slow kernels down by 10 to 100 times. Each tensor is an allocation of its own, so that memcheck
 # sees what is read beyond its end.
 sanitize() {
-  local sanitizer tool tests
-  local check=("$bin/cuflash" check --device cuda --count "${SANITIZE_COUNT:-150}" --seed "$seed" --head-sizes 2)
+  local sanitizer tool tests kind
+  local check=("$bin/cuflash" check --device cuda --count "${SANITIZE_COUNT:-150}" --seed "$seed" --threads 4)
+  # Problems of all kinds, those for the fastest kernels, calls over a cache.
+  local -A kinds=([check]="--head-sizes 2" [plain]="--plain --head-sizes 0" [cache]="--cache --head-sizes 2")
   sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
   if [ -z "$sanitizer" ]; then
     say "compute-sanitizer is neither in PATH nor in /usr/local/cuda/bin; it comes with the CUDA toolkit" >&2
@@ -66,11 +69,15 @@ sanitize() {
   local suites=(gpu_calls_test regressions_lengths_test regressions_shapes_test)
   # Everything without a tool first, which leaves its kernels on the disk: NVRTC under a sanitizer takes minutes, and is
   # not what is tested.
-  start check oracle "${check[@]}"
+  # shellcheck disable=SC2086 # a list of words
+  for kind in "${!kinds[@]}"; do start "$kind" oracle "${check[@]}" ${kinds[$kind]}; done
   for tests in "${suites[@]}"; do start "$tests" PASSED "$bin/$tests" --gtest_brief=1; done
   finish
   under() { start "$2" SUMMARY: "$sanitizer" --tool "$1" --error-exitcode 86 --print-limit 20 "${@:3}"; }
-  for tool in memcheck racecheck initcheck synccheck; do under "$tool" "$tool" "${check[@]}" --threads 4; done
+  for tool in memcheck racecheck initcheck synccheck; do
+    # shellcheck disable=SC2086
+    for kind in "${!kinds[@]}"; do under "$tool" "$tool-$kind" "${check[@]}" ${kinds[$kind]}; done
+  done
   for tests in "${suites[@]}"; do under memcheck "memcheck-$tests" "$bin/$tests" --gtest_brief=1; done
   finish
 }

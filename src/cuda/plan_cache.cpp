@@ -169,13 +169,28 @@ int stages_that_fit(CacheConfig c, const Arch& arch, int most) {
 
 constexpr int64_t kMostCuts = 8;  // of a sequence that is long: see even_out
 
-// Whether tiles of rows are so few that splits for one CTA of a multiprocessor are enough, even where sequences are cut
-// because they are long. Such a CTA has all shared memory, and most of its keys are on their way before its queries are
-// there. The usual device decides, so that a kernel depends on nothing but the architecture.
+// The most tiles of keys that a tile of rows may see.
+int64_t most_key_tiles(const CacheProblem& p, int tile_q, int tile_k) {
+  const int64_t queries = std::min(p.len_q, tile_q / p.group() + 2);
+  const int64_t seen = std::min(p.len_k, p.window_left + p.window_right + queries);
+  const int64_t whole = (seen + tile_k - 1) / tile_k;
+  return seen < p.len_k ? whole + 1 : whole;  // a window need not begin with a tile
+}
+
+// Tiles of rows that fill the device with one CTA on each multiprocessor are not split: to add up splits takes longer than
+// to wait for a sequence of this length.
+bool fills_once(int64_t tiles, int64_t key_tiles, int64_t sms) {
+  return tiles <= sms && 10 * tiles >= 9 * sms && key_tiles <= 2 * kLongTiles;
+}
+
+// Whether tiles of rows are so few that one CTA of a multiprocessor is enough, even where sequences are cut because they are
+// long. Such a CTA has all shared memory, and most of its keys are on their way before its queries are there. The usual
+// device decides, so that a kernel depends on nothing but the architecture.
 bool is_lone(const CacheProblem& p, const Tiles& t, const Arch& arch) {
   const int64_t rows = std::max<int64_t>(1, p.len_q * p.group());
   const int64_t tiles = p.batch * p.heads_k * ((rows + t.tile_q - 1) / t.tile_q);
-  return p.num_splits == 0 && kMostCuts * tiles <= usual_sms(arch);
+  return p.num_splits == 0 && (kMostCuts * tiles <= usual_sms(arch) ||
+                               fills_once(tiles, most_key_tiles(p, t.tile_q, t.tile_k), usual_sms(arch)));
 }
 
 // Of the choice, where that is taken.
@@ -209,14 +224,6 @@ std::pair<CacheConfig, bool> config_for(const CacheProblem& p, const Arch& arch,
               " fits the shared memory of ", target_of(arch), "; the CPU backend computes any size"));
 }
 
-// The most tiles of keys that a tile of rows may see.
-int64_t most_key_tiles(const CacheProblem& p, const CacheConfig& c) {
-  const int64_t queries = std::min(p.len_q, c.tile_q / p.group() + 2);
-  const int64_t seen = std::min(p.len_k, p.window_left + p.window_right + queries);
-  const int64_t whole = (seen + c.tile_k - 1) / c.tile_k;
-  return seen < p.len_k ? whole + 1 : whole;  // a window need not begin with a tile
-}
-
 // Where there are tiles enough, one long sequence among short ones would keep the device waiting: long ones are cut, short
 // ones are not. CTAs of splits that are not used leave at once, but must be launched.
 void even_out(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
@@ -246,7 +253,7 @@ void add_short_ones(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t s
 // lengths are not known here, so what is divided evenly is the room.
 // tuned: 0, or how many were the fastest.
 void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms, int64_t tuned) {
-  const int64_t key_tiles = std::max<int64_t>(1, most_key_tiles(p, plan.config));
+  const int64_t key_tiles = std::max<int64_t>(1, most_key_tiles(p, plan.config.tile_q, plan.config.tile_k));
   if (p.num_splits != 0) {
     plan.splits = plan.eager_splits = std::min(p.num_splits, key_tiles), plan.least_tiles = 1;
     plan.reason = "as many splits as asked for, with tiles that depend on nothing but a sequence";
@@ -274,6 +281,7 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms, int64_t 
   }
   if (plan.splits > 1) plan.reason = "as many splits as fill the device with parts of equal length";
   plan.eager_splits = plan.splits;
+  if (plan.config.ctas_per_sm == 1 && plan.splits == 1 && fills_once(tiles, key_tiles, num_sms)) return;
   even_out(plan, key_tiles, tiles, slots);
   add_short_ones(plan, key_tiles, tiles, all_slots);
 }
