@@ -8,6 +8,8 @@
 #include "check/device.h"
 #include "check/fill.h"
 #include "check/layout.h"
+#include "check/mirror.h"
+#include "check/setup.h"
 #include "dtype.h"
 #include "error.h"
 
@@ -61,7 +63,9 @@ std::string differs_alone(const CacheCase& c, const CacheMemory& memory) {
   GuardedTensor o = place_rows("o", p.o_dtype, packed, out, p.o);
   GuardedTensor lse = place_lse("lse", state_type(p.dtype), packed, out, {});
   t.o = o.view(), t.lse = lse.view();
-  attend_cache(p.device, a, t, {.num_threads = p.threads});
+  const Setup setup(p, p.threads, a, t, elements_only());
+  attend_cache(p.device, a, t, setup.execution());
+  if (const std::string text = setup.damage(); !text.empty()) return join("sequence ", b, " alone: ", text);
 
   for (int64_t h = 0; h < p.heads_q; ++h)
     for (int64_t i = 0; i < length; ++i) {

@@ -22,11 +22,10 @@ __device__ __forceinline__ void attend_to_boxes(const CacheWork<C>& work, BoxedK
   typename Work::Output o = {};
   Softmax<typename Work::Real, 1> softmax(Work::Rows::factor(work.a));
   const typename Work::Rows lane_rows(work.p, work.sequence, work.at, work.rows, work.lane_row());
-  const bool has_rows = work.has_rows();
 #pragma unroll 1
   for (int n = 0; n < work.count(); ++n) {
     keys.wait(n);
-    if (has_rows) work.attend(n, keys.k_tile(keys.ring.stage), keys.v_tile(keys.ring.stage), lane_rows, softmax, o);
+    work.attend(n, keys.k_tile(keys.ring.stage), keys.v_tile(keys.ring.stage), lane_rows, softmax, o);
     keys.leave();
   }
   numbered_barrier_wait(BoxedKeys<C>::kBarrier, kThreads);  // K and V have been read

@@ -67,8 +67,6 @@ struct CacheWork {
   }
   __device__ unsigned char* stage_notes(int stage) const { return stage_notes(memory, stage); }
 
-  // A warp whose rows do not exist waits with the others, and multiplies nothing.
-  __device__ bool has_rows() const { return rows.first + warp_row() < rows.end; }
   __device__ bool attends() const { return at.split < splits && rows.first < rows_end(a, sequence); }
   __device__ int count() const { return tiles.end - tiles.begin; }
   __device__ int first_key(int n) const { return (tiles.begin + n) * C.tile_k; }

@@ -48,7 +48,8 @@ CacheParams cache_params(const CacheProblem& p, const CachePlan& plan, void* wor
 
 HopperCacheParams hopper_cache_params(const CacheProblem& p, const CachePlan& plan, void* workspace,
                                       uint64_t* tile_counts) {
-  constexpr int kEarlyTiles = 12;  // of 32 KiB where head sizes are 128: twice what the L2 cache of an H200 holds
+  // Of all early CTAs together twice what the L2 cache of an H200 holds, where head sizes are 128: 132 x 24 x 32 KiB.
+  constexpr int kEarlyTiles = 24;
   const int rows = static_cast<int>(plan.box_rows);
   const auto boxes = static_cast<unsigned>(plan.config.tile_k / rows);
   return {tensor_map(p.k, cached_extent(p, p.dim_qk), rows),
@@ -57,7 +58,7 @@ HopperCacheParams hopper_cache_params(const CacheProblem& p, const CachePlan& pl
           rows,
           std::countr_zero(boxes),
           static_cast<int>(plan.early_ctas),
-          kEarlyTiles};
+          kEarlyTiles / plan.config.ctas_per_sm};
 }
 
 MergeParams merge_params(const MergeProblem& p) {
