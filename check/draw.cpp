@@ -177,7 +177,7 @@ static void draw_memory(Case& c, Choices& choose) {
   c.dlse.gap = choose.chance(4) ? choose.between(1, 5) : 0;
 }
 
-void draw_gradients(Case& c, Choices& choose) {
+static void draw_gradients(Case& c, Choices& choose) {
   if (choose.chance(8)) return;
   c.gradients.dq = !choose.chance(8);
   c.gradients.dk = !choose.chance(8);
@@ -208,6 +208,15 @@ void draw_data(Case& c, Choices& choose) {
   c.live_nan = choose.chance(40) && c.dropout_p == 0;
 }
 
+void draw_call(Case& c, Choices& choose) {
+  c.lse_asked = !choose.chance(6);
+  draw_gradients(c, choose);
+  draw_execution(c, choose);
+  draw_data(c, choose);
+  draw_memory(c, choose);
+  if (c.device == Device::cuda) draw_cuda_execution(c, choose);
+}
+
 Case draw_case(Choices& choose, const Limits& limits) {
   Case c;
   c.device = limits.device;
@@ -218,12 +227,7 @@ Case draw_case(Choices& choose, const Limits& limits) {
   draw_fused(c, choose);
   draw_mode(c, choose);
   draw_options(c, choose);
-  c.lse_asked = !choose.chance(6);
-  draw_gradients(c, choose);
-  draw_execution(c, choose);
-  draw_data(c, choose);
-  draw_memory(c, choose);
-  if (c.device == Device::cuda) draw_cuda_execution(c, choose);
+  draw_call(c, choose);
   return c;
 }
 

@@ -14,9 +14,10 @@ void draw_mode(Case& c, Choices& choose);  // and lengths of sequences
 std::vector<int32_t> draw_lengths(Choices& choose, int64_t batch, int64_t length);
 void draw_options(Case& c, Choices& choose);
 Layout draw_layout(Choices& choose, Role role);
-void draw_gradients(Case& c, Choices& choose);
 void draw_execution(Case& c, Choices& choose);
 void draw_cuda_execution(Case& c, Choices& choose);
 void draw_data(Case& c, Choices& choose);
+// What forward and backward are asked for, and all that is not the problem: execution, data, memory.
+void draw_call(Case& c, Choices& choose);
 
 }  // namespace cuflash::check

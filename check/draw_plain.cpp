@@ -48,14 +48,9 @@ void draw_position_masks(Case& c, Choices& choose) {
   if (choose.chance(6)) c.window_right = choose.one_of<int64_t>({0, 17, 64, 100, 200});
 }
 
-void draw_memory(Case& c, Choices& choose) {
-  const auto draw = [&](Role role) {
-    Layout layout = draw_layout(choose, role);
-    layout.gap = in_vectors(layout.gap), layout.offset = in_vectors(layout.offset);
-    return layout;
-  };
-  for (Layout* layout : {&c.q, &c.k, &c.v, &c.dout}) *layout = draw(Role::input);
-  for (Layout* layout : {&c.o, &c.dq, &c.dk, &c.dv}) *layout = draw(Role::output);
+void align_rows(Case& c) {
+  for (Layout* layout : {&c.q, &c.k, &c.v, &c.dout, &c.o, &c.dq, &c.dk, &c.dv})
+    layout->gap = in_vectors(layout->gap), layout->offset = in_vectors(layout->offset);
 }
 
 }  // namespace
@@ -69,12 +64,8 @@ Case draw_plain_case(Choices& choose, const Limits& limits) {
   draw_fused(c, choose);
   draw_mode(c, choose);
   draw_position_masks(c, choose);
-  c.lse_asked = !choose.chance(6);
-  draw_gradients(c, choose);
-  draw_execution(c, choose);
-  draw_data(c, choose);
-  draw_memory(c, choose);
-  if (c.device == Device::cuda) draw_cuda_execution(c, choose);
+  draw_call(c, choose);
+  align_rows(c);
   return c;
 }
 
