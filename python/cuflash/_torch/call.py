@@ -71,25 +71,23 @@ def backward(inputs: Inputs, extras: Extras, options: Options, execution: Execut
 def new_out(q: Tensor, v: Tensor, layout: str) -> Tensor:
     """Contiguous in the layout of q. A bhsd view of memory in the order bshd gets a result of the same kind."""
     size = v.shape[-1]
+    if size == q.shape[-1] and q.is_contiguous():
+        return torch.empty_like(q)
     if layout == "bhsd" and q.dim() == 4 and not q.is_contiguous() and q.stride(1) < q.stride(2):
         batch, heads, length, _ = q.shape
         return q.new_empty((batch, length, heads, size)).transpose(1, 2)
-    if size == q.shape[-1]:
-        return torch.empty_like(q, memory_format=torch.contiguous_format)
     return q.new_empty((*q.shape[:-1], size))
 
 
 def new_lse(q: Tensor, layout: str) -> Tensor:
     """[B, Hq, Sq] or packed [Hq, Tq]: f32, f64 for f64."""
+    dtype = _F64 if q.dtype is _F64 else _F32
     shape = q.shape
+    if layout == "bshd":
+        return q.new_empty(shape[0], shape[2], shape[1], dtype=dtype)
     if layout == "bhsd":
-        shape = shape[:-1]
-    elif layout == "bshd":
-        shape = (shape[0], shape[2], shape[1])
-    else:
-        shape = (shape[1], shape[0])
-    # Sizes one by one: new_empty takes half as long again to find out what a tuple is.
-    return q.new_empty(*shape, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+        return q.new_empty(shape[:-1], dtype=dtype)
+    return q.new_empty(shape[1], shape[0], dtype=dtype)
 
 
 def new_gradients(inputs: Inputs, extras: Extras, wanted: Sequence[bool]) -> Gradients:
@@ -125,6 +123,7 @@ def clear_unused_rows(cu_seqlens: OptionalTensor, *tensors: OptionalTensor) -> N
             tensor[used:].zero_()
 
 
+_F32, _F64 = torch.float32, torch.float64
 _allocators: Dict[int, Callable[[int], Tensor]] = {}
 # CUFLASH_NUM_THREADS is read by the library; without it, torch.set_num_threads counts.
 _library_counts_threads = "CUFLASH_NUM_THREADS" in os.environ
