@@ -95,7 +95,7 @@ def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], cau
     left, right = window
     options = (layout, scale, bool(causal), bool(top_left), left, right, softcap, dropout_p, seed, offset, max_seqlen_q,
                max_seqlen_k)
-    execution = (num_threads, bool(deterministic) or _are_algorithms_deterministic())
+    execution = (num_threads, bool(deterministic) or torch.are_deterministic_algorithms_enabled())
     if plain:
         out, lse = function.run(inputs, extras, options, execution, return_lse)
     else:
@@ -109,4 +109,3 @@ def draw_seed(q: Tensor) -> seeds.Seed:
 
 
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled
-_are_algorithms_deterministic = torch._C._get_deterministic_algorithms
