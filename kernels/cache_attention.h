@@ -15,7 +15,7 @@
 namespace cuflash {
 
 template <CacheConfig C>
-__device__ __forceinline__ void attend_to_cache(const CacheWork<C>& work, Softmax<RealOf<C.element>, 1>& softmax,
+__device__ __forceinline__ void attend_to_cache(const CacheWork<C>& work, typename CacheWork<C>::RowSoftmax& softmax,
                                                 typename CacheWork<C>::Output& o) {
   constexpr int kThreads = num_threads(C);
   CopiedKeys<C> keys(work);
@@ -41,7 +41,7 @@ __device__ __forceinline__ void attend_to_cache(const CacheWork<C>& work, Softma
 }
 
 template <CacheConfig C>
-__device__ __forceinline__ void add_up(const CacheWork<C>& work, Softmax<RealOf<C.element>, 1>& softmax,
+__device__ __forceinline__ void add_up(const CacheWork<C>& work, typename CacheWork<C>::RowSoftmax& softmax,
                                        const typename CacheWork<C>::Output& o) {
   const CacheSums<C> sums{work};
   sums.share(softmax, o);
@@ -56,7 +56,7 @@ __device__ __forceinline__ void cache_attention(const CacheParams& p) {
   if (!has_cache_item(p, cta_number())) return;
   const Work work(p, memory);
   typename Work::Output o = {};
-  Softmax<typename Work::Real, 1> softmax(Work::Rows::factor(p.attention));
+  typename Work::RowSoftmax softmax(Work::Rows::factor(p.attention));
   attend_to_cache<C>(work, softmax, o);
   if (!work.attends()) return;
   if constexpr (CopiedKeys<C>::kForgets) add_up(Work(p, memory), softmax, o);

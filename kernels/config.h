@@ -66,7 +66,7 @@ struct CacheConfig {
   int dim_qk, dim_v;  // padded: multiples of 32, up to 576
   int tile_q;         // rows
   int tile_k;
-  int row_warps;     // share the tile's rows, 16 each
+  int row_warps;     // share the tile's rows, one block of 16 or two each
   int key_warps;     // share the tile's keys; what they sum is added up at the end
   int column_warps;  // share dim_v; each computes the scores of its rows and keys again
   int stages;        // at least 2
@@ -167,7 +167,21 @@ constexpr int shared_bytes(const HopperForwardConfig& c) {
 
 constexpr int sum_size(Element e) { return e == Element::f64 ? 8 : 4; }  // of sums and softmax state
 constexpr int computing_threads(const CacheConfig& c) { return 32 * c.row_warps * c.key_warps * c.column_warps; }
-constexpr int num_threads(const CacheConfig& c) { return computing_threads(c) + (c.copy == kCopyBoxes ? 32 : 0); }
+constexpr int row_blocks(const CacheConfig& c) { return c.tile_q / (16 * c.row_warps); }  // of a warp
+// Nine warps could have 168 registers each, too few for sums of two blocks of rows. Three warps more, which do nothing, make
+// the copying one a warpgroup, and that can leave registers to the two that compute.
+constexpr bool moves_registers(const CacheConfig& c) {
+  return c.copy == kCopyBoxes && row_blocks(c) > 1 && computing_threads(c) == 2 * kWarpgroupThreads &&
+         c.ctas_per_sm == 1;
+}
+constexpr int computing_registers(const CacheConfig&) { return 240; }
+constexpr int copying_registers(const CacheConfig&) { return 24; }
+// With the copying warp, which waits for nothing but what these have read.
+constexpr int meeting_threads(const CacheConfig& c) { return computing_threads(c) + 32; }
+constexpr int num_threads(const CacheConfig& c) {
+  if (moves_registers(c)) return computing_threads(c) + kWarpgroupThreads;
+  return c.copy == kCopyBoxes ? meeting_threads(c) : computing_threads(c);
+}
 constexpr int num_threads(const MergeConfig&) { return 128; }
 constexpr int keys_bytes(const CacheConfig& c, int columns) {
   return c.copy == kCopyBoxes ? swizzled_bytes(c.tile_k, columns) : tile_bytes(c.element, c.tile_k, columns);

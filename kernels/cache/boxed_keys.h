@@ -13,6 +13,7 @@
 #include "hopper/ring.h"
 #include "ptx/barrier.h"
 #include "ptx/tensor_copy.h"
+#include "ptx/warpgroup.h"
 #include "tile/swizzled.h"
 
 namespace cuflash {
@@ -54,7 +55,15 @@ struct BoxedKeys {
     __syncwarp();
   }
 
-  __device__ static bool copies() { return static_cast<int>(threadIdx.x) >= kComputing; }
+  __device__ static bool computes() { return static_cast<int>(threadIdx.x) < kComputing; }
+  __device__ static bool copies() {
+    return static_cast<int>(threadIdx.x) >= kComputing &&
+           (!moves_registers(C) || static_cast<int>(threadIdx.x) < meeting_threads(C));
+  }
+
+  // Where registers are moved: by all threads, those who compute and those who do not.
+  __device__ static void take_registers() { cuflash::take_registers<computing_registers(C)>(); }
+  __device__ static void leave_registers() { cuflash::leave_registers<copying_registers(C)>(); }
 
   // Old rows that somebody sees.
   __device__ int begin_row() const { return work.sequence.pad + work.seen.begin; }

@@ -1,7 +1,7 @@
 // The work of one CTA of cache_attention.h, and how its warps share it.
 //
 //   shared memory   K, V of each stage | Q | notes of each stage; sums of the key warps at the end
-//   per warp        16 rows, tile_k / key_warps keys, dim_v / column_warps columns of O
+//   per warp        16 * kBlocks rows, tile_k / key_warps keys, dim_v / column_warps columns of O
 #pragma once
 
 #include "attn/sequence.h"
@@ -15,17 +15,21 @@ template <CacheConfig C>
 struct CacheWork {
   static constexpr Element E = C.element;
   using Real = RealOf<E>;
+  static constexpr int kBlocks = row_blocks(C);              // of 16 rows, of a warp
   static constexpr int kKeys = C.tile_k / C.key_warps;       // of a warp
   static constexpr int kColumns = C.dim_v / C.column_warps;  // of O, of a warp
   static constexpr int kScoreTiles = kKeys / 8, kOutputTiles = kColumns / 8;
-  static_assert(C.tile_q == 16 * C.row_warps && kKeys % 16 == 0 && kKeys * C.key_warps == C.tile_k);
+  // Where the sums take most registers, what each row sees is found out anew for a tile that not every row sees all of.
+  static constexpr bool kForgets = kBlocks > 1 && C.options == 0;
+  static_assert(C.tile_q == 16 * kBlocks * C.row_warps && kKeys % 16 == 0 && kKeys * C.key_warps == C.tile_k);
   static_assert(kColumns % 16 == 0 && kColumns * C.column_warps == C.dim_v && C.stages >= 2);
   static_assert(!C.v_in_k || C.dim_v <= C.dim_qk);
 
   using QTile = Tile<E, C.tile_q, C.dim_qk>;
-  using Rows = LaneRows<E, C.options>;
-  using Scores = Accumulator<Real>[1][kScoreTiles];
-  using Output = Accumulator<Real>[1][kOutputTiles];
+  using Rows = LaneRows<E, C.options, kBlocks>;
+  using RowSoftmax = Softmax<Real, kBlocks>;
+  using Scores = Accumulator<Real>[kBlocks][kScoreTiles];
+  using Output = Accumulator<Real>[kBlocks][kOutputTiles];
 
   const CacheParams& p;
   const AttentionParams& a;
@@ -56,7 +60,7 @@ struct CacheWork {
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
   __device__ static int column_warp() { return warp() % C.column_warps; }
   __device__ static int key_warp() { return warp() / C.column_warps % C.key_warps; }
-  __device__ static int warp_row() { return warp() / (C.column_warps * C.key_warps) * 16; }
+  __device__ static int warp_row() { return warp() / (C.column_warps * C.key_warps) * (16 * kBlocks); }
   __device__ static int lane_row() { return warp_row() + lane_id() / 4; }
 
   __device__ unsigned char* stage_memory(int stage) const { return memory + stage * stage_bytes(C); }
@@ -68,18 +72,21 @@ struct CacheWork {
   __device__ unsigned char* stage_notes(int stage) const { return stage_notes(memory, stage); }
 
   __device__ bool attends() const { return at.split < splits && rows.first < rows_end(a, sequence); }
+  __device__ bool warp_has_rows() const { return rows.first + warp_row() < rows.end; }
   __device__ int count() const { return tiles.end - tiles.begin; }
   __device__ int first_key(int n) const { return (tiles.begin + n) * C.tile_k; }
 
   // Scores, softmax, values of this warp's part of the n-th tile.
   template <class KTile, class VTile>
-  __device__ __forceinline__ void attend(int n, KTile k, VTile v, const Rows& lane_rows, Softmax<Real, 1>& softmax,
+  __device__ __forceinline__ void attend(int n, KTile k, VTile v, const Rows& lane_rows, RowSoftmax& softmax,
                                          Output& o) const {
     const int key = key_warp() * kKeys, k_first = first_key(n);
     Scores s;
     multiply_keys<C.dim_qk, E>(s, q_tile(), warp_row(), k, key);
     const bool full = k_first >= common.begin && k_first + C.tile_k <= common.end;
-    lane_rows.change(s, k_first + key + lane_id() % 4 * 2, full);
+    const int lane_key = k_first + key + lane_id() % 4 * 2;
+    if (kForgets && !full) Rows(p, sequence, at, rows, lane_row()).change(s, lane_key, false);
+    else lane_rows.change(s, lane_key, kForgets || full);
     softmax.follow(s, o);
     softmax.weigh(s);
     add_values<E>(o, s, v, key, (C.v_in_k ? p.v_column : 0) + column_warp() * kColumns);
