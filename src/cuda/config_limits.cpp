@@ -106,11 +106,14 @@ Limits limits_of(const CacheConfig& c, const Arch& arch) {
       !are_warps(c.column_warps) || c.stages < 2 || c.stages > 8 || !has_warps(c))
     return kNoShape;
   const int keys = c.tile_k / c.key_warps, columns = c.dim_v / c.column_warps;
-  const bool shape = c.tile_q == 16 * c.row_warps && c.tile_k % (16 * c.key_warps) == 0 &&
-                     c.dim_v % (16 * c.column_warps) == 0 && (!c.v_in_k || c.dim_v <= c.dim_qk) &&
+  const int blocks = row_blocks(c), rows = 16 * blocks;
+  const bool shape = blocks >= 1 && blocks <= 2 && c.tile_q == rows * c.row_warps &&
+                     c.tile_k % (16 * c.key_warps) == 0 && c.dim_v % (16 * c.column_warps) == 0 &&
+                     (!c.v_in_k || c.dim_v <= c.dim_qk) &&
                      (c.copy == kCopyBoxes ? c.tile_k <= 128 : c.tile_k <= computing_threads(c));
-  const int registers = sum_registers(c.element, 16, columns) + sum_registers(c.element, 16, keys) + kBeside;
-  return limits(shape, shared_bytes(c), c.ctas_per_sm, arch, registers, registers_of(num_threads(c), c.ctas_per_sm));
+  const int registers = sum_registers(c.element, rows, columns) + sum_registers(c.element, rows, keys) + kBeside;
+  const int most = moves_registers(c) ? computing_registers(c) : registers_of(num_threads(c), c.ctas_per_sm);
+  return limits(shape, shared_bytes(c), c.ctas_per_sm, arch, registers, most);
 }
 
 }  // namespace cuflash::cuda
