@@ -41,6 +41,7 @@ std::vector<TypicalCache> caches() {
   all.push_back({.batch = 128, .room = 2048});
   all.push_back({.heads_q = 8, .room = 131072, .window_left = 1023});
   all.push_back({.dtype = DType::f16, .heads_q = 28, .heads_k = 4, .len_q = 4});
+  for (const int64_t len_q : {16, 17, 33}) all.push_back({.batch = 16, .len_q = len_q});  // 64 rows and more
   all.push_back({.batch = 4, .len_q = 512, .room = 32768});
   all.push_back({.batch = 4, .len_q = 512, .room = 32768, .num_splits = 8});
   for (const int64_t group : {16, 32, 128})

@@ -127,6 +127,35 @@ TEST_F(FakeCache, WithAFixedNumberOfSplitsNothingOfTheBatchChangesARow) {
   }
 }
 
+// More than 64 rows: warps of two blocks of 16, of which blocks or all may be missing, in one tile and in two.
+TEST_F(FakeCache, WarpsOfTwoBlocksOfRows) {
+  gpus.on_launch = run_cache_kernel;
+  DeviceBuffer workspace(16);
+  for (const bool options : {false, true})
+    for (const int64_t window_left : {int64_t{-1}, int64_t{90}}) {
+      const int64_t dim = options ? 64 : 128;
+      const CacheCase c{.dtype = DType::bf16,
+                        .dim_qk = dim,
+                        .dim_v = dim,
+                        .heads_k = 2,
+                        .group = 4,
+                        .page_size = 16,
+                        .len_q = {17, 1, 33, 0, 32},
+                        .rows = {300, 90, 200, 64, 5},
+                        .len_new = {17, 1, 33, 7, 40},
+                        .room = 400,
+                        .window_left = window_left,
+                        .window_right = 0,
+                        .softcap = options ? 20.0 : 0.0,
+                        .alibi = options};
+      CacheScene scene(c);
+      const cuda::CachePlan plan = plan_of(scene);
+      if (plan.not_boxes) GTEST_SKIP() << plan.not_boxes;
+      ASSERT_EQ(row_blocks(plan.config), 2);
+      EXPECT_EQ(run_scene(scene, workspace, 5), "") << options << " " << window_left;
+    }
+}
+
 // Behind the last columns of keys lies another tile, which must not be cleared for values that nobody sees.
 TEST_F(FakeCache, ValuesInTheLastColumnsOfKeys) {
   gpus.on_launch = run_cache_kernel;

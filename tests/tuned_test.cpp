@@ -237,6 +237,20 @@ TEST(TunedPlans, could_be_what_is_built_in) {
   }
 }
 
+TEST(TunedPlans, over_a_cache_give_a_warp_one_or_two_blocks_of_rows) {
+  const cuda::Arch hopper = cuda::arch_named("sm_90a");
+  CacheConfig c = plan_cache(cuda::cache_of({.len_q = 17}), hopper, 132, Kernels::best).config;
+  EXPECT_EQ(c.tile_q, 128);
+  EXPECT_EQ(c.row_warps, 4);
+  EXPECT_TRUE(is_legal(c, hopper));
+  c.row_warps = 8, c.key_warps = 1;
+  EXPECT_TRUE(is_legal(c, hopper));
+  c.row_warps = 2, c.key_warps = 4;
+  EXPECT_EQ(limits_of(c, hopper).fault, cuda::Fault::shape);
+  c.tile_q = 16;
+  EXPECT_EQ(limits_of(c, hopper).fault, cuda::Fault::shape);
+}
+
 TEST(TunedTiles, on_the_cpu_depend_on_neither_batch_nor_threads) {
   const Choice choice{Family::cpu, 64, 128};
   for (const int64_t batch : {1, 100}) {

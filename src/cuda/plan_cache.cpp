@@ -73,6 +73,9 @@ constexpr Tiles kSixteenBit[] = {
 };
 // With a warp more, for boxes.
 constexpr Tiles kBoxed[] = {
+    // Warps of 32 rows: what they read of keys and values serves twice as many rows as in tiles of 64.
+    {64, 128, 64, 4, 2, 1, 1},               //
+    {128, 128, 64, 4, 2, 1, 1, true},        //
     {128, 16, 64, 1, 4, 1, 1, false, true},  //
     {128, 32, 64, 2, 2, 1, 1, false, true},  //
     {64, 16, 64, 1, 4, 1, 3, true},          //
@@ -193,6 +196,9 @@ bool is_lone(const CacheProblem& p, const Tiles& t, const Arch& arch) {
                                fills_once(tiles, most_key_tiles(p, t.tile_q, t.tile_k), usual_sms(arch)));
 }
 
+// Whether as many stages as fit are worth it: where no other CTA would come to the multiprocessor in any case.
+bool has_all_memory(const Tiles& t) { return t.lone || t.tile_q > 64; }
+
 // Of the choice, where that is taken.
 std::pair<CacheConfig, bool> config_for(const CacheProblem& p, const Arch& arch, bool boxes,
                                         const tuned::Choice* choice) {
@@ -207,7 +213,7 @@ std::pair<CacheConfig, bool> config_for(const CacheProblem& p, const Arch& arch,
   // With a fixed number of splits nothing but a row's own sequence may decide about its bits: not how many queries the
   // longest one has.
   const int64_t rows = p.group() * (p.num_splits == 0 ? std::max<int64_t>(1, p.len_q) : 1);
-  for (const int tile_q : {64, 32, 16}) {
+  for (const int tile_q : {128, 64, 32, 16}) {
     if (tile_q > 16 && rows <= tile_q / 2) continue;
     for (const Tiles& t : candidates(c.element, c.copy)) {
       if (t.tile_q != tile_q || std::max(c.dim_qk, c.dim_v) > t.largest_dim) continue;
@@ -216,7 +222,7 @@ std::pair<CacheConfig, bool> config_for(const CacheProblem& p, const Arch& arch,
       c.tile_q = t.tile_q, c.tile_k = t.tile_k;
       c.row_warps = t.row_warps, c.key_warps = t.key_warps, c.column_warps = t.column_warps;
       c.ctas_per_sm = t.ctas_per_sm;
-      c.stages = stages_that_fit(c, arch, t.lone ? kMostLoneStages : kMostStages);
+      c.stages = stages_that_fit(c, arch, has_all_memory(t) ? kMostLoneStages : kMostStages);
       if (c.stages != 0) return {c, false};
     }
   }
