@@ -40,9 +40,10 @@ struct SwizzledTile {
                          static_cast<unsigned>(bytes >> 4);
     return Descriptor{kSwizzle128 | kEightRows} << 32 | low;
   }
-  // Columns [16 step, 16 step + 16) of all rows, the reduction along the rows. The leading offset does not matter.
-  __device__ __forceinline__ Descriptor along_rows(int step) const {
-    return descriptor(step / 4 * kPanelBytes + step % 4 * 32, 16);
+  // Columns [16 step, 16 step + 16) of all rows from `first` on, a multiple of 8, the reduction along the rows. The leading
+  // offset does not matter.
+  __device__ __forceinline__ Descriptor along_rows(int step, int first = 0) const {
+    return descriptor(first * kPanelRowBytes + step / 4 * kPanelBytes + step % 4 * 32, 16);
   }
   // Rows [16 step, 16 step + 16) of all columns, the reduction across the rows. The leading offset leads to the next panel.
   __device__ __forceinline__ Descriptor across_rows(int step) const { return descriptor(step * 2048, kPanelBytes); }
