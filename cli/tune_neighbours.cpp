@@ -132,13 +132,13 @@ void add_neighbours(Collection& all, const CacheConfig& built_in, int64_t rows, 
     if (other.choice.splits != splits) all.add(std::move(other));
   }
   CacheConfig c = built_in;
-  for (const int tile_q : {16, 32, 64, 128})
+  for (const int tile_q : {16, 32, 64, 128, 256})
     for (const int tile_k : {16, 32, 64, 128})
       for (const int key_warps : {1, 2, 4, 8})
         for (const int column_warps : {1, 2, 4})
           for (const int ctas : {1, 2, 3}) {
             if (tile_q > 16 && rows <= tile_q / 2) continue;
-            c.tile_q = tile_q, c.row_warps = std::min(tile_q / 16, 4), c.tile_k = tile_k;
+            c.tile_q = tile_q, c.row_warps = std::min(tile_q / 16, 8), c.tile_k = tile_k;
             c.key_warps = key_warps, c.column_warps = column_warps, c.ctas_per_sm = ctas;
             const int warps = c.row_warps * key_warps * column_warps;
             if (warps < 4 || warps > 8) continue;  // fewer keep too few copies on their way

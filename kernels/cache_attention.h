@@ -15,13 +15,13 @@
 namespace cuflash {
 
 template <CacheConfig C>
-__device__ __forceinline__ void attend_to_cache(const CacheWork<C>& work, typename CacheWork<C>::RowSoftmax& softmax,
+__device__ __forceinline__ void attend_to_cache(const CacheWork<C>& work, Softmax<RealOf<C.element>, 1>& softmax,
                                                 typename CacheWork<C>::Output& o) {
   constexpr int kThreads = num_threads(C);
   CopiedKeys<C> keys(work);
   if (work.attends() && work.count() > 0) {
     keys.begin();
-    load_queries<kThreads>(work.q_tile(), work.p, work.sequence, work.at, work.rows);
+    load_queries<kThreads, C.element, C.tile_q, C.dim_qk>(work.q_tile(), work.p, work.sequence, work.at, work.rows);
   }
   // While the first keys are on their way.
   append_rows<C.element, kThreads>(work.p, work.sequence, work.at);
@@ -41,7 +41,7 @@ __device__ __forceinline__ void attend_to_cache(const CacheWork<C>& work, typena
 }
 
 template <CacheConfig C>
-__device__ __forceinline__ void add_up(const CacheWork<C>& work, typename CacheWork<C>::RowSoftmax& softmax,
+__device__ __forceinline__ void add_up(const CacheWork<C>& work, Softmax<RealOf<C.element>, 1>& softmax,
                                        const typename CacheWork<C>::Output& o) {
   const CacheSums<C> sums{work};
   sums.share(softmax, o);
@@ -56,7 +56,7 @@ __device__ __forceinline__ void cache_attention(const CacheParams& p) {
   if (!has_cache_item(p, cta_number())) return;
   const Work work(p, memory);
   typename Work::Output o = {};
-  typename Work::RowSoftmax softmax(Work::Rows::factor(p.attention));
+  Softmax<typename Work::Real, 1> softmax(Work::Rows::factor(p.attention));
   attend_to_cache<C>(work, softmax, o);
   if (!work.attends()) return;
   if constexpr (CopiedKeys<C>::kForgets) add_up(Work(p, memory), softmax, o);

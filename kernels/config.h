@@ -66,7 +66,7 @@ struct CacheConfig {
   int dim_qk, dim_v;  // padded: multiples of 32, up to 576
   int tile_q;         // rows
   int tile_k;
-  int row_warps;     // share the tile's rows, one block of 16 or two each
+  int row_warps;     // share the tile's rows, 16 each; of large tiles 16 of each block: see row_blocks
   int key_warps;     // share the tile's keys; what they sum is added up at the end
   int column_warps;  // share dim_v; each computes the scores of its rows and keys again
   int stages;        // at least 2
@@ -167,13 +167,14 @@ constexpr int shared_bytes(const HopperForwardConfig& c) {
 
 constexpr int sum_size(Element e) { return e == Element::f64 ? 8 : 4; }  // of sums and softmax state
 constexpr int computing_threads(const CacheConfig& c) { return 32 * c.row_warps * c.key_warps * c.column_warps; }
-constexpr int row_blocks(const CacheConfig& c) { return c.tile_q / (16 * c.row_warps); }  // of a warp
+// Large tiles of rows are multiplied by whole warpgroups. Their blocks lie one after the other, each with 16 rows of every
+// warp, so that those of a warpgroup lie side by side.
+constexpr bool by_warpgroups(const CacheConfig& c) { return c.copy == kCopyBoxes && c.tile_q > kWarpgroupRows; }
+constexpr int block_rows(const CacheConfig& c) { return 16 * c.row_warps; }
+constexpr int row_blocks(const CacheConfig& c) { return c.tile_q / block_rows(c); }
 // Nine warps could have 168 registers each, too few for sums of two blocks of rows. Three warps more, which do nothing, make
 // the copying one a warpgroup, and that can leave registers to the two that compute.
-constexpr bool moves_registers(const CacheConfig& c) {
-  return c.copy == kCopyBoxes && row_blocks(c) > 1 && computing_threads(c) == 2 * kWarpgroupThreads &&
-         c.ctas_per_sm == 1;
-}
+constexpr bool moves_registers(const CacheConfig& c) { return by_warpgroups(c) && row_blocks(c) > 1; }
 constexpr int computing_registers(const CacheConfig&) { return 240; }
 constexpr int copying_registers(const CacheConfig&) { return 24; }
 // With the copying warp, which waits for nothing but what these have read.
@@ -195,8 +196,11 @@ constexpr int stage_notes_bytes(const CacheConfig& c) { return c.copy == kCopyBo
 // neighbouring rows in different banks.
 constexpr int sums_stride(const CacheConfig& c) { return c.dim_v + 8; }
 constexpr int row_sums_bytes(const CacheConfig& c) { return (sums_stride(c) + 2) * sum_size(c.element); }
+constexpr int queries_bytes(const CacheConfig& c) {
+  return by_warpgroups(c) ? swizzled_bytes(c.tile_q, c.dim_qk) : tile_bytes(c.element, c.tile_q, c.dim_qk);
+}
 constexpr int shared_bytes(const CacheConfig& c) {
-  const int loop = c.stages * (stage_bytes(c) + stage_notes_bytes(c)) + tile_bytes(c.element, c.tile_q, c.dim_qk);
+  const int loop = c.stages * (stage_bytes(c) + stage_notes_bytes(c)) + queries_bytes(c);
   const int end = c.key_warps * c.tile_q * row_sums_bytes(c);
   return loop > end ? loop : end;
 }

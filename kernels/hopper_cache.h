@@ -7,31 +7,39 @@
 #include "cache/append.h"
 #include "cache/boxed_keys.h"
 #include "cache/sums.h"
+#include "cache/warpgroup_attention.h"
 
 namespace cuflash {
 
+// Every warp has rows of its own. What it has summed takes the place of keys and values when all have read these.
 template <CacheConfig C>
-__device__ __forceinline__ void attend_to_boxes(const CacheWork<C>& work, BoxedKeys<C>& keys) {
-  constexpr int kThreads = computing_threads(C);
+__device__ __forceinline__ void attend_by_warps(const CacheWork<C>& work, BoxedKeys<C>& keys) {
   using Work = CacheWork<C>;
-  if (work.attends()) load_queries<kThreads>(work.q_tile(), work.p, work.sequence, work.at, work.rows);
-  append_rows<C.element, kThreads>(work.p, work.sequence, work.at);
-  if (!work.attends()) return;
-  work.count_tiles();
-  numbered_barrier_wait(BoxedKeys<C>::kStarted, meeting_threads(C));
   typename Work::Output o = {};
-  typename Work::RowSoftmax softmax(Work::Rows::factor(work.a));
+  Softmax<typename Work::Real, 1> softmax(Work::Rows::factor(work.a));
   const typename Work::Rows lane_rows(work.p, work.sequence, work.at, work.rows, work.lane_row());
 #pragma unroll 1
   for (int n = 0; n < work.count(); ++n) {
     keys.wait(n);
-    // In large tiles rows of whole warps may be missing, and what these read would keep the others waiting.
-    if (Work::kBlocks == 1 || work.warp_has_rows())
-      work.attend(n, keys.k_tile(keys.ring.stage), keys.v_tile(keys.ring.stage), lane_rows, softmax, o);
+    work.attend(n, keys.k_tile(keys.ring.stage), keys.v_tile(keys.ring.stage), lane_rows, softmax, o);
     keys.leave();
   }
-  numbered_barrier_wait(BoxedKeys<C>::kBarrier, kThreads);  // K and V have been read
+  keys.wait_for_readers();
   CacheSums<C>{work}.share(softmax, o);
+}
+
+template <CacheConfig C>
+__device__ __forceinline__ void attend_to_boxes(const CacheWork<C>& work, BoxedKeys<C>& keys) {
+  constexpr int kThreads = computing_threads(C);
+  if (work.attends())
+    load_queries<kThreads, C.element, C.tile_q, C.dim_qk>(keys.q_tile(), work.p, work.sequence, work.at, work.rows);
+  append_rows<C.element, kThreads>(work.p, work.sequence, work.at);
+  if (!work.attends()) return;
+  work.count_tiles();
+  if constexpr (by_warpgroups(C)) async_proxy_fence();
+  numbered_barrier_wait(BoxedKeys<C>::kStarted, meeting_threads(C));
+  if constexpr (by_warpgroups(C)) WarpgroupAttention<C>{work, keys}.attend();
+  else attend_by_warps<C>(work, keys);
   numbered_barrier_wait(BoxedKeys<C>::kEnding, meeting_threads(C));
 }
 

@@ -127,32 +127,35 @@ TEST_F(FakeCache, WithAFixedNumberOfSplitsNothingOfTheBatchChangesARow) {
   }
 }
 
-// More than 64 rows: warps of two blocks of 16, of which blocks or all may be missing, in one tile and in two.
-TEST_F(FakeCache, WarpsOfTwoBlocksOfRows) {
+// More than 64 rows: warpgroups with one block or two, of which some or all may be missing, in one tile and in two. Large
+// tiles are taken where they are many; most of these have next to nothing to do.
+TEST_F(FakeCache, LargeTilesOfRowsAreMultipliedByWarpgroups) {
   gpus.on_launch = run_cache_kernel;
   DeviceBuffer workspace(16);
   for (const bool options : {false, true})
-    for (const int64_t window_left : {int64_t{-1}, int64_t{90}}) {
+    for (const bool two_blocks : {false, true}) {
       const int64_t dim = options ? 64 : 128;
-      const CacheCase c{.dtype = DType::bf16,
-                        .dim_qk = dim,
-                        .dim_v = dim,
-                        .heads_k = 2,
-                        .group = 4,
-                        .page_size = 16,
-                        .len_q = {17, 1, 33, 0, 32},
-                        .rows = {300, 90, 200, 64, 5},
-                        .len_new = {17, 1, 33, 7, 40},
-                        .room = 400,
-                        .window_left = window_left,
-                        .window_right = 0,
-                        .softcap = options ? 20.0 : 0.0,
-                        .alibi = options};
+      CacheCase c{.dtype = DType::bf16,
+                  .dim_qk = dim,
+                  .dim_v = dim,
+                  .heads_k = 2,
+                  .group = 4,
+                  .page_size = 16,
+                  .len_q = {17, 1, 32, 0, 30},
+                  .rows = {300, 90, 200, 64, 5},
+                  .len_new = {17, 1, 33, 7, 40},
+                  .room = 400,
+                  .window_left = options ? -1 : 90,
+                  .window_right = 0,
+                  .softcap = options ? 20.0 : 0.0,
+                  .alibi = options};
+      if (two_blocks) c.len_q = {33, 1, 70, 17, 50}, c.len_new = {33, 1, 70, 17, 50}, c.window_left = -1;
+      while (c.len_q.size() < 33) c.len_q.push_back(1), c.rows.push_back(3), c.len_new.push_back(1);
       CacheScene scene(c);
       const cuda::CachePlan plan = plan_of(scene);
       if (plan.not_boxes) GTEST_SKIP() << plan.not_boxes;
-      ASSERT_EQ(row_blocks(plan.config), 2);
-      EXPECT_EQ(run_scene(scene, workspace, 5), "") << options << " " << window_left;
+      ASSERT_EQ(plan.config.tile_q, two_blocks ? 256 : 128);
+      EXPECT_EQ(run_scene(scene, workspace, 5), "") << options << " " << two_blocks;
     }
 }
 

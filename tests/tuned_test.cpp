@@ -237,17 +237,22 @@ TEST(TunedPlans, could_be_what_is_built_in) {
   }
 }
 
-TEST(TunedPlans, over_a_cache_give_a_warp_one_or_two_blocks_of_rows) {
+TEST(TunedPlans, over_a_cache_give_large_tiles_of_rows_to_warpgroups) {
   const cuda::Arch hopper = cuda::arch_named("sm_90a");
-  CacheConfig c = plan_cache(cuda::cache_of({.len_q = 17}), hopper, 132, Kernels::best).config;
-  EXPECT_EQ(c.tile_q, 128);
-  EXPECT_EQ(c.row_warps, 4);
-  EXPECT_TRUE(is_legal(c, hopper));
-  c.row_warps = 8, c.key_warps = 1;
-  EXPECT_TRUE(is_legal(c, hopper));
-  c.row_warps = 2, c.key_warps = 4;
+  const auto tile_q_of = [&](int64_t batch, int64_t len_q) {
+    const CacheConfig c =
+        plan_cache(cuda::cache_of({.batch = batch, .len_q = len_q}), hopper, 132, Kernels::best).config;
+    EXPECT_TRUE(is_legal(c, hopper)) << batch << " " << len_q;
+    return c.tile_q;
+  };
+  EXPECT_EQ(tile_q_of(16, 16), 64);
+  EXPECT_EQ(tile_q_of(16, 17), 128);
+  EXPECT_EQ(tile_q_of(16, 33), 256);
+  EXPECT_EQ(tile_q_of(1, 33), 64);  // too few of them
+  CacheConfig c = plan_cache(cuda::cache_of({.batch = 16, .len_q = 17}), hopper, 132, Kernels::best).config;
+  c.row_warps = 4, c.key_warps = 2;
   EXPECT_EQ(limits_of(c, hopper).fault, cuda::Fault::shape);
-  c.tile_q = 16;
+  c.row_warps = 8, c.key_warps = 1, c.v_in_k = 1;
   EXPECT_EQ(limits_of(c, hopper).fault, cuda::Fault::shape);
 }
 

@@ -34,6 +34,10 @@ struct BoxedKeys {
 
   __device__ BoxedKeys(const CacheWork<C>& work, const HopperCacheParams& p) : work(work), p(p) {}
 
+  __device__ auto q_tile() const {
+    if constexpr (by_warpgroups(C)) return SwizzledTile<C.tile_q, C.dim_qk>{shared_address(work.queries_memory())};
+    else return work.q_tile();
+  }
   __device__ KTile k_tile(int stage) const { return {shared_address(work.stage_memory(stage))}; }
   __device__ auto v_tile(int stage) const {
     if constexpr (C.v_in_k) return k_tile(stage);
@@ -137,6 +141,8 @@ struct BoxedKeys {
     barrier_wait(full(ring.stage), ring.phase);
     if (__builtin_expect(!is_whole(n), 0)) mend(n);
   }
+  // By those who compute: until all of them have read all keys and values.
+  __device__ static void wait_for_readers() { numbered_barrier_wait(kBarrier, kComputing); }
   __device__ __forceinline__ void leave() {
     __syncwarp();
     if (lane_id() == 0) barrier_arrive(empty(ring.stage));

@@ -20,9 +20,9 @@ __device__ __forceinline__ void put_eight(AnyTile tile, int row, int column, con
 
 // The rows of a tile: queries of the heads of one group. Rows of queries that do not exist are zeros. Everybody waits for
 // them: what need not be turned goes as it is.
-template <int kThreads, Element E, int kRows, int kColumns>
-__device__ __forceinline__ void load_queries(Tile<E, kRows, kColumns> tile, const CacheParams& p,
-                                             const CachedSequence& s, const CacheItem& at, RowRange rows) {
+template <int kThreads, Element E, int kRows, int kColumns, class AnyTile>
+__device__ __forceinline__ void load_queries(AnyTile tile, const CacheParams& p, const CachedSequence& s,
+                                             const CacheItem& at, RowRange rows) {
   const AttentionParams& a = p.attention;
   constexpr int kPieces = kColumns / 8;
   for (int n = static_cast<int>(threadIdx.x); n < kRows * kPieces; n += kThreads) {

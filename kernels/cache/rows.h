@@ -1,4 +1,4 @@
-// The rows that a lane holds scores of, two of each block of 16: what each of them sees, and what options make of its scores.
+// The two rows that a lane holds scores of: what each of them sees, and what options make of its scores.
 #pragma once
 
 #include "attn/softmax.h"
@@ -6,30 +6,26 @@
 
 namespace cuflash {
 
-template <Element E, int kOptions, int kBlocks>
+template <Element E, int kOptions>
 struct LaneRows {
   using Real = RealOf<E>;
-  static constexpr int kRows = 2 * kBlocks;
   // As in ScoreOptions: what an option changes is scaled first, otherwise the scale is part of the exponent's factor.
   static constexpr bool kChanged = (kOptions & (kSoftcap | kAlibi | kScaleFirst)) != 0;
 
-  KeyRange seen[kRows];
+  KeyRange seen[2];
   Real scale, softcap = 0;
-  Real slope[kRows] = {};
-  int position[kRows] = {};
+  Real slope[2] = {};
+  int position[2] = {};
 
-  // Row r of a lane stands so far below its first one.
-  __device__ static constexpr int below_first(int r) { return r / 2 * 16 + r % 2 * 8; }
-
-  // first: the row of the tile that the lane's first one is.
+  // first: the row of the tile that the lane's first one is; the other stands 8 below it.
   __device__ __forceinline__ LaneRows(const CacheParams& p, const CachedSequence& s, const CacheItem& at, RowRange rows,
                                       int first)
       : scale(static_cast<Real>(p.attention.scale)) {
     const AttentionParams& a = p.attention;
     if ((kOptions & kSoftcap) != 0) softcap = static_cast<Real>(a.softcap);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int row = rows.first + first + below_first(r);
+    for (int r = 0; r < 2; ++r) {
+      const int row = rows.first + first + r * 8;
       seen[r] = {0, 0};
       if (row >= rows.end) continue;
       const int query = row / a.group;
@@ -61,16 +57,15 @@ struct LaneRows {
 
   // Options, then masks: a selection, whatever the score is. first: the key of the lane's first column.
   template <int kTiles>
-  __device__ __forceinline__ void change(Accumulator<Real> (&x)[kBlocks][kTiles], int first,
-                                         bool every_key_is_seen) const {
+  __device__ __forceinline__ void change(Accumulator<Real> (&x)[1][kTiles], int first, bool every_key_is_seen) const {
     if (!kChanged && every_key_is_seen) return;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r)
+    for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int n = 0; n < kTiles; ++n)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          Real& s = x[r / 2][n].x[r % 2 * 2 + e];
+          Real& s = x[0][n].x[r * 2 + e];
           const int j = first + n * 8 + e;
           s = score(s, r, j);
           s = every_key_is_seen || (j >= seen[r].begin && j < seen[r].end) ? s : minus_infinity<Real>();

@@ -29,16 +29,16 @@ struct CacheSums {
     return reinterpret_cast<RowState<Real>*>(warp_sums(C.key_warps, 0)) + w * C.tile_q;
   }
 
-  // By every warp that has sums, in the place of keys and values.
-  __device__ __forceinline__ void share(typename Work::RowSoftmax& softmax, const typename Work::Output& o) const {
+  // By every warp that has sums, in the place of keys and values. first: the lane's first row of them.
+  __device__ __forceinline__ void share(Softmax<Real, 1>& softmax, const typename Work::Output& o,
+                                        int first = Work::lane_row()) const {
     softmax.gather();
 #pragma unroll
-    for (int r = 0; r < Rows::kRows; ++r) {
-      const int row = Work::lane_row() + Rows::below_first(r);
+    for (int r = 0; r < 2; ++r) {
+      const int row = first + r * 8;
       Real* to = warp_sums(Work::key_warp(), row) + Work::column_warp() * Work::kColumns + lane_id() % 4 * 2;
 #pragma unroll
-      for (int d = 0; d < Work::kOutputTiles; ++d)
-        to[d * 8] = o[r / 2][d].x[r % 2 * 2], to[d * 8 + 1] = o[r / 2][d].x[r % 2 * 2 + 1];
+      for (int d = 0; d < Work::kOutputTiles; ++d) to[d * 8] = o[0][d].x[r * 2], to[d * 8 + 1] = o[0][d].x[r * 2 + 1];
       if (Work::column_warp() == 0 && lane_id() % 4 == 0)
         warp_states(Work::key_warp())[row] = {softmax.reference[r], softmax.sum[r]};
     }

@@ -1,7 +1,7 @@
 // The work of one CTA of cache_attention.h, and how its warps share it.
 //
 //   shared memory   K, V of each stage | Q | notes of each stage; sums of the key warps at the end
-//   per warp        16 * kBlocks rows, tile_k / key_warps keys, dim_v / column_warps columns of O
+//   per warp        16 rows of each block, tile_k / key_warps keys, dim_v / column_warps columns of O
 #pragma once
 
 #include "attn/sequence.h"
@@ -15,21 +15,18 @@ template <CacheConfig C>
 struct CacheWork {
   static constexpr Element E = C.element;
   using Real = RealOf<E>;
-  static constexpr int kBlocks = row_blocks(C);              // of 16 rows, of a warp
   static constexpr int kKeys = C.tile_k / C.key_warps;       // of a warp
   static constexpr int kColumns = C.dim_v / C.column_warps;  // of O, of a warp
   static constexpr int kScoreTiles = kKeys / 8, kOutputTiles = kColumns / 8;
-  // Where the sums take most registers, what each row sees is found out anew for a tile that not every row sees all of.
-  static constexpr bool kForgets = kBlocks > 1 && C.options == 0;
-  static_assert(C.tile_q == 16 * kBlocks * C.row_warps && kKeys % 16 == 0 && kKeys * C.key_warps == C.tile_k);
+  static_assert(C.tile_q == row_blocks(C) * block_rows(C) && (row_blocks(C) == 1 || by_warpgroups(C)));
+  static_assert(kKeys % 16 == 0 && kKeys * C.key_warps == C.tile_k);
   static_assert(kColumns % 16 == 0 && kColumns * C.column_warps == C.dim_v && C.stages >= 2);
   static_assert(!C.v_in_k || C.dim_v <= C.dim_qk);
 
   using QTile = Tile<E, C.tile_q, C.dim_qk>;
-  using Rows = LaneRows<E, C.options, kBlocks>;
-  using RowSoftmax = Softmax<Real, kBlocks>;
-  using Scores = Accumulator<Real>[kBlocks][kScoreTiles];
-  using Output = Accumulator<Real>[kBlocks][kOutputTiles];
+  using Rows = LaneRows<E, C.options>;
+  using Scores = Accumulator<Real>[1][kScoreTiles];
+  using Output = Accumulator<Real>[1][kOutputTiles];
 
   const CacheParams& p;
   const AttentionParams& a;
@@ -60,33 +57,33 @@ struct CacheWork {
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
   __device__ static int column_warp() { return warp() % C.column_warps; }
   __device__ static int key_warp() { return warp() / C.column_warps % C.key_warps; }
-  __device__ static int warp_row() { return warp() / (C.column_warps * C.key_warps) * (16 * kBlocks); }
+  __device__ static int warp_row() { return warp() / (C.column_warps * C.key_warps) * 16; }
   __device__ static int lane_row() { return warp_row() + lane_id() / 4; }
 
   __device__ unsigned char* stage_memory(int stage) const { return memory + stage * stage_bytes(C); }
-  __device__ QTile q_tile() const { return {stage_memory(C.stages)}; }
+  __device__ unsigned char* queries_memory() const { return stage_memory(C.stages); }
+  __device__ QTile q_tile() const { return {queries_memory()}; }
   // Known before the work is.
   __device__ static unsigned char* stage_notes(unsigned char* memory, int stage) {
-    return memory + C.stages * stage_bytes(C) + QTile::kBytes + stage * stage_notes_bytes(C);
+    return memory + C.stages * stage_bytes(C) + queries_bytes(C) + stage * stage_notes_bytes(C);
   }
   __device__ unsigned char* stage_notes(int stage) const { return stage_notes(memory, stage); }
 
   __device__ bool attends() const { return at.split < splits && rows.first < rows_end(a, sequence); }
-  __device__ bool warp_has_rows() const { return rows.first + warp_row() < rows.end; }
   __device__ int count() const { return tiles.end - tiles.begin; }
   __device__ int first_key(int n) const { return (tiles.begin + n) * C.tile_k; }
+  __device__ bool every_row_sees(int n) const {
+    return first_key(n) >= common.begin && first_key(n) + C.tile_k <= common.end;
+  }
 
   // Scores, softmax, values of this warp's part of the n-th tile.
   template <class KTile, class VTile>
-  __device__ __forceinline__ void attend(int n, KTile k, VTile v, const Rows& lane_rows, RowSoftmax& softmax,
+  __device__ __forceinline__ void attend(int n, KTile k, VTile v, const Rows& lane_rows, Softmax<Real, 1>& softmax,
                                          Output& o) const {
-    const int key = key_warp() * kKeys, k_first = first_key(n);
+    const int key = key_warp() * kKeys;
     Scores s;
     multiply_keys<C.dim_qk, E>(s, q_tile(), warp_row(), k, key);
-    const bool full = k_first >= common.begin && k_first + C.tile_k <= common.end;
-    const int lane_key = k_first + key + lane_id() % 4 * 2;
-    if (kForgets && !full) Rows(p, sequence, at, rows, lane_row()).change(s, lane_key, false);
-    else lane_rows.change(s, lane_key, kForgets || full);
+    lane_rows.change(s, first_key(n) + key + lane_id() % 4 * 2, every_row_sees(n));
     softmax.follow(s, o);
     softmax.weigh(s);
     add_values<E>(o, s, v, key, (C.v_in_k ? p.v_column : 0) + column_warp() * kColumns);

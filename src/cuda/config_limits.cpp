@@ -42,6 +42,18 @@ bool has_warps(const Config& c) {
 bool is_tile(int size) { return is_power(size) && size >= 16 && size <= 256; }
 bool are_warps(int count) { return is_power(count) && count <= 8; }
 
+// Scores of one block of rows at a time, and weights of half the size beside them.
+Limits limits_by_warpgroups(const CacheConfig& c, const Arch& arch) {
+  constexpr int kWarps = 2 * kWarpgroupThreads / 32;
+  const bool shape = arch.number() == 90 && c.row_warps == kWarps && c.key_warps == 1 && c.column_warps == 1 &&
+                     c.tile_k >= 32 && c.tile_k <= 128 && std::max(c.dim_qk, c.dim_v) <= 128 && !c.v_in_k &&
+                     c.ctas_per_sm == 1;
+  const int registers =
+      sum_registers(c.element, 16 * row_blocks(c), c.dim_v) + sum_registers(c.element, 16, c.tile_k) * 3 / 2 + kBeside;
+  const int most = moves_registers(c) ? computing_registers(c) : registers_of(num_threads(c), 1);
+  return limits(shape, shared_bytes(c), c.ctas_per_sm, arch, registers, most);
+}
+
 }  // namespace
 
 Limits limits_of(const ForwardConfig& c, const Arch& arch) {
@@ -106,14 +118,12 @@ Limits limits_of(const CacheConfig& c, const Arch& arch) {
       !are_warps(c.column_warps) || c.stages < 2 || c.stages > 8 || !has_warps(c))
     return kNoShape;
   const int keys = c.tile_k / c.key_warps, columns = c.dim_v / c.column_warps;
-  const int blocks = row_blocks(c), rows = 16 * blocks;
-  const bool shape = blocks >= 1 && blocks <= 2 && c.tile_q == rows * c.row_warps &&
-                     c.tile_k % (16 * c.key_warps) == 0 && c.dim_v % (16 * c.column_warps) == 0 &&
-                     (!c.v_in_k || c.dim_v <= c.dim_qk) &&
+  if (by_warpgroups(c)) return limits_by_warpgroups(c, arch);
+  const bool shape = c.tile_q == 16 * c.row_warps && c.tile_k % (16 * c.key_warps) == 0 &&
+                     c.dim_v % (16 * c.column_warps) == 0 && (!c.v_in_k || c.dim_v <= c.dim_qk) &&
                      (c.copy == kCopyBoxes ? c.tile_k <= 128 : c.tile_k <= computing_threads(c));
-  const int registers = sum_registers(c.element, rows, columns) + sum_registers(c.element, rows, keys) + kBeside;
-  const int most = moves_registers(c) ? computing_registers(c) : registers_of(num_threads(c), c.ctas_per_sm);
-  return limits(shape, shared_bytes(c), c.ctas_per_sm, arch, registers, most);
+  const int registers = sum_registers(c.element, 16, columns) + sum_registers(c.element, 16, keys) + kBeside;
+  return limits(shape, shared_bytes(c), c.ctas_per_sm, arch, registers, registers_of(num_threads(c), c.ctas_per_sm));
 }
 
 }  // namespace cuflash::cuda

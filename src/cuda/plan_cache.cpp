@@ -73,9 +73,8 @@ constexpr Tiles kSixteenBit[] = {
 };
 // With a warp more, for boxes.
 constexpr Tiles kBoxed[] = {
-    // Warps of 32 rows: what they read of keys and values serves twice as many rows as in tiles of 64.
-    {64, 128, 64, 4, 2, 1, 1},               //
-    {128, 128, 64, 4, 2, 1, 1, true},        //
+    {128, 256, 64, 8, 1, 1, 1},              // products by warpgroups: see is_worth_warpgroups
+    {128, 128, 64, 8, 1, 1, 1},              //
     {128, 16, 64, 1, 4, 1, 1, false, true},  //
     {128, 32, 64, 2, 2, 1, 1, false, true},  //
     {64, 16, 64, 1, 4, 1, 3, true},          //
@@ -186,18 +185,29 @@ bool fills_once(int64_t tiles, int64_t key_tiles, int64_t sms) {
   return tiles <= sms && 10 * tiles >= 9 * sms && key_tiles <= 2 * kLongTiles;
 }
 
+// Tiles of rows of all sequences and heads.
+int64_t row_tiles(const CacheProblem& p, int tile_q) {
+  const int64_t rows = std::max<int64_t>(1, p.len_q * p.group());
+  return p.batch * p.heads_k * ((rows + tile_q - 1) / tile_q);
+}
+
 // Whether tiles of rows are so few that one CTA of a multiprocessor is enough, even where sequences are cut because they are
 // long. Such a CTA has all shared memory, and most of its keys are on their way before its queries are there. The usual
 // device decides, so that a kernel depends on nothing but the architecture.
 bool is_lone(const CacheProblem& p, const Tiles& t, const Arch& arch) {
-  const int64_t rows = std::max<int64_t>(1, p.len_q * p.group());
-  const int64_t tiles = p.batch * p.heads_k * ((rows + t.tile_q - 1) / t.tile_q);
+  const int64_t tiles = row_tiles(p, t.tile_q);
   return p.num_splits == 0 && (kMostCuts * tiles <= usual_sms(arch) ||
                                fills_once(tiles, most_key_tiles(p, t.tile_q, t.tile_k), usual_sms(arch)));
 }
 
+// Large tiles of rows read their keys once, but one CTA adds up all splits of such a tile, and of few tiles splits are many.
+// With a fixed number of splits the batch must not decide.
+bool is_worth_warpgroups(const CacheProblem& p, const Tiles& t, const Arch& arch) {
+  return p.num_splits == 0 && 2 * row_tiles(p, t.tile_q) >= usual_sms(arch);
+}
+
 // Whether as many stages as fit are worth it: where no other CTA would come to the multiprocessor in any case.
-bool has_all_memory(const Tiles& t) { return t.lone || t.tile_q > 64; }
+bool has_all_memory(const CacheConfig& c, const Tiles& t) { return t.lone || by_warpgroups(c); }
 
 // Of the choice, where that is taken.
 std::pair<CacheConfig, bool> config_for(const CacheProblem& p, const Arch& arch, bool boxes,
@@ -213,16 +223,17 @@ std::pair<CacheConfig, bool> config_for(const CacheProblem& p, const Arch& arch,
   // With a fixed number of splits nothing but a row's own sequence may decide about its bits: not how many queries the
   // longest one has.
   const int64_t rows = p.group() * (p.num_splits == 0 ? std::max<int64_t>(1, p.len_q) : 1);
-  for (const int tile_q : {128, 64, 32, 16}) {
+  for (const int tile_q : {256, 128, 64, 32, 16}) {
     if (tile_q > 16 && rows <= tile_q / 2) continue;
     for (const Tiles& t : candidates(c.element, c.copy)) {
       if (t.tile_q != tile_q || std::max(c.dim_qk, c.dim_v) > t.largest_dim) continue;
       if (c.dim_v % (16 * t.column_warps) != 0 || (t.plain_only && c.options != 0)) continue;
       if (t.lone && !is_lone(p, t, arch)) continue;
       c.tile_q = t.tile_q, c.tile_k = t.tile_k;
+      if (by_warpgroups(c) && (c.v_in_k || !is_worth_warpgroups(p, t, arch))) continue;
       c.row_warps = t.row_warps, c.key_warps = t.key_warps, c.column_warps = t.column_warps;
       c.ctas_per_sm = t.ctas_per_sm;
-      c.stages = stages_that_fit(c, arch, has_all_memory(t) ? kMostLoneStages : kMostStages);
+      c.stages = stages_that_fit(c, arch, has_all_memory(c, t) ? kMostLoneStages : kMostStages);
       if (c.stages != 0) return {c, false};
     }
   }

@@ -192,8 +192,8 @@ std::vector<TypicalCache> typical_caches(const TypicalChoice& choice) {
       if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), dims.qk) == wanted.end()) continue;
       if (dims.qk > 256 && size_of(type) != 2) continue;
       for (const int options : {0, int{kSoftcap}, int{kAlibi}})
-        for (const int64_t group : {1, 32, 64, 128})  // what decides about the rows of a tile
-          for (const int64_t batch : {1, 128})        // and about its stages
+        for (const int64_t group : {1, 32, 64, 128, 256})  // what decides about the rows of a tile
+          for (const int64_t batch : {1, 128})             // and about its stages
             caches.push_back({.dtype = type,
                               .dim_qk = dims.qk,
                               .dim_v = dims.v,
