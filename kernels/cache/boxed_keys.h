@@ -143,9 +143,12 @@ struct BoxedKeys {
   }
   // By those who compute: until all of them have read all keys and values.
   __device__ static void wait_for_readers() { numbered_barrier_wait(kBarrier, kComputing); }
-  __device__ __forceinline__ void leave() {
+  __device__ __forceinline__ void release(int stage) const {
     __syncwarp();
-    if (lane_id() == 0) barrier_arrive(empty(ring.stage));
+    if (lane_id() == 0) barrier_arrive(empty(stage));
+  }
+  __device__ __forceinline__ void leave() {
+    release(ring.stage);
     ring.advance();
   }
 };

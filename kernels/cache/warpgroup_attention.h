@@ -1,5 +1,10 @@
 // Many rows over a cache: a warpgroup multiplies 64 rows of each block of the tile at a time, and keys and values are read
-// from shared memory by the products themselves.
+// from shared memory by the products themselves. These are asynchronous: while the values of one block are multiplied, the
+// weights of the next are computed from scores that were multiplied before them. Behind the last block of a tile of keys
+// comes the first one with the next tile.
+//
+//   issue S = Q K of the next block | issue O += P V | S is there | weights of S | O is there | rescale O of the next block
+//   where references moved | P = weights
 #pragma once
 
 #include "cache/boxed_keys.h"
@@ -47,7 +52,7 @@ struct WarpgroupAttention {
     return work.rows.first + number * block_rows(C) + group_row() < work.rows.end;
   }
 
-  __device__ __forceinline__ void multiply_keys(Scores& s, const Block& block) const {
+  __device__ __forceinline__ void issue_scores(Scores& s, const Block& block) const {
     auto q = keys.q_tile();
     asm volatile("" : "+r"(q.address));  // or all of its descriptors stay in registers
     const auto k = keys.k_tile(keys.ring.stage);
@@ -59,8 +64,8 @@ struct WarpgroupAttention {
       ScoreProduct::add(s[0], q.along_rows(step, first), k.along_rows(step));
     products_commit();
   }
-  __device__ __forceinline__ void add_values(Output& o, Weights& w) const {
-    const auto v = keys.v_tile(keys.ring.stage);
+  __device__ __forceinline__ void issue_output(Output& o, Weights& w, int stage) const {
+    const auto v = keys.v_tile(stage);
     pin_all(w);
     products_fence();
 #pragma unroll
@@ -76,39 +81,97 @@ struct WarpgroupAttention {
     }
   }
 
-  __device__ __forceinline__ void attend(int n, Block& block) const {
+  // Scores of the n-th tile become weights; whether the output has to be rescaled, and by what.
+  __device__ __forceinline__ bool weigh(int n, Block& block, Scores& s, float (&shrink)[2]) const {
+    block.lane_rows.change(s, work.first_key(n) + lane_id() % 4 * 2, work.every_row_sees(n));
+    const bool moved = block.softmax.move(s, [&](int r, float x) { shrink[r] = x; });
+    block.softmax.weigh(s);
+    return moved;
+  }
+  // As in hopper/computation.h: the compiler does not move this wait in front of the weights.
+  __device__ __forceinline__ void wait_behind_weights() const {
+    do products_wait<0>();
+    while (work.a.group == 0);
+  }
+
+  // Scores of the first tile, with nothing to do meanwhile.
+  __device__ __forceinline__ void begin(Block& block, Weights& w) const {
     Scores s;
-    multiply_keys(s, block);
+    issue_scores(s, block);
     products_wait<0>();
     pin_all(s);
-    block.lane_rows.change(s, work.first_key(n) + lane_id() % 4 * 2, work.every_row_sees(n));
-    block.softmax.move(s, [&](int r, float shrink) { block.softmax.rescale(block.o, r, shrink); });
-    block.softmax.weigh(s);
-    Weights w;
+    float shrink[2];
+    weigh(0, block, s, shrink);
     narrow_weights(w, s);
-    add_values(block.o, w);
+  }
+  // From one block, whose weights are at hand and whose values are in `stage`, to the next one with the n-th tile of keys.
+  // kLeaves: that was the last one that needed this stage.
+  template <bool kLeaves>
+  __device__ __forceinline__ void advance(Block& block, int stage, Block& next, int n, Weights& w) const {
+    Scores s;
+    issue_scores(s, next);
+    issue_output(block.o, w, stage);
+    products_wait<1>();
+    pin_all(s);
+    float shrink[2];
+    const bool moved = weigh(n, next, s, shrink);
+    wait_behind_weights();
+    pin_all(block.o), pin_all(w);
+    if constexpr (kLeaves) keys.release(stage);
+    if (moved) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) next.softmax.rescale(next.o, r, shrink[r]);
+    }
+    narrow_weights(w, s);
+  }
+  __device__ __forceinline__ void end(Block& block, int stage, Weights& w) const {
+    issue_output(block.o, w, stage);
     products_wait<0>();
     pin_all(block.o), pin_all(w);
   }
 
-  // Rows that do not exist are written as such, whatever was summed.
-  template <class... Blocks>
-  __device__ __forceinline__ void attend_with(Blocks&&... blocks) {
+  // All tiles of keys, for two blocks or for one that is both of them.
+  template <int kBlocks>
+  __device__ __forceinline__ void sum(Block& first, Block& last) {
+    if (work.count() == 0) return;
+    Weights w;
+    keys.wait(0);
+    begin(first, w);
 #pragma unroll 1
-    for (int n = 0; n < work.count(); ++n) {
-      keys.wait(n);
-      (attend(n, blocks), ...);
-      keys.leave();
+    for (int n = 0;; ++n) {
+      const int stage = keys.ring.stage;
+      if constexpr (kBlocks == 2) advance<false>(first, stage, last, n, w);
+      if (n + 1 == work.count()) return end(last, stage, w);
+      keys.ring.advance();
+      keys.wait(n + 1);
+      advance<true>(last, stage, first, n + 1, w);
     }
-    keys.wait_for_readers();
-    (CacheSums<C>{work}.share(blocks.softmax, blocks.o, lane_row(blocks.number)), ...);
   }
+  // Tiles that the other warpgroup needs.
+  __device__ __forceinline__ void pass() {
+#pragma unroll 1
+    for (int n = 0; n < work.count(); ++n) keys.wait(n), keys.leave();
+  }
+
+  __device__ __forceinline__ void share(Block& block) const {
+    CacheSums<C>{work}.share(block.softmax, block.o, lane_row(block.number));
+  }
+  // A block without rows shares nothing: rows that do not exist are written as such, whatever was summed.
   __device__ __forceinline__ void attend() {
-    if constexpr (row_blocks(C) == 2) {
-      if (has_block(1)) return attend_with(Block(work, 0), Block(work, 1));
+    if (row_blocks(C) == 2 && has_block(1)) {
+      Block first(work, 0), last(work, 1);
+      sum<2>(first, last);
+      keys.wait_for_readers();
+      share(first), share(last);
+    } else if (has_block(0)) {
+      Block block(work, 0);
+      sum<1>(block, block);
+      keys.wait_for_readers();
+      share(block);
+    } else {
+      pass();
+      keys.wait_for_readers();
     }
-    if (has_block(0)) return attend_with(Block(work, 0));
-    attend_with();
   }
 };
 
