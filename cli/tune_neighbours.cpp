@@ -140,6 +140,7 @@ void add_neighbours(Collection& all, const CacheConfig& built_in, int64_t rows, 
             if (tile_q > 16 && rows <= tile_q / 2) continue;
             c.tile_q = tile_q, c.row_warps = std::min(tile_q / 16, 8), c.tile_k = tile_k;
             c.key_warps = key_warps, c.column_warps = column_warps, c.ctas_per_sm = ctas;
+            if (tile_q > kWarpgroupRows && !by_warpgroups(c)) continue;  // nobody has tried them
             const int warps = c.row_warps * key_warps * column_warps;
             if (warps < 4 || warps > 8) continue;  // fewer keep too few copies on their way
             std::vector<CacheConfig> configs;
