@@ -54,8 +54,6 @@ constexpr CacheKernel kCacheKernels[] = {
     cache_kernel<CacheConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 1}>(),  //
     cache_kernel<CacheConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 4, 2, 3, 0, 1}>(),
     cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0}>(),
-    cache_kernel<CacheConfig{f16, 64, 64, 128, 64, 8, 1, 1, 8, 1, 3, 0, 0}>(),
-    cache_kernel<CacheConfig{f16, 64, 64, 256, 64, 8, 1, 1, 8, 1, 3, 0, 0}>(),
     cache_kernel<CacheConfig{bf16, 64, 64, 128, 64, 8, 1, 1, 8, 1, 3, 3, 0}>(),
     cache_kernel<CacheConfig{bf16, 64, 64, 256, 64, 8, 1, 1, 8, 1, 3, 3, 0}>(),
     cache_kernel<CacheConfig{bf16, 128, 128, 128, 64, 8, 1, 1, 6, 1, 3, 0, 0}>(),
