@@ -9,6 +9,7 @@ namespace {
 
 constexpr int64_t kLongest = 700, kVeryLong = 1500;  // enough for several ranges of keys
 constexpr int64_t kLargestCache = 100'000;           // elements
+constexpr uint32_t kManyRowsOnCuda = 24;             // one in so many
 
 void draw_shape(CacheCase& c, Choices& choose, const Limits& limits) {
   Case& p = c.plain;
@@ -27,6 +28,18 @@ void draw_shape(CacheCase& c, Choices& choose, const Limits& limits) {
   p.len_q = std::clamp<int64_t>(p.len_q, 1, std::max<int64_t>(1, most));
   if (choose.chance(60)) p.len_q = 0;
   if (choose.chance(120)) p.batch = 0;
+}
+
+// Aligned rows of a 16-bit type, several tiles of them for each of many heads: for such calls alone a GPU has large tiles.
+void draw_many_rows(CacheCase& c, Choices& choose, const Limits& limits) {
+  Case& p = c.plain;
+  p.dtype = p.o_dtype = p.sink_dtype = choose.one_of<DType>({DType::bf16, DType::f16});
+  const int64_t group = choose.one_of<int64_t>({1, 2, 4, 8});
+  p.heads_k = choose.between(8, 12), p.heads_q = p.heads_k * group;
+  p.batch = choose.between(9, 12);
+  draw_head_sizes(p, choose, limits);
+  p.dim = in_vectors(p.dim), p.dim_v = in_vectors(p.dim_v);
+  p.len_q = (choose.between(65, 300) + group - 1) / group;
 }
 
 void draw_queries(Case& c, Choices& choose) {
@@ -77,11 +90,14 @@ int64_t draw_rows(const CacheCase& c, Choices& choose, int64_t most) {
   return std::clamp<int64_t>(length, 0, most);
 }
 
-void draw_lengths_of_keys(CacheCase& c, Choices& choose, const Limits& limits) {
-  Case& p = c.plain;
+int64_t most_keys(const Case& p, Choices& choose, const Limits& limits) {
   const int64_t work = std::max<int64_t>(1, p.batch * p.heads_q * std::max<int64_t>(1, p.len_q));
   const int64_t longest = choose.chance(8) ? kVeryLong : kLongest;
-  const int64_t most = std::clamp<int64_t>(4 * limits.work / (work * std::max(p.dim, p.dim_v)), 8, longest);
+  return std::clamp<int64_t>(4 * limits.work / (work * std::max(p.dim, p.dim_v)), 8, longest);
+}
+
+void draw_lengths_of_keys(CacheCase& c, Choices& choose, int64_t most) {
+  Case& p = c.plain;
   const bool padded = choose.chance(4);
   for (int64_t b = 0; b < p.batch; ++b) {
     int64_t rows = draw_rows(c, choose, most);
@@ -136,22 +152,26 @@ CacheCase draw_cache_case(Choices& choose, const Limits& limits) {
   CacheCase c;
   Case& p = c.plain;
   p.device = limits.device;
+  const bool many_rows = p.device == Device::cuda && choose.chance(kManyRowsOnCuda);
   draw_types(p, choose);
-  draw_shape(c, choose, limits);
+  if (many_rows) draw_many_rows(c, choose, limits);
+  else draw_shape(c, choose, limits);
   if (choose.chance(2))
     c.page_size = choose.one_of<int64_t>({16, 1, 2, 3, 5, 7, 8, 15, 16, 17, 32, 33, 48, 64, 100, 127, 128, 130, 256});
   draw_queries(p, choose);
   draw_new_rows(c, choose);
   draw_turn(c, choose);
-  draw_lengths_of_keys(c, choose, limits);
+  draw_lengths_of_keys(c, choose, many_rows ? choose.one_of<int64_t>({40, 130, 330}) : most_keys(p, choose, limits));
   draw_room(c, choose);
-  c.num_splits = choose.one_of<int32_t>({0, 0, 0, 1, 2, 3, 4, 5, 7, 9});
+  if (!many_rows) c.num_splits = choose.one_of<int32_t>({0, 0, 0, 1, 2, 3, 4, 5, 7, 9});
   if (const bool alone = choose.chance(3); alone && c.num_splits > 0 && p.batch > 1)
     c.alone = choose.between(0, p.batch - 1);
   draw_data(p, choose);
   p.lse_asked = !choose.chance(6);
   draw_execution(p, choose);
   draw_cache_memory(c, choose);
+  if (many_rows)
+    for (Layout* layout : {&p.q, &p.k, &p.v, &p.o, &c.k_new, &c.v_new}) align_rows(*layout);
   draw_scores(p, choose);
   if (p.device == Device::cuda) draw_cuda_execution(p, choose);
   return c;

@@ -187,6 +187,13 @@ static void draw_gradients(Case& c, Choices& choose) {
   c.dlse_given = choose.chance(3);
 }
 
+int64_t in_vectors(int64_t elements) {
+  constexpr int64_t kVector = 8;
+  return (elements + kVector - 1) / kVector * kVector;
+}
+
+void align_rows(Layout& layout) { layout.gap = in_vectors(layout.gap), layout.offset = in_vectors(layout.offset); }
+
 void draw_execution(Case& c, Choices& choose) {
   c.threads = static_cast<int>(choose.one_of<int64_t>({1, 1, 1, 1, 1, 0, 2, 3, 4}));
   if (choose.chance(8)) c.other_threads = static_cast<int>(choose.between(1, 4));

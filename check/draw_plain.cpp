@@ -7,12 +7,9 @@
 namespace cuflash::check {
 namespace {
 
-constexpr int64_t kVector = 8;        // elements of 16 bytes
 constexpr int64_t kMoreWork = 32;     // than other cases: their lengths seldom fill a tile
 constexpr int64_t kLongest = 1100;    // beyond some of the lengths at which plans change
 constexpr int64_t kFewestPairs = 64;  // whatever the work
-
-int64_t in_vectors(int64_t elements) { return (elements + kVector - 1) / kVector * kVector; }
 
 int64_t draw_long_length(Choices& choose, int64_t most) {
   static const std::vector<int64_t> kEdges{63,  64,  65,  100, 128, 129, 192, 200,
@@ -49,8 +46,7 @@ void draw_position_masks(Case& c, Choices& choose) {
 }
 
 void align_rows(Case& c) {
-  for (Layout* layout : {&c.q, &c.k, &c.v, &c.dout, &c.o, &c.dq, &c.dk, &c.dv})
-    layout->gap = in_vectors(layout->gap), layout->offset = in_vectors(layout->offset);
+  for (Layout* layout : {&c.q, &c.k, &c.v, &c.dout, &c.o, &c.dq, &c.dk, &c.dv}) align_rows(*layout);
 }
 
 }  // namespace

@@ -99,5 +99,26 @@ TEST(CacheSweep, EveryOptionMeetsEveryOther) {
           << "traits " << x << " and " << y << " met " << met[x * count + y] << " times";
 }
 
+// Tiles of 128 and 256 rows serve calls that have many of them, which small random calls hardly ever have.
+TEST(CacheSweep, OnCudaSomeCallsHaveManyTilesOfRows) {
+  constexpr int64_t kTile = 128, kTiles = 66;
+  int wide = 0, pages = 0, options = 0, append = 0, packed = 0;
+  for (uint64_t index = 0; index < 3000; ++index) {
+    const CacheCase c = sweep_cache_case(1, index, {.device = Device::cuda});
+    const Case& p = c.plain;
+    if (p.dtype == DType::f32 || p.dtype == DType::f64 || c.num_splits != 0 || p.dim % 8 != 0 || p.dim_v % 8 != 0)
+      continue;
+    const int64_t rows = p.len_q * p.heads_q / p.heads_k;
+    if (rows <= 64 || p.batch * p.heads_k * ((rows + kTile - 1) / kTile) < kTiles) continue;
+    ++wide, pages += c.page_size > 0, options += p.softcap > 0 || p.alibi_rank > 0;
+    append += c.new_rows != NewRows::none, packed += p.mode == Mode::packed;
+  }
+  EXPECT_GT(wide, 60);
+  EXPECT_GT(pages, 20);
+  EXPECT_GT(options, 10);
+  EXPECT_GT(append, 20);
+  EXPECT_GT(packed, 10);
+}
+
 }  // namespace
 }  // namespace cuflash::check
