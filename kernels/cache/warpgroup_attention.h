@@ -156,22 +156,18 @@ struct WarpgroupAttention {
   __device__ __forceinline__ void share(Block& block) const {
     CacheSums<C>{work}.share(block.softmax, block.o, lane_row(block.number));
   }
-  // A block without rows shares nothing: rows that do not exist are written as such, whatever was summed.
+  // A block without rows shares nothing: rows that do not exist are written as such, whatever was summed. All meet at one
+  // barrier: compute-sanitizer takes one that warpgroups reach at several places for divergence.
   __device__ __forceinline__ void attend() {
-    if (row_blocks(C) == 2 && has_block(1)) {
-      Block first(work, 0), last(work, 1);
-      sum<2>(first, last);
-      keys.wait_for_readers();
-      share(first), share(last);
-    } else if (has_block(0)) {
-      Block block(work, 0);
-      sum<1>(block, block);
-      keys.wait_for_readers();
-      share(block);
-    } else {
-      pass();
-      keys.wait_for_readers();
-    }
+    constexpr bool kTwo = row_blocks(C) == 2;
+    const bool has_first = has_block(0), has_last = kTwo && has_block(1);
+    Block first(work, 0), last(work, kTwo ? 1 : 0);
+    if (has_last) sum<2>(first, last);
+    else if (has_first) sum<1>(first, first);
+    else pass();
+    keys.wait_for_readers();
+    if (has_first) share(first);
+    if (has_last) share(last);
   }
 };
 
