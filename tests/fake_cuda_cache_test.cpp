@@ -132,31 +132,34 @@ TEST_F(FakeCache, WithAFixedNumberOfSplitsNothingOfTheBatchChangesARow) {
 TEST_F(FakeCache, LargeTilesOfRowsAreMultipliedByWarpgroups) {
   gpus.on_launch = run_cache_kernel;
   DeviceBuffer workspace(16);
-  for (const bool options : {false, true})
-    for (const bool two_blocks : {false, true}) {
-      const int64_t dim = options ? 64 : 128;
-      CacheCase c{.dtype = DType::bf16,
-                  .dim_qk = dim,
-                  .dim_v = dim,
-                  .heads_k = 2,
-                  .group = 4,
-                  .page_size = 16,
-                  .len_q = {17, 1, 32, 0, 30},
-                  .rows = {300, 90, 200, 64, 5},
-                  .len_new = {17, 1, 33, 7, 40},
-                  .room = 400,
-                  .window_left = options ? -1 : 90,
-                  .window_right = 0,
-                  .softcap = options ? 20.0 : 0.0,
-                  .alibi = options};
-      if (two_blocks) c.len_q = {33, 1, 70, 17, 50}, c.len_new = {33, 1, 70, 17, 50}, c.window_left = -1;
-      while (c.len_q.size() < 33) c.len_q.push_back(1), c.rows.push_back(3), c.len_new.push_back(1);
-      CacheScene scene(c);
-      const cuda::CachePlan plan = plan_of(scene);
-      if (plan.not_boxes) GTEST_SKIP() << plan.not_boxes;
-      ASSERT_EQ(plan.config.tile_q, two_blocks ? 256 : 128);
-      EXPECT_EQ(run_scene(scene, workspace, 5), "") << options << " " << two_blocks;
-    }
+  struct Shape {
+    int64_t dim_qk, dim_v;
+    bool options, two_blocks;
+  };
+  for (const Shape& shape : {Shape{128, 128, false, false}, Shape{128, 128, false, true}, Shape{64, 64, true, false},
+                             Shape{64, 64, true, true}, Shape{32, 96, false, false}, Shape{96, 32, false, true}}) {
+    CacheCase c{.dtype = DType::bf16,
+                .dim_qk = shape.dim_qk,
+                .dim_v = shape.dim_v,
+                .heads_k = 2,
+                .group = 4,
+                .page_size = 16,
+                .len_q = {17, 1, 32, 0, 30},
+                .rows = {300, 90, 200, 64, 5},
+                .len_new = {17, 1, 33, 7, 40},
+                .room = 400,
+                .window_left = shape.options ? -1 : 90,
+                .window_right = 0,
+                .softcap = shape.options ? 20.0 : 0.0,
+                .alibi = shape.options};
+    if (shape.two_blocks) c.len_q = {33, 1, 70, 17, 50}, c.len_new = {33, 1, 70, 17, 50}, c.window_left = -1;
+    while (c.len_q.size() < 33) c.len_q.push_back(1), c.rows.push_back(3), c.len_new.push_back(1);
+    CacheScene scene(c);
+    const cuda::CachePlan plan = plan_of(scene);
+    if (plan.not_boxes) GTEST_SKIP() << plan.not_boxes;
+    ASSERT_EQ(plan.config.tile_q, shape.two_blocks ? 256 : 128);
+    EXPECT_EQ(run_scene(scene, workspace, 5), "") << shape.dim_qk << " " << shape.two_blocks;
+  }
 }
 
 // Behind the last columns of keys lies another tile, which must not be cleared for values that nobody sees.

@@ -58,6 +58,8 @@ constexpr CacheKernel kCacheKernels[] = {
     cache_kernel<CacheConfig{bf16, 64, 64, 256, 64, 8, 1, 1, 8, 1, 3, 3, 0}>(),
     cache_kernel<CacheConfig{bf16, 128, 128, 128, 64, 8, 1, 1, 6, 1, 3, 0, 0}>(),
     cache_kernel<CacheConfig{bf16, 128, 128, 256, 64, 8, 1, 1, 5, 1, 3, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 64, 128, 128, 64, 8, 1, 1, 8, 1, 3, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 128, 64, 256, 64, 8, 1, 1, 6, 1, 3, 0, 0}>(),
     cache_kernel<CacheConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 3, 0, 1}>(),
     cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 4, 2, 3, 3, 0}>(),
     cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 2, 3, 3, 0}>(),
