@@ -8,6 +8,9 @@ copied: the last dimension must be contiguous, every other stride is free. All o
     "bshd"    [B, Sq, Hq, D]     [B, Sk, Hk, D]   [B, Sk, Hk, Dv]   [B, Hq, Sq]
     "thd"     [Tq, Hq, D]        [Tk, Hk, D]      [Tk, Hk, Dv]      [Hq, Tq]      with cu_seqlens_q and cu_seqlens_k
 
+Where v is None, k is kv [..., 2, Hk, D]; where k is None too, q is qkv [..., 3, H, D]. These have one dimension more,
+third from the end, and so have the gradients: dk is then that of kv, and dq that of qkv.
+
 out and dout have the head size of v. lse is float32 (float64 for float64). Other arrays:
 
     alibi_slopes   [Hq] or [B, Hq], float32
@@ -25,8 +28,8 @@ Array = Any
 
 def forward(
     q: Array,
-    k: Array,
-    v: Array,
+    k: Optional[Array],
+    v: Optional[Array],
     out: Array,
     lse: Optional[Array],
     alibi_slopes: Optional[Array],
@@ -64,8 +67,8 @@ def forward(
 
 def backward(
     q: Array,
-    k: Array,
-    v: Array,
+    k: Optional[Array],
+    v: Optional[Array],
     out: Array,
     lse: Array,
     dout: Array,

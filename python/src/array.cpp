@@ -83,17 +83,18 @@ static Array by_route(const Route& route, nb::handle object, const char* name, u
 }
 
 // Where there is no element no stride is ever used, and libraries have all kinds of them there.
-static Array with_strides_of_nothing(Array array) {
-  if (array.bytes() != 0) return array;
+static void set_strides_of_nothing(Array& array) {
   int64_t stride = 1;
   for (int32_t d = array.rank; d-- > 0; stride *= array.shape[d]) array.stride[d] = stride;
-  return array;
 }
 
-Array array_of(nb::handle object, const char* name, uintptr_t stream) {
+Array array_of(nb::handle object, const char* name, uintptr_t stream, int32_t most_dimensions) {
   if (object.is_none()) return {};
   try {
-    return with_strides_of_nothing(by_route(route_of(object), object, name, stream));
+    Array array = by_route(route_of(object), object, name, stream);
+    require_rank(array.rank, name, most_dimensions);
+    if (array.bytes() == 0) set_strides_of_nothing(array);
+    return array;
   } catch (nb::python_error& refusal) {  // of the array's own library, which does not know the name
     const std::string why = text_of(refusal.value());
     nb::raise_from(refusal, PyExc_ValueError, "%s: its memory cannot be had: %s", name,
@@ -119,10 +120,11 @@ std::string text_of(nb::handle object) {
   return bytes;
 }
 
-void require_rank(int64_t rank, const char* name) {
-  if (rank >= 1 && rank <= 4) return;
-  throw nb::value_error(
-      (std::string(name) + ": has " + std::to_string(rank) + " dimensions; it must have 1 to 4").c_str());
+void require_rank(int64_t rank, const char* name, int64_t most) {
+  if (rank >= 1 && rank <= most) return;
+  throw nb::value_error((std::string(name) + ": has " + std::to_string(rank) + " dimensions; it must have 1 to 4" +
+                         (most > 4 ? ", or one more where it is packed" : ""))
+                            .c_str());
 }
 
 void refuse_type(const char* name, const std::string& type) {

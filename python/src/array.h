@@ -25,8 +25,8 @@ struct Array {
   dlpack::Device device{dlpack::kCpu, 0};
   bool read_only = false;
   int32_t rank = 0;    // 0: absent
-  int64_t shape[4]{};  // in elements, as are the strides
-  int64_t stride[4]{};
+  int64_t shape[5]{};  // in elements, as are the strides
+  int64_t stride[5]{};
   std::unique_ptr<void, void (*)(void*)> keeper{nullptr, [](void*) {}};  // what the array library wants back
 
   bool given() const { return rank != 0; }
@@ -35,7 +35,8 @@ struct Array {
 };
 
 // name is the argument's, for messages. stream: where CUDA arrays will be used, for libraries that have to be told.
-Array array_of(nb::handle object, const char* name, uintptr_t stream);
+// most_dimensions: 5 for an array that holds several of the library's tensors.
+Array array_of(nb::handle object, const char* name, uintptr_t stream, int32_t most_dimensions = 4);
 
 // The library's name of a type; raises where it has none.
 cuflash_dtype dtype_of(const Array& array, const char* name);

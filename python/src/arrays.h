@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -10,6 +11,17 @@
 namespace cuflash::python {
 
 std::string device_text(dlpack::Device device);
+
+// Which of q, k and v are parts of one array, cut at its third last dimension: (q, kv, None) or (qkv, None, None).
+enum class Packing { none, kv, qkv };
+
+Packing packing_of(nb::handle k, nb::handle v);
+
+// Three arrays, or fewer that are packed, and what messages call each of them.
+struct Triple {
+  nb::handle q, k, v;
+  const char *name_q, *name_k, *name_v, *name_kv, *name_qkv;
+};
 
 class Arrays {
  public:
@@ -21,13 +33,18 @@ class Arrays {
   // With rows and heads: q, k, v, out and their gradients.
   void rows(cuflash_tensor& out, nb::handle object, const char* name);
   void rows(cuflash_mutable_tensor& out, nb::handle object, const char* name);
+  // q, k and v, or their gradients, of a call whose inputs are packed in this way.
+  template <class Tensor>
+  void triple(Tensor& q, Tensor& k, Tensor& v, const Triple& given, Packing packing);
   // A cache is written where the call appends to it; otherwise it may be read-only.
   void cache(cuflash_mutable_tensor& out, nb::handle object, const char* name, bool written);
 
   dlpack::Device device() const { return device_; }
 
  private:
-  const Array& take(nb::handle object, const char* name);
+  const Array& take(nb::handle object, const char* name, int32_t most_dimensions = 4);
+  template <class Tensor>
+  void parts(std::initializer_list<Tensor*> out, nb::handle object, const char* name);
 
   static constexpr size_t kMost = 20;  // backward with everything; a cache with everything has 19
   const uintptr_t stream_;

@@ -7,7 +7,7 @@ namespace {
 cuflash_attention attention_of(Arrays& arrays, nb::handle q, nb::handle k, nb::handle v, const Options& o) {
   cuflash_attention a;
   cuflash_attention_init(&a);
-  arrays.rows(a.q, q, "q"), arrays.rows(a.k, k, "k"), arrays.rows(a.v, v, "v");
+  arrays.triple(a.q, a.k, a.v, {q, k, v, "q", "k", "v", "kv", "qkv"}, packing_of(k, v));
   a.scale = o.scale.value_or(0), a.has_scale = o.scale.has_value();
   a.causal = o.causal, a.alignment = o.top_left ? CUFLASH_TOP_LEFT : CUFLASH_BOTTOM_RIGHT;
   a.window_left = o.window_left, a.window_right = o.window_right, a.softcap = o.softcap;
@@ -33,7 +33,7 @@ cuflash_backward_tensors tensors_of(Arrays& arrays, const BackwardArrays& a) {
   cuflash_backward_tensors_init(&t);
   arrays.rows(t.o, a.out, "out"), arrays.input(t.lse, a.lse, "lse");
   arrays.rows(t.dout, a.dout, "dout"), arrays.input(t.dlse, a.dlse, "dlse");
-  arrays.rows(t.dq, a.dq, "dq"), arrays.rows(t.dk, a.dk, "dk"), arrays.rows(t.dv, a.dv, "dv");
+  arrays.triple(t.dq, t.dk, t.dv, {a.dq, a.dk, a.dv, "dq", "dk", "dv", "dkv", "dqkv"}, packing_of(a.k, a.v));
   arrays.output(t.dbias, a.dbias, "dbias"), arrays.output(t.dsink, a.dsink, "dsink");
   return t;
 }

@@ -17,7 +17,7 @@ Array view_of(const dlpack::Tensor& tensor, const char* name);
 
 std::string text_of(nb::handle object);  // str(object)
 
-void require_rank(int64_t rank, const char* name);
+void require_rank(int64_t rank, const char* name, int64_t most = 5);
 [[noreturn]] void refuse_type(const char* name, const std::string& type);
 
 }  // namespace cuflash::python

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -90,7 +90,7 @@ def unpack(inputs: Inputs) -> Tuple[Tensor, Tensor, Tensor]:
     q, k, v = inputs
     if v is not None:
         return inputs
-    return (q, *_parts(k, 2, "kv")) if k is not None else _parts(q, 3, "qkv")
+    return (q, *k.unbind(-3)) if k is not None else q.unbind(-3)
 
 
 def unpack_gradients(inputs: Inputs, dq: OptionalTensor, dk: OptionalTensor,
@@ -103,11 +103,13 @@ def unpack_gradients(inputs: Inputs, dq: OptionalTensor, dk: OptionalTensor,
     return dq, dk, dv
 
 
-def _parts(tensor: Tensor, count: int, name: str) -> Tuple[Tensor, ...]:
-    if tensor.dim() < 3 or tensor.shape[-3] != count:
-        shape = list(tensor.shape)
+def shape_of_part(packed: Tensor, count: int, name: str) -> List[int]:
+    """The shape of each of the tensors that are packed into this one."""
+    shape = list(packed.shape)
+    if len(shape) < 3 or shape.pop(-3) != count:
+        shape = list(packed.shape)
         raise ValueError(f"{name} has shape {shape}; its third last dimension must be {count}: [..., {count}, H, D]")
-    return tensor.unbind(-3)
+    return shape
 
 
 def numbers(given: Any, q: Tensor, name: str) -> OptionalTensor:

@@ -99,8 +99,7 @@ def attend(tensors: CacheTensors, options: CacheOptions, num_threads: int,
                          "place; pass resolve_neg() of it")
     q, others = call.rows(q), [call.rows(tensor) for tensor in others]
     layout = _layout_of_queries(q, options[0])
-    out = call.new_out(q, v_cache, layout)
-    lse = call.new_lse(q, layout) if want_lse else None
+    out, lse = call.new_results((q, k_cache, v_cache), layout, want_lse)
     stream, allocate, threads, _, _ = call.place(q, (num_threads, False))
     k, v, *others = others
     _core.attend_cache(q, k_cache, v_cache, k, v, out, lse, *others, *options, stream, allocate, threads)
@@ -131,7 +130,7 @@ def _merge(parts: _Parts, out: Optional[Tuple[Tensor, Tensor]], layout: str,
 
 def _new_merged(o: Tensor, layout: str) -> Tuple[Tensor, Tensor]:
     layout = _layout_of_queries(o, layout)
-    return call.new_out(o, o, layout), call.new_lse(o, layout)
+    return call.new_results((o, o, o), layout, want_lse=True)
 
 
 def _layout_of_queries(q: Tensor, layout: str) -> str:
@@ -199,7 +198,7 @@ def _attend_fake(*arguments: Any) -> Tuple[Tensor, Tensor]:
     tensors = CacheTensors(*arguments[:_TENSORS])
     q = call.rows(tensors.q)
     layout = _layout_of_queries(q, arguments[_TENSORS])
-    return call.new_out(q, tensors.v_cache, layout), call.new_lse(q, layout)
+    return call.new_results((q, tensors.k_cache, tensors.v_cache), layout, want_lse=True)
 
 
 @torch.library.register_fake("cuflash::merge_states", lib=_library)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from .arguments import (NO_EXTRAS, Execution, Extras, Gradients, Inputs, Options, OptionalTensor, unpack,
+from .arguments import (NO_EXTRAS, Execution, Extras, Gradients, Inputs, Options, OptionalTensor, shape_of_part,
                         unpack_gradients)
 
 
@@ -29,6 +29,14 @@ def rows(tensor: OptionalTensor) -> OptionalTensor:
     return tensor.contiguous()
 
 
+def rows_of_inputs(inputs: Inputs) -> Inputs:
+    q, k, v = inputs
+    if (v is not None and k is not None and q.is_contiguous() and k.is_contiguous() and v.is_contiguous()
+            and not (q.is_neg() or k.is_neg() or v.is_neg())):  # the usual case, with the fewest questions
+        return inputs
+    return rows(q), rows(k), rows(v)
+
+
 def rows_of_extras(extras: Extras) -> Extras:
     return extras if extras is NO_EXTRAS else Extras(*map(rows, extras))
 
@@ -36,12 +44,10 @@ def rows_of_extras(extras: Extras) -> Extras:
 def forward(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
             want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
     """out in the layout of q, and lse ([B, Hq, Sq] or packed [Hq, Tq]) where it is wanted."""
-    q, k, v = unpack(inputs)
-    q, k, v = rows(q), rows(k), rows(v)
+    q, k, v = inputs = rows_of_inputs(inputs)
     extras = rows_of_extras(extras)
     layout = options[0]
-    out = new_out(q, v, layout)
-    lse = new_lse(q, layout) if want_lse else None
+    out, lse = new_results(inputs, layout, want_lse)
     _core.forward(q, k, v, out, lse, *extras, *options, *place(q, execution))
     if layout == "thd":
         clear_unused_rows(extras.cu_seqlens_q, out, lse.T if want_lse else None)
@@ -53,36 +59,50 @@ def backward(inputs: Inputs, extras: Extras, options: Options, execution: Execut
     """The gradients that are wanted (see Wanted), each shaped as the tensor that it belongs to; None for the others."""
     gradients = new_gradients(inputs, extras, wanted)
     dq, dk, dv, dbias, dsink = gradients
-    dq, dk, dv = unpack_gradients(inputs, dq, dk, dv)
-    q, k, v = unpack(inputs)
-    q, k, v = rows(q), rows(k), rows(v)
+    q, k, v = rows_of_inputs(inputs)
     extras = rows_of_extras(extras)
     if dbias is not None:
         extras = extras._replace(bias=_without_repeats(extras.bias))
     dout = rows(dout) if dout is not None else torch.zeros_like(out)
     _core.backward(q, k, v, out, lse, dout, rows(dlse), dq, dk, dv, dbias, dsink, *extras, *options,
                    *place(q, execution))
-    if options[0] == "thd":
+    if options[0] == "thd" and not q.is_cuda:
+        dq, dk, dv = unpack_gradients(inputs, dq, dk, dv)
         clear_unused_rows(extras.cu_seqlens_q, dq)
         clear_unused_rows(extras.cu_seqlens_k, dk, dv)
     return gradients
 
 
-def new_out(q: Tensor, v: Tensor, layout: str) -> Tensor:
-    """Contiguous in the layout of q. A bhsd view of memory in the order bshd gets a result of the same kind."""
-    size = v.shape[-1]
-    if size == q.shape[-1] and q.is_contiguous():
+def new_results(inputs: Inputs, layout: str, want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
+    """Memory for out and, where it is wanted, lse."""
+    q, k, v = inputs
+    if v is not None:
+        shape = q.shape
+        out = _new_out(q, shape, v.shape[-1], layout)
+    elif k is not None:
+        shape = q.shape
+        out = _new_out(q, shape, shape_of_part(k, 2, "kv")[-1], layout)
+    else:
+        shape = shape_of_part(q, 3, "qkv")
+        out = q.new_empty(shape)
+    return out, _new_lse(q, shape, layout) if want_lse else None
+
+
+def _new_out(q: Tensor, shape: Sequence[int], size: int, layout: str) -> Tensor:
+    """Contiguous in the layout of q, with this head size. A bhsd view of memory in the order bshd gets a result of the
+    same kind."""
+    contiguous = q.is_contiguous()
+    if contiguous and size == shape[-1]:
         return torch.empty_like(q)
-    if layout == "bhsd" and q.dim() == 4 and not q.is_contiguous() and q.stride(1) < q.stride(2):
-        batch, heads, length, _ = q.shape
+    if layout == "bhsd" and len(shape) == 4 and not contiguous and q.stride(1) < q.stride(2):
+        batch, heads, length, _ = shape
         return q.new_empty((batch, length, heads, size)).transpose(1, 2)
-    return q.new_empty((*q.shape[:-1], size))
+    return q.new_empty((*shape[:-1], size))
 
 
-def new_lse(q: Tensor, layout: str) -> Tensor:
-    """[B, Hq, Sq] or packed [Hq, Tq]: f32, f64 for f64."""
+def _new_lse(q: Tensor, shape: Sequence[int], layout: str) -> Tensor:
+    """[B, Hq, Sq] or packed [Hq, Tq], by the shape of queries: f32, f64 for f64."""
     dtype = _F64 if q.dtype is _F64 else _F32
-    shape = q.shape
     if layout == "bshd":
         return q.new_empty(shape[0], shape[2], shape[1], dtype=dtype)
     if layout == "bhsd":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -17,9 +17,10 @@ _Rest = Tuple[Extras, Options, Execution]
 def run(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
         want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
     """out and, where it is wanted, lse; with a graph where something requires a gradient."""
-    if torch.is_grad_enabled() and (_requires_grad(inputs) or extras is not NO_EXTRAS and _requires_grad(extras)):
+    q, k, v = inputs
+    if torch.is_grad_enabled() and (q.requires_grad or k is not None and k.requires_grad or v is not None
+                                    and v.requires_grad or extras is not NO_EXTRAS and _requires_grad(extras)):
         apply = _apply_with_lse if want_lse else _apply
-        q, k, v = inputs
         rest = (extras, options, execution)
         # Each argument of a Function costs time, also one that is None.
         result = apply(q, k, v, rest) if extras is NO_EXTRAS else apply(q, k, v, rest, extras.bias, extras.sink)
@@ -27,8 +28,8 @@ def run(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
     return call.forward(inputs, extras, options, execution, want_lse)
 
 
-def _requires_grad(tensors: Sequence[OptionalTensor]) -> bool:
-    for tensor in tensors:
+def _requires_grad(extras: Extras) -> bool:
+    for tensor in extras:
         if tensor is not None and tensor.requires_grad:
             return True
     return False

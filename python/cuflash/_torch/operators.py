@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import autocast, call, seeds
-from .arguments import OPTIONS, Execution, Extras, Inputs, Options, OptionalTensor, Wanted, unpack
+from .arguments import OPTIONS, Execution, Extras, Inputs, Options, OptionalTensor, Wanted
 
 _INPUTS = "Tensor q, Tensor? k, Tensor? v"
 _EXTRAS = ", ".join(f"Tensor? {name}" for name in Extras._fields)
@@ -69,9 +69,7 @@ for _device in ("CPU", "CUDA"):
 
 @torch.library.register_fake("cuflash::forward", lib=_library)
 def _forward_fake(*arguments: Any) -> Tuple[Tensor, Tensor]:
-    q, _, v = (call.rows(tensor) for tensor in unpack(arguments[:3]))
-    layout = arguments[_OPTIONS_AT][0]
-    return call.new_out(q, v, layout), call.new_lse(q, layout)
+    return call.new_results(call.rows_of_inputs(arguments[:3]), arguments[_OPTIONS_AT][0], want_lse=True)
 
 
 @torch.library.register_fake("cuflash::backward", lib=_library)
