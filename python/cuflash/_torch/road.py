@@ -10,7 +10,7 @@ from torch.compiler import is_compiling
 
 from .arguments import NO_EXTRAS, Extras, Inputs
 
-_PLAIN_TYPES = {torch.Tensor, torch.nn.Parameter, type(None)}
+PLAIN_TYPES = {torch.Tensor, torch.nn.Parameter, type(None)}
 
 
 def is_plain(inputs: Inputs, extras: Extras) -> bool:
@@ -23,8 +23,8 @@ def is_plain(inputs: Inputs, extras: Extras) -> bool:
     if forward_ad._current_level >= 0:
         _refuse_tangents(_named(inputs, extras))
     q, k, v = inputs
-    if not (type(q) in _PLAIN_TYPES and type(k) in _PLAIN_TYPES and type(v) in _PLAIN_TYPES and
-            (extras is NO_EXTRAS or set(map(type, extras)) <= _PLAIN_TYPES)):
+    if not (type(q) in PLAIN_TYPES and type(k) in PLAIN_TYPES and type(v) in PLAIN_TYPES and
+            (extras is NO_EXTRAS or set(map(type, extras)) <= PLAIN_TYPES)):
         _require_tensors(_named(inputs, extras))
         return False
     return not (_len_torch_dispatch_stack() or _are_functorch_transforms_active() or _is_tracing()) and (q.is_cuda
@@ -37,7 +37,7 @@ def are_plain(tensors: NamedTuple) -> bool:
         return False
     if forward_ad._current_level >= 0:
         _refuse_tangents(tensors._asdict().items())
-    if not _PLAIN_TYPES.issuperset(map(type, tensors)):
+    if not PLAIN_TYPES.issuperset(map(type, tensors)):
         _require_tensors(tensors._asdict().items())
         return False
     first = tensors[0]
