@@ -58,7 +58,7 @@ def forward(inputs: Inputs, extras: Extras, options: Options, execution: Executi
 def backward(inputs: Inputs, extras: Extras, options: Options, execution: Execution, out: Tensor, lse: Tensor,
              dout: OptionalTensor, dlse: OptionalTensor, wanted: Sequence[bool]) -> Gradients:
     """The gradients that are wanted (see Wanted), each shaped as the tensor that it belongs to; None for the others."""
-    gradients = new_gradients(inputs, extras, wanted)
+    gradients = new_gradients(inputs, extras, options[0], wanted)
     dq, dk, dv, dbias, dsink = gradients
     q, k, v = rows_of_inputs(inputs)
     extras = rows_of_extras(extras)
@@ -115,12 +115,19 @@ def _allocation(q: Tensor) -> Callable[[Tuple[int, ...], Tuple[int, ...], torch.
     return lambda shape, strides, dtype: q.new_empty_strided(shape, strides, dtype=dtype)
 
 
-def new_gradients(inputs: Inputs, extras: Extras, wanted: Sequence[bool]) -> Gradients:
+def new_gradients(inputs: Inputs, extras: Extras, layout: str, wanted: Sequence[bool]) -> Gradients:
     """Memory for what is wanted, None for the rest."""
     q, k, v = inputs
     want_q, want_k, want_v, want_bias, want_sink = wanted
-    return (_new_like(q) if want_q else None, _new_like(k) if want_k else None, _new_like(v) if want_v else None,
+    new = _new_like if layout == "thd" else _new_like_dense  # for the reason that new_results has
+    return (new(q) if want_q else None, new(k) if want_k else None, new(v) if want_v else None,
             _new_like(extras.bias) if want_bias else None, _new_like(extras.sink) if want_sink else None)
+
+
+def _new_like_dense(tensor: Tensor) -> Tensor:
+    if tensor.is_contiguous():
+        return _allocation(tensor)(tuple(tensor.shape), tensor.stride(), tensor.dtype)
+    return _new_like(tensor)
 
 
 def _new_like(tensor: Tensor) -> Tensor:

@@ -74,7 +74,8 @@ def _forward_fake(*arguments: Any) -> Tuple[Tensor, Tensor]:
 
 @torch.library.register_fake("cuflash::backward", lib=_library)
 def _backward_fake(*arguments: Any) -> List[Tensor]:
-    gradients = call.new_gradients(arguments[:3], Extras(*arguments[_EXTRAS_AT]), Wanted(*arguments[-1]))
+    gradients = call.new_gradients(arguments[:3], Extras(*arguments[_EXTRAS_AT]), arguments[_OPTIONS_AT][0],
+                                   Wanted(*arguments[-1]))
     return [gradient for gradient in gradients if gradient is not None]
 
 
