@@ -189,6 +189,51 @@ def test_memory_of_inputs(view, device):
     torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12)
 
 
+PACKED_VIEWS = {
+    **{name: VIEWS[name] for name in ("transposed", "rows with gaps", "last dimension strided", "negated when read")},
+    "one part behind the other": lambda x: x.movedim(-3, 0).contiguous().movedim(0, -3),
+    "one part for all": lambda x: x[..., :1, :, :].expand(x.shape),
+}
+
+
+@pytest.mark.parametrize("recorded", (False, True))
+@pytest.mark.parametrize("view", PACKED_VIEWS)
+def test_memory_of_packed_inputs(view, recorded, device):
+    """As with the parts one by one."""
+    q, kv, qkv = (random(*shape, device=device) for shape in ((2, 5, 4, 6), (2, 5, 2, 2, 6), (2, 5, 3, 4, 6)))
+    change = PACKED_VIEWS[view]
+    for leaves, packed, parts in (
+            ((qkv,), lambda x: flash_attn_qkvpacked_func(change(x)), lambda x: flash_attn_func(*change(x).unbind(2))),
+            ((q, kv), lambda q, x: flash_attn_kvpacked_func(q, change(x)),
+             lambda q, x: flash_attn_func(q, *change(x).unbind(2)))):
+        with torch.set_grad_enabled(recorded):
+            actual, expected = packed(*leaves), parts(*leaves)
+        torch.testing.assert_close(actual, expected, atol=1e-14, rtol=0)
+        assert actual.is_contiguous()
+        if recorded:
+            gradients = [torch.autograd.grad(out.sin().sum(), leaves) for out in (actual, expected)]
+            torch.testing.assert_close(*gradients, atol=1e-13, rtol=0)
+
+
+@pytest.mark.parametrize("shape, words", [((2, 5, 2, 4, 6), r"\[2, 5, 2, 4, 6\]"), ((4, 6), r"\[4, 6\]")])
+def test_packed_inputs_of_the_wrong_shape(shape, words, device):
+    with pytest.raises(ValueError, match=f"^qkv has shape {words}; its third last dimension must be 3"):
+        flash_attn_qkvpacked_func(random(*shape, device=device))
+    with pytest.raises(ValueError, match="^kv has shape .*; its third last dimension must be 2"):
+        flash_attn_kvpacked_func(random(2, 5, 4, 6, device=device), random(2, 5, 3, 4, 6, device=device))
+
+
+def test_results_are_ordinary_tensors(device):
+    """Their memory does not come from the dispatcher, which would see to these."""
+    q, k, v = problem(device)
+    with torch.inference_mode():
+        assert flash_attn_func(q, k, v).is_inference()
+    out, lse = attention(q, k, v, layout="bshd", return_lse=True)
+    assert type(out) is type(lse) is torch.Tensor and out.device == lse.device == q.device
+    assert out.requires_grad and not attention(q.detach(), k.detach(), v.detach(), layout="bshd").requires_grad
+    assert out.stride() == (60, 12, 3, 1) and lse.stride() == (20, 5, 1)
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_memory_of_bias_and_mask(view, device):
     inputs = problem(device)
