@@ -13,6 +13,11 @@ namespace cuflash::python {
 
 namespace nb = nanobind;
 
+struct Release {
+  void (*function)(void*) = nullptr;
+  void operator()(void* kept) const { function(kept); }
+};
+
 struct ElementType {
   dlpack::TypeCode code;
   int bits;
@@ -27,7 +32,7 @@ struct Array {
   int32_t rank = 0;    // 0: absent
   int64_t shape[5]{};  // in elements, as are the strides
   int64_t stride[5]{};
-  std::unique_ptr<void, void (*)(void*)> keeper{nullptr, [](void*) {}};  // what the array library wants back
+  std::unique_ptr<void, Release> keeper;  // what the array library wants back
 
   bool given() const { return rank != 0; }
   bool on_cuda() const { return device.type == dlpack::kCuda; }

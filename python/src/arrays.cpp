@@ -73,7 +73,7 @@ void Arrays::input(cuflash_tensor& out, nb::handle object, const char* name) {
 
 void Arrays::output(cuflash_mutable_tensor& out, nb::handle object, const char* name) {
   if (object.is_none()) return;
-  const Array& array = take(object, name);
+  const Array array = take(object, name);
   require_writable(array, name);
   fill(out, array, name);
 }
@@ -119,16 +119,16 @@ template void Arrays::triple(cuflash_mutable_tensor&, cuflash_mutable_tensor&, c
 template <class Tensor>
 void Arrays::parts(std::initializer_list<Tensor*> out, nb::handle object, const char* name) {
   if (object.is_none()) return;
-  const Array& array = take(object, name, 5);
+  const Array array = take(object, name, 5);
   if constexpr (std::is_same_v<Tensor, cuflash_mutable_tensor>) require_writable(array, name);
   require_parts(array, static_cast<int64_t>(out.size()), name);
   int64_t part = 0;
   for (Tensor* tensor : out) fill_part(*tensor, array, part++, name), reorder(*tensor, layout_);
 }
 
-const Array& Arrays::take(nb::handle object, const char* name, int32_t most_dimensions) {
-  Array& array = arrays_[count_++];
-  array = array_of(object, name, stream_, most_dimensions);
+Array Arrays::take(nb::handle object, const char* name, int32_t most_dimensions) {
+  Array array = array_of(object, name, stream_, most_dimensions);
+  keepers_[count_++] = std::move(array.keeper);
   if (!first_name_) {
     first_name_ = name, device_ = array.device;
     if (device_.type != dlpack::kCpu && device_.type != dlpack::kCuda)

@@ -42,14 +42,15 @@ class Arrays {
   dlpack::Device device() const { return device_; }
 
  private:
-  const Array& take(nb::handle object, const char* name, int32_t most_dimensions = 4);
+  // Its keeper stays here.
+  Array take(nb::handle object, const char* name, int32_t most_dimensions = 4);
   template <class Tensor>
   void parts(std::initializer_list<Tensor*> out, nb::handle object, const char* name);
 
   static constexpr size_t kMost = 20;  // backward with everything; a cache with everything has 19
   const uintptr_t stream_;
   const std::string_view layout_;
-  Array arrays_[kMost];
+  decltype(Array::keeper) keepers_[kMost]{};
   size_t count_ = 0;
   const char* first_name_ = nullptr;
   dlpack::Device device_{dlpack::kCpu, 0};

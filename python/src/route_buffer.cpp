@@ -49,10 +49,10 @@ Array array_by_buffer(nb::handle object, const char* name) {
     PyErr_Clear();
     refuse_type(name, text_of(nb::getattr(object, "dtype", object.type())));
   }
-  decltype(Array::keeper) keeper(buffer.release(), [](void* opened) {
-    PyBuffer_Release(static_cast<Py_buffer*>(opened));
-    delete static_cast<Py_buffer*>(opened);
-  });
+  decltype(Array::keeper) keeper(buffer.release(), {[](void* opened) {
+                                   PyBuffer_Release(static_cast<Py_buffer*>(opened));
+                                   delete static_cast<Py_buffer*>(opened);
+                                 }});
   const auto& view = *static_cast<const Py_buffer*>(keeper.get());
   require_rank(view.ndim, name);
   Array array;

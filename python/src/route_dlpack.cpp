@@ -33,7 +33,7 @@ void release(void* tensor) {
 }
 
 Array adopt(dlpack::ManagedTensorVersioned* managed, const char* name) {
-  decltype(Array::keeper) keeper(managed, release<dlpack::ManagedTensorVersioned>);
+  decltype(Array::keeper) keeper(managed, {release<dlpack::ManagedTensorVersioned>});
   Array array = view_of(managed->tensor, name);
   array.read_only = (managed->flags & (dlpack::kReadOnly | dlpack::kIsCopy)) != 0;
   array.keeper = std::move(keeper);
@@ -41,7 +41,7 @@ Array adopt(dlpack::ManagedTensorVersioned* managed, const char* name) {
 }
 
 Array adopt(dlpack::ManagedTensor* managed, const char* name) {
-  decltype(Array::keeper) keeper(managed, release<dlpack::ManagedTensor>);
+  decltype(Array::keeper) keeper(managed, {release<dlpack::ManagedTensor>});
   Array array = view_of(managed->tensor, name);
   array.keeper = std::move(keeper);
   return array;
