@@ -189,5 +189,5 @@ def _raw_stream_by_object(index: int) -> int:
 # What torch's own compiler uses; it spares the making of a Stream object.
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream_by_object)
 _current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
-_empty_cpu, _empty_cuda = (
-    getattr(torch._C._dynamo.guards, f"_empty_strided_{device}", None) for device in ("cpu", "cuda"))
+_guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+_empty_cpu, _empty_cuda = (getattr(_guards, f"_empty_strided_{device}", None) for device in ("cpu", "cuda"))
