@@ -156,7 +156,6 @@ TEST_F(FakeCache, LargeTilesOfRowsAreMultipliedByWarpgroups) {
     while (c.len_q.size() < 33) c.len_q.push_back(1), c.rows.push_back(3), c.len_new.push_back(1);
     CacheScene scene(c);
     const cuda::CachePlan plan = plan_of(scene);
-    if (plan.not_boxes) GTEST_SKIP() << plan.not_boxes;
     ASSERT_EQ(plan.config.tile_q, shape.two_blocks ? 256 : 128);
     EXPECT_EQ(run_scene(scene, workspace, 5), "") << shape.dim_qk << " " << shape.two_blocks;
   }

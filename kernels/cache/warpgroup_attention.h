@@ -9,7 +9,7 @@
 
 #include "cache/boxed_keys.h"
 #include "cache/sums.h"
-#include "hopper/pinned.h"
+#include "hopper/products.h"
 
 namespace cuflash {
 
@@ -53,32 +53,12 @@ struct WarpgroupAttention {
   }
 
   __device__ __forceinline__ void issue_scores(Scores& s, const Block& block) const {
-    auto q = keys.q_tile();
-    asm volatile("" : "+r"(q.address));  // or all of its descriptors stay in registers
-    const auto k = keys.k_tile(keys.ring.stage);
+    const auto q = found_anew(keys.q_tile());
     const int first = block.number * block_rows(C) + group_row();
-    products_fence();
-    ScoreProduct::start(s[0], q.along_rows(0, first), k.along_rows(0));
-#pragma unroll
-    for (int step = 1; step < C.dim_qk / 16; ++step)
-      ScoreProduct::add(s[0], q.along_rows(step, first), k.along_rows(step));
-    products_commit();
+    issue_score_products<ScoreProduct, C.dim_qk>(s[0], q, first, keys.k_tile(keys.ring.stage));
   }
   __device__ __forceinline__ void issue_output(Output& o, Weights& w, int stage) const {
-    const auto v = keys.v_tile(stage);
-    pin_all(w);
-    products_fence();
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) OutputProduct::add(o[0], w[step], v.across_rows(step));
-    products_commit();
-  }
-  static __device__ __forceinline__ void narrow_weights(Weights& w, const Scores& s) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const auto a = Operands<E>::from_accumulators(&s[0][2 * step]);
-#pragma unroll
-      for (int n = 0; n < 4; ++n) w[step][n] = a.r[n];
-    }
+    issue_output_products<OutputProduct>(o[0], w, keys.v_tile(stage));
   }
 
   // Scores of the n-th tile become weights; whether the output has to be rescaled, and by what.
@@ -102,7 +82,7 @@ struct WarpgroupAttention {
     pin_all(s);
     float shrink[2];
     weigh(0, block, s, shrink);
-    narrow_weights(w, s);
+    narrow<E>(w, s[0]);
   }
   // From one block, whose weights are at hand and whose values are in `stage`, to the next one with the n-th tile of keys.
   // kLeaves: that was the last one that needed this stage.
@@ -122,7 +102,7 @@ struct WarpgroupAttention {
 #pragma unroll
       for (int r = 0; r < 2; ++r) next.softmax.rescale(next.o, r, shrink[r]);
     }
-    narrow_weights(w, s);
+    narrow<E>(w, s[0]);
   }
   __device__ __forceinline__ void end(Block& block, int stage, Weights& w) const {
     issue_output(block.o, w, stage);

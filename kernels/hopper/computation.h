@@ -7,8 +7,8 @@
 
 #include "attn/softmax.h"
 #include "attn/tile_scores.h"
-#include "hopper/pinned.h"
 #include "hopper/pipeline.h"
+#include "hopper/products.h"
 #include "hopper/store.h"
 #include "hopper/work.h"
 #include "ptx/tensor_copy.h"
@@ -97,30 +97,11 @@ struct Computation {
   }
 
   __device__ __forceinline__ void issue_scores(Scores& s) const {
-    auto q = pipeline.q(group, round.number);
-    asm volatile("" : "+r"(q.address));  // or all of its descriptors stay in registers
-    const auto k = pipeline.k(keys.stage);
-    products_fence();
-    ScoreProduct::start(s[0], q.along_rows(0), k.along_rows(0));
-#pragma unroll
-    for (int step = 1; step < C.dim_qk / 16; ++step) ScoreProduct::add(s[0], q.along_rows(step), k.along_rows(step));
-    products_commit();
+    const auto q = found_anew(pipeline.q(group, round.number));
+    issue_score_products<ScoreProduct, C.dim_qk>(s[0], q, 0, pipeline.k(keys.stage));
   }
   __device__ __forceinline__ void issue_output(Output& o, Weights& w) const {
-    const auto v = pipeline.v(values.stage);
-    pin_all(w);
-    products_fence();
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) OutputProduct::add(o[0], w[step], v.across_rows(step));
-    products_commit();
-  }
-  static __device__ __forceinline__ void narrow_weights(Weights& w, const Scores& s) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const auto a = Operands<E>::from_accumulators(&s[0][2 * step]);
-#pragma unroll
-      for (int n = 0; n < 4; ++n) w[step][n] = a.r[n];
-    }
+    issue_output_products<OutputProduct>(o[0], w, pipeline.v(values.stage));
   }
 
   // Where scores of a lane stand, as far as a mask or an option asks.
@@ -177,7 +158,7 @@ struct Computation {
 #pragma unroll
         for (int r = 0; r < 2; ++r) softmax.rescale(o, r, shrink[r]);
       }
-      narrow_weights(w, s);
+      narrow<E>(w, s[0]);
     }
   }
 
@@ -198,7 +179,7 @@ struct Computation {
     float shrink[2];
     if (tiles.full_begin <= tile && tile < tiles.full_end) weigh<false>(at, options, softmax, s, tile, shrink);
     else weigh<true>(at, options, softmax, s, tile, shrink);
-    narrow_weights(w, s);
+    narrow<E>(w, s[0]);
   }
 
   // The tiles of the warpgroup: masked ones at the end, full ones, masked ones at the beginning. The weights of the first

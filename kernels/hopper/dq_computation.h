@@ -7,7 +7,7 @@
 
 #include "hopper/dq_pipeline.h"
 #include "hopper/dq_scores.h"
-#include "hopper/pinned.h"
+#include "hopper/products.h"
 #include "hopper/store.h"
 #include "hopper/work.h"
 
@@ -156,7 +156,7 @@ struct DqComputation : DqScores<C> {
   __device__ __forceinline__ void visit_guarded(Scores& s, Sums& dq, const Note& note, int tile) {
     Gradients ds;
     Base::weigh_any_size(s, a, note, tile, stats(), p.exponent);
-    Base::narrow_weights(ds, s);
+    narrow<C.element>(ds, s);
     pin_all(ds);
     wait_values();
     issue_value_scores(s);

@@ -118,12 +118,6 @@ struct DqScores {
   }
 
   // The same in two steps, for which dP may have the place of scores: weights are narrow meanwhile.
-  static __device__ __forceinline__ void narrow_weights(Gradients& w, const Scores& weights) {
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) w[n / 2][n % 2 * 2 + r] = pack<E>(weights[n].x[2 * r], weights[n].x[2 * r + 1]);
-  }
   static __device__ __forceinline__ void differentiate_narrow(Gradients& w, Scores& dp, const float* stats) {
     const float* delta = stats + delta_at(kShared, lane_place().row);
 #pragma unroll

@@ -15,7 +15,7 @@ template <HopperBackwardConfig C>
 struct KeyGroup : KeyWalk<C> {
   using Base = KeyWalk<C>;
   using Base::a, Base::p, Base::pipeline, Base::group, Base::queries, Base::number, Base::count, Base::keys;
-  using Base::advance, Base::issue_scores, Base::issue_sums, Base::narrow_weights, Base::pass, Base::place;
+  using Base::advance, Base::issue_scores, Base::issue_sums, Base::pass, Base::place;
   using Base::E, Base::kFlag, Base::kShared, Base::lane_place, Base::release_queries, Base::wait_for_reader;
   using Base::hide, Base::write_gradient;
   using typename Base::DkProduct, typename Base::DvProduct, typename Base::Pipeline;
@@ -81,7 +81,7 @@ struct KeyGroup : KeyWalk<C> {
     Weights w;
     hide(s, a, place(), tile);
     weigh_any_size<kShared, Pass::guarded>(s, stats, lane_place().column, static_cast<float>(a.scale), p.exponent);
-    narrow_weights(w, s);
+    narrow<C.element>(w, s[0]);
     pin_all(w);
     if (selects) Base::template clear_not_finite<C.warpgroups * kWarpgroupThreads>(pipeline.q(stage));
     Base::wait_for_douts();
@@ -108,7 +108,7 @@ struct KeyGroup : KeyWalk<C> {
     RowValues delta;
     Base::load_delta(delta, stage);
     Base::template differentiate<Pass::guarded>(s, w, delta);
-    narrow_weights(w, s);
+    narrow<C.element>(w, s[0]);
     write_gradient(w);
     Base::template issue_sums<DkProduct>(dk, w, pipeline.q(stage));
     products_wait<0>();

@@ -23,16 +23,6 @@ struct KeyScores {
     return {thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2};
   }
 
-  template <Element kWeights = E>
-  static __device__ __forceinline__ void narrow_weights(Weights& w, const Scores& s) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const auto operand = Operands<kWeights>::from_accumulators(&s[0][2 * step]);
-#pragma unroll
-      for (int n = 0; n < 4; ++n) w[step][n] = operand.r[n];
-    }
-  }
-
   // Scores that nobody sees are selected away, whatever they are.
   static __device__ __forceinline__ void hide(Scores& s, const AttentionParams& a, const Place& at, int tile) {
     const LanePlace lane = lane_place();
@@ -69,7 +59,7 @@ struct KeyScores {
 #pragma unroll
       for (int x = 0; x < 4; ++x) s[0][n].x[x] = exp2_of(s[0][n].x[x] * factor - lse[n].x[x % 2]);
   }
-  // The same and narrow_weights. In one loop, so that registers of scores are free early.
+  // The same, and narrow. In one loop, so that registers of scores are free early.
   static __device__ __forceinline__ void weigh_and_narrow(Weights& w, const Scores& s, const RowValues& lse,
                                                           float factor) {
 #pragma unroll

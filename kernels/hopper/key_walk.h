@@ -4,7 +4,7 @@
 
 #include "hopper/backward_pipeline.h"
 #include "hopper/key_scores.h"
-#include "hopper/pinned.h"
+#include "hopper/products.h"
 #include "hopper/ring.h"
 #include "hopper/store.h"
 #include "ptx/warpgroup.h"

@@ -113,9 +113,9 @@ struct ScoreGroup : SplitGroup<C> {
     if constexpr (kPass == Pass::guarded)
       weigh_any_size<kShared, kPass>(s, stats, lane_place().column, static_cast<float>(a.scale), p.exponent);
     else weigh_rows(s, stage);
-    Base::template narrow_weights<Base::kHandedOver>(w, s);
+    narrow<Base::kHandedOver>(w, s[0]);
     hand_over(w);
-    Base::narrow_weights(w, s);
+    narrow<C.element>(w, s[0]);
     pin_all(w);
     Base::wait_for_douts();
     const bool selects = kPass == Pass::guarded && uniform(stats[Base::kFlag] != 0);
@@ -190,7 +190,7 @@ struct GradientGroup : SplitGroup<C> {
     pin_all(s[0]);
     Base::load_delta(delta, stage);
     Base::template differentiate<kPass, Base::kHandedOver>(s, w, delta);
-    Base::narrow_weights(w, s);
+    narrow<C.element>(w, s[0]);
     if (kPass == Pass::guarded && uniform(pipeline.stats(stage)[Base::kFlag] != 0))
       Base::template clear_not_finite<kWarpgroupThreads>(pipeline.q(stage));  // their scores are there: so are weights
     Base::template issue_sums<typename Base::DkProduct>(dk, w, pipeline.q(stage));
