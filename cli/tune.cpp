@@ -131,6 +131,9 @@ std::vector<TuneOutcome> search_all(const TuneOptions& options, const TuneTarget
   std::vector<TuneOutcome> outcomes;
   std::vector<std::string> notes;
   Progress progress;
+  search.compile_ahead(points, [&](size_t done, size_t all) {
+    progress.show(join(bar(done, all), "  compiling kernel ", done + 1, " of ", all));
+  });
   size_t n = 0;
   for (; n < points.size() && !search.out_of_time(); ++n) {
     const std::string what = point_text(points[n]);

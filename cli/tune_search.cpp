@@ -11,10 +11,11 @@ namespace cuflash::cli {
 
 namespace {
 
-constexpr double kLeastGain = 0.02;   // of the time; below, the built-in choice stays
-constexpr double kSearching = 0.6;    // of the time of a problem; the rest is for those that were fastest
-constexpr double kMostDeciding = 10;  // seconds
-constexpr size_t kFinalists = 4;      // beside the built-in choice
+constexpr double kLeastGain = 0.02;     // of the time; below, the built-in choice stays
+constexpr double kCompiling = 1.0 / 3;  // of all time, before the first problem
+constexpr double kSearching = 0.6;      // of the time of a problem; the rest is for those that were fastest
+constexpr double kMostDeciding = 10;    // seconds
+constexpr size_t kFinalists = 4;        // beside the built-in choice
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -46,6 +47,23 @@ TuneSearch::TuneSearch(const TuneTarget& target, double seconds, int32_t threads
       timer_(target.cpu ? nullptr : std::make_unique<CudaTimer>()) {}
 
 bool TuneSearch::out_of_time() const { return seconds_since(start_) >= seconds_; }
+
+void TuneSearch::compile_ahead(const std::vector<BenchPoint>& points, const Report& report) {
+  if (target_.cpu) return;
+  std::vector<cuda::Program> programs;
+  for (const BenchPoint& point : points) {
+    try {
+      for (const Candidate& candidate : candidates_of(point, target_))
+        if (candidate.rejected.empty()) programs.push_back(program_of(candidate, point, target_));
+    } catch (const FlashAttentionError&) {
+      // Said when its turn comes.
+    }
+  }
+  compile(programs, compiled_, [&](size_t begun, size_t all) {
+    report(begun, all);
+    return seconds_since(start_) < kCompiling * seconds_;
+  });
+}
 
 TuneOutcome TuneSearch::search(const BenchPoint& point, std::vector<Candidate> candidates, double share,
                                const Report& report, std::vector<std::string>& notes) {

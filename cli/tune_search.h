@@ -26,7 +26,11 @@ class TuneSearch {
 
   bool out_of_time() const;
 
-  using Report = std::function<void(size_t done, size_t all)>;  // before each candidate
+  using Report = std::function<void(size_t done, size_t all)>;  // before each kernel, each candidate
+
+  // Kernels of all problems on every core, which the search of one problem after the other would keep busy in part. Not for
+  // longer than a third of the time: what is left is compiled with its problem.
+  void compile_ahead(const std::vector<BenchPoint>& points, const Report& report);
 
   // share: of the time that is left. Candidates whose results are wrong are named in notes; throws where those of the
   // built-in choice are.

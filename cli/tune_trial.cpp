@@ -9,6 +9,7 @@
 #include <iostream>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "bench/shared/turns.h"
@@ -95,32 +96,41 @@ CompileResult compile_one(const cuda::Program& program) {
 
 }  // namespace
 
-void compile(const std::vector<Candidate*>& candidates, const BenchPoint& point, const TuneTarget& target,
-             Compiled& compiled) {
-  std::vector<cuda::Program> programs;
-  for (const Candidate* candidate : candidates)
-    programs.push_back(cuda::program_of(launch_of(point, target, forced_by(*candidate)).kernel));
+void compile(const std::vector<cuda::Program>& programs, Compiled& compiled, const GoOn& go_on) {
+  std::map<std::string, const cuda::Program*> by_name;
+  for (const cuda::Program& program : programs)
+    if (!compiled.contains(program.name)) by_name.emplace(program.name, &program);
+  const std::vector<std::pair<std::string, const cuda::Program*>> missing(by_name.begin(), by_name.end());
+  std::vector<std::optional<CompileResult>> results(missing.size());
   std::atomic<size_t> next = 0;
-  std::mutex mutex;
-  const auto work = [&] {
-    for (size_t n; (n = next++) < programs.size();) {
-      {
-        const std::lock_guard lock(mutex);
-        if (!compiled.emplace(programs[n].name, CompileResult()).second) continue;
-      }
-      CompileResult result = compile_one(programs[n]);
-      const std::lock_guard lock(mutex);
-      compiled[programs[n].name] = std::move(result);
+  std::atomic<bool> stops = false;
+  const auto work = [&](bool asks) {
+    for (size_t n; !stops && (n = next++) < missing.size();) {
+      if (asks && !go_on(n, missing.size())) stops = true;
+      else results[n] = compile_one(*missing[n].second);
     }
   };
   {
     std::vector<std::jthread> helpers;
-    for (size_t n = 1; n < std::min<size_t>(programs.size(), std::thread::hardware_concurrency()); ++n)
-      helpers.emplace_back(work);
-    work();
+    for (size_t n = 1; n < std::min<size_t>(missing.size(), std::thread::hardware_concurrency()); ++n)
+      helpers.emplace_back(work, false);
+    work(true);
   }
+  for (size_t n = 0; n < missing.size(); ++n)
+    if (results[n]) compiled.emplace(missing[n].first, std::move(*results[n]));
+}
+
+cuda::Program program_of(const Candidate& candidate, const BenchPoint& point, const TuneTarget& target) {
+  return cuda::program_of(launch_of(point, target, forced_by(candidate)).kernel);
+}
+
+void compile(const std::vector<Candidate*>& candidates, const BenchPoint& point, const TuneTarget& target,
+             Compiled& compiled) {
+  std::vector<cuda::Program> programs;
+  for (const Candidate* candidate : candidates) programs.push_back(program_of(*candidate, point, target));
+  compile(programs, compiled, [](size_t, size_t) { return true; });
   for (size_t n = 0; n < programs.size(); ++n) {
-    const CompileResult& result = compiled[programs[n].name];
+    const CompileResult& result = compiled.at(programs[n].name);
     candidates[n]->rejected = result.error.empty() && !candidates[n]->built_in ? result.remark : result.error;
   }
 }

@@ -1,6 +1,7 @@
 // One problem of `cuflash tune` and its candidates: compiled, held to the oracle, timed.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,6 +10,7 @@
 #include "cli/bench_cuda.h"
 #include "cli/bench_problem.h"
 #include "cli/tune_candidates.h"
+#include "cuda/program.h"
 
 namespace cuflash::cli {
 
@@ -19,8 +21,13 @@ struct CompileResult {
 };
 using Compiled = std::map<std::string, CompileResult>;
 
-// Compiles the kernels of candidates on every core and leaves them in the disk cache. Those that cannot be compiled or will
-// be slow are rejected; the built-in one may be slow. Needs no GPU.
+// Compiles what was not compiled before on every core and leaves it in the disk cache. Needs no GPU.
+using GoOn = std::function<bool(size_t begun, size_t all)>;  // asked by one thread, before each of its kernels
+void compile(const std::vector<cuda::Program>& programs, Compiled& compiled, const GoOn& go_on);
+// The kernel of a candidate.
+cuda::Program program_of(const Candidate& candidate, const BenchPoint& point, const TuneTarget& target);
+// Compiles the kernels of candidates. Those that cannot be compiled or will be slow are rejected; the built-in one may be
+// slow.
 void compile(const std::vector<Candidate*>& candidates, const BenchPoint& point, const TuneTarget& target,
              Compiled& compiled);
 

@@ -336,6 +336,24 @@ TEST_F(FakeGpus, CandidatesOfTheTunerAreCompiledLaunchedAndChecked) {
   EXPECT_EQ(compiled.size(), 6u);
 }
 
+TEST_F(FakeGpus, KernelsOfTheTunerAreCompiledOnceAndUntilItIsTimeToStop) {
+  const cli::TuneTarget target{false, cuda::device(0).arch, cuda::device(0).num_sms};
+  const cli::BenchPoint point{"cuda", cli::kForward, "bf16", 1, 2, 2, 100, 100, 64, 64, true, 0};
+  std::vector<cuda::Program> programs;
+  for (const cli::Candidate& candidate : candidates_of(point, target))
+    if (candidate.rejected.empty() && programs.size() < 3)
+      programs.push_back(cli::program_of(candidate, point, target));
+  ASSERT_EQ(programs.size(), 3u);
+  cli::Compiled compiled;
+  compile({programs[0]}, compiled, [](size_t, size_t) { return false; });
+  EXPECT_EQ(compiled.size(), 0u);
+  compile({programs[0], programs[0]}, compiled, [](size_t, size_t all) { return all == 1; });
+  EXPECT_EQ(compiled.size(), 1u);
+  compile(programs, compiled, [](size_t begun, size_t all) { return begun < all && all == 2; });
+  EXPECT_EQ(compiled.size(), 3u);
+  compile(programs, compiled, [](size_t, size_t) -> bool { throw std::logic_error("nothing is left to compile"); });
+}
+
 TEST_F(FakeGpus, NothingToComputeLaunchesNothing) {
   const int before = gpus.launches;
   const Stream stream;
