@@ -66,7 +66,7 @@ check::Case case_of(const BenchPoint& p, const Candidate& candidate) {
 }
 
 check::CacheCase cache_case_of(const BenchPoint& p, const Candidate& candidate) {
-  constexpr int64_t kMostKeys = 4096;
+  constexpr int64_t kMostKeys = 1024;
   check::CacheCase c;
   c.plain = case_of(p, candidate);
   const int64_t keys = std::min(p.len_k, kMostKeys);

@@ -76,7 +76,7 @@ constexpr Tiles kBoxed[] = {
     {128, 256, 64, 8, 1, 1, 1},              // products by warpgroups: see is_worth_warpgroups
     {128, 128, 64, 8, 1, 1, 1},              //
     {128, 16, 64, 1, 4, 1, 1, false, true},  //
-    {128, 32, 64, 2, 2, 1, 1, false, true},  //
+    {128, 32, 64, 2, 4, 1, 1, false, true},  //
     {64, 16, 64, 1, 4, 1, 3, true},          //
     {64, 16, 64, 1, 4, 1, 2},                //
     {64, 32, 64, 2, 2, 1, 2},                //

@@ -38,6 +38,8 @@ constexpr Tiles kTiles[] = {
     {64, 64, either, kAny, 3, 128, 4, plain},                        //
     {96, 96, either, kAny, 3, 96, 3, plain},                         //
     {128, 128, full, 1024, 2, 128, 2, plain, kStaged},               //
+    {128, 128, causal, 1024, 2, 128, 2, plain, kPrefetched},         //
+    {128, 128, causal, 2048, 3, 64, 2, plain, kPrefetched},          //
     {128, 128, causal, 4096, 2, 128, 2, plain, kPrefetched},         //
     {128, 128, either, kAny, 3, 80, 4, plain},                       //
     {192, 128, either, kAny, 2, 128, 2, plain},                      //
