@@ -31,6 +31,14 @@ class BackwardTensors(ctypes.Structure):
         (name, Tensor) for name in ("o", "lse", "dout", "dlse", "dq", "dk", "dv", "dbias", "dsink")]
 
 
+class CacheTensors(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t)] + [
+        (name, Tensor) for name in ("k", "v", "seqlens", "block_table", "batch_idx", "leftpad", "k_new", "v_new",
+                                    "cu_seqlens_new", "seqlens_new")] + [
+        ("max_seqlen_new", c_int64), ("rotary_cos", Tensor), ("rotary_sin", Tensor), ("rotary_interleaved", c_int32),
+        ("rotary_one_position", c_int32), ("num_splits", c_int32), ("o", Tensor), ("lse", Tensor)]
+
+
 class Execution(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t), ("device", c_int32), ("num_threads", c_int32), ("deterministic", c_int32),
@@ -89,7 +97,16 @@ class Library:
         def call(keep=workspace):
             self._check(run(byref(a), byref(tensors), byref(e)))
         call.workspace_bytes = e.workspace_size
+        call.explain = lambda: self._explain(name, a, tensors, e)
         return call
+
+    def _explain(self, name, a, tensors, e):
+        """The text of `cuflash explain` for a call."""
+        explain, size = getattr(self.lib, f"cuflash_explain_{name}"), c_size_t()
+        self._check(explain(byref(a), byref(tensors), byref(e), None, 0, byref(size)))
+        text = ctypes.create_string_buffer(size.value)
+        self._check(explain(byref(a), byref(tensors), byref(e), text, size, byref(size)))
+        return text.value.decode()
 
     def forward(self, q, k, v, o, lse, causal=False, threads=0, **options):
         a = self.attention(q, k, v, causal, **options)
@@ -102,3 +119,11 @@ class Library:
         for name, tensor in (("o", o), ("lse", lse), ("dout", dout), ("dq", dq), ("dk", dk), ("dv", dv)):
             setattr(tensors, name, self.view(tensor))
         return self._call("backward", a, tensors, self.execution(q.device, threads, deterministic), q.device)
+
+    def attend_cache(self, q, k, v, seqlens, o, causal=False, threads=0):
+        a = Attention(struct_size=ctypes.sizeof(Attention), window_left=-1, window_right=-1, causal=int(causal))
+        a.q = self.view(q)
+        tensors = CacheTensors(struct_size=ctypes.sizeof(CacheTensors))
+        for name, tensor in (("k", k), ("v", v), ("seqlens", seqlens), ("o", o)):
+            setattr(tensors, name, self.view(tensor))
+        return self._call("attend_cache", a, tensors, self.execution(q.device, threads), q.device)

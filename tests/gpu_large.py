@@ -241,6 +241,7 @@ def long_mask(library, where):
 F64, F32, F16, BF16 = torch.float64, torch.float32, torch.float16, torch.bfloat16
 CASES = {
     "bf16 8k causal D=128": dense_case(BF16, 1, 16, 16, 8192, 8192, 128, 128, causal=True),
+    "bf16 1500 causal D=128": dense_case(BF16, 2, 8, 8, 1500, 1500, 128, 128, causal=True),
     "bf16 16k D=64": dense_case(BF16, 1, 8, 8, 16384, 16384, 64, 64),
     "bf16 4k causal D=256": dense_case(BF16, 2, 8, 8, 4096, 4096, 256, 256, causal=True),
     "f16 4k D=192 Dv=128": dense_case(F16, 2, 4, 4, 4096, 4096, 192, 128, causal=True),
