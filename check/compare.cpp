@@ -119,7 +119,7 @@ class Comparison {
       const double e = std::abs(expected_[n]);
       double allowed = type_ == DType::f64 ? 1e-12 * std::max(1.0, e) : 1e-4 + 1e-5 * e;
       if (!is_16_bit(type_)) allowed = std::max(allowed, limits_.naive_factor * naive_error);
-      allowed = std::max(allowed, 3 * finite_or_zero(noise_, n));
+      allowed = std::max(allowed, noise_factor() * finite_or_zero(noise_, n));
       if (std::abs(actual_[n] - expected_[n]) > allowed) return report("LSE error", n, allowed);
     }
     return "";
@@ -185,10 +185,9 @@ class Comparison {
     const double floor = (quantity_ == Quantity::output ? limits_.output : limits_.gradient) * scale_of();
     const double naive = limits_.naive_factor * naive_largest_;
     const double limit = is_16_bit(type_) ? naive + floor : std::max(naive, floor);
-    const double noise_factor = correlated_ ? kCorrelated : 3;
     for (size_t x = 0; x < compared_.size(); ++x) {
       const size_t n = compared_[x];
-      const double computing = std::max(limit, noise_factor * finite_or_zero(noise_, n)) + limits_.tiny;
+      const double computing = std::max(limit, noise_factor() * finite_or_zero(noise_, n)) + limits_.tiny;
       const double from = rounded(stored_, expected_[n] - computing), to = rounded(stored_, expected_[n] + computing);
       if (!(actual_[n] >= from && actual_[n] <= to)) return report("largest error", n, computing);
     }
@@ -199,13 +198,14 @@ class Comparison {
   double baseline_factor() const { return limits_.rms_factor * (1 + 4 / std::sqrt(count_)); }
   // In 16-bit types the last rounding is more than any sum's.
   double small_errors() const {
-    const double noise_factor = correlated_ && !is_16_bit(type_) ? kCorrelated : 2;
-    return noise_factor * rms_noise_ + limits_.small * rms_expected_ + limits_.tiny;
+    const double factor = correlated_ && !is_16_bit(type_) ? kCorrelated : 2;
+    return factor * rms_noise_ + limits_.small * rms_expected_ + limits_.tiny;
   }
 
   // Times the noise: equal errors add up where random ones cancel. The score of two constant rows is a sum of equal
   // products, whose roundings all go the same way.
   static constexpr double kCorrelated = 6;
+  double noise_factor() const { return correlated_ ? kCorrelated : 3; }  // of one element
 
   // An error far below the last digit may still turn a rounding the other way.
   static constexpr double kRoundedOtherwise = 1.02;

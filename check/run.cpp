@@ -38,7 +38,7 @@ std::string compare_outputs(const Case& c, const CaseMemory& memory) {
                                         noise.o, has_correlated_errors(c));
   if (!text.empty()) return text;
   return disagreement("lse", Quantity::lse, c.dtype, state_type(c.dtype), memory.lse.read(), expected.lse, naive.lse,
-                      noise.lse);
+                      noise.lse, has_correlated_errors(c));
 }
 
 std::string check_forward(const Case& c, CaseMemory& memory) {

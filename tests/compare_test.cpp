@@ -233,6 +233,19 @@ TEST(Compare, ErrorsThatAddUpAreAllowedWhereTheyCan) {
   EXPECT_NE(fault(Values(4, 1 + 9e-13), true), "");
 }
 
+// 256 equal products of f16 in a tensor core, whose sum is cut off and not rounded, moved an LSE by 4.3 times its noise.
+TEST(Compare, AnLseOfConstantRowsMayBeOffAsItsScoresAre) {
+  const Values expected(100, 1.2), noise(100, 2.7e-5);
+  const auto fault = [&](double off, bool correlated) {
+    Values actual = expected;
+    actual[7] += off;
+    return disagreement("lse", Quantity::lse, DType::f16, DType::f32, actual, expected, expected, noise, correlated);
+  };
+  EXPECT_EQ(fault(1.15e-4, true), "");
+  EXPECT_NE(fault(1.15e-4, false), "") << "1e-4 + 1e-5 of it are allowed";
+  EXPECT_NE(fault(1.7e-4, true), "") << "six times the noise are";
+}
+
 // Products take dO in the type of q, whatever it is stored in. Where few keys are seen dP and delta are nearly the same, and
 // of such a rounding more is left than of all others.
 TEST(Compare, RoundingDoutIsPartOfTheNoise) {
