@@ -42,12 +42,12 @@ introduce() { # python
   "$1" -m cuflash --device "$device" | sed -n 's/^self-check  */python-test: self-check /p'
 }
 run() { # python
-  introduce "$1"
+  introduce "$1" || return
   CUFLASH_TEST_DEVICE=$device "$1" -m pytest -q -ra tests/python "${@:2}" | tee build/python-test.log
 }
 # Each file in a process of its own, many at once: on a GPU the tests wait for the compilation of kernels.
 run_side_by_side() { # python
-  introduce "$1"
+  introduce "$1" || return # `timed` asks for the result, so that set -e does not see a failure here
   mkdir -p build/python-tests
   export CUFLASH_TEST_DEVICE=$device
   # shellcheck disable=SC2016 # expanded by the shell that xargs starts

@@ -19,7 +19,7 @@
 namespace cuflash {
 
 // Warpgroups come to mend() by different ways. A barrier may be met at several places, but synccheck takes that for
-// divergence: here is one.
+// divergence, even where it is called as here: docs/log.md.
 template <int kBarrier, int kThreads>
 __device__ __noinline__ void meet_at_one_place() {
   numbered_barrier_wait(kBarrier, kThreads);

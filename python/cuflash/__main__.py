@@ -66,7 +66,9 @@ def run_on_cuda(q: Any, k: Any, v: Any, dout: Any, options: Dict[str, Any]) -> L
     options = {name: there(x, name in ("bias", "sink")) for name, x in options.items()}
     out, lse = cuflash.attention(*inputs, return_lse=True, **options)
     wanted = inputs + [options[name] for name in ("bias", "sink") if name in options]
-    gradients = torch.autograd.grad(out, wanted, there(dout))
+    # By this thread: one of autograd's own that still lets go of Python objects when Python ends aborts the process.
+    with torch.autograd.set_multithreading_enabled(False):
+        gradients = torch.autograd.grad(out, wanted, there(dout))
     return [x.detach().cpu().numpy() for x in (out, lse, *gradients)]
 
 
