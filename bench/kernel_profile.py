@@ -56,7 +56,7 @@ def make_calls(arguments):
     """In the process that ncu watches: says which kernels come, and calls them."""
     import torch
     from cuflash_c import Library
-    library = Library(os.path.abspath(arguments.library))
+    library = Library(os.path.abspath(arguments.lib))
     for kind in arguments.calls.split(","):
         calls = decode_calls(library) if kind == "decode" else attention_calls(library, kind, arguments.length)
         for name, call in calls:
@@ -86,7 +86,7 @@ def profile(arguments, kernels):
         log = os.path.join(folder, "ncu.csv")
         command = ["ncu", "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--log-file", log,
                    "--kernel-name", "cuflash_kernel", "--metrics", ",".join(metric for metric, _ in METRICS.values()),
-                   sys.executable, __file__, arguments.library, "--watched", "--calls", arguments.calls,
+                   sys.executable, __file__, arguments.lib, "--watched", "--calls", arguments.calls,
                    "--length", str(arguments.length)]
         done = subprocess.run(command, env={**os.environ, "CUFLASH_CUDA_KERNELS": kernels}, stdout=subprocess.PIPE, text=True)
         with open(log, encoding="utf-8") as file:
@@ -101,7 +101,7 @@ def profile(arguments, kernels):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("library")
+    parser.add_argument("lib", metavar="LIB")
     parser.add_argument("--kernels", default="best,portable", help="families of kernels, as in CUFLASH_CUDA_KERNELS")
     parser.add_argument("--calls", default="forward,backward,decode")
     parser.add_argument("--length", type=int, default=8192)

@@ -18,13 +18,6 @@
 
 namespace cuflash {
 
-// Warpgroups come to mend() by different ways. A barrier may be met at several places, but synccheck takes that for
-// divergence, even where it is called as here: docs/log.md.
-template <int kBarrier, int kThreads>
-__device__ __noinline__ void meet_at_one_place() {
-  numbered_barrier_wait(kBarrier, kThreads);
-}
-
 template <CacheConfig C>
 struct BoxedKeys {
   static constexpr Element E = C.element;
@@ -123,14 +116,10 @@ struct BoxedKeys {
     const int row = work.sequence.pad + work.first_key(n);
     return row >= begin_row() && row + C.tile_k <= end_row();
   }
-  __device__ static void meet() {
-    if constexpr (by_warpgroups(C)) meet_at_one_place<kBarrier, kComputing>();
-    else numbered_barrier_wait(kBarrier, kComputing);
-  }
   // By those who compute: rows of the tile that are not in the cache. Who has read what was in this stage before has said so
   // to the copying warp, which has told all others; racecheck does not follow that, but it knows the first barrier.
   __device__ __forceinline__ void mend(int n) const {
-    meet();
+    numbered_barrier_wait(kBarrier, kComputing);
     const int k_first = work.first_key(n);
     const auto is_seen = [&](int row) { return k_first + row >= work.seen.begin && k_first + row < work.seen.end; };
     const auto is_new = [&](int row) {
@@ -148,7 +137,7 @@ struct BoxedKeys {
       load_new<true, kComputing, E, C.tile_k, C.dim_v>(v_tile(ring.stage), is_new, work.p, work.sequence, work.at,
                                                        k_first);
     async_proxy_fence();
-    meet();
+    numbered_barrier_wait(kBarrier, kComputing);
   }
   __device__ __forceinline__ void wait(int n) const {
     barrier_wait(full(ring.stage), ring.phase);
