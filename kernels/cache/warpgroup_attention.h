@@ -110,41 +110,40 @@ struct WarpgroupAttention {
     pin_all(block.o), pin_all(w);
   }
 
-  // All tiles of keys, for two blocks or for one that is both of them.
-  template <int kBlocks>
-  __device__ __forceinline__ void sum(Block& first, Block& last) {
+  // All tiles of keys, by warpgroups that have two blocks, one, or none. They wait for a tile at the same place: rows that are
+  // not in the cache are written there by all of them, between barriers, and compute-sanitizer takes a barrier that
+  // warpgroups reach at several places for divergence.
+  __device__ __forceinline__ void sum(Block& first, Block& last, bool has_first, bool has_last) {
     if (work.count() == 0) return;
     Weights w;
     keys.wait(0);
-    begin(first, w);
+    if (has_first) begin(first, w);
 #pragma unroll 1
     for (int n = 0;; ++n) {
       const int stage = keys.ring.stage;
-      if constexpr (kBlocks == 2) advance<false>(first, stage, last, n, w);
-      if (n + 1 == work.count()) return end(last, stage, w);
+      if (has_last) advance<false>(first, stage, last, n, w);
+      if (n + 1 == work.count()) {
+        if (has_last) end(last, stage, w);
+        else if (has_first) end(first, stage, w);
+        return;
+      }
       keys.ring.advance();
       keys.wait(n + 1);
-      advance<true>(last, stage, first, n + 1, w);
+      if (has_last) advance<true>(last, stage, first, n + 1, w);
+      else if (has_first) advance<true>(first, stage, first, n + 1, w);
+      else keys.release(stage);
     }
-  }
-  // Tiles that the other warpgroup needs.
-  __device__ __forceinline__ void pass() {
-#pragma unroll 1
-    for (int n = 0; n < work.count(); ++n) keys.wait(n), keys.leave();
   }
 
   __device__ __forceinline__ void share(Block& block) const {
     CacheSums<C>{work}.share(block.softmax, block.o, lane_row(block.number));
   }
-  // A block without rows shares nothing: rows that do not exist are written as such, whatever was summed. All meet at one
-  // barrier: compute-sanitizer takes one that warpgroups reach at several places for divergence.
+  // A block without rows shares nothing: rows that do not exist are written as such, whatever was summed.
   __device__ __forceinline__ void attend() {
     constexpr bool kTwo = row_blocks(C) == 2;
     const bool has_first = has_block(0), has_last = kTwo && has_block(1);
     Block first(work, 0), last(work, kTwo ? 1 : 0);
-    if (has_last) sum<2>(first, last);
-    else if (has_first) sum<1>(first, first);
-    else pass();
+    sum(first, last, has_first, has_last);
     keys.wait_for_readers();
     if (has_first) share(first);
     if (has_last) share(last);
