@@ -1,6 +1,9 @@
 #include "check/memory_use.h"
 
 #include <unistd.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #include <fstream>
 #include <stdexcept>
@@ -11,7 +14,11 @@
 namespace cuflash::check {
 namespace {
 
+// What is free between blocks that are in use stays resident, unless the system gets it back here.
 int64_t resident_bytes() {
+#if defined(__GLIBC__)
+  ::malloc_trim(0);
+#endif
   std::ifstream file("/proc/self/statm");
   int64_t size = 0, resident = 0;
   if (!(file >> size >> resident)) throw std::runtime_error("/proc/self/statm does not say how much memory is in use");
@@ -26,6 +33,14 @@ int64_t device_bytes() {
 }
 
 }  // namespace
+
+// glibc keeps up to 64 MiB for each thread that has ever freed something large, unless it is told how much it may keep.
+void return_freed_memory() {
+#if defined(__GLIBC__)
+  constexpr int kKept = 128 << 10;  // what it begins with
+  ::mallopt(M_TRIM_THRESHOLD, kKept);
+#endif
+}
 
 MemoryUse memory_use(Device device) { return {resident_bytes(), device == Device::cuda ? device_bytes() : 0}; }
 

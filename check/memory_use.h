@@ -13,6 +13,9 @@ struct MemoryUse {
   int64_t device = 0;  // bytes of the first GPU that are in use, by whomever; 0 where the CPU is checked
 };
 
+// From now on the system gets back what is freed: what is resident then says what was lost, not how large problems were.
+void return_freed_memory();
+
 // Throws where the system does not say.
 MemoryUse memory_use(Device device);
 

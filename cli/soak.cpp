@@ -60,6 +60,7 @@ class Soak {
         end_(end_of(options, start_)) {}
 
   int run() {
+    check::return_freed_memory();
     std::cout << "checking without end: seed " << options_.seed << ", from problem " << options_.first
               << "; SIGINT (ctrl-C) or SIGTERM ends it" << std::endl;
     while (goes_on(total_.failed) && leak_.empty() && next() < kLastProblem) {

@@ -2,12 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <set>
+#include <thread>
+#include <vector>
 
 #include "check/memory_use.h"
 #include "check/run.h"
 #include "property.h"
 #include "tests/device.h"
+#include "tests/support.h"
 
 namespace cuflash::check {
 namespace {
@@ -61,6 +65,30 @@ TEST(MemoryUse, GrowthIsNamed) {
   EXPECT_NE(growth_beyond(10, before, {111, 200}).find("resident memory grew by 11 bytes"), std::string::npos);
   EXPECT_NE(growth_beyond(10, before, {100, 211}).find("device memory grew by 11 bytes"), std::string::npos);
 }
+
+#if defined(__GLIBC__)
+// An arena of glibc for each thread would keep the small blocks: some, since a block of 24 MiB was freed; others, since they
+// lie below one that is still in use.
+TEST(MemoryUse, FreedMemoryIsReturned) {
+  constexpr size_t kThreads = 4, kBlocks = 160, kSmall = size_t{100} << 10, kLarge = size_t{24} << 20;
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers keep what is freed";
+  using Block = std::vector<char>;
+  return_freed_memory();
+  const int64_t before = memory_use(Device::cpu).host;
+  const auto use = [&](Block& kept) {
+    Block(kLarge, 'x').clear();
+    std::vector<Block> below, above;
+    for (size_t n = 0; n < kBlocks; ++n) below.emplace_back(kSmall, 'x');
+    kept.assign(kSmall, 'x');
+    for (size_t n = 0; n < kBlocks; ++n) above.emplace_back(kSmall, 'x');
+  };
+  std::vector<Block> kept(kThreads);
+  std::vector<std::thread> threads;
+  for (Block& block : kept) threads.emplace_back(use, std::ref(block));
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LT(memory_use(Device::cpu).host - before, static_cast<int64_t>(kBlocks * kSmall));
+}
+#endif
 
 TEST(Sweep, SeedAndIndexRebuildTheSameCase) {
   for (uint64_t index : {uint64_t{0}, uint64_t{1}, uint64_t{77}, uint64_t{1} << 40}) {
