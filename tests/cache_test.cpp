@@ -157,6 +157,22 @@ TEST_P(CacheIsa, PagesOfAnySizeGiveTheSameBits) {
       }
 }
 
+// So many heads and keys that a task has several heads of a page, which are one row each. How many splits there are depends
+// on that, unless it is said.
+TEST_P(CacheIsa, PagesOfSeveralHeadsGiveTheSameBits) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    CacheSpec s;
+    s.dtype = dtype, s.heads_q = s.heads_k = 8, s.dim = 40, s.dim_v = 16;
+    s.rows = {1031}, s.queries = {1}, s.num_splits = 3;
+    const CacheResult contiguous = CachedSequences(s).run();
+    for (const Place& place : places()) {
+      SCOPED_TRACE(std::string(name_of(dtype)) + " " + words(place));
+      s.order = place.order, s.page_size = place.page_size;
+      EXPECT_TRUE(same_bits(CachedSequences(s).run(), contiguous));
+    }
+  }
+}
+
 TEST(Cache, AnyNumberOfSplits) {
   for (const int64_t page_size : {0, 16, 100})
     for (const int32_t splits : {1, 2, 3, 5, 8, 1000}) {

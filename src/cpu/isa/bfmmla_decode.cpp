@@ -124,22 +124,21 @@ __attribute__((noinline)) void dots_of(const uint16_t* k, int64_t stride, int64_
   }
 }
 
-// The same of one row. Eight sums, so that no product waits for the one before: of eight keys, or two each of four.
-template <int kKeys>
+// The same of one row and two keys, a line of each at a time: eight sums, so that no product waits for the one before, and
+// memory is read in its order. Four or eight keys with fewer sums read it at 94% of the speed.
 __attribute__((noinline)) void dots_of_row(const uint16_t* k, int64_t stride, int64_t dim, Ahead ahead,
                                            const uint16_t* q, float scale, float* s) {
-  static_assert(kKeys == 2 || kKeys == 4 || kKeys == 8);
-  constexpr int kSums = kKeys == 8 ? 1 : 2;
+  constexpr int kKeys = 2, kSums = 2;
   float32x4_t sum[kKeys][kSums] = {};
   int64_t d = 0;
   for (; d + 8 * kSums <= dim; d += 8 * kSums) {
-    bfloat16x8_t query[kSums];
-    for (int x = 0; x < kSums; ++x) query[x] = bf16_of(vld1q_u16(q + d + 8 * x));
     if (d % 32 == 0)
       for (int n = 0; n < kKeys; ++n) prefetch_far(k + n * stride + d, ahead);
-    for (int n = 0; n < kKeys; ++n)
-      for (int x = 0; x < kSums; ++x)
-        sum[n][x] = vbfdotq_f32(sum[n][x], bf16_of(vld1q_u16(k + n * stride + d + 8 * x)), query[x]);
+    for (int x = 0; x < kSums; ++x) {
+      const bfloat16x8_t query = bf16_of(vld1q_u16(q + d + 8 * x));
+      for (int n = 0; n < kKeys; ++n)
+        sum[n][x] = vbfdotq_f32(sum[n][x], bf16_of(vld1q_u16(k + n * stride + d + 8 * x)), query);
+    }
   }
   for (; d < dim; d += 8) {
     const bfloat16x8_t query = bf16_of(vld1q_u16(q + d));
@@ -147,22 +146,9 @@ __attribute__((noinline)) void dots_of_row(const uint16_t* k, int64_t stride, in
     for (int n = 0; n < kKeys; ++n)
       sum[n][0] = vbfdotq_f32(sum[n][0], bf16_of(load_part(k + n * stride + d, count)), query);
   }
-  for (int n = 0; n < kKeys; ++n)
-    if constexpr (kSums == 2) sum[n][0] += sum[n][1];
-  const auto pair = [&](int n) { return vpaddq_f32(sum[n][0], sum[n + 1][0]); };
-  if constexpr (kKeys == 2) {
-    vst1_f32(s, vpadd_f32(vget_low_f32(pair(0)), vget_high_f32(pair(0))) * scale);
-  } else {
-    for (int n = 0; n < kKeys; n += 4) vst1q_f32(s + n, vpaddq_f32(pair(n), pair(n + 2)) * scale);
-  }
-}
-// Eight keys of rows that lie far apart at once, but four of rows that follow one another: fewer of their lines are open.
-inline void dots_of_eight(const KeyRows& k, int64_t head, int64_t key, const uint16_t* q, float scale, float* s,
-                          Ahead ahead) {
-  const auto* row = key_row<uint16_t>(k, head, key);
-  if (k.heads > 1) return dots_of_row<8>(row, k.row_stride, k.dim, ahead, q, scale, s);
-  dots_of_row<4>(row, k.row_stride, k.dim, ahead, q, scale, s);
-  dots_of_row<4>(row + 4 * k.row_stride, k.row_stride, k.dim, ahead, q, scale, s + 4);
+  const auto sums_of = [&](int n) { return sum[n][0] + sum[n][1]; };
+  const float32x4_t pairs = vpaddq_f32(sums_of(0), sums_of(1));
+  vst1_f32(s, vpadd_f32(vget_low_f32(pairs), vget_high_f32(pairs)) * scale);
 }
 
 template <int kKeys>
@@ -172,11 +158,13 @@ inline void dots_keys(const KeyRows& k, int64_t head, int64_t key, const RowBloc
     const auto* packed = reinterpret_cast<const uint16_t*>(row_of(q, head, row));
     float* to = row_of(s, head, row) + key;
     if constexpr (kRows == 1) {
-      float twice[2];  // two keys are the least: the same one
-      if constexpr (kKeys == 8) dots_of_eight(k, head, key, packed, scale, to, ahead);
-      else if constexpr (kKeys == 2)
-        dots_of_row<2>(key_row<uint16_t>(k, head, key), k.row_stride, k.dim, ahead, packed, scale, to);
-      else dots_of_row<2>(key_row<uint16_t>(k, head, key), 0, k.dim, ahead, packed, scale, twice), to[0] = twice[0];
+      const auto* first = key_row<uint16_t>(k, head, key);
+      for (int n = 0; n + 2 <= kKeys; n += 2)
+        dots_of_row(first + n * k.row_stride, k.row_stride, k.dim, ahead, packed, scale, to + n);
+      if constexpr (kKeys == 1) {
+        float twice[2];  // two keys are the least: the same one
+        dots_of_row(first, 0, k.dim, ahead, packed, scale, twice), to[0] = twice[0];
+      }
     } else if constexpr (kKeys > 1) {
       dots_of<kRows, kKeys>(key_row<uint16_t>(k, head, key), k.row_stride, k.dim, ahead, packed, scale, to, s.stride);
     } else {
@@ -187,7 +175,21 @@ inline void dots_keys(const KeyRows& k, int64_t head, int64_t key, const RowBloc
   });
 }
 
+// One row a head, as of most calls. Heads take turns with two keys: memory is read in its order.
+void dots_of_single_rows(const KeyRows& k, RowBlock<const float> q, float scale, RowBlock<float> s) {
+  const Ahead ahead = ahead_of(k, sizeof(uint16_t), 4);
+  int64_t key = 0;
+  for (; key + 2 <= k.keys; key += 2)
+    for (int64_t head = 0; head < k.heads; ++head)
+      dots_of_row(key_row<uint16_t>(k, head, key), k.row_stride, k.dim, ahead,
+                  reinterpret_cast<const uint16_t*>(row_of(q, head, 0)), scale, row_of(s, head, 0) + key);
+  for (int64_t head = 0; key < k.keys && head < k.heads; ++head) dots_keys<1>(k, head, key, q, scale, s, ahead);
+}
+
 void dots(const KeyRows& k, RowBlock<const float> q, float scale, RowBlock<float> s) {
+  // Behind a page that is read in order the processor fetches what nobody reads.
+  const bool in_pages = k.soon != 0;
+  if (q.rows == 1 && !in_pages) return dots_of_single_rows(k, q, scale, s);
   const Ahead ahead = ahead_of(k, sizeof(uint16_t), q.rows == 1 ? 4 : 8);
   int64_t key = 0;
   for (; key + 8 <= k.keys; key += 8)
