@@ -124,8 +124,8 @@ __attribute__((noinline)) void dots_of(const uint16_t* k, int64_t stride, int64_
   }
 }
 
-// The same of one row and two keys, a line of each at a time: eight sums, so that no product waits for the one before, and
-// memory is read in its order. Four or eight keys with fewer sums read it at 94% of the speed.
+// The same of one row and two keys. With four or eight at a time fewer products wait for the one before, but memory is read
+// less in its order, at 95% of the speed.
 __attribute__((noinline)) void dots_of_row(const uint16_t* k, int64_t stride, int64_t dim, Ahead ahead,
                                            const uint16_t* q, float scale, float* s) {
   constexpr int kKeys = 2, kSums = 2;
@@ -146,8 +146,7 @@ __attribute__((noinline)) void dots_of_row(const uint16_t* k, int64_t stride, in
     for (int n = 0; n < kKeys; ++n)
       sum[n][0] = vbfdotq_f32(sum[n][0], bf16_of(load_part(k + n * stride + d, count)), query);
   }
-  const auto sums_of = [&](int n) { return sum[n][0] + sum[n][1]; };
-  const float32x4_t pairs = vpaddq_f32(sums_of(0), sums_of(1));
+  const float32x4_t pairs = vpaddq_f32(sum[0][0] + sum[0][1], sum[1][0] + sum[1][1]);
   vst1_f32(s, vpadd_f32(vget_low_f32(pairs), vget_high_f32(pairs)) * scale);
 }
 
