@@ -186,7 +186,7 @@ void dots_of_single_rows(const KeyRows& k, RowBlock<const float> q, float scale,
 }
 
 void dots(const KeyRows& k, RowBlock<const float> q, float scale, RowBlock<float> s) {
-  // Behind a page that is read in order the processor fetches what nobody reads.
+  // Pages are read no faster in their order: it seems that the processor fetches what lies behind them.
   const bool in_pages = k.soon != 0;
   if (q.rows == 1 && !in_pages) return dots_of_single_rows(k, q, scale, s);
   const Ahead ahead = ahead_of(k, sizeof(uint16_t), q.rows == 1 ? 4 : 8);
