@@ -58,6 +58,7 @@ struct HopperCacheParams {
   int box_bits;  // a tile has 2^this many boxes
   // The first CTAs copy so many tiles of keys first that make room in L2 like any others: see read_once_policy.
   int early_ctas, early_tiles;
+  int known_splits;  // of these the first tile of keys is that of their number, and is copied before lengths are known
 };
 
 struct MergeParams {

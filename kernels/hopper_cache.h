@@ -1,7 +1,7 @@
 // Attention over a KV cache as cache_attention.h has it, for f16 and bf16 on Hopper (sm_90a): one warp of the CTA brings
 // keys and values by tensor copies (cache/boxed_keys.h), the others load queries, append and attend. Of a short call most of
-// the time is spent before the first keys and behind the last ones: the copying warp waits for nobody before it copies, and
-// when it is done it rehearses the end.
+// the time is spent before the first keys and behind the last ones: the copying warp waits for nobody before it copies, not
+// even for lengths where they do not matter, and when it is done it rehearses the end.
 #pragma once
 
 #include "cache/append.h"
@@ -54,9 +54,17 @@ __device__ __forceinline__ void copy_boxes(BoxedKeys<C>& keys, const CacheSums<C
 
 template <CacheConfig C>
 __device__ __forceinline__ void work_on_item(const HopperCacheParams& p, unsigned char* memory, bool copies) {
-  const CacheWork<C> work(p.cache, memory);
-  BoxedKeys<C> keys(work, p);
+  const CacheItem at = cache_item(p.cache, cta_number());
+  const int cached_rows = p.cache.cache.rows[at.b];  // before copies that it would have to wait behind
+  bool ahead = false;
+  if (copies) {
+    BoxedKeys<C>::init(memory);
+    ahead = BoxedKeys<C>::copy_first(p, memory, at);
+  }
+  const CacheWork<C> work(p.cache, memory, at, cached_rows);
+  BoxedKeys<C> keys(work, p, ahead);
   const CacheSums<C> sums{work, copies};
+  if (ahead && (!work.attends() || work.count() == 0)) keys.wait_for_first();
   if (!copies) attend_to_boxes<C>(work, keys);
   else if (work.attends()) copy_boxes<C>(keys, sums);
   if (copies && moves_registers(C)) return;  // too few registers are left to rehearse with
@@ -68,7 +76,7 @@ __device__ __forceinline__ void hopper_cache(const HopperCacheParams& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   if (!has_cache_item(p.cache, cta_number())) return;
   const bool copies = BoxedKeys<C>::copies();
-  if (copies) prefetch(p.k), prefetch(p.v), BoxedKeys<C>::init(memory);
+  if (copies) prefetch(p.k), prefetch(p.v);
   if constexpr (!moves_registers(C)) {
     work_on_item<C>(p, memory, copies);
   } else if (BoxedKeys<C>::computes()) {

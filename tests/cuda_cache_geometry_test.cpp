@@ -126,17 +126,19 @@ void expect_partition(const CacheParams& p, int count) {
   ASSERT_GE(long_ones, 1);
   ASSERT_GE(short_ones, 0);
   ASSERT_LE(long_ones + short_ones, p.splits);
-  int end = tiles.begin;
+  std::vector<int> times(static_cast<size_t>(count));
   for (int split = 0; split < long_ones + short_ones; ++split) {
-    const TileRange part = tiles_of_split(tiles, {long_ones, short_ones}, split);
-    const int size = part.end - part.begin;
-    ASSERT_EQ(part.begin, end);
-    ASSERT_TRUE(count == 0 || size > 0);
-    if (split < long_ones) ASSERT_LE(size, (count - short_ones * kShortTiles) / long_ones + 1);
-    else ASSERT_EQ(size, kShortTiles);
-    end = part.end;
+    const SplitTiles part = tiles_of_split(tiles, {long_ones, short_ones}, split);
+    ASSERT_TRUE(count == 0 || part.count > 0);
+    if (split < long_ones) {
+      ASSERT_EQ(part.first, tiles.begin + split);  // whatever the lengths are
+      ASSERT_LE(part.count, (count - short_ones * kShortTiles) / long_ones + 1);
+    } else {
+      ASSERT_EQ(part.count, kShortTiles);
+    }
+    for (int n = 0; n < part.count; ++n) ++times.at(static_cast<size_t>(part.first + n * part.step - tiles.begin));
   }
-  ASSERT_EQ(end, tiles.end);
+  ASSERT_EQ(std::count(times.begin(), times.end(), 1), count);
 }
 
 TEST(CacheGeometry, SplitsAreAPartitionWithoutEmptyParts) {
@@ -174,9 +176,9 @@ TEST(CacheGeometry, ShortSplitsAreTheLastItems) {
   EXPECT_EQ(used_splits(p, {0, 4 * kShortTiles - 1}).short_ones, 0);
   int before = tiles.end;
   for (int64_t n = 0; n < 5 * 3 * 6; ++n) {
-    const TileRange part = tiles_of_split(tiles, used, cache_item(p, n).split);
-    ASSERT_LE(part.end - part.begin, before);
-    before = part.end - part.begin;
+    const SplitTiles part = tiles_of_split(tiles, used, cache_item(p, n).split);
+    ASSERT_LE(part.count, before);
+    before = part.count;
   }
   EXPECT_EQ(before, kShortTiles);
 }

@@ -99,8 +99,8 @@ std::string cache_lines(const TypicalCache& t, const Arch& arch) {
     const CachePlan plan = plan_cache(cache_of(t), arch, usual_sms(arch), Kernels::best);
     if (plan.launch.grid_x == 0) return std::string("  nothing to do\n");
     return join(line(plan.launch), "  splits ", plan.splits, ", ", plan.eager_splits, " of ", plan.least_tiles,
-                " tiles at least, ", plan.short_splits, " short, ", plan.row_tiles, " tiles of rows, workspace ",
-                plan.workspace.size, "\n");
+                " tiles at least, ", plan.short_splits, " short, ", plan.known_splits, " with a known tile, ",
+                plan.row_tiles, " tiles of rows, workspace ", plan.workspace.size, "\n");
   });
 }
 
@@ -209,6 +209,29 @@ TEST(Plans, OfHopperGiveDqAKernelOfItsOwnWhereThatPays) {
     EXPECT_TRUE(separates(dim, dim, 513, false, Reproducible::yes));
     EXPECT_FALSE(separates(dim, dim, 64, false, Reproducible::yes)) << "one sum needs no order";
   }
+}
+
+// A tile of keys may be copied before lengths are known where these do not decide which one is the first.
+TEST(Plans, OfACacheKnowTheFirstTileWhereKeysBeginWithTheFirstRow) {
+  const auto known = [](const TypicalCache& t, auto change) {
+    CacheProblem p = cache_of(t);
+    change(p);
+    const CachePlan plan = plan_cache(p, arch_named("sm_90a"), 132, Kernels::best);
+    EXPECT_TRUE(plan.known_splits == 0 || plan.known_splits == plan.eager_splits);
+    return plan.known_splits != 0;
+  };
+  static const int32_t number = 0;
+  const auto as_it_is = [](CacheProblem&) {};
+  EXPECT_TRUE(known({}, as_it_is));
+  EXPECT_TRUE(known({.len_new = 3, .num_splits = 4}, as_it_is));
+  EXPECT_TRUE(known({.window_left = 8192}, as_it_is));
+  EXPECT_FALSE(known({.window_left = 8191}, as_it_is));
+  EXPECT_FALSE(known({.page_size = 64}, as_it_is));
+  EXPECT_FALSE(known({.dtype = DType::f32}, as_it_is)) << "no boxes";
+  EXPECT_FALSE(known({.batch = 128}, as_it_is)) << "not all CTAs start at one time";
+  EXPECT_FALSE(known({}, [](CacheProblem& p) { p.cache.leftpad = &number; }));
+  EXPECT_FALSE(known({}, [](CacheProblem& p) { p.cache.entry = &number; }));
+  EXPECT_FALSE(known({.batch = 2}, [](CacheProblem& p) { p.cache.entries = 1; })) << "who has none of its own";
 }
 
 TEST(Plans, AreThoseOfTheTable) {

@@ -4,6 +4,8 @@
 //   all others       wait until it is full | new rows, and zeros for values that nobody sees, where it has such rows |
 //                    use it | arrive on `empty`
 //
+// Where lengths do not decide which tile is the first, it is on its way before they are known.
+//
 // A box may hold rows that nobody sees, but no page that no key is in. What they hold of keys does not matter, since their
 // scores are replaced; of values it would, since a weight of zero would not keep a NaN out.
 #pragma once
@@ -30,30 +32,37 @@ struct BoxedKeys {
 
   const CacheWork<C>& work;
   const HopperCacheParams& p;
+  bool ahead;  // of the copying warp: the first tile is on its way
   Ring<C.stages> ring{};
 
-  __device__ BoxedKeys(const CacheWork<C>& work, const HopperCacheParams& p) : work(work), p(p) {}
+  __device__ BoxedKeys(const CacheWork<C>& work, const HopperCacheParams& p, bool ahead)
+      : work(work), p(p), ahead(ahead) {}
 
   __device__ auto q_tile() const {
     if constexpr (by_warpgroups(C)) return SwizzledTile<C.tile_q, C.dim_qk>{shared_address(work.queries_memory())};
     else return work.q_tile();
   }
-  __device__ KTile k_tile(int stage) const { return {shared_address(work.stage_memory(stage))}; }
-  __device__ auto v_tile(int stage) const {
-    if constexpr (C.v_in_k) return k_tile(stage);
-    else return VTile{k_tile(stage).address + KTile::kBytes};
+  __device__ static KTile k_tile(unsigned char* memory, int stage) {
+    return {shared_address(CacheWork<C>::stage_memory(memory, stage))};
   }
+  __device__ static auto v_tile(unsigned char* memory, int stage) {
+    if constexpr (C.v_in_k) return k_tile(memory, stage);
+    else return VTile{k_tile(memory, stage).address + KTile::kBytes};
+  }
+  __device__ KTile k_tile(int stage) const { return k_tile(work.memory, stage); }
+  __device__ auto v_tile(int stage) const { return v_tile(work.memory, stage); }
   __device__ int value_column() const { return C.v_in_k ? work.p.v_column : 0; }
-  __device__ unsigned full(int stage) const { return shared_address(work.stage_notes(stage)); }
+  __device__ static unsigned full(unsigned char* memory, int stage) {
+    return shared_address(CacheWork<C>::stage_notes(memory, stage));
+  }
+  __device__ unsigned full(int stage) const { return full(work.memory, stage); }
   __device__ unsigned empty(int stage) const { return full(stage) + 8; }
 
   // By the copying warp, before all else.
   __device__ __forceinline__ static void init(unsigned char* memory) {
     if (lane_id() == 0) {
-      for (int n = 0; n < C.stages; ++n) {
-        const unsigned full = shared_address(CacheWork<C>::stage_notes(memory, n));
-        barrier_init(full, 1), barrier_init(full + 8, kComputing / 32);
-      }
+      for (int n = 0; n < C.stages; ++n)
+        barrier_init(full(memory, n), 1), barrier_init(full(memory, n) + 8, kComputing / 32);
       barrier_init_fence();
     }
     __syncwarp();
@@ -73,18 +82,33 @@ struct BoxedKeys {
   __device__ int begin_row() const { return work.sequence.pad + work.seen.begin; }
   __device__ int end_row() const { return min(work.sequence.pad + work.seen.end, work.sequence.old_end); }
 
-  __device__ __forceinline__ void copy_box(int stage, int box, const EntryRow& from, CachePolicy policy) const {
-    const AttentionParams& a = work.a;
+  __device__ __forceinline__ static void copy_box(const HopperCacheParams& p, unsigned char* memory, int head_k,
+                                                  int stage, int box, const EntryRow& from, CachePolicy policy) {
+    const AttentionParams& a = p.cache.attention;
     const auto copy = [&](const TensorMap& map, const RowsView& view, auto tile) {
 #pragma unroll
       for (int panel = 0; panel < tile.kPanels; ++panel)
-        copy_box_async(tile.address + panel * tile.kPanelBytes + box * p.box_rows * kPanelRowBytes, map, full(stage),
-                       panel * kPanelColumns, from.row, view.head_stride != 0 ? work.at.head_k : 0,
+        copy_box_async(tile.address + panel * tile.kPanelBytes + box * p.box_rows * kPanelRowBytes, map,
+                       full(memory, stage), panel * kPanelColumns, from.row, view.head_stride != 0 ? head_k : 0,
                        view.batch_stride != 0 ? static_cast<int>(from.entry) : 0, policy);
     };
-    copy(p.k, a.k, k_tile(stage));
-    if constexpr (!C.v_in_k) copy(p.v, a.v, v_tile(stage));
+    copy(p.k, a.k, k_tile(memory, stage));
+    if constexpr (!C.v_in_k) copy(p.v, a.v, v_tile(memory, stage));
   }
+  // By the copying warp, before lengths are known: the first tile. False: they decide which one that is.
+  __device__ __forceinline__ static bool copy_first(const HopperCacheParams& p, unsigned char* memory,
+                                                    const CacheItem& at) {
+    if (at.split >= p.known_splits) return false;
+    if (lane_id() == 0) {
+      barrier_arrive_expecting(full(memory, 0), static_cast<unsigned>(stage_bytes(C)));
+      copy_box(p, memory, at.head_k, 0, 0, {at.b, at.split * C.tile_k},
+               p.cache.row_tiles == 1 ? read_once_policy() : usual_policy());
+    }
+    __syncwarp();
+    return true;
+  }
+  // Where nobody turns out to need it: before its place has another use, and before the CTA ends.
+  __device__ __forceinline__ void wait_for_first() const { barrier_wait(full(0), 0); }
   // By the copying warp. So many tiles are looked up at once as the lanes have boxes of.
   __device__ __forceinline__ void copy_all() {
     const int boxes = 1 << p.box_bits, tiles = 32 >> p.box_bits;
@@ -95,19 +119,21 @@ struct BoxedKeys {
     const int usual_end = !once ? work.count() : early && work.count() > 2 * p.early_tiles ? p.early_tiles : 0;
 #pragma unroll 1
     for (int first = 0; first < work.count(); first += tiles) {
-      const int row = work.sequence.pad + work.first_key(first + lane_tile) + box * p.box_rows;
-      const bool exists = first + lane_tile < work.count() && row + p.box_rows > begin_row() && row < end_row();
+      const bool has_tile = first + lane_tile < work.count();
+      const int row = has_tile ? work.sequence.pad + work.first_key(first + lane_tile) + box * p.box_rows : 0;
+      const bool exists = has_tile && row + p.box_rows > begin_row() && row < end_row();
       EntryRow from{};
       if (exists) from = entry_row(work.p.cache, work.at.b, row);
 #pragma unroll 1
       for (int n = 0; n < tiles && first + n < work.count(); ++n, ring.advance()) {
+        if (ahead && first + n == 0) continue;
         const bool mine = exists && lane_tile == n;
         const CachePolicy policy = first + n < usual_end ? usual_policy() : read_once_policy();
         const unsigned announced = __popc(__ballot_sync(0xffffffffu, mine)) * box_bytes;
         barrier_wait(empty(ring.stage), ring.phase ^ 1);
         if (lane_id() == 0) barrier_arrive_expecting(full(ring.stage), announced);
         __syncwarp();
-        if (mine) copy_box(ring.stage, box, from, policy);
+        if (mine) copy_box(p, work.memory, work.at.head_k, ring.stage, box, from, policy);
       }
     }
   }

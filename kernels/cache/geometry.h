@@ -3,10 +3,11 @@
 //
 // A work item is (sequence, key/value head, tile of rows, split). A row is a pair of a query and a head of the group that
 // shares keys: row = query * group + head. The keys that some row of the tile sees are cut into splits at multiples of the
-// key tile, by the tile's own range alone: nothing of the rest of the batch moves a border.
+// key tile, by the tile's own range alone: nothing of the rest of the batch moves a border. Splits take tiles of keys in
+// turns, so that lengths do not decide which one is a split's first: it can be copied before they are known.
 //
-// The last splits of a sequence may be short ones. They are the last items, too: CTAs do not run equally fast, and who is
-// done with long items fills the time until all are done with short ones.
+// The last splits of a sequence may be short ones, of neighbours. They are the last items, too: CTAs do not run equally fast,
+// and who is done with long items fills the time until all are done with short ones.
 #pragma once
 
 #include "cache_params.h"
@@ -62,11 +63,11 @@ struct CachedSequence {
   int new_count;
 };
 // Lengths come from the caller's device memory and nobody has looked at them: they are held to what the tensors have.
-CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const CacheParams& p, int b) {
+// rows: those of the cache, which everybody waits for, so that they are asked for as soon as the sequence is known.
+CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const CacheParams& p, int b, int rows) {
   const AttentionParams& a = p.attention;
   const CacheView& c = p.cache;
   CachedSequence s{};
-  const int rows = c.rows[b];  // first: everybody waits for it
   s.len_q = a.len_q;
   if (a.cu_q) {
     s.q_begin = bounded<int64>(a.cu_q[b], 0, a.total_q);
@@ -89,6 +90,9 @@ CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const CacheParams& p, int
   s.len_k = s.old_end + s.new_count - s.pad;
   s.shift = int64{s.len_k} - s.len_q;
   return s;
+}
+CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const CacheParams& p, int b) {
+  return cached_sequence(p, b, p.cache.rows[b]);
 }
 
 struct KeyRange {
@@ -145,15 +149,14 @@ CUFLASH_SHARED_FUNCTION UsedSplits used_splits(const CacheParams& p, TileRange t
   return {bounded(most, 1, p.splits - p.short_splits), bounded(count / (4 * kShortTiles), 0, p.short_splits)};
 }
 // The first ones have one tile more than the others where the tiles cannot be dealt out evenly.
-CUFLASH_SHARED_FUNCTION TileRange tiles_of_split(TileRange tiles, UsedSplits used, int split) {
+struct SplitTiles {
+  int first, step, count;
+};
+CUFLASH_SHARED_FUNCTION SplitTiles tiles_of_split(TileRange tiles, UsedSplits used, int split) {
   const int end = tiles.end - used.short_ones * kShortTiles;  // of the long ones
-  if (split >= used.long_ones) {
-    const int begin = end + (split - used.long_ones) * kShortTiles;
-    return {begin, begin + kShortTiles};
-  }
+  if (split >= used.long_ones) return {end + (split - used.long_ones) * kShortTiles, 1, kShortTiles};
   const int count = end - tiles.begin, each = often_by_one(count, used.long_ones), more = count - each * used.long_ones;
-  const int begin = tiles.begin + split * each + (split < more ? split : more);
-  return {begin, begin + each + (split < more ? 1 : 0)};
+  return {tiles.begin + split, used.long_ones, each + (split < more ? 1 : 0)};
 }
 
 // Where a key's row begins: elements behind those of its key/value head in entry 0.

@@ -33,18 +33,18 @@ struct CacheWork {
   unsigned char* memory;
   CacheItem at;
   CachedSequence sequence;
-  RowRange rows;    // that exist
-  KeyRange seen;    // keys that one of them sees
-  KeyRange common;  // keys that all of them see
-  int splits;       // that have keys
-  TileRange tiles;  // of this one
+  RowRange rows;     // that exist
+  KeyRange seen;     // keys that one of them sees
+  KeyRange common;   // keys that all of them see
+  int splits;        // that have keys
+  SplitTiles tiles;  // of this one
 
-  __device__ __forceinline__ CacheWork(const CacheParams& p, unsigned char* memory)
+  __device__ __forceinline__ CacheWork(const CacheParams& p, unsigned char* memory, CacheItem at, int cached_rows)
       : p(p),
         a(p.attention),
         memory(memory),
-        at(cache_item(p, cta_number())),
-        sequence(cached_sequence(p, at.b)),
+        at(at),
+        sequence(cached_sequence(p, at.b, cached_rows)),
         rows(rows_of_tile(a, sequence, at.row_tile, C.tile_q)) {
     const SeenKeys keys = keys_of_rows(a, sequence, rows);
     seen = keys.any, common = keys.all;
@@ -54,24 +54,32 @@ struct CacheWork {
     tiles = tiles_of_split(all, used, at.split);
   }
 
+  __device__ __forceinline__ CacheWork(const CacheParams& p, unsigned char* memory)
+      : CacheWork(p, memory, cache_item(p, cta_number())) {}
+  __device__ __forceinline__ CacheWork(const CacheParams& p, unsigned char* memory, CacheItem at)
+      : CacheWork(p, memory, at, p.cache.rows[at.b]) {}
+
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
   __device__ static int column_warp() { return warp() % C.column_warps; }
   __device__ static int key_warp() { return warp() / C.column_warps % C.key_warps; }
   __device__ static int warp_row() { return warp() / (C.column_warps * C.key_warps) * 16; }
   __device__ static int lane_row() { return warp_row() + lane_id() / 4; }
 
-  __device__ unsigned char* stage_memory(int stage) const { return memory + stage * stage_bytes(C); }
+  // Those that are static are known before the work is.
+  __device__ static unsigned char* stage_memory(unsigned char* memory, int stage) {
+    return memory + stage * stage_bytes(C);
+  }
+  __device__ unsigned char* stage_memory(int stage) const { return stage_memory(memory, stage); }
   __device__ unsigned char* queries_memory() const { return stage_memory(C.stages); }
   __device__ QTile q_tile() const { return {queries_memory()}; }
-  // Known before the work is.
   __device__ static unsigned char* stage_notes(unsigned char* memory, int stage) {
     return memory + C.stages * stage_bytes(C) + queries_bytes(C) + stage * stage_notes_bytes(C);
   }
   __device__ unsigned char* stage_notes(int stage) const { return stage_notes(memory, stage); }
 
   __device__ bool attends() const { return at.split < splits && rows.first < rows_end(a, sequence); }
-  __device__ int count() const { return tiles.end - tiles.begin; }
-  __device__ int first_key(int n) const { return (tiles.begin + n) * C.tile_k; }
+  __device__ int count() const { return tiles.count; }
+  __device__ int first_key(int n) const { return (tiles.first + n * tiles.step) * C.tile_k; }
   __device__ bool every_row_sees(int n) const {
     return first_key(n) >= common.begin && first_key(n) + C.tile_k <= common.end;
   }

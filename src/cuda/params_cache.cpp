@@ -58,7 +58,8 @@ HopperCacheParams hopper_cache_params(const CacheProblem& p, const CachePlan& pl
           rows,
           std::countr_zero(boxes),
           static_cast<int>(plan.early_ctas),
-          kEarlyTiles / plan.config.ctas_per_sm};
+          kEarlyTiles / plan.config.ctas_per_sm,
+          static_cast<int>(plan.known_splits)};
 }
 
 MergeParams merge_params(const MergeProblem& p) {

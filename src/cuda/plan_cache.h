@@ -22,9 +22,10 @@ struct CachePlan {
   int64_t eager_splits = 1;  // as in CacheParams
   int64_t least_tiles = 1;
   int64_t short_splits = 0;
-  int64_t state_rows = 0;  // rows of a tile whose sums are kept
-  int64_t box_rows = 0;    // of tensor copies
-  int64_t early_ctas = 0;  // run from the beginning
+  int64_t state_rows = 0;    // rows of a tile whose sums are kept
+  int64_t box_rows = 0;      // of tensor copies
+  int64_t early_ctas = 0;    // run from the beginning
+  int64_t known_splits = 0;  // as in HopperCacheParams
   CacheWorkspace workspace;
   const char* not_boxes = nullptr;  // why there are none
   const char* reason;               // why this many splits, for explain

@@ -133,6 +133,9 @@ void run_threads(int threads, uint64_t seed, const std::function<void()>& body) 
     if (t.done) --left;
     if (random() % 8 == 0) n = random() % here.threads.size();
   }
+  // It would come to the shared memory of another CTA.
+  for (const auto& [address, phases] : here.phases)
+    if (!phases.boxes.empty()) throw std::runtime_error("a CTA ends while a box is on its way");
   cta = nullptr;
 }
 
