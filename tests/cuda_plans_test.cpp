@@ -224,14 +224,14 @@ TEST(Plans, OfACacheKnowTheFirstTileWhereKeysBeginWithTheFirstRow) {
   const auto as_it_is = [](CacheProblem&) {};
   EXPECT_TRUE(known({}, as_it_is));
   EXPECT_TRUE(known({.len_new = 3, .num_splits = 4}, as_it_is));
+  EXPECT_TRUE(known({.page_size = 64}, as_it_is));
   EXPECT_TRUE(known({.window_left = 8192}, as_it_is));
   EXPECT_FALSE(known({.window_left = 8191}, as_it_is));
-  EXPECT_FALSE(known({.page_size = 64}, as_it_is));
+  EXPECT_FALSE(known({.page_size = 64}, [](CacheProblem& p) { p.len_k = 0; })) << "a table without columns";
   EXPECT_FALSE(known({.dtype = DType::f32}, as_it_is)) << "no boxes";
   EXPECT_FALSE(known({.batch = 128}, as_it_is)) << "not all CTAs start at one time";
   EXPECT_FALSE(known({}, [](CacheProblem& p) { p.cache.leftpad = &number; }));
-  EXPECT_FALSE(known({}, [](CacheProblem& p) { p.cache.entry = &number; }));
-  EXPECT_FALSE(known({.batch = 2}, [](CacheProblem& p) { p.cache.entries = 1; })) << "who has none of its own";
+  EXPECT_TRUE(known({}, [](CacheProblem& p) { p.cache.entry = &number; }));
 }
 
 TEST(Plans, AreThoseOfTheTable) {

@@ -4,10 +4,10 @@
 //   all others       wait until it is full | new rows, and zeros for values that nobody sees, where it has such rows |
 //                    use it | arrive on `empty`
 //
-// Where lengths do not decide which tile is the first, it is on its way before they are known.
+// Where lengths do not decide which tile is the first, it is on its way before they, and with them the work, are known.
 //
-// A box may hold rows that nobody sees, but no page that no key is in. What they hold of keys does not matter, since their
-// scores are replaced; of values it would, since a weight of zero would not keep a NaN out.
+// A box may hold rows that nobody sees, and of a first tile pages that no key is in. What they hold of keys does not matter,
+// since their scores are replaced; of values it would, since a weight of zero would not keep a NaN out.
 #pragma once
 
 #include "cache/loads.h"
@@ -99,10 +99,14 @@ struct BoxedKeys {
   __device__ __forceinline__ static bool copy_first(const HopperCacheParams& p, unsigned char* memory,
                                                     const CacheItem& at) {
     if (at.split >= p.known_splits) return false;
-    if (lane_id() == 0) {
-      barrier_arrive_expecting(full(memory, 0), static_cast<unsigned>(stage_bytes(C)));
-      copy_box(p, memory, at.head_k, 0, 0, {at.b, at.split * C.tile_k},
-               p.cache.row_tiles == 1 ? read_once_policy() : usual_policy());
+    if (lane_id() == 0) barrier_arrive_expecting(full(memory, 0), static_cast<unsigned>(stage_bytes(C)));
+    __syncwarp();
+    const int box = lane_id(), row = at.split * C.tile_k + box * p.box_rows;
+    if (box < 1 << p.box_bits) {
+      EntryRow from{at.b, row};
+      if (__builtin_expect(p.cache.cache.page_size != 0 || p.cache.cache.entry, 0))
+        from = entry_row(p.cache.cache, at.b, min(row, p.cache.attention.len_k - 1));
+      copy_box(p, memory, at.head_k, 0, box, from, p.cache.row_tiles == 1 ? read_once_policy() : usual_policy());
     }
     __syncwarp();
     return true;

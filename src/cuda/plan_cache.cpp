@@ -304,14 +304,12 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms, int64_t 
 }
 
 // Splits whose first tile is copied before lengths are known: those that are used as soon as there are keys for them, if
-// these begin with the first row of an entry. Where all CTAs start at one time it saves the time that lengths are on their
-// way; where others come after them it saves nothing, and has been seen to cost 1%.
+// these begin with the first row. Where all CTAs start at one time it saves the time until the work is known; where others
+// come after them it saves nothing, and has been seen to cost 1%.
 int64_t known_splits(const CachePlan& plan, const CacheProblem& p) {
-  const CachedKeys& c = p.cache;
-  const bool from_first_row = c.page_size == 0 && !c.leftpad && p.window_left >= p.len_k;
-  const bool own_entry = !c.entry && c.entries >= p.batch;
+  const bool from_first_row = !p.cache.leftpad && p.window_left >= p.len_k && p.len_k > 0;
   const bool at_once = p.batch * p.heads_k * plan.row_tiles * plan.splits <= plan.early_ctas;
-  return !plan.not_boxes && from_first_row && own_entry && at_once ? plan.eager_splits : 0;
+  return !plan.not_boxes && from_first_row && at_once ? plan.eager_splits : 0;
 }
 
 size_t rounded_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
