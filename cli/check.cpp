@@ -29,8 +29,9 @@ int report_checked(const CheckOptions& options, uint64_t first, const check::Swe
     std::cerr << "... and " << result.failed - result.failures.size() << " more\n";
   }
   std::cout << result.cases << (options.cache ? " calls over a cache (seed " : " problems (seed ") << options.seed
-            << ", from " << first << (options.device == Device::cuda ? ", cuda" : "")
-            << ") against the float64 oracle in " << fixed(seconds, 1) << " s: " << result.failed << " failed\n";
+            << ", from " << first << (options.repeat ? ", the same in every round" : "")
+            << (options.device == Device::cuda ? ", cuda" : "") << ") against the float64 oracle in "
+            << fixed(seconds, 1) << " s: " << result.failed << " failed\n";
   return result.failed == 0 ? kExitOk : kExitFailed;
 }
 

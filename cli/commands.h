@@ -39,6 +39,7 @@ struct CheckOptions {
   uint64_t seed = 1, first = 0, count = 20000;
   std::optional<uint64_t> only;
   bool forever = false;               // instead of count
+  bool repeat = false;                // forever: the same problems in every round
   std::optional<double> minutes;      // forever: at most
   std::optional<int64_t> max_growth;  // forever: of memory, in MiB
   bool cache = false;                 // calls over a KV cache instead of forward and backward

@@ -160,8 +160,11 @@ void add_check(CLI::App& app, CheckOptions& o, Job& job) {
           ->excludes("--count")
           ->excludes("--only");
   command.add_option("--minutes", o.minutes, "With --forever: for so long at most")->needs(forever);
+  command.add_flag("--repeat", o.repeat, "With --forever: the same 1000 problems again and again, to see a leak")
+      ->needs(forever);
   command
-      .add_option("--max-growth", o.max_growth, "With --forever: MiB that memory may grow by (default: 64; CUDA 1024)")
+      .add_option("--max-growth", o.max_growth,
+                  "With --forever: MiB that memory may grow by (default: 64; CUDA without --repeat: 1024)")
       ->needs(forever);
   CLI::Option* cache = command.add_flag("--cache", o.cache, "Calls over a KV cache, instead of forward and backward");
   command

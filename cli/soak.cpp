@@ -1,5 +1,5 @@
 // `cuflash check --forever`. Problems are checked in rounds; between rounds no problem has memory, so that what grows from
-// one to the next is a leak.
+// one to the next is a leak, or a kernel that was not met before: with --repeat there are none of these.
 #include <signal.h>
 
 #include <algorithm>
@@ -70,8 +70,8 @@ class Soak {
     progress_.clear();
     const int code = report_checked(options_, options_.first, total_, seconds());
     report_memory();
-    std::cout << "resume with: cuflash check --forever --seed " << options_.seed << " --first " << next()
-              << check::sweep_flags(limits_) << std::endl;
+    std::cout << "resume with: cuflash check --forever " << (options_.repeat ? "--repeat " : "") << "--seed "
+              << options_.seed << " --first " << next() << check::sweep_flags(limits_) << std::endl;
     if (!leak_.empty()) std::cerr << "cuflash: " << leak_ << "\n";
     return leak_.empty() ? code : kExitFailed;
   }
@@ -86,13 +86,14 @@ class Soak {
     return start + std::chrono::duration_cast<Clock::duration>(minutes);
   }
 
-  uint64_t next() const { return options_.first + total_.cases; }
+  uint64_t next() const { return options_.first + (options_.repeat ? 0 : total_.cases); }
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   bool goes_on(uint64_t failed) const { return failed == 0 && !asked_to_end_ && (!end_ || Clock::now() < *end_); }
   // Compiled kernels stay loaded, so that on CUDA memory grows until all are there.
   static int64_t allowed_growth(const CheckOptions& options) {
     constexpr int64_t kMost = int64_t{1} << 30;
-    const int64_t mebibytes = options.max_growth.value_or(options.device == Device::cuda ? 1024 : 64);
+    const bool loads_kernels = options.device == Device::cuda && !options.repeat;
+    const int64_t mebibytes = options.max_growth.value_or(loads_kernels ? 1024 : 64);
     if (mebibytes < 0 || mebibytes > kMost)
       throw UsageError(join("--max-growth is ", mebibytes, " MiB, must be between 0 and ", kMost));
     return mebibytes << 20;
