@@ -7,9 +7,9 @@
 namespace cuflash::check {
 namespace {
 
-constexpr int64_t kLongest = 700, kVeryLong = 1500;  // enough for several ranges of keys
-constexpr int64_t kLargestCache = 100'000;           // elements
-constexpr uint32_t kManyRowsOnCuda = 24;             // one in so many
+constexpr int64_t kLongest = 700, kVeryLong = 1500;         // enough for several ranges of keys
+constexpr int64_t kLargestCache = 100'000;                  // elements
+constexpr uint32_t kManyRowsOnCuda = 24, kPlainOnCuda = 6;  // one in so many
 
 void draw_shape(CacheCase& c, Choices& choose, const Limits& limits) {
   Case& p = c.plain;
@@ -40,6 +40,14 @@ void draw_many_rows(CacheCase& c, Choices& choose, const Limits& limits) {
   draw_head_sizes(p, choose, limits);
   p.dim = in_vectors(p.dim), p.dim_v = in_vectors(p.dim_v);
   p.len_q = (choose.between(65, 300) + group - 1) / group;
+}
+
+// Such calls have kernels of their own on a GPU: one step of sequences that differ in nothing but the length of their keys.
+void make_plain(CacheCase& c, Choices& choose) {
+  Case& p = c.plain;
+  p.dtype = p.o_dtype = p.sink_dtype = choose.one_of<DType>({DType::bf16, DType::f16});
+  p.dim = in_vectors(p.dim), p.dim_v = in_vectors(p.dim_v);
+  if (c.v_in_k) p.dim_v = std::min(p.dim, p.dim_v), c.v_column = std::min(c.v_column, p.dim - p.dim_v);
 }
 
 void draw_queries(Case& c, Choices& choose) {
@@ -96,9 +104,9 @@ int64_t most_keys(const Case& p, Choices& choose, const Limits& limits) {
   return std::clamp<int64_t>(4 * limits.work / (work * std::max(p.dim, p.dim_v)), 8, longest);
 }
 
-void draw_lengths_of_keys(CacheCase& c, Choices& choose, int64_t most) {
+void draw_lengths_of_keys(CacheCase& c, Choices& choose, int64_t most, bool may_pad) {
   Case& p = c.plain;
-  const bool padded = choose.chance(4);
+  const bool padded = may_pad && choose.chance(4);
   for (int64_t b = 0; b < p.batch; ++b) {
     int64_t rows = draw_rows(c, choose, most);
     const int64_t pad = padded ? choose.between(0, std::min<int64_t>(rows, 40)) : 0;
@@ -153,24 +161,25 @@ CacheCase draw_cache_case(Choices& choose, const Limits& limits) {
   Case& p = c.plain;
   p.device = limits.device;
   const bool many_rows = p.device == Device::cuda && choose.chance(kManyRowsOnCuda);
+  const bool plain = p.device == Device::cuda && !many_rows && choose.chance(kPlainOnCuda);
   draw_types(p, choose);
   if (many_rows) draw_many_rows(c, choose, limits);
   else draw_shape(c, choose, limits);
+  if (plain) make_plain(c, choose);
   if (choose.chance(2))
     c.page_size = choose.one_of<int64_t>({16, 1, 2, 3, 5, 7, 8, 15, 16, 17, 32, 33, 48, 64, 100, 127, 128, 130, 256});
-  draw_queries(p, choose);
-  draw_new_rows(c, choose);
-  draw_turn(c, choose);
-  draw_lengths_of_keys(c, choose, many_rows ? choose.one_of<int64_t>({40, 130, 330}) : most_keys(p, choose, limits));
+  if (!plain) draw_queries(p, choose), draw_new_rows(c, choose), draw_turn(c, choose);
+  const int64_t most = many_rows ? choose.one_of<int64_t>({40, 130, 330}) : most_keys(p, choose, limits);
+  draw_lengths_of_keys(c, choose, most, !plain);
   draw_room(c, choose);
-  if (!many_rows) c.num_splits = choose.one_of<int32_t>({0, 0, 0, 1, 2, 3, 4, 5, 7, 9});
+  if (!many_rows && !plain) c.num_splits = choose.one_of<int32_t>({0, 0, 0, 1, 2, 3, 4, 5, 7, 9});
   if (const bool alone = choose.chance(3); alone && c.num_splits > 0 && p.batch > 1)
     c.alone = choose.between(0, p.batch - 1);
   draw_data(p, choose);
   p.lse_asked = !choose.chance(6);
   draw_execution(p, choose);
   draw_cache_memory(c, choose);
-  if (many_rows)
+  if (many_rows || plain)
     for (Layout* layout : {&p.q, &p.k, &p.v, &p.o, &c.k_new, &c.v_new}) align_rows(*layout);
   draw_scores(p, choose);
   if (p.device == Device::cuda) draw_cuda_execution(p, choose);

@@ -74,6 +74,9 @@ struct CacheConfig {
   int copy;     // CopyMode
   int options;  // OptionBits
   int v_in_k;   // 1: values are columns of keys, and are not copied again
+  // 1: no row is new or turned, sequences differ in nothing but the length of their part of the cache, which begins with the
+  // first row, and pieces of queries lie on 16 bytes. Code that is not there need not be fetched.
+  int plain;
 };
 
 // Two partial results become one.

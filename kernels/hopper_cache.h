@@ -32,8 +32,9 @@ template <CacheConfig C>
 __device__ __forceinline__ void attend_to_boxes(const CacheWork<C>& work, BoxedKeys<C>& keys) {
   constexpr int kThreads = computing_threads(C);
   if (work.attends())
-    load_queries<kThreads, C.element, C.tile_q, C.dim_qk>(keys.q_tile(), work.p, work.sequence, work.at, work.rows);
-  append_rows<C.element, kThreads>(work.p, work.sequence, work.at);
+    load_queries<kThreads, C.element, C.tile_q, C.dim_qk, C.plain != 0>(keys.q_tile(), work.p, work.sequence, work.at,
+                                                                        work.rows);
+  if constexpr (!C.plain) append_rows<C.element, kThreads>(work.p, work.sequence, work.at);
   if (!work.attends()) return;
   work.count_tiles();
   if constexpr (by_warpgroups(C)) async_proxy_fence();
@@ -54,7 +55,7 @@ __device__ __forceinline__ void copy_boxes(BoxedKeys<C>& keys, const CacheSums<C
 
 template <CacheConfig C>
 __device__ __forceinline__ void work_on_item(const HopperCacheParams& p, unsigned char* memory, bool copies) {
-  const CacheItem at = cache_item(p.cache, cta_number());
+  const CacheItem at = cache_item<C.plain != 0>(p.cache, cta_number());
   const int cached_rows = p.cache.cache.rows[at.b];  // before copies that it would have to wait behind
   bool ahead = false;
   if (copies) {

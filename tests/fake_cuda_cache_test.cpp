@@ -93,6 +93,32 @@ TEST_F(FakeCache, RandomCallsEqualTheDefinition) {
   }
 }
 
+// Kernels without the code for what such calls have not: see CacheConfig. First tiles that nobody needs, too.
+TEST_F(FakeCache, PlainCallsEqualTheDefinition) {
+  gpus.on_launch = run_cache_kernel;
+  DeviceBuffer workspace(16);
+  const std::vector<int32_t> lengths[] = {{0, 700, 1}, {64, 63, 129}, {900, 0, 450}};
+  uint64_t seed = 0;
+  for (const auto& rows : lengths)
+    for (const int64_t page_size : {0, 16, 64})
+      for (const bool options : {false, true}) {
+        const CacheCase c{.group = options ? 24 : 4,  // rows of one tile of 32 or 16
+                          .page_size = page_size,
+                          .has_entries = page_size == 0 && options,
+                          .len_q = {1, 1, 1},
+                          .rows = rows,
+                          .room = options ? 900 : 960,
+                          .softcap = options ? 20.0 : 0.0,
+                          .alibi = options,
+                          .seed = ++seed};
+        CacheScene scene(c);
+        scene.attention.seqlens_q = {};
+        const cuda::CachePlan plan = plan_of(scene);
+        ASSERT_TRUE(plan.not_boxes || plan.config.plain) << describe(c);
+        EXPECT_EQ(run_scene(scene, workspace, seed), "") << describe(c);
+      }
+}
+
 // The part of a call that is sequence b's.
 void keep_sequence(CacheScene& scene, int64_t b) {
   Attention& a = scene.attention;

@@ -161,9 +161,10 @@ struct BoxedKeys {
     for (int n = static_cast<int>(threadIdx.x); n < C.tile_k * kPieces; n += kComputing)
       if (!is_seen(n / kPieces))
         put_eight<E>(v_tile(ring.stage), n / kPieces, value_column() + n % kPieces * 8, kZeros);
-    load_new<false, kComputing, E, C.tile_k, C.dim_qk>(k_tile(ring.stage), is_new, work.p, work.sequence, work.at,
-                                                       k_first);
-    if constexpr (!C.v_in_k)
+    if constexpr (!C.plain)
+      load_new<false, kComputing, E, C.tile_k, C.dim_qk>(k_tile(ring.stage), is_new, work.p, work.sequence, work.at,
+                                                         k_first);
+    if constexpr (!C.plain && !C.v_in_k)
       load_new<true, kComputing, E, C.tile_k, C.dim_v>(v_tile(ring.stage), is_new, work.p, work.sequence, work.at,
                                                        k_first);
     async_proxy_fence();

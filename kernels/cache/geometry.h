@@ -46,8 +46,9 @@ CUFLASH_SHARED_FUNCTION CacheItem item_of(const CacheParams& p, Int n) {
   return {rest(range, split, p.attention.batch), rest(head, range, p.attention.heads_k), rest(n, head, p.row_tiles),
           static_cast<int>(split)};
 }
+template <bool kPlain = false>
 CUFLASH_SHARED_FUNCTION CacheItem cache_item(const CacheParams& p, int64 n) {
-  return n >> 32 == 0 ? item_of(p, static_cast<unsigned>(n)) : item_of(p, static_cast<uint64>(n));
+  return kPlain || n >> 32 == 0 ? item_of(p, static_cast<unsigned>(n)) : item_of(p, static_cast<uint64>(n));
 }
 CUFLASH_SHARED_FUNCTION int64 tile_number(const CacheParams& p, const CacheItem& at) {
   return (int64{at.b} * p.attention.heads_k + at.head_k) * p.row_tiles + at.row_tile;
@@ -64,11 +65,20 @@ struct CachedSequence {
 };
 // Lengths come from the caller's device memory and nobody has looked at them: they are held to what the tensors have.
 // rows: those of the cache, which everybody waits for, so that they are asked for as soon as the sequence is known.
+// kPlain: as in CacheConfig.
+template <bool kPlain = false>
 CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const CacheParams& p, int b, int rows) {
   const AttentionParams& a = p.attention;
   const CacheView& c = p.cache;
   CachedSequence s{};
   s.len_q = a.len_q;
+  const int room = c.entries > 0 ? a.len_k : 0;
+  s.old_end = bounded(rows, 0, room);
+  if constexpr (kPlain) {
+    s.len_k = s.old_end;
+    s.shift = int64{s.len_k} - s.len_q;
+    return s;
+  }
   if (a.cu_q) {
     s.q_begin = bounded<int64>(a.cu_q[b], 0, a.total_q);
     s.len_q = static_cast<int>(bounded<int64>(bounded<int64>(a.cu_q[b + 1], 0, a.total_q) - s.q_begin, 0, a.len_q));
@@ -83,8 +93,6 @@ CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const CacheParams& p, int
   }
   if (c.used_new) s.new_count = bounded(c.used_new[b], 0, c.len_new);
 
-  const int room = c.entries > 0 ? a.len_k : 0;
-  s.old_end = bounded(rows, 0, room);
   s.new_count = bounded(s.new_count, 0, room - s.old_end);
   s.pad = c.leftpad ? bounded(c.leftpad[b], 0, s.old_end) : 0;
   s.len_k = s.old_end + s.new_count - s.pad;

@@ -19,8 +19,8 @@ __device__ __forceinline__ void put_eight(AnyTile tile, int row, int column, con
 }
 
 // The rows of a tile: queries of the heads of one group. Rows of queries that do not exist are zeros. Everybody waits for
-// them: what need not be turned goes as it is.
-template <int kThreads, Element E, int kRows, int kColumns, class AnyTile>
+// them: what need not be turned goes as it is. kPlain: as in CacheConfig.
+template <int kThreads, Element E, int kRows, int kColumns, bool kPlain = false, class AnyTile>
 __device__ __forceinline__ void load_queries(AnyTile tile, const CacheParams& p, const CachedSequence& s,
                                              const CacheItem& at, RowRange rows) {
   const AttentionParams& a = p.attention;
@@ -32,7 +32,9 @@ __device__ __forceinline__ void load_queries(AnyTile tile, const CacheParams& p,
       const int query = (rows.first + row) / a.group, head = (rows.first + row) - query * a.group;
       const int64 begin = offset_of(a.q, at.b, int64{at.head_k} * a.group + head, s.q_begin + query);
       const auto* const from = static_cast<const StoredOf<E>*>(a.q.data) + begin + d;
-      if (__builtin_expect(!p.rotary.cos && d + 8 <= a.dim_qk && on_16_bytes(from), 1)) {
+      if constexpr (kPlain) {
+        if (d < a.dim_qk) eight = *reinterpret_cast<const EightStored<E>*>(from);
+      } else if (__builtin_expect(!p.rotary.cos && d + 8 <= a.dim_qk && on_16_bytes(from), 1)) {
         eight = *reinterpret_cast<const EightStored<E>*>(from);
       } else {
         RealOf<E> x[8];

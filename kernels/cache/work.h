@@ -44,7 +44,7 @@ struct CacheWork {
         a(p.attention),
         memory(memory),
         at(at),
-        sequence(cached_sequence(p, at.b, cached_rows)),
+        sequence(cached_sequence<C.plain != 0>(p, at.b, cached_rows)),
         rows(rows_of_tile(a, sequence, at.row_tile, C.tile_q)) {
     const SeenKeys keys = keys_of_rows(a, sequence, rows);
     seen = keys.any, common = keys.all;
@@ -55,7 +55,7 @@ struct CacheWork {
   }
 
   __device__ __forceinline__ CacheWork(const CacheParams& p, unsigned char* memory)
-      : CacheWork(p, memory, cache_item(p, cta_number())) {}
+      : CacheWork(p, memory, cache_item<C.plain != 0>(p, cta_number())) {}
   __device__ __forceinline__ CacheWork(const CacheParams& p, unsigned char* memory, CacheItem at)
       : CacheWork(p, memory, at, p.cache.rows[at.b]) {}
 

@@ -155,6 +155,19 @@ const char* not_boxes(const CacheProblem& p, const Arch& arch, Kernels kernels) 
   return nullptr;
 }
 
+// Tiles of rows of all sequences and heads.
+int64_t row_tiles(const CacheProblem& p, int tile_q) {
+  const int64_t rows = std::max<int64_t>(1, p.len_q * p.group());
+  return p.batch * p.heads_k * ((rows + tile_q - 1) / tile_q);
+}
+
+// As in CacheConfig. Items of the work are fewer than 2^31 then, however it is split.
+bool is_plain(const CacheProblem& p) {
+  constexpr int64_t kMostTiles = (int64_t{1} << 31) / kMostSplits;
+  const bool whole = !p.packed() && !p.used_q && !p.cache.leftpad && p.cache.len_new == 0 && !p.rotary.cos;
+  return whole && has_vector_rows(p.q) && p.dim_qk % 8 == 0 && row_tiles(p, 16) <= kMostTiles;
+}
+
 int copy_of(const CacheProblem& p, const CacheConfig& c) {
   if (!has_vector_rows(p.k) || !has_vector_rows(p.v)) return kCopyElements;
   return p.dim_qk == c.dim_qk && (c.v_in_k || p.dim_v == c.dim_v) ? kCopyWhole : kCopyVectors;
@@ -183,12 +196,6 @@ int64_t most_key_tiles(const CacheProblem& p, int tile_q, int tile_k) {
 // to wait for a sequence of this length.
 bool fills_once(int64_t tiles, int64_t key_tiles, int64_t sms) {
   return tiles <= sms && 10 * tiles >= 9 * sms && key_tiles <= 2 * kLongTiles;
-}
-
-// Tiles of rows of all sequences and heads.
-int64_t row_tiles(const CacheProblem& p, int tile_q) {
-  const int64_t rows = std::max<int64_t>(1, p.len_q * p.group());
-  return p.batch * p.heads_k * ((rows + tile_q - 1) / tile_q);
 }
 
 // Whether tiles of rows are so few that one CTA of a multiprocessor is enough, even where sequences are cut because they are
@@ -334,6 +341,8 @@ CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kerne
   plan.not_boxes = not_boxes(p, arch, kernels);
   std::tie(plan.config, plan.tuned) = config_for(p, arch, !plan.not_boxes, p.num_splits == 0 ? choice : nullptr);
   if (!plan.not_boxes) plan.box_rows = box_rows_of(p, plan.config);
+  // Calls with many queries take their time in any case; with a fixed number of splits a row's bits are the same in any call.
+  plan.config.plain = !plan.not_boxes && !by_warpgroups(plan.config) && p.num_splits == 0 && is_plain(p);
   plan.early_ctas = int64_t{num_sms} * plan.config.ctas_per_sm;
   const int64_t rows = p.len_q * p.group();
   // Sequences without queries may still have rows to append.

@@ -194,14 +194,16 @@ std::vector<TypicalCache> typical_caches(const TypicalChoice& choice) {
       for (const int options : {0, int{kSoftcap}, int{kAlibi}})
         for (const int64_t group : {1, 32, 64, 128, 256})  // what decides about the rows of a tile
           for (const int64_t batch : {1, 128})             // and about its stages
-            caches.push_back({.dtype = type,
-                              .dim_qk = dims.qk,
-                              .dim_v = dims.v,
-                              .options = options,
-                              .batch = batch,
-                              .heads_q = group,
-                              .heads_k = 1,
-                              .v_in_k = dims.v_in_k});
+            for (const int64_t len_new : {0, 1})           // and whether it is plain
+              caches.push_back({.dtype = type,
+                                .dim_qk = dims.qk,
+                                .dim_v = dims.v,
+                                .options = options,
+                                .batch = batch,
+                                .heads_q = group,
+                                .heads_k = 1,
+                                .len_new = len_new,
+                                .v_in_k = dims.v_in_k});
     }
   return caches;
 }

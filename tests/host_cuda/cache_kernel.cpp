@@ -44,44 +44,46 @@ constexpr CacheKernel cache_kernel() {
   else return {C, [](const CacheParams& p) { cache_attention<C>(p); }, nullptr};
 }
 constexpr Element bf16 = Element::bf16, f16 = Element::f16, f32 = Element::f32, f64 = Element::f64;
-// dim_qk, dim_v, tile_q, tile_k, row, key and column warps, stages, CTAs of an SM, copy, options, v in k: as plans for sm_90
-// have them.
+// dim_qk, dim_v, tile_q, tile_k, row, key and column warps, stages, CTAs of an SM, copy, options, v in k, plain: as plans for
+// sm_90 have them.
 constexpr CacheKernel kCacheKernels[] = {
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0}>(),   //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 3, 0}>(),   //
-    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 8, 1, 3, 3, 0}>(),   //
-    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 1}>(),  //
-    cache_kernel<CacheConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 4, 2, 3, 0, 1}>(),
-    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 64, 64, 128, 64, 8, 1, 1, 8, 1, 3, 3, 0}>(),
-    cache_kernel<CacheConfig{bf16, 64, 64, 256, 64, 8, 1, 1, 8, 1, 3, 3, 0}>(),
-    cache_kernel<CacheConfig{bf16, 128, 128, 128, 64, 8, 1, 1, 6, 1, 3, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 128, 128, 256, 64, 8, 1, 1, 5, 1, 3, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 64, 128, 128, 64, 8, 1, 1, 8, 1, 3, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 128, 64, 256, 64, 8, 1, 1, 6, 1, 3, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 3, 0, 1}>(),
-    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 4, 2, 3, 3, 0}>(),
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 2, 3, 3, 0}>(),
-    cache_kernel<CacheConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 3, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 2, 0, 0}>(),  //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 2, 0, 1}>(),  //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 1, 3, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 3, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 1, 3, 1}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 2, 0, 1}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 3, 3, 2, 3, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 96, 64, 16, 64, 1, 4, 1, 4, 2, 2, 0, 1}>(),    //
-    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 0, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f16, 64, 64, 32, 64, 2, 2, 1, 3, 3, 0, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f16, 64, 64, 64, 64, 4, 1, 1, 4, 2, 0, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f32, 32, 64, 16, 64, 1, 4, 1, 4, 2, 1, 3, 0}>(),     //
-    cache_kernel<CacheConfig{f32, 32, 64, 32, 32, 2, 2, 1, 4, 2, 1, 3, 0}>(),     //
-    cache_kernel<CacheConfig{f32, 32, 64, 64, 32, 4, 1, 1, 4, 2, 1, 3, 0}>(),     //
-    cache_kernel<CacheConfig{f32, 64, 32, 16, 64, 1, 4, 1, 4, 2, 2, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f64, 32, 32, 16, 32, 1, 2, 2, 4, 1, 0, 0, 0}>(),     //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 1}>(),   //
+    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 4, 1, 8, 1, 3, 3, 0, 1}>(),   //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 0}>(),   //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 3, 0, 0}>(),   //
+    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 8, 1, 3, 3, 0, 0}>(),   //
+    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 1, 0}>(),  //
+    cache_kernel<CacheConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 4, 2, 3, 0, 1, 0}>(),
+    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 64, 64, 128, 64, 8, 1, 1, 8, 1, 3, 3, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 64, 64, 256, 64, 8, 1, 1, 8, 1, 3, 3, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 128, 128, 128, 64, 8, 1, 1, 6, 1, 3, 0, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 128, 128, 256, 64, 8, 1, 1, 5, 1, 3, 0, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 64, 128, 128, 64, 8, 1, 1, 8, 1, 3, 0, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 128, 64, 256, 64, 8, 1, 1, 6, 1, 3, 0, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 3, 0, 1, 0}>(),
+    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 4, 2, 3, 3, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 2, 3, 3, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 3, 0, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 2, 0, 0, 0}>(),  //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 2, 0, 1, 0}>(),  //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 1, 3, 0, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 0, 0, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 3, 0, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 1, 3, 1, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 2, 0, 1, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 3, 3, 2, 3, 0, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 96, 64, 16, 64, 1, 4, 1, 4, 2, 2, 0, 1, 0}>(),    //
+    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 0, 0, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f16, 64, 64, 32, 64, 2, 2, 1, 3, 3, 0, 0, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f16, 64, 64, 64, 64, 4, 1, 1, 4, 2, 0, 0, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f32, 32, 64, 16, 64, 1, 4, 1, 4, 2, 1, 3, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f32, 32, 64, 32, 32, 2, 2, 1, 4, 2, 1, 3, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f32, 32, 64, 64, 32, 4, 1, 1, 4, 2, 1, 3, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f32, 64, 32, 16, 64, 1, 4, 1, 4, 2, 2, 0, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f64, 32, 32, 16, 32, 1, 2, 2, 4, 1, 0, 0, 0, 0}>(),     //
 };
 
 struct MergeKernel {
