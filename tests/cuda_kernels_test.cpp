@@ -86,9 +86,10 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
 }
 
 // Over a cache: for Hopper every list of tiles with the options that need most, and the kernels of any alignment; for the
-// others what differs most.
+// others what differs most. With new rows, without which there is less code; two without.
 void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   const auto add_cache = [&](TypicalCache t, Kernels kernels = Kernels::best) {
+    t.len_new = 1;
     for (t.batch = 1; t.batch <= 128; t.batch += 127) add(launches, plan_cache(cache_of(t), arch, 132, kernels).launch);
   };
   constexpr int kBoth = kSoftcap | kAlibi;
@@ -97,6 +98,9 @@ void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   add_cache({.dtype = DType::f32, .options = kBoth});
   add(launches, plan_merge(merge_of(DType::bf16, 128), arch).launch);
   if (arch.number() != 90) return;
+  for (const int64_t group : {1, 64})
+    add(launches,
+        plan_cache(cache_of({.options = kBoth, .heads_q = group, .heads_k = 1}), arch, 132, Kernels::best).launch);
   for (const int64_t group : {1, 32, 64}) {
     add_cache({.dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = group, .heads_k = 1});
     add_cache({.dim_qk = 64, .dim_v = 64, .heads_q = group, .heads_k = 1});

@@ -97,10 +97,10 @@ TEST_F(FakeCache, RandomCallsEqualTheDefinition) {
 TEST_F(FakeCache, PlainCallsEqualTheDefinition) {
   gpus.on_launch = run_cache_kernel;
   DeviceBuffer workspace(16);
-  const std::vector<int32_t> lengths[] = {{0, 700, 1}, {64, 63, 129}, {900, 0, 450}};
+  const std::vector<int32_t> lengths[] = {{0, 700, 1}, {900, 64, 129}};
   uint64_t seed = 0;
   for (const auto& rows : lengths)
-    for (const int64_t page_size : {0, 16, 64})
+    for (const int64_t page_size : {0, 16})
       for (const bool options : {false, true}) {
         const CacheCase c{.group = options ? 24 : 4,  // rows of one tile of 32 or 16
                           .page_size = page_size,

@@ -188,13 +188,14 @@ TEST_F(Commands, check_forever_ends_at_a_mismatch_with_its_reproduction) {
 TEST_F(Commands, check_forever_can_repeat_its_problems) {
   testing::internal::CaptureStdout();
   CheckOptions options;
-  options.forever = options.repeat = true, options.minutes = 0.02, options.threads = 1, options.first = 7;
-  const int code = run_soak(options, 3);
+  options.forever = options.repeat = true, options.minutes = 0.005, options.threads = 1, options.first = 7;
+  options.max_growth = 4096;  // sanitizers keep what was freed
+  const int code = run_soak(options, 1);
   const std::string out = testing::internal::GetCapturedStdout();
   EXPECT_EQ(code, kExitOk) << out;
   const size_t line = out.find(" problems (seed 1, from 7, the same in every round) against");
   ASSERT_NE(line, std::string::npos) << out;
-  EXPECT_GT(std::stoi(out.substr(out.rfind('\n', line) + 1)), 3) << out;
+  EXPECT_GT(std::stoi(out.substr(out.rfind('\n', line) + 1)), 1) << out;
   EXPECT_NE(out.find("resume with: cuflash check --forever --repeat --seed 1 --first 7\n"), std::string::npos) << out;
   EXPECT_EQ(run(dir, "check --repeat").code, kExitUsage);
 }
