@@ -103,7 +103,7 @@ void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
         plan_cache(cache_of({.options = kBoth, .heads_q = group, .heads_k = 1}), arch, 132, Kernels::best).launch);
   for (const int64_t group : {1, 32, 64}) {
     add_cache({.dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = group, .heads_k = 1});
-    add_cache({.dim_qk = 64, .dim_v = 64, .heads_q = group, .heads_k = 1});
+    if (group == 32) add_cache({.dim_qk = 64, .dim_v = 64, .heads_q = group, .heads_k = 1});
   }
   add_cache({.dim_qk = 576, .dim_v = 512, .options = kBoth, .heads_q = 1, .heads_k = 1, .v_in_k = true});
   add_cache({.dtype = DType::f32, .dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = 1, .heads_k = 1});
@@ -173,6 +173,9 @@ std::string fault(const Launch& launch, const Arch& arch) {
 TEST_P(Kernels, CompileWithoutSpillsOrComplaints) {
   CUFLASH_NEEDS_NVRTC();
   const Arch arch = arch_named(GetParam());
+  // The same instructions, and as little shared memory as sm_120.
+  if (arch.number() == 89 && scale() < 10)
+    GTEST_SKIP() << "sm_80 and sm_120 stand for it; CUFLASH_TEST_SCALE=10 compiles all";
   const std::vector<Launch> launches = scale() >= 10 ? all_launches_for(arch) : launches_for(arch);
   ASSERT_GE(launches.size(), 5u);
   RecordProperty("kernels", static_cast<int>(launches.size()));
