@@ -1,6 +1,6 @@
 // Every family of kernels compiles for every architecture without spilling registers, without complaints of ptxas, and
-// within the shared memory there is. Compiles a representative set; with CUFLASH_TEST_SCALE=10 or more everything that
-// `cuflash pack` would, below 1 (sanitizers of the host's code) one problem's kernels.
+// within the shared memory there is. Compiles a representative set, for sm_89 none; with CUFLASH_TEST_SCALE=10 or more
+// everything that `cuflash pack` would, below 1 (sanitizers of the host's code) one problem's kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>
