@@ -26,7 +26,7 @@ __device__ __forceinline__ void attend_to_cache(const CacheWork<C>& work, Softma
   // While the first keys are on their way.
   append_rows<C.element, kThreads>(work.p, work.sequence, work.at);
   if (!work.attends()) return;
-  if (threadIdx.x == 0) CacheSums<C>{work}.prepare();
+  if (threadIdx.x == 0) CacheSums<C>(work).look_at_ticket();
   work.count_tiles();
   if (work.count() == 0) return;
   const typename CacheWork<C>::Rows lane_rows(work.p, work.sequence, work.at, work.rows, work.lane_row());
@@ -43,9 +43,10 @@ __device__ __forceinline__ void attend_to_cache(const CacheWork<C>& work, Softma
 template <CacheConfig C>
 __device__ __forceinline__ void add_up(const CacheWork<C>& work, Softmax<RealOf<C.element>, 1>& softmax,
                                        const typename CacheWork<C>::Output& o) {
-  const CacheSums<C> sums{work};
+  CacheSums<C> sums(work);
   sums.share(softmax, o);
   __syncthreads();
+  sums.prepare();
   sums.add();
 }
 

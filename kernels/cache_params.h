@@ -50,15 +50,32 @@ struct CacheParams {
   int state_rows;      // rows that a tile can have
 };
 
+// Divides what is below 2^31 by a product and a shift. A division takes several times as long.
+struct Divisor {
+  unsigned factor;
+  int shift;
+};
+
+// What is asked for before anything is known of the work, in one line of memory: params, too, come from far.
+struct alignas(64) FirstCopies {
+  const int* rows;                                 // as in CacheView
+  int batch, heads_k, row_tiles;                   // items of the work: see cache/geometry.h ...
+  Divisor by_batch, by_heads, by_row_tiles;        // ... and what finds them
+  int splits;                                      // of these the first tile of keys is that of their number,
+  int tiles;                                       // and so many, with those behind it, are copied
+  int whole;                                       // 1: a tile is one box, of the entry that has the sequence's number
+  unsigned char k_head, k_entry, v_head, v_entry;  // 0: a dimension that is repeated, 1: one that is not
+};
+
 // Keys and values by tensor copies.
 struct HopperCacheParams {
   TensorMap k, v;  // [dim, rows of an entry or page, heads, entries or pages]; a repeated dimension has extent 1
+  FirstCopies first;
   CacheParams cache;
   int box_rows;  // divide tile_k and, where there are pages, their size
   int box_bits;  // a tile has 2^this many boxes
-  // The first CTAs copy so many tiles of keys first that make room in L2 like any others: see read_once_policy.
-  int early_ctas, early_tiles;
-  int known_splits;  // of these the first tile of keys is that of their number, and is copied before lengths are known
+  // So many CTAs push out of L2 what is in it, with all that they copy if that is many tiles: see push_out_policy.
+  int early_ctas, many_tiles;
 };
 
 struct MergeParams {

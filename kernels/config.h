@@ -75,7 +75,7 @@ struct CacheConfig {
   int options;  // OptionBits
   int v_in_k;   // 1: values are columns of keys, and are not copied again
   // 1: no row is new or turned, sequences differ in nothing but the length of their part of the cache, which begins with the
-  // first row, and pieces of queries lie on 16 bytes. Code that is not there need not be fetched.
+  // first row, and pieces of queries and of the output, which has their type, lie on 16 bytes. Code that is not there need not be fetched.
   int plain;
 };
 

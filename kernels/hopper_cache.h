@@ -13,11 +13,13 @@ namespace cuflash {
 
 // Every warp has rows of its own. What it has summed takes the place of keys and values when all have read these.
 template <CacheConfig C>
-__device__ __forceinline__ void attend_by_warps(const CacheWork<C>& work, BoxedKeys<C>& keys) {
+__device__ __forceinline__ void attend_by_warps(const CacheWork<C>& work, BoxedKeys<C>& keys, CacheSums<C>& sums) {
   using Work = CacheWork<C>;
   typename Work::Output o = {};
   Softmax<typename Work::Real, 1> softmax(Work::Rows::factor(work.a));
   const typename Work::Rows lane_rows(work.p, work.sequence, work.at, work.rows, work.lane_row());
+  sums.prepare();
+  numbered_barrier_wait(BoxedKeys<C>::kStarted, meeting_threads(C));
 #pragma unroll 1
   for (int n = 0; n < work.count(); ++n) {
     keys.wait(n);
@@ -25,11 +27,11 @@ __device__ __forceinline__ void attend_by_warps(const CacheWork<C>& work, BoxedK
     keys.leave();
   }
   keys.wait_for_readers();
-  CacheSums<C>{work}.share(softmax, o);
+  sums.share(softmax, o);
 }
 
 template <CacheConfig C>
-__device__ __forceinline__ void attend_to_boxes(const CacheWork<C>& work, BoxedKeys<C>& keys) {
+__device__ __forceinline__ void attend_to_boxes(const CacheWork<C>& work, BoxedKeys<C>& keys, CacheSums<C>& sums) {
   constexpr int kThreads = computing_threads(C);
   if (work.attends())
     load_queries<kThreads, C.element, C.tile_q, C.dim_qk, C.plain != 0>(keys.q_tile(), work.p, work.sequence, work.at,
@@ -37,36 +39,49 @@ __device__ __forceinline__ void attend_to_boxes(const CacheWork<C>& work, BoxedK
   if constexpr (!C.plain) append_rows<C.element, kThreads>(work.p, work.sequence, work.at);
   if (!work.attends()) return;
   work.count_tiles();
-  if constexpr (by_warpgroups(C)) async_proxy_fence();
-  numbered_barrier_wait(BoxedKeys<C>::kStarted, meeting_threads(C));
-  if constexpr (by_warpgroups(C)) WarpgroupAttention<C>{work, keys}.attend();
-  else attend_by_warps<C>(work, keys);
+  if constexpr (by_warpgroups(C)) {
+    async_proxy_fence();
+    numbered_barrier_wait(BoxedKeys<C>::kStarted, meeting_threads(C));
+    WarpgroupAttention<C>{work, keys}.attend();
+    sums.prepare();  // registers for it are free now
+  } else {
+    attend_by_warps<C>(work, keys, sums);
+  }
   numbered_barrier_wait(BoxedKeys<C>::kEnding, meeting_threads(C));
 }
 
 template <CacheConfig C>
-__device__ __forceinline__ void copy_boxes(BoxedKeys<C>& keys, const CacheSums<C>& sums) {
+__device__ __forceinline__ void copy_boxes(BoxedKeys<C>& keys, CacheSums<C>& sums) {
   numbered_barrier_arrive(BoxedKeys<C>::kStarted, meeting_threads(C));
   keys.copy_all();
-  if (lane_id() == 0) sums.prepare();
+  if (lane_id() == 0) sums.look_at_ticket();
   __syncwarp();
   numbered_barrier_arrive(BoxedKeys<C>::kEnding, meeting_threads(C));
+  if constexpr (!moves_registers(C)) sums.prepare();
+}
+
+// Plain calls have fewer than 2^31 items, and a CTA for every one of them.
+template <CacheConfig C>
+__device__ __forceinline__ CacheItem boxed_item(const HopperCacheParams& p) {
+  if constexpr (C.plain) return item_of(p.first, static_cast<unsigned>(cta_number()));
+  else return cache_item(p.cache, cta_number());
 }
 
 template <CacheConfig C>
 __device__ __forceinline__ void work_on_item(const HopperCacheParams& p, unsigned char* memory, bool copies) {
-  const CacheItem at = cache_item<C.plain != 0>(p.cache, cta_number());
-  const int cached_rows = p.cache.cache.rows[at.b];  // before copies that it would have to wait behind
-  bool ahead = false;
+  const CacheItem at = boxed_item<C>(p);
+  const int cached_rows = p.first.rows[at.b];  // before copies that it would have to wait behind
+  typename BoxedKeys<C>::Ahead ahead;
   if (copies) {
-    BoxedKeys<C>::init(memory);
+    BoxedKeys<C>::init_first(memory);
     ahead = BoxedKeys<C>::copy_first(p, memory, at);
+    BoxedKeys<C>::init_others(memory);
   }
   const CacheWork<C> work(p.cache, memory, at, cached_rows);
   BoxedKeys<C> keys(work, p, ahead);
-  const CacheSums<C> sums{work, copies};
-  if (ahead && (!work.attends() || work.count() == 0)) keys.wait_for_first();
-  if (!copies) attend_to_boxes<C>(work, keys);
+  CacheSums<C> sums(work, copies);
+  keys.wait_for_unused();
+  if (!copies) attend_to_boxes<C>(work, keys, sums);
   else if (work.attends()) copy_boxes<C>(keys, sums);
   if (copies && moves_registers(C)) return;  // too few registers are left to rehearse with
   if (work.attends()) sums.add();
@@ -75,7 +90,7 @@ __device__ __forceinline__ void work_on_item(const HopperCacheParams& p, unsigne
 template <CacheConfig C>
 __device__ __forceinline__ void hopper_cache(const HopperCacheParams& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  if (!has_cache_item(p.cache, cta_number())) return;
+  if (!C.plain && !has_cache_item(p.cache, cta_number())) return;
   const bool copies = BoxedKeys<C>::copies();
   if (copies) prefetch(p.k), prefetch(p.v);
   if constexpr (!moves_registers(C)) {

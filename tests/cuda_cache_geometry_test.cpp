@@ -120,6 +120,46 @@ TEST(CacheGeometry, ItemsAreTheWholeOfTheWork) {
   EXPECT_EQ(std::count(times.begin(), times.end(), 1), items);
 }
 
+TEST(CacheGeometry, DivisorsDivideExactly) {
+  constexpr unsigned kEnd = 1u << 31;
+  std::mt19937 random(7);
+  const auto expect_exact = [](unsigned n, unsigned d) { ASSERT_EQ(divided(n, divisor(d)), n / d) << n << " / " << d; };
+  for (int round = 0; round < 100000; ++round) {
+    const unsigned d = std::max(1u, static_cast<unsigned>(random()) >> (1 + random() % 31));
+    const unsigned n = static_cast<unsigned>(random()) >> (1 + random() % 31);
+    expect_exact(n, d);
+    const unsigned quotient = n / d;  // and where quotients change
+    expect_exact(quotient * d, d);
+    if (quotient > 0) expect_exact(quotient * d - 1, d);
+    expect_exact(kEnd - 1, d);
+    expect_exact(0, d);
+  }
+  for (unsigned bit = 0; bit < 31; ++bit)
+    for (const unsigned d : {(1u << bit) - 1, 1u << bit, (1u << bit) + 1})
+      if (d > 0) expect_exact(kEnd - 1, d), expect_exact(d, d), expect_exact(d - 1, d);
+}
+
+TEST(CacheGeometry, ItemsOfPlainCallsAreThoseOfAllCalls) {
+  std::mt19937 random(8);
+  for (int round = 0; round < 2000; ++round) {
+    CacheParams p{};
+    p.attention.batch = 1 + static_cast<int>(random() % 300),
+    p.attention.heads_k = 1 + static_cast<int>(random() % 130);
+    p.row_tiles = 1 + static_cast<int>(random() % 40), p.splits = 1 + static_cast<int>(random() % 140);
+    const auto by = [](int n) { return divisor(static_cast<unsigned>(n)); };
+    FirstCopies f{};
+    f.batch = p.attention.batch, f.heads_k = p.attention.heads_k, f.row_tiles = p.row_tiles;
+    f.by_batch = by(f.batch), f.by_heads = by(f.heads_k), f.by_row_tiles = by(f.row_tiles);
+    const unsigned items =
+        static_cast<unsigned>(p.attention.batch * p.attention.heads_k * p.row_tiles) * static_cast<unsigned>(p.splits);
+    for (const unsigned n : {0u, items - 1, static_cast<unsigned>(random()) % items}) {
+      const CacheItem at = item_of(f, n), expected = cache_item(p, n);
+      ASSERT_EQ(std::tie(at.b, at.head_k, at.row_tile, at.split),
+                std::tie(expected.b, expected.head_k, expected.row_tile, expected.split));
+    }
+  }
+}
+
 void expect_partition(const CacheParams& p, int count) {
   const TileRange tiles{7, 7 + count};
   const auto [long_ones, short_ones] = used_splits(p, tiles);

@@ -218,6 +218,7 @@ TEST(Plans, OfACacheKnowTheFirstTileWhereKeysBeginWithTheFirstRow) {
     change(p);
     const CachePlan plan = plan_cache(p, arch_named("sm_90a"), 132, Kernels::best);
     EXPECT_TRUE(plan.known_splits == 0 || plan.known_splits == plan.eager_splits);
+    EXPECT_EQ(plan.known_tiles != 0, plan.known_splits != 0);
     return plan.known_splits != 0;
   };
   static const int32_t number = 0;
@@ -232,6 +233,20 @@ TEST(Plans, OfACacheKnowTheFirstTileWhereKeysBeginWithTheFirstRow) {
   EXPECT_FALSE(known({.batch = 128}, as_it_is)) << "not all CTAs start at one time";
   EXPECT_FALSE(known({}, [](CacheProblem& p) { p.cache.leftpad = &number; }));
   EXPECT_TRUE(known({}, [](CacheProblem& p) { p.cache.entry = &number; }));
+}
+
+// Of keys that are not split the second tile is known, too, if there is room for one.
+TEST(Plans, OfACacheKnowTwoTilesOfKeysThatAreNotSplit) {
+  const auto known = [](int64_t batch, int64_t room) {
+    CacheProblem p = cache_of({.batch = batch});
+    p.len_k = room;
+    return plan_cache(p, arch_named("sm_90a"), 132, Kernels::best).known_tiles;
+  };
+  EXPECT_EQ(known(1, 8192), 1);
+  EXPECT_EQ(known(16, 8192), 2);
+  EXPECT_EQ(known(16, 65), 2);
+  EXPECT_EQ(known(16, 64), 1);
+  EXPECT_EQ(known(128, 8192), 0);
 }
 
 TEST(Plans, AreThoseOfTheTable) {

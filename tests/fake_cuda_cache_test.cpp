@@ -242,7 +242,7 @@ TEST_F(FakeCache, ShortSplitsAreAddedUpLikeAllOthers) {
     HopperCacheParams params;
     std::memcpy(static_cast<void*>(&params), l.params, sizeof params);
     params.cache.eager_splits = 2, params.cache.least_tiles = 2, params.cache.short_splits = 3;
-    params.known_splits = 2;
+    params.first.splits = 2, params.first.tiles = 1;
     ctas = l.grid_x;
     running.fault = host_cuda::run_cache_kernel(running.config.data(), running.config.size(), &params, l.grid_x,
                                                 static_cast<int>(l.threads), l.shared_bytes, running.seed);

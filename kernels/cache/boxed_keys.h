@@ -4,7 +4,7 @@
 //   all others       wait until it is full | new rows, and zeros for values that nobody sees, where it has such rows |
 //                    use it | arrive on `empty`
 //
-// Where lengths do not decide which tile is the first, it is on its way before they, and with them the work, are known.
+// Where lengths do not decide which tiles are the first, these are on their way before they, and with them the work, are known.
 //
 // A box may hold rows that nobody sees, and of a first tile pages that no key is in. What they hold of keys does not matter,
 // since their scores are replaced; of values it would, since a weight of zero would not keep a NaN out.
@@ -32,10 +32,15 @@ struct BoxedKeys {
 
   const CacheWork<C>& work;
   const HopperCacheParams& p;
-  bool ahead;  // of the copying warp: the first tile is on its way
+  // Of the copying warp, what was done before the work was known.
+  struct Ahead {
+    int tiles = 0;       // so many are on their way
+    EntryRow from = {};  // what the lane has a box of, if tiles of keys follow each other as they usually do
+  };
+  Ahead ahead;
   Ring<C.stages> ring{};
 
-  __device__ BoxedKeys(const CacheWork<C>& work, const HopperCacheParams& p, bool ahead)
+  __device__ BoxedKeys(const CacheWork<C>& work, const HopperCacheParams& p, const Ahead& ahead)
       : work(work), p(p), ahead(ahead) {}
 
   __device__ auto q_tile() const {
@@ -58,11 +63,19 @@ struct BoxedKeys {
   __device__ unsigned full(int stage) const { return full(work.memory, stage); }
   __device__ unsigned empty(int stage) const { return full(stage) + 8; }
 
-  // By the copying warp, before all else.
-  __device__ __forceinline__ static void init(unsigned char* memory) {
+  // By the copying warp: those of the first tiles before these are copied, all others after it.
+  static constexpr int kFirst = 2;
+  __device__ __forceinline__ static void init_first(unsigned char* memory) {
     if (lane_id() == 0) {
-      for (int n = 0; n < C.stages; ++n)
-        barrier_init(full(memory, n), 1), barrier_init(full(memory, n) + 8, kComputing / 32);
+      for (int n = 0; n < kFirst; ++n) barrier_init(full(memory, n), 1);
+      barrier_init_fence();
+    }
+    __syncwarp();
+  }
+  __device__ __forceinline__ static void init_others(unsigned char* memory) {
+    if (lane_id() == 0) {
+      for (int n = kFirst; n < C.stages; ++n) barrier_init(full(memory, n), 1);
+      for (int n = 0; n < C.stages; ++n) barrier_init(full(memory, n) + 8, kComputing / 32);
       barrier_init_fence();
     }
     __syncwarp();
@@ -82,62 +95,97 @@ struct BoxedKeys {
   __device__ int begin_row() const { return work.sequence.pad + work.seen.begin; }
   __device__ int end_row() const { return min(work.sequence.pad + work.seen.end, work.sequence.old_end); }
 
+  // Where a tile has several boxes, each is one lane's, and the lanes have several tiles.
+  __device__ static int lane_tile(const HopperCacheParams& p) { return lane_id() >> p.box_bits; }
+  __device__ static int lane_box(const HopperCacheParams& p) { return lane_id() & ((1 << p.box_bits) - 1); }
+
   __device__ __forceinline__ static void copy_box(const HopperCacheParams& p, unsigned char* memory, int head_k,
                                                   int stage, int box, const EntryRow& from, CachePolicy policy) {
-    const AttentionParams& a = p.cache.attention;
-    const auto copy = [&](const TensorMap& map, const RowsView& view, auto tile) {
+    const auto copy = [&](const TensorMap& map, int head, int entry, auto tile) {
 #pragma unroll
       for (int panel = 0; panel < tile.kPanels; ++panel)
         copy_box_async(tile.address + panel * tile.kPanelBytes + box * p.box_rows * kPanelRowBytes, map,
-                       full(memory, stage), panel * kPanelColumns, from.row, view.head_stride != 0 ? head_k : 0,
-                       view.batch_stride != 0 ? static_cast<int>(from.entry) : 0, policy);
+                       full(memory, stage), panel * kPanelColumns, from.row, head, entry, policy);
     };
-    copy(p.k, a.k, k_tile(memory, stage));
-    if constexpr (!C.v_in_k) copy(p.v, a.v, v_tile(memory, stage));
+    const int entry = static_cast<int>(from.entry);
+    copy(p.k, head_k * p.first.k_head, entry * p.first.k_entry, k_tile(memory, stage));
+    if constexpr (!C.v_in_k) copy(p.v, head_k * p.first.v_head, entry * p.first.v_entry, v_tile(memory, stage));
   }
-  // By the copying warp, before lengths are known: the first tile. False: they decide which one that is.
-  __device__ __forceinline__ static bool copy_first(const HopperCacheParams& p, unsigned char* memory,
-                                                    const CacheItem& at) {
-    if (at.split >= p.known_splits) return false;
-    if (lane_id() == 0) barrier_arrive_expecting(full(memory, 0), static_cast<unsigned>(stage_bytes(C)));
-    __syncwarp();
-    const int box = lane_id(), row = at.split * C.tile_k + box * p.box_rows;
-    if (box < 1 << p.box_bits) {
-      EntryRow from{at.b, row};
-      if (__builtin_expect(p.cache.cache.page_size != 0 || p.cache.cache.entry, 0))
-        from = entry_row(p.cache.cache, at.b, min(row, p.cache.attention.len_k - 1));
-      copy_box(p, memory, at.head_k, 0, box, from, p.cache.row_tiles == 1 ? read_once_policy() : usual_policy());
+  // A tile that is one box, by one lane. Nothing of it differs between lanes: of what does the assembler makes loops.
+  __device__ __forceinline__ static void copy_tile(const HopperCacheParams& p, unsigned char* memory,
+                                                   const CacheItem& at, int stage, int row, CachePolicy policy) {
+    if (lane_id() != 0) return;
+    barrier_arrive_expecting(full(memory, stage), static_cast<unsigned>(stage_bytes(C)));
+    copy_box(p, memory, at.head_k, stage, 0, {at.b, row}, policy);
+  }
+  // By the copying warp, before lengths are known, where they do not decide about the first tiles. Pages are looked up for
+  // more of them.
+  __device__ __forceinline__ static Ahead copy_first(const HopperCacheParams& p, unsigned char* memory,
+                                                     const CacheItem& at) {
+    if (at.split >= p.first.splits) return {};
+    const CachePolicy policy = p.first.row_tiles == 1 ? read_once_policy() : usual_policy();
+    if (p.first.whole) {
+#pragma unroll 1
+      for (int n = 0; n < p.first.tiles; ++n) copy_tile(p, memory, at, n, (at.split + n) * C.tile_k, policy);
+      return {p.first.tiles, {}};
+    }
+    const int row = (at.split + lane_tile(p) * p.cache.eager_splits) * C.tile_k + lane_box(p) * p.box_rows;
+    const EntryRow from = entry_row(p.cache.cache, at.b, min(row, p.cache.attention.len_k - 1));
+#pragma unroll 1
+    for (int n = 0; n < p.first.tiles; ++n) {
+      if (lane_id() == 0) barrier_arrive_expecting(full(memory, n), static_cast<unsigned>(stage_bytes(C)));
+      __syncwarp();
+      if (lane_tile(p) == n) copy_box(p, memory, at.head_k, n, lane_box(p), from, policy);
     }
     __syncwarp();
-    return true;
+    return {p.first.tiles, from};
   }
-  // Where nobody turns out to need it: before its place has another use, and before the CTA ends.
-  __device__ __forceinline__ void wait_for_first() const { barrier_wait(full(0), 0); }
-  // By the copying warp. So many tiles are looked up at once as the lanes have boxes of.
+  // Of these, those that turn out to be nobody's: before their place has another use, and before the CTA ends.
+  __device__ __forceinline__ void wait_for_unused() const {
+    for (int n = work.attends() ? work.count() : 0; n < ahead.tiles; ++n) barrier_wait(full(n), 0);
+  }
+
+  // How long L2 keeps tiles of keys. With several tiles of rows other CTAs read them, too.
+  __device__ __forceinline__ CachePolicy policy() const {
+    if (p.first.row_tiles != 1) return usual_policy();
+    return work.count() >= p.many_tiles && cta_number() < p.early_ctas ? push_out_policy() : read_once_policy();
+  }
+  // By the copying warp.
   __device__ __forceinline__ void copy_all() {
-    const int boxes = 1 << p.box_bits, tiles = 32 >> p.box_bits;
+    if (C.plain && p.first.whole) copy_tiles();
+    else copy_looked_up();
+  }
+  __device__ __forceinline__ void copy_tiles() {
+#pragma unroll 1
+    for (int n = 0; n < work.count(); ++n, ring.advance()) {
+      if (n < ahead.tiles) continue;
+      barrier_wait(empty(ring.stage), ring.phase ^ 1);
+      copy_tile(p, work.memory, work.at, ring.stage, work.first_key(n), policy());
+    }
+  }
+  // So many tiles are looked up at once as the lanes have boxes of.
+  __device__ __forceinline__ void copy_looked_up() {
+    const int tiles = 32 >> p.box_bits;
     const unsigned box_bytes = static_cast<unsigned>(stage_bytes(C) / C.tile_k * p.box_rows);
-    const int lane_tile = lane_id() >> p.box_bits, box = lane_id() & (boxes - 1);
-    // With one tile of rows no other CTA reads these keys.
-    const bool once = work.p.row_tiles == 1, early = cta_number() < p.early_ctas;
-    const int usual_end = !once ? work.count() : early && work.count() > 2 * p.early_tiles ? p.early_tiles : 0;
+    const bool in_turns = work.tiles.first == work.at.split && work.tiles.step == work.p.eager_splits;
+    const bool known = ahead.tiles != 0 && !p.first.whole && in_turns;
 #pragma unroll 1
     for (int first = 0; first < work.count(); first += tiles) {
-      const bool has_tile = first + lane_tile < work.count();
-      const int row = has_tile ? work.sequence.pad + work.first_key(first + lane_tile) + box * p.box_rows : 0;
+      const bool has_tile = first + lane_tile(p) < work.count();
+      const int row =
+          has_tile ? work.sequence.pad + work.first_key(first + lane_tile(p)) + lane_box(p) * p.box_rows : 0;
       const bool exists = has_tile && row + p.box_rows > begin_row() && row < end_row();
-      EntryRow from{};
-      if (exists) from = entry_row(work.p.cache, work.at.b, row);
+      EntryRow from = ahead.from;
+      if (exists && !(known && first == 0)) from = entry_row(work.p.cache, work.at.b, row);
 #pragma unroll 1
       for (int n = 0; n < tiles && first + n < work.count(); ++n, ring.advance()) {
-        if (ahead && first + n == 0) continue;
-        const bool mine = exists && lane_tile == n;
-        const CachePolicy policy = first + n < usual_end ? usual_policy() : read_once_policy();
+        if (first + n < ahead.tiles) continue;
+        const bool mine = exists && lane_tile(p) == n;
         const unsigned announced = __popc(__ballot_sync(0xffffffffu, mine)) * box_bytes;
         barrier_wait(empty(ring.stage), ring.phase ^ 1);
         if (lane_id() == 0) barrier_arrive_expecting(full(ring.stage), announced);
         __syncwarp();
-        if (mine) copy_box(p, work.memory, work.at.head_k, ring.stage, box, from, policy);
+        if (mine) copy_box(p, work.memory, work.at.head_k, ring.stage, lane_box(p), from, policy());
       }
     }
   }

@@ -18,10 +18,11 @@ struct RowState {
   Real sum;  // of weights
 };
 
-// What sums over some keys are multiplied by when the largest score of all is `top`. Without a branch: 2^-inf is 0.
+// What sums over some keys are multiplied by when the largest score of all is `top`: 2^-inf is 0. Where there is no score at
+// all, no difference is a number, but all sums are 0, and so may be any top that is one.
 template <class Real>
 __device__ __forceinline__ Real part_weight(Real part_top, Real top, Real factor) {
-  return exp2_of(part_top == minus_infinity<Real>() ? part_top : (part_top - top) * factor);
+  return exp2_of((part_top - (top == minus_infinity<Real>() ? Real(0) : top)) * factor);
 }
 
 // Columns of a row that one thread adds up: few, since what comes last waits for every instruction of it.
@@ -53,12 +54,16 @@ struct SummedColumns {
   }
 
  private:
+  // By halves: a chain would wait for itself.
+  template <int kCount>
+  __device__ __forceinline__ static Real largest_of(const RowState<Real>* part) {
+    if constexpr (kCount == 1) return part[0].top;
+    else return larger(largest_of<kCount / 2>(part), largest_of<kCount - kCount / 2>(part + kCount / 2));
+  }
   // To the largest score of these parts, too.
   template <int kAtOnce>
   __device__ __forceinline__ void raise(const RowState<Real> (&part)[kAtOnce], Real factor) {
-    Real top = row.top;
-#pragma unroll
-    for (int n = 0; n < kAtOnce; ++n) top = larger(top, part[n].top);
+    const Real top = larger(row.top, largest_of<kAtOnce>(part));
     const Real weight = part_weight(row.top, top, factor);
     row = {top, row.sum * weight};
 #pragma unroll
@@ -73,19 +78,20 @@ struct SummedColumns {
   }
 };
 
-// Where the sums of the splits of a tile of rows lie: those of one row side by side, so that whoever adds them up has one
+// Where the splits of a tile of rows meet, and where their sums lie: those of one row side by side, so that whoever adds them up has one
 // address for all. What one tile has is counted by ints.
 template <CacheConfig C>
 struct SplitPlace {
   using Real = RealOf<C.element>;
   static_assert(int64{kMostSplits} * C.tile_q * C.dim_v < int64{1} << 31);
+  uint64* ticket;
   Real *states, *all_sums;
   int splits;
 
-  __device__ __forceinline__ SplitPlace(const CacheParams& p, const CacheItem& at) : splits(p.splits) {
-    const int64 first = tile_number(p, at) * p.splits * p.state_rows;
-    states = static_cast<Real*>(p.split_states) + first * 2;
-    all_sums = static_cast<Real*>(p.split_sums) + first * C.dim_v;
+  __device__ __forceinline__ static SplitPlace of(const CacheParams& p, const CacheItem& at) {
+    const int64 tile = tile_number(p, at), first = tile * p.splits * p.state_rows;
+    return {p.tickets + tile, static_cast<Real*>(p.split_states) + first * 2,
+            static_cast<Real*>(p.split_sums) + first * C.dim_v, p.splits};
   }
   __device__ Real* state(int row, int split) const { return states + (row * splits + split) * 2; }
   __device__ Real* sums(int row, int split, int column) const {
@@ -93,28 +99,42 @@ struct SplitPlace {
   }
 };
 
-// Columns of a row become output, and the row's LSE is written by whoever has the first ones. row: of the sequence. Where
-// nothing `is_written` all else is done.
+// Where columns of a row become output, and what else their end depends on. row: of the sequence.
 template <Element E>
-__device__ __forceinline__ void finish_columns(const CacheParams& p, const CachedSequence& s, const CacheItem& at,
-                                               int row, int column, RealOf<E> unit, SummedColumns<RealOf<E>>& sums,
-                                               bool is_written) {
+struct OutputPlace {
   using Real = RealOf<E>;
-  const AttentionParams& a = p.attention;
-  const int query = row / a.group;
-  const int64 head = int64{at.head_k} * a.group + (row - query * a.group);
-  const bool exists = query < s.len_q;
-  const Real sink =
-      a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, head)) : minus_infinity<Real>();
-  const RowEnd<Real> end = end_row(sums.row.top, sums.row.sum, unit, sink, Real(1));
+  int64 index, lse_index;
+  Real sink;
+  int count;    // of columns
+  bool exists;  // a query; what is written of one that does not is nothing seen
+
+  __device__ __forceinline__ static OutputPlace of(const CacheParams& p, const CachedSequence& s, const CacheItem& at,
+                                                   int row, int column) {
+    const AttentionParams& a = p.attention;
+    const int query = query_of_row(row, a.group);
+    const int64 head = int64{at.head_k} * a.group + (row - query * a.group);
+    const Real sink =
+        a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, head)) : minus_infinity<Real>();
+    return {offset_of(p.o, at.b, head, s.q_begin + query) + column, offset_of(p.lse, at.b, head, s.q_begin + query),
+            sink, min(kEndColumns, a.dim_v - column), query < s.len_q};
+  }
+};
+
+// Columns of a row become output, and the row's LSE is written by whoever has the first ones. kPlain: as in CacheConfig.
+template <Element E, bool kPlain>
+__device__ __forceinline__ void write_output(const CacheParams& p, const OutputPlace<E>& place, bool writes_lse,
+                                             RealOf<E> unit, SummedColumns<RealOf<E>>& sums) {
+  using Real = RealOf<E>;
+  const RowTotal<Real> total = total_of_row(sums.row.top, sums.row.sum, unit, place.sink);
+  const Real factor = total.factor(Real(1));
 #pragma unroll
-  for (int n = 0; n < kEndColumns; ++n) sums.x[n] = exists ? sums.x[n] * end.factor : Real(0);
-  if (column < a.dim_v && is_written)
-    store<E>(p.o.data, p.o.element, offset_of(p.o, at.b, head, s.q_begin + query) + column,
-             min(kEndColumns, a.dim_v - column), sums.x);
-  if (column == 0 && p.lse.data && is_written)
-    static_cast<Real*>(p.lse.data)[offset_of(p.lse, at.b, head, s.q_begin + query)] =
-        exists ? end.lse : minus_infinity<Real>();
+  for (int n = 0; n < kEndColumns; ++n) sums.x[n] = place.exists ? sums.x[n] * factor : Real(0);
+  if (place.count > 0) {
+    if constexpr (kPlain) store_whole<E>(p.o.data, place.index, sums.x);
+    else store<E>(p.o.data, p.o.element, place.index, place.count, sums.x);
+  }
+  if (writes_lse && p.lse.data)
+    static_cast<Real*>(p.lse.data)[place.lse_index] = place.exists ? total.lse() : minus_infinity<Real>();
 }
 
 }  // namespace cuflash

@@ -30,6 +30,22 @@ CUFLASH_SHARED_FUNCTION Int often_by_one(Int a, int b) {
   return b == 1 ? a : a / static_cast<Int>(b);
 }
 
+// factor * d exceeds 2^shift by at most d, which is at most 2^(shift - 31): too little to move a quotient of what is below 2^31
+// (Granlund and Montgomery, 1994).
+CUFLASH_SHARED_FUNCTION Divisor divisor(unsigned d) {
+  int bits = 0;
+  while (uint64{1} << bits < d) ++bits;
+  return {static_cast<unsigned>((uint64{1} << (31 + bits)) / d + 1), 31 + bits};
+}
+CUFLASH_SHARED_FUNCTION unsigned divided(unsigned n, Divisor d) {
+  return static_cast<unsigned>(uint64{n} * d.factor >> d.shift);
+}
+
+// Of a row that is not negative. One query of all heads of a group is the usual case.
+CUFLASH_SHARED_FUNCTION int query_of_row(int row, int group) {
+  return row < group ? 0 : static_cast<int>(often_by_one(static_cast<unsigned>(row), group));
+}
+
 struct CacheItem {
   int b, head_k, row_tile, split;
 };
@@ -39,16 +55,25 @@ CUFLASH_SHARED_FUNCTION bool has_cache_item(const CacheParams& p, int64 n) {
 // First splits come first. Tiles of rows that read the same keys stand side by side, and heads whose keys lie side by side:
 // memory gives most where its pages are read as a whole at one time.
 template <class Int>
-CUFLASH_SHARED_FUNCTION CacheItem item_of(const CacheParams& p, Int n) {
+CUFLASH_SHARED_FUNCTION CacheItem item_of(int batch, int heads_k, int row_tiles, Int n) {
   const auto rest = [](Int a, Int quotient, int b) { return static_cast<int>(a - quotient * static_cast<Int>(b)); };
-  const Int head = often_by_one(n, p.row_tiles), range = often_by_one(head, p.attention.heads_k);
-  const Int split = often_by_one(range, p.attention.batch);
-  return {rest(range, split, p.attention.batch), rest(head, range, p.attention.heads_k), rest(n, head, p.row_tiles),
+  const Int head = often_by_one(n, row_tiles), range = often_by_one(head, heads_k), split = often_by_one(range, batch);
+  return {rest(range, split, batch), rest(head, range, heads_k), rest(n, head, row_tiles), static_cast<int>(split)};
+}
+// Of fewer than 2^31 items.
+CUFLASH_SHARED_FUNCTION CacheItem item_of(const FirstCopies& f, unsigned n) {
+  const unsigned head = divided(n, f.by_row_tiles), range = divided(head, f.by_heads),
+                 split = divided(range, f.by_batch);
+  const auto rest = [](unsigned a, unsigned quotient, int b) {
+    return static_cast<int>(a) - static_cast<int>(quotient) * b;
+  };
+  return {rest(range, split, f.batch), rest(head, range, f.heads_k), rest(n, head, f.row_tiles),
           static_cast<int>(split)};
 }
-template <bool kPlain = false>
 CUFLASH_SHARED_FUNCTION CacheItem cache_item(const CacheParams& p, int64 n) {
-  return kPlain || n >> 32 == 0 ? item_of(p, static_cast<unsigned>(n)) : item_of(p, static_cast<uint64>(n));
+  const int batch = p.attention.batch, heads_k = p.attention.heads_k;
+  return n >> 32 == 0 ? item_of(batch, heads_k, p.row_tiles, static_cast<unsigned>(n))
+                      : item_of(batch, heads_k, p.row_tiles, static_cast<uint64>(n));
 }
 CUFLASH_SHARED_FUNCTION int64 tile_number(const CacheParams& p, const CacheItem& at) {
   return (int64{at.b} * p.attention.heads_k + at.head_k) * p.row_tiles + at.row_tile;
@@ -133,8 +158,8 @@ CUFLASH_SHARED_FUNCTION SeenKeys keys_of_rows(const AttentionParams& a, const Ca
   if (rows.first >= rows.end) return {{0, 0}, {0, 0}};
   // Of a tile that has all rows nothing need be divided.
   const bool all = rows.first == 0 && rows.end == s.len_q * a.group;
-  const KeyRange first = keys_of_query(a, s, all ? 0 : rows.first / a.group),
-                 last = keys_of_query(a, s, all ? s.len_q - 1 : (rows.end - 1) / a.group);
+  const KeyRange first = keys_of_query(a, s, all ? 0 : query_of_row(rows.first, a.group)),
+                 last = keys_of_query(a, s, all ? s.len_q - 1 : query_of_row(rows.end - 1, a.group));
   return {{first.begin, last.end}, {last.begin, first.end}};
 }
 
@@ -152,9 +177,12 @@ struct UsedSplits {
   int long_ones, short_ones;
 };
 CUFLASH_SHARED_FUNCTION UsedSplits used_splits(const CacheParams& p, TileRange tiles) {
-  const int count = tiles.end - tiles.begin, eager = bounded(often_by_one(count, p.least_tiles), 0, p.eager_splits);
-  const int most = eager > count / kLongTiles ? eager : count / kLongTiles;
-  return {bounded(most, 1, p.splits - p.short_splits), bounded(count / (4 * kShortTiles), 0, p.short_splits)};
+  const auto count = static_cast<unsigned>(tiles.end - tiles.begin);
+  const int by_least = static_cast<int>(often_by_one(count, p.least_tiles)),
+            by_length = static_cast<int>(count / kLongTiles);
+  const int eager = by_least < p.eager_splits ? by_least : p.eager_splits;
+  return {bounded(eager > by_length ? eager : by_length, 1, p.splits - p.short_splits),
+          bounded(static_cast<int>(count / (4 * kShortTiles)), 0, p.short_splits)};
 }
 // The first ones have one tile more than the others where the tiles cannot be dealt out evenly.
 struct SplitTiles {
@@ -163,7 +191,9 @@ struct SplitTiles {
 CUFLASH_SHARED_FUNCTION SplitTiles tiles_of_split(TileRange tiles, UsedSplits used, int split) {
   const int end = tiles.end - used.short_ones * kShortTiles;  // of the long ones
   if (split >= used.long_ones) return {end + (split - used.long_ones) * kShortTiles, 1, kShortTiles};
-  const int count = end - tiles.begin, each = often_by_one(count, used.long_ones), more = count - each * used.long_ones;
+  const int count = end - tiles.begin;
+  const int each = static_cast<int>(often_by_one(static_cast<unsigned>(count), used.long_ones));
+  const int more = count - each * used.long_ones;
   return {tiles.begin + split, used.long_ones, each + (split < more ? 1 : 0)};
 }
 

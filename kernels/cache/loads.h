@@ -25,11 +25,12 @@ __device__ __forceinline__ void load_queries(AnyTile tile, const CacheParams& p,
                                              const CacheItem& at, RowRange rows) {
   const AttentionParams& a = p.attention;
   constexpr int kPieces = kColumns / 8;
+#pragma unroll(kRows* kPieces > 2 * kThreads ? 4 : 1)  // of few rows there is more code otherwise
   for (int n = static_cast<int>(threadIdx.x); n < kRows * kPieces; n += kThreads) {
     const int row = n / kPieces, d = n % kPieces * 8;
     EightStored<E> eight{};
     if (rows.first + row < rows.end) {
-      const int query = (rows.first + row) / a.group, head = (rows.first + row) - query * a.group;
+      const int query = query_of_row(rows.first + row, a.group), head = rows.first + row - query * a.group;
       const int64 begin = offset_of(a.q, at.b, int64{at.head_k} * a.group + head, s.q_begin + query);
       const auto* const from = static_cast<const StoredOf<E>*>(a.q.data) + begin + d;
       if constexpr (kPlain) {

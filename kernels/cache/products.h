@@ -24,8 +24,27 @@ __device__ __forceinline__ void multiply_columns(Accumulator<Real> (&s)[1][kTile
   }
 }
 
+// Few keys make few chains of products, and each waits for itself: twice as many are half as long.
+template <int kDim, Element E, class QTile, class KTile, class Real, int kTiles>
+__device__ __forceinline__ void multiply_keys_by_halves(Accumulator<Real> (&s)[1][kTiles], QTile q, int row, KTile k,
+                                                        int key) {
+  constexpr int kDepth = Operands<E>::kDepth;
+  Accumulator<Real> other[1][kTiles] = {};
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) s[0][n] = {};
+#pragma unroll
+  for (int column = 0; column < kDim / 2; column += kDepth) {
+    multiply_columns<kDepth, E>(s, q, row, k, key, column);
+    multiply_columns<kDepth, E>(other, q, row, k, key, kDim / 2 + column);
+  }
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) s[0][n] += other[0][n];
+}
+
 template <int kDim, Element E, class QTile, class KTile, class Real, int kTiles>
 __device__ __forceinline__ void multiply_keys(Accumulator<Real> (&s)[1][kTiles], QTile q, int row, KTile k, int key) {
+  if constexpr (kTiles <= 2 && size_of(E) == 2 && kDim % 64 == 0 && kDim <= 128)
+    return multiply_keys_by_halves<kDim, E>(s, q, row, k, key);
   constexpr int kAtOnce = sums_drift(E) ? kShortSum : kDim;
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) s[0][n] = {};

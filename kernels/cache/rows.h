@@ -28,7 +28,7 @@ struct LaneRows {
       const int row = rows.first + first + r * 8;
       seen[r] = {0, 0};
       if (row >= rows.end) continue;
-      const int query = row / a.group;
+      const int query = query_of_row(row, a.group);
       seen[r] = keys_of_query(a, s, query);
       if ((kOptions & kAlibi) == 0 || !a.slopes.data) continue;
       slope[r] = static_cast<const float*>(

@@ -35,13 +35,12 @@ __device__ __forceinline__ void prepare_ticket(uint64* ticket) {
   if (!is_ticket(word, empty)) exchange_if(ticket, word, empty);
 }
 // By one thread, after a barrier behind that and behind all that the CTA has written. Whether this was the last of them: it
-// then sees what all others have written.
+// then sees what all others have written, and sets the ticket back when it has the time.
 __device__ __forceinline__ bool arrive(uint64* ticket, int arrivals) {
-  fence_between_ctas();
-  if (!is_last(add_relaxed(ticket, 1), arrivals)) return false;
-  fence_between_ctas();
+  return is_last(add_acquire_release(ticket, 1), arrivals);
+}
+__device__ __forceinline__ void set_back(uint64* ticket) {
   store_relaxed(ticket, empty_ticket(reinterpret_cast<uint64>(ticket)));
-  return true;
 }
 #endif
 

@@ -136,7 +136,7 @@ struct WarpgroupAttention {
   }
 
   __device__ __forceinline__ void share(Block& block) const {
-    CacheSums<C>{work}.share(block.softmax, block.o, lane_row(block.number));
+    CacheSums<C>(work).share(block.softmax, block.o, lane_row(block.number));
   }
   // A block without rows shares nothing: rows that do not exist are written as such, whatever was summed.
   __device__ __forceinline__ void attend() {

@@ -55,7 +55,7 @@ struct CacheWork {
   }
 
   __device__ __forceinline__ CacheWork(const CacheParams& p, unsigned char* memory)
-      : CacheWork(p, memory, cache_item<C.plain != 0>(p, cta_number())) {}
+      : CacheWork(p, memory, cache_item(p, cta_number())) {}
   __device__ __forceinline__ CacheWork(const CacheParams& p, unsigned char* memory, CacheItem at)
       : CacheWork(p, memory, at, p.cache.rows[at.b]) {}
 

@@ -50,15 +50,22 @@ __device__ __forceinline__ void exchange_if(unsigned long long* at, unsigned lon
                "l"(wanted)
                : "memory");
 }
-// Returns what was there before.
-__device__ __forceinline__ unsigned long long add_relaxed(unsigned long long* to, unsigned long long value) {
+// Returns what was there before. Who adds later sees what those who added before have written, and their CTAs before a
+// barrier. One instruction for both: a fence behind it would wait for memory once more.
+__device__ __forceinline__ unsigned long long add_acquire_release(unsigned long long* to, unsigned long long value) {
   unsigned long long before;
-  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;" : "=l"(before) : "l"(to), "l"(value) : "memory");
+  asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;" : "=l"(before) : "l"(to), "l"(value) : "memory");
   return before;
 }
-// Before a relaxed operation: whoever finds out about that, and has a fence behind it, sees what this CTA wrote before a
-// barrier. "fence.acq_rel"
-__device__ __forceinline__ void fence_between_ctas() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+// A value is found here, and not where it is used: behind a wait, for which there is time to find it before.
+__device__ __forceinline__ void find_now(float& x) { asm volatile("" : "+f"(x)); }
+__device__ __forceinline__ void find_now(double& x) { asm volatile("" : "+d"(x)); }
+__device__ __forceinline__ void find_now(long long& x) { asm volatile("" : "+l"(x)); }
+template <class T>
+__device__ __forceinline__ void find_now(T*& x) {
+  asm volatile("" : "+l"(x));
+}
 
 // Neighbours, at one time.
 __device__ __forceinline__ void store_to_global(float* to, const float (&x)[4]) {

@@ -13,11 +13,19 @@ __device__ __forceinline__ CachePolicy usual_policy() {
   asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-// Nobody reads it again soon: it makes room first. What kernels before have left in L2 to be written to memory then stays
-// there for long, and goes out piece by piece between reads, which slows down all of them.
+// Nobody reads it again soon: it makes room first, before all that is in L2 already.
 __device__ __forceinline__ CachePolicy read_once_policy() {
   CachePolicy policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// All but one line of 16 make room by their age. What kernels before have left in L2 to be written to memory would stay there
+// otherwise, and go out piece by piece between reads, which slows down all of a long call. A short one is better off if it
+// stays. The fraction was measured: docs/log.md.
+__device__ __forceinline__ CachePolicy push_out_policy() {
+  CachePolicy policy;
+  asm("createpolicy.fractional.L2::evict_first.L2::evict_unchanged.b64 %0, 0.0625;" : "=l"(policy));
   return policy;
 }
 

@@ -71,6 +71,15 @@ __device__ __forceinline__ void store_of(void* data, int64 index, int count, con
   }
 }
 
+// Of rows whose pieces of so many are all whole and lie on their size.
+template <Element E, int kCount>
+__device__ __forceinline__ void store_whole(void* data, int64 index, const RealOf<E> (&x)[kCount]) {
+  Stored<E, kCount> all;
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) all.x[n] = narrow<E>(x[n]);
+  *reinterpret_cast<Stored<E, kCount>*>(static_cast<StoredOf<E>*>(data) + index) = all;
+}
+
 // Element index + n = x[n] for n < count, of four or eight.
 template <Element E, int kCount>
 __device__ __forceinline__ void store(void* data, int element, int64 index, int count, const RealOf<E> (&x)[kCount]) {

@@ -165,7 +165,8 @@ int64_t row_tiles(const CacheProblem& p, int tile_q) {
 bool is_plain(const CacheProblem& p) {
   constexpr int64_t kMostTiles = (int64_t{1} << 31) / kMostSplits;
   const bool whole = !p.packed() && !p.used_q && !p.cache.leftpad && p.cache.len_new == 0 && !p.rotary.cos;
-  return whole && has_vector_rows(p.q) && p.dim_qk % 8 == 0 && row_tiles(p, 16) <= kMostTiles;
+  const bool aligned = has_vector_rows(p.q) && p.dim_qk % 8 == 0 && has_vector_rows(p.o) && p.dim_v % 8 == 0;
+  return whole && aligned && p.o.dtype == p.dtype && row_tiles(p, 16) <= kMostTiles;
 }
 
 int copy_of(const CacheProblem& p, const CacheConfig& c) {
@@ -312,11 +313,14 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms, int64_t 
 
 // Splits whose first tile is copied before lengths are known: those that are used as soon as there are keys for them, if
 // these begin with the first row. Where all CTAs start at one time it saves the time until the work is known; where others
-// come after them it saves nothing, and has been seen to cost up to 2%.
-int64_t known_splits(const CachePlan& plan, const CacheProblem& p) {
+// come after them it saves nothing, and has been seen to cost up to 2%. Of keys that are not split two tiles: of those that
+// are, the second one would be somebody else's as long as they are few.
+void know_first_tiles(CachePlan& plan, const CacheProblem& p) {
   const bool from_first_row = !p.cache.leftpad && p.window_left >= p.len_k && p.len_k > 0;
   const bool at_once = p.batch * p.heads_k * plan.row_tiles * plan.splits <= plan.early_ctas;
-  return !plan.not_boxes && from_first_row && at_once ? plan.eager_splits : 0;
+  if (plan.not_boxes || !from_first_row || !at_once) return;
+  plan.known_splits = plan.eager_splits;
+  plan.known_tiles = plan.splits == 1 && p.len_k > plan.config.tile_k ? 2 : 1;
 }
 
 size_t rounded_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -351,7 +355,7 @@ CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kerne
   plan.state_rows = std::clamp<int64_t>(rows, 1, plan.config.tile_q);
   plan.splits = plan.eager_splits = 1;
   choose_splits(plan, p, num_sms, plan.tuned ? choice->splits : 0);
-  plan.known_splits = known_splits(plan, p);
+  know_first_tiles(plan, p);
   if (plan.tuned) plan.reason = kTunedReason;
   const int64_t tiles = p.batch * p.heads_k * plan.row_tiles;
   plan.launch =

@@ -8,12 +8,13 @@ inline void store_relaxed(unsigned long long* to, unsigned long long value) { *t
 inline void exchange_if(unsigned long long* at, unsigned long long expected, unsigned long long wanted) {
   if (*at == expected) *at = wanted;
 }
-inline unsigned long long add_relaxed(unsigned long long* to, unsigned long long value) {
+inline unsigned long long add_acquire_release(unsigned long long* to, unsigned long long value) {
   const unsigned long long before = *to;
   *to += value;
   return before;
 }
-inline void fence_between_ctas() {}
+template <class T>
+inline void find_now(T&) {}
 template <class Real, int kCount>
 inline void store_to_global(Real* to, const Real (&x)[kCount]) {
   for (int n = 0; n < kCount; ++n) to[n] = x[n];

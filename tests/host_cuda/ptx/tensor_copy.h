@@ -10,6 +10,7 @@ namespace cuflash {
 using CachePolicy = unsigned long long;
 inline CachePolicy usual_policy() { return 0; }
 inline CachePolicy read_once_policy() { return 1; }
+inline CachePolicy push_out_policy() { return 2; }
 
 // Rows of 128 bytes, pieces of 16 exchanged by bits of the address: the 128-byte swizzle.
 inline void copy_box_async(unsigned to, const TensorMap& map, unsigned barrier, int column, int row, int head,
