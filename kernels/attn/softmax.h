@@ -163,40 +163,29 @@ struct SteadySoftmax : Softmax<Real, kRowTiles> {
   }
 };
 
-// A row with its sink: the largest score of both, the sum of weights relative to it, and what weights shrink by for it. A row
-// that sees nothing has a factor of 0 and, without a sink, an LSE of -inf.
-template <class Real>
-struct RowTotal {
-  Real top, sum, shrink;
-
-  __device__ __forceinline__ Real lse() const {
-    return sum == 0 ? minus_infinity<Real>() : top + log2_of(sum) * static_cast<Real>(kLn2);
-  }
-  // What the output is multiplied by. keep: what dropout multiplies by.
-  __device__ __forceinline__ Real factor(Real keep) const { return sum == 0 ? Real(0) : shrink * keep / sum; }
-};
-// reference, sum: of a Softmax that has gathered. unit: scores times this are those of the contract.
-template <class Real>
-__device__ __forceinline__ RowTotal<Real> total_of_row(Real reference, Real sum, Real unit, Real sink) {
-  constexpr Real kToPower = static_cast<Real>(kLog2e);
-  const Real top = reference == minus_infinity<Real>() ? minus_infinity<Real>() : reference * unit;
-  if (sink > minus_infinity<Real>()) {
-    const Real higher = larger(top, sink);
-    const Real shrink = exp2_of((top - higher) * kToPower);  // 0 where no key was visible
-    return {higher, sum * shrink + exp2_of((sink - higher) * kToPower), shrink};
-  }
-  return {top, sink != sink ? sink : sum, Real(1)};
-}
-
-// What a row ends with.
+// What a row ends with: its LSE, the sink inside, and what its output is multiplied by.
 template <class Real>
 struct RowEnd {
   Real lse, factor;
 };
+// reference, sum: of a Softmax that has gathered. unit: scores times this are those of the contract. keep: what dropout
+// multiplies by. A row that sees nothing has a factor of 0 and, without a sink, an LSE of -inf.
 template <class Real>
 __device__ __forceinline__ RowEnd<Real> end_row(Real reference, Real sum, Real unit, Real sink, Real keep) {
-  const RowTotal<Real> total = total_of_row(reference, sum, unit, sink);
-  return {total.lse(), total.factor(keep)};
+  constexpr Real kToPower = static_cast<Real>(kLog2e);
+  const bool none = reference == minus_infinity<Real>();
+  Real top = none ? minus_infinity<Real>() : reference * unit;
+  Real shrink = 1;
+  if (sink > minus_infinity<Real>()) {
+    const Real higher = larger(top, sink);
+    shrink = exp2_of((top - higher) * kToPower);  // 0 where no key was visible
+    sum = sum * shrink + exp2_of((sink - higher) * kToPower);
+    top = higher;
+  } else if (sink != sink) {
+    sum = sink;
+  }
+  const Real lse = top + log2_of(sum) * static_cast<Real>(kLn2);
+  return {sum == 0 ? minus_infinity<Real>() : lse, sum == 0 ? Real(0) : shrink * keep / sum};
 }
 
 }  // namespace cuflash
