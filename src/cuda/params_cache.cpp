@@ -28,6 +28,20 @@ RotaryView view_of(const Rotary& r) {
           r.one_position};
 }
 
+FirstCopies first_copies(const CacheProblem& p, const CachePlan& plan) {
+  FirstCopies f{};
+  f.rows = p.cache.rows;
+  f.batch = static_cast<int>(p.batch), f.heads_k = static_cast<int>(p.heads_k);
+  f.row_tiles = static_cast<int>(plan.row_tiles);
+  const auto by = [](int n) { return divisor(static_cast<unsigned>(std::max(1, n))); };
+  f.by_batch = by(f.batch), f.by_heads = by(f.heads_k), f.by_row_tiles = by(f.row_tiles);
+  f.splits = static_cast<int>(plan.known_splits), f.tiles = static_cast<int>(plan.known_tiles);
+  f.whole = p.cache.page_size == 0 && !p.cache.entry && plan.box_rows == plan.config.tile_k;
+  f.k_head = p.k.head_stride != 0, f.k_entry = p.k.batch_stride != 0;
+  f.v_head = p.v.head_stride != 0, f.v_entry = p.v.batch_stride != 0;
+  return f;
+}
+
 }  // namespace
 
 CacheParams cache_params(const CacheProblem& p, const CachePlan& plan, void* workspace, uint64_t* tile_counts) {
@@ -47,30 +61,11 @@ CacheParams cache_params(const CacheProblem& p, const CachePlan& plan, void* wor
   return c;
 }
 
-namespace {
-
-FirstCopies first_copies(const CacheProblem& p, const CachePlan& plan) {
-  FirstCopies f{};
-  f.rows = p.cache.rows;
-  f.batch = static_cast<int>(p.batch), f.heads_k = static_cast<int>(p.heads_k);
-  f.row_tiles = static_cast<int>(plan.row_tiles);
-  const auto by = [](int n) { return divisor(static_cast<unsigned>(std::max(1, n))); };
-  f.by_batch = by(f.batch), f.by_heads = by(f.heads_k), f.by_row_tiles = by(f.row_tiles);
-  f.splits = static_cast<int>(plan.known_splits), f.tiles = static_cast<int>(plan.known_tiles);
-  f.whole = p.cache.page_size == 0 && !p.cache.entry && plan.box_rows == plan.config.tile_k;
-  f.k_head = p.k.head_stride != 0, f.k_entry = p.k.batch_stride != 0;
-  f.v_head = p.v.head_stride != 0, f.v_entry = p.v.batch_stride != 0;
-  return f;
-}
-
-}  // namespace
-
 HopperCacheParams hopper_cache_params(const CacheProblem& p, const CachePlan& plan, void* workspace,
                                       uint64_t* tile_counts) {
   // A call is long, for the L2 cache, if CTAs come after those that run from the beginning, or if these read four times what
   // it holds: on an H200, where head sizes are 128, 132 x 48 x 32 KiB.
   constexpr int kManyTiles = 48;
-  const bool at_once = plan.launch.grid_x <= plan.early_ctas;
   const int rows = static_cast<int>(plan.box_rows);
   const auto boxes = static_cast<unsigned>(plan.config.tile_k / rows);
   return {tensor_map(p.k, cached_extent(p, p.dim_qk), rows),
@@ -80,7 +75,7 @@ HopperCacheParams hopper_cache_params(const CacheProblem& p, const CachePlan& pl
           rows,
           std::countr_zero(boxes),
           static_cast<int>(plan.early_ctas),
-          at_once ? kManyTiles / plan.config.ctas_per_sm : 0};
+          plan.at_once ? kManyTiles / plan.config.ctas_per_sm : 0};
 }
 
 MergeParams merge_params(const MergeProblem& p) {

@@ -317,8 +317,7 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms, int64_t 
 // are, the second one would be somebody else's as long as they are few.
 void know_first_tiles(CachePlan& plan, const CacheProblem& p) {
   const bool from_first_row = !p.cache.leftpad && p.window_left >= p.len_k && p.len_k > 0;
-  const bool at_once = p.batch * p.heads_k * plan.row_tiles * plan.splits <= plan.early_ctas;
-  if (plan.not_boxes || !from_first_row || !at_once) return;
+  if (plan.not_boxes || !from_first_row || !plan.at_once) return;
   plan.known_splits = plan.eager_splits;
   plan.known_tiles = plan.splits == 1 && p.len_k > plan.config.tile_k ? 2 : 1;
 }
@@ -355,9 +354,10 @@ CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kerne
   plan.state_rows = std::clamp<int64_t>(rows, 1, plan.config.tile_q);
   plan.splits = plan.eager_splits = 1;
   choose_splits(plan, p, num_sms, plan.tuned ? choice->splits : 0);
-  know_first_tiles(plan, p);
   if (plan.tuned) plan.reason = kTunedReason;
   const int64_t tiles = p.batch * p.heads_k * plan.row_tiles;
+  plan.at_once = tiles * plan.splits <= plan.early_ctas;
+  know_first_tiles(plan, p);
   plan.launch =
       launch_of(key_of(plan.not_boxes ? KernelKind::cache_attention : KernelKind::hopper_cache, arch, plan.config),
                 works ? tiles * plan.splits : 0, num_threads(plan.config), shared_bytes(plan.config));

@@ -25,6 +25,7 @@ struct CachePlan {
   int64_t state_rows = 0;    // rows of a tile whose sums are kept
   int64_t box_rows = 0;      // of tensor copies
   int64_t early_ctas = 0;    // run from the beginning
+  bool at_once = false;      // that is all of them
   int64_t known_splits = 0;  // as in FirstCopies
   int64_t known_tiles = 0;
   CacheWorkspace workspace;
