@@ -7,11 +7,15 @@ bf16, 32 heads of queries that share 8 of keys, head size 128, one query a seque
 the L2 cache flushed before it; contestants take turns, and a figure is the median of its turns. PyTorch gets each
 problem in the form that suits it best: heads in groups, and the heads of a group as rows of one head (the same result).
 
+With --graph, calls as an engine makes them: one after the other, each over a cache of its own, captured in a CUDA graph. A
+figure is the time of one call in it. Events and the launch, of which a short call else has 3 to 4 us, count once for all.
+
 With --queries, 1 to 64 queries a sequence (causal): the time, and what it is of the time of one query.
 """
 
 import argparse
 import json
+import math
 
 import torch
 from torch.nn.attention import sdpa_kernel
@@ -22,6 +26,7 @@ from cuda_torch import BACKENDS, Timer, attention
 HEADS_Q, HEADS_K, DIM = 32, 8, 128
 POINTS = "128x8192,128x2048,16x8192,1x65536,1x8192"
 PAGES = (256, 64, 16, 1)
+GRAPH_BYTES = 1 << 29  # of caches, at least: many times what L2 holds
 
 
 class Cache:
@@ -71,22 +76,41 @@ def works(function):
         return False
 
 
-def bandwidth(timer, batch, length):
-    cache = Cache(batch, length)
+def contestants(cache, pages):
     functions = {"contiguous": cache.contiguous()}
-    functions |= {f"pages of {size}": cache.paged(size) for size in PAGES}
+    functions |= {f"pages of {size}": cache.paged(size) for size in pages}
     for name in ("cudnn", "flash"):
         for form, make in (("groups", cache.torch_groups), ("rows", cache.torch_rows)):
             if works(function := make(BACKENDS[name])):
                 functions[f"{name}, {form}"] = function
-    expected = functions["cudnn, rows"]().view(batch, 1, HEADS_Q, DIM) if "cudnn, rows" in functions else None
-    for name, function in functions.items():
-        if expected is not None and not name.startswith(("cudnn", "flash")):
-            torch.testing.assert_close(function(), expected, atol=2e-3, rtol=2e-2)
-    times = timer.milliseconds(functions)
+    if "cudnn, rows" in functions:
+        expected = functions["cudnn, rows"]().view(cache.batch, 1, HEADS_Q, DIM)
+        for name, function in functions.items():
+            if not name.startswith(("cudnn", "flash")):
+                torch.testing.assert_close(function(), expected, atol=2e-3, rtol=2e-2)
+    return functions
+
+
+def in_a_graph(functions):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for function in functions:
+            function()
+    return graph.replay
+
+
+def bandwidth(timer, batch, length, graph):
+    cache = Cache(batch, length)
+    if graph:
+        calls = max(2, math.ceil(GRAPH_BYTES / cache.bytes()))
+        each = [contestants(Cache(batch, length), (16,)) for _ in range(calls)]
+        times = timer.milliseconds({name: in_a_graph([functions[name] for functions in each]) for name in each[0]})
+        times = {name: ms / calls for name, ms in times.items()}
+    else:
+        times = timer.milliseconds(contestants(cache, PAGES))
     rates = {name: cache.bytes() / ms / 1e6 for name, ms in times.items()}
     cudnn = max((rate for name, rate in rates.items() if name.startswith("cudnn")), default=None)
-    print(f"B={batch} Sk={length}")
+    print(f"B={batch} Sk={length}" + (f", {calls} calls in a graph" if graph else ""))
     for name, rate in rates.items():
         ratio = f"  {rate / cudnn:6.3f} of cuDNN" if cudnn else ""
         print(f"  {name:16} {times[name] * 1000:9.2f} us {rate:8.0f} GB/s{ratio}"
@@ -113,6 +137,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.1, help="of each contestant at a point, at least")
     parser.add_argument("--warm", action="store_true", help="leave what is in the L2 cache")
     parser.add_argument("--clean", action="store_true", help="leave nothing in the L2 cache that must be written to memory")
+    parser.add_argument("--graph", action="store_true", help="calls over several caches in a CUDA graph")
     parser.add_argument("--json", help="a file for the figures")
     arguments = parser.parse_args()
     points = [tuple(int(n) for n in point.split("x")) for point in arguments.points.split(",")]
@@ -125,7 +150,7 @@ def main():
         if arguments.queries:
             results += queries(timer, [int(n) for n in arguments.queries.split(",")], batch, length)
         else:
-            results.append(bandwidth(timer, batch, length))
+            results.append(bandwidth(timer, batch, length, arguments.graph))
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(results, file, indent=1)

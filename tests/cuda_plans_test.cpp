@@ -249,6 +249,27 @@ TEST(Plans, OfACacheKnowTwoTilesOfKeysThatAreNotSplit) {
   EXPECT_EQ(known(128, 8192), 0);
 }
 
+// Where a CTA has a multiprocessor for itself it asks for no more tiles at one time than keep memory busy.
+TEST(Plans, OfACacheAskForFewTilesAtOneTime) {
+  const auto asked = [](const TypicalCache& t, int64_t len_q = 1) {
+    CacheProblem p = cache_of(t);
+    p.len_q = len_q;
+    const CachePlan plan = plan_cache(p, arch_named("sm_90a"), 132, Kernels::best);
+    EXPECT_GE(plan.on_their_way, std::max<int64_t>(2, plan.known_tiles));
+    EXPECT_LE(plan.on_their_way, plan.config.stages);
+    return std::pair<int64_t, int64_t>(plan.on_their_way, plan.config.stages);
+  };
+  using Pair = std::pair<int64_t, int64_t>;
+  EXPECT_EQ(asked({.batch = 16}), Pair(2, 6));
+  EXPECT_EQ(asked({.batch = 1}), Pair(3, 6)) << "splits";
+  EXPECT_EQ(asked({.batch = 16, .page_size = 64}), Pair(2, 6));
+  EXPECT_EQ(asked({.batch = 16, .page_size = 16}), Pair(6, 6)) << "small boxes take longer to ask for";
+  const auto [two_ctas, two_stages] = asked({.batch = 128});
+  EXPECT_EQ(two_ctas, two_stages) << "two CTAs share a multiprocessor";
+  const auto [many, many_stages] = asked({.batch = 16}, 32);
+  EXPECT_EQ(many, many_stages) << "warpgroups";
+}
+
 TEST(Plans, AreThoseOfTheTable) {
   const std::string path = CUFLASH_PLANS_FILE, plans = all_plans();
   if (std::getenv("CUFLASH_UPDATE_PLANS")) std::ofstream(path) << plans;

@@ -38,7 +38,7 @@ struct BoxedKeys {
     EntryRow from = {};  // what the lane has a box of, if tiles of keys follow each other as they usually do
   };
   Ahead ahead;
-  Ring<C.stages> ring{};
+  Ring<C.stages> ring{}, arrived{};  // the copying warp's second one: see wait_for_room
 
   __device__ BoxedKeys(const CacheWork<C>& work, const HopperCacheParams& p, const Ahead& ahead)
       : work(work), p(p), ahead(ahead) {}
@@ -146,21 +146,30 @@ struct BoxedKeys {
   }
 
   // How long L2 keeps tiles of keys. With several tiles of rows other CTAs read them, too.
-  __device__ __forceinline__ CachePolicy policy() const {
+  __device__ __forceinline__ CachePolicy policy(int n) const {
     if (p.first.row_tiles != 1) return usual_policy();
-    return work.count() >= p.many_tiles && cta_number() < p.early_ctas ? push_out_policy() : read_once_policy();
+    const bool pushes = n < p.pushing_tiles && work.count() >= p.many_tiles && cta_number() < p.early_ctas;
+    return pushes ? push_out_policy() : read_once_policy();
   }
   // By the copying warp.
   __device__ __forceinline__ void copy_all() {
     if (C.plain && p.first.whole) copy_tiles();
     else copy_looked_up();
   }
+  // Until the next tile, the n-th, has a place, and few others are on their way.
+  __device__ __forceinline__ void wait_for_room(int n) {
+    if (n >= p.on_their_way) {
+      barrier_wait(full(arrived.stage), arrived.phase);
+      arrived.advance();
+    }
+    barrier_wait(empty(ring.stage), ring.phase ^ 1);
+  }
   __device__ __forceinline__ void copy_tiles() {
 #pragma unroll 1
     for (int n = 0; n < work.count(); ++n, ring.advance()) {
       if (n < ahead.tiles) continue;
-      barrier_wait(empty(ring.stage), ring.phase ^ 1);
-      copy_tile(p, work.memory, work.at, ring.stage, work.first_key(n), policy());
+      wait_for_room(n);
+      copy_tile(p, work.memory, work.at, ring.stage, work.first_key(n), policy(n));
     }
   }
   // So many tiles are looked up at once as the lanes have boxes of.
@@ -182,10 +191,10 @@ struct BoxedKeys {
         if (first + n < ahead.tiles) continue;
         const bool mine = exists && lane_tile(p) == n;
         const unsigned announced = __popc(__ballot_sync(0xffffffffu, mine)) * box_bytes;
-        barrier_wait(empty(ring.stage), ring.phase ^ 1);
+        wait_for_room(first + n);
         if (lane_id() == 0) barrier_arrive_expecting(full(ring.stage), announced);
         __syncwarp();
-        if (mine) copy_box(p, work.memory, work.at.head_k, ring.stage, lane_box(p), from, policy());
+        if (mine) copy_box(p, work.memory, work.at.head_k, ring.stage, lane_box(p), from, policy(first + n));
       }
     }
   }

@@ -322,6 +322,16 @@ void know_first_tiles(CachePlan& plan, const CacheProblem& p) {
   plan.known_tiles = plan.splits == 1 && p.len_k > plan.config.tile_k ? 2 : 1;
 }
 
+// Tiles that a CTA asks for at one time. To be busy memory needs 44 KiB a multiprocessor; of more some are served long before
+// others, and what is read pushes more out of L2 that has to be written. Measured: docs/log.md.
+int64_t tiles_on_their_way(const CachePlan& plan) {
+  constexpr int64_t kBytes = 64 << 10;
+  const CacheConfig& c = plan.config;
+  if (plan.box_rows != c.tile_k || c.ctas_per_sm != 1 || by_warpgroups(c)) return c.stages;
+  const int64_t least = plan.splits == 1 ? 2 : 3;
+  return std::min<int64_t>(c.stages, std::max(least, kBytes / stage_bytes(c)));
+}
+
 size_t rounded_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 CacheWorkspace workspace_of(const CachePlan& plan, int64_t tiles) {
@@ -358,6 +368,7 @@ CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kerne
   const int64_t tiles = p.batch * p.heads_k * plan.row_tiles;
   plan.at_once = tiles * plan.splits <= plan.early_ctas;
   know_first_tiles(plan, p);
+  plan.on_their_way = tiles_on_their_way(plan);
   plan.launch =
       launch_of(key_of(plan.not_boxes ? KernelKind::cache_attention : KernelKind::hopper_cache, arch, plan.config),
                 works ? tiles * plan.splits : 0, num_threads(plan.config), shared_bytes(plan.config));

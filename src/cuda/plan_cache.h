@@ -28,6 +28,7 @@ struct CachePlan {
   bool at_once = false;      // that is all of them
   int64_t known_splits = 0;  // as in FirstCopies
   int64_t known_tiles = 0;
+  int64_t on_their_way = 0;  // as in HopperCacheParams
   CacheWorkspace workspace;
   const char* not_boxes = nullptr;  // why there are none
   const char* reason;               // why this many splits, for explain
