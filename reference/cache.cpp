@@ -222,6 +222,13 @@ static void add_weight_noise(const Inputs& in, const Head& head, int64_t i, cons
   }
 }
 
+// How far a score may move when what is capped moves by as much as this. Not by the slope there: of large scores one that
+// another rounding changes by several caps may come from the other end, where the slope is 0, too.
+static double capped_noise(double score, double noise, double cap) {
+  const double here = capped(score, cap);
+  return std::max(capped(score + noise, cap) - here, here - capped(score - noise, cap));
+}
+
 Forward PlainProblem::turning_noise() const {
   constexpr double kLargestExponent = 50;  // beyond it anything goes
   const Inputs in(attention_);
@@ -238,7 +245,9 @@ Forward PlainProblem::turning_noise() const {
         const double* key = k.data() + row.keys[n] * in.dim;
         double score_noise = 0;
         for (int64_t d = 0; d < in.dim; ++d) score_noise += std::abs(in.scale * key[d]) * spread[d];
-        weight_noise.push_back(row.p[n] * std::expm1(std::min(kLargestExponent, row.cap_slope[n] * score_noise)));
+        const double score = in.scale * dot(q.data() + i * in.dim, key, in.dim);
+        const double moved = capped_noise(score, score_noise, in.attention.softcap);
+        weight_noise.push_back(row.p[n] * std::expm1(std::min(kLargestExponent, moved)));
       }
       add_weight_noise(in, head, i, row, weight_noise, v, noise);
     }

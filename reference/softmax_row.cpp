@@ -24,8 +24,8 @@ SoftmaxRow softmax_row(const Inputs& in, const Head& head, int64_t i, const doub
   row.cap_slope.assign(count, 1);
   if (const double cap = in.attention.softcap; cap > 0) {
     for (size_t n = 0; n < count; ++n) {
-      const double x = row.score[n] / cap, cosh = std::cosh(x);
-      row.score[n] = cap * std::tanh(x);
+      const double cosh = std::cosh(row.score[n] / cap);
+      row.score[n] = capped(row.score[n], cap);
       row.cap_slope[n] = 1 / cosh / cosh;  // 1 - tanh^2 would be 0 long before this is
     }
   }

@@ -1,6 +1,7 @@
 // Scores and softmax of one query, as spec.md writes them: the part that the oracle's forward and backward share.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -13,6 +14,9 @@ inline double dot(const double* a, const double* b, int64_t count) {
   for (int64_t d = 0; d < count; ++d) sum += a[d] * b[d];
   return sum;
 }
+
+// Step 2 of the spec; cap 0: none.
+inline double capped(double score, double cap) { return cap > 0 ? cap * std::tanh(score / cap) : score; }
 
 // The vectors stand beside keys: entry n belongs to key keys[n]. Keys that are not visible are not in here, so whatever
 // they hold cannot reach a result.

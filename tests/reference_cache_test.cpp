@@ -189,5 +189,27 @@ TEST(CacheOracle, NoiseOfTurnedQueries) {
   for (const double x : PlainProblem(s.attention, s.cache).turning_noise().o) EXPECT_EQ(x, 0);
 }
 
+// A turned element that is 1 or 1 + 2^-7 makes the score of a large key -16 or 0: capped, -0.5 or 0. Nothing of that is in
+// the slope at -16.
+TEST(CacheOracle, NoiseOfATurnedQueryReachesAcrossACap) {
+  const std::vector<uint16_t> q{0x3f80, 0, 0x3f80, 0};                          // bf16: 1, 0, 1, 0
+  std::vector<uint16_t> k{0x4500, 0, 0xc501, 0, 0, 0, 0, 0}, v(8), cache_o(4);  // 2048, 0, -2064, 0, and zeros
+  const std::vector<int32_t> rows{2};
+  const std::vector<float> cos{1, 1 + 0x1p-8f}, sin{0, 0};  // of positions 0 and 1, where the query stands
+  Attention a{.q = bhsd<const void>(q.data(), DType::bf16, 1, 1, 1, 4), .k = {}, .v = {}, .scale = 1};
+  a.softcap = 0.5;
+  CacheTensors c{.k = bhsd<void>(k.data(), DType::bf16, 1, 1, 2, 4),
+                 .v = bhsd<void>(v.data(), DType::bf16, 1, 1, 2, 4),
+                 .seqlens = contiguous(rows.data(), 1),
+                 .o = bhsd<void>(cache_o.data(), DType::bf16, 1, 1, 1, 4)};
+  c.rotary_cos = contiguous(cos.data(), 2, 1), c.rotary_sin = contiguous(sin.data(), 2, 1);
+  const PlainProblem plain(a, c);
+  EXPECT_EQ(values_of(plain.attention().q), (Values{1, 0, 1, 0}));
+  EXPECT_NEAR(oracle_forward(plain.attention()).lse.at(0), std::log(1 + std::exp(-0.5)), 1e-12);
+  const double other = std::log(2.0) - std::log(1 + std::exp(-0.5));
+  EXPECT_GE(plain.turning_noise().lse.at(0), other);
+  EXPECT_LT(plain.turning_noise().lse.at(0), 2 * other);
+}
+
 }  // namespace
 }  // namespace cuflash::reference
