@@ -7,8 +7,9 @@ bf16, 32 heads of queries that share 8 of keys, head size 128, one query a seque
 the L2 cache flushed before it; contestants take turns, and a figure is the median of its turns. PyTorch gets each
 problem in the form that suits it best: heads in groups, and the heads of a group as rows of one head (the same result).
 
-With --graph, calls as an engine makes them: one after the other, each over a cache of its own, captured in a CUDA graph. A
-figure is the time of one call in it. Events and the launch, of which a short call else has 3 to 4 us, count once for all.
+With --graph, one call after the other, each over a cache of its own, captured in a CUDA graph, as the layers of a model have
+them (without what else these do). A figure is the time of one call in it. Events and the launch, of which a short call else
+has 3 to 4 us, count once for all.
 
 With --queries, 1 to 64 queries a sequence (causal): the time, and what it is of the time of one query.
 """
@@ -103,7 +104,7 @@ def bandwidth(timer, batch, length, graph):
     cache = Cache(batch, length)
     if graph:
         calls = max(2, math.ceil(GRAPH_BYTES / cache.bytes()))
-        each = [contestants(Cache(batch, length), (16,)) for _ in range(calls)]
+        each = [contestants(c, (16,)) for c in [cache] + [Cache(batch, length) for _ in range(calls - 1)]]
         times = timer.milliseconds({name: in_a_graph([functions[name] for functions in each]) for name in each[0]})
         times = {name: ms / calls for name, ms in times.items()}
     else:
@@ -140,6 +141,8 @@ def main():
     parser.add_argument("--graph", action="store_true", help="calls over several caches in a CUDA graph")
     parser.add_argument("--json", help="a file for the figures")
     arguments = parser.parse_args()
+    if arguments.graph and arguments.queries:
+        parser.error("--graph and --queries: one of them")
     points = [tuple(int(n) for n in point.split("x")) for point in arguments.points.split(",")]
     timer = Timer(arguments.turns, arguments.seconds, arguments.clean)
     if arguments.warm:
