@@ -74,8 +74,8 @@ struct HopperCacheParams {
   CacheParams cache;
   int box_rows;  // divide tile_k and, where there are pages, their size
   int box_bits;  // a tile has 2^this many boxes
-  // So many CTAs push out of L2 what is in it, with their first tiles if they have many: see push_out_policy.
-  int early_ctas, many_tiles, pushing_tiles;
+  // So many CTAs push out of L2 what is in it, with all that they copy if that is many tiles: see push_out_policy.
+  int early_ctas, many_tiles;
   int on_their_way;  // tiles, at most; not fewer than FirstCopies has
 };
 

@@ -146,10 +146,9 @@ struct BoxedKeys {
   }
 
   // How long L2 keeps tiles of keys. With several tiles of rows other CTAs read them, too.
-  __device__ __forceinline__ CachePolicy policy(int n) const {
+  __device__ __forceinline__ CachePolicy policy() const {
     if (p.first.row_tiles != 1) return usual_policy();
-    const bool pushes = n < p.pushing_tiles && work.count() >= p.many_tiles && cta_number() < p.early_ctas;
-    return pushes ? push_out_policy() : read_once_policy();
+    return work.count() >= p.many_tiles && cta_number() < p.early_ctas ? push_out_policy() : read_once_policy();
   }
   // By the copying warp.
   __device__ __forceinline__ void copy_all() {
@@ -158,22 +157,23 @@ struct BoxedKeys {
   }
   // Until the next tile, the n-th, has a place, and few others are on their way.
   __device__ __forceinline__ void wait_for_room(int n) {
-    if (n >= p.on_their_way) {
-      barrier_wait(full(arrived.stage), arrived.phase);
-      arrived.advance();
-    }
     barrier_wait(empty(ring.stage), ring.phase ^ 1);
+    if (n < p.on_their_way || p.on_their_way == C.stages) return;
+    barrier_wait(full(arrived.stage), arrived.phase);
+    arrived.advance();
   }
   __device__ __forceinline__ void copy_tiles() {
+    const CachePolicy policy = this->policy();
 #pragma unroll 1
     for (int n = 0; n < work.count(); ++n, ring.advance()) {
       if (n < ahead.tiles) continue;
       wait_for_room(n);
-      copy_tile(p, work.memory, work.at, ring.stage, work.first_key(n), policy(n));
+      copy_tile(p, work.memory, work.at, ring.stage, work.first_key(n), policy);
     }
   }
   // So many tiles are looked up at once as the lanes have boxes of.
   __device__ __forceinline__ void copy_looked_up() {
+    const CachePolicy policy = this->policy();
     const int tiles = 32 >> p.box_bits;
     const unsigned box_bytes = static_cast<unsigned>(stage_bytes(C) / C.tile_k * p.box_rows);
     const bool in_turns = work.tiles.first == work.at.split && work.tiles.step == work.p.eager_splits;
@@ -194,7 +194,7 @@ struct BoxedKeys {
         wait_for_room(first + n);
         if (lane_id() == 0) barrier_arrive_expecting(full(ring.stage), announced);
         __syncwarp();
-        if (mine) copy_box(p, work.memory, work.at.head_k, ring.stage, lane_box(p), from, policy(first + n));
+        if (mine) copy_box(p, work.memory, work.at.head_k, ring.stage, lane_box(p), from, policy);
       }
     }
   }

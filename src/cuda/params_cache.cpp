@@ -64,9 +64,8 @@ CacheParams cache_params(const CacheProblem& p, const CachePlan& plan, void* wor
 HopperCacheParams hopper_cache_params(const CacheProblem& p, const CachePlan& plan, void* workspace,
                                       uint64_t* tile_counts) {
   // A call is long, for the L2 cache, if CTAs come after those that run from the beginning, or if these read four times what
-  // it holds: on an H200, where head sizes are 128, 132 x 48 x 32 KiB. Behind twice as many tiles hardly anything should be left
-  // to push out.
-  constexpr int kManyTiles = 48, kPushingTiles = 2 * kManyTiles;
+  // it holds: on an H200, where head sizes are 128, 132 x 48 x 32 KiB.
+  constexpr int kManyTiles = 48;
   const int rows = static_cast<int>(plan.box_rows);
   const auto boxes = static_cast<unsigned>(plan.config.tile_k / rows);
   return {tensor_map(p.k, cached_extent(p, p.dim_qk), rows),
@@ -77,7 +76,6 @@ HopperCacheParams hopper_cache_params(const CacheProblem& p, const CachePlan& pl
           std::countr_zero(boxes),
           static_cast<int>(plan.early_ctas),
           plan.at_once ? kManyTiles / plan.config.ctas_per_sm : 0,
-          kPushingTiles / plan.config.ctas_per_sm,
           static_cast<int>(plan.on_their_way)};
 }
 
