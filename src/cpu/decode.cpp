@@ -61,7 +61,7 @@ class Decode {
       run_tasks(e_, workers_, p_.batch * p_.heads_k,
                 [&](int64_t worker, int64_t task) { merge(task, scratch_of(worker).staging); });
     const int64_t queries = std::max<int64_t>(plan_.rows / p_.group(), 1);
-    counter_.report(p_, {queries, kDecodeBlock}, e_.tile_stats, [&](const Sequence& s) { return takes_decode(p_, s); });
+    counter_.report(p_, {queries, kDecodeTile}, e_.tile_stats, [&](const Sequence& s) { return takes_decode(p_, s); });
   }
 
  private:
@@ -93,9 +93,9 @@ class Decode {
         b, {run * plan_.run, std::min((run + 1) * plan_.run, p_.heads_k)}, sequence_of(p_, b), split == 0, {0, 0}};
     part.nothing_to_do = split > 0 || !takes_decode(p_, part.seq);
     if (part.seq.len_q == 0 || !takes_decode(p_, part.seq)) return part;
-    // The splits are counted from the first block that some query sees.
+    // The splits are counted from the first tile that some query sees.
     const Range seen = keys_of_queries(p_, part.seq, {0, part.seq.len_q});
-    const int64_t first = seen.begin / kDecodeBlock * kDecodeBlock;
+    const int64_t first = seen.begin / kDecodeTile * kDecodeTile;
     const int64_t keys = split_keys(plan_, seen.end - first), begin = first + split * keys;
     part.keys = {std::max(begin, seen.begin), std::min(begin + keys, seen.end)};
     if (!seen.empty()) part.splits = (seen.end - first + keys - 1) / keys;
@@ -146,6 +146,7 @@ class Decode {
   void attend(const Part& part, Sums<T> sums, DecodeScratch<T> w) {
     const int64_t rows = rows_of(part);
     sums.o.rows = w.q.rows = w.s.rows = rows;
+    w.s.stride = decode_block(rows);
     for_rows(part, [&](int64_t head, int64_t r, const Head& at, int64_t i) {
       kernels_.widen(p_.q.data, p_.q.dtype, p_.q.at(at.b, at.h, at.seq.q_begin + i), p_.dim_qk, row_of(w.q, head, r));
     });
@@ -174,11 +175,11 @@ class Decode {
 
   void add_blocks(const Part& part, const Sums<T>& sums, const DecodeScratch<T>& w, AddValues add) const {
     start(part, sums);
-    for_tiles(part.keys, kDecodeBlock, part.seq.len_k, [&](Range block) {
-      // Dropout groups are 16 keys long: what nobody sees is left out in steps of that. A cache has no dropout, but
-      // may have no page for a key that nobody sees.
-      const int64_t first = p_.cache ? part.keys.begin : part.keys.begin / 16 * 16;
-      const Range keys{std::max(block.begin, first), std::min(block.end, part.keys.end)};
+    // Dropout groups are 16 keys long: what nobody sees is left out in steps of that. A cache has no dropout, but may have
+    // no page for a key that nobody sees.
+    const int64_t first = p_.cache ? part.keys.begin : part.keys.begin / 16 * 16;
+    for (int64_t begin = first; begin < part.keys.end; begin += w.s.stride) {
+      const Range keys{begin, std::min(begin + w.s.stride, part.keys.end)};
       read(p_.k, part, keys, p_.dim_qk, w, [&](const KeyRows& k, int64_t head, int64_t key) {
         kernels_.dots(k, {row_of(w.q, head, 0), w.q.rows, w.q.stride}, static_cast<T>(p_.scale),
                       {row_of(w.s, head, 0) + key, w.s.rows, w.s.stride});
@@ -194,7 +195,7 @@ class Decode {
         if (kernels_.round) kernels_.round(keys.size(), s, o + sums.o.stride - kPadding);
       });
       (this->*add)(part, keys, sums, w);
-    });
+    }
   }
 
   void add_values(const Part& part, Range keys, const Sums<T>& sums, const DecodeScratch<T>& w) const {
@@ -243,8 +244,8 @@ class Decode {
   }
 
   void count(const Part& part) {
-    for_tiles(part.keys, kDecodeBlock, part.seq.len_k, [&](Range block) {
-      counter_.visit(tile_kind(p_, part.seq, {0, part.seq.len_q}, block), part.heads.size() * p_.group());
+    for_tiles(part.keys, kDecodeTile, part.seq.len_k, [&](Range tile) {
+      counter_.visit(tile_kind(p_, part.seq, {0, part.seq.len_q}, tile), part.heads.size() * p_.group());
     });
   }
 

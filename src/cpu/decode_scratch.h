@@ -44,8 +44,8 @@ struct DecodeScratch {
   DecodeScratch(Arena& arena, const Problem& p, const DecodePlan& plan) {
     const int64_t rows = plan.run * plan.rows, stride = round_up(p.dim_qk, kPadding);
     q = {arena.take<T>(rows * stride), plan.rows, stride};
-    s = {arena.take<T>(rows * kDecodeBlock), plan.rows, kDecodeBlock};
-    staging = arena.take<T>(std::max(kDecodeBlock, round_up(p.dim_v, kPadding)));
+    s = {arena.take<T>(plan.run * most_decode_scores(plan.rows)), plan.rows, decode_block(plan.rows)};
+    staging = arena.take<T>(std::max(kMostDecodeKeys, round_up(p.dim_v, kPadding)));
     const int64_t dims = p.cache.page_size ? plan.run * std::max(p.dim_qk, p.dim_v) : p.dim_v;
     copied = arena.take<std::byte>(kCopied * dims * size_of(p.dtype));
   }

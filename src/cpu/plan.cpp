@@ -55,7 +55,7 @@ static int64_t most_queries(const Problem& p) {
   if (p.dtype == DType::bf16 && has_bf16_kernels() && !decode_tables().bf16) return 4;
   return (p.dtype == DType::f64 ? kernels<double>().lanes : kernels<float>().lanes) / 2;
 }
-constexpr int64_t kMostRows = 256;  // keeps the scores of a block in the second-level cache
+constexpr int64_t kMostRows = 256;  // keeps the scores of a tile in the second-level cache
 
 static bool takes_decode(const Problem& p, int64_t len_q) {
   return len_q <= most_queries(p) && p.group() * len_q <= kMostRows;
@@ -65,24 +65,27 @@ bool takes_decode(const Problem& p, const Sequence& s) { return takes_decode(p, 
 
 static int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-constexpr int64_t kFewestKeys = 256;  // of a split: worth its merging
+constexpr int64_t kFewestKeys = kDecodeTile;  // of a split: worth its merging
 
 // Where the heads of a key lie side by side, or those of a page do, a task takes a run of them, to read memory in order;
 // but not so many that their sums leave the first-level caches, nor that too few tasks remain.
 static int64_t heads_of_task(const Problem& p, int64_t rows) {
   constexpr int64_t kMostBytes = 64 * 1024, kEnoughTasks = 16;
   const auto interleaved = [](const ConstRows& x) { return x.head_stride < x.row_stride; };
-  const bool small_pages = p.cache.page_size && p.cache.page_size <= kDecodeBlock;
+  const bool small_pages = p.cache.page_size && p.cache.page_size <= kDecodeTile;
   if (!interleaved(p.k) && !interleaved(p.v) && !small_pages) return 1;
   int64_t run = std::clamp<int64_t>(kMostBytes / (std::max<int64_t>(rows, 1) * (p.dim_qk + p.dim_v) * 4), 1, p.heads_k);
   while (run > 1 && ceil_of(p.heads_k, run) * ceil_of(p.len_k, kFewestKeys) < kEnoughTasks) run = ceil_of(run, 2);
   return run;
 }
 
-// Enough tasks for a machine of many cores, even from one sequence.
+// Enough tasks for a machine of many cores, even from one sequence; half of them where they would be shorter than a block of
+// one row.
 static int64_t splits_of(int64_t keys, int64_t runs) {
   constexpr int64_t kEnoughTasks = 32;
-  return std::clamp<int64_t>(ceil_of(kEnoughTasks, runs), 1, std::max<int64_t>(keys / kFewestKeys, 1));
+  const int64_t most = std::max<int64_t>(keys / kFewestKeys, 1);
+  const auto at_most = [&](int64_t tasks) { return std::min(ceil_of(tasks, runs), most); };
+  return std::clamp(ceil_of(keys, kMostDecodeKeys), at_most(kEnoughTasks / 2), at_most(kEnoughTasks));
 }
 
 DecodePlan decode_plan(const Problem& p, int64_t splits) {
@@ -90,18 +93,18 @@ DecodePlan decode_plan(const Problem& p, int64_t splits) {
   plan.rows = p.group() * std::min({p.len_q, most_queries(p), kMostRows / p.group()});
   plan.run = heads_of_task(p, plan.rows);
   plan.runs = ceil_of(p.heads_k, plan.run);
-  int64_t keys = p.len_k;  // from the first block that a query sees to the last one
-  if (p.window_left != kUnbounded) keys = std::min(keys, p.window_left + p.window_right + p.len_q + kDecodeBlock);
+  int64_t keys = p.len_k;  // from the first tile that a query sees to the last one
+  if (p.window_left != kUnbounded) keys = std::min(keys, p.window_left + p.window_right + p.len_q + kDecodeTile);
   plan.asked = splits;
-  // A split is one block or more, so there are no more of them that have keys.
+  // A split is one tile or more, so there are no more of them that have keys.
   plan.splits =
-      splits ? std::min(splits, std::max<int64_t>(ceil_of(keys, kDecodeBlock), 1)) : splits_of(keys, plan.runs);
+      splits ? std::min(splits, std::max<int64_t>(ceil_of(keys, kDecodeTile), 1)) : splits_of(keys, plan.runs);
   return plan;
 }
 
 int64_t split_keys(const DecodePlan& plan, int64_t keys) {
   const int64_t splits = plan.asked ? plan.asked : splits_of(keys, plan.runs);
-  return round_up(ceil_of(std::max<int64_t>(keys, 1), splits), kDecodeBlock);
+  return round_up(ceil_of(std::max<int64_t>(keys, 1), splits), kDecodeTile);
 }
 
 int64_t TileIndex::rows_of(const Problem& problem, Side side, int64_t b) {

@@ -2,6 +2,7 @@
 // measured on this machine; the tile shape depends on neither threads nor batch, so results never do.
 #pragma once
 
+#include <algorithm>
 #include <string>
 
 #include "problem/problem.h"
@@ -26,7 +27,18 @@ bool takes_decode(const Problem& problem);
 // has.
 bool takes_decode(const Problem& problem, const Sequence& sequence);
 
-inline constexpr int64_t kDecodeBlock = 256;  // keys whose scores are at hand; splits are whole blocks
+inline constexpr int64_t kDecodeTile = 256;  // keys: splits are whole tiles
+// Keys whose scores are at hand, where so many rows share a key/value head. K and V take turns with them, and after each turn
+// the processor has to find their streams again; but the scores of all heads of a task stay in the second-level cache.
+inline constexpr int64_t kMostDecodeKeys = 1024, kDecodeScores = 8192;
+inline int64_t decode_block(int64_t rows) {
+  return std::clamp(kDecodeScores / std::max<int64_t>(rows, 1) / kDecodeTile * kDecodeTile, kDecodeTile,
+                    kMostDecodeKeys);
+}
+// The scores of so many rows, or fewer with a longer block.
+inline int64_t most_decode_scores(int64_t rows) {
+  return std::max(rows * kDecodeTile, std::min(rows * kMostDecodeKeys, kDecodeScores));
+}
 
 struct DecodePlan {
   int64_t rows;    // of queries that share a key/value head, at most

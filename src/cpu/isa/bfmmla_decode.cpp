@@ -105,7 +105,7 @@ __attribute__((noinline)) void dots_of(const uint16_t* k, int64_t stride, int64_
     for (int n = 0; n < kKeys; ++n) key[n] = vld1q_u16(k + n * stride + d);
     if (d % 32 == 0)
       for (int n = 0; n < kKeys; ++n) {
-        prefetch_far(k + n * stride + d, ahead);
+        prefetch_far(k + d, n, ahead);
         __builtin_prefetch(k + n * stride + d + ahead.near);
       }
     step(d, key);
@@ -133,7 +133,7 @@ __attribute__((noinline)) void dots_of_row(const uint16_t* k, int64_t stride, in
   int64_t d = 0;
   for (; d + 8 * kSums <= dim; d += 8 * kSums) {
     if (d % 32 == 0)
-      for (int n = 0; n < kKeys; ++n) prefetch_far(k + n * stride + d, ahead);
+      for (int n = 0; n < kKeys; ++n) prefetch_far(k + d, n, ahead);
     for (int x = 0; x < kSums; ++x) {
       const bfloat16x8_t query = bf16_of(vld1q_u16(q + d + 8 * x));
       for (int n = 0; n < kKeys; ++n)
@@ -176,7 +176,7 @@ inline void dots_keys(const KeyRows& k, int64_t head, int64_t key, const RowBloc
 
 // One row a head, as of most calls. Heads take turns with two keys: memory is read in its order.
 void dots_of_single_rows(const KeyRows& k, RowBlock<const float> q, float scale, RowBlock<float> s) {
-  const Ahead ahead = ahead_of(k, sizeof(uint16_t), 4);
+  const Ahead ahead = ahead_of(k, sizeof(uint16_t), 4, 0);
   int64_t key = 0;
   for (; key + 2 <= k.keys; key += 2)
     for (int64_t head = 0; head < k.heads; ++head)
@@ -189,10 +189,10 @@ void dots(const KeyRows& k, RowBlock<const float> q, float scale, RowBlock<float
   // Pages are read no faster in their order: it seems that the processor fetches what lies behind them.
   const bool in_pages = k.soon != 0;
   if (q.rows == 1 && !in_pages) return dots_of_single_rows(k, q, scale, s);
-  const Ahead ahead = ahead_of(k, sizeof(uint16_t), q.rows == 1 ? 4 : 8);
+  const Ahead ahead = ahead_of(k, sizeof(uint16_t), q.rows == 1 ? 4 : 8, q.rows == 1 ? 0 : 8);
   int64_t key = 0;
   for (; key + 8 <= k.keys; key += 8)
-    for (int64_t head = 0; head < k.heads; ++head) dots_keys<8>(k, head, key, q, scale, s, ahead);
+    for (int64_t head = 0; head < k.heads; ++head) dots_keys<8>(k, head, key, q, scale, s, ahead.of_head(head));
   for (; key + 2 <= k.keys; key += 2)
     for (int64_t head = 0; head < k.heads; ++head) dots_keys<2>(k, head, key, q, scale, s, ahead);
   for (; key < k.keys; ++key)
@@ -313,10 +313,10 @@ __attribute__((noinline)) void add_rows(const uint16_t* v, int64_t stride, int64
   uint16_t packed[kMostAddKeys * 8];
   pack_weights<kRows>(p, p_stride, keys, packed);
   const int64_t few = (keys * kStrip + dim - 1) / dim;
-  const uint16_t* row = v;
+  int64_t row = 0;
   for (int64_t d = 0; d < dim; d += kStrip) {
-    for (int64_t n = 0; n < few; ++n, row += stride)
-      for (int64_t line = 0; line < dim; line += 32) prefetch_far(row + line, ahead);
+    for (int64_t n = 0; n < few; ++n, ++row)
+      for (int64_t line = 0; line < dim; line += 32) prefetch_far(v + line, row, ahead);
     if (d + kStrip <= dim) add_strip<kRows>(v + d, stride, keys, ahead.near, packed, o + d, o_stride);
     else add_last_strip<kRows>(v + d, stride, keys, dim - d, packed, o + d, o_stride);
   }
@@ -350,7 +350,7 @@ inline void add_few_keys(const uint16_t* v, int64_t stride, int64_t dim, Ahead a
   for (int n = 0; n < kKeys / 2; ++n) weights[n] = bf16_of(vreinterpretq_u16_u32(vdupq_n_u32(two_of(p + 2 * n))));
   int64_t d = 0;
   for (; d + 32 <= dim; d += 32) {
-    for (int n = 0; n < kKeys; ++n) prefetch_far(v + n * stride + d, ahead);
+    for (int n = 0; n < kKeys; ++n) prefetch_far(v + d, n, ahead);
     add_pairs<kKeys, 4>(v + d, stride, 8, weights, o + d);
   }
   for (; d < dim; d += 8) add_pairs<kKeys, 1>(v + d, stride, dim - d, weights, o + d);
@@ -371,7 +371,8 @@ __attribute__((noinline)) void add_row(const uint16_t* v, int64_t stride, int64_
 void add(const KeyRows& v, RowBlock<const float> p, RowBlock<float> o) {
   const int64_t chunk = add_keys(v, p.rows);
   // Heads take turns with the rows of a chunk: what is asked for by the first of them is there for the last.
-  const Ahead ahead = ahead_of(v, sizeof(uint16_t), p.rows == 1 && v.heads > 1 ? chunk / 2 : chunk);
+  const Ahead ahead = p.rows == 1 ? ahead_of(v, sizeof(uint16_t), v.heads > 1 ? chunk / 2 : chunk, 0)
+                                  : ahead_of(v, sizeof(uint16_t), chunk, chunk);
   for (int64_t key = 0; key < v.keys; key += chunk) {
     const int64_t keys = v.keys - key < chunk ? v.keys - key : chunk;
     for (int64_t head = 0; head < v.heads; ++head) {
@@ -380,21 +381,26 @@ void add(const KeyRows& v, RowBlock<const float> p, RowBlock<float> o) {
         const float* weights = row_of(p, head, row) + key;
         if constexpr (kRows == 1) add_row(values, v.row_stride, keys, v.dim, ahead, weights, row_of(o, head, row));
         else
-          add_rows<kRows>(values, v.row_stride, keys, v.dim, ahead, weights, p.stride, row_of(o, head, row), o.stride);
+          add_rows<kRows>(values, v.row_stride, keys, v.dim, ahead.of_head(head), weights, p.stride,
+                          row_of(o, head, row), o.stride);
       });
     }
   }
 }
 
+// Two chains of sums: in one, every sum waits for the one before.
 void round(int64_t keys, float* p, float* sums) {
-  float32x4_t before = {}, after = {};
-  for (int64_t k = 0; k < keys; k += 4) {
+  float32x4_t before[2] = {}, after[2] = {};
+  const auto take = [&](int64_t k, int chain) {
     const float32x4_t weight = vld1q_f32(p + k);
     const float32x4_t rounded = vcvt_f32_bf16(vcvt_bf16_f32(weight));
     vst1q_f32(p + k, rounded);
-    before += weight, after += rounded;
-  }
-  sums[0] += vaddvq_f32(before), sums[1] += vaddvq_f32(after);
+    before[chain] += weight, after[chain] += rounded;
+  };
+  int64_t k = 0;
+  for (; k + 8 <= keys; k += 8) take(k, 0), take(k + 4, 1);
+  for (; k < keys; k += 4) take(k, 0);
+  sums[0] += vaddvq_f32(before[0] + before[1]), sums[1] += vaddvq_f32(after[0] + after[1]);
 }
 
 }  // namespace bfmmla_decode_kernels

@@ -110,7 +110,7 @@ __attribute__((noinline)) void dots_of(const Stored* k, int64_t stride, int64_t 
   for (int64_t d = 0; d < whole; d += kWidth) {
     if (d % kLine == 0) {
       for (int n = 0; n < kKeys; ++n) {
-        prefetch_far(k + n * stride + d, ahead);
+        prefetch_far(k + d, n, ahead);
         prefetch_near<kRows>(k + n * stride + d, ahead);
       }
     }
@@ -143,10 +143,11 @@ inline void dots_keys(const KeyRows& k, int64_t head, int64_t key, const RowBloc
 // A few keys of all heads at a time: where the heads of a key lie side by side that is the order of memory.
 template <class T, class Stored>
 void dots_stored(const KeyRows& k, const RowBlock<const T>& q, T scale, const RowBlock<T>& s) {
-  const Ahead ahead = ahead_of(k, sizeof(Stored), kDecodeKeys);
+  const Ahead ahead = ahead_of(k, sizeof(Stored), kDecodeKeys, kDecodeKeys);
   int64_t key = 0;
   for (; key + kDecodeKeys <= k.keys; key += kDecodeKeys)
-    for (int64_t head = 0; head < k.heads; ++head) dots_keys<kDecodeKeys, T, Stored>(k, head, key, q, scale, s, ahead);
+    for (int64_t head = 0; head < k.heads; ++head)
+      dots_keys<kDecodeKeys, T, Stored>(k, head, key, q, scale, s, ahead.of_head(head));
   for (; key < k.keys; ++key)
     for (int64_t head = 0; head < k.heads; ++head) dots_keys<1, T, Stored>(k, head, key, q, scale, s, ahead);
 }
@@ -171,6 +172,8 @@ inline void add_group(const Stored* v, int64_t stride, Ahead ahead, const T* p, 
 #pragma GCC unroll 4
   for (int k = 0; k < kKeys; ++k) {
     const Stored* row = v + k * stride;
+    // GCC would load the values of the next keys here, and move sums from register to register to make room for them.
+    if constexpr (kRows * kVectors >= 16) asm volatile("" ::: "memory");
     prefetch_near<kRows>(row, ahead);
     Vec<T> value[kVectors];
     for (int n = 0; n < kVectors; ++n) value[n] = load(row + n * V<T>::kWidth);
@@ -222,9 +225,9 @@ __attribute__((noinline)) void add_rows(const Stored* v, int64_t stride, int64_t
   constexpr int64_t kLine = kCacheLine / static_cast<int64_t>(sizeof(Stored));
   const int64_t few = (keys * kStrip + dim - 1) / dim;
   int64_t d = 0;
-  for (const Stored* row = v; d + kStrip <= dim; d += kStrip) {
-    for (int64_t n = 0; n < few; ++n, row += stride)
-      for (int64_t line = 0; line < dim; line += kLine) prefetch_far(row + line, ahead);
+  for (int64_t row = 0; d + kStrip <= dim; d += kStrip) {
+    for (int64_t n = 0; n < few; ++n, ++row)
+      for (int64_t line = 0; line < dim; line += kLine) prefetch_far(v + line, row, ahead);
     add_strip<kRows, kDecodeVectors>(v + d, stride, keys, ahead, p, p_stride, o + d, o_stride);
   }
   for (; d + kWidth <= dim; d += kWidth) add_strip<kRows, 1>(v + d, stride, keys, ahead, p, p_stride, o + d, o_stride);
@@ -233,13 +236,13 @@ __attribute__((noinline)) void add_rows(const Stored* v, int64_t stride, int64_t
 
 template <class T, class Stored>
 void add_stored(const KeyRows& v, const RowBlock<const T>& p, const RowBlock<T>& o) {
-  const Ahead ahead = ahead_of(v, sizeof(Stored), kAddKeys);
+  const Ahead ahead = ahead_of(v, sizeof(Stored), kAddKeys, kAddKeys);
   for (int64_t key = 0; key < v.keys; key += kAddKeys) {
     const int64_t keys = v.keys - key < kAddKeys ? v.keys - key : kAddKeys;
     for (int64_t head = 0; head < v.heads; ++head) {
       const auto add = [&]<int kRows>(int64_t row) {
-        add_rows<kRows>(key_row<Stored>(v, head, key), v.row_stride, keys, v.dim, ahead, row_of(p, head, row) + key,
-                        p.stride, row_of(o, head, row), o.stride);
+        add_rows<kRows>(key_row<Stored>(v, head, key), v.row_stride, keys, v.dim, ahead.of_head(head),
+                        row_of(p, head, row) + key, p.stride, row_of(o, head, row), o.stride);
       };
       int64_t row = 0;
       for (; row + 4 <= p.rows; row += 4) add.template operator()<4>(row);
@@ -284,14 +287,27 @@ inline void decode_widen(const void* data, DType, int64_t begin, int64_t dim, do
   widen_stored(static_cast<const double*>(data) + begin, dim, to);
 }
 
+// Four chains: in one, every maximum waits for the one before. A NaN gets lost; the sum of weights carries it.
+template <class T>
+inline T largest_of(int64_t keys, const T* s) {
+  constexpr int64_t kWidth = V<T>::kWidth, kChains = 4;
+  Vec<T> tops[kChains];
+  for (int n = 0; n < kChains; ++n) tops[n] = at(s);
+  int64_t k = 0;
+  for (; k + kChains * kWidth <= keys; k += kChains * kWidth)
+    for (int n = 0; n < kChains; ++n) tops[n] = larger(at(s + k + n * kWidth), tops[n]);
+  for (; k < keys; k += kWidth) tops[0] = larger(at(s + k), tops[0]);
+  tops[0] = larger(larger(tops[0], tops[1]), larger(tops[2], tops[3]));
+  T top = -V<T>::kInfinity;
+  for (int n = 0; n < kWidth; ++n) top = tops[0][n] > top ? tops[0][n] : top;
+  return top;
+}
+
 template <class T>
 void softmax_row(int64_t keys, T* s, T* m, T* l, T* o, int64_t dim) {
   constexpr int kWidth = V<T>::kWidth;
   for (int64_t k = keys; k % kWidth != 0; ++k) s[k] = -V<T>::kInfinity;
-  Vec<T> tops = at(s);
-  for (int64_t k = kWidth; k < keys; k += kWidth) tops = larger(at(s + k), tops);  // the sum carries a NaN
-  T top = *m;
-  for (int n = 0; n < kWidth; ++n) top = tops[n] > top ? tops[n] : top;
+  const T largest = largest_of(keys, s), top = largest > *m ? largest : *m;
   // Nothing seen yet: subtracting -inf would give NaN, 0 stands in for it.
   const T reference = top == -V<T>::kInfinity ? T{0} : top;
   Vec<T> sums = {};

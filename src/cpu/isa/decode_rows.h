@@ -19,15 +19,24 @@ inline const Stored* key_row(const KeyRows& x, int64_t head, int64_t key) {
 // from one stream.
 struct Ahead {
   int64_t far, near;
+  int64_t far_row;   // from a row that is asked for to the next
+  int64_t far_head;  // `far` of a head less that of the head before
+  Ahead of_head(int64_t head) const { return {far + head * far_head, near, far_row, far_head}; }
 };
-inline Ahead ahead_of(const KeyRows& x, int64_t size, int64_t keys) {
+// Heads take turns with `turn` keys each. Where they lie side by side, all that they read in a turn is one piece of memory:
+// it is asked for from its begin to its end, whichever head reads it. turn = 0: each head asks for its own rows.
+inline Ahead ahead_of(const KeyRows& x, int64_t size, int64_t keys, int64_t turn) {
   constexpr int64_t kFarBytes = 16384;
   const int64_t rows = kFarBytes / (x.heads * x.dim * size + 1) + keys;
-  return {x.soon ? x.soon : rows * x.row_stride, x.heads == 1 ? keys * x.row_stride : x.head_stride};
+  const int64_t far = x.soon ? x.soon : rows * x.row_stride;
+  if (turn != 0 && x.heads > 1 && x.soon == 0 && x.head_stride == x.dim && x.row_stride == x.heads * x.dim)
+    return {far, x.head_stride, x.dim, (turn - 1) * x.dim};
+  return {far, x.heads == 1 ? keys * x.row_stride : x.head_stride, x.row_stride, 0};
 }
+// p: of the first row that is read now. row: of those that are asked for.
 template <class Stored>
-inline void prefetch_far(const Stored* p, Ahead ahead) {
-  __builtin_prefetch(p + ahead.far, 0, 2);
+inline void prefetch_far(const Stored* p, int64_t row, Ahead ahead) {
+  __builtin_prefetch(p + ahead.far + row * ahead.far_row, 0, 2);
 }
 template <int kRows, class Stored>
 inline void prefetch_near(const Stored* p, Ahead ahead) {
