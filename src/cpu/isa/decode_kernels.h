@@ -172,8 +172,10 @@ inline void add_group(const Stored* v, int64_t stride, Ahead ahead, const T* p, 
 #pragma GCC unroll 4
   for (int k = 0; k < kKeys; ++k) {
     const Stored* row = v + k * stride;
+#if defined(__aarch64__)
     // GCC would load the values of the next keys here, and move sums from register to register to make room for them.
     if constexpr (kRows * kVectors >= 16) asm volatile("" ::: "memory");
+#endif
     prefetch_near<kRows>(row, ahead);
     Vec<T> value[kVectors];
     for (int n = 0; n < kVectors; ++n) value[n] = load(row + n * V<T>::kWidth);
