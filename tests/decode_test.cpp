@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "cpu/kernels.h"
 #include "tests/support.h"
@@ -80,10 +81,21 @@ TEST_P(Decode, LengthsAroundBlocksAndSplits) {
   }
 }
 
-// All options at once, on a problem of several splits and heads side by side.
-Inputs with_every_option(const Sizes& sizes, std::vector<float>& slopes, std::vector<float>& bias,
+// So many heads are tasks enough: none of them is split, and one task goes from block to block. These are shorter the more
+// rows there are.
+TEST_P(Decode, SeveralBlocksOfOneTask) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const auto& [rows, len_k] : {std::pair<int64_t, int64_t>{1, 2100}, {9, 1025}}) {
+      SCOPED_TRACE(::testing::Message() << name_of(dtype) << " " << rows << " rows, " << len_k << " keys");
+      Sizes sizes{.heads_q = 32 * rows, .heads_k = 32, .len_q = 1, .len_k = len_k, .dim = 8, .dim_v = 8};
+      sizes.dtype = dtype;
+      expect_matches_oracle(dense(sizes));
+    }
+}
+
+// All options at once.
+Inputs with_every_option(Inputs in, const Sizes& sizes, std::vector<float>& slopes, std::vector<float>& bias,
                          std::vector<uint8_t>& mask, std::vector<float>& sink) {
-  Inputs in = interleaved(sizes);
   Attention& a = in.attention;
   const int64_t pairs = sizes.heads_q * sizes.len_q * sizes.len_k;
   slopes.assign(static_cast<size_t>(sizes.heads_q), 0.01f);
@@ -102,12 +114,18 @@ Inputs with_every_option(const Sizes& sizes, std::vector<float>& slopes, std::ve
 }
 
 TEST_P(Decode, EveryOptionAtOnce) {
-  std::vector<float> slopes, bias, sink;
-  std::vector<uint8_t> mask;
-  const Inputs in = with_every_option({.heads_q = 8, .heads_k = 2, .len_q = 3, .len_k = 1100, .dim = 16, .dim_v = 24},
-                                      slopes, bias, mask, sink);
-  ASSERT_TRUE(same_bits(forward(in).o, forward(in, {.num_threads = 1}).o));
-  expect_matches_oracle(in);
+  // Several splits and heads side by side; several blocks of one task.
+  const Sizes split{.heads_q = 8, .heads_k = 2, .len_q = 3, .len_k = 1100, .dim = 16, .dim_v = 24};
+  const Sizes whole{.heads_q = 32, .heads_k = 32, .len_q = 2, .len_k = 1100, .dim = 8, .dim_v = 8};
+  for (const bool is_split : {true, false}) {
+    SCOPED_TRACE(is_split);
+    std::vector<float> slopes, bias, sink;
+    std::vector<uint8_t> mask;
+    const Inputs in = is_split ? with_every_option(interleaved(split), split, slopes, bias, mask, sink)
+                               : with_every_option(dense(whole), whole, slopes, bias, mask, sink);
+    ASSERT_TRUE(same_bits(forward(in).o, forward(in, {.num_threads = 1}).o));
+    expect_matches_oracle(in);
+  }
 }
 
 TEST_P(Decode, AnyNumberOfThreadsGivesTheSameBits) {
