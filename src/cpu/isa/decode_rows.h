@@ -24,8 +24,8 @@ struct Ahead {
   Ahead of_head(int64_t head) const { return {far + head * far_head, near, far_row, far_head}; }
 };
 // Heads take turns with `turn` keys each. Where they lie side by side, all that they read in a turn is one piece of memory:
-// it is asked for from its begin to its end, whichever head reads it. turn = 0: each head asks for its own rows, which on a
-// Xeon is faster.
+// it is asked for from its begin to its end, whichever head reads it. turn = 0: each head asks for its own rows. On a Xeon
+// that is faster in any case.
 #if defined(__aarch64__)
 constexpr bool kAsksInOrder = true;
 #else
