@@ -33,7 +33,7 @@ __device__ __forceinline__ void attend_to_cache(const CacheWork<C>& work, Softma
 #pragma unroll 1
   for (int n = 0; n < work.count(); ++n) {
     keys.wait(n);
-    work.attend(n, keys.k_tile(n), keys.v_tile(n), lane_rows, softmax, o);
+    work.attend(n, keys.k_tile(n), keys.v_tile(n), lane_rows, softmax, o, [] {});
     keys.leave(n);
   }
   copy_async_wait<0>();

@@ -77,6 +77,8 @@ struct CacheConfig {
   // 1: no row is new or turned, sequences differ in nothing but the length of their part of the cache, which begins with the
   // first row, and pieces of queries and of the output, which has their type, lie on 16 bytes. Code that is not there need not be fetched.
   int plain;
+  // 1: all CTAs run at one time, and splits wait for each other: see cache/posted_sums.h.
+  int posts;
 };
 
 // Two partial results become one.
@@ -120,6 +122,8 @@ struct HopperDqConfig {
   int query_places;              // 2: the next queries come while these are used
   int turns;  // 1: warpgroups issue scores and sums in turns, so that one computes while another multiplies
 };
+
+constexpr int kPostedColumns = 32;  // of a row, that a warp adds up over all splits
 
 // Shared memory rows are padded so that eight (f64: four) consecutive rows fall into different banks.
 constexpr int row_padding_bytes(Element e) { return e == Element::f64 ? 32 : 16; }
@@ -194,7 +198,7 @@ constexpr int stage_bytes(const CacheConfig& c) {
   return keys_bytes(c, c.dim_qk) + (c.v_in_k ? 0 : keys_bytes(c, c.dim_v));
 }
 // Where each key of a stage lies, the offsets of its row in K and in V; for boxes the barriers of a stage.
-constexpr int stage_notes_bytes(const CacheConfig& c) { return c.copy == kCopyBoxes ? 16 : c.tile_k * 16; }
+constexpr int stage_notes_bytes(const CacheConfig& c) { return c.copy == kCopyBoxes ? 24 : c.tile_k * 16; }
 // At the end every key warp's sums, maxima and sums of weights take the place of all others; eight more columns keep
 // neighbouring rows in different banks.
 constexpr int sums_stride(const CacheConfig& c) { return c.dim_v + 8; }

@@ -6,14 +6,14 @@
 
 #include "cache/append.h"
 #include "cache/boxed_keys.h"
-#include "cache/sums.h"
+#include "cache/posted_sums.h"
 #include "cache/warpgroup_attention.h"
 
 namespace cuflash {
 
 // Every warp has rows of its own. What it has summed takes the place of keys and values when all have read these.
-template <CacheConfig C>
-__device__ __forceinline__ void attend_by_warps(const CacheWork<C>& work, BoxedKeys<C>& keys, CacheSums<C>& sums) {
+template <CacheConfig C, class Sums>
+__device__ __forceinline__ void attend_by_warps(const CacheWork<C>& work, BoxedKeys<C>& keys, Sums& sums) {
   using Work = CacheWork<C>;
   typename Work::Output o = {};
   Softmax<typename Work::Real, 1> softmax(Work::Rows::factor(work.a));
@@ -23,15 +23,16 @@ __device__ __forceinline__ void attend_by_warps(const CacheWork<C>& work, BoxedK
 #pragma unroll 1
   for (int n = 0; n < work.count(); ++n) {
     keys.wait(n);
-    work.attend(n, keys.k_tile(keys.ring.stage), keys.v_tile(keys.ring.stage), lane_rows, softmax, o);
+    work.attend(n, keys.k_tile(keys.ring.stage), keys.v_tile(keys.ring.stage), lane_rows, softmax, o,
+                [&] { keys.wait_for_values(); });
     keys.leave();
   }
   keys.wait_for_readers();
   sums.share(softmax, o);
 }
 
-template <CacheConfig C>
-__device__ __forceinline__ void attend_to_boxes(const CacheWork<C>& work, BoxedKeys<C>& keys, CacheSums<C>& sums) {
+template <CacheConfig C, class Sums>
+__device__ __forceinline__ void attend_to_boxes(const CacheWork<C>& work, BoxedKeys<C>& keys, Sums& sums) {
   constexpr int kThreads = computing_threads(C);
   if (work.attends())
     load_queries<kThreads, C.element, C.tile_q, C.dim_qk, C.plain != 0>(keys.q_tile(), work.p, work.sequence, work.at,
@@ -50,8 +51,8 @@ __device__ __forceinline__ void attend_to_boxes(const CacheWork<C>& work, BoxedK
   numbered_barrier_wait(BoxedKeys<C>::kEnding, meeting_threads(C));
 }
 
-template <CacheConfig C>
-__device__ __forceinline__ void copy_boxes(BoxedKeys<C>& keys, CacheSums<C>& sums) {
+template <CacheConfig C, class Sums>
+__device__ __forceinline__ void copy_boxes(BoxedKeys<C>& keys, Sums& sums) {
   numbered_barrier_arrive(BoxedKeys<C>::kStarted, meeting_threads(C));
   keys.copy_all();
   if (lane_id() == 0) sums.look_at_ticket();
@@ -70,16 +71,17 @@ __device__ __forceinline__ CacheItem boxed_item(const HopperCacheParams& p) {
 template <CacheConfig C>
 __device__ __forceinline__ void work_on_item(const HopperCacheParams& p, unsigned char* memory, bool copies) {
   const CacheItem at = boxed_item<C>(p);
+  if (copies) BoxedKeys<C>::init_first(memory);
+  wait_for_grids_before();
   const int cached_rows = p.first.rows[at.b];  // before copies that it would have to wait behind
   typename BoxedKeys<C>::Ahead ahead;
   if (copies) {
-    BoxedKeys<C>::init_first(memory);
     ahead = BoxedKeys<C>::copy_first(p, memory, at);
     BoxedKeys<C>::init_others(memory);
   }
   const CacheWork<C> work(p.cache, memory, at, cached_rows);
   BoxedKeys<C> keys(work, p, ahead);
-  CacheSums<C> sums(work, copies);
+  typename SumsOf<C>::Type sums(work, copies);
   keys.wait_for_unused();
   if (!copies) attend_to_boxes<C>(work, keys, sums);
   else if (work.attends()) copy_boxes<C>(keys, sums);

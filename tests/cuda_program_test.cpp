@@ -57,9 +57,10 @@ TEST(KernelName, IsReadBack) {
     const KernelKey key = key_of(kind, arch_named("sm_80"), config);
     EXPECT_EQ(kernel_named(name_of(key)), key) << name_of(key);
   }
-  const KernelKey cache = key_of(KernelKind::cache_attention, arch_named("sm_90a"),
-                                 CacheConfig{Element::f16, 576, 512, 16, 32, 1, 2, 2, 4, 1, kCopyWhole, kAlibi, 1, 0});
-  EXPECT_EQ(name_of(cache), "cache_attention:sm_90a:f16,576,512,16,32,1,2,2,4,1,2,2,1,0");
+  const KernelKey cache =
+      key_of(KernelKind::cache_attention, arch_named("sm_90a"),
+             CacheConfig{Element::f16, 576, 512, 16, 32, 1, 2, 2, 4, 1, kCopyWhole, kAlibi, 1, 0, 0});
+  EXPECT_EQ(name_of(cache), "cache_attention:sm_90a:f16,576,512,16,32,1,2,2,4,1,2,2,1,0,0");
   EXPECT_EQ(kernel_named(name_of(cache)), cache);
   const KernelKey merge = key_of(KernelKind::merge_states, arch_named("sm_80"), MergeConfig{Element::f32, 16});
   EXPECT_EQ(kernel_named(name_of(merge)), merge);

@@ -119,6 +119,68 @@ TEST_F(FakeCache, PlainCallsEqualTheDefinition) {
       }
 }
 
+// Calls whose CTAs all run at one time. What a call before has left in the workspace, or anything else, must not be taken for
+// a post.
+CacheCase posted_case(int64_t group, int64_t page_size, std::vector<int32_t> rows, uint64_t seed) {
+  const bool options = group > 16;  // rows of one tile of 32
+  return {.heads_k = 2,
+          .group = group,
+          .page_size = page_size,
+          .len_q = {1, 1},
+          .rows = std::move(rows),
+          .room = 960,
+          .softcap = options ? 20.0 : 0.0,
+          .alibi = options,
+          .seed = seed};
+}
+TEST_F(FakeCache, SplitsPostTheirSumsToEachOther) {
+  static bool early = false, together = false;
+  gpus.on_launch = [](const FakeLaunch& launch) {
+    early = launch.early, together = launch.together;
+    run_cache_kernel(launch);
+  };
+  DeviceBuffer workspace(16);
+  uint64_t seed = 0;
+  for (const int64_t group : {1, 4, 16, 24})
+    for (const int64_t page_size : {0, 16})
+      for (const std::vector<int32_t>& rows : {std::vector<int32_t>{900, 260}, {960, 64}, {0, 700}, {900, 260}}) {
+        const CacheCase c = posted_case(group, page_size, rows, ++seed);
+        CacheScene scene(c);
+        scene.attention.seqlens_q = {};
+        const cuda::CachePlan plan = plan_of(scene);
+        if (plan.not_boxes) GTEST_SKIP() << "posts are for tensor copies";
+        ASSERT_TRUE(plan.config.posts) << describe(c);
+        EXPECT_EQ(run_scene(scene, workspace, seed), "") << describe(c);
+        EXPECT_TRUE(early && together);
+      }
+}
+// Nobody waits for a CTA that does not run: where not all of them fit, splits meet by tickets.
+TEST_F(FakeCache, SplitsMeetByTicketsWhereThereIsNoRoomForAll) {
+  static int launches = 0;
+  static bool together = true;
+  gpus.on_launch = [](const FakeLaunch& launch) {
+    ++launches, together = launch.together;
+    run_cache_kernel(launch);
+  };
+  CacheScene scene(posted_case(4, 0, {900, 260}, 1));
+  scene.attention.seqlens_q = {};
+  const cuda::CachePlan plan = plan_of(scene);
+  if (plan.not_boxes) GTEST_SKIP() << "posts are for tensor copies";
+  ASSERT_TRUE(plan.config.posts);
+  CacheConfig by_tickets = plan.config;
+  by_tickets.posts = 0;
+  running = {ints_of(by_tickets), true, 1, 0, ""};
+  gpus.crowded = true;
+  const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));
+  flash_attention_with_cache(scene.attention, scene.cache,
+                             {.workspace = workspace.data(), .workspace_size = workspace.bytes()});
+  gpus.crowded = false;
+  EXPECT_EQ(launches, 1);
+  EXPECT_FALSE(together);
+  EXPECT_EQ(running.fault, "");
+  EXPECT_EQ(scene.fault(), "");
+}
+
 // The part of a call that is sequence b's.
 void keep_sequence(CacheScene& scene, int64_t b) {
   Attention& a = scene.attention;

@@ -1,5 +1,6 @@
 // Attention over a KV cache on a GPU: the random calls that tests/fake_cuda_cache_test.cpp has the host compute, and what
 // only a device can get wrong: CTAs that run at once, streams, replays, a workspace that holds anything.
+#include <algorithm>
 #include <random>
 
 #include "tests/cache_cases.h"
@@ -56,10 +57,27 @@ CacheCase long_case(int32_t num_splits) {
           .num_splits = num_splits};
 }
 
+// How splits meet: by tickets, or, where all of their CTAs run at one time and nothing is appended, by posts.
+enum class Meets { by_tickets, by_posts };
+struct LongScene : CacheScene {
+  explicit LongScene(CacheCase c, Meets meets) : CacheScene(meets == Meets::by_posts ? nothing_new(c) : c) {
+    if (meets == Meets::by_posts) attention.seqlens_q = {};
+  }
+  static CacheCase nothing_new(CacheCase c) { return c.len_new.clear(), c; }
+};
+
 TEST_F(CacheOnGpu, ALongSequenceGivesTheSameBitsHoweverOften) {
   const Stream stream;
-  for (const int32_t splits : {0, 1, 7, 60}) {
-    CacheScene scene(long_case(splits));
+  struct Way {
+    int32_t splits;
+    Meets meets;
+  };
+  for (const auto [splits, meets] : {Way{0, Meets::by_tickets}, Way{0, Meets::by_posts}, Way{1, Meets::by_tickets},
+                                     Way{7, Meets::by_tickets}, Way{60, Meets::by_tickets}}) {
+    LongScene scene(long_case(splits), meets);
+    const std::string text = explain(scene.attention, scene.cache);
+    const auto says = [&](const char* words) { return text.find(words) != std::string::npos; };
+    ASSERT_EQ(says("splits wait for each other"), meets == Meets::by_posts && says("hopper_cache")) << text;
     const DeviceBuffer workspace = garbage(workspace_size(scene.attention, scene.cache), 5);
     std::vector<double> first;
     for (int n = 0; n < 50; ++n) {
@@ -77,38 +95,63 @@ TEST_F(CacheOnGpu, ALongSequenceGivesTheSameBitsHoweverOften) {
 // Many launches are on their way, and nobody waits between them: tickets that one leaves behind serve the next.
 TEST_F(CacheOnGpu, CallsBehindEachOtherAndOnTwoStreamsDoNotDisturbEachOther) {
   const Stream one, two;
-  CacheCase c = long_case(0);
-  CacheScene first(c);
-  c.seed = 2, c.rows = {3000};
-  CacheScene second(c);
-  const DeviceBuffer first_space = garbage(workspace_size(first.attention, first.cache), 1);
-  const DeviceBuffer second_space = garbage(workspace_size(second.attention, second.cache), 2);
-  for (int n = 0; n < 200; ++n) call(first, first_space, one), call(second, second_space, two);
-  one.wait(), two.wait();
-  EXPECT_EQ(first.fault(), "");
-  EXPECT_EQ(second.fault(), "");
+  for (const Meets meets : {Meets::by_tickets, Meets::by_posts}) {
+    CacheCase c = long_case(0);
+    LongScene first(c, meets);
+    c.seed = 2, c.rows = {3000};
+    LongScene second(c, meets);
+    const DeviceBuffer first_space = garbage(workspace_size(first.attention, first.cache), 1);
+    const DeviceBuffer second_space = garbage(workspace_size(second.attention, second.cache), 2);
+    for (int n = 0; n < 200; ++n) call(first, first_space, one), call(second, second_space, two);
+    one.wait(), two.wait();
+    EXPECT_EQ(first.fault(), "");
+    EXPECT_EQ(second.fault(), "");
+  }
 }
 
-TEST_F(CacheOnGpu, AReplayedGraphReadsTheLengthsOfThen) {
+// What one of them leaves behind is another's garbage.
+TEST_F(CacheOnGpu, CallsOfAllKindsShareAWorkspace) {
   const Stream stream;
   CacheCase c = long_case(0);
-  c.len_new.clear();
-  CacheScene scene(c);
-  const DeviceBuffer workspace = garbage(workspace_size(scene.attention, scene.cache), 3);
-  Graph graph(stream);
-  graph.begin();
-  call(scene, workspace, stream);
-  graph.end();
-  graph.replay();
-  ASSERT_EQ(scene.fault(), "");
-  const std::vector<double> first = scene.results(0);
-  const int32_t none = 0;
-  scene.set_rows({none});
-  graph.replay();
-  for (const double x : scene.read_results(0)) ASSERT_TRUE(x == 0 || x == -kInf) << x;
-  scene.set_rows(c.rows);
-  graph.replay();
-  EXPECT_EQ(scene.read_results(0), first);
+  LongScene tickets(c, Meets::by_tickets), posts(c, Meets::by_posts);
+  c.heads_k = 1, c.group = 13, c.rows = {5000}, c.seed = 2;
+  LongScene other_posts(c, Meets::by_posts);
+  const LongScene* const scenes[] = {&tickets, &posts, &other_posts};
+  size_t bytes = 0;
+  for (const LongScene* scene : scenes) bytes = std::max(bytes, workspace_size(scene->attention, scene->cache));
+  const DeviceBuffer workspace = garbage(bytes, 4);
+  std::mt19937_64 random(5);
+  for (int n = 0; n < 300; ++n) call(*scenes[random() % std::size(scenes)], workspace, stream);
+  for (const LongScene* scene : scenes) call(*scene, workspace, stream);
+  stream.wait();
+  EXPECT_EQ(tickets.fault(), "");
+  EXPECT_EQ(posts.fault(), "");
+  EXPECT_EQ(other_posts.fault(), "");
+}
+
+// Several calls in a graph start before the one before them has ended, and wait for it.
+TEST_F(CacheOnGpu, AReplayedGraphReadsTheLengthsOfThen) {
+  const Stream stream;
+  for (const Meets meets : {Meets::by_tickets, Meets::by_posts}) {
+    CacheCase c = long_case(0);
+    c.len_new.clear();
+    LongScene scene(c, meets);
+    const DeviceBuffer workspace = garbage(workspace_size(scene.attention, scene.cache), 3);
+    Graph graph(stream);
+    graph.begin();
+    for (int n = 0; n < 5; ++n) call(scene, workspace, stream);
+    graph.end();
+    graph.replay();
+    ASSERT_EQ(scene.fault(), "");
+    const std::vector<double> first = scene.results(0);
+    const int32_t none = 0;
+    scene.set_rows({none});
+    graph.replay();
+    for (const double x : scene.read_results(0)) ASSERT_TRUE(x == 0 || x == -kInf) << x;
+    scene.set_rows(c.rows);
+    for (int n = 0; n < 50; ++n) graph.replay();
+    EXPECT_EQ(scene.read_results(0), first);
+  }
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // Keys and values of a CTA come to shared memory as boxes of tensors, copied by a warp of their own (Hopper).
 //
 //   copying warp     wait until a stage is empty | announce its bytes | one lane for each box: K, V
-//   all others       wait until it is full | new rows, and zeros for values that nobody sees, where it has such rows |
-//                    use it | arrive on `empty`
+//   all others       wait for its keys | new rows, and zeros for values that nobody sees, where it has such rows | scores |
+//                    wait for its values | use them | arrive on `empty`
 //
 // Where lengths do not decide which tiles are the first, these are on their way before they, and with them the work, are known.
 //
@@ -14,6 +14,7 @@
 #include "cache/work.h"
 #include "hopper/ring.h"
 #include "ptx/barrier.h"
+#include "ptx/grid.h"
 #include "ptx/tensor_copy.h"
 #include "ptx/warpgroup.h"
 #include "tile/swizzled.h"
@@ -62,19 +63,32 @@ struct BoxedKeys {
   }
   __device__ unsigned full(int stage) const { return full(work.memory, stage); }
   __device__ unsigned empty(int stage) const { return full(stage) + 8; }
+  // Values come behind their keys, which are multiplied meanwhile: they have a barrier of their own.
+  static constexpr unsigned kValues = C.v_in_k ? 0 : 16;
+  static constexpr unsigned kKeyBytes = static_cast<unsigned>(KTile::kBytes),
+                            kValueBytes = static_cast<unsigned>(stage_bytes(C)) - kKeyBytes;
+  __device__ unsigned full_of_values(int stage) const { return full(stage) + kValues; }
+  __device__ __forceinline__ static void init_full(unsigned full) {
+    barrier_init(full, 1);
+    if constexpr (!C.v_in_k) barrier_init(full + kValues, 1);
+  }
+  __device__ __forceinline__ static void announce(unsigned full, unsigned key_bytes, unsigned value_bytes) {
+    barrier_arrive_expecting(full, key_bytes);
+    if constexpr (!C.v_in_k) barrier_arrive_expecting(full + kValues, value_bytes);
+  }
 
   // By the copying warp: those of the first tiles before these are copied, all others after it.
   static constexpr int kFirst = 2;
   __device__ __forceinline__ static void init_first(unsigned char* memory) {
     if (lane_id() == 0) {
-      for (int n = 0; n < kFirst; ++n) barrier_init(full(memory, n), 1);
+      for (int n = 0; n < kFirst; ++n) init_full(full(memory, n));
       barrier_init_fence();
     }
     __syncwarp();
   }
   __device__ __forceinline__ static void init_others(unsigned char* memory) {
     if (lane_id() == 0) {
-      for (int n = kFirst; n < C.stages; ++n) barrier_init(full(memory, n), 1);
+      for (int n = kFirst; n < C.stages; ++n) init_full(full(memory, n));
       for (int n = 0; n < C.stages; ++n) barrier_init(full(memory, n) + 8, kComputing / 32);
       barrier_init_fence();
     }
@@ -101,21 +115,22 @@ struct BoxedKeys {
 
   __device__ __forceinline__ static void copy_box(const HopperCacheParams& p, unsigned char* memory, int head_k,
                                                   int stage, int box, const EntryRow& from, CachePolicy policy) {
-    const auto copy = [&](const TensorMap& map, int head, int entry, auto tile) {
+    const auto copy = [&](const TensorMap& map, int head, int entry, auto tile, unsigned values) {
 #pragma unroll
       for (int panel = 0; panel < tile.kPanels; ++panel)
         copy_box_async(tile.address + panel * tile.kPanelBytes + box * p.box_rows * kPanelRowBytes, map,
-                       full(memory, stage), panel * kPanelColumns, from.row, head, entry, policy);
+                       full(memory, stage) + values, panel * kPanelColumns, from.row, head, entry, policy);
     };
     const int entry = static_cast<int>(from.entry);
-    copy(p.k, head_k * p.first.k_head, entry * p.first.k_entry, k_tile(memory, stage));
-    if constexpr (!C.v_in_k) copy(p.v, head_k * p.first.v_head, entry * p.first.v_entry, v_tile(memory, stage));
+    copy(p.k, head_k * p.first.k_head, entry * p.first.k_entry, k_tile(memory, stage), 0);
+    if constexpr (!C.v_in_k)
+      copy(p.v, head_k * p.first.v_head, entry * p.first.v_entry, v_tile(memory, stage), kValues);
   }
   // A tile that is one box, by one lane. Nothing of it differs between lanes: of what does the assembler makes loops.
   __device__ __forceinline__ static void copy_tile(const HopperCacheParams& p, unsigned char* memory,
                                                    const CacheItem& at, int stage, int row, CachePolicy policy) {
     if (lane_id() != 0) return;
-    barrier_arrive_expecting(full(memory, stage), static_cast<unsigned>(stage_bytes(C)));
+    announce(full(memory, stage), kKeyBytes, kValueBytes);
     copy_box(p, memory, at.head_k, stage, 0, {at.b, row}, policy);
   }
   // By the copying warp, before lengths are known, where they do not decide about the first tiles. Pages are looked up for
@@ -133,7 +148,7 @@ struct BoxedKeys {
     const EntryRow from = entry_row(p.cache.cache, at.b, min(row, p.cache.attention.len_k - 1));
 #pragma unroll 1
     for (int n = 0; n < p.first.tiles; ++n) {
-      if (lane_id() == 0) barrier_arrive_expecting(full(memory, n), static_cast<unsigned>(stage_bytes(C)));
+      if (lane_id() == 0) announce(full(memory, n), kKeyBytes, kValueBytes);
       __syncwarp();
       if (lane_tile(p) == n) copy_box(p, memory, at.head_k, n, lane_box(p), from, policy);
     }
@@ -142,7 +157,8 @@ struct BoxedKeys {
   }
   // Of these, those that turn out to be nobody's: before their place has another use, and before the CTA ends.
   __device__ __forceinline__ void wait_for_unused() const {
-    for (int n = work.attends() ? work.count() : 0; n < ahead.tiles; ++n) barrier_wait(full(n), 0);
+    for (int n = work.attends() ? work.count() : 0; n < ahead.tiles; ++n)
+      barrier_wait(full(n), 0), barrier_wait(full_of_values(n), 0);
   }
 
   // How long L2 keeps tiles of keys. With several tiles of rows other CTAs read them, too.
@@ -150,16 +166,17 @@ struct BoxedKeys {
     if (p.first.row_tiles != 1) return usual_policy();
     return work.count() >= p.many_tiles && cta_number() < p.early_ctas ? push_out_policy() : read_once_policy();
   }
-  // By the copying warp.
+  // By the copying warp. When all is asked for, CTAs of the next kernel may come and wait for the end of this one.
   __device__ __forceinline__ void copy_all() {
     if (C.plain && p.first.whole) copy_tiles();
     else copy_looked_up();
+    let_next_grid_start();
   }
   // Until the next tile, the n-th, has a place, and few others are on their way.
   __device__ __forceinline__ void wait_for_room(int n) {
     barrier_wait(empty(ring.stage), ring.phase ^ 1);
     if (n < p.on_their_way || p.on_their_way == C.stages) return;
-    barrier_wait(full(arrived.stage), arrived.phase);
+    barrier_wait(full_of_values(arrived.stage), arrived.phase);
     arrived.advance();
   }
   __device__ __forceinline__ void copy_tiles() {
@@ -175,7 +192,7 @@ struct BoxedKeys {
   __device__ __forceinline__ void copy_looked_up() {
     const CachePolicy policy = this->policy();
     const int tiles = 32 >> p.box_bits;
-    const unsigned box_bytes = static_cast<unsigned>(stage_bytes(C) / C.tile_k * p.box_rows);
+    const unsigned key_bytes = kKeyBytes / C.tile_k * p.box_rows, value_bytes = kValueBytes / C.tile_k * p.box_rows;
     const bool in_turns = work.tiles.first == work.at.split && work.tiles.step == work.p.eager_splits;
     const bool known = ahead.tiles != 0 && !p.first.whole && in_turns;
 #pragma unroll 1
@@ -190,9 +207,9 @@ struct BoxedKeys {
       for (int n = 0; n < tiles && first + n < work.count(); ++n, ring.advance()) {
         if (first + n < ahead.tiles) continue;
         const bool mine = exists && lane_tile(p) == n;
-        const unsigned announced = __popc(__ballot_sync(0xffffffffu, mine)) * box_bytes;
+        const unsigned boxes = __popc(__ballot_sync(0xffffffffu, mine));
         wait_for_room(first + n);
-        if (lane_id() == 0) barrier_arrive_expecting(full(ring.stage), announced);
+        if (lane_id() == 0) announce(full(ring.stage), boxes * key_bytes, boxes * value_bytes);
         __syncwarp();
         if (mine) copy_box(p, work.memory, work.at.head_k, ring.stage, lane_box(p), from, policy);
       }
@@ -206,6 +223,7 @@ struct BoxedKeys {
   // By those who compute: rows of the tile that are not in the cache. Who has read what was in this stage before has said so
   // to the copying warp, which has told all others; racecheck does not follow that, but it knows the first barrier.
   __device__ __forceinline__ void mend(int n) const {
+    wait_for_values();
     numbered_barrier_wait(kBarrier, kComputing);
     const int k_first = work.first_key(n);
     const auto is_seen = [&](int row) { return k_first + row >= work.seen.begin && k_first + row < work.seen.end; };
@@ -227,8 +245,10 @@ struct BoxedKeys {
     async_proxy_fence();
     numbered_barrier_wait(kBarrier, kComputing);
   }
+  __device__ __forceinline__ void wait_for_values() const { barrier_wait(full_of_values(ring.stage), ring.phase); }
   __device__ __forceinline__ void wait(int n) const {
     barrier_wait(full(ring.stage), ring.phase);
+    if constexpr (by_warpgroups(C)) wait_for_values();
     if (__builtin_expect(!is_whole(n), 0)) mend(n);
   }
   // By those who compute: until all of them have read all keys and values.

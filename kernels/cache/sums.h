@@ -23,10 +23,12 @@ struct CacheSums {
 
   // What does not depend on sums.
   Real factor, unit;
+  int written = 0;        // rows of the tile that are
   SplitPlace<C> place;    // where there are splits
   OutputPlace<E> output;  // of the thread's first piece
 
-  __device__ explicit CacheSums(const Work& work, bool rehearses = false) : work(work), rehearses(rehearses) {}
+  __device__ explicit CacheSums(const Work& work, bool rehearses = false)
+      : work(work), rehearses(rehearses), written(min(C.tile_q, rows_end(work.a, work.sequence) - work.rows.first)) {}
 
   // Sums of key warp w of a row of the tile.
   __device__ Real* warp_sums(int w, int row) const {
@@ -36,13 +38,15 @@ struct CacheSums {
     return reinterpret_cast<RowState<Real>*>(warp_sums(C.key_warps, 0)) + w * C.tile_q;
   }
 
-  // By every warp that has sums, in the place of keys and values. first: the lane's first row of them.
+  // By every warp that has sums, in the place of keys and values. first: the lane's first row of them. Of many tiles most rows
+  // are nobody's.
   __device__ __forceinline__ void share(Softmax<Real, 1>& softmax, const typename Work::Output& o,
                                         int first = Work::lane_row()) const {
     softmax.gather();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = first + r * 8;
+      if (row >= written) continue;
       Real* to = warp_sums(Work::key_warp(), row) + Work::column_warp() * Work::kColumns + lane_id() % 4 * 2;
 #pragma unroll
       for (int d = 0; d < Work::kOutputTiles; ++d) to[d * 8] = o[0][d].x[r * 2], to[d * 8 + 1] = o[0][d].x[r * 2 + 1];
@@ -51,12 +55,9 @@ struct CacheSums {
     }
   }
 
-  // Rows of the tile that are written.
-  __device__ int written() const { return min(C.tile_q, rows_end(work.a, work.sequence) - work.rows.first); }
-
   // Pieces of some columns of these rows, dealt out to threads.
   static constexpr int kPieces = C.dim_v / kEndColumns;
-  __device__ int pieces() const { return rehearses ? kPieces : written() * kPieces; }
+  __device__ int pieces() const { return rehearses ? kPieces : written * kPieces; }
   __device__ static int first_piece() { return static_cast<int>(threadIdx.x) % kThreads; }
   __device__ static int row_of(int piece) { return piece / kPieces; }
   __device__ static int column_of(int piece) { return piece % kPieces * kEndColumns; }
@@ -117,10 +118,13 @@ struct CacheSums {
     if (rehearses) found.count = 0;
     return found;
   }
+  __device__ __forceinline__ void find_factors() {
+    factor = Rows::factor(work.a), unit = Rows::unit(work.a);
+    find_now(factor), find_now(unit), find_now(written);
+  }
   // Before `add`, where there is time: behind the last keys everybody waits for every instruction.
   __device__ __forceinline__ void prepare() {
-    factor = Rows::factor(work.a), unit = Rows::unit(work.a);
-    find_now(factor), find_now(unit);
+    find_factors();
     if (work.splits > 1) {
       place = SplitPlace<C>::of(work.p, work.at);
       find_now(place.ticket), find_now(place.states), find_now(place.all_sums);

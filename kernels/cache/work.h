@@ -85,15 +85,16 @@ struct CacheWork {
   }
 
   // Scores, softmax, values of this warp's part of the n-th tile.
-  template <class KTile, class VTile>
+  template <class KTile, class VTile, class Wait>
   __device__ __forceinline__ void attend(int n, KTile k, VTile v, const Rows& lane_rows, Softmax<Real, 1>& softmax,
-                                         Output& o) const {
+                                         Output& o, Wait&& wait_for_values) const {
     const int key = key_warp() * kKeys;
     Scores s;
     multiply_keys<C.dim_qk, E>(s, q_tile(), warp_row(), k, key);
     lane_rows.change(s, first_key(n) + key + lane_id() % 4 * 2, every_row_sees(n));
     softmax.follow(s, o);
     softmax.weigh(s);
+    wait_for_values();
     add_values<E>(o, s, v, key, (C.v_in_k ? p.v_column : 0) + column_warp() * kColumns);
   }
 

@@ -61,6 +61,9 @@ __device__ __forceinline__ unsigned long long add_acquire_release(unsigned long 
 // A value is found here, and not where it is used: behind a wait, for which there is time to find it before.
 __device__ __forceinline__ void find_now(float& x) { asm volatile("" : "+f"(x)); }
 __device__ __forceinline__ void find_now(double& x) { asm volatile("" : "+d"(x)); }
+__device__ __forceinline__ void find_now(int& x) { asm volatile("" : "+r"(x)); }
+__device__ __forceinline__ void find_now(unsigned& x) { asm volatile("" : "+r"(x)); }
+__device__ __forceinline__ void find_now(unsigned long long& x) { asm volatile("" : "+l"(x)); }
 __device__ __forceinline__ void find_now(long long& x) { asm volatile("" : "+l"(x)); }
 template <class T>
 __device__ __forceinline__ void find_now(T*& x) {

@@ -9,9 +9,9 @@
 
 namespace cuflash::cuda {
 
-void attend_cache(const CacheProblem& p, const Execution& e) {
-  const DeviceState& state = device(p.place.cuda_device);
-  const CachePlan plan = plan_of(p, state);
+namespace {
+
+void attend_cache(const CacheProblem& p, const Execution& e, const CachePlan& plan, const DeviceState& state) {
   const DeviceGuard guard(state);
   const Workspace workspace(e, TileCounts::bytes(e) + plan.workspace.size);
   TileCounts counts(e, workspace.data());
@@ -24,6 +24,17 @@ void attend_cache(const CacheProblem& p, const Execution& e) {
     launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
   }
   counts.report(plan.config.tile_q, plan.config.tile_k);
+}
+
+}  // namespace
+
+void attend_cache(const CacheProblem& p, const Execution& e) {
+  const DeviceState& state = device(p.place.cuda_device);
+  try {
+    attend_cache(p, e, plan_of(p, state), state);
+  } catch (const NoRoomForAll&) {
+    attend_cache(p, e, plan_of(p, state, Meeting::by_tickets), state);
+  }
 }
 
 size_t cache_workspace_size(const CacheProblem& p, const Execution& e) {

@@ -66,7 +66,7 @@ std::string config_line(const CacheConfig& c) {
               c.copy == kCopyBoxes      ? "as boxes by one more warp, "
               : c.copy == kCopyElements ? "in pieces of any alignment, "
                                         : "16 bytes at a time, ",
-              c.plain ? "plain, " : "", options_text(c.options), "\n");
+              c.plain ? "plain, " : "", c.posts ? "splits wait for each other, " : "", options_text(c.options), "\n");
 }
 
 template <class Plan>

@@ -28,7 +28,7 @@ enum class KernelKind : int {
 struct KernelKey {
   KernelKind kind{};
   int arch = 0;  // Arch::number()
-  std::array<int, 14> config{};
+  std::array<int, 16> config{};
 
   bool operator==(const KernelKey&) const = default;
 };

@@ -4,7 +4,6 @@
 
 #include "cuda/cache.h"
 #include "cuda/program.h"
-#include "error.h"
 
 namespace cuflash::cuda {
 namespace {
@@ -15,6 +14,14 @@ void enqueue(CUkernel kernel, const Launch& launch, int num_sms, const void* par
   config.blockDimX = static_cast<unsigned>(launch.threads), config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
   config.hStream = static_cast<CUstream>(stream);
+  CUlaunchAttribute attributes[2]{};
+  config.attrs = attributes;
+  const auto set = [&](CUlaunchAttributeID id) {
+    attributes[config.numAttrs].id = id;
+    attributes[config.numAttrs++].value[0] = 1;
+  };
+  if (launch.early) set(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
+  if (launch.together) set(CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
   // The driver puts what it gets as a block at the begin of the parameters, which is a multiple of 16 bytes only; what it
   // gets by a pointer where the kernel's code expects it.
   void* block[] = {kLaunchParamBufferPointer, const_cast<void*>(params), kLaunchParamBufferSize, &params_size,
@@ -24,6 +31,9 @@ void enqueue(CUkernel kernel, const Launch& launch, int num_sms, const void* par
   // A CUkernel is accepted in place of a CUfunction: the driver takes that of the current context.
   const CUresult result =
       driver().cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel), by_pointer, as_block);
+  if (result == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE)
+    throw NoRoomForAll(CUFLASH_INTERNAL, join("launch of ", name_of(launch.kernel), ": ", config.gridDimX,
+                                              " CTAs do not fit on the device at one time"));
   if (result != CUDA_SUCCESS) check_failed(result, join("launch of ", name_of(launch.kernel)).c_str());
 }
 

@@ -8,6 +8,7 @@
 
 #include "cuda/device.h"
 #include "cuda/plan.h"
+#include "error.h"
 
 namespace cuflash::cuda {
 
@@ -15,6 +16,11 @@ namespace cuflash::cuda {
 inline uint32_t grid_of(const Launch& launch, int num_sms) {
   return launch.stays ? std::min(launch.grid_x, static_cast<uint32_t>(num_sms)) : launch.grid_x;
 }
+
+// What launch throws where CTAs that run together do not fit, on a part of a device, say.
+struct NoRoomForAll : FlashAttentionError {
+  using FlashAttentionError::FlashAttentionError;
+};
 
 // Enqueues kernels on a stream of the device that is current, one after the other; those with a grid of 0 are left out.
 // All of them are at hand before the first is enqueued: a call that lacks one has done nothing. params: the struct that

@@ -17,6 +17,8 @@ struct Launch {
   KernelKey kernel;
   uint32_t grid_x = 0, grid_y = 1;  // CTAs in any order; grid_x 0: nothing to do
   int threads = 0, shared_bytes = 0;
+  bool early = false;           // may start before the kernel before it has ended, and waits for that itself
+  bool together = false;        // CTAs wait for each other: none starts before there is room for all
   bool stays = false;           // CTAs share the work among them: one for each multiprocessor is enough
   bool aligned_params = false;  // more strictly than the place where a block of params begins
 };

@@ -339,16 +339,18 @@ CacheWorkspace workspace_of(const CachePlan& plan, int64_t tiles) {
   if (plan.splits <= 1 || plan.launch.grid_x == 0) return w;
   const size_t rows = static_cast<size_t>(tiles * plan.splits * plan.state_rows);
   const size_t real = static_cast<size_t>(sum_size(plan.config.element));
+  const size_t columns = rows * static_cast<size_t>(plan.config.dim_v);
   w.states = w.tickets + rounded_up(static_cast<size_t>(tiles) * sizeof(uint64));
-  w.sums = w.states + rounded_up(rows * 2 * real);
-  w.size = w.sums + rows * static_cast<size_t>(plan.config.dim_v) * real;
+  // A post is 16 bytes for two numbers: cache/posts.h.
+  w.sums = w.states + rounded_up(plan.config.posts ? columns / kPostedColumns * 16 : rows * 2 * real);
+  w.size = w.sums + columns * (plan.config.posts ? 8 : real);
   return w;
 }
 
 }  // namespace
 
-CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kernels kernels,
-                     const tuned::Choice* choice) {
+CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kernels kernels, const tuned::Choice* choice,
+                     Meeting meeting) {
   require_supported(p);
   CachePlan plan{};
   plan.not_boxes = not_boxes(p, arch, kernels);
@@ -367,11 +369,14 @@ CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kerne
   if (plan.tuned) plan.reason = kTunedReason;
   const int64_t tiles = p.batch * p.heads_k * plan.row_tiles;
   plan.at_once = tiles * plan.splits <= plan.early_ctas;
+  plan.config.posts = meeting == Meeting::by_posts && plan.config.plain && plan.at_once && plan.splits > 1 &&
+                      plan.config.ctas_per_sm == 1;
   know_first_tiles(plan, p);
   plan.on_their_way = tiles_on_their_way(plan);
   plan.launch =
       launch_of(key_of(plan.not_boxes ? KernelKind::cache_attention : KernelKind::hopper_cache, arch, plan.config),
                 works ? tiles * plan.splits : 0, num_threads(plan.config), shared_bytes(plan.config));
+  plan.launch.early = !plan.not_boxes, plan.launch.together = plan.config.posts != 0;
   plan.workspace = workspace_of(plan, tiles);
   return plan;
 }

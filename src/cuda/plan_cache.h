@@ -8,7 +8,7 @@
 namespace cuflash::cuda {
 
 // Parts of the workspace, as offsets in bytes behind the counters of tiles. Empty where nothing is split. What is in it
-// before a call does not matter.
+// before a call does not matter. Posts need no less of it than tickets.
 struct CacheWorkspace {
   size_t tickets = 0, states = 0, sums = 0;
   size_t size = 0;
@@ -36,9 +36,11 @@ struct CachePlan {
 };
 // num_sms: of the device. The kernel does not depend on it, the number of splits does unless the problem names one.
 // Throws CUFLASH_UNSUPPORTED, in a sentence, for what the kernels do not compute.
+// meeting: posts where all CTAs may run at one time and it is worth it, or tickets, of which nobody waits for another CTA.
 // choice: as in plan_forward; not taken where the problem names a number of splits, which promises more than speed.
+enum class Meeting { by_posts, by_tickets };
 CachePlan plan_cache(const CacheProblem& problem, const Arch& arch, int num_sms, Kernels kernels = wanted_kernels(),
-                     const tuned::Choice* choice = nullptr);
+                     const tuned::Choice* choice = nullptr, Meeting meeting = Meeting::by_posts);
 
 // Of the cache as a tensor: entries, or pages.
 RowsExtent cached_extent(const CacheProblem& problem, int64_t dim);

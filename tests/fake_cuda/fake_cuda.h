@@ -16,13 +16,15 @@ struct FakeLaunch {
   const void* params;
   size_t params_size;  // 0: they were given by a pointer
   unsigned grid_x, grid_y, threads, shared_bytes;
+  bool early, together;  // attributes
 };
 
 struct FakeCuda {
   void (*on_launch)(const FakeLaunch&) = nullptr;
   int launches = 0;
-  int blocks = 0;       // of device memory that are allocated
-  int pool_blocks = 0;  // of these, from a pool
+  int blocks = 0;        // of device memory that are allocated
+  int pool_blocks = 0;   // of these, from a pool
+  bool crowded = false;  // there is no room for CTAs that run together
 };
 
 // What its tensor maps hold.

@@ -128,6 +128,11 @@ FAKE cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
   return *function = reinterpret_cast<CUfunction>(kernel), CUDA_SUCCESS;
 }
 FAKE cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) { return CUDA_SUCCESS; }
+static bool has_attribute(const CUlaunchConfig* config, CUlaunchAttributeID id) {
+  for (unsigned n = 0; n < config->numAttrs; ++n)
+    if (config->attrs[n].id == id && config->attrs[n].value[0] == 1) return true;
+  return false;
+}
 FAKE cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) {
   if (const CUresult result = state_of(config->hStream); result != CUDA_SUCCESS) return result;
   FakeLaunch launch{current_device(),
@@ -138,7 +143,10 @@ FAKE cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** 
                     config->gridDimX,
                     config->gridDimY,
                     config->blockDimX,
-                    config->sharedMemBytes};
+                    config->sharedMemBytes,
+                    has_attribute(config, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION),
+                    has_attribute(config, CU_LAUNCH_ATTRIBUTE_COOPERATIVE)};
+  if (launch.together && state.crowded) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   if (params && extra) return CUDA_ERROR_INVALID_VALUE;
   if (params) launch.params = params[0];
   if (extra) launch.params = extra[1], launch.params_size = *static_cast<size_t*>(extra[3]);

@@ -44,46 +44,48 @@ constexpr CacheKernel cache_kernel() {
   else return {C, [](const CacheParams& p) { cache_attention<C>(p); }, nullptr};
 }
 constexpr Element bf16 = Element::bf16, f16 = Element::f16, f32 = Element::f32, f64 = Element::f64;
-// dim_qk, dim_v, tile_q, tile_k, row, key and column warps, stages, CTAs of an SM, copy, options, v in k, plain: as plans for
-// sm_90 have them.
+// dim_qk, dim_v, tile_q, tile_k, row, key and column warps, stages, CTAs of an SM, copy, options, v in k, plain, posts: as
+// plans for sm_90 have them.
 constexpr CacheKernel kCacheKernels[] = {
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 1}>(),   //
-    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 4, 1, 8, 1, 3, 3, 0, 1}>(),   //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 0}>(),   //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 3, 0, 0}>(),   //
-    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 8, 1, 3, 3, 0, 0}>(),   //
-    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 1, 0}>(),  //
-    cache_kernel<CacheConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 4, 2, 3, 0, 1, 0}>(),
-    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 64, 64, 128, 64, 8, 1, 1, 8, 1, 3, 3, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 64, 64, 256, 64, 8, 1, 1, 8, 1, 3, 3, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 128, 128, 128, 64, 8, 1, 1, 6, 1, 3, 0, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 128, 128, 256, 64, 8, 1, 1, 5, 1, 3, 0, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 64, 128, 128, 64, 8, 1, 1, 8, 1, 3, 0, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 128, 64, 256, 64, 8, 1, 1, 6, 1, 3, 0, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 3, 0, 1, 0}>(),
-    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 4, 2, 3, 3, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 2, 3, 3, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 3, 0, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 2, 0, 0, 0}>(),  //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 2, 0, 1, 0}>(),  //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 1, 3, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 0, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 3, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 1, 3, 1, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 2, 0, 1, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 3, 3, 2, 3, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 96, 64, 16, 64, 1, 4, 1, 4, 2, 2, 0, 1, 0}>(),    //
-    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 0, 0, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f16, 64, 64, 32, 64, 2, 2, 1, 3, 3, 0, 0, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f16, 64, 64, 64, 64, 4, 1, 1, 4, 2, 0, 0, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f32, 32, 64, 16, 64, 1, 4, 1, 4, 2, 1, 3, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f32, 32, 64, 32, 32, 2, 2, 1, 4, 2, 1, 3, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f32, 32, 64, 64, 32, 4, 1, 1, 4, 2, 1, 3, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f32, 64, 32, 16, 64, 1, 4, 1, 4, 2, 2, 0, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f64, 32, 32, 16, 32, 1, 2, 2, 4, 1, 0, 0, 0, 0}>(),     //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 1, 0}>(),   //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 1, 1}>(),   //
+    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 4, 1, 8, 1, 3, 3, 0, 1, 1}>(),   //
+    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 4, 1, 8, 1, 3, 3, 0, 1, 0}>(),   //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 0, 0}>(),   //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 3, 0, 0, 0}>(),   //
+    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 8, 1, 3, 3, 0, 0, 0}>(),   //
+    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 0, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 1, 0, 0}>(),  //
+    cache_kernel<CacheConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 4, 2, 3, 0, 1, 0, 0}>(),
+    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 64, 64, 128, 64, 8, 1, 1, 8, 1, 3, 3, 0, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 64, 64, 256, 64, 8, 1, 1, 8, 1, 3, 3, 0, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 128, 128, 128, 64, 8, 1, 1, 6, 1, 3, 0, 0, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 128, 128, 256, 64, 8, 1, 1, 5, 1, 3, 0, 0, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 64, 128, 128, 64, 8, 1, 1, 8, 1, 3, 0, 0, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 128, 64, 256, 64, 8, 1, 1, 6, 1, 3, 0, 0, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 3, 0, 1, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 4, 2, 3, 3, 0, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 2, 3, 3, 0, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 3, 0, 0, 0, 0}>(),
+    cache_kernel<CacheConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 2, 0, 0, 0, 0}>(),  //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0, 0, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 2, 0, 1, 0, 0}>(),  //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 1, 3, 0, 0, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 0, 0, 0, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 3, 0, 0, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 1, 3, 1, 0, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 2, 0, 1, 0, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 3, 3, 2, 3, 0, 0, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 96, 64, 16, 64, 1, 4, 1, 4, 2, 2, 0, 1, 0, 0}>(),    //
+    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 0, 0, 0, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f16, 64, 64, 32, 64, 2, 2, 1, 3, 3, 0, 0, 0, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f16, 64, 64, 64, 64, 4, 1, 1, 4, 2, 0, 0, 0, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f32, 32, 64, 16, 64, 1, 4, 1, 4, 2, 1, 3, 0, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f32, 32, 64, 32, 32, 2, 2, 1, 4, 2, 1, 3, 0, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f32, 32, 64, 64, 32, 4, 1, 1, 4, 2, 1, 3, 0, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f32, 64, 32, 16, 64, 1, 4, 1, 4, 2, 2, 0, 0, 0, 0}>(),     //
+    cache_kernel<CacheConfig{f64, 32, 32, 16, 32, 1, 2, 2, 4, 1, 0, 0, 0, 0, 0}>(),     //
 };
 
 struct MergeKernel {
@@ -113,6 +115,12 @@ std::string missing(const int* config, size_t ints) {
   return text.str();
 }
 
+std::string fault_behind(size_t shared_bytes) {
+  for (size_t byte = shared_bytes; byte < sizeof memory; ++byte)
+    if (memory[byte] != 0xff) return "shared memory is written behind what was launched with";
+  return "";
+}
+
 // Shared memory holds NaN before every CTA, and what lies behind what was asked for must stay as it is.
 template <class Params>
 std::string run_ctas(Kernel<Params> kernel, const void* params, int64_t ctas, int threads, size_t shared_bytes,
@@ -125,10 +133,28 @@ std::string run_ctas(Kernel<Params> kernel, const void* params, int64_t ctas, in
     std::memset(memory, 0xff, sizeof memory);
     host_cta_number = n;
     run_threads(threads, random(), [&] { kernel(*static_cast<const Params*>(params)); });
-    for (size_t byte = shared_bytes; byte < sizeof memory; ++byte)
-      if (memory[byte] != 0xff) return "shared memory is written behind what was launched with";
+    if (std::string fault = fault_behind(shared_bytes); !fault.empty()) return fault;
   }
   return "";
+}
+
+// CTAs that wait for each other. Each has the shared memory while it is its turn.
+std::string run_all_together(Kernel<HopperCacheParams> kernel, const void* params, int64_t ctas, int threads,
+                             size_t shared_bytes, uint64_t seed) {
+  std::vector<std::vector<unsigned char>> kept(static_cast<size_t>(ctas),
+                                               std::vector<unsigned char>(sizeof memory, 0xff));
+  std::string fault;
+  run_ctas_together(
+      ctas, threads, seed, [&] { kernel(*static_cast<const HopperCacheParams*>(params)); },
+      [&](int64_t n) {
+        std::memcpy(memory, kept[static_cast<size_t>(n)].data(), sizeof memory);
+        host_cta_number = n;
+      },
+      [&](int64_t n) {
+        std::memcpy(kept[static_cast<size_t>(n)].data(), memory, sizeof memory);
+        if (fault.empty()) fault = fault_behind(shared_bytes);
+      });
+  return fault;
 }
 
 }  // namespace
@@ -138,7 +164,9 @@ std::string run_cache_kernel(const int* config, size_t ints, const void* params,
   for (const CacheKernel& kernel : kCacheKernels)
     if (is_config(kernel.config, config, ints))
       return kernel.run ? run_ctas<CacheParams>(kernel.run, params, ctas, threads, shared_bytes, seed)
-                        : run_ctas<HopperCacheParams>(kernel.run_boxes, params, ctas, threads, shared_bytes, seed);
+             : kernel.config.posts
+                 ? run_all_together(kernel.run_boxes, params, ctas, threads, shared_bytes, seed)
+                 : run_ctas<HopperCacheParams>(kernel.run_boxes, params, ctas, threads, shared_bytes, seed);
   return missing(config, ints);
 }
 std::string run_merge_kernel(const int* config, size_t ints, const void* params, int64_t ctas, int threads,

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <stdexcept>
 
 #include "tests/host_cuda/lanes.h"
 
@@ -45,6 +46,7 @@ inline float __int_as_float(int x) { return same_bits<float>(x); }
 inline float __uint_as_float(unsigned x) { return same_bits<float>(x); }
 inline unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
 
+[[noreturn]] inline void __trap() { throw std::runtime_error("a kernel gives up"); }
 inline void __syncthreads() { host_cuda::wait_for_all(); }
 
 template <class T>

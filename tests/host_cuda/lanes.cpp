@@ -2,6 +2,7 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <deque>
@@ -76,9 +77,12 @@ struct Cta {
   std::array<Barrier, 16> numbered;
   std::map<unsigned, Phases> phases;
   ucontext_t scheduler{};
-  size_t current = 0;
+  size_t current = 0, left = 0;
   const std::function<void()>* body = nullptr;
+  std::mt19937_64 random;
+  int looks = 0;  // for what is done elsewhere, in this turn
 };
+constexpr int kMostLooks = 4096;
 Cta* cta = nullptr;
 
 Thread& self() { return cta->threads[cta->current]; }
@@ -104,12 +108,14 @@ void wait(Barrier& barrier, int count) {
 
 }  // namespace
 
-void run_threads(int threads, uint64_t seed, const std::function<void()>& body) {
-  Cta here;
+namespace {
+
+void start(Cta& here, int threads, uint64_t seed, const std::function<void()>& body) {
   here.threads = std::vector<Thread>(static_cast<size_t>(threads));
   here.warps = std::vector<WarpExchange>(static_cast<size_t>((threads + kWarp - 1) / kWarp));
+  here.left = here.threads.size();
   here.body = &body;
-  cta = &here;
+  here.random.seed(seed);
   for (Thread& t : here.threads) {
     t.stack = std::make_unique_for_overwrite<unsigned char[]>(kStack);
     getcontext(&t.context);
@@ -117,9 +123,14 @@ void run_threads(int threads, uint64_t seed, const std::function<void()>& body) 
     t.context.uc_link = &here.scheduler;
     makecontext(&t.context, entry, 0);
   }
-  std::mt19937_64 random(seed);
-  size_t left = here.threads.size(), idle = 0;
-  for (size_t n = random() % here.threads.size(); left > 0; n = (n + 1) % here.threads.size()) {
+}
+
+// Until all of its threads are done, or some of them have looked elsewhere for long.
+void go_on(Cta& here) {
+  cta = &here;
+  here.looks = 0;
+  size_t idle = 0;
+  for (size_t n = here.random() % here.threads.size(); here.left > 0; n = (n + 1) % here.threads.size()) {
     Thread& t = here.threads[n];
     if (t.done || (t.waits && t.waits->rounds == t.rounds)) {
       if (++idle > here.threads.size()) throw std::runtime_error("threads of a CTA wait for ones that never come");
@@ -130,13 +141,52 @@ void run_threads(int threads, uint64_t seed, const std::function<void()>& body) 
     here.current = n;
     set_thread_number(static_cast<unsigned>(n));
     swapcontext(&here.scheduler, &t.context);
-    if (t.done) --left;
-    if (random() % 8 == 0) n = random() % here.threads.size();
+    if (t.done) --here.left;
+    if (here.looks > kMostLooks) break;
+    if (here.random() % 8 == 0) n = here.random() % here.threads.size();
   }
+  cta = nullptr;
+  if (here.left > 0) return;
   // It would come to the shared memory of another CTA.
   for (const auto& [address, phases] : here.phases)
     if (!phases.boxes.empty()) throw std::runtime_error("a CTA ends while a box is on its way");
-  cta = nullptr;
+  here.threads.clear();
+}
+
+}  // namespace
+
+void run_threads(int threads, uint64_t seed, const std::function<void()>& body) {
+  Cta here;
+  start(here, threads, seed, body);
+  go_on(here);
+  if (here.left > 0) throw std::runtime_error("a CTA waits for another one, which does not run at the same time");
+}
+
+void run_ctas_together(int64_t ctas, int threads, uint64_t seed, const std::function<void()>& body,
+                       const std::function<void(int64_t)>& enter, const std::function<void(int64_t)>& leave) {
+  std::mt19937_64 random(seed);
+  std::vector<std::unique_ptr<Cta>> all;
+  std::vector<int64_t> running;
+  for (int64_t n = 0; n < ctas; ++n) {
+    all.push_back(std::make_unique<Cta>());
+    start(*all.back(), threads, random(), body);
+    running.push_back(n);
+  }
+  // Each of those that are not done has one turn in a round; rounds in which none is done are few where all wait for posts.
+  constexpr int kMostRounds = 64;
+  for (int rounds = 0; !running.empty(); ++rounds) {
+    if (rounds > kMostRounds) throw std::runtime_error("CTAs wait for each other in vain");
+    std::shuffle(running.begin(), running.end(), random);
+    const size_t before = running.size();
+    for (const int64_t n : running) enter(n), go_on(*all[static_cast<size_t>(n)]), leave(n);
+    std::erase_if(running, [&](int64_t n) { return all[static_cast<size_t>(n)]->left == 0; });
+    if (running.size() != before) rounds = 0;
+  }
+}
+
+void look_elsewhere() {
+  if (++cta->looks <= kMostLooks) return;
+  swapcontext(&self().context, &cta->scheduler);
 }
 
 void wait_for_all() { wait(cta->barrier, static_cast<int>(cta->threads.size())); }

@@ -1,0 +1,13 @@
+// Grids of one stream that overlap (programmatic dependent launch). PTX ISA, "griddepcontrol".
+#pragma once
+
+namespace cuflash {
+
+// Until all grids before this one have ended, and what they have written can be read.
+__device__ __forceinline__ void wait_for_grids_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// The next grid may start when all CTAs of this one have said so, or have ended; it waits as above before it reads.
+__device__ __forceinline__ void let_next_grid_start() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+}  // namespace cuflash
