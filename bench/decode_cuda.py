@@ -138,13 +138,14 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.1, help="of each contestant at a point, at least")
     parser.add_argument("--warm", action="store_true", help="leave what is in the L2 cache")
     parser.add_argument("--clean", action="store_true", help="leave nothing in the L2 cache that must be written to memory")
+    parser.add_argument("--ahead", action="store_true", help="do not wait for a call before the next one is enqueued")
     parser.add_argument("--graph", action="store_true", help="calls over several caches in a CUDA graph")
     parser.add_argument("--json", help="a file for the figures")
     arguments = parser.parse_args()
     if arguments.graph and arguments.queries:
         parser.error("--graph and --queries: one of them")
     points = [tuple(int(n) for n in point.split("x")) for point in arguments.points.split(",")]
-    timer = Timer(arguments.turns, arguments.seconds, arguments.clean)
+    timer = Timer(arguments.turns, arguments.seconds, arguments.clean, arguments.ahead)
     if arguments.warm:
         timer.flush = timer.flush[:1 << 20]
     print(f"cuflash {cuflash.__version__}, {torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
