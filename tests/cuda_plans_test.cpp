@@ -270,6 +270,35 @@ TEST(Plans, OfACacheAskForFewTilesAtOneTime) {
   EXPECT_EQ(many, many_stages) << "warpgroups";
 }
 
+// Splits wait for each other only where all of them run at one time, and where that is faster.
+TEST(Plans, OfACacheHaveSplitsThatPostOnlyWhereAllRunAtOneTime) {
+  const auto posts = [](const TypicalCache& t, int64_t len_q = 1) {
+    CacheProblem p = cache_of(t);
+    p.len_q = len_q;
+    const auto plan_for = [&](Meeting meeting) {
+      return plan_cache(p, arch_named("sm_90a"), 132, Kernels::best, nullptr, meeting);
+    };
+    const CachePlan plan = plan_for(Meeting::by_posts), other = plan_for(Meeting::by_tickets);
+    EXPECT_EQ(plan.launch.together, plan.config.posts == 1);
+    EXPECT_TRUE(!plan.launch.together || int64_t{plan.launch.grid_x} * plan.launch.grid_y <= 132);
+    EXPECT_EQ(plan.launch.early, !plan.not_boxes);
+    EXPECT_FALSE(other.config.posts || other.launch.together);
+    EXPECT_EQ(plan.splits, other.splits);
+    EXPECT_GE(plan.workspace.size, other.workspace.size)
+        << "the other one is taken where there is no room for all CTAs";
+    return plan.config.posts == 1;
+  };
+  EXPECT_TRUE(posts({.batch = 1}));
+  EXPECT_TRUE(posts({.batch = 1, .page_size = 16}));
+  EXPECT_FALSE(posts({.batch = 16})) << "one split";
+  EXPECT_FALSE(posts({.batch = 128})) << "more CTAs than multiprocessors";
+  EXPECT_FALSE(posts({.batch = 1, .len_new = 1})) << "not plain";
+  EXPECT_FALSE(posts({.batch = 1, .num_splits = 4})) << "not plain";
+  EXPECT_FALSE(posts({.dtype = DType::f32, .batch = 1})) << "no boxes";
+  EXPECT_TRUE(posts({.batch = 1}, 32));
+  EXPECT_FALSE(posts({.batch = 1}, 64)) << "many rows, few splits";
+}
+
 TEST(Plans, AreThoseOfTheTable) {
   const std::string path = CUFLASH_PLANS_FILE, plans = all_plans();
   if (std::getenv("CUFLASH_UPDATE_PLANS")) std::ofstream(path) << plans;

@@ -154,6 +154,27 @@ TEST_F(FakeCache, SplitsPostTheirSumsToEachOther) {
         EXPECT_TRUE(early && together);
       }
 }
+// Values that are columns of keys, whose columns are shared by warps.
+TEST_F(FakeCache, SplitsPostSumsOfValuesInKeys) {
+  gpus.on_launch = run_cache_kernel;
+  DeviceBuffer workspace(16);
+  for (const int64_t group : {3, 17}) {
+    CacheScene scene({.dim_qk = 576,
+                      .dim_v = 512,
+                      .heads_k = 1,
+                      .group = group,
+                      .v_in_k = true,
+                      .page_size = 64,
+                      .len_q = {1},
+                      .rows = {900},
+                      .room = 960});
+    scene.attention.seqlens_q = {};
+    const cuda::CachePlan plan = plan_of(scene);
+    if (plan.not_boxes) GTEST_SKIP() << "posts are for tensor copies";
+    ASSERT_TRUE(plan.config.posts && plan.config.v_in_k);
+    EXPECT_EQ(run_scene(scene, workspace, 3), "") << group;
+  }
+}
 // Nobody waits for a CTA that does not run: where not all of them fit, splits meet by tickets.
 TEST_F(FakeCache, SplitsMeetByTicketsWhereThereIsNoRoomForAll) {
   static int launches = 0;

@@ -332,6 +332,15 @@ int64_t tiles_on_their_way(const CachePlan& plan) {
   return std::min<int64_t>(c.stages, std::max(least, kBytes / stage_bytes(c)));
 }
 
+// Whether splits post their sums to each other: cache/posts.h. All of them run at one time then. Every warp adds up some units of the
+// rows, one after the other: of many rows and few splits these are so many that tickets are faster (docs/log.md).
+bool is_worth_posts(const CachePlan& plan) {
+  constexpr int64_t kMostUnits = 4;  // of a warp
+  const CacheConfig& c = plan.config;
+  if (!c.plain || !plan.at_once || plan.splits == 1 || c.ctas_per_sm != 1) return false;
+  return plan.state_rows * (c.dim_v / kPostedColumns) <= kMostUnits * plan.splits * (num_threads(c) / 32);
+}
+
 size_t rounded_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 CacheWorkspace workspace_of(const CachePlan& plan, int64_t tiles) {
@@ -369,8 +378,7 @@ CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kerne
   if (plan.tuned) plan.reason = kTunedReason;
   const int64_t tiles = p.batch * p.heads_k * plan.row_tiles;
   plan.at_once = tiles * plan.splits <= plan.early_ctas;
-  plan.config.posts = meeting == Meeting::by_posts && plan.config.plain && plan.at_once && plan.splits > 1 &&
-                      plan.config.ctas_per_sm == 1;
+  plan.config.posts = meeting == Meeting::by_posts && is_worth_posts(plan);
   know_first_tiles(plan, p);
   plan.on_their_way = tiles_on_their_way(plan);
   plan.launch =

@@ -47,15 +47,17 @@ constexpr Element bf16 = Element::bf16, f16 = Element::f16, f32 = Element::f32, 
 // dim_qk, dim_v, tile_q, tile_k, row, key and column warps, stages, CTAs of an SM, copy, options, v in k, plain, posts: as
 // plans for sm_90 have them.
 constexpr CacheKernel kCacheKernels[] = {
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 1, 0}>(),   //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 1, 1}>(),   //
-    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 4, 1, 8, 1, 3, 3, 0, 1, 1}>(),   //
-    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 4, 1, 8, 1, 3, 3, 0, 1, 0}>(),   //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 0, 0}>(),   //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 3, 0, 0, 0}>(),   //
-    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 8, 1, 3, 3, 0, 0, 0}>(),   //
-    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 1, 0, 0}>(),  //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 1, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 3, 0, 1, 1, 1}>(),  //
+    cache_kernel<CacheConfig{bf16, 576, 512, 32, 32, 2, 1, 2, 4, 1, 3, 0, 1, 1, 1}>(),  //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 1, 1}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 4, 1, 8, 1, 3, 3, 0, 1, 1}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 4, 1, 8, 1, 3, 3, 0, 1, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 0, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 3, 0, 0, 0}>(),    //
+    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 8, 1, 3, 3, 0, 0, 0}>(),    //
+    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 0, 0}>(),     //
+    cache_kernel<CacheConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 1, 0, 0}>(),   //
     cache_kernel<CacheConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 4, 2, 3, 0, 1, 0, 0}>(),
     cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0, 0, 0}>(),
     cache_kernel<CacheConfig{bf16, 64, 64, 128, 64, 8, 1, 1, 8, 1, 3, 3, 0, 0, 0}>(),
