@@ -142,17 +142,17 @@ TEST_F(FakeCache, SplitsPostTheirSumsToEachOther) {
   DeviceBuffer workspace(16);
   uint64_t seed = 0;
   for (const int64_t group : {1, 4, 16, 24})
-    for (const int64_t page_size : {0, 16})
-      for (const std::vector<int32_t>& rows : {std::vector<int32_t>{900, 260}, {960, 64}, {0, 700}, {900, 260}}) {
-        const CacheCase c = posted_case(group, page_size, rows, ++seed);
-        CacheScene scene(c);
-        scene.attention.seqlens_q = {};
-        const cuda::CachePlan plan = plan_of(scene);
-        if (plan.not_boxes) GTEST_SKIP() << "posts are for tensor copies";
-        ASSERT_TRUE(plan.config.posts) << describe(c);
-        EXPECT_EQ(run_scene(scene, workspace, seed), "") << describe(c);
-        EXPECT_TRUE(early && together);
-      }
+    for (const std::vector<int32_t>& rows : {std::vector<int32_t>{900, 260}, {960, 64}, {0, 700}}) {
+      ++seed;
+      const CacheCase c = posted_case(group, seed % 2 == 0 ? 0 : 16, rows, seed);
+      CacheScene scene(c);
+      scene.attention.seqlens_q = {};
+      const cuda::CachePlan plan = plan_of(scene);
+      if (plan.not_boxes) GTEST_SKIP() << "posts are for tensor copies";
+      ASSERT_TRUE(plan.config.posts) << describe(c);
+      EXPECT_EQ(run_scene(scene, workspace, seed), "") << describe(c);
+      EXPECT_TRUE(early && together);
+    }
 }
 // Values that are columns of keys, whose columns are shared by warps.
 TEST_F(FakeCache, SplitsPostSumsOfValuesInKeys) {
