@@ -145,8 +145,9 @@ std::vector<Launch> all_launches_for(const Arch& arch) {
     }
   }
   for (const TypicalCache& t : typical_caches())
-    if (t.dtype != DType::f64 || t.dim_qk <= 128)
-      add(launches, plan_cache(cache_of(t), arch, 132, Kernels::best).launch);
+    for (const Meeting meeting : {Meeting::by_posts, Meeting::by_tickets})
+      if (t.dtype != DType::f64 || t.dim_qk <= 128)
+        add(launches, plan_cache(cache_of(t), arch, 132, Kernels::best, nullptr, meeting).launch);
   return launches;
 }
 
