@@ -108,7 +108,7 @@ void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   add_cache({.dim_qk = 576, .dim_v = 512, .options = kBoth, .heads_q = 1, .heads_k = 1, .v_in_k = true});
   add_cache({.dtype = DType::f32, .dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = 1, .heads_k = 1});
   for (const int64_t group : {32, 64}) add_cache({.options = kBoth, .heads_q = group, .heads_k = 1});
-  // Tiles of 128 and 256 rows: those with the most registers, and one of the others.
+  // Tiles of 128 and 256 rows: those with the most registers.
   for (const int64_t group : {65, 129}) add_cache({.options = kBoth, .heads_q = group, .heads_k = 1});
   for (const int64_t group : {1, 64}) add_cache({.heads_q = group, .heads_k = 1}, Kernels::portable);
   add_cache({.options = kScaleFirst});

@@ -15,8 +15,8 @@ struct PostedSums : CacheSums<C> {
   using Base = CacheSums<C>;
   using Base::factor, Base::output, Base::rehearses, Base::work, Base::written;
   using Work = typename Base::Work;
-  static constexpr int kShared =
-      4;  // a numbered barrier: the copying warp waits for the others there, and not they for it
+  // A numbered barrier, as those of BoxedKeys: the copying warp waits for the others there, and not they for it.
+  static constexpr int kShared = 4;
   static constexpr int kWarps = Base::kThreads / 32;
 
   Posts<C> posts;

@@ -333,7 +333,7 @@ int64_t tiles_on_their_way(const CachePlan& plan) {
 }
 
 // Whether splits post their sums to each other: cache/posts.h. All of them run at one time then. Every warp adds up some units of the
-// rows, one after the other: of many rows and few splits these are so many that tickets are faster (docs/log.md).
+// rows, one after the other: of many rows and few splits these are so many that tickets are faster (docs/benchmarks.md).
 bool is_worth_posts(const CachePlan& plan) {
   constexpr int64_t kMostUnits = 4;  // of a warp
   const CacheConfig& c = plan.config;

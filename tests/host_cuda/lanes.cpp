@@ -106,10 +106,6 @@ void wait(Barrier& barrier, int count) {
   swapcontext(&self().context, &cta->scheduler);
 }
 
-}  // namespace
-
-namespace {
-
 void start(Cta& here, int threads, uint64_t seed, const std::function<void()>& body) {
   here.threads = std::vector<Thread>(static_cast<size_t>(threads));
   here.warps = std::vector<WarpExchange>(static_cast<size_t>((threads + kWarp - 1) / kWarp));
