@@ -56,27 +56,32 @@ struct Divisor {
   int shift;
 };
 
-// What is asked for before anything is known of the work, in one line of memory: params, too, come from far.
+// Where boxes lie, and which are asked for before anything is known of the work: in one line of memory, since params, too, come
+// from far. A cache is a table of pages, or of entries that are a page each, or neither: see cache/geometry.h.
 struct alignas(64) FirstCopies {
-  const int* rows;                                 // as in CacheView
-  int batch, heads_k, row_tiles;                   // items of the work: see cache/geometry.h ...
-  Divisor by_batch, by_heads, by_row_tiles;        // ... and what finds them
-  int splits;                                      // of these the first tile of keys is that of their number,
-  int tiles;                                       // and so many, with those behind it, are copied
-  int whole;                                       // 1: a tile is one box, of the entry that has the sequence's number
+  const int* rows;   // as in CacheView
+  const int* table;  // [batch][table_stride]
+  int64 table_stride;
+  int page_size;  // 0: a sequence's entry is that of its number, and a tile of keys is one box of it
+  Divisor by_page_size;
+  int last_row, last_entry;
+  int row_tiles;  // as in CacheParams
+  Divisor by_row_tiles;
+  short splits;                                    // of these the first tile of keys is that of their number,
+  unsigned char tiles;                             // and so many, with those behind it, are copied
+  unsigned char box_bits;                          // a tile has 2^this many boxes
   unsigned char k_head, k_entry, v_head, v_entry;  // 0: a dimension that is repeated, 1: one that is not
 };
+static_assert(sizeof(FirstCopies) == 64);
 
 // Keys and values by tensor copies.
 struct HopperCacheParams {
   TensorMap k, v;  // [dim, rows of an entry or page, heads, entries or pages]; a repeated dimension has extent 1
   FirstCopies first;
   CacheParams cache;
-  int box_rows;  // divide tile_k and, where there are pages, their size
-  int box_bits;  // a tile has 2^this many boxes
   // So many CTAs push out of L2 what is in it, with all that they copy if that is many tiles: see push_out_policy.
   int early_ctas, many_tiles;
-  int on_their_way;  // tiles, at most; not fewer than FirstCopies has
+  int on_their_way;  // parts of tiles (keys, values), at most; not fewer than FirstCopies has
 };
 
 struct MergeParams {

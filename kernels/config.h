@@ -194,6 +194,8 @@ constexpr int num_threads(const MergeConfig&) { return 128; }
 constexpr int keys_bytes(const CacheConfig& c, int columns) {
   return c.copy == kCopyBoxes ? swizzled_bytes(c.tile_k, columns) : tile_bytes(c.element, c.tile_k, columns);
 }
+// Keys, and values where these are not columns of keys.
+constexpr int parts_of_tile(const CacheConfig& c) { return c.v_in_k ? 1 : 2; }
 constexpr int stage_bytes(const CacheConfig& c) {
   return keys_bytes(c, c.dim_qk) + (c.v_in_k ? 0 : keys_bytes(c, c.dim_v));
 }

@@ -61,10 +61,10 @@ __device__ __forceinline__ void copy_boxes(BoxedKeys<C>& keys, Sums& sums) {
   if constexpr (!moves_registers(C)) sums.prepare();
 }
 
-// Plain calls have fewer than 2^31 items, and a CTA for every one of them.
+// Plain calls have a grid of three dimensions, with a CTA for every item: what is copied first need not wait for divisions.
 template <CacheConfig C>
 __device__ __forceinline__ CacheItem boxed_item(const HopperCacheParams& p) {
-  if constexpr (C.plain) return item_of(p.first, static_cast<unsigned>(cta_number()));
+  if constexpr (C.plain) return item_of(p.first, blockIdx.x, blockIdx.y, blockIdx.z);
   else return cache_item(p.cache, cta_number());
 }
 

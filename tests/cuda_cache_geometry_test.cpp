@@ -146,16 +146,45 @@ TEST(CacheGeometry, ItemsOfPlainCallsAreThoseOfAllCalls) {
     p.attention.batch = 1 + static_cast<int>(random() % 300),
     p.attention.heads_k = 1 + static_cast<int>(random() % 130);
     p.row_tiles = 1 + static_cast<int>(random() % 40), p.splits = 1 + static_cast<int>(random() % 140);
-    const auto by = [](int n) { return divisor(static_cast<unsigned>(n)); };
     FirstCopies f{};
-    f.batch = p.attention.batch, f.heads_k = p.attention.heads_k, f.row_tiles = p.row_tiles;
-    f.by_batch = by(f.batch), f.by_heads = by(f.heads_k), f.by_row_tiles = by(f.row_tiles);
-    const unsigned items =
-        static_cast<unsigned>(p.attention.batch * p.attention.heads_k * p.row_tiles) * static_cast<unsigned>(p.splits);
+    f.row_tiles = p.row_tiles, f.by_row_tiles = divisor(static_cast<unsigned>(p.row_tiles));
+    const unsigned width = static_cast<unsigned>(p.attention.heads_k * p.row_tiles),
+                   height = static_cast<unsigned>(p.attention.batch);
+    const unsigned items = width * height * static_cast<unsigned>(p.splits);
     for (const unsigned n : {0u, items - 1, static_cast<unsigned>(random()) % items}) {
-      const CacheItem at = item_of(f, n), expected = cache_item(p, n);
+      const CacheItem at = item_of(f, n % width, n / width % height, n / width / height), expected = cache_item(p, n);
       ASSERT_EQ(std::tie(at.b, at.head_k, at.row_tile, at.split),
                 std::tie(expected.b, expected.head_k, expected.row_tile, expected.split));
+      ASSERT_EQ(item_number(p, at), n);
+    }
+  }
+}
+
+// What copies of boxes look up before anything is known, and what all others do, is the same; tables are held to what there is.
+TEST(CacheGeometry, BoxesLieWhereRowsLie) {
+  std::mt19937 random(9);
+  constexpr int kBatch = 3, kStride = 40, kEntries = 11;
+  std::vector<int> table(kBatch * kStride);
+  for (int& entry : table) entry = static_cast<int>(random() % (kEntries + 4)) - 2;
+  for (const int page_size : {0, 1, 16, 48, 64, 1000}) {
+    const bool paged = page_size != 0 && page_size != 1000;
+    const int last_row = paged ? page_size * kStride - 1 : 999;
+    CacheView view{};
+    view.entries = kEntries;
+    if (paged) view.table = table.data(), view.table_stride = kStride, view.page_size = page_size;
+    else if (page_size != 0) view.entry = table.data();
+    FirstCopies first{};
+    first.table = page_size != 0 ? table.data() : nullptr, first.table_stride = paged ? kStride : 1;
+    first.page_size = page_size, first.by_page_size = divisor(static_cast<unsigned>(std::max(1, page_size)));
+    first.last_row = last_row, first.last_entry = kEntries - 1;
+    for (int b = 0; b < kBatch; ++b) {
+      for (int row = 0; row <= last_row; row += 1 + static_cast<int>(random() % 7)) {
+        const EntryRow at = entry_row(first, b, row), expected = entry_row(view, b, row);
+        ASSERT_EQ(std::tie(at.entry, at.row), std::tie(expected.entry, expected.row)) << page_size << " " << row;
+      }
+      if (page_size == 0) continue;
+      const EntryRow behind = entry_row(first, b, last_row + 4000), last = entry_row(view, b, last_row);
+      EXPECT_EQ(std::tie(behind.entry, behind.row), std::tie(last.entry, last.row));
     }
   }
 }

@@ -23,7 +23,7 @@ using test::context;
 // One kernel for each test, so that each sees its first launch.
 Launch launch_number(int number) {
   ForwardConfig config{Element::bf16, 64, 64, 64, 64, 4, 1, 1, 1, 0, number};
-  return {key_of(KernelKind::forward, arch_named("sm_90a"), config), 7, 3, 128, 50000};
+  return {key_of(KernelKind::forward, arch_named("sm_90a"), config), 7, 3, 2, 128, 50000};
 }
 constexpr int kKernels = 20;
 
@@ -109,6 +109,7 @@ TEST_F(Launching, PassesOnWhatItIsGiven) {
   EXPECT_EQ(launched.device, 0);
   EXPECT_EQ(launched.grid_x, 7u);
   EXPECT_EQ(launched.grid_y, 3u);
+  EXPECT_EQ(launched.grid_z, 2u);
   EXPECT_EQ(launched.threads, 128u);
   EXPECT_EQ(launched.shared_bytes, 50000u);
   EXPECT_EQ(launched.stream, &stream);

@@ -64,8 +64,8 @@ std::vector<TypicalCache> caches() {
 
 std::string line(const Launch& l) {
   if (l.grid_x == 0) return "";
-  return join("  ", name_of(l.kernel), " grid ", l.grid_x, " x ", l.grid_y, " threads ", l.threads, " shared ",
-              l.shared_bytes, "\n");
+  return join("  ", name_of(l.kernel), " grid ", l.grid_x, " x ", l.grid_y, l.grid_z == 1 ? "" : join(" x ", l.grid_z),
+              " threads ", l.threads, " shared ", l.shared_bytes, "\n");
 }
 
 // A refusal is a plan, too.
@@ -249,25 +249,26 @@ TEST(Plans, OfACacheKnowTwoTilesOfKeysThatAreNotSplit) {
   EXPECT_EQ(known(128, 8192), 0);
 }
 
-// Where a CTA has a multiprocessor for itself it asks for no more tiles at one time than keep memory busy.
-TEST(Plans, OfACacheAskForFewTilesAtOneTime) {
+// Where a CTA has a multiprocessor for itself it asks for no more keys and values at one time than keep memory busy.
+TEST(Plans, OfACacheAskForFewPartsOfTilesAtOneTime) {
   const auto asked = [](const TypicalCache& t, int64_t len_q = 1) {
     CacheProblem p = cache_of(t);
     p.len_q = len_q;
     const CachePlan plan = plan_cache(p, arch_named("sm_90a"), 132, Kernels::best);
-    EXPECT_GE(plan.on_their_way, std::max<int64_t>(2, plan.known_tiles));
-    EXPECT_LE(plan.on_their_way, plan.config.stages);
-    return std::pair<int64_t, int64_t>(plan.on_their_way, plan.config.stages);
+    const int64_t parts = parts_of_tile(plan.config);
+    EXPECT_GE(plan.on_their_way, std::max<int64_t>(2, parts * plan.known_tiles));
+    EXPECT_LE(plan.on_their_way, parts * plan.config.stages);
+    return std::pair<int64_t, int64_t>(plan.on_their_way, parts * plan.config.stages);
   };
   using Pair = std::pair<int64_t, int64_t>;
-  EXPECT_EQ(asked({.batch = 16}), Pair(2, 6));
-  EXPECT_EQ(asked({.batch = 1}), Pair(3, 6)) << "splits";
-  EXPECT_EQ(asked({.batch = 16, .page_size = 64}), Pair(2, 6));
-  EXPECT_EQ(asked({.batch = 16, .page_size = 16}), Pair(6, 6)) << "small boxes take longer to ask for";
-  const auto [two_ctas, two_stages] = asked({.batch = 128});
-  EXPECT_EQ(two_ctas, two_stages) << "two CTAs share a multiprocessor";
-  const auto [many, many_stages] = asked({.batch = 16}, 32);
-  EXPECT_EQ(many, many_stages) << "warpgroups";
+  EXPECT_EQ(asked({.batch = 16}), Pair(4, 12));
+  EXPECT_EQ(asked({.batch = 1}), Pair(4, 12)) << "splits";
+  EXPECT_EQ(asked({.batch = 16, .page_size = 64}), Pair(4, 12));
+  EXPECT_EQ(asked({.batch = 16, .page_size = 16}), Pair(12, 12)) << "small boxes take longer to ask for";
+  const auto [two_ctas, two_all] = asked({.batch = 128});
+  EXPECT_EQ(two_ctas, two_all) << "two CTAs share a multiprocessor";
+  const auto [many, many_all] = asked({.batch = 16}, 32);
+  EXPECT_EQ(many, many_all) << "warpgroups";
 }
 
 // Splits wait for each other only where all of them run at one time, and where that is faster.
@@ -280,7 +281,7 @@ TEST(Plans, OfACacheHaveSplitsThatPostOnlyWhereAllRunAtOneTime) {
     };
     const CachePlan plan = plan_for(Meeting::by_posts), other = plan_for(Meeting::by_tickets);
     EXPECT_EQ(plan.launch.together, plan.config.posts == 1);
-    EXPECT_TRUE(!plan.launch.together || int64_t{plan.launch.grid_x} * plan.launch.grid_y <= 132);
+    EXPECT_TRUE(!plan.launch.together || plan.launch.ctas() <= 132);
     EXPECT_EQ(plan.launch.early, !plan.not_boxes);
     EXPECT_FALSE(other.config.posts || other.launch.together);
     EXPECT_EQ(plan.splits, other.splits);

@@ -54,20 +54,21 @@ struct Running {
   std::string fault;
 } running;
 
+host_cuda::Grid grid_of(const FakeLaunch& launch) { return {launch.grid_x, launch.grid_y, launch.grid_z}; }
+
 void run_cache_kernel(const FakeLaunch& launch) {
   ++running.launches;
   // Tensor maps are aligned more strictly than a block of params.
   ASSERT_EQ(launch.params_size, running.boxes ? 0 : sizeof(CacheParams));
-  running.fault = host_cuda::run_cache_kernel(running.config.data(), running.config.size(), launch.params,
-                                              int64_t{launch.grid_x} * launch.grid_y, static_cast<int>(launch.threads),
-                                              launch.shared_bytes, running.seed);
+  running.fault =
+      host_cuda::run_cache_kernel(running.config.data(), running.config.size(), launch.params, grid_of(launch),
+                                  static_cast<int>(launch.threads), launch.shared_bytes, running.seed);
 }
 void run_merge_kernel(const FakeLaunch& launch) {
   ++running.launches;
   ASSERT_EQ(launch.params_size, sizeof(MergeParams));
   running.fault = host_cuda::run_merge_kernel(running.config.data(), running.config.size(), launch.params,
-                                              int64_t{launch.grid_x} * launch.grid_y, static_cast<int>(launch.threads),
-                                              running.seed);
+                                              grid_of(launch), static_cast<int>(launch.threads), running.seed);
 }
 
 // The workspace is dirty: whatever lies in it, and what a call before has left there.
@@ -290,10 +291,11 @@ TEST_F(FakeCache, ValuesInTheLastColumnsOfKeys) {
 // A graph replays a call with whatever lengths are in the tensors then.
 TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
   static HopperCacheParams params;  // the larger one of the two kernels
-  static unsigned ctas = 0, threads = 0, shared = 0;
+  static host_cuda::Grid grid;
+  static unsigned threads = 0, shared = 0;
   gpus.on_launch = [](const FakeLaunch& l) {
     std::memcpy(static_cast<void*>(&params), l.params, l.params_size != 0 ? l.params_size : sizeof params);
-    ctas = l.grid_x, threads = l.threads, shared = l.shared_bytes;
+    grid = grid_of(l), threads = l.threads, shared = l.shared_bytes;
   };
   CacheCase c{.heads_k = 1, .group = 8, .len_q = {1, 1}, .rows = {40, 700}, .room = 900, .num_splits = 4};
   CacheScene scene(c);
@@ -302,7 +304,7 @@ TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
   flash_attention_with_cache(scene.attention, scene.cache,
                              {.workspace = workspace.data(), .workspace_size = workspace.bytes()});
   const auto replay = [&] {
-    return host_cuda::run_cache_kernel(config.data(), config.size(), &params, ctas, static_cast<int>(threads), shared,
+    return host_cuda::run_cache_kernel(config.data(), config.size(), &params, grid, static_cast<int>(threads), shared,
                                        3);
   };
   ASSERT_EQ(replay(), "");
@@ -320,14 +322,14 @@ TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
 // Plans have short splits where there are more tiles of rows than a test has time for: the params of a small call are given
 // some.
 TEST_F(FakeCache, ShortSplitsAreAddedUpLikeAllOthers) {
-  static unsigned ctas = 0;
+  static int64_t ctas = 0;
   gpus.on_launch = [](const FakeLaunch& l) {
     HopperCacheParams params;
     std::memcpy(static_cast<void*>(&params), l.params, sizeof params);
     params.cache.eager_splits = 2, params.cache.least_tiles = 2, params.cache.short_splits = 3;
     params.first.splits = 2, params.first.tiles = 1;
-    ctas = l.grid_x;
-    running.fault = host_cuda::run_cache_kernel(running.config.data(), running.config.size(), &params, l.grid_x,
+    ctas = grid_of(l).ctas();
+    running.fault = host_cuda::run_cache_kernel(running.config.data(), running.config.size(), &params, grid_of(l),
                                                 static_cast<int>(l.threads), l.shared_bytes, running.seed);
   };
   CacheScene scene({.heads_k = 1,
@@ -343,7 +345,7 @@ TEST_F(FakeCache, ShortSplitsAreAddedUpLikeAllOthers) {
   const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));
   flash_attention_with_cache(scene.attention, scene.cache,
                              {.workspace = workspace.data(), .workspace_size = workspace.bytes()});
-  EXPECT_EQ(ctas, 3u * 5);
+  EXPECT_EQ(ctas, 3 * 5);
   EXPECT_EQ(running.fault, "");
   EXPECT_EQ(scene.fault(), "");
 }

@@ -209,6 +209,17 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
   EXPECT_FALSE(fixed.tuned) << "a number of splits promises the same bits everywhere";
   decode.splits = 1 << 30;
   EXPECT_LE(plan_cache(cuda::cache_of({}), hopper, 132, Kernels::best, &decode).splits, 128);
+
+  // Kernels take it for granted that without pages a tile of keys is one box.
+  for (const int tile_k : {64, 128}) {
+    decode.tile_k = tile_k, decode.ctas_per_sm = 1;
+    const cuda::CachePlan plan = plan_cache(cuda::cache_of({}), hopper, 132, Kernels::best, &decode);
+    EXPECT_TRUE(plan.tuned);
+    EXPECT_EQ(plan.config.tile_k, tile_k);
+    EXPECT_EQ(plan.box_rows, tile_k);
+    const cuda::CachePlan paged = plan_cache(cuda::cache_of({.page_size = 64}), hopper, 132, Kernels::best, &decode);
+    EXPECT_EQ(paged.box_rows, 64);
+  }
 }
 
 // So that estimates of registers refuse nothing that is known to compile without spills.

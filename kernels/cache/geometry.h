@@ -60,20 +60,20 @@ CUFLASH_SHARED_FUNCTION CacheItem item_of(int batch, int heads_k, int row_tiles,
   const Int head = often_by_one(n, row_tiles), range = often_by_one(head, heads_k), split = often_by_one(range, batch);
   return {rest(range, split, batch), rest(head, range, heads_k), rest(n, head, row_tiles), static_cast<int>(split)};
 }
-// Of fewer than 2^31 items.
-CUFLASH_SHARED_FUNCTION CacheItem item_of(const FirstCopies& f, unsigned n) {
-  const unsigned head = divided(n, f.by_row_tiles), range = divided(head, f.by_heads),
-                 split = divided(range, f.by_batch);
-  const auto rest = [](unsigned a, unsigned quotient, int b) {
-    return static_cast<int>(a) - static_cast<int>(quotient) * b;
-  };
-  return {rest(range, split, f.batch), rest(head, range, f.heads_k), rest(n, head, f.row_tiles),
-          static_cast<int>(split)};
+// Of a grid of three dimensions, whose CTAs have the same order: tiles of rows and heads, sequences, splits.
+CUFLASH_SHARED_FUNCTION CacheItem item_of(const FirstCopies& f, unsigned x, unsigned y, unsigned z) {
+  const unsigned head = divided(x, f.by_row_tiles);
+  return {static_cast<int>(y), static_cast<int>(head), static_cast<int>(x) - static_cast<int>(head) * f.row_tiles,
+          static_cast<int>(z)};
 }
 CUFLASH_SHARED_FUNCTION CacheItem cache_item(const CacheParams& p, int64 n) {
   const int batch = p.attention.batch, heads_k = p.attention.heads_k;
   return n >> 32 == 0 ? item_of(batch, heads_k, p.row_tiles, static_cast<unsigned>(n))
                       : item_of(batch, heads_k, p.row_tiles, static_cast<uint64>(n));
+}
+CUFLASH_SHARED_FUNCTION int64 item_number(const CacheParams& p, const CacheItem& at) {
+  const int64 range = int64{at.split} * p.attention.batch + at.b;
+  return (range * p.attention.heads_k + at.head_k) * p.row_tiles + at.row_tile;
 }
 CUFLASH_SHARED_FUNCTION int64 tile_number(const CacheParams& p, const CacheItem& at) {
   return (int64{at.b} * p.attention.heads_k + at.head_k) * p.row_tiles + at.row_tile;
@@ -218,6 +218,13 @@ CUFLASH_SHARED_FUNCTION EntryRow entry_row(const CacheView& c, int b, int r) {
     row = r - static_cast<int>(column) * c.page_size;
   }
   return {bounded<int64>(entry, 0, c.entries - 1), row};
+}
+// Of a row that may lie behind all others, in a box that nobody sees.
+CUFLASH_SHARED_FUNCTION EntryRow entry_row(const FirstCopies& f, int b, int r) {
+  if (f.page_size == 0) return {b, r};
+  const int row = bounded(r, 0, f.last_row);
+  const unsigned column = divided(static_cast<unsigned>(row), f.by_page_size);
+  return {bounded(f.table[b * f.table_stride + column], 0, f.last_entry), row - static_cast<int>(column) * f.page_size};
 }
 CUFLASH_SHARED_FUNCTION KeyPlace place_of_row(const CacheParams& p, int b, int r) {
   const EntryRow at = entry_row(p.cache, b, r);

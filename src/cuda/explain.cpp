@@ -15,9 +15,9 @@ namespace {
 
 std::string launch_lines(const Launch& launch) {
   if (launch.grid_x == 0) return "";
-  const uint64_t ctas = uint64_t{launch.grid_x} * launch.grid_y;
-  return join("kernel     ", name_of(launch.kernel), "\n", "grid       ", ctas, launch.stays ? " tiles for " : " ",
-              "CTAs of ", launch.threads, " threads, ", launch.shared_bytes, " bytes of shared memory\n");
+  return join("kernel     ", name_of(launch.kernel), "\n", "grid       ", launch.ctas(),
+              launch.stays ? " tiles for " : " ", "CTAs of ", launch.threads, " threads, ", launch.shared_bytes,
+              " bytes of shared memory\n");
 }
 
 std::string options_text(int options) {

@@ -10,7 +10,7 @@ namespace {
 
 void enqueue(CUkernel kernel, const Launch& launch, int num_sms, const void* params, size_t params_size, void* stream) {
   CUlaunchConfig config{};
-  config.gridDimX = grid_of(launch, num_sms), config.gridDimY = launch.grid_y, config.gridDimZ = 1;
+  config.gridDimX = grid_of(launch, num_sms), config.gridDimY = launch.grid_y, config.gridDimZ = launch.grid_z;
   config.blockDimX = static_cast<unsigned>(launch.threads), config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
   config.hStream = static_cast<CUstream>(stream);
@@ -32,7 +32,7 @@ void enqueue(CUkernel kernel, const Launch& launch, int num_sms, const void* par
   const CUresult result =
       driver().cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel), by_pointer, as_block);
   if (result == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE)
-    throw NoRoomForAll(CUFLASH_INTERNAL, join("launch of ", name_of(launch.kernel), ": ", config.gridDimX,
+    throw NoRoomForAll(CUFLASH_INTERNAL, join("launch of ", name_of(launch.kernel), ": ", launch.ctas(),
                                               " CTAs do not fit on the device at one time"));
   if (result != CUDA_SUCCESS) check_failed(result, join("launch of ", name_of(launch.kernel)).c_str());
 }

@@ -10,14 +10,15 @@
 namespace cuflash::cuda {
 namespace {
 
+// A page that is longer than any sequence is as good as one that is just as long.
+int as_int(int64_t n) { return static_cast<int>(std::min<int64_t>(n, std::numeric_limits<int>::max())); }
+
 CacheView view_of(const CachedKeys& k) {
   CacheView c{};
   c.rows = k.rows, c.leftpad = k.leftpad, c.entry = k.entry;
   c.table = k.table, c.table_stride = k.table_stride;
   c.entries = k.entries;
-  // A page that is longer than any sequence is as good as one that is just as long.
-  c.page_size = static_cast<int>(std::min<int64_t>(k.page_size, std::numeric_limits<int>::max()));
-  c.len_new = static_cast<int>(std::min<int64_t>(k.len_new, std::numeric_limits<int>::max()));
+  c.page_size = as_int(k.page_size), c.len_new = as_int(k.len_new);
   c.total_new = k.total_new, c.cu_new = k.cu_new, c.used_new = k.used_new;
   return c;
 }
@@ -30,13 +31,16 @@ RotaryView view_of(const Rotary& r) {
 
 FirstCopies first_copies(const CacheProblem& p, const CachePlan& plan) {
   FirstCopies f{};
-  f.rows = p.cache.rows;
-  f.batch = static_cast<int>(p.batch), f.heads_k = static_cast<int>(p.heads_k);
-  f.row_tiles = static_cast<int>(plan.row_tiles);
-  const auto by = [](int n) { return divisor(static_cast<unsigned>(std::max(1, n))); };
-  f.by_batch = by(f.batch), f.by_heads = by(f.heads_k), f.by_row_tiles = by(f.row_tiles);
-  f.splits = static_cast<int>(plan.known_splits), f.tiles = static_cast<int>(plan.known_tiles);
-  f.whole = p.cache.page_size == 0 && !p.cache.entry && plan.box_rows == plan.config.tile_k;
+  const CachedKeys& c = p.cache;
+  f.rows = c.rows;
+  if (c.page_size != 0) f.table = c.table, f.table_stride = c.table_stride, f.page_size = as_int(c.page_size);
+  else if (c.entry) f.table = c.entry, f.table_stride = 1, f.page_size = as_int(std::max<int64_t>(1, p.len_k));
+  const auto by = [](int64_t n) { return divisor(static_cast<unsigned>(std::max<int64_t>(1, n))); };
+  f.by_page_size = by(f.page_size);
+  f.last_row = as_int(std::max<int64_t>(1, p.len_k) - 1), f.last_entry = as_int(std::max<int64_t>(1, c.entries) - 1);
+  f.row_tiles = static_cast<int>(plan.row_tiles), f.by_row_tiles = by(plan.row_tiles);
+  f.splits = static_cast<short>(plan.known_splits), f.tiles = static_cast<unsigned char>(plan.known_tiles);
+  f.box_bits = static_cast<unsigned char>(std::countr_zero(static_cast<unsigned>(plan.config.tile_k / plan.box_rows)));
   f.k_head = p.k.head_stride != 0, f.k_entry = p.k.batch_stride != 0;
   f.v_head = p.v.head_stride != 0, f.v_entry = p.v.batch_stride != 0;
   return f;
@@ -67,13 +71,10 @@ HopperCacheParams hopper_cache_params(const CacheProblem& p, const CachePlan& pl
   // it holds: on an H200, where head sizes are 128, 132 x 48 x 32 KiB.
   constexpr int kManyTiles = 48;
   const int rows = static_cast<int>(plan.box_rows);
-  const auto boxes = static_cast<unsigned>(plan.config.tile_k / rows);
   return {tensor_map(p.k, cached_extent(p, p.dim_qk), rows),
           tensor_map(p.v, cached_extent(p, p.dim_v), rows),
           first_copies(p, plan),
           cache_params(p, plan, workspace, tile_counts),
-          rows,
-          std::countr_zero(boxes),
           static_cast<int>(plan.early_ctas),
           plan.at_once ? kManyTiles / plan.config.ctas_per_sm : 0,
           static_cast<int>(plan.on_their_way)};

@@ -15,12 +15,14 @@ namespace cuflash::cuda {
 
 struct Launch {
   KernelKey kernel;
-  uint32_t grid_x = 0, grid_y = 1;  // CTAs in any order; grid_x 0: nothing to do
+  uint32_t grid_x = 0, grid_y = 1, grid_z = 1;  // CTAs in any order; grid_x 0: nothing to do
   int threads = 0, shared_bytes = 0;
   bool early = false;           // may start before the kernel before it has ended, and waits for that itself
   bool together = false;        // CTAs wait for each other: none starts before there is room for all
   bool stays = false;           // CTAs share the work among them: one for each multiprocessor is enough
   bool aligned_params = false;  // more strictly than the place where a block of params begins
+
+  int64_t ctas() const { return int64_t{grid_x} * grid_y * grid_z; }
 };
 
 // A launch of `ctas` CTAs, more than one dimension of a grid holds included.

@@ -132,8 +132,8 @@ int options_of(const CacheProblem& p, int copy) {
 
 // Boxes have whole panels of columns.
 int boxed(int64_t dim) { return padded((dim + kPanelColumns - 1) / kPanelColumns * kPanelColumns); }
-// Rows of a box: as many as a tile of keys has, or as divide a page.
-constexpr int64_t kBoxRows[] = {64, 32, 16};
+// Rows of a box: as many as a tile of keys has, or as divide a page. Without pages a tile is one box.
+constexpr int64_t kBoxRows[] = {128, 64, 32, 16};
 int64_t box_rows_of(const CacheProblem& p, const CacheConfig& c) {
   return *std::find_if(std::begin(kBoxRows), std::end(kBoxRows),
                        [&](int64_t rows) { return c.tile_k % rows == 0 && p.cache.page_size % rows == 0; });
@@ -161,12 +161,12 @@ int64_t row_tiles(const CacheProblem& p, int tile_q) {
   return p.batch * p.heads_k * ((rows + tile_q - 1) / tile_q);
 }
 
-// As in CacheConfig. Items of the work are fewer than 2^31 then, however it is split.
+// As in CacheConfig. The grid has three dimensions then, whose limits are 2^31 - 1 and twice 2^16 - 1.
 bool is_plain(const CacheProblem& p) {
-  constexpr int64_t kMostTiles = (int64_t{1} << 31) / kMostSplits;
+  constexpr int64_t kMostTiles = (int64_t{1} << 31) / kMostSplits, kMostSequences = (1 << 16) - 1;
   const bool whole = !p.packed() && !p.used_q && !p.cache.leftpad && p.cache.len_new == 0 && !p.rotary.cos;
   const bool aligned = has_vector_rows(p.q) && p.dim_qk % 8 == 0 && has_vector_rows(p.o) && p.dim_v % 8 == 0;
-  return whole && aligned && p.o.dtype == p.dtype && row_tiles(p, 16) <= kMostTiles;
+  return whole && aligned && p.o.dtype == p.dtype && row_tiles(p, 16) <= kMostTiles && p.batch <= kMostSequences;
 }
 
 int copy_of(const CacheProblem& p, const CacheConfig& c) {
@@ -322,14 +322,15 @@ void know_first_tiles(CachePlan& plan, const CacheProblem& p) {
   plan.known_tiles = plan.splits == 1 && p.len_k > plan.config.tile_k ? 2 : 1;
 }
 
-// Tiles that a CTA asks for at one time. To be busy memory needs 44 KiB a multiprocessor; of more some are served long before
-// others, and what is read pushes more out of L2 that has to be written. Measured: docs/log.md.
-int64_t tiles_on_their_way(const CachePlan& plan) {
-  constexpr int64_t kBytes = 64 << 10;
+// Parts of tiles, keys or values, that a CTA asks for at one time. To be busy memory needs 44 KiB a multiprocessor on their
+// way, while one more is there and the next one is asked for; of more some are served long before others, and what is read
+// pushes more out of L2 that has to be written. Measured: docs/log.md.
+int64_t parts_on_their_way(const CachePlan& plan) {
+  constexpr int64_t kBytes = 44 << 10;
   const CacheConfig& c = plan.config;
-  if (plan.box_rows != c.tile_k || c.ctas_per_sm != 1 || by_warpgroups(c)) return c.stages;
-  const int64_t least = plan.splits == 1 ? 2 : 3;
-  return std::min<int64_t>(c.stages, std::max(least, kBytes / stage_bytes(c)));
+  const int64_t parts = parts_of_tile(c), all = parts * c.stages, bytes = stage_bytes(c) / parts;
+  if (plan.box_rows != c.tile_k || c.ctas_per_sm != 1 || by_warpgroups(c)) return all;
+  return std::min(all, std::max(parts * plan.known_tiles, 1 + (kBytes + bytes - 1) / bytes));
 }
 
 // Whether splits post their sums to each other: cache/posts.h. All of them run at one time then. Every warp adds up some units of the
@@ -380,10 +381,14 @@ CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kerne
   plan.at_once = tiles * plan.splits <= plan.early_ctas;
   plan.config.posts = meeting == Meeting::by_posts && is_worth_posts(plan);
   know_first_tiles(plan, p);
-  plan.on_their_way = tiles_on_their_way(plan);
+  plan.on_their_way = parts_on_their_way(plan);
   plan.launch =
       launch_of(key_of(plan.not_boxes ? KernelKind::cache_attention : KernelKind::hopper_cache, arch, plan.config),
                 works ? tiles * plan.splits : 0, num_threads(plan.config), shared_bytes(plan.config));
+  if (plan.config.plain && plan.launch.grid_x != 0) {
+    plan.launch.grid_x = static_cast<uint32_t>(p.heads_k * plan.row_tiles);
+    plan.launch.grid_y = static_cast<uint32_t>(p.batch), plan.launch.grid_z = static_cast<uint32_t>(plan.splits);
+  }
   plan.launch.early = !plan.not_boxes, plan.launch.together = plan.config.posts != 0;
   plan.workspace = workspace_of(plan, tiles);
   return plan;

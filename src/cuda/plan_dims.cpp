@@ -79,7 +79,7 @@ Launch launch_of(const KernelKey& kernel, int64_t ctas, int threads, int shared_
   constexpr int64_t kMostX = (int64_t{1} << 31) - 1;
   const int64_t x = std::min(ctas, kMostX);
   const int64_t y = x == 0 ? 1 : (ctas + x - 1) / x;
-  Launch launch{kernel, static_cast<uint32_t>(x), static_cast<uint32_t>(y), threads, shared_bytes};
+  Launch launch{kernel, static_cast<uint32_t>(x), static_cast<uint32_t>(y), 1, threads, shared_bytes};
   launch.aligned_params = takes_tensor_maps(kernel.kind);
   return launch;
 }

@@ -99,7 +99,7 @@ cuda::KernelKey key_on(const char* arch) {
 }
 
 void launch_one() {
-  const cuda::Launch launch{key_on("sm_90a"), 7, 3, 128, 50000};
+  const cuda::Launch launch{key_on("sm_90a"), 7, 3, 1, 128, 50000};
   cuda::launch(cuda::DeviceGuard(0), {&launch}, "params", sizeof "params", nullptr);
 }
 

@@ -133,7 +133,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction, void** params, vo
   if (params || !as_documented || fake_contexts()->empty()) return CUDA_ERROR_INVALID_VALUE;
   if (state.launch_result != 0) return result_of(state.launch_result);
   if (state.launches.size() == state.launches.capacity()) return CUDA_SUCCESS;
-  state.launches.push_back({device_of(fake_contexts()->back()), c->gridDimX, c->gridDimY, c->blockDimX,
+  state.launches.push_back({device_of(fake_contexts()->back()), c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX,
                             c->sharedMemBytes, c->hStream,
                             std::string(static_cast<char*>(extra[1]), *static_cast<size_t*>(extra[3]))});
   return CUDA_SUCCESS;

@@ -13,7 +13,7 @@ namespace cuflash::test {
 
 struct FakeLaunch {
   int device;  // of the context that was current
-  unsigned grid_x, grid_y, threads, shared_bytes;
+  unsigned grid_x, grid_y, grid_z, threads, shared_bytes;
   void* stream;
   std::string params;
 };

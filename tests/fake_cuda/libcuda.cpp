@@ -142,6 +142,7 @@ FAKE cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** 
                     0,
                     config->gridDimX,
                     config->gridDimY,
+                    config->gridDimZ,
                     config->blockDimX,
                     config->sharedMemBytes,
                     has_attribute(config, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION),

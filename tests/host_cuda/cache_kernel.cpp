@@ -123,17 +123,23 @@ std::string fault_behind(size_t shared_bytes) {
   return "";
 }
 
+void set_cta(const Grid& grid, int64_t n) {
+  gridDim = {grid.x, grid.y, grid.z};
+  blockIdx = {static_cast<unsigned>(n % grid.x), static_cast<unsigned>(n / grid.x % grid.y),
+              static_cast<unsigned>(n / grid.x / grid.y)};
+}
+
 // Shared memory holds NaN before every CTA, and what lies behind what was asked for must stay as it is.
 template <class Params>
-std::string run_ctas(Kernel<Params> kernel, const void* params, int64_t ctas, int threads, size_t shared_bytes,
+std::string run_ctas(Kernel<Params> kernel, const void* params, const Grid& grid, int threads, size_t shared_bytes,
                      uint64_t seed) {
-  std::vector<int64_t> order(static_cast<size_t>(ctas));
+  std::vector<int64_t> order(static_cast<size_t>(grid.ctas()));
   std::iota(order.begin(), order.end(), 0);
   std::mt19937_64 random(seed);
   std::shuffle(order.begin(), order.end(), random);
   for (const int64_t n : order) {
     std::memset(memory, 0xff, sizeof memory);
-    host_cta_number = n;
+    set_cta(grid, n);
     run_threads(threads, random(), [&] { kernel(*static_cast<const Params*>(params)); });
     if (std::string fault = fault_behind(shared_bytes); !fault.empty()) return fault;
   }
@@ -141,16 +147,16 @@ std::string run_ctas(Kernel<Params> kernel, const void* params, int64_t ctas, in
 }
 
 // CTAs that wait for each other. Each has the shared memory while it is its turn.
-std::string run_all_together(Kernel<HopperCacheParams> kernel, const void* params, int64_t ctas, int threads,
+std::string run_all_together(Kernel<HopperCacheParams> kernel, const void* params, const Grid& grid, int threads,
                              size_t shared_bytes, uint64_t seed) {
-  std::vector<std::vector<unsigned char>> kept(static_cast<size_t>(ctas),
+  std::vector<std::vector<unsigned char>> kept(static_cast<size_t>(grid.ctas()),
                                                std::vector<unsigned char>(sizeof memory, 0xff));
   std::string fault;
   run_ctas_together(
-      ctas, threads, seed, [&] { kernel(*static_cast<const HopperCacheParams*>(params)); },
+      grid.ctas(), threads, seed, [&] { kernel(*static_cast<const HopperCacheParams*>(params)); },
       [&](int64_t n) {
         std::memcpy(memory, kept[static_cast<size_t>(n)].data(), sizeof memory);
-        host_cta_number = n;
+        set_cta(grid, n);
       },
       [&](int64_t n) {
         std::memcpy(kept[static_cast<size_t>(n)].data(), memory, sizeof memory);
@@ -161,21 +167,21 @@ std::string run_all_together(Kernel<HopperCacheParams> kernel, const void* param
 
 }  // namespace
 
-std::string run_cache_kernel(const int* config, size_t ints, const void* params, int64_t ctas, int threads,
+std::string run_cache_kernel(const int* config, size_t ints, const void* params, const Grid& grid, int threads,
                              size_t shared_bytes, uint64_t seed) {
   for (const CacheKernel& kernel : kCacheKernels)
     if (is_config(kernel.config, config, ints))
-      return kernel.run ? run_ctas<CacheParams>(kernel.run, params, ctas, threads, shared_bytes, seed)
+      return kernel.run ? run_ctas<CacheParams>(kernel.run, params, grid, threads, shared_bytes, seed)
              : kernel.config.posts
-                 ? run_all_together(kernel.run_boxes, params, ctas, threads, shared_bytes, seed)
-                 : run_ctas<HopperCacheParams>(kernel.run_boxes, params, ctas, threads, shared_bytes, seed);
+                 ? run_all_together(kernel.run_boxes, params, grid, threads, shared_bytes, seed)
+                 : run_ctas<HopperCacheParams>(kernel.run_boxes, params, grid, threads, shared_bytes, seed);
   return missing(config, ints);
 }
-std::string run_merge_kernel(const int* config, size_t ints, const void* params, int64_t ctas, int threads,
+std::string run_merge_kernel(const int* config, size_t ints, const void* params, const Grid& grid, int threads,
                              uint64_t seed) {
   for (const MergeKernel& kernel : kMergeKernels)
     if (is_config(kernel.config, config, ints))
-      return run_ctas<MergeParams>(kernel.run, params, ctas, threads, 0, seed);
+      return run_ctas<MergeParams>(kernel.run, params, grid, threads, 0, seed);
   return missing(config, ints);
 }
 

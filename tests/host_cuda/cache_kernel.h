@@ -7,12 +7,18 @@
 
 namespace host_cuda {
 
+struct Grid {
+  unsigned x, y, z;
+
+  int64_t ctas() const { return int64_t{x} * y * z; }
+};
+
 // config: the ints of a CacheConfig. params: a CacheParams. CTAs run one after the other, in an order that the seed
 // decides. Answers "" or what is wrong: a config that this program has not, more shared memory used than launched with.
-std::string run_cache_kernel(const int* config, size_t ints, const void* params, int64_t ctas, int threads,
+std::string run_cache_kernel(const int* config, size_t ints, const void* params, const Grid& grid, int threads,
                              size_t shared_bytes, uint64_t seed);
 // Likewise, for a MergeConfig and MergeParams.
-std::string run_merge_kernel(const int* config, size_t ints, const void* params, int64_t ctas, int threads,
+std::string run_merge_kernel(const int* config, size_t ints, const void* params, const Grid& grid, int threads,
                              uint64_t seed);
 
 }  // namespace host_cuda

@@ -22,6 +22,10 @@ struct ThreadNumber {
   unsigned x = 0;
 };
 inline ThreadNumber threadIdx;
+struct CtaNumbers {
+  unsigned x = 0, y = 0, z = 0;
+};
+inline CtaNumbers blockIdx, gridDim;
 struct uint4 {
   unsigned x, y, z, w;
 };
@@ -82,13 +86,10 @@ inline unsigned long long atomicAdd(unsigned long long* to, unsigned long long v
   return before;
 }
 
-// Where the CTA stands, in place of the special registers that attn/sequence.h reads.
-namespace cuflash {
-inline long long host_cta_number = 0;
-}
+// In place of the special registers that attn/sequence.h reads.
 #define cta_number cta_number_of_registers
 #include "attn/sequence.h"
 #undef cta_number
 namespace cuflash {
-inline int64 cta_number() { return host_cta_number; }
+inline int64 cta_number() { return blockIdx.x + int64{gridDim.x} * blockIdx.y; }
 }  // namespace cuflash
