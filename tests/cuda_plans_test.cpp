@@ -271,6 +271,17 @@ TEST(Plans, OfACacheAskForFewPartsOfTilesAtOneTime) {
   EXPECT_EQ(many, many_all) << "warpgroups";
 }
 
+// A grid's second and third dimension end at 65,535.
+TEST(Plans, OfACacheHaveGridsThatCanBeLaunched) {
+  for (const int64_t batch : {1, 16, 65535, 65536, 100000}) {
+    const CachePlan plan = plan_cache(cache_of({.batch = batch}), arch_named("sm_90a"), 132, Kernels::best);
+    EXPECT_EQ(plan.launch.ctas(), batch * 8 * plan.splits);
+    EXPECT_LE(plan.launch.grid_y, 65535u);
+    EXPECT_LE(plan.launch.grid_z, 65535u);
+    EXPECT_EQ(plan.config.plain, batch <= 65535);
+  }
+}
+
 // Splits wait for each other only where all of them run at one time, and where that is faster.
 TEST(Plans, OfACacheHaveSplitsThatPostOnlyWhereAllRunAtOneTime) {
   const auto posts = [](const TypicalCache& t, int64_t len_q = 1) {

@@ -132,7 +132,7 @@ struct BoxedKeys {
       copy_box_async(to + panel * KTile::kPanelBytes + box * box_rows(p) * kPanelRowBytes, map,
                      full(memory, stage, part), panel * kPanelColumns, from.row, head, entry, policy);
   }
-  // Both parts: boxes of several lanes are asked for one after the other, and to do it twice takes longer.
+  // All parts at once: boxes of several lanes are asked for one after the other, and to go around twice takes longer.
   __device__ __forceinline__ static void announce(unsigned char* memory, int stage, int rows) {
     if (lane_id() == 0) {
 #pragma unroll
@@ -141,7 +141,7 @@ struct BoxedKeys {
     }
     __syncwarp();
   }
-  __device__ __forceinline__ static void copy_boxes(const HopperCacheParams& p, unsigned char* memory, int head_k,
+  __device__ __forceinline__ static void copy_parts(const HopperCacheParams& p, unsigned char* memory, int head_k,
                                                     int stage, int box, const EntryRow& from, CachePolicy policy) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) copy_box(p, memory, head_k, stage, part, box, from, policy);
@@ -173,7 +173,7 @@ struct BoxedKeys {
 #pragma unroll 1
     for (int n = 0; n < p.first.tiles; ++n) {
       announce(memory, n, C.tile_k);
-      if (lane_tile(p) == n) copy_boxes(p, memory, at.head_k, n, lane_box(p), from, policy);
+      if (lane_tile(p) == n) copy_parts(p, memory, at.head_k, n, lane_box(p), from, policy);
     }
     __syncwarp();
     return {p.first.tiles, from};
@@ -241,7 +241,7 @@ struct BoxedKeys {
 #pragma unroll
         for (int part = 0; part < kParts; ++part) wait_until_few((first + n) * kParts + part);
         announce(work.memory, ring.stage, rows);
-        if (mine) copy_boxes(p, work.memory, work.at.head_k, ring.stage, lane_box(p), from, policy);
+        if (mine) copy_parts(p, work.memory, work.at.head_k, ring.stage, lane_box(p), from, policy);
       }
     }
   }

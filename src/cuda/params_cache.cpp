@@ -10,7 +10,7 @@
 namespace cuflash::cuda {
 namespace {
 
-// A page that is longer than any sequence is as good as one that is just as long.
+// Numbers of rows and entries beyond all ints are as good as the largest int: no sequence is as long, no table names more.
 int as_int(int64_t n) { return static_cast<int>(std::min<int64_t>(n, std::numeric_limits<int>::max())); }
 
 CacheView view_of(const CachedKeys& k) {
