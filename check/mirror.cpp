@@ -1,6 +1,7 @@
 #include "check/mirror.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
@@ -128,7 +129,20 @@ const std::byte* Mirror::map(const void* data) const {
                : static_cast<const std::byte*>(data);
 }
 
+// Before the elements: where views interleave, those of one lie behind those of the other.
+void Mirror::write_rests_of_vectors() const {
+  std::array<std::byte, kVector> nans;
+  nans.fill(std::byte{0xff});
+  for (const Block& block : blocks_)
+    for (const Run& run : block.runs) {
+      std::byte* const end = block.device + (run.host - block.begin) + run.bytes;
+      const size_t used = reinterpret_cast<uintptr_t>(end) % kVector;
+      if (used != 0) session_.upload(end, nans.data(), kVector - used);
+    }
+}
+
 void Mirror::upload() const {
+  if (elements_only()) write_rests_of_vectors();
   for (const Block& block : blocks_)
     for (const Run& run : block.runs) session_.upload(block.device + (run.host - block.begin), run.host, run.bytes);
 }

@@ -13,9 +13,9 @@ namespace cuflash::check {
 class CudaSession;
 
 // For compute-sanitizer, which finds what is read outside of an allocation, or before it is written: nothing but the
-// elements is copied, and each tensor is an allocation of its own. That ends with a whole vector: memcheck takes an
-// asynchronous copy of the first bytes of a vector for a read of all of it. What lies behind the elements stays
-// unwritten, so that initcheck sees who does read it.
+// elements is copied, and each tensor is an allocation of its own. But it takes an asynchronous copy of the first bytes
+// of a vector for a read of all 16. So the vector in which a row ends is there to its end, and NaNs are written behind
+// the row: whoever does use them has them in the result. What else lies between rows stays unwritten.
 bool elements_only();
 
 class Mirror {
@@ -51,6 +51,7 @@ class Mirror {
   };
 
   void add_block(Block block);
+  void write_rests_of_vectors() const;
   const Block* around(const void* data) const;
   const std::byte* map(const void* data) const;
 

@@ -129,25 +129,32 @@ TEST_F(FakeGpus, DamageOnTheDeviceIsFound) {
   EXPECT_NE(o.unwritten(), "");
 }
 
-// For compute-sanitizer: see check/mirror.cpp.
-TEST_F(FakeGpus, AnAllocationOfItsOwnEndsWithAWholeVectorThatIsNotWrittenBehindTheElements) {
+// For compute-sanitizer: see check/mirror.h.
+TEST_F(FakeGpus, InAnAllocationOfItsOwnARowEndsWithAVectorOfWhichTheRestIsNaN) {
   if (!std::getenv("CUFLASH_CHECK_ELEMENTS_ONLY")) GTEST_SKIP() << "tensors are not asked to be allocated one by one";
+  constexpr int64_t kRows = 5, kDim = 7, kStride = 16;
   static int launches = 0;
   gpus.on_launch = [](const FakeLaunch& launch) {
     ASSERT_EQ(launch.params_size, sizeof(ForwardParams));
     const AttentionParams& a = static_cast<const ForwardParams*>(launch.params)->attention;
-    const auto* begin = static_cast<const unsigned char*>(a.k.data);
-    const auto* end = begin + 5 * 7 * 2;  // of the elements
-    const auto on_device = [](const void* data) { return cuda::MemoryPlaces::of_driver().of(data).on_cuda(); };
-    ASSERT_NE(reinterpret_cast<uintptr_t>(end) % 16, 0u);
-    for (; reinterpret_cast<uintptr_t>(end) % 16 != 0; ++end) {
-      ASSERT_TRUE(on_device(end)) << end - begin;
-      EXPECT_EQ(*end, 0xee) << end - begin;
+    const auto* rows = static_cast<const uint16_t*>(a.k.data);
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(rows) % 16, 0u);
+    for (int64_t row = 0; row < kRows; ++row) {
+      EXPECT_EQ(rows[row * kStride + kDim], 0xffff) << row;
+      for (int64_t n = kDim + 1; row + 1 < kRows && n < kStride; ++n)
+        EXPECT_EQ(rows[row * kStride + n], 0xeeee) << row << ", " << n << ": not what nobody has written";
     }
-    EXPECT_FALSE(on_device(end));
+    const auto on_device = [](const void* data) { return cuda::MemoryPlaces::of_driver().of(data).on_cuda(); };
+    const uint16_t* last = rows + (kRows - 1) * kStride;
+    EXPECT_TRUE(on_device(last + kDim));
+    EXPECT_FALSE(on_device(last + kDim + 1));
     ++launches;
   };
-  const Inputs in = dense({.len_q = 5, .len_k = 5, .dim = 7, .dtype = DType::bf16});
+  Inputs in = dense({.len_q = 5, .len_k = kRows, .dim = kDim, .dtype = DType::bf16});
+  Tensor layout = in.k.view();
+  layout.stride = {kRows * kStride, kRows * kStride, kStride, 1};
+  const Buffer k(layout, 0, "k");
+  in.attention.k = k.view();
   Buffer o(in.dout.view(), 0, "o");
   check::forward(Device::cuda, in.attention, {.o = o.view()}, {});
   EXPECT_EQ(launches, 1);
