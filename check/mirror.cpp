@@ -124,9 +124,9 @@ const Mirror::Block* Mirror::around(const void* data) const {
 }
 
 const std::byte* Mirror::map(const void* data) const {
+  const auto* host = static_cast<const std::byte*>(data);
   const Block* block = around(data);
-  return block ? block->device + (static_cast<const std::byte*>(data) - block->begin)
-               : static_cast<const std::byte*>(data);
+  return block ? block->image_of(host) : host;
 }
 
 // Before the elements: where views interleave, those of one lie behind those of the other.
@@ -135,7 +135,7 @@ void Mirror::write_rests_of_vectors() const {
   nans.fill(std::byte{0xff});
   for (const Block& block : blocks_)
     for (const Run& run : block.runs) {
-      std::byte* const end = block.device + (run.host - block.begin) + run.bytes;
+      std::byte* const end = block.image_of(run.host) + run.bytes;
       const size_t used = reinterpret_cast<uintptr_t>(end) % kVector;
       if (used != 0) session_.upload(end, nans.data(), kVector - used);
     }
@@ -144,12 +144,12 @@ void Mirror::write_rests_of_vectors() const {
 void Mirror::upload() const {
   if (elements_only()) write_rests_of_vectors();
   for (const Block& block : blocks_)
-    for (const Run& run : block.runs) session_.upload(block.device + (run.host - block.begin), run.host, run.bytes);
+    for (const Run& run : block.runs) session_.upload(block.image_of(run.host), run.host, run.bytes);
 }
 
 void Mirror::download() const {
   for (const Block& block : blocks_)
-    for (const Run& run : block.runs) session_.download(run.host, block.device + (run.host - block.begin), run.bytes);
+    for (const Run& run : block.runs) session_.download(run.host, block.image_of(run.host), run.bytes);
   session_.wait();
 }
 

@@ -48,6 +48,8 @@ class Mirror {
     std::byte *begin, *end;
     std::byte* device;
     std::vector<Run> runs;
+
+    std::byte* image_of(const std::byte* host) const { return device + (host - begin); }
   };
 
   void add_block(Block block);
