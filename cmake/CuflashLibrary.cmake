@@ -18,12 +18,10 @@ set_source_files_properties(${kernel_sources} PROPERTIES COMPILE_OPTIONS "${kern
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu/isa/avx2.cpp PROPERTIES
     COMPILE_OPTIONS "${kernel_flags};-mavx2;-mfma;-mf16c")
-  # GCC 12 takes what its own headers call undefined for a mistake.
-  set(quiet $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu/isa/avx512.cpp PROPERTIES
-    COMPILE_OPTIONS "${kernel_flags};-mavx512f;-mfma;-mf16c;${quiet}")
+    COMPILE_OPTIONS "${kernel_flags};-mavx512f;-mfma;-mf16c")
   set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu/isa/amx.cpp PROPERTIES
-    COMPILE_OPTIONS "${kernel_flags};-mavx512f;-mavx512bw;-mavx512bf16;-mfma;-mf16c;-mamx-tile;-mamx-bf16;${quiet}")
+    COMPILE_OPTIONS "${kernel_flags};-mavx512f;-mavx512bw;-mavx512bf16;-mfma;-mf16c;-mamx-tile;-mamx-bf16")
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu/isa/bfmmla.cpp
     ${PROJECT_SOURCE_DIR}/src/cpu/isa/bfmmla_decode.cpp PROPERTIES

@@ -2,8 +2,7 @@
 // Left operands are [depth / 32][16 rows][32], right ones hold pairs of depths: [depth / 2][32 lanes][2].
 #if defined(__x86_64__)
 #include "cpu/isa/isa.h"
-
-#include <immintrin.h>
+#include "cpu/isa/x86_intrinsics.h"
 
 namespace cuflash::cpu {
 namespace amx {

@@ -1,8 +1,7 @@
 // x86-64 with AVX2, FMA and F16C: 16 registers of 32 bytes, 12 of which accumulate.
 #if defined(__x86_64__)
 #include "cpu/isa/isa.h"
-
-#include <immintrin.h>
+#include "cpu/isa/x86_intrinsics.h"
 
 namespace cuflash::cpu {
 namespace avx2 {

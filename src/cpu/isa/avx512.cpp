@@ -1,8 +1,7 @@
 // x86-64 with AVX-512F: 32 registers of 64 bytes; left operands are broadcast by the load.
 #if defined(__x86_64__)
 #include "cpu/isa/isa.h"
-
-#include <immintrin.h>
+#include "cpu/isa/x86_intrinsics.h"
 
 namespace cuflash::cpu {
 namespace avx512 {
