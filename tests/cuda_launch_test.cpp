@@ -13,6 +13,7 @@
 #include "error.h"
 #include "fake/libcuda.h"
 #include "processes.h"
+#include "support.h"
 #include "temp_dir.h"
 
 namespace cuflash::cuda {
@@ -248,7 +249,9 @@ TEST_F(Launching, ACachedLaunchAllocatesNothingAndIsShort) {
   }
   EXPECT_EQ(allocations - before, 0);
   RecordProperty("nanoseconds", static_cast<int>(best));
-  EXPECT_LT(best, 2000) << "nanoseconds";
+  if (!test::kSanitized) {  // whose own time is not the library's
+    EXPECT_LT(best, 2000) << "nanoseconds";
+  }
 }
 
 }  // namespace
