@@ -53,6 +53,9 @@ target_link_libraries(cuflash PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
 # Templates of the standard library are exported whatever the visibility flags say; the script keeps them in.
 set(export_script ${PROJECT_SOURCE_DIR}/cmake/exports.map)
 target_link_options(cuflash PRIVATE LINKER:--version-script=${export_script})
+# Worker threads sleep in its code until the process ends: dlclose must not take that code away (docs/design.md).
+set(stay_loaded LINKER:-z,nodelete)
+target_link_options(cuflash PRIVATE ${stay_loaded})
 # Before 1.0 a minor version may break the ABI.
 set_target_properties(cuflash PROPERTIES
   VERSION ${PROJECT_VERSION}
@@ -64,6 +67,10 @@ cuflash_configure_target(cuflash_static)
 target_compile_definitions(cuflash_static PUBLIC CUFLASH_STATIC)
 target_include_directories(cuflash_static PUBLIC ${public_includes})
 target_link_libraries(cuflash_static PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
+# The same for a shared library or plugin that the static one is linked into.
+set(consumer $<TARGET_PROPERTY:TYPE>)
+target_link_options(cuflash_static INTERFACE
+  $<$<OR:$<STREQUAL:${consumer},SHARED_LIBRARY>,$<STREQUAL:${consumer},MODULE_LIBRARY>>:${stay_loaded}>)
 set_target_properties(cuflash_static PROPERTIES OUTPUT_NAME cuflash EXPORT_NAME static)
 
 add_library(cuflash::cuflash ALIAS cuflash)
