@@ -5,8 +5,8 @@
 #include <string>
 
 #include "cli/exit.h"
-#include "cli/file.h"
 #include "cli/text.h"
+#include "support/file.h"
 
 namespace cuflash::cli {
 

@@ -11,6 +11,7 @@
 #include <new>
 
 #include "cli/commands.h"
+#include "cli/end_signals.h"
 #include "cli/exit.h"
 
 namespace {
@@ -367,6 +368,7 @@ int run(const Job& job) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  remove_temporary_files_at_end_signals();
   CLI::App app("Exact, IO-aware attention", "cuflash");
   app.require_subcommand(0, 1);
   app.set_version_flag("--version", cuflash_version());

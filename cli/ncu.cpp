@@ -11,8 +11,8 @@
 #include <optional>
 #include <stdexcept>
 
-#include "cli/file.h"
 #include "cli/text.h"
+#include "support/file.h"
 
 extern char** environ;
 
@@ -91,7 +91,7 @@ std::string output_of(const std::vector<std::string>& words) {
   std::string text;
   std::array<char, 4096> buffer;
   for (ssize_t count = 1; count != 0;) {
-    count = ::read(reading.descriptor(), buffer.data(), buffer.size());
+    count = ::read(reading.get(), buffer.data(), buffer.size());
     if (count < 0 && errno != EINTR) fail(system_message(errno));
     // What is beyond the limit is read and dropped, so that the child can end.
     if (count > 0 && text.size() < kLongestOutput) text.append(buffer.data(), static_cast<size_t>(count));

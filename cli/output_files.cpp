@@ -1,13 +1,13 @@
 #include "cli/output_files.h"
 
-#include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <memory>
 
 #include "cli/exit.h"
-#include "cli/file.h"
 #include "cli/text.h"
+#include "support/temporary_file.h"
 
 namespace cuflash::cli {
 
@@ -19,46 +19,25 @@ namespace fs = std::filesystem;
   throw UsageError(join("cannot write ", in_quotes(path.string()), ": ", reason));
 }
 
-// A file under a temporary name that disappears unless it gets its place.
 class Staged {
  public:
-  explicit Staged(fs::path place) : place_(std::move(place)) {
-    temporary_ = place_;
-    temporary_.replace_filename(join(".", place_.filename().string(), ".", ::getpid(), ".tmp"));
-  }
-  Staged(const Staged&) = delete;
-  Staged& operator=(const Staged&) = delete;
-  ~Staged() {
-    std::error_code ignored;
-    if (exists_) fs::remove(temporary_, ignored);
-  }
+  explicit Staged(fs::path place) : place_(std::move(place)), file_(place_.string(), 0666) { require(bool(file_)); }
 
   void write(const std::vector<std::string_view>& parts) {
-    File file(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (!file.is_open()) fail(place_, system_message(errno));
-    exists_ = true;
-    for (const std::string_view part : parts) write_all(file, part);
-    if (!file.close()) fail(place_, system_message(errno));  // a network file system may say only now that it is full
+    for (const std::string_view part : parts) require(file_.write(part));
+    require(file_.close());
   }
-  void put_in_place() {
-    std::error_code error;
-    fs::rename(temporary_, place_, error);
-    if (error) fail(place_, error.message());
-    exists_ = false;
-  }
+  void put_in_place() { require(file_.put_in_place()); }
 
  private:
-  void write_all(const File& file, std::string_view bytes) {
-    while (!bytes.empty()) {
-      const ssize_t written = ::write(file.descriptor(), bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail(place_, system_message(errno));
-      bytes.remove_prefix(static_cast<size_t>(written));
-    }
+  void require(bool worked) const {
+    if (worked) return;
+    const fs::path temporary = place_.parent_path() / file_.temporary_name();
+    fail(place_, join("its temporary file ", in_quotes(temporary.string()), ": ", system_message(file_.error())));
   }
 
-  fs::path place_, temporary_;
-  bool exists_ = false;
+  fs::path place_;
+  TemporaryFile file_;
 };
 
 }  // namespace

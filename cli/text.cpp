@@ -3,6 +3,7 @@
 #include <array>
 #include <iomanip>
 #include <sstream>
+#include <system_error>
 
 namespace cuflash::cli {
 
@@ -17,6 +18,8 @@ std::string fixed(double value, int digits) {
   text << std::fixed << std::setprecision(digits) << value;
   return text.str();
 }
+
+std::string system_message(int error) { return std::generic_category().message(error); }
 
 std::string bytes_text(double bytes) {
   constexpr std::array<const char*, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};

@@ -13,6 +13,7 @@ namespace cuflash::cli {
 std::string shape_text(const std::vector<int64_t>& shape);  // "[2, 8, 128, 64]"
 std::string bytes_text(double bytes);                       // "1.5 MiB"
 std::string fixed(double value, int digits);
+std::string system_message(int error);  // of errno
 
 // The beginning of a text of unknown origin, safe to print to a terminal. (Under the name "quoted" a call with a string
 // would find std::quoted, which prints escape codes.)

@@ -8,26 +8,25 @@
 #include <stdexcept>
 #include <string>
 
-#include "cli/file.h"
+#include "support/file.h"
 
 namespace cuflash::fuzz {
 
 class InputHolder {
  public:
   explicit InputHolder(int descriptor) : file_(descriptor) {
-    if (!file_.is_open()) throw std::runtime_error("a file for inputs could not be opened");
+    if (!file_) throw std::runtime_error("a file for inputs could not be opened");
   }
 
   void hold(const std::string& content) const {
     const auto size = static_cast<ssize_t>(content.size());
-    if (::pwrite(file_.descriptor(), content.data(), content.size(), 0) != size ||
-        ::ftruncate(file_.descriptor(), size) != 0) {
+    if (::pwrite(file_.get(), content.data(), content.size(), 0) != size || ::ftruncate(file_.get(), size) != 0) {
       throw std::runtime_error("an input could not be written to a file");
     }
   }
 
  protected:
-  cli::File file_;
+  File file_;
 };
 
 // In memory, with a path: the readers are fuzzed as users call them.
@@ -35,7 +34,7 @@ class MemoryFile : public InputHolder {
  public:
   MemoryFile() : InputHolder(::memfd_create("cuflash_fuzz", MFD_CLOEXEC)) {}
 
-  std::string path() const { return "/proc/self/fd/" + std::to_string(file_.descriptor()); }
+  std::string path() const { return "/proc/self/fd/" + std::to_string(file_.get()); }
 };
 
 // On disk, so that it is still there when the process is not.

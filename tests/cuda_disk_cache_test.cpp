@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 
@@ -57,6 +58,33 @@ TEST_F(Disk, LeavesNoTemporaryFiles) {
     ++files;
   }
   EXPECT_EQ(files, 1u);
+}
+
+// In a container the number of a process comes again after it was killed.
+TEST_F(Disk, StoresBesideWhatAKilledProcessOfItsNumberLeft) {
+  fs::create_directories(cache());
+  fs::permissions(cache(), fs::perms::owner_all);
+  for (int n = 0; n < 200; ++n)
+    dir.write("cache/" + kFile + "." + std::to_string(::getpid()) + "." + std::to_string(n) + ".tmp", "half a kernel");
+  DiskCache disk(cache());
+  disk.store(kEntry);
+  EXPECT_EQ(disk.state(), "");
+  EXPECT_EQ(disk.load(kEntry.key), kEntry.cubin);
+}
+
+TEST_F(Disk, RemovesTemporaryFilesThatAreADayOld) {
+  fill();
+  const std::string stale = "cache/.cuflash-0123456789abcdef.tmp", recent = "cache/.cuflash-fedcba9876543210.tmp";
+  fs::last_write_time(dir.write(stale, "x"), fs::file_time_type::clock::now() - std::chrono::hours(25));
+  dir.write(recent, "x");
+  dir.write("cache/notes.tmp", "mine");
+  fs::last_write_time(dir.file("cache/notes.tmp"), fs::file_time_type::clock::now() - std::chrono::hours(1000));
+  fill();
+  EXPECT_FALSE(dir.has(stale));
+  EXPECT_TRUE(dir.has(recent));
+  DiskCache(cache()).clear();
+  EXPECT_FALSE(dir.has(recent));
+  EXPECT_TRUE(dir.has("cache/notes.tmp"));
 }
 
 TEST_F(Disk, ADamagedFileIsRemoved) {

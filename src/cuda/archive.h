@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "cuda/file.h"
 #include "cuda/sha256.h"
+#include "support/file.h"
 
 namespace cuflash::cuda {
 

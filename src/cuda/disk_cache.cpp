@@ -16,22 +16,23 @@
 
 #include "cuda/private_directory.h"
 #include "error.h"
+#include "support/temporary_file.h"
 
 namespace cuflash::cuda {
 namespace {
 
 constexpr const char *kKernelSuffix = ".kernel", *kLockSuffix = ".lock";
+constexpr const char* kOldTemporarySuffix = ".tmp";        // of versions whose temporary names began with the key
 constexpr auto kLockPatience = std::chrono::seconds(120);  // many times what the slowest kernel needs
 constexpr auto kLockPoll = std::chrono::milliseconds(5);
 
-// Files that the cache makes begin with a key or are that of tuned choices; anything else in the directory is left alone.
+// Files of kernels and locks begin with a key; anything that the cache does not make is left alone.
 bool is_ours(const std::string& name) {
   constexpr size_t kKeyLength = 2 * sizeof(Digest);
   const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-  if (name == kTunedFile) return true;
-  if (name.starts_with(kTunedFile) && name.ends_with(kTemporarySuffix)) return true;
+  if (name == kTunedFile || is_temporary_name(name)) return true;
   return name.size() > kKeyLength && std::all_of(name.begin(), name.begin() + kKeyLength, is_hex) &&
-         (name.ends_with(kKernelSuffix) || name.ends_with(kLockSuffix) || name.ends_with(kTemporarySuffix));
+         (name.ends_with(kKernelSuffix) || name.ends_with(kLockSuffix) || name.ends_with(kOldTemporarySuffix));
 }
 
 Archive open_entry(int directory, const std::string& name) {
@@ -82,8 +83,9 @@ std::optional<std::string> DiskCache::load(const Digest& key) {
 
 void DiskCache::store(const ArchiveEntry& entry) {
   if (!directory_) return;
-  if (!replace_file(directory_.get(), hex(entry.key) + kKernelSuffix, archive_bytes({entry})))
-    note(join(path_, " cannot be written: ", std::strerror(errno)));
+  const std::string name = hex(entry.key) + kKernelSuffix;
+  if (!replace_file(directory_.get(), name, archive_bytes({entry})))
+    note(join(path_, "/", name, " cannot be written: ", std::strerror(errno)));
 }
 
 DiskCache::Lock::Lock(const DiskCache& cache, const Digest& key)

@@ -1,19 +1,14 @@
 #include "cuda/pack.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <mutex>
 #include <thread>
 
 #include "error.h"
+#include "support/temporary_file.h"
 
 namespace cuflash::cuda {
 namespace {
@@ -48,24 +43,21 @@ std::vector<ArchiveEntry> compile_all(const std::vector<KernelKey>& kernels, Bin
   return entries;
 }
 
-[[noreturn]] void cannot_write(const std::string& path) { reject("output: ", path, ": ", std::strerror(errno)); }
+[[noreturn]] void cannot_write(const std::string& path, const TemporaryFile& file) {
+  reject("output: ", path, " cannot be written: ", std::strerror(file.error()));
+}
 
 }  // namespace
 
 size_t write_pack(const std::vector<KernelKey>& kernels, Binaries& binaries, int threads, const std::string& path,
                   const PackProgress& progress) {
-  // A path that cannot be written is found before minutes of compiling.
-  const std::string temporary = join(path, ".", ::getpid(), ".tmp");
-  const File file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
-  if (!file) cannot_write(temporary);
-  try {
-    const std::string bytes = archive_bytes(compile_all(kernels, binaries, threads, progress));
-    if (!write_all(file.get(), bytes) || ::rename(temporary.c_str(), path.c_str()) != 0) cannot_write(path);
-    return bytes.size();
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
+  // A path that cannot be written is found before minutes of compiling. Only the owner may write to a pack: code is run
+  // from it (open_pack), and many users' files can be written by their group.
+  TemporaryFile file(path, 0644);
+  if (!file) cannot_write(path, file);
+  const std::string bytes = archive_bytes(compile_all(kernels, binaries, threads, progress));
+  if (!file.write(bytes) || !file.sync() || !file.put_in_place()) cannot_write(path, file);
+  return bytes.size();
 }
 
 }  // namespace cuflash::cuda

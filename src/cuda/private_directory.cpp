@@ -4,11 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 
 #include "error.h"
+#include "support/temporary_file.h"
 
 namespace cuflash::cuda {
 
@@ -27,7 +27,7 @@ File open_private_directory(std::string path, std::string& problem) {
                    : join(path, " cannot be made or opened: ", std::strerror(error));
     return File();
   }
-  // Asked of the open directory, not of its name: nobody can exchange it in between.
+  // Asked of the open directory, not of its name, which could be given to another in between.
   struct stat status {};
   if (::fstat(directory.get(), &status) != 0) {
     problem = join(path, " cannot be examined: ", std::strerror(errno));
@@ -52,15 +52,9 @@ File open_private_file(int directory, const std::string& name, std::string& prob
 }
 
 bool replace_file(int directory, const std::string& name, const std::string& bytes) {
-  static std::atomic<unsigned> counter{0};
-  const std::string temporary = join(name, ".", ::getpid(), ".", counter++, kTemporarySuffix);
-  const File file(::openat(directory, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!file) return false;
-  if (write_all(file.get(), bytes) && ::renameat(directory, temporary.c_str(), directory, name.c_str()) == 0)
-    return true;
-  const int error = errno;
-  ::unlinkat(directory, temporary.c_str(), 0);
-  errno = error;
+  TemporaryFile file(directory, name, 0600);
+  if (file && file.write(bytes) && file.sync() && file.put_in_place()) return true;
+  errno = file.error();
   return false;
 }
 

@@ -3,12 +3,9 @@
 
 #include <string>
 
-#include "cuda/file.h"
+#include "support/file.h"
 
 namespace cuflash::cuda {
-
-// How the name of a file ends that is being written: one that stayed behind belongs to nobody.
-inline constexpr const char* kTemporarySuffix = ".tmp";
 
 // Makes the directory (0700) where it does not exist and opens it. No file, and the reason in `problem`, where it is not
 // ours or others may write to it: code is run from it.

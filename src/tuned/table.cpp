@@ -61,7 +61,7 @@ std::string read_all(int file, off_t size) {
 void read_from(int directory, Table& table) {
   if (::faccessat(directory, cuda::kTunedFile, F_OK, AT_SYMLINK_NOFOLLOW) != 0) return;
   std::string problem;
-  const cuda::File file = cuda::open_private_file(directory, cuda::kTunedFile, problem);
+  const File file = cuda::open_private_file(directory, cuda::kTunedFile, problem);
   struct stat status {};
   if (file && (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_size > kLargest))
     problem = join("is not a file of at most ", kLargest, " bytes");
@@ -120,7 +120,7 @@ Table read_table(const std::string& directory) {
   Table table;
   table.file = path_in(directory);
   if (!exists(directory)) return table;
-  const cuda::File opened = cuda::open_private_directory(directory, table.state);
+  const File opened = cuda::open_private_directory(directory, table.state);
   if (opened) read_from(opened.get(), table);
   return table;
 }
@@ -128,7 +128,7 @@ Table read_table(const std::string& directory) {
 std::string write_choices(const std::string& directory, const std::string& device, const Choices& choices) {
   if (directory.empty()) return "neither CUFLASH_CACHE_DIR nor XDG_CACHE_HOME nor HOME names a directory";
   std::string problem;
-  const cuda::File opened = cuda::open_private_directory(directory, problem);
+  const File opened = cuda::open_private_directory(directory, problem);
   if (!opened) return problem;
   // Held until the directory is closed. Where a file system has no locks, the last one to write wins.
   ::flock(opened.get(), LOCK_EX);
@@ -142,7 +142,7 @@ std::string write_choices(const std::string& directory, const std::string& devic
   }
   if (all.empty()) table.devices.erase(device);
   if (!cuda::replace_file(opened.get(), cuda::kTunedFile, text_of(table.devices)))
-    return join(directory, " cannot be written: ", std::strerror(errno));
+    return join(table.file, " cannot be written: ", std::strerror(errno));
   return "";
 }
 

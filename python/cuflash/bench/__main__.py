@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+from .._whole_file import write_whole
 from .grid import GridError, Point, add_flags, points
 
 
@@ -115,12 +116,7 @@ def machine(device: str) -> Dict[str, Any]:
 
 def write(path: Path, content: Dict[str, Any]) -> None:
     """Whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_whole(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode("utf-8"))
 
 
 def run(options: argparse.Namespace, words: List[str]) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
+from .._whole_file import write_whole
 from . import charts
 from .picture import Picture
 from .ratios import ratios
@@ -28,12 +28,9 @@ def pictures_of(scene: Scene, palette: Palette) -> List[Picture]:
 
 def write(path: Path, data: bytes) -> None:
     """Whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_bytes(data)
-        os.replace(part, path)
+        write_whole(path, data)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise ResultsError(f"{path}: cannot be written: {error.strerror}") from None
 
 

@@ -1,0 +1,53 @@
+// Files that appear complete or not at all: each is written under a temporary name beside its place and then renamed.
+//
+// Temporary names are random and made by this file alone. A name that repeats, such as one with the number of the process
+// in it, would be found taken for ever after a process was killed: in a container the next one has the same number.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+
+#include "support/file.h"
+
+namespace cuflash {
+
+class TemporaryFile {
+ public:
+  // For the file `name` of an open directory, or for a path. Where no temporary file can be made there, it is false and
+  // error() has the reason. Temporary files that processes left there more than a day ago are removed.
+  TemporaryFile(int directory, std::string name, mode_t mode);
+  TemporaryFile(const std::string& path, mode_t mode);
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  ~TemporaryFile();  // removes the file, unless it was put in place
+
+  explicit operator bool() const { return made_; }
+  const std::string& temporary_name() const { return temporary_; }  // within the directory
+  int error() const { return error_; }                              // errno of what failed last
+
+  // false, and error(), where they fail.
+  bool write(std::string_view bytes);
+  bool sync();   // waits until everything is on the disk: a full disk or a quota is seen here at the latest
+  bool close();  // a network file system may say only now that it is full
+  bool put_in_place();
+
+ private:
+  void make(mode_t mode);
+  bool note(bool worked);
+
+  File directory_, file_;
+  std::string name_, temporary_;
+  bool made_ = false;
+  int error_ = 0;
+  int slot_ = -1;  // in the list that remove_temporary_files() reads
+};
+
+bool is_temporary_name(std::string_view name);
+
+// Removes every temporary file of this process that is not in place yet. For the handler of a signal that ends the
+// process: it calls nothing that a handler may not call. The library itself installs no handler.
+void remove_temporary_files() noexcept;
+
+}  // namespace cuflash
