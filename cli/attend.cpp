@@ -1,4 +1,5 @@
 // Attention on files of tensors: read everything, compute forward and, where gradients were asked for, backward, write.
+#include <array>
 #include <filesystem>
 #include <iostream>
 #include <utility>
@@ -75,16 +76,33 @@ std::vector<Output> outputs_of(const AttendOptions& options, const Results& resu
   return outputs;
 }
 
-// A safetensors file is written as a whole: one that is also read would lose what was read from it.
-void require_not_an_input(const AttendOptions& options, const ArrayPlace& output) {
-  if (format_of(output.path) != FileFormat::safetensors) return;
-  for (const std::string* input : {&options.q, &options.k, &options.v, &options.grad_out, &options.grad_lse,
-                                   &options.alibi, &options.bias, &options.mask, &options.sink, &options.seqlens_q,
-                                   &options.seqlens_k, &options.cu_seqlens_q, &options.cu_seqlens_k}) {
+struct Input {
+  const char* flag;
+  const std::string* text;
+};
+std::array<Input, 13> inputs_of(const AttendOptions& o) {
+  return {{{"--q", &o.q},
+           {"--k", &o.k},
+           {"--v", &o.v},
+           {"--grad-out", &o.grad_out},
+           {"--grad-lse", &o.grad_lse},
+           {"--alibi", &o.alibi},
+           {"--bias", &o.bias},
+           {"--mask", &o.mask},
+           {"--sink", &o.sink},
+           {"--seqlens-q", &o.seqlens_q},
+           {"--seqlens-k", &o.seqlens_k},
+           {"--cu-seqlens-q", &o.cu_seqlens_q},
+           {"--cu-seqlens-k", &o.cu_seqlens_k}}};
+}
+
+// By the files themselves, not by their names: a file may have several, and links lead to it.
+void require_not_an_input(const AttendOptions& options, const char* flag, const ArrayPlace& output) {
+  for (const Input& input : inputs_of(options)) {
     std::error_code missing;
-    if (!input->empty() && std::filesystem::equivalent(array_place(*input).path, output.path, missing)) {
-      throw UsageError(join("cannot write ", in_quotes(text_of(output)), ": an input is read from this file, and its ",
-                            "tensors would be lost; name another file"));
+    if (!input.text->empty() && std::filesystem::equivalent(array_place(*input.text).path, output.path, missing)) {
+      throw UsageError(join(flag, " ", in_quotes(text_of(output)), ": ", input.flag, " is read from this file, whose ",
+                            "content would be lost; name another file"));
     }
   }
 }
@@ -93,7 +111,7 @@ void require_places(const AttendOptions& options) {
   std::vector<ArrayPlace> places;
   for (const Output& output : outputs_of(options, {})) {
     places.push_back(output_place(output.flag, *output.text));
-    require_not_an_input(options, places.back());
+    require_not_an_input(options, output.flag, places.back());
   }
   require_writable(places);
 }
