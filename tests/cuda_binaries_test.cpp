@@ -2,6 +2,7 @@
 #include "cuda/binaries.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
@@ -16,6 +17,7 @@
 namespace cuflash::cuda {
 namespace {
 
+namespace fs = std::filesystem;
 using test::small_program;
 
 class BinariesTest : public testing::Test {
@@ -84,6 +86,54 @@ TEST_F(BinariesTest, ABadPackIsNamedInTheRefusal) {
   bytes.back() ^= 1;
   Binaries one_bad_entry({cache(), dir.write("pack", bytes), "off"});
   EXPECT_NE(refusal(one_bad_entry, program).find("does not have it"), std::string::npos);
+}
+
+// A pack is code: the rules of the cache directory hold for it, asked of the open file.
+TEST_F(BinariesTest, APackThatAnotherUserCouldHaveWrittenIsRefused) {
+  const Program program = small_program();
+  const std::string path = pack_of(program, "cubin");
+  for (const fs::perms who : {fs::perms::group_write, fs::perms::others_write}) {
+    fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write | who);
+    Binaries binaries({cache(), path, "off"});
+    EXPECT_NE(refusal(binaries, program).find("can be written by others, and code is run from it; chmod go-w it"),
+              std::string::npos);
+    EXPECT_EQ(binaries.pack_size(), 0u);
+    // Neither through a link, whose own mode says nothing.
+    fs::create_symlink(path, dir.file("link"));
+    Binaries linked({cache(), dir.file("link"), "off"});
+    EXPECT_NE(refusal(linked, program).find("can be written by others"), std::string::npos);
+    fs::remove(dir.file("link"));
+  }
+  fs::permissions(path, fs::perms::owner_read | fs::perms::group_read | fs::perms::others_read);
+  Binaries binaries({cache(), path, "off"});
+  EXPECT_EQ(binaries.get(program).cubin, "cubin");
+}
+
+TEST_F(BinariesTest, APackMayBeReachedByALink) {
+  const Program program = small_program();
+  fs::create_symlink(pack_of(program, "cubin"), dir.file("link"));
+  Binaries binaries({cache(), dir.file("link"), "off"});
+  EXPECT_EQ(binaries.get(program).cubin, "cubin");
+}
+
+TEST_F(BinariesTest, APackOfAnotherUserIsRefusedAndOneOfRootIsNot) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
+  constexpr uid_t kNobody = 65534, kSomeUser = 12345;
+  const Program program = small_program();
+  const std::string path = pack_of(program, "cubin");
+  ASSERT_EQ(::chown(path.c_str(), kSomeUser, 0), 0);
+  Binaries of_another({cache(), path, "off"});
+  EXPECT_NE(
+      refusal(of_another, program).find("belongs to user 12345, and code is run from it; it must belong to user 0"),
+      std::string::npos);
+  ASSERT_EQ(::chown(path.c_str(), 0, 0), 0);
+  fs::permissions(dir.file(""), fs::perms::owner_all | fs::perms::group_exec | fs::perms::others_exec);
+  const int result = test::in_child([&] {
+    if (::setuid(kNobody) != 0) return 1;
+    Binaries of_root({"", path, "off"});
+    return of_root.get(program).cubin == "cubin" ? 0 : 2;
+  });
+  EXPECT_EQ(result, 0);
 }
 
 TEST_F(BinariesTest, AnUnknownJitSettingIsRefused) {

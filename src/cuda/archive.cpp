@@ -1,6 +1,5 @@
 #include "cuda/archive.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cuda/private_directory.h"
 #include "error.h"
 
 namespace cuflash::cuda {
@@ -51,8 +51,9 @@ std::string archive_bytes(const std::vector<ArchiveEntry>& entries) {
 }
 
 Archive Archive::open(const std::string& path) {
-  File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file) throw ArchiveError(join("cannot be opened: ", std::strerror(errno)));
+  std::string problem;
+  File file = open_trusted_file(path, problem);
+  if (!file) throw ArchiveError(problem);
   return Archive(std::move(file));
 }
 

@@ -34,7 +34,7 @@ struct ArchiveError : std::runtime_error {
 class Archive {
  public:
   explicit Archive(File file);
-  static Archive open(const std::string& path);
+  static Archive open(const std::string& path);  // refuses a file that another user could have written
 
   size_t size() const { return rows_.size(); }
   std::optional<ArchiveEntry> find(const Digest& key) const;

@@ -51,6 +51,20 @@ File open_private_file(int directory, const std::string& name, std::string& prob
   return File();
 }
 
+// The open file is asked, not its name, which could be given to another file in between.
+File open_trusted_file(const std::string& path, std::string& problem) {
+  File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0) problem = join("cannot be opened: ", std::strerror(errno));
+  else if (status.st_uid != ::geteuid() && status.st_uid != 0)
+    problem = join("belongs to user ", status.st_uid, ", and code is run from it; it must belong to user ", ::geteuid(),
+                   " or to root: copy it, or chown it");
+  else if (status.st_mode & (S_IWGRP | S_IWOTH))
+    problem = "can be written by others, and code is run from it; chmod go-w it";
+  else return file;
+  return File();
+}
+
 bool replace_file(int directory, const std::string& name, const std::string& bytes) {
   TemporaryFile file(directory, name, 0600);
   if (file && file.write(bytes) && file.sync() && file.put_in_place()) return true;
