@@ -1,6 +1,7 @@
 // The disk cache of compiled kernels, and the tuned choices beside them: what is in it, and away with it.
 #include <iostream>
 
+#include "cli/cache_problem.h"
 #include "cli/commands.h"
 #include "cli/exit.h"
 #include "cli/text.h"
@@ -11,7 +12,7 @@ namespace cuflash::cli {
 
 int run_cache(CacheAction action) {
   cuda::DiskCache& disk = cuda::binaries().disk();
-  if (!disk.usable()) throw UsageError(join("the disk cache is not used: ", disk.state()));
+  if (!disk.usable()) throw UsageError(join("the disk cache is not used: ", cache_problem(disk)));
   const tuned::Table tuned = tuned::read_table(disk.directory());
   const size_t choices = count(tuned.devices);
   if (action == CacheAction::clear) {

@@ -8,6 +8,7 @@
 #include "cli/machine.h"
 #include "cpu/kernels.h"
 #include "cpu/threads.h"
+#include "cuda/environment.h"
 
 namespace cuflash::cli {
 
@@ -17,6 +18,10 @@ void write_info(std::ostream& out, const InfoOptions& options) {
 #else
   const char* compiler = "g++ " __VERSION__;
 #endif
+  // A setting that is wrong is one sentence, before anything is printed.
+  cuda::environment();
+  const char* in_use = cpu::isa_name();
+  const int threads = cpu::default_num_threads();
   const Cpu cpu = this_cpu();
   out << "cuflash      " << cuflash_version() << "\n"
       << "compiler     " << compiler << "\n"
@@ -28,8 +33,8 @@ void write_info(std::ostream& out, const InfoOptions& options) {
   out << "\n"
       << "kernels     ";
   for (const char* name : cpu::isa_names()) out << " " << name;
-  out << " (in use: " << cpu::isa_name() << ")\n"
-      << "threads      " << cpu::default_num_threads() << "\n";
+  out << " (in use: " << in_use << ")\n"
+      << "threads      " << threads << "\n";
   write_cuda(out, options);
   out << "environment  CUFLASH_NUM_THREADS "
       << (num_threads ? num_threads : "is not set: every core this process may use") << "\n"

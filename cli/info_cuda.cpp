@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <ostream>
 
+#include "cli/cache_problem.h"
 #include "cli/exit.h"
 #include "cli/text.h"
 #include "cuda/binaries.h"
@@ -62,8 +63,8 @@ void write_cache(std::ostream& out) {
   out << "cache        ";
   if (disk.usable())
     out << disk.directory() << ": " << listed.size() << " kernels, " << bytes_text(static_cast<double>(bytes));
-  else out << "not used";
-  if (!disk.state().empty()) out << (disk.usable() ? kMoreLine : ": ") << disk.state();
+  else out << "not used: " << cache_problem(disk);
+  if (disk.usable() && !disk.state().empty()) out << kMoreLine << disk.state();
   const tuned::Table& tuned = tuned::table();
   const size_t choices = count(tuned.devices);
   out << "\ntuned        ";

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "cli/bench_grid.h"
+#include "cli/cache_problem.h"
 #include "cli/commands.h"
 #include "cli/exit.h"
 #include "cli/progress.h"
@@ -118,7 +119,7 @@ void require_usable(const TuneOptions& options, const TuneTarget& target) {
     throw UsageError(join("--seconds is ", options.seconds, ", must be larger than 0 and at most 86400"));
   if (options.dry_run) return;
   const cuda::DiskCache disk(cuda::environment().cache_dir);
-  if (!disk.usable()) throw UsageError(join("what is found could not be stored: ", disk.state()));
+  if (!disk.usable()) throw UsageError(join("what is found could not be stored: ", cache_problem(disk)));
   if (target.cpu) return;
   if (cuda::environment().jit == "off") throw UsageError("CUFLASH_JIT=off forbids to compile what shall be tried");
   cuda::nvrtc();  // throws, with the way out

@@ -136,12 +136,6 @@ TEST_F(BinariesTest, APackOfAnotherUserIsRefusedAndOneOfRootIsNot) {
   EXPECT_EQ(result, 0);
 }
 
-TEST_F(BinariesTest, AnUnknownJitSettingIsRefused) {
-  Binaries binaries({cache(), "", "perhaps"});
-  const std::string text = refusal(binaries, small_program(), CUFLASH_INVALID_ARGUMENT);
-  EXPECT_NE(text.find("CUFLASH_JIT: is 'perhaps', must be on or off"), std::string::npos) << text;
-}
-
 TEST_F(BinariesTest, CompilesOnceAndKeepsIt) {
   CUFLASH_NEEDS_NVRTC();
   const Program program = small_program();

@@ -9,9 +9,11 @@
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "cpu/pool.h"
+#include "error.h"
 
 namespace cuflash::cpu {
 namespace {
@@ -37,10 +39,15 @@ int quota_cores() {
 }
 
 int from_environment() {
-  const char* text = std::getenv("CUFLASH_NUM_THREADS");
+  const char* value = std::getenv("CUFLASH_NUM_THREADS");
+  const std::string_view text = value ? value : "";
+  if (text.empty()) return 0;
   int threads = 0;
-  if (text) std::from_chars(text, text + std::char_traits<char>::length(text), threads);
-  return std::clamp(threads, 0, kMaxThreads);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
+  if (error != std::errc() || end != text.data() + text.size() || threads < 0 || threads > kMaxThreads)
+    reject("CUFLASH_NUM_THREADS: is '", text, "', must be a whole number from 1 to ", kMaxThreads,
+           ", or 0 for every core that this process may use");
+  return threads;
 }
 
 struct Loop {

@@ -11,7 +11,7 @@
 namespace cuflash::cpu {
 
 // CUFLASH_NUM_THREADS where it is set, otherwise the cores that affinity and cgroup quota leave this process.
-int default_num_threads();
+int default_num_threads();  // throws where the variable is no such number
 
 // Threads this call may use; at least 1.
 int num_threads(const Execution& execution);

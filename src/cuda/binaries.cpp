@@ -61,8 +61,7 @@ void Binaries::refuse(const Program& program) const {
 }
 
 Binary Binaries::get(const Program& program) {
-  const bool jit = settings_.jit.empty() || settings_.jit == "on";
-  if (!jit && settings_.jit != "off") reject("CUFLASH_JIT: is '", settings_.jit, "', must be on or off");
+  const bool jit = settings_.jit != "off";
   if (std::optional<std::string> cubin = from_pack(program)) return {std::move(*cubin), Origin::pack};
   const Nvrtc* compiler = jit ? &nvrtc() : compiler_if_any();
   if (!compiler) refuse(program);

@@ -148,10 +148,9 @@ std::string write_choices(const std::string& directory, const std::string& devic
 
 const Table& table() {
   static const Table instance = [] {
-    const std::string& wanted = cuda::environment().tuned;
-    if (wanted == "off") return Table{{}, path_in(cuda::environment().cache_dir), "CUFLASH_TUNED=off"};
-    if (!wanted.empty() && wanted != "on") reject("CUFLASH_TUNED: is '", wanted, "', must be on or off");
-    return read_table(cuda::environment().cache_dir);
+    const cuda::Environment& environment = cuda::environment();
+    if (environment.tuned == "off") return Table{{}, path_in(environment.cache_dir), "CUFLASH_TUNED=off"};
+    return read_table(environment.cache_dir);
   }();
   return instance;
 }

@@ -50,6 +50,37 @@ TEST_F(Commands, info_says_what_is_wrong_with_cache_and_pack) {
     EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
 }
 
+TEST_F(Commands, info_names_a_setting_that_is_wrong_and_prints_nothing_else) {
+  for (const auto& [setting, sentence] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"CUFLASH_NUM_THREADS=abc", "CUFLASH_NUM_THREADS: is 'abc', must be a whole number from 1 to 1024"},
+           {"CUFLASH_CPU_ISA=mmx", "CUFLASH_CPU_ISA: \"mmx\" is no instruction set"},
+           {"CUFLASH_TUNED=xx", "CUFLASH_TUNED: is 'xx', must be on or off"},
+           {"CUFLASH_JIT=xx", "CUFLASH_JIT: is 'xx', must be on or off"},
+           {"CUFLASH_CUDA_KERNELS=xx", "CUFLASH_CUDA_KERNELS: is 'xx', must be portable or best"}}) {
+    const Outcome outcome = run(dir, "info", setting);
+    EXPECT_EQ(outcome.code, kExitFailed) << setting;
+    EXPECT_EQ(outcome.out, "") << setting;
+    EXPECT_NE(outcome.err.find(sentence), std::string::npos) << setting << ": " << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+}
+
+TEST_F(Commands, the_variable_of_a_cache_that_cannot_be_used_is_named) {
+  dir.write("plain", "x");
+  for (const auto& [value, reason] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"plain", "Not a directory"}, {"/proc/x", "/proc/x cannot"}}) {
+    const std::string setting = std::string("CUFLASH_CACHE_DIR=") + value;
+    const std::string sentence = std::string("CUFLASH_CACHE_DIR: ") + value + " cannot be made or opened: ";
+    EXPECT_NE(run(dir, "info", setting).out.find("not used: " + sentence), std::string::npos) << setting;
+    for (const char* command : {"cache list", "tune --device cpu --len 16"}) {
+      const Outcome outcome = run(dir, command, setting);
+      EXPECT_EQ(outcome.code, kExitUsage) << command;
+      EXPECT_NE(outcome.err.find(sentence), std::string::npos) << outcome.err;
+      EXPECT_NE(outcome.err.find(reason), std::string::npos) << outcome.err;
+    }
+  }
+}
+
 TEST_F(Commands, info_measures_a_compile_and_a_load) {
   CUFLASH_NEEDS_NVRTC();
   const Outcome outcome = run(dir, "info --measure", "CUFLASH_CACHE_DIR=cache");

@@ -186,6 +186,7 @@ std::vector<Message> host_messages() {
        }},
       {"workspace-memory", {}, [] { backward(make_huge); }},
       // The processor
+      {"threads-setting", {{"CUFLASH_NUM_THREADS", "many"}}, [] { forward([](Call&) {}); }},
       {"cpu-isa", {{"CUFLASH_CPU_ISA", "mmx"}}, [] { forward([](Call&) {}); }},
       // The caller's own threads
       {"parallel-for-throws",
