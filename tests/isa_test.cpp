@@ -5,8 +5,11 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <string>
+#include <vector>
 
 #include "check/sweep.h"
+#include "error.h"
 #include "tests/property.h"
 
 namespace cuflash::cpu {
@@ -25,6 +28,46 @@ TEST_P(EveryIsa, EqualsTheOracle) {
   for (const check::SweepFailure& failure : result.failures)
     ADD_FAILURE() << "CUFLASH_CPU_ISA=" << GetParam() << " " << failure.reproduction << ": " << failure.failure;
   EXPECT_EQ(result.failed, 0u);
+}
+
+// The set whose loops compute a problem of this type; those of bf16 may be a set of their own.
+std::string set_of(DType type, const std::string& in_use) {
+  const bool matrices = type == DType::bf16 && has_bf16_kernels();
+  if (in_use == "neon_bf16" && !matrices) return "neon";
+  if (in_use == "amx" && !matrices) return "avx512";
+  return in_use;
+}
+
+std::string kernel_line(const std::string& explanation) {
+  const size_t begin = explanation.find("kernel     ");
+  return explanation.substr(begin, explanation.find('\n', begin) - begin);
+}
+
+TEST_P(EveryIsa, ExplainNamesTheOneThatComputesTheProblem) {
+  constexpr int64_t kHeads = 2, kLength = 128, kDim = 64, kTensors = 7;
+  std::vector<double> memory(kTensors * kHeads * kLength * kDim);
+  for (const DType type : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    int64_t tensors = 0;
+    const auto rows = [&](int64_t length) {
+      void* data = &memory[static_cast<size_t>(tensors++ * kHeads * kLength * kDim)];
+      return contiguous(data, type, 1, kHeads, length, kDim);
+    };
+    const auto q = rows(kLength), k = rows(kLength), v = rows(kLength), o = rows(kLength), dout = rows(kLength),
+               dq = rows(kLength);
+    const Tensor lse = contiguous(rows(1).data, type == DType::f64 ? DType::f64 : DType::f32, 1, kHeads, kLength);
+    Tensor one_row = q, one_result = o;
+    one_row.shape[2] = one_result.shape[2] = 1;
+    const Attention panels{.q = q, .k = k, .v = v}, one_query{.q = one_row, .k = k, .v = v};
+    const std::string expected = join("kernel     ", set_of(type, GetParam()), ", ");
+    // Rows of a decode step have matrix instructions on Arm alone.
+    const std::string decodes = GetParam() == std::string("amx") ? "kernel     avx512, " : expected;
+    const std::string forward = explain(panels, ForwardOutputs{.o = o}),
+                      backward = explain(panels, BackwardTensors{.o = o, .lse = lse, .dout = dout, .dq = dq}),
+                      decode = explain(one_query, ForwardOutputs{.o = one_result});
+    EXPECT_TRUE(kernel_line(forward).starts_with(expected)) << expected << forward;
+    EXPECT_TRUE(kernel_line(backward).starts_with(expected)) << expected << backward;
+    EXPECT_TRUE(kernel_line(decode).starts_with(decodes)) << decodes << decode;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, EveryIsa, testing::ValuesIn(isa_names()),

@@ -1,5 +1,8 @@
 #include "backend/backend.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "cpu/backward.h"
 #include "cpu/cache.h"
 #include "cpu/forward.h"
@@ -39,16 +42,26 @@ std::string problem_line(const P& p) {
   return join("problem    ", pass_of(p), " ", to_string(p), "\n");
 }
 
+// Kernels that the processor has and the system does not let us use.
+std::string refused_kernels(const Problem& p) {
+  const std::string refusal = p.dtype == DType::bf16 ? cpu::refusal_of_bf16_kernels() : "";
+  if (refusal.empty()) return "";
+  std::string label = join("not ", cpu::isa_name(), " ");
+  label.resize(std::max(label.size(), std::strlen("not cuda   ")), ' ');
+  return join(label, refusal, "\n");
+}
+
 template <class P>
 std::string explain_cpu(const P& p, const Execution& e) {
   const bool asked_for = e.device == Device::cpu;
   std::string text = problem_line(p);
   text += join("backend    cpu: ", asked_for ? "asked for" : "the tensors are in host memory", "\n");
-  text += join("kernel     ", cpu::isa_name(), ", ", cpu::arithmetic_of(p), ": ", cpu_kernel(p), "\n");
+  text += join("kernel     ", cpu::isa_of(p), ", ", cpu::arithmetic_of(p), ": ", cpu_kernel(p), "\n");
   text += cpu_tiles(p);
   text += join("threads    up to ", cpu::num_threads(e),
                e.parallel_for ? " of the caller's parallel_for" : " of the library's pool", "\n");
   text += join("workspace  ", workspace_size(p, e), " bytes\n");
+  text += refused_kernels(p);
   text += "not cuda   it serves tensors in the memory of a CUDA device";
   return text;
 }

@@ -1,7 +1,9 @@
 #include "cpu/kernels.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <iterator>
 #include <string_view>
 
 #if defined(__aarch64__)
@@ -14,10 +16,16 @@
 #endif
 
 #include "cpu/isa/isa.h"
+#include "cpu/tile_permission.h"
 #include "error.h"
 
 namespace cuflash::cpu {
 namespace {
+
+const std::string& never_refused() {
+  static const std::string none;
+  return none;
+}
 
 struct Isa {
   const char* name;
@@ -26,6 +34,7 @@ struct Isa {
   const Kernels<double>& f64;
   const DecodeTables& decode;
   const Kernels<float, Bf16>* bf16 = nullptr;
+  const std::string& (*bf16_refusal)() = never_refused;  // asks the system for what they need; "": they may be used
 };
 
 constexpr bool always() { return true; }
@@ -33,18 +42,24 @@ constexpr bool always() { return true; }
 #if defined(__x86_64__)
 bool has_avx512() { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("f16c"); }
 
-// Tile registers need the kernel's permission, which a process asks for once; it may be refused.
+long arch_prctl(long operation, uintptr_t argument) { return syscall(SYS_arch_prctl, operation, argument); }
+
 bool has_amx() {
-  static const bool granted = [] {
+  static const bool has = [] {
     if (!has_avx512() || !__builtin_cpu_supports("avx512bw")) return false;
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAvx512Bf16 = 1u << 5;
     if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & kAmxBf16) || !(edx & kAmxTile)) return false;
     if (!__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) || !(eax & kAvx512Bf16)) return false;
-    constexpr long kRequestPermission = 0x1023, kTileData = 18;
-    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+    return offers_tiles(arch_prctl);
   }();
-  return granted;
+  return has;
+}
+
+// Asked once: the workspace that a query promised must be that of the call.
+const std::string& amx_refusal() {
+  static const std::string refusal = refusal_of_tiles(arch_prctl);
+  return refusal;
 }
 #endif
 
@@ -62,7 +77,7 @@ const Isa kIsas[] = {
      [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); },
      avx2_f32, avx2_f64, avx2_decode},
     {"avx512", has_avx512, avx512_f32, avx512_f64, avx512_decode},
-    {"amx", has_amx, avx512_f32, avx512_f64, avx512_decode, &amx_bf16},
+    {"amx", has_amx, avx512_f32, avx512_f64, avx512_decode, &amx_bf16, amx_refusal},
 #endif
 };
 
@@ -98,6 +113,12 @@ const Isa& chosen() {
                                  "\" is no instruction set of this processor and build; these are:", names));
 }
 
+// A better set may have tables of a plainer one, whose name says what they do.
+template <class HasTable>
+const char* first_with(HasTable has_table) {
+  return std::find_if(std::begin(kIsas), std::end(kIsas), has_table)->name;
+}
+
 }  // namespace
 
 std::vector<const char*> isa_names() {
@@ -123,7 +144,22 @@ template <>
 const Kernels<float, Bf16>& kernels() {
   return *chosen().bf16;
 }
-bool has_bf16_kernels() { return chosen().bf16 != nullptr; }
+bool has_bf16_kernels() { return chosen().bf16 && chosen().bf16_refusal().empty(); }
+
+std::string refusal_of_bf16_kernels() { return chosen().bf16 ? chosen().bf16_refusal() : ""; }
+
+template <>
+const char* isa_name<float>() {
+  return first_with([table = &chosen().f32](const Isa& isa) { return &isa.f32 == table; });
+}
+template <>
+const char* isa_name<double>() {
+  return first_with([table = &chosen().f64](const Isa& isa) { return &isa.f64 == table; });
+}
+template <>
+const char* isa_name<float, Bf16>() {
+  return first_with([table = chosen().bf16](const Isa& isa) { return isa.bf16 == table; });
+}
 
 const DecodeTables& decode_tables() { return chosen().decode; }
 

@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "dtype.h"
@@ -121,9 +122,20 @@ template <>
 const Kernels<double>& kernels();
 template <>
 const Kernels<float, Bf16>& kernels();
-bool has_bf16_kernels();  // otherwise there is no table of the last kind, and bf16 is widened to f32
+// Whether there is a table of the last kind; otherwise bf16 is widened to f32. To be asked where bf16 is about to be
+// multiplied, and nowhere else: where tile registers are needed, this asks Linux for them (tile_permission.h).
+bool has_bf16_kernels();
+std::string refusal_of_bf16_kernels();  // "", or why the table that the set in use has may not be used
 
-const char* isa_name();                // "neon"
+const char* isa_name();  // "neon_bf16", the set in use
+template <class T, class E = T>
+const char* isa_name();  // "neon", the set that the table of these types is of
+template <>
+const char* isa_name<float>();
+template <>
+const char* isa_name<double>();
+template <>
+const char* isa_name<float, Bf16>();
 std::vector<const char*> isa_names();  // every one that this processor can run, the best last
 void force_isa(const char* name);      // for tests: use this one; null ends it
 

@@ -50,15 +50,16 @@ TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step, const tun
 
 // Half of a panel: up to there rows are faster than a panel that is filled in part, for every type and length measured
 // (docs/log.md). A group of heads changes nothing about it, as panels are filled head by head. Where panels of bf16 have
-// matrix instructions and rows have none, panels win earlier.
+// matrix instructions and rows have none, panels win earlier. Up to there a call need not ask for those instructions.
+constexpr int64_t kAlwaysRows = 4;
 static int64_t most_queries(const Problem& p) {
-  if (p.dtype == DType::bf16 && has_bf16_kernels() && !decode_tables().bf16) return 4;
+  if (p.dtype == DType::bf16 && !decode_tables().bf16 && has_bf16_kernels()) return kAlwaysRows;
   return (p.dtype == DType::f64 ? kernels<double>().lanes : kernels<float>().lanes) / 2;
 }
 constexpr int64_t kMostRows = 256;  // keeps the scores of a tile in the second-level cache
 
 static bool takes_decode(const Problem& p, int64_t len_q) {
-  return len_q <= most_queries(p) && p.group() * len_q <= kMostRows;
+  return (len_q <= kAlwaysRows || len_q <= most_queries(p)) && p.group() * len_q <= kMostRows;
 }
 bool takes_decode(const Problem& p) { return takes_decode(p, p.len_q); }
 bool takes_decode(const Problem& p, const Sequence& s) { return takes_decode(p, p.cache ? s.len_q : p.len_q); }
@@ -90,7 +91,8 @@ static int64_t splits_of(int64_t keys, int64_t runs) {
 
 DecodePlan decode_plan(const Problem& p, int64_t splits) {
   DecodePlan plan{};
-  plan.rows = p.group() * std::min({p.len_q, most_queries(p), kMostRows / p.group()});
+  const int64_t queries = p.len_q <= kAlwaysRows ? p.len_q : std::min(p.len_q, most_queries(p));
+  plan.rows = p.group() * std::min(queries, kMostRows / p.group());
   plan.run = heads_of_task(p, plan.rows);
   plan.runs = ceil_of(p.heads_k, plan.run);
   int64_t keys = p.len_k;  // from the first tile that a query sees to the last one

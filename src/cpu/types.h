@@ -38,4 +38,10 @@ auto with_types(const P& p, Body body) {
   return body(Types<float, float>());
 }
 
+// The instruction set that computes it; rows of a decode step have the name of the panels of their types.
+template <class P>
+const char* isa_of(const P& p) {
+  return with_types(p, []<class T, class E>(Types<T, E>) { return isa_name<T, E>(); });
+}
+
 }  // namespace cuflash::cpu
