@@ -34,7 +34,8 @@ class Block:
 
 
 def documents():
-    return sorted(ROOT.glob("README*.md")) + [ROOT / "CONTRIBUTING.md"] + sorted(ROOT.glob("docs/*.md"))
+    pages = [ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+    return sorted(ROOT.glob("README*.md")) + pages + sorted(ROOT.glob("docs/*.md"))
 
 
 def marks_before(lines, fence, name):
