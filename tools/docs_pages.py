@@ -1,4 +1,4 @@
-"""Whole pages of the documents: messages that come, generated pages, links, translations."""
+"""Whole pages of the documents: messages that come, generated pages, links, tables, translations."""
 
 import os
 import re
@@ -69,6 +69,28 @@ def check_links(path):
             raise Wrong(f"{path.relative_to(ROOT)}: the link {target} names no heading")
         count += 1
     return count
+
+
+def tables_of(path):
+    """Each a list of rows, which are lists of cells, without the line below the head."""
+    for table in re.findall(r"(?:^\|.*\n)+", without_blocks(path) + "\n", re.MULTILINE):
+        lines = [re.sub(r"`[^`]*`", lambda code: code.group().replace("|", " "), line) for line in table.splitlines()]
+        yield [re.split(r"(?<!\\)\|", line.strip())[1:-1] for line in lines]
+
+
+def check_tables(path):
+    """The rows of a table have the cells of its head, and rows of figures do not stand below two heads."""
+    tables, seen = list(tables_of(path)), {}
+    for n, (head, *rows) in enumerate(tables):
+        name = f"{path.relative_to(ROOT)}: the table |{'|'.join(head)}|"
+        for row in rows:
+            if len(row) != len(head):
+                raise Wrong(f"{name} has {len(head)} columns, but a row has {len(row)} cells: |{'|'.join(row)}|")
+            figures = tuple(cell.strip() for cell in row)
+            if sum(re.fullmatch(r"\d+\.\d+", cell) is not None for cell in figures) >= 3:
+                if seen.setdefault(figures, n) != n:
+                    raise Wrong(f"{name} repeats a row of figures of an earlier table: |{'|'.join(row)}|")
+    return len(tables)
 
 
 def outline(path):
