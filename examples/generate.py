@@ -42,7 +42,7 @@ class PagedCache:
         for sequence, count in zip(sequences, counts):
             room = self.pool.append(sequence, count)
             if not room:
-                raise RuntimeError(f"{room.missing_pages} pages are missing")
+                raise RuntimeError(f"{room.fit}: {room.missing_pages} pages are missing")
             if room.copy:  # the last page of a prompt that is shared, before one of the sharers writes into it
                 source, destination, tokens = room.copy
                 self.memory[:, :, destination, :tokens] = self.memory[:, :, source, :tokens]

@@ -24,7 +24,8 @@ struct Cache {
     const int64_t before = pool.state(sequence).tokens, tokens = static_cast<int64_t>(new_k.size()) / kDim;
     const cuflash::Append room = pool.append(sequence, tokens);
     if (!room) {
-      std::printf("full: %lld pages are missing\n", static_cast<long long>(room.missing_pages));
+      std::printf("%s: %lld pages are missing\n", room.fit == cuflash::Fit::pool_full ? "pool full" : "sequence full",
+                  static_cast<long long>(room.missing_pages));
       return false;
     }
     if (room.copy)

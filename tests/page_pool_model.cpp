@@ -45,7 +45,8 @@ Append ModelledPool::expected(size_t n, int64_t tokens) const {
   const std::vector<int32_t> pages = pool_.pages(sequences_[n].handle);
   const int64_t after = this->tokens(n) + tokens, page_size = config_.page_size;
   const int64_t most = config_.max_pages_per_sequence ? config_.max_pages_per_sequence : config_.pages;
-  if (after > most * page_size) return {.fit = Fit::sequence_full};
+  if (after > most * page_size)
+    return {.fit = Fit::sequence_full, .missing_pages = (after + page_size - 1) / page_size - most};
   auto held = holders();
   const bool copies = tokens > 0 && this->tokens(n) % page_size != 0 && held[pages.back()] > 1;
   const int64_t needed = (after + page_size - 1) / page_size - static_cast<int64_t>(pages.size()) + copies;

@@ -71,7 +71,13 @@ TEST(PagePool, FullIsAnAnswerAndChangesNothing) {
   const CachedSequence a = grown(pool, 3), b = grown(pool, 2);
   const Append too_long = pool.append(a, 4);
   EXPECT_EQ(too_long.fit, Fit::sequence_full);
-  EXPECT_EQ(pool.append(a, kHuge).fit, Fit::sequence_full);
+  EXPECT_EQ(too_long.pages, 0);
+  EXPECT_EQ(too_long.missing_pages, 1) << "7 tokens are 4 pages, and a sequence may have 3";
+  EXPECT_EQ(pool.append(a, 5).missing_pages, 1);
+  EXPECT_EQ(pool.append(a, 6).missing_pages, 2);
+  const Append endless = pool.append(a, kHuge);
+  EXPECT_EQ(endless.fit, Fit::sequence_full);
+  EXPECT_EQ(endless.missing_pages, (kHuge - 3 - 1) / 2 + 1);
   const Append no_pages = pool.append(b, 4);
   EXPECT_EQ(no_pages.fit, Fit::pool_full);
   EXPECT_EQ(no_pages.pages, 2);

@@ -42,7 +42,8 @@ typedef struct cuflash_sequence {
 typedef enum cuflash_fit {
   CUFLASH_FITS = 0,
   CUFLASH_POOL_FULL = 1,    /* not enough free pages: release, trim or truncate others first */
-  CUFLASH_SEQUENCE_FULL = 2 /* it would need more than max_pages_per_sequence pages */
+  CUFLASH_SEQUENCE_FULL = 2 /* it would need more than max_pages_per_sequence pages: trim or truncate it; free pages do not
+                             * help */
 } cuflash_fit;
 
 /* The first `tokens` rows of page `source` are to be copied to page `destination`. */
@@ -53,8 +54,9 @@ typedef struct cuflash_page_copy {
 
 typedef struct cuflash_append_result {
   int32_t fit;            /* cuflash_fit; where it is not CUFLASH_FITS nothing has changed */
-  int32_t pages;          /* pages that it takes from the pool, or would have taken */
-  int64_t missing_pages;  /* CUFLASH_POOL_FULL: how many more would have to be free */
+  int32_t pages;          /* pages that it takes from the pool, or would have taken; 0 for CUFLASH_SEQUENCE_FULL */
+  int64_t missing_pages;  /* CUFLASH_POOL_FULL: how many more would have to be free; CUFLASH_SEQUENCE_FULL: how many the
+                           * sequence would have beyond max_pages_per_sequence */
   cuflash_page_copy copy; /* the last page was shared: make this copy before writing the new tokens */
 } cuflash_append_result;
 

@@ -33,7 +33,7 @@ enum class Fit : int32_t {
 struct Append {
   Fit fit = Fit::fits;
   int32_t pages = 0;
-  int64_t missing_pages = 0;
+  int64_t missing_pages = 0;       // pool_full: to be freed; sequence_full: beyond max_pages_per_sequence
   std::optional<PageCopy> copy{};  // to be made before the new tokens are written
 
   explicit operator bool() const { return fit == Fit::fits; }

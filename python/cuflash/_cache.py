@@ -26,8 +26,8 @@ class Append(NamedTuple):
     """The answer of PagePool.append: true where the tokens fit. Otherwise nothing has changed."""
 
     fit: str  # "fits", "pool_full" or "sequence_full"
-    pages: int  # taken from the pool, or that would have been
-    missing_pages: int  # "pool_full": how many more would have to be free
+    pages: int  # taken from the pool, or that would have been; 0 for "sequence_full"
+    missing_pages: int  # "pool_full": to be freed first; "sequence_full": beyond max_pages_per_sequence
     copy: Optional[PageCopy]  # to be made before the new tokens are written
 
     def __bool__(self) -> bool:

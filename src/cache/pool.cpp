@@ -126,8 +126,10 @@ cuflash_append_result Pool::append(cuflash_sequence sequence, int64_t tokens) {
   Row& row = find("sequence", sequence);
   if (tokens < 0) reject("tokens: got ", tokens, ", must be 0 or more; truncate takes tokens back");
   cuflash_append_result result{};
-  if (tokens > max_pages_ * page_size_ - row.tokens) {
+  // Not by the length after the append, which may not fit into 64 bits.
+  if (const int64_t beyond = tokens - (max_pages_ * page_size_ - row.tokens); beyond > 0) {
     result.fit = CUFLASH_SEQUENCE_FULL;
+    result.missing_pages = (beyond - 1) / page_size_ + 1;
     return result;
   }
   const bool copies = tokens > 0 && row.tokens % page_size_ != 0 && pages_.is_shared(table(row)[row.pages - 1]);

@@ -50,7 +50,8 @@ def test_full_is_an_answer():
     a = grown(pool, 5)
     refused = pool.append(a, 7)
     assert not refused and refused.fit == "pool_full" and (refused.pages, refused.missing_pages) == (1, 1)
-    assert pool.append(a, 12).fit == "sequence_full"
+    too_long = pool.append(a, 12)
+    assert not too_long and too_long.fit == "sequence_full" and (too_long.pages, too_long.missing_pages) == (0, 1)
     assert pool.start() is None and pool.fork(a) is None
     assert pool.state(a).tokens == 5
 
