@@ -86,6 +86,7 @@ install_requirements() {
   local wanted site
   wanted=$(cat "$requirements" && echo "${torch[*]-} $torch_folder")
   [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ] || return 0
+  say "pip installs into $venv, from PyPI: $(grep -o '^[a-zA-Z][^ ;#]*' "$requirements" | paste -sd' ') ${torch[*]-}"
   rm -rf "$venv"
   "$python" -m venv "$venv" || skip "$python -m venv failed"
   # Looked at last: what is installed here goes before what lies beside that PyTorch.

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes sure that what a make target needs is on this machine: tools/setup.sh build|demo|bench|python|clang|fuzz|teeth|docs|format|tidy
 #
-# Nothing is missing: returns at once and needs no network. Something is: installs it with apt-get (as root or through
-# sudo), or says what to install. Optional packages never stop a build.
+# Nothing is missing: returns at once and needs no network. Something is: says which packages, and installs them with apt-get
+# (as root or through sudo), or says what to install. Optional packages never stop a build.
 set -euo pipefail
 
 purpose=${1:-build}
@@ -29,15 +29,17 @@ missing_headers() { # package:header...
     "$compiler" -std=c++20 ${include_flags[@]+"${include_flags[@]}"} -E -P -x c++ - 2>/dev/null | sed -n 's/^missing://p'
 }
 
+# Says what changes on this machine, and how, before it changes.
 install_packages() {
-  local as_root=() log
+  local as_root=() how=', as root' log
   have apt-get || return 1
   if [ "$(id -u)" -ne 0 ]; then
     have sudo && sudo -n true 2>/dev/null || return 1
-    as_root=(sudo -n)
+    as_root=(sudo -n) how=' through sudo, as root'
   fi
   apt() { ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive apt-get -y -qq "$@" >"$log" 2>&1; }
-  say "apt-get install $*"
+  say "missing on this machine: $*"
+  say "apt-get installs them now$how: apt-get install -y --no-install-recommends $*"
   log=$(mktemp)
   # Package lists that are missing or old are the usual reason of a first failure.
   if apt install --no-install-recommends "$@" || { apt update && apt install --no-install-recommends "$@"; }; then
@@ -57,16 +59,18 @@ require() { # packages, all of them or the build cannot go on
 }
 
 # Asked for once: a machine without network should not wait for it at every build.
-suggest() { # package
-  local marker=$tools_dir/no-$1
-  [ -e "$marker" ] && return
-  install_packages "$1" && return
-  mkdir -p "$tools_dir" && touch "$marker"
-  say "could not install $1; the build works without it, with less in it"
+suggest() { # packages
+  local package wanted=()
+  for package in "$@"; do [ -e "$tools_dir/no-$package" ] || wanted+=("$package"); done
+  [ "${#wanted[@]}" -gt 0 ] || return 0
+  install_packages "${wanted[@]}" && return
+  mkdir -p "$tools_dir"
+  for package in "${wanted[@]}"; do touch "$tools_dir/no-$package"; done
+  say "could not install ${wanted[*]}; the build works without, with less in it"
 }
 
 newer_cmake() {
-  say "cmake $cmake_needed or newer is needed; installing one under $tools_dir"
+  say "cmake $cmake_needed or newer is needed; pip installs it from PyPI under $tools_dir now, and nowhere else"
   if ! python3 -m venv "$tools_dir" 2>/dev/null; then
     rm -rf "$tools_dir"
     require python3-venv
@@ -148,4 +152,4 @@ for package in $(missing_headers ${headers[@]+"${headers[@]}"}); do
   esac
 done
 [ "${#required[@]}" -eq 0 ] || require "${required[@]}"
-for package in ${optional[@]+"${optional[@]}"}; do suggest "$package"; done
+[ "${#optional[@]}" -eq 0 ] || suggest "${optional[@]}"

@@ -41,8 +41,9 @@ typedef struct cuflash_sequence {
 
 typedef enum cuflash_fit {
   CUFLASH_FITS = 0,
-  CUFLASH_POOL_FULL = 1,    /* not enough free pages: release, trim or truncate others first */
-  CUFLASH_SEQUENCE_FULL = 2 /* it would need more than max_pages_per_sequence pages: trim or truncate it; free pages do not
+  CUFLASH_POOL_FULL = 1, /* not enough free pages: release, trim or truncate others first */
+  CUFLASH_SEQUENCE_FULL =
+      2 /* it would need more than max_pages_per_sequence pages: trim or truncate it; free pages do not
                              * help */
 } cuflash_fit;
 
