@@ -1,7 +1,6 @@
 #include "cli/bench_grid.h"
 
 #include <algorithm>
-#include <limits>
 #include <set>
 
 #include "check/device.h"
@@ -15,19 +14,11 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 
-constexpr int64_t kLargestSize = std::numeric_limits<int32_t>::max();
 constexpr size_t kMostPoints = 10000;
 
 template <class Value>
 void fill(std::vector<Value>& list, std::vector<Value> otherwise) {
   if (list.empty()) list = std::move(otherwise);
-}
-
-void require(const char* flag, const Sizes& sizes, int64_t least, int64_t most) {
-  for (const int64_t size : sizes) {
-    if (size < least || size > most)
-      throw UsageError(join(flag, " has ", size, ", must be from ", least, " to ", most));
-  }
 }
 
 void apply_preset(BenchOptions& o) {
@@ -59,16 +50,6 @@ BenchOptions completed(BenchOptions o, bool on_cuda) {
   if (o.hidden.empty()) fill(o.heads, {8});
   fill(o.head_dim, {64}), fill(o.len, {512, 1024, 2048}), fill(o.causal, {0}), fill(o.page_size, {0});
   return o;
-}
-
-void require_sizes(const BenchOptions& o) {
-  require("--batch", o.batch, 1, kLargestSize);
-  require("--heads", o.heads, 1, kLargestSize), require("--heads-k", o.heads_k, 1, kLargestSize);
-  require("--hidden", o.hidden, 1, kLargestSize);
-  require("--head-dim", o.head_dim, 1, kLargestSize), require("--head-dim-v", o.head_dim_v, 1, kLargestSize);
-  require("--len", o.len, 1, kLargestSize), require("--len-q", o.len_q, 1, kLargestSize);
-  require("--page-size", o.page_size, 0, kLargestSize), require("--causal", o.causal, 0, 1);
-  if (o.tokens) require("--tokens", {*o.tokens}, 1, kLargestSize);
 }
 
 int64_t heads_of(const BenchOptions& o, size_t n, int64_t dim) {
@@ -114,12 +95,13 @@ class Grid {
     for (const int64_t causal : o_.causal)
       for (const int64_t page_size : decode ? o_.page_size : Sizes{0})
         for (const int64_t len : o_.len)
-          for (const int64_t len_q : !o_.len_q.empty() ? o_.len_q : Sizes{decode ? 1 : len})
-            for (const int64_t batch : o_.tokens ? Sizes{std::max<int64_t>(1, *o_.tokens / len)} : o_.batch) {
-              point_.causal = causal != 0, point_.page_size = page_size;
-              point_.len_k = len, point_.len_q = len_q, point_.batch = batch;
-              add();
-            }
+          for (const int64_t len_k : !o_.len_k.empty() ? o_.len_k : Sizes{len})
+            for (const int64_t len_q : !o_.len_q.empty() ? o_.len_q : Sizes{decode ? 1 : len})
+              for (const int64_t batch : o_.tokens ? Sizes{std::max<int64_t>(1, *o_.tokens / len_k)} : o_.batch) {
+                point_.causal = causal != 0, point_.page_size = page_size;
+                point_.len_k = len_k, point_.len_q = len_q, point_.batch = batch;
+                add();
+              }
   }
 
   void add() {
@@ -149,7 +131,6 @@ std::string bench_device(Device wanted) {
 
 std::vector<BenchPoint> bench_grid(const BenchOptions& options, const std::string& device) {
   const BenchOptions o = completed(options, device == "cuda");
-  require_sizes(o);
   std::vector<BenchPoint> points = Grid(o, device).points();
   std::set<BenchPoint> seen;  // a value that was given twice is measured once
   std::erase_if(points, [&](const BenchPoint& point) { return !seen.insert(point).second; });

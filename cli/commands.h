@@ -3,6 +3,7 @@
 
 #include <cuflash/flash_attention.h>
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,12 +37,13 @@ struct ExplainOptions {
 };
 
 struct CheckOptions {
+  static constexpr int64_t kMostGrowth = int64_t{1} << 30;
   uint64_t seed = 1, first = 0, count = 20000;
   std::optional<uint64_t> only;
   bool forever = false;               // instead of count
   bool repeat = false;                // forever: the same problems in every round
   std::optional<double> minutes;      // forever: at most
-  std::optional<int64_t> max_growth;  // forever: of memory, in MiB
+  std::optional<int64_t> max_growth;  // forever: of memory, in MiB, at most kMostGrowth
   bool cache = false;                 // calls over a KV cache instead of forward and backward
   bool plain = false;                 // what the fastest CUDA kernels take
   int32_t threads = 0;
@@ -49,11 +51,13 @@ struct CheckOptions {
   uint64_t head_sizes = 3;  // CUDA: pairs that kernels are compiled for; 20000 problems then meet about 900 of them
 };
 
-// Problems that differ in their lengths alone: problem.seq_q is each of them in turn.
+// Problems that differ in their lengths alone: of queries and keys, unless len_q or problem.seq_k is given.
 struct GridOptions {
+  static constexpr int64_t kLongest = int64_t{1} << 24, kMostHeads = 1 << 20;  // what can be counted
   ExplainOptions problem;
   std::vector<int64_t> lengths{512, 1024, 2048, 4096, 8192, 16384};
-  std::string json;  // a file
+  std::optional<int64_t> len_q;  // of all problems, whose keys alone then have these lengths
+  std::string json;              // a file
 };
 
 struct IoOptions : GridOptions {
@@ -62,17 +66,19 @@ struct IoOptions : GridOptions {
 };
 
 struct DemoOptions {
-  int64_t max_seq = 4096;
+  static constexpr int64_t kLeastLen = 256, kMostLen = 65536;
+  int64_t max_len = 4096;
   int32_t threads = 0;
 };
 
 // A grid: each list is a dimension of it; an empty one has the preset's values, or the default's.
 struct BenchOptions {
+  static constexpr int64_t kLargestSize = std::numeric_limits<int32_t>::max();  // of each number in these lists
   std::string preset;
   std::vector<std::string> directions, contestants;
   Device device = Device::automatic;
   std::vector<DType> dtypes;
-  std::vector<int64_t> batch, heads, heads_k, hidden, head_dim, head_dim_v, len, len_q, page_size, causal;
+  std::vector<int64_t> batch, heads, heads_k, hidden, head_dim, head_dim_v, len, len_q, len_k, page_size, causal;
   std::optional<int64_t> tokens;  // in a batch, whose size then follows from the length
   double seconds = 0.3;           // for each point
   int32_t threads = 0;

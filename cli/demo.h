@@ -40,6 +40,6 @@ class DemoProblem {
 bool show_accuracy(const DemoShape& shape, DType type, const Execution& execution);
 
 // Prints time and memory of forward against naive attention for growing lengths.
-void show_growth(int64_t max_seq, const Execution& execution);
+void show_growth(int64_t max_len, const Execution& execution);
 
 }  // namespace cuflash::cli

@@ -60,12 +60,12 @@ void print(const Row& row) {
 
 }  // namespace
 
-void show_growth(int64_t max_seq, const Execution& execution) {
+void show_growth(int64_t max_len, const Execution& execution) {
   std::cout << "    seq    naive ms  cuflash ms  speed-up  naive extra  cuflash extra\n";
   Progress progress;
   double spent = 0, last_naive = 0;
   bool stopped = false;
-  for (int64_t seq = kFirstSeq; seq <= max_seq; seq *= 2) {
+  for (int64_t seq = kFirstSeq; seq <= max_len; seq *= 2) {
     DemoShape shape = kShape;
     shape.seq = seq;
     const DemoProblem problem(shape, DType::f32);

@@ -7,37 +7,34 @@ namespace cuflash::cli {
 
 namespace {
 
-constexpr int64_t kLongest = int64_t{1} << 24, kMostHeads = 1 << 20;
 constexpr double kMostPairs = 0x1p53;
-
-void require(const char* flag, int64_t value, int64_t most) {
-  if (value < 1 || value > most) throw UsageError(join(flag, " is ", value, ", must be between 1 and ", most));
-}
 
 }  // namespace
 
 std::vector<GridPoint> points_of(const GridOptions& options) {
   const ExplainOptions& all = options.problem;
-  require("--batch", all.batch, kMostHeads);
-  require("--heads", all.heads, kMostHeads);
-  require("--batch times --heads", all.batch * all.heads, kMostHeads);
-  require("--len-k", all.seq_k.value_or(1), kLongest);
+  if (all.batch * all.heads > GridOptions::kMostHeads)
+    throw UsageError(
+        join("--batch times --heads is ", all.batch * all.heads, ", must be at most ", GridOptions::kMostHeads));
   if (!options.json.empty()) writable_place(options.json);
   std::vector<GridPoint> points;
   for (const int64_t length : options.lengths) {
-    require("--len", length, kLongest);
-    const double pairs = static_cast<double>(all.batch * all.heads) * static_cast<double>(length) *
-                         static_cast<double>(all.seq_k.value_or(length));
+    const int64_t len_q = options.len_q.value_or(length), len_k = all.seq_k.value_or(length);
+    const double pairs =
+        static_cast<double>(all.batch * all.heads) * static_cast<double>(len_q) * static_cast<double>(len_k);
     if (pairs > kMostPairs)
       throw UsageError(join("--len ", length, " with this batch and these heads has ", pairs,
                             " pairs of queries and keys; at most 2^53 are counted"));
     GridPoint point{all, all};
-    point.forward.seq_q = point.backward.seq_q = length;
+    point.forward.seq_q = point.backward.seq_q = len_q;
+    if (options.len_q) point.forward.seq_k = point.backward.seq_k = len_k;
     point.forward.lse = point.backward.backward = true;
     points.push_back(point);
   }
   return points;
 }
+
+std::string length_text(int64_t len_q, int64_t len_k) { return len_q == len_k ? join(len_k) : join(len_q, "x", len_k); }
 
 std::string words_of(const GridOptions& options) {
   const ExplainOptions& p = options.problem;
@@ -46,6 +43,7 @@ std::string words_of(const GridOptions& options) {
   if (p.heads_k) text += join(" over ", *p.heads_k);
   text += join(", head size ", p.dim);
   if (p.dim_v) text += join(" and ", *p.dim_v);
+  if (options.len_q) text += join(", ", *options.len_q, " queries");
   if (p.seq_k) text += join(", ", *p.seq_k, " keys");
   if (a.causal) text += ", causal";
   if (a.window_left >= 0 || a.window_right >= 0) text += join(", window ", a.window_left, ",", a.window_right);

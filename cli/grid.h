@@ -16,6 +16,9 @@ struct GridPoint {
 // Throws UsageError for what is too large to be counted.
 std::vector<GridPoint> points_of(const GridOptions& options);
 
+// "1024", or "1x1024" where there are more or fewer queries than keys.
+std::string length_text(int64_t len_q, int64_t len_k);
+
 // What is the same for all points, in words: "bf16, batch 1, 16 heads, head size 128, causal".
 std::string words_of(const GridOptions& options);
 // The same as members of a JSON object.

@@ -12,6 +12,7 @@ InputFile::InputFile(const std::string& path) : file_(::open(path.c_str(), O_RDO
   if (!file_) throw UsageError(system_message(errno));
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) throw UsageError(system_message(errno));
+  if (S_ISDIR(status.st_mode)) throw UsageError("it is a directory; name a file in it");
   if (!S_ISREG(status.st_mode)) throw UsageError("it is not a regular file; a pipe must be saved to a file first");
   size_ = status.st_size;
 }

@@ -113,7 +113,7 @@ Table table_of(const std::vector<Point>& points, bool measured) {
     const TileStats& tiles = t.tiles;
     const auto share = [](double part, double whole) { return fixed(whole > 0 ? 100 * part / whole : 0, 1) + "%"; };
     const auto tile_count = static_cast<double>(tiles.visited + tiles.skipped);
-    std::vector<std::string> row{join(point.len_q),
+    std::vector<std::string> row{length_text(point.len_q, point.len_k),
                                  join(tiles.tile_q, " x ", tiles.tile_k),
                                  share(static_cast<double>(tiles.visited), tile_count),
                                  bytes_text(t.naive),

@@ -83,8 +83,8 @@ int run_memory(const GridOptions& options) {
     for (const GridPoint& point : points_of(options)) {
       const ExplainOptions& o = backward ? point.backward : point.forward;
       const MemoryProfile m = memory_profile(o);
-      table.rows.push_back({join(o.seq_q), bytes_text(m.inputs), bytes_text(m.outputs), bytes_text(m.workspace),
-                            bytes_text(m.naive_matrices),
+      table.rows.push_back({length_text(o.seq_q, o.seq_k.value_or(o.seq_q)), bytes_text(m.inputs),
+                            bytes_text(m.outputs), bytes_text(m.workspace), bytes_text(m.naive_matrices),
                             m.workspace > 0 ? fixed(m.naive_matrices / m.workspace, 1) + "x" : "-",
                             fixed(100 * m.saved(), 1) + "%"});
       json += join(json.empty() ? "\n" : ",\n", "{\"direction\": ", json_string(direction), ", \"len_q\": ", o.seq_q,

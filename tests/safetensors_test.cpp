@@ -208,7 +208,7 @@ TEST(Safetensors, refuses_what_is_not_a_regular_file) {
   ASSERT_EQ(::mkfifo(dir.file("pipe.safetensors").c_str(), 0600), 0);
   EXPECT_HAS(read_error(dir.file("pipe.safetensors")), "not a regular file");
   std::filesystem::create_directory(dir.file("directory.safetensors"));
-  EXPECT_HAS(read_error(dir.file("directory.safetensors")), "not a regular file");
+  EXPECT_HAS(read_error(dir.file("directory.safetensors")), "it is a directory");
 }
 
 TEST(Safetensors, refuses_a_sparse_tensor_larger_than_the_memory_and_reads_its_neighbour) {

@@ -172,7 +172,7 @@ KEY_TILES = 6
 
 def explained(cli):
     """Tile, stages and warpgroups of the Hopper kernel for head size 128."""
-    words = [cli, "explain", "--batch", "1", "--heads", "32", "--seq-q", "4096", "--dim", "128", "--dtype", "bf16",
+    words = [cli, "explain", "--batch", "1", "--heads", "32", "--len", "4096", "--head-dim", "128", "--dtype", "bf16",
              "--arch", "sm_90a"]
     text = subprocess.run(words, env={**os.environ, "CUFLASH_CUDA_KERNELS": "best"}, stdout=subprocess.PIPE, text=True,
                           check=True).stdout

@@ -196,9 +196,9 @@ TEST(BenchClock, is_counted_by_a_kernel_that_compiles) {
 TEST_F(Commands, bench_fails_with_one_sentence_and_no_file) {
   dir.write("foreign.json", "{\"format\": 1}");
   for (const auto& [words, code, reason] : std::initializer_list<std::tuple<const char*, int, const char*>>{
-           {"--len 0", kExitUsage, "--len has 0"},
-           {"--len 99999999999", kExitUsage, "--len has 99999999999"},
-           {"--causal 2", kExitUsage, "--causal has 2"},
+           {"--len 0", kExitUsage, "--len is 0"},
+           {"--len 99999999999", kExitUsage, "--len is 99999999999"},
+           {"--causal 2", kExitUsage, "--causal is '2'"},
            {"--hidden 100", kExitUsage, "--hidden 100 is no multiple"},
            {"--heads 4 --hidden 64", kExitUsage, "excludes"},
            {"--heads-k 3", kExitUsage, "--heads-k 3 does not divide"},

@@ -144,7 +144,8 @@ TEST_F(Commands, pack_fails_with_one_sentence_and_no_file) {
 
 TEST_F(Commands, explain_allocates_nothing_and_refuses_nonsense) {
   const std::string large =
-      "explain --batch 64 --heads 32 --heads-k 8 --seq-q 1000000 --seq-k 1000001 --dim 128 --dim-v 64 --dtype bf16 ";
+      "explain --batch 64 --heads 32 --heads-k 8 --len 1000000 --len-k 1000001 --head-dim 128 --head-dim-v 64 --dtype "
+      "bf16 ";
   for (const char* flags :
        {"", "--backward", "--lse --causal --window 4,4 --align top-left --layout bshd",
         "--alibi --bias --mask --sink --backward --softcap 30 --dropout 0.1 --seed 1 --device cpu"}) {
@@ -153,8 +154,8 @@ TEST_F(Commands, explain_allocates_nothing_and_refuses_nonsense) {
     EXPECT_GT(outcome.out.size(), 20u) << flags;
   }
   EXPECT_EQ(run(dir, "explain --heads 3 --heads-k 2").code, kExitFailed);
-  EXPECT_EQ(run(dir, "explain --seq-q -1").code, kExitUsage);
-  EXPECT_EQ(run(dir, "explain --batch 2000000000 --heads 2000000000 --seq-q 2000000000").code, kExitUsage);
+  EXPECT_EQ(run(dir, "explain --len -1").code, kExitUsage);
+  EXPECT_EQ(run(dir, "explain --batch 2000000000 --heads 2000000000 --len 2000000000").code, kExitUsage);
 }
 
 TEST_F(Commands, check_runs_and_repeats_problems) {
@@ -271,7 +272,7 @@ TEST_F(Commands, io_tells_bytes_and_operations_without_a_gpu) {
        {"--len 0", "--len 99999999999", "--heads 0", "--batch 1000000 --heads 1000000", "--heads 1000 --len 16000000",
         "--len x", "--json /no/such/place", "--launch sideways", "--launch forward --len 1,2"})
     EXPECT_EQ(run(dir, std::string("io ") + flags, nothing).code, kExitUsage) << flags;
-  EXPECT_EQ(run(dir, "io --arch sm_1", nothing).code, kExitFailed);
+  EXPECT_EQ(run(dir, "io --arch sm_1", nothing).code, kExitUsage);
   EXPECT_EQ(run(dir, "io --head-dim 300", nothing).code, kExitFailed);
 }
 
@@ -346,12 +347,12 @@ TEST_F(Commands, memory_tells_what_is_saved) {
 }
 
 TEST_F(Commands, demo_is_exact_and_short) {
-  const Outcome outcome = run(dir, "demo --max-seq 256");
+  const Outcome outcome = run(dir, "demo --max-len 256");
   EXPECT_EQ(outcome.code, kExitOk) << outcome.err;
   for (const char* word : {"threads", "f32", "bf16", "dk", "256"}) {
     EXPECT_NE(outcome.out.find(word), std::string::npos) << word;
   }
-  EXPECT_EQ(run(dir, "demo --max-seq 0").code, kExitUsage);
+  EXPECT_EQ(run(dir, "demo --max-len 0").code, kExitUsage);
 }
 
 TEST_F(Commands, a_full_disk_is_an_error) {
