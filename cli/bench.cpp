@@ -10,6 +10,7 @@
 #include "cli/bench_report.h"
 #include "cli/commands.h"
 #include "cli/exit.h"
+#include "cli/interrupt.h"
 #include "cli/machine.h"
 #include "cli/output_files.h"
 #include "cli/progress.h"
@@ -86,6 +87,37 @@ int show_comparison(const BenchOptions& options, const BenchFile& old_file, cons
   return comparison.slower == 0 ? kExitOk : kExitFailed;
 }
 
+// Until a signal comes. Returns what is to be said of points that were left out.
+std::vector<std::string> measure_all(Measurer& measurer, const std::vector<BenchPoint>& points,
+                                     const std::map<std::string, double>& ceilings, BenchFile& file,
+                                     Progress& progress) {
+  std::vector<std::string> notes;
+  for (size_t n = 0; n < points.size(); ++n) {
+    progress.announce(join(bar(n, points.size()), "  ", point_text(points[n])));
+    progress.show(join(bar(n, points.size()), "  ", point_text(points[n])));
+    try {
+      stop_if_asked();
+      for (BenchResult& result : measurer.measure(points[n], ceilings, notes))
+        file.results.push_back(std::move(result));
+    } catch (const Interrupted&) {
+      file.interrupted = join(n, " of ", points.size(), " points are measured");
+      break;
+    }
+  }
+  return notes;
+}
+
+int report_interrupted(const BenchOptions& options, const BenchFile& file, const AskedToEnd& asked_to_end) {
+  const bool has_file = !options.json.empty() || !options.csv.empty() || !options.markdown.empty();
+  std::cout.flush();
+  std::cerr << "cuflash: interrupted: " << file.interrupted
+            << (file.results.empty() ? has_file ? "; no file is written" : ""
+                : has_file           ? ", shown above and written"
+                                     : ", shown above")
+            << (options.compare.empty() ? "" : "; --compare wants all points and was left out") << "\n";
+  return asked_to_end.exit_code();
+}
+
 }  // namespace
 
 int run_bench(const BenchOptions& options) {
@@ -98,21 +130,21 @@ int run_bench(const BenchOptions& options) {
   Measurer measurer({device, options.seconds, options.threads, contestants_of(options, device)});
   BenchFile file = describe_run(options, device);
   Progress progress;
+  const AskedToEnd asked_to_end;
   progress.announce("measuring what bounds this machine ...");
   const auto ceilings = file.ceilings[device] = measurer.ceilings(points);
-  std::vector<std::string> notes;
-  for (size_t n = 0; n < points.size(); ++n) {
-    progress.announce(join(bar(n, points.size()), "  ", point_text(points[n])));
-    progress.show(join(bar(n, points.size()), "  ", point_text(points[n])));
-    for (BenchResult& result : measurer.measure(points[n], ceilings, notes)) file.results.push_back(std::move(result));
-  }
+  const std::vector<std::string> notes = measure_all(measurer, points, ceilings, file, progress);
   progress.clear();
 
   for (const std::string& note : notes) std::cerr << note << "\n";
-  if (file.results.empty()) throw FlashAttentionError(CUFLASH_OUT_OF_MEMORY, "nothing was measured, see above");
-  std::cout << bench_table(file).text();
-  for (const auto& [name, value] : ceilings) std::cout << "ceiling " << name << " " << fixed(value, 3) << "\n";
-  write_outputs(options, file);
+  if (file.results.empty() && !asked_to_end)
+    throw FlashAttentionError(CUFLASH_OUT_OF_MEMORY, "nothing was measured, see above");
+  if (!file.results.empty()) {
+    std::cout << bench_table(file).text();
+    for (const auto& [name, value] : ceilings) std::cout << "ceiling " << name << " " << fixed(value, 3) << "\n";
+    write_outputs(options, file);
+  }
+  if (!file.interrupted.empty()) return report_interrupted(options, file, asked_to_end);
   return old_file ? show_comparison(options, *old_file, file) : kExitOk;
 }
 

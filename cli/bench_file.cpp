@@ -153,7 +153,9 @@ std::string bench_json(const BenchFile& file) {
       json += join(std::exchange(inner, ", "), json_string(name), ": ", number_text(value));
     json += "}";
   }
-  json += "},\n \"results\": [";
+  json += "}";
+  if (!file.interrupted.empty()) json += join(",\n \"interrupted\": ", json_string(file.interrupted));
+  json += ",\n \"results\": [";
   between = "\n";
   for (const BenchResult& result : file.results) {
     json += join(std::exchange(between, ",\n"), "  {");

@@ -39,6 +39,7 @@ struct BenchFile {
   std::optional<std::string> gpu;
   std::map<std::string, std::map<std::string, double>> ceilings;  // of a device: "f32_tflops", "read_gbs", ...
   std::vector<BenchResult> results;
+  std::string interrupted;  // "3 of 12 points are measured" where a signal ended it; not read again
 };
 
 std::string bench_json(const BenchFile& file);

@@ -14,6 +14,7 @@
 #include "check/random.h"
 #include "cli/bench_grid.h"
 #include "cli/bench_problem.h"
+#include "cli/interrupt.h"
 #include "cli/machine.h"
 #include "cli/text.h"
 #include "cpu/kernels.h"
@@ -168,7 +169,7 @@ std::vector<BenchResult> Measurer::measure(const BenchPoint& point, const std::m
     return {};
   }
   const BenchProblem problem(point, options_.threads);
-  const auto run = [&] { problem.run(); };
+  const auto run = [&] { stop_if_asked(), problem.run(); };
   if (cuda_) {
     const CudaTimer::Times times = cuda_->times(run, options_.seconds);
     BenchResult result = result_of(point, kCuflash, times.milliseconds, ceilings, problem.workspace_bytes());
@@ -180,7 +181,8 @@ std::vector<BenchResult> Measurer::measure(const BenchPoint& point, const std::m
   if (options_.contestants.contains(kCuflash)) names.push_back(kCuflash), runs.push_back(run);
   if (options_.contestants.contains(kNaive) && problem.has_naive()) {
     const bool small = problem.naive_bytes() < static_cast<double>(physical_memory()) / 2;
-    if (small && naive_in_time(point)) names.push_back(kNaive), runs.push_back([&] { problem.run_naive(); });
+    if (small && naive_in_time(point))
+      names.push_back(kNaive), runs.push_back([&] { stop_if_asked(), problem.run_naive(); });
     else notes.push_back(join(point_text(point), ": without naive, which would take too long or too much memory"));
   }
   const auto times = bench::turn_times(runs, options_.seconds);

@@ -26,7 +26,8 @@ class Measurer {
   // Those that bound these points.
   std::map<std::string, double> ceilings(const std::vector<BenchPoint>& points);
 
-  // One result for each contestant, with its share of the ceilings. What is left out is said in `notes`.
+  // One result for each contestant, with its share of the ceilings. What is left out is said in `notes`. Throws
+  // Interrupted (cli/interrupt.h).
   std::vector<BenchResult> measure(const BenchPoint& point, const std::map<std::string, double>& ceilings,
                                    std::vector<std::string>& notes);
 

@@ -55,7 +55,8 @@ Table bench_table(const BenchFile& file) {
 std::string bench_markdown(const BenchFile& file) {
   return join("- command: `", file.command, "`\n- cuflash ", file.version, ", ", file.date, "\n- machine: ", file.cpu,
               ", threads: ", file.threads, file.gpu ? ", GPU: " + *file.gpu : "", "\n- ceilings: ", ceilings_text(file),
-              "\n\n", bench_table(file).markdown());
+              file.interrupted.empty() ? "" : "\n- interrupted: " + file.interrupted, "\n\n",
+              bench_table(file).markdown());
 }
 
 Comparison compare(const BenchFile& old_file, const BenchFile& new_file, double tolerance) {

@@ -6,6 +6,7 @@
 
 #include "check/device.h"
 #include "cli/exit.h"
+#include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 
@@ -48,15 +49,20 @@ int run_check(const CheckOptions& options) {
 
   const auto start = std::chrono::steady_clock::now();
   Progress progress;
+  const AskedToEnd asked_to_end;
   const auto report = [&](uint64_t done, uint64_t failed) {
     progress.show(join(done, " of ", count, " problems checked, ", failed, " failed"));
-    return true;
+    return !asked_to_end;
   };
   const check::SweepResult result =
       check::sweep(options.seed, first, count, report, static_cast<unsigned>(options.threads), limits);
   progress.clear();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  return report_checked(options, first, result, seconds.count());
+  const int code = report_checked(options, first, result, seconds.count());
+  if (result.cases == count) return code;
+  std::cerr << "cuflash: interrupted: " << result.cases << " of " << count
+            << " problems are checked; the others begin at --first " << first + result.cases << "\n";
+  return code == kExitOk ? asked_to_end.exit_code() : code;
 }
 
 }  // namespace cuflash::cli

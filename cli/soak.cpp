@@ -1,10 +1,6 @@
 // `cuflash check --forever`. Problems are checked in rounds; between rounds no problem has memory, so that what grows from
 // one to the next is a leak, or a kernel that was not met before: with --repeat there are none of these.
-#include <signal.h>
-
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <chrono>
 #include <iostream>
 #include <limits>
@@ -12,6 +8,7 @@
 #include "check/memory_use.h"
 #include "cli/check.h"
 #include "cli/exit.h"
+#include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 
@@ -22,32 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kLastProblem = std::numeric_limits<uint64_t>::max();
-
-std::atomic<bool> signalled = false;
-static_assert(std::atomic<bool>::is_always_lock_free);  // a handler may write nothing else
-
-// While it lives, the first SIGINT or SIGTERM asks for an end, and a second one ends the process as ever.
-class AskedToEnd {
- public:
-  AskedToEnd() {
-    signalled = false;
-    struct sigaction action {};
-    action.sa_handler = [](int) { signalled = true; };
-    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
-    for (size_t n = 0; n < kSignals.size(); ++n) ::sigaction(kSignals[n], &action, &before_[n]);
-  }
-  ~AskedToEnd() {
-    for (size_t n = 0; n < kSignals.size(); ++n) ::sigaction(kSignals[n], &before_[n], nullptr);
-  }
-  AskedToEnd(const AskedToEnd&) = delete;
-  AskedToEnd& operator=(const AskedToEnd&) = delete;
-
-  explicit operator bool() const { return signalled; }
-
- private:
-  static constexpr std::array kSignals{SIGINT, SIGTERM};
-  std::array<struct sigaction, kSignals.size()> before_{};
-};
 
 class Soak {
  public:
@@ -91,11 +62,8 @@ class Soak {
   bool goes_on(uint64_t failed) const { return failed == 0 && !asked_to_end_ && (!end_ || Clock::now() < *end_); }
   // Compiled kernels stay loaded, so that on CUDA memory grows until all are there.
   static int64_t allowed_growth(const CheckOptions& options) {
-    constexpr int64_t kMost = int64_t{1} << 30;
     const bool loads_kernels = options.device == Device::cuda && !options.repeat;
     const int64_t mebibytes = options.max_growth.value_or(loads_kernels ? 1024 : 64);
-    if (mebibytes < 0 || mebibytes > kMost)
-      throw UsageError(join("--max-growth is ", mebibytes, " MiB, must be between 0 and ", kMost));
     return mebibytes << 20;
   }
 

@@ -125,10 +125,10 @@ void require_usable(const TuneOptions& options, const TuneTarget& target) {
   cuda::nvrtc();  // throws, with the way out
 }
 
-// Those that could be searched. What is said of the others follows the progress.
+// Those that could be searched before a signal came. What is said of the others follows the progress.
 std::vector<TuneOutcome> search_all(const TuneOptions& options, const TuneTarget& target,
-                                    const std::vector<BenchPoint>& points) {
-  TuneSearch search(target, options.seconds, options.grid.threads);
+                                    const std::vector<BenchPoint>& points, const AskedToEnd& asked_to_end) {
+  TuneSearch search(target, options.seconds, options.grid.threads, asked_to_end);
   std::vector<TuneOutcome> outcomes;
   std::vector<std::string> notes;
   Progress progress;
@@ -136,7 +136,7 @@ std::vector<TuneOutcome> search_all(const TuneOptions& options, const TuneTarget
     progress.show(join(bar(done, all), "  compiling kernel ", done + 1, " of ", all));
   });
   size_t n = 0;
-  for (; n < points.size() && !search.out_of_time(); ++n) {
+  for (; n < points.size() && !search.out_of_time() && !asked_to_end; ++n) {
     const std::string what = point_text(points[n]);
     const auto report = [&](size_t done, size_t all) {
       progress.show(join(bar(n, points.size()), "  ", what, ", candidate ", done + 1, " of ", all));
@@ -151,6 +151,8 @@ std::vector<TuneOutcome> search_all(const TuneOptions& options, const TuneTarget
       const double share = 1.0 / static_cast<double>(points.size() - n);
       outcomes.push_back(search.search(points[n], std::move(candidates), share, report, notes));
       store(outcomes.back(), target);
+    } catch (const Interrupted&) {
+      break;
     } catch (const std::bad_alloc&) {
       notes.push_back(what + ": left out, there is not enough memory");
     } catch (const FlashAttentionError& error) {
@@ -160,7 +162,9 @@ std::vector<TuneOutcome> search_all(const TuneOptions& options, const TuneTarget
   }
   progress.clear();
   for (const std::string& note : notes) std::cerr << note << "\n";
-  if (n < points.size())
+  if (asked_to_end)
+    std::cerr << "cuflash: interrupted: " << n << " of " << points.size() << " problems are searched and stored\n";
+  else if (n < points.size())
     std::cerr << points.size() - n << " problems were left out: --seconds " << options.seconds << " are over\n";
   return outcomes;
 }
@@ -175,11 +179,14 @@ int run_tune(const TuneOptions& options) {
   require_usable(options, target);
   const std::vector<BenchPoint> points = bench_grid(options.grid, device);
   if (options.dry_run) return show_all(options, points, target);
-  const std::vector<TuneOutcome> outcomes = search_all(options, target, points);
-  if (outcomes.empty()) throw UsageError("nothing was measured, see above");
-  show(outcomes);
-  show_stored(outcomes, target);
-  return kExitOk;
+  const AskedToEnd asked_to_end;
+  const std::vector<TuneOutcome> outcomes = search_all(options, target, points, asked_to_end);
+  if (outcomes.empty() && !asked_to_end) throw UsageError("nothing was measured, see above");
+  if (!outcomes.empty()) {
+    show(outcomes);
+    show_stored(outcomes, target);
+  }
+  return asked_to_end ? asked_to_end.exit_code() : kExitOk;
 }
 
 }  // namespace cuflash::cli

@@ -40,10 +40,11 @@ size_t fastest_of(const std::vector<std::vector<double>>& times) {
   return best;
 }
 
-TuneSearch::TuneSearch(const TuneTarget& target, double seconds, int32_t threads)
+TuneSearch::TuneSearch(const TuneTarget& target, double seconds, int32_t threads, const AskedToEnd& asked_to_end)
     : target_(target),
       seconds_(seconds),
       threads_(threads),
+      asked_to_end_(asked_to_end),
       timer_(target.cpu ? nullptr : std::make_unique<CudaTimer>()) {}
 
 bool TuneSearch::out_of_time() const { return seconds_since(start_) >= seconds_; }
@@ -61,7 +62,7 @@ void TuneSearch::compile_ahead(const std::vector<BenchPoint>& points, const Repo
   }
   compile(programs, compiled_, [&](size_t begun, size_t all) {
     report(begun, all);
-    return seconds_since(start_) < kCompiling * seconds_;
+    return !asked_to_end_ && seconds_since(start_) < kCompiling * seconds_;
   });
 }
 
@@ -82,6 +83,7 @@ TuneOutcome TuneSearch::search(const BenchPoint& point, std::vector<Candidate> c
   size_t done = 0;
   for (; done < waiting.size() && (done == 0 || seconds_since(begin) < kSearching * budget); ++done) {
     report(done, waiting.size());
+    stop_if_asked();
     if (!target_.cpu && done % at_a_time == 0) {
       const auto first = waiting.begin() + static_cast<std::ptrdiff_t>(done);
       const size_t count = std::min(at_a_time, waiting.size() - done);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/interrupt.h"
 #include "cli/tune_trial.h"
 
 namespace cuflash::cli {
@@ -22,7 +23,7 @@ struct TuneOutcome {
 class TuneSearch {
  public:
   // seconds: for all problems.
-  TuneSearch(const TuneTarget& target, double seconds, int32_t threads);
+  TuneSearch(const TuneTarget& target, double seconds, int32_t threads, const AskedToEnd& asked_to_end);
 
   bool out_of_time() const;
 
@@ -33,7 +34,7 @@ class TuneSearch {
   void compile_ahead(const std::vector<BenchPoint>& points, const Report& report);
 
   // share: of the time that is left. Candidates whose results are wrong are named in notes; throws where those of the
-  // built-in choice are.
+  // built-in choice are, and Interrupted where a signal came.
   TuneOutcome search(const BenchPoint& point, std::vector<Candidate> candidates, double share, const Report& report,
                      std::vector<std::string>& notes);
 
@@ -47,6 +48,7 @@ class TuneSearch {
   TuneTarget target_;
   double seconds_;
   int32_t threads_;
+  const AskedToEnd& asked_to_end_;
   std::unique_ptr<CudaTimer> timer_;  // null on the CPU
   std::unique_ptr<Trial> trial_;
   Compiled compiled_;

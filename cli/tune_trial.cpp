@@ -17,6 +17,7 @@
 #include "check/run.h"
 #include "cli/bench_grid.h"
 #include "cli/bench_measure.h"
+#include "cli/interrupt.h"
 #include "cli/text.h"
 #include "cuda/binaries.h"
 #include "cuda/nvrtc.h"
@@ -172,6 +173,7 @@ Trial::Trial(const BenchPoint& point, CudaTimer* timer, int32_t threads)
 Trial::~Trial() = default;
 
 void Trial::run(const Candidate& candidate) {
+  stop_if_asked();
   const tuned::Forced forced(forced_by(candidate));
   problem_.run();
 }
@@ -231,7 +233,7 @@ std::vector<std::vector<double>> Trial::times(const std::vector<const Candidate*
       watchdog_->watch(to_string(candidates[c]->choice));
       const tuned::Forced forced(forced_by(*candidates[c]));
       problem_.fit_workspace();
-      const auto more = timer_->times([this] { problem_.run(); }, turn).milliseconds;
+      const auto more = timer_->times([this] { stop_if_asked(), problem_.run(); }, turn).milliseconds;
       times[c].insert(times[c].end(), more.begin(), more.end());
       watchdog_->rest();
     }
