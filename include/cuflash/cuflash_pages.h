@@ -41,10 +41,8 @@ typedef struct cuflash_sequence {
 
 typedef enum cuflash_fit {
   CUFLASH_FITS = 0,
-  CUFLASH_POOL_FULL = 1, /* not enough free pages: release, trim or truncate others first */
-  CUFLASH_SEQUENCE_FULL =
-      2 /* it would need more than max_pages_per_sequence pages: trim or truncate it; free pages do not
-                             * help */
+  CUFLASH_POOL_FULL = 1,    /* not enough free pages: release, trim or truncate others first */
+  CUFLASH_SEQUENCE_FULL = 2 /* it would have more than max_pages_per_sequence pages: trim or truncate it */
 } cuflash_fit;
 
 /* The first `tokens` rows of page `source` are to be copied to page `destination`. */
