@@ -16,7 +16,11 @@ AskedToEnd::AskedToEnd() {
   struct sigaction action {};
   action.sa_handler = [](int signal) { signalled = signal; };
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
-  for (size_t n = 0; n < kSignals.size(); ++n) ::sigaction(kSignals[n], &action, &before_[n]);
+  for (size_t n = 0; n < kSignals.size(); ++n) {
+    ::sigaction(kSignals[n], nullptr, &before_[n]);
+    if (before_[n].sa_handler != SIG_IGN)
+      ::sigaction(kSignals[n], &action, nullptr);  // ignored ones stay so, as under nohup
+  }
 }
 
 AskedToEnd::~AskedToEnd() {

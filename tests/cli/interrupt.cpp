@@ -19,15 +19,15 @@ std::string many_batches() {
   return list;
 }
 
-// Runs the program and signals it. What it has finished by then depends on the machine: where that is nothing, it is
-// given longer.
+// Runs the program and signals it. A shell without job control ignores SIGINT for what it starts in the background. What
+// is finished by then depends on the machine: where that is nothing, the program is given longer.
 Outcome interrupted(const test::TempDir& dir, const std::string& words, const std::string& finished,
                     const std::string& signal = "INT", const std::string& environment = "") {
   Outcome outcome{};
   for (const char* seconds : {"2", "8", "32"}) {
     const std::string command = "cd '" + dir.file("") + "' && ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\" " +
-                                environment + " '" CUFLASH_CLI_PATH "' " + words + " >stdout 2>stderr & sleep " +
-                                seconds + "; kill -" + signal + " $!; wait $!";
+                                "env --default-signal=INT " + environment + " '" CUFLASH_CLI_PATH "' " + words +
+                                " >stdout 2>stderr & sleep " + seconds + "; kill -" + signal + " $!; wait $!";
     const int status = std::system(command.c_str());
     outcome = {WIFEXITED(status) ? WEXITSTATUS(status) : -1, dir.read("stdout"), dir.read("stderr")};
     if (outcome.out.find(finished) != std::string::npos) break;
@@ -81,6 +81,7 @@ TEST_F(Commands, tune_keeps_what_it_found_before_a_signal) {
 
 TEST(Interruption, is_seen_only_while_a_command_asks_for_it) {
   EXPECT_NO_THROW(stop_if_asked());
+  const auto before = ::signal(SIGINT, SIG_DFL);
   {
     const AskedToEnd asked;
     EXPECT_FALSE(asked);
@@ -90,6 +91,17 @@ TEST(Interruption, is_seen_only_while_a_command_asks_for_it) {
     EXPECT_THROW(stop_if_asked(), Interrupted);
   }
   EXPECT_NO_THROW(stop_if_asked());
+  ::signal(SIGINT, before);
+}
+
+TEST(Interruption, that_is_ignored_stays_so) {
+  const auto before = ::signal(SIGINT, SIG_IGN);
+  {
+    const AskedToEnd asked;
+    ::raise(SIGINT);
+    EXPECT_FALSE(asked);
+  }
+  EXPECT_EQ(::signal(SIGINT, before), SIG_IGN);
 }
 
 }  // namespace
