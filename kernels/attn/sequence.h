@@ -52,7 +52,7 @@ __device__ __forceinline__ Range queries_of_any(const AttentionParams& a, const 
           min(int64{s.len_q}, keys.end - s.shift + a.window_left)};
 }
 
-// One-dimensional work on a two-dimensional grid: no legal shape has more than 2^31 times 2^16 tiles. Volatile, so that a
+// One-dimensional work on a two-dimensional grid: plans refuse more tiles than a grid has CTAs. Volatile, so that a
 // kernel can find out anew after its loop where it stands, instead of keeping that in registers.
 __device__ __forceinline__ int64 cta_number() {
   unsigned x, y, width;

@@ -1,9 +1,11 @@
 // Hands out 64-byte aligned pieces of one block. Over no block it only measures, so the code that lays out a workspace
-// is also the code that says how large it is.
+// is also the code that says how large it is: before a block of that size exists, nothing in it can be out of range.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+
+#include "checked.h"
 
 namespace cuflash::cpu {
 
@@ -14,16 +16,16 @@ class Arena {
   explicit Arena(void* block) : block_(static_cast<std::byte*>(block)) {}
 
   template <class T>
-  T* take(int64_t count) {
-    T* piece = block_ ? reinterpret_cast<T*>(block_ + used_) : nullptr;
-    used_ += (static_cast<size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+  T* take(const Checked& count) {
+    T* piece = block_ ? reinterpret_cast<T*>(block_ + workspace_bytes(used_)) : nullptr;
+    used_ = round_up(used_ + count * int64_t{sizeof(T)}, int64_t{kAlignment});
     return piece;
   }
-  size_t used() const { return used_; }
+  const Checked& used() const { return used_; }
 
  private:
   std::byte* block_;
-  size_t used_ = 0;
+  Checked used_;
 };
 
 }  // namespace cuflash::cpu

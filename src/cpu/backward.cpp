@@ -24,20 +24,26 @@ class Backward {
         shape_(backward_tile(p, kernels_.lanes, kernels_.step, tuned_choice(tuned::Direction::backward, p))),
         ranges_(ranges_of(p.len_k)),
         whole_heads_(ranges_ == 1 || p.batch * p.heads_k >= 32) {
-    panels_ = TileIndex::count(p, TileIndex::Side::query, p.heads_q, kernels_.lanes);
+    const Checked panels = TileIndex::count(p, TileIndex::Side::query, p.heads_q, kernels_.lanes);
     dq_size_ = round_up(p.dim_qk, kernels_.rows) * kernels_.lanes;
-    workers_ = worker_count(p, e, std::max({panels_, p.batch * p.heads_k * ranges_, bias_tiles(), p.heads_q}));
-    Arena scratch(nullptr);
+    bias_tiles_ = bias_tiles().value("dbias: its tiles are");
+    const int64_t most_tasks = std::max({panels.at_most(Checked::kLargest), key_tasks(), bias_tiles_, p.heads_q});
+    workers_ = worker_count(p, e, most_tasks);
+    Arena scratch(nullptr), shared(nullptr);
     BackwardScratch<T, E>(scratch, p, kernels_, shape_);
-    scratch_bytes_ = scratch.used();
-    divide(nullptr);
+    divide(shared, panels);
+    bytes_ = workspace_bytes(shared.used() + scratch.used() * workers_);
+    shared_bytes_ = workspace_bytes(shared.used()), scratch_bytes_ = workspace_bytes(scratch.used());
+    panels_ = panels.value("q: its panels are");
   }
 
-  size_t bytes() const { return shared_bytes_ + static_cast<size_t>(workers_) * scratch_bytes_; }
+  size_t bytes() const { return bytes_; }
 
   void run() {
     const Workspace workspace(e_, bytes());
-    divide(workspace.data());
+    Arena arena(workspace.data());
+    divide(arena, panels_);
+    scratch_ = static_cast<std::byte*>(workspace.data()) + shared_bytes_;
     const TileIndex panels(p_, TileIndex::Side::query, p_.heads_q, kernels_.lanes, panel_index_);
     TileCounter counter(e_.tile_stats), ignored(nullptr);
     delta_pass(panels);
@@ -63,20 +69,17 @@ class Backward {
   // Keys of which dK and dV are written: dense rows beyond the length are, too, as 0.
   int64_t written_keys(int64_t b) const { return p_.packed() ? sequence_of(p_, b).len_k : p_.len_k; }
 
-  void divide(void* block) {
-    Arena arena(block);
+  void divide(Arena& arena, const Checked& panels) {
     panel_index_ = arena.take<int64_t>(p_.batch + 1);
     const int64_t rows = p_.packed() ? p_.cu_q[p_.batch] : p_.len_q;
     const int64_t copies = p_.packed() ? 1 : p_.batch;
-    delta_ = {arena.take<T>(copies * p_.heads_q * rows), state_type(p_.dtype), p_.packed() ? 0 : p_.heads_q * rows,
-              rows, 1};
+    delta_ = {arena.take<T>(Checked(copies) * p_.heads_q * rows), state_type(p_.dtype),
+              p_.packed() ? 0 : p_.heads_q * rows, rows, 1};
     // A task that has the whole dQ of its heads needs a place for it no longer than it runs, and one for a range.
     head_panels_ = (p_.len_q + kernels_.lanes - 1) / kernels_.lanes;
     const int64_t places = std::min(workers_, p_.batch * p_.heads_k) * std::min<int64_t>(ranges_, 2);
-    const int64_t all_panels = whole_heads_ ? places * p_.group() * head_panels_ : ranges_ * panels_;
+    const Checked all_panels = whole_heads_ ? Checked(places) * p_.group() * head_panels_ : panels * ranges_;
     dq_ = p_.dq ? arena.take<T>(all_panels * dq_size_) : nullptr;
-    shared_bytes_ = arena.used();
-    scratch_ = block ? static_cast<std::byte*>(block) + shared_bytes_ : nullptr;
   }
 
   BackwardScratch<T, E> scratch(int64_t worker) const {
@@ -103,8 +106,7 @@ class Backward {
 
   // dK and dV of the keys, summed over the query heads that share them, and dQ or a range's share of it.
   void key_pass(const TileIndex& panels, TileCounter& counter) {
-    const int64_t heads = p_.batch * p_.heads_k;
-    run_tasks(e_, workers_, whole_heads_ ? heads : heads * ranges_, [&](int64_t worker, int64_t task) {
+    run_tasks(e_, workers_, key_tasks(), [&](int64_t worker, int64_t task) {
       BackwardScratch<T, E> w = scratch(worker);
       const int64_t head = whole_heads_ ? task : task / ranges_, b = head / p_.heads_k, hk = head % p_.heads_k;
       if (whole_heads_) {
@@ -115,6 +117,9 @@ class Backward {
       }
     });
   }
+
+  // There are few heads where each has several tasks.
+  int64_t key_tasks() const { return p_.batch * p_.heads_k * (whole_heads_ ? 1 : ranges_); }
 
   // dq: panels of the group's heads, each `stride` behind the one before.
   void one_range(const TileIndex& panels, int64_t b, int64_t hk, int64_t range, T* dq, int64_t stride,
@@ -215,8 +220,8 @@ class Backward {
   }
 
   int64_t bias_query_tiles() const { return p_.bias_len_q == 1 ? 1 : (p_.bias_len_q + shape_.q - 1) / shape_.q; }
-  int64_t bias_key_tiles() const { return (p_.len_k + shape_.k - 1) / shape_.k; }
-  int64_t bias_tiles() const { return p_.bias_batch * p_.bias_heads * bias_query_tiles() * bias_key_tiles(); }
+  int64_t bias_key_tiles() const { return (p_.bias_len_k + shape_.k - 1) / shape_.k; }
+  Checked bias_tiles() const { return Checked(p_.bias_batch) * p_.bias_heads * bias_query_tiles() * bias_key_tiles(); }
 
   // A bias that nobody shares has dS as its gradient, and the pass over the keys writes it.
   bool bias_is_dscores() const {
@@ -245,12 +250,12 @@ class Backward {
 
   // dBias of one tile of the bias: dS, summed over the batch entries, heads and queries that share it.
   void bias_pass(TileCounter& counter) {
-    run_tasks(e_, workers_, bias_tiles(), [&](int64_t worker, int64_t task) {
+    run_tasks(e_, workers_, bias_tiles_, [&](int64_t worker, int64_t task) {
       BackwardScratch<T, E> w = scratch(worker);
       const int64_t tile_k = task % bias_key_tiles(), tile_q = task / bias_key_tiles() % bias_query_tiles();
       const int64_t bias_head = task / bias_key_tiles() / bias_query_tiles();
       const int64_t bias_b = bias_head / p_.bias_heads, bias_h = bias_head % p_.bias_heads;
-      const Range keys{tile_k * shape_.k, std::min((tile_k + 1) * shape_.k, p_.len_k)};
+      const Range keys{tile_k * shape_.k, std::min((tile_k + 1) * shape_.k, p_.bias_len_k)};
       const bool one_row = p_.bias_len_q == 1;
       const Range rows =
           one_row ? Range{0, 1} : Range{tile_q * shape_.q, std::min((tile_q + 1) * shape_.q, p_.bias_len_q)};
@@ -326,8 +331,8 @@ class Backward {
   TileShape shape_;
   int64_t ranges_;    // of the longest sequence
   bool whole_heads_;  // a task takes all ranges of its heads: there are enough tasks
-  int64_t panels_ = 0, head_panels_ = 0, dq_size_ = 0, workers_ = 0;
-  size_t shared_bytes_ = 0, scratch_bytes_ = 0;
+  int64_t panels_ = 0, head_panels_ = 0, dq_size_ = 0, bias_tiles_ = 0, workers_ = 0;
+  size_t bytes_ = 0, shared_bytes_ = 0, scratch_bytes_ = 0;
   int64_t* panel_index_ = nullptr;
   Rows delta_;       // [batch, heads_q, len_q] in T
   T* dq_ = nullptr;  // [range][panel][dim_qk][lane]; of whole heads [worker][1 or 2][head of the group][panel]...

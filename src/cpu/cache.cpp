@@ -1,7 +1,6 @@
 #include "cpu/cache.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "cpu/cache_rows.h"
 #include "cpu/decode.h"
@@ -16,18 +15,18 @@ namespace {
 // What the sequences hold, which may be far less than the cache has room for.
 struct Work {
   bool decode = false, panels = false;  // which of the two paths have sequences
-  int64_t pairs = 0;                    // of queries and keys, of one head
+  Checked pairs;                        // of queries and keys, of one head
 
   explicit Work(const ForwardProblem& p) {
     for (int64_t b = 0; b < p.batch; ++b) {
       const Sequence s = sequence_of(p, b);
       (takes_decode(p, s) ? decode : panels) = true;
-      pairs += s.len_q * s.len_k;
+      pairs = pairs + s.len_q * s.len_k;
     }
   }
   int32_t threads(Problem p, const Execution& e) const {
-    p.batch = p.len_q = 1, p.len_k = pairs;
-    return static_cast<int32_t>(worker_count(p, e, std::numeric_limits<int64_t>::max()));
+    p.batch = p.len_q = 1, p.len_k = pairs.at_most(Checked::kLargest);
+    return static_cast<int32_t>(worker_count(p, e, Checked::kLargest));
   }
 };
 
@@ -61,21 +60,25 @@ size_t attention_size(const ForwardProblem& p, const Execution& e, int64_t split
 
 size_t queries_size(const CacheProblem& p) {
   Arena arena(nullptr);
-  arena.take<std::byte>(static_cast<int64_t>(turned_queries_size(p)));
-  return arena.used();
+  arena.take<std::byte>(turned_queries_size(p));
+  return workspace_bytes(arena.used());
+}
+
+size_t sum_of(size_t a, size_t b) {
+  return workspace_bytes(Checked(static_cast<int64_t>(a)) + static_cast<int64_t>(b));
 }
 
 }  // namespace
 
 // By shapes alone: lengths may change between the question and the call. A sequence of any batch may have few queries.
 size_t cache_workspace_size(const CacheProblem& p, const Execution& e) {
-  return queries_size(p) + attention_size(attention_of(p), e, p.num_splits);
+  return sum_of(queries_size(p), attention_size(attention_of(p), e, p.num_splits));
 }
 
 void attend_cache(const CacheProblem& p, const Execution& e) {
   ForwardProblem attention = attention_of(p);
   const size_t of_queries = queries_size(p), of_attention = attention_size(attention, e, p.num_splits);
-  const Workspace workspace(e, of_queries + of_attention);
+  const Workspace workspace(e, sum_of(of_queries, of_attention));
   auto* memory = static_cast<std::byte*>(workspace.data());
   const Rows turned = turned_queries(p, memory);
   write_rows(p, turned, e);

@@ -45,8 +45,10 @@ Range rows_of(int64_t task, int64_t rows) { return {task * kRowsOfATask, std::mi
 // Waking a thread costs microseconds: as much as turning or copying this many elements.
 int64_t workers_for(const CacheProblem& p, int64_t rows_new, int64_t rows_q, const Execution& e) {
   constexpr int64_t kWorthWaking = 32 * 1024;
-  const int64_t elements = p.batch * (rows_new * p.heads_k * (p.dim_qk + p.dim_v) + rows_q * p.heads_q * p.dim_qk);
-  return std::min<int64_t>(num_threads(e), 1 + elements / kWorthWaking);
+  const Checked of_keys = Checked(rows_new) * p.heads_k * (p.dim_qk + p.dim_v);
+  const Checked elements = Checked(p.batch) * (of_keys + Checked(rows_q) * p.heads_q * p.dim_qk);
+  const int64_t threads = num_threads(e);
+  return std::min(threads, 1 + elements.at_most(kWorthWaking * threads) / kWorthWaking);
 }
 
 }  // namespace
@@ -56,14 +58,19 @@ Rows turned_queries(const CacheProblem& p, void* memory) {
   return {memory, p.dtype, p.heads_q * p.len_q * p.dim_qk, p.len_q * p.dim_qk, p.dim_qk};
 }
 
-size_t turned_queries_size(const CacheProblem& p) {
+Checked turned_queries_size(const CacheProblem& p) {
   if (!p.rotary) return 0;
   const int64_t rows = p.packed() ? p.total_q : p.batch * p.len_q;
-  return static_cast<size_t>(rows * p.heads_q * p.dim_qk * size_of(p.dtype));
+  return Checked(rows) * p.heads_q * p.dim_qk * size_of(p.dtype);
 }
 
 void write_rows(const CacheProblem& p, const Rows& turned, const Execution& e) {
-  const int64_t rows_new = p.k_new ? p.cache.len_new : 0, rows_q = p.rotary ? p.len_q : 0;
+  // Of the longest sequences: the bounds that came with packed rows may be far above.
+  int64_t rows_new = 0, rows_q = 0;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    if (p.k_new) rows_new = std::max(rows_new, append_of(p.cache, b).count);
+    if (p.rotary) rows_q = std::max(rows_q, sequence_of(p, b).len_q);
+  }
   const int64_t new_tasks = tasks_of(rows_new), tasks = new_tasks + tasks_of(rows_q);
   if (tasks == 0) return;
   run_tasks(e, workers_for(p, rows_new, rows_q, e), p.batch * tasks, [&](int64_t, int64_t n) {

@@ -1,15 +1,14 @@
 // What a call over a cache does before it attends: new rows are turned and written into the cache, queries are turned.
 #pragma once
 
-#include <cstddef>
-
+#include "checked.h"
 #include "problem/problem.h"
 
 namespace cuflash::cpu {
 
 // Where turned queries go: [batch][head][query][dim], packed [query][head][dim]. Without a rotary embedding there are none.
 Rows turned_queries(const CacheProblem& problem, void* memory);
-size_t turned_queries_size(const CacheProblem& problem);
+Checked turned_queries_size(const CacheProblem& problem);  // in bytes
 
 void write_rows(const CacheProblem& problem, const Rows& turned, const Execution& execution);
 

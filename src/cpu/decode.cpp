@@ -32,18 +32,19 @@ DecodeKernels<float> kernels_for(const Problem& p) {
 template <class T>
 class Decode {
  public:
-  Decode(const ForwardProblem& p, const Execution& e, int64_t splits)
-      : p_(p), e_(e), plan_(decode_plan(p, splits)), tasks_(p.batch * plan_.runs * plan_.splits) {
-    workers_ = worker_count(p, e, tasks_);
+  Decode(const ForwardProblem& p, const Execution& e, int64_t splits) : p_(p), e_(e), plan_(decode_plan(p, splits)) {
+    const Checked tasks = Checked(p.batch) * plan_.runs * plan_.splits;
+    workers_ = worker_count(p, e, tasks);
     Arena scratch(nullptr), sums(nullptr);
     DecodeScratch<T>(scratch, p, plan_);
     Sums<T>(sums, p, plan_);
-    scratch_bytes_ = scratch.used(), sums_bytes_ = sums.used();
+    // Splits have sums of their own until they are merged.
+    bytes_ = workspace_bytes(scratch.used() * workers_ + sums.used() * (plan_.splits > 1 ? tasks : Checked(workers_)));
+    scratch_bytes_ = workspace_bytes(scratch.used()), sums_bytes_ = workspace_bytes(sums.used());
+    tasks_ = tasks.value("q: its tasks are");
   }
 
-  size_t bytes() const {
-    return static_cast<size_t>(workers_) * scratch_bytes_ + static_cast<size_t>(sums_count()) * sums_bytes_;
-  }
+  size_t bytes() const { return bytes_; }
 
   void run() {
     const Workspace workspace(e_, bytes());
@@ -76,7 +77,6 @@ class Decode {
     bool nothing_to_do = false;  // a split behind them, or a sequence that is not of this path
   };
 
-  int64_t sums_count() const { return plan_.splits > 1 ? tasks_ : workers_; }
   Sums<T> sums_at(int64_t n) const {
     Arena arena(sums_ + static_cast<size_t>(n) * sums_bytes_);
     return Sums<T>(arena, p_, plan_);
@@ -306,7 +306,7 @@ class Decode {
   const DecodeKernels<T> kernels_ = kernels_for<T>(p_);
   DecodePlan plan_;
   int64_t tasks_, workers_;
-  size_t scratch_bytes_, sums_bytes_;
+  size_t bytes_, scratch_bytes_, sums_bytes_;
   std::byte* scratch_ = nullptr;
   std::byte* sums_ = nullptr;
   TileCounter counter_{e_.tile_stats};

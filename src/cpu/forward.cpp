@@ -168,24 +168,25 @@ struct ForwardLayout {
   const Kernels<T, E>& kernels = cpu::kernels<T, E>();
   TileShape shape;
   int64_t tasks, workers;
-  size_t scratch_bytes, index_bytes;
+  size_t scratch_bytes, index_bytes, bytes;
 
   ForwardLayout(const ForwardProblem& p, const Execution& e)
       : shape(forward_tile(p, kernels.lanes, kernels.step, tuned_choice(tuned::Direction::forward, p))) {
-    tasks = TileIndex::count(p, TileIndex::Side::query, p.heads_q, shape.q);
-    workers = worker_count(p, e, tasks);
+    const Checked tiles = TileIndex::count(p, TileIndex::Side::query, p.heads_q, shape.q);
+    workers = worker_count(p, e, tiles);
     Arena index(nullptr), scratch(nullptr);
     index.take<int64_t>(p.batch + 1);
     ForwardScratch<T, E>(scratch, p, kernels, shape);
-    index_bytes = index.used(), scratch_bytes = scratch.used();
+    bytes = workspace_bytes(index.used() + scratch.used() * workers);
+    index_bytes = workspace_bytes(index.used()), scratch_bytes = workspace_bytes(scratch.used());
+    tasks = tiles.value("q: its tiles are");
   }
-  size_t bytes() const { return index_bytes + static_cast<size_t>(workers) * scratch_bytes; }
 };
 
 template <class T, class E>
 void run(const ForwardProblem& p, const Execution& e) {
   const ForwardLayout<T, E> layout(p, e);
-  const Workspace workspace(e, layout.bytes());
+  const Workspace workspace(e, layout.bytes);
   auto* block = static_cast<std::byte*>(workspace.data());
   const TileIndex tiles(p, TileIndex::Side::query, p.heads_q, layout.shape.q, Arena(block).take<int64_t>(p.batch + 1));
   TileCounter counter(e.tile_stats);
@@ -209,7 +210,7 @@ void forward_panels(const ForwardProblem& p, const Execution& e) {
   with_types(p, [&]<class T, class E>(Types<T, E>) { run<T, E>(p, e); });
 }
 size_t forward_panels_workspace_size(const ForwardProblem& p, const Execution& e) {
-  return with_types(p, [&]<class T, class E>(Types<T, E>) { return ForwardLayout<T, E>(p, e).bytes(); });
+  return with_types(p, [&]<class T, class E>(Types<T, E>) { return ForwardLayout<T, E>(p, e).bytes; });
 }
 
 void forward(const ForwardProblem& p, const Execution& e) { takes_decode(p) ? decode(p, e) : forward_panels(p, e); }

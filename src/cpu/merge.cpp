@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "checked.h"
 #include "cpu/threads.h"
 #include "dtype.h"
 
@@ -47,9 +48,9 @@ void merge_row(const MergeProblem& p, int64_t b, int64_t h, int64_t row) {
 }  // namespace
 
 void merge(const MergeProblem& p, const Execution& e) {
-  const int64_t rows = p.batch * p.heads * p.len;
+  const int64_t rows = (Checked(p.batch) * p.heads * p.len).value("o_a: its rows are");
   constexpr int64_t kRowsOfATask = 64;  // tens of microseconds
-  const int64_t tasks = (rows + kRowsOfATask - 1) / kRowsOfATask;
+  const int64_t tasks = rows / kRowsOfATask + (rows % kRowsOfATask != 0);
   run_tasks(e, std::min<int64_t>(num_threads(e), tasks), tasks, [&](int64_t, int64_t task) {
     for (int64_t n = task * kRowsOfATask; n < std::min(rows, (task + 1) * kRowsOfATask); ++n) {
       const int64_t row = n % p.len, h = n / p.len % p.heads, b = n / p.len / p.heads;

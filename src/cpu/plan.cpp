@@ -32,8 +32,8 @@ TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step, const tune
   const TileShape most = largest_tile({256, 256}, lanes, unit, choice);
   TileShape shape{tile_of(p.len_q, lanes, most.q), tile_of(p.len_k, unit, most.k)};
   const auto halve_until = [&](int64_t enough_tasks, int64_t smallest) {
-    while (shape.q > smallest && p.batch * p.heads_q * ((p.len_q + shape.q - 1) / shape.q) < enough_tasks)
-      shape.q = round_up(shape.q / 2, lanes);
+    const auto tasks = [&] { return Checked(p.batch) * p.heads_q * ((p.len_q + shape.q - 1) / shape.q); };
+    while (shape.q > smallest && tasks().at_most(enough_tasks) < enough_tasks) shape.q = round_up(shape.q / 2, lanes);
   };
   halve_until(64, 128);        // packing twice as often costs 4%
   halve_until(16, 2 * lanes);  // and more and more below
@@ -130,10 +130,12 @@ TileIndex::Place TileIndex::place(int64_t task) const {
   return {b, within / tiles(b), {begin, std::min(begin + tile_, rows_of(problem_, side_, b))}};
 }
 
-int64_t TileIndex::count(const Problem& problem, Side side, int64_t heads, int64_t tile) {
-  int64_t tiles = 0;
-  for (int64_t b = 0; b < problem.batch; ++b) tiles += (rows_of(problem, side, b) + tile - 1) / tile;
-  return tiles * heads;
+Checked TileIndex::count(const Problem& problem, Side side, int64_t heads, int64_t tile) {
+  const auto tiles_of = [&](int64_t b) { return ceil_of(rows_of(problem, side, b), tile); };
+  if (!problem.packed()) return Checked(problem.batch) * heads * tiles_of(0);
+  int64_t tiles = 0;  // no more than rows, and one for each sequence
+  for (int64_t b = 0; b < problem.batch; ++b) tiles += tiles_of(b);
+  return Checked(tiles) * heads;
 }
 
 std::string describe_forward(const Problem& p, int64_t splits) {
@@ -144,13 +146,13 @@ std::string describe_forward(const Problem& p, int64_t splits) {
               " heads at a time, in up to ", plan.splits, " ranges of keys");
 }
 
-int64_t worker_count(const Problem& p, const Execution& execution, int64_t tasks) {
+int64_t worker_count(const Problem& p, const Execution& execution, const Checked& tasks) {
   // Waking a sleeping thread costs microseconds: about this many multiply-adds of one core.
   constexpr double kWorthWaking = 2e5;
   const double work = static_cast<double>(p.batch) * static_cast<double>(p.heads_q) * static_cast<double>(p.len_q) *
                       static_cast<double>(p.len_k) * static_cast<double>(p.dim_qk + p.dim_v);
   const int64_t useful = static_cast<int64_t>(std::min(work / kWorthWaking, 1e6)) + 1;
-  return std::max<int64_t>(1, std::min({static_cast<int64_t>(num_threads(execution)), tasks, useful}));
+  return std::max<int64_t>(1, tasks.at_most(std::min<int64_t>(num_threads(execution), useful)));
 }
 
 }  // namespace cuflash::cpu

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "checked.h"
 #include "problem/problem.h"
 #include "problem/visibility.h"
 #include "tuned/choice.h"
@@ -73,12 +74,11 @@ class TileIndex {
   // `before` is scratch for batch + 1 numbers.
   TileIndex(const Problem& problem, Side side, int64_t heads, int64_t tile, int64_t* before);
 
-  int64_t count() const { return before_[batch_] * heads_; }
   Place place(int64_t task) const;
   int64_t tiles(int64_t b) const { return before_[b + 1] - before_[b]; }  // of one head
   int64_t first_tile(int64_t b, int64_t h) const { return before_[b] * heads_ + h * tiles(b); }
 
-  static int64_t count(const Problem& problem, Side side, int64_t heads, int64_t tile);
+  static Checked count(const Problem& problem, Side side, int64_t heads, int64_t tile);
 
  private:
   static int64_t rows_of(const Problem& problem, Side side, int64_t b);
@@ -93,6 +93,6 @@ class TileIndex {
 std::string describe_forward(const Problem& problem, int64_t splits = 0);
 
 // Workers worth waking for this many tasks of a problem.
-int64_t worker_count(const Problem& problem, const Execution& execution, int64_t tasks);
+int64_t worker_count(const Problem& problem, const Execution& execution, const Checked& tasks);
 
 }  // namespace cuflash::cpu

@@ -22,13 +22,13 @@ class TileCounter {
   template <class Counted>
   void report(const Problem& p, TileShape tile, TileStats* stats, Counted counted) const {
     if (!stats) return;
-    int64_t tiles = 0;
+    Checked tiles;
     for (int64_t b = 0; b < p.batch; ++b) {
       const Sequence s = sequence_of(p, b);
       if (!counted(s)) continue;
-      tiles += p.heads_q * ((s.len_q + tile.q - 1) / tile.q) * ((s.len_k + tile.k - 1) / tile.k);
+      tiles = tiles + Checked(p.heads_q) * ((s.len_q + tile.q - 1) / tile.q) * ((s.len_k + tile.k - 1) / tile.k);
     }
-    *stats = {tile.q, tile.k, visited_.load(), masked_.load(), tiles - visited_.load()};
+    *stats = {tile.q, tile.k, visited_.load(), masked_.load(), tiles.at_most(Checked::kLargest) - visited_.load()};
   }
   void report(const Problem& p, TileShape tile, TileStats* stats) const {
     report(p, tile, stats, [](const Sequence&) { return true; });

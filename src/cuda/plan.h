@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <variant>
 
+#include "checked.h"
 #include "cuda/kernel_key.h"
 #include "problem/problem.h"
 #include "tuned/choice.h"
@@ -25,8 +26,9 @@ struct Launch {
   int64_t ctas() const { return int64_t{grid_x} * grid_y * grid_z; }
 };
 
-// A launch of `ctas` CTAs, more than one dimension of a grid holds included.
-Launch launch_of(const KernelKey& kernel, int64_t ctas, int threads, int shared_bytes);
+// A launch of `ctas` CTAs, more than one dimension of a grid holds included. Throws CUFLASH_UNSUPPORTED where a whole grid
+// holds fewer.
+Launch launch_of(const KernelKey& kernel, const Checked& ctas, int threads, int shared_bytes);
 
 // Which kernels a plan may choose: those for every architecture alone, or those for one where there are some.
 enum class Kernels { portable, best };

@@ -73,7 +73,7 @@ const char* reason_of(const BackwardConfig& c) {
 }
 
 int64_t tiles_in(int64_t length, int64_t tile) { return (length + tile - 1) / tile; }
-size_t real_size(Element element) { return element == Element::f64 ? 8 : 4; }
+int64_t real_size(Element element) { return element == Element::f64 ? 8 : 4; }
 
 // One deterministic sum needs no order.
 bool needs_order(const BackwardProblem& p, const BackwardConfig& c, Reproducible reproducible) {
@@ -122,19 +122,21 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
   BackwardWorkspace w;
   w.packed_tiles = p.total_q / c.tile_q + p.batch;
   w.dq_rows = sums_dq ? static_cast<int>(std::min<int64_t>(c.tile_q, tiles_in(p.len_q, 16) * 16)) : 0;
-  w.tiles = p.heads_q * (p.packed() ? w.packed_tiles : p.batch * tiles_in(p.len_q, c.tile_q));
-  const auto tiles = static_cast<size_t>(w.tiles);
-  size_t used = 64;  // the counters of tiles
-  const auto take = [&](size_t bytes) {
-    const size_t offset = used;
-    used += (bytes + 63) / 64 * 64;
+  const Checked tiles = (p.packed() ? w.packed_tiles : Checked(p.batch) * tiles_in(p.len_q, c.tile_q)) * p.heads_q;
+  Checked used = 64;  // the counters of tiles
+  const auto take = [&](const Checked& bytes) {
+    const Checked offset = used;
+    used = round_up(used + bytes, 64);
     return offset;
   };
-  w.ticket = take(sizeof(uint64_t));
-  w.row_stats = take(tiles * static_cast<size_t>(row_stats_bytes(c)));
-  w.dq_sums = take(tiles * static_cast<size_t>(w.dq_rows * c.dim_qk) * real_size(c.element));
-  w.turns = take(c.ordered ? tiles * sizeof(unsigned) : 0);
-  w.size = used;
+  const Checked ticket = take(sizeof(uint64_t));
+  const Checked row_stats = take(tiles * row_stats_bytes(c));
+  const Checked dq_sums = take(tiles * w.dq_rows * c.dim_qk * real_size(c.element));
+  const Checked turns = take(c.ordered ? tiles * int64_t{sizeof(unsigned)} : 0);
+  w.size = workspace_bytes(used);  // and no part of it is beyond its end
+  w.tiles = tiles.value("q: its tiles are");
+  w.ticket = workspace_bytes(ticket), w.row_stats = workspace_bytes(row_stats);
+  w.dq_sums = workspace_bytes(dq_sums), w.turns = workspace_bytes(turns);
   return w;
 }
 
@@ -144,8 +146,8 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
 int heads_together(const BackwardProblem& p, const BackwardConfig& c) {
   constexpr int64_t kCacheBytes = 24 << 20, kMost = 1 << 20;
   if (c.ordered) return static_cast<int>(std::clamp<int64_t>(p.batch * p.heads_k, 1, kMost));
-  const int64_t row = (p.dim_qk + p.dim_v) * size_of(c.element) + p.dim_qk * static_cast<int64_t>(real_size(c.element));
-  const int64_t head = std::max<int64_t>(1, p.len_q * p.group() * row);
+  const int64_t row = (p.dim_qk + p.dim_v) * size_of(c.element) + p.dim_qk * real_size(c.element);
+  const int64_t head = std::max<int64_t>(1, (Checked(p.len_q) * p.group() * row).at_most(kCacheBytes + 1));
   return static_cast<int>(std::clamp<int64_t>(kCacheBytes / head, 1, kMost));
 }
 
@@ -175,11 +177,11 @@ BackwardPlan plan_around(const BackwardProblem& p, const Arch& arch, const Backw
   plan.heads_together = heads_together(p, c);
   plan.heads_at_end = heads_at_end(p, c, plan.heads_together);
 
-  const int64_t query_tiles = p.batch * p.heads_q * tiles_in(p.len_q, c.tile_q);
+  const Checked query_tiles = Checked(p.batch) * p.heads_q * tiles_in(p.len_q, c.tile_q);
   // It sets the ticket of the ordered kernel, too, so it has at least one CTA.
   const BackwardConfig prepare = small_config(c, c.dim_qk, c.dim_v);
-  plan.prepare = launch_of(key_of(KernelKind::backward_prepare, arch, prepare), std::max<int64_t>(1, query_tiles),
-                           prepare_threads(prepare), 0);
+  plan.prepare = launch_of(key_of(KernelKind::backward_prepare, arch, prepare),
+                           query_tiles.at_most(1) == 0 ? 1 : query_tiles, prepare_threads(prepare), 0);
   if (sums_dq) {
     const BackwardConfig finish = small_config(c, c.dim_qk, 0);
     plan.finish = launch_of(key_of(KernelKind::backward_finish, arch, finish), query_tiles, finish_threads(finish), 0);
@@ -191,8 +193,8 @@ BackwardPlan plan_around(const BackwardProblem& p, const Arch& arch, const Backw
   return plan;
 }
 
-int64_t key_tiles(const BackwardProblem& p, int tile_k) {
-  return p.dq || p.dk || p.dv ? p.batch * p.heads_k * tiles_in(p.len_k, tile_k) : 0;
+Checked key_tiles(const BackwardProblem& p, int tile_k) {
+  return p.dq || p.dk || p.dv ? Checked(p.batch) * p.heads_k * tiles_in(p.len_k, tile_k) : 0;
 }
 
 BackwardPlan plan_portable(const BackwardProblem& p, const Arch& arch, Reproducible reproducible,
@@ -206,7 +208,8 @@ BackwardPlan plan_portable(const BackwardProblem& p, const Arch& arch, Reproduci
   if (p.dbias) {
     BackwardConfig bias = c;
     bias.stages = std::min(c.stages, 1), bias.ordered = 0, bias.all = 0;
-    const int64_t tiles = p.bias_batch * p.bias_heads * tiles_in(p.bias_len_q, c.tile_q) * tiles_in(p.len_k, c.tile_k);
+    const Checked heads = Checked(p.bias_batch) * p.bias_heads;
+    const Checked tiles = heads * tiles_in(p.bias_len_q, c.tile_q) * tiles_in(p.bias_len_k, c.tile_k);
     plan.bias = launch_of(key_of(KernelKind::backward_bias, arch, bias), tiles, bias_threads(bias), shared_bytes(bias));
   }
   return plan;
@@ -234,7 +237,7 @@ BackwardPlan plan_hopper(const BackwardProblem& p, const Arch& arch, const Hoppe
   plan.main.stays = main;
   if (choice.dq) {
     const HopperDqConfig& dq = plan.dq_config = *choice.dq;
-    const int64_t tiles = p.batch * p.heads_q * tiles_in(p.len_q, tile_q_of(dq));
+    const Checked tiles = Checked(p.batch) * p.heads_q * tiles_in(p.len_q, tile_q_of(dq));
     plan.dq = launch_of(key_of(KernelKind::hopper_dq, arch, dq), tiles, num_threads(dq), shared_bytes(dq));
     plan.dq.stays = true;
     if (!main) plan.tile_k = dq.tile_k;

@@ -155,10 +155,17 @@ const char* not_boxes(const CacheProblem& p, const Arch& arch, Kernels kernels) 
   return nullptr;
 }
 
+// Of all sequences and heads, so many rows or tiles each. Where there are more than any device or grid has room for, this
+// says no more than that: what is decided by them stays in range, and launch_of refuses the plan.
+int64_t of_all_heads(const CacheProblem& p, int64_t count) {
+  constexpr int64_t kPlenty = int64_t{1} << 50;
+  return (Checked(p.batch) * p.heads_k * count).at_most(kPlenty);
+}
+
 // Tiles of rows of all sequences and heads.
 int64_t row_tiles(const CacheProblem& p, int tile_q) {
   const int64_t rows = std::max<int64_t>(1, p.len_q * p.group());
-  return p.batch * p.heads_k * ((rows + tile_q - 1) / tile_q);
+  return of_all_heads(p, (rows + tile_q - 1) / tile_q);
 }
 
 // As in CacheConfig. The grid has three dimensions then, whose limits are 2^31 - 1 and twice 2^16 - 1.
@@ -288,7 +295,7 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms, int64_t 
     return;
   }
   constexpr int64_t kLeastTiles = 2, kMostWaves = 4;
-  const int64_t tiles = p.batch * p.heads_k * plan.row_tiles;
+  const int64_t tiles = of_all_heads(p, plan.row_tiles);
   // Of few tiles many splits would have to be added up at the end: one CTA for each multiprocessor is enough then.
   const bool few = 2 * tiles <= num_sms;
   const int64_t all_slots = int64_t{num_sms} * plan.config.ctas_per_sm, slots = few ? num_sms : all_slots;
@@ -342,18 +349,19 @@ bool is_worth_posts(const CachePlan& plan) {
   return plan.state_rows * (c.dim_v / kPostedColumns) <= kMostUnits * plan.splits * (num_threads(c) / 32);
 }
 
-size_t rounded_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
-
 CacheWorkspace workspace_of(const CachePlan& plan, int64_t tiles) {
   CacheWorkspace w;
   if (plan.splits <= 1 || plan.launch.grid_x == 0) return w;
-  const size_t rows = static_cast<size_t>(tiles * plan.splits * plan.state_rows);
-  const size_t real = static_cast<size_t>(sum_size(plan.config.element));
-  const size_t columns = rows * static_cast<size_t>(plan.config.dim_v);
-  w.states = w.tickets + rounded_up(static_cast<size_t>(tiles) * sizeof(uint64));
+  const Checked rows = Checked(tiles) * plan.splits * plan.state_rows;
+  const int64_t real = sum_size(plan.config.element);
+  const Checked columns = rows * plan.config.dim_v;
+  constexpr int64_t kUnit = 256;
+  const Checked states = round_up(Checked(tiles) * int64_t{sizeof(uint64)}, kUnit);
   // A post is 16 bytes for two numbers: cache/posts.h.
-  w.sums = w.states + rounded_up(plan.config.posts ? columns / kPostedColumns * 16 : rows * 2 * real);
-  w.size = w.sums + columns * (plan.config.posts ? 8 : real);
+  const Checked posts = rows * (plan.config.dim_v / kPostedColumns) * 16;
+  const Checked sums = states + round_up(plan.config.posts ? posts : rows * 2 * real, kUnit);
+  w.size = workspace_bytes(sums + columns * (plan.config.posts ? 8 : real));  // and no part of it is beyond its end
+  w.states = workspace_bytes(states), w.sums = workspace_bytes(sums);
   return w;
 }
 
@@ -377,14 +385,15 @@ CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kerne
   plan.splits = plan.eager_splits = 1;
   choose_splits(plan, p, num_sms, plan.tuned ? choice->splits : 0);
   if (plan.tuned) plan.reason = kTunedReason;
-  const int64_t tiles = p.batch * p.heads_k * plan.row_tiles;
+  const int64_t tiles = of_all_heads(p, plan.row_tiles);
   plan.at_once = tiles * plan.splits <= plan.early_ctas;
   plan.config.posts = meeting == Meeting::by_posts && is_worth_posts(plan);
   know_first_tiles(plan, p);
   plan.on_their_way = parts_on_their_way(plan);
   plan.launch =
       launch_of(key_of(plan.not_boxes ? KernelKind::cache_attention : KernelKind::hopper_cache, arch, plan.config),
-                works ? tiles * plan.splits : 0, num_threads(plan.config), shared_bytes(plan.config));
+                works ? Checked(p.batch) * p.heads_k * plan.row_tiles * plan.splits : 0, num_threads(plan.config),
+                shared_bytes(plan.config));
   if (plan.config.plain && plan.launch.grid_x != 0) {
     plan.launch.grid_x = static_cast<uint32_t>(p.heads_k * plan.row_tiles);
     plan.launch.grid_y = static_cast<uint32_t>(p.batch), plan.launch.grid_z = static_cast<uint32_t>(plan.splits);
@@ -407,9 +416,9 @@ MergePlan plan_merge(const MergeProblem& p, const Arch& arch) {
     refuse(join("o_a: head size ", p.dim, " is above ", kLongest, ", the largest of the CUDA kernel"));
   MergeConfig c{element_of(p.o_a.dtype), 32};
   while (c.lanes > 4 && c.lanes / 2 * 8 >= p.dim) c.lanes /= 2;
-  const int64_t rows = p.batch * p.heads * p.len, rows_of_cta = num_threads(c) / c.lanes;
-  return {c, launch_of(key_of(KernelKind::merge_states, arch, c), (rows + rows_of_cta - 1) / rows_of_cta,
-                       num_threads(c), 0)};
+  const int64_t rows = (Checked(p.batch) * p.heads * p.len).value("o_a: its rows are");
+  const int64_t rows_of_cta = num_threads(c) / c.lanes, ctas = rows / rows_of_cta + (rows % rows_of_cta != 0);
+  return {c, launch_of(key_of(KernelKind::merge_states, arch, c), ctas, num_threads(c), 0)};
 }
 
 int usual_sms(const Arch& arch) {

@@ -70,10 +70,14 @@ bool takes_tensor_maps(KernelKind kind) {
 }
 }  // namespace
 
-Launch launch_of(const KernelKey& kernel, int64_t ctas, int threads, int shared_bytes) {
-  constexpr int64_t kMostX = (int64_t{1} << 31) - 1;
-  const int64_t x = std::min(ctas, kMostX);
-  const int64_t y = x == 0 ? 1 : (ctas + x - 1) / x;
+Launch launch_of(const KernelKey& kernel, const Checked& ctas, int threads, int shared_bytes) {
+  constexpr int64_t kMostX = (int64_t{1} << 31) - 1, kMostY = (1 << 16) - 1, kMost = kMostX * kMostY;
+  const int64_t count = ctas.at_most(kMost + 1);
+  if (count > kMost)
+    refuse(join("q: this call has ", ctas, " tiles, more than ", kMost,
+                ", the most of a CUDA grid; split it into calls over fewer sequences, heads or rows"));
+  const int64_t x = std::min(count, kMostX);
+  const int64_t y = x == 0 ? 1 : (count + x - 1) / x;
   Launch launch{kernel, static_cast<uint32_t>(x), static_cast<uint32_t>(y), 1, threads, shared_bytes};
   launch.aligned_params = takes_tensor_maps(kernel.kind);
   return launch;

@@ -66,7 +66,7 @@ const char* reason_of(const ForwardConfig& c) {
 }
 
 ForwardPlan plan_with(const ForwardProblem& p, const Arch& arch, const ForwardConfig& c) {
-  const int64_t ctas = p.batch * p.heads_q * ((p.len_q + c.tile_q - 1) / c.tile_q);
+  const Checked ctas = Checked(p.batch) * p.heads_q * ((p.len_q + c.tile_q - 1) / c.tile_q);
   return {c, c.tile_q, c.tile_k, launch_of(key_of(KernelKind::forward, arch, c), ctas, num_threads(c), shared_bytes(c)),
           reason_of(c)};
 }

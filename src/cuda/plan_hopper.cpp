@@ -64,7 +64,9 @@ Load load_of(int options) {
   return std::has_single_bit(static_cast<unsigned>(options)) ? one_option : every_option;
 }
 
-int64_t tiles_of(const Problem& p, int tile_q) { return p.batch * p.heads_q * ((p.len_q + tile_q - 1) / tile_q); }
+Checked tiles_of(const Problem& p, int tile_q) {
+  return Checked(p.batch) * p.heads_q * ((p.len_q + tile_q - 1) / tile_q);
+}
 
 const char* why_not(const ForwardProblem& p) {
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products are those of f16 and bf16";
@@ -74,7 +76,8 @@ const char* why_not(const ForwardProblem& p) {
   if (!has_tensor_map(p.q, query_extent(p)) || !has_tensor_map(p.k, key_extent(p)) ||
       !has_tensor_map(p.v, value_extent(p)))
     return "rows of q, k or v repeat, or are 2^40 bytes apart";
-  if (tiles_of(p, kWarpgroupRows) >= int64_t{1} << 31) return "there are 2^31 tiles of queries or more";
+  constexpr int64_t kTooMany = int64_t{1} << 31;
+  if (tiles_of(p, kWarpgroupRows).at_most(kTooMany) == kTooMany) return "there are 2^31 tiles of queries or more";
   return nullptr;
 }
 

@@ -21,8 +21,9 @@ const char* why_not(const BackwardProblem& p) {
       !has_tensor_map(p.v, value_extent(p)) || !has_tensor_map(p.dout, output_extent(p)))
     return "rows of q, k, v or dO do not start on 16-byte boundaries, repeat, or are 2^40 bytes apart";
   // Packed sequences may have one more each.
-  if (p.batch * p.heads_q * ((p.len_q + kTileQ - 1) / kTileQ + 1) >= int64_t{1} << 31)
-    return "there are 2^31 tiles of queries or more";
+  constexpr int64_t kTooMany = int64_t{1} << 31;
+  const Checked tiles = Checked(p.batch) * p.heads_q * ((p.len_q + kTileQ - 1) / kTileQ + 1);
+  if (tiles.at_most(kTooMany) == kTooMany) return "there are 2^31 tiles of queries or more";
   return nullptr;
 }
 

@@ -116,7 +116,7 @@ BackwardProblem backward_of(const Typical& t) {
   p.dv = rows<Rows>(addresses, t.dtype, t.len_k, t.heads_k, t.dim_v);
   if (p.bias) {
     p.dbias = score_rows<Rows>(addresses, t.dtype, t.len_k);
-    p.bias_batch = p.bias_heads = 1, p.bias_len_q = t.len_q;
+    p.bias_batch = p.bias_heads = 1, p.bias_len_q = t.len_q, p.bias_len_k = t.len_k;
   }
   if (p.sink) p.dsink = head_values<HeadValues>(addresses);
   return p;

@@ -63,6 +63,7 @@ void describe_attention(Problem& p, const cuflash_attention& a, Place place) {
   describe_lengths(p, a);
   describe_scores(p, a);
   describe_score_inputs(p, a);
+  drop_loose_bounds(p);
 }
 
 Rows describe_gradient(const char* name, const cuflash_mutable_tensor& gradient, const char* of,
@@ -95,6 +96,7 @@ void describe_bias_gradient(BackwardProblem& p, const cuflash_attention& a, cons
   require_value_type(dbias, p.dtype);
   p.dbias = rows_of(summed, t.dbias.data);
   p.bias_batch = summed.extent(0), p.bias_heads = summed.extent(1), p.bias_len_q = summed.extent(2);
+  p.bias_len_k = summed.extent(3);
 }
 
 void describe_sink_gradient(BackwardProblem& p, const cuflash_backward_tensors& t) {

@@ -96,4 +96,13 @@ void describe_lengths(Problem& p, const cuflash_attention& a) {
   p.used_k = describe_used({"seqlens_k", a.seqlens_k}, p.batch, p.len_k, p.place);
 }
 
+void drop_loose_bounds(Problem& p) {
+  if (!p.packed() || p.place.on_cuda()) return;
+  p.len_q = p.len_k = 0;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const Sequence sequence = sequence_of(p, b);
+    p.len_q = std::max(p.len_q, sequence.len_q), p.len_k = std::max(p.len_k, sequence.len_k);
+  }
+}
+
 }  // namespace cuflash

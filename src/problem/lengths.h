@@ -12,6 +12,10 @@ namespace cuflash {
 // are not read, so packed ones come with max_seqlen_q and max_seqlen_k.
 void describe_lengths(Problem& p, const cuflash_attention& a);
 
+// len_q and len_k of packed sequences in host memory become the longest lengths, however far above the caller's bounds were:
+// nothing that is computed or allocated depends on those. Shapes that must match a bound have been described before.
+void drop_loose_bounds(Problem& p);
+
 // An i32 tensor of this extent.
 const int32_t* lengths_of(const Argument& a, int64_t extent, const char* shape, const char* meaning);
 // The first used rows of each of `batch` sequences of `length` rows; null where the argument is absent.

@@ -74,7 +74,7 @@ struct Problem {
   Place place;
   DType dtype = DType::f32;
   int64_t batch = 0, heads_q = 0, heads_k = 0;
-  int64_t len_q = 0, len_k = 0;  // of a dense tensor; packed: an upper bound of the lengths
+  int64_t len_q = 0, len_k = 0;  // of a dense tensor; packed: the longest, or a bound where lengths are not read
   int64_t dim_qk = 0, dim_v = 0;
 
   ConstRows q;  // [batch, heads_q, len_q, dim_qk]
@@ -139,8 +139,9 @@ struct MergeProblem {
 struct BackwardProblem : Problem {
   ConstRows o, lse, dout, dlse;
   Rows dq, dk, dv;
-  Rows dbias;                                              // strides 0 where it is summed
-  int64_t bias_batch = 0, bias_heads = 0, bias_len_q = 0;  // extents of dbias: 1 where it is summed
+  Rows dbias;  // strides 0 where it is summed
+  // Extents of dbias: 1 where it is summed. Packed lengths may all be shorter than it is.
+  int64_t bias_batch = 0, bias_heads = 0, bias_len_q = 0, bias_len_k = 0;
   HeadValues dsink;
 };
 
