@@ -87,6 +87,33 @@ TEST(LargeValues, ConstantRows) {
   EXPECT_TRUE(std::all_of(r.lse.begin(), r.lse.end(), [&](double lse) { return lse == r.lse[0]; }));
 }
 
+// The exponential of a score is computed as a power of two: where scale times log2(e) is infinite in f32, a score of 0
+// becomes NaN. What is accepted has to give a mean of the values.
+TEST(LargeValues, LargestScaleOfScoresThatAreZero) {
+  for (DType dtype : kFloatTypes)
+    for (const double scale : {2.3586e38, -2.3586e38, 1e38})
+      for (const double softcap : {0.0, 1.2e-38, 1e-20, 3e38})
+        for (const int64_t len_q : {1, 40}) {  // decoded, and in panels
+          SCOPED_TRACE(::testing::Message() << name_of(dtype) << " " << scale << " softcap=" << softcap);
+          Inputs in = dense({.len_q = len_q, .len_k = 130, .dtype = dtype});
+          fill(in.q.view(), 0);
+          in.attention.scale = scale, in.attention.softcap = softcap, in.attention.causal = true;
+          const Results r = run(in);
+          EXPECT_TRUE(std::all_of(r.o.begin(), r.o.end(), [](double o) { return std::isfinite(o); }));
+          EXPECT_NEAR(r.lse.back(), std::log(130.0), 1e-5);
+          EXPECT_TRUE(all_equal(r.dk, 0));
+        }
+}
+
+TEST(LargeValues, ScaleThatF32CannotMultiplyIsRefused) {
+  for (DType dtype : kFloatTypes)
+    for (const double scale : {2.36e38, 3e38, -3e38, 1e300, kInf, kNan}) {
+      Inputs in = dense({.dtype = dtype});
+      in.attention.scale = scale;
+      expect_refused(in.attention, "scale");
+    }
+}
+
 TEST(Softcap, ScoresFarBeyondTheCap) {
   for (DType dtype : kFloatTypes) {
     SCOPED_TRACE(name_of(dtype));

@@ -38,7 +38,8 @@ Rule window_rule(const char* argument, int64_t cuflash_attention::*field) {
 
 std::vector<Rule> number_rules() {
   return {
-      number_rule("scale", &cuflash_attention::scale, {{kNan, "nan"}, {kInf, "inf"}, {-kInf, "-inf"}}),
+      number_rule("scale", &cuflash_attention::scale,
+                  {{kNan, "nan"}, {kInf, "inf"}, {-kInf, "-inf"}, {3e38, "3e+38"}, {-2.36e38, "-2.36e+38"}}),
       number_rule("softcap", &cuflash_attention::softcap, {{-1, "-1"}, {kNan, "nan"}, {kInf, "inf"}, {-kInf, "-inf"}}),
       number_rule("dropout_p", &cuflash_attention::dropout_p,
                   {{1, "1"}, {-0.5, "-0.5"}, {1.5, "1.5"}, {kNan, "nan"}, {kInf, "inf"}}),

@@ -87,7 +87,7 @@ typedef struct cuflash_attention {
   size_t struct_size;
   cuflash_tensor q, k, v; /* one type: f64, f32, f16 or bf16 */
 
-  double scale;         /* used where has_scale is not 0 */
+  double scale;         /* used where has_scale is not 0; at most 2.3586e38, which f32 can multiply by log2(e) */
   int32_t has_scale;    /* 0: scale is 1/sqrt(D) */
   int32_t causal;       /* not 0: key j is visible to query i only where j <= i + c; sets window_right to 0 */
   int32_t alignment;    /* cuflash_alignment: the meaning of c */
@@ -106,7 +106,8 @@ typedef struct cuflash_attention {
 
   cuflash_tensor cu_seqlens_q, cu_seqlens_k; /* i32 [B + 1]: sequence b is rows cu[b] .. cu[b + 1] */
   int64_t max_seqlen_q, max_seqlen_k;        /* packed: an upper bound of the lengths; needed on CUDA, which does not
-                                              * read lengths on the host; 0: found from cu_seqlens in host memory */
+                                              * read lengths on the host; 0: found from cu_seqlens in host memory. On
+                                              * the CPU nothing but shapes of bias and mask depends on it */
   cuflash_tensor seqlens_q, seqlens_k;       /* i32 [B]: only the first seqlens[b] rows of a dense sequence exist */
 } cuflash_attention;
 

@@ -11,6 +11,10 @@ namespace {
 
 constexpr double kLargestFloat = std::numeric_limits<float>::max(), kSmallestFloat = std::numeric_limits<float>::min();
 
+// The exponential of a score is a power of two: f32 has to hold scale times log2(e), and f64 inputs follow the same rule.
+constexpr double kLargestScale = 2.3586e38, kLog2e = 1.4426950408889634;
+static_assert(kLargestScale * kLog2e <= kLargestFloat && 1.0001 * kLargestScale * kLog2e > kLargestFloat);
+
 int64_t window_side(const char* name, int64_t window) {
   if (window < -1) reject(name, ": got ", window, "; allowed are -1 (unbounded) and 0 or more");
   return window < 0 ? kUnbounded : std::min(window, kUnbounded);
@@ -19,7 +23,9 @@ int64_t window_side(const char* name, int64_t window) {
 }  // namespace
 
 void describe_scores(Problem& p, const cuflash_attention& a) {
-  if (a.has_scale && !(std::abs(a.scale) <= kLargestFloat)) reject("scale: got ", a.scale, ", must be finite in f32");
+  if (a.has_scale && !(std::abs(a.scale) <= kLargestScale))
+    reject("scale: got ", a.scale, ", must be between ", -kLargestScale, " and ", kLargestScale,
+           ", which f32 can multiply by log2(e)");
   p.scale = a.has_scale ? a.scale : 1 / std::sqrt(static_cast<double>(p.dim_qk));
   if (a.softcap != 0 && !(a.softcap >= kSmallestFloat && a.softcap <= kLargestFloat))
     reject("softcap: got ", a.softcap, ", must be 0 (off) or a positive number in the range of f32");

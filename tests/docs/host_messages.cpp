@@ -56,6 +56,17 @@ void make_huge(Call& c) {
   c.tensors.dq.stride = {kHeads * kDim << 30, kDim << 30, kDim, 1};
 }
 
+// 2^62 rows, each with a number of 4 bytes.
+void make_unaddressable(Call& c) {
+  constexpr int64_t kMany = 1 << 21, kRows = 1 << 20;
+  for (ConstTensor* t : {&c.attention.q, &c.attention.k, &c.attention.v, &c.tensors.o, &c.tensors.dout})
+    t->shape = {kMany, kMany, kRows, kDim}, t->stride = {0, 0, 0, 1};
+  c.tensors.lse.shape = {kMany, kMany, kRows}, c.tensors.lse.stride = {0, 0, 1};
+  c.attention.sink = contiguous(static_cast<const float*>(c.tensors.lse.data), kMany);
+  c.tensors.dsink = contiguous(static_cast<float*>(c.tensors.dq.data), kMany);
+  c.tensors.dq = c.tensors.dk = c.tensors.dv = {};
+}
+
 // As a program has it that was built against a later header: one more option, and it is set.
 void pass_newer_struct() {
   struct {
@@ -139,7 +150,7 @@ std::vector<Message> host_messages() {
       {"window", {}, [] { forward([](Call& c) { c.attention.window_left = -2; }); }},
       {"softcap", {}, [] { forward([](Call& c) { c.attention.softcap = -1; }); }},
       {"dropout", {}, [] { forward([](Call& c) { c.attention.dropout_p = 1; }); }},
-      {"scale", {}, [] { forward([](Call& c) { c.attention.scale = 1e300; }); }},
+      {"scale", {}, [] { forward([](Call& c) { c.attention.scale = 3e38; }); }},
       {"alignment-value", {}, [] { forward([](Call& c) { c.attention.alignment = Alignment{2}; }); }},
       {"device-value", {}, [] { forward([](Call& c) { c.execution.device = Device{7}; }); }},
       {"threads", {}, [] { forward([](Call& c) { c.execution.num_threads = -1; }); }},
@@ -184,6 +195,7 @@ std::vector<Message> host_messages() {
          alignas(64) static char memory[64];
          forward([](Call& c) { c.execution.workspace = memory, c.execution.workspace_size = sizeof memory; });
        }},
+      {"workspace-overflow", {}, [] { backward(make_unaddressable); }},
       {"workspace-memory", {}, [] { backward(make_huge); }},
       // The processor
       {"threads-setting", {{"CUFLASH_NUM_THREADS", "many"}}, [] { forward([](Call&) {}); }},

@@ -10,8 +10,10 @@ void softcap(int64_t keys, T* s, T scale, T cap, T* slope) {
   typedef typename Exponent<T>::Int Int;
   typedef Int Bits __attribute__((vector_size(kVectorBytes), may_alias));
   constexpr Int kSign = Int{1} << (8 * sizeof(T) - 1);
+  const T factor = scale / cap;
+  const bool in_range = factor - factor == 0;  // a score of 0 times infinity would be NaN
   for (int64_t n = 0; n < keys * V<T>::kLanes; n += V<T>::kWidth) {
-    const Vec<T> x = at(s + n) * (scale / cap);
+    const Vec<T> x = in_range ? at(s + n) * factor : at(s + n) * scale / cap;
     at(s + n) = cap * tanh_of(x);
     if (!slope) continue;
     // 1 - tanh^2 = 4 e / (1 + e)^2 with e = exp(-2 |x|), which has all its digits where tanh is almost 1.
