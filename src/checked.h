@@ -1,6 +1,6 @@
-// Products and sums of extents, without overflow. Every extent of a call may be as large as 2^31 - 1, so a product of three
-// of them need not fit into 64 bits. A number that has left them goes on as an estimate: what is refused in the end is the
-// whole size, and the refusal can state it.
+// Products and sums of extents, without overflow. Every extent of a call may be as large as 2^31 - 1, so a product of
+// three of them need not fit into 64 bits. A number that does not fit goes on as an estimate: what is refused in the end
+// is the whole size, and the refusal can state it.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// Random structs for everything of the C ABI that answers a question about a call: sizes, explanations and, through the same
-// validation, plans for GPUs. Whatever is asked, the answer is one of the contract's: no sanitizer stops it, a refusal names
-// an argument, and all who are asked agree.
+// Random structs for everything of the C ABI that answers a question about a call: sizes, explanations and, through the
+// same validation, plans for GPUs. Every answer is one that the contract knows, a refusal names an argument, and the size
+// query, explain and the plans agree.
 //
 // CUFLASH_TEST_SEED chooses other structs, CUFLASH_TEST_SCALE=10 asks 300,000 times.
 #include <cuflash/cuflash_pages.h>

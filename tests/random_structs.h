@@ -1,6 +1,6 @@
-// Random arguments of the C ABI: valid ones, valid ones with a few fields changed, and bytes that mean nothing. Tensors have
-// addresses of nothing, since no question about a call may follow them; lengths, tables and indices are read, and are in
-// memory of their own.
+// Random arguments of the C ABI: valid ones, valid ones with a few fields changed, and bytes that mean nothing. Tensors
+// have addresses of nothing, since no question about a call may follow them; lengths, tables and indices are read, and
+// are in memory of their own.
 #pragma once
 
 #include <cuflash/cuflash_cache.h>
@@ -62,8 +62,8 @@ struct RandomStructs {
   bool no_execution = false;  // NULL is passed
 
   RandomStructs(CallKind kind, uint64_t seed);
-  // Of lengths, tables and indices that are longer than the memory that they have, the address is taken away: what is left
-  // may be described as if it were in host memory.
+  // Removes the address of lengths, tables and indices that are longer than their memory: what is left may be described
+  // as if it were in host memory.
   void make_readable();
 
  private:

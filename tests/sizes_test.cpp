@@ -1,5 +1,5 @@
-// Extents that are legal one by one make sizes beyond 64 bits: such a call is refused, with the number, by the size query,
-// by explain and by the call itself. And no size follows a bound that is far above the lengths.
+// Extents that are legal one by one make sizes beyond 64 bits: such a call is refused, with the number, by the size
+// query, by explain and by the call itself. And no size follows a bound that is far above the lengths.
 #include <cuflash/cuflash_cache.h>
 #include <gtest/gtest.h>
 
@@ -181,7 +181,7 @@ TEST(WorkspaceSize, OfTurnedQueriesBeyond64BitsIsRefusedWithTheNumber) {
       "7.3787e+19 bytes");
 }
 
-// Of an empty tensor the other extents may be anything, and nobody walks through them.
+// Of an empty tensor the other extents may be anything, and no query walks through them.
 TEST(WorkspaceSize, OfNothingIsSmallWhateverTheOtherExtents) {
   HugeBackward call(kMaxExtent, 4, 0);
   size_t bytes = 0;

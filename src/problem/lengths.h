@@ -12,8 +12,8 @@ namespace cuflash {
 // are not read, so packed ones come with max_seqlen_q and max_seqlen_k.
 void describe_lengths(Problem& p, const cuflash_attention& a);
 
-// len_q and len_k of packed sequences in host memory become the longest lengths, however far above the caller's bounds were:
-// nothing that is computed or allocated depends on those. Shapes that must match a bound have been described before.
+// len_q and len_k of packed sequences in host memory become the longest lengths, however far above the caller's bounds
+// are: nothing that is computed or allocated depends on those. Shapes that must match a bound have been described before.
 void drop_loose_bounds(Problem& p);
 
 // An i32 tensor of this extent.
