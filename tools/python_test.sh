@@ -2,15 +2,17 @@
 # The Python tests: tools/python_test.sh cpu|cuda [arguments of pytest]
 #
 # cpu   in a virtual environment under build/, with the package installed by `pip install .` and what the tests need
-#       from PyPI. Without a network what is importable is used. CUFLASH_TEST_PYTHON=required: skipping is a failure.
+#       from PyPI, PyTorch included. Without a network what is importable is used. CUFLASH_TEST_PYTHON=required: skipping
+#       the suite is a failure.
 # cuda  with the Python at hand and the package of the release build: nothing is installed.
-# PYTHON names another Python than python3. CUFLASH_TEST_TORCH=install: PyTorch from PyPI, however large it is there.
+# PYTHON names another Python than python3. CUFLASH_TEST_TORCH=off: PyTorch is not installed, and its tests are skipped.
+#
+# What was skipped, and why, is printed at the end and left in build/python-test.skips, which tools/skips.py reads.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly device=$1 python=${PYTHON:-python3} venv=build/python-test
-readonly torch_version=2.9.1 # on aarch64 for the CPU alone, 104 MB
-readonly requirements=tests/python/requirements.txt
+readonly requirements=tests/python/requirements.txt skips=build/python-test.skips
 shift
 
 say() { printf 'python-test: %s\n' "$*"; }
@@ -42,8 +44,13 @@ introduce() { # python
   "$1" -m cuflash --device "$device" | sed -n 's/^self-check  */python-test: self-check /p'
 }
 run() { # python
+  local result=0
   introduce "$1" || return
-  CUFLASH_TEST_DEVICE=$device "$1" -m pytest -q -ra tests/python "${@:2}" | tee build/python-test.log
+  rm -f "$skips"
+  CUFLASH_TEST_DEVICE=$device CUFLASH_TEST_SKIPS=$skips "$1" -m pytest -q -ra tests/python "${@:2}" |
+    tee build/python-test.log || result=$?
+  "$1" tools/skips.py python "$skips"
+  return "$result"
 }
 # Each file in a process of its own, many at once: on a GPU the tests wait for the compilation of kernels.
 run_side_by_side() { # python
@@ -69,33 +76,61 @@ if [ "$device" = cuda ]; then
   exit
 fi
 
-# A PyTorch that is there already is used; otherwise the one of PyPI, where it is no larger than needed.
-torch=()
+# A PyTorch that is there already is used; otherwise the one of PyPI.
 torch_folder=$("$python" -c 'import os, torch; print(os.path.dirname(torch.__path__[0]))' 2>/dev/null || true)
-if [ -n "$torch_folder" ]; then
-  say "PyTorch of $torch_folder"
-elif [ "$(uname -m)" = aarch64 ] || [ "${CUFLASH_TEST_TORCH:-}" = install ]; then
-  torch=("torch==$torch_version")
-else
-  say "tests with PyTorch are skipped: $python has none, and PyPI's for $(uname -m) brings gigabytes of CUDA" \
-    "libraries; CUFLASH_TEST_TORCH=install takes it all the same"
-fi
 
-# Installed once for each list of requirements, and for each state of the sources.
-install_requirements() {
+# Made anew for another Python, and for another folder of PyTorch.
+make_venv() {
   local wanted site
-  wanted=$(cat "$requirements" && echo "${torch[*]-} $torch_folder")
-  [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ] || return 0
-  say "pip installs into $venv, from PyPI: $(grep -o '^[a-zA-Z][^ ;#]*' "$requirements" | paste -sd' ') ${torch[*]-}"
+  wanted="$("$python" -VV) $torch_folder"
+  [ "$(cat "$venv/made" 2>/dev/null)" != "$wanted" ] || return 0
   rm -rf "$venv"
   "$python" -m venv "$venv" || skip "$python -m venv failed"
   # Looked at last: what is installed here goes before what lies beside that PyTorch.
   site=$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')
   [ -z "$torch_folder" ] || echo "$torch_folder" >"$site/torch.pth"
-  # Most modules of these packages are never imported: those that are, Python compiles by itself.
-  timed "test requirements installed" pip install --no-compile -r "$requirements" ${torch[@]+"${torch[@]}"} || return
-  echo "$wanted" >"$venv/installed"
+  echo "$wanted" >"$venv/made"
 }
+# Most modules of these packages are never imported: those that are, Python compiles by itself.
+install_requirements() {
+  make_venv
+  ! cmp -s "$requirements" "$venv/requirements" || return 0
+  say "downloading what $requirements lists into $venv, about 200 MB"
+  timed "test requirements installed" pip install --no-compile -r "$requirements" || return
+  cp "$requirements" "$venv/requirements"
+}
+# On aarch64 the last version that is for the CPU alone there. On x86-64 every version brings CUDA's libraries: 2.9.1 is
+# 4.1 GB with them, 2.15.0 is 3 GB, and is what users get. The two take different routes to a tensor's memory.
+choose_torch() {
+  if [ "$(uname -m)" = aarch64 ]; then
+    torch=2.9.1 torch_size="104 MB" torch_flags=()
+  else
+    torch=2.15.0 torch_size="3 GB with the CUDA libraries that PyPI's brings; CUFLASH_TEST_TORCH=off leaves it out"
+    torch_flags=(--no-cache-dir) # to write another copy of that much takes longer than to download it
+  fi
+}
+install_torch() {
+  local torch torch_size torch_flags
+  choose_torch
+  if [ -n "$torch_folder" ]; then
+    say "PyTorch of $torch_folder"
+  elif [ "$(cat "$venv/torch" 2>/dev/null)" = "$torch" ]; then
+    say "PyTorch $torch of $venv"
+  elif [ "${CUFLASH_TEST_TORCH:-}" = off ]; then
+    say "PyTorch is not installed, because CUFLASH_TEST_TORCH=off: its tests are skipped"
+  else
+    say "downloading PyTorch $torch into $venv, $torch_size"
+    if timed "PyTorch installed" pip install --no-compile ${torch_flags[@]+"${torch_flags[@]}"} "torch==$torch"; then
+      echo "$torch" >"$venv/torch"
+    elif [ "${CUFLASH_TEST_PYTHON:-}" = required ]; then
+      say "FAILED: PyTorch could not be installed (the error is above), and CUFLASH_TEST_PYTHON=required"
+      exit 1
+    else
+      say "PyTorch could not be installed (the error is above): its tests are skipped"
+    fi
+  fi
+}
+# Installed once for each state of the sources.
 install_package() {
   local state
   state=$(find pyproject.toml CMakeLists.txt cmake include src kernels cli python -type f ! -name '*.pyc' -print0 |
@@ -105,7 +140,7 @@ install_package() {
   echo "$state" >"$venv/package"
 }
 
-if install_requirements && install_package; then
+if install_requirements && install_torch && install_package; then
   run "$venv/bin/python" "$@"
 elif has "$python" pytest && has "$python" numpy && has "$python" nanobind; then
   say "PyPI cannot be reached: using what $python has, and the package of the release build"

@@ -2,9 +2,13 @@
 
 CUFLASH_TEST_DEVICE=cuda   run on the GPU what can run there (default: cpu)
 CUFLASH_TEST_SCALE=10      ten times as many random cases (default: 1)
+CUFLASH_TEST_SKIPS=FILE    where to write what was skipped: a count, a tab and a reason in each line
 """
 
 import os
+import re
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +70,29 @@ def cuda() -> str:
     if why_no_cuda():
         pytest.skip(f"needs a GPU, and {why_no_cuda()}")
     return "cuda"
+
+
+# As pytest.importorskip words it; the module's name for a user is the project's.
+_NO_MODULE = re.compile(r"could not import '(\w+)[^']*': .*")
+_PROJECTS = {"torch": "PyTorch"}
+
+
+def skips_by_reason(reports) -> Counter:
+    """{reason: how often}. A file that skips itself is one report, however many tests it has, and is counted as such."""
+    found = Counter()
+    for report in reports:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = reason.removeprefix("Skipped: ").splitlines()[0]
+        missing = _NO_MODULE.fullmatch(reason)
+        if missing:
+            reason = f"{_PROJECTS.get(missing.group(1), missing.group(1))} is not installed"
+        found[reason if report.when == "call" or report.when == "setup" else f"{reason} (whole files)"] += 1
+    return found
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Writes what tools/skips.py prints at the end of tools/python_test.sh and of .ci/run."""
+    path = os.environ.get("CUFLASH_TEST_SKIPS")
+    if path:
+        found = skips_by_reason(terminalreporter.stats.get("skipped", []))
+        Path(path).write_text("".join(f"{count}\t{reason}\n" for reason, count in sorted(found.items())))

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Which tests were skipped, and why: a line for each reason, with how many tests it kept from running.
+
+    tools/skips.py release build/release/Testing/Temporary/LastTest.log
+    tools/skips.py python build/python-test.skips
+
+The first word begins each line. A file is the log of ctest, whose GoogleTest programs print a reason before each test
+that they skip, or what tests/python/conftest.py writes: lines of a count, a tab and a reason.
+"""
+
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+# [ RUN      ] Suite.Test        file.cpp:12: Skipped        the reason        (blank)        [  SKIPPED ] Suite.Test (0 ms)
+RUN = re.compile(r"\[ RUN      \] ")
+SKIPPED = re.compile(r"\[  SKIPPED \] \S+ \(\d+ ms\)$")
+REASON_FOLLOWS = re.compile(r"^\S+:\d+: Skipped$")
+RESULT = re.compile(r"^\[( *[A-Z]+ *|-{10}|={10})\] ")
+# ctest's own: a test that never ran because its program says so by an exit code or its output, or is not built.
+NOT_RUN = re.compile(r"^(Test Skipped|Test not run)\b|^Unable to find executable")
+
+
+def gtest_skips(lines):
+    """The reason of each test that GoogleTest skipped. GTEST_SKIP in a fixture may give more than one: the first counts."""
+    reasons, reading = [], False
+    for line in lines:
+        if RUN.match(line):
+            reasons, reading = [], False
+        elif REASON_FOLLOWS.match(line):
+            reasons, reading = [*reasons, ""], True
+        elif SKIPPED.match(line):
+            yield next((reason for reason in reasons if reason), "no reason given")
+            reasons, reading = [], False
+        elif RESULT.match(line) or not line.strip():
+            reading = False
+        elif reading:
+            reasons[-1] = f"{reasons[-1]} {line.strip()}".strip()
+
+
+def skips_of_ctest(text):
+    """{reason: tests} of ctest's LastTest.log."""
+    lines = text.splitlines()
+    found = Counter(gtest_skips(lines))
+    found.update("ctest did not run it" for line in lines if NOT_RUN.match(line))
+    return found
+
+
+def skips_of_pytest(text):
+    """{reason: tests} of what conftest.py wrote."""
+    found = Counter()
+    for line in text.splitlines():
+        count, _, reason = line.partition("\t")
+        found[reason] += int(count)
+    return found
+
+
+def skips_of(path):
+    text = path.read_text(errors="replace")
+    return skips_of_pytest(text) if path.suffix == ".skips" else skips_of_ctest(text)
+
+
+def lines_of(name, found):
+    """The most frequent reason first, then by the alphabet."""
+    total = sum(found.values())
+    yield f"{name:<8} {total:5d} skipped" if total else f"{name:<8}     0 skipped: every test ran"
+    for reason, count in sorted(found.items(), key=lambda item: (-item[1], item[0])):
+        yield f"{name:<8} {count:5d}   {reason}"
+
+
+def main(words):
+    if len(words) != 2:
+        print("usage: tools/skips.py NAME FILE", file=sys.stderr)
+        return 2
+    name, path = words[0], Path(words[1])
+    if not path.exists():
+        print(f"{name:<8}     ? skipped: there is no {path}")
+        return 0
+    print("\n".join(lines_of(name, skips_of(path))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
