@@ -16,13 +16,13 @@ __version__: str = _core.version()
 
 # What needs PyTorch, transformers or JAX: the module that has it, imported at first use.
 _LAZY = {
-    "flash_attn_func": "flash_attn_interface",
-    "flash_attn_kvpacked_func": "flash_attn_interface",
-    "flash_attn_qkvpacked_func": "flash_attn_interface",
-    "flash_attn_varlen_func": "flash_attn_interface",
-    "flash_attn_varlen_kvpacked_func": "flash_attn_interface",
-    "flash_attn_varlen_qkvpacked_func": "flash_attn_interface",
-    "flash_attn_with_kvcache": "flash_attn_interface",
+    "flash_attn_func": "_flash_attn",
+    "flash_attn_kvpacked_func": "_flash_attn",
+    "flash_attn_qkvpacked_func": "_flash_attn",
+    "flash_attn_varlen_func": "_flash_attn",
+    "flash_attn_varlen_kvpacked_func": "_flash_attn",
+    "flash_attn_varlen_qkvpacked_func": "_flash_attn",
+    "flash_attn_with_kvcache": "_flash_attn",
     "patch_torch": "_patch",
     "unpatch_torch": "_patch",
     "register_transformers": "_transformers",

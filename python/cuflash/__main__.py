@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from . import _core
 
@@ -141,16 +141,24 @@ def why_not(device: str) -> str:
     return ""
 
 
-def main() -> int:
+def main(words: Optional[List[str]] = None, program: str = "python -m cuflash") -> int:
     """Prints info, checks, and returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m cuflash", description=__doc__)
+    parser = argparse.ArgumentParser(prog=program, description=__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where to check; cuda needs PyTorch")
-    device = parser.parse_args().device
-    print(_core.info(), end="")
+    device = parser.parse_args(words).device
+    try:
+        print(_core.info(), end="")
+    except ValueError as error:  # a setting in the environment that has no meaning
+        print(f"cuflash: {error}", file=sys.stderr)
+        return 2
     if why_not(device):
         print(f"self-check   not run: {why_not(device)}", file=sys.stderr)
         return 1
-    return 0 if self_check(run_on_cuda if device == "cuda" else run_on_cpu, device) else 1
+    try:
+        return 0 if self_check(run_on_cuda if device == "cuda" else run_on_cpu, device) else 1
+    except (ValueError, RuntimeError, MemoryError) as error:
+        print(f"self-check   {device} could not run: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

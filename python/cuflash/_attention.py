@@ -21,6 +21,10 @@ class Gradients(NamedTuple):
     dsink: Optional[Array]
 
 
+def kind_of(array: Any) -> str:
+    return "None" if array is None else type(array).__name__
+
+
 def library_of(array: Array, name: str = "q") -> str:
     """ "numpy", "cupy", "torch" or "jax": the library whose type array is."""
     known = _library_of_type.get(type(array))
@@ -32,7 +36,7 @@ def library_of(array: Array, name: str = "q") -> str:
             _library_of_type[type(array)] = _ROOTS[root]
             return _ROOTS[root]
     raise TypeError(
-        f"{name}: {type(array).__name__} is not an array of NumPy, PyTorch, JAX or CuPy; "
+        f"{name}: {kind_of(array)} is not an array of NumPy, PyTorch, JAX or CuPy; "
         "numpy.asarray or numpy.from_dlpack makes one of lists and of other libraries' arrays"
     )
 
@@ -67,8 +71,13 @@ def _missing_dimensions(**arrays: Array) -> int:
     return 4 - rank
 
 
-def _widen(array: Optional[Array], missing: int) -> Optional[Array]:
-    return array if array is None or missing == 0 else array[(None,) * missing]
+def _widen(array: Optional[Array], missing: int, name: str = "q") -> Optional[Array]:
+    if array is None or missing == 0:
+        return array
+    try:
+        return array[(None,) * missing]
+    except RuntimeError:  # of PyTorch, about a tensor of some sparse layout
+        raise ValueError(f"{name}: has the layout {array.layout}; cuflash takes dense tensors, as to_dense() makes") from None
 
 
 def _narrow(array: Array, missing: int) -> Array:
@@ -135,8 +144,8 @@ def attention(
     missing = _missing_dimensions(q=q, k=k, v=v)
     result = implementation.attention(
         _widen(q, missing),
-        _widen(k, missing),
-        _widen(v, missing),
+        _widen(k, missing, "k"),
+        _widen(v, missing, "v"),
         bias=bias,
         mask=mask,
         sink=sink,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional, Sequence
+from typing import Any, Iterable, List, NamedTuple, Optional, Sequence
 
 from . import _core
+from ._values import LARGEST_EXTENT, shown, whole
 
 
 class CachedSequence(NamedTuple):
@@ -12,6 +13,23 @@ class CachedSequence(NamedTuple):
 
     serial: int
     slot: int
+
+
+def _handle(sequence: Any, name: str = "sequence") -> CachedSequence:
+    """A sequence as start and fork return it, or two numbers like it; whether it is alive is the pool's question."""
+    if not (isinstance(sequence, tuple) and len(sequence) == 2 and all(isinstance(n, int) and n >= 0 for n in sequence)):
+        raise TypeError(f"{name}: got {shown(sequence)}, must be a sequence that start or fork of this pool returned")
+    return sequence
+
+
+def _handles(sequences: Any) -> List[CachedSequence]:
+    if isinstance(sequences, CachedSequence) or not isinstance(sequences, Iterable):
+        raise TypeError(f"sequences: got {shown(sequences)}, must be a list of sequences")
+    try:
+        given = list(sequences)
+    except TypeError:  # an array without dimensions
+        raise TypeError(f"sequences: got {shown(sequences)}, must be a list of sequences") from None
+    return [_handle(sequence, f"sequences[{n}]") for n, sequence in enumerate(given)]
 
 
 class PageCopy(NamedTuple):
@@ -81,9 +99,11 @@ class PagePool:
     def __init__(
         self, pages: int, page_size: int, max_sequences: int, max_pages_per_sequence: Optional[int] = None
     ) -> None:
-        if max_pages_per_sequence == 0:
+        if max_pages_per_sequence is not None and whole(max_pages_per_sequence, "max_pages_per_sequence") == 0:
             raise ValueError("max_pages_per_sequence: got 0, must be at least 1, or None for as many as there are")
-        self._pool = _core.PagePool(pages, page_size, max_sequences, max_pages_per_sequence or 0)
+        self._pool = _core.PagePool(whole(pages, "pages"), whole(page_size, "page_size"),
+                                    whole(max_sequences, "max_sequences"),
+                                    0 if max_pages_per_sequence is None else int(max_pages_per_sequence))
 
     def start(self) -> Optional[CachedSequence]:
         """An empty sequence; None where max_sequences are alive."""
@@ -92,37 +112,37 @@ class PagePool:
 
     def fork(self, parent: CachedSequence, tokens: Optional[int] = None) -> Optional[CachedSequence]:
         """A sequence with the first tokens (None: all) of parent, on the same pages; None as in start."""
-        if tokens is not None and tokens < 0:
+        if tokens is not None and whole(tokens, "tokens") < 0:
             raise ValueError(f"tokens: got {tokens}, must be 0 or more, or None for all")
-        handle = self._pool.fork(parent, -1 if tokens is None else tokens)
+        handle = self._pool.fork(_handle(parent, "parent"), -1 if tokens is None else int(tokens))
         return None if handle is None else CachedSequence(*handle)
 
     def append(self, sequence: CachedSequence, tokens: int) -> Append:
         """Makes room for tokens at the end, all or none."""
-        fit, pages, missing, copy = self._pool.append(sequence, tokens)
+        fit, pages, missing, copy = self._pool.append(_handle(sequence), whole(tokens, "tokens"))
         return Append(fit, pages, missing, None if copy is None else PageCopy(*copy))
 
     def truncate(self, sequence: CachedSequence, tokens: int) -> None:
         """Keeps the first tokens of the cached ones."""
-        self._pool.truncate(sequence, tokens)
+        self._pool.truncate(_handle(sequence), whole(tokens, "tokens"))
 
     def trim(self, sequence: CachedSequence, sinks: int, window: int) -> Trim:
         """Drops the whole pages that hold neither one of the first sinks nor one of the last window tokens."""
-        return Trim(*self._pool.trim(sequence, sinks, window))
+        return Trim(*self._pool.trim(_handle(sequence), whole(sinks, "sinks"), whole(window, "window")))
 
     def release(self, sequence: CachedSequence) -> None:
         """The sequence ends; pages that no other one holds are free."""
-        self._pool.release(sequence)
+        self._pool.release(_handle(sequence))
 
     def state(self, sequence: CachedSequence) -> SequenceState:
-        return SequenceState(*self._pool.state(sequence))
+        return SequenceState(*self._pool.state(_handle(sequence)))
 
     def statistics(self) -> PagePoolStats:
         return PagePoolStats(*self._pool.statistics())
 
     def pages(self, sequence: CachedSequence) -> Any:
         """The pages of a sequence in order: int32 [pages]."""
-        return self.block_table([sequence])[0]
+        return self.block_table([_handle(sequence)])[0]
 
     def block_table(
         self,
@@ -137,21 +157,21 @@ class PagePool:
         max_pages None: as many columns as the longest needs. out: an int32 array in host memory to write into, of NumPy
         or of PyTorch (pinned, for a copy to a GPU), which is returned; its columns are then max_pages.
         """
-        sequences = list(sequences)
+        sequences = _handles(sequences)
         if out is None:
             import numpy
 
             if max_pages is None:
                 max_pages = max((self.state(s).pages for s in sequences), default=0)
-            out = numpy.empty((len(sequences), max_pages), numpy.int32)
+            out = numpy.empty((len(sequences), whole(max_pages, "max_pages", 0, LARGEST_EXTENT)), numpy.int32)
         elif max_pages is not None:
             raise ValueError(f"max_pages: got {max_pages}, but out has columns of its own; give one of the two")
-        self._pool.write_block_table(sequences, out, unused)
+        self._pool.write_block_table(sequences, out, whole(unused, "unused", -(2**31), 2**31 - 1))
         return out
 
     def lengths(self, sequences: Sequence[CachedSequence], *, out: Any = None) -> Any:
         """int32 [sequences], the cached tokens of each: cache_seqlens. out as in block_table."""
-        sequences = list(sequences)
+        sequences = _handles(sequences)
         if out is None:
             import numpy
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence, Tuple, Union
 
 from ._attention import Array, library_of
+from ._values import shown
 
 Lengths = Union[Array, Sequence[int]]
+LAYOUTS = ("bhsd", "bshd")
 
 
 def attention_with_cache(
@@ -152,15 +154,21 @@ def explain_with_cache(q: Array, k_cache: Array, v_cache: Array, k: Any = None, 
     return _implementation(q, "q").explain_with_cache(q, k_cache, v_cache, k, v, **options)
 
 
-def require_ranks(q: Array, k_cache: Array, v_cache: Array) -> None:
+def require_ranks(q: Array, k_cache: Array, v_cache: Array, layout: str) -> None:
     """The shapes of results are taken from these before the library checks all else."""
     if q.ndim not in (3, 4):
         raise ValueError(f"q: has {q.ndim} dimensions; it has 4, or 3 where it is packed")
+    order = "rows, heads" if layout == "bshd" else "heads, rows"
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.ndim != 4:
-            raise ValueError(
-                f"{name}: has {cache.ndim} dimensions; a cache has 4: entries or pages, heads, rows, head size"
-            )
+            raise ValueError(f"{name}: has {cache.ndim} dimensions; a cache has 4: entries or pages, {order}, head size")
+
+
+def results_of(out: Any) -> Tuple[Array, Array]:
+    """The two arrays that merge_states writes into."""
+    if not isinstance(out, (tuple, list)) or len(out) != 2:
+        raise TypeError(f"out: got {shown(out)}, must be two arrays (o, lse), or None for new ones")
+    return out[0], out[1]
 
 
 def _implementation(array: Array, name: str) -> Any:

@@ -7,7 +7,8 @@ import sys
 from typing import Any, Callable, ContextManager, List, NamedTuple, Optional, Tuple
 
 from . import _core
-from ._attention import Gradients, library_of
+from ._attention import Gradients, kind_of, library_of
+from ._values import LARGEST_EXTENT, LARGEST_SEED, flag, number, optional_number, pair, shown, whole
 
 Array = Any
 
@@ -29,14 +30,14 @@ def device_of(q: Array) -> Device:
     return Device(xp, stream, lambda size: xp.empty(size, xp.uint8), q.device)
 
 
-def require_array(xp: Any, array: Array, name: str) -> None:
+def require_array(xp: Any, array: Array, name: str, like: str = "q") -> None:
     if not isinstance(array, xp.ndarray):
-        raise TypeError(f"{name}: {type(array).__name__} is not a {xp.__name__} array, as q is")
+        raise TypeError(f"{name}: {kind_of(array)} is not a {xp.__name__} array, as {like} is")
 
 
-def readable(xp: Any, array: Array, name: str) -> Array:
+def readable(xp: Any, array: Array, name: str, like: str = "q") -> Array:
     """The array itself where the library can read it in place, otherwise a contiguous copy."""
-    require_array(xp, array, name)
+    require_array(xp, array, name, like)
     size = array.itemsize
     in_place = all(n <= 1 or (s >= 0 and s % size == 0) for n, s in zip(array.shape, array.strides))
     in_place = in_place and (array.shape[-1:] <= (1,) or array.strides[-1] == size)
@@ -60,7 +61,12 @@ def integers(xp: Any, numbers: Any, name: str, what: str = "numbers", lowest: in
     """As contiguous int32, None as None."""
     if numbers is None:
         return None
-    array = xp.asarray(numbers)
+    try:
+        array = xp.asarray(numbers)
+    except Exception:  # such as lists of different lengths
+        array = None
+    if array is None or array.dtype.kind not in "iufb":
+        raise TypeError(f"{name}: got {shown(numbers)}, must be an array or a list of integers")
     if array.size and array.dtype.kind not in "iu":
         raise ValueError(f"{name}: has elements of {array.dtype}; {what} are integers")
     if array.dtype != xp.int32 and xp.__name__ != "numpy":  # looking at them would wait for the device
@@ -68,6 +74,16 @@ def integers(xp: Any, numbers: Any, name: str, what: str = "numbers", lowest: in
     if xp.__name__ == "numpy" and array.size and (array.min() < lowest or array.max() >= 2**31):
         raise ValueError(f"{name}: {numbers} has one that is not between {lowest} and {2**31 - 1}")
     return xp.ascontiguousarray(array, dtype=xp.int32)
+
+
+def slopes_of(xp: Any, slopes: Any) -> Optional[Array]:
+    """alibi_slopes as contiguous float32, None as None."""
+    if slopes is None:
+        return None
+    try:
+        return xp.ascontiguousarray(slopes, dtype=xp.float32)
+    except Exception:
+        raise TypeError(f"alibi_slopes: got {shown(slopes)}, must be an array or a list of numbers") from None
 
 
 def lengths_of(xp: Any, lengths: Any, name: str) -> Optional[Array]:
@@ -103,16 +119,16 @@ class Call:
     ) -> None:
         self.device = device_of(q)
         xp = self.xp = self.device.xp
+        dropout_p = number(dropout_p, "dropout_p")
         if dropout_p and dropout_seed is None:
             raise ValueError("dropout_seed: is needed with dropout_p; attention_backward must be given the same")
         self.q, self.k, self.v = readable(xp, q, "q"), readable(xp, k, "k"), readable(xp, v, "v")
         self.given_bias: Any = bias
         self.bias = _scores(xp, bias, self.k.shape[2], "bias")
         self.sink = None if sink is None else readable(xp, sink, "sink")
-        slopes = None if alibi_slopes is None else xp.ascontiguousarray(alibi_slopes, dtype=xp.float32)
-        left, right = window
+        left, right = pair(window, "window")
         self.options: List[Any] = [
-            slopes,
+            slopes_of(xp, alibi_slopes),
             self.bias,
             _scores(xp, mask, self.k.shape[2], "mask"),
             self.sink,
@@ -121,24 +137,24 @@ class Call:
             lengths_of(xp, seqlens_q, "seqlens_q"),
             lengths_of(xp, seqlens_k, "seqlens_k"),
             "bhsd",
-            None if scale is None else float(scale),
-            bool(causal),
-            bool(top_left),
-            int(left),
-            int(right),
-            float(softcap),
-            float(dropout_p),
-            int(dropout_seed or 0),
-            int(dropout_offset),
+            optional_number(scale, "scale"),
+            flag(causal, "causal"),
+            flag(top_left, "top_left"),
+            left,
+            right,
+            number(softcap, "softcap"),
+            dropout_p,
+            0 if dropout_seed is None else whole(dropout_seed, "dropout_seed", 0, LARGEST_SEED),
+            whole(dropout_offset, "dropout_offset", 0, LARGEST_SEED),
             0,
             0,
             self.device.stream,
             self.device.allocate,
-            int(num_threads),
+            whole(num_threads, "num_threads", 0, LARGEST_EXTENT),
             False,
-            bool(deterministic),
+            flag(deterministic, "deterministic"),
         ]
-        self.return_lse = return_lse
+        self.return_lse = flag(return_lse, "return_lse")
 
     def empty_out(self) -> Array:
         return self.xp.empty((*self.q.shape[:3], self.v.shape[3]), self.q.dtype)
@@ -193,7 +209,7 @@ def explain(q: Array, k: Array, v: Array, *, backward: bool = False, **options: 
     call = Call(q, k, v, **options)
     with call.device.guard:
         out, lse = call.empty_out(), call.empty_lse()
-        if backward:
+        if flag(backward, "backward"):
             gradients = call.empty_gradients()
             dout = call.empty_out()
             return _core.explain_backward(call.q, call.k, call.v, out, lse, dout, None, *gradients, *call.options)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, List, Optional, Tuple
 
 from . import _core
-from ._cached_attention import require_ranks
-from ._numpy import device_of, integers, lengths_of, readable, require_array
+from ._cached_attention import LAYOUTS, require_ranks, results_of
+from ._numpy import device_of, integers, lengths_of, readable, require_array, slopes_of
+from ._values import LARGEST_EXTENT, flag, layout as layout_named, number, optional_number, pair, whole
 
 Array = Any
 
@@ -49,12 +50,14 @@ class CacheCall:
     ) -> None:
         self.device = device_of(q)
         self.xp = xp = self.device.xp
-        self.layout, self.return_lse = layout, return_lse
+        self.layout, self.return_lse = layout_named(layout, LAYOUTS), flag(return_lse, "return_lse")
         require_array(xp, k_cache, "k_cache"), require_array(xp, v_cache, "v_cache")
-        require_ranks(q, k_cache, v_cache)
+        require_ranks(q, k_cache, v_cache, layout)
         self.q, self.v_cache = readable(xp, q, "q"), v_cache
         cu_seqlens_q = lengths_of(xp, cu_seqlens_q, "cu_seqlens_q")
         table = integers(xp, block_table, "block_table", "pages")
+        if cu_seqlens_q is not None and (cu_seqlens_q.ndim != 1 or cu_seqlens_q.size == 0):
+            raise ValueError(f"cu_seqlens_q: has shape {list(cu_seqlens_q.shape)}; it is [B + 1]")
         batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
         self.inputs: List[Any] = [self.q, k_cache, v_cache, self._optional(k, "k"), self._optional(v, "v")]
         self.others: List[Any] = [
@@ -66,24 +69,23 @@ class CacheCall:
             lengths_of(xp, seqlens_new, "seqlens_new"),
             self._optional(rotary_cos, "rotary_cos"),
             self._optional(rotary_sin, "rotary_sin"),
-            None if alibi_slopes is None else xp.ascontiguousarray(alibi_slopes, dtype=xp.float32),
+            slopes_of(xp, alibi_slopes),
             self._optional(sink, "sink"),
             cu_seqlens_q,
             lengths_of(xp, seqlens_q, "seqlens_q"),
             layout,
-            None if scale is None else float(scale),
-            bool(causal),
-            int(window[0]),
-            int(window[1]),
-            float(softcap),
-            int(max_seqlen_q),
-            int(max_seqlen_new),
-            bool(rotary_interleaved),
-            bool(rotary_one_position),
-            int(num_splits),
+            optional_number(scale, "scale"),
+            flag(causal, "causal"),
+            *pair(window, "window"),
+            number(softcap, "softcap"),
+            whole(max_seqlen_q, "max_seqlen_q", 0, LARGEST_EXTENT),
+            whole(max_seqlen_new, "max_seqlen_new", 0, LARGEST_EXTENT),
+            flag(rotary_interleaved, "rotary_interleaved"),
+            flag(rotary_one_position, "rotary_one_position"),
+            whole(num_splits, "num_splits", 0, LARGEST_EXTENT),
             self.device.stream,
             self.device.allocate,
-            int(num_threads),
+            whole(num_threads, "num_threads", 0, LARGEST_EXTENT),
         ]
 
     def _optional(self, array: Optional[Array], name: str) -> Optional[Array]:
@@ -96,7 +98,7 @@ class CacheCall:
             room = k_cache.shape[1 if self.layout == "bshd" else 2]
             lengths = room if table is None else room * table.shape[-1]
         if not hasattr(lengths, "__len__"):  # one for all
-            lengths = self.xp.full(batch, int(lengths), self.xp.int32)
+            lengths = self.xp.full(batch, whole(lengths, "cache_seqlens", 0, LARGEST_EXTENT), self.xp.int32)
         return lengths_of(self.xp, lengths, "cache_seqlens")
 
     def empty_out(self) -> Array:
@@ -148,11 +150,14 @@ def merge_states(
     """cuflash.merge_states for NumPy and CuPy arrays."""
     device = device_of(o_a)
     xp = device.xp
+    layout_named(layout, LAYOUTS)
+    num_threads = whole(num_threads, "num_threads", 0, LARGEST_EXTENT)
     named = {"o_a": o_a, "lse_a": lse_a, "o_b": o_b, "lse_b": lse_b}
-    parts = [readable(xp, array, name) for name, array in named.items()]
+    parts = [readable(xp, array, name, like="o_a") for name, array in named.items()]
     with device.guard:
         if out is None:
             out = xp.empty(o_a.shape, o_a.dtype), xp.empty(_lse_shape(o_a, layout), _lse_type(xp, o_a))
-        o, lse = out
-        _core.merge_states(*parts, o, lse, layout, device.stream, int(num_threads))
+        o, lse = results_of(out)
+        require_array(xp, o, "out", "o_a"), require_array(xp, lse, "out", "o_a")
+        _core.merge_states(*parts, o, lse, layout, device.stream, num_threads)
     return o, lse

@@ -10,6 +10,7 @@ Where the two mean the same, the call is computed here; everything else goes to 
 from __future__ import annotations
 
 import functools
+import re
 import threading
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -97,7 +98,7 @@ class _Installation:
                 reason = _why_not(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
                 _count(reason)
             if reason is None:
-                return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+                return _attention_by_its_names(query, key, value, attn_mask, dropout_p, is_causal, scale)
             return original(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal,
                             scale=scale, enable_gqa=enable_gqa)
 
@@ -204,6 +205,22 @@ def _options(query: Tensor, key: Tensor, mask: Optional[Tensor], dropout_p: floa
     if any(extent not in (1, full) for extent, full in zip(reversed(mask.shape), reversed(whole))):
         return "the shape of the mask"
     return None
+
+
+_NAMES = {"q": "query", "k": "key", "v": "value", "mask": "attn_mask", "bias": "attn_mask"}
+
+
+def _attention_by_its_names(*arguments: Any) -> Tensor:
+    """What is refused all the same has the names of the function that was called."""
+    if torch.compiler.is_compiling():
+        return _attention(*arguments)
+    try:
+        return _attention(*arguments)
+    except ValueError as error:
+        text = re.sub(r"^\w+(?=:)", lambda name: _NAMES.get(name.group(), name.group()), str(error))
+        if text == str(error):
+            raise
+        raise ValueError(text) from None
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], dropout_p: float, is_causal: bool,

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import _core
+from ._values import LARGEST_EXTENT, LARGEST_SEED, flag, layout as layout_named, number, optional_number, pair, shown, whole
 
 __all__ = ["attention"]
 
@@ -141,15 +142,20 @@ _attention.defvjp(_attention_fwd, _attention_bwd, symbolic_zeros=True)
 
 def _pairs(name: str, x: Any, len_k: int) -> Any:
     """bias or mask with rank 4 and a full last dimension, which is what the library reads; the rest may be 1."""
-    x = jnp.asarray(x)
     if not 2 <= x.ndim <= 4:
         raise ValueError(f"{name}: rank {x.ndim}, must be 2 to 4: [batch or 1, heads or 1, queries or 1, keys]")
     x = x.reshape((1,) * (4 - x.ndim) + x.shape)
     return jnp.broadcast_to(x, (*x.shape[:3], len_k)) if x.shape[3] == 1 else x
 
 
+def _array(name: str, x: Any) -> Any:
+    try:
+        return jnp.asarray(x)
+    except Exception:
+        raise TypeError(f"{name}: got {shown(x)}, must be an array") from None
+
+
 def _slopes(slopes: Any, batch: int) -> Any:
-    slopes = jnp.asarray(slopes)
     return jnp.broadcast_to(slopes, (batch, *slopes.shape)) if slopes.ndim == 1 else slopes
 
 
@@ -210,7 +216,10 @@ def attention(
         ValueError: arguments that break a rule, while JAX traces. What is found only when the compiled program runs
             (bad lengths, a problem that the device does not take) is a RuntimeError of JAX with the same sentence.
     """
-    q, k, v = (jnp.asarray(x) for x in (q, k, v))
+    layout_named(layout, ("bhsd", "bshd", "thd"))
+    q, k, v = _array("q", q), _array("k", k), _array("v", v)
+    left, right = pair(window, "window")
+    dropout_p = number(dropout_p, "dropout_p")
     missing = 4 - q.ndim if layout == "bhsd" else 0
     if not (0 <= missing <= 2 and q.ndim == k.ndim == v.ndim):
         raise ValueError(f"q, k, v: ranks {q.ndim}, {k.ndim}, {v.ndim}; must be equal: 4, or 3 with layout 'thd'; with "
@@ -221,24 +230,26 @@ def attention(
     packed = layout == "thd"
     if packed and (cu_seqlens_q is None or cu_seqlens_k is None):
         raise ValueError("cu_seqlens_q, cu_seqlens_k: layout 'thd' needs both")
-    batch = cu_seqlens_q.shape[0] - 1 if packed else q.shape[0]
+    max_seqlen_q, max_seqlen_k = whole(max_seqlen_q, "max_seqlen_q", 0, LARGEST_EXTENT), whole(max_seqlen_k, "max_seqlen_k", 0, LARGEST_EXTENT)
+    given = {"q": q, "k": k, "v": v, "bias": bias, "mask": mask, "sink": sink, "alibi_slopes": alibi_slopes,
+             "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqlens_q": seqlens_q, "seqlens_k": seqlens_k}
+    given = {name: _array(name, x) for name, x in given.items() if x is not None}
     len_k = max_seqlen_k if packed else k.shape[1 if layout == "bshd" else 2]
-
-    given = {
-        "q": q, "k": k, "v": v,
-        "bias": None if bias is None else _pairs("bias", bias, len_k),
-        "mask": None if mask is None else _pairs("mask", mask, len_k),
-        "sink": sink,
-        "alibi_slopes": None if alibi_slopes is None else _slopes(alibi_slopes, batch),
-        "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqlens_q": seqlens_q, "seqlens_k": seqlens_k,
-    }
+    for name in ("bias", "mask"):
+        if name in given:
+            given[name] = _pairs(name, given[name], len_k)
+    if "alibi_slopes" in given:
+        batch = given["cu_seqlens_q"].size - 1 if packed else q.shape[0]
+        given["alibi_slopes"] = _slopes(given["alibi_slopes"], batch)
     options = _Options(
-        layout=layout, scale=None if scale is None else float(scale), softcap=float(softcap), causal=bool(causal),
-        top_left=bool(top_left), window_left=int(window[0]), window_right=int(window[1]),
-        max_seqlen_q=int(max_seqlen_q), max_seqlen_k=int(max_seqlen_k), deterministic=bool(deterministic),
-        dropout_p=float(dropout_p), dropout_seed=int(dropout_seed or 0), dropout_offset=int(dropout_offset),
-        num_threads=int(num_threads), return_lse=bool(return_lse))
-    out, lse = _attention(options, {name: jnp.asarray(x) for name, x in given.items() if x is not None})
+        layout=layout, scale=optional_number(scale, "scale"), softcap=number(softcap, "softcap"),
+        causal=flag(causal, "causal"), top_left=flag(top_left, "top_left"), window_left=left, window_right=right,
+        max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, deterministic=flag(deterministic, "deterministic"),
+        dropout_p=dropout_p,
+        dropout_seed=0 if dropout_seed is None else whole(dropout_seed, "dropout_seed", 0, LARGEST_SEED),
+        dropout_offset=whole(dropout_offset, "dropout_offset", 0, LARGEST_SEED),
+        num_threads=whole(num_threads, "num_threads", 0, LARGEST_EXTENT), return_lse=flag(return_lse, "return_lse"))
+    out, lse = _attention(options, given)
     out = out.reshape(out.shape[missing:])
     if lse is not None:
         lse = lse.reshape(lse.shape[missing:])

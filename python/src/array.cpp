@@ -1,5 +1,6 @@
 #include "array.h"
 
+#include <iterator>
 #include <string>
 #include <unordered_map>
 
@@ -13,6 +14,7 @@ enum class Road { exchange, torch, buffer, dlpack, none };
 struct Route {
   Road road = Road::none;
   const dlpack::ExchangeApi* exchange = nullptr;
+  bool is_torch = false;
 };
 
 const dlpack::ExchangeApi* exchange_of(nb::handle type) {
@@ -27,17 +29,19 @@ bool is_torch_tensor(nb::handle type) {
   const nb::object torch = nb::steal(PyImport_GetModule(nb::str("torch").ptr()));
   PyErr_Clear();
   if (!torch.is_valid()) return false;
-  return PyObject_IsSubclass(type.ptr(), nb::getattr(torch, "Tensor", nb::none()).ptr()) == 1;
+  const nb::object tensor = nb::getattr(torch, "Tensor", nb::none());  // None while PyTorch is still being imported
+  return PyType_Check(tensor.ptr()) && PyObject_IsSubclass(type.ptr(), tensor.ptr()) == 1;
 }
 
 Route find_route(nb::handle object) {
   const nb::handle type = object.type();
-  if (const auto* api = exchange_of(type)) return {Road::exchange, api};
-  if (is_torch_tensor(type)) return {Road::torch, nullptr};
+  const bool is_torch = is_torch_tensor(type);
+  if (const auto* api = exchange_of(type)) return {Road::exchange, api, is_torch};
+  if (is_torch) return {Road::torch, nullptr, true};
   // CuPy's arrays seem to have the buffer protocol, and refuse it.
   const bool on_gpu = nb::hasattr(type, "__cuda_array_interface__");
-  if (PyObject_CheckBuffer(object.ptr()) && !on_gpu) return {Road::buffer, nullptr};
-  if (nb::hasattr(type, "__dlpack__")) return {Road::dlpack, nullptr};
+  if (PyObject_CheckBuffer(object.ptr()) && !on_gpu) return {Road::buffer};
+  if (nb::hasattr(type, "__dlpack__")) return {Road::dlpack};
   return {};
 }
 
@@ -52,13 +56,21 @@ const Route& route_of(nb::handle object) {
   return routes.emplace(type.ptr(), route).first->second;
 }
 
+// As the array libraries name it.
 std::string name_of(ElementType type) {
-  static const std::unordered_map<int, const char*> names{
-      {dlpack::kInt, "int"}, {dlpack::kUInt, "uint"}, {dlpack::kFloat, "float"}, {dlpack::kBfloat, "bfloat"}};
-  if (type.code == dlpack::kBool) return "bool";
-  const auto found = names.find(type.code);
-  return found == names.end() ? "of DLPack's code " + std::to_string(type.code)
-                              : found->second + std::to_string(type.bits);
+  const std::string bits = std::to_string(type.bits);
+  switch (type.code) {
+    case dlpack::kInt: return "int" + bits;
+    case dlpack::kUInt: return "uint" + bits;
+    case dlpack::kFloat: return "float" + bits;
+    case dlpack::kBfloat: return "bfloat" + bits;
+    case dlpack::kComplex: return "complex" + bits;
+    case dlpack::kBool: return "bool";
+    case dlpack::kOpaque: return "of elements that only their library can read";
+  }
+  const int named = type.code - dlpack::kFirstNamed;
+  if (named < static_cast<int>(std::size(dlpack::kNamed))) return dlpack::kNamed[named];
+  return "of " + bits + " bits, number " + std::to_string(type.code) + " of DLPack's types,";
 }
 
 }  // namespace
@@ -69,9 +81,21 @@ int64_t Array::bytes() const {
   return count;
 }
 
+// PyTorch's own function refuses in DLPack's words what the tensor's methods let this module refuse in the caller's.
+static Array array_of_torch_by_exchange(const Route& route, nb::handle object, const char* name) {
+  try {
+    return array_by_exchange(object, name, *route.exchange);
+  } catch (nb::python_error&) {
+    array_of_torch(object, name);
+    throw;
+  }
+}
+
 static Array by_route(const Route& route, nb::handle object, const char* name, uintptr_t stream) {
   switch (route.road) {
-    case Road::exchange: return array_by_exchange(object, name, *route.exchange);
+    case Road::exchange:
+      return route.is_torch ? array_of_torch_by_exchange(route, object, name)
+                            : array_by_exchange(object, name, *route.exchange);
     case Road::torch: return array_of_torch(object, name);
     case Road::buffer: return array_by_buffer(object, name);
     case Road::dlpack: return array_by_dlpack(object, name, stream);
@@ -88,15 +112,24 @@ static void set_strides_of_nothing(Array& array) {
   for (int32_t d = array.rank; d-- > 0; stride *= array.shape[d]) array.stride[d] = stride;
 }
 
+static bool is_nested(const Route& route, nb::handle object) {
+  return route.is_torch && nb::object(object.attr("is_nested")).is(nb::handle(Py_True));
+}
+
 Array array_of(nb::handle object, const char* name, uintptr_t stream, int32_t most_dimensions) {
   if (object.is_none()) return {};
+  const Route& route = route_of(object);
   try {
-    Array array = by_route(route_of(object), object, name, stream);
+    Array array = by_route(route, object, name, stream);
     require_rank(array.rank, name, most_dimensions);
+    if (route.is_torch) require_storage(array, object, name);
     if (array.bytes() == 0) set_strides_of_nothing(array);
     return array;
   } catch (nb::python_error& refusal) {  // of the array's own library, which does not know the name
     const std::string why = text_of(refusal.value());
+    if (is_nested(route, object))
+      nb::raise_from(refusal, PyExc_ValueError,
+                     "%s: is a nested tensor; give its sequences packed, with cu_seqlens, or padded", name);
     nb::raise_from(refusal, PyExc_ValueError, "%s: its memory cannot be had: %s", name,
                    why.substr(0, why.find('\n')).c_str());
   }

@@ -59,7 +59,12 @@ void reorder(Tensor& out, std::string_view layout) {
 std::string device_text(dlpack::Device device) {
   if (device.type == dlpack::kCpu) return "the CPU";
   if (device.type == dlpack::kCuda) return "CUDA device " + std::to_string(device.id);
-  return "a device of DLPack's type " + std::to_string(device.type);
+  constexpr std::pair<int32_t, const char*> names[] = {
+      {4, "OpenCL"},       {7, "Vulkan"},  {8, "Metal"},   {9, "VPI"},      {10, "ROCm"},
+      {11, "ROCm's host"}, {14, "oneAPI"}, {15, "WebGPU"}, {16, "Hexagon"}, {17, "MAIA"}};
+  for (const auto& [type, name] : names)
+    if (type == device.type) return std::string(name) + " memory";
+  return "another kind of device (number " + std::to_string(device.type) + " of DLPack's)";
 }
 
 Arrays::Arrays(std::string_view layout, uintptr_t stream) : stream_(stream), layout_(layout) {

@@ -44,28 +44,32 @@ void forward(const ForwardArrays& a, const Options& o) {
   Arrays arrays(o.layout, o.stream);
   const cuflash_attention attention = attention_of(arrays, a.q, a.k, a.v, o);
   const cuflash_forward_outputs tensors = tensors_of(arrays, a);
-  execute(arrays, o, attention, tensors, cuflash_forward_workspace_size, cuflash_forward, {o.layout});
+  execute(arrays, o, attention, tensors, cuflash_forward_workspace_size, cuflash_forward,
+          {o.layout, Words::attention, packing_of(a.k, a.v)});
 }
 
 void backward(const BackwardArrays& a, const Options& o) {
   Arrays arrays(o.layout, o.stream);
   const cuflash_attention attention = attention_of(arrays, a.q, a.k, a.v, o);
   const cuflash_backward_tensors tensors = tensors_of(arrays, a);
-  execute(arrays, o, attention, tensors, cuflash_backward_workspace_size, cuflash_backward, {o.layout});
+  execute(arrays, o, attention, tensors, cuflash_backward_workspace_size, cuflash_backward,
+          {o.layout, Words::attention, packing_of(a.k, a.v)});
 }
 
 std::string explain_forward(const ForwardArrays& a, const Options& o) {
   Arrays arrays(o.layout, o.stream);
   const cuflash_attention attention = attention_of(arrays, a.q, a.k, a.v, o);
   const cuflash_forward_outputs tensors = tensors_of(arrays, a);
-  return explain(arrays, o, attention, tensors, cuflash_explain_forward, {o.layout});
+  return explain(arrays, o, attention, tensors, cuflash_explain_forward,
+                 {o.layout, Words::attention, packing_of(a.k, a.v)});
 }
 
 std::string explain_backward(const BackwardArrays& a, const Options& o) {
   Arrays arrays(o.layout, o.stream);
   const cuflash_attention attention = attention_of(arrays, a.q, a.k, a.v, o);
   const cuflash_backward_tensors tensors = tensors_of(arrays, a);
-  return explain(arrays, o, attention, tensors, cuflash_explain_backward, {o.layout});
+  return explain(arrays, o, attention, tensors, cuflash_explain_backward,
+                 {o.layout, Words::attention, packing_of(a.k, a.v)});
 }
 
 }  // namespace cuflash::python

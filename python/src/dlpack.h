@@ -7,7 +7,12 @@
 namespace cuflash::python::dlpack {
 
 enum DeviceType : int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13 };
-enum TypeCode : uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6 };
+enum TypeCode : uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kOpaque = 3, kBfloat = 4, kComplex = 5, kBool = 6 };
+// What the codes behind these stand for, from kFirstNamed on: types of 8, 6 and 4 bits.
+constexpr uint8_t kFirstNamed = 7;
+constexpr const char* kNamed[] = {"float8_e3m4",     "float8_e4m3",   "float8_e4m3b11fnuz", "float8_e4m3fn",
+                                  "float8_e4m3fnuz", "float8_e5m2",   "float8_e5m2fnuz",    "float8_e8m0fnu",
+                                  "float6_e2m3fn",   "float6_e3m2fn", "float4_e2m1fn"};
 
 struct Device {
   int32_t type;  // DeviceType

@@ -1,5 +1,6 @@
 // The module cuflash._core: the library's calls with their arguments by name. _core.pyi describes it to people.
 #include <cuflash/cuflash.h>
+#include <cuflash/flash_attention.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -10,6 +11,7 @@
 #include "call.h"
 #include "cli/info.h"
 #include "page_pool.h"
+#include "raise.h"
 #include "xla_ffi.h"
 
 namespace cuflash::python {
@@ -155,9 +157,13 @@ void define(nb::module_& m, const char* name, Result (*call)(const CallArrays&, 
 }
 
 std::string info() {
-  std::ostringstream text;
-  cli::write_info(text, {});
-  return text.str();
+  try {
+    std::ostringstream text;
+    cli::write_info(text, {});
+    return text.str();
+  } catch (const FlashAttentionError& error) {  // of a setting in the environment
+    raise_error(error.status(), error.what(), {""});
+  }
 }
 
 }  // namespace

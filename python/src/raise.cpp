@@ -2,8 +2,12 @@
 
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <cctype>
+#include <initializer_list>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace cuflash::python {
 namespace {
@@ -33,6 +37,58 @@ std::string in_python_words(std::string_view message, Words words) {
   return text;
 }
 
+// The argument that a message begins with, in the library's words; "" where it begins with something else.
+std::string_view subject_of(std::string_view message) {
+  const size_t colon = message.find(':');
+  return colon == message.npos ? std::string_view() : message.substr(0, colon);
+}
+
+bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+// Whether the array has heads and rows, whose order a layout decides. A bias, a mask and lse have one order.
+bool has_rows(std::string_view name) {
+  return is_one_of(name, {"q", "k", "v", "o", "dout", "dq", "dk", "dv", "k_new", "v_new", "o_a", "o_b"});
+}
+
+// "[a, b, c, d]" with b and c exchanged, where the brackets at `begin` have four elements; they end before the result.
+size_t exchange_in_list(std::string& text, size_t begin) {
+  const size_t end = text.find(']', begin);
+  if (end == text.npos) return text.size();
+  std::vector<std::string> elements;
+  for (size_t n = begin + 1; n <= end;) {
+    const size_t comma = std::min(text.find(", ", n), end);
+    elements.push_back(text.substr(n, comma - n));
+    n = comma + 2;
+  }
+  if (elements.size() == 4) {
+    const std::string list = elements[0] + ", " + elements[2] + ", " + elements[1] + ", " + elements[3];
+    text.replace(begin + 1, end - begin - 1, list);
+  }
+  return end + 1;
+}
+
+// The message of a call with layout "bshd": the library sees [batch, heads, length, dim], and speaks of that.
+std::string in_order_of_bshd(std::string text) {
+  for (size_t n = text.find('['); n < text.size(); n = text.find('[', n)) n = exchange_in_list(text, n);
+  constexpr std::string_view dimension = "dimension ";
+  for (size_t n = text.find(dimension); n != text.npos; n = text.find(dimension, n)) {
+    n += dimension.size();
+    if (n < text.size() && (text[n] == '1' || text[n] == '2')) text[n] = text[n] == '1' ? '2' : '1';
+  }
+  return text;
+}
+
+std::string with_packing(std::string text, std::string_view subject, Packing packing) {
+  if (text.find(": is missing") == subject.size()) return text;
+  const bool is_part = packing == Packing::qkv  ? is_one_of(subject, {"q", "k", "v"})
+                       : packing == Packing::kv ? is_one_of(subject, {"k", "v"})
+                                                : false;
+  if (is_part) text.insert(subject.size(), packing == Packing::kv ? " (a part of kv)" : " (a part of qkv)");
+  return text;
+}
+
 PyObject* exception_of(cuflash_status status) {
   if (status == CUFLASH_INVALID_ARGUMENT) return PyExc_ValueError;
   return status == CUFLASH_OUT_OF_MEMORY ? PyExc_MemoryError : PyExc_RuntimeError;
@@ -41,9 +97,11 @@ PyObject* exception_of(cuflash_status status) {
 }  // namespace
 
 void raise_error(cuflash_status status, std::string_view message, Wording wording) {
-  std::string text = in_python_words(message, wording.words);
-  if (status == CUFLASH_INVALID_ARGUMENT && wording.layout == "bshd")
-    text += " (dimensions are counted as [batch, heads, length, dim])";
+  std::string text(message);
+  const std::string_view subject = subject_of(message);
+  if (wording.layout == "bshd" && has_rows(subject)) text = in_order_of_bshd(std::move(text));
+  text = with_packing(std::move(text), subject, wording.packing);
+  text = in_python_words(text, wording.words);
   PyErr_SetString(exception_of(status), text.c_str());
   throw nanobind::python_error();
 }

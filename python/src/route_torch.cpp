@@ -1,5 +1,6 @@
 // PyTorch before 2.10 has no DLPack functions for C: its tensors are asked through their methods, whose names and types
 // are looked up once.
+#include <limits>
 #include <string>
 
 #include "routes.h"
@@ -9,9 +10,16 @@ namespace {
 
 struct TorchNames {
   nb::object dtype = intern("dtype"), is_cpu = intern("is_cpu"), is_cuda = intern("is_cuda"), shape = intern("shape"),
-             stride = intern("stride"), data_ptr = intern("data_ptr"), get_device = intern("get_device");
+             stride = intern("stride"), data_ptr = intern("data_ptr"), get_device = intern("get_device"),
+             untyped_storage = intern("untyped_storage"), nbytes = intern("nbytes"),
+             storage_offset = intern("storage_offset");
   static nb::object intern(const char* name) { return nb::steal(PyUnicode_InternFromString(name)); }
 };
+
+const TorchNames& names() {
+  static const auto& names = *new TorchNames;
+  return names;
+}
 
 struct TorchType {
   nb::object dtype;
@@ -44,10 +52,44 @@ void copy_numbers(nb::handle tuple, int32_t rank, int64_t* out) {
   if (PyErr_Occurred()) throw nb::python_error();
 }
 
+int64_t number_of(nb::handle object, const nb::object& method) {
+  const nb::object result = object.attr(method)();
+  const int64_t number = PyLong_AsLongLong(result.ptr());
+  if (number == -1 && PyErr_Occurred()) throw nb::python_error();
+  return number;
+}
+
+// Elements from the first to the last, both counted; saturates where that is beyond 64 bits.
+int64_t reach_of(const Array& array) {
+  int64_t reach = 1;
+  for (int32_t d = 0; d < array.rank; ++d) {
+    int64_t step = 0;
+    if (__builtin_mul_overflow(array.shape[d] - 1, array.stride[d], &step) ||
+        __builtin_add_overflow(reach, step, &reach))
+      return std::numeric_limits<int64_t>::max();
+  }
+  return reach;
+}
+
 }  // namespace
 
+void require_storage(const Array& array, nb::handle tensor, const char* name) {
+  if (array.bytes() == 0) return;
+  const TorchNames& names = python::names();
+  const int64_t held = number_of(nb::object(tensor.attr(names.untyped_storage)()), names.nbytes);
+  const int64_t item = (array.type.bits + 7) / 8, offset = number_of(tensor, names.storage_offset);
+  const int64_t reach = reach_of(array);
+  if (reach <= held / item - offset) return;
+  throw nb::value_error(
+      (std::string(name) + ": its storage holds " + std::to_string(held / item) +
+       " elements, but its shape and strides reach element " +
+       (reach > std::numeric_limits<int64_t>::max() - offset ? "2**63" : std::to_string(reach + offset)) +
+       "; the storage was resized or freed after the tensor was made")
+          .c_str());
+}
+
 Array array_of_torch(nb::handle tensor, const char* name) {
-  static const auto& names = *new TorchNames;
+  const TorchNames& names = python::names();
   Array array;
   array.type = type_of(nb::object(tensor.attr(names.dtype)), name);
   if (!nb::object(tensor.attr(names.is_cpu)).is(nb::handle(Py_True))) {

@@ -12,6 +12,9 @@ Array array_of_torch(nb::handle tensor, const char* name);
 Array array_by_buffer(nb::handle object, const char* name);
 Array array_by_dlpack(nb::handle object, const char* name, uintptr_t stream);
 
+// Raises where a tensor's storage ends before its last element: PyTorch lets a storage be resized under a tensor.
+void require_storage(const Array& array, nb::handle tensor, const char* name);
+
 // Fills all but the keeper.
 Array view_of(const dlpack::Tensor& tensor, const char* name);
 

@@ -3,6 +3,9 @@
 import argparse
 import json
 import re
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -66,7 +69,80 @@ def test_short_run(device, tmp_path, capsys):
         assert (result["gbs"] is not None) == (result["direction"] == "decode")
         assert (result["extra_bytes"] is not None) == (device == "cuda")
     printed = capsys.readouterr()
-    assert printed.out.count("\n") == 1 + len(found) and "it reads no pages" in printed.err
+    lines = printed.out.splitlines()
+    averages = [line for line in lines if line.startswith("cuflash is ")]
+    assert len(lines) == 2 + len(found) + len(averages) and "it reads no pages" in printed.err
+    assert {line.split(" fast as ")[1].split()[0] for line in averages} == {n for n, _, _ in found} - {"cuflash"}
+    assert len(re.findall(r" 1\.00x", printed.out)) >= 4 and re.search(r"torch-math .*\d\.\d\dx", printed.out)
+
+
+def test_ratio_is_of_times():
+    point = grid.Point("cpu", "forward", "f32", 1, 8, 8, 64, 64, 64, 64, False, 0)
+    result = bench.result_of("torch-math", point, [3.0, 3.0, 3.0], {}, None)
+    assert bench.line_of(result, point, 1.5).endswith("2.00x") and "x" not in bench.line_of(result, point, None)[-8:]
+
+
+@pytest.mark.parametrize("name", ["fp16", "float16", "half", "f16"])
+def test_usual_spellings(name):
+    assert points(f"--dtype {name} --causal --len 8")[0][2:] == ("f16", 1, 8, 8, 8, 8, 64, 64, True, 0)
+
+
+def test_interrupted_run_keeps_what_is_finished(device, monkeypatch, tmp_path, capsys):
+    """Ctrl-C in the third of four points: two are printed, averaged and in the file."""
+    calls, measured = [], timing.CpuTimer.milliseconds if device == "cpu" else timing.CudaTimer.milliseconds
+
+    def milliseconds(self, contestants, seconds):
+        calls.extend(["point"] if "cuflash" in contestants else [])
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return measured(self, contestants, seconds)
+
+    monkeypatch.setattr(timing.CpuTimer if device == "cpu" else timing.CudaTimer, "milliseconds", milliseconds)
+    path = tmp_path / "part.json"
+    words = [*SMALL[2:], "--len", "10,20,30,40", "--device", device, "--contestant", "cuflash,torch-math"]
+    assert bench.main([*words, "--json", str(path)]) == 130
+    printed = capsys.readouterr()
+    assert "interrupted after 2 of 4 points" in printed.err and "Traceback" not in printed.err
+    assert "cuflash is " in printed.out and "over 2 points" in printed.out
+    assert [r["len_k"] for r in json.loads(path.read_text())["results"]] == [10, 10, 20, 20]
+
+
+def test_a_signal_ends_without_a_traceback(tmp_path):
+    """As Ctrl-C does, in a process of its own."""
+    process = subprocess.Popen([sys.executable, "-m", "cuflash.bench", "--device", "cpu", "--len", "16,4096", "--seconds",
+                                "0.01", "--contestant", "cuflash,torch-math", "--batch", "8", "--threads", "1"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    lines = [process.stdout.readline() for _ in range(4)]  # ceilings, header, and both contestants at the first point
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in err, err
+    assert "torch-math" in lines[3] and "interrupted after 1 of 2 points" in err and "over 1 point\n" in out
+
+
+def test_a_reader_that_has_read_enough():
+    """python -m cuflash.bench | head -1"""
+    words = "-m cuflash.bench --device cpu --len 8,16,24 --heads 1 --seconds 0.001 --contestant cuflash".split()
+    process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(timeout=60) in (0, 141) and "Traceback" not in err and "Exception" not in err, err
+
+
+def test_contestants_that_refuse(device, monkeypatch, capsys):
+    """A point that no contestant computes is left out, with the reason, and so is a contestant that fails."""
+    assert bench.main([*SMALL, "--device", device, "--contestant", "torch-math", "--direction", "decode",
+                       "--page-size", "16"]) == 1
+    assert "torch-math: it reads no pages" in (printed := capsys.readouterr()).err and "nothing was measured" in printed.err
+
+    def refuse(*_, **__):
+        raise ValueError("CUFLASH_X: is 'abc', must be a number")
+
+    monkeypatch.setattr(cuflash, "attention", refuse)
+    assert bench.main([*SMALL, "--device", device, "--contestant", "cuflash,torch-math"]) == 1
+    printed = capsys.readouterr()
+    assert "left out of 1 point: cuflash: CUFLASH_X: is 'abc', must be a number" in printed.err
+    assert "torch-math" in printed.out and "cuflash could not be measured" in printed.err
 
 
 def test_contestants_must_agree(device, monkeypatch, capsys):

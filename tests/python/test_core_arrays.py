@@ -186,7 +186,7 @@ def test_devices_are_not_mixed():
     with pytest.raises(ValueError, match="k: is on CUDA device 0, but q is on the CPU"):
         _core.forward(q, gpu, v, np.empty_like(q), None, **options())
     assert gpu.calls[0]["stream"] == 1  # DLPack's number of the default stream
-    with pytest.raises(ValueError, match="q: is on a device of DLPack's type 8; cuflash computes on"):
+    with pytest.raises(ValueError, match="q: is on Metal memory; cuflash computes on"):
         _core.forward(Elsewhere(q, (8, 0)), k, v, np.empty_like(q), None, **options())
 
 

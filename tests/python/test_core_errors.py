@@ -30,7 +30,7 @@ Q = np.ones((2, 4, 6, 8), np.float32)
         ({"mask": np.ones((6, 6), np.int64)}, ValueError, "mask: type int64"),
         ({"mask": [[True] * 6] * 6}, TypeError, "mask: list is not a numpy array"),
         ({"sink": np.ones(3, np.float32)}, ValueError, "sink: "),
-        ({"window": (-2, 0)}, ValueError, "window_left"),
+        ({"window": (-2, 0)}, ValueError, "window: got (-2, 0)"),
         ({"softcap": -1.0}, ValueError, "softcap"),
         ({"scale": float("nan")}, ValueError, "scale"),
         ({"dropout_p": 1.5, "dropout_seed": 0}, ValueError, "dropout_p"),
@@ -85,9 +85,23 @@ def test_outputs_that_cannot_be_written(out, words):
     assert words in str(raised.value)
 
 
-def test_messages_count_dimensions_in_one_order_and_say_so():
-    with pytest.raises(ValueError, match=r"counted as \[batch, heads, length, dim\]"):
-        _core.forward(Q, Q, Q[:, :3], np.empty_like(Q), None, **options("bshd"))
+@pytest.mark.parametrize("change, words", [
+    ({"v": Q[:, :3]}, "v: dimension 1 of shape [2, 3, 6, 8] is 3, must be 4, the length of k"),
+    ({"v": Q[:, :, :3]}, "v: dimension 2 of shape [2, 4, 3, 8] is 3, must be 6, the heads of k"),
+    ({"k": Q[:1]}, "k: dimension 0 of shape [1, 4, 6, 8] is 1, must be 2"),
+    ({"k": Q[..., :4].copy()}, "k: dimension 3 of shape [2, 4, 6, 4] is 4, must be 8, the head size of q"),
+    ({"out": np.empty((2, 5, 6, 8), np.float32)}, "out: dimension 1 of shape [2, 5, 6, 8] is 5, must be 4"),
+    ({"q": Q[0]}, "q: has rank 3, must have rank 4: [B, Sq, Hq, D]"),
+    ({"q": Q[:, ::-1]}, "q: stride -48 of dimension 1 is negative"),
+    ({"bias": np.ones((1, 1, 6, 4), np.float32)}, "bias: dimension 2 of shape [1, 1, 6, 4] is 6, must be 4"),
+])
+def test_messages_have_the_order_of_the_callers_dimensions(change, words):
+    """Here [batch, length, heads, dim]; a bias is [batch, heads, queries, keys] in every layout."""
+    call = {"q": Q, "k": Q, "v": Q, "out": np.empty_like(Q), **change}
+    bias = {"bias": call.pop("bias")} if "bias" in call else {}
+    with pytest.raises(ValueError) as raised:
+        _core.forward(call["q"], call["k"], call["v"], call["out"], None, **options("bshd", **bias))
+    assert str(raised.value).startswith(words), raised.value
 
 
 def test_layout_has_three_values():

@@ -146,7 +146,7 @@ def test_ranks_and_the_front_door():
     (dict(k=jnp.zeros((2, 2, 13, 7), "float32")), "k: dimension 3"),
     (dict(v=jnp.zeros((2, 2, 13, 6), "float16")), "v: "),
     (dict(q=jnp.zeros((2, 4, 9, 8), "int32")), "q: "),
-    (dict(window=(-2, 0)), "window_left"),
+    (dict(window=(-2, 0)), r"window: got \(-2, 0\)"),
     (dict(softcap=-1.0), "softcap"),
     (dict(bias=jnp.zeros((5, 9, 13), "float32")), "bias"),
     (dict(mask=jnp.zeros(13, bool)), "mask: rank 1"),

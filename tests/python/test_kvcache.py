@@ -274,8 +274,8 @@ REFUSED = [
     ({"q": NEW[0]}, ValueError, "q: has rank 3"),
     ({"block_table": [[2**40]]}, ValueError, "block_table: .* is not between"),
     ({"num_splits": -1}, ValueError, "num_splits: got -1"),
-    ({"layout": "thd2"}, ValueError, "layout: 'thd2'"),
-    ({"window": (-2, 0)}, ValueError, "window_left"),
+    ({"layout": "thd2"}, ValueError, "layout: got 'thd2'"),
+    ({"window": (-2, 0)}, ValueError, "window: got"),
     ({"bias": NEW}, TypeError, "bias"),
 ]
 

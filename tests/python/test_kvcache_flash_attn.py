@@ -122,7 +122,7 @@ REFUSED = {
     "no room": (lambda g, r: g(cache_seqlens=16), "k: 1 rows behind the 16 of sequence 0.* has room for 16"),
     "type of the cache": (lambda g, r: g(k_cache=torch.zeros(2, 16, 2, 8).half()), "k_cache: type f16"),
     "strides of the cache": (lambda g, r: g(k_cache=torch.zeros(2, 16, 2, 16)[..., ::2]), "k_cache: "),
-    "window": (lambda g, r: g(window_size=(-2, 0)), "window_left"),
+    "window": (lambda g, r: g(window_size=(-2, 0)), "window_size: got"),
 }
 
 

@@ -135,8 +135,8 @@ def read_only(shape):
         (ValueError, "^cache_seqlens: dimension 0", lambda p, s: p.lengths([s], out=np.zeros(2, np.int32))),
         (ValueError, "^max_pages: got 4", lambda p, s: p.block_table([s], 4, out=np.zeros((1, 4), np.int32))),
         (TypeError, "not an array", lambda p, s: p.block_table([s], out=[1, 2])),
-        (TypeError, "incompatible function arguments", lambda p, s: p.append(None, 1)),
-        (TypeError, "incompatible function arguments", lambda p, s: p.append(s, 1.5)),
+        (TypeError, "^sequence: got None", lambda p, s: p.append(None, 1)),
+        (TypeError, "^tokens: got 1.5", lambda p, s: p.append(s, 1.5)),
     ],
 )
 def test_errors_name_the_argument(error, words, call):

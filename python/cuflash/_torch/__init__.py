@@ -16,9 +16,12 @@ from torch import Tensor
 if not hasattr(torch.library, "register_autograd"):
     raise ImportError(f"cuflash needs PyTorch 2.4 or newer; this is {torch.__version__}")
 
+from torch.compiler import is_compiling
+
+from .._values import LARGEST, LARGEST_EXTENT, flag, number, optional_number, pair, whole
 from . import autocast, function, operators, seeds
 from .arguments import NO_EXTRAS, Extras, Inputs, OptionalTensor, extras, numbers
-from .road import is_plain
+from .road import is_plain, named, require_one_device
 
 __all__ = ["attention"]
 
@@ -75,9 +78,25 @@ def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], cau
         return_lse: bool) -> Union[Tensor, Tuple[Tensor, Tensor]]:
     """attention() with everything given, and in the shape that the roads want."""
     q = inputs[0]
+    left, right = window if type(window) is tuple and len(window) == 2 else pair(window, "window")
+    if not is_compiling() and not (
+            type(left) is type(right) is type(num_threads) is type(max_seqlen_q) is type(max_seqlen_k) is int
+            and -1 <= left <= LARGEST >= right >= -1 and 0 <= num_threads <= LARGEST_EXTENT
+            and 0 <= max_seqlen_q <= LARGEST_EXTENT >= max_seqlen_k >= 0 and type(softcap) is type(dropout_p) is float
+            and dropout_p == dropout_p and (scale is None or type(scale) is float)
+            and type(causal) is type(top_left) is type(return_lse) is type(deterministic) is bool):
+        left, right = pair(window, "window")
+        num_threads = whole(num_threads, "num_threads", 0, LARGEST_EXTENT)
+        max_seqlen_q = whole(max_seqlen_q, "max_seqlen_q", 0, LARGEST_EXTENT)
+        max_seqlen_k = whole(max_seqlen_k, "max_seqlen_k", 0, LARGEST_EXTENT)
+        softcap, dropout_p = number(softcap, "softcap"), number(dropout_p, "dropout_p")
+        scale, causal, top_left = optional_number(scale, "scale"), flag(causal, "causal"), flag(top_left, "top_left")
+        return_lse, deterministic = flag(return_lse, "return_lse"), flag(deterministic, "deterministic")
     if extras.alibi_slopes is not None and extras.alibi_slopes.requires_grad and torch.is_grad_enabled():
         raise ValueError("alibi_slopes requires a gradient, and there is none for it; pass alibi_slopes.detach()")
     plain = is_plain(inputs, extras)
+    if not plain:
+        require_one_device(named(inputs, extras))
     if not plain or _is_any_autocast_enabled():  # to ask for a device by its name takes longer
         device = "cuda" if q.is_cuda else "cpu"
         if torch.is_autocast_enabled(device):
@@ -86,13 +105,12 @@ def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], cau
     if dropout_p > 0:
         if dropout_seed is None:
             dropout_seed = seeds.draw(q.device) if plain else seeds.draw_traceable()
-        elif isinstance(dropout_seed, int):
-            dropout_seed = (dropout_seed, dropout_offset)
+        else:
+            dropout_seed = seeds.with_offset(dropout_seed, dropout_offset)
         if plain:
             seed, offset = seeds.as_numbers(dropout_seed)
         else:
             rng_state = seeds.as_tensor(dropout_seed)
-    left, right = window
     options = (layout, scale, bool(causal), bool(top_left), left, right, softcap, dropout_p, seed, offset, max_seqlen_q,
                max_seqlen_k)
     execution = (num_threads, bool(deterministic) or torch.are_deterministic_algorithms_enabled())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, Iterable, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -53,14 +53,26 @@ def extras(alibi_slopes: OptionalTensor, bias: OptionalTensor, mask: OptionalTen
     """Extras with a bias and a mask that may lack leading dimensions."""
     if bias is mask is sink is alibi_slopes is cu_seqlens_q is cu_seqlens_k is seqlens_q is seqlens_k is None:
         return NO_EXTRAS
-    return Extras(alibi_slopes, _rank_four(bias), _rank_four(mask), sink, cu_seqlens_q, cu_seqlens_k, seqlens_q,
-                  seqlens_k)
+    given = Extras(alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k, seqlens_q, seqlens_k)
+    require_tensors(given._asdict().items())
+    return given._replace(bias=_rank_four(bias, "bias"), mask=_rank_four(mask, "mask"))
 
 
-def _rank_four(tensor: OptionalTensor) -> OptionalTensor:
-    while tensor is not None and tensor.dim() < 4:
-        tensor = tensor.unsqueeze(0)
-    return tensor
+def require_tensors(tensors: Iterable[Tuple[str, Any]]) -> None:
+    for name, tensor in tensors:
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
+
+
+def _rank_four(tensor: OptionalTensor, name: str) -> OptionalTensor:
+    if tensor is None or tensor.dim() >= 4:
+        return tensor
+    if is_compiling():
+        return tensor[(None,) * (4 - tensor.dim())]
+    try:
+        return tensor[(None,) * (4 - tensor.dim())]
+    except RuntimeError as error:  # a sparse tensor, or one whose storage was resized
+        raise ValueError(f"{name}: its memory cannot be had: {str(error).splitlines()[0]}") from None
 
 
 Options = Tuple[str, Optional[float], bool, bool, int, int, float, float, int, int, int, int]

@@ -11,11 +11,14 @@ from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 import torch
 from torch import Tensor
 
+from torch.compiler import is_compiling
+
 from .. import _core
-from .._cached_attention import require_ranks
+from .._cached_attention import LAYOUTS, require_ranks, results_of
+from .._values import LARGEST_EXTENT, flag, layout as layout_named, number, optional_number, pair, whole
 from . import call
-from .arguments import OptionalTensor, numbers
-from .road import are_plain
+from .arguments import OptionalTensor, numbers, require_tensors
+from .road import are_plain, require_memory, require_one_device
 
 Lengths = Union[Tensor, Sequence[int], None]
 
@@ -59,8 +62,18 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                          layout: str = "bhsd", num_splits: int = 0, return_lse: bool = False,
                          num_threads: int = 0) -> Union[Tensor, Tuple[Tensor, Tensor]]:
     """cuflash.attention_with_cache for PyTorch tensors. Lengths and tables may be NumPy's, as PagePool makes them."""
-    _require_tensors(q=q, k_cache=k_cache, v_cache=v_cache)
-    require_ranks(q, k_cache, v_cache)
+    _require_given(q=q, k_cache=k_cache, v_cache=v_cache)
+    require_ranks(q, k_cache, v_cache, layout_named(layout, LAYOUTS))
+    left, right = pair(window, "window")
+    if not is_compiling():
+        scale, softcap = optional_number(scale, "scale"), number(softcap, "softcap")
+        causal, return_lse = flag(causal, "causal"), flag(return_lse, "return_lse")
+        rotary_interleaved = flag(rotary_interleaved, "rotary_interleaved")
+        rotary_one_position = flag(rotary_one_position, "rotary_one_position")
+        max_seqlen_q = whole(max_seqlen_q, "max_seqlen_q", 0, LARGEST_EXTENT)
+        max_seqlen_new = whole(max_seqlen_new, "max_seqlen_new", 0, LARGEST_EXTENT)
+        num_splits = whole(num_splits, "num_splits", 0, LARGEST_EXTENT)
+        num_threads = whole(num_threads, "num_threads", 0, LARGEST_EXTENT)
     cu_seqlens_q = numbers(cu_seqlens_q, q, "cu_seqlens_q")
     block_table = numbers(block_table, q, "block_table")
     cache_seqlens = _cached_rows(cache_seqlens, q, k_cache, block_table, cu_seqlens_q, layout, appends=k is not None)
@@ -69,12 +82,12 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                            numbers(cu_seqlens_new, q, "cu_seqlens_new"), numbers(seqlens_new, q, "seqlens_new"),
                            rotary_cos, rotary_sin, alibi_slopes, sink, cu_seqlens_q,
                            numbers(seqlens_q, q, "seqlens_q"))
-    left, right = window
     options = (layout, scale, bool(causal), left, right, softcap, max_seqlen_q, max_seqlen_new,
                bool(rotary_interleaved), bool(rotary_one_position), num_splits)
     if are_plain(tensors) and not _wants_gradient(tensors):
         out, lse = attend(tensors, options, num_threads, return_lse)
     else:
+        require_one_device(tensors._asdict().items())
         out, lse = torch.ops.cuflash.attend_cache.default(*tensors, *options, num_threads)
     return (out, lse) if return_lse else out
 
@@ -82,9 +95,17 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
 def merge_states(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor, out: Optional[Tuple[Tensor, Tensor]], *,
                  layout: str, num_threads: int) -> Tuple[Tensor, Tensor]:
     """cuflash.merge_states for PyTorch tensors."""
-    _require_tensors(o_a=o_a, lse_a=lse_a, o_b=o_b, lse_b=lse_b)
+    _require_given(o_a=o_a, lse_a=lse_a, o_b=o_b, lse_b=lse_b)
+    layout_named(layout, LAYOUTS)
+    if o_a.dim() not in (3, 4):
+        raise ValueError(f"o_a: has {o_a.dim()} dimensions; it has 4, or 3 where it is packed")
+    num_threads = whole(num_threads, "num_threads", 0, LARGEST_EXTENT)
+    if out is not None:
+        out = results_of(out)
+        _require_given(out=out[0], lse=out[1])
     parts = _Parts(o_a, lse_a, o_b, lse_b)
     if not are_plain(parts) or _wants_gradient(parts) or (out is not None and _wants_gradient(out)):
+        require_one_device(parts._asdict().items())
         o, lse = torch.ops.cuflash.merge_states.default(*parts, layout, num_threads)
         return (o, lse) if out is None else (out[0].copy_(o), out[1].copy_(lse))
     return _merge(parts, out, layout, num_threads)
@@ -97,9 +118,13 @@ def attend(tensors: CacheTensors, options: CacheOptions, num_threads: int,
     if k_cache.is_neg() or v_cache.is_neg():
         raise ValueError("k_cache, v_cache: a view of numbers that are stored with the other sign cannot be written in "
                          "place; pass resolve_neg() of it")
-    q, others = call.rows(q), [call.rows(tensor) for tensor in others]
-    layout = _layout_of_queries(q, options[0])
-    out, lse = call.new_results((q, k_cache, v_cache), layout, want_lse)
+    try:
+        q, others = call.rows(q), [call.rows(tensor) for tensor in others]
+        layout = _layout_of_queries(q, options[0])
+        out, lse = call.new_results((q, k_cache, v_cache), layout, want_lse)
+    except (RuntimeError, IndexError):  # see call.forward
+        require_memory(tensors._asdict().items())
+        raise
     stream, allocate, threads, _, _ = call.place(q, (num_threads, False))
     k, v, *others = others
     _core.attend_cache(q, k_cache, v_cache, k, v, out, lse, *others, *options, stream, allocate, threads)
@@ -119,7 +144,11 @@ class _Parts(NamedTuple):
 
 def _merge(parts: _Parts, out: Optional[Tuple[Tensor, Tensor]], layout: str,
            num_threads: int) -> Tuple[Tensor, Tensor]:
-    o_a, lse_a, o_b, lse_b = map(call.rows, parts)
+    try:
+        o_a, lse_a, o_b, lse_b = map(call.rows, parts)
+    except (RuntimeError, IndexError):  # see call.forward
+        require_memory(parts._asdict().items())
+        raise
     o, lse = _new_merged(o_a, layout) if out is None else out
     stream, _, threads, _, _ = call.place(o_a, (num_threads, False))
     _core.merge_states(o_a, lse_a, o_b, lse_b, o, lse, layout, stream, threads)
@@ -143,10 +172,11 @@ def _note_writing(tensor: Tensor) -> None:
         torch.autograd.graph.increment_version(tensor)
 
 
-def _require_tensors(**tensors: Any) -> None:
+def _require_given(**tensors: Any) -> None:
     for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
+        if tensor is None:
+            raise TypeError(f"{name} is None; it must be a torch.Tensor")
+    require_tensors(tensors.items())
 
 
 def _cached_rows(lengths: Union[int, Lengths], q: Tensor, k_cache: Tensor, block_table: OptionalTensor,
@@ -154,9 +184,15 @@ def _cached_rows(lengths: Union[int, Lengths], q: Tensor, k_cache: Tensor, block
     if isinstance(lengths, Tensor) and lengths.dim() > 0:
         return lengths
     if not isinstance(lengths, (int, Tensor, type(None))):
-        if getattr(lengths, "ndim", 1) > 0:
+        if getattr(lengths, "ndim", 1) > 0 and not isinstance(lengths, float):
             return numbers(lengths, q, "cache_seqlens")
-        lengths = int(lengths)
+        lengths = whole(lengths, "cache_seqlens", 0, LARGEST_EXTENT)
+    if type(lengths) is int and not is_compiling():
+        lengths = whole(lengths, "cache_seqlens", 0, LARGEST_EXTENT)
+    if cu_seqlens_q is not None and (cu_seqlens_q.dim() != 1 or cu_seqlens_q.shape[0] == 0):
+        raise ValueError(f"cu_seqlens_q: has shape {list(cu_seqlens_q.shape)}; it is [B + 1]")
+    if block_table is not None and block_table.dim() != 2:
+        raise ValueError(f"block_table: has shape {list(block_table.shape)}; it is [B, max_pages]")
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     if lengths is None:
         if appends:

@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import _core
 from .arguments import (NO_EXTRAS, Execution, Extras, Gradients, Inputs, Options, OptionalTensor, shape_of_part,
                         unpack_gradients)
-from .road import PLAIN_TYPES
+from .road import PLAIN_TYPES, named, require_memory
 
 
 def rows(tensor: OptionalTensor) -> OptionalTensor:
@@ -45,12 +45,16 @@ def rows_of_extras(extras: Extras) -> Extras:
 def forward(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
             want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
     """out in the layout of q, and lse ([B, Hq, Sq] or packed [Hq, Tq]) where it is wanted."""
-    q, k, v = inputs = rows_of_inputs(inputs)
-    # One by one: with stars, a list and a tuple would be made of all arguments, which takes 0.3 us.
-    alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k, seqlens_q, seqlens_k = rows_of_extras(extras)
     layout, scale, causal, top_left, left, right, softcap, dropout_p, seed, offset, max_seqlen_q, max_seqlen_k = options
+    try:
+        q, k, v = inputs = rows_of_inputs(inputs)
+        # One by one: with stars, a list and a tuple would be made of all arguments, which takes 0.3 us.
+        alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k, seqlens_q, seqlens_k = rows_of_extras(extras)
+        out, lse = new_results(inputs, layout, want_lse)
+    except (RuntimeError, IndexError):  # of PyTorch: a sparse tensor has no strides, a nested one has no shape
+        require_memory(named(inputs, extras))
+        raise
     stream, allocate, num_threads, check_lengths, deterministic = place(q, execution)
-    out, lse = new_results(inputs, layout, want_lse)
     _core.forward(q, k, v, out, lse, alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k, seqlens_q, seqlens_k,
                   layout, scale, causal, top_left, left, right, softcap, dropout_p, seed, offset, max_seqlen_q,
                   max_seqlen_k, stream, allocate, num_threads, check_lengths, deterministic)
@@ -92,6 +96,8 @@ def new_results(inputs: Inputs, layout: str, want_lse: bool) -> Tuple[Tensor, Op
     dtype = q.dtype
     dtype_of_lse = _F64 if dtype is _F64 else _F32
     if len(shape) != 4:
+        if len(shape) != 3:
+            raise ValueError(f"q: has {len(shape)} dimensions; it has 4, or 3 where sequences are packed")
         # Rows of no sequence are not written: their memory comes from PyTorch, which fills it where that is asked for.
         out = q.new_empty((*shape[:-1], size))
         return out, q.new_empty((shape[1], shape[0]), dtype=dtype_of_lse) if want_lse else None

@@ -8,7 +8,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
-from .arguments import NO_EXTRAS, Extras, Inputs
+from .arguments import NO_EXTRAS, Extras, Inputs, require_tensors
 
 PLAIN_TYPES = {torch.Tensor, torch.nn.Parameter, type(None)}
 
@@ -21,11 +21,11 @@ def is_plain(inputs: Inputs, extras: Extras) -> bool:
     if is_compiling():
         return False
     if forward_ad._current_level >= 0:
-        _refuse_tangents(_named(inputs, extras))
+        _refuse_tangents(named(inputs, extras))
     q, k, v = inputs
     if not (type(q) in PLAIN_TYPES and type(k) in PLAIN_TYPES and type(v) in PLAIN_TYPES and
             (extras is NO_EXTRAS or set(map(type, extras)) <= PLAIN_TYPES)):
-        _require_tensors(_named(inputs, extras))
+        require_tensors(named(inputs, extras))
         return False
     return not (_len_torch_dispatch_stack() or _are_functorch_transforms_active() or _is_tracing()) and (q.is_cuda
                                                                                                          or q.is_cpu)
@@ -38,7 +38,7 @@ def are_plain(tensors: NamedTuple) -> bool:
     if forward_ad._current_level >= 0:
         _refuse_tangents(tensors._asdict().items())
     if not PLAIN_TYPES.issuperset(map(type, tensors)):
-        _require_tensors(tensors._asdict().items())
+        require_tensors(tensors._asdict().items())
         return False
     first = tensors[0]
     return (first.is_cuda or first.is_cpu) and not (_len_torch_dispatch_stack() or _are_functorch_transforms_active()
@@ -48,14 +48,35 @@ def are_plain(tensors: NamedTuple) -> bool:
 _Named = Iterable[Tuple[str, Optional[torch.Tensor]]]
 
 
-def _named(inputs: Inputs, extras: Extras) -> _Named:
+def named(inputs: Inputs, extras: Extras) -> _Named:
     return (*zip("qkv", inputs), *extras._asdict().items())
 
 
-def _require_tensors(tensors: _Named) -> None:
+def require_one_device(tensors: _Named) -> None:
+    """For calls that go through the dispatcher, which looks at one of the tensors to choose a kernel: one on the meta
+    device would make the result a tensor without memory, wherever the others are."""
+    first = first_name = None
     for name, tensor in tensors:
-        if tensor is not None and not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} is of type {type(tensor).__name__}; it must be a torch.Tensor")
+        if tensor is None:
+            continue
+        if first is None:
+            first, first_name = tensor.device, name
+        elif tensor.device != first:
+            raise ValueError(f"{name}: is on {tensor.device}, but {first_name} is on {first}; all tensors of a call must "
+                             "be on the same device")
+
+
+def require_memory(tensors: _Named) -> None:
+    """Refuses what has no memory with dimensions and strides, and where PyTorch therefore raised in words of its own."""
+    for name, tensor in tensors:
+        if tensor is None:
+            continue
+        if tensor.is_nested:
+            raise ValueError(f"{name}: is a nested tensor; give its sequences packed, with cu_seqlens, or padded")
+        if tensor.layout != torch.strided:
+            raise ValueError(f"{name}: has the layout {tensor.layout}; cuflash takes dense tensors, as to_dense() makes")
+        if tensor.dim() == 0:
+            raise ValueError(f"{name}: is a single number; it must have 1 to 4 dimensions")
 
 
 def _refuse_tangents(tensors: _Named) -> None:

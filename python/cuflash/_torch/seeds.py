@@ -12,6 +12,8 @@ from typing import Tuple, Union
 import torch
 from torch import Tensor
 
+from .._values import LARGEST_SEED, shown, whole
+
 Seed = Union[int, Tuple[int, int], Tensor]
 """seed; (seed, offset); or the bits of both in an i64 tensor [2] in host memory, as traced programs carry them"""
 
@@ -38,17 +40,24 @@ def draw_traceable() -> Tensor:
     return torch.randint(0, (1 << 63) - 1, (2,), dtype=torch.int64, device="cpu")
 
 
+def with_offset(seed: Seed, offset: int) -> Seed:
+    """The seed as it is where it has an offset of its own; otherwise with this one."""
+    return seed if isinstance(seed, (tuple, list, Tensor)) else (seed, offset)
+
+
 def as_numbers(seed: Seed) -> Tuple[int, int]:
     """(seed, offset), each in [0, 2**64)."""
     if isinstance(seed, Tensor):
+        if seed.dtype != torch.int64 or seed.shape != (2,):
+            raise ValueError(f"dropout_seed: is a tensor of {seed.dtype} and shape {list(seed.shape)}, must be one of "
+                             "torch.int64 with the two numbers (seed, offset)")
         seed, offset = seed.tolist()
         return seed % _WORD, offset % _WORD
-    if not isinstance(seed, (int, tuple)):
-        raise TypeError(f"dropout_seed is of type {type(seed).__name__}; it must be an int, (seed, offset) or a tensor")
-    seed, offset = (seed, 0) if isinstance(seed, int) else seed
-    if not (0 <= seed < _WORD and 0 <= offset < _WORD):
-        raise ValueError(f"dropout_seed is ({seed}, {offset}); both numbers must be in [0, 2**64)")
-    return seed, offset
+    if not isinstance(seed, (tuple, list)):
+        seed = (seed, 0)
+    if len(seed) != 2:
+        raise ValueError(f"dropout_seed: got {shown(seed)}, must be a whole number or two (seed, offset)")
+    return whole(seed[0], "dropout_seed", 0, LARGEST_SEED), whole(seed[1], "dropout_offset", 0, LARGEST_SEED)
 
 
 def as_tensor(seed: Seed) -> Tensor:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import os
 import re
 import shlex
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from .._whole_file import write_whole
 from .grid import GridError, Point, add_flags, points
@@ -62,46 +63,85 @@ def result_of(contestant: str, point: Point, times: List[float], ceilings: Dict[
             "tflops": tflops, "gbs": gbs, "share": share, "clock_mhz": None, "extra_bytes": extra_bytes}
 
 
-def line_of(result: Dict[str, Any], point: Point) -> str:
+HEADER = (f"{'problem':<48}  {'contestant':<15}  {'median':>12}  {'quartiles':>21}  {'speed':>16}  {'share':>5}  "
+          f"{'ratio':>7}  extra memory")
+
+
+def line_of(result: Dict[str, Any], point: Point, ours: Optional[float]) -> str:
+    """ours: the median of cuflash, which the ratio is to: how many times as fast cuflash is."""
     speed = f"{result['tflops']:.3f} TFLOP/s" if result["gbs"] is None else f"{result['gbs']:.1f} GB/s"
     share = "" if result["share"] is None else f"{result['share']:.0%}"
     extra = "" if result["extra_bytes"] is None else f"{result['extra_bytes'] / 2**20:.1f} MiB"
+    ratio = "" if ours is None else f"{result['ms'] / ours:.2f}x"
     return (f"{str(point):<48}  {result['contestant']:<15}  {result['ms']:9.4f} ms  "
-            f"{result['ms_low']:9.4f} - {result['ms_high']:<9.4f}  {speed:>16}  {share:>5}  {extra}").rstrip()
+            f"{result['ms_low']:9.4f} - {result['ms_high']:<9.4f}  {speed:>16}  {share:>5}  {ratio:>7}  {extra}").rstrip()
 
 
-def measure(options: argparse.Namespace, device: str, names: List[str], grid: List[Point]) -> Dict[str, Any]:
-    """The members of the file that are measured; prints them as they come."""
+class Measurement:
+    """What has been measured so far: whole points, also where the run ends early."""
+
+    def __init__(self) -> None:
+        self.ceilings: Dict[str, float] = {}
+        self.results: List[Dict[str, Any]] = []
+        self.left_out: Counter = Counter()
+        self.finished = 0
+
+    def add(self, point: Point, results: List[Dict[str, Any]]) -> None:
+        ours = next((result["ms"] for result in results if result["contestant"] == "cuflash"), None)
+        self.results += results
+        self.finished += 1
+        for result in results:  # after they count: what is printed is finished
+            print(line_of(result, point, ours), flush=True)
+
+    def print_summary(self) -> None:
+        """The geometric mean of the ratios to each contestant, and what was left out."""
+        ours = {key_of(result): result["ms"] for result in self.results if result["contestant"] == "cuflash"}
+        ratios: Dict[str, List[float]] = {}
+        for result in self.results:
+            if result["contestant"] != "cuflash" and key_of(result) in ours:
+                ratios.setdefault(result["contestant"], []).append(result["ms"] / ours[key_of(result)])
+        for name, values in ratios.items():
+            mean = math.exp(sum(map(math.log, values)) / len(values))
+            print(f"cuflash is {mean:.2f} times as fast as {name} on average, {min(values):.2f} to {max(values):.2f}, over "
+                  f"{len(values)} {'point' if len(values) == 1 else 'points'}", flush=True)
+        for what, count in self.left_out.items():
+            print(f"left out of {count} {'point' if count == 1 else 'points'}: {what}", file=sys.stderr)
+
+
+def key_of(result: Dict[str, Any]) -> Point:
+    return Point(*(result[name] for name in Point._fields))
+
+
+def measure(options: argparse.Namespace, device: str, names: List[str], grid: List[Point],
+            measurement: Measurement) -> None:
+    """Fills the measurement point by point, and prints each when it is there."""
     import torch
 
     from .problem import Problem, contestants_of
     from .timing import CpuTimer, CudaTimer
 
     timer = CudaTimer() if device == "cuda" else CpuTimer()
-    ceilings = timer.ceilings(sorted({point.dtype for point in grid}), min(options.seconds, 0.3))
-    print("ceilings: " + ", ".join(f"{name} {value:.3f}" for name, value in sorted(ceilings.items())), flush=True)
-    results: List[Dict[str, Any]] = []
-    left_out: Counter = Counter()
+    measurement.ceilings = timer.ceilings(sorted({point.dtype for point in grid}), min(options.seconds, 0.3))
+    found = ", ".join(f"{name} {value:.3f}" for name, value in sorted(measurement.ceilings.items()))
+    print(f"ceilings: {found}\n{HEADER}", flush=True)
     for number, point in enumerate(grid):
         if sys.stderr.isatty():
             print(f"\r{number} of {len(grid)}  {point}\033[K\r", end="", file=sys.stderr, flush=True)
         try:
             problem = Problem(point, options.threads)
-            calls, refused = contestants_of(problem, names)
-        except (MemoryError, torch.cuda.OutOfMemoryError):
-            left_out["everybody, there is not enough memory"] += 1
+        except (MemoryError, RuntimeError):  # PyTorch has no memory for its tensors
+            measurement.left_out["all contestants: there is not enough memory for the tensors"] += 1
             continue
-        left_out.update(f"{name}: {why}" for name, why in refused.items())
-        for name, times in timer.milliseconds(calls, options.seconds).items():
-            extra = timer.extra_bytes(calls[name], problem.output_bytes())
-            results.append(result_of(name, point, times, ceilings, extra))
-            print(line_of(results[-1], point), flush=True)
+        calls, refused = contestants_of(problem, names)
+        measurement.left_out.update(f"{name}: {why}" for name, why in refused.items())
+        if calls:
+            times = timer.milliseconds(calls, options.seconds)
+            measurement.add(point, [
+                result_of(name, point, times[name], measurement.ceilings,
+                          timer.extra_bytes(calls[name], problem.output_bytes())) for name in calls])
         del problem, calls
         if device == "cuda":
             torch.cuda.empty_cache()
-    for what, count in left_out.items():
-        print(f"left out of {count} points: {what}", file=sys.stderr)
-    return {"ceilings": {device: ceilings}, "results": results}
 
 
 def machine(device: str) -> Dict[str, Any]:
@@ -119,42 +159,77 @@ def write(path: Path, content: Dict[str, Any]) -> None:
     write_whole(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode("utf-8"))
 
 
+def content_of(words: List[str], device: str, measurement: Measurement) -> Dict[str, Any]:
+    """The file of results."""
+    import cuflash
+
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"format": "cuflash-bench-1", "command": shlex.join(["python", "-m", "cuflash.bench", *words]),
+            "version": cuflash.__version__, "date": date, "machine": machine(device),
+            "ceilings": {device: measurement.ceilings}, "results": measurement.results}
+
+
+def plan(options: argparse.Namespace) -> Tuple[str, List[str], List[Point]]:
+    """Device, contestants and points. Raises GridError."""
+    import torch
+
+    from .problem import CONTESTANTS
+
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    names = options.contestant.split(",") if options.contestant else list(CONTESTANTS)
+    if not set(names) <= set(CONTESTANTS):
+        raise GridError(f"--contestant has {options.contestant}, may have {', '.join(CONTESTANTS)}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise GridError(f"--device cuda: PyTorch {torch.__version__} sees no GPU")
+    return device, names, points(options, device)
+
+
 def run(options: argparse.Namespace, words: List[str]) -> int:
     try:
         import torch
     except ImportError:
         print("cuflash.bench: needs PyTorch (pip install torch); `cuflash bench` measures without it", file=sys.stderr)
         return 1
-    import cuflash
+    from .problem import WrongResult
 
-    from .problem import CONTESTANTS, WrongResult
-
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    names = options.contestant.split(",") if options.contestant else list(CONTESTANTS)
     try:
-        if not set(names) <= set(CONTESTANTS):
-            raise GridError(f"--contestant has {options.contestant}, may have {', '.join(CONTESTANTS)}")
-        if device == "cuda" and not torch.cuda.is_available():
-            raise GridError(f"--device cuda: PyTorch {torch.__version__} sees no GPU")
-        grid = points(options, device)
-        if options.threads:
-            torch.set_num_threads(options.threads)
-        torch.manual_seed(1)
-        measured = measure(options, device, names, grid)
-    except (GridError, WrongResult) as error:
+        device, names, grid = plan(options)
+    except GridError as error:
         print(f"cuflash.bench: {error}", file=sys.stderr)
-        return 2 if isinstance(error, GridError) else 1
-    if options.json is not None:
-        date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        command = shlex.join(["python", "-m", "cuflash.bench", *words])
-        write(options.json, {"format": "cuflash-bench-1", "command": command, "version": cuflash.__version__,
-                             "date": date, "machine": machine(device), **measured})
-    return 0
+        return 2
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    torch.manual_seed(1)
+    measurement, code = Measurement(), 0
+    try:
+        measure(options, device, names, grid, measurement)
+    except WrongResult as error:
+        print(f"cuflash.bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\ncuflash.bench: interrupted after {measurement.finished} of {len(grid)} points", file=sys.stderr)
+        code = 130
+    measurement.print_summary()
+    if options.json is not None and measurement.results:
+        write(options.json, content_of(words, device, measurement))
+    measured = {result["contestant"] for result in measurement.results}
+    if code == 0 and (not measured or "cuflash" in names and "cuflash" not in measured):
+        what = "cuflash could not be measured" if measured else "nothing was measured"
+        print(f"cuflash.bench: {what}; the reasons are above", file=sys.stderr)
+        return 1
+    return code
 
 
 def main(words: Optional[List[str]] = None) -> int:
     words = sys.argv[1:] if words is None else words
-    return run(arguments(words), words)
+    try:
+        return run(arguments(words), words)
+    except BrokenPipeError:  # of `| head`, which has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (ValueError, RuntimeError, MemoryError, OSError) as error:  # of the library or PyTorch, or a file
+        print(f"cuflash.bench: {(str(error).splitlines() or [type(error).__name__])[0]}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from typing import List
 from ..plot.problem import ELEMENT_BYTES, Problem
 
 DTYPES = ("f64", "f32", "f16", "bf16")
+SPELLINGS = {"f64": ("float64", "fp64", "double"), "f32": ("float32", "fp32", "float"), "f16": ("float16", "fp16", "half"),
+             "bf16": ("bfloat16",)}
 DIRECTIONS = ("forward", "backward", "decode")
 PRESETS = {
     "paper": dict(direction=["forward", "backward"], tokens=16384, hidden=[2048], head_dim=[64, 128, 256],
@@ -28,7 +30,7 @@ SIZES = {
     "len": "keys, and queries without --len-q (default: 512,1024,2048)",
     "len_q": "queries (default: as many as keys; decode: 1)",
     "page_size": "decode: rows of a page; 0: a contiguous cache (default: 0)",
-    "causal": "0, 1 or both (default: 0)",
+    "causal": "0, 1 or both; 1 without a value (default: 0)",
 }
 MOST = 2**31 - 1
 
@@ -63,9 +65,11 @@ class Point(Problem):
         return self.batch * self.heads_k * self.len_k * (self.head_dim + self.head_dim_v) * ELEMENT_BYTES[self.dtype]
 
 
-def _words(allowed):
+def _words(allowed, spellings=None):
+    names = {other: name for name, others in (spellings or {}).items() for other in others}
+
     def parse(text: str) -> List[str]:
-        words = text.split(",")
+        words = [names.get(word, word) for word in text.split(",")]
         if not set(words) <= set(allowed):
             raise argparse.ArgumentTypeError(f"got {text!r}, may have {', '.join(allowed)}")
         return words
@@ -83,10 +87,11 @@ def _numbers(text: str) -> List[int]:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", choices=PRESETS, help="a grid by name, for what no flag gives")
     parser.add_argument("--direction", type=_words(DIRECTIONS), help="default: forward")
-    parser.add_argument("--dtype", type=_words(DTYPES), help="default: f32, on a GPU bf16")
+    parser.add_argument("--dtype", type=_words(DTYPES, SPELLINGS), help="default: f32, on a GPU bf16")
     parser.add_argument("--tokens", type=int, help="of a batch, whose size then follows from the length")
     for name, text in SIZES.items():
-        parser.add_argument("--" + name.replace("_", "-"), type=_numbers, metavar="N,...", help=text)
+        alone = {"nargs": "?", "const": [1]} if name == "causal" else {}
+        parser.add_argument("--" + name.replace("_", "-"), type=_numbers, metavar="N,...", help=text, **alone)
 
 
 def _complete(given: argparse.Namespace, device: str) -> argparse.Namespace:

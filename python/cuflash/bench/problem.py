@@ -114,10 +114,8 @@ def contestants_of(problem: Problem, names: List[str]) -> Tuple[Dict[str, Call],
                 result = call()
                 if problem.point.device == "cuda":
                     torch.cuda.synchronize()
-        except (Refused, RuntimeError) as error:  # also where a backend refuses, or memory is short
-            if name == "cuflash":
-                raise
-            refused[name] = (str(error).splitlines() or ["it does not say why"])[0][:100]
+        except (Refused, RuntimeError, ValueError, MemoryError) as error:  # where it refuses, or memory is short
+            refused[name] = (str(error).splitlines() or ["it does not say why"])[0][:160]
             continue
         calls[name] = call
         if first is None:

@@ -1,0 +1,102 @@
+"""The command `cuflash` that `pip install` puts into PATH.
+
+It has what the package can do by itself. A package that was built with the whole tool, which is compiled C++, hands over
+to it: `pip install . -C cmake.define.CUFLASH_BUILD_CLI=ON`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from pathlib import Path
+from typing import Callable, Dict, List, Optional
+
+WHOLE_TOOL = Path(__file__).with_name("bin") / "cuflash"
+OF_WHOLE_TOOL = ("attend", "cache", "demo", "explain", "io", "memory", "pack", "support", "tune")
+HOW_TO_GET_IT = ("`make build` in a clone makes build/release/bin/cuflash, and `pip install . -C "
+                 "cmake.define.CUFLASH_BUILD_CLI=ON` builds it into this package; both need CLI11 (libcli11-dev)")
+
+
+def _info(words: List[str]) -> int:
+    import argparse
+
+    from . import info
+
+    argparse.ArgumentParser(prog="cuflash info", description="What this build is and finds on this machine.").parse_args(
+        words)
+    print(info(), end="")
+    return 0
+
+
+def _check(words: List[str]) -> int:
+    from .__main__ import main as check
+
+    return check(words, "cuflash check")
+
+
+def _bench(words: List[str]) -> int:
+    from .bench.__main__ import main as bench
+
+    return bench(words)
+
+
+def _plot(words: List[str]) -> int:
+    from .plot.command import main as plot
+
+    return plot(words)
+
+
+COMMANDS: Dict[str, Callable[[List[str]], int]] = {"info": _info, "check": _check, "bench": _bench, "plot": _plot}
+HELP = f"""usage: cuflash COMMAND [--help] ...
+
+  info     what this build is, and what it finds on this machine
+  check    the same, and a self-check against float64 NumPy, as python -m cuflash does
+  bench    cuflash beside PyTorch's attention, over a grid of problems; needs PyTorch
+  plot     pictures of what bench has measured; needs matplotlib
+
+This is the command of the Python package. {', '.join(OF_WHOLE_TOOL[:-1])} and {OF_WHOLE_TOOL[-1]} are
+commands of the whole tool: {HOW_TO_GET_IT}.
+"""
+
+
+def _version() -> int:
+    from . import __version__
+
+    print(f"cuflash {__version__}")
+    return 0
+
+
+def _refuse(name: str) -> int:
+    if name in OF_WHOLE_TOOL:
+        sentence = f"{name} is a command of the whole tool, which this package was built without: {HOW_TO_GET_IT}"
+    else:
+        near = difflib.get_close_matches(name, [*COMMANDS, *OF_WHOLE_TOOL], 1)
+        sentence = f"there is no command {name!r}{f'; did you mean {near[0]}?' if near else ''} (cuflash --help lists them)"
+    print(f"cuflash: {sentence}", file=sys.stderr)
+    return 2
+
+
+def run(words: List[str]) -> int:
+    if os.access(WHOLE_TOOL, os.X_OK):
+        os.execv(WHOLE_TOOL, ["cuflash", *words])
+    if not words or words[0] in ("--help", "-h", "help"):
+        print(HELP, end="", file=sys.stdout if words else sys.stderr)
+        return 0 if words else 2
+    if words[0] == "--version":
+        return _version()
+    return COMMANDS[words[0]](words[1:]) if words[0] in COMMANDS else _refuse(words[0])
+
+
+def main(words: Optional[List[str]] = None) -> int:
+    """The exit code: 0, 1 where a job ran and failed, 2 where it could not start."""
+    try:
+        return run(sys.argv[1:] if words is None else words)
+    except ValueError as error:  # of the library: a setting in the environment
+        print(f"cuflash: {error}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:
+        print(f"cuflash: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
