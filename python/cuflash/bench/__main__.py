@@ -188,7 +188,8 @@ def run(options: argparse.Namespace, words: List[str]) -> int:
     try:
         import torch
     except ImportError:
-        print("cuflash.bench: needs PyTorch (pip install torch); `cuflash bench` measures without it", file=sys.stderr)
+        print("cuflash.bench: needs PyTorch (pip install torch); `cuflash bench` of the whole tool, which `make build` "
+              "makes, measures without it", file=sys.stderr)
         return 1
     from .problem import WrongResult
 
