@@ -13,17 +13,19 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-# [ RUN      ] Suite.Test        file.cpp:12: Skipped        the reason        (blank)        [  SKIPPED ] Suite.Test (0 ms)
+# Lines of a skipped test: "[ RUN      ] Suite.Test", "file.cpp:12: Skipped", the reason, "[  SKIPPED ] Suite.Test (0 ms)".
 RUN = re.compile(r"\[ RUN      \] ")
 SKIPPED = re.compile(r"\[  SKIPPED \] \S+ \(\d+ ms\)$")
 REASON_FOLLOWS = re.compile(r"^\S+:\d+: Skipped$")
 RESULT = re.compile(r"^\[( *[A-Z]+ *|-{10}|={10})\] ")
-# ctest's own: a test that never ran because its program says so by an exit code or its output, or is not built.
-NOT_RUN = re.compile(r"^(Test Skipped|Test not run)\b|^Unable to find executable")
+# ctest's own: a program that is not built, or one that skips all that it has, as its output says.
+NO_PROGRAM = re.compile(r"^(Could not find|Unable to find) executable")
+WHOLE_PROGRAM = re.compile(r"^Skip regular expression found in output\. Regex=\[(.*)\]$")
+ENTRY = re.compile(r"^\d+/\d+ Testing: ")
 
 
 def gtest_skips(lines):
-    """The reason of each test that GoogleTest skipped. GTEST_SKIP in a fixture may give more than one: the first counts."""
+    """The reason of each test that GoogleTest skipped: the first one where a fixture and the test both give one."""
     reasons, reading = [], False
     for line in lines:
         if RUN.match(line):
@@ -39,12 +41,32 @@ def gtest_skips(lines):
             reasons[-1] = f"{reasons[-1]} {line.strip()}".strip()
 
 
+def entries_of(lines):
+    """The log in pieces, one for each program that ctest ran."""
+    piece = []
+    for line in lines:
+        if ENTRY.match(line):
+            yield piece
+            piece = []
+        piece.append(line)
+    yield piece
+
+
+def skips_of_entry(lines):
+    found = list(gtest_skips(lines))
+    for line in lines:
+        whole = WHOLE_PROGRAM.match(line)
+        if NO_PROGRAM.match(line):
+            yield "ctest found no program for it"
+        elif whole and not found:
+            told = [text for text in lines if whole.group(1) in text and not text.startswith(("Command: ", "Skip "))]
+            yield (told or [whole.group(1)])[0].strip()
+    yield from found
+
+
 def skips_of_ctest(text):
     """{reason: tests} of ctest's LastTest.log."""
-    lines = text.splitlines()
-    found = Counter(gtest_skips(lines))
-    found.update("ctest did not run it" for line in lines if NOT_RUN.match(line))
-    return found
+    return Counter(reason for entry in entries_of(text.splitlines()) for reason in skips_of_entry(entry))
 
 
 def skips_of_pytest(text):

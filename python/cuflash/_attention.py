@@ -77,7 +77,9 @@ def _widen(array: Optional[Array], missing: int, name: str = "q") -> Optional[Ar
     try:
         return array[(None,) * missing]
     except RuntimeError:  # of PyTorch, about a tensor of some sparse layout
-        raise ValueError(f"{name}: has the layout {array.layout}; cuflash takes dense tensors, as to_dense() makes") from None
+        raise ValueError(
+            f"{name}: has the layout {array.layout}; cuflash takes dense tensors, as to_dense() makes"
+        ) from None
 
 
 def _narrow(array: Array, missing: int) -> Array:

@@ -17,7 +17,8 @@ class CachedSequence(NamedTuple):
 
 def _handle(sequence: Any, name: str = "sequence") -> CachedSequence:
     """A sequence as start and fork return it, or two numbers like it; whether it is alive is the pool's question."""
-    if not (isinstance(sequence, tuple) and len(sequence) == 2 and all(isinstance(n, int) and n >= 0 for n in sequence)):
+    is_pair = isinstance(sequence, tuple) and len(sequence) == 2
+    if not is_pair or not all(isinstance(n, int) and n >= 0 for n in sequence):
         raise TypeError(f"{name}: got {shown(sequence)}, must be a sequence that start or fork of this pool returned")
     return sequence
 

@@ -1,7 +1,7 @@
 """The command `cuflash` that `pip install` puts into PATH.
 
-It has what the package can do by itself. A package that was built with the whole tool, which is compiled C++, hands over
-to it: `pip install . -C cmake.define.CUFLASH_BUILD_CLI=ON`.
+It has what the package can do by itself. A package that was built with the whole tool, which is compiled C++, runs that
+instead: `pip install . -C cmake.define.CUFLASH_BUILD_CLI=ON`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def _info(words: List[str]) -> int:
 
     from . import info
 
-    argparse.ArgumentParser(prog="cuflash info", description="What this build is and finds on this machine.").parse_args(
-        words)
+    about = "What this build is and finds on this machine."
+    argparse.ArgumentParser(prog="cuflash info", description=about).parse_args(words)
     print(info(), end="")
     return 0
 
@@ -72,7 +72,8 @@ def _refuse(name: str) -> int:
         sentence = f"{name} is a command of the whole tool, which this package was built without: {HOW_TO_GET_IT}"
     else:
         near = difflib.get_close_matches(name, [*COMMANDS, *OF_WHOLE_TOOL], 1)
-        sentence = f"there is no command {name!r}{f'; did you mean {near[0]}?' if near else ''} (cuflash --help lists them)"
+        hint = f"; did you mean {near[0]}?" if near else ""
+        sentence = f"there is no command {name!r}{hint} (cuflash --help lists them)"
     print(f"cuflash: {sentence}", file=sys.stderr)
     return 2
 

@@ -234,8 +234,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
     window_size = window_size if type(window_size) is tuple else pair(window_size, "window_size")
     in_order = (causal if type(causal) is bool else flag(causal, "causal")) or window_size != (-1, -1)
     return _with_names(
-        _NAMES, _cache.attention_with_cache, q, k_cache, v_cache, k, v, cache_seqlens=cache_seqlens, block_table=block_table,
-        cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
+        _NAMES, _cache.attention_with_cache, q, k_cache, v_cache, k, v, cache_seqlens=cache_seqlens,
+        block_table=block_table, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
         rotary_interleaved=rotary_interleaved, rotary_one_position=not in_order, sink=sink, alibi_slopes=alibi_slopes,
         causal=causal, window=window_size, scale=softmax_scale, softcap=_softcap(softcap), layout="bshd",
         num_splits=num_splits, return_lse=return_softmax_lse)

@@ -1,4 +1,4 @@
-"""Options as callers pass them, made into what the library takes. What cannot be one is refused in the caller's words."""
+"""Options as callers pass them, made into what the library takes; others are refused in the caller's words."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def optional_number(value: Any, name: str) -> Optional[float]:
 
 
 def flag(value: Any, name: str) -> bool:
-    """True or False; None is False, and what has one truth value, such as 1 or NumPy's, is taken. No strings, no lists."""
+    """True or False; None is False, and numbers with one truth value, such as 1 or NumPy's, are taken."""
     try:
         if value is None or isinstance(value, (bool, int)) or getattr(value, "ndim", None) == 0:
             return bool(value)
@@ -74,7 +74,8 @@ def pair(value: Any, name: str) -> Tuple[int, int]:
         left, right = -2, -2
     if left < -1 or right < -1:
         raise (ValueError if _is_pair(value) else TypeError)(
-            f"{name}: got {shown(value)}, must be two whole numbers (left, right), each -1 (unbounded) or more, such as (3, 0)")
+            f"{name}: got {shown(value)}, must be two whole numbers (left, right), each -1 (unbounded) or more, "
+            "such as (3, 0)")
     return left, right
 
 

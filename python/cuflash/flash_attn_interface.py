@@ -1,7 +1,8 @@
 """The module of flash_attn 2.x that has its functions: `from cuflash.flash_attn_interface import flash_attn_func`.
 
-The code is in `_flash_attn`, and this module may be imported by another name: after `sys.modules["flash_attn"] = cuflash`
-Python finds this file for `flash_attn.flash_attn_interface`, and would run all modules below it once more by such names.
+The code is in `_flash_attn`, because this file may be imported by another name: with `sys.modules["flash_attn"] =
+cuflash` Python finds it for `flash_attn.flash_attn_interface`, and would load all that it imports once more, as modules of
+`flash_attn`, which would register the operators a second time.
 """
 
 import sys

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import _core
-from ._values import LARGEST_EXTENT, LARGEST_SEED, flag, layout as layout_named, number, optional_number, pair, shown, whole
+from ._values import LARGEST_EXTENT, LARGEST_SEED, flag, number, optional_number, pair, shown, whole
+from ._values import layout as layout_named
 
 __all__ = ["attention"]
 
@@ -230,7 +231,8 @@ def attention(
     packed = layout == "thd"
     if packed and (cu_seqlens_q is None or cu_seqlens_k is None):
         raise ValueError("cu_seqlens_q, cu_seqlens_k: layout 'thd' needs both")
-    max_seqlen_q, max_seqlen_k = whole(max_seqlen_q, "max_seqlen_q", 0, LARGEST_EXTENT), whole(max_seqlen_k, "max_seqlen_k", 0, LARGEST_EXTENT)
+    max_seqlen_q = whole(max_seqlen_q, "max_seqlen_q", 0, LARGEST_EXTENT)
+    max_seqlen_k = whole(max_seqlen_k, "max_seqlen_k", 0, LARGEST_EXTENT)
     given = {"q": q, "k": k, "v": v, "bias": bias, "mask": mask, "sink": sink, "alibi_slopes": alibi_slopes,
              "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqlens_q": seqlens_q, "seqlens_k": seqlens_k}
     given = {name: _array(name, x) for name, x in given.items() if x is not None}

@@ -9,13 +9,13 @@ import pytest
 import cuflash
 
 VALUES = {
-    "None": None, "a string": "abc", "bytes": b"x", "a list": [1, 2], "an empty list": [], "lists of two lengths": [[1, 2], [3]],
-    "a set": {1}, "a dict": {}, "an object": object(), "one number in a tuple": (1,), "three in a tuple": (1, 2, 3),
+    "None": None, "a string": "abc", "bytes": b"x", "a list": [1, 2], "an empty list": [],
+    "lists of two lengths": [[1, 2], [3]], "a set": {1}, "a dict": {}, "an object": object(), "one number in a tuple": (1,), "three in a tuple": (1, 2, 3),
     "strings in a tuple": ("a", "b"), "NaN in a tuple": (float("nan"), 0), "NumPy's int": np.int64(3),
     "NumPy's float": np.float32(0.5), "an array": np.ones(3), "an array without dimensions": np.zeros(()), "True": True,
     "-7": -7, "2.5": 2.5, "NaN": float("nan"), "infinity": float("inf"), "2**70": 2**70, "1j": 1j,
 }
-# What Python, nanobind, PyTorch's dispatcher and DLPack say to those who wrote the package, and not to those who call it.
+# What Python, nanobind, PyTorch's dispatcher and DLPack say to authors of the package, and not to its callers.
 INTERNAL = re.compile(
     "incompatible function|unpack|DLPack|NoneType|has no attribute|not supported between|nanobind|nb_|must be real|"
     "Internal|cuflash::|not iterable|subscriptable|Expected a value|could not convert|invalid literal|truth value|"
@@ -126,14 +126,16 @@ def cases_of_torch():
     return {
         "attention": (cuflash.attention, dict(q=q, k=q, v=q), {}),
         "attention with dropout": (cuflash.attention, dict(q=q, k=q, v=q, dropout_p=0.3), {}),
-        "attention_with_cache": (cuflash.attention_with_cache, dict(q=q, k_cache=q.clone(), v_cache=q.clone()), OF_CACHE),
+        "attention_with_cache": (cuflash.attention_with_cache, dict(q=q, k_cache=q.clone(), v_cache=q.clone()),
+                                 OF_CACHE),
         "merge_states": (cuflash.merge_states, dict(o_a=out, lse_a=lse, o_b=out, lse_b=lse), OF_MERGE),
         "dense": (interface.flash_attn_func, dict(q=q, k=q, v=q), {}),
         "probabilities": (interface.flash_attn_func, dict(q=q, k=q, v=q, dropout_p=0.2, return_attn_probs=True), {}),
         "kv": (interface.flash_attn_kvpacked_func, dict(q=q, kv=torch.stack([q, q], 2)), {}),
         "qkv": (interface.flash_attn_qkvpacked_func, dict(qkv=torch.stack([q, q, q], 2)), {}),
         "packed": (interface.flash_attn_varlen_func, dict(q=rows, k=rows, v=rows, **lengths), {"block_table": ("k",)}),
-        "pages": (interface.flash_attn_varlen_func, pages, {**no_dropout, "block_table": ("k",), "cu_seqlens_q": ("q",)}),
+        "pages": (interface.flash_attn_varlen_func, pages,
+                  {**no_dropout, "block_table": ("k",), "cu_seqlens_q": ("q",)}),
         "packed kv": (interface.flash_attn_varlen_kvpacked_func,
                       dict(q=rows, kv=torch.stack([rows, rows], 1), **lengths), {}),
         "packed qkv": (interface.flash_attn_varlen_qkvpacked_func,

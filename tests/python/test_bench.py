@@ -109,9 +109,9 @@ def test_interrupted_run_keeps_what_is_finished(device, monkeypatch, tmp_path, c
 
 def test_a_signal_ends_without_a_traceback(tmp_path):
     """As Ctrl-C does, in a process of its own."""
-    process = subprocess.Popen([sys.executable, "-m", "cuflash.bench", "--device", "cpu", "--len", "16,4096", "--seconds",
-                                "0.01", "--contestant", "cuflash,torch-math", "--batch", "8", "--threads", "1"],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    words = ("-m cuflash.bench --device cpu --len 16,4096 --seconds 0.01 --contestant cuflash,torch-math --batch 8 "
+             "--threads 1").split()
+    process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     lines = [process.stdout.readline() for _ in range(4)]  # ceilings, header, and both contestants at the first point
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
@@ -133,7 +133,8 @@ def test_contestants_that_refuse(device, monkeypatch, capsys):
     """A point that no contestant computes is left out, with the reason, and so is a contestant that fails."""
     assert bench.main([*SMALL, "--device", device, "--contestant", "torch-math", "--direction", "decode",
                        "--page-size", "16"]) == 1
-    assert "torch-math: it reads no pages" in (printed := capsys.readouterr()).err and "nothing was measured" in printed.err
+    printed = capsys.readouterr()
+    assert "torch-math: it reads no pages" in printed.err and "nothing was measured" in printed.err
 
     def refuse(*_, **__):
         raise ValueError("CUFLASH_X: is 'abc', must be a number")

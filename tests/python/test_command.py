@@ -1,6 +1,7 @@
 """The command `cuflash` that the package installs, and what bad settings in the environment make of it."""
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -26,7 +27,8 @@ def test_the_package_declares_it():
     scripts = {entry.name: entry.value for entry in entry_points_of_cuflash()}
     if scripts:  # installed by pip, and not found in a build folder
         assert scripts["cuflash"] == "cuflash._command:main"
-        result = subprocess.run([str(Path(sys.executable).with_name("cuflash")), "--version"], capture_output=True, text=True)
+        command = str(Path(sys.executable).with_name("cuflash"))
+        result = subprocess.run([command, "--version"], capture_output=True, text=True)
         assert result.stdout == f"cuflash {cuflash.__version__}\n", result.stderr
 
 
@@ -65,20 +67,18 @@ def test_other_commands_are_refused_with_a_sentence(words, sentence):
 
 def test_every_command_of_the_tool_is_known():
     """Those of cli/main.cpp are either here, or named as the whole tool's."""
-    import re
-
     main = ROOT / "cli" / "main.cpp"
-    found = set(re.findall(r'add_subcommand\("(\w+)"', main.read_text()))
+    found = set(re.findall(r'add_subcommand\(\s*"(\w+)"', main.read_text()))
     if not found:
         pytest.skip("cli/main.cpp does not list its commands one by one")
     assert found - {"list", "clear"} <= {*_command.COMMANDS, *_command.OF_WHOLE_TOOL}
 
 
-def test_the_whole_tool_goes_first_where_it_is_built(tmp_path, monkeypatch):
+def test_the_whole_tool_goes_first_where_it_is_built(tmp_path):
     tool = tmp_path / "cuflash"
     tool.write_text('#!/bin/sh\necho "whole tool: $@"\n')
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
-    code = (f"import sys; from pathlib import Path; from cuflash import _command; _command.WHOLE_TOOL = Path({str(tool)!r}); "
+    code = (f"import pathlib, sys; from cuflash import _command; _command.WHOLE_TOOL = pathlib.Path({str(tool)!r}); "
             "sys.exit(_command.main())")
     result = subprocess.run([sys.executable, "-c", code, "demo", "--x"], capture_output=True, text=True)
     assert result.stdout == "whole tool: demo --x\n"
@@ -86,7 +86,8 @@ def test_the_whole_tool_goes_first_where_it_is_built(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("words", [["-m", "cuflash"], ["-c", "from cuflash._command import main; exit(main(['info']))"]])
 def test_a_setting_without_a_meaning_is_one_sentence(words):
-    result = subprocess.run([sys.executable, *words], capture_output=True, text=True, env={**os.environ, "CUFLASH_TUNED": "xx"})
+    result = subprocess.run([sys.executable, *words], capture_output=True, text=True,
+                            env={**os.environ, "CUFLASH_TUNED": "xx"})
     assert result.returncode == 2
     assert result.stderr == "cuflash: CUFLASH_TUNED: is 'xx', must be on or off\n"
 

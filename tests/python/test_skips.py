@@ -10,7 +10,7 @@ import conftest
 TOOL = Path(__file__).parents[2] / "tools" / "skips.py"
 
 CTEST_LOG = """Start testing: Jan 01 00:00 UTC
-1/3 Testing: memory_test
+1/4 Testing: memory_test
 [==========] Running 3 tests from 1 test suite.
 [ RUN      ] ExtraMemory.Forward
 /home/me/cuflash/tests/memory_test.cpp:103: Skipped
@@ -28,7 +28,7 @@ a sanitizer's own memory hides that of the call
 [  SKIPPED ] ExtraMemory.Forward
 [  SKIPPED ] ExtraMemory.Backward
 ----------------------------------------------------------
-2/3 Testing: threads_test
+2/4 Testing: threads_test
 [ RUN      ] Threads.Fork
 /home/me/cuflash/tests/threads_test.cpp:195: Skipped
 ThreadSanitizer does not let a forked child
@@ -39,8 +39,13 @@ start threads
 tests/threads_test.cpp:200: Skipped
 
 [  SKIPPED ] Threads.Plain (1 ms)
-3/3 Testing: gone_test
-Unable to find executable: gone_test
+Unable to find executable: /nowhere/gone_test
+3/4 Testing: gone_test
+4/4 Testing: gpu_test
+no GPU for this test: there is no driver
+----------------------------------------------------------
+Test Pass Reason:
+Skip regular expression found in output. Regex=[no GPU for this test]
 """
 
 
@@ -54,10 +59,11 @@ def test_reasons_of_gtest_are_counted(tmp_path):
     log = tmp_path / "LastTest.log"
     log.write_text(CTEST_LOG)
     assert printed("asan", log) == [
-        "asan         5 skipped",
+        "asan         6 skipped",
         "asan         2   a sanitizer's own memory hides that of the call",
         "asan         1   ThreadSanitizer does not let a forked child start threads",
-        "asan         1   ctest did not run it",
+        "asan         1   ctest found no program for it",
+        "asan         1   no GPU for this test: there is no driver",
         "asan         1   no reason given",
     ]
 

@@ -92,7 +92,7 @@ def test_views_beyond_their_storage(device):
     good = torch.zeros(2, 4, 6, 8, device=device)
     cuflash.attention(view, good, good)
     base.untyped_storage().resize_(4 * (2 * 4 * 6 * 8 + 4))
-    with pytest.raises(ValueError, match=r"^v: its storage holds 388 elements, but its shape and strides reach element 389"):
+    with pytest.raises(ValueError, match="^v: its storage holds 388 elements, but its shape and strides reach element 389"):
         cuflash.attention(good, good, view)
     repeated = torch.zeros(8, device=device).expand(2, 4, 6, 8)
     cuflash.attention(repeated, repeated, repeated)

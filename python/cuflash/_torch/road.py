@@ -62,12 +62,12 @@ def require_one_device(tensors: _Named) -> None:
         if first is None:
             first, first_name = tensor.device, name
         elif tensor.device != first:
-            raise ValueError(f"{name}: is on {tensor.device}, but {first_name} is on {first}; all tensors of a call must "
-                             "be on the same device")
+            raise ValueError(f"{name}: is on {tensor.device}, but {first_name} is on {first}; all tensors of a call "
+                             "must be on the same device")
 
 
 def require_memory(tensors: _Named) -> None:
-    """Refuses what has no memory with dimensions and strides, and where PyTorch therefore raised in words of its own."""
+    """Refuses what has no memory with dimensions and strides, about which PyTorch raised in words of its own."""
     for name, tensor in tensors:
         if tensor is None:
             continue

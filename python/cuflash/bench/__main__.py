@@ -74,7 +74,8 @@ def line_of(result: Dict[str, Any], point: Point, ours: Optional[float]) -> str:
     extra = "" if result["extra_bytes"] is None else f"{result['extra_bytes'] / 2**20:.1f} MiB"
     ratio = "" if ours is None else f"{result['ms'] / ours:.2f}x"
     return (f"{str(point):<48}  {result['contestant']:<15}  {result['ms']:9.4f} ms  "
-            f"{result['ms_low']:9.4f} - {result['ms_high']:<9.4f}  {speed:>16}  {share:>5}  {ratio:>7}  {extra}").rstrip()
+            f"{result['ms_low']:9.4f} - {result['ms_high']:<9.4f}  {speed:>16}  {share:>5}  {ratio:>7}  "
+            f"{extra}").rstrip()
 
 
 class Measurement:
@@ -102,8 +103,8 @@ class Measurement:
                 ratios.setdefault(result["contestant"], []).append(result["ms"] / ours[key_of(result)])
         for name, values in ratios.items():
             mean = math.exp(sum(map(math.log, values)) / len(values))
-            print(f"cuflash is {mean:.2f} times as fast as {name} on average, {min(values):.2f} to {max(values):.2f}, over "
-                  f"{len(values)} {'point' if len(values) == 1 else 'points'}", flush=True)
+            print(f"cuflash is {mean:.2f} times as fast as {name} on average, {min(values):.2f} to {max(values):.2f}, "
+                  f"over {len(values)} {'point' if len(values) == 1 else 'points'}", flush=True)
         for what, count in self.left_out.items():
             print(f"left out of {count} {'point' if count == 1 else 'points'}: {what}", file=sys.stderr)
 

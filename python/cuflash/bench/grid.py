@@ -9,8 +9,8 @@ from typing import List
 from ..plot.problem import ELEMENT_BYTES, Problem
 
 DTYPES = ("f64", "f32", "f16", "bf16")
-SPELLINGS = {"f64": ("float64", "fp64", "double"), "f32": ("float32", "fp32", "float"), "f16": ("float16", "fp16", "half"),
-             "bf16": ("bfloat16",)}
+SPELLINGS = {"f64": ("float64", "fp64", "double"), "f32": ("float32", "fp32", "float"),
+             "f16": ("float16", "fp16", "half"), "bf16": ("bfloat16",)}
 DIRECTIONS = ("forward", "backward", "decode")
 PRESETS = {
     "paper": dict(direction=["forward", "backward"], tokens=16384, hidden=[2048], head_dim=[64, 128, 256],
