@@ -20,7 +20,8 @@ std::string explain_anywhere(const Attention& attention, const Tensors& tensors,
     throw UsageError("--arch is an architecture of CUDA devices; leave it out with --device cpu");
   const bool on_cuda = execution.device == Device::cuda || !options.arch.empty();
   if (!on_cuda) return cuflash::explain(attention, tensors, execution);
-  const auto problem = describe(detail::to_c(attention), detail::to_c(tensors), Place{0});
+  Snapshot copies;
+  const auto problem = describe(detail::to_c(attention), detail::to_c(tensors), Place{0}, copies);
   if (!options.arch.empty()) return cuflash::explain(problem, execution, cuda::arch_named(options.arch));
   if (const std::string why = check::why_no_cuda(); !why.empty()) return explain_none(problem, why.c_str());
   return cuflash::explain(problem, execution);

@@ -38,7 +38,9 @@ size_t cuda_workspace(const BackwardProblem& problem, const Execution&, const cu
 
 template <class Tensors>
 double workspace_of(const ExplainOptions& options, const Attention& attention, const Tensors& tensors) {
-  const auto problem = describe(detail::to_c(attention), detail::to_c(tensors), Place{options.arch.empty() ? -1 : 0});
+  Snapshot copies;
+  const Place place{options.arch.empty() ? -1 : 0};
+  const auto problem = describe(detail::to_c(attention), detail::to_c(tensors), place, copies);
   return static_cast<double>(options.arch.empty()
                                  ? workspace_size(problem, options.execution)
                                  : cuda_workspace(problem, options.execution, cuda::arch_named(options.arch)));

@@ -1,6 +1,7 @@
 // A problem of given sizes without its tensors: enough to ask what it would get. Explaining never reads a tensor.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cli/commands.h"
@@ -17,7 +18,7 @@ class Placeholders {
   void* next(DType type, Extent... extents) {
     constexpr uintptr_t kGap = 4096;
     const uintptr_t begin = end_;
-    uintptr_t bytes = static_cast<uintptr_t>(size_of(type));
+    uintptr_t bytes = static_cast<uintptr_t>(std::max(size_of(type), size_of(DType::f32)));  // results may be f32
     bool overflows = ((extents < 0 || __builtin_mul_overflow(bytes, static_cast<uintptr_t>(extents), &bytes)) || ...);
     overflows = overflows || __builtin_add_overflow(begin, bytes / kGap * kGap + 2 * kGap, &end_);
     if (overflows) throw UsageError(join("a tensor of the sizes ", shape_text({extents...}), " cannot be addressed"));

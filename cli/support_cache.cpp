@@ -1,7 +1,7 @@
 // Tables of attention over a KV cache.
 #include "cli/support_cache.h"
 
-#include <array>
+#include <utility>
 
 #include "cli/support_tables.h"
 #include "cuda/plan_cache.h"
@@ -16,7 +16,14 @@ using Cells = std::vector<std::string>;
 constexpr int64_t kBatch = 2, kPages = 64;
 constexpr int64_t kMost = (int64_t{1} << 31) - 1;
 const int32_t kHeld[] = {100, 100}, kEntries[] = {1, 0}, kPads[] = {3, 0}, kStarts[] = {0, 1, 2}, kOne[] = {1, 1};
-const std::array<int32_t, kBatch * kSupportLength> kTable{};  // any page will do
+
+// Pages of its own for each sequence, as far as kHeld reaches in pages that are appended to.
+std::vector<int32_t> table_of(int64_t columns) {
+  std::vector<int32_t> table;
+  for (int64_t b = 0; b < kBatch; ++b)
+    for (int64_t n = 0; n < columns; ++n) table.push_back(static_cast<int32_t>((b * kPages / kBatch + n) % kPages));
+  return table;
+}
 
 }  // namespace
 
@@ -35,7 +42,10 @@ CacheSketch::CacheSketch(const CacheQuestion& q) : question(q) {
   cache.v = rows(entries, q.heads_k, length, dim_v);
   cache.o = rows(kBatch, q.heads, 1, dim_v);
   cache.seqlens = contiguous(kHeld, kBatch);
-  if (q.page_size) cache.block_table = contiguous(kTable.data(), kBatch, kSupportLength / q.page_size);
+  if (q.page_size) {
+    const int64_t columns = kSupportLength / q.page_size;
+    table = table_of(columns), cache.block_table = contiguous(std::as_const(table).data(), kBatch, columns);
+  }
   if (q.change) q.change(*this);
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/sketch.h"
 #include "cli/support_question.h"
@@ -36,6 +37,7 @@ struct CacheSketch {
   Placeholders memory;
   Attention attention{};
   CacheTensors cache{};
+  std::vector<int32_t> table{};
 };
 
 // A change: values that are the first columns of keys, in the same memory.

@@ -37,9 +37,10 @@ Answer ask(const Attention& attention, const Tensors& tensors, const Execution& 
   using detail::to_c;
   const auto c_attention = to_c(attention);
   const auto c_tensors = to_c(tensors);
+  Snapshot copies;
   try {
-    if (place == kSupportCpu) return answer_of(explain(describe(c_attention, c_tensors, Place{}), execution));
-    return answer_of(explain(describe(c_attention, c_tensors, Place{0}), execution, cuda::arch_named(place)));
+    if (place == kSupportCpu) return answer_of(explain(describe(c_attention, c_tensors, Place{}, copies), execution));
+    return answer_of(explain(describe(c_attention, c_tensors, Place{0}, copies), execution, cuda::arch_named(place)));
   } catch (const FlashAttentionError& error) {
     return {.reason = error.what()};
   }
@@ -78,11 +79,13 @@ std::string ask_hopper(const Question& question) {
   };
   const cuda::Arch arch = cuda::arch_named("sm_90a");
   const auto attention = detail::to_c(sketch.attention);
+  Snapshot copies;
   try {
     if (question.options.backward)
-      return answer(plan_backward(describe(attention, detail::to_c(sketch.tensors), Place{0}), arch,
+      return answer(plan_backward(describe(attention, detail::to_c(sketch.tensors), Place{0}, copies), arch,
                                   cuda::Reproducible::no, cuda::Kernels::best));
-    return answer(plan_forward(describe(attention, detail::to_c(sketch.outputs), Place{0}), arch, cuda::Kernels::best));
+    return answer(
+        plan_forward(describe(attention, detail::to_c(sketch.outputs), Place{0}, copies), arch, cuda::Kernels::best));
   } catch (const FlashAttentionError&) {
     return "no kernel at all: see limits";
   }

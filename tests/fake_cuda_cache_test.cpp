@@ -35,7 +35,9 @@ class FakeCache : public ::testing::Test {
 
 cuda::CachePlan plan_of(const CacheScene& s) {
   const cuda::DeviceState& state = cuda::device(0);
-  return cuda::plan_cache(describe(detail::to_c(s.attention), to_c(s.cache), Place{0}), state.arch, state.num_sms);
+  Snapshot copies;
+  return cuda::plan_cache(describe(detail::to_c(s.attention), to_c(s.cache), Place{0}, copies), state.arch,
+                          state.num_sms);
 }
 
 template <class Config>

@@ -6,8 +6,15 @@
  *
  * The library owns no memory of the caller's and keeps no pointer after a call. No exception leaves a function of this
  * file. A call that returns anything but CUFLASH_OK because of its arguments has not touched an output;
- * cuflash_last_error() then holds a sentence that says what was wrong. Outputs may not share memory with inputs or with
- * each other.
+ * cuflash_last_error() then holds a sentence that says what was wrong.
+ *
+ * Outputs and the workspace may not share memory with inputs or with each other. A call in which two of them certainly
+ * share an element is refused; views that lie between each other, such as slices of a packed QKV, are legal. Not checked
+ * are views whose strides have so little in common that the search for a shared element ends without an answer, two calls
+ * that run at the same time, and whether memory is as large as its tensor says.
+ *
+ * Lengths, block tables and indices in host memory are read once, before the first output is written: what another
+ * thread writes to them during a call changes nothing of it. Values of other tensors are not checked.
  */
 #ifndef CUFLASH_CUFLASH_H_
 #define CUFLASH_CUFLASH_H_
@@ -153,7 +160,8 @@ typedef struct cuflash_execution {
   int32_t deterministic; /* CUDA backward: bitwise reproducible. The CPU always is */
   void* stream;          /* CUDA: the CUstream to launch on; ignored by the CPU */
   void* workspace; /* scratch of at least the queried size, 64-byte aligned; NULL: the CPU uses a block of its own,
-                    * CUDA needs one unless the queried size is 0 or workspace_from_pool is set */
+                    * CUDA needs one unless the queried size is 0 or workspace_from_pool is set. Bytes behind the
+                    * queried size are not touched */
   size_t workspace_size;
   cuflash_parallel_for parallel_for; /* NULL: the library's own thread pool */
   void* parallel_for_context;

@@ -25,7 +25,12 @@ extern "C" {
  * its last positions after the append, and causal and window are meant between positions.
  *
  * Rows and pages that hold no token of a sequence, and pages that no query can see by the window, are neither read nor
- * written: they may hold anything, and so may their entries of the block table. */
+ * written: they may hold anything, and so may their entries of the block table.
+ *
+ * Sequences may share entries and pages that they read. A row that a call appends belongs to one sequence: no other one
+ * may append or see it in the same call. In host memory a call that breaks this is refused, with batch_idx wherever one of
+ * two sequences of an entry appends. Tables and indices in device memory are not read, and what such a call writes there
+ * is undefined; check_lengths of cuflash_execution finds it. */
 typedef struct cuflash_cache_tensors {
   size_t struct_size;
   cuflash_mutable_tensor k, v; /* type of q. The rows of v may be slices of those of k, with the same strides */

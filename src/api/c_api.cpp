@@ -7,13 +7,11 @@ using namespace cuflash;
 
 cuflash_status cuflash_forward(const cuflash_attention* attention, const cuflash_forward_outputs* outputs,
                                const cuflash_execution* execution) {
-  return with_problem(attention, outputs, execution,
-                      [](const auto& problem, const Execution& how) { run(problem, how); });
+  return call(attention, outputs, execution);
 }
 cuflash_status cuflash_backward(const cuflash_attention* attention, const cuflash_backward_tensors* tensors,
                                 const cuflash_execution* execution) {
-  return with_problem(attention, tensors, execution,
-                      [](const auto& problem, const Execution& how) { run(problem, how); });
+  return call(attention, tensors, execution);
 }
 
 cuflash_status cuflash_forward_workspace_size(const cuflash_attention* attention,

@@ -7,8 +7,7 @@ using namespace cuflash;
 
 cuflash_status cuflash_attend_cache(const cuflash_attention* attention, const cuflash_cache_tensors* cache,
                                     const cuflash_execution* execution) {
-  return with_problem(attention, cache, execution,
-                      [](const auto& problem, const Execution& how) { run(problem, how); });
+  return call(attention, cache, execution);
 }
 cuflash_status cuflash_attend_cache_workspace_size(const cuflash_attention* attention,
                                                    const cuflash_cache_tensors* cache,

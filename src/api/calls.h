@@ -13,6 +13,7 @@
 #include "backend/backend.h"
 #include "backend/check_lengths.h"
 #include "backend/locate.h"
+#include "problem/apart.h"
 #include "problem/describe.h"
 #include "problem/describe_cache.h"
 
@@ -41,8 +42,9 @@ inline Execution read(const cuflash_execution* e) {
 }
 
 template <class Tensors>
-auto describe_checked(const cuflash_attention& what, const Tensors& where, const Execution& how, Place place) {
-  const auto problem = describe(what, where, place);
+auto describe_checked(const cuflash_attention& what, const Tensors& where, const Execution& how, Place place,
+                      Snapshot& copies) {
+  const auto problem = describe(what, where, place, copies);
   check_lengths(what, where, how, place);
   return problem;
 }
@@ -54,30 +56,44 @@ cuflash_status with_problem(const cuflash_attention* attention, const Tensors* t
     const Execution how = read(execution);
     const cuflash_attention what = read(attention);
     const Tensors where = read(tensors);
-    use(describe_checked(what, where, how, locate(what, where, how)), how);
+    Snapshot copies;
+    use(describe_checked(what, where, how, locate(what, where, how), copies), what, where, how);
   });
+}
+
+template <class Tensors>
+cuflash_status call(const cuflash_attention* attention, const Tensors* tensors,
+                    const cuflash_execution* execution) noexcept {
+  return with_problem(attention, tensors, execution,
+                      [](const auto& problem, const auto& what, const auto& where, const Execution& how) {
+                        require_own_workspace(
+                            how, [&] { return workspace_size(problem, how); }, what, where);
+                        run(problem, how);
+                      });
 }
 
 template <class Tensors>
 cuflash_status query_size(const cuflash_attention* attention, const Tensors* tensors,
                           const cuflash_execution* execution, size_t* bytes) noexcept {
-  return with_problem(attention, tensors, execution, [&](const auto& problem, const Execution& how) {
-    if (!bytes) reject("bytes: is NULL");
-    *bytes = workspace_size(problem, how);
-  });
+  return with_problem(attention, tensors, execution,
+                      [&](const auto& problem, const auto&, const auto&, const Execution& how) {
+                        if (!bytes) reject("bytes: is NULL");
+                        *bytes = workspace_size(problem, how);
+                      });
 }
 
 // A device that is not there is an answer here, not an error.
 template <class Tensors>
 std::string explain_where_it_can(const cuflash_attention& what, const Tensors& where, const Execution& how) {
+  Snapshot copies;
   Place place;
   try {
     place = locate(what, where, how);
   } catch (const FlashAttentionError& error) {
     if (error.status() != CUFLASH_NO_DEVICE) throw;
-    return explain_none(describe(what, where, place), error.what());
+    return explain_none(describe(what, where, place, copies), error.what());
   }
-  return explain(describe_checked(what, where, how, place), how);
+  return explain(describe_checked(what, where, how, place, copies), how);
 }
 
 template <class Tensors>

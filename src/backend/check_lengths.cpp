@@ -10,7 +10,8 @@ template <class Tensors>
 static void check(const cuflash_attention& attention, const Tensors& tensors, const Execution& e, Place place) {
   if (!e.check_lengths || !place.on_cuda()) return;
   const cuda::HostLengths copy(attention, place, e.stream);
-  describe(copy.attention(), tensors, Place{});
+  Snapshot copies;
+  describe(copy.attention(), tensors, Place{}, copies);
 }
 
 void check_lengths(const cuflash_attention& attention, const cuflash_forward_outputs& outputs,
@@ -26,7 +27,8 @@ void check_lengths(const cuflash_attention& attention, const cuflash_cache_tenso
                    Place place) {
   if (!e.check_lengths || !place.on_cuda()) return;
   const cuda::HostLengths copy(attention, cache, place, e.stream);
-  describe(copy.attention(), copy.cache(), Place{});
+  Snapshot copies;
+  describe(copy.attention(), copy.cache(), Place{}, copies);
 }
 
 }  // namespace cuflash

@@ -2,6 +2,7 @@
 
 #include "cuda/memory_place.h"
 #include "error.h"
+#include "problem/tensors_of.h"
 
 namespace cuflash {
 namespace {
@@ -45,30 +46,6 @@ class Locator {
   Place first_;
 };
 
-void visit_all(Locator& l, const cuflash_attention& a) {
-  l.visit("q", a.q), l.visit("k", a.k), l.visit("v", a.v);
-  l.visit("alibi_slopes", a.alibi_slopes), l.visit("bias", a.bias), l.visit("mask", a.mask), l.visit("sink", a.sink);
-  l.visit("cu_seqlens_q", a.cu_seqlens_q), l.visit("cu_seqlens_k", a.cu_seqlens_k);
-  l.visit("seqlens_q", a.seqlens_q), l.visit("seqlens_k", a.seqlens_k);
-}
-void visit_all(Locator& l, const cuflash_forward_outputs& t) { l.visit("o", t.o), l.visit("lse", t.lse); }
-void visit_all(Locator& l, const cuflash_backward_tensors& t) {
-  l.visit("o", t.o), l.visit("lse", t.lse), l.visit("dout", t.dout), l.visit("dlse", t.dlse);
-  l.visit("dq", t.dq), l.visit("dk", t.dk), l.visit("dv", t.dv);
-  l.visit("dbias", t.dbias), l.visit("dsink", t.dsink);
-}
-
-void visit_all(Locator& l, const cuflash_cache_tensors& t) {
-  l.visit("k", t.k), l.visit("v", t.v), l.visit("seqlens", t.seqlens), l.visit("block_table", t.block_table);
-  l.visit("batch_idx", t.batch_idx), l.visit("leftpad", t.leftpad), l.visit("k_new", t.k_new);
-  l.visit("v_new", t.v_new), l.visit("cu_seqlens_new", t.cu_seqlens_new), l.visit("seqlens_new", t.seqlens_new);
-  l.visit("rotary_cos", t.rotary_cos), l.visit("rotary_sin", t.rotary_sin), l.visit("o", t.o), l.visit("lse", t.lse);
-}
-void visit_all(Locator& l, const cuflash_merge_tensors& t) {
-  l.visit("o_a", t.o_a), l.visit("lse_a", t.lse_a), l.visit("o_b", t.o_b), l.visit("lse_b", t.lse_b);
-  l.visit("o", t.o), l.visit("lse", t.lse);
-}
-
 template <class... Structs>
 Place locate_all(const Execution& e, const Structs&... structs) {
   if (e.device == Device::cpu) return {};
@@ -76,7 +53,8 @@ Place locate_all(const Execution& e, const Structs&... structs) {
   const cuda::MemoryPlaces places = asked_for ? cuda::MemoryPlaces::of_driver() : cuda::MemoryPlaces::of_process();
   if (!places) return {};
   Locator locator(places);
-  (visit_all(locator, structs), ...);
+  const auto visit = [&](const char* name, const auto& tensor) { locator.visit(name, tensor); };
+  (for_each_tensor(structs, visit), ...);
   if (e.workspace && e.workspace_size != 0) locator.visit_data("workspace", e.workspace);
   if (asked_for && !locator.decided_by()) return {0};  // nothing is anywhere: any device will do
   if (asked_for && !locator.place().on_cuda())

@@ -21,7 +21,7 @@ inline int64_t key_offset(const Problem& p, const ConstRows& from, int64_t b, in
 inline int64_t rows_in_order(const Problem& p, const ConstRows& from, int64_t b, Range rows) {
   const int64_t size = p.cache.page_size;
   if (size == 0) return rows.size();
-  const int32_t* page = p.cache.table + b * p.cache.table_stride + rows.begin / size;
+  const int32_t* page = p.cache.pages(b, rows.begin / size);
   const bool joined = from.batch_stride == size * from.row_stride;
   int64_t end = (rows.begin / size + 1) * size;
   for (; joined && end < rows.end && page[1] == page[0] + 1; ++page) end += size;

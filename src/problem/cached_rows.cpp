@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "error.h"
+#include "problem/appends.h"
 #include "problem/lengths.h"
 #include "problem/tensor_rules.h"
 #include "problem/visibility.h"
@@ -26,6 +27,7 @@ void require_lengths(const CacheProblem& p, int64_t b) {
            ", the sequence's entry of seqlens");
 }
 
+// Where sequences append, no two may have one entry.
 void require_entries(const CacheProblem& p) {
   if (!p.cache.entry) {
     if (p.cache.entries < p.batch)
@@ -33,68 +35,75 @@ void require_entries(const CacheProblem& p) {
              "; give batch_idx where sequences share one");
     return;
   }
-  for (int64_t b = 0; b < p.batch; ++b) {
-    const int64_t entry = p.cache.entry[b];
-    if (entry < 0 || entry >= p.cache.entries)
+  if (p.place.on_cuda()) return;
+  for (int64_t b = 0; b < p.batch; ++b)
+    if (const int64_t entry = p.cache.entry[b]; entry < 0 || entry >= p.cache.entries)
       reject("batch_idx: entry ", b, " is ", entry, ", must be between 0 and ", p.cache.entries - 1);
-    if (p.cache.len_new == 0) continue;
-    const bool appends = append_of(p.cache, b).count > 0;
-    for (int64_t other = 0; other < b; ++other)
-      if (p.cache.entry[other] == entry && (appends || append_of(p.cache, other).count > 0))
-        reject("batch_idx: entries ", other, " and ", b, " are both ", entry,
-               ", and what is appended for one would overwrite the other's; append to entries of their own");
-  }
+  if (p.cache.len_new > 0) require_entries_apart(p);
 }
 
-void require_pages(const CacheProblem& p, int64_t b, Range rows) {
-  if (rows.empty()) return;
-  for (int64_t column = rows.begin / p.cache.page_size; column * p.cache.page_size < rows.end; ++column) {
-    const int64_t page = p.cache.table[b * p.cache.table_stride + column];
-    if (page < 0 || page >= p.cache.entries)
-      reject("block_table: entry [", b, ", ", column, "] is ", page, ", must be between 0 and ", p.cache.entries - 1);
-  }
+void require_pages(const CacheProblem& p, int64_t b, Range columns) {
+  const int32_t* pages = p.cache.pages(b, columns.begin);
+  bool legal = true;
+  for (int64_t n = 0; n < columns.size(); ++n) legal &= pages[n] >= 0 && pages[n] < p.cache.entries;
+  for (int64_t n = 0; !legal && n < columns.size(); ++n)
+    if (pages[n] < 0 || pages[n] >= p.cache.entries)
+      reject("block_table: entry [", b, ", ", columns.begin + n, "] is ", pages[n], ", must be between 0 and ",
+             p.cache.entries - 1);
 }
 
-// The pages that a query sees, and those that are written.
-void require_pages(const CacheProblem& p, int64_t b) {
-  const Sequence seq = sequence_of(p, b);
-  const AppendedRows append = append_of(p.cache, b);
-  require_pages(p, b, {append.to, append.to + append.count});
-  if (seq.len_q == 0) return;
-  const Range keys = keys_of_queries(p, seq, {0, seq.len_q});
-  require_pages(p, b, {seq.k_begin + keys.begin, seq.k_begin + keys.end});
+// A wide table is not copied as a whole: its columns behind the rows of a sequence are never looked at.
+void describe_table(CacheProblem& p, Snapshot& copies) {
+  Snapshot memory;
+  auto* columns = memory.take<Range>(p.batch);
+  auto* table_rows = copies.take<int64_t>(p.batch);
+  int64_t count = 0;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    columns[b] = columns_of(p.cache, used_rows(p, b).all());
+    table_rows[b] = count - columns[b].begin;
+    count += columns[b].size();
+  }
+  auto* table = copies.take<int32_t>(count);
+  const CachedKeys given = p.cache;
+  p.cache.table = table, p.cache.table_rows = table_rows;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    if (columns[b].empty()) continue;
+    Snapshot::read_once(given.pages(b, columns[b].begin), columns[b].size(),
+                        table + (table_rows[b] + columns[b].begin));
+    require_pages(p, b, columns[b]);
+  }
 }
 
 void require_positions(const CacheProblem& p, int64_t b) {
   const Sequence seq = sequence_of(p, b);
   const int64_t needed = std::max(seq.len_k, seq.len_q == 0 ? int64_t{0} : seq.shift + seq.len_q);
-  if (p.rotary && needed > p.rotary.positions)
+  if (needed > p.rotary.positions)
     reject("rotary_cos: has ", p.rotary.positions, " positions, but sequence ", b, " reaches ", needed);
-  if (p.rotary && seq.len_q > 0 && seq.shift < 0)
+  if (seq.len_q > 0 && seq.shift < 0)
     reject("q: sequence ", b, " has ", seq.len_q, " queries for ", seq.len_k,
            " keys, so the first ones stand at no position and cannot be turned");
 }
 
 }  // namespace
 
-void describe_cached_rows(CacheProblem& p, const cuflash_cache_tensors& c) {
+void describe_cached_rows(CacheProblem& p, const cuflash_cache_tensors& c, Snapshot& copies) {
   const Argument seqlens("seqlens", c.seqlens), entry("batch_idx", c.batch_idx), pad("leftpad", c.leftpad);
-  p.cache.rows = lengths_of(seqlens, p.batch, "[B]", "the batch");
-  if (pad.given()) p.cache.leftpad = lengths_of(pad, p.batch, "[B]", "the batch");
+  const auto values_of = [&](const Argument& a) { return lengths_of(a, p.batch, "[B]", "the batch", p.place, copies); };
+  p.cache.rows = values_of(seqlens);
+  if (pad.given()) p.cache.leftpad = values_of(pad);
   if (entry.given()) {
     if (p.cache.page_size) reject("batch_idx: cannot be combined with block_table, whose rows are the sequences'");
-    p.cache.entry = lengths_of(entry, p.batch, "[B]", "the batch");
+    p.cache.entry = values_of(entry);
   }
-  if (p.place.on_cuda()) {
-    if (!p.cache.page_size && !p.cache.entry && p.cache.entries < p.batch) require_entries(p);
-    return;
-  }
+  if (!p.cache.page_size && p.place.on_cuda()) require_entries(p);
+  if (p.place.on_cuda()) return;
   for (int64_t b = 0; b < p.batch; ++b) require_lengths(p, b);
   if (!p.cache.page_size) require_entries(p);
-  for (int64_t b = 0; b < p.batch; ++b) {
-    if (p.cache.page_size) require_pages(p, b);
-    require_positions(p, b);
-  }
+  if (p.rotary)
+    for (int64_t b = 0; b < p.batch; ++b) require_positions(p, b);
+  if (!p.cache.page_size) return;
+  describe_table(p, copies);
+  if (p.cache.len_new > 0) require_pages_apart(p);
 }
 
 }  // namespace cuflash

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "error.h"
+#include "problem/apart.h"
 #include "problem/lengths.h"
 #include "problem/parts.h"
 #include "problem/tensor_rules.h"
@@ -56,11 +57,11 @@ void describe_inputs(Problem& p, const cuflash_attention& a, const Layout& layou
   p.q = rows_of(q, a.q.data), p.k = rows_of(k, a.k.data), p.v = rows_of(v, a.v.data);
 }
 
-void describe_attention(Problem& p, const cuflash_attention& a, Place place) {
+void describe_attention(Problem& p, const cuflash_attention& a, Place place, Snapshot& copies) {
   const Layout& layout = layout_of(a);
   p.place = place;
   describe_inputs(p, a, layout);
-  describe_lengths(p, a);
+  describe_lengths(p, a, copies);
   describe_scores(p, a);
   describe_score_inputs(p, a);
   drop_loose_bounds(p);
@@ -111,9 +112,10 @@ void describe_sink_gradient(BackwardProblem& p, const cuflash_backward_tensors& 
 
 }  // namespace
 
-ForwardProblem describe(const cuflash_attention& attention, const cuflash_forward_outputs& outputs, Place place) {
+ForwardProblem describe(const cuflash_attention& attention, const cuflash_forward_outputs& outputs, Place place,
+                        Snapshot& copies) {
   ForwardProblem p;
-  describe_attention(p, attention, place);
+  describe_attention(p, attention, place, copies);
   const Argument o("o", outputs.o), lse("lse", outputs.lse);
   require_like_o(o, attention.q, p.dim_v, Written::now);
   p.o = rows_of(o, outputs.o.data);
@@ -121,15 +123,14 @@ ForwardProblem describe(const cuflash_attention& attention, const cuflash_forwar
     require_like_lse(lse, attention.q, Written::now);
     p.lse = lse_rows_of(lse, outputs.lse.data);
   }
-  const Argument q("q", attention.q), k("k", attention.k), v("v", attention.v);
-  require_apart(o, {q, k, v, lse});
-  require_apart(lse, {q, k, v});
+  require_apart(attention, outputs);
   return p;
 }
 
-BackwardProblem describe(const cuflash_attention& attention, const cuflash_backward_tensors& t, Place place) {
+BackwardProblem describe(const cuflash_attention& attention, const cuflash_backward_tensors& t, Place place,
+                         Snapshot& copies) {
   BackwardProblem p;
-  describe_attention(p, attention, place);
+  describe_attention(p, attention, place, copies);
   const Argument o("o", t.o), lse("lse", t.lse), dout("dout", t.dout), dlse("dlse", t.dlse);
   require_like_o(o, attention.q, p.dim_v, Written::before);
   require_like_lse(lse, attention.q, Written::before);
@@ -145,12 +146,7 @@ BackwardProblem describe(const cuflash_attention& attention, const cuflash_backw
   describe_bias_gradient(p, attention, t);
   describe_sink_gradient(p, t);
   const Argument dq("dq", t.dq), dk("dk", t.dk), dv("dv", t.dv), dbias("dbias", t.dbias), dsink("dsink", t.dsink);
-  const Argument q("q", attention.q), k("k", attention.k), v("v", attention.v), bias("bias", attention.bias);
-  require_apart(dq, {q, k, v, o, lse, dout, dlse, dk, dv, dbias, dsink});
-  require_apart(dk, {q, k, v, o, lse, dout, dlse, dv, dbias, dsink});
-  require_apart(dv, {q, k, v, o, lse, dout, dlse, dbias, dsink});
-  require_apart(dbias, {q, k, v, o, lse, dout, dlse, bias, dsink});
-  require_apart(dsink, {q, k, v, o, lse, dout, dlse, Argument("sink", attention.sink)});
+  require_apart(attention, t);
   if (!(dq.given() || dk.given() || dv.given() || dbias.given() || dsink.given()))
     reject("dq: no gradient was asked for; give at least one of dq, dk, dv, dbias and dsink");
   return p;

@@ -4,12 +4,16 @@
 #include <cuflash/cuflash.h>
 
 #include "problem/problem.h"
+#include "problem/snapshot.h"
 
 namespace cuflash {
 
-// Lengths in the memory of a CUDA device are not read; see cuda/lengths.h.
-ForwardProblem describe(const cuflash_attention& attention, const cuflash_forward_outputs& outputs, Place place);
-BackwardProblem describe(const cuflash_attention& attention, const cuflash_backward_tensors& tensors, Place place);
+// Lengths in host memory are copied: the problem points to `copies`. Those in the memory of a CUDA device are not read;
+// see cuda/lengths.h.
+ForwardProblem describe(const cuflash_attention& attention, const cuflash_forward_outputs& outputs, Place place,
+                        Snapshot& copies);
+BackwardProblem describe(const cuflash_attention& attention, const cuflash_backward_tensors& tensors, Place place,
+                         Snapshot& copies);
 Execution describe(const cuflash_execution& execution);
 
 }  // namespace cuflash

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "error.h"
+#include "problem/apart.h"
 #include "problem/cached_rows.h"
 #include "problem/lengths.h"
 #include "problem/parts.h"
@@ -29,7 +30,7 @@ void require_nothing_else(const cuflash_attention& a) {
 }
 
 // q, and what of it decides sizes.
-void describe_queries(CacheProblem& p, const cuflash_attention& a) {
+void describe_queries(CacheProblem& p, const cuflash_attention& a, Snapshot& copies) {
   const Argument q("q", a.q), cu("cu_seqlens_q", a.cu_seqlens_q);
   const bool packed = cu.given();
   require_tensor(q, packed ? 3 : 4, packed ? "[Tq, Hq, D]" : "[B, Hq, Sq, D]");
@@ -43,7 +44,7 @@ void describe_queries(CacheProblem& p, const cuflash_attention& a) {
     if (a.max_seqlen_q != 0)
       reject("max_seqlen_q: got ", a.max_seqlen_q, " without cu_seqlens_q; leave it 0 for dense tensors");
     p.batch = q.extent(0), p.len_q = q.extent(2);
-    p.used_q = describe_used({"seqlens_q", a.seqlens_q}, p.batch, p.len_q, p.place);
+    p.used_q = describe_used({"seqlens_q", a.seqlens_q}, p.batch, p.len_q, p.place, copies);
     return;
   }
   if (Argument("seqlens_q", a.seqlens_q).given())
@@ -51,9 +52,9 @@ void describe_queries(CacheProblem& p, const cuflash_attention& a) {
   require_tensor(cu, 1, "[B + 1]");
   if (cu.extent(0) < 1) reject("cu_seqlens_q: has no element, must have B + 1 of them");
   p.batch = cu.extent(0) - 1;
-  p.cu_q = lengths_of(cu, p.batch + 1, "[B + 1]", "B + 1");
+  p.cu_q = lengths_of(cu, p.batch + 1, "[B + 1]", "B + 1", p.place, copies);
   p.total_q = q.extent(0);
-  p.len_q = describe_bound("max_seqlen_q", a.max_seqlen_q, cu, p.total_q, "q", p.place);
+  p.len_q = describe_bound("max_seqlen_q", a.max_seqlen_q, {cu, p.cu_q, p.total_q, "q"}, p.place);
 }
 
 // Each row of v is part of a row of k.
@@ -100,7 +101,7 @@ void describe_keys(CacheProblem& p, const cuflash_cache_tensors& c) {
   p.len_k = std::min(p.cache.columns * p.cache.page_size, kMaxExtent);
 }
 
-void describe_new_rows(CacheProblem& p, const cuflash_cache_tensors& c) {
+void describe_new_rows(CacheProblem& p, const cuflash_cache_tensors& c, Snapshot& copies) {
   const Argument k("k_new", c.k_new), v("v_new", c.v_new), cu("cu_seqlens_new", c.cu_seqlens_new);
   const Argument used("seqlens_new", c.seqlens_new);
   if (!k.given()) {
@@ -132,13 +133,14 @@ void describe_new_rows(CacheProblem& p, const cuflash_cache_tensors& c) {
     if (c.max_seqlen_new != 0)
       reject("max_seqlen_new: got ", c.max_seqlen_new, " without cu_seqlens_new; leave it 0 for dense tensors");
     p.cache.len_new = k.extent(2);
-    p.cache.used_new = describe_used(used, p.batch, p.cache.len_new, p.place);
+    p.cache.used_new = describe_used(used, p.batch, p.cache.len_new, p.place, copies);
     return;
   }
   if (used.given()) reject("seqlens_new: cannot be combined with cu_seqlens_new; use one of them");
-  p.cache.cu_new = lengths_of(cu, p.batch + 1, "[B + 1]", "B + 1");
+  p.cache.cu_new = lengths_of(cu, p.batch + 1, "[B + 1]", "B + 1", p.place, copies);
   p.cache.total_new = k.extent(0);
-  p.cache.len_new = describe_bound("max_seqlen_new", c.max_seqlen_new, cu, p.cache.total_new, "k_new", p.place);
+  p.cache.len_new =
+      describe_bound("max_seqlen_new", c.max_seqlen_new, {cu, p.cache.cu_new, p.cache.total_new, "k_new"}, p.place);
 }
 
 void describe_rotary(CacheProblem& p, const cuflash_cache_tensors& c) {
@@ -166,20 +168,13 @@ void describe_rotary(CacheProblem& p, const cuflash_cache_tensors& c) {
 }
 
 void describe_outputs(CacheProblem& p, const cuflash_attention& a, const cuflash_cache_tensors& c) {
-  const Argument o("o", c.o), lse("lse", c.lse), q("q", a.q), k("k", c.k), v("v", c.v);
-  const Argument k_new("k_new", c.k_new), v_new("v_new", c.v_new);
+  const Argument o("o", c.o), lse("lse", c.lse);
   require_like_o(o, a.q, p.dim_v, Written::now);
   p.o = rows_of(o, c.o.data);
   if (lse.given()) {
     require_like_lse(lse, a.q, Written::now);
     p.lse = lse_rows_of(lse, c.lse.data);
   }
-  require_apart(o, {q, k, v, k_new, v_new, lse});
-  require_apart(lse, {q, k, v, k_new, v_new});
-  if (!k_new.given()) return;  // the cache is only read
-  require_apart(k, {q, k_new, v_new});
-  require_apart(v, {q, k_new, v_new});
-  if (k_new.given() && !p.v_in_k) require_apart(v, {k});
 }
 
 // Shaped as o, f64, f32, f16 or bf16, and its LSE.
@@ -190,31 +185,23 @@ void describe_part(const Argument& o, const Argument& lse, const Argument& like)
   require_like_lse(lse, like.t, Written::before);
 }
 
-// An output may be one of the inputs, as a whole; anything else that starts at the same place is an accident.
-void require_apart_or_same(const Argument& output, std::initializer_list<Argument> others) {
-  for (const Argument& other : others) {
-    const bool same = other.given() && output.dtype() == other.dtype() && output.t.rank == other.t.rank &&
-                      std::equal(output.t.stride, output.t.stride + output.t.rank, other.t.stride);
-    if (!same) require_apart(output, {other});
-  }
-}
-
 }  // namespace
 
-CacheProblem describe(const cuflash_attention& a, const cuflash_cache_tensors& c, Place place) {
+CacheProblem describe(const cuflash_attention& a, const cuflash_cache_tensors& c, Place place, Snapshot& copies) {
   CacheProblem p;
   p.place = place;
   require_nothing_else(a);
-  describe_queries(p, a);
+  describe_queries(p, a, copies);
   describe_keys(p, c);
-  describe_new_rows(p, c);
+  describe_new_rows(p, c, copies);
   describe_rotary(p, c);
   describe_scores(p, a);
   describe_score_inputs(p, a);
   if (c.num_splits < 0) reject("num_splits: got ", c.num_splits, ", must be 0 (automatic) or more");
   p.num_splits = c.num_splits;
   describe_outputs(p, a, c);
-  describe_cached_rows(p, c);
+  describe_cached_rows(p, c, copies);
+  require_apart(p, a, c);
   return p;
 }
 
@@ -229,10 +216,7 @@ MergeProblem describe(const cuflash_merge_tensors& t, Place place) {
   const int64_t dim = o_a.extent(o_a.t.rank - 1);
   require_like_o(o, t.o_a, dim, Written::now);
   if (lse.given()) require_like_lse(lse, t.o_a, Written::now);
-  require_apart_or_same(o, {o_a, o_b});
-  require_apart(o, {lse_a, lse_b, lse});
-  require_apart_or_same(lse, {lse_a, lse_b});
-  require_apart(lse, {o_a, o_b});
+  require_apart(t);
   MergeProblem p;
   p.place = place;
   p.batch = packed ? 1 : o_a.extent(0), p.heads = o_a.extent(1), p.len = o_a.extent(packed ? 0 : 2), p.dim = dim;

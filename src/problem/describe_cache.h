@@ -4,11 +4,14 @@
 #include <cuflash/cuflash_cache.h>
 
 #include "problem/problem.h"
+#include "problem/snapshot.h"
 
 namespace cuflash {
 
-// Lengths, tables and indices in the memory of a CUDA device are not read.
-CacheProblem describe(const cuflash_attention& attention, const cuflash_cache_tensors& cache, Place place);
+// Lengths, tables and indices in host memory are copied: the problem points to `copies`. Those in the memory of a CUDA
+// device are not read.
+CacheProblem describe(const cuflash_attention& attention, const cuflash_cache_tensors& cache, Place place,
+                      Snapshot& copies);
 MergeProblem describe(const cuflash_merge_tensors& tensors, Place place);
 
 }  // namespace cuflash

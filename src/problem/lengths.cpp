@@ -7,18 +7,19 @@
 
 namespace cuflash {
 
-const int32_t* lengths_of(const Argument& a, int64_t extent, const char* shape, const char* meaning) {
+const int32_t* lengths_of(const Argument& a, int64_t extent, const char* shape, const char* meaning, Place place,
+                          Snapshot& copies) {
   require_tensor(a, 1, shape);
   require_type(a, DType::i32, "the type of lengths");
   require_extent(a, 0, extent, meaning);
-  return static_cast<const int32_t*>(a.t.data);
+  return place.on_cuda() ? static_cast<const int32_t*>(a.t.data) : copies.copy(a.t.data, extent);
 }
 
 namespace {
 
 // Returns the largest length.
-int64_t require_cumulative(const Argument& cu, int64_t total, const char* of) {
-  const auto* values = static_cast<const int32_t*>(cu.t.data);
+int64_t require_cumulative(const PackedLengths& lengths) {
+  const auto& [cu, values, total, of] = lengths;
   const int64_t batch = cu.extent(0) - 1;
   int64_t longest = 0;
   if (values[0] != 0) reject(cu.name, ": starts with ", values[0], ", must start with 0");
@@ -53,13 +54,12 @@ int64_t largest_length(const char* name, int64_t given, const Argument& cu, int6
 
 }  // namespace
 
-int64_t describe_bound(const char* name, int64_t given, const Argument& cu, int64_t total, const char* of,
-                       Place place) {
-  if (place.on_cuda()) return given_bound(name, given, cu, total);
-  return largest_length(name, given, cu, require_cumulative(cu, total, of));
+int64_t describe_bound(const char* name, int64_t given, const PackedLengths& lengths, Place place) {
+  if (place.on_cuda()) return given_bound(name, given, lengths.cu, lengths.total);
+  return largest_length(name, given, lengths.cu, require_cumulative(lengths));
 }
 
-static void describe_packed(Problem& p, const cuflash_attention& a) {
+static void describe_packed(Problem& p, const cuflash_attention& a, Snapshot& copies) {
   const Argument cu_q("cu_seqlens_q", a.cu_seqlens_q), cu_k("cu_seqlens_k", a.cu_seqlens_k);
   if (Argument("seqlens_q", a.seqlens_q).given())
     reject("seqlens_q: cannot be combined with cu_seqlens_q; use one of them");
@@ -68,16 +68,16 @@ static void describe_packed(Problem& p, const cuflash_attention& a) {
   require_tensor(cu_q, 1, "[B + 1]");
   if (cu_q.extent(0) < 1) reject("cu_seqlens_q: has no element, must have B + 1 of them");
   p.batch = cu_q.extent(0) - 1;
-  p.cu_q = lengths_of(cu_q, p.batch + 1, "[B + 1]", "B + 1");
-  p.cu_k = lengths_of(cu_k, p.batch + 1, "[B + 1]", "B + 1 as in cu_seqlens_q");
+  p.cu_q = lengths_of(cu_q, p.batch + 1, "[B + 1]", "B + 1", p.place, copies);
+  p.cu_k = lengths_of(cu_k, p.batch + 1, "[B + 1]", "B + 1 as in cu_seqlens_q", p.place, copies);
   p.total_q = a.q.shape[0], p.total_k = a.k.shape[0];
-  p.len_q = describe_bound("max_seqlen_q", a.max_seqlen_q, cu_q, p.total_q, "q", p.place);
-  p.len_k = describe_bound("max_seqlen_k", a.max_seqlen_k, cu_k, p.total_k, "k", p.place);
+  p.len_q = describe_bound("max_seqlen_q", a.max_seqlen_q, {cu_q, p.cu_q, p.total_q, "q"}, p.place);
+  p.len_k = describe_bound("max_seqlen_k", a.max_seqlen_k, {cu_k, p.cu_k, p.total_k, "k"}, p.place);
 }
 
-const int32_t* describe_used(const Argument& used, int64_t batch, int64_t length, Place place) {
+const int32_t* describe_used(const Argument& used, int64_t batch, int64_t length, Place place, Snapshot& copies) {
   if (!used.given()) return nullptr;
-  const int32_t* values = lengths_of(used, batch, "[B]", "the batch");
+  const int32_t* values = lengths_of(used, batch, "[B]", "the batch", place, copies);
   if (place.on_cuda()) return values;
   for (int64_t b = 0; b < batch; ++b)
     if (values[b] < 0 || values[b] > length)
@@ -85,15 +85,15 @@ const int32_t* describe_used(const Argument& used, int64_t batch, int64_t length
   return values;
 }
 
-void describe_lengths(Problem& p, const cuflash_attention& a) {
-  if (a.q.rank == 3) return describe_packed(p, a);
+void describe_lengths(Problem& p, const cuflash_attention& a, Snapshot& copies) {
+  if (a.q.rank == 3) return describe_packed(p, a, copies);
   if (a.max_seqlen_q != 0)
     reject("max_seqlen_q: got ", a.max_seqlen_q, " without cu_seqlens_q; leave it 0 for dense tensors");
   if (a.max_seqlen_k != 0)
     reject("max_seqlen_k: got ", a.max_seqlen_k, " without cu_seqlens_k; leave it 0 for dense tensors");
   p.batch = a.q.shape[0], p.len_q = a.q.shape[2], p.len_k = a.k.shape[2];
-  p.used_q = describe_used({"seqlens_q", a.seqlens_q}, p.batch, p.len_q, p.place);
-  p.used_k = describe_used({"seqlens_k", a.seqlens_k}, p.batch, p.len_k, p.place);
+  p.used_q = describe_used({"seqlens_q", a.seqlens_q}, p.batch, p.len_q, p.place, copies);
+  p.used_k = describe_used({"seqlens_k", a.seqlens_k}, p.batch, p.len_k, p.place, copies);
 }
 
 void drop_loose_bounds(Problem& p) {

@@ -59,17 +59,22 @@ struct CachedKeys {
   const int32_t* entry = nullptr;    // [batch], contiguous: null stands for b
   int64_t entries = 0;               // of k and v: entries, or pages
 
-  const int32_t* table = nullptr;  // [batch][columns], paged
+  const int32_t* table = nullptr;  // [batch][columns], paged; in host memory only the columns that the call uses
   int64_t table_stride = 0, columns = 0;
-  int64_t page_size = 0;  // 0: contiguous
+  const int64_t* table_rows = nullptr;  // [batch]: column c of b is table[table_rows[b] + c]; null: at b * table_stride
+  int64_t page_size = 0;                // 0: contiguous
 
   int64_t len_new = 0, total_new = 0;  // rows that this call appends: of a dense tensor, or an upper bound; packed rows
   const int32_t* cu_new = nullptr;     // packed: [batch + 1]
   const int32_t* used_new = nullptr;   // padded: [batch]
 
   explicit operator bool() const { return rows != nullptr; }
+  const int32_t* pages(int64_t b, int64_t column) const {
+    return table + ((table_rows ? table_rows[b] : b * table_stride) + column);
+  }
 };
 
+// Integers are in the memory of `place`, as all tensors are; in host memory they are copies, of which a Snapshot has care.
 struct Problem {
   Place place;
   DType dtype = DType::f32;
@@ -91,7 +96,7 @@ struct Problem {
   ConstHeadValues sink;
   Dropout dropout;
 
-  const int32_t* cu_q = nullptr;  // packed: [batch + 1], in the memory of `place` as all tensors are
+  const int32_t* cu_q = nullptr;  // packed: [batch + 1]
   const int32_t* cu_k = nullptr;
   const int32_t* used_q = nullptr;  // padded: [batch]
   const int32_t* used_k = nullptr;
@@ -165,7 +170,7 @@ struct CacheRow {
   int64_t entry, row;
 };
 inline CacheRow cache_row(const CachedKeys& cache, int64_t b, int64_t r) {
-  if (cache.page_size) return {cache.table[b * cache.table_stride + r / cache.page_size], r % cache.page_size};
+  if (cache.page_size) return {*cache.pages(b, r / cache.page_size), r % cache.page_size};
   return {cache.entry ? cache.entry[b] : b, r};
 }
 

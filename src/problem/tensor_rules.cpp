@@ -88,13 +88,6 @@ void require_output(const Argument& a, int rank, const char* shape) {
            shape_of(a, a.t.stride), "; give every element its own place");
 }
 
-void require_apart(const Argument& output, std::initializer_list<Argument> others) {
-  for (const Argument& other : others)
-    if (other.t.data == output.t.data && output.given() && has_elements(output) && other.given() && has_elements(other))
-      reject(output.name, ": has the same data as ", other.name, ", ", output.t.data,
-             "; an output needs memory of its own");
-}
-
 void reject_extent(const Argument& a, int d, int64_t extent, const char* meaning) {
   reject(a.name, ": dimension ", d, " of shape ", shape_of(a, a.t.shape), " is ", a.t.shape[d], ", must be ", extent,
          ", ", meaning);

@@ -4,8 +4,6 @@
 
 #include <cuflash/cuflash.h>
 
-#include <initializer_list>
-
 #include "problem/problem.h"
 
 namespace cuflash {
@@ -16,6 +14,7 @@ struct TensorView {
   int dtype, rank;
   const int64_t *shape, *stride;
 
+  TensorView() = default;
   TensorView(const cuflash_tensor& t) : data(t.data), dtype(t.dtype), rank(t.rank), shape(t.shape), stride(t.stride) {}
   TensorView(const cuflash_mutable_tensor& t)
       : data(t.data), dtype(t.dtype), rank(t.rank), shape(t.shape), stride(t.stride) {}
@@ -28,6 +27,7 @@ struct Argument {
   const char* name;
   TensorView t;
 
+  Argument() = default;
   Argument(const char* name, const TensorView& t) : name(name), t(t) {}
 
   bool given() const { return t.rank != 0 || t.data != nullptr; }
@@ -46,10 +46,6 @@ void require_tensor(const Argument& a, int rank, const char* shape);
 
 // The same, and no two elements share memory.
 void require_output(const Argument& a, int rank, const char* shape);
-
-// The output does not start where another tensor does. Overlaps that start elsewhere are not found: slices of one buffer
-// interleave legally.
-void require_apart(const Argument& output, std::initializer_list<Argument> others);
 
 // Dimension d has exactly this extent; `meaning` says what it must match.
 [[noreturn]] void reject_extent(const Argument& a, int d, int64_t extent, const char* meaning);

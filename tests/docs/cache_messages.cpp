@@ -11,9 +11,9 @@ namespace cuflash::docs {
 namespace {
 
 constexpr int64_t kBatch = 2, kHeadsQ = 4, kHeadsK = 2, kRoom = 8, kDim = 16, kPageSize = 4, kPages = 6;
-const int32_t kHeld[] = {5, 8}, kTooMany[] = {5, 9}, kFew[] = {5, 1}, kPads[] = {0, 9};
+const int32_t kHeld[] = {5, 8}, kTooMany[] = {5, 9}, kFew[] = {5, 1}, kFiveEach[] = {5, 5}, kPads[] = {0, 9};
 const int32_t kBeyond[] = {0, 2}, kSame[] = {1, 1}, kStarts[] = {0, 1, 2};
-const int32_t kTable[] = {3, 0, 1, 5}, kWrongTable[] = {3, -1, 1, 5};
+const int32_t kTable[] = {3, 0, 1, 5}, kWrongTable[] = {3, -1, 1, 5}, kSharedTable[] = {3, 5, 1, 5};
 
 // A step of two sequences that is valid as it stands: nothing is appended.
 struct CacheCall {
@@ -41,17 +41,26 @@ struct CacheCall {
     cache.k = rows(kPages, kHeadsK, kPageSize), cache.v = rows(kPages, kHeadsK, kPageSize);
     cache.block_table = contiguous(kTable, kBatch, 2);
   }
+  // Sequence 0 appends a row, and sequence 1 so many, and both have one page.
+  void share_a_page(int32_t appended, const int32_t* held) {
+    use_pages(), append(1);
+    appended_ = {1, appended};
+    cache.block_table = contiguous(kSharedTable, kBatch, 2), cache.seqlens = contiguous(held, kBatch);
+    cache.seqlens_new = contiguous(std::as_const(appended_).data(), kBatch);
+  }
   void turn(int64_t positions, int64_t width) {
     cache.rotary_cos = turns(positions, width), cache.rotary_sin = turns(positions, width);
   }
   // What a GPU would be asked for.
   void plan() const {
-    const CacheProblem problem = describe(detail::to_c(attention), to_c(cache), Place{0});
+    Snapshot copies;
+    const CacheProblem problem = describe(detail::to_c(attention), to_c(cache), Place{0}, copies);
     const cuda::Arch arch = cuda::arch_named("sm_90a");
     cuda::plan_cache(problem, arch, cuda::usual_sms(arch));
   }
 
  private:
+  std::vector<int32_t> appended_;
   int64_t used_ = 0;
 };
 
@@ -127,6 +136,8 @@ std::vector<Message> cache_messages() {
       {"cache-block-table",
        {},
        [] { attend([](CacheCall& c) { c.use_pages(), c.cache.block_table = contiguous(kWrongTable, kBatch, 2); }); }},
+      {"cache-page-twice", {}, [] { attend([](CacheCall& c) { c.share_a_page(1, kFiveEach); }); }},
+      {"cache-page-read", {}, [] { attend([](CacheCall& c) { c.share_a_page(0, kHeld); }); }},
       // What is appended
       {"cache-new-v", {}, [] { attend([](CacheCall& c) { c.append(1), c.cache.v_new = {}; }); }},
       {"cache-new-k", {}, [] { attend([](CacheCall& c) { c.append(1), c.cache.k_new = {}; }); }},
@@ -161,9 +172,11 @@ std::vector<Message> cache_messages() {
        {},
        [] {
          plan([](CacheCall& c) {
-           c.attention.q = bhsd(c.attention.q.data, DType::f64, kBatch, kHeadsQ, 1, 320);
-           for (Tensor* t : {&c.cache.k, &c.cache.v}) *t = bhsd(t->data, DType::f64, kBatch, kHeadsK, kRoom, 320);
-           c.cache.o = bhsd(c.cache.o.data, DType::f64, kBatch, kHeadsQ, 1, 320);
+           const auto queries = [&] { return c.rows(kBatch, kHeadsQ, 1, 640).data; };  // twice as many floats
+           c.attention.q = bhsd(queries(), DType::f64, kBatch, kHeadsQ, 1, 320);
+           for (Tensor* t : {&c.cache.k, &c.cache.v})
+             *t = {c.rows(1, 1, 1, 640).data, DType::f64, 4, {kBatch, kHeadsK, kRoom, 320}, {0, 0, 0, 1}};
+           c.cache.o = bhsd(queries(), DType::f64, kBatch, kHeadsQ, 1, 320);
          });
        }},
       {"cache-long",

@@ -78,16 +78,6 @@ void make_packed(Call& c) {
   c.attention.cu_seqlens_q = c.attention.cu_seqlens_k = contiguous(static_cast<const int32_t*>(lengths), 3);
 }
 
-void make_huge(Call& c) {
-  constexpr int64_t kMany = int64_t{1} << 18, kHeads = 4, kDim = 16;
-  for (ConstTensor* t : {&c.attention.q, &c.attention.k, &c.attention.v, &c.tensors.o, &c.tensors.dout})
-    t->shape = {kMany, kHeads, int64_t{1} << 30, kDim}, t->stride = {0, 0, 0, 1};
-  c.tensors.lse.shape = {kMany, kHeads, int64_t{1} << 30}, c.tensors.lse.stride = {0, 0, 1};
-  c.tensors.dk = c.tensors.dv = {};
-  c.tensors.dq.shape = c.attention.q.shape, c.tensors.dq.stride = {kHeads * kDim << 30, kDim << 30, kDim, 1};
-  c.execution.workspace_from_pool = true;
-}
-
 test::FakeCuda& failing() {
   void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
   return *reinterpret_cast<test::FakeCuda* (*)()>(::dlsym(library, "fake_cuda"))();
@@ -147,7 +137,12 @@ std::vector<Message> cuda_messages() {
       {"capture", kGpu, [] { forward(wait_in_capture); }},
       // Workspaces
       {"no-workspace", kGpu, [] { backward([](Call&) {}); }},
-      {"pool-has-not", kGpu, [] { backward(make_huge); }},
+      {"pool-has-not", kGpu,
+       [] {
+         backward([](DeviceCall& c) {
+           c.make_huge(c.tensors.dq.data, c.tensors.dk.data), c.execution.workspace_from_pool = true;
+         });
+       }},
       // Lengths
       {"no-bound", kGpu, [] { forward(make_packed); }},
       // What the kernels do not compute

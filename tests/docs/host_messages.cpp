@@ -45,25 +45,14 @@ void make_packed(Call& c, const int32_t (&starts_k)[3]) {
   c.attention.cu_seqlens_q = contiguous(kRising, 3), c.attention.cu_seqlens_k = contiguous(starts_k, 3);
 }
 
-// Of so many rows that no machine has the scratch for them; nothing of it is ever touched.
-void make_huge(Call& c) {
-  constexpr int64_t kMany = int64_t{1} << 18;
-  for (ConstTensor* t : {&c.attention.q, &c.attention.k, &c.attention.v, &c.tensors.o, &c.tensors.dout})
-    t->shape = {kMany, kHeads, int64_t{1} << 30, kDim}, t->stride = {0, 0, 0, 1};
-  c.tensors.lse.shape = {kMany, kHeads, int64_t{1} << 30}, c.tensors.lse.stride = {0, 0, 1};
-  c.tensors.dk = c.tensors.dv = {};
-  c.tensors.dq.shape = c.attention.q.shape;
-  c.tensors.dq.stride = {kHeads * kDim << 30, kDim << 30, kDim, 1};
-}
-
 // 2^62 rows, each with a number of 4 bytes.
 void make_unaddressable(Call& c) {
   constexpr int64_t kMany = 1 << 21, kRows = 1 << 20;
+  static float sink[kMany], dsink[kMany];
   for (ConstTensor* t : {&c.attention.q, &c.attention.k, &c.attention.v, &c.tensors.o, &c.tensors.dout})
     t->shape = {kMany, kMany, kRows, kDim}, t->stride = {0, 0, 0, 1};
   c.tensors.lse.shape = {kMany, kMany, kRows}, c.tensors.lse.stride = {0, 0, 1};
-  c.attention.sink = contiguous(static_cast<const float*>(c.tensors.lse.data), kMany);
-  c.tensors.dsink = contiguous(static_cast<float*>(c.tensors.dq.data), kMany);
+  c.attention.sink = contiguous(static_cast<const float*>(sink), kMany), c.tensors.dsink = contiguous(dsink, kMany);
   c.tensors.dq = c.tensors.dk = c.tensors.dv = {};
 }
 
@@ -96,6 +85,15 @@ Call::Call()
   tensors.dq = gradient(0), tensors.dk = gradient(1), tensors.dv = gradient(2);
 }
 
+void Call::make_huge(const void* sink, void* dsink) {
+  constexpr int64_t kMany = int64_t{1} << 30;
+  for (ConstTensor* t : {&attention.q, &attention.k, &attention.v, &tensors.o, &tensors.dout})
+    t->shape = {kMany, kManyHeads, kLength, kDim}, t->stride = {0, 0, 0, 1};
+  tensors.lse.shape = {kMany, kManyHeads, kLength}, tensors.lse.stride = {0, 0, 1};
+  tensors.dq = tensors.dk = tensors.dv = {};
+  attention.sink = contiguous(sink, DType::f32, kManyHeads), tensors.dsink = contiguous(dsink, DType::f32, kManyHeads);
+}
+
 std::vector<Message> host_messages() {
   return {
       // Structs
@@ -125,6 +123,7 @@ std::vector<Message> host_messages() {
       {"extent", {}, [] { forward([](Call& c) { c.attention.q.shape[1] = -1; }); }},
       {"output-overlap", {}, [] { forward([](Call& c) { c.outputs.o.stride[1] = 0; }); }},
       {"output-is-input", {}, [] { forward([](Call& c) { c.outputs.o.data = c.q.data(); }); }},
+      {"output-in-input", {}, [] { forward([](Call& c) { c.outputs.o.data = c.q.data() + kElements / 2; }); }},
       {"unknown-type", {}, [] { forward([](Call& c) { c.attention.k.dtype = DType{99}; }); }},
       {"beyond-memory", {}, [] { forward([](Call& c) { c.attention.k.stride[0] = int64_t{1} << 62; }); }},
       {"type-of-q", {}, [] { forward([](Call& c) { c.attention.q.dtype = DType::i32; }); }},
@@ -196,7 +195,20 @@ std::vector<Message> host_messages() {
          forward([](Call& c) { c.execution.workspace = memory, c.execution.workspace_size = sizeof memory; });
        }},
       {"workspace-overflow", {}, [] { backward(make_unaddressable); }},
-      {"workspace-memory", {}, [] { backward(make_huge); }},
+      {"workspace-is-output",
+       {},
+       [] {
+         alignas(64) static float memory[1 << 16];
+         forward([](Call& c) {
+           c.outputs.o.data = c.execution.workspace = memory, c.execution.workspace_size = sizeof memory;
+         });
+       }},
+      {"workspace-memory",
+       {},
+       [] {
+         static float sink[Call::kManyHeads], dsink[Call::kManyHeads];
+         backward([](Call& c) { c.make_huge(sink, dsink); });
+       }},
       // The processor
       {"threads-setting", {{"CUFLASH_NUM_THREADS", "many"}}, [] { forward([](Call&) {}); }},
       {"cpu-isa", {{"CUFLASH_CPU_ISA", "mmx"}}, [] { forward([](Call&) {}); }},

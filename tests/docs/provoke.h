@@ -30,6 +30,11 @@ struct Call {
   Execution execution;
 
   Call();
+  // Backward of so many rows that no machine has the scratch for them, and none of it is ever touched: only the gradient
+  // of sinks is asked for, [kManyHeads] in memory of the caller's.
+  static constexpr int64_t kManyHeads = 1 << 16;
+  void make_huge(const void* sink, void* dsink);
+
   void forward() const { flash_attention_forward(attention, outputs, execution); }
   void backward() const { flash_attention_backward(attention, tensors, execution); }
 };
