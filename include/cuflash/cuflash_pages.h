@@ -121,7 +121,7 @@ CUFLASH_API cuflash_status cuflash_page_pool_state(const cuflash_page_pool* pool
 CUFLASH_API cuflash_status cuflash_page_pool_statistics(const cuflash_page_pool* pool, cuflash_page_pool_stats* stats);
 
 /* One row for each of `count` sequences into an i32 tensor [count, columns] in host memory: its pages, and `unused` in
- * the columns behind them. */
+ * the columns behind them. The tensor may not share memory with the list of sequences. */
 CUFLASH_API cuflash_status cuflash_page_pool_write_block_table(const cuflash_page_pool* pool,
                                                                const cuflash_sequence* sequences, int64_t count,
                                                                const cuflash_mutable_tensor* block_table,

@@ -86,14 +86,16 @@ cuflash_status cuflash_page_pool_write_block_table(const cuflash_page_pool* pool
                                                    int32_t unused) {
   return guarded([&] {
     const Pool& p = given("pool", pool).pool;
-    cache::write_block_table(p, list_of(sequences, count), given("block_table", block_table), unused);
+    const cuflash_mutable_tensor to = given("block_table", block_table);
+    cache::write_block_table(p, list_of(sequences, count), to, unused);
   });
 }
 cuflash_status cuflash_page_pool_write_lengths(const cuflash_page_pool* pool, const cuflash_sequence* sequences,
                                                int64_t count, const cuflash_mutable_tensor* cache_seqlens) {
   return guarded([&] {
     const Pool& p = given("pool", pool).pool;
-    cache::write_lengths(p, list_of(sequences, count), given("cache_seqlens", cache_seqlens));
+    const cuflash_mutable_tensor to = given("cache_seqlens", cache_seqlens);
+    cache::write_lengths(p, list_of(sequences, count), to);
   });
 }
 cuflash_status cuflash_page_pool_check(const cuflash_page_pool* pool) {
