@@ -116,7 +116,7 @@ class Call {
 // each of `values` as a word.
 struct Refusal {
   std::string argument;
-  std::vector<std::string> values;
+  std::vector<std::string> values{};
   cuflash_status status = CUFLASH_INVALID_ARGUMENT;
 };
 
