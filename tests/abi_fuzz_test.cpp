@@ -142,7 +142,8 @@ std::string fault_of_plans(const cuflash_attention& a, const Structs& t, const c
   const auto described = [&](auto use) {
     return caught([&] {
       const Execution how = read(e);
-      return use(describe(read(&a), read(&t), kDevice), how);
+      Snapshot copies;
+      return use(describe(read(&a), read(&t), kDevice, copies), how);
     });
   };
   const Answer size = described([&](const auto& p, const Execution& how) { return planned(p, how, arch); });
@@ -193,7 +194,8 @@ std::string fault_of(CallKind kind, uint64_t seed, cuflash_status& status) {
       if (!fault.empty() || status != CUFLASH_OK) return fault;
       return fault_of(caught([&] {
         const Execution how = read(e);
-        const BackwardProblem p = describe(read(&a), read(&s.gradients.get()), Place{});
+        Snapshot copies;
+        const BackwardProblem p = describe(read(&a), read(&s.gradients.get()), Place{}, copies);
         require_room_for_rows(p, workspace_size(p, how));
         return std::string("has room");
       }));

@@ -188,7 +188,7 @@ TEST_F(Commands, check_goes_on_until_its_time_is_over_or_a_signal_comes) {
   for (const std::string signal : {"INT", "TERM"}) {
     // The shell waits for the program's first words, and passes its exit code on.
     const std::string command = "cd '" + dir.file("") +
-                                "' && : >stdout && { '" CUFLASH_CLI_PATH
+                                "' && : >stdout && { env --default-signal=INT '" CUFLASH_CLI_PATH
                                 "' check --forever --cache --threads 1 >stdout 2>stderr & } && "
                                 "while ! test -s stdout; do sleep 0.02; done; kill -" +
                                 signal + " $!; wait $!";
