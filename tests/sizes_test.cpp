@@ -54,7 +54,7 @@ TEST(Checked, NothingTimesAnythingIsNothing) {
 // Addresses of nothing, far apart: no question about a size may follow one.
 void* address() {
   static uintptr_t last = 0;
-  return reinterpret_cast<void*>(++last << 12);
+  return reinterpret_cast<void*>(++last << 44);
 }
 
 using Extents = std::initializer_list<int64_t>;
@@ -166,11 +166,12 @@ TEST(WorkspaceSize, OfTurnedQueriesBeyond64BitsIsRefusedWithTheNumber) {
   set(call.attention.q, DType::f32, {16, 1 << 20, 1 << 20, 1 << 20}, {0, 0, 0, 1});
   set(call.cache.k, DType::f32, {16, 1 << 20, 8, 1 << 20}, {0, 0, 0, 1});
   set(call.cache.v, DType::f32, {16, 1 << 20, 8, 1}, {0, 0, 0, 1});
-  set(call.cache.o, DType::f32, {16, 1 << 20, 1 << 20, 1}, {int64_t{1} << 40, 1 << 20, 1, 1});
   set(call.cache.rotary_cos, DType::f32, {8, 4}, {4, 1});
   set(call.cache.rotary_sin, DType::f32, {8, 4}, {4, 1});
   set(call.attention.seqlens_q, DType::i32, {16}, {1});
   call.attention.seqlens_q.data = call.lengths.data();
+  set(call.cache.o, DType::f32, {16, 1 << 20, 1 << 20, 1},
+      {int64_t{1} << 40, 1 << 20, 1, 1});  // last: it reaches over what follows
   expect_all_refuse(
       {[&] {
          size_t bytes = 0;
@@ -207,7 +208,8 @@ TEST(CudaPlan, OfAWorkspaceBeyond64BitsIsRefusedWithTheNumber) {
     for (const int bits : {21, 31}) {
       const int64_t extent = bits == 31 ? kMaxExtent - 1024 : int64_t{1} << bits;
       const HugeBackward call(extent, extent, extent);
-      const BackwardProblem p = describe(call.attention, call.tensors, kDevice);
+      Snapshot copies;
+      const BackwardProblem p = describe(call.attention, call.tensors, kDevice, copies);
       const auto planned = refusal([&] { plan_backward(p, cuda::arch_named(target), cuda::Reproducible::no); },
                                    CUFLASH_INVALID_ARGUMENT);
       EXPECT_EQ(planned.find("workspace: this call needs "), 0u) << planned;
@@ -223,26 +225,28 @@ TEST(CudaPlan, OfMoreTilesThanAGridHoldsIsRefusedWithTheNumber) {
   cuflash_attention_init(&attention);
   for (cuflash_tensor* t : {&attention.q, &attention.k, &attention.v})
     set(*t, DType::f16, {kBatch, kHeads, kLength, 1}, {0, 0, 0, 1});
-  cuflash_forward_outputs outputs;
-  cuflash_forward_outputs_init(&outputs);
-  set(outputs.o, DType::f16, {kBatch, kHeads, kLength, 1}, {kHeads * kLength, kLength, 1, 1});
-  const ForwardProblem p = describe(attention, outputs, kDevice);
-
   cuflash_cache_tensors c;
   cuflash_cache_tensors_init(&c);
   set(c.k, DType::f16, {kBatch, kHeads, kLength, 1}, {0, 0, 0, 1});
   set(c.v, DType::f16, {kBatch, kHeads, kLength, 1}, {0, 0, 0, 1});
   set(c.seqlens, DType::i32, {kBatch}, {1});
-  c.o = outputs.o;
   cuflash_attention queries = attention;
   queries.k = queries.v = {};
-  const CacheProblem cached = describe(queries, c, kDevice);
 
   cuflash_merge_tensors m;
   cuflash_merge_tensors_init(&m);
   m.o_a = m.o_b = attention.q;
   set(m.lse_a, DType::f32, {kBatch, kHeads, kLength}, {0, 0, 1});
-  m.lse_b = m.lse_a, m.o = outputs.o;
+  m.lse_b = m.lse_a;
+
+  cuflash_forward_outputs outputs;
+  cuflash_forward_outputs_init(&outputs);
+  set(outputs.o, DType::f16, {kBatch, kHeads, kLength, 1},
+      {kHeads * kLength, kLength, 1, 1});  // reaches over what follows
+  c.o = m.o = outputs.o;
+  Snapshot copies;
+  const ForwardProblem p = describe(attention, outputs, kDevice, copies);
+  const CacheProblem cached = describe(queries, c, kDevice, copies);
   const MergeProblem merged = describe(m, kDevice);
 
   for (const char* target : kTargets) {
