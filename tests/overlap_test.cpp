@@ -87,6 +87,13 @@ std::string answer(const Attention& a, const Tensor& o) {
   return "";
 }
 
+TEST(Overlap, AnEmptyTensorSharesNothingWhateverItsStrides) {
+  cuflash_tensor empty{};
+  empty.data = reinterpret_cast<const void*>(4096), empty.dtype = static_cast<int32_t>(DType::i32), empty.rank = 2;
+  empty.shape[0] = int64_t{1} << 27, empty.stride[0] = int64_t{1} << 38, empty.stride[1] = 1;
+  EXPECT_FALSE(share_memory({"block_table", empty}, {"block_table", empty}));
+}
+
 TEST(Overlap, SlicesOfOneBufferAreLegal) {
   for (const bool by_head : {false, true}) {
     Slices buffer{.by_head = by_head};

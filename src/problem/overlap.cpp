@@ -90,11 +90,11 @@ bool meet(const Part& a, const Part& b, int& steps) {
 
 Extent extent_of(const Argument& a) {
   if (!a.given()) return {};
-  int64_t last = 0;
-  for (int d = 0; d < a.t.rank; ++d) {
+  // First, since strides of an empty tensor may be anything.
+  for (int d = 0; d < a.t.rank; ++d)
     if (a.extent(d) == 0) return {};
-    last += (a.extent(d) - 1) * a.step(d);
-  }
+  int64_t last = 0;
+  for (int d = 0; d < a.t.rank; ++d) last += (a.extent(d) - 1) * a.step(d);
   const auto begin = reinterpret_cast<uintptr_t>(a.t.data);
   const uintptr_t bytes = static_cast<uintptr_t>(last + 1) * static_cast<uintptr_t>(size_of(a.dtype()));
   return {begin, begin + std::min(bytes, std::numeric_limits<uintptr_t>::max() - begin)};
