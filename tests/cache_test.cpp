@@ -2,8 +2,8 @@
 #include <new>
 #include <string>
 
-#include "cpu/kernels.h"
 #include "tests/cached_sequences.h"
+#include "tests/tested_isas.h"
 
 namespace cuflash::test {
 namespace {
@@ -286,7 +286,7 @@ TEST(Cache, ExplainNamesThePath) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, CacheIsa, testing::ValuesIn(cpu::isa_names()),
+INSTANTIATE_TEST_SUITE_P(Each, CacheIsa, testing::ValuesIn(tested_isas()),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -4,8 +4,8 @@
 #include <numeric>
 #include <utility>
 
-#include "cpu/kernels.h"
 #include "tests/support.h"
+#include "tests/tested_isas.h"
 
 namespace cuflash::test {
 namespace {
@@ -249,15 +249,6 @@ TEST(DecodeExplain, NamesThePath) {
   EXPECT_EQ(text(200).find("decode"), std::string::npos) << text(200);
 }
 
-// Threads meet in the same way whatever they compute with: where their races are looked for, one instruction set is enough.
-std::vector<const char*> tested_isas() {
-  const auto names = cpu::isa_names();
-#if defined(__SANITIZE_THREAD__)
-  return {names.back()};
-#else
-  return {names.begin(), names.end()};
-#endif
-}
 INSTANTIATE_TEST_SUITE_P(Isa, Decode, testing::ValuesIn(tested_isas()),
                          [](const auto& info) { return std::string(info.param); });
 

@@ -68,4 +68,9 @@ printf '#!/bin/bash\n' >bin/clang-format
 chmod +x bin/clang-format
 setup format
 if [ "$code" -ne 0 ] || [ -e calls ] || [ -s err ]; then fail "installed what was there"; fi
+# A compiler that the caller names is not replaced by another.
+CXX=/nowhere/g++ setup build
+[ "$code" -eq 1 ] || fail "exit code $code"
+[ ! -e calls ] || fail "apt-get ran for a compiler that CXX names"
+grep -q "CXX is '/nowhere/g++', which is not on this machine" err || fail "the compiler is not named"
 echo "setup_test: passed"

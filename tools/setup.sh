@@ -129,6 +129,10 @@ case $purpose in
     ;;
 esac
 if [ "$builds" = yes ]; then
+  if [ -n "${CXX:-}" ] && ! have "${CXX%% *}"; then
+    say "CXX is '$CXX', which is not on this machine; install it, name another compiler, or unset CXX"
+    exit 1
+  fi
   have "$compiler" || required+=(g++)
   have cmake || required+=(cmake)
   have ninja || have make || required+=(ninja-build)
