@@ -44,11 +44,12 @@ introduce() { # python
   "$1" -m cuflash --device "$device" | sed -n 's/^self-check  */python-test: self-check /p'
 }
 run() { # python
-  local result=0
+  local result=0 workers=()
   introduce "$1" || return
+  ! has "$1" xdist || workers=(-n "${JOBS:-$(nproc)}")
   rm -f "$skips"
-  CUFLASH_TEST_DEVICE=$device CUFLASH_TEST_SKIPS=$skips "$1" -m pytest -q -ra tests/python "${@:2}" |
-    tee build/python-test.log || result=$?
+  CUFLASH_TEST_DEVICE=$device CUFLASH_TEST_SKIPS=$skips \
+    "$1" -m pytest -q -ra ${workers[@]+"${workers[@]}"} tests/python "${@:2}" | tee build/python-test.log || result=$?
   "$1" tools/skips.py python "$skips"
   return "$result"
 }
