@@ -51,9 +51,9 @@ TEST(Checked, NothingTimesAnythingIsNothing) {
   EXPECT_EQ((Checked(0) * large).value(""), 0);
 }
 
-// Addresses of nothing, far apart: no question about a size may follow one.
+// Addresses of nothing, far apart and beyond those of any process: no question about a size may follow one.
 void* address() {
-  static uintptr_t last = 0;
+  static uintptr_t last = 16;
   return reinterpret_cast<void*>(++last << 44);
 }
 
