@@ -16,7 +16,7 @@ ifneq ($(origin CC),default)
 export CC
 endif
 
-sources = $(shell find include src kernels reference check cli python tests fuzz bench examples -name '*.cpp' -o -name '*.h' -o -name '*.c')
+sources = $(shell find include src kernels reference check files machine cli python tests fuzz bench examples -name '*.cpp' -o -name '*.h' -o -name '*.c')
 configure = cmake --preset $(1) --log-level=NOTICE
 build = $(configure) && cmake --build --preset $(1) --parallel $(JOBS) $(2)
 run_tests = ctest --preset $(1) --parallel $(JOBS)
@@ -110,7 +110,7 @@ tidy: ## Run clang-tidy over the library, the reference, the checks and the tool
 	@tools/setup.sh clang
 	@tools/setup.sh tidy
 	@$(call configure,clang)
-	@printf '%s\n' $(filter src/%.cpp reference/%.cpp check/%.cpp cli/%.cpp,$(sources)) | \
+	@printf '%s\n' $(filter src/%.cpp reference/%.cpp check/%.cpp files/%.cpp machine/%.cpp cli/%.cpp,$(sources)) | \
 	  xargs -P $(JOBS) -n 1 clang-tidy -p build/clang --quiet
 
 install: ## Build and install library, headers and tool under PREFIX (/usr/local)

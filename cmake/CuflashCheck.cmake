@@ -1,6 +1,6 @@
 # The oracle, the naive baseline and the engine of random checks: used by the tools and the tests, never installed.
 
-file(GLOB check_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/reference/*.cpp ${PROJECT_SOURCE_DIR}/check/*.cpp)
+file(GLOB_RECURSE check_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/reference/*.cpp ${PROJECT_SOURCE_DIR}/check/*.cpp)
 # The oracle has no threads, and ThreadSanitizer's look at its every access was most of the time of the tests.
 if(CUFLASH_SANITIZE STREQUAL "thread")
   set(oracle_sources ${check_sources})

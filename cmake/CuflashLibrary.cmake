@@ -2,9 +2,8 @@
 
 find_package(Threads REQUIRED)
 
-file(GLOB library_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cpp ${PROJECT_SOURCE_DIR}/src/*/*.cpp
-  ${PROJECT_SOURCE_DIR}/src/cpu/isa/*.cpp)
-file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cpu/*.cpp ${PROJECT_SOURCE_DIR}/src/cpu/isa/*.cpp)
+file(GLOB_RECURSE library_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cpp)
+file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cpu/*.cpp)
 
 # The loops over tiles live on fused multiply-add and vectorised selections. -std=c++20 turns contraction off in GCC, and
 # errno and floating-point traps, which nothing here reads, keep both compilers from vectorising.

@@ -1,6 +1,6 @@
 #include "backend/locate.h"
 
-#include "cuda/memory_place.h"
+#include "cuda/driver/memory.h"
 #include "error.h"
 #include "problem/tensors_of.h"
 

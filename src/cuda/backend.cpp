@@ -2,13 +2,13 @@
 
 #include <cstddef>
 
-#include "cuda/device.h"
-#include "cuda/launch.h"
-#include "cuda/params_backward.h"
-#include "cuda/params_of.h"
+#include "cuda/driver/device.h"
+#include "cuda/families/params_backward.h"
+#include "cuda/families/params_forward.h"
+#include "cuda/launch/launch.h"
+#include "cuda/launch/tile_counts.h"
+#include "cuda/launch/workspace.h"
 #include "cuda/plan_device.h"
-#include "cuda/tile_counts.h"
-#include "cuda/workspace.h"
 
 namespace cuflash::cuda {
 

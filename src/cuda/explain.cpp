@@ -2,13 +2,13 @@
 
 #include <utility>
 
-#include "cache/geometry.h"
 #include "cuda/backend.h"
-#include "cuda/device.h"
+#include "cuda/driver/device.h"
+#include "cuda/jit/program.h"
+#include "cuda/launch/tile_counts.h"
 #include "cuda/plan_device.h"
-#include "cuda/program.h"
-#include "cuda/tile_counts.h"
 #include "error.h"
+#include "kv/geometry.h"
 
 namespace cuflash::cuda {
 namespace {

@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "checked.h"
-#include "cuda/kernel_key.h"
+#include "cuda/jit/kernel_key.h"
 #include "problem/problem.h"
 #include "tuned/choice.h"
 

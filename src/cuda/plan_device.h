@@ -1,8 +1,8 @@
 // The plan of a problem on a device, with what was measured there.
 #pragma once
 
-#include "cuda/device.h"
-#include "cuda/plan_cache.h"
+#include "cuda/driver/device.h"
+#include "cuda/families/plan_kv.h"
 
 namespace cuflash::cuda {
 

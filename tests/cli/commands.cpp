@@ -8,13 +8,13 @@
 #include <fstream>
 #include <thread>
 
-#include "cli/check.h"
-#include "cli/exit.h"
-#include "cli/ncu.h"
-#include "cuda/binaries.h"
-#include "cuda/typical.h"
+#include "cli/arguments/exit.h"
+#include "cli/check/check.h"
+#include "cli/io/ncu.h"
+#include "cuda/families/typical.h"
+#include "cuda/jit/binaries.h"
 #include "tests/cli/program.h"
-#include "tests/nvrtc.h"
+#include "tests/cuda/nvrtc.h"
 
 namespace cuflash::cli {
 namespace {

@@ -8,11 +8,11 @@
 #include <filesystem>
 #include <thread>
 
-#include "cli/array_file.h"
-#include "cli/exit.h"
+#include "cli/arguments/exit.h"
+#include "files/array_file.h"
 #include "support/temporary_file.h"
 #include "tests/cli/program.h"
-#include "tests/processes.h"
+#include "tests/shared/processes.h"
 
 namespace cuflash::cli {
 namespace {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <csignal>
 
-#include "cli/bench_file.h"
-#include "cli/exit.h"
-#include "cli/interrupt.h"
+#include "cli/arguments/exit.h"
+#include "cli/bench/file.h"
+#include "cli/terminal/interrupt.h"
 #include "tests/cli/program.h"
 
 namespace cuflash::cli {

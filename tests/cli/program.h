@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "tests/temp_dir.h"
+#include "tests/shared/temp_dir.h"
 
 namespace cuflash::cli {
 

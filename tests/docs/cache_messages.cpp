@@ -2,7 +2,7 @@
 #include <cuflash/cached_attention.h>
 #include <cuflash/page_pool.h>
 
-#include "cuda/plan_cache.h"
+#include "cuda/families/plan_kv.h"
 #include "problem/describe_cache.h"
 #include "tests/docs/provoke.h"
 
