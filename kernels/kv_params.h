@@ -29,7 +29,7 @@ struct RotaryView {
   int interleaved, one_position;
 };
 
-struct CacheParams {
+struct KvParams {
   AttentionParams attention;  // k and v are the cache, len_k the rows it has room for
   RowsView o, lse;
   RowsView k_new, v_new;  // may be absent
@@ -65,7 +65,7 @@ struct alignas(64) FirstCopies {
   int page_size;  // 0: a sequence's entry is that of its number, and a tile of keys is one box of it
   Divisor by_page_size;
   int last_row, last_entry;
-  int row_tiles;  // as in CacheParams
+  int row_tiles;  // as in KvParams
   Divisor by_row_tiles;
   short splits;                                    // of these the first tile of keys is that of their number,
   unsigned char tiles;                             // and so many, with those behind it, are copied
@@ -75,11 +75,11 @@ struct alignas(64) FirstCopies {
 static_assert(sizeof(FirstCopies) == 64);
 
 // Keys and values by tensor copies.
-struct HopperCacheParams {
+struct Sm90KvParams {
   TensorMap k, v;  // [dim, rows of an entry or page, heads, entries or pages]; a repeated dimension has extent 1
   FirstCopies first;
-  CacheParams cache;
-  // So many CTAs push out of L2 what is in it, with all that they copy if that is many tiles: see push_out_policy.
+  KvParams cache;
+  // So many CTAs push out of L2 what is in it, with all that they copy if that is many tiles: see evict_first_sixteenth.
   int early_ctas, many_tiles;
   int on_their_way;  // parts of tiles (keys, values), at most; not fewer than FirstCopies has
 };

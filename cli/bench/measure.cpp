@@ -8,9 +8,9 @@
 #include <latch>
 #include <thread>
 
+#include "bench/shared/alternate.h"
 #include "bench/shared/peak.h"
 #include "bench/shared/stream_read.h"
-#include "bench/shared/turns.h"
 #include "check/cases/random.h"
 #include "cli/bench/grid.h"
 #include "cli/bench/problem.h"

@@ -91,7 +91,7 @@ TileStats walked_tiles(const Problem& p, int64_t tile_q, int64_t tile_k) {
 
 Traffic traffic_of(const ForwardProblem& p, const cuda::Arch& arch, cuda::Kernels kernels) {
   const cuda::ForwardPlan plan = cuda::plan_forward(p, arch, kernels);
-  const bool copies_boxes = std::holds_alternative<HopperForwardConfig>(plan.config);
+  const bool copies_boxes = std::holds_alternative<Sm90ForwardConfig>(plan.config);
   const Sequence s = sequence_of(p, 0);
   const Rows row(p);
   const double heads_q = real(p.batch * p.heads_q), heads_k = real(p.batch * p.heads_k);
@@ -126,8 +126,8 @@ class BackwardWalk {
   BackwardWalk(const BackwardProblem& p, const cuda::BackwardPlan& plan)
       : p_(p),
         plan_(plan),
-        copies_boxes_(std::holds_alternative<HopperBackwardConfig>(plan.config)),
-        c_(copies_boxes_ ? shared_config(std::get<HopperBackwardConfig>(plan.config))
+        copies_boxes_(std::holds_alternative<Sm90BackwardConfig>(plan.config)),
+        c_(copies_boxes_ ? shared_config(std::get<Sm90BackwardConfig>(plan.config))
                          : std::get<BackwardConfig>(plan.config)),
         row_(p),
         s_(sequence_of(p, 0)),

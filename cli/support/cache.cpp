@@ -59,7 +59,7 @@ Answer ask(const CacheQuestion& question, const std::string& place) {
 std::string ask_boxes(const CacheQuestion& question) {
   const Answer answer = ask(question, "sm_90a");
   if (!answer.served) return "no kernel at all: see limits";
-  return answer.not_boxes.empty() ? answer.tiles : join("no: ", answer.not_boxes);
+  return answer.no_tma.empty() ? answer.tiles : join("no: ", answer.no_tma);
 }
 
 namespace {

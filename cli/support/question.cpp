@@ -29,7 +29,7 @@ Answer answer_of(const std::string& explanation) {
           .tiles = join(queries, " x ", keys),
           .options = std::string(config.substr(config.rfind(", ") + 2)),
           .boxes = config.find(" as boxes ") != std::string_view::npos,
-          .not_boxes = std::string(between(explanation, "not boxes  ", "\n"))};
+          .no_tma = std::string(between(explanation, "not boxes  ", "\n"))};
 }
 
 template <class Tensors>
@@ -75,7 +75,7 @@ Answer ask(const Attention& attention, const CacheTensors& cache, const std::str
 std::string ask_hopper(const Question& question) {
   const Sketch sketch = sketch_of(question);
   const auto answer = [](const auto& plan) {
-    return plan.not_hopper ? join("no: ", plan.not_hopper) : join(plan.tile_q, " x ", plan.tile_k);
+    return plan.not_sm90 ? join("no: ", plan.not_sm90) : join(plan.tile_q, " x ", plan.tile_k);
   };
   const cuda::Arch arch = cuda::arch_named("sm_90a");
   const auto attention = detail::to_c(sketch.attention);

@@ -66,8 +66,8 @@ cuda::BackwardPlan backward_plan(const BenchPoint& p, const TuneTarget& target, 
   return cuda::plan_backward(cuda::backward_of(typical_of(p)), target.arch, cuda::Reproducible::no,
                              cuda::wanted_kernels(), choice);
 }
-cuda::CachePlan cache_plan(const BenchPoint& p, const TuneTarget& target, const Choice* choice) {
-  return cuda::plan_cache(cache_problem(p), target.arch, target.num_sms, cuda::wanted_kernels(), choice);
+cuda::KvPlan cache_plan(const BenchPoint& p, const TuneTarget& target, const Choice* choice) {
+  return cuda::plan_kv(cache_problem(p), target.arch, target.num_sms, cuda::wanted_kernels(), choice);
 }
 
 // Scratch of one thread beyond this is in no second-level cache.
@@ -125,7 +125,7 @@ std::vector<Candidate> candidates_of(const BenchPoint& p, const TuneTarget& targ
   if (target.cpu) return cpu_candidates(p);
   if (p.direction == kForward) return near_plan(forward_plan(p, target, nullptr), target);
   if (p.direction == kBackward) return near_plan(backward_plan(p, target, nullptr), target);
-  const cuda::CachePlan plan = cache_plan(p, target, nullptr);
+  const cuda::KvPlan plan = cache_plan(p, target, nullptr);
   Collection all(target.arch);
   all.add_built_in(plan.config);
   add_neighbours(all, plan.config, p.heads_q / p.heads_k * p.len_q, plan.splits - plan.short_splits);

@@ -76,24 +76,24 @@ void add_neighbours(Collection& all, const ForwardConfig& built_in) {
           }
 }
 
-void add_neighbours(Collection& all, const HopperForwardConfig& built_in) {
-  constexpr int kPlain = kTurns | kHoldWait;
-  const auto with_stages = [](HopperForwardConfig c) {
-    std::vector<HopperForwardConfig> configs;
+void add_neighbours(Collection& all, const Sm90ForwardConfig& built_in) {
+  constexpr int kPlain = kPingPong | kPinWait;
+  const auto with_stages = [](Sm90ForwardConfig c) {
+    std::vector<Sm90ForwardConfig> configs;
     for (const int stages : {4, 3, 2}) c.stages = stages, configs.push_back(c);
     return configs;
   };
-  for (const HopperForwardConfig& one : with_stages(built_in)) all.add_first<HopperForwardConfig>({one});
-  for (const int flag : {int{kTurns}, int{kHoldWait}, int{kStage}, int{kAhead}}) {
-    HopperForwardConfig c = built_in;
-    c.order ^= flag;
+  for (const Sm90ForwardConfig& one : with_stages(built_in)) all.add_first<Sm90ForwardConfig>({one});
+  for (const int flag : {int{kPingPong}, int{kPinWait}, int{kStoreBySmem}, int{kPrefetchQ}}) {
+    Sm90ForwardConfig c = built_in;
+    c.schedule ^= flag;
     all.add_first(with_stages(c));
   }
   for (const int warpgroups : {2, 3, 4})
     for (int tile_k = 48; tile_k <= 176; tile_k += 16)
-      for (const int order : {built_in.order, kPlain}) {
-        HopperForwardConfig c = built_in;
-        c.warpgroups = warpgroups, c.tile_k = tile_k, c.order = order;
+      for (const int order : {built_in.schedule, kPlain}) {
+        Sm90ForwardConfig c = built_in;
+        c.warpgroups = warpgroups, c.tile_k = tile_k, c.schedule = order;
         all.add_first(with_stages(c));
       }
 }
@@ -115,23 +115,23 @@ void add_neighbours(Collection& all, const BackwardConfig& built_in) {
           }
 }
 
-void add_neighbours(Collection& all, const HopperBackwardConfig& built_in) {
-  HopperBackwardConfig c = built_in;
+void add_neighbours(Collection& all, const Sm90BackwardConfig& built_in) {
+  Sm90BackwardConfig c = built_in;
   for (const int warpgroups : {1, 2, 3})
     for (const int stages : {2, 3, 4}) {
       c.warpgroups = warpgroups, c.stages = stages;
-      all.add_first<HopperBackwardConfig>({c});
+      all.add_first<Sm90BackwardConfig>({c});
     }
 }
 
-void add_neighbours(Collection& all, const CacheConfig& built_in, int64_t rows, int64_t splits) {
+void add_neighbours(Collection& all, const KvConfig& built_in, int64_t rows, int64_t splits) {
   // How a problem is cut matters more than the tile.
   for (const auto& [times, over] : {std::pair{1, 4}, {1, 2}, {3, 4}, {3, 2}, {2, 1}, {4, 1}}) {
     Candidate other{cuda::choice_of(built_in), {}, false, ""};
     other.choice.splits = static_cast<int>(std::max<int64_t>(1, splits * times / over));
     if (other.choice.splits != splits) all.add(std::move(other));
   }
-  CacheConfig c = built_in;
+  KvConfig c = built_in;
   for (const int tile_q : {16, 32, 64, 128, 256})
     for (const int tile_k : {16, 32, 64, 128})
       for (const int key_warps : {1, 2, 4, 8})
@@ -143,10 +143,10 @@ void add_neighbours(Collection& all, const CacheConfig& built_in, int64_t rows, 
             if (tile_q > kWarpgroupRows && !by_warpgroups(c)) continue;  // nobody has tried them
             const int warps = c.row_warps * key_warps * column_warps;
             if (warps < 4 || warps > 8) continue;  // fewer keep too few copies on their way
-            std::vector<CacheConfig> configs;
+            std::vector<KvConfig> configs;
             // Who is alone on a multiprocessor has room for more.
             for (const int stages : {8, 6, 4, 3, 2})
-              if (stages <= 4 || (ctas == 1 && c.copy == kCopyBoxes)) c.stages = stages, configs.push_back(c);
+              if (stages <= 4 || (ctas == 1 && c.copy == kCopyTma)) c.stages = stages, configs.push_back(c);
             all.add_first(configs);
           }
 }

@@ -48,10 +48,10 @@ class Collection {
 };
 
 void add_neighbours(Collection& all, const ForwardConfig& built_in);
-void add_neighbours(Collection& all, const HopperForwardConfig& built_in);
+void add_neighbours(Collection& all, const Sm90ForwardConfig& built_in);
 void add_neighbours(Collection& all, const BackwardConfig& built_in);
-void add_neighbours(Collection& all, const HopperBackwardConfig& built_in);
+void add_neighbours(Collection& all, const Sm90BackwardConfig& built_in);
 // rows: queries times heads of a group. splits: of the plan.
-void add_neighbours(Collection& all, const CacheConfig& built_in, int64_t rows, int64_t splits);
+void add_neighbours(Collection& all, const KvConfig& built_in, int64_t rows, int64_t splits);
 
 }  // namespace cuflash::cli

@@ -12,7 +12,7 @@
 #include <optional>
 #include <thread>
 
-#include "bench/shared/turns.h"
+#include "bench/shared/alternate.h"
 #include "check/run/cache_run.h"
 #include "check/run/run.h"
 #include "cli/bench/grid.h"
@@ -225,10 +225,10 @@ std::vector<std::vector<double>> Trial::times(const std::vector<const Candidate*
       for (double& time : list) time *= 1e3;
     return times;
   }
-  constexpr int kTurns = 3;
-  const double turn = seconds / (kTurns * static_cast<double>(candidates.size()));
+  constexpr int kPingPong = 3;
+  const double turn = seconds / (kPingPong * static_cast<double>(candidates.size()));
   std::vector<std::vector<double>> times(candidates.size());
-  for (int n = 0; n < kTurns; ++n)
+  for (int n = 0; n < kPingPong; ++n)
     for (size_t c = 0; c < candidates.size(); ++c) {
       watchdog_->watch(to_string(candidates[c]->choice));
       const tuned::Forced forced(forced_by(*candidates[c]));

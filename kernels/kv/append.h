@@ -9,7 +9,7 @@ namespace cuflash {
 // The rows of one sequence and key/value head are dealt out to the splits of its first tile of rows, and pieces of eight
 // elements of them to the threads.
 template <Element E, int kThreads>
-__device__ __forceinline__ void append_rows(const CacheParams& p, const CachedSequence& s, const CacheItem& at) {
+__device__ __forceinline__ void append_rows(const KvParams& p, const CachedSequence& s, const KvItem& at) {
   if (__builtin_expect(at.row_tile != 0 || at.split >= s.new_count, 1)) return;
   const AttentionParams& a = p.attention;
   const int rows = (s.new_count - at.split - 1) / p.splits + 1;

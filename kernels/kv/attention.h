@@ -9,16 +9,16 @@
 #pragma once
 
 #include "kv/append.h"
-#include "kv/copied_keys.h"
-#include "kv/sums.h"
+#include "kv/cp_async_keys.h"
+#include "kv/epilogue.h"
 
 namespace cuflash {
 
-template <CacheConfig C>
-__device__ __forceinline__ void attend_to_cache(const CacheWork<C>& work, Softmax<RealOf<C.element>, 1>& softmax,
-                                                typename CacheWork<C>::Output& o) {
+template <KvConfig C>
+__device__ __forceinline__ void attend_to_cache(const KvWork<C>& work, Softmax<RealOf<C.element>, 1>& softmax,
+                                                typename KvWork<C>::Output& o) {
   constexpr int kThreads = num_threads(C);
-  CopiedKeys<C> keys(work);
+  CpAsyncKeys<C> keys(work);
   if (work.attends() && work.count() > 0) {
     keys.begin();
     load_queries<kThreads, C.element, C.tile_q, C.dim_qk>(work.q_tile(), work.p, work.sequence, work.at, work.rows);
@@ -29,20 +29,20 @@ __device__ __forceinline__ void attend_to_cache(const CacheWork<C>& work, Softma
   if (threadIdx.x == 0) CacheSums<C>(work).look_at_ticket();
   work.count_tiles();
   if (work.count() == 0) return;
-  const typename CacheWork<C>::Rows lane_rows(work.p, work.sequence, work.at, work.rows, work.lane_row());
+  const typename KvWork<C>::Rows lane_rows(work.p, work.sequence, work.at, work.rows, work.lane_row());
 #pragma unroll 1
   for (int n = 0; n < work.count(); ++n) {
     keys.wait(n);
     work.attend(n, keys.k_tile(n), keys.v_tile(n), lane_rows, softmax, o, [] {});
     keys.leave(n);
   }
-  copy_async_wait<0>();
+  cp_async_wait<0>();
   __syncthreads();  // K and V have been read
 }
 
-template <CacheConfig C>
-__device__ __forceinline__ void add_up(const CacheWork<C>& work, Softmax<RealOf<C.element>, 1>& softmax,
-                                       const typename CacheWork<C>::Output& o) {
+template <KvConfig C>
+__device__ __forceinline__ void add_up(const KvWork<C>& work, Softmax<RealOf<C.element>, 1>& softmax,
+                                       const typename KvWork<C>::Output& o) {
   CacheSums<C> sums(work);
   sums.share(softmax, o);
   __syncthreads();
@@ -50,9 +50,9 @@ __device__ __forceinline__ void add_up(const CacheWork<C>& work, Softmax<RealOf<
   sums.add();
 }
 
-template <CacheConfig C>
-__device__ __forceinline__ void cache_attention(const CacheParams& p) {
-  using Work = CacheWork<C>;
+template <KvConfig C>
+__device__ __forceinline__ void kv_attention(const KvParams& p) {
+  using Work = KvWork<C>;
   extern __shared__ __align__(128) unsigned char memory[];
   if (!has_cache_item(p, cta_number())) return;
   const Work work(p, memory);
@@ -60,7 +60,7 @@ __device__ __forceinline__ void cache_attention(const CacheParams& p) {
   Softmax<typename Work::Real, 1> softmax(Work::Rows::factor(p.attention));
   attend_to_cache<C>(work, softmax, o);
   if (!work.attends()) return;
-  if constexpr (CopiedKeys<C>::kForgets) add_up(Work(p, memory), softmax, o);
+  if constexpr (CpAsyncKeys<C>::kForgets) add_up(Work(p, memory), softmax, o);
   else add_up(work, softmax, o);
 }
 

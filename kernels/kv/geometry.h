@@ -1,4 +1,4 @@
-// Where a CTA of cache_attention.h works: which rows, which keys, and where a key's row lies. Index arithmetic alone, so
+// Where a CTA of kv_attention.h works: which rows, which keys, and where a key's row lies. Index arithmetic alone, so
 // that the device computes with it and the host tests it.
 //
 // A work item is (sequence, key/value head, tile of rows, split). A row is a pair of a query and a head of the group that
@@ -46,36 +46,36 @@ CUFLASH_SHARED_FUNCTION int query_of_row(int row, int group) {
   return row < group ? 0 : static_cast<int>(often_by_one(static_cast<unsigned>(row), group));
 }
 
-struct CacheItem {
+struct KvItem {
   int b, head_k, row_tile, split;
 };
-CUFLASH_SHARED_FUNCTION bool has_cache_item(const CacheParams& p, int64 n) {
+CUFLASH_SHARED_FUNCTION bool has_cache_item(const KvParams& p, int64 n) {
   return n < int64{p.attention.batch} * p.attention.heads_k * p.row_tiles * p.splits;
 }
 // First splits come first. Tiles of rows that read the same keys stand side by side, and heads whose keys lie side by side:
 // memory gives most where its pages are read as a whole at one time.
 template <class Int>
-CUFLASH_SHARED_FUNCTION CacheItem item_of(int batch, int heads_k, int row_tiles, Int n) {
+CUFLASH_SHARED_FUNCTION KvItem item_of(int batch, int heads_k, int row_tiles, Int n) {
   const auto rest = [](Int a, Int quotient, int b) { return static_cast<int>(a - quotient * static_cast<Int>(b)); };
   const Int head = often_by_one(n, row_tiles), range = often_by_one(head, heads_k), split = often_by_one(range, batch);
   return {rest(range, split, batch), rest(head, range, heads_k), rest(n, head, row_tiles), static_cast<int>(split)};
 }
 // Of a grid of three dimensions, whose CTAs have the same order: tiles of rows and heads, sequences, splits.
-CUFLASH_SHARED_FUNCTION CacheItem item_of(const FirstCopies& f, unsigned x, unsigned y, unsigned z) {
+CUFLASH_SHARED_FUNCTION KvItem item_of(const FirstCopies& f, unsigned x, unsigned y, unsigned z) {
   const unsigned head = divided(x, f.by_row_tiles);
   return {static_cast<int>(y), static_cast<int>(head), static_cast<int>(x) - static_cast<int>(head) * f.row_tiles,
           static_cast<int>(z)};
 }
-CUFLASH_SHARED_FUNCTION CacheItem cache_item(const CacheParams& p, int64 n) {
+CUFLASH_SHARED_FUNCTION KvItem cache_item(const KvParams& p, int64 n) {
   const int batch = p.attention.batch, heads_k = p.attention.heads_k;
   return n >> 32 == 0 ? item_of(batch, heads_k, p.row_tiles, static_cast<unsigned>(n))
                       : item_of(batch, heads_k, p.row_tiles, static_cast<uint64>(n));
 }
-CUFLASH_SHARED_FUNCTION int64 item_number(const CacheParams& p, const CacheItem& at) {
+CUFLASH_SHARED_FUNCTION int64 item_number(const KvParams& p, const KvItem& at) {
   const int64 range = int64{at.split} * p.attention.batch + at.b;
   return (range * p.attention.heads_k + at.head_k) * p.row_tiles + at.row_tile;
 }
-CUFLASH_SHARED_FUNCTION int64 tile_number(const CacheParams& p, const CacheItem& at) {
+CUFLASH_SHARED_FUNCTION int64 tile_number(const KvParams& p, const KvItem& at) {
   return (int64{at.b} * p.attention.heads_k + at.head_k) * p.row_tiles + at.row_tile;
 }
 
@@ -90,9 +90,9 @@ struct CachedSequence {
 };
 // Lengths come from the caller's device memory and nobody has looked at them: they are held to what the tensors have.
 // rows: those of the cache, which everybody waits for, so that they are asked for as soon as the sequence is known.
-// kPlain: as in CacheConfig.
+// kPlain: as in KvConfig.
 template <bool kPlain = false>
-CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const CacheParams& p, int b, int rows) {
+CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const KvParams& p, int b, int rows) {
   const AttentionParams& a = p.attention;
   const CacheView& c = p.cache;
   CachedSequence s{};
@@ -124,7 +124,7 @@ CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const CacheParams& p, int
   s.shift = int64{s.len_k} - s.len_q;
   return s;
 }
-CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const CacheParams& p, int b) {
+CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const KvParams& p, int b) {
   return cached_sequence(p, b, p.cache.rows[b]);
 }
 
@@ -176,7 +176,7 @@ constexpr int kLongTiles = 64, kShortTiles = 8;
 struct UsedSplits {
   int long_ones, short_ones;
 };
-CUFLASH_SHARED_FUNCTION UsedSplits used_splits(const CacheParams& p, TileRange tiles) {
+CUFLASH_SHARED_FUNCTION UsedSplits used_splits(const KvParams& p, TileRange tiles) {
   const auto count = static_cast<unsigned>(tiles.end - tiles.begin);
   const int by_least = static_cast<int>(often_by_one(count, p.least_tiles)),
             by_length = static_cast<int>(count / kLongTiles);
@@ -226,13 +226,12 @@ CUFLASH_SHARED_FUNCTION EntryRow entry_row(const FirstCopies& f, int b, int r) {
   const unsigned column = divided(static_cast<unsigned>(row), f.by_page_size);
   return {bounded(f.table[b * f.table_stride + column], 0, f.last_entry), row - static_cast<int>(column) * f.page_size};
 }
-CUFLASH_SHARED_FUNCTION KeyPlace place_of_row(const CacheParams& p, int b, int r) {
+CUFLASH_SHARED_FUNCTION KeyPlace place_of_row(const KvParams& p, int b, int r) {
   const EntryRow at = entry_row(p.cache, b, r);
   const AttentionParams& a = p.attention;
   return {at.entry * a.k.batch_stride + at.row * a.k.row_stride, at.entry * a.v.batch_stride + at.row * a.v.row_stride};
 }
-CUFLASH_SHARED_FUNCTION KeyPlace place_of_key(const CacheParams& p, const CachedSequence& s, int b, KeyRange seen,
-                                              int j) {
+CUFLASH_SHARED_FUNCTION KeyPlace place_of_key(const KvParams& p, const CachedSequence& s, int b, KeyRange seen, int j) {
   if (j < seen.begin || j >= seen.end) return {kNoRow, kNoRow};
   if (s.pad + j >= s.old_end) return {kNewRow, kNewRow};
   return place_of_row(p, b, s.pad + j);

@@ -19,10 +19,10 @@ __device__ __forceinline__ void put_eight(AnyTile tile, int row, int column, con
 }
 
 // The rows of a tile: queries of the heads of one group. Rows of queries that do not exist are zeros. Everybody waits for
-// them: what need not be turned goes as it is. kPlain: as in CacheConfig.
+// them: what need not be turned goes as it is. kPlain: as in KvConfig.
 template <int kThreads, Element E, int kRows, int kColumns, bool kPlain = false, class AnyTile>
-__device__ __forceinline__ void load_queries(AnyTile tile, const CacheParams& p, const CachedSequence& s,
-                                             const CacheItem& at, RowRange rows) {
+__device__ __forceinline__ void load_queries(AnyTile tile, const KvParams& p, const CachedSequence& s, const KvItem& at,
+                                             RowRange rows) {
   const AttentionParams& a = p.attention;
   constexpr int kPieces = kColumns / 8;
 #pragma unroll(kRows* kPieces > 2 * kThreads ? 4 : 1)  // of few rows there is more code otherwise
@@ -74,7 +74,7 @@ __device__ __forceinline__ void load_cached(Tile<E, kRows, kColumns> tile, const
         const int bytes = kCopy == kCopyWhole ? 16 : max(0, min(kPerChunk, dim - column)) * size_of(E);
         const bool reads = begin >= 0 && bytes > 0;  // of 0 bytes none is read, but the address is still one
         const auto* from = static_cast<const StoredOf<E>*>(head) + (reads ? begin + column : 0);
-        copy_async_16(tile.address(row, column), from, reads ? bytes : 0);
+        cp_async_16(tile.address(row, column), from, reads ? bytes : 0);
       }
     }
   } else {
@@ -92,8 +92,8 @@ __device__ __forceinline__ void load_cached(Tile<E, kRows, kColumns> tile, const
 
 // The new rows of a tile of keys, or of values, whose first key is k_first: those that is_new(row) says.
 template <bool kValues, int kThreads, Element E, int kRows, int kColumns, class AnyTile, class IsNew>
-__device__ __forceinline__ void load_new(AnyTile tile, IsNew&& is_new, const CacheParams& p, const CachedSequence& s,
-                                         const CacheItem& at, int k_first) {
+__device__ __forceinline__ void load_new(AnyTile tile, IsNew&& is_new, const KvParams& p, const CachedSequence& s,
+                                         const KvItem& at, int k_first) {
   constexpr int kPieces = kColumns / 8;
 #pragma unroll 1
   for (int n = static_cast<int>(threadIdx.x); n < kRows * kPieces; n += kThreads) {

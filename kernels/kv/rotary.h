@@ -75,19 +75,19 @@ __device__ __forceinline__ void load_turned_eight(const RotaryView& r, int64 pos
 }
 
 // Row n of what is appended to a sequence: where it begins in k_new and in v_new.
-__device__ __forceinline__ int64 new_row(const RowsView& rows, const CachedSequence& s, const CacheItem& at, int n) {
+__device__ __forceinline__ int64 new_row(const RowsView& rows, const CachedSequence& s, const KvItem& at, int n) {
   return offset_of(rows, at.b, at.head_k, s.new_begin + n);
 }
 
 template <Element E>
-__device__ __forceinline__ void load_new_key(const CacheParams& p, const CachedSequence& s, const CacheItem& at, int n,
-                                             int d, RealOf<E> (&x)[8]) {
+__device__ __forceinline__ void load_new_key(const KvParams& p, const CachedSequence& s, const KvItem& at, int n, int d,
+                                             RealOf<E> (&x)[8]) {
   load_turned_eight<E>(p.rotary, p.rotary.cos ? new_row_position(p.rotary, s, n) : 0, p.k_new.data,
                        new_row(p.k_new, s, at, n), d, p.attention.dim_qk, x);
 }
 template <Element E>
-__device__ __forceinline__ void load_new_value(const CacheParams& p, const CachedSequence& s, const CacheItem& at,
-                                               int n, int d, RealOf<E> (&x)[8]) {
+__device__ __forceinline__ void load_new_value(const KvParams& p, const CachedSequence& s, const KvItem& at, int n,
+                                               int d, RealOf<E> (&x)[8]) {
   if (p.v_new.data) {
     load_eight_of<E, E>(p.v_new.data, new_row(p.v_new, s, at, n) + d, max(0, min(8, p.attention.dim_v - d)), x);
   } else {

@@ -18,7 +18,7 @@ struct LaneRows {
   int position[2] = {};
 
   // first: the row of the tile that the lane's first one is; the other stands 8 below it.
-  __device__ __forceinline__ LaneRows(const CacheParams& p, const CachedSequence& s, const CacheItem& at, RowRange rows,
+  __device__ __forceinline__ LaneRows(const KvParams& p, const CachedSequence& s, const KvItem& at, RowRange rows,
                                       int first)
       : scale(static_cast<Real>(p.attention.scale)) {
     const AttentionParams& a = p.attention;

@@ -39,7 +39,7 @@ __device__ __forceinline__ void prepare_ticket(uint64* ticket) {
 __device__ __forceinline__ bool arrive(uint64* ticket, int arrivals) {
   return is_last(add_acquire_release(ticket, 1), arrivals);
 }
-__device__ __forceinline__ void set_back(uint64* ticket) {
+__device__ __forceinline__ void reset(uint64* ticket) {
   store_relaxed(ticket, empty_ticket(reinterpret_cast<uint64>(ticket)));
 }
 #endif

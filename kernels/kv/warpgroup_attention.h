@@ -7,18 +7,18 @@
 //   where references moved | P = weights
 #pragma once
 
-#include "kv/boxed_keys.h"
-#include "kv/sums.h"
+#include "kv/epilogue.h"
+#include "kv/tma_keys.h"
 #include "sm90/products.h"
 
 namespace cuflash {
 
-template <CacheConfig C>
+template <KvConfig C>
 struct WarpgroupAttention {
   static constexpr Element E = C.element;
   static constexpr int kSteps = C.tile_k / 16;
   static_assert(C.row_warps % 4 == 0 && C.key_warps == 1 && C.column_warps == 1 && !C.v_in_k);
-  using Work = CacheWork<C>;
+  using Work = KvWork<C>;
   using Scores = typename Work::Scores;
   using Output = typename Work::Output;
   using Weights = unsigned[kSteps][4];
@@ -39,7 +39,7 @@ struct WarpgroupAttention {
   };
 
   const Work& work;
-  BoxedKeys<C>& keys;
+  TmaKeys<C>& keys;
 
   // The first row of a block that is the warpgroup's.
   __device__ static int group_row() {
@@ -53,7 +53,7 @@ struct WarpgroupAttention {
   }
 
   __device__ __forceinline__ void issue_scores(Scores& s, const Block& block) const {
-    const auto q = found_anew(keys.q_tile());
+    const auto q = rematerialize(keys.q_tile());
     const int first = block.number * block_rows(C) + group_row();
     issue_score_products<ScoreProduct, C.dim_qk>(s[0], q, first, keys.k_tile(keys.ring.stage));
   }
@@ -70,7 +70,7 @@ struct WarpgroupAttention {
   }
   // As in hopper/computation.h: the compiler does not move this wait in front of the weights.
   __device__ __forceinline__ void wait_behind_weights() const {
-    do products_wait<0>();
+    do wgmma_wait<0>();
     while (work.a.group == 0);
   }
 
@@ -78,8 +78,8 @@ struct WarpgroupAttention {
   __device__ __forceinline__ void begin(Block& block, Weights& w) const {
     Scores s;
     issue_scores(s, block);
-    products_wait<0>();
-    pin_all(s);
+    wgmma_wait<0>();
+    fence_operands(s);
     float shrink[2];
     weigh(0, block, s, shrink);
     narrow<E>(w, s[0]);
@@ -91,12 +91,12 @@ struct WarpgroupAttention {
     Scores s;
     issue_scores(s, next);
     issue_output(block.o, w, stage);
-    products_wait<1>();
-    pin_all(s);
+    wgmma_wait<1>();
+    fence_operands(s);
     float shrink[2];
     const bool moved = weigh(n, next, s, shrink);
     wait_behind_weights();
-    pin_all(block.o), pin_all(w);
+    fence_operands(block.o), fence_operands(w);
     if constexpr (kLeaves) keys.release(stage);
     if (moved) {
 #pragma unroll
@@ -106,8 +106,8 @@ struct WarpgroupAttention {
   }
   __device__ __forceinline__ void end(Block& block, int stage, Weights& w) const {
     issue_output(block.o, w, stage);
-    products_wait<0>();
-    pin_all(block.o), pin_all(w);
+    wgmma_wait<0>();
+    fence_operands(block.o), fence_operands(w);
   }
 
   // All tiles of keys, by warpgroups that have two blocks, one, or none. They wait for a tile at the same place: rows that are

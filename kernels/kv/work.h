@@ -1,4 +1,4 @@
-// The work of one CTA of cache_attention.h, and how its warps share it.
+// The work of one CTA of kv_attention.h, and how its warps share it.
 //
 //   shared memory   K, V of each stage | Q | notes of each stage; sums of the key warps at the end
 //   per warp        16 rows of each block, tile_k / key_warps keys, dim_v / column_warps columns of O
@@ -11,8 +11,8 @@
 
 namespace cuflash {
 
-template <CacheConfig C>
-struct CacheWork {
+template <KvConfig C>
+struct KvWork {
   static constexpr Element E = C.element;
   using Real = RealOf<E>;
   static constexpr int kKeys = C.tile_k / C.key_warps;       // of a warp
@@ -28,10 +28,10 @@ struct CacheWork {
   using Scores = Accumulator<Real>[1][kScoreTiles];
   using Output = Accumulator<Real>[1][kOutputTiles];
 
-  const CacheParams& p;
+  const KvParams& p;
   const AttentionParams& a;
   unsigned char* memory;
-  CacheItem at;
+  KvItem at;
   CachedSequence sequence;
   RowRange rows;     // that exist
   KeyRange seen;     // keys that one of them sees
@@ -39,12 +39,12 @@ struct CacheWork {
   int splits;        // that have keys
   SplitTiles tiles;  // of this one
 
-  __device__ __forceinline__ CacheWork(const CacheParams& p, unsigned char* memory, CacheItem at, int cached_rows)
+  __device__ __forceinline__ KvWork(const KvParams& p, unsigned char* memory, KvItem at, int cached_rows)
       : p(p),
         a(p.attention),
         memory(memory),
         at(at),
-        sequence(cached_sequence<C.plain != 0>(p, at.b, cached_rows)),
+        sequence(cached_sequence<C.fast_decode != 0>(p, at.b, cached_rows)),
         rows(rows_of_tile(a, sequence, at.row_tile, C.tile_q)) {
     const SeenKeys keys = keys_of_rows(a, sequence, rows);
     seen = keys.any, common = keys.all;
@@ -54,10 +54,10 @@ struct CacheWork {
     tiles = tiles_of_split(all, used, at.split);
   }
 
-  __device__ __forceinline__ CacheWork(const CacheParams& p, unsigned char* memory)
-      : CacheWork(p, memory, cache_item(p, cta_number())) {}
-  __device__ __forceinline__ CacheWork(const CacheParams& p, unsigned char* memory, CacheItem at)
-      : CacheWork(p, memory, at, p.cache.rows[at.b]) {}
+  __device__ __forceinline__ KvWork(const KvParams& p, unsigned char* memory)
+      : KvWork(p, memory, cache_item(p, cta_number())) {}
+  __device__ __forceinline__ KvWork(const KvParams& p, unsigned char* memory, KvItem at)
+      : KvWork(p, memory, at, p.cache.rows[at.b]) {}
 
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
   __device__ static int column_warp() { return warp() % C.column_warps; }
@@ -72,10 +72,10 @@ struct CacheWork {
   __device__ unsigned char* stage_memory(int stage) const { return stage_memory(memory, stage); }
   __device__ unsigned char* queries_memory() const { return stage_memory(C.stages); }
   __device__ QTile q_tile() const { return {queries_memory()}; }
-  __device__ static unsigned char* stage_notes(unsigned char* memory, int stage) {
-    return memory + C.stages * stage_bytes(C) + queries_bytes(C) + stage * stage_notes_bytes(C);
+  __device__ static unsigned char* stage_info(unsigned char* memory, int stage) {
+    return memory + C.stages * stage_bytes(C) + queries_bytes(C) + stage * stage_info_bytes(C);
   }
-  __device__ unsigned char* stage_notes(int stage) const { return stage_notes(memory, stage); }
+  __device__ unsigned char* stage_info(int stage) const { return stage_info(memory, stage); }
 
   __device__ bool attends() const { return at.split < splits && rows.first < rows_end(a, sequence); }
   __device__ int count() const { return tiles.count; }

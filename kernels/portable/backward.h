@@ -14,8 +14,8 @@
 #pragma once
 
 #include "portable/backward/key_sums.h"
-#include "portable/backward/place.h"
 #include "portable/backward/query_sums.h"
+#include "portable/backward/task.h"
 
 namespace cuflash {
 
@@ -31,7 +31,7 @@ struct KeyTileBackward {
   static constexpr bool kLoadsBetween =
       C.stages == 2 && S::kChunks == 1 && S::kScoreWarps == C.column_warps && size_of(C.element) == 2;
 
-  static __device__ __forceinline__ bool wants(const void* gradient) { return C.all || gradient; }
+  static __device__ __forceinline__ bool wants(const void* gradient) { return C.all_gradients || gradient; }
 
   const BackwardParams& p;
   const SharedTiles<C> tiles;
@@ -56,7 +56,7 @@ struct KeyTileBackward {
   __device__ __forceinline__ void start() {
     load_k<C>(p, at, tiles);
     if constexpr (!kTakeTurns) load_v<C>(p, at, tiles), load_at_once({p, at, 0, walk.tile(0), 0});
-    copy_async_commit();
+    cp_async_commit();
     wait_for_copies();
     if (walk.edge > 0 && has_not_finite<S::kThreads>(tiles.k())) tiles.place()->bad_keys = 1;
   }
@@ -91,7 +91,7 @@ struct KeyTileBackward {
     queries.load_q(p, tiles);
     queries.load_dout(p, tiles);
     queries.load_stats(tiles);
-    copy_async_commit();
+    cp_async_commit();
   }
 
   __device__ __forceinline__ void begin_step(int member, int step) {
@@ -101,7 +101,7 @@ struct KeyTileBackward {
       load_k<C>(p, at, tiles);
       queries.load_q(p, tiles);
       queries.load_stats(tiles);
-      copy_async_commit();
+      cp_async_commit();
     }
     wait_for_copies();
     if constexpr (C.stages == 2 && !kLoadsBetween) load_at_once(next_queries(member, step));
@@ -140,7 +140,7 @@ struct KeyTileBackward {
         const QueriesToLoad<C> next = next_queries(member, step);
         scores.template weigh<kPass>(tiles.k(), tiles.q(stage), stats, first, options, visible, i, j,
                                      [&](Slice slice) { next.load_slice(p, tiles, slice); });
-        copy_async_commit();
+        cp_async_commit();
       } else if (S::scores_queries()) {
         scores.template weigh<kPass>(tiles.k(), tiles.q(stage), stats, first, options, visible, i, j);
       }
@@ -213,14 +213,14 @@ struct KeyTileBackward {
     __syncthreads();
     load_v<C>(p, at, tiles);
     QueriesToLoad<C>(p, at, member, tile, 0).load_dout(p, tiles);
-    copy_async_commit();
+    cp_async_commit();
     wait_for_copies();
   }
   __device__ __forceinline__ void bring_k_and_q(int member, int tile) {
     __syncthreads();
     load_k<C>(p, at, tiles);
     QueriesToLoad<C>(p, at, member, tile, 0).load_q(p, tiles);
-    copy_async_commit();
+    cp_async_commit();
     wait_for_copies();
   }
 };

@@ -50,7 +50,7 @@ struct BiasTile {
     queries.load_q(p, tiles);
     queries.load_stats(tiles);
     if constexpr (!SharedTiles<C>::kTakeTurns) load_values(at, queries);
-    copy_async_commit();
+    cp_async_commit();
     wait_for_copies();
     const ScoreOptions<C.element, C.options> options(a, at.sequence, at.b, h);
     const VisibleQueries<C> visible(a, at.sequence, i, first_key);
@@ -63,7 +63,7 @@ struct BiasTile {
       if constexpr (SharedTiles<C>::kTakeTurns) {
         __syncthreads();
         load_values(at, queries);
-        copy_async_commit();
+        cp_async_commit();
         wait_for_copies();
       }
       if (!S::scores_queries()) break;

@@ -150,7 +150,7 @@ __device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int
     auto* sums = reinterpret_cast<uint4*>(dq_sums<C>(p, number));
     for (int n = thread; n < p.dq_rows * C.dim_qk * int(sizeof(Real)) / 16; n += Tile::kThreads) sums[n] = {0, 0, 0, 0};
   }
-  if (p.turns && thread == 0) p.turns[number] = 0;
+  if (p.dq_semaphore && thread == 0) p.dq_semaphore[number] = 0;
 
   Real* stats = row_stats<C>(p, number);
   Tile rows{p, s, b, h, first, stats, thread};

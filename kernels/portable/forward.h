@@ -225,27 +225,27 @@ struct Forward {
     Scores s;
     int stage = 0;
     if constexpr (C.stages == 1) {
-      copy_async_wait<0>();
+      cp_async_wait<0>();
       __syncthreads();
       scores(s, 0, [&](Slice slice) { load_v<kNext>(tile, 0, slice); });
-      copy_async_commit();
-      copy_async_wait<0>();
+      cp_async_commit();
+      cp_async_wait<0>();
       __syncthreads();
       if (n + 1 < walk.count()) load_k<kNext>(walk.tile(n + 1), 0);
-      copy_async_commit();
+      cp_async_commit();
     } else {
-      copy_async_wait<C.stages - 2>();
+      cp_async_wait<C.stages - 2>();
       __syncthreads();
       const int ahead = n + C.stages - 1;
       if (ahead < walk.count()) {
         load_k<kNext>(walk.tile(ahead), ahead % C.stages);
         load_v<kNext>(walk.tile(ahead), ahead % C.stages);
       }
-      copy_async_commit();
+      cp_async_commit();
       stage = n % C.stages;
       scores(s, stage, [](Slice) {});
     }
-    const LanePlace lane{row_of(0), lane_column(0, 0)};
+    const LaneCoord lane{row_of(0), lane_column(0, 0)};
     change_scores<kEdge, C.tile_q>(s, a, sequence, options, lane, at.q_first, tile * C.tile_k);
     hide_unseen_values(s, stage);
     softmax.follow(s, o);
@@ -321,21 +321,21 @@ struct Forward {
     const Walk walk = walk_keys<C.tile_k>(a, sequence, queries());
     if (threadIdx.x == 0) count_tiles<C.tile_k>(a, sequence, queries(), walk);
     if (walk.count() == 0) {
-      copy_async_commit();  // only what is committed can be waited for
-      copy_async_wait<0>();
+      cp_async_commit();  // only what is committed can be waited for
+      cp_async_wait<0>();
       return;
     }
     if (C.stages == 1) load_first_k(walk.tile(0));
 #pragma unroll
     for (int n = 0; n < C.stages - 1; ++n) {
       if (n < walk.count()) load_k(walk.tile(n), n), load_v(walk.tile(n), n);
-      copy_async_commit();  // an empty group keeps the count of pending ones right
+      cp_async_commit();  // an empty group keeps the count of pending ones right
     }
-    if constexpr (C.stages == 1) copy_async_commit();
+    if constexpr (C.stages == 1) cp_async_commit();
     int n = 0;
     for (; n < walk.edge; ++n) step<true>(walk, n, softmax, o);
     for (; n < walk.count(); ++n) step<false>(walk, n, softmax, o);
-    copy_async_wait<0>();
+    cp_async_wait<0>();
   }
 
   // The last queries see the most keys under a causal mask: they start first.

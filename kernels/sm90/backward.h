@@ -1,5 +1,5 @@
 // dK, dV and dQ for f16 and bf16 on Hopper (sm_90a), between the portable kernels that prepare the workspace and finish
-// dQ; or dK and dV alone, beside hopper_dq.h. A CTA keeps some keys and walks over the tiles of 64 queries that see them,
+// dQ; or dK and dV alone, beside sm90_dq.h. A CTA keeps some keys and walks over the tiles of 64 queries that see them,
 // as backward.h does, then takes the next keys; its warpgroups have parts of their own, and products and copies are those
 // of Hopper:
 //
@@ -30,15 +30,15 @@
 //     summed by a selection.
 #pragma once
 
-#include "portable/backward/place.h"
-#include "sm90/key_group.h"
-#include "sm90/query_group.h"
-#include "sm90/split_groups.h"
+#include "portable/backward/task.h"
+#include "sm90/backward_producer.h"
+#include "sm90/dk_dv_consumer.h"
+#include "sm90/split_dk_dv.h"
 
 namespace cuflash {
 
-template <HopperBackwardConfig C>
-__device__ __forceinline__ void hopper_backward(const HopperBackwardParams& p) {
+template <Sm90BackwardConfig C>
+__device__ __forceinline__ void sm90_backward(const Sm90BackwardParams& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const BackwardPipeline<C> pipeline{shared_address(memory)};
   if (threadIdx.x == 0) {
@@ -49,13 +49,13 @@ __device__ __forceinline__ void hopper_backward(const HopperBackwardParams& p) {
   __syncthreads();
   const int group = uniform(static_cast<int>(threadIdx.x) / kWarpgroupThreads);
   if (group == summing_warpgroups(C)) {
-    leave_registers<query_registers(C)>();
-    QueryGroup<C>(p, pipeline).run();
+    setmaxnreg_dec<query_registers(C)>();
+    BackwardProducer<C>(p, pipeline).run();
   } else {
-    take_registers<key_registers(C)>();
-    if constexpr (!splits_sums(C)) KeyGroup<C>(p, pipeline, group).run();
-    else if (group == 0) ScoreGroup<C>(p, pipeline).run();
-    else GradientGroup<C>(p, pipeline).run();
+    setmaxnreg_inc<key_registers(C)>();
+    if constexpr (!splits_sums(C)) DkDvConsumer<C>(p, pipeline, group).run();
+    else if (group == 0) DvConsumer<C>(p, pipeline).run();
+    else DkConsumer<C>(p, pipeline).run();
   }
 }
 

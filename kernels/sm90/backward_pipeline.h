@@ -20,7 +20,7 @@
 
 namespace cuflash {
 
-template <HopperBackwardConfig C>
+template <Sm90BackwardConfig C>
 struct BackwardPipeline {
   static constexpr int kTileK = tile_k_of(C);
   using KTile = SwizzledTile<kTileK, C.dim_qk>;
@@ -69,13 +69,13 @@ struct BackwardPipeline {
 
   // By one thread, before all others.
   __device__ void init() const {
-    barrier_init(k_full(), 1), barrier_init(v_full(), 1), barrier_init(landed(), 2);
-    barrier_init(k_free(), kWarpgroupThreads / 32 * summing_warpgroups(C));
+    mbarrier_init(k_full(), 1), mbarrier_init(v_full(), 1), mbarrier_init(landed(), 2);
+    mbarrier_init(k_free(), kWarpgroupThreads / 32 * summing_warpgroups(C));
     for (int n = 0; n < C.stages; ++n) {
-      barrier_init(q_full(n), 1), barrier_init(o_full(n), 1);
-      barrier_init(empty(n), kWarpgroupThreads / 32 * summing_warpgroups(C));
+      mbarrier_init(q_full(n), 1), mbarrier_init(o_full(n), 1);
+      mbarrier_init(empty(n), kWarpgroupThreads / 32 * summing_warpgroups(C));
     }
-    barrier_init_fence();
+    mbarrier_init_fence();
   }
 
   // Number 0 is that of __syncthreads.

@@ -1,6 +1,6 @@
 // dQ alone for f16 and bf16 on Hopper (sm_90a), without sums in global memory: every row is summed by one warpgroup, in one
 // order, so that its bits are the same in every call. CTAs stay on their multiprocessor and take tiles of queries in turns,
-// as those of hopper_forward.h do.
+// as those of sm90_forward.h do.
 //
 //   copying warpgroup    warp 0: K, V   warp 1: Q, dO, statistics   warp 3: counts, if no other kernel does
 //                        (hopper/dq_copies.h)
@@ -20,26 +20,26 @@
 //     selection. So it is where LSE are large, which is as seldom.
 #pragma once
 
-#include "sm90/dq_computation.h"
-#include "sm90/dq_copies.h"
+#include "sm90/dq_consumer.h"
+#include "sm90/dq_producer.h"
 
 namespace cuflash {
 
-template <HopperDqConfig C>
-__device__ __forceinline__ void hopper_dq(const HopperBackwardParams& p) {
+template <Sm90DqConfig C>
+__device__ __forceinline__ void sm90_dq(const Sm90BackwardParams& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const DqPipeline<C> pipeline{shared_address(memory)};
   if (threadIdx.x == 0) pipeline.init();
   __syncthreads();
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32), group = warp / 4;
   if (group == 0) {
-    leave_registers<copying_registers(C)>();
+    setmaxnreg_dec<producer_registers(C)>();
     if (warp == 0 && lane_id() == 0) copy_keys_and_values<C>(p, pipeline);
     if (warp == 1 && lane_id() < C.warpgroups) copy_queries<C>(p, pipeline);
     if (warp == 3 && lane_id() == 0) count_visits<C>(p);
   } else {
-    take_registers<computing_registers(C)>();
-    DqComputation<C>(p, pipeline, group - 1).run();
+    setmaxnreg_inc<consumer_registers(C)>();
+    DqConsumer<C>(p, pipeline, group - 1).run();
   }
 }
 

@@ -4,11 +4,11 @@
 #include "attn/tile_scores.h"
 #include "portable/backward/weigh.h"
 #include "ptx/warpgroup.h"
-#include "sm90/note.h"
+#include "sm90/tile_info.h"
 
 namespace cuflash {
 
-template <HopperDqConfig C>
+template <Sm90DqConfig C>
 struct DqScores {
   static constexpr Element E = C.element;
   static constexpr BackwardConfig kShared = shared_config(C);
@@ -20,21 +20,21 @@ struct DqScores {
   static __device__ __forceinline__ float& at(Scores& s, int r, int n, int e) { return s[n].x[2 * r + e]; }
 
   // Counted from the warpgroup's first row; found anew, so that it does not stay in registers.
-  static __device__ __forceinline__ LanePlace lane_place() {
+  static __device__ __forceinline__ LaneCoord lane_coord() {
     const int thread = new_thread_id();
     return {thread / 32 % 4 * 16 + thread % 32 / 4, thread % 4 * 2};
   }
-  static __device__ __forceinline__ Edge<kWarpgroupRows, C.tile_k> edge_of(const AttentionParams& a, const Note& note,
-                                                                           int tile) {
-    const LanePlace lane = lane_place();
-    return {a, note.sequence(), note.q_first, tile * C.tile_k, lane.row, lane.column};
+  static __device__ __forceinline__ Edge<kWarpgroupRows, C.tile_k> edge_of(const AttentionParams& a,
+                                                                           const TileInfo& info, int tile) {
+    const LaneCoord lane = lane_coord();
+    return {a, info.sequence(), info.q_first, tile * C.tile_k, lane.row, lane.column};
   }
 
   // What is known of the two rows of a lane, for all keys. Reads of shared memory wait for the products' own.
   struct Rows {
     float lse[2], delta[2];
     __device__ explicit Rows(const float* stats) {
-      const int row = lane_place().row;
+      const int row = lane_coord().row;
 #pragma unroll
       for (int r = 0; r < 2; ++r)
         lse[r] = stats[lse_at(kShared, row + 8 * r)], delta[r] = stats[delta_at(kShared, row + 8 * r)];
@@ -43,7 +43,7 @@ struct DqScores {
 
   // Weights in place of scores. kEdge: some pair may be hidden, and is selected away, whatever its score is.
   template <bool kEdge>
-  static __device__ __forceinline__ void weigh(Scores& s, const AttentionParams& a, const Note& note, int tile,
+  static __device__ __forceinline__ void weigh(Scores& s, const AttentionParams& a, const TileInfo& info, int tile,
                                                const Rows& rows, float factor) {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -51,12 +51,12 @@ struct DqScores {
       for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
         for (int e = 0; e < 2; ++e) at(s, r, n, e) = exp2_of(at(s, r, n, e) * factor - rows.lse[r]);
-    if constexpr (kEdge) hide(s, edge_of(a, note, tile));
+    if constexpr (kEdge) hide(s, edge_of(a, info, tile));
   }
   // The same of rows whose LSE may be large: see weigh_any_size.
-  static __device__ __forceinline__ void weigh_any_size(Scores& s, const AttentionParams& a, const Note& note, int tile,
-                                                        const float* stats, float factor) {
-    const int row = lane_place().row;
+  static __device__ __forceinline__ void weigh_any_size(Scores& s, const AttentionParams& a, const TileInfo& info,
+                                                        int tile, const float* stats, float factor) {
+    const int row = lane_coord().row;
     const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(kShared));
     const auto unit = static_cast<float>(a.scale), to_power = static_cast<float>(kLog2e);
     const bool any = has_large_rows<kShared>(stats);
@@ -73,7 +73,7 @@ struct DqScores {
           x = exp2_of(large ? (rounded_product(x, unit) - lse) * to_power : x * factor - lse);
         }
     }
-    hide(s, edge_of(a, note, tile));
+    hide(s, edge_of(a, info, tile));
   }
   static __device__ __forceinline__ void hide(Scores& weights, const Edge<kWarpgroupRows, C.tile_k>& edge) {
 #pragma unroll
@@ -86,7 +86,7 @@ struct DqScores {
 
   // Whether this lane has a score that is not finite, of a query that exists. A key with an element that is not finite has
   // no other scores, and each query has one with it: so each warp finds such a key.
-  static __device__ __forceinline__ bool has_not_finite_score(Scores& s, const Note& note) {
+  static __device__ __forceinline__ bool has_not_finite_score(Scores& s, const TileInfo& info) {
     float zero[2] = {0, 0};
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -94,8 +94,8 @@ struct DqScores {
       for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
         for (int e = 0; e < 2; ++e) zero[r] = at(s, r, n, e) * 0.0f + zero[r];
-    const int first = note.q_first + lane_place().row;
-    return (first < note.len_q && !(zero[0] == 0)) || (first + 8 < note.len_q && !(zero[1] == 0));
+    const int first = info.q_first + lane_coord().row;
+    return (first < info.len_q && !(zero[0] == 0)) || (first + 8 < info.len_q && !(zero[1] == 0));
   }
 
   // dS = P (dP - delta), narrow. A weight of exactly 0, hidden or too small to be told from it, passes nothing on, whatever
@@ -119,7 +119,7 @@ struct DqScores {
 
   // The same in two steps, for which dP may have the place of scores: weights are narrow meanwhile.
   static __device__ __forceinline__ void differentiate_narrow(Gradients& w, Scores& dp, const float* stats) {
-    const float* delta = stats + delta_at(kShared, lane_place().row);
+    const float* delta = stats + delta_at(kShared, lane_coord().row);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll

@@ -8,7 +8,7 @@
 
 namespace cuflash {
 
-template <HopperBackwardConfig C>
+template <Sm90BackwardConfig C>
 struct KeyScores {
   static constexpr Element E = C.element;
   static constexpr BackwardConfig kShared = shared_config(C);
@@ -18,14 +18,14 @@ struct KeyScores {
   using Weights = unsigned[kSteps][4];  // operands of the products that sum over queries
 
   // In the tile: keys are rows. Found anew, so that nothing that follows from it stays in registers.
-  static __device__ __forceinline__ LanePlace lane_place() {
+  static __device__ __forceinline__ LaneCoord lane_coord() {
     const int thread = splits_sums(C) ? new_thread_id() % kWarpgroupThreads : new_thread_id();
     return {thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2};
   }
 
   // Scores that nobody sees are selected away, whatever they are.
   static __device__ __forceinline__ void hide(Scores& s, const AttentionParams& a, const Place& at, int tile) {
-    const LanePlace lane = lane_place();
+    const LaneCoord lane = lane_coord();
     const VisibleQueries<kShared> visible(a, at.sequence, tile * C.tile_q, at.first, lane.row);
 #pragma unroll
     for (int n = 0; n < kQueryTiles; ++n)

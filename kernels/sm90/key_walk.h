@@ -12,10 +12,10 @@
 
 namespace cuflash {
 
-template <HopperBackwardConfig C>
+template <Sm90BackwardConfig C>
 struct KeyWalk : KeyScores<C> {
   using Base = KeyScores<C>;
-  using Base::E, Base::kShared, Base::kSteps, Base::lane_place;
+  using Base::E, Base::kShared, Base::kSteps, Base::lane_coord;
   using typename Base::Scores, typename Base::Weights;
   static constexpr int kFlag = flag_at(kShared);
   static_assert(size_of(E) == 2 && C.dim_qk % 32 == 0 && C.dim_v % 32 == 0);
@@ -24,12 +24,12 @@ struct KeyWalk : KeyScores<C> {
   using DkProduct = WarpgroupProduct<E, C.dim_qk, true>;
   using DvProduct = WarpgroupProduct<E, C.dim_v, true>;
 
-  const HopperBackwardParams& p;
+  const Sm90BackwardParams& p;
   const AttentionParams& a;
   Pipeline pipeline;
   int group;  // which 64 of the keys
   Ring<C.stages> queries;
-  Turns<kPlaces> keys;
+  PhaseRing<kPlaces> keys;
   int number, count;  // of this step, of all steps with these keys
   int buffer;         // of those that it writes for others
   int edge;           // steps of a head that have to be asked what they see
@@ -37,7 +37,7 @@ struct KeyWalk : KeyScores<C> {
   // anew in every step they would cost an answer of the special registers each, which comes late.
   unsigned lane_stats, lane_gradient;
 
-  __device__ KeyWalk(const HopperBackwardParams& p, const Pipeline& pipeline, int group)
+  __device__ KeyWalk(const Sm90BackwardParams& p, const Pipeline& pipeline, int group)
       : p(p), a(p.backward.attention), pipeline(pipeline), group(group) {
     const int thread = splits_sums(C) ? new_thread_id() % kWarpgroupThreads : new_thread_id(), lane = thread % 32;
     lane_stats = pipeline.stats_address(0) + lane % 4 * 8;
@@ -52,22 +52,22 @@ struct KeyWalk : KeyScores<C> {
                                                SwizzledTile<C.tile_q, kColumns> rows) const {
     keys.address += group * kWarpgroupRows * kPanelRowBytes;
     asm volatile("" : "+r"(keys.address));  // or all of its descriptors stay in registers
-    products_fence();
+    wgmma_fence();
     ScoreProduct::start(s[0], keys.along_rows(0), rows.along_rows(0));
 #pragma unroll
     for (int step = 1; step < (kColumns + 15) / 16; ++step)
       ScoreProduct::add(s[0], keys.along_rows(step), rows.along_rows(step));
-    products_commit();
+    wgmma_commit();
   }
   // sums += w rows.
   template <class Product, int kTiles, int kColumns>
   __device__ __forceinline__ void issue_sums(Accumulator<float> (&sums)[kTiles], Weights& w,
                                              SwizzledTile<C.tile_q, kColumns> rows) const {
-    pin_all(w);
-    products_fence();
+    fence_operands(w);
+    wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) Product::add(sums, w[step], rows.across_rows(step));
-    products_commit();
+    wgmma_commit();
   }
 
   using typename Base::RowValues;
@@ -91,18 +91,18 @@ struct KeyWalk : KeyScores<C> {
   // them has a dS that is NaN. By all `kThreads` that have multiplied these queries for their scores.
   template <int kThreads>
   __device__ __forceinline__ void clear_not_finite(typename Pipeline::QTile q) const {
-    numbered_barrier_wait(Pipeline::kAllKeys, kThreads);
+    named_barrier_sync(Pipeline::kAllKeys, kThreads);
     auto* pieces = static_cast<uint4*>(__cvta_shared_to_generic(q.address));
 #pragma unroll 1
     for (int n = new_thread_id() % kThreads; n < q.kBytes / 16; n += kThreads) pieces[n] = finite_eight<E>(pieces[n]);
     async_proxy_fence();
-    numbered_barrier_wait(Pipeline::kAllKeys, kThreads);
+    named_barrier_sync(Pipeline::kAllKeys, kThreads);
   }
   // dV has no such sign in P: what has a weight of 0 does not exist. weight(query, r): of this lane's key r = 0, 1.
   template <int kTiles, class Weight>
   __device__ __forceinline__ void select_into(Accumulator<float> (&dv)[kTiles], typename Pipeline::DoutTile dout,
                                               Weight weight) const {
-    const LanePlace lane = lane_place();
+    const LaneCoord lane = lane_coord();
 #pragma unroll 1
     for (int query = 0; query < C.tile_q; ++query) {
       const float w[2] = {weight(query, 0), weight(query, 1)};
@@ -120,26 +120,26 @@ struct KeyWalk : KeyScores<C> {
   }
 
   __device__ __forceinline__ void wait_for_queries() const {
-    barrier_wait(pipeline.q_full(queries.stage), queries.phase);
+    mbarrier_wait(pipeline.q_full(queries.stage), queries.phase);
   }
   __device__ __forceinline__ void wait_for_douts() const {
-    barrier_wait(pipeline.o_full(queries.stage), queries.phase);
+    mbarrier_wait(pipeline.o_full(queries.stage), queries.phase);
   }
   // dS for the warpgroup that computes dQ, if one does.
   __device__ __forceinline__ void write_gradient(const Weights& gradient) const {
     if constexpr (C.dq != 0) {
       store(gradient);
       async_proxy_fence();
-      numbered_barrier_arrive(Pipeline::written(group, buffer), Pipeline::kPair);
+      named_barrier_arrive(Pipeline::written(group, buffer), Pipeline::kPair);
     }
   }
   __device__ __forceinline__ void wait_for_reader() const {
-    if constexpr (C.dq != 0) numbered_barrier_wait(Pipeline::read(group, buffer), Pipeline::kPair);
+    if constexpr (C.dq != 0) named_barrier_sync(Pipeline::read(group, buffer), Pipeline::kPair);
   }
   // All lanes have read the statistics: barriers for dS say so, where there are some.
   __device__ __forceinline__ void release_queries(int stage) const {
     if constexpr (C.dq == 0) __syncwarp();
-    if (new_thread_id() % 32 == 0) barrier_arrive(pipeline.empty(stage));
+    if (new_thread_id() % 32 == 0) mbarrier_arrive(pipeline.empty(stage));
   }
   __device__ __forceinline__ void step_on() { queries.advance(), ++number, buffer ^= 1; }
   // The next tile of queries is there, if there is one.
@@ -167,13 +167,13 @@ struct KeyWalk : KeyScores<C> {
   static __device__ __forceinline__ void clear(Accumulator<float> (&sums)[kTiles]) {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) sums[n] = {};
-    pin_all(sums);
+    fence_operands(sums);
   }
   template <int kTiles>
   __device__ __forceinline__ void store_rows(const RowsView& rows, const Accumulator<float> (&sums)[kTiles],
                                              float factor, int dim) const {
     const Place& at = place();
-    const LanePlace lane = lane_place();
+    const LaneCoord lane = lane_coord();
     if (!rows.data) return;
     const RowStore<E, kTiles> store{
         sums, {factor, factor}, {lane.row < at.written, lane.row + 8 < at.written}, lane.column / 2, dim};
@@ -185,13 +185,13 @@ struct KeyWalk : KeyScores<C> {
   __device__ __forceinline__ void run_all(Group& sums) {
 #pragma unroll 1
     for (;; keys.advance()) {
-      barrier_wait(pipeline.k_full(), keys.phase());
+      mbarrier_wait(pipeline.k_full(), keys.phase());
       converge();
       if (uniform(place().written) < 0) break;
       number = buffer = 0, count = uniform(place().group * place().walk.count()), edge = uniform(place().walk.edge);
       sums.clear_sums();
       if (count > 0) sums.walk();
-      if (new_thread_id() % 32 == 0) barrier_arrive(pipeline.k_free());
+      if (new_thread_id() % 32 == 0) mbarrier_arrive(pipeline.k_free());
       sums.store_sums();
       converge();
     }

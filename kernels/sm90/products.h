@@ -2,14 +2,14 @@
 // weights in registers and values in shared memory. Asynchronous: whoever issues them waits, and pins what they write.
 #pragma once
 
-#include "sm90/pinned.h"
+#include "sm90/fence_operands.h"
 #include "tile/swizzled.h"
 
 namespace cuflash {
 
 // A tile whose descriptors do not stay in registers, all of them, between products.
 template <class AnyTile>
-__device__ __forceinline__ AnyTile found_anew(AnyTile tile) {
+__device__ __forceinline__ AnyTile rematerialize(AnyTile tile) {
   asm volatile("" : "+r"(tile.address));
   return tile;
 }
@@ -17,21 +17,21 @@ __device__ __forceinline__ AnyTile found_anew(AnyTile tile) {
 // s = q k^T: 64 rows of queries from `first` on, the first kColumns columns.
 template <class Product, int kColumns, class QTile, class KTile>
 __device__ __forceinline__ void issue_score_products(typename Product::Sums& s, QTile q, int first, KTile k) {
-  products_fence();
+  wgmma_fence();
   Product::start(s, q.along_rows(0, first), k.along_rows(0));
 #pragma unroll
   for (int step = 1; step < kColumns / 16; ++step) Product::add(s, q.along_rows(step, first), k.along_rows(step));
-  products_commit();
+  wgmma_commit();
 }
 
 // o += w v
 template <class Product, int kSteps, class VTile>
 __device__ __forceinline__ void issue_output_products(typename Product::Sums& o, unsigned (&w)[kSteps][4], VTile v) {
-  pin_all(w);
-  products_fence();
+  fence_operands(w);
+  wgmma_fence();
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) Product::add(o, w[step], v.across_rows(step));
-  products_commit();
+  wgmma_commit();
 }
 
 // Scores or weights as the first operands of products, 16 columns each.

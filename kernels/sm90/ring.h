@@ -16,7 +16,7 @@ struct Ring {
 
 // Places of a ring, of which each turn takes one, and barriers of which every turn is a phase: one number for both.
 template <int kPlaces>
-struct Turns {
+struct PhaseRing {
   unsigned turn = 0;  // in two rounds
 
   __device__ __forceinline__ int place() const { return static_cast<int>(turn < kPlaces ? turn : turn - kPlaces); }

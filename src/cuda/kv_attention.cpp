@@ -11,16 +11,16 @@ namespace cuflash::cuda {
 
 namespace {
 
-void attend_cache(const CacheProblem& p, const Execution& e, const CachePlan& plan, const DeviceState& state) {
+void attend_cache(const CacheProblem& p, const Execution& e, const KvPlan& plan, const DeviceState& state) {
   const DeviceGuard guard(state);
   const Workspace workspace(e, TileCounts::bytes(e) + plan.workspace.size);
   TileCounts counts(e, workspace.data());
   void* const behind = workspace.data() ? static_cast<std::byte*>(workspace.data()) + TileCounts::bytes(e) : nullptr;
-  if (plan.not_boxes) {
-    const CacheParams params = cache_params(p, plan, behind, counts.data());
+  if (plan.no_tma) {
+    const KvParams params = kv_params(p, plan, behind, counts.data());
     launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
   } else {
-    const HopperCacheParams params = hopper_cache_params(p, plan, behind, counts.data());
+    const Sm90KvParams params = sm90_kv_params(p, plan, behind, counts.data());
     launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
   }
   counts.report(plan.config.tile_q, plan.config.tile_k);

@@ -121,7 +121,7 @@ constexpr Place kDevice{.cuda_device = 0};
 std::string planned(const ForwardProblem& p, const Execution& e, const cuda::Arch& arch) {
   const cuda::ForwardPlan plan = plan_forward(p, arch);
   cuda::forward_params(p, nullptr);
-  if (plan.launch.stays) cuda::tile_order(p, plan.tile_q, 132);
+  if (plan.launch.persistent) cuda::tile_order(p, plan.tile_q, 132);
   return join("workspace  ", e.tile_stats ? 64 : 0, " bytes");
 }
 std::string planned(const BackwardProblem& p, const Execution& e, const cuda::Arch& arch) {
@@ -131,8 +131,8 @@ std::string planned(const BackwardProblem& p, const Execution& e, const cuda::Ar
   return join("workspace  ", plan.workspace.size, " bytes");
 }
 std::string planned(const CacheProblem& p, const Execution& e, const cuda::Arch& arch) {
-  const cuda::CachePlan plan = plan_cache(p, arch, cuda::usual_sms(arch));
-  cuda::cache_params(p, plan, nullptr, nullptr);
+  const cuda::KvPlan plan = plan_kv(p, arch, cuda::usual_sms(arch));
+  cuda::kv_params(p, plan, nullptr, nullptr);
   return join("workspace  ", plan.workspace.size + (e.tile_stats ? 64 : 0), " bytes");
 }
 

@@ -19,8 +19,8 @@ constexpr int kBatch = 3, kRoom = 700;
 struct Scene {
   std::vector<int32_t> rows, pad, used_q, used_new, entry, table;
   CacheProblem problem;
-  CachePlan plan;
-  CacheParams params;
+  KvPlan plan;
+  KvParams params;
 
   explicit Scene(uint64_t seed) {
     std::mt19937_64 random(seed);
@@ -51,15 +51,15 @@ struct Scene {
       for (int64_t n = 0; n < kBatch * problem.cache.columns; ++n) table.push_back(static_cast<int32_t>(below(500)));
       problem.cache.table = table.data(), problem.cache.entry = nullptr;
     }
-    plan = plan_cache(problem, arch_named("sm_90a"), 132);
-    params = cache_params(problem, plan, nullptr, nullptr);
+    plan = plan_kv(problem, arch_named("sm_90a"), 132);
+    params = kv_params(problem, plan, nullptr, nullptr);
   }
 };
 
 TEST(CacheGeometry, IsThatOfTheProblem) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const Scene scene(seed);
-    const CacheParams& p = scene.params;
+    const KvParams& p = scene.params;
     const int tile_q = scene.plan.config.tile_q, group = p.attention.group;
     for (int b = 0; b < kBatch; ++b) {
       const CachedSequence s = cached_sequence(p, b);
@@ -106,11 +106,11 @@ TEST(CacheGeometry, IsThatOfTheProblem) {
 
 TEST(CacheGeometry, ItemsAreTheWholeOfTheWork) {
   const Scene scene(4);
-  const CacheParams& p = scene.params;
+  const KvParams& p = scene.params;
   const int64_t items = int64_t{kBatch} * p.attention.heads_k * p.row_tiles * p.splits;
   std::vector<int> times(static_cast<size_t>(items));
   for (int64_t n = 0; n < items; ++n) {
-    const CacheItem at = cache_item(p, n);
+    const KvItem at = cache_item(p, n);
     ASSERT_LT(at.b, kBatch);
     ASSERT_LT(at.head_k, p.attention.heads_k);
     ASSERT_LT(at.row_tile, p.row_tiles);
@@ -142,7 +142,7 @@ TEST(CacheGeometry, DivisorsDivideExactly) {
 TEST(CacheGeometry, ItemsOfPlainCallsAreThoseOfAllCalls) {
   std::mt19937 random(8);
   for (int round = 0; round < 2000; ++round) {
-    CacheParams p{};
+    KvParams p{};
     p.attention.batch = 1 + static_cast<int>(random() % 300),
     p.attention.heads_k = 1 + static_cast<int>(random() % 130);
     p.row_tiles = 1 + static_cast<int>(random() % 40), p.splits = 1 + static_cast<int>(random() % 140);
@@ -152,7 +152,7 @@ TEST(CacheGeometry, ItemsOfPlainCallsAreThoseOfAllCalls) {
                    height = static_cast<unsigned>(p.attention.batch);
     const unsigned items = width * height * static_cast<unsigned>(p.splits);
     for (const unsigned n : {0u, items - 1, static_cast<unsigned>(random()) % items}) {
-      const CacheItem at = item_of(f, n % width, n / width % height, n / width / height), expected = cache_item(p, n);
+      const KvItem at = item_of(f, n % width, n / width % height, n / width / height), expected = cache_item(p, n);
       ASSERT_EQ(std::tie(at.b, at.head_k, at.row_tile, at.split),
                 std::tie(expected.b, expected.head_k, expected.row_tile, expected.split));
       ASSERT_EQ(item_number(p, at), n);
@@ -189,7 +189,7 @@ TEST(CacheGeometry, BoxesLieWhereRowsLie) {
   }
 }
 
-void expect_partition(const CacheParams& p, int count) {
+void expect_partition(const KvParams& p, int count) {
   const TileRange tiles{7, 7 + count};
   const auto [long_ones, short_ones] = used_splits(p, tiles);
   ASSERT_GE(long_ones, 1);
@@ -211,7 +211,7 @@ void expect_partition(const CacheParams& p, int count) {
 }
 
 TEST(CacheGeometry, SplitsAreAPartitionWithoutEmptyParts) {
-  CacheParams p{};
+  KvParams p{};
   for (p.splits = 1; p.splits < 70; p.splits += 3)
     for (p.eager_splits = 1; p.eager_splits <= p.splits; p.eager_splits += 5)
       for (p.least_tiles = 1; p.least_tiles <= 3; ++p.least_tiles) {
@@ -224,7 +224,7 @@ TEST(CacheGeometry, SplitsAreAPartitionWithoutEmptyParts) {
 }
 
 TEST(CacheGeometry, LongSequencesUseMoreSplits) {
-  CacheParams p{};
+  KvParams p{};
   p.splits = 8, p.eager_splits = 2, p.least_tiles = 2;
   const auto used = [&](int tiles) { return used_splits(p, {0, tiles}).long_ones; };
   EXPECT_EQ(used(3), 1);
@@ -235,7 +235,7 @@ TEST(CacheGeometry, LongSequencesUseMoreSplits) {
 }
 
 TEST(CacheGeometry, ShortSplitsAreTheLastItems) {
-  CacheParams p{};
+  KvParams p{};
   p.splits = 6, p.eager_splits = 2, p.least_tiles = 2, p.short_splits = 4, p.row_tiles = 1;
   p.attention.batch = 5, p.attention.heads_k = 3;
   const TileRange tiles{0, 128};

@@ -63,7 +63,7 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
   if (arch.number() != 90) return;
   const auto add_forward = [&](const Typical& t) {
     const ForwardPlan plan = plan_forward(forward_of(t), arch, Kernels::best);
-    EXPECT_EQ(plan.not_hopper, nullptr) << plan.not_hopper;
+    EXPECT_EQ(plan.not_sm90, nullptr) << plan.not_sm90;
     add(launches, plan.launch);
   };
   for (const int64_t dim : {64, 128, 256})
@@ -80,7 +80,7 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
         std::tuple{256, 256, DType::bf16, Reproducible::yes}}) {
     const BackwardPlan plan = plan_backward(backward_of({.dtype = type, .dim_qk = dim_qk, .dim_v = dim_v}), arch,
                                             reproducible, Kernels::best);
-    EXPECT_EQ(plan.not_hopper, nullptr) << plan.not_hopper;
+    EXPECT_EQ(plan.not_sm90, nullptr) << plan.not_sm90;
     add(launches, plan.main), add(launches, plan.dq);
   }
 }
@@ -90,7 +90,7 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
 void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   const auto add_cache = [&](TypicalCache t, Kernels kernels = Kernels::best) {
     t.len_new = 1;
-    for (t.batch = 1; t.batch <= 128; t.batch += 127) add(launches, plan_cache(cache_of(t), arch, 132, kernels).launch);
+    for (t.batch = 1; t.batch <= 128; t.batch += 127) add(launches, plan_kv(cache_of(t), arch, 132, kernels).launch);
   };
   constexpr int kBoth = kSoftcap | kAlibi;
   add_cache({.options = kBoth, .heads_q = 1, .heads_k = 1});
@@ -100,7 +100,7 @@ void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   if (arch.number() != 90) return;
   for (const int64_t group : {1, 64})
     add(launches,
-        plan_cache(cache_of({.options = kBoth, .heads_q = group, .heads_k = 1}), arch, 132, Kernels::best).launch);
+        plan_kv(cache_of({.options = kBoth, .heads_q = group, .heads_k = 1}), arch, 132, Kernels::best).launch);
   for (const int64_t group : {1, 32, 64}) {
     add_cache({.dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = group, .heads_k = 1});
     if (group == 32) add_cache({.dim_qk = 64, .dim_v = 64, .heads_q = group, .heads_k = 1});
@@ -146,7 +146,7 @@ std::vector<Launch> all_launches_for(const Arch& arch) {
   for (const TypicalCache& t : typical_caches())
     for (const Meeting meeting : {Meeting::by_posts, Meeting::by_tickets})
       if (t.dtype != DType::f64 || t.dim_qk <= 128)
-        add(launches, plan_cache(cache_of(t), arch, 132, Kernels::best, nullptr, meeting).launch);
+        add(launches, plan_kv(cache_of(t), arch, 132, Kernels::best, nullptr, meeting).launch);
   return launches;
 }
 

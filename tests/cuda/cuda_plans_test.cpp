@@ -80,15 +80,15 @@ std::string or_refusal(auto text) {
 std::string forward_lines(const Typical& t, const Arch& arch, Kernels kernels) {
   return or_refusal([&] {
     const ForwardPlan plan = plan_forward(forward_of(t), arch, kernels);
-    const std::string not_hopper = plan.not_hopper ? join("  not hopper: ", plan.not_hopper, "\n") : "";
-    return not_hopper + (plan.launch.grid_x == 0 ? std::string("  nothing to do\n") : line(plan.launch));
+    const std::string not_sm90 = plan.not_sm90 ? join("  not hopper: ", plan.not_sm90, "\n") : "";
+    return not_sm90 + (plan.launch.grid_x == 0 ? std::string("  nothing to do\n") : line(plan.launch));
   });
 }
 
 std::string backward_lines(const Typical& t, const Arch& arch, Reproducible reproducible, Kernels kernels) {
   return or_refusal([&] {
     const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible, kernels);
-    std::string text = plan.not_hopper ? join("  not hopper: ", plan.not_hopper, "\n") : "";
+    std::string text = plan.not_sm90 ? join("  not hopper: ", plan.not_sm90, "\n") : "";
     for (const Launch* l : plan.launches()) text += line(*l);
     return text + join("  workspace ", plan.workspace.size, "\n");
   });
@@ -96,7 +96,7 @@ std::string backward_lines(const Typical& t, const Arch& arch, Reproducible repr
 
 std::string cache_lines(const TypicalCache& t, const Arch& arch) {
   return or_refusal([&] {
-    const CachePlan plan = plan_cache(cache_of(t), arch, usual_sms(arch), Kernels::best);
+    const KvPlan plan = plan_kv(cache_of(t), arch, usual_sms(arch), Kernels::best);
     if (plan.launch.grid_x == 0) return std::string("  nothing to do\n");
     return join(line(plan.launch), "  splits ", plan.splits, ", ", plan.eager_splits, " of ", plan.least_tiles,
                 " tiles at least, ", plan.short_splits, " short, ", plan.known_splits, " with a known tile, ",
@@ -163,7 +163,7 @@ TEST(Plans, FitEveryPairOfHeadSizes) {
               TypicalCache cache{
                   .dtype = type, .dim_qk = dim_qk, .dim_v = dim_v, .len_q = options ? 16 : 1, .aligned = aligned};
               try {
-                const CachePlan plan = plan_cache(cache_of(cache), arch, usual_sms(arch), Kernels::best);
+                const KvPlan plan = plan_kv(cache_of(cache), arch, usual_sms(arch), Kernels::best);
                 EXPECT_TRUE(is_possible(plan.config, arch)) << name_of(plan.launch.kernel);
               } catch (const FlashAttentionError& error) {
                 EXPECT_EQ(error.status(), CUFLASH_UNSUPPORTED);
@@ -193,7 +193,7 @@ TEST(Plans, OfHopperGiveDqAKernelOfItsOwnWhereThatPays) {
     const BackwardProblem p =
         backward_of({.dim_qk = dim_qk, .dim_v = dim_v, .causal = causal, .len_q = length, .len_k = length});
     const BackwardPlan plan = plan_backward(p, arch_named("sm_90a"), reproducible, Kernels::best);
-    EXPECT_EQ(plan.not_hopper, nullptr);
+    EXPECT_EQ(plan.not_sm90, nullptr);
     EXPECT_NE(plan.dq.grid_x == 0, plan.finish.grid_x == 0) << "dQ comes from one of both";
     return plan.dq.grid_x != 0;
   };
@@ -216,7 +216,7 @@ TEST(Plans, OfACacheKnowTheFirstTileWhereKeysBeginWithTheFirstRow) {
   const auto known = [](const TypicalCache& t, auto change) {
     CacheProblem p = cache_of(t);
     change(p);
-    const CachePlan plan = plan_cache(p, arch_named("sm_90a"), 132, Kernels::best);
+    const KvPlan plan = plan_kv(p, arch_named("sm_90a"), 132, Kernels::best);
     EXPECT_TRUE(plan.known_splits == 0 || plan.known_splits == plan.eager_splits);
     EXPECT_EQ(plan.known_tiles != 0, plan.known_splits != 0);
     return plan.known_splits != 0;
@@ -240,7 +240,7 @@ TEST(Plans, OfACacheKnowTwoTilesOfKeysThatAreNotSplit) {
   const auto known = [](int64_t batch, int64_t room) {
     CacheProblem p = cache_of({.batch = batch});
     p.len_k = room;
-    return plan_cache(p, arch_named("sm_90a"), 132, Kernels::best).known_tiles;
+    return plan_kv(p, arch_named("sm_90a"), 132, Kernels::best).known_tiles;
   };
   EXPECT_EQ(known(1, 8192), 1);
   EXPECT_EQ(known(16, 8192), 2);
@@ -254,7 +254,7 @@ TEST(Plans, OfACacheAskForFewPartsOfTilesAtOneTime) {
   const auto asked = [](const TypicalCache& t, int64_t len_q = 1) {
     CacheProblem p = cache_of(t);
     p.len_q = len_q;
-    const CachePlan plan = plan_cache(p, arch_named("sm_90a"), 132, Kernels::best);
+    const KvPlan plan = plan_kv(p, arch_named("sm_90a"), 132, Kernels::best);
     const int64_t parts = parts_of_tile(plan.config);
     EXPECT_GE(plan.on_their_way, std::max<int64_t>(2, parts * plan.known_tiles));
     EXPECT_LE(plan.on_their_way, parts * plan.config.stages);
@@ -274,41 +274,41 @@ TEST(Plans, OfACacheAskForFewPartsOfTilesAtOneTime) {
 // A grid's second and third dimension end at 65,535.
 TEST(Plans, OfACacheHaveGridsThatCanBeLaunched) {
   for (const int64_t batch : {1, 16, 65535, 65536, 100000}) {
-    const CachePlan plan = plan_cache(cache_of({.batch = batch}), arch_named("sm_90a"), 132, Kernels::best);
+    const KvPlan plan = plan_kv(cache_of({.batch = batch}), arch_named("sm_90a"), 132, Kernels::best);
     EXPECT_EQ(plan.launch.ctas(), batch * 8 * plan.splits);
     EXPECT_LE(plan.launch.grid_y, 65535u);
     EXPECT_LE(plan.launch.grid_z, 65535u);
-    EXPECT_EQ(plan.config.plain, batch <= 65535);
+    EXPECT_EQ(plan.config.fast_decode, batch <= 65535);
   }
 }
 
 // Splits wait for each other only where all of them run at one time, and where that is faster.
 TEST(Plans, OfACacheHaveSplitsThatPostOnlyWhereAllRunAtOneTime) {
-  const auto posts = [](const TypicalCache& t, int64_t len_q = 1) {
+  const auto exchanges = [](const TypicalCache& t, int64_t len_q = 1) {
     CacheProblem p = cache_of(t);
     p.len_q = len_q;
     const auto plan_for = [&](Meeting meeting) {
-      return plan_cache(p, arch_named("sm_90a"), 132, Kernels::best, nullptr, meeting);
+      return plan_kv(p, arch_named("sm_90a"), 132, Kernels::best, nullptr, meeting);
     };
-    const CachePlan plan = plan_for(Meeting::by_posts), other = plan_for(Meeting::by_tickets);
-    EXPECT_EQ(plan.launch.together, plan.config.posts == 1);
-    EXPECT_TRUE(!plan.launch.together || plan.launch.ctas() <= 132);
-    EXPECT_EQ(plan.launch.early, !plan.not_boxes);
-    EXPECT_FALSE(other.config.posts || other.launch.together);
+    const KvPlan plan = plan_for(Meeting::by_posts), other = plan_for(Meeting::by_tickets);
+    EXPECT_EQ(plan.launch.cooperative, plan.config.exchanges == 1);
+    EXPECT_TRUE(!plan.launch.cooperative || plan.launch.ctas() <= 132);
+    EXPECT_EQ(plan.launch.programmatic, !plan.no_tma);
+    EXPECT_FALSE(other.config.exchanges || other.launch.cooperative);
     EXPECT_EQ(plan.splits, other.splits);
     EXPECT_GE(plan.workspace.size, other.workspace.size)
         << "the other one is taken where there is no room for all CTAs";
-    return plan.config.posts == 1;
+    return plan.config.exchanges == 1;
   };
-  EXPECT_TRUE(posts({.batch = 1}));
-  EXPECT_TRUE(posts({.batch = 1, .page_size = 16}));
-  EXPECT_FALSE(posts({.batch = 16})) << "one split";
-  EXPECT_FALSE(posts({.batch = 128})) << "more CTAs than multiprocessors";
-  EXPECT_FALSE(posts({.batch = 1, .len_new = 1})) << "not plain";
-  EXPECT_FALSE(posts({.batch = 1, .num_splits = 4})) << "not plain";
-  EXPECT_FALSE(posts({.dtype = DType::f32, .batch = 1})) << "no boxes";
-  EXPECT_TRUE(posts({.batch = 1}, 32));
-  EXPECT_FALSE(posts({.batch = 1}, 64)) << "many rows, few splits";
+  EXPECT_TRUE(exchanges({.batch = 1}));
+  EXPECT_TRUE(exchanges({.batch = 1, .page_size = 16}));
+  EXPECT_FALSE(exchanges({.batch = 16})) << "one split";
+  EXPECT_FALSE(exchanges({.batch = 128})) << "more CTAs than multiprocessors";
+  EXPECT_FALSE(exchanges({.batch = 1, .len_new = 1})) << "not plain";
+  EXPECT_FALSE(exchanges({.batch = 1, .num_splits = 4})) << "not plain";
+  EXPECT_FALSE(exchanges({.dtype = DType::f32, .batch = 1})) << "no boxes";
+  EXPECT_TRUE(exchanges({.batch = 1}, 32));
+  EXPECT_FALSE(exchanges({.batch = 1}, 64)) << "many rows, few splits";
 }
 
 TEST(Plans, AreThoseOfTheTable) {

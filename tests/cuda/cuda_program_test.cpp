@@ -57,10 +57,9 @@ TEST(KernelName, IsReadBack) {
     const KernelKey key = key_of(kind, arch_named("sm_80"), config);
     EXPECT_EQ(kernel_named(name_of(key)), key) << name_of(key);
   }
-  const KernelKey cache =
-      key_of(KernelKind::cache_attention, arch_named("sm_90a"),
-             CacheConfig{Element::f16, 576, 512, 16, 32, 1, 2, 2, 4, 1, kCopyWhole, kAlibi, 1, 0, 0});
-  EXPECT_EQ(name_of(cache), "cache_attention:sm_90a:f16,576,512,16,32,1,2,2,4,1,2,2,1,0,0");
+  const KernelKey cache = key_of(KernelKind::kv_attention, arch_named("sm_90a"),
+                                 KvConfig{Element::f16, 576, 512, 16, 32, 1, 2, 2, 4, 1, kCopyWhole, kAlibi, 1, 0, 0});
+  EXPECT_EQ(name_of(cache), "kv_attention:sm_90a:f16,576,512,16,32,1,2,2,4,1,2,2,1,0,0");
   EXPECT_EQ(kernel_named(name_of(cache)), cache);
   const KernelKey merge = key_of(KernelKind::merge_states, arch_named("sm_80"), MergeConfig{Element::f32, 16});
   EXPECT_EQ(kernel_named(name_of(merge)), merge);
@@ -78,9 +77,10 @@ TEST(KernelName, NonsenseIsRefused) {
 TEST(Program, NamesHeaderConfigAndParams) {
   const Program program = program_of(kernel_named("forward:sm_80:f16,64,64,128,64,4,1,2,2,0,0"));
   EXPECT_EQ(program.arch.number(), 80);
-  for (const char* part : {"#include \"forward.h\"", "ForwardConfig C{Element{3}, 64, 64, 128, 64, 4, 1, 2, 2, 0, 0}",
-                           "extern \"C\"", kEntryName, "__launch_bounds__(num_threads(C), C.ctas_per_sm)",
-                           "const __grid_constant__ ForwardParams p", "forward<C>(p)"})
+  for (const char* part :
+       {"#include \"portable/forward.h\"", "ForwardConfig C{Element{3}, 64, 64, 128, 64, 4, 1, 2, 2, 0, 0}",
+        "extern \"C\"", kEntryName, "__launch_bounds__(num_threads(C), C.ctas_per_sm)",
+        "const __grid_constant__ ForwardParams p", "forward<C>(p)"})
     EXPECT_NE(program.source.find(part), std::string::npos) << program.source;
 }
 

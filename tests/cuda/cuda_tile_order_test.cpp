@@ -32,7 +32,7 @@ struct Dealt {
   Dealt(const TileOrder& order, unsigned ctas, auto cost) : times(size_t{order.heads} * order.q_tiles), loads(ctas) {
     for (unsigned round = 0; round < order.rounds; ++round)
       for (unsigned cta = 0; cta < ctas; ++cta) {
-        const TilePlace tile = tile_of(order, cta, ctas, round);
+        const TileCoord tile = tile_of(order, cta, ctas, round);
         if (!tile.exists) continue;
         ++times.at(size_t{tile.head} * order.q_tiles + tile.q_tile);
         loads[cta] += cost(tile.q_tile);

@@ -1,4 +1,4 @@
-// Attention over a KV cache on GPUs that do not exist, and the kernel itself, run by the host: see tests/host_cuda.
+// Attention over a KV cache on GPUs that do not exist, and the kernel itself, run by the host: see tests/kernel_emulator.
 #include <dlfcn.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "problem/describe_cache.h"
 #include "tests/cpu/cache_cases.h"
 #include "tests/cuda/fake_gpu/fake_cuda.h"
-#include "tests/cuda/kernel_emulator/cache_kernel.h"
+#include "tests/cuda/kernel_emulator/kv_kernel.h"
 #include "tests/properties/property.h"
 #include "tests/shared/counted_allocations.h"
 
@@ -33,11 +33,10 @@ class FakeCache : public ::testing::Test {
   }
 };
 
-cuda::CachePlan plan_of(const CacheScene& s) {
+cuda::KvPlan plan_of(const CacheScene& s) {
   const cuda::DeviceState& state = cuda::device(0);
   Snapshot copies;
-  return cuda::plan_cache(describe(detail::to_c(s.attention), to_c(s.cache), Place{0}, copies), state.arch,
-                          state.num_sms);
+  return cuda::plan_kv(describe(detail::to_c(s.attention), to_c(s.cache), Place{0}, copies), state.arch, state.num_sms);
 }
 
 template <class Config>
@@ -56,27 +55,27 @@ struct Running {
   std::string fault;
 } running;
 
-host_cuda::Grid grid_of(const FakeLaunch& launch) { return {launch.grid_x, launch.grid_y, launch.grid_z}; }
+kernel_emulator::Grid grid_of(const FakeLaunch& launch) { return {launch.grid_x, launch.grid_y, launch.grid_z}; }
 
 void run_cache_kernel(const FakeLaunch& launch) {
   ++running.launches;
   // Tensor maps are aligned more strictly than a block of params.
-  ASSERT_EQ(launch.params_size, running.boxes ? 0 : sizeof(CacheParams));
+  ASSERT_EQ(launch.params_size, running.boxes ? 0 : sizeof(KvParams));
   running.fault =
-      host_cuda::run_cache_kernel(running.config.data(), running.config.size(), launch.params, grid_of(launch),
-                                  static_cast<int>(launch.threads), launch.shared_bytes, running.seed);
+      kernel_emulator::run_cache_kernel(running.config.data(), running.config.size(), launch.params, grid_of(launch),
+                                        static_cast<int>(launch.threads), launch.shared_bytes, running.seed);
 }
 void run_merge_kernel(const FakeLaunch& launch) {
   ++running.launches;
   ASSERT_EQ(launch.params_size, sizeof(MergeParams));
-  running.fault = host_cuda::run_merge_kernel(running.config.data(), running.config.size(), launch.params,
-                                              grid_of(launch), static_cast<int>(launch.threads), running.seed);
+  running.fault = kernel_emulator::run_merge_kernel(running.config.data(), running.config.size(), launch.params,
+                                                    grid_of(launch), static_cast<int>(launch.threads), running.seed);
 }
 
 // The workspace is dirty: whatever lies in it, and what a call before has left there.
 std::string run_scene(CacheScene& scene, DeviceBuffer& workspace, uint64_t seed) {
-  const cuda::CachePlan plan = plan_of(scene);
-  running = {ints_of(plan.config), !plan.not_boxes, seed, 0, ""};
+  const cuda::KvPlan plan = plan_of(scene);
+  running = {ints_of(plan.config), !plan.no_tma, seed, 0, ""};
   const size_t bytes = workspace_size(scene.attention, scene.cache);
   if (bytes != plan.workspace.size) return "the workspace has another size than the plan says";
   if (workspace.bytes() < bytes) workspace = DeviceBuffer(bytes);
@@ -96,7 +95,7 @@ TEST_F(FakeCache, RandomCallsEqualTheDefinition) {
   }
 }
 
-// Kernels without the code for what such calls have not: see CacheConfig. First tiles that nobody needs, too.
+// Kernels without the code for what such calls have not: see KvConfig. First tiles that nobody needs, too.
 TEST_F(FakeCache, PlainCallsEqualTheDefinition) {
   gpus.on_launch = run_cache_kernel;
   DeviceBuffer workspace(16);
@@ -116,8 +115,8 @@ TEST_F(FakeCache, PlainCallsEqualTheDefinition) {
                           .seed = ++seed};
         CacheScene scene(c);
         scene.attention.seqlens_q = {};
-        const cuda::CachePlan plan = plan_of(scene);
-        ASSERT_TRUE(plan.not_boxes || plan.config.plain) << describe(c);
+        const cuda::KvPlan plan = plan_of(scene);
+        ASSERT_TRUE(plan.no_tma || plan.config.fast_decode) << describe(c);
         EXPECT_EQ(run_scene(scene, workspace, seed), "") << describe(c);
       }
 }
@@ -139,7 +138,7 @@ CacheCase posted_case(int64_t group, int64_t page_size, std::vector<int32_t> row
 TEST_F(FakeCache, SplitsPostTheirSumsToEachOther) {
   static bool early = false, together = false;
   gpus.on_launch = [](const FakeLaunch& launch) {
-    early = launch.early, together = launch.together;
+    early = launch.programmatic, together = launch.cooperative;
     run_cache_kernel(launch);
   };
   DeviceBuffer workspace(16);
@@ -150,9 +149,9 @@ TEST_F(FakeCache, SplitsPostTheirSumsToEachOther) {
       const CacheCase c = posted_case(group, seed % 2 == 0 ? 0 : 16, rows, seed);
       CacheScene scene(c);
       scene.attention.seqlens_q = {};
-      const cuda::CachePlan plan = plan_of(scene);
-      if (plan.not_boxes) GTEST_SKIP() << "posts are for tensor copies";
-      ASSERT_TRUE(plan.config.posts) << describe(c);
+      const cuda::KvPlan plan = plan_of(scene);
+      if (plan.no_tma) GTEST_SKIP() << "exchanges are for tensor copies";
+      ASSERT_TRUE(plan.config.exchanges) << describe(c);
       EXPECT_EQ(run_scene(scene, workspace, seed), "") << describe(c);
       EXPECT_TRUE(early && together);
     }
@@ -172,9 +171,9 @@ TEST_F(FakeCache, SplitsPostSumsOfValuesInKeys) {
                       .rows = {900},
                       .room = 960});
     scene.attention.seqlens_q = {};
-    const cuda::CachePlan plan = plan_of(scene);
-    if (plan.not_boxes) GTEST_SKIP() << "posts are for tensor copies";
-    ASSERT_TRUE(plan.config.posts && plan.config.v_in_k);
+    const cuda::KvPlan plan = plan_of(scene);
+    if (plan.no_tma) GTEST_SKIP() << "exchanges are for tensor copies";
+    ASSERT_TRUE(plan.config.exchanges && plan.config.v_in_k);
     EXPECT_EQ(run_scene(scene, workspace, 3), "") << group;
   }
 }
@@ -183,16 +182,16 @@ TEST_F(FakeCache, SplitsMeetByTicketsWhereThereIsNoRoomForAll) {
   static int launches = 0;
   static bool together = true;
   gpus.on_launch = [](const FakeLaunch& launch) {
-    ++launches, together = launch.together;
+    ++launches, together = launch.cooperative;
     run_cache_kernel(launch);
   };
   CacheScene scene(posted_case(4, 0, {900, 260}, 1));
   scene.attention.seqlens_q = {};
-  const cuda::CachePlan plan = plan_of(scene);
-  if (plan.not_boxes) GTEST_SKIP() << "posts are for tensor copies";
-  ASSERT_TRUE(plan.config.posts);
-  CacheConfig by_tickets = plan.config;
-  by_tickets.posts = 0;
+  const cuda::KvPlan plan = plan_of(scene);
+  if (plan.no_tma) GTEST_SKIP() << "exchanges are for tensor copies";
+  ASSERT_TRUE(plan.config.exchanges);
+  KvConfig by_tickets = plan.config;
+  by_tickets.exchanges = 0;
   running = {ints_of(by_tickets), true, 1, 0, ""};
   gpus.crowded = true;
   const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));
@@ -267,7 +266,7 @@ TEST_F(FakeCache, LargeTilesOfRowsAreMultipliedByWarpgroups) {
     if (shape.two_blocks) c.len_q = {33, 1, 70, 17, 50}, c.len_new = {33, 1, 70, 17, 50}, c.window_left = -1;
     while (c.len_q.size() < 33) c.len_q.push_back(1), c.rows.push_back(3), c.len_new.push_back(1);
     CacheScene scene(c);
-    const cuda::CachePlan plan = plan_of(scene);
+    const cuda::KvPlan plan = plan_of(scene);
     ASSERT_EQ(plan.config.tile_q, shape.two_blocks ? 256 : 128);
     EXPECT_EQ(run_scene(scene, workspace, 5), "") << shape.dim_qk << " " << shape.two_blocks;
   }
@@ -292,8 +291,8 @@ TEST_F(FakeCache, ValuesInTheLastColumnsOfKeys) {
 
 // A graph replays a call with whatever lengths are in the tensors then.
 TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
-  static HopperCacheParams params;  // the larger one of the two kernels
-  static host_cuda::Grid grid;
+  static Sm90KvParams params;  // the larger one of the two kernels
+  static kernel_emulator::Grid grid;
   static unsigned threads = 0, shared = 0;
   gpus.on_launch = [](const FakeLaunch& l) {
     std::memcpy(static_cast<void*>(&params), l.params, l.params_size != 0 ? l.params_size : sizeof params);
@@ -306,8 +305,8 @@ TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
   flash_attention_with_cache(scene.attention, scene.cache,
                              {.workspace = workspace.data(), .workspace_size = workspace.bytes()});
   const auto replay = [&] {
-    return host_cuda::run_cache_kernel(config.data(), config.size(), &params, grid, static_cast<int>(threads), shared,
-                                       3);
+    return kernel_emulator::run_cache_kernel(config.data(), config.size(), &params, grid, static_cast<int>(threads),
+                                             shared, 3);
   };
   ASSERT_EQ(replay(), "");
   ASSERT_EQ(scene.fault(), "");
@@ -326,13 +325,13 @@ TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
 TEST_F(FakeCache, ShortSplitsAreAddedUpLikeAllOthers) {
   static int64_t ctas = 0;
   gpus.on_launch = [](const FakeLaunch& l) {
-    HopperCacheParams params;
+    Sm90KvParams params;
     std::memcpy(static_cast<void*>(&params), l.params, sizeof params);
     params.cache.eager_splits = 2, params.cache.least_tiles = 2, params.cache.short_splits = 3;
     params.first.splits = 2, params.first.tiles = 1;
     ctas = grid_of(l).ctas();
-    running.fault = host_cuda::run_cache_kernel(running.config.data(), running.config.size(), &params, grid_of(l),
-                                                static_cast<int>(l.threads), l.shared_bytes, running.seed);
+    running.fault = kernel_emulator::run_cache_kernel(running.config.data(), running.config.size(), &params, grid_of(l),
+                                                      static_cast<int>(l.threads), l.shared_bytes, running.seed);
   };
   CacheScene scene({.heads_k = 1,
                     .group = 4,
@@ -342,7 +341,7 @@ TEST_F(FakeCache, ShortSplitsAreAddedUpLikeAllOthers) {
                     .room = 6400,
                     .window_right = 0,
                     .num_splits = 5});
-  if (plan_of(scene).not_boxes) GTEST_SKIP() << "short splits are for tensor copies";
+  if (plan_of(scene).no_tma) GTEST_SKIP() << "short splits are for tensor copies";
   running = {ints_of(plan_of(scene).config), true, 7, 0, ""};
   const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));
   flash_attention_with_cache(scene.attention, scene.cache,

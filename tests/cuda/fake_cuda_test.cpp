@@ -53,13 +53,13 @@ void expect_map(const TensorMap& map, const RowsView& rows, int dim) {
     EXPECT_EQ(content.strides[n], static_cast<uint64_t>(strides[n]) * 2) << n;
   }
 }
-void expect_maps(const HopperForwardParams& p) {
+void expect_maps(const Sm90ForwardParams& p) {
   const AttentionParams& a = p.forward.attention;
   expect_map(p.q, a.q, a.dim_qk), expect_map(p.k, a.k, a.dim_qk), expect_map(p.v, a.v, a.dim_v);
-  if (p.o_boxes != 0) expect_map(p.o, p.forward.o, a.dim_v);
+  if (p.store_o_by_tma != 0) expect_map(p.o, p.forward.o, a.dim_v);
 }
 // As many rows as prepare writes and others read; a packed tensor has a tile more for every sequence.
-void expect_stats(const HopperBackwardParams& p) {
+void expect_stats(const Sm90BackwardParams& p) {
   FakeTensorMap content;
   std::memcpy(&content, &p.row_stats, sizeof content);
   const AttentionParams& a = p.backward.attention;
@@ -75,12 +75,12 @@ void expect_stats(const HopperBackwardParams& p) {
 bool runs(const FakeLaunch& launch, const char* kernel) { return std::strstr(launch.program, kernel) != nullptr; }
 // Of the main kernel, or of that for dQ alone, which take the same params.
 bool takes_backward_maps(const FakeLaunch& launch) {
-  return runs(launch, "hopper_backward<") || runs(launch, "hopper_dq<");
+  return runs(launch, "sm90_backward<") || runs(launch, "sm90_dq<");
 }
-const HopperBackwardParams& backward_maps(const FakeLaunch& launch) {
-  const auto& p = *static_cast<const HopperBackwardParams*>(launch.params);
+const Sm90BackwardParams& backward_maps(const FakeLaunch& launch) {
+  const auto& p = *static_cast<const Sm90BackwardParams*>(launch.params);
   const AttentionParams& a = p.backward.attention;
-  const bool main = runs(launch, "hopper_backward<");
+  const bool main = runs(launch, "sm90_backward<");
   expect_map(p.q, a.q, a.dim_qk), expect_map(p.dout, p.backward.dout, a.dim_v);
   expect_map(main ? p.k : p.walked_k, a.k, a.dim_qk), expect_map(main ? p.v : p.walked_v, a.v, a.dim_v);
   expect_stats(p);
@@ -91,8 +91,8 @@ const HopperBackwardParams& backward_maps(const FakeLaunch& launch) {
 TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
   gpus.on_launch = [](const FakeLaunch& launch) {
     if (launch.params_size == sizeof(ForwardParams)) return emulate(*static_cast<const ForwardParams*>(launch.params));
-    if (runs(launch, "hopper_forward<")) {
-      const auto& params = *static_cast<const HopperForwardParams*>(launch.params);
+    if (runs(launch, "sm90_forward<")) {
+      const auto& params = *static_cast<const Sm90ForwardParams*>(launch.params);
       expect_maps(params);
       return emulate(params.forward);
     }
@@ -144,7 +144,7 @@ TEST_F(FakeGpus, InAnAllocationOfItsOwnARowEndsWithAVectorOfWhichTheRestIsNaN) {
       for (int64_t n = kDim + 1; row + 1 < kRows && n < kStride; ++n)
         EXPECT_EQ(rows[row * kStride + n], 0xeeee) << row << ", " << n << ": not what nobody has written";
     }
-    const auto on_device = [](const void* data) { return cuda::MemoryPlaces::of_driver().of(data).on_cuda(); };
+    const auto on_device = [](const void* data) { return cuda::MemoryLookup::of_driver().of(data).on_cuda(); };
     const uint16_t* last = rows + (kRows - 1) * kStride;
     EXPECT_TRUE(on_device(last + kDim));
     EXPECT_FALSE(on_device(last + kDim + 1));
@@ -259,7 +259,7 @@ TEST_F(FakeGpus, TensorMapsHaveTheAddressesOfTheirCall) {
   static int maps_seen = 0;
   gpus.on_launch = [](const FakeLaunch& launch) {
     ASSERT_EQ(launch.params_size, 0u);
-    expect_maps(*static_cast<const HopperForwardParams*>(launch.params));
+    expect_maps(*static_cast<const Sm90ForwardParams*>(launch.params));
     ++maps_seen;
   };
   const Stream stream;
@@ -281,7 +281,7 @@ TEST_F(FakeGpus, OfTheKernelsOfBackwardThoseForHopperTakeTensorMaps) {
     if (takes_backward_maps(launch)) {
       EXPECT_EQ(launch.params_size, 0u);
       backward_maps(launch);
-      ++(runs(launch, "hopper_dq<") ? launched.dq : launched.main);
+      ++(runs(launch, "sm90_dq<") ? launched.dq : launched.main);
     } else {
       EXPECT_EQ(launch.params_size, sizeof(BackwardParams));
       ++launched.others;
@@ -313,7 +313,7 @@ TEST_F(FakeGpus, CandidatesOfTheTunerAreCompiledLaunchedAndChecked) {
   const auto emulate_all = [](const FakeLaunch& launch) {
     if (launch.params_size == sizeof(ForwardParams)) emulate(*static_cast<const ForwardParams*>(launch.params));
     else if (launch.params_size == sizeof(BackwardParams)) emulate(*static_cast<const BackwardParams*>(launch.params));
-    else if (runs(launch, "hopper_forward<")) emulate(static_cast<const HopperForwardParams*>(launch.params)->forward);
+    else if (runs(launch, "sm90_forward<")) emulate(static_cast<const Sm90ForwardParams*>(launch.params)->forward);
     else if (takes_backward_maps(launch)) emulate(backward_maps(launch).backward);
     launched += launch.program;
   };

@@ -252,7 +252,7 @@ TEST(CudaPlan, OfMoreTilesThanAGridHoldsIsRefusedWithTheNumber) {
   for (const char* target : kTargets) {
     const cuda::Arch arch = cuda::arch_named(target);
     for (const auto& text : {refusal([&] { plan_forward(p, arch); }, CUFLASH_UNSUPPORTED),
-                             refusal([&] { plan_cache(cached, arch, 132); }, CUFLASH_UNSUPPORTED),
+                             refusal([&] { plan_kv(cached, arch, 132); }, CUFLASH_UNSUPPORTED),
                              refusal([&] { plan_merge(merged, arch); }, CUFLASH_UNSUPPORTED)})
       EXPECT_NE(text.find(" tiles, more than 140735340806145"), std::string::npos) << text;
     EXPECT_NE(explain(p, Execution{}, arch).find("more than 140735340806145"), std::string::npos);

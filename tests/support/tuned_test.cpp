@@ -161,7 +161,7 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
   const cuda::ForwardPlan plan = plan_forward(p, hopper, Kernels::best, &choice);
   EXPECT_TRUE(plan.tuned);
   EXPECT_EQ(plan.tile_k, 96);
-  EXPECT_EQ(plan.launch.shared_bytes, shared_bytes(std::get<HopperForwardConfig>(plan.config)));
+  EXPECT_EQ(plan.launch.shared_bytes, shared_bytes(std::get<Sm90ForwardConfig>(plan.config)));
   EXPECT_STREQ(plan.reason, cuda::kTunedReason);
   EXPECT_FALSE(plan_forward(p, hopper, Kernels::portable, &choice).tuned) << "of another kernel";
   EXPECT_FALSE(plan_forward(p, ampere, Kernels::best, &choice).tuned) << "of another kernel";
@@ -201,23 +201,23 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
 
   Choice decode{Family::hopper, 16, 64, 1, 4, 1};
   decode.stages = 2, decode.ctas_per_sm = 2, decode.splits = 5;
-  const cuda::CachePlan cut = plan_cache(cuda::cache_of({}), hopper, 132, Kernels::best, &decode);
+  const cuda::KvPlan cut = plan_kv(cuda::cache_of({}), hopper, 132, Kernels::best, &decode);
   EXPECT_TRUE(cut.tuned);
   EXPECT_EQ(cut.eager_splits, 5);
   EXPECT_EQ(cut.config.stages, 2);
-  const cuda::CachePlan fixed = plan_cache(cuda::cache_of({.num_splits = 3}), hopper, 132, Kernels::best, &decode);
+  const cuda::KvPlan fixed = plan_kv(cuda::cache_of({.num_splits = 3}), hopper, 132, Kernels::best, &decode);
   EXPECT_FALSE(fixed.tuned) << "a number of splits promises the same bits everywhere";
   decode.splits = 1 << 30;
-  EXPECT_LE(plan_cache(cuda::cache_of({}), hopper, 132, Kernels::best, &decode).splits, 128);
+  EXPECT_LE(plan_kv(cuda::cache_of({}), hopper, 132, Kernels::best, &decode).splits, 128);
 
   // Kernels take it for granted that without pages a tile of keys is one box.
   for (const int tile_k : {64, 128}) {
     decode.tile_k = tile_k, decode.ctas_per_sm = 1;
-    const cuda::CachePlan plan = plan_cache(cuda::cache_of({}), hopper, 132, Kernels::best, &decode);
+    const cuda::KvPlan plan = plan_kv(cuda::cache_of({}), hopper, 132, Kernels::best, &decode);
     EXPECT_TRUE(plan.tuned);
     EXPECT_EQ(plan.config.tile_k, tile_k);
     EXPECT_EQ(plan.box_rows, tile_k);
-    const cuda::CachePlan paged = plan_cache(cuda::cache_of({.page_size = 64}), hopper, 132, Kernels::best, &decode);
+    const cuda::KvPlan paged = plan_kv(cuda::cache_of({.page_size = 64}), hopper, 132, Kernels::best, &decode);
     EXPECT_EQ(paged.box_rows, 64);
   }
 }
@@ -244,15 +244,14 @@ TEST(TunedPlans, could_be_what_is_built_in) {
     }
     for (const cuda::TypicalCache& t : cuda::typical_caches())
       if (t.options == 0 && (t.dtype != DType::f64 || t.dim_qk <= 128))
-        expect_legal(plan_cache(cuda::cache_of(t), arch, 132, Kernels::best).config, arch);
+        expect_legal(plan_kv(cuda::cache_of(t), arch, 132, Kernels::best).config, arch);
   }
 }
 
 TEST(TunedPlans, over_a_cache_give_large_tiles_of_rows_to_warpgroups) {
   const cuda::Arch hopper = cuda::arch_named("sm_90a");
   const auto tile_q_of = [&](int64_t batch, int64_t len_q) {
-    const CacheConfig c =
-        plan_cache(cuda::cache_of({.batch = batch, .len_q = len_q}), hopper, 132, Kernels::best).config;
+    const KvConfig c = plan_kv(cuda::cache_of({.batch = batch, .len_q = len_q}), hopper, 132, Kernels::best).config;
     EXPECT_TRUE(is_legal(c, hopper)) << batch << " " << len_q;
     return c.tile_q;
   };
@@ -260,7 +259,7 @@ TEST(TunedPlans, over_a_cache_give_large_tiles_of_rows_to_warpgroups) {
   EXPECT_EQ(tile_q_of(16, 17), 128);
   EXPECT_EQ(tile_q_of(16, 33), 256);
   EXPECT_EQ(tile_q_of(1, 33), 64);  // too few of them
-  CacheConfig c = plan_cache(cuda::cache_of({.batch = 16, .len_q = 17}), hopper, 132, Kernels::best).config;
+  KvConfig c = plan_kv(cuda::cache_of({.batch = 16, .len_q = 17}), hopper, 132, Kernels::best).config;
   c.row_warps = 4, c.key_warps = 2;
   EXPECT_EQ(limits_of(c, hopper).fault, cuda::Fault::shape);
   c.row_warps = 8, c.key_warps = 1, c.v_in_k = 1;

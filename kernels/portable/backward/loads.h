@@ -64,7 +64,7 @@ struct QueriesToLoad {
 #pragma unroll
     for (int n = 0; n < (kChunks + kThreads - 1) / kThreads; ++n)
       if (const int chunk = thread + n * kThreads; chunk < kChunks)
-        copy_async_16(shared_address(tiles.stats(stage)) + chunk * 16, stats + chunk * 16, end > 0 ? 16 : 0);
+        cp_async_16(shared_address(tiles.stats(stage)) + chunk * 16, stats + chunk * 16, end > 0 ? 16 : 0);
   }
   // One after the other.
   __device__ __forceinline__ void load_slice(const BackwardParams& p, SharedTiles<C> tiles, Slice slice) const {
@@ -85,7 +85,7 @@ __device__ __forceinline__ void set_heads(const BackwardParams& p, Place& at, in
 }
 
 __device__ __forceinline__ void wait_for_copies() {
-  copy_async_wait<0>();
+  cp_async_wait<0>();
   __syncthreads();
 }
 

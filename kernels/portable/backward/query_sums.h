@@ -1,9 +1,9 @@
 // dQ of a tile of queries: what a tile of keys has to add to it, dS K, goes into sums in the workspace.
 #pragma once
 
+#include "portable/backward/dq_order.h"
 #include "portable/backward/loads.h"
 #include "portable/backward/scores.h"
-#include "portable/backward/turns.h"
 
 namespace cuflash {
 
@@ -14,7 +14,7 @@ __device__ __forceinline__ void add_to_dq(const BackwardParams& p, const Place& 
   using Ops = typename S::Ops;
   constexpr int kSteps = C.tile_k / Ops::kDepth;
   // Sums of 16 columns leave as soon as they are complete, while the next are computed: memory takes additions slowly.
-  constexpr int kBlocks = C.all ? 1 : S::kDqBlocks;
+  constexpr int kBlocks = C.all_gradients ? 1 : S::kDqBlocks;
   const int thread = new_thread_id(), warp = thread / 32;
   const int first_row = warp % S::kRowWarps * S::kDqRows * 16, first_block = warp / S::kRowWarps * S::kDqBlocks;
   const auto load = [&](int m, int step) {

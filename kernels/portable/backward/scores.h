@@ -50,7 +50,7 @@ struct ScoreChunk {
         }
     }
     const int lane_query = first_query + lane_id() % 4 * 2;
-    if (C.all || has_large_rows<C>(stats))
+    if (C.all_gradients || has_large_rows<C>(stats))
       weigh_any_size<C, kPass>(p, stats, lane_query, options.unit(), options.factor());
     else weigh_small<C, kPass>(p, stats, lane_query, options.factor());
   }

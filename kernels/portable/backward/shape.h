@@ -15,7 +15,7 @@ constexpr int dq_row_warps(const BackwardConfig& c) {
   int best = 1, least = 1 << 30;
   for (int r = 1; r <= warps && r <= rows; r *= 2) {
     const int m = round_up_blocks(rows, r), n = round_up_blocks(columns, warps / r),
-              cost = m * n * 64 + (c.all ? 2 : 1) * m + n;
+              cost = m * n * 64 + (c.all_gradients ? 2 : 1) * m + n;
     if (cost < least) best = r, least = cost;
   }
   return best;
@@ -98,8 +98,8 @@ struct SharedTiles {
   static constexpr int kQueries =
       kTakeTurns ? (S::QTile::kBytes > S::DoutTile::kBytes ? S::QTile::kBytes : S::DoutTile::kBytes)
                  : S::QTile::kBytes + S::DoutTile::kBytes;
-  static constexpr int kStage = kQueries + row_stats_bytes(C);
-  static constexpr int kScores = kKeys + kCopies * kStage;
+  static constexpr int kStoreBySmem = kQueries + row_stats_bytes(C);
+  static constexpr int kScores = kKeys + kCopies * kStoreBySmem;
   static constexpr int kPlace = kScores + score_tiles(C) * S::ScoreTile::kBytes;
   static_assert(kPlace + kPlaceBytes == shared_bytes(C));
 
@@ -107,12 +107,12 @@ struct SharedTiles {
 
   __device__ typename S::KTile k() const { return {memory}; }
   __device__ typename S::VTile v() const { return {memory + (kTakeTurns ? 0 : S::KTile::kBytes)}; }
-  __device__ typename S::QTile q(int stage) const { return {memory + kKeys + stage * kStage}; }
+  __device__ typename S::QTile q(int stage) const { return {memory + kKeys + stage * kStoreBySmem}; }
   __device__ typename S::DoutTile dout(int stage) const {
-    return {memory + kKeys + stage * kStage + (kTakeTurns ? 0 : S::QTile::kBytes)};
+    return {memory + kKeys + stage * kStoreBySmem + (kTakeTurns ? 0 : S::QTile::kBytes)};
   }
   __device__ typename S::Real* stats(int stage) const {
-    return reinterpret_cast<typename S::Real*>(memory + kKeys + stage * kStage + kQueries);
+    return reinterpret_cast<typename S::Real*>(memory + kKeys + stage * kStoreBySmem + kQueries);
   }
   __device__ Place* place() const { return reinterpret_cast<Place*>(memory + kPlace); }
   __device__ typename S::ScoreTile ds() const { return {memory + kScores}; }

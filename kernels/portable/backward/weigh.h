@@ -54,7 +54,8 @@ __device__ __forceinline__ void weigh_any_size(Accumulator<Real> (&p)[kKeyTiles]
   weigh_by<kPass>(p, stats + lse_at(C, 0), first_query, [=](Real score, Real lse, int query) {
     const bool large = (large_rows[query / 32] >> query % 32 & 1) != 0;
     // In either way a row's bits do not depend on whether a neighbour is large.
-    if constexpr (C.all) return (rounded_product(score, large ? unit : factor) - lse) * (large ? to_power : Real(1));
+    if constexpr (C.all_gradients)
+      return (rounded_product(score, large ? unit : factor) - lse) * (large ? to_power : Real(1));
     else return large ? (rounded_product(score, unit) - lse) * to_power : score * factor - lse;
   });
 }

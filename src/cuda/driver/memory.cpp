@@ -4,14 +4,14 @@
 
 namespace cuflash::cuda {
 
-MemoryPlaces MemoryPlaces::of_driver() { return MemoryPlaces(&driver()); }
+MemoryLookup MemoryLookup::of_driver() { return MemoryLookup(&driver()); }
 
-MemoryPlaces MemoryPlaces::of_process() {
+MemoryLookup MemoryLookup::of_process() {
   const Driver* d = loaded_driver();
-  return MemoryPlaces(d && d->cuPointerGetAttributes ? d : nullptr);
+  return MemoryLookup(d && d->cuPointerGetAttributes ? d : nullptr);
 }
 
-const MemoryPlaces::Answer& MemoryPlaces::ask(const void* data) {
+const MemoryLookup::Answer& MemoryLookup::ask(const void* data) {
   if (last_.covers(data)) return last_;
   unsigned type = 0, managed = 0;
   int ordinal = -1;
@@ -30,9 +30,9 @@ const MemoryPlaces::Answer& MemoryPlaces::ask(const void* data) {
   return last_;
 }
 
-Place MemoryPlaces::of(const void* data) { return ask(data).place; }
+Place MemoryLookup::of(const void* data) { return ask(data).place; }
 
-bool MemoryPlaces::is_at(const void* data, Place place) {
+bool MemoryLookup::is_at(const void* data, Place place) {
   const Answer& answer = ask(data);
   return answer.managed || answer.place == place;
 }

@@ -9,12 +9,12 @@ namespace cuflash::cuda {
 
 struct Driver;
 
-class MemoryPlaces {
+class MemoryLookup {
  public:
   // Loads the driver; throws CUFLASH_NO_DEVICE where there is none.
-  static MemoryPlaces of_driver();
+  static MemoryLookup of_driver();
   // Of a process that may never have heard of CUDA: false, at the cost of one comparison, where libcuda is not loaded.
-  static MemoryPlaces of_process();
+  static MemoryLookup of_process();
 
   explicit operator bool() const { return driver_ != nullptr; }
 
@@ -24,7 +24,7 @@ class MemoryPlaces {
   bool is_at(const void* data, Place place);
 
  private:
-  explicit MemoryPlaces(const Driver* driver) : driver_(driver) {}
+  explicit MemoryLookup(const Driver* driver) : driver_(driver) {}
 
   struct Answer {
     Place place;

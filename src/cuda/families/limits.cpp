@@ -43,14 +43,14 @@ bool is_tile(int size) { return is_power(size) && size >= 16 && size <= 256; }
 bool are_warps(int count) { return is_power(count) && count <= 8; }
 
 // Scores of one block of rows at a time, and weights of half the size beside them.
-Limits limits_by_warpgroups(const CacheConfig& c, const Arch& arch) {
+Limits limits_by_warpgroups(const KvConfig& c, const Arch& arch) {
   constexpr int kWarps = 2 * kWarpgroupThreads / 32;
   const bool shape = arch.number() == 90 && c.row_warps == kWarps && c.key_warps == 1 && c.column_warps == 1 &&
                      c.tile_k >= 32 && c.tile_k <= 128 && std::max(c.dim_qk, c.dim_v) <= 128 && !c.v_in_k &&
                      c.ctas_per_sm == 1;
   const int registers =
       sum_registers(c.element, 16 * row_blocks(c), c.dim_v) + sum_registers(c.element, 16, c.tile_k) * 3 / 2 + kBeside;
-  const int most = moves_registers(c) ? computing_registers(c) : registers_of(num_threads(c), 1);
+  const int most = moves_registers(c) ? consumer_registers(c) : registers_of(num_threads(c), 1);
   return limits(shape, shared_bytes(c), c.ctas_per_sm, arch, registers, most);
 }
 
@@ -69,12 +69,12 @@ Limits limits_of(const ForwardConfig& c, const Arch& arch) {
 }
 
 // Scores become weights of half the size beside them.
-Limits limits_of(const HopperForwardConfig& c, const Arch& arch) {
+Limits limits_of(const Sm90ForwardConfig& c, const Arch& arch) {
   if (c.warpgroups < 2 || c.warpgroups > 4 || c.tile_k < 16 || c.tile_k > 256 || c.stages < 2 || c.stages > 8 ||
-      c.order < 0 || c.order > (kTurns | kHoldWait | kStage | kAhead))
+      c.schedule < 0 || c.schedule > (kPingPong | kPinWait | kStoreBySmem | kPrefetchQ))
     return kNoShape;
   const int registers = (2 * c.dim_v + 3 * c.tile_k) / 4 + kBeside;
-  return limits(arch.number() == 90 && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, computing_registers(c));
+  return limits(arch.number() == 90 && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, consumer_registers(c));
 }
 
 Limits limits_of(const BackwardConfig& c, const Arch& arch) {
@@ -92,7 +92,7 @@ Limits limits_of(const BackwardConfig& c, const Arch& arch) {
   return limits(shape, shared_bytes(c), c.ctas_per_sm, arch, registers, registers_of(num_threads(c), c.ctas_per_sm));
 }
 
-Limits limits_of(const HopperBackwardConfig& c, const Arch& arch) {
+Limits limits_of(const Sm90BackwardConfig& c, const Arch& arch) {
   if (c.tile_q != kWarpgroupRows || c.warpgroups < 1 || c.warpgroups > 3 || c.stages < 2 || c.stages > 8 ||
       (splits_sums(c) && c.dq))
     return kNoShape;
@@ -104,16 +104,16 @@ Limits limits_of(const HopperBackwardConfig& c, const Arch& arch) {
 }
 
 // Scores, dP, and narrow dS of half the size beside them.
-Limits limits_of(const HopperDqConfig& c, const Arch& arch) {
-  if (c.warpgroups < 2 || c.warpgroups > 3 || c.tile_k < 16 || c.tile_k > 256 || c.key_places < 2 || c.key_places > 8 ||
-      c.value_places < 1 || c.value_places > 8 || c.query_places < 1 || c.query_places > 2 || c.turns < 0 ||
-      c.turns > 1)
+Limits limits_of(const Sm90DqConfig& c, const Arch& arch) {
+  if (c.warpgroups < 2 || c.warpgroups > 3 || c.tile_k < 16 || c.tile_k > 256 || c.key_stages < 2 || c.key_stages > 8 ||
+      c.value_stages < 1 || c.value_stages > 8 || c.query_stages < 1 || c.query_stages > 2 || c.ping_pong < 0 ||
+      c.ping_pong > 1)
     return kNoShape;
   const int registers = (2 * c.dim_qk + 5 * c.tile_k) / 4 + kBeside / 2;
-  return limits(arch.number() == 90 && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, computing_registers(c));
+  return limits(arch.number() == 90 && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, consumer_registers(c));
 }
 
-Limits limits_of(const CacheConfig& c, const Arch& arch) {
+Limits limits_of(const KvConfig& c, const Arch& arch) {
   if (!is_tile(c.tile_q) || !is_tile(c.tile_k) || !are_warps(c.row_warps) || !are_warps(c.key_warps) ||
       !are_warps(c.column_warps) || c.stages < 2 || c.stages > 8 || !has_warps(c))
     return kNoShape;
@@ -121,7 +121,7 @@ Limits limits_of(const CacheConfig& c, const Arch& arch) {
   if (by_warpgroups(c)) return limits_by_warpgroups(c, arch);
   const bool shape = c.tile_q == 16 * c.row_warps && c.tile_k % (16 * c.key_warps) == 0 &&
                      c.dim_v % (16 * c.column_warps) == 0 && (!c.v_in_k || c.dim_v <= c.dim_qk) &&
-                     (c.copy == kCopyBoxes ? c.tile_k <= 128 : c.tile_k <= computing_threads(c));
+                     (c.copy == kCopyTma ? c.tile_k <= 128 : c.tile_k <= consumer_threads(c));
   const int registers = sum_registers(c.element, 16, columns) + sum_registers(c.element, 16, keys) + kBeside;
   return limits(shape, shared_bytes(c), c.ctas_per_sm, arch, registers, registers_of(num_threads(c), c.ctas_per_sm));
 }

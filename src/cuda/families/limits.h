@@ -17,11 +17,11 @@ struct Limits {
 };
 // The head sizes, the element and how rows are copied must be those of a plan.
 Limits limits_of(const ForwardConfig& config, const Arch& arch);
-Limits limits_of(const HopperForwardConfig& config, const Arch& arch);
+Limits limits_of(const Sm90ForwardConfig& config, const Arch& arch);
 Limits limits_of(const BackwardConfig& config, const Arch& arch);
-Limits limits_of(const HopperBackwardConfig& config, const Arch& arch);
-Limits limits_of(const HopperDqConfig& config, const Arch& arch);
-Limits limits_of(const CacheConfig& config, const Arch& arch);
+Limits limits_of(const Sm90BackwardConfig& config, const Arch& arch);
+Limits limits_of(const Sm90DqConfig& config, const Arch& arch);
+Limits limits_of(const KvConfig& config, const Arch& arch);
 
 template <class Config>
 bool is_legal(const Config& config, const Arch& arch) {

@@ -10,7 +10,7 @@ namespace cuflash::cuda {
 BackwardParams backward_params(const BackwardProblem& problem, const BackwardPlan& plan, void* workspace,
                                uint64_t* tile_counts);
 // For a plan with kernels for Hopper. dq_ctas: of the one for dQ alone, where it runs.
-HopperBackwardParams hopper_backward_params(const BackwardProblem& problem, const BackwardPlan& plan, int64_t dq_ctas,
-                                            void* workspace, uint64_t* tile_counts);
+Sm90BackwardParams sm90_backward_params(const BackwardProblem& problem, const BackwardPlan& plan, int64_t dq_ctas,
+                                        void* workspace, uint64_t* tile_counts);
 
 }  // namespace cuflash::cuda

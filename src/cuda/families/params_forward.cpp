@@ -49,10 +49,10 @@ ForwardParams forward_params(const ForwardProblem& p, uint64_t* tile_counts) {
   return {attention_params(p, tile_counts), view_of(p.o), view_of(p.lse)};
 }
 
-HopperForwardParams hopper_forward_params(const ForwardProblem& p, const ForwardPlan& plan, int64_t ctas,
-                                          uint64_t* tile_counts) {
+Sm90ForwardParams sm90_forward_params(const ForwardProblem& p, const ForwardPlan& plan, int64_t ctas,
+                                      uint64_t* tile_counts) {
   const ConstRows o{p.o.data, p.o.dtype, p.o.batch_stride, p.o.head_stride, p.o.row_stride};
-  const bool staged = (std::get<HopperForwardConfig>(plan.config).order & kStage) != 0;
+  const bool staged = (std::get<Sm90ForwardConfig>(plan.config).schedule & kStoreBySmem) != 0;
   const bool boxes = staged && o.dtype == p.dtype && has_tensor_map(o, output_extent(p));
   return {tensor_map(p.q, query_extent(p), kWarpgroupRows),
           tensor_map(p.k, key_extent(p), plan.tile_k),

@@ -29,7 +29,7 @@ RotaryView view_of(const Rotary& r) {
           r.one_position};
 }
 
-FirstCopies first_copies(const CacheProblem& p, const CachePlan& plan) {
+FirstCopies first_copies(const CacheProblem& p, const KvPlan& plan) {
   FirstCopies f{};
   const CachedKeys& c = p.cache;
   f.rows = c.rows;
@@ -48,8 +48,8 @@ FirstCopies first_copies(const CacheProblem& p, const CachePlan& plan) {
 
 }  // namespace
 
-CacheParams cache_params(const CacheProblem& p, const CachePlan& plan, void* workspace, uint64_t* tile_counts) {
-  CacheParams c{};
+KvParams kv_params(const CacheProblem& p, const KvPlan& plan, void* workspace, uint64_t* tile_counts) {
+  KvParams c{};
   c.attention = attention_params(p, tile_counts);
   c.o = cuda::view_of(p.o), c.lse = cuda::view_of(p.lse);
   c.k_new = cuda::view_of(p.k_new), c.v_new = cuda::view_of(p.v_new);
@@ -65,8 +65,7 @@ CacheParams cache_params(const CacheProblem& p, const CachePlan& plan, void* wor
   return c;
 }
 
-HopperCacheParams hopper_cache_params(const CacheProblem& p, const CachePlan& plan, void* workspace,
-                                      uint64_t* tile_counts) {
+Sm90KvParams sm90_kv_params(const CacheProblem& p, const KvPlan& plan, void* workspace, uint64_t* tile_counts) {
   // A call is long, for the L2 cache, if CTAs come after those that run from the beginning, or if these read four times what
   // it holds: on an H200, where head sizes are 128, 132 x 48 x 32 KiB.
   constexpr int kManyTiles = 48;
@@ -74,7 +73,7 @@ HopperCacheParams hopper_cache_params(const CacheProblem& p, const CachePlan& pl
   return {tensor_map(p.k, cached_extent(p, p.dim_qk), rows),
           tensor_map(p.v, cached_extent(p, p.dim_v), rows),
           first_copies(p, plan),
-          cache_params(p, plan, workspace, tile_counts),
+          kv_params(p, plan, workspace, tile_counts),
           static_cast<int>(plan.early_ctas),
           plan.at_once ? kManyTiles / plan.config.ctas_per_sm : 0,
           static_cast<int>(plan.on_their_way)};

@@ -7,10 +7,9 @@
 namespace cuflash::cuda {
 
 // workspace: of the size that the plan says. tile_counts: as in attention_params.
-CacheParams cache_params(const CacheProblem& problem, const CachePlan& plan, void* workspace, uint64_t* tile_counts);
+KvParams kv_params(const CacheProblem& problem, const KvPlan& plan, void* workspace, uint64_t* tile_counts);
 // Of a plan with boxes.
-HopperCacheParams hopper_cache_params(const CacheProblem& problem, const CachePlan& plan, void* workspace,
-                                      uint64_t* tile_counts);
+Sm90KvParams sm90_kv_params(const CacheProblem& problem, const KvPlan& plan, void* workspace, uint64_t* tile_counts);
 MergeParams merge_params(const MergeProblem& problem);
 
 }  // namespace cuflash::cuda

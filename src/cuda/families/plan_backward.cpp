@@ -88,7 +88,7 @@ bool gains_from_one_stretch(const BackwardConfig& c) {
 
 void finish(BackwardConfig& c, const BackwardProblem& p, Reproducible reproducible) {
   c.ordered = needs_order(p, c, reproducible);
-  c.all = p.dq && p.dk && p.dv && gains_from_one_stretch(c);
+  c.all_gradients = p.dq && p.dk && p.dv && gains_from_one_stretch(c);
 }
 
 // Its config, and whether it is the choice.
@@ -102,7 +102,7 @@ std::pair<BackwardConfig, bool> config_of(const BackwardProblem& p, const Arch& 
   const CopyMode copy = copy_mode(p, vectors);
   c.copy = copy;
   c.options = kernel_options(p, copy);
-  if (take(choice, arch, c)) {
+  if (apply_tuned(choice, arch, c)) {
     finish(c, p, reproducible);
     return {c, true};
   }
@@ -132,11 +132,11 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
   const Checked ticket = take(sizeof(uint64_t));
   const Checked row_stats = take(tiles * row_stats_bytes(c));
   const Checked dq_sums = take(tiles * w.dq_rows * c.dim_qk * real_size(c.element));
-  const Checked turns = take(c.ordered ? tiles * int64_t{sizeof(unsigned)} : 0);
+  const Checked dq_semaphore = take(c.ordered ? tiles * int64_t{sizeof(unsigned)} : 0);
   w.size = workspace_bytes(used);  // and no part of it is beyond its end
   w.tiles = tiles.value("q: its tiles are");
   w.ticket = workspace_bytes(ticket), w.row_stats = workspace_bytes(row_stats);
-  w.dq_sums = workspace_bytes(dq_sums), w.turns = workspace_bytes(turns);
+  w.dq_sums = workspace_bytes(dq_sums), w.dq_semaphore = workspace_bytes(dq_semaphore);
   return w;
 }
 
@@ -207,7 +207,7 @@ BackwardPlan plan_portable(const BackwardProblem& p, const Arch& arch, Reproduci
   plan.main = launch_of(key_of(KernelKind::backward, arch, c), key_tiles(p, c.tile_k), num_threads(c), shared_bytes(c));
   if (p.dbias) {
     BackwardConfig bias = c;
-    bias.stages = std::min(c.stages, 1), bias.ordered = 0, bias.all = 0;
+    bias.stages = std::min(c.stages, 1), bias.ordered = 0, bias.all_gradients = 0;
     const Checked heads = Checked(p.bias_batch) * p.bias_heads;
     const Checked tiles = heads * tiles_in(p.bias_len_q, c.tile_q) * tiles_in(p.bias_len_k, c.tile_k);
     plan.bias = launch_of(key_of(KernelKind::backward_bias, arch, bias), tiles, bias_threads(bias), shared_bytes(bias));
@@ -215,7 +215,7 @@ BackwardPlan plan_portable(const BackwardProblem& p, const Arch& arch, Reproduci
   return plan;
 }
 
-const char* reason_of(const HopperBackwardChoice& choice, bool main) {
+const char* reason_of(const Sm90BackwardChoice& choice, bool main) {
   if (choice.tuned && main) return kTunedReason;
   if (choice.dq && main)
     return "warpgroup products and tensor copies of Hopper; dQ in one order, by a kernel of its own";
@@ -224,22 +224,22 @@ const char* reason_of(const HopperBackwardChoice& choice, bool main) {
                         : "warpgroup products and tensor copies of Hopper; no dQ";
 }
 
-BackwardPlan plan_hopper(const BackwardProblem& p, const Arch& arch, const HopperBackwardChoice& choice) {
-  const HopperBackwardConfig& c = choice.main;
+BackwardPlan plan_sm90(const BackwardProblem& p, const Arch& arch, const Sm90BackwardChoice& choice) {
+  const Sm90BackwardConfig& c = choice.main;
   const bool main = c.dq || p.dk || p.dv;
   BackwardPlan plan = plan_around(p, arch, shared_config(c), c.dq != 0);
   plan.config = c;
   plan.tuned = choice.tuned && main;
   plan.reason = reason_of(choice, main);
   if (main)
-    plan.main = launch_of(key_of(KernelKind::hopper_backward, arch, c), key_tiles(p, tile_k_of(c)), num_threads(c),
+    plan.main = launch_of(key_of(KernelKind::sm90_backward, arch, c), key_tiles(p, tile_k_of(c)), num_threads(c),
                           shared_bytes(c));
-  plan.main.stays = main;
+  plan.main.persistent = main;
   if (choice.dq) {
-    const HopperDqConfig& dq = plan.dq_config = *choice.dq;
+    const Sm90DqConfig& dq = plan.dq_config = *choice.dq;
     const Checked tiles = Checked(p.batch) * p.heads_q * tiles_in(p.len_q, tile_q_of(dq));
-    plan.dq = launch_of(key_of(KernelKind::hopper_dq, arch, dq), tiles, num_threads(dq), shared_bytes(dq));
-    plan.dq.stays = true;
+    plan.dq = launch_of(key_of(KernelKind::sm90_dq, arch, dq), tiles, num_threads(dq), shared_bytes(dq));
+    plan.dq.persistent = true;
     if (!main) plan.tile_k = dq.tile_k;
   }
   return plan;
@@ -251,10 +251,10 @@ BackwardPlan plan_backward(const BackwardProblem& p, const Arch& arch, Reproduci
                            const tuned::Choice* choice) {
   require_supported(p);
   if (kernels == Kernels::portable || arch.number() != 90) return plan_portable(p, arch, reproducible, choice);
-  const HopperBackwardChoice hopper = choose_hopper_backward(p, arch, reproducible, choice);
-  if (!hopper.why_not) return plan_hopper(p, arch, hopper);
+  const Sm90BackwardChoice hopper = choose_sm90_backward(p, arch, reproducible, choice);
+  if (!hopper.why_not) return plan_sm90(p, arch, hopper);
   BackwardPlan plan = plan_portable(p, arch, reproducible, choice);
-  plan.not_hopper = hopper.why_not;
+  plan.not_sm90 = hopper.why_not;
   return plan;
 }
 

@@ -61,10 +61,10 @@ int kernel_options(const Problem& p, CopyMode copy) {
 namespace {
 bool takes_tensor_maps(KernelKind kind) {
   switch (kind) {
-    case KernelKind::hopper_forward:
-    case KernelKind::hopper_backward:
-    case KernelKind::hopper_dq:
-    case KernelKind::hopper_cache: return true;
+    case KernelKind::sm90_forward:
+    case KernelKind::sm90_backward:
+    case KernelKind::sm90_dq:
+    case KernelKind::sm90_kv: return true;
     default: return false;
   }
 }

@@ -79,7 +79,7 @@ ForwardPlan plan_portable(const ForwardProblem& p, const Arch& arch, const tuned
   const CopyMode copy = copy_mode(p, vectors);
   c.copy = copy;
   c.options = kernel_options(p, copy);
-  if (take(choice, arch, c)) {
+  if (apply_tuned(choice, arch, c)) {
     ForwardPlan plan = plan_with(p, arch, c);
     plan.reason = kTunedReason, plan.tuned = true;
     return plan;
@@ -101,10 +101,10 @@ ForwardPlan plan_portable(const ForwardProblem& p, const Arch& arch, const tuned
 ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch, Kernels kernels, const tuned::Choice* choice) {
   require_supported(p);
   if (kernels == Kernels::portable || arch.number() != 90) return plan_portable(p, arch, choice);
-  const HopperPlan hopper = plan_hopper_forward(p, arch, choice);
+  const Sm90ForwardPlan hopper = plan_sm90_forward(p, arch, choice);
   if (!hopper.why_not) return hopper.plan;
   ForwardPlan plan = plan_portable(p, arch, choice);
-  plan.not_hopper = hopper.why_not;
+  plan.not_sm90 = hopper.why_not;
   return plan;
 }
 

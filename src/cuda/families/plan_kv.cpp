@@ -118,7 +118,7 @@ constexpr Tiles kF64[] = {
 };
 
 std::span<const Tiles> candidates(Element element, int copy) {
-  if (copy == kCopyBoxes) return kBoxed;
+  if (copy == kCopyTma) return kBoxed;
   if (element == Element::f64) return kF64;
   if (element == Element::f32) return kF32;
   return kSixteenBit;
@@ -134,13 +134,13 @@ int options_of(const CacheProblem& p, int copy) {
 int boxed(int64_t dim) { return padded((dim + kPanelColumns - 1) / kPanelColumns * kPanelColumns); }
 // Rows of a box: as many as a tile of keys has, or as divide a page. Without pages a tile is one box.
 constexpr int64_t kBoxRows[] = {128, 64, 32, 16};
-int64_t box_rows_of(const CacheProblem& p, const CacheConfig& c) {
+int64_t box_rows_of(const CacheProblem& p, const KvConfig& c) {
   return *std::find_if(std::begin(kBoxRows), std::end(kBoxRows),
                        [&](int64_t rows) { return c.tile_k % rows == 0 && p.cache.page_size % rows == 0; });
 }
 
 // Why keys and values are not copied as boxes; null: they are.
-const char* not_boxes(const CacheProblem& p, const Arch& arch, Kernels kernels) {
+const char* no_tma(const CacheProblem& p, const Arch& arch, Kernels kernels) {
   if (kernels == Kernels::portable) return "CUFLASH_CUDA_KERNELS wants portable kernels";
   if (arch.number() != 90) return "tensor copies are used on Hopper alone";
   if (size_of(element_of(p.dtype)) != 2) return "tensor copies are for f16 and bf16";
@@ -168,7 +168,7 @@ int64_t row_tiles(const CacheProblem& p, int tile_q) {
   return of_all_heads(p, (rows + tile_q - 1) / tile_q);
 }
 
-// As in CacheConfig. The grid has three dimensions then, whose limits are 2^31 - 1 and twice 2^16 - 1.
+// As in KvConfig. The grid has three dimensions then, whose limits are 2^31 - 1 and twice 2^16 - 1.
 bool is_plain(const CacheProblem& p) {
   constexpr int64_t kMostTiles = (int64_t{1} << 31) / kMostSplits, kMostSequences = (1 << 16) - 1;
   const bool whole = !p.packed() && !p.used_q && !p.cache.leftpad && p.cache.len_new == 0 && !p.rotary.cos;
@@ -176,13 +176,13 @@ bool is_plain(const CacheProblem& p) {
   return whole && aligned && p.o.dtype == p.dtype && row_tiles(p, 16) <= kMostTiles && p.batch <= kMostSequences;
 }
 
-int copy_of(const CacheProblem& p, const CacheConfig& c) {
+int copy_of(const CacheProblem& p, const KvConfig& c) {
   if (!has_vector_rows(p.k) || !has_vector_rows(p.v)) return kCopyElements;
   return p.dim_qk == c.dim_qk && (c.v_in_k || p.dim_v == c.dim_v) ? kCopyWhole : kCopyVectors;
 }
 
 // The most stages that fit beside the other CTAs of a multiprocessor; 0: not two of them.
-int stages_that_fit(CacheConfig c, const Arch& arch, int most) {
+int stages_that_fit(KvConfig c, const Arch& arch, int most) {
   constexpr int kReserved = 1024;  // by CUDA, of every CTA
   for (c.stages = most; c.stages >= 2; --c.stages)
     if (shared_bytes(c) <= arch.shared_per_block && c.ctas_per_sm * (shared_bytes(c) + kReserved) <= arch.shared_per_sm)
@@ -222,19 +222,18 @@ bool is_worth_warpgroups(const CacheProblem& p, const Tiles& t, const Arch& arch
 }
 
 // Whether as many stages as fit are worth it: where no other CTA would come to the multiprocessor in any case.
-bool has_all_memory(const CacheConfig& c, const Tiles& t) { return t.lone || by_warpgroups(c); }
+bool has_all_memory(const KvConfig& c, const Tiles& t) { return t.lone || by_warpgroups(c); }
 
 // Of the choice, where that is taken.
-std::pair<CacheConfig, bool> config_for(const CacheProblem& p, const Arch& arch, bool boxes,
-                                        const tuned::Choice* choice) {
-  CacheConfig c{};
+std::pair<KvConfig, bool> config_for(const CacheProblem& p, const Arch& arch, bool boxes, const tuned::Choice* choice) {
+  KvConfig c{};
   c.element = element_of(p.dtype);
   c.dim_qk = boxes ? boxed(p.dim_qk) : padded(p.dim_qk), c.dim_v = boxes ? boxed(p.dim_v) : padded(p.dim_v);
   // Products read values in pieces of 16 bytes.
   c.v_in_k = p.v_in_k && column_of_values(p) * size_of(c.element) % 16 == 0;
-  c.copy = boxes ? static_cast<int>(kCopyBoxes) : copy_of(p, c);
+  c.copy = boxes ? static_cast<int>(kCopyTma) : copy_of(p, c);
   c.options = options_of(p, c.copy);
-  if (take(choice, arch, c)) return {c, true};
+  if (apply_tuned(choice, arch, c)) return {c, true};
   // With a fixed number of splits nothing but a row's own sequence may decide about its bits: not how many queries the
   // longest one has.
   const int64_t rows = p.group() * (p.num_splits == 0 ? std::max<int64_t>(1, p.len_q) : 1);
@@ -258,7 +257,7 @@ std::pair<CacheConfig, bool> config_for(const CacheProblem& p, const Arch& arch,
 
 // Where there are tiles enough, one long sequence among short ones would keep the device waiting: long ones are cut, short
 // ones are not. CTAs of splits that are not used leave at once, but must be launched.
-void even_out(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
+void even_out(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
   constexpr int64_t kMostCtas = 32;  // for a slot
   if (plan.row_tiles != 1) return;   // many queries: their tiles are many, and so would be the sums to keep
   const int64_t cuts = std::min({kMostCuts, key_tiles / kLongTiles, kMostCtas * slots / tiles});
@@ -269,9 +268,9 @@ void even_out(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) 
 
 // When there are no more CTAs to start, those that run are done one after the other, for as long as one takes, and memory
 // has less and less to do. Short ones fill that time: half of it, on average, in every slot.
-void add_short_ones(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
+void add_short_ones(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
   constexpr int64_t kMostShort = 4;
-  if (plan.not_boxes || plan.row_tiles != 1) return;
+  if (plan.no_tma || plan.row_tiles != 1) return;
   // Ends of short ones cost more than they fill where all long ones start at one time, and where these are not long.
   const int64_t long_ones = std::max(plan.eager_splits, std::min(plan.splits, key_tiles / kLongTiles));
   if (tiles * long_ones <= slots || key_tiles < 2 * kLongTiles) return;
@@ -284,7 +283,7 @@ void add_short_ones(CachePlan& plan, int64_t key_tiles, int64_t tiles, int64_t s
 // Fixed: as asked for. Otherwise as many as fill the device once, or a few times where that leaves less of it idle; the
 // lengths are not known here, so what is divided evenly is the room.
 // tuned: 0, or how many were the fastest.
-void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms, int64_t tuned) {
+void choose_splits(KvPlan& plan, const CacheProblem& p, int num_sms, int64_t tuned) {
   const int64_t key_tiles = std::max<int64_t>(1, most_key_tiles(p, plan.config.tile_q, plan.config.tile_k));
   if (p.num_splits != 0) {
     plan.splits = plan.eager_splits = std::min(p.num_splits, key_tiles), plan.least_tiles = 1;
@@ -322,9 +321,9 @@ void choose_splits(CachePlan& plan, const CacheProblem& p, int num_sms, int64_t 
 // these begin with the first row. Where all CTAs start at one time it saves the time until the work is known; where others
 // come after them it saves nothing, and has been seen to cost up to 2%. Of keys that are not split two tiles: of those that
 // are, the second one would be somebody else's as long as they are few.
-void know_first_tiles(CachePlan& plan, const CacheProblem& p) {
+void know_first_tiles(KvPlan& plan, const CacheProblem& p) {
   const bool from_first_row = !p.cache.leftpad && p.window_left >= p.len_k && p.len_k > 0;
-  if (plan.not_boxes || !from_first_row || !plan.at_once) return;
+  if (plan.no_tma || !from_first_row || !plan.at_once) return;
   plan.known_splits = plan.eager_splits;
   plan.known_tiles = plan.splits == 1 && p.len_k > plan.config.tile_k ? 2 : 1;
 }
@@ -332,9 +331,9 @@ void know_first_tiles(CachePlan& plan, const CacheProblem& p) {
 // Parts of tiles, keys or values, that a CTA asks for at one time. To be busy memory needs 44 KiB a multiprocessor on their
 // way, while one more is there and the next one is asked for; of more some are served long before others, and what is read
 // pushes more out of L2 that has to be written. Measured: docs/log.md.
-int64_t parts_on_their_way(const CachePlan& plan) {
+int64_t parts_on_their_way(const KvPlan& plan) {
   constexpr int64_t kBytes = 44 << 10;
-  const CacheConfig& c = plan.config;
+  const KvConfig& c = plan.config;
   const int64_t parts = parts_of_tile(c), all = parts * c.stages, bytes = stage_bytes(c) / parts;
   if (plan.box_rows != c.tile_k || c.ctas_per_sm != 1 || by_warpgroups(c)) return all;
   return std::min(all, std::max(parts * plan.known_tiles, 1 + (kBytes + bytes - 1) / bytes));
@@ -342,15 +341,15 @@ int64_t parts_on_their_way(const CachePlan& plan) {
 
 // Whether splits post their sums to each other: cache/posts.h. All of them run at one time then. Every warp adds up some units of the
 // rows, one after the other: of many rows and few splits these are so many that tickets are faster (docs/benchmarks.md).
-bool is_worth_posts(const CachePlan& plan) {
+bool is_worth_posts(const KvPlan& plan) {
   constexpr int64_t kMostUnits = 4;  // of a warp
-  const CacheConfig& c = plan.config;
-  if (!c.plain || !plan.at_once || plan.splits == 1 || c.ctas_per_sm != 1) return false;
+  const KvConfig& c = plan.config;
+  if (!c.fast_decode || !plan.at_once || plan.splits == 1 || c.ctas_per_sm != 1) return false;
   return plan.state_rows * (c.dim_v / kPostedColumns) <= kMostUnits * plan.splits * (num_threads(c) / 32);
 }
 
-CacheWorkspace workspace_of(const CachePlan& plan, int64_t tiles) {
-  CacheWorkspace w;
+KvWorkspace workspace_of(const KvPlan& plan, int64_t tiles) {
+  KvWorkspace w;
   if (plan.splits <= 1 || plan.launch.grid_x == 0) return w;
   const Checked rows = Checked(tiles) * plan.splits * plan.state_rows;
   const int64_t real = sum_size(plan.config.element);
@@ -358,24 +357,24 @@ CacheWorkspace workspace_of(const CachePlan& plan, int64_t tiles) {
   constexpr int64_t kUnit = 256;
   const Checked states = round_up(Checked(tiles) * int64_t{sizeof(uint64)}, kUnit);
   // A post is 16 bytes for two numbers: cache/posts.h.
-  const Checked posts = rows * (plan.config.dim_v / kPostedColumns) * 16;
-  const Checked sums = states + round_up(plan.config.posts ? posts : rows * 2 * real, kUnit);
-  w.size = workspace_bytes(sums + columns * (plan.config.posts ? 8 : real));  // and no part of it is beyond its end
+  const Checked exchanges = rows * (plan.config.dim_v / kPostedColumns) * 16;
+  const Checked sums = states + round_up(plan.config.exchanges ? exchanges : rows * 2 * real, kUnit);
+  w.size = workspace_bytes(sums + columns * (plan.config.exchanges ? 8 : real));  // and no part of it is beyond its end
   w.states = workspace_bytes(states), w.sums = workspace_bytes(sums);
   return w;
 }
 
 }  // namespace
 
-CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kernels kernels, const tuned::Choice* choice,
-                     Meeting meeting) {
+KvPlan plan_kv(const CacheProblem& p, const Arch& arch, int num_sms, Kernels kernels, const tuned::Choice* choice,
+               Meeting meeting) {
   require_supported(p);
-  CachePlan plan{};
-  plan.not_boxes = not_boxes(p, arch, kernels);
-  std::tie(plan.config, plan.tuned) = config_for(p, arch, !plan.not_boxes, p.num_splits == 0 ? choice : nullptr);
-  if (!plan.not_boxes) plan.box_rows = box_rows_of(p, plan.config);
+  KvPlan plan{};
+  plan.no_tma = no_tma(p, arch, kernels);
+  std::tie(plan.config, plan.tuned) = config_for(p, arch, !plan.no_tma, p.num_splits == 0 ? choice : nullptr);
+  if (!plan.no_tma) plan.box_rows = box_rows_of(p, plan.config);
   // Calls with many queries take their time in any case; with a fixed number of splits a row's bits are the same in any call.
-  plan.config.plain = !plan.not_boxes && !by_warpgroups(plan.config) && p.num_splits == 0 && is_plain(p);
+  plan.config.fast_decode = !plan.no_tma && !by_warpgroups(plan.config) && p.num_splits == 0 && is_plain(p);
   plan.early_ctas = int64_t{num_sms} * plan.config.ctas_per_sm;
   const int64_t rows = p.len_q * p.group();
   // Sequences without queries may still have rows to append.
@@ -387,18 +386,17 @@ CachePlan plan_cache(const CacheProblem& p, const Arch& arch, int num_sms, Kerne
   if (plan.tuned) plan.reason = kTunedReason;
   const int64_t tiles = of_all_heads(p, plan.row_tiles);
   plan.at_once = tiles * plan.splits <= plan.early_ctas;
-  plan.config.posts = meeting == Meeting::by_posts && is_worth_posts(plan);
+  plan.config.exchanges = meeting == Meeting::by_posts && is_worth_posts(plan);
   know_first_tiles(plan, p);
   plan.on_their_way = parts_on_their_way(plan);
-  plan.launch =
-      launch_of(key_of(plan.not_boxes ? KernelKind::cache_attention : KernelKind::hopper_cache, arch, plan.config),
-                works ? Checked(p.batch) * p.heads_k * plan.row_tiles * plan.splits : 0, num_threads(plan.config),
-                shared_bytes(plan.config));
-  if (plan.config.plain && plan.launch.grid_x != 0) {
+  plan.launch = launch_of(key_of(plan.no_tma ? KernelKind::kv_attention : KernelKind::sm90_kv, arch, plan.config),
+                          works ? Checked(p.batch) * p.heads_k * plan.row_tiles * plan.splits : 0,
+                          num_threads(plan.config), shared_bytes(plan.config));
+  if (plan.config.fast_decode && plan.launch.grid_x != 0) {
     plan.launch.grid_x = static_cast<uint32_t>(p.heads_k * plan.row_tiles);
     plan.launch.grid_y = static_cast<uint32_t>(p.batch), plan.launch.grid_z = static_cast<uint32_t>(plan.splits);
   }
-  plan.launch.early = !plan.not_boxes, plan.launch.together = plan.config.posts != 0;
+  plan.launch.programmatic = !plan.no_tma, plan.launch.cooperative = plan.config.exchanges != 0;
   plan.workspace = workspace_of(plan, tiles);
   return plan;
 }

@@ -9,17 +9,17 @@ namespace cuflash::cuda {
 
 // Parts of the workspace, as offsets in bytes behind the counters of tiles. Empty where nothing is split. What is in it
 // before a call does not matter. Posts need no less of it than tickets.
-struct CacheWorkspace {
+struct KvWorkspace {
   size_t tickets = 0, states = 0, sums = 0;
   size_t size = 0;
 };
 
-struct CachePlan {
-  CacheConfig config;
+struct KvPlan {
+  KvConfig config;
   Launch launch;
   int64_t row_tiles = 0;     // of a sequence and key/value head
   int64_t splits = 1;        // of the keys of such a tile
-  int64_t eager_splits = 1;  // as in CacheParams
+  int64_t eager_splits = 1;  // as in KvParams
   int64_t least_tiles = 1;
   int64_t short_splits = 0;
   int64_t state_rows = 0;    // rows of a tile whose sums are kept
@@ -28,19 +28,19 @@ struct CachePlan {
   bool at_once = false;      // that is all of them
   int64_t known_splits = 0;  // as in FirstCopies
   int64_t known_tiles = 0;
-  int64_t on_their_way = 0;  // as in HopperCacheParams
-  CacheWorkspace workspace;
-  const char* not_boxes = nullptr;  // why there are none
-  const char* reason;               // why this many splits, for explain
-  bool tuned = false;               // by the choice that was given
+  int64_t on_their_way = 0;  // as in Sm90KvParams
+  KvWorkspace workspace;
+  const char* no_tma = nullptr;  // why there are none
+  const char* reason;            // why this many splits, for explain
+  bool tuned = false;            // by the choice that was given
 };
 // num_sms: of the device. The kernel does not depend on it, the number of splits does unless the problem names one.
 // Throws CUFLASH_UNSUPPORTED, in a sentence, for what the kernels do not compute.
 // meeting: posts where all CTAs may run at one time and it is worth it, or tickets, of which nobody waits for another CTA.
 // choice: as in plan_forward; not taken where the problem names a number of splits, which promises more than speed.
 enum class Meeting { by_posts, by_tickets };
-CachePlan plan_cache(const CacheProblem& problem, const Arch& arch, int num_sms, Kernels kernels = wanted_kernels(),
-                     const tuned::Choice* choice = nullptr, Meeting meeting = Meeting::by_posts);
+KvPlan plan_kv(const CacheProblem& problem, const Arch& arch, int num_sms, Kernels kernels = wanted_kernels(),
+               const tuned::Choice* choice = nullptr, Meeting meeting = Meeting::by_posts);
 
 // Of the cache as a tensor: entries, or pages.
 RowsExtent cached_extent(const CacheProblem& problem, int64_t dim);

@@ -48,20 +48,20 @@ bool separates_dq(const BackwardProblem& p, int widest, int tile_k, Reproducible
 // dQ of up to 128 columns leaves registers for a third warpgroup. Then as many tiles as there is room for: keys are used
 // twice and stay longer than values. Turns give 1 to 4% where scores are as wide as dQ; with 64 columns the exponentials are
 // what is short, and above 192 their registers.
-HopperDqConfig dq_config(Element element, int dim_qk, int dim_v, const Arch& arch) {
+Sm90DqConfig dq_config(Element element, int dim_qk, int dim_v, const Arch& arch) {
   constexpr int kTileK = 64;
   const int widest = std::max(dim_qk, dim_v);
-  HopperDqConfig c{element, dim_qk, dim_v, dim_qk <= 128 ? 3 : 2, kTileK, 4, 4, 2, widest > 64 && widest <= 192};
+  Sm90DqConfig c{element, dim_qk, dim_v, dim_qk <= 128 ? 3 : 2, kTileK, 4, 4, 2, widest > 64 && widest <= 192};
   const auto fits = [&] { return shared_bytes(c) <= arch.shared_per_block; };
-  if (!fits()) c.query_places = 1;
-  while (!fits()) --(c.value_places >= c.key_places ? c.value_places : c.key_places);
+  if (!fits()) c.query_stages = 1;
+  while (!fits()) --(c.value_stages >= c.key_stages ? c.value_stages : c.key_stages);
   return c;
 }
 
 }  // namespace
 
-HopperBackwardChoice choose_hopper_backward(const BackwardProblem& p, const Arch& arch, Reproducible reproducible,
-                                            const tuned::Choice* choice) {
+Sm90BackwardChoice choose_sm90_backward(const BackwardProblem& p, const Arch& arch, Reproducible reproducible,
+                                        const tuned::Choice* choice) {
   if (const char* reason = why_not(p)) return {reason, {}, {}, false};
   const Element element = element_of(p.dtype);
   const int dim_qk = panel_dim(p.dim_qk), dim_v = panel_dim(p.dim_v);
@@ -72,8 +72,8 @@ HopperBackwardChoice choose_hopper_backward(const BackwardProblem& p, const Arch
   const bool separate = separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, reproducible);
   const bool adds = p.dq && !separate;
   const int stages = narrow ? 4 : wide ? 2 : adds ? 3 : 4;
-  HopperBackwardConfig c{element, dim_qk, dim_v, kTileQ, warpgroups, stages, adds};
-  const bool tuned = take(choice, arch, c);
+  Sm90BackwardConfig c{element, dim_qk, dim_v, kTileQ, warpgroups, stages, adds};
+  const bool tuned = apply_tuned(choice, arch, c);
   if (!separate) return {nullptr, c, {}, tuned};
   return {nullptr, c, dq_config(element, dim_qk, dim_v, arch), tuned};
 }

@@ -23,34 +23,34 @@ struct Tiles {
   int64_t longest_q;
   int warpgroups, tile_k, stages;
   Load most;
-  int order = kTurns | kHoldWait;
+  int schedule = kPingPong | kPinWait;
 };
 constexpr int64_t kAny = kUnbounded;
-constexpr int kStaged = kTurns | kHoldWait | kStage, kPrefetched = kStaged | kAhead;
+constexpr int kStaged = kPingPong | kPinWait | kStoreBySmem, kPrefetched = kStaged | kPrefetchQ;
 
 // The first that serves. What is short or causal has smaller tiles: fewer rows of the last one are empty, and fewer pairs
 // on the diagonal are hidden.
 constexpr Tiles kTiles[] = {
-    {64, 64, full, 512, 4, 64, 4, plain, kPrefetched & ~kTurns},     //
-    {64, 64, full, 2048, 4, 64, 4, plain, kStaged},                  //
-    {64, 64, causal, 2048, 4, 64, 4, plain, kPrefetched & ~kTurns},  //
-    {64, 64, causal, 4096, 4, 64, 4, plain, kStaged},                //
-    {64, 64, either, kAny, 3, 128, 4, plain},                        //
-    {96, 96, either, kAny, 3, 96, 3, plain},                         //
-    {128, 128, full, 1024, 2, 128, 2, plain, kStaged},               //
-    {128, 128, causal, 1024, 2, 128, 2, plain, kPrefetched},         //
-    {128, 128, causal, 2048, 3, 64, 2, plain, kPrefetched},          //
-    {128, 128, causal, 4096, 2, 128, 2, plain, kPrefetched},         //
-    {128, 128, either, kAny, 3, 80, 4, plain},                       //
-    {192, 128, either, kAny, 2, 128, 2, plain},                      //
-    {192, 192, either, kAny, 2, 112, 2, plain},                      //
-    {256, 256, full, 4096, 2, 64, 2, plain, kStaged},                //
-    {256, 256, causal, 8192, 2, 64, 2, plain, kStaged},              //
-    {256, 256, either, kAny, 2, 80, 2, plain},                       //
-    {128, 128, either, kAny, 2, 64, 3, one_option},                  //
-    {256, 256, either, kAny, 2, 48, 2, one_option},                  //
-    {128, 128, either, kAny, 2, 32, 4, every_option},                //
-    {192, 192, either, kAny, 2, 32, 3, every_option},                //
+    {64, 64, full, 512, 4, 64, 4, plain, kPrefetched & ~kPingPong},     //
+    {64, 64, full, 2048, 4, 64, 4, plain, kStaged},                     //
+    {64, 64, causal, 2048, 4, 64, 4, plain, kPrefetched & ~kPingPong},  //
+    {64, 64, causal, 4096, 4, 64, 4, plain, kStaged},                   //
+    {64, 64, either, kAny, 3, 128, 4, plain},                           //
+    {96, 96, either, kAny, 3, 96, 3, plain},                            //
+    {128, 128, full, 1024, 2, 128, 2, plain, kStaged},                  //
+    {128, 128, causal, 1024, 2, 128, 2, plain, kPrefetched},            //
+    {128, 128, causal, 2048, 3, 64, 2, plain, kPrefetched},             //
+    {128, 128, causal, 4096, 2, 128, 2, plain, kPrefetched},            //
+    {128, 128, either, kAny, 3, 80, 4, plain},                          //
+    {192, 128, either, kAny, 2, 128, 2, plain},                         //
+    {192, 192, either, kAny, 2, 112, 2, plain},                         //
+    {256, 256, full, 4096, 2, 64, 2, plain, kStaged},                   //
+    {256, 256, causal, 8192, 2, 64, 2, plain, kStaged},                 //
+    {256, 256, either, kAny, 2, 80, 2, plain},                          //
+    {128, 128, either, kAny, 2, 64, 3, one_option},                     //
+    {256, 256, either, kAny, 2, 48, 2, one_option},                     //
+    {128, 128, either, kAny, 2, 32, 4, every_option},                   //
+    {192, 192, either, kAny, 2, 32, 3, every_option},                   //
 };
 
 constexpr int kDims[] = {64, 96, 128, 192, 256};
@@ -81,24 +81,24 @@ const char* why_not(const ForwardProblem& p) {
   return nullptr;
 }
 
-ForwardPlan plan_with(const ForwardProblem& p, const Arch& arch, const HopperForwardConfig& c) {
+ForwardPlan plan_with(const ForwardProblem& p, const Arch& arch, const Sm90ForwardConfig& c) {
   const int tile_q = tile_q_of(c);
   ForwardPlan plan{c, tile_q, c.tile_k, {}, "warpgroup products and tensor copies of Hopper"};
   plan.launch =
-      launch_of(key_of(KernelKind::hopper_forward, arch, c), tiles_of(p, tile_q), num_threads(c), shared_bytes(c));
-  plan.launch.stays = true;
+      launch_of(key_of(KernelKind::sm90_forward, arch, c), tiles_of(p, tile_q), num_threads(c), shared_bytes(c));
+  plan.launch.persistent = true;
   return plan;
 }
 
 }  // namespace
 
-HopperPlan plan_hopper_forward(const ForwardProblem& p, const Arch& arch, const tuned::Choice* choice) {
+Sm90ForwardPlan plan_sm90_forward(const ForwardProblem& p, const Arch& arch, const tuned::Choice* choice) {
   if (const char* reason = why_not(p)) return {reason, {}};
-  HopperForwardConfig c{};
+  Sm90ForwardConfig c{};
   c.element = element_of(p.dtype);
   c.dim_qk = panel_dim(p.dim_qk), c.dim_v = panel_dim(p.dim_v);
   c.options = kernel_options(p, kCopyVectors);
-  if (take(choice, arch, c)) {
+  if (apply_tuned(choice, arch, c)) {
     ForwardPlan plan = plan_with(p, arch, c);
     plan.reason = kTunedReason, plan.tuned = true;
     return {nullptr, plan};
@@ -108,7 +108,7 @@ HopperPlan plan_hopper_forward(const ForwardProblem& p, const Arch& arch, const 
     if (c.dim_qk > t.largest_qk || c.dim_v > t.largest_v || (t.shape & shape) == 0 || p.len_q > t.longest_q ||
         load_of(c.options) > t.most)
       continue;
-    c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages, c.order = t.order;
+    c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages, c.schedule = t.schedule;
     return {nullptr, plan_with(p, arch, c)};
   }
   return {"several options at this head size need more registers than there are", {}};

@@ -24,11 +24,11 @@ inline constexpr std::array<ChosenMember<ForwardConfig>, 6> kChosen<ForwardConfi
      {&tuned::Choice::stages, &ForwardConfig::stages},
      {&tuned::Choice::ctas_per_sm, &ForwardConfig::ctas_per_sm}}};
 template <>
-inline constexpr std::array<ChosenMember<HopperForwardConfig>, 4> kChosen<HopperForwardConfig>{
-    {{&tuned::Choice::warpgroups, &HopperForwardConfig::warpgroups},
-     {&tuned::Choice::tile_k, &HopperForwardConfig::tile_k},
-     {&tuned::Choice::stages, &HopperForwardConfig::stages},
-     {&tuned::Choice::order, &HopperForwardConfig::order}}};
+inline constexpr std::array<ChosenMember<Sm90ForwardConfig>, 4> kChosen<Sm90ForwardConfig>{
+    {{&tuned::Choice::warpgroups, &Sm90ForwardConfig::warpgroups},
+     {&tuned::Choice::tile_k, &Sm90ForwardConfig::tile_k},
+     {&tuned::Choice::stages, &Sm90ForwardConfig::stages},
+     {&tuned::Choice::order, &Sm90ForwardConfig::schedule}}};
 template <>
 inline constexpr std::array<ChosenMember<BackwardConfig>, 6> kChosen<BackwardConfig>{
     {{&tuned::Choice::tile_q, &BackwardConfig::tile_q},
@@ -38,25 +38,25 @@ inline constexpr std::array<ChosenMember<BackwardConfig>, 6> kChosen<BackwardCon
      {&tuned::Choice::stages, &BackwardConfig::stages},
      {&tuned::Choice::ctas_per_sm, &BackwardConfig::ctas_per_sm}}};
 template <>
-inline constexpr std::array<ChosenMember<HopperBackwardConfig>, 2> kChosen<HopperBackwardConfig>{
-    {{&tuned::Choice::warpgroups, &HopperBackwardConfig::warpgroups},
-     {&tuned::Choice::stages, &HopperBackwardConfig::stages}}};
+inline constexpr std::array<ChosenMember<Sm90BackwardConfig>, 2> kChosen<Sm90BackwardConfig>{
+    {{&tuned::Choice::warpgroups, &Sm90BackwardConfig::warpgroups},
+     {&tuned::Choice::stages, &Sm90BackwardConfig::stages}}};
 template <>
-inline constexpr std::array<ChosenMember<CacheConfig>, 7> kChosen<CacheConfig>{
-    {{&tuned::Choice::tile_q, &CacheConfig::tile_q},
-     {&tuned::Choice::tile_k, &CacheConfig::tile_k},
-     {&tuned::Choice::row_warps, &CacheConfig::row_warps},
-     {&tuned::Choice::key_warps, &CacheConfig::key_warps},
-     {&tuned::Choice::column_warps, &CacheConfig::column_warps},
-     {&tuned::Choice::stages, &CacheConfig::stages},
-     {&tuned::Choice::ctas_per_sm, &CacheConfig::ctas_per_sm}}};
+inline constexpr std::array<ChosenMember<KvConfig>, 7> kChosen<KvConfig>{
+    {{&tuned::Choice::tile_q, &KvConfig::tile_q},
+     {&tuned::Choice::tile_k, &KvConfig::tile_k},
+     {&tuned::Choice::row_warps, &KvConfig::row_warps},
+     {&tuned::Choice::key_warps, &KvConfig::key_warps},
+     {&tuned::Choice::column_warps, &KvConfig::column_warps},
+     {&tuned::Choice::stages, &KvConfig::stages},
+     {&tuned::Choice::ctas_per_sm, &KvConfig::ctas_per_sm}}};
 
 constexpr tuned::Family family_of(const ForwardConfig&) { return tuned::Family::portable; }
 constexpr tuned::Family family_of(const BackwardConfig&) { return tuned::Family::portable; }
-constexpr tuned::Family family_of(const HopperForwardConfig&) { return tuned::Family::hopper; }
-constexpr tuned::Family family_of(const HopperBackwardConfig&) { return tuned::Family::hopper; }
-constexpr tuned::Family family_of(const CacheConfig& c) {
-  return c.copy == kCopyBoxes ? tuned::Family::hopper : tuned::Family::portable;
+constexpr tuned::Family family_of(const Sm90ForwardConfig&) { return tuned::Family::hopper; }
+constexpr tuned::Family family_of(const Sm90BackwardConfig&) { return tuned::Family::hopper; }
+constexpr tuned::Family family_of(const KvConfig& c) {
+  return c.copy == kCopyTma ? tuned::Family::hopper : tuned::Family::portable;
 }
 
 template <class Config>
@@ -68,7 +68,7 @@ tuned::Choice choice_of(const Config& config) {
 
 // Whether a config becomes that of the choice, which must be one for its kernel without options, and legal.
 template <class Config>
-bool take(const tuned::Choice* choice, const Arch& arch, Config& config) {
+bool apply_tuned(const tuned::Choice* choice, const Arch& arch, Config& config) {
   if (!choice || choice->family != family_of(config)) return false;
   if constexpr (requires { config.options; })
     if (config.options != 0) return false;

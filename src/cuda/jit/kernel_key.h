@@ -17,11 +17,11 @@ enum class KernelKind : int {
   backward_finish,
   backward_bias,
   backward_sink,
-  hopper_forward,
-  hopper_backward,
-  hopper_dq,
-  cache_attention,
-  hopper_cache,
+  sm90_forward,
+  sm90_backward,
+  sm90_dq,
+  kv_attention,
+  sm90_kv,
   merge_states,
 };
 

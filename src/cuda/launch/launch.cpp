@@ -20,8 +20,8 @@ void enqueue(CUkernel kernel, const Launch& launch, int num_sms, const void* par
     attributes[config.numAttrs].id = id;
     attributes[config.numAttrs++].value[0] = 1;
   };
-  if (launch.early) set(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
-  if (launch.together) set(CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
+  if (launch.programmatic) set(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
+  if (launch.cooperative) set(CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
   // The driver puts what it gets as a block at the begin of the parameters, which is a multiple of 16 bytes only; what it
   // gets by a pointer where the kernel's code expects it.
   void* block[] = {kLaunchParamBufferPointer, const_cast<void*>(params), kLaunchParamBufferSize, &params_size,

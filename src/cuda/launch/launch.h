@@ -14,7 +14,7 @@ namespace cuflash::cuda {
 
 // CTAs in the first dimension of the grid.
 inline uint32_t grid_of(const Launch& launch, int num_sms) {
-  return launch.stays ? std::min(launch.grid_x, static_cast<uint32_t>(num_sms)) : launch.grid_x;
+  return launch.persistent ? std::min(launch.grid_x, static_cast<uint32_t>(num_sms)) : launch.grid_x;
 }
 
 // What launch throws where CTAs that run together do not fit, on a part of a device, say.

@@ -16,7 +16,7 @@ struct FakeLaunch {
   const void* params;
   size_t params_size;  // 0: they were given by a pointer
   unsigned grid_x, grid_y, grid_z, threads, shared_bytes;
-  bool early, together;  // attributes
+  bool programmatic, cooperative;  // attributes
 };
 
 struct FakeCuda {

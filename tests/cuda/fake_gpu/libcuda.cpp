@@ -147,7 +147,7 @@ FAKE cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** 
                     config->sharedMemBytes,
                     has_attribute(config, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION),
                     has_attribute(config, CU_LAUNCH_ATTRIBUTE_COOPERATIVE)};
-  if (launch.together && state.crowded) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+  if (launch.cooperative && state.crowded) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   if (params && extra) return CUDA_ERROR_INVALID_VALUE;
   if (params) launch.params = params[0];
   if (extra) launch.params = extra[1], launch.params_size = *static_cast<size_t*>(extra[3]);

@@ -51,7 +51,7 @@ inline float __uint_as_float(unsigned x) { return same_bits<float>(x); }
 inline unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
 
 [[noreturn]] inline void __trap() { throw std::runtime_error("a kernel gives up"); }
-inline void __syncthreads() { host_cuda::wait_for_all(); }
+inline void __syncthreads() { kernel_emulator::wait_for_all(); }
 
 template <class T>
 T of_lane(const unsigned char* all, int lane) {
@@ -59,24 +59,24 @@ T of_lane(const unsigned char* all, int lane) {
   std::memcpy(&value, all + static_cast<size_t>(lane) * sizeof(T), sizeof(T));
   return value;
 }
-inline int lane_number() { return static_cast<int>(threadIdx.x) % host_cuda::kWarp; }
+inline int lane_number() { return static_cast<int>(threadIdx.x) % kernel_emulator::kWarp; }
 
-inline void __syncwarp() { host_cuda::exchange("", 1); }
+inline void __syncwarp() { kernel_emulator::exchange("", 1); }
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int distance) {
-  const unsigned char* all = host_cuda::exchange(&value, sizeof value);
+  const unsigned char* all = kernel_emulator::exchange(&value, sizeof value);
   return of_lane<T>(all, lane_number() ^ distance);
 }
 inline int __any_sync(unsigned, bool value) {
-  const unsigned char* all = host_cuda::exchange(&value, sizeof value);
+  const unsigned char* all = kernel_emulator::exchange(&value, sizeof value);
   bool any = false;
-  for (int lane = 0; lane < host_cuda::kWarp; ++lane) any = any || of_lane<bool>(all, lane);
+  for (int lane = 0; lane < kernel_emulator::kWarp; ++lane) any = any || of_lane<bool>(all, lane);
   return any;
 }
 inline unsigned __ballot_sync(unsigned, bool value) {
-  const unsigned char* all = host_cuda::exchange(&value, sizeof value);
+  const unsigned char* all = kernel_emulator::exchange(&value, sizeof value);
   unsigned bits = 0;
-  for (int lane = 0; lane < host_cuda::kWarp; ++lane) bits |= unsigned{of_lane<bool>(all, lane)} << lane;
+  for (int lane = 0; lane < kernel_emulator::kWarp; ++lane) bits |= unsigned{of_lane<bool>(all, lane)} << lane;
   return bits;
 }
 inline unsigned __popc(unsigned x) { return static_cast<unsigned>(__builtin_popcount(x)); }

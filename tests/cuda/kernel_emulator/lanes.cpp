@@ -13,7 +13,7 @@
 #include <vector>
 
 struct uint3;
-namespace host_cuda {
+namespace kernel_emulator {
 extern void set_thread_number(unsigned x);
 
 namespace {
@@ -246,4 +246,4 @@ void wait_for_copies(int pending) {
     }
 }
 
-}  // namespace host_cuda
+}  // namespace kernel_emulator

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace host_cuda {
+namespace kernel_emulator {
 
 inline constexpr int kWarp = 32;
 
@@ -40,4 +40,4 @@ void start_copy(void* to, const void* from, int bytes, int zeros);
 void commit_copies();
 void wait_for_copies(int pending);
 
-}  // namespace host_cuda
+}  // namespace kernel_emulator

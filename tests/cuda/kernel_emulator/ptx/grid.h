@@ -3,7 +3,7 @@
 
 namespace cuflash {
 
-inline void wait_for_grids_before() {}
-inline void let_next_grid_start() {}
+inline void griddepcontrol_wait() {}
+inline void griddepcontrol_launch_dependents() {}
 
 }  // namespace cuflash

@@ -1,7 +1,7 @@
 // kernels/ptx/matrix.h on the host: fragments as the PTX ISA lays them out, sums in double.
 #pragma once
 
-#include "ptx/copy.h"
+#include "ptx/cp_async.h"
 #include "ptx/math.h"
 
 namespace cuflash {
@@ -10,7 +10,9 @@ namespace cuflash {
 struct MatrixRows {
   unsigned address[32];
 
-  explicit MatrixRows(unsigned mine) { std::memcpy(address, host_cuda::exchange(&mine, sizeof mine), sizeof address); }
+  explicit MatrixRows(unsigned mine) {
+    std::memcpy(address, kernel_emulator::exchange(&mine, sizeof mine), sizeof address);
+  }
   const unsigned char* row(int matrix, int r) const { return memory + address[matrix * 8 + r]; }
 };
 
@@ -37,7 +39,7 @@ template <class Product>
 void multiply_fragments(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], Product product) {
   Fragments mine;
   std::memcpy(mine.a, a, sizeof a), std::memcpy(mine.b, b, sizeof b);
-  const unsigned char* all = host_cuda::exchange(&mine, sizeof mine);
+  const unsigned char* all = kernel_emulator::exchange(&mine, sizeof mine);
   const int lane = lane_number();
   for (int n = 0; n < 4; ++n)
     c[n] = static_cast<float>(c[n] + product(all, lane / 4 + n / 2 * 8, lane % 4 * 2 + n % 2));
@@ -77,7 +79,7 @@ inline void multiply_f64(double& c0, double& c1, double a, double b) {
   struct Two {
     double a, b;
   } mine{a, b};
-  const unsigned char* all = host_cuda::exchange(&mine, sizeof mine);
+  const unsigned char* all = kernel_emulator::exchange(&mine, sizeof mine);
   const int lane = lane_number();
   for (int k = 0; k < 4; ++k) {
     const double x = of_lane<Two>(all, lane / 4 * 4 + k).a;

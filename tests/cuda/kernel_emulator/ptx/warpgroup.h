@@ -6,17 +6,17 @@
 namespace cuflash {
 
 template <int kRegisters>
-inline void take_registers() {}
+inline void setmaxnreg_inc() {}
 template <int kRegisters>
-inline void leave_registers() {}
+inline void setmaxnreg_dec() {}
 
-inline void products_fence() {}
-inline void products_commit() {}
+inline void wgmma_fence() {}
+inline void wgmma_commit() {}
 template <int kPending>
-inline void products_wait() {}
-inline void pin(float&) {}
-inline void pin(unsigned&) {}
+inline void wgmma_wait() {}
+inline void fence_operand(float&) {}
+inline void fence_operand(unsigned&) {}
 
-inline int uniform(int x) { return of_lane<int>(host_cuda::exchange(&x, sizeof x), 0); }
+inline int uniform(int x) { return of_lane<int>(kernel_emulator::exchange(&x, sizeof x), 0); }
 
 }  // namespace cuflash

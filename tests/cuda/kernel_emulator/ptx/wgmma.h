@@ -38,15 +38,15 @@ struct WarpgroupProduct {
     add(d, a, b);
   }
   static void add(Sums& d, Descriptor a, Descriptor b) {
-    const int warp_row = static_cast<int>(threadIdx.x) / host_cuda::kWarp % 4 * 16;
+    const int warp_row = static_cast<int>(threadIdx.x) / kernel_emulator::kWarp % 4 * 16;
     add_rows(d, b, [&](int row, int k) { return DescribedMatrix(a).along_rows(warp_row + row, k); });
   }
   static void add(Sums& d, const unsigned (&a)[4], Descriptor b) {
     struct Fragment {
       unsigned r[4];
     } mine{a[0], a[1], a[2], a[3]};
-    Fragment all[host_cuda::kWarp];
-    std::memcpy(all, host_cuda::exchange(&mine, sizeof mine), sizeof all);
+    Fragment all[kernel_emulator::kWarp];
+    std::memcpy(all, kernel_emulator::exchange(&mine, sizeof mine), sizeof all);
     add_rows(d, b, [&](int row, int k) {
       return static_cast<unsigned short>(all[row % 8 * 4 + k % 8 / 2].r[row / 8 + k / 8 * 2] >> k % 2 * 16);
     });

@@ -1,8 +1,8 @@
 // Two warpgroups that share 64 keys, where the sums of one head size fill the registers of a thread: one has dV, the
 // other dK. dQ has a kernel of its own.
 //
-//   ScoreGroup      P from S(n) | P to the other | issue dV += P^T dO | issue S(n+1) | dV is there | S(n+1) is there
-//   GradientGroup   P, dP(n) are there | dS | issue dK += dS^T Q | issue dP(n+1) | dK is there
+//   DvConsumer      P from S(n) | P to the other | issue dV += P^T dO | issue S(n+1) | dV is there | S(n+1) is there
+//   DkConsumer   P, dP(n) are there | dS | issue dK += dS^T Q | issue dP(n+1) | dK is there
 //
 // A thread of one has the same pairs as the thread of that number in the other: P travels as 16 bytes of each, in f16,
 // which holds weights of at most 1 to 3 bits more than bf16 does: dS is rounded itself, and twice would be too often.
@@ -12,8 +12,8 @@
 
 namespace cuflash {
 
-template <HopperBackwardConfig C>
-struct SplitGroup : KeyWalk<C> {
+template <Sm90BackwardConfig C>
+struct SplitConsumer : KeyWalk<C> {
   using Base = KeyWalk<C>;
   using Base::kSteps, Base::number, Base::count, Base::pipeline, Base::place;
   using typename Base::Pipeline, typename Base::Weights;
@@ -22,7 +22,7 @@ struct SplitGroup : KeyWalk<C> {
 
   unsigned lane_weights;  // where this thread's P of the first tile lies
 
-  __device__ SplitGroup(const HopperBackwardParams& p, const Pipeline& pipeline)
+  __device__ SplitConsumer(const Sm90BackwardParams& p, const Pipeline& pipeline)
       : Base(p, pipeline, 0), lane_weights(part_of(pipeline.weights(0), new_thread_id() % kWarpgroupThreads, 0)) {}
 
   // Of four weights of a thread.
@@ -69,12 +69,12 @@ struct SplitGroup : KeyWalk<C> {
   }
 };
 
-template <HopperBackwardConfig C>
-struct ScoreGroup : SplitGroup<C> {
-  using Base = SplitGroup<C>;
+template <Sm90BackwardConfig C>
+struct DvConsumer : SplitConsumer<C> {
+  using Base = SplitConsumer<C>;
   using Base::a, Base::p, Base::pipeline, Base::queries, Base::number, Base::count, Base::buffer;
   using Base::kShared, Base::kSteps;
-  using Base::lane_place, Base::lane_weights;
+  using Base::lane_coord, Base::lane_weights;
   using typename Base::Pipeline, typename Base::Scores, typename Base::Weights;
 
   Accumulator<float> dv[C.dim_v / 8];
@@ -82,12 +82,12 @@ struct ScoreGroup : SplitGroup<C> {
   using Base::Base;
 
   __device__ __forceinline__ void hand_over(const Weights& w) const {
-    if (number >= kGradientTiles) numbered_barrier_wait(Pipeline::weights_read(buffer), Pipeline::kPair);
+    if (number >= kGradientTiles) named_barrier_sync(Pipeline::weights_read(buffer), Pipeline::kPair);
     const unsigned to = lane_weights + buffer * Pipeline::GradientTile::kBytes;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
       Base::part(to + step * Base::kPart) = {w[step][0], w[step][1], w[step][2], w[step][3]};
-    numbered_barrier_arrive(Pipeline::weights_written(buffer), Pipeline::kPair);
+    named_barrier_arrive(Pipeline::weights_written(buffer), Pipeline::kPair);
   }
   // Weight of the pair of this lane's key r and a query, which a lane of the same four has handed over.
   __device__ __forceinline__ float handed_over(int query, int r) const {
@@ -111,12 +111,12 @@ struct ScoreGroup : SplitGroup<C> {
     Weights w;
     if constexpr (kPass != Pass::full) Base::hide(s, a, Base::place(), tile);
     if constexpr (kPass == Pass::guarded)
-      weigh_any_size<kShared, kPass>(s, stats, lane_place().column, static_cast<float>(a.scale), p.exponent);
+      weigh_any_size<kShared, kPass>(s, stats, lane_coord().column, static_cast<float>(a.scale), p.exponent);
     else weigh_rows(s, stage);
     narrow<Base::kHandedOver>(w, s[0]);
     hand_over(w);
     narrow<C.element>(w, s[0]);
-    pin_all(w);
+    fence_operands(w);
     Base::wait_for_douts();
     const bool selects = kPass == Pass::guarded && uniform(stats[Base::kFlag] != 0);
     if (selects) {
@@ -124,17 +124,17 @@ struct ScoreGroup : SplitGroup<C> {
       Base::select_into(dv, pipeline.dout(stage), [this](int query, int r) { return handed_over(query, r); });
     } else {
       Base::template issue_sums<typename Base::DvProduct>(dv, w, pipeline.dout(stage));
-      if constexpr (kPass == Pass::guarded) products_wait<0>();
+      if constexpr (kPass == Pass::guarded) wgmma_wait<0>();
     }
-    if constexpr (kPass == Pass::guarded) pin_all(dv);
+    if constexpr (kPass == Pass::guarded) fence_operands(dv);
     Base::advance();
     Base::issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
-    products_wait<1>();
-    pin_all(w), pin_all(dv);
+    wgmma_wait<1>();
+    fence_operands(w), fence_operands(dv);
     Base::release_queries(stage);
     const Pass next = Base::pass(next_step);
-    products_wait<0>();
-    pin_all(s[0]);
+    wgmma_wait<0>();
+    fence_operands(s[0]);
     return next;
   }
 
@@ -142,8 +142,8 @@ struct ScoreGroup : SplitGroup<C> {
     Base::wait_for_queries();
     Scores s;
     Base::issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
-    products_wait<0>();
-    pin_all(s[0]);
+    wgmma_wait<0>();
+    fence_operands(s[0]);
     Base::walk_all(*this, s);
   }
   __device__ __forceinline__ void clear_sums() { Base::clear(dv); }
@@ -151,9 +151,9 @@ struct ScoreGroup : SplitGroup<C> {
   __device__ __forceinline__ void run() { Base::run_all(*this); }
 };
 
-template <HopperBackwardConfig C>
-struct GradientGroup : SplitGroup<C> {
-  using Base = SplitGroup<C>;
+template <Sm90BackwardConfig C>
+struct DkConsumer : SplitConsumer<C> {
+  using Base = SplitConsumer<C>;
   using Base::a, Base::p, Base::pipeline, Base::queries, Base::number, Base::count, Base::buffer;
   using Base::kSteps, Base::lane_weights;
   using typename Base::Pipeline, typename Base::Scores, typename Base::Weights;
@@ -163,16 +163,16 @@ struct GradientGroup : SplitGroup<C> {
   using Base::Base;
 
   __device__ __forceinline__ void take_over(Weights& w) const {
-    numbered_barrier_wait(Pipeline::weights_written(buffer), Pipeline::kPair);
+    named_barrier_sync(Pipeline::weights_written(buffer), Pipeline::kPair);
     const unsigned from = lane_weights + buffer * Pipeline::GradientTile::kBytes;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const uint4 four = Base::part(from + step * Base::kPart);
       w[step][0] = four.x, w[step][1] = four.y, w[step][2] = four.z, w[step][3] = four.w;
     }
-    pin_all(w);
+    fence_operands(w);
     // Nobody waits for the last two.
-    if (number + kGradientTiles < count) numbered_barrier_arrive(Pipeline::weights_read(buffer), Pipeline::kPair);
+    if (number + kGradientTiles < count) named_barrier_arrive(Pipeline::weights_read(buffer), Pipeline::kPair);
   }
   // Statistics come with queries.
   __device__ __forceinline__ void wait_for_both() const {
@@ -186,8 +186,8 @@ struct GradientGroup : SplitGroup<C> {
     Weights w;
     typename Base::RowValues delta;
     take_over(w);
-    products_wait<0>();
-    pin_all(s[0]);
+    wgmma_wait<0>();
+    fence_operands(s[0]);
     Base::load_delta(delta, stage);
     Base::template differentiate<kPass, Base::kHandedOver>(s, w, delta);
     narrow<C.element>(w, s[0]);
@@ -197,20 +197,20 @@ struct GradientGroup : SplitGroup<C> {
     Base::step_on();
     if (number < count) wait_for_both();
     Base::issue_scores(s, pipeline.v(), pipeline.dout(queries.stage));
-    products_wait<1>();
-    pin_all(w), pin_all(dk);
+    wgmma_wait<1>();
+    fence_operands(w), fence_operands(dk);
     Base::release_queries(stage);
     return Base::pass(next_step);
   }
 
   __device__ __forceinline__ void walk() {
-    barrier_wait(pipeline.v_full(), Base::keys.phase());
+    mbarrier_wait(pipeline.v_full(), Base::keys.phase());
     wait_for_both();
     Scores s;
     Base::issue_scores(s, pipeline.v(), pipeline.dout(queries.stage));
     Base::walk_all(*this, s);
-    products_wait<0>();
-    pin_all(s[0]);
+    wgmma_wait<0>();
+    fence_operands(s[0]);
   }
   __device__ __forceinline__ void clear_sums() { Base::clear(dk); }
   __device__ __forceinline__ void store_sums() const {

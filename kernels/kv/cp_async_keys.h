@@ -13,8 +13,8 @@
 
 namespace cuflash {
 
-template <CacheConfig C>
-struct CopiedKeys {
+template <KvConfig C>
+struct CpAsyncKeys {
   static constexpr Element E = C.element;
   static constexpr int kThreads = num_threads(C);
   // Where the sums take most registers, what is seldom needed in the loop is found out anew.
@@ -23,17 +23,17 @@ struct CopiedKeys {
   using VTile = Tile<E, C.tile_k, C.dim_v>;
   static_assert(C.tile_k <= kThreads);
 
-  const CacheWork<C>& work;
+  const KvWork<C>& work;
   KeyPlace next{};
 
-  __device__ explicit CopiedKeys(const CacheWork<C>& work) : work(work) {}
+  __device__ explicit CpAsyncKeys(const KvWork<C>& work) : work(work) {}
 
   __device__ KTile k_tile(int n) const { return {work.stage_memory(n % C.stages)}; }
   __device__ auto v_tile(int n) const {
     if constexpr (C.v_in_k) return k_tile(n);
     else return VTile{k_tile(n).memory + KTile::kBytes};
   }
-  __device__ KeyPlace* places(int stage) const { return reinterpret_cast<KeyPlace*>(work.stage_notes(stage)); }
+  __device__ KeyPlace* places(int stage) const { return reinterpret_cast<KeyPlace*>(work.stage_info(stage)); }
   __device__ __forceinline__ KeyPlace place(int n, int row) const {
     return place_of_key(work.p, work.sequence, work.at.b, work.seen, work.first_key(n) + row);
   }
@@ -42,7 +42,7 @@ struct CopiedKeys {
   }
 
   __device__ __forceinline__ void load(int n) const {
-    const CacheParams& p = work.p;
+    const KvParams& p = work.p;
     const AttentionParams& a = p.attention;
     const KeyPlace* const where = places(n % C.stages);
     const auto* k_head = static_cast<const StoredOf<E>*>(a.k.data) + work.at.head_k * a.k.head_stride;
@@ -64,14 +64,14 @@ struct CopiedKeys {
 #pragma unroll 1
     for (int n = 0; n < C.stages - 1; ++n) {
       if (n < work.count()) load(n);
-      copy_async_commit();  // an empty group keeps the count of pending ones right
+      cp_async_commit();  // an empty group keeps the count of pending ones right
     }
   }
   __device__ __forceinline__ void wait(int n) {
-    copy_async_wait<C.stages - 2>();
+    cp_async_wait<C.stages - 2>();
     __syncthreads();
     if (n + C.stages - 1 < work.count()) load(n + C.stages - 1);
-    copy_async_commit();
+    cp_async_commit();
     // Looked up now and noted after the products: they wait for nothing in between.
     if (looks_up(n)) next = place(n + C.stages, static_cast<int>(threadIdx.x));
   }

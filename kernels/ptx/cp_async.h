@@ -27,17 +27,17 @@ __device__ __forceinline__ void load_from_shared(unsigned address, float (&x)[4]
 }
 
 // 16 bytes, of which `bytes` are read and the rest becomes zero. Both addresses on 16-byte boundaries.
-__device__ __forceinline__ void copy_async_16(unsigned to, const void* from, int bytes) {
+__device__ __forceinline__ void cp_async_16(unsigned to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void copy_async_16(unsigned to, const void* from) {
+__device__ __forceinline__ void cp_async_16(unsigned to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Until at most kPending of this thread's committed groups are still under way.
 template <int kPending>
-__device__ __forceinline__ void copy_async_wait() {
+__device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 

@@ -7,25 +7,26 @@
 // graph. Memory that was anything else is told from a post by the 64 bits of the mark.
 #pragma once
 
-#include "kv/ends.h"
-#include "ptx/post.h"
+#include "kv/split_reduce.h"
+#include "ptx/flagged_pair.h"
 
 namespace cuflash {
 
-template <CacheConfig C>
+template <KvConfig C>
 struct Posts {
   static constexpr int kUnitColumns = kPostedColumns, kRowUnits = C.dim_v / kUnitColumns;
   static constexpr int kUnitLanes = kUnitColumns / kEndColumns;  // of a warp: each has columns of its own ...
   static constexpr int kTurns = 32 / kUnitLanes;                 // ... and every so many-th split
   static constexpr int kUnitPosts = kUnitColumns / 2;
   static_assert(int64{kMostSplits} * C.tile_q * C.dim_v < int64{1} << 31);
-  Post *states, *sums;
+  FlaggedPair *states, *sums;
   uint64 mark;
   int splits;
 
-  __device__ __forceinline__ static Posts of(const CacheParams& p, const CacheItem& at) {
+  __device__ __forceinline__ static Posts of(const KvParams& p, const KvItem& at) {
     const int64 first = tile_number(p, at) * p.splits * p.state_rows * kRowUnits;
-    return {static_cast<Post*>(p.split_states) + first, static_cast<Post*>(p.split_sums) + first * kUnitPosts,
+    return {static_cast<FlaggedPair*>(p.split_states) + first,
+            static_cast<FlaggedPair*>(p.split_sums) + first * kUnitPosts,
             empty_ticket(reinterpret_cast<uint64>(p.split_states)) | 1, p.splits};
   }
   __device__ static int unit_of(int row, int column) { return row * kRowUnits + column / kUnitColumns; }
@@ -34,17 +35,17 @@ struct Posts {
   __device__ static int lane() { return lane_id() % kUnitLanes; }
   __device__ static int turn() { return lane_id() / kUnitLanes; }
 
-  __device__ Post* state(int unit, int split) const { return states + unit * splits + split; }
+  __device__ FlaggedPair* state(int unit, int split) const { return states + unit * splits + split; }
   // The first two columns of a lane; the other two lie kUnitLanes posts behind them, so that lanes are neighbours in memory.
-  __device__ Post* columns(int unit, int split, int lane) const {
+  __device__ FlaggedPair* columns(int unit, int split, int lane) const {
     return sums + (unit * splits + split) * kUnitPosts + lane;
   }
 
   // By a warp, long before: they come to L2, so that who looks for what is not there yet does not wait for memory.
   __device__ __forceinline__ void ask_for(int unit) const {
-    constexpr int kLine = 128 / sizeof(Post);
-    for (int n = lane_id() * kLine; n < splits * kUnitPosts; n += 32 * kLine) ask_for_line(columns(unit, 0, 0) + n);
-    for (int n = lane_id() * kLine; n < splits; n += 32 * kLine) ask_for_line(state(unit, 0) + n);
+    constexpr int kLine = 128 / sizeof(FlaggedPair);
+    for (int n = lane_id() * kLine; n < splits * kUnitPosts; n += 32 * kLine) prefetch_l2(columns(unit, 0, 0) + n);
+    for (int n = lane_id() * kLine; n < splits; n += 32 * kLine) prefetch_l2(state(unit, 0) + n);
   }
 
   // By a warp: columns of a unit, added up over `used` splits, in the lanes of the first turn. used: 0 to look at nothing.
@@ -70,7 +71,7 @@ struct Posts {
                                            float factor) const {
     const int mine = (used - first - turn() + kTurns - 1) / kTurns;  // that exist; others are asked for in vain
     const auto split = [&](int n) { return max(0, min(first + turn() + n * kTurns, used - 1)); };
-    Post state[kAtOnce], left[kAtOnce], right[kAtOnce];
+    FlaggedPair state[kAtOnce], left[kAtOnce], right[kAtOnce];
     bool missing;
     int looks = 0;
     do {
@@ -78,9 +79,9 @@ struct Posts {
       if (++looks == kMostLooks) __trap();
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
-        state[n] = look_at_post(this->state(unit, split(n)));
-        left[n] = look_at_post(columns(unit, split(n), lane()));
-        right[n] = look_at_post(columns(unit, split(n), lane()) + kUnitLanes);
+        state[n] = load_flagged(this->state(unit, split(n)));
+        left[n] = load_flagged(columns(unit, split(n), lane()));
+        right[n] = load_flagged(columns(unit, split(n), lane()) + kUnitLanes);
       }
       missing = false;
 #pragma unroll
@@ -89,9 +90,9 @@ struct Posts {
     } while (__any_sync(0xffffffffu, missing && used != 0));
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
-      take_mark_away(this->state(unit, split(n)), n < mine && lane() == 0);
-      take_mark_away(columns(unit, split(n), lane()), n < mine);
-      take_mark_away(columns(unit, split(n), lane()) + kUnitLanes, n < mine);
+      clear_flag(this->state(unit, split(n)), n < mine && lane() == 0);
+      clear_flag(columns(unit, split(n), lane()), n < mine);
+      clear_flag(columns(unit, split(n), lane()) + kUnitLanes, n < mine);
     }
     all.template add<kAtOnce>(mine, factor, [&](int n, RowState<float>& row, float(&x)[kEndColumns]) {
       row = {state[n].x[0], state[n].x[1]};

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace host_cuda {
+namespace kernel_emulator {
 
 struct Grid {
   unsigned x, y, z;
@@ -13,7 +13,7 @@ struct Grid {
   int64_t ctas() const { return int64_t{x} * y * z; }
 };
 
-// config: the ints of a CacheConfig. params: a CacheParams. CTAs run one after the other, in an order that the seed
+// config: the ints of a KvConfig. params: a KvParams. CTAs run one after the other, in an order that the seed
 // decides. Answers "" or what is wrong: a config that this program has not, more shared memory used than launched with.
 std::string run_cache_kernel(const int* config, size_t ints, const void* params, const Grid& grid, int threads,
                              size_t shared_bytes, uint64_t seed);
@@ -21,4 +21,4 @@ std::string run_cache_kernel(const int* config, size_t ints, const void* params,
 std::string run_merge_kernel(const int* config, size_t ints, const void* params, const Grid& grid, int threads,
                              uint64_t seed);
 
-}  // namespace host_cuda
+}  // namespace kernel_emulator

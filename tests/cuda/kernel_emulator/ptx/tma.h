@@ -1,24 +1,24 @@
-// kernels/ptx/tensor_copy.h on the host, for the tensor maps of the fake driver.
+// kernels/ptx/tma.h on the host, for the tensor maps of the fake driver.
 #pragma once
 
 #include "params.h"
-#include "ptx/copy.h"
+#include "ptx/cp_async.h"
 #include "tests/cuda/fake_gpu/fake_cuda.h"
 
 namespace cuflash {
 
-using CachePolicy = unsigned long long;
-inline CachePolicy usual_policy() { return 0; }
-inline CachePolicy read_once_policy() { return 1; }
-inline CachePolicy push_out_policy() { return 2; }
+using EvictionPolicy = unsigned long long;
+inline EvictionPolicy evict_normal() { return 0; }
+inline EvictionPolicy evict_first() { return 1; }
+inline EvictionPolicy evict_first_sixteenth() { return 2; }
 
 // Rows of 128 bytes, pieces of 16 exchanged by bits of the address: the 128-byte swizzle.
-inline void copy_box_async(unsigned to, const TensorMap& map, unsigned barrier, int column, int row, int head,
-                           int batch, CachePolicy) {
+inline void tma_load(unsigned to, const TensorMap& map, unsigned barrier, int column, int row, int head, int batch,
+                     EvictionPolicy) {
   cuflash::test::FakeTensorMap tensor;
   std::memcpy(&tensor, &map, sizeof tensor);
   const unsigned bytes = tensor.box_rows * 128;
-  host_cuda::start_box(barrier, bytes, [=] {
+  kernel_emulator::start_box(barrier, bytes, [=] {
     for (unsigned r = 0; r < tensor.box_rows; ++r)
       for (unsigned n = 0; n < 64; ++n) {
         const uint64_t at[] = {column + uint64_t{n}, row + uint64_t{r}, static_cast<uint64_t>(head),

@@ -1,4 +1,4 @@
-// kernels/ptx/copy.h on the host.
+// kernels/ptx/cp_async.h on the host.
 #pragma once
 
 #include "tests/cuda/kernel_emulator/lanes.h"
@@ -15,14 +15,14 @@ inline void load_from_shared(unsigned address, float (&x)[kCount], bool loads) {
   if (loads) std::memcpy(x, memory + address, sizeof x);
 }
 inline void* __cvta_shared_to_generic(unsigned address) { return memory + address; }
-inline void copy_async_16(unsigned to, const void* from, int bytes) {
-  host_cuda::start_copy(memory + to, from, bytes, 16 - bytes);
+inline void cp_async_16(unsigned to, const void* from, int bytes) {
+  kernel_emulator::start_copy(memory + to, from, bytes, 16 - bytes);
 }
-inline void copy_async_16(unsigned to, const void* from) { copy_async_16(to, from, 16); }
-inline void copy_async_commit() { host_cuda::commit_copies(); }
+inline void cp_async_16(unsigned to, const void* from) { cp_async_16(to, from, 16); }
+inline void cp_async_commit() { kernel_emulator::commit_copies(); }
 template <int kPending>
-inline void copy_async_wait() {
-  host_cuda::wait_for_copies(kPending);
+inline void cp_async_wait() {
+  kernel_emulator::wait_for_copies(kPending);
 }
 
 }  // namespace cuflash

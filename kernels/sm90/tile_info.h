@@ -6,7 +6,7 @@
 
 namespace cuflash {
 
-struct Note {
+struct TileInfo {
   int b, h;
   int q_first;                                   // the warpgroup's first query
   int q_begin, len_q, len_k;                     // of the sequence
@@ -17,6 +17,6 @@ struct Note {
 
   __device__ Sequence sequence() const { return {q_begin, 0, len_q, len_k, shift}; }
 };
-static_assert(sizeof(Note) <= kNoteBytes);
+static_assert(sizeof(TileInfo) <= kTileInfoBytes);
 
 }  // namespace cuflash

@@ -15,7 +15,7 @@ __device__ __forceinline__ void wait_for_turn(const BackwardParams& p, const Pla
     if (thread == 0) {
       const Range queries{int64{tile} * C.tile_q, min(int64{tile + 1} * C.tile_q, int64{at.sequence.len_q})};
       const int64 first = keys_of_any(p.attention, at.sequence, queries).begin / C.tile_k;
-      while (load_acquire(p.turns + number) != static_cast<unsigned>(at.first / C.tile_k - first)) {}
+      while (load_acquire(p.dq_semaphore + number) != static_cast<unsigned>(at.first / C.tile_k - first)) {}
     }
     meet();
   }
@@ -24,7 +24,7 @@ template <BackwardConfig C, class Meet>
 __device__ __forceinline__ void pass_turn_on(const BackwardParams& p, int64 number, int thread, Meet meet) {
   if constexpr (C.ordered) {
     meet();
-    if (thread == 0) add_release(p.turns + number, 1);
+    if (thread == 0) add_release(p.dq_semaphore + number, 1);
   }
 }
 

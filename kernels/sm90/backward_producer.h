@@ -2,24 +2,24 @@
 // write, times K, goes into sums in global memory.
 #pragma once
 
-#include "portable/backward/place.h"
+#include "portable/backward/task.h"
 #include "ptx/warpgroup.h"
 #include "sm90/backward_pipeline.h"
-#include "sm90/copy_tile.h"
 #include "sm90/ring.h"
+#include "sm90/tma_load.h"
 #include "tile/finite.h"
 
 namespace cuflash {
 
-template <HopperBackwardConfig C>
-struct QueryGroup {
+template <Sm90BackwardConfig C>
+struct BackwardProducer {
   static constexpr Element E = C.element;
   static constexpr BackwardConfig kShared = shared_config(C);
   static constexpr int kTileK = tile_k_of(C), kSteps = kTileK / 16;
   static constexpr int kPiecesOfRow = kPanelRowBytes / 16;
   static_assert(C.tile_q == kWarpgroupRows && C.stages >= 2);
   // One of the stages is filled while dQ of another is computed. Without dQ there is nothing to do but wait for room.
-  static constexpr int kAhead = C.dq ? C.stages - 1 : C.stages;
+  static constexpr int kPrefetchQ = C.dq ? C.stages - 1 : C.stages;
   using Pipeline = BackwardPipeline<C>;
   using Panel = SwizzledTile<kTileK, kPanelColumns>;  // of K
   using Product = WarpgroupProduct<E, kPanelColumns, true>;
@@ -33,7 +33,7 @@ struct QueryGroup {
     }
   };
 
-  const HopperBackwardParams& p;
+  const Sm90BackwardParams& p;
   const AttentionParams& a;
   Pipeline pipeline;
   Ring<kPlaces> places;
@@ -49,7 +49,7 @@ struct QueryGroup {
   Ring<C.stages> stages;  // where to
   unsigned landed_phase = 0;
 
-  __device__ QueryGroup(const HopperBackwardParams& p, const Pipeline& pipeline)
+  __device__ BackwardProducer(const Sm90BackwardParams& p, const Pipeline& pipeline)
       : p(p), a(p.backward.attention), pipeline(pipeline) {}
 
   __device__ __forceinline__ const Place& place() const { return pipeline.place(places.stage); }
@@ -72,7 +72,7 @@ struct QueryGroup {
   }
 
   __device__ static int thread() { return new_thread_id() % kWarpgroupThreads; }
-  __device__ static void meet() { numbered_barrier_wait(Pipeline::kQueryGroup, kWarpgroupThreads); }
+  __device__ static void meet() { named_barrier_sync(Pipeline::kQueryGroup, kWarpgroupThreads); }
   template <class Tile>
   __device__ static uint4* pieces(Tile tile) {
     return static_cast<uint4*>(__cvta_shared_to_generic(tile.address));
@@ -83,7 +83,7 @@ struct QueryGroup {
     const Place& at = place();
     const int row = static_cast<int>(at.sequence.k_begin) + at.first;
     if (count == 0) {
-      barrier_arrive(pipeline.k_full()), barrier_arrive(pipeline.v_full());
+      mbarrier_arrive(pipeline.k_full()), mbarrier_arrive(pipeline.v_full());
       return;
     }
     copy_tile(pipeline.k(), p.k, a.k, pipeline.k_full(), row, at.head_k, at.b);
@@ -92,11 +92,11 @@ struct QueryGroup {
   // One thread.
   __device__ __forceinline__ void copy_queries(int tile, unsigned q_barrier, unsigned o_barrier) const {
     const int stage = stages.stage, row = first_row + tile * C.tile_q, head = first_head + ahead.member;
-    barrier_wait(pipeline.empty(stage), stages.phase ^ 1);
-    barrier_arrive_expecting(q_barrier, Pipeline::QTile::kBytes + Pipeline::kStatsBytes);
+    mbarrier_wait(pipeline.empty(stage), stages.phase ^ 1);
+    mbarrier_arrive_expect_tx(q_barrier, Pipeline::QTile::kBytes + Pipeline::kStatsBytes);
     copy_panels(pipeline.q(stage), p.q, a.q, q_barrier, row, head, b);
     copy_row_stats(pipeline.stats_address(stage), p.row_stats, q_barrier, query_tile(ahead.member, tile));
-    barrier_arrive_expecting(o_barrier, Pipeline::DoutTile::kBytes);
+    mbarrier_arrive_expect_tx(o_barrier, Pipeline::DoutTile::kBytes);
     copy_panels(pipeline.dout(stage), p.dout, p.backward.dout, o_barrier, row, head, b);
   }
   template <class Tile>
@@ -114,14 +114,14 @@ struct QueryGroup {
     if (thread() == 0) copy_queries(tile, cleans ? landed : q_full, cleans ? landed : o_full);
     __syncwarp();
     if (cleans) {
-      barrier_wait(landed, landed_phase);
+      mbarrier_wait(landed, landed_phase);
       landed_phase ^= 1;
       const int first = len_q - tile * C.tile_q;
       clear_rows(pipeline.q(stage), first);
       clear_rows(pipeline.dout(stage), first);
       async_proxy_fence();
       meet();
-      if (thread() == 0) barrier_arrive(q_full), barrier_arrive(o_full);
+      if (thread() == 0) mbarrier_arrive(q_full), mbarrier_arrive(o_full);
       __syncwarp();
     }
     ahead.next(steps), stages.advance();
@@ -131,12 +131,12 @@ struct QueryGroup {
   // out: whoever does see them has a dS that is NaN. Scores need them, so they are left out of a copy.
   __device__ __forceinline__ typename Pipeline::KTile keys_for_dq() const {
     const auto k = pipeline.k(), finite = pipeline.finite_k();
-    barrier_wait(pipeline.k_full(), keys_phase);
+    mbarrier_wait(pipeline.k_full(), keys_phase);
     if (tiles.edge == 0) return k;
     bool found = false;
 #pragma unroll 4
     for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) found |= has_not_finite<E>(pieces(k)[n]);
-    if (!numbered_barrier_any(Pipeline::kQueryGroup, kWarpgroupThreads, found)) return k;
+    if (!named_barrier_any(Pipeline::kQueryGroup, kWarpgroupThreads, found)) return k;
 #pragma unroll 1
     for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) pieces(finite)[n] = finite_eight<E>(pieces(k)[n]);
     async_proxy_fence();
@@ -146,14 +146,14 @@ struct QueryGroup {
 
   // 64 columns of dQ.
   static __device__ __forceinline__ void multiply(Sums& sums, typename Pipeline::GradientTile gradient, Panel k) {
-    products_fence();
+    wgmma_fence();
     Product::start(sums, gradient.along_rows(0), k.across_rows(0));
 #pragma unroll
     for (int step = 1; step < kSteps; ++step) Product::add(sums, gradient.along_rows(step), k.across_rows(step));
-    products_commit();
-    products_wait<0>();
+    wgmma_commit();
+    wgmma_wait<0>();
 #pragma unroll
-    for (int n = 0; n < kPanelColumns / 2; ++n) pin(sums[n / 4].x[n % 4]);
+    for (int n = 0; n < kPanelColumns / 2; ++n) fence_operand(sums[n / 4].x[n % 4]);
   }
   // One branch around all of them: the assembler makes a branch of every predicate.
   __device__ __forceinline__ void add(const Sums& sums, int64 tile, int first_column) const {
@@ -169,7 +169,7 @@ struct QueryGroup {
   __device__ __forceinline__ static void free_gradient(int tile) {
 #pragma unroll
     for (int group = 0; group < C.warpgroups; ++group)
-      numbered_barrier_arrive(Pipeline::read(group, tile), Pipeline::kPair);
+      named_barrier_arrive(Pipeline::read(group, tile), Pipeline::kPair);
   }
 
   __device__ __forceinline__ void add_to_dq(const Visit& visit, int number, unsigned keys) {
@@ -177,7 +177,7 @@ struct QueryGroup {
     const int64 sums_tile = query_tile(visit.member, tiles.tile(visit.step));
 #pragma unroll
     for (int group = 0; group < C.warpgroups; ++group)
-      numbered_barrier_wait(Pipeline::written(group, buffer), Pipeline::kPair);
+      named_barrier_sync(Pipeline::written(group, buffer), Pipeline::kPair);
 #pragma unroll 1
     for (int column = 0; column < C.dim_qk; column += kPanelColumns) {
       Sums sums;
@@ -196,7 +196,7 @@ struct QueryGroup {
   }
   __device__ __forceinline__ void bring_all() {
 #pragma unroll 1
-    for (int number = kAhead; number < count; ++number) bring();
+    for (int number = kPrefetchQ; number < count; ++number) bring();
   }
   __device__ __forceinline__ void add_all(unsigned keys) {
     Visit visit;
@@ -205,7 +205,7 @@ struct QueryGroup {
     for (int tile = 0; tile < min(kGradientTiles, count); ++tile) free_gradient(tile);
 #pragma unroll 1
     for (int number = 0; number < count; ++number, visit.next(steps)) {
-      if (number + kAhead < count) bring();
+      if (number + kPrefetchQ < count) bring();
       converge();
       add_to_dq(visit, number, uniform(keys));
     }
@@ -218,13 +218,13 @@ struct QueryGroup {
       const bool ends = uniform(place().written) < 0;
       take_place();
       if (count > 0) bring();
-      if (!first) barrier_wait(pipeline.k_free(), keys_phase ^ 1);
+      if (!first) mbarrier_wait(pipeline.k_free(), keys_phase ^ 1);
       converge();
       if (ends) break;
       if (thread() == 0) copy_keys_and_values();
       __syncwarp();
 #pragma unroll 1
-      for (int n = 1; n < min(kAhead, count); ++n) bring();
+      for (int n = 1; n < min(kPrefetchQ, count); ++n) bring();
       if (thread() == kWarpgroupThreads - 1)
         pipeline.place((places.stage + 1) % kPlaces) = next_place<kShared>(p.backward);
       converge();
@@ -232,7 +232,7 @@ struct QueryGroup {
       meet();  // the next place is known
       converge();
     }
-    if (thread() == 0) barrier_arrive(pipeline.k_full());
+    if (thread() == 0) mbarrier_arrive(pipeline.k_full());
   }
 };
 

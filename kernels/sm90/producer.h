@@ -2,33 +2,33 @@
 // counts.
 #pragma once
 
-#include "sm90/copy_tile.h"
 #include "sm90/pipeline.h"
-#include "sm90/work.h"
+#include "sm90/tile_scheduler.h"
+#include "sm90/tma_load.h"
 #include "tile/finite.h"
 
 namespace cuflash {
 
 // One thread. The keys of a tile come before the values of the tile before it: that is the order in which they are used.
-template <HopperForwardConfig C>
-__device__ __forceinline__ void copy_keys_and_values(const HopperForwardParams& p, const Pipeline<C>& pipeline) {
+template <Sm90ForwardConfig C>
+__device__ __forceinline__ void copy_keys_and_values(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
   Ring<C.stages> keys, values;
   prefetch(p.k), prefetch(p.v);
 #pragma unroll 1
-  for (Round round; round.any(p.order); round.next()) {
-    const Work<C> work(a, round.tile(p.order));
+  for (Round round; round.any(p.tile_order); round.next()) {
+    const Work<C> work(a, round.tile(p.tile_order));
     if (!work.exists) continue;
     const int head = work.head_k(a), first = static_cast<int>(work.sequence.k_begin);
 #pragma unroll 1
     for (int tile = work.end - 1; tile >= work.begin - 1 && work.end != 0; --tile) {
       if (tile >= work.begin) {
-        barrier_wait(pipeline.k_empty(keys.stage), keys.phase ^ 1);
+        mbarrier_wait(pipeline.k_empty(keys.stage), keys.phase ^ 1);
         copy_tile(pipeline.k(keys.stage), p.k, a.k, pipeline.k_full(keys.stage), first + tile * C.tile_k, head, work.b);
         keys.advance();
       }
       if (tile + 1 < work.end) {
-        barrier_wait(pipeline.v_empty(values.stage), values.phase ^ 1);
+        mbarrier_wait(pipeline.v_empty(values.stage), values.phase ^ 1);
         const bool dirty = work.has_hidden_values(a, tile + 1);
         copy_tile(pipeline.v(values.stage), p.v, a.v,
                   dirty ? pipeline.v_landed(values.stage) : pipeline.v_full(values.stage),
@@ -40,13 +40,13 @@ __device__ __forceinline__ void copy_keys_and_values(const HopperForwardParams& 
 }
 
 // One thread: the statistics, where somebody asks for them.
-template <HopperForwardConfig C>
-__device__ __forceinline__ void count_visits(const HopperForwardParams& p) {
+template <Sm90ForwardConfig C>
+__device__ __forceinline__ void count_visits(const Sm90ForwardParams& p) {
   const AttentionParams& a = p.forward.attention;
   if (!a.tile_counts) return;
 #pragma unroll 1
-  for (Round round; round.any(p.order); round.next()) {
-    const Work<C> work(a, round.tile(p.order));
+  for (Round round; round.any(p.tile_order); round.next()) {
+    const Work<C> work(a, round.tile(p.tile_order));
     if (!work.exists) continue;
     const Range queries = work.queries(work.q_first, tile_q_of(C));
     count_tiles<C.tile_k>(a, work.sequence, queries, walk_keys<C.tile_k>(a, work.sequence, queries));
@@ -54,24 +54,24 @@ __device__ __forceinline__ void count_visits(const HopperForwardParams& p) {
 }
 
 // One lane for each warpgroup. Without keys there is nothing to copy, but the barriers' phases follow the rounds.
-template <HopperForwardConfig C>
-__device__ __forceinline__ void copy_queries(const HopperForwardParams& p, const Pipeline<C>& pipeline) {
+template <Sm90ForwardConfig C>
+__device__ __forceinline__ void copy_queries(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
   prefetch(p.q);
 #pragma unroll 1
-  for (Round round; round.any(p.order); round.next()) {
+  for (Round round; round.any(p.tile_order); round.next()) {
     const int group = new_thread_id() % 32;  // what is computed from it takes no registers
-    Note& note = pipeline.note(group, round.number);
-    write_note(note, a, Work<C>(a, round.tile(p.order)), group);
-    barrier_wait(pipeline.q_empty(group, round.number), pipeline.query_phase(round.number) ^ 1);
+    TileInfo& info = pipeline.info(group, round.number);
+    write_tile_info(info, a, Work<C>(a, round.tile(p.tile_order)), group);
+    mbarrier_wait(pipeline.q_empty(group, round.number), pipeline.query_phase(round.number) ^ 1);
     const unsigned full = pipeline.q_full(group, round.number);
-    if (note.rows_end == 0 || note.begin == note.end) barrier_arrive(full);
-    else copy_tile(pipeline.q(group, round.number), p.q, a.q, full, note.q_begin + note.q_first, note.h, note.b);
+    if (info.rows_end == 0 || info.begin == info.end) mbarrier_arrive(full);
+    else copy_tile(pipeline.q(group, round.number), p.q, a.q, full, info.q_begin + info.q_first, info.h, info.b);
   }
 }
 
 // One warp. Values that no query of the tile sees do not exist: a zero weight would not keep a NaN out.
-template <HopperForwardConfig C>
+template <Sm90ForwardConfig C>
 struct Cleaner {
   using VTile = typename Pipeline<C>::VTile;
   using Options = ScoreOptions<C.element, C.options>;
@@ -118,19 +118,19 @@ struct Cleaner {
   }
 };
 
-template <HopperForwardConfig C>
-__device__ __forceinline__ void clean_values(const HopperForwardParams& p, const Pipeline<C>& pipeline) {
+template <Sm90ForwardConfig C>
+__device__ __forceinline__ void clean_values(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
   Ring<C.stages> values;
   unsigned phases = 0;  // of `landed`, a bit for every stage: not every tile passes there
 #pragma unroll 1
-  for (Round round; round.any(p.order); round.next()) {
-    const Work<C> work(a, round.tile(p.order));
+  for (Round round; round.any(p.tile_order); round.next()) {
+    const Work<C> work(a, round.tile(p.tile_order));
     if (!work.exists) continue;
 #pragma unroll 1
     for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile, values.advance()) {
       if (!work.has_hidden_values(a, tile)) continue;
-      barrier_wait(pipeline.v_landed(values.stage), phases >> values.stage & 1);
+      mbarrier_wait(pipeline.v_landed(values.stage), phases >> values.stage & 1);
       phases ^= 1u << values.stage;
       const Cleaner<C> cleaner{a, work};
       cleaner.clear_outside(pipeline.v(values.stage), tile * C.tile_k);
@@ -138,7 +138,7 @@ __device__ __forceinline__ void clean_values(const HopperForwardParams& p, const
       if constexpr (Cleaner<C>::Options::kMasked) cleaner.clear_unseen(pipeline.v(values.stage), tile * C.tile_k);
       async_proxy_fence();
       __syncwarp();
-      if (lane_id() == 0) barrier_arrive(pipeline.v_full(values.stage));
+      if (lane_id() == 0) mbarrier_arrive(pipeline.v_full(values.stage));
     }
   }
 }

@@ -2,7 +2,7 @@
 // Every warp finds out for itself, and all come to the same answers.
 #pragma once
 
-#include "sm90/note.h"
+#include "sm90/tile_info.h"
 
 namespace cuflash {
 
@@ -11,7 +11,7 @@ struct Round {
   unsigned number = 0;
 
   // Volatile: read anew where it is asked for, instead of being kept in registers.
-  __device__ __forceinline__ TilePlace tile(const TileOrder& order) const {
+  __device__ __forceinline__ TileCoord tile(const TileOrder& order) const {
     unsigned cta, ctas;
     asm volatile("mov.u32 %0, %%ctaid.x; mov.u32 %1, %%nctaid.x;" : "=r"(cta), "=r"(ctas));
     return tile_of(order, cta, ctas, number);
@@ -29,7 +29,7 @@ struct Work {
   int begin, end;            // tiles of keys, visited from the last to the first
   bool exists;               // somebody waits for its rows
 
-  __device__ __forceinline__ Work(const AttentionParams& a, const TilePlace& tile) {
+  __device__ __forceinline__ Work(const AttentionParams& a, const TileCoord& tile) {
     exists = tile.exists;
     if (!exists) return;
     b = static_cast<int>(tile.head / static_cast<unsigned>(a.heads_q)), h = static_cast<int>(tile.head) - b * a.heads_q;
@@ -59,19 +59,20 @@ struct Work {
 
 // For one of the warpgroups that share the tile.
 template <auto C>
-__device__ __forceinline__ void write_note(Note& note, const AttentionParams& a, const Work<C>& work, int group) {
-  note.rows_end = work.exists ? work.rows_end(a) : 0;
+__device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionParams& a, const Work<C>& work,
+                                                int group) {
+  info.rows_end = work.exists ? work.rows_end(a) : 0;
   if (!work.exists) return;
   const Sequence& s = work.sequence;
-  note.b = work.b, note.h = work.h, note.q_first = work.q_first + group * kWarpgroupRows;
-  note.q_begin = static_cast<int>(s.q_begin), note.shift = static_cast<int>(s.shift);
-  note.len_q = s.len_q, note.len_k = s.len_k;
-  note.begin = work.begin, note.end = work.end;
+  info.b = work.b, info.h = work.h, info.q_first = work.q_first + group * kWarpgroupRows;
+  info.q_begin = static_cast<int>(s.q_begin), info.shift = static_cast<int>(s.shift);
+  info.len_q = s.len_q, info.len_k = s.len_k;
+  info.begin = work.begin, info.end = work.end;
   asm volatile("" ::: "memory");  // read back, so that it takes no registers
-  const Range queries{note.q_first, min(note.q_first + kWarpgroupRows, note.len_q)};
-  const Walk walk = walk_keys<C.tile_k>(a, note.sequence(), queries);
-  note.own_begin = walk.begin, note.full_begin = walk.full_begin;
-  note.full_end = walk.full_end, note.own_end = walk.end;
+  const Range queries{info.q_first, min(info.q_first + kWarpgroupRows, info.len_q)};
+  const Walk walk = walk_keys<C.tile_k>(a, info.sequence(), queries);
+  info.own_begin = walk.begin, info.full_begin = walk.full_begin;
+  info.full_end = walk.full_end, info.own_end = walk.end;
 }
 
 }  // namespace cuflash

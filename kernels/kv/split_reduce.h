@@ -80,7 +80,7 @@ struct SummedColumns {
 
 // Where the splits of a tile of rows meet, and where their sums lie: those of one row side by side, so that whoever adds them up has one
 // address for all. What one tile has is counted by ints.
-template <CacheConfig C>
+template <KvConfig C>
 struct SplitPlace {
   using Real = RealOf<C.element>;
   static_assert(int64{kMostSplits} * C.tile_q * C.dim_v < int64{1} << 31);
@@ -88,7 +88,7 @@ struct SplitPlace {
   Real *states, *all_sums;
   int splits;
 
-  __device__ __forceinline__ static SplitPlace of(const CacheParams& p, const CacheItem& at) {
+  __device__ __forceinline__ static SplitPlace of(const KvParams& p, const KvItem& at) {
     const int64 tile = tile_number(p, at), first = tile * p.splits * p.state_rows;
     return {p.tickets + tile, static_cast<Real*>(p.split_states) + first * 2,
             static_cast<Real*>(p.split_sums) + first * C.dim_v, p.splits};
@@ -108,7 +108,7 @@ struct OutputPlace {
   int count;    // of columns
   bool exists;  // a query; what is written of one that does not is nothing seen
 
-  __device__ __forceinline__ static OutputPlace of(const CacheParams& p, const CachedSequence& s, const CacheItem& at,
+  __device__ __forceinline__ static OutputPlace of(const KvParams& p, const CachedSequence& s, const KvItem& at,
                                                    int row, int column) {
     const AttentionParams& a = p.attention;
     const int query = query_of_row(row, a.group);
@@ -145,9 +145,9 @@ struct RowTotal {
   }
 };
 
-// Columns of a row become output, and the row's LSE is written by whoever has the first ones. kPlain: as in CacheConfig.
+// Columns of a row become output, and the row's LSE is written by whoever has the first ones. kPlain: as in KvConfig.
 template <Element E, bool kPlain>
-__device__ __forceinline__ void write_output(const CacheParams& p, const OutputPlace<E>& place, bool writes_lse,
+__device__ __forceinline__ void write_output(const KvParams& p, const OutputPlace<E>& place, bool writes_lse,
                                              RealOf<E> unit, SummedColumns<RealOf<E>>& sums) {
   using Real = RealOf<E>;
   const auto total = RowTotal<Real>::of(sums.row, unit, place.sink);

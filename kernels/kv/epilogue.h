@@ -2,24 +2,24 @@
 // tile of rows comes last adds up what they have left.
 #pragma once
 
-#include "kv/ends.h"
+#include "kv/split_reduce.h"
 #include "kv/work.h"
 #include "ptx/barrier.h"
 
 namespace cuflash {
 
-template <CacheConfig C>
+template <KvConfig C>
 struct CacheSums {
   static constexpr Element E = C.element;
-  static constexpr int kThreads = computing_threads(C), kBarrier = 1;
-  using Work = CacheWork<C>;
+  static constexpr int kThreads = consumer_threads(C), kBarrier = 1;
+  using Work = KvWork<C>;
   using Real = RealOf<E>;
   using Rows = typename Work::Rows;
 
   const Work& work;
   // A warp that has no sums may go through all this before the others. It neither reads nor writes any: code and params,
   // which come from far, are in the caches of the multiprocessor then.
-  bool rehearses = false;
+  bool warms_icache = false;
 
   // What does not depend on sums.
   Real factor, unit;
@@ -27,8 +27,10 @@ struct CacheSums {
   SplitPlace<C> place;    // where there are splits
   OutputPlace<E> output;  // of the thread's first piece
 
-  __device__ explicit CacheSums(const Work& work, bool rehearses = false)
-      : work(work), rehearses(rehearses), written(min(C.tile_q, rows_end(work.a, work.sequence) - work.rows.first)) {}
+  __device__ explicit CacheSums(const Work& work, bool warms_icache = false)
+      : work(work),
+        warms_icache(warms_icache),
+        written(min(C.tile_q, rows_end(work.a, work.sequence) - work.rows.first)) {}
 
   // Sums of key warp w of a row of the tile.
   __device__ Real* warp_sums(int w, int row) const {
@@ -57,7 +59,7 @@ struct CacheSums {
 
   // Pieces of some columns of these rows, dealt out to threads.
   static constexpr int kPieces = C.dim_v / kEndColumns;
-  __device__ int pieces() const { return rehearses ? kPieces : written * kPieces; }
+  __device__ int pieces() const { return warms_icache ? kPieces : written * kPieces; }
   __device__ static int first_piece() { return static_cast<int>(threadIdx.x) % kThreads; }
   __device__ static int row_of(int piece) { return piece / kPieces; }
   __device__ static int column_of(int piece) { return piece % kPieces * kEndColumns; }
@@ -67,7 +69,7 @@ struct CacheSums {
     SummedColumns<Real> sums;
     const int row = row_of(piece), column = column_of(piece);
     sums.template add<C.key_warps>(
-        rehearses ? 0 : C.key_warps, factor, [&](int w, RowState<Real>& state, Real(&x)[kEndColumns]) {
+        warms_icache ? 0 : C.key_warps, factor, [&](int w, RowState<Real>& state, Real(&x)[kEndColumns]) {
           state = warp_states(w)[row];
           const auto columns = *reinterpret_cast<const Reals<Real, kEndColumns>*>(warp_sums(w, row) + column);
 #pragma unroll
@@ -80,7 +82,7 @@ struct CacheSums {
 #pragma unroll 1
     for (int n = first_piece(); n < pieces(); n += kThreads) {
       const SummedColumns<Real> sums = of_warps(n);
-      if (rehearses) continue;
+      if (warms_icache) continue;
       store_to_global(place.sums(row_of(n), work.at.split, column_of(n)), sums.x);
       const Real state[2] = {sums.row.top, sums.row.sum};
       if (column_of(n) == 0) store_to_global(place.state(row_of(n), work.at.split), state);
@@ -93,7 +95,7 @@ struct CacheSums {
     const Real *states = place.state(row_of(piece), 0), *columns = place.sums(row_of(piece), 0, column_of(piece));
 #pragma unroll 1
     for (int left = work.splits; left > 0; left -= kAtOnce) {
-      sums.template add<kAtOnce>(rehearses ? 0 : left, factor,
+      sums.template add<kAtOnce>(warms_icache ? 0 : left, factor,
                                  [&](int n, RowState<Real>& state, Real(&x)[kEndColumns]) {
                                    Real loaded[2];
                                    load_from_l2(states + n * 2, loaded), load_from_l2(columns + n * C.dim_v, x);
@@ -109,13 +111,13 @@ struct CacheSums {
     if (work.splits > 1) prepare_ticket(work.p.tickets + tile_number(work.p, work.at));
   }
   __device__ __forceinline__ bool comes_last() const {
-    numbered_barrier_wait(kBarrier, kThreads);
-    return numbered_barrier_any(kBarrier, kThreads, threadIdx.x == 0 && arrive(place.ticket, work.splits));
+    named_barrier_sync(kBarrier, kThreads);
+    return named_barrier_any(kBarrier, kThreads, threadIdx.x == 0 && arrive(place.ticket, work.splits));
   }
 
   __device__ __forceinline__ OutputPlace<E> output_of(int piece) const {
     auto found = OutputPlace<E>::of(work.p, work.sequence, work.at, work.rows.first + row_of(piece), column_of(piece));
-    if (rehearses) found.count = 0;
+    if (warms_icache) found.count = 0;
     return found;
   }
   __device__ __forceinline__ void find_factors() {
@@ -138,15 +140,15 @@ struct CacheSums {
     const bool split = work.splits > 1;
     if (split) {
       leave();
-      if (!rehearses && !comes_last()) return;
+      if (!warms_icache && !comes_last()) return;
     }
 #pragma unroll 1
     for (int n = first_piece(); n < pieces(); n += kThreads) {
       if (n >= kThreads) output = output_of(n);
       SummedColumns<Real> sums = split ? of_splits(n) : of_warps(n);
-      write_output<E, C.plain != 0>(work.p, output, !rehearses && column_of(n) == 0, unit, sums);
+      write_output<E, C.fast_decode != 0>(work.p, output, !warms_icache && column_of(n) == 0, unit, sums);
     }
-    if (split && threadIdx.x == 0) set_back(place.ticket);
+    if (split && threadIdx.x == 0) reset(place.ticket);
   }
 };
 

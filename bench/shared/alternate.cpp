@@ -1,4 +1,4 @@
-#include "bench/shared/turns.h"
+#include "bench/shared/alternate.h"
 
 #include <algorithm>
 #include <chrono>

@@ -11,12 +11,12 @@
 
 namespace cuflash {
 
-template <HopperBackwardConfig C>
-struct KeyGroup : KeyWalk<C> {
+template <Sm90BackwardConfig C>
+struct DkDvConsumer : KeyWalk<C> {
   using Base = KeyWalk<C>;
   using Base::a, Base::p, Base::pipeline, Base::group, Base::queries, Base::number, Base::count, Base::keys;
   using Base::advance, Base::issue_scores, Base::issue_sums, Base::pass, Base::place;
-  using Base::E, Base::kFlag, Base::kShared, Base::lane_place, Base::release_queries, Base::wait_for_reader;
+  using Base::E, Base::kFlag, Base::kShared, Base::lane_coord, Base::release_queries, Base::wait_for_reader;
   using Base::hide, Base::write_gradient;
   using typename Base::DkProduct, typename Base::DvProduct, typename Base::Pipeline;
   using typename Base::Scores, typename Base::Weights;
@@ -32,8 +32,8 @@ struct KeyGroup : KeyWalk<C> {
   // Scores of the tile that is there, with nothing to do meanwhile.
   __device__ __forceinline__ void multiply_scores(Scores& s) const {
     issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
-    products_wait<0>();
-    pin_all(s[0]);
+    wgmma_wait<0>();
+    fence_operands(s[0]);
   }
 
   // One tile of queries that is there with its scores; at the end the next one is. Returns how that is visited.
@@ -45,31 +45,31 @@ struct KeyGroup : KeyWalk<C> {
     Base::wait_for_douts();
     if (masked) hide(s, a, place(), uniform(place().walk.tile(step)));
     Base::weigh_and_narrow(w, s, lse, p.exponent);
-    pin_all(w);
+    fence_operands(w);
     issue_scores(dp, pipeline.v(), pipeline.dout(stage));
     Base::template issue_sums<DvProduct>(dv, w, pipeline.dout(stage));
     if (kEarlyDelta) Base::load_delta(delta, stage);
-    products_wait<1>();
-    pin_all(dp[0]);
+    wgmma_wait<1>();
+    fence_operands(dp[0]);
     if (!kEarlyDelta) Base::load_delta(delta, stage);
     Base::differentiate_and_narrow(ds, dp, w, delta);
     if (masked) Base::hide_unweighted(ds, w);
-    pin_all(ds);
+    fence_operands(ds);
     Base::template issue_sums<DkProduct>(dk, ds, pipeline.q(stage));
     wait_for_reader();
     write_gradient(ds);
-    products_wait<1>();
-    pin_all(w), pin_all(dv);
+    wgmma_wait<1>();
+    fence_operands(w), fence_operands(dv);
     // Behind the last one nobody asks for these scores: products without a branch.
     advance();
     issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
-    products_wait<1>();
-    pin_all(ds), pin_all(dk);
+    wgmma_wait<1>();
+    fence_operands(ds), fence_operands(dk);
     release_queries(stage);
     Base::load_lse(lse, queries.stage);
     const Pass next = pass(next_step);
-    products_wait<0>();
-    pin_all(s[0]);
+    wgmma_wait<0>();
+    fence_operands(s[0]);
     return next;
   }
   // The same of one that holds something that is not finite, and not for everybody, or LSE that are large: one product at a
@@ -80,14 +80,14 @@ struct KeyGroup : KeyWalk<C> {
     const bool selects = uniform(stats[kFlag] != 0);
     Weights w;
     hide(s, a, place(), tile);
-    weigh_any_size<kShared, Pass::guarded>(s, stats, lane_place().column, static_cast<float>(a.scale), p.exponent);
+    weigh_any_size<kShared, Pass::guarded>(s, stats, lane_coord().column, static_cast<float>(a.scale), p.exponent);
     narrow<C.element>(w, s[0]);
-    pin_all(w);
+    fence_operands(w);
     if (selects) Base::template clear_not_finite<C.warpgroups * kWarpgroupThreads>(pipeline.q(stage));
     Base::wait_for_douts();
     issue_scores(s, pipeline.v(), pipeline.dout(stage));
-    products_wait<0>();
-    pin_all(s[0]);
+    wgmma_wait<0>();
+    fence_operands(s[0]);
     wait_for_reader();
     if (selects) {
       // The weights are where dS will be.
@@ -95,15 +95,15 @@ struct KeyGroup : KeyWalk<C> {
       __syncwarp();
       const auto weights = pipeline.gradient(Base::gradient_buffer());
       Base::select_into(dv, pipeline.dout(stage), [=](int query, int r) {
-        const int key = lane_place().row + 8 * r;
+        const int key = lane_coord().row + 8 * r;
         const unsigned at = weights.piece(query, key) + key % 8 * 2;
         return widen<E>(*static_cast<const unsigned short*>(__cvta_shared_to_generic(at)));
       });
       __syncwarp();
     } else {
       Base::template issue_sums<DvProduct>(dv, w, pipeline.dout(stage));
-      products_wait<0>();
-      pin_all(dv);
+      wgmma_wait<0>();
+      fence_operands(dv);
     }
     RowValues delta;
     Base::load_delta(delta, stage);
@@ -111,8 +111,8 @@ struct KeyGroup : KeyWalk<C> {
     narrow<C.element>(w, s[0]);
     write_gradient(w);
     Base::template issue_sums<DkProduct>(dk, w, pipeline.q(stage));
-    products_wait<0>();
-    pin_all(dk);
+    wgmma_wait<0>();
+    fence_operands(dk);
     release_queries(stage);
     advance();
     multiply_scores(s);
@@ -147,7 +147,7 @@ struct KeyGroup : KeyWalk<C> {
     Base::wait_for_queries();
     Scores s;
     multiply_scores(s);
-    barrier_wait(pipeline.v_full(), keys.phase());
+    mbarrier_wait(pipeline.v_full(), keys.phase());
     int step = 0;
     Pass next = pass(0);
 #pragma unroll 1

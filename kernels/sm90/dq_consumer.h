@@ -9,61 +9,61 @@
 #include "sm90/dq_scores.h"
 #include "sm90/products.h"
 #include "sm90/store.h"
-#include "sm90/work.h"
+#include "sm90/tile_scheduler.h"
 
 namespace cuflash {
 
-template <HopperDqConfig C>
-struct DqComputation : DqScores<C> {
+template <Sm90DqConfig C>
+struct DqConsumer : DqScores<C> {
   using Base = DqScores<C>;
-  using Base::E, Base::kShared, Base::kKeyTiles, Base::kSteps, Base::lane_place;
+  using Base::E, Base::kShared, Base::kKeyTiles, Base::kSteps, Base::lane_coord;
   using typename Base::Scores, typename Base::Gradients, typename Base::Rows;
   static_assert(size_of(E) == 2 && C.tile_k % 16 == 0 && C.dim_qk % 32 == 0 && C.dim_v % 32 == 0);
-  static_assert(C.key_places >= 2 && C.value_places >= 1);
+  static_assert(C.key_stages >= 2 && C.value_stages >= 1);
   static constexpr int kSumTiles = C.dim_qk / 8;
   using Pipeline = DqPipeline<C>;
   using ScoreProduct = WarpgroupProduct<E, C.tile_k, false>;
   using SumProduct = WarpgroupProduct<E, C.dim_qk, true>;
   using Sums = Accumulator<float>[kSumTiles];
 
-  const HopperBackwardParams& p;
+  const Sm90BackwardParams& p;
   const AttentionParams& a;
   Pipeline pipeline;
   int group;  // which of the warpgroups
   Round round;
-  Ring<C.key_places> keys;  // of the tile that is multiplied with dS next
-  Ring<C.value_places> values;
+  Ring<C.key_stages> keys;  // of the tile that is multiplied with dS next
+  Ring<C.value_stages> values;
 
-  __device__ DqComputation(const HopperBackwardParams& p, const Pipeline& pipeline, int group)
+  __device__ DqConsumer(const Sm90BackwardParams& p, const Pipeline& pipeline, int group)
       : p(p), a(p.backward.attention), pipeline(pipeline), group(group) {}
 
   __device__ const float* stats() const { return pipeline.stats(group, round.number); }
 
   __device__ void release(unsigned barrier) const {
-    if (lane_id() == 0) barrier_arrive(barrier);
+    if (lane_id() == 0) mbarrier_arrive(barrier);
   }
   // A tile of keys that the CTA visits is one turn of every warpgroup.
   __device__ void wait_turn() const {
-    if constexpr (C.turns != 0) numbered_barrier_wait(1 + group, 2 * kWarpgroupThreads);
+    if constexpr (C.ping_pong != 0) named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
   }
   __device__ void pass_turn() const {
-    if constexpr (C.turns != 0)
-      numbered_barrier_arrive(1 + (group + 1 == C.warpgroups ? 0 : group + 1), 2 * kWarpgroupThreads);
+    if constexpr (C.ping_pong != 0)
+      named_barrier_arrive(1 + (group + 1 == C.warpgroups ? 0 : group + 1), 2 * kWarpgroupThreads);
   }
   __device__ void wait_queries() const {
-    barrier_wait(pipeline.q_full(group, round.number), pipeline.query_phase(round.number));
+    mbarrier_wait(pipeline.q_full(group, round.number), pipeline.query_phase(round.number));
   }
   // All lanes have read the statistics.
   __device__ void release_queries() const {
     __syncwarp();
     release(pipeline.q_empty(group, round.number));
   }
-  __device__ void wait_keys(const Ring<C.key_places>& at) const { barrier_wait(pipeline.k_full(at.stage), at.phase); }
+  __device__ void wait_keys(const Ring<C.key_stages>& at) const { mbarrier_wait(pipeline.k_full(at.stage), at.phase); }
   __device__ void release_keys() {
     release(pipeline.k_empty(keys.stage));
     keys.advance();
   }
-  __device__ void wait_values() const { barrier_wait(pipeline.v_full(values.stage), values.phase); }
+  __device__ void wait_values() const { mbarrier_wait(pipeline.v_full(values.stage), values.phase); }
   __device__ void release_values() {
     release(pipeline.v_empty(values.stage));
     values.advance();
@@ -83,14 +83,14 @@ struct DqComputation : DqScores<C> {
   static __device__ __forceinline__ void issue_scores(Scores& s, SwizzledTile<kWarpgroupRows, kColumns> rows,
                                                       SwizzledTile<C.tile_k, kColumns> of_keys) {
     asm volatile("" : "+r"(rows.address));  // or all of its descriptors stay in registers
-    products_fence();
+    wgmma_fence();
     ScoreProduct::start(s, rows.along_rows(0), of_keys.along_rows(0));
 #pragma unroll
     for (int step = 1; step < kColumns / 16; ++step)
       ScoreProduct::add(s, rows.along_rows(step), of_keys.along_rows(step));
-    products_commit();
+    wgmma_commit();
   }
-  __device__ __forceinline__ void issue_scores(Scores& s, const Ring<C.key_places>& at) const {
+  __device__ __forceinline__ void issue_scores(Scores& s, const Ring<C.key_stages>& at) const {
     issue_scores(s, pipeline.q(group, round.number), pipeline.k(at.stage));
   }
   __device__ __forceinline__ void issue_value_scores(Scores& dp) const {
@@ -98,11 +98,11 @@ struct DqComputation : DqScores<C> {
   }
   __device__ __forceinline__ void issue_sums(Sums& dq, Gradients& ds) const {
     const auto k = pipeline.k(keys.stage);
-    pin_all(ds);
-    products_fence();
+    fence_operands(ds);
+    wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) SumProduct::add(dq, ds[step], k.across_rows(step));
-    products_commit();
+    wgmma_commit();
   }
 
   // dQ += dS K without what has a dS of 0: its key may not be finite. The four lanes of a row have its dS, which move on by
@@ -131,7 +131,7 @@ struct DqComputation : DqScores<C> {
   }
   static __device__ __forceinline__ void select_key(Sums& dq, const float (&d)[2], typename Pipeline::KTile k,
                                                     int key) {
-    const int column = lane_place().column;
+    const int column = lane_coord().column;
 #pragma unroll
     for (int n = 0; n < kSumTiles; ++n) {
       const unsigned two = *static_cast<const unsigned*>(__cvta_shared_to_generic(k.piece(key, 8 * n) + column * 2));
@@ -143,128 +143,128 @@ struct DqComputation : DqScores<C> {
     }
   }
 
-  static __device__ bool is_full(const Note& note, int tile) {
-    return uniform(note.full_begin <= tile && tile < note.full_end);
+  static __device__ bool is_full(const TileInfo& info, int tile) {
+    return uniform(info.full_begin <= tile && tile < info.full_end);
   }
   // Whether a tile of which not everybody sees everything holds something that products would carry to others.
-  __device__ __forceinline__ bool finds_not_finite(Scores& s, const Note& note) const {
-    return uniform(
-        numbered_barrier_any(1 + C.warpgroups + group, kWarpgroupThreads, Base::has_not_finite_score(s, note)));
+  __device__ __forceinline__ bool finds_not_finite(Scores& s, const TileInfo& info) const {
+    return uniform(named_barrier_any(1 + C.warpgroups + group, kWarpgroupThreads, Base::has_not_finite_score(s, info)));
   }
 
   // One tile without overlap, where LSE are large or something is not finite, and not for everybody.
-  __device__ __forceinline__ void visit_guarded(Scores& s, Sums& dq, const Note& note, int tile) {
+  __device__ __forceinline__ void visit_guarded(Scores& s, Sums& dq, const TileInfo& info, int tile) {
     Gradients ds;
-    Base::weigh_any_size(s, a, note, tile, stats(), p.exponent);
+    Base::weigh_any_size(s, a, info, tile, stats(), p.exponent);
     narrow<C.element>(ds, s);
-    pin_all(ds);
+    fence_operands(ds);
     wait_values();
     issue_value_scores(s);
-    products_wait<0>();
-    pin_all(s);
+    wgmma_wait<0>();
+    fence_operands(s);
     release_values();
     Base::differentiate_narrow(ds, s, stats());
     select_sums(dq, ds);
-    pin_all(dq);
+    fence_operands(dq);
     __syncwarp();  // all lanes have read the keys
     release_keys();
   }
 
   // dS of weights and of the tile's values, with nothing to do meanwhile.
   template <bool kEdge>
-  __device__ __forceinline__ void differentiate_now(Gradients& ds, Scores& s, const Note& note, const Rows& rows,
+  __device__ __forceinline__ void differentiate_now(Gradients& ds, Scores& s, const TileInfo& info, const Rows& rows,
                                                     int tile) {
     Scores dp;
-    Base::template weigh<kEdge>(s, a, note, tile, rows, p.exponent);
-    pin_all(s);
+    Base::template weigh<kEdge>(s, a, info, tile, rows, p.exponent);
+    fence_operands(s);
     wait_values();
     issue_value_scores(dp);
-    products_wait<0>();
-    pin_all(dp);
+    wgmma_wait<0>();
+    fence_operands(dp);
     release_values();
     Base::template differentiate<kEdge>(ds, s, dp, rows);
   }
   // The first tile of a stretch: its dS are at hand at the end, or false, and it is done. again: its turn has been.
-  __device__ __forceinline__ bool begin(Gradients& ds, Sums& dq, const Note& note, const Rows& rows, int tile,
+  __device__ __forceinline__ bool begin(Gradients& ds, Sums& dq, const TileInfo& info, const Rows& rows, int tile,
                                         bool again) {
     Scores s;
-    const bool full = is_full(note, tile);
+    const bool full = is_full(info, tile);
     wait_keys(keys);
     if (!again) wait_turn();
     issue_scores(s, keys);
-    products_wait<0>();
-    pin_all(s);
+    wgmma_wait<0>();
+    fence_operands(s);
     if (!again) pass_turn();
-    if (uniform(has_large_rows<kShared>(stats())) || (!full && finds_not_finite(s, note))) {
-      visit_guarded(s, dq, note, tile);
+    if (uniform(has_large_rows<kShared>(stats())) || (!full && finds_not_finite(s, info))) {
+      visit_guarded(s, dq, info, tile);
       return false;
     }
-    if (full) differentiate_now<false>(ds, s, note, rows, tile);
-    else differentiate_now<true>(ds, s, note, rows, tile);
+    if (full) differentiate_now<false>(ds, s, info, rows, tile);
+    else differentiate_now<true>(ds, s, info, rows, tile);
     return true;
   }
 
   // From tile `tile`, whose dS are at hand, down to tile `last`, whose dS are then. False: it ends before that, since `tile`
   // has to be visited without overlap; all before it are done.
   template <bool kEdge>
-  __device__ __forceinline__ bool advance(int& tile, int last, const Note& note, const Rows& rows, Gradients& ds,
+  __device__ __forceinline__ bool advance(int& tile, int last, const TileInfo& info, const Rows& rows, Gradients& ds,
                                           Sums& dq) {
 #pragma unroll 1
     while (tile > last) {
       Scores s, dp;
-      Ring<C.key_places> next = keys;
+      Ring<C.key_stages> next = keys;
       next.advance();
       wait_keys(next);
       wait_turn();
       issue_scores(s, next);
       issue_sums(dq, ds);
       pass_turn();
-      products_wait<1>();
-      pin_all(s);
+      wgmma_wait<1>();
+      fence_operands(s);
       --tile;
-      if (kEdge && finds_not_finite(s, note)) {
-        products_wait<0>();
-        pin_all(dq), pin_all(ds);
+      if (kEdge && finds_not_finite(s, info)) {
+        wgmma_wait<0>();
+        fence_operands(dq), fence_operands(ds);
         release_keys();
         return false;
       }
-      Base::template weigh<kEdge>(s, a, note, tile, rows, p.exponent);
-      pin_all(s);
+      Base::template weigh<kEdge>(s, a, info, tile, rows, p.exponent);
+      fence_operands(s);
       wait_values();
       issue_value_scores(dp);
-      products_wait<1>();
-      pin_all(dq), pin_all(ds);
+      wgmma_wait<1>();
+      fence_operands(dq), fence_operands(ds);
       release_keys();
-      products_wait<0>();
-      pin_all(dp);
+      wgmma_wait<0>();
+      fence_operands(dp);
       release_values();
       Base::template differentiate<kEdge>(ds, s, dp, rows);
     }
     return true;
   }
   // Masked tiles at the end, full ones, masked ones at the beginning.
-  __device__ __forceinline__ bool advance_all(int& tile, const Note& note, const Rows& rows, Gradients& ds, Sums& dq) {
+  __device__ __forceinline__ bool advance_all(int& tile, const TileInfo& info, const Rows& rows, Gradients& ds,
+                                              Sums& dq) {
     // Twice through the same code: there are no full tiles the second time.
 #pragma unroll 1
-    for (int last = uniform(note.full_end);; last = uniform(note.own_begin)) {
-      if (!advance<true>(tile, last, note, rows, ds, dq)) return false;
-      if (last == uniform(note.own_begin)) return true;
-      if (!advance<false>(tile, uniform(note.full_begin), note, rows, ds, dq)) return false;
+    for (int last = uniform(info.full_end);; last = uniform(info.own_begin)) {
+      if (!advance<true>(tile, last, info, rows, ds, dq)) return false;
+      if (last == uniform(info.own_begin)) return true;
+      if (!advance<false>(tile, uniform(info.full_begin), info, rows, ds, dq)) return false;
     }
   }
-  __device__ __forceinline__ void sum(Sums& dq, const Note& note) {
+  __device__ __forceinline__ void sum(Sums& dq, const TileInfo& info) {
     const Rows rows(stats());
-    int tile = uniform(note.own_end) - 1;
+    int tile = uniform(info.own_end) - 1;
     bool again = false;
 #pragma unroll 1
-    while (tile >= uniform(note.own_begin)) {
+    while (tile >= uniform(info.own_begin)) {
       Gradients ds;
-      if (!begin(ds, dq, note, rows, tile, again)) {
+      if (!begin(ds, dq, info, rows, tile, again)) {
         --tile, again = false;
-      } else if (again = !advance_all(tile, note, rows, ds, dq); !again) {
+      } else if (again = !advance_all(tile, info, rows, ds, dq); !again) {
         issue_sums(dq, ds);
-        products_wait<0>();
-        pin_all(dq), pin_all(ds);
+        wgmma_wait<0>();
+        fence_operands(dq), fence_operands(ds);
         release_keys();
         --tile;
       }
@@ -272,46 +272,46 @@ struct DqComputation : DqScores<C> {
     }
   }
 
-  __device__ __forceinline__ void store(const Note& note, const Sums& dq) const {
-    const LanePlace lane = lane_place();
-    const int first = note.q_first + lane.row;
+  __device__ __forceinline__ void store(const TileInfo& info, const Sums& dq) const {
+    const LaneCoord lane = lane_coord();
+    const int first = info.q_first + lane.row;
     const auto scale = static_cast<float>(a.scale);
     const RowStore<E, kSumTiles> rows{dq,
-                                      {first < note.len_q ? scale : 0.0f, first + 8 < note.len_q ? scale : 0.0f},
-                                      {first < note.rows_end, first + 8 < note.rows_end},
+                                      {first < info.len_q ? scale : 0.0f, first + 8 < info.len_q ? scale : 0.0f},
+                                      {first < info.rows_end, first + 8 < info.rows_end},
                                       lane.column / 2,
                                       a.dim_qk};
-    rows.to(p.backward.dq, offset_of(p.backward.dq, note.b, note.h, int64{note.q_begin} + first));
+    rows.to(p.backward.dq, offset_of(p.backward.dq, info.b, info.h, int64{info.q_begin} + first));
   }
   // Rows without keys.
-  __device__ __forceinline__ void store_nothing(const Note& note) const {
-    const LanePlace lane = lane_place();
-    for (int i = note.q_first + lane.row; i < min(note.q_first + lane.row + 16, note.rows_end); i += 8)
-      clear_row<E>(p.backward.dq, offset_of(p.backward.dq, note.b, note.h, int64{note.q_begin} + i), lane.column / 2,
+  __device__ __forceinline__ void store_nothing(const TileInfo& info) const {
+    const LaneCoord lane = lane_coord();
+    for (int i = info.q_first + lane.row; i < min(info.q_first + lane.row + 16, info.rows_end); i += 8)
+      clear_row<E>(p.backward.dq, offset_of(p.backward.dq, info.b, info.h, int64{info.q_begin} + i), lane.column / 2,
                    a.dim_qk);
   }
 
   __device__ __forceinline__ void run() {
     if (group == C.warpgroups - 1) pass_turn();  // the first turn
 #pragma unroll 1
-    for (; round.any(p.order); round.next()) {
+    for (; round.any(p.tile_order); round.next()) {
       wait_queries();
       converge();
-      const Note& note = pipeline.note(group, round.number);
-      if (uniform(note.rows_end == 0)) {
+      const TileInfo& info = pipeline.info(group, round.number);
+      if (uniform(info.rows_end == 0)) {
         release_queries();
-      } else if (uniform(note.own_begin == note.own_end)) {
+      } else if (uniform(info.own_begin == info.own_end)) {
         release_queries();
-        skip(uniform(note.end - note.begin));
-        store_nothing(note);
+        skip(uniform(info.end - info.begin));
+        store_nothing(info);
       } else {
         Sums dq = {};
-        pin_all(dq);
-        skip(uniform(note.end - note.own_end));
-        sum(dq, note);
+        fence_operands(dq);
+        skip(uniform(info.end - info.own_end));
+        sum(dq, info);
         release_queries();
-        skip(uniform(note.own_begin - note.begin));
-        store(note, dq);
+        skip(uniform(info.own_begin - info.begin));
+        store(info, dq);
       }
       converge();
     }

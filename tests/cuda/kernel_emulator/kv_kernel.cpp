@@ -14,14 +14,14 @@
 #include <sstream>
 #include <vector>
 
-#include "tests/cuda/kernel_emulator/cache_kernel.h"
+#include "tests/cuda/kernel_emulator/kv_kernel.h"
 
 namespace host_kernels {
 constexpr size_t kSharedBytes = size_t{228} << 10;
 alignas(1024) unsigned char memory[kSharedBytes + 128];
 }  // namespace host_kernels
 
-namespace host_cuda {
+namespace kernel_emulator {
 
 void set_thread_number(unsigned x) { threadIdx.x = x; }
 
@@ -32,62 +32,62 @@ using namespace host_kernels;
 template <class Params>
 using Kernel = void (*)(const Params&);
 
-// A config says which of the two it is: see config.h, kCopyBoxes.
+// A config says which of the two it is: see config.h, kCopyTma.
 struct CacheKernel {
-  CacheConfig config;
-  Kernel<CacheParams> run;
-  Kernel<HopperCacheParams> run_boxes;
+  KvConfig config;
+  Kernel<KvParams> run;
+  Kernel<Sm90KvParams> run_boxes;
 };
-template <CacheConfig C>
+template <KvConfig C>
 constexpr CacheKernel cache_kernel() {
-  if constexpr (C.copy == kCopyBoxes) return {C, nullptr, [](const HopperCacheParams& p) { hopper_cache<C>(p); }};
-  else return {C, [](const CacheParams& p) { cache_attention<C>(p); }, nullptr};
+  if constexpr (C.copy == kCopyTma) return {C, nullptr, [](const Sm90KvParams& p) { sm90_kv<C>(p); }};
+  else return {C, [](const KvParams& p) { kv_attention<C>(p); }, nullptr};
 }
 constexpr Element bf16 = Element::bf16, f16 = Element::f16, f32 = Element::f32, f64 = Element::f64;
 // dim_qk, dim_v, tile_q, tile_k, row, key and column warps, stages, CTAs of an SM, copy, options, v in k, plain, posts: as
 // plans for sm_90 have them.
 constexpr CacheKernel kCacheKernels[] = {
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 1, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 3, 0, 1, 1, 1}>(),  //
-    cache_kernel<CacheConfig{bf16, 576, 512, 32, 32, 2, 1, 2, 4, 1, 3, 0, 1, 1, 1}>(),  //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 1, 1}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 4, 1, 8, 1, 3, 3, 0, 1, 1}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 4, 1, 8, 1, 3, 3, 0, 1, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 3, 0, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 8, 1, 3, 3, 0, 0, 0}>(),    //
-    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 0, 0}>(),     //
-    cache_kernel<CacheConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 1, 0, 0}>(),   //
-    cache_kernel<CacheConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 4, 2, 3, 0, 1, 0, 0}>(),
-    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 64, 64, 128, 64, 8, 1, 1, 8, 1, 3, 3, 0, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 64, 64, 256, 64, 8, 1, 1, 8, 1, 3, 3, 0, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 128, 128, 128, 64, 8, 1, 1, 6, 1, 3, 0, 0, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 128, 128, 256, 64, 8, 1, 1, 5, 1, 3, 0, 0, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 64, 128, 128, 64, 8, 1, 1, 8, 1, 3, 0, 0, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 128, 64, 256, 64, 8, 1, 1, 6, 1, 3, 0, 0, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 3, 0, 1, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 4, 2, 3, 3, 0, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 2, 3, 3, 0, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 3, 0, 0, 0, 0}>(),
-    cache_kernel<CacheConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 2, 0, 0, 0, 0}>(),  //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 2, 0, 1, 0, 0}>(),  //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 1, 3, 0, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 0, 0, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 3, 0, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 1, 3, 1, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 2, 0, 1, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 3, 3, 2, 3, 0, 0, 0}>(),    //
-    cache_kernel<CacheConfig{bf16, 96, 64, 16, 64, 1, 4, 1, 4, 2, 2, 0, 1, 0, 0}>(),    //
-    cache_kernel<CacheConfig{f16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 0, 0, 0, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f16, 64, 64, 32, 64, 2, 2, 1, 3, 3, 0, 0, 0, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f16, 64, 64, 64, 64, 4, 1, 1, 4, 2, 0, 0, 0, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f32, 32, 64, 16, 64, 1, 4, 1, 4, 2, 1, 3, 0, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f32, 32, 64, 32, 32, 2, 2, 1, 4, 2, 1, 3, 0, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f32, 32, 64, 64, 32, 4, 1, 1, 4, 2, 1, 3, 0, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f32, 64, 32, 16, 64, 1, 4, 1, 4, 2, 2, 0, 0, 0, 0}>(),     //
-    cache_kernel<CacheConfig{f64, 32, 32, 16, 32, 1, 2, 2, 4, 1, 0, 0, 0, 0, 0}>(),     //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 1, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 3, 0, 1, 1, 1}>(),  //
+    cache_kernel<KvConfig{bf16, 576, 512, 32, 32, 2, 1, 2, 4, 1, 3, 0, 1, 1, 1}>(),  //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 1, 1}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 32, 64, 2, 4, 1, 8, 1, 3, 3, 0, 1, 1}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 32, 64, 2, 4, 1, 8, 1, 3, 3, 0, 1, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 3, 0, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 8, 1, 3, 3, 0, 0, 0}>(),    //
+    cache_kernel<KvConfig{f16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 0, 0}>(),     //
+    cache_kernel<KvConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 1, 0, 0}>(),   //
+    cache_kernel<KvConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 4, 2, 3, 0, 1, 0, 0}>(),
+    cache_kernel<KvConfig{f16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 64, 64, 128, 64, 8, 1, 1, 8, 1, 3, 3, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 64, 64, 256, 64, 8, 1, 1, 8, 1, 3, 3, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 128, 128, 128, 64, 8, 1, 1, 6, 1, 3, 0, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 128, 128, 256, 64, 8, 1, 1, 5, 1, 3, 0, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 64, 128, 128, 64, 8, 1, 1, 8, 1, 3, 0, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 128, 64, 256, 64, 8, 1, 1, 6, 1, 3, 0, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 3, 0, 1, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 4, 2, 3, 3, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 2, 3, 3, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 3, 0, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 2, 0, 0, 0, 0}>(),  //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 2, 0, 1, 0, 0}>(),  //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 1, 3, 0, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 0, 0, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 3, 0, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 1, 3, 1, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 2, 0, 1, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 3, 3, 2, 3, 0, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 96, 64, 16, 64, 1, 4, 1, 4, 2, 2, 0, 1, 0, 0}>(),    //
+    cache_kernel<KvConfig{f16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 0, 0, 0, 0, 0}>(),     //
+    cache_kernel<KvConfig{f16, 64, 64, 32, 64, 2, 2, 1, 3, 3, 0, 0, 0, 0, 0}>(),     //
+    cache_kernel<KvConfig{f16, 64, 64, 64, 64, 4, 1, 1, 4, 2, 0, 0, 0, 0, 0}>(),     //
+    cache_kernel<KvConfig{f32, 32, 64, 16, 64, 1, 4, 1, 4, 2, 1, 3, 0, 0, 0}>(),     //
+    cache_kernel<KvConfig{f32, 32, 64, 32, 32, 2, 2, 1, 4, 2, 1, 3, 0, 0, 0}>(),     //
+    cache_kernel<KvConfig{f32, 32, 64, 64, 32, 4, 1, 1, 4, 2, 1, 3, 0, 0, 0}>(),     //
+    cache_kernel<KvConfig{f32, 64, 32, 16, 64, 1, 4, 1, 4, 2, 2, 0, 0, 0, 0}>(),     //
+    cache_kernel<KvConfig{f64, 32, 32, 16, 32, 1, 2, 2, 4, 1, 0, 0, 0, 0, 0}>(),     //
 };
 
 struct MergeKernel {
@@ -147,13 +147,13 @@ std::string run_ctas(Kernel<Params> kernel, const void* params, const Grid& grid
 }
 
 // CTAs that wait for each other. Each has the shared memory while it is its turn.
-std::string run_all_together(Kernel<HopperCacheParams> kernel, const void* params, const Grid& grid, int threads,
+std::string run_all_together(Kernel<Sm90KvParams> kernel, const void* params, const Grid& grid, int threads,
                              size_t shared_bytes, uint64_t seed) {
   std::vector<std::vector<unsigned char>> kept(static_cast<size_t>(grid.ctas()),
                                                std::vector<unsigned char>(sizeof memory, 0xff));
   std::string fault;
   run_ctas_together(
-      grid.ctas(), threads, seed, [&] { kernel(*static_cast<const HopperCacheParams*>(params)); },
+      grid.ctas(), threads, seed, [&] { kernel(*static_cast<const Sm90KvParams*>(params)); },
       [&](int64_t n) {
         std::memcpy(memory, kept[static_cast<size_t>(n)].data(), sizeof memory);
         set_cta(grid, n);
@@ -171,10 +171,10 @@ std::string run_cache_kernel(const int* config, size_t ints, const void* params,
                              size_t shared_bytes, uint64_t seed) {
   for (const CacheKernel& kernel : kCacheKernels)
     if (is_config(kernel.config, config, ints))
-      return kernel.run ? run_ctas<CacheParams>(kernel.run, params, grid, threads, shared_bytes, seed)
-             : kernel.config.posts
+      return kernel.run ? run_ctas<KvParams>(kernel.run, params, grid, threads, shared_bytes, seed)
+             : kernel.config.exchanges
                  ? run_all_together(kernel.run_boxes, params, grid, threads, shared_bytes, seed)
-                 : run_ctas<HopperCacheParams>(kernel.run_boxes, params, grid, threads, shared_bytes, seed);
+                 : run_ctas<Sm90KvParams>(kernel.run_boxes, params, grid, threads, shared_bytes, seed);
   return missing(config, ints);
 }
 std::string run_merge_kernel(const int* config, size_t ints, const void* params, const Grid& grid, int threads,
@@ -185,4 +185,4 @@ std::string run_merge_kernel(const int* config, size_t ints, const void* params,
   return missing(config, ints);
 }
 
-}  // namespace host_cuda
+}  // namespace kernel_emulator
