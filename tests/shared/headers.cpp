@@ -1,0 +1,1 @@
+// Precompiles headers.h for all tests.
