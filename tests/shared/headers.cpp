@@ -1,1 +1,2 @@
-// Precompiles headers.h for all tests.
+// Precompiles headers.h, for all tests.
+int main() {}
