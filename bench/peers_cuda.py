@@ -8,8 +8,9 @@ the others come with PyTorch. A library that cannot compute a shape, or is not i
 Results are compared with those of cuflash before they are timed.
 
 Times are those of CUDA events around one call, with the L2 cache flushed before it. The contestants of a shape
-alternate and have equally many rounds, a third of which warm up; a figure is the median, with its quartiles. TFLOP/s count
-4 B H Sq Sk D operations forward, 2.5 times that backward, half of it for a causal mask, and the pairs inside a window.
+alternate and have equally many rounds, a third of which warm up; a figure is the median, with its quartiles.
+TFLOP/s count 4 B H Sq Sk D operations forward, 2.5 times that backward, half of it for a causal mask, and of a window
+the pairs inside it.
 A decode step counts the bytes of keys and values, each once.
 
 The groups of shapes: forward and backward (D 64, 128, 256; 512 to 16384 tokens a sequence, 16384 in the batch), grouped

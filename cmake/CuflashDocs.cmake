@@ -26,3 +26,6 @@ add_test(NAME docs_test COMMAND ${CUFLASH_DOCS_PYTHON} ${PROJECT_SOURCE_DIR}/too
   --build ${PROJECT_BINARY_DIR} --cxx ${CMAKE_CXX_COMPILER} --cc ${CMAKE_C_COMPILER} --cmake ${CMAKE_COMMAND}
   "--launcher=${CMAKE_CXX_COMPILER_LAUNCHER}" --provoke $<TARGET_FILE:provoke>)
 set_tests_properties(docs_test PROPERTIES TIMEOUT 300)
+
+# Tables and charts of benchmarks are generated from docs/data; a page that says something else fails.
+add_test(NAME docs_benchmarks_test COMMAND ${CUFLASH_DOCS_PYTHON} ${PROJECT_SOURCE_DIR}/tools/benchmark_tables.py --check)
