@@ -3,7 +3,7 @@
 
   tools/benchmark_tables.py            rewrites what stands between the markers, and draws charts whose data changed
                                        (which needs matplotlib)
-  tools/benchmark_tables.py --check    fails where a page or a chart is not what the data gives; docs_test runs it
+  tools/benchmark_tables.py --check    fails where a page or a chart is not what the data gives (docs_benchmarks_test)
 
 A block of a page begins with <!-- figures: name --> and ends with <!-- end of figures -->; BLOCKS lists the functions
 that write them. A chart ends with the digest of its data.
