@@ -40,7 +40,6 @@ from docs_shell import Names, check_sh
 
 # Programs that stand without a language so far, by their first words. One that is gone from its document fails.
 UNLABELLED = {
-    ("README.md", "cuflash::flash_attention_forward({.q = q,"),
     ("docs/cache.md", "cuflash::PagePool pool({"),
 }
 
