@@ -233,7 +233,8 @@ def rounded(value):
 def described(shape):
     """A problem in the words of the results file."""
     return {"device": "cuda", "direction": shape.direction, "dtype": "bf16", "batch": shape.batch,
-            "heads_q": shape.heads_q, "heads_k": shape.heads_k, "len_q": shape.len_q, "len_k": shape.len_k, "head_dim": shape.head_dim,
+            "heads_q": shape.heads_q, "heads_k": shape.heads_k, "len_q": shape.len_q, "len_k": shape.len_k,
+            "head_dim": shape.head_dim,
             "head_dim_v": shape.head_dim, "causal": shape.causal, "page_size": shape.page_size, "group": shape.group,
             "variant": shape.variant}
 

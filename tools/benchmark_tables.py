@@ -191,8 +191,8 @@ def host(_):
     kinds = {"": "", ", graph recorded": " when a graph is recorded", ", forward + backward": " forward and backward"}
     beside = ", ".join(f"{calls[f'flash_attn_func{kind}']:.1f} us ({calls[f'SDPA{kind}']:.1f}){words}"
                        for kind, words in kinds.items())
-    return [f"Host time of a call: {call:.2f} us from C++, of which an empty launch is {launch:.2f} us. From Python, and",
-            f"in brackets PyTorch's SDPA: {beside}.", origin(native), origin(python)]
+    return [f"Host time of a call: {call:.2f} us from C++, of which an empty launch is {launch:.2f} us. From Python,",
+            f"and in brackets PyTorch's SDPA: {beside}.", origin(native), origin(python)]
 
 
 # --- CPU --------------------------------------------------------------------------------------------------------------
