@@ -112,8 +112,9 @@ def summary(_):
     rows += cpu_rows("Neoverse-V1", "neoverse_v1_torch.json")
     for machine, name in (("Xeon", "xeon_decode.json"), ("Neoverse-V1", "neoverse_v1_decode.json")):
         rows.append([machine, "decode", "PyTorch", *cells_of([r["torch_ratio"] for r in Table(name).rows]), "", "", ""])
-    return table(["machine", "what", "against", "forward: mean", "worst", "slower at", "backward: mean", "worst",
-                  "slower at"], rows)
+    head = ["machine", "what", "against", "forward: mean", "worst", "slower at", "backward: mean", "worst", "slower at"]
+    others = ("h200_training.json", "h200_f32.json", "h200_portable.json", "xeon_decode.json", "neoverse_v1_decode.json")
+    return [*table(head, rows), "", "Sources of rows without a table below: " + " ".join(origin(Table(n)) for n in others)]
 
 
 # --- H200 -------------------------------------------------------------------------------------------------------------
