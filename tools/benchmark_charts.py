@@ -75,9 +75,9 @@ def speed(style, figure):
 
 def decode_bars(style, figure):
     """GB/s of a decode step, contiguous cache."""
-    from benchmark_tables import decode_rows
+    from benchmark_tables import decode_peers, decode_rows
     _, steps = decode_rows()
-    names = ["contiguous", "page_16", *(n for n in NAMES if any(n in row for _, _, row in steps))]
+    names = ["contiguous", "page_16", *decode_peers(steps)]
     palette = style.Palette(["cuflash", *names[2:]])
     figure.set_size_inches(9.2, 3.2)
     axes = figure.subplots()

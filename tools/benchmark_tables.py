@@ -18,6 +18,7 @@ from benchmark_data import NAMES, ROOT, Table, mean, ratio
 
 PAGES = {"docs/benchmarks.md": "en", "README.md": "en", "README.zh.md": "zh"}
 MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+SHOWN = ("fa3", "fa4", "torch-cudnn", "torch-flash")  # the others are far behind, and in the files
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 # Headings of README.md's table in Chinese; every other word of it is a name or a number.
 CHINESE = {"H200, bf16": "H200，bf16", "points": "点数", "fastest": "最快", "against": "对比",
@@ -88,6 +89,10 @@ def decode_rows():
     return source, [(row["batch"], row["keys"], row) for row in source.rows]
 
 
+def decode_peers(steps):
+    return [name for name in SHOWN if any(name in row for _, _, row in steps)]
+
+
 def cpu_rows(machine, name):
     source = Table(name)
     for dtype, threads in dict.fromkeys((row["dtype"], row["threads"]) for row in source.rows):
@@ -101,7 +106,7 @@ def summary(_):
     source = data.dense()
     rows = [*group_rows(source, ("forward", "backward"), "bf16")]
     _, steps = decode_rows()
-    for peer in [name for name in NAMES if any(name in row for _, _, row in steps)]:
+    for peer in decode_peers(steps):
         ratios = [row["contiguous"] / row[peer] for _, _, row in steps if peer in row]
         rows.append(["H200", "decode, contiguous cache", NAMES[peer], *cells_of(ratios), "", "", ""])
     ratios = [row["cudnn_ms"] / row["cuflash_ms"] for row in Table("h200_training.json").rows]
@@ -112,16 +117,18 @@ def summary(_):
     rows += cpu_rows("Neoverse-V1", "neoverse_v1_torch.json")
     for machine, name in (("Xeon", "xeon_decode.json"), ("Neoverse-V1", "neoverse_v1_decode.json")):
         rows.append([machine, "decode", "PyTorch", *cells_of([r["torch_ratio"] for r in Table(name).rows]), "", "", ""])
-    head = ["machine", "what", "against", "forward: mean", "worst", "slower at", "backward: mean", "worst", "slower at"]
-    others = ("h200_training.json", "h200_f32.json", "h200_portable.json", "xeon_decode.json", "neoverse_v1_decode.json")
-    return [*table(head, rows), "", "Sources of rows without a table below: " + " ".join(origin(Table(n)) for n in others)]
+    columns = ["mean", "worst", "slower at"]
+    head = ["machine", "what", "against", f"forward: {columns[0]}", *columns[1:], f"backward: {columns[0]}", *columns[1:]]
+    others = ("h200_training", "h200_f32", "h200_portable", "xeon_decode", "neoverse_v1_decode")
+    sources = " ".join(origin(Table(f"{name}.json")) for name in others)
+    return [*table(head, rows), "", f"Sources of rows without a table below: {sources}"]
 
 
 # --- H200 -------------------------------------------------------------------------------------------------------------
 
 def shown_peers(source, *groups):
     """Those that a table of points has room for."""
-    return [name for name in source.peers(*groups) if name in ("fa3", "fa4", "torch-cudnn", "torch-flash")]
+    return [name for name in source.peers(*groups) if name in SHOWN]
 
 
 def dense(_):
@@ -148,7 +155,9 @@ def dense(_):
 def spread(ratios):
     """Geometric mean, and in brackets the worst and the best."""
     ratios = [value for value in ratios if value is not None]
-    return f"{times(mean(ratios))} ({times(min(ratios))}–{max(ratios):.2f})" if ratios else "–"
+    if len(ratios) < 2:
+        return times(ratios[0] if ratios else None)
+    return f"{times(mean(ratios))} ({times(min(ratios))}–{times(max(ratios))})"
 
 
 def more(_):
@@ -156,7 +165,7 @@ def more(_):
     words = {"grouped": "32 heads over 8, causal", "short": "1 to 128 queries over 8,192 keys",
              "varlen": "16 packed sequences", "window": "window of 1,024 keys, S=8,192", "softcap": "softcap, S=4,096"}
     source, rows = data.dense(), []
-    peers = source.peers(*words)
+    peers = shown_peers(source, *words)
     for group, call in words.items():
         for direction in ("forward", "backward"):
             found = [by for problem, by in source.group(group) if problem["direction"] == direction]
@@ -170,7 +179,7 @@ def more(_):
 
 def decode(_):
     source, steps = decode_rows()
-    peers = [name for name in NAMES if any(name in row for _, _, row in steps)]
+    peers = decode_peers(steps)
     paged = [f"{peer}_16" for peer in peers if any(f"{peer}_16" in row for _, _, row in steps)]
     pages = sorted({int(name[5:]) for _, _, row in steps for name in row if name.startswith("page_")}, reverse=True)
     rows = []
