@@ -48,9 +48,10 @@ TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step, const tun
   return {tile_of(p.len_q, lanes, most.q), tile_of(p.len_k, unit, most.k)};
 }
 
-// Half of a panel: up to there rows are faster than a panel that is filled in part, for every type and length measured
-// (docs/log.md). A group of heads changes nothing about it, as panels are filled head by head. Where panels of bf16 have
-// matrix instructions and rows have none, panels win earlier. Up to there a call need not ask for those instructions.
+// Up to half a panel of queries the row kernels beat a partly filled panel, for every type and length measured
+// (docs/lab/cpu.md). Grouped heads do not change that, because panels are filled head by head. Where bf16 panels use
+// matrix instructions and rows do not, panels win earlier. Up to kAlwaysRows queries a call need not look for those
+// instructions.
 constexpr int64_t kAlwaysRows = 4;
 static int64_t most_queries(const Problem& p) {
   if (p.dtype == DType::bf16 && !decode_tables().bf16 && has_bf16_kernels()) return kAlwaysRows;
