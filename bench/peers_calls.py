@@ -247,6 +247,17 @@ def output_of(result):
     return result[0] if isinstance(result, (tuple, list)) else result
 
 
+def require_built(module, feature):
+    """FlashAttention-3 can be built without features, and a call that needs a missing one ends the process."""
+    try:
+        import flash_attn_config
+    except ImportError:
+        return
+    flags = getattr(flash_attn_config, "CONFIG", {}).get("build_flags", {})
+    if module.__name__.startswith("flash_attn_interface") and flags.get(f"FLASHATTENTION_DISABLE_{feature}"):
+        raise Lacks(f"this build of FlashAttention-3 has no {feature}")
+
+
 class FlashAttention:
     """FlashAttention-3 (flash_attn_interface) or FlashAttention-4 (flash_attn.cute): one interface, two modules."""
 
@@ -273,6 +284,7 @@ class FlashAttention:
         if s.window >= 0:
             needed["window_size"] = (s.window, 0)
         if s.softcap:
+            require_built(self.module, "SOFTCAP")
             needed["softcap"] = s.softcap
         name = "flash_attn_varlen_func" if s.lengths else "flash_attn_func"
         function = getattr(self.module, name, None)
@@ -292,6 +304,7 @@ class FlashAttention:
         needed = {"cache_seqlens": t.cache_lengths, "causal": s.causal}
         k, v = t.pages if s.page_size else (t.k, t.v)
         if s.page_size:
+            require_built(self.module, "PAGEDKV")
             needed["page_table"] = t.table
         options = accepted(function, needed)
 
