@@ -59,7 +59,7 @@ run_side_by_side() { # python
   mkdir -p build/python-tests
   export CUFLASH_TEST_DEVICE=$device
   # shellcheck disable=SC2016 # expanded by the shell that xargs starts
-  printf '%s\n' tests/python/test_*.py | xargs -P "${JOBS:-$(nproc)}" -I{} bash -c '
+  find tests/python -name 'test_*.py' | sort | xargs -P "${JOBS:-$(nproc)}" -I{} bash -c '
     log=build/python-tests/$(basename "$1" .py).log
     "$2" -m pytest -q -ra "$1" "${@:3}" >"$log" 2>&1; result=$?
     [ "$result" -eq 0 ] || cat "$log"

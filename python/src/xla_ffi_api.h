@@ -1,5 +1,5 @@
 // The part of XLA's typed foreign function interface (its C API, version 0.x) that a handler needs, in our own words:
-// building the package needs no jaxlib. tests/python/test_jax.py compares every offset with the header that jax ships.
+// building the package needs no jaxlib. tests/python/jax/test_jax_structs.py compares every offset with the header that jax ships.
 //
 // Every struct begins with the number of bytes that its writer knew of; later versions only append.
 #pragma once

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "examples"))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "examples"))
 import generate  # noqa: E402
 
 SHORT = ["--tokens", "12", "--prompts", "30", "3", "33"]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 pytest.importorskip("hypothesis", reason="Hypothesis is not installed")
-from conftest import examples  # noqa: E402
+from random_cases import examples  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 

@@ -12,7 +12,7 @@ import pytest
 import cuflash
 from cuflash import _command
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def run(*words, **environment):

@@ -7,7 +7,7 @@ from jax_cases import check, place, problem  # noqa: F401
 import jax.numpy as jnp
 
 pytest.importorskip("hypothesis", reason="Hypothesis is not installed")
-from conftest import examples  # noqa: E402
+from random_cases import examples  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 

@@ -38,7 +38,7 @@ def test_signature_is_that_of_flash_attn(name):
 
 
 def test_a_script_written_for_flash_attn_runs_unchanged(device):
-    script = pathlib.Path(__file__).with_name("flash_attn_script.py")
+    script = pathlib.Path(__file__).parents[1] / "helpers" / "flash_attn_script.py"
     sys.modules["flash_attn"] = cuflash  # what `import cuflash as flash_attn` does to the script's own import
     try:
         runpy.run_path(str(script), init_globals=None, run_name="__main__")

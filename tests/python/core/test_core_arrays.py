@@ -7,7 +7,7 @@ import weakref
 import numpy as np
 import pytest
 from dlpack_producers import Capsules, Elsewhere, Exchanged, unaligned
-from test_core_errors import options
+from core_call import options
 
 import cuflash
 from cuflash import _core, _reference

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import conftest
+from skip_reasons import skips_by_reason
 
-TOOL = Path(__file__).parents[2] / "tools" / "skips.py"
+TOOL = Path(__file__).parents[3] / "tools" / "skips.py"
 
 CTEST_LOG = """Start testing: Jan 01 00:00 UTC
 1/4 Testing: memory_test
@@ -82,7 +82,7 @@ def test_reports_of_pytest_become_reasons():
     def report(when, reason):
         return SimpleNamespace(when=when, longrepr=("file.py", 3, f"Skipped: {reason}"))
 
-    found = conftest.skips_by_reason([
+    found = skips_by_reason([
         report("setup", "needs a GPU"), report("call", "could not import 'torch': No module named 'torch'"),
         report("call", "PyTorch is not installed"), report("collect", "could not import 'jax.ffi': No module named 'jax'"),
     ])

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import cuflash  # noqa: E402
-from conftest import SCALE  # noqa: E402
+from random_cases import SCALE  # noqa: E402
 from cuflash._torch import attention  # noqa: E402
 from cuflash.flash_attn_interface import (flash_attn_func, flash_attn_qkvpacked_func,  # noqa: E402
                                           flash_attn_varlen_func)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "examples"))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "examples"))
 import train_gpt  # noqa: E402
 
 STEPS = ["--steps", "10", "--check"]

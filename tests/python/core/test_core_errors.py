@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from core_call import options, read_only
 
 import cuflash
 from cuflash import _core
@@ -49,20 +50,6 @@ def test_refusals(change, error, words):
     with pytest.raises(error) as raised:
         cuflash.attention(**arguments)
     assert words in str(raised.value)
-
-
-def options(layout="bhsd", **changes):
-    """Everything of _core.forward behind its arrays."""
-    values = dict(alibi_slopes=None, bias=None, mask=None, sink=None, cu_seqlens_q=None, cu_seqlens_k=None,
-                  seqlens_q=None, seqlens_k=None, layout=layout, scale=None, causal=False, top_left=False,
-                  window_left=-1, window_right=-1, softcap=0.0, dropout_p=0.0, dropout_seed=0, dropout_offset=0,
-                  max_seqlen_q=0, max_seqlen_k=0, stream=0, allocate=None)
-    return {**values, **changes}
-
-
-def read_only(array):
-    array.flags.writeable = False
-    return array
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ CONSTANTS = {
 def test_the_structs_are_those_of_xla(tmp_path):
     """Offsets, sizes of fields, and constants; what is ours may be shorter at the end."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    ours = pathlib.Path(__file__).parents[2] / "python" / "src"
+    ours = pathlib.Path(__file__).parents[3] / "python" / "src"
     include = pathlib.Path(jax.ffi.include_dir())
     if not compiler or not (include / "xla/ffi/api/c_api.h").exists():
         pytest.skip("needs a C++ compiler and the headers that jax ships")

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import cuflash  # noqa: E402
-from conftest import examples  # noqa: E402
+from random_cases import examples  # noqa: E402
 from cuflash import flash_attn_with_kvcache  # noqa: E402
 
 SIGNATURE = {"q": None, "k_cache": None, "v_cache": None, "k": None, "v": None, "rotary_cos": None, "rotary_sin": None,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cuflash
-from conftest import examples
+from random_cases import examples
 
 try:
     import torch

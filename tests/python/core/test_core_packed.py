@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from dlpack_producers import Capsules, Exchanged
-from test_core_errors import options, read_only
+from core_call import options, read_only
 
 from cuflash import _core
 

@@ -29,7 +29,7 @@ def test_torch(device, rank):
 
 def test_torch_tensors_are_written_in_place(device):
     torch = pytest.importorskip("torch")
-    from test_core_errors import options
+    from core_call import options
 
     arrays = inputs()
     q, k, v = (torch.from_numpy(x).to(device).swapaxes(1, 2) for x in arrays)
@@ -51,7 +51,7 @@ def test_torch_tensors_are_written_in_place(device):
 
 def test_torch_tensors_of_two_devices_are_refused(cuda):
     import torch
-    from test_core_errors import options
+    from core_call import options
 
     q = torch.ones(1, 1, 4, 8, device="cuda")
     with pytest.raises(ValueError, match="k: is on the CPU, but q is on CUDA device 0"):
@@ -60,7 +60,7 @@ def test_torch_tensors_of_two_devices_are_refused(cuda):
 
 def test_a_workspace_that_does_not_fit_is_refused(cuda):
     import torch
-    from test_core_errors import options
+    from core_call import options
 
     q = torch.ones(1, 2, 64, 32, device="cuda")
     out, lse = torch.empty_like(q), torch.empty(1, 2, 64, device="cuda")
@@ -81,7 +81,7 @@ def test_jax():
 
 def test_jax_arrays_are_read_by_dlpack():
     jax = pytest.importorskip("jax")
-    from test_core_errors import options
+    from core_call import options
 
     cpu = jax.devices("cpu")[0]
     for kind, allowed in ((np.float32, 1e-5), (jax.numpy.bfloat16, 3e-2)):

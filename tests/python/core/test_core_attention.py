@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("hypothesis")
 pytest.importorskip("ml_dtypes")
 
-from conftest import examples
+from random_cases import examples
 from core_cases import ALLOWED, assert_close, normal, problems
 from hypothesis import given, settings
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "tools"))
+sys.path.append(str(Path(__file__).parents[3] / "tools"))
 from docs_blocks import ROOT, blocks_of, documents, matches  # noqa: E402
 
 

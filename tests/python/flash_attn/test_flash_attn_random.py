@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("hypothesis", reason="Hypothesis is not installed")
 
-from conftest import examples  # noqa: E402
+from random_cases import examples  # noqa: E402
 from flash_attn_cases import Case, check  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402

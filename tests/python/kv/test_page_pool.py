@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cuflash
-from conftest import examples
+from random_cases import examples
 from cuflash import PagePool, _core
 
 
