@@ -1,4 +1,4 @@
-"""Wrong values for every argument of every public function: one sentence that begins with the argument's name."""
+"""Wrong values for every argument of every public function raise a sentence that begins with the argument's name."""
 
 import inspect
 import re
@@ -15,7 +15,7 @@ VALUES = {
     "NumPy's float": np.float32(0.5), "an array": np.ones(3), "an array without dimensions": np.zeros(()), "True": True,
     "-7": -7, "2.5": 2.5, "NaN": float("nan"), "infinity": float("inf"), "2**70": 2**70, "1j": 1j,
 }
-# What Python, nanobind, PyTorch's dispatcher and DLPack say to authors of the package, and not to its callers.
+# Words of Python, nanobind, PyTorch's dispatcher and DLPack that address authors of the package, not its callers.
 INTERNAL = re.compile(
     "incompatible function|unpack|DLPack|NoneType|has no attribute|not supported between|nanobind|nb_|must be real|"
     "Internal|cuflash::|not iterable|subscriptable|Expected a value|could not convert|invalid literal|truth value|"
@@ -24,12 +24,12 @@ INTERNAL = re.compile(
 
 
 def refusal(function, arguments):
-    """What the call raises; "" where it takes the arguments."""
+    """The message that the call raises; "" if it accepts the arguments."""
     try:
         function(**arguments)
     except (TypeError, ValueError, NotImplementedError) as error:
         return str(error).removeprefix("INVALID_ARGUMENT: ").partition("\n")[0]
-    except RuntimeError as error:  # of JAX, where only the run of a compiled program can tell
+    except RuntimeError as error:  # JAX's, for errors that show only when the compiled program runs
         if not str(error).startswith("INVALID_ARGUMENT: "):
             raise
         return str(error).removeprefix("INVALID_ARGUMENT: ").partition("\n")[0]
@@ -37,9 +37,9 @@ def refusal(function, arguments):
 
 
 def sweep(function, arguments, names):
-    """Every wrong value for every parameter: what is refused names a parameter first, and the one that is wrong.
+    """Tries every wrong value for every parameter: an error begins with the parameter that is wrong.
 
-    names: for a parameter, others that a message may be about, because they are wrong only beside this one."""
+    names: for a parameter, others that the message may name, because they are wrong only in combination with it."""
     faults = []
     parameters = inspect.signature(function).parameters
     for name in parameters:
@@ -57,7 +57,7 @@ def sweep(function, arguments, names):
 Q = np.random.default_rng(0).standard_normal((2, 4, 6, 8), dtype=np.float32)
 OUT, LSE = cuflash.attention(Q, Q, Q, return_lse=True)
 ONE = Q[:, :, :1].copy()
-# With lengths of the packed queries, it is q that has a dimension too many; a table of sines misses that of cosines.
+# Given lengths of packed queries, q has one dimension too many; a table of sines needs one of cosines.
 OF_CACHE = {"q": ("k_cache",), "cu_seqlens_q": ("q",), "cu_seqlens_new": ("k",), "rotary_sin": ("rotary_cos",)}
 OF_MERGE = {"o_a": ("lse_a",)}
 OF_JAX = {"cu_seqlens_q": ("q",), "cu_seqlens_k": ("q",)}
@@ -164,7 +164,7 @@ def test_a_window_is_a_pair(value):
 
 
 def test_names_and_order_of_flash_attn():
-    """The caller's names of arguments, and shapes as [batch, length, heads, dim]."""
+    """Messages use the caller's argument names, and shapes as [batch, length, heads, dim]."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     q = torch.zeros(2, 6, 4, 8)
     for call, words in (
@@ -186,7 +186,7 @@ def test_names_and_order_of_flash_attn():
 
 
 def test_types_have_the_names_of_their_library():
-    """Through DLPack, and through the methods of older versions of PyTorch."""
+    """Through DLPack, and through the tensor methods that older versions of PyTorch need."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     for dtype in ("float8_e4m3fn", "float8_e5m2", "complex64", "int64", "uint8"):
         x = torch.zeros(1, 1, 2, 8).to(getattr(torch, dtype))

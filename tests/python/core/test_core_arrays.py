@@ -1,4 +1,4 @@
-"""Every road from an array to its memory, for every type; what cannot be read in place is refused or copied."""
+"""Every protocol that exposes an array's memory, for every type; what cannot be read in place is refused or copied."""
 
 import gc
 import sys
@@ -25,7 +25,7 @@ def check(arrays, out, allowed=1e-6):
 
 @pytest.mark.parametrize("kind, allowed", [(np.float64, 1e-14), (np.float32, 1e-6), (np.float16, 2e-3)])
 @pytest.mark.parametrize("wrap", [np.asarray, Capsules, Exchanged, lambda x: Capsules(x, versioned=False), memoryview])
-def test_every_road_reads_and_writes_in_place(wrap, kind, allowed):
+def test_every_protocol_reads_and_writes_in_place(wrap, kind, allowed):
     arrays = inputs(kind)
     out, lse = np.empty_like(arrays[0]), np.empty((2, 3, 5), np.float64 if kind is np.float64 else np.float32)
     _core.forward(*(wrap(x) for x in arrays), wrap(out), wrap(lse), **options())
@@ -34,7 +34,7 @@ def test_every_road_reads_and_writes_in_place(wrap, kind, allowed):
 
 
 @pytest.mark.parametrize("wrap", [np.asarray, Capsules, Exchanged, lambda x: Capsules(x, versioned=False)])
-def test_strides_by_every_road(wrap):
+def test_strides_by_every_protocol(wrap):
     arrays = [x[:, ::2, 1:4] for x in inputs()]
     out = np.zeros((2, 3, 2, 16), np.float32)[..., 3:11].swapaxes(1, 2)
     _core.forward(*(wrap(x) for x in arrays), wrap(out), None, **options())
@@ -50,7 +50,7 @@ def test_what_a_dlpack_tensor_may_leave_out_or_add(ways):
 
 
 @pytest.mark.parametrize("wrap", [np.asarray, Capsules, Exchanged])
-def test_masks_and_lengths_by_every_road(wrap):
+def test_masks_and_lengths_by_every_protocol(wrap):
     arrays = inputs()
     mask = np.random.default_rng(1).random((1, 1, 5, 5)) < 0.5
     lengths, out = np.array([3, 5], np.int32), np.empty_like(arrays[0])
@@ -119,7 +119,7 @@ def test_read_only_inputs_are_fine():
         lambda x: x[:0],
     ],
 )
-def test_the_front_door_takes_any_strides(change):
+def test_attention_takes_any_strides(change):
     arrays = [change(x) for x in inputs()]
     check(arrays, cuflash.attention(*arrays))
 
@@ -140,7 +140,7 @@ def test_the_core_refuses_what_it_cannot_read_in_place():
 
 
 def test_arrays_are_given_back():
-    """Nothing of a call is held after it, whether it succeeds or fails."""
+    """A call holds nothing after it ends, whether it succeeds or fails."""
     for wrap in (np.asarray, Capsules, Exchanged):
         for changes in ({}, {"softcap": -1.0}):
             arrays = inputs()
@@ -169,7 +169,7 @@ def test_arrays_without_elements_may_have_any_strides(wrap):
 
 
 def test_types_come_and_go():
-    """What was found out about a type is not taken for another one at the same place in memory."""
+    """What is cached about a type is not used for another type at the same address."""
     q, k, v = inputs()
     for _ in range(20):
         kind = type("ShortLived", (Capsules,), {})
@@ -185,7 +185,7 @@ def test_devices_are_not_mixed():
     gpu = Elsewhere(k, (2, 0))
     with pytest.raises(ValueError, match="k: is on CUDA device 0, but q is on the CPU"):
         _core.forward(q, gpu, v, np.empty_like(q), None, **options())
-    assert gpu.calls[0]["stream"] == 1  # DLPack's number of the default stream
+    assert gpu.calls[0]["stream"] == 1  # DLPack's number for the default stream
     with pytest.raises(ValueError, match="q: is on Metal memory; cuflash computes on"):
         _core.forward(Elsewhere(q, (8, 0)), k, v, np.empty_like(q), None, **options())
 
@@ -196,5 +196,5 @@ def test_what_an_array_says_against_it_is_told():
             raise BufferError("not today")
 
     q, k, v = inputs()
-    with pytest.raises(ValueError, match="k: its memory cannot be had: not today"):
+    with pytest.raises(ValueError, match="k: its memory cannot be accessed: not today"):
         _core.forward(q, Refuses(k), v, np.empty_like(q), None, **options())

@@ -1,4 +1,4 @@
-"""The front door with NumPy arrays against the float64 reference: options, types, strides and sizes crossed."""
+"""cuflash.attention with NumPy arrays against the float64 reference: options, types, strides and sizes crossed."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_a_bias_of_one_column_serves_all_keys():
     assert_close(out, _reference.attention(q, k, v, bias=bias, sink=sink)[0], 1e-12, "out")
     gradients = cuflash.attention_backward(dout, q, k, v, out, lse, bias=bias, sink=sink)
     expected = _reference.attention_backward(dout, q, k, v, bias=bias, sink=sink)
-    assert np.abs(expected.dbias).max() > 1e-3  # the sink takes part, so that the sum over a row is not 0
+    assert np.abs(expected.dbias).max() > 1e-3  # with a sink, the sum over a row is not 0
     assert_close(gradients.dbias, expected.dbias, 1e-12, "dbias")
 
 

@@ -1,4 +1,4 @@
-"""What cannot be used is refused, with the argument's name and a way out; nothing is written."""
+"""Invalid arguments are refused in a message that names them and says what to do; nothing is written."""
 
 import threading
 import time
@@ -83,7 +83,7 @@ def test_outputs_that_cannot_be_written(out, words):
     ({"bias": np.ones((1, 1, 6, 4), np.float32)}, "bias: dimension 2 of shape [1, 1, 6, 4] is 6, must be 4"),
 ])
 def test_messages_have_the_order_of_the_callers_dimensions(change, words):
-    """Here [batch, length, heads, dim]; a bias is [batch, heads, queries, keys] in every layout."""
+    """[batch, length, heads, dim] here; a bias is [batch, heads, queries, keys] in every layout."""
     call = {"q": Q, "k": Q, "v": Q, "out": np.empty_like(Q), **change}
     bias = {"bias": call.pop("bias")} if "bias" in call else {}
     with pytest.raises(ValueError) as raised:
@@ -104,7 +104,7 @@ def test_a_refused_call_writes_nothing():
 
 
 def test_the_gil_is_released():
-    """A thread counts while another is inside one long call."""
+    """One thread counts while another is inside a long call."""
     q = np.ones((1, 2, 3000, 64), np.float32)
     finished, counts = threading.Event(), []
 

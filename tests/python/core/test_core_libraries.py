@@ -1,4 +1,4 @@
-"""The front door with arrays of PyTorch, JAX and CuPy: results of the same library, numbers of the reference."""
+"""cuflash.attention with arrays of PyTorch, JAX and CuPy: results in the same library, equal to the reference."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_torch_tensors_are_written_in_place(device):
                                                allocate=allocate))
     expected, _ = _reference.attention(*arrays, mask=mask.numpy(), seqlens_k=lengths.numpy())
     np.testing.assert_allclose(out.cpu().numpy().swapaxes(1, 2), expected, atol=1e-5)
-    assert device == "cuda" or not asked  # the CPU has scratch of its own
+    assert device == "cuda" or not asked  # on the CPU the library allocates its own scratch memory
 
 
 def test_torch_tensors_of_two_devices_are_refused(cuda):
@@ -118,11 +118,11 @@ def test_libraries_are_not_mixed():
         cuflash.attention(q, torch.from_numpy(k), v)
     with pytest.raises(TypeError, match="mask: Tensor is not a numpy array"):
         cuflash.attention(q, k, v, mask=torch.ones(9, 9, dtype=torch.bool))
-    with pytest.raises(TypeError, match="has gradients of its own"):
+    with pytest.raises(TypeError, match="computes gradients itself"):
         cuflash.attention_backward(*[torch.from_numpy(q)] * 6)
 
 
-def test_torch_compile_follows_the_front_door():
+def test_torch_compile_traces_attention():
     torch = pytest.importorskip("torch")
     q, k, v = (torch.from_numpy(x[0]) for x in inputs())
     compiled = torch.compile(lambda q, k, v: cuflash.attention(q, k, v, causal=True), fullgraph=True,

@@ -1,4 +1,4 @@
-"""q, k and v in one array, or k and v in one: cut where they lie, with the results of the parts given one by one."""
+"""q, k and v packed into one array, or k and v: read in place, with the same results as separate arrays."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def lse_of(q):
 
 
 def both_passes(inputs, gradients, parts_of_q, wrap=np.asarray, **changes):
-    """out, lse; the gradients are written."""
+    """Returns out and lse, and writes the gradients."""
     given = options(**{"layout": "bshd", **changes})
     wrapped = [None if x is None else wrap(x) for x in inputs]
     out, lse = np.empty(parts_of_q.shape, parts_of_q.dtype), lse_of(parts_of_q)
@@ -37,7 +37,7 @@ def both_passes(inputs, gradients, parts_of_q, wrap=np.asarray, **changes):
 
 
 def strided(array):
-    """The same numbers in memory with gaps everywhere but within a row."""
+    """The same numbers in memory with gaps everywhere except within a row."""
     wide = np.full([2 * n for n in array.shape], np.nan, array.dtype)
     view = wide[tuple(slice(0, None, 2) for _ in array.shape[:-1]) + (slice(0, array.shape[-1]),)]
     view[...] = array

@@ -1,4 +1,4 @@
-"""sys.modules["flash_attn"] = cuflash, and then every form of import that code written for flash_attn has."""
+"""sys.modules["flash_attn"] = cuflash, followed by every form of import in code written for flash_attn."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ def run(code):
 
 @pytest.mark.parametrize("first", ["from the module", "after use"])
 def test_imports(first):
-    """Each form in a program that has imported nothing of the name, after one that meets the package untouched."""
+    """Runs every form in one process that forgets the name in between; `first` meets the package unused."""
     forget = "\nfor name in [n for n in sys.modules if n.startswith('flash_attn')]: del sys.modules[name]\n"
     programs = [ALIAS + FORMS[form] + CHECK for form in (first, *FORMS)]
     result = run(forget.join(programs))

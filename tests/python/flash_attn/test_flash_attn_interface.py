@@ -1,4 +1,4 @@
-"""What code that was written for flash_attn relies on: signatures, results, and a sentence for what is refused."""
+"""What code written for flash_attn relies on: signatures, results, and clear errors."""
 
 import inspect
 import pathlib
@@ -39,7 +39,7 @@ def test_signature_is_that_of_flash_attn(name):
 
 def test_a_script_written_for_flash_attn_runs_unchanged(device):
     script = pathlib.Path(__file__).parents[1] / "helpers" / "flash_attn_script.py"
-    sys.modules["flash_attn"] = cuflash  # what `import cuflash as flash_attn` does to the script's own import
+    sys.modules["flash_attn"] = cuflash  # the same that `import cuflash as flash_attn` does for the script's own import
     try:
         runpy.run_path(str(script), init_globals=None, run_name="__main__")
     finally:
@@ -65,7 +65,7 @@ def test_results(device):
 
 @pytest.mark.parametrize("dtype", (torch.float64, torch.float32, torch.bfloat16), ids=str)
 def test_matrix_of_dropout(dtype, device):
-    """S_dmask: probabilities, negative where dropped. With it, out can be computed by hand."""
+    """S_dmask holds the probabilities, negative where dropped. out can be computed from it."""
     q, k, v = tensors(device, dtype, len_q=21, len_k=37)
     torch.manual_seed(8)
     out, lse, s_dmask = cuflash.flash_attn_func(q, k, v, 0.4, causal=True, return_attn_probs=True)
@@ -83,7 +83,7 @@ def test_matrix_of_dropout(dtype, device):
 
 
 def test_numbers_of_other_kinds(device):
-    """What scripts pass: NumPy's numbers, integers for floats and booleans, tensors without dimensions."""
+    """What scripts pass: NumPy's numbers, integers for floats and booleans, zero-dimensional tensors."""
     q, k, v = tensors(device)
     cu_q, cu_k = (torch.tensor([0, length], dtype=torch.int32, device=device) for length in (6, 9))
     expected = cuflash.flash_attn_func(q[:1], k[:1], v[:1], 0.0, 1.0, True, (3, -1))
@@ -162,8 +162,8 @@ def test_refused_with_a_sentence(case, device):
         call(*tensors(device))
 
 
-def test_refused_on_every_road(device):
-    """A fake kernel that took what the library refuses would let a compiler go on with it."""
+def test_refused_on_every_path(device):
+    """If a fake kernel accepted what the library refuses, a compiler would continue with it."""
     q, k, v = tensors(device)
     compiled = torch.compile(lambda q, k, v: cuflash.flash_attn_func(q, k, v), backend="aot_eager")
     with pytest.raises(Exception, match=r"\bk\b"):

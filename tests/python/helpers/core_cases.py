@@ -1,4 +1,4 @@
-"""Random problems for tests of the front door, and how results are compared."""
+"""Random problems for tests of cuflash.attention, and the comparison of results."""
 
 from typing import Any, Dict
 
@@ -16,13 +16,13 @@ def normal(rng: np.random.Generator, kind: str, *shape: int) -> np.ndarray:
 
 
 def strided(rng: np.random.Generator, kind: str, shape: tuple, style: str) -> np.ndarray:
-    """N(0, 1) numbers in memory of another order than the shape."""
+    """N(0, 1) numbers whose order in memory differs from the shape."""
     b, h, s, d = shape
     if style == "bshd":
         return normal(rng, kind, b, s, h, d).swapaxes(1, 2)
-    if style == "slice":  # of a larger array, with a hole after each row
+    if style == "slice":  # of a larger array, with a gap after each row
         return normal(rng, kind, b, h + 1, s + 2, d + 3)[:, 1:, 1:-1, 2:-1]
-    if style == "broadcast":  # all batch entries are one
+    if style == "broadcast":  # all batch entries share memory
         return np.broadcast_to(normal(rng, kind, 1, h, s, d), shape)
     if style == "reversed":
         return normal(rng, kind, b, h, s, d)[:, :, ::-1]
@@ -36,7 +36,7 @@ STYLES = ("contiguous", "bshd", "slice", "broadcast", "reversed", "transposed")
 
 @st.composite
 def problems(draw: Any) -> Dict[str, Any]:
-    """Arguments of cuflash.attention, with "dout" and "kind" beside them."""
+    """Arguments of cuflash.attention, and "dout" and "kind"."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     kind = draw(st.sampled_from(sorted(TYPES)))
     batch, heads_k, shared = draw(st.integers(0, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
@@ -79,7 +79,7 @@ def problems(draw: Any) -> Dict[str, Any]:
 
 
 def assert_close(result: np.ndarray, expected: np.ndarray, allowed: float, name: str) -> None:
-    """NaN and Inf in the same places, everything else within allowed, all of it in proportion."""
+    """NaN and Inf at the same positions, everything else within allowed, and no scale error."""
     assert result.shape == expected.shape, f"{name}: {result.shape} is not {expected.shape}"
     result = np.asarray(result, np.float64)
     np.testing.assert_array_equal(np.isfinite(result), np.isfinite(expected), err_msg=name)
@@ -88,7 +88,7 @@ def assert_close(result: np.ndarray, expected: np.ndarray, allowed: float, name:
     result, expected = result[finite], expected[finite]
     worst = np.abs(result - expected).max(initial=0.0)
     assert worst <= allowed, f"{name}: off by {worst}, allowed are {allowed}"
-    # An error in the same direction everywhere hides below the largest one: the slope of result over expected shows it.
+    # An error in the same direction everywhere hides below the largest one; the slope of result over expected shows it.
     power = float(expected @ expected)
     if power > 1e-3 and expected.size > 256:
         assert abs(float(result @ expected) / power - 1) <= max(2e-3, allowed), f"{name}: scaled"

@@ -1,4 +1,4 @@
-"""Array types that offer their memory in one way only, for tests of each way."""
+"""Array types that expose their memory through a single protocol, for tests of each protocol."""
 
 import ctypes
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Capsules:
-    """Has __dlpack__ and nothing else. Counts what is asked for, and when the tensor is given back."""
+    """Has __dlpack__ and nothing else. Counts the requests, and records when the tensor is released."""
 
     def __init__(self, array, versioned=True):
         self.array, self.versioned, self.calls = array, versioned, []
@@ -24,7 +24,7 @@ class Capsules:
 
 
 class Elsewhere(Capsules):
-    """Says that it is on another device than it is; nothing of it may be touched."""
+    """Claims to be on another device than it is; its memory must not be touched."""
 
     def __init__(self, array, device):
         super().__init__(array)
@@ -79,7 +79,7 @@ class ExchangeApi(ctypes.Structure):
 
 
 class Exchanged:
-    """Offers the C functions of DLPack 1.3 in its type, and nothing else, as PyTorch does since 2.10."""
+    """Its type offers the C functions of DLPack 1.3 and nothing else, as PyTorch does since 2.10."""
 
     def __init__(self, array, offset=0, with_strides=True):
         self.array, self.offset, self.with_strides = array, offset, with_strides
@@ -107,7 +107,7 @@ Exchanged.__dlpack_c_exchange_api__ = _new_capsule(ctypes.addressof(_API), ctype
 
 
 def unaligned(array: np.ndarray) -> np.ndarray:
-    """The same numbers, one byte off."""
+    """The same numbers, shifted by one byte."""
     memory = np.empty(array.nbytes + 1, np.uint8)[1:]
     view = memory.view(array.dtype).reshape(array.shape)
     view[...] = array

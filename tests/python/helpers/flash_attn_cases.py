@@ -1,4 +1,4 @@
-"""A call of one of the six flash_attn functions, described by numbers, and its comparison with the reference."""
+"""A call of one of the six flash_attn functions, described by a dataclass, and its comparison with the reference."""
 
 import dataclasses
 from typing import Optional, Tuple
@@ -13,7 +13,7 @@ SEED = 0x9E3779B97F4A7C15  # above 2**63, as torch.initial_seed() may be
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One problem. lengths make it a packed (varlen) one: (of the queries, of the keys) of each sequence."""
+    """One problem. lengths, (queries, keys) of each sequence, make it a packed (varlen) one."""
 
     packing: str = "separate"  # or "kv" or "qkv"
     batch: int = 2
@@ -31,15 +31,15 @@ class Case:
     scale: Optional[float] = None
     dropout_p: float = 0.0
     alibi: str = ""  # or "heads" or "batch and heads"
-    bias: str = ""  # letters of the dimensions that it has, of "bhq"; it always has keys: "-" for those alone
+    bias: str = ""  # its dimensions, letters of "bhq"; it always has keys, and "-" means keys alone
     mask: str = ""  # likewise
     sink: bool = False
     padded: bool = False  # seqlens_q and seqlens_k
-    spread: int = 1  # memory between rows: inputs are views of something larger
+    spread: int = 1  # gaps between rows: inputs are views of a larger tensor
     seed: int = 0
 
     def normal(self) -> "Case":
-        """The nearest case that exists: packed tensors share what they must."""
+        """The nearest valid case: packed tensors share the sizes that they must."""
         case = self
         if case.packing != "separate":
             case = dataclasses.replace(case, dim_v=case.dim)
@@ -59,9 +59,9 @@ class Case:
 
 
 def check(case: Case, device: str, slope: bool = False) -> None:
-    """Forward and backward of the case against float64, with the error of the same type as the measure.
+    """Compares forward and backward with float64; the naive evaluation in the same type sets the tolerance.
 
-    slope: results must not be a little larger or smaller as a whole; for cases with many rows that see many keys."""
+    slope: also check that results are not scaled as a whole; for cases with many rows that see many keys."""
     case = case.normal()
     generator = torch.Generator().manual_seed(case.seed)
 
@@ -101,7 +101,7 @@ def check(case: Case, device: str, slope: bool = False) -> None:
 
 
 def assert_close(name, dtype, actual, expected, naive, absolute, slope=False, rounding=0.0):
-    """At most twice the error of the naive evaluation in the type of the inputs, and one rounding, of the largest
+    """At most twice the error of the naive evaluation in the type of the inputs, plus one rounding of the largest
     result and of `rounding`: on a few numbers the naive evaluation can be lucky."""
     if expected.numel() == 0:
         return
@@ -178,7 +178,7 @@ def _reference(dtype, case, inputs, extras, lengths, leaves, dout, dlse):
 
 
 def unpacked(inputs):
-    """q, k, v of what a function takes."""
+    """q, k and v from a function's inputs."""
     if len(inputs) == 1:
         return inputs[0].unbind(-3)
     return (inputs[0], *inputs[1].unbind(-3)) if len(inputs) == 2 else inputs

@@ -22,7 +22,7 @@ def check(name, actual, expected, tolerance=3e-2):
 
 
 def plain_attention(q, k, v, causal=False, window=(-1, -1), softcap=0.0, slopes=None, scale=None):
-    """[B, S, H, D] in f32, with the whole matrix."""
+    """[B, S, H, D] in f32, with the whole score matrix."""
     q, k, v = (x.float().transpose(1, 2) for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = q @ k.transpose(2, 3) * (scale or 1 / math.sqrt(q.shape[-1]))

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch's tests need the GPU's memory, too
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch's tests need GPU memory too
 jax = pytest.importorskip("jax", minversion="0.5", reason="jax 0.5 or newer is not installed")
 import jax.numpy as jnp  # noqa: E402
 
@@ -17,7 +17,7 @@ EPSILON = {"float64": 1e-13, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
 
 @pytest.fixture(autouse=True)
 def place(device):
-    """Arrays of these tests live on the device of the tests, and float64 is float64."""
+    """Puts arrays on the device under test, and enables float64."""
     try:
         where = jax.devices("gpu" if device == "cuda" else "cpu")[0]
     except RuntimeError as error:
@@ -30,7 +30,7 @@ def place(device):
 
 
 def problem(dtype="float32", batch=2, heads=4, heads_k=2, len_q=9, len_k=13, dim=8, dim_v=6, seed=0):
-    """q, k, v, and random arrays for options."""
+    """q, k, v, and a source of random arrays for options."""
     draw = np.random.default_rng(seed).standard_normal
     shapes = (batch, heads, len_q, dim), (batch, heads_k, len_k, dim), (batch, heads_k, len_k, dim_v)
     return [jnp.asarray(draw(shape), dtype) for shape in shapes], draw

@@ -1,6 +1,6 @@
-"""Random problems over a KV cache, and their answer in float64 straight from the definition.
+"""Random problems over a KV cache, and their results in float64 straight from the definition.
 
-What no call may touch holds NaN: rows without a token, pages of nobody, and pages that a window hides from all queries.
+Memory that no call may touch holds NaN: rows without a token, unused pages, pages that a window hides from all queries.
 Entries of the block table that lead there have numbers of no page.
 """
 
@@ -18,7 +18,7 @@ NO_PAGE = 1_000_003
 
 
 def rounded(x: np.ndarray, kind: str) -> np.ndarray:
-    """In float64, with the values that this type can have."""
+    """The numbers rounded to this type, in float64."""
     if kind == "bfloat16":
         bits = np.asarray(x, np.float32).view(np.uint32)
         with np.errstate(over="ignore"):
@@ -29,7 +29,7 @@ def rounded(x: np.ndarray, kind: str) -> np.ndarray:
 
 @dataclasses.dataclass
 class Case:
-    """Everything in float64, sequences apart from each other: q[b] is [Sq, Hq, D], k_new[b] is [Sn, Hk, D]."""
+    """Everything in float64, one array per sequence: q[b] is [Sq, Hq, D], k_new[b] is [Sn, Hk, D]."""
 
     kind: str
     q: List[np.ndarray]
@@ -61,14 +61,14 @@ class Case:
         return 0 if self.leftpad is None else self.leftpad[b]
 
     def place(self, b: int, row: int) -> Tuple[int, int]:
-        """Where a sequence's row is in the first two dimensions of the caches."""
+        """The indices of a sequence's row in the first two dimensions of the caches."""
         if self.table is None:
             return (b if self.entry is None else self.entry[b]), row
         size = self.k_cache.shape[1]
         return int(self.table[b, row // size]), row % size
 
     def turned(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """x [rows, heads, D] by rotary embedding, rounded as the library stores it."""
+        """x [rows, heads, D] after rotary embedding, rounded as the library stores it."""
         if self.rotary is None:
             return x
         wide = np.float64 if self.kind == "float64" else np.float32
@@ -101,7 +101,7 @@ class Case:
             len_q, len_k = len(self.q[b]), len(rows)
             visible, shift = self.visible(len_q, len_k), len_k - len_q
             k, v = (np.zeros((len_k, *c.shape[2:])) for c in (k_cache, v_cache))
-            for j in np.flatnonzero(visible.any(0)):  # what is not seen is not there
+            for j in np.flatnonzero(visible.any(0)):  # invisible keys do not count
                 k[j], v[j] = k_cache[self.place(b, rows[j])], v_cache[self.place(b, rows[j])]
             positions = shift + (np.zeros(len_q, int) if self.one_position else np.arange(len_q))
             out, lse = self.attend(b, self.turned(self.q[b], positions), k, v, visible)
@@ -145,7 +145,7 @@ class Case:
 
 
 def draw(seed: int, flash: bool = False) -> Case:
-    """flash: only what flash_attn_with_kvcache takes, with all lengths of q, and of k, the same."""
+    """flash: only what flash_attn_with_kvcache accepts: one length for all q, and one for all k."""
     rng, choose = np.random.default_rng(seed), random.Random(seed)
     kind = choose.choice(["float64", "float32", "float32", "float16", "bfloat16"])
     yes = lambda chance=0.5: choose.random() < chance  # noqa: E731
@@ -176,7 +176,7 @@ def draw(seed: int, flash: bool = False) -> Case:
     if yes(0.5) and (appends and pads is None if flash else True):
         if flash:
             lens_q = new
-        lens_q = [min(n, m) for n, m in zip(lens_q, keys)]  # each query stands at a position
+        lens_q = [min(n, m) for n, m in zip(lens_q, keys)]  # every query has a position
         half = choose.randint(1, dim // 2)
         angle = rng.uniform(-3, 3, (max(keys) + choose.choice([1, 50]), half))
         rotary_kind = kind if yes() or kind == "float64" else "float32"
@@ -224,7 +224,7 @@ def _make_cache(case: Case, choose: random.Random, normal: Any, heads: int, dim:
 
 
 def _held(case: Case, b: int, size: int) -> List[int]:
-    """Rows before the append that hold a token; of pages (size > 0) those on a page of which a query sees a row."""
+    """Rows before the append that hold a token; with pages (size > 0), those on a page of which a query sees a row."""
     first, end = case.pad(b), case.rows[b]
     if size == 0:
         return list(range(first, end))
@@ -234,7 +234,7 @@ def _held(case: Case, b: int, size: int) -> List[int]:
 
 
 def largest_difference(actual: np.ndarray, expected: np.ndarray) -> float:
-    """inf where one is infinite or NaN and the other is not the same."""
+    """The error; inf where one is infinite or NaN and the other differs."""
     actual = np.asarray(actual, np.float64)
     assert actual.shape == expected.shape, f"{actual.shape} is not {expected.shape}"
     finite = np.isfinite(expected)
@@ -245,10 +245,10 @@ def largest_difference(actual: np.ndarray, expected: np.ndarray) -> float:
 
 
 def check(case: Case, outs: List[np.ndarray], lses: List[np.ndarray], k_cache: np.ndarray, v_cache: np.ndarray) -> None:
-    """Results of each sequence, and the caches, against the definition. Nothing but appended rows has changed."""
+    """Compares the results and the caches with the definition. Only appended rows may have changed."""
     expected_outs, expected_lses = case.answer()
     allowed = ALLOWED[case.kind]
-    # A query that is turned is rounded, and a number near the middle of two may become either, which moves its scores.
+    # A rotated query is rounded, and a number halfway between two may become either, which shifts its scores.
     allowed_lse = 1e-12 if case.kind == "float64" else 1e-4 + (allowed if case.rotary else 0.0)
     for b in range(case.batch):
         error = largest_difference(outs[b], expected_outs[b])
@@ -273,7 +273,7 @@ def check(case: Case, outs: List[np.ndarray], lses: List[np.ndarray], k_cache: n
 
 
 def arguments(case: Case, layout: str, packed: bool, seed: int) -> Dict[str, Any]:
-    """Of cuflash.attention_with_cache, as NumPy arrays: float64 for what has the type of q, see type_of."""
+    """Arguments of cuflash.attention_with_cache as NumPy arrays: float64 for those with the type of q, see type_of."""
     choose = random.Random(seed)
 
     def ordered(array: np.ndarray) -> np.ndarray:  # from [batch, rows, heads, dim]
@@ -317,14 +317,14 @@ def arguments(case: Case, layout: str, packed: bool, seed: int) -> Dict[str, Any
 
 
 def type_of(case: Case, name: str) -> str:
-    """The name of the type that an argument in float64 is to have; "" where it has its own already."""
+    """The type that an argument in float64 must be converted to; "" if it has its own type already."""
     if name in ("rotary_cos", "rotary_sin"):
         return case.rotary_kind
     return case.kind if name in ("q", "k_cache", "v_cache", "k", "v", "sink") else ""
 
 
 def sequences(case: Case, given: Dict[str, Any], out: np.ndarray, lse: np.ndarray) -> Tuple[List[Any], List[Any]]:
-    """out and lse of a call apart from each other, and proof that padding is 0 and -inf."""
+    """out and lse of each sequence; asserts that padding is 0 and -inf."""
     if "cu_seqlens_q" in given:
         cuts = given["cu_seqlens_q"]
         pairs = list(zip(cuts, cuts[1:]))

@@ -31,7 +31,7 @@ def run(function, inputs, dtype, attn_mask=None, **options):
         if attn_mask.is_floating_point():
             attn_mask = attn_mask.detach().to(dtype).requires_grad_()
             leaves.append(attn_mask)
-        # On a GPU PyTorch refuses a mask whose last dimension is broadcast; cuflash takes it as it is.
+        # On a GPU PyTorch refuses a mask whose last dimension is broadcast; cuflash accepts it.
         if function is ORIGINAL and attn_mask.is_cuda:
             attn_mask = attn_mask.expand(*attn_mask.shape[:-1], inputs[1].shape[-2]).contiguous()
         options["attn_mask"] = attn_mask
@@ -42,11 +42,11 @@ def run(function, inputs, dtype, attn_mask=None, **options):
 
 
 def _of_empty_result(out, leaf):
-    """The gradient that PyTorch forgets: of a mask, where the result is empty.
+    """The gradient that PyTorch omits: that of a mask, if the result is empty.
 
     PyTorch 2.15.0 returns such a result early, connected to query, key and value by an addition (its grad_fn is
     AddBackward0) and not to attn_mask, whose gradient is then None; 2.9.1 has zeros in the shape of the mask, and so has
-    cuflash, of which every gradient is asked for here."""
+    cuflash, whose gradients are all requested here."""
     assert out.numel() == 0, "a gradient of PyTorch's is missing"
     return torch.zeros_like(leaf)
 
@@ -59,7 +59,7 @@ def check(inputs, dtype, **options):
         ours = run(F.scaled_dot_product_attention, inputs, dtype, **options)
     assert patch.counts == {"cuflash": 1}
     floor = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}[dtype]
-    # A gradient that is 0 by cancellation (of a single key) has the rounding of what cancelled: one scale for all.
+    # A gradient that cancels to 0 (with a single key) keeps the rounding of its terms: one scale for all.
     scale = 1 + max(c.detach().abs().max().item() if c.numel() else 0.0 for c in exact)
     for name, a, b, c in zip(("out", "dq", "dk", "dv", "dmask"), ours, theirs, exact):
         assert a.shape == b.shape and a.dtype == b.dtype, name

@@ -1,6 +1,6 @@
-"""Attention as the definition says it, in plain PyTorch operations of any type; float64 makes it the reference.
+"""Attention straight from its definition, in plain PyTorch operations of any type; in float64 it is the reference.
 
-Nothing here is shared with the library: masks, dropout and the row sums are written out again.
+It shares no code with the library: masks, dropout and the row sums are written again.
 """
 
 import math
@@ -39,7 +39,7 @@ def attention(q, k, v, *, dtype, bias=None, mask=None, sink=None, alibi_slopes=N
     if left >= 0:
         visible = visible & (j >= diagonal - left)
 
-    # The sink is one more column, which nothing is taken from; without one it is a column that nobody sees.
+    # The sink is one more column, without a value; a missing sink is a column of -inf.
     sink = scores.new_full((heads,), -math.inf) if sink is None else sink.to(dtype)
     sink = torch.where(i < seqlens_q, sink[:, None, None], -math.inf).expand(batch, heads, len_q, 1)
     columns = torch.cat([torch.where(visible, scores, -math.inf), sink], 3)

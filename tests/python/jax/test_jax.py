@@ -48,7 +48,7 @@ def test_layouts():
 
 
 def test_packed():
-    """Two sequences behind each other, and rows behind the last."""
+    """Two sequences one after the other, and rows after the last."""
     (q, k, v), _ = problem("float64", batch=1, len_q=10, len_k=14)
     cu_q, cu_k = jnp.asarray([0, 4, 9], "int32"), jnp.asarray([0, 6, 13], "int32")
 
@@ -72,7 +72,7 @@ VMAPS = [dict(q=0, k=0, v=0, sink=0, bias=0), dict(q=0), dict(sink=0), dict(k=1,
 
 @pytest.mark.parametrize("axes", VMAPS, ids=str)
 def test_vmap(axes):
-    """Values and gradients of each slice, whichever arrays have a slice of their own; the rest is shared."""
+    """Values and gradients of each slice, for every choice of mapped arrays; the others are shared."""
     (q, k, v), draw = problem("float64")
     arrays = {"q": q, "k": k, "v": v, "sink": jnp.asarray(draw(4)), "bias": jnp.asarray(draw((4, 9, 13)))}
     stacked = {name: jnp.stack([x, -x, x + 1], axes[name]) if name in axes else x for name, x in arrays.items()}
@@ -106,7 +106,7 @@ def test_nested_vmap_and_gradients_of_what_is_shared():
 
 
 def test_transformations_that_run_it_again():
-    """Activation checkpointing, and a loop of the compiled program."""
+    """Activation checkpointing, and a loop in the compiled program."""
     (q, k, v), _ = problem("float64", heads_k=4, dim_v=8, len_q=13)
 
     def layers(q, attend):
@@ -120,7 +120,7 @@ def test_only_what_is_asked_for_is_computed():
     (q, k, v), _ = problem()
 
     def written(function, x):
-        """What each call of the library in the program of this function writes."""
+        """The results of each library call in the compiled program of this function."""
         return re.findall(r"'results', '([^']*)'", str(jax.make_jaxpr(function)(x)))
     assert written(lambda k: cuflash.jax.attention(q, k, v), k) == ["out"]
     assert written(lambda k: cuflash.jax.attention(q, k, v, return_lse=True), k) == ["out lse"]
@@ -129,7 +129,7 @@ def test_only_what_is_asked_for_is_computed():
     assert written(jax.grad(lambda s: cuflash.jax.attention(q, k, v, sink=s).sum()), sink) == ["out lse", "dsink"]
 
 
-def test_ranks_and_the_front_door():
+def test_ranks_and_cuflash_attention():
     (q, k, v), _ = problem("float64", batch=1, heads=1, heads_k=1)
     expected, lse = _reference.attention(*(as_numpy(x) for x in (q, k, v)))
     for rank in (2, 3, 4):
@@ -157,7 +157,7 @@ def test_ranks_and_the_front_door():
     (dict(dropout_p=1.5, dropout_seed=1), "dropout_p"),
 ], ids=str)
 def test_wrong_arguments(change, message):
-    """While it is traced: nothing has been compiled yet."""
+    """While JAX traces, before anything is compiled."""
     (q, k, v), _ = problem()
     arguments = {"q": q, "k": k, "v": v, **change}
     with pytest.raises(ValueError, match=message):

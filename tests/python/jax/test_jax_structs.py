@@ -1,4 +1,4 @@
-"""The declarations of XLA's interface in python/src/xla_ffi_api.h, held against the header that jax ships."""
+"""The declarations of XLA's interface in python/src/xla_ffi_api.h against the header that jax ships."""
 
 import os
 import pathlib
@@ -52,7 +52,7 @@ CONSTANTS = {
 
 
 def test_the_structs_are_those_of_xla(tmp_path):
-    """Offsets, sizes of fields, and constants; what is ours may be shorter at the end."""
+    """Offsets, sizes of fields, and constants; our structs may lack members at the end."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     ours = pathlib.Path(__file__).parents[3] / "python" / "src"
     include = pathlib.Path(jax.ffi.include_dir())
@@ -63,7 +63,7 @@ def test_the_structs_are_those_of_xla(tmp_path):
     header = (include / "xla/ffi/api/c_api.h").read_text()
     for mine, (theirs, fields) in STRUCTS.items():
         if mine == "Extension" and theirs not in header:
-            continue  # before jax 0.6 an extension had no name of its own; nobody sends one
+            continue  # before jax 0.6 the extension had no name, and no version sends one
         lines.append(f'static_assert(sizeof(xla::{mine}) <= sizeof({theirs}), "{mine}");')
         for field in fields.split():
             a, b = field.split(":") if ":" in field else (field, field)

@@ -1,4 +1,4 @@
-"""cuflash.attention_with_cache against its definition in float64, with everything that can be asked for crossed."""
+"""cuflash.attention_with_cache against its definition in float64, with all options crossed."""
 
 import os
 import random
@@ -109,7 +109,7 @@ def test_the_cases_cover_what_they_are_meant_to():
 
 @pytest.mark.parametrize("fault", ["row too far", "missing rotary", "scaled"])
 def test_the_comparison_has_teeth(fault):
-    """What a plausible mistake would give is not accepted."""
+    """The comparison rejects the results of plausible mistakes."""
     found = False
     for seed in CASES:
         case = kvcache_cases.draw(seed)
@@ -189,7 +189,7 @@ def test_a_fixed_number_of_splits_makes_rows_independent_of_the_batch():
 
 
 def test_a_pool_goes_straight_into_the_call():
-    """Tables and lengths of a PagePool, two sequences with a common prefix, against attention on what they hold."""
+    """Tables and lengths of a PagePool for two sequences with a common prefix, against attention on their tokens."""
     rng = np.random.default_rng(0)
     pool = cuflash.PagePool(pages=16, page_size=4, max_sequences=4)
     k_cache, v_cache = (np.full((16, 4, 2, 8), np.nan, np.float32) for _ in range(2))
@@ -223,7 +223,7 @@ def test_a_pool_goes_straight_into_the_call():
 
 
 def test_mla_appends_once():
-    """v is the first part of every key: one cache, one append."""
+    """v is the first part of each key: one cache, one append."""
     rng = np.random.default_rng(0)
     cache = np.full((1, 1, 8, 12), np.nan, np.float32)
     new = rng.standard_normal((1, 1, 5, 12)).astype(np.float32)
@@ -308,7 +308,7 @@ def test_importing_needs_no_framework_and_numpy_no_torch():
     code = """
 import sys, cuflash, numpy
 q = numpy.ones((1, 1, 2, 4), numpy.float32)
-cuflash.attention_with_cache(q, q, q)  # which only reads its caches
+cuflash.attention_with_cache(q, q, q)  # only reads its caches
 cuflash.merge_states(q, q[..., 0], q, q[..., 0])
 assert not {"torch", "jax"} & set(sys.modules)
 """

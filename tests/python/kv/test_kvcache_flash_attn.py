@@ -1,4 +1,4 @@
-"""flash_attn_with_kvcache: the signature and the meaning that flash_attn documents, under every mode of PyTorch."""
+"""flash_attn_with_kvcache: the signature and the semantics that flash_attn documents, in every mode of PyTorch."""
 
 import inspect
 
@@ -83,7 +83,7 @@ def copied(given):
 
 
 def test_steps_with_a_cache_are_one_call_without(device):
-    """A prompt in one call, then token by token, with rotary embedding: what all queries at once give."""
+    """A prompt in one call, then token by token, with rotary embedding, equals all queries at once."""
     q, k, v = (torch.randn(2, 12, heads, 8, device=device) for heads in (4, 2, 2))
     table = rotary(device)
     whole_k = torch.zeros(2, 16, 2, 8, device=device)
@@ -107,7 +107,7 @@ def test_results(device):
     again, lse = flash_attn_with_kvcache(**copied(given), return_softmax_lse=True)
     assert isinstance(out, torch.Tensor) and out.shape == (2, 1, 4, 8) and lse.shape == (2, 4, 1)
     assert torch.equal(out, again) and lse.dtype == torch.float32
-    for softcap in (0.0, -1.0):  # flash_attn takes a softcap below 0 for none
+    for softcap in (0.0, -1.0):  # to flash_attn, a softcap below 0 means none
         assert torch.equal(flash_attn_with_kvcache(**copied(given), softcap=softcap), out)
 
 
@@ -167,7 +167,7 @@ def test_modes_without_gradients(device):
 
 @pytest.mark.parametrize("name", ("q", "k", "v"))
 def test_gradients_are_refused_where_they_are_asked_for(name, device):
-    """Not before: a model that is only read from may run without no_grad."""
+    """Only in backward: a model used for inference may run without no_grad."""
     given = problem(device)
     expected = flash_attn_with_kvcache(**copied(given))
     arguments = copied(given)
@@ -190,7 +190,7 @@ def test_autograd_knows_that_the_cache_was_written(device):
 
 @pytest.mark.parametrize("layout", ("bshd", "bhsd"))
 def test_opcheck(layout, device):
-    """PyTorch's own check of the schema (what is written), the fake kernel and tracing."""
+    """PyTorch's own check of the schema (mutated arguments), the fake kernel and tracing."""
     given = problem(device)
     tensors = [given[name] for name in ("q", "k_cache", "v_cache", "k", "v")]
     if layout == "bhsd":
@@ -202,7 +202,7 @@ def test_opcheck(layout, device):
 
 @pytest.mark.parametrize("backend", ("aot_eager", "inductor"))
 def test_compile_in_one_graph(backend, device):
-    """A projection, the step, and a use of the cache behind it: the written rows must be seen there."""
+    """A projection, the step, and a use of the cache after it, which must see the written rows."""
     table = rotary(device)
     weight = torch.randn(32, 64, device=device)
 
@@ -223,7 +223,7 @@ def test_compile_in_one_graph(backend, device):
 
 
 def test_compile_with_lengths_that_change(device):
-    """An int that counts tokens is a symbol of the graph: it is not made anew in each step."""
+    """An int that counts tokens is a symbol of the graph: no step recompiles it."""
     made = []
 
     def counting(graph, example_inputs):

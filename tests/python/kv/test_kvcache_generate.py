@@ -1,4 +1,4 @@
-"""examples/generate.py: the same tokens with and without a cache, and it notices where they are not."""
+"""examples/generate.py: the same tokens with and without a cache, and it notices a difference."""
 
 import pathlib
 import sys
@@ -40,7 +40,7 @@ def test_it_has_teeth(fault, device, capsys, monkeypatch):
             options["window"] = (8, 0)
         return right(*arrays, **options)
 
-    if fault == "no copy":  # a fork without one writes where its sibling reads
+    if fault == "no copy":  # a fork without it writes where its sibling reads
         append = generate.cuflash.PagePool.append
         monkeypatch.setattr(generate.cuflash.PagePool, "append", lambda *x: append(*x)._replace(copy=None))
     else:

@@ -1,4 +1,4 @@
-"""cuflash.merge_states: two halves of the keys become all of them."""
+"""cuflash.merge_states: results over two parts of the keys become the result over all of them."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ ALLOWED = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3}
 
 
 def parts(kind, cut=13, seed=0):
-    """The results over the first keys, the others, and all. Some queries see no key of one part, or none at all."""
+    """Results over the first keys, the others, and all. Some queries see no key of one part, or none at all."""
     rng = np.random.default_rng(seed)
     q, k, v = (rng.standard_normal((2, h, s, 8)).astype(kind) for h, s in ((4, 5), (2, 30), (2, 30)))
     mask = rng.random((2, 4, 5, 30)) < 0.5

@@ -1,4 +1,4 @@
-"""The page pool from Python. Its rules are tested in C++; here it is how they are said."""
+"""The Python interface of the page pool. Its rules are tested in C++."""
 
 import ast
 import random

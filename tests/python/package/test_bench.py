@@ -1,4 +1,4 @@
-"""python -m cuflash.bench: its grid, and a short run whose file says what was measured."""
+"""python -m cuflash.bench: its grid, and a short run whose file records the results."""
 
 import argparse
 import json
@@ -30,7 +30,7 @@ def test_presets():
     assert len(paper) == 2 * 3 * 2 * 6
     assert all(p.batch * p.len_k == 16384 and p.heads_q * p.head_dim == 2048 and p.dtype == "bf16" for p in paper)
     assert len(points("--preset training")) == 2 * 4 * 4 * 4
-    decode = points("--preset decode --len 100,100 --batch 3")  # flags go before the preset
+    decode = points("--preset decode --len 100,100 --batch 3")  # flags override the preset
     assert decode[1:] == [grid.Point("cpu", "decode", "f32", 3, 32, 8, 1, 100, 128, 128, False, 64)]
     assert decode[1].key_value_bytes() == 3 * 8 * 100 * 256 * 4
 
@@ -44,7 +44,7 @@ def test_operations():
 
 
 @pytest.mark.parametrize("words, reason", [
-    ("--len 0", "--len has 0"), ("--causal 2", "--causal has 2"), ("--hidden 100", "--hidden 100 is no multiple"),
+    ("--len 0", "--len has 0"), ("--causal 2", "--causal has 2"), ("--hidden 100", "--hidden 100 is not a multiple"),
     ("--heads-k 3", "--heads-k 3 does not divide"), ("--batch 1 --tokens 9", "--batch excludes --tokens")])
 def test_grids_that_are_none(words, reason):
     with pytest.raises(grid.GridError, match=re.escape(reason)):
@@ -71,7 +71,7 @@ def test_short_run(device, tmp_path, capsys):
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
     averages = [line for line in lines if line.startswith("cuflash is ")]
-    assert len(lines) == 2 + len(found) + len(averages) and "it reads no pages" in printed.err
+    assert len(lines) == 2 + len(found) + len(averages) and "it does not read pages" in printed.err
     assert {line.split(" fast as ")[1].split()[0] for line in averages} == {n for n, _, _ in found} - {"cuflash"}
     assert len(re.findall(r" 1\.00x", printed.out)) >= 4 and re.search(r"torch-math .*\d\.\d\dx", printed.out)
 
@@ -88,7 +88,7 @@ def test_usual_spellings(name):
 
 
 def test_interrupted_run_keeps_what_is_finished(device, monkeypatch, tmp_path, capsys):
-    """Ctrl-C in the third of four points: two are printed, averaged and in the file."""
+    """Ctrl-C during the third of four points: two are printed, averaged and written."""
     calls, measured = [], timing.CpuTimer.milliseconds if device == "cpu" else timing.CudaTimer.milliseconds
 
     def milliseconds(self, contestants, seconds):
@@ -108,7 +108,7 @@ def test_interrupted_run_keeps_what_is_finished(device, monkeypatch, tmp_path, c
 
 
 def test_a_signal_ends_without_a_traceback(tmp_path):
-    """As Ctrl-C does, in a process of its own."""
+    """SIGINT to a separate process, as Ctrl-C sends it."""
     words = ("-m cuflash.bench --device cpu --len 16,4096 --seconds 0.01 --contestant cuflash,torch-math --batch 8 "
              "--threads 1").split()
     process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -130,11 +130,11 @@ def test_a_reader_that_has_read_enough():
 
 
 def test_contestants_that_refuse(device, monkeypatch, capsys):
-    """A point that no contestant computes is left out, with the reason, and so is a contestant that fails."""
+    """A point that no contestant computes is left out with the reason, and so is a contestant that fails."""
     assert bench.main([*SMALL, "--device", device, "--contestant", "torch-math", "--direction", "decode",
                        "--page-size", "16"]) == 1
     printed = capsys.readouterr()
-    assert "torch-math: it reads no pages" in printed.err and "nothing was measured" in printed.err
+    assert "torch-math: it does not read pages" in printed.err and "nothing was measured" in printed.err
 
     def refuse(*_, **__):
         raise ValueError("CUFLASH_X: is 'abc', must be a number")

@@ -1,4 +1,4 @@
-"""The command `cuflash` that the package installs, and what bad settings in the environment make of it."""
+"""The command `cuflash` that the package installs, also with bad settings in the environment."""
 
 import os
 import re
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def run(*words, **environment):
-    """In a process of its own."""
+    """Runs the command in a separate process."""
     code = "import sys; from cuflash._command import main; sys.exit(main())"
     return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True,
                           env={**os.environ, **environment})
@@ -25,7 +25,7 @@ def run(*words, **environment):
 def test_the_package_declares_it():
     assert 'cuflash = "cuflash._command:main"' in (ROOT / "pyproject.toml").read_text()
     scripts = {entry.name: entry.value for entry in entry_points_of_cuflash()}
-    if scripts:  # installed by pip, and not found in a build folder
+    if scripts:  # installed by pip, not taken from a build folder
         assert scripts["cuflash"] == "cuflash._command:main"
         command = str(Path(sys.executable).with_name("cuflash"))
         result = subprocess.run([command, "--version"], capture_output=True, text=True)
@@ -66,7 +66,7 @@ def test_other_commands_are_refused_with_a_sentence(words, sentence):
 
 
 def test_every_command_of_the_tool_is_known():
-    """Those of cli/main.cpp are either here, or named as the whole tool's."""
+    """Each command of the tool is either offered here or named as the whole tool's."""
     main = ROOT / "cli" / "main.cpp"
     found = set(re.findall(r'add_subcommand\(\s*"(\w+)"', main.read_text()))
     if not found:

@@ -1,4 +1,4 @@
-"""The Python programs of the documents run as they stand there, in an empty folder, and print what the documents say."""
+"""The Python programs in the documents run unchanged in an empty folder and print what the documents show."""
 
 import importlib.util
 import os
@@ -29,7 +29,7 @@ def programs():
 
 
 def missing_module(error):
-    """The module that is not installed and whose import failed, here or in what was imported; None for other faults."""
+    """The missing module whose import failed, directly or in an imported module; None for other errors."""
     while error is not None:
         name = (getattr(error, "name", None) or "").partition(".")[0]
         if isinstance(error, ImportError) and name and importlib.util.find_spec(name) is None:
@@ -39,7 +39,7 @@ def missing_module(error):
 
 
 def run(block):
-    """Runs the program in this process, and skips the test where it needs a module that is not installed.
+    """Runs the program in this process, and skips the test if it needs a module that is not installed.
 
     What a program needs is what its run imports: cuflash imports PyTorch only when a name that needs it is used, so that
     the text of a program does not say it. What the program enters in sys.modules is taken out again."""
@@ -94,7 +94,7 @@ print(skipped, "skipped", failed, "failed")
 
 
 def test_programs_that_need_what_is_not_installed_are_skipped(tmp_path):
-    """Also where the need does not show in the text, such as a name of cuflash that needs PyTorch."""
+    """Even if the text does not show the need, such as a name of cuflash that needs PyTorch."""
     result = subprocess.run([sys.executable, "-c", HIDDEN, str(Path(__file__).parent)], cwd=tmp_path,
                             capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

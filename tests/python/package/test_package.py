@@ -1,4 +1,4 @@
-"""The package as a whole: what importing costs, its size, its stubs, its self-check."""
+"""The package as a whole: what it imports, its size, its stubs, its self-check."""
 
 import ast
 import io
@@ -24,7 +24,7 @@ def python(*arguments, **environment):
 
 
 def test_importing_needs_no_framework():
-    """Neither does a call with NumPy arrays import one."""
+    """Nor does a call with NumPy arrays import one."""
     code = """
 import sys, cuflash
 frameworks = {"torch", "jax", "jaxlib", "cupy", "numpy", "transformers"}
@@ -50,7 +50,7 @@ def test_every_name_exists_or_says_what_is_missing():
 
 
 def test_a_wheel_is_small():
-    """As pip packs it: all files of the package, deflated."""
+    """All files of the package, deflated as pip packs them."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in PACKAGE.rglob("*"):
@@ -61,7 +61,7 @@ def test_a_wheel_is_small():
 
 
 def test_the_library_is_hidden_inside_the_module():
-    """Two libcuflash in one process do not meet."""
+    """Two copies of libcuflash in one process do not share symbols."""
     found = subprocess.run(["nm", "-D", "--defined-only", _core.__file__], capture_output=True, text=True)
     if found.returncode != 0:
         pytest.skip("nm, which lists the symbols of the module, is not there")

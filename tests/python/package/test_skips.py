@@ -1,4 +1,4 @@
-"""tools/skips.py: what the last lines of make python-test and of .ci/run say about tests that did not run."""
+"""tools/skips.py: the last lines of make python-test and of .ci/run, about tests that did not run."""
 
 import subprocess
 import sys

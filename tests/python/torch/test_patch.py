@@ -81,7 +81,7 @@ def test_rows_without_a_key_are_zero_as_in_torch(device):
         with cuflash.patch_torch():
             out = F.scaled_dot_product_attention(*inputs, attn_mask=attn_mask)
             gradients = torch.autograd.grad(out.sum(), inputs)
-        # What PyTorch's several kernels on CUDA have in such a row is not this test's business.
+        # PyTorch's kernels on CUDA differ in such a row, which this test does not examine.
         seen = [row for row in range(5) if row != 2 or device == "cpu"]
         assert not out[:, :, 2].any() and torch.allclose(out[:, :, seen], expected[:, :, seen], atol=1e-6)
         assert all(torch.isfinite(gradient).all() for gradient in gradients)
@@ -111,7 +111,7 @@ def test_autocast(device):
 
 
 def other_calls():
-    """Calls that PyTorch answers itself, by the reason."""
+    """Calls that PyTorch computes itself, by reason."""
     x, meta = torch.randn(1, 2, 4, 8), torch.empty(1, 2, 4, 8, device="meta")
     nested = torch.nested.nested_tensor([torch.randn(2, 3, 8), torch.randn(2, 4, 8)])
     return {
@@ -145,7 +145,7 @@ def test_function_transforms_go_to_torch():
         def attend(y):
             return F.scaled_dot_product_attention(y, y, y)
         assert torch.allclose(torch.func.vmap(attend)(x), ORIGINAL(x, x, x), atol=1e-6)
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # the one that has tangents
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # the one that supports tangents
             assert torch.func.jvp(attend, (x,), (x,))[1].shape == x.shape
     assert list(patch.counts) == ["torch: forward-mode differentiation or a function transform"]
 
@@ -210,7 +210,7 @@ def test_nesting_and_exceptions():
         assert F.scaled_dot_product_attention is not ORIGINAL
         1 / 0
     inner.restore()
-    assert F.scaled_dot_product_attention is not ORIGINAL  # the outer one still holds
+    assert F.scaled_dot_product_attention is not ORIGINAL  # the outer patch is still active
     x = torch.randn(1, 2, 4, 8)
     F.scaled_dot_product_attention(x, x, x)
     assert outer.counts == {"cuflash": 1} and inner.counts == {}
@@ -232,7 +232,7 @@ def test_a_wrapper_on_top_outlives_the_patch(monkeypatch):
             F.scaled_dot_product_attention = lambda *args, **options: ours(*args, **options)
             F.scaled_dot_product_attention(x, x, x)
         F.scaled_dot_product_attention(x, x, x)
-        assert len(calls) == 1  # the patch has ended, and so has its work
+        assert len(calls) == 1  # the patch has ended and counts no more
         with cuflash.patch_torch() as again:
             F.scaled_dot_product_attention(x, x, x)
         assert patch.counts == again.counts == {"cuflash": 1}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 
 def laid_out(generator, shape, order):
-    """Random numbers of this shape, whose last two or three dimensions lie in memory in another order."""
+    """Random numbers of this shape, whose last two or three dimensions have another order in memory."""
     if order == "rows behind heads" and len(shape) >= 3:
         return torch.randn((*shape[:-3], shape[-2], shape[-3], shape[-1]), generator=generator).transpose(-2, -3)
     if order == "columns behind rows":

@@ -1,4 +1,4 @@
-"""Gradients: numerically, in parts, through views and broadcasts, and what is refused."""
+"""Gradients: against numerical ones, in parts, through views and broadcasts, and refusals."""
 
 import itertools
 
@@ -50,7 +50,7 @@ def test_gradcheck(options, device):
     def function(q, k, v, bias, sink):
         return attention(q, k, v, bias=bias, sink=sink, layout="bshd", return_lse=True, **options)
 
-    def finite(*inputs):  # rows that do not exist have an LSE of -inf, which has no numerical derivative
+    def finite(*inputs):  # rows beyond a length have an LSE of -inf, which has no numerical derivative
         out, lse = function(*inputs)
         return out, lse.masked_fill(lse == -torch.inf, 0.0)
 
@@ -170,13 +170,13 @@ VIEWS = {
     "all one number": lambda x: x[:1, :1, :1, :1].expand(x.shape),
     "overlapping": lambda x: x.reshape(-1).as_strided(x.shape, (3, 2, 5, 1)),
     "shifted by one": lambda x: torch.cat([x.flatten()[:1], x.flatten()])[1:].view(x.shape),
-    "negated when read": lambda x: torch._neg_view(-x),  # as the imaginary part of a conjugate is
+    "negated when read": lambda x: torch._neg_view(-x),  # like the imaginary part of a conjugate
 }
 
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_memory_of_inputs(view, device):
-    """Gradients go back through the view to what it was taken from."""
+    """Gradients flow through the view to its base."""
     leaves = problem(device)
 
     def run(attend):
@@ -199,7 +199,7 @@ PACKED_VIEWS = {
 @pytest.mark.parametrize("recorded", (False, True))
 @pytest.mark.parametrize("view", PACKED_VIEWS)
 def test_memory_of_packed_inputs(view, recorded, device):
-    """As with the parts one by one."""
+    """The same as with separate tensors."""
     q, kv, qkv = (random(*shape, device=device) for shape in ((2, 5, 4, 6), (2, 5, 2, 2, 6), (2, 5, 3, 4, 6)))
     change = PACKED_VIEWS[view]
     for leaves, packed, parts in (
@@ -224,7 +224,7 @@ def test_packed_inputs_of_the_wrong_shape(shape, words, device):
 
 
 def test_results_are_ordinary_tensors(device):
-    """Their memory does not come from the dispatcher, which would see to these."""
+    """They are not allocated through the dispatcher, which would ensure this."""
     q, k, v = problem(device)
     with torch.inference_mode():
         assert flash_attn_func(q, k, v).is_inference()
@@ -251,7 +251,7 @@ def test_memory_of_bias_and_mask(view, device):
 
 
 def test_gradient_that_is_expanded(device):
-    """out.sum() sends back one number for all: stride 0 everywhere."""
+    """The gradient of out.sum() is one number, expanded: stride 0 everywhere."""
     q, k, v = problem(device)
     actual = torch.autograd.grad(flash_attn_func(q, k, v).sum(), (q, k, v))
     expected = torch.autograd.grad(torch_reference.attention(q, k, v, dtype=torch.float64)[0].sum(), (q, k, v))
@@ -259,7 +259,7 @@ def test_gradient_that_is_expanded(device):
 
 
 def test_packed_gradient_is_one_tensor(device, monkeypatch):
-    """The kernel writes into its parts: nothing is copied together."""
+    """The kernel writes straight into its parts, without a copy."""
     written = []
     backward = call._core.backward
 

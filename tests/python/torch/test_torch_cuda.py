@@ -1,4 +1,4 @@
-"""Streams, graphs, devices and memory: what only a GPU shows."""
+"""Streams, graphs, devices and memory: what only a GPU can test."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def problem(device="cuda", length=256, requires_grad=False):
 
 
 def test_current_stream(cuda):
-    """Values are made late on a side stream, and soon overwritten there: a call on another stream would miss them."""
+    """A side stream writes the values late and soon overwrites them: a call on another stream would miss them."""
     q, k, v = problem()
     expected = flash_attn_func(q, k, v)
     late = torch.zeros_like(v)
@@ -44,7 +44,7 @@ def test_backward_runs_on_the_stream_of_forward(cuda):
 
 
 def test_graph_capture(cuda):
-    """Forward and backward captured once, replayed on other numbers."""
+    """Forward and backward are captured once and replayed on other numbers."""
     inputs = problem(requires_grad=True)
     dout = torch.randn_like(inputs[0])
 
@@ -55,7 +55,7 @@ def test_graph_capture(cuda):
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        step()  # kernels are built before the capture
+        step()  # builds the kernels before the capture
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -104,7 +104,7 @@ def test_nothing_waits_for_the_gpu(cuda):
         out = flash_attn_varlen_func(*packed, cu_seqlens, cu_seqlens, 412, 412, 0.1, causal=True)
         torch.autograd.grad(out, packed, dout)
 
-    step(), step()  # the second adds to gradients, with a kernel of PyTorch's whose loading waits
+    step(), step()  # the second adds to gradients with a PyTorch kernel whose loading synchronizes
     torch.cuda.synchronize()
     event = torch.cuda.Event()
     torch.cuda._sleep(2_000_000_000)

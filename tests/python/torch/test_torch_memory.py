@@ -1,4 +1,4 @@
-"""Tensors that have no memory to read, or not enough of it, are refused at every entry, and nothing is read."""
+"""Every function refuses tensors without memory, or with too little, and reads nothing."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def patched(query, key, value, attn_mask):
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask)
 
 
-# Every entry with tensors: a function of these, and what makes them.
+# Every public function with tensors, and a function that makes them.
 ENTRIES = {
     "attention": (cuflash.attention, dict(q=rows, k=rows, v=rows, bias=lambda: rows(2, 4, 6, 6), sink=lambda: rows(4),
                                           alibi_slopes=lambda: rows(4), mask=lambda: rows(1, 1, 6, 6) > 0)),
@@ -44,13 +44,13 @@ ENTRIES = {
 
 
 def cases(fewest=1):
-    """Every tensor of every entry that has so many."""
+    """Every tensor of every function that takes so many."""
     return [pytest.param(entry, name, id=f"{entry}-{name}") for entry, (_, made) in ENTRIES.items() for name in made
             if len(made) >= fewest]
 
 
 def refused(entry, name, spoil):
-    """The message where this tensor of an otherwise good call is spoiled."""
+    """The message if this tensor of an otherwise valid call is spoiled."""
     function, made = ENTRIES[entry]
     tensors = {n: make() for n, make in made.items()}
     function(**tensors)
@@ -86,7 +86,7 @@ def test_storage_that_ends_before_the_tensor(entry, name):
 
 
 def test_views_beyond_their_storage(device):
-    """Slices, offsets and strides count; a storage of just the right size does not raise."""
+    """Slices, offsets and strides are considered; a storage of exactly the right size does not raise."""
     base = torch.zeros(2 * 4 * 6 * 8 + 5, device=device)
     view = base.as_strided((2, 4, 6, 8), (192, 48, 8, 1), 5)
     good = torch.zeros(2, 4, 6, 8, device=device)
@@ -106,7 +106,7 @@ def test_masks_with_fewer_dimensions():
     """PyTorch itself refuses to make a view of such a tensor."""
     q = rows()
     for name, tensor in (("bias", rows(6, 6)), ("mask", rows(6) > 0)):
-        with pytest.raises(ValueError, match=f"^{name}: its memory cannot be had: "):
+        with pytest.raises(ValueError, match=f"^{name}: its memory cannot be accessed: "):
             cuflash.attention(q, q, q, **{name: shorten(tensor)})
 
 
@@ -138,7 +138,7 @@ KINDS = {
     "quantized": (lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.qint8), "type torch.qint8 is not supported"),
     "complex": (lambda t: torch.complex(t, t).conj(), "type (torch.)?complex64 is not supported"),
     "nested": (lambda t: torch.nested.nested_tensor(list(t)), "is a nested tensor"),
-    "mkldnn": (lambda t: t.to_mkldnn(), "layout torch._mkldnn|memory cannot be had"),
+    "mkldnn": (lambda t: t.to_mkldnn(), "layout torch._mkldnn|memory cannot be accessed"),
 }
 
 

@@ -1,4 +1,4 @@
-"""torch.ops.cuflash: what compilers, exporters, tracers, AMP and checkpointing make of it."""
+"""torch.ops.cuflash under compilers, exporters, tracers, AMP and checkpointing."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_opcheck(case, device):
     torch.library.opcheck(torch.ops.cuflash.forward.default, tuple(arguments))
 
 
-def test_operators_and_the_short_road_agree(device):
+def test_operators_and_the_eager_path_agree(device):
     q, k, v = problem(device)
     out, lse = torch.ops.cuflash.forward(q, k, v, *NO_EXTRAS, *options(causal=True))
     expected, expected_lse, _ = flash_attn_func(q, k, v, causal=True, return_attn_probs=True)
@@ -95,7 +95,7 @@ def test_second_derivative_is_refused(device):
 
 @pytest.mark.parametrize("backend", ("aot_eager", "inductor"))
 def test_compile_in_one_graph(backend, device):
-    """A projection and the attention, forward and backward; nothing that inductor would build a kernel for."""
+    """A projection and attention, forward and backward; nothing that inductor would compile a kernel for."""
     weight = torch.randn(32, 96, device=device, requires_grad=True)
 
     def block(x):
@@ -107,7 +107,7 @@ def test_compile_in_one_graph(backend, device):
     same_with_gradients(compiled, block, [x], atol=2e-4, rtol=2e-4)
 
 
-def test_compile_the_front_door(device):
+def test_compile_cuflash_attention(device):
     inputs = [tensor.detach().transpose(1, 2).requires_grad_() for tensor in problem(device)]
     compiled = torch.compile(lambda *x: cuflash.attention(*x, causal=True), fullgraph=True, backend="aot_eager")
     same_with_gradients(compiled, lambda *x: cuflash.attention(*x, causal=True), inputs)
@@ -127,7 +127,7 @@ def test_compile_all_options(device):
 
 
 def test_compile_packed_sequences_of_changing_length(device):
-    """Lengths are symbols of the graph: it is made once and serves them all."""
+    """Lengths are symbols of the graph: one compilation serves all of them."""
     made = []
 
     def counting(graph, example_inputs):
@@ -167,7 +167,7 @@ def test_compiled_dropout_is_new_in_each_call(backend, device):
 
 @pytest.mark.parametrize("recomputed", (False, True))
 def test_compiled_dropout_has_the_mask_of_its_backward(recomputed, device):
-    """d(sum out)/dv is the sum of the kept probabilities: only with the same mask does it give out back."""
+    """d(sum out)/dv is the sum of the kept probabilities: it reproduces out only with the same mask."""
     q, k, _ = problem(device, requires_grad=False)
     v = torch.randn(2, 13, 2, 8, device=device, requires_grad=True)
 
@@ -202,7 +202,7 @@ def test_autocast_computes_in_its_type(compiled, device):
     function = torch.compile(flash_attn_func, fullgraph=True, backend="aot_eager") if compiled else flash_attn_func
     with torch.autocast(device, torch.bfloat16):
         out = function(*inputs, deterministic=True)
-        mixed = function(inputs[0].bfloat16(), *inputs[1:])  # as the output of a linear layer beside a cache in f32
+        mixed = function(inputs[0].bfloat16(), *inputs[1:])  # like the output of a linear layer, with a cache in f32
         by_operator, _ = torch.ops.cuflash.forward(*inputs, *NO_EXTRAS, *options())
     expected = flash_attn_func(*(tensor.bfloat16() for tensor in inputs), deterministic=True)
     for result in (out, mixed, by_operator):
@@ -253,7 +253,7 @@ def flash_attn_func_causal(q, k, v):
 
 
 def test_dispatch_modes_see_the_operator(device):
-    """The short road is not for them: a call that is no operator would be missing from what they record."""
+    """They must not get the eager path: a call that is not an operator would be missing from their record."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     seen = {}

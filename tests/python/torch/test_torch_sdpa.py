@@ -1,4 +1,4 @@
-"""Beside PyTorch in the same type: at most twice its error.
+"""Against PyTorch in the same type: at most twice its error.
 
 PyTorch's is that of scaled_dot_product_attention or that of the formula written out, whichever is larger: which kernel
 the former takes, and what that one keeps in f32, depends on machine and version.

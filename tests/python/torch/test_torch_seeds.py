@@ -1,4 +1,4 @@
-"""Dropout: which scores are dropped, and where the seeds come from."""
+"""Dropout: which scores it drops, and where its seeds come from."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_no_dropout_draws_nothing(device):
 @pytest.mark.parametrize("seed", (0, 1, 2**40 + 3, 2**64 - 1))
 @pytest.mark.parametrize("offset", (0, 8, 2**63 + 1))
 def test_seed_and_offset_decide(seed, offset, device):
-    """The same bits whether they come as numbers or as a tensor, and those of Philox."""
+    """The same bits from numbers and from a tensor, equal to those of Philox."""
     inputs = problem(device, torch.float64)
     out = attention(*inputs, layout="bshd", dropout_p=0.3, dropout_seed=seed, dropout_offset=offset)
     expected, _ = torch_reference.attention(*inputs, dtype=torch.float64, dropout_p=0.3, dropout_seed=(seed, offset))

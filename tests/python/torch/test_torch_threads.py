@@ -10,7 +10,7 @@ from cuflash.flash_attn_interface import flash_attn_func  # noqa: E402
 
 
 def step(seed, device):
-    """Forward and backward of a problem of its own; results depend on the seed alone."""
+    """Forward and backward of the thread's own problem; results depend on the seed alone."""
     generator = torch.Generator().manual_seed(seed)
     length = 20 + seed % 40
     q, k, v = (torch.randn(2, length, 2, 32, generator=generator).to(device).requires_grad_() for _ in range(3))
@@ -27,7 +27,7 @@ def test_threads_get_the_results_of_one(device):
 
 
 def test_each_thread_draws_dropout_of_its_own(device):
-    """No two calls may share a mask, whoever makes them."""
+    """No two calls share a mask, even across threads."""
     q, k, v = (torch.randn(1, 32, 1, 8, device=device) for _ in range(3))
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda _: flash_attn_func(q, k, v, 0.5).cpu(), range(200)))

@@ -1,4 +1,4 @@
-"""examples/train_gpt.py: a short run passes its own check, which notices an attention that is slightly wrong."""
+"""examples/train_gpt.py: a short run passes its own check, which notices slightly wrong attention."""
 
 import pathlib
 import sys

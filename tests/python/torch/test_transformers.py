@@ -24,13 +24,13 @@ def mistral():
 
 
 def gemma2():
-    """Softcap, a scale of its own, a head size that is not hidden / heads, every second layer with a window."""
+    """Softcap, a non-default scale, a head size other than hidden / heads, a window in every second layer."""
     return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(
         **SIZES, head_dim=16, sliding_window=5, attn_logit_softcapping=2.0, query_pre_attn_scalar=7))
 
 
 def gpt_oss():
-    """Sinks, every second layer with a window."""
+    """Sinks, and a window in every second layer."""
     model = transformers.GptOssForCausalLM(transformers.GptOssConfig(
         **SIZES, head_dim=12, sliding_window=5, num_local_experts=2, num_experts_per_tok=1))
     for name, parameter in model.named_parameters():
@@ -50,7 +50,7 @@ def bert():
 
 
 def t5():
-    """An encoder, a decoder, attention from one to the other, and a learned bias of positions."""
+    """An encoder, a decoder, cross-attention, and a learned position bias."""
     return transformers.T5ForConditionalGeneration(transformers.T5Config(
         vocab_size=61, d_model=48, d_kv=12, d_ff=40, num_layers=2, num_heads=4, dropout_rate=0.0, pad_token_id=0,
         decoder_start_token_id=0))
@@ -84,7 +84,7 @@ def tokens(device, batch=3, length=13, padding="right"):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The options of every call of the attention, to see that the library did the work and how it was asked."""
+    """Records the options of every attention call, to see that the library computed it and with what."""
     seen = []
 
     def record(*args, **options):
@@ -126,7 +126,7 @@ def test_decoders(device, calls, build, padding):
     compare(build, device, ids, mask)
     assert len(calls) == 2 and all(options["causal"] for options in calls)
     masks = [options.get("mask") for options in calls]
-    # Padding costs a row of keys for each sequence, never a matrix; without padding there is nothing at all.
+    # Padding costs one mask row per sequence, never a matrix; without padding there is no mask.
     assert all(m.shape == (3, 1, 1, 13) for m in masks) if padding else masks == [None, None]
     windows = {"mistral": [(4, 0)] * 2, "gemma2": [(4, 0), (-1, -1)], "gpt_oss": [(4, 0), (-1, -1)]}
     assert [options["window"] for options in calls] == windows.get(build.__name__, [(-1, -1)] * 2)
@@ -148,7 +148,7 @@ def test_encoder_decoder(device, calls):
 
 
 def test_packed_sequences(device, calls):
-    """Positions that start again: tokens see their own sequence only, which takes a whole mask."""
+    """Positions that restart: tokens see their own sequence only, which takes a full mask."""
     ids, _ = tokens(device, batch=1, padding=None)
     positions = torch.cat([torch.arange(5), torch.arange(8)])[None].to(device)
     outputs = [make(llama, device, attention)(input_ids=ids, position_ids=positions, use_cache=False).logits
@@ -159,7 +159,7 @@ def test_packed_sequences(device, calls):
 
 @pytest.mark.parametrize("build", [llama, mistral], ids=lambda build: build.__name__)
 def test_packed_sequences_by_their_bounds(device, calls, build):
-    """What data collators without padding give, with and without positions beside it."""
+    """The output of padding-free data collators, with and without positions."""
     ids, _ = tokens(device, batch=1, padding=None)
     positions = torch.cat([torch.arange(5), torch.arange(8)])[None].to(device)
     bounds = torch.tensor([0, 5, 13], dtype=torch.int32, device=device)
@@ -173,7 +173,7 @@ def test_packed_sequences_by_their_bounds(device, calls, build):
 
 
 def test_bounds_beside_another_mask(device):
-    """A whole mask that knows nothing of the packing."""
+    """A full mask that ignores the packing."""
     q = torch.randn(1, 2, 6, 8, device=device)
     bounds = torch.tensor([0, 2, 6], dtype=torch.int32, device=device)
     packed = dict(cu_seq_lens_q=bounds, cu_seq_lens_k=bounds, max_length_q=4, max_length_k=4)
@@ -184,7 +184,7 @@ def test_bounds_beside_another_mask(device):
 
 
 def test_patterns_that_are_not_known_become_masks():
-    """Chunks, windows to both sides, and what a model adds: nothing of it may be taken for a window or for causal."""
+    """Chunks, two-sided windows, and patterns that a model adds must not be mistaken for a window or for causal."""
     from transformers import masking_utils as m
 
     zero = torch.zeros(2, dtype=torch.int64)
@@ -216,7 +216,7 @@ def test_a_mask_of_the_caller(device, calls):
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("build", [llama, mistral, gemma2, gpt_oss], ids=lambda build: build.__name__)
 def test_generate(device, build, cache):
-    """Prefill, then a token at a time with a cache; left padding; past the sliding window."""
+    """Prefill, then one token at a time with a cache; left padding; beyond the sliding window."""
     ids, mask = tokens(device, length=9, padding="left")
     texts = []
     for attention in ("eager", "cuflash"):
@@ -229,7 +229,7 @@ def test_generate(device, build, cache):
 
 
 def test_chunked_prefill(device, calls):
-    """Queries behind a filled cache: the last query stands at the last key."""
+    """Queries after a filled cache: the last query is aligned with the last key."""
     ids, _ = tokens(device, batch=2, padding=None)
     outputs = []
     for attention in ("eager", "cuflash"):

@@ -7,10 +7,10 @@ import secrets
 from pathlib import Path
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes beside the place, under a random name, and renames.
+def write_atomically(path: Path, data: bytes) -> None:
+    """Writes to a temporary file in the same folder, then renames it.
 
-    The name is that of src/support/temporary_file.cpp, so that the tool removes what a killed process left.
+    Its name follows the pattern of src/support/temporary_file.cpp, so that the tool removes what a killed process left.
     """
     part = path.with_name(f".cuflash-{secrets.token_hex(8)}.tmp")
     try:

@@ -1,11 +1,12 @@
-"""Attention over a KV cache, and the merging of partial results, on PyTorch tensors.
+"""Attention over a KV cache and the merging of partial results, on PyTorch tensors.
 
-As for attention() there is a short road, straight to the library, and one through operators for those who trace,
-compile or intercept: torch.ops.cuflash.attend_cache, which writes to the caches, and .merge_states.
+As in attention(), eager calls go straight to the library. Tracers, compilers and dispatch modes get operators:
+torch.ops.cuflash.attend_cache, which writes to the caches, and torch.ops.cuflash.merge_states.
 """
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
@@ -14,40 +15,21 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from .. import _core
-from .._cached_attention import LAYOUTS, require_ranks, results_of
-from .._values import LARGEST_EXTENT, flag, layout as layout_named, number, optional_number, pair, whole
+from .._kv_arguments import LAYOUTS, require_batch, require_ranks, results_of
+from .._options import CACHE_ARRAYS, CACHE_EXECUTION, CACHE_OPTIONS, check
+from .._values import count, flag, layout as layout_named, pair
 from . import call
-from .arguments import OptionalTensor, numbers, require_tensors
-from .road import are_plain, require_memory, require_one_device
+from .arguments import OptionalTensor, numbers, require_given
+from .eager import are_eager, require_memory, require_one_device
+from .operators import schema
 
 Lengths = Union[Tensor, Sequence[int], None]
 
-
-class CacheTensors(NamedTuple):
-    """In the order in which `_core` takes them."""
-
-    q: Tensor
-    k_cache: Tensor
-    v_cache: Tensor
-    k: OptionalTensor
-    v: OptionalTensor
-    cache_seqlens: Tensor
-    block_table: OptionalTensor
-    cache_batch_idx: OptionalTensor
-    cache_leftpad: OptionalTensor
-    cu_seqlens_new: OptionalTensor
-    seqlens_new: OptionalTensor
-    rotary_cos: OptionalTensor
-    rotary_sin: OptionalTensor
-    alibi_slopes: OptionalTensor
-    sink: OptionalTensor
-    cu_seqlens_q: OptionalTensor
-    seqlens_q: OptionalTensor
-
+# In the order in which `_core` takes them; k and v are the rows to append.
+CacheTensors = namedtuple("CacheTensors", ("q", "k_cache", "v_cache", "k", "v", *CACHE_ARRAYS))
 
 CacheOptions = Tuple[str, Optional[float], bool, int, int, float, int, int, bool, bool, int]
-"""layout, scale, causal, window_left, window_right, softcap, max_seqlen_q, max_seqlen_new, rotary_interleaved,
-rotary_one_position, num_splits"""
+"""The values of _options.CACHE_OPTIONS."""
 
 
 def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: OptionalTensor = None,
@@ -61,19 +43,16 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                          seqlens_new: Lengths = None, cu_seqlens_new: Lengths = None, max_seqlen_new: int = 0,
                          layout: str = "bhsd", num_splits: int = 0, return_lse: bool = False,
                          num_threads: int = 0) -> Union[Tensor, Tuple[Tensor, Tensor]]:
-    """cuflash.attention_with_cache for PyTorch tensors. Lengths and tables may be NumPy's, as PagePool makes them."""
-    _require_given(q=q, k_cache=k_cache, v_cache=v_cache)
+    """cuflash.attention_with_cache for PyTorch tensors. Lengths and tables may be PagePool's NumPy arrays."""
+    require_given(q=q, k_cache=k_cache, v_cache=v_cache)
     require_ranks(q, k_cache, v_cache, layout_named(layout, LAYOUTS))
     left, right = pair(window, "window")
     if not is_compiling():
-        scale, softcap = optional_number(scale, "scale"), number(softcap, "softcap")
-        causal, return_lse = flag(causal, "causal"), flag(return_lse, "return_lse")
-        rotary_interleaved = flag(rotary_interleaved, "rotary_interleaved")
-        rotary_one_position = flag(rotary_one_position, "rotary_one_position")
-        max_seqlen_q = whole(max_seqlen_q, "max_seqlen_q", 0, LARGEST_EXTENT)
-        max_seqlen_new = whole(max_seqlen_new, "max_seqlen_new", 0, LARGEST_EXTENT)
-        num_splits = whole(num_splits, "num_splits", 0, LARGEST_EXTENT)
-        num_threads = whole(num_threads, "num_threads", 0, LARGEST_EXTENT)
+        return_lse = flag(return_lse, "return_lse")
+        (scale, causal, softcap, max_seqlen_q, max_seqlen_new, rotary_interleaved, rotary_one_position, num_splits,
+         num_threads) = check(scale=scale, causal=causal, softcap=softcap, max_seqlen_q=max_seqlen_q,
+                              max_seqlen_new=max_seqlen_new, rotary_interleaved=rotary_interleaved,
+                              rotary_one_position=rotary_one_position, num_splits=num_splits, num_threads=num_threads)
     cu_seqlens_q = numbers(cu_seqlens_q, q, "cu_seqlens_q")
     block_table = numbers(block_table, q, "block_table")
     cache_seqlens = _cached_rows(cache_seqlens, q, k_cache, block_table, cu_seqlens_q, layout, appends=k is not None)
@@ -84,7 +63,7 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
                            numbers(seqlens_q, q, "seqlens_q"))
     options = (layout, scale, bool(causal), left, right, softcap, max_seqlen_q, max_seqlen_new,
                bool(rotary_interleaved), bool(rotary_one_position), num_splits)
-    if are_plain(tensors) and not _wants_gradient(tensors):
+    if are_eager(tensors) and not _wants_gradient(tensors):
         out, lse = attend(tensors, options, num_threads, return_lse)
     else:
         require_one_device(tensors._asdict().items())
@@ -95,16 +74,16 @@ def attention_with_cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optiona
 def merge_states(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor, out: Optional[Tuple[Tensor, Tensor]], *,
                  layout: str, num_threads: int) -> Tuple[Tensor, Tensor]:
     """cuflash.merge_states for PyTorch tensors."""
-    _require_given(o_a=o_a, lse_a=lse_a, o_b=o_b, lse_b=lse_b)
+    require_given(o_a=o_a, lse_a=lse_a, o_b=o_b, lse_b=lse_b)
     layout_named(layout, LAYOUTS)
     if o_a.dim() not in (3, 4):
         raise ValueError(f"o_a: has {o_a.dim()} dimensions; it has 4, or 3 where it is packed")
-    num_threads = whole(num_threads, "num_threads", 0, LARGEST_EXTENT)
+    num_threads = count(num_threads, "num_threads")
     if out is not None:
         out = results_of(out)
-        _require_given(out=out[0], lse=out[1])
+        require_given(out=out[0], lse=out[1])
     parts = _Parts(o_a, lse_a, o_b, lse_b)
-    if not are_plain(parts) or _wants_gradient(parts) or (out is not None and _wants_gradient(out)):
+    if not are_eager(parts) or _wants_gradient(parts) or (out is not None and _wants_gradient(out)):
         require_one_device(parts._asdict().items())
         o, lse = torch.ops.cuflash.merge_states.default(*parts, layout, num_threads)
         return (o, lse) if out is None else (out[0].copy_(o), out[1].copy_(lse))
@@ -113,11 +92,11 @@ def merge_states(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor, out: Op
 
 def attend(tensors: CacheTensors, options: CacheOptions, num_threads: int,
            want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
-    """Tensors in, new tensors out, and nothing between but `_core`."""
+    """Calls `_core` with new tensors for the results."""
     q, k_cache, v_cache, *others = tensors
     if k_cache.is_neg() or v_cache.is_neg():
-        raise ValueError("k_cache, v_cache: a view of numbers that are stored with the other sign cannot be written in "
-                         "place; pass resolve_neg() of it")
+        raise ValueError("k_cache, v_cache: a view whose memory holds the negated numbers cannot be written in place; "
+                         "pass its resolve_neg()")
     try:
         q, others = call.rows(q), [call.rows(tensor) for tensor in others]
         layout = _layout_of_queries(q, options[0])
@@ -125,7 +104,7 @@ def attend(tensors: CacheTensors, options: CacheOptions, num_threads: int,
     except (RuntimeError, IndexError):  # see call.forward
         require_memory(tensors._asdict().items())
         raise
-    stream, allocate, threads, _, _ = call.place(q, (num_threads, False))
+    stream, allocate, threads, _, _ = call.runtime(q, (num_threads, False))
     k, v, *others = others
     _core.attend_cache(q, k_cache, v_cache, k, v, out, lse, *others, *options, stream, allocate, threads)
     if k is not None:
@@ -150,7 +129,7 @@ def _merge(parts: _Parts, out: Optional[Tuple[Tensor, Tensor]], layout: str,
         require_memory(parts._asdict().items())
         raise
     o, lse = _new_merged(o_a, layout) if out is None else out
-    stream, _, threads, _, _ = call.place(o_a, (num_threads, False))
+    stream, _, threads, _, _ = call.runtime(o_a, (num_threads, False))
     _core.merge_states(o_a, lse_a, o_b, lse_b, o, lse, layout, stream, threads)
     if out is not None:
         _note_writing(o), _note_writing(lse)
@@ -167,16 +146,9 @@ def _layout_of_queries(q: Tensor, layout: str) -> str:
 
 
 def _note_writing(tensor: Tensor) -> None:
-    """Autograd then knows that what it may have saved of this tensor is not there any more."""
+    """Tells autograd that this tensor no longer holds what it may have saved for a backward pass."""
     if not tensor.is_inference():
         torch.autograd.graph.increment_version(tensor)
-
-
-def _require_given(**tensors: Any) -> None:
-    for name, tensor in tensors.items():
-        if tensor is None:
-            raise TypeError(f"{name} is None; it must be a torch.Tensor")
-    require_tensors(tensors.items())
 
 
 def _cached_rows(lengths: Union[int, Lengths], q: Tensor, k_cache: Tensor, block_table: OptionalTensor,
@@ -186,13 +158,10 @@ def _cached_rows(lengths: Union[int, Lengths], q: Tensor, k_cache: Tensor, block
     if not isinstance(lengths, (int, Tensor, type(None))):
         if getattr(lengths, "ndim", 1) > 0 and not isinstance(lengths, float):
             return numbers(lengths, q, "cache_seqlens")
-        lengths = whole(lengths, "cache_seqlens", 0, LARGEST_EXTENT)
+        lengths = count(lengths, "cache_seqlens")
     if type(lengths) is int and not is_compiling():
-        lengths = whole(lengths, "cache_seqlens", 0, LARGEST_EXTENT)
-    if cu_seqlens_q is not None and (cu_seqlens_q.dim() != 1 or cu_seqlens_q.shape[0] == 0):
-        raise ValueError(f"cu_seqlens_q: has shape {list(cu_seqlens_q.shape)}; it is [B + 1]")
-    if block_table is not None and block_table.dim() != 2:
-        raise ValueError(f"block_table: has shape {list(block_table.shape)}; it is [B, max_pages]")
+        lengths = count(lengths, "cache_seqlens")
+    require_batch(cu_seqlens_q, block_table)
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     if lengths is None:
         if appends:
@@ -211,11 +180,9 @@ def _wants_gradient(tensors: Sequence[Any]) -> bool:
 
 
 _library = torch.library.Library("cuflash", "FRAGMENT")
-_library.define("attend_cache(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor? k, Tensor? v, "
-                "Tensor cache_seqlens, " + ", ".join(f"Tensor? {name}" for name in CacheTensors._fields[6:]) +
-                ", str layout, float? scale, bool causal, SymInt window_left, SymInt window_right, float softcap, "
-                "SymInt max_seqlen_q, SymInt max_seqlen_new, bool rotary_interleaved, bool rotary_one_position, "
-                "SymInt num_splits, int num_threads) -> (Tensor out, Tensor lse)")
+_ARRAYS = ", ".join(f"{'Tensor' if name == 'cache_seqlens' else 'Tensor?'} {name}" for name in CACHE_ARRAYS)
+_library.define(f"attend_cache(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor? k, Tensor? v, {_ARRAYS}, "
+                f"{schema(CACHE_OPTIONS)}, {schema(CACHE_EXECUTION)}) -> (Tensor out, Tensor lse)")
 _library.define("merge_states(Tensor o_a, Tensor lse_a, Tensor o_b, Tensor lse_b, str layout, int num_threads) -> "
                 "(Tensor out, Tensor lse)")
 _TENSORS = len(CacheTensors._fields)
@@ -243,7 +210,7 @@ def _merge_fake(*arguments: Any) -> Tuple[Tensor, Tensor]:
 
 
 class _NoGradient(torch.autograd.Function):
-    """Results that depend on something with a gradient, and refuse to pass one on: a loss would miss a part of it."""
+    """Results of inputs that require a gradient: backward raises, where a loss would silently lose a part of it."""
 
     @staticmethod
     def forward(ctx: Any, name: str, out: Tensor, lse: Tensor, *inputs: Tensor) -> Tuple[Tensor, Tensor]:
@@ -257,7 +224,7 @@ class _NoGradient(torch.autograd.Function):
 
 
 def _without_gradient(name: str, function: str) -> Any:
-    """The operator's kernel above autograd."""
+    """The operator's kernel for the Autograd dispatch key."""
 
     def kernel(keyset: Any, *arguments: Any) -> Tuple[Tensor, Tensor]:
         operator = getattr(torch.ops.cuflash, name).default

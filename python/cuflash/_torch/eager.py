@@ -1,4 +1,4 @@
-"""Whether anybody but autograd looks at the tensors of a call."""
+"""Whether a call may take the eager path, straight to the library, and checks that only the other path needs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .arguments import NO_EXTRAS, Extras, Inputs, require_tensors
 PLAIN_TYPES = {torch.Tensor, torch.nn.Parameter, type(None)}
 
 
-def is_plain(inputs: Inputs, extras: Extras) -> bool:
-    """True in eager mode with ordinary tensors on a device that the library knows.
+def is_eager(inputs: Inputs, extras: Extras) -> bool:
+    """True in eager mode with ordinary tensors on a device that the library supports.
 
-    False for compilers and exporters, dispatch modes (which count, fake or offload operators), tracers, functorch and
-    tensor subclasses: all of these work on operators, and a call that is none would pass them by."""
+    False under compilers and exporters, dispatch modes (which count, fake or offload operators), tracers and functorch,
+    and for tensor subclasses: all of these see operators only, and would miss a call that is not one."""
     if is_compiling():
         return False
     if forward_ad._current_level >= 0:
@@ -31,8 +31,8 @@ def is_plain(inputs: Inputs, extras: Extras) -> bool:
                                                                                                          or q.is_cpu)
 
 
-def are_plain(tensors: NamedTuple) -> bool:
-    """The same for tensors with names, of which the first is there."""
+def are_eager(tensors: NamedTuple) -> bool:
+    """The same for named tensors, the first of which is given."""
     if is_compiling():
         return False
     if forward_ad._current_level >= 0:
@@ -53,8 +53,8 @@ def named(inputs: Inputs, extras: Extras) -> _Named:
 
 
 def require_one_device(tensors: _Named) -> None:
-    """For calls that go through the dispatcher, which looks at one of the tensors to choose a kernel: one on the meta
-    device would make the result a tensor without memory, wherever the others are."""
+    """For calls through the dispatcher, which picks a kernel by one of the tensors: one on the meta device would make
+    the result a tensor without memory, wherever the others are."""
     first = first_name = None
     for name, tensor in tensors:
         if tensor is None:
@@ -67,7 +67,7 @@ def require_one_device(tensors: _Named) -> None:
 
 
 def require_memory(tensors: _Named) -> None:
-    """Refuses what has no memory with dimensions and strides, about which PyTorch raised in words of its own."""
+    """Refuses tensors without strided memory in the caller's terms; PyTorch's own error does not name the argument."""
     for name, tensor in tensors:
         if tensor is None:
             continue
@@ -80,7 +80,7 @@ def require_memory(tensors: _Named) -> None:
 
 
 def _refuse_tangents(tensors: _Named) -> None:
-    # Without this, a tangent would be lost without a word.
+    # Without this check, a tangent would be lost silently.
     for name, tensor in tensors:
         if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
             raise NotImplementedError(f"{name} has a forward-mode tangent; cuflash differentiates backwards only")
