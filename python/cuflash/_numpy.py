@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Any, Callable, ContextManager, List, NamedTuple, Optional
+from typing import Any, Callable, ContextManager, List, Mapping, NamedTuple, Optional
 
 from . import _core
 from ._arrays import Array, Gradients, kind_of, library_of
-from ._options import ARRAYS, EXECUTION, OPTIONS, PACKED_ONLY, checked, keywords, require_known
+from ._options import ARRAYS, EXECUTION, OPTIONS, PACKED_ONLY, checker, keywords, require_known
 from ._values import flag, shown
 
 
@@ -95,42 +95,47 @@ def lse_type(xp: Any, rows: Array) -> Any:
 
 _KEYWORDS = {name: default for name, default in keywords(ARRAYS, (*OPTIONS, *EXECUTION)).items()
              if name not in PACKED_ONLY}
+_checked = checker((*OPTIONS, *EXECUTION))
 
 
 class Call:
-    """One call in the form that `_core` takes: arrays of four dimensions, and every option in its order."""
+    """One call in the form that `_core` takes: arrays of four dimensions, and every option in its order.
 
-    def __init__(self, q: Array, k: Array, v: Array, **given: Any) -> None:
-        require_known(given, _KEYWORDS, "attention")
-        given = {**_KEYWORDS, **given}
+    given: keyword arguments of cuflash.attention."""
+
+    def __init__(self, q: Array, k: Array, v: Array, given: Mapping[str, Any]) -> None:
         self.device = device_of(q)
         xp = self.xp = self.device.xp
-        options = checked(given, OPTIONS)
-        num_threads, deterministic = checked(given, EXECUTION).values()
-        if options["dropout_p"] and given["dropout_seed"] is None:
+        get = given.get
+        options = _checked(given)
+        if get("dropout_seed") is None and options["dropout_p"]:
             raise ValueError("dropout_seed: is needed with dropout_p; attention_backward must be given the same")
         self.q, self.k, self.v = readable(xp, q, "q"), readable(xp, k, "k"), readable(xp, v, "v")
-        self.given_bias: Any = given["bias"]
-        self.bias = _scores(xp, given["bias"], self.k.shape[2], "bias")
-        self.sink = None if given["sink"] is None else readable(xp, given["sink"], "sink")
+        self.given_bias: Any = get("bias")
+        self.bias = _scores(xp, self.given_bias, self.k.shape[2], "bias")
+        sink = get("sink")
+        self.sink = None if sink is None else readable(xp, sink, "sink")
         arrays = {
-            "alibi_slopes": slopes_of(xp, given["alibi_slopes"]),
+            "alibi_slopes": slopes_of(xp, get("alibi_slopes")),
             "bias": self.bias,
-            "mask": _scores(xp, given["mask"], self.k.shape[2], "mask"),
+            "mask": _scores(xp, get("mask"), self.k.shape[2], "mask"),
             "sink": self.sink,
-            "seqlens_q": lengths_of(xp, given["seqlens_q"], "seqlens_q"),
-            "seqlens_k": lengths_of(xp, given["seqlens_k"], "seqlens_k"),
+            "cu_seqlens_q": None,
+            "cu_seqlens_k": None,
+            "seqlens_q": lengths_of(xp, get("seqlens_q"), "seqlens_q"),
+            "seqlens_k": lengths_of(xp, get("seqlens_k"), "seqlens_k"),
         }
+        *values, num_threads, deterministic = options.values()
         self.options: List[Any] = [
-            *(arrays.get(name) for name in ARRAYS),
-            *options.values(),
+            *[arrays[name] for name in ARRAYS],
+            *values,
             self.device.stream,
             self.device.allocate,
             num_threads,
             False,  # check_lengths
             deterministic,
         ]
-        self.return_lse = flag(given["return_lse"], "return_lse")
+        self.return_lse = flag(get("return_lse"), "return_lse")
 
     def empty_out(self) -> Array:
         return self.xp.empty((*self.q.shape[:3], self.v.shape[3]), self.q.dtype)
@@ -151,7 +156,7 @@ class Call:
 
 def attention(q: Array, k: Array, v: Array, **options: Any) -> Any:
     """cuflash.attention for NumPy and CuPy arrays."""
-    call = Call(q, k, v, **options)
+    call = Call(q, k, v, options)
     with call.device.guard:
         out = call.empty_out()
         lse = call.empty_lse() if call.return_lse else None
@@ -163,7 +168,8 @@ def attention_backward(
     dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, dlse: Optional[Array] = None, **options: Any
 ) -> Gradients:
     """cuflash.attention_backward for NumPy and CuPy arrays."""
-    call = Call(q, k, v, **options)
+    require_known(options, _KEYWORDS, "attention_backward")
+    call = Call(q, k, v, options)
     with call.device.guard:
         g = call.empty_gradients()
         _core.backward(
@@ -182,7 +188,8 @@ def attention_backward(
 
 def explain(q: Array, k: Array, v: Array, *, backward: bool = False, **options: Any) -> str:
     """cuflash.explain for NumPy and CuPy arrays."""
-    call = Call(q, k, v, **options)
+    require_known(options, _KEYWORDS, "explain")
+    call = Call(q, k, v, options)
     with call.device.guard:
         out, lse = call.empty_out(), call.empty_lse()
         if flag(backward, "backward"):

@@ -2,54 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Mapping, Optional, Tuple
 
 from . import _core
 from ._arrays import Array
 from ._kv_arguments import LAYOUTS, require_batch, require_ranks, results_of
 from ._numpy import device_of, integers, lengths_of, lse_type, readable, require_array, slopes_of
-from ._options import CACHE_ARRAYS, CACHE_EXECUTION, CACHE_OPTIONS, checked, keywords, require_known
+from ._options import CACHE_ARRAYS, CACHE_EXECUTION, CACHE_OPTIONS, checker, keywords, require_known
 from ._values import count, flag
 from ._values import layout as layout_named
 
-_LENGTHS = ("cache_batch_idx", "cache_leftpad", "cu_seqlens_new", "seqlens_new", "cu_seqlens_q", "seqlens_q")
 _KEYWORDS = keywords(CACHE_ARRAYS, (*CACHE_OPTIONS, *CACHE_EXECUTION))
+_checked = checker((*CACHE_OPTIONS, *CACHE_EXECUTION))
+
+
+def _optional(xp: Any, array: Optional[Array], name: str) -> Optional[Array]:
+    return None if array is None else readable(xp, array, name)
+
+
+# How each array but cache_seqlens is converted.
+_CONVERSIONS = {
+    "block_table": lambda xp, table, name: integers(xp, table, name, "pages"),
+    "cache_batch_idx": lengths_of,
+    "cache_leftpad": lengths_of,
+    "cu_seqlens_new": lengths_of,
+    "seqlens_new": lengths_of,
+    "rotary_cos": _optional,
+    "rotary_sin": _optional,
+    "alibi_slopes": lambda xp, slopes, name: slopes_of(xp, slopes),
+    "sink": _optional,
+    "cu_seqlens_q": lengths_of,
+    "seqlens_q": lengths_of,
+}
 
 
 class CacheCall:
-    """One call in the form that `_core` takes. Caches are never copied: the library writes to them in place."""
+    """One call in the form that `_core` takes. Caches are never copied: the library writes to them in place.
+
+    given: keyword arguments of cuflash.attention_with_cache."""
 
     def __init__(self, q: Array, k_cache: Array, v_cache: Array, k: Optional[Array], v: Optional[Array],
-                 **given: Any) -> None:
-        require_known(given, _KEYWORDS, "attention_with_cache")
-        given = {**_KEYWORDS, **given}
+                 given: Mapping[str, Any]) -> None:
         self.device = device_of(q)
         self.xp = xp = self.device.xp
-        self.layout, self.return_lse = layout_named(given["layout"], LAYOUTS), flag(given["return_lse"], "return_lse")
+        get = given.get
+        self.layout = layout_named(get("layout", "bhsd"), LAYOUTS)
+        self.return_lse = flag(get("return_lse"), "return_lse")
         require_array(xp, k_cache, "k_cache"), require_array(xp, v_cache, "v_cache")
         require_ranks(q, k_cache, v_cache, self.layout)
         self.q, self.v_cache = readable(xp, q, "q"), v_cache
-        self.inputs: List[Any] = [self.q, k_cache, v_cache, self._optional(k, "k"), self._optional(v, "v")]
-        arrays = {
-            "block_table": integers(xp, given["block_table"], "block_table", "pages"),
-            "alibi_slopes": slopes_of(xp, given["alibi_slopes"]),
-            **{name: self._optional(given[name], name) for name in ("rotary_cos", "rotary_sin", "sink")},
-            **{name: lengths_of(xp, given[name], name) for name in _LENGTHS},
-        }
-        require_batch(arrays["cu_seqlens_q"], arrays["block_table"])
-        batch = q.shape[0] if arrays["cu_seqlens_q"] is None else arrays["cu_seqlens_q"].shape[0] - 1
-        arrays["cache_seqlens"] = self._cached_rows(given["cache_seqlens"], batch, k_cache, arrays["block_table"],
+        self.inputs: List[Any] = [self.q, k_cache, v_cache, _optional(xp, k, "k"), _optional(xp, v, "v")]
+        arrays = {name: convert(xp, get(name), name) for name, convert in _CONVERSIONS.items()}
+        cu_seqlens_q, block_table = arrays["cu_seqlens_q"], arrays["block_table"]
+        require_batch(cu_seqlens_q, block_table)
+        batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+        arrays["cache_seqlens"] = self._cached_rows(get("cache_seqlens"), batch, k_cache, block_table,
                                                     appends=k is not None)
+        *options, num_threads = _checked(given).values()
         self.others: List[Any] = [
-            *(arrays[name] for name in CACHE_ARRAYS),
-            *checked(given, CACHE_OPTIONS).values(),
+            *[arrays[name] for name in CACHE_ARRAYS],
+            *options,
             self.device.stream,
             self.device.allocate,
-            *checked(given, CACHE_EXECUTION).values(),
+            num_threads,
         ]
-
-    def _optional(self, array: Optional[Array], name: str) -> Optional[Array]:
-        return None if array is None else readable(self.xp, array, name)
 
     def _cached_rows(self, lengths: Any, batch: int, k_cache: Array, table: Optional[Array], appends: bool) -> Array:
         if lengths is None:
@@ -77,7 +93,7 @@ def _lse_shape(rows: Array, layout: str) -> Tuple[int, ...]:
 
 def attention_with_cache(q: Array, k_cache: Array, v_cache: Array, k: Any, v: Any, **options: Any) -> Any:
     """cuflash.attention_with_cache for NumPy and CuPy arrays."""
-    call = CacheCall(q, k_cache, v_cache, k, v, **options)
+    call = CacheCall(q, k_cache, v_cache, k, v, options)
     with call.device.guard:
         out = call.empty_out()
         lse = call.empty_lse() if call.return_lse else None
@@ -87,7 +103,8 @@ def attention_with_cache(q: Array, k_cache: Array, v_cache: Array, k: Any, v: An
 
 def explain_with_cache(q: Array, k_cache: Array, v_cache: Array, k: Any, v: Any, **options: Any) -> str:
     """cuflash.explain_with_cache for NumPy and CuPy arrays."""
-    call = CacheCall(q, k_cache, v_cache, k, v, **options)
+    require_known(options, _KEYWORDS, "explain_with_cache")
+    call = CacheCall(q, k_cache, v_cache, k, v, options)
     with call.device.guard:
         lse = call.empty_lse() if call.return_lse else None
         return _core.explain_attend_cache(*call.inputs, call.empty_out(), lse, *call.others)

@@ -99,23 +99,53 @@ def keywords(arrays: Sequence[str], options: Sequence[Option]) -> Dict[str, Any]
     return {**found, "window": (-1, -1), "return_lse": False}
 
 
-def checked(given: Mapping[str, Any], options: Sequence[Option]) -> Dict[str, Any]:
-    """The values of these options as `_core` takes them, in its order; the default where the caller gave none."""
-    left, right = pair(given.get("window", (-1, -1)), "window")
-    sides = {"window_left": left, "window_right": right}
-    return {option.name: sides[option.name] if option.kind is WINDOW_SIDE else option.kind.check(
-        given.get(option.name, option.default), option.name) for option in options}
+class _Check(NamedTuple):
+    """How to check an option. Most options of a call have their defaults, which need no call of a function."""
+
+    default: Any
+    type_of_default: type
+    checked_default: Any
+    function: Callable[[Any, str], Any]
 
 
-_KINDS = {option.name: option.kind for option in (*OPTIONS, *EXECUTION, *CACHE_OPTIONS)}
+def _check_of(option: Option) -> _Check:
+    checked_default = option.kind.check(option.default, option.name)
+    return _Check(option.default, type(option.default), checked_default, option.kind.check)
+
+
+def checker(options: Sequence[Option]) -> Callable[[Mapping[str, Any]], Dict[str, Any]]:
+    """A function of the arguments that a caller gave, by name. It returns the values of these options as `_core` takes
+    them, in its order, with defaults for those that are missing."""
+    plan = [(option.name, *_check_of(option)) for option in options]
+    has_window = any(option.kind is WINDOW_SIDE for option in options)
+
+    def checked(given: Mapping[str, Any]) -> Dict[str, Any]:
+        found = {}
+        for name, default, type_of_default, checked_default, function in plan:
+            value = given.get(name, default)
+            is_default = value is default or (type(value) is type_of_default and value == default)
+            found[name] = checked_default if is_default else function(value, name)
+        if has_window:
+            found["window_left"], found["window_right"] = pair(given.get("window", (-1, -1)), "window")
+        return found
+
+    return checked
+
+
+_CHECKS = {option.name: _check_of(option) for option in (*OPTIONS, *EXECUTION, *CACHE_OPTIONS)}
 
 
 def check(**given: Any) -> List[Any]:
     """The values of the options of these names as `_core` takes them, in the order given."""
-    return [_KINDS[name].check(value, name) for name, value in given.items()]
+    found = []
+    for name, value in given.items():
+        default, type_of_default, checked_default, function = _CHECKS[name]
+        is_default = value is default or (type(value) is type_of_default and value == default)
+        found.append(checked_default if is_default else function(value, name))
+    return found
 
 
 def require_known(given: Mapping[str, Any], known: Mapping[str, Any], function: str) -> None:
-    for name in given:
-        if name not in known:
-            raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
+    if not given.keys() <= known.keys():
+        name = next(name for name in given if name not in known)
+        raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import _core
-from ._options import ARRAYS, EXECUTION, OPTIONAL_NUMBER, OPTIONS, checked
+from ._options import ARRAYS, EXECUTION, OPTIONAL_NUMBER, OPTIONS, checker
 from ._values import flag, shown
 
 __all__ = ["attention"]
@@ -40,6 +40,7 @@ _register()
 
 
 _ALL_OPTIONS = (*OPTIONS, *EXECUTION)
+_checked = checker(_ALL_OPTIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +206,7 @@ def attention(
             lengths, a problem that the device does not support) are RuntimeErrors of JAX with the same sentence.
     """
     given = dict(locals())  # every argument by name
-    options = checked(given, _ALL_OPTIONS)
+    options = _checked(given)
     q, k, v = _array("q", q), _array("k", k), _array("v", v)
     missing = 4 - q.ndim if layout == "bhsd" else 0
     if not (0 <= missing <= 2 and q.ndim == k.ndim == v.ndim):

@@ -12,7 +12,7 @@ import pytest
 import cuflash
 from cuflash import _attention, _core, _kv_cache
 from cuflash._options import (ARRAYS, CACHE_ARRAYS, CACHE_EXECUTION, CACHE_OPTIONS, EXECUTION, OPTIONAL_NUMBER, OPTIONS,
-                              PACKED_ONLY, checked, keywords, names)
+                              PACKED_ONLY, checker, keywords, names)
 
 ATTENTION = keywords(ARRAYS, (*OPTIONS, *EXECUTION))
 DENSE = {name: default for name, default in ATTENTION.items() if name not in PACKED_ONLY}
@@ -114,7 +114,7 @@ def test_options_reach_the_implementation_unchanged(monkeypatch):
 
 
 def test_the_handlers_of_xla_know_exactly_the_attributes_of_the_table():
-    numbers = {name: value for name, value in checked({}, (*OPTIONS, *EXECUTION)).items() if name != "layout"}
+    numbers = {name: value for name, value in checker((*OPTIONS, *EXECUTION))({}).items() if name != "layout"}
     attributes = {name: value or 0 for name, value in numbers.items()}
     attributes |= {f"has_{option.name}": 0 for option in OPTIONS if option.kind is OPTIONAL_NUMBER}
     shapes = [(name, "float32", (1, 1, 2, 4)) for name in ("q", "k", "v", "out")]
