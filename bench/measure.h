@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/shared/turns.h"
+#include "bench/shared/alternate.h"
 
 namespace cuflash::bench {
 

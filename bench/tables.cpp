@@ -5,7 +5,7 @@
 #include <string>
 
 #include "bench/measure.h"
-#include "cpu/threads.h"
+#include "cpu/threads/threads.h"
 
 namespace cuflash::bench {
 namespace {

@@ -115,7 +115,7 @@ struct SupportOptions {
   bool markdown = false;
 };
 
-// Each returns an exit code (cli/exit.h), or throws UsageError or FlashAttentionError.
+// Each returns an exit code (cli/arguments/exit.h), or throws UsageError or FlashAttentionError.
 int run_attend(const AttendOptions& options);
 int run_explain(const ExplainOptions& options);
 int run_check(const CheckOptions& options);

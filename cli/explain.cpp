@@ -2,9 +2,9 @@
 #include <iostream>
 
 #include "backend/backend.h"
-#include "check/device.h"
+#include "check/memory/device.h"
+#include "cli/arguments/exit.h"
 #include "cli/commands.h"
-#include "cli/exit.h"
 #include "cli/sketch.h"
 #include "problem/describe.h"
 

@@ -5,12 +5,12 @@
 #include <iostream>
 #include <new>
 
-#include "cli/arguments.h"
+#include "cli/arguments/arguments.h"
+#include "cli/arguments/exit.h"
+#include "cli/arguments/flags.h"
 #include "cli/commands.h"
-#include "cli/end_signals.h"
-#include "cli/exit.h"
-#include "cli/flags.h"
-#include "cli/text.h"
+#include "cli/terminal/end_signals.h"
+#include "machine/text.h"
 
 namespace {
 

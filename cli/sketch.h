@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cli/arguments/exit.h"
 #include "cli/commands.h"
-#include "cli/exit.h"
-#include "cli/text.h"
 #include "dtype.h"
+#include "machine/text.h"
 
 namespace cuflash::cli {
 

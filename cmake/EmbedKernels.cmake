@@ -18,7 +18,7 @@ foreach(name IN LISTS names)
 endforeach()
 string(SHA256 hash "${everything}")
 
-file(WRITE ${output} "#include \"cuda/kernel_headers.h\"
+file(WRITE ${output} "#include \"cuda/jit/kernel_headers.h\"
 
 namespace cuflash::cuda {
 

@@ -9,7 +9,7 @@
 #include <iostream>
 #include <iterator>
 
-#include "check/random.h"
+#include "check/cases/random.h"
 #include "fuzz/input_holder.h"
 #include "fuzz/target.h"
 

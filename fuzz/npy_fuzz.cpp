@@ -1,8 +1,8 @@
 // The reader of .npy files: it refuses with a sentence, or what it takes is consistent and survives a round trip.
 #include <cstdint>
 
-#include "cli/npy.h"
-#include "cli/npy_header.h"
+#include "files/npy.h"
+#include "files/npy_header.h"
 #include "fuzz/input_holder.h"
 #include "fuzz/made_files.h"
 #include "fuzz/properties.h"

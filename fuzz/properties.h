@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "cli/array.h"
-#include "cli/exit.h"
+#include "cli/arguments/exit.h"
+#include "files/array.h"
 
 namespace cuflash::fuzz {
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <set>
 
-#include "cli/safetensors.h"
-#include "cli/safetensors_header.h"
+#include "files/safetensors.h"
+#include "files/safetensors_header.h"
 #include "fuzz/input_holder.h"
 #include "fuzz/made_files.h"
 #include "fuzz/properties.h"

@@ -26,7 +26,7 @@ enum CopyMode : int {
   kCopyVectors = 0,   // 16 bytes at a time, asynchronously: every row starts on a 16-byte boundary
   kCopyElements = 1,  // one element at a time, converted on the way: any alignment, any stored type
   kCopyWhole = 2,     // as kCopyVectors, and rows have exactly the padded size: nothing is left to be zero
-  kCopyBoxes = 3,     // boxes of a TensorMap, by a warp that does nothing else (Hopper, 16 bits)
+  kCopyTma = 3,       // boxes of a TensorMap, by a warp that does nothing else (Hopper, 16 bits)
 };
 
 struct ForwardConfig {
@@ -42,26 +42,26 @@ struct ForwardConfig {
 };
 
 // How the warpgroups of the Hopper kernel overlap products with other work.
-enum HopperOrder : int {
-  kTurns = 1,     // they issue products in turns, so that one computes weights while another multiplies
-  kHoldWait = 2,  // the compiler is kept from waiting for products before weights are computed under them
-  kStage = 4,     // outputs leave by copies from shared memory, under the next tile
-  kAhead = 8,     // the next queries come while these are used
+enum ForwardSchedule : int {
+  kPingPong = 1,     // they issue products in turns, so that one computes weights while another multiplies
+  kPinWait = 2,      // the compiler is kept from waiting for products before weights are computed under them
+  kStoreBySmem = 4,  // outputs leave by copies from shared memory, under the next tile
+  kPrefetchQ = 8,    // the next queries come while these are used
 };
 
 // Forward on Hopper: one warpgroup copies, the others have 64 queries each.
-struct HopperForwardConfig {
+struct Sm90ForwardConfig {
   Element element;    // f16 or bf16
   int dim_qk, dim_v;  // padded: multiples of 16, dim_v of 32, up to 256
   int warpgroups;     // that compute
   int tile_k;
-  int stages;   // tiles of keys, and tiles of values, in shared memory
-  int order;    // HopperOrder
-  int options;  // OptionBits
+  int stages;    // tiles of keys, and tiles of values, in shared memory
+  int schedule;  // ForwardSchedule
+  int options;   // OptionBits
 };
 
 // Attention over a KV cache. A row is a pair of a query and a head of the group that shares keys.
-struct CacheConfig {
+struct KvConfig {
   Element element;
   int dim_qk, dim_v;  // padded: multiples of 32, up to 576
   int tile_q;         // rows
@@ -76,9 +76,9 @@ struct CacheConfig {
   int v_in_k;   // 1: values are columns of keys, and are not copied again
   // 1: no row is new or turned, sequences differ in nothing but the length of their part of the cache, which begins with the
   // first row, and pieces of queries and of the output, which has their type, lie on 16 bytes. Code that is not there need not be fetched.
-  int plain;
+  int fast_decode;
   // 1: all CTAs run at one time, and splits wait for each other: see cache/posted_sums.h.
-  int posts;
+  int exchanges;
 };
 
 // Two partial results become one.
@@ -98,12 +98,12 @@ struct BackwardConfig {
   int ctas_per_sm;
   int copy;
   int options;
-  int ordered;  // 1: dQ is summed in the order of the keys, bitwise reproducible
-  int all;      // 1: dQ, dK and dV are wanted, all of them: the kernel is one stretch of products without questions
+  int ordered;        // 1: dQ is summed in the order of the keys, bitwise reproducible
+  int all_gradients;  // 1: dQ, dK and dV are wanted, all of them: the kernel is one stretch of products without questions
 };
 
 // Backward on Hopper: some warpgroups have 64 keys each, one more brings queries and computes dQ.
-struct HopperBackwardConfig {
+struct Sm90BackwardConfig {
   Element element;    // f16 or bf16
   int dim_qk, dim_v;  // padded: multiples of 32
   int tile_q;         // 64
@@ -113,14 +113,14 @@ struct HopperBackwardConfig {
 };
 
 // dQ alone on Hopper: some warpgroups have 64 queries each and walk over the keys that these see, one more copies.
-struct HopperDqConfig {
+struct Sm90DqConfig {
   Element element;               // f16 or bf16
   int dim_qk, dim_v;             // padded: multiples of 32
   int warpgroups;                // that compute
   int tile_k;                    // a multiple of 16
-  int key_places, value_places;  // tiles of each in shared memory: of keys at least 2, one is used twice
-  int query_places;              // 2: the next queries come while these are used
-  int turns;  // 1: warpgroups issue scores and sums in turns, so that one computes while another multiplies
+  int key_stages, value_stages;  // tiles of each in shared memory: of keys at least 2, one is used twice
+  int query_stages;              // 2: the next queries come while these are used
+  int ping_pong;  // 1: warpgroups issue scores and sums in turns, so that one computes while another multiplies
 };
 
 constexpr int kPostedColumns = 32;  // of a row, that a warp adds up over all splits
@@ -140,76 +140,76 @@ constexpr int shared_bytes(const ForwardConfig& c) {
 }
 
 constexpr int kWarpgroupRows = 64, kWarpgroupThreads = 128;
-constexpr int tile_q_of(const HopperForwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
-constexpr int num_threads(const HopperForwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
+constexpr int tile_q_of(const Sm90ForwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
+constexpr int num_threads(const Sm90ForwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
 // A multiprocessor has 512 registers for each of 128 lanes; what is launched gets equal shares and deals them out anew.
 // Who cleans values reads the mask tensor, too, and needs some more for it.
-constexpr bool cleans_by_mask(const HopperForwardConfig& c) { return c.warpgroups <= 2 && (c.options & kMaskTensor); }
-constexpr int computing_registers(const HopperForwardConfig& c) {
+constexpr bool cleans_by_mask(const Sm90ForwardConfig& c) { return c.warpgroups <= 2 && (c.options & kMaskTensor); }
+constexpr int consumer_registers(const Sm90ForwardConfig& c) {
   if (c.warpgroups <= 2) return cleans_by_mask(c) ? 224 : 232;
   return c.warpgroups == 3 ? 160 : 112;
 }
-constexpr int copying_registers(const HopperForwardConfig& c) {
+constexpr int producer_registers(const Sm90ForwardConfig& c) {
   return c.warpgroups > 2 ? 32 : cleans_by_mask(c) ? 56 : 40;
 }
 // Tiles in the layout of tile/swizzled.h.
 constexpr int kPanelColumns = 64, kPanelRowBytes = 128;
 constexpr int num_panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 constexpr int swizzled_bytes(int rows, int columns) { return rows * kPanelRowBytes * num_panels(columns); }
-constexpr int query_places(const HopperForwardConfig& c) { return (c.order & kAhead) != 0 ? 2 : 1; }
-constexpr int num_barriers(const HopperForwardConfig& c) { return 5 * c.stages + 2 * c.warpgroups * query_places(c); }
+constexpr int query_stages(const Sm90ForwardConfig& c) { return (c.schedule & kPrefetchQ) != 0 ? 2 : 1; }
+constexpr int num_barriers(const Sm90ForwardConfig& c) { return 5 * c.stages + 2 * c.warpgroups * query_stages(c); }
 // What a warpgroup has to know of a tile of queries. A note is written before there is room for its queries, while those
 // of the tile before it wait to be used, and the output of the one before that may be on its way out.
-constexpr int kNoteBytes = 64;
-constexpr int num_notes(const HopperForwardConfig& c) { return 2 + query_places(c); }
-constexpr int staged_columns(const HopperForwardConfig& c) { return c.dim_v < 128 ? c.dim_v : 128; }  // at a time
-constexpr int staged_bytes(const HopperForwardConfig& c) {
-  return (c.order & kStage) != 0 ? swizzled_bytes(tile_q_of(c), staged_columns(c)) : 0;
+constexpr int kTileInfoBytes = 64;
+constexpr int num_tile_infos(const Sm90ForwardConfig& c) { return 2 + query_stages(c); }
+constexpr int staged_columns(const Sm90ForwardConfig& c) { return c.dim_v < 128 ? c.dim_v : 128; }  // at a time
+constexpr int staged_bytes(const Sm90ForwardConfig& c) {
+  return (c.schedule & kStoreBySmem) != 0 ? swizzled_bytes(tile_q_of(c), staged_columns(c)) : 0;
 }
-constexpr int shared_bytes(const HopperForwardConfig& c) {
-  return query_places(c) * swizzled_bytes(tile_q_of(c), c.dim_qk) + staged_bytes(c) +
+constexpr int shared_bytes(const Sm90ForwardConfig& c) {
+  return query_stages(c) * swizzled_bytes(tile_q_of(c), c.dim_qk) + staged_bytes(c) +
          c.stages * (swizzled_bytes(c.tile_k, c.dim_qk) + swizzled_bytes(c.tile_k, c.dim_v)) +
-         num_notes(c) * c.warpgroups * kNoteBytes + num_barriers(c) * 8;
+         num_tile_infos(c) * c.warpgroups * kTileInfoBytes + num_barriers(c) * 8;
 }
 
 constexpr int sum_size(Element e) { return e == Element::f64 ? 8 : 4; }  // of sums and softmax state
-constexpr int computing_threads(const CacheConfig& c) { return 32 * c.row_warps * c.key_warps * c.column_warps; }
+constexpr int consumer_threads(const KvConfig& c) { return 32 * c.row_warps * c.key_warps * c.column_warps; }
 // Large tiles of rows are multiplied by whole warpgroups. Their blocks lie one after the other, each with 16 rows of every
 // warp, so that those of a warpgroup lie side by side.
-constexpr bool by_warpgroups(const CacheConfig& c) { return c.copy == kCopyBoxes && c.tile_q > kWarpgroupRows; }
-constexpr int block_rows(const CacheConfig& c) { return 16 * c.row_warps; }
-constexpr int row_blocks(const CacheConfig& c) { return c.tile_q / block_rows(c); }
+constexpr bool by_warpgroups(const KvConfig& c) { return c.copy == kCopyTma && c.tile_q > kWarpgroupRows; }
+constexpr int block_rows(const KvConfig& c) { return 16 * c.row_warps; }
+constexpr int row_blocks(const KvConfig& c) { return c.tile_q / block_rows(c); }
 // Nine warps could have 168 registers each, too few for sums of two blocks of rows. Three warps more, which do nothing, make
 // the copying one a warpgroup, and that can leave registers to the two that compute.
-constexpr bool moves_registers(const CacheConfig& c) { return by_warpgroups(c) && row_blocks(c) > 1; }
-constexpr int computing_registers(const CacheConfig&) { return 240; }
-constexpr int copying_registers(const CacheConfig&) { return 24; }
+constexpr bool moves_registers(const KvConfig& c) { return by_warpgroups(c) && row_blocks(c) > 1; }
+constexpr int consumer_registers(const KvConfig&) { return 240; }
+constexpr int producer_registers(const KvConfig&) { return 24; }
 // With the copying warp, which waits for nothing but what these have read.
-constexpr int meeting_threads(const CacheConfig& c) { return computing_threads(c) + 32; }
-constexpr int num_threads(const CacheConfig& c) {
-  if (moves_registers(c)) return computing_threads(c) + kWarpgroupThreads;
-  return c.copy == kCopyBoxes ? meeting_threads(c) : computing_threads(c);
+constexpr int meeting_threads(const KvConfig& c) { return consumer_threads(c) + 32; }
+constexpr int num_threads(const KvConfig& c) {
+  if (moves_registers(c)) return consumer_threads(c) + kWarpgroupThreads;
+  return c.copy == kCopyTma ? meeting_threads(c) : consumer_threads(c);
 }
 constexpr int num_threads(const MergeConfig&) { return 128; }
-constexpr int keys_bytes(const CacheConfig& c, int columns) {
-  return c.copy == kCopyBoxes ? swizzled_bytes(c.tile_k, columns) : tile_bytes(c.element, c.tile_k, columns);
+constexpr int keys_bytes(const KvConfig& c, int columns) {
+  return c.copy == kCopyTma ? swizzled_bytes(c.tile_k, columns) : tile_bytes(c.element, c.tile_k, columns);
 }
 // Keys, and values where these are not columns of keys.
-constexpr int parts_of_tile(const CacheConfig& c) { return c.v_in_k ? 1 : 2; }
-constexpr int stage_bytes(const CacheConfig& c) {
+constexpr int parts_of_tile(const KvConfig& c) { return c.v_in_k ? 1 : 2; }
+constexpr int stage_bytes(const KvConfig& c) {
   return keys_bytes(c, c.dim_qk) + (c.v_in_k ? 0 : keys_bytes(c, c.dim_v));
 }
 // Where each key of a stage lies, the offsets of its row in K and in V; for boxes the barriers of a stage.
-constexpr int stage_notes_bytes(const CacheConfig& c) { return c.copy == kCopyBoxes ? 24 : c.tile_k * 16; }
+constexpr int stage_info_bytes(const KvConfig& c) { return c.copy == kCopyTma ? 24 : c.tile_k * 16; }
 // At the end every key warp's sums, maxima and sums of weights take the place of all others; eight more columns keep
 // neighbouring rows in different banks.
-constexpr int sums_stride(const CacheConfig& c) { return c.dim_v + 8; }
-constexpr int row_sums_bytes(const CacheConfig& c) { return (sums_stride(c) + 2) * sum_size(c.element); }
-constexpr int queries_bytes(const CacheConfig& c) {
+constexpr int sums_stride(const KvConfig& c) { return c.dim_v + 8; }
+constexpr int row_sums_bytes(const KvConfig& c) { return (sums_stride(c) + 2) * sum_size(c.element); }
+constexpr int queries_bytes(const KvConfig& c) {
   return by_warpgroups(c) ? swizzled_bytes(c.tile_q, c.dim_qk) : tile_bytes(c.element, c.tile_q, c.dim_qk);
 }
-constexpr int shared_bytes(const CacheConfig& c) {
-  const int loop = c.stages * (stage_bytes(c) + stage_notes_bytes(c)) + queries_bytes(c);
+constexpr int shared_bytes(const KvConfig& c) {
+  const int loop = c.stages * (stage_bytes(c) + stage_info_bytes(c)) + queries_bytes(c);
   const int end = c.key_warps * c.tile_q * row_sums_bytes(c);
   return loop > end ? loop : end;
 }
@@ -245,39 +245,39 @@ constexpr int shared_bytes(const BackwardConfig& c) {
 }
 
 // What the kernels before and behind it, and the code that it shares with the portable one, know of it.
-constexpr BackwardConfig shared_config(const HopperBackwardConfig& c) {
+constexpr BackwardConfig shared_config(const Sm90BackwardConfig& c) {
   constexpr int kWarps = kWarpgroupThreads / 32;
   return {
       c.element,    c.dim_qk, c.dim_v, c.tile_q, kWarpgroupRows * c.warpgroups, kWarps * c.warpgroups, 1, c.stages, 1,
       kCopyVectors, 0,        0,       0};
 }
-constexpr int tile_k_of(const HopperBackwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
-constexpr bool splits_sums(const HopperBackwardConfig& c) { return c.warpgroups == 1; }
-constexpr int summing_warpgroups(const HopperBackwardConfig& c) { return splits_sums(c) ? 2 : c.warpgroups; }
-constexpr int num_threads(const HopperBackwardConfig& c) { return kWarpgroupThreads * (summing_warpgroups(c) + 1); }
+constexpr int tile_k_of(const Sm90BackwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
+constexpr bool splits_sums(const Sm90BackwardConfig& c) { return c.warpgroups == 1; }
+constexpr int summing_warpgroups(const Sm90BackwardConfig& c) { return splits_sums(c) ? 2 : c.warpgroups; }
+constexpr int num_threads(const Sm90BackwardConfig& c) { return kWarpgroupThreads * (summing_warpgroups(c) + 1); }
 // As above, of 504 registers of three warpgroups or 512 of four. Beside dQ, with 208 and 144 the assembler lays S and dP over
 // each other; with 8 more it gives each its own registers, of which there are too few then.
-constexpr int key_registers(const HopperBackwardConfig& c) {
+constexpr int key_registers(const Sm90BackwardConfig& c) {
   if (!c.dq) return c.warpgroups == 3 ? 144 : 224;
   return c.warpgroups == 2 ? 208 : 144;
 }
-constexpr int query_registers(const HopperBackwardConfig& c) {
+constexpr int query_registers(const Sm90BackwardConfig& c) {
   if (!c.dq) return 56;
   return c.warpgroups == 2 ? 88 : 80;
 }
 // Tiles of dS in shared memory. Without dQ one holds weights where dV is summed by a selection.
 constexpr int kGradientTiles = 2;
-constexpr int gradient_tiles(const HopperBackwardConfig& c) { return c.dq ? kGradientTiles : splits_sums(c) ? 0 : 1; }
+constexpr int gradient_tiles(const Sm90BackwardConfig& c) { return c.dq ? kGradientTiles : splits_sums(c) ? 0 : 1; }
 // Tiles of P on their way from one warpgroup to the other.
-constexpr int weight_tiles(const HopperBackwardConfig& c) { return splits_sums(c) ? kGradientTiles : 0; }
+constexpr int weight_tiles(const Sm90BackwardConfig& c) { return splits_sums(c) ? kGradientTiles : 0; }
 // A copy of K without elements that are not finite.
-constexpr int finite_keys_bytes(const HopperBackwardConfig& c) {
+constexpr int finite_keys_bytes(const Sm90BackwardConfig& c) {
   return c.dq ? swizzled_bytes(tile_k_of(c), c.dim_qk) : 0;
 }
 // One tile of keys is worked on, the next is known, and of the one before sums may be on their way out.
 constexpr int kPlaces = 3;
-constexpr int num_barriers(const HopperBackwardConfig& c) { return 4 + 3 * c.stages; }
-constexpr int shared_bytes(const HopperBackwardConfig& c) {
+constexpr int num_barriers(const Sm90BackwardConfig& c) { return 4 + 3 * c.stages; }
+constexpr int shared_bytes(const Sm90BackwardConfig& c) {
   const int tile_k = tile_k_of(c);
   return swizzled_bytes(tile_k, c.dim_qk) + swizzled_bytes(tile_k, c.dim_v) + finite_keys_bytes(c) +
          c.stages * (swizzled_bytes(c.tile_q, c.dim_qk) + swizzled_bytes(c.tile_q, c.dim_v)) +
@@ -286,22 +286,22 @@ constexpr int shared_bytes(const HopperBackwardConfig& c) {
 }
 
 // Of its statistics.
-constexpr BackwardConfig shared_config(const HopperDqConfig& c) {
+constexpr BackwardConfig shared_config(const Sm90DqConfig& c) {
   return {c.element, c.dim_qk, c.dim_v, kWarpgroupRows, c.tile_k, 0, 0, 0, 0, kCopyVectors, 0, 0, 0};
 }
-constexpr int tile_q_of(const HopperDqConfig& c) { return kWarpgroupRows * c.warpgroups; }
-constexpr int num_threads(const HopperDqConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
-constexpr int computing_registers(const HopperDqConfig& c) { return c.warpgroups == 2 ? 232 : 160; }
-constexpr int copying_registers(const HopperDqConfig& c) { return c.warpgroups == 2 ? 40 : 32; }
-constexpr int num_notes(const HopperDqConfig& c) { return 2 + c.query_places; }
-constexpr int num_barriers(const HopperDqConfig& c) {
-  return 2 * (c.key_places + c.value_places + c.warpgroups * c.query_places);
+constexpr int tile_q_of(const Sm90DqConfig& c) { return kWarpgroupRows * c.warpgroups; }
+constexpr int num_threads(const Sm90DqConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
+constexpr int consumer_registers(const Sm90DqConfig& c) { return c.warpgroups == 2 ? 232 : 160; }
+constexpr int producer_registers(const Sm90DqConfig& c) { return c.warpgroups == 2 ? 40 : 32; }
+constexpr int num_tile_infos(const Sm90DqConfig& c) { return 2 + c.query_stages; }
+constexpr int num_barriers(const Sm90DqConfig& c) {
+  return 2 * (c.key_stages + c.value_stages + c.warpgroups * c.query_stages);
 }
-constexpr int shared_bytes(const HopperDqConfig& c) {
+constexpr int shared_bytes(const Sm90DqConfig& c) {
   const int queries = swizzled_bytes(kWarpgroupRows, c.dim_qk) + swizzled_bytes(kWarpgroupRows, c.dim_v) +
                       row_stats_room(shared_config(c));
-  return c.query_places * c.warpgroups * queries + c.key_places * swizzled_bytes(c.tile_k, c.dim_qk) +
-         c.value_places * swizzled_bytes(c.tile_k, c.dim_v) + num_notes(c) * c.warpgroups * kNoteBytes +
+  return c.query_stages * c.warpgroups * queries + c.key_stages * swizzled_bytes(c.tile_k, c.dim_qk) +
+         c.value_stages * swizzled_bytes(c.tile_k, c.dim_v) + num_tile_infos(c) * c.warpgroups * kTileInfoBytes +
          num_barriers(c) * 8;
 }
 

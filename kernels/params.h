@@ -57,12 +57,12 @@ struct alignas(128) TensorMap {
   unsigned char bytes[128];
 };
 
-struct HopperForwardParams {
+struct Sm90ForwardParams {
   TensorMap q, k, v;  // [dim, rows, heads, batch]; a repeated dimension has extent 1
-  TensorMap o;        // unless o_boxes is 0: rows are not stored by copies
-  int o_boxes;
+  TensorMap o;        // unless store_o_by_tma is 0: rows are not stored by copies
+  int store_o_by_tma;
   ForwardParams forward;
-  TileOrder order;
+  TileOrder tile_order;
   float exponent;  // scale * log2(e): scores that no option changes times this are powers of two
 };
 

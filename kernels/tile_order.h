@@ -12,24 +12,24 @@
 namespace cuflash {
 
 struct TileOrder {
-  unsigned heads;     // of all batch entries
-  unsigned q_tiles;   // of a head
-  unsigned rounds;    // of all groups
-  unsigned together;  // heads in a group; the last one has at least as many
+  unsigned heads;            // of all batch entries
+  unsigned q_tiles;          // of a head
+  unsigned rounds;           // of all groups
+  unsigned heads_per_group;  // the last group has at least as many
   unsigned groups, group_rounds;
   int last_first;  // 1: from a head's last queries to its first
 };
 
-struct TilePlace {
+struct TileCoord {
   unsigned head, q_tile;
   bool exists;
 };
 
-CUFLASH_SHARED_FUNCTION TilePlace tile_of(const TileOrder& order, unsigned cta, unsigned ctas, unsigned round) {
+CUFLASH_SHARED_FUNCTION TileCoord tile_of(const TileOrder& order, unsigned cta, unsigned ctas, unsigned round) {
   unsigned group = round / order.group_rounds;
   if (group >= order.groups) group = order.groups - 1;
-  const unsigned first = group * order.together;
-  const unsigned width = group + 1 == order.groups ? order.heads - first : order.together;
+  const unsigned first = group * order.heads_per_group;
+  const unsigned width = group + 1 == order.groups ? order.heads - first : order.heads_per_group;
   const unsigned rest = round - group * order.group_rounds;
   const unsigned slot = rest * ctas + (rest % 2 ? ctas - 1 - cta : cta);
   const unsigned row = order.last_first ? width : order.q_tiles, n = slot / row, m = slot - n * row;

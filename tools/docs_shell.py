@@ -28,7 +28,7 @@ class Names:
         presets = json.loads((ROOT / "CMakePresets.json").read_text())
         self.presets = {preset["name"] for preset in presets["configurePresets"]}
         files = [*ROOT.glob("CMakeLists.txt"), *ROOT.glob("src/**/*.cpp"), *ROOT.glob("tools/*.sh"),
-                 *ROOT.glob("tests/**/*.py"), *ROOT.glob("tests/*.cpp")]
+                 *ROOT.glob("tests/**/*.py"), *ROOT.glob("tests/**/*.cpp")]
         text = "\n".join(file.read_text() for file in files)
         self.variables = set(re.findall(r"\bCUFLASH_[A-Z_]+\b", text))
         self.helps = {}

@@ -44,7 +44,7 @@ FAULTS = {
     ],
 
     # Pages of a KV cache.
-    "src/cache/pool.cpp": [
+    "src/pages/pool.cpp": [
         Fault("shared pages are written", " && pages_.is_shared(table(row)[row.pages - 1])", " && false",
               "page_pool_fuzz_test"),
         Fault("a copied page is not in the budget", "if (more + copies > pages_.free_count()) {",
@@ -57,7 +57,7 @@ FAULTS = {
         Fault("stale handles are taken", "rows_[static_cast<size_t>(s.slot)].serial == s.serial", "true",
               "page_pool_fuzz_test"),
     ],
-    "src/cache/block_table.cpp": [
+    "src/pages/block_table.cpp": [
         Fault("rows may be longer than the block table", "static_cast<int64_t>(pages.size()) > columns", "false",
               "page_pool_tables_test"),
         Fault("a table may be written over the list of sequences", "  require_apart(a, {\"sequences\", list});",
@@ -65,31 +65,31 @@ FAULTS = {
     ],
 
     # Files of tensors.
-    "cli/safetensors_header.cpp": [
+    "files/safetensors_header.cpp": [
         Fault("tensors of a file may overlap or leave gaps", "if (tensor.begin != end)", "if (false)",
               "safetensors_test"),
         Fault("a tensor may have more bytes than its shape needs", "if (tensor.end - tensor.begin != needed)",
               "if (tensor.end - tensor.begin < needed)", "safetensors_test"),
     ],
-    "cli/json_text.h": [
+    "files/json_text.h": [
         Fault("a tensor's name may stand twice", "if (!is_new)", "if (false)", "safetensors_test"),
     ],
-    "cli/json_text.cpp": [
+    "files/json_text.cpp": [
         Fault("numbers may begin with 0", "at_number.rest_.size() - rest_.size() > 1", "false", "safetensors_test"),
     ],
-    "cli/utf8.cpp": [
+    "files/utf8.cpp": [
         Fault("surrogates are taken for UTF-8", "first == 0xed ? 0x9f : ", "", "safetensors_test"),
     ],
-    "cli/array_convert.cpp": [
+    "files/array_convert.cpp": [
         Fault("bf16 of a file read as f16", "bf16_to_float(element)", "f16_to_float(element)", "safetensors_test"),
     ],
 
     # Threads.
-    "src/cpu/pool.cpp": [
+    "src/cpu/threads/pool.cpp": [
         Fault("the caller does not wait for its workers", "(left = unfinished_.load(std::memory_order_acquire)) != 0",
               "(left = 0) != 0", "pool_test"),
     ],
-    "src/cpu/sleeper.cpp": [
+    "src/cpu/threads/sleeper.cpp": [
         Fault("woken threads keep the narrowed cores", "if (narrowed_) pthread_setaffinity_np",
               "if (false) pthread_setaffinity_np", "pool_test"),
     ],
@@ -177,7 +177,7 @@ FAULTS = {
     ],
 
     # A KV cache on the CPU.
-    "src/cpu/cache_rows.cpp": [
+    "src/cpu/kv/cache_rows.cpp": [
         Fault("new keys turned by their row", "append.to + row - seq.k_begin)", "append.to + row)", CACHE),
         Fault("new keys are not turned", "if (p.rotary) turn_row(p.rotary, position, p.k_cache", "if (false) turn_row("
               "p.rotary, position, p.k_cache", CACHE),
@@ -186,7 +186,7 @@ FAULTS = {
         Fault("new values of the first head for all", "copy_row(p.v_new, p.v_new.at(b, h, from_row)",
               "copy_row(p.v_new, p.v_new.at(b, 0, from_row)", CACHE),
     ],
-    "src/cpu/rotary.cpp": [
+    "src/cpu/kv/rotary.cpp": [
         Fault("the second of a pair sees the first turned", "b = y * cos[pair] + x * sin[pair];",
               "b = y * cos[pair] + a * sin[pair];", CACHE),
         Fault("pairs turned backwards", "a = x * cos[pair] - y * sin[pair];\n    b = y * cos[pair] + x * sin[pair];",
@@ -195,7 +195,7 @@ FAULTS = {
         Fault("later pairs of neighbours are misplaced", "begin + 2 * first)", "begin + first)", CACHE),
         Fault("all of a row is turned", "begin + first, half);", "begin + first, rotary.dim);", CACHE),
     ],
-    "src/cpu/key_rows.h": [
+    "src/cpu/kv/key_rows.h": [
         Fault("pages in order are taken for joined", "const bool joined = from.batch_stride == size * from.row_stride;",
               "const bool joined = from.row_stride > 0;", CACHE),
         Fault("pages in any order are taken for joined", "page[1] == page[0] + 1", "page[1] > page[0]", CACHE),
@@ -283,7 +283,7 @@ FAULTS = {
     ],
 
     # Decode.
-    "src/cpu/decode.cpp": [
+    "src/cpu/kv/decode.cpp": [
         Fault("merging loses the NaN of a split without a largest score", "sums.m[row] == top ? T{1} : ",
               "top == -std::numeric_limits<T>::infinity() ? T(n == 0) : ", "decode_test"),
         Fault("the sink in every range of keys", "const bool sink = p_.sink && part.first;",
@@ -365,7 +365,7 @@ FAULTS = {
         Fault("choices are taken for problems with options", "if (options || uneven)", "if ((options && false) || uneven)",
               "tuned_test"),
     ],
-    "src/cuda/tuned_config.h": [
+    "src/cuda/families/tuned_config.h": [
         Fault("an illegal config is taken", "if (!is_legal(wanted, arch)) return false;",
               "if (!is_legal(wanted, arch) && false) return false;", "tuned_test"),
     ],

@@ -45,7 +45,7 @@ test_all() {
   finish
   # Not beside the others: the package is built where ctest looks, and there is memory for large problems once.
   if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
-    start large 'large problems' python3 tests/gpu_large.py build/release/lib/libcuflash.so
+    start large 'large problems' python3 tests/gpu/gpu_large.py build/release/lib/libcuflash.so
   else
     say "large problems skipped, python3 has no PyTorch that sees the GPU"
   fi

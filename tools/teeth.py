@@ -13,7 +13,7 @@ import time
 from faults import FAULTS, Fault
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COPIED = ["CMakeLists.txt", "cmake", "include", "src", "kernels", "reference", "check", "cli", "bench/shared", "tests",
+COPIED = ["CMakeLists.txt", "cmake", "include", "src", "kernels", "reference", "check", "files", "machine", "cli", "bench/shared", "tests",
           "fuzz"]
 
 # Broad tests first: a fault is caught by the first that fails, so few reach the end of the list.

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "check/cuda_kernel.h"
-#include "check/cuda_session.h"
-#include "check/device.h"
-#include "cuda/device.h"
-#include "cuda/tensor_map.h"
+#include "check/memory/cuda_kernel.h"
+#include "check/memory/cuda_session.h"
+#include "check/memory/device.h"
+#include "cuda/driver/device.h"
+#include "cuda/driver/tensor_map.h"
 
 namespace cuflash {
 namespace {

@@ -12,7 +12,7 @@ namespace cuflash {
 __device__ __forceinline__ int lane_column(int n, int e) { return n * 8 + lane_id() % 4 * 2 + e; }
 
 // The first row and column that a lane holds, counted in the tile.
-struct LanePlace {
+struct LaneCoord {
   int row, column;
 };
 
@@ -20,7 +20,7 @@ struct LanePlace {
 // rows from q_first on that anybody asks about.
 template <bool kEdge, int kTileQ, class Options, class Real, int kRowTiles, int kTiles>
 __device__ __forceinline__ void change_scores(Accumulator<Real> (&s)[kRowTiles][kTiles], const AttentionParams& a,
-                                              const Sequence& sequence, const Options& options, LanePlace lane,
+                                              const Sequence& sequence, const Options& options, LaneCoord lane,
                                               int q_first, int k_first) {
   if constexpr (!kEdge && !Options::kChanged && !Options::kMasked) return;
   const Edge<kTileQ, kTiles * 8> edge(a, sequence, q_first, k_first, lane.row, lane.column);
@@ -44,7 +44,7 @@ __device__ __forceinline__ void change_scores(Accumulator<Real> (&s)[kRowTiles][
 
 template <class Options, class Real, int kRowTiles, int kTiles>
 __device__ __forceinline__ void drop_weights(Accumulator<Real> (&weights)[kRowTiles][kTiles], const Options& options,
-                                             unsigned threshold, LanePlace lane, int q_first, int k_first) {
+                                             unsigned threshold, LaneCoord lane, int q_first, int k_first) {
   if constexpr (Options::kDropped) {
     if (!options.drops()) return;
 #pragma unroll

@@ -4,9 +4,9 @@
 namespace cuflash {
 
 // Until all grids before this one have ended, and what they have written can be read.
-__device__ __forceinline__ void wait_for_grids_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 // The next grid may start when all CTAs of this one have said so, or have ended; it waits as above before it reads.
-__device__ __forceinline__ void let_next_grid_start() {
+__device__ __forceinline__ void griddepcontrol_launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 

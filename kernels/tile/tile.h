@@ -1,7 +1,7 @@
 // A matrix in shared memory with padded rows, and its traffic with global memory.
 #pragma once
 
-#include "ptx/copy.h"
+#include "ptx/cp_async.h"
 #include "tile/element.h"
 
 namespace cuflash {
@@ -78,8 +78,8 @@ __device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const R
       const auto* source = from + n / kColumnSteps * (kRowStep * rows.row_stride) + (c - column);
       const int bytes = kCopy == kCopyWhole ? 16 : max(0, min(kPerChunk, dim - c)) * size_of(E);
       const bool exists = kExisting == RowsOf::whole_tile || (first + r >= begin && first + r < end);
-      if constexpr (kCopy == kCopyWhole && kExisting == RowsOf::whole_tile) copy_async_16(tile.address(r, c), source);
-      else copy_async_16(tile.address(r, c), source, exists ? bytes : 0);  // of 0 bytes none is read
+      if constexpr (kCopy == kCopyWhole && kExisting == RowsOf::whole_tile) cp_async_16(tile.address(r, c), source);
+      else cp_async_16(tile.address(r, c), source, exists ? bytes : 0);  // of 0 bytes none is read
     }
   } else if (slice.number == 0) {
     for (int n = thread; n < kRows * kColumns; n += kThreads) {

@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "call.h"
-#include "cli/info.h"
+#include "machine/info.h"
 #include "page_pool.h"
 #include "raise.h"
 #include "xla_ffi.h"

@@ -5,8 +5,8 @@
 
 #include "api/adopt.h"
 #include "api/guard.h"
-#include "cache/block_table.h"
-#include "cache/pool.h"
+#include "pages/block_table.h"
+#include "pages/pool.h"
 
 struct cuflash_page_pool {
   cuflash::cache::Pool pool;

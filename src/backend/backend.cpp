@@ -4,12 +4,12 @@
 #include <cstring>
 
 #include "cpu/backward.h"
-#include "cpu/cache.h"
 #include "cpu/forward.h"
 #include "cpu/kernels.h"
-#include "cpu/merge.h"
+#include "cpu/kv/attention.h"
+#include "cpu/kv/merge.h"
 #include "cpu/plan.h"
-#include "cpu/threads.h"
+#include "cpu/threads/threads.h"
 #include "cpu/tuned_tile.h"
 #include "cuda/backend.h"
 #include "cuda/explain.h"

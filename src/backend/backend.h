@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string>
 
-#include "cuda/arch.h"
+#include "cuda/driver/arch.h"
 #include "problem/problem.h"
 
 namespace cuflash {

@@ -1,6 +1,6 @@
 #include "backend/check_lengths.h"
 
-#include "cuda/lengths.h"
+#include "cuda/launch/lengths.h"
 #include "problem/describe.h"
 #include "problem/describe_cache.h"
 

@@ -1,6 +1,6 @@
 #include "backend/locate.h"
 
-#include "cuda/memory_place.h"
+#include "cuda/driver/memory.h"
 #include "error.h"
 #include "problem/tensors_of.h"
 
@@ -22,7 +22,7 @@ std::string words(Place place) {
 
 class Locator {
  public:
-  explicit Locator(const cuda::MemoryPlaces& places) : places_(places) {}
+  explicit Locator(const cuda::MemoryLookup& places) : places_(places) {}
 
   template <class TensorStruct>
   void visit(const char* name, const TensorStruct& t) {
@@ -41,7 +41,7 @@ class Locator {
   const char* decided_by() const { return first_name_; }
 
  private:
-  cuda::MemoryPlaces places_;
+  cuda::MemoryLookup places_;
   const char* first_name_ = nullptr;
   Place first_;
 };
@@ -50,7 +50,7 @@ template <class... Structs>
 Place locate_all(const Execution& e, const Structs&... structs) {
   if (e.device == Device::cpu) return {};
   const bool asked_for = e.device == Device::cuda;
-  const cuda::MemoryPlaces places = asked_for ? cuda::MemoryPlaces::of_driver() : cuda::MemoryPlaces::of_process();
+  const cuda::MemoryLookup places = asked_for ? cuda::MemoryLookup::of_driver() : cuda::MemoryLookup::of_process();
   if (!places) return {};
   Locator locator(places);
   const auto visit = [&](const char* name, const auto& tensor) { locator.visit(name, tensor); };

@@ -5,7 +5,7 @@
 
 #include "cpu/backward_scratch.h"
 #include "cpu/delta.h"
-#include "cpu/threads.h"
+#include "cpu/threads/threads.h"
 #include "cpu/tile_counter.h"
 #include "cpu/tuned_tile.h"
 #include "cpu/workspace.h"

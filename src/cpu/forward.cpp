@@ -4,10 +4,10 @@
 #include <cmath>
 #include <limits>
 
-#include "cpu/decode.h"
-#include "cpu/key_rows.h"
+#include "cpu/kv/decode.h"
+#include "cpu/kv/key_rows.h"
 #include "cpu/panel.h"
-#include "cpu/threads.h"
+#include "cpu/threads/threads.h"
 #include "cpu/tile_counter.h"
 #include "cpu/tuned_tile.h"
 #include "cpu/workspace.h"

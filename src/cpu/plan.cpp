@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "cpu/decode_kernels.h"
 #include "cpu/kernels.h"
-#include "cpu/threads.h"
+#include "cpu/kv/decode_kernels.h"
+#include "cpu/threads/threads.h"
 #include "error.h"
 
 namespace cuflash::cpu {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cpu/decode_kernels.h"
+#include "cpu/kv/decode_kernels.h"
 #include "cpu/panel.h"
 
 namespace cuflash::cpu {

@@ -1,8 +1,8 @@
 // The types a problem is computed in: T for scores and sums, E for the operands of products.
 #pragma once
 
-#include "cpu/decode.h"
 #include "cpu/kernels.h"
+#include "cpu/kv/decode.h"
 #include "cpu/plan.h"
 #include "problem/problem.h"
 

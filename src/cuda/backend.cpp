@@ -2,13 +2,13 @@
 
 #include <cstddef>
 
-#include "cuda/device.h"
-#include "cuda/launch.h"
-#include "cuda/params_backward.h"
-#include "cuda/params_of.h"
+#include "cuda/driver/device.h"
+#include "cuda/families/params_backward.h"
+#include "cuda/families/params_forward.h"
+#include "cuda/launch/launch.h"
+#include "cuda/launch/tile_counts.h"
+#include "cuda/launch/workspace.h"
 #include "cuda/plan_device.h"
-#include "cuda/tile_counts.h"
-#include "cuda/workspace.h"
 
 namespace cuflash::cuda {
 
@@ -18,9 +18,8 @@ void forward(const ForwardProblem& p, const Execution& e) {
   const DeviceGuard guard(state);
   const Workspace workspace(e, TileCounts::bytes(e));
   TileCounts counts(e, workspace.data());
-  if (std::holds_alternative<HopperForwardConfig>(plan.config)) {
-    const HopperForwardParams params =
-        hopper_forward_params(p, plan, grid_of(plan.launch, state.num_sms), counts.data());
+  if (std::holds_alternative<Sm90ForwardConfig>(plan.config)) {
+    const Sm90ForwardParams params = sm90_forward_params(p, plan, grid_of(plan.launch, state.num_sms), counts.data());
     launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
   } else {
     const ForwardParams params = forward_params(p, counts.data());
@@ -35,11 +34,11 @@ void backward(const BackwardProblem& p, const Execution& e) {
   const DeviceGuard guard(state);
   const Workspace workspace(e, plan.workspace.size);
   TileCounts counts(e, workspace.data());
-  if (std::holds_alternative<HopperBackwardConfig>(plan.config)) {
+  if (std::holds_alternative<Sm90BackwardConfig>(plan.config)) {
     // The kernels for Hopper take all of it, by a pointer, the others the first part.
-    const HopperBackwardParams params =
-        hopper_backward_params(p, plan, grid_of(plan.dq, state.num_sms), workspace.data(), counts.data());
-    static_assert(offsetof(HopperBackwardParams, backward) == 0);
+    const Sm90BackwardParams params =
+        sm90_backward_params(p, plan, grid_of(plan.dq, state.num_sms), workspace.data(), counts.data());
+    static_assert(offsetof(Sm90BackwardParams, backward) == 0);
     launch(guard, plan.launches(), &params, sizeof params.backward, e.stream);
   } else {
     const BackwardParams params = backward_params(p, plan, workspace.data(), counts.data());

@@ -2,13 +2,13 @@
 
 #include <utility>
 
-#include "cache/geometry.h"
 #include "cuda/backend.h"
-#include "cuda/device.h"
+#include "cuda/driver/device.h"
+#include "cuda/jit/program.h"
+#include "cuda/launch/tile_counts.h"
 #include "cuda/plan_device.h"
-#include "cuda/program.h"
-#include "cuda/tile_counts.h"
 #include "error.h"
+#include "kv/geometry.h"
 
 namespace cuflash::cuda {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 std::string launch_lines(const Launch& launch) {
   if (launch.grid_x == 0) return "";
   return join("kernel     ", name_of(launch.kernel), "\n", "grid       ", launch.ctas(),
-              launch.stays ? " tiles for " : " ", "CTAs of ", launch.threads, " threads, ", launch.shared_bytes,
+              launch.persistent ? " tiles for " : " ", "CTAs of ", launch.threads, " threads, ", launch.shared_bytes,
               " bytes of shared memory\n");
 }
 
@@ -40,38 +40,38 @@ std::string config_line(const Config& c) {
               c.copy == kCopyElements ? "an element" : "16 bytes", " at a time, ", options_text(c.options), "\n");
 }
 
-std::string config_line(const HopperForwardConfig& c) {
+std::string config_line(const Sm90ForwardConfig& c) {
   return join("config     tiles of ", tile_q_of(c), " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
               " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups,
               " warpgroups that compute and one that copies, ", options_text(c.options), "\n");
 }
 
-std::string config_line(const HopperBackwardConfig& c) {
+std::string config_line(const Sm90BackwardConfig& c) {
   return join("config     tiles of ", c.tile_q, " queries x ", tile_k_of(c), " keys, head sizes up to ", c.dim_qk,
               " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups,
               " warpgroups that have keys and one that copies", c.dq ? " and computes dQ\n" : "\n");
 }
 
-std::string config_line(const HopperDqConfig& c) {
+std::string config_line(const Sm90DqConfig& c) {
   return join("config     dQ: tiles of ", tile_q_of(c), " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
-              " and ", c.dim_v, ", ", c.key_places, " tiles of keys and ", c.value_places, " of values, ", c.warpgroups,
+              " and ", c.dim_v, ", ", c.key_stages, " tiles of keys and ", c.value_stages, " of values, ", c.warpgroups,
               " warpgroups that compute and one that copies\n");
 }
 
-std::string config_line(const CacheConfig& c) {
-  return join("config     tiles of ", c.tile_q, " rows (queries times heads of a group) x ", c.tile_k,
-              " keys, head sizes up to ", c.dim_qk, " and ", c.dim_v,
-              c.v_in_k ? ", values are columns of keys, " : ", ", c.stages, " stages, ", c.ctas_per_sm,
-              " CTAs an SM, rows copied ",
-              c.copy == kCopyBoxes      ? "as boxes by one more warp, "
-              : c.copy == kCopyElements ? "in pieces of any alignment, "
-                                        : "16 bytes at a time, ",
-              c.plain ? "plain, " : "", c.posts ? "splits wait for each other, " : "", options_text(c.options), "\n");
+std::string config_line(const KvConfig& c) {
+  return join(
+      "config     tiles of ", c.tile_q, " rows (queries times heads of a group) x ", c.tile_k,
+      " keys, head sizes up to ", c.dim_qk, " and ", c.dim_v, c.v_in_k ? ", values are columns of keys, " : ", ",
+      c.stages, " stages, ", c.ctas_per_sm, " CTAs an SM, rows copied ",
+      c.copy == kCopyTma        ? "as boxes by one more warp, "
+      : c.copy == kCopyElements ? "in pieces of any alignment, "
+                                : "16 bytes at a time, ",
+      c.fast_decode ? "plain, " : "", c.exchanges ? "splits wait for each other, " : "", options_text(c.options), "\n");
 }
 
 template <class Plan>
 std::string reason_lines(const Plan& plan) {
-  return join("reason     ", plan.reason, "\n", plan.not_hopper ? join("not hopper ", plan.not_hopper, "\n") : "");
+  return join("reason     ", plan.reason, "\n", plan.not_sm90 ? join("not hopper ", plan.not_sm90, "\n") : "");
 }
 std::string main_config_line(const auto& plan) {
   return std::visit([](const auto& config) { return config_line(config); }, plan.config);
@@ -103,9 +103,9 @@ std::string plan_lines(const BackwardProblem& p, const Execution& e, const Somew
 }
 
 std::string plan_lines(const CacheProblem& p, const Execution& e, const Somewhere& at) {
-  const CachePlan plan = at.device ? plan_of(p, *at.device) : plan_cache(p, at.arch, at.num_sms);
-  const bool told = plan.not_boxes && at.arch.number() == 90;
-  return join("reason     ", plan.reason, "\n", told ? join("not boxes  ", plan.not_boxes, "\n") : "",
+  const KvPlan plan = at.device ? plan_of(p, *at.device) : plan_kv(p, at.arch, at.num_sms);
+  const bool told = plan.no_tma && at.arch.number() == 90;
+  return join("reason     ", plan.reason, "\n", told ? join("not boxes  ", plan.no_tma, "\n") : "",
               config_line(plan.config), "splits     ", plan.splits, " for ", at.num_sms, " SMs; ", plan.eager_splits,
               " of them where each has ", plan.least_tiles, " tiles of keys, more where it has ", kLongTiles,
               plan.short_splits != 0 ? join("; ", plan.short_splits, " are short, and last") : "", "\n",

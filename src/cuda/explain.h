@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "cuda/arch.h"
+#include "cuda/driver/arch.h"
 #include "problem/problem.h"
 
 namespace cuflash::cuda {

@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "checked.h"
-#include "cuda/kernel_key.h"
+#include "cuda/jit/kernel_key.h"
 #include "problem/problem.h"
 #include "tuned/choice.h"
 
@@ -18,9 +18,9 @@ struct Launch {
   KernelKey kernel;
   uint32_t grid_x = 0, grid_y = 1, grid_z = 1;  // CTAs in any order; grid_x 0: nothing to do
   int threads = 0, shared_bytes = 0;
-  bool early = false;           // may start before the kernel before it has ended, and waits for that itself
-  bool together = false;        // CTAs wait for each other: none starts before there is room for all
-  bool stays = false;           // CTAs share the work among them: one for each multiprocessor is enough
+  bool programmatic = false;  // programmatic dependent launch: may start before its predecessor ends, and waits itself
+  bool cooperative = false;   // CTAs wait for each other, so all of them must be resident at once
+  bool persistent = false;    // CTAs share the tiles: one CTA per SM is enough
   bool aligned_params = false;  // more strictly than the place where a block of params begins
 
   int64_t ctas() const { return int64_t{grid_x} * grid_y * grid_z; }
@@ -36,12 +36,12 @@ enum class Kernels { portable, best };
 Kernels wanted_kernels();
 
 struct ForwardPlan {
-  std::variant<ForwardConfig, HopperForwardConfig> config;
+  std::variant<ForwardConfig, Sm90ForwardConfig> config;
   int tile_q, tile_k;
   Launch launch;
-  const char* reason;                // why this config, for explain
-  const char* not_hopper = nullptr;  // why not the kernel for Hopper, on Hopper
-  bool tuned = false;                // by the choice that was given
+  const char* reason;              // why this config, for explain
+  const char* not_sm90 = nullptr;  // why not the kernel for Hopper, on Hopper
+  bool tuned = false;              // by the choice that was given
 };
 // choice: null, or the config that a tuner found. It is taken where it is legal and for the kernel that the plan chooses.
 // Throws CUFLASH_UNSUPPORTED, in a sentence, for what the kernels do not compute.
@@ -54,13 +54,13 @@ struct BackwardWorkspace {
   int64_t packed_tiles = 0;  // of queries, of one head of packed tensors
   int64_t tiles = 0;         // of queries, of all heads: the workspace has statistics of so many
   int dq_rows = 0;           // of a tile of sums of dQ; 0: there are none
-  size_t ticket = 0, row_stats = 0, dq_sums = 0, turns = 0;
+  size_t ticket = 0, row_stats = 0, dq_sums = 0, dq_semaphore = 0;
   size_t size = 0;
 };
 
 struct BackwardPlan {
-  std::variant<BackwardConfig, HopperBackwardConfig> config;  // of the main kernel
-  HopperDqConfig dq_config{};                                 // of the one for dQ alone
+  std::variant<BackwardConfig, Sm90BackwardConfig> config;  // of the main kernel
+  Sm90DqConfig dq_config{};                                 // of the one for dQ alone
   int tile_q, tile_k;
   bool ordered;                                  // the main kernel sums dQ in the order of the keys
   Launch prepare, main, dq, finish, bias, sink;  // launched in this order; grid 0 where not needed
@@ -68,7 +68,7 @@ struct BackwardPlan {
   int heads_together = 1;  // key/value heads whose tiles of keys are worked on side by side
   int heads_at_end = 1;    // as many of the last ones
   const char* reason;
-  const char* not_hopper = nullptr;  // as in ForwardPlan
+  const char* not_sm90 = nullptr;  // as in ForwardPlan
   bool tuned = false;
 
   std::array<const Launch*, 6> launches() const { return {&prepare, &main, &dq, &finish, &bias, &sink}; }

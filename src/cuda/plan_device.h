@@ -1,8 +1,8 @@
 // The plan of a problem on a device, with what was measured there.
 #pragma once
 
-#include "cuda/device.h"
-#include "cuda/plan_cache.h"
+#include "cuda/driver/device.h"
+#include "cuda/families/plan_kv.h"
 
 namespace cuflash::cuda {
 
@@ -15,9 +15,9 @@ inline BackwardPlan plan_of(const BackwardProblem& p, const DeviceState& device,
       reproducible == Reproducible::yes ? nullptr : choice_for(*device.tuned, tuned::Direction::backward, p);
   return plan_backward(p, device.arch, reproducible, wanted_kernels(), choice);
 }
-inline CachePlan plan_of(const CacheProblem& p, const DeviceState& device, Meeting meeting = Meeting::by_posts) {
-  return plan_cache(p, device.arch, device.num_sms, wanted_kernels(),
-                    choice_for(*device.tuned, tuned::Direction::decode, p), meeting);
+inline KvPlan plan_of(const CacheProblem& p, const DeviceState& device, Meeting meeting = Meeting::by_posts) {
+  return plan_kv(p, device.arch, device.num_sms, wanted_kernels(),
+                 choice_for(*device.tuned, tuned::Direction::decode, p), meeting);
 }
 
 }  // namespace cuflash::cuda

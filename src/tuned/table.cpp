@@ -9,12 +9,12 @@
 #include <charconv>
 #include <cstring>
 
-#include "cuda/disk_cache.h"
-#include "cuda/environment.h"
-#include "cuda/kernel_headers.h"
-#include "cuda/private_directory.h"
-#include "cuda/sha256.h"
+#include "cuda/jit/disk_cache.h"
+#include "cuda/jit/kernel_headers.h"
 #include "error.h"
+#include "support/environment.h"
+#include "support/private_directory.h"
+#include "support/sha256.h"
 
 namespace cuflash::tuned {
 namespace {

@@ -5,14 +5,14 @@
 #include <cstring>
 #include <fstream>
 
-#include "cli/bench_grid.h"
-#include "cli/bench_measure.h"
-#include "cli/bench_report.h"
-#include "cli/exit.h"
-#include "cuda/binaries.h"
-#include "cuda/compile.h"
+#include "cli/arguments/exit.h"
+#include "cli/bench/grid.h"
+#include "cli/bench/measure.h"
+#include "cli/bench/report.h"
+#include "cuda/jit/binaries.h"
+#include "cuda/jit/compile.h"
 #include "tests/cli/program.h"
-#include "tests/nvrtc.h"
+#include "tests/cuda/nvrtc.h"
 
 namespace cuflash::cli {
 namespace {

@@ -6,11 +6,11 @@
 #include <map>
 #include <regex>
 
-#include "cli/arguments.h"
-#include "cli/bench_file.h"
-#include "cli/exit.h"
-#include "cli/nearest.h"
-#include "cli/values.h"
+#include "cli/arguments/arguments.h"
+#include "cli/arguments/exit.h"
+#include "cli/arguments/nearest.h"
+#include "cli/arguments/values.h"
+#include "cli/bench/file.h"
 #include "tests/cli/program.h"
 
 namespace cuflash::cli {

@@ -1,9 +1,9 @@
 // `cuflash tune`: its candidates, its trials, and the command from the outside.
 #include <gtest/gtest.h>
 
-#include "cli/bench_grid.h"
-#include "cli/exit.h"
-#include "cli/tune_search.h"
+#include "cli/arguments/exit.h"
+#include "cli/bench/grid.h"
+#include "cli/tune/search.h"
 #include "cpu/tuned_tile.h"
 #include "tests/cli/program.h"
 #include "tuned/table.h"

@@ -1,14 +1,14 @@
 // Messages about CUDA. None needs a GPU: drivers and compilers that do not exist are those of the other tests.
 #include <dlfcn.h>
 
-#include "cuda/compile.h"
-#include "cuda/device.h"
-#include "cuda/driver.h"
-#include "cuda/launch.h"
-#include "cuda/nvrtc.h"
-#include "cuda/program.h"
+#include "cuda/driver/device.h"
+#include "cuda/driver/driver.h"
+#include "cuda/jit/compile.h"
+#include "cuda/jit/nvrtc.h"
+#include "cuda/jit/program.h"
+#include "cuda/launch/launch.h"
+#include "tests/cuda/recording_driver/libcuda.h"
 #include "tests/docs/provoke.h"
-#include "tests/fake/libcuda.h"
 
 namespace cuflash::docs {
 

@@ -2,8 +2,8 @@
 // touched only after the processor was asked.
 #pragma once
 
-#include "cpu/decode_kernels.h"
 #include "cpu/kernels.h"
+#include "cpu/kv/decode_kernels.h"
 #include "philox.h"
 
 namespace cuflash::cpu {

@@ -1,0 +1,127 @@
+// A test case as plain values: one problem, how its tensors lie in memory, how it is executed. memory.h builds it, run.h
+// runs it.
+#pragma once
+
+#include <cuflash/flash_attention.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "check/cases/choices.h"
+
+namespace cuflash::check {
+
+enum class Mode { dense, padded, packed };
+enum class Order { bhsd, bshd, sbhd, hbsd };  // of the dimensions in memory
+enum class Fused { none, kv, qkv };           // tensors that are slices of one buffer [B, S, heads, D]
+enum class Extent { full, one, repeated };    // repeated: the full extent with stride 0
+enum class Flavour { normal, outliers, common_offset, constant_rows, late_peak, tiny, large_logits };
+
+struct Layout {
+  Order order = Order::bhsd;
+  int64_t gap = 0;     // elements between rows, and between blocks of rows, that belong to nobody
+  int64_t offset = 0;  // elements from a 64-byte boundary to the first one
+  bool repeat_batch = false, repeat_heads = false;  // stride 0
+  bool odd_unit_strides = false;  // where an extent is 1 its stride means nothing: any number stands there
+};
+
+// bias and mask: [B or 1, Hq or 1, Sq or 1, Sk].
+struct ScoreLayout {
+  std::array<Extent, 3> extents{};
+  int64_t gap = 0, offset = 0;
+};
+
+struct Gradients {
+  bool dq = false, dk = false, dv = false, dbias = false, dsink = false;
+  bool any() const { return dq || dk || dv || dbias || dsink; }
+};
+
+struct Case {
+  DType dtype = DType::f32;
+  DType o_dtype = DType::f32, dout_dtype = DType::f32, gradient_dtype = DType::f32;  // dtype or f32
+  int64_t batch = 1, heads_q = 1, heads_k = 1;
+  int64_t len_q = 1, len_k = 1;  // packed: max_seqlen, which bias and mask are shaped by
+  int64_t dim = 1, dim_v = 1;
+
+  Mode mode = Mode::dense;
+  std::vector<int32_t> lengths_q, lengths_k;  // [batch]; padded: either may be absent
+  int64_t slack_q = 0, slack_k = 0;           // packed: rows beyond cu_seqlens[B]
+  bool give_max_seqlen = false;               // packed: otherwise the library finds len_q and len_k
+
+  bool causal = false;
+  Alignment alignment = Alignment::bottom_right;
+  int64_t window_left = -1, window_right = -1;
+  double softcap = 0;
+  std::optional<double> scale;
+  int alibi_rank = 0;  // 0: none
+  std::optional<ScoreLayout> bias, mask;
+  DType bias_dtype = DType::f32, sink_dtype = DType::f32;
+  bool dbias_repeats = false;  // where bias repeats dbias has the full extent with stride 0, not extent 1
+  uint32_t mask_eighths = 4;   // how many of 8 mask elements are true
+  bool sink = false;
+  double dropout_p = 0;
+  uint64_t dropout_seed = 0, dropout_offset = 0;
+
+  Fused fused = Fused::none;
+  Layout q, k, v, o, lse, dout, dlse, dq, dk, dv;
+
+  bool lse_asked = true, dlse_given = false;
+  Gradients gradients;
+
+  Device device = Device::cpu;
+  bool deterministic = false;  // CUDA: backward is run twice and must give the same bits; forward always is
+  bool tile_stats = true;
+  int threads = 1;
+  int other_threads = 0;  // CPU, > 0: a second run with this many must give the same bits
+  bool exact_workspace = false, own_parallel_for = false;
+
+  Flavour flavour = Flavour::normal;
+  uint64_t data_seed = 0;
+  bool garbage = false;   // NaN and Inf wherever nobody may look
+  bool live_nan = false;  // a NaN in a key that some queries see
+
+  int64_t length_q(int64_t b) const { return lengths_q.empty() ? len_q : lengths_q[static_cast<size_t>(b)]; }
+  int64_t length_k(int64_t b) const { return lengths_k.empty() ? len_k : lengths_k[static_cast<size_t>(b)]; }
+  int64_t rows_q() const;  // packed: of the whole buffer
+  int64_t rows_k() const;
+  double scale_value() const;
+
+  Gradients every_gradient() const { return {true, true, true, bias.has_value(), sink}; }
+
+  // Step 6 of the contract without the mask tensor.
+  bool sees(int64_t b, int64_t i, int64_t j) const;
+};
+
+// The first row of every packed sequence, and the end: [batch + 1].
+std::vector<int32_t> cumulative(const std::vector<int32_t>& lengths);
+
+struct HeadSizes {
+  struct Range {
+    int64_t smallest, largest;
+  };
+  Range dim, dim_v;
+};
+
+struct Limits {
+  int64_t work = 200'000;  // about len_q * len_k * max(dim, dim_v) * batch * heads_q
+  Device device = Device::cpu;
+  bool cache = false;  // calls over a KV cache instead of forward and backward
+  bool plain = false;  // nothing but draw_plain_case
+  // CUDA has kernels for ranges of head sizes. Where some are listed, cases have head sizes of these alone.
+  std::vector<HeadSizes> head_sizes{};
+};
+
+// Every option can meet every other.
+Case draw_case(Choices& choose, const Limits& limits = {});
+// What the fastest kernels of a GPU take, longer than the others.
+Case draw_plain_case(Choices& choose, const Limits& limits = {});
+
+// All values, in one line.
+std::string describe(const Case& c);
+std::string describe(const Layout& layout);
+std::string describe(const std::vector<int32_t>& lengths);
+
+}  // namespace cuflash::check

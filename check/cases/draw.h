@@ -1,0 +1,25 @@
+// Parts of a case that are drawn alike in every kind of case.
+#pragma once
+
+#include "check/cases/case.h"
+
+namespace cuflash::check {
+
+enum class Role { input, output };
+
+void draw_types(Case& c, Choices& choose);
+void draw_head_sizes(Case& c, Choices& choose, const Limits& limits);
+void draw_fused(Case& c, Choices& choose);
+void draw_mode(Case& c, Choices& choose);  // and lengths of sequences
+std::vector<int32_t> draw_lengths(Choices& choose, int64_t batch, int64_t length);
+void draw_options(Case& c, Choices& choose);
+Layout draw_layout(Choices& choose, Role role);
+int64_t in_vectors(int64_t elements);  // rounded up to 16 bytes of a 16-bit type
+void align_rows(Layout& layout);       // of such a type to 16 bytes, where the head size is
+void draw_execution(Case& c, Choices& choose);
+void draw_cuda_execution(Case& c, Choices& choose);
+void draw_data(Case& c, Choices& choose);
+// What forward and backward are asked for, and all that is not the problem: execution, data, memory.
+void draw_call(Case& c, Choices& choose);
+
+}  // namespace cuflash::check

@@ -1,0 +1,68 @@
+// Cases for the fastest kernels of a GPU: a 16-bit type, rows on 16-byte boundaries, no option but what hides keys by
+// their position, and several tiles of queries. Of the cases of draw.cpp one in hundreds is of that kind, and short.
+#include <algorithm>
+
+#include "check/cases/draw.h"
+
+namespace cuflash::check {
+namespace {
+
+constexpr int64_t kMoreWork = 32;     // than other cases: their lengths seldom fill a tile
+constexpr int64_t kLongest = 1100;    // beyond some of the lengths at which plans change
+constexpr int64_t kFewestPairs = 64;  // whatever the work
+
+int64_t draw_long_length(Choices& choose, int64_t most) {
+  static const std::vector<int64_t> kEdges{63,  64,  65,  100, 128, 129, 192, 200,
+                                           256, 257, 320, 385, 512, 513, 640, 1025};
+  most = std::clamp<int64_t>(most, 1, kLongest);
+  if (most < kEdges.front() || choose.chance(3)) return choose.between(1, most);
+  const auto end = std::upper_bound(kEdges.begin(), kEdges.end(), most);
+  return kEdges[static_cast<size_t>(choose.between(0, end - kEdges.begin() - 1))];
+}
+
+void draw_shape(Case& c, Choices& choose, const Limits& limits) {
+  c.batch = choose.one_of<int64_t>({1, 2, 3});
+  c.heads_k = choose.one_of<int64_t>({1, 1, 2});
+  c.heads_q = c.heads_k * choose.one_of<int64_t>({1, 1, 2, 3});
+  if (limits.head_sizes.empty()) {
+    const auto draw = [&] { return choose.one_of<int64_t>({64, 128, 256, 96, 192, 32, 80, 160, 224}); };
+    c.dim = draw(), c.dim_v = choose.chance(4) ? draw() : c.dim;
+  } else {
+    draw_head_sizes(c, choose, limits);
+  }
+  c.dim = in_vectors(c.dim), c.dim_v = in_vectors(c.dim_v);
+  const int64_t work = c.batch * c.heads_q * std::max(c.dim, c.dim_v);
+  const int64_t pairs = std::max(kFewestPairs, kMoreWork * limits.work / work);
+  c.len_q = draw_long_length(choose, pairs);
+  const bool square = !choose.chance(3) && c.len_q * c.len_q <= pairs;
+  c.len_k = square ? c.len_q : draw_long_length(choose, pairs / c.len_q);
+}
+
+void draw_position_masks(Case& c, Choices& choose) {
+  c.causal = choose.chance(2);
+  c.alignment = choose.chance(4) ? Alignment::top_left : Alignment::bottom_right;
+  if (choose.chance(4)) c.window_left = choose.one_of<int64_t>({0, 17, 64, 100, 200});
+  if (choose.chance(6)) c.window_right = choose.one_of<int64_t>({0, 17, 64, 100, 200});
+}
+
+void align_rows(Case& c) {
+  for (Layout* layout : {&c.q, &c.k, &c.v, &c.dout, &c.o, &c.dq, &c.dk, &c.dv}) align_rows(*layout);
+}
+
+}  // namespace
+
+Case draw_plain_case(Choices& choose, const Limits& limits) {
+  Case c;
+  c.device = limits.device;
+  c.dtype = choose.one_of<DType>({DType::bf16, DType::f16});
+  c.o_dtype = c.dout_dtype = c.gradient_dtype = c.bias_dtype = c.sink_dtype = c.dtype;
+  draw_shape(c, choose, limits);
+  draw_fused(c, choose);
+  draw_mode(c, choose);
+  draw_position_masks(c, choose);
+  draw_call(c, choose);
+  align_rows(c);
+  return c;
+}
+
+}  // namespace cuflash::check

@@ -1,0 +1,28 @@
+// From the layout of a case to a tensor in memory.
+#pragma once
+
+#include <string>
+
+#include "check/cases/case.h"
+#include "check/memory/guarded.h"
+
+namespace cuflash::check {
+
+struct RowsShape {
+  int64_t batch, heads, length, dim;  // packed: length is the rows of the whole buffer
+};
+
+// [B, H, S, D], or [T, H, D] where packed.
+GuardedTensor place_rows(const std::string& name, DType dtype, bool packed, const RowsShape& shape,
+                         const Layout& layout);
+// [B, H, S], or [H, T] where packed. The last dimension is contiguous.
+GuardedTensor place_lse(const std::string& name, DType dtype, bool packed, const RowsShape& shape,
+                        const Layout& layout);
+// [B or 1, Hq or 1, Sq or 1, Sk]: extent 1 also where the layout repeats; see repeated().
+GuardedTensor place_scores(const std::string& name, DType dtype, const Case& c, const ScoreLayout& layout);
+GuardedTensor place_vector(const std::string& name, DType dtype, const std::vector<int64_t>& shape);
+
+// The view of a score tensor that has the full extent, with stride 0, where its layout repeats.
+Tensor repeated(const GuardedTensor& scores, const Case& c, const ScoreLayout& layout);
+
+}  // namespace cuflash::check

@@ -1,0 +1,121 @@
+#include "check/run/sweep.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "check/cases/random.h"
+#include "check/run/cache_run.h"
+#include "check/run/run.h"
+#include "cuda/families/plan_common.h"
+#include "error.h"
+
+namespace cuflash::check {
+
+constexpr size_t kFailuresShown = 10;
+
+// The ranges of head sizes that share a kernel.
+static std::vector<HeadSizes::Range> kernel_sizes() {
+  constexpr int64_t kLargest = 256;
+  std::vector<HeadSizes::Range> ranges;
+  for (int64_t size = 1; size <= kLargest; size = ranges.back().largest + 1)
+    ranges.push_back({size, cuda::padded_dim(size)});
+  return ranges;
+}
+
+// Every other pair is of equal sizes, from range to range; seeds start at different ones.
+Limits cuda_limits(uint64_t seed, size_t head_sizes) {
+  const std::vector<HeadSizes::Range> ranges = kernel_sizes();
+  Random random(seed);
+  Limits limits{.device = Device::cuda};
+  for (size_t n = 0; n < head_sizes; ++n) {
+    const HeadSizes::Range& next = ranges[(seed + n / 2) % ranges.size()];
+    const auto any = [&] { return ranges[random.below(ranges.size())]; };
+    limits.head_sizes.push_back(n % 2 == 0 ? HeadSizes{next, next} : HeadSizes{any(), any()});
+  }
+  return limits;
+}
+
+Case sweep_case(uint64_t seed, uint64_t index, const Limits& limits) {
+  constexpr uint32_t kPlainOnCuda = 4;  // one in so many
+  Choices choices = Choices::of_seed(seed, index);
+  const bool plain = limits.plain || (limits.device == Device::cuda && choices.chance(kPlainOnCuda));
+  return plain ? draw_plain_case(choices, limits) : draw_case(choices, limits);
+}
+
+CacheCase sweep_cache_case(uint64_t seed, uint64_t index, const Limits& limits) {
+  Choices choices = Choices::of_seed(seed, index);
+  return draw_cache_case(choices, limits);
+}
+
+std::string describe_sweep_case(uint64_t seed, uint64_t index, const Limits& limits) {
+  return limits.cache ? describe(sweep_cache_case(seed, index, limits)) : describe(sweep_case(seed, index, limits));
+}
+
+std::string sweep_flags(const Limits& limits) {
+  const char* kind = limits.cache ? " --cache" : limits.plain ? " --plain" : "";
+  if (limits.device != Device::cuda) return kind;
+  return join(kind, " --device cuda --head-sizes ", limits.head_sizes.size());
+}
+
+namespace {
+
+class Sweep {
+ public:
+  Sweep(uint64_t seed, uint64_t first, uint64_t count, const Progress& progress, const Limits& limits)
+      : seed_(seed), first_(first), count_(count), progress_(progress), limits_(limits) {}
+
+  void work() {
+    while (!stopped_) {
+      const uint64_t begun = begun_++;
+      if (begun >= count_) return;
+      const uint64_t index = first_ + begun;
+      record(index, limits_.cache ? run_cache_case(sweep_cache_case(seed_, index, limits_))
+                                  : run_case(sweep_case(seed_, index, limits_)));
+    }
+  }
+
+  SweepResult result() {
+    std::sort(result_.failures.begin(), result_.failures.end(),
+              [](const SweepFailure& a, const SweepFailure& b) { return a.index < b.index; });
+    return result_;
+  }
+
+ private:
+  void record(uint64_t index, const std::string& failure) {
+    const std::lock_guard lock(mutex_);
+    ++result_.cases;
+    if (!failure.empty()) {
+      ++result_.failed;
+      if (result_.failures.size() < kFailuresShown)
+        result_.failures.push_back({index, failure,
+                                    join("cuflash check --seed ", seed_, " --only ", index, sweep_flags(limits_)),
+                                    describe_sweep_case(seed_, index, limits_)});
+    }
+    if (progress_ && !progress_(result_.cases, result_.failed)) stopped_ = true;
+  }
+
+  const uint64_t seed_, first_, count_;
+  const Progress& progress_;
+  const Limits& limits_;
+  std::atomic<uint64_t> begun_ = 0;  // cases; numbers could overflow where the last ones are asked for
+  std::atomic<bool> stopped_ = false;
+  std::mutex mutex_;
+  SweepResult result_;
+};
+
+}  // namespace
+
+SweepResult sweep(uint64_t seed, uint64_t first, uint64_t count, const Progress& progress, unsigned workers,
+                  const Limits& limits) {
+  if (workers == 0) workers = std::max(1u, std::thread::hardware_concurrency());
+  Sweep all(seed, first, count, progress, limits);
+  std::vector<std::thread> threads;
+  for (unsigned n = 1; n < workers; ++n) threads.emplace_back([&] { all.work(); });
+  all.work();
+  for (std::thread& thread : threads) thread.join();
+  return all.result();
+}
+
+}  // namespace cuflash::check

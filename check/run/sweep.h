@@ -1,0 +1,47 @@
+// Many random cases in a row: the engine of `cuflash check` and of the sweep test.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "check/cases/cache_case.h"
+#include "check/cases/case.h"
+
+namespace cuflash::check {
+
+struct SweepFailure {
+  uint64_t index = 0;
+  std::string failure;       // what went wrong, in one line
+  std::string reproduction;  // "cuflash check --seed S --only K", the kind of calls and the device
+  std::string description;   // the case, in one line
+};
+
+struct SweepResult {
+  uint64_t cases = 0, failed = 0;
+  std::vector<SweepFailure> failures;  // the first few, by index
+};
+
+// Called after every case, never by two threads at once. False: no more cases are begun. Those that have begun are run
+// to their end, so that the cases of a result always are the first ones, without a gap.
+using Progress = std::function<bool(uint64_t done, uint64_t failed)>;
+
+// Limits of a sweep on CUDA: this many pairs of head sizes, drawn from the seed, since every pair is a set of kernels to
+// compile. 0: any pair.
+Limits cuda_limits(uint64_t seed, size_t head_sizes);
+
+// Case `index` of the sweep that starts at `seed`.
+Case sweep_case(uint64_t seed, uint64_t index, const Limits& limits = {});
+CacheCase sweep_cache_case(uint64_t seed, uint64_t index, const Limits& limits = {});
+// Of the kind that the limits ask for.
+std::string describe_sweep_case(uint64_t seed, uint64_t index, const Limits& limits);
+
+// What `cuflash check` is told beside a seed and a number: the kind of calls and the device.
+std::string sweep_flags(const Limits& limits);
+
+// Runs the cases first .. first + count - 1. workers == 0: one for every core.
+SweepResult sweep(uint64_t seed, uint64_t first, uint64_t count, const Progress& progress = {}, unsigned workers = 0,
+                  const Limits& limits = {});
+
+}  // namespace cuflash::check

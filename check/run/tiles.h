@@ -1,0 +1,17 @@
+// The tile statistics a call has to report, counted pair by pair.
+#pragma once
+
+#include <cuflash/flash_attention.h>
+
+#include <string>
+
+#include "check/cases/case.h"
+
+namespace cuflash::check {
+
+// "" where the statistics are those of this case for the tile shape they name. packed: heads that share keys are rows of
+// one tile, row query * group + head.
+enum class Heads { apart, packed };
+std::string wrong_statistics(const Case& c, const TileStats& stats, Heads heads = Heads::apart);
+
+}  // namespace cuflash::check

@@ -1,0 +1,19 @@
+// What the commands report: every failure is one sentence on stderr and an exit code.
+#pragma once
+
+#include <stdexcept>
+
+namespace cuflash::cli {
+
+constexpr int kExitOk = 0;
+constexpr int kExitFailed = 1;  // the job ran and failed: a mismatch, or the library refused the problem
+constexpr int kExitUsage = 2;   // the job could not start or its files could not be read or written
+// A job that a signal ended early has 128 and the signal's number (cli/terminal/interrupt.h).
+
+// A flag or a file that cannot be used. Ends the program with kExitUsage.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace cuflash::cli

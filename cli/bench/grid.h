@@ -1,0 +1,29 @@
+// The problems that `cuflash bench` measures, and what is known of one without running it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/bench/file.h"
+#include "cli/commands.h"
+
+namespace cuflash::cli {
+
+inline constexpr const char *kForward = "forward", *kBackward = "backward", *kDecode = "decode";
+inline constexpr const char *kCuflash = "cuflash", *kNaive = "naive";
+
+// "cpu" or "cuda". Throws where a GPU is wanted and cannot be had.
+std::string bench_device(Device wanted);
+
+// Every combination of the lists, longest sequences last. `device` is "cpu" or "cuda". Throws UsageError.
+std::vector<BenchPoint> bench_grid(const BenchOptions& options, const std::string& device);
+
+DType dtype_of(const BenchPoint& point);
+double useful_operations(const BenchPoint& point);  // of the visible pairs: two products forward, five backward
+double key_value_bytes(const BenchPoint& point);    // K and V, once
+double tensor_bytes(const BenchPoint& point);       // of all inputs and outputs
+
+// "forward bf16 B=1 H=8 S=512 D=64 causal"
+std::string point_text(const BenchPoint& point);
+
+}  // namespace cuflash::cli

@@ -1,0 +1,48 @@
+// GPU kernels compiled ahead of time.
+#include <algorithm>
+#include <iostream>
+
+#include "cli/arguments/exit.h"
+#include "cli/commands.h"
+#include "cli/terminal/progress.h"
+#include "cuda/families/typical.h"
+#include "cuda/jit/pack.h"
+#include "machine/text.h"
+#include "support/environment.h"
+
+namespace cuflash::cli {
+
+namespace {
+
+std::vector<cuda::KernelKey> chosen_kernels(const PackOptions& options) {
+  std::vector<cuda::KernelKey> keys;
+  const auto add = [&](const cuda::KernelKey& key) {
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
+  };
+  for (const std::string& name : options.archs)
+    for (const cuda::KernelKey& key : cuda::typical_kernels(cuda::arch_named(name), {options.dtypes, options.dims}))
+      add(key);
+  for (const std::string& name : options.kernels) add(cuda::kernel_named(name));
+  return keys;
+}
+
+}  // namespace
+
+int run_pack(const PackOptions& options) {
+  if (options.archs.empty() && options.kernels.empty())
+    throw UsageError("--arch or --kernel says what to pack; for example: cuflash pack --arch sm_90a -o kernels.pack");
+  const std::vector<cuda::KernelKey> keys = chosen_kernels(options);
+  // What a pack says must not depend on another pack.
+  cuda::Binaries binaries({cuda::environment().cache_dir, "", "on"});
+  Progress progress;
+  const size_t bytes = cuda::write_pack(keys, binaries, options.threads, options.out,
+                                        [&](size_t done, size_t total, const std::string& kernel) {
+                                          progress.show(join(done, " of ", total, ": ", kernel));
+                                        });
+  progress.clear();
+  std::cout << keys.size() << " kernels, " << bytes_text(static_cast<double>(bytes)) << " in " << options.out
+            << "; CUFLASH_PACK=" << options.out << " uses it\n";
+  return kExitOk;
+}
+
+}  // namespace cuflash::cli

@@ -1,0 +1,50 @@
+// A question about attention over a KV cache, as support_question.h has for other calls.
+#pragma once
+
+#include <cuflash/cached_attention.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/sketch.h"
+#include "cli/support/question.h"
+
+namespace cuflash::cli {
+
+struct CacheSketch;
+
+// Two sequences of one query each. The cache has an entry for each of them, or pages.
+struct CacheQuestion {
+  DType dtype = DType::bf16;
+  int64_t dim = 128;
+  std::optional<int64_t> dim_v{};  // default: as dim
+  int64_t heads = 32, heads_k = 8;
+  int64_t room = kSupportLength;               // of an entry, in tokens
+  int64_t page_size = 0;                       // not 0: the cache is pages, with a block table
+  std::function<void(CacheSketch&)> change{};  // what else is different
+};
+
+// The problem without its keys and values. Lengths and block tables are there: the CPU backend reads them.
+struct CacheSketch {
+  explicit CacheSketch(const CacheQuestion& question);
+
+  Tensor rows(int64_t entries, int64_t heads, int64_t length, int64_t dim);
+  Tensor contiguous_of(DType type, int64_t rows, int64_t columns);
+
+  const CacheQuestion& question;
+  Placeholders memory;
+  Attention attention{};
+  CacheTensors cache{};
+  std::vector<int32_t> table{};
+};
+
+// A change: values that are the first columns of keys, in the same memory.
+void take_values_from_keys(CacheSketch& sketch);
+
+Answer ask(const CacheQuestion& question, const std::string& place);
+// The tiles of the kernel with tensor copies on Hopper, or why it is not taken.
+std::string ask_boxes(const CacheQuestion& question);
+
+}  // namespace cuflash::cli

@@ -1,0 +1,94 @@
+#include "cli/support/question.h"
+
+#include <string_view>
+
+#include "backend/backend.h"
+#include "cuda/plan.h"
+#include "problem/describe.h"
+#include "problem/describe_cache.h"
+
+namespace cuflash::cli {
+
+namespace {
+
+// What stands between two words; nothing where the first is not there.
+std::string_view between(std::string_view text, std::string_view before, std::string_view behind) {
+  const size_t found = text.find(before);
+  if (found == std::string_view::npos) return {};
+  text.remove_prefix(found + before.size());
+  return text.substr(0, text.find(behind));
+}
+
+Answer answer_of(const std::string& explanation) {
+  if (explanation.find("backend    none") != std::string::npos)
+    return {.reason = std::string(between(explanation, "not cuda   ", "\n"))};
+  const std::string_view config = between(explanation, "config     tiles of ", "\n");
+  if (config.empty()) return {.served = true};
+  const std::string_view queries = config.substr(0, config.find(' ')), keys = between(config, " x ", " keys");
+  return {.served = true,
+          .tiles = join(queries, " x ", keys),
+          .options = std::string(config.substr(config.rfind(", ") + 2)),
+          .boxes = config.find(" as boxes ") != std::string_view::npos,
+          .no_tma = std::string(between(explanation, "not boxes  ", "\n"))};
+}
+
+template <class Tensors>
+Answer ask(const Attention& attention, const Tensors& tensors, const Execution& execution, const std::string& place) {
+  using detail::to_c;
+  const auto c_attention = to_c(attention);
+  const auto c_tensors = to_c(tensors);
+  Snapshot copies;
+  try {
+    if (place == kSupportCpu) return answer_of(explain(describe(c_attention, c_tensors, Place{}, copies), execution));
+    return answer_of(explain(describe(c_attention, c_tensors, Place{0}, copies), execution, cuda::arch_named(place)));
+  } catch (const FlashAttentionError& error) {
+    return {.reason = error.what()};
+  }
+}
+
+}  // namespace
+
+Question plain_question(DType type, int64_t dim, bool backward) {
+  ExplainOptions options;
+  options.heads = 4, options.seq_q = kSupportLength, options.dim = dim;
+  options.dtype = type, options.backward = backward;
+  return {options, {}};
+}
+
+Sketch sketch_of(const Question& question) {
+  Sketch sketch(question.options);
+  if (question.change) question.change(sketch);
+  return sketch;
+}
+
+Answer ask(const Question& question, const std::string& place) {
+  const Sketch sketch = sketch_of(question);
+  const Execution& execution = question.options.execution;
+  return question.options.backward ? ask(sketch.attention, sketch.tensors, execution, place)
+                                   : ask(sketch.attention, sketch.outputs, execution, place);
+}
+
+Answer ask(const Attention& attention, const CacheTensors& cache, const std::string& place) {
+  return ask(attention, cache, Execution{}, place);
+}
+
+std::string ask_hopper(const Question& question) {
+  const Sketch sketch = sketch_of(question);
+  const auto answer = [](const auto& plan) {
+    return plan.not_sm90 ? join("no: ", plan.not_sm90) : join(plan.tile_q, " x ", plan.tile_k);
+  };
+  const cuda::Arch arch = cuda::arch_named("sm_90a");
+  const auto attention = detail::to_c(sketch.attention);
+  Snapshot copies;
+  try {
+    if (question.options.backward)
+      return answer(plan_backward(describe(attention, detail::to_c(sketch.tensors), Place{0}, copies), arch,
+                                  cuda::Reproducible::no, cuda::Kernels::best));
+    return answer(
+        plan_forward(describe(attention, detail::to_c(sketch.outputs), Place{0}, copies), arch, cuda::Kernels::best));
+  } catch (const FlashAttentionError&) {
+    return "no kernel at all: see limits";
+  }
+}
+
+}  // namespace cuflash::cli

@@ -1,0 +1,46 @@
+// A question about support, and the library's answer to it.
+#pragma once
+
+#include <cuflash/cached_attention.h>
+
+#include <functional>
+#include <string>
+
+#include "cli/commands.h"
+#include "cli/sketch.h"
+
+namespace cuflash::cli {
+
+constexpr DType kSupportTypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
+constexpr const char* kSupportCpu = "cpu";
+constexpr const char* kSupportPlaces[] = {kSupportCpu, "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"};
+constexpr int64_t kSupportLength = 1024;
+
+// A problem, and what is different about it beside the options of `cuflash explain`.
+struct Question {
+  ExplainOptions options;
+  std::function<void(Sketch&)> change;
+};
+
+struct Answer {
+  bool served = false;
+  std::string tiles{};    // "64 x 128": queries by keys
+  std::string options{};  // that the kernel was compiled for
+  std::string reason{};   // of a refusal
+  bool boxes = false;     // over a cache on Hopper: the kernel with tensor copies
+  std::string no_tma{};   // likewise: why it is not taken
+};
+
+// Four heads, as many queries as keys, all gradients.
+Question plain_question(DType type, int64_t dim, bool backward);
+Sketch sketch_of(const Question& question);
+
+// place: one of kSupportPlaces.
+Answer ask(const Attention& attention, const CacheTensors& cache, const std::string& place);
+Answer ask(const Question& question, const std::string& place);
+// In a table: "no", "yes" where there are no tiles to name, or the tiles.
+std::string cell(const Answer& answer);
+// Which tiles the forward kernel for Hopper has for it, or why it is not taken.
+std::string ask_hopper(const Question& question);
+
+}  // namespace cuflash::cli

@@ -1,0 +1,148 @@
+#include "cli/tune/candidates.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "cli/bench/grid.h"
+#include "cli/tune/neighbours.h"
+#include "cpu/backward.h"
+#include "cpu/forward.h"
+#include "cpu/tuned_tile.h"
+#include "cuda/families/typical.h"
+#include "machine/text.h"
+
+namespace cuflash::cli {
+
+namespace {
+
+using tuned::Choice;
+using tuned::Direction;
+using tuned::Family;
+
+cuda::Typical typical_of(const BenchPoint& p) {
+  return {.dtype = dtype_of(p),
+          .dim_qk = p.head_dim,
+          .dim_v = p.head_dim_v,
+          .causal = p.causal,
+          .batch = p.batch,
+          .heads_q = p.heads_q,
+          .heads_k = p.heads_k,
+          .len_q = p.len_q,
+          .len_k = p.len_k};
+}
+
+CacheProblem cache_problem(const BenchPoint& p) {
+  const int64_t page = std::max<int64_t>(1, p.page_size);
+  CacheProblem problem = cuda::cache_of({.dtype = dtype_of(p),
+                                         .dim_qk = p.head_dim,
+                                         .dim_v = p.head_dim_v,
+                                         .batch = p.batch,
+                                         .heads_q = p.heads_q,
+                                         .heads_k = p.heads_k,
+                                         .len_q = p.len_q,
+                                         .room = (p.len_k + page - 1) / page * page,
+                                         .page_size = p.page_size});
+  if (p.causal) problem.window_right = 0;
+  return problem;
+}
+
+template <class Plan>
+std::vector<Candidate> near_plan(const Plan& plan, const TuneTarget& target) {
+  Collection all(target.arch);
+  std::visit(
+      [&](const auto& config) {
+        all.add_built_in(config);
+        add_neighbours(all, config);
+      },
+      plan.config);
+  return all.sorted();
+}
+
+cuda::ForwardPlan forward_plan(const BenchPoint& p, const TuneTarget& target, const Choice* choice) {
+  return cuda::plan_forward(cuda::forward_of(typical_of(p)), target.arch, cuda::wanted_kernels(), choice);
+}
+cuda::BackwardPlan backward_plan(const BenchPoint& p, const TuneTarget& target, const Choice* choice) {
+  return cuda::plan_backward(cuda::backward_of(typical_of(p)), target.arch, cuda::Reproducible::no,
+                             cuda::wanted_kernels(), choice);
+}
+cuda::KvPlan cache_plan(const BenchPoint& p, const TuneTarget& target, const Choice* choice) {
+  return cuda::plan_kv(cache_problem(p), target.arch, target.num_sms, cuda::wanted_kernels(), choice);
+}
+
+// Scratch of one thread beyond this is in no second-level cache.
+constexpr size_t kMostScratch = size_t{4} << 20;
+
+struct CpuTile {
+  cpu::TileShape shape;
+  size_t scratch;
+};
+CpuTile cpu_tile(const BenchPoint& p, const Choice& choice) {
+  const tuned::Forced forced(choice);
+  const Execution alone{.num_threads = 1};
+  if (p.direction == kBackward) {
+    const BackwardProblem problem = cuda::backward_of(typical_of(p));
+    return {cpu::tile_for(problem), cpu::backward_workspace_size(problem, alone)};
+  }
+  const ForwardProblem problem = cuda::forward_of(typical_of(p));
+  return {cpu::tile_for(problem), cpu::forward_workspace_size(problem, alone)};
+}
+
+// Tiles that come out the same, since lengths are shorter or tasks few, are one.
+std::vector<Candidate> cpu_candidates(const BenchPoint& p) {
+  if (p.direction == kDecode || (p.direction == kForward && cpu::takes_decode(cuda::forward_of(typical_of(p)))))
+    return {};
+  const CpuTile built_in = cpu_tile(p, {});
+  std::set<std::pair<int64_t, int64_t>> seen{{built_in.shape.q, built_in.shape.k}};
+  const auto candidate = [](const cpu::TileShape& tile, size_t scratch) {
+    Candidate one{{Family::cpu, static_cast<int>(tile.q), static_cast<int>(tile.k)}, {}, false, ""};
+    one.limits.shared_bytes = static_cast<int>(std::min<size_t>(scratch, std::numeric_limits<int>::max()));
+    one.limits.shared_most = kMostScratch;
+    return one;
+  };
+  Collection all({});
+  Candidate first = candidate(built_in.shape, built_in.scratch);
+  first.built_in = true;
+  all.add(std::move(first));
+  for (const int q : {64, 128, 256, 512})
+    for (const int k : {64, 128, 256, 512}) {
+      const Choice choice{Family::cpu, q, k};
+      const CpuTile tile = cpu_tile(p, choice);
+      if (!seen.insert({tile.shape.q, tile.shape.k}).second) continue;
+      Candidate one = candidate(tile.shape, tile.scratch);
+      one.choice = choice;
+      // dQ of all queries is a part of what backward has; what a larger tile adds to it counts.
+      const size_t most = std::max(kMostScratch, built_in.scratch + kMostScratch / 2);
+      if (tile.scratch > most) one.rejected = join("needs ", tile.scratch, " bytes of scratch, more than ", most);
+      all.add(std::move(one));
+    }
+  return all.sorted();
+}
+
+}  // namespace
+
+std::vector<Candidate> candidates_of(const BenchPoint& p, const TuneTarget& target) {
+  if (target.cpu) return cpu_candidates(p);
+  if (p.direction == kForward) return near_plan(forward_plan(p, target, nullptr), target);
+  if (p.direction == kBackward) return near_plan(backward_plan(p, target, nullptr), target);
+  const cuda::KvPlan plan = cache_plan(p, target, nullptr);
+  Collection all(target.arch);
+  all.add_built_in(plan.config);
+  add_neighbours(all, plan.config, p.heads_q / p.heads_k * p.len_q, plan.splits - plan.short_splits);
+  return all.sorted();
+}
+
+tuned::Kind kind_of(const BenchPoint& p, const TuneTarget& target) {
+  const tuned::Heads heads = target.cpu ? tuned::Heads::any : tuned::Heads::counted;
+  if (p.direction == kForward) return *tuned::kind_of(Direction::forward, cuda::forward_of(typical_of(p)), heads);
+  if (p.direction == kBackward) return *tuned::kind_of(Direction::backward, cuda::backward_of(typical_of(p)), heads);
+  return *tuned::kind_of(Direction::decode, cache_problem(p), heads);
+}
+
+cuda::Launch launch_of(const BenchPoint& p, const TuneTarget& target, const Choice& choice) {
+  if (p.direction == kForward) return forward_plan(p, target, &choice).launch;
+  if (p.direction == kBackward) return backward_plan(p, target, &choice).main;
+  return cache_plan(p, target, &choice).launch;
+}
+
+}  // namespace cuflash::cli

@@ -1,0 +1,44 @@
+#include "files/input_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+namespace cuflash::cli {
+
+// Opening a pipe that nobody writes to would wait forever without O_NONBLOCK.
+InputFile::InputFile(const std::string& path) : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  if (!file_) throw UsageError(system_message(errno));
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) throw UsageError(system_message(errno));
+  if (S_ISDIR(status.st_mode)) throw UsageError("it is a directory; name a file in it");
+  if (!S_ISREG(status.st_mode)) throw UsageError("it is not a regular file; a pipe must be saved to a file first");
+  size_ = status.st_size;
+}
+
+void InputFile::require_left(int64_t count, const std::string& what) const {
+  if (count > left())
+    throw UsageError(join("it is cut off: ", what, " needs ", count, " bytes and ", left(), " are there"));
+}
+
+void InputFile::read(void* to, int64_t count) {
+  read_at(0, to, count);
+  position_ += count;
+}
+
+void InputFile::read_at(int64_t ahead, void* to, int64_t count) const {
+  auto* next = static_cast<char*>(to);
+  int64_t from = position_ + ahead;
+  while (count > 0) {
+    const ssize_t got = ::pread(file_.get(), next, static_cast<size_t>(count), from);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw UsageError(system_message(errno));
+    if (got == 0) throw UsageError("it became shorter while it was read");
+    next += got;
+    from += got;
+    count -= got;
+  }
+}
+
+}  // namespace cuflash::cli

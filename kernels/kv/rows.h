@@ -1,0 +1,76 @@
+// The two rows that a lane holds scores of: what each of them sees, and what options make of its scores.
+#pragma once
+
+#include "attn/softmax.h"
+#include "kv/geometry.h"
+
+namespace cuflash {
+
+template <Element E, int kOptions>
+struct LaneRows {
+  using Real = RealOf<E>;
+  // As in ScoreOptions: what an option changes is scaled first, otherwise the scale is part of the exponent's factor.
+  static constexpr bool kChanged = (kOptions & (kSoftcap | kAlibi | kScaleFirst)) != 0;
+
+  KeyRange seen[2];
+  Real scale, softcap = 0;
+  Real slope[2] = {};
+  int position[2] = {};
+
+  // first: the row of the tile that the lane's first one is; the other stands 8 below it.
+  __device__ __forceinline__ LaneRows(const KvParams& p, const CachedSequence& s, const KvItem& at, RowRange rows,
+                                      int first)
+      : scale(static_cast<Real>(p.attention.scale)) {
+    const AttentionParams& a = p.attention;
+    if ((kOptions & kSoftcap) != 0) softcap = static_cast<Real>(a.softcap);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = rows.first + first + r * 8;
+      seen[r] = {0, 0};
+      if (row >= rows.end) continue;
+      const int query = query_of_row(row, a.group);
+      seen[r] = keys_of_query(a, s, query);
+      if ((kOptions & kAlibi) == 0 || !a.slopes.data) continue;
+      slope[r] = static_cast<const float*>(
+          a.slopes.data)[offset_of(a.slopes, at.b, int64{at.head_k} * a.group + (row - query * a.group))];
+      position[r] = static_cast<int>(query + s.shift);
+    }
+  }
+
+  // Scores times this are those of the contract.
+  __device__ static Real unit(const AttentionParams& a) { return kChanged ? Real(1) : static_cast<Real>(a.scale); }
+  // exp2(factor() * score) is what softmax sums.
+  __device__ static Real factor(const AttentionParams& a) {
+    return static_cast<Real>(kChanged ? kLog2e : a.scale * kLog2e);
+  }
+
+  __device__ __forceinline__ Real score(Real dot, int r, int j) const {
+    if constexpr (!kChanged) return dot;
+    Real x = dot * scale;
+    if ((kOptions & kSoftcap) != 0 && softcap > 0) x = softcap * tanh_of(x / softcap);
+    if ((kOptions & kAlibi) != 0) {
+      const int distance = position[r] - j;
+      x -= slope[r] * static_cast<Real>(distance < 0 ? -distance : distance);
+    }
+    return x;
+  }
+
+  // Options, then masks: a selection, whatever the score is. first: the key of the lane's first column.
+  template <int kTiles>
+  __device__ __forceinline__ void change(Accumulator<Real> (&x)[1][kTiles], int first, bool every_key_is_seen) const {
+    if (!kChanged && every_key_is_seen) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          Real& s = x[0][n].x[r * 2 + e];
+          const int j = first + n * 8 + e;
+          s = score(s, r, j);
+          s = every_key_is_seen || (j >= seen[r].begin && j < seen[r].end) ? s : minus_infinity<Real>();
+        }
+  }
+};
+
+}  // namespace cuflash

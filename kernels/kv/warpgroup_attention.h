@@ -1,0 +1,153 @@
+// Many rows over a cache: a warpgroup multiplies 64 rows of each block of the tile at a time, and keys and values are read
+// from shared memory by the products themselves. These are asynchronous: while the values of one block are multiplied, the
+// weights of the next are computed from scores that were multiplied before them. Behind the last block of a tile of keys
+// comes the first one with the next tile.
+//
+//   issue S = Q K of the next block | issue O += P V | S is there | weights of S | O is there | rescale O of the next block
+//   where references moved | P = weights
+#pragma once
+
+#include "kv/epilogue.h"
+#include "kv/tma_keys.h"
+#include "sm90/products.h"
+
+namespace cuflash {
+
+template <KvConfig C>
+struct WarpgroupAttention {
+  static constexpr Element E = C.element;
+  static constexpr int kSteps = C.tile_k / 16;
+  static_assert(C.row_warps % 4 == 0 && C.key_warps == 1 && C.column_warps == 1 && !C.v_in_k);
+  using Work = KvWork<C>;
+  using Scores = typename Work::Scores;
+  using Output = typename Work::Output;
+  using Weights = unsigned[kSteps][4];
+  using ScoreProduct = WarpgroupProduct<E, C.tile_k, false>;
+  using OutputProduct = WarpgroupProduct<E, C.dim_v, true>;
+
+  // The 64 rows of a block that are the warpgroup's.
+  struct Block {
+    int number;
+    typename Work::Rows lane_rows;
+    SteadySoftmax<float, 1> softmax;
+    Output o = {};
+
+    __device__ Block(const Work& work, int number)
+        : number(number),
+          lane_rows(work.p, work.sequence, work.at, work.rows, lane_row(number)),
+          softmax(Work::Rows::factor(work.a)) {}
+  };
+
+  const Work& work;
+  TmaKeys<C>& keys;
+
+  // The first row of a block that is the warpgroup's.
+  __device__ static int group_row() {
+    return uniform(static_cast<int>(threadIdx.x) / kWarpgroupThreads) * kWarpgroupRows;
+  }
+  // The first row of a block that is the lane's.
+  __device__ static int lane_row(int block) { return block * block_rows(C) + Work::lane_row(); }
+  // Whether a row of this block is the warpgroup's and exists.
+  __device__ bool has_block(int number) const {
+    return work.rows.first + number * block_rows(C) + group_row() < work.rows.end;
+  }
+
+  __device__ __forceinline__ void issue_scores(Scores& s, const Block& block) const {
+    const auto q = rematerialize(keys.q_tile());
+    const int first = block.number * block_rows(C) + group_row();
+    issue_score_products<ScoreProduct, C.dim_qk>(s[0], q, first, keys.k_tile(keys.ring.stage));
+  }
+  __device__ __forceinline__ void issue_output(Output& o, Weights& w, int stage) const {
+    issue_output_products<OutputProduct>(o[0], w, keys.v_tile(stage));
+  }
+
+  // Scores of the n-th tile become weights; whether the output has to be rescaled, and by what.
+  __device__ __forceinline__ bool weigh(int n, Block& block, Scores& s, float (&shrink)[2]) const {
+    block.lane_rows.change(s, work.first_key(n) + lane_id() % 4 * 2, work.every_row_sees(n));
+    const bool moved = block.softmax.move(s, [&](int r, float x) { shrink[r] = x; });
+    block.softmax.weigh(s);
+    return moved;
+  }
+  // As in hopper/computation.h: the compiler does not move this wait in front of the weights.
+  __device__ __forceinline__ void wait_behind_weights() const {
+    do wgmma_wait<0>();
+    while (work.a.group == 0);
+  }
+
+  // Scores of the first tile, with nothing to do meanwhile.
+  __device__ __forceinline__ void begin(Block& block, Weights& w) const {
+    Scores s;
+    issue_scores(s, block);
+    wgmma_wait<0>();
+    fence_operands(s);
+    float shrink[2];
+    weigh(0, block, s, shrink);
+    narrow<E>(w, s[0]);
+  }
+  // From one block, whose weights are at hand and whose values are in `stage`, to the next one with the n-th tile of keys.
+  // kLeaves: that was the last one that needed this stage.
+  template <bool kLeaves>
+  __device__ __forceinline__ void advance(Block& block, int stage, Block& next, int n, Weights& w) const {
+    Scores s;
+    issue_scores(s, next);
+    issue_output(block.o, w, stage);
+    wgmma_wait<1>();
+    fence_operands(s);
+    float shrink[2];
+    const bool moved = weigh(n, next, s, shrink);
+    wait_behind_weights();
+    fence_operands(block.o), fence_operands(w);
+    if constexpr (kLeaves) keys.release(stage);
+    if (moved) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) next.softmax.rescale(next.o, r, shrink[r]);
+    }
+    narrow<E>(w, s[0]);
+  }
+  __device__ __forceinline__ void end(Block& block, int stage, Weights& w) const {
+    issue_output(block.o, w, stage);
+    wgmma_wait<0>();
+    fence_operands(block.o), fence_operands(w);
+  }
+
+  // All tiles of keys, by warpgroups that have two blocks, one, or none. They wait for a tile at the same place: rows that are
+  // not in the cache are written there by all of them, between barriers, and compute-sanitizer takes a barrier that
+  // warpgroups reach at several places for divergence.
+  __device__ __forceinline__ void sum(Block& first, Block& last, bool has_first, bool has_last) {
+    if (work.count() == 0) return;
+    Weights w;
+    keys.wait(0);
+    if (has_first) begin(first, w);
+#pragma unroll 1
+    for (int n = 0;; ++n) {
+      const int stage = keys.ring.stage;
+      if (has_last) advance<false>(first, stage, last, n, w);
+      if (n + 1 == work.count()) {
+        if (has_last) end(last, stage, w);
+        else if (has_first) end(first, stage, w);
+        return;
+      }
+      keys.ring.advance();
+      keys.wait(n + 1);
+      if (has_last) advance<true>(last, stage, first, n + 1, w);
+      else if (has_first) advance<true>(first, stage, first, n + 1, w);
+      else keys.release(stage);
+    }
+  }
+
+  __device__ __forceinline__ void share(Block& block) const {
+    CacheSums<C>(work).share(block.softmax, block.o, lane_row(block.number));
+  }
+  // A block without rows shares nothing: rows that do not exist are written as such, whatever was summed.
+  __device__ __forceinline__ void attend() {
+    constexpr bool kTwo = row_blocks(C) == 2;
+    const bool has_first = has_block(0), has_last = kTwo && has_block(1);
+    Block first(work, 0), last(work, kTwo ? 1 : 0);
+    sum(first, last, has_first, has_last);
+    keys.wait_for_readers();
+    if (has_first) share(first);
+    if (has_last) share(last);
+  }
+};
+
+}  // namespace cuflash

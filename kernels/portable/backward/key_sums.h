@@ -1,0 +1,124 @@
+// dK and dV of a tile of keys: summed in registers over every query that sees them, of all heads that share them, and
+// written once.
+#pragma once
+
+#include "portable/backward/loads.h"
+#include "portable/backward/scores.h"
+#include "portable/backward/weight_tile.h"
+
+namespace cuflash {
+
+// A warp's accumulators, times `factor`, into their place in a tile.
+template <Element E, int kTiles, int kColumnTiles, int kRows, int kColumns>
+__device__ __forceinline__ void store_sums(const Accumulator<RealOf<E>> (&c)[kTiles][kColumnTiles],
+                                           Tile<E, kRows, kColumns> tile, int first_row, int first_column,
+                                           RealOf<E> factor) {
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n) {
+      const int row = first_row + 16 * m + lane_id() / 4, column = first_column + 8 * n + lane_id() % 4 * 2;
+      if (column >= kColumns) continue;
+      store_two<E>(tile.at(row, column), factor * c[m][n].x[0], factor * c[m][n].x[1]);
+      store_two<E>(tile.at(row + 8, column), factor * c[m][n].x[2], factor * c[m][n].x[3]);
+    }
+}
+
+template <BackwardConfig C>
+struct KeySums {
+  using S = Shape<C>;
+  using Real = typename S::Real;
+
+  typename S::Sum dk[S::kKeyTiles][2 * S::kMyBlocksQK];
+  typename S::Sum dv[S::kKeyTiles][2 * S::kMyBlocksV];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int m = 0; m < S::kKeyTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < 2 * S::kMyBlocksQK; ++n) dk[m][n] = {};
+#pragma unroll
+      for (int n = 0; n < 2 * S::kMyBlocksV; ++n) dv[m][n] = {};
+    }
+  }
+
+  // kQueries queries from first_query of the tile on, their weights in operands.
+  template <int kQueries, class Weights>
+  __device__ __forceinline__ void add_to_dv(typename S::DoutTile dout, int column_warp, int first_query,
+                                            Weights weights) {
+    multiply_weights<kQueries / S::Ops::kDepth, C.column_warps, Rows::any>(dv, dout, first_query,
+                                                                           column_warp * S::kMyBlocksV, weights);
+  }
+  // The same, the weights in shared memory: what has a weight of 0 does not exist.
+  template <int kQueries>
+  __device__ __forceinline__ void select_into_dv(typename S::DoutTile dout, int first_key, int column_warp,
+                                                 int first_query, typename S::ScoreTile weights) {
+    constexpr Element E = C.element;
+    const int lane = new_thread_id() % 32;
+    const int key = first_key + lane / 4, first_column = column_warp * S::kMyBlocksV * 16 + lane % 4 * 2;
+#pragma unroll 1
+    for (int query = first_query; query < first_query + kQueries; ++query) {
+      Real w[2 * S::kKeyTiles];
+#pragma unroll
+      for (int r = 0; r < 2 * S::kKeyTiles; ++r) w[r] = widen<E>(*weights.at(key + 8 * r, query));
+#pragma unroll
+      for (int n = 0; n < 2 * S::kMyBlocksV; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int column = first_column + 8 * n + e;
+          if (S::kMyBlocksV * C.column_warps != S::kBlocksV && column >= C.dim_v) continue;
+          const Real x = widen<E>(*dout.at(query, column));
+#pragma unroll
+          for (int r = 0; r < 2 * S::kKeyTiles; ++r)
+            if (w[r] != 0) dv[r / 2][n].x[r % 2 * 2 + e] += w[r] * x;
+        }
+    }
+  }
+  template <int kQueries, Rows kRows, class Weights>
+  __device__ __forceinline__ void add_to_dk(typename S::QTile q, int column_warp, int first_query, Weights weights) {
+    multiply_weights<kQueries / S::Ops::kDepth, C.column_warps, kRows>(dk, q, first_query, column_warp * S::kMyBlocksQK,
+                                                                       weights);
+  }
+
+  __device__ __forceinline__ void store(const BackwardParams& p, const Place& at, SharedTiles<C> tiles) const {
+    const AttentionParams& a = p.attention;
+    store_rows(p.dk, dk, tiles.k(), at, static_cast<Real>(a.scale), a.dim_qk);
+    store_rows(p.dv, dv, tiles.v(), at, Real(1), a.dim_v);
+  }
+
+ private:
+  // Through the shared memory of K or V, which nobody needs any more, so that whole rows are written at once.
+  template <int kColumnTiles, int kColumns>
+  static __device__ __forceinline__ void store_rows(const RowsView& to,
+                                                    const typename S::Sum (&c)[S::kKeyTiles][kColumnTiles],
+                                                    Tile<C.element, C.tile_k, kColumns> tile, const Place& at,
+                                                    Real factor, int dim) {
+    if (!to.data) return;
+    const int first_column = S::column_warp() * kColumnTiles * 8;
+    const int64 offset = offset_of(to, at.b, at.head_k, at.sequence.k_begin);
+    if (to.element == static_cast<int>(C.element)) {
+      __syncthreads();
+      store_sums<C.element>(c, tile, S::first_key(), first_column, factor);
+      __syncthreads();
+      store_tile<S::kThreads>(tile, to, offset, at.first, at.written, dim);
+      return;
+    }
+    // The other type a gradient may have is f32.
+    float* rows = static_cast<float*>(to.data) + offset + at.first * to.row_stride;
+#pragma unroll
+    for (int m = 0; m < S::kKeyTiles; ++m)
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        const int row = S::first_key() + 16 * m + x / 2 * 8 + lane_id() / 4;
+        float* columns = rows + row * to.row_stride;
+        if (row >= at.written) continue;
+#pragma unroll
+        for (int n = 0; n < kColumnTiles; ++n) {
+          const int column = first_column + 8 * n + lane_id() % 4 * 2 + x % 2;
+          if (column < dim) columns[column] = static_cast<float>(factor * c[m][n].x[x]);
+        }
+      }
+  }
+};
+
+}  // namespace cuflash

@@ -1,0 +1,126 @@
+// Weights P and gradients dS of a chunk of queries against a warp's keys, keys in rows: both are then operands of the
+// products that sum over queries, as they stand in the registers.
+#pragma once
+
+#include "attn/score.h"
+#include "portable/backward/products.h"
+#include "portable/backward/walk.h"
+#include "portable/backward/weigh.h"
+
+namespace cuflash {
+
+// dS before softmax's derivative only, which is the gradient of a bias, or behind softcap, which is that of a product.
+enum class Gradient { of_bias, of_product };
+
+// Scores of one chunk in the registers of a warp.
+template <BackwardConfig C>
+struct ScoreChunk {
+  using S = Shape<C>;
+  using Real = typename S::Real;
+  using Options = ScoreOptions<C.element, C.options>;
+
+  typename S::Sum p[S::kKeyTiles][S::kQueryTiles];      // S^T, then the weights, then what dropout leaves of them
+  typename S::Sum ds[S::kKeyTiles][S::kQueryTiles];     // dP^T, then dS^T
+  typename S::Sum slope[S::kKeyTiles][S::kQueryTiles];  // of softcap
+
+  // first_query: in the tile. i, j: the numbers of the tile's first query and of the warp's first key.
+  template <Pass kPass, class Between = Nothing>
+  __device__ __forceinline__ void weigh(typename S::KTile k, typename S::QTile q, const Real* stats, int first_query,
+                                        const Options& options, const VisibleQueries<C>& visible, int i, int j,
+                                        Between between = {}) {
+    clear(p);
+    multiply_rows<C>(p, k, S::first_key(), q, first_query, between);
+#pragma unroll
+    for (int n = 0; n < S::kQueryTiles; ++n) {
+      const int query = first_query + 8 * n + lane_id() % 4 * 2;
+#pragma unroll
+      for (int m = 0; m < S::kKeyTiles; ++m)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          const int my_query = query + x % 2, my_i = i + my_query, my_j = j + 16 * m + x / 2 * 8 + lane_id() / 4;
+          bool seen = true;
+          if constexpr (kPass != Pass::full)
+            seen = my_query >= visible.begin[m][x / 2] && my_query < visible.end[m][x / 2];
+          Real tanh_value = 0;
+          const Real score = options.score(p[m][n].x[x], my_i, my_j, seen, &tanh_value);
+          if constexpr (kPass != Pass::full) seen = seen && options.shown(my_i, my_j, seen);
+          p[m][n].x[x] = kPass == Pass::full || seen ? score : minus_infinity<Real>();
+          if constexpr ((C.options & kSoftcap) != 0)
+            slope[m][n].x[x] = seen ? Real(1) - tanh_value * tanh_value : Real(0);
+        }
+    }
+    const int lane_query = first_query + lane_id() % 4 * 2;
+    if (C.all_gradients || has_large_rows<C>(stats))
+      weigh_any_size<C, kPass>(p, stats, lane_query, options.unit(), options.factor());
+    else weigh_small<C, kPass>(p, stats, lane_query, options.factor());
+  }
+
+  template <Pass kPass, Gradient kGradient>
+  __device__ __forceinline__ void differentiate(typename S::VTile v, typename S::DoutTile dout, const Real* stats,
+                                                int first_query, const Options& options, int i, int j) {
+    // Without dropout the sums start at -delta: dP - delta is what comes out.
+    constexpr bool kStartAtDelta = !Options::kDropped;
+    Pair<Real> delta[S::kQueryTiles];
+#pragma unroll
+    for (int n = 0; n < S::kQueryTiles; ++n)
+      delta[n] = pair_at(stats + delta_at(C, first_query + 8 * n + lane_id() % 4 * 2));
+#pragma unroll
+    for (int m = 0; m < S::kKeyTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < S::kQueryTiles; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) ds[m][n].x[x] = kStartAtDelta ? -delta[n].x[x % 2] : Real(0);
+    multiply_rows<C>(ds, v, S::first_key(), dout, first_query);
+    if constexpr (!kStartAtDelta) drop(options, delta, i + first_query, j);
+#pragma unroll
+    for (int m = 0; m < S::kKeyTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < S::kQueryTiles; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          // With dropout the weight has been multiplied into dS already, and what is left of it says nothing.
+          Real gradient = kStartAtDelta ? p[m][n].x[x] * ds[m][n].x[x] : ds[m][n].x[x];
+          if constexpr ((C.options & kSoftcap) != 0 && kGradient == Gradient::of_product) gradient *= slope[m][n].x[x];
+          // A weight of exactly 0, hidden or too small to be told from it, passes nothing on, whatever dP is.
+          if constexpr (kPass != Pass::full && kStartAtDelta) gradient = p[m][n].x[x] == Real(0) ? Real(0) : gradient;
+          ds[m][n].x[x] = gradient;
+        }
+  }
+
+  static __device__ __forceinline__ void clear(typename S::Sum (&c)[S::kKeyTiles][S::kQueryTiles]) {
+#pragma unroll
+    for (int m = 0; m < S::kKeyTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < S::kQueryTiles; ++n) c[m][n] = {};
+  }
+
+ private:
+  // ds = p * (dropped dP - delta); p = dropped p. A lane holds the pairs {i, i + 8} x {j, j + 8} of a group in two
+  // neighbouring tiles of queries.
+  __device__ __forceinline__ void drop(const Options& options, const Pair<Real> (&delta)[S::kQueryTiles], int i,
+                                       int j) {
+    const Real kept = static_cast<Real>(options.a.keep_scale);
+    const unsigned threshold = options.a.dropout_threshold;
+#pragma unroll
+    for (int m = 0; m < S::kKeyTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < S::kQueryTiles; n += 2)
+#pragma unroll
+        for (int x = 0; x < 2; ++x) {
+          PhiloxWords words{};
+          if (options.drops())
+            words = options.random_words(i + 8 * n + lane_id() % 4 * 2 + x, j + 16 * m + lane_id() / 4);
+#pragma unroll
+          for (int word = 0; word < 4; ++word) {
+            Real& weight = p[m][n + word / 2].x[word % 2 * 2 + x];
+            Real& gradient = ds[m][n + word / 2].x[word % 2 * 2 + x];
+            const bool keeps = words.word[word] >= threshold;
+            const Real through = keeps ? gradient * kept : Real(0);
+            gradient = weight == Real(0) ? Real(0) : weight * (through - delta[n + word / 2].x[x]);
+            weight = keeps ? weight * kept : Real(0);
+          }
+        }
+  }
+};
+
+}  // namespace cuflash

@@ -1,0 +1,67 @@
+// Scores become weights by what is known of their queries: LSE of forward is the logarithm of their sum.
+#pragma once
+
+#include "portable/backward/workspace.h"
+
+namespace cuflash {
+
+// Full: every pair is visible. Masked: not every one. Hidden: none. Guarded: masked, and some row is not finite.
+enum class Pass { full, masked, hidden, guarded };
+
+// What two neighbouring queries have, read at once.
+template <class Real>
+struct alignas(2 * sizeof(Real)) Pair {
+  Real x[2];
+};
+template <class Real>
+__device__ __forceinline__ Pair<Real> pair_at(const Real* first) {
+  return *reinterpret_cast<const Pair<Real>*>(first);
+}
+
+// first_query: in the tile, of the first column that this lane holds.
+template <Pass kPass, class Real, int kKeyTiles, int kQueryTiles, class Exponent>
+__device__ __forceinline__ void weigh_by(Accumulator<Real> (&p)[kKeyTiles][kQueryTiles], const Real* lse_of_tile,
+                                         int first_query, Exponent exponent) {
+#pragma unroll
+  for (int n = 0; n < kQueryTiles; ++n) {
+    const int query = first_query + 8 * n;
+    const Pair<Real> lse = pair_at(lse_of_tile + query);
+#pragma unroll
+    for (int m = 0; m < kKeyTiles; ++m)
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        Real& score = p[m][n].x[x];
+        const Real weight = exp2_of(exponent(score, lse.x[x % 2], query + x % 2));
+        score = kPass != Pass::full && score == minus_infinity<Real>() ? Real(0) : weight;
+      }
+  }
+}
+
+// Keys in rows. Scores times `unit` are those of the contract, times `factor` powers of two.
+template <BackwardConfig C, Pass kPass, class Real, int kKeyTiles, int kQueryTiles>
+__device__ __forceinline__ void weigh_small(Accumulator<Real> (&p)[kKeyTiles][kQueryTiles], const Real* stats,
+                                            int first_query, Real factor) {
+  weigh_by<kPass>(p, stats + lse_at(C, 0), first_query,
+                  [=](Real score, Real lse, int) { return score * factor - lse; });
+}
+// The difference of large numbers is taken before it is multiplied: it is 0 where they are equal, if the product is rounded
+// as it was in LSE.
+template <BackwardConfig C, Pass kPass, class Real, int kKeyTiles, int kQueryTiles>
+__device__ __forceinline__ void weigh_any_size(Accumulator<Real> (&p)[kKeyTiles][kQueryTiles], const Real* stats,
+                                               int first_query, Real unit, Real factor) {
+  const Real to_power = static_cast<Real>(kLog2e);
+  const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(C));
+  weigh_by<kPass>(p, stats + lse_at(C, 0), first_query, [=](Real score, Real lse, int query) {
+    const bool large = (large_rows[query / 32] >> query % 32 & 1) != 0;
+    // In either way a row's bits do not depend on whether a neighbour is large.
+    if constexpr (C.all_gradients)
+      return (rounded_product(score, large ? unit : factor) - lse) * (large ? to_power : Real(1));
+    else return large ? (rounded_product(score, unit) - lse) * to_power : score * factor - lse;
+  });
+}
+template <BackwardConfig C>
+__device__ __forceinline__ bool has_large_rows(const RealOf<C.element>* stats) {
+  return stats[large_at(C)] != 0;
+}
+
+}  // namespace cuflash

@@ -1,0 +1,44 @@
+// Asynchronous copies from global to shared memory. PTX ISA, "Data Movement and Conversion Instructions: cp.async".
+#pragma once
+
+namespace cuflash {
+
+__device__ __forceinline__ unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// Two neighbours, on 8 bytes. In the order in which it stands among products and barriers.
+__device__ __forceinline__ void load_pair_from_shared(unsigned address, float& first, float& second) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(first), "=f"(second) : "r"(address) : "memory");
+}
+
+// Neighbours, on 8 or 16 bytes, unless `loads` is false: a predicate, as in post.h.
+__device__ __forceinline__ void load_from_shared(unsigned address, float (&x)[2], bool loads) {
+  asm volatile("{ .reg .pred p; setp.ne.s32 p, %3, 0; @p ld.shared.v2.f32 {%0, %1}, [%2]; }"
+               : "+f"(x[0]), "+f"(x[1])
+               : "r"(address), "r"(int{loads})
+               : "memory");
+}
+__device__ __forceinline__ void load_from_shared(unsigned address, float (&x)[4], bool loads) {
+  asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.shared.v4.f32 {%0, %1, %2, %3}, [%4]; }"
+               : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3])
+               : "r"(address), "r"(int{loads})
+               : "memory");
+}
+
+// 16 bytes, of which `bytes` are read and the rest becomes zero. Both addresses on 16-byte boundaries.
+__device__ __forceinline__ void cp_async_16(unsigned to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void cp_async_16(unsigned to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Until at most kPending of this thread's committed groups are still under way.
+template <int kPending>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+}  // namespace cuflash

@@ -1,0 +1,299 @@
+// A warpgroup that computes 64 queries of each tile that its CTA takes. Products are asynchronous: while the values of one
+// tile are multiplied, the weights of the next are computed from scores that were multiplied before them.
+//
+//   wait K(n+1), V(n) | my turn | issue S = Q K(n+1) | issue O += P V(n) | next one's turn | S is there | weights of S |
+//   O is there | rescale O where references moved | P = weights
+#pragma once
+
+#include "attn/softmax.h"
+#include "attn/tile_scores.h"
+#include "ptx/tma.h"
+#include "ptx/warpgroup.h"
+#include "sm90/pipeline.h"
+#include "sm90/products.h"
+#include "sm90/store.h"
+#include "sm90/tile_scheduler.h"
+
+namespace cuflash {
+
+template <Sm90ForwardConfig C>
+struct Consumer {
+  static constexpr Element E = C.element;
+  static constexpr int kScoreTiles = C.tile_k / 8, kOutputTiles = C.dim_v / 8, kSteps = C.tile_k / 16;
+  static_assert(size_of(E) == 2 && C.tile_k % 16 == 0 && C.dim_qk % 16 == 0 && C.dim_v % 32 == 0);
+  using ScoreProduct = WarpgroupProduct<E, C.tile_k, false>;
+  using OutputProduct = WarpgroupProduct<E, C.dim_v, true>;
+  using Options = ScoreOptions<E, C.options>;
+  using Scores = Accumulator<float>[1][kScoreTiles];
+  using Output = Accumulator<float>[1][kOutputTiles];
+  using Weights = unsigned[kSteps][4];
+  using RowSoftmax = SteadySoftmax<float, 1>;
+
+  // What a note says of tiles of keys, and whether there is something to do. Asked for together: one answer of shared
+  // memory is waited for instead of one for every decision.
+  struct KeyTiles {
+    int rows_end, begin, end, own_begin, full_begin, full_end, own_end;
+    __device__ explicit KeyTiles(const TileInfo& n)
+        : rows_end(uniform(n.rows_end)),
+          begin(uniform(n.begin)),
+          end(uniform(n.end)),
+          own_begin(uniform(n.own_begin)),
+          full_begin(uniform(n.full_begin)),
+          full_end(uniform(n.full_end)),
+          own_end(uniform(n.own_end)) {}
+  };
+
+  const Sm90ForwardParams& p;
+  const AttentionParams& a;
+  Pipeline<C> pipeline;
+  int group;  // which of the warpgroups
+  Round round;
+  Ring<C.stages> keys, values;
+
+  __device__ Consumer(const Sm90ForwardParams& p, const Pipeline<C>& pipeline, int group)
+      : p(p), a(p.forward.attention), pipeline(pipeline), group(group) {}
+
+  __device__ float factor() const { return Options::kChanged ? static_cast<float>(kLog2e) : p.exponent; }
+
+  // Counted from the warpgroup's first row; found anew, so that it does not stay in registers.
+  __device__ static LaneCoord lane_coord() {
+    const int thread = new_thread_id();
+    return {thread / 32 % 4 * 16 + thread % 32 / 4, thread % 4 * 2};
+  }
+
+  __device__ void wait_turn() const {
+    if constexpr ((C.schedule & kPingPong) != 0) named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
+  }
+  __device__ void pass_turn() const {
+    if constexpr ((C.schedule & kPingPong) != 0)
+      named_barrier_arrive(1 + (group + 1 == C.warpgroups ? 0 : group + 1), 2 * kWarpgroupThreads);
+  }
+  __device__ void release(unsigned barrier) const {
+    if (lane_id() == 0) mbarrier_arrive(barrier);
+  }
+  __device__ void wait_queries() const {
+    mbarrier_wait(pipeline.q_full(group, round.number), pipeline.query_phase(round.number));
+  }
+  __device__ void release_queries() const { release(pipeline.q_empty(group, round.number)); }
+  __device__ void wait_keys() const { mbarrier_wait(pipeline.k_full(keys.stage), keys.phase); }
+  __device__ void release_keys() {
+    release(pipeline.k_empty(keys.stage));
+    keys.advance();
+  }
+  __device__ void wait_values() const { mbarrier_wait(pipeline.v_full(values.stage), values.phase); }
+  __device__ void release_values() {
+    release(pipeline.v_empty(values.stage));
+    values.advance();
+  }
+
+  // Tiles that others of the CTA need.
+  __device__ void skip(int tiles) {
+#pragma unroll 1
+    for (; tiles > 0; --tiles) {
+      wait_turn(), pass_turn();
+      wait_keys(), release_keys();
+      wait_values(), release_values();
+    }
+  }
+
+  __device__ __forceinline__ void issue_scores(Scores& s) const {
+    const auto q = rematerialize(pipeline.q(group, round.number));
+    issue_score_products<ScoreProduct, C.dim_qk>(s[0], q, 0, pipeline.k(keys.stage));
+  }
+  __device__ __forceinline__ void issue_output(Output& o, Weights& w) const {
+    issue_output_products<OutputProduct>(o[0], w, pipeline.v(values.stage));
+  }
+
+  // Where scores of a lane stand, as far as a mask or an option asks.
+  struct Stand {
+    LaneCoord lane;
+    Sequence sequence;
+    int q_first;
+    __device__ explicit Stand(const TileInfo& info)
+        : lane(lane_coord()), sequence(info.sequence()), q_first(info.q_first) {}
+  };
+  // Scores of a tile of keys become weights; whether the output has to be rescaled, and by what.
+  template <bool kEdge>
+  __device__ __forceinline__ bool weigh(const Stand& at, const Options& options, RowSoftmax& softmax, Scores& s,
+                                        int tile, float (&shrink)[2]) const {
+    const int first = tile * C.tile_k;
+    change_scores<kEdge, kWarpgroupRows>(s, a, at.sequence, options, at.lane, at.q_first, first);
+    const bool moved = softmax.move(s, [&](int r, float x) { shrink[r] = x; });
+    softmax.weigh(s);
+    drop_weights(s, options, a.dropout_threshold, at.lane, at.q_first, first);
+    return moved;
+  }
+
+  // The compiler moves a plain wait in front of the exponentials, which then run after the products instead of under them.
+  // It does not move one out of a loop, and no group of heads is empty.
+  __device__ __forceinline__ void wait_behind_weights() const {
+    do wgmma_wait<0>();
+    while ((C.schedule & kPinWait) != 0 && a.group == 0);
+  }
+
+  // From tile `tile`, whose weights are at hand, down to tile `last`, whose weights are then. The queries are free for
+  // others as soon as the warpgroup's last scores are there.
+  template <bool kEdge>
+  __device__ __forceinline__ void advance(int& tile, int last, const TileInfo& info, const Options& options,
+                                          RowSoftmax& softmax, Weights& w, Output& o, bool ends) {
+#pragma unroll 1
+    for (; tile > last; --tile) {
+      Scores s;
+      wait_keys();
+      wait_values();
+      wait_turn();
+      issue_scores(s);
+      issue_output(o, w);
+      pass_turn();
+      wgmma_wait<1>();
+      fence_operands(s);
+      release_keys();
+      if (ends && tile - 1 == last) release_queries();
+      float shrink[2];
+      const bool moved = weigh<kEdge>(Stand(info), options, softmax, s, tile - 1, shrink);
+      wait_behind_weights();
+      fence_operands(o), fence_operands(w);
+      release_values();
+      if (moved) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) softmax.rescale(o, r, shrink[r]);
+      }
+      narrow<E>(w, s[0]);
+    }
+  }
+
+  // Scores of the first tile of keys, with nothing to do meanwhile.
+  __device__ __forceinline__ void begin(const TileInfo& info, const KeyTiles& tiles, const Options& options,
+                                        RowSoftmax& softmax, Weights& w) {
+    Scores s;
+    wait_keys();
+    wait_turn();
+    issue_scores(s);
+    const Stand at(info);
+    wgmma_wait<0>();
+    fence_operands(s);
+    pass_turn();
+    release_keys();
+    const int tile = tiles.own_end - 1;
+    if (tile == tiles.own_begin) release_queries();
+    float shrink[2];
+    if (tiles.full_begin <= tile && tile < tiles.full_end) weigh<false>(at, options, softmax, s, tile, shrink);
+    else weigh<true>(at, options, softmax, s, tile, shrink);
+    narrow<E>(w, s[0]);
+  }
+
+  // The tiles of the warpgroup: masked ones at the end, full ones, masked ones at the beginning. The weights of the first
+  // are at hand, the last product is under way at the end.
+  __device__ __forceinline__ void sum(const TileInfo& info, const KeyTiles& tiles, const Options& options,
+                                      RowSoftmax& softmax, Output& o, Weights& w) {
+    int tile = tiles.own_end - 1;
+    // Twice through the same code: there are no full tiles the second time.
+#pragma unroll 1
+    for (int last = tiles.full_end;; last = tiles.own_begin) {
+      advance<true>(tile, last, info, options, softmax, w, o, last == tiles.own_begin);
+      if (last == tiles.own_begin) break;
+      advance<false>(tile, tiles.full_begin, info, options, softmax, w, o, tiles.full_begin == tiles.own_begin);
+    }
+    wait_values();
+    issue_output(o, w);
+  }
+
+  // What the output is multiplied by; LSE is written.
+  __device__ __forceinline__ void end_rows(const TileInfo& info, const Options& options, RowSoftmax& softmax,
+                                           float (&shares)[2]) const {
+    const ForwardParams& f = p.forward;
+    softmax.gather();
+    const float sink = a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, info.h))
+                                   : minus_infinity<float>();
+    const float keep = options.drops() ? static_cast<float>(a.keep_scale) : 1.0f;
+    const LaneCoord lane = lane_coord();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int i = info.q_first + lane.row + 8 * r;
+      const RowEnd<float> row = end_row(softmax.reference[r], softmax.sum[r], options.unit(), sink, keep);
+      const bool exists = i < info.len_q;
+      shares[r] = exists ? row.factor : 0;
+      if (f.lse.data && lane.column == 0 && i < info.rows_end)
+        static_cast<float*>(f.lse.data)[offset_of(f.lse, info.b, info.h, int64{info.q_begin} + i)] =
+            exists ? row.lse : minus_infinity<float>();
+    }
+  }
+  // The first thread of the warpgroup copies; the place is free when what it copied from there before has been read.
+  template <int kFirst = 0>
+  __device__ __forceinline__ void store_by_copy(const TileInfo& info, const RowStore<E, kOutputTiles>& rows) const {
+    constexpr int kEnd = kOutputTiles - kFirst < staged_columns(C) / 8 ? kOutputTiles : kFirst + staged_columns(C) / 8;
+    const auto place = pipeline.o(group);
+    const int thread = new_thread_id() % kWarpgroupThreads, barrier = 1 + C.warpgroups + group;
+    if (thread == 0) tma_store_wait_read();
+    named_barrier_sync(barrier, kWarpgroupThreads);
+    rows.template to_tile<kFirst, kEnd>(place, thread / 32 * 16);
+    async_proxy_fence();
+    named_barrier_sync(barrier, kWarpgroupThreads);
+    if (thread == 0) {
+      const int batch = a.cu_q ? 0 : info.b;  // packed sequences are rows of one matrix
+#pragma unroll
+      for (int column = 8 * kFirst; column < 8 * kEnd; column += kPanelColumns)
+        tma_store(p.o, place.piece(0, column - 8 * kFirst), column, info.q_begin + info.q_first, info.h, batch);
+      tma_store_commit();
+    }
+    if constexpr (kEnd < kOutputTiles) store_by_copy<kEnd>(info, rows);
+  }
+  __device__ __forceinline__ void store(const TileInfo& info, const float (&shares)[2], const Output& o) const {
+    const LaneCoord lane = lane_coord();
+    const int first = info.q_first + lane.row;
+    const RowStore<E, kOutputTiles> rows{
+        o[0], {shares[0], shares[1]}, {first < info.rows_end, first + 8 < info.rows_end}, lane.column / 2, a.dim_v};
+    if constexpr ((C.schedule & kStoreBySmem) != 0) {
+      // Behind the last row of a packed sequence lies another one.
+      if (uniform(p.store_o_by_tma != 0 && (!a.cu_q || info.q_first + kWarpgroupRows <= info.rows_end)))
+        return store_by_copy(info, rows);
+    }
+    rows.to(p.forward.o, offset_of(p.forward.o, info.b, info.h, int64{info.q_begin} + first));
+  }
+
+  // Rows without keys.
+  __device__ __forceinline__ void attend_nothing(const TileInfo& info, const KeyTiles& tiles) {
+    release_queries();
+    skip(tiles.end - tiles.begin);
+    RowSoftmax softmax(factor());
+    float shares[2];
+    end_rows(info, Options(a, info.sequence(), info.b, info.h), softmax, shares);
+    const LaneCoord lane = lane_coord();
+    for (int i = info.q_first + lane.row; i < min(info.q_first + lane.row + 16, info.rows_end); i += 8)
+      clear_row<E>(p.forward.o, offset_of(p.forward.o, info.b, info.h, int64{info.q_begin} + i), lane.column / 2,
+                   a.dim_v);
+  }
+  __device__ __forceinline__ void attend(const TileInfo& info, const KeyTiles& tiles) {
+    const Options options(a, info.sequence(), info.b, info.h);
+    RowSoftmax softmax(factor());
+    Weights w;
+    skip(tiles.end - tiles.own_end);
+    begin(info, tiles, options, softmax, w);
+    Output o = {};
+    sum(info, tiles, options, softmax, o, w);
+    float shares[2];  // what rows of the output are multiplied by
+    end_rows(info, options, softmax, shares);
+    wgmma_wait<0>();
+    fence_operands(o), fence_operands(w);
+    release_values();
+    skip(tiles.own_begin - tiles.begin);
+    store(info, shares, o);
+  }
+
+  __device__ __forceinline__ void run() {
+    if (group == C.warpgroups - 1) pass_turn();  // the first turn
+#pragma unroll 1
+    for (; round.any(p.tile_order); round.next()) {
+      wait_queries();
+      const TileInfo& info = pipeline.info(group, round.number);
+      const KeyTiles tiles(info);
+      if (tiles.rows_end == 0) release_queries();
+      else if (tiles.own_begin == tiles.own_end) attend_nothing(info, tiles);
+      else attend(info, tiles);
+      converge();
+    }
+    if constexpr ((C.schedule & kStoreBySmem) != 0) tma_store_wait_read();
+  }
+};
+
+}  // namespace cuflash

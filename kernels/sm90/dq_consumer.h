@@ -1,0 +1,321 @@
+// A warpgroup that computes dQ of 64 queries of each tile that its CTA takes. Products are asynchronous: while the keys of
+// one tile are multiplied with dS, the weights of the next are computed from scores that were multiplied before them.
+//
+//   wait K(n+1) | issue S = Q K(n+1) | issue dQ += dS K(n) | S is there | weights of S | wait V(n+1) |
+//   issue dP = dO V(n+1) | dQ, dP are there | dS
+#pragma once
+
+#include "sm90/dq_pipeline.h"
+#include "sm90/dq_scores.h"
+#include "sm90/products.h"
+#include "sm90/store.h"
+#include "sm90/tile_scheduler.h"
+
+namespace cuflash {
+
+template <Sm90DqConfig C>
+struct DqConsumer : DqScores<C> {
+  using Base = DqScores<C>;
+  using Base::E, Base::kShared, Base::kKeyTiles, Base::kSteps, Base::lane_coord;
+  using typename Base::Scores, typename Base::Gradients, typename Base::Rows;
+  static_assert(size_of(E) == 2 && C.tile_k % 16 == 0 && C.dim_qk % 32 == 0 && C.dim_v % 32 == 0);
+  static_assert(C.key_stages >= 2 && C.value_stages >= 1);
+  static constexpr int kSumTiles = C.dim_qk / 8;
+  using Pipeline = DqPipeline<C>;
+  using ScoreProduct = WarpgroupProduct<E, C.tile_k, false>;
+  using SumProduct = WarpgroupProduct<E, C.dim_qk, true>;
+  using Sums = Accumulator<float>[kSumTiles];
+
+  const Sm90BackwardParams& p;
+  const AttentionParams& a;
+  Pipeline pipeline;
+  int group;  // which of the warpgroups
+  Round round;
+  Ring<C.key_stages> keys;  // of the tile that is multiplied with dS next
+  Ring<C.value_stages> values;
+
+  __device__ DqConsumer(const Sm90BackwardParams& p, const Pipeline& pipeline, int group)
+      : p(p), a(p.backward.attention), pipeline(pipeline), group(group) {}
+
+  __device__ const float* stats() const { return pipeline.stats(group, round.number); }
+
+  __device__ void release(unsigned barrier) const {
+    if (lane_id() == 0) mbarrier_arrive(barrier);
+  }
+  // A tile of keys that the CTA visits is one turn of every warpgroup.
+  __device__ void wait_turn() const {
+    if constexpr (C.ping_pong != 0) named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
+  }
+  __device__ void pass_turn() const {
+    if constexpr (C.ping_pong != 0)
+      named_barrier_arrive(1 + (group + 1 == C.warpgroups ? 0 : group + 1), 2 * kWarpgroupThreads);
+  }
+  __device__ void wait_queries() const {
+    mbarrier_wait(pipeline.q_full(group, round.number), pipeline.query_phase(round.number));
+  }
+  // All lanes have read the statistics.
+  __device__ void release_queries() const {
+    __syncwarp();
+    release(pipeline.q_empty(group, round.number));
+  }
+  __device__ void wait_keys(const Ring<C.key_stages>& at) const { mbarrier_wait(pipeline.k_full(at.stage), at.phase); }
+  __device__ void release_keys() {
+    release(pipeline.k_empty(keys.stage));
+    keys.advance();
+  }
+  __device__ void wait_values() const { mbarrier_wait(pipeline.v_full(values.stage), values.phase); }
+  __device__ void release_values() {
+    release(pipeline.v_empty(values.stage));
+    values.advance();
+  }
+  // Tiles that others of the CTA need.
+  __device__ void skip(int tiles) {
+#pragma unroll 1
+    for (; tiles > 0; --tiles) {
+      wait_turn(), pass_turn();
+      wait_keys(keys), release_keys();
+      wait_values(), release_values();
+    }
+  }
+
+  // s = the warpgroup's rows, times those of a tile of keys or values.
+  template <int kColumns>
+  static __device__ __forceinline__ void issue_scores(Scores& s, SwizzledTile<kWarpgroupRows, kColumns> rows,
+                                                      SwizzledTile<C.tile_k, kColumns> of_keys) {
+    asm volatile("" : "+r"(rows.address));  // or all of its descriptors stay in registers
+    wgmma_fence();
+    ScoreProduct::start(s, rows.along_rows(0), of_keys.along_rows(0));
+#pragma unroll
+    for (int step = 1; step < kColumns / 16; ++step)
+      ScoreProduct::add(s, rows.along_rows(step), of_keys.along_rows(step));
+    wgmma_commit();
+  }
+  __device__ __forceinline__ void issue_scores(Scores& s, const Ring<C.key_stages>& at) const {
+    issue_scores(s, pipeline.q(group, round.number), pipeline.k(at.stage));
+  }
+  __device__ __forceinline__ void issue_value_scores(Scores& dp) const {
+    issue_scores(dp, pipeline.dout(group, round.number), pipeline.v(values.stage));
+  }
+  __device__ __forceinline__ void issue_sums(Sums& dq, Gradients& ds) const {
+    const auto k = pipeline.k(keys.stage);
+    fence_operands(ds);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) SumProduct::add(dq, ds[step], k.across_rows(step));
+    wgmma_commit();
+  }
+
+  // dQ += dS K without what has a dS of 0: its key may not be finite. The four lanes of a row have its dS, which move on by
+  // one tile of keys after the other, so that those in use have a register of a known number.
+  __device__ __forceinline__ void select_sums(Sums& dq, Gradients& ds) const {
+    const auto k = pipeline.k(keys.stage);
+#pragma unroll 1
+    for (int tile = 0; tile < kKeyTiles; ++tile) {
+#pragma unroll 1
+      for (int key = 0; key < 8; ++key) {
+        float d[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const unsigned two = __shfl_sync(0xffffffffu, ds[0][r], lane_id() / 4 * 4 + key / 2);
+          d[r] = widen<E>(static_cast<unsigned short>(key % 2 == 0 ? two : two >> 16));
+        }
+        select_key(dq, d, k, 8 * tile + key);
+        converge();
+      }
+#pragma unroll
+      for (int n = 0; n + 1 < kKeyTiles; ++n)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) ds[n / 2][n % 2 * 2 + r] = ds[(n + 1) / 2][(n + 1) % 2 * 2 + r];
+      converge();
+    }
+  }
+  static __device__ __forceinline__ void select_key(Sums& dq, const float (&d)[2], typename Pipeline::KTile k,
+                                                    int key) {
+    const int column = lane_coord().column;
+#pragma unroll
+    for (int n = 0; n < kSumTiles; ++n) {
+      const unsigned two = *static_cast<const unsigned*>(__cvta_shared_to_generic(k.piece(key, 8 * n) + column * 2));
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        const float value = widen<E>(static_cast<unsigned short>(x % 2 == 0 ? two : two >> 16));
+        dq[n].x[x] += d[x / 2] * (d[x / 2] != 0 ? value : 0.0f);
+      }
+    }
+  }
+
+  static __device__ bool is_full(const TileInfo& info, int tile) {
+    return uniform(info.full_begin <= tile && tile < info.full_end);
+  }
+  // Whether a tile of which not everybody sees everything holds something that products would carry to others.
+  __device__ __forceinline__ bool finds_not_finite(Scores& s, const TileInfo& info) const {
+    return uniform(named_barrier_any(1 + C.warpgroups + group, kWarpgroupThreads, Base::has_not_finite_score(s, info)));
+  }
+
+  // One tile without overlap, where LSE are large or something is not finite, and not for everybody.
+  __device__ __forceinline__ void visit_guarded(Scores& s, Sums& dq, const TileInfo& info, int tile) {
+    Gradients ds;
+    Base::weigh_any_size(s, a, info, tile, stats(), p.exponent);
+    narrow<C.element>(ds, s);
+    fence_operands(ds);
+    wait_values();
+    issue_value_scores(s);
+    wgmma_wait<0>();
+    fence_operands(s);
+    release_values();
+    Base::differentiate_narrow(ds, s, stats());
+    select_sums(dq, ds);
+    fence_operands(dq);
+    __syncwarp();  // all lanes have read the keys
+    release_keys();
+  }
+
+  // dS of weights and of the tile's values, with nothing to do meanwhile.
+  template <bool kEdge>
+  __device__ __forceinline__ void differentiate_now(Gradients& ds, Scores& s, const TileInfo& info, const Rows& rows,
+                                                    int tile) {
+    Scores dp;
+    Base::template weigh<kEdge>(s, a, info, tile, rows, p.exponent);
+    fence_operands(s);
+    wait_values();
+    issue_value_scores(dp);
+    wgmma_wait<0>();
+    fence_operands(dp);
+    release_values();
+    Base::template differentiate<kEdge>(ds, s, dp, rows);
+  }
+  // The first tile of a stretch: its dS are at hand at the end, or false, and it is done. again: its turn has been.
+  __device__ __forceinline__ bool begin(Gradients& ds, Sums& dq, const TileInfo& info, const Rows& rows, int tile,
+                                        bool again) {
+    Scores s;
+    const bool full = is_full(info, tile);
+    wait_keys(keys);
+    if (!again) wait_turn();
+    issue_scores(s, keys);
+    wgmma_wait<0>();
+    fence_operands(s);
+    if (!again) pass_turn();
+    if (uniform(has_large_rows<kShared>(stats())) || (!full && finds_not_finite(s, info))) {
+      visit_guarded(s, dq, info, tile);
+      return false;
+    }
+    if (full) differentiate_now<false>(ds, s, info, rows, tile);
+    else differentiate_now<true>(ds, s, info, rows, tile);
+    return true;
+  }
+
+  // From tile `tile`, whose dS are at hand, down to tile `last`, whose dS are then. False: it ends before that, since `tile`
+  // has to be visited without overlap; all before it are done.
+  template <bool kEdge>
+  __device__ __forceinline__ bool advance(int& tile, int last, const TileInfo& info, const Rows& rows, Gradients& ds,
+                                          Sums& dq) {
+#pragma unroll 1
+    while (tile > last) {
+      Scores s, dp;
+      Ring<C.key_stages> next = keys;
+      next.advance();
+      wait_keys(next);
+      wait_turn();
+      issue_scores(s, next);
+      issue_sums(dq, ds);
+      pass_turn();
+      wgmma_wait<1>();
+      fence_operands(s);
+      --tile;
+      if (kEdge && finds_not_finite(s, info)) {
+        wgmma_wait<0>();
+        fence_operands(dq), fence_operands(ds);
+        release_keys();
+        return false;
+      }
+      Base::template weigh<kEdge>(s, a, info, tile, rows, p.exponent);
+      fence_operands(s);
+      wait_values();
+      issue_value_scores(dp);
+      wgmma_wait<1>();
+      fence_operands(dq), fence_operands(ds);
+      release_keys();
+      wgmma_wait<0>();
+      fence_operands(dp);
+      release_values();
+      Base::template differentiate<kEdge>(ds, s, dp, rows);
+    }
+    return true;
+  }
+  // Masked tiles at the end, full ones, masked ones at the beginning.
+  __device__ __forceinline__ bool advance_all(int& tile, const TileInfo& info, const Rows& rows, Gradients& ds,
+                                              Sums& dq) {
+    // Twice through the same code: there are no full tiles the second time.
+#pragma unroll 1
+    for (int last = uniform(info.full_end);; last = uniform(info.own_begin)) {
+      if (!advance<true>(tile, last, info, rows, ds, dq)) return false;
+      if (last == uniform(info.own_begin)) return true;
+      if (!advance<false>(tile, uniform(info.full_begin), info, rows, ds, dq)) return false;
+    }
+  }
+  __device__ __forceinline__ void sum(Sums& dq, const TileInfo& info) {
+    const Rows rows(stats());
+    int tile = uniform(info.own_end) - 1;
+    bool again = false;
+#pragma unroll 1
+    while (tile >= uniform(info.own_begin)) {
+      Gradients ds;
+      if (!begin(ds, dq, info, rows, tile, again)) {
+        --tile, again = false;
+      } else if (again = !advance_all(tile, info, rows, ds, dq); !again) {
+        issue_sums(dq, ds);
+        wgmma_wait<0>();
+        fence_operands(dq), fence_operands(ds);
+        release_keys();
+        --tile;
+      }
+      converge();
+    }
+  }
+
+  __device__ __forceinline__ void store(const TileInfo& info, const Sums& dq) const {
+    const LaneCoord lane = lane_coord();
+    const int first = info.q_first + lane.row;
+    const auto scale = static_cast<float>(a.scale);
+    const RowStore<E, kSumTiles> rows{dq,
+                                      {first < info.len_q ? scale : 0.0f, first + 8 < info.len_q ? scale : 0.0f},
+                                      {first < info.rows_end, first + 8 < info.rows_end},
+                                      lane.column / 2,
+                                      a.dim_qk};
+    rows.to(p.backward.dq, offset_of(p.backward.dq, info.b, info.h, int64{info.q_begin} + first));
+  }
+  // Rows without keys.
+  __device__ __forceinline__ void store_nothing(const TileInfo& info) const {
+    const LaneCoord lane = lane_coord();
+    for (int i = info.q_first + lane.row; i < min(info.q_first + lane.row + 16, info.rows_end); i += 8)
+      clear_row<E>(p.backward.dq, offset_of(p.backward.dq, info.b, info.h, int64{info.q_begin} + i), lane.column / 2,
+                   a.dim_qk);
+  }
+
+  __device__ __forceinline__ void run() {
+    if (group == C.warpgroups - 1) pass_turn();  // the first turn
+#pragma unroll 1
+    for (; round.any(p.tile_order); round.next()) {
+      wait_queries();
+      converge();
+      const TileInfo& info = pipeline.info(group, round.number);
+      if (uniform(info.rows_end == 0)) {
+        release_queries();
+      } else if (uniform(info.own_begin == info.own_end)) {
+        release_queries();
+        skip(uniform(info.end - info.begin));
+        store_nothing(info);
+      } else {
+        Sums dq = {};
+        fence_operands(dq);
+        skip(uniform(info.end - info.own_end));
+        sum(dq, info);
+        release_queries();
+        skip(uniform(info.own_begin - info.begin));
+        store(info, dq);
+      }
+      converge();
+    }
+  }
+};
+
+}  // namespace cuflash

@@ -1,0 +1,83 @@
+// Where tiles of the kernel for dQ lie in shared memory, and the barriers between those who bring them and those who use
+// them.
+//
+//   Q, then dO of each warpgroup, once or twice | K of each place | V of each place | statistics and notes for each
+//   warpgroup | barriers
+//
+//   full     bytes have arrived; waited for by those who compute
+//   empty    one arrival of every warp that computes; waited for by those who copy
+#pragma once
+
+#include "portable/backward/workspace.h"
+#include "ptx/barrier.h"
+#include "sm90/ring.h"
+#include "sm90/tile_info.h"
+#include "tile/swizzled.h"
+
+namespace cuflash {
+
+template <Sm90DqConfig C>
+struct DqPipeline {
+  using QTile = SwizzledTile<kWarpgroupRows, C.dim_qk>;
+  using DoutTile = SwizzledTile<kWarpgroupRows, C.dim_v>;
+  using KTile = SwizzledTile<C.tile_k, C.dim_qk>;
+  using VTile = SwizzledTile<C.tile_k, C.dim_v>;
+  static constexpr int kQueryStages = C.query_stages * C.warpgroups;
+  static constexpr int kStatsBytes = row_stats_bytes(shared_config(C)), kStatsRoom = row_stats_room(shared_config(C));
+  static constexpr int kDouts = kQueryStages * QTile::kBytes;
+  static constexpr int kKeys = kDouts + kQueryStages * DoutTile::kBytes;
+  static constexpr int kValues = kKeys + C.key_stages * KTile::kBytes;
+  static constexpr int kStats = kValues + C.value_stages * VTile::kBytes;
+  static constexpr int kTileInfoBegin = kStats + kQueryStages * kStatsRoom;
+  static constexpr int kBarriers = kTileInfoBegin + num_tile_infos(C) * C.warpgroups * kTileInfoBytes;
+  static_assert(kStats % kCopyAlignment == 0 && kBarriers + 8 * num_barriers(C) == shared_bytes(C));
+
+  unsigned memory;  // shared_address, on a multiple of 1024
+
+  // Of a round's tile: its place, and how often that was used before.
+  static __device__ int query_stage(int group, unsigned round) { return round % C.query_stages * C.warpgroups + group; }
+  static __device__ unsigned query_phase(unsigned round) { return round / C.query_stages % 2; }
+
+  __device__ QTile q(int group, unsigned round) const { return {memory + query_stage(group, round) * QTile::kBytes}; }
+  __device__ DoutTile dout(int group, unsigned round) const {
+    return {memory + kDouts + query_stage(group, round) * DoutTile::kBytes};
+  }
+  __device__ KTile k(int place) const { return {memory + kKeys + place * KTile::kBytes}; }
+  __device__ VTile v(int place) const { return {memory + kValues + place * VTile::kBytes}; }
+  __device__ unsigned stats_address(int group, unsigned round) const {
+    return memory + kStats + query_stage(group, round) * kStatsRoom;
+  }
+  __device__ const float* stats(int group, unsigned round) const {
+    return static_cast<const float*>(__cvta_shared_to_generic(stats_address(group, round)));
+  }
+
+  // What was written before the queries' barrier was arrived on is there for whoever waits for that.
+  __device__ TileInfo& info(int group, unsigned round) const {
+    return static_cast<TileInfo*>(
+        __cvta_shared_to_generic(memory + kTileInfoBegin))[round % num_tile_infos(C) * C.warpgroups + group];
+  }
+
+  __device__ unsigned k_full(int place) const { return memory + kBarriers + 8 * place; }
+  __device__ unsigned k_empty(int place) const { return k_full(C.key_stages + place); }
+  __device__ unsigned v_full(int place) const { return k_full(2 * C.key_stages + place); }
+  __device__ unsigned v_empty(int place) const { return v_full(C.value_stages + place); }
+  __device__ unsigned q_full(int group, unsigned round) const {
+    return v_full(2 * C.value_stages + query_stage(group, round));
+  }
+  __device__ unsigned q_empty(int group, unsigned round) const { return q_full(group, round) + 8 * kQueryStages; }
+
+  // By one thread, before all others.
+  __device__ void init() const {
+    constexpr unsigned kWarps = kWarpgroupThreads / 32;
+    for (int n = 0; n < C.key_stages; ++n)
+      mbarrier_init(k_full(n), 1), mbarrier_init(k_empty(n), kWarps * C.warpgroups);
+    for (int n = 0; n < C.value_stages; ++n)
+      mbarrier_init(v_full(n), 1), mbarrier_init(v_empty(n), kWarps * C.warpgroups);
+    for (int n = 0; n < C.warpgroups; ++n)
+      for (unsigned round = 0; round < C.query_stages; ++round)
+        mbarrier_init(q_full(n, round), 1), mbarrier_init(q_empty(n, round), kWarps);
+    mbarrier_init_fence();
+  }
+};
+
+}  // namespace cuflash

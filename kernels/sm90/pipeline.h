@@ -1,0 +1,76 @@
+// Where tiles lie in shared memory, and the barriers between those who bring them and those who use them.
+//
+//   Q of each warpgroup, once or twice | K of each stage | V of each stage | O of each warpgroup | notes for each
+//   warpgroup | barriers
+//
+//   full     bytes have arrived; waited for by those who compute
+//   empty    one arrival of every warp that computes; waited for by those who copy
+//   landed   in place of `full` for values that have to be cleaned first: whoever cleans then arrives on `full`
+#pragma once
+
+#include "ptx/barrier.h"
+#include "sm90/ring.h"
+#include "sm90/tile_info.h"
+#include "tile/swizzled.h"
+
+namespace cuflash {
+
+template <Sm90ForwardConfig C>
+struct Pipeline {
+  using QTile = SwizzledTile<kWarpgroupRows, C.dim_qk>;
+  using KTile = SwizzledTile<C.tile_k, C.dim_qk>;
+  using VTile = SwizzledTile<C.tile_k, C.dim_v>;
+  using OTile = SwizzledTile<kWarpgroupRows, staged_columns(C)>;
+  static constexpr int kQueryStages = query_stages(C);
+  static constexpr int kKeys = kQueryStages * C.warpgroups * QTile::kBytes;
+  static constexpr int kValues = kKeys + C.stages * KTile::kBytes;
+  static constexpr int kStaged = kValues + C.stages * VTile::kBytes;
+  static constexpr int kTileInfoBegin = kStaged + staged_bytes(C);
+  static constexpr int kBarriers = kTileInfoBegin + num_tile_infos(C) * C.warpgroups * kTileInfoBytes;
+  static_assert(kBarriers + 8 * num_barriers(C) == shared_bytes(C));
+
+  unsigned memory;  // shared_address, on a multiple of 1024
+
+  // Of a round's tile: its place, and how often that was used before.
+  static __device__ int query_stage(int group, unsigned round) { return round % kQueryStages * C.warpgroups + group; }
+  static __device__ unsigned query_phase(unsigned round) { return round / kQueryStages % 2; }
+
+  __device__ QTile q(int group, unsigned round) const { return {memory + query_stage(group, round) * QTile::kBytes}; }
+  __device__ KTile k(int stage) const { return {memory + kKeys + stage * KTile::kBytes}; }
+  __device__ VTile v(int stage) const { return {memory + kValues + stage * VTile::kBytes}; }
+  __device__ OTile o(int group) const { return {memory + kStaged + group * OTile::kBytes}; }  // with kStoreBySmem
+
+  // What was written before the queries' barrier was arrived on is there for whoever waits for that.
+  __device__ TileInfo& info(int group, unsigned round) const {
+    return static_cast<TileInfo*>(
+        __cvta_shared_to_generic(memory + kTileInfoBegin))[round % num_tile_infos(C) * C.warpgroups + group];
+  }
+
+  __device__ unsigned k_full(int stage) const { return memory + kBarriers + 8 * stage; }
+  __device__ unsigned k_empty(int stage) const { return k_full(C.stages + stage); }
+  __device__ unsigned v_full(int stage) const { return k_full(2 * C.stages + stage); }
+  __device__ unsigned v_empty(int stage) const { return k_full(3 * C.stages + stage); }
+  __device__ unsigned v_landed(int stage) const { return k_full(4 * C.stages + stage); }
+  __device__ unsigned q_full(int group, unsigned round) const {
+    return k_full(5 * C.stages + query_stage(group, round));
+  }
+  __device__ unsigned q_empty(int group, unsigned round) const {
+    return q_full(group, round) + 8 * kQueryStages * C.warpgroups;
+  }
+
+  // By one thread, before all others.
+  __device__ void init() const {
+    constexpr unsigned kWarps = kWarpgroupThreads / 32;
+    for (int n = 0; n < C.stages; ++n) {
+      mbarrier_init(k_full(n), 1), mbarrier_init(k_empty(n), kWarps * C.warpgroups);
+      mbarrier_init(v_full(n), 1), mbarrier_init(v_empty(n), kWarps * C.warpgroups);
+      mbarrier_init(v_landed(n), 1);
+    }
+    for (int n = 0; n < C.warpgroups; ++n)
+      for (unsigned round = 0; round < kQueryStages; ++round)
+        mbarrier_init(q_full(n, round), 1), mbarrier_init(q_empty(n, round), kWarps);
+    mbarrier_init_fence();
+  }
+};
+
+}  // namespace cuflash

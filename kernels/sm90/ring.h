@@ -1,0 +1,27 @@
+// Places that are filled and emptied in turns.
+#pragma once
+
+namespace cuflash {
+
+// The next place of a ring. The phase of its barriers changes with every round.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  unsigned phase = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) stage = 0, phase ^= 1;
+  }
+};
+
+// Places of a ring, of which each turn takes one, and barriers of which every turn is a phase: one number for both.
+template <int kPlaces>
+struct PhaseRing {
+  unsigned turn = 0;  // in two rounds
+
+  __device__ __forceinline__ int place() const { return static_cast<int>(turn < kPlaces ? turn : turn - kPlaces); }
+  __device__ __forceinline__ unsigned phase() const { return turn % 2; }
+  __device__ __forceinline__ void advance() { turn = turn + 1 == 2 * kPlaces ? 0 : turn + 1; }
+};
+
+}  // namespace cuflash

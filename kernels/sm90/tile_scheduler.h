@@ -1,0 +1,78 @@
+// What the CTAs of Hopper kernels that have queries work on: they stay, and take one tile of queries after the other.
+// Every warp finds out for itself, and all come to the same answers.
+#pragma once
+
+#include "sm90/tile_info.h"
+
+namespace cuflash {
+
+// The tiles of one CTA, one in each round.
+struct Round {
+  unsigned number = 0;
+
+  // Volatile: read anew where it is asked for, instead of being kept in registers.
+  __device__ __forceinline__ TileCoord tile(const TileOrder& order) const {
+    unsigned cta, ctas;
+    asm volatile("mov.u32 %0, %%ctaid.x; mov.u32 %1, %%nctaid.x;" : "=r"(cta), "=r"(ctas));
+    return tile_of(order, cta, ctas, number);
+  }
+  __device__ bool any(const TileOrder& order) const { return number < order.rounds; }
+  __device__ void next() { ++number; }
+};
+
+// A tile of queries, and the keys that it sees. C: the config of the kernel.
+template <auto C>
+struct Work {
+  int b, h, q_first;
+  Sequence sequence;
+  int seen_begin, seen_end;  // keys that some query sees
+  int begin, end;            // tiles of keys, visited from the last to the first
+  bool exists;               // somebody waits for its rows
+
+  __device__ __forceinline__ Work(const AttentionParams& a, const TileCoord& tile) {
+    exists = tile.exists;
+    if (!exists) return;
+    b = static_cast<int>(tile.head / static_cast<unsigned>(a.heads_q)), h = static_cast<int>(tile.head) - b * a.heads_q;
+    q_first = static_cast<int>(tile.q_tile) * tile_q_of(C);
+    sequence = sequence_of(a, b);
+    exists = q_first < rows_end(a);
+    const Range seen = keys_of_any(a, sequence, queries(q_first, tile_q_of(C)));
+    seen_begin = static_cast<int>(seen.begin), seen_end = static_cast<int>(seen.end);
+    begin = seen.empty() ? 0 : seen_begin / C.tile_k, end = seen.empty() ? 0 : (seen_end - 1) / C.tile_k + 1;
+  }
+
+  __device__ Range queries(int first, int count) const {
+    return {first, min(int64{first} + count, int64{sequence.len_q})};
+  }
+  // Rows below this are written: a dense tensor has rows beyond its lengths, a packed one has not.
+  __device__ int rows_end(const AttentionParams& a) const { return a.cu_q ? sequence.len_q : a.len_q; }
+  __device__ int head_k(const AttentionParams& a) const { return a.group == 1 ? h : h / a.group; }
+
+  // Whether a tile of values may hold rows that nobody sees, and that are not zero. Beyond the end of the tensor they are.
+  __device__ bool has_hidden_values(const AttentionParams& a, int tile) const {
+    const int first = tile * C.tile_k;
+    const int64 rows = a.cu_k ? a.total_k : a.len_k;
+    return ((C.options & kMaskTensor) != 0 && a.mask.data) || first < seen_begin ||
+           (first + C.tile_k > seen_end && sequence.k_begin + seen_end < rows);
+  }
+};
+
+// For one of the warpgroups that share the tile.
+template <auto C>
+__device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionParams& a, const Work<C>& work,
+                                                int group) {
+  info.rows_end = work.exists ? work.rows_end(a) : 0;
+  if (!work.exists) return;
+  const Sequence& s = work.sequence;
+  info.b = work.b, info.h = work.h, info.q_first = work.q_first + group * kWarpgroupRows;
+  info.q_begin = static_cast<int>(s.q_begin), info.shift = static_cast<int>(s.shift);
+  info.len_q = s.len_q, info.len_k = s.len_k;
+  info.begin = work.begin, info.end = work.end;
+  asm volatile("" ::: "memory");  // read back, so that it takes no registers
+  const Range queries{info.q_first, min(info.q_first + kWarpgroupRows, info.len_q)};
+  const Walk walk = walk_keys<C.tile_k>(a, info.sequence(), queries);
+  info.own_begin = walk.begin, info.full_begin = walk.full_begin;
+  info.full_end = walk.full_end, info.own_end = walk.end;
+}
+
+}  // namespace cuflash

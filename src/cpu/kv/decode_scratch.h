@@ -1,0 +1,54 @@
+// What a task of the decode path works with: rows of queries, scores and sums.
+#pragma once
+
+#include <algorithm>
+
+#include "cpu/arena.h"
+#include "cpu/kv/decode_kernels.h"
+#include "cpu/kv/paged_rows.h"
+#include "cpu/plan.h"
+
+namespace cuflash::cpu {
+
+inline constexpr int64_t kPadding =
+    kAlignment / sizeof(float);  // rows start on a cache line, so on whole vectors of any set
+
+template <class T>
+T* row_of(const RowBlock<T>& x, int64_t head, int64_t row) {
+  return x.data + (head * x.rows + row) * x.stride;
+}
+
+// The softmax of some rows over some keys, not yet divided by l. Where weights are rounded, each row of o ends with their
+// sums before and after that: they shrink and are merged as all of it.
+template <class T>
+struct Sums {
+  RowBlock<T> o;  // [head][row][dim_v, padded; sums]
+  T* m;           // [head][row]
+  T* l;
+
+  Sums(Arena& arena, const Problem& p, const DecodePlan& plan) {
+    const int64_t rows = plan.run * plan.rows, stride = round_up(p.dim_v, kPadding) + kPadding;
+    o = {arena.take<T>(rows * stride), plan.rows, stride};
+    m = arena.take<T>(rows);
+    l = arena.take<T>(rows);
+  }
+};
+
+template <class T>
+struct DecodeScratch {
+  RowBlock<T> q;      // [head][row][dim_qk]
+  RowBlock<T> s;      // [head][row][key]
+  T* staging;         // [key]
+  std::byte* copied;  // [key][dim_v], or [key][head][dim_qk or dim_v] from pages
+
+  DecodeScratch(Arena& arena, const Problem& p, const DecodePlan& plan) {
+    const int64_t rows = plan.run * plan.rows, stride = round_up(p.dim_qk, kPadding);
+    q = {arena.take<T>(rows * stride), plan.rows, stride};
+    s = {arena.take<T>(plan.run * most_decode_scores(plan.rows)), plan.rows, decode_block(plan.rows)};
+    staging = arena.take<T>(std::max(kMostDecodeKeys, round_up(p.dim_v, kPadding)));
+    const int64_t dims = p.cache.page_size ? plan.run * std::max(p.dim_qk, p.dim_v) : p.dim_v;
+    copied = arena.take<std::byte>(kCopied * dims * size_of(p.dtype));
+  }
+};
+
+}  // namespace cuflash::cpu

@@ -1,0 +1,44 @@
+// GPUs: what a plan needs to know of one, and which is current during a call.
+#pragma once
+
+#include <string>
+
+#include "cuda/driver/arch.h"
+#include "cuda/driver/driver.h"
+#include "tuned/choice.h"
+
+namespace cuflash::cuda {
+
+struct DeviceState {
+  int ordinal = 0;
+  CUdevice handle = 0;
+  CUcontext primary = nullptr;  // retained for the life of the process
+  Arch arch;
+  int num_sms = 0;
+  std::string name;
+  const tuned::Choices* tuned = nullptr;  // what was measured on such a device
+};
+// By which tuned choices know a device: "NVIDIA H200, sm_90a, 132 multiprocessors".
+std::string tuned_name(const DeviceState& device);
+
+int device_count();
+// Made at the first use of a device, for all threads. Throws for one that does not exist or is too old.
+const DeviceState& device(int ordinal);
+
+// Makes a device current for a scope. A context of that device that is current already stays, whoever made it.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int ordinal) : DeviceGuard(device(ordinal)) {}
+  explicit DeviceGuard(const DeviceState& wanted);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+  const DeviceState& state() const { return state_; }
+
+ private:
+  const DeviceState& state_;
+  bool pushed_ = false;
+};
+
+}  // namespace cuflash::cuda

@@ -1,0 +1,40 @@
+#include "cuda/driver/memory.h"
+
+#include "cuda/driver/driver.h"
+
+namespace cuflash::cuda {
+
+MemoryLookup MemoryLookup::of_driver() { return MemoryLookup(&driver()); }
+
+MemoryLookup MemoryLookup::of_process() {
+  const Driver* d = loaded_driver();
+  return MemoryLookup(d && d->cuPointerGetAttributes ? d : nullptr);
+}
+
+const MemoryLookup::Answer& MemoryLookup::ask(const void* data) {
+  if (last_.covers(data)) return last_;
+  unsigned type = 0, managed = 0;
+  int ordinal = -1;
+  CUdeviceptr begin = 0;
+  size_t size = 0;
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                      CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+  void* values[] = {&type, &managed, &ordinal, &begin, &size};
+  // Fails where nobody has initialised CUDA yet, and then nobody has device memory. Of a pointer that it does not know
+  // it says nothing.
+  const CUresult result = driver_->cuPointerGetAttributes(5, attributes, values, reinterpret_cast<CUdeviceptr>(data));
+  const bool on_device = result == CUDA_SUCCESS && (type == CU_MEMORYTYPE_DEVICE || managed != 0) && ordinal >= 0;
+  last_ = {Place{on_device ? ordinal : -1}, on_device && managed != 0};
+  if (on_device) last_.begin = begin, last_.size = size;
+  return last_;
+}
+
+Place MemoryLookup::of(const void* data) { return ask(data).place; }
+
+bool MemoryLookup::is_at(const void* data, Place place) {
+  const Answer& answer = ask(data);
+  return answer.managed || answer.place == place;
+}
+
+}  // namespace cuflash::cuda

@@ -1,0 +1,42 @@
+// Whose memory a pointer points to, as the driver knows it.
+#pragma once
+
+#include <cstdint>
+
+#include "problem/problem.h"
+
+namespace cuflash::cuda {
+
+struct Driver;
+
+class MemoryLookup {
+ public:
+  // Loads the driver; throws CUFLASH_NO_DEVICE where there is none.
+  static MemoryLookup of_driver();
+  // Of a process that may never have heard of CUDA: false, at the cost of one comparison, where libcuda is not loaded.
+  static MemoryLookup of_process();
+
+  explicit operator bool() const { return driver_ != nullptr; }
+
+  // Device memory and managed memory are on a device, everything else is the host's.
+  Place of(const void* data);
+  // Managed memory is everywhere.
+  bool is_at(const void* data, Place place);
+
+ private:
+  explicit MemoryLookup(const Driver* driver) : driver_(driver) {}
+
+  struct Answer {
+    Place place;
+    bool managed = false;
+    uintptr_t begin = 0, size = 0;  // of the allocation
+
+    bool covers(const void* data) const { return reinterpret_cast<uintptr_t>(data) - begin < size; }
+  };
+  const Answer& ask(const void* data);
+
+  const Driver* driver_;
+  Answer last_;  // tensors of a call often share an allocation, and the driver takes 0.1 us to answer
+};
+
+}  // namespace cuflash::cuda

@@ -1,0 +1,67 @@
+#include "cuda/families/params_forward.h"
+
+#include "cuda/driver/tensor_map.h"
+#include "cuda/families/tile_order.h"
+#include "philox.h"
+
+namespace cuflash::cuda {
+
+namespace {
+
+// One of the few casts that the structs shared with kernels cost: they have one kind of pointer.
+void* without_const(const void* data) { return const_cast<void*>(data); }
+
+}  // namespace
+
+template <class Pointer>
+RowsView view_of(const BasicRows<Pointer>& r) {
+  return {without_const(r.data), r.batch_stride, r.head_stride, r.row_stride, static_cast<int>(r.dtype)};
+}
+template <class Pointer>
+HeadView view_of(const BasicHeadValues<Pointer>& v) {
+  return {without_const(v.data), v.batch_stride, v.head_stride, static_cast<int>(v.dtype)};
+}
+template RowsView view_of(const ConstRows&);
+template RowsView view_of(const Rows&);
+template HeadView view_of(const ConstHeadValues&);
+template HeadView view_of(const HeadValues&);
+
+AttentionParams attention_params(const Problem& p, uint64_t* tile_counts) {
+  AttentionParams a{};
+  a.q = view_of(p.q), a.k = view_of(p.k), a.v = view_of(p.v);
+  a.bias = view_of(p.bias), a.mask = view_of(p.mask);
+  a.slopes = view_of(p.slopes), a.sink = view_of(p.sink);
+  a.batch = static_cast<int>(p.batch), a.heads_q = static_cast<int>(p.heads_q), a.heads_k = static_cast<int>(p.heads_k);
+  a.group = static_cast<int>(p.group());
+  a.len_q = static_cast<int>(p.len_q), a.len_k = static_cast<int>(p.len_k);
+  a.dim_qk = static_cast<int>(p.dim_qk), a.dim_v = static_cast<int>(p.dim_v);
+  a.window_left = p.window_left, a.window_right = p.window_right, a.top_left = p.top_left;
+  a.cu_q = p.cu_q, a.cu_k = p.cu_k, a.used_q = p.used_q, a.used_k = p.used_k;
+  a.total_q = p.total_q, a.total_k = p.total_k;
+  a.scale = p.scale, a.softcap = p.softcap, a.keep_scale = 1 / (1 - p.dropout.p);
+  a.dropout_seed = p.dropout.seed, a.dropout_offset = p.dropout.offset;
+  a.dropout_threshold = p.dropout.p > 0 ? dropout_threshold(p.dropout.p) : 0;
+  a.tile_counts = reinterpret_cast<uint64*>(tile_counts);
+  return a;
+}
+
+ForwardParams forward_params(const ForwardProblem& p, uint64_t* tile_counts) {
+  return {attention_params(p, tile_counts), view_of(p.o), view_of(p.lse)};
+}
+
+Sm90ForwardParams sm90_forward_params(const ForwardProblem& p, const ForwardPlan& plan, int64_t ctas,
+                                      uint64_t* tile_counts) {
+  const ConstRows o{p.o.data, p.o.dtype, p.o.batch_stride, p.o.head_stride, p.o.row_stride};
+  const bool staged = (std::get<Sm90ForwardConfig>(plan.config).schedule & kStoreBySmem) != 0;
+  const bool boxes = staged && o.dtype == p.dtype && has_tensor_map(o, output_extent(p));
+  return {tensor_map(p.q, query_extent(p), kWarpgroupRows),
+          tensor_map(p.k, key_extent(p), plan.tile_k),
+          tensor_map(p.v, value_extent(p), plan.tile_k),
+          boxes ? tensor_map(o, output_extent(p), kWarpgroupRows) : TensorMap{},
+          boxes,
+          forward_params(p, tile_counts),
+          tile_order(p, plan.tile_q, ctas),
+          static_cast<float>(p.scale * kLog2e)};
+}
+
+}  // namespace cuflash::cuda

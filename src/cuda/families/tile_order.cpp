@@ -1,0 +1,39 @@
+#include "cuda/families/tile_order.h"
+
+#include <algorithm>
+
+#include "cuda/families/plan_common.h"
+
+namespace cuflash::cuda {
+namespace {
+
+// Of L2, for keys and values of a group of heads; an H200 has 50 MiB. Where more heads would fit, all CTAs would wait for
+// memory in the first of many rounds, and none in the others.
+constexpr int64_t kGroupBytes = int64_t{20} << 20;
+
+int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Heads of a group: as many as fill an even number of rounds, and have their keys and values in L2.
+int64_t heads_together(const Problem& p, int64_t q_tiles, int64_t ctas) {
+  const int64_t head_bytes = std::max<int64_t>(1, p.len_k) * (p.dim_qk + p.dim_v) * size_of(element_of(p.dtype));
+  const int64_t most = std::max<int64_t>(1, kGroupBytes / head_bytes) * p.group();
+  const int64_t pairs = std::max<int64_t>(1, most * q_tiles / (2 * ctas));
+  return std::clamp<int64_t>(2 * ctas * pairs / q_tiles, 1, p.batch * p.heads_q);
+}
+
+}  // namespace
+
+TileOrder tile_order(const Problem& p, int tile_q, int64_t ctas) {
+  const int64_t heads = p.batch * p.heads_q, q_tiles = divided_up(p.len_q, tile_q);
+  const bool last_first = p.window_right < kUnbounded;
+  const int64_t together = last_first ? heads_together(p, q_tiles, ctas) : heads;
+  const int64_t groups = heads / together, last = heads - (groups - 1) * together;
+  int64_t group_rounds = divided_up(together * q_tiles, ctas);
+  if (last_first) group_rounds += group_rounds % 2;
+  const int64_t rounds = (groups - 1) * group_rounds + divided_up(last * q_tiles, ctas);
+  const auto number = [](int64_t n) { return static_cast<unsigned>(n); };
+  return {number(heads),  number(q_tiles),      number(rounds), number(together),
+          number(groups), number(group_rounds), last_first};
+}
+
+}  // namespace cuflash::cuda

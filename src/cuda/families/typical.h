@@ -1,0 +1,47 @@
+// Typical problems, without memory: what a pack is made for, and what plans are shown and tested with.
+#pragma once
+
+#include <vector>
+
+#include "cuda/families/plan_kv.h"
+#include "cuda/plan.h"
+
+namespace cuflash::cuda {
+
+struct Typical {
+  DType dtype = DType::bf16;
+  int64_t dim_qk = 128, dim_v = 128;
+  int options = 0;  // OptionBits
+  bool sink = false, causal = false;
+  int64_t batch = 4, heads_q = 16, heads_k = 16, len_q = 2048, len_k = 2048;
+  bool aligned = true;  // rows start on 16-byte boundaries
+};
+// Addresses in them are not memory.
+ForwardProblem forward_of(const Typical& typical);
+BackwardProblem backward_of(const Typical& typical);  // with every gradient
+
+struct TypicalCache {
+  DType dtype = DType::bf16;
+  int64_t dim_qk = 128, dim_v = 128;
+  int options = 0;  // kSoftcap, kAlibi, kScaleFirst
+  int64_t batch = 1, heads_q = 32, heads_k = 8, len_q = 1, room = 8192;
+  int64_t page_size = 0;  // 0: contiguous
+  int64_t len_new = 0, num_splits = 0, window_left = kUnbounded;
+  bool v_in_k = false, aligned = true;
+};
+CacheProblem cache_of(const TypicalCache& typical);
+MergeProblem merge_of(DType dtype, int64_t dim);
+
+// Nothing given: all.
+struct TypicalChoice {
+  std::vector<DType> dtypes;
+  std::vector<int64_t> dims;
+};
+// Every type, usual head sizes, plain and with each option.
+std::vector<Typical> typical_problems(const TypicalChoice& choice = {});
+// Calls over a cache: every type, usual head sizes, plain and with each option, one query and many.
+std::vector<TypicalCache> typical_caches(const TypicalChoice& choice = {});
+// The kernels that all of them get, without doubles.
+std::vector<KernelKey> typical_kernels(const Arch& arch, const TypicalChoice& choice = {});
+
+}  // namespace cuflash::cuda

@@ -1,0 +1,67 @@
+#include "cuda/jit/kernel_cache.h"
+
+#include "cuda/jit/binaries.h"
+#include "cuda/jit/kernel_table.h"
+#include "cuda/jit/program.h"
+#include "error.h"
+
+namespace cuflash::cuda {
+namespace {
+
+// Loading code may allocate, which a thread that captures a graph may not do unless it says that it knows better: what
+// is allocated here is no part of the graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+const char* words_of(Origin origin) {
+  switch (origin) {
+    case Origin::pack: return "from the pack";
+    case Origin::disk: return "from the disk cache";
+    case Origin::compiler: return "just compiled";
+  }
+  return "";
+}
+
+// Stays loaded for the life of the process.
+CUkernel load(const Program& program) {
+  const Driver& d = driver();
+  const Binary binary = binaries().get(program);
+  CUlibrary library = nullptr;
+  const CUresult result = d.cuLibraryLoadData(&library, binary.cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
+  if (result == CUDA_ERROR_INVALID_IMAGE || result == CUDA_ERROR_NO_BINARY_FOR_GPU)
+    throw FlashAttentionError(
+        CUFLASH_NO_DEVICE,
+        join("kernel: ", program.name, ", ", words_of(binary.origin), ", is not accepted by the driver (CUDA ",
+             version_text(d.version),
+             "); a compiler of a newer CUDA than the driver's may have made it: update the driver, or use its NVRTC"));
+  check(result, "cuLibraryLoadData");
+  CUkernel kernel = nullptr;
+  check(d.cuLibraryGetKernel(&kernel, library, kEntryName), "cuLibraryGetKernel");
+  return kernel;
+}
+
+}  // namespace
+
+CUkernel cached_kernel(const KernelKey& key, const DeviceState& device, int shared_bytes) {
+  static KernelTable& table = *new KernelTable;  // not destroyed: the driver may be gone by then, and calls may not
+  return table.get(key, device.ordinal, [&](CUkernel& kernel) {
+    const Driver& d = driver();
+    const RelaxedCapture relaxed;
+    if (!kernel) kernel = load(program_of(key));
+    check(d.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes, kernel, device.handle),
+          "cuKernelSetAttribute");
+    // Brings the code to the device now and not during the first launch.
+    CUfunction function = nullptr;
+    check(d.cuKernelGetFunction(&function, kernel), "cuKernelGetFunction");
+  });
+}
+
+}  // namespace cuflash::cuda

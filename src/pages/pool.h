@@ -1,0 +1,74 @@
+// Which page of a KV cache holds which token. cuflash_pages.h says what each function does.
+//
+// Every sequence has a row of one table, as wide as a sequence may become: appending never allocates, and the row is what
+// the block table of an attention call needs. Its first tokens / page_size pages are full; at most the last one is not,
+// and only that one can be written, so it is the only one that is ever copied.
+#pragma once
+
+#include <cuflash/cuflash_pages.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "pages/shared_pages.h"
+
+namespace cuflash::cache {
+
+class Pool {
+ public:
+  explicit Pool(const cuflash_page_pool_config& config);
+
+  cuflash_sequence start();
+  cuflash_sequence fork(cuflash_sequence parent, int64_t tokens);
+  cuflash_append_result append(cuflash_sequence sequence, int64_t tokens);
+  void truncate(cuflash_sequence sequence, int64_t tokens);
+  cuflash_trim_result trim(cuflash_sequence sequence, int64_t sinks, int64_t window);
+  void release(cuflash_sequence sequence);
+
+  bool has(cuflash_sequence sequence) const;
+  // Throws unless it has; name is the argument's.
+  void require(const char* name, cuflash_sequence sequence) const { find(name, sequence); }
+  cuflash_sequence_state state(cuflash_sequence sequence) const;
+  std::span<const int32_t> pages(cuflash_sequence sequence) const;
+  cuflash_page_pool_stats statistics() const;
+  void check() const;  // throws what is wrong
+
+ private:
+  struct Row {
+    uint64_t serial = 0;  // 0: nobody's
+    int32_t pages = 0;
+    int32_t tokens = 0;
+    int32_t sinks = 0;    // tokens before the gap, whole pages
+    int64_t dropped = 0;  // tokens in the gap, whole pages
+  };
+
+  const Row& find(const char* name, cuflash_sequence sequence) const;
+  Row& find(const char* name, cuflash_sequence sequence);
+  int64_t slot_of(const Row& row) const { return &row - rows_.data(); }
+  cuflash_sequence handle(const Row& row) const { return {row.serial, slot_of(row)}; }
+  int32_t* table(const Row& row) const { return table_.get() + slot_of(row) * max_pages_; }
+  std::span<const int32_t> pages(const Row& row) const { return {table(row), static_cast<size_t>(row.pages)}; }
+  int64_t pages_for(int64_t tokens) const { return tokens / page_size_ + (tokens % page_size_ != 0); }
+
+  Row* take_row();
+  int64_t release_pages(const Row& row, int64_t begin, int64_t end);
+  void cut(Row& row, int64_t tokens) const;
+  cuflash_page_copy own_last_page(const Row& row);
+
+  int64_t count_wasted() const;
+  void check_row(const Row& row) const;
+  void check_free_rows() const;
+  void check_holders() const;
+  void check_free_pages() const;
+
+  const int64_t page_size_;
+  const int64_t max_pages_;  // of one sequence
+  SharedPages pages_;
+  std::vector<Row> rows_;
+  std::vector<int32_t> free_rows_;    // a stack, within its first capacity
+  std::unique_ptr<int32_t[]> table_;  // [max_sequences, max_pages_], of which only what is used is touched
+};
+
+}  // namespace cuflash::cache

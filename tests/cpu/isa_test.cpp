@@ -1,0 +1,100 @@
+// Every instruction set that this processor can run computes the same contract.
+#include "cpu/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "check/run/sweep.h"
+#include "error.h"
+#include "tests/properties/property.h"
+
+namespace cuflash::cpu {
+namespace {
+
+class EveryIsa : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override { force_isa(GetParam()); }
+  void TearDown() override { force_isa(nullptr); }
+};
+
+TEST_P(EveryIsa, IsTheOneInUse) { EXPECT_STREQ(isa_name(), GetParam()); }
+
+TEST_P(EveryIsa, EqualsTheOracle) {
+  const check::SweepResult result = check::sweep(11, 0, static_cast<uint64_t>(test::scaled(1500)));
+  for (const check::SweepFailure& failure : result.failures)
+    ADD_FAILURE() << "CUFLASH_CPU_ISA=" << GetParam() << " " << failure.reproduction << ": " << failure.failure;
+  EXPECT_EQ(result.failed, 0u);
+}
+
+// The set whose loops compute a problem of this type; those of bf16 may be a set of their own.
+std::string set_of(DType type, const std::string& in_use) {
+  const bool matrices = type == DType::bf16 && has_bf16_kernels();
+  if (in_use == "neon_bf16" && !matrices) return "neon";
+  if (in_use == "amx" && !matrices) return "avx512";
+  return in_use;
+}
+
+std::string kernel_line(const std::string& explanation) {
+  const size_t begin = explanation.find("kernel     ");
+  return explanation.substr(begin, explanation.find('\n', begin) - begin);
+}
+
+TEST_P(EveryIsa, ExplainNamesTheOneThatComputesTheProblem) {
+  constexpr int64_t kHeads = 2, kLength = 128, kDim = 64, kTensors = 7;
+  std::vector<double> memory(kTensors * kHeads * kLength * kDim);
+  for (const DType type : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    int64_t tensors = 0;
+    const auto rows = [&](int64_t length) {
+      void* data = &memory[static_cast<size_t>(tensors++ * kHeads * kLength * kDim)];
+      return contiguous(data, type, 1, kHeads, length, kDim);
+    };
+    const auto q = rows(kLength), k = rows(kLength), v = rows(kLength), o = rows(kLength), dout = rows(kLength),
+               dq = rows(kLength);
+    const Tensor lse = contiguous(rows(1).data, type == DType::f64 ? DType::f64 : DType::f32, 1, kHeads, kLength);
+    Tensor one_row = q, one_result = o;
+    one_row.shape[2] = one_result.shape[2] = 1;
+    const Attention panels{.q = q, .k = k, .v = v}, one_query{.q = one_row, .k = k, .v = v};
+    const std::string expected = join("kernel     ", set_of(type, GetParam()), ", ");
+    // Rows of a decode step have matrix instructions on Arm alone.
+    const std::string decodes = GetParam() == std::string("amx") ? "kernel     avx512, " : expected;
+    const std::string forward = explain(panels, ForwardOutputs{.o = o}),
+                      backward = explain(panels, BackwardTensors{.o = o, .lse = lse, .dout = dout, .dq = dq}),
+                      decode = explain(one_query, ForwardOutputs{.o = one_result});
+    EXPECT_TRUE(kernel_line(forward).starts_with(expected)) << expected << forward;
+    EXPECT_TRUE(kernel_line(backward).starts_with(expected)) << expected << backward;
+    EXPECT_TRUE(kernel_line(decode).starts_with(decodes)) << decodes << decode;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, EveryIsa, testing::ValuesIn(isa_names()),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(Isa, TheBestComesLastAndIsTheDefault) {
+  if (std::getenv("CUFLASH_CPU_ISA")) GTEST_SKIP() << "CUFLASH_CPU_ISA is set";
+  EXPECT_STREQ(isa_name(), isa_names().back());
+}
+
+// The variable is read once, so the question is put in a process that has not asked before.
+TEST(IsaDeathTest, AnUnknownOneInTheEnvironmentIsAnError) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  setenv("CUFLASH_CPU_ISA", "z80", 1);
+  EXPECT_EXIT(
+      {
+        try {
+          isa_name();
+        } catch (const FlashAttentionError& error) {
+          std::fputs(error.what(), stderr);
+          std::exit(error.status() == CUFLASH_UNSUPPORTED ? 3 : 4);
+        }
+        std::exit(0);
+      },
+      testing::ExitedWithCode(3), "CUFLASH_CPU_ISA: .z80. is no instruction set");
+  unsetenv("CUFLASH_CPU_ISA");
+}
+
+}  // namespace
+}  // namespace cuflash::cpu

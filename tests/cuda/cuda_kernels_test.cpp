@@ -1,0 +1,231 @@
+// Every family of kernels compiles for every architecture without spilling registers, without complaints of ptxas, and
+// within the shared memory there is. Compiles a representative set, for sm_89 none; with CUFLASH_TEST_SCALE=10 or more
+// everything that `cuflash pack` would, below 1 (sanitizers of the host's code) one problem's kernels.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+
+#include "cuda/families/typical.h"
+#include "cuda/jit/compile.h"
+#include "error.h"
+#include "nvrtc.h"
+
+namespace cuflash::cuda {
+namespace {
+
+double scale() {
+  const char* given = std::getenv("CUFLASH_TEST_SCALE");
+  return given ? std::atof(given) : 1;
+}
+
+void add(std::vector<Launch>& launches, const Launch& launch) {
+  const auto same = [&](const Launch& other) { return other.kernel == launch.kernel; };
+  if (launch.grid_x != 0 && std::none_of(launches.begin(), launches.end(), same)) launches.push_back(launch);
+}
+
+void add_launches_of(std::vector<Launch>& launches, const Typical& t, const Arch& arch, Reproducible reproducible) {
+  add(launches, plan_forward(forward_of(t), arch, cuda::Kernels::portable).launch);
+  const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible, cuda::Kernels::portable);
+  for (const Launch* launch : plan.launches()) add(launches, *launch);
+}
+
+// For Hopper every type with every register budget (a head size stands for those that are padded to it), plain and with
+// all options, and the largest options alone; for the others what differs most: tiles follow their shared memory. f16
+// differs from bf16 in the instruction only, and f64 of 64 columns needs less than of 128; of bf16 without options Hopper
+// has kernels of its own, below. CUFLASH_TEST_SCALE=10 compiles all that packs hold.
+std::vector<Typical> problems_for(const Arch& arch) {
+  constexpr int kMany = kAllOptions & ~kScaleFirst;
+  std::vector<Typical> problems;
+  problems.push_back({.sink = true});
+  problems.push_back({.dtype = DType::f32});
+  if (arch.number() != 90) problems.push_back({.dim_qk = 256, .dim_v = 256, .sink = true});
+  if (arch.number() == 80) problems.push_back({.dim_qk = 64, .dim_v = 64, .sink = true});
+  if (arch.number() != 80 && arch.number() != 90) return problems;
+  problems.push_back({.dtype = DType::f64});
+  problems.push_back({.options = kMany});
+  if (arch.number() != 90) return problems;
+  for (const int64_t dim : {64, 256}) problems.push_back({.dtype = DType::f32, .dim_qk = dim, .dim_v = dim});
+  problems.push_back({.dtype = DType::f64, .dim_qk = 256, .dim_v = 256});
+  for (const DType type : {DType::f32, DType::f64}) problems.push_back({.dtype = type, .options = kMany});
+  for (const int64_t dim : {64, 256}) problems.push_back({.dim_qk = dim, .dim_v = dim, .options = kMany});
+  for (const int options : {kMaskTensor, kDropout}) problems.push_back({.options = options});
+  problems.push_back({.dtype = DType::f32, .options = kMany, .aligned = false});
+  return problems;
+}
+
+// The kernels for Hopper: every register budget plain, options that need most, and all of them; dQ in the main kernel and in
+// one of its own.
+void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
+  if (arch.number() != 90) return;
+  const auto add_forward = [&](const Typical& t) {
+    const ForwardPlan plan = plan_forward(forward_of(t), arch, Kernels::best);
+    EXPECT_EQ(plan.not_sm90, nullptr) << plan.not_sm90;
+    add(launches, plan.launch);
+  };
+  for (const int64_t dim : {64, 128, 256})
+    for (const int64_t length : {512, 16384})
+      add_forward({.dim_qk = dim, .dim_v = dim, .causal = length == 512, .len_q = length, .len_k = length});
+  add_forward({.dtype = DType::f16, .dim_qk = 192, .dim_v = 128});
+  for (const int options : {int{kMaskTensor}, kAllOptions & ~kScaleFirst}) add_forward({.options = options});
+  for (const auto& [dim_qk, dim_v, type, reproducible] :
+       {std::tuple{64, 64, DType::bf16, Reproducible::no}, std::tuple{96, 96, DType::bf16, Reproducible::no},
+        std::tuple{128, 128, DType::bf16, Reproducible::no}, std::tuple{256, 256, DType::bf16, Reproducible::no},
+        std::tuple{64, 64, DType::bf16, Reproducible::yes}, std::tuple{64, 128, DType::f16, Reproducible::yes},
+        std::tuple{96, 96, DType::f16, Reproducible::yes}, std::tuple{128, 128, DType::bf16, Reproducible::yes},
+        std::tuple{192, 128, DType::bf16, Reproducible::yes}, std::tuple{192, 192, DType::f16, Reproducible::yes},
+        std::tuple{256, 256, DType::bf16, Reproducible::yes}}) {
+    const BackwardPlan plan = plan_backward(backward_of({.dtype = type, .dim_qk = dim_qk, .dim_v = dim_v}), arch,
+                                            reproducible, Kernels::best);
+    EXPECT_EQ(plan.not_sm90, nullptr) << plan.not_sm90;
+    add(launches, plan.main), add(launches, plan.dq);
+  }
+}
+
+// Over a cache: for Hopper every list of tiles with the options that need most, and the kernels of any alignment; for the
+// others what differs most. With new rows, without which there is less code; two without.
+void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
+  const auto add_cache = [&](TypicalCache t, Kernels kernels = Kernels::best) {
+    t.len_new = 1;
+    for (t.batch = 1; t.batch <= 128; t.batch += 127) add(launches, plan_kv(cache_of(t), arch, 132, kernels).launch);
+  };
+  constexpr int kBoth = kSoftcap | kAlibi;
+  add_cache({.options = kBoth, .heads_q = 1, .heads_k = 1});
+  add_cache({.dim_qk = 576, .dim_v = 512, .heads_q = 64, .heads_k = 1, .v_in_k = true});
+  add_cache({.dtype = DType::f32, .options = kBoth});
+  add(launches, plan_merge(merge_of(DType::bf16, 128), arch).launch);
+  if (arch.number() != 90) return;
+  for (const int64_t group : {1, 64})
+    add(launches,
+        plan_kv(cache_of({.options = kBoth, .heads_q = group, .heads_k = 1}), arch, 132, Kernels::best).launch);
+  for (const int64_t group : {1, 32, 64}) {
+    add_cache({.dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = group, .heads_k = 1});
+    if (group == 32) add_cache({.dim_qk = 64, .dim_v = 64, .heads_q = group, .heads_k = 1});
+  }
+  add_cache({.dim_qk = 576, .dim_v = 512, .options = kBoth, .heads_q = 1, .heads_k = 1, .v_in_k = true});
+  add_cache({.dtype = DType::f32, .dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = 1, .heads_k = 1});
+  for (const int64_t group : {32, 64}) add_cache({.options = kBoth, .heads_q = group, .heads_k = 1});
+  // Tiles of 128 and 256 rows: those with the most registers.
+  for (const int64_t group : {65, 129}) add_cache({.options = kBoth, .heads_q = group, .heads_k = 1});
+  for (const int64_t group : {1, 64}) add_cache({.heads_q = group, .heads_k = 1}, Kernels::portable);
+  add_cache({.options = kScaleFirst});
+  add_cache({.dim_qk = 512, .dim_v = 512, .heads_q = 8, .heads_k = 1});
+  add_cache({.dtype = DType::f64, .options = kBoth});
+  add_cache({.dtype = DType::f32, .aligned = false});
+  for (const DType type : {DType::f32, DType::f64}) add(launches, plan_merge(merge_of(type, 64), arch).launch);
+}
+
+std::vector<Launch> launches_for(const Arch& arch) {
+  std::vector<Launch> launches;
+  add_launches_of(launches, {.sink = true}, arch, Reproducible::yes);
+  if (scale() < 1) return launches;
+  add_cache_launches(launches, arch);
+  // A row of more pieces than there are threads, which do not divide them either.
+  if (arch.number() == 90)
+    add(launches, plan_forward(forward_of({.dtype = DType::f64, .dim_qk = 192, .dim_v = 96}), arch).launch);
+  for (const Typical& t : problems_for(arch)) add_launches_of(launches, t, arch, Reproducible::no);
+  add_hopper_launches(launches, arch);
+  return launches;
+}
+
+std::vector<Launch> all_launches_for(const Arch& arch) {
+  std::vector<Launch> launches;
+  for (const Typical& t : typical_problems())
+    for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes})
+      add_launches_of(launches, t, arch, reproducible);
+  for (const Typical& t : typical_problems()) {
+    add(launches, plan_forward(forward_of(t), arch, Kernels::best).launch);
+    for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes}) {
+      const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible, Kernels::best);
+      add(launches, plan.main), add(launches, plan.dq);
+    }
+  }
+  for (const TypicalCache& t : typical_caches())
+    for (const Meeting meeting : {Meeting::by_posts, Meeting::by_tickets})
+      if (t.dtype != DType::f64 || t.dim_qk <= 128)
+        add(launches, plan_kv(cache_of(t), arch, 132, Kernels::best, nullptr, meeting).launch);
+  return launches;
+}
+
+class Kernels : public testing::TestWithParam<const char*> {};
+
+// What is wrong with a kernel, or "".
+std::string fault(const Launch& launch, const Arch& arch) {
+  try {
+    const KernelUse use = read_use(compile(program_of(launch.kernel)).log);
+    std::string text;
+    if (use.registers <= 0) text += " no report of ptxas;";
+    if (use.spill_stores != 0 || use.spill_loads != 0)
+      text += join(" spills ", use.spill_stores, " and ", use.spill_loads, " bytes;");
+    if (use.stack != 0) text += join(" has ", use.stack, " bytes of stack;");
+    if (use.static_shared + launch.shared_bytes > arch.shared_per_block)
+      text += join(" needs ", use.static_shared + launch.shared_bytes, " bytes of shared memory;");
+    for (const std::string& warning : use.warnings) text += " " + warning + ";";
+    return text;
+  } catch (const FlashAttentionError& error) {
+    return error.what();
+  }
+}
+
+TEST_P(Kernels, CompileWithoutSpillsOrComplaints) {
+  CUFLASH_NEEDS_NVRTC();
+  const Arch arch = arch_named(GetParam());
+  // The same instructions, and as little shared memory as sm_120.
+  if (arch.number() == 89 && scale() < 10)
+    GTEST_SKIP() << "sm_80 and sm_120 stand for it; CUFLASH_TEST_SCALE=10 compiles all";
+  const std::vector<Launch> launches = scale() >= 10 ? all_launches_for(arch) : launches_for(arch);
+  ASSERT_GE(launches.size(), 5u);
+  RecordProperty("kernels", static_cast<int>(launches.size()));
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  const auto work = [&] {
+    for (size_t n; (n = next++) < launches.size();) {
+      const std::string text = fault(launches[n], arch);
+      const std::lock_guard lock(mutex);
+      EXPECT_EQ(text, "") << name_of(launches[n].kernel);
+    }
+  };
+  std::vector<std::jthread> helpers;
+  for (unsigned n = 1; n < std::thread::hardware_concurrency(); ++n) helpers.emplace_back(work);
+  work();
+}
+
+INSTANTIATE_TEST_SUITE_P(Archs, Kernels, testing::Values("sm_80", "sm_89", "sm_90a", "sm_120"),
+                         [](const auto& param) { return std::string(param.param); });
+
+// The test above is only as good as what it reads.
+TEST(KernelUse, IsReadFromAReport) {
+  const KernelUse use = read_use(
+      "ptxas info    : 24 bytes gmem\n"
+      "ptxas info    : Compiling entry function 'cuflash_kernel' for 'sm_90a'\n"
+      "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized\n"
+      "ptxas         .     32 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads\n"
+      "ptxas info    : Used 221 registers, used 1 barriers, 32 bytes cumulative stack size, 128 bytes smem\n");
+  EXPECT_EQ(use.registers, 221);
+  EXPECT_EQ(use.stack, 32);
+  EXPECT_EQ(use.spill_stores, 12);
+  EXPECT_EQ(use.spill_loads, 8);
+  EXPECT_EQ(use.static_shared, 128);
+  ASSERT_EQ(use.warnings.size(), 1u);
+  EXPECT_NE(use.warnings[0].find("C7510"), std::string::npos);
+}
+
+TEST(KernelUse, ARealSpillIsSeen) {
+  CUFLASH_NEEDS_NVRTC();
+  Program program = test::small_program();
+  program.source = join("extern \"C\" __global__ void __launch_bounds__(1024) ", kEntryName,
+                        "(float* p) {\n  float a[200];\n#pragma unroll\n  for (int n = 0; n < 200; ++n) a[n] = p[n * "
+                        "1024 + threadIdx.x];\n"
+                        "  __syncthreads();\n#pragma unroll\n  for (int n = 0; n < 200; ++n) p[n * 1024 + 1023 - "
+                        "threadIdx.x] = a[n];\n}\n");
+  const KernelUse use = read_use(compile(program).log);
+  EXPECT_LE(use.registers, 64);
+  EXPECT_GT(use.spill_stores, 0);
+  EXPECT_GT(use.spill_loads, 0);
+}
+
+}  // namespace
+}  // namespace cuflash::cuda

@@ -1,0 +1,74 @@
+// The order in which CTAs that stay take tiles: every tile once, whatever the shape, and no CTA with much more than its
+// share where tiles are of different length.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "cuda/families/tile_order.h"
+#include "cuda/families/typical.h"
+
+namespace cuflash::cuda {
+namespace {
+
+constexpr int kTileQ = 192;
+
+Problem problem(int64_t batch, int64_t heads, int64_t length, int64_t dim, bool causal) {
+  return forward_of({.dim_qk = dim,
+                     .dim_v = dim,
+                     .causal = causal,
+                     .batch = batch,
+                     .heads_q = heads,
+                     .heads_k = heads,
+                     .len_q = length,
+                     .len_k = length});
+}
+
+// How often each tile is taken, and what each CTA has to do: `cost` of a tile number.
+struct Dealt {
+  std::vector<int> times;
+  std::vector<double> loads;
+
+  Dealt(const TileOrder& order, unsigned ctas, auto cost) : times(size_t{order.heads} * order.q_tiles), loads(ctas) {
+    for (unsigned round = 0; round < order.rounds; ++round)
+      for (unsigned cta = 0; cta < ctas; ++cta) {
+        const TileCoord tile = tile_of(order, cta, ctas, round);
+        if (!tile.exists) continue;
+        ++times.at(size_t{tile.head} * order.q_tiles + tile.q_tile);
+        loads[cta] += cost(tile.q_tile);
+      }
+  }
+};
+
+TEST(TileOrder, EveryTileIsTakenOnce) {
+  for (const int64_t batch : {1, 3})
+    for (const int64_t heads : {1, 2, 16, 33})
+      for (const int64_t length : {1, 192, 193, 1000, 5000})
+        for (const int64_t ctas : {1, 2, 7, 132})
+          for (const bool causal : {false, true}) {
+            const Problem p = problem(batch, heads, length, 128, causal);
+            const int64_t tiles = batch * heads * ((length + kTileQ - 1) / kTileQ);
+            const auto used = static_cast<unsigned>(std::min(ctas, tiles));  // as launches do
+            const Dealt dealt(tile_order(p, kTileQ, used), used, [](unsigned) { return 1; });
+            ASSERT_EQ(std::count(dealt.times.begin(), dealt.times.end(), 1), tiles)
+                << "batch " << batch << " heads " << heads << " length " << length << " ctas " << used
+                << (causal ? " causal" : "");
+          }
+}
+
+// 16384 tokens of hidden size 2048, as benchmarks have them.
+TEST(TileOrder, CausalTilesAreSharedEvenly) {
+  constexpr unsigned kCtas = 132;
+  for (const int64_t dim : {64, 128, 256})
+    for (const int64_t length : {512, 1024, 2048, 4096, 8192, 16384}) {
+      const TileOrder order = tile_order(problem(16384 / length, 2048 / dim, length, dim, true), kTileQ, kCtas);
+      const Dealt dealt(order, kCtas, [](unsigned q_tile) { return q_tile + 1.5; });
+      double sum = 0;
+      for (const double load : dealt.loads) sum += load;
+      const double largest = *std::max_element(dealt.loads.begin(), dealt.loads.end());
+      EXPECT_GT(sum / kCtas / largest, 0.9) << "D=" << dim << " S=" << length;
+    }
+}
+
+}  // namespace
+}  // namespace cuflash::cuda

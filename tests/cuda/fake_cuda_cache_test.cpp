@@ -1,0 +1,463 @@
+// Attention over a KV cache on GPUs that do not exist, and the kernel itself, run by the host: see tests/kernel_emulator.
+#include <dlfcn.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "cuda/driver/device.h"
+#include "cuda/families/params_kv.h"
+#include "cuda/jit/program.h"
+#include "problem/describe_cache.h"
+#include "tests/cpu/cache_cases.h"
+#include "tests/cuda/fake_gpu/fake_cuda.h"
+#include "tests/cuda/kernel_emulator/kv_kernel.h"
+#include "tests/properties/property.h"
+#include "tests/shared/counted_allocations.h"
+
+namespace cuflash::test {
+namespace {
+
+class FakeCache : public ::testing::Test {
+ protected:
+  FakeCache() : gpus(find()) { gpus.on_launch = nullptr; }
+
+  FakeCuda& gpus;
+
+ private:
+  static FakeCuda& find() {
+    void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
+    auto* get = library ? reinterpret_cast<FakeCuda* (*)()>(::dlsym(library, "fake_cuda")) : nullptr;
+    if (!get) throw std::runtime_error("this test needs the fake libcuda.so.1 in LD_LIBRARY_PATH; ctest sets it");
+    return *get();
+  }
+};
+
+cuda::KvPlan plan_of(const CacheScene& s) {
+  const cuda::DeviceState& state = cuda::device(0);
+  Snapshot copies;
+  return cuda::plan_kv(describe(detail::to_c(s.attention), to_c(s.cache), Place{0}, copies), state.arch, state.num_sms);
+}
+
+template <class Config>
+std::vector<int> ints_of(const Config& config) {
+  std::vector<int> ints(sizeof config / sizeof(int));
+  std::memcpy(ints.data(), &config, sizeof config);
+  return ints;
+}
+
+// What the next launches are run with.
+struct Running {
+  std::vector<int> config;
+  bool boxes = false;
+  uint64_t seed = 0;
+  int launches = 0;
+  std::string fault;
+} running;
+
+kernel_emulator::Grid grid_of(const FakeLaunch& launch) { return {launch.grid_x, launch.grid_y, launch.grid_z}; }
+
+void run_cache_kernel(const FakeLaunch& launch) {
+  ++running.launches;
+  // Tensor maps are aligned more strictly than a block of params.
+  ASSERT_EQ(launch.params_size, running.boxes ? 0 : sizeof(KvParams));
+  running.fault =
+      kernel_emulator::run_cache_kernel(running.config.data(), running.config.size(), launch.params, grid_of(launch),
+                                        static_cast<int>(launch.threads), launch.shared_bytes, running.seed);
+}
+void run_merge_kernel(const FakeLaunch& launch) {
+  ++running.launches;
+  ASSERT_EQ(launch.params_size, sizeof(MergeParams));
+  running.fault = kernel_emulator::run_merge_kernel(running.config.data(), running.config.size(), launch.params,
+                                                    grid_of(launch), static_cast<int>(launch.threads), running.seed);
+}
+
+// The workspace is dirty: whatever lies in it, and what a call before has left there.
+std::string run_scene(CacheScene& scene, DeviceBuffer& workspace, uint64_t seed) {
+  const cuda::KvPlan plan = plan_of(scene);
+  running = {ints_of(plan.config), !plan.no_tma, seed, 0, ""};
+  const size_t bytes = workspace_size(scene.attention, scene.cache);
+  if (bytes != plan.workspace.size) return "the workspace has another size than the plan says";
+  if (workspace.bytes() < bytes) workspace = DeviceBuffer(bytes);
+  flash_attention_with_cache(scene.attention, scene.cache,
+                             {.workspace = workspace.data(), .workspace_size = workspace.bytes()});
+  if (running.launches != (plan.launch.grid_x == 0 ? 0 : 1)) return "was not launched once";
+  return running.fault.empty() ? scene.fault() : running.fault;
+}
+
+TEST_F(FakeCache, RandomCallsEqualTheDefinition) {
+  gpus.on_launch = run_cache_kernel;
+  DeviceBuffer workspace(16);
+  for (uint64_t index = 0; index < static_cast<uint64_t>(scaled(90)); ++index) {
+    const CacheCase c = random_cache_case(test_seed(), index);
+    CacheScene scene(c);
+    ASSERT_EQ(run_scene(scene, workspace, index), "") << "case " << index << ": " << describe(c);
+  }
+}
+
+// Kernels without the code for what such calls have not: see KvConfig. First tiles that nobody needs, too.
+TEST_F(FakeCache, PlainCallsEqualTheDefinition) {
+  gpus.on_launch = run_cache_kernel;
+  DeviceBuffer workspace(16);
+  const std::vector<int32_t> lengths[] = {{0, 700, 1}, {900, 64, 129}};
+  uint64_t seed = 0;
+  for (const auto& rows : lengths)
+    for (const int64_t page_size : {0, 16})
+      for (const bool options : {false, true}) {
+        const CacheCase c{.group = options ? 24 : 4,  // rows of one tile of 32 or 16
+                          .page_size = page_size,
+                          .has_entries = page_size == 0 && options,
+                          .len_q = {1, 1, 1},
+                          .rows = rows,
+                          .room = options ? 900 : 960,
+                          .softcap = options ? 20.0 : 0.0,
+                          .alibi = options,
+                          .seed = ++seed};
+        CacheScene scene(c);
+        scene.attention.seqlens_q = {};
+        const cuda::KvPlan plan = plan_of(scene);
+        ASSERT_TRUE(plan.no_tma || plan.config.fast_decode) << describe(c);
+        EXPECT_EQ(run_scene(scene, workspace, seed), "") << describe(c);
+      }
+}
+
+// Calls whose CTAs all run at one time. What a call before has left in the workspace, or anything else, must not be taken for
+// a post.
+CacheCase posted_case(int64_t group, int64_t page_size, std::vector<int32_t> rows, uint64_t seed) {
+  const bool options = group > 16;  // rows of one tile of 32
+  return {.heads_k = 2,
+          .group = group,
+          .page_size = page_size,
+          .len_q = {1, 1},
+          .rows = std::move(rows),
+          .room = 960,
+          .softcap = options ? 20.0 : 0.0,
+          .alibi = options,
+          .seed = seed};
+}
+TEST_F(FakeCache, SplitsPostTheirSumsToEachOther) {
+  static bool early = false, together = false;
+  gpus.on_launch = [](const FakeLaunch& launch) {
+    early = launch.programmatic, together = launch.cooperative;
+    run_cache_kernel(launch);
+  };
+  DeviceBuffer workspace(16);
+  uint64_t seed = 0;
+  for (const int64_t group : {1, 4, 16, 24})
+    for (const std::vector<int32_t>& rows : {std::vector<int32_t>{900, 260}, {960, 64}, {0, 700}}) {
+      ++seed;
+      const CacheCase c = posted_case(group, seed % 2 == 0 ? 0 : 16, rows, seed);
+      CacheScene scene(c);
+      scene.attention.seqlens_q = {};
+      const cuda::KvPlan plan = plan_of(scene);
+      if (plan.no_tma) GTEST_SKIP() << "exchanges are for tensor copies";
+      ASSERT_TRUE(plan.config.exchanges) << describe(c);
+      EXPECT_EQ(run_scene(scene, workspace, seed), "") << describe(c);
+      EXPECT_TRUE(early && together);
+    }
+}
+// Values that are columns of keys, whose columns are shared by warps.
+TEST_F(FakeCache, SplitsPostSumsOfValuesInKeys) {
+  gpus.on_launch = run_cache_kernel;
+  DeviceBuffer workspace(16);
+  for (const int64_t group : {3, 17}) {
+    CacheScene scene({.dim_qk = 576,
+                      .dim_v = 512,
+                      .heads_k = 1,
+                      .group = group,
+                      .v_in_k = true,
+                      .page_size = 64,
+                      .len_q = {1},
+                      .rows = {900},
+                      .room = 960});
+    scene.attention.seqlens_q = {};
+    const cuda::KvPlan plan = plan_of(scene);
+    if (plan.no_tma) GTEST_SKIP() << "exchanges are for tensor copies";
+    ASSERT_TRUE(plan.config.exchanges && plan.config.v_in_k);
+    EXPECT_EQ(run_scene(scene, workspace, 3), "") << group;
+  }
+}
+// Nobody waits for a CTA that does not run: where not all of them fit, splits meet by tickets.
+TEST_F(FakeCache, SplitsMeetByTicketsWhereThereIsNoRoomForAll) {
+  static int launches = 0;
+  static bool together = true;
+  gpus.on_launch = [](const FakeLaunch& launch) {
+    ++launches, together = launch.cooperative;
+    run_cache_kernel(launch);
+  };
+  CacheScene scene(posted_case(4, 0, {900, 260}, 1));
+  scene.attention.seqlens_q = {};
+  const cuda::KvPlan plan = plan_of(scene);
+  if (plan.no_tma) GTEST_SKIP() << "exchanges are for tensor copies";
+  ASSERT_TRUE(plan.config.exchanges);
+  KvConfig by_tickets = plan.config;
+  by_tickets.exchanges = 0;
+  running = {ints_of(by_tickets), true, 1, 0, ""};
+  gpus.crowded = true;
+  const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));
+  flash_attention_with_cache(scene.attention, scene.cache,
+                             {.workspace = workspace.data(), .workspace_size = workspace.bytes()});
+  gpus.crowded = false;
+  EXPECT_EQ(launches, 1);
+  EXPECT_FALSE(together);
+  EXPECT_EQ(running.fault, "");
+  EXPECT_EQ(scene.fault(), "");
+}
+
+// The part of a call that is sequence b's.
+void keep_sequence(CacheScene& scene, int64_t b) {
+  Attention& a = scene.attention;
+  CacheTensors& c = scene.cache;
+  const auto keep = [&](auto& t) {
+    if (t) t = narrow(t, 0, b, 1);
+  };
+  keep(a.q), keep(a.seqlens_q), keep(c.seqlens), keep(c.block_table), keep(c.batch_idx), keep(c.leftpad);
+  keep(c.k_new), keep(c.v_new), keep(c.seqlens_new), keep(c.o), keep(c.lse);
+}
+
+TEST_F(FakeCache, WithAFixedNumberOfSplitsNothingOfTheBatchChangesARow) {
+  gpus.on_launch = run_cache_kernel;
+  const CacheCase c{.heads_k = 2,
+                    .group = 4,
+                    .page_size = 16,
+                    .len_q = {2, 1, 0},
+                    .rows = {500, 90, 64},
+                    .pad = {3, 0, 1},
+                    .len_new = {1, 1, 0},
+                    .room = 600,
+                    .window_right = 0,
+                    .num_splits = 3};
+  DeviceBuffer workspace(16);
+  for (int64_t b = 0; b < 3; ++b) {
+    CacheScene scene(c);
+    ASSERT_EQ(run_scene(scene, workspace, 1), "");
+    const std::vector<double> together = scene.results(b);
+    keep_sequence(scene, b);
+    ASSERT_EQ(run_scene(scene, workspace, 2), "");
+    EXPECT_EQ(scene.results(b), together) << b;
+  }
+}
+
+// More than 64 rows: warpgroups with one block or two, of which some or all may be missing, in one tile and in two. Large
+// tiles are taken where they are many; most of these have next to nothing to do.
+TEST_F(FakeCache, LargeTilesOfRowsAreMultipliedByWarpgroups) {
+  gpus.on_launch = run_cache_kernel;
+  DeviceBuffer workspace(16);
+  struct Shape {
+    int64_t dim_qk, dim_v;
+    bool options, two_blocks;
+  };
+  for (const Shape& shape : {Shape{128, 128, false, false}, Shape{128, 128, false, true}, Shape{64, 64, true, false},
+                             Shape{64, 64, true, true}, Shape{32, 96, false, false}, Shape{96, 32, false, true}}) {
+    CacheCase c{.dtype = DType::bf16,
+                .dim_qk = shape.dim_qk,
+                .dim_v = shape.dim_v,
+                .heads_k = 2,
+                .group = 4,
+                .page_size = 16,
+                .len_q = {17, 1, 32, 0, 30},
+                .rows = {300, 90, 200, 64, 5},
+                .len_new = {17, 1, 33, 7, 40},
+                .room = 400,
+                .window_left = shape.options ? -1 : 90,
+                .window_right = 0,
+                .softcap = shape.options ? 20.0 : 0.0,
+                .alibi = shape.options};
+    if (shape.two_blocks) c.len_q = {33, 1, 70, 17, 50}, c.len_new = {33, 1, 70, 17, 50}, c.window_left = -1;
+    while (c.len_q.size() < 33) c.len_q.push_back(1), c.rows.push_back(3), c.len_new.push_back(1);
+    CacheScene scene(c);
+    const cuda::KvPlan plan = plan_of(scene);
+    ASSERT_EQ(plan.config.tile_q, shape.two_blocks ? 256 : 128);
+    EXPECT_EQ(run_scene(scene, workspace, 5), "") << shape.dim_qk << " " << shape.two_blocks;
+  }
+}
+
+// Behind the last columns of keys lies another tile, which must not be cleared for values that nobody sees.
+TEST_F(FakeCache, ValuesInTheLastColumnsOfKeys) {
+  gpus.on_launch = run_cache_kernel;
+  DeviceBuffer workspace(16);
+  const CacheCase c{.dim_qk = 64,
+                    .dim_v = 40,
+                    .v_column = 16,
+                    .v_in_k = true,
+                    .page_size = 16,
+                    .len_q = {1, 1},
+                    .rows = {300, 90},
+                    .len_new = {1, 0},
+                    .room = 400};
+  CacheScene scene(c);
+  EXPECT_EQ(run_scene(scene, workspace, 4), "");
+}
+
+// A graph replays a call with whatever lengths are in the tensors then.
+TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
+  static Sm90KvParams params;  // the larger one of the two kernels
+  static kernel_emulator::Grid grid;
+  static unsigned threads = 0, shared = 0;
+  gpus.on_launch = [](const FakeLaunch& l) {
+    std::memcpy(static_cast<void*>(&params), l.params, l.params_size != 0 ? l.params_size : sizeof params);
+    grid = grid_of(l), threads = l.threads, shared = l.shared_bytes;
+  };
+  CacheCase c{.heads_k = 1, .group = 8, .len_q = {1, 1}, .rows = {40, 700}, .room = 900, .num_splits = 4};
+  CacheScene scene(c);
+  const std::vector<int> config = ints_of(plan_of(scene).config);
+  const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));
+  flash_attention_with_cache(scene.attention, scene.cache,
+                             {.workspace = workspace.data(), .workspace_size = workspace.bytes()});
+  const auto replay = [&] {
+    return kernel_emulator::run_cache_kernel(config.data(), config.size(), &params, grid, static_cast<int>(threads),
+                                             shared, 3);
+  };
+  ASSERT_EQ(replay(), "");
+  ASSERT_EQ(scene.fault(), "");
+  const std::vector<double> first = scene.results(0);
+  scene.set_rows({0, 0});
+  ASSERT_EQ(replay(), "");
+  for (const double x : scene.read_results(0)) EXPECT_TRUE(x == 0 || x == -kInf) << x;
+  scene.set_rows(c.rows);
+  ASSERT_EQ(replay(), "");
+  ASSERT_EQ(scene.fault(), "");
+  EXPECT_EQ(scene.results(0), first);
+}
+
+// Plans have short splits where there are more tiles of rows than a test has time for: the params of a small call are given
+// some.
+TEST_F(FakeCache, ShortSplitsAreAddedUpLikeAllOthers) {
+  static int64_t ctas = 0;
+  gpus.on_launch = [](const FakeLaunch& l) {
+    Sm90KvParams params;
+    std::memcpy(static_cast<void*>(&params), l.params, sizeof params);
+    params.cache.eager_splits = 2, params.cache.least_tiles = 2, params.cache.short_splits = 3;
+    params.first.splits = 2, params.first.tiles = 1;
+    ctas = grid_of(l).ctas();
+    running.fault = kernel_emulator::run_cache_kernel(running.config.data(), running.config.size(), &params, grid_of(l),
+                                                      static_cast<int>(l.threads), l.shared_bytes, running.seed);
+  };
+  CacheScene scene({.heads_k = 1,
+                    .group = 4,
+                    .len_q = {1, 1, 1},
+                    .rows = {40, 6200, 2100},
+                    .len_new = {1, 0, 1},
+                    .room = 6400,
+                    .window_right = 0,
+                    .num_splits = 5});
+  if (plan_of(scene).no_tma) GTEST_SKIP() << "short splits are for tensor copies";
+  running = {ints_of(plan_of(scene).config), true, 7, 0, ""};
+  const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));
+  flash_attention_with_cache(scene.attention, scene.cache,
+                             {.workspace = workspace.data(), .workspace_size = workspace.bytes()});
+  EXPECT_EQ(ctas, 3 * 5);
+  EXPECT_EQ(running.fault, "");
+  EXPECT_EQ(scene.fault(), "");
+}
+
+TEST_F(FakeCache, ACachedCallAllocatesNothingAndACapturedOneWaitsForNothing) {
+  for (const int64_t page_size : {0, 16}) {
+    CacheScene scene({.page_size = page_size, .len_q = {1, 1}, .rows = {300, 90}, .len_new = {1, 1}, .room = 400});
+    const Stream stream;
+    const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));
+    EXPECT_GT(workspace.bytes(), 1000u) << "nothing is split";
+    const Execution execution{
+        .stream = stream.handle(), .workspace = workspace.data(), .workspace_size = workspace.bytes()};
+    flash_attention_with_cache(scene.attention, scene.cache, execution);
+    const int64_t before = allocations;
+    const int launches = gpus.launches, blocks = gpus.blocks;
+    flash_attention_with_cache(scene.attention, scene.cache, execution);
+    EXPECT_EQ(allocations, before);
+    EXPECT_EQ(gpus.launches, launches + 1);
+    Graph graph(stream);
+    graph.begin();
+    flash_attention_with_cache(scene.attention, scene.cache, execution);
+    graph.end();
+    EXPECT_EQ(gpus.launches, launches + 2);
+    EXPECT_EQ(gpus.blocks, blocks);
+  }
+}
+
+TEST_F(FakeCache, ExplainSaysWhatACallGets) {
+  const CacheScene scene({.group = 8, .len_q = {1}, .rows = {300}, .room = 8192});
+  const std::string text = explain(scene.attention, scene.cache);
+  for (const char* part :
+       {"attend_cache bf16", "backend    cuda", ":sm_90a:bf16,64,64,16,64", "splits     64", "132 SMs", "workspace  "})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
+  CacheScene wide({.dim_qk = 600, .dim_v = 600, .len_q = {1}, .rows = {3}, .room = 4});
+  EXPECT_NE(explain(wide.attention, wide.cache).find("not cuda   q: head size 600"), std::string::npos);
+}
+
+TEST_F(FakeCache, NothingToDoLaunchesNothing) {
+  const int before = gpus.launches;
+  CacheScene scene({.len_q = {0, 0}, .rows = {5, 0}, .room = 8});
+  flash_attention_with_cache(scene.attention, scene.cache);
+  EXPECT_EQ(gpus.launches, before);
+}
+
+// The merge of two parts, one of them empty in some rows, in place and not.
+struct MergeCase {
+  DType dtype;
+  int64_t dim;
+  bool in_place, o_is_f32;
+};
+class FakeMerge : public FakeCache, public ::testing::WithParamInterface<MergeCase> {};
+
+TEST_P(FakeMerge, EqualsTheDefinition) {
+  const auto [dtype, dim, in_place, o_is_f32] = GetParam();
+  gpus.on_launch = run_merge_kernel;
+  constexpr int64_t kBatch = 2, kHeads = 3, kLen = 5;
+  const auto make = [&](DType type, int64_t width, uint64_t seed) {
+    MirroredTensor t(type, {kBatch, kHeads, kLen, width}, {0, 1, 2, 3});
+    std::mt19937_64 random(seed);
+    std::normal_distribution<double> normal;
+    for (int64_t n = 0; n < kBatch * kHeads * kLen; ++n) {
+      std::vector<double> row(static_cast<size_t>(width));
+      for (double& x : row) x = normal(random);
+      t.set_row({n / kLen / kHeads, n / kLen % kHeads, n % kLen, 0}, row);
+    }
+    return t;
+  };
+  MirroredTensor o_a = make(dtype, dim, 1), o_b = make(dtype, dim, 2);
+  MirroredTensor lse_a = make(state_type(dtype), 1, 3), lse_b = make(state_type(dtype), 1, 4);
+  const std::vector<double> nothing{-kInf}, nan(static_cast<size_t>(dim), kNan);
+  lse_a.set_row({0, 0, 1, 0}, nothing), o_a.set_row({0, 0, 1, 0}, nan);
+  lse_b.set_row({1, 2, 0, 0}, nothing), o_b.set_row({1, 2, 0, 0}, nan);
+  for (MirroredTensor* t : {&lse_a, &lse_b}) t->set_row({1, 1, 4, 0}, nothing);
+  for (MirroredTensor* t : {&o_a, &o_b, &lse_a, &lse_b}) t->write();
+  MirroredTensor o(o_is_f32 ? DType::f32 : dtype, {kBatch, kHeads, kLen, dim}, {0, 1, 2, 3});
+  MirroredTensor lse(state_type(dtype), {kBatch, kHeads, kLen, 1}, {0, 1, 2, 3});
+  const auto flat = [](Tensor t) { return t.rank = 3, t; };
+  MergeTensors tensors{.o_a = o_a.view,
+                       .lse_a = flat(lse_a.view),
+                       .o_b = o_b.view,
+                       .lse_b = flat(lse_b.view),
+                       .o = in_place ? o_a.view : o.view,
+                       .lse = flat(in_place ? lse_b.view : lse.view)};
+  const cuda::MergePlan plan = cuda::plan_merge(describe(to_c(tensors), Place{0}), cuda::device(0).arch);
+  running = {ints_of(plan.config), false, 5, 0, ""};
+  merge_states(tensors);
+  ASSERT_EQ(running.fault, "");
+  ASSERT_EQ(running.launches, 1);
+  MirroredTensor &o_out = in_place ? o_a : o, &lse_out = in_place ? lse_b : lse;
+  MirroredTensor new_o = make(o_out.view.dtype, dim, 9), new_lse = make(lse_out.view.dtype, 1, 9);
+  new_o.host = o_out.buffer.read(), new_lse.host = lse_out.buffer.read();
+  const double limit = dtype == DType::bf16 ? 1e-2 : dtype == DType::f32 ? 1e-6 : 1e-13;
+  for (int64_t n = 0; n < kBatch * kHeads * kLen; ++n) {
+    const std::vector<int64_t> row{n / kLen / kHeads, n / kLen % kHeads, n % kLen, 0};
+    const double a = lse_a.row(row, 1)[0], b = lse_b.row(row, 1)[0], top = std::max(a, b);
+    const double part_a = a == -kInf ? 0 : std::exp(a - top), part_b = b == -kInf ? 0 : std::exp(b - top);
+    const double sum = part_a + part_b, expected_lse = sum > 0 ? top + std::log(sum) : -kInf;
+    const double actual_lse = new_lse.row(row, 1)[0];
+    EXPECT_TRUE(actual_lse == expected_lse || std::abs(actual_lse - expected_lse) < 1e-6) << n << " " << actual_lse;
+    const auto x = o_a.row(row, dim), y = o_b.row(row, dim), z = new_o.row(row, dim);
+    for (size_t d = 0; d < z.size(); ++d) {
+      const double expected = sum > 0 ? ((part_a > 0 ? part_a * x[d] : 0) + (part_b > 0 ? part_b * y[d] : 0)) / sum : 0;
+      EXPECT_NEAR(z[d], expected, limit * (1 + std::abs(expected))) << n << ", " << d;
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(
+    Types, FakeMerge,
+    ::testing::Values(MergeCase{DType::bf16, 64, false, false}, MergeCase{DType::bf16, 61, true, false},
+                      MergeCase{DType::f32, 7, true, false}, MergeCase{DType::f32, 300, false, true},
+                      MergeCase{DType::bf16, 50, false, true}, MergeCase{DType::f64, 32, true, false}));
+
+}  // namespace
+}  // namespace cuflash::test

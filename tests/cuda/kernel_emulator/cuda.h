@@ -1,0 +1,95 @@
+// What a kernel's source needs to be compiled by the host's compiler and run by lanes.h. To be included first, with this
+// folder before kernels/ in the search for headers: kernels/ptx is replaced by what is in ptx/ here.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+
+#include "tests/cuda/kernel_emulator/lanes.h"
+
+#define __CUDACC__ 1
+#define __host__
+#define __device__
+#define __shared__
+#define __forceinline__ inline
+#define __noinline__ inline
+#define __align__(n) __attribute__((aligned(n)))
+#define __builtin_assume(condition) static_cast<void>(condition)
+
+struct ThreadNumber {
+  unsigned x = 0;
+};
+inline ThreadNumber threadIdx;
+struct CtaNumbers {
+  unsigned x = 0, y = 0, z = 0;
+};
+inline CtaNumbers blockIdx, gridDim;
+struct uint4 {
+  unsigned x, y, z, w;
+};
+struct float4 {
+  float x, y, z, w;
+};
+
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+inline long long min(long long a, long long b) { return a < b ? a : b; }
+inline long long max(long long a, long long b) { return a > b ? a : b; }
+inline float fabs(float x) { return std::fabs(x); }
+
+template <class To, class From>
+To same_bits(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
+inline float __int_as_float(int x) { return same_bits<float>(x); }
+inline float __uint_as_float(unsigned x) { return same_bits<float>(x); }
+inline unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
+
+[[noreturn]] inline void __trap() { throw std::runtime_error("a kernel gives up"); }
+inline void __syncthreads() { kernel_emulator::wait_for_all(); }
+
+template <class T>
+T of_lane(const unsigned char* all, int lane) {
+  T value;
+  std::memcpy(&value, all + static_cast<size_t>(lane) * sizeof(T), sizeof(T));
+  return value;
+}
+inline int lane_number() { return static_cast<int>(threadIdx.x) % kernel_emulator::kWarp; }
+
+inline void __syncwarp() { kernel_emulator::exchange("", 1); }
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int distance) {
+  const unsigned char* all = kernel_emulator::exchange(&value, sizeof value);
+  return of_lane<T>(all, lane_number() ^ distance);
+}
+inline int __any_sync(unsigned, bool value) {
+  const unsigned char* all = kernel_emulator::exchange(&value, sizeof value);
+  bool any = false;
+  for (int lane = 0; lane < kernel_emulator::kWarp; ++lane) any = any || of_lane<bool>(all, lane);
+  return any;
+}
+inline unsigned __ballot_sync(unsigned, bool value) {
+  const unsigned char* all = kernel_emulator::exchange(&value, sizeof value);
+  unsigned bits = 0;
+  for (int lane = 0; lane < kernel_emulator::kWarp; ++lane) bits |= unsigned{of_lane<bool>(all, lane)} << lane;
+  return bits;
+}
+inline unsigned __popc(unsigned x) { return static_cast<unsigned>(__builtin_popcount(x)); }
+inline unsigned long long atomicAdd(unsigned long long* to, unsigned long long value) {
+  const unsigned long long before = *to;
+  *to += value;
+  return before;
+}
+
+// In place of the special registers that attn/sequence.h reads.
+#define cta_number cta_number_of_registers
+#include "attn/sequence.h"
+#undef cta_number
+namespace cuflash {
+inline int64 cta_number() { return blockIdx.x + int64{gridDim.x} * blockIdx.y; }
+}  // namespace cuflash

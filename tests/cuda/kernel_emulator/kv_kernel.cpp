@@ -1,0 +1,188 @@
+// Kernels have names that the library has, too, for the same things in other words: here their namespace has another one.
+#define cuflash host_kernels
+// clang-format off
+#include "tests/cuda/kernel_emulator/cuda.h"
+#include "kv/attention.h"
+#include "kv/sm90_attention.h"
+#include "kv/merge_states.h"
+// clang-format on
+#undef cuflash
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <sstream>
+#include <vector>
+
+#include "tests/cuda/kernel_emulator/kv_kernel.h"
+
+namespace host_kernels {
+constexpr size_t kSharedBytes = size_t{228} << 10;
+alignas(1024) unsigned char memory[kSharedBytes + 128];
+}  // namespace host_kernels
+
+namespace kernel_emulator {
+
+void set_thread_number(unsigned x) { threadIdx.x = x; }
+
+namespace {
+
+using namespace host_kernels;
+
+template <class Params>
+using Kernel = void (*)(const Params&);
+
+// A config says which of the two it is: see config.h, kCopyTma.
+struct CacheKernel {
+  KvConfig config;
+  Kernel<KvParams> run;
+  Kernel<Sm90KvParams> run_boxes;
+};
+template <KvConfig C>
+constexpr CacheKernel cache_kernel() {
+  if constexpr (C.copy == kCopyTma) return {C, nullptr, [](const Sm90KvParams& p) { sm90_kv<C>(p); }};
+  else return {C, [](const KvParams& p) { kv_attention<C>(p); }, nullptr};
+}
+constexpr Element bf16 = Element::bf16, f16 = Element::f16, f32 = Element::f32, f64 = Element::f64;
+// dim_qk, dim_v, tile_q, tile_k, row, key and column warps, stages, CTAs of an SM, copy, options, v in k, plain, posts: as
+// plans for sm_90 have them.
+constexpr CacheKernel kCacheKernels[] = {
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 1, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 3, 0, 1, 1, 1}>(),  //
+    cache_kernel<KvConfig{bf16, 576, 512, 32, 32, 2, 1, 2, 4, 1, 3, 0, 1, 1, 1}>(),  //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 1, 1}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 32, 64, 2, 4, 1, 8, 1, 3, 3, 0, 1, 1}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 32, 64, 2, 4, 1, 8, 1, 3, 3, 0, 1, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 3, 0, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 8, 1, 3, 3, 0, 0, 0}>(),    //
+    cache_kernel<KvConfig{f16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 0, 0}>(),     //
+    cache_kernel<KvConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 1, 0, 0}>(),   //
+    cache_kernel<KvConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 4, 2, 3, 0, 1, 0, 0}>(),
+    cache_kernel<KvConfig{f16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 64, 64, 128, 64, 8, 1, 1, 8, 1, 3, 3, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 64, 64, 256, 64, 8, 1, 1, 8, 1, 3, 3, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 128, 128, 128, 64, 8, 1, 1, 6, 1, 3, 0, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 128, 128, 256, 64, 8, 1, 1, 5, 1, 3, 0, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 64, 128, 128, 64, 8, 1, 1, 8, 1, 3, 0, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 128, 64, 256, 64, 8, 1, 1, 6, 1, 3, 0, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 3, 0, 1, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 4, 2, 3, 3, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 2, 3, 3, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 3, 0, 0, 0, 0}>(),
+    cache_kernel<KvConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 2, 0, 0, 0, 0}>(),  //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 2, 0, 1, 0, 0}>(),  //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 1, 3, 0, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 0, 0, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 3, 0, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 1, 3, 1, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 2, 0, 1, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 32, 64, 2, 2, 1, 3, 3, 2, 3, 0, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 96, 64, 16, 64, 1, 4, 1, 4, 2, 2, 0, 1, 0, 0}>(),    //
+    cache_kernel<KvConfig{f16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 0, 0, 0, 0, 0}>(),     //
+    cache_kernel<KvConfig{f16, 64, 64, 32, 64, 2, 2, 1, 3, 3, 0, 0, 0, 0, 0}>(),     //
+    cache_kernel<KvConfig{f16, 64, 64, 64, 64, 4, 1, 1, 4, 2, 0, 0, 0, 0, 0}>(),     //
+    cache_kernel<KvConfig{f32, 32, 64, 16, 64, 1, 4, 1, 4, 2, 1, 3, 0, 0, 0}>(),     //
+    cache_kernel<KvConfig{f32, 32, 64, 32, 32, 2, 2, 1, 4, 2, 1, 3, 0, 0, 0}>(),     //
+    cache_kernel<KvConfig{f32, 32, 64, 64, 32, 4, 1, 1, 4, 2, 1, 3, 0, 0, 0}>(),     //
+    cache_kernel<KvConfig{f32, 64, 32, 16, 64, 1, 4, 1, 4, 2, 2, 0, 0, 0, 0}>(),     //
+    cache_kernel<KvConfig{f64, 32, 32, 16, 32, 1, 2, 2, 4, 1, 0, 0, 0, 0, 0}>(),     //
+};
+
+struct MergeKernel {
+  MergeConfig config;
+  Kernel<MergeParams> run;
+};
+template <MergeConfig C>
+constexpr MergeKernel merge_kernel() {
+  return {C, [](const MergeParams& p) { merge_states<C>(p); }};
+}
+constexpr MergeKernel kMergeKernels[] = {
+    merge_kernel<MergeConfig{bf16, 8}>(),
+    merge_kernel<MergeConfig{f32, 4}>(),
+    merge_kernel<MergeConfig{f32, 32}>(),
+    merge_kernel<MergeConfig{f64, 4}>(),
+};
+
+template <class Config>
+bool is_config(const Config& c, const int* ints, size_t count) {
+  return count * sizeof(int) == sizeof c && std::memcmp(&c, ints, sizeof c) == 0;
+}
+
+std::string missing(const int* config, size_t ints) {
+  std::ostringstream text;
+  text << "no kernel of this program:";
+  for (size_t n = 0; n < ints; ++n) text << (n ? "," : " ") << config[n];
+  return text.str();
+}
+
+std::string fault_behind(size_t shared_bytes) {
+  for (size_t byte = shared_bytes; byte < sizeof memory; ++byte)
+    if (memory[byte] != 0xff) return "shared memory is written behind what was launched with";
+  return "";
+}
+
+void set_cta(const Grid& grid, int64_t n) {
+  gridDim = {grid.x, grid.y, grid.z};
+  blockIdx = {static_cast<unsigned>(n % grid.x), static_cast<unsigned>(n / grid.x % grid.y),
+              static_cast<unsigned>(n / grid.x / grid.y)};
+}
+
+// Shared memory holds NaN before every CTA, and what lies behind what was asked for must stay as it is.
+template <class Params>
+std::string run_ctas(Kernel<Params> kernel, const void* params, const Grid& grid, int threads, size_t shared_bytes,
+                     uint64_t seed) {
+  std::vector<int64_t> order(static_cast<size_t>(grid.ctas()));
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937_64 random(seed);
+  std::shuffle(order.begin(), order.end(), random);
+  for (const int64_t n : order) {
+    std::memset(memory, 0xff, sizeof memory);
+    set_cta(grid, n);
+    run_threads(threads, random(), [&] { kernel(*static_cast<const Params*>(params)); });
+    if (std::string fault = fault_behind(shared_bytes); !fault.empty()) return fault;
+  }
+  return "";
+}
+
+// CTAs that wait for each other. Each has the shared memory while it is its turn.
+std::string run_all_together(Kernel<Sm90KvParams> kernel, const void* params, const Grid& grid, int threads,
+                             size_t shared_bytes, uint64_t seed) {
+  std::vector<std::vector<unsigned char>> kept(static_cast<size_t>(grid.ctas()),
+                                               std::vector<unsigned char>(sizeof memory, 0xff));
+  std::string fault;
+  run_ctas_together(
+      grid.ctas(), threads, seed, [&] { kernel(*static_cast<const Sm90KvParams*>(params)); },
+      [&](int64_t n) {
+        std::memcpy(memory, kept[static_cast<size_t>(n)].data(), sizeof memory);
+        set_cta(grid, n);
+      },
+      [&](int64_t n) {
+        std::memcpy(kept[static_cast<size_t>(n)].data(), memory, sizeof memory);
+        if (fault.empty()) fault = fault_behind(shared_bytes);
+      });
+  return fault;
+}
+
+}  // namespace
+
+std::string run_cache_kernel(const int* config, size_t ints, const void* params, const Grid& grid, int threads,
+                             size_t shared_bytes, uint64_t seed) {
+  for (const CacheKernel& kernel : kCacheKernels)
+    if (is_config(kernel.config, config, ints))
+      return kernel.run ? run_ctas<KvParams>(kernel.run, params, grid, threads, shared_bytes, seed)
+             : kernel.config.exchanges
+                 ? run_all_together(kernel.run_boxes, params, grid, threads, shared_bytes, seed)
+                 : run_ctas<Sm90KvParams>(kernel.run_boxes, params, grid, threads, shared_bytes, seed);
+  return missing(config, ints);
+}
+std::string run_merge_kernel(const int* config, size_t ints, const void* params, const Grid& grid, int threads,
+                             uint64_t seed) {
+  for (const MergeKernel& kernel : kMergeKernels)
+    if (is_config(kernel.config, config, ints))
+      return run_ctas<MergeParams>(kernel.run, params, grid, threads, 0, seed);
+  return missing(config, ints);
+}
+
+}  // namespace kernel_emulator

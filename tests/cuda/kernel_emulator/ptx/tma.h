@@ -1,0 +1,40 @@
+// kernels/ptx/tma.h on the host, for the tensor maps of the fake driver.
+#pragma once
+
+#include "params.h"
+#include "ptx/cp_async.h"
+#include "tests/cuda/fake_gpu/fake_cuda.h"
+
+namespace cuflash {
+
+using EvictionPolicy = unsigned long long;
+inline EvictionPolicy evict_normal() { return 0; }
+inline EvictionPolicy evict_first() { return 1; }
+inline EvictionPolicy evict_first_sixteenth() { return 2; }
+
+// Rows of 128 bytes, pieces of 16 exchanged by bits of the address: the 128-byte swizzle.
+inline void tma_load(unsigned to, const TensorMap& map, unsigned barrier, int column, int row, int head, int batch,
+                     EvictionPolicy) {
+  cuflash::test::FakeTensorMap tensor;
+  std::memcpy(&tensor, &map, sizeof tensor);
+  const unsigned bytes = tensor.box_rows * 128;
+  kernel_emulator::start_box(barrier, bytes, [=] {
+    for (unsigned r = 0; r < tensor.box_rows; ++r)
+      for (unsigned n = 0; n < 64; ++n) {
+        const uint64_t at[] = {column + uint64_t{n}, row + uint64_t{r}, static_cast<uint64_t>(head),
+                               static_cast<uint64_t>(batch)};
+        bool exists = true;
+        for (int d = 0; d < 4; ++d) exists = exists && at[d] < tensor.extents[d];
+        unsigned char* const line = memory + to + r * 128;
+        unsigned char* const element = line + ((n / 8) ^ ((to / 128 + r) % 8)) * 16 + n % 8 * 2;
+        const auto* from = static_cast<const unsigned char*>(tensor.address) + at[0] * 2;
+        for (int d = 1; d < 4; ++d) from += at[d] * tensor.strides[d - 1];
+        if (exists) std::memcpy(element, from, 2);
+        else std::memset(element, 0, 2);
+      }
+  });
+}
+
+inline void prefetch(const TensorMap&) {}
+
+}  // namespace cuflash

@@ -1,0 +1,22 @@
+// kernels/ptx/warpgroup.h on the host: nobody is short of registers here, and products are done when they are issued.
+#pragma once
+
+#include "tests/cuda/kernel_emulator/lanes.h"
+
+namespace cuflash {
+
+template <int kRegisters>
+inline void setmaxnreg_inc() {}
+template <int kRegisters>
+inline void setmaxnreg_dec() {}
+
+inline void wgmma_fence() {}
+inline void wgmma_commit() {}
+template <int kPending>
+inline void wgmma_wait() {}
+inline void fence_operand(float&) {}
+inline void fence_operand(unsigned&) {}
+
+inline int uniform(int x) { return of_lane<int>(kernel_emulator::exchange(&x, sizeof x), 0); }
+
+}  // namespace cuflash

@@ -1,0 +1,158 @@
+// Attention over a KV cache on a GPU: the random calls that tests/cuda/fake_cuda_cache_test.cpp has the host compute, and what
+// only a device can get wrong: CTAs that run at once, streams, replays, a workspace that holds anything.
+#include <algorithm>
+#include <random>
+
+#include "tests/cpu/cache_cases.h"
+#include "tests/properties/property.h"
+#include "tests/shared/device.h"
+
+namespace cuflash::test {
+namespace {
+
+// With CUFLASH_TEST_DEVICE=cuda alone; where there is no GPU, device.h has all of these skipped and says why.
+class CacheOnGpu : public testing::Test {
+  void SetUp() override { ASSERT_TRUE(on_cuda()) << "these run on a GPU: set CUFLASH_TEST_DEVICE=cuda"; }
+};
+
+DeviceBuffer garbage(size_t bytes, uint64_t seed) {
+  DeviceBuffer buffer(bytes);
+  std::vector<unsigned char> values(bytes);
+  std::mt19937_64 random(seed);
+  for (unsigned char& x : values) x = static_cast<unsigned char>(random());
+  buffer.write(values.data(), bytes);
+  return buffer;
+}
+
+void call(const CacheScene& scene, const DeviceBuffer& workspace, const Stream& stream) {
+  flash_attention_with_cache(
+      scene.attention, scene.cache,
+      {.stream = stream.handle(), .workspace = workspace.data(), .workspace_size = workspace.bytes()});
+}
+
+TEST_F(CacheOnGpu, RandomCallsEqualTheDefinition) {
+  const Stream stream;
+  for (uint64_t index = 0; index < static_cast<uint64_t>(scaled(300)); ++index) {
+    const CacheCase c = random_cache_case(test_seed(), index);
+    CacheScene scene(c);
+    const DeviceBuffer workspace = garbage(workspace_size(scene.attention, scene.cache), index);
+    call(scene, workspace, stream);
+    stream.wait();
+    ASSERT_EQ(scene.fault(), "") << "case " << index << ": " << describe(c);
+  }
+}
+
+// One sequence on the whole device: all multiprocessors have a part of each head's keys.
+CacheCase long_case(int32_t num_splits) {
+  return {.dim_qk = 128,
+          .dim_v = 128,
+          .heads_k = 2,
+          .group = 4,
+          .page_size = 16,
+          .len_q = {1},
+          .rows = {8191},
+          .len_new = {1},
+          .room = 8192,
+          .window_right = 0,
+          .num_splits = num_splits};
+}
+
+// How splits meet: by tickets, or, where all of their CTAs run at one time and nothing is appended, by posts.
+enum class Meets { by_tickets, by_posts };
+struct LongScene : CacheScene {
+  explicit LongScene(CacheCase c, Meets meets) : CacheScene(meets == Meets::by_posts ? nothing_new(c) : c) {
+    if (meets == Meets::by_posts) attention.seqlens_q = {};
+  }
+  static CacheCase nothing_new(CacheCase c) { return c.len_new.clear(), c; }
+};
+
+TEST_F(CacheOnGpu, ALongSequenceGivesTheSameBitsHoweverOften) {
+  const Stream stream;
+  struct Way {
+    int32_t splits;
+    Meets meets;
+  };
+  for (const auto [splits, meets] : {Way{0, Meets::by_tickets}, Way{0, Meets::by_posts}, Way{1, Meets::by_tickets},
+                                     Way{7, Meets::by_tickets}, Way{60, Meets::by_tickets}}) {
+    LongScene scene(long_case(splits), meets);
+    const std::string text = explain(scene.attention, scene.cache);
+    const auto says = [&](const char* words) { return text.find(words) != std::string::npos; };
+    ASSERT_EQ(says("splits wait for each other"), meets == Meets::by_posts && says("sm90_kv")) << text;
+    const DeviceBuffer workspace = garbage(workspace_size(scene.attention, scene.cache), 5);
+    std::vector<double> first;
+    for (int n = 0; n < 50; ++n) {
+      call(scene, workspace, stream);
+      stream.wait();
+      if (n == 0) {
+        ASSERT_EQ(scene.fault(), "") << splits << " splits";
+        first = scene.results(0);
+      }
+      ASSERT_EQ(scene.read_results(0), first) << splits << " splits, call " << n;
+    }
+  }
+}
+
+// Many launches are on their way, and nobody waits between them: tickets that one leaves behind serve the next.
+TEST_F(CacheOnGpu, CallsBehindEachOtherAndOnTwoStreamsDoNotDisturbEachOther) {
+  const Stream one, two;
+  for (const Meets meets : {Meets::by_tickets, Meets::by_posts}) {
+    CacheCase c = long_case(0);
+    LongScene first(c, meets);
+    c.seed = 2, c.rows = {3000};
+    LongScene second(c, meets);
+    const DeviceBuffer first_space = garbage(workspace_size(first.attention, first.cache), 1);
+    const DeviceBuffer second_space = garbage(workspace_size(second.attention, second.cache), 2);
+    for (int n = 0; n < 200; ++n) call(first, first_space, one), call(second, second_space, two);
+    one.wait(), two.wait();
+    EXPECT_EQ(first.fault(), "");
+    EXPECT_EQ(second.fault(), "");
+  }
+}
+
+// What one of them leaves behind is another's garbage.
+TEST_F(CacheOnGpu, CallsOfAllKindsShareAWorkspace) {
+  const Stream stream;
+  CacheCase c = long_case(0);
+  LongScene tickets(c, Meets::by_tickets), exchanges(c, Meets::by_posts);
+  c.heads_k = 1, c.group = 13, c.rows = {5000}, c.seed = 2;
+  LongScene other_posts(c, Meets::by_posts);
+  const LongScene* const scenes[] = {&tickets, &exchanges, &other_posts};
+  size_t bytes = 0;
+  for (const LongScene* scene : scenes) bytes = std::max(bytes, workspace_size(scene->attention, scene->cache));
+  const DeviceBuffer workspace = garbage(bytes, 4);
+  std::mt19937_64 random(5);
+  for (int n = 0; n < 300; ++n) call(*scenes[random() % std::size(scenes)], workspace, stream);
+  for (const LongScene* scene : scenes) call(*scene, workspace, stream);
+  stream.wait();
+  EXPECT_EQ(tickets.fault(), "");
+  EXPECT_EQ(exchanges.fault(), "");
+  EXPECT_EQ(other_posts.fault(), "");
+}
+
+// Several calls in a graph start before the one before them has ended, and wait for it.
+TEST_F(CacheOnGpu, AReplayedGraphReadsTheLengthsOfThen) {
+  const Stream stream;
+  for (const Meets meets : {Meets::by_tickets, Meets::by_posts}) {
+    CacheCase c = long_case(0);
+    c.len_new.clear();
+    LongScene scene(c, meets);
+    const DeviceBuffer workspace = garbage(workspace_size(scene.attention, scene.cache), 3);
+    Graph graph(stream);
+    graph.begin();
+    for (int n = 0; n < 5; ++n) call(scene, workspace, stream);
+    graph.end();
+    graph.replay();
+    ASSERT_EQ(scene.fault(), "");
+    const std::vector<double> first = scene.results(0);
+    const int32_t none = 0;
+    scene.set_rows({none});
+    graph.replay();
+    for (const double x : scene.read_results(0)) ASSERT_TRUE(x == 0 || x == -kInf) << x;
+    scene.set_rows(c.rows);
+    for (int n = 0; n < 50; ++n) graph.replay();
+    EXPECT_EQ(scene.read_results(0), first);
+  }
+}
+
+}  // namespace
+}  // namespace cuflash::test
