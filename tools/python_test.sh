@@ -134,7 +134,7 @@ install_torch() {
 # Installed once for each state of the sources.
 install_package() {
   local state
-  state=$(find pyproject.toml CMakeLists.txt cmake include src kernels cli python -type f ! -name '*.pyc' -print0 |
+  state=$(find pyproject.toml CMakeLists.txt cmake include src kernels machine cli python -type f ! -name '*.pyc' -print0 |
     sort -z | xargs -0 sha256sum | sha256sum)
   [ "$(cat "$venv/package" 2>/dev/null)" != "$state" ] || return 0
   timed "pip install ." pip install --force-reinstall --no-deps . || return

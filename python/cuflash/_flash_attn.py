@@ -139,14 +139,14 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
         [B, Hq, max_seqlen_q, max_seqlen_k].
     """
     if block_table is not None and (number(dropout_p, "dropout_p") > 0 or bias is not None or mask is not None):
-        raise NotImplementedError("block_table: pages of keys are read without dropout, bias and mask; gather them into "
+        raise NotImplementedError("block_table: dropout, bias and mask are not supported with pages; gather them into "
                                   "k and v [total_k, Hk, D] first")
     if q is None or k is None or v is None or cu_seqlens_q is None or cu_seqlens_k is None:
         require_given(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     if block_table is not None:
         require_given(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
         if cu_seqlens_k.dim() != 1:
-            raise ValueError(f"cu_seqlens_k: has {cu_seqlens_k.dim()} dimensions; it has one: [B + 1]")
+            raise ValueError(f"cu_seqlens_k: has {cu_seqlens_k.dim()} dimensions; it must have one: [B + 1]")
         out, lse = _with_names(
             _PAGES, attention_with_cache, q, k, v, cache_seqlens=cu_seqlens_k[1:] - cu_seqlens_k[:-1],
             block_table=block_table, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, causal=causal,

@@ -13,7 +13,7 @@ LAYOUTS = ("bhsd", "bshd")
 def require_ranks(q: Array, k_cache: Array, v_cache: Array, layout: str) -> None:
     """The shapes of the results follow from these, before the library checks everything else."""
     if q.ndim not in (3, 4):
-        raise ValueError(f"q: has {q.ndim} dimensions; it has 4, or 3 where it is packed")
+        raise ValueError(f"q: has {q.ndim} dimensions; it must have 4, or 3 if it is packed")
     order = "rows, heads" if layout == "bshd" else "heads, rows"
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.ndim != 4:
@@ -23,9 +23,9 @@ def require_ranks(q: Array, k_cache: Array, v_cache: Array, layout: str) -> None
 def require_batch(cu_seqlens_q: Any, block_table: Any) -> None:
     """Both, where they are given, have the dimensions from which the batch size is read."""
     if cu_seqlens_q is not None and (cu_seqlens_q.ndim != 1 or cu_seqlens_q.shape[0] == 0):
-        raise ValueError(f"cu_seqlens_q: has shape {list(cu_seqlens_q.shape)}; it is [B + 1]")
+        raise ValueError(f"cu_seqlens_q: has shape {list(cu_seqlens_q.shape)}; it must be [B + 1]")
     if block_table is not None and block_table.ndim != 2:
-        raise ValueError(f"block_table: has shape {list(block_table.shape)}; it is [B, max_pages]")
+        raise ValueError(f"block_table: has shape {list(block_table.shape)}; it must be [B, max_pages]")
 
 
 def results_of(out: Any) -> Tuple[Array, Array]:

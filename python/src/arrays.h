@@ -13,7 +13,7 @@ namespace cuflash::python {
 
 std::string device_text(dlpack::Device device);
 
-// Which of q, k and v are parts of one array, cut at its third last dimension: (q, kv, None) or (qkv, None, None).
+// Which of q, k and v are parts of one array, packed along its third dimension from the end: (q, kv, None) or (qkv, None, None).
 enum class Packing { none, kv, qkv };
 
 Packing packing_of(nb::handle k, nb::handle v);

@@ -10,7 +10,7 @@ Array workspace_of(nb::handle allocated, size_t bytes, const Runtime& runtime, d
       workspace.bytes() < static_cast<int64_t>(bytes))
     throw nb::value_error(("allocate: returned " + std::to_string(workspace.bytes()) + " bytes on " +
                            device_text(workspace.device) + " where " + std::to_string(bytes) + " bytes on " +
-                           device_text(device) + " were asked for")
+                           device_text(device) + " were requested")
                               .c_str());
   return workspace;
 }

@@ -68,7 +68,7 @@ def _rank_four(tensor: OptionalTensor, name: str) -> OptionalTensor:
         raise ValueError(f"{name}: its memory cannot be accessed: {str(error).splitlines()[0]}") from None
 
 
-Options = Tuple[str, Optional[float], bool, bool, int, int, float, float, int, int, int, int]
+Options = Tuple[Any, ...]
 """The values of _options.OPTIONS. A plain tuple, because every call makes one."""
 
 
@@ -109,7 +109,8 @@ def shape_of_part(packed: Tensor, count: int, name: str) -> List[int]:
     shape = list(packed.shape)
     if len(shape) < 3 or shape.pop(-3) != count:
         shape = list(packed.shape)
-        raise ValueError(f"{name} has shape {shape}; its third last dimension must be {count}: [..., {count}, H, D]")
+        raise ValueError(f"{name} has shape {shape}; its third dimension from the end must be {count}: "
+                         f"[..., {count}, H, D]")
     return shape
 
 

@@ -97,7 +97,7 @@ def new_results(inputs: Inputs, layout: str, want_lse: bool) -> Tuple[Tensor, Op
     dtype_of_lse = _F64 if dtype is _F64 else _F32
     if len(shape) != 4:
         if len(shape) != 3:
-            raise ValueError(f"q: has {len(shape)} dimensions; it has 4, or 3 where sequences are packed")
+            raise ValueError(f"q: has {len(shape)} dimensions; it must have 4, or 3 if sequences are packed")
         # Rows that belong to no sequence are not written: PyTorch allocates them, and fills them if it is set to fill
         # uninitialized memory.
         out = q.new_empty((*shape[:-1], size))

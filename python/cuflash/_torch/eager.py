@@ -83,7 +83,7 @@ def _refuse_tangents(tensors: _Named) -> None:
     # Without this check, a tangent would be lost silently.
     for name, tensor in tensors:
         if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
-            raise NotImplementedError(f"{name} has a forward-mode tangent; cuflash differentiates backwards only")
+            raise NotImplementedError(f"{name} has a forward-mode tangent; cuflash supports reverse mode only")
 
 
 _len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack

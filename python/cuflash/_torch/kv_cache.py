@@ -28,7 +28,7 @@ Lengths = Union[Tensor, Sequence[int], None]
 # In the order in which `_core` takes them; k and v are the rows to append.
 CacheTensors = namedtuple("CacheTensors", ("q", "k_cache", "v_cache", "k", "v", *CACHE_ARRAYS))
 
-CacheOptions = Tuple[str, Optional[float], bool, int, int, float, int, int, bool, bool, int]
+CacheOptions = Tuple[Any, ...]
 """The values of _options.CACHE_OPTIONS."""
 
 
@@ -77,7 +77,7 @@ def merge_states(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor, out: Op
     require_given(o_a=o_a, lse_a=lse_a, o_b=o_b, lse_b=lse_b)
     layout_named(layout, LAYOUTS)
     if o_a.dim() not in (3, 4):
-        raise ValueError(f"o_a: has {o_a.dim()} dimensions; it has 4, or 3 where it is packed")
+        raise ValueError(f"o_a: has {o_a.dim()} dimensions; it must have 4, or 3 if it is packed")
     num_threads = count(num_threads, "num_threads")
     if out is not None:
         out = results_of(out)

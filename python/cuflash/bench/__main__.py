@@ -36,7 +36,7 @@ def arguments(words: List[str]) -> argparse.Namespace:
     if not 0 <= options.threads <= 4096:
         parser.error(f"--threads is {options.threads}, must be from 1 to 4096")
     if options.json is not None and not os.access(options.json.absolute().parent, os.W_OK):
-        parser.error(f"--json {options.json}: its folder cannot be written to")
+        parser.error(f"--json {options.json}: its folder is not writable")
     return options
 
 

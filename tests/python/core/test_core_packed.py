@@ -93,8 +93,8 @@ QKV = random(2, 5, 3, 4, 8)
     "inputs, error, words",
     [
         ((random(2, 5, 4, 8), None, None), ValueError,
-         r"qkv has shape \[2, 5, 4, 8\]; its third last dimension must be 3: \[..., 3, H, D\]"),
-        ((random(4, 8), None, None), ValueError, r"qkv has shape \[4, 8\]; its third last dimension must be 3"),
+         r"qkv has shape \[2, 5, 4, 8\]; its third dimension from the end must be 3: \[..., 3, H, D\]"),
+        ((random(4, 8), None, None), ValueError, r"qkv has shape \[4, 8\]; its third dimension from the end must be 3"),
         ((random(2, 5, 4, 8), QKV, None), ValueError, r"kv has shape \[2, 5, 3, 4, 8\]; .* must be 2"),
         ((random(1, 2, 5, 3, 4, 8), None, None), ValueError, "qkv: has 6 dimensions; it must have 1 to 4, or one more"),
         ((QKV, QKV[:, :, 1], QKV[:, :, 2]), ValueError, "q: has 5 dimensions; it must have 1 to 4$"),

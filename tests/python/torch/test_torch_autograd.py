@@ -217,9 +217,9 @@ def test_memory_of_packed_inputs(view, recorded, device):
 
 @pytest.mark.parametrize("shape, words", [((2, 5, 2, 4, 6), r"\[2, 5, 2, 4, 6\]"), ((4, 6), r"\[4, 6\]")])
 def test_packed_inputs_of_the_wrong_shape(shape, words, device):
-    with pytest.raises(ValueError, match=f"^qkv has shape {words}; its third last dimension must be 3"):
+    with pytest.raises(ValueError, match=f"^qkv has shape {words}; its third dimension from the end must be 3"):
         flash_attn_qkvpacked_func(random(*shape, device=device))
-    with pytest.raises(ValueError, match="^kv has shape .*; its third last dimension must be 2"):
+    with pytest.raises(ValueError, match="^kv has shape .*; its third dimension from the end must be 2"):
         flash_attn_kvpacked_func(random(2, 5, 4, 6, device=device), random(2, 5, 3, 4, 6, device=device))
 
 
