@@ -5,7 +5,7 @@ Every fenced block of README*.md, CONTRIBUTING.md, SECURITY.md and docs/**/*.md 
 
   cpp, c     compiled, all C++ blocks in one file, and run: a whole program, or a fragment as the body of a function
   cmake      configured and built by a project that has cuflash installed and one program, app
-  python     compiled here; tests/python/test_docs.py runs it, where the package is
+  python     compiled here; tests/python/package/test_docs.py runs it, where the package is
   sh         the make targets, files, commands, options and variables that it names exist
   (none)     a picture or an output: nothing is done, but it may not look like a program
 
