@@ -31,7 +31,7 @@ class Backward {
     workers_ = worker_count(p, e, most_tasks);
     Arena scratch(nullptr), shared(nullptr);
     BackwardScratch<T, E>(scratch, p, kernels_, shape_);
-    divide(shared, panels);
+    lay_out(shared, panels);
     bytes_ = workspace_bytes(shared.used() + scratch.used() * workers_);
     shared_bytes_ = workspace_bytes(shared.used()), scratch_bytes_ = workspace_bytes(scratch.used());
     panels_ = panels.value("q: its panels are");
@@ -42,7 +42,7 @@ class Backward {
   void run() {
     const Workspace workspace(e_, bytes());
     Arena arena(workspace.data());
-    divide(arena, panels_);
+    lay_out(arena, panels_);
     scratch_ = static_cast<std::byte*>(workspace.data()) + shared_bytes_;
     const TileIndex panels(p_, TileIndex::Side::query, p_.heads_q, kernels_.lanes, panel_index_);
     TileCounter counter(e_.tile_stats), ignored(nullptr);
@@ -69,7 +69,7 @@ class Backward {
   // Keys of which dK and dV are written: dense rows beyond the length are, too, as 0.
   int64_t written_keys(int64_t b) const { return p_.packed() ? sequence_of(p_, b).len_k : p_.len_k; }
 
-  void divide(Arena& arena, const Checked& panels) {
+  void lay_out(Arena& arena, const Checked& panels) {
     panel_index_ = arena.take<int64_t>(p_.batch + 1);
     const int64_t rows = p_.packed() ? p_.cu_q[p_.batch] : p_.len_q;
     const int64_t copies = p_.packed() ? 1 : p_.batch;
@@ -185,7 +185,7 @@ class Backward {
         const TileKind kind = tile_kind(p_, head.seq, queries, keys);
         if (kind == TileKind::skipped) return;
         counter.visit(kind);
-        w.differentiate(p_, head, tile, queries, keys, At::product);
+        w.differentiate(p_, head, tile, queries, keys, GradientAt::dot_product);
         if (bias_is_dscores()) store_dbias(head, w);
         w.add_panel_to_keys(p_, tile, keys.size());
         if (dq) w.panel.add_keys(w.dp, w.k, dq + queries.begin / kernels_.lanes * dq_size_);
@@ -284,7 +284,7 @@ class Backward {
         const TileKind kind = tile_kind(p_, head.seq, queries, keys);
         if (kind == TileKind::skipped) return;
         counter.visit(kind);
-        w.differentiate(p_, head, tile, queries, keys, At::softmax);
+        w.differentiate(p_, head, tile, queries, keys, GradientAt::softmax_input);
         T* sum = w.dbias + (one_row ? 0 : (queries.begin - tile.begin) * shape_.k) + w.panel.first_key;
         if (!one_row) return kernels_.add_to_rows(w.panel.keys.size(), w.dp, queries.size(), sum, shape_.k);
         for (int64_t k = 0; k < w.panel.keys.size(); ++k)

@@ -7,7 +7,7 @@ namespace cuflash::cpu {
 
 // Where a gradient of the scores is taken: at the scores that enter the softmax (that is bias's gradient), or at q * k,
 // before softcap.
-enum class At { softmax, product };
+enum class GradientAt { softmax_input, dot_product };
 
 template <class T, class E>
 struct BackwardScratch {
@@ -37,7 +37,7 @@ struct BackwardScratch {
   void load_queries(const BackwardProblem& p, const Head& head, Range queries, const Rows& delta_rows);
 
   // drop(P) in panel.s and dS in dp, of a panel of the loaded query tile against the loaded keys.
-  void differentiate(const BackwardProblem& p, const Head& head, Range tile, Range queries, Range keys, At at);
+  void differentiate(const BackwardProblem& p, const Head& head, Range tile, Range queries, Range keys, GradientAt at);
 
   // dK and dV of the loaded keys go on by what panel.s and dp say; flush_queries after the last panel of a query tile,
   // with the rows of the tile that were added.
@@ -45,8 +45,8 @@ struct BackwardScratch {
   void flush_queries(const BackwardProblem& p, Range queries, int64_t keys);
 
  private:
-  void flip(const T* w, E* left, int64_t first, int64_t tile_keys) const;
-  void add_bad_queries(const T* w, const RowOperand<E>& x, int64_t first, T* c);
+  void to_left(const T* w, E* left, int64_t first, int64_t tile_keys) const;
+  void add_nonfinite_queries(const T* w, const RowOperand<E>& x, int64_t first, T* c);
 };
 
 extern template struct BackwardScratch<float, float>;

@@ -48,7 +48,7 @@ struct ForwardScratch {
 };
 
 template <class T, class E>
-void start(const ForwardProblem& p, const Head& head, Range queries, ForwardScratch<T, E>& w) {
+void begin_tile(const ForwardProblem& p, const Head& head, Range queries, ForwardScratch<T, E>& w) {
   const Kernels<T, E>& kernels = w.panel.kernels;
   const int64_t padded = round_up(queries.size(), kernels.lanes);
   kernels.pack(source_of(p.q, head.b, head.h, head.seq.q_begin, queries, p.dim_qk), Side::right, w.q, nullptr, 0,
@@ -74,12 +74,12 @@ void attend_panel(const ForwardProblem& p, const Head& head, Range tile, Range q
 
 // Rows of a tile of keys: where they lie or, from several pages, one after the other in `gathered`. There may be no page
 // for those that nobody sees: they are 0 there.
-Source keys_of(const Problem& p, const ConstRows& from, const Head& head, Range keys, Range seen, int64_t dim,
-               std::byte* gathered) {
+Source key_source(const Problem& p, const ConstRows& from, const Head& head, Range keys, Range seen, int64_t dim,
+                  std::byte* gathered) {
   const auto rows_of = [&](Range some) { return Range{head.seq.k_begin + some.begin, head.seq.k_begin + some.end}; };
   const Range here{std::max(keys.begin, seen.begin), std::min(keys.end, seen.end)};
   const bool all = here.size() == keys.size();
-  if (!p.cache.page_size || (all && rows_in_order(p, from, head.b, rows_of(keys)) == keys.size()))
+  if (!p.cache.page_size || (all && contiguous_rows(p, from, head.b, rows_of(keys)) == keys.size()))
     return {from.data,       from.dtype,  key_offset(p, from, head.b, head.hk, head.seq.k_begin + keys.begin),
             from.row_stride, keys.size(), dim};
   const auto row_bytes = static_cast<size_t>(dim * size_of(from.dtype));
@@ -94,12 +94,12 @@ template <class T, class E>
 void attend(const ForwardProblem& p, const Head& head, Range tile, int64_t tile_k, ForwardScratch<T, E>& w,
             TileCounter& counter) {
   const Kernels<T, E>& kernels = w.panel.kernels;
-  start(p, head, tile, w);
+  begin_tile(p, head, tile, w);
   const Range seen = keys_of_queries(p, head.seq, tile);
   for_tiles(seen, tile_k, head.seq.len_k, [&](Range keys) {
-    kernels.pack(keys_of(p, p.k, head, keys, seen, p.dim_qk, w.gathered), Side::left, w.k, nullptr, 0, nullptr,
+    kernels.pack(key_source(p, p.k, head, keys, seen, p.dim_qk, w.gathered), Side::left, w.k, nullptr, 0, nullptr,
                  w.panel.staging);
-    w.v.load(kernels, keys_of(p, p.v, head, keys, seen, p.dim_v, w.gathered), Side::left, nullptr, w.panel.staging);
+    w.v.load(kernels, key_source(p, p.v, head, keys, seen, p.dim_v, w.gathered), Side::left, nullptr, w.panel.staging);
     for_tiles(tile, kernels.lanes, tile.end, [&](Range queries) {
       const TileKind kind = tile_kind(p, head.seq, queries, keys);
       if (kind == TileKind::skipped) return;
@@ -111,13 +111,13 @@ void attend(const ForwardProblem& p, const Head& head, Range tile, int64_t tile_
 
 // What is left to do for a row: o times factor is its result.
 template <class T>
-struct RowEnd {
+struct RowResult {
   T factor, lse;
 };
 
 // m is in units of 1 / scale. The sink is a score that takes part in the sum and has no value.
 template <class T>
-RowEnd<T> end_of_row(T m, T l, T scale, T sink) {
+RowResult<T> finalize_row(T m, T l, T scale, T sink) {
   if (sink == -std::numeric_limits<T>::infinity() && l != 0) return {1 / l, m * scale + std::log(l)};
   const T largest = l == 0 ? -std::numeric_limits<T>::infinity() : m * scale;
   const T top = std::max(largest, sink);
@@ -139,7 +139,7 @@ void undo_rounding(T* factor, const T* sums, int64_t lanes) {
 
 // The first `computed` rows of `written` have results, the rest lies beyond the sequence's length.
 template <class T, class E>
-void store(const ForwardProblem& p, const Head& head, Range written, int64_t computed, ForwardScratch<T, E>& w) {
+void epilogue(const ForwardProblem& p, const Head& head, Range written, int64_t computed, ForwardScratch<T, E>& w) {
   const Kernels<T, E>& kernels = w.panel.kernels;
   const T sink = static_cast<T>(p.sink ? load_element(p.sink.data, p.sink.dtype, p.sink.at(0, head.h)) : -INFINITY);
   T* rows = w.panel.staging;  // [lane][dim_v]
@@ -147,8 +147,8 @@ void store(const ForwardProblem& p, const Head& head, Range written, int64_t com
     const int64_t lane = q % kernels.lanes, row = head.seq.q_begin + written.begin + q;
     if (lane == 0 && q < computed) {
       for (int64_t n = 0; n < kernels.lanes; ++n) {
-        const RowEnd<T> end = end_of_row(w.m[q + n], w.l[q + n], w.panel.scale, sink);
-        w.factor[n] = end.factor, w.lse[n] = end.lse;
+        const RowResult<T> result = finalize_row(w.m[q + n], w.l[q + n], w.panel.scale, sink);
+        w.factor[n] = result.factor, w.lse[n] = result.lse;
       }
       const T* o = w.o + q * w.o_rows;
       if (kernels.to_right) undo_rounding(w.factor, o + w.dim_v * kernels.lanes, kernels.lanes);
@@ -198,7 +198,7 @@ void run(const ForwardProblem& p, const Execution& e) {
     if (p.cache && takes_decode(p, head.seq)) return;
     const Range queries{rows.begin, std::min(rows.end, head.seq.len_q)};
     if (!queries.empty()) attend(p, head, queries, layout.shape.k, scratch, counter);
-    store(p, head, rows, queries.size(), scratch);
+    epilogue(p, head, rows, queries.size(), scratch);
   });
   counter.report(p, {layout.kernels.lanes, layout.shape.k}, e.tile_stats,
                  [&](const Sequence& s) { return !p.cache || !takes_decode(p, s); });

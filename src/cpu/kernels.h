@@ -61,14 +61,15 @@ struct Kernels {
   // Rows of a tensor as panels of the left or right operand. by_dim sums over dim: [row / width][dim][width], zero up to
   // a whole panel. by_row sums over rows: [dim / width][capacity][width]; rows that hold NaN or Inf are 0 there and listed
   // in `bad`, whose count is returned. Either form may be null. staging holds width rows.
-  int64_t (*pack)(const Source& source, Side side, E* by_dim, E* by_row, int64_t capacity, int32_t* bad, T* staging);
+  int64_t (*pack)(const Source& source, Side side, E* by_dim, E* by_row, int64_t capacity, int32_t* nonfinite,
+                  T* staging);
 
   // w [key][lane] as a right operand that sums over keys. Null where it is one already. The sums of a lane before and
   // after rounding are added to sums, where given.
   void (*to_right)(int64_t keys, const T* w, E* right, const RoundedSums<T>* sums);
 
   // w [key][lane] as a left operand that sums over queries: [key / rows][capacity][rows], at depth `first`.
-  void (*flip)(int64_t keys, const T* w, E* left, int64_t capacity, int64_t first);
+  void (*to_left)(int64_t keys, const T* w, E* left, int64_t capacity, int64_t first);
 
   // s becomes exp(scale (s - max)), m = max and l go on, o [dim][lane] shrinks with the maximum's growth. scale > 0.
   void (*softmax)(int64_t keys, T* s, T scale, T* m, T* l, T* o, int64_t dim);

@@ -102,9 +102,9 @@ void Panel<T, E>::add_keys(const T* w, const RowOperand<E>& x, T* c, const Round
   else kernels.to_right(keys.size(), w, right, sums);
   kernels.multiply(x.source.dim, keys.size(), x.panels + first_key * kernels.rows, x.capacity * kernels.rows, operand,
                    c, Into::add);
-  for (int64_t n = 0; n < x.bad_count; ++n) {
-    const int64_t k = x.bad[n] - first_key;
-    x.read(x.bad[n], staging);
+  for (int64_t n = 0; n < x.nonfinite_count; ++n) {
+    const int64_t k = x.nonfinite[n] - first_key;
+    x.read(x.nonfinite[n], staging);
     for (int64_t d = 0; d < x.source.dim; ++d)
       for (int64_t q = 0; q < queries.size(); ++q)
         if (visible.sees(q, k)) c[d * lanes + q] += staging[d] * w[k * lanes + q];

@@ -28,21 +28,21 @@ template <class E>
 struct RowOperand {
   E* panels = nullptr;  // [dim / width][capacity][width]
   int64_t capacity = 0;
-  int32_t* bad = nullptr;
-  int64_t bad_count = 0;
+  int32_t* nonfinite = nullptr;
+  int64_t nonfinite_count = 0;
   Source source{};
 
   RowOperand() = default;
   RowOperand(Arena& arena, int64_t capacity, int64_t dim, int64_t width)
       : panels(arena.take<E>(capacity * round_up(dim, width))),
         capacity(capacity),
-        bad(arena.take<int32_t>(capacity)) {}
+        nonfinite(arena.take<int32_t>(capacity)) {}
 
   // Packs by dim on the way, where by_dim is not null.
   template <class T>
   void load(const Kernels<T, E>& kernels, const Source& from, Side side, E* by_dim, T* staging) {
     source = from;
-    bad_count = kernels.pack(from, side, by_dim, panels, capacity, bad, staging);
+    nonfinite_count = kernels.pack(from, side, by_dim, panels, capacity, nonfinite, staging);
   }
   template <class T>
   void read(int64_t row, T* to) const {

@@ -51,22 +51,22 @@ TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step, const tun
 // Half of a panel: up to there rows are faster than a panel that is filled in part, for every type and length measured
 // (docs/log.md). A group of heads changes nothing about it, as panels are filled head by head. Where panels of bf16 have
 // matrix instructions and rows have none, panels win earlier. Up to there a call need not ask for those instructions.
-constexpr int64_t kAlwaysRows = 4;
-static int64_t most_queries(const Problem& p) {
-  if (p.dtype == DType::bf16 && !decode_tables().bf16 && has_bf16_kernels()) return kAlwaysRows;
+constexpr int64_t kAlwaysDecodeQueries = 4;
+static int64_t max_decode_queries(const Problem& p) {
+  if (p.dtype == DType::bf16 && !decode_tables().bf16 && has_bf16_kernels()) return kAlwaysDecodeQueries;
   return (p.dtype == DType::f64 ? kernels<double>().lanes : kernels<float>().lanes) / 2;
 }
-constexpr int64_t kMostRows = 256;  // keeps the scores of a tile in the second-level cache
+constexpr int64_t kMaxDecodeRows = 256;  // keeps the scores of a tile in the second-level cache
 
 static bool takes_decode(const Problem& p, int64_t len_q) {
-  return (len_q <= kAlwaysRows || len_q <= most_queries(p)) && p.group() * len_q <= kMostRows;
+  return (len_q <= kAlwaysDecodeQueries || len_q <= max_decode_queries(p)) && p.group() * len_q <= kMaxDecodeRows;
 }
 bool takes_decode(const Problem& p) { return takes_decode(p, p.len_q); }
 bool takes_decode(const Problem& p, const Sequence& s) { return takes_decode(p, p.cache ? s.len_q : p.len_q); }
 
 static int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-constexpr int64_t kFewestKeys = kDecodeTile;  // of a split: worth its merging
+constexpr int64_t kMinSplitKeys = kDecodeTile;  // of a split: worth its merging
 
 // Where the heads of a key lie side by side, or those of a page do, a task takes a run of them, to read memory in order;
 // but not so many that their sums leave the first-level caches, nor that too few tasks remain.
@@ -76,7 +76,7 @@ static int64_t heads_of_task(const Problem& p, int64_t rows) {
   const bool small_pages = p.cache.page_size && p.cache.page_size <= kDecodeTile;
   if (!interleaved(p.k) && !interleaved(p.v) && !small_pages) return 1;
   int64_t run = std::clamp<int64_t>(kMostBytes / (std::max<int64_t>(rows, 1) * (p.dim_qk + p.dim_v) * 4), 1, p.heads_k);
-  while (run > 1 && ceil_of(p.heads_k, run) * ceil_of(p.len_k, kFewestKeys) < kEnoughTasks) run = ceil_of(run, 2);
+  while (run > 1 && ceil_of(p.heads_k, run) * ceil_of(p.len_k, kMinSplitKeys) < kEnoughTasks) run = ceil_of(run, 2);
   return run;
 }
 
@@ -84,28 +84,28 @@ static int64_t heads_of_task(const Problem& p, int64_t rows) {
 // one row.
 static int64_t splits_of(int64_t keys, int64_t runs) {
   constexpr int64_t kEnoughTasks = 32;
-  const int64_t most = std::max<int64_t>(keys / kFewestKeys, 1);
+  const int64_t most = std::max<int64_t>(keys / kMinSplitKeys, 1);
   const auto at_most = [&](int64_t tasks) { return std::min(ceil_of(tasks, runs), most); };
-  return std::clamp(ceil_of(keys, kMostDecodeKeys), at_most(kEnoughTasks / 2), at_most(kEnoughTasks));
+  return std::clamp(ceil_of(keys, kMaxDecodeKeys), at_most(kEnoughTasks / 2), at_most(kEnoughTasks));
 }
 
 DecodePlan decode_plan(const Problem& p, int64_t splits) {
   DecodePlan plan{};
-  const int64_t queries = p.len_q <= kAlwaysRows ? p.len_q : std::min(p.len_q, most_queries(p));
-  plan.rows = p.group() * std::min(queries, kMostRows / p.group());
-  plan.run = heads_of_task(p, plan.rows);
-  plan.runs = ceil_of(p.heads_k, plan.run);
+  const int64_t queries = p.len_q <= kAlwaysDecodeQueries ? p.len_q : std::min(p.len_q, max_decode_queries(p));
+  plan.rows = p.group() * std::min(queries, kMaxDecodeRows / p.group());
+  plan.heads_per_task = heads_of_task(p, plan.rows);
+  plan.head_blocks = ceil_of(p.heads_k, plan.heads_per_task);
   int64_t keys = p.len_k;  // from the first tile that a query sees to the last one
   if (p.window_left != kUnbounded) keys = std::min(keys, p.window_left + p.window_right + p.len_q + kDecodeTile);
-  plan.asked = splits;
+  plan.requested_splits = splits;
   // A split is one tile or more, so there are no more of them that have keys.
   plan.splits =
-      splits ? std::min(splits, std::max<int64_t>(ceil_of(keys, kDecodeTile), 1)) : splits_of(keys, plan.runs);
+      splits ? std::min(splits, std::max<int64_t>(ceil_of(keys, kDecodeTile), 1)) : splits_of(keys, plan.head_blocks);
   return plan;
 }
 
 int64_t split_keys(const DecodePlan& plan, int64_t keys) {
-  const int64_t splits = plan.asked ? plan.asked : splits_of(keys, plan.runs);
+  const int64_t splits = plan.requested_splits ? plan.requested_splits : splits_of(keys, plan.head_blocks);
   return round_up(ceil_of(std::max<int64_t>(keys, 1), splits), kDecodeTile);
 }
 
@@ -141,8 +141,8 @@ Checked TileIndex::count(const Problem& problem, Side side, int64_t heads, int64
 std::string describe_forward(const Problem& p, int64_t splits) {
   if (!takes_decode(p)) return "online softmax, panels of queries over tiles of keys";
   const DecodePlan plan = decode_plan(p, splits);
-  return join("decode (at most ", most_queries(p), " queries), ", plan.rows,
-              " rows share each K and V, which are read once and in place, ", plan.run, " of ", p.heads_k,
+  return join("decode (at most ", max_decode_queries(p), " queries), ", plan.rows,
+              " rows share each K and V, which are read once and in place, ", plan.heads_per_task, " of ", p.heads_k,
               " heads at a time, in up to ", plan.splits, " ranges of keys");
 }
 

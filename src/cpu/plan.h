@@ -31,22 +31,22 @@ bool takes_decode(const Problem& problem, const Sequence& sequence);
 inline constexpr int64_t kDecodeTile = 256;  // keys: splits are whole tiles
 // Keys whose scores are at hand, where so many rows share a key/value head. K and V take turns with them, and after each turn
 // the processor has to find their streams again; but the scores of all heads of a task stay in the second-level cache.
-inline constexpr int64_t kMostDecodeKeys = 1024, kDecodeScores = 8192;
+inline constexpr int64_t kMaxDecodeKeys = 1024, kDecodeScores = 8192;
 inline int64_t decode_block(int64_t rows) {
   return std::clamp(kDecodeScores / std::max<int64_t>(rows, 1) / kDecodeTile * kDecodeTile, kDecodeTile,
-                    kMostDecodeKeys);
+                    kMaxDecodeKeys);
 }
 // The scores of so many rows, or fewer with a longer block.
-inline int64_t most_decode_scores(int64_t rows) {
-  return std::max(rows * kDecodeTile, std::min(rows * kMostDecodeKeys, kDecodeScores));
+inline int64_t max_decode_scores(int64_t rows) {
+  return std::max(rows * kDecodeTile, std::min(rows * kMaxDecodeKeys, kDecodeScores));
 }
 
 struct DecodePlan {
-  int64_t rows;    // of queries that share a key/value head, at most
-  int64_t run;     // key/value heads of one task
-  int64_t runs;    // of a batch entry
-  int64_t splits;  // ranges of keys of the longest sequence, at most
-  int64_t asked;   // ranges of keys of every sequence; 0: as many as its length is worth
+  int64_t rows;              // of queries that share a key/value head, at most
+  int64_t heads_per_task;    // key/value heads of one task
+  int64_t head_blocks;       // of a batch entry
+  int64_t splits;            // ranges of keys of the longest sequence, at most
+  int64_t requested_splits;  // ranges of keys of every sequence; 0: as many as its length is worth
 };
 DecodePlan decode_plan(const Problem& problem, int64_t splits = 0);
 // Keys of one split, of a sequence whose queries see a range of `keys`: a function of that sequence alone, and of no

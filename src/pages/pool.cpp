@@ -38,7 +38,7 @@ std::unique_ptr<int32_t[]> make_table(int64_t rows, int64_t columns) {
                                  " pages could not be allocated; lower max_sequences or max_pages_per_sequence"));
 }
 
-// One counter for all pools: a handle means one sequence, whichever pool it is given to.
+// All pools share one counter, so a handle identifies one sequence in any pool.
 uint64_t next_serial() {
   static std::atomic<uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -80,14 +80,15 @@ Pool::Row* Pool::take_row() {
   return &row;
 }
 
-// From the last to the first: the next to be taken is the first of them again. Returns how many became free.
+// Releases pages from last to first, so that the next append takes the first of them again. Returns how many became
+// free.
 int64_t Pool::release_pages(const Row& row, int64_t begin, int64_t end) {
   int64_t freed = 0;
   for (int64_t n = end; n-- > begin;) freed += pages_.release(table(row)[n]);
   return freed;
 }
 
-// The row as it is with its first tokens only. A cut before the gap takes the gap away with it.
+// Shortens the row to its first tokens. Cutting before the gap removes the gap.
 void Pool::cut(Row& row, int64_t tokens) const {
   row.tokens = static_cast<int32_t>(tokens);
   row.pages = static_cast<int32_t>(pages_for(tokens));
@@ -113,7 +114,7 @@ cuflash_sequence Pool::fork(cuflash_sequence parent, int64_t tokens) {
   return handle(*row);
 }
 
-// The row gets a page of its own in place of its last, which others read as it is.
+// Replaces the last page of the row, which other sequences still read, with a private copy.
 cuflash_page_copy Pool::own_last_page(const Row& row) {
   int32_t& last = table(row)[row.pages - 1];
   const cuflash_page_copy copy{last, pages_.take(), static_cast<int32_t>(row.tokens % page_size_)};
@@ -126,7 +127,7 @@ cuflash_append_result Pool::append(cuflash_sequence sequence, int64_t tokens) {
   Row& row = find("sequence", sequence);
   if (tokens < 0) reject("tokens: got ", tokens, ", must be 0 or more; truncate takes tokens back");
   cuflash_append_result result{};
-  // Not by the length after the append, which may not fit into 64 bits.
+  // Compare against the remaining room: the length after the append may not fit into 64 bits.
   if (const int64_t beyond = tokens - (max_pages_ * page_size_ - row.tokens); beyond > 0) {
     result.fit = CUFLASH_SEQUENCE_FULL;
     result.missing_pages = (beyond - 1) / page_size_ + 1;
@@ -163,7 +164,7 @@ cuflash_trim_result Pool::trim(cuflash_sequence sequence, int64_t sinks, int64_t
            " tokens; ask for at most that many, or for more from the first trim on");
   const int64_t position = row.tokens + row.dropped;
   if (sinks >= position || window >= position) return {};
-  // The gap, in positions: it grows, and there is never a second one.
+  // The gap, in positions. It only grows; there is never a second one.
   const int64_t begin = pages_for(sinks) * page_size_;
   int64_t end = (position - window) / page_size_ * page_size_;
   if (end <= begin || end < row.sinks) return {};
@@ -181,7 +182,7 @@ cuflash_trim_result Pool::trim(cuflash_sequence sequence, int64_t sinks, int64_t
 void Pool::release(cuflash_sequence sequence) {
   Row& row = find("sequence", sequence);
   release_pages(row, 0, row.pages);
-  free_rows_.push_back(static_cast<int32_t>(sequence.slot));  // within its capacity: it was full once
+  free_rows_.push_back(static_cast<int32_t>(sequence.slot));  // never allocates: the stack was full once
   row = {};
 }
 

@@ -38,7 +38,7 @@ struct PageRows {
     return std::tie(page, begin, sequence, column) < std::tie(other.page, other.begin, other.sequence, other.column);
   }
   bool meets(const PageRows& other) const { return page == other.page && begin < other.end && other.begin < end; }
-  bool same_place(const PageRows& other) const { return sequence == other.sequence && column == other.column; }
+  bool same_entry(const PageRows& other) const { return sequence == other.sequence && column == other.column; }
 };
 
 // The part of the rows of sequence b that is in this column.
@@ -76,7 +76,7 @@ class AppendedPages {
 
   bool empty() const { return begin_ == end_; }
 
-  void require_apart() const {
+  void require_disjoint() const {
     if (hashed_) return;
     for (const PageRows* rows = begin_; rows + 1 < end_; ++rows)
       if (rows[0].meets(rows[1]))
@@ -84,14 +84,14 @@ class AppendedPages {
   }
 
   // From rows of sequence b that are read.
-  void require_apart(int64_t b, Range rows) const {
+  void require_disjoint(int64_t b, Range rows) const {
     const Range columns = columns_of(cache_, rows);
     const int32_t* pages = cache_.pages(b, columns.begin);
     for (int64_t n = 0; n < columns.size(); ++n) {
       const PageRows* found = hashed_ ? hashed(pages[n]) : end_;
       if (hashed_ && !found) continue;
       const PageRows seen = rows_in(cache_, b, columns.begin + n, rows);
-      require_apart(hashed_ ? found : sorted(seen.page, seen.begin), seen);
+      require_disjoint(hashed_ ? found : sorted(seen.page, seen.begin), seen);
     }
   }
 
@@ -131,9 +131,9 @@ class AppendedPages {
     return rows != begin_ && rows[-1].page == page ? rows - 1 : rows;
   }
 
-  void require_apart(const PageRows* appended, const PageRows& seen) const {
+  void require_disjoint(const PageRows* appended, const PageRows& seen) const {
     for (; appended != end_ && appended->page == seen.page && appended->begin < seen.end; ++appended)
-      if (appended->meets(seen) && !appended->same_place(seen))
+      if (appended->meets(seen) && !appended->same_entry(seen))
         reject_page(*appended, seen,
                     join("and sequence ", appended->sequence, " appends to its row ",
                          std::max(appended->begin, seen.begin), ", which sequence ", seen.sequence, " reads"));
@@ -149,7 +149,7 @@ class AppendedPages {
 
 }  // namespace
 
-void require_entries_apart(const CacheProblem& p) {
+void require_entries_disjoint(const CacheProblem& p) {
   Snapshot memory;
   auto* entries = memory.take<Entry>(p.batch);
   for (int64_t b = 0; b < p.batch; ++b) entries[b] = {p.cache.entry[b], static_cast<int32_t>(b)};
@@ -163,12 +163,12 @@ void require_entries_apart(const CacheProblem& p) {
   }
 }
 
-void require_pages_apart(const CacheProblem& p) {
+void require_pages_disjoint(const CacheProblem& p) {
   const AppendedPages appended(p);
   if (appended.empty()) return;
-  appended.require_apart();
+  appended.require_disjoint();
   for (int64_t b = 0; b < p.batch; ++b)
-    if (const Range seen = used_rows(p, b).seen; !seen.empty()) appended.require_apart(b, seen);
+    if (const Range seen = used_rows(p, b).seen; !seen.empty()) appended.require_disjoint(b, seen);
 }
 
 }  // namespace cuflash

@@ -29,7 +29,7 @@ inline Range columns_of(const CachedKeys& cache, Range rows) {
 
 // Entries, or pages, in host memory and in range. Time is that of sorting what is appended to, and of one look at each
 // entry of the block table that the call uses.
-void require_entries_apart(const CacheProblem& p);
-void require_pages_apart(const CacheProblem& p);
+void require_entries_disjoint(const CacheProblem& p);
+void require_pages_disjoint(const CacheProblem& p);
 
 }  // namespace cuflash

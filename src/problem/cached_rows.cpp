@@ -39,7 +39,7 @@ void require_entries(const CacheProblem& p) {
   for (int64_t b = 0; b < p.batch; ++b)
     if (const int64_t entry = p.cache.entry[b]; entry < 0 || entry >= p.cache.entries)
       reject("batch_idx: entry ", b, " is ", entry, ", must be between 0 and ", p.cache.entries - 1);
-  if (p.cache.len_new > 0) require_entries_apart(p);
+  if (p.cache.len_new > 0) require_entries_disjoint(p);
 }
 
 void require_pages(const CacheProblem& p, int64_t b, Range columns) {
@@ -103,7 +103,7 @@ void describe_cached_rows(CacheProblem& p, const cuflash_cache_tensors& c, Snaps
     for (int64_t b = 0; b < p.batch; ++b) require_positions(p, b);
   if (!p.cache.page_size) return;
   describe_table(p, copies);
-  if (p.cache.len_new > 0) require_pages_apart(p);
+  if (p.cache.len_new > 0) require_pages_disjoint(p);
 }
 
 }  // namespace cuflash

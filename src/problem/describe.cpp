@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "error.h"
-#include "problem/apart.h"
+#include "problem/describe_common.h"
+#include "problem/disjoint.h"
 #include "problem/lengths.h"
-#include "problem/parts.h"
 #include "problem/tensor_rules.h"
 
 namespace cuflash {
@@ -123,7 +123,7 @@ ForwardProblem describe(const cuflash_attention& attention, const cuflash_forwar
     require_like_lse(lse, attention.q, Written::now);
     p.lse = lse_rows_of(lse, outputs.lse.data);
   }
-  require_apart(attention, outputs);
+  require_disjoint(attention, outputs);
   return p;
 }
 
@@ -146,7 +146,7 @@ BackwardProblem describe(const cuflash_attention& attention, const cuflash_backw
   describe_bias_gradient(p, attention, t);
   describe_sink_gradient(p, t);
   const Argument dq("dq", t.dq), dk("dk", t.dk), dv("dv", t.dv), dbias("dbias", t.dbias), dsink("dsink", t.dsink);
-  require_apart(attention, t);
+  require_disjoint(attention, t);
   if (!(dq.given() || dk.given() || dv.given() || dbias.given() || dsink.given()))
     reject("dq: no gradient was asked for; give at least one of dq, dk, dv, dbias and dsink");
   return p;

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "error.h"
-#include "problem/apart.h"
 #include "problem/cached_rows.h"
+#include "problem/describe_common.h"
+#include "problem/disjoint.h"
 #include "problem/lengths.h"
-#include "problem/parts.h"
 #include "problem/tensor_rules.h"
 
 namespace cuflash {
@@ -201,7 +201,7 @@ CacheProblem describe(const cuflash_attention& a, const cuflash_cache_tensors& c
   p.num_splits = c.num_splits;
   describe_outputs(p, a, c);
   describe_cached_rows(p, c, copies);
-  require_apart(p, a, c);
+  require_disjoint(p, a, c);
   return p;
 }
 
@@ -216,7 +216,7 @@ MergeProblem describe(const cuflash_merge_tensors& t, Place place) {
   const int64_t dim = o_a.extent(o_a.t.rank - 1);
   require_like_o(o, t.o_a, dim, Written::now);
   if (lse.given()) require_like_lse(lse, t.o_a, Written::now);
-  require_apart(t);
+  require_disjoint(t);
   MergeProblem p;
   p.place = place;
   p.batch = packed ? 1 : o_a.extent(0), p.heads = o_a.extent(1), p.len = o_a.extent(packed ? 0 : 2), p.dim = dim;

@@ -126,10 +126,10 @@ inline void store(Bf16* to, __m512i x) { _mm512_store_si512(to, x); }
 
 inline bool is_finite_bf16(const uint16_t* row, int64_t dim) {
   const __m512i exponent = _mm512_set1_epi16(0x7f80);
-  __mmask32 bad = 0;
+  __mmask32 nonfinite = 0;
   for (int64_t d = 0; d < dim; d += 32)
-    bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(load_part(row + d, dim - d), exponent), exponent);
-  return bad == 0;
+    nonfinite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(load_part(row + d, dim - d), exponent), exponent);
+  return nonfinite == 0;
 }
 
 // 32 rows of the caller's tensor; null where there is none.
@@ -147,12 +147,12 @@ struct RowBlock {
   __m512i part(int n, int64_t d) const { return row[n] ? load_part(row[n] + d, dim - d) : _mm512_setzero_si512(); }
 
   // Rows with NaN or Inf are left out from here on and listed by their number; returns how many.
-  int64_t leave_out_bad(int64_t first, int32_t* bad) {
+  int64_t drop_nonfinite(int64_t first, int32_t* nonfinite) {
     int64_t count = 0;
     for (int n = 0; n < 32; ++n) {
       if (!row[n] || is_finite_bf16(row[n], dim)) continue;
       row[n] = nullptr;
-      bad[count++] = static_cast<int32_t>(first + n);
+      nonfinite[count++] = static_cast<int32_t>(first + n);
     }
     return count;
   }
@@ -213,18 +213,19 @@ void right_by_row(const RowBlock& rows, int64_t capacity, Bf16* to) {
   }
 }
 
-int64_t pack_bf16(const Source& source, Side side, Bf16* by_dim, Bf16* by_row, int64_t capacity, int32_t* bad, float*) {
+int64_t pack_bf16(const Source& source, Side side, Bf16* by_dim, Bf16* by_row, int64_t capacity, int32_t* nonfinite,
+                  float*) {
   const int64_t steps = (source.dim + kStep - 1) / kStep;
   const bool is_left = side == Side::left;
-  int64_t bad_rows = 0;
+  int64_t nonfinite_rows = 0;
   for (int64_t first = 0; first < source.count; first += 32) {
     RowBlock rows(source, first);
     if (by_dim) (is_left ? left_by_dim : right_by_dim)(rows, steps, by_dim + first * steps * kStep);
     if (!by_row) continue;
-    bad_rows += rows.leave_out_bad(first, bad + bad_rows);
+    nonfinite_rows += rows.drop_nonfinite(first, nonfinite + nonfinite_rows);
     (is_left ? left_by_row : right_by_row)(rows, capacity, by_row + first * (is_left ? kRows : kLanes));
   }
-  return bad_rows;
+  return nonfinite_rows;
 }
 
 // Two vectors of floats, rounded to nearest even, one behind the other.
@@ -257,7 +258,7 @@ void to_right(int64_t keys, const float* w, Bf16* right, const RoundedSums<float
   }
 }
 
-void flip_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64_t first) {
+void to_left_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64_t first) {
   for (int64_t k = 0; k < keys; ++k, w += kLanes)
     store(left + k / kRows * kRows * capacity + first * kRows + k % kRows * kStep, narrow(w, w + 16));
 }
@@ -265,7 +266,7 @@ void flip_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64
 constexpr Kernels<float, Bf16> bf16_table() {
   Kernels<float, Bf16> t = table_of_scores<float, Bf16>();
   t.rows = kRows, t.step = kStep;
-  t.multiply = multiply_bf16, t.pack = pack_bf16, t.to_right = to_right, t.flip = flip_bf16;
+  t.multiply = multiply_bf16, t.pack = pack_bf16, t.to_right = to_right, t.to_left = to_left_bf16;
   return t;
 }
 

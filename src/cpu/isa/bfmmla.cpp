@@ -78,12 +78,12 @@ inline void interleave(uint16x8_t a, uint16x8_t b, uint16x8_t c, uint16x8_t d, B
 }
 
 template <int kWidth>
-int64_t pack_bf16_panels(const Source& source, Bf16* by_dim, Bf16* by_row, int64_t capacity, int32_t* bad,
+int64_t pack_bf16_panels(const Source& source, Bf16* by_dim, Bf16* by_row, int64_t capacity, int32_t* nonfinite,
                          float* staging) {
   const int64_t padded = (source.dim + kStep - 1) / kStep * kStep;
   auto* zeros = reinterpret_cast<uint16_t*>(staging);
   for (int64_t d = 0; d < padded; ++d) zeros[d] = 0;
-  int64_t bad_rows = 0;
+  int64_t nonfinite_rows = 0;
   for (int64_t first = 0; first < (source.count + kWidth - 1) / kWidth * kWidth; first += kGroup) {
     Bf16Rows<kGroup, kStep> rows(source, first, zeros + padded);
     if (by_dim) {
@@ -94,18 +94,18 @@ int64_t pack_bf16_panels(const Source& source, Bf16* by_dim, Bf16* by_row, int64
                     kWidth * kGroup);
     }
     if (!by_row || first >= (source.count + kStep - 1) / kStep * kStep) continue;
-    bad_rows += rows.leave_out_bad(first, padded, zeros, bad + bad_rows);
+    nonfinite_rows += rows.drop_nonfinite(first, padded, zeros, nonfinite + nonfinite_rows);
     for (int64_t d = 0; d < padded; d += kStep)
       interleave(vld1q_u16(rows.row[0] + d), vld1q_u16(rows.row[1] + d), vld1q_u16(rows.row[2] + d),
                  vld1q_u16(rows.row[3] + d), by_row + (d / kWidth * capacity + first) * kWidth + d % kWidth * kGroup);
   }
-  return bad_rows;
+  return nonfinite_rows;
 }
 
-int64_t pack_bf16(const Source& source, Side side, Bf16* by_dim, Bf16* by_row, int64_t capacity, int32_t* bad,
+int64_t pack_bf16(const Source& source, Side side, Bf16* by_dim, Bf16* by_row, int64_t capacity, int32_t* nonfinite,
                   float* staging) {
-  return side == Side::left ? pack_bf16_panels<kRows>(source, by_dim, by_row, capacity, bad, staging)
-                            : pack_bf16_panels<kLanes>(source, by_dim, by_row, capacity, bad, staging);
+  return side == Side::left ? pack_bf16_panels<kRows>(source, by_dim, by_row, capacity, nonfinite, staging)
+                            : pack_bf16_panels<kLanes>(source, by_dim, by_row, capacity, nonfinite, staging);
 }
 
 // Eight floats, rounded to nearest even.
@@ -146,7 +146,7 @@ void to_right(int64_t keys, const float* w, Bf16* right, const RoundedSums<float
   sums ? to_right_and_sum<true>(keys, w, right, sums) : to_right_and_sum<false>(keys, w, right, sums);
 }
 
-void flip_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64_t first) {
+void to_left_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64_t first) {
   for (int64_t k = 0; k < keys; k += 2, w += 2 * kLanes) {
     Bf16* to = left + k / kRows * kRows * capacity + first * kRows + k % kRows * kGroup;
     for (int lane = 0; lane < kLanes; lane += 8)
@@ -157,7 +157,7 @@ void flip_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64
 constexpr Kernels<float, Bf16> bf16_table() {
   Kernels<float, Bf16> t = table_of_scores<float, Bf16>();
   t.rows = kRows, t.step = kStep;
-  t.multiply = multiply_bf16, t.pack = pack_bf16, t.to_right = to_right, t.flip = flip_bf16;
+  t.multiply = multiply_bf16, t.pack = pack_bf16, t.to_right = to_right, t.to_left = to_left_bf16;
   return t;
 }
 

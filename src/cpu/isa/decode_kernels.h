@@ -102,7 +102,7 @@ void add_tail_dots(const Stored* k, int64_t stride, int64_t count, const T* q, i
 
 // Not inlined, so that each has the registers for itself.
 template <int kRows, int kKeys, class T, class Stored>
-__attribute__((noinline)) void dots_of(const Stored* k, int64_t stride, int64_t dim, Ahead ahead, const T* q,
+__attribute__((noinline)) void dots_of(const Stored* k, int64_t stride, int64_t dim, Prefetch prefetch, const T* q,
                                        int64_t q_stride, T scale, T* s, int64_t s_stride) {
   constexpr int64_t kWidth = V<T>::kWidth, kLine = kCacheLine / static_cast<int64_t>(sizeof(Stored));
   Vec<T> sum[kRows][kKeys] = {};
@@ -110,8 +110,8 @@ __attribute__((noinline)) void dots_of(const Stored* k, int64_t stride, int64_t 
   for (int64_t d = 0; d < whole; d += kWidth) {
     if (d % kLine == 0) {
       for (int n = 0; n < kKeys; ++n) {
-        prefetch_far(k + d, n, ahead);
-        prefetch_near<kRows>(k + n * stride + d, ahead);
+        prefetch_l2(k + d, n, prefetch);
+        prefetch_l1<kRows>(k + n * stride + d, prefetch);
       }
     }
     Vec<T> key[kKeys];
@@ -128,9 +128,9 @@ __attribute__((noinline)) void dots_of(const Stored* k, int64_t stride, int64_t 
 
 template <int kKeys, class T, class Stored>
 inline void dots_keys(const KeyRows& k, int64_t head, int64_t key, const RowBlock<const T>& q, T scale,
-                      const RowBlock<T>& s, Ahead ahead) {
+                      const RowBlock<T>& s, Prefetch prefetch) {
   const auto dots = [&]<int kRows>(int64_t row) {
-    dots_of<kRows, kKeys>(key_row<Stored>(k, head, key), k.row_stride, k.dim, ahead, row_of(q, head, row), q.stride,
+    dots_of<kRows, kKeys>(key_row<Stored>(k, head, key), k.row_stride, k.dim, prefetch, row_of(q, head, row), q.stride,
                           scale, row_of(s, head, row) + key, s.stride);
   };
   int64_t row = 0;
@@ -143,13 +143,13 @@ inline void dots_keys(const KeyRows& k, int64_t head, int64_t key, const RowBloc
 // A few keys of all heads at a time: where the heads of a key lie side by side that is the order of memory.
 template <class T, class Stored>
 void dots_stored(const KeyRows& k, const RowBlock<const T>& q, T scale, const RowBlock<T>& s) {
-  const Ahead ahead = ahead_of(k, sizeof(Stored), kDecodeKeys, kDecodeKeys);
+  const Prefetch prefetch = prefetch_of(k, sizeof(Stored), kDecodeKeys, kDecodeKeys);
   int64_t key = 0;
   for (; key + kDecodeKeys <= k.keys; key += kDecodeKeys)
     for (int64_t head = 0; head < k.heads; ++head)
-      dots_keys<kDecodeKeys, T, Stored>(k, head, key, q, scale, s, ahead.of_head(head));
+      dots_keys<kDecodeKeys, T, Stored>(k, head, key, q, scale, s, prefetch.of_head(head));
   for (; key < k.keys; ++key)
-    for (int64_t head = 0; head < k.heads; ++head) dots_keys<1, T, Stored>(k, head, key, q, scale, s, ahead);
+    for (int64_t head = 0; head < k.heads; ++head) dots_keys<1, T, Stored>(k, head, key, q, scale, s, prefetch);
 }
 
 // Weights of kGroup keys in one register where a lane multiplies as fast as a whole one, otherwise broadcast one by one.
@@ -163,7 +163,7 @@ constexpr int kGroup = 1;
 
 // sum += p v for kKeys keys and kVectors vectors of each.
 template <int kRows, int kVectors, int kKeys, class T, class Stored>
-inline void add_group(const Stored* v, int64_t stride, Ahead ahead, const T* p, int64_t p_stride,
+inline void add_group(const Stored* v, int64_t stride, Prefetch prefetch, const T* p, int64_t p_stride,
                       Vec<T> (&sum)[kRows][kVectors]) {
 #if defined(__aarch64__)
   Vec<T> weight[kRows];
@@ -176,7 +176,7 @@ inline void add_group(const Stored* v, int64_t stride, Ahead ahead, const T* p, 
     // GCC would load the values of the next keys here, and move sums from register to register to make room for them.
     if constexpr (kRows * kVectors >= 16) asm volatile("" ::: "memory");
 #endif
-    prefetch_near<kRows>(row, ahead);
+    prefetch_l1<kRows>(row, prefetch);
     Vec<T> value[kVectors];
     for (int n = 0; n < kVectors; ++n) value[n] = load(row + n * V<T>::kWidth);
     for (int n = 0; n < kVectors; ++n) {
@@ -192,16 +192,16 @@ inline void add_group(const Stored* v, int64_t stride, Ahead ahead, const T* p, 
 }
 
 template <int kRows, int kVectors, class T, class Stored>
-inline void add_strip(const Stored* v, int64_t stride, int64_t keys, Ahead ahead, const T* p, int64_t p_stride, T* o,
-                      int64_t o_stride) {
+inline void add_strip(const Stored* v, int64_t stride, int64_t keys, Prefetch prefetch, const T* p, int64_t p_stride,
+                      T* o, int64_t o_stride) {
   constexpr int kWidth = V<T>::kWidth;
   Vec<T> sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r)
     for (int n = 0; n < kVectors; ++n) sum[r][n] = at(o + r * o_stride + n * kWidth);
   int64_t k = 0;
   for (; k + kGroup<T> <= keys; k += kGroup<T>)
-    add_group<kRows, kVectors, kGroup<T>>(v + k * stride, stride, ahead, p + k, p_stride, sum);
-  for (; k < keys; ++k) add_group<kRows, kVectors, 1>(v + k * stride, stride, ahead, p + k, p_stride, sum);
+    add_group<kRows, kVectors, kGroup<T>>(v + k * stride, stride, prefetch, p + k, p_stride, sum);
+  for (; k < keys; ++k) add_group<kRows, kVectors, 1>(v + k * stride, stride, prefetch, p + k, p_stride, sum);
   for (int r = 0; r < kRows; ++r)
     for (int n = 0; n < kVectors; ++n) at(o + r * o_stride + n * kWidth) = sum[r][n];
 }
@@ -221,7 +221,7 @@ constexpr int64_t kAddKeys = 16;
 
 // While a strip of O is computed, a few of the rows that come later are asked for, whole and in the order of memory.
 template <int kRows, class T, class Stored>
-__attribute__((noinline)) void add_rows(const Stored* v, int64_t stride, int64_t keys, int64_t dim, Ahead ahead,
+__attribute__((noinline)) void add_rows(const Stored* v, int64_t stride, int64_t keys, int64_t dim, Prefetch prefetch,
                                         const T* p, int64_t p_stride, T* o, int64_t o_stride) {
   constexpr int64_t kWidth = V<T>::kWidth, kStrip = kDecodeVectors * kWidth;
   constexpr int64_t kLine = kCacheLine / static_cast<int64_t>(sizeof(Stored));
@@ -229,21 +229,22 @@ __attribute__((noinline)) void add_rows(const Stored* v, int64_t stride, int64_t
   int64_t d = 0;
   for (int64_t row = 0; d + kStrip <= dim; d += kStrip) {
     for (int64_t n = 0; n < few; ++n, ++row)
-      for (int64_t line = 0; line < dim; line += kLine) prefetch_far(v + line, row, ahead);
-    add_strip<kRows, kDecodeVectors>(v + d, stride, keys, ahead, p, p_stride, o + d, o_stride);
+      for (int64_t line = 0; line < dim; line += kLine) prefetch_l2(v + line, row, prefetch);
+    add_strip<kRows, kDecodeVectors>(v + d, stride, keys, prefetch, p, p_stride, o + d, o_stride);
   }
-  for (; d + kWidth <= dim; d += kWidth) add_strip<kRows, 1>(v + d, stride, keys, ahead, p, p_stride, o + d, o_stride);
+  for (; d + kWidth <= dim; d += kWidth)
+    add_strip<kRows, 1>(v + d, stride, keys, prefetch, p, p_stride, o + d, o_stride);
   if (d < dim) add_tail<kRows>(v + d, stride, keys, dim - d, p, p_stride, o + d, o_stride);
 }
 
 template <class T, class Stored>
 void add_stored(const KeyRows& v, const RowBlock<const T>& p, const RowBlock<T>& o) {
-  const Ahead ahead = ahead_of(v, sizeof(Stored), kAddKeys, kAddKeys);
+  const Prefetch prefetch = prefetch_of(v, sizeof(Stored), kAddKeys, kAddKeys);
   for (int64_t key = 0; key < v.keys; key += kAddKeys) {
     const int64_t keys = v.keys - key < kAddKeys ? v.keys - key : kAddKeys;
     for (int64_t head = 0; head < v.heads; ++head) {
       const auto add = [&]<int kRows>(int64_t row) {
-        add_rows<kRows>(key_row<Stored>(v, head, key), v.row_stride, keys, v.dim, ahead.of_head(head),
+        add_rows<kRows>(key_row<Stored>(v, head, key), v.row_stride, keys, v.dim, prefetch.of_head(head),
                         row_of(p, head, row) + key, p.stride, row_of(o, head, row), o.stride);
       };
       int64_t row = 0;

@@ -17,35 +17,35 @@ inline const Stored* key_row(const KeyRows& x, int64_t head, int64_t key) {
 // level: on Neoverse-V1, prefetches from memory into the first one take the place of what its own prefetcher does better.
 // `near` brings what the second level has into the first; worth its instructions where three rows or more are computed
 // from one stream.
-struct Ahead {
-  int64_t far, near;
-  int64_t far_row;   // from a row that is asked for to the next
-  int64_t far_head;  // `far` of a head less that of the head before
-  Ahead of_head(int64_t head) const { return {far + head * far_head, near, far_row, far_head}; }
+struct Prefetch {
+  int64_t l2, l1;
+  int64_t l2_row;   // from a row that is asked for to the next
+  int64_t l2_head;  // `far` of a head less that of the head before
+  Prefetch of_head(int64_t head) const { return {l2 + head * l2_head, l1, l2_row, l2_head}; }
 };
 // Heads take turns with `turn` keys each. Where they lie side by side, all that they read in a turn is one piece of memory:
 // it is asked for from its begin to its end, whichever head reads it. turn = 0: each head asks for its own rows. On a Xeon
 // that is faster in any case.
 #if defined(__aarch64__)
-constexpr bool kAsksInOrder = true;
+constexpr bool kPrefetchInOrder = true;
 #else
-constexpr bool kAsksInOrder = false;
+constexpr bool kPrefetchInOrder = false;
 #endif
-inline Ahead ahead_of(const KeyRows& x, int64_t size, int64_t keys, int64_t turn) {
-  constexpr int64_t kFarBytes = 16384;
-  const int64_t rows = kFarBytes / (x.heads * x.dim * size + 1) + keys;
-  const int64_t far = x.soon ? x.soon : rows * x.row_stride;
-  if (kAsksInOrder && turn != 0 && x.heads > 1 && x.soon == 0 && x.head_stride == x.dim &&
+inline Prefetch prefetch_of(const KeyRows& x, int64_t size, int64_t keys, int64_t turn) {
+  constexpr int64_t kPrefetchBytes = 16384;
+  const int64_t rows = kPrefetchBytes / (x.heads * x.dim * size + 1) + keys;
+  const int64_t l2 = x.prefetch_distance ? x.prefetch_distance : rows * x.row_stride;
+  if (kPrefetchInOrder && turn != 0 && x.heads > 1 && x.prefetch_distance == 0 && x.head_stride == x.dim &&
       x.row_stride == x.heads * x.dim)
-    return {far, x.head_stride, x.dim, (turn - 1) * x.dim};
-  return {far, x.heads == 1 ? keys * x.row_stride : x.head_stride, x.row_stride, 0};
+    return {l2, x.head_stride, x.dim, (turn - 1) * x.dim};
+  return {l2, x.heads == 1 ? keys * x.row_stride : x.head_stride, x.row_stride, 0};
 }
 // p: of the first row that is read now. row: of those that are asked for.
 template <class Stored>
-inline void prefetch_far(const Stored* p, int64_t row, Ahead ahead) {
-  __builtin_prefetch(p + ahead.far + row * ahead.far_row, 0, 2);
+inline void prefetch_l2(const Stored* p, int64_t row, Prefetch prefetch) {
+  __builtin_prefetch(p + prefetch.l2 + row * prefetch.l2_row, 0, 2);
 }
 template <int kRows, class Stored>
-inline void prefetch_near(const Stored* p, Ahead ahead) {
-  if constexpr (kRows >= 3) __builtin_prefetch(p + ahead.near);
+inline void prefetch_l1(const Stored* p, Prefetch prefetch) {
+  if constexpr (kRows >= 3) __builtin_prefetch(p + prefetch.l1);
 }

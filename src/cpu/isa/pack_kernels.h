@@ -62,12 +62,12 @@ bool is_finite(const T* row, int64_t dim) {
   typedef Int IntVec __attribute__((vector_size(kVectorBytes), may_alias, aligned(alignof(T))));
   constexpr Int kExponent = Exponent<T>::kBits;
   constexpr int kWidth = V<T>::kWidth;
-  IntVec bad = {};
+  IntVec nonfinite = {};
   const int64_t whole = dim / kWidth * kWidth;
   for (int64_t d = 0; d < whole; d += kWidth)
-    bad |= (*reinterpret_cast<const IntVec*>(row + d) & kExponent) == kExponent;
+    nonfinite |= (*reinterpret_cast<const IntVec*>(row + d) & kExponent) == kExponent;
   Int any = 0;
-  for (int n = 0; n < kWidth; ++n) any |= bad[n];
+  for (int n = 0; n < kWidth; ++n) any |= nonfinite[n];
   for (int64_t d = whole; d < dim; ++d) any |= (__builtin_bit_cast(Int, row[d]) & kExponent) == kExponent;
   return any == 0;
 }
@@ -118,9 +118,9 @@ void spread_rows(const RowGroup<T>& rows, int64_t count, const bool* finite, int
 }
 
 template <int kWidth, class T>
-int64_t pack_panels(const Source& source, T* by_dim, T* by_row, int64_t capacity, int32_t* bad, T* staging) {
+int64_t pack_panels(const Source& source, T* by_dim, T* by_row, int64_t capacity, int32_t* nonfinite, T* staging) {
   const int64_t dim = source.dim;
-  int64_t bad_rows = 0;
+  int64_t nonfinite_rows = 0;
   for (int64_t first = 0; first < source.count; first += kWidth) {
     const int64_t count = source.count - first < kWidth ? source.count - first : kWidth;
     const bool few = 4 * count <= kWidth;  // zeros are cheaper to write than to transpose
@@ -131,15 +131,15 @@ int64_t pack_panels(const Source& source, T* by_dim, T* by_row, int64_t capacity
     bool finite[kWidth] = {};
     for (int64_t r = 0; r < count; ++r) {
       finite[r] = is_finite(rows.first + r * rows.stride, dim);
-      if (!finite[r]) bad[bad_rows++] = static_cast<int32_t>(first + r);
+      if (!finite[r]) nonfinite[nonfinite_rows++] = static_cast<int32_t>(first + r);
     }
     spread_rows<kWidth>(rows, count, finite, dim, capacity, by_row + first * kWidth);
   }
-  return bad_rows;
+  return nonfinite_rows;
 }
 
 template <class T>
-int64_t pack(const Source& source, Side side, T* by_dim, T* by_row, int64_t capacity, int32_t* bad, T* staging) {
-  return side == Side::left ? pack_panels<V<T>::kRows>(source, by_dim, by_row, capacity, bad, staging)
-                            : pack_panels<V<T>::kLanes>(source, by_dim, by_row, capacity, bad, staging);
+int64_t pack(const Source& source, Side side, T* by_dim, T* by_row, int64_t capacity, int32_t* nonfinite, T* staging) {
+  return side == Side::left ? pack_panels<V<T>::kRows>(source, by_dim, by_row, capacity, nonfinite, staging)
+                            : pack_panels<V<T>::kLanes>(source, by_dim, by_row, capacity, nonfinite, staging);
 }

@@ -155,7 +155,7 @@ void differentiate(int64_t keys, bool some_hidden, T* s, T scale, T* dp, const T
 }
 
 template <class T>
-void flip(int64_t keys, const T* w, T* left, int64_t capacity, int64_t first) {
+void to_left(int64_t keys, const T* w, T* left, int64_t capacity, int64_t first) {
   constexpr int kRows = V<T>::kRows, kLanes = V<T>::kLanes;
   for (int64_t k = 0; k < keys; k += kRows)
     transpose<kRows>(kLanes, w + k * kLanes, kLanes, left + k * capacity + first * kRows, kRows);
@@ -192,7 +192,7 @@ constexpr Kernels<T, E> table_of_scores() {
           .multiply = nullptr,
           .pack = nullptr,
           .to_right = nullptr,
-          .flip = nullptr,
+          .to_left = nullptr,
           .softmax = softmax<T>,
           .differentiate = differentiate<T>,
           .unpack = unpack<T>,
@@ -213,6 +213,6 @@ template <class T>
 constexpr Kernels<T> table() {
   Kernels<T> t = table_of_scores<T>();
   t.rows = V<T>::kRows;
-  t.multiply = multiply<T>, t.pack = pack<T>, t.flip = flip<T>;
+  t.multiply = multiply<T>, t.pack = pack<T>, t.to_left = to_left<T>;
   return t;
 }

@@ -14,7 +14,7 @@ struct KeyRows {
   DType dtype;
   int64_t offset, head_stride, row_stride;  // of the first element, in elements
   int64_t heads, keys, dim;
-  int64_t soon = 0;  // elements from a row to one that will be read soon; 0: what follows them in memory
+  int64_t prefetch_distance = 0;  // elements from a row to one that will be read soon; 0: what follows them in memory
 };
 
 // The rows of queries of one head, and those of the next: x [head][row][stride].

@@ -21,13 +21,13 @@ T* row_of(const RowBlock<T>& x, int64_t head, int64_t row) {
 // The softmax of some rows over some keys, not yet divided by l. Where weights are rounded, each row of o ends with their
 // sums before and after that: they shrink and are merged as all of it.
 template <class T>
-struct Sums {
+struct Accumulator {
   RowBlock<T> o;  // [head][row][dim_v, padded; sums]
   T* m;           // [head][row]
   T* l;
 
-  Sums(Arena& arena, const Problem& p, const DecodePlan& plan) {
-    const int64_t rows = plan.run * plan.rows, stride = round_up(p.dim_v, kPadding) + kPadding;
+  Accumulator(Arena& arena, const Problem& p, const DecodePlan& plan) {
+    const int64_t rows = plan.heads_per_task * plan.rows, stride = round_up(p.dim_v, kPadding) + kPadding;
     o = {arena.take<T>(rows * stride), plan.rows, stride};
     m = arena.take<T>(rows);
     l = arena.take<T>(rows);
@@ -36,18 +36,18 @@ struct Sums {
 
 template <class T>
 struct DecodeScratch {
-  RowBlock<T> q;      // [head][row][dim_qk]
-  RowBlock<T> s;      // [head][row][key]
-  T* staging;         // [key]
-  std::byte* copied;  // [key][dim_v], or [key][head][dim_qk or dim_v] from pages
+  RowBlock<T> q;        // [head][row][dim_qk]
+  RowBlock<T> s;        // [head][row][key]
+  T* staging;           // [key]
+  std::byte* gathered;  // [key][dim_v], or [key][head][dim_qk or dim_v] from pages
 
   DecodeScratch(Arena& arena, const Problem& p, const DecodePlan& plan) {
-    const int64_t rows = plan.run * plan.rows, stride = round_up(p.dim_qk, kPadding);
+    const int64_t rows = plan.heads_per_task * plan.rows, stride = round_up(p.dim_qk, kPadding);
     q = {arena.take<T>(rows * stride), plan.rows, stride};
-    s = {arena.take<T>(plan.run * most_decode_scores(plan.rows)), plan.rows, decode_block(plan.rows)};
-    staging = arena.take<T>(std::max(kMostDecodeKeys, round_up(p.dim_v, kPadding)));
-    const int64_t dims = p.cache.page_size ? plan.run * std::max(p.dim_qk, p.dim_v) : p.dim_v;
-    copied = arena.take<std::byte>(kCopied * dims * size_of(p.dtype));
+    s = {arena.take<T>(plan.heads_per_task * max_decode_scores(plan.rows)), plan.rows, decode_block(plan.rows)};
+    staging = arena.take<T>(std::max(kMaxDecodeKeys, round_up(p.dim_v, kPadding)));
+    const int64_t dims = p.cache.page_size ? plan.heads_per_task * std::max(p.dim_qk, p.dim_v) : p.dim_v;
+    gathered = arena.take<std::byte>(kGatherKeys * dims * size_of(p.dtype));
   }
 };
 

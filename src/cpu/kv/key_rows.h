@@ -18,7 +18,7 @@ inline int64_t key_offset(const Problem& p, const ConstRows& from, int64_t b, in
 }
 
 // How many of the rows, from the first on, lie one row stride apart. Pages that follow each other in memory are one run.
-inline int64_t rows_in_order(const Problem& p, const ConstRows& from, int64_t b, Range rows) {
+inline int64_t contiguous_rows(const Problem& p, const ConstRows& from, int64_t b, Range rows) {
   const int64_t size = p.cache.page_size;
   if (size == 0) return rows.size();
   const int32_t* page = p.cache.pages(b, rows.begin / size);
@@ -32,10 +32,10 @@ inline int64_t rows_in_order(const Problem& p, const ConstRows& from, int64_t b,
 // pages nothing follows what is read.
 inline void gather_rows(const Problem& p, const ConstRows& from, int64_t b, Range heads, Range rows, int64_t end,
                         int64_t dim, std::byte* to) {
-  constexpr int64_t kPrefetchQ = 16384, kLine = 64;
+  constexpr int64_t kPrefetchBytes = 16384, kLine = 64;
   const int64_t size = size_of(from.dtype);
   const int64_t joined = from.head_stride == dim ? heads.size() : 1;  // heads that lie side by side
-  const int64_t bytes = joined * dim * size, ahead = kPrefetchQ / (heads.size() * dim * size) + 1;
+  const int64_t bytes = joined * dim * size, ahead = kPrefetchBytes / (heads.size() * dim * size) + 1;
   const auto* data = static_cast<const std::byte*>(from.data);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     for (int64_t h = heads.begin; h < heads.end; h += joined, to += bytes) {

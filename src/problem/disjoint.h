@@ -7,20 +7,20 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "problem/for_each_tensor.h"
 #include "problem/overlap.h"
 #include "problem/problem.h"
-#include "problem/tensors_of.h"
 
 namespace cuflash {
 
 // Every tensor has been described.
-void require_apart(const cuflash_attention& attention, const cuflash_forward_outputs& outputs);
-void require_apart(const cuflash_attention& attention, const cuflash_backward_tensors& tensors);
-void require_apart(const CacheProblem& p, const cuflash_attention& attention, const cuflash_cache_tensors& cache);
-void require_apart(const cuflash_merge_tensors& tensors);  // an output may be an input, as the same view
-void require_apart(const Argument& output, const Argument& other);
+void require_disjoint(const cuflash_attention& attention, const cuflash_forward_outputs& outputs);
+void require_disjoint(const cuflash_attention& attention, const cuflash_backward_tensors& tensors);
+void require_disjoint(const CacheProblem& p, const cuflash_attention& attention, const cuflash_cache_tensors& cache);
+void require_disjoint(const cuflash_merge_tensors& tensors);  // an output may be an input, as the same view
+void require_disjoint(const Argument& output, const Argument& other);
 
-void require_apart_from_workspace(const Argument& tensor, const Execution& execution, size_t used);
+void require_disjoint_from_workspace(const Argument& tensor, const Execution& execution, size_t used);
 
 // The bytes that the caller gives may be more than the call uses, which is needed() and asked for only in doubt.
 template <class Needed, class... Structs>
@@ -29,7 +29,8 @@ void require_own_workspace(const Execution& execution, Needed needed, const Stru
   const auto begin = reinterpret_cast<uintptr_t>(execution.workspace);
   const Extent given{begin, begin + std::min(execution.workspace_size, ~uintptr_t{0} - begin)};
   const auto visit = [&](const char* name, const auto& tensor) {
-    if (const Argument a(name, tensor); extent_of(a).meets(given)) require_apart_from_workspace(a, execution, needed());
+    if (const Argument a(name, tensor); extent_of(a).meets(given))
+      require_disjoint_from_workspace(a, execution, needed());
   };
   (for_each_tensor(structs, visit), ...);
 }

@@ -1,4 +1,4 @@
-#include "problem/parts.h"
+#include "problem/describe_common.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,9 +1,9 @@
-#include "cpu/kv/attention.h"
+#include "cpu/kv/kv_attention.h"
 
 #include <algorithm>
 
 #include "cpu/forward.h"
-#include "cpu/kv/cache_rows.h"
+#include "cpu/kv/append.h"
 #include "cpu/kv/decode.h"
 #include "cpu/plan.h"
 #include "cpu/workspace.h"
@@ -13,11 +13,11 @@ namespace cuflash::cpu {
 namespace {
 
 // What the sequences hold, which may be far less than the cache has room for.
-struct Work {
+struct BatchWork {
   bool decode = false, panels = false;  // which of the two paths have sequences
   Checked pairs;                        // of queries and keys, of one head
 
-  explicit Work(const ForwardProblem& p) {
+  explicit BatchWork(const ForwardProblem& p) {
     for (int64_t b = 0; b < p.batch; ++b) {
       const Sequence s = sequence_of(p, b);
       (takes_decode(p, s) ? decode : panels) = true;
@@ -34,7 +34,7 @@ TileStats sum_of(const TileStats& a, const TileStats& b) {
   return {b.tile_q, b.tile_k, a.visited + b.visited, a.masked + b.masked, a.skipped + b.skipped};
 }
 
-void attend(const ForwardProblem& p, const Execution& e, const Work& work, int64_t splits) {
+void attend(const ForwardProblem& p, const Execution& e, const BatchWork& work, int64_t splits) {
   if (!work.panels) return decode(p, e, splits);
   if (!work.decode) return forward_panels(p, e);
   TileStats by_rows{}, by_panels{};
@@ -60,7 +60,7 @@ size_t attention_size(const ForwardProblem& p, const Execution& e, int64_t split
 
 size_t queries_size(const CacheProblem& p) {
   Arena arena(nullptr);
-  arena.take<std::byte>(turned_queries_size(p));
+  arena.take<std::byte>(rotated_queries_size(p));
   return workspace_bytes(arena.used());
 }
 
@@ -80,11 +80,12 @@ void attend_cache(const CacheProblem& p, const Execution& e) {
   const size_t of_queries = queries_size(p), of_attention = attention_size(attention, e, p.num_splits);
   const Workspace workspace(e, sum_of(of_queries, of_attention));
   auto* memory = static_cast<std::byte*>(workspace.data());
-  const Rows turned = turned_queries(p, memory);
-  write_rows(p, turned, e);
-  if (p.rotary) attention.q = {turned.data, turned.dtype, turned.batch_stride, turned.head_stride, turned.row_stride};
+  const Rows rotated = rotated_queries(p, memory);
+  append_and_rotate(p, rotated, e);
+  if (p.rotary)
+    attention.q = {rotated.data, rotated.dtype, rotated.batch_stride, rotated.head_stride, rotated.row_stride};
   Execution rest = e;
-  const Work work(attention);
+  const BatchWork work(attention);
   rest.workspace = memory + of_queries, rest.workspace_size = of_attention;
   rest.num_threads = work.threads(attention, e);
   attend(attention, rest, work, p.num_splits);

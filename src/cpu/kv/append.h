@@ -7,9 +7,9 @@
 namespace cuflash::cpu {
 
 // Where turned queries go: [batch][head][query][dim], packed [query][head][dim]. Without a rotary embedding there are none.
-Rows turned_queries(const CacheProblem& problem, void* memory);
-Checked turned_queries_size(const CacheProblem& problem);  // in bytes
+Rows rotated_queries(const CacheProblem& problem, void* memory);
+Checked rotated_queries_size(const CacheProblem& problem);  // in bytes
 
-void write_rows(const CacheProblem& problem, const Rows& turned, const Execution& execution);
+void append_and_rotate(const CacheProblem& problem, const Rows& rotated, const Execution& execution);
 
 }  // namespace cuflash::cpu
