@@ -70,7 +70,8 @@ void BackwardScratch<T, E>::differentiate(const BackwardProblem& p, const Head& 
                         panel.keep, at == GradientAt::dot_product ? panel.cap_slope : nullptr);
 }
 
-// w of the panel, as a left operand that sums over queries; 0 for the keys of the tile that the panel does not see.
+// Converts w of the panel to a left operand that is summed over queries, with zeros for keys of the tile that the panel
+// does not see.
 template <class T, class E>
 void BackwardScratch<T, E>::to_left(const T* w, E* left, int64_t first, int64_t tile_keys) const {
   const int64_t rows = panel.kernels.rows, size = panel.kernels.lanes * rows;

@@ -15,21 +15,22 @@
 namespace cuflash::cpu {
 namespace {
 
-// What one worker needs, O(tile * head size). A query tile is a few panels, so that packing K and V pays.
+// The scratch of one worker, O(tile * head size). A query tile is several panels, which amortises the packing of K and
+// V.
 template <class T, class E>
 struct ForwardScratch {
   Panel<T, E> panel;
   int64_t dim_qk;  // rounded up to whole steps
   int64_t dim_v;   // rounded up to whole left panels
-  int64_t o_rows;  // dim_v, and two of RoundedSums where weights are rounded
-  E* k;            // left, by dim
+  int64_t o_rows;  // dim_v, plus two for RoundedSums if weights are rounded
+  E* k;            // left operand, by dim
   RowOperand<E> v;
-  E* q;                           // right, by dim: [panel][dim_qk][lane]
-  T* o;                           // [panel][o_rows][lane], not yet divided by l
-  T* m;                           // [panel][lane]: the largest s so far
-  T* l;                           // [panel][lane]: the sum of exp(scale (s - m)) so far
-  T *factor, *lse;                // [lane]: the results of finished rows
-  std::byte* gathered = nullptr;  // [key][dim]: a tile of K or V from the pages of a cache
+  E* q;                           // right operand, by dim: [panel][dim_qk][lane]
+  T* o;                           // [panel][o_rows][lane]: accumulator, not yet divided by l
+  T* m;                           // [panel][lane]: running max of s
+  T* l;                           // [panel][lane]: running sum of exp(scale (s - m))
+  T *factor, *lse;                // [lane]: of finished rows
+  std::byte* gathered = nullptr;  // [key][dim]: a tile of K or V, gathered from pages
 
   ForwardScratch(Arena& arena, const Problem& p, const Kernels<T, E>& kernels, TileShape shape)
       : panel(arena, p, kernels, shape.k), dim_v(round_up(p.dim_v, kernels.rows)) {
@@ -58,7 +59,7 @@ void begin_tile(const ForwardProblem& p, const Head& head, Range queries, Forwar
   std::fill_n(w.l, padded, T{0});
 }
 
-// The online softmax of one panel over one tile of keys.
+// One step of the online softmax: a panel against a key tile.
 template <class T, class E>
 void attend_panel(const ForwardProblem& p, const Head& head, Range tile, Range queries, Range keys,
                   ForwardScratch<T, E>& w) {
@@ -72,8 +73,8 @@ void attend_panel(const ForwardProblem& p, const Head& head, Range tile, Range q
   w.panel.add_keys(w.panel.s, w.v, o, &sums);
 }
 
-// Rows of a tile of keys: where they lie or, from several pages, one after the other in `gathered`. There may be no page
-// for those that nobody sees: they are 0 there.
+// The rows of a key tile: in place or, if they span several pages, gathered. Keys that no query sees may have no page
+// and are 0 in `gathered`.
 Source key_source(const Problem& p, const ConstRows& from, const Head& head, Range keys, Range seen, int64_t dim,
                   std::byte* gathered) {
   const auto rows_of = [&](Range some) { return Range{head.seq.k_begin + some.begin, head.seq.k_begin + some.end}; };
@@ -109,7 +110,7 @@ void attend(const ForwardProblem& p, const Head& head, Range tile, int64_t tile_
   });
 }
 
-// What is left to do for a row: o times factor is its result.
+// The result of a row is o times factor.
 template <class T>
 struct RowResult {
   T factor, lse;
@@ -121,14 +122,14 @@ RowResult<T> finalize_row(T m, T l, T scale, T sink) {
   if (sink == -std::numeric_limits<T>::infinity() && l != 0) return {1 / l, m * scale + std::log(l)};
   const T largest = l == 0 ? -std::numeric_limits<T>::infinity() : m * scale;
   const T top = std::max(largest, sink);
-  if (l == 0 && top == largest) return {0, top};  // NaN in l goes on
+  if (l == 0 && top == largest) return {0, top};  // NaN in l propagates
   const auto weight = [&](T score) { return score == top ? T{1} : std::exp(score - top); };
   const T total = l * weight(largest) + weight(sink);
   return {weight(largest) / total, top + std::log(total)};
 }
 
-// l has the weights before they were rounded to bf16. Where all of a row's weights were rounded up, so would be its
-// result: it is a mean with the rounded weights.
+// l sums the weights before they were rounded to bf16. If all weights of a row were rounded up, its output would be too
+// large; dividing by the sum of the rounded weights makes it a weighted mean again.
 template <class T>
 void undo_rounding(T* factor, const T* sums, int64_t lanes) {
   for (int64_t n = 0; n < lanes; ++n) {
@@ -137,7 +138,8 @@ void undo_rounding(T* factor, const T* sums, int64_t lanes) {
   }
 }
 
-// The first `computed` rows of `written` have results, the rest lies beyond the sequence's length.
+// Writes O and LSE. The first `computed` rows of `written` have results; the others are beyond the length of the
+// sequence.
 template <class T, class E>
 void epilogue(const ForwardProblem& p, const Head& head, Range written, int64_t computed, ForwardScratch<T, E>& w) {
   const Kernels<T, E>& kernels = w.panel.kernels;

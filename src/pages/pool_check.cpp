@@ -15,8 +15,8 @@ void ensure(bool holds, const Parts&... parts) {
 
 }  // namespace
 
-// A partly filled page wastes the tokens after the longest of its holders, but only if it is the last page of all of
-// them: a sequence that continues on the next page uses all of it.
+// A partly filled page wastes the tokens after its longest holder, but only if every holder ends inside the page: a
+// sequence that fills it uses all of it.
 int64_t Pool::count_wasted() const {
   std::vector<std::pair<int32_t, int64_t>> ends;  // page, tokens in it
   for (const Row& row : rows_)

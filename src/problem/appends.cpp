@@ -30,7 +30,7 @@ struct Entry {
   bool operator<(const Entry& other) const { return std::tie(entry, sequence) < std::tie(other.entry, other.sequence); }
 };
 
-// Rows [begin, end) of a page, which are rows of column `column` of the sequence's table.
+// Rows [begin, end) of a page, which column `column` of the sequence's block table names.
 struct PageRows {
   int32_t page, begin, end, sequence, column;
 
@@ -41,7 +41,7 @@ struct PageRows {
   bool same_entry(const PageRows& other) const { return sequence == other.sequence && column == other.column; }
 };
 
-// The part of the rows of sequence b that is in this column.
+// The part of these rows of sequence b that lies in this column.
 PageRows rows_in(const CachedKeys& cache, int64_t b, int64_t column, Range rows) {
   const int64_t first = column * cache.page_size;
   return {*cache.pages(b, column), static_cast<int32_t>(std::max<int64_t>(rows.begin - first, 0)),
@@ -56,8 +56,8 @@ std::string entry_text(const PageRows& rows) { return join("[", rows.sequence, "
          why, "; append to pages that no other sequence holds");
 }
 
-// The rows that are appended, found by their page: in a hash table where each page is there once, as it is from a pool.
-// Sorting takes longer, and is done only where sequences share a page.
+// The appended rows, indexed by page. A hash table serves the usual case, in which each page occurs once. If sequences
+// share a page, the rows are sorted instead, which takes longer.
 class AppendedPages {
  public:
   explicit AppendedPages(const CacheProblem& p) : cache_(p.cache) {
@@ -83,7 +83,7 @@ class AppendedPages {
         reject_page(rows[0], rows[1], join("and new rows of both would be written to its row ", rows[1].begin));
   }
 
-  // From rows of sequence b that are read.
+  // Requires that these rows, which sequence b reads, are not appended by another sequence.
   void require_disjoint(int64_t b, Range rows) const {
     const Range columns = columns_of(cache_, rows);
     const int32_t* pages = cache_.pages(b, columns.begin);
@@ -97,16 +97,16 @@ class AppendedPages {
 
  private:
   static constexpr int32_t kNone = -1;
-  // Most pages that are read are not there, and a processor guesses that well where few slots are taken.
+  // Most lookups miss, and a sparse table makes that branch predictable.
   static constexpr int64_t kSlotsOfAPage = 16;
 
-  // By Fibonacci hashing: pages of different sequences are often a power of two apart.
+  // Fibonacci hashing, because pages of different sequences are often a power of two apart.
   size_t slot_of(int32_t page) const {
     return static_cast<size_t>((static_cast<uint64_t>(page) * 0x9e3779b97f4a7c15u) >> (64 - bits_));
   }
   size_t next(size_t slot) const { return (slot + 1) & ((size_t{1} << bits_) - 1); }
 
-  // False where a page is there twice, or where its slots are taken in a row that long.
+  // Returns false if a page occurs twice, or if a run of occupied slots gets this long.
   bool fill_slots() {
     constexpr int kMostSteps = 64;
     std::fill_n(slots_, int64_t{1} << bits_, kNone);
@@ -119,13 +119,13 @@ class AppendedPages {
     return true;
   }
 
-  // The first that is in this page; null where none is.
+  // The entry of this page; null if it has none.
   const PageRows* hashed(int32_t page) const {
     for (size_t slot = slot_of(page); slots_[slot] != kNone; slot = next(slot))
       if (begin_[slots_[slot]].page == page) return begin_ + slots_[slot];
     return nullptr;
   }
-  // The first that may meet rows [row, ...) of this page.
+  // The first entry that may overlap rows [row, ...) of this page.
   const PageRows* sorted(int32_t page, int32_t row) const {
     const PageRows* rows = std::upper_bound(begin_, end_, PageRows{page, row, 0, 0, 0});
     return rows != begin_ && rows[-1].page == page ? rows - 1 : rows;
@@ -142,7 +142,7 @@ class AppendedPages {
   const CachedKeys& cache_;
   Snapshot memory_;
   PageRows *begin_, *end_;
-  int32_t* slots_;  // [2^bits_], index of rows
+  int32_t* slots_;  // [2^bits_], index into the rows
   int bits_ = 1;
   bool hashed_;
 };

@@ -27,7 +27,7 @@ void require_lengths(const CacheProblem& p, int64_t b) {
            ", the sequence's entry of seqlens");
 }
 
-// Where sequences append, no two may have one entry.
+// If sequences append, no two may use the same entry.
 void require_entries(const CacheProblem& p) {
   if (!p.cache.entry) {
     if (p.cache.entries < p.batch)
@@ -52,7 +52,7 @@ void require_pages(const CacheProblem& p, int64_t b, Range columns) {
              p.cache.entries - 1);
 }
 
-// A wide table is not copied as a whole: its columns behind the rows of a sequence are never looked at.
+// Copies only the columns that the call uses: entries beyond the rows of a sequence are never read.
 void describe_table(CacheProblem& p, Snapshot& copies) {
   Snapshot memory;
   auto* columns = memory.take<Range>(p.batch);

@@ -12,7 +12,7 @@ namespace cuflash {
 namespace {
 
 struct Layout {
-  int rank, head, row, dim;  // which dimension is what
+  int rank, head, row, dim;  // index of each dimension
   const char* q;
   const char* k;
   const char* v;
@@ -77,7 +77,7 @@ Rows describe_gradient(const char* name, const cuflash_mutable_tensor& gradient,
   return rows_of(g, gradient.data);
 }
 
-// dbias has extent 1 (or stride 0) exactly where bias repeats: that is where the gradient is a sum.
+// dbias must have extent 1 (or stride 0) exactly where bias is broadcast: there the gradient is a sum.
 void describe_bias_gradient(BackwardProblem& p, const cuflash_attention& a, const cuflash_backward_tensors& t) {
   const Argument dbias("dbias", t.dbias), bias("bias", a.bias);
   if (!dbias.given()) return;

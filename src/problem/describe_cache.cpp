@@ -29,7 +29,7 @@ void require_nothing_else(const cuflash_attention& a) {
   require_absent("alignment", a.alignment == CUFLASH_TOP_LEFT, "queries are the last positions: CUFLASH_BOTTOM_RIGHT");
 }
 
-// q, and what of it decides sizes.
+// q, and the sizes that it determines.
 void describe_queries(CacheProblem& p, const cuflash_attention& a, Snapshot& copies) {
   const Argument q("q", a.q), cu("cu_seqlens_q", a.cu_seqlens_q);
   const bool packed = cu.given();
@@ -57,7 +57,7 @@ void describe_queries(CacheProblem& p, const cuflash_attention& a, Snapshot& cop
   p.len_q = describe_bound("max_seqlen_q", a.max_seqlen_q, {cu, p.cu_q, p.total_q, "q"}, p.place);
 }
 
-// Each row of v is part of a row of k.
+// Whether each row of v is a slice of the same row of k.
 bool is_slice(const Argument& v, const Argument& k) {
   if (!v.t.data || v.step(0) != k.step(0) || v.step(1) != k.step(1) || v.step(2) != k.step(2)) return false;
   const auto from = reinterpret_cast<uintptr_t>(k.t.data), at = reinterpret_cast<uintptr_t>(v.t.data);
@@ -68,7 +68,7 @@ bool is_slice(const Argument& v, const Argument& k) {
 void describe_keys(CacheProblem& p, const cuflash_cache_tensors& c) {
   const Argument k("k", c.k), v("v", c.v), table("block_table", c.block_table);
   const bool paged = table.given();
-  // A cache that is only read may repeat what it holds.
+  // A cache that is only read may be a broadcast view.
   const auto require = Argument("k_new", c.k_new).given() ? require_output : require_tensor;
   require(k, 4, paged ? "[pages, Hk, page_size, D]" : "[E, Hk, S, D]");
   require(v, 4, paged ? "[pages, Hk, page_size, Dv]" : "[E, Hk, S, Dv]");
@@ -177,7 +177,7 @@ void describe_outputs(CacheProblem& p, const cuflash_attention& a, const cuflash
   }
 }
 
-// Shaped as o, f64, f32, f16 or bf16, and its LSE.
+// One of the two partial results: o shaped like `like`, and its LSE.
 void describe_part(const Argument& o, const Argument& lse, const Argument& like) {
   require_tensor(o, like.t.rank, like.t.rank == 3 ? "[Tq, Hq, Dv]" : "[B, Hq, Sq, Dv]");
   require_type(o, like.dtype(), "the type of o_a");

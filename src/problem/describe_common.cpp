@@ -11,7 +11,8 @@ namespace {
 
 constexpr double kLargestFloat = std::numeric_limits<float>::max(), kSmallestFloat = std::numeric_limits<float>::min();
 
-// The exponential of a score is a power of two: f32 has to hold scale times log2(e), and f64 inputs follow the same rule.
+// Kernels compute the exponential of a score as a power of two, so f32 must hold scale times log2(e). f64 inputs follow
+// the same rule.
 constexpr double kLargestScale = 2.3586e38, kLog2e = 1.4426950408889634;
 static_assert(kLargestScale * kLog2e <= kLargestFloat && 1.0001 * kLargestScale * kLog2e > kLargestFloat);
 

@@ -39,7 +39,7 @@ class Tensors {
     Extent extent;
   };
   struct List {
-    std::array<TensorExtent, 24> all;  // no call has more; the first `count`
+    std::array<TensorExtent, 24> all;  // no call has more; the first `count` are used
     size_t count = 0;
 
     void add(const Argument& a) {
@@ -56,7 +56,8 @@ class Tensors {
     }
   }
 
-  // One that was passed twice may reach into others behind it: the pointer is the mistake.
+  // If a tensor was passed twice, it may also overlap others behind it; report the shared pointer, which is the
+  // mistake.
   [[noreturn]] void reject(const TensorExtent& output, const TensorExtent& other) const {
     for_each_pair([&](const TensorExtent& a, const TensorExtent& b) {
       if (a.extent.begin == b.extent.begin) reject_shared(a.tensor, b.tensor, kOutputNeeds);
@@ -67,7 +68,7 @@ class Tensors {
   List outputs_, inputs_;
 };
 
-// What the struct calls an output is one.
+// A mutable tensor of the struct is an output.
 template <class Struct>
 void add_all(Tensors& to, const Struct& tensors) {
   for_each_tensor(tensors, [&]<class Tensor>(const char* name, const Tensor& t) {
@@ -117,7 +118,7 @@ void require_disjoint(const cuflash_merge_tensors& t) {
   const Argument o("o", t.o), lse("lse", t.lse);
   Tensors all;
   all.written(o), all.written(lse);
-  // Of one that is an output, that output's rules hold.
+  // An input that is also the output obeys the rules of the output.
   const auto add = [&](const Argument& input, const Argument& output) {
     if (!is_same_view(input, output)) all.read(input);
   };

@@ -1,4 +1,5 @@
-// Outputs and the workspace need memory of their own. Refused is what certainly shares an element; see overlap.h.
+// Outputs and the workspace must not share memory with any other tensor. A call is rejected only if two tensors
+// certainly share an element; see overlap.h.
 #pragma once
 
 #include <cuflash/cuflash_cache.h>
@@ -13,16 +14,17 @@
 
 namespace cuflash {
 
-// Every tensor has been described.
+// Requires that every tensor has been described.
 void require_disjoint(const cuflash_attention& attention, const cuflash_forward_outputs& outputs);
 void require_disjoint(const cuflash_attention& attention, const cuflash_backward_tensors& tensors);
 void require_disjoint(const CacheProblem& p, const cuflash_attention& attention, const cuflash_cache_tensors& cache);
-void require_disjoint(const cuflash_merge_tensors& tensors);  // an output may be an input, as the same view
+void require_disjoint(const cuflash_merge_tensors& tensors);  // an output may be an input if both are the same view
 void require_disjoint(const Argument& output, const Argument& other);
 
 void require_disjoint_from_workspace(const Argument& tensor, const Execution& execution, size_t used);
 
-// The bytes that the caller gives may be more than the call uses, which is needed() and asked for only in doubt.
+// The caller may give more bytes than the call uses. The size in use, needed(), is computed only if a tensor overlaps
+// the given bytes.
 template <class Needed, class... Structs>
 void require_own_workspace(const Execution& execution, Needed needed, const Structs&... structs) {
   if (!execution.workspace) return;

@@ -37,7 +37,7 @@ int64_t require_bound(const char* name, int64_t given) {
   return given;
 }
 
-// The host does not look at lengths in device memory: a bound must come with them, unless there are no rows.
+// The host does not read lengths in device memory, so the caller must give a bound unless there are no rows.
 int64_t given_bound(const char* name, int64_t given, const Argument& cu, int64_t rows) {
   if (given == 0 && rows > 0)
     reject(name, ": got 0, but ", cu.name, " is in device memory and is not read on the host; give an upper bound of ",

@@ -31,11 +31,11 @@ static bool has_elements(const Argument& a) {
   return std::all_of(a.t.shape, a.t.shape + a.t.rank, [](int64_t extent) { return extent > 0; });
 }
 
-// Offsets are 64-bit: the last byte must be within reach of one.
+// Offsets are 64-bit, so the last byte must be reachable with one.
 static void require_addressable(const Argument& a) {
   int64_t strides = 0;
   for (int d = 0; d < a.t.rank; ++d) strides |= a.t.stride[d];
-  if (strides >> 26 == 0) return;  // four times an extent below 2^31, times 8 bytes
+  if (strides >> 26 == 0) return;  // four dimensions of extents below 2^31, 8 bytes each
   int64_t last = 0, bytes = 0;
   bool overflows = false;
   for (int d = 0; d < a.t.rank; ++d) {
@@ -65,8 +65,8 @@ void require_tensor(const Argument& a, int rank, const char* shape) {
            name_of(a.dtype()));
 }
 
-// Sorted by stride, each dimension must step over all that the smaller ones reach. Interleaved layouts that are free of
-// overlap without that are refused too: nobody allocates outputs so.
+// Sorted by stride, each dimension must step beyond everything that the smaller ones reach. This also rejects
+// interleaved layouts that do not overlap, but outputs are not allocated that way.
 static bool elements_overlap(const Argument& a) {
   int order[4] = {0, 1, 2, 3};
   for (int n = 1; n < a.t.rank; ++n)

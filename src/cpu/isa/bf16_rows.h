@@ -1,7 +1,7 @@
-// Rows of a bf16 tensor on their way into the operands of a matrix instruction. Included inside the namespace of an
+// Rows of a bf16 tensor as input for the operands of a matrix instruction. Included inside the namespace of an
 // instruction set, after vector_kernels.h.
 
-// A row holds no NaN and no Inf.
+// Whether a row holds no NaN and no Inf.
 inline bool is_finite_bf16(const uint16_t* row, int64_t dim) {
   constexpr int kWidth = kVectorBytes / 2;
   typedef uint16_t Bits __attribute__((vector_size(kVectorBytes), may_alias, aligned(2)));
@@ -17,8 +17,8 @@ inline bool is_finite_bf16(const uint16_t* row, int64_t dim) {
   return any == 0;
 }
 
-// kCount rows from `first` on, of which each may be read up to the next multiple of kPad elements: where they lie, or in
-// staging with zeros behind the last element. Rows beyond the source's last are zero.
+// kCount rows starting at `first`, each readable up to the next multiple of kPad elements: in place, or in staging with
+// zeros behind the last element. Rows beyond the last of the source are zero.
 template <int kCount, int kPad>
 struct Bf16Rows {
   const uint16_t* row[kCount];
@@ -40,8 +40,8 @@ struct Bf16Rows {
     }
   }
 
-  // Rows with NaN or Inf become zero and are listed in `bad` by their number, `first` being that of the first one.
-  // zeros: a row of them. Returns how many were added.
+  // Replaces rows with NaN or Inf by `zeros`, a row of zeros, and lists their numbers in `nonfinite`; the first row has
+  // number `first`. Returns how many were added.
   int64_t drop_nonfinite(int64_t first, int64_t dim, const uint16_t* zeros, int32_t* nonfinite) {
     int64_t count = 0;
     for (int n = 0; n < kCount; ++n) {

@@ -1,6 +1,6 @@
-// aarch64 with the bf16 extension: BFMMLA multiplies 2 x 4 by 4 x 2 and sums in f32. Operands hold 4 depths of a row
-// together, left [depth / 4][8 rows][4] and right [depth / 4][16 lanes][4], so that a register is two rows of either.
-// Depth goes on in steps of 8: that is what a register holds of a row in the caller's memory.
+// aarch64 with the bf16 extension: BFMMLA multiplies 2 x 4 by 4 x 2 and accumulates in f32. Operands interleave 4
+// depths of a row, left [depth / 4][8 rows][4] and right [depth / 4][16 lanes][4], so that a register holds two rows of
+// either. Depth advances in steps of 8, because a register holds 8 elements of a row in the caller's memory.
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
@@ -23,7 +23,7 @@ constexpr int kRows = 8, kLanes = V<float>::kLanes, kGroup = 4, kStep = 8;
 inline bfloat16x8_t load(const Bf16* p) { return vreinterpretq_bf16_u16(vld1q_u16(&p->bits)); }
 inline void store(Bf16* p, uint16x8_t x) { vst1q_u16(&p->bits, x); }
 
-// A register holds {k0 q0, k0 q1, k1 q0, k1 q1}: two of them are four lanes of two rows.
+// A register holds {k0 q0, k0 q1, k1 q0, k1 q1}; two registers hold four lanes of two rows.
 inline float32x4_t first_row(float32x4_t a, float32x4_t b) {
   return vreinterpretq_f32_f64(vzip1q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
 }
@@ -31,7 +31,7 @@ inline float32x4_t second_row(float32x4_t a, float32x4_t b) {
   return vreinterpretq_f32_f64(vzip2q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
 }
 
-// 8 rows x 8 lanes at a time: 16 sums in registers.
+// 8 rows x 8 lanes at a time: 16 accumulator registers.
 void multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stride, const Bf16* right, float* c,
                    Into into) {
   const int64_t whole = (depth + kStep - 1) / kStep * kStep;
@@ -63,7 +63,7 @@ void multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stri
   }
 }
 
-// Two rows as a register holds them: 4 columns in each of two groups.
+// Interleaves two rows as a register holds them: 4 columns in each of two groups.
 inline void pair_rows(uint16x8_t x, uint16x8_t y, Bf16* to, int64_t group_stride) {
   const uint64x2_t a = vreinterpretq_u64_u16(x), b = vreinterpretq_u64_u16(y);
   store(to, vreinterpretq_u16_u64(vzip1q_u64(a, b)));
@@ -113,11 +113,11 @@ inline uint16x8_t narrow(const float* from) {
   return vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(vld1q_f32(from)), vld1q_f32(from + 4)));
 }
 
-// Sums after rounding come from the operand itself: a pair of keys, times 1, is one instruction.
+// The sums after rounding come from the operand itself: one instruction multiplies a pair of keys by 1 and adds them.
 template <bool kSum>
 void to_right_and_sum(int64_t keys, const float* w, Bf16* right, const RoundedSums<float>* sums) {
   uint16x8_t one_bits = vdupq_n_u16(0x3f80);
-  __asm__("" : "+w"(one_bits));  // GCC 12 takes a bf16 constant for one of f16
+  __asm__("" : "+w"(one_bits));  // GCC 12 mistakes a bf16 constant for an f16 one
   const bfloat16x8_t ones = vreinterpretq_bf16_u16(one_bits);
   float32x4_t before[kLanes / 4], after[kLanes / 2];  // after: two lanes, two pairs of keys each
   for (auto& sum : before) sum = vdupq_n_f32(0);

@@ -1,8 +1,8 @@
-// The kernels of the decode path over GNU vectors. Included once per instruction set behind vector_kernels.h, in the same
-// namespace and under the same rules.
+// The kernels of the decode path over GNU vectors. Included once per instruction set after vector_kernels.h, in the
+// same namespace and under the same rules.
 //
-// Before the include: kDecodeKeys, the keys whose scores with up to four rows are held in registers, and kDecodeVectors,
-// the vectors of a row of O that are held for four rows.
+// Define before the include: kDecodeKeys, the keys whose scores with up to four rows are held in registers, and
+// kDecodeVectors, the vectors of a row of O that are held for four rows.
 
 struct StoredBf16 {
   uint16_t bits;
@@ -39,7 +39,7 @@ inline Vec<float> load(const StoredF16* p) {
 #endif
 }
 
-// The first `count` elements and zeros: nothing is read beyond the end of a row.
+// The first `count` elements, followed by zeros; reads nothing beyond the end of a row.
 template <class T, class Stored>
 inline Vec<T> load_part(const Stored* p, int64_t count) {
   Stored padded[V<T>::kWidth] = {};
@@ -51,7 +51,7 @@ inline Vec<T> load_part(const Stored* p, int64_t count) {
 
 typedef float Quad __attribute__((vector_size(16), may_alias));
 
-// The sums of every fourth lane.
+// Sums of every fourth lane.
 inline Quad fold(Vec<float> x) {
 #if defined(__AVX512F__)
   return __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7) +
@@ -77,7 +77,7 @@ inline double sum_of(Vec<double> x) {
   return sum;
 }
 
-// s [key] = the sums of the vectors of x, times scale.
+// s [key] = the horizontal sum of x [key], times scale.
 template <int kKeys, class T>
 inline void store_sums(const Vec<T> (&x)[kKeys], T scale, T* s) {
   if constexpr (sizeof(T) == 4 && kKeys == 4) {
@@ -90,7 +90,7 @@ inline void store_sums(const Vec<T> (&x)[kKeys], T scale, T* s) {
   }
 }
 
-// s += scale q . k over the last elements of a row, less than a vector.
+// s += scale q . k over the last elements of a row, fewer than a vector.
 template <int kRows, int kKeys, class T, class Stored>
 void add_tail_dots(const Stored* k, int64_t stride, int64_t count, const T* q, int64_t q_stride, T scale, T* s,
                    int64_t s_stride) {
@@ -100,7 +100,7 @@ void add_tail_dots(const Stored* k, int64_t stride, int64_t count, const T* q, i
   }
 }
 
-// Not inlined, so that each has the registers for itself.
+// Not inlined, so that each instance has all registers for itself.
 template <int kRows, int kKeys, class T, class Stored>
 __attribute__((noinline)) void dots_of(const Stored* k, int64_t stride, int64_t dim, Prefetch prefetch, const T* q,
                                        int64_t q_stride, T scale, T* s, int64_t s_stride) {
@@ -140,7 +140,7 @@ inline void dots_keys(const KeyRows& k, int64_t head, int64_t key, const RowBloc
   if (q.rows - row == 1) dots.template operator()<1>(row);
 }
 
-// A few keys of all heads at a time: where the heads of a key lie side by side that is the order of memory.
+// A few keys of all heads at a time: if the heads of a key are adjacent, that is memory order.
 template <class T, class Stored>
 void dots_stored(const KeyRows& k, const RowBlock<const T>& q, T scale, const RowBlock<T>& s) {
   const Prefetch prefetch = prefetch_of(k, sizeof(Stored), kDecodeKeys, kDecodeKeys);
@@ -152,7 +152,8 @@ void dots_stored(const KeyRows& k, const RowBlock<const T>& q, T scale, const Ro
     for (int64_t head = 0; head < k.heads; ++head) dots_keys<1, T, Stored>(k, head, key, q, scale, s, prefetch);
 }
 
-// Weights of kGroup keys in one register where a lane multiplies as fast as a whole one, otherwise broadcast one by one.
+// Loads the weights of kGroup keys into one register if multiplying by a lane is as fast as by a whole register;
+// otherwise broadcasts them one by one.
 #if defined(__aarch64__)
 template <class T>
 constexpr int kGroup = V<T>::kWidth;
@@ -173,7 +174,8 @@ inline void add_group(const Stored* v, int64_t stride, Prefetch prefetch, const 
   for (int k = 0; k < kKeys; ++k) {
     const Stored* row = v + k * stride;
 #if defined(__aarch64__)
-    // GCC would load the values of the next keys here, and move sums from register to register to make room for them.
+    // Without this barrier GCC loads the values of the next keys here and moves accumulators between registers to make
+    // room.
     if constexpr (kRows * kVectors >= 16) asm volatile("" ::: "memory");
 #endif
     prefetch_l1<kRows>(row, prefetch);
@@ -206,7 +208,7 @@ inline void add_strip(const Stored* v, int64_t stride, int64_t keys, Prefetch pr
     for (int n = 0; n < kVectors; ++n) at(o + r * o_stride + n * kWidth) = sum[r][n];
 }
 
-// o += p v for the last elements of a row, less than a vector.
+// o += p v for the last elements of a row, fewer than a vector.
 template <int kRows, class T, class Stored>
 inline void add_tail(const Stored* v, int64_t stride, int64_t keys, int64_t count, const T* p, int64_t p_stride, T* o,
                      int64_t o_stride) {
@@ -216,10 +218,10 @@ inline void add_tail(const Stored* v, int64_t stride, int64_t keys, int64_t coun
   }
 }
 
-// Keys whose values stay in the first-level cache while the strips of O pass over them.
+// Keys whose values stay in L1 while the strips of O pass over them.
 constexpr int64_t kAddKeys = 16;
 
-// While a strip of O is computed, a few of the rows that come later are asked for, whole and in the order of memory.
+// While it computes a strip of O, prefetches a few of the later rows, whole and in memory order.
 template <int kRows, class T, class Stored>
 __attribute__((noinline)) void add_rows(const Stored* v, int64_t stride, int64_t keys, int64_t dim, Prefetch prefetch,
                                         const T* p, int64_t p_stride, T* o, int64_t o_stride) {
@@ -290,7 +292,8 @@ inline void decode_widen(const void* data, DType, int64_t begin, int64_t dim, do
   widen_stored(static_cast<const double*>(data) + begin, dim, to);
 }
 
-// Four chains: in one, every maximum waits for the one before. A NaN gets lost; the sum of weights carries it.
+// Four accumulators, because a single maximum would be a serial dependency chain. A NaN may get lost here, but the sum
+// of the weights carries it.
 template <class T>
 inline T largest_of(int64_t keys, const T* s) {
   constexpr int64_t kWidth = V<T>::kWidth, kChains = 4;
@@ -311,7 +314,7 @@ void softmax_row(int64_t keys, T* s, T* m, T* l, T* o, int64_t dim) {
   constexpr int kWidth = V<T>::kWidth;
   for (int64_t k = keys; k % kWidth != 0; ++k) s[k] = -V<T>::kInfinity;
   const T largest = largest_of(keys, s), top = largest > *m ? largest : *m;
-  // Nothing seen yet: subtracting -inf would give NaN, 0 stands in for it.
+  // If no key has been seen yet, subtract 0, because subtracting -inf would give NaN.
   const T reference = top == -V<T>::kInfinity ? T{0} : top;
   Vec<T> sums = {};
   int64_t k = 0;

@@ -42,7 +42,7 @@ int64_t tasks_of(int64_t rows) { return (rows + kRowsOfATask - 1) / kRowsOfATask
 
 Range rows_of(int64_t task, int64_t rows) { return {task * kRowsOfATask, std::min((task + 1) * kRowsOfATask, rows)}; }
 
-// Waking a thread costs microseconds: as much as turning or copying this many elements.
+// Waking a thread costs microseconds: as much as rotating or copying this many elements.
 int64_t workers_for(const CacheProblem& p, int64_t rows_new, int64_t rows_q, const Execution& e) {
   constexpr int64_t kWorthWaking = 32 * 1024;
   const Checked of_keys = Checked(rows_new) * p.heads_k * (p.dim_qk + p.dim_v);
@@ -65,7 +65,7 @@ Checked rotated_queries_size(const CacheProblem& p) {
 }
 
 void append_and_rotate(const CacheProblem& p, const Rows& rotated, const Execution& e) {
-  // Of the longest sequences: the bounds that came with packed rows may be far above.
+  // Use the longest sequences, because the bounds given for packed rows may be far larger.
   int64_t rows_new = 0, rows_q = 0;
   for (int64_t b = 0; b < p.batch; ++b) {
     if (p.k_new) rows_new = std::max(rows_new, append_of(p.cache, b).count);

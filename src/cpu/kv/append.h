@@ -1,4 +1,4 @@
-// What a call over a cache does before it attends: new rows are turned and written into the cache, queries are turned.
+// The prologue of a call over a KV cache: rotates new rows and writes them into the cache, and rotates the queries.
 #pragma once
 
 #include "checked.h"
@@ -6,7 +6,8 @@
 
 namespace cuflash::cpu {
 
-// Where turned queries go: [batch][head][query][dim], packed [query][head][dim]. Without a rotary embedding there are none.
+// The buffer of rotated queries: [batch][head][query][dim], packed [query][head][dim]. Empty without a rotary
+// embedding.
 Rows rotated_queries(const CacheProblem& problem, void* memory);
 Checked rotated_queries_size(const CacheProblem& problem);  // in bytes
 

@@ -38,7 +38,7 @@ class Decode {
     Arena scratch(nullptr), acc(nullptr);
     DecodeScratch<T>(scratch, p, plan_);
     Accumulator<T>(acc, p, plan_);
-    // Splits have sums of their own until they are merged.
+    // With several splits, each task keeps its own accumulator until they are merged.
     bytes_ = workspace_bytes(scratch.used() * workers_ + acc.used() * (plan_.splits > 1 ? tasks : Checked(workers_)));
     scratch_bytes_ = workspace_bytes(scratch.used()), accumulator_bytes_ = workspace_bytes(acc.used());
     tasks_ = tasks.value("q: its tasks are");
@@ -66,15 +66,15 @@ class Decode {
   }
 
  private:
-  // A run of key/value heads of a batch entry, and a range of keys.
+  // The work of one task: several KV heads of a batch entry, and one split of the keys.
   struct WorkItem {
     int64_t b;
     Range heads;
     Sequence seq;
-    bool first;  // of the splits
+    bool first;  // whether this is the first split
     Range keys;
-    int64_t splits = 1;          // of this sequence: those that have keys, and the first
-    bool nothing_to_do = false;  // a split behind them, or a sequence that is not of this path
+    int64_t splits = 1;          // splits of this sequence that have keys; at least 1
+    bool nothing_to_do = false;  // a split without keys, or a sequence of the panel path
   };
 
   Accumulator<T> accumulator_at(int64_t n) const {
@@ -96,7 +96,7 @@ class Decode {
                   {0, 0}};
     item.nothing_to_do = split > 0 || !takes_decode(p_, item.seq);
     if (item.seq.len_q == 0 || !takes_decode(p_, item.seq)) return item;
-    // The splits are counted from the first tile that some query sees.
+    // Splits start at the first tile that a query sees.
     const Range seen = keys_of_queries(p_, item.seq, {0, item.seq.len_q});
     const int64_t first = seen.begin / kDecodeTile * kDecodeTile;
     const int64_t keys = split_keys(plan_, seen.end - first), begin = first + split * keys;
@@ -108,7 +108,7 @@ class Decode {
 
   int64_t rows_of(const WorkItem& item) const { return p_.group() * item.seq.len_q; }
 
-  // Row r of a key/value head is query r % len_q of head r / len_q of its group.
+  // Row r of a KV head is query r % len_q of head r / len_q of its group.
   template <class Body>
   void for_rows(const WorkItem& item, Body body) const {
     for (int64_t head = 0; head < item.heads.size(); ++head) {
@@ -134,7 +134,7 @@ class Decode {
             dim};
   }
 
-  // Calls body(rows, first head of the run, first key of the block) until all are read.
+  // Calls body(rows, first head of the task, first key of the block) until all rows are read.
   template <class Body>
   void read(const ConstRows& from, const WorkItem& item, Range keys, int64_t dim, const DecodeScratch<T>& w,
             Body body) const {
@@ -144,8 +144,8 @@ class Decode {
     pages.read({begin + keys.begin, begin + keys.end}, body);
   }
 
-  // Without a test of every value: what is not finite shows in the sums, and then the part is computed once more, with
-  // care. A weight of 0 would carry NaN or Inf to rows that do not see it.
+  // Values are not tested one by one. A non-finite value shows in the accumulator, and then the work item is computed
+  // again with care, because a weight of 0 would carry NaN or Inf to rows that do not see the value.
   void attend(const WorkItem& item, Accumulator<T> acc, DecodeScratch<T> w) {
     const int64_t rows = rows_of(item);
     acc.o.rows = w.q.rows = w.s.rows = rows;
@@ -166,7 +166,7 @@ class Decode {
     for_rows(item, [&](int64_t head, int64_t r, const Head& at, int64_t) {
       T* o = row_of(acc.o, head, r);
       std::fill_n(o, acc.o.stride, T{0});
-      // The sink is a score that takes part in the sum, once, and has no value.
+      // The sink is a score that takes part in the sum once and has no value.
       const bool sink = p_.sink && item.first;
       const T m = static_cast<T>(sink ? load_element(p_.sink.data, p_.sink.dtype, p_.sink.at(0, at.h)) : -INFINITY);
       acc.m[head * acc.o.rows + r] = m;
@@ -178,8 +178,8 @@ class Decode {
 
   void add_blocks(const WorkItem& item, const Accumulator<T>& acc, const DecodeScratch<T>& w, AddValues add) const {
     start(item, acc);
-    // Dropout groups are 16 keys long: what nobody sees is left out in steps of that. A cache has no dropout, but may have
-    // no page for a key that nobody sees.
+    // Dropout groups are 16 keys long, so hidden keys are skipped in steps of 16. A cache has no dropout, but may have
+    // no page for a hidden key.
     const int64_t first = p_.cache ? item.keys.begin : item.keys.begin / 16 * 16;
     for (int64_t begin = first; begin < item.keys.end; begin += w.s.stride) {
       const Range keys{begin, std::min(begin + w.s.stride, item.keys.end)};
@@ -208,7 +208,8 @@ class Decode {
     });
   }
 
-  // The same sums over a copy without the values that are not finite; these are added pair by pair, where a row sees them.
+  // The same products over a copy without the non-finite values, which are then added pair by pair, only where a row
+  // sees them.
   void add_finite_values(const WorkItem& item, Range keys, const Accumulator<T>& acc, const DecodeScratch<T>& w) const {
     for (int64_t head = 0; head < item.heads.size(); ++head) {
       const int64_t hk = item.heads.begin + head;
@@ -252,7 +253,7 @@ class Decode {
     });
   }
 
-  // The partial sums of the rows of one key/value head, in the order of the keys.
+  // The split-KV reduction for the rows of one KV head: merges the accumulators in the order of the keys.
   void reduce_splits(int64_t task, T* staging) const {
     const int64_t b = task / p_.heads_k, hk = task % p_.heads_k, run = hk / plan_.heads_per_task,
                   head = hk % plan_.heads_per_task;
@@ -267,7 +268,8 @@ class Decode {
       for (int64_t n = 1; n < item.splits; ++n) top = std::max(top, accumulator_at(first + n).m[row]);
       for (int64_t n = 0; n < item.splits; ++n) {
         const Accumulator<T> acc = accumulator_at(first + n);
-        // Infinities do not cancel: a split without a largest score still has its NaN, and an infinite sink its weight.
+        // Equal maxima get weight 1 without exp(m - top), since inf - inf is NaN: a split whose max is -inf keeps its
+        // NaN, and an infinite sink its weight.
         const T weight = acc.m[row] == top ? T{1} : std::exp(acc.m[row] - top);
         all.l[row] = (n == 0 ? 0 : all.l[row]) + acc.l[row] * weight;
         T* o = all.o.data + row * all.o.stride;
@@ -279,11 +281,11 @@ class Decode {
     store(item, head, all, staging);
   }
 
-  // l has the weights before they were rounded. Where all of a row's weights were rounded up, so would be its result: it
-  // is a mean with the rounded weights.
+  // l sums the weights before rounding. If all weights of a row were rounded up, its output would be too large;
+  // dividing by the sum of the rounded weights makes it a weighted mean again.
   T rounding_correction(const T* acc) const { return kernels_.round && acc[1] != 0 ? acc[0] / acc[1] : T{1}; }
 
-  // Rows beyond the length of a padded sequence are written too. staging holds a row.
+  // Writes O and LSE. Rows beyond the length of a padded sequence are written too. staging must hold a row.
   void store(const WorkItem& item, int64_t head, const Accumulator<T>& acc, T* staging) const {
     const int64_t written = p_.packed() ? item.seq.len_q : p_.len_q;
     for (int64_t n = 0; n < p_.group() * written; ++n) {

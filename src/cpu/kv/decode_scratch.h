@@ -1,4 +1,4 @@
-// What a task of the decode path works with: rows of queries, scores and sums.
+// The scratch of a decode task: query rows, scores and accumulators.
 #pragma once
 
 #include <algorithm>
@@ -10,16 +10,16 @@
 
 namespace cuflash::cpu {
 
-inline constexpr int64_t kPadding =
-    kAlignment / sizeof(float);  // rows start on a cache line, so on whole vectors of any set
+// Rows start on a cache line, and therefore on a whole vector of any instruction set.
+inline constexpr int64_t kPadding = kAlignment / sizeof(float);
 
 template <class T>
 T* row_of(const RowBlock<T>& x, int64_t head, int64_t row) {
   return x.data + (head * x.rows + row) * x.stride;
 }
 
-// The softmax of some rows over some keys, not yet divided by l. Where weights are rounded, each row of o ends with their
-// sums before and after that: they shrink and are merged as all of it.
+// The partial softmax state of some rows over some keys, not yet divided by l. If weights are rounded, each row of o
+// ends with their sums before and after rounding, which are rescaled and merged like the rest of the row.
 template <class T>
 struct Accumulator {
   RowBlock<T> o;  // [head][row][dim_v, padded; sums]

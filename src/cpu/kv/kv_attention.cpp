@@ -12,10 +12,10 @@
 namespace cuflash::cpu {
 namespace {
 
-// What the sequences hold, which may be far less than the cache has room for.
+// The work of a batch by actual lengths, which may be far below the capacity of the cache.
 struct BatchWork {
-  bool decode = false, panels = false;  // which of the two paths have sequences
-  Checked pairs;                        // of queries and keys, of one head
+  bool decode = false, panels = false;  // whether each path has a sequence
+  Checked pairs;                        // (query, key) pairs of one head
 
   explicit BatchWork(const ForwardProblem& p) {
     for (int64_t b = 0; b < p.batch; ++b) {
@@ -46,7 +46,7 @@ void attend(const ForwardProblem& p, const Execution& e, const BatchWork& work, 
   if (e.tile_stats) *e.tile_stats = sum_of(by_rows, by_panels);
 }
 
-// The problem as the forward pass takes it. Rows of pages of one key are as far apart as the pages.
+// The problem in the form of the forward pass. With one key per page, the row stride is the page stride.
 ForwardProblem attention_of(const CacheProblem& p) {
   ForwardProblem attention = p;
   if (p.cache.page_size == 1) attention.k.row_stride = p.k.batch_stride, attention.v.row_stride = p.v.batch_stride;
@@ -70,7 +70,8 @@ size_t sum_of(size_t a, size_t b) {
 
 }  // namespace
 
-// By shapes alone: lengths may change between the question and the call. A sequence of any batch may have few queries.
+// Depends on shapes only, because lengths may change between the query and the call. Any sequence of the batch may have
+// few queries, so the size covers the decode path too.
 size_t cache_workspace_size(const CacheProblem& p, const Execution& e) {
   return sum_of(queries_size(p), attention_size(attention_of(p), e, p.num_splits));
 }

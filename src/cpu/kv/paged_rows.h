@@ -1,5 +1,5 @@
-// Rows of K or V as the decode path reads them from pages: in place by whole sixteens of keys, which its kernels may be cut
-// at; what lies across the border of two pages is copied together first. So no bit depends on the size of a page.
+// Reads rows of K or V from pages for the decode path: in place in multiples of 16 keys, at which its kernels may be
+// split, and gathered where 16 keys straddle two pages. So the page size does not change the bits.
 #pragma once
 
 #include <algorithm>
@@ -10,18 +10,18 @@
 
 namespace cuflash::cpu {
 
-inline constexpr int64_t kGatherKeys = 16;  // keys whose rows are copied at a time, where they must be
+inline constexpr int64_t kGatherKeys = 16;  // keys gathered at a time
 
 struct PagedRows {
   const Problem& p;
   const ConstRows& from;
   int64_t b;
   Range heads;
-  int64_t end;  // of the rows that are read in this and the next calls
+  int64_t end;  // of the rows that this and later calls of read use
   int64_t dim;
-  std::byte* gathered;  // for kGatherKeys keys of all heads
+  std::byte* gathered;  // buffer for kGatherKeys keys of all heads
 
-  // Calls body(rows, first head of the run, first of the keys) until all are read.
+  // Calls body(rows, first head of the task, first of the keys) until all rows are read.
   template <class Body>
   void read(Range rows, Body body) const {
     for (int64_t begin = rows.begin, count = 0; begin < rows.end; begin += count) {
@@ -44,10 +44,10 @@ struct PagedRows {
   }
 
  private:
-  // Hides the latency of memory.
+  // Prefetch distance that hides the latency of memory.
   static constexpr int64_t kPrefetchBytes = 16384;
 
-  // The rows of a head in a page lie together, and those of the next head behind them.
+  // Whether each head of a page is a contiguous block of rows, followed by the next head.
   bool head_by_head() const { return heads.size() > 1 && from.head_stride >= from.row_stride; }
 
   int64_t prefetch_rows() const {
@@ -68,7 +68,7 @@ struct PagedRows {
     return {from.data, from.dtype, offset, from.head_stride, from.row_stride, run, count, dim, distance};
   }
 
-  // One call a head. What is read soon are the rows of a later head, here or in a page that follows.
+  // One call per head. It prefetches the rows of a later head, in these pages or in the next ones.
   template <class Body>
   void read_heads(Range rows, int64_t key, Body body) const {
     const int64_t run = heads.size(), bytes = rows.size() * dim * size_of(from.dtype);

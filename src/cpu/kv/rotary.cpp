@@ -7,7 +7,7 @@
 namespace cuflash::cpu {
 namespace {
 
-constexpr int64_t kPairs = 32;  // at a time
+constexpr int64_t kPairs = 32;  // processed at a time
 
 template <class T>
 struct Angles {
@@ -24,7 +24,7 @@ struct Angles {
   }
 };
 
-// Pairs of neighbours.
+// Rotates pairs of adjacent elements.
 template <class T>
 void rotate_interleaved(const Angles<T>& angles, int64_t count, void* data, DType dtype, int64_t begin) {
   T x[2 * kPairs];
@@ -33,7 +33,7 @@ void rotate_interleaved(const Angles<T>& angles, int64_t count, void* data, DTyp
   store_row(data, dtype, begin, 2 * count, x);
 }
 
-// Pairs `half` elements apart.
+// Rotates pairs that are `half` elements apart.
 template <class T>
 void rotate_halves(const Angles<T>& angles, int64_t count, void* data, DType dtype, int64_t begin, int64_t half) {
   T low[kPairs], high[kPairs];
