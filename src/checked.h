@@ -20,8 +20,8 @@ class Checked {
   bool fits() const { return estimate_ == 0; }
   // The smaller of this number and the limit.
   int64_t at_most(int64_t limit) const { return fits() && value_ < limit ? value_ : limit; }
-  // Throws if the number does not fit. `what` begins a sentence that continues with the number: "q: the tiles of a call
-  // are".
+  // Throws if the number does not fit. `what` begins a sentence that continues with the number: "q: the number of
+  // tiles is".
   int64_t value(const char* what) const {
     if (!fits()) reject(what, " ", *this, ", more than ", kLargest, "; split the call");
     return value_;

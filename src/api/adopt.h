@@ -20,7 +20,7 @@ Struct adopt(const char* name, const Struct* given, void (*init)(Struct*), size_
   // An uninitialised size must not make the loop below read arbitrary memory.
   constexpr size_t kNoStructIsLarger = 1 << 16;
   if (size > kNoStructIsLarger)
-    reject(name, ": struct_size is ", size, ", which is no size of this struct; call cuflash_", name, "_init first");
+    reject(name, ": struct_size is ", size, ", which is not a size of this struct; call cuflash_", name, "_init first");
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);
   for (size_t n = sizeof(Struct); n < size; ++n)
     if (bytes[n] != 0)

@@ -26,7 +26,7 @@ class Backward {
         whole_heads_(ranges_ == 1 || p.batch * p.heads_k >= 32) {
     const Checked panels = TileIndex::count(p, TileIndex::Side::query, p.heads_q, kernels_.lanes);
     dq_size_ = round_up(p.dim_qk, kernels_.rows) * kernels_.lanes;
-    bias_tiles_ = bias_tiles().value("dbias: its tiles are");
+    bias_tiles_ = bias_tiles().value("dbias: the number of tiles is");
     const int64_t most_tasks = std::max({panels.at_most(Checked::kLargest), key_tasks(), bias_tiles_, p.heads_q});
     workers_ = worker_count(p, e, most_tasks);
     Arena scratch(nullptr), shared(nullptr);
@@ -34,7 +34,7 @@ class Backward {
     lay_out(shared, panels);
     bytes_ = workspace_bytes(shared.used() + scratch.used() * workers_);
     shared_bytes_ = workspace_bytes(shared.used()), scratch_bytes_ = workspace_bytes(scratch.used());
-    panels_ = panels.value("q: its panels are");
+    panels_ = panels.value("q: the number of panels is");
   }
 
   size_t bytes() const { return bytes_; }

@@ -181,7 +181,7 @@ struct ForwardLayout {
     ForwardScratch<T, E>(scratch, p, kernels, shape);
     bytes = workspace_bytes(index.used() + scratch.used() * workers);
     index_bytes = workspace_bytes(index.used()), scratch_bytes = workspace_bytes(scratch.used());
-    tasks = tiles.value("q: its tiles are");
+    tasks = tiles.value("q: the number of tiles is");
   }
 };
 

@@ -110,7 +110,7 @@ const Isa& chosen() {
   for (const char* name : isa_names()) names += join(" ", name);
   throw FlashAttentionError(CUFLASH_UNSUPPORTED,
                             join("CUFLASH_CPU_ISA: \"", std::getenv("CUFLASH_CPU_ISA"),
-                                 "\" is no instruction set of this processor and build; these are:", names));
+                                 "\" is not an instruction set of this processor and build; available:", names));
 }
 
 // A better set may reuse the tables of a simpler one; the name of the first set with this table says what it does.

@@ -145,7 +145,7 @@ std::string describe_forward(const Problem& p, int64_t splits) {
   const DecodePlan plan = decode_plan(p, splits);
   return join("decode (at most ", max_decode_queries(p), " queries), ", plan.rows,
               " rows share each K and V, which are read once and in place, ", plan.heads_per_task, " of ", p.heads_k,
-              " heads at a time, in up to ", plan.splits, " ranges of keys");
+              " heads at a time, in up to ", plan.splits, " splits of the keys");
 }
 
 int64_t worker_count(const Problem& p, const Execution& execution, const Checked& tasks) {

@@ -24,14 +24,14 @@ std::span<const int32_t> pages_at(const Pool& pool, Sequences sequences, size_t 
   const std::span<const int32_t> pages = pool.pages(sequence_at(pool, sequences, n));
   if (static_cast<int64_t>(pages.size()) > columns)
     reject("block_table: has ", columns, " columns, but sequences[", n, "] has ", pages.size(),
-           " pages; give it at least as many columns");
+           " pages; give it at least that many columns");
   return pages;
 }
 
 // Checks the output before reading the list: a count that does not match the tensor cannot be trusted.
 void require_one_row_each(const Argument& a, int rank, const char* shape, Sequences sequences) {
   require_output(a, rank, shape);
-  require_type(a, DType::i32, "as pages and lengths are");
+  require_type(a, DType::i32, "the type of pages and lengths");
   require_extent(a, 0, static_cast<int64_t>(sequences.size()), "one row for each sequence");
   const cuflash_tensor list{sequences.data(), CUFLASH_BOOL, 1, {static_cast<int64_t>(sequences.size_bytes())}, {1}};
   require_disjoint(a, {"sequences", list});

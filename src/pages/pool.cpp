@@ -23,7 +23,8 @@ int64_t max_pages_of(const cuflash_page_pool_config& config) {
   if (config.max_pages_per_sequence == 0) return std::min(pages, most);
   if (config.max_pages_per_sequence < 0 || config.max_pages_per_sequence > most)
     reject("max_pages_per_sequence: got ", config.max_pages_per_sequence, ", must be between 1 and ", most,
-           ", so that a length in pages of ", page_size, " fits into int32, or 0 for as many as there are");
+           ", so that the length of a sequence in pages of ", page_size,
+           " fits into int32, or 0 for all pages of the pool");
   return config.max_pages_per_sequence;
 }
 
@@ -63,9 +64,10 @@ bool Pool::has(cuflash_sequence s) const {
 
 const Pool::Row& Pool::find(const char* name, cuflash_sequence s) const {
   if (!has(s))
-    reject(name, ": {serial ", s.serial, ", slot ", s.slot,
-           "} is no sequence of this pool: it was released, is of another pool, or none was to be had; use one that "
-           "start or fork gave");
+    reject(
+        name, ": {serial ", s.serial, ", slot ", s.slot,
+        "} is not a sequence of this pool: it was released, belongs to another pool, or is empty because the pool was "
+        "full; use one that start or fork returned");
   return rows_[static_cast<size_t>(s.slot)];
 }
 Pool::Row& Pool::find(const char* name, cuflash_sequence s) {
@@ -103,7 +105,7 @@ cuflash_sequence Pool::start() {
 cuflash_sequence Pool::fork(cuflash_sequence parent, int64_t tokens) {
   const Row& from = find("parent", parent);
   if (tokens < -1 || tokens > from.tokens)
-    reject("tokens: got ", tokens, ", must be between 0 and the ", from.tokens, " of parent, or -1 for all");
+    reject("tokens: got ", tokens, ", must be between 0 and ", from.tokens, ", the tokens of parent, or -1 for all");
   Row* row = take_row();
   if (!row) return {};
   const uint64_t serial = row->serial;
@@ -125,7 +127,7 @@ cuflash_page_copy Pool::own_last_page(const Row& row) {
 
 cuflash_append_result Pool::append(cuflash_sequence sequence, int64_t tokens) {
   Row& row = find("sequence", sequence);
-  if (tokens < 0) reject("tokens: got ", tokens, ", must be 0 or more; truncate takes tokens back");
+  if (tokens < 0) reject("tokens: got ", tokens, ", must be 0 or more; use truncate to remove tokens");
   cuflash_append_result result{};
   // Compare against the remaining room: the length after the append may not fit into 64 bits.
   if (const int64_t beyond = tokens - (max_pages_ * page_size_ - row.tokens); beyond > 0) {
@@ -150,7 +152,7 @@ cuflash_append_result Pool::append(cuflash_sequence sequence, int64_t tokens) {
 void Pool::truncate(cuflash_sequence sequence, int64_t tokens) {
   Row& row = find("sequence", sequence);
   if (tokens < 0 || tokens > row.tokens)
-    reject("tokens: got ", tokens, ", must be between 0 and the ", row.tokens, " that the sequence has in the cache");
+    reject("tokens: got ", tokens, ", must be between 0 and ", row.tokens, ", the tokens of the sequence in the cache");
   release_pages(row, pages_for(tokens), row.pages);
   cut(row, tokens);
 }
@@ -161,7 +163,7 @@ cuflash_trim_result Pool::trim(cuflash_sequence sequence, int64_t sinks, int64_t
   if (window < 0) reject("window: got ", window, ", must be 0 or more");
   if (row.dropped > 0 && sinks > row.sinks)
     reject("sinks: got ", sinks, ", but an earlier trim kept only the first ", row.sinks,
-           " tokens; ask for at most that many, or for more from the first trim on");
+           " tokens; pass at most that many, or keep more from the first trim on");
   const int64_t position = row.tokens + row.dropped;
   if (sinks >= position || window >= position) return {};
   // The gap, in positions. It only grows; there is never a second one.

@@ -158,8 +158,9 @@ void require_entries_disjoint(const CacheProblem& p) {
   for (const Entry *first = entries, *e = entries, *end = entries + p.batch; e != end; ++e) {
     if (e->entry != first->entry) first = e;
     if (e != first && (appends(*first) || appends(*e)))
-      reject("batch_idx: entries ", first->sequence, " and ", e->sequence, " are both ", e->entry,
-             ", and what is appended for one would overwrite the other's; append to entries of their own");
+      reject(
+          "batch_idx: entries ", first->sequence, " and ", e->sequence, " are both ", e->entry,
+          ", so rows appended for one would overwrite the other; give each sequence that appends an entry of its own");
   }
 }
 

@@ -22,11 +22,12 @@ void require_nothing_else(const cuflash_attention& a) {
   require_absent("v", given(a.v), "give the cache in cuflash_cache_tensors");
   require_absent("cu_seqlens_k", given(a.cu_seqlens_k), "its lengths are cuflash_cache_tensors.seqlens");
   require_absent("seqlens_k", given(a.seqlens_k), "its lengths are cuflash_cache_tensors.seqlens");
-  require_absent("max_seqlen_k", a.max_seqlen_k != 0, "its room is known from its shape");
+  require_absent("max_seqlen_k", a.max_seqlen_k != 0, "its capacity is known from its shape");
   require_absent("bias", given(a.bias), "call forward on gathered keys");
   require_absent("mask", given(a.mask), "call forward on gathered keys");
   require_absent("dropout_p", a.dropout_p != 0, "it is for training");
-  require_absent("alignment", a.alignment == CUFLASH_TOP_LEFT, "queries are the last positions: CUFLASH_BOTTOM_RIGHT");
+  require_absent("alignment", a.alignment == CUFLASH_TOP_LEFT,
+                 "queries are the last positions, so leave it CUFLASH_BOTTOM_RIGHT");
 }
 
 // q, and the sizes that it determines.
@@ -37,7 +38,7 @@ void describe_queries(CacheProblem& p, const cuflash_attention& a, Snapshot& cop
   if (!is_float(q.dtype())) reject("q: type ", name_of(q.dtype()), " must be f64, f32, f16 or bf16");
   p.dtype = q.dtype();
   p.heads_q = q.extent(1), p.dim_qk = q.extent(q.t.rank - 1);
-  if (p.heads_q < 1) reject("q: ", p.heads_q, " heads, must be at least 1");
+  if (p.heads_q < 1) reject("q: has ", p.heads_q, " heads, must have at least 1");
   if (p.dim_qk < 1) reject("q: head size D ", p.dim_qk, " must be at least 1");
   p.q = rows_of(q, a.q.data);
   if (!packed) {
@@ -50,7 +51,7 @@ void describe_queries(CacheProblem& p, const cuflash_attention& a, Snapshot& cop
   if (Argument("seqlens_q", a.seqlens_q).given())
     reject("seqlens_q: cannot be combined with cu_seqlens_q; use one of them");
   require_tensor(cu, 1, "[B + 1]");
-  if (cu.extent(0) < 1) reject("cu_seqlens_q: has no element, must have B + 1 of them");
+  if (cu.extent(0) < 1) reject("cu_seqlens_q: has no elements, must have B + 1");
   p.batch = cu.extent(0) - 1;
   p.cu_q = lengths_of(cu, p.batch + 1, "[B + 1]", "B + 1", p.place, copies);
   p.total_q = q.extent(0);
@@ -75,13 +76,14 @@ void describe_keys(CacheProblem& p, const cuflash_cache_tensors& c) {
   require_type(k, p.dtype, "the type of q");
   require_type(v, p.dtype, "the type of q");
   p.heads_k = k.extent(1), p.dim_v = v.extent(3);
-  if (p.heads_k < 1) reject("k: ", p.heads_k, " heads, must be at least 1");
-  if (p.heads_q % p.heads_k != 0) reject("q: heads of q ", p.heads_q, " must be a multiple of heads of k ", p.heads_k);
+  if (p.heads_k < 1) reject("k: has ", p.heads_k, " heads, must have at least 1");
+  if (p.heads_q % p.heads_k != 0)
+    reject("q: has ", p.heads_q, " heads, must be a multiple of the ", p.heads_k, " heads of k");
   if (p.dim_v < 1) reject("v: head size Dv ", p.dim_v, " must be at least 1");
   require_extent(k, 3, p.dim_qk, "the head size of q");
   require_extent(v, 0, k.extent(0), paged ? "the pages of k" : "the entries of k");
   require_extent(v, 1, p.heads_k, "the heads of k");
-  require_extent(v, 2, k.extent(2), paged ? "the page size of k" : "the room of k");
+  require_extent(v, 2, k.extent(2), paged ? "the page size of k" : "the capacity of k");
   p.k = rows_of<const void*>(k, c.k.data), p.v = rows_of<const void*>(v, c.v.data);
   p.k_cache = rows_of(k, c.k.data), p.v_cache = rows_of(v, c.v.data);
   p.v_in_k = is_slice(v, k);
@@ -112,7 +114,7 @@ void describe_new_rows(CacheProblem& p, const cuflash_cache_tensors& c, Snapshot
     return;
   }
   if (p.v_in_k && v.given())
-    reject("v_new: must be absent, since v is a slice of k: what is appended to k is in v too");
+    reject("v_new: must be absent because v is a slice of k, so rows appended to k are also in v");
   const bool packed = cu.given();
   const int rank = packed ? 3 : 4, row = packed ? 0 : 2;
   const auto require_new = [&](const Argument& x, int64_t dim, const char* shape, const char* dim_meaning) {
@@ -153,8 +155,8 @@ void describe_rotary(CacheProblem& p, const cuflash_cache_tensors& c) {
   require_extent(sin, 0, cos.extent(0), "the positions of rotary_cos");
   require_extent(sin, 1, cos.extent(1), "the width of rotary_cos");
   if (2 * cos.extent(1) > p.dim_qk)
-    reject("rotary_cos: width ", cos.extent(1), " turns ", 2 * cos.extent(1), " elements, but the head size is ",
-           p.dim_qk, "; the width may be at most half of that");
+    reject("rotary_cos: width ", cos.extent(1), " rotates ", 2 * cos.extent(1), " elements, but the head size is ",
+           p.dim_qk, "; the width may be at most half the head size");
   if (cos.extent(1) == 0) return;
   p.rotary = {c.rotary_cos.data,
               c.rotary_sin.data,

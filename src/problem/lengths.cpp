@@ -66,7 +66,7 @@ static void describe_packed(Problem& p, const cuflash_attention& a, Snapshot& co
   if (Argument("seqlens_k", a.seqlens_k).given())
     reject("seqlens_k: cannot be combined with cu_seqlens_k; use one of them");
   require_tensor(cu_q, 1, "[B + 1]");
-  if (cu_q.extent(0) < 1) reject("cu_seqlens_q: has no element, must have B + 1 of them");
+  if (cu_q.extent(0) < 1) reject("cu_seqlens_q: has no elements, must have B + 1");
   p.batch = cu_q.extent(0) - 1;
   p.cu_q = lengths_of(cu_q, p.batch + 1, "[B + 1]", "B + 1", p.place, copies);
   p.cu_k = lengths_of(cu_k, p.batch + 1, "[B + 1]", "B + 1 as in cu_seqlens_q", p.place, copies);

@@ -85,7 +85,7 @@ void require_output(const Argument& a, int rank, const char* shape) {
   require_tensor(a, rank, shape);
   if (has_elements(a) && elements_overlap(a))
     reject(a.name, ": elements of this output share memory: shape ", shape_of(a, a.t.shape), " with strides ",
-           shape_of(a, a.t.stride), "; give every element its own place");
+           shape_of(a, a.t.stride), "; give every element its own address");
 }
 
 void reject_extent(const Argument& a, int d, int64_t extent, const char* meaning) {
@@ -95,7 +95,8 @@ void reject_extent(const Argument& a, int d, int64_t extent, const char* meaning
 
 void require_value_type(const Argument& a, DType q_type) {
   if (a.dtype() != q_type && a.dtype() != DType::f32)
-    reject(a.name, ": type ", name_of(a.dtype()), " must be that of q, ", name_of(q_type), ", or f32");
+    reject(a.name, ": type ", name_of(a.dtype()), " must be ", name_of(q_type), ", the type of q",
+           q_type == DType::f32 ? "" : ", or f32");
 }
 
 void require_type(const Argument& a, DType type, const char* why) {

@@ -41,7 +41,7 @@ class Decode {
     // With several splits, each task keeps its own accumulator until they are merged.
     bytes_ = workspace_bytes(scratch.used() * workers_ + acc.used() * (plan_.splits > 1 ? tasks : Checked(workers_)));
     scratch_bytes_ = workspace_bytes(scratch.used()), accumulator_bytes_ = workspace_bytes(acc.used());
-    tasks_ = tasks.value("q: its tasks are");
+    tasks_ = tasks.value("q: the number of tasks is");
   }
 
   size_t bytes() const { return bytes_; }

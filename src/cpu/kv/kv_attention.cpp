@@ -94,8 +94,8 @@ void attend_cache(const CacheProblem& p, const Execution& e) {
 
 std::string describe_cache(const CacheProblem& p) {
   std::string text;
-  if (p.k_new) text += p.rotary ? "new keys are turned and written; " : "new keys are written; ";
-  if (p.rotary) text += "queries are turned; ";
+  if (p.k_new) text += p.rotary ? "new keys are rotated and written; " : "new keys are written; ";
+  if (p.rotary) text += "queries are rotated; ";
   if (!takes_decode(p) && (p.packed() || p.used_q)) text += "decode where a sequence has few queries, otherwise ";
   text += describe_forward(p, p.num_splits);
   if (p.cache.page_size) text += join("; pages of ", p.cache.page_size);

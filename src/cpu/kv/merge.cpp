@@ -48,7 +48,7 @@ void merge_row(const MergeProblem& p, int64_t b, int64_t h, int64_t row) {
 }  // namespace
 
 void merge(const MergeProblem& p, const Execution& e) {
-  const int64_t rows = (Checked(p.batch) * p.heads * p.len).value("o_a: its rows are");
+  const int64_t rows = (Checked(p.batch) * p.heads * p.len).value("o_a: the number of rows is");
   constexpr int64_t kRowsOfATask = 64;  // tens of microseconds
   const int64_t tasks = rows / kRowsOfATask + (rows % kRowsOfATask != 0);
   run_tasks(e, std::min<int64_t>(num_threads(e), tasks), tasks, [&](int64_t, int64_t task) {
