@@ -50,7 +50,7 @@ TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step, const tun
 }
 
 // Half a panel: up to this many queries, the decode path is faster than a partly filled panel, for every type and
-// length measured (docs/log.md). Grouped heads do not change that, because panels are filled head by head. If bf16
+// length measured (docs/lab/cpu.md). Grouped heads do not change that, because panels are filled head by head. If bf16
 // panels have matrix instructions and decode has none, panels win earlier. Up to kAlwaysDecodeQueries a call does not
 // need to request those instructions.
 constexpr int64_t kAlwaysDecodeQueries = 4;

@@ -348,3 +348,30 @@ def test_rooflines_have_the_ceilings_of_the_file(tmp_path):
     without = scene(tmp_path, document([point()], ceilings={"cpu": {}}))
     assert list(rooflines(without, palette_of(without))) == []
     assert len(pictures_of(without, palette_of(without))) == 2  # speed and memory
+
+
+def test_few_queries_have_an_axis_of_their_own(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    square = [point(name, length=length, batch=4096 // length) for name in SLOWER for length in (512, 1024)]
+    short = [point(name, length=8192, queries=queries) for name in SLOWER for queries in (1, 16)]
+    drawn = scene(tmp_path, document(square + short))
+    speed = list(charts.speed(drawn, palette_of(drawn)))
+    assert [each.name for each in speed] == ["speed-cuda-forward-bf16", "speed-queries-cuda-forward-bf16"]
+    assert "batch x length = 4k tokens" in speed[0].title  # few queries do not make panels of batches
+    assert [row[0] for row in speed[1].table.rows] == ["1", "16"] and speed[1].table.headers[0] == "queries"
+    assert [each.name for each in ratios(drawn, palette_of(drawn))] == [
+        "ratio-cuda-forward-bf16", "ratio-queries-cuda-forward-bf16"]
+    one = scene(tmp_path, document(square + short[:1]))
+    assert [each.name for each in charts.speed(one, palette_of(one))] == ["speed-cuda-forward-bf16"]
+
+
+def test_a_report_has_tables_that_need_no_scrolling(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    file, page = write(tmp_path, document(every_kind("forward"))), tmp_path / "report.html"
+    assert main([file, "--html", str(page)]) == 0
+    page = page.read_text()
+    style_sheet = page[page.index("<style>"):page.index("</style>")]
+    assert "max-height" not in style_sheet and "overflow: auto" not in style_sheet
+    assert style_sheet.count("overflow-x") == 1 and "@media (max-width: 70rem) { .table { overflow-x" in style_sheet
+    assert page.count('class="table wide"') == 1  # all points, with 18 columns: set smaller
+    assert "<td>1 MiB</td>" in page and '<td class="words">cuflash</td>' in page  # figures right, words left
