@@ -53,7 +53,7 @@ TEST_F(Commands, info_says_what_is_wrong_with_cache_and_pack) {
 TEST_F(Commands, info_names_a_setting_that_is_wrong_and_prints_nothing_else) {
   for (const auto& [setting, sentence] : std::initializer_list<std::pair<const char*, const char*>>{
            {"CUFLASH_NUM_THREADS=abc", "CUFLASH_NUM_THREADS: is 'abc', must be a whole number from 1 to 1024"},
-           {"CUFLASH_CPU_ISA=mmx", "CUFLASH_CPU_ISA: \"mmx\" is no instruction set"},
+           {"CUFLASH_CPU_ISA=mmx", "CUFLASH_CPU_ISA: \"mmx\" is not an instruction set"},
            {"CUFLASH_TUNED=xx", "CUFLASH_TUNED: is 'xx', must be on or off"},
            {"CUFLASH_JIT=xx", "CUFLASH_JIT: is 'xx', must be on or off"},
            {"CUFLASH_CUDA_KERNELS=xx", "CUFLASH_CUDA_KERNELS: is 'xx', must be portable or best"}}) {

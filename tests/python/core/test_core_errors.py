@@ -23,7 +23,7 @@ Q = np.ones((2, 4, 6, 8), np.float32)
         ({"q": Q[0, 0, 0]}, ValueError, "q: has 1 dimensions"),
         ({"k": Q[0]}, ValueError, "k: has 3 dimensions, but q has 4"),
         ({"k": Q.astype(np.float64)}, ValueError, "k: type f64"),
-        ({"k": Q[:, :3]}, ValueError, "heads of q 4 must be a multiple of heads of k 3"),
+        ({"k": Q[:, :3]}, ValueError, "q: has 4 heads, must be a multiple of the 3 heads of k"),
         ({"v": Q[:, :, :5]}, ValueError, "v: dimension 2"),
         ({"bias": Q.astype(np.float64)}, ValueError, "bias: "),
         ({"bias": np.ones((3, 4, 6, 6), np.float32)}, ValueError, "bias: dimension 0"),

@@ -248,7 +248,7 @@ I = np.int32
 REFUSED = [
     ({"q": NEW.tolist()}, TypeError, "q: list is not an array"),
     ({"k_cache": NEW.tolist()}, TypeError, "k_cache: list is not a numpy array"),
-    ({"q": np.ones((2, 3, 1, 4), np.float32)}, ValueError, "heads of q 3 must be a multiple of heads of k_cache 2"),
+    ({"q": np.ones((2, 3, 1, 4), np.float32)}, ValueError, "q: has 3 heads, must be a multiple of the 2 heads of k_cache"),
     ({"v_cache": NEW}, ValueError, "v_cache: dimension 2"),
     ({"k_cache": np.ones((2, 2, 8, 4))}, ValueError, "k_cache: type f64"),
     ({"cache_seqlens": [9, 1]}, ValueError, "cache_seqlens: entry 0 is 9, must be between 0 and 8"),
@@ -268,7 +268,7 @@ REFUSED = [
     ({"rotary_cos": np.ones((4, 2), np.float32)}, ValueError, "rotary_sin"),
     ({"rotary_cos": np.ones((4, 2), I), "rotary_sin": np.ones((4, 2), I)}, ValueError, "rotary_cos"),
     ({"rotary_cos": np.ones((4, 2), np.float32), "rotary_sin": np.ones((4, 2), np.float32)}, ValueError,
-     "rotary_cos: has 4 positions, but sequence 0 reaches 8"),
+     "rotary_cos: has 4 positions, but sequence 0 needs 8"),
     ({"k_cache": NEW[0]}, ValueError, "k_cache: has 3 dimensions; a cache has 4"),
     ({"q": NEW[0, 0]}, ValueError, "q: has 2 dimensions"),
     ({"q": NEW[0]}, ValueError, "q: has rank 3"),

@@ -1,5 +1,5 @@
-// Attention over a KV cache: new rows are turned and written, queries are turned, and the forward pass reads keys where
-// the cache has them.
+// Attention over a KV cache: appends and rotates the new rows, rotates the queries, and runs the forward pass over the
+// keys in the cache.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,9 @@
-#include "cpu/kv/attention.h"
+#include "cpu/kv/kv_attention.h"
 
 #include <algorithm>
 
 #include "cpu/forward.h"
-#include "cpu/kv/cache_rows.h"
+#include "cpu/kv/append.h"
 #include "cpu/kv/decode.h"
 #include "cpu/plan.h"
 #include "cpu/workspace.h"
@@ -12,12 +12,12 @@
 namespace cuflash::cpu {
 namespace {
 
-// What the sequences hold, which may be far less than the cache has room for.
-struct Work {
-  bool decode = false, panels = false;  // which of the two paths have sequences
-  Checked pairs;                        // of queries and keys, of one head
+// The work of a batch by actual lengths, which may be far below the capacity of the cache.
+struct BatchWork {
+  bool decode = false, panels = false;  // whether each path has a sequence
+  Checked pairs;                        // (query, key) pairs of one head
 
-  explicit Work(const ForwardProblem& p) {
+  explicit BatchWork(const ForwardProblem& p) {
     for (int64_t b = 0; b < p.batch; ++b) {
       const Sequence s = sequence_of(p, b);
       (takes_decode(p, s) ? decode : panels) = true;
@@ -34,7 +34,7 @@ TileStats sum_of(const TileStats& a, const TileStats& b) {
   return {b.tile_q, b.tile_k, a.visited + b.visited, a.masked + b.masked, a.skipped + b.skipped};
 }
 
-void attend(const ForwardProblem& p, const Execution& e, const Work& work, int64_t splits) {
+void attend(const ForwardProblem& p, const Execution& e, const BatchWork& work, int64_t splits) {
   if (!work.panels) return decode(p, e, splits);
   if (!work.decode) return forward_panels(p, e);
   TileStats by_rows{}, by_panels{};
@@ -46,7 +46,7 @@ void attend(const ForwardProblem& p, const Execution& e, const Work& work, int64
   if (e.tile_stats) *e.tile_stats = sum_of(by_rows, by_panels);
 }
 
-// The problem as the forward pass takes it. Rows of pages of one key are as far apart as the pages.
+// The problem in the form of the forward pass. With one key per page, the row stride is the page stride.
 ForwardProblem attention_of(const CacheProblem& p) {
   ForwardProblem attention = p;
   if (p.cache.page_size == 1) attention.k.row_stride = p.k.batch_stride, attention.v.row_stride = p.v.batch_stride;
@@ -60,7 +60,7 @@ size_t attention_size(const ForwardProblem& p, const Execution& e, int64_t split
 
 size_t queries_size(const CacheProblem& p) {
   Arena arena(nullptr);
-  arena.take<std::byte>(turned_queries_size(p));
+  arena.take<std::byte>(rotated_queries_size(p));
   return workspace_bytes(arena.used());
 }
 
@@ -70,7 +70,8 @@ size_t sum_of(size_t a, size_t b) {
 
 }  // namespace
 
-// By shapes alone: lengths may change between the question and the call. A sequence of any batch may have few queries.
+// Depends on shapes only, because lengths may change between the query and the call. Any sequence of the batch may have
+// few queries, so the size covers the decode path too.
 size_t cache_workspace_size(const CacheProblem& p, const Execution& e) {
   return sum_of(queries_size(p), attention_size(attention_of(p), e, p.num_splits));
 }
@@ -80,11 +81,12 @@ void attend_cache(const CacheProblem& p, const Execution& e) {
   const size_t of_queries = queries_size(p), of_attention = attention_size(attention, e, p.num_splits);
   const Workspace workspace(e, sum_of(of_queries, of_attention));
   auto* memory = static_cast<std::byte*>(workspace.data());
-  const Rows turned = turned_queries(p, memory);
-  write_rows(p, turned, e);
-  if (p.rotary) attention.q = {turned.data, turned.dtype, turned.batch_stride, turned.head_stride, turned.row_stride};
+  const Rows rotated = rotated_queries(p, memory);
+  append_and_rotate(p, rotated, e);
+  if (p.rotary)
+    attention.q = {rotated.data, rotated.dtype, rotated.batch_stride, rotated.head_stride, rotated.row_stride};
   Execution rest = e;
-  const Work work(attention);
+  const BatchWork work(attention);
   rest.workspace = memory + of_queries, rest.workspace_size = of_attention;
   rest.num_threads = work.threads(attention, e);
   attend(attention, rest, work, p.num_splits);
@@ -92,8 +94,8 @@ void attend_cache(const CacheProblem& p, const Execution& e) {
 
 std::string describe_cache(const CacheProblem& p) {
   std::string text;
-  if (p.k_new) text += p.rotary ? "new keys are turned and written; " : "new keys are written; ";
-  if (p.rotary) text += "queries are turned; ";
+  if (p.k_new) text += p.rotary ? "new keys are rotated and written; " : "new keys are written; ";
+  if (p.rotary) text += "queries are rotated; ";
   if (!takes_decode(p) && (p.packed() || p.used_q)) text += "decode where a sequence has few queries, otherwise ";
   text += describe_forward(p, p.num_splits);
   if (p.cache.page_size) text += join("; pages of ", p.cache.page_size);

@@ -1,4 +1,4 @@
-#include "problem/apart.h"
+#include "problem/disjoint.h"
 
 #include <algorithm>
 #include <array>
@@ -27,19 +27,19 @@ class Tensors {
   void written(const Argument& a) { outputs_.add(a); }
   void read(const Argument& a) { inputs_.add(a); }
 
-  void require_apart() const {
-    for_each_pair([&](const Placed& output, const Placed& other) {
+  void require_disjoint() const {
+    for_each_pair([&](const TensorExtent& output, const TensorExtent& other) {
       if (output.extent.meets(other.extent) && share_memory(output.tensor, other.tensor)) reject(output, other);
     });
   }
 
  private:
-  struct Placed {
+  struct TensorExtent {
     Argument tensor;
     Extent extent;
   };
   struct List {
-    std::array<Placed, 24> all;  // no call has more; the first `count`
+    std::array<TensorExtent, 24> all;  // no call has more; the first `count` are used
     size_t count = 0;
 
     void add(const Argument& a) {
@@ -56,9 +56,10 @@ class Tensors {
     }
   }
 
-  // One that was passed twice may reach into others behind it: the pointer is the mistake.
-  [[noreturn]] void reject(const Placed& output, const Placed& other) const {
-    for_each_pair([&](const Placed& a, const Placed& b) {
+  // If a tensor was passed twice, it may also overlap others behind it; report the shared pointer, which is the
+  // mistake.
+  [[noreturn]] void reject(const TensorExtent& output, const TensorExtent& other) const {
+    for_each_pair([&](const TensorExtent& a, const TensorExtent& b) {
       if (a.extent.begin == b.extent.begin) reject_shared(a.tensor, b.tensor, kOutputNeeds);
     });
     reject_shared(output.tensor, other.tensor, kOutputNeeds);
@@ -67,7 +68,7 @@ class Tensors {
   List outputs_, inputs_;
 };
 
-// What the struct calls an output is one.
+// A mutable tensor of the struct is an output.
 template <class Struct>
 void add_all(Tensors& to, const Struct& tensors) {
   for_each_tensor(tensors, [&]<class Tensor>(const char* name, const Tensor& t) {
@@ -84,19 +85,19 @@ bool is_same_view(const Argument& a, const Argument& b) {
 
 }  // namespace
 
-void require_apart(const cuflash_attention& attention, const cuflash_forward_outputs& outputs) {
+void require_disjoint(const cuflash_attention& attention, const cuflash_forward_outputs& outputs) {
   Tensors all;
   add_all(all, attention), add_all(all, outputs);
-  all.require_apart();
+  all.require_disjoint();
 }
 
-void require_apart(const cuflash_attention& attention, const cuflash_backward_tensors& tensors) {
+void require_disjoint(const cuflash_attention& attention, const cuflash_backward_tensors& tensors) {
   Tensors all;
   add_all(all, attention), add_all(all, tensors);
-  all.require_apart();
+  all.require_disjoint();
 }
 
-void require_apart(const CacheProblem& p, const cuflash_attention& attention, const cuflash_cache_tensors& cache) {
+void require_disjoint(const CacheProblem& p, const cuflash_attention& attention, const cuflash_cache_tensors& cache) {
   const Argument k("k", cache.k), v("v", cache.v);
   Tensors all;
   add_all(all, attention);
@@ -110,26 +111,26 @@ void require_apart(const CacheProblem& p, const cuflash_attention& attention, co
     if (!p.v_in_k) all.written(v);
     all.written(k);
   }
-  all.require_apart();
+  all.require_disjoint();
 }
 
-void require_apart(const cuflash_merge_tensors& t) {
+void require_disjoint(const cuflash_merge_tensors& t) {
   const Argument o("o", t.o), lse("lse", t.lse);
   Tensors all;
   all.written(o), all.written(lse);
-  // Of one that is an output, that output's rules hold.
+  // An input that is also the output obeys the rules of the output.
   const auto add = [&](const Argument& input, const Argument& output) {
     if (!is_same_view(input, output)) all.read(input);
   };
   add({"o_a", t.o_a}, o), add({"o_b", t.o_b}, o), add({"lse_a", t.lse_a}, lse), add({"lse_b", t.lse_b}, lse);
-  all.require_apart();
+  all.require_disjoint();
 }
 
-void require_apart(const Argument& output, const Argument& other) {
+void require_disjoint(const Argument& output, const Argument& other) {
   if (share_memory(output, other)) reject_shared(output, other, kOutputNeeds);
 }
 
-void require_apart_from_workspace(const Argument& tensor, const Execution& execution, size_t used) {
+void require_disjoint_from_workspace(const Argument& tensor, const Execution& execution, size_t used) {
   constexpr size_t kMost = std::numeric_limits<int64_t>::max();
   const auto bytes = static_cast<int64_t>(std::min({used, execution.workspace_size, kMost}));
   const cuflash_mutable_tensor view{execution.workspace, CUFLASH_BOOL, 1, {bytes}, {1}};

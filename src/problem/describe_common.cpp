@@ -1,4 +1,4 @@
-#include "problem/parts.h"
+#include "problem/describe_common.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,12 +11,13 @@ namespace {
 
 constexpr double kLargestFloat = std::numeric_limits<float>::max(), kSmallestFloat = std::numeric_limits<float>::min();
 
-// The exponential of a score is a power of two: f32 has to hold scale times log2(e), and f64 inputs follow the same rule.
+// Kernels compute the exponential of a score as a power of two, so f32 must hold scale times log2(e). f64 inputs follow
+// the same rule.
 constexpr double kLargestScale = 2.3586e38, kLog2e = 1.4426950408889634;
 static_assert(kLargestScale * kLog2e <= kLargestFloat && 1.0001 * kLargestScale * kLog2e > kLargestFloat);
 
 int64_t window_side(const char* name, int64_t window) {
-  if (window < -1) reject(name, ": got ", window, "; allowed are -1 (unbounded) and 0 or more");
+  if (window < -1) reject(name, ": got ", window, ", must be -1 (unbounded) or at least 0");
   return window < 0 ? kUnbounded : std::min(window, kUnbounded);
 }
 
@@ -25,7 +26,7 @@ int64_t window_side(const char* name, int64_t window) {
 void describe_scores(Problem& p, const cuflash_attention& a) {
   if (a.has_scale && !(std::abs(a.scale) <= kLargestScale))
     reject("scale: got ", a.scale, ", must be between ", -kLargestScale, " and ", kLargestScale,
-           ", which f32 can multiply by log2(e)");
+           ", so that scale * log2(e) fits into f32");
   p.scale = a.has_scale ? a.scale : 1 / std::sqrt(static_cast<double>(p.dim_qk));
   if (a.softcap != 0 && !(a.softcap >= kSmallestFloat && a.softcap <= kLargestFloat))
     reject("softcap: got ", a.softcap, ", must be 0 (off) or a positive number in the range of f32");

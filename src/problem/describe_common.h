@@ -1,4 +1,4 @@
-// What is described alike in every call: rows of tensors, scores and their options, outputs.
+// Shared by all calls: rows of tensors, scores and their options, outputs.
 #pragma once
 
 #include <cuflash/cuflash.h>
@@ -8,13 +8,13 @@
 
 namespace cuflash {
 
-// [B, H, S, D] in its four dimensions, or packed [T, H, D]; data stays null where there is nothing to address.
+// The rows of a [B, H, S, D] or packed [T, H, D] tensor; data stays null if the tensor is empty.
 template <class Pointer>
 BasicRows<Pointer> rows_of(const Argument& a, Pointer data) {
   if (a.t.rank == 3) return {data, a.dtype(), 0, a.step(1), a.step(0)};
   return {data, a.dtype(), a.step(0), a.step(1), a.step(2)};
 }
-// [B, H, S], or packed [H, T].
+// The rows of an LSE, [B, H, S] or packed [H, T].
 template <class Pointer>
 BasicRows<Pointer> lse_rows_of(const Argument& a, Pointer data) {
   if (a.t.rank == 2) return {data, a.dtype(), 0, a.step(0), a.step(1)};
@@ -26,12 +26,13 @@ BasicHeadValues<Pointer> head_values_of(const Argument& a, Pointer data) {
   return {data, a.dtype(), a.step(0), a.step(1)};
 }
 
-// Scale, softcap, window, alignment and dropout. dim_qk is known.
+// Describes scale, softcap, window, alignment and dropout. Requires dim_qk.
 void describe_scores(Problem& p, const cuflash_attention& a);
-// ALiBi slopes, bias, mask and sink. Sizes and lengths are known.
+// Describes ALiBi slopes, bias, mask and sink. Requires sizes and lengths.
 void describe_score_inputs(Problem& p, const cuflash_attention& a);
 
-// Shaped as o, or as lse, of these queries: an output, or one that was saved.
+// Require the shape of o or lse for these queries. The tensor is an output of this call (now) or was saved by an
+// earlier one (before).
 enum class Written : bool { before, now };
 void require_like_o(const Argument& t, const TensorView& q, int64_t dim_v, Written written);
 void require_like_lse(const Argument& t, const TensorView& q, Written written);

@@ -1,4 +1,4 @@
-// Every tensor of the public structs, with its name: visit(name, tensor), where a tensor that the call may write is a
+// Calls visit(name, tensor) for every tensor of a public struct. Tensors that the call may write are
 // cuflash_mutable_tensor.
 #pragma once
 
