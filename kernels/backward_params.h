@@ -15,7 +15,7 @@ struct BackwardParams {
   // The workspace. A tile of queries of one head has the number that query_tile() gives it.
   int64 packed_tiles;      // of one head of packed tensors
   void* row_stats;         // [tile][LSE in units of log2, delta, whether a row is not finite] in Reals
-  void* dq_sums;           // [tile][dq_rows x dim_qk], in the order of sum_block(); null: dQ was not asked for
+  void* dq_accum;          // [tile][dq_rows x dim_qk], in the order of sum_block(); null: dQ was not asked for
   int dq_rows;             // tile_q, or what short sequences need of it
   unsigned* dq_semaphore;  // ordered: [tile], how many tiles of keys have been added
   uint64* ticket;          // ordered, or CTAs that stay: the next tile of keys to take
@@ -28,11 +28,11 @@ struct BackwardParams {
 // What all kernels of backward take stands first: those that know nothing of the rest get the same struct.
 struct Sm90BackwardParams {
   BackwardParams backward;
-  float exponent;           // scale * log2(e): scores times this are powers of two
+  float scale_log2;         // scale * log2(e): scores times this are powers of two
   TensorMap q, k, v, dout;  // [dim, rows, heads, batch]; a repeated dimension has extent 1
   TensorMap row_stats;      // [row_stats_size, tiles]
   // Of the kernel for dQ alone, where it runs.
-  TensorMap walked_k, walked_v;  // in the tiles over which its queries walk
+  TensorMap dq_k, dq_v;  // in the tiles over which its queries walk
   TileOrder tile_order;
   int counts_in_dq;  // no main kernel runs, so this one counts the tiles that it visits
 };

@@ -144,13 +144,13 @@ constexpr int tile_q_of(const Sm90ForwardConfig& c) { return kWarpgroupRows * c.
 constexpr int num_threads(const Sm90ForwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
 // A multiprocessor has 512 registers for each of 128 lanes; what is launched gets equal shares and deals them out anew.
 // Who cleans values reads the mask tensor, too, and needs some more for it.
-constexpr bool cleans_by_mask(const Sm90ForwardConfig& c) { return c.warpgroups <= 2 && (c.options & kMaskTensor); }
+constexpr bool sanitizes_by_mask(const Sm90ForwardConfig& c) { return c.warpgroups <= 2 && (c.options & kMaskTensor); }
 constexpr int consumer_registers(const Sm90ForwardConfig& c) {
-  if (c.warpgroups <= 2) return cleans_by_mask(c) ? 224 : 232;
+  if (c.warpgroups <= 2) return sanitizes_by_mask(c) ? 224 : 232;
   return c.warpgroups == 3 ? 160 : 112;
 }
 constexpr int producer_registers(const Sm90ForwardConfig& c) {
-  return c.warpgroups > 2 ? 32 : cleans_by_mask(c) ? 56 : 40;
+  return c.warpgroups > 2 ? 32 : sanitizes_by_mask(c) ? 56 : 40;
 }
 // Tiles in the layout of tile/swizzled.h.
 constexpr int kPanelColumns = 64, kPanelRowBytes = 128;
@@ -225,14 +225,14 @@ constexpr int row_stats_bytes(const BackwardConfig& c) {
   return row_stats_size(c) * (c.element == Element::f64 ? 8 : 4);
 }
 // Where a tensor copy brings them.
-constexpr int kCopyAlignment = 128;
-constexpr int row_stats_room(const BackwardConfig& c) {
-  return (row_stats_bytes(c) + kCopyAlignment - 1) / kCopyAlignment * kCopyAlignment;
+constexpr int kTmaAlignment = 128;
+constexpr int row_stats_stage_bytes(const BackwardConfig& c) {
+  return (row_stats_bytes(c) + kTmaAlignment - 1) / kTmaAlignment * kTmaAlignment;
 }
 // P travels through shared memory only where other warps need it; dS always does.
 constexpr int score_tiles(const BackwardConfig& c) { return c.column_warps > 1 || c.stages == 0 ? 2 : 1; }
 // Where a CTA works and what it visits: numbers that would take registers from the sums.
-constexpr int kPlaceBytes = 128;
+constexpr int kTaskBytes = 128;
 constexpr int shared_bytes(const BackwardConfig& c) {
   const int sides = c.stages == 0 ? 1 : 2, copies = c.stages == 0 ? 1 : c.stages;
   const int widest = c.dim_qk > c.dim_v ? c.dim_qk : c.dim_v;
@@ -241,7 +241,7 @@ constexpr int shared_bytes(const BackwardConfig& c) {
   const int queries = sides == 1 ? tile_bytes(c.element, c.tile_q, widest)
                                  : tile_bytes(c.element, c.tile_q, c.dim_qk) + tile_bytes(c.element, c.tile_q, c.dim_v);
   return keys + copies * (queries + row_stats_bytes(c)) + score_tiles(c) * tile_bytes(c.element, c.tile_k, c.tile_q) +
-         kPlaceBytes;
+         kTaskBytes;
 }
 
 // What the kernels before and behind it, and the code that it shares with the portable one, know of it.
@@ -252,37 +252,35 @@ constexpr BackwardConfig shared_config(const Sm90BackwardConfig& c) {
       kCopyVectors, 0,        0,       0};
 }
 constexpr int tile_k_of(const Sm90BackwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
-constexpr bool splits_sums(const Sm90BackwardConfig& c) { return c.warpgroups == 1; }
-constexpr int summing_warpgroups(const Sm90BackwardConfig& c) { return splits_sums(c) ? 2 : c.warpgroups; }
-constexpr int num_threads(const Sm90BackwardConfig& c) { return kWarpgroupThreads * (summing_warpgroups(c) + 1); }
+constexpr bool split_dk_dv(const Sm90BackwardConfig& c) { return c.warpgroups == 1; }
+constexpr int consumer_warpgroups(const Sm90BackwardConfig& c) { return split_dk_dv(c) ? 2 : c.warpgroups; }
+constexpr int num_threads(const Sm90BackwardConfig& c) { return kWarpgroupThreads * (consumer_warpgroups(c) + 1); }
 // As above, of 504 registers of three warpgroups or 512 of four. Beside dQ, with 208 and 144 the assembler lays S and dP over
 // each other; with 8 more it gives each its own registers, of which there are too few then.
-constexpr int key_registers(const Sm90BackwardConfig& c) {
+constexpr int consumer_registers(const Sm90BackwardConfig& c) {
   if (!c.dq) return c.warpgroups == 3 ? 144 : 224;
   return c.warpgroups == 2 ? 208 : 144;
 }
-constexpr int query_registers(const Sm90BackwardConfig& c) {
+constexpr int producer_registers(const Sm90BackwardConfig& c) {
   if (!c.dq) return 56;
   return c.warpgroups == 2 ? 88 : 80;
 }
 // Tiles of dS in shared memory. Without dQ one holds weights where dV is summed by a selection.
-constexpr int kGradientTiles = 2;
-constexpr int gradient_tiles(const Sm90BackwardConfig& c) { return c.dq ? kGradientTiles : splits_sums(c) ? 0 : 1; }
+constexpr int kDsStages = 2;
+constexpr int num_ds_tiles(const Sm90BackwardConfig& c) { return c.dq ? kDsStages : split_dk_dv(c) ? 0 : 1; }
 // Tiles of P on their way from one warpgroup to the other.
-constexpr int weight_tiles(const Sm90BackwardConfig& c) { return splits_sums(c) ? kGradientTiles : 0; }
+constexpr int num_p_tiles(const Sm90BackwardConfig& c) { return split_dk_dv(c) ? kDsStages : 0; }
 // A copy of K without elements that are not finite.
-constexpr int finite_keys_bytes(const Sm90BackwardConfig& c) {
-  return c.dq ? swizzled_bytes(tile_k_of(c), c.dim_qk) : 0;
-}
+constexpr int finite_k_bytes(const Sm90BackwardConfig& c) { return c.dq ? swizzled_bytes(tile_k_of(c), c.dim_qk) : 0; }
 // One tile of keys is worked on, the next is known, and of the one before sums may be on their way out.
-constexpr int kPlaces = 3;
+constexpr int kTaskSlots = 3;
 constexpr int num_barriers(const Sm90BackwardConfig& c) { return 4 + 3 * c.stages; }
 constexpr int shared_bytes(const Sm90BackwardConfig& c) {
   const int tile_k = tile_k_of(c);
-  return swizzled_bytes(tile_k, c.dim_qk) + swizzled_bytes(tile_k, c.dim_v) + finite_keys_bytes(c) +
+  return swizzled_bytes(tile_k, c.dim_qk) + swizzled_bytes(tile_k, c.dim_v) + finite_k_bytes(c) +
          c.stages * (swizzled_bytes(c.tile_q, c.dim_qk) + swizzled_bytes(c.tile_q, c.dim_v)) +
-         (weight_tiles(c) + gradient_tiles(c)) * swizzled_bytes(c.tile_q, tile_k) +
-         c.stages * row_stats_room(shared_config(c)) + kPlaces * kPlaceBytes + num_barriers(c) * 8;
+         (num_p_tiles(c) + num_ds_tiles(c)) * swizzled_bytes(c.tile_q, tile_k) +
+         c.stages * row_stats_stage_bytes(shared_config(c)) + kTaskSlots * kTaskBytes + num_barriers(c) * 8;
 }
 
 // Of its statistics.
@@ -299,7 +297,7 @@ constexpr int num_barriers(const Sm90DqConfig& c) {
 }
 constexpr int shared_bytes(const Sm90DqConfig& c) {
   const int queries = swizzled_bytes(kWarpgroupRows, c.dim_qk) + swizzled_bytes(kWarpgroupRows, c.dim_v) +
-                      row_stats_room(shared_config(c));
+                      row_stats_stage_bytes(shared_config(c));
   return c.query_stages * c.warpgroups * queries + c.key_stages * swizzled_bytes(c.tile_k, c.dim_qk) +
          c.value_stages * swizzled_bytes(c.tile_k, c.dim_v) + num_tile_infos(c) * c.warpgroups * kTileInfoBytes +
          num_barriers(c) * 8;

@@ -63,7 +63,7 @@ struct Sm90ForwardParams {
   int store_o_by_tma;
   ForwardParams forward;
   TileOrder tile_order;
-  float exponent;  // scale * log2(e): scores that no option changes times this are powers of two
+  float scale_log2;  // scale * log2(e): scores that no option changes times this are powers of two
 };
 
 }  // namespace cuflash

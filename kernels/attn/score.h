@@ -15,9 +15,9 @@ struct ScoreOptions {
   using Real = RealOf<E>;
   // Scores of the tensor cores are plain dot products. Where an option changes them they are scaled first, otherwise the
   // scale is part of the exponent's factor.
-  static constexpr bool kChanged = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
-  static constexpr bool kMasked = (kOptions & kMaskTensor) != 0;
-  static constexpr bool kDropped = (kOptions & kDropout) != 0;
+  static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
+  static constexpr bool kHasMask = (kOptions & kMaskTensor) != 0;
+  static constexpr bool kHasDropout = (kOptions & kDropout) != 0;
 
   const AttentionParams& a;
   Sequence sequence;
@@ -31,19 +31,19 @@ struct ScoreOptions {
     if ((kOptions & kAlibi) != 0 && a.slopes.data)
       slope = static_cast<const float*>(a.slopes.data)[offset_of(a.slopes, b, h)];
     if ((kOptions & kBias) != 0) bias_offset = offset_of(a.bias, b, h, 0);
-    if (kMasked) mask_offset = offset_of(a.mask, b, h, 0);
-    if (kDropped)
+    if (kHasMask) mask_offset = offset_of(a.mask, b, h, 0);
+    if (kHasDropout)
       stream = dropout_stream(a.dropout_seed, a.dropout_offset, static_cast<unsigned>(b), static_cast<unsigned>(h));
   }
 
   // Scores times this are those of the contract.
-  __device__ Real unit() const { return kChanged ? Real(1) : scale; }
+  __device__ Real natural_scale() const { return kModifiesScore ? Real(1) : scale; }
   // exp2(factor() * score) is what softmax sums.
-  __device__ Real factor() const { return static_cast<Real>(kChanged ? kLog2e : a.scale * kLog2e); }
+  __device__ Real scale_log2() const { return static_cast<Real>(kModifiesScore ? kLog2e : a.scale * kLog2e); }
 
   // `exists`: i and j are inside their lengths. tanh, where softcap is on, is what backward needs for its derivative.
   __device__ Real score(Real dot, int i, int j, bool exists, Real* tanh_value = nullptr) const {
-    if constexpr (!kChanged) return dot;
+    if constexpr (!kModifiesScore) return dot;
     Real s = dot * scale;
     if ((kOptions & kSoftcap) != 0 && softcap > 0) {
       const Real t = tanh_of(s / softcap);
@@ -58,13 +58,13 @@ struct ScoreOptions {
       s += load_element<E>(a.bias.data, a.bias.element, bias_offset + i * a.bias.row_stride + j);
     return s;
   }
-  __device__ bool shown(int i, int j, bool exists) const {
-    if (!kMasked || !a.mask.data) return true;
+  __device__ bool unmasked(int i, int j, bool exists) const {
+    if (!kHasMask || !a.mask.data) return true;
     return exists && static_cast<const unsigned char*>(a.mask.data)[mask_offset + i * a.mask.row_stride + j] != 0;
   }
-  __device__ bool drops() const { return kDropped && a.dropout_threshold != 0; }
+  __device__ bool has_dropout() const { return kHasDropout && a.dropout_threshold != 0; }
   // The decisions for {i, i + 8} x {j, j + 8}: word 2 * (second row) + (second column) at least the threshold keeps.
-  __device__ PhiloxWords random_words(int i, int j) const {
+  __device__ PhiloxWords philox_words(int i, int j) const {
     return dropout_group(stream, static_cast<unsigned>(i), static_cast<unsigned>(j));
   }
 };

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "attn/score.h"
-#include "attn/walk.h"
+#include "attn/visited_tiles.h"
 #include "tile/operand.h"
 
 namespace cuflash {
@@ -18,12 +18,12 @@ struct LaneCoord {
 
 // Options, then masks: a selection, whatever the score is. kEdge: some pair may be hidden by lengths or window; kTileQ:
 // rows from q_first on that anybody asks about.
-template <bool kEdge, int kTileQ, class Options, class Real, int kRowTiles, int kTiles>
-__device__ __forceinline__ void change_scores(Accumulator<Real> (&s)[kRowTiles][kTiles], const AttentionParams& a,
-                                              const Sequence& sequence, const Options& options, LaneCoord lane,
-                                              int q_first, int k_first) {
-  if constexpr (!kEdge && !Options::kChanged && !Options::kMasked) return;
-  const Edge<kTileQ, kTiles * 8> edge(a, sequence, q_first, k_first, lane.row, lane.column);
+template <bool kApplyMask, int kTileQ, class Options, class Real, int kRowTiles, int kTiles>
+__device__ __forceinline__ void modify_and_mask(Accumulator<Real> (&s)[kRowTiles][kTiles], const AttentionParams& a,
+                                                const Sequence& sequence, const Options& options, LaneCoord lane,
+                                                int q_first, int k_first) {
+  if constexpr (!kApplyMask && !Options::kModifiesScore && !Options::kHasMask) return;
+  const PositionMask<kTileQ, kTiles * 8> mask(a, sequence, q_first, k_first, lane.row, lane.column);
 #pragma unroll
   for (int r = 0; r < 2 * kRowTiles; ++r) {
     const int i = q_first + lane.row + r / 2 * 16 + r % 2 * 8;
@@ -34,19 +34,19 @@ __device__ __forceinline__ void change_scores(Accumulator<Real> (&s)[kRowTiles][
         Real& x = s[r / 2][n].x[r % 2 * 2 + e];
         const int j = k_first + lane.column + n * 8 + e;
         const bool exists = i < sequence.len_q && j < sequence.len_k;
-        bool visible = !kEdge || edge.sees(r / 2 * 16 + r % 2 * 8, n * 8 + e);
+        bool visible = !kApplyMask || mask.sees(r / 2 * 16 + r % 2 * 8, n * 8 + e);
         x = options.score(x, i, j, exists);
-        if constexpr (Options::kMasked) visible = visible && options.shown(i, j, exists);
+        if constexpr (Options::kHasMask) visible = visible && options.unmasked(i, j, exists);
         x = visible ? x : minus_infinity<Real>();
       }
   }
 }
 
 template <class Options, class Real, int kRowTiles, int kTiles>
-__device__ __forceinline__ void drop_weights(Accumulator<Real> (&weights)[kRowTiles][kTiles], const Options& options,
-                                             unsigned threshold, LaneCoord lane, int q_first, int k_first) {
-  if constexpr (Options::kDropped) {
-    if (!options.drops()) return;
+__device__ __forceinline__ void apply_dropout(Accumulator<Real> (&probs)[kRowTiles][kTiles], const Options& options,
+                                              unsigned threshold, LaneCoord lane, int q_first, int k_first) {
+  if constexpr (Options::kHasDropout) {
+    if (!options.has_dropout()) return;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
@@ -54,10 +54,10 @@ __device__ __forceinline__ void drop_weights(Accumulator<Real> (&weights)[kRowTi
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const PhiloxWords words =
-              options.random_words(q_first + lane.row + m * 16, k_first + lane.column + n * 8 + e);
+              options.philox_words(q_first + lane.row + m * 16, k_first + lane.column + n * 8 + e);
 #pragma unroll
           for (int w = 0; w < 4; ++w)
-            if (words.word[w] < threshold) weights[m][n + w % 2].x[w / 2 * 2 + e] = 0;
+            if (words.word[w] < threshold) probs[m][n + w % 2].x[w / 2 * 2 + e] = 0;
         }
   }
 }

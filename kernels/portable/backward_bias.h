@@ -27,61 +27,62 @@ struct BiasTile {
     const int tiles_q = one_row() ? static_cast<int>(tiles_in(a.len_q, C.tile_q)) : first_row / C.tile_q + 1;
     for (int b = bias_b; b < (p.bias_batch == 1 ? a.batch : bias_b + 1); ++b)
       for (int h = bias_h; h < (p.bias_heads == 1 ? a.heads_q : bias_h + 1); ++h) {
-        Place at{};
-        at.b = b, at.head_k = h / a.group, at.first = first_key;
-        at.sequence = sequence_of(a, b);
-        at.group = 1;
-        set_heads<C>(p, at, h);
-        const Range keys{first_key, min(int64{first_key} + C.tile_k, int64{at.sequence.len_k})};
-        at.walk = walk_queries<C>(a, at.sequence, keys, false);
+        TaskCoord coord{};
+        coord.b = b, coord.head_k = h / a.group, coord.k_first = first_key;
+        coord.sequence = sequence_of(a, b);
+        coord.group = 1;
+        set_heads<C>(p, coord, h);
+        const Range keys{first_key, min(int64{first_key} + C.tile_k, int64{coord.sequence.len_k})};
+        coord.visited = visited_query_tiles<C>(a, coord.sequence, keys, false);
         for (int tile = one_row() ? 0 : first_row / C.tile_q; tile < tiles_q; ++tile) {
-          count(at, tile);
-          if (tile >= at.walk.begin && tile < at.walk.end) visit(at, h, tile, use);
+          count(coord, tile);
+          if (tile >= coord.visited.begin && tile < coord.visited.end) visit(coord, h, tile, use);
         }
       }
   }
 
   template <class Use>
-  __device__ __forceinline__ void visit(const Place& at, int h, int tile, Use use) const {
+  __device__ __forceinline__ void visit(const TaskCoord& coord, int h, int tile, Use use) const {
     const int i = tile * C.tile_q, j = first_key + S::first_key();
     __syncthreads();
-    load_k<C>(p, at, tiles);
-    const QueriesToLoad<C> queries(p, at, 0, tile, 0);
+    load_k<C>(p, coord, tiles);
+    const QueriesToLoad<C> queries(p, coord, 0, tile, 0);
     queries.load_q(p, tiles);
     queries.load_stats(tiles);
-    if constexpr (!SharedTiles<C>::kTakeTurns) load_values(at, queries);
+    if constexpr (!SharedTiles<C>::kSharedBuffers) load_values(coord, queries);
     cp_async_commit();
     wait_for_copies();
-    const ScoreOptions<C.element, C.options> options(a, at.sequence, at.b, h);
-    const VisibleQueries<C> visible(a, at.sequence, i, first_key);
+    const ScoreOptions<C.element, C.options> options(a, coord.sequence, coord.b, h);
+    const VisibleQueries<C> visible(a, coord.sequence, i, first_key);
 #pragma unroll
     for (int chunk = 0; chunk < S::kChunks; ++chunk) {
       const int first = S::column_warp() * S::kQueries + chunk * S::kChunk;
       Chunk scores;
       if (S::scores_queries())
-        scores.template weigh<Pass::masked>(tiles.k(), tiles.q(0), tiles.stats(0), first, options, visible, i, j);
-      if constexpr (SharedTiles<C>::kTakeTurns) {
+        scores.template compute_p<TileMode::masked>(tiles.k(), tiles.q(0), tiles.stats(0), first, options, visible, i,
+                                                    j);
+      if constexpr (SharedTiles<C>::kSharedBuffers) {
         __syncthreads();
-        load_values(at, queries);
+        load_values(coord, queries);
         cp_async_commit();
         wait_for_copies();
       }
       if (!S::scores_queries()) break;
-      scores.template differentiate<Pass::masked, Gradient::of_bias>(tiles.v(), tiles.dout(0), tiles.stats(0), first,
-                                                                     options, i, j);
+      scores.template compute_ds<TileMode::masked, Gradient::of_bias>(tiles.v(), tiles.dout(0), tiles.stats(0), first,
+                                                                      options, i, j);
       use(chunk, scores.ds);
     }
   }
-  __device__ __forceinline__ void load_values(const Place& at, const QueriesToLoad<C>& queries) const {
-    load_v<C>(p, at, tiles);
+  __device__ __forceinline__ void load_values(const TaskCoord& coord, const QueriesToLoad<C>& queries) const {
+    load_v<C>(p, coord, tiles);
     queries.load_dout(p, tiles);
   }
 
-  __device__ __forceinline__ void count(const Place& at, int tile) const {
+  __device__ __forceinline__ void count(const TaskCoord& coord, int tile) const {
     if (!p.counts_in_bias || !a.tile_counts || threadIdx.x != 0) return;
-    if (tile * C.tile_q >= at.sequence.len_q || first_key >= at.sequence.len_k) return;
-    const bool visited = tile >= at.walk.begin && tile < at.walk.end;
-    const bool full = tile >= at.walk.full_begin && tile < at.walk.full_end;
+    if (tile * C.tile_q >= coord.sequence.len_q || first_key >= coord.sequence.len_k) return;
+    const bool visited = tile >= coord.visited.begin && tile < coord.visited.end;
+    const bool full = tile >= coord.visited.full_begin && tile < coord.visited.full_end;
     atomicAdd(a.tile_counts + (visited ? 0 : 2), 1ull);
     if (visited && !full) atomicAdd(a.tile_counts + 1, 1ull);
   }

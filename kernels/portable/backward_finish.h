@@ -2,7 +2,7 @@
 // read as they were added, 512 contiguous bytes a warp, and change into rows in shared memory.
 #pragma once
 
-#include "portable/backward/weight_tile.h"
+#include "portable/backward/operand_tile.h"
 #include "portable/backward/workspace.h"
 
 namespace cuflash {
@@ -16,7 +16,7 @@ struct FinishTile {
   static constexpr int kAtOnce = 4;  // blocks whose sums are on their way
 
   const BackwardParams& p;
-  const Real* sums;
+  const Real* accum;
   int64 head_offset;  // of the tile's first query
   int existing;       // rows that have sums
   int written;
@@ -31,7 +31,7 @@ struct FinishTile {
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n)
         if (first + n < kBlocks && (first + n) / kColumnBlocks * 16 < existing)
-          x[n] = load_block(sums + (first + n) * 128, lane_id());
+          x[n] = load_block(accum + (first + n) * 128, lane_id());
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
         const int block = first + n, column = block % kColumnBlocks * 8 + lane_id() % 4 * 2;
@@ -75,7 +75,7 @@ __device__ __forceinline__ void backward_finish(const BackwardParams& p) {
   const Sequence s = sequence_of(a, static_cast<int>(b));
   const int first = tile * C.tile_q, written = min(C.tile_q, (a.cu_q ? s.len_q : a.len_q) - first);
   if (written <= 0) return;
-  FinishTile<C>{p, dq_sums<C>(p, query_tile<C>(p, s, static_cast<int>(b), h, tile)),
+  FinishTile<C>{p, dq_accum<C>(p, query_tile<C>(p, s, static_cast<int>(b), h, tile)),
                 offset_of(p.dq, b, h, s.q_begin + first), s.len_q - first, written}
       .run();
 }

@@ -43,17 +43,17 @@ __device__ __forceinline__ void sm90_backward(const Sm90BackwardParams& p) {
   const BackwardPipeline<C> pipeline{shared_address(memory)};
   if (threadIdx.x == 0) {
     pipeline.init();
-    pipeline.place(0) = next_place<shared_config(C)>(p.backward);
+    pipeline.task(0) = next_task<shared_config(C)>(p.backward);
   }
   if (threadIdx.x == 32) prefetch(p.k), prefetch(p.q), prefetch(p.dout), prefetch(p.v);
   __syncthreads();
   const int group = uniform(static_cast<int>(threadIdx.x) / kWarpgroupThreads);
-  if (group == summing_warpgroups(C)) {
-    setmaxnreg_dec<query_registers(C)>();
+  if (group == consumer_warpgroups(C)) {
+    setmaxnreg_dec<producer_registers(C)>();
     BackwardProducer<C>(p, pipeline).run();
   } else {
-    setmaxnreg_inc<key_registers(C)>();
-    if constexpr (!splits_sums(C)) DkDvConsumer<C>(p, pipeline, group).run();
+    setmaxnreg_inc<consumer_registers(C)>();
+    if constexpr (!split_dk_dv(C)) DkDvConsumer<C>(p, pipeline, group).run();
     else if (group == 0) DvConsumer<C>(p, pipeline).run();
     else DkConsumer<C>(p, pipeline).run();
   }

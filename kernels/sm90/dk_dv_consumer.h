@@ -7,19 +7,19 @@
 // 16 each serve all of it: S is in Y and Z, dP in X and Y, P in Z, dS in X, and S(n+1) in Y and Z again.
 #pragma once
 
-#include "sm90/key_walk.h"
+#include "sm90/key_consumer.h"
 
 namespace cuflash {
 
 template <Sm90BackwardConfig C>
-struct DkDvConsumer : KeyWalk<C> {
-  using Base = KeyWalk<C>;
+struct DkDvConsumer : KeyConsumer<C> {
+  using Base = KeyConsumer<C>;
   using Base::a, Base::p, Base::pipeline, Base::group, Base::queries, Base::number, Base::count, Base::keys;
-  using Base::advance, Base::issue_scores, Base::issue_sums, Base::pass, Base::place;
-  using Base::E, Base::kFlag, Base::kShared, Base::lane_coord, Base::release_queries, Base::wait_for_reader;
-  using Base::hide, Base::write_gradient;
+  using Base::advance, Base::issue_scores, Base::issue_accumulate, Base::mode, Base::task;
+  using Base::E, Base::kFlag, Base::kShared, Base::lane_coord, Base::release_queries, Base::wait_ds_free;
+  using Base::hide, Base::write_ds;
   using typename Base::DkProduct, typename Base::DvProduct, typename Base::Pipeline;
-  using typename Base::Scores, typename Base::Weights;
+  using typename Base::Scores, typename Base::OperandA;
 
   using typename Base::RowValues;
   // Delta is read while dP is under way. To widen weights of f16 takes registers that these would have.
@@ -30,36 +30,36 @@ struct DkDvConsumer : KeyWalk<C> {
   using Base::Base;
 
   // Scores of the tile that is there, with nothing to do meanwhile.
-  __device__ __forceinline__ void multiply_scores(Scores& s) const {
+  __device__ __forceinline__ void compute_scores(Scores& s) const {
     issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
     wgmma_wait<0>();
     fence_operands(s[0]);
   }
 
   // One tile of queries that is there with its scores; at the end the next one is. Returns how that is visited.
-  __device__ __forceinline__ Pass visit(Scores& s, RowValues& lse, bool masked, int step, int next_step) {
+  __device__ __forceinline__ TileMode visit(Scores& s, RowValues& lse, bool masked, int step, int next_step) {
     const int stage = queries.stage;
-    Weights w, ds;
+    OperandA probs, ds;
     Scores dp;
     RowValues delta;
     Base::wait_for_douts();
-    if (masked) hide(s, a, place(), uniform(place().walk.tile(step)));
-    Base::weigh_and_narrow(w, s, lse, p.exponent);
-    fence_operands(w);
+    if (masked) hide(s, a, task(), uniform(task().visited.tile(step)));
+    Base::exponentiate_and_narrow(probs, s, lse, p.scale_log2);
+    fence_operands(probs);
     issue_scores(dp, pipeline.v(), pipeline.dout(stage));
-    Base::template issue_sums<DvProduct>(dv, w, pipeline.dout(stage));
+    Base::template issue_accumulate<DvProduct>(dv, probs, pipeline.dout(stage));
     if (kEarlyDelta) Base::load_delta(delta, stage);
     wgmma_wait<1>();
     fence_operands(dp[0]);
     if (!kEarlyDelta) Base::load_delta(delta, stage);
-    Base::differentiate_and_narrow(ds, dp, w, delta);
-    if (masked) Base::hide_unweighted(ds, w);
+    Base::differentiate_and_narrow(ds, dp, probs, delta);
+    if (masked) Base::zero_where_p_is_zero(ds, probs);
     fence_operands(ds);
-    Base::template issue_sums<DkProduct>(dk, ds, pipeline.q(stage));
-    wait_for_reader();
-    write_gradient(ds);
+    Base::template issue_accumulate<DkProduct>(dk, ds, pipeline.q(stage));
+    wait_ds_free();
+    write_ds(ds);
     wgmma_wait<1>();
-    fence_operands(w), fence_operands(dv);
+    fence_operands(probs), fence_operands(dv);
     // Behind the last one nobody asks for these scores: products without a branch.
     advance();
     issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
@@ -67,7 +67,7 @@ struct DkDvConsumer : KeyWalk<C> {
     fence_operands(ds), fence_operands(dk);
     release_queries(stage);
     Base::load_lse(lse, queries.stage);
-    const Pass next = pass(next_step);
+    const TileMode next = mode(next_step);
     wgmma_wait<0>();
     fence_operands(s[0]);
     return next;
@@ -78,98 +78,99 @@ struct DkDvConsumer : KeyWalk<C> {
     const int stage = queries.stage;
     const float* stats = pipeline.stats(stage);
     const bool selects = uniform(stats[kFlag] != 0);
-    Weights w;
-    hide(s, a, place(), tile);
-    weigh_any_size<kShared, Pass::guarded>(s, stats, lane_coord().column, static_cast<float>(a.scale), p.exponent);
-    narrow<C.element>(w, s[0]);
-    fence_operands(w);
-    if (selects) Base::template clear_not_finite<C.warpgroups * kWarpgroupThreads>(pipeline.q(stage));
+    OperandA probs;
+    hide(s, a, task(), tile);
+    exponentiate_any_size<kShared, TileMode::guarded>(s, stats, lane_coord().column, static_cast<float>(a.scale),
+                                                      p.scale_log2);
+    narrow<C.element>(probs, s[0]);
+    fence_operands(probs);
+    if (selects) Base::template zero_not_finite<C.warpgroups * kWarpgroupThreads>(pipeline.q(stage));
     Base::wait_for_douts();
     issue_scores(s, pipeline.v(), pipeline.dout(stage));
     wgmma_wait<0>();
     fence_operands(s[0]);
-    wait_for_reader();
+    wait_ds_free();
     if (selects) {
       // The weights are where dS will be.
-      Base::store(w);
+      Base::store(probs);
       __syncwarp();
-      const auto weights = pipeline.gradient(Base::gradient_buffer());
-      Base::select_into(dv, pipeline.dout(stage), [=](int query, int r) {
+      const auto p_tile = pipeline.ds_tile(Base::ds_buffer());
+      Base::accumulate_selected(dv, pipeline.dout(stage), [=](int query, int r) {
         const int key = lane_coord().row + 8 * r;
-        const unsigned at = weights.piece(query, key) + key % 8 * 2;
-        return widen<E>(*static_cast<const unsigned short*>(__cvta_shared_to_generic(at)));
+        const unsigned address = p_tile.piece(query, key) + key % 8 * 2;
+        return widen<E>(*static_cast<const unsigned short*>(__cvta_shared_to_generic(address)));
       });
       __syncwarp();
     } else {
-      Base::template issue_sums<DvProduct>(dv, w, pipeline.dout(stage));
+      Base::template issue_accumulate<DvProduct>(dv, probs, pipeline.dout(stage));
       wgmma_wait<0>();
       fence_operands(dv);
     }
     RowValues delta;
     Base::load_delta(delta, stage);
-    Base::template differentiate<Pass::guarded>(s, w, delta);
-    narrow<C.element>(w, s[0]);
-    write_gradient(w);
-    Base::template issue_sums<DkProduct>(dk, w, pipeline.q(stage));
+    Base::template differentiate<TileMode::guarded>(s, probs, delta);
+    narrow<C.element>(probs, s[0]);
+    write_ds(probs);
+    Base::template issue_accumulate<DkProduct>(dk, probs, pipeline.q(stage));
     wgmma_wait<0>();
     fence_operands(dk);
     release_queries(stage);
     advance();
-    multiply_scores(s);
+    compute_scores(s);
   }
 
   // The same of one that sees none of this warpgroup's keys.
   __device__ __forceinline__ void visit_hidden(Scores& s) {
     const int stage = queries.stage;
     Base::wait_for_douts();
-    wait_for_reader();
-    write_gradient(Weights{});
+    wait_ds_free();
+    write_ds(OperandA{});
     release_queries(stage);
     advance();
-    multiply_scores(s);
+    compute_scores(s);
   }
 
   // As many tiles as there are that are seen.
-  __device__ __forceinline__ Pass visit_all(Scores& s, Pass next, int& step, int steps) {
+  __device__ __forceinline__ TileMode visit_all(Scores& s, TileMode next, int& step, int steps) {
     RowValues lse;
     Base::load_lse(lse, queries.stage);
 #pragma unroll 1
     do {
       const int this_step = step;
       if (++step == steps) step = 0;
-      next = visit(s, lse, next == Pass::masked, this_step, step);
-    } while (number < count && next <= Pass::masked);
+      next = visit(s, lse, next == TileMode::masked, this_step, step);
+    } while (number < count && next <= TileMode::masked);
     return next;
   }
 
-  __device__ __forceinline__ void walk() {
-    const int steps = uniform(place().walk.count());
+  __device__ __forceinline__ void mainloop() {
+    const int steps = uniform(task().visited.count());
     Base::wait_for_queries();
     Scores s;
-    multiply_scores(s);
+    compute_scores(s);
     mbarrier_wait(pipeline.v_full(), keys.phase());
     int step = 0;
-    Pass next = pass(0);
+    TileMode next = mode(0);
 #pragma unroll 1
     while (number < count) {
-      if (next <= Pass::masked) {
+      if (next <= TileMode::masked) {
         next = visit_all(s, next, step, steps);
       } else {
-        if (next == Pass::hidden) visit_hidden(s);
-        else visit_guarded(s, uniform(place().walk.tile(step)));
+        if (next == TileMode::hidden) visit_hidden(s);
+        else visit_guarded(s, uniform(task().visited.tile(step)));
         if (++step == steps) step = 0;
-        next = pass(step);
+        next = mode(step);
       }
       converge();
     }
   }
 
-  __device__ __forceinline__ void clear_sums() { Base::clear(dk), Base::clear(dv); }
-  __device__ __forceinline__ void store_sums() const {
+  __device__ __forceinline__ void clear_accumulators() { Base::clear(dk), Base::clear(dv); }
+  __device__ __forceinline__ void store_accumulators() const {
     Base::store_rows(p.backward.dk, dk, static_cast<float>(a.scale), a.dim_qk);
     Base::store_rows(p.backward.dv, dv, 1.0f, a.dim_v);
   }
-  __device__ __forceinline__ void run() { Base::run_all(*this); }
+  __device__ __forceinline__ void run() { Base::run_persistent(*this); }
 };
 
 }  // namespace cuflash

@@ -23,14 +23,15 @@ struct DqPipeline {
   using KTile = SwizzledTile<C.tile_k, C.dim_qk>;
   using VTile = SwizzledTile<C.tile_k, C.dim_v>;
   static constexpr int kQueryStages = C.query_stages * C.warpgroups;
-  static constexpr int kStatsBytes = row_stats_bytes(shared_config(C)), kStatsRoom = row_stats_room(shared_config(C));
+  static constexpr int kStatsBytes = row_stats_bytes(shared_config(C)),
+                       kStatsStageBytes = row_stats_stage_bytes(shared_config(C));
   static constexpr int kDouts = kQueryStages * QTile::kBytes;
   static constexpr int kKeys = kDouts + kQueryStages * DoutTile::kBytes;
   static constexpr int kValues = kKeys + C.key_stages * KTile::kBytes;
   static constexpr int kStats = kValues + C.value_stages * VTile::kBytes;
-  static constexpr int kTileInfoBegin = kStats + kQueryStages * kStatsRoom;
+  static constexpr int kTileInfoBegin = kStats + kQueryStages * kStatsStageBytes;
   static constexpr int kBarriers = kTileInfoBegin + num_tile_infos(C) * C.warpgroups * kTileInfoBytes;
-  static_assert(kStats % kCopyAlignment == 0 && kBarriers + 8 * num_barriers(C) == shared_bytes(C));
+  static_assert(kStats % kTmaAlignment == 0 && kBarriers + 8 * num_barriers(C) == shared_bytes(C));
 
   unsigned memory;  // shared_address, on a multiple of 1024
 
@@ -42,10 +43,10 @@ struct DqPipeline {
   __device__ DoutTile dout(int group, unsigned round) const {
     return {memory + kDouts + query_stage(group, round) * DoutTile::kBytes};
   }
-  __device__ KTile k(int place) const { return {memory + kKeys + place * KTile::kBytes}; }
-  __device__ VTile v(int place) const { return {memory + kValues + place * VTile::kBytes}; }
+  __device__ KTile k(int stage) const { return {memory + kKeys + stage * KTile::kBytes}; }
+  __device__ VTile v(int stage) const { return {memory + kValues + stage * VTile::kBytes}; }
   __device__ unsigned stats_address(int group, unsigned round) const {
-    return memory + kStats + query_stage(group, round) * kStatsRoom;
+    return memory + kStats + query_stage(group, round) * kStatsStageBytes;
   }
   __device__ const float* stats(int group, unsigned round) const {
     return static_cast<const float*>(__cvta_shared_to_generic(stats_address(group, round)));
@@ -57,10 +58,10 @@ struct DqPipeline {
         __cvta_shared_to_generic(memory + kTileInfoBegin))[round % num_tile_infos(C) * C.warpgroups + group];
   }
 
-  __device__ unsigned k_full(int place) const { return memory + kBarriers + 8 * place; }
-  __device__ unsigned k_empty(int place) const { return k_full(C.key_stages + place); }
-  __device__ unsigned v_full(int place) const { return k_full(2 * C.key_stages + place); }
-  __device__ unsigned v_empty(int place) const { return v_full(C.value_stages + place); }
+  __device__ unsigned k_full(int stage) const { return memory + kBarriers + 8 * stage; }
+  __device__ unsigned k_empty(int stage) const { return k_full(C.key_stages + stage); }
+  __device__ unsigned v_full(int stage) const { return k_full(2 * C.key_stages + stage); }
+  __device__ unsigned v_empty(int stage) const { return v_full(C.value_stages + stage); }
   __device__ unsigned q_full(int group, unsigned round) const {
     return v_full(2 * C.value_stages + query_stage(group, round));
   }

@@ -30,10 +30,10 @@ __device__ __forceinline__ void sm90_forward(const Sm90ForwardParams& p) {
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32), group = warp / 4;
   if (group == 0) {
     setmaxnreg_dec<producer_registers(C)>();
-    if (warp == 0 && lane_id() == 0) copy_keys_and_values<C>(p, pipeline);
-    if (warp == 1 && lane_id() < C.warpgroups) copy_queries<C>(p, pipeline);
-    if (warp == 2) clean_values<C>(p, pipeline);
-    if (warp == 3 && lane_id() == 0) count_visits<C>(p);
+    if (warp == 0 && lane_id() == 0) load_keys_and_values<C>(p, pipeline);
+    if (warp == 1 && lane_id() < C.warpgroups) load_queries<C>(p, pipeline);
+    if (warp == 2) sanitize_values<C>(p, pipeline);
+    if (warp == 3 && lane_id() == 0) count_visited_tiles<C>(p);
   } else {
     setmaxnreg_inc<consumer_registers(C)>();
     Consumer<C>(p, pipeline, group - 1).run();

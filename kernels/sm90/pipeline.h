@@ -50,7 +50,7 @@ struct Pipeline {
   __device__ unsigned k_empty(int stage) const { return k_full(C.stages + stage); }
   __device__ unsigned v_full(int stage) const { return k_full(2 * C.stages + stage); }
   __device__ unsigned v_empty(int stage) const { return k_full(3 * C.stages + stage); }
-  __device__ unsigned v_landed(int stage) const { return k_full(4 * C.stages + stage); }
+  __device__ unsigned v_raw_full(int stage) const { return k_full(4 * C.stages + stage); }
   __device__ unsigned q_full(int group, unsigned round) const {
     return k_full(5 * C.stages + query_stage(group, round));
   }
@@ -64,7 +64,7 @@ struct Pipeline {
     for (int n = 0; n < C.stages; ++n) {
       mbarrier_init(k_full(n), 1), mbarrier_init(k_empty(n), kWarps * C.warpgroups);
       mbarrier_init(v_full(n), 1), mbarrier_init(v_empty(n), kWarps * C.warpgroups);
-      mbarrier_init(v_landed(n), 1);
+      mbarrier_init(v_raw_full(n), 1);
     }
     for (int n = 0; n < C.warpgroups; ++n)
       for (unsigned round = 0; round < kQueryStages; ++round)

@@ -16,7 +16,7 @@ __device__ __forceinline__ AnyTile rematerialize(AnyTile tile) {
 
 // s = q k^T: 64 rows of queries from `first` on, the first kColumns columns.
 template <class Product, int kColumns, class QTile, class KTile>
-__device__ __forceinline__ void issue_score_products(typename Product::Sums& s, QTile q, int first, KTile k) {
+__device__ __forceinline__ void issue_qk(typename Product::Sums& s, QTile q, int first, KTile k) {
   wgmma_fence();
   Product::start(s, q.along_rows(0, first), k.along_rows(0));
 #pragma unroll
@@ -26,22 +26,22 @@ __device__ __forceinline__ void issue_score_products(typename Product::Sums& s, 
 
 // o += w v
 template <class Product, int kSteps, class VTile>
-__device__ __forceinline__ void issue_output_products(typename Product::Sums& o, unsigned (&w)[kSteps][4], VTile v) {
-  fence_operands(w);
+__device__ __forceinline__ void issue_pv(typename Product::Sums& o, unsigned (&probs)[kSteps][4], VTile v) {
+  fence_operands(probs);
   wgmma_fence();
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) Product::add(o, w[step], v.across_rows(step));
+  for (int step = 0; step < kSteps; ++step) Product::add(o, probs[step], v.across_rows(step));
   wgmma_commit();
 }
 
 // Scores or weights as the first operands of products, 16 columns each.
 template <Element E, int kSteps>
-__device__ __forceinline__ void narrow(unsigned (&w)[kSteps][4], const Accumulator<float> (&s)[2 * kSteps]) {
+__device__ __forceinline__ void narrow(unsigned (&probs)[kSteps][4], const Accumulator<float> (&s)[2 * kSteps]) {
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     const auto operand = Operands<E>::from_accumulators(&s[2 * step]);
 #pragma unroll
-    for (int n = 0; n < 4; ++n) w[step][n] = operand.r[n];
+    for (int n = 0; n < 4; ++n) probs[step][n] = operand.r[n];
   }
 }
 

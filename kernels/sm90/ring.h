@@ -15,13 +15,13 @@ struct Ring {
 };
 
 // Places of a ring, of which each turn takes one, and barriers of which every turn is a phase: one number for both.
-template <int kPlaces>
+template <int kSlots>
 struct PhaseRing {
-  unsigned turn = 0;  // in two rounds
+  unsigned step = 0;  // in two rounds
 
-  __device__ __forceinline__ int place() const { return static_cast<int>(turn < kPlaces ? turn : turn - kPlaces); }
-  __device__ __forceinline__ unsigned phase() const { return turn % 2; }
-  __device__ __forceinline__ void advance() { turn = turn + 1 == 2 * kPlaces ? 0 : turn + 1; }
+  __device__ __forceinline__ int slot() const { return static_cast<int>(step < kSlots ? step : step - kSlots); }
+  __device__ __forceinline__ unsigned phase() const { return step % 2; }
+  __device__ __forceinline__ void advance() { step = step + 1 == 2 * kSlots ? 0 : step + 1; }
 };
 
 }  // namespace cuflash

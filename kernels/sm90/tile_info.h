@@ -2,7 +2,7 @@
 // memory it takes no registers, and it is there together with the queries.
 #pragma once
 
-#include "attn/walk.h"
+#include "attn/visited_tiles.h"
 
 namespace cuflash {
 

@@ -7,29 +7,29 @@
 namespace cuflash {
 
 // The tiles of one CTA, one in each round.
-struct Round {
-  unsigned number = 0;
+struct TileScheduler {
+  unsigned round = 0;
 
   // Volatile: read anew where it is asked for, instead of being kept in registers.
   __device__ __forceinline__ TileCoord tile(const TileOrder& order) const {
     unsigned cta, ctas;
     asm volatile("mov.u32 %0, %%ctaid.x; mov.u32 %1, %%nctaid.x;" : "=r"(cta), "=r"(ctas));
-    return tile_of(order, cta, ctas, number);
+    return tile_of(order, cta, ctas, round);
   }
-  __device__ bool any(const TileOrder& order) const { return number < order.rounds; }
-  __device__ void next() { ++number; }
+  __device__ bool has_tile(const TileOrder& order) const { return round < order.rounds; }
+  __device__ void advance() { ++round; }
 };
 
 // A tile of queries, and the keys that it sees. C: the config of the kernel.
 template <auto C>
-struct Work {
+struct WorkTile {
   int b, h, q_first;
   Sequence sequence;
   int seen_begin, seen_end;  // keys that some query sees
   int begin, end;            // tiles of keys, visited from the last to the first
   bool exists;               // somebody waits for its rows
 
-  __device__ __forceinline__ Work(const AttentionParams& a, const TileCoord& tile) {
+  __device__ __forceinline__ WorkTile(const AttentionParams& a, const TileCoord& tile) {
     exists = tile.exists;
     if (!exists) return;
     b = static_cast<int>(tile.head / static_cast<unsigned>(a.heads_q)), h = static_cast<int>(tile.head) - b * a.heads_q;
@@ -59,7 +59,7 @@ struct Work {
 
 // For one of the warpgroups that share the tile.
 template <auto C>
-__device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionParams& a, const Work<C>& work,
+__device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionParams& a, const WorkTile<C>& work,
                                                 int group) {
   info.rows_end = work.exists ? work.rows_end(a) : 0;
   if (!work.exists) return;
@@ -70,9 +70,9 @@ __device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionP
   info.begin = work.begin, info.end = work.end;
   asm volatile("" ::: "memory");  // read back, so that it takes no registers
   const Range queries{info.q_first, min(info.q_first + kWarpgroupRows, info.len_q)};
-  const Walk walk = walk_keys<C.tile_k>(a, info.sequence(), queries);
-  info.own_begin = walk.begin, info.full_begin = walk.full_begin;
-  info.full_end = walk.full_end, info.own_end = walk.end;
+  const VisitedTiles visited = visited_key_tiles<C.tile_k>(a, info.sequence(), queries);
+  info.own_begin = visited.begin, info.full_begin = visited.full_begin;
+  info.full_end = visited.full_end, info.own_end = visited.end;
 }
 
 }  // namespace cuflash

@@ -1,30 +1,30 @@
 // Tiles of keys and of queries on their way into shared memory, and a look at whether what came is finite.
 #pragma once
 
-#include "portable/backward/walk.h"
+#include "portable/backward/visited_queries.h"
 #include "tile/finite.h"
 
 namespace cuflash {
 
 // Keys that nobody may look at, by lengths and window, come as zeros.
-__device__ __forceinline__ Range seen_keys(const BackwardParams& p, const Place& at) {
-  return keys_of_any(p.attention, at.sequence, {0, at.sequence.len_q});
+__device__ __forceinline__ Range seen_keys(const BackwardParams& p, const TaskCoord& coord) {
+  return keys_of_any(p.attention, coord.sequence, {0, coord.sequence.len_q});
 }
 template <BackwardConfig C>
-__device__ __forceinline__ void load_k(const BackwardParams& p, const Place& at, SharedTiles<C> tiles) {
+__device__ __forceinline__ void load_k(const BackwardParams& p, const TaskCoord& coord, SharedTiles<C> tiles) {
   const AttentionParams& a = p.attention;
-  const Range seen = seen_keys(p, at);
-  load_tile<C.copy, num_threads(C)>(tiles.k(), a.k, row_address<C.element>(a.k, at.b, at.head_k, at.sequence.k_begin),
-                                    at.first, static_cast<int>(seen.begin), static_cast<int>(seen.end), a.dim_qk,
-                                    new_thread_id());
+  const Range seen = seen_keys(p, coord);
+  load_tile<C.copy, num_threads(C)>(
+      tiles.k(), a.k, row_address<C.element>(a.k, coord.b, coord.head_k, coord.sequence.k_begin), coord.k_first,
+      static_cast<int>(seen.begin), static_cast<int>(seen.end), a.dim_qk, new_thread_id());
 }
 template <BackwardConfig C>
-__device__ __forceinline__ void load_v(const BackwardParams& p, const Place& at, SharedTiles<C> tiles) {
+__device__ __forceinline__ void load_v(const BackwardParams& p, const TaskCoord& coord, SharedTiles<C> tiles) {
   const AttentionParams& a = p.attention;
-  const Range seen = seen_keys(p, at);
-  load_tile<C.copy, num_threads(C)>(tiles.v(), a.v, row_address<C.element>(a.v, at.b, at.head_k, at.sequence.k_begin),
-                                    at.first, static_cast<int>(seen.begin), static_cast<int>(seen.end), a.dim_v,
-                                    new_thread_id());
+  const Range seen = seen_keys(p, coord);
+  load_tile<C.copy, num_threads(C)>(
+      tiles.v(), a.v, row_address<C.element>(a.v, coord.b, coord.head_k, coord.sequence.k_begin), coord.k_first,
+      static_cast<int>(seen.begin), static_cast<int>(seen.end), a.dim_v, new_thread_id());
 }
 
 // The first query of a head, and of another that many heads further.
@@ -43,12 +43,13 @@ struct QueriesToLoad {
   int stage, thread;
 
   // Of head `member` of the place. Nothing is read where it does not exist.
-  __device__ __forceinline__ QueriesToLoad(const BackwardParams& p, const Place& at, int member, int tile, int stage)
-      : q(heads_further<C.element>(p.attention.q, at.q, member)),
-        dout(heads_further<C.element>(p.dout, at.dout, member)),
-        stats(reinterpret_cast<const unsigned char*>(row_stats<C>(p, at.query_tile(member, tile)))),
+  __device__ __forceinline__ QueriesToLoad(const BackwardParams& p, const TaskCoord& coord, int member, int tile,
+                                           int stage)
+      : q(heads_further<C.element>(p.attention.q, coord.q, member)),
+        dout(heads_further<C.element>(p.dout, coord.dout, member)),
+        stats(reinterpret_cast<const unsigned char*>(row_stats<C>(p, coord.query_tile(member, tile)))),
         first(tile * C.tile_q),
-        end(member < at.group ? at.sequence.len_q : 0),
+        end(member < coord.group ? coord.sequence.len_q : 0),
         stage(stage),
         thread(new_thread_id()) {}
 
@@ -77,11 +78,11 @@ struct QueriesToLoad {
 
 // The heads of a place, from `h` on.
 template <BackwardConfig C>
-__device__ __forceinline__ void set_heads(const BackwardParams& p, Place& at, int h) {
-  at.tiles_before = query_tile<C>(p, at.sequence, at.b, h, 0);
-  at.tiles_of_head = query_tile<C>(p, at.sequence, at.b, h + 1, 0) - at.tiles_before;
-  at.q = row_address<C.element>(p.attention.q, at.b, h, at.sequence.q_begin);
-  at.dout = row_address<C.element>(p.dout, at.b, h, at.sequence.q_begin);
+__device__ __forceinline__ void set_heads(const BackwardParams& p, TaskCoord& coord, int h) {
+  coord.tiles_before = query_tile<C>(p, coord.sequence, coord.b, h, 0);
+  coord.tiles_of_head = query_tile<C>(p, coord.sequence, coord.b, h + 1, 0) - coord.tiles_before;
+  coord.q = row_address<C.element>(p.attention.q, coord.b, h, coord.sequence.q_begin);
+  coord.dout = row_address<C.element>(p.dout, coord.b, h, coord.sequence.q_begin);
 }
 
 __device__ __forceinline__ void wait_for_copies() {

@@ -28,13 +28,13 @@ __device__ __forceinline__ typename Operands<E>::B finite_part(typename Operands
   return b;
 }
 
-struct Nothing {
+struct NoOp {
   __device__ __forceinline__ void operator()(Slice) const {}
 };
 
 // c [key][query] += kCount columns of rows of x times those of rows of y: the bits of forward's scores, since LSE is made
 // of those, and large ones leave nothing else to compare. `between` is what is done beside, in slices.
-template <BackwardConfig C, int kCount, Element E, int kKeys, int kQueries, int kColumns, class Between = Nothing>
+template <BackwardConfig C, int kCount, Element E, int kKeys, int kQueries, int kColumns, class Between = NoOp>
 __device__ __forceinline__ void multiply_columns(
     typename Shape<C>::Sum (&c)[Shape<C>::kKeyTiles][Shape<C>::kQueryTiles], Tile<E, kKeys, kColumns> x, int first_key,
     Tile<E, kQueries, kColumns> y, int first_query, int first_column, Between between = {}) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ void multiply_columns(
 }
 
 // S^T = K Q^T, dP^T = V dO^T.
-template <BackwardConfig C, Element E, int kKeys, int kQueries, int kColumns, class Between = Nothing>
+template <BackwardConfig C, Element E, int kKeys, int kQueries, int kColumns, class Between = NoOp>
 __device__ __forceinline__ void multiply_rows(typename Shape<C>::Sum (&c)[Shape<C>::kKeyTiles][Shape<C>::kQueryTiles],
                                               Tile<E, kKeys, kColumns> x, int first_key, Tile<E, kQueries, kColumns> y,
                                               int first_query, Between between = {}) {
@@ -81,10 +81,10 @@ __device__ __forceinline__ void multiply_rows(typename Shape<C>::Sum (&c)[Shape<
 // come as operands, 16 rows and kDepth of k at a time. The blocks of 16 columns are dealt out to kWarps warps; this one
 // has those from first_block on.
 template <int kSteps, int kWarps, Rows kRows, Element E, int kTiles, int kColumnTiles, int kAllRows, int kColumns,
-          class Weights>
-__device__ __forceinline__ void multiply_weights(Accumulator<RealOf<E>> (&c)[kTiles][kColumnTiles],
-                                                 Tile<E, kAllRows, kColumns> rows, int first_k, int first_block,
-                                                 Weights weights) {
+          class OperandOf>
+__device__ __forceinline__ void accumulate_product(Accumulator<RealOf<E>> (&c)[kTiles][kColumnTiles],
+                                                   Tile<E, kAllRows, kColumns> rows, int first_k, int first_block,
+                                                   OperandOf operand) {
   using Ops = Operands<E>;
   constexpr int kBlocks = kColumnTiles / 2;
   constexpr bool kAllHaveAll = kBlocks * kWarps * 16 == kColumns;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void multiply_weights(Accumulator<RealOf<E>> (&c)[kTi
 #pragma unroll
     for (int step = 0; step < kAtOnce; ++step)
 #pragma unroll
-      for (int m = 0; m < kTiles; ++m) a[step][m] = weights(m, first + step);
+      for (int m = 0; m < kTiles; ++m) a[step][m] = operand(m, first + step);
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n) {
       if (!kAllHaveAll && (first_block + n) * 16 >= kColumns) break;

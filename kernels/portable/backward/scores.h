@@ -3,9 +3,9 @@
 #pragma once
 
 #include "attn/score.h"
+#include "portable/backward/exponentiate.h"
 #include "portable/backward/products.h"
-#include "portable/backward/walk.h"
-#include "portable/backward/weigh.h"
+#include "portable/backward/visited_queries.h"
 
 namespace cuflash {
 
@@ -24,10 +24,10 @@ struct ScoreChunk {
   typename S::Sum slope[S::kKeyTiles][S::kQueryTiles];  // of softcap
 
   // first_query: in the tile. i, j: the numbers of the tile's first query and of the warp's first key.
-  template <Pass kPass, class Between = Nothing>
-  __device__ __forceinline__ void weigh(typename S::KTile k, typename S::QTile q, const Real* stats, int first_query,
-                                        const Options& options, const VisibleQueries<C>& visible, int i, int j,
-                                        Between between = {}) {
+  template <TileMode kMode, class Between = NoOp>
+  __device__ __forceinline__ void compute_p(typename S::KTile k, typename S::QTile q, const Real* stats,
+                                            int first_query, const Options& options, const VisibleQueries<C>& visible,
+                                            int i, int j, Between between = {}) {
     clear(p);
     multiply_rows<C>(p, k, S::first_key(), q, first_query, between);
 #pragma unroll
@@ -39,27 +39,27 @@ struct ScoreChunk {
         for (int x = 0; x < 4; ++x) {
           const int my_query = query + x % 2, my_i = i + my_query, my_j = j + 16 * m + x / 2 * 8 + lane_id() / 4;
           bool seen = true;
-          if constexpr (kPass != Pass::full)
+          if constexpr (kMode != TileMode::full)
             seen = my_query >= visible.begin[m][x / 2] && my_query < visible.end[m][x / 2];
           Real tanh_value = 0;
           const Real score = options.score(p[m][n].x[x], my_i, my_j, seen, &tanh_value);
-          if constexpr (kPass != Pass::full) seen = seen && options.shown(my_i, my_j, seen);
-          p[m][n].x[x] = kPass == Pass::full || seen ? score : minus_infinity<Real>();
+          if constexpr (kMode != TileMode::full) seen = seen && options.unmasked(my_i, my_j, seen);
+          p[m][n].x[x] = kMode == TileMode::full || seen ? score : minus_infinity<Real>();
           if constexpr ((C.options & kSoftcap) != 0)
             slope[m][n].x[x] = seen ? Real(1) - tanh_value * tanh_value : Real(0);
         }
     }
     const int lane_query = first_query + lane_id() % 4 * 2;
     if (C.all_gradients || has_large_rows<C>(stats))
-      weigh_any_size<C, kPass>(p, stats, lane_query, options.unit(), options.factor());
-    else weigh_small<C, kPass>(p, stats, lane_query, options.factor());
+      exponentiate_any_size<C, kMode>(p, stats, lane_query, options.natural_scale(), options.scale_log2());
+    else exponentiate_small<C, kMode>(p, stats, lane_query, options.scale_log2());
   }
 
-  template <Pass kPass, Gradient kGradient>
-  __device__ __forceinline__ void differentiate(typename S::VTile v, typename S::DoutTile dout, const Real* stats,
-                                                int first_query, const Options& options, int i, int j) {
+  template <TileMode kMode, Gradient kGradient>
+  __device__ __forceinline__ void compute_ds(typename S::VTile v, typename S::DoutTile dout, const Real* stats,
+                                             int first_query, const Options& options, int i, int j) {
     // Without dropout the sums start at -delta: dP - delta is what comes out.
-    constexpr bool kStartAtDelta = !Options::kDropped;
+    constexpr bool kStartAtDelta = !Options::kHasDropout;
     Pair<Real> delta[S::kQueryTiles];
 #pragma unroll
     for (int n = 0; n < S::kQueryTiles; ++n)
@@ -82,7 +82,8 @@ struct ScoreChunk {
           Real gradient = kStartAtDelta ? p[m][n].x[x] * ds[m][n].x[x] : ds[m][n].x[x];
           if constexpr ((C.options & kSoftcap) != 0 && kGradient == Gradient::of_product) gradient *= slope[m][n].x[x];
           // A weight of exactly 0, hidden or too small to be told from it, passes nothing on, whatever dP is.
-          if constexpr (kPass != Pass::full && kStartAtDelta) gradient = p[m][n].x[x] == Real(0) ? Real(0) : gradient;
+          if constexpr (kMode != TileMode::full && kStartAtDelta)
+            gradient = p[m][n].x[x] == Real(0) ? Real(0) : gradient;
           ds[m][n].x[x] = gradient;
         }
   }
@@ -108,16 +109,16 @@ struct ScoreChunk {
 #pragma unroll
         for (int x = 0; x < 2; ++x) {
           PhiloxWords words{};
-          if (options.drops())
-            words = options.random_words(i + 8 * n + lane_id() % 4 * 2 + x, j + 16 * m + lane_id() / 4);
+          if (options.has_dropout())
+            words = options.philox_words(i + 8 * n + lane_id() % 4 * 2 + x, j + 16 * m + lane_id() / 4);
 #pragma unroll
           for (int word = 0; word < 4; ++word) {
-            Real& weight = p[m][n + word / 2].x[word % 2 * 2 + x];
+            Real& prob = p[m][n + word / 2].x[word % 2 * 2 + x];
             Real& gradient = ds[m][n + word / 2].x[word % 2 * 2 + x];
             const bool keeps = words.word[word] >= threshold;
             const Real through = keeps ? gradient * kept : Real(0);
-            gradient = weight == Real(0) ? Real(0) : weight * (through - delta[n + word / 2].x[x]);
-            weight = keeps ? weight * kept : Real(0);
+            gradient = prob == Real(0) ? Real(0) : prob * (through - delta[n + word / 2].x[x]);
+            prob = keeps ? prob * kept : Real(0);
           }
         }
   }

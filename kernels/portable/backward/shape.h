@@ -1,7 +1,7 @@
 // How the warps of a CTA share the work of backward, derived from the config.
 #pragma once
 
-#include "attn/walk.h"
+#include "attn/visited_tiles.h"
 #include "portable/backward/workspace.h"
 
 namespace cuflash {
@@ -70,51 +70,52 @@ struct Shape {
 };
 
 // Where a CTA works: the sequence, its tile of keys, the tiles of queries that see it.
-struct Place {
+struct TaskCoord {
   int b, head_k;
-  int first;                          // key of the tile
+  int k_first;                        // key of the tile
   int written;                        // rows of dK and dV
   int group;                          // query heads that share the keys
-  int bad_keys;                       // 1: an element of K is not finite
+  int not_finite_keys;                // 1: an element of K is not finite
   int64 tiles_before, tiles_of_head;  // numbers of query tiles: before the first of these heads, of one head
   const void *q, *dout;               // query 0 of the first of these heads
   Sequence sequence;
-  Walk walk;
+  VisitedTiles visited;
 
   __device__ __forceinline__ int64 query_tile(int member, int tile) const {
     return tiles_before + member * tiles_of_head + tile;
   }
 };
-static_assert(sizeof(Place) <= kPlaceBytes);
+static_assert(sizeof(TaskCoord) <= kTaskBytes);
 
 // The shared memory of a CTA.
 template <BackwardConfig C>
 struct SharedTiles {
   using S = Shape<C>;
-  static constexpr bool kTakeTurns = C.stages == 0;  // K and V in one place, Q and dO in one place
-  static constexpr int kCopies = kTakeTurns ? 1 : C.stages;
-  static constexpr int kKeys = kTakeTurns ? (S::KTile::kBytes > S::VTile::kBytes ? S::KTile::kBytes : S::VTile::kBytes)
-                                          : S::KTile::kBytes + S::VTile::kBytes;
+  static constexpr bool kSharedBuffers = C.stages == 0;  // K and V in one place, Q and dO in one place
+  static constexpr int kCopies = kSharedBuffers ? 1 : C.stages;
+  static constexpr int kKeys = kSharedBuffers
+                                   ? (S::KTile::kBytes > S::VTile::kBytes ? S::KTile::kBytes : S::VTile::kBytes)
+                                   : S::KTile::kBytes + S::VTile::kBytes;
   static constexpr int kQueries =
-      kTakeTurns ? (S::QTile::kBytes > S::DoutTile::kBytes ? S::QTile::kBytes : S::DoutTile::kBytes)
-                 : S::QTile::kBytes + S::DoutTile::kBytes;
-  static constexpr int kStoreBySmem = kQueries + row_stats_bytes(C);
-  static constexpr int kScores = kKeys + kCopies * kStoreBySmem;
-  static constexpr int kPlace = kScores + score_tiles(C) * S::ScoreTile::kBytes;
-  static_assert(kPlace + kPlaceBytes == shared_bytes(C));
+      kSharedBuffers ? (S::QTile::kBytes > S::DoutTile::kBytes ? S::QTile::kBytes : S::DoutTile::kBytes)
+                     : S::QTile::kBytes + S::DoutTile::kBytes;
+  static constexpr int kStageBytes = kQueries + row_stats_bytes(C);
+  static constexpr int kScores = kKeys + kCopies * kStageBytes;
+  static constexpr int kTaskOffset = kScores + score_tiles(C) * S::ScoreTile::kBytes;
+  static_assert(kTaskOffset + kTaskBytes == shared_bytes(C));
 
   unsigned char* memory;
 
   __device__ typename S::KTile k() const { return {memory}; }
-  __device__ typename S::VTile v() const { return {memory + (kTakeTurns ? 0 : S::KTile::kBytes)}; }
-  __device__ typename S::QTile q(int stage) const { return {memory + kKeys + stage * kStoreBySmem}; }
+  __device__ typename S::VTile v() const { return {memory + (kSharedBuffers ? 0 : S::KTile::kBytes)}; }
+  __device__ typename S::QTile q(int stage) const { return {memory + kKeys + stage * kStageBytes}; }
   __device__ typename S::DoutTile dout(int stage) const {
-    return {memory + kKeys + stage * kStoreBySmem + (kTakeTurns ? 0 : S::QTile::kBytes)};
+    return {memory + kKeys + stage * kStageBytes + (kSharedBuffers ? 0 : S::QTile::kBytes)};
   }
   __device__ typename S::Real* stats(int stage) const {
-    return reinterpret_cast<typename S::Real*>(memory + kKeys + stage * kStoreBySmem + kQueries);
+    return reinterpret_cast<typename S::Real*>(memory + kKeys + stage * kStageBytes + kQueries);
   }
-  __device__ Place* place() const { return reinterpret_cast<Place*>(memory + kPlace); }
+  __device__ TaskCoord* task() const { return reinterpret_cast<TaskCoord*>(memory + kTaskOffset); }
   __device__ typename S::ScoreTile ds() const { return {memory + kScores}; }
   __device__ typename S::ScoreTile p() const {
     return {memory + kScores + S::ScoreTile::kBytes};

@@ -34,14 +34,14 @@ constexpr float kLargeLse = 1 << 20;
 constexpr int large_rows_at(const BackwardConfig& c) { return 2 * c.tile_q + 2; }  // two words
 
 template <BackwardConfig C>
-__device__ __forceinline__ RealOf<C.element>* dq_sums(const BackwardParams& p, int64 tile) {
-  return static_cast<RealOf<C.element>*>(p.dq_sums) + tile * (p.dq_rows * C.dim_qk);
+__device__ __forceinline__ RealOf<C.element>* dq_accum(const BackwardParams& p, int64 tile) {
+  return static_cast<RealOf<C.element>*>(p.dq_accum) + tile * (p.dq_rows * C.dim_qk);
 }
 
 // The sums of one 16x8 accumulator lie side by side, so that a warp adds to 512 contiguous bytes; inside, the four sums of
 // a lane are neighbours where one instruction adds four, and 32 apart where it takes four of them.
 template <BackwardConfig C>
-__device__ __forceinline__ int sum_block(int row, int column) {
+__device__ __forceinline__ int accum_block(int row, int column) {
   return (row / 16 * (C.dim_qk / 8) + column / 8) * 128;
 }
 template <class Real>

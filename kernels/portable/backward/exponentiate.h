@@ -6,7 +6,7 @@
 namespace cuflash {
 
 // Full: every pair is visible. Masked: not every one. Hidden: none. Guarded: masked, and some row is not finite.
-enum class Pass { full, masked, hidden, guarded };
+enum class TileMode { full, masked, hidden, guarded };
 
 // What two neighbouring queries have, read at once.
 template <class Real>
@@ -19,9 +19,9 @@ __device__ __forceinline__ Pair<Real> pair_at(const Real* first) {
 }
 
 // first_query: in the tile, of the first column that this lane holds.
-template <Pass kPass, class Real, int kKeyTiles, int kQueryTiles, class Exponent>
-__device__ __forceinline__ void weigh_by(Accumulator<Real> (&p)[kKeyTiles][kQueryTiles], const Real* lse_of_tile,
-                                         int first_query, Exponent exponent) {
+template <TileMode kMode, class Real, int kKeyTiles, int kQueryTiles, class Exponent>
+__device__ __forceinline__ void exponentiate_with(Accumulator<Real> (&p)[kKeyTiles][kQueryTiles],
+                                                  const Real* lse_of_tile, int first_query, Exponent exponent) {
 #pragma unroll
   for (int n = 0; n < kQueryTiles; ++n) {
     const int query = first_query + 8 * n;
@@ -31,27 +31,27 @@ __device__ __forceinline__ void weigh_by(Accumulator<Real> (&p)[kKeyTiles][kQuer
 #pragma unroll
       for (int x = 0; x < 4; ++x) {
         Real& score = p[m][n].x[x];
-        const Real weight = exp2_of(exponent(score, lse.x[x % 2], query + x % 2));
-        score = kPass != Pass::full && score == minus_infinity<Real>() ? Real(0) : weight;
+        const Real prob = exp2_of(exponent(score, lse.x[x % 2], query + x % 2));
+        score = kMode != TileMode::full && score == minus_infinity<Real>() ? Real(0) : prob;
       }
   }
 }
 
 // Keys in rows. Scores times `unit` are those of the contract, times `factor` powers of two.
-template <BackwardConfig C, Pass kPass, class Real, int kKeyTiles, int kQueryTiles>
-__device__ __forceinline__ void weigh_small(Accumulator<Real> (&p)[kKeyTiles][kQueryTiles], const Real* stats,
-                                            int first_query, Real factor) {
-  weigh_by<kPass>(p, stats + lse_at(C, 0), first_query,
-                  [=](Real score, Real lse, int) { return score * factor - lse; });
+template <BackwardConfig C, TileMode kMode, class Real, int kKeyTiles, int kQueryTiles>
+__device__ __forceinline__ void exponentiate_small(Accumulator<Real> (&p)[kKeyTiles][kQueryTiles], const Real* stats,
+                                                   int first_query, Real factor) {
+  exponentiate_with<kMode>(p, stats + lse_at(C, 0), first_query,
+                           [=](Real score, Real lse, int) { return score * factor - lse; });
 }
 // The difference of large numbers is taken before it is multiplied: it is 0 where they are equal, if the product is rounded
 // as it was in LSE.
-template <BackwardConfig C, Pass kPass, class Real, int kKeyTiles, int kQueryTiles>
-__device__ __forceinline__ void weigh_any_size(Accumulator<Real> (&p)[kKeyTiles][kQueryTiles], const Real* stats,
-                                               int first_query, Real unit, Real factor) {
+template <BackwardConfig C, TileMode kMode, class Real, int kKeyTiles, int kQueryTiles>
+__device__ __forceinline__ void exponentiate_any_size(Accumulator<Real> (&p)[kKeyTiles][kQueryTiles], const Real* stats,
+                                                      int first_query, Real unit, Real factor) {
   const Real to_power = static_cast<Real>(kLog2e);
   const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(C));
-  weigh_by<kPass>(p, stats + lse_at(C, 0), first_query, [=](Real score, Real lse, int query) {
+  exponentiate_with<kMode>(p, stats + lse_at(C, 0), first_query, [=](Real score, Real lse, int query) {
     const bool large = (large_rows[query / 32] >> query % 32 & 1) != 0;
     // In either way a row's bits do not depend on whether a neighbour is large.
     if constexpr (C.all_gradients)

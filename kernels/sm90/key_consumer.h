@@ -13,10 +13,10 @@
 namespace cuflash {
 
 template <Sm90BackwardConfig C>
-struct KeyWalk : KeyScores<C> {
+struct KeyConsumer : KeyScores<C> {
   using Base = KeyScores<C>;
   using Base::E, Base::kShared, Base::kSteps, Base::lane_coord;
-  using typename Base::Scores, typename Base::Weights;
+  using typename Base::Scores, typename Base::OperandA;
   static constexpr int kFlag = flag_at(kShared);
   static_assert(size_of(E) == 2 && C.dim_qk % 32 == 0 && C.dim_v % 32 == 0);
   using Pipeline = BackwardPipeline<C>;
@@ -29,22 +29,22 @@ struct KeyWalk : KeyScores<C> {
   Pipeline pipeline;
   int group;  // which 64 of the keys
   Ring<C.stages> queries;
-  PhaseRing<kPlaces> keys;
+  PhaseRing<kTaskSlots> keys;
   int number, count;  // of this step, of all steps with these keys
   int buffer;         // of those that it writes for others
-  int edge;           // steps of a head that have to be asked what they see
+  int num_masked;     // steps of a head that have to be asked what they see
   // In shared memory: LSE of the lane's first query, of stage 0, and where its part of the first tile of dS begins. Found
   // anew in every step they would cost an answer of the special registers each, which comes late.
-  unsigned lane_stats, lane_gradient;
+  unsigned lane_stats, lane_ds;
 
-  __device__ KeyWalk(const Sm90BackwardParams& p, const Pipeline& pipeline, int group)
+  __device__ KeyConsumer(const Sm90BackwardParams& p, const Pipeline& pipeline, int group)
       : p(p), a(p.backward.attention), pipeline(pipeline), group(group) {
-    const int thread = splits_sums(C) ? new_thread_id() % kWarpgroupThreads : new_thread_id(), lane = thread % 32;
+    const int thread = split_dk_dv(C) ? new_thread_id() % kWarpgroupThreads : new_thread_id(), lane = thread % 32;
     lane_stats = pipeline.stats_address(0) + lane % 4 * 8;
-    lane_gradient = pipeline.gradient(0).piece(lane / 16 * 8 + lane % 8, thread / 32 * 16 + lane / 8 % 2 * 8);
+    lane_ds = pipeline.ds_tile(0).piece(lane / 16 * 8 + lane % 8, thread / 32 * 16 + lane / 8 % 2 * 8);
   }
 
-  __device__ __forceinline__ const Place& place() const { return pipeline.place(keys.place()); }
+  __device__ __forceinline__ const TaskCoord& task() const { return pipeline.task(keys.slot()); }
 
   // s = the warpgroup's rows of `keys`, times those of `rows`.
   template <int kColumns>
@@ -61,36 +61,37 @@ struct KeyWalk : KeyScores<C> {
   }
   // sums += w rows.
   template <class Product, int kTiles, int kColumns>
-  __device__ __forceinline__ void issue_sums(Accumulator<float> (&sums)[kTiles], Weights& w,
-                                             SwizzledTile<C.tile_q, kColumns> rows) const {
-    fence_operands(w);
+  __device__ __forceinline__ void issue_accumulate(Accumulator<float> (&sums)[kTiles], OperandA& probs,
+                                                   SwizzledTile<C.tile_q, kColumns> rows) const {
+    fence_operands(probs);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) Product::add(sums, w[step], rows.across_rows(step));
+    for (int step = 0; step < kSteps; ++step) Product::add(sums, probs[step], rows.across_rows(step));
     wgmma_commit();
   }
 
   using typename Base::RowValues;
   __device__ __forceinline__ void load_lse(RowValues& lse, int stage) const {
-    Base::load_rows(lse, lane_stats + stage * Pipeline::kStatsRoom);
+    Base::load_rows(lse, lane_stats + stage * Pipeline::kStatsStageBytes);
   }
   __device__ __forceinline__ void load_delta(RowValues& delta, int stage) const {
-    Base::load_rows(delta, lane_stats + stage * Pipeline::kStatsRoom + 4 * Base::kDelta);
+    Base::load_rows(delta, lane_stats + stage * Pipeline::kStatsStageBytes + 4 * Base::kDelta);
   }
 
   // Where nobody computes dQ there is one, for weights that are summed by a selection.
-  __device__ __forceinline__ int gradient_buffer() const { return C.dq ? buffer : 0; }
+  __device__ __forceinline__ int ds_buffer() const { return C.dq ? buffer : 0; }
   // Into the warp's columns of a tile of dS, which has queries in rows.
-  __device__ __forceinline__ void store(const Weights& w) const {
-    const unsigned address = lane_gradient + gradient_buffer() * Pipeline::GradientTile::kBytes;
+  __device__ __forceinline__ void store(const OperandA& probs) const {
+    const unsigned address = lane_ds + ds_buffer() * Pipeline::DsTile::kBytes;
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) store_matrices_transposed(address + step * 16 * kPanelRowBytes, w[step]);
+    for (int step = 0; step < kSteps; ++step)
+      store_matrices_transposed(address + step * 16 * kPanelRowBytes, probs[step]);
   }
 
   // Elements of Q that are not finite are left out of dS^T Q: weights of 0 hide no NaN from products, and whoever sees
   // them has a dS that is NaN. By all `kThreads` that have multiplied these queries for their scores.
   template <int kThreads>
-  __device__ __forceinline__ void clear_not_finite(typename Pipeline::QTile q) const {
+  __device__ __forceinline__ void zero_not_finite(typename Pipeline::QTile q) const {
     named_barrier_sync(Pipeline::kAllKeys, kThreads);
     auto* pieces = static_cast<uint4*>(__cvta_shared_to_generic(q.address));
 #pragma unroll 1
@@ -99,13 +100,13 @@ struct KeyWalk : KeyScores<C> {
     named_barrier_sync(Pipeline::kAllKeys, kThreads);
   }
   // dV has no such sign in P: what has a weight of 0 does not exist. weight(query, r): of this lane's key r = 0, 1.
-  template <int kTiles, class Weight>
-  __device__ __forceinline__ void select_into(Accumulator<float> (&dv)[kTiles], typename Pipeline::DoutTile dout,
-                                              Weight weight) const {
+  template <int kTiles, class Prob>
+  __device__ __forceinline__ void accumulate_selected(Accumulator<float> (&dv)[kTiles],
+                                                      typename Pipeline::DoutTile dout, Prob prob) const {
     const LaneCoord lane = lane_coord();
 #pragma unroll 1
     for (int query = 0; query < C.tile_q; ++query) {
-      const float w[2] = {weight(query, 0), weight(query, 1)};
+      const float probs[2] = {prob(query, 0), prob(query, 1)};
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         const unsigned two =
@@ -113,7 +114,7 @@ struct KeyWalk : KeyScores<C> {
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
           const float value = widen<E>(static_cast<unsigned short>(x % 2 == 0 ? two : two >> 16));
-          if (w[x / 2] != 0) dv[n].x[x] += w[x / 2] * value;
+          if (probs[x / 2] != 0) dv[n].x[x] += probs[x / 2] * value;
         }
       }
     }
@@ -123,44 +124,44 @@ struct KeyWalk : KeyScores<C> {
     mbarrier_wait(pipeline.q_full(queries.stage), queries.phase);
   }
   __device__ __forceinline__ void wait_for_douts() const {
-    mbarrier_wait(pipeline.o_full(queries.stage), queries.phase);
+    mbarrier_wait(pipeline.dout_full(queries.stage), queries.phase);
   }
   // dS for the warpgroup that computes dQ, if one does.
-  __device__ __forceinline__ void write_gradient(const Weights& gradient) const {
+  __device__ __forceinline__ void write_ds(const OperandA& ds) const {
     if constexpr (C.dq != 0) {
-      store(gradient);
+      store(ds);
       async_proxy_fence();
       named_barrier_arrive(Pipeline::written(group, buffer), Pipeline::kPair);
     }
   }
-  __device__ __forceinline__ void wait_for_reader() const {
+  __device__ __forceinline__ void wait_ds_free() const {
     if constexpr (C.dq != 0) named_barrier_sync(Pipeline::read(group, buffer), Pipeline::kPair);
   }
   // All lanes have read the statistics: barriers for dS say so, where there are some.
   __device__ __forceinline__ void release_queries(int stage) const {
     if constexpr (C.dq == 0) __syncwarp();
-    if (new_thread_id() % 32 == 0) mbarrier_arrive(pipeline.empty(stage));
+    if (new_thread_id() % 32 == 0) mbarrier_arrive(pipeline.q_empty(stage));
   }
-  __device__ __forceinline__ void step_on() { queries.advance(), ++number, buffer ^= 1; }
+  __device__ __forceinline__ void advance_stage() { queries.advance(), ++number, buffer ^= 1; }
   // The next tile of queries is there, if there is one.
   __device__ __forceinline__ void advance() {
-    step_on();
+    advance_stage();
     if (number < count) wait_for_queries();
   }
 
   // How the tile of this step is visited: guarded by all warpgroups or by none, and else by the keys that each has.
-  __device__ __forceinline__ Pass pass(int step) const {
+  __device__ __forceinline__ TileMode mode(int step) const {
     const float* stats = pipeline.stats(queries.stage);
     // Hidden scores become weights of 0 by a factor above 0 alone.
-    const bool asks = step < edge,
-               guarded = has_large_rows<kShared>(stats) || (asks && (stats[kFlag] != 0 || !(p.exponent > 0)));
-    Pass pass = guarded ? Pass::guarded : Pass::full;
+    const bool asks = step < num_masked,
+               guarded = has_large_rows<kShared>(stats) || (asks && (stats[kFlag] != 0 || !(p.scale_log2 > 0)));
+    TileMode mode = guarded ? TileMode::guarded : TileMode::full;
     if (asks && !guarded) {
-      const Place& at = place();
-      const int64 first = at.first + group * kWarpgroupRows;
-      pass = pass_of<kShared>(a, at.sequence, {first, first + kWarpgroupRows}, at.walk.tile(step));
+      const TaskCoord& coord = task();
+      const int64 first = coord.k_first + group * kWarpgroupRows;
+      mode = tile_mode<kShared>(a, coord.sequence, {first, first + kWarpgroupRows}, coord.visited.tile(step));
     }
-    return static_cast<Pass>(uniform(static_cast<int>(pass)));
+    return static_cast<TileMode>(uniform(static_cast<int>(mode)));
   }
 
   template <int kTiles>
@@ -172,27 +173,28 @@ struct KeyWalk : KeyScores<C> {
   template <int kTiles>
   __device__ __forceinline__ void store_rows(const RowsView& rows, const Accumulator<float> (&sums)[kTiles],
                                              float factor, int dim) const {
-    const Place& at = place();
+    const TaskCoord& coord = task();
     const LaneCoord lane = lane_coord();
     if (!rows.data) return;
     const RowStore<E, kTiles> store{
-        sums, {factor, factor}, {lane.row < at.written, lane.row + 8 < at.written}, lane.column / 2, dim};
-    store.to(rows, offset_of(rows, at.b, at.head_k, at.sequence.k_begin + at.first + lane.row));
+        sums, {factor, factor}, {lane.row < coord.written, lane.row + 8 < coord.written}, lane.column / 2, dim};
+    store.to_global(rows, offset_of(rows, coord.b, coord.head_k, coord.sequence.k_begin + coord.k_first + lane.row));
   }
 
   // One tile of keys after the other.
-  template <class Group>
-  __device__ __forceinline__ void run_all(Group& sums) {
+  template <class Derived>
+  __device__ __forceinline__ void run_persistent(Derived& derived) {
 #pragma unroll 1
     for (;; keys.advance()) {
       mbarrier_wait(pipeline.k_full(), keys.phase());
       converge();
-      if (uniform(place().written) < 0) break;
-      number = buffer = 0, count = uniform(place().group * place().walk.count()), edge = uniform(place().walk.edge);
-      sums.clear_sums();
-      if (count > 0) sums.walk();
-      if (new_thread_id() % 32 == 0) mbarrier_arrive(pipeline.k_free());
-      sums.store_sums();
+      if (uniform(task().written) < 0) break;
+      number = buffer = 0, count = uniform(task().group * task().visited.count()),
+      num_masked = uniform(task().visited.num_masked);
+      derived.clear_accumulators();
+      if (count > 0) derived.mainloop();
+      if (new_thread_id() % 32 == 0) mbarrier_arrive(pipeline.k_empty());
+      derived.store_accumulators();
       converge();
     }
   }

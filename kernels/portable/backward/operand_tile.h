@@ -15,7 +15,7 @@ __device__ __forceinline__ void store_two(StoredOf<E>* to, RealOf<E> first, Real
 }
 
 template <Element E>
-struct WeightTile {
+struct OperandTile {
   Accumulator<RealOf<E>> sum;
 
   __device__ __forceinline__ void set(const Accumulator<RealOf<E>>& c) { sum = c; }
@@ -25,13 +25,13 @@ struct WeightTile {
     store_two<E>(tile.at(row, column), sum.x[0], sum.x[1]);
     store_two<E>(tile.at(row + 8, column), sum.x[2], sum.x[3]);
   }
-  static __device__ __forceinline__ typename Operands<E>::A operand(const WeightTile* tiles) {
+  static __device__ __forceinline__ typename Operands<E>::A operand(const OperandTile* tiles) {
     return Operands<E>::from_accumulators(&tiles->sum);
   }
 };
 
 template <Element E>
-requires(size_of(E) == 2) struct WeightTile<E> {
+requires(size_of(E) == 2) struct OperandTile<E> {
   unsigned upper, lower;  // rows r and r + 8
 
   __device__ __forceinline__ void set(const Accumulator<float>& c) {
@@ -42,17 +42,17 @@ requires(size_of(E) == 2) struct WeightTile<E> {
     *reinterpret_cast<unsigned*>(tile.at(row, column)) = upper;
     *reinterpret_cast<unsigned*>(tile.at(row + 8, column)) = lower;
   }
-  static __device__ __forceinline__ typename Operands<E>::A operand(const WeightTile* tiles) {
+  static __device__ __forceinline__ typename Operands<E>::A operand(const OperandTile* tiles) {
     return {{tiles[0].upper, tiles[0].lower, tiles[1].upper, tiles[1].lower}};
   }
 };
 
 // What a warp holds of P or dS: its keys in rows.
 template <Element E, int kKeyTiles, int kQueryTiles>
-struct WeightTiles {
-  WeightTile<E> tile[kKeyTiles][kQueryTiles];
+struct OperandTiles {
+  OperandTile<E> tile[kKeyTiles][kQueryTiles];
 
-  __device__ __forceinline__ explicit WeightTiles(const Accumulator<RealOf<E>> (&c)[kKeyTiles][kQueryTiles]) {
+  __device__ __forceinline__ explicit OperandTiles(const Accumulator<RealOf<E>> (&c)[kKeyTiles][kQueryTiles]) {
 #pragma unroll
     for (int m = 0; m < kKeyTiles; ++m)
 #pragma unroll
@@ -68,7 +68,7 @@ struct WeightTiles {
   }
   // Step k of the reduction over queries.
   __device__ __forceinline__ typename Operands<E>::A operand(int m, int k) const {
-    return WeightTile<E>::operand(&tile[m][k * Operands<E>::kDepth / 8]);
+    return OperandTile<E>::operand(&tile[m][k * Operands<E>::kDepth / 8]);
   }
 };
 

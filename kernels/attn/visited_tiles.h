@@ -6,38 +6,39 @@
 
 namespace cuflash {
 
-struct Walk {
+struct VisitedTiles {
   int begin, full_begin, full_end, end;  // tile numbers, ascending
-  int edge;                              // tiles with masked pairs
+  int num_masked;                        // tiles with masked pairs
 
   __device__ int count() const { return end - begin; }
   __device__ int tile(int step) const {
     const int left = full_begin - begin;
-    if (step >= edge) return full_begin + (step - edge);
+    if (step >= num_masked) return full_begin + (step - num_masked);
     return step < left ? begin + step : full_end + (step - left);
   }
 };
 
 template <int kTileK>
-__device__ __forceinline__ Walk walk_keys(const AttentionParams& a, const Sequence& s, Range queries) {
+__device__ __forceinline__ VisitedTiles visited_key_tiles(const AttentionParams& a, const Sequence& s, Range queries) {
   const Range any = keys_of_any(a, s, queries), all = keys_of_all(a, s, queries);
   if (any.empty()) return {0, 0, 0, 0, 0};
-  Walk w;
+  VisitedTiles w;
   w.begin = static_cast<int>(any.begin / kTileK);
   w.end = static_cast<int>(tiles_in(any.end, kTileK));
   w.full_begin = static_cast<int>(clamped(tiles_in(all.begin, kTileK), w.begin, w.end));
   w.full_end = static_cast<int>(clamped(all.end < 0 ? 0 : all.end / kTileK, w.full_begin, w.end));
-  w.edge = w.count() - (w.full_end - w.full_begin);
+  w.num_masked = w.count() - (w.full_end - w.full_begin);
   return w;
 }
 
 // Which pairs of a tile see each other: the window's edges cross it as diagonals. A lane gives the first row and column it
 // holds once; what it asks for then are offsets from those, constants of its unrolled loops, against three registers.
 template <int kTileQ, int kTileK>
-struct Edge {
+struct PositionMask {
   int low, high, length;
 
-  __device__ Edge(const AttentionParams& a, const Sequence& s, int q_first, int k_first, int lane_row, int lane_column)
+  __device__ PositionMask(const AttentionParams& a, const Sequence& s, int q_first, int k_first, int lane_row,
+                          int lane_column)
       : low(diagonal(q_first + s.shift - a.window_left - k_first) + lane_row - lane_column),
         high(diagonal(q_first + s.shift + a.window_right - k_first) + 1 + lane_row - lane_column),
         length(min(s.len_k - k_first, kTileK) - lane_column) {}
@@ -50,7 +51,8 @@ struct Edge {
 
 // Adds this tile of queries' share of the statistics. A last tile that is short but wholly visible counts as full.
 template <int kTileK>
-__device__ __forceinline__ void count_tiles(const AttentionParams& a, const Sequence& s, Range queries, const Walk& w) {
+__device__ __forceinline__ void count_tiles(const AttentionParams& a, const Sequence& s, Range queries,
+                                            const VisitedTiles& w) {
   if (!a.tile_counts || queries.empty()) return;
   const Range all = keys_of_all(a, s, queries);
   const int64 full_end = all.end >= s.len_k ? tiles_in(s.len_k, kTileK) : max(int64{0}, all.end) / kTileK;

@@ -3,16 +3,16 @@
 #pragma once
 
 #include "portable/backward/loads.h"
+#include "portable/backward/operand_tile.h"
 #include "portable/backward/scores.h"
-#include "portable/backward/weight_tile.h"
 
 namespace cuflash {
 
 // A warp's accumulators, times `factor`, into their place in a tile.
 template <Element E, int kTiles, int kColumnTiles, int kRows, int kColumns>
-__device__ __forceinline__ void store_sums(const Accumulator<RealOf<E>> (&c)[kTiles][kColumnTiles],
-                                           Tile<E, kRows, kColumns> tile, int first_row, int first_column,
-                                           RealOf<E> factor) {
+__device__ __forceinline__ void store_accumulators(const Accumulator<RealOf<E>> (&c)[kTiles][kColumnTiles],
+                                                   Tile<E, kRows, kColumns> tile, int first_row, int first_column,
+                                                   RealOf<E> factor) {
 #pragma unroll
   for (int m = 0; m < kTiles; ++m)
 #pragma unroll
@@ -25,7 +25,7 @@ __device__ __forceinline__ void store_sums(const Accumulator<RealOf<E>> (&c)[kTi
 }
 
 template <BackwardConfig C>
-struct KeySums {
+struct DkDvAccumulators {
   using S = Shape<C>;
   using Real = typename S::Real;
 
@@ -43,24 +43,24 @@ struct KeySums {
   }
 
   // kQueries queries from first_query of the tile on, their weights in operands.
-  template <int kQueries, class Weights>
+  template <int kQueries, class OperandOf>
   __device__ __forceinline__ void add_to_dv(typename S::DoutTile dout, int column_warp, int first_query,
-                                            Weights weights) {
-    multiply_weights<kQueries / S::Ops::kDepth, C.column_warps, Rows::any>(dv, dout, first_query,
-                                                                           column_warp * S::kMyBlocksV, weights);
+                                            OperandOf operand) {
+    accumulate_product<kQueries / S::Ops::kDepth, C.column_warps, Rows::any>(dv, dout, first_query,
+                                                                             column_warp * S::kMyBlocksV, operand);
   }
   // The same, the weights in shared memory: what has a weight of 0 does not exist.
   template <int kQueries>
-  __device__ __forceinline__ void select_into_dv(typename S::DoutTile dout, int first_key, int column_warp,
-                                                 int first_query, typename S::ScoreTile weights) {
+  __device__ __forceinline__ void accumulate_selected_dv(typename S::DoutTile dout, int first_key, int column_warp,
+                                                         int first_query, typename S::ScoreTile p_tile) {
     constexpr Element E = C.element;
     const int lane = new_thread_id() % 32;
     const int key = first_key + lane / 4, first_column = column_warp * S::kMyBlocksV * 16 + lane % 4 * 2;
 #pragma unroll 1
     for (int query = first_query; query < first_query + kQueries; ++query) {
-      Real w[2 * S::kKeyTiles];
+      Real prob[2 * S::kKeyTiles];
 #pragma unroll
-      for (int r = 0; r < 2 * S::kKeyTiles; ++r) w[r] = widen<E>(*weights.at(key + 8 * r, query));
+      for (int r = 0; r < 2 * S::kKeyTiles; ++r) prob[r] = widen<E>(*p_tile.at(key + 8 * r, query));
 #pragma unroll
       for (int n = 0; n < 2 * S::kMyBlocksV; ++n)
 #pragma unroll
@@ -70,20 +70,20 @@ struct KeySums {
           const Real x = widen<E>(*dout.at(query, column));
 #pragma unroll
           for (int r = 0; r < 2 * S::kKeyTiles; ++r)
-            if (w[r] != 0) dv[r / 2][n].x[r % 2 * 2 + e] += w[r] * x;
+            if (prob[r] != 0) dv[r / 2][n].x[r % 2 * 2 + e] += prob[r] * x;
         }
     }
   }
-  template <int kQueries, Rows kRows, class Weights>
-  __device__ __forceinline__ void add_to_dk(typename S::QTile q, int column_warp, int first_query, Weights weights) {
-    multiply_weights<kQueries / S::Ops::kDepth, C.column_warps, kRows>(dk, q, first_query, column_warp * S::kMyBlocksQK,
-                                                                       weights);
+  template <int kQueries, Rows kRows, class OperandOf>
+  __device__ __forceinline__ void add_to_dk(typename S::QTile q, int column_warp, int first_query, OperandOf operand) {
+    accumulate_product<kQueries / S::Ops::kDepth, C.column_warps, kRows>(dk, q, first_query,
+                                                                         column_warp * S::kMyBlocksQK, operand);
   }
 
-  __device__ __forceinline__ void store(const BackwardParams& p, const Place& at, SharedTiles<C> tiles) const {
+  __device__ __forceinline__ void store(const BackwardParams& p, const TaskCoord& coord, SharedTiles<C> tiles) const {
     const AttentionParams& a = p.attention;
-    store_rows(p.dk, dk, tiles.k(), at, static_cast<Real>(a.scale), a.dim_qk);
-    store_rows(p.dv, dv, tiles.v(), at, Real(1), a.dim_v);
+    store_rows(p.dk, dk, tiles.k(), coord, static_cast<Real>(a.scale), a.dim_qk);
+    store_rows(p.dv, dv, tiles.v(), coord, Real(1), a.dim_v);
   }
 
  private:
@@ -91,27 +91,27 @@ struct KeySums {
   template <int kColumnTiles, int kColumns>
   static __device__ __forceinline__ void store_rows(const RowsView& to,
                                                     const typename S::Sum (&c)[S::kKeyTiles][kColumnTiles],
-                                                    Tile<C.element, C.tile_k, kColumns> tile, const Place& at,
+                                                    Tile<C.element, C.tile_k, kColumns> tile, const TaskCoord& coord,
                                                     Real factor, int dim) {
     if (!to.data) return;
     const int first_column = S::column_warp() * kColumnTiles * 8;
-    const int64 offset = offset_of(to, at.b, at.head_k, at.sequence.k_begin);
+    const int64 offset = offset_of(to, coord.b, coord.head_k, coord.sequence.k_begin);
     if (to.element == static_cast<int>(C.element)) {
       __syncthreads();
-      store_sums<C.element>(c, tile, S::first_key(), first_column, factor);
+      store_accumulators<C.element>(c, tile, S::first_key(), first_column, factor);
       __syncthreads();
-      store_tile<S::kThreads>(tile, to, offset, at.first, at.written, dim);
+      store_tile<S::kThreads>(tile, to, offset, coord.k_first, coord.written, dim);
       return;
     }
     // The other type a gradient may have is f32.
-    float* rows = static_cast<float*>(to.data) + offset + at.first * to.row_stride;
+    float* rows = static_cast<float*>(to.data) + offset + coord.k_first * to.row_stride;
 #pragma unroll
     for (int m = 0; m < S::kKeyTiles; ++m)
 #pragma unroll
       for (int x = 0; x < 4; ++x) {
         const int row = S::first_key() + 16 * m + x / 2 * 8 + lane_id() / 4;
         float* columns = rows + row * to.row_stride;
-        if (row >= at.written) continue;
+        if (row >= coord.written) continue;
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n) {
           const int column = first_column + 8 * n + lane_id() % 4 * 2 + x % 2;
