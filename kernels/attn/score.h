@@ -10,6 +10,19 @@ namespace cuflash {
 
 constexpr double kLn2 = 0.6931471805599453;
 
+// Softcap of a scaled score. tanh_value: where backward wants the tanh for its derivative.
+template <class Real>
+__device__ __forceinline__ Real softcapped(Real s, Real softcap, Real* tanh_value = nullptr) {
+  const Real t = tanh_of(s / softcap);
+  if (tanh_value) *tanh_value = t;
+  return softcap * t;
+}
+// What ALiBi subtracts from a score. distance: between the query's position and the key.
+template <class Real, class Int>
+__device__ __forceinline__ Real alibi_penalty(Real slope, Int distance) {
+  return slope * static_cast<Real>(distance < 0 ? -distance : distance);
+}
+
 template <Element E, int kOptions>
 struct ScoreOptions {
   using Real = RealOf<E>;
@@ -45,15 +58,8 @@ struct ScoreOptions {
   __device__ Real score(Real dot, int i, int j, bool exists, Real* tanh_value = nullptr) const {
     if constexpr (!kModifiesScore) return dot;
     Real s = dot * scale;
-    if ((kOptions & kSoftcap) != 0 && softcap > 0) {
-      const Real t = tanh_of(s / softcap);
-      if (tanh_value) *tanh_value = t;
-      s = softcap * t;
-    }
-    if ((kOptions & kAlibi) != 0 && a.slopes.data) {
-      const int64 distance = i + sequence.shift - j;
-      s -= slope * static_cast<Real>(distance < 0 ? -distance : distance);
-    }
+    if ((kOptions & kSoftcap) != 0 && softcap > 0) s = softcapped(s, softcap, tanh_value);
+    if ((kOptions & kAlibi) != 0 && a.slopes.data) s -= alibi_penalty(slope, i + sequence.shift - j);
     if ((kOptions & kBias) != 0 && a.bias.data && exists)
       s += load_element<E>(a.bias.data, a.bias.element, bias_offset + i * a.bias.row_stride + j);
     return s;

@@ -1,7 +1,9 @@
 // One batch entry on the device, and which keys its queries see: the geometry of src/problem/visibility.h.
 #pragma once
 
+#include "attn/visibility.h"
 #include "params.h"
+#include "ptx/special_registers.h"
 
 namespace cuflash {
 
@@ -34,7 +36,8 @@ struct Range {
 };
 
 __device__ __forceinline__ Range keys_of_query(const AttentionParams& a, const Sequence& s, int64 i) {
-  return {max(int64{0}, i + s.shift - a.window_left), min(int64{s.len_k}, i + s.shift + a.window_right + 1)};
+  const Window w = key_window(a, s, i);
+  return {max(int64{0}, w.begin), min(int64{s.len_k}, w.end)};
 }
 // Keys that at least one, and that every one, of these queries sees. Both ends of a query's range grow with the query.
 __device__ __forceinline__ Range keys_of_any(const AttentionParams& a, const Sequence& s, Range queries) {
@@ -48,16 +51,8 @@ __device__ __forceinline__ Range keys_of_all(const AttentionParams& a, const Seq
 // Queries that see at least one of these keys.
 __device__ __forceinline__ Range queries_of_any(const AttentionParams& a, const Sequence& s, Range keys) {
   if (keys.empty()) return {0, 0};
-  return {max(int64{0}, keys.begin - s.shift - a.window_right),
-          min(int64{s.len_q}, keys.end - s.shift + a.window_left)};
-}
-
-// One-dimensional work on a two-dimensional grid: plans refuse more tiles than a grid has CTAs. Volatile, so that a
-// kernel can find out anew after its loop where it stands, instead of keeping that in registers.
-__device__ __forceinline__ int64 cta_number() {
-  unsigned x, y, width;
-  asm volatile("mov.u32 %0, %%ctaid.x; mov.u32 %1, %%ctaid.y; mov.u32 %2, %%nctaid.x;" : "=r"(x), "=r"(y), "=r"(width));
-  return x + int64{width} * y;
+  return {max(int64{0}, query_window(a, s, keys.begin).begin),
+          min(int64{s.len_q}, query_window(a, s, keys.end - 1).end)};
 }
 
 // Of numbers that are not negative. A division of 64 bits is a hundred instructions, and hardly ever needed.

@@ -163,30 +163,28 @@ struct CachedShiftSoftmax : Softmax<Real, kRowTiles> {
   }
 };
 
-// What a row ends with: its LSE, the sink inside, and what its output is multiplied by.
+// A row with its sink: the largest score of both, the sum of exponentials relative to it, and the correction of what was
+// summed relative to row_max. A row that sees no key has an o_scale of 0 and, without a sink, an LSE of -inf.
 template <class Real>
-struct FinalizedRow {
-  Real lse, o_scale;
-};
-// reference, sum: of a Softmax that has gathered. unit: scores times this are those of the contract. keep: what dropout
-// multiplies by. A row that sees nothing has a factor of 0 and, without a sink, an LSE of -inf.
-template <class Real>
-__device__ __forceinline__ FinalizedRow<Real> finalize_row(Real row_max, Real row_sum, Real scale, Real sink,
-                                                           Real keep) {
-  constexpr Real kToPower = static_cast<Real>(kLog2e);
-  const bool none = row_max == minus_infinity<Real>();
-  Real top = none ? minus_infinity<Real>() : row_max * scale;
-  Real correction = 1;
-  if (sink > minus_infinity<Real>()) {
-    const Real higher = larger(top, sink);
-    correction = exp2_of((top - higher) * kToPower);  // 0 where no key was visible
-    row_sum = row_sum * correction + exp2_of((sink - higher) * kToPower);
-    top = higher;
-  } else if (sink != sink) {
-    row_sum = sink;
+struct RowTotal {
+  Real top, sum, correction;
+
+  // row_max, row_sum: of a Softmax after reduce_row_sum. scale: scores times this are those of the contract.
+  __device__ __forceinline__ static RowTotal of(Real row_max, Real row_sum, Real scale, Real sink) {
+    constexpr Real kToPower = static_cast<Real>(kLog2e);
+    const Real top = row_max == minus_infinity<Real>() ? minus_infinity<Real>() : row_max * scale;
+    if (sink > minus_infinity<Real>()) {
+      const Real higher = larger(top, sink);
+      const Real correction = exp2_of((top - higher) * kToPower);  // 0 where no key was visible
+      return {higher, row_sum * correction + exp2_of((sink - higher) * kToPower), correction};
+    }
+    return {top, sink != sink ? sink : row_sum, Real(1)};
   }
-  const Real lse = top + log2_of(row_sum) * static_cast<Real>(kLn2);
-  return {row_sum == 0 ? minus_infinity<Real>() : lse, row_sum == 0 ? Real(0) : correction * keep / row_sum};
-}
+  // The factor of the output row. keep: the factor of dropout.
+  __device__ __forceinline__ Real o_scale(Real keep = 1) const { return sum == 0 ? Real(0) : correction * keep / sum; }
+  __device__ __forceinline__ Real lse() const {
+    return sum == 0 ? minus_infinity<Real>() : top + log2_of(sum) * static_cast<Real>(kLn2);
+  }
+};
 
 }  // namespace cuflash

@@ -80,17 +80,22 @@ struct BackwardPipeline {
     mbarrier_init_fence();
   }
 
-  // Number 0 is that of __syncthreads.
-  static_assert(2 + 2 * kDsStages * C.warpgroups < 16);
-  static constexpr int kPair = 2 * kWarpgroupThreads;
-  static __device__ int written(int group, int tile) { return 1 + tile * C.warpgroups + group; }
-  static __device__ int read(int group, int tile) { return written(group, kDsStages + tile); }
-  static constexpr int kAllKeys = 1 + 2 * kDsStages * C.warpgroups;  // all that have keys meet
-  static constexpr int kQueryGroup = kAllKeys + 1;                   // the others meet
-  // P may be read, may be written over.
-  static __device__ int p_written(int tile) { return kQueryGroup + 1 + tile; }
-  static __device__ int p_read(int tile) { return p_written(kDsStages + tile); }
-  static_assert(!split_dk_dv(C) || kQueryGroup + 2 * kDsStages < 16);
+  // Named barriers, from the first number of each kind on; number 0 is __syncthreads.
+  enum NamedBarrier : int {
+    kDsWrittenBarrier = 1,                                          // + buffer and group: dS may be read
+    kDsReadBarrier = kDsWrittenBarrier + kDsStages * C.warpgroups,  // + buffer and group: dS may be overwritten
+    kConsumerBarrier = kDsReadBarrier + kDsStages * C.warpgroups,   // all consumer warpgroups
+    kProducerBarrier,                                               // the producer warpgroup
+    kPWrittenBarrier,                                               // + buffer: P may be read, with split_dk_dv
+    kPReadBarrier = kPWrittenBarrier + kDsStages,                   // + buffer: P may be overwritten
+    kNamedBarriers = split_dk_dv(C) ? kPReadBarrier + kDsStages : int{kPWrittenBarrier},
+  };
+  static_assert(kNamedBarriers <= 16);
+  static constexpr int kPair = 2 * kWarpgroupThreads;  // threads of one consumer and one other warpgroup
+  static __device__ int ds_written(int group, int buffer) { return kDsWrittenBarrier + buffer * C.warpgroups + group; }
+  static __device__ int ds_read(int group, int buffer) { return kDsReadBarrier + buffer * C.warpgroups + group; }
+  static __device__ int p_written(int buffer) { return kPWrittenBarrier + buffer; }
+  static __device__ int p_read(int buffer) { return kPReadBarrier + buffer; }
 };
 
 }  // namespace cuflash

@@ -72,7 +72,7 @@ struct BackwardProducer {
   }
 
   __device__ static int thread() { return new_thread_id() % kWarpgroupThreads; }
-  __device__ static void sync() { named_barrier_sync(Pipeline::kQueryGroup, kWarpgroupThreads); }
+  __device__ static void sync() { named_barrier_sync(Pipeline::kProducerBarrier, kWarpgroupThreads); }
   template <class Tile>
   __device__ static uint4* pieces(Tile tile) {
     return static_cast<uint4*>(__cvta_shared_to_generic(tile.address));
@@ -137,7 +137,7 @@ struct BackwardProducer {
     bool found = false;
 #pragma unroll 4
     for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) found |= has_not_finite<E>(pieces(k)[n]);
-    if (!named_barrier_any(Pipeline::kQueryGroup, kWarpgroupThreads, found)) return k;
+    if (!named_barrier_any(Pipeline::kProducerBarrier, kWarpgroupThreads, found)) return k;
 #pragma unroll 1
     for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) pieces(finite)[n] = finite_eight<E>(pieces(k)[n]);
     async_proxy_fence();
@@ -169,7 +169,7 @@ struct BackwardProducer {
   __device__ __forceinline__ static void release_ds(int tile) {
 #pragma unroll
     for (int group = 0; group < C.warpgroups; ++group)
-      named_barrier_arrive(Pipeline::read(group, tile), Pipeline::kPair);
+      named_barrier_arrive(Pipeline::ds_read(group, tile), Pipeline::kPair);
   }
 
   __device__ __forceinline__ void add_to_dq(const Visit& visit, int number, unsigned keys) {
@@ -177,7 +177,7 @@ struct BackwardProducer {
     const int64 dq_tile = query_tile(visit.member, tiles.tile(visit.step));
 #pragma unroll
     for (int group = 0; group < C.warpgroups; ++group)
-      named_barrier_sync(Pipeline::written(group, buffer), Pipeline::kPair);
+      named_barrier_sync(Pipeline::ds_written(group, buffer), Pipeline::kPair);
 #pragma unroll 1
     for (int column = 0; column < C.dim_qk; column += kPanelColumns) {
       DqPanel dq;

@@ -6,9 +6,10 @@
 #pragma once
 
 #include "attn/softmax.h"
-#include "attn/tile_scores.h"
 #include "ptx/tma.h"
 #include "ptx/warpgroup.h"
+#include "sm90/consumer_sync.h"
+#include "sm90/lane_coord.h"
 #include "sm90/pipeline.h"
 #include "sm90/products.h"
 #include "sm90/store.h"
@@ -55,34 +56,23 @@ struct Consumer {
 
   __device__ float scale_log2() const { return Options::kModifiesScore ? static_cast<float>(kLog2e) : p.scale_log2; }
 
-  // Counted from the warpgroup's first row; found anew, so that it does not stay in registers.
-  __device__ static LaneCoord lane_coord() {
-    const int thread = new_thread_id();
-    return {thread / 32 % 4 * 16 + thread % 32 / 4, thread % 4 * 2};
-  }
+  static __device__ __forceinline__ LaneCoord lane_coord() { return lane_coord_in_warpgroup(); }
 
-  __device__ void wait_turn() const {
-    if constexpr ((C.schedule & kPingPong) != 0) named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
-  }
-  __device__ void pass_turn() const {
-    if constexpr ((C.schedule & kPingPong) != 0)
-      named_barrier_arrive(1 + (group + 1 == C.warpgroups ? 0 : group + 1), 2 * kWarpgroupThreads);
-  }
-  __device__ void release(unsigned barrier) const {
-    if (lane_id() == 0) mbarrier_arrive(barrier);
+  __device__ PingPong<(C.schedule & kPingPong) != 0, C.warpgroups, Pipeline<C>::kPingPongBarrier> turn() const {
+    return {group};
   }
   __device__ void wait_queries() const {
     mbarrier_wait(pipeline.q_full(group, scheduler.round), pipeline.query_phase(scheduler.round));
   }
-  __device__ void release_queries() const { release(pipeline.q_empty(group, scheduler.round)); }
+  __device__ void release_queries() const { release_stage(pipeline.q_empty(group, scheduler.round)); }
   __device__ void wait_keys() const { mbarrier_wait(pipeline.k_full(keys.stage), keys.phase); }
   __device__ void release_keys() {
-    release(pipeline.k_empty(keys.stage));
+    release_stage(pipeline.k_empty(keys.stage));
     keys.advance();
   }
   __device__ void wait_values() const { mbarrier_wait(pipeline.v_full(values.stage), values.phase); }
   __device__ void release_values() {
-    release(pipeline.v_empty(values.stage));
+    release_stage(pipeline.v_empty(values.stage));
     values.advance();
   }
 
@@ -90,7 +80,7 @@ struct Consumer {
   __device__ void skip(int tiles) {
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
-      wait_turn(), pass_turn();
+      turn().wait(), turn().pass();
       wait_keys(), release_keys();
       wait_values(), release_values();
     }
@@ -141,10 +131,10 @@ struct Consumer {
       Scores s;
       wait_keys();
       wait_values();
-      wait_turn();
+      turn().wait();
       issue_scores(s);
       issue_output(o, probs);
-      pass_turn();
+      turn().pass();
       wgmma_wait<1>();
       fence_operands(s);
       release_keys();
@@ -167,12 +157,12 @@ struct Consumer {
                                            RowSoftmax& softmax, OperandA& probs) {
     Scores s;
     wait_keys();
-    wait_turn();
+    turn().wait();
     issue_scores(s);
     const ScoreCoord coord(info);
     wgmma_wait<0>();
     fence_operands(s);
-    pass_turn();
+    turn().pass();
     release_keys();
     const int tile = tiles.own_end - 1;
     if (tile == tiles.own_begin) release_queries();
@@ -211,13 +201,12 @@ struct Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int i = info.q_first + lane.row + 8 * r;
-      const FinalizedRow<float> row =
-          finalize_row(softmax.row_max[r], softmax.row_sum[r], options.natural_scale(), sink, keep);
+      const auto row = RowTotal<float>::of(softmax.row_max[r], softmax.row_sum[r], options.natural_scale(), sink);
       const bool exists = i < info.len_q;
-      o_scale[r] = exists ? row.o_scale : 0;
+      o_scale[r] = exists ? row.o_scale(keep) : 0;
       if (f.lse.data && lane.column == 0 && i < info.rows_end)
         static_cast<float*>(f.lse.data)[offset_of(f.lse, info.b, info.h, int64{info.q_begin} + i)] =
-            exists ? row.lse : minus_infinity<float>();
+            exists ? row.lse() : minus_infinity<float>();
     }
   }
   // The first thread of the warpgroup copies; the place is free when what it copied from there before has been read.
@@ -225,7 +214,7 @@ struct Consumer {
   __device__ __forceinline__ void store_by_tma(const TileInfo& info, const RowStore<E, kOutputTiles>& rows) const {
     constexpr int kEnd = kOutputTiles - kFirst < staged_columns(C) / 8 ? kOutputTiles : kFirst + staged_columns(C) / 8;
     const auto staging = pipeline.o(group);
-    const int thread = new_thread_id() % kWarpgroupThreads, barrier = 1 + C.warpgroups + group;
+    const int thread = new_thread_id() % kWarpgroupThreads, barrier = Pipeline<C>::kStoreBarrier + group;
     if (thread == 0) tma_store_wait_read();
     named_barrier_sync(barrier, kWarpgroupThreads);
     rows.template to_shared<kFirst, kEnd>(staging, thread / 32 * 16);
@@ -283,7 +272,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void run() {
-    if (group == C.warpgroups - 1) pass_turn();  // the first turn
+    if (group == C.warpgroups - 1) turn().pass();  // the first turn
 #pragma unroll 1
     for (; scheduler.has_tile(p.tile_order); scheduler.advance()) {
       wait_queries();

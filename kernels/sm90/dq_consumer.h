@@ -5,6 +5,7 @@
 //   issue dP = dO V(n+1) | dQ, dP are there | dS
 #pragma once
 
+#include "sm90/consumer_sync.h"
 #include "sm90/dq_pipeline.h"
 #include "sm90/dq_scores.h"
 #include "sm90/products.h"
@@ -39,40 +40,31 @@ struct DqConsumer : DqScores<C> {
 
   __device__ const float* stats() const { return pipeline.stats(group, scheduler.round); }
 
-  __device__ void release(unsigned barrier) const {
-    if (lane_id() == 0) mbarrier_arrive(barrier);
-  }
   // A tile of keys that the CTA visits is one turn of every warpgroup.
-  __device__ void wait_turn() const {
-    if constexpr (C.ping_pong != 0) named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
-  }
-  __device__ void pass_turn() const {
-    if constexpr (C.ping_pong != 0)
-      named_barrier_arrive(1 + (group + 1 == C.warpgroups ? 0 : group + 1), 2 * kWarpgroupThreads);
-  }
+  __device__ PingPong<C.ping_pong != 0, C.warpgroups, Pipeline::kPingPongBarrier> turn() const { return {group}; }
   __device__ void wait_queries() const {
     mbarrier_wait(pipeline.q_full(group, scheduler.round), pipeline.query_phase(scheduler.round));
   }
   // All lanes have read the statistics.
   __device__ void release_queries() const {
     __syncwarp();
-    release(pipeline.q_empty(group, scheduler.round));
+    release_stage(pipeline.q_empty(group, scheduler.round));
   }
   __device__ void wait_keys(const Ring<C.key_stages>& at) const { mbarrier_wait(pipeline.k_full(at.stage), at.phase); }
   __device__ void release_keys() {
-    release(pipeline.k_empty(keys.stage));
+    release_stage(pipeline.k_empty(keys.stage));
     keys.advance();
   }
   __device__ void wait_values() const { mbarrier_wait(pipeline.v_full(values.stage), values.phase); }
   __device__ void release_values() {
-    release(pipeline.v_empty(values.stage));
+    release_stage(pipeline.v_empty(values.stage));
     values.advance();
   }
   // Tiles that others of the CTA need.
   __device__ void skip(int tiles) {
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
-      wait_turn(), pass_turn();
+      turn().wait(), turn().pass();
       wait_keys(keys), release_keys();
       wait_values(), release_values();
     }
@@ -82,13 +74,7 @@ struct DqConsumer : DqScores<C> {
   template <int kColumns>
   static __device__ __forceinline__ void issue_scores(Scores& s, SwizzledTile<kWarpgroupRows, kColumns> rows,
                                                       SwizzledTile<C.tile_k, kColumns> of_keys) {
-    asm volatile("" : "+r"(rows.address));  // or all of its descriptors stay in registers
-    wgmma_fence();
-    ScoreProduct::start(s, rows.along_rows(0), of_keys.along_rows(0));
-#pragma unroll
-    for (int step = 1; step < kColumns / 16; ++step)
-      ScoreProduct::add(s, rows.along_rows(step), of_keys.along_rows(step));
-    wgmma_commit();
+    issue_qk<ScoreProduct, kColumns>(s, rematerialize(rows), 0, of_keys);
   }
   __device__ __forceinline__ void issue_scores(Scores& s, const Ring<C.key_stages>& at) const {
     issue_scores(s, pipeline.q(group, scheduler.round), pipeline.k(at.stage));
@@ -97,12 +83,7 @@ struct DqConsumer : DqScores<C> {
     issue_scores(dp, pipeline.dout(group, scheduler.round), pipeline.v(values.stage));
   }
   __device__ __forceinline__ void issue_accumulate(DqAccumulator& dq, OperandA& ds) const {
-    const auto k = pipeline.k(keys.stage);
-    fence_operands(ds);
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) DqProduct::add(dq, ds[step], k.across_rows(step));
-    wgmma_commit();
+    issue_pv<DqProduct>(dq, ds, pipeline.k(keys.stage));
   }
 
   // dQ += dS K without what has a dS of 0: its key may not be finite. The four lanes of a row have its dS, which move on by
@@ -148,7 +129,8 @@ struct DqConsumer : DqScores<C> {
   }
   // Whether a tile of which not everybody sees everything holds something that products would carry to others.
   __device__ __forceinline__ bool finds_not_finite(Scores& s, const TileInfo& info) const {
-    return uniform(named_barrier_any(1 + C.warpgroups + group, kWarpgroupThreads, Base::has_not_finite_score(s, info)));
+    return uniform(named_barrier_any(Pipeline::kFiniteCheckBarrier + group, kWarpgroupThreads,
+                                     Base::has_not_finite_score(s, info)));
   }
 
   // One tile without overlap, where LSE are large or something is not finite, and not for everybody.
@@ -189,11 +171,11 @@ struct DqConsumer : DqScores<C> {
     Scores s;
     const bool full = is_full(info, tile);
     wait_keys(keys);
-    if (!again) wait_turn();
+    if (!again) turn().wait();
     issue_scores(s, keys);
     wgmma_wait<0>();
     fence_operands(s);
-    if (!again) pass_turn();
+    if (!again) turn().pass();
     if (uniform(has_large_rows<kShared>(stats())) || (!full && finds_not_finite(s, info))) {
       visit_guarded(s, dq, info, tile);
       return false;
@@ -214,10 +196,10 @@ struct DqConsumer : DqScores<C> {
       Ring<C.key_stages> next = keys;
       next.advance();
       wait_keys(next);
-      wait_turn();
+      turn().wait();
       issue_scores(s, next);
       issue_accumulate(dq, ds);
-      pass_turn();
+      turn().pass();
       wgmma_wait<1>();
       fence_operands(s);
       --tile;
@@ -292,7 +274,7 @@ struct DqConsumer : DqScores<C> {
   }
 
   __device__ __forceinline__ void run() {
-    if (group == C.warpgroups - 1) pass_turn();  // the first turn
+    if (group == C.warpgroups - 1) turn().pass();  // the first turn
 #pragma unroll 1
     for (; scheduler.has_tile(p.tile_order); scheduler.advance()) {
       wait_queries();

@@ -33,6 +33,14 @@ struct DqPipeline {
   static constexpr int kBarriers = kTileInfoBegin + num_tile_infos(C) * C.warpgroups * kTileInfoBytes;
   static_assert(kStats % kTmaAlignment == 0 && kBarriers + 8 * num_barriers(C) == shared_bytes(C));
 
+  // Named barriers, from the first number of each kind on; number 0 is __syncthreads.
+  enum NamedBarrier : int {
+    kPingPongBarrier = 1,                                   // + group: the warpgroup may issue wgmma
+    kFiniteCheckBarrier = kPingPongBarrier + C.warpgroups,  // + group: bar.red over the warpgroup's scores
+    kNamedBarriers = kFiniteCheckBarrier + C.warpgroups,
+  };
+  static_assert(kNamedBarriers <= 16);
+
   unsigned memory;  // shared_address, on a multiple of 1024
 
   // Of a round's tile: its place, and how often that was used before.

@@ -1,9 +1,9 @@
 // What a warpgroup that has 64 queries makes of scores in its registers: queries in rows, and keys in columns.
 #pragma once
 
-#include "attn/tile_scores.h"
 #include "portable/backward/exponentiate.h"
 #include "ptx/warpgroup.h"
+#include "sm90/lane_coord.h"
 #include "sm90/tile_info.h"
 
 namespace cuflash {
@@ -19,11 +19,7 @@ struct DqScores {
   // Of one of the two rows r of a lane: element e of tile n.
   static __device__ __forceinline__ float& at(Scores& s, int r, int n, int e) { return s[n].x[2 * r + e]; }
 
-  // Counted from the warpgroup's first row; found anew, so that it does not stay in registers.
-  static __device__ __forceinline__ LaneCoord lane_coord() {
-    const int thread = new_thread_id();
-    return {thread / 32 % 4 * 16 + thread % 32 / 4, thread % 4 * 2};
-  }
+  static __device__ __forceinline__ LaneCoord lane_coord() { return lane_coord_in_warpgroup(); }
   static __device__ __forceinline__ PositionMask<kWarpgroupRows, C.tile_k> mask_of(const AttentionParams& a,
                                                                                    const TileInfo& info, int tile) {
     const LaneCoord lane = lane_coord();

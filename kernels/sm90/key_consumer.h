@@ -51,23 +51,13 @@ struct KeyConsumer : KeyScores<C> {
   __device__ __forceinline__ void issue_scores(Scores& s, SwizzledTile<Pipeline::kTileK, kColumns> keys,
                                                SwizzledTile<C.tile_q, kColumns> rows) const {
     keys.address += group * kWarpgroupRows * kPanelRowBytes;
-    asm volatile("" : "+r"(keys.address));  // or all of its descriptors stay in registers
-    wgmma_fence();
-    ScoreProduct::start(s[0], keys.along_rows(0), rows.along_rows(0));
-#pragma unroll
-    for (int step = 1; step < (kColumns + 15) / 16; ++step)
-      ScoreProduct::add(s[0], keys.along_rows(step), rows.along_rows(step));
-    wgmma_commit();
+    issue_qk<ScoreProduct, kColumns>(s[0], rematerialize(keys), 0, rows);
   }
   // sums += w rows.
   template <class Product, int kTiles, int kColumns>
   __device__ __forceinline__ void issue_accumulate(Accumulator<float> (&sums)[kTiles], OperandA& probs,
                                                    SwizzledTile<C.tile_q, kColumns> rows) const {
-    fence_operands(probs);
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) Product::add(sums, probs[step], rows.across_rows(step));
-    wgmma_commit();
+    issue_pv<Product>(sums, probs, rows);
   }
 
   using typename Base::RowValues;
@@ -92,12 +82,12 @@ struct KeyConsumer : KeyScores<C> {
   // them has a dS that is NaN. By all `kThreads` that have multiplied these queries for their scores.
   template <int kThreads>
   __device__ __forceinline__ void zero_not_finite(typename Pipeline::QTile q) const {
-    named_barrier_sync(Pipeline::kAllKeys, kThreads);
+    named_barrier_sync(Pipeline::kConsumerBarrier, kThreads);
     auto* pieces = static_cast<uint4*>(__cvta_shared_to_generic(q.address));
 #pragma unroll 1
     for (int n = new_thread_id() % kThreads; n < q.kBytes / 16; n += kThreads) pieces[n] = finite_eight<E>(pieces[n]);
     async_proxy_fence();
-    named_barrier_sync(Pipeline::kAllKeys, kThreads);
+    named_barrier_sync(Pipeline::kConsumerBarrier, kThreads);
   }
   // dV has no such sign in P: what has a weight of 0 does not exist. weight(query, r): of this lane's key r = 0, 1.
   template <int kTiles, class Prob>
@@ -131,11 +121,11 @@ struct KeyConsumer : KeyScores<C> {
     if constexpr (C.dq != 0) {
       store(ds);
       async_proxy_fence();
-      named_barrier_arrive(Pipeline::written(group, buffer), Pipeline::kPair);
+      named_barrier_arrive(Pipeline::ds_written(group, buffer), Pipeline::kPair);
     }
   }
   __device__ __forceinline__ void wait_ds_free() const {
-    if constexpr (C.dq != 0) named_barrier_sync(Pipeline::read(group, buffer), Pipeline::kPair);
+    if constexpr (C.dq != 0) named_barrier_sync(Pipeline::ds_read(group, buffer), Pipeline::kPair);
   }
   // All lanes have read the statistics: barriers for dS say so, where there are some.
   __device__ __forceinline__ void release_queries(int stage) const {

@@ -1,10 +1,10 @@
 // What a warpgroup that has 64 keys makes of scores in its registers: keys in rows, and queries in columns.
 #pragma once
 
-#include "attn/tile_scores.h"
 #include "portable/backward/exponentiate.h"
 #include "portable/backward/visited_queries.h"
 #include "ptx/warpgroup.h"
+#include "sm90/lane_coord.h"
 
 namespace cuflash {
 
@@ -19,8 +19,7 @@ struct KeyScores {
 
   // In the tile: keys are rows. Found anew, so that nothing that follows from it stays in registers.
   static __device__ __forceinline__ LaneCoord lane_coord() {
-    const int thread = split_dk_dv(C) ? new_thread_id() % kWarpgroupThreads : new_thread_id();
-    return {thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2};
+    return split_dk_dv(C) ? lane_coord_in_warpgroup() : lane_coord_in_cta();
   }
 
   // Scores that nobody sees are selected away, whatever they are.

@@ -29,6 +29,14 @@ struct Pipeline {
   static constexpr int kBarriers = kTileInfoBegin + num_tile_infos(C) * C.warpgroups * kTileInfoBytes;
   static_assert(kBarriers + 8 * num_barriers(C) == shared_bytes(C));
 
+  // Named barriers, from the first number of each kind on; number 0 is __syncthreads.
+  enum NamedBarrier : int {
+    kPingPongBarrier = 1,                             // + group: the warpgroup may issue wgmma
+    kStoreBarrier = kPingPongBarrier + C.warpgroups,  // + group: O of the warpgroup in shared memory
+    kNamedBarriers = kStoreBarrier + C.warpgroups,
+  };
+  static_assert(kNamedBarriers <= 16);
+
   unsigned memory;  // shared_address, on a multiple of 1024
 
   // Of a round's tile: its place, and how often that was used before.

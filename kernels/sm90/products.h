@@ -2,6 +2,7 @@
 // weights in registers and values in shared memory. Asynchronous: whoever issues them waits, and pins what they write.
 #pragma once
 
+#include "ptx/compiler.h"
 #include "sm90/fence_operands.h"
 #include "tile/swizzled.h"
 
@@ -10,7 +11,7 @@ namespace cuflash {
 // A tile whose descriptors do not stay in registers, all of them, between products.
 template <class AnyTile>
 __device__ __forceinline__ AnyTile rematerialize(AnyTile tile) {
-  asm volatile("" : "+r"(tile.address));
+  make_opaque(tile.address);
   return tile;
 }
 

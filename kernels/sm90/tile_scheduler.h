@@ -2,6 +2,8 @@
 // Every warp finds out for itself, and all come to the same answers.
 #pragma once
 
+#include "ptx/compiler.h"
+#include "ptx/special_registers.h"
 #include "sm90/tile_info.h"
 
 namespace cuflash {
@@ -13,7 +15,7 @@ struct TileScheduler {
   // Volatile: read anew where it is asked for, instead of being kept in registers.
   __device__ __forceinline__ TileCoord tile(const TileOrder& order) const {
     unsigned cta, ctas;
-    asm volatile("mov.u32 %0, %%ctaid.x; mov.u32 %1, %%nctaid.x;" : "=r"(cta), "=r"(ctas));
+    read_cta_index(cta, ctas);
     return tile_of(order, cta, ctas, round);
   }
   __device__ bool has_tile(const TileOrder& order) const { return round < order.rounds; }
@@ -68,7 +70,7 @@ __device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionP
   info.q_begin = static_cast<int>(s.q_begin), info.shift = static_cast<int>(s.shift);
   info.len_q = s.len_q, info.len_k = s.len_k;
   info.begin = work.begin, info.end = work.end;
-  asm volatile("" ::: "memory");  // read back, so that it takes no registers
+  compiler_fence();  // read back, so that it takes no registers
   const Range queries{info.q_first, min(info.q_first + kWarpgroupRows, info.len_q)};
   const VisitedTiles visited = visited_key_tiles<C.tile_k>(a, info.sequence(), queries);
   info.own_begin = visited.begin, info.full_begin = visited.full_begin;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "attn/visibility.h"
 #include "problem/problem.h"
 
 namespace cuflash {
@@ -17,7 +18,8 @@ struct Range {
 
 // Keys visible to query i.
 inline Range keys_of_query(const Problem& p, const Sequence& s, int64_t i) {
-  return {std::max<int64_t>(0, i + s.shift - p.window_left), std::min(s.len_k, i + s.shift + p.window_right + 1)};
+  const Window w = key_window(p, s, i);
+  return {std::max<int64_t>(0, w.begin), std::min<int64_t>(s.len_k, w.end)};
 }
 
 // Keys that at least one of the queries may see. Both ends of a query's range grow with the query.
@@ -32,8 +34,8 @@ inline Range keys_of_all_queries(const Problem& p, const Sequence& s, Range quer
 
 // Queries that may see at least one of the keys.
 inline Range queries_of_keys(const Problem& p, const Sequence& s, Range keys) {
-  return {std::max<int64_t>(0, keys.begin - s.shift - p.window_right),
-          std::min(s.len_q, keys.end - 1 - s.shift + p.window_left + 1)};
+  return {std::max<int64_t>(0, query_window(p, s, keys.begin).begin),
+          std::min<int64_t>(s.len_q, query_window(p, s, keys.end - 1).end)};
 }
 
 enum class TileKind { skipped, masked, full };

@@ -1,0 +1,30 @@
+// How consumer warpgroups synchronise with each other and with the producer: ping-pong turns on named barriers, and the
+// arrivals that release a stage.
+#pragma once
+
+#include "ptx/barrier.h"
+#include "tile/operand.h"
+
+namespace cuflash {
+
+// Ping-pong scheduling: the consumer warpgroups issue wgmma.mma_async in a fixed rotation, so that one computes softmax
+// while another keeps the tensor cores busy. Warpgroup g waits on named barrier kFirstBarrier + g.
+template <bool kEnabled, int kWarpgroups, int kFirstBarrier>
+struct PingPong {
+  int group;
+
+  __device__ void wait() const {
+    if constexpr (kEnabled) named_barrier_sync(kFirstBarrier + group, 2 * kWarpgroupThreads);
+  }
+  __device__ void pass() const {
+    if constexpr (kEnabled)
+      named_barrier_arrive(kFirstBarrier + (group + 1 == kWarpgroups ? 0 : group + 1), 2 * kWarpgroupThreads);
+  }
+};
+
+// One mbarrier arrival for each warp: the warp no longer reads the stage.
+__device__ __forceinline__ void release_stage(unsigned barrier) {
+  if (lane_id() == 0) mbarrier_arrive(barrier);
+}
+
+}  // namespace cuflash
