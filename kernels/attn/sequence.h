@@ -1,4 +1,4 @@
-// One batch entry on the device, and which keys its queries see: the geometry of src/problem/visibility.h.
+// One batch entry on the device: its rows, its lengths and which keys its queries see (attn/visibility.h).
 #pragma once
 
 #include "attn/visibility.h"
@@ -10,12 +10,13 @@ namespace cuflash {
 struct Sequence {
   int64 q_begin, k_begin;  // first row; 0 unless packed
   int len_q, len_k;
-  int64 shift;  // query i stands at key i + shift
+  int64 shift;  // query i is aligned with key i + shift
 };
 
 __device__ __forceinline__ int64 clamped(int64 x, int64 low, int64 high) { return max(low, min(x, high)); }
 
-// Lengths come from the caller's device memory and nobody has looked at them: they are held to what the tensors have.
+// The lengths are in the caller's device memory and have not been validated, so they are clamped to the extents of the
+// tensors.
 __device__ __forceinline__ Sequence sequence_of(const AttentionParams& a, int b) {
   Sequence s{0, 0, a.len_q, a.len_k, 0};
   if (a.cu_q) {
@@ -39,7 +40,8 @@ __device__ __forceinline__ Range keys_of_query(const AttentionParams& a, const S
   const Window w = key_window(a, s, i);
   return {max(int64{0}, w.begin), min(int64{s.len_k}, w.end)};
 }
-// Keys that at least one, and that every one, of these queries sees. Both ends of a query's range grow with the query.
+// Keys visible to at least one of the queries, and keys visible to all of them. Both bounds of a query's window grow
+// with the query.
 __device__ __forceinline__ Range keys_of_any(const AttentionParams& a, const Sequence& s, Range queries) {
   if (queries.empty()) return {0, 0};
   return {keys_of_query(a, s, queries.begin).begin, keys_of_query(a, s, queries.end - 1).end};
@@ -48,14 +50,14 @@ __device__ __forceinline__ Range keys_of_all(const AttentionParams& a, const Seq
   if (queries.empty()) return {0, 0};
   return {keys_of_query(a, s, queries.end - 1).begin, keys_of_query(a, s, queries.begin).end};
 }
-// Queries that see at least one of these keys.
+// Queries that see at least one of the keys.
 __device__ __forceinline__ Range queries_of_any(const AttentionParams& a, const Sequence& s, Range keys) {
   if (keys.empty()) return {0, 0};
   return {max(int64{0}, query_window(a, s, keys.begin).begin),
           min(int64{s.len_q}, query_window(a, s, keys.end - 1).end)};
 }
 
-// Of numbers that are not negative. A division of 64 bits is a hundred instructions, and hardly ever needed.
+// Division of non-negative numbers. A 64-bit division takes about a hundred instructions and is rarely needed.
 __device__ __forceinline__ int64 quotient(int64 a, int64 b) {
   return ((a | b) >> 32) != 0 ? a / b : int64{static_cast<unsigned>(a) / static_cast<unsigned>(b)};
 }

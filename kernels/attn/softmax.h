@@ -1,8 +1,9 @@
-// Online softmax over the rows that a lane holds: two rows (r and r + 8) for every 16-row tile of its warp.
+// Online softmax over the rows of a lane: rows r and r + 8 of every 16-row tile of its warp.
 //
-// The reference of a row follows its maximum lazily. Only when a score exceeds it by more than kSlack (in powers of two)
-// are the sums rescaled; until then weights may reach 2^kSlack, which every element type and the sums hold exactly as
-// well. That saves the exchange of maxima between lanes and the pass over the output in most steps.
+// Rescaling is lazy. row_max follows the true maximum only when a score exceeds it by more than kRescaleThreshold, in
+// powers of two; until then probabilities may reach 2^kRescaleThreshold, which every element type and the accumulators
+// represent with the same relative precision. In most steps this saves the shuffles of the row maximum and the pass
+// over the output accumulators.
 #pragma once
 
 #include "attn/score.h"
@@ -14,35 +15,35 @@ template <class Real, int kRowTiles>
 struct Softmax {
   static constexpr int kRows = 2 * kRowTiles;
   static constexpr float kRescaleThreshold = 8;
-  // An exponent above this is known to less than 2^-3, and its error is that of a fused product: it is not computed as one
-  // then, but from the difference of the scores, which is 0 where they are equal, however large.
+  // Above this magnitude the fused multiply-add yields an exponent that is accurate only to about 2^-3. The exponent is
+  // then computed from the difference of the scores, which is exactly 0 for equal scores of any size.
   static constexpr float kLarge = 1 << 20;
 
-  Real scale_log2;      // scores times this are powers of two
-  Real row_max[kRows];  // -inf before the first visible score
-  Real row_sum[kRows];  // this lane's share
+  Real scale_log2;      // scores times this are exponents of 2
+  Real row_max[kRows];  // lagging maximum; -inf before the first visible score
+  Real row_sum[kRows];  // partial sum of this lane
 
   __device__ explicit Softmax(Real scale_log2) : scale_log2(scale_log2) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) row_max[r] = minus_infinity<Real>(), row_sum[r] = 0;
   }
 
-  // Moves the references where the new scores ask for it; `output` is what was summed under the old ones.
+  // Updates row_max for the new scores and rescales `output`, which was accumulated under the old one.
   template <int kTiles, int kOutputTiles>
   __device__ __forceinline__ void update(const Accumulator<Real> (&s)[kRowTiles][kTiles],
                                          Accumulator<Real> (&output)[kRowTiles][kOutputTiles]) {
     update_max(s, [&](int r, Real correction) { rescale(output, r, correction); });
   }
 
-  // Without an output: whether some row of the warp has asked for another reference. moved(r, shrink) is then called for
-  // every row, with what has to become of its output.
+  // The same without an output. Returns whether any row of the warp changed its row_max; on_rescale(r, correction) is
+  // then called for every row with the factor of its output.
   template <int kTiles, class OnRescale>
   __device__ __forceinline__ bool update_max(const Accumulator<Real> (&s)[kRowTiles][kTiles], OnRescale&& on_rescale) {
     Real largest[kRows];
     bool exceeded = false;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      Real column[2];  // two chains: one would wait for itself
+      Real column[2];  // two dependency chains instead of one
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         column[e] = s[r / 2][0].x[r % 2 * 2 + e];
@@ -57,7 +58,7 @@ struct Softmax {
     for (int r = 0; r < kRows; ++r) {
       largest[r] = larger(largest[r], __shfl_xor_sync(0xffffffffu, largest[r], 1));
       largest[r] = larger(largest[r], __shfl_xor_sync(0xffffffffu, largest[r], 2));
-      // A row that does not ask for it keeps its reference: what it sees decides alone about its bits.
+      // A row below the threshold keeps its row_max, so that its bits depend on its own scores alone.
       const bool moves = (largest[r] - row_max[r]) * scale_log2 > kRescaleThreshold;
       const Real correction = moves ? exp2_of((row_max[r] - largest[r]) * scale_log2) : Real(1);
       if (moves) row_max[r] = largest[r];
@@ -74,14 +75,14 @@ struct Softmax {
       output[r / 2][n].x[r % 2 * 2] *= correction, output[r / 2][n].x[r % 2 * 2 + 1] *= correction;
   }
 
-  // Scores become weights and are added up.
+  // Replaces scores by exponentials and adds them to row_sum.
   template <int kTiles>
   __device__ __forceinline__ void exponentiate(Accumulator<Real> (&s)[kRowTiles][kTiles]) {
     Real shift[kRows];
     const bool large = compute_shifts(shift);
     exponentiate(s, shift, large);
   }
-  // shifts, large: of find_shifts, which depend on nothing but the references.
+  // shifts and large come from compute_shifts and depend on row_max alone.
   template <int kTiles>
   __device__ __forceinline__ void exponentiate(Accumulator<Real> (&s)[kRowTiles][kTiles], const Real (&shifts)[kRows],
                                                bool large) {
@@ -103,7 +104,7 @@ struct Softmax {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) row_sum[r] += column[r][0] + column[r][1];
   }
-  // What is added to scores times the factor; whether some of it is large.
+  // The addend of each row's exponent. Returns whether one of them is large.
   __device__ __forceinline__ bool compute_shifts(Real (&shift)[kRows]) const {
     bool large = false;
 #pragma unroll
@@ -116,7 +117,7 @@ struct Softmax {
 
   static __device__ __forceinline__ bool is_large(Real exponent) { return fabs(exponent) > kLarge; }
 
-  // The four lanes of a row add their shares.
+  // All-reduce of row_sum over the four lanes of a row.
   __device__ __forceinline__ void reduce_row_sum() {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -140,7 +141,7 @@ struct Softmax {
   }
 };
 
-// A Softmax that keeps what follows from its references, which seldom move. All lanes of a warp take the same branches.
+// A Softmax that caches the shifts, since row_max rarely changes. `large` is uniform over the warp.
 template <class Real, int kRowTiles>
 struct CachedShiftSoftmax : Softmax<Real, kRowTiles> {
   using Base = Softmax<Real, kRowTiles>;
@@ -163,13 +164,14 @@ struct CachedShiftSoftmax : Softmax<Real, kRowTiles> {
   }
 };
 
-// A row with its sink: the largest score of both, the sum of exponentials relative to it, and the correction of what was
-// summed relative to row_max. A row that sees no key has an o_scale of 0 and, without a sink, an LSE of -inf.
+// Final state of a row, sink included: the larger of row maximum and sink, the sum of exponentials relative to it, and
+// the correction of what was accumulated under row_max. A row without visible keys has an o_scale of 0 and, without a
+// sink, an LSE of -inf.
 template <class Real>
 struct RowTotal {
   Real top, sum, correction;
 
-  // row_max, row_sum: of a Softmax after reduce_row_sum. scale: scores times this are those of the contract.
+  // row_max and row_sum come from a Softmax after reduce_row_sum; scale converts scores to the units of the sink.
   __device__ __forceinline__ static RowTotal of(Real row_max, Real row_sum, Real scale, Real sink) {
     constexpr Real kToPower = static_cast<Real>(kLog2e);
     const Real top = row_max == minus_infinity<Real>() ? minus_infinity<Real>() : row_max * scale;
@@ -180,7 +182,7 @@ struct RowTotal {
     }
     return {top, sink != sink ? sink : row_sum, Real(1)};
   }
-  // The factor of the output row. keep: the factor of dropout.
+  // Scale of the output row. keep: 1 / (1 - dropout_p) if the call has dropout.
   __device__ __forceinline__ Real o_scale(Real keep = 1) const { return sum == 0 ? Real(0) : correction * keep / sum; }
   __device__ __forceinline__ Real lse() const {
     return sum == 0 ? minus_infinity<Real>() : top + log2_of(sum) * static_cast<Real>(kLn2);

@@ -1,5 +1,5 @@
-// What options and masks make of the scores that a lane holds of a tile: kRowTiles tiles of 16 rows below each other,
-// kTiles of 8 columns side by side (tile/operand.h).
+// Score options, masks and dropout, applied to the score accumulators of a lane: kRowTiles tiles of 16 rows by kTiles
+// tiles of 8 columns (tile/operand.h).
 #pragma once
 
 #include "attn/score.h"
@@ -8,16 +8,16 @@
 
 namespace cuflash {
 
-// A column of a lane, counted in the tile.
+// Column of a lane within the tile.
 __device__ __forceinline__ int lane_column(int n, int e) { return n * 8 + lane_id() % 4 * 2 + e; }
 
-// The first row and column that a lane holds, counted in the tile.
+// First row and column of a lane within the tile.
 struct LaneCoord {
   int row, column;
 };
 
-// Options, then masks: a selection, whatever the score is. kEdge: some pair may be hidden by lengths or window; kTileQ:
-// rows from q_first on that anybody asks about.
+// Applies the options and then the masks. Masks select, so a hidden score may hold any value. kApplyMask: lengths or
+// window may hide a pair of this tile. kTileQ: number of rows from q_first on.
 template <bool kApplyMask, int kTileQ, class Options, class Real, int kRowTiles, int kTiles>
 __device__ __forceinline__ void modify_and_mask(Accumulator<Real> (&s)[kRowTiles][kTiles], const AttentionParams& a,
                                                 const Sequence& sequence, const Options& options, LaneCoord lane,

@@ -1,5 +1,6 @@
-// The tiles of keys that a tile of queries visits: first those in which some pair is masked (at the window's edges and at
-// the end of the sequence), then the full ones, so that each kind has a loop of its own.
+// The key tiles that a query tile visits, and the positional mask inside a tile. Tiles with a masked pair (at the
+// window's edges and at the end of the sequence) are visited first and full tiles afterwards, so that each kind has its
+// own loop.
 #pragma once
 
 #include "attn/sequence.h"
@@ -7,8 +8,8 @@
 namespace cuflash {
 
 struct VisitedTiles {
-  int begin, full_begin, full_end, end;  // tile numbers, ascending
-  int num_masked;                        // tiles with masked pairs
+  int begin, full_begin, full_end, end;  // tile indices, ascending
+  int num_masked;                        // tiles with a masked pair
 
   __device__ int count() const { return end - begin; }
   __device__ int tile(int step) const {
@@ -31,8 +32,9 @@ __device__ __forceinline__ VisitedTiles visited_key_tiles(const AttentionParams&
   return w;
 }
 
-// Which pairs of a tile see each other: the window's edges cross it as diagonals. A lane gives the first row and column it
-// holds once; what it asks for then are offsets from those, constants of its unrolled loops, against three registers.
+// Visibility of the pairs of one tile: the window's edges cross the tile as diagonals. The constructor takes the lane's
+// first row and column; `sees` takes offsets from those, which are constants of unrolled loops, so that a mask costs
+// three registers.
 template <int kTileQ, int kTileK>
 struct PositionMask {
   int low, high, length;
@@ -42,14 +44,14 @@ struct PositionMask {
       : low(diagonal(q_first + s.shift - a.window_left - k_first) + lane_row - lane_column),
         high(diagonal(q_first + s.shift + a.window_right - k_first) + 1 + lane_row - lane_column),
         length(min(s.len_k - k_first, kTileK) - lane_column) {}
-  // Farther away no row of the tile can tell the difference.
+  // Beyond these bounds all rows of the tile have the same visibility.
   __device__ static int diagonal(int64 x) { return static_cast<int>(clamped(x, -kTileQ, kTileK)); }
   __device__ bool sees(int row, int column) const {
     return column - row >= low && column - row < high && column < length;
   }
 };
 
-// Adds this tile of queries' share of the statistics. A last tile that is short but wholly visible counts as full.
+// Adds the tiles of one query tile to the statistics. A short last tile that is fully visible counts as full.
 template <int kTileK>
 __device__ __forceinline__ void count_tiles(const AttentionParams& a, const Sequence& s, Range queries,
                                             const VisitedTiles& w) {

@@ -1,5 +1,5 @@
-// The warpgroup that brings tiles to shared memory and, where it is asked for, computes dQ: dS, which those who have keys
-// write, times K, goes into sums in global memory.
+// Producer warpgroup of the backward kernel. It issues the TMA loads and, if the config has dq, computes dQ as well: it
+// multiplies the consumers' dS by K and adds the product to dq_accum in global memory.
 #pragma once
 
 #include "portable/backward/task.h"
@@ -18,14 +18,14 @@ struct BackwardProducer {
   static constexpr int kTileK = tile_k_of(C), kSteps = kTileK / 16;
   static constexpr int kPiecesOfRow = kPanelRowBytes / 16;
   static_assert(C.tile_q == kWarpgroupRows && C.stages >= 2);
-  // One of the stages is filled while dQ of another is computed. Without dQ there is nothing to do but wait for room.
+  // With dQ the producer fills one stage while it multiplies dS of another. Without dQ it only waits for free stages.
   static constexpr int kLoadsAhead = C.dq ? C.stages - 1 : C.stages;
   using Pipeline = BackwardPipeline<C>;
-  using Panel = SwizzledTile<kTileK, kPanelColumns>;  // of K
+  using Panel = SwizzledTile<kTileK, kPanelColumns>;  // 64 columns of K
   using Product = WarpgroupProduct<E, kPanelColumns, true>;
   using DqPanel = Accumulator<float>[kPanelColumns / 8];
 
-  // A tile of queries of one of the heads that share the keys.
+  // A query tile of one of the query heads that share the keys.
   struct Visit {
     int member = 0, step = 0;
     __device__ __forceinline__ void next(int steps) {
@@ -38,15 +38,16 @@ struct BackwardProducer {
   Pipeline pipeline;
   Ring<kTaskSlots> tasks;
   unsigned keys_phase = 0;
-  // What every step needs of the place of these keys: reads of shared memory wait for the products' own.
-  VisitedTiles tiles;    // of queries of one head that see them
-  int steps, count;      // so many, and those of all heads
-  int b, first_head;     // of queries
+  // Fields of the task that every step needs. They are kept in registers because reads of shared memory queue behind
+  // those of wgmma.
+  VisitedTiles tiles;    // query tiles of one head that see the keys
+  int steps, count;      // of one head, of all heads of the group
+  int b, first_head;     // first query head of the group
   int first_row, len_q;  // of the sequence
   int64 tiles_before, tiles_of_head;
-  bool foreign_rows;      // rows behind the sequence are not its own
-  Visit next_load;        // the next one to bring
-  Ring<C.stages> stages;  // where to
+  bool foreign_rows;      // rows after the sequence belong to another one
+  Visit next_load;        // the next query tile to load
+  Ring<C.stages> stages;  // of Q, dO and row statistics
   unsigned raw_phase = 0;
 
   __device__ BackwardProducer(const Sm90BackwardParams& p, const Pipeline& pipeline)
@@ -66,7 +67,7 @@ struct BackwardProducer {
     b = uniform(coord.b), first_head = uniform(coord.head_k * coord.group);
     first_row = uniform(static_cast<int>(coord.sequence.q_begin)), len_q = uniform(coord.sequence.len_q);
     tiles_before = coord.tiles_before, tiles_of_head = coord.tiles_of_head;
-    // Beyond the end of the tensor rows are zeros already.
+    // TMA fills rows beyond the end of the tensor with zeros.
     foreign_rows = first_row + int64{len_q} < (a.cu_q ? a.total_q : a.len_q);
     next_load = {};
   }
@@ -78,7 +79,7 @@ struct BackwardProducer {
     return static_cast<uint4*>(__cvta_shared_to_generic(tile.address));
   }
 
-  // One thread, when nobody reads the keys before these any more.
+  // Called by one thread after all consumers have released the previous K and V.
   __device__ __forceinline__ void load_keys_and_values() const {
     const TaskCoord& coord = task();
     const int row = static_cast<int>(coord.sequence.k_begin) + coord.k_first;
@@ -89,7 +90,7 @@ struct BackwardProducer {
     tma_load_tile(pipeline.k(), p.k, a.k, pipeline.k_full(), row, coord.head_k, coord.b);
     tma_load_tile(pipeline.v(), p.v, a.v, pipeline.v_full(), row, coord.head_k, coord.b);
   }
-  // One thread.
+  // Called by one thread.
   __device__ __forceinline__ void load_queries(int tile, unsigned q_barrier, unsigned dout_barrier) const {
     const int stage = stages.stage, row = first_row + tile * C.tile_q, head = first_head + next_load.member;
     mbarrier_wait(pipeline.q_empty(stage), stages.phase ^ 1);
@@ -106,7 +107,7 @@ struct BackwardProducer {
       if (n / kPiecesOfRow % C.tile_q >= first) pieces(tile)[n] = {};
   }
 
-  // Rows beyond a length do not exist: their weights of 0 would not keep a NaN out of dK and dV.
+  // Zeroes rows beyond a length: a probability of 0 would not keep their NaN out of dK and dV.
   __device__ __forceinline__ void load_next_queries() {
     const int tile = tiles.tile(next_load.step), stage = stages.stage;
     const bool sanitizes = foreign_rows && (tile + 1) * C.tile_q > len_q;
@@ -128,8 +129,8 @@ struct BackwardProducer {
     next_load.next(steps), stages.advance();
   }
 
-  // What dS is multiplied by. Where somebody must not see everything, elements that are not finite are left
-  // out: whoever does see them has a dS that is NaN. Scores need them, so they are left out of a copy.
+  // The K tile that dS is multiplied by. If some query must not see all keys, non-finite elements are zeroed: a query
+  // that does see them has a NaN in its dS anyway. The scores need the original, so the zeroes go into a copy.
   __device__ __forceinline__ typename Pipeline::KTile keys_for_dq() const {
     const auto k = pipeline.k(), finite = pipeline.finite_k();
     mbarrier_wait(pipeline.k_full(), keys_phase);
@@ -156,7 +157,7 @@ struct BackwardProducer {
 #pragma unroll
     for (int n = 0; n < kPanelColumns / 2; ++n) fence_operand(dq[n / 4].x[n % 4]);
   }
-  // One branch around all of them: the assembler makes a branch of every predicate.
+  // One branch around all additions: ptxas would turn every predicate into a branch of its own.
   __device__ __forceinline__ void add_panel(const DqPanel& dq, int64 tile, int first_column) const {
     const int lane = new_thread_id() % 32, row = thread() / 32 * 16;
     if (row >= p.backward.dq_rows) return;
@@ -183,13 +184,13 @@ struct BackwardProducer {
       DqPanel dq;
       const int bytes = column * (kTileK * kPanelRowBytes / kPanelColumns);
       multiply(dq, pipeline.ds_tile(buffer), {keys + bytes});
-      // Whoever writes into this tile of dS next waits for it; nobody does for the last two.
+      // The consumers wait for this before they overwrite the dS buffer. The last two buffers are not reused.
       if (column + kPanelColumns >= C.dim_qk && number + kDsStages < count) release_ds(buffer);
       add_panel(dq, dq_tile, column);
     }
   }
 
-  // The tiles of queries that see these keys.
+  // The query tiles that see these keys.
   __device__ __forceinline__ void mainloop() {
     if constexpr (C.dq) accumulate_dq(uniform(keys_for_dq().address));
     else load_remaining_queries();
@@ -200,7 +201,7 @@ struct BackwardProducer {
   }
   __device__ __forceinline__ void accumulate_dq(unsigned keys) {
     Visit visit;
-    // Tiles of dS that nobody has written yet are free.
+    // All dS buffers start out free.
 #pragma unroll 1
     for (int tile = 0; tile < min(kDsStages, count); ++tile) release_ds(tile);
 #pragma unroll 1
@@ -211,7 +212,8 @@ struct BackwardProducer {
     }
   }
 
-  // One tile of keys after the other. The first queries of a tile are on their way while others finish the one before.
+  // Persistent loop over key tiles. The first query tile of a key tile is loaded while the consumers finish the
+  // previous key tile.
   __device__ __forceinline__ void run() {
 #pragma unroll 1
     for (bool first = true;; tasks.advance(), keys_phase ^= 1, first = false) {
@@ -229,7 +231,7 @@ struct BackwardProducer {
         pipeline.task((tasks.stage + 1) % kTaskSlots) = next_task<kShared>(p.backward);
       converge();
       if (count > 0) mainloop();
-      sync();  // the next place is known
+      sync();  // the next task is written
       converge();
     }
     if (thread() == 0) mbarrier_arrive(pipeline.k_full());

@@ -1,8 +1,8 @@
-// A warpgroup that computes 64 queries of each tile that its CTA takes. Products are asynchronous: while the values of one
-// tile are multiplied, the weights of the next are computed from scores that were multiplied before them.
+// Consumer warpgroup of the forward kernel: 64 queries of each query tile. wgmma.mma_async overlaps with softmax: while
+// P V of one key tile runs, the warpgroup computes softmax of the next tile, whose scores were issued before.
 //
-//   wait K(n+1), V(n) | my turn | issue S = Q K(n+1) | issue O += P V(n) | next one's turn | S is there | weights of S |
-//   O is there | rescale O where references moved | P = weights
+//   wait K(n+1), V(n) | wait ping-pong turn | issue S = Q K(n+1) | issue O += P V(n) | pass turn | wait S | softmax of S |
+//   wait O | rescale O if row_max changed | P = 16-bit probabilities
 #pragma once
 
 #include "attn/softmax.h"
@@ -30,8 +30,8 @@ struct Consumer {
   using OperandA = unsigned[kSteps][4];
   using RowSoftmax = CachedShiftSoftmax<float, 1>;
 
-  // What a note says of tiles of keys, and whether there is something to do. Asked for together: one answer of shared
-  // memory is waited for instead of one for every decision.
+  // Tile bounds of a TileInfo. They are read together, so that the warpgroup waits for shared memory once instead of
+  // once per decision.
   struct KeyTiles {
     int rows_end, begin, end, own_begin, full_begin, full_end, own_end;
     __device__ explicit KeyTiles(const TileInfo& n)
@@ -47,7 +47,7 @@ struct Consumer {
   const Sm90ForwardParams& p;
   const AttentionParams& a;
   Pipeline<C> pipeline;
-  int group;  // which of the warpgroups
+  int group;  // index of the consumer warpgroup
   TileScheduler scheduler;
   Ring<C.stages> keys, values;
 
@@ -76,7 +76,7 @@ struct Consumer {
     values.advance();
   }
 
-  // Tiles that others of the CTA need.
+  // Releases tiles that only the other warpgroups of the CTA need.
   __device__ void skip(int tiles) {
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
@@ -94,7 +94,7 @@ struct Consumer {
     issue_pv<OutputProduct>(o[0], probs, pipeline.v(values.stage));
   }
 
-  // Where scores of a lane stand, as far as a mask or an option asks.
+  // Coordinates of a lane's scores, for masks and options.
   struct ScoreCoord {
     LaneCoord lane;
     Sequence sequence;
@@ -102,7 +102,8 @@ struct Consumer {
     __device__ explicit ScoreCoord(const TileInfo& info)
         : lane(lane_coord()), sequence(info.sequence()), q_first(info.q_first) {}
   };
-  // Scores of a tile of keys become weights; whether the output has to be rescaled, and by what.
+  // Turns the scores of a key tile into probabilities. Returns whether the output has to be rescaled, and by which
+  // correction.
   template <bool kApplyMask>
   __device__ __forceinline__ bool softmax_step(const ScoreCoord& coord, const Options& options, RowSoftmax& softmax,
                                                Scores& s, int tile, float (&correction)[2]) const {
@@ -114,15 +115,16 @@ struct Consumer {
     return rescales;
   }
 
-  // The compiler moves a plain wait in front of the exponentials, which then run after the products instead of under them.
-  // It does not move one out of a loop, and no group of heads is empty.
+  // Waits for P V. The compiler hoists a plain wgmma.wait_group above the exponentials, which then run after the
+  // product instead of overlapping with it. It does not hoist the wait out of a loop; a.group is never 0, so the loop
+  // runs once.
   __device__ __forceinline__ void wait_after_softmax() const {
     do wgmma_wait<0>();
     while ((C.schedule & kPinWait) != 0 && a.group == 0);
   }
 
-  // From tile `tile`, whose weights are at hand, down to tile `last`, whose weights are then. The queries are free for
-  // others as soon as the warpgroup's last scores are there.
+  // Mainloop from `tile`, whose probabilities are ready, down to `last`, whose probabilities are ready afterwards. Q is
+  // released as soon as the warpgroup's last scores are complete.
   template <bool kApplyMask>
   __device__ __forceinline__ void advance(int& tile, int last, const TileInfo& info, const Options& options,
                                           RowSoftmax& softmax, OperandA& probs, Output& o, bool ends) {
@@ -152,7 +154,7 @@ struct Consumer {
     }
   }
 
-  // Scores of the first tile of keys, with nothing to do meanwhile.
+  // First key tile: scores and softmax without overlap.
   __device__ __forceinline__ void prologue(const TileInfo& info, const KeyTiles& tiles, const Options& options,
                                            RowSoftmax& softmax, OperandA& probs) {
     Scores s;
@@ -173,12 +175,12 @@ struct Consumer {
     narrow<E>(probs, s[0]);
   }
 
-  // The tiles of the warpgroup: masked ones at the end, full ones, masked ones at the beginning. The weights of the first
-  // are at hand, the last product is under way at the end.
+  // Key tiles of the warpgroup in descending order: masked tiles at the end, full tiles, masked tiles at the beginning.
+  // The probabilities of the first tile are ready; the last P V is still running on return.
   __device__ __forceinline__ void mainloop(const TileInfo& info, const KeyTiles& tiles, const Options& options,
                                            RowSoftmax& softmax, Output& o, OperandA& probs) {
     int tile = tiles.own_end - 1;
-    // Twice through the same code: there are no full tiles the second time.
+    // Two iterations over the same code: the second has no full tiles.
 #pragma unroll 1
     for (int last = tiles.full_end;; last = tiles.own_begin) {
       advance<true>(tile, last, info, options, softmax, probs, o, last == tiles.own_begin);
@@ -189,7 +191,7 @@ struct Consumer {
     issue_output(o, probs);
   }
 
-  // What the output is multiplied by; LSE is written.
+  // Computes the scale of the output rows and writes their LSE.
   __device__ __forceinline__ void finalize_rows(const TileInfo& info, const Options& options, RowSoftmax& softmax,
                                                 float (&o_scale)[2]) const {
     const ForwardParams& f = p.forward;
@@ -209,7 +211,8 @@ struct Consumer {
             exists ? row.lse() : minus_infinity<float>();
     }
   }
-  // The first thread of the warpgroup copies; the place is free when what it copied from there before has been read.
+  // Stores O with TMA from a staging buffer. Thread 0 of the warpgroup issues cp.async.bulk.tensor; the buffer is free
+  // once its previous store has read it.
   template <int kFirst = 0>
   __device__ __forceinline__ void store_by_tma(const TileInfo& info, const RowStore<E, kOutputTiles>& rows) const {
     constexpr int kEnd = kOutputTiles - kFirst < staged_columns(C) / 8 ? kOutputTiles : kFirst + staged_columns(C) / 8;
@@ -235,14 +238,14 @@ struct Consumer {
     const RowStore<E, kOutputTiles> rows{
         o[0], {o_scale[0], o_scale[1]}, {first < info.rows_end, first + 8 < info.rows_end}, lane.column / 2, a.dim_v};
     if constexpr ((C.schedule & kStoreBySmem) != 0) {
-      // Behind the last row of a packed sequence lies another one.
+      // A TMA store of a packed tensor must not cross the end of the sequence: the next sequence follows.
       if (uniform(p.store_o_by_tma != 0 && (!a.cu_q || info.q_first + kWarpgroupRows <= info.rows_end)))
         return store_by_tma(info, rows);
     }
     rows.to_global(p.forward.o, offset_of(p.forward.o, info.b, info.h, int64{info.q_begin} + first));
   }
 
-  // Rows without keys.
+  // Rows without visible keys.
   __device__ __forceinline__ void write_empty_rows(const TileInfo& info, const KeyTiles& tiles) {
     release_queries();
     skip(tiles.end - tiles.begin);
@@ -262,7 +265,7 @@ struct Consumer {
     prologue(info, tiles, options, softmax, probs);
     Output o = {};
     mainloop(info, tiles, options, softmax, o, probs);
-    float o_scale[2];  // what rows of the output are multiplied by
+    float o_scale[2];
     finalize_rows(info, options, softmax, o_scale);
     wgmma_wait<0>();
     fence_operands(o), fence_operands(probs);
@@ -272,7 +275,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void run() {
-    if (group == C.warpgroups - 1) turn().pass();  // the first turn
+    if (group == C.warpgroups - 1) turn().pass();  // the first warpgroup starts
 #pragma unroll 1
     for (; scheduler.has_tile(p.tile_order); scheduler.advance()) {
       wait_queries();

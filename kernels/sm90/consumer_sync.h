@@ -1,5 +1,5 @@
-// How consumer warpgroups synchronise with each other and with the producer: ping-pong turns on named barriers, and the
-// arrivals that release a stage.
+// Synchronisation of consumer warpgroups: ping-pong turns on named barriers, and the mbarrier arrivals that release a
+// stage to the producer.
 #pragma once
 
 #include "ptx/barrier.h"
@@ -8,7 +8,8 @@
 namespace cuflash {
 
 // Ping-pong scheduling: the consumer warpgroups issue wgmma.mma_async in a fixed rotation, so that one computes softmax
-// while another keeps the tensor cores busy. Warpgroup g waits on named barrier kFirstBarrier + g.
+// while another keeps the tensor cores busy. Warpgroup g waits on named barrier kFirstBarrier + g. Every key tile that
+// the CTA visits is one turn of every warpgroup.
 template <bool kEnabled, int kWarpgroups, int kFirstBarrier>
 struct PingPong {
   int group;
@@ -22,7 +23,7 @@ struct PingPong {
   }
 };
 
-// One mbarrier arrival for each warp: the warp no longer reads the stage.
+// One arrival per warp: the warp no longer reads the stage.
 __device__ __forceinline__ void release_stage(unsigned barrier) {
   if (lane_id() == 0) mbarrier_arrive(barrier);
 }

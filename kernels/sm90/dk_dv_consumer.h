@@ -1,10 +1,11 @@
-// A warpgroup that has 64 keys: S^T, P, dP^T and dS^T of one tile of queries after the other, and the sums of dK and dV.
+// Consumer warpgroup of the backward kernel: S^T, P, dP^T and dS^T of 64 keys against one query tile after the other,
+// with dK and dV in registers.
 //
-//   P from S(n) | issue dP | issue dV += P^T dO | dP is there | dS | dS to shared memory, for dQ | issue dK += dS^T Q |
-//   dV is there | issue S(n+1) | dK is there: the queries are free | S(n+1) is there
+//   P from S(n) | issue dP | issue dV += P^T dO | wait dP | dS | dS to shared memory for dQ | issue dK += dS^T Q |
+//   wait dV | issue S(n+1) | wait dK, release Q and dO | wait S(n+1)
 //
-// The assembler starts dP when it has read half of S, so that exponentials are computed under dP. 48 registers X, Y, Z of
-// 16 each serve all of it: S is in Y and Z, dP in X and Y, P in Z, dS in X, and S(n+1) in Y and Z again.
+// ptxas starts dP once half of S has been read, so that exponentials overlap with dP. Three sets X, Y, Z of 16
+// registers hold everything: S is in Y and Z, dP in X and Y, P in Z, dS in X, and S(n+1) in Y and Z again.
 #pragma once
 
 #include "sm90/key_consumer.h"
@@ -22,21 +23,22 @@ struct DkDvConsumer : KeyConsumer<C> {
   using typename Base::Scores, typename Base::OperandA;
 
   using typename Base::RowValues;
-  // Delta is read while dP is under way. To widen weights of f16 takes registers that these would have.
+  // Load delta while dP runs. In f16 the conversion of P to f32 needs the registers that delta would occupy.
   static constexpr bool kEarlyDelta = C.element == Element::bf16;
 
   Accumulator<float> dk[C.dim_qk / 8], dv[C.dim_v / 8];
 
   using Base::Base;
 
-  // Scores of the tile that is there, with nothing to do meanwhile.
+  // S of the current stage, without overlap.
   __device__ __forceinline__ void compute_scores(Scores& s) const {
     issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
     wgmma_wait<0>();
     fence_operands(s[0]);
   }
 
-  // One tile of queries that is there with its scores; at the end the next one is. Returns how that is visited.
+  // Processes the query tile of the current stage, whose S is complete. On return S of the next tile is complete; the
+  // result is that tile's mode.
   __device__ __forceinline__ TileMode visit(Scores& s, RowValues& lse, bool masked, int step, int next_step) {
     const int stage = queries.stage;
     OperandA probs, ds;
@@ -60,7 +62,7 @@ struct DkDvConsumer : KeyConsumer<C> {
     write_ds(ds);
     wgmma_wait<1>();
     fence_operands(probs), fence_operands(dv);
-    // Behind the last one nobody asks for these scores: products without a branch.
+    // After the last tile these scores are not used: issuing them avoids a branch around wgmma.
     advance();
     issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
     wgmma_wait<1>();
@@ -72,8 +74,7 @@ struct DkDvConsumer : KeyConsumer<C> {
     fence_operands(s[0]);
     return next;
   }
-  // The same of one that holds something that is not finite, and not for everybody, or LSE that are large: one product at a
-  // time.
+  // The same for a masked tile with a non-finite element or for a tile with a large LSE: one wgmma at a time.
   __device__ __forceinline__ void visit_guarded(Scores& s, int tile) {
     const int stage = queries.stage;
     const float* stats = pipeline.stats(stage);
@@ -91,7 +92,7 @@ struct DkDvConsumer : KeyConsumer<C> {
     fence_operands(s[0]);
     wait_ds_free();
     if (selects) {
-      // The weights are where dS will be.
+      // P goes to the dS buffer, which is written later.
       Base::store(probs);
       __syncwarp();
       const auto p_tile = pipeline.ds_tile(Base::ds_buffer());
@@ -119,7 +120,7 @@ struct DkDvConsumer : KeyConsumer<C> {
     compute_scores(s);
   }
 
-  // The same of one that sees none of this warpgroup's keys.
+  // The same for a tile that sees none of this warpgroup's keys.
   __device__ __forceinline__ void visit_hidden(Scores& s) {
     const int stage = queries.stage;
     Base::wait_for_douts();
@@ -130,7 +131,7 @@ struct DkDvConsumer : KeyConsumer<C> {
     compute_scores(s);
   }
 
-  // As many tiles as there are that are seen.
+  // Processes tiles until one needs another code path.
   __device__ __forceinline__ TileMode visit_all(Scores& s, TileMode next, int& step, int steps) {
     RowValues lse;
     Base::load_lse(lse, queries.stage);

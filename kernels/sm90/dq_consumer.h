@@ -1,8 +1,9 @@
-// A warpgroup that computes dQ of 64 queries of each tile that its CTA takes. Products are asynchronous: while the keys of
-// one tile are multiplied with dS, the weights of the next are computed from scores that were multiplied before them.
+// Consumer warpgroup of the dQ kernel: dQ of 64 queries of each query tile. wgmma.mma_async overlaps with the
+// exponentials: while dS K of one key tile runs, the warpgroup computes P of the next tile, whose scores were issued
+// before.
 //
-//   wait K(n+1) | issue S = Q K(n+1) | issue dQ += dS K(n) | S is there | weights of S | wait V(n+1) |
-//   issue dP = dO V(n+1) | dQ, dP are there | dS
+//   wait K(n+1) | issue S = Q K(n+1) | issue dQ += dS K(n) | wait S | P from S | wait V(n+1) | issue dP = dO V(n+1) |
+//   wait dQ, dP | dS
 #pragma once
 
 #include "sm90/consumer_sync.h"
@@ -30,9 +31,9 @@ struct DqConsumer : DqScores<C> {
   const Sm90BackwardParams& p;
   const AttentionParams& a;
   Pipeline pipeline;
-  int group;  // which of the warpgroups
+  int group;  // index of the consumer warpgroup
   TileScheduler scheduler;
-  Ring<C.key_stages> keys;  // of the tile that is multiplied with dS next
+  Ring<C.key_stages> keys;  // stage of the next key tile to multiply by dS
   Ring<C.value_stages> values;
 
   __device__ DqConsumer(const Sm90BackwardParams& p, const Pipeline& pipeline, int group)
@@ -40,12 +41,11 @@ struct DqConsumer : DqScores<C> {
 
   __device__ const float* stats() const { return pipeline.stats(group, scheduler.round); }
 
-  // A tile of keys that the CTA visits is one turn of every warpgroup.
   __device__ PingPong<C.ping_pong != 0, C.warpgroups, Pipeline::kPingPongBarrier> turn() const { return {group}; }
   __device__ void wait_queries() const {
     mbarrier_wait(pipeline.q_full(group, scheduler.round), pipeline.query_phase(scheduler.round));
   }
-  // All lanes have read the statistics.
+  // __syncwarp: all lanes have read the row statistics.
   __device__ void release_queries() const {
     __syncwarp();
     release_stage(pipeline.q_empty(group, scheduler.round));
@@ -60,7 +60,7 @@ struct DqConsumer : DqScores<C> {
     release_stage(pipeline.v_empty(values.stage));
     values.advance();
   }
-  // Tiles that others of the CTA need.
+  // Releases tiles that only the other warpgroups of the CTA need.
   __device__ void skip(int tiles) {
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
@@ -70,7 +70,7 @@ struct DqConsumer : DqScores<C> {
     }
   }
 
-  // s = the warpgroup's rows, times those of a tile of keys or values.
+  // s = the warpgroup's rows of Q or dO times a tile of K or V.
   template <int kColumns>
   static __device__ __forceinline__ void issue_scores(Scores& s, SwizzledTile<kWarpgroupRows, kColumns> rows,
                                                       SwizzledTile<C.tile_k, kColumns> of_keys) {
@@ -86,8 +86,8 @@ struct DqConsumer : DqScores<C> {
     issue_pv<DqProduct>(dq, ds, pipeline.k(keys.stage));
   }
 
-  // dQ += dS K without what has a dS of 0: its key may not be finite. The four lanes of a row have its dS, which move on by
-  // one tile of keys after the other, so that those in use have a register of a known number.
+  // dQ += dS K without the terms whose dS is 0, since their key may be non-finite. The four lanes of a row hold its dS.
+  // The registers of dS shift by one 8-key tile per iteration, so that the loop always reads the same registers.
   __device__ __forceinline__ void accumulate_selected(DqAccumulator& dq, OperandA& ds) const {
     const auto k = pipeline.k(keys.stage);
 #pragma unroll 1
@@ -127,13 +127,13 @@ struct DqConsumer : DqScores<C> {
   static __device__ bool is_full(const TileInfo& info, int tile) {
     return uniform(info.full_begin <= tile && tile < info.full_end);
   }
-  // Whether a tile of which not everybody sees everything holds something that products would carry to others.
+  // Whether a masked tile contains a non-finite value that wgmma would carry into rows that must not see it.
   __device__ __forceinline__ bool finds_not_finite(Scores& s, const TileInfo& info) const {
     return uniform(named_barrier_any(Pipeline::kFiniteCheckBarrier + group, kWarpgroupThreads,
                                      Base::has_not_finite_score(s, info)));
   }
 
-  // One tile without overlap, where LSE are large or something is not finite, and not for everybody.
+  // Processes a tile without overlap: a tile with a large LSE, or a masked tile with a non-finite value.
   __device__ __forceinline__ void visit_guarded(Scores& s, DqAccumulator& dq, const TileInfo& info, int tile) {
     OperandA ds;
     Base::exponentiate_any_size(s, a, info, tile, stats(), p.scale_log2);
@@ -147,11 +147,11 @@ struct DqConsumer : DqScores<C> {
     Base::differentiate_narrow(ds, s, stats());
     accumulate_selected(dq, ds);
     fence_operands(dq);
-    __syncwarp();  // all lanes have read the keys
+    __syncwarp();  // all lanes have read K
     release_keys();
   }
 
-  // dS of weights and of the tile's values, with nothing to do meanwhile.
+  // P and dS of a tile, without overlap.
   template <bool kApplyMask>
   __device__ __forceinline__ void differentiate_now(OperandA& ds, Scores& s, const TileInfo& info, const Rows& rows,
                                                     int tile) {
@@ -165,7 +165,8 @@ struct DqConsumer : DqScores<C> {
     release_values();
     Base::template differentiate<kApplyMask>(ds, s, dp, rows);
   }
-  // The first tile of a stretch: its dS are at hand at the end, or false, and it is done. again: its turn has been.
+  // Starts the pipeline at a tile. On true its dS is ready; on false the tile is already complete. again: the warpgroup
+  // has already had its turn for this tile.
   __device__ __forceinline__ bool start(OperandA& ds, DqAccumulator& dq, const TileInfo& info, const Rows& rows,
                                         int tile, bool again) {
     Scores s;
@@ -185,8 +186,8 @@ struct DqConsumer : DqScores<C> {
     return true;
   }
 
-  // From tile `tile`, whose dS are at hand, down to tile `last`, whose dS are then. False: it ends before that, since `tile`
-  // has to be visited without overlap; all before it are done.
+  // Mainloop from `tile`, whose dS is ready, down to `last`, whose dS is ready afterwards. Returns false if it stops
+  // early because `tile` must be processed without overlap; all earlier tiles are then complete.
   template <bool kApplyMask>
   __device__ __forceinline__ bool advance(int& tile, int last, const TileInfo& info, const Rows& rows, OperandA& ds,
                                           DqAccumulator& dq) {
@@ -223,10 +224,10 @@ struct DqConsumer : DqScores<C> {
     }
     return true;
   }
-  // Masked tiles at the end, full ones, masked ones at the beginning.
+  // Masked tiles at the end, full tiles, masked tiles at the beginning.
   __device__ __forceinline__ bool advance_all(int& tile, const TileInfo& info, const Rows& rows, OperandA& ds,
                                               DqAccumulator& dq) {
-    // Twice through the same code: there are no full tiles the second time.
+    // Two iterations over the same code: the second has no full tiles.
 #pragma unroll 1
     for (int last = uniform(info.full_end);; last = uniform(info.own_begin)) {
       if (!advance<true>(tile, last, info, rows, ds, dq)) return false;
@@ -265,7 +266,7 @@ struct DqConsumer : DqScores<C> {
                                      a.dim_qk};
     rows.to_global(p.backward.dq, offset_of(p.backward.dq, info.b, info.h, int64{info.q_begin} + first));
   }
-  // Rows without keys.
+  // Rows without visible keys.
   __device__ __forceinline__ void store_empty_rows(const TileInfo& info) const {
     const LaneCoord lane = lane_coord();
     for (int i = info.q_first + lane.row; i < min(info.q_first + lane.row + 16, info.rows_end); i += 8)
@@ -274,7 +275,7 @@ struct DqConsumer : DqScores<C> {
   }
 
   __device__ __forceinline__ void run() {
-    if (group == C.warpgroups - 1) turn().pass();  // the first turn
+    if (group == C.warpgroups - 1) turn().pass();  // the first warpgroup starts
 #pragma unroll 1
     for (; scheduler.has_tile(p.tile_order); scheduler.advance()) {
       wait_queries();

@@ -1,11 +1,10 @@
-// Where tiles of the kernel for dQ lie in shared memory, and the barriers between those who bring them and those who use
-// them.
+// Shared memory layout of the dQ kernel, and the mbarriers between its producer and its consumers.
 //
-//   Q, then dO of each warpgroup, once or twice | K of each place | V of each place | statistics and notes for each
-//   warpgroup | barriers
+//   Q, then dO of each warpgroup, in 1 or 2 stages | K of each stage | V of each stage | row statistics and TileInfo of
+//   each warpgroup | mbarriers
 //
-//   full     bytes have arrived; waited for by those who compute
-//   empty    one arrival of every warp that computes; waited for by those who copy
+//   full     TMA has filled the stage; the consumers wait
+//   empty    one arrival per consumer warp; the producer waits
 #pragma once
 
 #include "portable/backward/workspace.h"
@@ -33,7 +32,7 @@ struct DqPipeline {
   static constexpr int kBarriers = kTileInfoBegin + num_tile_infos(C) * C.warpgroups * kTileInfoBytes;
   static_assert(kStats % kTmaAlignment == 0 && kBarriers + 8 * num_barriers(C) == shared_bytes(C));
 
-  // Named barriers, from the first number of each kind on; number 0 is __syncthreads.
+  // Named barriers: the first ID of each kind. ID 0 is __syncthreads.
   enum NamedBarrier : int {
     kPingPongBarrier = 1,                                   // + group: the warpgroup may issue wgmma
     kFiniteCheckBarrier = kPingPongBarrier + C.warpgroups,  // + group: bar.red over the warpgroup's scores
@@ -41,9 +40,9 @@ struct DqPipeline {
   };
   static_assert(kNamedBarriers <= 16);
 
-  unsigned memory;  // shared_address, on a multiple of 1024
+  unsigned memory;  // shared_address, 1024-byte aligned
 
-  // Of a round's tile: its place, and how often that was used before.
+  // Stage of the round's query tile, and the phase parity of its barriers.
   static __device__ int query_stage(int group, unsigned round) { return round % C.query_stages * C.warpgroups + group; }
   static __device__ unsigned query_phase(unsigned round) { return round / C.query_stages % 2; }
 
@@ -60,7 +59,7 @@ struct DqPipeline {
     return static_cast<const float*>(__cvta_shared_to_generic(stats_address(group, round)));
   }
 
-  // What was written before the queries' barrier was arrived on is there for whoever waits for that.
+  // Written before the arrival on q_full, and therefore visible to threads that have waited for q_full.
   __device__ TileInfo& info(int group, unsigned round) const {
     return static_cast<TileInfo*>(
         __cvta_shared_to_generic(memory + kTileInfoBegin))[round % num_tile_infos(C) * C.warpgroups + group];
@@ -75,7 +74,7 @@ struct DqPipeline {
   }
   __device__ unsigned q_empty(int group, unsigned round) const { return q_full(group, round) + 8 * kQueryStages; }
 
-  // By one thread, before all others.
+  // Called by one thread before the CTA synchronises.
   __device__ void init() const {
     constexpr unsigned kWarps = kWarpgroupThreads / 32;
     for (int n = 0; n < C.key_stages; ++n)

@@ -1,5 +1,5 @@
-// The warpgroup of the kernel for dQ that brings tiles to shared memory: one warp copies keys and values, one queries, one
-// counts.
+// Producer warpgroup of the dQ kernel: one warp issues the TMA loads of K and V, one those of Q, dO and row statistics,
+// one counts tiles.
 #pragma once
 
 #include "sm90/dq_pipeline.h"
@@ -8,7 +8,7 @@
 
 namespace cuflash {
 
-// One thread. Keys of a tile come before its values: that is the order in which they are used.
+// Called by one thread. K of a tile is loaded before its V, the order in which the consumers use them.
 template <Sm90DqConfig C>
 __device__ __forceinline__ void load_keys_and_values(const Sm90BackwardParams& p, const DqPipeline<C>& pipeline) {
   const AttentionParams& a = p.backward.attention;
@@ -33,8 +33,9 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90BackwardParams& p
   }
 }
 
-// One lane for each warpgroup. Rows beyond a length stay as they are: a row of dQ depends on its own query alone. Who sees
-// nothing gets nothing, statistics of queries that do not exist least of all, but the barriers' phases follow the rounds.
+// Called by one lane per consumer warpgroup. Rows beyond a length are loaded as they are, since a row of dQ depends on
+// its own query alone. Nothing is loaded for a warpgroup without visible keys, whose row statistics may not even exist,
+// but the barrier phases advance with every round.
 template <Sm90DqConfig C>
 __device__ __forceinline__ void load_queries(const Sm90BackwardParams& p, const DqPipeline<C>& pipeline) {
   constexpr BackwardConfig kShared = shared_config(C);
@@ -42,7 +43,7 @@ __device__ __forceinline__ void load_queries(const Sm90BackwardParams& p, const 
   prefetch(p.q), prefetch(p.dout);
 #pragma unroll 1
   for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
-    const int group = new_thread_id() % 32;  // what is computed from it takes no registers
+    const int group = new_thread_id() % 32;  // read here, so that nothing derived from it stays in registers
     TileInfo& info = pipeline.info(group, scheduler.round);
     write_tile_info(info, a, WorkTile<C>(a, scheduler.tile(p.tile_order)), group);
     mbarrier_wait(pipeline.q_empty(group, scheduler.round), pipeline.query_phase(scheduler.round) ^ 1);
@@ -62,7 +63,7 @@ __device__ __forceinline__ void load_queries(const Sm90BackwardParams& p, const 
   }
 }
 
-// One thread: the statistics of tiles of 64 queries, where no other kernel counts them.
+// Called by one thread: statistics of tiles of 64 queries, if no other kernel counts them.
 template <Sm90DqConfig C>
 __device__ __forceinline__ void count_visited_tiles(const Sm90BackwardParams& p) {
   const AttentionParams& a = p.backward.attention;

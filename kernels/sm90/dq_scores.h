@@ -1,4 +1,5 @@
-// What a warpgroup that has 64 queries makes of scores in its registers: queries in rows, and keys in columns.
+// Elementwise steps of the dQ consumer on its accumulators: P from S and dS from dP. Queries are rows, keys are
+// columns.
 #pragma once
 
 #include "portable/backward/exponentiate.h"
@@ -14,9 +15,9 @@ struct DqScores {
   static constexpr BackwardConfig kShared = shared_config(C);
   static constexpr int kKeyTiles = C.tile_k / 8, kSteps = C.tile_k / 16;
   using Scores = Accumulator<float>[kKeyTiles];
-  using OperandA = unsigned[kSteps][4];  // operands of the products that sum over keys
+  using OperandA = unsigned[kSteps][4];  // A operand of the wgmma that reduces over keys
 
-  // Of one of the two rows r of a lane: element e of tile n.
+  // Element e of tile n in row r = 0, 1 of a lane.
   static __device__ __forceinline__ float& at(Scores& s, int r, int n, int e) { return s[n].x[2 * r + e]; }
 
   static __device__ __forceinline__ LaneCoord lane_coord() { return lane_coord_in_warpgroup(); }
@@ -26,7 +27,8 @@ struct DqScores {
     return {a, info.sequence(), info.q_first, tile * C.tile_k, lane.row, lane.column};
   }
 
-  // What is known of the two rows of a lane, for all keys. Reads of shared memory wait for the products' own.
+  // Row statistics of the lane's two rows, kept in registers for all keys because reads of shared memory queue behind
+  // those of wgmma.
   struct Rows {
     float lse[2], delta[2];
     __device__ explicit Rows(const float* stats) {
@@ -37,7 +39,8 @@ struct DqScores {
     }
   };
 
-  // Weights in place of scores. kEdge: some pair may be hidden, and is selected away, whatever its score is.
+  // Replaces scores by probabilities. kApplyMask: a pair may be hidden; its probability is selected to 0 whatever its
+  // score is.
   template <bool kApplyMask>
   static __device__ __forceinline__ void exponentiate(Scores& s, const AttentionParams& a, const TileInfo& info,
                                                       int tile, const Rows& rows, float factor) {
@@ -49,7 +52,7 @@ struct DqScores {
         for (int e = 0; e < 2; ++e) at(s, r, n, e) = exp2_of(at(s, r, n, e) * factor - rows.lse[r]);
     if constexpr (kApplyMask) hide(s, mask_of(a, info, tile));
   }
-  // The same of rows whose LSE may be large: see weigh_any_size.
+  // The same for rows whose LSE may be large; see exponentiate_any_size in portable/backward/exponentiate.h.
   static __device__ __forceinline__ void exponentiate_any_size(Scores& s, const AttentionParams& a,
                                                                const TileInfo& info, int tile, const float* stats,
                                                                float factor) {
@@ -81,8 +84,8 @@ struct DqScores {
         for (int e = 0; e < 2; ++e) at(probs, r, n, e) = mask.sees(8 * r, 8 * n + e) ? at(probs, r, n, e) : 0.0f;
   }
 
-  // Whether this lane has a score that is not finite, of a query that exists. A key with an element that is not finite has
-  // no other scores, and each query has one with it: so each warp finds such a key.
+  // Whether this lane has a non-finite score of an existing query. A key with a non-finite element has no finite score,
+  // and every query has a score with it, so every warp detects such a key.
   static __device__ __forceinline__ bool has_not_finite_score(Scores& s, const TileInfo& info) {
     float zero[2] = {0, 0};
 #pragma unroll
@@ -95,8 +98,8 @@ struct DqScores {
     return (first < info.len_q && !(zero[0] == 0)) || (first + 8 < info.len_q && !(zero[1] == 0));
   }
 
-  // dS = P (dP - delta), narrow. A weight of exactly 0, hidden or too small to be told from it, passes nothing on, whatever
-  // dP is; where all is visible there is none that has to be.
+  // dS = P (dP - delta), converted to 16 bits. A probability of exactly 0, hidden or underflowed, yields 0 whatever dP
+  // is; a fully visible tile does not need that select.
   template <bool kApplyMask>
   static __device__ __forceinline__ void differentiate(OperandA& ds, Scores& probs, Scores& dp, const Rows& rows) {
 #pragma unroll
@@ -114,7 +117,7 @@ struct DqScores {
       }
   }
 
-  // The same in two steps, for which dP may have the place of scores: weights are narrow meanwhile.
+  // The same with P as a 16-bit operand, which frees the score registers for dP.
   static __device__ __forceinline__ void differentiate_narrow(OperandA& probs, Scores& dp, const float* stats) {
     const float* delta = stats + delta_at(kShared, lane_coord().row);
 #pragma unroll

@@ -1,5 +1,5 @@
-// What warpgroups with sums of dK or dV have in common: they walk over tiles of keys, and for each over the tiles of
-// queries that see them; products of scores and of sums; dS on its way to the warpgroup that computes dQ.
+// Base of the backward consumers, which accumulate dK or dV: the persistent loop over key tiles, waits and releases of
+// the pipeline, wgmma issue, and the hand-over of dS to the producer for dQ.
 #pragma once
 
 #include "ptx/warpgroup.h"
@@ -27,14 +27,14 @@ struct KeyConsumer : KeyScores<C> {
   const Sm90BackwardParams& p;
   const AttentionParams& a;
   Pipeline pipeline;
-  int group;  // which 64 of the keys
+  int group;  // which 64 of the tile's keys
   Ring<C.stages> queries;
   PhaseRing<kTaskSlots> keys;
-  int number, count;  // of this step, of all steps with these keys
-  int buffer;         // of those that it writes for others
-  int num_masked;     // steps of a head that have to be asked what they see
-  // In shared memory: LSE of the lane's first query, of stage 0, and where its part of the first tile of dS begins. Found
-  // anew in every step they would cost an answer of the special registers each, which comes late.
+  int number, count;  // index of this step, number of steps of the key tile
+  int buffer;         // of dS or P that this step writes
+  int num_masked;     // steps of a head that may be masked
+  // Shared addresses: LSE of the lane's first query in stage 0, and the lane's part of the first dS buffer. Computing
+  // them in every step would wait for a read of the special registers.
   unsigned lane_stats, lane_ds;
 
   __device__ KeyConsumer(const Sm90BackwardParams& p, const Pipeline& pipeline, int group)
@@ -46,14 +46,14 @@ struct KeyConsumer : KeyScores<C> {
 
   __device__ __forceinline__ const TaskCoord& task() const { return pipeline.task(keys.slot()); }
 
-  // s = the warpgroup's rows of `keys`, times those of `rows`.
+  // s = the warpgroup's rows of `keys` times `rows`.
   template <int kColumns>
   __device__ __forceinline__ void issue_scores(Scores& s, SwizzledTile<Pipeline::kTileK, kColumns> keys,
                                                SwizzledTile<C.tile_q, kColumns> rows) const {
     keys.address += group * kWarpgroupRows * kPanelRowBytes;
     issue_qk<ScoreProduct, kColumns>(s[0], rematerialize(keys), 0, rows);
   }
-  // sums += w rows.
+  // sums += probs rows; probs is P or dS.
   template <class Product, int kTiles, int kColumns>
   __device__ __forceinline__ void issue_accumulate(Accumulator<float> (&sums)[kTiles], OperandA& probs,
                                                    SwizzledTile<C.tile_q, kColumns> rows) const {
@@ -68,9 +68,9 @@ struct KeyConsumer : KeyScores<C> {
     Base::load_rows(delta, lane_stats + stage * Pipeline::kStatsStageBytes + 4 * Base::kDelta);
   }
 
-  // Where nobody computes dQ there is one, for weights that are summed by a selection.
+  // Without dQ there is a single buffer, for P of tiles whose dV is accumulated with a select.
   __device__ __forceinline__ int ds_buffer() const { return C.dq ? buffer : 0; }
-  // Into the warp's columns of a tile of dS, which has queries in rows.
+  // Stores the operand into the warp's columns of a dS buffer, which has one row per query.
   __device__ __forceinline__ void store(const OperandA& probs) const {
     const unsigned address = lane_ds + ds_buffer() * Pipeline::DsTile::kBytes;
 #pragma unroll
@@ -78,8 +78,8 @@ struct KeyConsumer : KeyScores<C> {
       store_matrices_transposed(address + step * 16 * kPanelRowBytes, probs[step]);
   }
 
-  // Elements of Q that are not finite are left out of dS^T Q: weights of 0 hide no NaN from products, and whoever sees
-  // them has a dS that is NaN. By all `kThreads` that have multiplied these queries for their scores.
+  // Zeroes non-finite elements of Q before dS^T Q: a dS of 0 would not stop a NaN, and a key that sees the element has
+  // a NaN in its dS anyway. Called by all kThreads whose scores have used this Q.
   template <int kThreads>
   __device__ __forceinline__ void zero_not_finite(typename Pipeline::QTile q) const {
     named_barrier_sync(Pipeline::kConsumerBarrier, kThreads);
@@ -89,7 +89,8 @@ struct KeyConsumer : KeyScores<C> {
     async_proxy_fence();
     named_barrier_sync(Pipeline::kConsumerBarrier, kThreads);
   }
-  // dV has no such sign in P: what has a weight of 0 does not exist. weight(query, r): of this lane's key r = 0, 1.
+  // dV += P^T dO without the terms whose P is 0. P, unlike dS, does not become NaN at a visible non-finite element, so
+  // dO cannot be zeroed. prob(query, r): of the lane's key r = 0, 1.
   template <int kTiles, class Prob>
   __device__ __forceinline__ void accumulate_selected(Accumulator<float> (&dv)[kTiles],
                                                       typename Pipeline::DoutTile dout, Prob prob) const {
@@ -116,7 +117,7 @@ struct KeyConsumer : KeyScores<C> {
   __device__ __forceinline__ void wait_for_douts() const {
     mbarrier_wait(pipeline.dout_full(queries.stage), queries.phase);
   }
-  // dS for the warpgroup that computes dQ, if one does.
+  // Hands dS over to the producer, if it computes dQ.
   __device__ __forceinline__ void write_ds(const OperandA& ds) const {
     if constexpr (C.dq != 0) {
       store(ds);
@@ -127,22 +128,22 @@ struct KeyConsumer : KeyScores<C> {
   __device__ __forceinline__ void wait_ds_free() const {
     if constexpr (C.dq != 0) named_barrier_sync(Pipeline::ds_read(group, buffer), Pipeline::kPair);
   }
-  // All lanes have read the statistics: barriers for dS say so, where there are some.
+  // All lanes must have read the row statistics. With dQ the named barriers of dS guarantee that.
   __device__ __forceinline__ void release_queries(int stage) const {
     if constexpr (C.dq == 0) __syncwarp();
     if (new_thread_id() % 32 == 0) mbarrier_arrive(pipeline.q_empty(stage));
   }
   __device__ __forceinline__ void advance_stage() { queries.advance(), ++number, buffer ^= 1; }
-  // The next tile of queries is there, if there is one.
+  // Waits for the next query tile, if there is one.
   __device__ __forceinline__ void advance() {
     advance_stage();
     if (number < count) wait_for_queries();
   }
 
-  // How the tile of this step is visited: guarded by all warpgroups or by none, and else by the keys that each has.
+  // Mode of a step. All warpgroups agree on guarded; otherwise the mode depends on the keys of each warpgroup.
   __device__ __forceinline__ TileMode mode(int step) const {
     const float* stats = pipeline.stats(queries.stage);
-    // Hidden scores become weights of 0 by a factor above 0 alone.
+    // A hidden score of -inf becomes a probability of 0 only if the scale is positive.
     const bool asks = step < num_masked,
                guarded = has_large_rows<kShared>(stats) || (asks && (stats[kFlag] != 0 || !(p.scale_log2 > 0)));
     TileMode mode = guarded ? TileMode::guarded : TileMode::full;
@@ -171,7 +172,7 @@ struct KeyConsumer : KeyScores<C> {
     store.to_global(rows, offset_of(rows, coord.b, coord.head_k, coord.sequence.k_begin + coord.k_first + lane.row));
   }
 
-  // One tile of keys after the other.
+  // Persistent loop over key tiles.
   template <class Derived>
   __device__ __forceinline__ void run_persistent(Derived& derived) {
 #pragma unroll 1

@@ -1,5 +1,5 @@
-// The warpgroup that brings tiles to shared memory: one warp copies keys and values, one queries, one cleans values, one
-// counts.
+// Producer warpgroup of the forward kernel: one warp issues the TMA loads of K and V, one those of Q, one zeroes hidden
+// values, one counts tiles.
 #pragma once
 
 #include "sm90/pipeline.h"
@@ -9,7 +9,7 @@
 
 namespace cuflash {
 
-// One thread. The keys of a tile come before the values of the tile before it: that is the order in which they are used.
+// Called by one thread. K of a tile is loaded before V of the previous tile, the order in which the consumers use them.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
@@ -40,7 +40,7 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
   }
 }
 
-// One thread: the statistics, where somebody asks for them.
+// Called by one thread: tile statistics, if the caller wants them.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void count_visited_tiles(const Sm90ForwardParams& p) {
   const AttentionParams& a = p.forward.attention;
@@ -54,14 +54,15 @@ __device__ __forceinline__ void count_visited_tiles(const Sm90ForwardParams& p) 
   }
 }
 
-// One lane for each warpgroup. Without keys there is nothing to copy, but the barriers' phases follow the rounds.
+// Called by one lane per consumer warpgroup. Nothing is loaded for a tile without visible keys, but the barrier phases
+// advance with every round.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void load_queries(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
   prefetch(p.q);
 #pragma unroll 1
   for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
-    const int group = new_thread_id() % 32;  // what is computed from it takes no registers
+    const int group = new_thread_id() % 32;  // read here, so that nothing derived from it stays in registers
     TileInfo& info = pipeline.info(group, scheduler.round);
     write_tile_info(info, a, WorkTile<C>(a, scheduler.tile(p.tile_order)), group);
     mbarrier_wait(pipeline.q_empty(group, scheduler.round), pipeline.query_phase(scheduler.round) ^ 1);
@@ -71,7 +72,7 @@ __device__ __forceinline__ void load_queries(const Sm90ForwardParams& p, const P
   }
 }
 
-// One warp. Values that no query of the tile sees do not exist: a zero weight would not keep a NaN out.
+// Zeroes values that no query of the tile sees, called by one warp: a probability of 0 would not stop their NaN in P V.
 template <Sm90ForwardConfig C>
 struct ValueSanitizer {
   using VTile = typename Pipeline<C>::VTile;
@@ -84,7 +85,7 @@ struct ValueSanitizer {
   __device__ static uint4* piece(VTile tile, int n) {
     return reinterpret_cast<uint4*>(__cvta_shared_to_generic(tile.address)) + n;
   }
-  // Pieces lie panel by panel, rows in a panel below each other.
+  // 16-byte pieces are stored panel by panel, row by row within a panel.
   __device__ static int row_of(int piece) { return piece / kPiecesOfRow % C.tile_k; }
 
   __device__ void zero_outside(VTile tile, int first) const {
@@ -104,7 +105,7 @@ struct ValueSanitizer {
     }
     return __any_sync(0xffffffffu, seen);
   }
-  // The mask tensor is read only for values that could do harm.
+  // Reads the mask tensor only for rows with a non-finite value.
   __device__ void zero_unseen(VTile tile, int first) const {
     const Options options(a, work.sequence, work.b, work.h);
     static_assert(VTile::kPanels * kPiecesOfRow <= 32);
@@ -123,7 +124,7 @@ template <Sm90ForwardConfig C>
 __device__ __forceinline__ void sanitize_values(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
   Ring<C.stages> values;
-  unsigned phases = 0;  // of `landed`, a bit for every stage: not every tile passes there
+  unsigned phases = 0;  // of v_raw_full, one bit per stage: only some tiles use it
 #pragma unroll 1
   for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
     const WorkTile<C> work(a, scheduler.tile(p.tile_order));

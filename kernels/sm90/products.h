@@ -1,5 +1,6 @@
-// What a warpgroup multiplies in attention over tiles of keys: scores from queries and keys in shared memory, outputs from
-// weights in registers and values in shared memory. Asynchronous: whoever issues them waits, and pins what they write.
+// The two wgmma loops of attention, shared by forward, backward and the KV cache kernel: the first operand in shared
+// memory (S = Q K^T) or in registers (O += P V). They only issue and commit; the caller waits with wgmma.wait_group and
+// fences the accumulators.
 #pragma once
 
 #include "ptx/compiler.h"
@@ -8,14 +9,14 @@
 
 namespace cuflash {
 
-// A tile whose descriptors do not stay in registers, all of them, between products.
+// A tile whose matrix descriptors are recomputed where they are used, instead of all of them staying in registers.
 template <class AnyTile>
 __device__ __forceinline__ AnyTile rematerialize(AnyTile tile) {
   make_opaque(tile.address);
   return tile;
 }
 
-// s = q k^T: 64 rows of queries from `first` on, the first kColumns columns.
+// s = q k^T: 64 rows of q from `first` on, reduced over kColumns columns.
 template <class Product, int kColumns, class QTile, class KTile>
 __device__ __forceinline__ void issue_qk(typename Product::Sums& s, QTile q, int first, KTile k) {
   wgmma_fence();
@@ -25,7 +26,7 @@ __device__ __forceinline__ void issue_qk(typename Product::Sums& s, QTile q, int
   wgmma_commit();
 }
 
-// o += w v
+// o += w v, with w as A operand in registers.
 template <class Product, int kSteps, class VTile>
 __device__ __forceinline__ void issue_pv(typename Product::Sums& o, unsigned (&probs)[kSteps][4], VTile v) {
   fence_operands(probs);
@@ -35,7 +36,7 @@ __device__ __forceinline__ void issue_pv(typename Product::Sums& o, unsigned (&p
   wgmma_commit();
 }
 
-// Scores or weights as the first operands of products, 16 columns each.
+// Converts accumulators to A operands, 16 columns each.
 template <Element E, int kSteps>
 __device__ __forceinline__ void narrow(unsigned (&probs)[kSteps][4], const Accumulator<float> (&s)[2 * kSteps]) {
 #pragma unroll

@@ -1,11 +1,12 @@
-// Two warpgroups that share 64 keys, where the sums of one head size fill the registers of a thread: one has dV, the
-// other dK. dQ has a kernel of its own.
+// Consumers of the backward kernel for head sizes whose dK or dV alone fills a thread's registers: two warpgroups share
+// 64 keys, one accumulates dV and the other dK. dQ has its own kernel.
 //
-//   DvConsumer      P from S(n) | P to the other | issue dV += P^T dO | issue S(n+1) | dV is there | S(n+1) is there
-//   DkConsumer   P, dP(n) are there | dS | issue dK += dS^T Q | issue dP(n+1) | dK is there
+//   DvConsumer   P from S(n) | send P | issue dV += P^T dO | issue S(n+1) | wait dV | wait S(n+1)
+//   DkConsumer   receive P, wait dP(n) | dS | issue dK += dS^T Q | issue dP(n+1) | wait dK
 //
-// A thread of one has the same pairs as the thread of that number in the other: P travels as 16 bytes of each, in f16,
-// which holds weights of at most 1 to 3 bits more than bf16 does: dS is rounded itself, and twice would be too often.
+// Threads of equal index hold the same pairs, so P is exchanged as 16-byte vectors per thread. It is exchanged as f16,
+// which represents probabilities of at most 1 with 3 bits more than bf16: dS is rounded to 16 bits itself, and a second
+// rounding to bf16 would be too much.
 #pragma once
 
 #include "sm90/key_consumer.h"
@@ -20,12 +21,12 @@ struct SplitConsumer : KeyConsumer<C> {
 
   static constexpr Element kExchanged = Element::f16;
 
-  unsigned lane_p;  // where this thread's P of the first tile lies
+  unsigned lane_p;  // shared address of this thread's P in the first buffer
 
   __device__ SplitConsumer(const Sm90BackwardParams& p, const Pipeline& pipeline)
       : Base(p, pipeline, 0), lane_p(slot_address(pipeline.p_tile(0), new_thread_id() % kWarpgroupThreads, 0)) {}
 
-  // Of four weights of a thread.
+  // One 16-byte vector of every thread.
   static constexpr int kSlotBytes = kWarpgroupThreads * 16;
   static __device__ __forceinline__ unsigned slot_address(unsigned p, int thread, int step) {
     return p + step * kSlotBytes + thread * 16;
@@ -34,7 +35,7 @@ struct SplitConsumer : KeyConsumer<C> {
     return *static_cast<uint4*>(__cvta_shared_to_generic(address));
   }
 
-  // Tiles of one kind after the other.
+  // Runs consecutive tiles of one mode in a loop of their own.
   template <class Derived>
   __device__ __forceinline__ void mainloop_all(Derived& derived, typename Base::Scores& s) {
     const int steps = uniform(task().visited.count());
@@ -51,7 +52,7 @@ struct SplitConsumer : KeyConsumer<C> {
       converge();
     }
   }
-  // Nothing is gained by hiding all of a tile: another warpgroup waits for it.
+  // Skipping a hidden tile gains nothing: the other warpgroup waits for its P.
   __device__ __forceinline__ TileMode mode(int step) const {
     const TileMode mode = Base::mode(step);
     return mode == TileMode::hidden ? TileMode::masked : mode;
@@ -89,7 +90,7 @@ struct DvConsumer : SplitConsumer<C> {
       Base::slot(to + step * Base::kSlotBytes) = {probs[step][0], probs[step][1], probs[step][2], probs[step][3]};
     named_barrier_arrive(Pipeline::p_written(buffer), Pipeline::kPair);
   }
-  // Weight of the pair of this lane's key r and a query, which a lane of the same four has handed over.
+  // P of the lane's key r and a query, as sent by a lane of the same quad.
   __device__ __forceinline__ float sent_p(int query, int r) const {
     const int thread = new_thread_id() / 4 * 4 + query % 8 / 2;
     const unsigned address =
@@ -98,8 +99,8 @@ struct DvConsumer : SplitConsumer<C> {
         *static_cast<const unsigned short*>(__cvta_shared_to_generic(address + query % 2 * 2)));
   }
 
-  // Where other warpgroups need every answer of shared memory, those that are asked for ahead come in their way: LSE before
-  // the scores are there cost 4%, delta before dP 1%.
+  // Loads LSE only when it is needed. Early loads of shared memory compete with those of the other warpgroups: loading
+  // LSE before S is complete costs 4%, loading delta before dP 1%.
   __device__ __forceinline__ void exponentiate_rows(Scores& s, int stage) const {
     typename Base::RowValues lse;
     Base::load_lse(lse, stage);
@@ -173,10 +174,10 @@ struct DkConsumer : SplitConsumer<C> {
       probs[step][0] = four.x, probs[step][1] = four.y, probs[step][2] = four.z, probs[step][3] = four.w;
     }
     fence_operands(probs);
-    // Nobody waits for the last two.
+    // The last two buffers are not reused.
     if (number + kDsStages < count) named_barrier_arrive(Pipeline::p_read(buffer), Pipeline::kPair);
   }
-  // Statistics come with queries.
+  // Row statistics arrive with Q.
   __device__ __forceinline__ void wait_for_both() const {
     Base::wait_for_queries();
     Base::wait_for_douts();
@@ -194,7 +195,8 @@ struct DkConsumer : SplitConsumer<C> {
     Base::template differentiate<kMode, Base::kExchanged>(s, probs, delta);
     narrow<C.element>(probs, s[0]);
     if (kMode == TileMode::guarded && uniform(pipeline.stats(stage)[Base::kFlag] != 0))
-      Base::template zero_not_finite<kWarpgroupThreads>(pipeline.q(stage));  // their scores are there: so are weights
+      Base::template zero_not_finite<kWarpgroupThreads>(
+          pipeline.q(stage));  // the P of this tile was received, so S has been computed from Q
     Base::template issue_accumulate<typename Base::DkProduct>(dk, probs, pipeline.q(stage));
     Base::advance_stage();
     if (number < count) wait_for_both();
