@@ -1,16 +1,17 @@
-// dK, dV and dQ. A CTA keeps a tile of keys and walks over the tiles of queries that see it, for all query heads that
-// share the keys:
+// Portable backward kernel: dK, dV and dQ. A CTA keeps a key tile and visits the query tiles that see it, for all query
+// heads that share the keys:
 //
-//   S^T = K Q^T           scores, keys in rows: a warp has kKeyTiles x 16 keys and kQueries queries
+//   S^T = K Q^T           keys in rows: a warp has kKeyTiles x 16 keys and kQueries queries
 //   P   = exp(S - LSE)
 //   dP^T = V dO^T
 //   dS  = P (dP - delta)
-//   dV += P^T dO          P and dS stand in the registers as operands of these products; where several warps share the
-//   dK += dS^T Q          columns of the keys' sums, they get each other's scores through shared memory
-//   dQ += dS K            dS through shared memory, the product into sums in global memory
+//   dV += P^T dO          P and dS are A operands in registers; if several warps split the columns of dK and dV, they
+//   dK += dS^T Q          exchange P and dS through shared memory
+//   dQ += dS K            dS through shared memory, the product into dq_accum in global memory
 //
-// Two barriers a step: Q and dO have come (and everybody is done with the step before); P and dS are in shared memory.
-// With two stages the next Q and dO travel during a whole step. Registers: dK and dV 64 each, S and dP 32 each at most.
+// Two barriers per step: Q and dO have arrived and all warps have finished the previous step; P and dS are in shared
+// memory. With two stages the cp.async of the next Q and dO overlaps with a whole step. Registers: dK and dV 64 each, S
+// and dP at most 32 each.
 #pragma once
 
 #include "portable/backward/dk_dv_accumulators.h"
@@ -25,9 +26,9 @@ struct KeyTileBackward {
   using Ops = typename S::Ops;
   using Options = typename ScoreChunk<C>::Options;
   static constexpr bool kSharedBuffers = SharedTiles<C>::kSharedBuffers;
-  // The scores of a warp's own queries need not be fetched.
+  // A warp takes P and dS of its own queries from registers.
   static constexpr bool kOwnFromRegisters = !kSharedBuffers && S::kScoreWarps == C.column_warps;
-  // The next queries are asked for between the products of S, where that is straight code of every warp.
+  // cp.async of the next queries is interleaved with the products of S if that is straight-line code of every warp.
   static constexpr bool kLoadsBetween =
       C.stages == 2 && S::kChunks == 1 && S::kScoreWarps == C.column_warps && size_of(C.element) == 2;
 
@@ -39,7 +40,7 @@ struct KeyTileBackward {
   const VisitedTiles& visited;
   DkDvAccumulators<C> acc;
 
-  // The place is in shared memory already.
+  // The task coordinates are already in shared memory.
   __device__ __forceinline__ KeyTileBackward(const BackwardParams& p, SharedTiles<C> tiles)
       : p(p), tiles(tiles), coord(*tiles.task()), visited(coord.visited) {}
 
@@ -81,7 +82,7 @@ struct KeyTileBackward {
   __device__ __forceinline__ int stage_of(int member, int step) const {
     return C.stages == 2 ? (member * visited.count() + step) & 1 : 0;
   }
-  // After `step` of head `member`; of a head that does not exist where it was the last.
+  // The query tile after `step` of head `member`. After the last one the head does not exist, and nothing is loaded.
   __device__ __forceinline__ QueriesToLoad<C> next_queries(int member, int step) const {
     const bool same_head = step + 1 < visited.count();
     const int next_member = same_head ? member : member + 1, next_step = same_head ? step + 1 : 0;
@@ -113,11 +114,11 @@ struct KeyTileBackward {
     }
   }
 
-  // One tile of queries.
+  // Processes one query tile.
   template <TileMode kMode>
   __device__ __forceinline__ void visit(int member, int step, const Options& options) {
     constexpr Rows kRows = kMode == TileMode::guarded ? Rows::finite_only : Rows::any;
-    // Numbers are found anew rather than kept: registers are for sums.
+    // Indices are recomputed rather than kept, to save registers for the accumulators.
     score<kMode>(member, step, options);
     __syncthreads();
     if constexpr (S::kScoreWarps > 1 || !kOwnFromRegisters)
@@ -149,12 +150,11 @@ struct KeyTileBackward {
       scores.template compute_ds<kMode, Gradient::of_product>(tiles.v(), tiles.dout(stage), stats, first, options, i,
                                                               j);
       const OperandTiles<C.element, S::kKeyTiles, S::kQueryTiles> p_tiles(scores.p), ds_tiles(scores.ds);
-      // Queries that are finite are added as in any other pass: what is hidden does not change a bit of the result.
+      // Finite queries are accumulated as in any other mode, so that hidden values change no bit of the result.
       const bool selects = kMode == TileMode::guarded && stats[flag_at(C)] != 0;
       if constexpr (kMode == TileMode::guarded && kOwnFromRegisters) {
-        if (selects &&
-            wants(
-                p.dv.data)) {  // P is in shared memory where dS will be, if it has no place of its own: both are the warp's
+        // P shares the buffer of dS unless it has its own: both belong to this warp.
+        if (selects && wants(p.dv.data)) {
           const typename S::ScoreTile p_tile = score_tiles(C) == 2 ? tiles.p() : tiles.ds();
           p_tiles.store(p_tile, S::first_key(), first);
           __syncwarp();
@@ -208,7 +208,7 @@ struct KeyTileBackward {
                                                    operand_in(tiles.ds(), first_of(other)));
   }
 
-  // Taking turns in shared memory: every thread comes here.
+  // With kSharedBuffers; called by all threads.
   __device__ __forceinline__ void reload_v_and_dout(int member, int tile) {
     __syncthreads();
     load_v<C>(p, coord, tiles);

@@ -1,5 +1,6 @@
-// dBias: dS, summed over the batch entries, heads and queries that share the bias. A CTA owns a tile of the bias, computes
-// the scores of everything that shares it again and sums in registers, in one order: bitwise reproducible, no atomics.
+// dBias: dS, reduced over the batch entries, heads and queries that share the bias. A CTA owns a tile of the bias,
+// recomputes the scores of everything that shares it and accumulates in registers in a fixed order: bitwise
+// reproducible, no atomics.
 #pragma once
 
 #include "portable/backward/loads.h"
@@ -21,7 +22,7 @@ struct BiasTile {
 
   __device__ bool one_row() const { return p.bias_len_q == 1; }
 
-  // Calls use(chunk, dS) for every chunk of scores of every tile that shares this one.
+  // Calls use(chunk, dS) for every score chunk of every tile that shares this tile of the bias.
   template <class Use>
   __device__ __forceinline__ void for_scores(Use use) const {
     const int tiles_q = one_row() ? static_cast<int>(tiles_in(a.len_q, C.tile_q)) : first_row / C.tile_q + 1;
@@ -92,7 +93,7 @@ struct BiasTile {
       store_element<C.element>(p.dbias.data, p.dbias.element, offset_of(p.dbias, bias_b, bias_h, row) + key, x);
   }
 
-  // Every row of the tile has a gradient of its own.
+  // The bias has a row per query: every row of the tile has its own gradient.
   __device__ __forceinline__ void sum_rows() const {
     typename S::Sum sum[S::kChunks][S::kKeyTiles][S::kQueryTiles] = {};
     for_scores([&](int chunk, const auto& ds) {
@@ -108,12 +109,12 @@ struct BiasTile {
       });
   }
 
-  // All queries share one row: their sums are added over lanes and warps, in one order.
+  // All queries share one bias row: lanes and warps are reduced in a fixed order.
   __device__ __forceinline__ void sum_queries() const {
     Real sum[S::kKeyTiles][2] = {};
     for_scores(
         [&](int, const auto& ds) { for_elements([&](int m, int n, int x) { sum[m][x / 2] += ds[m][n].x[x]; }); });
-    auto* shares = reinterpret_cast<Real*>(tiles.ds().memory);  // [warp that scores][key]
+    auto* shares = reinterpret_cast<Real*>(tiles.ds().memory);  // [scoring warp][key]
 #pragma unroll
     for (int m = 0; m < S::kKeyTiles; ++m)
 #pragma unroll

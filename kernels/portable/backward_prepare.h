@@ -1,5 +1,5 @@
-// What the other kernels of backward find in the workspace: of every query LSE and delta = dot(dO, O) - dLSE, and sums of
-// dQ that are 0. Reads O and dO once; memory-bound.
+// Prologue kernel of backward. It fills the workspace: LSE and delta = dot(dO, O) - dLSE of every query, flags, and
+// zeros in dq_accum. It reads O and dO once and is memory-bound.
 #pragma once
 
 #include "attn/score.h"
@@ -13,7 +13,7 @@ __device__ __forceinline__ bool is_finite(Real x) {
   return x - x == Real(0);
 }
 
-// Sum of the lanes that share a row; every one of them gets it.
+// All-reduce over the lanes that share a row.
 template <int kLanes, class Real>
 __device__ __forceinline__ Real sum_of_lanes(Real x) {
 #pragma unroll
@@ -27,7 +27,7 @@ constexpr int lanes_of_row(int dim) {
   return lanes;
 }
 
-// Whether O and dO can be read in pieces of 16 bytes, without a look at each of them.
+// Whether every row can be read in 16-byte vectors without further checks.
 template <BackwardConfig C>
 __device__ __forceinline__ bool has_whole_rows(const RowsView& rows) {
   constexpr int kPiece = 16 / size_of(C.element);
@@ -35,7 +35,7 @@ __device__ __forceinline__ bool has_whole_rows(const RowsView& rows) {
          ((rows.row_stride | rows.head_stride | rows.batch_stride) & (kPiece - 1)) == 0;
 }
 
-// The rows of one tile of queries, of which this thread has eight columns of every kRows-th.
+// The rows of one query tile. A thread has eight columns of every kRows-th row.
 template <BackwardConfig C>
 struct PrepareTile {
   using Real = RealOf<C.element>;
@@ -45,17 +45,18 @@ struct PrepareTile {
   const BackwardParams& p;
   Sequence s;
   int b, h;
-  int first;  // query of the tile
+  int first;  // first query of the tile
   Real* stats;
   int thread;
-  bool not_finite = false, large = false, inconclusive = false;  // as far as this thread has seen
+  bool not_finite = false, large = false, inconclusive = false;  // of the rows of this thread
 
   __device__ __forceinline__ int lane() const { return thread % kLanes; }
   __device__ __forceinline__ bool exists(int row) const { return row < C.tile_q && first + row < s.len_q; }
   __device__ __forceinline__ Real of_row(const RowsView& rows, int row) const {
     return static_cast<const Real*>(rows.data)[offset_of(rows, b, h, s.q_begin + first + row)];
   }
-  // Of what does not exist the first is read instead, and taken for 0: a load without a condition does not wait.
+  // Rows that do not exist read the first row instead and are replaced by 0: an unconditional load does not wait for a
+  // predicate.
   template <bool kWhole>
   __device__ __forceinline__ void load(const RowsView& rows, int row, Real (&x)[8]) const {
     const int count = exists(row) ? max(0, min(8, p.attention.dim_v - lane() * 8)) : 0;
@@ -67,8 +68,8 @@ struct PrepareTile {
       if (kWhole && count == 0) x[n] = 0;
   }
 
-  // dO as the products have it, whatever it is stored in: where few keys are visible, dP and delta are nearly the same, and
-  // what is lost on one side alone is what their difference consists of.
+  // Rounds dO as the tensor cores see it, whatever type it is stored in. If few keys are visible, dP and delta are
+  // nearly equal, and a rounding error on one side alone would dominate their difference.
   static __device__ __forceinline__ void round_as_operand(Real (&x)[8]) {
 #pragma unroll
     for (int n = 0; n < 8; ++n) x[n] = widen<C.element>(narrow<C.element>(x[n]));
@@ -78,7 +79,7 @@ struct PrepareTile {
   template <bool kWhole>
   __device__ __forceinline__ void run() {
     constexpr int kMost = 8 / size_of(C.element),
-                  kAtOnce = kWhole && kIterations >= kMost ? kMost : 1;  // rows on their way
+                  kAtOnce = kWhole && kIterations >= kMost ? kMost : 1;  // rows in flight
     static_assert(kIterations % kAtOnce == 0);
 #pragma unroll 1
     for (int first_row = thread / kLanes; first_row < C.tile_q; first_row += kRows * kAtOnce) {
@@ -128,7 +129,7 @@ struct PrepareTile {
   static __device__ __forceinline__ bool is_large(Real lse) {
     return is_finite(lse) && (lse > kLargeLse || lse < -kLargeLse);
   }
-  // Large LSE as they are, and which those are.
+  // Stores large LSE unscaled, and the bit mask of their rows.
   __device__ __forceinline__ void store_large_lse() const {
     constexpr int kWords = 2;
     static_assert(C.tile_q <= 32 * kWords && kThreads >= 32 * kWords && large_rows_at(C) + kWords <= row_stats_size(C));
@@ -158,12 +159,12 @@ __device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int
   Tile rows{p, s, b, h, first, stats, thread};
   if (p.attention.dim_v % 8 == 0 && has_whole_rows<C>(p.o) && has_whole_rows<C>(p.dout)) rows.template run<true>();
   else rows.template run<false>();
-  // With a sink or softcap, and where nothing is seen, a query that is not finite may have a finite LSE.
+  // With a sink or softcap, or without visible keys, a query with a non-finite element may have a finite LSE.
   const bool lse_tells = !p.attention.sink.data && !(p.attention.softcap > 0);
   if (rows.inconclusive || !lse_tells) rows.check_queries();
   const bool flag = __syncthreads_or(rows.not_finite) != 0;
   const bool any_large = __syncthreads_or(rows.large) != 0;
-  // What follows the flags is copied with them.
+  // TMA loads the words after the flags as well, so all are written.
   if (thread < row_stats_size(C) - flag_at(C))
     stats[flag_at(C) + thread] = Real(thread == 0 ? flag : thread == large_at(C) - flag_at(C) && any_large);
   if (!any_large) return;

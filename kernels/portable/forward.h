@@ -1,12 +1,12 @@
-// Forward: one CTA computes a tile of queries of one head. The scores of a tile of keys live in registers, become weights
-// there and are multiplied with the values without leaving them.
+// Portable forward kernel: one CTA computes a query tile of one head with mma.sync and cp.async. The scores of a key
+// tile stay in registers, where softmax turns them into probabilities and then into the A operand of P V.
 //
-//   shared memory   Q | K, V of each stage; O on its way out
-//   per warp        16 * kRowTiles queries; O accumulators of its columns, scores of one tile of keys
+//   shared memory   Q | K, V of each stage; O in the epilogue
+//   per warp        16 * kRowTiles queries; O accumulators of its columns, scores of one key tile
 //
 //   stages >= 2     wait tile n | barrier | start copying tile n + stages - 1 | scores, softmax, accumulate
-//   stages == 1     wait K | barrier | scores, and between them start V | wait V | barrier | start next K | softmax,
-//                   accumulate
+//   stages == 1     wait K | barrier | scores, interleaved with the copy of V | wait V | barrier | start next K |
+//                   softmax, accumulate
 #pragma once
 
 #include "attn/softmax.h"
@@ -14,7 +14,7 @@
 
 namespace cuflash {
 
-// The tile of queries that a CTA computes.
+// The query tile of a CTA.
 struct QueryTile {
   int b, h, q_first;
 };
@@ -27,7 +27,7 @@ struct Forward {
   static constexpr int kThreads = num_threads(C);
   static constexpr int kRowTiles = C.tile_q / (16 * C.row_warps);
   static constexpr int kColumns = C.dim_v / C.column_warps;  // of O, per warp
-  // Of the copy of values, one after each of the first steps of the scores; how many was measured.
+  // The copy of V is issued in slices, one after each of the first steps of the scores; their number was measured.
   static constexpr int kSteps = (sums_drift(E) ? kShortSum : C.dim_qk) / Op::kDepth;
   static constexpr int kSlices = C.dim_v > 128 && !sums_drift(E) && kSteps >= 4 ? 4 : 2;
   static_assert(kSlices <= kSteps);
@@ -39,7 +39,7 @@ struct Forward {
   using QTile = Tile<E, C.tile_q, C.dim_qk>;
   using KTile = Tile<E, C.tile_k, C.dim_qk>;
   using VTile = Tile<E, C.tile_k, C.dim_v>;
-  using OTile = Tile<E, C.tile_q, C.dim_v>;  // takes the place of all others at the end
+  using OTile = Tile<E, C.tile_q, C.dim_v>;  // reuses all of shared memory in the epilogue
   static_assert(shared_bytes(C) >= OTile::kBytes);
   using Options = ScoreOptions<E, C.options>;
   using Scores = Accumulator<Real>[kRowTiles][kScoreTiles];
@@ -51,8 +51,8 @@ struct Forward {
   QueryTile query_tile;
   Sequence sequence;
   Options options;
-  int seen_begin, seen_end;  // keys that some query of the tile sees
-  const void* k_head;        // key 0 and value 0
+  int seen_begin, seen_end;  // keys visible to some query of the tile
+  const void* k_head;        // row 0 of the KV head
   const void* v_head;
 
   __device__ Forward(const ForwardParams& p, unsigned char* memory, QueryTile query_tile)
@@ -63,7 +63,7 @@ struct Forward {
         sequence(sequence_of(a, query_tile.b)),
         options(a, sequence, query_tile.b, query_tile.h) {
     int head_k = query_tile.h;
-    if (a.group != 1) head_k /= a.group;  // a division takes longer than all else here
+    if (a.group != 1) head_k /= a.group;  // a division takes longer than the rest of the constructor
     k_head = row_address<E>(a.k, query_tile.b, head_k, sequence.k_begin);
     v_head = row_address<E>(a.v, query_tile.b, head_k, sequence.k_begin);
     const Range seen = keys_of_any(a, sequence, queries());
@@ -76,7 +76,7 @@ struct Forward {
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
   __device__ static int warp_row() { return warp() / C.column_warps * (16 * kRowTiles); }
   __device__ static int warp_column() { return warp() % C.column_warps * kColumns; }
-  // Row r of a lane, counted in the tile.
+  // Row r of a lane within the tile.
   __device__ static int row_of(int r) { return warp_row() + r / 2 * 16 + r % 2 * 8 + lane_id() / 4; }
 
   __device__ QTile q_tile() const { return {memory}; }
@@ -92,8 +92,8 @@ struct Forward {
   __device__ void load_first_k(int tile) const {
     load_at_once(k_tile(0), a.k, k_head, tile * C.tile_k, seen_begin, seen_end, thread_id());
   }
-  // What everybody waits for. A question for each row and each piece of it would take as long as the copies; where pieces
-  // are always whole, it is cheap enough.
+  // Loads that the whole CTA waits for. Bounds checks of every row and vector would take as long as the copies, so full
+  // tiles skip them; with kCopyWhole the checks are cheap enough.
   template <int kRows>
   __device__ __forceinline__ void load_at_once(Tile<E, kRows, C.dim_qk> tile, const RowsView& rows, const void* head,
                                                int first, int begin, int end, int thread) const {
@@ -112,7 +112,7 @@ struct Forward {
                                        thread_id(), slice);
   }
 
-  // Over kCount columns of queries and keys. `meanwhile` is called between the first steps: copies find their place there.
+  // Products over kCount columns of Q and K. `meanwhile` is called after each of the first steps and issues cp.async.
   template <int kCount, class Meanwhile>
   __device__ __forceinline__ void multiply_columns(Scores& s, int stage, int first, Meanwhile&& meanwhile) const {
 #pragma unroll
@@ -155,7 +155,8 @@ struct Forward {
       for (int n = 0; n < kScoreTiles; ++n) s[m][n] = {};
   }
 
-  // Values that the mask tensor hides from every query of this tile do not exist: a zero weight would not keep a NaN out.
+  // Zeroes values that the mask tensor hides from every query of this tile: a probability of 0 would not stop their
+  // NaN.
   __device__ __forceinline__ void hide_unseen_values(const Scores& s, int stage) const {
     if constexpr (Options::kHasMask) {
       unsigned char* is_seen = memory + shared_bytes(C) - C.tile_k;
@@ -194,7 +195,7 @@ struct Forward {
     }
   }
 
-  // Over few keys in the tensor cores, column by column.
+  // Limits sums in the tensor cores to kShortSum keys, column by column.
   __device__ __forceinline__ void accumulate_short(Output& o, const Scores& probs, int stage) const {
     constexpr int kSteps = kShortSum / Op::kDepth;
 #pragma unroll
@@ -228,7 +229,7 @@ struct Forward {
   template <bool kApplyMask>
   __device__ __forceinline__ void step(const VisitedTiles& visited, int n, Softmax<Real, kRowTiles>& softmax,
                                        Output& o) const {
-    constexpr RowsOf kNext = kApplyMask ? RowsOf::part : RowsOf::whole_tile;  // full tiles come last
+    constexpr RowsOf kNext = kApplyMask ? RowsOf::part : RowsOf::whole_tile;  // full tiles are visited last
     const int tile = visited.tile(n);
     Scores s;
     int stage = 0;
@@ -262,7 +263,7 @@ struct Forward {
     accumulate(o, s, stage);
   }
 
-  // Weights become probabilities and LSE, the sink inside.
+  // Normalises O and writes LSE, both with the sink.
   __device__ __forceinline__ void finish(Softmax<Real, kRowTiles>& softmax, Output& o) const {
     softmax.reduce_row_sum();
     const Real sink = a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, query_tile.h))
@@ -286,7 +287,7 @@ struct Forward {
     }
   }
 
-  // Rows below this are written: a dense tensor has rows beyond its lengths, a packed one has not.
+  // Rows below this are stored: a dense tensor has rows beyond the sequence's length, a packed one does not.
   __device__ int rows_end() const { return a.cu_q ? sequence.len_q : a.len_q; }
 
   __device__ __forceinline__ void store(const Output& o) const {
@@ -326,11 +327,11 @@ struct Forward {
   __device__ bool has_rows() const { return query_tile.q_first < rows_end(); }
 
   __device__ __forceinline__ void mainloop(Softmax<Real, kRowTiles>& softmax, Output& o) const {
-    load_q();  // it travels while the walk is found
+    load_q();  // overlaps with the computation of the tile range
     const VisitedTiles visited = visited_key_tiles<C.tile_k>(a, sequence, queries());
     if (threadIdx.x == 0) count_tiles<C.tile_k>(a, sequence, queries(), visited);
     if (visited.count() == 0) {
-      cp_async_commit();  // only what is committed can be waited for
+      cp_async_commit();  // cp.async.wait_group waits for committed groups only
       cp_async_wait<0>();
       return;
     }
@@ -338,7 +339,7 @@ struct Forward {
 #pragma unroll
     for (int n = 0; n < C.stages - 1; ++n) {
       if (n < visited.count()) load_k(visited.tile(n), n), load_v(visited.tile(n), n);
-      cp_async_commit();  // an empty group keeps the count of pending ones right
+      cp_async_commit();  // an empty group keeps the number of pending groups constant
     }
     if constexpr (C.stages == 1) cp_async_commit();
     int n = 0;
@@ -347,7 +348,7 @@ struct Forward {
     cp_async_wait<0>();
   }
 
-  // The last queries see the most keys under a causal mask: they start first.
+  // Under a causal mask the last queries see the most keys, so they start first.
   __device__ static QueryTile query_tile_of_cta(const AttentionParams& a) {
     const int64 tiles = tiles_in(a.len_q, C.tile_q), n = cta_number(), head = quotient(n, tiles);
     const int64 b = quotient(head, a.heads_q);

@@ -18,7 +18,7 @@
 //                        256    64     2        209 KiB   224         128 or 128 + 32 + 16
 //
 //   step n          consumers                                         producer
-//                   P | dP, dV | dS | dK, dS to shared, S(n+1)        load Q, dO of n + stages - 1 | dS K, 64 columns at a time
+//                   P | dP, dV | dS | dK, dS to shared, S(n+1)        load Q, dO of n + stages - 1 | dS K in panels
 //
 // A probability of 0 does not stop a NaN: 0 * NaN is NaN in wgmma. Values that a row must not see are therefore kept
 // out:

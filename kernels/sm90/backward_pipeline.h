@@ -1,6 +1,6 @@
 // Shared memory layout of the backward kernel, and the barriers between its producer and its consumers.
 //
-//   K | V | finite K, or two tiles of P | Q and dO of each stage | dS, two tiles with dQ | row statistics of each stage |
+//   K | V | finite K, or two tiles of P | Q and dO of each stage | dS, two tiles with dQ | row stats of each stage |
 //   task coordinates | mbarriers
 //
 //   k_full, v_full     TMA has filled K or V, once per key tile, and the task coordinates are written

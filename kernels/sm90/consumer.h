@@ -1,7 +1,7 @@
 // Consumer warpgroup of the forward kernel: 64 queries of each query tile. wgmma.mma_async overlaps with softmax: while
 // P V of one key tile runs, the warpgroup computes softmax of the next tile, whose scores were issued before.
 //
-//   wait K(n+1), V(n) | wait ping-pong turn | issue S = Q K(n+1) | issue O += P V(n) | pass turn | wait S | softmax of S |
+//   wait K(n+1), V(n) | wait ping-pong turn | issue S = Q K(n+1) | issue O += P V(n) | pass turn | wait S | softmax |
 //   wait O | rescale O if row_max changed | P = 16-bit probabilities
 #pragma once
 

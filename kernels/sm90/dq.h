@@ -2,9 +2,9 @@
 // dQ is bitwise reproducible and needs no accumulator in global memory. The kernel is persistent and schedules query
 // tiles as sm90/forward.h does.
 //
-//   producer warpgroup   warp 0: K, V   warp 1: Q, dO, row statistics   warp 3: tile statistics, if no other kernel counts
+//   producer warpgroup   warp 0: K, V   warp 1: Q, dO, row statistics   warp 3: tile counts, if no other kernel counts
 //                        (sm90/dq_producer.h)
-//   consumer warpgroups  64 queries each: S = Q K^T, dP = dO V^T, dQ += dS K, with dS in registers   (sm90/dq_consumer.h)
+//   consumer warpgroups  64 queries each: S = Q K^T, dP = dO V^T, dQ += dS K, with dS in registers (sm90/dq_consumer.h)
 //
 //   registers            of a consumer thread: dQ dim_qk / 2, S and dP tile_k / 2 each, 16-bit dS tile_k / 4
 //

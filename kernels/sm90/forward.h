@@ -6,7 +6,7 @@
 //                        (sm90/producer.h)
 //   consumer warpgroups  64 queries each: Q K(n+1), then P V(n), which overlaps with softmax of n+1   (sm90/consumer.h)
 //
-//   shared memory        64 x dim_qk for each consumer warpgroup, twice with kPrefetchQ, 64 x 128 more with kStoreBySmem,
+//   shared memory        64 x dim_qk for each consumer warpgroup, twice with kPrefetchQ, 64 x 128 with kStoreBySmem,
 //                        stages x tile_k x (dim_qk + dim_v), 16 bit
 //   registers            of a consumer thread: O dim_v / 2, S tile_k / 2, P tile_k / 4
 //

@@ -1,12 +1,12 @@
 // Shared memory layout of the forward kernel, and the mbarriers between its producer and its consumers.
 //
-//   Q of each warpgroup, in 1 or 2 stages | K of each stage | V of each stage | staging of O of each warpgroup | TileInfo
-//   of each warpgroup | mbarriers
+//   Q of each warpgroup, in 1 or 2 stages | K of each stage | V of each stage | O staging of each warpgroup |
+//   TileInfo of each warpgroup | mbarriers
 //
 //   full       TMA has filled the stage; the consumers wait
 //   empty      one arrival per consumer warp; the producer waits
-//   v_raw_full replaces v_full as the TMA target if hidden values have to be zeroed first; the producer's sanitizer warp
-//              then arrives on v_full
+//   v_raw_full replaces v_full as the TMA target if hidden values have to be zeroed first; the sanitizer warp of the
+//              producer then arrives on v_full
 #pragma once
 
 #include "ptx/barrier.h"

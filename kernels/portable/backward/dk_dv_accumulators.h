@@ -1,5 +1,5 @@
-// dK and dV of a tile of keys: summed in registers over every query that sees them, of all heads that share them, and
-// written once.
+// dK and dV of a key tile: accumulated in registers over all queries that see it, of all heads that share it, and
+// stored once.
 #pragma once
 
 #include "portable/backward/loads.h"
@@ -8,7 +8,7 @@
 
 namespace cuflash {
 
-// A warp's accumulators, times `factor`, into their place in a tile.
+// Stores a warp's accumulators, times `factor`, to a tile.
 template <Element E, int kTiles, int kColumnTiles, int kRows, int kColumns>
 __device__ __forceinline__ void store_accumulators(const Accumulator<RealOf<E>> (&c)[kTiles][kColumnTiles],
                                                    Tile<E, kRows, kColumns> tile, int first_row, int first_column,
@@ -42,14 +42,14 @@ struct DkDvAccumulators {
     }
   }
 
-  // kQueries queries from first_query of the tile on, their weights in operands.
+  // Adds kQueries queries from first_query on; operand(m, k) returns P as A operand.
   template <int kQueries, class OperandOf>
   __device__ __forceinline__ void add_to_dv(typename S::DoutTile dout, int column_warp, int first_query,
                                             OperandOf operand) {
     accumulate_product<kQueries / S::Ops::kDepth, C.column_warps, Rows::any>(dv, dout, first_query,
                                                                              column_warp * S::kMyBlocksV, operand);
   }
-  // The same, the weights in shared memory: what has a weight of 0 does not exist.
+  // The same with P in shared memory and without the terms whose P is 0.
   template <int kQueries>
   __device__ __forceinline__ void accumulate_selected_dv(typename S::DoutTile dout, int first_key, int column_warp,
                                                          int first_query, typename S::ScoreTile p_tile) {
@@ -87,7 +87,7 @@ struct DkDvAccumulators {
   }
 
  private:
-  // Through the shared memory of K or V, which nobody needs any more, so that whole rows are written at once.
+  // Goes through the shared memory of K or V, which is no longer read, so that whole rows are stored at once.
   template <int kColumnTiles, int kColumns>
   static __device__ __forceinline__ void store_rows(const RowsView& to,
                                                     const typename S::Sum (&c)[S::kKeyTiles][kColumnTiles],
@@ -103,7 +103,7 @@ struct DkDvAccumulators {
       store_tile<S::kThreads>(tile, to, offset, coord.k_first, coord.written, dim);
       return;
     }
-    // The other type a gradient may have is f32.
+    // The only other type of a gradient is f32.
     float* rows = static_cast<float*>(to.data) + offset + coord.k_first * to.row_stride;
 #pragma unroll
     for (int m = 0; m < S::kKeyTiles; ++m)

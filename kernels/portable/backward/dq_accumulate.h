@@ -1,4 +1,4 @@
-// dQ of a tile of queries: what a tile of keys has to add to it, dS K, goes into sums in the workspace.
+// dQ of a query tile: adds the contribution dS K of a key tile to dq_accum in the workspace.
 #pragma once
 
 #include "portable/backward/dq_order.h"
@@ -13,7 +13,8 @@ __device__ __forceinline__ void add_to_dq(const BackwardParams& p, const TaskCoo
   using S = Shape<C>;
   using Ops = typename S::Ops;
   constexpr int kSteps = C.tile_k / Ops::kDepth;
-  // Sums of 16 columns leave as soon as they are complete, while the next are computed: memory takes additions slowly.
+  // With all_gradients each 16 columns are added as soon as they are complete, while the next are computed: global
+  // atomics are slow.
   constexpr int kBlocks = C.all_gradients ? 1 : S::kDqBlocks;
   const int thread = new_thread_id(), warp = thread / 32;
   const int first_row = warp % S::kRowWarps * S::kDqRows * 16, first_block = warp / S::kRowWarps * S::kDqBlocks;

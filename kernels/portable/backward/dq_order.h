@@ -1,13 +1,13 @@
-// The order in which tiles of keys add to the sums of dQ, where it matters.
+// Deterministic mode: the order in which key tiles add to dq_accum.
 #pragma once
 
 #include "portable/backward/shape.h"
 
 namespace cuflash {
 
-// Sums that are added in one order are the same in every call. The order is that of the keys: a CTA waits until the tiles
-// of keys in front of its own have been added. CTAs take tiles of keys in that order, too, so whoever is waited for runs. `meet` is a
-// barrier of all threads that add; one of them has the number 0.
+// Floating-point sums are reproducible if their order is fixed. Here it is key order: a CTA waits until the semaphore
+// of the query tile counts all earlier key tiles. CTAs also take key tiles in that order, so the CTA that is waited for
+// is running. sync() synchronises all threads that add; thread 0 is one of them.
 template <BackwardConfig C, class Sync>
 __device__ __forceinline__ void wait_dq_semaphore(const BackwardParams& p, const TaskCoord& coord, int64 number,
                                                   int tile, int thread, Sync sync) {

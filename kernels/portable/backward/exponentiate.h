@@ -1,14 +1,15 @@
-// Scores become weights by what is known of their queries: LSE of forward is the logarithm of their sum.
+// P from scores: exp(S - LSE), with the LSE that forward computed.
 #pragma once
 
 #include "portable/backward/workspace.h"
 
 namespace cuflash {
 
-// Full: every pair is visible. Masked: not every one. Hidden: none. Guarded: masked, and some row is not finite.
+// full: every pair is visible. masked: some are hidden. hidden: all are hidden. guarded: masked with a non-finite row,
+// or a row with a large LSE.
 enum class TileMode { full, masked, hidden, guarded };
 
-// What two neighbouring queries have, read at once.
+// Values of two neighbouring queries, loaded together.
 template <class Real>
 struct alignas(2 * sizeof(Real)) Pair {
   Real x[2];
@@ -18,7 +19,7 @@ __device__ __forceinline__ Pair<Real> pair_at(const Real* first) {
   return *reinterpret_cast<const Pair<Real>*>(first);
 }
 
-// first_query: in the tile, of the first column that this lane holds.
+// first_query: of this lane's first column within the tile.
 template <TileMode kMode, class Real, int kKeyTiles, int kQueryTiles, class Exponent>
 __device__ __forceinline__ void exponentiate_with(Accumulator<Real> (&p)[kKeyTiles][kQueryTiles],
                                                   const Real* lse_of_tile, int first_query, Exponent exponent) {
@@ -37,15 +38,15 @@ __device__ __forceinline__ void exponentiate_with(Accumulator<Real> (&p)[kKeyTil
   }
 }
 
-// Keys in rows. Scores times `unit` are those of the contract, times `factor` powers of two.
+// Keys are rows. Scores times `factor` are exponents of 2.
 template <BackwardConfig C, TileMode kMode, class Real, int kKeyTiles, int kQueryTiles>
 __device__ __forceinline__ void exponentiate_small(Accumulator<Real> (&p)[kKeyTiles][kQueryTiles], const Real* stats,
                                                    int first_query, Real factor) {
   exponentiate_with<kMode>(p, stats + lse_at(C, 0), first_query,
                            [=](Real score, Real lse, int) { return score * factor - lse; });
 }
-// The difference of large numbers is taken before it is multiplied: it is 0 where they are equal, if the product is rounded
-// as it was in LSE.
+// For rows with a large LSE the difference is taken before the multiplication by log2(e): it is 0 for equal values,
+// provided that the product is rounded as it was for the LSE. Scores times `unit` are in the units of the LSE.
 template <BackwardConfig C, TileMode kMode, class Real, int kKeyTiles, int kQueryTiles>
 __device__ __forceinline__ void exponentiate_any_size(Accumulator<Real> (&p)[kKeyTiles][kQueryTiles], const Real* stats,
                                                       int first_query, Real unit, Real factor) {
@@ -53,7 +54,7 @@ __device__ __forceinline__ void exponentiate_any_size(Accumulator<Real> (&p)[kKe
   const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(C));
   exponentiate_with<kMode>(p, stats + lse_at(C, 0), first_query, [=](Real score, Real lse, int query) {
     const bool large = (large_rows[query / 32] >> query % 32 & 1) != 0;
-    // In either way a row's bits do not depend on whether a neighbour is large.
+    // In both variants the bits of a row do not depend on whether another row is large.
     if constexpr (C.all_gradients)
       return (rounded_product(score, large ? unit : factor) - lse) * (large ? to_power : Real(1));
     else return large ? (rounded_product(score, unit) - lse) * to_power : score * factor - lse;

@@ -1,4 +1,4 @@
-// Tiles of keys and of queries on their way into shared memory, and a look at whether what came is finite.
+// Loads of K, V, Q, dO and row statistics into shared memory, and the check for non-finite elements.
 #pragma once
 
 #include "portable/backward/visited_queries.h"
@@ -6,7 +6,7 @@
 
 namespace cuflash {
 
-// Keys that nobody may look at, by lengths and window, come as zeros.
+// Keys outside the window of every query are loaded as zeros.
 __device__ __forceinline__ Range seen_keys(const BackwardParams& p, const TaskCoord& coord) {
   return keys_of_any(p.attention, coord.sequence, {0, coord.sequence.len_q});
 }
@@ -27,22 +27,22 @@ __device__ __forceinline__ void load_v(const BackwardParams& p, const TaskCoord&
       static_cast<int>(seen.begin), static_cast<int>(seen.end), a.dim_v, new_thread_id());
 }
 
-// The first query of a head, and of another that many heads further.
+// The pointer `heads` heads after `head`.
 template <Element E>
 __device__ __forceinline__ const void* heads_further(const RowsView& rows, const void* head, int heads) {
   const int size = rows.element == static_cast<int>(E) ? size_of(E) : size_of(Element::f32);
   return static_cast<const char*>(head) + heads * rows.head_stride * size;
 }
 
-// A tile of queries on its way: where it comes from and where it goes.
+// Source and destination of one query tile.
 template <BackwardConfig C>
 struct QueriesToLoad {
-  const void *q, *dout;  // query 0
+  const void *q, *dout;  // row 0 of the head
   const unsigned char* stats;
-  int first, end;  // the tile's first query, and the first that does not exist
+  int first, end;  // first query of the tile, end of the sequence
   int stage, thread;
 
-  // Of head `member` of the place. Nothing is read where it does not exist.
+  // Of head `member` of the task's group. Nothing is read if the head does not exist.
   __device__ __forceinline__ QueriesToLoad(const BackwardParams& p, const TaskCoord& coord, int member, int tile,
                                            int stage)
       : q(heads_further<C.element>(p.attention.q, coord.q, member)),
@@ -67,7 +67,7 @@ struct QueriesToLoad {
       if (const int chunk = thread + n * kThreads; chunk < kChunks)
         cp_async_16(shared_address(tiles.stats(stage)) + chunk * 16, stats + chunk * 16, end > 0 ? 16 : 0);
   }
-  // One after the other.
+  // Slices in ascending order: statistics and Q first, then dO.
   __device__ __forceinline__ void load_slice(const BackwardParams& p, SharedTiles<C> tiles, Slice slice) const {
     const int half = slice.of / 2;
     if (slice.number == 0) load_stats(tiles);
@@ -76,7 +76,7 @@ struct QueriesToLoad {
   }
 };
 
-// The heads of a place, from `h` on.
+// Sets the fields of the task that depend on its first query head h.
 template <BackwardConfig C>
 __device__ __forceinline__ void set_heads(const BackwardParams& p, TaskCoord& coord, int h) {
   coord.tiles_before = query_tile<C>(p, coord.sequence, coord.b, h, 0);
@@ -90,7 +90,7 @@ __device__ __forceinline__ void wait_for_copies() {
   __syncthreads();
 }
 
-// Whether an element of the tile is not finite; the same answer for all threads.
+// Whether an element of the tile is not finite; uniform over the CTA.
 template <int kThreads, Element E, int kRows, int kColumns>
 __device__ __forceinline__ bool has_not_finite(Tile<E, kRows, kColumns> tile) {
   constexpr int kPerChunk = 16 / size_of(E), kChunks = kColumns / kPerChunk;

@@ -1,12 +1,12 @@
-// A 16x8 tile of P or dS as it is multiplied: rounded once, for the products that take it from registers and for those that
-// take it from shared memory.
+// 16x8 tiles of P or dS, rounded to the operand type once: products from registers and products from shared memory then
+// use the same values.
 #pragma once
 
 #include "tile/operand.h"
 
 namespace cuflash {
 
-// Two neighbours of a row.
+// Stores two neighbouring elements of a row.
 template <Element E>
 __device__ __forceinline__ void store_two(StoredOf<E>* to, RealOf<E> first, RealOf<E> second) {
   if constexpr (size_of(E) == 2) *reinterpret_cast<unsigned*>(to) = pack<E>(first, second);
@@ -19,7 +19,7 @@ struct OperandTile {
   Accumulator<RealOf<E>> sum;
 
   __device__ __forceinline__ void set(const Accumulator<RealOf<E>>& c) { sum = c; }
-  // From row `row` of the tile on; the lane's columns start at `column`.
+  // row, column: of the lane's first element in the tile.
   template <class T>
   __device__ __forceinline__ void store(T tile, int row, int column) const {
     store_two<E>(tile.at(row, column), sum.x[0], sum.x[1]);
@@ -47,7 +47,7 @@ requires(size_of(E) == 2) struct OperandTile<E> {
   }
 };
 
-// What a warp holds of P or dS: its keys in rows.
+// P or dS of a warp, with keys in rows.
 template <Element E, int kKeyTiles, int kQueryTiles>
 struct OperandTiles {
   OperandTile<E> tile[kKeyTiles][kQueryTiles];

@@ -1,5 +1,5 @@
-// Weights P and gradients dS of a chunk of queries against a warp's keys, keys in rows: both are then operands of the
-// products that sum over queries, as they stand in the registers.
+// P and dS of a chunk of queries against a warp's keys. Keys are rows, so that both are A operands, in registers, of
+// the products that reduce over queries.
 #pragma once
 
 #include "attn/score.h"
@@ -9,21 +9,22 @@
 
 namespace cuflash {
 
-// dS before softmax's derivative only, which is the gradient of a bias, or behind softcap, which is that of a product.
+// of_bias: dS as the gradient of the bias, before the derivative of softcap. of_product: dS as the gradient of Q K^T,
+// after it.
 enum class Gradient { of_bias, of_product };
 
-// Scores of one chunk in the registers of a warp.
+// The accumulators of one chunk.
 template <BackwardConfig C>
 struct ScoreChunk {
   using S = Shape<C>;
   using Real = typename S::Real;
   using Options = ScoreOptions<C.element, C.options>;
 
-  typename S::Sum p[S::kKeyTiles][S::kQueryTiles];      // S^T, then the weights, then what dropout leaves of them
+  typename S::Sum p[S::kKeyTiles][S::kQueryTiles];      // S^T, then P, then P after dropout
   typename S::Sum ds[S::kKeyTiles][S::kQueryTiles];     // dP^T, then dS^T
-  typename S::Sum slope[S::kKeyTiles][S::kQueryTiles];  // of softcap
+  typename S::Sum slope[S::kKeyTiles][S::kQueryTiles];  // derivative of softcap
 
-  // first_query: in the tile. i, j: the numbers of the tile's first query and of the warp's first key.
+  // first_query: within the tile. i, j: first query of the tile, first key of the warp.
   template <TileMode kMode, class Between = NoOp>
   __device__ __forceinline__ void compute_p(typename S::KTile k, typename S::QTile q, const Real* stats,
                                             int first_query, const Options& options, const VisibleQueries<C>& visible,
@@ -58,7 +59,7 @@ struct ScoreChunk {
   template <TileMode kMode, Gradient kGradient>
   __device__ __forceinline__ void compute_ds(typename S::VTile v, typename S::DoutTile dout, const Real* stats,
                                              int first_query, const Options& options, int i, int j) {
-    // Without dropout the sums start at -delta: dP - delta is what comes out.
+    // Without dropout the accumulators start at -delta, so that the product yields dP - delta.
     constexpr bool kStartAtDelta = !Options::kHasDropout;
     Pair<Real> delta[S::kQueryTiles];
 #pragma unroll
@@ -78,10 +79,10 @@ struct ScoreChunk {
       for (int n = 0; n < S::kQueryTiles; ++n)
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
-          // With dropout the weight has been multiplied into dS already, and what is left of it says nothing.
+          // With dropout, drop() has already multiplied dS by P, and P after dropout says nothing about visibility.
           Real gradient = kStartAtDelta ? p[m][n].x[x] * ds[m][n].x[x] : ds[m][n].x[x];
           if constexpr ((C.options & kSoftcap) != 0 && kGradient == Gradient::of_product) gradient *= slope[m][n].x[x];
-          // A weight of exactly 0, hidden or too small to be told from it, passes nothing on, whatever dP is.
+          // A probability of exactly 0, hidden or underflowed, yields 0 whatever dP is.
           if constexpr (kMode != TileMode::full && kStartAtDelta)
             gradient = p[m][n].x[x] == Real(0) ? Real(0) : gradient;
           ds[m][n].x[x] = gradient;
@@ -96,8 +97,8 @@ struct ScoreChunk {
   }
 
  private:
-  // ds = p * (dropped dP - delta); p = dropped p. A lane holds the pairs {i, i + 8} x {j, j + 8} of a group in two
-  // neighbouring tiles of queries.
+  // ds = p * (dropout(dP) - delta); p = dropout(p). A lane holds a Philox group {i, i + 8} x {j, j + 8} in two
+  // neighbouring query tiles.
   __device__ __forceinline__ void drop(const Options& options, const Pair<Real> (&delta)[S::kQueryTiles], int i,
                                        int j) {
     const Real kept = static_cast<Real>(options.a.keep_scale);

@@ -1,4 +1,4 @@
-// How the warps of a CTA share the work of backward, derived from the config.
+// How the warps of a CTA divide the work of backward, derived from the config; task coordinates; shared memory layout.
 #pragma once
 
 #include "attn/visited_tiles.h"
@@ -8,8 +8,8 @@ namespace cuflash {
 
 constexpr int round_up_blocks(int blocks, int warps) { return (blocks + warps - 1) / warps; }
 
-// Over how many rows of warps the 16x16 blocks of dQ are laid out: the least work for the busiest warp, then the fewest
-// operands to load. Where they are kept, weights are those of which there should be few.
+// Number of warp rows for the 16x16 blocks of dQ: the least work for the busiest warp, then the fewest operands to
+// load. With all_gradients the dS operands are kept in registers, so their number counts twice.
 constexpr int dq_row_warps(const BackwardConfig& c) {
   const int warps = c.key_warps * c.column_warps, rows = c.tile_q / 16, columns = c.dim_qk / 16;
   int best = 1, least = 1 << 30;
@@ -34,17 +34,17 @@ struct Shape {
   using ScoreTile = Tile<E, C.tile_k, C.tile_q>;  // P or dS, keys in rows
 
   static constexpr int kThreads = num_threads(C), kWarps = kThreads / 32;
-  static constexpr int kKeyTiles = C.tile_k / (16 * C.key_warps);  // of 16 keys, of one warp
+  static constexpr int kKeyTiles = C.tile_k / (16 * C.key_warps);  // of 16 keys, per warp
 
-  // The warps that share keys compute the scores of a part of the queries each, some of them none where queries are few.
+  // The warps that share keys compute the scores of different queries; some compute none if there are few queries.
   static constexpr int kScoreWarps = C.column_warps * 16 <= C.tile_q ? C.column_warps : C.tile_q / 16;
-  static constexpr int kQueries = C.tile_q / kScoreWarps;  // whose scores one warp computes
-  // At a time: S, dP and what options need for them live in registers beside the sums of dK and dV.
+  static constexpr int kQueries = C.tile_q / kScoreWarps;  // per scoring warp
+  // Queries at a time: S, dP and the values of options share the registers with dK and dV.
   static constexpr int kMost = size_of(E) == 8 || C.options != 0 ? 16 : 32;
   static constexpr int kChunk = kQueries < kMost ? kQueries : kMost;
   static constexpr int kQueryTiles = kChunk / 8, kChunks = kQueries / kChunk;
 
-  // Columns of dK and dV, in blocks of 16, of one warp.
+  // Blocks of 16 columns of dK and dV, in all and per warp.
   static constexpr int kBlocksQK = C.dim_qk / 16, kBlocksV = C.dim_v / 16;
   static constexpr int kMyBlocksQK = round_up_blocks(kBlocksQK, C.column_warps);
   static constexpr int kMyBlocksV = round_up_blocks(kBlocksV, C.column_warps);
@@ -56,28 +56,28 @@ struct Shape {
 
   static_assert(C.tile_k % (16 * C.key_warps) == 0 && C.tile_q % 16 == 0 && C.tile_q % (kScoreWarps * 16) == 0);
   static_assert(C.tile_q / 16 % kRowWarps == 0 && kQueries % kChunk == 0);
-  static_assert(C.stages > 0 || kChunks == 1);  // a warp keeps its scores while V and dO come
+  static_assert(C.stages > 0 || kChunks == 1);  // a warp keeps its scores while V and dO are loaded
 
   static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
   static __device__ __forceinline__ int column_warp(int warp = Shape::warp()) { return warp / C.key_warps; }
   static __device__ __forceinline__ bool scores_queries() {
     return kScoreWarps == C.column_warps || column_warp() < kScoreWarps;
   }
-  // In the tile.
+  // First key of a warp within the tile.
   static __device__ __forceinline__ int first_key(int warp = Shape::warp()) {
     return warp % C.key_warps * kKeyTiles * 16;
   }
 };
 
-// Where a CTA works: the sequence, its tile of keys, the tiles of queries that see it.
+// Task of a CTA: the sequence, the key tile and the query tiles that see it.
 struct TaskCoord {
   int b, head_k;
-  int k_first;                        // key of the tile
-  int written;                        // rows of dK and dV
-  int group;                          // query heads that share the keys
+  int k_first;                        // first key of the tile
+  int written;                        // rows of dK and dV to store
+  int group;                          // query heads per KV head
   int not_finite_keys;                // 1: an element of K is not finite
-  int64 tiles_before, tiles_of_head;  // numbers of query tiles: before the first of these heads, of one head
-  const void *q, *dout;               // query 0 of the first of these heads
+  int64 tiles_before, tiles_of_head;  // query tile index of the group's first head, tiles per head
+  const void *q, *dout;               // query 0 of the group's first head
   Sequence sequence;
   VisitedTiles visited;
 
@@ -87,11 +87,11 @@ struct TaskCoord {
 };
 static_assert(sizeof(TaskCoord) <= kTaskBytes);
 
-// The shared memory of a CTA.
+// Shared memory layout.
 template <BackwardConfig C>
 struct SharedTiles {
   using S = Shape<C>;
-  static constexpr bool kSharedBuffers = C.stages == 0;  // K and V in one place, Q and dO in one place
+  static constexpr bool kSharedBuffers = C.stages == 0;  // K and V share one buffer, Q and dO another
   static constexpr int kCopies = kSharedBuffers ? 1 : C.stages;
   static constexpr int kKeys = kSharedBuffers
                                    ? (S::KTile::kBytes > S::VTile::kBytes ? S::KTile::kBytes : S::VTile::kBytes)
@@ -119,7 +119,7 @@ struct SharedTiles {
   __device__ typename S::ScoreTile ds() const { return {memory + kScores}; }
   __device__ typename S::ScoreTile p() const {
     return {memory + kScores + S::ScoreTile::kBytes};
-  }  // where there is one
+  }  // if score_tiles(C) == 2
 };
 
 }  // namespace cuflash

@@ -1,12 +1,11 @@
-// Which tile of keys a CTA has.
+// Task scheduling of backward: which key tile a CTA processes.
 #pragma once
 
 #include "portable/backward/loads.h"
 
 namespace cuflash {
 
-// The place of tile `index` of all tiles of keys. Heads that are worked on together take turns, tile by tile, in the order
-// of the keys.
+// Task of key tile `index`. The heads of a group are interleaved tile by tile, in key order.
 template <BackwardConfig C>
 __device__ __forceinline__ TaskCoord task_coord(const BackwardParams& p, int64 index) {
   const AttentionParams& a = p.attention;
@@ -23,7 +22,8 @@ __device__ __forceinline__ TaskCoord task_coord(const BackwardParams& p, int64 i
   coord.written = max(0, min(C.tile_k, (a.cu_k ? coord.sequence.len_k : a.len_k) - coord.k_first));
   coord.group = a.group;
   set_heads<C>(p, coord, coord.head_k * coord.group);
-  // Where a score can be -inf, or the mask tensor speaks, every tile has to select; so it has to where keys are missing.
+  // Every tile needs a select if a score can be -inf or if there is a mask tensor, and so does a tile with missing
+  // keys.
   constexpr bool kMaskAll = (C.options & (kBias | kMaskTensor)) != 0;
   const Range keys{coord.k_first, min(int64{coord.k_first} + C.tile_k, int64{coord.sequence.len_k})};
   coord.visited =
@@ -33,7 +33,7 @@ __device__ __forceinline__ TaskCoord task_coord(const BackwardParams& p, int64 i
   return coord;
 }
 
-// The place of this CTA; one where nothing is written if it has none.
+// The task of this CTA; written is 0 if there is none.
 template <BackwardConfig C>
 __device__ __forceinline__ TaskCoord cta_task(const BackwardParams& p) {
   const AttentionParams& a = p.attention;
@@ -41,7 +41,7 @@ __device__ __forceinline__ TaskCoord cta_task(const BackwardParams& p) {
   return index < tiles_in(a.len_k, C.tile_k) * a.heads_k * a.batch ? task_coord<C>(p, index) : TaskCoord{};
 }
 
-// The next tile of keys that has rows to be written, for CTAs that stay. written < 0: there is none.
+// The next key tile with rows to store, for persistent CTAs. written < 0: no more tiles.
 template <BackwardConfig C>
 __device__ __forceinline__ TaskCoord next_task(const BackwardParams& p) {
   const AttentionParams& a = p.attention;

@@ -1,4 +1,4 @@
-// The tiles of queries that see a tile of keys, and which queries of a tile a lane's keys are visible to.
+// The query tiles that see a key tile, and the queries of a tile that see a lane's keys.
 #pragma once
 
 #include "attn/visited_tiles.h"
@@ -7,15 +7,15 @@
 
 namespace cuflash {
 
-// Queries that see every one of these keys.
+// Queries that see all of the keys.
 __device__ __forceinline__ Range queries_of_all(const AttentionParams& a, const Sequence& s, Range keys) {
   if (keys.empty()) return {0, 0};
   return {max(int64{0}, query_window(a, s, keys.end - 1).begin),
           min(int64{s.len_q}, query_window(a, s, keys.begin).end)};
 }
 
-// Tiles with masked pairs first. A short last tile of queries is no reason to mask, its missing rows have no weight; a
-// short tile of keys is, since its missing rows would.
+// Masked tiles come first. A short last query tile needs no mask, since P of its missing rows is 0; a short key tile
+// does.
 template <BackwardConfig C>
 __device__ __forceinline__ VisitedTiles visited_query_tiles(const AttentionParams& a, const Sequence& s, Range keys,
                                                             bool mask_all) {
@@ -32,7 +32,7 @@ __device__ __forceinline__ VisitedTiles visited_query_tiles(const AttentionParam
   return w;
 }
 
-// How much of a tile of queries some keys of a tile of keys are seen by.
+// Visibility of a query tile for some keys of a key tile.
 template <BackwardConfig C>
 __device__ __forceinline__ TileMode tile_mode(const AttentionParams& a, const Sequence& s, Range keys, int tile) {
   const int64 begin = int64{tile} * C.tile_q, end = min(begin + C.tile_q, int64{s.len_q});
@@ -43,8 +43,8 @@ __device__ __forceinline__ TileMode tile_mode(const AttentionParams& a, const Se
   return existing.end == keys.end && begin >= all.begin && end <= all.end ? TileMode::full : TileMode::masked;
 }
 
-// Adds the share of a tile of keys and of `heads` query heads to the statistics: every pair that exists counts, so `exact`
-// is the walk that masks nothing without need.
+// Adds a key tile, for `heads` query heads, to the statistics. They count every existing pair, so `exact` are the tiles
+// without those that are masked for other reasons.
 template <BackwardConfig C>
 __device__ __forceinline__ void count_tiles(const AttentionParams& a, const Sequence& s, const VisitedTiles& exact,
                                             int heads) {
@@ -54,12 +54,12 @@ __device__ __forceinline__ void count_tiles(const AttentionParams& a, const Sequ
   atomicAdd(a.tile_counts + 2, static_cast<uint64>(heads * (tiles_in(s.len_q, C.tile_q) - visited)));
 }
 
-// For each key of a lane the queries of the tile that see it, as numbers inside the tile.
+// For each key of a lane the range of queries of the tile that see it.
 template <BackwardConfig C>
 struct VisibleQueries {
   int begin[Shape<C>::kKeyTiles][2], end[Shape<C>::kKeyTiles][2];  // [16 keys][lower, upper half]
 
-  // lane_key: the first key of the lane, in the tile.
+  // lane_key: first key of the lane within the tile.
   __device__ __forceinline__ VisibleQueries(const AttentionParams& a, const Sequence& s, int q_first, int k_first,
                                             int lane_key = Shape<C>::first_key() + lane_id() / 4) {
     const PositionMask<C.tile_q, C.tile_k> mask(a, s, q_first, k_first, 0, 0);
