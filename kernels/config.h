@@ -256,6 +256,7 @@ constexpr BackwardConfig shared_config(const Sm90BackwardConfig& c) {
       kCopyVectors, 0,        0,       0};
 }
 constexpr int tile_k_of(const Sm90BackwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
+// The config of one warpgroup stands for two that share its 64 keys, one for dV and one for dK (sm90/split_dk_dv.h).
 constexpr bool split_dk_dv(const Sm90BackwardConfig& c) { return c.warpgroups == 1; }
 constexpr int consumer_warpgroups(const Sm90BackwardConfig& c) { return split_dk_dv(c) ? 2 : c.warpgroups; }
 constexpr int num_threads(const Sm90BackwardConfig& c) { return kWarpgroupThreads * (consumer_warpgroups(c) + 1); }
