@@ -151,10 +151,10 @@ struct KeyTileBackward {
                                                               j);
       const OperandTiles<C.element, S::kKeyTiles, S::kQueryTiles> p_tiles(scores.p), ds_tiles(scores.ds);
       // Finite queries are accumulated as in any other mode, so that hidden values change no bit of the result.
-      const bool selects = kMode == TileMode::guarded && stats[flag_at(C)] != 0;
+      const bool use_select = kMode == TileMode::guarded && stats[flag_at(C)] != 0;
       if constexpr (kMode == TileMode::guarded && kOwnFromRegisters) {
         // P shares the buffer of dS unless it has its own: both belong to this warp.
-        if (selects && wants(p.dv.data)) {
+        if (use_select && wants(p.dv.data)) {
           const typename S::ScoreTile p_tile = score_tiles(C) == 2 ? tiles.p() : tiles.ds();
           p_tiles.store(p_tile, S::first_key(), first);
           __syncwarp();
@@ -167,7 +167,7 @@ struct KeyTileBackward {
       ds_tiles.store(tiles.ds(), S::first_key(), first);
       if constexpr (score_tiles(C) == 2) p_tiles.store(tiles.p(), S::first_key(), first);
       if constexpr (kOwnFromRegisters) {
-        if (!selects && wants(p.dv.data))
+        if (!use_select && wants(p.dv.data))
           acc.template add_to_dv<S::kChunk>(tiles.dout(stage), S::column_warp(), first,
                                             [&](int m, int k) { return p_tiles.operand(m, k); });
         if (wants(p.dk.data))
@@ -189,11 +189,11 @@ struct KeyTileBackward {
         return Ops::load_a_paired(scores, S::first_key(warp) + 16 * m, first + k * Ops::kDepth);
       };
     };
-    const bool selects = kRows == Rows::finite_only && tiles.stats(stage)[flag_at(C)] != 0;
+    const bool use_select = kRows == Rows::finite_only && tiles.stats(stage)[flag_at(C)] != 0;
     if (wants(p.dv.data))
 #pragma unroll
       for (int other = 0; other < kOthers; ++other) {
-        if (selects)
+        if (use_select)
           acc.template accumulate_selected_dv<S::kQueries>(tiles.dout(stage), S::first_key(warp), column_warp,
                                                            first_of(other), tiles.p());
         else

@@ -114,7 +114,7 @@ struct BiasTile {
     Real sum[S::kKeyTiles][2] = {};
     for_scores(
         [&](int, const auto& ds) { for_elements([&](int m, int n, int x) { sum[m][x / 2] += ds[m][n].x[x]; }); });
-    auto* shares = reinterpret_cast<Real*>(tiles.ds().memory);  // [scoring warp][key]
+    auto* partial = reinterpret_cast<Real*>(tiles.ds().memory);  // [scoring warp][key]
 #pragma unroll
     for (int m = 0; m < S::kKeyTiles; ++m)
 #pragma unroll
@@ -123,12 +123,12 @@ struct BiasTile {
         x += __shfl_xor_sync(0xffffffffu, x, 1);
         x += __shfl_xor_sync(0xffffffffu, x, 2);
         const int key = S::first_key() + 16 * m + 8 * half + lane_id() / 4;
-        if (S::scores_queries() && lane_id() % 4 == 0) shares[S::column_warp() * C.tile_k + key] = x;
+        if (S::scores_queries() && lane_id() % 4 == 0) partial[S::column_warp() * C.tile_k + key] = x;
       }
     __syncthreads();
     for (int key = static_cast<int>(threadIdx.x); key < C.tile_k; key += S::kThreads) {
       Real x = 0;
-      for (int warp = 0; warp < S::kScoreWarps; ++warp) x += shares[warp * C.tile_k + key];
+      for (int warp = 0; warp < S::kScoreWarps; ++warp) x += partial[warp * C.tile_k + key];
       store(0, first_key + key, x);
     }
   }

@@ -173,8 +173,8 @@ struct BackwardProducer {
       named_barrier_arrive(Pipeline::ds_read(group, tile), Pipeline::kPair);
   }
 
-  __device__ __forceinline__ void add_to_dq(const Visit& visit, int number, unsigned keys) {
-    const int buffer = uniform(number % kDsStages);
+  __device__ __forceinline__ void add_to_dq(const Visit& visit, int iteration, unsigned keys) {
+    const int buffer = uniform(iteration % kDsStages);
     const int64 dq_tile = query_tile(visit.member, tiles.tile(visit.step));
 #pragma unroll
     for (int group = 0; group < C.warpgroups; ++group)
@@ -185,7 +185,7 @@ struct BackwardProducer {
       const int bytes = column * (kTileK * kPanelRowBytes / kPanelColumns);
       multiply(dq, pipeline.ds_tile(buffer), {keys + bytes});
       // The consumers wait for this before they overwrite the dS buffer. The last two buffers are not reused.
-      if (column + kPanelColumns >= C.dim_qk && number + kDsStages < count) release_ds(buffer);
+      if (column + kPanelColumns >= C.dim_qk && iteration + kDsStages < count) release_ds(buffer);
       add_panel(dq, dq_tile, column);
     }
   }
@@ -197,7 +197,7 @@ struct BackwardProducer {
   }
   __device__ __forceinline__ void load_remaining_queries() {
 #pragma unroll 1
-    for (int number = kLoadsAhead; number < count; ++number) load_next_queries();
+    for (int iteration = kLoadsAhead; iteration < count; ++iteration) load_next_queries();
   }
   __device__ __forceinline__ void accumulate_dq(unsigned keys) {
     Visit visit;
@@ -205,10 +205,10 @@ struct BackwardProducer {
 #pragma unroll 1
     for (int tile = 0; tile < min(kDsStages, count); ++tile) release_ds(tile);
 #pragma unroll 1
-    for (int number = 0; number < count; ++number, visit.next(steps)) {
-      if (number + kLoadsAhead < count) load_next_queries();
+    for (int iteration = 0; iteration < count; ++iteration, visit.next(steps)) {
+      if (iteration + kLoadsAhead < count) load_next_queries();
       converge();
-      add_to_dq(visit, number, uniform(keys));
+      add_to_dq(visit, iteration, uniform(keys));
     }
   }
 

@@ -58,7 +58,8 @@ struct Consumer {
 
   static __device__ __forceinline__ LaneCoord lane_coord() { return lane_coord_in_warpgroup(); }
 
-  __device__ PingPong<(C.schedule & kPingPong) != 0, C.warpgroups, Pipeline<C>::kPingPongBarrier> turn() const {
+  __device__ PingPong<(C.schedule & kPingPong) != 0, C.warpgroups, Pipeline<C>::kPingPongBarrier> ping_pong_turn()
+      const {
     return {group};
   }
   __device__ void wait_queries() const {
@@ -80,7 +81,7 @@ struct Consumer {
   __device__ void skip(int tiles) {
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
-      turn().wait(), turn().pass();
+      ping_pong_turn().wait(), ping_pong_turn().pass();
       wait_keys(), release_keys();
       wait_values(), release_values();
     }
@@ -88,10 +89,10 @@ struct Consumer {
 
   __device__ __forceinline__ void issue_scores(Scores& s) const {
     const auto q = rematerialize(pipeline.q(group, scheduler.round));
-    issue_qk<ScoreProduct, C.dim_qk>(s[0], q, 0, pipeline.k(keys.stage));
+    issue_wgmma_ss<ScoreProduct, C.dim_qk>(s[0], q, 0, pipeline.k(keys.stage));
   }
   __device__ __forceinline__ void issue_output(Output& o, OperandA& probs) const {
-    issue_pv<OutputProduct>(o[0], probs, pipeline.v(values.stage));
+    issue_wgmma_rs<OutputProduct>(o[0], probs, pipeline.v(values.stage));
   }
 
   // Coordinates of a lane's scores, for masks and options.
@@ -133,10 +134,10 @@ struct Consumer {
       Scores s;
       wait_keys();
       wait_values();
-      turn().wait();
+      ping_pong_turn().wait();
       issue_scores(s);
       issue_output(o, probs);
-      turn().pass();
+      ping_pong_turn().pass();
       wgmma_wait<1>();
       fence_operands(s);
       release_keys();
@@ -159,12 +160,12 @@ struct Consumer {
                                            RowSoftmax& softmax, OperandA& probs) {
     Scores s;
     wait_keys();
-    turn().wait();
+    ping_pong_turn().wait();
     issue_scores(s);
     const ScoreCoord coord(info);
     wgmma_wait<0>();
     fence_operands(s);
-    turn().pass();
+    ping_pong_turn().pass();
     release_keys();
     const int tile = tiles.own_end - 1;
     if (tile == tiles.own_begin) release_queries();
@@ -275,7 +276,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void run() {
-    if (group == C.warpgroups - 1) turn().pass();  // the first warpgroup starts
+    if (group == C.warpgroups - 1) ping_pong_turn().pass();  // the first warpgroup starts
 #pragma unroll 1
     for (; scheduler.has_tile(p.tile_order); scheduler.advance()) {
       wait_queries();

@@ -15,7 +15,7 @@ namespace cuflash {
 template <Sm90BackwardConfig C>
 struct DkDvConsumer : KeyConsumer<C> {
   using Base = KeyConsumer<C>;
-  using Base::a, Base::p, Base::pipeline, Base::group, Base::queries, Base::number, Base::count, Base::keys;
+  using Base::a, Base::p, Base::pipeline, Base::group, Base::queries, Base::iteration, Base::count, Base::keys;
   using Base::advance, Base::issue_scores, Base::issue_accumulate, Base::mode, Base::task;
   using Base::E, Base::kFlag, Base::kShared, Base::lane_coord, Base::release_queries, Base::wait_ds_free;
   using Base::hide, Base::write_ds;
@@ -78,20 +78,20 @@ struct DkDvConsumer : KeyConsumer<C> {
   __device__ __forceinline__ void visit_guarded(Scores& s, int tile) {
     const int stage = queries.stage;
     const float* stats = pipeline.stats(stage);
-    const bool selects = uniform(stats[kFlag] != 0);
+    const bool use_select = uniform(stats[kFlag] != 0);
     OperandA probs;
     hide(s, a, task(), tile);
     exponentiate_any_size<kShared, TileMode::guarded>(s, stats, lane_coord().column, static_cast<float>(a.scale),
                                                       p.scale_log2);
     narrow<C.element>(probs, s[0]);
     fence_operands(probs);
-    if (selects) Base::template zero_not_finite<C.warpgroups * kWarpgroupThreads>(pipeline.q(stage));
+    if (use_select) Base::template zero_not_finite<C.warpgroups * kWarpgroupThreads>(pipeline.q(stage));
     Base::wait_for_douts();
     issue_scores(s, pipeline.v(), pipeline.dout(stage));
     wgmma_wait<0>();
     fence_operands(s[0]);
     wait_ds_free();
-    if (selects) {
+    if (use_select) {
       // P goes to the dS buffer, which is written later.
       Base::store(probs);
       __syncwarp();
@@ -140,7 +140,7 @@ struct DkDvConsumer : KeyConsumer<C> {
       const int this_step = step;
       if (++step == steps) step = 0;
       next = visit(s, lse, next == TileMode::masked, this_step, step);
-    } while (number < count && next <= TileMode::masked);
+    } while (iteration < count && next <= TileMode::masked);
     return next;
   }
 
@@ -153,7 +153,7 @@ struct DkDvConsumer : KeyConsumer<C> {
     int step = 0;
     TileMode next = mode(0);
 #pragma unroll 1
-    while (number < count) {
+    while (iteration < count) {
       if (next <= TileMode::masked) {
         next = visit_all(s, next, step, steps);
       } else {

@@ -41,7 +41,9 @@ struct DqConsumer : DqScores<C> {
 
   __device__ const float* stats() const { return pipeline.stats(group, scheduler.round); }
 
-  __device__ PingPong<C.ping_pong != 0, C.warpgroups, Pipeline::kPingPongBarrier> turn() const { return {group}; }
+  __device__ PingPong<C.ping_pong != 0, C.warpgroups, Pipeline::kPingPongBarrier> ping_pong_turn() const {
+    return {group};
+  }
   __device__ void wait_queries() const {
     mbarrier_wait(pipeline.q_full(group, scheduler.round), pipeline.query_phase(scheduler.round));
   }
@@ -64,7 +66,7 @@ struct DqConsumer : DqScores<C> {
   __device__ void skip(int tiles) {
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
-      turn().wait(), turn().pass();
+      ping_pong_turn().wait(), ping_pong_turn().pass();
       wait_keys(keys), release_keys();
       wait_values(), release_values();
     }
@@ -74,7 +76,7 @@ struct DqConsumer : DqScores<C> {
   template <int kColumns>
   static __device__ __forceinline__ void issue_scores(Scores& s, SwizzledTile<kWarpgroupRows, kColumns> rows,
                                                       SwizzledTile<C.tile_k, kColumns> of_keys) {
-    issue_qk<ScoreProduct, kColumns>(s, rematerialize(rows), 0, of_keys);
+    issue_wgmma_ss<ScoreProduct, kColumns>(s, rematerialize(rows), 0, of_keys);
   }
   __device__ __forceinline__ void issue_scores(Scores& s, const Ring<C.key_stages>& at) const {
     issue_scores(s, pipeline.q(group, scheduler.round), pipeline.k(at.stage));
@@ -83,7 +85,7 @@ struct DqConsumer : DqScores<C> {
     issue_scores(dp, pipeline.dout(group, scheduler.round), pipeline.v(values.stage));
   }
   __device__ __forceinline__ void issue_accumulate(DqAccumulator& dq, OperandA& ds) const {
-    issue_pv<DqProduct>(dq, ds, pipeline.k(keys.stage));
+    issue_wgmma_rs<DqProduct>(dq, ds, pipeline.k(keys.stage));
   }
 
   // dQ += dS K without the terms whose dS is 0, since their key may be non-finite. The four lanes of a row hold its dS.
@@ -172,11 +174,11 @@ struct DqConsumer : DqScores<C> {
     Scores s;
     const bool full = is_full(info, tile);
     wait_keys(keys);
-    if (!again) turn().wait();
+    if (!again) ping_pong_turn().wait();
     issue_scores(s, keys);
     wgmma_wait<0>();
     fence_operands(s);
-    if (!again) turn().pass();
+    if (!again) ping_pong_turn().pass();
     if (uniform(has_large_rows<kShared>(stats())) || (!full && finds_not_finite(s, info))) {
       visit_guarded(s, dq, info, tile);
       return false;
@@ -197,10 +199,10 @@ struct DqConsumer : DqScores<C> {
       Ring<C.key_stages> next = keys;
       next.advance();
       wait_keys(next);
-      turn().wait();
+      ping_pong_turn().wait();
       issue_scores(s, next);
       issue_accumulate(dq, ds);
-      turn().pass();
+      ping_pong_turn().pass();
       wgmma_wait<1>();
       fence_operands(s);
       --tile;
@@ -275,7 +277,7 @@ struct DqConsumer : DqScores<C> {
   }
 
   __device__ __forceinline__ void run() {
-    if (group == C.warpgroups - 1) turn().pass();  // the first warpgroup starts
+    if (group == C.warpgroups - 1) ping_pong_turn().pass();  // the first warpgroup starts
 #pragma unroll 1
     for (; scheduler.has_tile(p.tile_order); scheduler.advance()) {
       wait_queries();

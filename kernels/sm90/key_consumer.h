@@ -30,9 +30,9 @@ struct KeyConsumer : KeyScores<C> {
   int group;  // which 64 of the tile's keys
   Ring<C.stages> queries;
   PhaseRing<kTaskSlots> keys;
-  int number, count;  // index of this step, number of steps of the key tile
-  int buffer;         // of dS or P that this step writes
-  int num_masked;     // steps of a head that may be masked
+  int iteration, count;  // index of this step, number of steps of the key tile
+  int buffer;            // of dS or P that this step writes
+  int num_masked;        // steps of a head that may be masked
   // Shared addresses: LSE of the lane's first query in stage 0, and the lane's part of the first dS buffer. Computing
   // them in every step would wait for a read of the special registers.
   unsigned lane_stats, lane_ds;
@@ -51,13 +51,13 @@ struct KeyConsumer : KeyScores<C> {
   __device__ __forceinline__ void issue_scores(Scores& s, SwizzledTile<Pipeline::kTileK, kColumns> keys,
                                                SwizzledTile<C.tile_q, kColumns> rows) const {
     keys.address += group * kWarpgroupRows * kPanelRowBytes;
-    issue_qk<ScoreProduct, kColumns>(s[0], rematerialize(keys), 0, rows);
+    issue_wgmma_ss<ScoreProduct, kColumns>(s[0], rematerialize(keys), 0, rows);
   }
-  // sums += probs rows; probs is P or dS.
+  // acc += probs rows; probs is P or dS.
   template <class Product, int kTiles, int kColumns>
-  __device__ __forceinline__ void issue_accumulate(Accumulator<float> (&sums)[kTiles], OperandA& probs,
+  __device__ __forceinline__ void issue_accumulate(Accumulator<float> (&acc)[kTiles], OperandA& probs,
                                                    SwizzledTile<C.tile_q, kColumns> rows) const {
-    issue_pv<Product>(sums, probs, rows);
+    issue_wgmma_rs<Product>(acc, probs, rows);
   }
 
   using typename Base::RowValues;
@@ -133,21 +133,21 @@ struct KeyConsumer : KeyScores<C> {
     if constexpr (C.dq == 0) __syncwarp();
     if (new_thread_id() % 32 == 0) mbarrier_arrive(pipeline.q_empty(stage));
   }
-  __device__ __forceinline__ void advance_stage() { queries.advance(), ++number, buffer ^= 1; }
+  __device__ __forceinline__ void advance_stage() { queries.advance(), ++iteration, buffer ^= 1; }
   // Waits for the next query tile, if there is one.
   __device__ __forceinline__ void advance() {
     advance_stage();
-    if (number < count) wait_for_queries();
+    if (iteration < count) wait_for_queries();
   }
 
   // Mode of a step. All warpgroups agree on guarded; otherwise the mode depends on the keys of each warpgroup.
   __device__ __forceinline__ TileMode mode(int step) const {
     const float* stats = pipeline.stats(queries.stage);
     // A hidden score of -inf becomes a probability of 0 only if the scale is positive.
-    const bool asks = step < num_masked,
-               guarded = has_large_rows<kShared>(stats) || (asks && (stats[kFlag] != 0 || !(p.scale_log2 > 0)));
+    const bool may_mask = step < num_masked,
+               guarded = has_large_rows<kShared>(stats) || (may_mask && (stats[kFlag] != 0 || !(p.scale_log2 > 0)));
     TileMode mode = guarded ? TileMode::guarded : TileMode::full;
-    if (asks && !guarded) {
+    if (may_mask && !guarded) {
       const TaskCoord& coord = task();
       const int64 first = coord.k_first + group * kWarpgroupRows;
       mode = tile_mode<kShared>(a, coord.sequence, {first, first + kWarpgroupRows}, coord.visited.tile(step));
@@ -156,19 +156,19 @@ struct KeyConsumer : KeyScores<C> {
   }
 
   template <int kTiles>
-  static __device__ __forceinline__ void clear(Accumulator<float> (&sums)[kTiles]) {
+  static __device__ __forceinline__ void clear(Accumulator<float> (&acc)[kTiles]) {
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) sums[n] = {};
-    fence_operands(sums);
+    for (int n = 0; n < kTiles; ++n) acc[n] = {};
+    fence_operands(acc);
   }
   template <int kTiles>
-  __device__ __forceinline__ void store_rows(const RowsView& rows, const Accumulator<float> (&sums)[kTiles],
+  __device__ __forceinline__ void store_rows(const RowsView& rows, const Accumulator<float> (&acc)[kTiles],
                                              float factor, int dim) const {
     const TaskCoord& coord = task();
     const LaneCoord lane = lane_coord();
     if (!rows.data) return;
     const RowStore<E, kTiles> store{
-        sums, {factor, factor}, {lane.row < coord.written, lane.row + 8 < coord.written}, lane.column / 2, dim};
+        acc, {factor, factor}, {lane.row < coord.written, lane.row + 8 < coord.written}, lane.column / 2, dim};
     store.to_global(rows, offset_of(rows, coord.b, coord.head_k, coord.sequence.k_begin + coord.k_first + lane.row));
   }
 
@@ -180,7 +180,7 @@ struct KeyConsumer : KeyScores<C> {
       mbarrier_wait(pipeline.k_full(), keys.phase());
       converge();
       if (uniform(task().written) < 0) break;
-      number = buffer = 0, count = uniform(task().group * task().visited.count()),
+      iteration = buffer = 0, count = uniform(task().group * task().visited.count()),
       num_masked = uniform(task().visited.num_masked);
       derived.clear_accumulators();
       if (count > 0) derived.mainloop();

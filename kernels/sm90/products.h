@@ -16,23 +16,23 @@ __device__ __forceinline__ AnyTile rematerialize(AnyTile tile) {
   return tile;
 }
 
-// s = q k^T: 64 rows of q from `first` on, reduced over kColumns columns.
-template <class Product, int kColumns, class QTile, class KTile>
-__device__ __forceinline__ void issue_qk(typename Product::Sums& s, QTile q, int first, KTile k) {
+// s = a b^T, both in shared memory: 64 rows of a from `first` on, reduced over kColumns columns.
+template <class Product, int kColumns, class ATile, class BTile>
+__device__ __forceinline__ void issue_wgmma_ss(typename Product::Sums& s, ATile a, int first, BTile b) {
   wgmma_fence();
-  Product::start(s, q.along_rows(0, first), k.along_rows(0));
+  Product::start(s, a.along_rows(0, first), b.along_rows(0));
 #pragma unroll
-  for (int step = 1; step < kColumns / 16; ++step) Product::add(s, q.along_rows(step, first), k.along_rows(step));
+  for (int step = 1; step < kColumns / 16; ++step) Product::add(s, a.along_rows(step, first), b.along_rows(step));
   wgmma_commit();
 }
 
-// o += w v, with w as A operand in registers.
-template <class Product, int kSteps, class VTile>
-__device__ __forceinline__ void issue_pv(typename Product::Sums& o, unsigned (&probs)[kSteps][4], VTile v) {
-  fence_operands(probs);
+// c += a b, with a in registers and b in shared memory.
+template <class Product, int kSteps, class BTile>
+__device__ __forceinline__ void issue_wgmma_rs(typename Product::Sums& c, unsigned (&a)[kSteps][4], BTile b) {
+  fence_operands(a);
   wgmma_fence();
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) Product::add(o, probs[step], v.across_rows(step));
+  for (int step = 0; step < kSteps; ++step) Product::add(c, a[step], b.across_rows(step));
   wgmma_commit();
 }
 

@@ -16,7 +16,7 @@ namespace cuflash {
 template <Sm90BackwardConfig C>
 struct SplitConsumer : KeyConsumer<C> {
   using Base = KeyConsumer<C>;
-  using Base::kSteps, Base::number, Base::count, Base::pipeline, Base::task;
+  using Base::kSteps, Base::iteration, Base::count, Base::pipeline, Base::task;
   using typename Base::Pipeline, typename Base::OperandA;
 
   static constexpr Element kExchanged = Element::f16;
@@ -42,7 +42,7 @@ struct SplitConsumer : KeyConsumer<C> {
     int step = 0;
     TileMode next = mode(0);
 #pragma unroll 1
-    while (number < count) {
+    while (iteration < count) {
       switch (next) {
         case TileMode::full: next = visit_all<TileMode::full>(derived, s, step, steps); break;
         case TileMode::hidden:
@@ -65,7 +65,7 @@ struct SplitConsumer : KeyConsumer<C> {
       const int tile = kMode == TileMode::full ? 0 : uniform(task().visited.tile(step));
       if (++step == steps) step = 0;
       next = derived.template visit<kMode>(s, tile, step);
-    } while (number < count && next == kMode);
+    } while (iteration < count && next == kMode);
     return next;
   }
 };
@@ -73,7 +73,7 @@ struct SplitConsumer : KeyConsumer<C> {
 template <Sm90BackwardConfig C>
 struct DvConsumer : SplitConsumer<C> {
   using Base = SplitConsumer<C>;
-  using Base::a, Base::p, Base::pipeline, Base::queries, Base::number, Base::count, Base::buffer;
+  using Base::a, Base::p, Base::pipeline, Base::queries, Base::iteration, Base::count, Base::buffer;
   using Base::kShared, Base::kSteps;
   using Base::lane_coord, Base::lane_p;
   using typename Base::Pipeline, typename Base::Scores, typename Base::OperandA;
@@ -83,7 +83,7 @@ struct DvConsumer : SplitConsumer<C> {
   using Base::Base;
 
   __device__ __forceinline__ void send_p(const OperandA& probs) const {
-    if (number >= kDsStages) named_barrier_sync(Pipeline::p_read(buffer), Pipeline::kPair);
+    if (iteration >= kDsStages) named_barrier_sync(Pipeline::p_read(buffer), Pipeline::kPair);
     const unsigned to = lane_p + buffer * Pipeline::DsTile::kBytes;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
@@ -121,8 +121,8 @@ struct DvConsumer : SplitConsumer<C> {
     narrow<C.element>(probs, s[0]);
     fence_operands(probs);
     Base::wait_for_douts();
-    const bool selects = kMode == TileMode::guarded && uniform(stats[Base::kFlag] != 0);
-    if (selects) {
+    const bool use_select = kMode == TileMode::guarded && uniform(stats[Base::kFlag] != 0);
+    if (use_select) {
       __syncwarp();
       Base::accumulate_selected(dv, pipeline.dout(stage), [this](int query, int r) { return sent_p(query, r); });
     } else {
@@ -157,7 +157,7 @@ struct DvConsumer : SplitConsumer<C> {
 template <Sm90BackwardConfig C>
 struct DkConsumer : SplitConsumer<C> {
   using Base = SplitConsumer<C>;
-  using Base::a, Base::p, Base::pipeline, Base::queries, Base::number, Base::count, Base::buffer;
+  using Base::a, Base::p, Base::pipeline, Base::queries, Base::iteration, Base::count, Base::buffer;
   using Base::kSteps, Base::lane_p;
   using typename Base::Pipeline, typename Base::Scores, typename Base::OperandA;
 
@@ -175,7 +175,7 @@ struct DkConsumer : SplitConsumer<C> {
     }
     fence_operands(probs);
     // The last two buffers are not reused.
-    if (number + kDsStages < count) named_barrier_arrive(Pipeline::p_read(buffer), Pipeline::kPair);
+    if (iteration + kDsStages < count) named_barrier_arrive(Pipeline::p_read(buffer), Pipeline::kPair);
   }
   // Row statistics arrive with Q.
   __device__ __forceinline__ void wait_for_both() const {
@@ -199,7 +199,7 @@ struct DkConsumer : SplitConsumer<C> {
           pipeline.q(stage));  // the P of this tile was received, so S has been computed from Q
     Base::template issue_accumulate<typename Base::DkProduct>(dk, probs, pipeline.q(stage));
     Base::advance_stage();
-    if (number < count) wait_for_both();
+    if (iteration < count) wait_for_both();
     Base::issue_scores(s, pipeline.v(), pipeline.dout(queries.stage));
     wgmma_wait<1>();
     fence_operands(probs), fence_operands(dk);

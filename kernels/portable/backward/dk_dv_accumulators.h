@@ -29,16 +29,16 @@ struct DkDvAccumulators {
   using S = Shape<C>;
   using Real = typename S::Real;
 
-  typename S::Sum dk[S::kKeyTiles][2 * S::kMyBlocksQK];
-  typename S::Sum dv[S::kKeyTiles][2 * S::kMyBlocksV];
+  typename S::Sum dk[S::kKeyTiles][2 * S::kWarpBlocksQK];
+  typename S::Sum dv[S::kKeyTiles][2 * S::kWarpBlocksV];
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int m = 0; m < S::kKeyTiles; ++m) {
 #pragma unroll
-      for (int n = 0; n < 2 * S::kMyBlocksQK; ++n) dk[m][n] = {};
+      for (int n = 0; n < 2 * S::kWarpBlocksQK; ++n) dk[m][n] = {};
 #pragma unroll
-      for (int n = 0; n < 2 * S::kMyBlocksV; ++n) dv[m][n] = {};
+      for (int n = 0; n < 2 * S::kWarpBlocksV; ++n) dv[m][n] = {};
     }
   }
 
@@ -47,7 +47,7 @@ struct DkDvAccumulators {
   __device__ __forceinline__ void add_to_dv(typename S::DoutTile dout, int column_warp, int first_query,
                                             OperandOf operand) {
     accumulate_product<kQueries / S::Ops::kDepth, C.column_warps, Rows::any>(dv, dout, first_query,
-                                                                             column_warp * S::kMyBlocksV, operand);
+                                                                             column_warp * S::kWarpBlocksV, operand);
   }
   // The same with P in shared memory and without the terms whose P is 0.
   template <int kQueries>
@@ -55,18 +55,18 @@ struct DkDvAccumulators {
                                                          int first_query, typename S::ScoreTile p_tile) {
     constexpr Element E = C.element;
     const int lane = new_thread_id() % 32;
-    const int key = first_key + lane / 4, first_column = column_warp * S::kMyBlocksV * 16 + lane % 4 * 2;
+    const int key = first_key + lane / 4, first_column = column_warp * S::kWarpBlocksV * 16 + lane % 4 * 2;
 #pragma unroll 1
     for (int query = first_query; query < first_query + kQueries; ++query) {
       Real prob[2 * S::kKeyTiles];
 #pragma unroll
       for (int r = 0; r < 2 * S::kKeyTiles; ++r) prob[r] = widen<E>(*p_tile.at(key + 8 * r, query));
 #pragma unroll
-      for (int n = 0; n < 2 * S::kMyBlocksV; ++n)
+      for (int n = 0; n < 2 * S::kWarpBlocksV; ++n)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int column = first_column + 8 * n + e;
-          if (S::kMyBlocksV * C.column_warps != S::kBlocksV && column >= C.dim_v) continue;
+          if (S::kWarpBlocksV * C.column_warps != S::kBlocksV && column >= C.dim_v) continue;
           const Real x = widen<E>(*dout.at(query, column));
 #pragma unroll
           for (int r = 0; r < 2 * S::kKeyTiles; ++r)
@@ -77,7 +77,7 @@ struct DkDvAccumulators {
   template <int kQueries, Rows kRows, class OperandOf>
   __device__ __forceinline__ void add_to_dk(typename S::QTile q, int column_warp, int first_query, OperandOf operand) {
     accumulate_product<kQueries / S::Ops::kDepth, C.column_warps, kRows>(dk, q, first_query,
-                                                                         column_warp * S::kMyBlocksQK, operand);
+                                                                         column_warp * S::kWarpBlocksQK, operand);
   }
 
   __device__ __forceinline__ void store(const BackwardParams& p, const TaskCoord& coord, SharedTiles<C> tiles) const {

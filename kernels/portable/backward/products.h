@@ -87,7 +87,7 @@ __device__ __forceinline__ void accumulate_product(Accumulator<RealOf<E>> (&c)[k
                                                    OperandOf operand) {
   using Ops = Operands<E>;
   constexpr int kBlocks = kColumnTiles / 2;
-  constexpr bool kAllHaveAll = kBlocks * kWarps * 16 == kColumns;
+  constexpr bool kEvenColumns = kBlocks * kWarps * 16 == kColumns;
   // Steps that the tensor cores sum before the partial sum is added to c. A single step needs no partial sum.
   constexpr int kShortSteps = kShortSum / Ops::kDepth;
   constexpr int kAtOnce = !sums_drift(E) ? 1 : kSteps < kShortSteps ? kSteps : kShortSteps;
@@ -101,7 +101,7 @@ __device__ __forceinline__ void accumulate_product(Accumulator<RealOf<E>> (&c)[k
       for (int m = 0; m < kTiles; ++m) a[step][m] = operand(m, first + step);
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n) {
-      if (!kAllHaveAll && (first_block + n) * 16 >= kColumns) break;
+      if (!kEvenColumns && (first_block + n) * 16 >= kColumns) break;
       Accumulator<RealOf<E>> part[kTiles][2] = {};
 #pragma unroll
       for (int step = 0; step < kAtOnce; ++step) {

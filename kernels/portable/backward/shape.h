@@ -6,7 +6,7 @@
 
 namespace cuflash {
 
-constexpr int round_up_blocks(int blocks, int warps) { return (blocks + warps - 1) / warps; }
+constexpr int blocks_per_warp(int blocks, int warps) { return (blocks + warps - 1) / warps; }
 
 // Number of warp rows for the 16x16 blocks of dQ: the least work for the busiest warp, then the fewest operands to
 // load. With all_gradients the dS operands are kept in registers, so their number counts twice.
@@ -14,7 +14,7 @@ constexpr int dq_row_warps(const BackwardConfig& c) {
   const int warps = c.key_warps * c.column_warps, rows = c.tile_q / 16, columns = c.dim_qk / 16;
   int best = 1, least = 1 << 30;
   for (int r = 1; r <= warps && r <= rows; r *= 2) {
-    const int m = round_up_blocks(rows, r), n = round_up_blocks(columns, warps / r),
+    const int m = blocks_per_warp(rows, r), n = blocks_per_warp(columns, warps / r),
               cost = m * n * 64 + (c.all_gradients ? 2 : 1) * m + n;
     if (cost < least) best = r, least = cost;
   }
@@ -46,13 +46,13 @@ struct Shape {
 
   // Blocks of 16 columns of dK and dV, in all and per warp.
   static constexpr int kBlocksQK = C.dim_qk / 16, kBlocksV = C.dim_v / 16;
-  static constexpr int kMyBlocksQK = round_up_blocks(kBlocksQK, C.column_warps);
-  static constexpr int kMyBlocksV = round_up_blocks(kBlocksV, C.column_warps);
+  static constexpr int kWarpBlocksQK = blocks_per_warp(kBlocksQK, C.column_warps);
+  static constexpr int kWarpBlocksV = blocks_per_warp(kBlocksV, C.column_warps);
 
   // Of dQ.
   static constexpr int kRowWarps = dq_row_warps(C), kColumnWarps = kWarps / kRowWarps;
-  static constexpr int kDqRows = round_up_blocks(C.tile_q / 16, kRowWarps);
-  static constexpr int kDqBlocks = round_up_blocks(kBlocksQK, kColumnWarps);
+  static constexpr int kDqRows = blocks_per_warp(C.tile_q / 16, kRowWarps);
+  static constexpr int kDqBlocks = blocks_per_warp(kBlocksQK, kColumnWarps);
 
   static_assert(C.tile_k % (16 * C.key_warps) == 0 && C.tile_q % 16 == 0 && C.tile_q % (kScoreWarps * 16) == 0);
   static_assert(C.tile_q / 16 % kRowWarps == 0 && kQueries % kChunk == 0);
