@@ -55,10 +55,10 @@ struct WarpgroupAttention {
   __device__ __forceinline__ void issue_scores(Scores& s, const Block& block) const {
     const auto q = rematerialize(keys.q_tile());
     const int first = block.number * block_rows(C) + group_row();
-    issue_qk<ScoreProduct, C.dim_qk>(s[0], q, first, keys.k_tile(keys.ring.stage));
+    issue_wgmma_ss<ScoreProduct, C.dim_qk>(s[0], q, first, keys.k_tile(keys.ring.stage));
   }
   __device__ __forceinline__ void issue_output(Output& o, Weights& w, int stage) const {
-    issue_pv<OutputProduct>(o[0], w, keys.v_tile(stage));
+    issue_wgmma_rs<OutputProduct>(o[0], w, keys.v_tile(stage));
   }
 
   // Scores of the n-th tile become weights; whether the output has to be rescaled, and by what.
