@@ -9,11 +9,7 @@
 // groups of this shape both in S (queries in rows) and in its transpose, so neither orientation discards random words.
 #pragma once
 
-#if defined(__CUDACC__)
-#define CUFLASH_SHARED_FUNCTION __host__ __device__ inline
-#else
-#define CUFLASH_SHARED_FUNCTION inline
-#endif
+#include "shared_function.h"
 
 namespace cuflash {
 

@@ -204,11 +204,11 @@ FAULTS = {
     # Who sees whom.
     "kernels/attn/visibility.h": [
         Fault("causal mask off by one", "i + s.shift + w.window_right + 1", "i + s.shift + w.window_right + 2"),
-        Fault("left window off by one", "i + s.shift - w.window_left,", "i + s.shift - w.window_left + 1,"),
-        Fault("backward skips a visible query tile", "j - s.shift - w.window_right,",
-              "j - s.shift - w.window_right + 1,"),
+        Fault("left window off by one", "i + s.shift - w.window_left;", "i + s.shift - w.window_left + 1;"),
     ],
     "src/problem/visibility.h": [
+        Fault("backward skips a visible query tile", "keys.begin - s.shift - p.window_right)",
+              "keys.begin - s.shift - p.window_right + 1)"),
         Fault("diagonal tiles taken for full ones",
               "return {keys_of_query(p, s, queries.end - 1).begin, keys_of_query(p, s, queries.begin).end};",
               "return keys_of_queries(p, s, queries);"),

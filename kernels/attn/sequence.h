@@ -37,8 +37,7 @@ struct Range {
 };
 
 __device__ __forceinline__ Range keys_of_query(const AttentionParams& a, const Sequence& s, int64 i) {
-  const Window w = key_window(a, s, i);
-  return {max(int64{0}, w.begin), min(int64{s.len_k}, w.end)};
+  return {max(int64{0}, first_key(a, s, i)), min(int64{s.len_k}, end_key(a, s, i))};
 }
 // Keys visible to at least one of the queries, and keys visible to all of them. Both bounds of a query's window grow
 // with the query.
@@ -53,8 +52,8 @@ __device__ __forceinline__ Range keys_of_all(const AttentionParams& a, const Seq
 // Queries that see at least one of the keys.
 __device__ __forceinline__ Range queries_of_any(const AttentionParams& a, const Sequence& s, Range keys) {
   if (keys.empty()) return {0, 0};
-  return {max(int64{0}, query_window(a, s, keys.begin).begin),
-          min(int64{s.len_q}, query_window(a, s, keys.end - 1).end)};
+  return {max(int64{0}, keys.begin - s.shift - a.window_right),
+          min(int64{s.len_q}, keys.end - s.shift + a.window_left)};
 }
 
 // Division of non-negative numbers. A 64-bit division takes about a hundred instructions and is rarely needed.

@@ -164,29 +164,31 @@ struct CachedShiftSoftmax : Softmax<Real, kRowTiles> {
   }
 };
 
-// Final state of a row, sink included: the larger of row maximum and sink, the sum of exponentials relative to it, and
-// the correction of what was accumulated under row_max. A row without visible keys has an o_scale of 0 and, without a
-// sink, an LSE of -inf.
+// What the epilogue needs of a row, sink included: its LSE and the scale of its output.
 template <class Real>
-struct RowTotal {
-  Real top, sum, correction;
-
-  // row_max and row_sum come from a Softmax after reduce_row_sum; scale converts scores to the units of the sink.
-  __device__ __forceinline__ static RowTotal of(Real row_max, Real row_sum, Real scale, Real sink) {
-    constexpr Real kToPower = static_cast<Real>(kLog2e);
-    const Real top = row_max == minus_infinity<Real>() ? minus_infinity<Real>() : row_max * scale;
-    if (sink > minus_infinity<Real>()) {
-      const Real higher = larger(top, sink);
-      const Real correction = exp2_of((top - higher) * kToPower);  // 0 where no key was visible
-      return {higher, row_sum * correction + exp2_of((sink - higher) * kToPower), correction};
-    }
-    return {top, sink != sink ? sink : row_sum, Real(1)};
-  }
-  // Scale of the output row. keep: 1 / (1 - dropout_p) if the call has dropout.
-  __device__ __forceinline__ Real o_scale(Real keep = 1) const { return sum == 0 ? Real(0) : correction * keep / sum; }
-  __device__ __forceinline__ Real lse() const {
-    return sum == 0 ? minus_infinity<Real>() : top + log2_of(sum) * static_cast<Real>(kLn2);
-  }
+struct FinalizedRow {
+  Real lse, o_scale;
 };
+// row_max and row_sum come from a Softmax after reduce_row_sum; scale converts scores to the units of the sink; keep is
+// 1 / (1 - dropout_p) if the call has dropout. A row without visible keys has an o_scale of 0 and, without a sink, an LSE
+// of -inf. RowTotal of kv/split_reduce.h computes the same in two steps.
+template <class Real>
+__device__ __forceinline__ FinalizedRow<Real> finalize_row(Real row_max, Real row_sum, Real scale, Real sink,
+                                                           Real keep) {
+  constexpr Real kToPower = static_cast<Real>(kLog2e);
+  const bool none = row_max == minus_infinity<Real>();
+  Real top = none ? minus_infinity<Real>() : row_max * scale;
+  Real correction = 1;
+  if (sink > minus_infinity<Real>()) {
+    const Real higher = larger(top, sink);
+    correction = exp2_of((top - higher) * kToPower);  // 0 where no key was visible
+    row_sum = row_sum * correction + exp2_of((sink - higher) * kToPower);
+    top = higher;
+  } else if (sink != sink) {
+    row_sum = sink;
+  }
+  const Real lse = top + log2_of(row_sum) * static_cast<Real>(kLn2);
+  return {row_sum == 0 ? minus_infinity<Real>() : lse, row_sum == 0 ? Real(0) : correction * keep / row_sum};
+}
 
 }  // namespace cuflash

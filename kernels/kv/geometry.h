@@ -132,8 +132,8 @@ struct KeyRange {
   int begin, end;
 };
 CUFLASH_SHARED_FUNCTION KeyRange keys_of_query(const AttentionParams& a, const CachedSequence& s, int64 i) {
-  const Window w = key_window(a, s, i);
-  return {static_cast<int>(bounded<int64>(w.begin, 0, s.len_k)), static_cast<int>(bounded<int64>(w.end, 0, s.len_k))};
+  return {static_cast<int>(bounded<int64>(first_key(a, s, i), 0, s.len_k)),
+          static_cast<int>(bounded<int64>(end_key(a, s, i), 0, s.len_k))};
 }
 
 // Rows [first, end) of a tile, those of queries that do not exist left out.

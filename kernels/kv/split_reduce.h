@@ -120,13 +120,38 @@ struct OutputPlace {
   }
 };
 
+// A row with its sink: the largest score of both, the sum of weights relative to it, and what weights shrink by for it. A row
+// that sees nothing has a factor of 0 and, without a sink, an LSE of -inf. As finalize_row of attn/softmax.h has it, but in two
+// parts: no output waits for an LSE.
+template <class Real>
+struct RowTotal {
+  Real top, sum, shrink;
+
+  // unit: scores times this are those of the contract.
+  __device__ __forceinline__ static RowTotal of(const RowState<Real>& row, Real unit, Real sink) {
+    constexpr Real kToPower = static_cast<Real>(kLog2e);
+    const Real top = row.top == minus_infinity<Real>() ? minus_infinity<Real>() : row.top * unit;
+    if (sink > minus_infinity<Real>()) {
+      const Real higher = larger(top, sink);
+      const Real shrink = exp2_of((top - higher) * kToPower);  // 0 where no key was visible
+      return {higher, row.sum * shrink + exp2_of((sink - higher) * kToPower), shrink};
+    }
+    return {top, sink != sink ? sink : row.sum, Real(1)};
+  }
+  // What the output is multiplied by.
+  __device__ __forceinline__ Real factor() const { return sum == 0 ? Real(0) : shrink / sum; }
+  __device__ __forceinline__ Real lse() const {
+    return sum == 0 ? minus_infinity<Real>() : top + log2_of(sum) * static_cast<Real>(kLn2);
+  }
+};
+
 // Columns of a row become output, and the row's LSE is written by whoever has the first ones. kPlain: as in KvConfig.
 template <Element E, bool kPlain>
 __device__ __forceinline__ void write_output(const KvParams& p, const OutputPlace<E>& place, bool writes_lse,
                                              RealOf<E> unit, SummedColumns<RealOf<E>>& sums) {
   using Real = RealOf<E>;
-  const auto total = RowTotal<Real>::of(sums.row.top, sums.row.sum, unit, place.sink);
-  const Real factor = total.o_scale();
+  const auto total = RowTotal<Real>::of(sums.row, unit, place.sink);
+  const Real factor = total.factor();
 #pragma unroll
   for (int n = 0; n < kEndColumns; ++n) sums.x[n] = place.exists ? sums.x[n] * factor : Real(0);
   if (place.count > 0) {

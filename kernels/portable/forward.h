@@ -271,7 +271,8 @@ struct Forward {
     const Real keep = options.has_dropout() ? static_cast<Real>(a.keep_scale) : Real(1);
 #pragma unroll
     for (int r = 0; r < 2 * kRowTiles; ++r) {
-      const auto row = RowTotal<Real>::of(softmax.row_max[r], softmax.row_sum[r], options.natural_scale(), sink);
+      const FinalizedRow<Real> row =
+          finalize_row(softmax.row_max[r], softmax.row_sum[r], options.natural_scale(), sink, keep);
       const int i = query_tile.q_first + row_of(r);
       const bool exists = i < sequence.len_q;
 #pragma unroll
@@ -279,11 +280,11 @@ struct Forward {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           Real& x = o[r / 2][d].x[r % 2 * 2 + e];
-          x = exists ? x * row.o_scale(keep) : Real(0);
+          x = exists ? x * row.o_scale : Real(0);
         }
       if (p.lse.data && warp_column() == 0 && lane_id() % 4 == 0 && i < rows_end())
         static_cast<Real*>(p.lse.data)[offset_of(p.lse, query_tile.b, query_tile.h, sequence.q_begin + i)] =
-            exists ? row.lse() : minus_infinity<Real>();
+            exists ? row.lse : minus_infinity<Real>();
     }
   }
 

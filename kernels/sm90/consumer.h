@@ -29,6 +29,7 @@ struct Consumer {
   using Output = Accumulator<float>[1][kOutputTiles];
   using OperandA = unsigned[kSteps][4];
   using RowSoftmax = CachedShiftSoftmax<float, 1>;
+  using Turn = PingPong<(C.schedule & kPingPong) != 0, C.warpgroups, Pipeline<C>::kPingPongBarrier>;
 
   // Tile bounds of a TileInfo. They are read together, so that the warpgroup waits for shared memory once instead of
   // once per decision.
@@ -58,10 +59,6 @@ struct Consumer {
 
   static __device__ __forceinline__ LaneCoord lane_coord() { return lane_coord_in_warpgroup(); }
 
-  __device__ PingPong<(C.schedule & kPingPong) != 0, C.warpgroups, Pipeline<C>::kPingPongBarrier> ping_pong_turn()
-      const {
-    return {group};
-  }
   __device__ void wait_queries() const {
     mbarrier_wait(pipeline.q_full(group, scheduler.round), pipeline.query_phase(scheduler.round));
   }
@@ -81,7 +78,7 @@ struct Consumer {
   __device__ void skip(int tiles) {
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
-      ping_pong_turn().wait(), ping_pong_turn().pass();
+      Turn::wait(group), Turn::pass(group);
       wait_keys(), release_keys();
       wait_values(), release_values();
     }
@@ -134,10 +131,10 @@ struct Consumer {
       Scores s;
       wait_keys();
       wait_values();
-      ping_pong_turn().wait();
+      Turn::wait(group);
       issue_scores(s);
       issue_output(o, probs);
-      ping_pong_turn().pass();
+      Turn::pass(group);
       wgmma_wait<1>();
       fence_operands(s);
       release_keys();
@@ -160,12 +157,12 @@ struct Consumer {
                                            RowSoftmax& softmax, OperandA& probs) {
     Scores s;
     wait_keys();
-    ping_pong_turn().wait();
+    Turn::wait(group);
     issue_scores(s);
     const ScoreCoord coord(info);
     wgmma_wait<0>();
     fence_operands(s);
-    ping_pong_turn().pass();
+    Turn::pass(group);
     release_keys();
     const int tile = tiles.own_end - 1;
     if (tile == tiles.own_begin) release_queries();
@@ -204,12 +201,13 @@ struct Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int i = info.q_first + lane.row + 8 * r;
-      const auto row = RowTotal<float>::of(softmax.row_max[r], softmax.row_sum[r], options.natural_scale(), sink);
+      const FinalizedRow<float> row =
+          finalize_row(softmax.row_max[r], softmax.row_sum[r], options.natural_scale(), sink, keep);
       const bool exists = i < info.len_q;
-      o_scale[r] = exists ? row.o_scale(keep) : 0;
+      o_scale[r] = exists ? row.o_scale : 0;
       if (f.lse.data && lane.column == 0 && i < info.rows_end)
         static_cast<float*>(f.lse.data)[offset_of(f.lse, info.b, info.h, int64{info.q_begin} + i)] =
-            exists ? row.lse() : minus_infinity<float>();
+            exists ? row.lse : minus_infinity<float>();
     }
   }
   // Stores O with TMA from a staging buffer. Thread 0 of the warpgroup issues cp.async.bulk.tensor; the buffer is free
@@ -276,7 +274,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void run() {
-    if (group == C.warpgroups - 1) ping_pong_turn().pass();  // the first warpgroup starts
+    if (group == C.warpgroups - 1) Turn::pass(group);  // the first warpgroup starts
 #pragma unroll 1
     for (; scheduler.has_tile(p.tile_order); scheduler.advance()) {
       wait_queries();

@@ -12,12 +12,10 @@ namespace cuflash {
 // the CTA visits is one turn of every warpgroup.
 template <bool kEnabled, int kWarpgroups, int kFirstBarrier>
 struct PingPong {
-  int group;
-
-  __device__ void wait() const {
+  static __device__ void wait(int group) {
     if constexpr (kEnabled) named_barrier_sync(kFirstBarrier + group, 2 * kWarpgroupThreads);
   }
-  __device__ void pass() const {
+  static __device__ void pass(int group) {
     if constexpr (kEnabled)
       named_barrier_arrive(kFirstBarrier + (group + 1 == kWarpgroups ? 0 : group + 1), 2 * kWarpgroupThreads);
   }

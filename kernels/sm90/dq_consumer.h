@@ -24,6 +24,7 @@ struct DqConsumer : DqScores<C> {
   static_assert(C.key_stages >= 2 && C.value_stages >= 1);
   static constexpr int kDqTiles = C.dim_qk / 8;
   using Pipeline = DqPipeline<C>;
+  using Turn = PingPong<C.ping_pong != 0, C.warpgroups, Pipeline::kPingPongBarrier>;
   using ScoreProduct = WarpgroupProduct<E, C.tile_k, false>;
   using DqProduct = WarpgroupProduct<E, C.dim_qk, true>;
   using DqAccumulator = Accumulator<float>[kDqTiles];
@@ -41,9 +42,6 @@ struct DqConsumer : DqScores<C> {
 
   __device__ const float* stats() const { return pipeline.stats(group, scheduler.round); }
 
-  __device__ PingPong<C.ping_pong != 0, C.warpgroups, Pipeline::kPingPongBarrier> ping_pong_turn() const {
-    return {group};
-  }
   __device__ void wait_queries() const {
     mbarrier_wait(pipeline.q_full(group, scheduler.round), pipeline.query_phase(scheduler.round));
   }
@@ -66,7 +64,7 @@ struct DqConsumer : DqScores<C> {
   __device__ void skip(int tiles) {
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
-      ping_pong_turn().wait(), ping_pong_turn().pass();
+      Turn::wait(group), Turn::pass(group);
       wait_keys(keys), release_keys();
       wait_values(), release_values();
     }
@@ -174,11 +172,11 @@ struct DqConsumer : DqScores<C> {
     Scores s;
     const bool full = is_full(info, tile);
     wait_keys(keys);
-    if (!again) ping_pong_turn().wait();
+    if (!again) Turn::wait(group);
     issue_scores(s, keys);
     wgmma_wait<0>();
     fence_operands(s);
-    if (!again) ping_pong_turn().pass();
+    if (!again) Turn::pass(group);
     if (uniform(has_large_rows<kShared>(stats())) || (!full && finds_not_finite(s, info))) {
       visit_guarded(s, dq, info, tile);
       return false;
@@ -199,10 +197,10 @@ struct DqConsumer : DqScores<C> {
       Ring<C.key_stages> next = keys;
       next.advance();
       wait_keys(next);
-      ping_pong_turn().wait();
+      Turn::wait(group);
       issue_scores(s, next);
       issue_accumulate(dq, ds);
-      ping_pong_turn().pass();
+      Turn::pass(group);
       wgmma_wait<1>();
       fence_operands(s);
       --tile;
@@ -277,7 +275,7 @@ struct DqConsumer : DqScores<C> {
   }
 
   __device__ __forceinline__ void run() {
-    if (group == C.warpgroups - 1) ping_pong_turn().pass();  // the first warpgroup starts
+    if (group == C.warpgroups - 1) Turn::pass(group);  // the first warpgroup starts
 #pragma unroll 1
     for (; scheduler.has_tile(p.tile_order); scheduler.advance()) {
       wait_queries();

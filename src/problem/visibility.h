@@ -18,8 +18,7 @@ struct Range {
 
 // Keys visible to query i.
 inline Range keys_of_query(const Problem& p, const Sequence& s, int64_t i) {
-  const Window w = key_window(p, s, i);
-  return {std::max<int64_t>(0, w.begin), std::min<int64_t>(s.len_k, w.end)};
+  return {std::max<int64_t>(0, first_key(p, s, i)), std::min<int64_t>(s.len_k, end_key(p, s, i))};
 }
 
 // Keys that at least one of the queries may see. Both ends of a query's range grow with the query.
@@ -34,8 +33,8 @@ inline Range keys_of_all_queries(const Problem& p, const Sequence& s, Range quer
 
 // Queries that may see at least one of the keys.
 inline Range queries_of_keys(const Problem& p, const Sequence& s, Range keys) {
-  return {std::max<int64_t>(0, query_window(p, s, keys.begin).begin),
-          std::min<int64_t>(s.len_q, query_window(p, s, keys.end - 1).end)};
+  return {std::max<int64_t>(0, keys.begin - s.shift - p.window_right),
+          std::min(s.len_q, keys.end - 1 - s.shift + p.window_left + 1)};
 }
 
 enum class TileKind { skipped, masked, full };

@@ -10,8 +10,8 @@ namespace cuflash {
 // Queries that see all of the keys.
 __device__ __forceinline__ Range queries_of_all(const AttentionParams& a, const Sequence& s, Range keys) {
   if (keys.empty()) return {0, 0};
-  return {max(int64{0}, query_window(a, s, keys.end - 1).begin),
-          min(int64{s.len_q}, query_window(a, s, keys.begin).end)};
+  return {max(int64{0}, keys.end - 1 - s.shift - a.window_right),
+          min(int64{s.len_q}, keys.begin + 1 - s.shift + a.window_left)};
 }
 
 // Masked tiles come first. A short last query tile needs no mask, since P of its missing rows is 0; a short key tile
