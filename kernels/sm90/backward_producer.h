@@ -45,7 +45,7 @@ struct BackwardProducer {
   int b, first_head;     // first query head of the group
   int first_row, len_q;  // of the sequence
   int64 tiles_before, tiles_of_head;
-  bool foreign_rows;      // rows after the sequence belong to another one
+  bool foreign_rows;      // the tensor has rows after the sequence
   Visit next_load;        // the next query tile to load
   Ring<C.stages> stages;  // of Q, dO and row statistics
   unsigned raw_phase = 0;

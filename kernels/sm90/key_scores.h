@@ -20,7 +20,7 @@ struct KeyScores {
 
   // Within the key tile: keys are rows.
   static __device__ __forceinline__ LaneCoord lane_coord() {
-    return split_dk_dv(C) ? lane_coord_in_warpgroup() : lane_coord_in_cta();
+    return lane_coord_of(split_dk_dv(C) ? new_thread_id() % kWarpgroupThreads : new_thread_id());
   }
 
   // Selects hidden scores to -inf, whatever they are.
