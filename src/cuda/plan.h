@@ -54,7 +54,7 @@ struct BackwardWorkspace {
   int64_t packed_tiles = 0;  // of queries, of one head of packed tensors
   int64_t tiles = 0;         // of queries, of all heads: the workspace has statistics of so many
   int dq_rows = 0;           // of a tile of sums of dQ; 0: there are none
-  size_t ticket = 0, row_stats = 0, dq_sums = 0, dq_semaphore = 0;
+  size_t ticket = 0, row_stats = 0, dq_accum = 0, dq_semaphore = 0;
   size_t size = 0;
 };
 

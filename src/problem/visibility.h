@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "attn/visibility.h"
 #include "problem/problem.h"
 
 namespace cuflash {
@@ -17,7 +18,7 @@ struct Range {
 
 // Keys visible to query i.
 inline Range keys_of_query(const Problem& p, const Sequence& s, int64_t i) {
-  return {std::max<int64_t>(0, i + s.shift - p.window_left), std::min(s.len_k, i + s.shift + p.window_right + 1)};
+  return {std::max<int64_t>(0, first_key(p, s, i)), std::min<int64_t>(s.len_k, end_key(p, s, i))};
 }
 
 // Keys that at least one of the queries sees. Both ends of a query's range increase with the query.

@@ -94,13 +94,13 @@ Limits limits_of(const BackwardConfig& c, const Arch& arch) {
 
 Limits limits_of(const Sm90BackwardConfig& c, const Arch& arch) {
   if (c.tile_q != kWarpgroupRows || c.warpgroups < 1 || c.warpgroups > 3 || c.stages < 2 || c.stages > 8 ||
-      (splits_sums(c) && c.dq))
+      (split_dk_dv(c) && c.dq))
     return kNoShape;
   // A warpgroup has sums of dK and dV, or of one of them, of 64 keys; S and dP, of which dS and P take the place.
-  const int columns = splits_sums(c) ? std::max(c.dim_qk, c.dim_v) : c.dim_qk + c.dim_v;
+  const int columns = split_dk_dv(c) ? std::max(c.dim_qk, c.dim_v) : c.dim_qk + c.dim_v;
   const int registers = sum_registers(Element::f32, kWarpgroupRows, columns, kWarpgroupThreads) +
                         sum_registers(Element::f32, kWarpgroupRows, 2 * c.tile_q, kWarpgroupThreads) + kBeside / 2;
-  return limits(arch.number() == 90, shared_bytes(c), 1, arch, registers, key_registers(c));
+  return limits(arch.number() == 90, shared_bytes(c), 1, arch, registers, consumer_registers(c));
 }
 
 // Scores, dP, and narrow dS of half the size beside them.

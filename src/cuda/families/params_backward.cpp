@@ -19,7 +19,7 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
   b.bias_len_q = static_cast<int>(p.bias_len_q);
   b.packed_tiles = w.packed_tiles;
   b.row_stats = part(w.row_stats);
-  if (w.dq_rows != 0) b.dq_sums = part(w.dq_sums);
+  if (w.dq_rows != 0) b.dq_accum = part(w.dq_accum);
   b.dq_rows = w.dq_rows;
   if (plan.ordered) b.dq_semaphore = static_cast<unsigned*>(part(w.dq_semaphore));
   if (plan.ordered || plan.main.persistent) b.ticket = static_cast<uint64*>(part(w.ticket));
@@ -32,7 +32,7 @@ Sm90BackwardParams sm90_backward_params(const BackwardProblem& p, const Backward
                                         void* workspace, uint64_t* tile_counts) {
   Sm90BackwardParams h{};
   h.backward = backward_params(p, plan, workspace, tile_counts);
-  h.exponent = static_cast<float>(p.scale * kLog2e);
+  h.scale_log2 = static_cast<float>(p.scale * kLog2e);
   h.q = tensor_map(p.q, query_extent(p), plan.tile_q), h.dout = tensor_map(p.dout, output_extent(p), plan.tile_q);
   h.row_stats = tensor_map(static_cast<const float*>(h.backward.row_stats), plan.workspace.tiles,
                            row_stats_size(shared_config(std::get<Sm90BackwardConfig>(plan.config))));
@@ -40,7 +40,7 @@ Sm90BackwardParams sm90_backward_params(const BackwardProblem& p, const Backward
     h.k = tensor_map(p.k, key_extent(p), plan.tile_k), h.v = tensor_map(p.v, value_extent(p), plan.tile_k);
   if (plan.dq.grid_x != 0) {
     const Sm90DqConfig& c = plan.dq_config;
-    h.walked_k = tensor_map(p.k, key_extent(p), c.tile_k), h.walked_v = tensor_map(p.v, value_extent(p), c.tile_k);
+    h.dq_k = tensor_map(p.k, key_extent(p), c.tile_k), h.dq_v = tensor_map(p.v, value_extent(p), c.tile_k);
     h.tile_order = tile_order(p, tile_q_of(c), dq_ctas);
     h.counts_in_dq = plan.main.grid_x == 0;
   }

@@ -1,12 +1,12 @@
-// A 16x8 tile of P or dS as it is multiplied: rounded once, for the products that take it from registers and for those that
-// take it from shared memory.
+// 16x8 tiles of P or dS, rounded to the operand type once: products from registers and products from shared memory then
+// use the same values.
 #pragma once
 
 #include "tile/operand.h"
 
 namespace cuflash {
 
-// Two neighbours of a row.
+// Stores two neighbouring elements of a row.
 template <Element E>
 __device__ __forceinline__ void store_two(StoredOf<E>* to, RealOf<E> first, RealOf<E> second) {
   if constexpr (size_of(E) == 2) *reinterpret_cast<unsigned*>(to) = pack<E>(first, second);
@@ -15,23 +15,23 @@ __device__ __forceinline__ void store_two(StoredOf<E>* to, RealOf<E> first, Real
 }
 
 template <Element E>
-struct WeightTile {
+struct OperandTile {
   Accumulator<RealOf<E>> sum;
 
   __device__ __forceinline__ void set(const Accumulator<RealOf<E>>& c) { sum = c; }
-  // From row `row` of the tile on; the lane's columns start at `column`.
+  // row, column: of the lane's first element in the tile.
   template <class T>
   __device__ __forceinline__ void store(T tile, int row, int column) const {
     store_two<E>(tile.at(row, column), sum.x[0], sum.x[1]);
     store_two<E>(tile.at(row + 8, column), sum.x[2], sum.x[3]);
   }
-  static __device__ __forceinline__ typename Operands<E>::A operand(const WeightTile* tiles) {
+  static __device__ __forceinline__ typename Operands<E>::A operand(const OperandTile* tiles) {
     return Operands<E>::from_accumulators(&tiles->sum);
   }
 };
 
 template <Element E>
-requires(size_of(E) == 2) struct WeightTile<E> {
+requires(size_of(E) == 2) struct OperandTile<E> {
   unsigned upper, lower;  // rows r and r + 8
 
   __device__ __forceinline__ void set(const Accumulator<float>& c) {
@@ -42,17 +42,17 @@ requires(size_of(E) == 2) struct WeightTile<E> {
     *reinterpret_cast<unsigned*>(tile.at(row, column)) = upper;
     *reinterpret_cast<unsigned*>(tile.at(row + 8, column)) = lower;
   }
-  static __device__ __forceinline__ typename Operands<E>::A operand(const WeightTile* tiles) {
+  static __device__ __forceinline__ typename Operands<E>::A operand(const OperandTile* tiles) {
     return {{tiles[0].upper, tiles[0].lower, tiles[1].upper, tiles[1].lower}};
   }
 };
 
-// What a warp holds of P or dS: its keys in rows.
+// P or dS of a warp, with keys in rows.
 template <Element E, int kKeyTiles, int kQueryTiles>
-struct WeightTiles {
-  WeightTile<E> tile[kKeyTiles][kQueryTiles];
+struct OperandTiles {
+  OperandTile<E> tile[kKeyTiles][kQueryTiles];
 
-  __device__ __forceinline__ explicit WeightTiles(const Accumulator<RealOf<E>> (&c)[kKeyTiles][kQueryTiles]) {
+  __device__ __forceinline__ explicit OperandTiles(const Accumulator<RealOf<E>> (&c)[kKeyTiles][kQueryTiles]) {
 #pragma unroll
     for (int m = 0; m < kKeyTiles; ++m)
 #pragma unroll
@@ -68,7 +68,7 @@ struct WeightTiles {
   }
   // Step k of the reduction over queries.
   __device__ __forceinline__ typename Operands<E>::A operand(int m, int k) const {
-    return WeightTile<E>::operand(&tile[m][k * Operands<E>::kDepth / 8]);
+    return OperandTile<E>::operand(&tile[m][k * Operands<E>::kDepth / 8]);
   }
 };
 

@@ -1,56 +1,60 @@
-// The tiles of keys that a tile of queries visits: first those in which some pair is masked (at the window's edges and at
-// the end of the sequence), then the full ones, so that each kind has a loop of its own.
+// The key tiles that a query tile visits, and the positional mask inside a tile. Tiles with a masked pair (at the
+// window's edges and at the end of the sequence) are visited first and full tiles afterwards, so that each kind has its
+// own loop.
 #pragma once
 
 #include "attn/sequence.h"
 
 namespace cuflash {
 
-struct Walk {
-  int begin, full_begin, full_end, end;  // tile numbers, ascending
-  int edge;                              // tiles with masked pairs
+struct VisitedTiles {
+  int begin, full_begin, full_end, end;  // tile indices, ascending
+  int num_masked;                        // tiles with a masked pair
 
   __device__ int count() const { return end - begin; }
   __device__ int tile(int step) const {
     const int left = full_begin - begin;
-    if (step >= edge) return full_begin + (step - edge);
+    if (step >= num_masked) return full_begin + (step - num_masked);
     return step < left ? begin + step : full_end + (step - left);
   }
 };
 
 template <int kTileK>
-__device__ __forceinline__ Walk walk_keys(const AttentionParams& a, const Sequence& s, Range queries) {
+__device__ __forceinline__ VisitedTiles visited_key_tiles(const AttentionParams& a, const Sequence& s, Range queries) {
   const Range any = keys_of_any(a, s, queries), all = keys_of_all(a, s, queries);
   if (any.empty()) return {0, 0, 0, 0, 0};
-  Walk w;
+  VisitedTiles w;
   w.begin = static_cast<int>(any.begin / kTileK);
   w.end = static_cast<int>(tiles_in(any.end, kTileK));
   w.full_begin = static_cast<int>(clamped(tiles_in(all.begin, kTileK), w.begin, w.end));
   w.full_end = static_cast<int>(clamped(all.end < 0 ? 0 : all.end / kTileK, w.full_begin, w.end));
-  w.edge = w.count() - (w.full_end - w.full_begin);
+  w.num_masked = w.count() - (w.full_end - w.full_begin);
   return w;
 }
 
-// Which pairs of a tile see each other: the window's edges cross it as diagonals. A lane gives the first row and column it
-// holds once; what it asks for then are offsets from those, constants of its unrolled loops, against three registers.
+// Visibility of the pairs of one tile: the window's edges cross the tile as diagonals. The constructor takes the lane's
+// first row and column; `sees` takes offsets from those, which are constants of unrolled loops, so that a mask costs
+// three registers.
 template <int kTileQ, int kTileK>
-struct Edge {
+struct PositionMask {
   int low, high, length;
 
-  __device__ Edge(const AttentionParams& a, const Sequence& s, int q_first, int k_first, int lane_row, int lane_column)
+  __device__ PositionMask(const AttentionParams& a, const Sequence& s, int q_first, int k_first, int lane_row,
+                          int lane_column)
       : low(diagonal(q_first + s.shift - a.window_left - k_first) + lane_row - lane_column),
         high(diagonal(q_first + s.shift + a.window_right - k_first) + 1 + lane_row - lane_column),
         length(min(s.len_k - k_first, kTileK) - lane_column) {}
-  // Farther away no row of the tile can tell the difference.
+  // Beyond these bounds all rows of the tile have the same visibility.
   __device__ static int diagonal(int64 x) { return static_cast<int>(clamped(x, -kTileQ, kTileK)); }
   __device__ bool sees(int row, int column) const {
     return column - row >= low && column - row < high && column < length;
   }
 };
 
-// Adds this tile of queries' share of the statistics. A last tile that is short but wholly visible counts as full.
+// Adds the tiles of one query tile to the statistics. A short last tile that is fully visible counts as full.
 template <int kTileK>
-__device__ __forceinline__ void count_tiles(const AttentionParams& a, const Sequence& s, Range queries, const Walk& w) {
+__device__ __forceinline__ void count_tiles(const AttentionParams& a, const Sequence& s, Range queries,
+                                            const VisitedTiles& w) {
   if (!a.tile_counts || queries.empty()) return;
   const Range all = keys_of_all(a, s, queries);
   const int64 full_end = all.end >= s.len_k ? tiles_in(s.len_k, kTileK) : max(int64{0}, all.end) / kTileK;
