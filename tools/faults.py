@@ -356,7 +356,7 @@ FAULTS = {
     # What was tuned.
     "src/tuned/table.cpp": [
         Fault("a damaged file of tuned choices is believed",
-              "text.substr(last) != join(kChecksum, cuda::hex(cuda::sha256(text.substr(0, last))), \"\\n\")", "false",
+              "text.substr(last) != join(kChecksum, hex(sha256(text.substr(0, last))), \"\\n\")", "false",
               "tuned_test"),
         Fault("choices for other kernels are taken", "if (next_line(rest) != made_by())", "if (next_line(rest).empty())",
               "tuned_test"),
@@ -366,8 +366,8 @@ FAULTS = {
               "tuned_test"),
     ],
     "src/cuda/families/tuned_config.h": [
-        Fault("an illegal config is taken", "if (!is_legal(wanted, arch)) return false;",
-              "if (!is_legal(wanted, arch) && false) return false;", "tuned_test"),
+        Fault("an illegal config is taken", "if (!is_legal(tunable.limits(wanted, arch))) return false;",
+              "if (!is_legal(tunable.limits(wanted, arch)) && false) return false;", "tuned_test"),
     ],
 
     # Number formats and random numbers, which the oracle shares: their own tests must notice.

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "cli/support/tables.h"
-#include "cuda/families/plan_kv.h"
+#include "cuda/families/plan.h"
 #include "problem/describe_cache.h"
 
 namespace cuflash::cli {
@@ -59,7 +59,7 @@ Answer ask(const CacheQuestion& question, const std::string& place) {
 std::string ask_boxes(const CacheQuestion& question) {
   const Answer answer = ask(question, "sm_90a");
   if (!answer.served) return "no kernel at all: see limits";
-  return answer.no_tma.empty() ? answer.tiles : join("no: ", answer.no_tma);
+  return answer.not_sm90.empty() ? answer.tiles : join("no: ", answer.not_sm90);
 }
 
 namespace {

@@ -4,7 +4,7 @@
 
 #include "error.h"
 
-namespace cuflash::cuda {
+namespace cuflash {
 namespace {
 
 std::string variable(const char* name) {
@@ -52,4 +52,4 @@ const Environment& environment() {
   return instance;
 }
 
-}  // namespace cuflash::cuda
+}  // namespace cuflash

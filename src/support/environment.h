@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace cuflash::cuda {
+namespace cuflash {
 
 struct Environment {
   std::string cache_dir;       // CUFLASH_CACHE_DIR, or cuflash under the user's cache directory; "": there is none
@@ -19,4 +19,4 @@ struct Environment {
 };
 const Environment& environment();  // throws where a variable has a value that it cannot have
 
-}  // namespace cuflash::cuda
+}  // namespace cuflash

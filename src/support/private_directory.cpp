@@ -10,7 +10,7 @@
 #include "error.h"
 #include "support/temporary_file.h"
 
-namespace cuflash::cuda {
+namespace cuflash {
 
 File open_private_directory(std::string path, std::string& problem) {
   // A slash at the end would follow a link in spite of O_NOFOLLOW.
@@ -72,4 +72,4 @@ bool replace_file(int directory, const std::string& name, const std::string& byt
   return false;
 }
 
-}  // namespace cuflash::cuda
+}  // namespace cuflash

@@ -5,7 +5,7 @@
 
 #include "support/file.h"
 
-namespace cuflash::cuda {
+namespace cuflash {
 
 // Makes the directory (0700) where it does not exist and opens it. No file, and the reason in `problem`, where it is not
 // ours or others may write to it.
@@ -24,4 +24,4 @@ File open_trusted_file(const std::string& path, std::string& problem);
 // could not be written.
 bool replace_file(int directory, const std::string& name, const std::string& bytes);
 
-}  // namespace cuflash::cuda
+}  // namespace cuflash

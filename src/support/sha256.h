@@ -6,11 +6,11 @@
 #include <string>
 #include <string_view>
 
-namespace cuflash::cuda {
+namespace cuflash {
 
 using Digest = std::array<uint8_t, 32>;
 
 Digest sha256(std::string_view data);
 std::string hex(const Digest& digest);
 
-}  // namespace cuflash::cuda
+}  // namespace cuflash

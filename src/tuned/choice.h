@@ -38,12 +38,11 @@ enum class Heads { counted, any };
 // a cache's.
 std::optional<Kind> kind_of(Direction direction, const Problem& problem, Heads heads);
 
-// Which kernels a choice is for. built_in: none, plans take what their own tables say.
-enum class Family { built_in, cpu, portable, hopper };
-
-// The members of a config that can be chosen; 0 where the family has no such thing.
+// The members of a config that a tuner chooses. A member that the family does not have is 0.
 struct Choice {
-  Family family = Family::built_in;
+  // Which kernels it is for: "cpu", or the name of a family of CUDA kernels (cuda/families), such as "sm90". "": the
+  // choice of the plan's own tables.
+  std::string family;
   int tile_q = 0, tile_k = 0;
   int row_warps = 0, key_warps = 0, column_warps = 0, warpgroups = 0;
   int stages = 0, ctas_per_sm = 0, order = 0;
@@ -67,7 +66,7 @@ inline constexpr std::array<Member, 10> kMembers{{{"tile_q", &Choice::tile_q},
                                                   {"order", &Choice::order},
                                                   {"splits", &Choice::splits}}};
 
-// "forward bf16 causal dim_qk=128 dim_v=128 len_q=2048 ...", "hopper tile_k=80 warpgroups=3 ...".
+// "forward bf16 causal dim_qk=128 dim_v=128 len_q=2048 ...", "sm90 tile_k=80 warpgroups=3 ...".
 std::string to_string(const Kind& kind);
 std::string to_string(const Choice& choice);
 // Their inverses; nothing where a text is none of them.

@@ -16,6 +16,9 @@
 
 namespace cuflash::tuned {
 
+// Its name within the cache directory of compiled kernels, with which it is cleared.
+inline constexpr const char* kTunedFile = "tuned.txt";
+
 using Devices = std::map<std::string, Choices>;  // by name
 size_t count(const Devices& devices);            // of choices
 

@@ -17,7 +17,7 @@
 #include "cuda/families/params_backward.h"
 #include "cuda/families/params_forward.h"
 #include "cuda/families/params_kv.h"
-#include "cuda/families/plan_kv.h"
+#include "cuda/families/plan.h"
 #include "cuda/families/tile_order.h"
 #include "tests/api/random_structs.h"
 #include "tests/properties/property.h"
@@ -131,7 +131,7 @@ std::string planned(const BackwardProblem& p, const Execution& e, const cuda::Ar
   return join("workspace  ", plan.workspace.size, " bytes");
 }
 std::string planned(const CacheProblem& p, const Execution& e, const cuda::Arch& arch) {
-  const cuda::KvPlan plan = plan_kv(p, arch, cuda::usual_sms(arch));
+  const cuda::KvPlan plan = plan_kv(p, arch, arch.usual_sms);
   cuda::kv_params(p, plan, nullptr, nullptr);
   return join("workspace  ", plan.workspace.size + (e.tile_stats ? 64 : 0), " bytes");
 }

@@ -60,7 +60,7 @@ TEST(CacheGeometry, IsThatOfTheProblem) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const Scene scene(seed);
     const KvParams& p = scene.params;
-    const int tile_q = scene.plan.config.tile_q, group = p.attention.group;
+    const int tile_q = scene.plan.tile_q, group = p.attention.group;
     for (int b = 0; b < kBatch; ++b) {
       const CachedSequence s = cached_sequence(p, b);
       const Sequence expected = sequence_of(scene.problem, b);

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "cuda/families/registry.h"
 #include "cuda/families/typical.h"
 #include "cuda/jit/compile.h"
 #include "error.h"
@@ -42,12 +43,12 @@ std::vector<Typical> problems_for(const Arch& arch) {
   std::vector<Typical> problems;
   problems.push_back({.sink = true});
   problems.push_back({.dtype = DType::f32});
-  if (arch.number() != 90) problems.push_back({.dim_qk = 256, .dim_v = 256, .sink = true});
+  if (!arch.wgmma) problems.push_back({.dim_qk = 256, .dim_v = 256, .sink = true});
   if (arch.number() == 80) problems.push_back({.dim_qk = 64, .dim_v = 64, .sink = true});
-  if (arch.number() != 80 && arch.number() != 90) return problems;
+  if (arch.number() != 80 && !arch.wgmma) return problems;
   problems.push_back({.dtype = DType::f64});
   problems.push_back({.options = kMany});
-  if (arch.number() != 90) return problems;
+  if (!arch.wgmma) return problems;
   for (const int64_t dim : {64, 256}) problems.push_back({.dtype = DType::f32, .dim_qk = dim, .dim_v = dim});
   problems.push_back({.dtype = DType::f64, .dim_qk = 256, .dim_v = 256});
   for (const DType type : {DType::f32, DType::f64}) problems.push_back({.dtype = type, .options = kMany});
@@ -60,10 +61,10 @@ std::vector<Typical> problems_for(const Arch& arch) {
 // The kernels for Hopper: every register budget plain, options that need most, and all of them; dQ in the main kernel and in
 // one of its own.
 void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
-  if (arch.number() != 90) return;
+  if (!arch.wgmma) return;
   const auto add_forward = [&](const Typical& t) {
     const ForwardPlan plan = plan_forward(forward_of(t), arch, Kernels::best);
-    EXPECT_EQ(plan.not_sm90, nullptr) << plan.not_sm90;
+    EXPECT_EQ(plan.family, &sm90_forward) << plan.family->name;
     add(launches, plan.launch);
   };
   for (const int64_t dim : {64, 128, 256})
@@ -80,7 +81,7 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
         std::tuple{256, 256, DType::bf16, Reproducible::yes}}) {
     const BackwardPlan plan = plan_backward(backward_of({.dtype = type, .dim_qk = dim_qk, .dim_v = dim_v}), arch,
                                             reproducible, Kernels::best);
-    EXPECT_EQ(plan.not_sm90, nullptr) << plan.not_sm90;
+    EXPECT_EQ(plan.family, &sm90_backward) << plan.family->name;
     add(launches, plan.main), add(launches, plan.dq);
   }
 }
@@ -97,7 +98,7 @@ void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   add_cache({.dim_qk = 576, .dim_v = 512, .heads_q = 64, .heads_k = 1, .v_in_k = true});
   add_cache({.dtype = DType::f32, .options = kBoth});
   add(launches, plan_merge(merge_of(DType::bf16, 128), arch).launch);
-  if (arch.number() != 90) return;
+  if (!arch.wgmma) return;
   for (const int64_t group : {1, 64})
     add(launches,
         plan_kv(cache_of({.options = kBoth, .heads_q = group, .heads_k = 1}), arch, 132, Kernels::best).launch);
@@ -124,7 +125,7 @@ std::vector<Launch> launches_for(const Arch& arch) {
   if (scale() < 1) return launches;
   add_cache_launches(launches, arch);
   // A row of more pieces than there are threads, which do not divide them either.
-  if (arch.number() == 90)
+  if (arch.wgmma)
     add(launches, plan_forward(forward_of({.dtype = DType::f64, .dim_qk = 192, .dim_v = 96}), arch).launch);
   for (const Typical& t : problems_for(arch)) add_launches_of(launches, t, arch, Reproducible::no);
   add_hopper_launches(launches, arch);
@@ -144,9 +145,9 @@ std::vector<Launch> all_launches_for(const Arch& arch) {
     }
   }
   for (const TypicalCache& t : typical_caches())
-    for (const Meeting meeting : {Meeting::by_posts, Meeting::by_tickets})
+    for (const SplitReduction reduction : {SplitReduction::exchange, SplitReduction::ticket})
       if (t.dtype != DType::f64 || t.dim_qk <= 128)
-        add(launches, plan_kv(cache_of(t), arch, 132, Kernels::best, nullptr, meeting).launch);
+        add(launches, plan_kv(cache_of(t), arch, 132, Kernels::best, nullptr, reduction).launch);
   return launches;
 }
 

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "cuda/families/limits.h"
+#include "cuda/families/registry.h"
 #include "cuda/families/typical.h"
 #include "cuda/jit/program.h"
 #include "error.h"
@@ -77,18 +77,27 @@ std::string or_refusal(auto text) {
   }
 }
 
+template <class Problem>
+std::string rejection_lines(const Problem& p, const Arch& arch, Kernels kernels) {
+  std::string text;
+  if (kernels == Kernels::portable) return text;  // all others are rejected for that
+  for (const Rejection& rejection : rejections(p, arch, kernels))
+    text += join("  not ", rejection.family, ": ", rejection.reason, "\n");
+  return text;
+}
+
 std::string forward_lines(const Typical& t, const Arch& arch, Kernels kernels) {
   return or_refusal([&] {
     const ForwardPlan plan = plan_forward(forward_of(t), arch, kernels);
-    const std::string not_sm90 = plan.not_sm90 ? join("  not hopper: ", plan.not_sm90, "\n") : "";
-    return not_sm90 + (plan.launch.grid_x == 0 ? std::string("  nothing to do\n") : line(plan.launch));
+    return rejection_lines(forward_of(t), arch, kernels) +
+           (plan.launch.grid_x == 0 ? std::string("  nothing to do\n") : line(plan.launch));
   });
 }
 
 std::string backward_lines(const Typical& t, const Arch& arch, Reproducible reproducible, Kernels kernels) {
   return or_refusal([&] {
     const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible, kernels);
-    std::string text = plan.not_sm90 ? join("  not hopper: ", plan.not_sm90, "\n") : "";
+    std::string text = rejection_lines(backward_of(t), arch, kernels);
     for (const Launch* l : plan.launches()) text += line(*l);
     return text + join("  workspace ", plan.workspace.size, "\n");
   });
@@ -96,7 +105,7 @@ std::string backward_lines(const Typical& t, const Arch& arch, Reproducible repr
 
 std::string cache_lines(const TypicalCache& t, const Arch& arch) {
   return or_refusal([&] {
-    const KvPlan plan = plan_kv(cache_of(t), arch, usual_sms(arch), Kernels::best);
+    const KvPlan plan = plan_kv(cache_of(t), arch, arch.usual_sms, Kernels::best);
     if (plan.launch.grid_x == 0) return std::string("  nothing to do\n");
     return join(line(plan.launch), "  splits ", plan.splits, ", ", plan.eager_splits, " of ", plan.least_tiles,
                 " tiles at least, ", plan.short_splits, " short, ", plan.known_splits, " with a known tile, ",
@@ -111,9 +120,9 @@ std::string all_plans() {
     for (const Typical& t : problems()) {
       const std::string what = join(name, " ", to_string(forward_of(t)), t.aligned ? "" : " unaligned", "\n");
       text += join("forward ", what, forward_lines(t, arch, Kernels::best));
-      if (arch.number() == 90) text += join("portable forward ", what, forward_lines(t, arch, Kernels::portable));
+      if (arch.wgmma) text += join("portable forward ", what, forward_lines(t, arch, Kernels::portable));
       for (const auto& [word, kernels] : {std::pair{"", Kernels::best}, {"portable ", Kernels::portable}}) {
-        if (kernels == Kernels::portable && arch.number() != 90) continue;
+        if (kernels == Kernels::portable && !arch.wgmma) continue;
         text += join(word, "backward ", what, backward_lines(t, arch, Reproducible::no, kernels));
         text += join(word, "reproducible backward ", what, backward_lines(t, arch, Reproducible::yes, kernels));
       }
@@ -135,8 +144,8 @@ std::vector<std::string> lines_of(std::istream& stream) {
 
 // Kernels assert what they ask of tiles: here without a compiler, for every pair of head sizes that has kernels of its own.
 TEST(Plans, FitEveryPairOfHeadSizes) {
-  const auto is_possible = [](const auto& config, const Arch& arch) {
-    const Fault fault = limits_of(config, arch).fault;
+  const auto is_possible = [](const auto& plan, const Launch& launch, const Arch& arch) {
+    const Fault fault = plan.family->limits(launch.kernel, arch).fault;
     return fault != Fault::shape && fault != Fault::shared_memory;
   };
   for (const char* name : {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"})
@@ -153,18 +162,16 @@ TEST(Plans, FitEveryPairOfHeadSizes) {
                               .aligned = aligned};
               const ForwardPlan forward = plan_forward(forward_of(t), arch, Kernels::best);
               const BackwardPlan backward = plan_backward(backward_of(t), arch, Reproducible::no, Kernels::best);
-              EXPECT_TRUE(std::visit([&](const auto& c) { return is_possible(c, arch); }, forward.config))
-                  << name_of(forward.launch.kernel);
-              EXPECT_TRUE(std::visit([&](const auto& c) { return is_possible(c, arch); }, backward.config))
-                  << name_of(backward.main.kernel);
+              EXPECT_TRUE(is_possible(forward, forward.launch, arch)) << name_of(forward.launch.kernel);
+              EXPECT_TRUE(is_possible(backward, backward.main, arch)) << name_of(backward.main.kernel);
               const BackwardPlan in_order = plan_backward(backward_of(t), arch, Reproducible::yes, Kernels::best);
-              EXPECT_TRUE(in_order.dq.grid_x == 0 || is_possible(in_order.dq_config, arch))
+              EXPECT_TRUE(in_order.dq.grid_x == 0 || is_possible(in_order, in_order.dq, arch))
                   << name_of(in_order.dq.kernel);
               TypicalCache cache{
                   .dtype = type, .dim_qk = dim_qk, .dim_v = dim_v, .len_q = options ? 16 : 1, .aligned = aligned};
               try {
-                const KvPlan plan = plan_kv(cache_of(cache), arch, usual_sms(arch), Kernels::best);
-                EXPECT_TRUE(is_possible(plan.config, arch)) << name_of(plan.launch.kernel);
+                const KvPlan plan = plan_kv(cache_of(cache), arch, arch.usual_sms, Kernels::best);
+                EXPECT_TRUE(is_possible(plan, plan.launch, arch)) << name_of(plan.launch.kernel);
               } catch (const FlashAttentionError& error) {
                 EXPECT_EQ(error.status(), CUFLASH_UNSUPPORTED);
               }
@@ -193,7 +200,7 @@ TEST(Plans, OfHopperGiveDqAKernelOfItsOwnWhereThatPays) {
     const BackwardProblem p =
         backward_of({.dim_qk = dim_qk, .dim_v = dim_v, .causal = causal, .len_q = length, .len_k = length});
     const BackwardPlan plan = plan_backward(p, arch_named("sm_90a"), reproducible, Kernels::best);
-    EXPECT_EQ(plan.not_sm90, nullptr);
+    EXPECT_EQ(plan.family, &sm90_backward);
     EXPECT_NE(plan.dq.grid_x == 0, plan.finish.grid_x == 0) << "dQ comes from one of both";
     return plan.dq.grid_x != 0;
   };
@@ -255,10 +262,11 @@ TEST(Plans, OfACacheAskForFewPartsOfTilesAtOneTime) {
     CacheProblem p = cache_of(t);
     p.len_q = len_q;
     const KvPlan plan = plan_kv(p, arch_named("sm_90a"), 132, Kernels::best);
-    const int64_t parts = parts_of_tile(plan.config);
+    const auto c = plan.launch.kernel.as<KvConfig>();
+    const int64_t parts = parts_of_tile(c);
     EXPECT_GE(plan.on_their_way, std::max<int64_t>(2, parts * plan.known_tiles));
-    EXPECT_LE(plan.on_their_way, parts * plan.config.stages);
-    return std::pair<int64_t, int64_t>(plan.on_their_way, parts * plan.config.stages);
+    EXPECT_LE(plan.on_their_way, parts * c.stages);
+    return std::pair<int64_t, int64_t>(plan.on_their_way, parts * c.stages);
   };
   using Pair = std::pair<int64_t, int64_t>;
   EXPECT_EQ(asked({.batch = 16}), Pair(4, 12));
@@ -278,37 +286,38 @@ TEST(Plans, OfACacheHaveGridsThatCanBeLaunched) {
     EXPECT_EQ(plan.launch.ctas(), batch * 8 * plan.splits);
     EXPECT_LE(plan.launch.grid_y, 65535u);
     EXPECT_LE(plan.launch.grid_z, 65535u);
-    EXPECT_EQ(plan.config.fast_decode, batch <= 65535);
+    EXPECT_EQ(plan.launch.kernel.as<KvConfig>().fast_decode, batch <= 65535);
   }
 }
 
 // Splits wait for each other only where all of them run at one time, and where that is faster.
 TEST(Plans, OfACacheHaveSplitsThatPostOnlyWhereAllRunAtOneTime) {
-  const auto exchanges = [](const TypicalCache& t, int64_t len_q = 1) {
+  const auto exchange = [](const TypicalCache& t, int64_t len_q = 1) {
     CacheProblem p = cache_of(t);
     p.len_q = len_q;
-    const auto plan_for = [&](Meeting meeting) {
-      return plan_kv(p, arch_named("sm_90a"), 132, Kernels::best, nullptr, meeting);
+    const auto plan_for = [&](SplitReduction reduction) {
+      return plan_kv(p, arch_named("sm_90a"), 132, Kernels::best, nullptr, reduction);
     };
-    const KvPlan plan = plan_for(Meeting::by_posts), other = plan_for(Meeting::by_tickets);
-    EXPECT_EQ(plan.launch.cooperative, plan.config.exchanges == 1);
+    const KvPlan plan = plan_for(SplitReduction::exchange), other = plan_for(SplitReduction::ticket);
+    const bool exchanges = plan.launch.kernel.as<KvConfig>().exchanges == 1;
+    EXPECT_EQ(plan.launch.cooperative, exchanges);
     EXPECT_TRUE(!plan.launch.cooperative || plan.launch.ctas() <= 132);
-    EXPECT_EQ(plan.launch.programmatic, !plan.no_tma);
-    EXPECT_FALSE(other.config.exchanges || other.launch.cooperative);
+    EXPECT_EQ(plan.launch.programmatic, plan.family == &sm90_kv);
+    EXPECT_FALSE(other.launch.kernel.as<KvConfig>().exchanges || other.launch.cooperative);
     EXPECT_EQ(plan.splits, other.splits);
     EXPECT_GE(plan.workspace.size, other.workspace.size)
         << "the other one is taken where there is no room for all CTAs";
-    return plan.config.exchanges == 1;
+    return exchanges;
   };
-  EXPECT_TRUE(exchanges({.batch = 1}));
-  EXPECT_TRUE(exchanges({.batch = 1, .page_size = 16}));
-  EXPECT_FALSE(exchanges({.batch = 16})) << "one split";
-  EXPECT_FALSE(exchanges({.batch = 128})) << "more CTAs than multiprocessors";
-  EXPECT_FALSE(exchanges({.batch = 1, .len_new = 1})) << "not plain";
-  EXPECT_FALSE(exchanges({.batch = 1, .num_splits = 4})) << "not plain";
-  EXPECT_FALSE(exchanges({.dtype = DType::f32, .batch = 1})) << "no boxes";
-  EXPECT_TRUE(exchanges({.batch = 1}, 32));
-  EXPECT_FALSE(exchanges({.batch = 1}, 64)) << "many rows, few splits";
+  EXPECT_TRUE(exchange({.batch = 1}));
+  EXPECT_TRUE(exchange({.batch = 1, .page_size = 16}));
+  EXPECT_FALSE(exchange({.batch = 16})) << "one split";
+  EXPECT_FALSE(exchange({.batch = 128})) << "more CTAs than multiprocessors";
+  EXPECT_FALSE(exchange({.batch = 1, .len_new = 1})) << "not plain";
+  EXPECT_FALSE(exchange({.batch = 1, .num_splits = 4})) << "not plain";
+  EXPECT_FALSE(exchange({.dtype = DType::f32, .batch = 1})) << "no boxes";
+  EXPECT_TRUE(exchange({.batch = 1}, 32));
+  EXPECT_FALSE(exchange({.batch = 1}, 64)) << "many rows, few splits";
 }
 
 TEST(Plans, AreThoseOfTheTable) {

@@ -39,6 +39,9 @@ cuda::KvPlan plan_of(const CacheScene& s) {
   return cuda::plan_kv(describe(detail::to_c(s.attention), to_c(s.cache), Place{0}, copies), state.arch, state.num_sms);
 }
 
+KvConfig config_of(const cuda::KvPlan& plan) { return plan.launch.kernel.as<KvConfig>(); }
+bool uses_tma(const cuda::KvPlan& plan) { return config_of(plan).copy == kCopyTma; }
+
 template <class Config>
 std::vector<int> ints_of(const Config& config) {
   std::vector<int> ints(sizeof config / sizeof(int));
@@ -75,7 +78,7 @@ void run_merge_kernel(const FakeLaunch& launch) {
 // The workspace is dirty: whatever lies in it, and what a call before has left there.
 std::string run_scene(CacheScene& scene, DeviceBuffer& workspace, uint64_t seed) {
   const cuda::KvPlan plan = plan_of(scene);
-  running = {ints_of(plan.config), !plan.no_tma, seed, 0, ""};
+  running = {ints_of(config_of(plan)), uses_tma(plan), seed, 0, ""};
   const size_t bytes = workspace_size(scene.attention, scene.cache);
   if (bytes != plan.workspace.size) return "the workspace has another size than the plan says";
   if (workspace.bytes() < bytes) workspace = DeviceBuffer(bytes);
@@ -116,7 +119,7 @@ TEST_F(FakeCache, PlainCallsEqualTheDefinition) {
         CacheScene scene(c);
         scene.attention.seqlens_q = {};
         const cuda::KvPlan plan = plan_of(scene);
-        ASSERT_TRUE(plan.no_tma || plan.config.fast_decode) << describe(c);
+        ASSERT_TRUE(!uses_tma(plan) || config_of(plan).fast_decode) << describe(c);
         EXPECT_EQ(run_scene(scene, workspace, seed), "") << describe(c);
       }
 }
@@ -150,8 +153,8 @@ TEST_F(FakeCache, SplitsPostTheirSumsToEachOther) {
       CacheScene scene(c);
       scene.attention.seqlens_q = {};
       const cuda::KvPlan plan = plan_of(scene);
-      if (plan.no_tma) GTEST_SKIP() << "exchanges are for tensor copies";
-      ASSERT_TRUE(plan.config.exchanges) << describe(c);
+      if (!uses_tma(plan)) GTEST_SKIP() << "exchanges are for tensor copies";
+      ASSERT_TRUE(config_of(plan).exchanges) << describe(c);
       EXPECT_EQ(run_scene(scene, workspace, seed), "") << describe(c);
       EXPECT_TRUE(early && together);
     }
@@ -172,8 +175,8 @@ TEST_F(FakeCache, SplitsPostSumsOfValuesInKeys) {
                       .room = 960});
     scene.attention.seqlens_q = {};
     const cuda::KvPlan plan = plan_of(scene);
-    if (plan.no_tma) GTEST_SKIP() << "exchanges are for tensor copies";
-    ASSERT_TRUE(plan.config.exchanges && plan.config.v_in_k);
+    if (!uses_tma(plan)) GTEST_SKIP() << "exchanges are for tensor copies";
+    ASSERT_TRUE(config_of(plan).exchanges && config_of(plan).v_in_k);
     EXPECT_EQ(run_scene(scene, workspace, 3), "") << group;
   }
 }
@@ -188,9 +191,9 @@ TEST_F(FakeCache, SplitsMeetByTicketsWhereThereIsNoRoomForAll) {
   CacheScene scene(posted_case(4, 0, {900, 260}, 1));
   scene.attention.seqlens_q = {};
   const cuda::KvPlan plan = plan_of(scene);
-  if (plan.no_tma) GTEST_SKIP() << "exchanges are for tensor copies";
-  ASSERT_TRUE(plan.config.exchanges);
-  KvConfig by_tickets = plan.config;
+  if (!uses_tma(plan)) GTEST_SKIP() << "exchanges are for tensor copies";
+  ASSERT_TRUE(config_of(plan).exchanges);
+  KvConfig by_tickets = config_of(plan);
   by_tickets.exchanges = 0;
   running = {ints_of(by_tickets), true, 1, 0, ""};
   gpus.crowded = true;
@@ -267,7 +270,7 @@ TEST_F(FakeCache, LargeTilesOfRowsAreMultipliedByWarpgroups) {
     while (c.len_q.size() < 33) c.len_q.push_back(1), c.rows.push_back(3), c.len_new.push_back(1);
     CacheScene scene(c);
     const cuda::KvPlan plan = plan_of(scene);
-    ASSERT_EQ(plan.config.tile_q, shape.two_blocks ? 256 : 128);
+    ASSERT_EQ(plan.tile_q, shape.two_blocks ? 256 : 128);
     EXPECT_EQ(run_scene(scene, workspace, 5), "") << shape.dim_qk << " " << shape.two_blocks;
   }
 }
@@ -300,7 +303,7 @@ TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
   };
   CacheCase c{.heads_k = 1, .group = 8, .len_q = {1, 1}, .rows = {40, 700}, .room = 900, .num_splits = 4};
   CacheScene scene(c);
-  const std::vector<int> config = ints_of(plan_of(scene).config);
+  const std::vector<int> config = ints_of(config_of(plan_of(scene)));
   const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));
   flash_attention_with_cache(scene.attention, scene.cache,
                              {.workspace = workspace.data(), .workspace_size = workspace.bytes()});
@@ -341,8 +344,8 @@ TEST_F(FakeCache, ShortSplitsAreAddedUpLikeAllOthers) {
                     .room = 6400,
                     .window_right = 0,
                     .num_splits = 5});
-  if (plan_of(scene).no_tma) GTEST_SKIP() << "short splits are for tensor copies";
-  running = {ints_of(plan_of(scene).config), true, 7, 0, ""};
+  if (!uses_tma(plan_of(scene))) GTEST_SKIP() << "short splits are for tensor copies";
+  running = {ints_of(config_of(plan_of(scene))), true, 7, 0, ""};
   const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));
   flash_attention_with_cache(scene.attention, scene.cache,
                              {.workspace = workspace.data(), .workspace_size = workspace.bytes()});
@@ -431,7 +434,7 @@ TEST_P(FakeMerge, EqualsTheDefinition) {
                        .o = in_place ? o_a.view : o.view,
                        .lse = flat(in_place ? lse_b.view : lse.view)};
   const cuda::MergePlan plan = cuda::plan_merge(describe(to_c(tensors), Place{0}), cuda::device(0).arch);
-  running = {ints_of(plan.config), false, 5, 0, ""};
+  running = {ints_of(plan.launch.kernel.as<MergeConfig>()), false, 5, 0, ""};
   merge_states(tensors);
   ASSERT_EQ(running.fault, "");
   ASSERT_EQ(running.launches, 1);

@@ -5,8 +5,8 @@
 
 #include "config.h"
 #include "cuda/driver/driver.h"
+#include "cuda/driver/rows.h"
 #include "cuda/driver/tensor_map_cache.h"
-#include "cuda/families/plan_common.h"
 
 namespace cuflash::cuda {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cuda/families/plan_common.h"
+#include "cuda/driver/rows.h"
 
 namespace cuflash::cuda {
 namespace {

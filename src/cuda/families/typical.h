@@ -3,8 +3,7 @@
 
 #include <vector>
 
-#include "cuda/families/plan_kv.h"
-#include "cuda/plan.h"
+#include "cuda/families/plan.h"
 
 namespace cuflash::cuda {
 

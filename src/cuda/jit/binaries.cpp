@@ -1,10 +1,10 @@
 #include "cuda/jit/binaries.h"
 
 #include "cuda/driver/driver.h"
-#include "cuda/jit/kernel_headers.h"
 #include "cuda/jit/nvrtc.h"
 #include "error.h"
 #include "support/environment.h"
+#include "support/kernel_headers.h"
 
 namespace cuflash::cuda {
 namespace {

@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "cuda/driver/driver.h"
-#include "cuda/jit/kernel_headers.h"
 #include "cuda/jit/nvrtc.h"
 #include "error.h"
+#include "support/kernel_headers.h"
 
 namespace cuflash::cuda {
 namespace {

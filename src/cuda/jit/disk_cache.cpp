@@ -17,6 +17,7 @@
 #include "error.h"
 #include "support/private_directory.h"
 #include "support/temporary_file.h"
+#include "tuned/table.h"
 
 namespace cuflash::cuda {
 namespace {
@@ -30,7 +31,7 @@ constexpr auto kLockPoll = std::chrono::milliseconds(5);
 bool is_ours(const std::string& name) {
   constexpr size_t kKeyLength = 2 * sizeof(Digest);
   const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-  if (name == kTunedFile || is_temporary_name(name)) return true;
+  if (name == tuned::kTunedFile || is_temporary_name(name)) return true;
   return name.size() > kKeyLength && std::all_of(name.begin(), name.begin() + kKeyLength, is_hex) &&
          (name.ends_with(kKernelSuffix) || name.ends_with(kLockSuffix) || name.ends_with(kOldTemporarySuffix));
 }

@@ -12,9 +12,6 @@
 
 namespace cuflash::cuda {
 
-// Lies beside the kernels and is cleared with them (tuned/table.h).
-inline constexpr const char* kTunedFile = "tuned.txt";
-
 class DiskCache {
  public:
   // directory: made where it does not exist; "": no cache.

@@ -3,7 +3,7 @@
 
 #include <span>
 
-namespace cuflash::cuda {
+namespace cuflash {
 
 struct KernelHeader {
   const char* name;  // as it is included: "tile/operand.h"
@@ -13,4 +13,4 @@ std::span<const KernelHeader> kernel_headers();
 // SHA-256 of all names and texts, in hex.
 const char* kernel_headers_hash();
 
-}  // namespace cuflash::cuda
+}  // namespace cuflash
