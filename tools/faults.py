@@ -33,8 +33,8 @@ FAULTS = {
         Fault("cu_seqlens may decrease", "if (values[b + 1] < values[b])", "if (false)", "rejections_lengths_test"),
         Fault("seqlens may exceed the length", "values[b] < 0 || values[b] > length", "values[b] < 0",
               "rejections_lengths_test"),
-        Fault("lengths are read a second time", "place.on_cuda() ? static_cast<const int32_t*>(a.t.data)",
-              "place.on_cuda() || extent > 0 ? static_cast<const int32_t*>(a.t.data)", "snapshot_test"),
+        Fault("lengths are read a second time", "memory.on_cuda() ? static_cast<const int32_t*>(a.t.data)",
+              "memory.on_cuda() || extent > 0 ? static_cast<const int32_t*>(a.t.data)", "snapshot_test"),
     ],
     "src/cpu/workspace.cpp": [
         Fault("a workspace may be too small", "execution.workspace_size < bytes", "false", "rejections_structs_test"),

@@ -169,7 +169,7 @@ std::string merged(DType type, int64_t dim, const char* place) {
   const auto lse = [&] { return contiguous(memory.next(state_type(type), 1, 8), state_type(type), 1, 8, 1); };
   const MergeTensors tensors{.o_a = o(), .lse_a = lse(), .o_b = o(), .lse_b = lse(), .o = o()};
   try {
-    plan_merge(describe(to_c(tensors), Place{0}), cuda::arch_named(place));
+    plan_merge(describe(to_c(tensors), Memory{0}), cuda::arch_named(place));
   } catch (const FlashAttentionError& error) {
     return error.what();
   }

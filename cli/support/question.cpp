@@ -39,8 +39,8 @@ Answer ask(const Attention& attention, const Tensors& tensors, const Execution& 
   const auto c_tensors = to_c(tensors);
   Snapshot copies;
   try {
-    if (place == kSupportCpu) return answer_of(explain(describe(c_attention, c_tensors, Place{}, copies), execution));
-    return answer_of(explain(describe(c_attention, c_tensors, Place{0}, copies), execution, cuda::arch_named(place)));
+    if (place == kSupportCpu) return answer_of(explain(describe(c_attention, c_tensors, Memory{}, copies), execution));
+    return answer_of(explain(describe(c_attention, c_tensors, Memory{0}, copies), execution, cuda::arch_named(place)));
   } catch (const FlashAttentionError& error) {
     return {.reason = error.what()};
   }
@@ -83,10 +83,10 @@ std::string ask_hopper(const Question& question) {
   Snapshot copies;
   try {
     if (question.options.backward) {
-      const BackwardProblem p = describe(attention, detail::to_c(sketch.tensors), Place{0}, copies);
+      const BackwardProblem p = describe(attention, detail::to_c(sketch.tensors), Memory{0}, copies);
       return answer(p, plan_backward(p, arch, cuda::Reproducible::no, cuda::Kernels::best));
     }
-    const ForwardProblem p = describe(attention, detail::to_c(sketch.outputs), Place{0}, copies);
+    const ForwardProblem p = describe(attention, detail::to_c(sketch.outputs), Memory{0}, copies);
     return answer(p, plan_forward(p, arch, cuda::Kernels::best));
   } catch (const FlashAttentionError&) {
     return "no kernel at all: see limits";

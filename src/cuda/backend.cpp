@@ -34,18 +34,18 @@ void enqueue(const CacheProblem& p, const Execution& e, const KvPlan& plan, cons
 }  // namespace
 
 void forward(const ForwardProblem& p, const Execution& e) {
-  const DeviceState& state = device(p.place.cuda_device);
+  const DeviceState& state = device(p.memory.cuda_device);
   enqueue(p, e, plan_of(p, state), state, TileCounts::bytes(e), 0);
 }
 
 void backward(const BackwardProblem& p, const Execution& e) {
-  const DeviceState& state = device(p.place.cuda_device);
+  const DeviceState& state = device(p.memory.cuda_device);
   const BackwardPlan plan = plan_of(p, state, reproducible(e));
   enqueue(p, e, plan, state, plan.workspace.size, 0);
 }
 
 void attend_cache(const CacheProblem& p, const Execution& e) {
-  const DeviceState& state = device(p.place.cuda_device);
+  const DeviceState& state = device(p.memory.cuda_device);
   try {
     enqueue(p, e, plan_of(p, state), state);
   } catch (const NoRoomForAll&) {
@@ -54,7 +54,7 @@ void attend_cache(const CacheProblem& p, const Execution& e) {
 }
 
 void merge(const MergeProblem& p, const Execution& e) {
-  const DeviceState& state = device(p.place.cuda_device);
+  const DeviceState& state = device(p.memory.cuda_device);
   const MergePlan plan = plan_merge(p, state.arch);
   const DeviceGuard guard(state);
   KernelParams params;
@@ -64,16 +64,16 @@ void merge(const MergeProblem& p, const Execution& e) {
 }
 
 size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
-  plan_of(p, device(p.place.cuda_device));  // the query, too, refuses what is not supported
+  plan_of(p, device(p.memory.cuda_device));  // the query, too, refuses what is not supported
   return TileCounts::bytes(e);
 }
 
 size_t backward_workspace_size(const BackwardProblem& p, const Execution& e) {
-  return plan_of(p, device(p.place.cuda_device), reproducible(e)).workspace.size;
+  return plan_of(p, device(p.memory.cuda_device), reproducible(e)).workspace.size;
 }
 
 size_t cache_workspace_size(const CacheProblem& p, const Execution& e) {
-  return TileCounts::bytes(e) + plan_of(p, device(p.place.cuda_device)).workspace.size;
+  return TileCounts::bytes(e) + plan_of(p, device(p.memory.cuda_device)).workspace.size;
 }
 
 }  // namespace cuflash::cuda

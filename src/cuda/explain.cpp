@@ -74,7 +74,7 @@ std::string explain_backend(const P& p, const Execution& e, const Somewhere& at,
 
 template <class P>
 std::string explain_here(const P& p, const Execution& e) {
-  const DeviceState& state = device(p.place.cuda_device);
+  const DeviceState& state = device(p.memory.cuda_device);
   return explain_backend(
       p, e, {state.arch, state.num_sms, &state},
       join("the tensors are in the memory of device ", state.ordinal, ", ", state.name, ", ", target_of(state.arch)));

@@ -10,8 +10,8 @@ namespace cuflash {
 
 // Lengths, tables and indices in host memory are copied: the problem points to `copies`. Those in the memory of a CUDA
 // device are not read.
-CacheProblem describe(const cuflash_attention& attention, const cuflash_cache_tensors& cache, Place place,
+CacheProblem describe(const cuflash_attention& attention, const cuflash_cache_tensors& cache, Memory memory,
                       Snapshot& copies);
-MergeProblem describe(const cuflash_merge_tensors& tensors, Place place);
+MergeProblem describe(const cuflash_merge_tensors& tensors, Memory memory);
 
 }  // namespace cuflash

@@ -36,7 +36,8 @@ class FakeCache : public ::testing::Test {
 cuda::KvPlan plan_of(const CacheScene& s) {
   const cuda::DeviceState& state = cuda::device(0);
   Snapshot copies;
-  return cuda::plan_kv(describe(detail::to_c(s.attention), to_c(s.cache), Place{0}, copies), state.arch, state.num_sms);
+  return cuda::plan_kv(describe(detail::to_c(s.attention), to_c(s.cache), Memory{0}, copies), state.arch,
+                       state.num_sms);
 }
 
 KvConfig config_of(const cuda::KvPlan& plan) { return plan.launch.kernel.as<KvConfig>(); }
@@ -433,7 +434,7 @@ TEST_P(FakeMerge, EqualsTheDefinition) {
                        .lse_b = flat(lse_b.view),
                        .o = in_place ? o_a.view : o.view,
                        .lse = flat(in_place ? lse_b.view : lse.view)};
-  const cuda::MergePlan plan = cuda::plan_merge(describe(to_c(tensors), Place{0}), cuda::device(0).arch);
+  const cuda::MergePlan plan = cuda::plan_merge(describe(to_c(tensors), Memory{0}), cuda::device(0).arch);
   running = {ints_of(plan.launch.kernel.as<MergeConfig>()), false, 5, 0, ""};
   merge_states(tensors);
   ASSERT_EQ(running.fault, "");

@@ -54,7 +54,7 @@ struct CacheCall {
   // What a GPU would be asked for.
   void plan() const {
     Snapshot copies;
-    const CacheProblem problem = describe(detail::to_c(attention), to_c(cache), Place{0}, copies);
+    const CacheProblem problem = describe(detail::to_c(attention), to_c(cache), Memory{0}, copies);
     const cuda::Arch arch = cuda::arch_named("sm_90a");
     cuda::plan_kv(problem, arch, arch.usual_sms);
   }

@@ -200,7 +200,7 @@ std::string refusal(const std::function<void()>& body, cuflash_status status) {
   return "";
 }
 
-constexpr Place kDevice{.cuda_device = 0};
+constexpr Memory kDevice{.cuda_device = 0};
 constexpr const char* kTargets[] = {"sm_80", "sm_90a", "sm_120"};
 
 TEST(CudaPlan, OfAWorkspaceBeyond64BitsIsRefusedWithTheNumber) {

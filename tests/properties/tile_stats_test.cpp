@@ -161,13 +161,13 @@ cli::ExplainOptions sketched(const Geometry& g, int64_t len_q, int64_t len_k, DT
 ForwardProblem forward_problem(const cli::ExplainOptions& options) {
   const cli::Sketch sketch(options);
   Snapshot copies;  // empty: the lengths of a device are not copied
-  return describe(detail::to_c(sketch.attention), detail::to_c(sketch.outputs), Place{0}, copies);
+  return describe(detail::to_c(sketch.attention), detail::to_c(sketch.outputs), Memory{0}, copies);
 }
 BackwardProblem backward_problem(cli::ExplainOptions options) {
   options.backward = true;
   const cli::Sketch sketch(options);
   Snapshot copies;  // empty: the lengths of a device are not copied
-  return describe(detail::to_c(sketch.attention), detail::to_c(sketch.tensors), Place{0}, copies);
+  return describe(detail::to_c(sketch.attention), detail::to_c(sketch.tensors), Memory{0}, copies);
 }
 
 constexpr std::pair<int64_t, int64_t> kLengths[] = {{300, 300}, {130, 400}, {400, 130}};

@@ -19,15 +19,15 @@ class MemoryLookup {
   explicit operator bool() const { return driver_ != nullptr; }
 
   // Device memory and managed memory are on a device, everything else is the host's.
-  Place of(const void* data);
+  Memory of(const void* data);
   // Managed memory is everywhere.
-  bool is_at(const void* data, Place place);
+  bool is_at(const void* data, Memory memory);
 
  private:
   explicit MemoryLookup(const Driver* driver) : driver_(driver) {}
 
   struct Answer {
-    Place place;
+    Memory memory;
     bool managed = false;
     uintptr_t begin = 0, size = 0;  // of the allocation
 

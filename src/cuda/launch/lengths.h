@@ -14,8 +14,8 @@ namespace cuflash::cuda {
 class HostLengths {
  public:
   // Waits for the stream. The tensors of `attention` have been described. Refused while the stream is captured.
-  HostLengths(const cuflash_attention& attention, Place place, void* stream);
-  HostLengths(const cuflash_attention& attention, const cuflash_cache_tensors& cache, Place place, void* stream);
+  HostLengths(const cuflash_attention& attention, Memory memory, void* stream);
+  HostLengths(const cuflash_attention& attention, const cuflash_cache_tensors& cache, Memory memory, void* stream);
   HostLengths(const HostLengths&) = delete;
   HostLengths& operator=(const HostLengths&) = delete;
 
