@@ -1,4 +1,4 @@
-// The files of kernels/, embedded by the build (cmake/EmbedKernels.cmake).
+// The files of kernels/, which the build embeds in the library (cmake/EmbedKernels.cmake).
 #pragma once
 
 #include <span>
@@ -6,7 +6,7 @@
 namespace cuflash {
 
 struct KernelHeader {
-  const char* name;  // as it is included: "tile/operand.h"
+  const char* name;  // as in an #include: "tile/operand.h"
   const char* text;
 };
 std::span<const KernelHeader> kernel_headers();

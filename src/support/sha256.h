@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4): names and checksums of compiled kernels.
+// SHA-256 (FIPS 180-4): keys and checksums of compiled kernels.
 #pragma once
 
 #include <array>

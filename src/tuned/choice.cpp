@@ -55,7 +55,7 @@ std::vector<std::string_view> words_of(std::string_view text) {
   return words;
 }
 
-// "name=12", with any of the names, and a number from 0 on.
+// "name=12", with one of the names and a number that is not negative.
 template <class Object, class Members>
 bool read_member(std::string_view word, const Members& members, Object& object) {
   const size_t equals = word.find('=');
@@ -98,10 +98,10 @@ std::optional<Kind> kind_of(Direction direction, const Problem& p, Heads heads) 
   Kind kind{direction, p.dtype};
   if (p.window_left < kUnbounded) kind.mask = Mask::window;
   else if (p.window_right < kUnbounded) kind.mask = p.window_right == 0 ? Mask::causal : Mask::window;
-  if (decode && p.len_q == 1 && kind.mask == Mask::causal) kind.mask = Mask::none;  // the last position sees all
+  if (decode && p.len_q == 1 && kind.mask == Mask::causal) kind.mask = Mask::none;  // the last position sees all keys
   kind.dim_qk = p.dim_qk, kind.dim_v = p.dim_v;
   kind.len_q = up_to(p.len_q), kind.len_k = up_to(p.len_k);
-  // Splits are dealt out to multiprocessors: how many depends on every head.
+  // Splits are distributed over SMs, so their number depends on every head.
   if (heads == Heads::counted) kind.heads = decode ? p.batch * p.heads_k : up_to(p.batch * p.heads_q);
   kind.group = p.group();
   kind.page_size = p.cache.page_size;

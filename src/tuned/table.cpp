@@ -127,9 +127,9 @@ std::string write_choices(const std::string& directory, const std::string& devic
   std::string problem;
   const File opened = open_private_directory(directory, problem);
   if (!opened) return problem;
-  // Held until the directory is closed. Where a file system has no locks, the last one to write wins.
+  // Held until the directory is closed. On a file system without locks, the last writer wins.
   ::flock(opened.get(), LOCK_EX);
-  Table table;  // what is damaged or of other kernels is replaced
+  Table table;  // a file that is damaged or for other kernels is replaced
   table.file = path_in(directory);
   read_from(opened.get(), table);
   Choices& all = table.devices[device];

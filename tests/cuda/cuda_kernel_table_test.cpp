@@ -1,4 +1,4 @@
-// The table of loaded kernels under many threads: each kernel is made once, and set up once for each device.
+// The table of loaded kernels under many threads: each kernel is loaded once, and set up once per device.
 #include "cuda/jit/kernel_table.h"
 
 #include <gtest/gtest.h>

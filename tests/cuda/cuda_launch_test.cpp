@@ -1,4 +1,4 @@
-// Driver, devices, cache and launch against a libcuda that remembers what it was asked to do: no GPU is needed.
+// Driver, devices, kernel cache and launch with a libcuda that records its calls: no GPU is needed.
 #include "cuda/launch/launch.h"
 
 #include <dlfcn.h>
@@ -22,7 +22,7 @@ namespace {
 
 using test::context;
 
-// One kernel for each test, so that each sees its first launch.
+// One kernel per test, so that each test sees a first launch.
 Launch launch_number(int number) {
   ForwardConfig config{Element::bf16, 64, 64, 64, 64, 4, 1, 1, 1, 0, number};
   return {key_of(kernel_type("forward"), arch_named("sm_90a"), config), 7, 3, 2, 128, 50000};
@@ -46,7 +46,7 @@ Function* fake(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(open_fake(), name));
 }
 
-// The status and the sentence of a failure.
+// The status and the message of a failure.
 std::pair<cuflash_status, std::string> failure(auto call) {
   try {
     call();
@@ -56,7 +56,7 @@ std::pair<cuflash_status, std::string> failure(auto call) {
   return {CUFLASH_OK, ""};
 }
 
-// A process of its own for each, and before this one looks: a driver is looked at once.
+// Each case runs in a child process, before this process looks for a driver: a process looks once.
 int driver_in_child(const char* variable, const char* value, std::initializer_list<const char*> parts) {
   return test::in_child([&] {
     ::setenv(variable, value, 1);
@@ -81,9 +81,9 @@ class Launching : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     EXPECT_FALSE(driver_is_loaded());
-    EXPECT_FALSE(driver_is_loaded());  // from memory
+    EXPECT_FALSE(driver_is_loaded());  // remembered
     ASSERT_TRUE(open_fake()) << ::dlerror();
-    EXPECT_TRUE(driver_is_loaded());  // noticed although it was "no" a moment ago
+    EXPECT_TRUE(driver_is_loaded());  // noticed although the last answer was no
     static test::TempDir dir;
     std::vector<ArchiveEntry> entries;
     for (int n = 0; n < kKernels; ++n) {
@@ -178,7 +178,7 @@ TEST_F(Launching, ManyThreadsLoadAKernelOnce) {
     for (int n = 0; n < 4; ++n) threads.emplace_back([&] { device(0), device(1); });
   }
   cuda->launches.shrink_to_fit();
-  *cuda = {};  // no room: launches are not remembered, which would be a race here
+  *cuda = {};  // no room: launches are not recorded, which would be a race here
   {
     std::vector<std::jthread> threads;
     for (int n = 0; n < 4; ++n)
@@ -244,7 +244,7 @@ TEST_F(Launching, DevicesThatCannotServeAreRefused) {
   EXPECT_EQ(device(1).num_sms, 132);
 }
 
-// What a cached launch costs beside the driver's own call.
+// What a launch of a loaded kernel costs on top of the driver's call.
 TEST_F(Launching, ACachedLaunchAllocatesNothingAndIsShort) {
   *contexts = {context(10)};
   const Launch cached = launch_number(10);
@@ -261,7 +261,7 @@ TEST_F(Launching, ACachedLaunchAllocatesNothingAndIsShort) {
   }
   EXPECT_EQ(allocations - before, 0);
   RecordProperty("nanoseconds", static_cast<int>(best));
-  if (!test::kSanitized) {  // whose own time is not the library's
+  if (!test::kSanitized) {  // sanitizers take time of their own
     EXPECT_LT(best, 2000) << "nanoseconds";
   }
 }

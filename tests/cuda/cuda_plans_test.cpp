@@ -1,5 +1,5 @@
-// Plans for a table of problems, compared with tests/cuda/cuda_plans.txt: a change of a plan is seen in a review.
-// CUFLASH_UPDATE_PLANS=1 build/release/bin/cuda_plans_test writes the file anew.
+// Plans for a table of problems, compared with tests/cuda/cuda_plans.txt, so that a review shows every change of a plan.
+// CUFLASH_UPDATE_PLANS=1 build/release/bin/cuda_plans_test rewrites the file.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -142,7 +142,7 @@ std::vector<std::string> lines_of(std::istream& stream) {
   return lines;
 }
 
-// Kernels assert what they ask of tiles: here without a compiler, for every pair of head sizes that has kernels of its own.
+// The static assertions of kernels about tiles, checked without a compiler for every pair of padded head sizes.
 TEST(Plans, FitEveryPairOfHeadSizes) {
   const auto is_possible = [](const auto& plan, const Launch& launch, const Arch& arch) {
     const Fault fault = plan.family->limits(launch.kernel, arch).fault;
@@ -178,8 +178,8 @@ TEST(Plans, FitEveryPairOfHeadSizes) {
             }
 }
 
-// Sums of dQ in the workspace are as large as dQ in f32, and what counts turns comes on top: two kernels need neither.
-TEST(Plans, OfHopperAskForSumsOnlyWhereTheyAdd) {
+// Sums of dQ in the workspace are as large as dQ in f32, and the semaphores come on top: two kernels need neither.
+TEST(Plans, OfSm90HaveSumsOnlyWhereTheyAdd) {
   const Arch arch = arch_named("sm_90a");
   const auto size = [&](Reproducible reproducible, Kernels kernels, bool dq = true) {
     BackwardProblem p = backward_of({.len_q = 4096, .len_k = 4096});
@@ -193,15 +193,15 @@ TEST(Plans, OfHopperAskForSumsOnlyWhereTheyAdd) {
   EXPECT_GT(size(Reproducible::yes, Kernels::portable), usual);
 }
 
-// Where an H200 was faster with it, and where sums have to repeat bit for bit.
-TEST(Plans, OfHopperGiveDqAKernelOfItsOwnWhereThatPays) {
+// Where an H200 is faster with it, and where sums must be bitwise reproducible.
+TEST(Plans, OfSm90GiveDqItsOwnKernelWhereThatPays) {
   const auto separates = [](int64_t dim_qk, int64_t dim_v, int64_t length, bool causal,
                             Reproducible reproducible = Reproducible::no) {
     const BackwardProblem p =
         backward_of({.dim_qk = dim_qk, .dim_v = dim_v, .causal = causal, .len_q = length, .len_k = length});
     const BackwardPlan plan = plan_backward(p, arch_named("sm_90a"), reproducible, Kernels::best);
     EXPECT_EQ(plan.family, &sm90_backward);
-    EXPECT_NE(plan.dq.grid_x == 0, plan.finish.grid_x == 0) << "dQ comes from one of both";
+    EXPECT_NE(plan.dq.grid_x == 0, plan.finish.grid_x == 0) << "dQ comes from one of the two";
     return plan.dq.grid_x != 0;
   };
   for (const int64_t length : {64, 512, 16384}) {
@@ -218,7 +218,7 @@ TEST(Plans, OfHopperGiveDqAKernelOfItsOwnWhereThatPays) {
   }
 }
 
-// A tile of keys may be copied before lengths are known where these do not decide which one is the first.
+// The producer may load a tile of keys before lengths are known if these do not decide which tile is the first.
 TEST(Plans, OfACacheKnowTheFirstTileWhereKeysBeginWithTheFirstRow) {
   const auto known = [](const TypicalCache& t, auto change) {
     CacheProblem p = cache_of(t);
@@ -236,13 +236,13 @@ TEST(Plans, OfACacheKnowTheFirstTileWhereKeysBeginWithTheFirstRow) {
   EXPECT_TRUE(known({.window_left = 8192}, as_it_is));
   EXPECT_FALSE(known({.window_left = 8191}, as_it_is));
   EXPECT_FALSE(known({.page_size = 64}, [](CacheProblem& p) { p.len_k = 0; })) << "a table without columns";
-  EXPECT_FALSE(known({.dtype = DType::f32}, as_it_is)) << "no boxes";
-  EXPECT_FALSE(known({.batch = 128}, as_it_is)) << "not all CTAs start at one time";
+  EXPECT_FALSE(known({.dtype = DType::f32}, as_it_is)) << "no TMA";
+  EXPECT_FALSE(known({.batch = 128}, as_it_is)) << "not all CTAs are resident";
   EXPECT_FALSE(known({}, [](CacheProblem& p) { p.cache.leftpad = &number; }));
   EXPECT_TRUE(known({}, [](CacheProblem& p) { p.cache.entry = &number; }));
 }
 
-// Of keys that are not split the second tile is known, too, if there is room for one.
+// The second tile of keys that are not split is known, too, if the cache has room for one.
 TEST(Plans, OfACacheKnowTwoTilesOfKeysThatAreNotSplit) {
   const auto known = [](int64_t batch, int64_t room) {
     CacheProblem p = cache_of({.batch = batch});
@@ -256,8 +256,8 @@ TEST(Plans, OfACacheKnowTwoTilesOfKeysThatAreNotSplit) {
   EXPECT_EQ(known(128, 8192), 0);
 }
 
-// Where a CTA has a multiprocessor for itself it asks for no more keys and values at one time than keep memory busy.
-TEST(Plans, OfACacheAskForFewPartsOfTilesAtOneTime) {
+// A CTA that is alone on its SM keeps no more keys and values in flight than keep memory busy.
+TEST(Plans, OfACacheKeepFewPartsOfTilesInFlight) {
   const auto asked = [](const TypicalCache& t, int64_t len_q = 1) {
     CacheProblem p = cache_of(t);
     p.len_q = len_q;
@@ -272,14 +272,14 @@ TEST(Plans, OfACacheAskForFewPartsOfTilesAtOneTime) {
   EXPECT_EQ(asked({.batch = 16}), Pair(4, 12));
   EXPECT_EQ(asked({.batch = 1}), Pair(4, 12)) << "splits";
   EXPECT_EQ(asked({.batch = 16, .page_size = 64}), Pair(4, 12));
-  EXPECT_EQ(asked({.batch = 16, .page_size = 16}), Pair(12, 12)) << "small boxes take longer to ask for";
+  EXPECT_EQ(asked({.batch = 16, .page_size = 16}), Pair(12, 12)) << "small boxes take longer to issue";
   const auto [two_ctas, two_all] = asked({.batch = 128});
-  EXPECT_EQ(two_ctas, two_all) << "two CTAs share a multiprocessor";
+  EXPECT_EQ(two_ctas, two_all) << "two CTAs share an SM";
   const auto [many, many_all] = asked({.batch = 16}, 32);
   EXPECT_EQ(many, many_all) << "warpgroups";
 }
 
-// A grid's second and third dimension end at 65,535.
+// The second and third dimension of a grid are at most 65,535.
 TEST(Plans, OfACacheHaveGridsThatCanBeLaunched) {
   for (const int64_t batch : {1, 16, 65535, 65536, 100000}) {
     const KvPlan plan = plan_kv(cache_of({.batch = batch}), arch_named("sm_90a"), 132, Kernels::best);
@@ -290,8 +290,8 @@ TEST(Plans, OfACacheHaveGridsThatCanBeLaunched) {
   }
 }
 
-// Splits wait for each other only where all of them run at one time, and where that is faster.
-TEST(Plans, OfACacheHaveSplitsThatPostOnlyWhereAllRunAtOneTime) {
+// Splits exchange their sums only if all CTAs are resident at once, and if that is faster.
+TEST(Plans, OfACacheExchangeSumsOnlyWhereAllCtasAreResident) {
   const auto exchange = [](const TypicalCache& t, int64_t len_q = 1) {
     CacheProblem p = cache_of(t);
     p.len_q = len_q;
@@ -305,19 +305,64 @@ TEST(Plans, OfACacheHaveSplitsThatPostOnlyWhereAllRunAtOneTime) {
     EXPECT_EQ(plan.launch.programmatic, plan.family == &sm90_kv);
     EXPECT_FALSE(other.launch.kernel.as<KvConfig>().exchanges || other.launch.cooperative);
     EXPECT_EQ(plan.splits, other.splits);
-    EXPECT_GE(plan.workspace.size, other.workspace.size)
-        << "the other one is taken where there is no room for all CTAs";
+    EXPECT_GE(plan.workspace.size, other.workspace.size) << "the other plan is the fallback if not all CTAs fit";
     return exchanges;
   };
   EXPECT_TRUE(exchange({.batch = 1}));
   EXPECT_TRUE(exchange({.batch = 1, .page_size = 16}));
   EXPECT_FALSE(exchange({.batch = 16})) << "one split";
-  EXPECT_FALSE(exchange({.batch = 128})) << "more CTAs than multiprocessors";
-  EXPECT_FALSE(exchange({.batch = 1, .len_new = 1})) << "not plain";
-  EXPECT_FALSE(exchange({.batch = 1, .num_splits = 4})) << "not plain";
-  EXPECT_FALSE(exchange({.dtype = DType::f32, .batch = 1})) << "no boxes";
+  EXPECT_FALSE(exchange({.batch = 128})) << "more CTAs than SMs";
+  EXPECT_FALSE(exchange({.batch = 1, .len_new = 1})) << "not a fast decode";
+  EXPECT_FALSE(exchange({.batch = 1, .num_splits = 4})) << "not a fast decode";
+  EXPECT_FALSE(exchange({.dtype = DType::f32, .batch = 1})) << "no TMA";
   EXPECT_TRUE(exchange({.batch = 1}, 32));
   EXPECT_FALSE(exchange({.batch = 1}, 64)) << "many rows, few splits";
+}
+
+// The number of SMs decides how many splits there are, and whether they exchange their sums. Nothing else of a kernel depends
+// on it, and a pack has both variants: it serves every board of an architecture.
+TEST(Plans, OfACacheTakeKernelsOfThePackOnEveryBoard) {
+  const Arch arch = arch_named("sm_90a");
+  const std::vector<KernelKey> pack = typical_kernels(arch);
+  const auto has = [&](const KernelKey& kernel) { return std::find(pack.begin(), pack.end(), kernel) != pack.end(); };
+  const auto variant = [&](const KernelKey& kernel, int exchanges) {
+    auto c = kernel.as<KvConfig>();
+    c.exchanges = exchanges;
+    return key_of(*kernel.type, arch, c);
+  };
+  int both = 0;
+  for (const KernelKey& kernel : pack) {
+    if (kernel.type->name != std::string_view("sm90_kv")) continue;
+    const auto c = kernel.as<KvConfig>();
+    if (!c.fast_decode || c.ctas_per_sm != 1) continue;
+    EXPECT_TRUE(has(variant(kernel, 0)) && has(variant(kernel, 1))) << name_of(kernel);
+    ++both;
+  }
+  EXPECT_GT(both, 0);
+  for (const TypicalCache& t : typical_caches({{DType::bf16}, {}}))
+    for (const int num_sms : {1, 7, 16, 66, 78, 114, 132, 144, 264}) {
+      const KvPlan usual = plan_kv(cache_of(t), arch, arch.usual_sms, Kernels::best);
+      const KvPlan plan = plan_kv(cache_of(t), arch, num_sms, Kernels::best);
+      EXPECT_EQ(variant(plan.launch.kernel, 0), variant(usual.launch.kernel, 0)) << name_of(plan.launch.kernel);
+      EXPECT_TRUE(has(plan.launch.kernel)) << name_of(plan.launch.kernel) << " for " << num_sms << " SMs";
+    }
+}
+
+// A plan's family serves the architecture, and every family that was asked before it says why it does not.
+TEST(Plans, AreMadeByTheFirstFamilyThatAccepts) {
+  const Arch hopper = arch_named("sm_90a"), ampere = arch_named("sm_80");
+  const ForwardProblem f32 = forward_of({.dtype = DType::f32});
+  EXPECT_EQ(plan_forward(forward_of({}), hopper, Kernels::best).family, &sm90_forward);
+  EXPECT_TRUE(rejections(forward_of({}), hopper, Kernels::best).empty());
+  EXPECT_EQ(plan_forward(forward_of({}), ampere, Kernels::best).family, &portable_forward);
+  EXPECT_TRUE(rejections(forward_of({}), ampere, Kernels::best).empty()) << "sm90 does not serve the architecture";
+  EXPECT_EQ(plan_forward(f32, hopper, Kernels::best).family, &portable_forward);
+  for (const Kernels kernels : {Kernels::best, Kernels::portable}) {
+    const std::vector<Rejection> rejected = rejections(f32, hopper, kernels);
+    ASSERT_EQ(rejected.size(), 1u);
+    EXPECT_STREQ(rejected[0].family, "sm90");
+    EXPECT_EQ(std::string_view(rejected[0].reason).find("CUFLASH_CUDA_KERNELS") == 0, kernels == Kernels::portable);
+  }
 }
 
 TEST(Plans, AreThoseOfTheTable) {
@@ -330,9 +375,9 @@ TEST(Plans, AreThoseOfTheTable) {
   for (size_t n = 0; n < std::min(actual.size(), expected.size()); ++n) {
     if (!actual[n].starts_with(" ")) problem = actual[n];
     ASSERT_EQ(actual[n], expected[n]) << path << ", line " << n + 1 << ", " << problem
-                                      << "\nCUFLASH_UPDATE_PLANS=1 writes the file anew";
+                                      << "\nCUFLASH_UPDATE_PLANS=1 rewrites the file";
   }
-  EXPECT_EQ(actual.size(), expected.size()) << "CUFLASH_UPDATE_PLANS=1 writes the file anew";
+  EXPECT_EQ(actual.size(), expected.size()) << "CUFLASH_UPDATE_PLANS=1 rewrites the file";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Architectures by name, and kernels by name: there and back, and what is refused.
+// Names of architectures and kernels: read back, and refused if wrong.
 #include "cuda/jit/program.h"
 
 #include <gtest/gtest.h>

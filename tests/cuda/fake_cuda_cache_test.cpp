@@ -1,4 +1,4 @@
-// Attention over a KV cache on GPUs that do not exist, and the kernel itself, run by the host: see tests/kernel_emulator.
+// Attention over a KV cache on fake GPUs, with the kernel itself emulated on the host: see tests/cuda/kernel_emulator.
 #include <dlfcn.h>
 
 #include <cmath>
@@ -50,7 +50,7 @@ std::vector<int> ints_of(const Config& config) {
   return ints;
 }
 
-// What the next launches are run with.
+// How the next launches are emulated.
 struct Running {
   std::vector<int> config;
   bool boxes = false;
@@ -76,7 +76,7 @@ void run_merge_kernel(const FakeLaunch& launch) {
                                                     grid_of(launch), static_cast<int>(launch.threads), running.seed);
 }
 
-// The workspace is dirty: whatever lies in it, and what a call before has left there.
+// The workspace is dirty: it holds arbitrary bytes, or what an earlier call left there.
 std::string run_scene(CacheScene& scene, DeviceBuffer& workspace, uint64_t seed) {
   const cuda::KvPlan plan = plan_of(scene);
   running = {ints_of(config_of(plan)), uses_tma(plan), seed, 0, ""};
@@ -99,7 +99,7 @@ TEST_F(FakeCache, RandomCallsEqualTheDefinition) {
   }
 }
 
-// Kernels without the code for what such calls have not: see KvConfig. First tiles that nobody needs, too.
+// Kernels for fast decode, without the code for anything else: see KvConfig. Also first tiles that no split needs.
 TEST_F(FakeCache, PlainCallsEqualTheDefinition) {
   gpus.on_launch = run_cache_kernel;
   DeviceBuffer workspace(16);
@@ -125,8 +125,8 @@ TEST_F(FakeCache, PlainCallsEqualTheDefinition) {
       }
 }
 
-// Calls whose CTAs all run at one time. What a call before has left in the workspace, or anything else, must not be taken for
-// a post.
+// Calls whose CTAs are all resident. What an earlier call left in the workspace, or any other content, must not be taken for a
+// flagged pair.
 CacheCase posted_case(int64_t group, int64_t page_size, std::vector<int32_t> rows, uint64_t seed) {
   const bool options = group > 16;  // rows of one tile of 32
   return {.heads_k = 2,
@@ -154,13 +154,13 @@ TEST_F(FakeCache, SplitsPostTheirSumsToEachOther) {
       CacheScene scene(c);
       scene.attention.seqlens_q = {};
       const cuda::KvPlan plan = plan_of(scene);
-      if (!uses_tma(plan)) GTEST_SKIP() << "exchanges are for tensor copies";
+      if (!uses_tma(plan)) GTEST_SKIP() << "only sm90 kernels exchange sums";
       ASSERT_TRUE(config_of(plan).exchanges) << describe(c);
       EXPECT_EQ(run_scene(scene, workspace, seed), "") << describe(c);
       EXPECT_TRUE(early && together);
     }
 }
-// Values that are columns of keys, whose columns are shared by warps.
+// Values that are columns of keys, with warps that share the columns.
 TEST_F(FakeCache, SplitsPostSumsOfValuesInKeys) {
   gpus.on_launch = run_cache_kernel;
   DeviceBuffer workspace(16);
@@ -176,12 +176,12 @@ TEST_F(FakeCache, SplitsPostSumsOfValuesInKeys) {
                       .room = 960});
     scene.attention.seqlens_q = {};
     const cuda::KvPlan plan = plan_of(scene);
-    if (!uses_tma(plan)) GTEST_SKIP() << "exchanges are for tensor copies";
+    if (!uses_tma(plan)) GTEST_SKIP() << "only sm90 kernels exchange sums";
     ASSERT_TRUE(config_of(plan).exchanges && config_of(plan).v_in_k);
     EXPECT_EQ(run_scene(scene, workspace, 3), "") << group;
   }
 }
-// Nobody waits for a CTA that does not run: where not all of them fit, splits meet by tickets.
+// No CTA waits for one that is not resident: if not all of them fit, splits are reduced by tickets.
 TEST_F(FakeCache, SplitsMeetByTicketsWhereThereIsNoRoomForAll) {
   static int launches = 0;
   static bool together = true;
@@ -192,7 +192,7 @@ TEST_F(FakeCache, SplitsMeetByTicketsWhereThereIsNoRoomForAll) {
   CacheScene scene(posted_case(4, 0, {900, 260}, 1));
   scene.attention.seqlens_q = {};
   const cuda::KvPlan plan = plan_of(scene);
-  if (!uses_tma(plan)) GTEST_SKIP() << "exchanges are for tensor copies";
+  if (!uses_tma(plan)) GTEST_SKIP() << "only sm90 kernels exchange sums";
   ASSERT_TRUE(config_of(plan).exchanges);
   KvConfig by_tickets = config_of(plan);
   by_tickets.exchanges = 0;
@@ -208,7 +208,7 @@ TEST_F(FakeCache, SplitsMeetByTicketsWhereThereIsNoRoomForAll) {
   EXPECT_EQ(scene.fault(), "");
 }
 
-// The part of a call that is sequence b's.
+// The part of a call that belongs to sequence b.
 void keep_sequence(CacheScene& scene, int64_t b) {
   Attention& a = scene.attention;
   CacheTensors& c = scene.cache;
@@ -242,8 +242,8 @@ TEST_F(FakeCache, WithAFixedNumberOfSplitsNothingOfTheBatchChangesARow) {
   }
 }
 
-// More than 64 rows: warpgroups with one block or two, of which some or all may be missing, in one tile and in two. Large
-// tiles are taken where they are many; most of these have next to nothing to do.
+// More than 64 rows: warpgroups with one block or two, of which some or all may be missing, in one tile and in two. A plan
+// takes large tiles only where there are many; most of these have almost nothing to do.
 TEST_F(FakeCache, LargeTilesOfRowsAreMultipliedByWarpgroups) {
   gpus.on_launch = run_cache_kernel;
   DeviceBuffer workspace(16);
@@ -276,7 +276,7 @@ TEST_F(FakeCache, LargeTilesOfRowsAreMultipliedByWarpgroups) {
   }
 }
 
-// Behind the last columns of keys lies another tile, which must not be cleared for values that nobody sees.
+// Another tile follows the last columns of keys. It must not be cleared for values that no query sees.
 TEST_F(FakeCache, ValuesInTheLastColumnsOfKeys) {
   gpus.on_launch = run_cache_kernel;
   DeviceBuffer workspace(16);
@@ -293,9 +293,9 @@ TEST_F(FakeCache, ValuesInTheLastColumnsOfKeys) {
   EXPECT_EQ(run_scene(scene, workspace, 4), "");
 }
 
-// A graph replays a call with whatever lengths are in the tensors then.
+// A graph replays a call with the lengths that the tensors hold at that time.
 TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
-  static Sm90KvParams params;  // the larger one of the two kernels
+  static Sm90KvParams params;  // of the kernel with more params
   static kernel_emulator::Grid grid;
   static unsigned threads = 0, shared = 0;
   gpus.on_launch = [](const FakeLaunch& l) {
@@ -324,8 +324,7 @@ TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
   EXPECT_EQ(scene.results(0), first);
 }
 
-// Plans have short splits where there are more tiles of rows than a test has time for: the params of a small call are given
-// some.
+// Plans have short splits only with more row tiles than a test has time for, so the test adds some to the params of a small call.
 TEST_F(FakeCache, ShortSplitsAreAddedUpLikeAllOthers) {
   static int64_t ctas = 0;
   gpus.on_launch = [](const FakeLaunch& l) {
@@ -345,7 +344,7 @@ TEST_F(FakeCache, ShortSplitsAreAddedUpLikeAllOthers) {
                     .room = 6400,
                     .window_right = 0,
                     .num_splits = 5});
-  if (!uses_tma(plan_of(scene))) GTEST_SKIP() << "short splits are for tensor copies";
+  if (!uses_tma(plan_of(scene))) GTEST_SKIP() << "only sm90 plans have short splits";
   running = {ints_of(config_of(plan_of(scene))), true, 7, 0, ""};
   const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));
   flash_attention_with_cache(scene.attention, scene.cache,
@@ -395,7 +394,7 @@ TEST_F(FakeCache, NothingToDoLaunchesNothing) {
   EXPECT_EQ(gpus.launches, before);
 }
 
-// The merge of two parts, one of them empty in some rows, in place and not.
+// Merges two parts, one of them empty in some rows, in place and not.
 struct MergeCase {
   DType dtype;
   int64_t dim;

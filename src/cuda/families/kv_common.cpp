@@ -203,8 +203,8 @@ std::string kv_config_line(const KvConfig& c, const char* copies) {
   return join("config     tiles of ", c.tile_q, " rows (queries times heads of a group) x ", c.tile_k,
               " keys, head sizes up to ", c.dim_qk, " and ", c.dim_v,
               c.v_in_k ? ", values are columns of keys, " : ", ", c.stages, " stages, ", c.ctas_per_sm,
-              " CTAs an SM, rows copied ", copies, ", ", c.fast_decode ? "plain, " : "",
-              c.exchanges ? "splits wait for each other, " : "", options_text(c.options), "\n");
+              " CTAs per SM, rows copied ", copies, ", ", c.fast_decode ? "fast decode, " : "",
+              c.exchanges ? "splits exchange their sums, " : "", options_text(c.options), "\n");
 }
 
 }  // namespace cuflash::cuda

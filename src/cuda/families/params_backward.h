@@ -6,7 +6,7 @@
 
 namespace cuflash::cuda {
 
-// tile_counts: null, or three counters in device memory that are zero.
+// tile_counts: null, or three zeroed counters in device memory.
 BackwardParams backward_params(const BackwardProblem& problem, const BackwardPlan& plan, void* workspace,
                                uint64_t* tile_counts);
 

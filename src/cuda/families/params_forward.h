@@ -11,7 +11,7 @@ RowsView view_of(const BasicRows<Pointer>& rows);
 template <class Pointer>
 HeadView view_of(const BasicHeadValues<Pointer>& values);
 
-// tile_counts: null, or three counters in device memory that are zero.
+// tile_counts: null, or three zeroed counters in device memory.
 AttentionParams attention_params(const Problem& problem, uint64_t* tile_counts);
 ForwardParams forward_params(const ForwardProblem& problem, uint64_t* tile_counts);
 

@@ -52,7 +52,7 @@ std::string options_text(int options);
 template <class Config>
 std::string portable_config_line(const Config& c) {
   return join("config     tiles of ", c.tile_q, " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk, " and ",
-              c.dim_v, ", ", c.stages, " stages, ", c.ctas_per_sm, " CTAs an SM, rows copied ",
+              c.dim_v, ", ", c.stages, " stages, ", c.ctas_per_sm, " CTAs per SM, rows copied ",
               c.copy == kCopyElements ? "an element" : "16 bytes", " at a time, ", options_text(c.options), "\n");
 }
 

@@ -20,7 +20,7 @@ bool serves(const Family& family, const Arch& arch) {
 
 template <class Family, class Problem>
 const char* why_not(const Family& family, const Problem& problem, Kernels kernels) {
-  if (family.serves && kernels == Kernels::portable) return "CUFLASH_CUDA_KERNELS wants portable kernels";
+  if (family.serves && kernels == Kernels::portable) return "CUFLASH_CUDA_KERNELS is portable";
   return family.why_not(problem);
 }
 

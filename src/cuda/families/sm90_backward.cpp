@@ -33,7 +33,7 @@ constexpr const KernelType* kKernels[] = {&kMain, &kDq};
 constexpr int kTileQ = 64;
 
 const char* why_not(const BackwardProblem& p) {
-  if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products are those of f16 and bf16";
+  if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products take f16 and bf16 only";
   if (p.batch == 0 || p.len_q == 0 || p.len_k == 0) return "there is nothing to multiply";
   if (kernel_options(p, kCopyVectors) != 0) return "it computes no options that change scores or weights";
   if (p.dout.dtype != p.dtype) return "dO has another type than q";
@@ -129,11 +129,9 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
 
 const char* reason_of(const Configs& configs, bool runs_main) {
   if (configs.tuned && runs_main) return kTunedReason;
-  if (configs.dq && runs_main)
-    return "warpgroup products and tensor copies of Hopper; dQ in one order, by a kernel of its own";
-  if (configs.dq) return "warpgroup products and tensor copies of Hopper; dQ alone";
-  return configs.main.dq ? "warpgroup products and tensor copies of Hopper"
-                         : "warpgroup products and tensor copies of Hopper; no dQ";
+  if (configs.dq && runs_main) return "wgmma products and TMA loads; dQ in one order, by a kernel of its own";
+  if (configs.dq) return "wgmma products and TMA loads; dQ alone";
+  return configs.main.dq ? "wgmma products and TMA loads" : "wgmma products and TMA loads; no dQ";
 }
 
 BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
@@ -194,14 +192,14 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
 
 std::string main_line(const Sm90BackwardConfig& c) {
   return join("config     tiles of ", c.tile_q, " queries x ", tile_k_of(c), " keys, head sizes up to ", c.dim_qk,
-              " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups,
-              " warpgroups that have keys and one that copies", c.dq ? " and computes dQ\n" : "\n");
+              " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups, " consumer warpgroups and one producer",
+              c.dq ? " that also computes dQ\n" : "\n");
 }
 
 std::string dq_line(const Sm90DqConfig& c) {
   return join("config     dQ: tiles of ", tile_q_of(c), " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
               " and ", c.dim_v, ", ", c.key_stages, " tiles of keys and ", c.value_stages, " of values, ", c.warpgroups,
-              " warpgroups that compute and one that copies\n");
+              " consumer warpgroups and one producer\n");
 }
 
 std::string describe(const BackwardPlan& plan) {

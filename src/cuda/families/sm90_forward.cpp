@@ -81,7 +81,7 @@ Sm90ForwardConfig config_without_tiles(const ForwardProblem& p) {
   return c;
 }
 
-// Null: there are none.
+// Null: no tiles fit.
 const Tiles* tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c) {
   const Shape shape = p.window_right < kUnbounded ? causal : full;
   const auto* found = std::find_if(std::begin(kTiles), std::end(kTiles), [&](const Tiles& t) {
@@ -96,7 +96,7 @@ Checked query_tiles(const Problem& p, int tile_q) {
 }
 
 const char* why_not(const ForwardProblem& p) {
-  if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products are those of f16 and bf16";
+  if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products take f16 and bf16 only";
   if (p.batch == 0 || p.len_q == 0 || p.len_k == 0) return "there is nothing to multiply";
   if (!has_vector_rows(p.q) || !has_vector_rows(p.k) || !has_vector_rows(p.v))
     return "rows of q, k or v do not start on 16-byte boundaries";
@@ -131,7 +131,7 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   Sm90ForwardConfig c = config_without_tiles(p);
   ForwardPlan plan;
   plan.tuned = apply_tuned(kTunable, target.choice, target.arch, c);
-  plan.reason = plan.tuned ? kTunedReason : "warpgroup products and tensor copies of Hopper";
+  plan.reason = plan.tuned ? kTunedReason : "wgmma products and TMA loads";
   if (!plan.tuned) {
     const Tiles& t = *tiles_for(p, c);
     c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages, c.schedule = t.schedule;
@@ -185,8 +185,8 @@ Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, co
 std::string describe(const ForwardPlan& plan) {
   const auto c = plan.launch.kernel.as<Sm90ForwardConfig>();
   return join("config     tiles of ", tile_q_of(c), " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
-              " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups,
-              " warpgroups that compute and one that copies, ", options_text(c.options), "\n");
+              " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups, " consumer warpgroups and one producer, ",
+              options_text(c.options), "\n");
 }
 
 }  // namespace

@@ -54,15 +54,15 @@ int64_t box_rows_of(const CacheProblem& p, const KvConfig& c) {
 }
 
 const char* why_not(const CacheProblem& p) {
-  if (size_of(element_of(p.dtype)) != 2) return "tensor copies are for f16 and bf16";
+  if (size_of(element_of(p.dtype)) != 2) return "its TMA loads take f16 and bf16 only";
   if (!has_tensor_map(p.k, cached_extent(p, p.dim_qk)) || !has_tensor_map(p.v, cached_extent(p, p.dim_v)))
-    return "tensor copies need a cache whose rows begin on 16 bytes";
+    return "TMA loads need a cache whose rows start on 16-byte boundaries";
   if (p.cache.page_size % kBoxRows[std::size(kBoxRows) - 1] != 0)
-    return "tensor copies need pages whose size is a multiple of 16";
+    return "TMA loads need pages whose size is a multiple of 16";
   if (p.cache.page_size != 0 && p.cache.leftpad) return "left padding moves keys across the borders of pages";
   // Products read two pieces of a box side by side, and another tile follows its last column.
   if (p.v_in_k && (column_of_values(p) % 16 != 0 || column_of_values(p) + boxed_dim(p.dim_v) > boxed_dim(p.dim_qk)))
-    return "values are columns of keys that do not lie in a box as products read them";
+    return "v is a slice of k that does not lie in a TMA box as products read it";
   return nullptr;
 }
 
@@ -220,7 +220,7 @@ constinit const KvFamily sm90_kv{
                  KernelParams& params) { params.set([&] { return params_of(p, plan, context); }); },
     .describe =
         [](const KvPlan& plan) {
-          return kv_config_line(plan.launch.kernel.as<KvConfig>(), "as boxes by one more warp");
+          return kv_config_line(plan.launch.kernel.as<KvConfig>(), "by TMA from a producer warp");
         },
     .kernels = kKernels,
 };

@@ -20,7 +20,7 @@ HostLengths::HostLengths(const cuflash_attention& attention, const cuflash_cache
   synchronize(stream);
 }
 
-// All that lies between the first element and the last, gaps of a table too.
+// Copies everything from the first element to the last, including gaps of a table.
 void HostLengths::copy(cuflash_tensor& t, void* stream) {
   int64_t last = 0;
   for (int d = 0; d < t.rank; ++d) {
