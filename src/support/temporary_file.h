@@ -1,7 +1,8 @@
-// Files that appear complete or not at all: each is written under a temporary name in the same directory and then renamed.
+// Files that appear complete or not at all: each is written under a temporary name in the same directory and then
+// renamed.
 //
-// Temporary names are random, and only this code creates them. A name that repeats, such as one that contains the process ID,
-// would stay taken forever after a process was killed: in a container the next process has the same ID.
+// Temporary names are random, and only this code creates them. A name that repeats, such as one that contains the
+// process ID, would stay taken forever after a process was killed: in a container the next process has the same ID.
 #pragma once
 
 #include <sys/types.h>
@@ -15,8 +16,8 @@ namespace cuflash {
 
 class TemporaryFile {
  public:
-  // For the file `name` of an open directory, or for a path. If no temporary file can be created there, the object is false
-  // and error() has the reason. Removes temporary files that other processes left there more than a day ago.
+  // For the file `name` of an open directory, or for a path. If no temporary file can be created there, the object is
+  // false and error() has the reason. Removes temporary files that other processes left there more than a day ago.
   TemporaryFile(int directory, std::string name, mode_t mode);
   TemporaryFile(const std::string& path, mode_t mode);
   TemporaryFile(const TemporaryFile&) = delete;
@@ -46,8 +47,8 @@ class TemporaryFile {
 
 bool is_temporary_name(std::string_view name);
 
-// Removes every temporary file of this process that is not in place yet. For the handler of a signal that ends the process:
-// it is async-signal-safe. The library itself installs no handler.
+// Removes every temporary file of this process that is not in place yet. For the handler of a signal that ends the
+// process: it is async-signal-safe. The library itself installs no handler.
 void remove_temporary_files() noexcept;
 
 }  // namespace cuflash

@@ -1,5 +1,5 @@
-// The results of `cuflash tune`: for a kind of problem, the legal config that was fastest on a device. A plan takes one as an
-// argument; without it, it uses its own tables.
+// The results of `cuflash tune`: for a kind of problem, the legal config that was fastest on a device. A plan takes one
+// as an argument; without it, it uses its own tables.
 #pragma once
 
 #include <array>
@@ -17,7 +17,8 @@ namespace cuflash::tuned {
 enum class Direction { forward, backward, decode };
 enum class Mask { none, causal, window };
 
-// Problems that share a choice. Lengths and heads are rounded up to powers of two: a measurement at 2048 serves 1025 to 2048.
+// Problems that share a choice. Lengths and heads are rounded up to powers of two: a measurement at 2048 serves 1025 to
+// 2048.
 struct Kind {
   Direction direction = Direction::forward;
   DType dtype = DType::f32;
@@ -33,8 +34,8 @@ struct Kind {
 
 // On the CPU a result must not depend on the rest of its batch, so a tile must not either.
 enum class Heads { counted, any };
-// Nothing for problems that are never tuned: those with options, and those whose sequences differ in length, except over a
-// cache.
+// Nothing for problems that are never tuned: those with options, and those whose sequences differ in length, except
+// over a cache.
 std::optional<Kind> kind_of(Direction direction, const Problem& problem, Heads heads);
 
 // The members of a config that a tuner chooses. A member that the family does not have is 0.

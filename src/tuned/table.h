@@ -1,5 +1,5 @@
-// The file of tuned choices: "tuned.txt" in the cache directory of compiled kernels, under the same rules. It is private to the
-// user, always replaced as a whole, and used only if its checksum is right.
+// The file of tuned choices: "tuned.txt" in the cache directory of compiled kernels, under the same rules. It is
+// private to the user, always replaced as a whole, and used only if its checksum is right.
 //
 //   cuflash tuned 1
 //   made by 0.1.0 <hash of the kernels' sources>
@@ -34,12 +34,12 @@ struct Table {
 // Reads the file of a directory. Creates neither.
 Table read_table(const std::string& directory);
 
-// Adds choices for one device to the file of a directory, and creates both if needed. Concurrent processes do not lose each
-// other's choices. A kind whose choice has no family is removed. Returns "" or what failed.
+// Adds choices for one device to the file of a directory, and creates both if needed. Concurrent processes do not lose
+// each other's choices. A kind whose choice has no family is removed. Returns "" or what failed.
 std::string write_choices(const std::string& directory, const std::string& device, const Choices& choices);
 
-// The table of this process, read once from the cache directory. Empty with CUFLASH_TUNED=off; throws if that variable is
-// neither on nor off.
+// The table of this process, read once from the cache directory. Empty with CUFLASH_TUNED=off; throws if that variable
+// is neither on nor off.
 const Table& table();
 // The choices of a device, which live as long as the process.
 const Choices& choices_of(const std::string& device);

@@ -160,8 +160,8 @@ TEST(CacheGeometry, ItemsOfPlainCallsAreThoseOfAllCalls) {
   }
 }
 
-// The TMA producer, which looks up rows before any length is known, finds the same rows as all others; table entries are
-// clamped to existing pages.
+// The TMA producer, which looks up rows before any length is known, finds the same rows as all others; table entries
+// are clamped to existing pages.
 TEST(CacheGeometry, BoxesLieWhereRowsLie) {
   std::mt19937 random(9);
   constexpr int kBatch = 3, kStride = 40, kEntries = 11;

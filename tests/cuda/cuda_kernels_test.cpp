@@ -1,6 +1,6 @@
-// Every family of kernels compiles for every architecture without spills, without warnings from ptxas, and within the shared
-// memory of the architecture. Compiles a representative set, and nothing for sm_89; with CUFLASH_TEST_SCALE=10 or more
-// everything that `cuflash pack` compiles, below 1 (sanitizers of host code) the kernels of one problem.
+// Every family of kernels compiles for every architecture without spills, without warnings from ptxas, and within the
+// shared memory of the architecture. Compiles a representative set, and nothing for sm_89; with CUFLASH_TEST_SCALE=10
+// or more everything that `cuflash pack` compiles, below 1 (sanitizers of host code) the kernels of one problem.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,10 +34,10 @@ void add_launches_of(std::vector<Launch>& launches, const Typical& t, const Arch
   for (const Launch* launch : plan.launches()) add(launches, *launch);
 }
 
-// On sm_90a every type with every register budget (a head size stands for those that are padded to it), without options and
-// with all of them, and with the most expensive ones alone. On the others those that differ most: tiles follow the shared
-// memory. f16 differs from bf16 in the instruction only, and f64 of 64 columns needs less than of 128. For bf16 without
-// options sm_90a has its own kernels, below. CUFLASH_TEST_SCALE=10 compiles everything that packs hold.
+// On sm_90a every type with every register budget (a head size stands for those that are padded to it), without options
+// and with all of them, and with the most expensive ones alone. On the others those that differ most: tiles follow the
+// shared memory. f16 differs from bf16 in the instruction only, and f64 of 64 columns needs less than of 128. For bf16
+// without options sm_90a has its own kernels, below. CUFLASH_TEST_SCALE=10 compiles everything that packs hold.
 std::vector<Typical> problems_for(const Arch& arch) {
   constexpr int kMany = kAllOptions & ~kScaleFirst;
   std::vector<Typical> problems;
@@ -58,8 +58,8 @@ std::vector<Typical> problems_for(const Arch& arch) {
   return problems;
 }
 
-// The sm90 families: every register budget without options, with the options that need most registers, and with all of them; dQ
-// in the main kernel and in its own.
+// The sm90 families: every register budget without options, with the options that need most registers, and with all of
+// them; dQ in the main kernel and in its own.
 void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
   if (!arch.wgmma) return;
   const auto add_forward = [&](const Typical& t) {
@@ -86,8 +86,8 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
   }
 }
 
-// Over a KV cache: on sm_90a every list of tiles with the options that need most registers, and the kernels for any alignment;
-// on the others those that differ most. With new rows, which take more code; two without.
+// Over a KV cache: on sm_90a every list of tiles with the options that need most registers, and the kernels for any
+// alignment; on the others those that differ most. With new rows, which take more code; two without.
 void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   const auto add_cache = [&](TypicalCache t, Kernels kernels = Kernels::best) {
     t.len_new = 1;

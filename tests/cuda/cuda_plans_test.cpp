@@ -1,5 +1,5 @@
-// Plans for a table of problems, compared with tests/cuda/cuda_plans.txt, so that a review shows every change of a plan.
-// CUFLASH_UPDATE_PLANS=1 build/release/bin/cuda_plans_test rewrites the file.
+// Plans for a table of problems, compared with tests/cuda/cuda_plans.txt, so that a review shows every change of a
+// plan. CUFLASH_UPDATE_PLANS=1 build/release/bin/cuda_plans_test rewrites the file.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -319,8 +319,8 @@ TEST(Plans, OfACacheExchangeSumsOnlyWhereAllCtasAreResident) {
   EXPECT_FALSE(exchange({.batch = 1}, 64)) << "many rows, few splits";
 }
 
-// The number of SMs decides how many splits there are, and whether they exchange their sums. Nothing else of a kernel depends
-// on it, and a pack has both variants: it serves every board of an architecture.
+// The number of SMs decides how many splits there are, and whether they exchange their sums. Nothing else of a kernel
+// depends on it, and a pack has both variants: it serves every board of an architecture.
 TEST(Plans, OfACacheTakeKernelsOfThePackOnEveryBoard) {
   const Arch arch = arch_named("sm_90a");
   const std::vector<KernelKey> pack = typical_kernels(arch);

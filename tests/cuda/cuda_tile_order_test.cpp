@@ -1,5 +1,5 @@
-// The order in which persistent CTAs take tiles: every tile once for any shape, and no CTA much more than its share where tiles
-// differ in length.
+// The order in which persistent CTAs take tiles: every tile once for any shape, and no CTA much more than its share
+// where tiles differ in length.
 #include <gtest/gtest.h>
 
 #include <algorithm>

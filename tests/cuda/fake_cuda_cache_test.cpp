@@ -125,8 +125,8 @@ TEST_F(FakeCache, PlainCallsEqualTheDefinition) {
       }
 }
 
-// Calls whose CTAs are all resident. What an earlier call left in the workspace, or any other content, must not be taken for a
-// flagged pair.
+// Calls whose CTAs are all resident. What an earlier call left in the workspace, or any other content, must not be
+// taken for a flagged pair.
 CacheCase posted_case(int64_t group, int64_t page_size, std::vector<int32_t> rows, uint64_t seed) {
   const bool options = group > 16;  // rows of one tile of 32
   return {.heads_k = 2,
@@ -242,8 +242,8 @@ TEST_F(FakeCache, WithAFixedNumberOfSplitsNothingOfTheBatchChangesARow) {
   }
 }
 
-// More than 64 rows: warpgroups with one block or two, of which some or all may be missing, in one tile and in two. A plan
-// takes large tiles only where there are many; most of these have almost nothing to do.
+// More than 64 rows: warpgroups with one block or two, of which some or all may be missing, in one tile and in two. A
+// plan takes large tiles only where there are many; most of these have almost nothing to do.
 TEST_F(FakeCache, LargeTilesOfRowsAreMultipliedByWarpgroups) {
   gpus.on_launch = run_cache_kernel;
   DeviceBuffer workspace(16);
@@ -324,7 +324,8 @@ TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
   EXPECT_EQ(scene.results(0), first);
 }
 
-// Plans have short splits only with more row tiles than a test has time for, so the test adds some to the params of a small call.
+// Plans have short splits only with more row tiles than a test has time for, so the test adds some to the params of a
+// small call.
 TEST_F(FakeCache, ShortSplitsAreAddedUpLikeAllOthers) {
   static int64_t ctas = 0;
   gpus.on_launch = [](const FakeLaunch& l) {

@@ -1,5 +1,5 @@
-// A GPU architecture, as far as a kernel depends on it. The number of SMs differs between boards of one architecture, so
-// no kernel depends on it: one pack of compiled kernels serves every board.
+// A GPU architecture, as far as a kernel depends on it. The number of SMs differs between boards of one architecture,
+// so no kernel depends on it: one pack of compiled kernels serves every board.
 #pragma once
 
 #include <string>

@@ -26,8 +26,8 @@ struct Driver {
 // Opens and initialises libcuda. Throws CUFLASH_NO_DEVICE, with where it looked and what it found.
 const Driver& driver();
 
-// Whether this process has loaded libcuda. A process that holds device memory has, so "no" means that all memory is host
-// memory. Cheap enough for every call; opens and initialises nothing.
+// Whether this process has loaded libcuda. A process that holds device memory has, so "no" means that all memory is
+// host memory. Cheap enough for every call; opens and initialises nothing.
 bool driver_is_loaded();
 // The functions of the loaded libcuda, which this library has not initialised; null where driver_is_loaded() is false.
 const Driver* loaded_driver();

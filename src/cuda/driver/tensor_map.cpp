@@ -25,8 +25,8 @@ TensorMapLayout layout_of(const ConstRows& r, const RowsExtent& e, int box_rows)
           {bytes(r.row_stride), bytes(r.head_stride), bytes(r.batch_stride)}};
 }
 
-// Rows of a box are 128 bytes. Promoting more than that to L2 costs a decode step 4% where keys of other heads lie between
-// the rows (docs/log.md).
+// Rows of a box are 128 bytes. Promoting more than that to L2 costs a decode step 4% where keys of other heads lie
+// between the rows (docs/log.md).
 //
 // The map is the caller's variable: g++ for aarch64 does not always align a return value as the driver requires.
 void encode(const TensorMapLayout& layout, void* data, CUtensorMap& map) {
@@ -60,7 +60,8 @@ bool has_tensor_map(const ConstRows& r, const RowsExtent& e) {
 }
 
 static TensorMap map_of(const TensorMapLayout& layout, void* data) {
-  // One cache per thread needs no locks. Its maps serve all devices, since the kernels that take them run on one architecture.
+  // One cache per thread needs no locks. Its maps serve all devices, since the kernels that take them run on one
+  // architecture.
   constinit static thread_local TensorMapCache cache;
   CUtensorMap map;
   const bool known = cache.find(layout, map);

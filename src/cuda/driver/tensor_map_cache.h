@@ -1,5 +1,5 @@
-// Encoded tensor maps, keyed by everything in them except the address. Calls repeat the same layouts at changing addresses,
-// and replacing the address of a map is less work for the driver than encoding a new one.
+// Encoded tensor maps, keyed by everything in them except the address. Calls repeat the same layouts at changing
+// addresses, and replacing the address of a map is less work for the driver than encoding a new one.
 #pragma once
 
 #include <array>

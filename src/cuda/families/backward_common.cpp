@@ -38,9 +38,9 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
   return w;
 }
 
-// CTAs that run at the same time read the same queries and add to the same dQ if they work on few heads; with more heads the
-// long tiles of a causal mask start earlier. As many heads as fit in a part of the L2 cache are a compromise. In order, a
-// CTA waits for the key tile before its own: processing all heads at once keeps the two far apart.
+// CTAs that run at the same time read the same queries and add to the same dQ if they work on few heads; with more
+// heads the long tiles of a causal mask start earlier. As many heads as fit in a part of the L2 cache are a compromise.
+// In order, a CTA waits for the key tile before its own: processing all heads at once keeps the two far apart.
 int heads_together(const BackwardProblem& p, const BackwardConfig& c) {
   constexpr int64_t kCacheBytes = 24 << 20, kMost = 1 << 20;
   if (c.ordered) return static_cast<int>(std::clamp<int64_t>(p.batch * p.heads_k, 1, kMost));

@@ -1,5 +1,6 @@
-// A family of kernels: all that the library knows about the kernels of one architecture for one direction, in one value. The
-// portable families serve every architecture. registry.h lists the families in the order in which they are asked.
+// A family of kernels: all that the library knows about the kernels of one architecture for one direction, in one
+// value. The portable families serve every architecture. registry.h lists the families in the order in which they are
+// asked.
 #pragma once
 
 #include <cstddef>
@@ -68,7 +69,8 @@ struct Family {
   // Why the family does not compute a problem, in a sentence that goes into explain; null: it does.
   const char* (*why_not)(const Problem& problem);
 
-  // The plan of a problem that the family accepts: the target's choice, or the first of the family's own configs that fits.
+  // The plan of a problem that the family accepts: the target's choice, or the first of the family's own configs that
+  // fits.
   Plan (*plan)(const Problem& problem, const PlanTarget& target);
 
   // For the tuner: configs to try in place of the plan's, the limits of a config, and a config as a choice.

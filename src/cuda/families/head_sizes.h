@@ -1,4 +1,5 @@
-// The head sizes that kernels are compiled for. Heads are padded to the next of them, so that few kernels serve all sizes.
+// The head sizes that kernels are compiled for. Heads are padded to the next of them, so that few kernels serve all
+// sizes.
 #pragma once
 
 #include <algorithm>

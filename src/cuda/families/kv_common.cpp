@@ -9,8 +9,8 @@
 namespace cuflash::cuda {
 namespace {
 
-// Where there are enough tiles, one long sequence among short ones would keep the device waiting: long ones are cut, short ones
-// are not. CTAs of splits that are not used exit at once, but must be launched.
+// Where there are enough tiles, one long sequence among short ones would keep the device waiting: long ones are cut,
+// short ones are not. CTAs of splits that are not used exit at once, but must be launched.
 void even_out(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
   constexpr int64_t kMostCtas = 32;  // per slot
   if (plan.row_tiles != 1) return;   // many queries: so many tiles that there would be too many sums to keep
@@ -20,8 +20,8 @@ void even_out(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
   plan.reason = "long sequences are cut, so that none of them keeps the device waiting";
 }
 
-// When no CTA is left to start, the running ones finish one after the other, for as long as one of them takes, and memory has
-// less and less to do. Short splits fill that time: half of it, on average, in every slot.
+// When no CTA is left to start, the running ones finish one after the other, for as long as one of them takes, and
+// memory has less and less to do. Short splits fill that time: half of it, on average, in every slot.
 void add_short_splits(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
   constexpr int64_t kMostShort = 4;
   if (plan.row_tiles != 1) return;
@@ -34,9 +34,9 @@ void add_short_splits(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t sl
   plan.splits += plan.short_splits;
 }
 
-// A fixed number of splits is taken as it is. Otherwise as many as fill the device once, or a few times where that leaves less
-// of it idle; the lengths are not known here, so the room of the cache is what is divided evenly.
-// tuned: 0, or the number of splits that was fastest.
+// A fixed number of splits is taken as it is. Otherwise as many as fill the device once, or a few times where that
+// leaves less of it idle; the lengths are not known here, so the room of the cache is what is divided evenly. tuned: 0,
+// or the number of splits that was fastest.
 void choose_splits(KvPlan& plan, const CacheProblem& p, const KvConfig& c, int num_sms, int64_t tuned,
                    ShortSplits short_splits) {
   const int64_t key_tiles = std::max<int64_t>(1, most_key_tiles(p, c.tile_q, c.tile_k));

@@ -10,8 +10,8 @@
 
 namespace cuflash::cuda {
 
-// Tiles for up to tile_q rows of head sizes up to largest_dim. Where rows are few, warps share the keys, so that four warps or
-// more keep copies in flight.
+// Tiles for up to tile_q rows of head sizes up to largest_dim. Where rows are few, warps share the keys, so that four
+// warps or more keep copies in flight.
 struct KvTiles {
   int largest_dim, tile_q, tile_k, row_warps, key_warps, column_warps, ctas_per_sm;
   bool plain_only = false;  // options would need more registers
@@ -36,22 +36,23 @@ int64_t column_of_values(const CacheProblem& problem);
 
 int kv_options(const CacheProblem& problem, int copy);
 
-// Row tiles, or other things of which every sequence and key/value head has `count`. The result is capped at far more than
-// any device or grid holds: decisions that depend on it stay in range, and launch_of refuses the plan.
+// Row tiles, or other things of which every sequence and key/value head has `count`. The result is capped at far more
+// than any device or grid holds: decisions that depend on it stay in range, and launch_of refuses the plan.
 int64_t of_all_heads(const CacheProblem& problem, int64_t count);
 int64_t row_tiles(const CacheProblem& problem, int tile_q);
 
 // The most key tiles that a row tile may see.
 int64_t most_key_tiles(const CacheProblem& problem, int tile_q, int tile_k);
 
-// Row tiles that fill the device with one CTA per SM are not split: adding up splits takes longer than waiting for a sequence
-// of this length.
+// Row tiles that fill the device with one CTA per SM are not split: adding up splits takes longer than waiting for a
+// sequence of this length.
 bool fills_once(int64_t tiles, int64_t key_tiles, int64_t sms);
 
 inline constexpr int64_t kMostCuts = 8;  // of a long sequence, so that it does not keep the device waiting
 
-// Sets the tiles of a config: the first of the table that fits, largest row tiles first. accepts(t, c) may pass over tiles;
-// most_stages(t, c) says how many stages are worth their shared memory. Throws CUFLASH_UNSUPPORTED where none fits.
+// Sets the tiles of a config: the first of the table that fits, largest row tiles first. accepts(t, c) may pass over
+// tiles; most_stages(t, c) says how many stages are worth their shared memory. Throws CUFLASH_UNSUPPORTED where none
+// fits.
 template <class Accepts, class MostStages>
 void choose_tiles(KvConfig& c, const CacheProblem& p, const Arch& arch, std::span<const KvTiles> table, Accepts accepts,
                   MostStages most_stages);
@@ -85,8 +86,8 @@ int stages_that_fit(KvConfig config, const Arch& arch, int most);
 template <class Accepts, class MostStages>
 void choose_tiles(KvConfig& c, const CacheProblem& p, const Arch& arch, std::span<const KvTiles> table, Accepts accepts,
                   MostStages most_stages) {
-  // With a fixed number of splits the bits of a row may depend on its own sequence alone, and not on the number of queries
-  // of the longest one.
+  // With a fixed number of splits the bits of a row may depend on its own sequence alone, and not on the number of
+  // queries of the longest one.
   const int64_t rows = p.group() * (p.num_splits == 0 ? std::max<int64_t>(1, p.len_q) : 1);
   for (const int tile_q : {256, 128, 64, 32, 16}) {
     if (tile_q > 16 && rows <= tile_q / 2) continue;

@@ -37,8 +37,8 @@ bool has_warps(int threads, int ctas_per_sm);
 // The first of these faults that applies. shape: the config's shape is legal. ctas: per SM.
 Limits limits_with(bool shape, int shared_bytes, int ctas, const Arch& arch, int registers, int registers_most);
 
-// For the tuner: a kernel that just fits the registers of several CTAs per SM usually spills; one that has some left does
-// not.
+// For the tuner: a kernel that just fits the registers of several CTAs per SM usually spills; one that has some left
+// does not.
 bool has_spare_registers(const Limits& limits);
 
 }  // namespace cuflash::cuda

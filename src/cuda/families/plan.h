@@ -1,5 +1,5 @@
-// What was decided for a problem: kernels, grids, workspace. A plan is a pure function of the problem, the architecture and
-// what was measured for such problems, if anything; it needs no GPU.
+// What was decided for a problem: kernels, grids, workspace. A plan is a pure function of the problem, the architecture
+// and what was measured for such problems, if anything; it needs no GPU.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +25,8 @@ struct Launch {
   int64_t ctas() const { return int64_t{grid_x} * grid_y * grid_z; }
 };
 
-// A launch of `ctas` CTAs, in two dimensions where one does not hold them. Throws CUFLASH_UNSUPPORTED for more than a grid
-// holds.
+// A launch of `ctas` CTAs, in two dimensions where one does not hold them. Throws CUFLASH_UNSUPPORTED for more than a
+// grid holds.
 Launch launch_of(const KernelKey& kernel, const Checked& ctas, int threads, int shared_bytes);
 
 // CTAs in the first dimension of the grid on a device with so many SMs.
@@ -87,8 +87,8 @@ enum class Reproducible { no, yes };
 BackwardPlan plan_backward(const BackwardProblem& problem, const Arch& arch, Reproducible reproducible,
                            Kernels kernels = wanted_kernels(), const tuned::Choice* choice = nullptr);
 
-// Parts of the workspace over a KV cache, as offsets in bytes behind the tile counters. Empty where keys are not split. Its
-// content before a call does not matter. An exchange needs at least as much of it as tickets do.
+// Parts of the workspace over a KV cache, as offsets in bytes behind the tile counters. Empty where keys are not split.
+// Its content before a call does not matter. An exchange needs at least as much of it as tickets do.
 struct KvWorkspace {
   size_t tickets = 0, states = 0, sums = 0;
   size_t size = 0;
@@ -119,16 +119,16 @@ struct KvPlan {
 // How the splits of a row become one result.
 //
 // exchange: they send their partial sums to each other (kernels/kv/exchange.h), which needs all CTAs to be resident at
-// once; a plan does so only where they are, and where it is faster. ticket: the CTA that finishes last adds them up, and no
-// CTA waits for another.
+// once; a plan does so only where they are, and where it is faster. ticket: the CTA that finishes last adds them up,
+// and no CTA waits for another.
 //
-// Which of the two is faster depends on the number of SMs. It is the one member of a config (KvConfig::exchanges) that does,
-// and selects between two variants of a kernel that are equal in everything else. A pack holds both variants of every
-// kernel that may exchange, so that it still serves every board of an architecture (typical.h).
+// Which of the two is faster depends on the number of SMs. It is the one member of a config (KvConfig::exchanges) that
+// does, and selects between two variants of a kernel that are equal in everything else. A pack holds both variants of
+// every kernel that may exchange, so that it still serves every board of an architecture (typical.h).
 enum class SplitReduction { exchange, ticket };
-// num_sms: of the device. The number of splits depends on it unless the problem names one; the kernel does not, but for the
-// variant above. choice: as in plan_forward; ignored where the problem names the number of splits, which fixes the bits of
-// the result as well.
+// num_sms: of the device. The number of splits depends on it unless the problem names one; the kernel does not, but for
+// the variant above. choice: as in plan_forward; ignored where the problem names the number of splits, which fixes the
+// bits of the result as well.
 KvPlan plan_kv(const CacheProblem& problem, const Arch& arch, int num_sms, Kernels kernels = wanted_kernels(),
                const tuned::Choice* choice = nullptr, SplitReduction reduction = SplitReduction::exchange);
 

@@ -21,15 +21,16 @@ void require_supported(const ForwardProblem& problem);
 void require_supported(const BackwardProblem& problem);
 void require_supported(const CacheProblem& problem);
 
-// Whether scores are multiplied by the scale before anything else: a factor that is not a positive normal float cannot be
-// folded into the exponent next to masked scores of -inf.
+// Whether scores are multiplied by the scale before anything else: a factor that is not a positive normal float cannot
+// be folded into the exponent next to masked scores of -inf.
 inline bool must_scale_first(const Problem& problem) { return problem.scale < 1e-30; }
 
-// The options of a kernel: none, exactly one, or all of them. Rows that are copied element by element get all: they need not
-// be fast, and so need no kernel per option.
+// The options of a kernel: none, exactly one, or all of them. Rows that are copied element by element get all: they
+// need not be fast, and so need no kernel per option.
 int kernel_options(const Problem& problem, CopyMode copy);
 
-// What a kernel needs registers for beside its sums. A table of tiles says up to which load a tile compiles without spills.
+// What a kernel needs registers for beside its sums. A table of tiles says up to which load a tile compiles without
+// spills.
 enum class Load {
   whole_rows,    // nothing: rows have exactly the padded size
   partial_rows,  // the end of a row

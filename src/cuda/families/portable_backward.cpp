@@ -1,5 +1,5 @@
-// The portable backward kernels: mma.sync and cp.async, for every architecture from sm_80 on. A CTA keeps a tile of keys,
-// visits the queries that see them, and adds its part of dQ to sums in the workspace.
+// The portable backward kernels: mma.sync and cp.async, for every architecture from sm_80 on. A CTA keeps a tile of
+// keys, visits the queries that see them, and adds its part of dQ to sums in the workspace.
 //
 // Every config of the tables compiles without spills for every load it is listed for (tests/cuda/cuda_kernels_test).
 #include <algorithm>
@@ -36,8 +36,8 @@ struct Tiles {
 };
 
 using enum Load;
-// The first that fits is taken: wide tiles for 227 KB of shared memory (sm_90, sm_100), then for 163 KB (sm_80) and for 99 KB
-// (sm_86, sm_89, sm_120).
+// The first that fits is taken: wide tiles for 227 KB of shared memory (sm_90, sm_100), then for 163 KB (sm_80) and for
+// 99 KB (sm_86, sm_89, sm_120).
 constexpr Tiles kSixteenBit[] = {
     {64, 64, 128, 4, 1, 2, 2, one_option},    //
     {64, 64, 64, 4, 1, 2, 2, every_option},   //
@@ -91,8 +91,8 @@ bool needs_order(const BackwardProblem& p, const BackwardConfig& c, Reproducible
   return reproducible == Reproducible::yes && p.dq && tiles_in(p.len_k, c.tile_k) > 1;
 }
 
-// Where all gradients are wanted, the products need no branch between them, and loads hide behind other products: 3 to 5%
-// faster where registers are left for it (docs/log.md).
+// Where all gradients are wanted, the products need no branch between them, and loads hide behind other products: 3 to
+// 5% faster where registers are left for it (docs/log.md).
 bool gains_from_all_gradients(const BackwardConfig& c) {
   return size_of(c.element) == 2 && c.column_warps > 1 && c.stages == 2 && c.options == 0 && !c.ordered;
 }

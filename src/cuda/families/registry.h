@@ -1,5 +1,5 @@
-// All families, in the order in which a plan asks them. To add an architecture, write its families, declare them here and
-// put them in front of the portable ones in registry.cpp.
+// All families, in the order in which a plan asks them. To add an architecture, write its families, declare them here
+// and put them in front of the portable ones in registry.cpp.
 #pragma once
 
 #include <string_view>

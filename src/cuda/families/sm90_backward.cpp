@@ -1,5 +1,5 @@
-// The backward kernels of sm_90a: wgmma, and TMA loads by a producer warpgroup. One kernel computes dK and dV, and adds dQ to
-// sums in the workspace or leaves dQ to a second kernel.
+// The backward kernels of sm_90a: wgmma, and TMA loads by a producer warpgroup. One kernel computes dK and dV, and adds
+// dQ to sums in the workspace or leaves dQ to a second kernel.
 #include <algorithm>
 #include <optional>
 
@@ -50,11 +50,11 @@ const char* why_not(const BackwardProblem& p) {
 // Panels are 64 columns wide, and sums of 96 columns save registers compared with those of 128.
 int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPanelColumns)); }
 
-// A kernel for dQ alone computes scores and dP a second time, but adds nothing to global memory: it sums every row in one
-// order, and no sums must be cleared, added to and read. On an H200 that is faster for head sizes above 128, whose sums fill
-// the registers, so that few queries meet a tile of keys and each adds its dQ (1.01 to 1.24 of the speed of sums in memory),
-// and for short causal sequences of 65 to 128 columns (1.04 at 512 keys, 0.89 at 2,048), where clearing and reading the sums
-// takes a fifth of the time.
+// A kernel for dQ alone computes scores and dP a second time, but adds nothing to global memory: it sums every row in
+// one order, and no sums must be cleared, added to and read. On an H200 that is faster for head sizes above 128, whose
+// sums fill the registers, so that few queries meet a tile of keys and each adds its dQ (1.01 to 1.24 of the speed of
+// sums in memory), and for short causal sequences of 65 to 128 columns (1.04 at 512 keys, 0.89 at 2,048), where
+// clearing and reading the sums takes a fifth of the time.
 constexpr int64_t kShortCausal = 512;
 
 bool separates_dq(const BackwardProblem& p, int widest, int tile_k, Reproducible reproducible) {
@@ -87,9 +87,9 @@ Limits dq_limits(const Sm90DqConfig& c, const Arch& arch) {
   return limits_with(arch.wgmma && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, consumer_registers(c));
 }
 
-// dQ of up to 128 columns leaves registers for a third consumer warpgroup. Stages fill the shared memory that is left: keys
-// are used twice and stay longer than values. Ping-pong gives 1 to 4% where scores are as wide as dQ; with 64 columns the
-// exponentials are the bottleneck, and above 192 the registers are.
+// dQ of up to 128 columns leaves registers for a third consumer warpgroup. Stages fill the shared memory that is left:
+// keys are used twice and stay longer than values. Ping-pong gives 1 to 4% where scores are as wide as dQ; with 64
+// columns the exponentials are the bottleneck, and above 192 the registers are.
 Sm90DqConfig dq_config(Element element, int dim_qk, int dim_v, const Arch& arch) {
   constexpr int kTileK = 64;
   const int widest = std::max(dim_qk, dim_v);
@@ -114,8 +114,8 @@ struct Configs {
 Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   const Element element = element_of(p.dtype);
   const int dim_qk = panel_dim(p.dim_qk), dim_v = panel_dim(p.dim_v);
-  // The sums of dK and dV of 64 columns leave registers for a third warpgroup, whose products fill the waits of the others.
-  // Those of more than 128 columns fill all registers of one.
+  // The sums of dK and dV of 64 columns leave registers for a third warpgroup, whose products fill the waits of the
+  // others. Those of more than 128 columns fill all registers of one.
   const bool narrow = dim_qk == 64 && dim_v == 64, wide = dim_qk > 128 || dim_v > 128;
   const int warpgroups = narrow ? 3 : wide ? 1 : 2;
   const bool separate = separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, target.reproducible);

@@ -1,7 +1,7 @@
 // The forward kernel of sm_90a: wgmma, and TMA loads by a producer warpgroup.
 //
-// Every config of the table compiles without spills for every load it is listed for (tests/cuda/cuda_kernels_test). Those
-// without options were measured on an H200 (docs/log.md); cuflash tune measures them again.
+// Every config of the table compiles without spills for every load it is listed for (tests/cuda/cuda_kernels_test).
+// Those without options were measured on an H200 (docs/log.md); cuflash tune measures them again.
 #include <algorithm>
 #include <bit>
 
@@ -40,8 +40,8 @@ using enum Load;
 constexpr int64_t kAny = kUnbounded;
 constexpr int kStaged = kPingPong | kPinWait | kStoreBySmem, kPrefetched = kStaged | kPrefetchQ;
 
-// The first that fits is taken. Short and causal problems have smaller tiles: fewer rows of the last tile are empty, and
-// fewer pairs on the diagonal are hidden.
+// The first that fits is taken. Short and causal problems have smaller tiles: fewer rows of the last tile are empty,
+// and fewer pairs on the diagonal are hidden.
 constexpr Tiles kTiles[] = {
     {64, 64, full, 512, 4, 64, 4, partial_rows, kPrefetched & ~kPingPong},     //
     {64, 64, full, 2048, 4, 64, 4, partial_rows, kStaged},                     //

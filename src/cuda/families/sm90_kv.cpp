@@ -1,5 +1,5 @@
-// The kernel of sm_90a over a KV cache: a producer warp loads keys and values by TMA, and large row tiles are multiplied by
-// wgmma.
+// The kernel of sm_90a over a KV cache: a producer warp loads keys and values by TMA, and large row tiles are
+// multiplied by wgmma.
 #include <algorithm>
 #include <bit>
 
@@ -74,17 +74,17 @@ bool is_fast_decode(const CacheProblem& p) {
   return whole && aligned && p.o.dtype == p.dtype && row_tiles(p, 16) <= kMostTiles && p.batch <= kMostSequences;
 }
 
-// Whether row tiles are so few that one CTA per SM is enough, even where long sequences are cut. Such a CTA has all shared
-// memory of its SM, and most of its keys are in flight before its queries have arrived. The usual board decides, so that the
-// kernel depends on the architecture alone.
+// Whether row tiles are so few that one CTA per SM is enough, even where long sequences are cut. Such a CTA has all
+// shared memory of its SM, and most of its keys are in flight before its queries have arrived. The usual board decides,
+// so that the kernel depends on the architecture alone.
 bool is_lone(const CacheProblem& p, const KvTiles& t, const Arch& arch) {
   const int64_t tiles = row_tiles(p, t.tile_q);
   return p.num_splits == 0 && (kMostCuts * tiles <= arch.usual_sms ||
                                fills_once(tiles, most_key_tiles(p, t.tile_q, t.tile_k), arch.usual_sms));
 }
 
-// Large row tiles read their keys once, but one CTA adds up all splits of such a tile, and few tiles have many splits. With a
-// fixed number of splits the batch must not decide.
+// Large row tiles read their keys once, but one CTA adds up all splits of such a tile, and few tiles have many splits.
+// With a fixed number of splits the batch must not decide.
 bool is_worth_warpgroups(const CacheProblem& p, const KvTiles& t, const Arch& arch) {
   return p.num_splits == 0 && 2 * row_tiles(p, t.tile_q) >= arch.usual_sms;
 }
@@ -107,10 +107,10 @@ Limits config_limits(const KvConfig& c, const Arch& arch) {
 
 constexpr Tunable<KvConfig> kTunable{"sm90", kKvMembers, config_limits};
 
-// The splits whose first tile the producer loads before it knows any length: those that are used as soon as there are keys for
-// them, if these begin with the first row. Where all CTAs start at once, that hides the time until the work is known; where
-// others follow, it saves nothing, and has been seen to cost up to 2%. Two tiles of keys that are not split; of those that
-// are, the second tile belongs to another split as long as there are few.
+// The splits whose first tile the producer loads before it knows any length: those that are used as soon as there are
+// keys for them, if these begin with the first row. Where all CTAs start at once, that hides the time until the work is
+// known; where others follow, it saves nothing, and has been seen to cost up to 2%. Two tiles of keys that are not
+// split; of those that are, the second tile belongs to another split as long as there are few.
 void know_first_tiles(KvPlan& plan, const CacheProblem& p, const KvConfig& c) {
   const bool from_first_row = !p.cache.leftpad && p.window_left >= p.len_k && p.len_k > 0;
   if (!from_first_row || !plan.at_once) return;
@@ -118,9 +118,9 @@ void know_first_tiles(KvPlan& plan, const CacheProblem& p, const KvConfig& c) {
   plan.known_tiles = plan.splits == 1 && p.len_k > c.tile_k ? 2 : 1;
 }
 
-// How many parts of tiles, keys or values, a CTA keeps in flight. To be busy, memory needs 44 KiB per SM in flight, while one
-// more part is in use and the next is requested. With more, some requests are served long before others, and reads evict more
-// from L2 that must be written. Measured: docs/log.md.
+// How many parts of tiles, keys or values, a CTA keeps in flight. To be busy, memory needs 44 KiB per SM in flight,
+// while one more part is in use and the next is requested. With more, some requests are served long before others, and
+// reads evict more from L2 that must be written. Measured: docs/log.md.
 int64_t parts_in_flight(const KvPlan& plan, const KvConfig& c) {
   constexpr int64_t kBytes = 44 << 10;
   const int64_t parts = parts_of_tile(c), all = parts * c.stages, bytes = stage_bytes(c) / parts;
@@ -128,9 +128,9 @@ int64_t parts_in_flight(const KvPlan& plan, const KvConfig& c) {
   return std::min(all, std::max(parts * plan.known_tiles, 1 + (kBytes + bytes - 1) / bytes));
 }
 
-// Whether splits exchange their partial sums (kernels/kv/exchange.h), for which all CTAs must be resident. Every warp adds up
-// some units of the rows, one after the other: with many rows and few splits these are so many that tickets are faster
-// (docs/benchmarks.md).
+// Whether splits exchange their partial sums (kernels/kv/exchange.h), for which all CTAs must be resident. Every warp
+// adds up some units of the rows, one after the other: with many rows and few splits these are so many that tickets are
+// faster (docs/benchmarks.md).
 bool is_worth_exchange(const KvPlan& plan, const KvConfig& c) {
   constexpr int64_t kMostUnits = 4;  // per warp
   if (!c.fast_decode || !plan.at_once || plan.splits == 1 || c.ctas_per_sm != 1) return false;
@@ -159,7 +159,8 @@ KvPlan plan(const CacheProblem& p, const PlanTarget& target) {
           return t.lone || by_warpgroups(tiled) ? kMostLoneStages : kMostStages;
         });
   plan.box_rows = box_rows_of(p, c);
-  // Calls with many queries take long in any case; a fixed number of splits promises the same bits for a row in any call.
+  // Calls with many queries take long in any case; a fixed number of splits promises the same bits for a row in any
+  // call.
   c.fast_decode = !by_warpgroups(c) && p.num_splits == 0 && is_fast_decode(p);
   plan_splits(plan, p, c, target, ShortSplits::yes);
   c.exchanges = target.reduction == SplitReduction::exchange && is_worth_exchange(plan, c);
@@ -192,8 +193,8 @@ FirstCopies first_copies(const CacheProblem& p, const KvPlan& plan) {
 }
 
 Sm90KvParams params_of(const CacheProblem& p, const KvPlan& plan, const LaunchContext& context) {
-  // A call is long, for the L2 cache, if CTAs follow those that run from the start, or if these read four times what it holds:
-  // on an H200 with head sizes of 128, 132 x 48 x 32 KiB.
+  // A call is long, for the L2 cache, if CTAs follow those that run from the start, or if these read four times what it
+  // holds: on an H200 with head sizes of 128, 132 x 48 x 32 KiB.
   constexpr int kManyTiles = 48;
   const int rows = static_cast<int>(plan.box_rows);
   return {tensor_map(p.k, cached_extent(p, p.dim_qk), rows),

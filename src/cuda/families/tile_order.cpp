@@ -7,8 +7,8 @@
 namespace cuflash::cuda {
 namespace {
 
-// L2 for the keys and values of a group of heads; an H200 has 50 MiB. With more heads per group, all CTAs would wait for memory
-// in the first of many rounds, and none in the others.
+// L2 for the keys and values of a group of heads; an H200 has 50 MiB. With more heads per group, all CTAs would wait
+// for memory in the first of many rounds, and none in the others.
 constexpr int64_t kGroupBytes = int64_t{20} << 20;
 
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -9,8 +9,8 @@
 
 namespace cuflash::cuda {
 
-// How a family's config can be tuned: the members that a choice sets, and which values are legal. All other members follow
-// from the problem.
+// How a family's config can be tuned: the members that a choice sets, and which values are legal. All other members
+// follow from the problem.
 template <class Config>
 struct Tunable {
   using Member = std::pair<int tuned::Choice::*, int Config::*>;

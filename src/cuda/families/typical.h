@@ -40,8 +40,8 @@ struct TypicalChoice {
 std::vector<Typical> typical_problems(const TypicalChoice& choice = {});
 // Calls over a cache: every type and the usual head sizes, without options and with each of them, one query and many.
 std::vector<TypicalCache> typical_caches(const TypicalChoice& choice = {});
-// The kernels of all of them, each once: a pack for every board of the architecture. Of a kernel whose splits may exchange
-// sums, both variants (SplitReduction).
+// The kernels of all of them, each once: a pack for every board of the architecture. Of a kernel whose splits may
+// exchange sums, both variants (SplitReduction).
 std::vector<KernelKey> typical_kernels(const Arch& arch, const TypicalChoice& choice = {});
 
 }  // namespace cuflash::cuda

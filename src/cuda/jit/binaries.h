@@ -46,8 +46,8 @@ class Binaries {
 // The binaries of this process, as its environment says. Initialised at the first call.
 Binaries& binaries();
 
-// A pack serves machines without a compiler, so its keys do not depend on one. Those of the disk cache do: another compiler
-// makes other code.
+// A pack serves machines without a compiler, so its keys do not depend on one. Those of the disk cache do: another
+// compiler makes other code.
 Digest pack_key(const Program& program);
 Digest disk_key(const Program& program, int compiler_version);
 

@@ -1,5 +1,5 @@
-// Compiled kernels in a private directory of the user, shared by processes. No failure is fatal: what cannot be read is a miss,
-// what cannot be written is not kept, and state() says why.
+// Compiled kernels in a private directory of the user, shared by processes. No failure is fatal: what cannot be read is
+// a miss, what cannot be written is not kept, and state() says why.
 #pragma once
 
 #include <cstdint>

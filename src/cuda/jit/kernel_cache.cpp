@@ -8,8 +8,8 @@
 namespace cuflash::cuda {
 namespace {
 
-// Loading code may allocate, which CUDA forbids to a thread that captures a graph unless it relaxes the mode: nothing that
-// is allocated here is part of the graph.
+// Loading code may allocate, which CUDA forbids to a thread that captures a graph unless it relaxes the mode: nothing
+// that is allocated here is part of the graph.
 class RelaxedCapture {
  public:
   RelaxedCapture() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }

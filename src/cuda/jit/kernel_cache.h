@@ -6,8 +6,8 @@
 
 namespace cuflash::cuda {
 
-// A kernel that is ready to launch on the device, which must be current. shared_bytes: dynamic shared memory of its launches,
-// which the key determines.
+// A kernel that is ready to launch on the device, which must be current. shared_bytes: dynamic shared memory of its
+// launches, which the key determines.
 CUkernel cached_kernel(const KernelKey& key, const DeviceState& device, int shared_bytes);
 
 }  // namespace cuflash::cuda

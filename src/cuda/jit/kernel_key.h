@@ -12,8 +12,8 @@
 
 namespace cuflash::cuda {
 
-// A kernel template in kernels/, described as far as the program that instantiates it requires. The family that launches
-// the kernel defines its type: one object, known by its address.
+// A kernel template in kernels/, described as far as the program that instantiates it requires. The family that
+// launches the kernel defines its type: one object, known by its address.
 struct KernelType {
   const char* name;    // of the function template
   const char* header;  // in kernels/

@@ -18,8 +18,8 @@ class KernelTable {
   KernelTable(const KernelTable&) = delete;
   KernelTable& operator=(const KernelTable&) = delete;
 
-  // device: below 64. prepare(kernel) runs once for every key and device: it loads the kernel if it is null, and sets it up
-  // for the device. If it throws, the next call tries again.
+  // device: below 64. prepare(kernel) runs once for every key and device: it loads the kernel if it is null, and sets
+  // it up for the device. If it throws, the next call tries again.
   template <class Prepare>
   CUkernel get(const KernelKey& key, int device, Prepare prepare) {
     Entry& entry = find(key);

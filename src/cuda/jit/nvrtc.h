@@ -36,8 +36,8 @@ const Nvrtc& nvrtc();
 // The first of these libraries that can be opened and is recent enough.
 Nvrtc load_nvrtc(const std::vector<std::string>& candidates);
 
-// File names for the loader, best first: a library that is loaded already, the system's, those of CUDA_HOME and /usr/local,
-// and those of Python packages (PyTorch, NVIDIA's wheels).
+// File names for the loader, best first: a library that is loaded already, the system's, those of CUDA_HOME and
+// /usr/local, and those of Python packages (PyTorch, NVIDIA's wheels).
 std::vector<std::string> nvrtc_candidates();
 
 }  // namespace cuflash::cuda

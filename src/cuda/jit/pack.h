@@ -13,8 +13,8 @@ namespace cuflash::cuda {
 // Called from several threads, one at a time.
 using PackProgress = std::function<void(size_t done, size_t total, const std::string& kernel)>;
 
-// Compiles the kernels, or takes them from the disk cache, with this many threads, and replaces the file atomically. Throws
-// the first error of any kernel, or CUFLASH_INVALID_ARGUMENT if the file cannot be written. Returns its size.
+// Compiles the kernels, or takes them from the disk cache, with this many threads, and replaces the file atomically.
+// Throws the first error of any kernel, or CUFLASH_INVALID_ARGUMENT if the file cannot be written. Returns its size.
 size_t write_pack(const std::vector<KernelKey>& kernels, Binaries& binaries, int threads, const std::string& path,
                   const PackProgress& progress);
 

@@ -1,5 +1,5 @@
-// The checked mode of lengths in device memory: a copy on the host, which `describe` checks like host lengths, with the same
-// sentences.
+// The checked mode of lengths in device memory: a copy on the host, which `describe` checks like host lengths, with the
+// same sentences.
 #pragma once
 
 #include <cuflash/cuflash_cache.h>

@@ -1,5 +1,5 @@
-// The tile statistics of one call: kernels add to three counters at the start of the workspace, which are copied to the host
-// when the stream is done.
+// The tile statistics of one call: kernels add to three counters at the start of the workspace, which are copied to the
+// host when the stream is done.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// Emulates kernels: the CPU backend computes the problem of their params. Each kernel of a backward call computes all of it.
+// Emulates kernels: the CPU backend computes the problem of their params. Each kernel of a backward call computes all
+// of it.
 #pragma once
 
 #include "backward_params.h"

@@ -1,7 +1,7 @@
-// A driver for two fake GPUs, and a compiler for them: all of the CUDA backend except its kernels runs on them, on machines
-// without a GPU. Device memory is host memory, streams complete at once, and a launch calls on_launch. What is an error in
-// CUDA is an error here: a stream of another device than the current one, no current device, waiting or allocating while a
-// stream is captured.
+// A driver for two fake GPUs, and a compiler for them: all of the CUDA backend except its kernels runs on them, on
+// machines without a GPU. Device memory is host memory, streams complete at once, and a launch calls on_launch. What is
+// an error in CUDA is an error here: a stream of another device than the current one, no current device, waiting or
+// allocating while a stream is captured.
 #pragma once
 
 #include <cstddef>
