@@ -26,7 +26,7 @@ TensorMapLayout layout_of(const ConstRows& r, const RowsExtent& e, int box_rows)
 }
 
 // Rows of a box are 128 bytes. Promoting more than that to L2 costs a decode step 4% where keys of other heads lie
-// between the rows (docs/log.md).
+// between the rows (docs/lab/kv.md).
 //
 // The map is the caller's variable: g++ for aarch64 does not always align a return value as the driver requires.
 void encode(const TensorMapLayout& layout, void* data, CUtensorMap& map) {

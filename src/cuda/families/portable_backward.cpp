@@ -92,7 +92,7 @@ bool needs_order(const BackwardProblem& p, const BackwardConfig& c, Reproducible
 }
 
 // Where all gradients are wanted, the products need no branch between them, and loads hide behind other products: 3 to
-// 5% faster where registers are left for it (docs/log.md).
+// 5% faster where registers are left for it (docs/lab/portable.md).
 bool gains_from_all_gradients(const BackwardConfig& c) {
   return size_of(c.element) == 2 && c.column_warps > 1 && c.stages == 2 && c.options == 0 && !c.ordered;
 }

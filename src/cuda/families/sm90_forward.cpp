@@ -1,7 +1,7 @@
 // The forward kernel of sm_90a: wgmma, and TMA loads by a producer warpgroup.
 //
 // Every config of the table compiles without spills for every load it is listed for (tests/cuda/cuda_kernels_test).
-// Those without options were measured on an H200 (docs/log.md); cuflash tune measures them again.
+// Those without options were measured on an H200 (docs/lab/sm90_forward.md); cuflash tune measures them again.
 #include <algorithm>
 #include <bit>
 

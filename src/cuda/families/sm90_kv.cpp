@@ -120,7 +120,7 @@ void know_first_tiles(KvPlan& plan, const CacheProblem& p, const KvConfig& c) {
 
 // How many parts of tiles, keys or values, a CTA keeps in flight. To be busy, memory needs 44 KiB per SM in flight,
 // while one more part is in use and the next is requested. With more, some requests are served long before others, and
-// reads evict more from L2 that must be written. Measured: docs/log.md.
+// reads evict more from L2 that must be written. Measured: docs/lab/kv.md.
 int64_t parts_in_flight(const KvPlan& plan, const KvConfig& c) {
   constexpr int64_t kBytes = 44 << 10;
   const int64_t parts = parts_of_tile(c), all = parts * c.stages, bytes = stage_bytes(c) / parts;
@@ -130,7 +130,7 @@ int64_t parts_in_flight(const KvPlan& plan, const KvConfig& c) {
 
 // Whether splits exchange their partial sums (kernels/kv/exchange.h), for which all CTAs must be resident. Every warp
 // adds up some units of the rows, one after the other: with many rows and few splits these are so many that tickets are
-// faster (docs/benchmarks.md).
+// faster (docs/lab/kv.md).
 bool is_worth_exchange(const KvPlan& plan, const KvConfig& c) {
   constexpr int64_t kMostUnits = 4;  // per warp
   if (!c.fast_decode || !plan.at_once || plan.splits == 1 || c.ctas_per_sm != 1) return false;
