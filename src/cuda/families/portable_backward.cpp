@@ -157,6 +157,7 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   const Arch& arch = target.arch;
   const auto [c, tuned] = config_for(p, target);
   BackwardPlan plan = plan_around(p, arch, c, bool{p.dq});
+  plan.family = &portable_backward;
   plan.reason = tuned ? kTunedReason : reason_of(c);
   plan.tuned = tuned;
   plan.main = launch_of(key_of(kMain, arch, c), key_tiles(p, c.tile_k), num_threads(c), shared_bytes(c));

@@ -99,6 +99,7 @@ constexpr Tunable<ForwardConfig> kTunable{"portable", kMembers, config_limits};
 ForwardPlan plan_with(const ForwardProblem& p, const Arch& arch, const ForwardConfig& c) {
   const Checked ctas = Checked(p.batch) * p.heads_q * ((p.len_q + c.tile_q - 1) / c.tile_q);
   ForwardPlan plan;
+  plan.family = &portable_forward;
   plan.tile_q = c.tile_q, plan.tile_k = c.tile_k;
   plan.launch = launch_of(key_of(kKernel, arch, c), ctas, num_threads(c), shared_bytes(c));
   plan.reason = reason_of(c);

@@ -86,6 +86,7 @@ KvPlan plan(const CacheProblem& p, const PlanTarget& target) {
   c.copy = copy_of(p, c);
   c.options = kv_options(p, c.copy);
   KvPlan plan;
+  plan.family = &portable_kv;
   plan.tuned = apply_tuned(kTunable, target.choice, target.arch, c);
   if (!plan.tuned)
     choose_tiles(

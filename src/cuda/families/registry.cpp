@@ -27,11 +27,7 @@ const char* why_not(const Family& family, const Problem& problem, Kernels kernel
 template <class Families, class Problem>
 auto plan_by_first(const Families& families, const Problem& problem, const PlanTarget& target, Kernels kernels) {
   for (const auto* family : families)
-    if (serves(*family, target.arch) && !why_not(*family, problem, kernels)) {
-      auto plan = family->plan(problem, target);
-      plan.family = family;
-      return plan;
-    }
+    if (serves(*family, target.arch) && !why_not(*family, problem, kernels)) return family->plan(problem, target);
   throw FlashAttentionError(CUFLASH_INTERNAL, "no family of kernels accepts the problem");
 }
 

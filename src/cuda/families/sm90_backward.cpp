@@ -140,6 +140,7 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   const Sm90BackwardConfig& c = configs.main;
   const bool runs_main = c.dq || p.dk || p.dv;
   BackwardPlan plan = plan_around(p, arch, shared_config(c), c.dq != 0);
+  plan.family = &sm90_backward;
   plan.tuned = configs.tuned && runs_main;
   plan.reason = reason_of(configs, runs_main);
   plan.main =
@@ -173,21 +174,22 @@ Limits limits(const KernelKey& kernel, const Arch& arch) {
 }
 
 Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan, const LaunchContext& context) {
-  Sm90BackwardParams h{};
-  h.backward = backward_params(p, plan, context.workspace, context.tile_counts);
-  h.exponent = static_cast<float>(p.scale * kLog2e);
-  h.q = tensor_map(p.q, query_extent(p), plan.tile_q), h.dout = tensor_map(p.dout, output_extent(p), plan.tile_q);
-  h.row_stats = tensor_map(static_cast<const float*>(h.backward.row_stats), plan.workspace.tiles,
-                           row_stats_size(shared_config(plan.main.kernel.as<Sm90BackwardConfig>())));
-  if (plan.main.grid_x != 0)
-    h.k = tensor_map(p.k, key_extent(p), plan.tile_k), h.v = tensor_map(p.v, value_extent(p), plan.tile_k);
-  if (plan.dq.grid_x != 0) {
-    h.walked_k = tensor_map(p.k, key_extent(p), plan.dq_tile_k);
-    h.walked_v = tensor_map(p.v, value_extent(p), plan.dq_tile_k);
-    h.tile_order = tile_order(p, plan.dq_tile_q, grid_of(plan.dq, context.num_sms));
-    h.counts_in_dq = plan.main.grid_x == 0;
-  }
-  return h;
+  const bool runs_main = plan.main.grid_x != 0, runs_dq = plan.dq.grid_x != 0;
+  const auto* row_stats = static_cast<std::byte*>(context.workspace) + plan.workspace.row_stats;
+  const auto keys = [&](bool used, int rows) { return used ? tensor_map(p.k, key_extent(p), rows) : TensorMap{}; };
+  const auto values = [&](bool used, int rows) { return used ? tensor_map(p.v, value_extent(p), rows) : TensorMap{}; };
+  return {backward_params(p, plan, context.workspace, context.tile_counts),
+          static_cast<float>(p.scale * kLog2e),
+          tensor_map(p.q, query_extent(p), plan.tile_q),
+          keys(runs_main, plan.tile_k),
+          values(runs_main, plan.tile_k),
+          tensor_map(p.dout, output_extent(p), plan.tile_q),
+          tensor_map(reinterpret_cast<const float*>(row_stats), plan.workspace.tiles,
+                     row_stats_size(shared_config(plan.main.kernel.as<Sm90BackwardConfig>()))),
+          keys(runs_dq, plan.dq_tile_k),
+          values(runs_dq, plan.dq_tile_k),
+          runs_dq ? tile_order(p, plan.dq_tile_q, grid_of(plan.dq, context.num_sms)) : TileOrder{},
+          runs_dq && !runs_main};
 }
 
 std::string main_line(const Sm90BackwardConfig& c) {

@@ -106,8 +106,8 @@ const char* why_not(const ForwardProblem& p) {
   constexpr int64_t kTooMany = int64_t{1} << 31;
   if (query_tiles(p, kWarpgroupRows).at_most(kTooMany) == kTooMany) return "there are 2^31 tiles of queries or more";
   // Without options there are tiles for every head size.
-  const Sm90ForwardConfig c = config_without_tiles(p);
-  if (c.options != 0 && !tiles_for(p, c)) return "several options at this head size need more registers than there are";
+  if (kernel_options(p, kCopyVectors) != 0 && !tiles_for(p, config_without_tiles(p)))
+    return "several options at this head size need more registers than there are";
   return nullptr;
 }
 
@@ -130,6 +130,7 @@ constexpr Tunable<Sm90ForwardConfig> kTunable{"sm90", kMembers, config_limits};
 ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   Sm90ForwardConfig c = config_without_tiles(p);
   ForwardPlan plan;
+  plan.family = &sm90_forward;
   plan.tuned = apply_tuned(kTunable, target.choice, target.arch, c);
   plan.reason = plan.tuned ? kTunedReason : "wgmma products and TMA loads";
   if (!plan.tuned) {

@@ -146,6 +146,7 @@ KvPlan plan(const CacheProblem& p, const PlanTarget& target) {
   c.copy = kCopyTma;
   c.options = kv_options(p, c.copy);
   KvPlan plan;
+  plan.family = &sm90_kv;
   plan.tuned = apply_tuned(kTunable, target.choice, arch, c);
   if (!plan.tuned)
     choose_tiles(

@@ -32,7 +32,7 @@ struct KernelKey {
   int arch = 0;  // Arch::number()
   std::array<int, 15> config{};
 
-  bool operator==(const KernelKey&) const = default;
+  bool operator==(const KernelKey& other) const { return std::memcmp(this, &other, sizeof other) == 0; }
 
   // The config as the struct of the type.
   template <class Config>
@@ -43,7 +43,7 @@ struct KernelKey {
     return typed;
   }
 };
-static_assert(std::has_unique_object_representations_v<KernelKey>, "no padding: keys are hashed as bytes");
+static_assert(std::has_unique_object_representations_v<KernelKey>, "no padding: keys are compared and hashed as bytes");
 
 template <class Config>
 KernelKey key_of(const KernelType& type, const Arch& arch, const Config& config) {
