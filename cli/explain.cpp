@@ -21,7 +21,7 @@ std::string explain_anywhere(const Attention& attention, const Tensors& tensors,
   const bool on_cuda = execution.device == Device::cuda || !options.arch.empty();
   if (!on_cuda) return cuflash::explain(attention, tensors, execution);
   Snapshot copies;
-  const auto problem = describe(detail::to_c(attention), detail::to_c(tensors), Place{0}, copies);
+  const auto problem = describe(detail::to_c(attention), detail::to_c(tensors), Memory{0}, copies);
   if (!options.arch.empty()) return cuflash::explain(problem, execution, cuda::arch_named(options.arch));
   if (const std::string why = check::why_no_cuda(); !why.empty()) return explain_none(problem, why.c_str());
   return cuflash::explain(problem, execution);

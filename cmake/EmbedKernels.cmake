@@ -18,14 +18,14 @@ foreach(name IN LISTS names)
 endforeach()
 string(SHA256 hash "${everything}")
 
-file(WRITE ${output} "#include \"cuda/jit/kernel_headers.h\"
+file(WRITE ${output} "#include \"support/kernel_headers.h\"
 
-namespace cuflash::cuda {
+namespace cuflash {
 
 static constexpr KernelHeader kHeaders[] = {
 ${table}};
 std::span<const KernelHeader> kernel_headers() { return kHeaders; }
 const char* kernel_headers_hash() { return \"${hash}\"; }
 
-}  // namespace cuflash::cuda
+}  // namespace cuflash
 ")

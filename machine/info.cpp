@@ -19,7 +19,7 @@ void write_info(std::ostream& out, const InfoOptions& options) {
   const char* compiler = "g++ " __VERSION__;
 #endif
   // A setting that is wrong is one sentence, before anything is printed.
-  cuda::environment();
+  environment();
   const char* in_use = cpu::isa_name();
   const int threads = cpu::default_num_threads();
   const Cpu cpu = this_cpu();

@@ -71,7 +71,7 @@ void write_cache(std::ostream& out) {
   if (!tuned.state.empty()) out << "not used: " << tuned.state;
   else if (choices == 0) out << "nothing; cuflash tune measures what is fastest on this machine";
   else out << choices << " choices for " << tuned.devices.size() << " devices in " << tuned.file;
-  const std::string& pack = cuda::environment().pack;
+  const std::string& pack = environment().pack;
   out << "\npack         ";
   if (pack.empty()) out << "CUFLASH_PACK is not set\n";
   else if (!binaries.pack_state().empty()) out << "not used: " << pack << " " << binaries.pack_state() << "\n";

@@ -33,8 +33,8 @@ FAULTS = {
         Fault("cu_seqlens may decrease", "if (values[b + 1] < values[b])", "if (false)", "rejections_lengths_test"),
         Fault("seqlens may exceed the length", "values[b] < 0 || values[b] > length", "values[b] < 0",
               "rejections_lengths_test"),
-        Fault("lengths are read a second time", "place.on_cuda() ? static_cast<const int32_t*>(a.t.data)",
-              "place.on_cuda() || extent > 0 ? static_cast<const int32_t*>(a.t.data)", "snapshot_test"),
+        Fault("lengths are read a second time", "memory.on_cuda() ? static_cast<const int32_t*>(a.t.data)",
+              "memory.on_cuda() || extent > 0 ? static_cast<const int32_t*>(a.t.data)", "snapshot_test"),
     ],
     "src/cpu/workspace.cpp": [
         Fault("a workspace may be too small", "execution.workspace_size < bytes", "false", "rejections_structs_test"),
@@ -361,7 +361,7 @@ FAULTS = {
     # What was tuned.
     "src/tuned/table.cpp": [
         Fault("a damaged file of tuned choices is believed",
-              "text.substr(last) != join(kChecksum, cuda::hex(cuda::sha256(text.substr(0, last))), \"\\n\")", "false",
+              "text.substr(last) != join(kChecksum, hex(sha256(text.substr(0, last))), \"\\n\")", "false",
               "tuned_test"),
         Fault("choices for other kernels are taken", "if (next_line(rest) != made_by())", "if (next_line(rest).empty())",
               "tuned_test"),
@@ -371,8 +371,8 @@ FAULTS = {
               "tuned_test"),
     ],
     "src/cuda/families/tuned_config.h": [
-        Fault("an illegal config is taken", "if (!is_legal(wanted, arch)) return false;",
-              "if (!is_legal(wanted, arch) && false) return false;", "tuned_test"),
+        Fault("an illegal config is taken", "if (!is_legal(tunable.limits(wanted, arch))) return false;",
+              "if (!is_legal(tunable.limits(wanted, arch)) && false) return false;", "tuned_test"),
     ],
 
     # Number formats and random numbers, which the oracle shares: their own tests must notice.

@@ -100,7 +100,7 @@ int run() {
   std::printf("| of which validation, places and plan | %.2f |\n", time([&] { call.query(); }));
   std::printf("| asking where one pointer points to | %.3f |\n", time([&] { ask_about(call.attentions[0].q.data); }));
   std::printf("| a cached backward call, several launches | %.2f |\n", time([&] { call.backward(); }));
-  if (cuda::device(0).arch.number() == 90) {
+  if (cuda::device(0).arch.wgmma) {
     const ConstRows rows{call.attentions[0].q.data, DType::bf16, 4096, 4096, 64};
     int64_t batch = 0;
     const auto map = [&](int64_t b) { cuda::tensor_map(rows, {64, 16, 1, b}, 64); };

@@ -8,7 +8,7 @@
 #include "check/cases/random.h"
 #include "check/run/cache_run.h"
 #include "check/run/run.h"
-#include "cuda/families/plan_common.h"
+#include "cuda/families/head_sizes.h"
 #include "error.h"
 
 namespace cuflash::check {
@@ -17,10 +17,9 @@ constexpr size_t kFailuresShown = 10;
 
 // The ranges of head sizes that share a kernel.
 static std::vector<HeadSizes::Range> kernel_sizes() {
-  constexpr int64_t kLargest = 256;
   std::vector<HeadSizes::Range> ranges;
-  for (int64_t size = 1; size <= kLargest; size = ranges.back().largest + 1)
-    ranges.push_back({size, cuda::padded_dim(size)});
+  for (int64_t size = 1; size <= cuda::kLargestHeadSize; size = ranges.back().largest + 1)
+    ranges.push_back({size, cuda::padded_head_size(size)});
   return ranges;
 }
 

@@ -9,7 +9,7 @@
 
 #include "cli/arguments/exit.h"
 #include "cuda/driver/arch.h"
-#include "cuda/jit/program.h"
+#include "cuda/families/registry.h"
 #include "machine/text.h"
 
 namespace cuflash::cli {

@@ -47,8 +47,8 @@ Traffic traffic_at(const ExplainOptions& options, const cuda::Arch& arch) {
   const Sketch sketch(options);
   const auto attention = detail::to_c(sketch.attention);
   Snapshot copies;
-  if (options.backward) return traffic_of(describe(attention, detail::to_c(sketch.tensors), Place{0}, copies), arch);
-  return traffic_of(describe(attention, detail::to_c(sketch.outputs), Place{0}, copies), arch);
+  if (options.backward) return traffic_of(describe(attention, detail::to_c(sketch.tensors), Memory{0}, copies), arch);
+  return traffic_of(describe(attention, detail::to_c(sketch.outputs), Memory{0}, copies), arch);
 }
 
 std::string why_not_measured(const IoOptions& options, const cuda::Arch& arch, const std::string& no_gpu) {

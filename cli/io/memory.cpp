@@ -11,8 +11,8 @@
 #include "cli/io/grid.h"
 #include "cli/io/memory_profile.h"
 #include "cli/terminal/table.h"
+#include "cuda/families/plan.h"
 #include "cuda/launch/tile_counts.h"
-#include "cuda/plan.h"
 #include "files/json_text.h"
 #include "problem/describe.h"
 #include "reference/naive.h"
@@ -39,8 +39,8 @@ size_t cuda_workspace(const BackwardProblem& problem, const Execution&, const cu
 template <class Tensors>
 double workspace_of(const ExplainOptions& options, const Attention& attention, const Tensors& tensors) {
   Snapshot copies;
-  const Place place{options.arch.empty() ? -1 : 0};
-  const auto problem = describe(detail::to_c(attention), detail::to_c(tensors), place, copies);
+  const Memory memory{options.arch.empty() ? -1 : 0};
+  const auto problem = describe(detail::to_c(attention), detail::to_c(tensors), memory, copies);
   return static_cast<double>(options.arch.empty()
                                  ? workspace_size(problem, options.execution)
                                  : cuda_workspace(problem, options.execution, cuda::arch_named(options.arch)));

@@ -91,7 +91,7 @@ TileStats walked_tiles(const Problem& p, int64_t tile_q, int64_t tile_k) {
 
 Traffic traffic_of(const ForwardProblem& p, const cuda::Arch& arch, cuda::Kernels kernels) {
   const cuda::ForwardPlan plan = cuda::plan_forward(p, arch, kernels);
-  const bool copies_boxes = std::holds_alternative<Sm90ForwardConfig>(plan.config);
+  const bool copies_boxes = plan.launch.kernel.type->takes_tensor_maps;
   const Sequence s = sequence_of(p, 0);
   const Rows row(p);
   const double heads_q = real(p.batch * p.heads_q), heads_k = real(p.batch * p.heads_k);
@@ -126,9 +126,9 @@ class BackwardWalk {
   BackwardWalk(const BackwardProblem& p, const cuda::BackwardPlan& plan)
       : p_(p),
         plan_(plan),
-        copies_boxes_(std::holds_alternative<Sm90BackwardConfig>(plan.config)),
-        c_(copies_boxes_ ? shared_config(std::get<Sm90BackwardConfig>(plan.config))
-                         : std::get<BackwardConfig>(plan.config)),
+        copies_boxes_(plan.main.kernel.type->takes_tensor_maps),
+        alternates_(!copies_boxes_ && plan.main.kernel.as<BackwardConfig>().stages == 0),
+        c_(plan.prepare.kernel.as<BackwardConfig>()),
         row_(p),
         s_(sequence_of(p, 0)),
         sums_bytes_(real(plan.workspace.dq_rows) * real(c_.dim_qk) * row_.state) {}
@@ -136,10 +136,10 @@ class BackwardWalk {
   Moved moved() {
     for_query_tiles(p_, s_, c_.tile_q, [&](Range queries, Range) { prepare_and_finish(real(queries.size())); });
     if (plan_.main.grid_x != 0)
-      for (int64_t first = 0; first < s_.len_k; first += c_.tile_k)
-        visit_keys({first, std::min(first + c_.tile_k, s_.len_k)});
+      for (int64_t first = 0; first < s_.len_k; first += plan_.tile_k)
+        visit_keys({first, std::min(first + plan_.tile_k, s_.len_k)});
     if (plan_.dq.grid_x != 0)
-      for_query_tiles(p_, s_, tile_q_of(plan_.dq_config), [&](Range queries, Range seen) { walk_keys(queries, seen); });
+      for_query_tiles(p_, s_, plan_.dq_tile_q, [&](Range queries, Range seen) { walk_keys(queries, seen); });
     return moved_;
   }
 
@@ -165,16 +165,16 @@ class BackwardWalk {
     const double rows_k = real((copies_boxes_ ? keys : copied).size());
     const double rows_q = real(covered_by(tiles, c_.tile_q, s_.len_q).size());
     const double steps = group * real(tiles.size());
-    // Where tensors take turns in shared memory, K comes twice and V once in every step, and Q comes twice.
-    const bool turns = c_.stages == 0;
-    moved_.read += heads * rows_k * (turns ? (1 + 2 * steps) * row_.qk + steps * row_.v : row_.qk + row_.v);
-    moved_.read += heads * (group * rows_q * ((turns ? 2 : 1) * row_.qk + row_.v) + steps * real(row_stats_bytes(c_)));
+    // Where tensors share one buffer, every step loads K twice and V once, and Q twice.
+    moved_.read += heads * rows_k * (alternates_ ? (1 + 2 * steps) * row_.qk + steps * row_.v : row_.qk + row_.v);
+    moved_.read +=
+        heads * (group * rows_q * ((alternates_ ? 2 : 1) * row_.qk + row_.v) + steps * real(row_stats_bytes(c_)));
     moved_.added += heads * steps * sums_bytes_;
   }
 
   void walk_keys(Range queries, Range seen) {
     const double heads = real(p_.batch * p_.heads_q);
-    const int64_t tile_k = plan_.dq_config.tile_k;
+    const int64_t tile_k = plan_.dq_tile_k;
     const double keys = real(covered_by(tiles_over(seen, tile_k), tile_k, s_.len_k).size());
     const double stats = real(divided_up(queries.size(), c_.tile_q)) * real(row_stats_bytes(c_));
     moved_.written += heads * real(queries.size()) * row_.qk;
@@ -184,7 +184,8 @@ class BackwardWalk {
   const BackwardProblem& p_;
   const cuda::BackwardPlan& plan_;
   const bool copies_boxes_;  // of keys, as they are
-  const BackwardConfig c_;
+  const bool alternates_;    // K and V, and Q and dO, share one buffer each in shared memory
+  const BackwardConfig c_;   // what all kernels agree on: type, head sizes, tile_q
   const Rows row_;
   const Sequence s_;
   const double sums_bytes_;  // of dQ, of a tile

@@ -10,7 +10,7 @@
 namespace cuflash::cli {
 
 inline std::string cache_problem(const cuda::DiskCache& disk) {
-  const std::string& from = cuda::environment().cache_dir_from;
+  const std::string& from = environment().cache_dir_from;
   return from.empty() ? disk.state() : join(from, ": ", disk.state());
 }
 

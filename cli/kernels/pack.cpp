@@ -5,6 +5,7 @@
 #include "cli/arguments/exit.h"
 #include "cli/commands.h"
 #include "cli/terminal/progress.h"
+#include "cuda/families/registry.h"
 #include "cuda/families/typical.h"
 #include "cuda/jit/pack.h"
 #include "machine/text.h"
@@ -33,7 +34,7 @@ int run_pack(const PackOptions& options) {
     throw UsageError("--arch or --kernel says what to pack; for example: cuflash pack --arch sm_90a -o kernels.pack");
   const std::vector<cuda::KernelKey> keys = chosen_kernels(options);
   // What a pack says must not depend on another pack.
-  cuda::Binaries binaries({cuda::environment().cache_dir, "", "on"});
+  cuda::Binaries binaries({environment().cache_dir, "", "on"});
   Progress progress;
   const size_t bytes = cuda::write_pack(keys, binaries, options.threads, options.out,
                                         [&](size_t done, size_t total, const std::string& kernel) {

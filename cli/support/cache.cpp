@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "cli/support/tables.h"
-#include "cuda/families/plan_kv.h"
+#include "cuda/families/plan.h"
 #include "problem/describe_cache.h"
 
 namespace cuflash::cli {
@@ -59,7 +59,7 @@ Answer ask(const CacheQuestion& question, const std::string& place) {
 std::string ask_boxes(const CacheQuestion& question) {
   const Answer answer = ask(question, "sm_90a");
   if (!answer.served) return "no kernel at all: see limits";
-  return answer.no_tma.empty() ? answer.tiles : join("no: ", answer.no_tma);
+  return answer.not_sm90.empty() ? answer.tiles : join("no: ", answer.not_sm90);
 }
 
 namespace {
@@ -169,7 +169,7 @@ std::string merged(DType type, int64_t dim, const char* place) {
   const auto lse = [&] { return contiguous(memory.next(state_type(type), 1, 8), state_type(type), 1, 8, 1); };
   const MergeTensors tensors{.o_a = o(), .lse_a = lse(), .o_b = o(), .lse_b = lse(), .o = o()};
   try {
-    plan_merge(describe(to_c(tensors), Place{0}), cuda::arch_named(place));
+    plan_merge(describe(to_c(tensors), Memory{0}), cuda::arch_named(place));
   } catch (const FlashAttentionError& error) {
     return error.what();
   }

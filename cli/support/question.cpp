@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "backend/backend.h"
-#include "cuda/plan.h"
+#include "cuda/families/registry.h"
 #include "problem/describe.h"
 #include "problem/describe_cache.h"
 
@@ -28,8 +28,8 @@ Answer answer_of(const std::string& explanation) {
   return {.served = true,
           .tiles = join(queries, " x ", keys),
           .options = std::string(config.substr(config.rfind(", ") + 2)),
-          .boxes = config.find(" as boxes ") != std::string_view::npos,
-          .no_tma = std::string(between(explanation, "not boxes  ", "\n"))};
+          .boxes = config.find(" by TMA ") != std::string_view::npos,
+          .not_sm90 = std::string(between(explanation, "not sm90   ", "\n"))};
 }
 
 template <class Tensors>
@@ -39,8 +39,8 @@ Answer ask(const Attention& attention, const Tensors& tensors, const Execution& 
   const auto c_tensors = to_c(tensors);
   Snapshot copies;
   try {
-    if (place == kSupportCpu) return answer_of(explain(describe(c_attention, c_tensors, Place{}, copies), execution));
-    return answer_of(explain(describe(c_attention, c_tensors, Place{0}, copies), execution, cuda::arch_named(place)));
+    if (place == kSupportCpu) return answer_of(explain(describe(c_attention, c_tensors, Memory{}, copies), execution));
+    return answer_of(explain(describe(c_attention, c_tensors, Memory{0}, copies), execution, cuda::arch_named(place)));
   } catch (const FlashAttentionError& error) {
     return {.reason = error.what()};
   }
@@ -74,18 +74,20 @@ Answer ask(const Attention& attention, const CacheTensors& cache, const std::str
 
 std::string ask_hopper(const Question& question) {
   const Sketch sketch = sketch_of(question);
-  const auto answer = [](const auto& plan) {
-    return plan.not_sm90 ? join("no: ", plan.not_sm90) : join(plan.tile_q, " x ", plan.tile_k);
-  };
   const cuda::Arch arch = cuda::arch_named("sm_90a");
+  const auto answer = [&](const auto& problem, const auto& plan) {
+    const auto rejected = cuda::rejections(problem, arch, cuda::Kernels::best);
+    return rejected.empty() ? join(plan.tile_q, " x ", plan.tile_k) : join("no: ", rejected[0].reason);
+  };
   const auto attention = detail::to_c(sketch.attention);
   Snapshot copies;
   try {
-    if (question.options.backward)
-      return answer(plan_backward(describe(attention, detail::to_c(sketch.tensors), Place{0}, copies), arch,
-                                  cuda::Reproducible::no, cuda::Kernels::best));
-    return answer(
-        plan_forward(describe(attention, detail::to_c(sketch.outputs), Place{0}, copies), arch, cuda::Kernels::best));
+    if (question.options.backward) {
+      const BackwardProblem p = describe(attention, detail::to_c(sketch.tensors), Memory{0}, copies);
+      return answer(p, plan_backward(p, arch, cuda::Reproducible::no, cuda::Kernels::best));
+    }
+    const ForwardProblem p = describe(attention, detail::to_c(sketch.outputs), Memory{0}, copies);
+    return answer(p, plan_forward(p, arch, cuda::Kernels::best));
   } catch (const FlashAttentionError&) {
     return "no kernel at all: see limits";
   }

@@ -24,11 +24,11 @@ struct Question {
 
 struct Answer {
   bool served = false;
-  std::string tiles{};    // "64 x 128": queries by keys
-  std::string options{};  // that the kernel was compiled for
-  std::string reason{};   // of a refusal
-  bool boxes = false;     // over a cache on Hopper: the kernel with tensor copies
-  std::string no_tma{};   // likewise: why it is not taken
+  std::string tiles{};     // "64 x 128": queries by keys
+  std::string options{};   // that the kernel was compiled for
+  std::string reason{};    // of a refusal
+  bool boxes = false;      // over a cache on Hopper: the kernel with tensor copies
+  std::string not_sm90{};  // why the families of sm_90a reject it
 };
 
 // Four heads, as many queries as keys, all gradients.

@@ -18,7 +18,6 @@ namespace {
 
 using tuned::Choice;
 using tuned::Direction;
-using tuned::Family;
 
 cuda::Typical typical_of(const BenchPoint& p) {
   return {.dtype = dtype_of(p),
@@ -47,15 +46,13 @@ CacheProblem cache_problem(const BenchPoint& p) {
   return problem;
 }
 
-template <class Plan>
-std::vector<Candidate> near_plan(const Plan& plan, const TuneTarget& target) {
+template <class Problem, class Plan>
+std::vector<Candidate> near_plan(const Problem& problem, const Plan& plan, const cuda::KernelKey& tuned,
+                                 const TuneTarget& target) {
   Collection all(target.arch);
-  std::visit(
-      [&](const auto& config) {
-        all.add_built_in(config);
-        add_neighbours(all, config);
-      },
-      plan.config);
+  all.add_built_in(*plan.family, tuned);
+  if constexpr (requires { plan.splits; }) add_splits(all, plan);
+  add_neighbours(all, problem, plan, target.arch);
   return all.sorted();
 }
 
@@ -95,7 +92,7 @@ std::vector<Candidate> cpu_candidates(const BenchPoint& p) {
   const CpuTile built_in = cpu_tile(p, {});
   std::set<std::pair<int64_t, int64_t>> seen{{built_in.shape.q, built_in.shape.k}};
   const auto candidate = [](const cpu::TileShape& tile, size_t scratch) {
-    Candidate one{{Family::cpu, static_cast<int>(tile.q), static_cast<int>(tile.k)}, {}, false, ""};
+    Candidate one{{"cpu", static_cast<int>(tile.q), static_cast<int>(tile.k)}, {}, false, ""};
     one.limits.shared_bytes = static_cast<int>(std::min<size_t>(scratch, std::numeric_limits<int>::max()));
     one.limits.shared_most = kMostScratch;
     return one;
@@ -106,7 +103,7 @@ std::vector<Candidate> cpu_candidates(const BenchPoint& p) {
   all.add(std::move(first));
   for (const int q : {64, 128, 256, 512})
     for (const int k : {64, 128, 256, 512}) {
-      const Choice choice{Family::cpu, q, k};
+      const Choice choice{"cpu", q, k};
       const CpuTile tile = cpu_tile(p, choice);
       if (!seen.insert({tile.shape.q, tile.shape.k}).second) continue;
       Candidate one = candidate(tile.shape, tile.scratch);
@@ -123,13 +120,16 @@ std::vector<Candidate> cpu_candidates(const BenchPoint& p) {
 
 std::vector<Candidate> candidates_of(const BenchPoint& p, const TuneTarget& target) {
   if (target.cpu) return cpu_candidates(p);
-  if (p.direction == kForward) return near_plan(forward_plan(p, target, nullptr), target);
-  if (p.direction == kBackward) return near_plan(backward_plan(p, target, nullptr), target);
+  if (p.direction == kForward) {
+    const cuda::ForwardPlan plan = forward_plan(p, target, nullptr);
+    return near_plan(cuda::forward_of(typical_of(p)), plan, plan.launch.kernel, target);
+  }
+  if (p.direction == kBackward) {
+    const cuda::BackwardPlan plan = backward_plan(p, target, nullptr);
+    return near_plan(cuda::backward_of(typical_of(p)), plan, plan.main.kernel, target);
+  }
   const cuda::KvPlan plan = cache_plan(p, target, nullptr);
-  Collection all(target.arch);
-  all.add_built_in(plan.config);
-  add_neighbours(all, plan.config, p.heads_q / p.heads_k * p.len_q, plan.splits - plan.short_splits);
-  return all.sorted();
+  return near_plan(cache_problem(p), plan, plan.launch.kernel, target);
 }
 
 tuned::Kind kind_of(const BenchPoint& p, const TuneTarget& target) {

@@ -6,7 +6,7 @@
 
 #include "cli/bench/file.h"
 #include "cuda/families/limits.h"
-#include "cuda/plan.h"
+#include "cuda/families/plan.h"
 #include "tuned/choice.h"
 
 namespace cuflash::cli {

@@ -4,40 +4,38 @@
 #include <vector>
 
 #include "cli/tune/candidates.h"
-#include "cuda/families/tuned_config.h"
+#include "cuda/families/family.h"
 
 namespace cuflash::cli {
 
 // "" where a config can be tried.
 std::string reason_of(const cuda::Limits& limits);
 
-// Collects configs. Those whose shape no kernel has are passed over; of the numbers of CTAs, or of stages, that a tile may
-// have beside it, the first that fits is taken, since the tile decides.
+// Collects configs. Those whose shape no kernel has are passed over; of alternatives, which differ in the number of
+// CTAs or of stages, the first that fits is taken: the tile decides.
 class Collection {
  public:
   explicit Collection(const cuda::Arch& arch) : arch_(arch) {}
 
-  template <class Config>
-  void add_built_in(const Config& config) {
-    all_.push_back({cuda::choice_of(config), limits_of(config, arch_), true, ""});
+  template <class Family>
+  void add_built_in(const Family& family, const cuda::KernelKey& kernel) {
+    all_.push_back({family.choice(kernel), family.limits(kernel, arch_), true, ""});
   }
 
-  template <class Config>
-  void add_first(const std::vector<Config>& configs) {
+  template <class Family>
+  void add_first(const Family& family, const cuda::Alternatives& kernels) {
     Candidate refused;
-    for (const Config& config : configs) {
-      Candidate candidate{cuda::choice_of(config), limits_of(config, arch_), false, ""};
+    for (const cuda::KernelKey& kernel : kernels) {
+      Candidate candidate{family.choice(kernel), family.limits(kernel, arch_), false, ""};
       if (candidate.limits.fault == cuda::Fault::shape) continue;
       candidate.rejected = reason_of(candidate.limits);
       if (candidate.rejected.empty()) return add(std::move(candidate));
       refused = std::move(candidate);  // the smallest of them
     }
-    if (refused.choice.family != tuned::Family::built_in) add(std::move(refused));
+    if (!refused.choice.family.empty()) add(std::move(refused));
   }
 
   void add(Candidate candidate);  // once
-
-  const cuda::Arch& arch() const { return arch_; }
 
   // The built-in one, which was added first, and the others by how many members differ from it.
   std::vector<Candidate> sorted();
@@ -47,11 +45,13 @@ class Collection {
   std::vector<Candidate> all_;
 };
 
-void add_neighbours(Collection& all, const ForwardConfig& built_in);
-void add_neighbours(Collection& all, const Sm90ForwardConfig& built_in);
-void add_neighbours(Collection& all, const BackwardConfig& built_in);
-void add_neighbours(Collection& all, const Sm90BackwardConfig& built_in);
-// rows: queries times heads of a group. splits: of the plan.
-void add_neighbours(Collection& all, const KvConfig& built_in, int64_t rows, int64_t splits);
+// The configs that the plan's family names in place of its own.
+template <class Problem, class Plan>
+void add_neighbours(Collection& all, const Problem& problem, const Plan& plan, const cuda::Arch& arch) {
+  for (const cuda::Alternatives& kernels : plan.family->candidates(problem, plan, arch))
+    all.add_first(*plan.family, kernels);
+}
+// Other numbers of splits: how a problem is cut matters more than the tile.
+void add_splits(Collection& all, const cuda::KvPlan& plan);
 
 }  // namespace cuflash::cli

@@ -12,7 +12,7 @@
 #include "cli/tune/search.h"
 #include "cpu/tuned_tile.h"
 #include "cuda/driver/device.h"
-#include "cuda/families/plan_kv.h"
+#include "cuda/families/plan.h"
 #include "cuda/jit/disk_cache.h"
 #include "cuda/jit/nvrtc.h"
 #include "machine/text.h"
@@ -26,7 +26,7 @@ namespace {
 TuneTarget target_of(const TuneOptions& options, const std::string& device) {
   if (!options.arch.empty()) {
     const cuda::Arch arch = cuda::arch_named(options.arch);
-    return {false, arch, cuda::usual_sms(arch)};
+    return {false, arch, arch.usual_sms};
   }
   if (device == "cpu") return {};
   return {false, cuda::device(0).arch, cuda::device(0).num_sms};
@@ -101,16 +101,16 @@ std::string device_of(const TuneTarget& target) {
 void store(const TuneOutcome& o, const TuneTarget& target) {
   const tuned::Measured measured = o.won ? tuned::Measured{o.best, gain_of(o)} : tuned::Measured{};
   const std::string problem =
-      tuned::write_choices(cuda::environment().cache_dir, device_of(target), {{kind_of(o.point, target), measured}});
+      tuned::write_choices(environment().cache_dir, device_of(target), {{kind_of(o.point, target), measured}});
   if (!problem.empty()) throw UsageError(join("what was found cannot be stored: ", problem));
 }
 
 void show_stored(const std::vector<TuneOutcome>& outcomes, const TuneTarget& target) {
   const auto won = std::count_if(outcomes.begin(), outcomes.end(), [](const TuneOutcome& o) { return o.won; });
-  std::cout << won << " of " << outcomes.size() << " problems have a faster choice now, in "
-            << cuda::environment().cache_dir << "/" << cuda::kTunedFile << " for " << in_quotes(device_of(target))
+  std::cout << won << " of " << outcomes.size() << " problems have a faster choice now, in " << environment().cache_dir
+            << "/" << tuned::kTunedFile << " for " << in_quotes(device_of(target))
             << "; the others keep what is built in\n";
-  if (cuda::environment().tuned == "off") std::cout << "CUFLASH_TUNED=off: plans do not read it\n";
+  if (environment().tuned == "off") std::cout << "CUFLASH_TUNED=off: plans do not read it\n";
 }
 
 // Before anything is measured: it would be lost.
@@ -118,10 +118,10 @@ void require_usable(const TuneOptions& options, const TuneTarget& target) {
   if (!(options.seconds > 0 && options.seconds <= 86400))
     throw UsageError(join("--seconds is ", options.seconds, ", must be larger than 0 and at most 86400"));
   if (options.dry_run) return;
-  const cuda::DiskCache disk(cuda::environment().cache_dir);
+  const cuda::DiskCache disk(environment().cache_dir);
   if (!disk.usable()) throw UsageError(join("what is found could not be stored: ", cache_problem(disk)));
   if (target.cpu) return;
-  if (cuda::environment().jit == "off") throw UsageError("CUFLASH_JIT=off forbids to compile what shall be tried");
+  if (environment().jit == "off") throw UsageError("CUFLASH_JIT=off forbids to compile what shall be tried");
   cuda::nvrtc();  // throws, with the way out
 }
 

@@ -42,10 +42,10 @@ inline Execution read(const cuflash_execution* e) {
 }
 
 template <class Tensors>
-auto describe_checked(const cuflash_attention& what, const Tensors& where, const Execution& how, Place place,
+auto describe_checked(const cuflash_attention& what, const Tensors& where, const Execution& how, Memory memory,
                       Snapshot& copies) {
-  const auto problem = describe(what, where, place, copies);
-  check_lengths(what, where, how, place);
+  const auto problem = describe(what, where, memory, copies);
+  check_lengths(what, where, how, memory);
   return problem;
 }
 
@@ -86,14 +86,14 @@ cuflash_status query_size(const cuflash_attention* attention, const Tensors* ten
 template <class Tensors>
 std::string explain_even_without_device(const cuflash_attention& what, const Tensors& where, const Execution& how) {
   Snapshot copies;
-  Place place;
+  Memory memory;
   try {
-    place = locate(what, where, how);
+    memory = locate(what, where, how);
   } catch (const FlashAttentionError& error) {
     if (error.status() != CUFLASH_NO_DEVICE) throw;
-    return explain_none(describe(what, where, place, copies), error.what());
+    return explain_none(describe(what, where, memory, copies), error.what());
   }
-  return explain(describe_checked(what, where, how, place, copies), how);
+  return explain(describe_checked(what, where, how, memory, copies), how);
 }
 
 template <class Tensors>

@@ -42,7 +42,7 @@ std::string problem_line(const P& p) {
   return join("problem    ", pass_of(p), " ", to_string(p), "\n");
 }
 
-// Kernels that the processor has and the system does not let us use.
+// Kernels that the processor has but the system does not allow.
 std::string refused_kernels(const Problem& p) {
   const std::string refusal = p.dtype == DType::bf16 ? cpu::refusal_of_bf16_kernels() : "";
   if (refusal.empty()) return "";
@@ -73,7 +73,7 @@ std::string explain_cuda(const P& p, const Execution& e, const Arch&... arch) {
 
 template <class P>
 std::string explain_any(const P& p, const Execution& e) {
-  return p.place.on_cuda() ? explain_cuda(p, e) : explain_cpu(p, e);
+  return p.memory.on_cuda() ? explain_cuda(p, e) : explain_cpu(p, e);
 }
 
 template <class P>
@@ -83,23 +83,23 @@ std::string no_backend(const P& p, const char* why) {
 
 }  // namespace
 
-void run(const ForwardProblem& p, const Execution& e) { p.place.on_cuda() ? cuda::forward(p, e) : cpu::forward(p, e); }
+void run(const ForwardProblem& p, const Execution& e) { p.memory.on_cuda() ? cuda::forward(p, e) : cpu::forward(p, e); }
 void run(const BackwardProblem& p, const Execution& e) {
-  p.place.on_cuda() ? cuda::backward(p, e) : cpu::backward(p, e);
+  p.memory.on_cuda() ? cuda::backward(p, e) : cpu::backward(p, e);
 }
 void run(const CacheProblem& p, const Execution& e) {
-  p.place.on_cuda() ? cuda::attend_cache(p, e) : cpu::attend_cache(p, e);
+  p.memory.on_cuda() ? cuda::attend_cache(p, e) : cpu::attend_cache(p, e);
 }
-void run(const MergeProblem& p, const Execution& e) { p.place.on_cuda() ? cuda::merge(p, e) : cpu::merge(p, e); }
+void run(const MergeProblem& p, const Execution& e) { p.memory.on_cuda() ? cuda::merge(p, e) : cpu::merge(p, e); }
 
 size_t workspace_size(const ForwardProblem& p, const Execution& e) {
-  return p.place.on_cuda() ? cuda::forward_workspace_size(p, e) : cpu::forward_workspace_size(p, e);
+  return p.memory.on_cuda() ? cuda::forward_workspace_size(p, e) : cpu::forward_workspace_size(p, e);
 }
 size_t workspace_size(const BackwardProblem& p, const Execution& e) {
-  return p.place.on_cuda() ? cuda::backward_workspace_size(p, e) : cpu::backward_workspace_size(p, e);
+  return p.memory.on_cuda() ? cuda::backward_workspace_size(p, e) : cpu::backward_workspace_size(p, e);
 }
 size_t workspace_size(const CacheProblem& p, const Execution& e) {
-  return p.place.on_cuda() ? cuda::cache_workspace_size(p, e) : cpu::cache_workspace_size(p, e);
+  return p.memory.on_cuda() ? cuda::cache_workspace_size(p, e) : cpu::cache_workspace_size(p, e);
 }
 
 std::string explain(const ForwardProblem& p, const Execution& e) { return explain_any(p, e); }

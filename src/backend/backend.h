@@ -1,4 +1,4 @@
-// Which backend computes a problem: CUDA for device memory, the CPU for host memory. locate.h has decided which it is.
+// Which backend computes a problem: CUDA for device memory, the CPU for host memory. locate.h finds out which it is.
 #pragma once
 
 #include <cuflash/cuflash.h>
@@ -19,7 +19,7 @@ size_t workspace_size(const ForwardProblem& problem, const Execution& execution)
 size_t workspace_size(const BackwardProblem& problem, const Execution& execution);
 size_t workspace_size(const CacheProblem& problem, const Execution& execution);
 
-// The problem, the backend and kernel it gets, and why; and why not the other.
+// The problem, the backend and kernel that compute it, and why; and why not the other backend.
 std::string explain(const ForwardProblem& problem, const Execution& execution);
 std::string explain(const BackwardProblem& problem, const Execution& execution);
 std::string explain(const CacheProblem& problem, const Execution& execution);
@@ -29,7 +29,7 @@ std::string explain(const ForwardProblem& problem, const Execution& execution, c
 std::string explain(const BackwardProblem& problem, const Execution& execution, const cuda::Arch& arch);
 std::string explain(const CacheProblem& problem, const Execution& execution, const cuda::Arch& arch);
 
-// Of a device that cannot serve: the problem, and why none.
+// The problem, and why no device can compute it.
 std::string explain_none(const ForwardProblem& problem, const char* why);
 std::string explain_none(const BackwardProblem& problem, const char* why);
 std::string explain_none(const CacheProblem& problem, const char* why);

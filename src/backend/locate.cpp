@@ -16,13 +16,13 @@ bool has_elements(const TensorStruct& t) {
   return true;
 }
 
-std::string words(Place place) {
-  return place.on_cuda() ? join("the memory of CUDA device ", place.cuda_device) : "host memory";
+std::string words(Memory memory) {
+  return memory.on_cuda() ? join("the memory of CUDA device ", memory.cuda_device) : "host memory";
 }
 
 class Locator {
  public:
-  explicit Locator(const cuda::MemoryLookup& places) : places_(places) {}
+  explicit Locator(const cuda::MemoryLookup& lookup) : lookup_(lookup) {}
 
   template <class TensorStruct>
   void visit(const char* name, const TensorStruct& t) {
@@ -31,51 +31,51 @@ class Locator {
   void visit_data(const char* name, const void* data) {
     if (!first_name_) {
       first_name_ = name;
-      first_ = places_.of(data);
-    } else if (!places_.is_at(data, first_)) {
-      reject(name, ": is in ", words(places_.of(data)), ", but ", first_name_, " is in ", words(first_),
+      first_ = lookup_.of(data);
+    } else if (!lookup_.is_at(data, first_)) {
+      reject(name, ": is in ", words(lookup_.of(data)), ", but ", first_name_, " is in ", words(first_),
              "; all tensors of a call must be in the same memory");
     }
   }
-  Place place() const { return first_; }
+  Memory memory() const { return first_; }
   const char* decided_by() const { return first_name_; }
 
  private:
-  cuda::MemoryLookup places_;
+  cuda::MemoryLookup lookup_;
   const char* first_name_ = nullptr;
-  Place first_;
+  Memory first_;
 };
 
 template <class... Structs>
-Place locate_all(const Execution& e, const Structs&... structs) {
+Memory locate_all(const Execution& e, const Structs&... structs) {
   if (e.device == Device::cpu) return {};
   const bool asked_for = e.device == Device::cuda;
-  const cuda::MemoryLookup places = asked_for ? cuda::MemoryLookup::of_driver() : cuda::MemoryLookup::of_process();
-  if (!places) return {};
-  Locator locator(places);
+  const cuda::MemoryLookup lookup = asked_for ? cuda::MemoryLookup::of_driver() : cuda::MemoryLookup::of_process();
+  if (!lookup) return {};
+  Locator locator(lookup);
   const auto visit = [&](const char* name, const auto& tensor) { locator.visit(name, tensor); };
   (for_each_tensor(structs, visit), ...);
   if (e.workspace && e.workspace_size != 0) locator.visit_data("workspace", e.workspace);
   if (asked_for && !locator.decided_by()) return {0};  // nothing is anywhere: any device will do
-  if (asked_for && !locator.place().on_cuda())
+  if (asked_for && !locator.memory().on_cuda())
     reject(locator.decided_by(), ": is in host memory, but device cuda was asked for; copy the tensors to the device, ",
            "or use device auto or cpu");
-  return locator.place();
+  return locator.memory();
 }
 
 }  // namespace
 
-Place locate(const cuflash_attention& attention, const cuflash_forward_outputs& outputs, const Execution& execution) {
+Memory locate(const cuflash_attention& attention, const cuflash_forward_outputs& outputs, const Execution& execution) {
   return locate_all(execution, attention, outputs);
 }
-Place locate(const cuflash_attention& attention, const cuflash_backward_tensors& tensors, const Execution& execution) {
+Memory locate(const cuflash_attention& attention, const cuflash_backward_tensors& tensors, const Execution& execution) {
   return locate_all(execution, attention, tensors);
 }
 
-Place locate(const cuflash_attention& attention, const cuflash_cache_tensors& cache, const Execution& execution) {
+Memory locate(const cuflash_attention& attention, const cuflash_cache_tensors& cache, const Execution& execution) {
   return locate_all(execution, attention, cache);
 }
-Place locate(const cuflash_merge_tensors& tensors, const Execution& execution) {
+Memory locate(const cuflash_merge_tensors& tensors, const Execution& execution) {
   return locate_all(execution, tensors);
 }
 

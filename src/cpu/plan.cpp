@@ -19,7 +19,7 @@ static int64_t tile_of(int64_t length, int64_t unit, int64_t most) {
 // The tuned choice, if it is a legal one for the CPU, rounded up to whole panels and steps.
 static TileShape largest_tile(const TileShape& built_in, int64_t lanes, int64_t unit, const tuned::Choice* choice) {
   constexpr int kMost = 4096;
-  if (!choice || choice->family != tuned::Family::cpu || choice->tile_q > kMost || choice->tile_k > kMost ||
+  if (!choice || choice->family != "cpu" || choice->tile_q > kMost || choice->tile_k > kMost ||
       choice->tile_q < lanes || choice->tile_k < unit)
     return built_in;
   return {round_up(choice->tile_q, lanes), round_up(choice->tile_k, unit)};

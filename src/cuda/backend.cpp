@@ -3,57 +3,77 @@
 #include <cstddef>
 
 #include "cuda/driver/device.h"
-#include "cuda/families/params_backward.h"
-#include "cuda/families/params_forward.h"
+#include "cuda/families/params_kv.h"
 #include "cuda/launch/launch.h"
 #include "cuda/launch/tile_counts.h"
 #include "cuda/launch/workspace.h"
 #include "cuda/plan_device.h"
 
 namespace cuflash::cuda {
+namespace {
+
+// bytes: of the workspace. offset: where the plan's part of it begins, behind the tile counters.
+template <class Problem, class Plan>
+void enqueue(const Problem& p, const Execution& e, const Plan& plan, const DeviceState& state, size_t bytes,
+             size_t offset) {
+  const DeviceGuard guard(state);
+  const Workspace workspace(e, bytes);
+  TileCounts counts(e, workspace.data());
+  void* const scratch = workspace.data() ? static_cast<std::byte*>(workspace.data()) + offset : nullptr;
+  KernelParams params;
+  plan.family->params(p, plan, {state.num_sms, scratch, counts.data()}, params);
+  launch(guard, plan.launches(), params, e.stream);
+  counts.report(plan.tile_q, plan.tile_k);
+}
+
+void enqueue(const CacheProblem& p, const Execution& e, const KvPlan& plan, const DeviceState& state) {
+  const size_t counters = TileCounts::bytes(e);
+  enqueue(p, e, plan, state, counters + plan.workspace.size, counters);
+}
+
+}  // namespace
 
 void forward(const ForwardProblem& p, const Execution& e) {
-  const DeviceState& state = device(p.place.cuda_device);
-  const ForwardPlan plan = plan_of(p, state);
-  const DeviceGuard guard(state);
-  const Workspace workspace(e, TileCounts::bytes(e));
-  TileCounts counts(e, workspace.data());
-  if (std::holds_alternative<Sm90ForwardConfig>(plan.config)) {
-    const Sm90ForwardParams params = sm90_forward_params(p, plan, grid_of(plan.launch, state.num_sms), counts.data());
-    launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
-  } else {
-    const ForwardParams params = forward_params(p, counts.data());
-    launch(guard, {&plan.launch}, &params, sizeof params, e.stream);
-  }
-  counts.report(plan.tile_q, plan.tile_k);
+  const DeviceState& state = device(p.memory.cuda_device);
+  enqueue(p, e, plan_of(p, state), state, TileCounts::bytes(e), 0);
 }
 
 void backward(const BackwardProblem& p, const Execution& e) {
-  const DeviceState& state = device(p.place.cuda_device);
+  const DeviceState& state = device(p.memory.cuda_device);
   const BackwardPlan plan = plan_of(p, state, reproducible(e));
-  const DeviceGuard guard(state);
-  const Workspace workspace(e, plan.workspace.size);
-  TileCounts counts(e, workspace.data());
-  if (std::holds_alternative<Sm90BackwardConfig>(plan.config)) {
-    // The kernels for Hopper take all of it, by a pointer, the others the first part.
-    const Sm90BackwardParams params =
-        sm90_backward_params(p, plan, grid_of(plan.dq, state.num_sms), workspace.data(), counts.data());
-    static_assert(offsetof(Sm90BackwardParams, backward) == 0);
-    launch(guard, plan.launches(), &params, sizeof params.backward, e.stream);
-  } else {
-    const BackwardParams params = backward_params(p, plan, workspace.data(), counts.data());
-    launch(guard, plan.launches(), &params, sizeof params, e.stream);
+  enqueue(p, e, plan, state, plan.workspace.size, 0);
+}
+
+void attend_cache(const CacheProblem& p, const Execution& e) {
+  const DeviceState& state = device(p.memory.cuda_device);
+  try {
+    enqueue(p, e, plan_of(p, state), state);
+  } catch (const NoRoomForAll&) {
+    enqueue(p, e, plan_of(p, state, SplitReduction::ticket), state);
   }
-  counts.report(plan.tile_q, plan.tile_k);
+}
+
+void merge(const MergeProblem& p, const Execution& e) {
+  const DeviceState& state = device(p.memory.cuda_device);
+  const MergePlan plan = plan_merge(p, state.arch);
+  const DeviceGuard guard(state);
+  KernelParams params;
+  params.set([&] { return merge_params(p); });
+  const Launch* const launches[] = {&plan.launch};
+  launch(guard, launches, params, e.stream);
 }
 
 size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
-  plan_of(p, device(p.place.cuda_device));  // what is not supported is refused by the query already
+  plan_of(p, device(p.memory.cuda_device));  // the query, too, refuses what is not supported
   return TileCounts::bytes(e);
 }
 
 size_t backward_workspace_size(const BackwardProblem& p, const Execution& e) {
-  return plan_of(p, device(p.place.cuda_device), reproducible(e)).workspace.size;
+  return plan_of(p, device(p.memory.cuda_device), reproducible(e)).workspace.size;
+}
+
+size_t cache_workspace_size(const CacheProblem& p, const Execution& e) {
+  return TileCounts::bytes(e) + plan_of(p, device(p.memory.cuda_device)).workspace.size;
 }
 
 }  // namespace cuflash::cuda

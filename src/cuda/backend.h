@@ -1,10 +1,11 @@
-// The CUDA backend: device -> plan -> params -> launches, on the device that holds the tensors. A cached call allocates
-// nothing, waits for nothing and formats nothing; tile_stats and check_lengths are the options that wait.
+// The CUDA backend: device -> plan -> params -> launches, on the device that holds the tensors. A call whose kernels
+// are loaded allocates nothing, waits for nothing and formats nothing; tile_stats and check_lengths are the options
+// that wait.
 #pragma once
 
 #include <cstddef>
 
-#include "cuda/plan.h"
+#include "cuda/families/plan.h"
 
 namespace cuflash::cuda {
 

@@ -1,4 +1,4 @@
-// What a problem gets on CUDA and why, in lines of text: backend, kernels, config, grid, workspace; or why nothing.
+// How CUDA computes a problem and why, in lines of text: backend, kernels, config, grid, workspace; or why it cannot.
 #pragma once
 
 #include <string>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/driver/device.h"
-#include "cuda/families/plan_kv.h"
+#include "cuda/families/plan.h"
 
 namespace cuflash::cuda {
 
@@ -10,14 +10,15 @@ inline ForwardPlan plan_of(const ForwardProblem& p, const DeviceState& device) {
   return plan_forward(p, device.arch, wanted_kernels(), choice_for(*device.tuned, tuned::Direction::forward, p));
 }
 inline BackwardPlan plan_of(const BackwardProblem& p, const DeviceState& device, Reproducible reproducible) {
-  // Sums in order are another kernel than the one that was measured.
+  // Summing in order takes another kernel than the one that was measured.
   const tuned::Choice* choice =
       reproducible == Reproducible::yes ? nullptr : choice_for(*device.tuned, tuned::Direction::backward, p);
   return plan_backward(p, device.arch, reproducible, wanted_kernels(), choice);
 }
-inline KvPlan plan_of(const CacheProblem& p, const DeviceState& device, Meeting meeting = Meeting::by_posts) {
+inline KvPlan plan_of(const CacheProblem& p, const DeviceState& device,
+                      SplitReduction reduction = SplitReduction::exchange) {
   return plan_kv(p, device.arch, device.num_sms, wanted_kernels(),
-                 choice_for(*device.tuned, tuned::Direction::decode, p), meeting);
+                 choice_for(*device.tuned, tuned::Direction::decode, p), reduction);
 }
 
 }  // namespace cuflash::cuda

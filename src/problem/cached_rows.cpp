@@ -34,7 +34,7 @@ void require_entries(const CacheProblem& p) {
              "; give batch_idx if sequences share entries");
     return;
   }
-  if (p.place.on_cuda()) return;
+  if (p.memory.on_cuda()) return;
   for (int64_t b = 0; b < p.batch; ++b)
     if (const int64_t entry = p.cache.entry[b]; entry < 0 || entry >= p.cache.entries)
       reject("batch_idx: entry ", b, " is ", entry, ", must be between 0 and ", p.cache.entries - 1);
@@ -87,7 +87,9 @@ void require_positions(const CacheProblem& p, int64_t b) {
 
 void describe_cached_rows(CacheProblem& p, const cuflash_cache_tensors& c, Snapshot& copies) {
   const Argument seqlens("seqlens", c.seqlens), entry("batch_idx", c.batch_idx), pad("leftpad", c.leftpad);
-  const auto values_of = [&](const Argument& a) { return lengths_of(a, p.batch, "[B]", "the batch", p.place, copies); };
+  const auto values_of = [&](const Argument& a) {
+    return lengths_of(a, p.batch, "[B]", "the batch", p.memory, copies);
+  };
   p.cache.rows = values_of(seqlens);
   if (pad.given()) p.cache.leftpad = values_of(pad);
   if (entry.given()) {
@@ -95,8 +97,8 @@ void describe_cached_rows(CacheProblem& p, const cuflash_cache_tensors& c, Snaps
       reject("batch_idx: cannot be combined with block_table, which already assigns pages to the sequences");
     p.cache.entry = values_of(entry);
   }
-  if (!p.cache.page_size && p.place.on_cuda()) require_entries(p);
-  if (p.place.on_cuda()) return;
+  if (!p.cache.page_size && p.memory.on_cuda()) require_entries(p);
+  if (p.memory.on_cuda()) return;
   for (int64_t b = 0; b < p.batch; ++b) require_lengths(p, b);
   if (!p.cache.page_size) require_entries(p);
   if (p.rotary)

@@ -58,9 +58,9 @@ void describe_inputs(Problem& p, const cuflash_attention& a, const Layout& layou
   p.q = rows_of(q, a.q.data), p.k = rows_of(k, a.k.data), p.v = rows_of(v, a.v.data);
 }
 
-void describe_attention(Problem& p, const cuflash_attention& a, Place place, Snapshot& copies) {
+void describe_attention(Problem& p, const cuflash_attention& a, Memory memory, Snapshot& copies) {
   const Layout& layout = layout_of(a);
-  p.place = place;
+  p.memory = memory;
   describe_inputs(p, a, layout);
   describe_lengths(p, a, copies);
   describe_scores(p, a);
@@ -113,10 +113,10 @@ void describe_sink_gradient(BackwardProblem& p, const cuflash_backward_tensors& 
 
 }  // namespace
 
-ForwardProblem describe(const cuflash_attention& attention, const cuflash_forward_outputs& outputs, Place place,
+ForwardProblem describe(const cuflash_attention& attention, const cuflash_forward_outputs& outputs, Memory memory,
                         Snapshot& copies) {
   ForwardProblem p;
-  describe_attention(p, attention, place, copies);
+  describe_attention(p, attention, memory, copies);
   const Argument o("o", outputs.o), lse("lse", outputs.lse);
   require_like_o(o, attention.q, p.dim_v, Written::now);
   p.o = rows_of(o, outputs.o.data);
@@ -128,10 +128,10 @@ ForwardProblem describe(const cuflash_attention& attention, const cuflash_forwar
   return p;
 }
 
-BackwardProblem describe(const cuflash_attention& attention, const cuflash_backward_tensors& t, Place place,
+BackwardProblem describe(const cuflash_attention& attention, const cuflash_backward_tensors& t, Memory memory,
                          Snapshot& copies) {
   BackwardProblem p;
-  describe_attention(p, attention, place, copies);
+  describe_attention(p, attention, memory, copies);
   const Argument o("o", t.o), lse("lse", t.lse), dout("dout", t.dout), dlse("dlse", t.dlse);
   require_like_o(o, attention.q, p.dim_v, Written::before);
   require_like_lse(lse, attention.q, Written::before);

@@ -11,9 +11,9 @@ namespace cuflash {
 
 // Lengths in host memory are copied, and the problem points into `copies`. Lengths in device memory are not read; see
 // cuda/launch/lengths.h.
-ForwardProblem describe(const cuflash_attention& attention, const cuflash_forward_outputs& outputs, Place place,
+ForwardProblem describe(const cuflash_attention& attention, const cuflash_forward_outputs& outputs, Memory memory,
                         Snapshot& copies);
-BackwardProblem describe(const cuflash_attention& attention, const cuflash_backward_tensors& tensors, Place place,
+BackwardProblem describe(const cuflash_attention& attention, const cuflash_backward_tensors& tensors, Memory memory,
                          Snapshot& copies);
 Execution describe(const cuflash_execution& execution);
 

@@ -45,7 +45,7 @@ void describe_queries(CacheProblem& p, const cuflash_attention& a, Snapshot& cop
     if (a.max_seqlen_q != 0)
       reject("max_seqlen_q: got ", a.max_seqlen_q, " without cu_seqlens_q; leave it 0 for dense tensors");
     p.batch = q.extent(0), p.len_q = q.extent(2);
-    p.used_q = describe_used({"seqlens_q", a.seqlens_q}, p.batch, p.len_q, p.place, copies);
+    p.used_q = describe_used({"seqlens_q", a.seqlens_q}, p.batch, p.len_q, p.memory, copies);
     return;
   }
   if (Argument("seqlens_q", a.seqlens_q).given())
@@ -53,9 +53,9 @@ void describe_queries(CacheProblem& p, const cuflash_attention& a, Snapshot& cop
   require_tensor(cu, 1, "[B + 1]");
   if (cu.extent(0) < 1) reject("cu_seqlens_q: has no elements, must have B + 1");
   p.batch = cu.extent(0) - 1;
-  p.cu_q = lengths_of(cu, p.batch + 1, "[B + 1]", "B + 1", p.place, copies);
+  p.cu_q = lengths_of(cu, p.batch + 1, "[B + 1]", "B + 1", p.memory, copies);
   p.total_q = q.extent(0);
-  p.len_q = describe_bound("max_seqlen_q", a.max_seqlen_q, {cu, p.cu_q, p.total_q, "q"}, p.place);
+  p.len_q = describe_bound("max_seqlen_q", a.max_seqlen_q, {cu, p.cu_q, p.total_q, "q"}, p.memory);
 }
 
 // Whether each row of v is a slice of the same row of k.
@@ -135,14 +135,14 @@ void describe_new_rows(CacheProblem& p, const cuflash_cache_tensors& c, Snapshot
     if (c.max_seqlen_new != 0)
       reject("max_seqlen_new: got ", c.max_seqlen_new, " without cu_seqlens_new; leave it 0 for dense tensors");
     p.cache.len_new = k.extent(2);
-    p.cache.used_new = describe_used(used, p.batch, p.cache.len_new, p.place, copies);
+    p.cache.used_new = describe_used(used, p.batch, p.cache.len_new, p.memory, copies);
     return;
   }
   if (used.given()) reject("seqlens_new: cannot be combined with cu_seqlens_new; use one of them");
-  p.cache.cu_new = lengths_of(cu, p.batch + 1, "[B + 1]", "B + 1", p.place, copies);
+  p.cache.cu_new = lengths_of(cu, p.batch + 1, "[B + 1]", "B + 1", p.memory, copies);
   p.cache.total_new = k.extent(0);
   p.cache.len_new =
-      describe_bound("max_seqlen_new", c.max_seqlen_new, {cu, p.cache.cu_new, p.cache.total_new, "k_new"}, p.place);
+      describe_bound("max_seqlen_new", c.max_seqlen_new, {cu, p.cache.cu_new, p.cache.total_new, "k_new"}, p.memory);
 }
 
 void describe_rotary(CacheProblem& p, const cuflash_cache_tensors& c) {
@@ -189,9 +189,9 @@ void describe_part(const Argument& o, const Argument& lse, const Argument& like)
 
 }  // namespace
 
-CacheProblem describe(const cuflash_attention& a, const cuflash_cache_tensors& c, Place place, Snapshot& copies) {
+CacheProblem describe(const cuflash_attention& a, const cuflash_cache_tensors& c, Memory memory, Snapshot& copies) {
   CacheProblem p;
-  p.place = place;
+  p.memory = memory;
   require_nothing_else(a);
   describe_queries(p, a, copies);
   describe_keys(p, c);
@@ -207,7 +207,7 @@ CacheProblem describe(const cuflash_attention& a, const cuflash_cache_tensors& c
   return p;
 }
 
-MergeProblem describe(const cuflash_merge_tensors& t, Place place) {
+MergeProblem describe(const cuflash_merge_tensors& t, Memory memory) {
   const Argument o_a("o_a", t.o_a), o_b("o_b", t.o_b), lse_a("lse_a", t.lse_a), lse_b("lse_b", t.lse_b);
   const Argument o("o", t.o), lse("lse", t.lse);
   const bool packed = o_a.t.rank == 3;
@@ -220,7 +220,7 @@ MergeProblem describe(const cuflash_merge_tensors& t, Place place) {
   if (lse.given()) require_like_lse(lse, t.o_a, Written::now);
   require_disjoint(t);
   MergeProblem p;
-  p.place = place;
+  p.memory = memory;
   p.batch = packed ? 1 : o_a.extent(0), p.heads = o_a.extent(1), p.len = o_a.extent(packed ? 0 : 2), p.dim = dim;
   p.o_a = rows_of(o_a, t.o_a.data), p.o_b = rows_of(o_b, t.o_b.data), p.o = rows_of(o, t.o.data);
   p.lse_a = lse_rows_of(lse_a, t.lse_a.data), p.lse_b = lse_rows_of(lse_b, t.lse_b.data);

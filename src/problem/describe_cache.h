@@ -10,8 +10,8 @@ namespace cuflash {
 
 // Lengths, block tables and batch indices in host memory are copied, and the problem points into `copies`. Those in
 // device memory are not read.
-CacheProblem describe(const cuflash_attention& attention, const cuflash_cache_tensors& cache, Place place,
+CacheProblem describe(const cuflash_attention& attention, const cuflash_cache_tensors& cache, Memory memory,
                       Snapshot& copies);
-MergeProblem describe(const cuflash_merge_tensors& tensors, Place place);
+MergeProblem describe(const cuflash_merge_tensors& tensors, Memory memory);
 
 }  // namespace cuflash

@@ -7,12 +7,12 @@
 
 namespace cuflash {
 
-const int32_t* lengths_of(const Argument& a, int64_t extent, const char* shape, const char* meaning, Place place,
+const int32_t* lengths_of(const Argument& a, int64_t extent, const char* shape, const char* meaning, Memory memory,
                           Snapshot& copies) {
   require_tensor(a, 1, shape);
   require_type(a, DType::i32, "the type of lengths");
   require_extent(a, 0, extent, meaning);
-  return place.on_cuda() ? static_cast<const int32_t*>(a.t.data) : copies.copy(a.t.data, extent);
+  return memory.on_cuda() ? static_cast<const int32_t*>(a.t.data) : copies.copy(a.t.data, extent);
 }
 
 namespace {
@@ -54,8 +54,8 @@ int64_t largest_length(const char* name, int64_t given, const Argument& cu, int6
 
 }  // namespace
 
-int64_t describe_bound(const char* name, int64_t given, const PackedLengths& lengths, Place place) {
-  if (place.on_cuda()) return given_bound(name, given, lengths.cu, lengths.total);
+int64_t describe_bound(const char* name, int64_t given, const PackedLengths& lengths, Memory memory) {
+  if (memory.on_cuda()) return given_bound(name, given, lengths.cu, lengths.total);
   return largest_length(name, given, lengths.cu, require_cumulative(lengths));
 }
 
@@ -68,17 +68,17 @@ static void describe_packed(Problem& p, const cuflash_attention& a, Snapshot& co
   require_tensor(cu_q, 1, "[B + 1]");
   if (cu_q.extent(0) < 1) reject("cu_seqlens_q: has no elements, must have B + 1");
   p.batch = cu_q.extent(0) - 1;
-  p.cu_q = lengths_of(cu_q, p.batch + 1, "[B + 1]", "B + 1", p.place, copies);
-  p.cu_k = lengths_of(cu_k, p.batch + 1, "[B + 1]", "B + 1 as in cu_seqlens_q", p.place, copies);
+  p.cu_q = lengths_of(cu_q, p.batch + 1, "[B + 1]", "B + 1", p.memory, copies);
+  p.cu_k = lengths_of(cu_k, p.batch + 1, "[B + 1]", "B + 1 as in cu_seqlens_q", p.memory, copies);
   p.total_q = a.q.shape[0], p.total_k = a.k.shape[0];
-  p.len_q = describe_bound("max_seqlen_q", a.max_seqlen_q, {cu_q, p.cu_q, p.total_q, "q"}, p.place);
-  p.len_k = describe_bound("max_seqlen_k", a.max_seqlen_k, {cu_k, p.cu_k, p.total_k, "k"}, p.place);
+  p.len_q = describe_bound("max_seqlen_q", a.max_seqlen_q, {cu_q, p.cu_q, p.total_q, "q"}, p.memory);
+  p.len_k = describe_bound("max_seqlen_k", a.max_seqlen_k, {cu_k, p.cu_k, p.total_k, "k"}, p.memory);
 }
 
-const int32_t* describe_used(const Argument& used, int64_t batch, int64_t length, Place place, Snapshot& copies) {
+const int32_t* describe_used(const Argument& used, int64_t batch, int64_t length, Memory memory, Snapshot& copies) {
   if (!used.given()) return nullptr;
-  const int32_t* values = lengths_of(used, batch, "[B]", "the batch", place, copies);
-  if (place.on_cuda()) return values;
+  const int32_t* values = lengths_of(used, batch, "[B]", "the batch", memory, copies);
+  if (memory.on_cuda()) return values;
   for (int64_t b = 0; b < batch; ++b)
     if (values[b] < 0 || values[b] > length)
       reject(used.name, ": entry ", b, " is ", values[b], ", must be between 0 and the length ", length);
@@ -92,12 +92,12 @@ void describe_lengths(Problem& p, const cuflash_attention& a, Snapshot& copies) 
   if (a.max_seqlen_k != 0)
     reject("max_seqlen_k: got ", a.max_seqlen_k, " without cu_seqlens_k; leave it 0 for dense tensors");
   p.batch = a.q.shape[0], p.len_q = a.q.shape[2], p.len_k = a.k.shape[2];
-  p.used_q = describe_used({"seqlens_q", a.seqlens_q}, p.batch, p.len_q, p.place, copies);
-  p.used_k = describe_used({"seqlens_k", a.seqlens_k}, p.batch, p.len_k, p.place, copies);
+  p.used_q = describe_used({"seqlens_q", a.seqlens_q}, p.batch, p.len_q, p.memory, copies);
+  p.used_k = describe_used({"seqlens_k", a.seqlens_k}, p.batch, p.len_k, p.memory, copies);
 }
 
 void drop_loose_bounds(Problem& p) {
-  if (!p.packed() || p.place.on_cuda()) return;
+  if (!p.packed() || p.memory.on_cuda()) return;
   p.len_q = p.len_k = 0;
   for (int64_t b = 0; b < p.batch; ++b) {
     const Sequence sequence = sequence_of(p, b);

@@ -18,10 +18,10 @@ void describe_lengths(Problem& p, const cuflash_attention& a, Snapshot& copies);
 void drop_loose_bounds(Problem& p);
 
 // The values of an i32 tensor of this extent: a copy if they are in host memory, the original on a device.
-const int32_t* lengths_of(const Argument& a, int64_t extent, const char* shape, const char* meaning, Place place,
+const int32_t* lengths_of(const Argument& a, int64_t extent, const char* shape, const char* meaning, Memory memory,
                           Snapshot& copies);
 // The number of rows in use of each of `batch` padded sequences of `length` rows; null if the argument is absent.
-const int32_t* describe_used(const Argument& used, int64_t batch, int64_t length, Place place, Snapshot& copies);
+const int32_t* describe_used(const Argument& used, int64_t batch, int64_t length, Memory memory, Snapshot& copies);
 // The largest length of packed sequences: given by the caller or, in host memory, computed and checked.
 struct PackedLengths {
   const Argument& cu;
@@ -29,6 +29,6 @@ struct PackedLengths {
   int64_t total;          // rows of the tensor
   const char* of;         // its name
 };
-int64_t describe_bound(const char* name, int64_t given, const PackedLengths& lengths, Place place);
+int64_t describe_bound(const char* name, int64_t given, const PackedLengths& lengths, Memory memory);
 
 }  // namespace cuflash

@@ -43,12 +43,12 @@ struct Dropout {
 // Wider than any window that can matter, and far from overflow: lengths stay below 2^31.
 inline constexpr int64_t kUnbounded = int64_t{1} << 40;
 
-// Whose memory the tensors of a call are in.
-struct Place {
-  int cuda_device = -1;  // its ordinal; -1: the host's
+// Which memory the tensors of a call are in.
+struct Memory {
+  int cuda_device = -1;  // ordinal of the device; -1: host memory
 
   bool on_cuda() const { return cuda_device >= 0; }
-  bool operator==(const Place&) const = default;
+  bool operator==(const Memory&) const = default;
 };
 
 // Where the keys of a sequence are in a KV cache: key j of sequence b is row leftpad[b] + j of its cache entry, or of
@@ -74,9 +74,9 @@ struct CachedKeys {
   }
 };
 
-// Integer arrays are in the memory of `place`, as all tensors are; in host memory they are copies that a Snapshot owns.
+// Integer arrays are in `memory`, as all tensors are; in host memory they are copies that a Snapshot owns.
 struct Problem {
-  Place place;
+  Memory memory;
   DType dtype = DType::f32;
   int64_t batch = 0, heads_q = 0, heads_k = 0;
   int64_t len_q = 0, len_k = 0;  // of a dense tensor; packed: the longest, or a bound if lengths are on a device
@@ -135,7 +135,7 @@ struct CacheProblem : ForwardProblem {
 
 // Merges two partial results over different keys.
 struct MergeProblem {
-  Place place;
+  Memory memory;
   int64_t batch = 0, heads = 0, len = 0, dim = 0;  // packed: batch is 1
   ConstRows o_a, lse_a, o_b, lse_b;
   Rows o, lse;

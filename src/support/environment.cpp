@@ -4,7 +4,7 @@
 
 #include "error.h"
 
-namespace cuflash::cuda {
+namespace cuflash {
 namespace {
 
 std::string variable(const char* name) {
@@ -12,7 +12,7 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
-// "" where it is not set.
+// "" if it is not set.
 std::string one_of(const char* name, const char* first, const char* second) {
   const std::string value = variable(name);
   if (!value.empty() && value != first && value != second)
@@ -20,7 +20,7 @@ std::string one_of(const char* name, const char* first, const char* second) {
   return value;
 }
 
-// The XDG base directory rules: a relative path is as good as none.
+// The XDG base directory rules: a relative path is ignored.
 void find_cache_dir(Environment& e) {
   const auto take = [&](const char* name, const char* below) {
     const std::string value = variable(name);
@@ -52,4 +52,4 @@ const Environment& environment() {
   return instance;
 }
 
-}  // namespace cuflash::cuda
+}  // namespace cuflash

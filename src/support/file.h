@@ -1,4 +1,4 @@
-// A file descriptor that is closed with its owner.
+// A file descriptor that its owner closes.
 #pragma once
 
 #include <unistd.h>
@@ -19,7 +19,7 @@ class File {
   int get() const { return descriptor_; }
   explicit operator bool() const { return descriptor_ >= 0; }
   int release() { return std::exchange(descriptor_, -1); }
-  // false, with errno, where the system has something to say at the last moment.
+  // false, with errno, if closing fails: a file system may report an error this late.
   bool close() { return descriptor_ < 0 || ::close(release()) == 0; }
 
  private:

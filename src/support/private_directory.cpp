@@ -10,14 +10,14 @@
 #include "error.h"
 #include "support/temporary_file.h"
 
-namespace cuflash::cuda {
+namespace cuflash {
 
 File open_private_directory(std::string path, std::string& problem) {
   // A slash at the end would follow a link in spite of O_NOFOLLOW.
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
     ::mkdir(path.substr(0, slash).c_str(), 0700);
-  ::mkdir(path.c_str(), 0700);  // whether it worked is seen below
+  ::mkdir(path.c_str(), 0700);  // success is checked below
   File directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!directory) {
     const int error = errno;
@@ -27,7 +27,7 @@ File open_private_directory(std::string path, std::string& problem) {
                    : join(path, " cannot be made or opened: ", std::strerror(error));
     return File();
   }
-  // Asked of the open directory, not of its name, which could be given to another in between.
+  // Asks the open directory, not its name, which could refer to another one by now.
   struct stat status {};
   if (::fstat(directory.get(), &status) != 0) {
     problem = join(path, " cannot be examined: ", std::strerror(errno));
@@ -51,7 +51,7 @@ File open_private_file(int directory, const std::string& name, std::string& prob
   return File();
 }
 
-// The open file is asked, not its name, which could be given to another file in between.
+// Asks the open file, not its name, which could refer to another one by now.
 File open_trusted_file(const std::string& path, std::string& problem) {
   File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
@@ -72,4 +72,4 @@ bool replace_file(int directory, const std::string& name, const std::string& byt
   return false;
 }
 
-}  // namespace cuflash::cuda
+}  // namespace cuflash

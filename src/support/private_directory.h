@@ -1,27 +1,27 @@
-// Files and directories that other users cannot have written: code is run from them.
+// Files and directories that no other user can have written: code is run from them.
 #pragma once
 
 #include <string>
 
 #include "support/file.h"
 
-namespace cuflash::cuda {
+namespace cuflash {
 
-// Makes the directory (0700) where it does not exist and opens it. No file, and the reason in `problem`, where it is not
-// ours or others may write to it.
+// Opens the directory, and creates it (0700) if it does not exist. Returns no file, with the reason in `problem`, if it
+// belongs to another user or others may write to it.
 File open_private_directory(std::string path, std::string& problem);
 
-// A file of such a directory, opened for reading. No file, and the reason in `problem`, where it cannot be opened or
-// another user could have written it.
+// Opens a file of such a directory for reading. Returns no file, with the reason in `problem`, if it cannot be opened
+// or another user could have written it.
 File open_private_file(int directory, const std::string& name, std::string& problem);
 
-// A file that the user names, opened for reading; it may be root's, for all users of a machine, and links are followed.
-// No file, and the reason in `problem`, where another user could have written it. Its directory may be anyone's: what
-// another user puts there in its place belongs to that user, and is refused.
+// Opens a file that the user names for reading; it may belong to root, for all users of a machine, and links are
+// followed. Returns no file, with the reason in `problem`, if another user could have written it. Its directory may
+// belong to anyone: a file that another user puts there belongs to that user, and is refused.
 File open_trusted_file(const std::string& path, std::string& problem);
 
-// The file has this content afterwards, or is what it was: readers never see a part of it. false, with errno, where it
-// could not be written.
+// Replaces the content of the file atomically: readers never see a part of it. false, with errno, if it cannot be
+// written; the file is unchanged then.
 bool replace_file(int directory, const std::string& name, const std::string& bytes);
 
-}  // namespace cuflash::cuda
+}  // namespace cuflash

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-namespace cuflash::cuda {
+namespace cuflash {
 namespace {
 
 constexpr std::array<uint32_t, 64> kRoundConstants{
@@ -66,4 +66,4 @@ std::string hex(const Digest& digest) {
   return text;
 }
 
-}  // namespace cuflash::cuda
+}  // namespace cuflash

@@ -1,7 +1,8 @@
-// Files that appear complete or not at all: each is written under a temporary name beside its place and then renamed.
+// Files that appear complete or not at all: each is written under a temporary name in the same directory and then
+// renamed.
 //
-// Temporary names are random and made by this file alone. A name that repeats, such as one with the number of the process
-// in it, would be found taken for ever after a process was killed: in a container the next one has the same number.
+// Temporary names are random, and only this code creates them. A name that repeats, such as one that contains the
+// process ID, would stay taken forever after a process was killed: in a container the next process has the same ID.
 #pragma once
 
 #include <sys/types.h>
@@ -15,8 +16,8 @@ namespace cuflash {
 
 class TemporaryFile {
  public:
-  // For the file `name` of an open directory, or for a path. Where no temporary file can be made there, it is false and
-  // error() has the reason. Temporary files that processes left there more than a day ago are removed.
+  // For the file `name` of an open directory, or for a path. If no temporary file can be created there, the object is
+  // false and error() has the reason. Removes temporary files that other processes left there more than a day ago.
   TemporaryFile(int directory, std::string name, mode_t mode);
   TemporaryFile(const std::string& path, mode_t mode);
   TemporaryFile(const TemporaryFile&) = delete;
@@ -27,10 +28,10 @@ class TemporaryFile {
   const std::string& temporary_name() const { return temporary_; }  // within the directory
   int error() const { return error_; }                              // errno of what failed last
 
-  // false, and error(), where they fail.
+  // These return false, and set error(), on failure.
   bool write(std::string_view bytes);
-  bool sync();   // waits until everything is on the disk: a full disk or a quota is seen here at the latest
-  bool close();  // a network file system may say only now that it is full
+  bool sync();   // waits until everything is on the disk: a full disk or a quota shows here at the latest
+  bool close();  // a network file system may report only now that it is full
   bool put_in_place();
 
  private:
@@ -47,7 +48,7 @@ class TemporaryFile {
 bool is_temporary_name(std::string_view name);
 
 // Removes every temporary file of this process that is not in place yet. For the handler of a signal that ends the
-// process: it calls nothing that a handler may not call. The library itself installs no handler.
+// process: it is async-signal-safe. The library itself installs no handler.
 void remove_temporary_files() noexcept;
 
 }  // namespace cuflash

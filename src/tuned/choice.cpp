@@ -16,8 +16,6 @@ constexpr std::array<std::pair<const char*, Direction>, 3> kDirections{
     {{"forward", Direction::forward}, {"backward", Direction::backward}, {"decode", Direction::decode}}};
 constexpr std::array<std::pair<const char*, Mask>, 3> kMasks{
     {{"full", Mask::none}, {"causal", Mask::causal}, {"window", Mask::window}}};
-constexpr std::array<std::pair<const char*, Family>, 3> kFamilies{
-    {{"cpu", Family::cpu}, {"portable", Family::portable}, {"hopper", Family::hopper}}};
 constexpr std::array<std::pair<const char*, DType>, 4> kTypes{
     {{"f64", DType::f64}, {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}}};
 
@@ -57,7 +55,7 @@ std::vector<std::string_view> words_of(std::string_view text) {
   return words;
 }
 
-// "name=12", with any of the names, and a number from 0 on.
+// "name=12", with one of the names and a number that is not negative.
 template <class Object, class Members>
 bool read_member(std::string_view word, const Members& members, Object& object) {
   const size_t equals = word.find('=');
@@ -79,6 +77,13 @@ std::string members_text(const Object& object, const Members& members) {
   return text;
 }
 
+// Plans ignore a choice of a family that they do not know.
+bool is_family(std::string_view word) {
+  return word != "built_in" && std::all_of(word.begin(), word.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+         });
+}
+
 int64_t up_to(int64_t size) { return size <= 0 ? 0 : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(size))); }
 
 std::atomic<const Choice*> forced = nullptr;
@@ -93,10 +98,10 @@ std::optional<Kind> kind_of(Direction direction, const Problem& p, Heads heads) 
   Kind kind{direction, p.dtype};
   if (p.window_left < kUnbounded) kind.mask = Mask::window;
   else if (p.window_right < kUnbounded) kind.mask = p.window_right == 0 ? Mask::causal : Mask::window;
-  if (decode && p.len_q == 1 && kind.mask == Mask::causal) kind.mask = Mask::none;  // the last position sees all
+  if (decode && p.len_q == 1 && kind.mask == Mask::causal) kind.mask = Mask::none;  // the last position sees all keys
   kind.dim_qk = p.dim_qk, kind.dim_v = p.dim_v;
   kind.len_q = up_to(p.len_q), kind.len_k = up_to(p.len_k);
-  // Splits are dealt out to multiprocessors: how many depends on every head.
+  // Splits are distributed over SMs, so their number depends on every head.
   if (heads == Heads::counted) kind.heads = decode ? p.batch * p.heads_k : up_to(p.batch * p.heads_q);
   kind.group = p.group();
   kind.page_size = p.cache.page_size;
@@ -109,7 +114,7 @@ std::string to_string(const Kind& kind) {
 }
 
 std::string to_string(const Choice& choice) {
-  return name_in(kFamilies, choice.family) + members_text(choice, kMembers);
+  return (choice.family.empty() ? "built_in" : choice.family) + members_text(choice, kMembers);
 }
 
 std::optional<Kind> parse_kind(std::string_view text) {
@@ -126,15 +131,15 @@ std::optional<Kind> parse_kind(std::string_view text) {
 std::optional<Choice> parse_choice(std::string_view text) {
   const std::vector<std::string_view> words = words_of(text);
   Choice choice;
-  if (words.empty() || !read_name(kFamilies, words[0], choice.family)) return std::nullopt;
+  if (words.empty() || !is_family(words[0])) return std::nullopt;
+  choice.family = words[0];
   for (size_t n = 1; n < words.size(); ++n)
     if (!read_member(words[n], kMembers, choice)) return std::nullopt;
   return choice;
 }
 
 const Choice* choice_for(const Choices& choices, Direction direction, const Problem& problem, Heads heads) {
-  if (const Choice* choice = forced.load(std::memory_order_acquire))
-    return choice->family == Family::built_in ? nullptr : choice;
+  if (const Choice* choice = forced.load(std::memory_order_acquire)) return choice->family.empty() ? nullptr : choice;
   if (choices.empty()) return nullptr;
   const std::optional<Kind> kind = kind_of(direction, problem, heads);
   if (!kind) return nullptr;

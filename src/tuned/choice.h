@@ -1,5 +1,5 @@
-// What `cuflash tune` found out: for a kind of problem, which of the legal configs was fastest on a device. Plans take it
-// as one more argument; without it they have their own tables.
+// The results of `cuflash tune`: for a kind of problem, the legal config that was fastest on a device. A plan takes one
+// as an argument; without it, it uses its own tables.
 #pragma once
 
 #include <array>
@@ -17,37 +17,36 @@ namespace cuflash::tuned {
 enum class Direction { forward, backward, decode };
 enum class Mask { none, causal, window };
 
-// Problems that share a choice. Lengths and heads are rounded up to powers of two: what was measured at 2048 serves 1025
-// to 2048.
+// Problems that share a choice. Lengths and heads are rounded up to powers of two: a measurement at 2048 serves 1025 to
+// 2048.
 struct Kind {
   Direction direction = Direction::forward;
   DType dtype = DType::f32;
   Mask mask = Mask::none;
   int64_t dim_qk = 0, dim_v = 0;
   int64_t len_q = 0, len_k = 0;  // at most
-  int64_t heads = 0;             // of the whole batch, at most; decode: of keys, exactly; 0: any number
-  int64_t group = 0;             // heads of queries that share one of keys
+  int64_t heads = 0;             // of the whole batch, at most; decode: key heads, exactly; 0: any number
+  int64_t group = 0;             // query heads per key head
   int64_t page_size = 0;
 
   auto operator<=>(const Kind&) const = default;
 };
 
-// On the CPU a result may not depend on the rest of its batch, so neither may a tile.
+// On the CPU a result must not depend on the rest of its batch, so a tile must not either.
 enum class Heads { counted, any };
-// Nothing for problems that no choice is made for: those with options, and those whose sequences differ in length, beside
-// a cache's.
+// Nothing for problems that are never tuned: those with options, and those whose sequences differ in length, except
+// over a cache.
 std::optional<Kind> kind_of(Direction direction, const Problem& problem, Heads heads);
 
-// Which kernels a choice is for. built_in: none, plans take what their own tables say.
-enum class Family { built_in, cpu, portable, hopper };
-
-// The members of a config that can be chosen; 0 where the family has no such thing.
+// The members of a config that a tuner chooses. A member that the family does not have is 0.
 struct Choice {
-  Family family = Family::built_in;
+  // Which kernels it is for: "cpu", or the name of a family of CUDA kernels (cuda/families), such as "sm90". "": the
+  // choice of the plan's own tables.
+  std::string family;
   int tile_q = 0, tile_k = 0;
   int row_warps = 0, key_warps = 0, column_warps = 0, warpgroups = 0;
   int stages = 0, ctas_per_sm = 0, order = 0;
-  int splits = 0;  // 0: as many as the plan thinks
+  int splits = 0;  // 0: the plan decides
 
   bool operator==(const Choice&) const = default;
 };
@@ -67,25 +66,25 @@ inline constexpr std::array<Member, 10> kMembers{{{"tile_q", &Choice::tile_q},
                                                   {"order", &Choice::order},
                                                   {"splits", &Choice::splits}}};
 
-// "forward bf16 causal dim_qk=128 dim_v=128 len_q=2048 ...", "hopper tile_k=80 warpgroups=3 ...".
+// "forward bf16 causal dim_qk=128 dim_v=128 len_q=2048 ...", "sm90 tile_k=80 warpgroups=3 ...".
 std::string to_string(const Kind& kind);
 std::string to_string(const Choice& choice);
-// Their inverses; nothing where a text is none of them.
+// Their inverses; nothing if the text is malformed.
 std::optional<Kind> parse_kind(std::string_view text);
 std::optional<Choice> parse_choice(std::string_view text);
 
 struct Measured {
   Choice choice;
-  int gain = 0;  // percent of the built-in choice's time that it saved
+  int gain = 0;  // percent of the built-in choice's time that it saves
 };
-// Those of one device.
+// The choices of one device.
 using Choices = std::map<Kind, Measured>;
 
-// The choice for a problem: the one that is forced (below), that of the table, or null.
+// The choice for a problem: the forced one (below), that of the table, or null.
 const Choice* choice_for(const Choices& choices, Direction direction, const Problem& problem,
                          Heads heads = Heads::counted);
 
-// For the tuner: while one lives, every problem of the process gets this choice, where a plan accepts it.
+// For the tuner: while an object lives, every plan of the process gets this choice and takes it where it is legal.
 class Forced {
  public:
   explicit Forced(const Choice& choice);

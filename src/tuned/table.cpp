@@ -9,10 +9,9 @@
 #include <charconv>
 #include <cstring>
 
-#include "cuda/jit/disk_cache.h"
-#include "cuda/jit/kernel_headers.h"
 #include "error.h"
 #include "support/environment.h"
+#include "support/kernel_headers.h"
 #include "support/private_directory.h"
 #include "support/sha256.h"
 
@@ -22,7 +21,7 @@ namespace {
 constexpr std::string_view kFormat = "cuflash tuned 1", kDevice = "device ", kChecksum = "checksum ", kBetween = " : ";
 constexpr off_t kLargest = 1 << 20;
 
-std::string made_by() { return join("made by ", cuflash_version(), " ", cuda::kernel_headers_hash()); }
+std::string made_by() { return join("made by ", cuflash_version(), " ", kernel_headers_hash()); }
 
 std::string_view next_line(std::string_view& text) {
   const size_t end = std::min(text.find('\n'), text.size());
@@ -59,9 +58,9 @@ std::string read_all(int file, off_t size) {
 }
 
 void read_from(int directory, Table& table) {
-  if (::faccessat(directory, cuda::kTunedFile, F_OK, AT_SYMLINK_NOFOLLOW) != 0) return;
+  if (::faccessat(directory, kTunedFile, F_OK, AT_SYMLINK_NOFOLLOW) != 0) return;
   std::string problem;
-  const File file = cuda::open_private_file(directory, cuda::kTunedFile, problem);
+  const File file = open_private_file(directory, kTunedFile, problem);
   struct stat status {};
   if (file && (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_size > kLargest))
     problem = join("is not a file of at most ", kLargest, " bytes");
@@ -69,9 +68,7 @@ void read_from(int directory, Table& table) {
   if (!problem.empty()) table.state = join(table.file, " ", problem);
 }
 
-std::string path_in(const std::string& directory) {
-  return directory.empty() ? "" : join(directory, "/", cuda::kTunedFile);
-}
+std::string path_in(const std::string& directory) { return directory.empty() ? "" : join(directory, "/", kTunedFile); }
 
 bool exists(const std::string& directory) {
   struct stat status {};
@@ -90,7 +87,7 @@ std::string parse(std::string_view text, Devices& devices) {
   const size_t last = text.rfind(kChecksum);
   if (!text.starts_with(kFormat)) return "is not a file of tuned choices";
   if (last == std::string_view::npos || last == 0 || text[last - 1] != '\n' ||
-      text.substr(last) != join(kChecksum, cuda::hex(cuda::sha256(text.substr(0, last))), "\n"))
+      text.substr(last) != join(kChecksum, hex(sha256(text.substr(0, last))), "\n"))
     return "is damaged: its checksum is wrong; 'cuflash cache clear' removes it";
   std::string_view rest = text.substr(0, last);
   if (next_line(rest) != kFormat) return "has another format than this library reads";
@@ -113,14 +110,14 @@ std::string text_of(const Devices& devices) {
     for (const auto& [kind, measured] : choices)
       text += join(to_string(kind), kBetween, to_string(measured.choice), kBetween, measured.gain, "\n");
   }
-  return text + join(kChecksum, cuda::hex(cuda::sha256(text)), "\n");
+  return text + join(kChecksum, hex(sha256(text)), "\n");
 }
 
 Table read_table(const std::string& directory) {
   Table table;
   table.file = path_in(directory);
   if (!exists(directory)) return table;
-  const File opened = cuda::open_private_directory(directory, table.state);
+  const File opened = open_private_directory(directory, table.state);
   if (opened) read_from(opened.get(), table);
   return table;
 }
@@ -128,29 +125,28 @@ Table read_table(const std::string& directory) {
 std::string write_choices(const std::string& directory, const std::string& device, const Choices& choices) {
   if (directory.empty()) return "neither CUFLASH_CACHE_DIR nor XDG_CACHE_HOME nor HOME names a directory";
   std::string problem;
-  const File opened = cuda::open_private_directory(directory, problem);
+  const File opened = open_private_directory(directory, problem);
   if (!opened) return problem;
-  // Held until the directory is closed. Where a file system has no locks, the last one to write wins.
+  // Held until the directory is closed. On a file system without locks, the last writer wins.
   ::flock(opened.get(), LOCK_EX);
-  Table table;  // what is damaged or of other kernels is replaced
+  Table table;  // a file that is damaged or for other kernels is replaced
   table.file = path_in(directory);
   read_from(opened.get(), table);
   Choices& all = table.devices[device];
   for (const auto& [kind, measured] : choices) {
-    if (measured.choice.family == Family::built_in) all.erase(kind);
+    if (measured.choice.family.empty()) all.erase(kind);
     else all[kind] = measured;
   }
   if (all.empty()) table.devices.erase(device);
-  if (!cuda::replace_file(opened.get(), cuda::kTunedFile, text_of(table.devices)))
+  if (!replace_file(opened.get(), kTunedFile, text_of(table.devices)))
     return join(table.file, " cannot be written: ", std::strerror(errno));
   return "";
 }
 
 const Table& table() {
   static const Table instance = [] {
-    const cuda::Environment& environment = cuda::environment();
-    if (environment.tuned == "off") return Table{{}, path_in(environment.cache_dir), "CUFLASH_TUNED=off"};
-    return read_table(environment.cache_dir);
+    const Environment& e = environment();
+    return e.tuned == "off" ? Table{{}, path_in(e.cache_dir), "CUFLASH_TUNED=off"} : read_table(e.cache_dir);
   }();
   return instance;
 }

@@ -17,7 +17,7 @@
 #include "cuda/families/params_backward.h"
 #include "cuda/families/params_forward.h"
 #include "cuda/families/params_kv.h"
-#include "cuda/families/plan_kv.h"
+#include "cuda/families/plan.h"
 #include "cuda/families/tile_order.h"
 #include "tests/api/random_structs.h"
 #include "tests/properties/property.h"
@@ -108,14 +108,14 @@ Answer caught(Body body) {
 
 // Every row has at least one number of 4 bytes in the workspace of backward: a size below that has wrapped around.
 void require_room_for_rows(const BackwardProblem& p, size_t bytes) {
-  if (p.packed() && p.place.on_cuda()) return;  // whose rows are not known
+  if (p.packed() && p.memory.on_cuda()) return;  // whose rows are not known
   const double rows = p.packed() ? p.cu_q[p.batch] : static_cast<double>(p.batch) * static_cast<double>(p.len_q);
   if (static_cast<double>(bytes) < 4 * rows * static_cast<double>(p.heads_q))
     throw std::logic_error(join(bytes, " bytes are too few for ", to_string(p)));
 }
 
 constexpr const char* kTargets[] = {"sm_80", "sm_86", "sm_90a", "sm_100", "sm_120"};
-constexpr Place kDevice{.cuda_device = 0};
+constexpr Memory kDevice{.cuda_device = 0};
 
 // Plans, and what is sent to kernels, as far as no driver is needed for it.
 std::string planned(const ForwardProblem& p, const Execution& e, const cuda::Arch& arch) {
@@ -131,7 +131,7 @@ std::string planned(const BackwardProblem& p, const Execution& e, const cuda::Ar
   return join("workspace  ", plan.workspace.size, " bytes");
 }
 std::string planned(const CacheProblem& p, const Execution& e, const cuda::Arch& arch) {
-  const cuda::KvPlan plan = plan_kv(p, arch, cuda::usual_sms(arch));
+  const cuda::KvPlan plan = plan_kv(p, arch, arch.usual_sms);
   cuda::kv_params(p, plan, nullptr, nullptr);
   return join("workspace  ", plan.workspace.size + (e.tile_stats ? 64 : 0), " bytes");
 }
@@ -157,7 +157,7 @@ std::string fault_of_plans(const cuflash_attention& a, const Structs& t, const c
 std::string fault_of_merge(const cuflash_merge_tensors& m, const cuflash_execution* e, cuflash_status& status) {
   const Answer here = caught([&] {
     read(e);
-    describe(read(&m), Place{});
+    describe(read(&m), Memory{});
     return std::string("described");
   });
   const Answer there = caught([&] {
@@ -195,7 +195,7 @@ std::string fault_of(CallKind kind, uint64_t seed, cuflash_status& status) {
       return fault_of(caught([&] {
         const Execution how = read(e);
         Snapshot copies;
-        const BackwardProblem p = describe(read(&a), read(&s.gradients.get()), Place{}, copies);
+        const BackwardProblem p = describe(read(&a), read(&s.gradients.get()), Memory{}, copies);
         require_room_for_rows(p, workspace_size(p, how));
         return std::string("has room");
       }));

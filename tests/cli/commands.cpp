@@ -95,7 +95,7 @@ TEST_F(Commands, info_measures_a_compile_and_a_load) {
 }
 
 TEST_F(Commands, cache_lists_and_clears) {
-  const cuda::ArchiveEntry entry{cuda::sha256("key"), "a kernel", "its code"};
+  const cuda::ArchiveEntry entry{sha256("key"), "a kernel", "its code"};
   cuda::DiskCache(dir.file("cache")).store(entry);
   const std::string environment = "CUFLASH_CACHE_DIR=cache";
   const Outcome listed = run(dir, "cache list", environment);

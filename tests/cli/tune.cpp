@@ -32,7 +32,7 @@ TEST_F(Commands, tune_searches_checks_times_and_stores) {
 TEST_F(Commands, tuned_choices_reach_calls_of_this_machine) {
   const tuned::Kind kind{tuned::Direction::forward, DType::f32, tuned::Mask::none, 64, 64, 512, 512, 0, 1, 0};
   const std::string name = cpu::tuned_name();
-  ASSERT_EQ(tuned::write_choices(dir.file("cache"), name, {{kind, {{tuned::Family::cpu, 64, 128}, 5}}}), "");
+  ASSERT_EQ(tuned::write_choices(dir.file("cache"), name, {{kind, {{"cpu", 64, 128}, 5}}}), "");
   const std::string problem = "explain --len 400 --device cpu";
   EXPECT_NE(run(dir, problem, kHere).out.find("64 queries x 128 keys, tuned"), std::string::npos);
   for (const char* other :
@@ -58,7 +58,7 @@ TEST_F(Commands, tuned_choices_reach_calls_of_this_machine) {
 
 TEST_F(Commands, tuned_choices_reach_calls_on_a_gpu) {
   const tuned::Kind kind{tuned::Direction::forward, DType::bf16, tuned::Mask::none, 64, 64, 1024, 1024, 8, 1, 0};
-  tuned::Choice choice{tuned::Family::hopper, 0, 96};
+  tuned::Choice choice{"sm90", 0, 96};
   choice.warpgroups = 2, choice.stages = 3, choice.order = 1;
   ASSERT_EQ(tuned::write_choices(dir.file("cache"), "Fake, sm_90a, 132 multiprocessors", {{kind, {choice, 5}}}), "");
   const std::string environment = fake_cuda_environment(dir) + " CUFLASH_TUNED=",

@@ -1,4 +1,4 @@
-// Our declarations of CUDA's driver interface against cuda.h, where that is installed.
+// Compares our declarations of CUDA's driver interface with cuda.h, if that is installed.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -42,7 +42,7 @@ namespace {
 const std::vector<Function> kTheirs{CUFLASH_DRIVER_FUNCTIONS(CUFLASH_THEIRS)
                                         CUFLASH_OPTIONAL_DRIVER_FUNCTIONS(CUFLASH_THEIRS)};
 
-// The symbol that cuda.h stands for: another version of a function may have another meaning.
+// The symbol that a name stands for in cuda.h: another version of a function may have another meaning.
 TEST(CudaAbi, FunctionsHaveTheSameSymbolsAndParameters) {
   ASSERT_GT(kOurs.size(), 30u);
   for (size_t n = 0; n < kOurs.size(); ++n) {

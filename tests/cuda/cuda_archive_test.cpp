@@ -1,4 +1,4 @@
-// Files of compiled kernels: what was written comes back, and what is damaged, cut off or made up never does.
+// Files of compiled kernels: what was written is read back; files that are damaged, truncated or forged are rejected.
 #include "cuda/jit/archive.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ std::vector<ArchiveEntry> three_entries() {
 class ArchiveFile : public testing::Test {
  protected:
   Archive open(const std::string& bytes) { return Archive::open(dir.write("pack", bytes)); }
-  // The reason why it is refused, or "".
+  // Why it is refused, or "".
   std::string refusal(const std::string& bytes) {
     try {
       const Archive archive = open(bytes);
@@ -73,12 +73,12 @@ TEST_F(ArchiveFile, OneDamagedEntryDoesNotSpoilTheOthers) {
   EXPECT_THROW(archive.find(entries[2].key), ArchiveError);
 }
 
-// Checksums that fit, made by somebody who wants us to read or allocate what is not there.
+// Forged files with valid checksums, which would have us read or allocate what is not there.
 class HostileArchive : public ArchiveFile {
  protected:
   static constexpr size_t kHeader = 48, kRow = 88, kChecksum = 16;
 
-  // An archive of one entry with a number of its table replaced and the table's checksum made anew.
+  // An archive of one entry with one number of its table replaced, and the checksum of the table to match.
   std::string with_number(size_t at, uint64_t value) {
     std::string bytes = archive_bytes({{sha256("x"), "x", "cubin"}});
     std::memcpy(bytes.data() + kHeader + at, &value, sizeof value);

@@ -1,4 +1,4 @@
-// Where compiled kernels come from, in which order, and what is said where they do not.
+// Where compiled kernels come from, in which order, and the messages if there is none.
 #include "cuda/jit/binaries.h"
 
 #include <gtest/gtest.h>
@@ -88,7 +88,7 @@ TEST_F(BinariesTest, ABadPackIsNamedInTheRefusal) {
   EXPECT_NE(refusal(one_bad_entry, program).find("does not have it"), std::string::npos);
 }
 
-// A pack is code: the rules of the cache directory hold for it, asked of the open file.
+// A pack is code: the rules of the cache directory apply to it, checked on the open file.
 TEST_F(BinariesTest, APackThatAnotherUserCouldHaveWrittenIsRefused) {
   const Program program = small_program();
   const std::string path = pack_of(program, "cubin");
@@ -98,7 +98,7 @@ TEST_F(BinariesTest, APackThatAnotherUserCouldHaveWrittenIsRefused) {
     EXPECT_NE(refusal(binaries, program).find("can be written by others, and code is run from it; chmod go-w it"),
               std::string::npos);
     EXPECT_EQ(binaries.pack_size(), 0u);
-    // Neither through a link, whose own mode says nothing.
+    // Nor through a link, whose own mode means nothing.
     fs::create_symlink(path, dir.file("link"));
     Binaries linked({cache(), dir.file("link"), "off"});
     EXPECT_NE(refusal(linked, program).find("can be written by others"), std::string::npos);

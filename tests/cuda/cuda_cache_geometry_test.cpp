@@ -1,4 +1,4 @@
-// Index arithmetic of the kernel over a cache, against that of the rest of the library, and for lengths that are nonsense.
+// Compares the index arithmetic of the KV kernels with that of the rest of the library, also for nonsensical lengths.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kBatch = 3, kRoom = 700;
 
-// A problem over lengths and tables of its own.
+// A problem with its own lengths and tables.
 struct Scene {
   std::vector<int32_t> rows, pad, used_q, used_new, entry, table;
   CacheProblem problem;
@@ -60,7 +60,7 @@ TEST(CacheGeometry, IsThatOfTheProblem) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const Scene scene(seed);
     const KvParams& p = scene.params;
-    const int tile_q = scene.plan.config.tile_q, group = p.attention.group;
+    const int tile_q = scene.plan.tile_q, group = p.attention.group;
     for (int b = 0; b < kBatch; ++b) {
       const CachedSequence s = cached_sequence(p, b);
       const Sequence expected = sequence_of(scene.problem, b);
@@ -160,7 +160,8 @@ TEST(CacheGeometry, ItemsOfPlainCallsAreThoseOfAllCalls) {
   }
 }
 
-// What copies of boxes look up before anything is known, and what all others do, is the same; tables are held to what there is.
+// The TMA producer, which looks up rows before any length is known, finds the same rows as all others; table entries
+// are clamped to existing pages.
 TEST(CacheGeometry, BoxesLieWhereRowsLie) {
   std::mt19937 random(9);
   constexpr int kBatch = 3, kStride = 40, kEntries = 11;
@@ -200,7 +201,7 @@ void expect_partition(const KvParams& p, int count) {
     const SplitTiles part = tiles_of_split(tiles, {long_ones, short_ones}, split);
     ASSERT_TRUE(count == 0 || part.count > 0);
     if (split < long_ones) {
-      ASSERT_EQ(part.first, tiles.begin + split);  // whatever the lengths are
+      ASSERT_EQ(part.first, tiles.begin + split);  // for any length
       ASSERT_LE(part.count, (count - short_ones * kShortTiles) / long_ones + 1);
     } else {
       ASSERT_EQ(part.count, kShortTiles);
@@ -217,7 +218,7 @@ TEST(CacheGeometry, SplitsAreAPartitionWithoutEmptyParts) {
       for (p.least_tiles = 1; p.least_tiles <= 3; ++p.least_tiles) {
         p.short_splits = 0;
         for (int count = 0; count < 400; ++count) ASSERT_NO_FATAL_FAILURE(expect_partition(p, count));
-        if (p.least_tiles == 1) continue;  // as many splits as asked for, and no short ones
+        if (p.least_tiles == 1) continue;  // a fixed number of splits has no short ones
         for (p.short_splits = 1; p.short_splits <= p.splits - p.eager_splits && p.short_splits < 6; ++p.short_splits)
           for (int count = 0; count < 400; count += 3) ASSERT_NO_FATAL_FAILURE(expect_partition(p, count));
       }
@@ -252,7 +253,7 @@ TEST(CacheGeometry, ShortSplitsAreTheLastItems) {
   EXPECT_EQ(before, kShortTiles);
 }
 
-// Nobody has looked at lengths in device memory. Nothing that follows from them leaves the tensors.
+// Lengths in device memory are not checked. Nothing that follows from them may point outside the tensors.
 TEST(CacheGeometry, NonsenseIsHeldToWhatThereIs) {
   Scene scene(11);
   const int32_t nonsense[] = {-5, 0, 3, kRoom, kRoom + 1, 0x7fffffff, -0x7fffffff - 1};

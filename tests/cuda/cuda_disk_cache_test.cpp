@@ -1,4 +1,4 @@
-// The disk cache: what it keeps, what it refuses to trust, and that nothing of it is fatal.
+// The disk cache: what it keeps, what it does not trust, and that no failure is fatal.
 #include "cuda/jit/disk_cache.h"
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ class Disk : public testing::Test {
   std::string cache() const { return dir.file("cache"); }
   std::string file() const { return cache() + "/" + kFile; }
   void fill() { DiskCache(cache()).store(kEntry); }
-  // The one thing that matters: a load is right or a miss, and a store afterwards works again.
+  // The property that matters: a load returns the right code or misses, and a later store works again.
   void expect_removed_and_replaced(const std::string& reason) {
     DiskCache disk(cache());
     EXPECT_FALSE(disk.load(kEntry.key));
@@ -60,7 +60,7 @@ TEST_F(Disk, LeavesNoTemporaryFiles) {
   EXPECT_EQ(files, 1u);
 }
 
-// In a container the number of a process comes again after it was killed.
+// In a container, the next process has the ID of the one that was killed.
 TEST_F(Disk, StoresBesideWhatAKilledProcessOfItsNumberLeft) {
   fs::create_directories(cache());
   fs::permissions(cache(), fs::perms::owner_all);
@@ -130,7 +130,7 @@ TEST_F(Disk, AFifoDoesNotBlock) {
   expect_removed_and_replaced("not a plain file");
 }
 
-// A directory that is not used: everything is a miss, and the reason is there.
+// A directory that is not used: every load misses, and state() has the reason.
 void expect_unused(const std::string& path, const std::string& reason) {
   DiskCache disk(path);
   EXPECT_FALSE(disk.usable());
@@ -174,7 +174,7 @@ TEST_F(Disk, ADirectoryOfAnotherUserIsRefused) {
   expect_unused(cache(), "belongs to user 12345");
 }
 
-// Permissions mean nothing to root, so the child becomes somebody else.
+// Permissions mean nothing to root, so the child becomes another user.
 constexpr uid_t kNobody = 65534;
 void become_nobody(const std::string& own) {
   if (::geteuid() != 0) return;
@@ -206,7 +206,7 @@ TEST_F(Disk, AFullDiskLeavesNothingBehind) {
   fill();
   const ArchiveEntry large{sha256("large"), "large", std::string(100000, 'x')};
   const int result = test::in_child([&] {
-    // A limit on the size of files stands for the disk: a write fails half way.
+    // A limit on file sizes simulates a full disk: a write fails half way.
     std::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{10000, 10000};
     if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
@@ -229,7 +229,7 @@ TEST_F(Disk, TheLockIsHeldByOneProcessAtATime) {
       const DiskCache disk(cache());
       for (int turn = 0; turn < kPingPong; ++turn) {
         const DiskCache::Lock lock(disk, kEntry.key);
-        // Would fail if two were here at once.
+        // Would fail if two threads were here at once.
         if (::open(dir.file("inside").c_str(), O_CREAT | O_EXCL, 0600) < 0) return 1;
         ::usleep(2000);
         if (::unlink(dir.file("inside").c_str()) != 0) return 2;

@@ -1,4 +1,4 @@
-// The table of loaded kernels under many threads: each kernel is made once, and set up once for each device.
+// The table of loaded kernels under many threads: each kernel is loaded once, and set up once per device.
 #include "cuda/jit/kernel_table.h"
 
 #include <gtest/gtest.h>
@@ -10,8 +10,10 @@
 namespace cuflash::cuda {
 namespace {
 
+constexpr KernelType kForward{}, kBackward{};
+
 KernelKey key(int number) {
-  KernelKey k{KernelKind::forward, 90, {}};
+  KernelKey k{&kForward, 90, {}};
   k.config[3] = number;
   return k;
 }
@@ -46,7 +48,7 @@ TEST(KernelTable, KeysDifferInEveryField) {
   std::vector<KernelKey> keys{key(0)};
   for (size_t n = 0; n < keys[0].config.size(); ++n) keys.push_back(keys[0]), keys.back().config[n] = 77;
   keys.push_back(keys[0]), keys.back().arch = 80;
-  keys.push_back(keys[0]), keys.back().kind = KernelKind::backward;
+  keys.push_back(keys[0]), keys.back().type = &kBackward;
   for (int pass = 0; pass < 2; ++pass)
     for (size_t n = 0; n < keys.size(); ++n)
       EXPECT_EQ(table.get(keys[n], 0, [&](CUkernel& kernel) { kernel = handle(static_cast<int>(n)); }),

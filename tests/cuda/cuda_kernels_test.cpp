@@ -1,6 +1,6 @@
-// Every family of kernels compiles for every architecture without spilling registers, without complaints of ptxas, and
-// within the shared memory there is. Compiles a representative set, for sm_89 none; with CUFLASH_TEST_SCALE=10 or more
-// everything that `cuflash pack` would, below 1 (sanitizers of the host's code) one problem's kernels.
+// Every family of kernels compiles for every architecture without spills, without warnings from ptxas, and within the
+// shared memory of the architecture. Compiles a representative set, and nothing for sm_89; with CUFLASH_TEST_SCALE=10
+// or more everything that `cuflash pack` compiles, below 1 (sanitizers of host code) the kernels of one problem.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "cuda/families/registry.h"
 #include "cuda/families/typical.h"
 #include "cuda/jit/compile.h"
 #include "error.h"
@@ -33,21 +34,21 @@ void add_launches_of(std::vector<Launch>& launches, const Typical& t, const Arch
   for (const Launch* launch : plan.launches()) add(launches, *launch);
 }
 
-// For Hopper every type with every register budget (a head size stands for those that are padded to it), plain and with
-// all options, and the largest options alone; for the others what differs most: tiles follow their shared memory. f16
-// differs from bf16 in the instruction only, and f64 of 64 columns needs less than of 128; of bf16 without options Hopper
-// has kernels of its own, below. CUFLASH_TEST_SCALE=10 compiles all that packs hold.
+// On sm_90a every type with every register budget (a head size stands for those that are padded to it), without options
+// and with all of them, and with the most expensive ones alone. On the others those that differ most: tiles follow the
+// shared memory. f16 differs from bf16 in the instruction only, and f64 of 64 columns needs less than of 128. For bf16
+// without options sm_90a has its own kernels, below. CUFLASH_TEST_SCALE=10 compiles everything that packs hold.
 std::vector<Typical> problems_for(const Arch& arch) {
   constexpr int kMany = kAllOptions & ~kScaleFirst;
   std::vector<Typical> problems;
   problems.push_back({.sink = true});
   problems.push_back({.dtype = DType::f32});
-  if (arch.number() != 90) problems.push_back({.dim_qk = 256, .dim_v = 256, .sink = true});
+  if (!arch.wgmma) problems.push_back({.dim_qk = 256, .dim_v = 256, .sink = true});
   if (arch.number() == 80) problems.push_back({.dim_qk = 64, .dim_v = 64, .sink = true});
-  if (arch.number() != 80 && arch.number() != 90) return problems;
+  if (arch.number() != 80 && !arch.wgmma) return problems;
   problems.push_back({.dtype = DType::f64});
   problems.push_back({.options = kMany});
-  if (arch.number() != 90) return problems;
+  if (!arch.wgmma) return problems;
   for (const int64_t dim : {64, 256}) problems.push_back({.dtype = DType::f32, .dim_qk = dim, .dim_v = dim});
   problems.push_back({.dtype = DType::f64, .dim_qk = 256, .dim_v = 256});
   for (const DType type : {DType::f32, DType::f64}) problems.push_back({.dtype = type, .options = kMany});
@@ -57,13 +58,13 @@ std::vector<Typical> problems_for(const Arch& arch) {
   return problems;
 }
 
-// The kernels for Hopper: every register budget plain, options that need most, and all of them; dQ in the main kernel and in
-// one of its own.
+// The sm90 families: every register budget without options, with the options that need most registers, and with all of
+// them; dQ in the main kernel and in its own.
 void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
-  if (arch.number() != 90) return;
+  if (!arch.wgmma) return;
   const auto add_forward = [&](const Typical& t) {
     const ForwardPlan plan = plan_forward(forward_of(t), arch, Kernels::best);
-    EXPECT_EQ(plan.not_sm90, nullptr) << plan.not_sm90;
+    EXPECT_EQ(plan.family, &sm90_forward) << plan.family->name;
     add(launches, plan.launch);
   };
   for (const int64_t dim : {64, 128, 256})
@@ -80,13 +81,13 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
         std::tuple{256, 256, DType::bf16, Reproducible::yes}}) {
     const BackwardPlan plan = plan_backward(backward_of({.dtype = type, .dim_qk = dim_qk, .dim_v = dim_v}), arch,
                                             reproducible, Kernels::best);
-    EXPECT_EQ(plan.not_sm90, nullptr) << plan.not_sm90;
+    EXPECT_EQ(plan.family, &sm90_backward) << plan.family->name;
     add(launches, plan.main), add(launches, plan.dq);
   }
 }
 
-// Over a cache: for Hopper every list of tiles with the options that need most, and the kernels of any alignment; for the
-// others what differs most. With new rows, without which there is less code; two without.
+// Over a KV cache: on sm_90a every list of tiles with the options that need most registers, and the kernels for any
+// alignment; on the others those that differ most. With new rows, which take more code; two without.
 void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   const auto add_cache = [&](TypicalCache t, Kernels kernels = Kernels::best) {
     t.len_new = 1;
@@ -97,7 +98,7 @@ void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   add_cache({.dim_qk = 576, .dim_v = 512, .heads_q = 64, .heads_k = 1, .v_in_k = true});
   add_cache({.dtype = DType::f32, .options = kBoth});
   add(launches, plan_merge(merge_of(DType::bf16, 128), arch).launch);
-  if (arch.number() != 90) return;
+  if (!arch.wgmma) return;
   for (const int64_t group : {1, 64})
     add(launches,
         plan_kv(cache_of({.options = kBoth, .heads_q = group, .heads_k = 1}), arch, 132, Kernels::best).launch);
@@ -108,7 +109,7 @@ void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   add_cache({.dim_qk = 576, .dim_v = 512, .options = kBoth, .heads_q = 1, .heads_k = 1, .v_in_k = true});
   add_cache({.dtype = DType::f32, .dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = 1, .heads_k = 1});
   for (const int64_t group : {32, 64}) add_cache({.options = kBoth, .heads_q = group, .heads_k = 1});
-  // Tiles of 128 and 256 rows: those with the most registers.
+  // Tiles of 128 and 256 rows need the most registers.
   for (const int64_t group : {65, 129}) add_cache({.options = kBoth, .heads_q = group, .heads_k = 1});
   for (const int64_t group : {1, 64}) add_cache({.heads_q = group, .heads_k = 1}, Kernels::portable);
   add_cache({.options = kScaleFirst});
@@ -123,8 +124,8 @@ std::vector<Launch> launches_for(const Arch& arch) {
   add_launches_of(launches, {.sink = true}, arch, Reproducible::yes);
   if (scale() < 1) return launches;
   add_cache_launches(launches, arch);
-  // A row of more pieces than there are threads, which do not divide them either.
-  if (arch.number() == 90)
+  // A row has more pieces than there are threads, and not a multiple of their number.
+  if (arch.wgmma)
     add(launches, plan_forward(forward_of({.dtype = DType::f64, .dim_qk = 192, .dim_v = 96}), arch).launch);
   for (const Typical& t : problems_for(arch)) add_launches_of(launches, t, arch, Reproducible::no);
   add_hopper_launches(launches, arch);
@@ -144,9 +145,9 @@ std::vector<Launch> all_launches_for(const Arch& arch) {
     }
   }
   for (const TypicalCache& t : typical_caches())
-    for (const Meeting meeting : {Meeting::by_posts, Meeting::by_tickets})
+    for (const SplitReduction reduction : {SplitReduction::exchange, SplitReduction::ticket})
       if (t.dtype != DType::f64 || t.dim_qk <= 128)
-        add(launches, plan_kv(cache_of(t), arch, 132, Kernels::best, nullptr, meeting).launch);
+        add(launches, plan_kv(cache_of(t), arch, 132, Kernels::best, nullptr, reduction).launch);
   return launches;
 }
 
@@ -196,7 +197,7 @@ TEST_P(Kernels, CompileWithoutSpillsOrComplaints) {
 INSTANTIATE_TEST_SUITE_P(Archs, Kernels, testing::Values("sm_80", "sm_89", "sm_90a", "sm_120"),
                          [](const auto& param) { return std::string(param.param); });
 
-// The test above is only as good as what it reads.
+// The test above depends on this parser.
 TEST(KernelUse, IsReadFromAReport) {
   const KernelUse use = read_use(
       "ptxas info    : 24 bytes gmem\n"

@@ -1,4 +1,4 @@
-// Driver, devices, cache and launch against a libcuda that remembers what it was asked to do: no GPU is needed.
+// Driver, devices, kernel cache and launch with a libcuda that records its calls: no GPU is needed.
 #include "cuda/launch/launch.h"
 
 #include <dlfcn.h>
@@ -8,9 +8,10 @@
 #include <thread>
 
 #include "cuda/driver/device.h"
+#include "cuda/families/registry.h"
 #include "cuda/jit/binaries.h"
-#include "tests/cuda/recording_driver/libcuda.h"
 #include "error.h"
+#include "tests/cuda/recording_driver/libcuda.h"
 #include "tests/shared/counted_allocations.h"
 #include "tests/shared/processes.h"
 #include "tests/shared/support.h"
@@ -21,12 +22,23 @@ namespace {
 
 using test::context;
 
-// One kernel for each test, so that each sees its first launch.
+// One kernel per test, so that each test sees a first launch.
 Launch launch_number(int number) {
   ForwardConfig config{Element::bf16, 64, 64, 64, 64, 4, 1, 1, 1, 0, number};
-  return {key_of(KernelKind::forward, arch_named("sm_90a"), config), 7, 3, 2, 128, 50000};
+  return {key_of(kernel_type("forward"), arch_named("sm_90a"), config), 7, 3, 2, 128, 50000};
 }
 constexpr int kKernels = 20;
+
+void launch_all(std::initializer_list<const Launch*> launches, std::string_view params = "params", int device = 0,
+                void* stream = nullptr) {
+  struct Bytes {
+    std::array<char, 16> text{};
+  } bytes;
+  params.copy(bytes.text.data(), bytes.text.size());
+  KernelParams sent;
+  sent.set([&] { return bytes; }, params.size() + 1);
+  launch(DeviceGuard(device), std::span(launches.begin(), launches.size()), sent, stream);
+}
 
 void* open_fake() { return ::dlopen(CUFLASH_FAKE_LIBCUDA, RTLD_NOW | RTLD_LOCAL); }
 template <class Function>
@@ -34,7 +46,7 @@ Function* fake(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(open_fake(), name));
 }
 
-// The status and the sentence of a failure.
+// The status and the message of a failure.
 std::pair<cuflash_status, std::string> failure(auto call) {
   try {
     call();
@@ -44,7 +56,7 @@ std::pair<cuflash_status, std::string> failure(auto call) {
   return {CUFLASH_OK, ""};
 }
 
-// A process of its own for each, and before this one looks: a driver is looked at once.
+// Each case runs in a child process, before this process looks for a driver: a process looks once.
 int driver_in_child(const char* variable, const char* value, std::initializer_list<const char*> parts) {
   return test::in_child([&] {
     ::setenv(variable, value, 1);
@@ -69,9 +81,9 @@ class Launching : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     EXPECT_FALSE(driver_is_loaded());
-    EXPECT_FALSE(driver_is_loaded());  // from memory
+    EXPECT_FALSE(driver_is_loaded());  // remembered
     ASSERT_TRUE(open_fake()) << ::dlerror();
-    EXPECT_TRUE(driver_is_loaded());  // noticed although it was "no" a moment ago
+    EXPECT_TRUE(driver_is_loaded());  // noticed although the last answer was no
     static test::TempDir dir;
     std::vector<ArchiveEntry> entries;
     for (int n = 0; n < kKernels; ++n) {
@@ -93,7 +105,7 @@ class Launching : public testing::Test {
   }
   static void go(int device, int number, void* stream = nullptr) {
     const Launch one = launch_number(number);
-    launch(DeviceGuard(device), {&one}, "params", sizeof "params", stream);
+    launch_all({&one}, "params", device, stream);
   }
 
   test::FakeCuda* cuda = nullptr;
@@ -121,7 +133,7 @@ TEST_F(Launching, PassesOnWhatItIsGiven) {
 TEST_F(Launching, AnEmptyGridDoesNothing) {
   Launch empty = launch_number(1);
   empty.grid_x = 0;
-  launch(DeviceGuard(0), {&empty}, nullptr, 0, nullptr);
+  launch_all({&empty});
   EXPECT_TRUE(cuda->launches.empty());
   EXPECT_TRUE(cuda->loaded.empty());
 }
@@ -166,13 +178,13 @@ TEST_F(Launching, ManyThreadsLoadAKernelOnce) {
     for (int n = 0; n < 4; ++n) threads.emplace_back([&] { device(0), device(1); });
   }
   cuda->launches.shrink_to_fit();
-  *cuda = {};  // no room: launches are not remembered, which would be a race here
+  *cuda = {};  // no room: launches are not recorded, which would be a race here
   {
     std::vector<std::jthread> threads;
     for (int n = 0; n < 4; ++n)
       threads.emplace_back([&] {
         const Launch same = launch_number(6);
-        for (int repeat = 0; repeat < 100; ++repeat) launch(DeviceGuard(0), {&same}, "x", 1, nullptr);
+        for (int repeat = 0; repeat < 100; ++repeat) launch_all({&same});
       });
   }
   EXPECT_EQ(cuda->loaded.size(), 1u);
@@ -217,9 +229,9 @@ TEST_F(Launching, SeveralKernelsAreEnqueuedInOrderOrNotAtAll) {
   const Launch first = launch_number(11), second = launch_number(12), missing = launch_number(kKernels);
   Launch none = launch_number(13);
   none.grid_x = 0;
-  EXPECT_EQ(failure([&] { launch(DeviceGuard(0), {&first, &missing}, "x", 1, nullptr); }).first, CUFLASH_NO_DEVICE);
+  EXPECT_EQ(failure([&] { launch_all({&first, &missing}); }).first, CUFLASH_NO_DEVICE);
   EXPECT_TRUE(cuda->launches.empty());
-  launch(DeviceGuard(0), {&first, &none, &second}, "x", 1, nullptr);
+  launch_all({&first, &none, &second});
   EXPECT_EQ(cuda->launches.size(), 2u);
   EXPECT_EQ(cuda->loaded, (std::vector<std::string>{"code 11", "code 12"}));
 }
@@ -232,24 +244,24 @@ TEST_F(Launching, DevicesThatCannotServeAreRefused) {
   EXPECT_EQ(device(1).num_sms, 132);
 }
 
-// What a cached launch costs beside the driver's own call.
+// What a launch of a loaded kernel costs on top of the driver's call.
 TEST_F(Launching, ACachedLaunchAllocatesNothingAndIsShort) {
   *contexts = {context(10)};
   const Launch cached = launch_number(10);
-  launch(DeviceGuard(0), {&cached}, "params", sizeof "params", nullptr);
+  launch_all({&cached});
   cuda->launches = {};  // no room: the fake does nothing
   constexpr int kCalls = 1000, kRounds = 20;
   double best = 1e9;
   const int64_t before = allocations;
   for (int round = 0; round < kRounds; ++round) {
     const auto start = std::chrono::steady_clock::now();
-    for (int n = 0; n < kCalls; ++n) launch(DeviceGuard(0), {&cached}, "params", sizeof "params", nullptr);
+    for (int n = 0; n < kCalls; ++n) launch_all({&cached});
     const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;
     best = std::min(best, took.count() / kCalls);
   }
   EXPECT_EQ(allocations - before, 0);
   RecordProperty("nanoseconds", static_cast<int>(best));
-  if (!test::kSanitized) {  // whose own time is not the library's
+  if (!test::kSanitized) {  // sanitizers take time of their own
     EXPECT_LT(best, 2000) << "nanoseconds";
   }
 }

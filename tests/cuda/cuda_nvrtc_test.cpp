@@ -1,4 +1,4 @@
-// Where NVRTC is looked for, and what is said of one that is too old.
+// Where NVRTC is searched for, and the message about one that is too old.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ TEST(Nvrtc, NoneIsRefused) {
   EXPECT_THROW(load_nvrtc({"libnothing.so"}), FlashAttentionError);
 }
 
-// The environment is read once, so this runs before any test asks for it.
+// The environment is read once, so this runs before any test reads it.
 class Search : public testing::Environment {
  public:
   void SetUp() override {

@@ -1,5 +1,5 @@
-// Plans for a table of problems, compared with tests/cuda/cuda_plans.txt: a change of a plan is seen in a review.
-// CUFLASH_UPDATE_PLANS=1 build/release/bin/cuda_plans_test writes the file anew.
+// Plans for a table of problems, compared with tests/cuda/cuda_plans.txt, so that a review shows every change of a
+// plan. CUFLASH_UPDATE_PLANS=1 build/release/bin/cuda_plans_test rewrites the file.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "cuda/families/limits.h"
+#include "cuda/families/registry.h"
 #include "cuda/families/typical.h"
 #include "cuda/jit/program.h"
 #include "error.h"
@@ -77,18 +77,27 @@ std::string or_refusal(auto text) {
   }
 }
 
+template <class Problem>
+std::string rejection_lines(const Problem& p, const Arch& arch, Kernels kernels) {
+  std::string text;
+  if (kernels == Kernels::portable) return text;  // all others are rejected for that
+  for (const Rejection& rejection : rejections(p, arch, kernels))
+    text += join("  not ", rejection.family, ": ", rejection.reason, "\n");
+  return text;
+}
+
 std::string forward_lines(const Typical& t, const Arch& arch, Kernels kernels) {
   return or_refusal([&] {
     const ForwardPlan plan = plan_forward(forward_of(t), arch, kernels);
-    const std::string not_sm90 = plan.not_sm90 ? join("  not hopper: ", plan.not_sm90, "\n") : "";
-    return not_sm90 + (plan.launch.grid_x == 0 ? std::string("  nothing to do\n") : line(plan.launch));
+    return rejection_lines(forward_of(t), arch, kernels) +
+           (plan.launch.grid_x == 0 ? std::string("  nothing to do\n") : line(plan.launch));
   });
 }
 
 std::string backward_lines(const Typical& t, const Arch& arch, Reproducible reproducible, Kernels kernels) {
   return or_refusal([&] {
     const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible, kernels);
-    std::string text = plan.not_sm90 ? join("  not hopper: ", plan.not_sm90, "\n") : "";
+    std::string text = rejection_lines(backward_of(t), arch, kernels);
     for (const Launch* l : plan.launches()) text += line(*l);
     return text + join("  workspace ", plan.workspace.size, "\n");
   });
@@ -96,7 +105,7 @@ std::string backward_lines(const Typical& t, const Arch& arch, Reproducible repr
 
 std::string cache_lines(const TypicalCache& t, const Arch& arch) {
   return or_refusal([&] {
-    const KvPlan plan = plan_kv(cache_of(t), arch, usual_sms(arch), Kernels::best);
+    const KvPlan plan = plan_kv(cache_of(t), arch, arch.usual_sms, Kernels::best);
     if (plan.launch.grid_x == 0) return std::string("  nothing to do\n");
     return join(line(plan.launch), "  splits ", plan.splits, ", ", plan.eager_splits, " of ", plan.least_tiles,
                 " tiles at least, ", plan.short_splits, " short, ", plan.known_splits, " with a known tile, ",
@@ -111,9 +120,9 @@ std::string all_plans() {
     for (const Typical& t : problems()) {
       const std::string what = join(name, " ", to_string(forward_of(t)), t.aligned ? "" : " unaligned", "\n");
       text += join("forward ", what, forward_lines(t, arch, Kernels::best));
-      if (arch.number() == 90) text += join("portable forward ", what, forward_lines(t, arch, Kernels::portable));
+      if (arch.wgmma) text += join("portable forward ", what, forward_lines(t, arch, Kernels::portable));
       for (const auto& [word, kernels] : {std::pair{"", Kernels::best}, {"portable ", Kernels::portable}}) {
-        if (kernels == Kernels::portable && arch.number() != 90) continue;
+        if (kernels == Kernels::portable && !arch.wgmma) continue;
         text += join(word, "backward ", what, backward_lines(t, arch, Reproducible::no, kernels));
         text += join(word, "reproducible backward ", what, backward_lines(t, arch, Reproducible::yes, kernels));
       }
@@ -133,10 +142,10 @@ std::vector<std::string> lines_of(std::istream& stream) {
   return lines;
 }
 
-// Kernels assert what they ask of tiles: here without a compiler, for every pair of head sizes that has kernels of its own.
+// The static assertions of kernels about tiles, checked without a compiler for every pair of padded head sizes.
 TEST(Plans, FitEveryPairOfHeadSizes) {
-  const auto is_possible = [](const auto& config, const Arch& arch) {
-    const Fault fault = limits_of(config, arch).fault;
+  const auto is_possible = [](const auto& plan, const Launch& launch, const Arch& arch) {
+    const Fault fault = plan.family->limits(launch.kernel, arch).fault;
     return fault != Fault::shape && fault != Fault::shared_memory;
   };
   for (const char* name : {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"})
@@ -153,26 +162,24 @@ TEST(Plans, FitEveryPairOfHeadSizes) {
                               .aligned = aligned};
               const ForwardPlan forward = plan_forward(forward_of(t), arch, Kernels::best);
               const BackwardPlan backward = plan_backward(backward_of(t), arch, Reproducible::no, Kernels::best);
-              EXPECT_TRUE(std::visit([&](const auto& c) { return is_possible(c, arch); }, forward.config))
-                  << name_of(forward.launch.kernel);
-              EXPECT_TRUE(std::visit([&](const auto& c) { return is_possible(c, arch); }, backward.config))
-                  << name_of(backward.main.kernel);
+              EXPECT_TRUE(is_possible(forward, forward.launch, arch)) << name_of(forward.launch.kernel);
+              EXPECT_TRUE(is_possible(backward, backward.main, arch)) << name_of(backward.main.kernel);
               const BackwardPlan in_order = plan_backward(backward_of(t), arch, Reproducible::yes, Kernels::best);
-              EXPECT_TRUE(in_order.dq.grid_x == 0 || is_possible(in_order.dq_config, arch))
+              EXPECT_TRUE(in_order.dq.grid_x == 0 || is_possible(in_order, in_order.dq, arch))
                   << name_of(in_order.dq.kernel);
               TypicalCache cache{
                   .dtype = type, .dim_qk = dim_qk, .dim_v = dim_v, .len_q = options ? 16 : 1, .aligned = aligned};
               try {
-                const KvPlan plan = plan_kv(cache_of(cache), arch, usual_sms(arch), Kernels::best);
-                EXPECT_TRUE(is_possible(plan.config, arch)) << name_of(plan.launch.kernel);
+                const KvPlan plan = plan_kv(cache_of(cache), arch, arch.usual_sms, Kernels::best);
+                EXPECT_TRUE(is_possible(plan, plan.launch, arch)) << name_of(plan.launch.kernel);
               } catch (const FlashAttentionError& error) {
                 EXPECT_EQ(error.status(), CUFLASH_UNSUPPORTED);
               }
             }
 }
 
-// Sums of dQ in the workspace are as large as dQ in f32, and what counts turns comes on top: two kernels need neither.
-TEST(Plans, OfHopperAskForSumsOnlyWhereTheyAdd) {
+// Sums of dQ in the workspace are as large as dQ in f32, and the semaphores come on top: two kernels need neither.
+TEST(Plans, OfSm90HaveSumsOnlyWhereTheyAdd) {
   const Arch arch = arch_named("sm_90a");
   const auto size = [&](Reproducible reproducible, Kernels kernels, bool dq = true) {
     BackwardProblem p = backward_of({.len_q = 4096, .len_k = 4096});
@@ -186,15 +193,15 @@ TEST(Plans, OfHopperAskForSumsOnlyWhereTheyAdd) {
   EXPECT_GT(size(Reproducible::yes, Kernels::portable), usual);
 }
 
-// Where an H200 was faster with it, and where sums have to repeat bit for bit.
-TEST(Plans, OfHopperGiveDqAKernelOfItsOwnWhereThatPays) {
+// Where an H200 is faster with it, and where sums must be bitwise reproducible.
+TEST(Plans, OfSm90GiveDqItsOwnKernelWhereThatPays) {
   const auto separates = [](int64_t dim_qk, int64_t dim_v, int64_t length, bool causal,
                             Reproducible reproducible = Reproducible::no) {
     const BackwardProblem p =
         backward_of({.dim_qk = dim_qk, .dim_v = dim_v, .causal = causal, .len_q = length, .len_k = length});
     const BackwardPlan plan = plan_backward(p, arch_named("sm_90a"), reproducible, Kernels::best);
-    EXPECT_EQ(plan.not_sm90, nullptr);
-    EXPECT_NE(plan.dq.grid_x == 0, plan.finish.grid_x == 0) << "dQ comes from one of both";
+    EXPECT_EQ(plan.family, &sm90_backward);
+    EXPECT_NE(plan.dq.grid_x == 0, plan.finish.grid_x == 0) << "dQ comes from one of the two";
     return plan.dq.grid_x != 0;
   };
   for (const int64_t length : {64, 512, 16384}) {
@@ -211,7 +218,7 @@ TEST(Plans, OfHopperGiveDqAKernelOfItsOwnWhereThatPays) {
   }
 }
 
-// A tile of keys may be copied before lengths are known where these do not decide which one is the first.
+// The producer may load a tile of keys before lengths are known if these do not decide which tile is the first.
 TEST(Plans, OfACacheKnowTheFirstTileWhereKeysBeginWithTheFirstRow) {
   const auto known = [](const TypicalCache& t, auto change) {
     CacheProblem p = cache_of(t);
@@ -229,13 +236,13 @@ TEST(Plans, OfACacheKnowTheFirstTileWhereKeysBeginWithTheFirstRow) {
   EXPECT_TRUE(known({.window_left = 8192}, as_it_is));
   EXPECT_FALSE(known({.window_left = 8191}, as_it_is));
   EXPECT_FALSE(known({.page_size = 64}, [](CacheProblem& p) { p.len_k = 0; })) << "a table without columns";
-  EXPECT_FALSE(known({.dtype = DType::f32}, as_it_is)) << "no boxes";
-  EXPECT_FALSE(known({.batch = 128}, as_it_is)) << "not all CTAs start at one time";
+  EXPECT_FALSE(known({.dtype = DType::f32}, as_it_is)) << "no TMA";
+  EXPECT_FALSE(known({.batch = 128}, as_it_is)) << "not all CTAs are resident";
   EXPECT_FALSE(known({}, [](CacheProblem& p) { p.cache.leftpad = &number; }));
   EXPECT_TRUE(known({}, [](CacheProblem& p) { p.cache.entry = &number; }));
 }
 
-// Of keys that are not split the second tile is known, too, if there is room for one.
+// The second tile of keys that are not split is known, too, if the cache has room for one.
 TEST(Plans, OfACacheKnowTwoTilesOfKeysThatAreNotSplit) {
   const auto known = [](int64_t batch, int64_t room) {
     CacheProblem p = cache_of({.batch = batch});
@@ -249,66 +256,113 @@ TEST(Plans, OfACacheKnowTwoTilesOfKeysThatAreNotSplit) {
   EXPECT_EQ(known(128, 8192), 0);
 }
 
-// Where a CTA has a multiprocessor for itself it asks for no more keys and values at one time than keep memory busy.
-TEST(Plans, OfACacheAskForFewPartsOfTilesAtOneTime) {
+// A CTA that is alone on its SM keeps no more keys and values in flight than keep memory busy.
+TEST(Plans, OfACacheKeepFewPartsOfTilesInFlight) {
   const auto asked = [](const TypicalCache& t, int64_t len_q = 1) {
     CacheProblem p = cache_of(t);
     p.len_q = len_q;
     const KvPlan plan = plan_kv(p, arch_named("sm_90a"), 132, Kernels::best);
-    const int64_t parts = parts_of_tile(plan.config);
+    const auto c = plan.launch.kernel.as<KvConfig>();
+    const int64_t parts = parts_of_tile(c);
     EXPECT_GE(plan.on_their_way, std::max<int64_t>(2, parts * plan.known_tiles));
-    EXPECT_LE(plan.on_their_way, parts * plan.config.stages);
-    return std::pair<int64_t, int64_t>(plan.on_their_way, parts * plan.config.stages);
+    EXPECT_LE(plan.on_their_way, parts * c.stages);
+    return std::pair<int64_t, int64_t>(plan.on_their_way, parts * c.stages);
   };
   using Pair = std::pair<int64_t, int64_t>;
   EXPECT_EQ(asked({.batch = 16}), Pair(4, 12));
   EXPECT_EQ(asked({.batch = 1}), Pair(4, 12)) << "splits";
   EXPECT_EQ(asked({.batch = 16, .page_size = 64}), Pair(4, 12));
-  EXPECT_EQ(asked({.batch = 16, .page_size = 16}), Pair(12, 12)) << "small boxes take longer to ask for";
+  EXPECT_EQ(asked({.batch = 16, .page_size = 16}), Pair(12, 12)) << "small boxes take longer to issue";
   const auto [two_ctas, two_all] = asked({.batch = 128});
-  EXPECT_EQ(two_ctas, two_all) << "two CTAs share a multiprocessor";
+  EXPECT_EQ(two_ctas, two_all) << "two CTAs share an SM";
   const auto [many, many_all] = asked({.batch = 16}, 32);
   EXPECT_EQ(many, many_all) << "warpgroups";
 }
 
-// A grid's second and third dimension end at 65,535.
+// The second and third dimension of a grid are at most 65,535.
 TEST(Plans, OfACacheHaveGridsThatCanBeLaunched) {
   for (const int64_t batch : {1, 16, 65535, 65536, 100000}) {
     const KvPlan plan = plan_kv(cache_of({.batch = batch}), arch_named("sm_90a"), 132, Kernels::best);
     EXPECT_EQ(plan.launch.ctas(), batch * 8 * plan.splits);
     EXPECT_LE(plan.launch.grid_y, 65535u);
     EXPECT_LE(plan.launch.grid_z, 65535u);
-    EXPECT_EQ(plan.config.fast_decode, batch <= 65535);
+    EXPECT_EQ(plan.launch.kernel.as<KvConfig>().fast_decode, batch <= 65535);
   }
 }
 
-// Splits wait for each other only where all of them run at one time, and where that is faster.
-TEST(Plans, OfACacheHaveSplitsThatPostOnlyWhereAllRunAtOneTime) {
-  const auto exchanges = [](const TypicalCache& t, int64_t len_q = 1) {
+// Splits exchange their sums only if all CTAs are resident at once, and if that is faster.
+TEST(Plans, OfACacheExchangeSumsOnlyWhereAllCtasAreResident) {
+  const auto exchange = [](const TypicalCache& t, int64_t len_q = 1) {
     CacheProblem p = cache_of(t);
     p.len_q = len_q;
-    const auto plan_for = [&](Meeting meeting) {
-      return plan_kv(p, arch_named("sm_90a"), 132, Kernels::best, nullptr, meeting);
+    const auto plan_for = [&](SplitReduction reduction) {
+      return plan_kv(p, arch_named("sm_90a"), 132, Kernels::best, nullptr, reduction);
     };
-    const KvPlan plan = plan_for(Meeting::by_posts), other = plan_for(Meeting::by_tickets);
-    EXPECT_EQ(plan.launch.cooperative, plan.config.exchanges == 1);
+    const KvPlan plan = plan_for(SplitReduction::exchange), other = plan_for(SplitReduction::ticket);
+    const bool exchanges = plan.launch.kernel.as<KvConfig>().exchanges == 1;
+    EXPECT_EQ(plan.launch.cooperative, exchanges);
     EXPECT_TRUE(!plan.launch.cooperative || plan.launch.ctas() <= 132);
-    EXPECT_EQ(plan.launch.programmatic, !plan.no_tma);
-    EXPECT_FALSE(other.config.exchanges || other.launch.cooperative);
+    EXPECT_EQ(plan.launch.programmatic, plan.family == &sm90_kv);
+    EXPECT_FALSE(other.launch.kernel.as<KvConfig>().exchanges || other.launch.cooperative);
     EXPECT_EQ(plan.splits, other.splits);
-    EXPECT_GE(plan.workspace.size, other.workspace.size)
-        << "the other one is taken where there is no room for all CTAs";
-    return plan.config.exchanges == 1;
+    EXPECT_GE(plan.workspace.size, other.workspace.size) << "the other plan is the fallback if not all CTAs fit";
+    return exchanges;
   };
-  EXPECT_TRUE(exchanges({.batch = 1}));
-  EXPECT_TRUE(exchanges({.batch = 1, .page_size = 16}));
-  EXPECT_FALSE(exchanges({.batch = 16})) << "one split";
-  EXPECT_FALSE(exchanges({.batch = 128})) << "more CTAs than multiprocessors";
-  EXPECT_FALSE(exchanges({.batch = 1, .len_new = 1})) << "not plain";
-  EXPECT_FALSE(exchanges({.batch = 1, .num_splits = 4})) << "not plain";
-  EXPECT_FALSE(exchanges({.dtype = DType::f32, .batch = 1})) << "no boxes";
-  EXPECT_TRUE(exchanges({.batch = 1}, 32));
-  EXPECT_FALSE(exchanges({.batch = 1}, 64)) << "many rows, few splits";
+  EXPECT_TRUE(exchange({.batch = 1}));
+  EXPECT_TRUE(exchange({.batch = 1, .page_size = 16}));
+  EXPECT_FALSE(exchange({.batch = 16})) << "one split";
+  EXPECT_FALSE(exchange({.batch = 128})) << "more CTAs than SMs";
+  EXPECT_FALSE(exchange({.batch = 1, .len_new = 1})) << "not a fast decode";
+  EXPECT_FALSE(exchange({.batch = 1, .num_splits = 4})) << "not a fast decode";
+  EXPECT_FALSE(exchange({.dtype = DType::f32, .batch = 1})) << "no TMA";
+  EXPECT_TRUE(exchange({.batch = 1}, 32));
+  EXPECT_FALSE(exchange({.batch = 1}, 64)) << "many rows, few splits";
+}
+
+// The number of SMs decides how many splits there are, and whether they exchange their sums. Nothing else of a kernel
+// depends on it, and a pack has both variants: it serves every board of an architecture.
+TEST(Plans, OfACacheTakeKernelsOfThePackOnEveryBoard) {
+  const Arch arch = arch_named("sm_90a");
+  const std::vector<KernelKey> pack = typical_kernels(arch);
+  const auto has = [&](const KernelKey& kernel) { return std::find(pack.begin(), pack.end(), kernel) != pack.end(); };
+  const auto variant = [&](const KernelKey& kernel, int exchanges) {
+    auto c = kernel.as<KvConfig>();
+    c.exchanges = exchanges;
+    return key_of(*kernel.type, arch, c);
+  };
+  int both = 0;
+  for (const KernelKey& kernel : pack) {
+    if (kernel.type->name != std::string_view("sm90_kv")) continue;
+    const auto c = kernel.as<KvConfig>();
+    if (!c.fast_decode || c.ctas_per_sm != 1) continue;
+    EXPECT_TRUE(has(variant(kernel, 0)) && has(variant(kernel, 1))) << name_of(kernel);
+    ++both;
+  }
+  EXPECT_GT(both, 0);
+  for (const TypicalCache& t : typical_caches({{DType::bf16}, {}}))
+    for (const int num_sms : {1, 7, 16, 66, 78, 114, 132, 144, 264}) {
+      const KvPlan usual = plan_kv(cache_of(t), arch, arch.usual_sms, Kernels::best);
+      const KvPlan plan = plan_kv(cache_of(t), arch, num_sms, Kernels::best);
+      EXPECT_EQ(variant(plan.launch.kernel, 0), variant(usual.launch.kernel, 0)) << name_of(plan.launch.kernel);
+      EXPECT_TRUE(has(plan.launch.kernel)) << name_of(plan.launch.kernel) << " for " << num_sms << " SMs";
+    }
+}
+
+// A plan's family serves the architecture, and every family that was asked before it says why it does not.
+TEST(Plans, AreMadeByTheFirstFamilyThatAccepts) {
+  const Arch hopper = arch_named("sm_90a"), ampere = arch_named("sm_80");
+  const ForwardProblem f32 = forward_of({.dtype = DType::f32});
+  EXPECT_EQ(plan_forward(forward_of({}), hopper, Kernels::best).family, &sm90_forward);
+  EXPECT_TRUE(rejections(forward_of({}), hopper, Kernels::best).empty());
+  EXPECT_EQ(plan_forward(forward_of({}), ampere, Kernels::best).family, &portable_forward);
+  EXPECT_TRUE(rejections(forward_of({}), ampere, Kernels::best).empty()) << "sm90 does not serve the architecture";
+  EXPECT_EQ(plan_forward(f32, hopper, Kernels::best).family, &portable_forward);
+  for (const Kernels kernels : {Kernels::best, Kernels::portable}) {
+    const std::vector<Rejection> rejected = rejections(f32, hopper, kernels);
+    ASSERT_EQ(rejected.size(), 1u);
+    EXPECT_STREQ(rejected[0].family, "sm90");
+    EXPECT_EQ(std::string_view(rejected[0].reason).find("CUFLASH_CUDA_KERNELS") == 0, kernels == Kernels::portable);
+  }
 }
 
 TEST(Plans, AreThoseOfTheTable) {
@@ -321,9 +375,9 @@ TEST(Plans, AreThoseOfTheTable) {
   for (size_t n = 0; n < std::min(actual.size(), expected.size()); ++n) {
     if (!actual[n].starts_with(" ")) problem = actual[n];
     ASSERT_EQ(actual[n], expected[n]) << path << ", line " << n + 1 << ", " << problem
-                                      << "\nCUFLASH_UPDATE_PLANS=1 writes the file anew";
+                                      << "\nCUFLASH_UPDATE_PLANS=1 rewrites the file";
   }
-  EXPECT_EQ(actual.size(), expected.size()) << "CUFLASH_UPDATE_PLANS=1 writes the file anew";
+  EXPECT_EQ(actual.size(), expected.size()) << "CUFLASH_UPDATE_PLANS=1 rewrites the file";
 }
 
 }  // namespace

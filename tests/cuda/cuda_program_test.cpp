@@ -1,8 +1,9 @@
-// Architectures by name, and kernels by name: there and back, and what is refused.
+// Names of architectures and kernels: read back, and refused if wrong.
 #include "cuda/jit/program.h"
 
 #include <gtest/gtest.h>
 
+#include "cuda/families/registry.h"
 #include "error.h"
 
 namespace cuflash::cuda {
@@ -46,22 +47,21 @@ TEST(Arch, ANewerDeviceThanTheTableGetsTheLeastOfAll) {
 }
 
 TEST(KernelName, IsReadBack) {
-  const KernelKey forward = key_of(KernelKind::forward, arch_named("sm_90a"),
+  const KernelKey forward = key_of(kernel_type("forward"), arch_named("sm_90a"),
                                    ForwardConfig{Element::bf16, 128, 96, 64, 32, 4, 1, 2, 2, kCopyElements, kBias});
   EXPECT_EQ(name_of(forward), "forward:sm_90a:bf16,128,96,64,32,4,1,2,2,1,4");
   EXPECT_EQ(kernel_named(name_of(forward)), forward);
-  for (const KernelKind kind : {KernelKind::backward_prepare, KernelKind::backward, KernelKind::backward_finish,
-                                KernelKind::backward_bias, KernelKind::backward_sink}) {
+  for (const char* name : {"backward_prepare", "backward", "backward_finish", "backward_bias", "backward_sink"}) {
     BackwardConfig config{};
     config.element = Element::f64;
-    const KernelKey key = key_of(kind, arch_named("sm_80"), config);
+    const KernelKey key = key_of(kernel_type(name), arch_named("sm_80"), config);
     EXPECT_EQ(kernel_named(name_of(key)), key) << name_of(key);
   }
-  const KernelKey cache = key_of(KernelKind::kv_attention, arch_named("sm_90a"),
+  const KernelKey cache = key_of(kernel_type("kv_attention"), arch_named("sm_90a"),
                                  KvConfig{Element::f16, 576, 512, 16, 32, 1, 2, 2, 4, 1, kCopyWhole, kAlibi, 1, 0, 0});
   EXPECT_EQ(name_of(cache), "kv_attention:sm_90a:f16,576,512,16,32,1,2,2,4,1,2,2,1,0,0");
   EXPECT_EQ(kernel_named(name_of(cache)), cache);
-  const KernelKey merge = key_of(KernelKind::merge_states, arch_named("sm_80"), MergeConfig{Element::f32, 16});
+  const KernelKey merge = key_of(kernel_type("merge_states"), arch_named("sm_80"), MergeConfig{Element::f32, 16});
   EXPECT_EQ(kernel_named(name_of(merge)), merge);
 }
 

@@ -1,4 +1,4 @@
-// Tensor maps against a libcuda that writes into them what it was told: no GPU is needed.
+// Tensor maps with a libcuda that writes its arguments into them: no GPU is needed.
 #include "cuda/driver/tensor_map.h"
 
 #include <dlfcn.h>
@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "cuda/driver/driver.h"
-#include "tests/cuda/recording_driver/libcuda.h"
 #include "error.h"
+#include "tests/cuda/recording_driver/libcuda.h"
 #include "tests/shared/counted_allocations.h"
 #include "tests/shared/processes.h"
 
@@ -28,7 +28,7 @@ FakeCuda* open_fake(const char* path) {
 
 const void* place(uintptr_t number) { return reinterpret_cast<const void*>(number * 16); }
 
-// A bf16 tensor [2, 4, rows, 64] without gaps, somewhere.
+// A contiguous bf16 tensor [2, 4, rows, 64] at some address.
 constexpr int64_t kHeads = 4, kBatch = 2, kDim = 64;
 ConstRows rows_at(const void* data, int64_t rows) {
   return {data, DType::bf16, kHeads * rows * kDim, rows * kDim, kDim};
@@ -50,7 +50,7 @@ FakeTensorMap expected(const void* data, int64_t rows, int box_rows = 64) {
           CU_TENSOR_MAP_DATA_TYPE_BFLOAT16};
 }
 
-// Before this process looks for a driver: it looks once.
+// Before this process looks for a driver, which it does once.
 TEST(OldDriver, WithoutAFunctionThatReplacesAddressesEachMapIsEncoded) {
   const int result = test::in_child([] {
     const FakeCuda* old = open_fake(CUFLASH_FAKE_OLD_LIBCUDA);
@@ -69,7 +69,7 @@ class TensorMaps : public testing::Test {
     ASSERT_NE(cuda, nullptr) << ::dlerror();
     *cuda = {};
   }
-  // Each test in a thread of its own, whose cache is empty.
+  // Each test runs in a new thread, whose cache is empty.
   template <class Body>
   static void in_thread(Body body) {
     std::thread(body).join();

@@ -1,5 +1,5 @@
-// The order in which CTAs that stay take tiles: every tile once, whatever the shape, and no CTA with much more than its
-// share where tiles are of different length.
+// The order in which persistent CTAs take tiles: every tile once for any shape, and no CTA much more than its share
+// where tiles differ in length.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ Problem problem(int64_t batch, int64_t heads, int64_t length, int64_t dim, bool 
                      .len_k = length});
 }
 
-// How often each tile is taken, and what each CTA has to do: `cost` of a tile number.
+// How often each tile is taken, and the work of each CTA: `cost` of a tile number.
 struct Dealt {
   std::vector<int> times;
   std::vector<double> loads;
@@ -56,7 +56,7 @@ TEST(TileOrder, EveryTileIsTakenOnce) {
           }
 }
 
-// 16384 tokens of hidden size 2048, as benchmarks have them.
+// 16384 tokens of hidden size 2048, as in the benchmarks.
 TEST(TileOrder, CausalTilesAreSharedEvenly) {
   constexpr unsigned kCtas = 132;
   for (const int64_t dim : {64, 128, 256})

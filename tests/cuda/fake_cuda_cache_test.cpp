@@ -1,4 +1,4 @@
-// Attention over a KV cache on GPUs that do not exist, and the kernel itself, run by the host: see tests/kernel_emulator.
+// Attention over a KV cache on fake GPUs, with the kernel itself emulated on the host: see tests/cuda/kernel_emulator.
 #include <dlfcn.h>
 
 #include <cmath>
@@ -36,8 +36,12 @@ class FakeCache : public ::testing::Test {
 cuda::KvPlan plan_of(const CacheScene& s) {
   const cuda::DeviceState& state = cuda::device(0);
   Snapshot copies;
-  return cuda::plan_kv(describe(detail::to_c(s.attention), to_c(s.cache), Place{0}, copies), state.arch, state.num_sms);
+  return cuda::plan_kv(describe(detail::to_c(s.attention), to_c(s.cache), Memory{0}, copies), state.arch,
+                       state.num_sms);
 }
+
+KvConfig config_of(const cuda::KvPlan& plan) { return plan.launch.kernel.as<KvConfig>(); }
+bool uses_tma(const cuda::KvPlan& plan) { return config_of(plan).copy == kCopyTma; }
 
 template <class Config>
 std::vector<int> ints_of(const Config& config) {
@@ -46,7 +50,7 @@ std::vector<int> ints_of(const Config& config) {
   return ints;
 }
 
-// What the next launches are run with.
+// How the next launches are emulated.
 struct Running {
   std::vector<int> config;
   bool boxes = false;
@@ -72,10 +76,10 @@ void run_merge_kernel(const FakeLaunch& launch) {
                                                     grid_of(launch), static_cast<int>(launch.threads), running.seed);
 }
 
-// The workspace is dirty: whatever lies in it, and what a call before has left there.
+// The workspace is dirty: it holds arbitrary bytes, or what an earlier call left there.
 std::string run_scene(CacheScene& scene, DeviceBuffer& workspace, uint64_t seed) {
   const cuda::KvPlan plan = plan_of(scene);
-  running = {ints_of(plan.config), !plan.no_tma, seed, 0, ""};
+  running = {ints_of(config_of(plan)), uses_tma(plan), seed, 0, ""};
   const size_t bytes = workspace_size(scene.attention, scene.cache);
   if (bytes != plan.workspace.size) return "the workspace has another size than the plan says";
   if (workspace.bytes() < bytes) workspace = DeviceBuffer(bytes);
@@ -95,7 +99,7 @@ TEST_F(FakeCache, RandomCallsEqualTheDefinition) {
   }
 }
 
-// Kernels without the code for what such calls have not: see KvConfig. First tiles that nobody needs, too.
+// Kernels for fast decode, without the code for anything else: see KvConfig. Also first tiles that no split needs.
 TEST_F(FakeCache, PlainCallsEqualTheDefinition) {
   gpus.on_launch = run_cache_kernel;
   DeviceBuffer workspace(16);
@@ -116,13 +120,13 @@ TEST_F(FakeCache, PlainCallsEqualTheDefinition) {
         CacheScene scene(c);
         scene.attention.seqlens_q = {};
         const cuda::KvPlan plan = plan_of(scene);
-        ASSERT_TRUE(plan.no_tma || plan.config.fast_decode) << describe(c);
+        ASSERT_TRUE(!uses_tma(plan) || config_of(plan).fast_decode) << describe(c);
         EXPECT_EQ(run_scene(scene, workspace, seed), "") << describe(c);
       }
 }
 
-// Calls whose CTAs all run at one time. What a call before has left in the workspace, or anything else, must not be taken for
-// a post.
+// Calls whose CTAs are all resident. What an earlier call left in the workspace, or any other content, must not be
+// taken for a flagged pair.
 CacheCase posted_case(int64_t group, int64_t page_size, std::vector<int32_t> rows, uint64_t seed) {
   const bool options = group > 16;  // rows of one tile of 32
   return {.heads_k = 2,
@@ -150,13 +154,13 @@ TEST_F(FakeCache, SplitsPostTheirSumsToEachOther) {
       CacheScene scene(c);
       scene.attention.seqlens_q = {};
       const cuda::KvPlan plan = plan_of(scene);
-      if (plan.no_tma) GTEST_SKIP() << "exchanges are for tensor copies";
-      ASSERT_TRUE(plan.config.exchanges) << describe(c);
+      if (!uses_tma(plan)) GTEST_SKIP() << "only sm90 kernels exchange sums";
+      ASSERT_TRUE(config_of(plan).exchanges) << describe(c);
       EXPECT_EQ(run_scene(scene, workspace, seed), "") << describe(c);
       EXPECT_TRUE(early && together);
     }
 }
-// Values that are columns of keys, whose columns are shared by warps.
+// Values that are columns of keys, with warps that share the columns.
 TEST_F(FakeCache, SplitsPostSumsOfValuesInKeys) {
   gpus.on_launch = run_cache_kernel;
   DeviceBuffer workspace(16);
@@ -172,12 +176,12 @@ TEST_F(FakeCache, SplitsPostSumsOfValuesInKeys) {
                       .room = 960});
     scene.attention.seqlens_q = {};
     const cuda::KvPlan plan = plan_of(scene);
-    if (plan.no_tma) GTEST_SKIP() << "exchanges are for tensor copies";
-    ASSERT_TRUE(plan.config.exchanges && plan.config.v_in_k);
+    if (!uses_tma(plan)) GTEST_SKIP() << "only sm90 kernels exchange sums";
+    ASSERT_TRUE(config_of(plan).exchanges && config_of(plan).v_in_k);
     EXPECT_EQ(run_scene(scene, workspace, 3), "") << group;
   }
 }
-// Nobody waits for a CTA that does not run: where not all of them fit, splits meet by tickets.
+// No CTA waits for one that is not resident: if not all of them fit, splits are reduced by tickets.
 TEST_F(FakeCache, SplitsMeetByTicketsWhereThereIsNoRoomForAll) {
   static int launches = 0;
   static bool together = true;
@@ -188,9 +192,9 @@ TEST_F(FakeCache, SplitsMeetByTicketsWhereThereIsNoRoomForAll) {
   CacheScene scene(posted_case(4, 0, {900, 260}, 1));
   scene.attention.seqlens_q = {};
   const cuda::KvPlan plan = plan_of(scene);
-  if (plan.no_tma) GTEST_SKIP() << "exchanges are for tensor copies";
-  ASSERT_TRUE(plan.config.exchanges);
-  KvConfig by_tickets = plan.config;
+  if (!uses_tma(plan)) GTEST_SKIP() << "only sm90 kernels exchange sums";
+  ASSERT_TRUE(config_of(plan).exchanges);
+  KvConfig by_tickets = config_of(plan);
   by_tickets.exchanges = 0;
   running = {ints_of(by_tickets), true, 1, 0, ""};
   gpus.crowded = true;
@@ -204,7 +208,7 @@ TEST_F(FakeCache, SplitsMeetByTicketsWhereThereIsNoRoomForAll) {
   EXPECT_EQ(scene.fault(), "");
 }
 
-// The part of a call that is sequence b's.
+// The part of a call that belongs to sequence b.
 void keep_sequence(CacheScene& scene, int64_t b) {
   Attention& a = scene.attention;
   CacheTensors& c = scene.cache;
@@ -238,8 +242,8 @@ TEST_F(FakeCache, WithAFixedNumberOfSplitsNothingOfTheBatchChangesARow) {
   }
 }
 
-// More than 64 rows: warpgroups with one block or two, of which some or all may be missing, in one tile and in two. Large
-// tiles are taken where they are many; most of these have next to nothing to do.
+// More than 64 rows: warpgroups with one block or two, of which some or all may be missing, in one tile and in two. A
+// plan takes large tiles only where there are many; most of these have almost nothing to do.
 TEST_F(FakeCache, LargeTilesOfRowsAreMultipliedByWarpgroups) {
   gpus.on_launch = run_cache_kernel;
   DeviceBuffer workspace(16);
@@ -267,12 +271,12 @@ TEST_F(FakeCache, LargeTilesOfRowsAreMultipliedByWarpgroups) {
     while (c.len_q.size() < 33) c.len_q.push_back(1), c.rows.push_back(3), c.len_new.push_back(1);
     CacheScene scene(c);
     const cuda::KvPlan plan = plan_of(scene);
-    ASSERT_EQ(plan.config.tile_q, shape.two_blocks ? 256 : 128);
+    ASSERT_EQ(plan.tile_q, shape.two_blocks ? 256 : 128);
     EXPECT_EQ(run_scene(scene, workspace, 5), "") << shape.dim_qk << " " << shape.two_blocks;
   }
 }
 
-// Behind the last columns of keys lies another tile, which must not be cleared for values that nobody sees.
+// Another tile follows the last columns of keys. It must not be cleared for values that no query sees.
 TEST_F(FakeCache, ValuesInTheLastColumnsOfKeys) {
   gpus.on_launch = run_cache_kernel;
   DeviceBuffer workspace(16);
@@ -289,9 +293,9 @@ TEST_F(FakeCache, ValuesInTheLastColumnsOfKeys) {
   EXPECT_EQ(run_scene(scene, workspace, 4), "");
 }
 
-// A graph replays a call with whatever lengths are in the tensors then.
+// A graph replays a call with the lengths that the tensors hold at that time.
 TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
-  static Sm90KvParams params;  // the larger one of the two kernels
+  static Sm90KvParams params;  // of the kernel with more params
   static kernel_emulator::Grid grid;
   static unsigned threads = 0, shared = 0;
   gpus.on_launch = [](const FakeLaunch& l) {
@@ -300,7 +304,7 @@ TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
   };
   CacheCase c{.heads_k = 1, .group = 8, .len_q = {1, 1}, .rows = {40, 700}, .room = 900, .num_splits = 4};
   CacheScene scene(c);
-  const std::vector<int> config = ints_of(plan_of(scene).config);
+  const std::vector<int> config = ints_of(config_of(plan_of(scene)));
   const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));
   flash_attention_with_cache(scene.attention, scene.cache,
                              {.workspace = workspace.data(), .workspace_size = workspace.bytes()});
@@ -320,8 +324,8 @@ TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
   EXPECT_EQ(scene.results(0), first);
 }
 
-// Plans have short splits where there are more tiles of rows than a test has time for: the params of a small call are given
-// some.
+// Plans have short splits only with more row tiles than a test has time for, so the test adds some to the params of a
+// small call.
 TEST_F(FakeCache, ShortSplitsAreAddedUpLikeAllOthers) {
   static int64_t ctas = 0;
   gpus.on_launch = [](const FakeLaunch& l) {
@@ -341,8 +345,8 @@ TEST_F(FakeCache, ShortSplitsAreAddedUpLikeAllOthers) {
                     .room = 6400,
                     .window_right = 0,
                     .num_splits = 5});
-  if (plan_of(scene).no_tma) GTEST_SKIP() << "short splits are for tensor copies";
-  running = {ints_of(plan_of(scene).config), true, 7, 0, ""};
+  if (!uses_tma(plan_of(scene))) GTEST_SKIP() << "only sm90 plans have short splits";
+  running = {ints_of(config_of(plan_of(scene))), true, 7, 0, ""};
   const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));
   flash_attention_with_cache(scene.attention, scene.cache,
                              {.workspace = workspace.data(), .workspace_size = workspace.bytes()});
@@ -391,7 +395,7 @@ TEST_F(FakeCache, NothingToDoLaunchesNothing) {
   EXPECT_EQ(gpus.launches, before);
 }
 
-// The merge of two parts, one of them empty in some rows, in place and not.
+// Merges two parts, one of them empty in some rows, in place and not.
 struct MergeCase {
   DType dtype;
   int64_t dim;
@@ -430,8 +434,8 @@ TEST_P(FakeMerge, EqualsTheDefinition) {
                        .lse_b = flat(lse_b.view),
                        .o = in_place ? o_a.view : o.view,
                        .lse = flat(in_place ? lse_b.view : lse.view)};
-  const cuda::MergePlan plan = cuda::plan_merge(describe(to_c(tensors), Place{0}), cuda::device(0).arch);
-  running = {ints_of(plan.config), false, 5, 0, ""};
+  const cuda::MergePlan plan = cuda::plan_merge(describe(to_c(tensors), Memory{0}), cuda::device(0).arch);
+  running = {ints_of(plan.launch.kernel.as<MergeConfig>()), false, 5, 0, ""};
   merge_states(tensors);
   ASSERT_EQ(running.fault, "");
   ASSERT_EQ(running.launches, 1);

@@ -1,4 +1,4 @@
-// The CUDA backend up to its kernels, on GPUs that do not exist: see tests/fake_cuda.
+// The CUDA backend without its kernels, on fake GPUs: see tests/cuda/fake_gpu.
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -9,8 +9,8 @@
 #include "cli/bench/grid.h"
 #include "cli/tune/trial.h"
 #include "cuda/driver/memory.h"
+#include "cuda/families/plan.h"
 #include "cuda/jit/program.h"
-#include "cuda/plan.h"
 #include "tests/cuda/fake_gpu/emulate.h"
 #include "tests/cuda/fake_gpu/fake_cuda.h"
 #include "tests/gpu/gpu_memory.h"
@@ -41,7 +41,7 @@ int current_device() {
   return device;
 }
 
-// Each tensor has a map of its own: that of a call before, or of a neighbour of the same layout, would do for none.
+// Each tensor must have its own map: that of an earlier call, or of another tensor of the same layout, is wrong.
 void expect_map(const TensorMap& map, const RowsView& rows, int dim) {
   FakeTensorMap content;
   std::memcpy(&content, &map, sizeof content);
@@ -58,7 +58,7 @@ void expect_maps(const Sm90ForwardParams& p) {
   expect_map(p.q, a.q, a.dim_qk), expect_map(p.k, a.k, a.dim_qk), expect_map(p.v, a.v, a.dim_v);
   if (p.store_o_by_tma != 0) expect_map(p.o, p.forward.o, a.dim_v);
 }
-// As many rows as prepare writes and others read; a packed tensor has a tile more for every sequence.
+// As many rows as the prepare kernel writes and the others read; a packed tensor has one more tile per sequence.
 void expect_stats(const Sm90BackwardParams& p) {
   FakeTensorMap content;
   std::memcpy(&content, &p.row_stats, sizeof content);
@@ -73,7 +73,7 @@ void expect_stats(const Sm90BackwardParams& p) {
   EXPECT_EQ(content.strides[0], static_cast<uint64_t>(row_stats_bytes(shared)));
 }
 bool runs(const FakeLaunch& launch, const char* kernel) { return std::strstr(launch.program, kernel) != nullptr; }
-// Of the main kernel, or of that for dQ alone, which take the same params.
+// Of the main kernel, or of the kernel for dQ alone, which takes the same params.
 bool takes_backward_maps(const FakeLaunch& launch) {
   return runs(launch, "sm90_backward<") || runs(launch, "sm90_dq<");
 }
@@ -87,7 +87,7 @@ const Sm90BackwardParams& backward_maps(const FakeLaunch& launch) {
   return p;
 }
 
-// Places, lengths, plans, params, mirrored memory and workspaces of random problems; the kernel alone is emulated.
+// Memory, lengths, plans, params, mirrored memory and workspaces of random problems; only the kernel is emulated.
 TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
   gpus.on_launch = [](const FakeLaunch& launch) {
     if (launch.params_size == sizeof(ForwardParams)) return emulate(*static_cast<const ForwardParams*>(launch.params));
@@ -101,7 +101,7 @@ TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
     emulate(*static_cast<const BackwardParams*>(launch.params));
   };
   const check::Limits limits{.device = Device::cuda}, shorter{.work = 20'000, .device = Device::cuda};
-  constexpr uint64_t kPlain = 8;  // one in so many: they are long
+  constexpr uint64_t kPlain = 8;  // one in so many, because they are long
   for (uint64_t index = 0; index < static_cast<uint64_t>(scaled(1000)); ++index) {
     check::Choices choices = check::Choices::of_seed(test_seed(), index);
     check::Case c = index % kPlain == 0 ? check::draw_plain_case(choices, shorter) : check::draw_case(choices, limits);
@@ -111,7 +111,7 @@ TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
   }
 }
 
-// What is written beyond an output, or not written in it, is found in the copy that comes back.
+// Writes beyond an output, and elements that are not written, show in the copy on the host.
 TEST_F(FakeGpus, DamageOnTheDeviceIsFound) {
   const Inputs in = dense({.len_q = 5, .len_k = 5});
   Buffer o(in.dout.view(), 0, "o");
@@ -131,7 +131,7 @@ TEST_F(FakeGpus, DamageOnTheDeviceIsFound) {
 
 // For compute-sanitizer: see check/memory/mirror.h.
 TEST_F(FakeGpus, InAnAllocationOfItsOwnARowEndsWithAVectorOfWhichTheRestIsNaN) {
-  if (!std::getenv("CUFLASH_CHECK_ELEMENTS_ONLY")) GTEST_SKIP() << "tensors are not asked to be allocated one by one";
+  if (!std::getenv("CUFLASH_CHECK_ELEMENTS_ONLY")) GTEST_SKIP() << "CUFLASH_CHECK_ELEMENTS_ONLY is not set";
   constexpr int64_t kRows = 5, kDim = 7, kStride = 16;
   static int launches = 0;
   gpus.on_launch = [](const FakeLaunch& launch) {
@@ -142,7 +142,7 @@ TEST_F(FakeGpus, InAnAllocationOfItsOwnARowEndsWithAVectorOfWhichTheRestIsNaN) {
     for (int64_t row = 0; row < kRows; ++row) {
       EXPECT_EQ(rows[row * kStride + kDim], 0xffff) << row;
       for (int64_t n = kDim + 1; row + 1 < kRows && n < kStride; ++n)
-        EXPECT_EQ(rows[row * kStride + n], 0xeeee) << row << ", " << n << ": not what nobody has written";
+        EXPECT_EQ(rows[row * kStride + n], 0xeeee) << row << ", " << n << ": this padding was written";
     }
     const auto on_device = [](const void* data) { return cuda::MemoryLookup::of_driver().of(data).on_cuda(); };
     const uint16_t* last = rows + (kRows - 1) * kStride;
@@ -183,7 +183,7 @@ TEST_F(FakeGpus, TheDeviceOfTheTensorsIsUsedAndTheCurrentOneStays) {
     EXPECT_EQ(launched_on, 1);
     EXPECT_EQ(current_device(), 0);
 
-    const Stream of_first;  // a stream of another device is CUDA's error, in a sentence
+    const Stream of_first;  // for a stream of another device the call reports CUDA's error
     EXPECT_THROW(flash_attention_forward(a, outputs, {.stream = of_first.handle()}), FlashAttentionError);
     EXPECT_EQ(current_device(), 0);
   }
@@ -223,7 +223,7 @@ TEST_F(FakeGpus, MemoryOfThePoolGoesBack) {
   EXPECT_EQ(gpus.pool_blocks, 0);
 }
 
-// The fake driver answers whatever waits for a captured stream with an error: a call does nothing of that kind.
+// The fake driver fails every operation that waits for a captured stream: a call has none.
 TEST_F(FakeGpus, ACapturedCallWaitsForNothing) {
   const Stream stream;
   DeviceProblem p(dense({.len_q = 70, .len_k = 70}), stream);
@@ -255,7 +255,8 @@ TEST_F(FakeGpus, ACachedCallAllocatesNothing) {
 
 // All tensors of both problems have the same layout.
 TEST_F(FakeGpus, TensorMapsHaveTheAddressesOfTheirCall) {
-  if (cuda::wanted_kernels() != cuda::Kernels::best) GTEST_SKIP() << "no kernel with tensor maps is asked for";
+  if (cuda::wanted_kernels() != cuda::Kernels::best)
+    GTEST_SKIP() << "CUFLASH_CUDA_KERNELS excludes kernels with tensor maps";
   static int maps_seen = 0;
   gpus.on_launch = [](const FakeLaunch& launch) {
     ASSERT_EQ(launch.params_size, 0u);
@@ -271,7 +272,8 @@ TEST_F(FakeGpus, TensorMapsHaveTheAddressesOfTheirCall) {
 }
 
 TEST_F(FakeGpus, OfTheKernelsOfBackwardThoseForHopperTakeTensorMaps) {
-  if (cuda::wanted_kernels() != cuda::Kernels::best) GTEST_SKIP() << "no kernel with tensor maps is asked for";
+  if (cuda::wanted_kernels() != cuda::Kernels::best)
+    GTEST_SKIP() << "CUFLASH_CUDA_KERNELS excludes kernels with tensor maps";
   struct Launched {
     int main, dq, others;
     bool operator==(const Launched&) const = default;
@@ -299,14 +301,14 @@ TEST_F(FakeGpus, OfTheKernelsOfBackwardThoseForHopperTakeTensorMaps) {
     flash_attention_backward(problem.attention, tensors, problem.execution);
     return launched;
   };
-  EXPECT_EQ(launches_of(70, true, true, true), (Launched{1, 0, 2}));   // one sum needs no order
-  EXPECT_EQ(launches_of(300, true, true, true), (Launched{1, 1, 1}));  // what prepares, and nothing behind them
+  EXPECT_EQ(launches_of(70, true, true, true), (Launched{1, 0, 2}));   // a single sum needs no order
+  EXPECT_EQ(launches_of(300, true, true, true), (Launched{1, 1, 1}));  // prepare, and no finish
   EXPECT_EQ(launches_of(300, true, false, false), (Launched{0, 1, 1}));
   EXPECT_EQ(launches_of(300, false, true, true), (Launched{1, 0, 1}));
   EXPECT_EQ(launches_of(300, false, false, true), (Launched{1, 0, 1}));
 }
 
-// The tuner's candidates reach the launch, and what they compute is held to the oracle.
+// The tuner's candidates are launched, and their results are compared with the oracle.
 TEST_F(FakeGpus, CandidatesOfTheTunerAreCompiledLaunchedAndChecked) {
   const bool hopper = cuda::wanted_kernels() == cuda::Kernels::best;
   static std::string launched;
@@ -330,7 +332,7 @@ TEST_F(FakeGpus, CandidatesOfTheTunerAreCompiledLaunchedAndChecked) {
     cli::Trial trial(point, &timer, 1);
     for (const cli::Candidate* candidate : some) {
       EXPECT_EQ(candidate->rejected, "");
-      EXPECT_EQ(candidate->choice.family, hopper ? tuned::Family::hopper : tuned::Family::portable);
+      EXPECT_EQ(candidate->choice.family, hopper ? "sm90" : "portable");
       launched.clear();
       EXPECT_EQ(trial.fault(*candidate), "") << to_string(candidate->choice);
       const auto kernel = cli::launch_of(point, target, candidate->choice).kernel;

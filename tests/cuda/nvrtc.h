@@ -1,4 +1,4 @@
-// Tests that compile kernels need NVRTC, and say so where it is missing.
+// Tests that compile kernels need NVRTC, and say so if it is missing.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 namespace cuflash::test {
 
-// "" or why there is none.
+// Why there is no NVRTC, or "".
 inline std::string nvrtc_missing() {
   try {
     cuda::nvrtc();
@@ -23,7 +23,7 @@ inline std::string nvrtc_missing() {
 #define CUFLASH_NEEDS_NVRTC() \
   if (const std::string missing = cuflash::test::nvrtc_missing(); !missing.empty()) GTEST_SKIP() << missing
 
-// A kernel that is compiled in no time.
+// A kernel that compiles quickly.
 inline cuda::Program small_program(int number = 0) {
   return {join("small", number), cuda::arch_named("sm_90a"),
           join("extern \"C\" __global__ void ", cuda::kEntryName, "(int* p) { *p = ", number, "; }\n")};

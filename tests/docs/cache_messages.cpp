@@ -2,7 +2,7 @@
 #include <cuflash/cached_attention.h>
 #include <cuflash/page_pool.h>
 
-#include "cuda/families/plan_kv.h"
+#include "cuda/families/plan.h"
 #include "problem/describe_cache.h"
 #include "tests/docs/provoke.h"
 
@@ -54,9 +54,9 @@ struct CacheCall {
   // What a GPU would be asked for.
   void plan() const {
     Snapshot copies;
-    const CacheProblem problem = describe(detail::to_c(attention), to_c(cache), Place{0}, copies);
+    const CacheProblem problem = describe(detail::to_c(attention), to_c(cache), Memory{0}, copies);
     const cuda::Arch arch = cuda::arch_named("sm_90a");
-    cuda::plan_kv(problem, arch, cuda::usual_sms(arch));
+    cuda::plan_kv(problem, arch, arch.usual_sms);
   }
 
  private:

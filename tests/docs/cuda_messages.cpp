@@ -3,6 +3,7 @@
 
 #include "cuda/driver/device.h"
 #include "cuda/driver/driver.h"
+#include "cuda/families/registry.h"
 #include "cuda/jit/compile.h"
 #include "cuda/jit/nvrtc.h"
 #include "cuda/jit/program.h"
@@ -85,12 +86,15 @@ test::FakeCuda& failing() {
 
 cuda::KernelKey key_on(const char* arch) {
   const ForwardConfig config{Element::bf16, 64, 64, 64, 64, 4, 1, 1, 1, 0, 0};
-  return key_of(cuda::KernelKind::forward, cuda::arch_named(arch), config);
+  return key_of(cuda::kernel_type("forward"), cuda::arch_named(arch), config);
 }
 
 void launch_one() {
   const cuda::Launch launch{key_on("sm_90a"), 7, 3, 1, 128, 50000};
-  cuda::launch(cuda::DeviceGuard(0), {&launch}, "params", sizeof "params", nullptr);
+  const cuda::Launch* const launches[] = {&launch};
+  cuda::KernelParams params;
+  params.set([] { return 0; });
+  cuda::launch(cuda::DeviceGuard(0), launches, params, nullptr);
 }
 
 // A capture has begun, and a call is asked to wait for it.

@@ -12,7 +12,7 @@
 
 #include "backend/backend.h"
 #include "checked.h"
-#include "cuda/families/plan_kv.h"
+#include "cuda/families/plan.h"
 #include "problem/describe.h"
 #include "problem/describe_cache.h"
 #include "problem/tensor_rules.h"
@@ -200,7 +200,7 @@ std::string refusal(const std::function<void()>& body, cuflash_status status) {
   return "";
 }
 
-constexpr Place kDevice{.cuda_device = 0};
+constexpr Memory kDevice{.cuda_device = 0};
 constexpr const char* kTargets[] = {"sm_80", "sm_90a", "sm_120"};
 
 TEST(CudaPlan, OfAWorkspaceBeyond64BitsIsRefusedWithTheNumber) {

@@ -161,13 +161,13 @@ cli::ExplainOptions sketched(const Geometry& g, int64_t len_q, int64_t len_k, DT
 ForwardProblem forward_problem(const cli::ExplainOptions& options) {
   const cli::Sketch sketch(options);
   Snapshot copies;  // empty: the lengths of a device are not copied
-  return describe(detail::to_c(sketch.attention), detail::to_c(sketch.outputs), Place{0}, copies);
+  return describe(detail::to_c(sketch.attention), detail::to_c(sketch.outputs), Memory{0}, copies);
 }
 BackwardProblem backward_problem(cli::ExplainOptions options) {
   options.backward = true;
   const cli::Sketch sketch(options);
   Snapshot copies;  // empty: the lengths of a device are not copied
-  return describe(detail::to_c(sketch.attention), detail::to_c(sketch.tensors), Place{0}, copies);
+  return describe(detail::to_c(sketch.attention), detail::to_c(sketch.tensors), Memory{0}, copies);
 }
 
 constexpr std::pair<int64_t, int64_t> kLengths[] = {{300, 300}, {130, 400}, {400, 130}};
@@ -270,7 +270,7 @@ TEST(Traffic, DqAloneIsWhatTheTilesLoadAndStore) {
       problem.dk = {}, problem.dv = {};
       const cuda::BackwardPlan plan = cuda::plan_backward(problem, arch, cuda::Reproducible::no, cuda::Kernels::best);
       ASSERT_EQ(plan.main.grid_x, 0u);
-      Counted counted{g, problem, tile_q_of(plan.dq_config), plan.dq_config.tile_k};
+      Counted counted{g, problem, plan.dq_tile_q, plan.dq_tile_k};
       const double stats = (2 * 64 + 4) * 4;
       counted.dq_alone(stats);
       const double tiles = static_cast<double>((len_q + 63) / 64), rows = static_cast<double>(len_q);
@@ -290,7 +290,7 @@ TEST(Traffic, ForwardIsWhatTheTilesLoadAndStore) {
         const ForwardProblem problem = forward_problem(sketched(g, len_q, len_k, DType::f16, 64, 32));
         const cuda::ForwardPlan plan = cuda::plan_forward(problem, arch, kernels);
         Counted counted{g, problem, plan.tile_q, plan.tile_k};
-        counted.forward(std::holds_alternative<Sm90ForwardConfig>(plan.config));
+        counted.forward(plan.launch.kernel.type->takes_tensor_maps);
         const cli::Traffic traffic = cli::traffic_of(problem, arch, kernels);
         EXPECT_EQ(traffic.walk.read, 2 * counted.moved.read);
         EXPECT_EQ(traffic.walk.written, 2 * counted.moved.written);
@@ -314,7 +314,7 @@ TEST(Traffic, BackwardIsWhatTheTilesLoadAddAndStore) {
         const cuda::BackwardPlan plan = cuda::plan_backward(problem, arch, cuda::Reproducible::no, kernels);
         Counted counted{g, problem, plan.tile_q, plan.tile_k};
         const double sums = plan.tile_q * 64 * 4;
-        counted.backward((2 * plan.tile_q + 4) * 4, sums, std::holds_alternative<Sm90BackwardConfig>(plan.config));
+        counted.backward((2 * plan.tile_q + 4) * 4, sums, plan.main.kernel.type->takes_tensor_maps);
         // Sums of dQ are read in blocks of 16 rows.
         const double rows_read = static_cast<double>((len_q + 15) / 16 * 16);
         const cli::Moved moved = cli::traffic_of(problem, arch, kernels).walk;

@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 
 #include "cpu/tuned_tile.h"
-#include "cuda/families/tuned_config.h"
+#include "cuda/families/family.h"
 #include "cuda/families/typical.h"
 #include "cuda/jit/disk_cache.h"
 #include "cuda/jit/program.h"
@@ -19,8 +19,8 @@ using cuda::Reproducible;
 
 constexpr int32_t kInteger = 0;
 
-Choice hopper_forward_choice() {
-  Choice choice{Family::hopper, 0, 96};
+Choice sm90_forward_choice() {
+  Choice choice{"sm90", 0, 96};
   choice.warpgroups = 2, choice.stages = 2, choice.order = 3;
   return choice;
 }
@@ -28,20 +28,20 @@ Choice hopper_forward_choice() {
 Devices some_choices() {
   Devices devices;
   Kind kind{Direction::forward, DType::bf16, Mask::causal, 128, 64, 2048, 2048, 256, 1, 0};
-  devices["a GPU, sm_90a"][kind] = {hopper_forward_choice(), 4};
+  devices["a GPU, sm_90a"][kind] = {sm90_forward_choice(), 4};
   kind.direction = Direction::decode, kind.page_size = 16, kind.mask = Mask::none;
-  Choice decode{Family::portable, 16, 64, 1, 4, 1};
+  Choice decode{"portable", 16, 64, 1, 4, 1};
   decode.stages = 2, decode.ctas_per_sm = 2, decode.splits = 7;
   devices["a GPU, sm_90a"][kind] = {decode, 31};
   kind.direction = Direction::backward, kind.dtype = DType::f32, kind.heads = 0;
-  devices["a CPU"][kind] = {{Family::cpu, 64, 512}, 2};
+  devices["a CPU"][kind] = {{"cpu", 64, 512}, 2};
   return devices;
 }
 
 // With a checksum that is right.
 std::string sealed(std::string text) {
   text.resize(text.rfind("checksum "));
-  return text + "checksum " + cuda::hex(cuda::sha256(text)) + "\n";
+  return text + "checksum " + hex(sha256(text)) + "\n";
 }
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
@@ -57,7 +57,7 @@ TEST(TunedTable, is_read_as_it_was_written) {
   EXPECT_EQ(count(read), 3u);
   const auto& [kind, measured] = *read.at("a CPU").begin();
   EXPECT_EQ(kind, some_choices().at("a CPU").begin()->first);
-  EXPECT_EQ(measured.choice, (Choice{Family::cpu, 64, 512}));
+  EXPECT_EQ(measured.choice, (Choice{"cpu", 64, 512}));
   EXPECT_EQ(measured.gain, 2);
   EXPECT_EQ(parse(text_of({}), read), "");
   EXPECT_TRUE(read.empty());
@@ -81,7 +81,8 @@ TEST(TunedTable, that_is_broken_is_not_believed) {
            {"tile_k=96", "tile_k=-96", "no choice"},
            {"tile_k=96", "tile_k=99999999999", "no choice"},
            {"tile_k=96", "tile=96", "no choice"},
-           {"hopper", "built_in", "no choice"},
+           {"sm90", "built_in", "no choice"},
+           {"sm90", "SM 90", "no choice"},
            {" : 31", " : much", "no choice"},
            {" : 31", "", "no choice"},
            {"device a CPU", "a CPU", "no choice"}}) {
@@ -157,11 +158,11 @@ TEST(TunedKinds, are_for_plain_problems_of_equal_lengths) {
 TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
   const ForwardProblem p = cuda::forward_of({});
   const cuda::Arch hopper = arch_named("sm_90a"), ampere = arch_named("sm_80");
-  Choice choice = hopper_forward_choice();
+  Choice choice = sm90_forward_choice();
   const cuda::ForwardPlan plan = plan_forward(p, hopper, Kernels::best, &choice);
   EXPECT_TRUE(plan.tuned);
   EXPECT_EQ(plan.tile_k, 96);
-  EXPECT_EQ(plan.launch.shared_bytes, shared_bytes(std::get<Sm90ForwardConfig>(plan.config)));
+  EXPECT_EQ(plan.launch.shared_bytes, shared_bytes(plan.launch.kernel.as<Sm90ForwardConfig>()));
   EXPECT_STREQ(plan.reason, cuda::kTunedReason);
   EXPECT_FALSE(plan_forward(p, hopper, Kernels::portable, &choice).tuned) << "of another kernel";
   EXPECT_FALSE(plan_forward(p, ampere, Kernels::best, &choice).tuned) << "of another kernel";
@@ -179,7 +180,7 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
     EXPECT_FALSE(plan_forward(p, hopper, Kernels::best, &illegal).tuned) << to_string(illegal);
   }
 
-  Choice portable{Family::portable, 64, 64, 4, 0, 1};
+  Choice portable{"portable", 64, 64, 4, 0, 1};
   portable.stages = 1, portable.ctas_per_sm = 2;
   const cuda::ForwardPlan on_ampere = plan_forward(p, ampere, Kernels::best, &portable);
   EXPECT_TRUE(on_ampere.tuned);
@@ -187,24 +188,24 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
   portable.tile_q = 48;
   EXPECT_FALSE(plan_forward(p, ampere, Kernels::best, &portable).tuned);
 
-  Choice backward{Family::hopper};
+  Choice backward{"sm90"};
   backward.warpgroups = 2, backward.stages = 2;
   EXPECT_TRUE(plan_backward(cuda::backward_of({}), hopper, Reproducible::no, Kernels::best, &backward).tuned);
   backward.warpgroups = 3;
   EXPECT_FALSE(plan_backward(cuda::backward_of({}), hopper, Reproducible::no, Kernels::best, &backward).tuned);
-  Choice other{Family::portable, 32, 64, 0, 4, 1};
+  Choice other{"portable", 32, 64, 0, 4, 1};
   other.stages = 1, other.ctas_per_sm = 1;
   const cuda::BackwardPlan changed =
       plan_backward(cuda::backward_of({}), ampere, Reproducible::no, Kernels::best, &other);
   EXPECT_TRUE(changed.tuned);
   EXPECT_EQ(changed.tile_q, 32);
 
-  Choice decode{Family::hopper, 16, 64, 1, 4, 1};
+  Choice decode{"sm90", 16, 64, 1, 4, 1};
   decode.stages = 2, decode.ctas_per_sm = 2, decode.splits = 5;
   const cuda::KvPlan cut = plan_kv(cuda::cache_of({}), hopper, 132, Kernels::best, &decode);
   EXPECT_TRUE(cut.tuned);
   EXPECT_EQ(cut.eager_splits, 5);
-  EXPECT_EQ(cut.config.stages, 2);
+  EXPECT_EQ(cut.launch.kernel.as<KvConfig>().stages, 2);
   const cuda::KvPlan fixed = plan_kv(cuda::cache_of({.num_splits = 3}), hopper, 132, Kernels::best, &decode);
   EXPECT_FALSE(fixed.tuned) << "a number of splits promises the same bits everywhere";
   decode.splits = 1 << 30;
@@ -215,7 +216,7 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
     decode.tile_k = tile_k, decode.ctas_per_sm = 1;
     const cuda::KvPlan plan = plan_kv(cuda::cache_of({}), hopper, 132, Kernels::best, &decode);
     EXPECT_TRUE(plan.tuned);
-    EXPECT_EQ(plan.config.tile_k, tile_k);
+    EXPECT_EQ(plan.tile_k, tile_k);
     EXPECT_EQ(plan.box_rows, tile_k);
     const cuda::KvPlan paged = plan_kv(cuda::cache_of({.page_size = 64}), hopper, 132, Kernels::best, &decode);
     EXPECT_EQ(paged.box_rows, 64);
@@ -224,50 +225,53 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
 
 // So that estimates of registers refuse nothing that is known to compile without spills.
 TEST(TunedPlans, could_be_what_is_built_in) {
-  const auto expect_legal = [](const auto& config, const cuda::Arch& arch) {
-    const cuda::Limits l = limits_of(config, arch);
-    EXPECT_TRUE(is_legal(config, arch)) << cuda::name_of(key_of(cuda::KernelKind::forward, arch, config)) << " "
-                                        << l.shared_bytes << " of " << l.shared_most << ", " << l.registers << " of "
-                                        << l.registers_most;
+  const auto expect_legal = [](const auto& plan, const cuda::KernelKey& kernel, const cuda::Arch& arch) {
+    const cuda::Limits l = plan.family->limits(kernel, arch);
+    EXPECT_TRUE(is_legal(l)) << cuda::name_of(kernel) << " " << l.shared_bytes << " of " << l.shared_most << ", "
+                             << l.registers << " of " << l.registers_most;
   };
   for (const char* name : {"sm_80", "sm_89", "sm_90a", "sm_120"}) {
     const cuda::Arch arch = arch_named(name);
     for (const cuda::Typical& t : cuda::typical_problems()) {
       if (t.options != 0) continue;
-      std::visit([&](const auto& c) { expect_legal(c, arch); },
-                 plan_forward(cuda::forward_of(t), arch, Kernels::best).config);
+      const cuda::ForwardPlan forward = plan_forward(cuda::forward_of(t), arch, Kernels::best);
+      expect_legal(forward, forward.launch.kernel, arch);
       for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes}) {
         const cuda::BackwardPlan backward = plan_backward(cuda::backward_of(t), arch, reproducible, Kernels::best);
-        std::visit([&](const auto& c) { expect_legal(c, arch); }, backward.config);
-        if (backward.dq.grid_x != 0) expect_legal(backward.dq_config, arch);
+        expect_legal(backward, backward.main.kernel, arch);
+        if (backward.dq.grid_x != 0) expect_legal(backward, backward.dq.kernel, arch);
       }
     }
     for (const cuda::TypicalCache& t : cuda::typical_caches())
-      if (t.options == 0 && (t.dtype != DType::f64 || t.dim_qk <= 128))
-        expect_legal(plan_kv(cuda::cache_of(t), arch, 132, Kernels::best).config, arch);
+      if (t.options == 0 && (t.dtype != DType::f64 || t.dim_qk <= 128)) {
+        const cuda::KvPlan plan = plan_kv(cuda::cache_of(t), arch, 132, Kernels::best);
+        expect_legal(plan, plan.launch.kernel, arch);
+      }
   }
 }
 
 TEST(TunedPlans, over_a_cache_give_large_tiles_of_rows_to_warpgroups) {
   const cuda::Arch hopper = cuda::arch_named("sm_90a");
   const auto tile_q_of = [&](int64_t batch, int64_t len_q) {
-    const KvConfig c = plan_kv(cuda::cache_of({.batch = batch, .len_q = len_q}), hopper, 132, Kernels::best).config;
-    EXPECT_TRUE(is_legal(c, hopper)) << batch << " " << len_q;
-    return c.tile_q;
+    const cuda::KvPlan plan = plan_kv(cuda::cache_of({.batch = batch, .len_q = len_q}), hopper, 132, Kernels::best);
+    EXPECT_TRUE(is_legal(plan.family->limits(plan.launch.kernel, hopper))) << batch << " " << len_q;
+    return plan.tile_q;
   };
   EXPECT_EQ(tile_q_of(16, 16), 64);
   EXPECT_EQ(tile_q_of(16, 17), 128);
   EXPECT_EQ(tile_q_of(16, 33), 256);
   EXPECT_EQ(tile_q_of(1, 33), 64);  // too few of them
-  KvConfig c = plan_kv(cuda::cache_of({.batch = 16, .len_q = 17}), hopper, 132, Kernels::best).config;
+  const cuda::KvPlan plan = plan_kv(cuda::cache_of({.batch = 16, .len_q = 17}), hopper, 132, Kernels::best);
+  auto c = plan.launch.kernel.as<KvConfig>();
+  const auto fault_of = [&] { return plan.family->limits(key_of(*plan.launch.kernel.type, hopper, c), hopper).fault; };
   c.row_warps = 4, c.key_warps = 2;
-  EXPECT_EQ(limits_of(c, hopper).fault, cuda::Fault::shape);
+  EXPECT_EQ(fault_of(), cuda::Fault::shape);
   c.row_warps = 8, c.key_warps = 1, c.v_in_k = 1;
-  EXPECT_EQ(limits_of(c, hopper).fault, cuda::Fault::shape);
+  EXPECT_EQ(fault_of(), cuda::Fault::shape);
 }
 
 TEST(TunedTiles, on_the_cpu_depend_on_neither_batch_nor_threads) {
-  const Choice choice{Family::cpu, 64, 128};
+  const Choice choice{"cpu", 64, 128};
   for (const int64_t batch : {1, 100}) {
     const ForwardProblem p = cuda::forward_of({.dtype = DType::f32, .batch = batch});
     EXPECT_EQ(cpu::forward_tile(p, 16, 1, &choice).k, 128);
@@ -275,7 +279,7 @@ TEST(TunedTiles, on_the_cpu_depend_on_neither_batch_nor_threads) {
     EXPECT_EQ(cpu::backward_tile(p, 16, 1, &choice).q, 64);
   }
   const ForwardProblem p = cuda::forward_of({.dtype = DType::f32});
-  for (const Choice& illegal : {Choice{Family::cpu, 0, 128}, Choice{Family::cpu, 64, 1 << 30}, hopper_forward_choice()})
+  for (const Choice& illegal : {Choice{"cpu", 0, 128}, Choice{"cpu", 64, 1 << 30}, sm90_forward_choice()})
     EXPECT_EQ(cpu::forward_tile(p, 16, 1, &illegal).k, 256) << to_string(illegal);
   {
     const Forced forced(choice);

@@ -9,14 +9,20 @@ namespace {
 
 constexpr int kKiB = 1024;
 
-// CUDA C++ Programming Guide, "Technical specifications per compute capability": each CTA loses 1 KiB to the system.
+// CUDA C++ Programming Guide, "Technical specifications per compute capability": the system reserves 1 KiB of each CTA.
 constexpr Arch kKnown[] = {
-    {8, 0, 163 * kKiB, 164 * kKiB},  {8, 6, 99 * kKiB, 100 * kKiB},   {8, 7, 163 * kKiB, 164 * kKiB},
-    {8, 9, 99 * kKiB, 100 * kKiB},   {9, 0, 227 * kKiB, 228 * kKiB},  {10, 0, 227 * kKiB, 228 * kKiB},
-    {10, 3, 227 * kKiB, 228 * kKiB}, {11, 0, 227 * kKiB, 228 * kKiB}, {12, 0, 99 * kKiB, 100 * kKiB},
+    {8, 0, 163 * kKiB, 164 * kKiB, 108},
+    {8, 6, 99 * kKiB, 100 * kKiB, 84},
+    {8, 7, 163 * kKiB, 164 * kKiB},
+    {8, 9, 99 * kKiB, 100 * kKiB, 142},
+    {9, 0, 227 * kKiB, 228 * kKiB, 132, true, "a"},
+    {10, 0, 227 * kKiB, 228 * kKiB, 148},
+    {10, 3, 227 * kKiB, 228 * kKiB, 148},
+    {11, 0, 227 * kKiB, 228 * kKiB},
+    {12, 0, 99 * kKiB, 100 * kKiB},
     {12, 1, 99 * kKiB, 100 * kKiB},
 };
-// What every architecture so far has at least: serves a device that is newer than this table.
+// Every architecture so far has at least this much: the limits of a device that is newer than the table.
 constexpr int kLeastPerBlock = 99 * kKiB, kLeastPerSm = 100 * kKiB;
 
 std::string known_names() {
@@ -35,7 +41,7 @@ Arch arch_named(std::string_view name) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (error == std::errc() && end == digits.data() + digits.size())
     for (const Arch& arch : kKnown)
-      if (arch.number() == number && (!specific || target_of(arch).back() == 'a')) return arch;
+      if (arch.number() == number && (!specific || *arch.suffix == 'a')) return arch;
   reject("arch: '", name, "' is not known; it may be one of ", known_names());
 }
 
@@ -45,9 +51,9 @@ Arch arch_of(int major, int minor) {
                                                         ", but the kernels need 8.0 or newer (Ampere)"));
   for (const Arch& arch : kKnown)
     if (arch.major == major && arch.minor == minor) return arch;
-  return {major, minor, kLeastPerBlock, kLeastPerSm};
+  return {.major = major, .minor = minor, .shared_per_block = kLeastPerBlock, .shared_per_sm = kLeastPerSm};
 }
 
-std::string target_of(const Arch& arch) { return join("sm_", arch.number(), arch.number() == 90 ? "a" : ""); }
+std::string target_of(const Arch& arch) { return join("sm_", arch.number(), arch.suffix); }
 
 }  // namespace cuflash::cuda

@@ -10,7 +10,7 @@
 namespace cuflash::cuda {
 namespace {
 
-constexpr int kMaxDevices = 64;  // more than any machine has; beyond it CUDA_VISIBLE_DEVICES helps
+constexpr int kMaxDevices = 64;  // more than any machine has; CUDA_VISIBLE_DEVICES helps beyond that
 
 int attribute(CUdevice handle, CUdevice_attribute which) {
   int value = 0;
@@ -29,7 +29,7 @@ DeviceState make(int ordinal) {
   state.arch = arch_of(attribute(state.handle, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
                        attribute(state.handle, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
   state.num_sms = attribute(state.handle, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-  // Where nothing may be compiled, kernels are those that were packed: of the plans' own tables.
+  // If nothing may be compiled, only packed kernels can run: those of the plans' own tables.
   state.tuned = &tuned::choices_of(environment().jit == "off" ? "" : tuned_name(state));
   check(d.cuDevicePrimaryCtxRetain(&state.primary, state.handle), "cuDevicePrimaryCtxRetain");
   return state;
@@ -63,7 +63,7 @@ const DeviceState& device(int ordinal) {
 DeviceGuard::DeviceGuard(const DeviceState& wanted) : state_(wanted) {
   CUcontext context = nullptr;
   CUdevice current = 0;
-  // Asking for the device where there is no context is an error, which tools that watch the driver report.
+  // Asking for the device without a context is an error, which tools that watch the driver report.
   const bool has_context = driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS && context != nullptr;
   if (has_context && context == wanted.primary) return;
   if (has_context && driver().cuCtxGetDevice(&current) == CUDA_SUCCESS && current == wanted.handle) return;

@@ -1,4 +1,4 @@
-// GPUs: what a plan needs to know of one, and which is current during a call.
+// GPUs: what a plan must know about one, and which one is current during a call.
 #pragma once
 
 #include <string>
@@ -16,16 +16,16 @@ struct DeviceState {
   Arch arch;
   int num_sms = 0;
   std::string name;
-  const tuned::Choices* tuned = nullptr;  // what was measured on such a device
+  const tuned::Choices* tuned = nullptr;  // what was measured on this kind of device
 };
-// By which tuned choices know a device: "NVIDIA H200, sm_90a, 132 multiprocessors".
+// The name under which tuned choices are kept for a device: "NVIDIA H200, sm_90a, 132 multiprocessors".
 std::string tuned_name(const DeviceState& device);
 
 int device_count();
-// Made at the first use of a device, for all threads. Throws for one that does not exist or is too old.
+// Initialised at the first use of a device, for all threads. Throws for one that does not exist or is too old.
 const DeviceState& device(int ordinal);
 
-// Makes a device current for a scope. A context of that device that is current already stays, whoever made it.
+// Makes a device current for a scope. If a context of that device is current already, it stays.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int ordinal) : DeviceGuard(device(ordinal)) {}

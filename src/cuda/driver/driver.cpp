@@ -44,7 +44,7 @@ Driver load(void* handle) {
   return d;
 }
 
-// One table for the process, whoever asks first.
+// One table for the process.
 const Driver* table(void* handle) {
   static const Driver instance = load(handle);
   return &instance;
@@ -70,7 +70,7 @@ const Driver& initialised() {
   return d;
 }
 
-// How many libraries were ever loaded into this process.
+// How many libraries this process has loaded so far.
 unsigned long long libraries_added() {
   unsigned long long added = 0;
   const auto first = [](dl_phdr_info* info, size_t, void* out) {
@@ -84,14 +84,14 @@ unsigned long long libraries_added() {
 }  // namespace
 
 const Driver& driver() {
-  static const Driver& instance = initialised();  // tried again at the next call where it throws
+  static const Driver& instance = initialised();  // if it throws, the next call tries again
   return instance;
 }
 
 const Driver* loaded_driver() {
   static std::atomic<const Driver*> found{nullptr};
   if (const Driver* d = found.load(std::memory_order_acquire)) return d;
-  // Nobody has it, and nothing was loaded since we looked: the answer is still no.
+  // It was not there, and nothing was loaded since: the answer is still no.
   static std::atomic<unsigned long long> added_without{0};
   const unsigned long long added = libraries_added();
   if (added == added_without.load(std::memory_order_relaxed)) return nullptr;

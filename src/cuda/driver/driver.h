@@ -1,4 +1,4 @@
-// libcuda, opened when it is first needed.
+// libcuda, opened at its first use.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ constexpr int kMinDriverVersion = 12030;  // 12.3, as cuDriverGetVersion counts
 
 // The functions of libcuda under their names. Streams: 0 is the legacy default stream.
 struct Driver {
-  std::string path;     // where the library lies
+  std::string path;     // of the library
   int version = 0;      // 13000: CUDA 13.0
   std::string missing;  // a function that this libcuda does not have, or ""
 
@@ -23,13 +23,13 @@ struct Driver {
 #undef CUFLASH_POINTER
 };
 
-// Opens and initialises libcuda. Throws CUFLASH_NO_DEVICE, with what was looked for and what was found.
+// Opens and initialises libcuda. Throws CUFLASH_NO_DEVICE, with where it looked and what it found.
 const Driver& driver();
 
-// Whether this process has libcuda already. One that holds device memory has, so "no" means: all memory is host memory.
-// Cheap enough for every call; opens and initialises nothing.
+// Whether this process has loaded libcuda. A process that holds device memory has, so "no" means that all memory is
+// host memory. Cheap enough for every call; opens and initialises nothing.
 bool driver_is_loaded();
-// Its functions, not initialised by us; null where driver_is_loaded() is false.
+// The functions of the loaded libcuda, which this library has not initialised; null where driver_is_loaded() is false.
 const Driver* loaded_driver();
 
 // Throws with CUDA's own words: CUFLASH_OUT_OF_MEMORY for a failed allocation, CUFLASH_NO_DEVICE for a device that is

@@ -48,6 +48,6 @@
   F(cuGraphDestroy, cuGraphDestroy, CUgraph)                                                                       \
   F(cuGraphExecDestroy, cuGraphExecDestroy, CUgraphExec)
 
-// Null in a libcuda that has them not: whoever calls one knows another way.
+// Null in a libcuda that does not have them: callers have a fallback.
 #define CUFLASH_OPTIONAL_DRIVER_FUNCTIONS(F) \
   F(cuTensorMapReplaceAddress, cuTensorMapReplaceAddress, CUtensorMap*, void*)

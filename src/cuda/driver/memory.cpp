@@ -21,20 +21,20 @@ const MemoryLookup::Answer& MemoryLookup::ask(const void* data) {
                                       CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
                                       CU_POINTER_ATTRIBUTE_RANGE_SIZE};
   void* values[] = {&type, &managed, &ordinal, &begin, &size};
-  // Fails where nobody has initialised CUDA yet, and then nobody has device memory. Of a pointer that it does not know
-  // it says nothing.
+  // Fails if CUDA is not initialised yet, and then there is no device memory. For a pointer that it does not know, the
+  // driver leaves the answers as they are.
   const CUresult result = driver_->cuPointerGetAttributes(5, attributes, values, reinterpret_cast<CUdeviceptr>(data));
   const bool on_device = result == CUDA_SUCCESS && (type == CU_MEMORYTYPE_DEVICE || managed != 0) && ordinal >= 0;
-  last_ = {Place{on_device ? ordinal : -1}, on_device && managed != 0};
+  last_ = {Memory{on_device ? ordinal : -1}, on_device && managed != 0};
   if (on_device) last_.begin = begin, last_.size = size;
   return last_;
 }
 
-Place MemoryLookup::of(const void* data) { return ask(data).place; }
+Memory MemoryLookup::of(const void* data) { return ask(data).memory; }
 
-bool MemoryLookup::is_at(const void* data, Place place) {
+bool MemoryLookup::is_at(const void* data, Memory memory) {
   const Answer& answer = ask(data);
-  return answer.managed || answer.place == place;
+  return answer.managed || answer.memory == memory;
 }
 
 }  // namespace cuflash::cuda

@@ -1,4 +1,4 @@
-// Whose memory a pointer points to, as the driver knows it.
+// Which memory a pointer points to, according to the driver.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@ struct Driver;
 
 class MemoryLookup {
  public:
-  // Loads the driver; throws CUFLASH_NO_DEVICE where there is none.
+  // Loads the driver; throws CUFLASH_NO_DEVICE if there is none.
   static MemoryLookup of_driver();
-  // Of a process that may never have heard of CUDA: false, at the cost of one comparison, where libcuda is not loaded.
+  // For a process that may not use CUDA at all: false, at the cost of one comparison, if libcuda is not loaded.
   static MemoryLookup of_process();
 
   explicit operator bool() const { return driver_ != nullptr; }
 
-  // Device memory and managed memory are on a device, everything else is the host's.
-  Place of(const void* data);
-  // Managed memory is everywhere.
-  bool is_at(const void* data, Place place);
+  // Device memory and managed memory are on a device; everything else is host memory.
+  Memory of(const void* data);
+  // Managed memory is in every memory.
+  bool is_at(const void* data, Memory memory);
 
  private:
   explicit MemoryLookup(const Driver* driver) : driver_(driver) {}
 
   struct Answer {
-    Place place;
+    Memory memory;
     bool managed = false;
     uintptr_t begin = 0, size = 0;  // of the allocation
 
@@ -36,7 +36,7 @@ class MemoryLookup {
   const Answer& ask(const void* data);
 
   const Driver* driver_;
-  Answer last_;  // tensors of a call often share an allocation, and the driver takes 0.1 us to answer
+  Answer last_;  // the tensors of a call often share an allocation, and a lookup takes 0.1 us
 };
 
 }  // namespace cuflash::cuda

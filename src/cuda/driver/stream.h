@@ -1,11 +1,11 @@
-// What a call does on a stream beside launching kernels. The device of the stream is the current one: see DeviceGuard.
+// Operations of a call on its stream other than launches. The device of the stream is current: see DeviceGuard.
 #pragma once
 
 #include <cstddef>
 
 namespace cuflash::cuda {
 
-// What waits for the stream cannot be part of a graph: `argument` asked for it, and is refused.
+// Throws if the stream is being captured: waiting for it, which `argument` requires, cannot be part of a graph.
 void require_no_capture(const char* argument, void* stream);
 
 void zero(void* device_memory, size_t bytes, void* stream);

@@ -5,13 +5,13 @@
 
 #include "config.h"
 #include "cuda/driver/driver.h"
+#include "cuda/driver/rows.h"
 #include "cuda/driver/tensor_map_cache.h"
-#include "cuda/families/plan_common.h"
 
 namespace cuflash::cuda {
 namespace {
 
-constexpr int64_t kUnit = 16, kStrideLimit = int64_t{1} << 40;  // of strides in bytes, as the driver's manual has them
+constexpr int64_t kUnit = 16, kStrideLimit = int64_t{1} << 40;  // of strides in bytes, from the driver's manual
 
 TensorMapLayout layout_of(const ConstRows& r, const RowsExtent& e, int box_rows) {
   const auto size = static_cast<uint64_t>(size_of(element_of(r.dtype)));
@@ -25,10 +25,10 @@ TensorMapLayout layout_of(const ConstRows& r, const RowsExtent& e, int box_rows)
           {bytes(r.row_stride), bytes(r.head_stride), bytes(r.batch_stride)}};
 }
 
-// Rows of a box are 128 bytes. To ask L2 for more of them than a box takes costs a decode step 4%, where keys of other heads
-// lie between them (docs/log.md).
+// Rows of a box are 128 bytes. Promoting more than that to L2 costs a decode step 4% where keys of other heads lie
+// between the rows (docs/lab/kv.md).
 //
-// Into a variable of the caller: what a function returns g++ for aarch64 does not always align as the driver wants it.
+// The map is the caller's variable: g++ for aarch64 does not always align a return value as the driver requires.
 void encode(const TensorMapLayout& layout, void* data, CUtensorMap& map) {
   const bool whole_rows = layout.type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
   const unsigned columns = whole_rows ? static_cast<unsigned>(layout.extents[0]) : kPanelColumns;
@@ -60,7 +60,8 @@ bool has_tensor_map(const ConstRows& r, const RowsExtent& e) {
 }
 
 static TensorMap map_of(const TensorMapLayout& layout, void* data) {
-  // One for each thread: no locks. Its maps serve all devices, since the kernels that take them serve one architecture.
+  // One cache per thread needs no locks. Its maps serve all devices, since the kernels that take them run on one
+  // architecture.
   constinit static thread_local TensorMapCache cache;
   CUtensorMap map;
   const bool known = cache.find(layout, map);

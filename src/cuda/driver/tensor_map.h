@@ -1,4 +1,4 @@
-// Tensors as the copy instructions of Hopper know them.
+// Tensor maps: tensors as TMA instructions address them.
 #pragma once
 
 #include "params.h"
@@ -6,7 +6,7 @@
 
 namespace cuflash::cuda {
 
-// How many there are of each; a dimension of stride 0 counts as one.
+// The extents of a tensor of rows; a dimension of stride 0 counts as one.
 struct RowsExtent {
   int64_t dim, rows, heads, batch;
 };
@@ -16,13 +16,13 @@ RowsExtent key_extent(const Problem& problem);
 RowsExtent value_extent(const Problem& problem);
 RowsExtent output_extent(const Problem& problem);
 
-// Whether tensor_map can describe these rows: all that it says no to is refused by the driver, or read wrongly.
+// Whether tensor_map can describe these rows. The driver would reject all others, or TMA would read them wrongly.
 bool has_tensor_map(const ConstRows& rows, const RowsExtent& extent);
 
-// Boxes are box_rows rows of 64 columns, swizzled as kernels/tile/swizzled.h has it. Allocates nothing, asks no device.
-// Cheap for a layout that this thread has described lately, whatever the address.
+// Boxes are box_rows rows of 64 columns, swizzled as in kernels/tile/swizzled.h. Allocates nothing and needs no device.
+// Cheap for a layout that this thread has used recently, at any address.
 TensorMap tensor_map(const ConstRows& rows, const RowsExtent& extent, int box_rows);
-// Rows of f32 side by side, as many as a box may be wide; boxes are one of them, and not swizzled.
+// Contiguous rows of f32, at most as wide as a box; a box is one row, and is not swizzled.
 TensorMap tensor_map(const float* rows, int64_t count, int columns);
 
 }  // namespace cuflash::cuda

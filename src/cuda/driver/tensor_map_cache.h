@@ -1,5 +1,5 @@
-// Encoded tensor maps by all that is in them but the address. Calls have the same layouts over and over, at addresses that
-// nobody may rely on; to replace the address of a map is less work for the driver than to encode one.
+// Encoded tensor maps, keyed by everything in them except the address. Calls repeat the same layouts at changing
+// addresses, and replacing the address of a map is less work for the driver than encoding a new one.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace cuflash::cuda {
 
-// As the driver is told; a repeated dimension has extent 1.
+// As passed to the driver; a repeated dimension has extent 1.
 struct TensorMapLayout {
   unsigned box_rows;  // first: it tells queries from keys where all else is equal
   CUtensorMapDataType type;
@@ -31,7 +31,7 @@ class TensorMapCache {
       if (entry.layout == layout) return std::memcpy(&map, entry.map, sizeof map), true;
     return false;
   }
-  // In place of the one that was added longest ago.
+  // Replaces the oldest entry.
   void add(const TensorMapLayout& layout, const CUtensorMap& map) {
     Entry& entry = entries_[next_++ % kEntries];
     entry.layout = layout;
@@ -39,11 +39,11 @@ class TensorMapCache {
   }
 
  private:
-  // A call has two or three layouts, and a model few kinds of calls.
+  // A call has two or three layouts, and a model has few kinds of calls.
   static constexpr size_t kEntries = 16;
   struct Entry {
-    TensorMapLayout layout{};                  // no box has 0 rows: nothing is found in an entry that is empty
-    unsigned char map[sizeof(CUtensorMap)]{};  // not aligned: thread-local memory need not be as strictly as maps
+    TensorMapLayout layout{};                  // no box has 0 rows, so an empty entry matches nothing
+    unsigned char map[sizeof(CUtensorMap)]{};  // bytes: thread-local memory may be aligned less strictly than maps
   };
 
   std::array<Entry, kEntries> entries_{};

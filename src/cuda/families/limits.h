@@ -1,5 +1,5 @@
-// Whether a config of somebody's choice can be compiled and run: the rules of the kernels, shared memory, registers. Says
-// so before anything is compiled; what only the compiler knows, it says then.
+// Whether a config can be compiled and run: the rules of the kernels, shared memory, registers. This is known before
+// anything is compiled, up to what only the compiler can say.
 #pragma once
 
 #include "config.h"
@@ -7,26 +7,38 @@
 
 namespace cuflash::cuda {
 
-// crowded: it runs, but not as many CTAs side by side as its registers are dealt out for.
+// crowded: it runs, but not with as many CTAs per SM as its registers are budgeted for.
 enum class Fault { none, crowded, shape, shared_memory, registers };
 
 struct Limits {
   Fault fault = Fault::none;
-  int shared_bytes = 0, shared_most = 0;  // of a CTA
-  int registers = 0, registers_most = 0;  // of a thread: about what is needed, and what there is
+  int shared_bytes = 0, shared_most = 0;  // per CTA
+  int registers = 0, registers_most = 0;  // per thread: an estimate of the need, and the budget
 };
-// The head sizes, the element and how rows are copied must be those of a plan.
-Limits limits_of(const ForwardConfig& config, const Arch& arch);
-Limits limits_of(const Sm90ForwardConfig& config, const Arch& arch);
-Limits limits_of(const BackwardConfig& config, const Arch& arch);
-Limits limits_of(const Sm90BackwardConfig& config, const Arch& arch);
-Limits limits_of(const Sm90DqConfig& config, const Arch& arch);
-Limits limits_of(const KvConfig& config, const Arch& arch);
+constexpr bool is_legal(const Limits& limits) { return limits.fault == Fault::none || limits.fault == Fault::crowded; }
 
-template <class Config>
-bool is_legal(const Config& config, const Arch& arch) {
-  const Fault fault = limits_of(config, arch).fault;
-  return fault == Fault::none || fault == Fault::crowded;
-}
+// What families compute their limits with.
+
+inline constexpr Limits kNoShape{Fault::shape, 0, 0, 0, 0};  // no kernel has this shape
+
+// Addresses, counters, operands in flight: what kernels that just compile without spills need beside their sums.
+inline constexpr int kOtherRegisters = 30;
+
+// Registers per thread of a sum of rows x columns that `lanes` threads share.
+int sum_registers(Element element, int rows, int columns, int lanes = 32);
+// Registers that a thread may have where `ctas` CTAs of `threads` threads share an SM.
+int registers_of(int threads, int ctas);
+
+// Tiles and warps of a few sizes. Others would be kernels that nothing has tested.
+bool is_tile(int size);
+bool are_warps(int count);
+bool has_warps(int threads, int ctas_per_sm);
+
+// The first of these faults that applies. shape: the config's shape is legal. ctas: per SM.
+Limits limits_with(bool shape, int shared_bytes, int ctas, const Arch& arch, int registers, int registers_most);
+
+// For the tuner: a kernel that just fits the registers of several CTAs per SM usually spills; one that has some left
+// does not.
+bool has_spare_registers(const Limits& limits);
 
 }  // namespace cuflash::cuda

@@ -1,8 +1,6 @@
 #include "cuda/families/params_backward.h"
 
-#include "cuda/driver/tensor_map.h"
 #include "cuda/families/params_forward.h"
-#include "cuda/families/tile_order.h"
 
 namespace cuflash::cuda {
 
@@ -26,25 +24,6 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
   b.heads_together = plan.heads_together, b.heads_at_end = plan.heads_at_end;
   b.counts_in_bias = plan.main.grid_x == 0;
   return b;
-}
-
-Sm90BackwardParams sm90_backward_params(const BackwardProblem& p, const BackwardPlan& plan, int64_t dq_ctas,
-                                        void* workspace, uint64_t* tile_counts) {
-  Sm90BackwardParams h{};
-  h.backward = backward_params(p, plan, workspace, tile_counts);
-  h.scale_log2 = static_cast<float>(p.scale * kLog2e);
-  h.q = tensor_map(p.q, query_extent(p), plan.tile_q), h.dout = tensor_map(p.dout, output_extent(p), plan.tile_q);
-  h.row_stats = tensor_map(static_cast<const float*>(h.backward.row_stats), plan.workspace.tiles,
-                           row_stats_size(shared_config(std::get<Sm90BackwardConfig>(plan.config))));
-  if (plan.main.grid_x != 0)
-    h.k = tensor_map(p.k, key_extent(p), plan.tile_k), h.v = tensor_map(p.v, value_extent(p), plan.tile_k);
-  if (plan.dq.grid_x != 0) {
-    const Sm90DqConfig& c = plan.dq_config;
-    h.dq_k = tensor_map(p.k, key_extent(p), c.tile_k), h.dq_v = tensor_map(p.v, value_extent(p), c.tile_k);
-    h.tile_order = tile_order(p, tile_q_of(c), dq_ctas);
-    h.counts_in_dq = plan.main.grid_x == 0;
-  }
-  return h;
 }
 
 }  // namespace cuflash::cuda

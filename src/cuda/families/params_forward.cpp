@@ -1,14 +1,12 @@
 #include "cuda/families/params_forward.h"
 
-#include "cuda/driver/tensor_map.h"
-#include "cuda/families/tile_order.h"
 #include "philox.h"
 
 namespace cuflash::cuda {
 
 namespace {
 
-// One of the few casts that the structs shared with kernels cost: they have one kind of pointer.
+// The structs that are shared with kernels have one kind of pointer, for inputs and outputs alike.
 void* without_const(const void* data) { return const_cast<void*>(data); }
 
 }  // namespace
@@ -47,21 +45,6 @@ AttentionParams attention_params(const Problem& p, uint64_t* tile_counts) {
 
 ForwardParams forward_params(const ForwardProblem& p, uint64_t* tile_counts) {
   return {attention_params(p, tile_counts), view_of(p.o), view_of(p.lse)};
-}
-
-Sm90ForwardParams sm90_forward_params(const ForwardProblem& p, const ForwardPlan& plan, int64_t ctas,
-                                      uint64_t* tile_counts) {
-  const ConstRows o{p.o.data, p.o.dtype, p.o.batch_stride, p.o.head_stride, p.o.row_stride};
-  const bool staged = (std::get<Sm90ForwardConfig>(plan.config).schedule & kStoreBySmem) != 0;
-  const bool boxes = staged && o.dtype == p.dtype && has_tensor_map(o, output_extent(p));
-  return {tensor_map(p.q, query_extent(p), kWarpgroupRows),
-          tensor_map(p.k, key_extent(p), plan.tile_k),
-          tensor_map(p.v, value_extent(p), plan.tile_k),
-          boxes ? tensor_map(o, output_extent(p), kWarpgroupRows) : TensorMap{},
-          boxes,
-          forward_params(p, tile_counts),
-          tile_order(p, plan.tile_q, ctas),
-          static_cast<float>(p.scale * kLog2e)};
 }
 
 }  // namespace cuflash::cuda

@@ -1,17 +1,13 @@
 #include "cuda/families/params_kv.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 
+#include "cuda/families/kv_common.h"
 #include "cuda/families/params_forward.h"
-#include "kv/geometry.h"
 
 namespace cuflash::cuda {
 namespace {
-
-// Numbers of rows and entries beyond all ints are as good as the largest int: no sequence is as long, no table names more.
-int as_int(int64_t n) { return static_cast<int>(std::min<int64_t>(n, std::numeric_limits<int>::max())); }
 
 CacheView view_of(const CachedKeys& k) {
   CacheView c{};
@@ -29,24 +25,9 @@ RotaryView view_of(const Rotary& r) {
           r.one_position};
 }
 
-FirstCopies first_copies(const CacheProblem& p, const KvPlan& plan) {
-  FirstCopies f{};
-  const CachedKeys& c = p.cache;
-  f.rows = c.rows;
-  if (c.page_size != 0) f.table = c.table, f.table_stride = c.table_stride, f.page_size = as_int(c.page_size);
-  else if (c.entry) f.table = c.entry, f.table_stride = 1, f.page_size = as_int(std::max<int64_t>(1, p.len_k));
-  const auto by = [](int64_t n) { return divisor(static_cast<unsigned>(std::max<int64_t>(1, n))); };
-  f.by_page_size = by(f.page_size);
-  f.last_row = as_int(std::max<int64_t>(1, p.len_k) - 1), f.last_entry = as_int(std::max<int64_t>(1, c.entries) - 1);
-  f.row_tiles = static_cast<int>(plan.row_tiles), f.by_row_tiles = by(plan.row_tiles);
-  f.splits = static_cast<short>(plan.known_splits), f.tiles = static_cast<unsigned char>(plan.known_tiles);
-  f.box_bits = static_cast<unsigned char>(std::countr_zero(static_cast<unsigned>(plan.config.tile_k / plan.box_rows)));
-  f.k_head = p.k.head_stride != 0, f.k_entry = p.k.batch_stride != 0;
-  f.v_head = p.v.head_stride != 0, f.v_entry = p.v.batch_stride != 0;
-  return f;
-}
-
 }  // namespace
+
+int as_int(int64_t n) { return static_cast<int>(std::min<int64_t>(n, std::numeric_limits<int>::max())); }
 
 KvParams kv_params(const CacheProblem& p, const KvPlan& plan, void* workspace, uint64_t* tile_counts) {
   KvParams c{};
@@ -63,20 +44,6 @@ KvParams kv_params(const CacheProblem& p, const KvPlan& plan, void* workspace, u
   c.tickets = static_cast<uint64*>(part(plan.workspace.tickets));
   c.split_states = part(plan.workspace.states), c.split_sums = part(plan.workspace.sums);
   return c;
-}
-
-Sm90KvParams sm90_kv_params(const CacheProblem& p, const KvPlan& plan, void* workspace, uint64_t* tile_counts) {
-  // A call is long, for the L2 cache, if CTAs come after those that run from the beginning, or if these read four times what
-  // it holds: on an H200, where head sizes are 128, 132 x 48 x 32 KiB.
-  constexpr int kManyTiles = 48;
-  const int rows = static_cast<int>(plan.box_rows);
-  return {tensor_map(p.k, cached_extent(p, p.dim_qk), rows),
-          tensor_map(p.v, cached_extent(p, p.dim_v), rows),
-          first_copies(p, plan),
-          kv_params(p, plan, workspace, tile_counts),
-          static_cast<int>(plan.early_ctas),
-          plan.at_once ? kManyTiles / plan.config.ctas_per_sm : 0,
-          static_cast<int>(plan.on_their_way)};
 }
 
 MergeParams merge_params(const MergeProblem& p) {

@@ -2,46 +2,51 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "error.h"
 #include "support/environment.h"
 
 namespace cuflash::cuda {
-
 namespace {
 
-constexpr int kDims[] = {32, 64, 96, 128, 192, 256};
-constexpr int64_t kLargestDim = 256;
-// Positions inside a sequence are ints on the device, and a tile may reach beyond the end.
-constexpr int64_t kLongest = (int64_t{1} << 31) - 1024;
-
-[[noreturn]] void refuse(const std::string& sentence) { throw FlashAttentionError(CUFLASH_UNSUPPORTED, sentence); }
-
-void require_dim(const char* name, int64_t dim) {
-  if (dim > kLargestDim)
-    refuse(join(name, ": head size ", dim, " is above ", kLargestDim,
-                ", the largest of the CUDA kernels; the CPU backend computes any size"));
+void require_dim(const char* name, int64_t dim, int64_t largest, const char* kernels) {
+  if (dim > largest)
+    refuse(join(name, ": head size ", dim, " is above ", largest, ", the largest of the CUDA kernels", kernels,
+                "; the CPU backend computes any size"));
 }
 
 void require_length(const char* name, int64_t length) {
-  if (length > kLongest)
-    refuse(
-        join(name, ": length ", length, " is above ", kLongest, ", the longest of the CUDA kernels; attend in parts"));
+  if (length > kLongestSequence)
+    refuse(join(name, ": length ", length, " is above ", kLongestSequence,
+                ", the longest of the CUDA kernels; attend in parts"));
+}
+
+void require_dense(const Problem& p) {
+  require_dim("q", p.dim_qk, kLargestHeadSize, "");
+  require_dim("v", p.dim_v, kLargestHeadSize, "");
+  require_length("q", p.len_q);
+  require_length("k", p.len_k);
 }
 
 }  // namespace
 
+void refuse(const std::string& sentence) { throw FlashAttentionError(CUFLASH_UNSUPPORTED, sentence); }
+
 Kernels wanted_kernels() { return environment().kernels == "portable" ? Kernels::portable : Kernels::best; }
 
-int padded_dim(int64_t dim) {
-  return *std::find_if(std::begin(kDims), std::end(kDims), [&](int padded) { return padded >= dim; });
-}
-
-void require_supported(const Problem& p) {
-  require_dim("q", p.dim_qk);
-  require_dim("v", p.dim_v);
-  require_length("q", p.len_q);
-  require_length("k", p.len_k);
+void require_supported(const ForwardProblem& p) { require_dense(p); }
+void require_supported(const BackwardProblem& p) { require_dense(p); }
+void require_supported(const CacheProblem& p) {
+  require_dim("q", p.dim_qk, kLargestCachedHeadSize, " over a cache");
+  require_dim("v", p.dim_v, kLargestCachedHeadSize, " over a cache");
+  // The rows of all heads of a group are numbered by ints, too.
+  if (p.len_q > kLongestSequence / p.group())
+    refuse(join("q: ", p.len_q, " queries of ", p.group(), " heads that share keys are more than ", kLongestSequence,
+                " rows, the most of the CUDA kernels; attend in parts"));
+  if (p.len_k > kLongestSequence)
+    refuse(join(p.cache.page_size ? "block_table" : "k", ": has room for ", p.len_k, " tokens, more than ",
+                kLongestSequence, ", the most of the CUDA kernels"));
 }
 
 int kernel_options(const Problem& p, CopyMode copy) {
@@ -53,22 +58,23 @@ int kernel_options(const Problem& p, CopyMode copy) {
   if (p.mask) options |= kMaskTensor;
   if (p.dropout.p > 0) options |= kDropout;
   if (!(options & (kSoftcap | kAlibi | kBias)) && must_scale_first(p)) options |= kScaleFirst;
-  // In f32 the compiler gathers a whole tile of bias in registers, and spills, where it knows that there is a bias.
+  // A f32 kernel that knows of a bias at compile time gathers a whole tile of it in registers, and spills.
   const bool gathers = p.dtype == DType::f32 && options == kBias;
   return std::popcount(static_cast<unsigned>(options)) > 1 || gathers ? static_cast<int>(kAllOptions) : options;
 }
 
-namespace {
-bool takes_tensor_maps(KernelKind kind) {
-  switch (kind) {
-    case KernelKind::sm90_forward:
-    case KernelKind::sm90_backward:
-    case KernelKind::sm90_dq:
-    case KernelKind::sm90_kv: return true;
-    default: return false;
-  }
+std::string options_text(int options) {
+  if (options == kAllOptions) return "every option";
+  std::string text;
+  for (const auto& [bit, name] : {std::pair{kSoftcap, "softcap"},
+                                  {kAlibi, "alibi"},
+                                  {kBias, "bias"},
+                                  {kMaskTensor, "mask"},
+                                  {kDropout, "dropout"},
+                                  {kScaleFirst, "scale"}})
+    if (options & bit) text += join(text.empty() ? "" : " ", name);
+  return text.empty() ? "no option" : text;
 }
-}  // namespace
 
 Launch launch_of(const KernelKey& kernel, const Checked& ctas, int threads, int shared_bytes) {
   constexpr int64_t kMostX = (int64_t{1} << 31) - 1, kMostY = (1 << 16) - 1, kMost = kMostX * kMostY;
@@ -78,9 +84,7 @@ Launch launch_of(const KernelKey& kernel, const Checked& ctas, int threads, int 
                 ", the most of a CUDA grid; split it into calls over fewer sequences, heads or rows"));
   const int64_t x = std::min(count, kMostX);
   const int64_t y = x == 0 ? 1 : (count + x - 1) / x;
-  Launch launch{kernel, static_cast<uint32_t>(x), static_cast<uint32_t>(y), 1, threads, shared_bytes};
-  launch.aligned_params = takes_tensor_maps(kernel.kind);
-  return launch;
+  return {kernel, static_cast<uint32_t>(x), static_cast<uint32_t>(y), 1, threads, shared_bytes};
 }
 
 }  // namespace cuflash::cuda

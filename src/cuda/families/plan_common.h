@@ -1,41 +1,60 @@
-// What plans of forward and backward have in common.
+// What plans of several families have in common.
 #pragma once
 
-#include "cuda/plan.h"
+#include <string>
+
+#include "cuda/driver/rows.h"
+#include "cuda/families/head_sizes.h"
+#include "cuda/families/plan.h"
+#include "error.h"
 
 namespace cuflash::cuda {
 
-// The head size that kernels are compiled for. Few of them, so that few kernels serve all sizes.
-int padded_dim(int64_t dim);
+// Positions within a sequence are ints on the device, and a tile may reach beyond its end.
+inline constexpr int64_t kLongestSequence = (int64_t{1} << 31) - 1024;
 
-inline Element element_of(DType type) { return static_cast<Element>(type); }
+// Throws CUFLASH_UNSUPPORTED.
+[[noreturn]] void refuse(const std::string& sentence);
 
-// Throws CUFLASH_UNSUPPORTED, in a sentence, for what no kernel of this backend computes.
-void require_supported(const Problem& problem);
+// Throws CUFLASH_UNSUPPORTED, with a sentence, for what no family computes.
+void require_supported(const ForwardProblem& problem);
+void require_supported(const BackwardProblem& problem);
+void require_supported(const CacheProblem& problem);
 
-// Whether scores are multiplied before anything else: a factor that is not a positive normal float cannot stand in the
-// exponent beside masked scores of -inf.
+// Whether scores are multiplied by the scale before anything else: a factor that is not a positive normal float cannot
+// be folded into the exponent next to masked scores of -inf.
 inline bool must_scale_first(const Problem& problem) { return problem.scale < 1e-30; }
 
-// The options of a kernel: none, exactly one, or all of them; all for rows that are copied element by element, which need
-// not be fast, but need no kernels of their own for every option.
+// The options of a kernel: none, exactly one, or all of them. Rows that are copied element by element get all: they
+// need not be fast, and so need no kernel per option.
 int kernel_options(const Problem& problem, CopyMode copy);
 
-// Whether every row starts on a 16-byte boundary.
-template <class Pointer>
-bool has_vector_rows(const BasicRows<Pointer>& rows) {
-  const int64_t per_vector = 16 / size_of(element_of(rows.dtype));
-  const auto address = reinterpret_cast<uintptr_t>(rows.data);
-  return address % 16 == 0 && (rows.batch_stride | rows.head_stride | rows.row_stride) % per_vector == 0;
-}
+// What a kernel needs registers for beside its sums. A table of tiles says up to which load a tile compiles without
+// spills.
+enum class Load {
+  whole_rows,    // nothing: rows have exactly the padded size
+  partial_rows,  // the end of a row
+  one_option,    // an option that changes scores or weights
+  every_option,  // all of them, or what costs as much
+};
 
-// How rows reach shared memory; `vectors`: all of them can be copied in vectors.
+// How rows get to shared memory. vectors: all of them can be copied in vectors.
 inline CopyMode copy_mode(const Problem& p, bool vectors) {
   if (!vectors) return kCopyElements;
-  // Of larger rows of 16 bits so many copies are issued at once that asking how long each is does no harm: measured.
+  // Larger rows of 16 bits issue so many copies at once that checking the length of each costs nothing: measured.
   const int64_t largest = p.dtype == DType::f32 ? 256 : 128;
-  const auto whole = [=](int64_t dim) { return dim == padded_dim(dim) && dim <= largest; };
+  const auto whole = [=](int64_t dim) { return dim == padded_head_size(dim) && dim <= largest; };
   return whole(p.dim_qk) && whole(p.dim_v) ? kCopyWhole : kCopyVectors;
+}
+
+// The options of a kernel, for explain: "softcap alibi".
+std::string options_text(int options);
+// Explain's line for a config of the portable forward and backward kernels.
+template <class Config>
+std::string portable_config_line(const Config& c) {
+  return join("config     tiles of ", c.tile_q, " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk, " and ",
+              c.dim_v, ", ", c.stages, " stages, ", c.ctas_per_sm, " CTAs per SM, rows copied ",
+              c.copy == kCopyElements ? "an element" : "16 bytes", " at a time, ", options_text(c.options), "\n");
 }
 
 }  // namespace cuflash::cuda

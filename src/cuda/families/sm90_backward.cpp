@@ -1,19 +1,39 @@
-// The backward kernels for Hopper: which problems they serve, whether dQ has a kernel of its own, and how many tiles travel
-// at a time.
+// The backward kernels of sm_90a: wgmma, and TMA loads by a producer warpgroup. One kernel computes dK and dV, and adds
+// dQ to sums in the workspace or leaves dQ to a second kernel.
 #include <algorithm>
+#include <optional>
 
 #include "cuda/driver/tensor_map.h"
-#include "cuda/families/plan_common.h"
-#include "cuda/families/sm90_forward.h"
+#include "cuda/families/backward_common.h"
+#include "cuda/families/params_backward.h"
+#include "cuda/families/registry.h"
+#include "cuda/families/tile_order.h"
 #include "cuda/families/tuned_config.h"
+#include "error.h"
 
 namespace cuflash::cuda {
 namespace {
 
+constexpr KernelType kMain{.name = "sm90_backward",
+                           .header = "sm90/backward.h",
+                           .config = "Sm90BackwardConfig",
+                           .params = "Sm90BackwardParams",
+                           .bounds = "num_threads(C), 1",
+                           .config_ints = kInts<Sm90BackwardConfig>,
+                           .takes_tensor_maps = true};
+constexpr KernelType kDq{.name = "sm90_dq",
+                         .header = "sm90/dq.h",
+                         .config = "Sm90DqConfig",
+                         .params = "Sm90BackwardParams",
+                         .bounds = "num_threads(C), 1",
+                         .config_ints = kInts<Sm90DqConfig>,
+                         .takes_tensor_maps = true};
+constexpr const KernelType* kKernels[] = {&kMain, &kDq};
+
 constexpr int kTileQ = 64;
 
 const char* why_not(const BackwardProblem& p) {
-  if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products are those of f16 and bf16";
+  if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products take f16 and bf16 only";
   if (p.batch == 0 || p.len_q == 0 || p.len_k == 0) return "there is nothing to multiply";
   if (kernel_options(p, kCopyVectors) != 0) return "it computes no options that change scores or weights";
   if (p.dout.dtype != p.dtype) return "dO has another type than q";
@@ -27,27 +47,49 @@ const char* why_not(const BackwardProblem& p) {
   return nullptr;
 }
 
-// Panels are 64 columns wide, and sums of 96 columns save registers beside those of 128.
-int panel_dim(int64_t dim) { return dim <= 64 ? 64 : dim <= 96 ? 96 : dim <= 128 ? 128 : dim <= 192 ? 192 : 256; }
+// Panels are 64 columns wide, and sums of 96 columns save registers compared with those of 128.
+int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPanelColumns)); }
 
-// A kernel for dQ alone computes scores and dP once more, but adds nothing to global memory: every row is summed in one
-// order, and there are no sums to be cleared, added to and read. On an H200 that is faster for head sizes above 128, whose
-// sums fill the registers so that few queries meet a tile of keys and each adds its dQ (1.01 to 1.24 of the speed of sums
-// in memory), and for short causal sequences of 65 to 128 columns (1.04 at 512 keys, 0.89 at 2,048), where clearing and
-// reading the sums is a fifth of the time.
+// A kernel for dQ alone computes scores and dP a second time, but adds nothing to global memory: it sums every row in
+// one order, and no sums must be cleared, added to and read. On an H200 that is faster for head sizes above 128, whose
+// sums fill the registers, so that few queries meet a tile of keys and each adds its dQ (1.01 to 1.24 of the speed of
+// sums in memory), and for short causal sequences of 65 to 128 columns (1.04 at 512 keys, 0.89 at 2,048), where
+// clearing and reading the sums takes a fifth of the time.
 constexpr int64_t kShortCausal = 512;
 
 bool separates_dq(const BackwardProblem& p, int widest, int tile_k, Reproducible reproducible) {
   if (!p.dq) return false;
   if ((!p.dk && !p.dv) || widest > 128) return true;
-  const bool needs_order = reproducible == Reproducible::yes && p.len_k > tile_k;  // one sum needs none
+  const bool needs_order = reproducible == Reproducible::yes && p.len_k > tile_k;  // a single sum needs none
   const bool causal = p.window_right < kUnbounded;
   return needs_order || (causal && widest > 64 && p.len_k <= kShortCausal);
 }
 
-// dQ of up to 128 columns leaves registers for a third warpgroup. Then as many tiles as there is room for: keys are used
-// twice and stay longer than values. Turns give 1 to 4% where scores are as wide as dQ; with 64 columns the exponentials are
-// what is short, and above 192 their registers.
+Limits main_limits(const Sm90BackwardConfig& c, const Arch& arch) {
+  if (c.tile_q != kWarpgroupRows || c.warpgroups < 1 || c.warpgroups > 3 || c.stages < 2 || c.stages > 8 ||
+      (split_dk_dv(c) && c.dq))
+    return kNoShape;
+  // A warpgroup keeps the sums of dK and dV of 64 keys, or of one of the two; S and dP, which dS and P replace.
+  const int columns = split_dk_dv(c) ? std::max(c.dim_qk, c.dim_v) : c.dim_qk + c.dim_v;
+  const int registers = sum_registers(Element::f32, kWarpgroupRows, columns, kWarpgroupThreads) +
+                        sum_registers(Element::f32, kWarpgroupRows, 2 * c.tile_q, kWarpgroupThreads) +
+                        kOtherRegisters / 2;
+  return limits_with(arch.wgmma, shared_bytes(c), 1, arch, registers, consumer_registers(c));
+}
+
+// Scores, dP, and narrow dS of half the size beside them.
+Limits dq_limits(const Sm90DqConfig& c, const Arch& arch) {
+  if (c.warpgroups < 2 || c.warpgroups > 3 || c.tile_k < 16 || c.tile_k > 256 || c.key_stages < 2 || c.key_stages > 8 ||
+      c.value_stages < 1 || c.value_stages > 8 || c.query_stages < 1 || c.query_stages > 2 || c.ping_pong < 0 ||
+      c.ping_pong > 1)
+    return kNoShape;
+  const int registers = (2 * c.dim_qk + 5 * c.tile_k) / 4 + kOtherRegisters / 2;
+  return limits_with(arch.wgmma && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, consumer_registers(c));
+}
+
+// dQ of up to 128 columns leaves registers for a third consumer warpgroup. Stages fill the shared memory that is left:
+// keys are used twice and stay longer than values. Ping-pong gives 1 to 4% where scores are as wide as dQ; with 64
+// columns the exponentials are the bottleneck, and above 192 the registers are.
 Sm90DqConfig dq_config(Element element, int dim_qk, int dim_v, const Arch& arch) {
   constexpr int kTileK = 64;
   const int widest = std::max(dim_qk, dim_v);
@@ -58,24 +100,134 @@ Sm90DqConfig dq_config(Element element, int dim_qk, int dim_v, const Arch& arch)
   return c;
 }
 
-}  // namespace
+using Member = Tunable<Sm90BackwardConfig>::Member;
+constexpr Member kMembers[] = {{&tuned::Choice::warpgroups, &Sm90BackwardConfig::warpgroups},
+                               {&tuned::Choice::stages, &Sm90BackwardConfig::stages}};
+constexpr Tunable<Sm90BackwardConfig> kTunable{"sm90", kMembers, main_limits};
 
-Sm90BackwardChoice choose_sm90_backward(const BackwardProblem& p, const Arch& arch, Reproducible reproducible,
-                                        const tuned::Choice* choice) {
-  if (const char* reason = why_not(p)) return {reason, {}, {}, false};
+struct Configs {
+  Sm90BackwardConfig main;         // runs if dK or dV are wanted, or if it adds dQ
+  std::optional<Sm90DqConfig> dq;  // dQ has a kernel of its own
+  bool tuned;
+};
+
+Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   const Element element = element_of(p.dtype);
   const int dim_qk = panel_dim(p.dim_qk), dim_v = panel_dim(p.dim_v);
-  // The sums of dK and dV of 64 columns leave registers for a third warpgroup, whose products fill the others' waits.
-  // Those of more than 128 columns fill all registers of one.
+  // The sums of dK and dV of 64 columns leave registers for a third warpgroup, whose products fill the waits of the
+  // others. Those of more than 128 columns fill all registers of one.
   const bool narrow = dim_qk == 64 && dim_v == 64, wide = dim_qk > 128 || dim_v > 128;
   const int warpgroups = narrow ? 3 : wide ? 1 : 2;
-  const bool separate = separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, reproducible);
+  const bool separate = separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, target.reproducible);
   const bool adds = p.dq && !separate;
   const int stages = narrow ? 4 : wide ? 2 : adds ? 3 : 4;
-  Sm90BackwardConfig c{element, dim_qk, dim_v, kTileQ, warpgroups, stages, adds};
-  const bool tuned = apply_tuned(choice, arch, c);
-  if (!separate) return {nullptr, c, {}, tuned};
-  return {nullptr, c, dq_config(element, dim_qk, dim_v, arch), tuned};
+  Configs configs{{element, dim_qk, dim_v, kTileQ, warpgroups, stages, adds}, {}, false};
+  configs.tuned = apply_tuned(kTunable, target.choice, target.arch, configs.main);
+  if (separate) configs.dq = dq_config(element, dim_qk, dim_v, target.arch);
+  return configs;
 }
+
+const char* reason_of(const Configs& configs, bool runs_main) {
+  if (configs.tuned && runs_main) return kTunedReason;
+  if (configs.dq && runs_main) return "wgmma products and TMA loads; dQ in one order, by a kernel of its own";
+  if (configs.dq) return "wgmma products and TMA loads; dQ alone";
+  return configs.main.dq ? "wgmma products and TMA loads" : "wgmma products and TMA loads; no dQ";
+}
+
+BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
+  const Arch& arch = target.arch;
+  const Configs configs = configs_for(p, target);
+  const Sm90BackwardConfig& c = configs.main;
+  const bool runs_main = c.dq || p.dk || p.dv;
+  BackwardPlan plan = plan_around(p, arch, shared_config(c), c.dq != 0);
+  plan.family = &sm90_backward;
+  plan.tuned = configs.tuned && runs_main;
+  plan.reason = reason_of(configs, runs_main);
+  plan.main =
+      launch_of(key_of(kMain, arch, c), runs_main ? key_tiles(p, tile_k_of(c)) : 0, num_threads(c), shared_bytes(c));
+  plan.main.persistent = runs_main;
+  if (configs.dq) {
+    const Sm90DqConfig& dq = *configs.dq;
+    const Checked tiles = Checked(p.batch) * p.heads_q * tiles_in(p.len_q, tile_q_of(dq));
+    plan.dq = launch_of(key_of(kDq, arch, dq), tiles, num_threads(dq), shared_bytes(dq));
+    plan.dq.persistent = true;
+    plan.dq_tile_q = tile_q_of(dq), plan.dq_tile_k = dq.tile_k;
+    if (!runs_main) plan.tile_k = dq.tile_k;
+  }
+  return plan;
+}
+
+std::vector<Alternatives> candidates(const BackwardProblem&, const BackwardPlan& plan, const Arch& arch) {
+  auto c = plan.main.kernel.as<Sm90BackwardConfig>();
+  std::vector<Alternatives> all;
+  for (const int warpgroups : {1, 2, 3})
+    for (const int stages : {2, 3, 4}) {
+      c.warpgroups = warpgroups, c.stages = stages;
+      all.push_back({key_of(kMain, arch, c)});
+    }
+  return all;
+}
+
+Limits limits(const KernelKey& kernel, const Arch& arch) {
+  return kernel.type == &kDq ? dq_limits(kernel.as<Sm90DqConfig>(), arch)
+                             : main_limits(kernel.as<Sm90BackwardConfig>(), arch);
+}
+
+Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan, const LaunchContext& context) {
+  const bool runs_main = plan.main.grid_x != 0, runs_dq = plan.dq.grid_x != 0;
+  const auto* row_stats = static_cast<std::byte*>(context.workspace) + plan.workspace.row_stats;
+  const auto keys = [&](bool used, int rows) { return used ? tensor_map(p.k, key_extent(p), rows) : TensorMap{}; };
+  const auto values = [&](bool used, int rows) { return used ? tensor_map(p.v, value_extent(p), rows) : TensorMap{}; };
+  return {backward_params(p, plan, context.workspace, context.tile_counts),
+          static_cast<float>(p.scale * kLog2e),
+          tensor_map(p.q, query_extent(p), plan.tile_q),
+          keys(runs_main, plan.tile_k),
+          values(runs_main, plan.tile_k),
+          tensor_map(p.dout, output_extent(p), plan.tile_q),
+          tensor_map(reinterpret_cast<const float*>(row_stats), plan.workspace.tiles,
+                     row_stats_size(shared_config(plan.main.kernel.as<Sm90BackwardConfig>()))),
+          keys(runs_dq, plan.dq_tile_k),
+          values(runs_dq, plan.dq_tile_k),
+          runs_dq ? tile_order(p, plan.dq_tile_q, grid_of(plan.dq, context.num_sms)) : TileOrder{},
+          runs_dq && !runs_main};
+}
+
+std::string main_line(const Sm90BackwardConfig& c) {
+  return join("config     tiles of ", c.tile_q, " queries x ", tile_k_of(c), " keys, head sizes up to ", c.dim_qk,
+              " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups, " consumer warpgroups and one producer",
+              c.dq ? " that also computes dQ\n" : "\n");
+}
+
+std::string dq_line(const Sm90DqConfig& c) {
+  return join("config     dQ: tiles of ", tile_q_of(c), " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
+              " and ", c.dim_v, ", ", c.key_stages, " tiles of keys and ", c.value_stages, " of values, ", c.warpgroups,
+              " consumer warpgroups and one producer\n");
+}
+
+std::string describe(const BackwardPlan& plan) {
+  const bool dq = plan.dq.grid_x != 0, main = !dq || plan.main.grid_x != 0;
+  return join(main ? main_line(plan.main.kernel.as<Sm90BackwardConfig>()) : "",
+              dq ? dq_line(plan.dq.kernel.as<Sm90DqConfig>()) : "");
+}
+
+}  // namespace
+
+constinit const BackwardFamily sm90_backward{
+    .name = "sm90",
+    .serves = [](const Arch& arch) { return arch.wgmma; },
+    .why_not = why_not,
+    .plan = plan,
+    .candidates = candidates,
+    .limits = limits,
+    .choice = [](const KernelKey& kernel) { return choice_of(kTunable, kernel.as<Sm90BackwardConfig>()); },
+    .params =
+        [](const BackwardProblem& p, const BackwardPlan& plan, const LaunchContext& context, KernelParams& params) {
+          // The portable kernels before and behind the main one get the first part of the struct.
+          static_assert(offsetof(Sm90BackwardParams, backward) == 0);
+          params.set([&] { return params_of(p, plan, context); }, sizeof(BackwardParams));
+        },
+    .describe = describe,
+    .kernels = kKernels,
+};
 
 }  // namespace cuflash::cuda

@@ -2,18 +2,18 @@
 
 #include <algorithm>
 
-#include "cuda/families/plan_common.h"
+#include "cuda/driver/rows.h"
 
 namespace cuflash::cuda {
 namespace {
 
-// Of L2, for keys and values of a group of heads; an H200 has 50 MiB. Where more heads would fit, all CTAs would wait for
-// memory in the first of many rounds, and none in the others.
+// L2 for the keys and values of a group of heads; an H200 has 50 MiB. With more heads per group, all CTAs would wait
+// for memory in the first of many rounds, and none in the others.
 constexpr int64_t kGroupBytes = int64_t{20} << 20;
 
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Heads of a group: as many as fill an even number of rounds, and have their keys and values in L2.
+// Heads of a group: as many as fill an even number of rounds while their keys and values stay in L2.
 int64_t heads_together(const Problem& p, int64_t q_tiles, int64_t ctas) {
   const int64_t head_bytes = std::max<int64_t>(1, p.len_k) * (p.dim_qk + p.dim_v) * size_of(element_of(p.dtype));
   const int64_t most = std::max<int64_t>(1, kGroupBytes / head_bytes) * p.group();

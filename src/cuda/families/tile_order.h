@@ -1,4 +1,4 @@
-// How the tiles of a problem are dealt out among CTAs that stay.
+// How the tiles of a problem are distributed over persistent CTAs.
 #pragma once
 
 #include "params.h"
@@ -6,7 +6,7 @@
 
 namespace cuflash::cuda {
 
-// tile_q: queries of a tile. ctas: how many there are. Fewer than 2^31 tiles.
+// tile_q: queries of a tile. ctas: their number. The problem has fewer than 2^31 tiles.
 TileOrder tile_order(const Problem& problem, int tile_q, int64_t ctas);
 
 }  // namespace cuflash::cuda

@@ -7,7 +7,7 @@
 namespace cuflash::cuda {
 namespace {
 
-// Addresses far apart from each other; a whole number of 16 bytes, or one element beside that.
+// Addresses that are far apart, on 16-byte boundaries or one element beside them.
 class Addresses {
  public:
   Addresses(DType dtype, bool aligned) : offset_(aligned ? 0 : static_cast<uintptr_t>(size_of(dtype))) {}
@@ -21,7 +21,7 @@ class Addresses {
   uintptr_t offset_, count_ = 0;
 };
 
-// [batch, length, heads, dim], as models keep it
+// [batch, length, heads, dim], the usual layout of models
 template <class R>
 R rows(Addresses& addresses, DType type, int64_t length, int64_t heads, int64_t dim) {
   R r;
@@ -31,7 +31,7 @@ R rows(Addresses& addresses, DType type, int64_t length, int64_t heads, int64_t 
   return r;
 }
 
-// One matrix for all: [1, 1, len_q, len_k]
+// One matrix for all heads: [1, 1, len_q, len_k]
 template <class R>
 R score_rows(Addresses& addresses, DType type, int64_t len_k) {
   R r;
@@ -82,7 +82,7 @@ void add(std::vector<KernelKey>& keys, const Launch& launch) {
 
 void add_kernels_of(std::vector<KernelKey>& keys, const Typical& t, const Arch& arch) {
   for (const bool causal : {false, true})
-    for (const int64_t length : {512, 1024, 2048, 4096, 8192, 16384}) {  // tiles depend on them
+    for (const int64_t length : {512, 1024, 2048, 4096, 8192, 16384}) {  // tiles depend on the length
       Typical of_length = t;
       of_length.causal = causal, of_length.len_q = of_length.len_k = length;
       add(keys, plan_forward(forward_of(of_length), arch).launch);
@@ -192,9 +192,9 @@ std::vector<TypicalCache> typical_caches(const TypicalChoice& choice) {
       if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), dims.qk) == wanted.end()) continue;
       if (dims.qk > 256 && size_of(type) != 2) continue;
       for (const int options : {0, int{kSoftcap}, int{kAlibi}})
-        for (const int64_t group : {1, 32, 64, 128, 256})  // what decides about the rows of a tile
-          for (const int64_t batch : {1, 128})             // and about its stages
-            for (const int64_t len_new : {0, 1})           // and whether it is plain
+        for (const int64_t group : {1, 32, 64, 128, 256})  // decides the rows of a tile
+          for (const int64_t batch : {1, 128})             // decides its stages
+            for (const int64_t len_new : {0, 1})           // decides whether it is a fast decode
               caches.push_back({.dtype = type,
                                 .dim_qk = dims.qk,
                                 .dim_v = dims.v,
@@ -210,10 +210,11 @@ std::vector<TypicalCache> typical_caches(const TypicalChoice& choice) {
 
 static void add_if_supported(std::vector<KernelKey>& keys, const TypicalCache& t, const Arch& arch) {
   try {
-    for (const Meeting meeting : {Meeting::by_posts, Meeting::by_tickets})
-      add(keys, plan_kv(cache_of(t), arch, usual_sms(arch), wanted_kernels(), nullptr, meeting).launch);
+    for (const SplitReduction reduction : {SplitReduction::exchange, SplitReduction::ticket})
+      add(keys, plan_kv(cache_of(t), arch, arch.usual_sms, wanted_kernels(), nullptr, reduction).launch);
   } catch (const FlashAttentionError& error) {
-    if (error.status() != CUFLASH_UNSUPPORTED) throw;  // large rows of large types do not fit every architecture
+    if (error.status() != CUFLASH_UNSUPPORTED)
+      throw;  // some architectures have too little shared memory for large rows
   }
 }
 

@@ -1,10 +1,9 @@
-// Typical problems, without memory: what a pack is made for, and what plans are shown and tested with.
+// Typical problems, without memory: a pack serves them, and tests and tools plan them.
 #pragma once
 
 #include <vector>
 
-#include "cuda/families/plan_kv.h"
-#include "cuda/plan.h"
+#include "cuda/families/plan.h"
 
 namespace cuflash::cuda {
 
@@ -16,7 +15,7 @@ struct Typical {
   int64_t batch = 4, heads_q = 16, heads_k = 16, len_q = 2048, len_k = 2048;
   bool aligned = true;  // rows start on 16-byte boundaries
 };
-// Addresses in them are not memory.
+// Their addresses do not point to memory.
 ForwardProblem forward_of(const Typical& typical);
 BackwardProblem backward_of(const Typical& typical);  // with every gradient
 
@@ -32,16 +31,17 @@ struct TypicalCache {
 CacheProblem cache_of(const TypicalCache& typical);
 MergeProblem merge_of(DType dtype, int64_t dim);
 
-// Nothing given: all.
+// Empty lists select everything.
 struct TypicalChoice {
   std::vector<DType> dtypes;
   std::vector<int64_t> dims;
 };
-// Every type, usual head sizes, plain and with each option.
+// Every type and the usual head sizes, without options and with each of them.
 std::vector<Typical> typical_problems(const TypicalChoice& choice = {});
-// Calls over a cache: every type, usual head sizes, plain and with each option, one query and many.
+// Calls over a cache: every type and the usual head sizes, without options and with each of them, one query and many.
 std::vector<TypicalCache> typical_caches(const TypicalChoice& choice = {});
-// The kernels that all of them get, without doubles.
+// The kernels of all of them, each once: a pack for every board of the architecture. Of a kernel whose splits may
+// exchange sums, both variants (SplitReduction).
 std::vector<KernelKey> typical_kernels(const Arch& arch, const TypicalChoice& choice = {});
 
 }  // namespace cuflash::cuda

@@ -4,7 +4,7 @@
 //   table: key, checksum of name and cubin, offset, sizes of both
 //   names and cubins
 //
-// Integers are little-endian. Nothing in a file is believed before it was compared with the file's size or a checksum.
+// Integers are little-endian. Everything in a file is checked against its size or a checksum before it is used.
 #pragma once
 
 #include <optional>
@@ -19,18 +19,18 @@ namespace cuflash::cuda {
 
 struct ArchiveEntry {
   Digest key;
-  std::string name;  // of the kernel, for people
+  std::string name;  // of the kernel, for display
   std::string cubin;
 };
 
 std::string archive_bytes(const std::vector<ArchiveEntry>& entries);
 
-// Why a file is not a good archive.
+// Says why a file is not a valid archive.
 struct ArchiveError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Reads and checks the table; an entry is read, and checked, when it is asked for.
+// The constructor reads and checks the table; entries are read and checked on access.
 class Archive {
  public:
   explicit Archive(File file);

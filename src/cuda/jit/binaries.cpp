@@ -1,15 +1,15 @@
 #include "cuda/jit/binaries.h"
 
 #include "cuda/driver/driver.h"
-#include "cuda/jit/kernel_headers.h"
 #include "cuda/jit/nvrtc.h"
 #include "error.h"
 #include "support/environment.h"
+#include "support/kernel_headers.h"
 
 namespace cuflash::cuda {
 namespace {
 
-// All that decides what the compiler makes of a program.
+// Everything that the compiled code depends on.
 std::string identity(const Program& program) {
   std::string text = join("cuflash kernel\n", kernel_headers_hash(), "\n");
   for (const std::string& flag : compile_flags(program.arch)) text += flag + "\n";
@@ -45,7 +45,7 @@ std::optional<std::string> Binaries::from_pack(const Program& program) const {
   try {
     if (std::optional<ArchiveEntry> entry = pack_->find(pack_key(program))) return entry->cubin;
   } catch (const ArchiveError&) {
-    // One bad entry: as good as none.
+    // A damaged entry counts as missing.
   }
   return std::nullopt;
 }

@@ -25,11 +25,11 @@ class Binaries {
  public:
   explicit Binaries(const BinarySettings& settings);
 
-  // Safe from many threads and processes; of those that miss the same kernel one compiles it.
+  // Safe from many threads and processes: if several miss the same kernel, one compiles it.
   Binary get(const Program& program);
 
   DiskCache& disk() { return disk_; }
-  // "" where there is no pack or it is good, or why it is not used.
+  // Why the pack is not used; "" if it is, or if there is none.
   const std::string& pack_state() const { return pack_state_; }
   size_t pack_size() const { return pack_ ? pack_->size() : 0; }
 
@@ -43,11 +43,11 @@ class Binaries {
   std::string pack_state_;
 };
 
-// Those of this process, as its environment says. Made at the first call.
+// The binaries of this process, as its environment says. Initialised at the first call.
 Binaries& binaries();
 
-// A pack serves machines without a compiler, so its keys say nothing of one. The disk cache's do: what another compiler
-// made is not what this one would make.
+// A pack serves machines without a compiler, so its keys do not depend on one. Those of the disk cache do: another
+// compiler makes other code.
 Digest pack_key(const Program& program);
 Digest disk_key(const Program& program, int compiler_version);
 

@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "cuda/driver/driver.h"
-#include "cuda/jit/kernel_headers.h"
 #include "cuda/jit/nvrtc.h"
 #include "error.h"
+#include "support/kernel_headers.h"
 
 namespace cuflash::cuda {
 namespace {
@@ -17,7 +17,7 @@ void check(const Nvrtc& n, int result, const char* what) {
   if (result != 0) throw FlashAttentionError(CUFLASH_INTERNAL, join(what, ": ", n.nvrtcGetErrorString(result)));
 }
 
-// A plain sentence in place of the compiler's complaint about an option.
+// A plain sentence instead of the compiler's complaint about an option.
 void require_target(const Nvrtc& n, const Program& program) {
   int count = 0;
   check(n, n.nvrtcGetNumSupportedArchs(&count), "nvrtcGetNumSupportedArchs");

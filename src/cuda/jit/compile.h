@@ -1,4 +1,4 @@
-// The one place that compiles: a program becomes machine code for one architecture. Needs NVRTC, and no GPU.
+// Compiles a program to machine code for one architecture. Needs NVRTC, but no GPU.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ struct Compiled {
   std::string cubin;
   std::string log;  // warnings, and ptxas' report of what the kernel uses
 };
-// Throws CUFLASH_NO_DEVICE without a compiler or where it does not know the target, CUFLASH_INTERNAL, with the
-// compiler's words, where the program is not accepted.
+// Throws CUFLASH_NO_DEVICE if there is no compiler or it does not know the target, and CUFLASH_INTERNAL, with the
+// compiler's message, if it rejects the program.
 Compiled compile(const Program& program);
 
-// What the compiler is told beside the source.
+// Options of the compiler.
 std::vector<std::string> compile_flags(const Arch& arch);
 
 // ptxas' report, read from a log.

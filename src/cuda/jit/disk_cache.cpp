@@ -17,20 +17,21 @@
 #include "error.h"
 #include "support/private_directory.h"
 #include "support/temporary_file.h"
+#include "tuned/table.h"
 
 namespace cuflash::cuda {
 namespace {
 
 constexpr const char *kKernelSuffix = ".kernel", *kLockSuffix = ".lock";
-constexpr const char* kOldTemporarySuffix = ".tmp";        // of versions whose temporary names began with the key
-constexpr auto kLockPatience = std::chrono::seconds(120);  // many times what the slowest kernel needs
+constexpr const char* kOldTemporarySuffix = ".tmp";  // of earlier versions, whose temporary names began with the key
+constexpr auto kLockPatience = std::chrono::seconds(120);  // many times as long as the slowest kernel takes
 constexpr auto kLockPoll = std::chrono::milliseconds(5);
 
-// Files of kernels and locks begin with a key; anything that the cache does not make is left alone.
+// Names of kernel and lock files begin with a key. The cache touches no file that it did not create.
 bool is_ours(const std::string& name) {
   constexpr size_t kKeyLength = 2 * sizeof(Digest);
   const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-  if (name == kTunedFile || is_temporary_name(name)) return true;
+  if (name == tuned::kTunedFile || is_temporary_name(name)) return true;
   return name.size() > kKeyLength && std::all_of(name.begin(), name.begin() + kKeyLength, is_hex) &&
          (name.ends_with(kKernelSuffix) || name.ends_with(kLockSuffix) || name.ends_with(kOldTemporarySuffix));
 }
@@ -42,7 +43,7 @@ Archive open_entry(int directory, const std::string& name) {
   return Archive(std::move(file));
 }
 
-// Whether the open file is still the one of that name: the lock of a removed file keeps nobody out.
+// Whether the open file still has that name: the lock of a removed file excludes no other process.
 bool is_named(int file, int directory, const std::string& name) {
   struct stat opened {
   }, named{};
@@ -105,7 +106,7 @@ DiskCache::Lock::Lock(const DiskCache& cache, const Digest& key)
   file_ = File();
 }
 
-// Removed while it is held, so that no lock files pile up.
+// The lock file is removed while it is locked, so that none accumulate.
 DiskCache::Lock::~Lock() {
   if (file_) ::unlinkat(directory_, name_.c_str(), 0);
 }

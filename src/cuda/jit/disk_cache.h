@@ -1,4 +1,4 @@
-// Compiled kernels in a directory of the user's own, shared by processes. Nothing here is fatal: what cannot be read is
+// Compiled kernels in a private directory of the user, shared by processes. No failure is fatal: what cannot be read is
 // a miss, what cannot be written is not kept, and state() says why.
 #pragma once
 
@@ -12,25 +12,22 @@
 
 namespace cuflash::cuda {
 
-// Lies beside the kernels and is cleared with them (tuned/table.h).
-inline constexpr const char* kTunedFile = "tuned.txt";
-
 class DiskCache {
  public:
-  // directory: made where it does not exist; "": no cache.
+  // directory: created if it does not exist; "": no cache.
   explicit DiskCache(std::string directory);
 
   const std::string& directory() const { return path_; }
   bool usable() const { return static_cast<bool>(directory_); }
-  // "" while all is well, or the last reason why it is not.
+  // The last problem, or "".
   std::string state() const;
 
-  // A damaged file, or one that another user could have changed, is removed.
+  // Removes a file that is damaged or that another user could have changed.
   std::optional<std::string> load(const Digest& key);
   void store(const ArchiveEntry& entry);
 
-  // Held while a kernel is compiled, so that other processes wait for it in place of compiling it too. Where it cannot
-  // be had, or another process holds it for too long, work goes on without: that costs time, never a wrong result.
+  // Held while a kernel is compiled, so that other processes wait for it instead of compiling it, too. If it cannot be
+  // taken, or another process holds it for too long, work continues without it, which costs time and nothing else.
   class Lock {
    public:
     Lock(const DiskCache& cache, const Digest& key);
@@ -49,7 +46,7 @@ class DiskCache {
     uint64_t bytes = 0;
   };
   std::vector<Listed> list() const;
-  // Removes every file of the cache, and no other. Returns how many kernels there were.
+  // Removes every file of the cache, and no other file. Returns the number of kernels.
   size_t clear();
 
  private:

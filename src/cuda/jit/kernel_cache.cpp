@@ -8,8 +8,8 @@
 namespace cuflash::cuda {
 namespace {
 
-// Loading code may allocate, which a thread that captures a graph may not do unless it says that it knows better: what
-// is allocated here is no part of the graph.
+// Loading code may allocate, which CUDA forbids to a thread that captures a graph unless it relaxes the mode: nothing
+// that is allocated here is part of the graph.
 class RelaxedCapture {
  public:
   RelaxedCapture() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
@@ -51,14 +51,14 @@ CUkernel load(const Program& program) {
 }  // namespace
 
 CUkernel cached_kernel(const KernelKey& key, const DeviceState& device, int shared_bytes) {
-  static KernelTable& table = *new KernelTable;  // not destroyed: the driver may be gone by then, and calls may not
+  static KernelTable& table = *new KernelTable;  // never destroyed: calls may outlive static objects
   return table.get(key, device.ordinal, [&](CUkernel& kernel) {
     const Driver& d = driver();
     const RelaxedCapture relaxed;
     if (!kernel) kernel = load(program_of(key));
     check(d.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes, kernel, device.handle),
           "cuKernelSetAttribute");
-    // Brings the code to the device now and not during the first launch.
+    // Loads the code onto the device now, not during the first launch.
     CUfunction function = nullptr;
     check(d.cuKernelGetFunction(&function, kernel), "cuKernelGetFunction");
   });

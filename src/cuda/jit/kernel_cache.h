@@ -1,4 +1,4 @@
-// The one cache of kernels: memory here, then pack, disk and compiler (binaries.h).
+// Loaded kernels: in memory here, otherwise from the pack, the disk cache or the compiler (binaries.h).
 #pragma once
 
 #include "cuda/driver/device.h"
@@ -6,8 +6,8 @@
 
 namespace cuflash::cuda {
 
-// Ready to be launched on the device, which must be current. shared_bytes: dynamic shared memory of its launches, a
-// function of the key.
+// A kernel that is ready to launch on the device, which must be current. shared_bytes: dynamic shared memory of its
+// launches, which the key determines.
 CUkernel cached_kernel(const KernelKey& key, const DeviceState& device, int shared_bytes);
 
 }  // namespace cuflash::cuda

@@ -1,4 +1,4 @@
-// Loaded kernels by key. Looking one up takes no lock; of the threads that miss the same kernel one makes it.
+// Loaded kernels by key. A lookup takes no lock; of the threads that miss the same kernel, one loads it.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@ class KernelTable {
   KernelTable(const KernelTable&) = delete;
   KernelTable& operator=(const KernelTable&) = delete;
 
-  // device: below 64. prepare(kernel) runs once for every key and device: it makes the kernel where it is null, and sets
-  // it up for the device. Where it throws, the next call tries again.
+  // device: below 64. prepare(kernel) runs once for every key and device: it loads the kernel if it is null, and sets
+  // it up for the device. If it throws, the next call tries again.
   template <class Prepare>
   CUkernel get(const KernelKey& key, int device, Prepare prepare) {
     Entry& entry = find(key);
@@ -38,7 +38,7 @@ class KernelTable {
     explicit Entry(const KernelKey& k) : key(k) {}
     const KernelKey key;
     Entry* next = nullptr;
-    std::atomic<uint64_t> ready{0};  // a bit for every device
+    std::atomic<uint64_t> ready{0};  // one bit per device
     CUkernel kernel = nullptr;       // written before the first bit is set, and never again
     std::mutex making;
   };

@@ -7,7 +7,7 @@
 namespace cuflash::cuda {
 namespace {
 
-// The number in front of a phrase: 40 in "Used 40 registers, used 1 barriers". fallback where the phrase is not there.
+// The number in front of a phrase: 40 in "Used 40 registers, used 1 barriers". `fallback` if the phrase does not occur.
 int number_before(std::string_view line, std::string_view phrase, int fallback) {
   const size_t end = line.find(phrase);
   if (end == std::string_view::npos) return fallback;

@@ -8,7 +8,7 @@
 namespace cuflash::cuda {
 namespace {
 
-// A library that lacks a function, or its version, is not the one we are looking for.
+// A library without one of these functions is not NVRTC.
 bool load(void* handle, Nvrtc& n) {
   bool complete = true;
   const auto find = [&](auto& function, const char* name) {
@@ -39,7 +39,7 @@ bool load(void* handle, Nvrtc& n) {
 Nvrtc load_nvrtc(const std::vector<std::string>& candidates) {
   std::string found;
   for (const std::string& name : candidates) {
-    // Not closed again: NVRTC allocates when it is loaded and does not free that.
+    // Never closed: NVRTC does not free what it allocates when it is loaded.
     void* handle = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
     Nvrtc n{};
     if (!handle) continue;

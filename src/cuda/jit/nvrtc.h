@@ -1,4 +1,4 @@
-// libnvrtc, the run-time compiler, opened when a kernel must be compiled for the first time. Needs no GPU.
+// libnvrtc, the run-time compiler, opened when the first kernel must be compiled. Needs no GPU.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace cuflash::cuda {
 
-constexpr int kMinNvrtcVersion = 12030;  // 12.3, counted as the driver's versions
+constexpr int kMinNvrtcVersion = 12030;  // 12.3, encoded like the driver's versions
 
 using NvrtcProgram = struct NvrtcProgramState*;
 
@@ -30,14 +30,14 @@ struct Nvrtc {
   int (*nvrtcGetProgramLog)(NvrtcProgram, char*);
 };
 
-// Throws CUFLASH_NO_DEVICE, with where it was looked for and what was found there.
+// Throws CUFLASH_NO_DEVICE, with the paths that were searched and what was found there.
 const Nvrtc& nvrtc();
 
-// The first of these libraries that can be opened and is new enough.
+// The first of these libraries that can be opened and is recent enough.
 Nvrtc load_nvrtc(const std::vector<std::string>& candidates);
 
-// File names for the loader, best first: what is loaded already, the system's, CUDA_HOME's, /usr/local's, and those that
-// Python packages (PyTorch, NVIDIA's wheels) bring along.
+// File names for the loader, best first: a library that is loaded already, the system's, those of CUDA_HOME and
+// /usr/local, and those of Python packages (PyTorch, NVIDIA's wheels).
 std::vector<std::string> nvrtc_candidates();
 
 }  // namespace cuflash::cuda

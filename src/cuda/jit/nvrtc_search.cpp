@@ -1,4 +1,4 @@
-// Where libnvrtc may lie.
+// Where libnvrtc may be.
 #include <link.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using Paths = std::vector<std::string>;
 
-// libnvrtc.so.12, but neither libnvrtc-builtins.so nor libnvrtc.alt.so, which are something else.
+// libnvrtc.so.12, but neither libnvrtc-builtins.so nor libnvrtc.alt.so, which are other libraries.
 bool is_nvrtc(const std::string& file) {
   return file.starts_with("libnvrtc") && file.find(".so") != std::string::npos &&
          file.find("builtins") == std::string::npos && file.find(".alt") == std::string::npos;
@@ -30,7 +30,7 @@ Paths loaded_libraries() {
   return paths;
 }
 
-// The entries of a directory, newest version first; none where it cannot be read.
+// The entries of a directory, newest version first; none if it cannot be read.
 Paths entries(const fs::path& directory) {
   Paths paths;
   std::error_code error;

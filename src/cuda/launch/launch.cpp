@@ -8,7 +8,7 @@
 namespace cuflash::cuda {
 namespace {
 
-void enqueue(CUkernel kernel, const Launch& launch, int num_sms, const void* params, size_t params_size, void* stream) {
+void enqueue(CUkernel kernel, const Launch& launch, int num_sms, const KernelParams& params, void* stream) {
   CUlaunchConfig config{};
   config.gridDimX = grid_of(launch, num_sms), config.gridDimY = launch.grid_y, config.gridDimZ = launch.grid_z;
   config.blockDimX = static_cast<unsigned>(launch.threads), config.blockDimY = config.blockDimZ = 1;
@@ -22,13 +22,15 @@ void enqueue(CUkernel kernel, const Launch& launch, int num_sms, const void* par
   };
   if (launch.programmatic) set(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
   if (launch.cooperative) set(CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
-  // The driver puts what it gets as a block at the begin of the parameters, which is a multiple of 16 bytes only; what it
-  // gets by a pointer where the kernel's code expects it.
-  void* block[] = {kLaunchParamBufferPointer, const_cast<void*>(params), kLaunchParamBufferSize, &params_size,
-                   kLaunchParamEnd};
-  void* pointers[] = {const_cast<void*>(params)};
-  void **by_pointer = launch.aligned_params ? pointers : nullptr, **as_block = launch.aligned_params ? nullptr : block;
-  // A CUkernel is accepted in place of a CUfunction: the driver takes that of the current context.
+  // The driver copies a block to the start of the parameters, which is aligned to 16 bytes only, and what it gets by a
+  // pointer to where the kernel expects it.
+  void* data = const_cast<void*>(params.data());
+  size_t size = params.size();
+  void* block[] = {kLaunchParamBufferPointer, data, kLaunchParamBufferSize, &size, kLaunchParamEnd};
+  void* pointers[] = {data};
+  const bool aligned = launch.kernel.type->takes_tensor_maps;
+  void **by_pointer = aligned ? pointers : nullptr, **as_block = aligned ? nullptr : block;
+  // The driver accepts a CUkernel in place of a CUfunction and takes that of the current context.
   const CUresult result =
       driver().cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel), by_pointer, as_block);
   if (result == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE)
@@ -39,15 +41,15 @@ void enqueue(CUkernel kernel, const Launch& launch, int num_sms, const void* par
 
 }  // namespace
 
-void launch(const DeviceGuard& current, std::span<const Launch* const> launches, const void* params, size_t params_size,
+void launch(const DeviceGuard& current, std::span<const Launch* const> launches, const KernelParams& params,
             void* stream) {
-  std::array<CUkernel, 8> kernels{};  // more than any call has
+  std::array<CUkernel, 8> kernels{};  // more than any plan has
   size_t count = 0;
   for (const Launch* launch : launches)
     if (launch->grid_x != 0) kernels.at(count++) = cached_kernel(launch->kernel, current.state(), launch->shared_bytes);
   size_t next = 0;
   for (const Launch* launch : launches)
-    if (launch->grid_x != 0) enqueue(kernels[next++], *launch, current.state().num_sms, params, params_size, stream);
+    if (launch->grid_x != 0) enqueue(kernels[next++], *launch, current.state().num_sms, params, stream);
 }
 
 }  // namespace cuflash::cuda

@@ -5,13 +5,13 @@
 
 namespace cuflash::cuda {
 
-HostLengths::HostLengths(const cuflash_attention& attention, Place place, void* stream)
-    : HostLengths(attention, cuflash_cache_tensors{}, place, stream) {}
+HostLengths::HostLengths(const cuflash_attention& attention, Memory memory, void* stream)
+    : HostLengths(attention, cuflash_cache_tensors{}, memory, stream) {}
 
-HostLengths::HostLengths(const cuflash_attention& attention, const cuflash_cache_tensors& cache, Place place,
+HostLengths::HostLengths(const cuflash_attention& attention, const cuflash_cache_tensors& cache, Memory memory,
                          void* stream)
     : attention_(attention), cache_(cache) {
-  const DeviceGuard guard(device(place.cuda_device));
+  const DeviceGuard guard(device(memory.cuda_device));
   require_no_capture("check_lengths", stream);
   for (cuflash_tensor* t : {&attention_.cu_seqlens_q, &attention_.cu_seqlens_k, &attention_.seqlens_q,
                             &attention_.seqlens_k, &cache_.seqlens, &cache_.block_table, &cache_.batch_idx,
@@ -20,7 +20,7 @@ HostLengths::HostLengths(const cuflash_attention& attention, const cuflash_cache
   synchronize(stream);
 }
 
-// All that lies between the first element and the last, gaps of a table too.
+// Copies everything from the first element to the last, including gaps of a table.
 void HostLengths::copy(cuflash_tensor& t, void* stream) {
   int64_t last = 0;
   for (int d = 0; d < t.rank; ++d) {

@@ -1,5 +1,5 @@
-// The checked mode of lengths in device memory: a copy of them on the host, where describe checks them as it does host
-// lengths, with the same sentences.
+// The checked mode of lengths in device memory: a copy on the host, which `describe` checks like host lengths, with the
+// same sentences.
 #pragma once
 
 #include <cuflash/cuflash_cache.h>
@@ -13,9 +13,9 @@ namespace cuflash::cuda {
 
 class HostLengths {
  public:
-  // Waits for the stream. The tensors of `attention` have been described. Refused while the stream is captured.
-  HostLengths(const cuflash_attention& attention, Place place, void* stream);
-  HostLengths(const cuflash_attention& attention, const cuflash_cache_tensors& cache, Place place, void* stream);
+  // Waits for the stream. The tensors of `attention` have been described. Throws while the stream is captured.
+  HostLengths(const cuflash_attention& attention, Memory memory, void* stream);
+  HostLengths(const cuflash_attention& attention, const cuflash_cache_tensors& cache, Memory memory, void* stream);
   HostLengths(const HostLengths&) = delete;
   HostLengths& operator=(const HostLengths&) = delete;
 

@@ -1,4 +1,4 @@
-// The tile statistics of one call: kernels count into three numbers at the start of the workspace, which come back to the
+// The tile statistics of one call: kernels add to three counters at the start of the workspace, which are copied to the
 // host when the stream is done.
 #pragma once
 
@@ -11,10 +11,10 @@ namespace cuflash::cuda {
 
 class TileCounts {
  public:
-  static constexpr size_t kBytes = 64;  // keeps what follows in the workspace aligned
+  static constexpr size_t kBytes = 64;  // keeps the rest of the workspace aligned
   static size_t bytes(const Execution& execution) { return execution.tile_stats ? kBytes : 0; }
 
-  // Does nothing where no statistics are asked for. Refused while the stream is captured.
+  // Does nothing if no statistics are requested. Throws while the stream is captured.
   TileCounts(const Execution& execution, void* workspace);
 
   uint64_t* data() const { return counts_; }
@@ -25,7 +25,7 @@ class TileCounts {
  private:
   TileStats* stats_;
   void* stream_;
-  uint64_t* counts_ = nullptr;  // null: nobody asked
+  uint64_t* counts_ = nullptr;  // null: not requested
 };
 
 }  // namespace cuflash::cuda

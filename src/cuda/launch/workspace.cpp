@@ -28,7 +28,7 @@ Workspace::Workspace(const Execution& e, size_t bytes) : stream_(e.stream) {
   from_pool_ = true;
 }
 
-// A failure here is a failure of the stream, and shows in what the caller does next with it.
+// A failure here is a failure of the stream, which the next operation on it reports.
 Workspace::~Workspace() {
   if (from_pool_) driver().cuMemFreeAsync(reinterpret_cast<CUdeviceptr>(data_), static_cast<CUstream>(stream_));
 }

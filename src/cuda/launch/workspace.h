@@ -1,5 +1,5 @@
-// The scratch of one call in device memory: the caller's workspace, or a block of the device's stream-ordered pool that
-// goes back when the kernels on the stream are done with it.
+// The scratch memory of one call on the device: the caller's workspace, or a block of the device's stream-ordered pool,
+// which is freed in stream order.
 #pragma once
 
 #include "problem/problem.h"

@@ -22,7 +22,7 @@ class Views {
     if (packed_) return {r.data, dtype, 2, {a_.heads_q, a_.total_q}, {r.head_stride, 1}};
     return {r.data, dtype, 3, {a_.batch, a_.heads_q, a_.len_q}, {r.batch_stride, r.head_stride, 1}};
   }
-  // Extent 1 where it repeats: a dimension may be empty and still have one row of bias.
+  // Extent 1 for a repeated dimension: it may be empty and still have one row of bias.
   Tensor scores(const RowsView& r, DType dtype) const {
     if (!r.data) return {};
     const auto extent = [](int64 stride, int64_t full) { return stride == 0 ? 1 : full; };

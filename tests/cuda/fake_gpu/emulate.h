@@ -1,5 +1,5 @@
-// Kernels in words: what their params ask for, computed by the CPU backend. Each of the kernels of a backward call does
-// all of it.
+// Emulates kernels: the CPU backend computes the problem of their params. Each kernel of a backward call computes all
+// of it.
 #pragma once
 
 #include "backward_params.h"

@@ -1,7 +1,7 @@
-// A driver for two GPUs that do not exist, and a compiler for them: everything of the CUDA backend but its kernels runs
-// against these, on machines without a GPU. Memory is the host's, streams are done at once, and a launch calls whoever
-// wants to be called. What real CUDA answers with an error is an error here: a stream of another device than the current
-// one, no current device, waiting or allocating while a stream is captured.
+// A driver for two fake GPUs, and a compiler for them: all of the CUDA backend except its kernels runs on them, on
+// machines without a GPU. Device memory is host memory, streams complete at once, and a launch calls on_launch. What is
+// an error in CUDA is an error here: a stream of another device than the current one, no current device, waiting or
+// allocating while a stream is captured.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@
 namespace cuflash::test {
 
 struct FakeLaunch {
-  int device;  // the current one
+  int device;  // the current device
   void* stream;
   const char* program;
   const void* params;
-  size_t params_size;  // 0: they were given by a pointer
+  size_t params_size;  // 0: passed by a pointer
   unsigned grid_x, grid_y, grid_z, threads, shared_bytes;
   bool programmatic, cooperative;  // attributes
 };
@@ -22,12 +22,12 @@ struct FakeLaunch {
 struct FakeCuda {
   void (*on_launch)(const FakeLaunch&) = nullptr;
   int launches = 0;
-  int blocks = 0;        // of device memory that are allocated
+  int blocks = 0;        // of device memory, allocated
   int pool_blocks = 0;   // of these, from a pool
-  bool crowded = false;  // there is no room for CTAs that run together
+  bool crowded = false;  // cooperative launches do not fit
 };
 
-// What its tensor maps hold.
+// The content of its tensor maps.
 struct FakeTensorMap {
   const void* address;
   std::uint64_t extents[4], strides[3];

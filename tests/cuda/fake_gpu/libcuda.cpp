@@ -47,12 +47,12 @@ bool is_aligned(const void* data, std::uintptr_t bytes) { return reinterpret_cas
 FakeStream* of(CUstream stream) { return reinterpret_cast<FakeStream*>(stream); }
 FakeEvent* of(CUevent event) { return reinterpret_cast<FakeEvent*>(event); }
 
-// What a call on this stream is answered with.
-// Of no bytes, pointers may be null.
+// Without bytes, pointers may be null.
 void copy(void* to, const void* from, size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
+// The result of a call on this stream.
 CUresult state_of(CUstream stream) {
   if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
   return stream && of(stream)->device != current_device() ? kInvalidHandle : CUDA_SUCCESS;
@@ -116,7 +116,7 @@ FAKE cuCtxPushCurrent_v2(CUcontext context) { return contexts.push_back(context)
 FAKE cuCtxPopCurrent_v2(CUcontext* context) { return *context = contexts.back(), contexts.pop_back(), CUDA_SUCCESS; }
 FAKE cuCtxSynchronize() { return CUDA_SUCCESS; }
 
-// A library, its kernel and its function are the text of the program.
+// The handles of a library, its kernel and its function are the text of the program.
 FAKE cuLibraryLoadData(CUlibrary* library, const void* code, int*, void**, unsigned, int*, void**, unsigned) {
   return *library = reinterpret_cast<CUlibrary>(strdup(static_cast<const char*>(code))), CUDA_SUCCESS;
 }
@@ -159,7 +159,7 @@ FAKE cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** 
   return CUDA_SUCCESS;
 }
 
-// Refuses what the real one refuses, and what is not asked for.
+// Rejects what CUDA rejects, and what the library never passes.
 FAKE cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, unsigned rank, void* data,
                             const std::uint64_t* extents, const std::uint64_t* strides, const unsigned* box,
                             const unsigned* steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
@@ -221,7 +221,7 @@ FAKE cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstre
   return copy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes), state_of(stream);
 }
 
-// Streams are done at once, so the host's clock tells when.
+// Streams complete at once, so the host's clock measures them.
 FAKE cuEventCreate(CUevent* event, unsigned) {
   if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
   return *event = reinterpret_cast<CUevent>(new FakeEvent), CUDA_SUCCESS;

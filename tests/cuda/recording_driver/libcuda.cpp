@@ -139,7 +139,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction, void** params, vo
   return CUDA_SUCCESS;
 }
 
-// Looked up when the library is opened, and not called by a launch.
+// Looked up when the library is opened, but not called by a launch.
 #define NOT_CALLED(name) \
   CUresult name() { return CUDA_ERROR_NOT_INITIALIZED; }
 NOT_CALLED(cuDeviceTotalMem_v2)

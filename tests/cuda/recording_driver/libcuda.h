@@ -1,4 +1,4 @@
-// A libcuda that remembers what it was asked to do. It has three devices: two of sm_90, and one that is too old.
+// A libcuda that records its calls. It has three devices: two of sm_90, and one that is too old.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct FakeLaunch {
   std::string params;
 };
 
-// What its tensor maps hold.
+// The content of its tensor maps.
 struct FakeTensorMap {
   const void* address;
   std::uint64_t extents[4], strides[3];
@@ -29,9 +29,9 @@ struct FakeTensorMap {
 };
 
 struct FakeCuda {
-  // What happens next.
+  // Sets what happens next.
   int launch_result = 0, load_result = 0, encode_result = 0, replace_result = 0;
-  // What happened. Launches are remembered as far as there is room, without allocating.
+  // What happened. Launches are recorded as far as there is room, without allocating.
   std::vector<FakeLaunch> launches;
   std::vector<std::string> loaded;                           // code
   std::map<std::pair<void*, int>, std::vector<int>> shared;  // (kernel, device): values that were set

@@ -1,0 +1,21 @@
+// What the backward families share: the workspace, the order of the heads, and the kernels before and behind the main
+// one.
+#pragma once
+
+#include "cuda/families/plan_common.h"
+
+namespace cuflash::cuda {
+
+// LSE and delta of every row; dQ from its sums; dSink.
+extern const KernelType backward_prepare, backward_finish, backward_sink;
+
+inline int64_t tiles_in(int64_t length, int64_t tile) { return (length + tile - 1) / tile; }
+
+// CTAs of a main kernel with one tile of keys each; 0 where it has nothing to compute.
+Checked key_tiles(const BackwardProblem& problem, int tile_k);
+
+// The plan without its main kernel. c: what the other kernels know of the main kernel's config. sums_dq: dQ is summed
+// in the workspace.
+BackwardPlan plan_around(const BackwardProblem& problem, const Arch& arch, const BackwardConfig& c, bool sums_dq);
+
+}  // namespace cuflash::cuda

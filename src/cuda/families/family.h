@@ -1,0 +1,93 @@
+// A family of kernels: all that the library knows about the kernels of one architecture for one direction, in one
+// value. The portable families serve every architecture. registry.h lists the families in the order in which they are
+// asked.
+#pragma once
+
+#include <cstddef>
+#include <new>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cuda/families/limits.h"
+#include "cuda/families/plan.h"
+
+namespace cuflash::cuda {
+
+// What a plan depends on beside the problem.
+struct PlanTarget {
+  const Arch& arch;
+  const tuned::Choice* choice = nullptr;                // null, or the config that a tuner found
+  Reproducible reproducible = Reproducible::no;         // backward
+  int num_sms = 0;                                      // over a KV cache
+  SplitReduction reduction = SplitReduction::exchange;  // likewise
+};
+
+// What params depend on beside the problem and the plan.
+struct LaunchContext {
+  int num_sms;
+  void* workspace;        // of the size that the plan says
+  uint64_t* tile_counts;  // null, or three counters in device memory that are zero
+};
+
+// The params of a launch, made in place: no allocation and no copy.
+class KernelParams {
+ public:
+  KernelParams() = default;
+  KernelParams(const KernelParams&) = delete;
+  KernelParams& operator=(const KernelParams&) = delete;
+
+  // make(): returns the struct. size: what kernels without tensor maps get of it, from the start.
+  template <class Make>
+  void set(Make make, size_t size = sizeof(std::invoke_result_t<Make>)) {
+    using Params = std::invoke_result_t<Make>;
+    static_assert(sizeof(Params) <= kMost && alignof(Params) <= kAlignment && std::is_trivially_copyable_v<Params>);
+    ::new (static_cast<void*>(bytes_)) Params(make());
+    size_ = size;
+  }
+
+  const void* data() const { return bytes_; }
+  size_t size() const { return size_; }
+
+ private:
+  static constexpr size_t kMost = 4096, kAlignment = 128;  // CUDA's limit of params, and that of tensor maps
+
+  alignas(kAlignment) std::byte bytes_[kMost];
+  size_t size_ = 0;
+};
+
+// Kernels of which the tuner tries the first that fits: they differ in what should be as large as possible.
+using Alternatives = std::vector<KernelKey>;
+
+template <class Problem, class Plan>
+struct Family {
+  const char* name;  // "sm90": in explain and in tuned choices
+
+  // Null: every architecture.
+  bool (*serves)(const Arch& arch);
+
+  // Why the family does not compute a problem, in a sentence that goes into explain; null: it does.
+  const char* (*why_not)(const Problem& problem);
+
+  // The plan of a problem that the family accepts: the target's choice, or the first of the family's own configs that
+  // fits.
+  Plan (*plan)(const Problem& problem, const PlanTarget& target);
+
+  // For the tuner: configs to try in place of the plan's, the limits of a config, and a config as a choice.
+  std::vector<Alternatives> (*candidates)(const Problem& problem, const Plan& plan, const Arch& arch);
+  Limits (*limits)(const KernelKey& kernel, const Arch& arch);
+  tuned::Choice (*choice)(const KernelKey& kernel);
+
+  // What is sent to the kernels of a plan.
+  void (*params)(const Problem& problem, const Plan& plan, const LaunchContext& context, KernelParams& params);
+
+  // The config, in lines for explain.
+  std::string (*describe)(const Plan& plan);
+
+  std::span<const KernelType* const> kernels;
+};
+using ForwardFamily = Family<ForwardProblem, ForwardPlan>;
+using BackwardFamily = Family<BackwardProblem, BackwardPlan>;
+using KvFamily = Family<CacheProblem, KvPlan>;
+
+}  // namespace cuflash::cuda

@@ -1,0 +1,140 @@
+// What was decided for a problem: kernels, grids, workspace. A plan is a pure function of the problem, the architecture
+// and what was measured for such problems, if anything; it needs no GPU.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "checked.h"
+#include "cuda/jit/kernel_key.h"
+#include "problem/problem.h"
+#include "tuned/choice.h"
+
+namespace cuflash::cuda {
+
+struct Launch {
+  KernelKey kernel;                             // its config included
+  uint32_t grid_x = 0, grid_y = 1, grid_z = 1;  // CTAs, whose order does not matter; grid_x 0: nothing to do
+  int threads = 0, shared_bytes = 0;
+  bool programmatic = false;  // programmatic dependent launch: may start before its predecessor ends, and waits itself
+  bool cooperative = false;   // CTAs wait for each other, so all of them must be resident at once
+  bool persistent = false;    // CTAs share the tiles: one CTA per SM is enough
+
+  int64_t ctas() const { return int64_t{grid_x} * grid_y * grid_z; }
+};
+
+// A launch of `ctas` CTAs, in two dimensions where one does not hold them. Throws CUFLASH_UNSUPPORTED for more than a
+// grid holds.
+Launch launch_of(const KernelKey& kernel, const Checked& ctas, int threads, int shared_bytes);
+
+// CTAs in the first dimension of the grid on a device with so many SMs.
+inline uint32_t grid_of(const Launch& launch, int num_sms) {
+  return launch.persistent ? std::min(launch.grid_x, static_cast<uint32_t>(num_sms)) : launch.grid_x;
+}
+
+// Which families a plan may choose from: the portable ones alone, or all that serve the architecture.
+enum class Kernels { portable, best };
+// As CUFLASH_CUDA_KERNELS says; by default the best.
+Kernels wanted_kernels();
+
+// family.h. A plan is made by the first family that accepts the problem.
+template <class Problem, class Plan>
+struct Family;
+
+struct ForwardPlan {
+  const Family<ForwardProblem, ForwardPlan>* family = nullptr;
+  int tile_q = 0, tile_k = 0;
+  Launch launch;
+  const char* reason = nullptr;  // why this config, for explain
+  bool tuned = false;            // the config is the given choice
+
+  std::array<const Launch*, 1> launches() const { return {&launch}; }
+};
+// choice: null, or the config that a tuner found. The plan takes it where it is legal and belongs to the chosen family.
+// Throws CUFLASH_UNSUPPORTED, with a sentence, for what no kernel computes.
+ForwardPlan plan_forward(const ForwardProblem& problem, const Arch& arch, Kernels kernels = wanted_kernels(),
+                         const tuned::Choice* choice = nullptr);
+inline constexpr const char* kTunedReason = "the fastest that cuflash tune found for such problems on this device";
+
+// Parts of the workspace of backward, as offsets in bytes; the tile counters come first.
+struct BackwardWorkspace {
+  int64_t packed_tiles = 0;  // query tiles of one head of packed tensors
+  int64_t tiles = 0;         // query tiles of all heads, each of which has row statistics in the workspace
+  int dq_rows = 0;           // rows of a tile of dQ sums; 0: dQ is not summed in the workspace
+  size_t ticket = 0, row_stats = 0, dq_accum = 0, dq_semaphore = 0;
+  size_t size = 0;
+};
+
+struct BackwardPlan {
+  const Family<BackwardProblem, BackwardPlan>* family = nullptr;
+  int tile_q = 0, tile_k = 0;
+  bool ordered = false;  // the main kernel sums dQ in the order of the keys
+  // Launched in this order. The grid of one that is not needed is 0; `main` names its kernel even then.
+  Launch prepare, main, dq, finish, bias, sink;
+  BackwardWorkspace workspace;
+  int heads_together = 1;            // key/value heads whose key tiles are processed side by side
+  int heads_at_end = 1;              // the same for the last heads
+  int dq_tile_q = 0, dq_tile_k = 0;  // of the kernel for dQ alone, where there is one
+  const char* reason = nullptr;
+  bool tuned = false;
+
+  std::array<const Launch*, 6> launches() const { return {&prepare, &main, &dq, &finish, &bias, &sink}; }
+};
+// yes: dQ must be bitwise reproducible (`deterministic`).
+enum class Reproducible { no, yes };
+BackwardPlan plan_backward(const BackwardProblem& problem, const Arch& arch, Reproducible reproducible,
+                           Kernels kernels = wanted_kernels(), const tuned::Choice* choice = nullptr);
+
+// Parts of the workspace over a KV cache, as offsets in bytes behind the tile counters. Empty where keys are not split.
+// Its content before a call does not matter. An exchange needs at least as much of it as tickets do.
+struct KvWorkspace {
+  size_t tickets = 0, states = 0, sums = 0;
+  size_t size = 0;
+};
+
+struct KvPlan {
+  const Family<CacheProblem, KvPlan>* family = nullptr;
+  int tile_q = 0, tile_k = 0;
+  Launch launch;
+  int64_t row_tiles = 0;     // per sequence and key/value head
+  int64_t splits = 1;        // of the keys of such a tile
+  int64_t eager_splits = 1;  // as in KvParams
+  int64_t least_tiles = 1;
+  int64_t short_splits = 0;
+  int64_t state_rows = 0;    // rows of a tile whose partial sums are kept
+  int64_t early_ctas = 0;    // CTAs that are resident from the start
+  bool at_once = false;      // all of them are
+  int64_t box_rows = 0;      // sm90: rows of a TMA box
+  int64_t known_splits = 0;  // sm90: as in FirstCopies
+  int64_t known_tiles = 0;
+  int64_t on_their_way = 0;  // sm90: as in Sm90KvParams
+  KvWorkspace workspace;
+  const char* reason = nullptr;  // why this many splits, for explain
+  bool tuned = false;
+
+  std::array<const Launch*, 1> launches() const { return {&launch}; }
+};
+// How the splits of a row become one result.
+//
+// exchange: they send their partial sums to each other (kernels/kv/exchange.h), which needs all CTAs to be resident at
+// once; a plan does so only where they are, and where it is faster. ticket: the CTA that finishes last adds them up,
+// and no CTA waits for another.
+//
+// Which of the two is faster depends on the number of SMs. It is the one member of a config (KvConfig::exchanges) that
+// does, and selects between two variants of a kernel that are equal in everything else. A pack holds both variants of
+// every kernel that may exchange, so that it still serves every board of an architecture (typical.h).
+enum class SplitReduction { exchange, ticket };
+// num_sms: of the device. The number of splits depends on it unless the problem names one; the kernel does not, but for
+// the variant above. choice: as in plan_forward; ignored where the problem names the number of splits, which fixes the
+// bits of the result as well.
+KvPlan plan_kv(const CacheProblem& problem, const Arch& arch, int num_sms, Kernels kernels = wanted_kernels(),
+               const tuned::Choice* choice = nullptr, SplitReduction reduction = SplitReduction::exchange);
+
+struct MergePlan {
+  Launch launch;
+};
+MergePlan plan_merge(const MergeProblem& problem, const Arch& arch);
+
+}  // namespace cuflash::cuda

@@ -1,0 +1,100 @@
+#include "cuda/families/registry.h"
+
+#include "cuda/families/plan_common.h"
+#include "cuda/jit/program.h"
+#include "error.h"
+
+namespace cuflash::cuda {
+namespace {
+
+// A plan is made by the first family that serves the architecture and accepts the problem. The portable ones come last:
+// they serve every architecture and accept every problem, or throw where no kernel is left that could compute it.
+constexpr const ForwardFamily* kForward[] = {&sm90_forward, &portable_forward};
+constexpr const BackwardFamily* kBackward[] = {&sm90_backward, &portable_backward};
+constexpr const KvFamily* kKv[] = {&sm90_kv, &portable_kv};
+
+template <class Family>
+bool serves(const Family& family, const Arch& arch) {
+  return !family.serves || family.serves(arch);
+}
+
+template <class Family, class Problem>
+const char* why_not(const Family& family, const Problem& problem, Kernels kernels) {
+  if (family.serves && kernels == Kernels::portable) return "CUFLASH_CUDA_KERNELS is portable";
+  return family.why_not(problem);
+}
+
+template <class Families, class Problem>
+auto plan_by_first(const Families& families, const Problem& problem, const PlanTarget& target, Kernels kernels) {
+  for (const auto* family : families)
+    if (serves(*family, target.arch) && !why_not(*family, problem, kernels)) return family->plan(problem, target);
+  throw FlashAttentionError(CUFLASH_INTERNAL, "no family of kernels accepts the problem");
+}
+
+template <class Families, class Problem>
+std::vector<Rejection> rejections_by(const Families& families, const Problem& problem, const Arch& arch,
+                                     Kernels kernels) {
+  std::vector<Rejection> all;
+  for (const auto* family : families) {
+    if (!serves(*family, arch)) continue;
+    const char* reason = why_not(*family, problem, kernels);
+    if (!reason) break;
+    all.push_back({family->name, reason});
+  }
+  return all;
+}
+
+template <class Families>
+void add_kernels(std::vector<const KernelType*>& all, const Families& families) {
+  for (const auto* family : families) all.insert(all.end(), family->kernels.begin(), family->kernels.end());
+}
+
+const std::vector<const KernelType*>& kernel_types() {
+  static const std::vector<const KernelType*> instance = [] {
+    std::vector<const KernelType*> all{&merge_states};
+    add_kernels(all, kForward), add_kernels(all, kBackward), add_kernels(all, kKv);
+    return all;
+  }();
+  return instance;
+}
+
+}  // namespace
+
+ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch, Kernels kernels, const tuned::Choice* choice) {
+  require_supported(p);
+  return plan_by_first(kForward, p, {.arch = arch, .choice = choice}, kernels);
+}
+
+BackwardPlan plan_backward(const BackwardProblem& p, const Arch& arch, Reproducible reproducible, Kernels kernels,
+                           const tuned::Choice* choice) {
+  require_supported(p);
+  return plan_by_first(kBackward, p, {.arch = arch, .choice = choice, .reproducible = reproducible}, kernels);
+}
+
+KvPlan plan_kv(const CacheProblem& p, const Arch& arch, int num_sms, Kernels kernels, const tuned::Choice* choice,
+               SplitReduction reduction) {
+  require_supported(p);
+  const PlanTarget target{
+      .arch = arch, .choice = p.num_splits == 0 ? choice : nullptr, .num_sms = num_sms, .reduction = reduction};
+  return plan_by_first(kKv, p, target, kernels);
+}
+
+std::vector<Rejection> rejections(const ForwardProblem& p, const Arch& arch, Kernels kernels) {
+  return rejections_by(kForward, p, arch, kernels);
+}
+std::vector<Rejection> rejections(const BackwardProblem& p, const Arch& arch, Kernels kernels) {
+  return rejections_by(kBackward, p, arch, kernels);
+}
+std::vector<Rejection> rejections(const CacheProblem& p, const Arch& arch, Kernels kernels) {
+  return rejections_by(kKv, p, arch, kernels);
+}
+
+const KernelType& kernel_type(std::string_view name) {
+  for (const KernelType* type : kernel_types())
+    if (type->name == name) return *type;
+  reject("kernel: '", name, "' is not the name of a kernel");
+}
+
+KernelKey kernel_named(std::string_view name) { return read_kernel_name(name, kernel_types()); }
+
+}  // namespace cuflash::cuda

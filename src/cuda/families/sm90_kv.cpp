@@ -1,0 +1,230 @@
+// The kernel of sm_90a over a KV cache: a producer warp loads keys and values by TMA, and large row tiles are
+// multiplied by wgmma.
+#include <algorithm>
+#include <bit>
+
+#include "cuda/families/kv_common.h"
+#include "cuda/families/params_kv.h"
+#include "cuda/families/registry.h"
+#include "kv/geometry.h"
+#include "kv/ticket.h"
+
+namespace cuflash::cuda {
+namespace {
+
+constexpr KernelType kKernel{.name = "sm90_kv",
+                             .header = "kv/sm90_attention.h",
+                             .config = "KvConfig",
+                             .params = "Sm90KvParams",
+                             .bounds = "num_threads(C), C.ctas_per_sm",
+                             .config_ints = kInts<KvConfig>,
+                             .takes_tensor_maps = true};
+constexpr const KernelType* kKernels[] = {&kKernel};
+constexpr int kMostStages = 4, kMostLoneStages = 8;
+
+// One more warp is the producer.
+constexpr KvTiles kTiles[] = {
+    {128, 256, 64, 8, 1, 1, 1},              // wgmma: see is_worth_warpgroups
+    {128, 128, 64, 8, 1, 1, 1},              //
+    {128, 16, 64, 1, 4, 1, 1, false, true},  //
+    {128, 32, 64, 2, 4, 1, 1, false, true},  //
+    {64, 16, 64, 1, 4, 1, 3, true},          //
+    {64, 16, 64, 1, 4, 1, 2},                //
+    {64, 32, 64, 2, 2, 1, 2},                //
+    {64, 64, 64, 4, 1, 1, 2},                //
+    {128, 16, 64, 1, 4, 1, 2},               //
+    {128, 32, 64, 2, 2, 1, 2, true},         //
+    {128, 32, 64, 2, 2, 1, 1},               //
+    {128, 64, 64, 4, 2, 1, 1, true},         //
+    {128, 64, 64, 4, 1, 1, 1},               //
+    {256, 16, 64, 1, 4, 1, 1},               //
+    {256, 32, 64, 2, 2, 1, 1, true},         //
+    {256, 32, 32, 2, 1, 2, 1},               //
+    {256, 64, 32, 4, 1, 1, 1, true},         //
+    {576, 16, 32, 1, 2, 2, 1},               //
+    {576, 32, 32, 2, 1, 2, 1, true},         //
+};
+// TMA boxes hold whole panels of columns.
+int boxed_dim(int64_t dim) { return padded_head_size((dim + kPanelColumns - 1) / kPanelColumns * kPanelColumns); }
+// Rows of a box: those of a tile of keys, or as many as divide a page. Without pages a tile is one box.
+constexpr int64_t kBoxRows[] = {128, 64, 32, 16};
+int64_t box_rows_of(const CacheProblem& p, const KvConfig& c) {
+  return *std::find_if(std::begin(kBoxRows), std::end(kBoxRows),
+                       [&](int64_t rows) { return c.tile_k % rows == 0 && p.cache.page_size % rows == 0; });
+}
+
+const char* why_not(const CacheProblem& p) {
+  if (size_of(element_of(p.dtype)) != 2) return "its TMA loads take f16 and bf16 only";
+  if (!has_tensor_map(p.k, cached_extent(p, p.dim_qk)) || !has_tensor_map(p.v, cached_extent(p, p.dim_v)))
+    return "TMA loads need a cache whose rows start on 16-byte boundaries";
+  if (p.cache.page_size % kBoxRows[std::size(kBoxRows) - 1] != 0)
+    return "TMA loads need pages whose size is a multiple of 16";
+  if (p.cache.page_size != 0 && p.cache.leftpad) return "left padding moves keys across the borders of pages";
+  // Products read two pieces of a box side by side, and another tile follows its last column.
+  if (p.v_in_k && (column_of_values(p) % 16 != 0 || column_of_values(p) + boxed_dim(p.dim_v) > boxed_dim(p.dim_qk)))
+    return "v is a slice of k that does not lie in a TMA box as products read it";
+  return nullptr;
+}
+
+// As KvConfig::fast_decode says. The grid has three dimensions then, whose limits are 2^31 - 1 and twice 2^16 - 1.
+bool is_fast_decode(const CacheProblem& p) {
+  constexpr int64_t kMostTiles = (int64_t{1} << 31) / kMostSplits, kMostSequences = (1 << 16) - 1;
+  const bool whole = !p.packed() && !p.used_q && !p.cache.leftpad && p.cache.len_new == 0 && !p.rotary.cos;
+  const bool aligned = has_vector_rows(p.q) && p.dim_qk % 8 == 0 && has_vector_rows(p.o) && p.dim_v % 8 == 0;
+  return whole && aligned && p.o.dtype == p.dtype && row_tiles(p, 16) <= kMostTiles && p.batch <= kMostSequences;
+}
+
+// Whether row tiles are so few that one CTA per SM is enough, even where long sequences are cut. Such a CTA has all
+// shared memory of its SM, and most of its keys are in flight before its queries have arrived. The usual board decides,
+// so that the kernel depends on the architecture alone.
+bool is_lone(const CacheProblem& p, const KvTiles& t, const Arch& arch) {
+  const int64_t tiles = row_tiles(p, t.tile_q);
+  return p.num_splits == 0 && (kMostCuts * tiles <= arch.usual_sms ||
+                               fills_once(tiles, most_key_tiles(p, t.tile_q, t.tile_k), arch.usual_sms));
+}
+
+// Large row tiles read their keys once, but one CTA adds up all splits of such a tile, and few tiles have many splits.
+// With a fixed number of splits the batch must not decide.
+bool is_worth_warpgroups(const CacheProblem& p, const KvTiles& t, const Arch& arch) {
+  return p.num_splits == 0 && 2 * row_tiles(p, t.tile_q) >= arch.usual_sms;
+}
+
+// One block of rows at a time has scores, and weights of half the size beside them.
+Limits wgmma_limits(const KvConfig& c, const Arch& arch) {
+  constexpr int kWarps = 2 * kWarpgroupThreads / 32;
+  const bool shape = arch.wgmma && c.row_warps == kWarps && c.key_warps == 1 && c.column_warps == 1 && c.tile_k >= 32 &&
+                     c.tile_k <= 128 && std::max(c.dim_qk, c.dim_v) <= 128 && !c.v_in_k && c.ctas_per_sm == 1;
+  const int registers = sum_registers(c.element, 16 * row_blocks(c), c.dim_v) +
+                        sum_registers(c.element, 16, c.tile_k) * 3 / 2 + kOtherRegisters;
+  const int most = moves_registers(c) ? consumer_registers(c) : registers_of(num_threads(c), 1);
+  return limits_with(shape, shared_bytes(c), c.ctas_per_sm, arch, registers, most);
+}
+
+Limits config_limits(const KvConfig& c, const Arch& arch) {
+  if (!has_legal_sizes(c)) return kNoShape;
+  return by_warpgroups(c) ? wgmma_limits(c, arch) : mma_limits(c, arch);
+}
+
+constexpr Tunable<KvConfig> kTunable{"sm90", kKvMembers, config_limits};
+
+// The splits whose first tile the producer loads before it knows any length: those that are used as soon as there are
+// keys for them, if these begin with the first row. Where all CTAs start at once, that hides the time until the work is
+// known; where others follow, it saves nothing, and has been seen to cost up to 2%. Two tiles of keys that are not
+// split; of those that are, the second tile belongs to another split as long as there are few.
+void know_first_tiles(KvPlan& plan, const CacheProblem& p, const KvConfig& c) {
+  const bool from_first_row = !p.cache.leftpad && p.window_left >= p.len_k && p.len_k > 0;
+  if (!from_first_row || !plan.at_once) return;
+  plan.known_splits = plan.eager_splits;
+  plan.known_tiles = plan.splits == 1 && p.len_k > c.tile_k ? 2 : 1;
+}
+
+// How many parts of tiles, keys or values, a CTA keeps in flight. To be busy, memory needs 44 KiB per SM in flight,
+// while one more part is in use and the next is requested. With more, some requests are served long before others, and
+// reads evict more from L2 that must be written. Measured: docs/lab/kv.md.
+int64_t parts_in_flight(const KvPlan& plan, const KvConfig& c) {
+  constexpr int64_t kBytes = 44 << 10;
+  const int64_t parts = parts_of_tile(c), all = parts * c.stages, bytes = stage_bytes(c) / parts;
+  if (plan.box_rows != c.tile_k || c.ctas_per_sm != 1 || by_warpgroups(c)) return all;
+  return std::min(all, std::max(parts * plan.known_tiles, 1 + (kBytes + bytes - 1) / bytes));
+}
+
+// Whether splits exchange their partial sums (kernels/kv/exchange.h), for which all CTAs must be resident. Every warp
+// adds up some units of the rows, one after the other: with many rows and few splits these are so many that tickets are
+// faster (docs/lab/kv.md).
+bool is_worth_exchange(const KvPlan& plan, const KvConfig& c) {
+  constexpr int64_t kMostUnits = 4;  // per warp
+  if (!c.fast_decode || !plan.at_once || plan.splits == 1 || c.ctas_per_sm != 1) return false;
+  return plan.state_rows * (c.dim_v / kPostedColumns) <= kMostUnits * plan.splits * (num_threads(c) / 32);
+}
+
+KvPlan plan(const CacheProblem& p, const PlanTarget& target) {
+  const Arch& arch = target.arch;
+  KvConfig c{};
+  c.element = element_of(p.dtype);
+  c.dim_qk = boxed_dim(p.dim_qk), c.dim_v = boxed_dim(p.dim_v);
+  c.v_in_k = p.v_in_k;
+  c.copy = kCopyTma;
+  c.options = kv_options(p, c.copy);
+  KvPlan plan;
+  plan.family = &sm90_kv;
+  plan.tuned = apply_tuned(kTunable, target.choice, arch, c);
+  if (!plan.tuned)
+    choose_tiles(
+        c, p, arch, kTiles,
+        [&](const KvTiles& t, const KvConfig& tiled) {
+          if (t.lone && !is_lone(p, t, arch)) return false;
+          return !by_warpgroups(tiled) || (!tiled.v_in_k && is_worth_warpgroups(p, t, arch));
+        },
+        // More stages than usual where no other CTA would share the SM in any case.
+        [](const KvTiles& t, const KvConfig& tiled) {
+          return t.lone || by_warpgroups(tiled) ? kMostLoneStages : kMostStages;
+        });
+  plan.box_rows = box_rows_of(p, c);
+  // Calls with many queries take long in any case; a fixed number of splits promises the same bits for a row in any
+  // call.
+  c.fast_decode = !by_warpgroups(c) && p.num_splits == 0 && is_fast_decode(p);
+  plan_splits(plan, p, c, target, ShortSplits::yes);
+  c.exchanges = target.reduction == SplitReduction::exchange && is_worth_exchange(plan, c);
+  know_first_tiles(plan, p, c);
+  plan.on_their_way = parts_in_flight(plan, c);
+  plan_launch(plan, p, kKernel, c, arch);
+  if (c.fast_decode && plan.launch.grid_x != 0) {
+    plan.launch.grid_x = static_cast<uint32_t>(p.heads_k * plan.row_tiles);
+    plan.launch.grid_y = static_cast<uint32_t>(p.batch), plan.launch.grid_z = static_cast<uint32_t>(plan.splits);
+  }
+  plan.launch.programmatic = true, plan.launch.cooperative = c.exchanges != 0;
+  return plan;
+}
+
+FirstCopies first_copies(const CacheProblem& p, const KvPlan& plan) {
+  FirstCopies f{};
+  const CachedKeys& c = p.cache;
+  f.rows = c.rows;
+  if (c.page_size != 0) f.table = c.table, f.table_stride = c.table_stride, f.page_size = as_int(c.page_size);
+  else if (c.entry) f.table = c.entry, f.table_stride = 1, f.page_size = as_int(std::max<int64_t>(1, p.len_k));
+  const auto by = [](int64_t n) { return divisor(static_cast<unsigned>(std::max<int64_t>(1, n))); };
+  f.by_page_size = by(f.page_size);
+  f.last_row = as_int(std::max<int64_t>(1, p.len_k) - 1), f.last_entry = as_int(std::max<int64_t>(1, c.entries) - 1);
+  f.row_tiles = static_cast<int>(plan.row_tiles), f.by_row_tiles = by(plan.row_tiles);
+  f.splits = static_cast<short>(plan.known_splits), f.tiles = static_cast<unsigned char>(plan.known_tiles);
+  f.box_bits = static_cast<unsigned char>(std::countr_zero(static_cast<unsigned>(plan.tile_k / plan.box_rows)));
+  f.k_head = p.k.head_stride != 0, f.k_entry = p.k.batch_stride != 0;
+  f.v_head = p.v.head_stride != 0, f.v_entry = p.v.batch_stride != 0;
+  return f;
+}
+
+Sm90KvParams params_of(const CacheProblem& p, const KvPlan& plan, const LaunchContext& context) {
+  // A call is long, for the L2 cache, if CTAs follow those that run from the start, or if these read four times what it
+  // holds: on an H200 with head sizes of 128, 132 x 48 x 32 KiB.
+  constexpr int kManyTiles = 48;
+  const int rows = static_cast<int>(plan.box_rows);
+  return {tensor_map(p.k, cached_extent(p, p.dim_qk), rows),
+          tensor_map(p.v, cached_extent(p, p.dim_v), rows),
+          first_copies(p, plan),
+          kv_params(p, plan, context.workspace, context.tile_counts),
+          static_cast<int>(plan.early_ctas),
+          plan.at_once ? kManyTiles / plan.launch.kernel.as<KvConfig>().ctas_per_sm : 0,
+          static_cast<int>(plan.on_their_way)};
+}
+
+}  // namespace
+
+constinit const KvFamily sm90_kv{
+    .name = "sm90",
+    .serves = [](const Arch& arch) { return arch.wgmma; },
+    .why_not = why_not,
+    .plan = plan,
+    .candidates = [](const CacheProblem& p, const KvPlan& plan,
+                     const Arch& arch) { return kv_candidates(kKernel, p, plan, arch); },
+    .limits = [](const KernelKey& kernel, const Arch& arch) { return config_limits(kernel.as<KvConfig>(), arch); },
+    .choice = [](const KernelKey& kernel) { return choice_of(kTunable, kernel.as<KvConfig>()); },
+    .params = [](const CacheProblem& p, const KvPlan& plan, const LaunchContext& context,
+                 KernelParams& params) { params.set([&] { return params_of(p, plan, context); }); },
+    .describe =
+        [](const KvPlan& plan) {
+          return kv_config_line(plan.launch.kernel.as<KvConfig>(), "by TMA from a producer warp");
+        },
+    .kernels = kKernels,
+};
+
+}  // namespace cuflash::cuda
