@@ -1,5 +1,5 @@
 // The dropout decision of one (seed, offset, b, h, i, j), identical on every backend. Device compilers read this file
-// too, so it includes nothing.
+// too, so it includes no standard header.
 //
 // Philox4x32-10 (Salmon et al., SC 2011) is used twice: once per head, keyed by the seed, on (offset, b, h), which
 // yields the 128 bits of the head's stream; then once per group of four decisions, keyed by the stream, on the group's
