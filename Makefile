@@ -19,6 +19,8 @@ endif
 sources = $(shell find include src kernels reference check files machine cli python tests fuzz bench examples -name '*.cpp' -o -name '*.h' -o -name '*.c')
 configure = cmake --preset $(1) --log-level=NOTICE
 build = $(configure) && cmake --build --preset $(1) --parallel $(JOBS) $(2)
+# What the release build has compiled, linked against a library compiled with a sanitizer.
+build_sanitized = $(call configure,release) && cmake --build --preset $(1) --parallel $(JOBS)
 run_tests = ctest --preset $(1) --parallel $(JOBS)
 
 .PHONY: help setup demo build test python-test asan tsan clang fuzz gpu-test gpu-sanitize gpu-bench bench teeth docs pictures format format-check tidy install clean
@@ -47,11 +49,11 @@ python-test: ## The tests of the Python package, in a virtual environment of the
 	@JOBS=$(JOBS) tools/python_test.sh cpu $(PYTEST_FLAGS)
 
 asan: setup ## The tests under the address and undefined behaviour sanitizers, with fewer random cases
-	@$(call build,asan)
+	@$(call build_sanitized,asan)
 	@$(call run_tests,asan)
 
 tsan: setup ## The tests under the thread sanitizer, with fewer random cases
-	@$(call build,tsan)
+	@$(call build_sanitized,tsan)
 	@$(call run_tests,tsan)
 
 clang: ## The tests built with clang

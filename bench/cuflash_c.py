@@ -120,10 +120,12 @@ class Library:
             setattr(tensors, name, self.view(tensor))
         return self._call("backward", a, tensors, self.execution(q.device, threads, deterministic), q.device)
 
-    def attend_cache(self, q, k, v, seqlens, o, causal=False, threads=0):
+    def attend_cache(self, q, k, v, seqlens, o, causal=False, threads=0, block_table=None):
+        """k and v are [B, H, S, D], or with a block table [pages, H, page size, D]."""
         a = Attention(struct_size=ctypes.sizeof(Attention), window_left=-1, window_right=-1, causal=int(causal))
         a.q = self.view(q)
         tensors = CacheTensors(struct_size=ctypes.sizeof(CacheTensors))
-        for name, tensor in (("k", k), ("v", v), ("seqlens", seqlens), ("o", o)):
-            setattr(tensors, name, self.view(tensor))
+        for name, tensor in (("k", k), ("v", v), ("seqlens", seqlens), ("o", o), ("block_table", block_table)):
+            if tensor is not None:
+                setattr(tensors, name, self.view(tensor))
         return self._call("attend_cache", a, tensors, self.execution(q.device, threads), q.device)

@@ -1,12 +1,6 @@
 # The oracle, the naive baseline and the engine of random checks: used by the tools and the tests, never installed.
 
 file(GLOB_RECURSE check_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/reference/*.cpp ${PROJECT_SOURCE_DIR}/check/*.cpp)
-# The oracle has no threads, and ThreadSanitizer's look at its every access was most of the time of the tests.
-if(CUFLASH_SANITIZE STREQUAL "thread")
-  set(oracle_sources ${check_sources})
-  list(FILTER oracle_sources INCLUDE REGEX "/reference/")
-  set_source_files_properties(${oracle_sources} PROPERTIES COMPILE_OPTIONS -fno-sanitize=thread)
-endif()
 add_library(cuflash_check STATIC ${check_sources})
 cuflash_configure_target(cuflash_check)
 target_include_directories(cuflash_check PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/kernels)

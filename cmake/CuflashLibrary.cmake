@@ -6,26 +6,24 @@ file(GLOB_RECURSE library_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.
 file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cpu/*.cpp)
 
 # The loops over tiles live on fused multiply-add and vectorised selections. -std=c++20 turns contraction off in GCC, and
-# errno and floating-point traps, which nothing here reads, keep both compilers from vectorising.
-set(kernel_flags -ffp-contract=fast -fno-math-errno -fno-trapping-math)
-# Sanitizers look at every access either way, and with -O3 these files take the compiler three times as long.
-if(NOT CUFLASH_SANITIZE)
-  list(APPEND kernel_flags $<$<NOT:$<CONFIG:Debug>>:-O3>)
-endif()
-set_source_files_properties(${kernel_sources} PROPERTIES COMPILE_OPTIONS "${kernel_flags}")
-# Each instruction set's file, and no other, may use it: src/cpu/kernels.cpp asks the processor before it calls one.
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu/isa/avx2.cpp PROPERTIES
-    COMPILE_OPTIONS "${kernel_flags};-mavx2;-mfma;-mf16c")
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu/isa/avx512.cpp PROPERTIES
-    COMPILE_OPTIONS "${kernel_flags};-mavx512f;-mfma;-mf16c")
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu/isa/amx.cpp PROPERTIES
-    COMPILE_OPTIONS "${kernel_flags};-mavx512f;-mavx512bw;-mavx512bf16;-mfma;-mf16c;-mamx-tile;-mamx-bf16")
-elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cpu/isa/bfmmla.cpp
-    ${PROJECT_SOURCE_DIR}/src/cpu/isa/bfmmla_decode.cpp PROPERTIES
-    COMPILE_OPTIONS "${kernel_flags};-march=armv8.2-a+bf16")
-endif()
+# errno and floating-point traps, which nothing here reads, keep both compilers from vectorising. Properties of source files
+# hold in one directory: the sanitized library (tests/sanitized) calls this with its own level of optimisation.
+function(cuflash_set_kernel_flags optimisation)
+  set(flags -ffp-contract=fast -fno-math-errno -fno-trapping-math ${optimisation})
+  set_source_files_properties(${kernel_sources} PROPERTIES COMPILE_OPTIONS "${flags}")
+  # Each instruction set's file, and no other, may use it: src/cpu/kernels.cpp asks the processor before it calls one.
+  set(isa ${PROJECT_SOURCE_DIR}/src/cpu/isa)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+    set_source_files_properties(${isa}/avx2.cpp PROPERTIES COMPILE_OPTIONS "${flags};-mavx2;-mfma;-mf16c")
+    set_source_files_properties(${isa}/avx512.cpp PROPERTIES COMPILE_OPTIONS "${flags};-mavx512f;-mfma;-mf16c")
+    set_source_files_properties(${isa}/amx.cpp PROPERTIES
+      COMPILE_OPTIONS "${flags};-mavx512f;-mavx512bw;-mavx512bf16;-mfma;-mf16c;-mamx-tile;-mamx-bf16")
+  elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+    set_source_files_properties(${isa}/bfmmla.cpp ${isa}/bfmmla_decode.cpp PROPERTIES
+      COMPILE_OPTIONS "${flags};-march=armv8.2-a+bf16")
+  endif()
+endfunction()
+cuflash_set_kernel_flags($<$<NOT:$<CONFIG:Debug>>:-O3>)
 
 set(public_includes
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
@@ -40,12 +38,16 @@ add_custom_command(OUTPUT ${embedded_kernels}
   DEPENDS ${kernel_headers} ${PROJECT_SOURCE_DIR}/cmake/EmbedKernels.cmake
   COMMENT "Embedding kernel headers" VERBATIM)
 
-add_library(cuflash_objects OBJECT ${library_sources} ${embedded_kernels})
+set(library_includes ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/kernels ${PROJECT_SOURCE_DIR}/include)
+add_library(cuflash_embedded_kernels OBJECT ${embedded_kernels})
+cuflash_configure_target(cuflash_embedded_kernels)
+target_include_directories(cuflash_embedded_kernels PRIVATE ${library_includes})
+add_library(cuflash_objects OBJECT ${library_sources})
 cuflash_configure_target(cuflash_objects)
-target_include_directories(cuflash_objects PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/kernels
-  ${PROJECT_SOURCE_DIR}/include)
+target_include_directories(cuflash_objects PRIVATE ${library_includes})
+set(library_objects $<TARGET_OBJECTS:cuflash_objects> $<TARGET_OBJECTS:cuflash_embedded_kernels>)
 
-add_library(cuflash SHARED $<TARGET_OBJECTS:cuflash_objects>)
+add_library(cuflash SHARED ${library_objects})
 cuflash_configure_target(cuflash)
 target_include_directories(cuflash PUBLIC ${public_includes})
 target_link_libraries(cuflash PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
@@ -61,7 +63,7 @@ set_target_properties(cuflash PROPERTIES
   SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
   LINK_DEPENDS ${export_script})
 
-add_library(cuflash_static STATIC $<TARGET_OBJECTS:cuflash_objects>)
+add_library(cuflash_static STATIC ${library_objects})
 cuflash_configure_target(cuflash_static)
 target_compile_definitions(cuflash_static PUBLIC CUFLASH_STATIC)
 target_include_directories(cuflash_static PUBLIC ${public_includes})

@@ -1,25 +1,17 @@
 # What every target of the project is compiled with.
 
-if(CUFLASH_SANITIZE STREQUAL "address")
-  set(sanitize_flags -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
-elseif(CUFLASH_SANITIZE STREQUAL "thread")
-  set(sanitize_flags -fsanitize=thread -fno-omit-frame-pointer)
-elseif(CUFLASH_SANITIZE)
-  message(FATAL_ERROR "CUFLASH_SANITIZE is \"${CUFLASH_SANITIZE}\"; it may be empty, \"address\" or \"thread\"")
-endif()
+set(address_sanitizer -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+set(thread_sanitizer -fsanitize=thread -fno-omit-frame-pointer)
 
 # For what is compiled once and runs for a moment: tests, and the tool's options. The compiler's time is what counts.
 set(brief_flags $<$<NOT:$<CONFIG:Debug>>:-O1>)
-if(CUFLASH_SANITIZE STREQUAL "address")
-  set(brief_flags -O0)
-endif()
 
 if(CUFLASH_BUILD_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     message(FATAL_ERROR "CUFLASH_BUILD_FUZZ needs clang, which has libFuzzer, but the compiler is ${CMAKE_CXX_COMPILER_ID}: "
       "configure with -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++, or run make fuzz")
   endif()
-  list(APPEND sanitize_flags -fsanitize=fuzzer-no-link)
+  set(fuzz_flags ${address_sanitizer} -fsanitize=fuzzer-no-link)
 endif()
 
 function(cuflash_configure_target target)
@@ -32,6 +24,6 @@ function(cuflash_configure_target target)
     C_VISIBILITY_PRESET hidden
     CXX_VISIBILITY_PRESET hidden
     VISIBILITY_INLINES_HIDDEN ON)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic $<$<BOOL:${CUFLASH_WERROR}>:-Werror> ${sanitize_flags})
-  target_link_options(${target} PRIVATE ${sanitize_flags})
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic $<$<BOOL:${CUFLASH_WERROR}>:-Werror> ${fuzz_flags})
+  target_link_options(${target} PRIVATE ${fuzz_flags})
 endfunction()

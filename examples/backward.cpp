@@ -1,5 +1,5 @@
-// Gradients of the loss <O, dO>: forward keeps O and LSE, backward recomputes the rest. Every element of dQ, dK and dV is
-// compared with a central difference of the loss, computed from the definition.
+// Gradients of the loss <O, dO>. The forward pass saves O and LSE, the backward pass recomputes the rest. Every element
+// of dQ, dK and dV is compared with a central difference of the loss, computed from the definition.
 #include <cuflash/flash_attention.h>
 
 #include <cstdio>
@@ -21,7 +21,7 @@ double loss(const Values& q, const Values& k, const Values& v, const Values& dou
   return sum;
 }
 
-// The slope of the loss in every element of one of its arguments, `values`.
+// The derivative of the loss with respect to every element of one of its arguments, `values`.
 template <class Loss>
 Values slopes(Values& values, Loss loss_now) {
   const double step = 1e-5;

@@ -1,4 +1,4 @@
-// Attention straight from its definition, in double: what the examples compare the library's answers with.
+// Attention straight from its definition, in double: the reference for the examples.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ struct DirectRow {
   double lse;
 };
 
-// One query against keys 0 .. count - 1; consecutive keys and values stand `stride` elements apart.
+// One query against keys 0 .. count - 1; consecutive keys and values are `stride` elements apart.
 template <class T>
 DirectRow direct_row(const T* q, const T* k, const T* v, int64_t count, int64_t stride, int64_t dim) {
   std::vector<double> score(static_cast<size_t>(count));

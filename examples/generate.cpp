@@ -1,7 +1,7 @@
-// Generation with a KV cache in pages: the same tokens as without a cache, where every step computes all of them again.
-// Prompts of different lengths go through a tiny model of random weights in one packed call; then every sequence grows
-// by one token a step, and one is forked behind its prompt, whose pages both continuations read. A call appends to the
-// pages, turns queries and keys by their positions, and attends.
+// Generation with a paged KV cache: the tokens must be the same as without a cache, where every step recomputes all of
+// them. Prompts of different lengths go through a tiny model with random weights in one packed call. Then every
+// sequence grows by one token per step, and one is forked after its prompt, whose pages both continuations read. Each
+// call appends to the pages, applies the rotary embedding to queries and keys, and attends.
 #include <cuflash/cached_attention.h>
 #include <cuflash/page_pool.h>
 
@@ -18,7 +18,7 @@ constexpr int64_t kPages = 32, kPageSize = 4, kPositions = 64, kTokens = 20;
 using Values = std::vector<float>;
 using Text = std::vector<int32_t>;
 
-// rows of x [rows, in] times the transpose of weights [out, in].
+// x [rows, in] times the transpose of weights [out, in].
 Values multiply(const Values& x, const Values& weights, int64_t in) {
   const int64_t rows = static_cast<int64_t>(x.size()) / in, out = static_cast<int64_t>(weights.size()) / in;
   Values y(static_cast<size_t>(rows * out));
@@ -31,7 +31,7 @@ Values multiply(const Values& x, const Values& weights, int64_t in) {
   return y;
 }
 
-// Each row with a mean square of 1, times a factor that gives products with random weights of this width a size of 1.
+// Scales each row to unit length, so that its products with random weights are of size 1.
 Values normalised(Values x) {
   for (size_t row = 0; row < x.size(); row += kWidth) {
     float squares = 0;
@@ -68,7 +68,8 @@ struct Model {
       }
   }
 
-  // The logits behind the tokens numbered `last`. attend(layer, qkv) is attention of all tokens, [tokens, heads, kDim].
+  // The logits after the tokens numbered `last`. attend(layer, qkv) computes attention of all tokens, [tokens, heads,
+  // kDim].
   template <class Attend>
   Values logits(const Text& tokens, const Text& last, Attend attend) const {
     Values x;
@@ -87,14 +88,14 @@ struct Model {
   }
 };
 
-// The most likely token of a row of logits, or with place 1 the one behind it.
-int32_t best(const Values& logits, size_t row, int place = 0) {
+// The most likely token of a row of logits, or the second one if rank is 1.
+int32_t best(const Values& logits, size_t row, int rank = 0) {
   Text order(kVocabulary);
   for (int32_t n = 0; n < kVocabulary; ++n) order[static_cast<size_t>(n)] = n;
   const float* values = &logits[row * kVocabulary];
-  std::partial_sort(order.begin(), order.begin() + place + 1, order.end(),
+  std::partial_sort(order.begin(), order.begin() + rank + 1, order.end(),
                     [=](int32_t a, int32_t b) { return values[a] > values[b]; });
-  return order[static_cast<size_t>(place)];
+  return order[static_cast<size_t>(rank)];
 }
 
 struct Cache {
@@ -112,7 +113,7 @@ struct Cache {
                     &memory[room.copy->destination * kPage]);
   }
 
-  // The logits behind the new tokens of each sequence.
+  // The logits after the new tokens of each sequence.
   Values step(const Model& model, const std::vector<cuflash::CachedSequence>& sequences,
               const std::vector<Text>& texts) {
     const int64_t batch = static_cast<int64_t>(sequences.size()), columns = kPositions / kPageSize;
@@ -153,7 +154,7 @@ std::vector<Text> generate_with_cache(const Model& model, const std::vector<Text
   std::vector<Text> written;
   for (size_t n = 0; n < prompts.size(); ++n) written.push_back({best(logits, n)});
   sequences.push_back(cache.pool.fork(sequences[0]).value());
-  written.push_back({best(logits, 0, 1)});  // the fork goes another way
+  written.push_back({best(logits, 0, 1)});  // the fork continues differently
   for (int64_t n = 1; n < kTokens; ++n) {
     std::vector<Text> newest;
     for (const Text& text : written) newest.push_back({text.back()});
@@ -167,8 +168,8 @@ std::vector<Text> generate_with_cache(const Model& model, const std::vector<Text
   return written;
 }
 
-// x [tokens, heads, kDim] turned by positions, as the call over the cache does it itself.
-Values turned(const Model& model, Values x, int64_t heads) {
+// Applies the rotary embedding to x [tokens, heads, kDim], as the call over the cache does internally.
+Values rotated(const Model& model, Values x, int64_t heads) {
   for (size_t row = 0; row < x.size(); row += kDim) {
     const size_t position = row / static_cast<size_t>(heads * kDim);
     for (size_t pair = 0; pair < kDim / 2; ++pair) {
@@ -180,12 +181,12 @@ Values turned(const Model& model, Values x, int64_t heads) {
   return x;
 }
 
-Text generate_without_cache(const Model& model, Text text, int place) {
+Text generate_without_cache(const Model& model, Text text, int rank) {
   const size_t prompt = text.size();
   for (int64_t n = 0; n < kTokens; ++n) {
     const int64_t total = static_cast<int64_t>(text.size());
     const Values logits = model.logits(text, {static_cast<int32_t>(total - 1)}, [&](size_t, const Qkv& qkv) {
-      const Values q = turned(model, qkv.q, kHeads), k = turned(model, qkv.k, kHeadsK);
+      const Values q = rotated(model, qkv.q, kHeads), k = rotated(model, qkv.k, kHeadsK);
       Values o(q.size());
       cuflash::flash_attention_forward({.q = cuflash::bshd(q.data(), 1, total, kHeads, kDim),
                                         .k = cuflash::bshd(k.data(), 1, total, kHeadsK, kDim),
@@ -194,7 +195,7 @@ Text generate_without_cache(const Model& model, Text text, int place) {
                                        {.o = cuflash::bshd(o.data(), 1, total, kHeads, kDim)});
       return o;
     });
-    text.push_back(best(logits, 0, n == 0 ? place : 0));
+    text.push_back(best(logits, 0, n == 0 ? rank : 0));
   }
   return {text.begin() + static_cast<int64_t>(prompt), text.end()};
 }

@@ -1,12 +1,12 @@
-"""Generates text tokens with a KV cache in pages, and without one, and compares: they must be the same.
+"""Generates tokens with a paged KV cache and without a cache, and checks that they are the same.
 
     python examples/generate.py
     python examples/generate.py --device cuda --tokens 200 --prompts 40 900 333
 
-The model is a small transformer with random weights: grouped heads, rotary embedding, causal attention. All prompts, of
-different lengths, go through it in one call, packed. Then every sequence grows by one token a step, and one of them is
-forked behind its prompt: both continuations read the pages of the prompt, which are there once. The library appends to
-the pages, turns queries and keys by their positions, and attends, in one call a layer.
+The model is a small transformer with random weights: grouped heads, rotary embedding, causal attention. Prompts of
+different lengths go through it in one packed call. Then every sequence grows by one token per step, and one of them is
+forked after its prompt: both continuations read the same pages. One call per layer appends to the pages, applies the
+rotary embedding to queries and keys, and attends.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ PAGE_SIZE = 16
 
 
 class PagedCache:
-    """Pages of K and V for every layer, and the pool that says which of them are whose."""
+    """Pages of K and V for every layer, and the pool that assigns them to sequences."""
 
     def __init__(self, pages: int, sequences: int, device: str) -> None:
         self.pool = cuflash.PagePool(pages, PAGE_SIZE, max_sequences=sequences)
         self.memory = torch.zeros(LAYERS, 2, pages, PAGE_SIZE, HEADS_K, DIM, device=device)
 
     def grow(self, sequences: Sequence, counts: Sequence[int]) -> Tuple[Tensor, Tensor]:
-        """Room for new tokens. Returns the lengths before, and the block table that has the new pages."""
+        """Reserves room for new tokens. Returns the old lengths and the block table with the new pages."""
         lengths = self.pool.lengths(sequences)
         for sequence, count in zip(sequences, counts):
             room = self.pool.append(sequence, count)
             if not room:
                 raise RuntimeError(f"{room.fit}: {room.missing_pages} pages are missing")
-            if room.copy:  # the last page of a prompt that is shared, before one of the sharers writes into it
+            if room.copy:  # a shared last page is copied before a sequence writes into it
                 source, destination, tokens = room.copy
                 self.memory[:, :, destination, :tokens] = self.memory[:, :, source, :tokens]
         table = self.pool.block_table(sequences)
@@ -51,7 +51,7 @@ class PagedCache:
 
 
 class Batch:
-    """New tokens of several sequences, one behind the other, and where they go."""
+    """The new tokens of several sequences, packed, and where they go in the cache."""
 
     def __init__(self, cache: PagedCache, sequences: Sequence, tokens: Sequence[List[int]]) -> None:
         device, counts = cache.memory.device, [len(x) for x in tokens]
@@ -91,7 +91,7 @@ class Model(nn.Module):
         self.register_buffer("sin", angle.sin())
 
     def with_cache(self, batch: Batch) -> Tensor:
-        """The logits behind the last new token of each sequence."""
+        """The logits after the last new token of each sequence."""
         x = self.embedding(batch.tokens)
         for layer, (k_cache, v_cache) in zip(self.layers, batch.memory):
             q, k, v = layer.qkv_of(x)
@@ -103,24 +103,24 @@ class Model(nn.Module):
         return self.head(self.norm(x[batch.last]))
 
     def without_cache(self, tokens: Tensor) -> Tensor:
-        """The logits behind the last of these tokens, from all of them."""
+        """The logits after the last of these tokens, computed from all of them."""
         x = self.embedding(tokens)
         for layer in self.layers:
             q, k, v = layer.qkv_of(x)
-            q, k = self.turned(q), self.turned(k)
+            q, k = self.rotated(q), self.rotated(k)
             x = layer.finish(x, cuflash.flash_attn_func(q[None], k[None], v[None], causal=True)[0])
         return self.head(self.norm(x[-1]))
 
-    def turned(self, x: Tensor) -> Tensor:
-        """Rotary embedding, as the call over the cache does it itself."""
+    def rotated(self, x: Tensor) -> Tensor:
+        """Applies the rotary embedding, as the call over the cache does internally."""
         cos, sin = self.cos[:len(x), None], self.sin[:len(x), None]
         a, b = x.chunk(2, -1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
-def best(logits: Tensor, place: int = 0) -> List[int]:
-    """The most likely token of each row, or the next ones behind it."""
-    return logits.topk(place + 1).indices[..., place].tolist()
+def best(logits: Tensor, rank: int = 0) -> List[int]:
+    """The most likely token of each row, or the one of this rank."""
+    return logits.topk(rank + 1).indices[..., rank].tolist()
 
 
 def generate_with_cache(model: Model, prompts: List[List[int]], count: int, device: str) -> List[List[int]]:
@@ -129,7 +129,7 @@ def generate_with_cache(model: Model, prompts: List[List[int]], count: int, devi
     sequences = [cache.pool.start() for _ in prompts]
     logits = model.with_cache(Batch(cache, sequences, prompts))
     sequences.append(cache.pool.fork(sequences[0]))
-    written = [[token] for token in (*best(logits), best(logits[0], 1))]  # the fork goes another way
+    written = [[token] for token in (*best(logits), best(logits[0], 1))]  # the fork continues differently
     for _ in range(count - 1):
         logits = model.with_cache(Batch(cache, sequences, [tokens[-1:] for tokens in written]))
         for tokens, token in zip(written, best(logits)):
@@ -145,8 +145,8 @@ def generate_without_cache(model: Model, prompts: List[List[int]], count: int, d
     for number, prompt in enumerate((*prompts, prompts[0])):
         tokens = torch.tensor(prompt, device=device)
         for step in range(count):
-            place = 1 if step == 0 and number == len(prompts) else 0
-            tokens = torch.cat([tokens, torch.tensor([best(model.without_cache(tokens), place)], device=device)])
+            rank = 1 if step == 0 and number == len(prompts) else 0
+            tokens = torch.cat([tokens, torch.tensor([best(model.without_cache(tokens), rank)], device=device)])
         written.append(tokens[len(prompt):].tolist())
     return written
 

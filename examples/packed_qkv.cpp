@@ -1,5 +1,5 @@
-// Q, K and V as views of one [batch, length, 3, heads, dim] buffer, as a fused projection writes it, and their gradients
-// into one buffer of the same shape. Nothing is copied: a view is a pointer and strides.
+// Q, K and V as views of one [batch, length, 3, heads, dim] buffer, as a fused projection writes it, with their
+// gradients in one buffer of the same shape. Nothing is copied: a view is a pointer and strides.
 #include <cuflash/flash_attention.h>
 
 #include <cstdio>
@@ -53,7 +53,7 @@ int main() try {
                                                 .dv = part(dqkv, 2)});
 
   double error = distance(o.data(), direct_output(qkv).data(), kBatch * kLength * kHeads * kDim);
-  for (size_t n = 0; n < qkv.size(); ++n) {  // the slope of <O, dO> in every element of the buffer
+  for (size_t n = 0; n < qkv.size(); ++n) {  // the derivative of <O, dO> with respect to every element
     auto above = qkv, below = qkv;
     above[n] += 1e-5, below[n] -= 1e-5;
     const auto o_above = direct_output(above), o_below = direct_output(below);

@@ -1,5 +1,6 @@
-// A KV cache in pages: two continuations share the pages of one prompt, a page is copied when the first of them writes
-// into it, and one is trimmed to its first and its last tokens. The cache of one layer and one head stands here for all.
+// A paged KV cache: two continuations share the pages of one prompt, a shared page is copied when one of them first
+// writes into it, and one sequence is trimmed to its first and last tokens. The cache has one layer and one head, for
+// brevity.
 #include <cuflash/page_pool.h>
 
 #include <cstdio>
@@ -10,7 +11,7 @@ namespace {
 
 constexpr int64_t kPages = 16, kPageSize = 4, kDim = 8, kPage = kPageSize * kDim;
 
-// The memory that a pool keeps the books of. In an engine it is on the GPU, [pages, page_size, heads, dim] a layer.
+// The memory that the pool manages. In an inference engine it is on the GPU, [pages, page_size, heads, dim] per layer.
 struct Cache {
   cuflash::PagePool pool{{.pages = kPages, .page_size = kPageSize, .max_sequences = 4}};
   std::vector<float> k = std::vector<float>(kPages * kPage), v = k;
@@ -19,7 +20,7 @@ struct Cache {
     return &memory[static_cast<size_t>(pages[token / kPageSize] * kPage + token % kPageSize * kDim)];
   }
 
-  // Room first, then the copy, then the new tokens: k and v of `tokens` rows.
+  // Reserves room, copies a shared page if needed, then writes the new tokens: k and v of `tokens` rows.
   bool append(cuflash::CachedSequence sequence, const std::vector<float>& new_k, const std::vector<float>& new_v) {
     const int64_t before = pool.state(sequence).tokens, tokens = static_cast<int64_t>(new_k.size()) / kDim;
     const cuflash::Append room = pool.append(sequence, tokens);
@@ -40,7 +41,7 @@ struct Cache {
     return true;
   }
 
-  // What an attention kernel reads through the block table, one row after the other.
+  // The rows that an attention kernel reads through the block table, gathered.
   std::vector<float> gather(std::vector<float>& memory, cuflash::CachedSequence sequence) {
     const std::vector<int32_t> pages = pool.pages(sequence);
     std::vector<float> rows;
@@ -49,7 +50,8 @@ struct Cache {
     return rows;
   }
 
-  // The error of one query's attention to all that the sequence holds, against that to the tokens it should hold.
+  // Attends one query to everything that the sequence holds, and returns the error against the tokens that it should
+  // hold.
   double error(cuflash::CachedSequence sequence, const std::vector<float>& expected_k,
                const std::vector<float>& expected_v) {
     const auto q = random_values<float>(kDim, 99);
@@ -95,7 +97,8 @@ int main() try {
   double error = std::max(cache.error(first, joined(prompt_k, k1), joined(prompt_v, v1)),
                           cache.error(second, joined(prompt_k, k2), joined(prompt_v, v2)));
 
-  // 17 tokens: of the pages 0-3, 4-7, 8-11, 12-15, 16 those without one of the first 2 and the last 5 go.
+  // 17 tokens on the pages 0-3, 4-7, 8-11, 12-15, 16: trim drops the pages that hold none of the first 2 and the last
+  // 5.
   cache.pool.trim(first, 2, 5);
   const auto kept = [](const std::vector<float>& rows) {
     return joined({rows.begin(), rows.begin() + 4 * kDim}, {rows.begin() + 12 * kDim, rows.end()});

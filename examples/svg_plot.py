@@ -28,7 +28,7 @@ class Panel:
 
 
 class _Scale:
-    """Numbers to pixels, and round numbers for the ticks."""
+    """Maps values to pixels, and chooses round values for the ticks."""
 
     def __init__(self, low: float, high: float, pixels: Tuple[float, float], logarithmic: bool = False) -> None:
         self.logarithmic, self.pixels = logarithmic, pixels
@@ -53,7 +53,7 @@ class _Scale:
 
 
 def write_svg(path: str, title: str, panels: List[Panel], x_label: str) -> None:
-    """Writes the file, and its folder where there is none."""
+    """Writes the file, and creates its folder if needed."""
     height = TOP + sum(panel.height + GAP for panel in panels) - GAP + BOTTOM
     every_x = [x for panel in panels for curve in panel.curves for x in curve.x]
     across = _Scale(min(every_x), max(every_x), (LEFT, WIDTH - RIGHT))

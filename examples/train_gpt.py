@@ -39,7 +39,7 @@ def cuflash_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def torch_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The same by PyTorch, which wants [B, H, S, D]."""
+    """The same with PyTorch, which expects [B, H, S, D]."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
@@ -52,7 +52,7 @@ def grammar_text(sentences: int, seed: int) -> str:
     choose = random.Random(seed).choice
 
     def noun_phrase(depth: int) -> Tuple[str, bool]:
-        """The phrase, and whether it is in the plural: what the verb, maybe far behind, has to agree with."""
+        """The phrase, and whether it is plural: the verb, which may be far away, must agree with it."""
         plural = choose([False, True])
         noun = choose(["fox", "crow", "river", "stone", "child", "engine", "letter"])
         if plural:
@@ -105,7 +105,7 @@ class GPT(nn.Module):
 
 
 def train(name: str, characters: str, options: argparse.Namespace) -> List[float]:
-    """The loss of every step. All that is random comes from the seed, so that runs differ in their attention alone."""
+    """The loss of every step. All randomness comes from the seed, so runs differ only in their attention."""
     number = {character: n for n, character in enumerate(sorted(set(characters)))}
     text = torch.tensor([number[character] for character in characters])
     torch.manual_seed(options.seed)
@@ -139,10 +139,10 @@ def mean_of_last(losses: List[float]) -> float:
 
 
 def disagreement(losses: Dict[str, List[float]], dtype: str) -> str:
-    """What is wrong with these curves; "" where they agree.
+    """Why these curves disagree; "" if they agree.
 
-    Rounding differs between the two, and training amplifies a difference: the first steps agree to rounding, the whole
-    curve as one sees it, and the end on average. An attention that is wrong fails the first of these at once."""
+    Rounding differs between the two, and training amplifies differences: the first steps must agree to rounding, the
+    whole curve to the eye, and the end on average. A wrong attention fails the first of these at once."""
     differences = [abs(a - b) for a, b in zip(*losses.values())]
     begin, whole = max(differences[:10]), max(differences)
     end = abs(mean_of_last(losses["torch"]) - mean_of_last(losses["cuflash"]))

@@ -1,5 +1,5 @@
-// Three sequences of different lengths, one of them empty, packed one after the other without padding: [total, heads, dim]
-// with the first row of each in cu_seqlens. The lengths of queries and keys may differ.
+// Three sequences of different lengths, one of them empty, packed without padding: [total, heads, dim], with the first
+// row of each in cu_seqlens. The lengths of queries and keys may differ.
 #include <cuflash/flash_attention.h>
 
 #include <cstdio>
@@ -30,7 +30,7 @@ int main() try {
     for (int64_t i = 0; i < queries; ++i)
       for (int64_t h = 0; h < kHeads; ++h) {
         const int64_t row = (cu_q[b] + i) * token + h * kDim, first_key = cu_k[b] * token + h * kDim;
-        const int64_t visible = i + 1 + keys - queries;  // causal, the last query aligned to the last key
+        const int64_t visible = i + 1 + keys - queries;  // causal, with the last query aligned to the last key
         const DirectRow expected = direct_row(&q[row], &k[first_key], &v[first_key], visible, token, kDim);
         error = std::max(error, distance(&o[row], expected.o.data(), kDim));
         error = std::max(error, distance(&lse[h * total_q + cu_q[b] + i], &expected.lse, 1));

@@ -1,4 +1,4 @@
-// What is sent to a kernel: plain structs, shared by host and device. Strides count elements, offsets are 64-bit.
+// Kernel parameters: plain structs shared by host and device. Strides are in elements, offsets are 64-bit.
 #pragma once
 
 #include "config.h"
@@ -11,11 +11,11 @@ constexpr double kLog2e = 1.4426950408889634;
 using int64 = long long;
 using uint64 = unsigned long long;
 
-// A matrix of rows for every (batch, head); a repeated dimension has stride 0. Packed tensors have batch stride 0.
+// A matrix of rows for every (batch, head). A broadcast dimension has stride 0; packed tensors have batch stride 0.
 struct RowsView {
   void* data;  // null: absent
   int64 batch_stride, head_stride, row_stride;
-  int element;  // Element of what is stored; a mask tensor has bytes, whatever stands here
+  int element;  // Element of the stored values; ignored for a mask tensor, which has bytes
 };
 
 struct HeadView {
@@ -24,13 +24,13 @@ struct HeadView {
   int element;
 };
 
-// Lengths, window and options: what forward and backward share.
+// Lengths, window and options, shared by forward and backward.
 struct AttentionParams {
   RowsView q, k, v;
   RowsView bias, mask;  // rows of len_k
   HeadView slopes, sink;
   int batch, heads_q, heads_k;
-  int group;         // query heads that share keys
+  int group;         // query heads per KV head
   int len_q, len_k;  // of a dense tensor; packed: max_seqlen
   int dim_qk, dim_v;
   int64 window_left, window_right;
@@ -43,7 +43,7 @@ struct AttentionParams {
   double scale, softcap;
   double keep_scale;  // 1 / (1 - dropout_p)
   uint64 dropout_seed, dropout_offset;
-  unsigned dropout_threshold;  // kept where the random word is at least this; 0: no dropout
+  unsigned dropout_threshold;  // an element is kept if its random word is at least this; 0: no dropout
   uint64* tile_counts;         // null, or {visited, masked, skipped}
 };
 
@@ -52,18 +52,18 @@ struct ForwardParams {
   RowsView o, lse;
 };
 
-// A tensor in global memory as copy instructions know it (CUtensorMap): made by the driver, read by the hardware.
+// CUtensorMap: a tensor in global memory as cp.async.bulk.tensor sees it. The driver encodes it.
 struct alignas(128) TensorMap {
   unsigned char bytes[128];
 };
 
 struct Sm90ForwardParams {
-  TensorMap q, k, v;  // [dim, rows, heads, batch]; a repeated dimension has extent 1
-  TensorMap o;        // unless store_o_by_tma is 0: rows are not stored by copies
+  TensorMap q, k, v;  // [dim, rows, heads, batch]; a broadcast dimension has extent 1
+  TensorMap o;        // valid if store_o_by_tma is set
   int store_o_by_tma;
   ForwardParams forward;
   TileOrder tile_order;
-  float exponent;  // scale * log2(e): scores that no option changes times this are powers of two
+  float scale_log2;  // scale * log2(e), the exponent's scale if no option modifies the score
 };
 
 }  // namespace cuflash

@@ -1,18 +1,15 @@
-// The dropout decision of one (seed, offset, b, h, i, j), the same on every backend. No include: device compilers read
-// this file too.
+// The dropout decision of one (seed, offset, b, h, i, j), identical on every backend. Device compilers read this file
+// too, so it includes nothing.
 //
-// Philox4x32-10 (Salmon et al., SC 2011) is used twice. Once per head, keyed by the seed, on (offset, b, h): its 128 bits
-// are the head's stream. Then per group of four decisions, keyed by the stream, on the group's coordinates.
+// Philox4x32-10 (Salmon et al., SC 2011) is used twice: once per head, keyed by the seed, on (offset, b, h), which
+// yields the 128 bits of the head's stream; then once per group of four decisions, keyed by the stream, on the group's
+// coordinates.
 //
-// A group is the 2x2 block {i, i + 8} x {j, j + 8} inside a 16x16 block. A thread of a tensor-core kernel holds whole
-// groups of this shape both in S (queries in rows) and in its transpose, so neither orientation throws numbers away.
+// A group is the 2x2 block {i, i + 8} x {j, j + 8} inside a 16x16 block. A thread of a tensor core kernel holds whole
+// groups of this shape both in S (queries in rows) and in its transpose, so neither orientation discards random words.
 #pragma once
 
-#if defined(__CUDACC__)
-#define CUFLASH_SHARED_FUNCTION __host__ __device__ inline
-#else
-#define CUFLASH_SHARED_FUNCTION inline
-#endif
+#include "shared_function.h"
 
 namespace cuflash {
 
@@ -47,17 +44,17 @@ CUFLASH_SHARED_FUNCTION DropoutStream dropout_stream(unsigned long long seed, un
                         {{static_cast<unsigned>(offset), static_cast<unsigned>(offset >> 32), b, h}})};
 }
 
-// The group that i or j belongs to.
+// Group coordinate of i or j.
 CUFLASH_SHARED_FUNCTION unsigned dropout_coordinate(unsigned n) { return (n / 16) * 8 + n % 8; }
 
-// The four words of the group that holds (i, j); dropout_word says which is its own.
+// The four words of the group of (i, j); dropout_word selects the one of (i, j).
 CUFLASH_SHARED_FUNCTION PhiloxWords dropout_group(const DropoutStream& head, unsigned i, unsigned j) {
   return philox4x32_10(head.stream.word[0], head.stream.word[1],
                        {{dropout_coordinate(j), dropout_coordinate(i), head.stream.word[2], head.stream.word[3]}});
 }
 CUFLASH_SHARED_FUNCTION unsigned dropout_word(unsigned i, unsigned j) { return (i / 8) % 2 * 2 + (j / 8) % 2; }
 
-// A score is kept where its word is at least this: p in steps of 2^-32, and never everything dropped.
+// A score is kept if its word is at least this: p in steps of 2^-32, clamped so that something is always kept.
 CUFLASH_SHARED_FUNCTION unsigned dropout_threshold(double p) {
   const double scaled = p * 4294967296.0 + 0.5;
   return scaled >= 4294967295.0 ? 4294967295u : static_cast<unsigned>(scaled);

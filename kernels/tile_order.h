@@ -1,10 +1,10 @@
-// The order in which CTAs that stay take tiles of queries: the same function deals them out on the device and is tested
-// on the host.
+// Static schedule of persistent CTAs over query tiles. The device evaluates the same function that host tests check.
 //
-// Each CTA has one tile in a round. Where all tiles are equally long, heads come one after the other. Where the last
-// queries of a head see the most keys, the tiles of some heads are dealt out together, from the longest to the shortest,
-// in rounds that go through the CTAs forwards and backwards by turns: who had the longest of one round has the shortest of
-// the next. A group of heads has its keys and values in L2, and an even number of rounds; the last one takes what is left.
+// Each CTA gets one tile per round. If all tiles are equally long, heads follow one after the other. If the last
+// queries of a head see the most keys, the tiles of a group of heads are sorted from the longest to the shortest, and
+// rounds traverse the CTAs forwards and backwards alternately: the CTA with the longest tile of one round gets the
+// shortest of the next. A group's keys and values fit into L2. A group has an even number of rounds; the last group
+// takes the rest.
 #pragma once
 
 #include "philox.h"
@@ -15,9 +15,9 @@ struct TileOrder {
   unsigned heads;            // of all batch entries
   unsigned q_tiles;          // of a head
   unsigned rounds;           // of all groups
-  unsigned heads_per_group;  // the last group has at least as many
+  unsigned heads_per_group;  // the last group may have more
   unsigned groups, group_rounds;
-  int last_first;  // 1: from a head's last queries to its first
+  int last_first;  // 1: query tiles of a head in descending order
 };
 
 struct TileCoord {

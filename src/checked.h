@@ -1,6 +1,6 @@
-// Products and sums of extents, without overflow. Every extent of a call may be as large as 2^31 - 1, so a product of
-// three of them need not fit into 64 bits. A number that does not fit goes on as an estimate: what is refused in the end
-// is the whole size, and the refusal can state it.
+// Overflow-safe products and sums of extents. Each extent of a call may be as large as 2^31 - 1, so a product of three
+// of them may not fit into 64 bits. A result that overflows continues as a floating-point estimate, so that the error
+// message can state the total size.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,16 @@
 
 namespace cuflash {
 
-// Never negative.
+// A size or count; never negative.
 class Checked {
  public:
   constexpr Checked(int64_t value = 0) : value_(value) {}
 
   bool fits() const { return estimate_ == 0; }
-  // Itself, or the limit where it is larger.
+  // The smaller of this number and the limit.
   int64_t at_most(int64_t limit) const { return fits() && value_ < limit ? value_ : limit; }
-  // Throws where it does not fit. `what` starts a sentence that goes on with the number: "q: the tiles of a call are".
+  // Throws if the number does not fit. `what` begins a sentence that continues with the number: "q: the number of
+  // tiles is".
   int64_t value(const char* what) const {
     if (!fits()) reject(what, " ", *this, ", more than ", kLargest, "; split the call");
     return value_;
@@ -31,7 +32,7 @@ class Checked {
     if (a.fits() && b.fits() && !__builtin_add_overflow(a.value_, b.value_, &sum.value_)) return sum;
     return estimate(a.magnitude() + b.magnitude());
   }
-  // Of an empty tensor there is nothing, whatever its other extents are.
+  // A tensor with an extent of 0 is empty even if the product of its other extents overflows.
   friend Checked operator*(const Checked& a, const Checked& b) {
     if ((a.fits() && a.value_ == 0) || (b.fits() && b.value_ == 0)) return 0;
     Checked product;
@@ -57,10 +58,10 @@ class Checked {
   double magnitude() const { return fits() ? static_cast<double>(value_) : estimate_; }
 
   int64_t value_;
-  double estimate_ = 0;  // not 0: value_ says nothing
+  double estimate_ = 0;  // if not 0, value_ is meaningless
 };
 
-// The size of the workspace of a call.
+// Workspace size of a call, rejected if it cannot be addressed.
 inline size_t workspace_bytes(const Checked& bytes) {
   if (!bytes.fits())
     reject("workspace: this call needs ", bytes, " bytes, more than the ", Checked::kLargest,

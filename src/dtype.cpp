@@ -41,8 +41,8 @@ void load_row(const void* data, DType type, int64_t begin, int64_t count, Comput
   }
 }
 
-// Double to a 16-bit type through float would round twice; moving the float toward odd first makes the second rounding
-// the only one that counts.
+// Narrowing a double to a 16-bit type through float would round twice. Rounding to odd first makes the second rounding
+// the only one that matters.
 static float round_to_odd(double value) {
   const float nearest = static_cast<float>(value);
   const double error = value - static_cast<double>(nearest);

@@ -1,4 +1,4 @@
-// Element types: size, name, and a row of any of them read or written as the type that computes.
+// Element types: their size and name, and conversion of rows to and from the compute type.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -22,13 +22,14 @@ const char* name_of(DType type);  // "bf16"
 constexpr bool is_known(DType type) { return size_of(type) != 0; }
 bool is_float(DType type);
 
-// The type softmax state and LSE are kept in: f64 for f64, f32 for the rest.
+// The type of the softmax state and of LSE: f64 for f64 inputs, f32 for all others.
 inline DType state_type(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
 
-// Element index of an array of any type, widened. Sums and long rows use load_row.
+// One element of an array of any type, widened to double. Loops over long rows use load_row instead.
 double load_element(const void* data, DType type, int64_t index);
 
-// count elements from element `begin` on, converted to or from Compute (float or double). Narrowing rounds once, to even.
+// Converts `count` elements, starting at element `begin`, to or from Compute (float or double). Narrowing rounds once,
+// to nearest even.
 template <class Compute>
 void load_row(const void* data, DType type, int64_t begin, int64_t count, Compute* row);
 template <class Compute>

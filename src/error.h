@@ -1,4 +1,4 @@
-// The one error path: throw here, a status code at the C edge (src/api).
+// The only error path: library code throws, and the C API (src/api) converts exceptions to status codes.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -15,7 +15,7 @@ std::string join(const Parts&... parts) {
   return out.str();
 }
 
-// A rule about an argument is broken. The sentence names the argument, what it got, what is allowed, the way out.
+// Reports an invalid argument. The message is one sentence: the argument, its value, what is allowed, and the way out.
 template <class... Parts>
 [[noreturn]] void reject(const Parts&... parts) {
   throw FlashAttentionError(CUFLASH_INVALID_ARGUMENT, join(parts...));

@@ -35,7 +35,7 @@ class Block:
 
 def documents():
     pages = [ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
-    return sorted(ROOT.glob("README*.md")) + pages + sorted(ROOT.glob("docs/*.md"))
+    return sorted(ROOT.glob("README*.md")) + pages + sorted(ROOT.glob("docs/**/*.md"))
 
 
 def marks_before(lines, fence, name):

@@ -95,7 +95,7 @@ def check_cmake(names, words):
 def check_built(program):
     """A program of the build: of a test, or with a target of its own."""
     targets = "\n".join(file.read_text() for file in ROOT.glob("*/CMakeLists.txt"))
-    if not (ROOT / "tests" / f"{program}.cpp").is_file() and f"add_executable({program} " not in targets:
+    if not any((ROOT / "tests").rglob(f"{program}.cpp")) and f"add_executable({program} " not in targets:
         raise Wrong(f"nothing builds {program}")
 
 

@@ -60,8 +60,8 @@ FAULTS = {
     "src/pages/block_table.cpp": [
         Fault("rows may be longer than the block table", "static_cast<int64_t>(pages.size()) > columns", "false",
               "page_pool_tables_test"),
-        Fault("a table may be written over the list of sequences", "  require_apart(a, {\"sequences\", list});",
-              "  if (false) require_apart(a, {\"sequences\", list});", "misuse_test"),
+        Fault("a table may be written over the list of sequences", "  require_disjoint(a, {\"sequences\", list});",
+              "  if (false) require_disjoint(a, {\"sequences\", list});", "misuse_test"),
     ],
 
     # Files of tensors.
@@ -98,7 +98,7 @@ FAULTS = {
     "src/problem/describe.cpp": [
         Fault("heads need not divide", "if (p.heads_q % p.heads_k != 0)", "if (false)", "regressions_shapes_test"),
     ],
-    "src/problem/parts.cpp": [
+    "src/problem/describe_common.cpp": [
         Fault("dropout of 1 is taken", "a.dropout_p >= 0 && a.dropout_p < 1", "a.dropout_p >= 0 && a.dropout_p <= 1",
               "rejections_options_test"),
         Fault("default scale off by 0.4%", "a.scale : 1 / std::sqrt(", "a.scale : 1.004 / std::sqrt("),
@@ -106,7 +106,7 @@ FAULTS = {
         Fault("huge windows overflow", ": std::min(window, kUnbounded)", ": window", "regressions_windows_test"),
         Fault("dropout offset ignored", "a.dropout_seed, a.dropout_offset}", "a.dropout_seed, 0}"),
     ],
-    "src/problem/parts.h": [
+    "src/problem/describe_common.h": [
         Fault("packed row and head strides swapped",
               "if (a.t.rank == 3) return {data, a.dtype(), 0, a.step(1), a.step(0)};",
               "if (a.t.rank == 3) return {data, a.dtype(), 0, a.step(0), a.step(1)};"),
@@ -140,7 +140,8 @@ FAULTS = {
         Fault("a block table is read a second time", "p.cache.table = table, p.cache.table_rows = table_rows;",
               "p.cache.table = given.table;", "snapshot_test"),
         Fault("rotary tables may be too short", "needed > p.rotary.positions", "false", "rejections_cache_test"),
-        Fault("two sequences append to one page", "if (p.cache.len_new > 0) require_pages_apart(p);", "", "appends_test"),
+        Fault("two sequences append to one page", "if (p.cache.len_new > 0) require_pages_disjoint(p);", "",
+              "appends_test"),
     ],
     "src/problem/appends.h": [
         Fault("pages that are written may be anything", "if (seen.empty()) return appended;",
@@ -153,11 +154,11 @@ FAULTS = {
               "rejections_cache_test"),
         Fault("a row may be read where another sequence appends it", "appended->meets(seen) && !", "false && !",
               "appends_test"),
-        Fault("a sequence may not read what it appends", "&& !appended->same_place(seen)", "", CACHE),
+        Fault("a sequence may not read what it appends", "&& !appended->same_entry(seen)", "", CACHE),
         Fault("pages that are appended to twice are not sorted", "if (!hashed_) std::sort(begin_, end_);", "",
               "appends_test"),
     ],
-    "src/problem/apart.cpp": [
+    "src/problem/disjoint.cpp": [
         Fault("new rows may overwrite what they are read from", "    all.written(k);\n", "", "rejections_cache_test"),
         Fault("outputs are not compared with each other", "for (size_t other = n + 1; other < outputs_.count; ++other)",
               "for (size_t other = outputs_.count; other < outputs_.count; ++other)", "misuse_test"),
@@ -177,23 +178,23 @@ FAULTS = {
     ],
 
     # A KV cache on the CPU.
-    "src/cpu/kv/cache_rows.cpp": [
-        Fault("new keys turned by their row", "append.to + row - seq.k_begin)", "append.to + row)", CACHE),
-        Fault("new keys are not turned", "if (p.rotary) turn_row(p.rotary, position, p.k_cache", "if (false) turn_row("
+    "src/cpu/kv/append.cpp": [
+        Fault("new keys rotated by their row", "append.to + row - seq.k_begin)", "append.to + row)", CACHE),
+        Fault("new keys are not rotated", "if (p.rotary) rotate_row(p.rotary, position, p.k_cache", "if (false) rotate_row("
               "p.rotary, position, p.k_cache", CACHE),
-        Fault("queries all turned as the first", "(p.rotary.one_position ? 0 : i)", "0", CACHE),
-        Fault("queries never turned as the first", "(p.rotary.one_position ? 0 : i)", "i", CACHE),
+        Fault("queries all rotated as the first", "(p.rotary.one_position ? 0 : i)", "0", CACHE),
+        Fault("queries never rotated as the first", "(p.rotary.one_position ? 0 : i)", "i", CACHE),
         Fault("new values of the first head for all", "copy_row(p.v_new, p.v_new.at(b, h, from_row)",
               "copy_row(p.v_new, p.v_new.at(b, 0, from_row)", CACHE),
     ],
     "src/cpu/kv/rotary.cpp": [
-        Fault("the second of a pair sees the first turned", "b = y * cos[pair] + x * sin[pair];",
+        Fault("the second of a pair sees the first rotated", "b = y * cos[pair] + x * sin[pair];",
               "b = y * cos[pair] + a * sin[pair];", CACHE),
-        Fault("pairs turned backwards", "a = x * cos[pair] - y * sin[pair];\n    b = y * cos[pair] + x * sin[pair];",
+        Fault("pairs rotated backwards", "a = x * cos[pair] - y * sin[pair];\n    b = y * cos[pair] + x * sin[pair];",
               "a = x * cos[pair] + y * sin[pair];\n    b = y * cos[pair] - x * sin[pair];", CACHE),
         Fault("sin has the stride of cos", "position * rotary.sin_stride", "position * rotary.cos_stride", CACHE),
         Fault("later pairs of neighbours are misplaced", "begin + 2 * first)", "begin + first)", CACHE),
-        Fault("all of a row is turned", "begin + first, half);", "begin + first, rotary.dim);", CACHE),
+        Fault("all of a row is rotated", "begin + first, half);", "begin + first, rotary.dim);", CACHE),
     ],
     "src/cpu/kv/key_rows.h": [
         Fault("pages in order are taken for joined", "const bool joined = from.batch_stride == size * from.row_stride;",
@@ -202,9 +203,11 @@ FAULTS = {
     ],
 
     # Who sees whom.
+    "kernels/attn/visibility.h": [
+        Fault("causal mask off by one", "i + s.shift + w.window_right + 1", "i + s.shift + w.window_right + 2"),
+        Fault("left window off by one", "i + s.shift - w.window_left;", "i + s.shift - w.window_left + 1;"),
+    ],
     "src/problem/visibility.h": [
-        Fault("causal mask off by one", "i + s.shift + p.window_right + 1", "i + s.shift + p.window_right + 2"),
-        Fault("left window off by one", "i + s.shift - p.window_left)", "i + s.shift - p.window_left + 1)"),
         Fault("backward skips a visible query tile", "keys.begin - s.shift - p.window_right)",
               "keys.begin - s.shift - p.window_right + 1)"),
         Fault("diagonal tiles taken for full ones",
@@ -284,25 +287,26 @@ FAULTS = {
 
     # Decode.
     "src/cpu/kv/decode.cpp": [
-        Fault("merging loses the NaN of a split without a largest score", "sums.m[row] == top ? T{1} : ",
+        Fault("merging loses the NaN of a split without a largest score", "acc.m[row] == top ? T{1} : ",
               "top == -std::numeric_limits<T>::infinity() ? T(n == 0) : ", "decode_test"),
-        Fault("the sink in every range of keys", "const bool sink = p_.sink && part.first;",
+        Fault("the sink in every range of keys", "const bool sink = p_.sink && item.first;",
               "const bool sink = static_cast<bool>(p_.sink);", "decode_test"),
-        Fault("ranges of keys merged without their maxima", "std::exp(sums.m[row] - top)", "T{1}", "decode_test"),
+        Fault("ranges of keys merged without their maxima", "std::exp(acc.m[row] - top)", "T{1}", "decode_test"),
         Fault("NaN of a hidden value leaks into a decode step", "if (!finite) add_blocks", "if (false) add_blocks",
               "decode_test"),
         Fault("NaN of a value reaches rows that do not see it", "if (!sees(p_, score_row(",
               "if (false && !sees(p_, score_row(", "decode_test"),
-        Fault("rounded weights divided by the sum of unrounded ones", "? sums[0] / sums[1] : T{1}", "? T{1} : T{1}"),
-        Fault("keys before the window are read from any page", "p_.cache ? part.keys.begin : part.keys.begin / 16 * 16",
-              "part.keys.begin / 16 * 16", CACHE),
-        Fault("splits without keys take part in the merge", "n < part.splits; ++n) {", "n < plan_.splits; ++n) {", CACHE),
+        Fault("rounded weights divided by the sum of unrounded ones", "? acc[0] / acc[1] : T{1}", "? T{1} : T{1}"),
+        Fault("keys before the window are read from any page", "p_.cache ? item.keys.begin : item.keys.begin / 16 * 16",
+              "item.keys.begin / 16 * 16", CACHE),
+        Fault("splits without keys take part in the merge", "n < item.splits; ++n) {", "n < plan_.splits; ++n) {", CACHE),
     ],
     "src/cpu/plan.cpp": [
         Fault("the longest queries choose the path of all", "takes_decode(p, p.cache ? s.len_q : p.len_q)",
               "takes_decode(p, std::max(s.len_q, p.len_q))", "regressions_cache_test"),
-        Fault("splits by what fills the machine", "plan.asked ? plan.asked : splits_of(keys, plan.runs)",
-              "splits_of(keys, plan.runs)", CACHE),
+        Fault("splits by what fills the machine",
+              "plan.requested_splits ? plan.requested_splits : splits_of(keys, plan.head_blocks)",
+              "splits_of(keys, plan.head_blocks)", CACHE),
     ],
     "src/cpu/score_rows.cpp": [
         Fault("dropout decisions of a row swapped", "words.word[dropout_word(i, j + 8)]",
@@ -323,7 +327,8 @@ FAULTS = {
     ],
     "src/cpu/backward_scratch.cpp": [
         Fault("keys that a panel does not see keep old weights", "clear(0, panel.first_key);", ""),
-        Fault("softcap derivative in dBias", "at == At::product ? panel.cap_slope : nullptr", "panel.cap_slope"),
+        Fault("softcap derivative in dBias",
+              "at == GradientAt::dot_product ? panel.cap_slope : nullptr", "panel.cap_slope"),
         Fault("lost query tail", "kernels.multiply(keys, queries.size(), w_left",
               "kernels.multiply(keys, queries.size() / 4 * 4, w_left"),
         Fault("NaN of a hidden query leaks", "if (panel.visible.sees(q, k))", "", "regressions_masks_test"),

@@ -59,7 +59,7 @@ run_side_by_side() { # python
   mkdir -p build/python-tests
   export CUFLASH_TEST_DEVICE=$device
   # shellcheck disable=SC2016 # expanded by the shell that xargs starts
-  printf '%s\n' tests/python/test_*.py | xargs -P "${JOBS:-$(nproc)}" -I{} bash -c '
+  find tests/python -name 'test_*.py' | sort | xargs -P "${JOBS:-$(nproc)}" -I{} bash -c '
     log=build/python-tests/$(basename "$1" .py).log
     "$2" -m pytest -q -ra "$1" "${@:3}" >"$log" 2>&1; result=$?
     [ "$result" -eq 0 ] || cat "$log"
@@ -134,7 +134,7 @@ install_torch() {
 # Installed once for each state of the sources.
 install_package() {
   local state
-  state=$(find pyproject.toml CMakeLists.txt cmake include src kernels cli python -type f ! -name '*.pyc' -print0 |
+  state=$(find pyproject.toml CMakeLists.txt cmake include src kernels machine cli python -type f ! -name '*.pyc' -print0 |
     sort -z | xargs -0 sha256sum | sha256sum)
   [ "$(cat "$venv/package" 2>/dev/null)" != "$state" ] || return 0
   timed "pip install ." pip install --force-reinstall --no-deps . || return

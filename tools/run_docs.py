@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Runs what the documents show: tools/run_docs.py --build build/release [--update]
 
-Every fenced block of README*.md, CONTRIBUTING.md, SECURITY.md and docs/*.md is taken by its language:
+Every fenced block of README*.md, CONTRIBUTING.md, SECURITY.md and docs/**/*.md is taken by its language:
 
   cpp, c     compiled, all C++ blocks in one file, and run: a whole program, or a fragment as the body of a function
   cmake      configured and built by a project that has cuflash installed and one program, app
-  python     compiled here; tests/python/test_docs.py runs it, where the package is
+  python     compiled here; tests/python/package/test_docs.py runs it, where the package is
   sh         the make targets, files, commands, options and variables that it names exist
   (none)     a picture or an output: nothing is done, but it may not look like a program
 
@@ -40,7 +40,6 @@ from docs_shell import Names, check_sh
 
 # Programs that stand without a language so far, by their first words. One that is gone from its document fails.
 UNLABELLED = {
-    ("README.md", "cuflash::flash_attention_forward({.q = q,"),
     ("docs/cache.md", "cuflash::PagePool pool({"),
 }
 

@@ -1,5 +1,5 @@
-// What the options make of one score, and whether the mask tensor shows it; for one (batch, head). kOptions are those the
-// kernel was compiled for; which of them the call has is asked at run time.
+// Score options of one (batch, head): softcap, ALiBi, bias, mask tensor and dropout. kOptions are the options the
+// kernel is compiled for; the params say at run time which of them the call uses.
 #pragma once
 
 #include "attn/sequence.h"
@@ -10,14 +10,27 @@ namespace cuflash {
 
 constexpr double kLn2 = 0.6931471805599453;
 
+// Softcap of a scaled score. Backward passes tanh_value to get the tanh for the derivative.
+template <class Real>
+__device__ __forceinline__ Real softcapped(Real s, Real softcap, Real* tanh_value = nullptr) {
+  const Real t = tanh_of(s / softcap);
+  if (tanh_value) *tanh_value = t;
+  return softcap * t;
+}
+// The term ALiBi subtracts from a score; distance is the query's position minus the key's.
+template <class Real, class Int>
+__device__ __forceinline__ Real alibi_penalty(Real slope, Int distance) {
+  return slope * static_cast<Real>(distance < 0 ? -distance : distance);
+}
+
 template <Element E, int kOptions>
 struct ScoreOptions {
   using Real = RealOf<E>;
-  // Scores of the tensor cores are plain dot products. Where an option changes them they are scaled first, otherwise the
-  // scale is part of the exponent's factor.
-  static constexpr bool kChanged = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
-  static constexpr bool kMasked = (kOptions & kMaskTensor) != 0;
-  static constexpr bool kDropped = (kOptions & kDropout) != 0;
+  // The tensor cores compute plain dot products. If an option modifies the score, the scale is applied first; otherwise
+  // it is folded into the softmax exponent.
+  static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
+  static constexpr bool kHasMask = (kOptions & kMaskTensor) != 0;
+  static constexpr bool kHasDropout = (kOptions & kDropout) != 0;
 
   const AttentionParams& a;
   Sequence sequence;
@@ -31,40 +44,34 @@ struct ScoreOptions {
     if ((kOptions & kAlibi) != 0 && a.slopes.data)
       slope = static_cast<const float*>(a.slopes.data)[offset_of(a.slopes, b, h)];
     if ((kOptions & kBias) != 0) bias_offset = offset_of(a.bias, b, h, 0);
-    if (kMasked) mask_offset = offset_of(a.mask, b, h, 0);
-    if (kDropped)
+    if (kHasMask) mask_offset = offset_of(a.mask, b, h, 0);
+    if (kHasDropout)
       stream = dropout_stream(a.dropout_seed, a.dropout_offset, static_cast<unsigned>(b), static_cast<unsigned>(h));
   }
 
-  // Scores times this are those of the contract.
-  __device__ Real unit() const { return kChanged ? Real(1) : scale; }
-  // exp2(factor() * score) is what softmax sums.
-  __device__ Real factor() const { return static_cast<Real>(kChanged ? kLog2e : a.scale * kLog2e); }
+  // Converts a score to the natural units of the LSE.
+  __device__ Real natural_scale() const { return kModifiesScore ? Real(1) : scale; }
+  // Softmax sums exp2(scale_log2() * score).
+  __device__ Real scale_log2() const { return static_cast<Real>(kModifiesScore ? kLog2e : a.scale * kLog2e); }
 
-  // `exists`: i and j are inside their lengths. tanh, where softcap is on, is what backward needs for its derivative.
+  // exists: i and j are within their lengths. With softcap, tanh_value receives the tanh.
   __device__ Real score(Real dot, int i, int j, bool exists, Real* tanh_value = nullptr) const {
-    if constexpr (!kChanged) return dot;
+    if constexpr (!kModifiesScore) return dot;
     Real s = dot * scale;
-    if ((kOptions & kSoftcap) != 0 && softcap > 0) {
-      const Real t = tanh_of(s / softcap);
-      if (tanh_value) *tanh_value = t;
-      s = softcap * t;
-    }
-    if ((kOptions & kAlibi) != 0 && a.slopes.data) {
-      const int64 distance = i + sequence.shift - j;
-      s -= slope * static_cast<Real>(distance < 0 ? -distance : distance);
-    }
+    if ((kOptions & kSoftcap) != 0 && softcap > 0) s = softcapped(s, softcap, tanh_value);
+    if ((kOptions & kAlibi) != 0 && a.slopes.data) s -= alibi_penalty(slope, i + sequence.shift - j);
     if ((kOptions & kBias) != 0 && a.bias.data && exists)
       s += load_element<E>(a.bias.data, a.bias.element, bias_offset + i * a.bias.row_stride + j);
     return s;
   }
-  __device__ bool shown(int i, int j, bool exists) const {
-    if (!kMasked || !a.mask.data) return true;
+  __device__ bool unmasked(int i, int j, bool exists) const {
+    if (!kHasMask || !a.mask.data) return true;
     return exists && static_cast<const unsigned char*>(a.mask.data)[mask_offset + i * a.mask.row_stride + j] != 0;
   }
-  __device__ bool drops() const { return kDropped && a.dropout_threshold != 0; }
-  // The decisions for {i, i + 8} x {j, j + 8}: word 2 * (second row) + (second column) at least the threshold keeps.
-  __device__ PhiloxWords random_words(int i, int j) const {
+  __device__ bool has_dropout() const { return kHasDropout && a.dropout_threshold != 0; }
+  // Random words of {i, i + 8} x {j, j + 8}. Word 2 * (second row) + (second column) keeps its element if it is at
+  // least the threshold.
+  __device__ PhiloxWords philox_words(int i, int j) const {
     return dropout_group(stream, static_cast<unsigned>(i), static_cast<unsigned>(j));
   }
 };

@@ -1,19 +1,22 @@
-// One batch entry on the device, and which keys its queries see: the geometry of src/problem/visibility.h.
+// One batch entry on the device: its rows, its lengths and which keys its queries see (attn/visibility.h).
 #pragma once
 
+#include "attn/visibility.h"
 #include "params.h"
+#include "ptx/special_registers.h"
 
 namespace cuflash {
 
 struct Sequence {
   int64 q_begin, k_begin;  // first row; 0 unless packed
   int len_q, len_k;
-  int64 shift;  // query i stands at key i + shift
+  int64 shift;  // query i is aligned with key i + shift
 };
 
 __device__ __forceinline__ int64 clamped(int64 x, int64 low, int64 high) { return max(low, min(x, high)); }
 
-// Lengths come from the caller's device memory and nobody has looked at them: they are held to what the tensors have.
+// The lengths are in the caller's device memory and have not been validated, so they are clamped to the extents of the
+// tensors.
 __device__ __forceinline__ Sequence sequence_of(const AttentionParams& a, int b) {
   Sequence s{0, 0, a.len_q, a.len_k, 0};
   if (a.cu_q) {
@@ -34,9 +37,10 @@ struct Range {
 };
 
 __device__ __forceinline__ Range keys_of_query(const AttentionParams& a, const Sequence& s, int64 i) {
-  return {max(int64{0}, i + s.shift - a.window_left), min(int64{s.len_k}, i + s.shift + a.window_right + 1)};
+  return {max(int64{0}, first_key(a, s, i)), min(int64{s.len_k}, end_key(a, s, i))};
 }
-// Keys that at least one, and that every one, of these queries sees. Both ends of a query's range grow with the query.
+// Keys visible to at least one of the queries, and keys visible to all of them. Both bounds of a query's window grow
+// with the query.
 __device__ __forceinline__ Range keys_of_any(const AttentionParams& a, const Sequence& s, Range queries) {
   if (queries.empty()) return {0, 0};
   return {keys_of_query(a, s, queries.begin).begin, keys_of_query(a, s, queries.end - 1).end};
@@ -45,22 +49,14 @@ __device__ __forceinline__ Range keys_of_all(const AttentionParams& a, const Seq
   if (queries.empty()) return {0, 0};
   return {keys_of_query(a, s, queries.end - 1).begin, keys_of_query(a, s, queries.begin).end};
 }
-// Queries that see at least one of these keys.
+// Queries that see at least one of the keys.
 __device__ __forceinline__ Range queries_of_any(const AttentionParams& a, const Sequence& s, Range keys) {
   if (keys.empty()) return {0, 0};
   return {max(int64{0}, keys.begin - s.shift - a.window_right),
           min(int64{s.len_q}, keys.end - s.shift + a.window_left)};
 }
 
-// One-dimensional work on a two-dimensional grid: plans refuse more tiles than a grid has CTAs. Volatile, so that a
-// kernel can find out anew after its loop where it stands, instead of keeping that in registers.
-__device__ __forceinline__ int64 cta_number() {
-  unsigned x, y, width;
-  asm volatile("mov.u32 %0, %%ctaid.x; mov.u32 %1, %%ctaid.y; mov.u32 %2, %%nctaid.x;" : "=r"(x), "=r"(y), "=r"(width));
-  return x + int64{width} * y;
-}
-
-// Of numbers that are not negative. A division of 64 bits is a hundred instructions, and hardly ever needed.
+// Division of non-negative numbers. A 64-bit division takes about a hundred instructions and is rarely needed.
 __device__ __forceinline__ int64 quotient(int64 a, int64 b) {
   return ((a | b) >> 32) != 0 ? a / b : int64{static_cast<unsigned>(a) / static_cast<unsigned>(b)};
 }

@@ -1,8 +1,9 @@
-// Online softmax over the rows that a lane holds: two rows (r and r + 8) for every 16-row tile of its warp.
+// Online softmax over the rows of a lane: rows r and r + 8 of every 16-row tile of its warp.
 //
-// The reference of a row follows its maximum lazily. Only when a score exceeds it by more than kSlack (in powers of two)
-// are the sums rescaled; until then weights may reach 2^kSlack, which every element type and the sums hold exactly as
-// well. That saves the exchange of maxima between lanes and the pass over the output in most steps.
+// Rescaling is lazy. row_max follows the true maximum only when a score exceeds it by more than kRescaleThreshold, in
+// powers of two; until then probabilities may reach 2^kRescaleThreshold, which every element type and the accumulators
+// represent with the same relative precision. In most steps this saves the shuffles of the row maximum and the pass
+// over the output accumulators.
 #pragma once
 
 #include "attn/score.h"
@@ -13,36 +14,36 @@ namespace cuflash {
 template <class Real, int kRowTiles>
 struct Softmax {
   static constexpr int kRows = 2 * kRowTiles;
-  static constexpr float kSlack = 8;
-  // An exponent above this is known to less than 2^-3, and its error is that of a fused product: it is not computed as one
-  // then, but from the difference of the scores, which is 0 where they are equal, however large.
+  static constexpr float kRescaleThreshold = 8;
+  // Above this magnitude the fused multiply-add yields an exponent that is accurate only to about 2^-3. The exponent is
+  // then computed from the difference of the scores, which is exactly 0 for equal scores of any size.
   static constexpr float kLarge = 1 << 20;
 
-  Real factor;            // scores times this are powers of two
-  Real reference[kRows];  // -inf before the first visible score
-  Real sum[kRows];        // this lane's share
+  Real scale_log2;      // scores times this are exponents of 2
+  Real row_max[kRows];  // lagging maximum; -inf before the first visible score
+  Real row_sum[kRows];  // partial sum of this lane
 
-  __device__ explicit Softmax(Real factor) : factor(factor) {
+  __device__ explicit Softmax(Real scale_log2) : scale_log2(scale_log2) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) reference[r] = minus_infinity<Real>(), sum[r] = 0;
+    for (int r = 0; r < kRows; ++r) row_max[r] = minus_infinity<Real>(), row_sum[r] = 0;
   }
 
-  // Moves the references where the new scores ask for it; `output` is what was summed under the old ones.
+  // Updates row_max for the new scores and rescales `output`, which was accumulated under the old one.
   template <int kTiles, int kOutputTiles>
-  __device__ __forceinline__ void follow(const Accumulator<Real> (&s)[kRowTiles][kTiles],
+  __device__ __forceinline__ void update(const Accumulator<Real> (&s)[kRowTiles][kTiles],
                                          Accumulator<Real> (&output)[kRowTiles][kOutputTiles]) {
-    move(s, [&](int r, Real shrink) { rescale(output, r, shrink); });
+    update_max(s, [&](int r, Real correction) { rescale(output, r, correction); });
   }
 
-  // Without an output: whether some row of the warp has asked for another reference. moved(r, shrink) is then called for
-  // every row, with what has to become of its output.
-  template <int kTiles, class Moved>
-  __device__ __forceinline__ bool move(const Accumulator<Real> (&s)[kRowTiles][kTiles], Moved&& moved) {
+  // The same without an output. Returns whether any row of the warp changed its row_max; on_rescale(r, correction) is
+  // then called for every row with the factor of its output.
+  template <int kTiles, class OnRescale>
+  __device__ __forceinline__ bool update_max(const Accumulator<Real> (&s)[kRowTiles][kTiles], OnRescale&& on_rescale) {
     Real largest[kRows];
     bool exceeded = false;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      Real column[2];  // two chains: one would wait for itself
+      Real column[2];  // two dependency chains instead of one
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         column[e] = s[r / 2][0].x[r % 2 * 2 + e];
@@ -50,41 +51,41 @@ struct Softmax {
         for (int n = 1; n < kTiles; ++n) column[e] = larger(column[e], s[r / 2][n].x[r % 2 * 2 + e]);
       }
       largest[r] = larger(column[0], column[1]);
-      exceeded |= (largest[r] - reference[r]) * factor > kSlack;  // false for -inf - -inf
+      exceeded |= (largest[r] - row_max[r]) * scale_log2 > kRescaleThreshold;  // false for -inf - -inf
     }
     if (!__any_sync(0xffffffffu, exceeded)) return false;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       largest[r] = larger(largest[r], __shfl_xor_sync(0xffffffffu, largest[r], 1));
       largest[r] = larger(largest[r], __shfl_xor_sync(0xffffffffu, largest[r], 2));
-      // A row that does not ask for it keeps its reference: what it sees decides alone about its bits.
-      const bool moves = (largest[r] - reference[r]) * factor > kSlack;
-      const Real shrink = moves ? exp2_of((reference[r] - largest[r]) * factor) : Real(1);
-      if (moves) reference[r] = largest[r];
-      sum[r] *= shrink;
-      moved(r, shrink);
+      // A row below the threshold keeps its row_max, so that its bits depend on its own scores alone.
+      const bool moves = (largest[r] - row_max[r]) * scale_log2 > kRescaleThreshold;
+      const Real correction = moves ? exp2_of((row_max[r] - largest[r]) * scale_log2) : Real(1);
+      if (moves) row_max[r] = largest[r];
+      row_sum[r] *= correction;
+      on_rescale(r, correction);
     }
     return true;
   }
   template <int kOutputTiles>
   static __device__ __forceinline__ void rescale(Accumulator<Real> (&output)[kRowTiles][kOutputTiles], int r,
-                                                 Real shrink) {
+                                                 Real correction) {
 #pragma unroll
     for (int n = 0; n < kOutputTiles; ++n)
-      output[r / 2][n].x[r % 2 * 2] *= shrink, output[r / 2][n].x[r % 2 * 2 + 1] *= shrink;
+      output[r / 2][n].x[r % 2 * 2] *= correction, output[r / 2][n].x[r % 2 * 2 + 1] *= correction;
   }
 
-  // Scores become weights and are added up.
+  // Replaces scores by exponentials and adds them to row_sum.
   template <int kTiles>
-  __device__ __forceinline__ void weigh(Accumulator<Real> (&s)[kRowTiles][kTiles]) {
+  __device__ __forceinline__ void exponentiate(Accumulator<Real> (&s)[kRowTiles][kTiles]) {
     Real shift[kRows];
-    const bool large = find_shifts(shift);
-    weigh(s, shift, large);
+    const bool large = compute_shifts(shift);
+    exponentiate(s, shift, large);
   }
-  // shifts, large: of find_shifts, which depend on nothing but the references.
+  // shifts and large come from compute_shifts and depend on row_max alone.
   template <int kTiles>
-  __device__ __forceinline__ void weigh(Accumulator<Real> (&s)[kRowTiles][kTiles], const Real (&shifts)[kRows],
-                                        bool large) {
+  __device__ __forceinline__ void exponentiate(Accumulator<Real> (&s)[kRowTiles][kTiles], const Real (&shifts)[kRows],
+                                               bool large) {
     Real shift[kRows];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) shift[r] = shifts[r];
@@ -97,18 +98,18 @@ struct Softmax {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           Real& x = s[r / 2][n].x[r % 2 * 2 + e];
-          x = exp2_of(x * factor + shift[r]);
+          x = exp2_of(x * scale_log2 + shift[r]);
           column[r][e] = n == 0 ? x : column[r][e] + x;
         }
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) sum[r] += column[r][0] + column[r][1];
+    for (int r = 0; r < kRows; ++r) row_sum[r] += column[r][0] + column[r][1];
   }
-  // What is added to scores times the factor; whether some of it is large.
-  __device__ __forceinline__ bool find_shifts(Real (&shift)[kRows]) const {
+  // The addend of each row's exponent. Returns whether one of them is large.
+  __device__ __forceinline__ bool compute_shifts(Real (&shift)[kRows]) const {
     bool large = false;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      shift[r] = reference[r] == minus_infinity<Real>() ? Real(0) : -reference[r] * factor;  // -inf - -inf is NaN
+      shift[r] = row_max[r] == minus_infinity<Real>() ? Real(0) : -row_max[r] * scale_log2;  // -inf - -inf is NaN
       large |= is_large(shift[r]);
     }
     return large;
@@ -116,12 +117,12 @@ struct Softmax {
 
   static __device__ __forceinline__ bool is_large(Real exponent) { return fabs(exponent) > kLarge; }
 
-  // The four lanes of a row add their shares.
-  __device__ __forceinline__ void gather() {
+  // All-reduce of row_sum over the four lanes of a row.
+  __device__ __forceinline__ void reduce_row_sum() {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
-      sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
+      row_sum[r] += __shfl_xor_sync(0xffffffffu, row_sum[r], 1);
+      row_sum[r] += __shfl_xor_sync(0xffffffffu, row_sum[r], 2);
     }
   }
 
@@ -134,58 +135,60 @@ struct Softmax {
 #pragma unroll
       for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) s[r / 2][n].x[r % 2 * 2 + e] -= large ? reference[r] : Real(0);
+        for (int e = 0; e < 2; ++e) s[r / 2][n].x[r % 2 * 2 + e] -= large ? row_max[r] : Real(0);
       if (large) shift[r] = 0;
     }
   }
 };
 
-// A Softmax that keeps what follows from its references, which seldom move. All lanes of a warp take the same branches.
+// A Softmax that caches the shifts, since row_max rarely changes. `large` is uniform over the warp.
 template <class Real, int kRowTiles>
-struct SteadySoftmax : Softmax<Real, kRowTiles> {
+struct CachedShiftSoftmax : Softmax<Real, kRowTiles> {
   using Base = Softmax<Real, kRowTiles>;
   Real shift[Base::kRows];
   bool large = false;
 
-  __device__ explicit SteadySoftmax(Real factor) : Base(factor) {
+  __device__ explicit CachedShiftSoftmax(Real scale_log2) : Base(scale_log2) {
 #pragma unroll
     for (int r = 0; r < Base::kRows; ++r) shift[r] = 0;
   }
-  template <int kTiles, class Moved>
-  __device__ __forceinline__ bool move(const Accumulator<Real> (&s)[kRowTiles][kTiles], Moved&& moved) {
-    if (!Base::move(s, moved)) return false;
-    large = __any_sync(0xffffffffu, this->find_shifts(shift));
+  template <int kTiles, class OnRescale>
+  __device__ __forceinline__ bool update_max(const Accumulator<Real> (&s)[kRowTiles][kTiles], OnRescale&& on_rescale) {
+    if (!Base::update_max(s, on_rescale)) return false;
+    large = __any_sync(0xffffffffu, this->compute_shifts(shift));
     return true;
   }
   template <int kTiles>
-  __device__ __forceinline__ void weigh(Accumulator<Real> (&s)[kRowTiles][kTiles]) {
-    Base::weigh(s, shift, large);
+  __device__ __forceinline__ void exponentiate(Accumulator<Real> (&s)[kRowTiles][kTiles]) {
+    Base::exponentiate(s, shift, large);
   }
 };
 
-// What a row ends with: its LSE, the sink inside, and what its output is multiplied by.
+// What the epilogue needs of a row, sink included: its LSE and the scale of its output.
 template <class Real>
-struct RowEnd {
-  Real lse, factor;
+struct FinalizedRow {
+  Real lse, o_scale;
 };
-// reference, sum: of a Softmax that has gathered. unit: scores times this are those of the contract. keep: what dropout
-// multiplies by. A row that sees nothing has a factor of 0 and, without a sink, an LSE of -inf.
+// row_max and row_sum come from a Softmax after reduce_row_sum; scale converts scores to the units of the sink; keep is
+// 1 / (1 - dropout_p) if the call has dropout. A row without visible keys has an o_scale of 0 and, without a sink, an LSE
+// of -inf. RowTotal of kv/split_reduce.h computes the same in two steps.
 template <class Real>
-__device__ __forceinline__ RowEnd<Real> end_row(Real reference, Real sum, Real unit, Real sink, Real keep) {
+__device__ __forceinline__ FinalizedRow<Real> finalize_row(Real row_max, Real row_sum, Real scale, Real sink,
+                                                           Real keep) {
   constexpr Real kToPower = static_cast<Real>(kLog2e);
-  const bool none = reference == minus_infinity<Real>();
-  Real top = none ? minus_infinity<Real>() : reference * unit;
-  Real shrink = 1;
+  const bool none = row_max == minus_infinity<Real>();
+  Real top = none ? minus_infinity<Real>() : row_max * scale;
+  Real correction = 1;
   if (sink > minus_infinity<Real>()) {
     const Real higher = larger(top, sink);
-    shrink = exp2_of((top - higher) * kToPower);  // 0 where no key was visible
-    sum = sum * shrink + exp2_of((sink - higher) * kToPower);
+    correction = exp2_of((top - higher) * kToPower);  // 0 where no key was visible
+    row_sum = row_sum * correction + exp2_of((sink - higher) * kToPower);
     top = higher;
   } else if (sink != sink) {
-    sum = sink;
+    row_sum = sink;
   }
-  const Real lse = top + log2_of(sum) * static_cast<Real>(kLn2);
-  return {sum == 0 ? minus_infinity<Real>() : lse, sum == 0 ? Real(0) : shrink * keep / sum};
+  const Real lse = top + log2_of(row_sum) * static_cast<Real>(kLn2);
+  return {row_sum == 0 ? minus_infinity<Real>() : lse, row_sum == 0 ? Real(0) : correction * keep / row_sum};
 }
 
 }  // namespace cuflash

@@ -1,29 +1,29 @@
-// What options and masks make of the scores that a lane holds of a tile: kRowTiles tiles of 16 rows below each other,
-// kTiles of 8 columns side by side (tile/operand.h).
+// Score options, masks and dropout, applied to the score accumulators of a lane: kRowTiles tiles of 16 rows by kTiles
+// tiles of 8 columns (tile/operand.h).
 #pragma once
 
 #include "attn/score.h"
-#include "attn/walk.h"
+#include "attn/visited_tiles.h"
 #include "tile/operand.h"
 
 namespace cuflash {
 
-// A column of a lane, counted in the tile.
+// Column of a lane within the tile.
 __device__ __forceinline__ int lane_column(int n, int e) { return n * 8 + lane_id() % 4 * 2 + e; }
 
-// The first row and column that a lane holds, counted in the tile.
+// First row and column of a lane within the tile.
 struct LaneCoord {
   int row, column;
 };
 
-// Options, then masks: a selection, whatever the score is. kEdge: some pair may be hidden by lengths or window; kTileQ:
-// rows from q_first on that anybody asks about.
-template <bool kEdge, int kTileQ, class Options, class Real, int kRowTiles, int kTiles>
-__device__ __forceinline__ void change_scores(Accumulator<Real> (&s)[kRowTiles][kTiles], const AttentionParams& a,
-                                              const Sequence& sequence, const Options& options, LaneCoord lane,
-                                              int q_first, int k_first) {
-  if constexpr (!kEdge && !Options::kChanged && !Options::kMasked) return;
-  const Edge<kTileQ, kTiles * 8> edge(a, sequence, q_first, k_first, lane.row, lane.column);
+// Applies the options and then the masks. Masks select, so a hidden score may hold any value. kApplyMask: lengths or
+// window may hide a pair of this tile. kTileQ: number of rows from q_first on.
+template <bool kApplyMask, int kTileQ, class Options, class Real, int kRowTiles, int kTiles>
+__device__ __forceinline__ void modify_and_mask(Accumulator<Real> (&s)[kRowTiles][kTiles], const AttentionParams& a,
+                                                const Sequence& sequence, const Options& options, LaneCoord lane,
+                                                int q_first, int k_first) {
+  if constexpr (!kApplyMask && !Options::kModifiesScore && !Options::kHasMask) return;
+  const PositionMask<kTileQ, kTiles * 8> mask(a, sequence, q_first, k_first, lane.row, lane.column);
 #pragma unroll
   for (int r = 0; r < 2 * kRowTiles; ++r) {
     const int i = q_first + lane.row + r / 2 * 16 + r % 2 * 8;
@@ -34,19 +34,19 @@ __device__ __forceinline__ void change_scores(Accumulator<Real> (&s)[kRowTiles][
         Real& x = s[r / 2][n].x[r % 2 * 2 + e];
         const int j = k_first + lane.column + n * 8 + e;
         const bool exists = i < sequence.len_q && j < sequence.len_k;
-        bool visible = !kEdge || edge.sees(r / 2 * 16 + r % 2 * 8, n * 8 + e);
+        bool visible = !kApplyMask || mask.sees(r / 2 * 16 + r % 2 * 8, n * 8 + e);
         x = options.score(x, i, j, exists);
-        if constexpr (Options::kMasked) visible = visible && options.shown(i, j, exists);
+        if constexpr (Options::kHasMask) visible = visible && options.unmasked(i, j, exists);
         x = visible ? x : minus_infinity<Real>();
       }
   }
 }
 
 template <class Options, class Real, int kRowTiles, int kTiles>
-__device__ __forceinline__ void drop_weights(Accumulator<Real> (&weights)[kRowTiles][kTiles], const Options& options,
-                                             unsigned threshold, LaneCoord lane, int q_first, int k_first) {
-  if constexpr (Options::kDropped) {
-    if (!options.drops()) return;
+__device__ __forceinline__ void apply_dropout(Accumulator<Real> (&probs)[kRowTiles][kTiles], const Options& options,
+                                              unsigned threshold, LaneCoord lane, int q_first, int k_first) {
+  if constexpr (Options::kHasDropout) {
+    if (!options.has_dropout()) return;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
@@ -54,10 +54,10 @@ __device__ __forceinline__ void drop_weights(Accumulator<Real> (&weights)[kRowTi
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const PhiloxWords words =
-              options.random_words(q_first + lane.row + m * 16, k_first + lane.column + n * 8 + e);
+              options.philox_words(q_first + lane.row + m * 16, k_first + lane.column + n * 8 + e);
 #pragma unroll
           for (int w = 0; w < 4; ++w)
-            if (words.word[w] < threshold) weights[m][n + w % 2].x[w / 2 * 2 + e] = 0;
+            if (words.word[w] < threshold) probs[m][n + w % 2].x[w / 2 * 2 + e] = 0;
         }
   }
 }

@@ -44,7 +44,7 @@ struct CacheSums {
   // are nobody's.
   __device__ __forceinline__ void share(Softmax<Real, 1>& softmax, const typename Work::Output& o,
                                         int first = Work::lane_row()) const {
-    softmax.gather();
+    softmax.reduce_row_sum();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = first + r * 8;
@@ -53,7 +53,7 @@ struct CacheSums {
 #pragma unroll
       for (int d = 0; d < Work::kOutputTiles; ++d) to[d * 8] = o[0][d].x[r * 2], to[d * 8 + 1] = o[0][d].x[r * 2 + 1];
       if (Work::column_warp() == 0 && lane_id() % 4 == 0)
-        warp_states(Work::key_warp())[row] = {softmax.reference[r], softmax.sum[r]};
+        warp_states(Work::key_warp())[row] = {softmax.row_max[r], softmax.row_sum[r]};
     }
   }
 

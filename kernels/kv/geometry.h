@@ -10,8 +10,8 @@
 // and who is done with long items fills the time until all are done with short ones.
 #pragma once
 
+#include "attn/visibility.h"
 #include "kv_params.h"
-#include "philox.h"
 
 namespace cuflash {
 
@@ -132,8 +132,8 @@ struct KeyRange {
   int begin, end;
 };
 CUFLASH_SHARED_FUNCTION KeyRange keys_of_query(const AttentionParams& a, const CachedSequence& s, int64 i) {
-  return {static_cast<int>(bounded<int64>(i + s.shift - a.window_left, 0, s.len_k)),
-          static_cast<int>(bounded<int64>(i + s.shift + a.window_right + 1, 0, s.len_k))};
+  return {static_cast<int>(bounded<int64>(first_key(a, s, i), 0, s.len_k)),
+          static_cast<int>(bounded<int64>(end_key(a, s, i), 0, s.len_k))};
 }
 
 // Rows [first, end) of a tile, those of queries that do not exist left out.

@@ -47,11 +47,8 @@ struct LaneRows {
   __device__ __forceinline__ Real score(Real dot, int r, int j) const {
     if constexpr (!kChanged) return dot;
     Real x = dot * scale;
-    if ((kOptions & kSoftcap) != 0 && softcap > 0) x = softcap * tanh_of(x / softcap);
-    if ((kOptions & kAlibi) != 0) {
-      const int distance = position[r] - j;
-      x -= slope[r] * static_cast<Real>(distance < 0 ? -distance : distance);
-    }
+    if ((kOptions & kSoftcap) != 0 && softcap > 0) x = softcapped(x, softcap);
+    if ((kOptions & kAlibi) != 0) x -= alibi_penalty(slope[r], position[r] - j);
     return x;
   }
 

@@ -121,7 +121,7 @@ struct OutputPlace {
 };
 
 // A row with its sink: the largest score of both, the sum of weights relative to it, and what weights shrink by for it. A row
-// that sees nothing has a factor of 0 and, without a sink, an LSE of -inf. As end_row of attn/softmax.h has it, but in two
+// that sees nothing has a factor of 0 and, without a sink, an LSE of -inf. As finalize_row of attn/softmax.h has it, but in two
 // parts: no output waits for an LSE.
 template <class Real>
 struct RowTotal {

@@ -29,7 +29,7 @@ struct WarpgroupAttention {
   struct Block {
     int number;
     typename Work::Rows lane_rows;
-    SteadySoftmax<float, 1> softmax;
+    CachedShiftSoftmax<float, 1> softmax;
     Output o = {};
 
     __device__ Block(const Work& work, int number)
@@ -55,17 +55,17 @@ struct WarpgroupAttention {
   __device__ __forceinline__ void issue_scores(Scores& s, const Block& block) const {
     const auto q = rematerialize(keys.q_tile());
     const int first = block.number * block_rows(C) + group_row();
-    issue_score_products<ScoreProduct, C.dim_qk>(s[0], q, first, keys.k_tile(keys.ring.stage));
+    issue_wgmma_ss<ScoreProduct, C.dim_qk>(s[0], q, first, keys.k_tile(keys.ring.stage));
   }
   __device__ __forceinline__ void issue_output(Output& o, Weights& w, int stage) const {
-    issue_output_products<OutputProduct>(o[0], w, keys.v_tile(stage));
+    issue_wgmma_rs<OutputProduct>(o[0], w, keys.v_tile(stage));
   }
 
   // Scores of the n-th tile become weights; whether the output has to be rescaled, and by what.
   __device__ __forceinline__ bool weigh(int n, Block& block, Scores& s, float (&shrink)[2]) const {
     block.lane_rows.change(s, work.first_key(n) + lane_id() % 4 * 2, work.every_row_sees(n));
-    const bool moved = block.softmax.move(s, [&](int r, float x) { shrink[r] = x; });
-    block.softmax.weigh(s);
+    const bool moved = block.softmax.update_max(s, [&](int r, float x) { shrink[r] = x; });
+    block.softmax.exponentiate(s);
     return moved;
   }
   // As in hopper/computation.h: the compiler does not move this wait in front of the weights.

@@ -92,8 +92,8 @@ struct KvWork {
     Scores s;
     multiply_keys<C.dim_qk, E>(s, q_tile(), warp_row(), k, key);
     lane_rows.change(s, first_key(n) + key + lane_id() % 4 * 2, every_row_sees(n));
-    softmax.follow(s, o);
-    softmax.weigh(s);
+    softmax.update(s, o);
+    softmax.exponentiate(s);
     wait_for_values();
     add_values<E>(o, s, v, key, (C.v_in_k ? p.v_column : 0) + column_warp() * kColumns);
   }

@@ -1,20 +1,21 @@
-// dK, dV and dQ. A CTA keeps a tile of keys and walks over the tiles of queries that see it, for all query heads that
-// share the keys:
+// Portable backward kernel: dK, dV and dQ. A CTA keeps a key tile and visits the query tiles that see it, for all query
+// heads that share the keys:
 //
-//   S^T = K Q^T           scores, keys in rows: a warp has kKeyTiles x 16 keys and kQueries queries
+//   S^T = K Q^T           keys in rows: a warp has kKeyTiles x 16 keys and kQueries queries
 //   P   = exp(S - LSE)
 //   dP^T = V dO^T
 //   dS  = P (dP - delta)
-//   dV += P^T dO          P and dS stand in the registers as operands of these products; where several warps share the
-//   dK += dS^T Q          columns of the keys' sums, they get each other's scores through shared memory
-//   dQ += dS K            dS through shared memory, the product into sums in global memory
+//   dV += P^T dO          P and dS are A operands in registers; if several warps split the columns of dK and dV, they
+//   dK += dS^T Q          exchange P and dS through shared memory
+//   dQ += dS K            dS through shared memory, the product into dq_accum in global memory
 //
-// Two barriers a step: Q and dO have come (and everybody is done with the step before); P and dS are in shared memory.
-// With two stages the next Q and dO travel during a whole step. Registers: dK and dV 64 each, S and dP 32 each at most.
+// Two barriers per step: Q and dO have arrived and all warps have finished the previous step; P and dS are in shared
+// memory. With two stages the cp.async of the next Q and dO overlaps with a whole step. Registers: dK and dV 64 each, S
+// and dP at most 32 each.
 #pragma once
 
-#include "portable/backward/key_sums.h"
-#include "portable/backward/query_sums.h"
+#include "portable/backward/dk_dv_accumulators.h"
+#include "portable/backward/dq_accumulate.h"
 #include "portable/backward/task.h"
 
 namespace cuflash {
@@ -24,10 +25,10 @@ struct KeyTileBackward {
   using S = Shape<C>;
   using Ops = typename S::Ops;
   using Options = typename ScoreChunk<C>::Options;
-  static constexpr bool kTakeTurns = SharedTiles<C>::kTakeTurns;
-  // The scores of a warp's own queries need not be fetched.
-  static constexpr bool kOwnFromRegisters = !kTakeTurns && S::kScoreWarps == C.column_warps;
-  // The next queries are asked for between the products of S, where that is straight code of every warp.
+  static constexpr bool kSharedBuffers = SharedTiles<C>::kSharedBuffers;
+  // A warp takes P and dS of its own queries from registers.
+  static constexpr bool kOwnFromRegisters = !kSharedBuffers && S::kScoreWarps == C.column_warps;
+  // cp.async of the next queries is interleaved with the products of S if that is straight-line code of every warp.
   static constexpr bool kLoadsBetween =
       C.stages == 2 && S::kChunks == 1 && S::kScoreWarps == C.column_warps && size_of(C.element) == 2;
 
@@ -35,57 +36,57 @@ struct KeyTileBackward {
 
   const BackwardParams& p;
   const SharedTiles<C> tiles;
-  const Place& at;
-  const Walk& walk;
-  KeySums<C> sums;
+  const TaskCoord& coord;
+  const VisitedTiles& visited;
+  DkDvAccumulators<C> acc;
 
-  // The place is in shared memory already.
+  // The task coordinates are already in shared memory.
   __device__ __forceinline__ KeyTileBackward(const BackwardParams& p, SharedTiles<C> tiles)
-      : p(p), tiles(tiles), at(*tiles.place()), walk(at.walk) {}
+      : p(p), tiles(tiles), coord(*tiles.task()), visited(coord.visited) {}
 
   __device__ __forceinline__ void run() {
-    sums.clear();
-    if (walk.count() > 0) {
+    acc.clear();
+    if (visited.count() > 0) {
       start();
-      for (int member = 0; member < at.group; ++member) walk_head(member);
+      for (int member = 0; member < coord.group; ++member) visit_head(member);
     }
-    sums.store(p, at, tiles);
+    acc.store(p, coord, tiles);
   }
 
  private:
   __device__ __forceinline__ void start() {
-    load_k<C>(p, at, tiles);
-    if constexpr (!kTakeTurns) load_v<C>(p, at, tiles), load_at_once({p, at, 0, walk.tile(0), 0});
+    load_k<C>(p, coord, tiles);
+    if constexpr (!kSharedBuffers) load_v<C>(p, coord, tiles), load_at_once({p, coord, 0, visited.tile(0), 0});
     cp_async_commit();
     wait_for_copies();
-    if (walk.edge > 0 && has_not_finite<S::kThreads>(tiles.k())) tiles.place()->bad_keys = 1;
+    if (visited.num_masked > 0 && has_not_finite<S::kThreads>(tiles.k())) tiles.task()->not_finite_keys = 1;
   }
 
-  __device__ __forceinline__ void walk_head(int member) {
-    const Options options(p.attention, at.sequence, at.b, at.head_k * at.group + member);
+  __device__ __forceinline__ void visit_head(int member) {
+    const Options options(p.attention, coord.sequence, coord.b, coord.head_k * coord.group + member);
     int step = 0;
-    for (; step < walk.edge; ++step) {
+    for (; step < visited.num_masked; ++step) {
       begin_step(member, step);
-      if (at.bad_keys || tiles.stats(stage_of(member, step))[flag_at(C)] != 0)
-        visit<Pass::guarded>(member, step, options);
-      else visit<Pass::masked>(member, step, options);
+      if (coord.not_finite_keys || tiles.stats(stage_of(member, step))[flag_at(C)] != 0)
+        visit<TileMode::guarded>(member, step, options);
+      else visit<TileMode::masked>(member, step, options);
       end_step(member, step);
     }
-    for (; step < walk.count(); ++step) {
+    for (; step < visited.count(); ++step) {
       begin_step(member, step);
-      visit<Pass::full>(member, step, options);
+      visit<TileMode::full>(member, step, options);
       end_step(member, step);
     }
   }
 
   __device__ __forceinline__ int stage_of(int member, int step) const {
-    return C.stages == 2 ? (member * walk.count() + step) & 1 : 0;
+    return C.stages == 2 ? (member * visited.count() + step) & 1 : 0;
   }
-  // After `step` of head `member`; of a head that does not exist where it was the last.
+  // The query tile after `step` of head `member`. After the last one the head does not exist, and nothing is loaded.
   __device__ __forceinline__ QueriesToLoad<C> next_queries(int member, int step) const {
-    const bool same_head = step + 1 < walk.count();
+    const bool same_head = step + 1 < visited.count();
     const int next_member = same_head ? member : member + 1, next_step = same_head ? step + 1 : 0;
-    return {p, at, next_member, walk.tile(next_step), stage_of(next_member, next_step)};
+    return {p, coord, next_member, visited.tile(next_step), stage_of(next_member, next_step)};
   }
   __device__ __forceinline__ void load_at_once(const QueriesToLoad<C>& queries) {
     queries.load_q(p, tiles);
@@ -95,10 +96,10 @@ struct KeyTileBackward {
   }
 
   __device__ __forceinline__ void begin_step(int member, int step) {
-    if constexpr (kTakeTurns) {
-      const QueriesToLoad<C> queries(p, at, member, walk.tile(step), 0);
+    if constexpr (kSharedBuffers) {
+      const QueriesToLoad<C> queries(p, coord, member, visited.tile(step), 0);
       __syncthreads();
-      load_k<C>(p, at, tiles);
+      load_k<C>(p, coord, tiles);
       queries.load_q(p, tiles);
       queries.load_stats(tiles);
       cp_async_commit();
@@ -113,113 +114,112 @@ struct KeyTileBackward {
     }
   }
 
-  // One tile of queries.
-  template <Pass kPass>
+  // Processes one query tile.
+  template <TileMode kMode>
   __device__ __forceinline__ void visit(int member, int step, const Options& options) {
-    constexpr Rows kRows = kPass == Pass::guarded ? Rows::finite_only : Rows::any;
-    // Numbers are found anew rather than kept: registers are for sums.
-    score<kPass>(member, step, options);
+    constexpr Rows kRows = kMode == TileMode::guarded ? Rows::finite_only : Rows::any;
+    // Indices are recomputed rather than kept, to save registers for the accumulators.
+    score<kMode>(member, step, options);
     __syncthreads();
     if constexpr (S::kScoreWarps > 1 || !kOwnFromRegisters)
-      add_scores_of_others<kRows>(stage_of(member, step), member, walk.tile(step));
-    if (wants(p.dq_sums)) add_to_dq<C, kRows>(p, at, tiles, member, walk.tile(step));
+      accumulate_scores_of_others<kRows>(stage_of(member, step), member, visited.tile(step));
+    if (wants(p.dq_accum)) add_to_dq<C, kRows>(p, coord, tiles, member, visited.tile(step));
   }
 
-  template <Pass kPass>
+  template <TileMode kMode>
   __device__ __forceinline__ void score(int member, int step, const Options& options) {
-    constexpr Rows kRows = kPass == Pass::guarded ? Rows::finite_only : Rows::any;
-    const int stage = stage_of(member, step), tile = walk.tile(step), i = tile * C.tile_q,
-              j = at.first + S::first_key();
+    constexpr Rows kRows = kMode == TileMode::guarded ? Rows::finite_only : Rows::any;
+    const int stage = stage_of(member, step), tile = visited.tile(step), i = tile * C.tile_q,
+              j = coord.k_first + S::first_key();
     const auto* stats = tiles.stats(stage);
-    const VisibleQueries<C> visible(p.attention, at.sequence, i, at.first);
+    const VisibleQueries<C> visible(p.attention, coord.sequence, i, coord.k_first);
 #pragma unroll 1
     for (int chunk = 0; chunk < S::kChunks; ++chunk) {
       const int first = S::column_warp() * S::kQueries + chunk * S::kChunk;
       ScoreChunk<C> scores;
       if constexpr (kLoadsBetween) {
         const QueriesToLoad<C> next = next_queries(member, step);
-        scores.template weigh<kPass>(tiles.k(), tiles.q(stage), stats, first, options, visible, i, j,
-                                     [&](Slice slice) { next.load_slice(p, tiles, slice); });
+        scores.template compute_p<kMode>(tiles.k(), tiles.q(stage), stats, first, options, visible, i, j,
+                                         [&](Slice slice) { next.load_slice(p, tiles, slice); });
         cp_async_commit();
       } else if (S::scores_queries()) {
-        scores.template weigh<kPass>(tiles.k(), tiles.q(stage), stats, first, options, visible, i, j);
+        scores.template compute_p<kMode>(tiles.k(), tiles.q(stage), stats, first, options, visible, i, j);
       }
-      if constexpr (kTakeTurns) bring_v_and_dout(member, tile);
+      if constexpr (kSharedBuffers) reload_v_and_dout(member, tile);
       if (!S::scores_queries()) break;
-      scores.template differentiate<kPass, Gradient::of_product>(tiles.v(), tiles.dout(stage), stats, first, options, i,
-                                                                 j);
-      const WeightTiles<C.element, S::kKeyTiles, S::kQueryTiles> weights(scores.p), gradients(scores.ds);
-      // Queries that are finite are added as in any other pass: what is hidden does not change a bit of the result.
-      const bool selects = kPass == Pass::guarded && stats[flag_at(C)] != 0;
-      if constexpr (kPass == Pass::guarded && kOwnFromRegisters) {
-        if (selects &&
-            wants(
-                p.dv.data)) {  // P is in shared memory where dS will be, if it has no place of its own: both are the warp's
-          const typename S::ScoreTile place = score_tiles(C) == 2 ? tiles.p() : tiles.ds();
-          weights.store(place, S::first_key(), first);
+      scores.template compute_ds<kMode, Gradient::of_product>(tiles.v(), tiles.dout(stage), stats, first, options, i,
+                                                              j);
+      const OperandTiles<C.element, S::kKeyTiles, S::kQueryTiles> p_tiles(scores.p), ds_tiles(scores.ds);
+      // Finite queries are accumulated as in any other mode, so that hidden values change no bit of the result.
+      const bool use_select = kMode == TileMode::guarded && stats[flag_at(C)] != 0;
+      if constexpr (kMode == TileMode::guarded && kOwnFromRegisters) {
+        // P shares the buffer of dS unless it has its own: both belong to this warp.
+        if (use_select && wants(p.dv.data)) {
+          const typename S::ScoreTile p_tile = score_tiles(C) == 2 ? tiles.p() : tiles.ds();
+          p_tiles.store(p_tile, S::first_key(), first);
           __syncwarp();
           const int warp = new_thread_id() / 32;
-          sums.template select_into_dv<S::kChunk>(tiles.dout(stage), S::first_key(warp), S::column_warp(warp), first,
-                                                  place);
+          acc.template accumulate_selected_dv<S::kChunk>(tiles.dout(stage), S::first_key(warp), S::column_warp(warp),
+                                                         first, p_tile);
           __syncwarp();
         }
       }
-      gradients.store(tiles.ds(), S::first_key(), first);
-      if constexpr (score_tiles(C) == 2) weights.store(tiles.p(), S::first_key(), first);
+      ds_tiles.store(tiles.ds(), S::first_key(), first);
+      if constexpr (score_tiles(C) == 2) p_tiles.store(tiles.p(), S::first_key(), first);
       if constexpr (kOwnFromRegisters) {
-        if (!selects && wants(p.dv.data))
-          sums.template add_to_dv<S::kChunk>(tiles.dout(stage), S::column_warp(), first,
-                                             [&](int m, int k) { return weights.operand(m, k); });
+        if (!use_select && wants(p.dv.data))
+          acc.template add_to_dv<S::kChunk>(tiles.dout(stage), S::column_warp(), first,
+                                            [&](int m, int k) { return p_tiles.operand(m, k); });
         if (wants(p.dk.data))
-          sums.template add_to_dk<S::kChunk, kRows>(tiles.q(stage), S::column_warp(), first,
-                                                    [&](int m, int k) { return gradients.operand(m, k); });
+          acc.template add_to_dk<S::kChunk, kRows>(tiles.q(stage), S::column_warp(), first,
+                                                   [&](int m, int k) { return ds_tiles.operand(m, k); });
       }
     }
   }
 
   template <Rows kRows>
-  __device__ __forceinline__ void add_scores_of_others(int stage, int member, int tile) {
+  __device__ __forceinline__ void accumulate_scores_of_others(int stage, int member, int tile) {
     constexpr int kOthers = kOwnFromRegisters ? S::kScoreWarps - 1 : S::kScoreWarps;
     const int warp = new_thread_id() / 32, column_warp = S::column_warp(warp);
     const auto first_of = [=](int other) {
       return (kOwnFromRegisters ? (column_warp + 1 + other) % S::kScoreWarps : other) * S::kQueries;
     };
-    const auto weights_in = [=](typename S::ScoreTile scores, int first) {
+    const auto operand_in = [=](typename S::ScoreTile scores, int first) {
       return [=](int m, int k) {
         return Ops::load_a_paired(scores, S::first_key(warp) + 16 * m, first + k * Ops::kDepth);
       };
     };
-    const bool selects = kRows == Rows::finite_only && tiles.stats(stage)[flag_at(C)] != 0;
+    const bool use_select = kRows == Rows::finite_only && tiles.stats(stage)[flag_at(C)] != 0;
     if (wants(p.dv.data))
 #pragma unroll
       for (int other = 0; other < kOthers; ++other) {
-        if (selects)
-          sums.template select_into_dv<S::kQueries>(tiles.dout(stage), S::first_key(warp), column_warp, first_of(other),
-                                                    tiles.p());
+        if (use_select)
+          acc.template accumulate_selected_dv<S::kQueries>(tiles.dout(stage), S::first_key(warp), column_warp,
+                                                           first_of(other), tiles.p());
         else
-          sums.template add_to_dv<S::kQueries>(tiles.dout(stage), column_warp, first_of(other),
-                                               weights_in(tiles.p(), first_of(other)));
+          acc.template add_to_dv<S::kQueries>(tiles.dout(stage), column_warp, first_of(other),
+                                              operand_in(tiles.p(), first_of(other)));
       }
-    if constexpr (kTakeTurns) bring_k_and_q(member, tile);
+    if constexpr (kSharedBuffers) reload_k_and_q(member, tile);
     if (wants(p.dk.data))
 #pragma unroll
       for (int other = 0; other < kOthers; ++other)
-        sums.template add_to_dk<S::kQueries, kRows>(tiles.q(stage), column_warp, first_of(other),
-                                                    weights_in(tiles.ds(), first_of(other)));
+        acc.template add_to_dk<S::kQueries, kRows>(tiles.q(stage), column_warp, first_of(other),
+                                                   operand_in(tiles.ds(), first_of(other)));
   }
 
-  // Taking turns in shared memory: every thread comes here.
-  __device__ __forceinline__ void bring_v_and_dout(int member, int tile) {
+  // With kSharedBuffers; called by all threads.
+  __device__ __forceinline__ void reload_v_and_dout(int member, int tile) {
     __syncthreads();
-    load_v<C>(p, at, tiles);
-    QueriesToLoad<C>(p, at, member, tile, 0).load_dout(p, tiles);
+    load_v<C>(p, coord, tiles);
+    QueriesToLoad<C>(p, coord, member, tile, 0).load_dout(p, tiles);
     cp_async_commit();
     wait_for_copies();
   }
-  __device__ __forceinline__ void bring_k_and_q(int member, int tile) {
+  __device__ __forceinline__ void reload_k_and_q(int member, int tile) {
     __syncthreads();
-    load_k<C>(p, at, tiles);
-    QueriesToLoad<C>(p, at, member, tile, 0).load_q(p, tiles);
+    load_k<C>(p, coord, tiles);
+    QueriesToLoad<C>(p, coord, member, tile, 0).load_q(p, tiles);
     cp_async_commit();
     wait_for_copies();
   }
@@ -229,9 +229,9 @@ template <BackwardConfig C>
 __device__ __forceinline__ void backward(const BackwardParams& p) {
   extern __shared__ __align__(128) unsigned char memory[];
   const SharedTiles<C> tiles{memory};
-  if (threadIdx.x == 0) *tiles.place() = place_of_cta<C>(p);
+  if (threadIdx.x == 0) *tiles.task() = cta_task<C>(p);
   __syncthreads();
-  if (tiles.place()->written > 0) KeyTileBackward<C>(p, tiles).run();
+  if (tiles.task()->written > 0) KeyTileBackward<C>(p, tiles).run();
 }
 
 }  // namespace cuflash

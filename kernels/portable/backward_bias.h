@@ -1,5 +1,6 @@
-// dBias: dS, summed over the batch entries, heads and queries that share the bias. A CTA owns a tile of the bias, computes
-// the scores of everything that shares it again and sums in registers, in one order: bitwise reproducible, no atomics.
+// dBias: dS, reduced over the batch entries, heads and queries that share the bias. A CTA owns a tile of the bias,
+// recomputes the scores of everything that shares it and accumulates in registers in a fixed order: bitwise
+// reproducible, no atomics.
 #pragma once
 
 #include "portable/backward/loads.h"
@@ -21,67 +22,68 @@ struct BiasTile {
 
   __device__ bool one_row() const { return p.bias_len_q == 1; }
 
-  // Calls use(chunk, dS) for every chunk of scores of every tile that shares this one.
+  // Calls use(chunk, dS) for every score chunk of every tile that shares this tile of the bias.
   template <class Use>
   __device__ __forceinline__ void for_scores(Use use) const {
     const int tiles_q = one_row() ? static_cast<int>(tiles_in(a.len_q, C.tile_q)) : first_row / C.tile_q + 1;
     for (int b = bias_b; b < (p.bias_batch == 1 ? a.batch : bias_b + 1); ++b)
       for (int h = bias_h; h < (p.bias_heads == 1 ? a.heads_q : bias_h + 1); ++h) {
-        Place at{};
-        at.b = b, at.head_k = h / a.group, at.first = first_key;
-        at.sequence = sequence_of(a, b);
-        at.group = 1;
-        set_heads<C>(p, at, h);
-        const Range keys{first_key, min(int64{first_key} + C.tile_k, int64{at.sequence.len_k})};
-        at.walk = walk_queries<C>(a, at.sequence, keys, false);
+        TaskCoord coord{};
+        coord.b = b, coord.head_k = h / a.group, coord.k_first = first_key;
+        coord.sequence = sequence_of(a, b);
+        coord.group = 1;
+        set_heads<C>(p, coord, h);
+        const Range keys{first_key, min(int64{first_key} + C.tile_k, int64{coord.sequence.len_k})};
+        coord.visited = visited_query_tiles<C>(a, coord.sequence, keys, false);
         for (int tile = one_row() ? 0 : first_row / C.tile_q; tile < tiles_q; ++tile) {
-          count(at, tile);
-          if (tile >= at.walk.begin && tile < at.walk.end) visit(at, h, tile, use);
+          count(coord, tile);
+          if (tile >= coord.visited.begin && tile < coord.visited.end) visit(coord, h, tile, use);
         }
       }
   }
 
   template <class Use>
-  __device__ __forceinline__ void visit(const Place& at, int h, int tile, Use use) const {
+  __device__ __forceinline__ void visit(const TaskCoord& coord, int h, int tile, Use use) const {
     const int i = tile * C.tile_q, j = first_key + S::first_key();
     __syncthreads();
-    load_k<C>(p, at, tiles);
-    const QueriesToLoad<C> queries(p, at, 0, tile, 0);
+    load_k<C>(p, coord, tiles);
+    const QueriesToLoad<C> queries(p, coord, 0, tile, 0);
     queries.load_q(p, tiles);
     queries.load_stats(tiles);
-    if constexpr (!SharedTiles<C>::kTakeTurns) load_values(at, queries);
+    if constexpr (!SharedTiles<C>::kSharedBuffers) load_values(coord, queries);
     cp_async_commit();
     wait_for_copies();
-    const ScoreOptions<C.element, C.options> options(a, at.sequence, at.b, h);
-    const VisibleQueries<C> visible(a, at.sequence, i, first_key);
+    const ScoreOptions<C.element, C.options> options(a, coord.sequence, coord.b, h);
+    const VisibleQueries<C> visible(a, coord.sequence, i, first_key);
 #pragma unroll
     for (int chunk = 0; chunk < S::kChunks; ++chunk) {
       const int first = S::column_warp() * S::kQueries + chunk * S::kChunk;
       Chunk scores;
       if (S::scores_queries())
-        scores.template weigh<Pass::masked>(tiles.k(), tiles.q(0), tiles.stats(0), first, options, visible, i, j);
-      if constexpr (SharedTiles<C>::kTakeTurns) {
+        scores.template compute_p<TileMode::masked>(tiles.k(), tiles.q(0), tiles.stats(0), first, options, visible, i,
+                                                    j);
+      if constexpr (SharedTiles<C>::kSharedBuffers) {
         __syncthreads();
-        load_values(at, queries);
+        load_values(coord, queries);
         cp_async_commit();
         wait_for_copies();
       }
       if (!S::scores_queries()) break;
-      scores.template differentiate<Pass::masked, Gradient::of_bias>(tiles.v(), tiles.dout(0), tiles.stats(0), first,
-                                                                     options, i, j);
+      scores.template compute_ds<TileMode::masked, Gradient::of_bias>(tiles.v(), tiles.dout(0), tiles.stats(0), first,
+                                                                      options, i, j);
       use(chunk, scores.ds);
     }
   }
-  __device__ __forceinline__ void load_values(const Place& at, const QueriesToLoad<C>& queries) const {
-    load_v<C>(p, at, tiles);
+  __device__ __forceinline__ void load_values(const TaskCoord& coord, const QueriesToLoad<C>& queries) const {
+    load_v<C>(p, coord, tiles);
     queries.load_dout(p, tiles);
   }
 
-  __device__ __forceinline__ void count(const Place& at, int tile) const {
+  __device__ __forceinline__ void count(const TaskCoord& coord, int tile) const {
     if (!p.counts_in_bias || !a.tile_counts || threadIdx.x != 0) return;
-    if (tile * C.tile_q >= at.sequence.len_q || first_key >= at.sequence.len_k) return;
-    const bool visited = tile >= at.walk.begin && tile < at.walk.end;
-    const bool full = tile >= at.walk.full_begin && tile < at.walk.full_end;
+    if (tile * C.tile_q >= coord.sequence.len_q || first_key >= coord.sequence.len_k) return;
+    const bool visited = tile >= coord.visited.begin && tile < coord.visited.end;
+    const bool full = tile >= coord.visited.full_begin && tile < coord.visited.full_end;
     atomicAdd(a.tile_counts + (visited ? 0 : 2), 1ull);
     if (visited && !full) atomicAdd(a.tile_counts + 1, 1ull);
   }
@@ -91,7 +93,7 @@ struct BiasTile {
       store_element<C.element>(p.dbias.data, p.dbias.element, offset_of(p.dbias, bias_b, bias_h, row) + key, x);
   }
 
-  // Every row of the tile has a gradient of its own.
+  // The bias has a row per query: every row of the tile has its own gradient.
   __device__ __forceinline__ void sum_rows() const {
     typename S::Sum sum[S::kChunks][S::kKeyTiles][S::kQueryTiles] = {};
     for_scores([&](int chunk, const auto& ds) {
@@ -107,12 +109,12 @@ struct BiasTile {
       });
   }
 
-  // All queries share one row: their sums are added over lanes and warps, in one order.
+  // All queries share one bias row: lanes and warps are reduced in a fixed order.
   __device__ __forceinline__ void sum_queries() const {
     Real sum[S::kKeyTiles][2] = {};
     for_scores(
         [&](int, const auto& ds) { for_elements([&](int m, int n, int x) { sum[m][x / 2] += ds[m][n].x[x]; }); });
-    auto* shares = reinterpret_cast<Real*>(tiles.ds().memory);  // [warp that scores][key]
+    auto* partial = reinterpret_cast<Real*>(tiles.ds().memory);  // [scoring warp][key]
 #pragma unroll
     for (int m = 0; m < S::kKeyTiles; ++m)
 #pragma unroll
@@ -121,12 +123,12 @@ struct BiasTile {
         x += __shfl_xor_sync(0xffffffffu, x, 1);
         x += __shfl_xor_sync(0xffffffffu, x, 2);
         const int key = S::first_key() + 16 * m + 8 * half + lane_id() / 4;
-        if (S::scores_queries() && lane_id() % 4 == 0) shares[S::column_warp() * C.tile_k + key] = x;
+        if (S::scores_queries() && lane_id() % 4 == 0) partial[S::column_warp() * C.tile_k + key] = x;
       }
     __syncthreads();
     for (int key = static_cast<int>(threadIdx.x); key < C.tile_k; key += S::kThreads) {
       Real x = 0;
-      for (int warp = 0; warp < S::kScoreWarps; ++warp) x += shares[warp * C.tile_k + key];
+      for (int warp = 0; warp < S::kScoreWarps; ++warp) x += partial[warp * C.tile_k + key];
       store(0, first_key + key, x);
     }
   }

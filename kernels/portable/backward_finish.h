@@ -1,8 +1,9 @@
-// dQ = scale * sums, in the type and the order of the caller's tensor; 0 beyond the lengths of padded tensors. Sums are
-// read as they were added, 512 contiguous bytes a warp, and change into rows in shared memory.
+// Converts dq_accum to dQ: multiplies by the scale and writes the type and layout of the caller's tensor, with zeros
+// beyond the lengths of padded tensors. A warp reads 512 contiguous bytes of accumulators; shared memory turns them
+// into rows.
 #pragma once
 
-#include "portable/backward/weight_tile.h"
+#include "portable/backward/operand_tile.h"
 #include "portable/backward/workspace.h"
 
 namespace cuflash {
@@ -13,15 +14,15 @@ struct FinishTile {
   using Rows = Tile<C.element, C.tile_q, C.dim_qk>;
   static constexpr int kThreads = finish_threads(C), kWarps = kThreads / 32;
   static constexpr int kColumnBlocks = C.dim_qk / 8, kBlocks = C.tile_q / 16 * kColumnBlocks;
-  static constexpr int kAtOnce = 4;  // blocks whose sums are on their way
+  static constexpr int kAtOnce = 4;  // blocks in flight per warp
 
   const BackwardParams& p;
-  const Real* sums;
+  const Real* accum;
   int64 head_offset;  // of the tile's first query
-  int existing;       // rows that have sums
+  int existing;       // rows within the sequence
   int written;
 
-  // Calls use(row, column, two neighbours) for everything that this lane holds.
+  // Calls use(row, column, two neighbouring elements) for all elements of this lane.
   template <class Use>
   __device__ __forceinline__ void for_pairs(Use use) const {
     const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -31,7 +32,7 @@ struct FinishTile {
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n)
         if (first + n < kBlocks && (first + n) / kColumnBlocks * 16 < existing)
-          x[n] = load_block(sums + (first + n) * 128, lane_id());
+          x[n] = load_block(accum + (first + n) * 128, lane_id());
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
         const int block = first + n, column = block % kColumnBlocks * 8 + lane_id() % 4 * 2;
@@ -56,7 +57,7 @@ struct FinishTile {
       store_tile<kThreads>(rows, p.dq, head_offset, 0, written, p.attention.dim_qk);
       return;
     }
-    auto* first = static_cast<float*>(p.dq.data) + head_offset;  // the other type that a gradient may have
+    auto* first = static_cast<float*>(p.dq.data) + head_offset;  // f32, the other type of a gradient
     for_pairs([&](int row, int column, Real x, Real y) {
       float* to = first + row * p.dq.row_stride + column;
       if (row < written && column < p.attention.dim_qk) to[0] = static_cast<float>(x);
@@ -75,7 +76,7 @@ __device__ __forceinline__ void backward_finish(const BackwardParams& p) {
   const Sequence s = sequence_of(a, static_cast<int>(b));
   const int first = tile * C.tile_q, written = min(C.tile_q, (a.cu_q ? s.len_q : a.len_q) - first);
   if (written <= 0) return;
-  FinishTile<C>{p, dq_sums<C>(p, query_tile<C>(p, s, static_cast<int>(b), h, tile)),
+  FinishTile<C>{p, dq_accum<C>(p, query_tile<C>(p, s, static_cast<int>(b), h, tile)),
                 offset_of(p.dq, b, h, s.q_begin + first), s.len_q - first, written}
       .run();
 }

@@ -1,5 +1,5 @@
-// What the other kernels of backward find in the workspace: of every query LSE and delta = dot(dO, O) - dLSE, and sums of
-// dQ that are 0. Reads O and dO once; memory-bound.
+// Prologue kernel of backward. It fills the workspace: LSE and delta = dot(dO, O) - dLSE of every query, flags, and
+// zeros in dq_accum. It reads O and dO once and is memory-bound.
 #pragma once
 
 #include "attn/score.h"
@@ -13,7 +13,7 @@ __device__ __forceinline__ bool is_finite(Real x) {
   return x - x == Real(0);
 }
 
-// Sum of the lanes that share a row; every one of them gets it.
+// All-reduce over the lanes that share a row.
 template <int kLanes, class Real>
 __device__ __forceinline__ Real sum_of_lanes(Real x) {
 #pragma unroll
@@ -27,7 +27,7 @@ constexpr int lanes_of_row(int dim) {
   return lanes;
 }
 
-// Whether O and dO can be read in pieces of 16 bytes, without a look at each of them.
+// Whether every row can be read in 16-byte vectors without further checks.
 template <BackwardConfig C>
 __device__ __forceinline__ bool has_whole_rows(const RowsView& rows) {
   constexpr int kPiece = 16 / size_of(C.element);
@@ -35,27 +35,28 @@ __device__ __forceinline__ bool has_whole_rows(const RowsView& rows) {
          ((rows.row_stride | rows.head_stride | rows.batch_stride) & (kPiece - 1)) == 0;
 }
 
-// The rows of one tile of queries, of which this thread has eight columns of every kRows-th.
+// The rows of one query tile. A thread has eight columns of every kRows-th row.
 template <BackwardConfig C>
 struct PrepareTile {
   using Real = RealOf<C.element>;
   static constexpr int kThreads = prepare_threads(C), kLanes = lanes_of_row(C.dim_v), kRows = kThreads / kLanes;
-  static constexpr int kTurns = C.tile_q < kRows ? 1 : C.tile_q / kRows;
+  static constexpr int kIterations = C.tile_q < kRows ? 1 : C.tile_q / kRows;
 
   const BackwardParams& p;
   Sequence s;
   int b, h;
-  int first;  // query of the tile
+  int first;  // first query of the tile
   Real* stats;
   int thread;
-  bool bad = false, large = false, unsure = false;  // as far as this thread has seen
+  bool not_finite = false, large = false, inconclusive = false;  // of the rows of this thread
 
   __device__ __forceinline__ int lane() const { return thread % kLanes; }
   __device__ __forceinline__ bool exists(int row) const { return row < C.tile_q && first + row < s.len_q; }
   __device__ __forceinline__ Real of_row(const RowsView& rows, int row) const {
     return static_cast<const Real*>(rows.data)[offset_of(rows, b, h, s.q_begin + first + row)];
   }
-  // Of what does not exist the first is read instead, and taken for 0: a load without a condition does not wait.
+  // Rows that do not exist read the first row instead and are replaced by 0: an unconditional load does not wait for a
+  // predicate.
   template <bool kWhole>
   __device__ __forceinline__ void load(const RowsView& rows, int row, Real (&x)[8]) const {
     const int count = exists(row) ? max(0, min(8, p.attention.dim_v - lane() * 8)) : 0;
@@ -67,8 +68,8 @@ struct PrepareTile {
       if (kWhole && count == 0) x[n] = 0;
   }
 
-  // dO as the products have it, whatever it is stored in: where few keys are visible, dP and delta are nearly the same, and
-  // what is lost on one side alone is what their difference consists of.
+  // Rounds dO as the tensor cores see it, whatever type it is stored in. If few keys are visible, dP and delta are
+  // nearly equal, and a rounding error on one side alone would dominate their difference.
   static __device__ __forceinline__ void round_as_operand(Real (&x)[8]) {
 #pragma unroll
     for (int n = 0; n < 8; ++n) x[n] = widen<C.element>(narrow<C.element>(x[n]));
@@ -77,14 +78,15 @@ struct PrepareTile {
   // LSE and delta of every row.
   template <bool kWhole>
   __device__ __forceinline__ void run() {
-    constexpr int kMost = 8 / size_of(C.element), kAtOnce = kWhole && kTurns >= kMost ? kMost : 1;  // rows on their way
-    static_assert(kTurns % kAtOnce == 0);
+    constexpr int kMost = 8 / size_of(C.element),
+                  kAtOnce = kWhole && kIterations >= kMost ? kMost : 1;  // rows in flight
+    static_assert(kIterations % kAtOnce == 0);
 #pragma unroll 1
-    for (int turn = thread / kLanes; turn < C.tile_q; turn += kRows * kAtOnce) {
+    for (int first_row = thread / kLanes; first_row < C.tile_q; first_row += kRows * kAtOnce) {
       Real o[kAtOnce][8], dout[kAtOnce][8], lse[kAtOnce], dlse[kAtOnce];
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
-        const int row = turn + n * kRows;
+        const int row = first_row + n * kRows;
         load<kWhole>(p.o, row, o[n]);
         load<kWhole>(p.dout, row, dout[n]);
         if constexpr (!kWhole) round_as_operand(dout[n]);
@@ -97,21 +99,22 @@ struct PrepareTile {
         Real dot = 0;
 #pragma unroll
         for (int column = 0; column < 8; ++column) dot += o[n][column] * dout[n][column];
-        note(turn + n * kRows, lse[n], sum_of_lanes<kLanes>(dot) - (exists(turn + n * kRows) ? dlse[n] : Real(0)));
+        record(first_row + n * kRows, lse[n],
+               sum_of_lanes<kLanes>(dot) - (exists(first_row + n * kRows) ? dlse[n] : Real(0)));
       }
     }
   }
-  __device__ __forceinline__ void note(int row, Real lse, Real delta) {
+  __device__ __forceinline__ void record(int row, Real lse, Real delta) {
     const bool sees_nothing = lse == minus_infinity<Real>();
-    bad |= !is_finite(delta) || !(sees_nothing || is_finite(lse));
+    not_finite |= !is_finite(delta) || !(sees_nothing || is_finite(lse));
     large |= is_large(lse);
-    unsure |= sees_nothing;
+    inconclusive |= sees_nothing;
     if (lane() != 0) return;
     stats[lse_at(C, row)] = sees_nothing ? -minus_infinity<Real>() : lse * static_cast<Real>(kLog2e);
     stats[delta_at(C, row)] = sees_nothing ? Real(0) : delta;
   }
 
-  __device__ __forceinline__ void look_at_queries() {
+  __device__ __forceinline__ void check_queries() {
     const AttentionParams& a = p.attention;
     for (int row = thread / kLanes; exists(row); row += kRows) {
       const int64 offset = offset_of(a.q, b, h, s.q_begin + first + row);
@@ -119,15 +122,15 @@ struct PrepareTile {
         Real x[8];
         load_eight<C.element>(a.q.data, a.q.element, offset + column, min(8, a.dim_qk - column), x);
 #pragma unroll
-        for (int n = 0; n < 8; ++n) bad |= !is_finite(x[n]);
+        for (int n = 0; n < 8; ++n) not_finite |= !is_finite(x[n]);
       }
     }
   }
   static __device__ __forceinline__ bool is_large(Real lse) {
     return is_finite(lse) && (lse > kLargeLse || lse < -kLargeLse);
   }
-  // Large LSE as they are, and which those are.
-  __device__ __forceinline__ void keep_large() const {
+  // Stores large LSE unscaled, and the bit mask of their rows.
+  __device__ __forceinline__ void store_large_lse() const {
     constexpr int kWords = 2;
     static_assert(C.tile_q <= 32 * kWords && kThreads >= 32 * kWords && large_rows_at(C) + kWords <= row_stats_size(C));
     if (thread >= 32 * kWords) return;
@@ -146,8 +149,8 @@ __device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int
   const int first = tile * C.tile_q, thread = static_cast<int>(threadIdx.x);
   if (first >= s.len_q) return;
   const int64 number = query_tile<C>(p, s, b, h, tile);
-  if (p.dq_sums) {
-    auto* sums = reinterpret_cast<uint4*>(dq_sums<C>(p, number));
+  if (p.dq_accum) {
+    auto* sums = reinterpret_cast<uint4*>(dq_accum<C>(p, number));
     for (int n = thread; n < p.dq_rows * C.dim_qk * int(sizeof(Real)) / 16; n += Tile::kThreads) sums[n] = {0, 0, 0, 0};
   }
   if (p.dq_semaphore && thread == 0) p.dq_semaphore[number] = 0;
@@ -156,17 +159,17 @@ __device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int
   Tile rows{p, s, b, h, first, stats, thread};
   if (p.attention.dim_v % 8 == 0 && has_whole_rows<C>(p.o) && has_whole_rows<C>(p.dout)) rows.template run<true>();
   else rows.template run<false>();
-  // With a sink or softcap, and where nothing is seen, a query that is not finite may have a finite LSE.
+  // With a sink or softcap, or without visible keys, a query with a non-finite element may have a finite LSE.
   const bool lse_tells = !p.attention.sink.data && !(p.attention.softcap > 0);
-  if (rows.unsure || !lse_tells) rows.look_at_queries();
-  const bool flag = __syncthreads_or(rows.bad) != 0;
+  if (rows.inconclusive || !lse_tells) rows.check_queries();
+  const bool flag = __syncthreads_or(rows.not_finite) != 0;
   const bool any_large = __syncthreads_or(rows.large) != 0;
-  // What follows the flags is copied with them.
+  // TMA loads the words after the flags as well, so all are written.
   if (thread < row_stats_size(C) - flag_at(C))
     stats[flag_at(C) + thread] = Real(thread == 0 ? flag : thread == large_at(C) - flag_at(C) && any_large);
   if (!any_large) return;
   __syncthreads();
-  rows.keep_large();
+  rows.store_large_lse();
 }
 
 template <BackwardConfig C>

@@ -1,5 +1,5 @@
-// dSink_h = -sum over rows of exp(sink_h - LSE) * delta. One CTA a head; every thread sums the same rows in the same order
-// in every call, and the threads' sums are added in a fixed order, so the result is bitwise reproducible.
+// dSink_h = -sum over rows of exp(sink_h - LSE) * delta. One CTA per head. Every thread sums the same rows in the same
+// order in every call, and the threads are reduced in a fixed order, so the result is bitwise reproducible.
 #pragma once
 
 #include "attn/score.h"
@@ -7,7 +7,7 @@
 
 namespace cuflash {
 
-constexpr int kSinkRows = 1024;  // that one warp takes at a time
+constexpr int kSinkRows = 1024;  // rows per warp and iteration
 
 template <BackwardConfig C>
 __device__ __forceinline__ double sink_sum(const BackwardParams& p, int h, RealOf<C.element> sink) {
@@ -42,7 +42,7 @@ __device__ void backward_sink(const BackwardParams& p) {
   const int thread = static_cast<int>(threadIdx.x);
   const int h = static_cast<int>(blockIdx.x);
   const Real sink = load_element<C.element>(a.sink.data, a.sink.element, offset_of(a.sink, 0, h));
-  sums[thread] = sink_sum<C>(p, h, sink);  // 0 for a sink of -inf, but NaN where a row is
+  sums[thread] = sink_sum<C>(p, h, sink);  // 0 for a sink of -inf, but NaN if a row is NaN
   for (int half = kThreads / 2; half > 0; half /= 2) {
     __syncthreads();
     if (thread < half) sums[thread] += sums[thread + half];

@@ -1,12 +1,12 @@
-// Forward: one CTA computes a tile of queries of one head. The scores of a tile of keys live in registers, become weights
-// there and are multiplied with the values without leaving them.
+// Portable forward kernel: one CTA computes a query tile of one head with mma.sync and cp.async. The scores of a key
+// tile stay in registers, where softmax turns them into probabilities and then into the A operand of P V.
 //
-//   shared memory   Q | K, V of each stage; O on its way out
-//   per warp        16 * kRowTiles queries; O accumulators of its columns, scores of one tile of keys
+//   shared memory   Q | K, V of each stage; O in the epilogue
+//   per warp        16 * kRowTiles queries; O accumulators of its columns, scores of one key tile
 //
 //   stages >= 2     wait tile n | barrier | start copying tile n + stages - 1 | scores, softmax, accumulate
-//   stages == 1     wait K | barrier | scores, and between them start V | wait V | barrier | start next K | softmax,
-//                   accumulate
+//   stages == 1     wait K | barrier | scores, interleaved with the copy of V | wait V | barrier | start next K |
+//                   softmax, accumulate
 #pragma once
 
 #include "attn/softmax.h"
@@ -14,8 +14,8 @@
 
 namespace cuflash {
 
-// The tile of queries that a CTA computes.
-struct Position {
+// The query tile of a CTA.
+struct QueryTile {
   int b, h, q_first;
 };
 
@@ -27,7 +27,7 @@ struct Forward {
   static constexpr int kThreads = num_threads(C);
   static constexpr int kRowTiles = C.tile_q / (16 * C.row_warps);
   static constexpr int kColumns = C.dim_v / C.column_warps;  // of O, per warp
-  // Of the copy of values, one after each of the first steps of the scores; how many was measured.
+  // The copy of V is issued in slices, one after each of the first steps of the scores; their number was measured.
   static constexpr int kSteps = (sums_drift(E) ? kShortSum : C.dim_qk) / Op::kDepth;
   static constexpr int kSlices = C.dim_v > 128 && !sums_drift(E) && kSteps >= 4 ? 4 : 2;
   static_assert(kSlices <= kSteps);
@@ -39,7 +39,7 @@ struct Forward {
   using QTile = Tile<E, C.tile_q, C.dim_qk>;
   using KTile = Tile<E, C.tile_k, C.dim_qk>;
   using VTile = Tile<E, C.tile_k, C.dim_v>;
-  using OTile = Tile<E, C.tile_q, C.dim_v>;  // takes the place of all others at the end
+  using OTile = Tile<E, C.tile_q, C.dim_v>;  // reuses all of shared memory in the epilogue
   static_assert(shared_bytes(C) >= OTile::kBytes);
   using Options = ScoreOptions<E, C.options>;
   using Scores = Accumulator<Real>[kRowTiles][kScoreTiles];
@@ -48,28 +48,35 @@ struct Forward {
   const ForwardParams& p;
   const AttentionParams& a;
   unsigned char* memory;
-  Position at;
+  QueryTile query_tile;
   Sequence sequence;
   Options options;
-  int seen_begin, seen_end;  // keys that some query of the tile sees
-  const void* k_head;        // key 0 and value 0
+  int seen_begin, seen_end;  // keys visible to some query of the tile
+  const void* k_head;        // row 0 of the KV head
   const void* v_head;
 
-  __device__ Forward(const ForwardParams& p, unsigned char* memory, Position at)
-      : p(p), a(p.attention), memory(memory), at(at), sequence(sequence_of(a, at.b)), options(a, sequence, at.b, at.h) {
-    int head_k = at.h;
-    if (a.group != 1) head_k /= a.group;  // a division takes longer than all else here
-    k_head = row_address<E>(a.k, at.b, head_k, sequence.k_begin);
-    v_head = row_address<E>(a.v, at.b, head_k, sequence.k_begin);
+  __device__ Forward(const ForwardParams& p, unsigned char* memory, QueryTile query_tile)
+      : p(p),
+        a(p.attention),
+        memory(memory),
+        query_tile(query_tile),
+        sequence(sequence_of(a, query_tile.b)),
+        options(a, sequence, query_tile.b, query_tile.h) {
+    int head_k = query_tile.h;
+    if (a.group != 1) head_k /= a.group;  // a division takes longer than the rest of the constructor
+    k_head = row_address<E>(a.k, query_tile.b, head_k, sequence.k_begin);
+    v_head = row_address<E>(a.v, query_tile.b, head_k, sequence.k_begin);
     const Range seen = keys_of_any(a, sequence, queries());
     seen_begin = static_cast<int>(seen.begin), seen_end = static_cast<int>(seen.end);
   }
 
-  __device__ Range queries() const { return {at.q_first, min(int64{at.q_first} + C.tile_q, int64{sequence.len_q})}; }
+  __device__ Range queries() const {
+    return {query_tile.q_first, min(int64{query_tile.q_first} + C.tile_q, int64{sequence.len_q})};
+  }
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
   __device__ static int warp_row() { return warp() / C.column_warps * (16 * kRowTiles); }
   __device__ static int warp_column() { return warp() % C.column_warps * kColumns; }
-  // Row r of a lane, counted in the tile.
+  // Row r of a lane within the tile.
   __device__ static int row_of(int r) { return warp_row() + r / 2 * 16 + r % 2 * 8 + lane_id() / 4; }
 
   __device__ QTile q_tile() const { return {memory}; }
@@ -79,14 +86,14 @@ struct Forward {
   __device__ VTile v_tile(int stage) const { return {k_tile(stage).memory + KTile::kBytes}; }
 
   __device__ void load_q() const {
-    load_at_once(q_tile(), a.q, row_address<E>(a.q, at.b, at.h, sequence.q_begin), at.q_first, 0, sequence.len_q,
-                 new_thread_id());
+    load_at_once(q_tile(), a.q, row_address<E>(a.q, query_tile.b, query_tile.h, sequence.q_begin), query_tile.q_first,
+                 0, sequence.len_q, new_thread_id());
   }
   __device__ void load_first_k(int tile) const {
     load_at_once(k_tile(0), a.k, k_head, tile * C.tile_k, seen_begin, seen_end, thread_id());
   }
-  // What everybody waits for. A question for each row and each piece of it would take as long as the copies; where pieces
-  // are always whole, it is cheap enough.
+  // Loads that the whole CTA waits for. Bounds checks of every row and vector would take as long as the copies, so full
+  // tiles skip them; with kCopyWhole the checks are cheap enough.
   template <int kRows>
   __device__ __forceinline__ void load_at_once(Tile<E, kRows, C.dim_qk> tile, const RowsView& rows, const void* head,
                                                int first, int begin, int end, int thread) const {
@@ -105,7 +112,7 @@ struct Forward {
                                        thread_id(), slice);
   }
 
-  // Over kCount columns of queries and keys. `meanwhile` is called between the first steps: copies find their place there.
+  // Products over kCount columns of Q and K. `meanwhile` is called after each of the first steps and issues cp.async.
   template <int kCount, class Meanwhile>
   __device__ __forceinline__ void multiply_columns(Scores& s, int stage, int first, Meanwhile&& meanwhile) const {
 #pragma unroll
@@ -148,9 +155,10 @@ struct Forward {
       for (int n = 0; n < kScoreTiles; ++n) s[m][n] = {};
   }
 
-  // Values that the mask tensor hides from every query of this tile do not exist: a zero weight would not keep a NaN out.
+  // Zeroes values that the mask tensor hides from every query of this tile: a probability of 0 would not stop their
+  // NaN.
   __device__ __forceinline__ void hide_unseen_values(const Scores& s, int stage) const {
-    if constexpr (Options::kMasked) {
+    if constexpr (Options::kHasMask) {
       unsigned char* is_seen = memory + shared_bytes(C) - C.tile_k;
       for (int n = static_cast<int>(threadIdx.x); n < C.tile_k; n += kThreads) is_seen[n] = 0;
       __syncthreads();
@@ -168,36 +176,36 @@ struct Forward {
     }
   }
 
-  __device__ __forceinline__ void accumulate(Output& o, const Scores& weights, int stage) const {
-    if constexpr (sums_drift(E)) return accumulate_short(o, weights, stage);
+  __device__ __forceinline__ void accumulate(Output& o, const Scores& probs, int stage) const {
+    if constexpr (sums_drift(E)) return accumulate_short(o, probs, stage);
     constexpr int kTilesPerStep = Op::kDepth / 8;
 #pragma unroll
     for (int n = 0; n < kScoreTiles; n += kTilesPerStep) {
-      typename Op::A w[kRowTiles];
+      typename Op::A p_operand[kRowTiles];
 #pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) w[m] = Op::from_accumulators(&weights[m][n]);
+      for (int m = 0; m < kRowTiles; ++m) p_operand[m] = Op::from_accumulators(&probs[m][n]);
 #pragma unroll
       for (int d = 0; d < kOutputTiles; d += 2) {
         const typename Op::B values = Op::load_b_transposed(v_tile(stage), n * 8, warp_column() + d * 8);
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
-          for (int t = 0; t < 2; ++t) Op::multiply(o[m][d + t], w[m], values, t);
+          for (int t = 0; t < 2; ++t) Op::multiply(o[m][d + t], p_operand[m], values, t);
       }
     }
   }
 
-  // Over few keys in the tensor cores, column by column.
-  __device__ __forceinline__ void accumulate_short(Output& o, const Scores& weights, int stage) const {
+  // Limits sums in the tensor cores to kShortSum keys, column by column.
+  __device__ __forceinline__ void accumulate_short(Output& o, const Scores& probs, int stage) const {
     constexpr int kSteps = kShortSum / Op::kDepth;
 #pragma unroll
     for (int first = 0; first < C.tile_k; first += kShortSum) {
-      typename Op::A w[kSteps][kRowTiles];
+      typename Op::A p_operand[kSteps][kRowTiles];
 #pragma unroll
       for (int step = 0; step < kSteps; ++step)
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m)
-          w[step][m] = Op::from_accumulators(&weights[m][(first + step * Op::kDepth) / 8]);
+          p_operand[step][m] = Op::from_accumulators(&probs[m][(first + step * Op::kDepth) / 8]);
 #pragma unroll
       for (int d = 0; d < kOutputTiles; d += 2) {
         Accumulator<Real> part[kRowTiles][2] = {};
@@ -208,7 +216,7 @@ struct Forward {
 #pragma unroll
           for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
-            for (int t = 0; t < 2; ++t) Op::multiply(part[m][t], w[step][m], values, t);
+            for (int t = 0; t < 2; ++t) Op::multiply(part[m][t], p_operand[step][m], values, t);
         }
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m)
@@ -218,10 +226,11 @@ struct Forward {
     }
   }
 
-  template <bool kEdge>
-  __device__ __forceinline__ void step(const Walk& walk, int n, Softmax<Real, kRowTiles>& softmax, Output& o) const {
-    constexpr RowsOf kNext = kEdge ? RowsOf::part : RowsOf::whole_tile;  // full tiles come last
-    const int tile = walk.tile(n);
+  template <bool kApplyMask>
+  __device__ __forceinline__ void step(const VisitedTiles& visited, int n, Softmax<Real, kRowTiles>& softmax,
+                                       Output& o) const {
+    constexpr RowsOf kNext = kApplyMask ? RowsOf::part : RowsOf::whole_tile;  // full tiles are visited last
+    const int tile = visited.tile(n);
     Scores s;
     int stage = 0;
     if constexpr (C.stages == 1) {
@@ -231,58 +240,59 @@ struct Forward {
       cp_async_commit();
       cp_async_wait<0>();
       __syncthreads();
-      if (n + 1 < walk.count()) load_k<kNext>(walk.tile(n + 1), 0);
+      if (n + 1 < visited.count()) load_k<kNext>(visited.tile(n + 1), 0);
       cp_async_commit();
     } else {
       cp_async_wait<C.stages - 2>();
       __syncthreads();
       const int ahead = n + C.stages - 1;
-      if (ahead < walk.count()) {
-        load_k<kNext>(walk.tile(ahead), ahead % C.stages);
-        load_v<kNext>(walk.tile(ahead), ahead % C.stages);
+      if (ahead < visited.count()) {
+        load_k<kNext>(visited.tile(ahead), ahead % C.stages);
+        load_v<kNext>(visited.tile(ahead), ahead % C.stages);
       }
       cp_async_commit();
       stage = n % C.stages;
       scores(s, stage, [](Slice) {});
     }
     const LaneCoord lane{row_of(0), lane_column(0, 0)};
-    change_scores<kEdge, C.tile_q>(s, a, sequence, options, lane, at.q_first, tile * C.tile_k);
+    modify_and_mask<kApplyMask, C.tile_q>(s, a, sequence, options, lane, query_tile.q_first, tile * C.tile_k);
     hide_unseen_values(s, stage);
-    softmax.follow(s, o);
-    softmax.weigh(s);
-    drop_weights(s, options, a.dropout_threshold, lane, at.q_first, tile * C.tile_k);
+    softmax.update(s, o);
+    softmax.exponentiate(s);
+    apply_dropout(s, options, a.dropout_threshold, lane, query_tile.q_first, tile * C.tile_k);
     accumulate(o, s, stage);
   }
 
-  // Weights become probabilities and LSE, the sink inside.
+  // Normalises O and writes LSE, both with the sink.
   __device__ __forceinline__ void finish(Softmax<Real, kRowTiles>& softmax, Output& o) const {
-    softmax.gather();
-    const Real sink =
-        a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, at.h)) : minus_infinity<Real>();
-    const Real keep = options.drops() ? static_cast<Real>(a.keep_scale) : Real(1);
+    softmax.reduce_row_sum();
+    const Real sink = a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, query_tile.h))
+                                  : minus_infinity<Real>();
+    const Real keep = options.has_dropout() ? static_cast<Real>(a.keep_scale) : Real(1);
 #pragma unroll
     for (int r = 0; r < 2 * kRowTiles; ++r) {
-      const RowEnd<Real> row = end_row(softmax.reference[r], softmax.sum[r], options.unit(), sink, keep);
-      const int i = at.q_first + row_of(r);
+      const FinalizedRow<Real> row =
+          finalize_row(softmax.row_max[r], softmax.row_sum[r], options.natural_scale(), sink, keep);
+      const int i = query_tile.q_first + row_of(r);
       const bool exists = i < sequence.len_q;
 #pragma unroll
       for (int d = 0; d < kOutputTiles; ++d)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           Real& x = o[r / 2][d].x[r % 2 * 2 + e];
-          x = exists ? x * row.factor : Real(0);
+          x = exists ? x * row.o_scale : Real(0);
         }
       if (p.lse.data && warp_column() == 0 && lane_id() % 4 == 0 && i < rows_end())
-        static_cast<Real*>(p.lse.data)[offset_of(p.lse, at.b, at.h, sequence.q_begin + i)] =
+        static_cast<Real*>(p.lse.data)[offset_of(p.lse, query_tile.b, query_tile.h, sequence.q_begin + i)] =
             exists ? row.lse : minus_infinity<Real>();
     }
   }
 
-  // Rows below this are written: a dense tensor has rows beyond its lengths, a packed one has not.
+  // Rows below this are stored: a dense tensor has rows beyond the sequence's length, a packed one does not.
   __device__ int rows_end() const { return a.cu_q ? sequence.len_q : a.len_q; }
 
   __device__ __forceinline__ void store(const Output& o) const {
-    const int64 head = offset_of(p.o, at.b, at.h, sequence.q_begin);
+    const int64 head = offset_of(p.o, query_tile.b, query_tile.h, sequence.q_begin);
     if (p.o.element == static_cast<int>(E)) {
       const OTile tile{memory};
       __syncthreads();  // K and V have been read
@@ -296,12 +306,13 @@ struct Forward {
           else to[0] = x0, to[1] = x1;
         }
       __syncthreads();
-      store_tile<kThreads>(tile, p.o, head, at.q_first, min(C.tile_q, rows_end() - at.q_first), a.dim_v);
+      store_tile<kThreads>(tile, p.o, head, query_tile.q_first, min(C.tile_q, rows_end() - query_tile.q_first),
+                           a.dim_v);
       return;
     }
 #pragma unroll
     for (int r = 0; r < 2 * kRowTiles; ++r) {
-      const int i = at.q_first + row_of(r);
+      const int i = query_tile.q_first + row_of(r);
       if (i >= rows_end()) continue;
 #pragma unroll
       for (int d = 0; d < kOutputTiles; ++d)
@@ -314,32 +325,32 @@ struct Forward {
     }
   }
 
-  __device__ bool has_rows() const { return at.q_first < rows_end(); }
+  __device__ bool has_rows() const { return query_tile.q_first < rows_end(); }
 
-  __device__ __forceinline__ void sum(Softmax<Real, kRowTiles>& softmax, Output& o) const {
-    load_q();  // it travels while the walk is found
-    const Walk walk = walk_keys<C.tile_k>(a, sequence, queries());
-    if (threadIdx.x == 0) count_tiles<C.tile_k>(a, sequence, queries(), walk);
-    if (walk.count() == 0) {
-      cp_async_commit();  // only what is committed can be waited for
+  __device__ __forceinline__ void mainloop(Softmax<Real, kRowTiles>& softmax, Output& o) const {
+    load_q();  // overlaps with the computation of the tile range
+    const VisitedTiles visited = visited_key_tiles<C.tile_k>(a, sequence, queries());
+    if (threadIdx.x == 0) count_tiles<C.tile_k>(a, sequence, queries(), visited);
+    if (visited.count() == 0) {
+      cp_async_commit();  // cp.async.wait_group waits for committed groups only
       cp_async_wait<0>();
       return;
     }
-    if (C.stages == 1) load_first_k(walk.tile(0));
+    if (C.stages == 1) load_first_k(visited.tile(0));
 #pragma unroll
     for (int n = 0; n < C.stages - 1; ++n) {
-      if (n < walk.count()) load_k(walk.tile(n), n), load_v(walk.tile(n), n);
-      cp_async_commit();  // an empty group keeps the count of pending ones right
+      if (n < visited.count()) load_k(visited.tile(n), n), load_v(visited.tile(n), n);
+      cp_async_commit();  // an empty group keeps the number of pending groups constant
     }
     if constexpr (C.stages == 1) cp_async_commit();
     int n = 0;
-    for (; n < walk.edge; ++n) step<true>(walk, n, softmax, o);
-    for (; n < walk.count(); ++n) step<false>(walk, n, softmax, o);
+    for (; n < visited.num_masked; ++n) step<true>(visited, n, softmax, o);
+    for (; n < visited.count(); ++n) step<false>(visited, n, softmax, o);
     cp_async_wait<0>();
   }
 
-  // The last queries see the most keys under a causal mask: they start first.
-  __device__ static Position position(const AttentionParams& a) {
+  // Under a causal mask the last queries see the most keys, so they start first.
+  __device__ static QueryTile query_tile_of_cta(const AttentionParams& a) {
     const int64 tiles = tiles_in(a.len_q, C.tile_q), n = cta_number(), head = quotient(n, tiles);
     const int64 b = quotient(head, a.heads_q);
     return {static_cast<int>(b), static_cast<int>(head - b * a.heads_q),
@@ -352,13 +363,13 @@ __device__ __forceinline__ void forward(const ForwardParams& p) {
   extern __shared__ __align__(128) unsigned char memory[];
   using Kernel = Forward<C>;
   typename Kernel::Output o = {};
-  const Position begin = Kernel::position(p.attention);
+  const QueryTile begin = Kernel::query_tile_of_cta(p.attention);
   if (begin.b >= p.attention.batch) return;
   const Kernel kernel(p, memory, begin);
   if (!kernel.has_rows()) return;
-  Softmax<typename Kernel::Real, Kernel::kRowTiles> softmax(kernel.options.factor());
-  kernel.sum(softmax, o);
-  const Kernel end(p, memory, Kernel::position(p.attention));
+  Softmax<typename Kernel::Real, Kernel::kRowTiles> softmax(kernel.options.scale_log2());
+  kernel.mainloop(softmax, o);
+  const Kernel end(p, memory, Kernel::query_tile_of_cta(p.attention));
   end.finish(softmax, o);
   end.store(o);
 }

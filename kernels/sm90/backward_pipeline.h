@@ -1,17 +1,16 @@
-// Where tiles of backward lie in shared memory, and the barriers between those who bring them and those who use them.
+// Shared memory layout of the backward kernel, and the barriers between its producer and its consumers.
 //
-//   K | V | finite K, or P, two tiles | Q and dO of each stage | dS, two tiles with dQ | statistics of each stage |
-//   places | barriers
+//   K | V | finite K, or two tiles of P | Q and dO of each stage | dS, two tiles with dQ | row stats of each stage |
+//   task coordinates | mbarriers
 //
-//   k_full, v_full   bytes have arrived, once for each tile of keys, and its place is known
-//   k_free           one arrival of every warp that has keys: neither K nor V are read any more
-//   q_full, o_full   Q and statistics, dO of a stage have arrived; waited for by those who have keys
-//   empty            one arrival of every warp that has keys; waited for by whoever copies
-//   landed           in place of both `full` for queries that have to be cleaned first: whoever cleans then arrives on those
+//   k_full, v_full     TMA has filled K or V, once per key tile, and the task coordinates are written
+//   k_empty            one arrival per consumer warp: it no longer reads K and V
+//   q_full, dout_full  TMA has filled Q and row statistics, or dO, of a stage; the consumers wait
+//   q_empty            one arrival per consumer warp; the producer waits
+//   raw_full           replaces both q_full and dout_full as the TMA target if the producer has to zero rows first; the
+//                      producer then arrives on q_full and dout_full itself
 //
-// Numbered barriers, which are cheaper, between each warpgroup that has keys and the one that computes dQ:
-//
-//   written, read    a tile of dS: it may be read, it may be written over
+// Hand-over of dS and P between warpgroups uses named barriers, which are cheaper than mbarriers.
 #pragma once
 
 #include "portable/backward/shape.h"
@@ -27,68 +26,75 @@ struct BackwardPipeline {
   using VTile = SwizzledTile<kTileK, C.dim_v>;
   using QTile = SwizzledTile<C.tile_q, C.dim_qk>;
   using DoutTile = SwizzledTile<C.tile_q, C.dim_v>;
-  using GradientTile = SwizzledTile<C.tile_q, kTileK>;  // queries in rows
-  static constexpr int kStatsBytes = row_stats_bytes(shared_config(C)), kStatsRoom = row_stats_room(shared_config(C));
+  using DsTile = SwizzledTile<C.tile_q, kTileK>;  // one row per query
+  static constexpr int kStatsBytes = row_stats_bytes(shared_config(C)),
+                       kStatsStageBytes = row_stats_stage_bytes(shared_config(C));
 
   static constexpr int kValues = KTile::kBytes;
-  static constexpr int kFiniteKeys = kValues + VTile::kBytes;
-  static constexpr int kQueries = kFiniteKeys + finite_keys_bytes(C) + weight_tiles(C) * GradientTile::kBytes;
+  static constexpr int kFiniteK = kValues + VTile::kBytes;
+  static constexpr int kQueries = kFiniteK + finite_k_bytes(C) + num_p_tiles(C) * DsTile::kBytes;
   static constexpr int kDouts = kQueries + C.stages * QTile::kBytes;
-  static constexpr int kGradients = kDouts + C.stages * DoutTile::kBytes;
-  static constexpr int kStats = kGradients + gradient_tiles(C) * GradientTile::kBytes;
-  static constexpr int kPlace = kStats + C.stages * kStatsRoom;
-  static constexpr int kBarriers = kPlace + kPlaces * kPlaceBytes;
-  static_assert(kBarriers + 8 * num_barriers(C) == shared_bytes(C) && kStats % kCopyAlignment == 0 && kPlace % 16 == 0);
+  static constexpr int kDsOffset = kDouts + C.stages * DoutTile::kBytes;
+  static constexpr int kStats = kDsOffset + num_ds_tiles(C) * DsTile::kBytes;
+  static constexpr int kTaskOffset = kStats + C.stages * kStatsStageBytes;
+  static constexpr int kBarriers = kTaskOffset + kTaskSlots * kTaskBytes;
+  static_assert(kBarriers + 8 * num_barriers(C) == shared_bytes(C) && kStats % kTmaAlignment == 0 &&
+                kTaskOffset % 16 == 0);
 
-  unsigned memory;  // shared_address, on a multiple of 1024
+  unsigned memory;  // shared_address, 1024-byte aligned
 
   __device__ KTile k() const { return {memory}; }
   __device__ VTile v() const { return {memory + kValues}; }
-  // K without elements that are not finite, where it has some, and dQ is computed.
-  __device__ KTile finite_k() const { return {memory + kFiniteKeys}; }
-  // P of a tile of queries, where another warpgroup needs it: 16 bytes of each thread side by side.
-  __device__ unsigned weights(int tile) const { return memory + kFiniteKeys + tile * GradientTile::kBytes; }
+  // K with non-finite elements zeroed; used for dQ if K has such elements.
+  __device__ KTile finite_k() const { return {memory + kFiniteK}; }
+  // P of a query tile for the other warpgroup, with split_dk_dv: 16 bytes of each thread side by side.
+  __device__ unsigned p_tile(int tile) const { return memory + kFiniteK + tile * DsTile::kBytes; }
   __device__ QTile q(int stage) const { return {memory + kQueries + stage * QTile::kBytes}; }
   __device__ DoutTile dout(int stage) const { return {memory + kDouts + stage * DoutTile::kBytes}; }
-  __device__ GradientTile gradient(int tile) const { return {memory + kGradients + tile * GradientTile::kBytes}; }
-  __device__ unsigned stats_address(int stage) const { return memory + kStats + stage * kStatsRoom; }
+  __device__ DsTile ds_tile(int tile) const { return {memory + kDsOffset + tile * DsTile::kBytes}; }
+  __device__ unsigned stats_address(int stage) const { return memory + kStats + stage * kStatsStageBytes; }
   __device__ const float* stats(int stage) const {
     return static_cast<const float*>(__cvta_shared_to_generic(stats_address(stage)));
   }
-  __device__ Place& place(int slot) const {
-    return *static_cast<Place*>(__cvta_shared_to_generic(memory + kPlace + slot * kPlaceBytes));
+  __device__ TaskCoord& task(int slot) const {
+    return *static_cast<TaskCoord*>(__cvta_shared_to_generic(memory + kTaskOffset + slot * kTaskBytes));
   }
 
   __device__ unsigned k_full() const { return memory + kBarriers; }
   __device__ unsigned v_full() const { return k_full() + 8; }
-  __device__ unsigned landed() const { return k_full() + 16; }
-  __device__ unsigned k_free() const { return k_full() + 24; }
+  __device__ unsigned raw_full() const { return k_full() + 16; }
+  __device__ unsigned k_empty() const { return k_full() + 24; }
   __device__ unsigned q_full(int stage) const { return k_full() + 32 + 8 * stage; }
-  __device__ unsigned o_full(int stage) const { return q_full(C.stages + stage); }
-  __device__ unsigned empty(int stage) const { return q_full(2 * C.stages + stage); }
+  __device__ unsigned dout_full(int stage) const { return q_full(C.stages + stage); }
+  __device__ unsigned q_empty(int stage) const { return q_full(2 * C.stages + stage); }
 
-  // By one thread, before all others.
+  // Called by one thread before the CTA synchronises.
   __device__ void init() const {
-    mbarrier_init(k_full(), 1), mbarrier_init(v_full(), 1), mbarrier_init(landed(), 2);
-    mbarrier_init(k_free(), kWarpgroupThreads / 32 * summing_warpgroups(C));
+    mbarrier_init(k_full(), 1), mbarrier_init(v_full(), 1), mbarrier_init(raw_full(), 2);
+    mbarrier_init(k_empty(), kWarpgroupThreads / 32 * consumer_warpgroups(C));
     for (int n = 0; n < C.stages; ++n) {
-      mbarrier_init(q_full(n), 1), mbarrier_init(o_full(n), 1);
-      mbarrier_init(empty(n), kWarpgroupThreads / 32 * summing_warpgroups(C));
+      mbarrier_init(q_full(n), 1), mbarrier_init(dout_full(n), 1);
+      mbarrier_init(q_empty(n), kWarpgroupThreads / 32 * consumer_warpgroups(C));
     }
     mbarrier_init_fence();
   }
 
-  // Number 0 is that of __syncthreads.
-  static_assert(2 + 2 * kGradientTiles * C.warpgroups < 16);
-  static constexpr int kPair = 2 * kWarpgroupThreads;
-  static __device__ int written(int group, int tile) { return 1 + tile * C.warpgroups + group; }
-  static __device__ int read(int group, int tile) { return written(group, kGradientTiles + tile); }
-  static constexpr int kAllKeys = 1 + 2 * kGradientTiles * C.warpgroups;  // all that have keys meet
-  static constexpr int kQueryGroup = kAllKeys + 1;                        // the others meet
-  // P may be read, may be written over.
-  static __device__ int weights_written(int tile) { return kQueryGroup + 1 + tile; }
-  static __device__ int weights_read(int tile) { return weights_written(kGradientTiles + tile); }
-  static_assert(!splits_sums(C) || kQueryGroup + 2 * kGradientTiles < 16);
+  // Named barriers: the first ID of each kind. ID 0 is __syncthreads.
+  enum NamedBarrier : int {
+    kDsWrittenBarrier = 1,                                          // + buffer and group: dS may be read
+    kDsReadBarrier = kDsWrittenBarrier + kDsStages * C.warpgroups,  // + buffer and group: dS may be overwritten
+    kConsumerBarrier = kDsReadBarrier + kDsStages * C.warpgroups,   // all consumer warpgroups
+    kProducerBarrier,                                               // the producer warpgroup
+    kPWrittenBarrier,                                               // + buffer: P may be read, with split_dk_dv
+    kPReadBarrier = kPWrittenBarrier + kDsStages,                   // + buffer: P may be overwritten
+    kNamedBarriers = split_dk_dv(C) ? kPReadBarrier + kDsStages : int{kPWrittenBarrier},
+  };
+  static_assert(kNamedBarriers <= 16);
+  static constexpr int kPair = 2 * kWarpgroupThreads;  // threads of the two warpgroups that share a barrier
+  static __device__ int ds_written(int group, int buffer) { return kDsWrittenBarrier + buffer * C.warpgroups + group; }
+  static __device__ int ds_read(int group, int buffer) { return kDsReadBarrier + buffer * C.warpgroups + group; }
+  static __device__ int p_written(int buffer) { return kPWrittenBarrier + buffer; }
+  static __device__ int p_read(int buffer) { return kPReadBarrier + buffer; }
 };
 
 }  // namespace cuflash

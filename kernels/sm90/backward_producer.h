@@ -1,5 +1,5 @@
-// The warpgroup that brings tiles to shared memory and, where it is asked for, computes dQ: dS, which those who have keys
-// write, times K, goes into sums in global memory.
+// Producer warpgroup of the backward kernel. It issues the TMA loads and, if the config has dq, computes dQ as well: it
+// multiplies the consumers' dS by K and adds the product to dq_accum in global memory.
 #pragma once
 
 #include "portable/backward/task.h"
@@ -18,14 +18,14 @@ struct BackwardProducer {
   static constexpr int kTileK = tile_k_of(C), kSteps = kTileK / 16;
   static constexpr int kPiecesOfRow = kPanelRowBytes / 16;
   static_assert(C.tile_q == kWarpgroupRows && C.stages >= 2);
-  // One of the stages is filled while dQ of another is computed. Without dQ there is nothing to do but wait for room.
-  static constexpr int kPrefetchQ = C.dq ? C.stages - 1 : C.stages;
+  // With dQ the producer fills one stage while it multiplies dS of another. Without dQ it only waits for free stages.
+  static constexpr int kLoadsAhead = C.dq ? C.stages - 1 : C.stages;
   using Pipeline = BackwardPipeline<C>;
-  using Panel = SwizzledTile<kTileK, kPanelColumns>;  // of K
+  using Panel = SwizzledTile<kTileK, kPanelColumns>;  // 64 columns of K
   using Product = WarpgroupProduct<E, kPanelColumns, true>;
-  using Sums = Accumulator<float>[kPanelColumns / 8];
+  using DqPanel = Accumulator<float>[kPanelColumns / 8];
 
-  // A tile of queries of one of the heads that share the keys.
+  // A query tile of one of the query heads that share the keys.
   struct Visit {
     int member = 0, step = 0;
     __device__ __forceinline__ void next(int steps) {
@@ -36,200 +36,202 @@ struct BackwardProducer {
   const Sm90BackwardParams& p;
   const AttentionParams& a;
   Pipeline pipeline;
-  Ring<kPlaces> places;
+  Ring<kTaskSlots> tasks;
   unsigned keys_phase = 0;
-  // What every step needs of the place of these keys: reads of shared memory wait for the products' own.
-  Walk tiles;            // of queries of one head that see them
-  int steps, count;      // so many, and those of all heads
-  int b, first_head;     // of queries
+  // Fields of the task that every step needs. They are kept in registers because reads of shared memory queue behind
+  // those of wgmma.
+  VisitedTiles tiles;    // query tiles of one head that see the keys
+  int steps, count;      // of one head, of all heads of the group
+  int b, first_head;     // first query head of the group
   int first_row, len_q;  // of the sequence
   int64 tiles_before, tiles_of_head;
-  bool foreign_rows;      // rows behind the sequence are not its own
-  Visit ahead;            // the next one to bring
-  Ring<C.stages> stages;  // where to
-  unsigned landed_phase = 0;
+  bool foreign_rows;      // the tensor has rows after the sequence
+  Visit next_load;        // the next query tile to load
+  Ring<C.stages> stages;  // of Q, dO and row statistics
+  unsigned raw_phase = 0;
 
   __device__ BackwardProducer(const Sm90BackwardParams& p, const Pipeline& pipeline)
       : p(p), a(p.backward.attention), pipeline(pipeline) {}
 
-  __device__ __forceinline__ const Place& place() const { return pipeline.place(places.stage); }
+  __device__ __forceinline__ const TaskCoord& task() const { return pipeline.task(tasks.stage); }
 
   __device__ __forceinline__ int64 query_tile(int member, int tile) const {
     return tiles_before + member * tiles_of_head + tile;
   }
-  __device__ __forceinline__ void take_place() {
-    const Place& at = place();
-    const Walk& walk = at.walk;
-    tiles = {uniform(walk.begin), uniform(walk.full_begin), uniform(walk.full_end), uniform(walk.end),
-             uniform(walk.edge)};
-    steps = tiles.count(), count = uniform(at.group) * steps;
-    b = uniform(at.b), first_head = uniform(at.head_k * at.group);
-    first_row = uniform(static_cast<int>(at.sequence.q_begin)), len_q = uniform(at.sequence.len_q);
-    tiles_before = at.tiles_before, tiles_of_head = at.tiles_of_head;
-    // Beyond the end of the tensor rows are zeros already.
+  __device__ __forceinline__ void read_task() {
+    const TaskCoord& coord = task();
+    const VisitedTiles& visited = coord.visited;
+    tiles = {uniform(visited.begin), uniform(visited.full_begin), uniform(visited.full_end), uniform(visited.end),
+             uniform(visited.num_masked)};
+    steps = tiles.count(), count = uniform(coord.group) * steps;
+    b = uniform(coord.b), first_head = uniform(coord.head_k * coord.group);
+    first_row = uniform(static_cast<int>(coord.sequence.q_begin)), len_q = uniform(coord.sequence.len_q);
+    tiles_before = coord.tiles_before, tiles_of_head = coord.tiles_of_head;
+    // TMA fills rows beyond the end of the tensor with zeros.
     foreign_rows = first_row + int64{len_q} < (a.cu_q ? a.total_q : a.len_q);
-    ahead = {};
+    next_load = {};
   }
 
   __device__ static int thread() { return new_thread_id() % kWarpgroupThreads; }
-  __device__ static void meet() { named_barrier_sync(Pipeline::kQueryGroup, kWarpgroupThreads); }
+  __device__ static void sync() { named_barrier_sync(Pipeline::kProducerBarrier, kWarpgroupThreads); }
   template <class Tile>
   __device__ static uint4* pieces(Tile tile) {
     return static_cast<uint4*>(__cvta_shared_to_generic(tile.address));
   }
 
-  // One thread, when nobody reads the keys before these any more.
-  __device__ __forceinline__ void copy_keys_and_values() const {
-    const Place& at = place();
-    const int row = static_cast<int>(at.sequence.k_begin) + at.first;
+  // Called by one thread after all consumers have released the previous K and V.
+  __device__ __forceinline__ void load_keys_and_values() const {
+    const TaskCoord& coord = task();
+    const int row = static_cast<int>(coord.sequence.k_begin) + coord.k_first;
     if (count == 0) {
       mbarrier_arrive(pipeline.k_full()), mbarrier_arrive(pipeline.v_full());
       return;
     }
-    copy_tile(pipeline.k(), p.k, a.k, pipeline.k_full(), row, at.head_k, at.b);
-    copy_tile(pipeline.v(), p.v, a.v, pipeline.v_full(), row, at.head_k, at.b);
+    tma_load_tile(pipeline.k(), p.k, a.k, pipeline.k_full(), row, coord.head_k, coord.b);
+    tma_load_tile(pipeline.v(), p.v, a.v, pipeline.v_full(), row, coord.head_k, coord.b);
   }
-  // One thread.
-  __device__ __forceinline__ void copy_queries(int tile, unsigned q_barrier, unsigned o_barrier) const {
-    const int stage = stages.stage, row = first_row + tile * C.tile_q, head = first_head + ahead.member;
-    mbarrier_wait(pipeline.empty(stage), stages.phase ^ 1);
+  // Called by one thread.
+  __device__ __forceinline__ void load_queries(int tile, unsigned q_barrier, unsigned dout_barrier) const {
+    const int stage = stages.stage, row = first_row + tile * C.tile_q, head = first_head + next_load.member;
+    mbarrier_wait(pipeline.q_empty(stage), stages.phase ^ 1);
     mbarrier_arrive_expect_tx(q_barrier, Pipeline::QTile::kBytes + Pipeline::kStatsBytes);
-    copy_panels(pipeline.q(stage), p.q, a.q, q_barrier, row, head, b);
-    copy_row_stats(pipeline.stats_address(stage), p.row_stats, q_barrier, query_tile(ahead.member, tile));
-    mbarrier_arrive_expect_tx(o_barrier, Pipeline::DoutTile::kBytes);
-    copy_panels(pipeline.dout(stage), p.dout, p.backward.dout, o_barrier, row, head, b);
+    tma_load_panels(pipeline.q(stage), p.q, a.q, q_barrier, row, head, b);
+    tma_load_row_stats(pipeline.stats_address(stage), p.row_stats, q_barrier, query_tile(next_load.member, tile));
+    mbarrier_arrive_expect_tx(dout_barrier, Pipeline::DoutTile::kBytes);
+    tma_load_panels(pipeline.dout(stage), p.dout, p.backward.dout, dout_barrier, row, head, b);
   }
   template <class Tile>
-  __device__ __forceinline__ void clear_rows(Tile tile, int first) const {
+  __device__ __forceinline__ void zero_rows(Tile tile, int first) const {
 #pragma unroll 1
     for (int n = thread(); n < Tile::kBytes / 16; n += kWarpgroupThreads)
       if (n / kPiecesOfRow % C.tile_q >= first) pieces(tile)[n] = {};
   }
 
-  // Rows beyond a length do not exist: their weights of 0 would not keep a NaN out of dK and dV.
-  __device__ __forceinline__ void bring() {
-    const int tile = tiles.tile(ahead.step), stage = stages.stage;
-    const bool cleans = foreign_rows && (tile + 1) * C.tile_q > len_q;
-    const unsigned q_full = pipeline.q_full(stage), o_full = pipeline.o_full(stage), landed = pipeline.landed();
-    if (thread() == 0) copy_queries(tile, cleans ? landed : q_full, cleans ? landed : o_full);
+  // Zeroes rows beyond a length: a probability of 0 would not keep their NaN out of dK and dV.
+  __device__ __forceinline__ void load_next_queries() {
+    const int tile = tiles.tile(next_load.step), stage = stages.stage;
+    const bool sanitizes = foreign_rows && (tile + 1) * C.tile_q > len_q;
+    const unsigned q_full = pipeline.q_full(stage), dout_full = pipeline.dout_full(stage),
+                   raw_full = pipeline.raw_full();
+    if (thread() == 0) load_queries(tile, sanitizes ? raw_full : q_full, sanitizes ? raw_full : dout_full);
     __syncwarp();
-    if (cleans) {
-      mbarrier_wait(landed, landed_phase);
-      landed_phase ^= 1;
+    if (sanitizes) {
+      mbarrier_wait(raw_full, raw_phase);
+      raw_phase ^= 1;
       const int first = len_q - tile * C.tile_q;
-      clear_rows(pipeline.q(stage), first);
-      clear_rows(pipeline.dout(stage), first);
+      zero_rows(pipeline.q(stage), first);
+      zero_rows(pipeline.dout(stage), first);
       async_proxy_fence();
-      meet();
-      if (thread() == 0) mbarrier_arrive(q_full), mbarrier_arrive(o_full);
+      sync();
+      if (thread() == 0) mbarrier_arrive(q_full), mbarrier_arrive(dout_full);
       __syncwarp();
     }
-    ahead.next(steps), stages.advance();
+    next_load.next(steps), stages.advance();
   }
 
-  // What dS is multiplied by. Where somebody must not see everything, elements that are not finite are left
-  // out: whoever does see them has a dS that is NaN. Scores need them, so they are left out of a copy.
+  // The K tile that dS is multiplied by. If some query must not see all keys, non-finite elements are zeroed: a query
+  // that does see them has a NaN in its dS anyway. The scores need the original, so the zeroes go into a copy.
   __device__ __forceinline__ typename Pipeline::KTile keys_for_dq() const {
     const auto k = pipeline.k(), finite = pipeline.finite_k();
     mbarrier_wait(pipeline.k_full(), keys_phase);
-    if (tiles.edge == 0) return k;
+    if (tiles.num_masked == 0) return k;
     bool found = false;
 #pragma unroll 4
     for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) found |= has_not_finite<E>(pieces(k)[n]);
-    if (!named_barrier_any(Pipeline::kQueryGroup, kWarpgroupThreads, found)) return k;
+    if (!named_barrier_any(Pipeline::kProducerBarrier, kWarpgroupThreads, found)) return k;
 #pragma unroll 1
     for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) pieces(finite)[n] = finite_eight<E>(pieces(k)[n]);
     async_proxy_fence();
-    meet();
+    sync();
     return finite;
   }
 
   // 64 columns of dQ.
-  static __device__ __forceinline__ void multiply(Sums& sums, typename Pipeline::GradientTile gradient, Panel k) {
+  static __device__ __forceinline__ void multiply(DqPanel& dq, typename Pipeline::DsTile ds_tile, Panel k) {
     wgmma_fence();
-    Product::start(sums, gradient.along_rows(0), k.across_rows(0));
+    Product::start(dq, ds_tile.along_rows(0), k.across_rows(0));
 #pragma unroll
-    for (int step = 1; step < kSteps; ++step) Product::add(sums, gradient.along_rows(step), k.across_rows(step));
+    for (int step = 1; step < kSteps; ++step) Product::add(dq, ds_tile.along_rows(step), k.across_rows(step));
     wgmma_commit();
     wgmma_wait<0>();
 #pragma unroll
-    for (int n = 0; n < kPanelColumns / 2; ++n) fence_operand(sums[n / 4].x[n % 4]);
+    for (int n = 0; n < kPanelColumns / 2; ++n) fence_operand(dq[n / 4].x[n % 4]);
   }
-  // One branch around all of them: the assembler makes a branch of every predicate.
-  __device__ __forceinline__ void add(const Sums& sums, int64 tile, int first_column) const {
+  // One branch around all additions: ptxas would turn every predicate into a branch of its own.
+  __device__ __forceinline__ void add_panel(const DqPanel& dq, int64 tile, int first_column) const {
     const int lane = new_thread_id() % 32, row = thread() / 32 * 16;
     if (row >= p.backward.dq_rows) return;
-    float* to = dq_sums<kShared>(p.backward, tile) + sum_block<kShared>(row, first_column);
+    float* to = dq_accum<kShared>(p.backward, tile) + accum_block<kShared>(row, first_column);
 #pragma unroll
     for (int n = 0; n < kPanelColumns / 8; ++n)
-      if (C.dim_qk % kPanelColumns == 0 || first_column + 8 * n < C.dim_qk)
-        add_block(to + n * 128, lane, sums[n], true);
+      if (C.dim_qk % kPanelColumns == 0 || first_column + 8 * n < C.dim_qk) add_block(to + n * 128, lane, dq[n], true);
   }
 
-  __device__ __forceinline__ static void free_gradient(int tile) {
+  __device__ __forceinline__ static void release_ds(int tile) {
 #pragma unroll
     for (int group = 0; group < C.warpgroups; ++group)
-      named_barrier_arrive(Pipeline::read(group, tile), Pipeline::kPair);
+      named_barrier_arrive(Pipeline::ds_read(group, tile), Pipeline::kPair);
   }
 
-  __device__ __forceinline__ void add_to_dq(const Visit& visit, int number, unsigned keys) {
-    const int buffer = uniform(number % kGradientTiles);
-    const int64 sums_tile = query_tile(visit.member, tiles.tile(visit.step));
+  __device__ __forceinline__ void add_to_dq(const Visit& visit, int iteration, unsigned keys) {
+    const int buffer = uniform(iteration % kDsStages);
+    const int64 dq_tile = query_tile(visit.member, tiles.tile(visit.step));
 #pragma unroll
     for (int group = 0; group < C.warpgroups; ++group)
-      named_barrier_sync(Pipeline::written(group, buffer), Pipeline::kPair);
+      named_barrier_sync(Pipeline::ds_written(group, buffer), Pipeline::kPair);
 #pragma unroll 1
     for (int column = 0; column < C.dim_qk; column += kPanelColumns) {
-      Sums sums;
+      DqPanel dq;
       const int bytes = column * (kTileK * kPanelRowBytes / kPanelColumns);
-      multiply(sums, pipeline.gradient(buffer), {keys + bytes});
-      // Whoever writes into this tile of dS next waits for it; nobody does for the last two.
-      if (column + kPanelColumns >= C.dim_qk && number + kGradientTiles < count) free_gradient(buffer);
-      add(sums, sums_tile, column);
+      multiply(dq, pipeline.ds_tile(buffer), {keys + bytes});
+      // The consumers wait for this before they overwrite the dS buffer. The last two buffers are not reused.
+      if (column + kPanelColumns >= C.dim_qk && iteration + kDsStages < count) release_ds(buffer);
+      add_panel(dq, dq_tile, column);
     }
   }
 
-  // The tiles of queries that see these keys.
-  __device__ __forceinline__ void walk() {
-    if constexpr (C.dq) add_all(uniform(keys_for_dq().address));
-    else bring_all();
+  // The query tiles that see these keys.
+  __device__ __forceinline__ void mainloop() {
+    if constexpr (C.dq) accumulate_dq(uniform(keys_for_dq().address));
+    else load_remaining_queries();
   }
-  __device__ __forceinline__ void bring_all() {
+  __device__ __forceinline__ void load_remaining_queries() {
 #pragma unroll 1
-    for (int number = kPrefetchQ; number < count; ++number) bring();
+    for (int iteration = kLoadsAhead; iteration < count; ++iteration) load_next_queries();
   }
-  __device__ __forceinline__ void add_all(unsigned keys) {
+  __device__ __forceinline__ void accumulate_dq(unsigned keys) {
     Visit visit;
-    // Tiles of dS that nobody has written yet are free.
+    // All dS buffers start out free.
 #pragma unroll 1
-    for (int tile = 0; tile < min(kGradientTiles, count); ++tile) free_gradient(tile);
+    for (int tile = 0; tile < min(kDsStages, count); ++tile) release_ds(tile);
 #pragma unroll 1
-    for (int number = 0; number < count; ++number, visit.next(steps)) {
-      if (number + kPrefetchQ < count) bring();
+    for (int iteration = 0; iteration < count; ++iteration, visit.next(steps)) {
+      if (iteration + kLoadsAhead < count) load_next_queries();
       converge();
-      add_to_dq(visit, number, uniform(keys));
+      add_to_dq(visit, iteration, uniform(keys));
     }
   }
 
-  // One tile of keys after the other. The first queries of a tile are on their way while others finish the one before.
+  // Persistent loop over key tiles. The first query tile of a key tile is loaded while the consumers finish the
+  // previous key tile.
   __device__ __forceinline__ void run() {
 #pragma unroll 1
-    for (bool first = true;; places.advance(), keys_phase ^= 1, first = false) {
-      const bool ends = uniform(place().written) < 0;
-      take_place();
-      if (count > 0) bring();
-      if (!first) mbarrier_wait(pipeline.k_free(), keys_phase ^ 1);
+    for (bool first = true;; tasks.advance(), keys_phase ^= 1, first = false) {
+      const bool ends = uniform(task().written) < 0;
+      read_task();
+      if (count > 0) load_next_queries();
+      if (!first) mbarrier_wait(pipeline.k_empty(), keys_phase ^ 1);
       converge();
       if (ends) break;
-      if (thread() == 0) copy_keys_and_values();
+      if (thread() == 0) load_keys_and_values();
       __syncwarp();
 #pragma unroll 1
-      for (int n = 1; n < min(kPrefetchQ, count); ++n) bring();
+      for (int n = 1; n < min(kLoadsAhead, count); ++n) load_next_queries();
       if (thread() == kWarpgroupThreads - 1)
-        pipeline.place((places.stage + 1) % kPlaces) = next_place<kShared>(p.backward);
+        pipeline.task((tasks.stage + 1) % kTaskSlots) = next_task<kShared>(p.backward);
       converge();
-      if (count > 0) walk();
-      meet();  // the next place is known
+      if (count > 0) mainloop();
+      sync();  // the next task is written
       converge();
     }
     if (thread() == 0) mbarrier_arrive(pipeline.k_full());

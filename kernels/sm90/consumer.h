@@ -1,14 +1,15 @@
-// A warpgroup that computes 64 queries of each tile that its CTA takes. Products are asynchronous: while the values of one
-// tile are multiplied, the weights of the next are computed from scores that were multiplied before them.
+// Consumer warpgroup of the forward kernel: 64 queries of each query tile. wgmma.mma_async overlaps with softmax: while
+// P V of one key tile runs, the warpgroup computes softmax of the next tile, whose scores were issued before.
 //
-//   wait K(n+1), V(n) | my turn | issue S = Q K(n+1) | issue O += P V(n) | next one's turn | S is there | weights of S |
-//   O is there | rescale O where references moved | P = weights
+//   wait K(n+1), V(n) | wait ping-pong turn | issue S = Q K(n+1) | issue O += P V(n) | pass turn | wait S | softmax |
+//   wait O | rescale O if row_max changed | P = 16-bit probabilities
 #pragma once
 
 #include "attn/softmax.h"
-#include "attn/tile_scores.h"
 #include "ptx/tma.h"
 #include "ptx/warpgroup.h"
+#include "sm90/consumer_sync.h"
+#include "sm90/lane_coord.h"
 #include "sm90/pipeline.h"
 #include "sm90/products.h"
 #include "sm90/store.h"
@@ -26,11 +27,12 @@ struct Consumer {
   using Options = ScoreOptions<E, C.options>;
   using Scores = Accumulator<float>[1][kScoreTiles];
   using Output = Accumulator<float>[1][kOutputTiles];
-  using Weights = unsigned[kSteps][4];
-  using RowSoftmax = SteadySoftmax<float, 1>;
+  using OperandA = unsigned[kSteps][4];
+  using RowSoftmax = CachedShiftSoftmax<float, 1>;
+  using Turn = PingPong<(C.schedule & kPingPong) != 0, C.warpgroups, Pipeline<C>::kPingPongBarrier>;
 
-  // What a note says of tiles of keys, and whether there is something to do. Asked for together: one answer of shared
-  // memory is waited for instead of one for every decision.
+  // Tile bounds of a TileInfo. They are read together, so that the warpgroup waits for shared memory once instead of
+  // once per decision.
   struct KeyTiles {
     int rows_end, begin, end, own_begin, full_begin, full_end, own_end;
     __device__ explicit KeyTiles(const TileInfo& n)
@@ -46,249 +48,240 @@ struct Consumer {
   const Sm90ForwardParams& p;
   const AttentionParams& a;
   Pipeline<C> pipeline;
-  int group;  // which of the warpgroups
-  Round round;
+  int group;  // index of the consumer warpgroup
+  TileScheduler scheduler;
   Ring<C.stages> keys, values;
 
   __device__ Consumer(const Sm90ForwardParams& p, const Pipeline<C>& pipeline, int group)
       : p(p), a(p.forward.attention), pipeline(pipeline), group(group) {}
 
-  __device__ float factor() const { return Options::kChanged ? static_cast<float>(kLog2e) : p.exponent; }
+  __device__ float scale_log2() const { return Options::kModifiesScore ? static_cast<float>(kLog2e) : p.scale_log2; }
 
-  // Counted from the warpgroup's first row; found anew, so that it does not stay in registers.
-  __device__ static LaneCoord lane_coord() {
-    const int thread = new_thread_id();
-    return {thread / 32 % 4 * 16 + thread % 32 / 4, thread % 4 * 2};
-  }
+  static __device__ __forceinline__ LaneCoord lane_coord() { return lane_coord_in_warpgroup(); }
 
-  __device__ void wait_turn() const {
-    if constexpr ((C.schedule & kPingPong) != 0) named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
-  }
-  __device__ void pass_turn() const {
-    if constexpr ((C.schedule & kPingPong) != 0)
-      named_barrier_arrive(1 + (group + 1 == C.warpgroups ? 0 : group + 1), 2 * kWarpgroupThreads);
-  }
-  __device__ void release(unsigned barrier) const {
-    if (lane_id() == 0) mbarrier_arrive(barrier);
-  }
   __device__ void wait_queries() const {
-    mbarrier_wait(pipeline.q_full(group, round.number), pipeline.query_phase(round.number));
+    mbarrier_wait(pipeline.q_full(group, scheduler.round), pipeline.query_phase(scheduler.round));
   }
-  __device__ void release_queries() const { release(pipeline.q_empty(group, round.number)); }
+  __device__ void release_queries() const { release_stage(pipeline.q_empty(group, scheduler.round)); }
   __device__ void wait_keys() const { mbarrier_wait(pipeline.k_full(keys.stage), keys.phase); }
   __device__ void release_keys() {
-    release(pipeline.k_empty(keys.stage));
+    release_stage(pipeline.k_empty(keys.stage));
     keys.advance();
   }
   __device__ void wait_values() const { mbarrier_wait(pipeline.v_full(values.stage), values.phase); }
   __device__ void release_values() {
-    release(pipeline.v_empty(values.stage));
+    release_stage(pipeline.v_empty(values.stage));
     values.advance();
   }
 
-  // Tiles that others of the CTA need.
+  // Releases tiles that only the other warpgroups of the CTA need.
   __device__ void skip(int tiles) {
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
-      wait_turn(), pass_turn();
+      Turn::wait(group), Turn::pass(group);
       wait_keys(), release_keys();
       wait_values(), release_values();
     }
   }
 
   __device__ __forceinline__ void issue_scores(Scores& s) const {
-    const auto q = rematerialize(pipeline.q(group, round.number));
-    issue_score_products<ScoreProduct, C.dim_qk>(s[0], q, 0, pipeline.k(keys.stage));
+    const auto q = rematerialize(pipeline.q(group, scheduler.round));
+    issue_wgmma_ss<ScoreProduct, C.dim_qk>(s[0], q, 0, pipeline.k(keys.stage));
   }
-  __device__ __forceinline__ void issue_output(Output& o, Weights& w) const {
-    issue_output_products<OutputProduct>(o[0], w, pipeline.v(values.stage));
+  __device__ __forceinline__ void issue_output(Output& o, OperandA& probs) const {
+    issue_wgmma_rs<OutputProduct>(o[0], probs, pipeline.v(values.stage));
   }
 
-  // Where scores of a lane stand, as far as a mask or an option asks.
-  struct Stand {
+  // Coordinates of a lane's scores, for masks and options.
+  struct ScoreCoord {
     LaneCoord lane;
     Sequence sequence;
     int q_first;
-    __device__ explicit Stand(const TileInfo& info)
+    __device__ explicit ScoreCoord(const TileInfo& info)
         : lane(lane_coord()), sequence(info.sequence()), q_first(info.q_first) {}
   };
-  // Scores of a tile of keys become weights; whether the output has to be rescaled, and by what.
-  template <bool kEdge>
-  __device__ __forceinline__ bool weigh(const Stand& at, const Options& options, RowSoftmax& softmax, Scores& s,
-                                        int tile, float (&shrink)[2]) const {
+  // Turns the scores of a key tile into probabilities. Returns whether the output has to be rescaled, and by which
+  // correction.
+  template <bool kApplyMask>
+  __device__ __forceinline__ bool softmax_step(const ScoreCoord& coord, const Options& options, RowSoftmax& softmax,
+                                               Scores& s, int tile, float (&correction)[2]) const {
     const int first = tile * C.tile_k;
-    change_scores<kEdge, kWarpgroupRows>(s, a, at.sequence, options, at.lane, at.q_first, first);
-    const bool moved = softmax.move(s, [&](int r, float x) { shrink[r] = x; });
-    softmax.weigh(s);
-    drop_weights(s, options, a.dropout_threshold, at.lane, at.q_first, first);
-    return moved;
+    modify_and_mask<kApplyMask, kWarpgroupRows>(s, a, coord.sequence, options, coord.lane, coord.q_first, first);
+    const bool rescales = softmax.update_max(s, [&](int r, float x) { correction[r] = x; });
+    softmax.exponentiate(s);
+    apply_dropout(s, options, a.dropout_threshold, coord.lane, coord.q_first, first);
+    return rescales;
   }
 
-  // The compiler moves a plain wait in front of the exponentials, which then run after the products instead of under them.
-  // It does not move one out of a loop, and no group of heads is empty.
-  __device__ __forceinline__ void wait_behind_weights() const {
+  // Waits for P V. The compiler hoists a plain wgmma.wait_group above the exponentials, which then run after the
+  // product instead of overlapping with it. It does not hoist the wait out of a loop; a.group is never 0, so the loop
+  // runs once.
+  __device__ __forceinline__ void wait_after_softmax() const {
     do wgmma_wait<0>();
     while ((C.schedule & kPinWait) != 0 && a.group == 0);
   }
 
-  // From tile `tile`, whose weights are at hand, down to tile `last`, whose weights are then. The queries are free for
-  // others as soon as the warpgroup's last scores are there.
-  template <bool kEdge>
+  // Mainloop from `tile`, whose probabilities are ready, down to `last`, whose probabilities are ready afterwards. Q is
+  // released as soon as the warpgroup's last scores are complete.
+  template <bool kApplyMask>
   __device__ __forceinline__ void advance(int& tile, int last, const TileInfo& info, const Options& options,
-                                          RowSoftmax& softmax, Weights& w, Output& o, bool ends) {
+                                          RowSoftmax& softmax, OperandA& probs, Output& o, bool ends) {
 #pragma unroll 1
     for (; tile > last; --tile) {
       Scores s;
       wait_keys();
       wait_values();
-      wait_turn();
+      Turn::wait(group);
       issue_scores(s);
-      issue_output(o, w);
-      pass_turn();
+      issue_output(o, probs);
+      Turn::pass(group);
       wgmma_wait<1>();
       fence_operands(s);
       release_keys();
       if (ends && tile - 1 == last) release_queries();
-      float shrink[2];
-      const bool moved = weigh<kEdge>(Stand(info), options, softmax, s, tile - 1, shrink);
-      wait_behind_weights();
-      fence_operands(o), fence_operands(w);
+      float correction[2];
+      const bool rescales = softmax_step<kApplyMask>(ScoreCoord(info), options, softmax, s, tile - 1, correction);
+      wait_after_softmax();
+      fence_operands(o), fence_operands(probs);
       release_values();
-      if (moved) {
+      if (rescales) {
 #pragma unroll
-        for (int r = 0; r < 2; ++r) softmax.rescale(o, r, shrink[r]);
+        for (int r = 0; r < 2; ++r) softmax.rescale(o, r, correction[r]);
       }
-      narrow<E>(w, s[0]);
+      narrow<E>(probs, s[0]);
     }
   }
 
-  // Scores of the first tile of keys, with nothing to do meanwhile.
-  __device__ __forceinline__ void begin(const TileInfo& info, const KeyTiles& tiles, const Options& options,
-                                        RowSoftmax& softmax, Weights& w) {
+  // First key tile: scores and softmax without overlap.
+  __device__ __forceinline__ void prologue(const TileInfo& info, const KeyTiles& tiles, const Options& options,
+                                           RowSoftmax& softmax, OperandA& probs) {
     Scores s;
     wait_keys();
-    wait_turn();
+    Turn::wait(group);
     issue_scores(s);
-    const Stand at(info);
+    const ScoreCoord coord(info);
     wgmma_wait<0>();
     fence_operands(s);
-    pass_turn();
+    Turn::pass(group);
     release_keys();
     const int tile = tiles.own_end - 1;
     if (tile == tiles.own_begin) release_queries();
-    float shrink[2];
-    if (tiles.full_begin <= tile && tile < tiles.full_end) weigh<false>(at, options, softmax, s, tile, shrink);
-    else weigh<true>(at, options, softmax, s, tile, shrink);
-    narrow<E>(w, s[0]);
+    float correction[2];
+    if (tiles.full_begin <= tile && tile < tiles.full_end)
+      softmax_step<false>(coord, options, softmax, s, tile, correction);
+    else softmax_step<true>(coord, options, softmax, s, tile, correction);
+    narrow<E>(probs, s[0]);
   }
 
-  // The tiles of the warpgroup: masked ones at the end, full ones, masked ones at the beginning. The weights of the first
-  // are at hand, the last product is under way at the end.
-  __device__ __forceinline__ void sum(const TileInfo& info, const KeyTiles& tiles, const Options& options,
-                                      RowSoftmax& softmax, Output& o, Weights& w) {
+  // Key tiles of the warpgroup in descending order: masked tiles at the end, full tiles, masked tiles at the beginning.
+  // The probabilities of the first tile are ready; the last P V is still running on return.
+  __device__ __forceinline__ void mainloop(const TileInfo& info, const KeyTiles& tiles, const Options& options,
+                                           RowSoftmax& softmax, Output& o, OperandA& probs) {
     int tile = tiles.own_end - 1;
-    // Twice through the same code: there are no full tiles the second time.
+    // Two iterations over the same code: the second has no full tiles.
 #pragma unroll 1
     for (int last = tiles.full_end;; last = tiles.own_begin) {
-      advance<true>(tile, last, info, options, softmax, w, o, last == tiles.own_begin);
+      advance<true>(tile, last, info, options, softmax, probs, o, last == tiles.own_begin);
       if (last == tiles.own_begin) break;
-      advance<false>(tile, tiles.full_begin, info, options, softmax, w, o, tiles.full_begin == tiles.own_begin);
+      advance<false>(tile, tiles.full_begin, info, options, softmax, probs, o, tiles.full_begin == tiles.own_begin);
     }
     wait_values();
-    issue_output(o, w);
+    issue_output(o, probs);
   }
 
-  // What the output is multiplied by; LSE is written.
-  __device__ __forceinline__ void end_rows(const TileInfo& info, const Options& options, RowSoftmax& softmax,
-                                           float (&shares)[2]) const {
+  // Computes the scale of the output rows and writes their LSE.
+  __device__ __forceinline__ void finalize_rows(const TileInfo& info, const Options& options, RowSoftmax& softmax,
+                                                float (&o_scale)[2]) const {
     const ForwardParams& f = p.forward;
-    softmax.gather();
+    softmax.reduce_row_sum();
     const float sink = a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, info.h))
                                    : minus_infinity<float>();
-    const float keep = options.drops() ? static_cast<float>(a.keep_scale) : 1.0f;
+    const float keep = options.has_dropout() ? static_cast<float>(a.keep_scale) : 1.0f;
     const LaneCoord lane = lane_coord();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int i = info.q_first + lane.row + 8 * r;
-      const RowEnd<float> row = end_row(softmax.reference[r], softmax.sum[r], options.unit(), sink, keep);
+      const FinalizedRow<float> row =
+          finalize_row(softmax.row_max[r], softmax.row_sum[r], options.natural_scale(), sink, keep);
       const bool exists = i < info.len_q;
-      shares[r] = exists ? row.factor : 0;
+      o_scale[r] = exists ? row.o_scale : 0;
       if (f.lse.data && lane.column == 0 && i < info.rows_end)
         static_cast<float*>(f.lse.data)[offset_of(f.lse, info.b, info.h, int64{info.q_begin} + i)] =
             exists ? row.lse : minus_infinity<float>();
     }
   }
-  // The first thread of the warpgroup copies; the place is free when what it copied from there before has been read.
+  // Stores O with TMA from a staging buffer. Thread 0 of the warpgroup issues cp.async.bulk.tensor; the buffer is free
+  // once its previous store has read it.
   template <int kFirst = 0>
-  __device__ __forceinline__ void store_by_copy(const TileInfo& info, const RowStore<E, kOutputTiles>& rows) const {
+  __device__ __forceinline__ void store_by_tma(const TileInfo& info, const RowStore<E, kOutputTiles>& rows) const {
     constexpr int kEnd = kOutputTiles - kFirst < staged_columns(C) / 8 ? kOutputTiles : kFirst + staged_columns(C) / 8;
-    const auto place = pipeline.o(group);
-    const int thread = new_thread_id() % kWarpgroupThreads, barrier = 1 + C.warpgroups + group;
+    const auto staging = pipeline.o(group);
+    const int thread = new_thread_id() % kWarpgroupThreads, barrier = Pipeline<C>::kStoreBarrier + group;
     if (thread == 0) tma_store_wait_read();
     named_barrier_sync(barrier, kWarpgroupThreads);
-    rows.template to_tile<kFirst, kEnd>(place, thread / 32 * 16);
+    rows.template to_shared<kFirst, kEnd>(staging, thread / 32 * 16);
     async_proxy_fence();
     named_barrier_sync(barrier, kWarpgroupThreads);
     if (thread == 0) {
       const int batch = a.cu_q ? 0 : info.b;  // packed sequences are rows of one matrix
 #pragma unroll
       for (int column = 8 * kFirst; column < 8 * kEnd; column += kPanelColumns)
-        tma_store(p.o, place.piece(0, column - 8 * kFirst), column, info.q_begin + info.q_first, info.h, batch);
+        tma_store(p.o, staging.piece(0, column - 8 * kFirst), column, info.q_begin + info.q_first, info.h, batch);
       tma_store_commit();
     }
-    if constexpr (kEnd < kOutputTiles) store_by_copy<kEnd>(info, rows);
+    if constexpr (kEnd < kOutputTiles) store_by_tma<kEnd>(info, rows);
   }
-  __device__ __forceinline__ void store(const TileInfo& info, const float (&shares)[2], const Output& o) const {
+  __device__ __forceinline__ void store(const TileInfo& info, const float (&o_scale)[2], const Output& o) const {
     const LaneCoord lane = lane_coord();
     const int first = info.q_first + lane.row;
     const RowStore<E, kOutputTiles> rows{
-        o[0], {shares[0], shares[1]}, {first < info.rows_end, first + 8 < info.rows_end}, lane.column / 2, a.dim_v};
+        o[0], {o_scale[0], o_scale[1]}, {first < info.rows_end, first + 8 < info.rows_end}, lane.column / 2, a.dim_v};
     if constexpr ((C.schedule & kStoreBySmem) != 0) {
-      // Behind the last row of a packed sequence lies another one.
+      // A TMA store of a packed tensor must not cross the end of the sequence: the next sequence follows.
       if (uniform(p.store_o_by_tma != 0 && (!a.cu_q || info.q_first + kWarpgroupRows <= info.rows_end)))
-        return store_by_copy(info, rows);
+        return store_by_tma(info, rows);
     }
-    rows.to(p.forward.o, offset_of(p.forward.o, info.b, info.h, int64{info.q_begin} + first));
+    rows.to_global(p.forward.o, offset_of(p.forward.o, info.b, info.h, int64{info.q_begin} + first));
   }
 
-  // Rows without keys.
-  __device__ __forceinline__ void attend_nothing(const TileInfo& info, const KeyTiles& tiles) {
+  // Rows without visible keys.
+  __device__ __forceinline__ void write_empty_rows(const TileInfo& info, const KeyTiles& tiles) {
     release_queries();
     skip(tiles.end - tiles.begin);
-    RowSoftmax softmax(factor());
-    float shares[2];
-    end_rows(info, Options(a, info.sequence(), info.b, info.h), softmax, shares);
+    RowSoftmax softmax(scale_log2());
+    float o_scale[2];
+    finalize_rows(info, Options(a, info.sequence(), info.b, info.h), softmax, o_scale);
     const LaneCoord lane = lane_coord();
     for (int i = info.q_first + lane.row; i < min(info.q_first + lane.row + 16, info.rows_end); i += 8)
-      clear_row<E>(p.forward.o, offset_of(p.forward.o, info.b, info.h, int64{info.q_begin} + i), lane.column / 2,
-                   a.dim_v);
+      zero_row<E>(p.forward.o, offset_of(p.forward.o, info.b, info.h, int64{info.q_begin} + i), lane.column / 2,
+                  a.dim_v);
   }
   __device__ __forceinline__ void attend(const TileInfo& info, const KeyTiles& tiles) {
     const Options options(a, info.sequence(), info.b, info.h);
-    RowSoftmax softmax(factor());
-    Weights w;
+    RowSoftmax softmax(scale_log2());
+    OperandA probs;
     skip(tiles.end - tiles.own_end);
-    begin(info, tiles, options, softmax, w);
+    prologue(info, tiles, options, softmax, probs);
     Output o = {};
-    sum(info, tiles, options, softmax, o, w);
-    float shares[2];  // what rows of the output are multiplied by
-    end_rows(info, options, softmax, shares);
+    mainloop(info, tiles, options, softmax, o, probs);
+    float o_scale[2];
+    finalize_rows(info, options, softmax, o_scale);
     wgmma_wait<0>();
-    fence_operands(o), fence_operands(w);
+    fence_operands(o), fence_operands(probs);
     release_values();
     skip(tiles.own_begin - tiles.begin);
-    store(info, shares, o);
+    store(info, o_scale, o);
   }
 
   __device__ __forceinline__ void run() {
-    if (group == C.warpgroups - 1) pass_turn();  // the first turn
+    if (group == C.warpgroups - 1) Turn::pass(group);  // the first warpgroup starts
 #pragma unroll 1
-    for (; round.any(p.tile_order); round.next()) {
+    for (; scheduler.has_tile(p.tile_order); scheduler.advance()) {
       wait_queries();
-      const TileInfo& info = pipeline.info(group, round.number);
+      const TileInfo& info = pipeline.info(group, scheduler.round);
       const KeyTiles tiles(info);
       if (tiles.rows_end == 0) release_queries();
-      else if (tiles.own_begin == tiles.own_end) attend_nothing(info, tiles);
+      else if (tiles.own_begin == tiles.own_end) write_empty_rows(info, tiles);
       else attend(info, tiles);
       converge();
     }

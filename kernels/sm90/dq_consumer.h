@@ -1,10 +1,12 @@
-// A warpgroup that computes dQ of 64 queries of each tile that its CTA takes. Products are asynchronous: while the keys of
-// one tile are multiplied with dS, the weights of the next are computed from scores that were multiplied before them.
+// Consumer warpgroup of the dQ kernel: dQ of 64 queries of each query tile. wgmma.mma_async overlaps with the
+// exponentials: while dS K of one key tile runs, the warpgroup computes P of the next tile, whose scores were issued
+// before.
 //
-//   wait K(n+1) | issue S = Q K(n+1) | issue dQ += dS K(n) | S is there | weights of S | wait V(n+1) |
-//   issue dP = dO V(n+1) | dQ, dP are there | dS
+//   wait K(n+1) | issue S = Q K(n+1) | issue dQ += dS K(n) | wait S | P from S | wait V(n+1) | issue dP = dO V(n+1) |
+//   wait dQ, dP | dS
 #pragma once
 
+#include "sm90/consumer_sync.h"
 #include "sm90/dq_pipeline.h"
 #include "sm90/dq_scores.h"
 #include "sm90/products.h"
@@ -17,97 +19,76 @@ template <Sm90DqConfig C>
 struct DqConsumer : DqScores<C> {
   using Base = DqScores<C>;
   using Base::E, Base::kShared, Base::kKeyTiles, Base::kSteps, Base::lane_coord;
-  using typename Base::Scores, typename Base::Gradients, typename Base::Rows;
+  using typename Base::Scores, typename Base::OperandA, typename Base::Rows;
   static_assert(size_of(E) == 2 && C.tile_k % 16 == 0 && C.dim_qk % 32 == 0 && C.dim_v % 32 == 0);
   static_assert(C.key_stages >= 2 && C.value_stages >= 1);
-  static constexpr int kSumTiles = C.dim_qk / 8;
+  static constexpr int kDqTiles = C.dim_qk / 8;
   using Pipeline = DqPipeline<C>;
+  using Turn = PingPong<C.ping_pong != 0, C.warpgroups, Pipeline::kPingPongBarrier>;
   using ScoreProduct = WarpgroupProduct<E, C.tile_k, false>;
-  using SumProduct = WarpgroupProduct<E, C.dim_qk, true>;
-  using Sums = Accumulator<float>[kSumTiles];
+  using DqProduct = WarpgroupProduct<E, C.dim_qk, true>;
+  using DqAccumulator = Accumulator<float>[kDqTiles];
 
   const Sm90BackwardParams& p;
   const AttentionParams& a;
   Pipeline pipeline;
-  int group;  // which of the warpgroups
-  Round round;
-  Ring<C.key_stages> keys;  // of the tile that is multiplied with dS next
+  int group;  // index of the consumer warpgroup
+  TileScheduler scheduler;
+  Ring<C.key_stages> keys;  // stage of the next key tile to multiply by dS
   Ring<C.value_stages> values;
 
   __device__ DqConsumer(const Sm90BackwardParams& p, const Pipeline& pipeline, int group)
       : p(p), a(p.backward.attention), pipeline(pipeline), group(group) {}
 
-  __device__ const float* stats() const { return pipeline.stats(group, round.number); }
+  __device__ const float* stats() const { return pipeline.stats(group, scheduler.round); }
 
-  __device__ void release(unsigned barrier) const {
-    if (lane_id() == 0) mbarrier_arrive(barrier);
-  }
-  // A tile of keys that the CTA visits is one turn of every warpgroup.
-  __device__ void wait_turn() const {
-    if constexpr (C.ping_pong != 0) named_barrier_sync(1 + group, 2 * kWarpgroupThreads);
-  }
-  __device__ void pass_turn() const {
-    if constexpr (C.ping_pong != 0)
-      named_barrier_arrive(1 + (group + 1 == C.warpgroups ? 0 : group + 1), 2 * kWarpgroupThreads);
-  }
   __device__ void wait_queries() const {
-    mbarrier_wait(pipeline.q_full(group, round.number), pipeline.query_phase(round.number));
+    mbarrier_wait(pipeline.q_full(group, scheduler.round), pipeline.query_phase(scheduler.round));
   }
-  // All lanes have read the statistics.
+  // __syncwarp: all lanes have read the row statistics.
   __device__ void release_queries() const {
     __syncwarp();
-    release(pipeline.q_empty(group, round.number));
+    release_stage(pipeline.q_empty(group, scheduler.round));
   }
   __device__ void wait_keys(const Ring<C.key_stages>& at) const { mbarrier_wait(pipeline.k_full(at.stage), at.phase); }
   __device__ void release_keys() {
-    release(pipeline.k_empty(keys.stage));
+    release_stage(pipeline.k_empty(keys.stage));
     keys.advance();
   }
   __device__ void wait_values() const { mbarrier_wait(pipeline.v_full(values.stage), values.phase); }
   __device__ void release_values() {
-    release(pipeline.v_empty(values.stage));
+    release_stage(pipeline.v_empty(values.stage));
     values.advance();
   }
-  // Tiles that others of the CTA need.
+  // Releases tiles that only the other warpgroups of the CTA need.
   __device__ void skip(int tiles) {
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
-      wait_turn(), pass_turn();
+      Turn::wait(group), Turn::pass(group);
       wait_keys(keys), release_keys();
       wait_values(), release_values();
     }
   }
 
-  // s = the warpgroup's rows, times those of a tile of keys or values.
+  // s = the warpgroup's rows of Q or dO times a tile of K or V.
   template <int kColumns>
   static __device__ __forceinline__ void issue_scores(Scores& s, SwizzledTile<kWarpgroupRows, kColumns> rows,
                                                       SwizzledTile<C.tile_k, kColumns> of_keys) {
-    asm volatile("" : "+r"(rows.address));  // or all of its descriptors stay in registers
-    wgmma_fence();
-    ScoreProduct::start(s, rows.along_rows(0), of_keys.along_rows(0));
-#pragma unroll
-    for (int step = 1; step < kColumns / 16; ++step)
-      ScoreProduct::add(s, rows.along_rows(step), of_keys.along_rows(step));
-    wgmma_commit();
+    issue_wgmma_ss<ScoreProduct, kColumns>(s, rematerialize(rows), 0, of_keys);
   }
   __device__ __forceinline__ void issue_scores(Scores& s, const Ring<C.key_stages>& at) const {
-    issue_scores(s, pipeline.q(group, round.number), pipeline.k(at.stage));
+    issue_scores(s, pipeline.q(group, scheduler.round), pipeline.k(at.stage));
   }
-  __device__ __forceinline__ void issue_value_scores(Scores& dp) const {
-    issue_scores(dp, pipeline.dout(group, round.number), pipeline.v(values.stage));
+  __device__ __forceinline__ void issue_dp(Scores& dp) const {
+    issue_scores(dp, pipeline.dout(group, scheduler.round), pipeline.v(values.stage));
   }
-  __device__ __forceinline__ void issue_sums(Sums& dq, Gradients& ds) const {
-    const auto k = pipeline.k(keys.stage);
-    fence_operands(ds);
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) SumProduct::add(dq, ds[step], k.across_rows(step));
-    wgmma_commit();
+  __device__ __forceinline__ void issue_accumulate(DqAccumulator& dq, OperandA& ds) const {
+    issue_wgmma_rs<DqProduct>(dq, ds, pipeline.k(keys.stage));
   }
 
-  // dQ += dS K without what has a dS of 0: its key may not be finite. The four lanes of a row have its dS, which move on by
-  // one tile of keys after the other, so that those in use have a register of a known number.
-  __device__ __forceinline__ void select_sums(Sums& dq, Gradients& ds) const {
+  // dQ += dS K without the terms whose dS is 0, since their key may be non-finite. The four lanes of a row hold its dS.
+  // The registers of dS shift by one 8-key tile per iteration, so that the loop always reads the same registers.
+  __device__ __forceinline__ void accumulate_selected(DqAccumulator& dq, OperandA& ds) const {
     const auto k = pipeline.k(keys.stage);
 #pragma unroll 1
     for (int tile = 0; tile < kKeyTiles; ++tile) {
@@ -119,7 +100,7 @@ struct DqConsumer : DqScores<C> {
           const unsigned two = __shfl_sync(0xffffffffu, ds[0][r], lane_id() / 4 * 4 + key / 2);
           d[r] = widen<E>(static_cast<unsigned short>(key % 2 == 0 ? two : two >> 16));
         }
-        select_key(dq, d, k, 8 * tile + key);
+        accumulate_key(dq, d, k, 8 * tile + key);
         converge();
       }
 #pragma unroll
@@ -129,11 +110,11 @@ struct DqConsumer : DqScores<C> {
       converge();
     }
   }
-  static __device__ __forceinline__ void select_key(Sums& dq, const float (&d)[2], typename Pipeline::KTile k,
-                                                    int key) {
+  static __device__ __forceinline__ void accumulate_key(DqAccumulator& dq, const float (&d)[2],
+                                                        typename Pipeline::KTile k, int key) {
     const int column = lane_coord().column;
 #pragma unroll
-    for (int n = 0; n < kSumTiles; ++n) {
+    for (int n = 0; n < kDqTiles; ++n) {
       const unsigned two = *static_cast<const unsigned*>(__cvta_shared_to_generic(k.piece(key, 8 * n) + column * 2));
 #pragma unroll
       for (int x = 0; x < 4; ++x) {
@@ -146,54 +127,56 @@ struct DqConsumer : DqScores<C> {
   static __device__ bool is_full(const TileInfo& info, int tile) {
     return uniform(info.full_begin <= tile && tile < info.full_end);
   }
-  // Whether a tile of which not everybody sees everything holds something that products would carry to others.
+  // Whether a masked tile contains a non-finite value that wgmma would carry into rows that must not see it.
   __device__ __forceinline__ bool finds_not_finite(Scores& s, const TileInfo& info) const {
-    return uniform(named_barrier_any(1 + C.warpgroups + group, kWarpgroupThreads, Base::has_not_finite_score(s, info)));
+    return uniform(named_barrier_any(Pipeline::kFiniteCheckBarrier + group, kWarpgroupThreads,
+                                     Base::has_not_finite_score(s, info)));
   }
 
-  // One tile without overlap, where LSE are large or something is not finite, and not for everybody.
-  __device__ __forceinline__ void visit_guarded(Scores& s, Sums& dq, const TileInfo& info, int tile) {
-    Gradients ds;
-    Base::weigh_any_size(s, a, info, tile, stats(), p.exponent);
+  // Processes a tile without overlap: a tile with a large LSE, or a masked tile with a non-finite value.
+  __device__ __forceinline__ void visit_guarded(Scores& s, DqAccumulator& dq, const TileInfo& info, int tile) {
+    OperandA ds;
+    Base::exponentiate_any_size(s, a, info, tile, stats(), p.scale_log2);
     narrow<C.element>(ds, s);
     fence_operands(ds);
     wait_values();
-    issue_value_scores(s);
+    issue_dp(s);
     wgmma_wait<0>();
     fence_operands(s);
     release_values();
     Base::differentiate_narrow(ds, s, stats());
-    select_sums(dq, ds);
+    accumulate_selected(dq, ds);
     fence_operands(dq);
-    __syncwarp();  // all lanes have read the keys
+    __syncwarp();  // all lanes have read K
     release_keys();
   }
 
-  // dS of weights and of the tile's values, with nothing to do meanwhile.
-  template <bool kEdge>
-  __device__ __forceinline__ void differentiate_now(Gradients& ds, Scores& s, const TileInfo& info, const Rows& rows,
+  // P and dS of a tile, without overlap.
+  template <bool kApplyMask>
+  __device__ __forceinline__ void differentiate_now(OperandA& ds, Scores& s, const TileInfo& info, const Rows& rows,
                                                     int tile) {
     Scores dp;
-    Base::template weigh<kEdge>(s, a, info, tile, rows, p.exponent);
+    Base::template exponentiate<kApplyMask>(s, a, info, tile, rows, p.scale_log2);
     fence_operands(s);
     wait_values();
-    issue_value_scores(dp);
+    issue_dp(dp);
     wgmma_wait<0>();
     fence_operands(dp);
     release_values();
-    Base::template differentiate<kEdge>(ds, s, dp, rows);
+    Base::template differentiate<kApplyMask>(ds, s, dp, rows);
   }
-  // The first tile of a stretch: its dS are at hand at the end, or false, and it is done. again: its turn has been.
-  __device__ __forceinline__ bool begin(Gradients& ds, Sums& dq, const TileInfo& info, const Rows& rows, int tile,
-                                        bool again) {
+  // Starts the pipeline at a tile. On true its dS is ready; on false the tile is already complete. again: the warpgroup
+  // has already had its turn for this tile.
+  __device__ __forceinline__ bool start(OperandA& ds, DqAccumulator& dq, const TileInfo& info, const Rows& rows,
+                                        int tile, bool again) {
     Scores s;
     const bool full = is_full(info, tile);
     wait_keys(keys);
-    if (!again) wait_turn();
+    if (!again) Turn::wait(group);
     issue_scores(s, keys);
     wgmma_wait<0>();
     fence_operands(s);
-    if (!again) pass_turn();
+    if (!again) Turn::pass(group);
     if (uniform(has_large_rows<kShared>(stats())) || (!full && finds_not_finite(s, info))) {
       visit_guarded(s, dq, info, tile);
       return false;
@@ -203,48 +186,48 @@ struct DqConsumer : DqScores<C> {
     return true;
   }
 
-  // From tile `tile`, whose dS are at hand, down to tile `last`, whose dS are then. False: it ends before that, since `tile`
-  // has to be visited without overlap; all before it are done.
-  template <bool kEdge>
-  __device__ __forceinline__ bool advance(int& tile, int last, const TileInfo& info, const Rows& rows, Gradients& ds,
-                                          Sums& dq) {
+  // Mainloop from `tile`, whose dS is ready, down to `last`, whose dS is ready afterwards. Returns false if it stops
+  // early because `tile` must be processed without overlap; all earlier tiles are then complete.
+  template <bool kApplyMask>
+  __device__ __forceinline__ bool advance(int& tile, int last, const TileInfo& info, const Rows& rows, OperandA& ds,
+                                          DqAccumulator& dq) {
 #pragma unroll 1
     while (tile > last) {
       Scores s, dp;
       Ring<C.key_stages> next = keys;
       next.advance();
       wait_keys(next);
-      wait_turn();
+      Turn::wait(group);
       issue_scores(s, next);
-      issue_sums(dq, ds);
-      pass_turn();
+      issue_accumulate(dq, ds);
+      Turn::pass(group);
       wgmma_wait<1>();
       fence_operands(s);
       --tile;
-      if (kEdge && finds_not_finite(s, info)) {
+      if (kApplyMask && finds_not_finite(s, info)) {
         wgmma_wait<0>();
         fence_operands(dq), fence_operands(ds);
         release_keys();
         return false;
       }
-      Base::template weigh<kEdge>(s, a, info, tile, rows, p.exponent);
+      Base::template exponentiate<kApplyMask>(s, a, info, tile, rows, p.scale_log2);
       fence_operands(s);
       wait_values();
-      issue_value_scores(dp);
+      issue_dp(dp);
       wgmma_wait<1>();
       fence_operands(dq), fence_operands(ds);
       release_keys();
       wgmma_wait<0>();
       fence_operands(dp);
       release_values();
-      Base::template differentiate<kEdge>(ds, s, dp, rows);
+      Base::template differentiate<kApplyMask>(ds, s, dp, rows);
     }
     return true;
   }
-  // Masked tiles at the end, full ones, masked ones at the beginning.
-  __device__ __forceinline__ bool advance_all(int& tile, const TileInfo& info, const Rows& rows, Gradients& ds,
-                                              Sums& dq) {
-    // Twice through the same code: there are no full tiles the second time.
+  // Masked tiles at the end, full tiles, masked tiles at the beginning.
+  __device__ __forceinline__ bool advance_all(int& tile, const TileInfo& info, const Rows& rows, OperandA& ds,
+                                              DqAccumulator& dq) {
+    // Two iterations over the same code: the second has no full tiles.
 #pragma unroll 1
     for (int last = uniform(info.full_end);; last = uniform(info.own_begin)) {
       if (!advance<true>(tile, last, info, rows, ds, dq)) return false;
@@ -252,17 +235,17 @@ struct DqConsumer : DqScores<C> {
       if (!advance<false>(tile, uniform(info.full_begin), info, rows, ds, dq)) return false;
     }
   }
-  __device__ __forceinline__ void sum(Sums& dq, const TileInfo& info) {
+  __device__ __forceinline__ void mainloop(DqAccumulator& dq, const TileInfo& info) {
     const Rows rows(stats());
     int tile = uniform(info.own_end) - 1;
     bool again = false;
 #pragma unroll 1
     while (tile >= uniform(info.own_begin)) {
-      Gradients ds;
-      if (!begin(ds, dq, info, rows, tile, again)) {
+      OperandA ds;
+      if (!start(ds, dq, info, rows, tile, again)) {
         --tile, again = false;
       } else if (again = !advance_all(tile, info, rows, ds, dq); !again) {
-        issue_sums(dq, ds);
+        issue_accumulate(dq, ds);
         wgmma_wait<0>();
         fence_operands(dq), fence_operands(ds);
         release_keys();
@@ -272,43 +255,43 @@ struct DqConsumer : DqScores<C> {
     }
   }
 
-  __device__ __forceinline__ void store(const TileInfo& info, const Sums& dq) const {
+  __device__ __forceinline__ void store(const TileInfo& info, const DqAccumulator& dq) const {
     const LaneCoord lane = lane_coord();
     const int first = info.q_first + lane.row;
     const auto scale = static_cast<float>(a.scale);
-    const RowStore<E, kSumTiles> rows{dq,
-                                      {first < info.len_q ? scale : 0.0f, first + 8 < info.len_q ? scale : 0.0f},
-                                      {first < info.rows_end, first + 8 < info.rows_end},
-                                      lane.column / 2,
-                                      a.dim_qk};
-    rows.to(p.backward.dq, offset_of(p.backward.dq, info.b, info.h, int64{info.q_begin} + first));
+    const RowStore<E, kDqTiles> rows{dq,
+                                     {first < info.len_q ? scale : 0.0f, first + 8 < info.len_q ? scale : 0.0f},
+                                     {first < info.rows_end, first + 8 < info.rows_end},
+                                     lane.column / 2,
+                                     a.dim_qk};
+    rows.to_global(p.backward.dq, offset_of(p.backward.dq, info.b, info.h, int64{info.q_begin} + first));
   }
-  // Rows without keys.
-  __device__ __forceinline__ void store_nothing(const TileInfo& info) const {
+  // Rows without visible keys.
+  __device__ __forceinline__ void store_empty_rows(const TileInfo& info) const {
     const LaneCoord lane = lane_coord();
     for (int i = info.q_first + lane.row; i < min(info.q_first + lane.row + 16, info.rows_end); i += 8)
-      clear_row<E>(p.backward.dq, offset_of(p.backward.dq, info.b, info.h, int64{info.q_begin} + i), lane.column / 2,
-                   a.dim_qk);
+      zero_row<E>(p.backward.dq, offset_of(p.backward.dq, info.b, info.h, int64{info.q_begin} + i), lane.column / 2,
+                  a.dim_qk);
   }
 
   __device__ __forceinline__ void run() {
-    if (group == C.warpgroups - 1) pass_turn();  // the first turn
+    if (group == C.warpgroups - 1) Turn::pass(group);  // the first warpgroup starts
 #pragma unroll 1
-    for (; round.any(p.tile_order); round.next()) {
+    for (; scheduler.has_tile(p.tile_order); scheduler.advance()) {
       wait_queries();
       converge();
-      const TileInfo& info = pipeline.info(group, round.number);
+      const TileInfo& info = pipeline.info(group, scheduler.round);
       if (uniform(info.rows_end == 0)) {
         release_queries();
       } else if (uniform(info.own_begin == info.own_end)) {
         release_queries();
         skip(uniform(info.end - info.begin));
-        store_nothing(info);
+        store_empty_rows(info);
       } else {
-        Sums dq = {};
+        DqAccumulator dq = {};
         fence_operands(dq);
         skip(uniform(info.end - info.own_end));
-        sum(dq, info);
+        mainloop(dq, info);
         release_queries();
         skip(uniform(info.own_begin - info.begin));
         store(info, dq);

@@ -1,11 +1,10 @@
-// Where tiles of the kernel for dQ lie in shared memory, and the barriers between those who bring them and those who use
-// them.
+// Shared memory layout of the dQ kernel, and the mbarriers between its producer and its consumers.
 //
-//   Q, then dO of each warpgroup, once or twice | K of each place | V of each place | statistics and notes for each
-//   warpgroup | barriers
+//   Q, then dO of each warpgroup, in 1 or 2 stages | K of each stage | V of each stage | row statistics and TileInfo of
+//   each warpgroup | mbarriers
 //
-//   full     bytes have arrived; waited for by those who compute
-//   empty    one arrival of every warp that computes; waited for by those who copy
+//   full     TMA has filled the stage; the consumers wait
+//   empty    one arrival per consumer warp; the producer waits
 #pragma once
 
 #include "portable/backward/workspace.h"
@@ -23,18 +22,27 @@ struct DqPipeline {
   using KTile = SwizzledTile<C.tile_k, C.dim_qk>;
   using VTile = SwizzledTile<C.tile_k, C.dim_v>;
   static constexpr int kQueryStages = C.query_stages * C.warpgroups;
-  static constexpr int kStatsBytes = row_stats_bytes(shared_config(C)), kStatsRoom = row_stats_room(shared_config(C));
+  static constexpr int kStatsBytes = row_stats_bytes(shared_config(C)),
+                       kStatsStageBytes = row_stats_stage_bytes(shared_config(C));
   static constexpr int kDouts = kQueryStages * QTile::kBytes;
   static constexpr int kKeys = kDouts + kQueryStages * DoutTile::kBytes;
   static constexpr int kValues = kKeys + C.key_stages * KTile::kBytes;
   static constexpr int kStats = kValues + C.value_stages * VTile::kBytes;
-  static constexpr int kTileInfoBegin = kStats + kQueryStages * kStatsRoom;
+  static constexpr int kTileInfoBegin = kStats + kQueryStages * kStatsStageBytes;
   static constexpr int kBarriers = kTileInfoBegin + num_tile_infos(C) * C.warpgroups * kTileInfoBytes;
-  static_assert(kStats % kCopyAlignment == 0 && kBarriers + 8 * num_barriers(C) == shared_bytes(C));
+  static_assert(kStats % kTmaAlignment == 0 && kBarriers + 8 * num_barriers(C) == shared_bytes(C));
 
-  unsigned memory;  // shared_address, on a multiple of 1024
+  // Named barriers: the first ID of each kind. ID 0 is __syncthreads.
+  enum NamedBarrier : int {
+    kPingPongBarrier = 1,                                   // + group: the warpgroup may issue wgmma
+    kFiniteCheckBarrier = kPingPongBarrier + C.warpgroups,  // + group: bar.red over the warpgroup's scores
+    kNamedBarriers = kFiniteCheckBarrier + C.warpgroups,
+  };
+  static_assert(kNamedBarriers <= 16);
 
-  // Of a round's tile: its place, and how often that was used before.
+  unsigned memory;  // shared_address, 1024-byte aligned
+
+  // Stage of the round's query tile, and the phase parity of its barriers.
   static __device__ int query_stage(int group, unsigned round) { return round % C.query_stages * C.warpgroups + group; }
   static __device__ unsigned query_phase(unsigned round) { return round / C.query_stages % 2; }
 
@@ -42,31 +50,31 @@ struct DqPipeline {
   __device__ DoutTile dout(int group, unsigned round) const {
     return {memory + kDouts + query_stage(group, round) * DoutTile::kBytes};
   }
-  __device__ KTile k(int place) const { return {memory + kKeys + place * KTile::kBytes}; }
-  __device__ VTile v(int place) const { return {memory + kValues + place * VTile::kBytes}; }
+  __device__ KTile k(int stage) const { return {memory + kKeys + stage * KTile::kBytes}; }
+  __device__ VTile v(int stage) const { return {memory + kValues + stage * VTile::kBytes}; }
   __device__ unsigned stats_address(int group, unsigned round) const {
-    return memory + kStats + query_stage(group, round) * kStatsRoom;
+    return memory + kStats + query_stage(group, round) * kStatsStageBytes;
   }
   __device__ const float* stats(int group, unsigned round) const {
     return static_cast<const float*>(__cvta_shared_to_generic(stats_address(group, round)));
   }
 
-  // What was written before the queries' barrier was arrived on is there for whoever waits for that.
+  // Written before the arrival on q_full, and therefore visible to threads that have waited for q_full.
   __device__ TileInfo& info(int group, unsigned round) const {
     return static_cast<TileInfo*>(
         __cvta_shared_to_generic(memory + kTileInfoBegin))[round % num_tile_infos(C) * C.warpgroups + group];
   }
 
-  __device__ unsigned k_full(int place) const { return memory + kBarriers + 8 * place; }
-  __device__ unsigned k_empty(int place) const { return k_full(C.key_stages + place); }
-  __device__ unsigned v_full(int place) const { return k_full(2 * C.key_stages + place); }
-  __device__ unsigned v_empty(int place) const { return v_full(C.value_stages + place); }
+  __device__ unsigned k_full(int stage) const { return memory + kBarriers + 8 * stage; }
+  __device__ unsigned k_empty(int stage) const { return k_full(C.key_stages + stage); }
+  __device__ unsigned v_full(int stage) const { return k_full(2 * C.key_stages + stage); }
+  __device__ unsigned v_empty(int stage) const { return v_full(C.value_stages + stage); }
   __device__ unsigned q_full(int group, unsigned round) const {
     return v_full(2 * C.value_stages + query_stage(group, round));
   }
   __device__ unsigned q_empty(int group, unsigned round) const { return q_full(group, round) + 8 * kQueryStages; }
 
-  // By one thread, before all others.
+  // Called by one thread before the CTA synchronises.
   __device__ void init() const {
     constexpr unsigned kWarps = kWarpgroupThreads / 32;
     for (int n = 0; n < C.key_stages; ++n)

@@ -1,5 +1,5 @@
-// The warpgroup of the kernel for dQ that brings tiles to shared memory: one warp copies keys and values, one queries, one
-// counts.
+// Producer warpgroup of the dQ kernel: one warp issues the TMA loads of K and V, one those of Q, dO and row statistics,
+// one counts tiles.
 #pragma once
 
 #include "sm90/dq_pipeline.h"
@@ -8,73 +8,74 @@
 
 namespace cuflash {
 
-// One thread. Keys of a tile come before its values: that is the order in which they are used.
+// Called by one thread. K of a tile is loaded before its V, the order in which the consumers use them.
 template <Sm90DqConfig C>
-__device__ __forceinline__ void copy_keys_and_values(const Sm90BackwardParams& p, const DqPipeline<C>& pipeline) {
+__device__ __forceinline__ void load_keys_and_values(const Sm90BackwardParams& p, const DqPipeline<C>& pipeline) {
   const AttentionParams& a = p.backward.attention;
   Ring<C.key_stages> keys;
   Ring<C.value_stages> values;
-  prefetch(p.walked_k), prefetch(p.walked_v);
+  prefetch(p.dq_k), prefetch(p.dq_v);
 #pragma unroll 1
-  for (Round round; round.any(p.tile_order); round.next()) {
-    const Work<C> work(a, round.tile(p.tile_order));
+  for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
+    const WorkTile<C> work(a, scheduler.tile(p.tile_order));
     if (!work.exists) continue;
     const int head = work.head_k(a), first = static_cast<int>(work.sequence.k_begin);
 #pragma unroll 1
     for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile) {
       const int row = first + tile * C.tile_k;
       mbarrier_wait(pipeline.k_empty(keys.stage), keys.phase ^ 1);
-      copy_tile(pipeline.k(keys.stage), p.walked_k, a.k, pipeline.k_full(keys.stage), row, head, work.b);
+      tma_load_tile(pipeline.k(keys.stage), p.dq_k, a.k, pipeline.k_full(keys.stage), row, head, work.b);
       keys.advance();
       mbarrier_wait(pipeline.v_empty(values.stage), values.phase ^ 1);
-      copy_tile(pipeline.v(values.stage), p.walked_v, a.v, pipeline.v_full(values.stage), row, head, work.b);
+      tma_load_tile(pipeline.v(values.stage), p.dq_v, a.v, pipeline.v_full(values.stage), row, head, work.b);
       values.advance();
     }
   }
 }
 
-// One lane for each warpgroup. Rows beyond a length stay as they are: a row of dQ depends on its own query alone. Who sees
-// nothing gets nothing, statistics of queries that do not exist least of all, but the barriers' phases follow the rounds.
+// Called by one lane per consumer warpgroup. Rows beyond a length are loaded as they are, since a row of dQ depends on
+// its own query alone. Nothing is loaded for a warpgroup without visible keys, whose row statistics may not even exist,
+// but the barrier phases advance with every round.
 template <Sm90DqConfig C>
-__device__ __forceinline__ void copy_queries(const Sm90BackwardParams& p, const DqPipeline<C>& pipeline) {
+__device__ __forceinline__ void load_queries(const Sm90BackwardParams& p, const DqPipeline<C>& pipeline) {
   constexpr BackwardConfig kShared = shared_config(C);
   const AttentionParams& a = p.backward.attention;
   prefetch(p.q), prefetch(p.dout);
 #pragma unroll 1
-  for (Round round; round.any(p.tile_order); round.next()) {
-    const int group = new_thread_id() % 32;  // what is computed from it takes no registers
-    TileInfo& info = pipeline.info(group, round.number);
-    write_tile_info(info, a, Work<C>(a, round.tile(p.tile_order)), group);
-    mbarrier_wait(pipeline.q_empty(group, round.number), pipeline.query_phase(round.number) ^ 1);
-    const unsigned full = pipeline.q_full(group, round.number);
+  for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
+    const int group = new_thread_id() % 32;  // read here, so that nothing derived from it stays in registers
+    TileInfo& info = pipeline.info(group, scheduler.round);
+    write_tile_info(info, a, WorkTile<C>(a, scheduler.tile(p.tile_order)), group);
+    mbarrier_wait(pipeline.q_empty(group, scheduler.round), pipeline.query_phase(scheduler.round) ^ 1);
+    const unsigned full = pipeline.q_full(group, scheduler.round);
     if (info.rows_end == 0 || info.own_begin == info.own_end) {
       mbarrier_arrive(full);
       continue;
     }
-    const auto q = pipeline.q(group, round.number);
-    const auto dout = pipeline.dout(group, round.number);
+    const auto q = pipeline.q(group, scheduler.round);
+    const auto dout = pipeline.dout(group, scheduler.round);
     const int row = info.q_begin + info.q_first;
     mbarrier_arrive_expect_tx(full, q.kBytes + dout.kBytes + pipeline.kStatsBytes);
-    copy_panels(q, p.q, a.q, full, row, info.h, info.b);
-    copy_panels(dout, p.dout, p.backward.dout, full, row, info.h, info.b);
+    tma_load_panels(q, p.q, a.q, full, row, info.h, info.b);
+    tma_load_panels(dout, p.dout, p.backward.dout, full, row, info.h, info.b);
     const int64 tile = query_tile<kShared>(p.backward, info.sequence(), info.b, info.h, info.q_first / kWarpgroupRows);
-    copy_row_stats(pipeline.stats_address(group, round.number), p.row_stats, full, tile);
+    tma_load_row_stats(pipeline.stats_address(group, scheduler.round), p.row_stats, full, tile);
   }
 }
 
-// One thread: the statistics of tiles of 64 queries, where no other kernel counts them.
+// Called by one thread: statistics of tiles of 64 queries, if no other kernel counts them.
 template <Sm90DqConfig C>
-__device__ __forceinline__ void count_visits(const Sm90BackwardParams& p) {
+__device__ __forceinline__ void count_visited_tiles(const Sm90BackwardParams& p) {
   const AttentionParams& a = p.backward.attention;
   if (!a.tile_counts || !p.counts_in_dq) return;
 #pragma unroll 1
-  for (Round round; round.any(p.tile_order); round.next()) {
-    const Work<C> work(a, round.tile(p.tile_order));
+  for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
+    const WorkTile<C> work(a, scheduler.tile(p.tile_order));
     if (!work.exists) continue;
 #pragma unroll 1
     for (int group = 0; group < C.warpgroups; ++group) {
       const Range queries = work.queries(work.q_first + group * kWarpgroupRows, kWarpgroupRows);
-      count_tiles<C.tile_k>(a, work.sequence, queries, walk_keys<C.tile_k>(a, work.sequence, queries));
+      count_tiles<C.tile_k>(a, work.sequence, queries, visited_key_tiles<C.tile_k>(a, work.sequence, queries));
     }
   }
 }

@@ -1,9 +1,10 @@
-// What a warpgroup that has 64 queries makes of scores in its registers: queries in rows, and keys in columns.
+// Elementwise steps of the dQ consumer on its accumulators: P from S and dS from dP. Queries are rows, keys are
+// columns.
 #pragma once
 
-#include "attn/tile_scores.h"
-#include "portable/backward/weigh.h"
+#include "portable/backward/exponentiate.h"
 #include "ptx/warpgroup.h"
+#include "sm90/lane_coord.h"
 #include "sm90/tile_info.h"
 
 namespace cuflash {
@@ -14,23 +15,20 @@ struct DqScores {
   static constexpr BackwardConfig kShared = shared_config(C);
   static constexpr int kKeyTiles = C.tile_k / 8, kSteps = C.tile_k / 16;
   using Scores = Accumulator<float>[kKeyTiles];
-  using Gradients = unsigned[kSteps][4];  // operands of the products that sum over keys
+  using OperandA = unsigned[kSteps][4];  // A operand of the wgmma that reduces over keys
 
-  // Of one of the two rows r of a lane: element e of tile n.
+  // Element e of tile n in row r = 0, 1 of a lane.
   static __device__ __forceinline__ float& at(Scores& s, int r, int n, int e) { return s[n].x[2 * r + e]; }
 
-  // Counted from the warpgroup's first row; found anew, so that it does not stay in registers.
-  static __device__ __forceinline__ LaneCoord lane_coord() {
-    const int thread = new_thread_id();
-    return {thread / 32 % 4 * 16 + thread % 32 / 4, thread % 4 * 2};
-  }
-  static __device__ __forceinline__ Edge<kWarpgroupRows, C.tile_k> edge_of(const AttentionParams& a,
-                                                                           const TileInfo& info, int tile) {
+  static __device__ __forceinline__ LaneCoord lane_coord() { return lane_coord_in_warpgroup(); }
+  static __device__ __forceinline__ PositionMask<kWarpgroupRows, C.tile_k> mask_of(const AttentionParams& a,
+                                                                                   const TileInfo& info, int tile) {
     const LaneCoord lane = lane_coord();
     return {a, info.sequence(), info.q_first, tile * C.tile_k, lane.row, lane.column};
   }
 
-  // What is known of the two rows of a lane, for all keys. Reads of shared memory wait for the products' own.
+  // Row statistics of the lane's two rows, kept in registers for all keys because reads of shared memory queue behind
+  // those of wgmma.
   struct Rows {
     float lse[2], delta[2];
     __device__ explicit Rows(const float* stats) {
@@ -41,21 +39,23 @@ struct DqScores {
     }
   };
 
-  // Weights in place of scores. kEdge: some pair may be hidden, and is selected away, whatever its score is.
-  template <bool kEdge>
-  static __device__ __forceinline__ void weigh(Scores& s, const AttentionParams& a, const TileInfo& info, int tile,
-                                               const Rows& rows, float factor) {
+  // Replaces scores by probabilities. kApplyMask: a pair may be hidden; its probability is selected to 0 whatever its
+  // score is.
+  template <bool kApplyMask>
+  static __device__ __forceinline__ void exponentiate(Scores& s, const AttentionParams& a, const TileInfo& info,
+                                                      int tile, const Rows& rows, float factor) {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
         for (int e = 0; e < 2; ++e) at(s, r, n, e) = exp2_of(at(s, r, n, e) * factor - rows.lse[r]);
-    if constexpr (kEdge) hide(s, edge_of(a, info, tile));
+    if constexpr (kApplyMask) hide(s, mask_of(a, info, tile));
   }
-  // The same of rows whose LSE may be large: see weigh_any_size.
-  static __device__ __forceinline__ void weigh_any_size(Scores& s, const AttentionParams& a, const TileInfo& info,
-                                                        int tile, const float* stats, float factor) {
+  // The same for rows whose LSE may be large; see exponentiate_any_size in portable/backward/exponentiate.h.
+  static __device__ __forceinline__ void exponentiate_any_size(Scores& s, const AttentionParams& a,
+                                                               const TileInfo& info, int tile, const float* stats,
+                                                               float factor) {
     const int row = lane_coord().row;
     const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(kShared));
     const auto unit = static_cast<float>(a.scale), to_power = static_cast<float>(kLog2e);
@@ -73,19 +73,19 @@ struct DqScores {
           x = exp2_of(large ? (rounded_product(x, unit) - lse) * to_power : x * factor - lse);
         }
     }
-    hide(s, edge_of(a, info, tile));
+    hide(s, mask_of(a, info, tile));
   }
-  static __device__ __forceinline__ void hide(Scores& weights, const Edge<kWarpgroupRows, C.tile_k>& edge) {
+  static __device__ __forceinline__ void hide(Scores& probs, const PositionMask<kWarpgroupRows, C.tile_k>& mask) {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) at(weights, r, n, e) = edge.sees(8 * r, 8 * n + e) ? at(weights, r, n, e) : 0.0f;
+        for (int e = 0; e < 2; ++e) at(probs, r, n, e) = mask.sees(8 * r, 8 * n + e) ? at(probs, r, n, e) : 0.0f;
   }
 
-  // Whether this lane has a score that is not finite, of a query that exists. A key with an element that is not finite has
-  // no other scores, and each query has one with it: so each warp finds such a key.
+  // Whether this lane has a non-finite score of an existing query. A key with a non-finite element has no finite score,
+  // and every query has a score with it, so every warp detects such a key.
   static __device__ __forceinline__ bool has_not_finite_score(Scores& s, const TileInfo& info) {
     float zero[2] = {0, 0};
 #pragma unroll
@@ -98,10 +98,10 @@ struct DqScores {
     return (first < info.len_q && !(zero[0] == 0)) || (first + 8 < info.len_q && !(zero[1] == 0));
   }
 
-  // dS = P (dP - delta), narrow. A weight of exactly 0, hidden or too small to be told from it, passes nothing on, whatever
-  // dP is; where all is visible there is none that has to be.
-  template <bool kEdge>
-  static __device__ __forceinline__ void differentiate(Gradients& ds, Scores& weights, Scores& dp, const Rows& rows) {
+  // dS = P (dP - delta), converted to 16 bits. A probability of exactly 0, hidden or underflowed, yields 0 whatever dP
+  // is; a fully visible tile does not need that select.
+  template <bool kApplyMask>
+  static __device__ __forceinline__ void differentiate(OperandA& ds, Scores& probs, Scores& dp, const Rows& rows) {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
@@ -109,27 +109,27 @@ struct DqScores {
         float d[2];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float weight = at(weights, r, n, e);
-          d[e] = weight * (at(dp, r, n, e) - rows.delta[r]);
-          if (kEdge && weight == 0) d[e] = 0;
+          const float prob = at(probs, r, n, e);
+          d[e] = prob * (at(dp, r, n, e) - rows.delta[r]);
+          if (kApplyMask && prob == 0) d[e] = 0;
         }
         ds[n / 2][n % 2 * 2 + r] = pack<E>(d[0], d[1]);
       }
   }
 
-  // The same in two steps, for which dP may have the place of scores: weights are narrow meanwhile.
-  static __device__ __forceinline__ void differentiate_narrow(Gradients& w, Scores& dp, const float* stats) {
+  // The same with P as a 16-bit operand, which frees the score registers for dP.
+  static __device__ __forceinline__ void differentiate_narrow(OperandA& probs, Scores& dp, const float* stats) {
     const float* delta = stats + delta_at(kShared, lane_coord().row);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
-        unsigned& two = w[n / 2][n % 2 * 2 + r];
+        unsigned& two = probs[n / 2][n % 2 * 2 + r];
         float d[2];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float weight = widen<E>(static_cast<unsigned short>(e == 0 ? two : two >> 16));
-          d[e] = weight == 0 ? 0.0f : weight * (at(dp, r, n, e) - delta[8 * r]);
+          const float prob = widen<E>(static_cast<unsigned short>(e == 0 ? two : two >> 16));
+          d[e] = prob == 0 ? 0.0f : prob * (at(dp, r, n, e) - delta[8 * r]);
         }
         two = pack<E>(d[0], d[1]);
       }

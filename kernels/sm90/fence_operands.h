@@ -1,4 +1,4 @@
-// Operands and sums of asynchronous products, pinned where a product begins to write them or has ended: see `pin`.
+// fence_operand (ptx/warpgroup.h) for whole accumulators and operands of wgmma.mma_async.
 #pragma once
 
 #include "ptx/warpgroup.h"

@@ -1,11 +1,12 @@
-// Where tiles lie in shared memory, and the barriers between those who bring them and those who use them.
+// Shared memory layout of the forward kernel, and the mbarriers between its producer and its consumers.
 //
-//   Q of each warpgroup, once or twice | K of each stage | V of each stage | O of each warpgroup | notes for each
-//   warpgroup | barriers
+//   Q of each warpgroup, in 1 or 2 stages | K of each stage | V of each stage | O staging of each warpgroup |
+//   TileInfo of each warpgroup | mbarriers
 //
-//   full     bytes have arrived; waited for by those who compute
-//   empty    one arrival of every warp that computes; waited for by those who copy
-//   landed   in place of `full` for values that have to be cleaned first: whoever cleans then arrives on `full`
+//   full       TMA has filled the stage; the consumers wait
+//   empty      one arrival per consumer warp; the producer waits
+//   v_raw_full replaces v_full as the TMA target if hidden values have to be zeroed first; the sanitizer warp of the
+//              producer then arrives on v_full
 #pragma once
 
 #include "ptx/barrier.h"
@@ -29,9 +30,17 @@ struct Pipeline {
   static constexpr int kBarriers = kTileInfoBegin + num_tile_infos(C) * C.warpgroups * kTileInfoBytes;
   static_assert(kBarriers + 8 * num_barriers(C) == shared_bytes(C));
 
-  unsigned memory;  // shared_address, on a multiple of 1024
+  // Named barriers: the first ID of each kind. ID 0 is __syncthreads.
+  enum NamedBarrier : int {
+    kPingPongBarrier = 1,                             // + group: the warpgroup may issue wgmma
+    kStoreBarrier = kPingPongBarrier + C.warpgroups,  // + group: staging of O is free, is written
+    kNamedBarriers = kStoreBarrier + C.warpgroups,
+  };
+  static_assert(kNamedBarriers <= 16);
 
-  // Of a round's tile: its place, and how often that was used before.
+  unsigned memory;  // shared_address, 1024-byte aligned
+
+  // Stage of the round's query tile, and the phase parity of its barriers.
   static __device__ int query_stage(int group, unsigned round) { return round % kQueryStages * C.warpgroups + group; }
   static __device__ unsigned query_phase(unsigned round) { return round / kQueryStages % 2; }
 
@@ -40,7 +49,7 @@ struct Pipeline {
   __device__ VTile v(int stage) const { return {memory + kValues + stage * VTile::kBytes}; }
   __device__ OTile o(int group) const { return {memory + kStaged + group * OTile::kBytes}; }  // with kStoreBySmem
 
-  // What was written before the queries' barrier was arrived on is there for whoever waits for that.
+  // Written before the arrival on q_full, and therefore visible to threads that have waited for q_full.
   __device__ TileInfo& info(int group, unsigned round) const {
     return static_cast<TileInfo*>(
         __cvta_shared_to_generic(memory + kTileInfoBegin))[round % num_tile_infos(C) * C.warpgroups + group];
@@ -50,7 +59,7 @@ struct Pipeline {
   __device__ unsigned k_empty(int stage) const { return k_full(C.stages + stage); }
   __device__ unsigned v_full(int stage) const { return k_full(2 * C.stages + stage); }
   __device__ unsigned v_empty(int stage) const { return k_full(3 * C.stages + stage); }
-  __device__ unsigned v_landed(int stage) const { return k_full(4 * C.stages + stage); }
+  __device__ unsigned v_raw_full(int stage) const { return k_full(4 * C.stages + stage); }
   __device__ unsigned q_full(int group, unsigned round) const {
     return k_full(5 * C.stages + query_stage(group, round));
   }
@@ -58,13 +67,13 @@ struct Pipeline {
     return q_full(group, round) + 8 * kQueryStages * C.warpgroups;
   }
 
-  // By one thread, before all others.
+  // Called by one thread before the CTA synchronises.
   __device__ void init() const {
     constexpr unsigned kWarps = kWarpgroupThreads / 32;
     for (int n = 0; n < C.stages; ++n) {
       mbarrier_init(k_full(n), 1), mbarrier_init(k_empty(n), kWarps * C.warpgroups);
       mbarrier_init(v_full(n), 1), mbarrier_init(v_empty(n), kWarps * C.warpgroups);
-      mbarrier_init(v_landed(n), 1);
+      mbarrier_init(v_raw_full(n), 1);
     }
     for (int n = 0; n < C.warpgroups; ++n)
       for (unsigned round = 0; round < kQueryStages; ++round)

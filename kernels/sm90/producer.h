@@ -1,5 +1,5 @@
-// The warpgroup that brings tiles to shared memory: one warp copies keys and values, one queries, one cleans values, one
-// counts.
+// Producer warpgroup of the forward kernel: one warp issues the TMA loads of K and V, one those of Q, one zeroes hidden
+// values, one counts tiles.
 #pragma once
 
 #include "sm90/pipeline.h"
@@ -9,84 +9,86 @@
 
 namespace cuflash {
 
-// One thread. The keys of a tile come before the values of the tile before it: that is the order in which they are used.
+// Called by one thread. K of a tile is loaded before V of the previous tile, the order in which the consumers use them.
 template <Sm90ForwardConfig C>
-__device__ __forceinline__ void copy_keys_and_values(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
+__device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
   Ring<C.stages> keys, values;
   prefetch(p.k), prefetch(p.v);
 #pragma unroll 1
-  for (Round round; round.any(p.tile_order); round.next()) {
-    const Work<C> work(a, round.tile(p.tile_order));
+  for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
+    const WorkTile<C> work(a, scheduler.tile(p.tile_order));
     if (!work.exists) continue;
     const int head = work.head_k(a), first = static_cast<int>(work.sequence.k_begin);
 #pragma unroll 1
     for (int tile = work.end - 1; tile >= work.begin - 1 && work.end != 0; --tile) {
       if (tile >= work.begin) {
         mbarrier_wait(pipeline.k_empty(keys.stage), keys.phase ^ 1);
-        copy_tile(pipeline.k(keys.stage), p.k, a.k, pipeline.k_full(keys.stage), first + tile * C.tile_k, head, work.b);
+        tma_load_tile(pipeline.k(keys.stage), p.k, a.k, pipeline.k_full(keys.stage), first + tile * C.tile_k, head,
+                      work.b);
         keys.advance();
       }
       if (tile + 1 < work.end) {
         mbarrier_wait(pipeline.v_empty(values.stage), values.phase ^ 1);
-        const bool dirty = work.has_hidden_values(a, tile + 1);
-        copy_tile(pipeline.v(values.stage), p.v, a.v,
-                  dirty ? pipeline.v_landed(values.stage) : pipeline.v_full(values.stage),
-                  first + (tile + 1) * C.tile_k, head, work.b);
+        const bool sanitize = work.has_hidden_values(a, tile + 1);
+        tma_load_tile(pipeline.v(values.stage), p.v, a.v,
+                      sanitize ? pipeline.v_raw_full(values.stage) : pipeline.v_full(values.stage),
+                      first + (tile + 1) * C.tile_k, head, work.b);
         values.advance();
       }
     }
   }
 }
 
-// One thread: the statistics, where somebody asks for them.
+// Called by one thread: tile statistics, if the caller wants them.
 template <Sm90ForwardConfig C>
-__device__ __forceinline__ void count_visits(const Sm90ForwardParams& p) {
+__device__ __forceinline__ void count_visited_tiles(const Sm90ForwardParams& p) {
   const AttentionParams& a = p.forward.attention;
   if (!a.tile_counts) return;
 #pragma unroll 1
-  for (Round round; round.any(p.tile_order); round.next()) {
-    const Work<C> work(a, round.tile(p.tile_order));
+  for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
+    const WorkTile<C> work(a, scheduler.tile(p.tile_order));
     if (!work.exists) continue;
     const Range queries = work.queries(work.q_first, tile_q_of(C));
-    count_tiles<C.tile_k>(a, work.sequence, queries, walk_keys<C.tile_k>(a, work.sequence, queries));
+    count_tiles<C.tile_k>(a, work.sequence, queries, visited_key_tiles<C.tile_k>(a, work.sequence, queries));
   }
 }
 
-// One lane for each warpgroup. Without keys there is nothing to copy, but the barriers' phases follow the rounds.
+// Called by one lane per consumer warpgroup. Nothing is loaded for a tile without visible keys, but the barrier phases
+// advance with every round.
 template <Sm90ForwardConfig C>
-__device__ __forceinline__ void copy_queries(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
+__device__ __forceinline__ void load_queries(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
   prefetch(p.q);
 #pragma unroll 1
-  for (Round round; round.any(p.tile_order); round.next()) {
-    const int group = new_thread_id() % 32;  // what is computed from it takes no registers
-    TileInfo& info = pipeline.info(group, round.number);
-    write_tile_info(info, a, Work<C>(a, round.tile(p.tile_order)), group);
-    mbarrier_wait(pipeline.q_empty(group, round.number), pipeline.query_phase(round.number) ^ 1);
-    const unsigned full = pipeline.q_full(group, round.number);
+  for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
+    const int group = new_thread_id() % 32;  // read here, so that nothing derived from it stays in registers
+    TileInfo& info = pipeline.info(group, scheduler.round);
+    write_tile_info(info, a, WorkTile<C>(a, scheduler.tile(p.tile_order)), group);
+    mbarrier_wait(pipeline.q_empty(group, scheduler.round), pipeline.query_phase(scheduler.round) ^ 1);
+    const unsigned full = pipeline.q_full(group, scheduler.round);
     if (info.rows_end == 0 || info.begin == info.end) mbarrier_arrive(full);
-    else copy_tile(pipeline.q(group, round.number), p.q, a.q, full, info.q_begin + info.q_first, info.h, info.b);
+    else tma_load_tile(pipeline.q(group, scheduler.round), p.q, a.q, full, info.q_begin + info.q_first, info.h, info.b);
   }
 }
 
-// One warp. Values that no query of the tile sees do not exist: a zero weight would not keep a NaN out.
+// Zeroes values that no query of the tile sees, called by one warp: a probability of 0 would not stop their NaN in P V.
 template <Sm90ForwardConfig C>
-struct Cleaner {
+struct ValueSanitizer {
   using VTile = typename Pipeline<C>::VTile;
   using Options = ScoreOptions<C.element, C.options>;
   static constexpr int kPieces = VTile::kBytes / 16, kPiecesOfRow = kPanelRowBytes / 16;
 
   const AttentionParams& a;
-  const Work<C>& work;
+  const WorkTile<C>& work;
 
   __device__ static uint4* piece(VTile tile, int n) {
     return reinterpret_cast<uint4*>(__cvta_shared_to_generic(tile.address)) + n;
   }
-  // Pieces lie panel by panel, rows in a panel below each other.
+  // 16-byte pieces are stored panel by panel, row by row within a panel.
   __device__ static int row_of(int piece) { return piece / kPiecesOfRow % C.tile_k; }
 
-  __device__ void clear_outside(VTile tile, int first) const {
+  __device__ void zero_outside(VTile tile, int first) const {
 #pragma unroll 1
     for (int n = lane_id(); n < kPieces; n += 32) {
       const int key = first + row_of(n);
@@ -99,12 +101,12 @@ struct Cleaner {
 #pragma unroll 1
     for (int i = static_cast<int>(queries.begin) + lane_id(); i < queries.end; i += 32) {
       const Range keys = keys_of_query(a, work.sequence, i);
-      seen |= key >= keys.begin && key < keys.end && options.shown(i, key, true);
+      seen |= key >= keys.begin && key < keys.end && options.unmasked(i, key, true);
     }
     return __any_sync(0xffffffffu, seen);
   }
-  // The mask tensor is read only for values that could do harm.
-  __device__ void clear_unseen(VTile tile, int first) const {
+  // Reads the mask tensor only for rows with a non-finite value.
+  __device__ void zero_unseen(VTile tile, int first) const {
     const Options options(a, work.sequence, work.b, work.h);
     static_assert(VTile::kPanels * kPiecesOfRow <= 32);
 #pragma unroll 1
@@ -119,23 +121,24 @@ struct Cleaner {
 };
 
 template <Sm90ForwardConfig C>
-__device__ __forceinline__ void clean_values(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
+__device__ __forceinline__ void sanitize_values(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
   Ring<C.stages> values;
-  unsigned phases = 0;  // of `landed`, a bit for every stage: not every tile passes there
+  unsigned phases = 0;  // of v_raw_full, one bit per stage: only some tiles use it
 #pragma unroll 1
-  for (Round round; round.any(p.tile_order); round.next()) {
-    const Work<C> work(a, round.tile(p.tile_order));
+  for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
+    const WorkTile<C> work(a, scheduler.tile(p.tile_order));
     if (!work.exists) continue;
 #pragma unroll 1
     for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile, values.advance()) {
       if (!work.has_hidden_values(a, tile)) continue;
-      mbarrier_wait(pipeline.v_landed(values.stage), phases >> values.stage & 1);
+      mbarrier_wait(pipeline.v_raw_full(values.stage), phases >> values.stage & 1);
       phases ^= 1u << values.stage;
-      const Cleaner<C> cleaner{a, work};
-      cleaner.clear_outside(pipeline.v(values.stage), tile * C.tile_k);
+      const ValueSanitizer<C> sanitizer{a, work};
+      sanitizer.zero_outside(pipeline.v(values.stage), tile * C.tile_k);
       __syncwarp();
-      if constexpr (Cleaner<C>::Options::kMasked) cleaner.clear_unseen(pipeline.v(values.stage), tile * C.tile_k);
+      if constexpr (ValueSanitizer<C>::Options::kHasMask)
+        sanitizer.zero_unseen(pipeline.v(values.stage), tile * C.tile_k);
       async_proxy_fence();
       __syncwarp();
       if (lane_id() == 0) mbarrier_arrive(pipeline.v_full(values.stage));

@@ -1,47 +1,49 @@
-// What a warpgroup multiplies in attention over tiles of keys: scores from queries and keys in shared memory, outputs from
-// weights in registers and values in shared memory. Asynchronous: whoever issues them waits, and pins what they write.
+// The two wgmma loops of attention, shared by forward, backward and the KV cache kernel: the first operand in shared
+// memory (S = Q K^T) or in registers (O += P V). They only issue and commit; the caller waits with wgmma.wait_group and
+// fences the accumulators.
 #pragma once
 
+#include "ptx/compiler.h"
 #include "sm90/fence_operands.h"
 #include "tile/swizzled.h"
 
 namespace cuflash {
 
-// A tile whose descriptors do not stay in registers, all of them, between products.
+// A tile whose matrix descriptors are recomputed where they are used, instead of all of them staying in registers.
 template <class AnyTile>
 __device__ __forceinline__ AnyTile rematerialize(AnyTile tile) {
-  asm volatile("" : "+r"(tile.address));
+  make_opaque(tile.address);
   return tile;
 }
 
-// s = q k^T: 64 rows of queries from `first` on, the first kColumns columns.
-template <class Product, int kColumns, class QTile, class KTile>
-__device__ __forceinline__ void issue_score_products(typename Product::Sums& s, QTile q, int first, KTile k) {
+// s = a b^T, both in shared memory: 64 rows of a from `first` on, reduced over kColumns columns.
+template <class Product, int kColumns, class ATile, class BTile>
+__device__ __forceinline__ void issue_wgmma_ss(typename Product::Sums& s, ATile a, int first, BTile b) {
   wgmma_fence();
-  Product::start(s, q.along_rows(0, first), k.along_rows(0));
+  Product::start(s, a.along_rows(0, first), b.along_rows(0));
 #pragma unroll
-  for (int step = 1; step < kColumns / 16; ++step) Product::add(s, q.along_rows(step, first), k.along_rows(step));
+  for (int step = 1; step < kColumns / 16; ++step) Product::add(s, a.along_rows(step, first), b.along_rows(step));
   wgmma_commit();
 }
 
-// o += w v
-template <class Product, int kSteps, class VTile>
-__device__ __forceinline__ void issue_output_products(typename Product::Sums& o, unsigned (&w)[kSteps][4], VTile v) {
-  fence_operands(w);
+// c += a b, with a in registers and b in shared memory.
+template <class Product, int kSteps, class BTile>
+__device__ __forceinline__ void issue_wgmma_rs(typename Product::Sums& c, unsigned (&a)[kSteps][4], BTile b) {
+  fence_operands(a);
   wgmma_fence();
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) Product::add(o, w[step], v.across_rows(step));
+  for (int step = 0; step < kSteps; ++step) Product::add(c, a[step], b.across_rows(step));
   wgmma_commit();
 }
 
-// Scores or weights as the first operands of products, 16 columns each.
+// Converts accumulators to A operands, 16 columns each.
 template <Element E, int kSteps>
-__device__ __forceinline__ void narrow(unsigned (&w)[kSteps][4], const Accumulator<float> (&s)[2 * kSteps]) {
+__device__ __forceinline__ void narrow(unsigned (&probs)[kSteps][4], const Accumulator<float> (&s)[2 * kSteps]) {
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     const auto operand = Operands<E>::from_accumulators(&s[2 * step]);
 #pragma unroll
-    for (int n = 0; n < 4; ++n) w[step][n] = operand.r[n];
+    for (int n = 0; n < 4; ++n) probs[step][n] = operand.r[n];
   }
 }
 

@@ -1,9 +1,9 @@
-// Places that are filled and emptied in turns.
+// Positions in a ring of pipeline stages, with the phase parity of their mbarriers.
 #pragma once
 
 namespace cuflash {
 
-// The next place of a ring. The phase of its barriers changes with every round.
+// The current stage. The phase flips with every pass through the ring.
 template <int kStages>
 struct Ring {
   int stage = 0;
@@ -14,14 +14,15 @@ struct Ring {
   }
 };
 
-// Places of a ring, of which each turn takes one, and barriers of which every turn is a phase: one number for both.
-template <int kPlaces>
+// The current slot of a ring whose barrier is not per slot: the barrier completes one phase with every step. One
+// counter serves both.
+template <int kSlots>
 struct PhaseRing {
-  unsigned turn = 0;  // in two rounds
+  unsigned step = 0;  // modulo two passes through the ring
 
-  __device__ __forceinline__ int place() const { return static_cast<int>(turn < kPlaces ? turn : turn - kPlaces); }
-  __device__ __forceinline__ unsigned phase() const { return turn % 2; }
-  __device__ __forceinline__ void advance() { turn = turn + 1 == 2 * kPlaces ? 0 : turn + 1; }
+  __device__ __forceinline__ int slot() const { return static_cast<int>(step < kSlots ? step : step - kSlots); }
+  __device__ __forceinline__ unsigned phase() const { return step % 2; }
+  __device__ __forceinline__ void advance() { step = step + 1 == 2 * kSlots ? 0 : step + 1; }
 };
 
 }  // namespace cuflash

@@ -1,70 +1,71 @@
-// Two warpgroups that share 64 keys, where the sums of one head size fill the registers of a thread: one has dV, the
-// other dK. dQ has a kernel of its own.
+// Consumers of the backward kernel for head sizes whose dK or dV alone fills a thread's registers: two warpgroups share
+// 64 keys, one accumulates dV and the other dK. dQ has its own kernel.
 //
-//   DvConsumer      P from S(n) | P to the other | issue dV += P^T dO | issue S(n+1) | dV is there | S(n+1) is there
-//   DkConsumer   P, dP(n) are there | dS | issue dK += dS^T Q | issue dP(n+1) | dK is there
+//   DvConsumer   P from S(n) | send P | issue dV += P^T dO | issue S(n+1) | wait dV | wait S(n+1)
+//   DkConsumer   receive P, wait dP(n) | dS | issue dK += dS^T Q | issue dP(n+1) | wait dK
 //
-// A thread of one has the same pairs as the thread of that number in the other: P travels as 16 bytes of each, in f16,
-// which holds weights of at most 1 to 3 bits more than bf16 does: dS is rounded itself, and twice would be too often.
+// Threads of equal index hold the same pairs, so P is exchanged as 16-byte vectors per thread. It is exchanged as f16,
+// which represents probabilities of at most 1 with 3 bits more than bf16: dS is rounded to 16 bits itself, and a second
+// rounding to bf16 would be too much.
 #pragma once
 
-#include "sm90/key_walk.h"
+#include "sm90/key_consumer.h"
 
 namespace cuflash {
 
 template <Sm90BackwardConfig C>
-struct SplitConsumer : KeyWalk<C> {
-  using Base = KeyWalk<C>;
-  using Base::kSteps, Base::number, Base::count, Base::pipeline, Base::place;
-  using typename Base::Pipeline, typename Base::Weights;
+struct SplitConsumer : KeyConsumer<C> {
+  using Base = KeyConsumer<C>;
+  using Base::kSteps, Base::iteration, Base::count, Base::pipeline, Base::task;
+  using typename Base::Pipeline, typename Base::OperandA;
 
-  static constexpr Element kHandedOver = Element::f16;
+  static constexpr Element kExchanged = Element::f16;
 
-  unsigned lane_weights;  // where this thread's P of the first tile lies
+  unsigned lane_p;  // shared address of this thread's P in the first buffer
 
   __device__ SplitConsumer(const Sm90BackwardParams& p, const Pipeline& pipeline)
-      : Base(p, pipeline, 0), lane_weights(part_of(pipeline.weights(0), new_thread_id() % kWarpgroupThreads, 0)) {}
+      : Base(p, pipeline, 0), lane_p(slot_address(pipeline.p_tile(0), new_thread_id() % kWarpgroupThreads, 0)) {}
 
-  // Of four weights of a thread.
-  static constexpr int kPart = kWarpgroupThreads * 16;
-  static __device__ __forceinline__ unsigned part_of(unsigned weights, int thread, int step) {
-    return weights + step * kPart + thread * 16;
+  // One 16-byte vector of every thread.
+  static constexpr int kSlotBytes = kWarpgroupThreads * 16;
+  static __device__ __forceinline__ unsigned slot_address(unsigned p, int thread, int step) {
+    return p + step * kSlotBytes + thread * 16;
   }
-  static __device__ __forceinline__ uint4& part(unsigned address) {
+  static __device__ __forceinline__ uint4& slot(unsigned address) {
     return *static_cast<uint4*>(__cvta_shared_to_generic(address));
   }
 
-  // Tiles of one kind after the other.
-  template <class Group>
-  __device__ __forceinline__ void walk_all(Group& sums, typename Base::Scores& s) {
-    const int steps = uniform(place().walk.count());
+  // Runs consecutive tiles of one mode in a loop of their own.
+  template <class Derived>
+  __device__ __forceinline__ void mainloop_all(Derived& derived, typename Base::Scores& s) {
+    const int steps = uniform(task().visited.count());
     int step = 0;
-    Pass next = pass(0);
+    TileMode next = mode(0);
 #pragma unroll 1
-    while (number < count) {
+    while (iteration < count) {
       switch (next) {
-        case Pass::full: next = visit_all<Pass::full>(sums, s, step, steps); break;
-        case Pass::hidden:
-        case Pass::masked: next = visit_all<Pass::masked>(sums, s, step, steps); break;
-        case Pass::guarded: next = visit_all<Pass::guarded>(sums, s, step, steps);
+        case TileMode::full: next = visit_all<TileMode::full>(derived, s, step, steps); break;
+        case TileMode::hidden:
+        case TileMode::masked: next = visit_all<TileMode::masked>(derived, s, step, steps); break;
+        case TileMode::guarded: next = visit_all<TileMode::guarded>(derived, s, step, steps);
       }
       converge();
     }
   }
-  // Nothing is gained by hiding all of a tile: another warpgroup waits for it.
-  __device__ __forceinline__ Pass pass(int step) const {
-    const Pass pass = Base::pass(step);
-    return pass == Pass::hidden ? Pass::masked : pass;
+  // Skipping a hidden tile gains nothing: the other warpgroup waits for its P.
+  __device__ __forceinline__ TileMode mode(int step) const {
+    const TileMode mode = Base::mode(step);
+    return mode == TileMode::hidden ? TileMode::masked : mode;
   }
-  template <Pass kPass, class Group>
-  __device__ __forceinline__ Pass visit_all(Group& sums, typename Base::Scores& s, int& step, int steps) {
-    Pass next;
+  template <TileMode kMode, class Derived>
+  __device__ __forceinline__ TileMode visit_all(Derived& derived, typename Base::Scores& s, int& step, int steps) {
+    TileMode next;
 #pragma unroll 1
     do {
-      const int tile = kPass == Pass::full ? 0 : uniform(place().walk.tile(step));
+      const int tile = kMode == TileMode::full ? 0 : uniform(task().visited.tile(step));
       if (++step == steps) step = 0;
-      next = sums.template visit<kPass>(s, tile, step);
-    } while (number < count && next == kPass);
+      next = derived.template visit<kMode>(s, tile, step);
+    } while (iteration < count && next == kMode);
     return next;
   }
 };
@@ -72,151 +73,154 @@ struct SplitConsumer : KeyWalk<C> {
 template <Sm90BackwardConfig C>
 struct DvConsumer : SplitConsumer<C> {
   using Base = SplitConsumer<C>;
-  using Base::a, Base::p, Base::pipeline, Base::queries, Base::number, Base::count, Base::buffer;
+  using Base::a, Base::p, Base::pipeline, Base::queries, Base::iteration, Base::count, Base::buffer;
   using Base::kShared, Base::kSteps;
-  using Base::lane_coord, Base::lane_weights;
-  using typename Base::Pipeline, typename Base::Scores, typename Base::Weights;
+  using Base::lane_coord, Base::lane_p;
+  using typename Base::Pipeline, typename Base::Scores, typename Base::OperandA;
 
   Accumulator<float> dv[C.dim_v / 8];
 
   using Base::Base;
 
-  __device__ __forceinline__ void hand_over(const Weights& w) const {
-    if (number >= kGradientTiles) named_barrier_sync(Pipeline::weights_read(buffer), Pipeline::kPair);
-    const unsigned to = lane_weights + buffer * Pipeline::GradientTile::kBytes;
+  __device__ __forceinline__ void send_p(const OperandA& probs) const {
+    if (iteration >= kDsStages) named_barrier_sync(Pipeline::p_read(buffer), Pipeline::kPair);
+    const unsigned to = lane_p + buffer * Pipeline::DsTile::kBytes;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
-      Base::part(to + step * Base::kPart) = {w[step][0], w[step][1], w[step][2], w[step][3]};
-    named_barrier_arrive(Pipeline::weights_written(buffer), Pipeline::kPair);
+      Base::slot(to + step * Base::kSlotBytes) = {probs[step][0], probs[step][1], probs[step][2], probs[step][3]};
+    named_barrier_arrive(Pipeline::p_written(buffer), Pipeline::kPair);
   }
-  // Weight of the pair of this lane's key r and a query, which a lane of the same four has handed over.
-  __device__ __forceinline__ float handed_over(int query, int r) const {
+  // P of the lane's key r and a query, as sent by a lane of the same quad.
+  __device__ __forceinline__ float sent_p(int query, int r) const {
     const int thread = new_thread_id() / 4 * 4 + query % 8 / 2;
-    const unsigned at = Base::part_of(pipeline.weights(buffer), thread, query / 16) + (query / 8 % 2 * 2 + r) * 4;
-    return widen<Base::kHandedOver>(*static_cast<const unsigned short*>(__cvta_shared_to_generic(at + query % 2 * 2)));
+    const unsigned address =
+        Base::slot_address(pipeline.p_tile(buffer), thread, query / 16) + (query / 8 % 2 * 2 + r) * 4;
+    return widen<Base::kExchanged>(
+        *static_cast<const unsigned short*>(__cvta_shared_to_generic(address + query % 2 * 2)));
   }
 
-  // Where other warpgroups need every answer of shared memory, those that are asked for ahead come in their way: LSE before
-  // the scores are there cost 4%, delta before dP 1%.
-  __device__ __forceinline__ void weigh_rows(Scores& s, int stage) const {
+  // Loads LSE only when it is needed. Early loads of shared memory compete with those of the other warpgroups: loading
+  // LSE before S is complete costs 4%, loading delta before dP 1%.
+  __device__ __forceinline__ void exponentiate_rows(Scores& s, int stage) const {
     typename Base::RowValues lse;
     Base::load_lse(lse, stage);
-    Base::weigh(s, lse, p.exponent);
+    Base::exponentiate(s, lse, p.scale_log2);
   }
 
-  template <Pass kPass>
-  __device__ __forceinline__ Pass visit(Scores& s, int tile, int next_step) {
+  template <TileMode kMode>
+  __device__ __forceinline__ TileMode visit(Scores& s, int tile, int next_step) {
     const int stage = queries.stage;
     const float* stats = pipeline.stats(stage);
-    Weights w;
-    if constexpr (kPass != Pass::full) Base::hide(s, a, Base::place(), tile);
-    if constexpr (kPass == Pass::guarded)
-      weigh_any_size<kShared, kPass>(s, stats, lane_coord().column, static_cast<float>(a.scale), p.exponent);
-    else weigh_rows(s, stage);
-    narrow<Base::kHandedOver>(w, s[0]);
-    hand_over(w);
-    narrow<C.element>(w, s[0]);
-    fence_operands(w);
+    OperandA probs;
+    if constexpr (kMode != TileMode::full) Base::hide(s, a, Base::task(), tile);
+    if constexpr (kMode == TileMode::guarded)
+      exponentiate_any_size<kShared, kMode>(s, stats, lane_coord().column, static_cast<float>(a.scale), p.scale_log2);
+    else exponentiate_rows(s, stage);
+    narrow<Base::kExchanged>(probs, s[0]);
+    send_p(probs);
+    narrow<C.element>(probs, s[0]);
+    fence_operands(probs);
     Base::wait_for_douts();
-    const bool selects = kPass == Pass::guarded && uniform(stats[Base::kFlag] != 0);
-    if (selects) {
+    const bool use_select = kMode == TileMode::guarded && uniform(stats[Base::kFlag] != 0);
+    if (use_select) {
       __syncwarp();
-      Base::select_into(dv, pipeline.dout(stage), [this](int query, int r) { return handed_over(query, r); });
+      Base::accumulate_selected(dv, pipeline.dout(stage), [this](int query, int r) { return sent_p(query, r); });
     } else {
-      Base::template issue_sums<typename Base::DvProduct>(dv, w, pipeline.dout(stage));
-      if constexpr (kPass == Pass::guarded) wgmma_wait<0>();
+      Base::template issue_accumulate<typename Base::DvProduct>(dv, probs, pipeline.dout(stage));
+      if constexpr (kMode == TileMode::guarded) wgmma_wait<0>();
     }
-    if constexpr (kPass == Pass::guarded) fence_operands(dv);
+    if constexpr (kMode == TileMode::guarded) fence_operands(dv);
     Base::advance();
     Base::issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
     wgmma_wait<1>();
-    fence_operands(w), fence_operands(dv);
+    fence_operands(probs), fence_operands(dv);
     Base::release_queries(stage);
-    const Pass next = Base::pass(next_step);
+    const TileMode next = Base::mode(next_step);
     wgmma_wait<0>();
     fence_operands(s[0]);
     return next;
   }
 
-  __device__ __forceinline__ void walk() {
+  __device__ __forceinline__ void mainloop() {
     Base::wait_for_queries();
     Scores s;
     Base::issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
     wgmma_wait<0>();
     fence_operands(s[0]);
-    Base::walk_all(*this, s);
+    Base::mainloop_all(*this, s);
   }
-  __device__ __forceinline__ void clear_sums() { Base::clear(dv); }
-  __device__ __forceinline__ void store_sums() const { Base::store_rows(p.backward.dv, dv, 1.0f, a.dim_v); }
-  __device__ __forceinline__ void run() { Base::run_all(*this); }
+  __device__ __forceinline__ void clear_accumulators() { Base::clear(dv); }
+  __device__ __forceinline__ void store_accumulators() const { Base::store_rows(p.backward.dv, dv, 1.0f, a.dim_v); }
+  __device__ __forceinline__ void run() { Base::run_persistent(*this); }
 };
 
 template <Sm90BackwardConfig C>
 struct DkConsumer : SplitConsumer<C> {
   using Base = SplitConsumer<C>;
-  using Base::a, Base::p, Base::pipeline, Base::queries, Base::number, Base::count, Base::buffer;
-  using Base::kSteps, Base::lane_weights;
-  using typename Base::Pipeline, typename Base::Scores, typename Base::Weights;
+  using Base::a, Base::p, Base::pipeline, Base::queries, Base::iteration, Base::count, Base::buffer;
+  using Base::kSteps, Base::lane_p;
+  using typename Base::Pipeline, typename Base::Scores, typename Base::OperandA;
 
   Accumulator<float> dk[C.dim_qk / 8];
 
   using Base::Base;
 
-  __device__ __forceinline__ void take_over(Weights& w) const {
-    named_barrier_sync(Pipeline::weights_written(buffer), Pipeline::kPair);
-    const unsigned from = lane_weights + buffer * Pipeline::GradientTile::kBytes;
+  __device__ __forceinline__ void receive_p(OperandA& probs) const {
+    named_barrier_sync(Pipeline::p_written(buffer), Pipeline::kPair);
+    const unsigned from = lane_p + buffer * Pipeline::DsTile::kBytes;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const uint4 four = Base::part(from + step * Base::kPart);
-      w[step][0] = four.x, w[step][1] = four.y, w[step][2] = four.z, w[step][3] = four.w;
+      const uint4 four = Base::slot(from + step * Base::kSlotBytes);
+      probs[step][0] = four.x, probs[step][1] = four.y, probs[step][2] = four.z, probs[step][3] = four.w;
     }
-    fence_operands(w);
-    // Nobody waits for the last two.
-    if (number + kGradientTiles < count) named_barrier_arrive(Pipeline::weights_read(buffer), Pipeline::kPair);
+    fence_operands(probs);
+    // The last two buffers are not reused.
+    if (iteration + kDsStages < count) named_barrier_arrive(Pipeline::p_read(buffer), Pipeline::kPair);
   }
-  // Statistics come with queries.
+  // Row statistics arrive with Q.
   __device__ __forceinline__ void wait_for_both() const {
     Base::wait_for_queries();
     Base::wait_for_douts();
   }
 
-  template <Pass kPass>
-  __device__ __forceinline__ Pass visit(Scores& s, int, int next_step) {
+  template <TileMode kMode>
+  __device__ __forceinline__ TileMode visit(Scores& s, int, int next_step) {
     const int stage = queries.stage;
-    Weights w;
+    OperandA probs;
     typename Base::RowValues delta;
-    take_over(w);
+    receive_p(probs);
     wgmma_wait<0>();
     fence_operands(s[0]);
     Base::load_delta(delta, stage);
-    Base::template differentiate<kPass, Base::kHandedOver>(s, w, delta);
-    narrow<C.element>(w, s[0]);
-    if (kPass == Pass::guarded && uniform(pipeline.stats(stage)[Base::kFlag] != 0))
-      Base::template clear_not_finite<kWarpgroupThreads>(pipeline.q(stage));  // their scores are there: so are weights
-    Base::template issue_sums<typename Base::DkProduct>(dk, w, pipeline.q(stage));
-    Base::step_on();
-    if (number < count) wait_for_both();
+    Base::template differentiate<kMode, Base::kExchanged>(s, probs, delta);
+    narrow<C.element>(probs, s[0]);
+    if (kMode == TileMode::guarded && uniform(pipeline.stats(stage)[Base::kFlag] != 0))
+      Base::template zero_not_finite<kWarpgroupThreads>(
+          pipeline.q(stage));  // the P of this tile was received, so S has been computed from Q
+    Base::template issue_accumulate<typename Base::DkProduct>(dk, probs, pipeline.q(stage));
+    Base::advance_stage();
+    if (iteration < count) wait_for_both();
     Base::issue_scores(s, pipeline.v(), pipeline.dout(queries.stage));
     wgmma_wait<1>();
-    fence_operands(w), fence_operands(dk);
+    fence_operands(probs), fence_operands(dk);
     Base::release_queries(stage);
-    return Base::pass(next_step);
+    return Base::mode(next_step);
   }
 
-  __device__ __forceinline__ void walk() {
+  __device__ __forceinline__ void mainloop() {
     mbarrier_wait(pipeline.v_full(), Base::keys.phase());
     wait_for_both();
     Scores s;
     Base::issue_scores(s, pipeline.v(), pipeline.dout(queries.stage));
-    Base::walk_all(*this, s);
+    Base::mainloop_all(*this, s);
     wgmma_wait<0>();
     fence_operands(s[0]);
   }
-  __device__ __forceinline__ void clear_sums() { Base::clear(dk); }
-  __device__ __forceinline__ void store_sums() const {
+  __device__ __forceinline__ void clear_accumulators() { Base::clear(dk); }
+  __device__ __forceinline__ void store_accumulators() const {
     Base::store_rows(p.backward.dk, dk, static_cast<float>(a.scale), a.dim_qk);
   }
-  __device__ __forceinline__ void run() { Base::run_all(*this); }
+  __device__ __forceinline__ void run() { Base::run_persistent(*this); }
 };
 
 }  // namespace cuflash

@@ -1,5 +1,5 @@
-// Rows of accumulators on their way to global memory, without shared memory: the four lanes of a row exchange what they
-// hold until each has 16 bytes side by side.
+// Epilogue: stores accumulator rows to global memory without shared memory. The four lanes of a row exchange words
+// until each holds 16 contiguous bytes. Also writes rows to a swizzled tile for TMA stores.
 #pragma once
 
 #include "ptx/matrix.h"
@@ -8,8 +8,9 @@
 
 namespace cuflash {
 
-// Before: word n of lane q is part q of piece n. After: part n of piece q. All four lanes of a quad take part.
-__device__ __forceinline__ void exchange_in_quad(unsigned (&word)[4], int q) {
+// Transposes 4x4 words within a quad. Before: word n of lane q is part q of piece n. After: part n of piece q. All four
+// lanes must call it.
+__device__ __forceinline__ void transpose_in_quad(unsigned (&word)[4], int q) {
 #pragma unroll
   for (int step = 1; step <= 2; ++step) {
     const bool upper = (q & step) != 0;
@@ -23,37 +24,37 @@ __device__ __forceinline__ void exchange_in_quad(unsigned (&word)[4], int q) {
   }
 }
 
-// A row of zeros, by the four lanes that have one.
+// Zeroes a row; called by its four lanes.
 template <Element E>
-__device__ __forceinline__ void clear_row(const RowsView& rows, int64 offset, int quarter, int dim) {
+__device__ __forceinline__ void zero_row(const RowsView& rows, int64 offset, int quarter, int dim) {
 #pragma unroll 1
   for (int column = quarter; column < dim; column += 4)
     store_element<E>(rows.data, rows.element, offset + column, 0.0f);
 }
 
-// Two rows of a lane, r and r + 8 of every 16x8 tile, each times its factor; 0 makes zeros of whatever there is.
+// Rows r and r + 8 of a lane, each multiplied by its factor. A factor of 0 writes zeros whatever the accumulator holds.
 template <Element E, int kTiles>
 struct RowStore {
-  const Accumulator<float> (&sums)[kTiles];
+  const Accumulator<float> (&acc)[kTiles];
   float factor[2];
   bool written[2];
-  int quarter;  // which lane of a row
-  int dim;      // columns that exist
+  int quarter;  // lane index within the row's quad
+  int dim;      // columns of the tensor
 
-  __device__ float value(int r, int n, int e) const { return factor[r] == 0 ? 0.0f : sums[n].x[2 * r + e] * factor[r]; }
+  __device__ float value(int r, int n, int e) const { return factor[r] == 0 ? 0.0f : acc[n].x[2 * r + e] * factor[r]; }
 
-  __device__ void in_pieces(unsigned short* row, int r) const {
+  __device__ void store_vectors(unsigned short* row, int r) const {
 #pragma unroll
     for (int n = 0; n < kTiles; n += 4) {
       unsigned word[4];
 #pragma unroll
       for (int t = 0; t < 4; ++t) word[t] = pack<E>(value(r, n + t, 0), value(r, n + t, 1));
-      exchange_in_quad(word, quarter);
+      transpose_in_quad(word, quarter);
       const int column = (n + quarter) * 8;
       if (written[r] && column < dim) *reinterpret_cast<uint4*>(row + column) = {word[0], word[1], word[2], word[3]};
     }
   }
-  __device__ void in_elements(void* data, int element, int64 offset, int r) const {
+  __device__ void store_elements(void* data, int element, int64 offset, int r) const {
     if (!written[r]) return;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n)
@@ -63,9 +64,9 @@ struct RowStore {
         if (column < dim) store_element<E>(data, element, offset + column, value(r, n, e));
       }
   }
-  // Columns from 8 kFirst up to 8 kEnd, into a tile of 64 rows, of which this warp has 16 from `first` on.
+  // Writes columns [8 kFirst, 8 kEnd) to a tile of 64 rows; this warp has 16 of them from `first` on.
   template <int kFirst, int kEnd, class Tile>
-  __device__ __forceinline__ void to_tile(const Tile& tile, int first) const {
+  __device__ __forceinline__ void to_shared(const Tile& tile, int first) const {
     const int row = first + lane_id() % 16, column = lane_id() / 16 * 8;
 #pragma unroll
     for (int n = kFirst; n < kEnd; n += 2) {
@@ -75,15 +76,15 @@ struct RowStore {
       store_matrices(tile.piece(row, (n - kFirst) * 8 + column), word);
     }
   }
-  // offset: of row r.
-  __device__ __forceinline__ void to(const RowsView& rows, int64 offset) const {
+  // offset: of the lane's first row.
+  __device__ __forceinline__ void to_global(const RowsView& rows, int64 offset) const {
     const bool pieces = rows.element == static_cast<int>(E) && dim % 8 == 0 && rows.row_stride % 8 == 0 &&
                         on_16_bytes(static_cast<unsigned short*>(rows.data) + offset);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int64 at = offset + r * 8 * rows.row_stride;
-      if (pieces) in_pieces(static_cast<unsigned short*>(rows.data) + at, r);
-      else in_elements(rows.data, rows.element, at, r);
+      if (pieces) store_vectors(static_cast<unsigned short*>(rows.data) + at, r);
+      else store_elements(rows.data, rows.element, at, r);
     }
   }
 };

@@ -1,8 +1,8 @@
-// What a warpgroup has to know of the tile of queries that it computes, found by whoever copies the queries: in shared
-// memory it takes no registers, and it is there together with the queries.
+// Coordinates and key tile ranges of a consumer warpgroup's query tile. The producer computes them and passes them
+// through shared memory together with Q, so that they occupy no registers of the consumer.
 #pragma once
 
-#include "attn/walk.h"
+#include "attn/visited_tiles.h"
 
 namespace cuflash {
 
@@ -10,10 +10,10 @@ struct TileInfo {
   int b, h;
   int q_first;                                   // the warpgroup's first query
   int q_begin, len_q, len_k;                     // of the sequence
-  int shift;                                     // between lengths, which are ints
-  int rows_end;                                  // rows below this are written; 0: there is no tile
-  int begin, end;                                // tiles of keys of the CTA
-  int own_begin, full_begin, full_end, own_end;  // tiles of keys of the warpgroup, as in Walk
+  int shift;                                     // of the sequence; fits into an int, as the lengths do
+  int rows_end;                                  // rows below this are stored; 0: no tile
+  int begin, end;                                // key tiles of the CTA
+  int own_begin, full_begin, full_end, own_end;  // key tiles of the warpgroup, as in VisitedTiles
 
   __device__ Sequence sequence() const { return {q_begin, 0, len_q, len_k, shift}; }
 };

@@ -1,35 +1,37 @@
-// What the CTAs of Hopper kernels that have queries work on: they stay, and take one tile of queries after the other.
-// Every warp finds out for itself, and all come to the same answers.
+// Static persistent tile scheduler of the forward and dQ kernels. Every warp evaluates it independently, with the same
+// result.
 #pragma once
 
+#include "ptx/compiler.h"
+#include "ptx/special_registers.h"
 #include "sm90/tile_info.h"
 
 namespace cuflash {
 
-// The tiles of one CTA, one in each round.
-struct Round {
-  unsigned number = 0;
+// Query tiles of this CTA, one per round.
+struct TileScheduler {
+  unsigned round = 0;
 
-  // Volatile: read anew where it is asked for, instead of being kept in registers.
+  // read_cta_index is volatile: the index is read here instead of being kept in a register.
   __device__ __forceinline__ TileCoord tile(const TileOrder& order) const {
     unsigned cta, ctas;
-    asm volatile("mov.u32 %0, %%ctaid.x; mov.u32 %1, %%nctaid.x;" : "=r"(cta), "=r"(ctas));
-    return tile_of(order, cta, ctas, number);
+    read_cta_index(cta, ctas);
+    return tile_of(order, cta, ctas, round);
   }
-  __device__ bool any(const TileOrder& order) const { return number < order.rounds; }
-  __device__ void next() { ++number; }
+  __device__ bool has_tile(const TileOrder& order) const { return round < order.rounds; }
+  __device__ void advance() { ++round; }
 };
 
-// A tile of queries, and the keys that it sees. C: the config of the kernel.
+// A query tile and the keys it sees. C: the kernel's config.
 template <auto C>
-struct Work {
+struct WorkTile {
   int b, h, q_first;
   Sequence sequence;
-  int seen_begin, seen_end;  // keys that some query sees
-  int begin, end;            // tiles of keys, visited from the last to the first
-  bool exists;               // somebody waits for its rows
+  int seen_begin, seen_end;  // keys visible to some query
+  int begin, end;            // key tiles, visited in descending order
+  bool exists;               // the tile has rows to store
 
-  __device__ __forceinline__ Work(const AttentionParams& a, const TileCoord& tile) {
+  __device__ __forceinline__ WorkTile(const AttentionParams& a, const TileCoord& tile) {
     exists = tile.exists;
     if (!exists) return;
     b = static_cast<int>(tile.head / static_cast<unsigned>(a.heads_q)), h = static_cast<int>(tile.head) - b * a.heads_q;
@@ -44,11 +46,12 @@ struct Work {
   __device__ Range queries(int first, int count) const {
     return {first, min(int64{first} + count, int64{sequence.len_q})};
   }
-  // Rows below this are written: a dense tensor has rows beyond its lengths, a packed one has not.
+  // Rows below this are stored: a dense tensor has rows beyond the sequence's length, a packed one does not.
   __device__ int rows_end(const AttentionParams& a) const { return a.cu_q ? sequence.len_q : a.len_q; }
   __device__ int head_k(const AttentionParams& a) const { return a.group == 1 ? h : h / a.group; }
 
-  // Whether a tile of values may hold rows that nobody sees, and that are not zero. Beyond the end of the tensor they are.
+  // Whether a value tile may contain hidden rows that are not zero. TMA fills rows beyond the end of the tensor with
+  // zeros.
   __device__ bool has_hidden_values(const AttentionParams& a, int tile) const {
     const int first = tile * C.tile_k;
     const int64 rows = a.cu_k ? a.total_k : a.len_k;
@@ -57,9 +60,9 @@ struct Work {
   }
 };
 
-// For one of the warpgroups that share the tile.
+// Written by the producer for one of the consumer warpgroups that share the tile.
 template <auto C>
-__device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionParams& a, const Work<C>& work,
+__device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionParams& a, const WorkTile<C>& work,
                                                 int group) {
   info.rows_end = work.exists ? work.rows_end(a) : 0;
   if (!work.exists) return;
@@ -68,11 +71,11 @@ __device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionP
   info.q_begin = static_cast<int>(s.q_begin), info.shift = static_cast<int>(s.shift);
   info.len_q = s.len_q, info.len_k = s.len_k;
   info.begin = work.begin, info.end = work.end;
-  asm volatile("" ::: "memory");  // read back, so that it takes no registers
+  compiler_fence();  // reads the fields back, so that they occupy no registers
   const Range queries{info.q_first, min(info.q_first + kWarpgroupRows, info.len_q)};
-  const Walk walk = walk_keys<C.tile_k>(a, info.sequence(), queries);
-  info.own_begin = walk.begin, info.full_begin = walk.full_begin;
-  info.full_end = walk.full_end, info.own_end = walk.end;
+  const VisitedTiles visited = visited_key_tiles<C.tile_k>(a, info.sequence(), queries);
+  info.own_begin = visited.begin, info.full_begin = visited.full_begin;
+  info.full_end = visited.full_end, info.own_end = visited.end;
 }
 
 }  // namespace cuflash

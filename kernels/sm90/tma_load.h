@@ -1,4 +1,4 @@
-// A tile of rows on its way to shared memory, panel by panel.
+// TMA loads (cp.async.bulk.tensor) of swizzled tiles, one 64-column panel at a time.
 #pragma once
 
 #include "ptx/barrier.h"
@@ -7,27 +7,28 @@
 
 namespace cuflash {
 
-// Its bytes arrive on a barrier that expects them. A repeated dimension has one coordinate.
+// The bytes complete on a barrier that already expects them. A broadcast dimension (stride 0) has extent 1 in the
+// tensor map.
 template <int kRows, int kColumns>
-__device__ __forceinline__ void copy_panels(SwizzledTile<kRows, kColumns> tile, const TensorMap& map,
-                                            const RowsView& view, unsigned barrier, int row, int head, int batch) {
+__device__ __forceinline__ void tma_load_panels(SwizzledTile<kRows, kColumns> tile, const TensorMap& map,
+                                                const RowsView& view, unsigned barrier, int row, int head, int batch) {
 #pragma unroll
   for (int panel = 0; panel < tile.kPanels; ++panel)
     tma_load(tile.address + panel * tile.kPanelBytes, map, barrier, panel * kPanelColumns, row,
              view.head_stride != 0 ? head : 0, view.batch_stride != 0 ? batch : 0);
 }
 
-// All that arrives on the barrier.
+// The same as the barrier's only transaction of the phase.
 template <int kRows, int kColumns>
-__device__ __forceinline__ void copy_tile(SwizzledTile<kRows, kColumns> tile, const TensorMap& map,
-                                          const RowsView& view, unsigned barrier, int row, int head, int batch) {
+__device__ __forceinline__ void tma_load_tile(SwizzledTile<kRows, kColumns> tile, const TensorMap& map,
+                                              const RowsView& view, unsigned barrier, int row, int head, int batch) {
   mbarrier_arrive_expect_tx(barrier, tile.kBytes);
-  copy_panels(tile, map, view, barrier, row, head, batch);
+  tma_load_panels(tile, map, view, barrier, row, head, batch);
 }
 
-// Statistics of a tile of queries. By a tensor copy, though the bytes lie side by side: racecheck takes a plain bulk copy
-// for a write of the thread that starts it, and does not know that barriers of copies order it (docs/log.md).
-__device__ __forceinline__ void copy_row_stats(unsigned to, const TensorMap& map, unsigned barrier, int64 tile) {
+// Row statistics of a query tile. They are contiguous but loaded through a tensor map: racecheck treats a plain
+// cp.async.bulk as a write by the issuing thread and ignores the mbarrier that orders it (docs/log.md).
+__device__ __forceinline__ void tma_load_row_stats(unsigned to, const TensorMap& map, unsigned barrier, int64 tile) {
   tma_load(to, map, barrier, 0, static_cast<int>(tile), 0, 0);
 }
 

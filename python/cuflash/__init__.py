@@ -1,20 +1,21 @@
 """Exact attention that never stores the score matrix, for NumPy, PyTorch, JAX and CuPy arrays.
 
-`attention(q, k, v)` is the front door: arrays [batch, heads, length, dim] of one of these, the result of the same.
-The functions of flash_attn 2.x are here under their own names, for tensors [batch, length, heads, dim].
-Importing this module imports none of the array libraries; each is imported when it is first used.
+`attention(q, k, v)` is the main function: it takes arrays [batch, heads, length, dim] of one of these libraries and
+returns one of the same. The functions of flash_attn 2.x keep their names here, for tensors [batch, length, heads, dim].
+Importing this module imports none of the array libraries; each is imported at first use.
 """
 
 from importlib import import_module as _import_module
 
 from . import _core
-from ._attention import Gradients, attention, attention_backward, explain
-from ._cache import PagePool
-from ._cached_attention import attention_with_cache, explain_with_cache, merge_states
+from ._arrays import Gradients
+from ._attention import attention, attention_backward, explain
+from ._kv_cache import attention_with_cache, explain_with_cache, merge_states
+from ._page_pool import PagePool
 
 __version__: str = _core.version()
 
-# What needs PyTorch, transformers or JAX: the module that has it, imported at first use.
+# Names that need PyTorch, transformers or JAX -> the module that defines them, imported at first use.
 _LAZY = {
     "flash_attn_func": "_flash_attn",
     "flash_attn_kvpacked_func": "_flash_attn",

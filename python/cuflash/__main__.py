@@ -1,4 +1,4 @@
-"""`python -m cuflash`: what this build is and finds on this machine, and a self-check against float64 NumPy."""
+"""`python -m cuflash`: describes this build and this machine, then checks results against float64 NumPy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Problem(NamedTuple):
     options: Dict[str, Any]
 
 
-# Type, and the largest error allowed: of results, and of gradients relative to the largest one.
+# Type, then the largest error allowed: of results, and of gradients relative to the largest one.
 TYPES: Tuple[Tuple[str, float, float], ...] = (
     ("float64", 1e-12, 1e-12),
     ("float32", 1e-5, 1e-4),
@@ -44,7 +44,7 @@ def problems(rng: Any, kind: str) -> Iterator[Problem]:
 
 
 def run_on_cpu(q: Any, k: Any, v: Any, dout: Any, options: Dict[str, Any]) -> List[Any]:
-    """out, lse and the gradients, by the library on the CPU."""
+    """out, lse and the gradients, computed by the library on the CPU."""
     import cuflash
 
     out, lse = cuflash.attention(q, k, v, return_lse=True, **options)
@@ -53,7 +53,7 @@ def run_on_cpu(q: Any, k: Any, v: Any, dout: Any, options: Dict[str, Any]) -> Li
 
 
 def run_on_cuda(q: Any, k: Any, v: Any, dout: Any, options: Dict[str, Any]) -> List[Any]:
-    """The same on the current CUDA device, with PyTorch's tensors."""
+    """The same on the current CUDA device, with PyTorch tensors."""
     import numpy as np
     import torch
 
@@ -66,14 +66,14 @@ def run_on_cuda(q: Any, k: Any, v: Any, dout: Any, options: Dict[str, Any]) -> L
     options = {name: there(x, name in ("bias", "sink")) for name, x in options.items()}
     out, lse = cuflash.attention(*inputs, return_lse=True, **options)
     wanted = inputs + [options[name] for name in ("bias", "sink") if name in options]
-    # By this thread: one of autograd's own that still lets go of Python objects when Python ends aborts the process.
+    # In this thread: one of autograd's threads that still releases Python objects at exit would abort the process.
     with torch.autograd.set_multithreading_enabled(False):
         gradients = torch.autograd.grad(out, wanted, there(dout))
     return [x.detach().cpu().numpy() for x in (out, lse, *gradients)]
 
 
 def error_of(result: Any, expected: Any) -> float:
-    """The largest difference; infinite where NaN or Inf are not in the same places."""
+    """The largest difference; infinite if NaN or Inf are not at the same positions."""
     import numpy as np
 
     result = np.asarray(result, np.float64)
@@ -104,7 +104,7 @@ def errors_of(run: Callable[..., List[Any]], problem: Problem, kind: str, rng: A
 
 
 def self_check(run: Callable[..., List[Any]], device: str) -> bool:
-    """Runs every problem in every type; prints a line for each type. True where all agree."""
+    """Runs every problem in every type and prints a line per type. True if all agree."""
     import numpy as np
 
     passed = True
@@ -126,7 +126,7 @@ def self_check(run: Callable[..., List[Any]], device: str) -> bool:
 
 
 def why_not(device: str) -> str:
-    """What the self-check misses; "" where it can run."""
+    """Why the self-check cannot run; "" if it can."""
     try:
         import numpy  # noqa: F401
     except ImportError:
@@ -148,7 +148,7 @@ def main(words: Optional[List[str]] = None, program: str = "python -m cuflash") 
     device = parser.parse_args(words).device
     try:
         print(_core.info(), end="")
-    except ValueError as error:  # a setting in the environment that has no meaning
+    except ValueError as error:  # an invalid setting in the environment
         print(f"cuflash: {error}", file=sys.stderr)
         return 2
     if why_not(device):

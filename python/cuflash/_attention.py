@@ -1,48 +1,14 @@
-"""The front door: looks whose arrays it got and hands the call to the part of the package that knows them."""
+"""The public functions on arrays of any library: each finds the library and calls its implementation."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Optional, Sequence, Tuple, Union
 
-# The root of a type's module -> the library.
-_ROOTS = {"numpy": "numpy", "cupy": "cupy", "torch": "torch", "jax": "jax", "jaxlib": "jax"}
-_library_of_type: Dict[type, str] = {}  # answers so far
-
-Array = Any  # of NumPy, PyTorch, JAX or CuPy: all arrays of a call are of one library
-
-
-class Gradients(NamedTuple):
-    """Gradients by name, each shaped and typed as its array; None where that array was not given."""
-
-    dq: Array
-    dk: Array
-    dv: Array
-    dbias: Optional[Array]
-    dsink: Optional[Array]
-
-
-def kind_of(array: Any) -> str:
-    return "None" if array is None else type(array).__name__
-
-
-def library_of(array: Array, name: str = "q") -> str:
-    """ "numpy", "cupy", "torch" or "jax": the library whose type array is."""
-    known = _library_of_type.get(type(array))
-    if known is not None:
-        return known
-    for kind in type(array).__mro__:
-        root = kind.__module__.partition(".")[0]
-        if root in _ROOTS:
-            _library_of_type[type(array)] = _ROOTS[root]
-            return _ROOTS[root]
-    raise TypeError(
-        f"{name}: {kind_of(array)} is not an array of NumPy, PyTorch, JAX or CuPy; "
-        "numpy.asarray or numpy.from_dlpack makes one of lists and of other libraries' arrays"
-    )
+from ._arrays import Array, Gradients, library_of
 
 
 def _implementation(library: str) -> Any:
-    # Import statements, because torch.compile can follow these.
+    # Import statements, because torch.compile can trace these.
     if library == "torch":
         from . import _torch
 
@@ -76,7 +42,7 @@ def _widen(array: Optional[Array], missing: int, name: str = "q") -> Optional[Ar
         return array
     try:
         return array[(None,) * missing]
-    except RuntimeError:  # of PyTorch, about a tensor of some sparse layout
+    except RuntimeError:  # PyTorch's, for a sparse tensor
         raise ValueError(
             f"{name}: has the layout {array.layout}; cuflash takes dense tensors, as to_dense() makes"
         ) from None
@@ -111,36 +77,37 @@ def attention(
 ) -> Union[Array, Tuple[Array, Array]]:
     """softmax(scale * q kᵀ + bias, masked) v, exactly, in memory that grows with the length and not with its square.
 
-    PyTorch tensors and JAX arrays have gradients as usual; for NumPy and CuPy there is attention_backward.
+    PyTorch and JAX differentiate it as usual; attention_backward computes the gradients for NumPy and CuPy.
 
     Args:
-        q: [B, Hq, Sq, D] of float64, float32, float16 or bfloat16. [H, S, D] and [S, D] are taken too, with one head
-            or one batch entry; k and v then have as many dimensions, and so have the results.
+        q: [B, Hq, Sq, D] of float64, float32, float16 or bfloat16. [H, S, D], for one batch entry, and [S, D], for one
+            head of one entry, work too; k, v and the results then have the same number of dimensions.
         k, v: [B, Hk, Sk, D] and [B, Hk, Sk, Dv], type of q. Hq is a multiple of Hk: consecutive query heads share one.
         bias: anything that broadcasts to [B, Hq, Sq, Sk], type of q or float32; added to the scores.
-        mask: bool, broadcast likewise; False hides the key from the query.
-        sink: [Hq], type of q or float32: a logit of each head that takes part in the softmax and has no value.
-        causal: query i sees key j only where j <= i + c, with c = Sk - Sq: the last query stands at the last key.
+        mask: bool, broadcasts likewise; False hides the key from the query.
+        sink: [Hq], type of q or float32: one logit per head that enters the softmax's denominator and has no value.
+        causal: query i sees key j only if j <= i + c, with c = Sk - Sq: the last query is aligned with the last key.
         window: (left, right): j >= i + c - left and j <= i + c + right; -1 is unbounded.
-        top_left: c = 0, the first query stands at the first key.
+        top_left: c = 0, the first query is aligned with the first key.
         scale: default 1/sqrt(D).
         softcap: > 0: scores become softcap * tanh(score / softcap).
         alibi_slopes: [Hq] or [B, Hq], float32: slope * |i + c - j| is subtracted from the scores.
-        dropout_p: probability with which a weight is dropped; the others are scaled by 1 / (1 - p).
-        dropout_seed, dropout_offset: decide which; needed with NumPy and CuPy. PyTorch's default is its own generator.
+        dropout_p: probability of dropping a weight; the others are scaled by 1 / (1 - p).
+        dropout_seed, dropout_offset: select the weights that are dropped. NumPy and CuPy need a seed; PyTorch draws one
+            from its generator by default.
         seqlens_q, seqlens_k: [B] of int32: how many rows of q, and of k and v, each batch entry has. The rest is never
-            read; results have 0 there, and LSE -inf.
+            read; the results have 0 there, and LSE -inf.
         return_lse: also return the logarithm of the softmax's denominator.
-        deterministic: gradients on CUDA bit for bit the same in every run. Everything else always is.
-        num_threads: of the CPU; 0 takes every core this process may use.
+        deterministic: make gradients on CUDA identical in every bit from run to run. All other results always are.
+        num_threads: on the CPU; 0 uses every core this process may use.
 
     Returns:
         out [B, Hq, Sq, Dv], or (out, lse) with lse [B, Hq, Sq] of float32 (float64 for float64). A query that sees no
         key has out 0 and lse -inf.
 
     Raises:
-        ValueError, TypeError: an argument cannot be used; the message names it and the way out.
-        RuntimeError, MemoryError: the device, its driver or its memory.
+        ValueError, TypeError: an argument is invalid; the message names it and says what to do.
+        RuntimeError, MemoryError: the device, its driver or its memory failed.
     """
     implementation = _implementation(library_of(q))
     missing = _missing_dimensions(q=q, k=k, v=v)
@@ -175,18 +142,18 @@ def attention_backward(
     """Gradients for NumPy and CuPy arrays.
 
     Args:
-        dout: gradient of out, shaped as out.
+        dout: gradient of out, with the shape of out.
         q, k, v: as given to attention.
         out, lse: as attention(..., return_lse=True) returned them.
-        dlse: gradient of lse, where lse was used.
-        options: the keyword arguments that attention was given, with the same values.
+        dlse: gradient of lse, if lse was used.
+        options: the keyword arguments given to attention, with the same values.
 
     Returns:
-        Gradients(dq, dk, dv, dbias, dsink), each shaped as its array.
+        Gradients(dq, dk, dv, dbias, dsink), each with the shape of its array.
     """
     library = library_of(q)
     if library not in ("numpy", "cupy"):
-        raise TypeError(f"q: is an array of {library}, which has gradients of its own: differentiate attention there")
+        raise TypeError(f"q: is an array of {library}, which computes gradients itself: differentiate attention there")
     missing = _missing_dimensions(q=q, k=k, v=v, out=out, dout=dout)
     widened = [_widen(x, missing) for x in (dout, q, k, v, out, lse)]
     g = _implementation(library_of(q)).attention_backward(*widened, dlse=_widen(dlse, missing), **options)

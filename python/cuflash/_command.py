@@ -1,6 +1,6 @@
 """The command `cuflash` that `pip install` puts into PATH.
 
-It has what the package can do by itself. A package that was built with the whole tool, which is compiled C++, runs that
+It offers what the package can do by itself. A package built with the whole tool, which is compiled C++, runs that
 instead: `pip install . -C cmake.define.CUFLASH_BUILD_CLI=ON`.
 """
 
@@ -23,7 +23,7 @@ def _info(words: List[str]) -> int:
 
     from . import info
 
-    about = "What this build is and finds on this machine."
+    about = "Describes this build and what it finds on this machine."
     argparse.ArgumentParser(prog="cuflash info", description=about).parse_args(words)
     print(info(), end="")
     return 0
@@ -90,10 +90,10 @@ def run(words: List[str]) -> int:
 
 
 def main(words: Optional[List[str]] = None) -> int:
-    """The exit code: 0, 1 where a job ran and failed, 2 where it could not start."""
+    """The exit code: 0; 1 if a job ran and failed; 2 if it could not start."""
     try:
         return run(sys.argv[1:] if words is None else words)
-    except ValueError as error:  # of the library: a setting in the environment
+    except ValueError as error:  # the library's, about a setting in the environment
         print(f"cuflash: {error}", file=sys.stderr)
         return 2
     except RuntimeError as error:

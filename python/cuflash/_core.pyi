@@ -1,15 +1,16 @@
-"""The library's calls, without conveniences: every argument is given, every output is allocated by the caller.
+"""The library's calls, without conveniences: the caller passes every argument and allocates every output.
 
-Arrays are anything with DLPack or the buffer protocol (NumPy, PyTorch, JAX, CuPy), or None where absent. They are never
-copied: the last dimension must be contiguous, every other stride is free. All of a call are on one device.
+Arrays are anything with DLPack or the buffer protocol (NumPy, PyTorch, JAX, CuPy), or None if absent. They are never
+copied: the last dimension must be contiguous, other strides are arbitrary. All arrays of a call are on one device.
+The optional arrays and the options are those of cuflash/_options.py, in its order.
 
     layout    q, out, dout, dq   k, dk            v, dv             lse, dlse
     "bhsd"    [B, Hq, Sq, D]     [B, Hk, Sk, D]   [B, Hk, Sk, Dv]   [B, Hq, Sq]
     "bshd"    [B, Sq, Hq, D]     [B, Sk, Hk, D]   [B, Sk, Hk, Dv]   [B, Hq, Sq]
     "thd"     [Tq, Hq, D]        [Tk, Hk, D]      [Tk, Hk, Dv]      [Hq, Tq]      with cu_seqlens_q and cu_seqlens_k
 
-Where v is None, k is kv [..., 2, Hk, D]; where k is None too, q is qkv [..., 3, H, D]. These have one dimension more,
-third from the end, and so have the gradients: dk is then that of kv, and dq that of qkv.
+If v is None, k is kv [..., 2, Hk, D]; if k is None too, q is qkv [..., 3, H, D]. These have one more dimension, third
+from the end, and so have their gradients: dk is then that of kv, and dq that of qkv.
 
 out and dout have the head size of v. lse is float32 (float64 for float64). Other arrays:
 
@@ -58,11 +59,12 @@ def forward(
     check_lengths: bool = False,
     deterministic: bool = False,
 ) -> None:
-    """Writes out, and lse where it is given.
+    """Writes out, and lse if given.
 
-    scale None is 1/sqrt(D). top_left: the first query stands at the first key, otherwise the last at the last.
-    A window side of -1 is unbounded. stream is a CUstream as an integer. allocate(bytes) returns an array of uint8 on
-    the device; it is called on CUDA, when scratch is needed; None takes it from the device's stream-ordered pool.
+    scale None is 1/sqrt(D). top_left aligns the first query with the first key; otherwise the last query is aligned
+    with the last key. A window side of -1 is unbounded. stream is a CUstream as an integer. allocate(bytes) returns an
+    array of uint8 on the device; it is called on CUDA if scratch is needed. None takes it from the device's
+    stream-ordered pool.
     """
 
 def backward(
@@ -104,7 +106,7 @@ def backward(
     check_lengths: bool = False,
     deterministic: bool = False,
 ) -> None:
-    """Writes the gradients that are given; one that is None is not computed. out and lse are those of forward."""
+    """Writes the given gradients; one that is None is not computed. out and lse are those of forward."""
 
 def explain_forward(*args: Any, **kwargs: Any) -> str:
     """Arguments of forward. Which backend and kernel that call would get, and why. Computes nothing."""
@@ -148,10 +150,10 @@ def attend_cache(
     num_threads: int = 0,
     check_lengths: bool = False,
 ) -> None:
-    """Appends k and v to k_cache and v_cache where they are given, then writes out, and lse where it is given.
+    """Appends k and v, if given, to k_cache and v_cache, then writes out, and lse if given.
 
-    Arrays with four dimensions are in the order of the layout; q and out, and k and v, may be packed [T, H, D]. Without
-    k the caches may be read-only. cuflash.attention_with_cache documents all of them.
+    Arrays of four dimensions follow the layout; q and out, and k and v, may be packed [T, H, D]. Without k the caches
+    may be read-only. cuflash.attention_with_cache documents all of them.
     """
 
 def explain_attend_cache(*args: Any, **kwargs: Any) -> str:
@@ -168,14 +170,14 @@ def merge_states(
     stream: int,
     num_threads: int = 0,
 ) -> None:
-    """Writes to out and lse what both parts together are; out may be o_a or o_b, and lse lse_a or lse_b."""
+    """Writes the merged result of both parts to out and lse; out may be o_a or o_b, and lse lse_a or lse_b."""
 
 def version() -> str: ...
 def info() -> str:
-    """What this build is and what it finds on this machine, as `cuflash info` prints it."""
+    """Describes this build and what it finds on this machine, as `cuflash info` prints it."""
 
 def xla_handlers() -> dict[str, dict[str, Any]]:
-    """What jax.ffi.register_ffi_target takes: {platform: {name: PyCapsule}}."""
+    """Arguments for jax.ffi.register_ffi_target: {platform: {name: PyCapsule}}."""
 
 def xla_check(
     direction: str, layout: str, operands: list[tuple[str, str, tuple[int, ...]]], options: dict[str, float]
@@ -183,7 +185,7 @@ def xla_check(
     """Raises what a call with such operands (name, dtype, shape) would raise. Lengths are taken as zeros."""
 
 class PagePool:
-    """The library's page pool; cuflash.PagePool has the names of what it answers. A sequence is (serial, slot)."""
+    """The library's page pool; cuflash.PagePool names the results. A sequence is (serial, slot)."""
 
     def __init__(self, pages: int, page_size: int, max_sequences: int, max_pages_per_sequence: int) -> None: ...
     def start(self) -> Optional[tuple[int, int]]: ...

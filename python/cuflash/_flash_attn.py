@@ -2,7 +2,9 @@
 
     from cuflash import flash_attn_func        # or: import cuflash as flash_attn
 
-Keyword arguments after `*` are cuflash's own. Where results differ on purpose, docs/python.md says how and why.
+Keyword arguments after `*` are cuflash's own. docs/python.md lists the results that differ on purpose, and why.
+
+Every signature is written out: callers, their editors and type checkers see flash_attn's own.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from . import _torch
-from ._torch import cache as _cache
-from ._torch.arguments import Extras, Inputs, OptionalTensor, extras, require_tensors
+from ._torch.arguments import Extras, Inputs, OptionalTensor, extras, require_given
 from ._torch.dropout_matrix import signed_probabilities
+from ._torch.kv_cache import attention_with_cache
 from ._torch.seeds import Seed
 from ._values import flag, number, pair
 
@@ -27,7 +29,7 @@ Result = Union[Tensor, Tuple[Tensor, Tensor, Tensor]]
 Window = Tuple[int, int]
 
 _NAMES = {"scale": "softmax_scale", "window": "window_size", "return_lse": "return_softmax_lse"}
-"""What messages call an argument, and what flash_attn does; a function with tensors of other names has its own list."""
+"""The name of an argument in messages -> flash_attn's name; functions whose tensors have other names extend it."""
 _KV = {**_NAMES, "k": "kv"}
 _QKV = {**_NAMES, "q": "qkv"}
 _PACKED_QKV = {**_QKV, "cu_seqlens_q": "cu_seqlens", "cu_seqlens_k": "cu_seqlens", "max_seqlen_q": "max_seqlen",
@@ -47,27 +49,27 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
         q: [B, Sq, Hq, D], f16, bf16, f32 or f64.
         k: [B, Sk, Hk, D]; Hq is a multiple of Hk, and query head h reads head h // (Hq // Hk).
         v: [B, Sk, Hk, Dv].
-        dropout_p: the probability to drop a probability; 0.0 when not training.
-        softmax_scale: 1/sqrt(D) where it is None.
-        causal: query i sees the keys up to i + Sk - Sq: the last query stands at the last key.
+        dropout_p: the probability of dropping a weight; 0.0 when not training.
+        softmax_scale: None is 1/sqrt(D).
+        causal: query i sees the keys up to i + Sk - Sq: the last query is aligned with the last key.
         window_size: (left, right): query i sees the keys from i + Sk - Sq - left to i + Sk - Sq + right; -1: all.
-        softcap: where it is above 0, scores become softcap * tanh(score / softcap).
-        alibi_slopes: f32 [Hq] or [B, Hq]; the score gets -slope * |i + Sk - Sq - j|.
+        softcap: above 0, scores become softcap * tanh(score / softcap).
+        alibi_slopes: f32 [Hq] or [B, Hq]; slope * |i + Sk - Sq - j| is subtracted from the score.
         deterministic: gradients repeat bit for bit on CUDA as well; on the CPU they always do.
-        return_attn_probs: give (out, softmax_lse, S_dmask), see below.
-        bias: [B or 1, Hq or 1, Sq or 1, Sk], added to the scores; has a gradient.
+        return_attn_probs: return (out, softmax_lse, S_dmask), see below.
+        bias: [B or 1, Hq or 1, Sq or 1, Sk], added to the scores; differentiable.
         mask: bool, shaped as bias; False hides the key.
-        sink: [Hq], a logit of each head that takes part in its softmax alone; has a gradient.
+        sink: [Hq], one logit per head that enters the softmax's denominator and has no value; differentiable.
         seqlens_q, seqlens_k: i32 [B], the rows of each sequence that exist.
         dropout_seed: a number, or (seed, offset); None draws them from PyTorch's generator of the device.
 
     Returns:
-        out [B, Sq, Hq, Dv]; with return_attn_probs also softmax_lse [B, Hq, Sq], which has a gradient, and S_dmask:
-        the probabilities [B, Hq, Sq, Sk], negative where they were dropped. It is empty without dropout, and has no
-        gradient; it is there for tests and takes a pass over the keys for each Dv of them.
+        out [B, Sq, Hq, Dv]; with return_attn_probs also softmax_lse [B, Hq, Sq], which is differentiable, and S_dmask:
+        the probabilities [B, Hq, Sq, Sk], negative where they were dropped. S_dmask is empty without dropout and not
+        differentiable; it exists for tests, and costs two passes over the keys for every Dv of them.
     """
     if q is None or k is None or v is None:
-        _require_given(q=q, k=k, v=v)
+        require_given(q=q, k=k, v=v)
     return _run((q, k, v), extras(alibi_slopes, bias, mask, sink, None, None, seqlens_q, seqlens_k), "bshd", 0, 0,
                 dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
                 dropout_seed)
@@ -80,16 +82,16 @@ def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, soft
                              mask: OptionalTensor = None, sink: OptionalTensor = None,
                              seqlens_q: OptionalTensor = None, seqlens_k: OptionalTensor = None,
                              dropout_seed: Optional[Seed] = None) -> Result:
-    """flash_attn_func with keys and values in one tensor; the gradient is written straight into one like it.
+    """flash_attn_func with keys and values in one tensor; their gradient is written straight into one like it.
 
     Args:
         q: [B, Sq, Hq, D].
         kv: [B, Sk, 2, Hk, D].
     """
     if q is None or kv is None:
-        _require_given(q=q, kv=kv)
-    return _run((q, kv, None), extras(alibi_slopes, bias, mask, sink, seqlens_q=seqlens_q, seqlens_k=seqlens_k), "bshd",
-                0, 0, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
+        require_given(q=q, kv=kv)
+    return _run((q, kv, None), extras(alibi_slopes, bias, mask, sink, None, None, seqlens_q, seqlens_k), "bshd", 0, 0,
+                dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
                 dropout_seed, _KV)
 
 
@@ -106,9 +108,9 @@ def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale
         qkv: [B, S, 3, H, D].
     """
     if qkv is None:
-        _require_given(qkv=qkv)
-    return _run((qkv, None, None), extras(alibi_slopes, bias, mask, sink, seqlens_q=seqlens_q, seqlens_k=seqlens_k),
-                "bshd", 0, 0, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
+        require_given(qkv=qkv)
+    return _run((qkv, None, None), extras(alibi_slopes, bias, mask, sink, None, None, seqlens_q, seqlens_k), "bshd", 0,
+                0, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
                 dropout_seed, _QKV)
 
 
@@ -120,7 +122,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
                            block_table: OptionalTensor = None, *, bias: OptionalTensor = None,
                            mask: OptionalTensor = None, sink: OptionalTensor = None,
                            dropout_seed: Optional[Seed] = None) -> Result:
-    """Attention on sequences that stand one after the other in one tensor. Options are those of flash_attn_func.
+    """Attention on sequences packed one after the other into one tensor. Options are those of flash_attn_func.
 
     Args:
         q: [total_q, Hq, D].
@@ -129,23 +131,24 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
         cu_seqlens_q, cu_seqlens_k: i32 [B + 1]; sequence b is the rows cu_seqlens[b] .. cu_seqlens[b + 1].
         max_seqlen_q, max_seqlen_k: upper bounds of the lengths.
         block_table: i32 [B, max_pages]: k and v are pages [pages, page_size, Hk, D] and [pages, page_size, Hk, Dv], and
-            cu_seqlens_k says how many rows of its pages each sequence has. Without dropout, bias, mask and gradients.
+            cu_seqlens_k gives the number of rows that each sequence has in its pages. Supports neither dropout, bias
+            and mask nor gradients.
 
     Returns:
         out [total_q, Hq, Dv]; with return_attn_probs also softmax_lse [Hq, total_q] and S_dmask
         [B, Hq, max_seqlen_q, max_seqlen_k].
     """
     if block_table is not None and (number(dropout_p, "dropout_p") > 0 or bias is not None or mask is not None):
-        raise NotImplementedError("block_table: pages of keys are read without dropout, bias and mask; gather them into "
+        raise NotImplementedError("block_table: dropout, bias and mask are not supported with pages; gather them into "
                                   "k and v [total_k, Hk, D] first")
     if q is None or k is None or v is None or cu_seqlens_q is None or cu_seqlens_k is None:
-        _require_given(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+        require_given(q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     if block_table is not None:
-        _require_given(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+        require_given(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
         if cu_seqlens_k.dim() != 1:
-            raise ValueError(f"cu_seqlens_k: has {cu_seqlens_k.dim()} dimensions; it has one: [B + 1]")
+            raise ValueError(f"cu_seqlens_k: has {cu_seqlens_k.dim()} dimensions; it must have one: [B + 1]")
         out, lse = _with_names(
-            _PAGES, _cache.attention_with_cache, q, k, v, cache_seqlens=cu_seqlens_k[1:] - cu_seqlens_k[:-1],
+            _PAGES, attention_with_cache, q, k, v, cache_seqlens=cu_seqlens_k[1:] - cu_seqlens_k[:-1],
             block_table=block_table, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, causal=causal,
             window=window_size, sink=sink, scale=softmax_scale, softcap=_softcap(softcap), alibi_slopes=alibi_slopes,
             layout="bshd", return_lse=True)
@@ -170,7 +173,7 @@ def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
         kv: [total_k, 2, Hk, D].
     """
     if q is None or kv is None or cu_seqlens_q is None or cu_seqlens_k is None:
-        _require_given(q=q, kv=kv, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+        require_given(q=q, kv=kv, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     return _run((q, kv, None), extras(alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k), "thd", max_seqlen_q,
                 max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
                 dropout_seed, _KV)
@@ -189,7 +192,7 @@ def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen
         qkv: [total, 3, H, D].
     """
     if not isinstance(cu_seqlens, Tensor) or qkv is None:
-        _require_given(qkv=qkv, cu_seqlens=cu_seqlens)
+        require_given(qkv=qkv, cu_seqlens=cu_seqlens)
     return _run((qkv, None, None), extras(alibi_slopes, bias, mask, sink, cu_seqlens, cu_seqlens), "thd", max_seqlen,
                 max_seqlen, dropout_p, softmax_scale, causal, window_size, softcap, deterministic, return_attn_probs,
                 dropout_seed, _PACKED_QKV)
@@ -204,7 +207,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
                             rotary_interleaved: bool = True, alibi_slopes: OptionalTensor = None, num_splits: int = 0,
                             return_softmax_lse: bool = False, *,
                             sink: OptionalTensor = None) -> Union[Tensor, Tuple[Tensor, Tensor]]:
-    """Appends k and v to a cache, in place, and attends q to all that its sequences then hold. No gradient.
+    """Appends k and v to a cache in place, then attends q to everything its sequences hold. It has no gradient.
 
     cuflash.attention_with_cache does the same for packed queries and other layouts.
 
@@ -213,18 +216,18 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         k_cache, v_cache: [B_cache, S, Hk, D] and [B_cache, S, Hk, Dv]; with block_table [pages, page_size, Hk, D] and
             [pages, page_size, Hk, Dv], of any page size. v_cache may be a slice k_cache[..., :Dv]; v is then None.
         k, v: [B, Sn, Hk, D] and [B, Sn, Hk, Dv], written from row cache_seqlens on. None: nothing is appended.
-        rotary_cos, rotary_sin: [positions, R / 2], type of q or f32, with k: turn the first R elements of row i of k at
-            position cache_seqlens + i, and of query i likewise where causal or a window is set; otherwise of all
-            queries at cache_seqlens. q then has as many rows as k.
-        cache_seqlens: i32 [B], the rows of each sequence before the append; an int is meant for all, None is the whole
-            cache where nothing is appended.
+        rotary_cos, rotary_sin: [positions, R / 2], type of q or f32, with k: rotate the first R elements of row i of k
+            by position cache_seqlens + i, and those of query i likewise if causal or a window is set; otherwise all
+            queries by cache_seqlens. q then has as many rows as k.
+        cache_seqlens: i32 [B], the rows of each sequence before the append; an int applies to every sequence, None
+            means the whole cache if nothing is appended.
         cache_batch_idx: i32 [B], the entry of each sequence; None: entry b.
-        cache_leftpad: i32 [B], rows at the begin of each sequence that hold no token.
+        cache_leftpad: i32 [B], rows at the start of each sequence that hold no token.
         block_table: i32 [B, max_pages].
         softmax_scale, causal, window_size, softcap, alibi_slopes, sink: as in flash_attn_func.
         rotary_interleaved: elements 2 i and 2 i + 1 make a pair; otherwise i and i + R / 2.
-        num_splits: into how many ranges of keys a sequence is cut; 0: what fills the device.
-        return_softmax_lse: give (out, softmax_lse).
+        num_splits: how many ranges of keys each sequence is split into; 0 picks what fills the device.
+        return_softmax_lse: return (out, softmax_lse).
 
     Returns:
         out [B, Sq, Hq, Dv]; with return_softmax_lse also softmax_lse [B, Hq, Sq].
@@ -234,25 +237,25 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
     window_size = window_size if type(window_size) is tuple else pair(window_size, "window_size")
     in_order = (causal if type(causal) is bool else flag(causal, "causal")) or window_size != (-1, -1)
     return _with_names(
-        _NAMES, _cache.attention_with_cache, q, k_cache, v_cache, k, v, cache_seqlens=cache_seqlens,
-        block_table=block_table, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
-        rotary_interleaved=rotary_interleaved, rotary_one_position=not in_order, sink=sink, alibi_slopes=alibi_slopes,
-        causal=causal, window=window_size, scale=softmax_scale, softcap=_softcap(softcap), layout="bshd",
-        num_splits=num_splits, return_lse=return_softmax_lse)
+        _NAMES, attention_with_cache, q, k_cache, v_cache, k, v, cache_seqlens=cache_seqlens,
+        block_table=block_table, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad, rotary_cos=rotary_cos,
+        rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved, rotary_one_position=not in_order, sink=sink,
+        alibi_slopes=alibi_slopes, causal=causal, window=window_size, scale=softmax_scale, softcap=_softcap(softcap),
+        layout="bshd", num_splits=num_splits, return_lse=return_softmax_lse)
 
 
 def _require_positions_of_flash_attn(q: Tensor, k: OptionalTensor, cache_leftpad: OptionalTensor) -> None:
-    """Raises where flash_attn turns a query or a key at another position than the one at which it stands."""
-    other = "cuflash.attention_with_cache turns each row at its own position"
+    """Raises if flash_attn rotates a query or a key by another position than its own."""
+    other = "cuflash.attention_with_cache rotates each row by its own position"
     if k is None:
-        raise ValueError(f"rotary_cos: needs k and v, whose rows are turned with the queries; without them {other}")
+        raise ValueError(f"rotary_cos: needs k and v, whose rows are rotated with the queries; without them {other}")
     if cache_leftpad is not None:
         raise ValueError("rotary_cos: cannot be combined with cache_leftpad here: flash_attn counts positions from the "
-                         f"begin of the cache and not from its first token; {other}")
-    _require_given(q=q, k=k)
+                         f"start of the cache and not from its first token; {other}")
+    require_given(q=q, k=k)
     if q.dim() == 4 and k.dim() == 4 and q.shape[1] != k.shape[1]:
-        raise ValueError(f"rotary_cos: q has {q.shape[1]} rows and k has {k.shape[1]}; flash_attn turns query i as row "
-                         f"i of k, where it does not stand; give as many of both; {other}")
+        raise ValueError(f"rotary_cos: q has {q.shape[1]} rows and k has {k.shape[1]}; flash_attn rotates query i by "
+                         f"the position of row i of k, which is not its own; pass as many rows of both; {other}")
 
 
 def _run(inputs: Inputs, extras: Extras, layout: str, max_seqlen_q: int, max_seqlen_k: int, dropout_p: float,
@@ -260,20 +263,20 @@ def _run(inputs: Inputs, extras: Extras, layout: str, max_seqlen_q: int, max_seq
          return_attn_probs: bool, dropout_seed: Optional[Seed], names: Dict[str, str] = _NAMES) -> Result:
     if flag(return_attn_probs, "return_attn_probs"):
         return _with_names(names, _run_with_probabilities, inputs, extras, layout, max_seqlen_q, max_seqlen_k,
-                                       number(dropout_p, "dropout_p"), scale, causal, window, _softcap(softcap),
-                                       deterministic, dropout_seed)
+                           number(dropout_p, "dropout_p"), scale, causal, window, _softcap(softcap), deterministic,
+                           dropout_seed)
     return _with_names(names, _torch.run, inputs, extras, layout, scale, causal, False, window, _softcap(softcap),
-                                   dropout_p, dropout_seed, 0, max_seqlen_q, max_seqlen_k, deterministic, 0, False)
+                       dropout_p, dropout_seed, 0, max_seqlen_q, max_seqlen_k, deterministic, 0, False)
 
 
 def _softcap(value: float) -> float:
-    """flash_attn takes a softcap below 0 for none."""
+    """To flash_attn, a softcap below 0 means none."""
     value = value if type(value) is float and value == value else number(value, "softcap")
     return value if value > 0 else 0.0
 
 
 def _with_names(names: Dict[str, str], function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Calls, and where an argument is refused names it as the caller did."""
+    """Calls the function; an error about an argument names it as the caller did."""
     if is_compiling():
         return function(*arguments, **options)
     try:
@@ -285,18 +288,11 @@ def _with_names(names: Dict[str, str], function: Callable[..., Any], *arguments:
         raise type(error)(text) from None
 
 
-def _require_given(**tensors: OptionalTensor) -> None:
-    for name, tensor in tensors.items():
-        if tensor is None:
-            raise TypeError(f"{name} is None; it must be a torch.Tensor")
-    require_tensors(tensors.items())
-
-
 def _run_with_probabilities(inputs: Inputs, extras: Extras, layout: str, max_seqlen_q: int, max_seqlen_k: int,
                             dropout_p: float, scale: Optional[float], causal: bool, window: Window, softcap: float,
                             deterministic: bool, dropout_seed: Optional[Seed]) -> Tuple[Tensor, Tensor, Tensor]:
     if dropout_p > 0 and dropout_seed is None:
-        dropout_seed = _torch.draw_seed(inputs[0])  # two calls share it: that of the caller, and the one for S_dmask
+        dropout_seed = _torch.draw_seed(inputs[0])  # shared by the caller's call and those for S_dmask
 
     def attend(inputs: Inputs, dropout_p: float) -> Tuple[Tensor, Tensor]:
         return _torch.run(inputs, extras, layout, scale, causal, False, window, softcap, dropout_p, dropout_seed, 0,

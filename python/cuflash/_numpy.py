@@ -1,22 +1,21 @@
-"""Attention for NumPy arrays on the CPU and CuPy arrays on a GPU: arguments put into shape, results allocated."""
+"""Attention for NumPy arrays on the CPU and CuPy arrays on a GPU: checks and converts arguments, allocates results."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Any, Callable, ContextManager, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, ContextManager, List, Mapping, NamedTuple, Optional
 
 from . import _core
-from ._attention import Gradients, kind_of, library_of
-from ._values import LARGEST_EXTENT, LARGEST_SEED, flag, number, optional_number, pair, shown, whole
-
-Array = Any
+from ._arrays import Array, Gradients, kind_of, library_of
+from ._options import ARRAYS, EXECUTION, OPTIONS, PACKED_ONLY, checker, keywords, require_known
+from ._values import flag, shown
 
 
 class Device(NamedTuple):
     """Where a call runs."""
 
-    xp: Any  # the module that makes arrays: numpy or cupy
+    xp: Any  # the module that creates arrays: numpy or cupy
     stream: int
     allocate: Optional[Callable[[int], Array]]
     guard: ContextManager[Any]
@@ -36,7 +35,7 @@ def require_array(xp: Any, array: Array, name: str, like: str = "q") -> None:
 
 
 def readable(xp: Any, array: Array, name: str, like: str = "q") -> Array:
-    """The array itself where the library can read it in place, otherwise a contiguous copy."""
+    """The array itself if the library can read it in place, otherwise a contiguous copy."""
     require_array(xp, array, name, like)
     size = array.itemsize
     in_place = all(n <= 1 or (s >= 0 and s % size == 0) for n, s in zip(array.shape, array.strides))
@@ -58,18 +57,18 @@ def _scores(xp: Any, array: Optional[Array], keys: int, name: str) -> Optional[A
 
 
 def integers(xp: Any, numbers: Any, name: str, what: str = "numbers", lowest: int = -(2**31)) -> Optional[Array]:
-    """As contiguous int32, None as None."""
+    """The numbers as contiguous int32; None stays None."""
     if numbers is None:
         return None
     try:
         array = xp.asarray(numbers)
-    except Exception:  # such as lists of different lengths
+    except Exception:  # for example, nested lists of different lengths
         array = None
     if array is None or array.dtype.kind not in "iufb":
         raise TypeError(f"{name}: got {shown(numbers)}, must be an array or a list of integers")
     if array.size and array.dtype.kind not in "iu":
         raise ValueError(f"{name}: has elements of {array.dtype}; {what} are integers")
-    if array.dtype != xp.int32 and xp.__name__ != "numpy":  # looking at them would wait for the device
+    if array.dtype != xp.int32 and xp.__name__ != "numpy":  # checking the values would synchronize
         raise ValueError(f"{name}: has elements of {array.dtype}; on a device {what} are int32")
     if xp.__name__ == "numpy" and array.size and (array.min() < lowest or array.max() >= 2**31):
         raise ValueError(f"{name}: {numbers} has one that is not between {lowest} and {2**31 - 1}")
@@ -77,7 +76,7 @@ def integers(xp: Any, numbers: Any, name: str, what: str = "numbers", lowest: in
 
 
 def slopes_of(xp: Any, slopes: Any) -> Optional[Array]:
-    """alibi_slopes as contiguous float32, None as None."""
+    """alibi_slopes as contiguous float32; None stays None."""
     if slopes is None:
         return None
     try:
@@ -90,84 +89,66 @@ def lengths_of(xp: Any, lengths: Any, name: str) -> Optional[Array]:
     return integers(xp, lengths, name, "lengths", 0)
 
 
-class Call:
-    """One problem in the library's terms: arrays of four dimensions, options in their order."""
+def lse_type(xp: Any, rows: Array) -> Any:
+    return xp.float64 if rows.dtype == xp.float64 else xp.float32
 
-    def __init__(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        *,
-        bias: Optional[Array] = None,
-        mask: Optional[Array] = None,
-        sink: Optional[Array] = None,
-        causal: bool = False,
-        window: Tuple[int, int] = (-1, -1),
-        top_left: bool = False,
-        scale: Optional[float] = None,
-        softcap: float = 0.0,
-        alibi_slopes: Optional[Array] = None,
-        dropout_p: float = 0.0,
-        dropout_seed: Optional[int] = None,
-        dropout_offset: int = 0,
-        seqlens_q: Any = None,
-        seqlens_k: Any = None,
-        return_lse: bool = False,
-        deterministic: bool = False,
-        num_threads: int = 0,
-    ) -> None:
+
+_KEYWORDS = {name: default for name, default in keywords(ARRAYS, (*OPTIONS, *EXECUTION)).items()
+             if name not in PACKED_ONLY}
+_checked = checker((*OPTIONS, *EXECUTION))
+
+
+class Call:
+    """One call in the form that `_core` takes: arrays of four dimensions, and every option in its order.
+
+    given: keyword arguments of cuflash.attention."""
+
+    def __init__(self, q: Array, k: Array, v: Array, given: Mapping[str, Any]) -> None:
         self.device = device_of(q)
         xp = self.xp = self.device.xp
-        dropout_p = number(dropout_p, "dropout_p")
-        if dropout_p and dropout_seed is None:
+        get = given.get
+        options = _checked(given)
+        if get("dropout_seed") is None and options["dropout_p"]:
             raise ValueError("dropout_seed: is needed with dropout_p; attention_backward must be given the same")
         self.q, self.k, self.v = readable(xp, q, "q"), readable(xp, k, "k"), readable(xp, v, "v")
-        self.given_bias: Any = bias
-        self.bias = _scores(xp, bias, self.k.shape[2], "bias")
+        self.given_bias: Any = get("bias")
+        self.bias = _scores(xp, self.given_bias, self.k.shape[2], "bias")
+        sink = get("sink")
         self.sink = None if sink is None else readable(xp, sink, "sink")
-        left, right = pair(window, "window")
+        arrays = {
+            "alibi_slopes": slopes_of(xp, get("alibi_slopes")),
+            "bias": self.bias,
+            "mask": _scores(xp, get("mask"), self.k.shape[2], "mask"),
+            "sink": self.sink,
+            "cu_seqlens_q": None,
+            "cu_seqlens_k": None,
+            "seqlens_q": lengths_of(xp, get("seqlens_q"), "seqlens_q"),
+            "seqlens_k": lengths_of(xp, get("seqlens_k"), "seqlens_k"),
+        }
+        *values, num_threads, deterministic = options.values()
         self.options: List[Any] = [
-            slopes_of(xp, alibi_slopes),
-            self.bias,
-            _scores(xp, mask, self.k.shape[2], "mask"),
-            self.sink,
-            None,
-            None,
-            lengths_of(xp, seqlens_q, "seqlens_q"),
-            lengths_of(xp, seqlens_k, "seqlens_k"),
-            "bhsd",
-            optional_number(scale, "scale"),
-            flag(causal, "causal"),
-            flag(top_left, "top_left"),
-            left,
-            right,
-            number(softcap, "softcap"),
-            dropout_p,
-            0 if dropout_seed is None else whole(dropout_seed, "dropout_seed", 0, LARGEST_SEED),
-            whole(dropout_offset, "dropout_offset", 0, LARGEST_SEED),
-            0,
-            0,
+            *[arrays[name] for name in ARRAYS],
+            *values,
             self.device.stream,
             self.device.allocate,
-            whole(num_threads, "num_threads", 0, LARGEST_EXTENT),
-            False,
-            flag(deterministic, "deterministic"),
+            num_threads,
+            False,  # check_lengths
+            deterministic,
         ]
-        self.return_lse = flag(return_lse, "return_lse")
+        self.return_lse = flag(get("return_lse"), "return_lse")
 
     def empty_out(self) -> Array:
         return self.xp.empty((*self.q.shape[:3], self.v.shape[3]), self.q.dtype)
 
     def empty_lse(self) -> Array:
-        return self.xp.empty(self.q.shape[:3], self.xp.float64 if self.q.dtype == self.xp.float64 else self.xp.float32)
+        return self.xp.empty(self.q.shape[:3], lse_type(self.xp, self.q))
 
     def empty_gradients(self) -> Gradients:
         shapes = (self.q, self.k, self.v, self.bias, self.sink)
         return Gradients(*(None if x is None else self.xp.empty(x.shape, x.dtype) for x in shapes))
 
     def as_bias(self, dbias: Array) -> Array:
-        """In the shape that the bias was given in; one column that serves all keys has the sum of theirs."""
+        """The gradient in the shape of the given bias; a single column for all keys gets the sum of theirs."""
         if self.given_bias.shape[-1] != dbias.shape[-1]:
             dbias = dbias.astype(self.xp.float64).sum(axis=-1, keepdims=True).astype(dbias.dtype)
         return dbias.reshape(self.given_bias.shape)
@@ -175,7 +156,7 @@ class Call:
 
 def attention(q: Array, k: Array, v: Array, **options: Any) -> Any:
     """cuflash.attention for NumPy and CuPy arrays."""
-    call = Call(q, k, v, **options)
+    call = Call(q, k, v, options)
     with call.device.guard:
         out = call.empty_out()
         lse = call.empty_lse() if call.return_lse else None
@@ -187,7 +168,8 @@ def attention_backward(
     dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *, dlse: Optional[Array] = None, **options: Any
 ) -> Gradients:
     """cuflash.attention_backward for NumPy and CuPy arrays."""
-    call = Call(q, k, v, **options)
+    require_known(options, _KEYWORDS, "attention_backward")
+    call = Call(q, k, v, options)
     with call.device.guard:
         g = call.empty_gradients()
         _core.backward(
@@ -206,7 +188,8 @@ def attention_backward(
 
 def explain(q: Array, k: Array, v: Array, *, backward: bool = False, **options: Any) -> str:
     """cuflash.explain for NumPy and CuPy arrays."""
-    call = Call(q, k, v, **options)
+    require_known(options, _KEYWORDS, "explain")
+    call = Call(q, k, v, options)
     with call.device.guard:
         out, lse = call.empty_out(), call.empty_lse()
         if flag(backward, "backward"):

@@ -1,10 +1,10 @@
-"""torch.nn.functional.scaled_dot_product_attention computed by cuflash, for a while or for good.
+"""Routes torch.nn.functional.scaled_dot_product_attention to cuflash, within a block or for good.
 
     with cuflash.patch_torch() as patch:
         model(x)
-    print(patch.counts)   # {"cuflash": 12}, and with a reason each call that went to PyTorch
+    print(patch.counts)   # {"cuflash": 12}, and the calls that went to PyTorch, by reason
 
-Where the two mean the same, the call is computed here; everything else goes to PyTorch, unchanged.
+cuflash computes the calls that mean the same in both libraries; all others go to PyTorch unchanged.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _CUDA_HEAD_SIZE = 256
 _CUDA_CAPABILITY = (8, 0)
 
 _lock = threading.Lock()
-_patches: List["TorchPatch"] = []  # those in force; all share one installation
+_patches: List["TorchPatch"] = []  # the active ones; all share one installation
 _installation: Optional["_Installation"] = None
 
 
 class TorchPatch:
-    """A patch in force, until restore() or the end of its with block. Patches nest: the last one that goes restores."""
+    """An active patch, until restore() or the end of its with block. Patches nest: the last to end restores PyTorch."""
 
     def __init__(self) -> None:
         self.counts: Dict[str, int] = {}
-        """how many calls went to "cuflash" and to "torch: <reason>"; those inside torch.compile are not counted"""
+        """How many calls went to "cuflash" and to "torch: <reason>". Calls inside torch.compile are not counted."""
 
     def restore(self) -> None:
-        """Ends this patch. Doing it twice is harmless."""
+        """Ends this patch. Calling it twice is harmless."""
         with _lock:
             if self in _patches:
                 _patches.remove(self)
@@ -58,10 +58,10 @@ class TorchPatch:
 def patch_torch() -> TorchPatch:
     """Routes torch.nn.functional.scaled_dot_product_attention to cuflash, in every thread, until the patch is restored.
 
-    Modules of PyTorch that call that function (nn.MultiheadAttention with need_weights=False, the layers of
-    nn.Transformer in training) are routed with it. Whoever took the function out of its module before (`from
-    torch.nn.functional import scaled_dot_product_attention`) keeps PyTorch's, and so does the fused inference path of
-    nn.TransformerEncoderLayer, which calls no function: torch.backends.mha.set_fastpath_enabled(False) turns it off.
+    This includes PyTorch's modules that call the function (nn.MultiheadAttention with need_weights=False, the layers of
+    nn.Transformer in training). Code that imported the function earlier (`from torch.nn.functional import
+    scaled_dot_product_attention`) keeps PyTorch's. So does the fused inference path of nn.TransformerEncoderLayer,
+    which does not call the function: torch.backends.mha.set_fastpath_enabled(False) disables it.
 
     Returns:
         The patch: a context manager with restore() and counts.
@@ -75,14 +75,14 @@ def patch_torch() -> TorchPatch:
 
 
 def unpatch_torch() -> None:
-    """Ends every patch that is in force."""
+    """Ends every active patch."""
     with _lock:
         _patches.clear()
         _uninstall()
 
 
 class _Installation:
-    """The function that stands in the place of PyTorch's, and the one that it stands for."""
+    """The replacement function and PyTorch's original."""
 
     def __init__(self, original: Callable[..., Tensor]) -> None:
         self.original = original
@@ -92,13 +92,13 @@ class _Installation:
         def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None,
                                          dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None,
                                          enable_gqa: bool = False) -> Tensor:
-            # Somebody may have wrapped this function, and still call it after the patch has ended.
+            # Other code may have wrapped this function, and may call it after the patch has ended.
             reason = "the patch has ended"
             if self.active:
                 reason = _why_not(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
                 _count(reason)
             if reason is None:
-                return _attention_by_its_names(query, key, value, attn_mask, dropout_p, is_causal, scale)
+                return _attention_with_torch_names(query, key, value, attn_mask, dropout_p, is_causal, scale)
             return original(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal,
                             scale=scale, enable_gqa=enable_gqa)
 
@@ -132,7 +132,7 @@ def _count(reason: Optional[str]) -> None:
 
 def _why_not(query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], dropout_p: float, is_causal: bool,
              enable_gqa: bool) -> Optional[str]:
-    """Why PyTorch computes this call; None: cuflash does. Wrong calls go to PyTorch, too, for its own messages."""
+    """Why PyTorch computes this call; None if cuflash does. Invalid calls go to PyTorch for its own messages."""
     tensors = [tensor for tensor in (query, key, value, mask) if tensor is not None]
     return _kind(tensors) or _types(query, key, value, mask) or _shapes(query, key, value, enable_gqa) or _options(
         query, key, mask, dropout_p, is_causal)
@@ -210,8 +210,8 @@ def _options(query: Tensor, key: Tensor, mask: Optional[Tensor], dropout_p: floa
 _NAMES = {"q": "query", "k": "key", "v": "value", "mask": "attn_mask", "bias": "attn_mask"}
 
 
-def _attention_by_its_names(*arguments: Any) -> Tensor:
-    """What is refused all the same has the names of the function that was called."""
+def _attention_with_torch_names(*arguments: Any) -> Tensor:
+    """If cuflash still refuses the call, the message uses the argument names of PyTorch's function."""
     if torch.compiler.is_compiling():
         return _attention(*arguments)
     try:
@@ -225,7 +225,7 @@ def _attention_by_its_names(*arguments: Any) -> Tensor:
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], dropout_p: float, is_causal: bool,
                scale: Optional[float]) -> Tensor:
-    """[..., H, S, D] as [B, H, S, D], without a copy where strides allow it. PyTorch's causal mask is top-left."""
+    """[..., H, S, D] as [B, H, S, D], without a copy if strides allow it. PyTorch's causal mask is top-left."""
     options = {"causal": is_causal, "top_left": is_causal, "scale": scale, "dropout_p": dropout_p}
     if mask is not None:
         if mask.shape[-1] == 1:

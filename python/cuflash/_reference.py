@@ -1,6 +1,6 @@
-"""Attention and its gradients as the textbook writes them, in float64 NumPy: what self-check and tests compare with.
+"""Textbook attention and its gradients in float64 NumPy: the reference of the self-check and of tests.
 
-It shares no code with the library, stores the whole score matrix and is meant to be read, not to be fast.
+It shares no code with the library, stores the whole score matrix and is written to be read, not to be fast.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from typing import Any, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from ._attention import Gradients
+from ._arrays import Gradients
 
 Array = np.ndarray
 
 
 class Weights(NamedTuple):
-    """What forward and backward share; all [B, Hq, Sq, Sk] but lse [B, Hq, Sq]."""
+    """What forward and backward share: [B, Hq, Sq, Sk] each, except lse [B, Hq, Sq]."""
 
     p: Array  # softmax, 0 where hidden
-    kept: Array  # factor of dropout: 0 or 1 / (1 - p)
+    kept: Array  # the dropout factor: 0 or 1 / (1 - p)
     slope: Array  # derivative of softcap
     lse: Array
 
@@ -36,13 +36,13 @@ def _philox(key: Tuple[Any, Any], counter: Tuple[Any, Any, Any, Any]) -> Tuple[A
 
 
 def dropout_keeps(shape: Tuple[int, int, int, int], p: float, seed: int, offset: int) -> Array:
-    """Which of [B, H, Sq, Sk] are kept: one stream of random bits a head, one word a score."""
+    """Which scores of [B, H, Sq, Sk] are kept: one random stream per head, one word per score."""
     b, h, i, j = (np.arange(n, dtype=np.uint64).reshape((-1,) + (1,) * (3 - d)) for d, n in enumerate(shape))
     words = [np.uint64(x & 0xFFFFFFFF) for x in (seed, seed >> 32, offset, offset >> 32)]
     zero = b * h * np.uint64(0)
     stream = _philox((words[0], words[1]), (words[2] + zero, words[3] + zero, b + zero, h + zero))
 
-    def group(n: Array) -> Array:  # numbers are drawn for n and n + 8 at once
+    def group(n: Array) -> Array:  # one draw serves n and n + 8
         return n // np.uint64(16) * np.uint64(8) + n % np.uint64(8)
 
     everywhere = i * j * np.uint64(0)
@@ -85,7 +85,7 @@ def _weights(q: Array, k: Array, options: dict) -> Weights:
         s = s + np.asarray(options["bias"], np.float64)
     s = np.where(visible, s, -np.inf)
 
-    # The sink is one more column, which has no value.
+    # The sink is one more column of the softmax, without a value.
     sink = options.get("sink")
     sink = -np.inf if sink is None else np.asarray(sink, np.float64).reshape(1, heads, 1, 1)
     sink = np.where(exists, sink, -np.inf) + np.zeros((batch, heads, len_q, 1))
@@ -103,7 +103,7 @@ def _weights(q: Array, k: Array, options: dict) -> Weights:
 
 
 def _in_float64(q: Array, k: Array, v: Array, options: dict) -> Tuple[Array, Array, Array]:
-    """One key/value head for each query head; what lies beyond a length is never looked at."""
+    """One key/value head per query head; rows beyond a length become 0, so that their content does not matter."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     shared = q.shape[1] // k.shape[1] if k.shape[1] else 1
     k, v = np.repeat(k, shared, axis=1), np.repeat(v, shared, axis=1)
@@ -117,7 +117,7 @@ def _in_float64(q: Array, k: Array, v: Array, options: dict) -> Tuple[Array, Arr
 
 
 def attention(q: Array, k: Array, v: Array, **options: Any) -> Tuple[Array, Array]:
-    """(out, lse) in float64; arguments as those of cuflash.attention, with four dimensions."""
+    """(out, lse) in float64. Takes the arguments of cuflash.attention, with four dimensions."""
     q, k, v = _in_float64(q, k, v, options)
     w = _weights(q, k, options)
     return np.matmul(w.p * w.kept, v), w.lse
@@ -133,7 +133,7 @@ def _sum_to(shape: Tuple[int, ...], x: Array) -> Array:
 def attention_backward(
     dout: Array, q: Array, k: Array, v: Array, *, dlse: Optional[Array] = None, **options: Any
 ) -> Gradients:
-    """Gradients in float64; arguments as those of cuflash.attention_backward, with four dimensions."""
+    """Gradients in float64. Takes the arguments of cuflash.attention_backward, with four dimensions."""
     shape_k, shape_v = k.shape, v.shape
     q, k, v = _in_float64(q, k, v, options)
     w = _weights(q, k, options)

@@ -3,9 +3,9 @@
     cuflash.register_transformers()
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="cuflash")
 
-Two functions are registered: one that computes attention, and one that describes who sees whom. Of the patterns that
-the library knows by itself (causal, sliding window, everything), the second leaves only the padding, [batch, keys]; any
-other pattern becomes a mask [batch, 1, queries, keys], as for PyTorch's attention.
+It registers two functions: one computes attention, the other builds the mask. For the patterns that the library
+computes itself (causal, sliding window, everything), the mask is only the padding, [batch, keys]; any other pattern
+becomes a mask [batch, 1, queries, keys], as for PyTorch's attention.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _names: Set[str] = set()
 
 
 def register_transformers(name: str = "cuflash") -> None:
-    """Makes attn_implementation=name known to transformers, 4.53 or newer. Doing it twice is harmless."""
+    """Registers attn_implementation=name with transformers 4.53 or newer. Calling it twice is harmless."""
     AttentionInterface.register(name, attention_forward)
     masking_utils.AttentionMaskInterface.register(name, attention_mask)
     if name not in _names:
@@ -40,7 +40,7 @@ def register_transformers(name: str = "cuflash") -> None:
 
 
 def _accept_names() -> None:
-    """transformers takes every name with "flash" in it for a kernel to be fetched from its hub. These are not."""
+    """Keeps transformers from looking on its hub for kernels of these names, as it does for every name with "flash"."""
     original = getattr(PreTrainedModel, "_check_and_adjust_attn_implementation", None)
     if original is None or hasattr(original, "_cuflash"):
         return
@@ -60,13 +60,13 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
                       sliding_window: Optional[int] = _NOT_GIVEN, softcap: Optional[float] = None,
                       is_causal: Optional[bool] = None, s_aux: Optional[Tensor] = None,
                       position_bias: Optional[Tensor] = None, **kwargs: Any) -> Tuple[Tensor, None]:
-    """What a model of transformers calls.
+    """The attention function that models of transformers call.
 
     Args:
         query: [B, Hq, Sq, D]. key, value: [B, Hk, Sk, D] and [B, Hk, Sk, Dv]; heads are not repeated.
-        attention_mask: None; padding [B, Sk], True is a token; or who sees whom, [B or 1, Hq or 1, Sq, Sk], True is
-            seen, or numbers that are added to the scores.
-        sliding_window: a query sees itself and the sliding_window - 1 keys before.
+        attention_mask: None; padding [B, Sk], True for a token; or a full mask [B or 1, Hq or 1, Sq, Sk], True for a
+            visible key, or numbers to add to the scores.
+        sliding_window: a query sees itself and the sliding_window - 1 keys before it.
         s_aux: [Hq], attention sinks. position_bias: added to the scores, [B or 1, Hq or 1, Sq, Sk].
 
     Returns:
@@ -80,7 +80,7 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
         options.update(causal=causal, window=_window(module, sliding_window, causal, key.shape[2]))
         if attention_mask is not None:
             options["mask"] = attention_mask[:, None, None, :].bool()
-    else:  # who sees whom is in the mask
+    else:  # the mask holds the whole pattern
         options["mask" if attention_mask.dtype == torch.bool else "bias"] = attention_mask
     if position_bias is not None:
         options["bias"] = position_bias if "bias" not in options else position_bias + options["bias"]
@@ -88,7 +88,7 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
         options["bias"] = options["bias"].float()
     if s_aux is not None:
         options["sink"] = s_aux if s_aux.dtype == query.dtype else s_aux.float()
-    # The layout of the result, so that no transposed copy is made of it.
+    # In the layout of the result, which avoids a transposed copy of it.
     q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
     if packed is None:
         return attention(q, k, v, layout="bshd", **options), None
@@ -100,7 +100,7 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
 
 
 def _packed(kwargs: Dict[str, Any]) -> Optional[Dict[str, Any]]:
-    """Sequences that lie behind each other in one row of the batch: options of layout "thd"; None: there are none."""
+    """The options of layout "thd" if sequences are packed one after the other into one batch entry, otherwise None."""
     if kwargs.get("cu_seq_lens_q") is None:
         return None
     return {"cu_seqlens_q": kwargs["cu_seq_lens_q"].int(), "cu_seqlens_k": kwargs["cu_seq_lens_k"].int(),
@@ -108,14 +108,14 @@ def _packed(kwargs: Dict[str, Any]) -> Optional[Dict[str, Any]]:
 
 
 def _same_sequence(packed: Dict[str, Any], len_q: int, len_k: int) -> Tensor:
-    """bool [Sq, Sk]: whether query and key are in the same of the packed sequences."""
+    """bool [Sq, Sk]: whether query and key belong to the same packed sequence."""
     sequences = [torch.searchsorted(cu[1:].contiguous(), torch.arange(length, device=cu.device), right=True)
                  for cu, length in ((packed["cu_seqlens_q"], len_q), (packed["cu_seqlens_k"], len_k))]
     return sequences[0][:, None] == sequences[1]
 
 
 def _refuse(kwargs: dict) -> None:
-    """What changes the result must not be ignored."""
+    """Refuses arguments that would change the result; ignoring them would be wrong."""
     if kwargs.get("output_attentions"):
         raise ValueError('output_attentions: cuflash never holds the probabilities; use attn_implementation="eager"')
     for name in ("head_mask", "layer_head_mask"):
@@ -127,11 +127,11 @@ def _refuse(kwargs: dict) -> None:
 
 def _window(module: torch.nn.Module, sliding_window: Any, causal: bool, len_k: int) -> Tuple[int, int]:
     if sliding_window is _NOT_GIVEN:
-        # Such a model relies on its masks alone, and they have been left out: see _pattern.
+        # Such a model relies on its masks alone, which attention_mask has left out: see _pattern.
         configured = getattr(getattr(module, "config", None), "sliding_window", None)
         if causal and configured and configured < len_k:
             raise ValueError(f"sliding_window: {type(module).__name__} has {configured} in its configuration and does "
-                             'not hand it to its attention function; use attn_implementation="sdpa" for this model')
+                             'not pass it to its attention function; use attn_implementation="sdpa" for this model')
         return -1, -1
     if not sliding_window or not causal:
         return -1, -1
@@ -140,10 +140,10 @@ def _window(module: torch.nn.Module, sliding_window: Any, causal: bool, len_k: i
 
 def attention_mask(batch_size: int, kv_length: int, mask_function: Callable, attention_mask: Optional[Tensor] = None,
                    **kwargs: Any) -> Optional[Tensor]:
-    """What a model of transformers hands to attention_forward as its mask; see there.
+    """The mask that models of transformers pass to attention_forward; see there.
 
-    kwargs has the places of queries and keys (q_length, q_offset, kv_offset; cache_position before version 5) and is
-    otherwise what transformers' own function for PyTorch's attention takes, which makes the masks that are not known.
+    kwargs has the positions of queries and keys (q_length, q_offset, kv_offset; cache_position before version 5).
+    transformers' function for PyTorch's attention takes the same arguments and builds the masks of all other patterns.
     """
     pattern = _pattern(mask_function)
     may_skip_causal = kwargs.pop("allow_is_causal_skip", True)
@@ -165,10 +165,10 @@ def attention_mask(batch_size: int, kv_length: int, mask_function: Callable, att
 
 
 def _pattern(mask_function: Callable) -> Optional[str]:
-    """Whether a query sees "all" keys, or those of the "causal" flag and the window that attention_forward is given.
+    """ "all" if a query sees every key; "causal" if the causal flag and the window of attention_forward describe what
+    it sees; None for a pattern that is not recognized.
 
-    Functions that transformers has made of others keep them in their closures, which compilers do not show; whatever is
-    not recognised is None."""
+    Functions that transformers composes keep their parts in closures, which compilers do not expose."""
     if mask_function is getattr(masking_utils, "bidirectional_mask_function", None):
         return "all"
     if mask_function is masking_utils.causal_mask_function:
@@ -188,7 +188,7 @@ def _is_made_by(function: Callable, maker: Callable) -> bool:
 
 def _ends_together(kv_length: int, q_length: Optional[int] = None, q_offset: Any = None, kv_offset: int = 0,
                    cache_position: Optional[Tensor] = None, **_: Any) -> bool:
-    """Whether the last query stands at the last key, as the library aligns them. A static cache ends later."""
+    """Whether the last query is aligned with the last key, as the library assumes. A static cache ends later."""
     if cache_position is not None:
         if torch.compiler.is_compiling():
             return False

@@ -1,4 +1,4 @@
-"""Options as callers pass them, made into what the library takes; others are refused in the caller's words."""
+"""Checks of the values of options: each returns what the library takes, or raises in the caller's terms."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, Optional, Tuple
 LARGEST = 2**63 - 1
 """Sizes are 64-bit in the library."""
 LARGEST_EXTENT = 2**31 - 1
-"""Of one dimension, and of everything that counts rows, threads or splits."""
+"""The limit of one dimension, and of every count of rows, threads or splits."""
 LARGEST_SEED = 2**64 - 1
 
 
 def shown(value: Any) -> str:
-    """The value as the caller wrote it, where that is short; otherwise what it is."""
+    """The value as the caller wrote it if that is short, otherwise its type."""
     text = repr(value)
     return text if len(text) <= 60 and "\n" not in text else f"a value of type {type(value).__name__}"
 
 
 def whole(value: Any, name: str, lowest: int = -LARGEST, highest: int = LARGEST) -> int:
-    """An int; NumPy's integers and arrays of one are taken, floats and strings are not."""
+    """An int. Accepts NumPy's integers and arrays of one; rejects floats and strings."""
     if not isinstance(value, int):
-        if type(value).__name__ == "SymInt":  # of PyTorch's tracers: it has no value yet
+        if type(value).__name__ == "SymInt":  # from PyTorch's tracers: it has no value yet
             return value
         try:
             value = operator.index(value)
@@ -36,8 +36,18 @@ def _power(value: int) -> str:
     return {LARGEST: "2**63 - 1", -LARGEST: "-(2**63 - 1)", LARGEST_SEED: "2**64 - 1"}.get(value, str(value))
 
 
+def count(value: Any, name: str) -> int:
+    """A number of rows, threads or splits; 0 leaves the choice to the library."""
+    return whole(value, name, 0, LARGEST_EXTENT)
+
+
+def seed(value: Any, name: str) -> int:
+    """64 bits; None is 0."""
+    return 0 if value is None else whole(value, name, 0, LARGEST_SEED)
+
+
 def number(value: Any, name: str) -> float:
-    """A float, which NaN is none of; NumPy's numbers and arrays of one are taken, strings are not."""
+    """A float that is not NaN. Accepts NumPy's numbers and arrays of one; rejects strings."""
     if type(value).__name__ == "SymFloat":
         return value
     try:
@@ -56,7 +66,7 @@ def optional_number(value: Any, name: str) -> Optional[float]:
 
 
 def flag(value: Any, name: str) -> bool:
-    """True or False; None is False, and numbers with one truth value, such as 1 or NumPy's, are taken."""
+    """True or False. None is False; numbers with one truth value, such as 1 or NumPy's, are accepted."""
     try:
         if value is None or isinstance(value, (bool, int)) or getattr(value, "ndim", None) == 0:
             return bool(value)

@@ -1,7 +1,7 @@
 """Attention for JAX arrays: under jit, grad, vmap and remat, on the CPU and on CUDA.
 
-The library is called by the compiled program itself (XLA's foreign function interface): no callback into Python, no
-copy, and on CUDA on XLA's own stream with scratch from XLA's own allocator.
+The compiled program itself calls the library through XLA's foreign function interface: no callback into Python and no
+copy. On CUDA the call runs on XLA's own stream with scratch memory from XLA's own allocator.
 
     import cuflash.jax
 
@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import _core
-from ._values import LARGEST_EXTENT, LARGEST_SEED, flag, number, optional_number, pair, shown, whole
-from ._values import layout as layout_named
+from ._options import ARRAYS, EXECUTION, OPTIONAL_NUMBER, OPTIONS, checker
+from ._values import flag, shown
 
 __all__ = ["attention"]
 
@@ -30,7 +30,7 @@ _GRADIENT_OF = {name: "d" + name for name in _DIFFERENTIABLE}
 
 def _register() -> None:
     if not hasattr(jax, "ffi"):
-        raise ImportError(f"cuflash.jax needs jax 0.5 or newer for its foreign functions, this is {jax.__version__}")
+        raise ImportError(f"cuflash.jax needs jax 0.5 or newer for its foreign functions; this is {jax.__version__}")
     for platform, handlers in _core.xla_handlers().items():
         for name, handler in handlers.items():
             jax.ffi.register_ffi_target(name, handler, platform=platform)
@@ -39,44 +39,32 @@ def _register() -> None:
 _register()
 
 
+_ALL_OPTIONS = (*OPTIONS, *EXECUTION)
+_checked = checker(_ALL_OPTIONS)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Options:
     """What is compiled into the program; hashable, so that jit can tell two calls apart."""
 
-    layout: str
-    scale: Optional[float]
-    softcap: float
-    causal: bool
-    top_left: bool
-    window_left: int
-    window_right: int
-    max_seqlen_q: int
-    max_seqlen_k: int
-    deterministic: bool
-    dropout_p: float
-    dropout_seed: int
-    dropout_offset: int
-    num_threads: int
+    values: tuple[Any, ...]  # of _ALL_OPTIONS
     return_lse: bool
+
+    @property
+    def layout(self) -> str:
+        return self.values[0]
 
     def attributes(self) -> dict[str, Any]:
         """As the handlers of the extension module read them: f64 and s64 scalars."""
-        return {
-            "scale": np.float64(self.scale or 0.0),
-            "has_scale": np.int64(self.scale is not None),
-            "softcap": np.float64(self.softcap),
-            "causal": np.int64(self.causal),
-            "top_left": np.int64(self.top_left),
-            "window_left": np.int64(self.window_left),
-            "window_right": np.int64(self.window_right),
-            "max_seqlen_q": np.int64(self.max_seqlen_q),
-            "max_seqlen_k": np.int64(self.max_seqlen_k),
-            "deterministic": np.int64(self.deterministic),
-            "dropout_p": np.float64(self.dropout_p),
-            "dropout_seed": np.uint64(self.dropout_seed).astype(np.int64),
-            "dropout_offset": np.uint64(self.dropout_offset).astype(np.int64),
-            "num_threads": np.int64(self.num_threads),
-        }
+        found = {}
+        for option, value in zip(_ALL_OPTIONS, self.values):
+            if option.kind is OPTIONAL_NUMBER:
+                found["has_" + option.name] = np.int64(value is not None)
+            if option.kind.attribute == "f64":
+                found[option.name] = np.float64(value or 0.0)
+            elif option.kind.attribute == "s64":
+                found[option.name] = np.uint64(value % 2**64).astype(np.int64)  # seeds and -1 by their bits
+        return found
 
 
 def _call(direction: str, options: _Options, arguments: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +72,7 @@ def _call(direction: str, options: _Options, arguments: dict[str, Any], results:
     described = [(name, str(x.dtype), tuple(x.shape)) for name, x in (*arguments.items(), *results.items())]
     attributes = options.attributes()
     _core.xla_check(direction, options.layout, described, {name: value.item() for name, value in attributes.items()})
-    # expand_dims: what vmap adds stands in front, with size 1 where an array is shared; the handler walks over it.
+    # expand_dims: vmap adds leading dimensions, of size 1 for an array that is shared; the handler loops over them.
     call = jax.ffi.ffi_call("cuflash_" + direction, list(results.values()), vmap_method="expand_dims")
     written = call(*arguments.values(), layout=options.layout, arguments=" ".join(arguments), results=" ".join(results),
                    **attributes)
@@ -115,7 +103,7 @@ def _attention_fwd(options: _Options, primals: dict[str, Any]) -> tuple[Any, Any
     inputs = {name: primal.value for name, primal in primals.items()}
     if "alibi_slopes" in primals and primals["alibi_slopes"].perturbed:
         raise ValueError("alibi_slopes: has no gradient; wrap it in jax.lax.stop_gradient, or pass a bias instead")
-    # The names are the keys of a dict of Nones: structure, which a residual may have, and no values, which it may not.
+    # The names are the keys of a dict of Nones: a residual may have structure, but no values that are not arrays.
     wanted = {name: None for name in _DIFFERENTIABLE if name in primals and primals[name].perturbed}
     written = _forward(options, inputs, with_lse=True)
     outputs = written["out"], (written["lse"] if options.return_lse else None)
@@ -142,7 +130,7 @@ _attention.defvjp(_attention_fwd, _attention_bwd, symbolic_zeros=True)
 
 
 def _pairs(name: str, x: Any, len_k: int) -> Any:
-    """bias or mask with rank 4 and a full last dimension, which is what the library reads; the rest may be 1."""
+    """bias or mask with rank 4 and a full last dimension, as the library reads them; the other dimensions may be 1."""
     if not 2 <= x.ndim <= 4:
         raise ValueError(f"{name}: rank {x.ndim}, must be 2 to 4: [batch or 1, heads or 1, queries or 1, keys]")
     x = x.reshape((1,) * (4 - x.ndim) + x.shape)
@@ -196,62 +184,49 @@ def attention(
         k, v: [B, Hk, Sk, D] and [B, Hk, Sk, Dv], in the same layout. Hq is a multiple of Hk.
         bias: [B or 1, Hq or 1, Sq or 1, Sk], added to the scores; leading dimensions may be missing.
         mask: bool, shaped as bias; False hides a key.
-        sink: [Hq], a logit of each head that takes part in the softmax alone.
-        alibi_slopes: float32 [Hq] or [B, Hq]; no gradient.
+        sink: [Hq], one logit per head that enters the softmax's denominator and has no value.
+        alibi_slopes: float32 [Hq] or [B, Hq]; not differentiable.
         seqlens_q, seqlens_k: int32 [B], the rows of each sequence that exist.
         cu_seqlens_q, cu_seqlens_k: int32 [B + 1], layout "thd": sequence b is rows cu[b] to cu[b + 1].
         max_seqlen_q, max_seqlen_k: layout "thd" on CUDA: upper bounds of the lengths.
         causal: query i sees keys up to i + Sk - Sq; with top_left up to i.
         window: (left, right) keys that a query sees beside its own position; -1 is unbounded.
         scale: default 1/sqrt(D). softcap: 0 is off. Both are compiled in, as are all options that are not arrays.
-        dropout_p: the probability to drop a probability, in [0, 1).
-        dropout_seed, dropout_offset: ints in [0, 2**64) that decide what is dropped. A function of JAX is pure:
-            without a seed dropout is refused, and a seed is compiled in, so that another seed is another program.
+        dropout_p: the probability of dropping a weight, in [0, 1).
+        dropout_seed, dropout_offset: ints in [0, 2**64) that select what is dropped. A function of JAX is pure: dropout
+            requires a seed, and the seed is compiled in, so that another seed is another program.
         deterministic: bitwise reproducible gradients on CUDA; the CPU's always are.
-        num_threads: on the CPU; 0 takes CUFLASH_NUM_THREADS or every core.
+        num_threads: on the CPU; 0 uses CUFLASH_NUM_THREADS or every core.
 
     Returns:
         out, shaped as q with the last dimension of v; with return_lse (out, lse), lse [B, Hq, Sq] or packed [Hq, Tq].
 
     Raises:
-        ValueError: arguments that break a rule, while JAX traces. What is found only when the compiled program runs
-            (bad lengths, a problem that the device does not take) is a RuntimeError of JAX with the same sentence.
+        ValueError: invalid arguments, while JAX traces. Errors that show only when the compiled program runs (bad
+            lengths, a problem that the device does not support) are RuntimeErrors of JAX with the same sentence.
     """
-    layout_named(layout, ("bhsd", "bshd", "thd"))
+    given = dict(locals())  # every argument by name
+    options = _checked(given)
     q, k, v = _array("q", q), _array("k", k), _array("v", v)
-    left, right = pair(window, "window")
-    dropout_p = number(dropout_p, "dropout_p")
     missing = 4 - q.ndim if layout == "bhsd" else 0
     if not (0 <= missing <= 2 and q.ndim == k.ndim == v.ndim):
         raise ValueError(f"q, k, v: ranks {q.ndim}, {k.ndim}, {v.ndim}; must be equal: 4, or 3 with layout 'thd'; with "
                          "layout 'bhsd' the batch, or batch and heads, may be left out")
     q, k, v = (x.reshape((1,) * missing + x.shape) for x in (q, k, v))
-    if dropout_p and dropout_seed is None:
+    if options["dropout_p"] and dropout_seed is None:
         raise ValueError("dropout_seed: dropout_p > 0 needs a seed, an int that is compiled in")
     packed = layout == "thd"
     if packed and (cu_seqlens_q is None or cu_seqlens_k is None):
         raise ValueError("cu_seqlens_q, cu_seqlens_k: layout 'thd' needs both")
-    max_seqlen_q = whole(max_seqlen_q, "max_seqlen_q", 0, LARGEST_EXTENT)
-    max_seqlen_k = whole(max_seqlen_k, "max_seqlen_k", 0, LARGEST_EXTENT)
-    given = {"q": q, "k": k, "v": v, "bias": bias, "mask": mask, "sink": sink, "alibi_slopes": alibi_slopes,
-             "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqlens_q": seqlens_q, "seqlens_k": seqlens_k}
-    given = {name: _array(name, x) for name, x in given.items() if x is not None}
-    len_k = max_seqlen_k if packed else k.shape[1 if layout == "bshd" else 2]
+    arrays = {"q": q, "k": k, "v": v, **{name: _array(name, given[name]) for name in ARRAYS if given[name] is not None}}
+    len_k = options["max_seqlen_k"] if packed else k.shape[1 if layout == "bshd" else 2]
     for name in ("bias", "mask"):
-        if name in given:
-            given[name] = _pairs(name, given[name], len_k)
-    if "alibi_slopes" in given:
-        batch = given["cu_seqlens_q"].size - 1 if packed else q.shape[0]
-        given["alibi_slopes"] = _slopes(given["alibi_slopes"], batch)
-    options = _Options(
-        layout=layout, scale=optional_number(scale, "scale"), softcap=number(softcap, "softcap"),
-        causal=flag(causal, "causal"), top_left=flag(top_left, "top_left"), window_left=left, window_right=right,
-        max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, deterministic=flag(deterministic, "deterministic"),
-        dropout_p=dropout_p,
-        dropout_seed=0 if dropout_seed is None else whole(dropout_seed, "dropout_seed", 0, LARGEST_SEED),
-        dropout_offset=whole(dropout_offset, "dropout_offset", 0, LARGEST_SEED),
-        num_threads=whole(num_threads, "num_threads", 0, LARGEST_EXTENT), return_lse=flag(return_lse, "return_lse"))
-    out, lse = _attention(options, given)
+        if name in arrays:
+            arrays[name] = _pairs(name, arrays[name], len_k)
+    if "alibi_slopes" in arrays:
+        batch = arrays["cu_seqlens_q"].size - 1 if packed else q.shape[0]
+        arrays["alibi_slopes"] = _slopes(arrays["alibi_slopes"], batch)
+    out, lse = _attention(_Options(tuple(options.values()), flag(return_lse, "return_lse")), arrays)
     out = out.reshape(out.shape[missing:])
     if lse is not None:
         lse = lse.reshape(lse.shape[missing:])

@@ -9,10 +9,10 @@
 namespace cuflash::python {
 namespace {
 
-enum class Road { exchange, torch, buffer, dlpack, none };
+enum class Protocol { exchange, torch, buffer, dlpack, none };
 
 struct Route {
-  Road road = Road::none;
+  Protocol protocol = Protocol::none;
   const dlpack::ExchangeApi* exchange = nullptr;
   bool is_torch = false;
 };
@@ -36,16 +36,16 @@ bool is_torch_tensor(nb::handle type) {
 Route find_route(nb::handle object) {
   const nb::handle type = object.type();
   const bool is_torch = is_torch_tensor(type);
-  if (const auto* api = exchange_of(type)) return {Road::exchange, api, is_torch};
-  if (is_torch) return {Road::torch, nullptr, true};
-  // CuPy's arrays seem to have the buffer protocol, and refuse it.
+  if (const auto* api = exchange_of(type)) return {Protocol::exchange, api, is_torch};
+  if (is_torch) return {Protocol::torch, nullptr, true};
+  // CuPy's arrays claim to have the buffer protocol, but refuse it.
   const bool on_gpu = nb::hasattr(type, "__cuda_array_interface__");
-  if (PyObject_CheckBuffer(object.ptr()) && !on_gpu) return {Road::buffer};
-  if (nb::hasattr(type, "__dlpack__")) return {Road::dlpack};
+  if (PyObject_CheckBuffer(object.ptr()) && !on_gpu) return {Protocol::buffer};
+  if (nb::hasattr(type, "__dlpack__")) return {Protocol::dlpack};
   return {};
 }
 
-// Looking at a type's attributes takes longer than reading an array: the answer is kept, and with it the type.
+// Inspecting a type's attributes takes longer than reading an array: the route is cached, which keeps the type alive.
 const Route& route_of(nb::handle object) {
   static auto& routes = *new std::unordered_map<PyObject*, Route>;
   const nb::handle type = object.type();
@@ -56,7 +56,7 @@ const Route& route_of(nb::handle object) {
   return routes.emplace(type.ptr(), route).first->second;
 }
 
-// As the array libraries name it.
+// The name of a type in the array libraries.
 std::string name_of(ElementType type) {
   const std::string bits = std::to_string(type.bits);
   switch (type.code) {
@@ -81,7 +81,7 @@ int64_t Array::bytes() const {
   return count;
 }
 
-// PyTorch's own function refuses in DLPack's words what the tensor's methods let this module refuse in the caller's.
+// PyTorch's own function refuses in DLPack's terms; reading the tensor through its methods refuses in the caller's.
 static Array array_of_torch_by_exchange(const Route& route, nb::handle object, const char* name) {
   try {
     return array_by_exchange(object, name, *route.exchange);
@@ -92,22 +92,22 @@ static Array array_of_torch_by_exchange(const Route& route, nb::handle object, c
 }
 
 static Array by_route(const Route& route, nb::handle object, const char* name, uintptr_t stream) {
-  switch (route.road) {
-    case Road::exchange:
+  switch (route.protocol) {
+    case Protocol::exchange:
       return route.is_torch ? array_of_torch_by_exchange(route, object, name)
                             : array_by_exchange(object, name, *route.exchange);
-    case Road::torch: return array_of_torch(object, name);
-    case Road::buffer: return array_by_buffer(object, name);
-    case Road::dlpack: return array_by_dlpack(object, name, stream);
-    case Road::none: break;
+    case Protocol::torch: return array_of_torch(object, name);
+    case Protocol::buffer: return array_by_buffer(object, name);
+    case Protocol::dlpack: return array_by_dlpack(object, name, stream);
+    case Protocol::none: break;
   }
   throw nb::type_error((std::string(name) + ": " + text_of(nb::object(object.type().attr("__name__"))) +
                         " is not an array; pass one of NumPy, PyTorch, JAX, CuPy, or of anything else with __dlpack__")
                            .c_str());
 }
 
-// Where there is no element no stride is ever used, and libraries have all kinds of them there.
-static void set_strides_of_nothing(Array& array) {
+// Strides of an empty array are never used, and libraries put arbitrary values there.
+static void set_strides_of_empty(Array& array) {
   int64_t stride = 1;
   for (int32_t d = array.rank; d-- > 0; stride *= array.shape[d]) array.stride[d] = stride;
 }
@@ -123,14 +123,14 @@ Array array_of(nb::handle object, const char* name, uintptr_t stream, int32_t mo
     Array array = by_route(route, object, name, stream);
     require_rank(array.rank, name, most_dimensions);
     if (route.is_torch) require_storage(array, object, name);
-    if (array.bytes() == 0) set_strides_of_nothing(array);
+    if (array.bytes() == 0) set_strides_of_empty(array);
     return array;
-  } catch (nb::python_error& refusal) {  // of the array's own library, which does not know the name
+  } catch (nb::python_error& refusal) {  // the array's own library, which does not know the argument's name
     const std::string why = text_of(refusal.value());
     if (is_nested(route, object))
       nb::raise_from(refusal, PyExc_ValueError,
                      "%s: is a nested tensor; give its sequences packed, with cu_seqlens, or padded", name);
-    nb::raise_from(refusal, PyExc_ValueError, "%s: its memory cannot be had: %s", name,
+    nb::raise_from(refusal, PyExc_ValueError, "%s: its memory cannot be accessed: %s", name,
                    why.substr(0, why.find('\n')).c_str());
   }
 }

@@ -1,4 +1,4 @@
-// Where the elements of a Python array are. Never a copy; every array library by the shortest road it offers.
+// Where the elements of a Python array are. Never a copy; each array library by the fastest protocol it offers.
 #pragma once
 
 #include <cuflash/cuflash.h>
@@ -23,7 +23,7 @@ struct ElementType {
   int bits;
 };
 
-// A view of an array that holds on to its memory.
+// A view of an array that keeps its memory alive.
 struct Array {
   void* data = nullptr;
   ElementType type{};
@@ -32,18 +32,18 @@ struct Array {
   int32_t rank = 0;    // 0: absent
   int64_t shape[5]{};  // in elements, as are the strides
   int64_t stride[5]{};
-  std::unique_ptr<void, Release> keeper;  // what the array library wants back
+  std::unique_ptr<void, Release> keeper;  // what the array library must get back
 
   bool given() const { return rank != 0; }
   bool on_cuda() const { return device.type == dlpack::kCuda; }
   int64_t bytes() const;  // of all elements, as if contiguous
 };
 
-// name is the argument's, for messages. stream: where CUDA arrays will be used, for libraries that have to be told.
-// most_dimensions: 5 for an array that holds several of the library's tensors.
+// name: of the argument, for messages. stream: where CUDA arrays will be used, for libraries that need to know.
+// most_dimensions: 5 for an array that packs several of the library's tensors.
 Array array_of(nb::handle object, const char* name, uintptr_t stream, int32_t most_dimensions = 4);
 
-// The library's name of a type; raises where it has none.
+// The library's name of a type; raises if it has none.
 cuflash_dtype dtype_of(const Array& array, const char* name);
 
 }  // namespace cuflash::python

@@ -35,8 +35,8 @@ void require_parts(const Array& array, int64_t count, const char* name) {
   std::string shape;
   for (int32_t d = 0; d < array.rank; ++d) shape += (d ? ", " : "") + std::to_string(array.shape[d]);
   const std::string needed = std::to_string(count);
-  throw nb::value_error((std::string(name) + " has shape [" + shape + "]; its third last dimension must be " + needed +
-                         ": [..., " + needed + ", H, D]")
+  throw nb::value_error((std::string(name) + " has shape [" + shape + "]; its third dimension from the end must be " +
+                         needed + ": [..., " + needed + ", H, D]")
                             .c_str());
 }
 

@@ -7,17 +7,18 @@
 #include <string_view>
 
 #include "array.h"
+#include "options.h"
 
 namespace cuflash::python {
 
 std::string device_text(dlpack::Device device);
 
-// Which of q, k and v are parts of one array, cut at its third last dimension: (q, kv, None) or (qkv, None, None).
+// Which of q, k and v are parts of one array, packed along its third dimension from the end: (q, kv, None) or (qkv, None, None).
 enum class Packing { none, kv, qkv };
 
 Packing packing_of(nb::handle k, nb::handle v);
 
-// Three arrays, or fewer that are packed, and what messages call each of them.
+// Three arrays, or fewer if they are packed, and the names that messages use for them.
 struct Triple {
   nb::handle q, k, v;
   const char *name_q, *name_k, *name_v, *name_kv, *name_qkv;
@@ -30,24 +31,25 @@ class Arrays {
 
   void input(cuflash_tensor& out, nb::handle object, const char* name);
   void output(cuflash_mutable_tensor& out, nb::handle object, const char* name);
-  // With rows and heads: q, k, v, out and their gradients.
+  // For arrays with rows and heads: q, k, v, out and their gradients.
   void rows(cuflash_tensor& out, nb::handle object, const char* name);
   void rows(cuflash_mutable_tensor& out, nb::handle object, const char* name);
-  // q, k and v, or their gradients, of a call whose inputs are packed in this way.
+  // q, k and v of a call whose inputs are packed in this way, or their gradients.
   template <class Tensor>
   void triple(Tensor& q, Tensor& k, Tensor& v, const Triple& given, Packing packing);
-  // A cache is written where the call appends to it; otherwise it may be read-only.
+  // A call that appends writes to the cache; otherwise the cache may be read-only.
   void cache(cuflash_mutable_tensor& out, nb::handle object, const char* name, bool written);
 
   dlpack::Device device() const { return device_; }
 
  private:
-  // Its keeper stays here.
+  // Keeps the array's memory alive as long as this object.
   Array take(nb::handle object, const char* name, int32_t most_dimensions = 4);
   template <class Tensor>
   void parts(std::initializer_list<Tensor*> out, nb::handle object, const char* name);
 
-  static constexpr size_t kMost = 20;  // backward with everything; a cache with everything has 19
+  static constexpr size_t kMost = 0 CUFLASH_BACKWARD_ARRAYS(CUFLASH_COUNT) CUFLASH_ATTENTION_ARRAYS(CUFLASH_COUNT);
+  static_assert(kMost >= 0 CUFLASH_CACHE_CALL_ARRAYS(CUFLASH_COUNT) CUFLASH_CACHE_ARRAYS(CUFLASH_COUNT, CUFLASH_COUNT));
   const uintptr_t stream_;
   const std::string_view layout_;
   decltype(Array::keeper) keepers_[kMost]{};

@@ -8,16 +8,14 @@ cuflash_attention attention_of(Arrays& arrays, nb::handle q, nb::handle k, nb::h
   cuflash_attention a;
   cuflash_attention_init(&a);
   arrays.triple(a.q, a.k, a.v, {q, k, v, "q", "k", "v", "kv", "qkv"}, packing_of(k, v));
+#define CUFLASH_ASSIGN(type, name, value) a.name = o.name;
+  CUFLASH_ATTENTION_OPTIONS(CUFLASH_ASSIGN, CUFLASH_NOTHING)
+#undef CUFLASH_ASSIGN
   a.scale = o.scale.value_or(0), a.has_scale = o.scale.has_value();
-  a.causal = o.causal, a.alignment = o.top_left ? CUFLASH_TOP_LEFT : CUFLASH_BOTTOM_RIGHT;
-  a.window_left = o.window_left, a.window_right = o.window_right, a.softcap = o.softcap;
-  arrays.input(a.alibi_slopes, o.alibi_slopes, "alibi_slopes");
-  arrays.input(a.bias, o.bias, "bias"), arrays.input(a.mask, o.mask, "mask"), arrays.input(a.sink, o.sink, "sink");
-  a.dropout_p = o.dropout_p, a.dropout_seed = o.dropout_seed, a.dropout_offset = o.dropout_offset;
-  arrays.input(a.cu_seqlens_q, o.cu_seqlens_q, "cu_seqlens_q");
-  arrays.input(a.cu_seqlens_k, o.cu_seqlens_k, "cu_seqlens_k");
-  arrays.input(a.seqlens_q, o.seqlens_q, "seqlens_q"), arrays.input(a.seqlens_k, o.seqlens_k, "seqlens_k");
-  a.max_seqlen_q = o.max_seqlen_q, a.max_seqlen_k = o.max_seqlen_k;
+  a.alignment = o.top_left ? CUFLASH_TOP_LEFT : CUFLASH_BOTTOM_RIGHT;
+#define CUFLASH_INPUT(name, kind) arrays.input(a.name, o.name, #name);
+  CUFLASH_ATTENTION_ARRAYS(CUFLASH_INPUT)
+#undef CUFLASH_INPUT
   return a;
 }
 

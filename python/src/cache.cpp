@@ -11,10 +11,12 @@ cuflash_attention attention_of(Arrays& arrays, const CacheArrays& a, const Cache
   cuflash_attention_init(&t);
   arrays.rows(t.q, a.q, "q");
   t.scale = o.scale.value_or(0), t.has_scale = o.scale.has_value();
-  t.causal = o.causal, t.window_left = o.window_left, t.window_right = o.window_right, t.softcap = o.softcap;
-  arrays.input(t.alibi_slopes, a.alibi_slopes, "alibi_slopes"), arrays.input(t.sink, a.sink, "sink");
-  arrays.input(t.cu_seqlens_q, a.cu_seqlens_q, "cu_seqlens_q"), arrays.input(t.seqlens_q, a.seqlens_q, "seqlens_q");
-  t.max_seqlen_q = o.max_seqlen_q;
+#define CUFLASH_ASSIGN(type, name, value) t.name = o.name;
+  CUFLASH_CACHE_OPTIONS(CUFLASH_NOTHING, CUFLASH_ASSIGN, CUFLASH_NOTHING)
+#undef CUFLASH_ASSIGN
+#define CUFLASH_INPUT(name, member) arrays.input(t.member, a.name, #name);
+  CUFLASH_CACHE_ARRAYS(CUFLASH_NOTHING, CUFLASH_INPUT)
+#undef CUFLASH_INPUT
   return t;
 }
 
@@ -23,17 +25,13 @@ cuflash_cache_tensors tensors_of(Arrays& arrays, const CacheArrays& a, const Cac
   cuflash_cache_tensors_init(&t);
   const bool written = !a.k.is_none();
   arrays.cache(t.k, a.k_cache, "k_cache", written), arrays.cache(t.v, a.v_cache, "v_cache", written);
-  arrays.input(t.seqlens, a.cache_seqlens, "cache_seqlens");
-  arrays.input(t.block_table, a.block_table, "block_table");
-  arrays.input(t.batch_idx, a.cache_batch_idx, "cache_batch_idx");
-  arrays.input(t.leftpad, a.cache_leftpad, "cache_leftpad");
   arrays.rows(t.k_new, a.k, "k"), arrays.rows(t.v_new, a.v, "v");
-  arrays.input(t.cu_seqlens_new, a.cu_seqlens_new, "cu_seqlens_new");
-  arrays.input(t.seqlens_new, a.seqlens_new, "seqlens_new");
-  t.max_seqlen_new = o.max_seqlen_new;
-  arrays.input(t.rotary_cos, a.rotary_cos, "rotary_cos"), arrays.input(t.rotary_sin, a.rotary_sin, "rotary_sin");
-  t.rotary_interleaved = o.rotary_interleaved, t.rotary_one_position = o.rotary_one_position;
-  t.num_splits = o.num_splits;
+#define CUFLASH_INPUT(name, member) arrays.input(t.member, a.name, #name);
+  CUFLASH_CACHE_ARRAYS(CUFLASH_INPUT, CUFLASH_NOTHING)
+#undef CUFLASH_INPUT
+#define CUFLASH_ASSIGN(type, name, value) t.name = o.name;
+  CUFLASH_CACHE_OPTIONS(CUFLASH_ASSIGN, CUFLASH_NOTHING, CUFLASH_NOTHING)
+#undef CUFLASH_ASSIGN
   arrays.rows(t.o, a.out, "out"), arrays.output(t.lse, a.lse, "lse");
   return t;
 }

@@ -1,4 +1,4 @@
-// A call as Python makes it: arrays and options by name. attention.cpp and cache.cpp turn it into the library's structs.
+// A call as Python makes it: arrays and options by name. attention.cpp and cache.cpp fill the library's structs.
 #pragma once
 
 #include <cstdint>
@@ -6,11 +6,12 @@
 #include <string>
 
 #include "array.h"
+#include "options.h"
 
 namespace cuflash::python {
 
 // Where and how a call runs.
-struct Place {
+struct Runtime {
   uintptr_t stream;
   nb::handle allocate;  // callable(bytes) -> array: workspace on the device; None: from the library's pool
   int32_t num_threads = 0;
@@ -18,25 +19,22 @@ struct Place {
   bool deterministic = false;
 };
 
+#define CUFLASH_HANDLE(name, ...) nb::handle name;
+#define CUFLASH_MEMBER(type, name, value) type name = value;
+
 struct ForwardArrays {
-  nb::handle q, k, v, out, lse;
+  CUFLASH_FORWARD_ARRAYS(CUFLASH_HANDLE)
 };
 
 struct BackwardArrays {
-  nb::handle q, k, v, out, lse, dout, dlse, dq, dk, dv, dbias, dsink;
+  CUFLASH_BACKWARD_ARRAYS(CUFLASH_HANDLE)
 };
 
 // cuflash.h documents each of them.
-struct Options : Place {
-  nb::handle alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k, seqlens_q, seqlens_k;
+struct Options : Runtime {
+  CUFLASH_ATTENTION_ARRAYS(CUFLASH_HANDLE)
   const char* layout;  // "bhsd", "bshd" or "thd": the dimensions of q, k, v, out and of their gradients
-  std::optional<double> scale;
-  bool causal, top_left;
-  int64_t window_left, window_right;
-  double softcap;
-  double dropout_p;
-  uint64_t dropout_seed, dropout_offset;
-  int64_t max_seqlen_q, max_seqlen_k;
+  CUFLASH_ATTENTION_OPTIONS(CUFLASH_MEMBER, CUFLASH_MEMBER)
 };
 
 void forward(const ForwardArrays& arrays, const Options& options);
@@ -44,36 +42,32 @@ void backward(const BackwardArrays& arrays, const Options& options);
 std::string explain_forward(const ForwardArrays& arrays, const Options& options);
 std::string explain_backward(const BackwardArrays& arrays, const Options& options);
 
-// k and v are what is appended, under the names that flash_attn has for all of this.
+// Under the names of flash_attn: k and v are the rows to append.
 struct CacheArrays {
-  nb::handle q, k_cache, v_cache, k, v, out, lse;
-  nb::handle cache_seqlens, block_table, cache_batch_idx, cache_leftpad, cu_seqlens_new, seqlens_new;
-  nb::handle rotary_cos, rotary_sin, alibi_slopes, sink, cu_seqlens_q, seqlens_q;
+  CUFLASH_CACHE_CALL_ARRAYS(CUFLASH_HANDLE)
+  CUFLASH_CACHE_ARRAYS(CUFLASH_HANDLE, CUFLASH_HANDLE)
 };
 
 // cuflash_cache.h documents each of them.
-struct CacheOptions : Place {
+struct CacheOptions : Runtime {
   const char* layout;  // the dimensions of every array that has four of them
-  std::optional<double> scale;
-  bool causal;
-  int64_t window_left, window_right;
-  double softcap;
-  int64_t max_seqlen_q, max_seqlen_new;
-  bool rotary_interleaved, rotary_one_position;
-  int32_t num_splits;
+  CUFLASH_CACHE_OPTIONS(CUFLASH_MEMBER, CUFLASH_MEMBER, CUFLASH_MEMBER)
 };
 
 void attend_cache(const CacheArrays& arrays, const CacheOptions& options);
 std::string explain_attend_cache(const CacheArrays& arrays, const CacheOptions& options);
 
 struct MergeArrays {
-  nb::handle o_a, lse_a, o_b, lse_b, out, lse;
+  CUFLASH_MERGE_ARRAYS(CUFLASH_HANDLE)
 };
 
-struct MergeOptions : Place {
+struct MergeOptions : Runtime {
   const char* layout;
 };
 
 void merge_states(const MergeArrays& arrays, const MergeOptions& options);
+
+#undef CUFLASH_HANDLE
+#undef CUFLASH_MEMBER
 
 }  // namespace cuflash::python

@@ -1,4 +1,4 @@
-// The binary interface of DLPack 1.3, as far as it is used here: how array libraries hand out their memory.
+// The part of DLPack 1.3's binary interface that is used here: how array libraries share their memory.
 // https://dmlc.github.io/dlpack/latest/c_api.html defines the layouts; none of them may change.
 #pragma once
 
@@ -8,7 +8,7 @@ namespace cuflash::python::dlpack {
 
 enum DeviceType : int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13 };
 enum TypeCode : uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kOpaque = 3, kBfloat = 4, kComplex = 5, kBool = 6 };
-// What the codes behind these stand for, from kFirstNamed on: types of 8, 6 and 4 bits.
+// The codes after these, from kFirstNamed on: types of 8, 6 and 4 bits.
 constexpr uint8_t kFirstNamed = 7;
 constexpr const char* kNamed[] = {"float8_e3m4",     "float8_e4m3",   "float8_e4m3b11fnuz", "float8_e4m3fn",
                                   "float8_e4m3fnuz", "float8_e5m2",   "float8_e5m2fnuz",    "float8_e8m0fnu",
@@ -55,15 +55,15 @@ struct ManagedTensorVersioned {  // the capsule "dltensor_versioned"
   Tensor tensor;
 };
 
-// What a type offers as the capsule "dlpack_exchange_api" in its attribute __dlpack_c_exchange_api__. Functions return
-// 0, or -1 with a Python exception set.
+// The content of the capsule "dlpack_exchange_api" in a type's attribute __dlpack_c_exchange_api__. Functions return 0,
+// or -1 with a Python exception set.
 struct ExchangeApi {
   Version version;
   const ExchangeApi* previous;
   void* allocate;
   int (*managed_tensor_of)(void* object, ManagedTensorVersioned** out);
   void* object_of;
-  int (*tensor_of)(void* object, Tensor* out);  // borrowed from the object; NULL where the type has no such function
+  int (*tensor_of)(void* object, Tensor* out);  // borrowed from the object; NULL if the type has no such function
   void* current_stream;
 };
 

@@ -1,4 +1,4 @@
-// One call of the library, without the GIL, with scratch from where the caller wants it.
+// One call of the library: releases the GIL and takes scratch memory from the caller's allocator.
 #pragma once
 
 #include "arrays.h"
@@ -7,34 +7,34 @@
 
 namespace cuflash::python {
 
-// What the frameworks say about their memory is believed: on the CPU no driver is asked where pointers point to.
-inline cuflash_execution execution_of(const Arrays& arrays, const Place& place) {
+// The frameworks know where their memory is, so the device is always given: the library need not ask the driver.
+inline cuflash_execution execution_of(const Arrays& arrays, const Runtime& runtime) {
   cuflash_execution e;
   cuflash_execution_init(&e);
   e.device = arrays.device().type == dlpack::kCuda ? CUFLASH_DEVICE_CUDA : CUFLASH_DEVICE_CPU;
-  e.num_threads = place.num_threads, e.deterministic = place.deterministic, e.check_lengths = place.check_lengths;
-  e.stream = reinterpret_cast<void*>(place.stream);
-  e.workspace_from_pool = place.allocate.is_none();
+  e.num_threads = runtime.num_threads, e.deterministic = runtime.deterministic, e.check_lengths = runtime.check_lengths;
+  e.stream = reinterpret_cast<void*>(runtime.stream);
+  e.workspace_from_pool = runtime.allocate.is_none();
   return e;
 }
 
-// What `allocate` returned, which must be memory of this size there.
-Array workspace_of(nb::handle allocated, size_t bytes, const Place& place, dlpack::Device device);
+// The array that `allocate` returned; raises unless it has this many bytes on the device.
+Array workspace_of(nb::handle allocated, size_t bytes, const Runtime& runtime, dlpack::Device device);
 
-// size and run are the library's functions of one pass, with its arguments.
+// size and run are the library's functions for one pass, with its arguments.
 template <class Attention, class Tensors>
-void execute(const Arrays& arrays, const Place& place, const Attention& attention, const Tensors& tensors,
+void execute(const Arrays& arrays, const Runtime& runtime, const Attention& attention, const Tensors& tensors,
              cuflash_status (*size)(const Attention*, const Tensors*, const cuflash_execution*, size_t*),
              cuflash_status (*run)(const Attention*, const Tensors*, const cuflash_execution*), Wording wording) {
-  cuflash_execution execution = execution_of(arrays, place);
-  nb::object allocated;  // held until the call has launched what uses it: another thread may get it afterwards
+  cuflash_execution execution = execution_of(arrays, runtime);
+  nb::object allocated;  // held until the call has launched its kernels: another thread may get the memory afterwards
   Array workspace;
-  if (execution.device == CUFLASH_DEVICE_CUDA && !place.allocate.is_none()) {
+  if (execution.device == CUFLASH_DEVICE_CUDA && !runtime.allocate.is_none()) {
     size_t bytes = 0;
     check(size(&attention, &tensors, &execution, &bytes), wording);
     if (bytes > 0) {
-      allocated = nb::object(place.allocate(bytes));
-      workspace = workspace_of(allocated, bytes, place, arrays.device());
+      allocated = nb::object(runtime.allocate(bytes));
+      workspace = workspace_of(allocated, bytes, runtime, arrays.device());
       execution.workspace = workspace.data, execution.workspace_size = bytes;
     }
   }
@@ -47,11 +47,11 @@ void execute(const Arrays& arrays, const Place& place, const Attention& attentio
 }
 
 template <class Attention, class Tensors>
-std::string explain(const Arrays& arrays, const Place& place, const Attention& attention, const Tensors& tensors,
+std::string explain(const Arrays& arrays, const Runtime& runtime, const Attention& attention, const Tensors& tensors,
                     cuflash_status (*write)(const Attention*, const Tensors*, const cuflash_execution*, char*, size_t,
                                             size_t*),
                     Wording wording) {
-  const cuflash_execution execution = execution_of(arrays, place);
+  const cuflash_execution execution = execution_of(arrays, runtime);
   size_t needed = 0;
   check(write(&attention, &tensors, &execution, nullptr, 0, &needed), wording);
   std::string text(needed, '\0');

@@ -1,4 +1,4 @@
-// Handles and answers are tuples here; cuflash/_cache.py gives their fields names.
+// Handles and results are tuples here; cuflash/_page_pool.py gives their fields names.
 #include "page_pool.h"
 
 #include <cuflash/page_pool.h>
@@ -49,7 +49,7 @@ Tensor output(const Array& array, const char* name) {
   return tensor;
 }
 
-// One row for each sequence, by `write`.
+// Lets `write` fill one row of the array for each sequence.
 template <class Write>
 void write_rows(const std::vector<Handle>& handles, nb::handle object, const char* name, Write write) {
   const Array array = array_of(object, name, 0);
@@ -85,8 +85,9 @@ void bind_page_pool(nb::module_& module) {
   nb::class_<PagePool>(module, "PagePool")
       .def(
           "__init__",
-          [](PagePool* place, int64_t pages, int64_t page_size, int64_t max_sequences, int64_t max_pages_per_sequence) {
-            raising([&] { new (place) PagePool({pages, page_size, max_sequences, max_pages_per_sequence}); });
+          [](PagePool* memory, int64_t pages, int64_t page_size, int64_t max_sequences,
+             int64_t max_pages_per_sequence) {
+            raising([&] { new (memory) PagePool({pages, page_size, max_sequences, max_pages_per_sequence}); });
           },
           "pages"_a, "page_size"_a, "max_sequences"_a, "max_pages_per_sequence"_a)
       .def("start", [](PagePool& p) { return to_python(raising([&] { return p.start(); })); })

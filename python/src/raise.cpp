@@ -19,9 +19,11 @@ std::string_view python_name(std::string_view word, Words words) {
   if (word == "v") return "v_cache";
   if (word == "k_new") return "k";
   if (word == "v_new") return "v";
-  if (word == "seqlens") return "cache_seqlens";
-  if (word == "batch_idx") return "cache_batch_idx";
-  return word == "leftpad" ? "cache_leftpad" : word;
+#define CUFLASH_RENAME(name, member) \
+  if (word == #member) return #name;
+  CUFLASH_CACHE_ARRAYS(CUFLASH_RENAME, CUFLASH_NOTHING)
+#undef CUFLASH_RENAME
+  return word;
 }
 
 std::string in_python_words(std::string_view message, Words words) {
@@ -37,7 +39,7 @@ std::string in_python_words(std::string_view message, Words words) {
   return text;
 }
 
-// The argument that a message begins with, in the library's words; "" where it begins with something else.
+// The argument that a message begins with, under the library's name; "" if it begins with something else.
 std::string_view subject_of(std::string_view message) {
   const size_t colon = message.find(':');
   return colon == message.npos ? std::string_view() : message.substr(0, colon);
@@ -47,13 +49,13 @@ bool is_one_of(std::string_view word, std::initializer_list<std::string_view> wo
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-// Whether the array has heads and rows, whose order a layout decides. A bias, a mask and lse have one order.
+// Whether the array has heads and rows, whose order depends on the layout. That of a bias, a mask and lse does not.
 bool has_rows(std::string_view name) {
   return is_one_of(name, {"q", "k", "v", "o", "dout", "dq", "dk", "dv", "k_new", "v_new", "o_a", "o_b"});
 }
 
-// "[a, b, c, d]" with b and c exchanged, where the brackets at `begin` have four elements; they end before the result.
-size_t exchange_in_list(std::string& text, size_t begin) {
+// Swaps b and c of "[a, b, c, d]" if the brackets at `begin` have four elements. Returns the position after them.
+size_t swap_in_list(std::string& text, size_t begin) {
   const size_t end = text.find(']', begin);
   if (end == text.npos) return text.size();
   std::vector<std::string> elements;
@@ -69,9 +71,9 @@ size_t exchange_in_list(std::string& text, size_t begin) {
   return end + 1;
 }
 
-// The message of a call with layout "bshd": the library sees [batch, heads, length, dim], and speaks of that.
+// The message for layout "bshd": the library sees [batch, heads, length, dim], and its messages use that order.
 std::string in_order_of_bshd(std::string text) {
-  for (size_t n = text.find('['); n < text.size(); n = text.find('[', n)) n = exchange_in_list(text, n);
+  for (size_t n = text.find('['); n < text.size(); n = text.find('[', n)) n = swap_in_list(text, n);
   constexpr std::string_view dimension = "dimension ";
   for (size_t n = text.find(dimension); n != text.npos; n = text.find(dimension, n)) {
     n += dimension.size();

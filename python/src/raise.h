@@ -9,16 +9,16 @@
 
 namespace cuflash::python {
 
-// Whose names of arguments a message has: in a call over a cache, k and v are what is appended.
+// The argument names that a message uses: in a call over a cache, k and v are the rows to append.
 enum class Words { attention, cache };
 
 struct Wording {
-  std::string_view layout;  // the caller's order of dimensions, in which a message has them
+  std::string_view layout;  // the caller's order of dimensions, which the message uses
   Words words = Words::attention;
-  Packing packing = Packing::none;  // of q, k and v: a message then says of which array they are a part
+  Packing packing = Packing::none;  // of q, k and v: a message says which array they are a part of
 };
 
-// Raises the exception of this status with the message in Python's words, and in the order of the caller's dimensions.
+// Raises the exception of this status; the message uses Python's names and the caller's order of dimensions.
 [[noreturn]] void raise_error(cuflash_status status, std::string_view message, Wording wording);
 
 // Raises unless status is CUFLASH_OK.

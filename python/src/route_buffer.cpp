@@ -1,4 +1,4 @@
-// By the buffer protocol: NumPy arrays, and whatever else shows its memory that way.
+// The buffer protocol: NumPy arrays, and everything else that exposes its memory that way.
 #include <bit>
 #include <string>
 #include <string_view>
@@ -10,7 +10,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-// NumPy has no letter for bfloat16, an extension type of ml_dtypes: its bits are shown as integers.
+// NumPy has no format letter for bfloat16, an extension type of ml_dtypes: it is read as integers of the same bits.
 bool is_bfloat16(nb::handle object) {
   const nb::object dtype = nb::getattr(object, "dtype", nb::none());
   return text_of(nb::getattr(dtype, "name", nb::none())) == "bfloat16";

@@ -1,4 +1,4 @@
-// By DLPack: through the functions that a type offers to C, or through the method __dlpack__.
+// DLPack: through the C functions that a type offers, or through its method __dlpack__.
 #include <string>
 
 #include "routes.h"
@@ -47,7 +47,7 @@ Array adopt(dlpack::ManagedTensor* managed, const char* name) {
   return array;
 }
 
-// The stream is named only for memory of a GPU; DLPack has its own number for the default one.
+// Only GPU memory takes a stream; DLPack has its own number for the default one.
 nb::object capsule_of(nb::handle object, uintptr_t stream) {
   const bool on_cuda = nb::cast<int>(nb::object(object.attr("__dlpack_device__")())[0]) == dlpack::kCuda;
   nb::dict arguments;
@@ -78,7 +78,7 @@ Array array_by_exchange(nb::handle object, const char* name, const dlpack::Excha
 
 Array array_by_dlpack(nb::handle object, const char* name, uintptr_t stream) {
   const nb::object capsule = capsule_of(object, stream);
-  // A capsule that was renamed no longer frees the tensor: from then on that is the Array's part.
+  // A renamed capsule no longer frees the tensor: from then on the Array does.
   const auto take = [&](const char* label, const char* used) {
     void* managed = PyCapsule_GetPointer(capsule.ptr(), label);
     if (PyCapsule_SetName(capsule.ptr(), used) != 0) throw nb::python_error();

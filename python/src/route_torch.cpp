@@ -1,5 +1,5 @@
-// PyTorch before 2.10 has no DLPack functions for C: its tensors are asked through their methods, whose names and types
-// are looked up once.
+// PyTorch before 2.10 has no DLPack functions for C: its tensors are read through their methods. The names of these and
+// the dtype objects are looked up once.
 #include <limits>
 #include <string>
 
@@ -59,7 +59,7 @@ int64_t number_of(nb::handle object, const nb::object& method) {
   return number;
 }
 
-// Elements from the first to the last, both counted; saturates where that is beyond 64 bits.
+// The number of elements from the first to the last, inclusive; saturates at 64 bits.
 int64_t reach_of(const Array& array) {
   int64_t reach = 1;
   for (int32_t d = 0; d < array.rank; ++d) {

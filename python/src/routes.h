@@ -1,4 +1,4 @@
-// The roads from a Python object to an Array; array.cpp chooses one for each type of object.
+// The protocols that turn a Python object into an Array; array.cpp chooses one for each type of object.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ Array array_of_torch(nb::handle tensor, const char* name);
 Array array_by_buffer(nb::handle object, const char* name);
 Array array_by_dlpack(nb::handle object, const char* name, uintptr_t stream);
 
-// Raises where a tensor's storage ends before its last element: PyTorch lets a storage be resized under a tensor.
+// Raises if a tensor's storage ends before its last element: PyTorch allows resizing the storage under a tensor.
 void require_storage(const Array& array, nb::handle tensor, const char* name);
 
 // Fills all but the keeper.

@@ -11,26 +11,26 @@ namespace cuflash::python::xla {
 namespace {
 
 enum class Kind {
-  rows,         // q, k, v and what is shaped like them: [B, H, S, D], [B, S, H, D] or [T, H, D]
-  row_numbers,  // lse: [B, H, S] or [H, T]
-  pairs,        // bias, mask: [B or 1, H or 1, Sq or 1, Sk]
-  head_numbers_of_batch,
-  numbers
+  rows,                // q, k, v and arrays shaped like them: [B, H, S, D], [B, S, H, D] or [T, H, D]
+  per_row,             // lse: [B, H, S] or [H, T]
+  scores,              // bias, mask: [B or 1, H or 1, Sq or 1, Sk]
+  per_batch_and_head,  // [B, H]
+  vector
 };
 
 size_t rank_of(Kind kind, Layout layout) {
   const bool packed = layout == Layout::thd;
   switch (kind) {
     case Kind::rows: return packed ? 3 : 4;
-    case Kind::row_numbers: return packed ? 2 : 3;
-    case Kind::pairs: return 4;
-    case Kind::head_numbers_of_batch: return 2;
-    case Kind::numbers: return 1;
+    case Kind::per_row: return packed ? 2 : 3;
+    case Kind::scores: return 4;
+    case Kind::per_batch_and_head: return 2;
+    case Kind::vector: return 1;
   }
   return 0;
 }
 
-// Where a name's tensor goes: input or output is null.
+// The member that the tensor of a name is assigned to: input or output is null.
 struct Slot {
   std::string_view name;
   Kind kind;
@@ -44,23 +44,18 @@ Slot slot(std::string_view name, Direction direction, Slice& s) {
       {"q", Kind::rows, &s.attention.q, nullptr},
       {"k", Kind::rows, &s.attention.k, nullptr},
       {"v", Kind::rows, &s.attention.v, nullptr},
-      {"alibi_slopes", Kind::head_numbers_of_batch, &s.attention.alibi_slopes, nullptr},
-      {"bias", Kind::pairs, &s.attention.bias, nullptr},
-      {"mask", Kind::pairs, &s.attention.mask, nullptr},
-      {"sink", Kind::numbers, &s.attention.sink, nullptr},
-      {"cu_seqlens_q", Kind::numbers, &s.attention.cu_seqlens_q, nullptr},
-      {"cu_seqlens_k", Kind::numbers, &s.attention.cu_seqlens_k, nullptr},
-      {"seqlens_q", Kind::numbers, &s.attention.seqlens_q, nullptr},
-      {"seqlens_k", Kind::numbers, &s.attention.seqlens_k, nullptr},
-      {"out", Kind::rows, forward ? nullptr : &s.gradients.o, forward ? &s.outputs.o : nullptr},
-      {"lse", Kind::row_numbers, forward ? nullptr : &s.gradients.lse, forward ? &s.outputs.lse : nullptr},
+#define CUFLASH_SLOT(name, kind) {#name, Kind::kind, &s.attention.name, nullptr},
+      CUFLASH_ATTENTION_ARRAYS(CUFLASH_SLOT)
+#undef CUFLASH_SLOT
+          {"out", Kind::rows, forward ? nullptr : &s.gradients.o, forward ? &s.outputs.o : nullptr},
+      {"lse", Kind::per_row, forward ? nullptr : &s.gradients.lse, forward ? &s.outputs.lse : nullptr},
       {"dout", Kind::rows, &s.gradients.dout, nullptr},
-      {"dlse", Kind::row_numbers, &s.gradients.dlse, nullptr},
+      {"dlse", Kind::per_row, &s.gradients.dlse, nullptr},
       {"dq", Kind::rows, nullptr, &s.gradients.dq},
       {"dk", Kind::rows, nullptr, &s.gradients.dk},
       {"dv", Kind::rows, nullptr, &s.gradients.dv},
-      {"dbias", Kind::pairs, nullptr, &s.gradients.dbias},
-      {"dsink", Kind::numbers, nullptr, &s.gradients.dsink},
+      {"dbias", Kind::scores, nullptr, &s.gradients.dbias},
+      {"dsink", Kind::vector, nullptr, &s.gradients.dsink},
   };
   for (const Slot& candidate : slots) {
     if (candidate.name == name) return candidate;
@@ -68,7 +63,7 @@ Slot slot(std::string_view name, Direction direction, Slice& s) {
   throw FlashAttentionError(CUFLASH_INTERNAL, "no tensor is called " + std::string(name));
 }
 
-// The dimensions in front of those that belong to one call.
+// The leading dimensions that vmap added to those of one call.
 std::span<const int64_t> leading(const Operand& operand, size_t rank) {
   if (operand.shape.size() < rank) {
     throw FlashAttentionError(CUFLASH_INVALID_ARGUMENT, std::string(operand.name) + ": rank " +
@@ -84,7 +79,7 @@ int64_t product(std::span<const int64_t> extents) {
   return n;
 }
 
-// The extents of vmap: for each leading dimension the largest of all operands, which are that or 1.
+// The extents of vmap: for each leading dimension, the largest among the operands; the others have 1 there.
 std::vector<int64_t> batch_extents(const Call& call) {
   std::vector<int64_t> extents;
   Slice unused;
@@ -103,7 +98,7 @@ std::vector<int64_t> batch_extents(const Call& call) {
   return extents;
 }
 
-// The number of this operand's slice, in units of slices, for the call of that index.
+// Which slice of this operand belongs to the call of that index.
 int64_t slice_number(std::span<const int64_t> front, std::span<const int64_t> extents, int64_t index) {
   int64_t number = 0, stride = 1;
   for (size_t d = front.size(); d-- > 0;) {
@@ -129,22 +124,18 @@ Tensor view(const Operand& operand, size_t rank, bool swap_heads_and_rows, int64
 
 }  // namespace
 
-Options::Place Options::place(std::string_view name) {
-  if (name == "scale") return {&scale, nullptr};
-  if (name == "softcap") return {&softcap, nullptr};
-  if (name == "dropout_p") return {&dropout_p, nullptr};
-  if (name == "has_scale") return {nullptr, &has_scale};
-  if (name == "causal") return {nullptr, &causal};
-  if (name == "top_left") return {nullptr, &top_left};
-  if (name == "window_left") return {nullptr, &window_left};
-  if (name == "window_right") return {nullptr, &window_right};
-  if (name == "max_seqlen_q") return {nullptr, &max_seqlen_q};
-  if (name == "max_seqlen_k") return {nullptr, &max_seqlen_k};
-  if (name == "deterministic") return {nullptr, &deterministic};
-  if (name == "dropout_seed") return {nullptr, &dropout_seed};
-  if (name == "dropout_offset") return {nullptr, &dropout_offset};
-  if (name == "num_threads") return {nullptr, &num_threads};
-  return {nullptr, nullptr};
+static Options::Field field_of(double& option) { return {.real = &option}; }
+static Options::Field field_of(int64_t& option) { return {.integer = &option}; }
+
+Options::Field Options::find(std::string_view name) {
+#define CUFLASH_FIND(type, option, value) \
+  if (name == #option) return field_of(option);
+  CUFLASH_ATTENTION_OPTIONS(CUFLASH_FIND, CUFLASH_FIND)
+#undef CUFLASH_FIND
+  if (name == "has_scale") return field_of(has_scale);
+  if (name == "deterministic") return field_of(deterministic);
+  if (name == "num_threads") return field_of(num_threads);
+  return {};
 }
 
 Layout layout_of(std::string_view name) {
@@ -169,15 +160,11 @@ Slice slice(const Call& call, int64_t index) {
     if (target.output) *target.output = t;
   }
   const Options& o = call.options;
+#define CUFLASH_ASSIGN(type, name, value) s.attention.name = static_cast<type>(o.name);
+  CUFLASH_ATTENTION_OPTIONS(CUFLASH_ASSIGN, CUFLASH_NOTHING)
+#undef CUFLASH_ASSIGN
   if (o.has_scale) s.attention.scale = o.scale;
-  s.attention.causal = o.causal != 0;
   s.attention.alignment = o.top_left ? Alignment::top_left : Alignment::bottom_right;
-  s.attention.window_left = o.window_left, s.attention.window_right = o.window_right;
-  s.attention.softcap = o.softcap;
-  s.attention.dropout_p = o.dropout_p;
-  s.attention.dropout_seed = static_cast<uint64_t>(o.dropout_seed);
-  s.attention.dropout_offset = static_cast<uint64_t>(o.dropout_offset);
-  s.attention.max_seqlen_q = o.max_seqlen_q, s.attention.max_seqlen_k = o.max_seqlen_k;
   return s;
 }
 

@@ -4,15 +4,19 @@
 #include <cuflash/flash_attention.h>
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
+#include <type_traits>
 #include <vector>
+
+#include "options.h"
 
 namespace cuflash::python::xla {
 
 enum class Direction { forward, backward };
 enum class Layout { bhsd, bshd, thd };
 
-// A row-major buffer. vmap puts dimensions in front of those that the call knows: 1 where every call shares the buffer.
+// A row-major buffer. vmap adds leading dimensions to those of the call, of size 1 if every call shares the buffer.
 struct Operand {
   std::string_view name;
   DType dtype;
@@ -20,47 +24,44 @@ struct Operand {
   std::vector<int64_t> shape;
 };
 
+// The type of an attribute: f64 or s64, which holds the bits of an unsigned number.
+template <class Type>
+using AttributeType =
+    std::conditional_t<std::is_same_v<Type, double> || std::is_same_v<Type, std::optional<double>>, double, int64_t>;
+
 struct Options {
-  double scale = 0;
-  double softcap = 0;
+#define CUFLASH_MEMBER(type, name, value) AttributeType<type> name = value;
+  CUFLASH_ATTENTION_OPTIONS(CUFLASH_MEMBER, CUFLASH_MEMBER)
+#undef CUFLASH_MEMBER
   int64_t has_scale = 0;
-  int64_t causal = 0;
-  int64_t top_left = 0;
-  int64_t window_left = -1;
-  int64_t window_right = -1;
-  int64_t max_seqlen_q = 0;
-  int64_t max_seqlen_k = 0;
   int64_t deterministic = 0;
-  double dropout_p = 0;
-  int64_t dropout_seed = 0;  // the bits of an unsigned number, as is the offset
-  int64_t dropout_offset = 0;
   int64_t num_threads = 0;
 
-  // Where the option of this name is; one of the two is null, both for a name that is unknown.
-  struct Place {
-    double* real;
-    int64_t* integer;
+  // Points to the option of this name: one of the two, or neither if the name is unknown.
+  struct Field {
+    double* real = nullptr;
+    int64_t* integer = nullptr;
   };
-  Place place(std::string_view name);
+  Field find(std::string_view name);
 };
 
 struct Call {
   Direction direction;
   Layout layout;
   Options options;
-  std::vector<Operand> operands;  // those that are read and those that are written
+  std::vector<Operand> operands;  // arguments and results
 };
 
 Layout layout_of(std::string_view name);
 
-// Called with what is queried or run: the structs of one call, pointers already moved to its slice of vmap.
+// The structs of one of vmap's calls, with pointers to its slices of the buffers.
 struct Slice {
   Attention attention;
   ForwardOutputs outputs;
   BackwardTensors gradients;
 };
 
-int64_t slices(const Call& call);              // how many calls vmap has made of this one
+int64_t slices(const Call& call);              // how many calls vmap made of this one
 Slice slice(const Call& call, int64_t index);  // index in [0, slices)
 
 void run(Direction direction, const Slice& slice, const Execution& execution);

@@ -22,7 +22,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& message) { throw FlashAttentionError(CUFLASH_INTERNAL, message); }
 
-// A struct that is shorter than ours was written by an XLA that these declarations do not describe.
+// A struct shorter than ours comes from an XLA version that these declarations do not describe.
 template <class Struct>
 void check_size(const Struct& s, const char* what) {
   if (s.struct_size < sizeof(Struct)) {
@@ -63,16 +63,16 @@ std::string_view text(const Attributes& attributes, int64_t i) {
 }
 
 void read_scalar(const Attributes& attributes, int64_t i, std::string_view name, Options& options) {
-  const Options::Place place = options.place(name);
-  if (attributes.types[i] != kScalar || (!place.real && !place.integer)) {
+  const Options::Field field = options.find(name);
+  if (attributes.types[i] != kScalar || (!field.real && !field.integer)) {
     refuse("attribute " + std::string(name) + " is not known here");
   }
   const Scalar& scalar = *static_cast<const Scalar*>(attributes.values[i]);
-  if (scalar.dtype != (place.real ? DataType::f64 : DataType::s64)) {
+  if (scalar.dtype != (field.real ? DataType::f64 : DataType::s64)) {
     refuse("attribute " + std::string(name) + " has an unexpected type");
   }
-  if (place.real) *place.real = *static_cast<const double*>(scalar.value);
-  if (place.integer) *place.integer = *static_cast<const int64_t*>(scalar.value);
+  if (field.real) *field.real = *static_cast<const double*>(scalar.value);
+  if (field.integer) *field.integer = *static_cast<const int64_t*>(scalar.value);
 }
 
 Call call_of(Direction direction, const CallFrame& frame) {
@@ -99,7 +99,7 @@ Call call_of(Direction direction, const CallFrame& frame) {
   return call;
 }
 
-// An error that XLA has made: on its way back to XLA.
+// An error made by XLA, on its way back to XLA.
 struct XlaError {
   Error* error;
 };
@@ -107,13 +107,13 @@ void check(Error* error) {
   if (error) throw XlaError{error};
 }
 
-// Scratch in device memory, from XLA's own allocator. XLA frees in the order of its stream, so giving the block back
-// after the launch, before the kernel has run, is what its interface means.
+// Scratch in device memory, from XLA's own allocator. XLA frees in stream order, so its interface allows returning the
+// block after the launch, before the kernel has run.
 class Workspace {
  public:
   Workspace(const CallFrame& frame, size_t size) : frame_(frame), size_(size) {
     if (size == 0) return;
-    // XLA promises 16 bytes at most; the library wants kAlignment.
+    // XLA guarantees an alignment of 16 bytes at most; the library requires kAlignment.
     size_ += kAlignment;
     AllocateArgs args{sizeof(AllocateArgs), nullptr, frame.context, size_, 16, nullptr};
     check(frame.api->allocate(&args));
@@ -154,7 +154,7 @@ void execute(Device device, Direction direction, const CallFrame& frame) {
     check(frame.api->get_stream(&args));
     execution.stream = args.stream;
   }
-  // Every slice has the same shape and so the same need; on one stream they can share the block.
+  // Every slice has the same shape and needs the same workspace; on one stream they can share it.
   const size_t bytes = device == Device::cuda ? workspace_size(direction, slice(call, 0), execution) : 0;
   const Workspace workspace(frame, bytes);
   execution.workspace = workspace.data(), execution.workspace_size = bytes;
@@ -176,9 +176,9 @@ Error* error_of(const CallFrame& frame, const char* message, ErrorCode code) {
   return frame.api->create_error(&args);
 }
 
-// Asked once, when the handler is registered. XLA refuses a version that it does not serve, so it is told its own where
-// that is no newer than ours: all versions up to that have the fields that are used here at the same places. An XLA
-// that does not say which it is dates from the first.
+// XLA asks for the handler's version once, when it is registered, and refuses one that it does not support. The answer
+// is XLA's own version unless that is newer than ours: in all versions up to ours, the fields used here have the same
+// offsets. An XLA that does not state its version is of the first one.
 bool answered_metadata(const CallFrame& frame) {
   for (Extension* e = frame.extensions; e; e = e->next) {
     if (e->type != kMetadataExtension) continue;
@@ -237,17 +237,19 @@ DType dtype_named(const std::string& name, const std::string& dtype) {
 
 using Described = std::vector<std::tuple<std::string, std::string, std::vector<int64_t>>>;  // name, dtype, shape
 
-// The library's own rules while JAX traces, when there is no data yet: a bad argument is a ValueError at the call, not
-// an error of the compiled program. Lengths are taken as zeros, which are always legal.
+// Applies the library's own rules while JAX traces, when there is no data yet: a bad argument is a ValueError at the
+// call, not an error of the compiled program. Lengths are taken as zeros, which are always legal.
 void check_call(const std::string& direction, const std::string& layout, const Described& described,
                 const nb::dict& options) try {
   Call call{direction == "forward" ? Direction::forward : Direction::backward, layout_of(layout), {}, {}};
   for (const auto& [key, value] : options) {
-    const Options::Place place = call.options.place(nb::cast<std::string>(key));
-    if (place.real) *place.real = nb::cast<double>(value);
-    if (place.integer) *place.integer = nb::cast<int64_t>(value);
+    const auto name = nb::cast<std::string>(key);
+    const Options::Field field = call.options.find(name);
+    if (!field.real && !field.integer) refuse("attribute " + name + " is not known here");
+    if (field.real) *field.real = nb::cast<double>(value);
+    if (field.integer) *field.integer = nb::cast<int64_t>(value);
   }
-  // An address for each, far apart and behind all memory, never read: explain() computes nothing.
+  // A distinct address for each operand, beyond all memory and never read: explain() computes nothing.
   const auto nowhere = [](size_t n) { return reinterpret_cast<void*>((n + 1) << 52); };
   std::vector<std::vector<int32_t>> lengths;
   lengths.reserve(described.size());

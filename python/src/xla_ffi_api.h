@@ -1,7 +1,8 @@
-// The part of XLA's typed foreign function interface (its C API, version 0.x) that a handler needs, in our own words:
-// building the package needs no jaxlib. tests/python/test_jax.py compares every offset with the header that jax ships.
+// The part of XLA's typed foreign function interface (its C API, version 0.x) that a handler needs, declared again here
+// so that building the package needs no jaxlib. tests/python/jax/test_jax_structs.py compares every offset with the
+// header that jax ships.
 //
-// Every struct begins with the number of bytes that its writer knew of; later versions only append.
+// Every struct begins with its size as its writer knew it; later versions only append members.
 #pragma once
 
 #include <cstddef>

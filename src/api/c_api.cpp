@@ -1,4 +1,4 @@
-// The C ABI: structs become a Problem, exceptions become status codes. Nothing else happens here.
+// The C ABI: converts structs to a Problem and exceptions to status codes, and does nothing else.
 #include <cuflash/cuflash.h>
 
 #include "api/calls.h"

@@ -1,4 +1,4 @@
-// The C ABI of the KV cache: structs become a Problem, exceptions become status codes.
+// The C ABI of the KV cache: converts structs to a Problem and exceptions to status codes.
 #include <cuflash/cuflash_cache.h>
 
 #include "api/calls.h"

@@ -1,5 +1,5 @@
-// What the functions of the C ABI share: structs are read, located and described, the problem is used, and exceptions
-// become status codes.
+// Shared by the functions of the C ABI: read the structs, locate their memory, describe the problem, run it, and
+// convert exceptions to status codes.
 #pragma once
 
 #include <cuflash/cuflash.h>
@@ -13,13 +13,13 @@
 #include "backend/backend.h"
 #include "backend/check_lengths.h"
 #include "backend/locate.h"
-#include "problem/apart.h"
 #include "problem/describe.h"
 #include "problem/describe_cache.h"
+#include "problem/disjoint.h"
 
 namespace cuflash {
 
-// The sizes of the first publication: execution has grown since.
+// The first published size of each struct. Only execution has grown since.
 inline cuflash_attention read(const cuflash_attention* a) {
   return adopt("attention", a, cuflash_attention_init, sizeof *a);
 }
@@ -82,9 +82,9 @@ cuflash_status query_size(const cuflash_attention* attention, const Tensors* ten
                       });
 }
 
-// A device that is not there is an answer here, not an error.
+// For explain, a missing device is part of the answer, not an error.
 template <class Tensors>
-std::string explain_where_it_can(const cuflash_attention& what, const Tensors& where, const Execution& how) {
+std::string explain_even_without_device(const cuflash_attention& what, const Tensors& where, const Execution& how) {
   Snapshot copies;
   Memory memory;
   try {
@@ -105,7 +105,7 @@ cuflash_status write_explanation(const cuflash_attention* attention, const Tenso
     const cuflash_attention what = read(attention);
     const Tensors where = read(tensors);
     if (!text && capacity != 0) reject("text: is NULL, but capacity is ", capacity);
-    const std::string explanation = explain_where_it_can(what, where, how);
+    const std::string explanation = explain_even_without_device(what, where, how);
     if (capacity != 0) std::snprintf(text, capacity, "%s", explanation.c_str());
     if (needed) *needed = explanation.size() + 1;
   });

@@ -4,7 +4,7 @@
 
 namespace cuflash {
 
-// Fixed, so that reporting a failed allocation needs none.
+// A fixed buffer, so that reporting a failed allocation does not allocate.
 static thread_local char message_of_last_error[1024] = "";
 
 const char* last_error() { return message_of_last_error; }

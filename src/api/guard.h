@@ -1,4 +1,4 @@
-// The C edge: no exception passes it.
+// The C boundary: no exception crosses it.
 #pragma once
 
 #include <cuflash/cuflash.h>
@@ -10,7 +10,7 @@
 
 namespace cuflash {
 
-// Of this thread; "" before the first.
+// The last error of this thread; "" before the first one.
 const char* last_error();
 void remember_error(const char* message);
 

@@ -1,4 +1,4 @@
-// The C ABI of the page pool: pointers are checked here, all else by cache::Pool.
+// The C ABI of the page pool: checks pointers here and leaves all other rules to cache::Pool.
 #include <cuflash/cuflash_pages.h>
 
 #include <span>
@@ -27,13 +27,13 @@ std::span<const cuflash_sequence> list_of(const cuflash_sequence* sequences, int
   return {sequences, static_cast<size_t>(count)};
 }
 
-// There is a place for the answer before anything changes, and it is written when the answer is known.
-template <class Handle, class Answer, class Ask>
-cuflash_status answered(Handle* pool, const char* name, Answer* answer, Ask ask) noexcept {
+// Checks the result pointer before the pool changes, and writes the result once it is known.
+template <class Handle, class Result, class Call>
+cuflash_status with_result(Handle* handle, const char* name, Result* result, Call call) noexcept {
   return guarded([&] {
-    auto& asked = given("pool", pool).pool;
-    Answer& place = given(name, answer);
-    place = ask(asked);
+    auto& pool = given("pool", handle).pool;
+    Result& out = given(name, result);
+    out = call(pool);
   });
 }
 
@@ -46,29 +46,29 @@ using cache::Pool;
 cuflash_status cuflash_page_pool_create(const cuflash_page_pool_config* config, cuflash_page_pool** pool) {
   return guarded([&] {
     const auto adopted = adopt("page_pool_config", config, cuflash_page_pool_config_init, sizeof *config);
-    cuflash_page_pool*& place = given("pool", pool);
-    place = new cuflash_page_pool{Pool(adopted)};
+    cuflash_page_pool*& out = given("pool", pool);
+    out = new cuflash_page_pool{Pool(adopted)};
   });
 }
 void cuflash_page_pool_destroy(cuflash_page_pool* pool) { delete pool; }
 
 cuflash_status cuflash_page_pool_start(cuflash_page_pool* pool, cuflash_sequence* sequence) {
-  return answered(pool, "sequence", sequence, [](Pool& p) { return p.start(); });
+  return with_result(pool, "sequence", sequence, [](Pool& p) { return p.start(); });
 }
 cuflash_status cuflash_page_pool_fork(cuflash_page_pool* pool, cuflash_sequence parent, int64_t tokens,
                                       cuflash_sequence* child) {
-  return answered(pool, "child", child, [&](Pool& p) { return p.fork(parent, tokens); });
+  return with_result(pool, "child", child, [&](Pool& p) { return p.fork(parent, tokens); });
 }
 cuflash_status cuflash_page_pool_append(cuflash_page_pool* pool, cuflash_sequence sequence, int64_t tokens,
                                         cuflash_append_result* result) {
-  return answered(pool, "result", result, [&](Pool& p) { return p.append(sequence, tokens); });
+  return with_result(pool, "result", result, [&](Pool& p) { return p.append(sequence, tokens); });
 }
 cuflash_status cuflash_page_pool_truncate(cuflash_page_pool* pool, cuflash_sequence sequence, int64_t tokens) {
   return guarded([&] { given("pool", pool).pool.truncate(sequence, tokens); });
 }
 cuflash_status cuflash_page_pool_trim(cuflash_page_pool* pool, cuflash_sequence sequence, int64_t sinks, int64_t window,
                                       cuflash_trim_result* result) {
-  return answered(pool, "result", result, [&](Pool& p) { return p.trim(sequence, sinks, window); });
+  return with_result(pool, "result", result, [&](Pool& p) { return p.trim(sequence, sinks, window); });
 }
 cuflash_status cuflash_page_pool_release(cuflash_page_pool* pool, cuflash_sequence sequence) {
   return guarded([&] { given("pool", pool).pool.release(sequence); });
@@ -76,10 +76,10 @@ cuflash_status cuflash_page_pool_release(cuflash_page_pool* pool, cuflash_sequen
 
 cuflash_status cuflash_page_pool_state(const cuflash_page_pool* pool, cuflash_sequence sequence,
                                        cuflash_sequence_state* state) {
-  return answered(pool, "state", state, [&](const Pool& p) { return p.state(sequence); });
+  return with_result(pool, "state", state, [&](const Pool& p) { return p.state(sequence); });
 }
 cuflash_status cuflash_page_pool_statistics(const cuflash_page_pool* pool, cuflash_page_pool_stats* stats) {
-  return answered(pool, "stats", stats, [](const Pool& p) { return p.statistics(); });
+  return with_result(pool, "stats", stats, [](const Pool& p) { return p.statistics(); });
 }
 cuflash_status cuflash_page_pool_write_block_table(const cuflash_page_pool* pool, const cuflash_sequence* sequences,
                                                    int64_t count, const cuflash_mutable_tensor* block_table,

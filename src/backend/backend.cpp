@@ -6,7 +6,7 @@
 #include "cpu/backward.h"
 #include "cpu/forward.h"
 #include "cpu/kernels.h"
-#include "cpu/kv/attention.h"
+#include "cpu/kv/kv_attention.h"
 #include "cpu/kv/merge.h"
 #include "cpu/plan.h"
 #include "cpu/threads/threads.h"

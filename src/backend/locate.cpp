@@ -2,7 +2,7 @@
 
 #include "cuda/driver/memory.h"
 #include "error.h"
-#include "problem/tensors_of.h"
+#include "problem/for_each_tensor.h"
 
 namespace cuflash {
 namespace {

@@ -1,5 +1,5 @@
-// Hands out 64-byte aligned pieces of one block. Over no block it only measures, so the code that lays out a workspace
-// is also the code that says how large it is: before a block of that size exists, nothing in it can be out of range.
+// Hands out 64-byte aligned pieces of one block. Without a block it only measures, so the code that lays out a
+// workspace also computes its size, and no piece can be out of range.
 #pragma once
 
 #include <cstddef>

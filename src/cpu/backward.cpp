@@ -13,7 +13,7 @@
 namespace cuflash::cpu {
 namespace {
 
-// One call: the workspace, cut up, and the passes.
+// One backward call: the layout of its workspace, and its passes.
 template <class T, class E>
 class Backward {
  public:
@@ -26,15 +26,15 @@ class Backward {
         whole_heads_(ranges_ == 1 || p.batch * p.heads_k >= 32) {
     const Checked panels = TileIndex::count(p, TileIndex::Side::query, p.heads_q, kernels_.lanes);
     dq_size_ = round_up(p.dim_qk, kernels_.rows) * kernels_.lanes;
-    bias_tiles_ = bias_tiles().value("dbias: its tiles are");
+    bias_tiles_ = bias_tiles().value("dbias: the number of tiles is");
     const int64_t most_tasks = std::max({panels.at_most(Checked::kLargest), key_tasks(), bias_tiles_, p.heads_q});
     workers_ = worker_count(p, e, most_tasks);
     Arena scratch(nullptr), shared(nullptr);
     BackwardScratch<T, E>(scratch, p, kernels_, shape_);
-    divide(shared, panels);
+    lay_out(shared, panels);
     bytes_ = workspace_bytes(shared.used() + scratch.used() * workers_);
     shared_bytes_ = workspace_bytes(shared.used()), scratch_bytes_ = workspace_bytes(scratch.used());
-    panels_ = panels.value("q: its panels are");
+    panels_ = panels.value("q: the number of panels is");
   }
 
   size_t bytes() const { return bytes_; }
@@ -42,7 +42,7 @@ class Backward {
   void run() {
     const Workspace workspace(e_, bytes());
     Arena arena(workspace.data());
-    divide(arena, panels_);
+    lay_out(arena, panels_);
     scratch_ = static_cast<std::byte*>(workspace.data()) + shared_bytes_;
     const TileIndex panels(p_, TileIndex::Side::query, p_.heads_q, kernels_.lanes, panel_index_);
     TileCounter counter(e_.tile_stats), ignored(nullptr);
@@ -50,15 +50,16 @@ class Backward {
     const bool main = p_.dq || p_.dk || p_.dv;
     if (main) key_pass(panels, counter);
     if (p_.dq && !whole_heads_) query_pass(panels);
-    if (p_.dbias && !(main && bias_is_dscores())) bias_pass(main ? ignored : counter);  // statistics: of the first pass
+    if (p_.dbias && !(main && bias_is_dscores()))
+      bias_pass(main ? ignored : counter);  // statistics count the first pass only
     if (p_.dsink) sink_pass();
     counter.report(p_, {kernels_.lanes, shape_.k}, e_.tile_stats);
   }
 
  private:
-  // Into how many ranges the keys of a sequence are cut, each with a dQ of its own: enough to fill a machine where there
-  // are tiles for it, more where each stays long enough to pay for that memory. A function of the sequence alone: no
-  // result depends on the number of threads or on the rest of the batch.
+  // The number of ranges into which the keys of a sequence are cut, each with a dQ buffer of its own: enough to fill a
+  // machine if there are tiles for it, and more if each range stays long enough to justify the memory. It depends only
+  // on the sequence, so no result depends on the number of threads or on the rest of the batch.
   int64_t ranges_of(int64_t len_k) const {
     const int64_t heads = std::max<int64_t>(1, p_.heads_k);
     const auto for_tasks = [&](int64_t tasks) { return (tasks + heads - 1) / heads; };
@@ -66,16 +67,16 @@ class Backward {
     return std::clamp<int64_t>(std::max(few, many), 1, 8);
   }
 
-  // Keys of which dK and dV are written: dense rows beyond the length are, too, as 0.
+  // The number of rows of dK and dV that are written. Dense rows beyond the length are written as 0.
   int64_t written_keys(int64_t b) const { return p_.packed() ? sequence_of(p_, b).len_k : p_.len_k; }
 
-  void divide(Arena& arena, const Checked& panels) {
+  void lay_out(Arena& arena, const Checked& panels) {
     panel_index_ = arena.take<int64_t>(p_.batch + 1);
     const int64_t rows = p_.packed() ? p_.cu_q[p_.batch] : p_.len_q;
     const int64_t copies = p_.packed() ? 1 : p_.batch;
     delta_ = {arena.take<T>(Checked(copies) * p_.heads_q * rows), state_type(p_.dtype),
               p_.packed() ? 0 : p_.heads_q * rows, rows, 1};
-    // A task that has the whole dQ of its heads needs a place for it no longer than it runs, and one for a range.
+    // A task that computes all of dQ of its heads needs a buffer only while it runs, and one more to add a range.
     head_panels_ = (p_.len_q + kernels_.lanes - 1) / kernels_.lanes;
     const int64_t places = std::min(workers_, p_.batch * p_.heads_k) * std::min<int64_t>(ranges_, 2);
     const Checked all_panels = whole_heads_ ? Checked(places) * p_.group() * head_panels_ : panels * ranges_;
@@ -87,7 +88,7 @@ class Backward {
     return BackwardScratch<T, E>(arena, p_, kernels_, shape_);
   }
 
-  // delta = dot(dO, O) - dLSE. A task is many panels: a short pass is not worth waking anybody.
+  // delta = dot(dO, O) - dLSE. A task takes many panels, because a short pass is not worth waking a worker.
   void delta_pass(const TileIndex& panels) {
     constexpr int64_t kPanels = 32;
     run_tasks(e_, workers_, (panels_ + kPanels - 1) / kPanels, [&](int64_t worker, int64_t task) {
@@ -104,7 +105,7 @@ class Backward {
       static_cast<T*>(delta_.data)[delta_.at(b, h, row)] = row_delta(p_, kernels_, b, h, row, staging);
   }
 
-  // dK and dV of the keys, summed over the query heads that share them, and dQ or a range's share of it.
+  // dK and dV of the keys, summed over the query heads that share them, and dQ or the share of each range.
   void key_pass(const TileIndex& panels, TileCounter& counter) {
     run_tasks(e_, workers_, key_tasks(), [&](int64_t worker, int64_t task) {
       BackwardScratch<T, E> w = scratch(worker);
@@ -118,10 +119,10 @@ class Backward {
     });
   }
 
-  // There are few heads where each has several tasks.
+  // Cannot overflow: heads are split into ranges only if there are few of them.
   int64_t key_tasks() const { return p_.batch * p_.heads_k * (whole_heads_ ? 1 : ranges_); }
 
-  // dq: panels of the group's heads, each `stride` behind the one before.
+  // dq: panels of the heads of the group, `stride` panels per head.
   void one_range(const TileIndex& panels, int64_t b, int64_t hk, int64_t range, T* dq, int64_t stride,
                  BackwardScratch<T, E>& w, TileCounter& counter) {
     const auto for_heads = [&](auto body) {
@@ -135,7 +136,7 @@ class Backward {
     for_tiles(mine, shape_.k, written, [&](Range rows) { key_tile(b, hk, rows, for_heads, w, counter); });
   }
 
-  // The same sums in the same order as if every range were a task.
+  // The same sums in the same order as with one task per range.
   void all_ranges(const TileIndex& panels, int64_t b, int64_t hk, int64_t worker, BackwardScratch<T, E>& w,
                   TileCounter& counter) {
     const int64_t size = p_.group() * head_panels_ * dq_size_;
@@ -165,7 +166,7 @@ class Backward {
     const Sequence seq = sequence_of(p_, b);
     const Range keys{rows.begin, std::max(rows.begin, std::min(rows.end, seq.len_k))};
     if (bias_is_dscores()) for_heads([&](int64_t h, T*) { clear_dbias(head_of(p_, b, h), rows, w); });
-    if (!keys.empty() && !queries_of_keys(p_, seq, keys).empty()) {  // keys that nobody sees are not even read
+    if (!keys.empty() && !queries_of_keys(p_, seq, keys).empty()) {  // keys that no query sees are not read
       w.load_keys(p_, head_of(p_, b, hk * p_.group()), keys);
       for_heads([&](int64_t h, T* dq) { add_head(head_of(p_, b, h), keys, dq, w, counter); });
     }
@@ -180,12 +181,12 @@ class Backward {
   void add_head(const Head& head, Range keys, T* dq, BackwardScratch<T, E>& w, TileCounter& counter) {
     for_tiles(queries_of_keys(p_, head.seq, keys), shape_.q, head.seq.len_q, [&](Range tile) {
       w.load_queries(p_, head, tile, delta_);
-      Range seen{tile.end, tile.begin};  // panels of the tile that see a key, side by side
+      Range seen{tile.end, tile.begin};  // panels of the tile that see a key; they are contiguous
       for_tiles(tile, kernels_.lanes, tile.end, [&](Range queries) {
         const TileKind kind = tile_kind(p_, head.seq, queries, keys);
         if (kind == TileKind::skipped) return;
         counter.visit(kind);
-        w.differentiate(p_, head, tile, queries, keys, At::product);
+        w.differentiate(p_, head, tile, queries, keys, GradientAt::dot_product);
         if (bias_is_dscores()) store_dbias(head, w);
         w.add_panel_to_keys(p_, tile, keys.size());
         if (dq) w.panel.add_keys(w.dp, w.k, dq + queries.begin / kernels_.lanes * dq_size_);
@@ -195,7 +196,7 @@ class Backward {
     });
   }
 
-  // dQ: the ranges' shares, added in their order.
+  // Adds the shares of dQ in the order of the ranges.
   void query_pass(const TileIndex& panels) {
     run_tasks(e_, workers_, panels_, [&](int64_t worker, int64_t task) {
       BackwardScratch<T, E> w = scratch(worker);
@@ -207,7 +208,7 @@ class Backward {
     });
   }
 
-  // Rows of one panel; those beyond the sequence's length are 0.
+  // Writes the rows of one panel; rows beyond the length of the sequence are 0.
   void store_dq(int64_t b, int64_t h, Range rows, const T* sum, BackwardScratch<T, E>& w) const {
     const Sequence seq = sequence_of(p_, b);
     std::fill_n(w.lse, kernels_.lanes, static_cast<T>(p_.scale));
@@ -223,7 +224,7 @@ class Backward {
   int64_t bias_key_tiles() const { return (p_.bias_len_k + shape_.k - 1) / shape_.k; }
   Checked bias_tiles() const { return Checked(p_.bias_batch) * p_.bias_heads * bias_query_tiles() * bias_key_tiles(); }
 
-  // A bias that nobody shares has dS as its gradient, and the pass over the keys writes it.
+  // If bias is not broadcast, its gradient is dS, which the pass over the keys writes.
   bool bias_is_dscores() const {
     return p_.dbias && !p_.packed() && p_.softcap == 0 && p_.bias_batch == p_.batch && p_.bias_heads == p_.heads_q &&
            p_.bias_len_q == p_.len_q;
@@ -238,7 +239,7 @@ class Backward {
                      keys.size(), w.dbias + i * shape_.k);
   }
 
-  // Pairs that no panel will visit have a gradient of 0.
+  // Zeroes the gradient of pairs that no panel visits.
   void clear_dbias(const Head& head, Range keys, BackwardScratch<T, E>& w) const {
     const bool all_visited = head.seq.len_q == p_.len_q && keys.end <= head.seq.len_k &&
                              tile_kind(p_, head.seq, {0, p_.len_q}, keys) == TileKind::full;
@@ -248,7 +249,7 @@ class Backward {
       kernels_.store(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(head.b, head.h, i) + keys.begin, keys.size(), w.dbias);
   }
 
-  // dBias of one tile of the bias: dS, summed over the batch entries, heads and queries that share it.
+  // dBias of one tile of the bias: dS summed over the batch entries, heads and queries that share it.
   void bias_pass(TileCounter& counter) {
     run_tasks(e_, workers_, bias_tiles_, [&](int64_t worker, int64_t task) {
       BackwardScratch<T, E> w = scratch(worker);
@@ -284,7 +285,7 @@ class Backward {
         const TileKind kind = tile_kind(p_, head.seq, queries, keys);
         if (kind == TileKind::skipped) return;
         counter.visit(kind);
-        w.differentiate(p_, head, tile, queries, keys, At::softmax);
+        w.differentiate(p_, head, tile, queries, keys, GradientAt::softmax_input);
         T* sum = w.dbias + (one_row ? 0 : (queries.begin - tile.begin) * shape_.k) + w.panel.first_key;
         if (!one_row) return kernels_.add_to_rows(w.panel.keys.size(), w.dp, queries.size(), sum, shape_.k);
         for (int64_t k = 0; k < w.panel.keys.size(); ++k)
@@ -311,7 +312,7 @@ class Backward {
     });
   }
 
-  // from [dim / lanes][key][lane], times factor. Of `rows` rows `computed` hold sums, the rest is 0.
+  // Writes `rows` rows of from [dim / lanes][key][lane] times factor. The first `computed` hold sums, the others are 0.
   void store_key_rows(const Rows& to, int64_t begin, int64_t rows, int64_t computed, const T* from, T factor,
                       int64_t dim, BackwardScratch<T, E>& w) const {
     const int64_t lanes = kernels_.lanes;
@@ -330,12 +331,12 @@ class Backward {
   const Kernels<T, E>& kernels_;
   TileShape shape_;
   int64_t ranges_;    // of the longest sequence
-  bool whole_heads_;  // a task takes all ranges of its heads: there are enough tasks
+  bool whole_heads_;  // a task takes all ranges of its heads, because there are enough tasks
   int64_t panels_ = 0, head_panels_ = 0, dq_size_ = 0, bias_tiles_ = 0, workers_ = 0;
   size_t bytes_ = 0, shared_bytes_ = 0, scratch_bytes_ = 0;
   int64_t* panel_index_ = nullptr;
   Rows delta_;       // [batch, heads_q, len_q] in T
-  T* dq_ = nullptr;  // [range][panel][dim_qk][lane]; of whole heads [worker][1 or 2][head of the group][panel]...
+  T* dq_ = nullptr;  // [range][panel][dim_qk][lane]; whole heads: [worker][1 or 2][head of the group][panel]...
   std::byte* scratch_ = nullptr;
 };
 

@@ -1,8 +1,9 @@
-// The backward pass. P is recomputed from Q, K and LSE; nothing of size Sq x Sk is kept.
+// The backward pass. It recomputes P from Q, K and LSE and stores nothing of size Sq x Sk.
 //
-// One pass over the scores: a task owns a range of keys of a KV head, walks it tile by tile, sums dK and dV of each tile
-// over all queries and heads that see it, and adds its share of dQ to a buffer of its own. The shares are then added in
-// the order of the ranges. Each sum has one fixed order, so the result is bitwise the same for any number of threads.
+// It makes one pass over the scores. A task owns a range of keys of a KV head and walks it tile by tile. It accumulates
+// dK and dV of each key tile over all queries and heads that see the tile, and adds its share of dQ to a private
+// buffer. A second pass adds the shares in the order of the ranges. Every sum has one fixed order, so the result is
+// bitwise the same for any number of threads.
 #pragma once
 
 #include <cstddef>

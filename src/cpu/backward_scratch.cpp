@@ -59,7 +59,7 @@ void BackwardScratch<T, E>::load_queries(const BackwardProblem& p, const Head& h
 
 template <class T, class E>
 void BackwardScratch<T, E>::differentiate(const BackwardProblem& p, const Head& head, Range tile, Range queries,
-                                          Range keys, At at) {
+                                          Range keys, GradientAt at) {
   const Kernels<T, E>& kernels = panel.kernels;
   const int64_t first = queries.begin - tile.begin;
   panel.compute_scores(p, head, queries, keys, q_by_dim + first * dim_qk, k_by_dim);
@@ -67,18 +67,19 @@ void BackwardScratch<T, E>::differentiate(const BackwardProblem& p, const Head& 
   kernels.multiply(seen, p.dim_v, v_by_dim + panel.first_key * dim_v, dim_v * kernels.rows, dout_by_dim + first * dim_v,
                    dp, Into::overwrite);
   kernels.differentiate(seen, !panel.visible.complete || p.bias, panel.s, panel.scale, dp, lse + first, delta + first,
-                        panel.keep, at == At::product ? panel.cap_slope : nullptr);
+                        panel.keep, at == GradientAt::dot_product ? panel.cap_slope : nullptr);
 }
 
-// w of the panel, as a left operand that sums over queries; 0 for the keys of the tile that the panel does not see.
+// Converts w of the panel to a left operand that is summed over queries, with zeros for keys of the tile that the panel
+// does not see.
 template <class T, class E>
-void BackwardScratch<T, E>::flip(const T* w, E* left, int64_t first, int64_t tile_keys) const {
+void BackwardScratch<T, E>::to_left(const T* w, E* left, int64_t first, int64_t tile_keys) const {
   const int64_t rows = panel.kernels.rows, size = panel.kernels.lanes * rows;
   const auto clear = [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; k += rows) std::fill_n(left + k * shape.q + first * rows, size, E{});
   };
   clear(0, panel.first_key);
-  panel.kernels.flip(panel.keys.size(), w, left + panel.first_key * shape.q, shape.q, first);
+  panel.kernels.to_left(panel.keys.size(), w, left + panel.first_key * shape.q, shape.q, first);
   clear(round_up(panel.first_key + panel.keys.size(), rows), tile_keys);
 }
 
@@ -86,22 +87,22 @@ template <class T, class E>
 void BackwardScratch<T, E>::add_panel_to_keys(const BackwardProblem& p, Range tile, int64_t keys) {
   const int64_t first = panel.queries.begin - tile.begin;
   if (p.dv) {
-    flip(panel.s, p_left, first, keys);
-    add_bad_queries(panel.s, dout, first, dv);
+    to_left(panel.s, p_left, first, keys);
+    add_nonfinite_queries(panel.s, dout, first, dv);
   }
   if (p.dk) {
-    flip(dp, ds_left, first, keys);
-    add_bad_queries(dp, q, first, dk);
+    to_left(dp, ds_left, first, keys);
+    add_nonfinite_queries(dp, q, first, dk);
   }
 }
 
 template <class T, class E>
-void BackwardScratch<T, E>::add_bad_queries(const T* w, const RowOperand<E>& x, int64_t first, T* c) {
+void BackwardScratch<T, E>::add_nonfinite_queries(const T* w, const RowOperand<E>& x, int64_t first, T* c) {
   const int64_t lanes = panel.kernels.lanes;
-  for (int64_t n = 0; n < x.bad_count; ++n) {
-    const int64_t q = x.bad[n] - first;
+  for (int64_t n = 0; n < x.nonfinite_count; ++n) {
+    const int64_t q = x.nonfinite[n] - first;
     if (q < 0 || q >= panel.queries.size()) continue;
-    x.read(x.bad[n], panel.staging);
+    x.read(x.nonfinite[n], panel.staging);
     for (int64_t k = 0; k < panel.keys.size(); ++k)
       if (panel.visible.sees(q, k))
         for (int64_t d = 0; d < x.source.dim; ++d)

@@ -1,33 +1,33 @@
-// What one worker of the backward pass has at hand: a tile of keys, a tile of queries, and the products of the two.
+// The scratch of one worker of the backward pass: a key tile, a query tile, and their products.
 #pragma once
 
 #include "cpu/panel.h"
 
 namespace cuflash::cpu {
 
-// Where a gradient of the scores is taken: at the scores that enter the softmax (that is bias's gradient), or at q * k,
-// before softcap.
-enum class At { softmax, product };
+// Where the gradient of the scores is taken: at the input of the softmax (the gradient of the bias), or at the dot
+// product q * k, before softcap.
+enum class GradientAt { softmax_input, dot_product };
 
 template <class T, class E>
 struct BackwardScratch {
   Panel<T, E> panel;
   TileShape shape;
-  int64_t key_rows;       // shape.k in whole left panels
-  int64_t dim_qk, dim_v;  // in whole steps
+  int64_t key_rows;       // shape.k rounded up to whole left panels
+  int64_t dim_qk, dim_v;  // rounded up to whole steps
 
-  // Keys, left operands: K sums over dim for S and over keys for dQ, V over dim for dP.
+  // Keys as left operands: K is summed over dim for S and over keys for dQ, V over dim for dP.
   E *k_by_dim, *v_by_dim;
   RowOperand<E> k;
-  // Queries, right operands: Q and dO sum over dim for S and dP, over queries for dK and dV.
+  // Queries as right operands: Q and dO are summed over dim for S and dP, over queries for dK and dV.
   E *q_by_dim, *dout_by_dim;
   RowOperand<E> q, dout;
-  T* lse;    // [query], +inf where the row saw nothing: exp(s - lse) is then 0
+  T* lse;    // [query]; +inf if the row sees no key, so that exp(s - lse) is 0
   T* delta;  // [query]
 
   T* dp;                // [key][lane]: dP, then dS of a panel
-  E *p_left, *ds_left;  // drop(P) and dS of a query tile, as left operands that sum over queries
-  T *dk, *dv;           // [dim / lanes][key][lane]: sums of a key tile, dK without the scale
+  E *p_left, *ds_left;  // drop(P) and dS of a query tile, as left operands summed over queries
+  T *dk, *dv;           // [dim / lanes][key][lane]: accumulators of a key tile, dK before the scale
   T* dbias;             // [query or 1][key]
 
   BackwardScratch(Arena& arena, const BackwardProblem& p, const Kernels<T, E>& kernels, TileShape shape);
@@ -36,17 +36,17 @@ struct BackwardScratch {
   // delta_rows is [batch, heads_q, len_q].
   void load_queries(const BackwardProblem& p, const Head& head, Range queries, const Rows& delta_rows);
 
-  // drop(P) in panel.s and dS in dp, of a panel of the loaded query tile against the loaded keys.
-  void differentiate(const BackwardProblem& p, const Head& head, Range tile, Range queries, Range keys, At at);
+  // Computes drop(P) in panel.s and dS in dp for a panel of the loaded query tile against the loaded keys.
+  void differentiate(const BackwardProblem& p, const Head& head, Range tile, Range queries, Range keys, GradientAt at);
 
-  // dK and dV of the loaded keys go on by what panel.s and dp say; flush_queries after the last panel of a query tile,
-  // with the rows of the tile that were added.
+  // Adds panel.s and dp to the left operands of dV and dK of the loaded keys. After the last panel of a query tile,
+  // flush_queries multiplies them, with the rows of the tile that were added.
   void add_panel_to_keys(const BackwardProblem& p, Range tile, int64_t keys);
   void flush_queries(const BackwardProblem& p, Range queries, int64_t keys);
 
  private:
-  void flip(const T* w, E* left, int64_t first, int64_t tile_keys) const;
-  void add_bad_queries(const T* w, const RowOperand<E>& x, int64_t first, T* c);
+  void to_left(const T* w, E* left, int64_t first, int64_t tile_keys) const;
+  void add_nonfinite_queries(const T* w, const RowOperand<E>& x, int64_t first, T* c);
 };
 
 extern template struct BackwardScratch<float, float>;

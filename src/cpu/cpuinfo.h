@@ -1,4 +1,4 @@
-// What Linux says about the processor.
+// The contents of /proc/cpuinfo.
 #pragma once
 
 #include <fstream>
@@ -7,7 +7,7 @@
 
 namespace cuflash::cpu {
 
-// The first value of every key: all cores of a machine are taken for equal.
+// The first value of every key: all cores of a machine are assumed equal.
 inline std::map<std::string, std::string> read_cpuinfo() {
   std::map<std::string, std::string> values;
   std::ifstream file("/proc/cpuinfo");

@@ -1,4 +1,4 @@
-// delta = dot(dO, O) - dLSE of one row: what every dP of the row has too much.
+// delta = dot(dO, O) - dLSE of one row, which is subtracted from every dP of the row.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace cuflash::cpu {
 
-// In double: dP - delta cancels. Eight sums, so that one need not wait for the other.
+// In double, because dP - delta cancels. Eight accumulators break the dependency chain.
 template <class T>
 double dot(const T* a, const T* b, int64_t count) {
   double sums[8] = {};
@@ -19,7 +19,7 @@ double dot(const T* a, const T* b, int64_t count) {
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-// staging holds two rows.
+// staging must hold two rows.
 template <class T, class E>
 T row_delta(const BackwardProblem& p, const Kernels<T, E>& kernels, int64_t b, int64_t h, int64_t row, T* staging) {
   T* dout = staging + p.dim_v;

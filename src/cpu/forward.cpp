@@ -15,21 +15,22 @@
 namespace cuflash::cpu {
 namespace {
 
-// What one worker needs, O(tile * head size). A query tile is a few panels, so that packing K and V pays.
+// The scratch of one worker, O(tile * head size). A query tile is several panels, which amortises the packing of K and
+// V.
 template <class T, class E>
 struct ForwardScratch {
   Panel<T, E> panel;
   int64_t dim_qk;  // rounded up to whole steps
   int64_t dim_v;   // rounded up to whole left panels
-  int64_t o_rows;  // dim_v, and two of RoundedSums where weights are rounded
-  E* k;            // left, by dim
+  int64_t o_rows;  // dim_v, plus two for RoundedSums if weights are rounded
+  E* k;            // left operand, by dim
   RowOperand<E> v;
-  E* q;                           // right, by dim: [panel][dim_qk][lane]
-  T* o;                           // [panel][o_rows][lane], not yet divided by l
-  T* m;                           // [panel][lane]: the largest s so far
-  T* l;                           // [panel][lane]: the sum of exp(scale (s - m)) so far
-  T *factor, *lse;                // [lane]: the results of finished rows
-  std::byte* gathered = nullptr;  // [key][dim]: a tile of K or V from the pages of a cache
+  E* q;                           // right operand, by dim: [panel][dim_qk][lane]
+  T* o;                           // [panel][o_rows][lane]: accumulator, not yet divided by l
+  T* m;                           // [panel][lane]: running max of s
+  T* l;                           // [panel][lane]: running sum of exp(scale (s - m))
+  T *factor, *lse;                // [lane]: of finished rows
+  std::byte* gathered = nullptr;  // [key][dim]: a tile of K or V, gathered from pages
 
   ForwardScratch(Arena& arena, const Problem& p, const Kernels<T, E>& kernels, TileShape shape)
       : panel(arena, p, kernels, shape.k), dim_v(round_up(p.dim_v, kernels.rows)) {
@@ -48,7 +49,7 @@ struct ForwardScratch {
 };
 
 template <class T, class E>
-void start(const ForwardProblem& p, const Head& head, Range queries, ForwardScratch<T, E>& w) {
+void begin_tile(const ForwardProblem& p, const Head& head, Range queries, ForwardScratch<T, E>& w) {
   const Kernels<T, E>& kernels = w.panel.kernels;
   const int64_t padded = round_up(queries.size(), kernels.lanes);
   kernels.pack(source_of(p.q, head.b, head.h, head.seq.q_begin, queries, p.dim_qk), Side::right, w.q, nullptr, 0,
@@ -58,7 +59,7 @@ void start(const ForwardProblem& p, const Head& head, Range queries, ForwardScra
   std::fill_n(w.l, padded, T{0});
 }
 
-// The online softmax of one panel over one tile of keys.
+// One step of the online softmax: a panel against a key tile.
 template <class T, class E>
 void attend_panel(const ForwardProblem& p, const Head& head, Range tile, Range queries, Range keys,
                   ForwardScratch<T, E>& w) {
@@ -72,14 +73,14 @@ void attend_panel(const ForwardProblem& p, const Head& head, Range tile, Range q
   w.panel.add_keys(w.panel.s, w.v, o, &sums);
 }
 
-// Rows of a tile of keys: where they lie or, from several pages, one after the other in `gathered`. There may be no page
-// for those that nobody sees: they are 0 there.
-Source keys_of(const Problem& p, const ConstRows& from, const Head& head, Range keys, Range seen, int64_t dim,
-               std::byte* gathered) {
+// The rows of a key tile: in place or, if they span several pages, gathered. Keys that no query sees may have no page
+// and are 0 in `gathered`.
+Source key_source(const Problem& p, const ConstRows& from, const Head& head, Range keys, Range seen, int64_t dim,
+                  std::byte* gathered) {
   const auto rows_of = [&](Range some) { return Range{head.seq.k_begin + some.begin, head.seq.k_begin + some.end}; };
   const Range here{std::max(keys.begin, seen.begin), std::min(keys.end, seen.end)};
   const bool all = here.size() == keys.size();
-  if (!p.cache.page_size || (all && rows_in_order(p, from, head.b, rows_of(keys)) == keys.size()))
+  if (!p.cache.page_size || (all && contiguous_rows(p, from, head.b, rows_of(keys)) == keys.size()))
     return {from.data,       from.dtype,  key_offset(p, from, head.b, head.hk, head.seq.k_begin + keys.begin),
             from.row_stride, keys.size(), dim};
   const auto row_bytes = static_cast<size_t>(dim * size_of(from.dtype));
@@ -94,12 +95,12 @@ template <class T, class E>
 void attend(const ForwardProblem& p, const Head& head, Range tile, int64_t tile_k, ForwardScratch<T, E>& w,
             TileCounter& counter) {
   const Kernels<T, E>& kernels = w.panel.kernels;
-  start(p, head, tile, w);
+  begin_tile(p, head, tile, w);
   const Range seen = keys_of_queries(p, head.seq, tile);
   for_tiles(seen, tile_k, head.seq.len_k, [&](Range keys) {
-    kernels.pack(keys_of(p, p.k, head, keys, seen, p.dim_qk, w.gathered), Side::left, w.k, nullptr, 0, nullptr,
+    kernels.pack(key_source(p, p.k, head, keys, seen, p.dim_qk, w.gathered), Side::left, w.k, nullptr, 0, nullptr,
                  w.panel.staging);
-    w.v.load(kernels, keys_of(p, p.v, head, keys, seen, p.dim_v, w.gathered), Side::left, nullptr, w.panel.staging);
+    w.v.load(kernels, key_source(p, p.v, head, keys, seen, p.dim_v, w.gathered), Side::left, nullptr, w.panel.staging);
     for_tiles(tile, kernels.lanes, tile.end, [&](Range queries) {
       const TileKind kind = tile_kind(p, head.seq, queries, keys);
       if (kind == TileKind::skipped) return;
@@ -109,26 +110,26 @@ void attend(const ForwardProblem& p, const Head& head, Range tile, int64_t tile_
   });
 }
 
-// What is left to do for a row: o times factor is its result.
+// The result of a row is o times factor.
 template <class T>
-struct RowEnd {
+struct RowResult {
   T factor, lse;
 };
 
 // m is in units of 1 / scale. The sink is a score that takes part in the sum and has no value.
 template <class T>
-RowEnd<T> end_of_row(T m, T l, T scale, T sink) {
+RowResult<T> finalize_row(T m, T l, T scale, T sink) {
   if (sink == -std::numeric_limits<T>::infinity() && l != 0) return {1 / l, m * scale + std::log(l)};
   const T largest = l == 0 ? -std::numeric_limits<T>::infinity() : m * scale;
   const T top = std::max(largest, sink);
-  if (l == 0 && top == largest) return {0, top};  // NaN in l goes on
+  if (l == 0 && top == largest) return {0, top};  // NaN in l propagates
   const auto weight = [&](T score) { return score == top ? T{1} : std::exp(score - top); };
   const T total = l * weight(largest) + weight(sink);
   return {weight(largest) / total, top + std::log(total)};
 }
 
-// l has the weights before they were rounded to bf16. Where all of a row's weights were rounded up, so would be its
-// result: it is a mean with the rounded weights.
+// l sums the weights before they were rounded to bf16. If all weights of a row were rounded up, its output would be too
+// large; dividing by the sum of the rounded weights makes it a weighted mean again.
 template <class T>
 void undo_rounding(T* factor, const T* sums, int64_t lanes) {
   for (int64_t n = 0; n < lanes; ++n) {
@@ -137,9 +138,10 @@ void undo_rounding(T* factor, const T* sums, int64_t lanes) {
   }
 }
 
-// The first `computed` rows of `written` have results, the rest lies beyond the sequence's length.
+// Writes O and LSE. The first `computed` rows of `written` have results; the others are beyond the length of the
+// sequence.
 template <class T, class E>
-void store(const ForwardProblem& p, const Head& head, Range written, int64_t computed, ForwardScratch<T, E>& w) {
+void epilogue(const ForwardProblem& p, const Head& head, Range written, int64_t computed, ForwardScratch<T, E>& w) {
   const Kernels<T, E>& kernels = w.panel.kernels;
   const T sink = static_cast<T>(p.sink ? load_element(p.sink.data, p.sink.dtype, p.sink.at(0, head.h)) : -INFINITY);
   T* rows = w.panel.staging;  // [lane][dim_v]
@@ -147,8 +149,8 @@ void store(const ForwardProblem& p, const Head& head, Range written, int64_t com
     const int64_t lane = q % kernels.lanes, row = head.seq.q_begin + written.begin + q;
     if (lane == 0 && q < computed) {
       for (int64_t n = 0; n < kernels.lanes; ++n) {
-        const RowEnd<T> end = end_of_row(w.m[q + n], w.l[q + n], w.panel.scale, sink);
-        w.factor[n] = end.factor, w.lse[n] = end.lse;
+        const RowResult<T> result = finalize_row(w.m[q + n], w.l[q + n], w.panel.scale, sink);
+        w.factor[n] = result.factor, w.lse[n] = result.lse;
       }
       const T* o = w.o + q * w.o_rows;
       if (kernels.to_right) undo_rounding(w.factor, o + w.dim_v * kernels.lanes, kernels.lanes);
@@ -179,7 +181,7 @@ struct ForwardLayout {
     ForwardScratch<T, E>(scratch, p, kernels, shape);
     bytes = workspace_bytes(index.used() + scratch.used() * workers);
     index_bytes = workspace_bytes(index.used()), scratch_bytes = workspace_bytes(scratch.used());
-    tasks = tiles.value("q: its tiles are");
+    tasks = tiles.value("q: the number of tiles is");
   }
 };
 
@@ -198,7 +200,7 @@ void run(const ForwardProblem& p, const Execution& e) {
     if (p.cache && takes_decode(p, head.seq)) return;
     const Range queries{rows.begin, std::min(rows.end, head.seq.len_q)};
     if (!queries.empty()) attend(p, head, queries, layout.shape.k, scratch, counter);
-    store(p, head, rows, queries.size(), scratch);
+    epilogue(p, head, rows, queries.size(), scratch);
   });
   counter.report(p, {layout.kernels.lanes, layout.shape.k}, e.tile_stats,
                  [&](const Sequence& s) { return !p.cache || !takes_decode(p, s); });

@@ -1,4 +1,4 @@
-// The forward pass: one task a (batch, query head, query tile), keys tile by tile with an online softmax.
+// The forward pass: one task per (batch, query head, query tile), which visits key tiles with an online softmax.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace cuflash::cpu {
 void forward(const ForwardProblem& problem, const Execution& execution);
 size_t forward_workspace_size(const ForwardProblem& problem, const Execution& execution);
 
-// The same where decode.h has no part in it; of a cache, the sequences that it does not take.
+// The panel path, without decode.h. For a cache, it computes only the sequences that decode does not take.
 void forward_panels(const ForwardProblem& problem, const Execution& execution);
 size_t forward_panels_workspace_size(const ForwardProblem& problem, const Execution& execution);
 

@@ -34,7 +34,7 @@ struct Isa {
   const Kernels<double>& f64;
   const DecodeTables& decode;
   const Kernels<float, Bf16>* bf16 = nullptr;
-  const std::string& (*bf16_refusal)() = never_refused;  // asks the system for what they need; "": they may be used
+  const std::string& (*bf16_refusal)() = never_refused;  // requests what they need from the system; "" if granted
 };
 
 constexpr bool always() { return true; }
@@ -56,7 +56,7 @@ bool has_amx() {
   return has;
 }
 
-// Asked once: the workspace that a query promised must be that of the call.
+// Asked once, so that a workspace query and the call that follows it get the same answer.
 const std::string& amx_refusal() {
   static const std::string refusal = refusal_of_tiles(arch_prctl);
   return refusal;
@@ -94,7 +94,7 @@ const Isa* best() {
   return best;
 }
 
-// Null: the environment asks for a set that is not there.
+// Null if CUFLASH_CPU_ISA names a set that is not available.
 const Isa* from_environment() {
   const char* name = std::getenv("CUFLASH_CPU_ISA");
   return name && *name ? find(name) : best();
@@ -110,10 +110,10 @@ const Isa& chosen() {
   for (const char* name : isa_names()) names += join(" ", name);
   throw FlashAttentionError(CUFLASH_UNSUPPORTED,
                             join("CUFLASH_CPU_ISA: \"", std::getenv("CUFLASH_CPU_ISA"),
-                                 "\" is no instruction set of this processor and build; these are:", names));
+                                 "\" is not an instruction set of this processor and build; available:", names));
 }
 
-// A better set may have tables of a plainer one, whose name says what they do.
+// A better set may reuse the tables of a simpler one; the name of the first set with this table says what it does.
 template <class HasTable>
 const char* first_with(HasTable has_table) {
   return std::find_if(std::begin(kIsas), std::end(kIsas), has_table)->name;

@@ -21,8 +21,8 @@ Panel<T, E>::Panel(Arena& arena, const Problem& p, const Kernels<T, E>& kernels,
   visible.end = arena.take<int32_t>(lanes);
 }
 
-// Keys that nobody in the panel sees are left out at both ends of the tile, in units of whole left panels, steps and
-// dropout groups: on the diagonal that is half of the work.
+// Trims keys that no query of the panel sees from both ends of the tile, in units of whole left panels, steps and
+// dropout groups. On the diagonal this saves half of the work.
 static Range trimmed(Range tile, Range seen, int64_t unit) {
   const int64_t begin = std::max(tile.begin, tile.begin + (seen.begin - tile.begin) / unit * unit);
   return {begin, std::min(tile.end, begin + round_up(seen.end - begin, unit))};
@@ -48,7 +48,7 @@ void Panel<T, E>::compute_scores(const Problem& p, const Head& head, Range new_q
   if (keep) draw_dropout(p, head);
 }
 
-// Left to the softmax, which has it for free, unless something has to be added to the scores before.
+// The softmax applies the scale for free, unless something must be added to the scores before.
 template <class T, class E>
 void Panel<T, E>::apply_scale(const Problem& p) {
   scale = static_cast<T>(p.scale);
@@ -59,7 +59,7 @@ void Panel<T, E>::apply_scale(const Problem& p) {
   scale = 1;
 }
 
-// The panel's part of a tensor [batch, heads_q, len_q, len_k].
+// The panel's block of a tensor [batch, heads_q, len_q, len_k].
 template <class T, class E>
 Source Panel<T, E>::score_rows(const ConstRows& from, const Head& head) const {
   return {from.data,       from.dtype,     from.at(head.b, head.h, queries.begin) + keys.begin,
@@ -82,7 +82,8 @@ void Panel<T, E>::find_visible(const Problem& p, const Head& head) {
   }
 }
 
-// Panels and tiles start at multiples of 16, so whole groups of four decisions fall into one and each is drawn once.
+// Panels and tiles start at multiples of 16, so a group of four dropout decisions never straddles two of them, and each
+// is drawn once.
 template <class T, class E>
 void Panel<T, E>::draw_dropout(const Problem& p, const Head& head) {
   const auto b = static_cast<uint32_t>(head.b), h = static_cast<uint32_t>(head.h);
@@ -102,9 +103,9 @@ void Panel<T, E>::add_keys(const T* w, const RowOperand<E>& x, T* c, const Round
   else kernels.to_right(keys.size(), w, right, sums);
   kernels.multiply(x.source.dim, keys.size(), x.panels + first_key * kernels.rows, x.capacity * kernels.rows, operand,
                    c, Into::add);
-  for (int64_t n = 0; n < x.bad_count; ++n) {
-    const int64_t k = x.bad[n] - first_key;
-    x.read(x.bad[n], staging);
+  for (int64_t n = 0; n < x.nonfinite_count; ++n) {
+    const int64_t k = x.nonfinite[n] - first_key;
+    x.read(x.nonfinite[n], staging);
     for (int64_t d = 0; d < x.source.dim; ++d)
       for (int64_t q = 0; q < queries.size(); ++q)
         if (visible.sees(q, k)) c[d * lanes + q] += staging[d] * w[k * lanes + q];

@@ -1,4 +1,4 @@
-// A panel of queries against a tile of keys: scores with every option of the spec, and who sees whom.
+// A panel of queries against a key tile: scores with every option of the spec, and which pairs are visible.
 #pragma once
 
 #include <cstdint>
@@ -22,27 +22,27 @@ inline Source source_of(const ConstRows& from, int64_t b, int64_t h, int64_t fir
   return {from.data, from.dtype, from.at(b, h, first + rows.begin), from.row_stride, rows.size(), dim};
 }
 
-// Rows of a tensor as an operand that is summed over rows. A weight of 0 does not keep NaN or Inf out of a sum, so rows that
-// hold one are left out of the panels and added pair by pair, where query and key see each other.
+// Rows of a tensor as an operand that is summed over rows. A weight of 0 does not keep NaN or Inf out of a sum, so rows
+// that hold one are left out of the panels and added pair by pair, only where query and key see each other.
 template <class E>
 struct RowOperand {
   E* panels = nullptr;  // [dim / width][capacity][width]
   int64_t capacity = 0;
-  int32_t* bad = nullptr;
-  int64_t bad_count = 0;
+  int32_t* nonfinite = nullptr;
+  int64_t nonfinite_count = 0;
   Source source{};
 
   RowOperand() = default;
   RowOperand(Arena& arena, int64_t capacity, int64_t dim, int64_t width)
       : panels(arena.take<E>(capacity * round_up(dim, width))),
         capacity(capacity),
-        bad(arena.take<int32_t>(capacity)) {}
+        nonfinite(arena.take<int32_t>(capacity)) {}
 
-  // Packs by dim on the way, where by_dim is not null.
+  // Also packs by dim if by_dim is not null.
   template <class T>
   void load(const Kernels<T, E>& kernels, const Source& from, Side side, E* by_dim, T* staging) {
     source = from;
-    bad_count = kernels.pack(from, side, by_dim, panels, capacity, bad, staging);
+    nonfinite_count = kernels.pack(from, side, by_dim, panels, capacity, nonfinite, staging);
   }
   template <class T>
   void read(int64_t row, T* to) const {
@@ -50,7 +50,7 @@ struct RowOperand {
   }
 };
 
-// The pairs that see each other. Lane q sees keys [begin[q], end[q]) of the tile that the mask tensor allows.
+// The visible pairs: lane q sees the keys [begin[q], end[q]) of the tile that the mask tensor allows.
 struct Visibility {
   int32_t* begin = nullptr;
   int32_t* end = nullptr;
@@ -66,27 +66,29 @@ struct Visibility {
 template <class T, class E>
 struct Panel {
   const Kernels<T, E>& kernels;
-  T* s = nullptr;          // [key][lane], -inf where the pair does not see each other
-  T scale = 1;             // what s is still to be multiplied by
-  T* cap_slope = nullptr;  // [key][lane], d softcap(s) / ds; null where nobody asks for it
+  T* s = nullptr;          // [key][lane], -inf where the pair is hidden
+  T scale = 1;             // factor still to be applied to s
+  T* cap_slope = nullptr;  // [key][lane], d softcap(s) / ds; null if not needed
   T* keep = nullptr;       // [key][lane], 0 or 1 / (1 - p); null without dropout
-  T* staging = nullptr;    // rows on their way
+  T* staging = nullptr;    // for rows being converted
   Visibility visible;
 
-  // Of the panel at hand: its queries, the keys of the tile that one of them may see, and where those start in the tile.
+  // The current panel: its queries, the keys of the tile that at least one of them may see, and the offset of those
+  // keys in the tile.
   Range queries{}, keys{};
   int64_t first_key = 0;
 
   Panel(Arena& arena, const Problem& problem, const Kernels<T, E>& kernels, int64_t tile_k);
 
-  // scale * s = scores of queries x keys of the tile, which is packed in k_left.
+  // Computes s such that scale * s are the scores of the queries against the keys of the tile, which is packed in
+  // k_left.
   void compute_scores(const Problem& p, const Head& head, Range queries, Range tile, const E* q_right, const E* k_left);
 
-  // c [dim][lane] += sum over keys of x [key][dim] w [key][lane]. sums: as Kernels::to_right has them.
+  // c [dim][lane] += sum over keys of x [key][dim] w [key][lane]. sums: as in Kernels::to_right.
   void add_keys(const T* w, const RowOperand<E>& x, T* c, const RoundedSums<T>* sums = nullptr);
 
  private:
-  E* right = nullptr;  // weights as a right operand, where they have to be converted
+  E* right = nullptr;  // weights as a right operand, if they need conversion
 
   void apply_scale(const Problem& p);
   Source score_rows(const ConstRows& from, const Head& head) const;

@@ -9,14 +9,14 @@
 
 namespace cuflash::cpu {
 
-// Dropout groups span 16 keys: key tiles start at multiples of that, and of the products' step.
+// Dropout groups span 16 keys, so key tiles start at multiples of 16 and of the step of the products.
 constexpr int64_t kKeyUnit = 16;
 
 static int64_t tile_of(int64_t length, int64_t unit, int64_t most) {
   return std::min(round_up(std::max<int64_t>(length, 1), unit), most);
 }
 
-// The choice where it is one for the CPU, in whole panels and steps.
+// The tuned choice, if it is a legal one for the CPU, rounded up to whole panels and steps.
 static TileShape largest_tile(const TileShape& built_in, int64_t lanes, int64_t unit, const tuned::Choice* choice) {
   constexpr int kMost = 4096;
   if (!choice || choice->family != "cpu" || choice->tile_q > kMost || choice->tile_k > kMost ||
@@ -25,8 +25,9 @@ static TileShape largest_tile(const TileShape& built_in, int64_t lanes, int64_t 
   return {round_up(choice->tile_q, lanes), round_up(choice->tile_k, unit)};
 }
 
-// 256 x 256 keeps K, V and the panels in L2 and spreads the packing of K and V over 256 queries. Where that makes few
-// tasks, smaller query tiles: a function of the problem alone, so that no result depends on the number of threads.
+// 256 x 256 keeps K, V and the panels in L2 and amortises the packing of K and V over 256 queries. If that makes too
+// few tasks, the query tiles get smaller. This depends only on the problem, so that no result depends on the number of
+// threads.
 TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step, const tuned::Choice* choice) {
   const int64_t unit = std::max(kKeyUnit, step);
   const TileShape most = largest_tile({256, 256}, lanes, unit, choice);
@@ -36,11 +37,11 @@ TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step, const tune
     while (shape.q > smallest && tasks().at_most(enough_tasks) < enough_tasks) shape.q = round_up(shape.q / 2, lanes);
   };
   halve_until(64, 128);        // packing twice as often costs 4%
-  halve_until(16, 2 * lanes);  // and more and more below
+  halve_until(16, 2 * lanes);  // and costs more with every further halving
   return shape;
 }
 
-// More keys spread the packing of Q and dO further, but on a diagonal more of a tile is computed for nothing.
+// More keys amortise the packing of Q and dO better, but on a diagonal more of a tile is computed in vain.
 TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step, const tuned::Choice* choice) {
   const int64_t most_keys = p.window_right >= p.len_k && p.len_k >= 1024 ? 256 : 128;
   const int64_t unit = std::max(kKeyUnit, step);
@@ -48,64 +49,65 @@ TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step, const tun
   return {tile_of(p.len_q, lanes, most.q), tile_of(p.len_k, unit, most.k)};
 }
 
-// Half of a panel: up to there rows are faster than a panel that is filled in part, for every type and length measured
-// (docs/log.md). A group of heads changes nothing about it, as panels are filled head by head. Where panels of bf16 have
-// matrix instructions and rows have none, panels win earlier. Up to there a call need not ask for those instructions.
-constexpr int64_t kAlwaysRows = 4;
-static int64_t most_queries(const Problem& p) {
-  if (p.dtype == DType::bf16 && !decode_tables().bf16 && has_bf16_kernels()) return kAlwaysRows;
+// Half a panel: up to this many queries, the decode path is faster than a partly filled panel, for every type and
+// length measured (docs/lab/cpu.md). Grouped heads do not change that, because panels are filled head by head. If bf16
+// panels have matrix instructions and decode has none, panels win earlier. Up to kAlwaysDecodeQueries a call does not
+// need to request those instructions.
+constexpr int64_t kAlwaysDecodeQueries = 4;
+static int64_t max_decode_queries(const Problem& p) {
+  if (p.dtype == DType::bf16 && !decode_tables().bf16 && has_bf16_kernels()) return kAlwaysDecodeQueries;
   return (p.dtype == DType::f64 ? kernels<double>().lanes : kernels<float>().lanes) / 2;
 }
-constexpr int64_t kMostRows = 256;  // keeps the scores of a tile in the second-level cache
+constexpr int64_t kMaxDecodeRows = 256;  // keeps the scores of a tile in L2
 
 static bool takes_decode(const Problem& p, int64_t len_q) {
-  return (len_q <= kAlwaysRows || len_q <= most_queries(p)) && p.group() * len_q <= kMostRows;
+  return (len_q <= kAlwaysDecodeQueries || len_q <= max_decode_queries(p)) && p.group() * len_q <= kMaxDecodeRows;
 }
 bool takes_decode(const Problem& p) { return takes_decode(p, p.len_q); }
 bool takes_decode(const Problem& p, const Sequence& s) { return takes_decode(p, p.cache ? s.len_q : p.len_q); }
 
 static int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-constexpr int64_t kFewestKeys = kDecodeTile;  // of a split: worth its merging
+constexpr int64_t kMinSplitKeys = kDecodeTile;  // below this, merging a split costs more than it saves
 
-// Where the heads of a key lie side by side, or those of a page do, a task takes a run of them, to read memory in order;
-// but not so many that their sums leave the first-level caches, nor that too few tasks remain.
+// If the heads of a key, or the heads of a small page, are adjacent in memory, a task takes several of them to read
+// memory in order, but not so many that their accumulators leave L1 or that too few tasks remain.
 static int64_t heads_of_task(const Problem& p, int64_t rows) {
   constexpr int64_t kMostBytes = 64 * 1024, kEnoughTasks = 16;
   const auto interleaved = [](const ConstRows& x) { return x.head_stride < x.row_stride; };
   const bool small_pages = p.cache.page_size && p.cache.page_size <= kDecodeTile;
   if (!interleaved(p.k) && !interleaved(p.v) && !small_pages) return 1;
   int64_t run = std::clamp<int64_t>(kMostBytes / (std::max<int64_t>(rows, 1) * (p.dim_qk + p.dim_v) * 4), 1, p.heads_k);
-  while (run > 1 && ceil_of(p.heads_k, run) * ceil_of(p.len_k, kFewestKeys) < kEnoughTasks) run = ceil_of(run, 2);
+  while (run > 1 && ceil_of(p.heads_k, run) * ceil_of(p.len_k, kMinSplitKeys) < kEnoughTasks) run = ceil_of(run, 2);
   return run;
 }
 
-// Enough tasks for a machine of many cores, even from one sequence; half of them where they would be shorter than a block of
-// one row.
+// Enough tasks for a machine with many cores, even from one sequence; half as many if the splits would be shorter than
+// a block of one row.
 static int64_t splits_of(int64_t keys, int64_t runs) {
   constexpr int64_t kEnoughTasks = 32;
-  const int64_t most = std::max<int64_t>(keys / kFewestKeys, 1);
+  const int64_t most = std::max<int64_t>(keys / kMinSplitKeys, 1);
   const auto at_most = [&](int64_t tasks) { return std::min(ceil_of(tasks, runs), most); };
-  return std::clamp(ceil_of(keys, kMostDecodeKeys), at_most(kEnoughTasks / 2), at_most(kEnoughTasks));
+  return std::clamp(ceil_of(keys, kMaxDecodeKeys), at_most(kEnoughTasks / 2), at_most(kEnoughTasks));
 }
 
 DecodePlan decode_plan(const Problem& p, int64_t splits) {
   DecodePlan plan{};
-  const int64_t queries = p.len_q <= kAlwaysRows ? p.len_q : std::min(p.len_q, most_queries(p));
-  plan.rows = p.group() * std::min(queries, kMostRows / p.group());
-  plan.run = heads_of_task(p, plan.rows);
-  plan.runs = ceil_of(p.heads_k, plan.run);
-  int64_t keys = p.len_k;  // from the first tile that a query sees to the last one
+  const int64_t queries = p.len_q <= kAlwaysDecodeQueries ? p.len_q : std::min(p.len_q, max_decode_queries(p));
+  plan.rows = p.group() * std::min(queries, kMaxDecodeRows / p.group());
+  plan.heads_per_task = heads_of_task(p, plan.rows);
+  plan.head_blocks = ceil_of(p.heads_k, plan.heads_per_task);
+  int64_t keys = p.len_k;  // from the first to the last tile that a query sees
   if (p.window_left != kUnbounded) keys = std::min(keys, p.window_left + p.window_right + p.len_q + kDecodeTile);
-  plan.asked = splits;
-  // A split is one tile or more, so there are no more of them that have keys.
+  plan.requested_splits = splits;
+  // A split is at least one tile, so no more than this many have keys.
   plan.splits =
-      splits ? std::min(splits, std::max<int64_t>(ceil_of(keys, kDecodeTile), 1)) : splits_of(keys, plan.runs);
+      splits ? std::min(splits, std::max<int64_t>(ceil_of(keys, kDecodeTile), 1)) : splits_of(keys, plan.head_blocks);
   return plan;
 }
 
 int64_t split_keys(const DecodePlan& plan, int64_t keys) {
-  const int64_t splits = plan.asked ? plan.asked : splits_of(keys, plan.runs);
+  const int64_t splits = plan.requested_splits ? plan.requested_splits : splits_of(keys, plan.head_blocks);
   return round_up(ceil_of(std::max<int64_t>(keys, 1), splits), kDecodeTile);
 }
 
@@ -124,8 +126,8 @@ TileIndex::TileIndex(const Problem& problem, Side side, int64_t heads, int64_t t
 TileIndex::Place TileIndex::place(int64_t task) const {
   const int64_t b = std::upper_bound(before_, before_ + batch_ + 1, task / heads_) - before_ - 1;
   const int64_t within = task - before_[b] * heads_;
-  const int64_t tile =
-      tiles(b) - 1 - within % tiles(b);  // the last queries of a causal head see most keys: longest first
+  // Longest first: the last queries of a causal head see the most keys.
+  const int64_t tile = tiles(b) - 1 - within % tiles(b);
   const int64_t begin = tile * tile_;
   return {b, within / tiles(b), {begin, std::min(begin + tile_, rows_of(problem_, side_, b))}};
 }
@@ -133,7 +135,7 @@ TileIndex::Place TileIndex::place(int64_t task) const {
 Checked TileIndex::count(const Problem& problem, Side side, int64_t heads, int64_t tile) {
   const auto tiles_of = [&](int64_t b) { return ceil_of(rows_of(problem, side, b), tile); };
   if (!problem.packed()) return Checked(problem.batch) * heads * tiles_of(0);
-  int64_t tiles = 0;  // no more than rows, and one for each sequence
+  int64_t tiles = 0;  // at most one per row plus one per sequence
   for (int64_t b = 0; b < problem.batch; ++b) tiles += tiles_of(b);
   return Checked(tiles) * heads;
 }
@@ -141,9 +143,9 @@ Checked TileIndex::count(const Problem& problem, Side side, int64_t heads, int64
 std::string describe_forward(const Problem& p, int64_t splits) {
   if (!takes_decode(p)) return "online softmax, panels of queries over tiles of keys";
   const DecodePlan plan = decode_plan(p, splits);
-  return join("decode (at most ", most_queries(p), " queries), ", plan.rows,
-              " rows share each K and V, which are read once and in place, ", plan.run, " of ", p.heads_k,
-              " heads at a time, in up to ", plan.splits, " ranges of keys");
+  return join("decode (at most ", max_decode_queries(p), " queries), ", plan.rows,
+              " rows share each K and V, which are read once and in place, ", plan.heads_per_task, " of ", p.heads_k,
+              " heads at a time, in up to ", plan.splits, " splits of the keys");
 }
 
 int64_t worker_count(const Problem& p, const Execution& execution, const Checked& tasks) {

@@ -1,5 +1,6 @@
-// What the CPU decides about a problem: tile shape, tasks, workers. A pure function of problem, execution and what was
-// measured on this machine; the tile shape depends on neither threads nor batch, so results never do.
+// The decisions of the CPU backend for a problem: tile shape, tasks, workers. They depend only on the problem, the
+// execution and the tuned choices of this machine. The tile shape depends on neither threads nor batch, so results do
+// not either.
 #pragma once
 
 #include <algorithm>
@@ -14,46 +15,47 @@ namespace cuflash::cpu {
 
 inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
-// Queries and keys whose scores one worker has at hand; the queries are whole panels of `lanes`.
+// The queries and keys of one score tile; the queries are whole panels of `lanes`.
 struct TileShape {
   int64_t q, k;
 };
-// choice: null, or the largest tile that a tuner found best; taken where it is legal.
+// choice: null, or the largest tile that a tuner found best, which is used if it is legal.
 TileShape forward_tile(const Problem& problem, int64_t lanes, int64_t step, const tuned::Choice* choice = nullptr);
 TileShape backward_tile(const Problem& problem, int64_t lanes, int64_t step, const tuned::Choice* choice = nullptr);
 
-// Few queries against many keys: which problems the decode path (decode.h) takes, and how it cuts them.
+// Whether a problem with few queries takes the decode path (decode.h).
 bool takes_decode(const Problem& problem);
-// The sequences of a cache are taken one by one: neither the speed nor a bit of one depends on how many queries another
-// has.
+// The sequences of a cache are decided one by one, so that neither the speed nor the bits of one depend on how many
+// queries another has.
 bool takes_decode(const Problem& problem, const Sequence& sequence);
 
-inline constexpr int64_t kDecodeTile = 256;  // keys: splits are whole tiles
-// Keys whose scores are at hand, where so many rows share a key/value head. K and V take turns with them, and after each turn
-// the processor has to find their streams again; but the scores of all heads of a task stay in the second-level cache.
-inline constexpr int64_t kMostDecodeKeys = 1024, kDecodeScores = 8192;
+inline constexpr int64_t kDecodeTile = 256;  // keys; splits are whole tiles
+// Keys per block of scores, for this many rows that share a KV head. The kernels alternate between K and V after each
+// block, and after each switch the hardware prefetcher must find the streams again, so blocks should be long; but the
+// scores of all heads of a task should stay in L2.
+inline constexpr int64_t kMaxDecodeKeys = 1024, kDecodeScores = 8192;
 inline int64_t decode_block(int64_t rows) {
   return std::clamp(kDecodeScores / std::max<int64_t>(rows, 1) / kDecodeTile * kDecodeTile, kDecodeTile,
-                    kMostDecodeKeys);
+                    kMaxDecodeKeys);
 }
-// The scores of so many rows, or fewer with a longer block.
-inline int64_t most_decode_scores(int64_t rows) {
-  return std::max(rows * kDecodeTile, std::min(rows * kMostDecodeKeys, kDecodeScores));
+// The most scores of a block of up to this many rows: fewer rows have longer blocks.
+inline int64_t max_decode_scores(int64_t rows) {
+  return std::max(rows * kDecodeTile, std::min(rows * kMaxDecodeKeys, kDecodeScores));
 }
 
 struct DecodePlan {
-  int64_t rows;    // of queries that share a key/value head, at most
-  int64_t run;     // key/value heads of one task
-  int64_t runs;    // of a batch entry
-  int64_t splits;  // ranges of keys of the longest sequence, at most
-  int64_t asked;   // ranges of keys of every sequence; 0: as many as its length is worth
+  int64_t rows;              // at most this many query rows share a KV head
+  int64_t heads_per_task;    // KV heads of one task
+  int64_t head_blocks;       // tasks that cover the KV heads of a batch entry
+  int64_t splits;            // upper bound, reached by the longest sequence
+  int64_t requested_splits;  // by the caller, for every sequence; 0: choose by its length
 };
 DecodePlan decode_plan(const Problem& problem, int64_t splits = 0);
-// Keys of one split, of a sequence whose queries see a range of `keys`: a function of that sequence alone, and of no
-// number of threads, so that nothing else changes a bit of its results.
+// Keys per split of a sequence whose queries see a range of `keys`. It depends on this sequence alone and not on the
+// number of threads, so nothing else changes the bits of its result.
 int64_t split_keys(const DecodePlan& plan, int64_t keys);
 
-// Calls body with every tile of [0, length) that meets the range.
+// Calls body with every tile of [0, length) that overlaps the range.
 template <class Body>
 void for_tiles(Range range, int64_t tile, int64_t length, Body body) {
   if (range.empty()) return;
@@ -61,8 +63,8 @@ void for_tiles(Range range, int64_t tile, int64_t length, Body body) {
     body(Range{begin, begin + tile < length ? begin + tile : length});
 }
 
-// Tiles of all rows of one side, numbered batch by batch, head by head. Dense tensors have tiles for all their rows:
-// those beyond a length are written too. Packed ones have tiles for the rows that exist.
+// Tiles of all query or key rows, numbered by batch entry, then by head. Dense tensors have tiles for all their rows,
+// because rows beyond a length are written too; packed tensors only for rows that exist.
 class TileIndex {
  public:
   struct Place {
@@ -71,7 +73,7 @@ class TileIndex {
   };
   enum class Side { query, key };
 
-  // `before` is scratch for batch + 1 numbers.
+  // `before`: scratch for batch + 1 numbers.
   TileIndex(const Problem& problem, Side side, int64_t heads, int64_t tile, int64_t* before);
 
   Place place(int64_t task) const;
@@ -89,10 +91,10 @@ class TileIndex {
   int64_t* before_;  // tiles of one head in the batch entries before this one
 };
 
-// The path of a forward problem in words, and why it got it.
+// Describes the path that a forward problem takes, and why.
 std::string describe_forward(const Problem& problem, int64_t splits = 0);
 
-// Workers worth waking for this many tasks of a problem.
+// How many workers are worth waking for this many tasks of a problem.
 int64_t worker_count(const Problem& problem, const Execution& execution, const Checked& tasks);
 
 }  // namespace cuflash::cpu

@@ -35,7 +35,7 @@ static void apply_bias(const Problem& p, const ScoreRow& row, T* s, T* staging) 
   for (int64_t k = 0; k < row.keys.size(); ++k) s[k] += staging[k];
 }
 
-// A selection, not an addition: NaN of a hidden key ends here.
+// Selects instead of adding -inf, so that a NaN of a hidden key is discarded.
 template <class T>
 static void hide(const Problem& p, const ScoreRow& row, T* s) {
   constexpr T kHidden = -std::numeric_limits<T>::infinity();
@@ -57,7 +57,7 @@ void finish_scores(const Problem& p, const DecodeKernels<T>& kernels, const Scor
   hide(p, row, s);
 }
 
-// Blocks start at multiples of 16, so both keys of a group that this query decides on fall into one.
+// Blocks start at multiples of 16, so both keys of a dropout group that belong to this query are in one block.
 template <class T>
 void drop(const Problem& p, const ScoreRow& row, T* w) {
   const DropoutStream stream = dropout_stream(p.dropout.seed, p.dropout.offset, static_cast<uint32_t>(row.head.b),

@@ -9,7 +9,7 @@ namespace cuflash::cpu {
 
 class TileCounter {
  public:
-  // Counting costs: every worker writes the same two numbers. So it is done only where somebody will read them.
+  // Every worker writes the same two counters, which costs time, so they are only counted if the caller wants them.
   explicit TileCounter(const TileStats* wanted) : wanted_(wanted != nullptr) {}
 
   void visit(TileKind kind, int64_t heads = 1) {
@@ -18,7 +18,7 @@ class TileCounter {
     if (kind == TileKind::masked) masked_.fetch_add(heads, std::memory_order_relaxed);
   }
 
-  // counted: whether a sequence is one of this pass.
+  // counted(sequence): whether the sequence is part of this pass.
   template <class Counted>
   void report(const Problem& p, TileShape tile, TileStats* stats, Counted counted) const {
     if (!stats) return;

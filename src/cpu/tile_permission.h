@@ -1,8 +1,8 @@
-// The tile registers of AMX, which Linux gives to a process only when it asks for them.
+// Permission to use the AMX tile registers, which Linux grants to a process on request.
 //
-// Asking has a price for the whole process: from then on every signal stack (sigaltstack) must have room for 8 KiB of
-// tiles, and one of the common 8 KiB is refused. Where a thread has such a stack already, Linux refuses the tiles. So
-// nothing asks before a kernel is about to use them.
+// The request affects the whole process: afterwards every signal stack (sigaltstack) must have room for 8 KiB of tiles,
+// and Linux refuses the common size of 8 KiB. If a thread already has such a stack, Linux refuses the request. So the
+// library requests tiles only when a kernel is about to use them.
 #pragma once
 
 #include <cerrno>
@@ -19,13 +19,13 @@ using ArchPrctl = long (*)(long operation, uintptr_t argument);
 inline constexpr long kGetSupportedFeatures = 0x1021, kRequestPermission = 0x1023;  // ARCH_*_XCOMP_* of asm/prctl.h
 inline constexpr unsigned kTileData = 18;
 
-// Whether this kernel knows tiles. Changes nothing.
+// Whether the Linux kernel supports tiles. Changes nothing.
 inline bool offers_tiles(ArchPrctl arch_prctl) {
   uint64_t features = 0;
   return arch_prctl(kGetSupportedFeatures, reinterpret_cast<uintptr_t>(&features)) == 0 && (features >> kTileData & 1);
 }
 
-// Asks for them. "", or why they are refused.
+// Requests the tile registers. Returns "" if granted, otherwise the reason.
 inline std::string refusal_of_tiles(ArchPrctl arch_prctl) {
   if (arch_prctl(kRequestPermission, kTileData) == 0) return "";
   return errno == ENOSPC

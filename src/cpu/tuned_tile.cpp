@@ -9,14 +9,14 @@ namespace cuflash::cpu {
 std::string tuned_name() {
   std::string name;
   const auto values = read_cpuinfo();
-  // Arm has numbers in place of a name.
+  // Arm reports numbers instead of a model name.
   for (const char* key : {"model name", "CPU implementer", "CPU part", "CPU variant"})
     if (const auto found = values.find(key); found != values.end()) name += join(found->second, ", ");
   return name + isa_name();
 }
 
 const tuned::Choice* tuned_choice(tuned::Direction direction, const Problem& problem) {
-  // Where nothing was tuned, nobody asks what processor this is.
+  // If nothing was tuned, the name of the processor is not read at all.
   static const tuned::Choices* const choices =
       &(tuned::table().devices.empty() ? tuned::choices_of("") : tuned::choices_of(tuned_name()));
   return tuned::choice_for(*choices, direction, problem, tuned::Heads::any);

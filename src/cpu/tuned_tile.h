@@ -1,4 +1,4 @@
-// The tile of a problem on this machine, with what was measured here.
+// The tile of a problem, including what was tuned on this machine.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace cuflash::cpu {
 
-// By which tuned choices know this processor and the kernels in use: "Intel(R) Xeon(R) ..., avx512".
+// The name under which tuned choices are stored: processor and kernels in use, "Intel(R) Xeon(R) ..., avx512".
 std::string tuned_name();
 
-// Null where there is none.
+// Null if nothing was tuned for this problem.
 const tuned::Choice* tuned_choice(tuned::Direction direction, const Problem& problem);
 
 inline TileShape tile_for(const ForwardProblem& p) {

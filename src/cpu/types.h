@@ -1,4 +1,4 @@
-// The types a problem is computed in: T for scores and sums, E for the operands of products.
+// The types in which a problem is computed: T for scores and sums, E for the operands of products.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -11,7 +11,7 @@ namespace cuflash::cpu {
 template <class T, class E>
 struct Types {};
 
-// bf16 operands where matrix instructions take them; all other 16-bit values are widened when they are packed.
+// bf16 operands stay bf16 if matrix instructions take them; all other 16-bit values are widened when they are packed.
 inline bool multiplies_bf16(const ForwardProblem& p) {
   if (takes_decode(p)) return decode_multiplies_bf16(p);
   return p.dtype == DType::bf16 && has_bf16_kernels();
@@ -38,7 +38,7 @@ auto with_types(const P& p, Body body) {
   return body(Types<float, float>());
 }
 
-// The instruction set that computes it; rows of a decode step have the name of the panels of their types.
+// The instruction set that computes the problem. The decode path reports the set of the panels of the same types.
 template <class P>
 const char* isa_of(const P& p) {
   return with_types(p, []<class T, class E>(Types<T, E>) { return isa_name<T, E>(); });

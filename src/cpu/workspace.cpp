@@ -5,7 +5,7 @@
 
 namespace cuflash::cpu {
 
-// The head of a block; the scratch follows it.
+// The header of a block; the scratch follows it.
 struct alignas(kAlignment) Workspace::Block {
   size_t bytes;  // of the scratch
 
@@ -17,8 +17,8 @@ struct alignas(kAlignment) Workspace::Block {
   }
   static void free(Block* block) { ::operator delete (block, std::align_val_t{kAlignment}); }
 
-  // Never destroyed: calls may come while the process ends. A forked child has a copy of what lay here at the fork; a
-  // block that was in use then is not here.
+  // Never destroyed, because calls may run while the process exits. A forked child inherits the block that was kept at
+  // the fork; a block in use at that time is not kept.
   static inline constinit std::atomic<Block*> kept = nullptr;
 
   static Block* take(size_t bytes) {
@@ -28,7 +28,7 @@ struct alignas(kAlignment) Workspace::Block {
     return allocate(bytes);
   }
   static void give_back(Block* block) {
-#if !defined(__SANITIZE_ADDRESS__)  // which should see the true end of the scratch of every call
+#if !defined(__SANITIZE_ADDRESS__)  // AddressSanitizer needs the true end of each scratch block
     if (block && block->bytes <= kLargestKeptBlock) block = kept.exchange(block, std::memory_order_acq_rel);
 #endif
     free(block);

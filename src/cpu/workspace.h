@@ -1,7 +1,8 @@
-// The scratch of one call: the caller's workspace, or a block of the library's own.
+// The scratch of one call: the caller's workspace, or a block that the library allocates.
 //
-// The library keeps one block between calls, since fresh pages can cost more than a small problem: taking it is an atomic
-// exchange, so of several calls at a time one has it and the others allocate. Larger blocks are given back at once.
+// The library keeps one block between calls, because fresh pages can cost more than a small problem. A call takes it by
+// an atomic exchange, so of several concurrent calls one gets it and the others allocate. Blocks above
+// kLargestKeptBlock are freed at once.
 #pragma once
 
 #include "cpu/arena.h"
@@ -20,7 +21,7 @@ class Workspace {
 
   void* data() const { return data_; }
 
-  // For tests: frees the block that is kept, so that the next call has to allocate.
+  // For tests: frees the kept block, so that the next call must allocate.
   static void release_kept_block();
 
  private:

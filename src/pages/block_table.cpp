@@ -4,7 +4,7 @@
 #include <atomic>
 
 #include "error.h"
-#include "problem/apart.h"
+#include "problem/disjoint.h"
 #include "problem/tensor_rules.h"
 
 namespace cuflash::cache {
@@ -12,7 +12,7 @@ namespace {
 
 using Sequences = std::span<const cuflash_sequence>;
 
-// Read once and checked, at every look: another thread of the caller may write to the list.
+// Every access reads the list entry once and checks the copy: another thread of the caller may be writing to the list.
 cuflash_sequence sequence_at(const Pool& pool, Sequences sequences, size_t n) {
   const cuflash_sequence sequence = sequences[n];
   std::atomic_signal_fence(std::memory_order_acq_rel);
@@ -24,17 +24,17 @@ std::span<const int32_t> pages_at(const Pool& pool, Sequences sequences, size_t 
   const std::span<const int32_t> pages = pool.pages(sequence_at(pool, sequences, n));
   if (static_cast<int64_t>(pages.size()) > columns)
     reject("block_table: has ", columns, " columns, but sequences[", n, "] has ", pages.size(),
-           " pages; give it at least as many columns");
+           " pages; give it at least that many columns");
   return pages;
 }
 
-// Before the list is looked at: a count that no tensor has is not believed.
+// Checks the output before reading the list: a count that does not match the tensor cannot be trusted.
 void require_one_row_each(const Argument& a, int rank, const char* shape, Sequences sequences) {
   require_output(a, rank, shape);
-  require_type(a, DType::i32, "as pages and lengths are");
+  require_type(a, DType::i32, "the type of pages and lengths");
   require_extent(a, 0, static_cast<int64_t>(sequences.size()), "one row for each sequence");
   const cuflash_tensor list{sequences.data(), CUFLASH_BOOL, 1, {static_cast<int64_t>(sequences.size_bytes())}, {1}};
-  require_apart(a, {"sequences", list});
+  require_disjoint(a, {"sequences", list});
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What an attention call wants to know of a list of sequences, written into the caller's memory. Everything is checked
+// Writes what an attention call needs to know about a list of sequences into the caller's memory. Everything is checked
 // before the first element is written.
 #pragma once
 

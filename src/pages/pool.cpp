@@ -23,7 +23,8 @@ int64_t max_pages_of(const cuflash_page_pool_config& config) {
   if (config.max_pages_per_sequence == 0) return std::min(pages, most);
   if (config.max_pages_per_sequence < 0 || config.max_pages_per_sequence > most)
     reject("max_pages_per_sequence: got ", config.max_pages_per_sequence, ", must be between 1 and ", most,
-           ", so that a length in pages of ", page_size, " fits into int32, or 0 for as many as there are");
+           ", so that the length of a sequence in pages of ", page_size,
+           " fits into int32, or 0 for all pages of the pool");
   return config.max_pages_per_sequence;
 }
 
@@ -38,7 +39,7 @@ std::unique_ptr<int32_t[]> make_table(int64_t rows, int64_t columns) {
                                  " pages could not be allocated; lower max_sequences or max_pages_per_sequence"));
 }
 
-// One counter for all pools: a handle means one sequence, whichever pool it is given to.
+// All pools share one counter, so a handle identifies one sequence in any pool.
 uint64_t next_serial() {
   static std::atomic<uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -63,9 +64,10 @@ bool Pool::has(cuflash_sequence s) const {
 
 const Pool::Row& Pool::find(const char* name, cuflash_sequence s) const {
   if (!has(s))
-    reject(name, ": {serial ", s.serial, ", slot ", s.slot,
-           "} is no sequence of this pool: it was released, is of another pool, or none was to be had; use one that "
-           "start or fork gave");
+    reject(
+        name, ": {serial ", s.serial, ", slot ", s.slot,
+        "} is not a sequence of this pool: it was released, belongs to another pool, or is empty because the pool was "
+        "full; use one that start or fork returned");
   return rows_[static_cast<size_t>(s.slot)];
 }
 Pool::Row& Pool::find(const char* name, cuflash_sequence s) {
@@ -80,14 +82,15 @@ Pool::Row* Pool::take_row() {
   return &row;
 }
 
-// From the last to the first: the next to be taken is the first of them again. Returns how many became free.
+// Releases pages from last to first, so that the next append takes the first of them again. Returns how many became
+// free.
 int64_t Pool::release_pages(const Row& row, int64_t begin, int64_t end) {
   int64_t freed = 0;
   for (int64_t n = end; n-- > begin;) freed += pages_.release(table(row)[n]);
   return freed;
 }
 
-// The row as it is with its first tokens only. A cut before the gap takes the gap away with it.
+// Shortens the row to its first tokens. Cutting before the gap removes the gap.
 void Pool::cut(Row& row, int64_t tokens) const {
   row.tokens = static_cast<int32_t>(tokens);
   row.pages = static_cast<int32_t>(pages_for(tokens));
@@ -102,7 +105,7 @@ cuflash_sequence Pool::start() {
 cuflash_sequence Pool::fork(cuflash_sequence parent, int64_t tokens) {
   const Row& from = find("parent", parent);
   if (tokens < -1 || tokens > from.tokens)
-    reject("tokens: got ", tokens, ", must be between 0 and the ", from.tokens, " of parent, or -1 for all");
+    reject("tokens: got ", tokens, ", must be between 0 and ", from.tokens, ", the tokens of parent, or -1 for all");
   Row* row = take_row();
   if (!row) return {};
   const uint64_t serial = row->serial;
@@ -113,7 +116,7 @@ cuflash_sequence Pool::fork(cuflash_sequence parent, int64_t tokens) {
   return handle(*row);
 }
 
-// The row gets a page of its own in place of its last, which others read as it is.
+// Replaces the last page of the row, which other sequences still read, with a private copy.
 cuflash_page_copy Pool::own_last_page(const Row& row) {
   int32_t& last = table(row)[row.pages - 1];
   const cuflash_page_copy copy{last, pages_.take(), static_cast<int32_t>(row.tokens % page_size_)};
@@ -124,9 +127,9 @@ cuflash_page_copy Pool::own_last_page(const Row& row) {
 
 cuflash_append_result Pool::append(cuflash_sequence sequence, int64_t tokens) {
   Row& row = find("sequence", sequence);
-  if (tokens < 0) reject("tokens: got ", tokens, ", must be 0 or more; truncate takes tokens back");
+  if (tokens < 0) reject("tokens: got ", tokens, ", must be 0 or more; use truncate to remove tokens");
   cuflash_append_result result{};
-  // Not by the length after the append, which may not fit into 64 bits.
+  // Compare against the remaining room: the length after the append may not fit into 64 bits.
   if (const int64_t beyond = tokens - (max_pages_ * page_size_ - row.tokens); beyond > 0) {
     result.fit = CUFLASH_SEQUENCE_FULL;
     result.missing_pages = (beyond - 1) / page_size_ + 1;
@@ -149,7 +152,7 @@ cuflash_append_result Pool::append(cuflash_sequence sequence, int64_t tokens) {
 void Pool::truncate(cuflash_sequence sequence, int64_t tokens) {
   Row& row = find("sequence", sequence);
   if (tokens < 0 || tokens > row.tokens)
-    reject("tokens: got ", tokens, ", must be between 0 and the ", row.tokens, " that the sequence has in the cache");
+    reject("tokens: got ", tokens, ", must be between 0 and ", row.tokens, ", the tokens of the sequence in the cache");
   release_pages(row, pages_for(tokens), row.pages);
   cut(row, tokens);
 }
@@ -160,10 +163,10 @@ cuflash_trim_result Pool::trim(cuflash_sequence sequence, int64_t sinks, int64_t
   if (window < 0) reject("window: got ", window, ", must be 0 or more");
   if (row.dropped > 0 && sinks > row.sinks)
     reject("sinks: got ", sinks, ", but an earlier trim kept only the first ", row.sinks,
-           " tokens; ask for at most that many, or for more from the first trim on");
+           " tokens; pass at most that many, or keep more from the first trim on");
   const int64_t position = row.tokens + row.dropped;
   if (sinks >= position || window >= position) return {};
-  // The gap, in positions: it grows, and there is never a second one.
+  // The gap, in positions. It only grows; there is never a second one.
   const int64_t begin = pages_for(sinks) * page_size_;
   int64_t end = (position - window) / page_size_ * page_size_;
   if (end <= begin || end < row.sinks) return {};
@@ -181,7 +184,7 @@ cuflash_trim_result Pool::trim(cuflash_sequence sequence, int64_t sinks, int64_t
 void Pool::release(cuflash_sequence sequence) {
   Row& row = find("sequence", sequence);
   release_pages(row, 0, row.pages);
-  free_rows_.push_back(static_cast<int32_t>(sequence.slot));  // within its capacity: it was full once
+  free_rows_.push_back(static_cast<int32_t>(sequence.slot));  // never allocates: the stack was full once
   row = {};
 }
 

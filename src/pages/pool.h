@@ -1,8 +1,8 @@
-// Which page of a KV cache holds which token. cuflash_pages.h says what each function does.
+// Maps the tokens of sequences to pages of a KV cache. cuflash_pages.h documents each function.
 //
-// Every sequence has a row of one table, as wide as a sequence may become: appending never allocates, and the row is what
-// the block table of an attention call needs. Its first tokens / page_size pages are full; at most the last one is not,
-// and only that one can be written, so it is the only one that is ever copied.
+// Each sequence has one row of a table that is as wide as the longest allowed sequence, so appending never allocates
+// and a row can be copied into the block table of an attention call. All pages of a row are full except possibly the
+// last, which is therefore the only one ever written or copied.
 #pragma once
 
 #include <cuflash/cuflash_pages.h>
@@ -28,16 +28,16 @@ class Pool {
   void release(cuflash_sequence sequence);
 
   bool has(cuflash_sequence sequence) const;
-  // Throws unless it has; name is the argument's.
+  // Throws unless has(sequence); `name` is the name of the argument.
   void require(const char* name, cuflash_sequence sequence) const { find(name, sequence); }
   cuflash_sequence_state state(cuflash_sequence sequence) const;
   std::span<const int32_t> pages(cuflash_sequence sequence) const;
   cuflash_page_pool_stats statistics() const;
-  void check() const;  // throws what is wrong
+  void check() const;  // throws if the bookkeeping is inconsistent
 
  private:
   struct Row {
-    uint64_t serial = 0;  // 0: nobody's
+    uint64_t serial = 0;  // 0: the row is free
     int32_t pages = 0;
     int32_t tokens = 0;
     int32_t sinks = 0;    // tokens before the gap, whole pages
@@ -67,8 +67,8 @@ class Pool {
   const int64_t max_pages_;  // of one sequence
   SharedPages pages_;
   std::vector<Row> rows_;
-  std::vector<int32_t> free_rows_;    // a stack, within its first capacity
-  std::unique_ptr<int32_t[]> table_;  // [max_sequences, max_pages_], of which only what is used is touched
+  std::vector<int32_t> free_rows_;    // a stack that never grows beyond its first capacity
+  std::unique_ptr<int32_t[]> table_;  // [max_sequences, max_pages_]; unused entries are never touched
 };
 
 }  // namespace cuflash::cache

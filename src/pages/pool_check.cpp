@@ -1,4 +1,4 @@
-// What a pool says of itself: statistics, and whether all of its parts agree.
+// Statistics of a pool, and the check that its parts agree.
 #include <algorithm>
 #include <utility>
 
@@ -15,8 +15,8 @@ void ensure(bool holds, const Parts&... parts) {
 
 }  // namespace
 
-// A page that is the unfinished last one of all that hold it ends unread behind the longest of them. One that somebody
-// holds in full is read in full.
+// A partly filled page wastes the tokens after its longest holder, but only if every holder ends inside the page: a
+// sequence that fills it uses all of it.
 int64_t Pool::count_wasted() const {
   std::vector<std::pair<int32_t, int64_t>> ends;  // page, tokens in it
   for (const Row& row : rows_)

@@ -1,4 +1,4 @@
-// Pages that several may hold: who holds none is free.
+// Reference-counted pages: a page without holders is free.
 #pragma once
 
 #include <cstddef>
@@ -20,20 +20,20 @@ class SharedPages {
   int64_t shared_count() const { return shared_count_; }
   int32_t holders(int32_t page) const { return holders_[static_cast<size_t>(page)]; }
   bool is_shared(int32_t page) const { return holders(page) > 1; }
-  // The next to be taken is the last.
+  // The free pages; take() pops the last of them.
   std::span<const int32_t> free() const { return {free_.data(), static_cast<size_t>(free_count_)}; }
 
-  // There must be a free one.
+  // Requires a free page.
   int32_t take() {
     const int32_t page = free_[static_cast<size_t>(--free_count_)];
     holders_[static_cast<size_t>(page)] = 1;
     return page;
   }
-  // By one more, of a page that is held.
+  // Adds a holder to a page that already has one.
   void share(int32_t page) {
     if (++holders_[static_cast<size_t>(page)] == 2) ++shared_count_;
   }
-  // By one holder; whether the page is free now.
+  // Removes a holder. Returns whether the page is now free.
   bool release(int32_t page) {
     const int32_t left = --holders_[static_cast<size_t>(page)];
     if (left == 1) --shared_count_;
@@ -42,7 +42,7 @@ class SharedPages {
   }
 
  private:
-  std::vector<int32_t> holders_;  // how many, of each page
+  std::vector<int32_t> holders_;  // number of holders of each page
   std::vector<int32_t> free_;     // a stack: the first free_count_ entries
   int32_t free_count_ = 0;
   int32_t shared_count_ = 0;

@@ -30,7 +30,7 @@ struct Entry {
   bool operator<(const Entry& other) const { return std::tie(entry, sequence) < std::tie(other.entry, other.sequence); }
 };
 
-// Rows [begin, end) of a page, which are rows of column `column` of the sequence's table.
+// Rows [begin, end) of a page, which column `column` of the sequence's block table names.
 struct PageRows {
   int32_t page, begin, end, sequence, column;
 
@@ -38,10 +38,10 @@ struct PageRows {
     return std::tie(page, begin, sequence, column) < std::tie(other.page, other.begin, other.sequence, other.column);
   }
   bool meets(const PageRows& other) const { return page == other.page && begin < other.end && other.begin < end; }
-  bool same_place(const PageRows& other) const { return sequence == other.sequence && column == other.column; }
+  bool same_entry(const PageRows& other) const { return sequence == other.sequence && column == other.column; }
 };
 
-// The part of the rows of sequence b that is in this column.
+// The part of these rows of sequence b that lies in this column.
 PageRows rows_in(const CachedKeys& cache, int64_t b, int64_t column, Range rows) {
   const int64_t first = column * cache.page_size;
   return {*cache.pages(b, column), static_cast<int32_t>(std::max<int64_t>(rows.begin - first, 0)),
@@ -56,8 +56,8 @@ std::string entry_text(const PageRows& rows) { return join("[", rows.sequence, "
          why, "; append to pages that no other sequence holds");
 }
 
-// The rows that are appended, found by their page: in a hash table where each page is there once, as it is from a pool.
-// Sorting takes longer, and is done only where sequences share a page.
+// The appended rows, indexed by page. A hash table serves the usual case, in which each page occurs once. If sequences
+// share a page, the rows are sorted instead, which takes longer.
 class AppendedPages {
  public:
   explicit AppendedPages(const CacheProblem& p) : cache_(p.cache) {
@@ -76,37 +76,37 @@ class AppendedPages {
 
   bool empty() const { return begin_ == end_; }
 
-  void require_apart() const {
+  void require_disjoint() const {
     if (hashed_) return;
     for (const PageRows* rows = begin_; rows + 1 < end_; ++rows)
       if (rows[0].meets(rows[1]))
         reject_page(rows[0], rows[1], join("and new rows of both would be written to its row ", rows[1].begin));
   }
 
-  // From rows of sequence b that are read.
-  void require_apart(int64_t b, Range rows) const {
+  // Requires that these rows, which sequence b reads, are not appended by another sequence.
+  void require_disjoint(int64_t b, Range rows) const {
     const Range columns = columns_of(cache_, rows);
     const int32_t* pages = cache_.pages(b, columns.begin);
     for (int64_t n = 0; n < columns.size(); ++n) {
       const PageRows* found = hashed_ ? hashed(pages[n]) : end_;
       if (hashed_ && !found) continue;
       const PageRows seen = rows_in(cache_, b, columns.begin + n, rows);
-      require_apart(hashed_ ? found : sorted(seen.page, seen.begin), seen);
+      require_disjoint(hashed_ ? found : sorted(seen.page, seen.begin), seen);
     }
   }
 
  private:
   static constexpr int32_t kNone = -1;
-  // Most pages that are read are not there, and a processor guesses that well where few slots are taken.
+  // Most lookups miss, and a sparse table makes that branch predictable.
   static constexpr int64_t kSlotsOfAPage = 16;
 
-  // By Fibonacci hashing: pages of different sequences are often a power of two apart.
+  // Fibonacci hashing, because pages of different sequences are often a power of two apart.
   size_t slot_of(int32_t page) const {
     return static_cast<size_t>((static_cast<uint64_t>(page) * 0x9e3779b97f4a7c15u) >> (64 - bits_));
   }
   size_t next(size_t slot) const { return (slot + 1) & ((size_t{1} << bits_) - 1); }
 
-  // False where a page is there twice, or where its slots are taken in a row that long.
+  // Returns false if a page occurs twice, or if a run of occupied slots gets this long.
   bool fill_slots() {
     constexpr int kMostSteps = 64;
     std::fill_n(slots_, int64_t{1} << bits_, kNone);
@@ -119,21 +119,21 @@ class AppendedPages {
     return true;
   }
 
-  // The first that is in this page; null where none is.
+  // The entry of this page; null if it has none.
   const PageRows* hashed(int32_t page) const {
     for (size_t slot = slot_of(page); slots_[slot] != kNone; slot = next(slot))
       if (begin_[slots_[slot]].page == page) return begin_ + slots_[slot];
     return nullptr;
   }
-  // The first that may meet rows [row, ...) of this page.
+  // The first entry that may overlap rows [row, ...) of this page.
   const PageRows* sorted(int32_t page, int32_t row) const {
     const PageRows* rows = std::upper_bound(begin_, end_, PageRows{page, row, 0, 0, 0});
     return rows != begin_ && rows[-1].page == page ? rows - 1 : rows;
   }
 
-  void require_apart(const PageRows* appended, const PageRows& seen) const {
+  void require_disjoint(const PageRows* appended, const PageRows& seen) const {
     for (; appended != end_ && appended->page == seen.page && appended->begin < seen.end; ++appended)
-      if (appended->meets(seen) && !appended->same_place(seen))
+      if (appended->meets(seen) && !appended->same_entry(seen))
         reject_page(*appended, seen,
                     join("and sequence ", appended->sequence, " appends to its row ",
                          std::max(appended->begin, seen.begin), ", which sequence ", seen.sequence, " reads"));
@@ -142,14 +142,14 @@ class AppendedPages {
   const CachedKeys& cache_;
   Snapshot memory_;
   PageRows *begin_, *end_;
-  int32_t* slots_;  // [2^bits_], index of rows
+  int32_t* slots_;  // [2^bits_], index into the rows
   int bits_ = 1;
   bool hashed_;
 };
 
 }  // namespace
 
-void require_entries_apart(const CacheProblem& p) {
+void require_entries_disjoint(const CacheProblem& p) {
   Snapshot memory;
   auto* entries = memory.take<Entry>(p.batch);
   for (int64_t b = 0; b < p.batch; ++b) entries[b] = {p.cache.entry[b], static_cast<int32_t>(b)};
@@ -158,17 +158,18 @@ void require_entries_apart(const CacheProblem& p) {
   for (const Entry *first = entries, *e = entries, *end = entries + p.batch; e != end; ++e) {
     if (e->entry != first->entry) first = e;
     if (e != first && (appends(*first) || appends(*e)))
-      reject("batch_idx: entries ", first->sequence, " and ", e->sequence, " are both ", e->entry,
-             ", and what is appended for one would overwrite the other's; append to entries of their own");
+      reject(
+          "batch_idx: entries ", first->sequence, " and ", e->sequence, " are both ", e->entry,
+          ", so rows appended for one would overwrite the other; give each sequence that appends an entry of its own");
   }
 }
 
-void require_pages_apart(const CacheProblem& p) {
+void require_pages_disjoint(const CacheProblem& p) {
   const AppendedPages appended(p);
   if (appended.empty()) return;
-  appended.require_apart();
+  appended.require_disjoint();
   for (int64_t b = 0; b < p.batch; ++b)
-    if (const Range seen = used_rows(p, b).seen; !seen.empty()) appended.require_apart(b, seen);
+    if (const Range seen = used_rows(p, b).seen; !seen.empty()) appended.require_disjoint(b, seen);
 }
 
 }  // namespace cuflash

@@ -1,4 +1,4 @@
-// Which rows of a cache the sequences of a call hold: lengths, left padding, indices and block tables.
+// Which rows of a cache the sequences of a call hold: lengths, left padding, batch indices and block tables.
 #pragma once
 
 #include <cuflash/cuflash_cache.h>
@@ -8,8 +8,8 @@
 
 namespace cuflash {
 
-// Everything else of the problem is described. Values in host memory are copied and checked one by one, entries of a block
-// table only where the call reads or writes their page.
+// Requires that the rest of the problem has been described. Copies values in host memory and checks each of them; of a
+// block table, only the entries whose page the call reads or writes.
 void describe_cached_rows(CacheProblem& p, const cuflash_cache_tensors& c, Snapshot& copies);
 
 }  // namespace cuflash

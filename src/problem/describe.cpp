@@ -3,16 +3,16 @@
 #include <algorithm>
 
 #include "error.h"
-#include "problem/apart.h"
+#include "problem/describe_common.h"
+#include "problem/disjoint.h"
 #include "problem/lengths.h"
-#include "problem/parts.h"
 #include "problem/tensor_rules.h"
 
 namespace cuflash {
 namespace {
 
 struct Layout {
-  int rank, head, row, dim;  // which dimension is what
+  int rank, head, row, dim;  // index of each dimension
   const char* q;
   const char* k;
   const char* v;
@@ -44,15 +44,16 @@ void describe_inputs(Problem& p, const cuflash_attention& a, const Layout& layou
   p.dim_qk = q.extent(layout.dim), p.dim_v = v.extent(layout.dim);
   if (p.dim_qk < 1) reject("q: head size D ", p.dim_qk, " must be at least 1");
   if (p.dim_v < 1) reject("v: head size Dv ", p.dim_v, " must be at least 1");
-  if (p.heads_q < 1) reject("q: ", p.heads_q, " heads, must be at least 1");
-  if (p.heads_k < 1) reject("k: ", p.heads_k, " heads, must be at least 1");
-  if (p.heads_q % p.heads_k != 0) reject("q: heads of q ", p.heads_q, " must be a multiple of heads of k ", p.heads_k);
+  if (p.heads_q < 1) reject("q: has ", p.heads_q, " heads, must have at least 1");
+  if (p.heads_k < 1) reject("k: has ", p.heads_k, " heads, must have at least 1");
+  if (p.heads_q % p.heads_k != 0)
+    reject("q: has ", p.heads_q, " heads, must be a multiple of the ", p.heads_k, " heads of k");
   require_extent(k, layout.dim, p.dim_qk, "the head size of q");
   require_extent(v, layout.head, p.heads_k, "the heads of k");
   require_extent(v, layout.row, k.extent(layout.row), "the length of k");
   if (layout.rank == 4) {
-    require_extent(k, 0, q.extent(0), "the batch of q (repeat a shared one by stride 0)");
-    require_extent(v, 0, q.extent(0), "the batch of q (repeat a shared one by stride 0)");
+    require_extent(k, 0, q.extent(0), "the batch of q (use stride 0 to share one entry)");
+    require_extent(v, 0, q.extent(0), "the batch of q (use stride 0 to share one entry)");
   }
   p.q = rows_of(q, a.q.data), p.k = rows_of(k, a.k.data), p.v = rows_of(v, a.v.data);
 }
@@ -77,11 +78,11 @@ Rows describe_gradient(const char* name, const cuflash_mutable_tensor& gradient,
   return rows_of(g, gradient.data);
 }
 
-// dbias has extent 1 (or stride 0) exactly where bias repeats: that is where the gradient is a sum.
+// dbias must have extent 1 (or stride 0) exactly where bias is broadcast: there the gradient is a sum.
 void describe_bias_gradient(BackwardProblem& p, const cuflash_attention& a, const cuflash_backward_tensors& t) {
   const Argument dbias("dbias", t.dbias), bias("bias", a.bias);
   if (!dbias.given()) return;
-  if (!bias.given()) reject("dbias: was asked for, but there is no bias");
+  if (!bias.given()) reject("dbias: was requested, but there is no bias");
   cuflash_mutable_tensor own = t.dbias;
   for (int d = 0; d < 3; ++d)
     if (dbias.t.rank == 4 && dbias.repeats(d)) own.shape[d] = std::min<int64_t>(1, own.shape[d]);
@@ -90,8 +91,8 @@ void describe_bias_gradient(BackwardProblem& p, const cuflash_attention& a, cons
   for (int d = 0; d < 3; ++d) {
     const int64_t extent = bias.repeats(d) ? std::min<int64_t>(1, bias.extent(d)) : bias.extent(d);
     if (summed.extent(d) != extent)
-      reject("dbias: dimension ", d, " has ", summed.extent(d), " rows of its own, bias has ", extent,
-             "; give it extent 1 or stride 0 exactly where bias repeats");
+      reject("dbias: dimension ", d, " has ", summed.extent(d), " distinct rows, bias has ", extent,
+             "; give it extent 1 or stride 0 exactly where bias is broadcast");
   }
   require_extent(summed, 3, bias.extent(3), "as in bias");
   require_value_type(dbias, p.dtype);
@@ -103,7 +104,7 @@ void describe_bias_gradient(BackwardProblem& p, const cuflash_attention& a, cons
 void describe_sink_gradient(BackwardProblem& p, const cuflash_backward_tensors& t) {
   const Argument dsink("dsink", t.dsink);
   if (!dsink.given()) return;
-  if (!p.sink) reject("dsink: was asked for, but there is no sink");
+  if (!p.sink) reject("dsink: was requested, but there is no sink");
   require_output(dsink, 1, "[Hq]");
   require_extent(dsink, 0, p.heads_q, "the heads of q");
   require_value_type(dsink, p.dtype);
@@ -123,7 +124,7 @@ ForwardProblem describe(const cuflash_attention& attention, const cuflash_forwar
     require_like_lse(lse, attention.q, Written::now);
     p.lse = lse_rows_of(lse, outputs.lse.data);
   }
-  require_apart(attention, outputs);
+  require_disjoint(attention, outputs);
   return p;
 }
 
@@ -146,9 +147,9 @@ BackwardProblem describe(const cuflash_attention& attention, const cuflash_backw
   describe_bias_gradient(p, attention, t);
   describe_sink_gradient(p, t);
   const Argument dq("dq", t.dq), dk("dk", t.dk), dv("dv", t.dv), dbias("dbias", t.dbias), dsink("dsink", t.dsink);
-  require_apart(attention, t);
+  require_disjoint(attention, t);
   if (!(dq.given() || dk.given() || dv.given() || dbias.given() || dsink.given()))
-    reject("dq: no gradient was asked for; give at least one of dq, dk, dv, dbias and dsink");
+    reject("dq: no gradient was requested; give at least one of dq, dk, dv, dbias and dsink");
   return p;
 }
 

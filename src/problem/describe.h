@@ -1,4 +1,5 @@
-// Arguments become a validated Problem here, and nowhere else. Nothing is written before this has succeeded.
+// Validates the arguments and builds the Problem. This is the only place that does, and no output is written before it
+// has succeeded.
 #pragma once
 
 #include <cuflash/cuflash.h>
@@ -8,8 +9,8 @@
 
 namespace cuflash {
 
-// Lengths in host memory are copied: the problem points to `copies`. Those in the memory of a CUDA device are not read;
-// see cuda/lengths.h.
+// Lengths in host memory are copied, and the problem points into `copies`. Lengths in device memory are not read; see
+// cuda/launch/lengths.h.
 ForwardProblem describe(const cuflash_attention& attention, const cuflash_forward_outputs& outputs, Memory memory,
                         Snapshot& copies);
 BackwardProblem describe(const cuflash_attention& attention, const cuflash_backward_tensors& tensors, Memory memory,

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "error.h"
-#include "problem/apart.h"
 #include "problem/cached_rows.h"
+#include "problem/describe_common.h"
+#include "problem/disjoint.h"
 #include "problem/lengths.h"
-#include "problem/parts.h"
 #include "problem/tensor_rules.h"
 
 namespace cuflash {
@@ -22,14 +22,15 @@ void require_nothing_else(const cuflash_attention& a) {
   require_absent("v", given(a.v), "give the cache in cuflash_cache_tensors");
   require_absent("cu_seqlens_k", given(a.cu_seqlens_k), "its lengths are cuflash_cache_tensors.seqlens");
   require_absent("seqlens_k", given(a.seqlens_k), "its lengths are cuflash_cache_tensors.seqlens");
-  require_absent("max_seqlen_k", a.max_seqlen_k != 0, "its room is known from its shape");
+  require_absent("max_seqlen_k", a.max_seqlen_k != 0, "its capacity is known from its shape");
   require_absent("bias", given(a.bias), "call forward on gathered keys");
   require_absent("mask", given(a.mask), "call forward on gathered keys");
   require_absent("dropout_p", a.dropout_p != 0, "it is for training");
-  require_absent("alignment", a.alignment == CUFLASH_TOP_LEFT, "queries are the last positions: CUFLASH_BOTTOM_RIGHT");
+  require_absent("alignment", a.alignment == CUFLASH_TOP_LEFT,
+                 "queries are the last positions, so leave it CUFLASH_BOTTOM_RIGHT");
 }
 
-// q, and what of it decides sizes.
+// q, and the sizes that it determines.
 void describe_queries(CacheProblem& p, const cuflash_attention& a, Snapshot& copies) {
   const Argument q("q", a.q), cu("cu_seqlens_q", a.cu_seqlens_q);
   const bool packed = cu.given();
@@ -37,7 +38,7 @@ void describe_queries(CacheProblem& p, const cuflash_attention& a, Snapshot& cop
   if (!is_float(q.dtype())) reject("q: type ", name_of(q.dtype()), " must be f64, f32, f16 or bf16");
   p.dtype = q.dtype();
   p.heads_q = q.extent(1), p.dim_qk = q.extent(q.t.rank - 1);
-  if (p.heads_q < 1) reject("q: ", p.heads_q, " heads, must be at least 1");
+  if (p.heads_q < 1) reject("q: has ", p.heads_q, " heads, must have at least 1");
   if (p.dim_qk < 1) reject("q: head size D ", p.dim_qk, " must be at least 1");
   p.q = rows_of(q, a.q.data);
   if (!packed) {
@@ -50,14 +51,14 @@ void describe_queries(CacheProblem& p, const cuflash_attention& a, Snapshot& cop
   if (Argument("seqlens_q", a.seqlens_q).given())
     reject("seqlens_q: cannot be combined with cu_seqlens_q; use one of them");
   require_tensor(cu, 1, "[B + 1]");
-  if (cu.extent(0) < 1) reject("cu_seqlens_q: has no element, must have B + 1 of them");
+  if (cu.extent(0) < 1) reject("cu_seqlens_q: has no elements, must have B + 1");
   p.batch = cu.extent(0) - 1;
   p.cu_q = lengths_of(cu, p.batch + 1, "[B + 1]", "B + 1", p.memory, copies);
   p.total_q = q.extent(0);
   p.len_q = describe_bound("max_seqlen_q", a.max_seqlen_q, {cu, p.cu_q, p.total_q, "q"}, p.memory);
 }
 
-// Each row of v is part of a row of k.
+// Whether each row of v is a slice of the same row of k.
 bool is_slice(const Argument& v, const Argument& k) {
   if (!v.t.data || v.step(0) != k.step(0) || v.step(1) != k.step(1) || v.step(2) != k.step(2)) return false;
   const auto from = reinterpret_cast<uintptr_t>(k.t.data), at = reinterpret_cast<uintptr_t>(v.t.data);
@@ -68,20 +69,21 @@ bool is_slice(const Argument& v, const Argument& k) {
 void describe_keys(CacheProblem& p, const cuflash_cache_tensors& c) {
   const Argument k("k", c.k), v("v", c.v), table("block_table", c.block_table);
   const bool paged = table.given();
-  // A cache that is only read may repeat what it holds.
+  // A cache that is only read may be a broadcast view.
   const auto require = Argument("k_new", c.k_new).given() ? require_output : require_tensor;
   require(k, 4, paged ? "[pages, Hk, page_size, D]" : "[E, Hk, S, D]");
   require(v, 4, paged ? "[pages, Hk, page_size, Dv]" : "[E, Hk, S, Dv]");
   require_type(k, p.dtype, "the type of q");
   require_type(v, p.dtype, "the type of q");
   p.heads_k = k.extent(1), p.dim_v = v.extent(3);
-  if (p.heads_k < 1) reject("k: ", p.heads_k, " heads, must be at least 1");
-  if (p.heads_q % p.heads_k != 0) reject("q: heads of q ", p.heads_q, " must be a multiple of heads of k ", p.heads_k);
+  if (p.heads_k < 1) reject("k: has ", p.heads_k, " heads, must have at least 1");
+  if (p.heads_q % p.heads_k != 0)
+    reject("q: has ", p.heads_q, " heads, must be a multiple of the ", p.heads_k, " heads of k");
   if (p.dim_v < 1) reject("v: head size Dv ", p.dim_v, " must be at least 1");
   require_extent(k, 3, p.dim_qk, "the head size of q");
   require_extent(v, 0, k.extent(0), paged ? "the pages of k" : "the entries of k");
   require_extent(v, 1, p.heads_k, "the heads of k");
-  require_extent(v, 2, k.extent(2), paged ? "the page size of k" : "the room of k");
+  require_extent(v, 2, k.extent(2), paged ? "the page size of k" : "the capacity of k");
   p.k = rows_of<const void*>(k, c.k.data), p.v = rows_of<const void*>(v, c.v.data);
   p.k_cache = rows_of(k, c.k.data), p.v_cache = rows_of(v, c.v.data);
   p.v_in_k = is_slice(v, k);
@@ -112,7 +114,7 @@ void describe_new_rows(CacheProblem& p, const cuflash_cache_tensors& c, Snapshot
     return;
   }
   if (p.v_in_k && v.given())
-    reject("v_new: must be absent, since v is a slice of k: what is appended to k is in v too");
+    reject("v_new: must be absent because v is a slice of k, so rows appended to k are also in v");
   const bool packed = cu.given();
   const int rank = packed ? 3 : 4, row = packed ? 0 : 2;
   const auto require_new = [&](const Argument& x, int64_t dim, const char* shape, const char* dim_meaning) {
@@ -153,8 +155,8 @@ void describe_rotary(CacheProblem& p, const cuflash_cache_tensors& c) {
   require_extent(sin, 0, cos.extent(0), "the positions of rotary_cos");
   require_extent(sin, 1, cos.extent(1), "the width of rotary_cos");
   if (2 * cos.extent(1) > p.dim_qk)
-    reject("rotary_cos: width ", cos.extent(1), " turns ", 2 * cos.extent(1), " elements, but the head size is ",
-           p.dim_qk, "; the width may be at most half of that");
+    reject("rotary_cos: width ", cos.extent(1), " rotates ", 2 * cos.extent(1), " elements, but the head size is ",
+           p.dim_qk, "; the width may be at most half the head size");
   if (cos.extent(1) == 0) return;
   p.rotary = {c.rotary_cos.data,
               c.rotary_sin.data,
@@ -177,7 +179,7 @@ void describe_outputs(CacheProblem& p, const cuflash_attention& a, const cuflash
   }
 }
 
-// Shaped as o, f64, f32, f16 or bf16, and its LSE.
+// One of the two partial results: o shaped like `like`, and its LSE.
 void describe_part(const Argument& o, const Argument& lse, const Argument& like) {
   require_tensor(o, like.t.rank, like.t.rank == 3 ? "[Tq, Hq, Dv]" : "[B, Hq, Sq, Dv]");
   require_type(o, like.dtype(), "the type of o_a");
@@ -201,7 +203,7 @@ CacheProblem describe(const cuflash_attention& a, const cuflash_cache_tensors& c
   p.num_splits = c.num_splits;
   describe_outputs(p, a, c);
   describe_cached_rows(p, c, copies);
-  require_apart(p, a, c);
+  require_disjoint(p, a, c);
   return p;
 }
 
@@ -216,7 +218,7 @@ MergeProblem describe(const cuflash_merge_tensors& t, Memory memory) {
   const int64_t dim = o_a.extent(o_a.t.rank - 1);
   require_like_o(o, t.o_a, dim, Written::now);
   if (lse.given()) require_like_lse(lse, t.o_a, Written::now);
-  require_apart(t);
+  require_disjoint(t);
   MergeProblem p;
   p.memory = memory;
   p.batch = packed ? 1 : o_a.extent(0), p.heads = o_a.extent(1), p.len = o_a.extent(packed ? 0 : 2), p.dim = dim;

@@ -1,4 +1,4 @@
-// The arguments of a call over a KV cache, and of a merge, become validated problems here.
+// Validates the arguments of a call over a KV cache, and of a merge, and builds their problems.
 #pragma once
 
 #include <cuflash/cuflash_cache.h>
@@ -8,8 +8,8 @@
 
 namespace cuflash {
 
-// Lengths, tables and indices in host memory are copied: the problem points to `copies`. Those in the memory of a CUDA
-// device are not read.
+// Lengths, block tables and batch indices in host memory are copied, and the problem points into `copies`. Those in
+// device memory are not read.
 CacheProblem describe(const cuflash_attention& attention, const cuflash_cache_tensors& cache, Memory memory,
                       Snapshot& copies);
 MergeProblem describe(const cuflash_merge_tensors& tensors, Memory memory);

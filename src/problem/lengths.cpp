@@ -37,7 +37,7 @@ int64_t require_bound(const char* name, int64_t given) {
   return given;
 }
 
-// The host does not look at lengths in device memory: a bound must come with them, unless there are no rows.
+// The host does not read lengths in device memory, so the caller must give a bound unless there are no rows.
 int64_t given_bound(const char* name, int64_t given, const Argument& cu, int64_t rows) {
   if (given == 0 && rows > 0)
     reject(name, ": got 0, but ", cu.name, " is in device memory and is not read on the host; give an upper bound of ",
@@ -66,7 +66,7 @@ static void describe_packed(Problem& p, const cuflash_attention& a, Snapshot& co
   if (Argument("seqlens_k", a.seqlens_k).given())
     reject("seqlens_k: cannot be combined with cu_seqlens_k; use one of them");
   require_tensor(cu_q, 1, "[B + 1]");
-  if (cu_q.extent(0) < 1) reject("cu_seqlens_q: has no element, must have B + 1 of them");
+  if (cu_q.extent(0) < 1) reject("cu_seqlens_q: has no elements, must have B + 1");
   p.batch = cu_q.extent(0) - 1;
   p.cu_q = lengths_of(cu_q, p.batch + 1, "[B + 1]", "B + 1", p.memory, copies);
   p.cu_k = lengths_of(cu_k, p.batch + 1, "[B + 1]", "B + 1 as in cu_seqlens_q", p.memory, copies);

@@ -9,20 +9,20 @@
 
 namespace cuflash {
 
-// Fills batch, len_q, len_k and the length arrays. Lengths in host memory are copied and checked one by one; those in
-// device memory are not read, so packed ones come with max_seqlen_q and max_seqlen_k.
+// Fills batch, len_q, len_k and the length arrays. Lengths in host memory are copied and checked one by one. Lengths in
+// device memory are not read, so packed sequences there need max_seqlen_q and max_seqlen_k.
 void describe_lengths(Problem& p, const cuflash_attention& a, Snapshot& copies);
 
-// len_q and len_k of packed sequences in host memory become the longest lengths, however far above the caller's bounds
-// are: nothing that is computed or allocated depends on those. Shapes that must match a bound have been described before.
+// Replaces len_q and len_k of packed sequences in host memory with the longest actual lengths, so that a loose bound
+// from the caller costs neither time nor memory. Tensors whose shape must match a bound have been described before.
 void drop_loose_bounds(Problem& p);
 
-// The values of an i32 tensor of this extent: a copy of them in host memory, themselves on a device.
+// The values of an i32 tensor of this extent: a copy if they are in host memory, the original on a device.
 const int32_t* lengths_of(const Argument& a, int64_t extent, const char* shape, const char* meaning, Memory memory,
                           Snapshot& copies);
-// The first used rows of each of `batch` sequences of `length` rows; null where the argument is absent.
+// The number of rows in use of each of `batch` padded sequences of `length` rows; null if the argument is absent.
 const int32_t* describe_used(const Argument& used, int64_t batch, int64_t length, Memory memory, Snapshot& copies);
-// The largest length of packed sequences: `given` by the caller or, in host memory, found and checked.
+// The largest length of packed sequences: given by the caller or, in host memory, computed and checked.
 struct PackedLengths {
   const Argument& cu;
   const int32_t* values;  // of cu, [batch + 1], by lengths_of

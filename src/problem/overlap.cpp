@@ -7,12 +7,12 @@
 namespace cuflash {
 namespace {
 
-// A tensor as runs of bytes without a gap: one run at every sum of multiples of the strides.
+// A tensor as runs of contiguous bytes: one run at every sum of multiples of the strides.
 struct Runs {
   int64_t first = 0;  // address of the first run
   int dims = 0;
-  int64_t extent[4], stride[4];  // of the dimensions, strides rising; in bytes
-  int64_t reach[5];              // [n]: bytes from the first to the last of a run and the n inner dimensions
+  int64_t extent[4], stride[4];  // of the dimensions, by rising stride; strides in bytes
+  int64_t reach[5];              // [n]: bytes spanned by a run and the n innermost dimensions
 
   explicit Runs(const Argument& a) : first(reinterpret_cast<intptr_t>(a.t.data)) {
     const int64_t size = size_of(a.dtype());
@@ -28,7 +28,7 @@ struct Runs {
     extent[n] = count, stride[n] = step;
   }
 
-  // Dimensions that continue the run, or the one before them, become one with it.
+  // Merges dimensions that continue the run, or the dimension before them.
   void join(int64_t run) {
     int kept = 0;
     for (int n = 0; n < dims; ++n) {
@@ -47,7 +47,7 @@ struct Runs {
   }
 };
 
-// The inner dimensions of a tensor, at one index of the outer ones.
+// The inner dimensions of a tensor at one index of the outer ones.
 struct Part {
   const Runs* runs;
   int dims;
@@ -62,7 +62,7 @@ struct Part {
 
 int64_t floor_of(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
-// Indices n, any integers, at which [at + n stride, at + n stride + bytes) meets the part.
+// The integers n at which [at + n stride, at + n stride + bytes) overlaps the part.
 struct Indices {
   int64_t first, last;
 };
@@ -75,7 +75,7 @@ bool meet(const Part& a, const Part& b, int& steps) {
   if (a.dims == 0 && b.dims == 0) return true;
   if (a.dims == 0 || (b.dims > 0 && b.stride() > a.stride())) return meet(b, a, steps);
   if (a.dims == 1 && b.dims == 1 && a.stride() == b.stride()) {
-    // Only the difference of the two indices matters.
+    // Only the difference between the two indices matters.
     const Indices n = indices_that_meet(b.inner(0), a.at, a.stride(), a.inner_reach());
     return std::max(n.first, 1 - b.extent()) <= std::min(n.last, a.extent() - 1);
   }
@@ -90,7 +90,7 @@ bool meet(const Part& a, const Part& b, int& steps) {
 
 Extent extent_of(const Argument& a) {
   if (!a.given()) return {};
-  // First, since strides of an empty tensor may be anything.
+  // Checked first, because the strides of an empty tensor may be anything.
   for (int d = 0; d < a.t.rank; ++d)
     if (a.extent(d) == 0) return {};
   int64_t last = 0;

@@ -1,4 +1,4 @@
-// What was asked, validated: the only form in which a request reaches a backend. describe.h makes it.
+// A validated request, and the only form in which one reaches a backend. describe.h builds it.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace cuflash {
 
-// A matrix of rows for every (batch, head). Offsets count elements; a repeated dimension has stride 0. Packed tensors
-// have batch stride 0: their rows are numbered through the whole batch (Sequence::q_begin, k_begin).
+// A matrix of rows for every (batch, head). Offsets count elements, and a broadcast dimension has stride 0. Packed
+// tensors have batch stride 0: their rows are numbered across the whole batch (Sequence::q_begin, k_begin).
 template <class Pointer>
 struct BasicRows {
   Pointer data = nullptr;
@@ -22,7 +22,7 @@ struct BasicRows {
 using ConstRows = BasicRows<const void*>;
 using Rows = BasicRows<void*>;
 
-// One value a head.
+// One value per head.
 template <class Pointer>
 struct BasicHeadValues {
   Pointer data = nullptr;
@@ -40,7 +40,7 @@ struct Dropout {
   uint64_t seed = 0, offset = 0;
 };
 
-// Wider than any window that can matter and far from overflow: lengths stay below 2^31.
+// Wider than any window that can matter, and far from overflow: lengths stay below 2^31.
 inline constexpr int64_t kUnbounded = int64_t{1} << 40;
 
 // Which memory the tensors of a call are in.
@@ -51,20 +51,20 @@ struct Memory {
   bool operator==(const Memory&) const = default;
 };
 
-// Which rows of k and v are the keys of a sequence, where they are a cache: key j of sequence b is row leftpad[b] + j of
-// its entry, or of its pages one after the other. k and v then have a batch stride for every entry or page.
+// Where the keys of a sequence are in a KV cache: key j of sequence b is row leftpad[b] + j of its cache entry, or of
+// its pages taken in order. The batch stride of k and v then steps from one entry or page to the next.
 struct CachedKeys {
-  const int32_t* rows = nullptr;     // [batch]: before the append, left padding counted; null: k and v are no cache
+  const int32_t* rows = nullptr;     // [batch]: rows before the append, including left padding; null: not a cache
   const int32_t* leftpad = nullptr;  // [batch]
-  const int32_t* entry = nullptr;    // [batch], contiguous: null stands for b
-  int64_t entries = 0;               // of k and v: entries, or pages
+  const int32_t* entry = nullptr;    // [batch], contiguous cache: entry of each sequence; null: entry b
+  int64_t entries = 0;               // entries, or pages, of k and v
 
-  const int32_t* table = nullptr;  // [batch][columns], paged; in host memory only the columns that the call uses
+  const int32_t* table = nullptr;  // [batch][columns], paged; host copies hold only the columns in use
   int64_t table_stride = 0, columns = 0;
   const int64_t* table_rows = nullptr;  // [batch]: column c of b is table[table_rows[b] + c]; null: at b * table_stride
   int64_t page_size = 0;                // 0: contiguous
 
-  int64_t len_new = 0, total_new = 0;  // rows that this call appends: of a dense tensor, or an upper bound; packed rows
+  int64_t len_new = 0, total_new = 0;  // rows to append: of a dense tensor, or a bound; all packed rows
   const int32_t* cu_new = nullptr;     // packed: [batch + 1]
   const int32_t* used_new = nullptr;   // padded: [batch]
 
@@ -74,12 +74,12 @@ struct CachedKeys {
   }
 };
 
-// Integers are in `memory`, as all tensors are; in host memory they are copies, which a Snapshot owns.
+// Integer arrays are in the memory of `memory`, as all tensors are; in host memory they are copies that a Snapshot owns.
 struct Problem {
   Memory memory;
   DType dtype = DType::f32;
   int64_t batch = 0, heads_q = 0, heads_k = 0;
-  int64_t len_q = 0, len_k = 0;  // of a dense tensor; packed: the longest, or a bound where lengths are not read
+  int64_t len_q = 0, len_k = 0;  // of a dense tensor; packed: the longest, or a bound if lengths are on a device
   int64_t dim_qk = 0, dim_v = 0;
 
   ConstRows q;  // [batch, heads_q, len_q, dim_qk]
@@ -91,7 +91,7 @@ struct Problem {
   bool top_left = false;
 
   ConstHeadValues slopes;  // ALiBi
-  ConstRows bias;          // [batch, heads_q, len_q, len_k], strides 0 where it repeats
+  ConstRows bias;          // [batch, heads_q, len_q, len_k], stride 0 where broadcast
   ConstRows mask;          // likewise
   ConstHeadValues sink;
   Dropout dropout;
@@ -101,7 +101,7 @@ struct Problem {
   const int32_t* used_q = nullptr;  // padded: [batch]
   const int32_t* used_k = nullptr;
   int64_t total_q = 0, total_k = 0;  // packed: rows of the whole tensors
-  CachedKeys cache;                  // len_k is then the rows that an entry, or a row of the table, has room for
+  CachedKeys cache;                  // if set, len_k is the capacity of an entry or of a block-table row
 
   bool packed() const { return cu_q != nullptr; }
   int64_t group() const { return heads_q / heads_k; }
@@ -112,28 +112,28 @@ struct ForwardProblem : Problem {
   Rows lse;  // [batch, heads_q, len_q]
 };
 
-// Queries and new keys are turned by their positions.
+// Rotary embedding of queries and new keys by their positions.
 struct Rotary {
   const void *cos = nullptr, *sin = nullptr;  // [positions][dim / 2]
   DType dtype = DType::f32;
   int64_t cos_stride = 0, sin_stride = 0, positions = 0;
-  int64_t dim = 0;            // elements of a row that take part
+  int64_t dim = 0;            // elements of a row that are rotated
   bool interleaved = false;   // pairs (2 i, 2 i + 1) instead of (i, i + dim / 2)
-  bool one_position = false;  // every query as the first of its sequence
+  bool one_position = false;  // every query gets the position of the first
 
   explicit operator bool() const { return cos != nullptr; }
 };
 
-// k and v are the cache: what is new is written there first.
+// Attention over a KV cache. k and v are the cache, and new rows are written to it first.
 struct CacheProblem : ForwardProblem {
-  Rows k_cache, v_cache;   // k and v, to be written
-  bool v_in_k = false;     // v is a slice of k's rows: what is written to k is in v
+  Rows k_cache, v_cache;   // k and v as outputs
+  bool v_in_k = false;     // v is a slice of k's rows, so writing k writes v
   ConstRows k_new, v_new;  // [batch, heads_k, cache.len_new, dim], or packed; absent: nothing is appended
   Rotary rotary;
-  int64_t num_splits = 0;  // 0: as many as fill the device
+  int64_t num_splits = 0;  // 0: enough to fill the device
 };
 
-// Two results over different keys, to be made one.
+// Merges two partial results over different keys.
 struct MergeProblem {
   Memory memory;
   int64_t batch = 0, heads = 0, len = 0, dim = 0;  // packed: batch is 1
@@ -144,28 +144,28 @@ struct MergeProblem {
 struct BackwardProblem : Problem {
   ConstRows o, lse, dout, dlse;
   Rows dq, dk, dv;
-  Rows dbias;  // strides 0 where it is summed
-  // Extents of dbias: 1 where it is summed. Packed lengths may all be shorter than it is.
+  Rows dbias;  // stride 0 where the gradient is summed
+  // Extents of dbias: 1 where the gradient is summed. All packed lengths may be shorter than these.
   int64_t bias_batch = 0, bias_heads = 0, bias_len_q = 0, bias_len_k = 0;
   HeadValues dsink;
 };
 
-// One batch entry: its rows, its true lengths, and where its queries stand against its keys.
+// One batch entry: its rows, its actual lengths, and how its queries align with its keys.
 struct Sequence {
   int64_t q_begin, k_begin;  // first row; 0 unless packed, or a cache has left padding
   int64_t len_q, len_k;
-  int64_t shift;  // query i stands at key i + shift
+  int64_t shift;  // query i is aligned with key i + shift
 };
-// Reads the lengths: host memory only.
+// Reads the lengths, so they must be in host memory.
 Sequence sequence_of(const Problem& problem, int64_t b);
 
 // Rows that the call appends to the cache of sequence b: [begin, begin + count) of k_new become rows [to, to + count).
 struct AppendedRows {
   int64_t begin, count, to;
 };
-AppendedRows append_of(const CachedKeys& cache, int64_t b);  // likewise
+AppendedRows append_of(const CachedKeys& cache, int64_t b);  // reads lengths in host memory
 
-// The entry or page of k and v, and the row in it, of row r of sequence b's cache.
+// The entry or page, and the row within it, that holds row r of the cache of sequence b.
 struct CacheRow {
   int64_t entry, row;
 };

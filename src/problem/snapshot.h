@@ -1,5 +1,6 @@
-// Integers of the caller's in host memory that a call trusts: lengths, block tables, indices. Another thread of the caller
-// may write to them at any time, so each is read once, its copy is checked, and nothing but the copy is looked at later.
+// Copies of the caller's integers in host memory that a call relies on: lengths, block tables, indices. Another thread
+// of the caller may write to them at any time, so each is read once, the copy is checked, and only the copy is used
+// afterwards.
 #pragma once
 
 #include <array>
@@ -13,14 +14,14 @@
 
 namespace cuflash {
 
-// The memory of these copies. It lives as long as the problem that points into it.
+// Owns the copies and must outlive the problem that points to them.
 class Snapshot {
  public:
-  Snapshot() {}  // not defaulted: Snapshot{} would then clear the inline bytes
+  Snapshot() {}  // not defaulted, so that Snapshot{} does not zero the inline bytes
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
 
-  // Uninitialised. What fits is inline, so that small problems allocate nothing.
+  // Returns uninitialised memory, inline if it fits, so that small problems do not allocate.
   template <class T>
   T* take(int64_t count) {
     static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= kAlignment);
@@ -40,7 +41,7 @@ class Snapshot {
     return to;
   }
 
-  // What follows is computed from `to`: without the fence a compiler may load from `from` a second time.
+  // Later code must use `to`. Without the fence the compiler may load from `from` a second time.
   static void read_once(const void* from, int64_t count, int32_t* to) {
     if (count > 0) std::memcpy(to, from, static_cast<size_t>(count) * sizeof *to);
     std::atomic_signal_fence(std::memory_order_acq_rel);

@@ -31,11 +31,11 @@ static bool has_elements(const Argument& a) {
   return std::all_of(a.t.shape, a.t.shape + a.t.rank, [](int64_t extent) { return extent > 0; });
 }
 
-// Offsets are 64-bit: the last byte must be within reach of one.
+// Offsets are 64-bit, so the last byte must be reachable with one.
 static void require_addressable(const Argument& a) {
   int64_t strides = 0;
   for (int d = 0; d < a.t.rank; ++d) strides |= a.t.stride[d];
-  if (strides >> 26 == 0) return;  // four times an extent below 2^31, times 8 bytes
+  if (strides >> 26 == 0) return;  // four dimensions of extents below 2^31, 8 bytes each
   int64_t last = 0, bytes = 0;
   bool overflows = false;
   for (int d = 0; d < a.t.rank; ++d) {
@@ -65,8 +65,8 @@ void require_tensor(const Argument& a, int rank, const char* shape) {
            name_of(a.dtype()));
 }
 
-// Sorted by stride, each dimension must step over all that the smaller ones reach. Interleaved layouts that are free of
-// overlap without that are refused too: nobody allocates outputs so.
+// Sorted by stride, each dimension must step beyond everything that the smaller ones reach. This also rejects
+// interleaved layouts that do not overlap, but outputs are not allocated that way.
 static bool elements_overlap(const Argument& a) {
   int order[4] = {0, 1, 2, 3};
   for (int n = 1; n < a.t.rank; ++n)
@@ -85,7 +85,7 @@ void require_output(const Argument& a, int rank, const char* shape) {
   require_tensor(a, rank, shape);
   if (has_elements(a) && elements_overlap(a))
     reject(a.name, ": elements of this output share memory: shape ", shape_of(a, a.t.shape), " with strides ",
-           shape_of(a, a.t.stride), "; give every element its own place");
+           shape_of(a, a.t.stride), "; give every element its own address");
 }
 
 void reject_extent(const Argument& a, int d, int64_t extent, const char* meaning) {
@@ -95,7 +95,8 @@ void reject_extent(const Argument& a, int d, int64_t extent, const char* meaning
 
 void require_value_type(const Argument& a, DType q_type) {
   if (a.dtype() != q_type && a.dtype() != DType::f32)
-    reject(a.name, ": type ", name_of(a.dtype()), " must be that of q, ", name_of(q_type), ", or f32");
+    reject(a.name, ": type ", name_of(a.dtype()), " must be ", name_of(q_type), ", the type of q",
+           q_type == DType::f32 ? "" : ", or f32");
 }
 
 void require_type(const Argument& a, DType type, const char* why) {

@@ -8,7 +8,7 @@
 
 namespace cuflash {
 
-// A tensor of the public structs, which it points into: every call makes a dozen.
+// A view of a tensor of the public structs. It points into the struct because every call makes a dozen of them.
 struct TensorView {
   const void* data;
   int dtype, rank;
@@ -33,27 +33,27 @@ struct Argument {
   bool given() const { return t.rank != 0 || t.data != nullptr; }
   DType dtype() const { return static_cast<DType>(t.dtype); }
   int64_t extent(int d) const { return t.shape[d]; }
-  // Stride to step by: 0 along a dimension of extent 1, whatever the caller put there.
+  // The stride to use: 0 along a dimension of extent 1, whatever the caller put there.
   int64_t step(int d) const { return t.shape[d] == 1 ? 0 : t.stride[d]; }
   bool repeats(int d) const { return step(d) == 0; }
 };
 
 inline constexpr int64_t kMaxExtent = (int64_t{1} << 31) - 1;
 
-// Present, of this rank, of a known type, extents and strides in range, last dimension contiguous, data there and aligned
-// to its element.
+// Requires a tensor that is present, has this rank and a known type, extents and strides in range, a contiguous last
+// dimension, and data aligned to its element.
 void require_tensor(const Argument& a, int rank, const char* shape);
 
-// The same, and no two elements share memory.
+// The same, and requires that no two elements share memory.
 void require_output(const Argument& a, int rank, const char* shape);
 
-// Dimension d has exactly this extent; `meaning` says what it must match.
+// Requires that dimension d has exactly this extent; `meaning` says what it must match.
 [[noreturn]] void reject_extent(const Argument& a, int d, int64_t extent, const char* meaning);
 inline void require_extent(const Argument& a, int d, int64_t extent, const char* meaning) {
   if (a.t.shape[d] != extent) reject_extent(a, d, extent, meaning);
 }
 
-// The type of q, or f32.
+// Requires the type of q, or f32.
 void require_value_type(const Argument& a, DType q_type);
 void require_type(const Argument& a, DType type, const char* why);
 

@@ -1,9 +1,10 @@
-// Which keys lengths, causal and window let a query see: the geometry every kernel, tile schedule and statistic shares.
-// A mask tensor is not part of it.
+// Which keys a query sees by lengths, causal and window: the geometry that kernels, tile schedules and statistics
+// share. The mask tensor is not part of it.
 #pragma once
 
 #include <algorithm>
 
+#include "attn/visibility.h"
 #include "problem/problem.h"
 
 namespace cuflash {
@@ -17,10 +18,10 @@ struct Range {
 
 // Keys visible to query i.
 inline Range keys_of_query(const Problem& p, const Sequence& s, int64_t i) {
-  return {std::max<int64_t>(0, i + s.shift - p.window_left), std::min(s.len_k, i + s.shift + p.window_right + 1)};
+  return {std::max<int64_t>(0, first_key(p, s, i)), std::min<int64_t>(s.len_k, end_key(p, s, i))};
 }
 
-// Keys that at least one of the queries may see. Both ends of a query's range grow with the query.
+// Keys that at least one of the queries sees. Both ends of a query's range increase with the query.
 inline Range keys_of_queries(const Problem& p, const Sequence& s, Range queries) {
   return {keys_of_query(p, s, queries.begin).begin, keys_of_query(p, s, queries.end - 1).end};
 }

@@ -55,7 +55,7 @@ TEST_F(SettingsDeathTest, NumThreads) {
 TEST_F(SettingsDeathTest, CpuIsa) {
   expect_accepted("CUFLASH_CPU_ISA", {""});
   expect_refused("CUFLASH_CPU_ISA", {"z80", "auto", "best"},
-                 "is no instruction set of this processor and build; these are:", CUFLASH_UNSUPPORTED);
+                 "is not an instruction set of this processor and build; available:", CUFLASH_UNSUPPORTED);
 }
 
 TEST_F(SettingsDeathTest, Tuned) {

@@ -389,7 +389,7 @@ TEST_F(Attend, fails_with_one_sentence_and_no_file) {
   expect_failure(files + "--grad-out do.npy --dq dq.npy --dbias o.npy", kExitUsage, "--bias");
   expect_failure(files + "--grad-out do.npy --dq dq.npy --dsink o.npy", kExitUsage, "--sink");
   expect_failure(files + "-o o.npy --cu-seqlens-q large.npy", kExitUsage, "--cu-seqlens-k");
-  expect_failure("attend --q q.npy --k heads.npy --v v.npy -o o.npy", kExitFailed, "multiple of heads");
+  expect_failure("attend --q q.npy --k heads.npy --v v.npy -o o.npy", kExitFailed, "multiple of the 3 heads");
   expect_failure(files + "-o o.npy --grad-out q.npy --dq dq.npy", kExitFailed, "dout");
   expect_failure(files + "-o o.npy --dropout 1", kExitFailed, "dropout");
   expect_failure(files + "-o o.npy --softcap nan", kExitFailed, "softcap");

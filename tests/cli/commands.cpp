@@ -53,7 +53,7 @@ TEST_F(Commands, info_says_what_is_wrong_with_cache_and_pack) {
 TEST_F(Commands, info_names_a_setting_that_is_wrong_and_prints_nothing_else) {
   for (const auto& [setting, sentence] : std::initializer_list<std::pair<const char*, const char*>>{
            {"CUFLASH_NUM_THREADS=abc", "CUFLASH_NUM_THREADS: is 'abc', must be a whole number from 1 to 1024"},
-           {"CUFLASH_CPU_ISA=mmx", "CUFLASH_CPU_ISA: \"mmx\" is no instruction set"},
+           {"CUFLASH_CPU_ISA=mmx", "CUFLASH_CPU_ISA: \"mmx\" is not an instruction set"},
            {"CUFLASH_TUNED=xx", "CUFLASH_TUNED: is 'xx', must be on or off"},
            {"CUFLASH_JIT=xx", "CUFLASH_JIT: is 'xx', must be on or off"},
            {"CUFLASH_CUDA_KERNELS=xx", "CUFLASH_CUDA_KERNELS: is 'xx', must be portable or best"}}) {
@@ -187,8 +187,7 @@ TEST_F(Commands, check_goes_on_until_its_time_is_over_or_a_signal_comes) {
 
   for (const std::string signal : {"INT", "TERM"}) {
     // The shell waits for the program's first words, and passes its exit code on.
-    const std::string command = "cd '" + dir.file("") +
-                                "' && : >stdout && { env --default-signal=INT '" CUFLASH_CLI_PATH
+    const std::string command = "cd '" + dir.file("") + "' && : >stdout && { env --default-signal=INT '" + tool() +
                                 "' check --forever --cache --threads 1 >stdout 2>stderr & } && "
                                 "while ! test -s stdout; do sleep 0.02; done; kill -" +
                                 signal + " $!; wait $!";
@@ -357,7 +356,7 @@ TEST_F(Commands, demo_is_exact_and_short) {
 
 TEST_F(Commands, a_full_disk_is_an_error) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
-  const std::string command = "'" CUFLASH_CLI_PATH "' info >/dev/full 2>/dev/null";
+  const std::string command = "'" + tool() + "' info >/dev/full 2>/dev/null";
   const int status = std::system(command.c_str());
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), kExitUsage);

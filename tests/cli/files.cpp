@@ -37,7 +37,7 @@ class Files : public Commands {
   Outcome run_with_leftovers(const std::string& words, const std::string& output, const std::string& environment) {
     dir.write("run.sh", "mkdir -p cache\nfor f in " + output + " ." + output +
                             "; do : >$f.$$.tmp; mkdir $f.$$.0.tmp; ln -s nowhere $f.$$.1.tmp; done\nexec env " +
-                            environment + " '" CUFLASH_CLI_PATH "' " + words + "\n");
+                            environment + " '" + tool() + "' " + words + "\n");
     const int status = std::system(("cd '" + dir.file("") + "' && chmod 700 . && sh run.sh >stdout 2>stderr").c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, dir.read("stdout"), dir.read("stderr")};
   }
@@ -143,7 +143,7 @@ TEST_F(Files, two_outputs_are_not_one_npy_file) {
   ::setenv("LD_LIBRARY_PATH", CUFLASH_FAKE_CUDA_PATH, 1);
   ::setenv("CUFLASH_CACHE_DIR", dir.file("cache").c_str(), 1);
   ::dup2(::open("/dev/null", O_WRONLY), STDERR_FILENO);
-  ::execl(CUFLASH_CLI_PATH, "cuflash", "pack", "--arch", "sm_80,sm_86,sm_89,sm_90a,sm_100,sm_120", "-o", "kernels.pack",
+  ::execl(tool().c_str(), "cuflash", "pack", "--arch", "sm_80,sm_86,sm_89,sm_90a,sm_100,sm_120", "-o", "kernels.pack",
           static_cast<char*>(nullptr));
   ::_exit(3);
 }

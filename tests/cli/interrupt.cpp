@@ -26,7 +26,7 @@ Outcome interrupted(const test::TempDir& dir, const std::string& words, const st
   Outcome outcome{};
   for (const char* seconds : {"2", "8", "32"}) {
     const std::string command = "cd '" + dir.file("") + "' && ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\" " +
-                                "env --default-signal=INT " + environment + " '" CUFLASH_CLI_PATH "' " + words +
+                                "env --default-signal=INT " + environment + " '" + tool() + "' " + words +
                                 " >stdout 2>stderr & sleep " + seconds + "; kill -" + signal + " $!; wait $!";
     const int status = std::system(command.c_str());
     outcome = {WIFEXITED(status) ? WEXITSTATUS(status) : -1, dir.read("stdout"), dir.read("stderr")};

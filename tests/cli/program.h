@@ -11,6 +11,12 @@
 
 namespace cuflash::cli {
 
+// The tool under test: CUFLASH_TEST_TOOL names another one than that of this build.
+inline std::string tool() {
+  const char* given = std::getenv("CUFLASH_TEST_TOOL");
+  return given ? given : CUFLASH_CLI_PATH;
+}
+
 struct Outcome {
   int code;
   std::string out, err;
@@ -20,7 +26,7 @@ struct Outcome {
 // process, of which there are a hundred here; the tests that call the library in their own process search for them.
 inline Outcome run(const test::TempDir& dir, const std::string& words, const std::string& environment = "") {
   const std::string command = "cd '" + dir.file("") + "' && ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\" " +
-                              environment + " '" CUFLASH_CLI_PATH "' " + words + " >stdout 2>stderr";
+                              environment + " '" + tool() + "' " + words + " >stdout 2>stderr";
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, dir.read("stdout"), dir.read("stderr")};
 }

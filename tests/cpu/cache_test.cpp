@@ -282,7 +282,7 @@ TEST(Cache, ExplainNamesThePath) {
   sequences.run();
   Buffer o(sequences.o_layout()), lse(sequences.lse_layout());
   const std::string text = explain(sequences.attention(), sequences.tensors(o, lse));
-  for (const char* part : {"attend_cache", "new keys are turned and written", "few queries", "panels", "pages of 16"})
+  for (const char* part : {"attend_cache", "new keys are rotated and written", "few queries", "panels", "pages of 16"})
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 

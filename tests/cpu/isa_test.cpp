@@ -92,7 +92,7 @@ TEST(IsaDeathTest, AnUnknownOneInTheEnvironmentIsAnError) {
         }
         std::exit(0);
       },
-      testing::ExitedWithCode(3), "CUFLASH_CPU_ISA: .z80. is no instruction set");
+      testing::ExitedWithCode(3), "CUFLASH_CPU_ISA: .z80. is not an instruction set");
   unsetenv("CUFLASH_CPU_ISA");
 }
 

@@ -170,14 +170,6 @@ TEST(Threads, ACallInsideACallReturns) {
   EXPECT_EQ(nesting.wrong, 0);
 }
 
-#if defined(__SANITIZE_THREAD__)
-#define CUFLASH_TEST_UNDER_TSAN
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define CUFLASH_TEST_UNDER_TSAN
-#endif
-#endif
-
 // 0 where a child of this process computes what it must; a child that hangs is ended by its alarm.
 int exit_status_of_child(const NamedProblem& problem) {
   const pid_t child = fork();
@@ -191,9 +183,7 @@ int exit_status_of_child(const NamedProblem& problem) {
 }
 
 TEST(Threads, AForkedChildHasThreadsOfItsOwn) {
-#ifdef CUFLASH_TEST_UNDER_TSAN
-  GTEST_SKIP() << "ThreadSanitizer does not let a forked child start threads";
-#endif
+  if (test::kThreadSanitized) GTEST_SKIP() << "ThreadSanitizer does not let a forked child start threads";
   const auto problem = many_heads(DType::f32);
   EXPECT_TRUE(problem->gives_the_serial_result({.num_threads = 4}));  // the parent's pool is up
   EXPECT_EQ(exit_status_of_child(*problem), 0);

@@ -82,7 +82,7 @@ const Sm90BackwardParams& backward_maps(const FakeLaunch& launch) {
   const AttentionParams& a = p.backward.attention;
   const bool main = runs(launch, "sm90_backward<");
   expect_map(p.q, a.q, a.dim_qk), expect_map(p.dout, p.backward.dout, a.dim_v);
-  expect_map(main ? p.k : p.walked_k, a.k, a.dim_qk), expect_map(main ? p.v : p.walked_v, a.v, a.dim_v);
+  expect_map(main ? p.k : p.dq_k, a.k, a.dim_qk), expect_map(main ? p.v : p.dq_v, a.v, a.dim_v);
   expect_stats(p);
   return p;
 }

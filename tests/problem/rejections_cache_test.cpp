@@ -340,7 +340,7 @@ TEST(CacheRejections, LengthsOfQueriesAndNewRows) {
   add_used_rules(all, "seqlens_new", "max_seqlen_new", K::kNew);
   all.add("cu_seqlens_q has no element", {"cu_seqlens_q"}, [](CacheCall& call) {
     call.attention.cu_seqlens_q.shape[0] = 0;
-    return Refusal{"cu_seqlens_q", {"no element"}};
+    return Refusal{"cu_seqlens_q", {"no elements"}};
   });
   expect_all_refused(all.rules);
 }

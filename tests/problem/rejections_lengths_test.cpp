@@ -44,7 +44,7 @@ void add_packed_rules(std::vector<Rule>& rules, const std::string& side) {
   });
   add("has no element", [=](Call& call, Choices&) {
     call.slot(name).shape[0] = 0;
-    return Refusal{name, {side == "q" ? "no element" : "0"}};
+    return Refusal{name, {side == "q" ? "no elements" : "0"}};
   });
   add("comes with seqlens", [=](Call& call, Choices&) {
     const std::string used = "seqlens_" + side;

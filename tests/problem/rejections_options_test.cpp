@@ -62,11 +62,11 @@ void set_heads_k(Call& call, int64_t heads) {
 
 std::vector<Rule> head_rules() {
   return {
-      {"heads of q are no multiple of heads of k",
+      {"the heads of q are not a multiple of the heads of k",
        [](Call& call, Choices& choices) -> Result {
          const int64_t heads_k = call.sizes.heads_q() + choices.between(1, 5);
          set_heads_k(call, heads_k);
-         return Refusal{"q", {"heads of q " + text(call.sizes.heads_q()), "heads of k " + text(heads_k)}};
+         return Refusal{"q", {"has " + text(call.sizes.heads_q()) + " heads", text(heads_k) + " heads of k"}};
        }},
       {"q has no heads",
        [](Call& call, Choices&) -> Result {

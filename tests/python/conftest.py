@@ -1,21 +1,24 @@
 """What all Python tests share.
 
-CUFLASH_TEST_DEVICE=cuda   run on the GPU what can run there (default: cpu)
-CUFLASH_TEST_SCALE=10      ten times as many random cases (default: 1)
-CUFLASH_TEST_SKIPS=FILE    where to write what was skipped: a count, a tab and a reason in each line
+The folders mirror the package: core/ is the extension module and NumPy, torch/, jax/ and flash_attn/ are those
+interfaces, kv/ is the KV cache, package/ is everything about the package as a whole. helpers/ holds the modules that
+tests import; pyproject.toml puts it on sys.path.
+
+CUFLASH_TEST_DEVICE=cuda   run everything that can on the GPU (default: cpu)
+CUFLASH_TEST_SCALE=10      draw ten times as many random cases (default: 1)
+CUFLASH_TEST_SKIPS=FILE    write there what was skipped: a count, a tab and a reason on each line
 """
 
 import os
-import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
+from skip_reasons import skips_by_reason
 
-# No test depends on what was tuned on the machine that it runs on.
+# No test may depend on what was tuned on the machine it runs on.
 os.environ.setdefault("CUFLASH_TUNED", "off")
 
-# JAX takes three quarters of a GPU's memory when it starts, and other processes share it with the tests.
+# By default JAX reserves three quarters of the GPU's memory at start; other processes share it with the tests.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 try:
@@ -23,10 +26,8 @@ try:
 except ImportError:  # tests that draw cases then skip themselves through pytest.importorskip
     hypothesis = None
 
-SCALE = float(os.environ.get("CUFLASH_TEST_SCALE", "1"))
-
 if hypothesis is not None:
-    # Speed is not what these tests are about, and the same cases in every run are.
+    # Speed does not matter here; drawing the same cases in every run does.
     hypothesis.settings.register_profile(
         "cuflash",
         deadline=None,
@@ -37,13 +38,8 @@ if hypothesis is not None:
     hypothesis.settings.load_profile("cuflash")
 
 
-def examples(count: int) -> int:
-    """For hypothesis.settings(max_examples=...): count at scale 1."""
-    return max(1, round(count * SCALE))
-
-
 def why_no_cuda() -> str:
-    """Why tests cannot run on a GPU; "" where they can."""
+    """Why tests cannot run on a GPU; "" if they can."""
     try:
         import torch
     except ImportError:
@@ -72,26 +68,8 @@ def cuda() -> str:
     return "cuda"
 
 
-# As pytest.importorskip words it; the module's name for a user is the project's.
-_NO_MODULE = re.compile(r"could not import '(\w+)[^']*': .*")
-_PROJECTS = {"torch": "PyTorch"}
-
-
-def skips_by_reason(reports) -> Counter:
-    """{reason: how often}. A file that skips itself is one report, however many tests it has, and is counted as such."""
-    found = Counter()
-    for report in reports:
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        reason = reason.removeprefix("Skipped: ").splitlines()[0]
-        missing = _NO_MODULE.fullmatch(reason)
-        if missing:
-            reason = f"{_PROJECTS.get(missing.group(1), missing.group(1))} is not installed"
-        found[reason if report.when == "call" or report.when == "setup" else f"{reason} (whole files)"] += 1
-    return found
-
-
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Writes what tools/skips.py prints at the end of tools/python_test.sh and of .ci/run."""
+    """Writes the file that tools/skips.py prints at the end of tools/python_test.sh and of .ci/run."""
     path = os.environ.get("CUFLASH_TEST_SKIPS")
     if path:
         found = skips_by_reason(terminalreporter.stats.get("skipped", []))

@@ -15,18 +15,17 @@
 #include "dtype.h"
 #include "tests/shared/device.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define CUFLASH_TEST_SANITIZED 1
-#elif defined(__has_feature)
-#define CUFLASH_TEST_SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
-#else
-#define CUFLASH_TEST_SANITIZED 0
-#endif
+// Defined where the program is linked against a library that was compiled with a sanitizer; see tests/sanitized.
+extern "C" {
+[[gnu::weak]] void __asan_init();
+[[gnu::weak]] void __tsan_init();
+}
 
 namespace cuflash::test {
 
 // Sanitizers keep memory of their own and change what a process uses.
-inline constexpr bool kSanitized = CUFLASH_TEST_SANITIZED;
+inline const bool kThreadSanitized = __tsan_init != nullptr;
+inline const bool kSanitized = kThreadSanitized || __asan_init != nullptr;
 
 inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double kInf = std::numeric_limits<double>::infinity();

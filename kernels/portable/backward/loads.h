@@ -1,54 +1,55 @@
-// Tiles of keys and of queries on their way into shared memory, and a look at whether what came is finite.
+// Loads of K, V, Q, dO and row statistics into shared memory, and the check for non-finite elements.
 #pragma once
 
-#include "portable/backward/walk.h"
+#include "portable/backward/visited_queries.h"
 #include "tile/finite.h"
 
 namespace cuflash {
 
-// Keys that nobody may look at, by lengths and window, come as zeros.
-__device__ __forceinline__ Range seen_keys(const BackwardParams& p, const Place& at) {
-  return keys_of_any(p.attention, at.sequence, {0, at.sequence.len_q});
+// Keys outside the window of every query are loaded as zeros.
+__device__ __forceinline__ Range seen_keys(const BackwardParams& p, const TaskCoord& coord) {
+  return keys_of_any(p.attention, coord.sequence, {0, coord.sequence.len_q});
 }
 template <BackwardConfig C>
-__device__ __forceinline__ void load_k(const BackwardParams& p, const Place& at, SharedTiles<C> tiles) {
+__device__ __forceinline__ void load_k(const BackwardParams& p, const TaskCoord& coord, SharedTiles<C> tiles) {
   const AttentionParams& a = p.attention;
-  const Range seen = seen_keys(p, at);
-  load_tile<C.copy, num_threads(C)>(tiles.k(), a.k, row_address<C.element>(a.k, at.b, at.head_k, at.sequence.k_begin),
-                                    at.first, static_cast<int>(seen.begin), static_cast<int>(seen.end), a.dim_qk,
-                                    new_thread_id());
+  const Range seen = seen_keys(p, coord);
+  load_tile<C.copy, num_threads(C)>(
+      tiles.k(), a.k, row_address<C.element>(a.k, coord.b, coord.head_k, coord.sequence.k_begin), coord.k_first,
+      static_cast<int>(seen.begin), static_cast<int>(seen.end), a.dim_qk, new_thread_id());
 }
 template <BackwardConfig C>
-__device__ __forceinline__ void load_v(const BackwardParams& p, const Place& at, SharedTiles<C> tiles) {
+__device__ __forceinline__ void load_v(const BackwardParams& p, const TaskCoord& coord, SharedTiles<C> tiles) {
   const AttentionParams& a = p.attention;
-  const Range seen = seen_keys(p, at);
-  load_tile<C.copy, num_threads(C)>(tiles.v(), a.v, row_address<C.element>(a.v, at.b, at.head_k, at.sequence.k_begin),
-                                    at.first, static_cast<int>(seen.begin), static_cast<int>(seen.end), a.dim_v,
-                                    new_thread_id());
+  const Range seen = seen_keys(p, coord);
+  load_tile<C.copy, num_threads(C)>(
+      tiles.v(), a.v, row_address<C.element>(a.v, coord.b, coord.head_k, coord.sequence.k_begin), coord.k_first,
+      static_cast<int>(seen.begin), static_cast<int>(seen.end), a.dim_v, new_thread_id());
 }
 
-// The first query of a head, and of another that many heads further.
+// The pointer `heads` heads after `head`.
 template <Element E>
 __device__ __forceinline__ const void* heads_further(const RowsView& rows, const void* head, int heads) {
   const int size = rows.element == static_cast<int>(E) ? size_of(E) : size_of(Element::f32);
   return static_cast<const char*>(head) + heads * rows.head_stride * size;
 }
 
-// A tile of queries on its way: where it comes from and where it goes.
+// Source and destination of one query tile.
 template <BackwardConfig C>
 struct QueriesToLoad {
-  const void *q, *dout;  // query 0
+  const void *q, *dout;  // row 0 of the head
   const unsigned char* stats;
-  int first, end;  // the tile's first query, and the first that does not exist
+  int first, end;  // first query of the tile, end of the sequence
   int stage, thread;
 
-  // Of head `member` of the place. Nothing is read where it does not exist.
-  __device__ __forceinline__ QueriesToLoad(const BackwardParams& p, const Place& at, int member, int tile, int stage)
-      : q(heads_further<C.element>(p.attention.q, at.q, member)),
-        dout(heads_further<C.element>(p.dout, at.dout, member)),
-        stats(reinterpret_cast<const unsigned char*>(row_stats<C>(p, at.query_tile(member, tile)))),
+  // Of head `member` of the task's group. Nothing is read if the head does not exist.
+  __device__ __forceinline__ QueriesToLoad(const BackwardParams& p, const TaskCoord& coord, int member, int tile,
+                                           int stage)
+      : q(heads_further<C.element>(p.attention.q, coord.q, member)),
+        dout(heads_further<C.element>(p.dout, coord.dout, member)),
+        stats(reinterpret_cast<const unsigned char*>(row_stats<C>(p, coord.query_tile(member, tile)))),
         first(tile * C.tile_q),
-        end(member < at.group ? at.sequence.len_q : 0),
+        end(member < coord.group ? coord.sequence.len_q : 0),
         stage(stage),
         thread(new_thread_id()) {}
 
@@ -66,7 +67,7 @@ struct QueriesToLoad {
       if (const int chunk = thread + n * kThreads; chunk < kChunks)
         cp_async_16(shared_address(tiles.stats(stage)) + chunk * 16, stats + chunk * 16, end > 0 ? 16 : 0);
   }
-  // One after the other.
+  // Slices in ascending order: statistics and Q first, then dO.
   __device__ __forceinline__ void load_slice(const BackwardParams& p, SharedTiles<C> tiles, Slice slice) const {
     const int half = slice.of / 2;
     if (slice.number == 0) load_stats(tiles);
@@ -75,13 +76,13 @@ struct QueriesToLoad {
   }
 };
 
-// The heads of a place, from `h` on.
+// Sets the fields of the task that depend on its first query head h.
 template <BackwardConfig C>
-__device__ __forceinline__ void set_heads(const BackwardParams& p, Place& at, int h) {
-  at.tiles_before = query_tile<C>(p, at.sequence, at.b, h, 0);
-  at.tiles_of_head = query_tile<C>(p, at.sequence, at.b, h + 1, 0) - at.tiles_before;
-  at.q = row_address<C.element>(p.attention.q, at.b, h, at.sequence.q_begin);
-  at.dout = row_address<C.element>(p.dout, at.b, h, at.sequence.q_begin);
+__device__ __forceinline__ void set_heads(const BackwardParams& p, TaskCoord& coord, int h) {
+  coord.tiles_before = query_tile<C>(p, coord.sequence, coord.b, h, 0);
+  coord.tiles_of_head = query_tile<C>(p, coord.sequence, coord.b, h + 1, 0) - coord.tiles_before;
+  coord.q = row_address<C.element>(p.attention.q, coord.b, h, coord.sequence.q_begin);
+  coord.dout = row_address<C.element>(p.dout, coord.b, h, coord.sequence.q_begin);
 }
 
 __device__ __forceinline__ void wait_for_copies() {
@@ -89,7 +90,7 @@ __device__ __forceinline__ void wait_for_copies() {
   __syncthreads();
 }
 
-// Whether an element of the tile is not finite; the same answer for all threads.
+// Whether an element of the tile is not finite; uniform over the CTA.
 template <int kThreads, Element E, int kRows, int kColumns>
 __device__ __forceinline__ bool has_not_finite(Tile<E, kRows, kColumns> tile) {
   constexpr int kPerChunk = 16 / size_of(E), kChunks = kColumns / kPerChunk;

@@ -1,4 +1,4 @@
-// The five products of backward, as one warp computes its part of them.
+// The five products of backward, as one warp computes its share.
 #pragma once
 
 #include "portable/backward/shape.h"
@@ -6,9 +6,9 @@
 
 namespace cuflash {
 
-// A weight of 0 hides a row only as long as the row is finite: 0 * NaN is NaN. In tiles where somebody must not see
-// everything and something is not finite, such elements of K and Q are left out of the products with dS: whoever does see
-// them has a dS that is NaN. dO has no such sign in P: its product is then summed without tensor cores, with a selection.
+// 0 * NaN is NaN, so a P or dS of 0 hides a row only if the row is finite. In masked tiles with non-finite values such
+// elements of K and Q are left out of the products with dS: a pair that does see them has a NaN in its dS anyway. P
+// carries no such NaN for dO, so dV is then accumulated with a select instead of tensor cores.
 enum class Rows { any, finite_only };
 
 template <Element E>
@@ -28,13 +28,13 @@ __device__ __forceinline__ typename Operands<E>::B finite_part(typename Operands
   return b;
 }
 
-struct Nothing {
+struct NoOp {
   __device__ __forceinline__ void operator()(Slice) const {}
 };
 
-// c [key][query] += kCount columns of rows of x times those of rows of y: the bits of forward's scores, since LSE is made
-// of those, and large ones leave nothing else to compare. `between` is what is done beside, in slices.
-template <BackwardConfig C, int kCount, Element E, int kKeys, int kQueries, int kColumns, class Between = Nothing>
+// c [key][query] += kCount columns of rows of x times those of rows of y, with the same bits as forward's scores: the
+// LSE is made of those, and large scores leave no other bits to compare. `between` is called after every step.
+template <BackwardConfig C, int kCount, Element E, int kKeys, int kQueries, int kColumns, class Between = NoOp>
 __device__ __forceinline__ void multiply_columns(
     typename Shape<C>::Sum (&c)[Shape<C>::kKeyTiles][Shape<C>::kQueryTiles], Tile<E, kKeys, kColumns> x, int first_key,
     Tile<E, kQueries, kColumns> y, int first_query, int first_column, Between between = {}) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ void multiply_columns(
 }
 
 // S^T = K Q^T, dP^T = V dO^T.
-template <BackwardConfig C, Element E, int kKeys, int kQueries, int kColumns, class Between = Nothing>
+template <BackwardConfig C, Element E, int kKeys, int kQueries, int kColumns, class Between = NoOp>
 __device__ __forceinline__ void multiply_rows(typename Shape<C>::Sum (&c)[Shape<C>::kKeyTiles][Shape<C>::kQueryTiles],
                                               Tile<E, kKeys, kColumns> x, int first_key, Tile<E, kQueries, kColumns> y,
                                               int first_query, Between between = {}) {
@@ -77,18 +77,18 @@ __device__ __forceinline__ void multiply_rows(typename Shape<C>::Sum (&c)[Shape<
   }
 }
 
-// c [row][column] += sum over k of weights [row][k] * rows [k][column]: dV += P^T dO, dK += dS^T Q, dQ = dS K. The weights
-// come as operands, 16 rows and kDepth of k at a time. The blocks of 16 columns are dealt out to kWarps warps; this one
-// has those from first_block on.
+// c [row][column] += sum over k of operand [row][k] * rows [k][column]: dV += P^T dO, dK += dS^T Q, dQ = dS K.
+// operand(m, step) returns the A operand of 16 rows and kDepth of k. Blocks of 16 columns are distributed over kWarps
+// warps; this warp has those from first_block on.
 template <int kSteps, int kWarps, Rows kRows, Element E, int kTiles, int kColumnTiles, int kAllRows, int kColumns,
-          class Weights>
-__device__ __forceinline__ void multiply_weights(Accumulator<RealOf<E>> (&c)[kTiles][kColumnTiles],
-                                                 Tile<E, kAllRows, kColumns> rows, int first_k, int first_block,
-                                                 Weights weights) {
+          class OperandOf>
+__device__ __forceinline__ void accumulate_product(Accumulator<RealOf<E>> (&c)[kTiles][kColumnTiles],
+                                                   Tile<E, kAllRows, kColumns> rows, int first_k, int first_block,
+                                                   OperandOf operand) {
   using Ops = Operands<E>;
   constexpr int kBlocks = kColumnTiles / 2;
-  constexpr bool kAllHaveAll = kBlocks * kWarps * 16 == kColumns;
-  // Steps whose sums the tensor cores take before they are added to the others. Those of one step need no place.
+  constexpr bool kEvenColumns = kBlocks * kWarps * 16 == kColumns;
+  // Steps that the tensor cores sum before the partial sum is added to c. A single step needs no partial sum.
   constexpr int kShortSteps = kShortSum / Ops::kDepth;
   constexpr int kAtOnce = !sums_drift(E) ? 1 : kSteps < kShortSteps ? kSteps : kShortSteps;
   static_assert(kSteps % kAtOnce == 0);
@@ -98,10 +98,10 @@ __device__ __forceinline__ void multiply_weights(Accumulator<RealOf<E>> (&c)[kTi
 #pragma unroll
     for (int step = 0; step < kAtOnce; ++step)
 #pragma unroll
-      for (int m = 0; m < kTiles; ++m) a[step][m] = weights(m, first + step);
+      for (int m = 0; m < kTiles; ++m) a[step][m] = operand(m, first + step);
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n) {
-      if (!kAllHaveAll && (first_block + n) * 16 >= kColumns) break;
+      if (!kEvenColumns && (first_block + n) * 16 >= kColumns) break;
       Accumulator<RealOf<E>> part[kTiles][2] = {};
 #pragma unroll
       for (int step = 0; step < kAtOnce; ++step) {

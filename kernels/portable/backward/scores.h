@@ -1,33 +1,34 @@
-// Weights P and gradients dS of a chunk of queries against a warp's keys, keys in rows: both are then operands of the
-// products that sum over queries, as they stand in the registers.
+// P and dS of a chunk of queries against a warp's keys. Keys are rows, so that both are A operands, in registers, of
+// the products that reduce over queries.
 #pragma once
 
 #include "attn/score.h"
+#include "portable/backward/exponentiate.h"
 #include "portable/backward/products.h"
-#include "portable/backward/walk.h"
-#include "portable/backward/weigh.h"
+#include "portable/backward/visited_queries.h"
 
 namespace cuflash {
 
-// dS before softmax's derivative only, which is the gradient of a bias, or behind softcap, which is that of a product.
+// of_bias: dS as the gradient of the bias, before the derivative of softcap. of_product: dS as the gradient of Q K^T,
+// after it.
 enum class Gradient { of_bias, of_product };
 
-// Scores of one chunk in the registers of a warp.
+// The accumulators of one chunk.
 template <BackwardConfig C>
 struct ScoreChunk {
   using S = Shape<C>;
   using Real = typename S::Real;
   using Options = ScoreOptions<C.element, C.options>;
 
-  typename S::Sum p[S::kKeyTiles][S::kQueryTiles];      // S^T, then the weights, then what dropout leaves of them
+  typename S::Sum p[S::kKeyTiles][S::kQueryTiles];      // S^T, then P, then P after dropout
   typename S::Sum ds[S::kKeyTiles][S::kQueryTiles];     // dP^T, then dS^T
-  typename S::Sum slope[S::kKeyTiles][S::kQueryTiles];  // of softcap
+  typename S::Sum slope[S::kKeyTiles][S::kQueryTiles];  // derivative of softcap
 
-  // first_query: in the tile. i, j: the numbers of the tile's first query and of the warp's first key.
-  template <Pass kPass, class Between = Nothing>
-  __device__ __forceinline__ void weigh(typename S::KTile k, typename S::QTile q, const Real* stats, int first_query,
-                                        const Options& options, const VisibleQueries<C>& visible, int i, int j,
-                                        Between between = {}) {
+  // first_query: within the tile. i, j: first query of the tile, first key of the warp.
+  template <TileMode kMode, class Between = NoOp>
+  __device__ __forceinline__ void compute_p(typename S::KTile k, typename S::QTile q, const Real* stats,
+                                            int first_query, const Options& options, const VisibleQueries<C>& visible,
+                                            int i, int j, Between between = {}) {
     clear(p);
     multiply_rows<C>(p, k, S::first_key(), q, first_query, between);
 #pragma unroll
@@ -39,27 +40,27 @@ struct ScoreChunk {
         for (int x = 0; x < 4; ++x) {
           const int my_query = query + x % 2, my_i = i + my_query, my_j = j + 16 * m + x / 2 * 8 + lane_id() / 4;
           bool seen = true;
-          if constexpr (kPass != Pass::full)
+          if constexpr (kMode != TileMode::full)
             seen = my_query >= visible.begin[m][x / 2] && my_query < visible.end[m][x / 2];
           Real tanh_value = 0;
           const Real score = options.score(p[m][n].x[x], my_i, my_j, seen, &tanh_value);
-          if constexpr (kPass != Pass::full) seen = seen && options.shown(my_i, my_j, seen);
-          p[m][n].x[x] = kPass == Pass::full || seen ? score : minus_infinity<Real>();
+          if constexpr (kMode != TileMode::full) seen = seen && options.unmasked(my_i, my_j, seen);
+          p[m][n].x[x] = kMode == TileMode::full || seen ? score : minus_infinity<Real>();
           if constexpr ((C.options & kSoftcap) != 0)
             slope[m][n].x[x] = seen ? Real(1) - tanh_value * tanh_value : Real(0);
         }
     }
     const int lane_query = first_query + lane_id() % 4 * 2;
     if (C.all_gradients || has_large_rows<C>(stats))
-      weigh_any_size<C, kPass>(p, stats, lane_query, options.unit(), options.factor());
-    else weigh_small<C, kPass>(p, stats, lane_query, options.factor());
+      exponentiate_any_size<C, kMode>(p, stats, lane_query, options.natural_scale(), options.scale_log2());
+    else exponentiate_small<C, kMode>(p, stats, lane_query, options.scale_log2());
   }
 
-  template <Pass kPass, Gradient kGradient>
-  __device__ __forceinline__ void differentiate(typename S::VTile v, typename S::DoutTile dout, const Real* stats,
-                                                int first_query, const Options& options, int i, int j) {
-    // Without dropout the sums start at -delta: dP - delta is what comes out.
-    constexpr bool kStartAtDelta = !Options::kDropped;
+  template <TileMode kMode, Gradient kGradient>
+  __device__ __forceinline__ void compute_ds(typename S::VTile v, typename S::DoutTile dout, const Real* stats,
+                                             int first_query, const Options& options, int i, int j) {
+    // Without dropout the accumulators start at -delta, so that the product yields dP - delta.
+    constexpr bool kStartAtDelta = !Options::kHasDropout;
     Pair<Real> delta[S::kQueryTiles];
 #pragma unroll
     for (int n = 0; n < S::kQueryTiles; ++n)
@@ -78,11 +79,12 @@ struct ScoreChunk {
       for (int n = 0; n < S::kQueryTiles; ++n)
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
-          // With dropout the weight has been multiplied into dS already, and what is left of it says nothing.
+          // With dropout, drop() has already multiplied dS by P, and P after dropout says nothing about visibility.
           Real gradient = kStartAtDelta ? p[m][n].x[x] * ds[m][n].x[x] : ds[m][n].x[x];
           if constexpr ((C.options & kSoftcap) != 0 && kGradient == Gradient::of_product) gradient *= slope[m][n].x[x];
-          // A weight of exactly 0, hidden or too small to be told from it, passes nothing on, whatever dP is.
-          if constexpr (kPass != Pass::full && kStartAtDelta) gradient = p[m][n].x[x] == Real(0) ? Real(0) : gradient;
+          // A probability of exactly 0, hidden or underflowed, yields 0 whatever dP is.
+          if constexpr (kMode != TileMode::full && kStartAtDelta)
+            gradient = p[m][n].x[x] == Real(0) ? Real(0) : gradient;
           ds[m][n].x[x] = gradient;
         }
   }
@@ -95,8 +97,8 @@ struct ScoreChunk {
   }
 
  private:
-  // ds = p * (dropped dP - delta); p = dropped p. A lane holds the pairs {i, i + 8} x {j, j + 8} of a group in two
-  // neighbouring tiles of queries.
+  // ds = p * (dropout(dP) - delta); p = dropout(p). A lane holds a Philox group {i, i + 8} x {j, j + 8} in two
+  // neighbouring query tiles.
   __device__ __forceinline__ void drop(const Options& options, const Pair<Real> (&delta)[S::kQueryTiles], int i,
                                        int j) {
     const Real kept = static_cast<Real>(options.a.keep_scale);
@@ -108,16 +110,16 @@ struct ScoreChunk {
 #pragma unroll
         for (int x = 0; x < 2; ++x) {
           PhiloxWords words{};
-          if (options.drops())
-            words = options.random_words(i + 8 * n + lane_id() % 4 * 2 + x, j + 16 * m + lane_id() / 4);
+          if (options.has_dropout())
+            words = options.philox_words(i + 8 * n + lane_id() % 4 * 2 + x, j + 16 * m + lane_id() / 4);
 #pragma unroll
           for (int word = 0; word < 4; ++word) {
-            Real& weight = p[m][n + word / 2].x[word % 2 * 2 + x];
+            Real& prob = p[m][n + word / 2].x[word % 2 * 2 + x];
             Real& gradient = ds[m][n + word / 2].x[word % 2 * 2 + x];
             const bool keeps = words.word[word] >= threshold;
             const Real through = keeps ? gradient * kept : Real(0);
-            gradient = weight == Real(0) ? Real(0) : weight * (through - delta[n + word / 2].x[x]);
-            weight = keeps ? weight * kept : Real(0);
+            gradient = prob == Real(0) ? Real(0) : prob * (through - delta[n + word / 2].x[x]);
+            prob = keeps ? prob * kept : Real(0);
           }
         }
   }

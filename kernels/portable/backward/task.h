@@ -1,56 +1,58 @@
-// Which tile of keys a CTA has.
+// Task scheduling of backward: which key tile a CTA processes.
 #pragma once
 
 #include "portable/backward/loads.h"
 
 namespace cuflash {
 
-// The place of tile `index` of all tiles of keys. Heads that are worked on together take turns, tile by tile, in the order
-// of the keys.
+// Task of key tile `index`. The heads of a group are interleaved tile by tile, in key order.
 template <BackwardConfig C>
-__device__ __forceinline__ Place place_of(const BackwardParams& p, int64 index) {
+__device__ __forceinline__ TaskCoord task_coord(const BackwardParams& p, int64 index) {
   const AttentionParams& a = p.attention;
   const int64 tiles = tiles_in(a.len_k, C.tile_k), heads = int64{a.heads_k} * a.batch;
   const int64 at_end = heads - p.heads_at_end;
   const int64 together = min(quotient(index, p.heads_together * tiles) * p.heads_together, at_end);
   const int64 members = together == at_end ? p.heads_at_end : p.heads_together;
   const int64 n = index - together * tiles, tile = quotient(n, members), head = together + n - tile * members;
-  Place at{};
-  at.b = static_cast<int>(quotient(head, a.heads_k)), at.head_k = static_cast<int>(head - int64{at.b} * a.heads_k);
-  at.first = static_cast<int>(tile) * C.tile_k;
-  at.sequence = sequence_of(a, at.b);
-  at.written = max(0, min(C.tile_k, (a.cu_k ? at.sequence.len_k : a.len_k) - at.first));
-  at.group = a.group;
-  set_heads<C>(p, at, at.head_k * at.group);
-  // Where a score can be -inf, or the mask tensor speaks, every tile has to select; so it has to where keys are missing.
+  TaskCoord coord{};
+  coord.b = static_cast<int>(quotient(head, a.heads_k)),
+  coord.head_k = static_cast<int>(head - int64{coord.b} * a.heads_k);
+  coord.k_first = static_cast<int>(tile) * C.tile_k;
+  coord.sequence = sequence_of(a, coord.b);
+  coord.written = max(0, min(C.tile_k, (a.cu_k ? coord.sequence.len_k : a.len_k) - coord.k_first));
+  coord.group = a.group;
+  set_heads<C>(p, coord, coord.head_k * coord.group);
+  // Every tile needs a select if a score can be -inf or if there is a mask tensor, and so does a tile with missing
+  // keys.
   constexpr bool kMaskAll = (C.options & (kBias | kMaskTensor)) != 0;
-  const Range keys{at.first, min(int64{at.first} + C.tile_k, int64{at.sequence.len_k})};
-  at.walk = walk_queries<C>(a, at.sequence, keys, kMaskAll || keys.end < int64{at.first} + C.tile_k);
+  const Range keys{coord.k_first, min(int64{coord.k_first} + C.tile_k, int64{coord.sequence.len_k})};
+  coord.visited =
+      visited_query_tiles<C>(a, coord.sequence, keys, kMaskAll || keys.end < int64{coord.k_first} + C.tile_k);
   if (a.tile_counts && !keys.empty())
-    count_tiles<C>(a, at.sequence, walk_queries<C>(a, at.sequence, keys, false), at.group);
-  return at;
+    count_tiles<C>(a, coord.sequence, visited_query_tiles<C>(a, coord.sequence, keys, false), coord.group);
+  return coord;
 }
 
-// The place of this CTA; one where nothing is written if it has none.
+// The task of this CTA; written is 0 if there is none.
 template <BackwardConfig C>
-__device__ __forceinline__ Place place_of_cta(const BackwardParams& p) {
+__device__ __forceinline__ TaskCoord cta_task(const BackwardParams& p) {
   const AttentionParams& a = p.attention;
   const int64 index = C.ordered ? static_cast<int64>(atomicAdd(p.ticket, 1ull)) : cta_number();
-  return index < tiles_in(a.len_k, C.tile_k) * a.heads_k * a.batch ? place_of<C>(p, index) : Place{};
+  return index < tiles_in(a.len_k, C.tile_k) * a.heads_k * a.batch ? task_coord<C>(p, index) : TaskCoord{};
 }
 
-// The next tile of keys that has rows to be written, for CTAs that stay. written < 0: there is none.
+// The next key tile with rows to store, for persistent CTAs. written < 0: no more tiles.
 template <BackwardConfig C>
-__device__ __forceinline__ Place next_place(const BackwardParams& p) {
+__device__ __forceinline__ TaskCoord next_task(const BackwardParams& p) {
   const AttentionParams& a = p.attention;
   const int64 count = tiles_in(a.len_k, C.tile_k) * a.heads_k * a.batch;
-  Place at;
+  TaskCoord coord;
   do {
     const int64 index = static_cast<int64>(atomicAdd(p.ticket, 1ull));
-    if (index < count) at = place_of<C>(p, index);
-    else at = Place{}, at.written = -1;
-  } while (at.written == 0);
-  return at;
+    if (index < count) coord = task_coord<C>(p, index);
+    else coord = TaskCoord{}, coord.written = -1;
+  } while (coord.written == 0);
+  return coord;
 }
 
 }  // namespace cuflash

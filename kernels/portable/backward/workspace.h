@@ -1,4 +1,4 @@
-// Where things lie in the workspace of backward: the numbers of query tiles, their row statistics, their sums of dQ.
+// Workspace layout of backward: indices of query tiles, their row statistics and their dq_accum.
 #pragma once
 
 #include "attn/sequence.h"
@@ -8,8 +8,8 @@
 
 namespace cuflash {
 
-// Dense: every head has tiles for all rows of the tensor. Packed: sequence b starts in tile q_begin / tile_q + b of a
-// head, which leaves room for every sequence's last, incomplete tile.
+// Dense: every head has tiles for all rows of the tensor. Packed: sequence b starts at tile q_begin / tile_q + b of a
+// head, which leaves space for the incomplete last tile of every sequence.
 template <BackwardConfig C>
 __device__ __forceinline__ int64 query_tile(const BackwardParams& p, const Sequence& s, int b, int h, int64 tile) {
   const AttentionParams& a = p.attention;
@@ -22,26 +22,26 @@ __device__ __forceinline__ RealOf<C.element>* row_stats(const BackwardParams& p,
   return static_cast<RealOf<C.element>*>(p.row_stats) + tile * row_stats_size(C);
 }
 
-// Where a row's statistics lie in those of its tile. A query without a visible key has an LSE of +inf there: its weights
-// are then 0 without a comparison.
+// Offsets of a row's statistics within those of its tile. A query without visible keys stores an LSE of +inf, which
+// makes its P 0 without a comparison.
 constexpr int lse_at(const BackwardConfig&, int row) { return row; }
 constexpr int delta_at(const BackwardConfig& c, int row) { return c.tile_q + row; }
 constexpr int flag_at(const BackwardConfig& c) { return 2 * c.tile_q; }
-// An LSE may be so large that its product with log2(e) is too inexact, or infinite: it is stored as it is then, and in
-// units of log2 elsewhere. Whether the tile has such rows, and a bit for each row.
+// LSE is stored in units of log2, unless it is so large that the product with log2(e) would be inexact or infinite;
+// such an LSE is stored as it is. large_at: whether the tile has such rows. large_rows_at: one bit per row.
 constexpr int large_at(const BackwardConfig& c) { return 2 * c.tile_q + 1; }
 constexpr float kLargeLse = 1 << 20;
 constexpr int large_rows_at(const BackwardConfig& c) { return 2 * c.tile_q + 2; }  // two words
 
 template <BackwardConfig C>
-__device__ __forceinline__ RealOf<C.element>* dq_sums(const BackwardParams& p, int64 tile) {
-  return static_cast<RealOf<C.element>*>(p.dq_sums) + tile * (p.dq_rows * C.dim_qk);
+__device__ __forceinline__ RealOf<C.element>* dq_accum(const BackwardParams& p, int64 tile) {
+  return static_cast<RealOf<C.element>*>(p.dq_accum) + tile * (p.dq_rows * C.dim_qk);
 }
 
-// The sums of one 16x8 accumulator lie side by side, so that a warp adds to 512 contiguous bytes; inside, the four sums of
-// a lane are neighbours where one instruction adds four, and 32 apart where it takes four of them.
+// The elements of a 16x8 accumulator are contiguous, so that a warp adds to 512 contiguous bytes. The four elements of
+// a lane are adjacent if one red.v4 adds them, and 32 apart if four instructions do.
 template <BackwardConfig C>
-__device__ __forceinline__ int sum_block(int row, int column) {
+__device__ __forceinline__ int accum_block(int row, int column) {
   return (row / 16 * (C.dim_qk / 8) + column / 8) * 128;
 }
 template <class Real>

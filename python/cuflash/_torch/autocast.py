@@ -1,4 +1,4 @@
-"""What automatic mixed precision does to attention: the type of the region, as for PyTorch's own."""
+"""Automatic mixed precision: attention runs in the type of the autocast region, as PyTorch's own does."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .arguments import NO_EXTRAS, Extras, Inputs
 
 
 def cast(inputs: Inputs, extras: Extras, device: str) -> Tuple[Inputs, Extras]:
-    """q, k and v in the type of the region; bias and sink stay f32 where they are, because the library takes that.
+    """q, k and v in the type of the region. A bias or sink in f32 stays f32, which the library takes.
 
-    f64 stays as it is, as everywhere under autocast."""
+    f64 stays f64, as everywhere under autocast."""
     if inputs[0].dtype == torch.float64:
         return inputs, extras
     dtype = torch.get_autocast_dtype(device)

@@ -1,7 +1,7 @@
-"""Tensors in, new tensors out, and nothing between but `_core`: no autograd, no dispatcher.
+"""Calls of `_core` with new tensors for the results, below autograd and the dispatcher.
 
-Both roads end here, the short one (function.py) and the operators (operators.py), and so do the fake kernels as far as
-the allocation of results goes: their shapes and strides are stated once.
+The eager path (autograd.py) and the operators (operators.py) both end here. The fake kernels use the same functions to
+allocate results, so that shapes and strides are defined once.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 from .. import _core
 from .arguments import (NO_EXTRAS, Execution, Extras, Gradients, Inputs, Options, OptionalTensor, shape_of_part,
                         unpack_gradients)
-from .road import PLAIN_TYPES, named, require_memory
+from .eager import PLAIN_TYPES, named, require_memory
 
 
 def rows(tensor: OptionalTensor) -> OptionalTensor:
-    """The tensor itself where its rows are contiguous, which is all that the library asks for; else a copy."""
+    """The tensor itself if its rows are contiguous, which is all that the library requires; otherwise a copy."""
     if tensor is None:
         return None
-    if tensor.is_neg():  # a view of numbers that are stored with the other sign
+    if tensor.is_neg():  # a view whose memory holds the negated numbers
         tensor = tensor.resolve_neg()
     if tensor.is_contiguous() or tensor.stride(-1) == 1 or tensor.shape[-1] == 1:
         return tensor
@@ -33,7 +33,7 @@ def rows(tensor: OptionalTensor) -> OptionalTensor:
 def rows_of_inputs(inputs: Inputs) -> Inputs:
     q, k, v = inputs
     if (v is not None and k is not None and q.is_contiguous() and k.is_contiguous() and v.is_contiguous()
-            and not (q.is_neg() or k.is_neg() or v.is_neg())):  # the usual case, with the fewest questions
+            and not (q.is_neg() or k.is_neg() or v.is_neg())):  # the usual case, with the fewest checks
         return inputs
     return rows(q), rows(k), rows(v)
 
@@ -44,17 +44,17 @@ def rows_of_extras(extras: Extras) -> Extras:
 
 def forward(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
             want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
-    """out in the layout of q, and lse ([B, Hq, Sq] or packed [Hq, Tq]) where it is wanted."""
+    """out in the layout of q, and lse ([B, Hq, Sq] or packed [Hq, Tq]) if wanted."""
     layout, scale, causal, top_left, left, right, softcap, dropout_p, seed, offset, max_seqlen_q, max_seqlen_k = options
     try:
         q, k, v = inputs = rows_of_inputs(inputs)
-        # One by one: with stars, a list and a tuple would be made of all arguments, which takes 0.3 us.
+        # One by one: stars would build a list and a tuple of all arguments, which takes 0.3 us.
         alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k, seqlens_q, seqlens_k = rows_of_extras(extras)
         out, lse = new_results(inputs, layout, want_lse)
-    except (RuntimeError, IndexError):  # of PyTorch: a sparse tensor has no strides, a nested one has no shape
+    except (RuntimeError, IndexError):  # PyTorch's: a sparse tensor has no strides, a nested one no shape
         require_memory(named(inputs, extras))
         raise
-    stream, allocate, num_threads, check_lengths, deterministic = place(q, execution)
+    stream, allocate, num_threads, check_lengths, deterministic = runtime(q, execution)
     _core.forward(q, k, v, out, lse, alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k, seqlens_q, seqlens_k,
                   layout, scale, causal, top_left, left, right, softcap, dropout_p, seed, offset, max_seqlen_q,
                   max_seqlen_k, stream, allocate, num_threads, check_lengths, deterministic)
@@ -65,7 +65,7 @@ def forward(inputs: Inputs, extras: Extras, options: Options, execution: Executi
 
 def backward(inputs: Inputs, extras: Extras, options: Options, execution: Execution, out: Tensor, lse: Tensor,
              dout: OptionalTensor, dlse: OptionalTensor, wanted: Sequence[bool]) -> Gradients:
-    """The gradients that are wanted (see Wanted), each shaped as the tensor that it belongs to; None for the others."""
+    """The wanted gradients (see Wanted), each with the shape of its tensor; None for the others."""
     gradients = new_gradients(inputs, extras, options[0], wanted)
     dq, dk, dv, dbias, dsink = gradients
     q, k, v = rows_of_inputs(inputs)
@@ -74,7 +74,7 @@ def backward(inputs: Inputs, extras: Extras, options: Options, execution: Execut
         extras = extras._replace(bias=_without_repeats(extras.bias))
     dout = rows(dout) if dout is not None else torch.zeros_like(out)
     _core.backward(q, k, v, out, lse, dout, rows(dlse), dq, dk, dv, dbias, dsink, *extras, *options,
-                   *place(q, execution))
+                   *runtime(q, execution))
     if options[0] == "thd" and not q.is_cuda:
         dq, dk, dv = unpack_gradients(inputs, dq, dk, dv)
         clear_unused_rows(extras.cu_seqlens_q, dq)
@@ -83,8 +83,8 @@ def backward(inputs: Inputs, extras: Extras, options: Options, execution: Execut
 
 
 def new_results(inputs: Inputs, layout: str, want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
-    """Memory for out, contiguous in the layout of q, and for lse where it is wanted: f32, f64 for f64. A bhsd view of
-    memory in the order bshd gets an out of the same kind."""
+    """Memory for out, contiguous in the layout of q, and for lse if wanted: f32, or f64 for f64. If q is a bhsd view of
+    bshd memory, so is out."""
     q, k, v = inputs
     if v is not None:
         shape, size = q.shape, v.shape[-1]
@@ -97,8 +97,9 @@ def new_results(inputs: Inputs, layout: str, want_lse: bool) -> Tuple[Tensor, Op
     dtype_of_lse = _F64 if dtype is _F64 else _F32
     if len(shape) != 4:
         if len(shape) != 3:
-            raise ValueError(f"q: has {len(shape)} dimensions; it has 4, or 3 where sequences are packed")
-        # Rows of no sequence are not written: their memory comes from PyTorch, which fills it where that is asked for.
+            raise ValueError(f"q: has {len(shape)} dimensions; it must have 4, or 3 if sequences are packed")
+        # Rows that belong to no sequence are not written: PyTorch allocates them, and fills them if it is set to fill
+        # uninitialized memory.
         out = q.new_empty((*shape[:-1], size))
         return out, q.new_empty((shape[1], shape[0]), dtype=dtype_of_lse) if want_lse else None
     batch, heads, length, _ = shape
@@ -113,9 +114,9 @@ def new_results(inputs: Inputs, layout: str, want_lse: bool) -> Tuple[Tensor, Op
 
 
 def _allocation(q: Tensor) -> Callable[[Tuple[int, ...], Tuple[int, ...], torch.dtype], Tensor]:
-    """A function of shape, strides and type that allocates where q is.
+    """A function of shape, strides and type that allocates on the device of q.
 
-    What torch's own compiler uses takes half as long, and is for ordinary tensors on the current device."""
+    The functions of PyTorch's compiler take half as long, and work for ordinary tensors on the current device."""
     if type(q) in PLAIN_TYPES:
         if q.is_cuda:
             if _empty_cuda is not None and q.get_device() == _current_device():
@@ -126,10 +127,10 @@ def _allocation(q: Tensor) -> Callable[[Tuple[int, ...], Tuple[int, ...], torch.
 
 
 def new_gradients(inputs: Inputs, extras: Extras, layout: str, wanted: Sequence[bool]) -> Gradients:
-    """Memory for what is wanted, None for the rest."""
+    """Memory for the wanted gradients, None for the others."""
     q, k, v = inputs
     want_q, want_k, want_v, want_bias, want_sink = wanted
-    new = _new_like if layout == "thd" else _new_like_dense  # for the reason that new_results has
+    new = _new_like if layout == "thd" else _new_like_dense  # for the reason given in new_results
     return (new(q) if want_q else None, new(k) if want_k else None, new(v) if want_v else None,
             _new_like(extras.bias) if want_bias else None, _new_like(extras.sink) if want_sink else None)
 
@@ -141,22 +142,21 @@ def _new_like_dense(tensor: Tensor) -> Tensor:
 
 
 def _new_like(tensor: Tensor) -> Tensor:
-    # empty_like keeps the order of the dimensions, which the library can only follow where rows stay contiguous.
+    # empty_like keeps the order of the dimensions, which the library supports only if rows stay contiguous.
     new = torch.empty_like(tensor)
     return new if new.is_contiguous() or rows(new) is new else tensor.new_empty(tensor.shape)
 
 
 def _without_repeats(bias: Tensor) -> Tensor:
-    """A copy of a bias that was expanded: the library sums the gradient where a bias repeats, and autograd, which sums
-    on its own, asks for each of the parts. A bias of size 1 in place of a dimension that is expanded costs neither."""
+    """A copy of an expanded bias: the library sums the gradient over repeats, but autograd sums itself and wants every
+    part. A bias with size 1 in place of the expanded dimension needs neither the copy nor the parts."""
     repeats = any(stride == 0 and size > 1 for stride, size in zip(bias.stride(), bias.shape))
     return bias.clone(memory_format=torch.contiguous_format) if repeats else bias
 
 
 def clear_unused_rows(cu_seqlens: OptionalTensor, *tensors: OptionalTensor) -> None:
-    """Rows beyond cu_seqlens[-1] belong to no sequence and were not written. Zeros there keep what comes next finite.
-
-    Only in host memory: on CUDA, knowing where they begin would wait for the device."""
+    """Zeroes the rows beyond cu_seqlens[-1], which belong to no sequence and were not written, so that whatever reads
+    them stays finite. In host memory only: on CUDA, finding the first of them would wait for the device."""
     if cu_seqlens is None or cu_seqlens.is_cuda or cu_seqlens.numel() == 0:
         return
     used = int(cu_seqlens[-1])
@@ -167,11 +167,11 @@ def clear_unused_rows(cu_seqlens: OptionalTensor, *tensors: OptionalTensor) -> N
 
 _F32, _F64 = torch.float32, torch.float64
 _allocators: Dict[int, Callable[[int], Tensor]] = {}
-# CUFLASH_NUM_THREADS is read by the library; without it, torch.set_num_threads counts.
+# The library reads CUFLASH_NUM_THREADS; without it, torch.set_num_threads decides.
 _library_counts_threads = "CUFLASH_NUM_THREADS" in os.environ
 
 
-def place(q: Tensor, execution: Execution) -> Tuple[int, Optional[Callable[[int], Any]], int, bool, bool]:
+def runtime(q: Tensor, execution: Execution) -> Tuple[int, Optional[Callable[[int], Any]], int, bool, bool]:
     """stream, allocate, num_threads, check_lengths, deterministic"""
     if not q.is_cuda:
         threads = execution[0] or (0 if _library_counts_threads else torch.get_num_threads())
@@ -184,7 +184,7 @@ def place(q: Tensor, execution: Execution) -> Tuple[int, Optional[Callable[[int]
 
 
 def _allocator(device: torch.device) -> Callable[[int], Tensor]:
-    # PyTorch's caching allocator: safe to free at the end of the call, because its memory stays with the stream.
+    # PyTorch's caching allocator reuses memory in stream order, so a workspace may be freed at the end of the call.
     return functools.partial(torch.empty, dtype=torch.uint8, device=device)
 
 
@@ -192,7 +192,7 @@ def _raw_stream_by_object(index: int) -> int:
     return torch.cuda.current_stream(index).cuda_stream
 
 
-# What torch's own compiler uses; it spares the making of a Stream object.
+# PyTorch's compiler uses this too: it makes no Stream object.
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream_by_object)
 _current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 _guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)

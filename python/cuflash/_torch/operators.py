@@ -1,48 +1,55 @@
 """torch.ops.cuflash: the operators that compilers, exporters, dispatch modes and tensor subclasses see.
 
-    forward(...) -> (out, lse)          backward(..., wanted) -> the gradients that are wanted
+    forward(...) -> (out, lse)          backward(..., wanted) -> the wanted gradients
 
-Both are pure functions of their arguments: a dropout seed is an argument, too (rng_state, see seeds.py).
+Both are pure functions of their arguments, which include the dropout seed (rng_state, see seeds.py).
 """
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+from typing import Any, List, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
+from .._options import ARRAYS, EXECUTION, OPTIONS, Option, names
 from . import autocast, call, seeds
-from .arguments import OPTIONS, Execution, Extras, Inputs, Options, OptionalTensor, Wanted
+from .arguments import Execution, Extras, Inputs, Options, OptionalTensor, Wanted
 
-_INPUTS = "Tensor q, Tensor? k, Tensor? v"
-_EXTRAS = ", ".join(f"Tensor? {name}" for name in Extras._fields)
-_OPTIONS = ("str layout, float? scale, bool causal, bool top_left, SymInt window_left, SymInt window_right, "
-            "float softcap, float dropout_p, Tensor? rng_state, SymInt max_seqlen_q, SymInt max_seqlen_k")
-_EXECUTION = "int num_threads, bool deterministic"
-_RESULTS = "Tensor out, Tensor lse, Tensor? dout, Tensor? dlse"
+NO_GRADIENT_OF_SLOPES = ("alibi_slopes requires a gradient, which cuflash does not compute; "
+                         "pass alibi_slopes.detach()")
 
-# Where these are among the arguments. The options of an operator have one tensor in place of the two numbers of a seed.
-_EXTRAS_AT = slice(3, 3 + len(Extras._fields))
+
+def schema(options: Sequence[Option]) -> str:
+    """These options as arguments of an operator. One tensor, rng_state, replaces the two numbers of a seed."""
+    known = [option._replace(name="rng_state") if option.name == "dropout_seed" else option for option in options]
+    return ", ".join(f"{option.kind.schema} {option.name}" for option in known if option.name != "dropout_offset")
+
+
+# Where these are among the arguments of an operator.
+_EXTRAS_AT = slice(3, 3 + len(ARRAYS))
 _OPTIONS_AT = slice(_EXTRAS_AT.stop, _EXTRAS_AT.stop + len(OPTIONS) - 1)
-_EXECUTION_AT = slice(_OPTIONS_AT.stop, _OPTIONS_AT.stop + 2)
-_RNG_STATE = OPTIONS.index("dropout_seed")
-_DROPOUT_P = OPTIONS.index("dropout_p")
+_EXECUTION_AT = slice(_OPTIONS_AT.stop, _OPTIONS_AT.stop + len(EXECUTION))
+_RNG_STATE = names(OPTIONS).index("dropout_seed")
+_DROPOUT_P = names(OPTIONS).index("dropout_p")
 
+_ARGUMENTS = ", ".join(["Tensor q", "Tensor? k", "Tensor? v", *(f"Tensor? {name}" for name in ARRAYS), schema(OPTIONS),
+                        schema(EXECUTION)])
 _library = torch.library.Library("cuflash", "FRAGMENT")
-_library.define(f"forward({_INPUTS}, {_EXTRAS}, {_OPTIONS}, {_EXECUTION}) -> (Tensor out, Tensor lse)")
-_library.define(f"backward({_INPUTS}, {_EXTRAS}, {_OPTIONS}, {_EXECUTION}, {_RESULTS}, bool[] wanted) -> Tensor[]")
+_library.define(f"forward({_ARGUMENTS}) -> (Tensor out, Tensor lse)")
+_library.define(f"backward({_ARGUMENTS}, Tensor out, Tensor lse, Tensor? dout, Tensor? dlse, bool[] wanted) "
+                "-> Tensor[]")
 
 
 def run(inputs: Inputs, extras: Extras, options: Options, rng_state: OptionalTensor,
         execution: Execution) -> Tuple[Tensor, Tensor]:
-    """out and lse through the dispatcher. The seed and the offset of the options are not used."""
+    """out and lse through the dispatcher. rng_state replaces the seed and the offset in the options."""
     return torch.ops.cuflash.forward.default(*inputs, *extras, *options[:_RNG_STATE], rng_state,
                                              *options[_RNG_STATE + 2:], *execution)
 
 
 def _read(arguments: Tuple[Any, ...]) -> Tuple[Inputs, Extras, Options, Execution]:
-    """What the first arguments of both operators say."""
+    """The arguments that both operators share, as call.py takes them."""
     options = arguments[_OPTIONS_AT]
     rng_state = options[_RNG_STATE]
     seed = seeds.as_numbers(rng_state) if rng_state is not None else (0, 0)
@@ -88,9 +95,9 @@ def _save(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, Tensor]) -> N
 
 def _differentiate(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor) -> Tuple[Any, ...]:
     *tensors, rng_state, out, lse = ctx.saved_tensors
-    needs = dict(zip(("q", "k", "v", *Extras._fields), ctx.needs_input_grad))
+    needs = dict(zip(("q", "k", "v", *ARRAYS), ctx.needs_input_grad))
     if needs["alibi_slopes"]:
-        raise ValueError("alibi_slopes requires a gradient, and there is none for it; pass alibi_slopes.detach()")
+        raise ValueError(NO_GRADIENT_OF_SLOPES)
     wanted = [needs[name] for name in Wanted._fields]
     options = [*ctx.options[:_RNG_STATE], rng_state, *ctx.options[_RNG_STATE + 1:]]
     computed = iter(torch.ops.cuflash.backward.default(*tensors, *options, out, lse, dout, dlse, wanted))

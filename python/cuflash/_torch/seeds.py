@@ -1,7 +1,7 @@
-"""Seeds for dropout, from PyTorch's generators: manual_seed repeats them, and so does the RNG state that activation
-checkpointing restores.
+"""Dropout seeds from PyTorch's generators, repeatable by manual_seed and by the RNG state that activation checkpointing
+restores.
 
-A mask is a function of (seed, offset) and of nothing else: a call needs two numbers on the host, no random tensor.
+A dropout mask is a function of (seed, offset) alone: a call needs two numbers on the host and no random tensor.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _lock = threading.Lock()
 
 
 def draw(device: torch.device) -> Tuple[int, int]:
-    """(seed, offset) from the generator of this device; that of a GPU keeps its state on the host: nothing waits."""
+    """(seed, offset) from the generator of this device. A GPU's keeps its state on the host: nothing waits."""
     if device.type != "cuda":
         return tuple(draw_traceable().tolist())
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError("dropout_p > 0 while a CUDA graph is captured: every replay would drop the same scores. "
-                           "Pass dropout_seed if that is meant")
+                           "Pass dropout_seed if that is intended")
     generator = torch.cuda.default_generators[device.index]
     with _lock:
         offset = generator.get_offset()
@@ -36,12 +36,12 @@ def draw(device: torch.device) -> Tuple[int, int]:
 
 
 def draw_traceable() -> Tensor:
-    """An ordinary random tensor: compilers know that each call needs a new one."""
+    """Both as a random tensor: compilers know that each call needs a new one."""
     return torch.randint(0, (1 << 63) - 1, (2,), dtype=torch.int64, device="cpu")
 
 
 def with_offset(seed: Seed, offset: int) -> Seed:
-    """The seed as it is where it has an offset of its own; otherwise with this one."""
+    """The seed as it is if it has an offset, otherwise with this offset."""
     return seed if isinstance(seed, (tuple, list, Tensor)) else (seed, offset)
 
 

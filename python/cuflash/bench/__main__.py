@@ -1,7 +1,7 @@
-"""cuflash and every backend of PyTorch's scaled_dot_product_attention, by name, over a grid of problems.
+"""Measures cuflash and every backend of PyTorch's scaled_dot_product_attention over a grid of problems.
 
-Grids, presets and the file of results are those of `cuflash bench`. Contestants take turns in
-one process, and must agree first."""
+Grids, presets and the results file are those of `cuflash bench`. Contestants must agree on the result first, then
+alternate in one process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from .._whole_file import write_whole
+from .._atomic_file import write_atomically
 from .grid import GridError, Point, add_flags, points
 
 
 def arguments(words: List[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m cuflash.bench", description=__doc__)
     add_flags(parser)
-    parser.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU where PyTorch sees one")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if PyTorch sees one")
     parser.add_argument("--contestant", default="", metavar="NAME,...",
                         help="of cuflash, torch-flash, torch-cudnn, torch-efficient, torch-math (default: all)")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each contestant at each point (default: 0.3)")
@@ -36,12 +36,12 @@ def arguments(words: List[str]) -> argparse.Namespace:
     if not 0 <= options.threads <= 4096:
         parser.error(f"--threads is {options.threads}, must be from 1 to 4096")
     if options.json is not None and not os.access(options.json.absolute().parent, os.W_OK):
-        parser.error(f"--json {options.json}: its folder cannot be written to")
+        parser.error(f"--json {options.json}: its folder is not writable")
     return options
 
 
 def ceiling_of(point: Point, ceilings: Dict[str, float]) -> Optional[float]:
-    """What bounds this point; None where nothing of that kind was measured."""
+    """The measured ceiling of this point; None if nothing of its kind was measured."""
     if point.direction == "decode":
         return ceilings.get("read_gbs")
     if point.device == "cpu" and point.dtype == "f16":  # computed in f32
@@ -51,7 +51,7 @@ def ceiling_of(point: Point, ceilings: Dict[str, float]) -> Optional[float]:
 
 def result_of(contestant: str, point: Point, times: List[float], ceilings: Dict[str, float],
               extra_bytes: Optional[int]) -> Dict[str, Any]:
-    """An element of "results" in the file."""
+    """An element of "results" in the results file."""
     from .timing import quantile
 
     low, ms, high = (quantile(times, fraction) for fraction in (0.25, 0.5, 0.75))
@@ -68,7 +68,7 @@ HEADER = (f"{'problem':<48}  {'contestant':<15}  {'median':>12}  {'quartiles':>2
 
 
 def line_of(result: Dict[str, Any], point: Point, ours: Optional[float]) -> str:
-    """ours: the median of cuflash, which the ratio is to: how many times as fast cuflash is."""
+    """ours: the median of cuflash. The ratio says how many times as fast cuflash is."""
     speed = f"{result['tflops']:.3f} TFLOP/s" if result["gbs"] is None else f"{result['gbs']:.1f} GB/s"
     share = "" if result["share"] is None else f"{result['share']:.0%}"
     extra = "" if result["extra_bytes"] is None else f"{result['extra_bytes'] / 2**20:.1f} MiB"
@@ -79,7 +79,7 @@ def line_of(result: Dict[str, Any], point: Point, ours: Optional[float]) -> str:
 
 
 class Measurement:
-    """What has been measured so far: whole points, also where the run ends early."""
+    """The results so far: whole points only, even if the run ends early."""
 
     def __init__(self) -> None:
         self.ceilings: Dict[str, float] = {}
@@ -91,11 +91,11 @@ class Measurement:
         ours = next((result["ms"] for result in results if result["contestant"] == "cuflash"), None)
         self.results += results
         self.finished += 1
-        for result in results:  # after they count: what is printed is finished
+        for result in results:  # counted first: every printed point is finished
             print(line_of(result, point, ours), flush=True)
 
     def print_summary(self) -> None:
-        """The geometric mean of the ratios to each contestant, and what was left out."""
+        """Prints the geometric mean of the ratios to each contestant, and what was left out."""
         ours = {key_of(result): result["ms"] for result in self.results if result["contestant"] == "cuflash"}
         ratios: Dict[str, List[float]] = {}
         for result in self.results:
@@ -115,7 +115,7 @@ def key_of(result: Dict[str, Any]) -> Point:
 
 def measure(options: argparse.Namespace, device: str, names: List[str], grid: List[Point],
             measurement: Measurement) -> None:
-    """Fills the measurement point by point, and prints each when it is there."""
+    """Fills the measurement point by point, and prints each point when it is complete."""
     import torch
 
     from .problem import Problem, contestants_of
@@ -130,7 +130,7 @@ def measure(options: argparse.Namespace, device: str, names: List[str], grid: Li
             print(f"\r{number} of {len(grid)}  {point}\033[K\r", end="", file=sys.stderr, flush=True)
         try:
             problem = Problem(point, options.threads)
-        except (MemoryError, RuntimeError):  # PyTorch has no memory for its tensors
+        except (MemoryError, RuntimeError):  # PyTorch cannot allocate the tensors
             measurement.left_out["all contestants: there is not enough memory for the tensors"] += 1
             continue
         calls, refused = contestants_of(problem, names)
@@ -156,12 +156,12 @@ def machine(device: str) -> Dict[str, Any]:
 
 
 def write(path: Path, content: Dict[str, Any]) -> None:
-    """Whole or not at all."""
-    write_whole(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode("utf-8"))
+    """Writes the whole file or nothing."""
+    write_atomically(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode("utf-8"))
 
 
 def content_of(words: List[str], device: str, measurement: Measurement) -> Dict[str, Any]:
-    """The file of results."""
+    """The content of the results file."""
     import cuflash
 
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -226,10 +226,10 @@ def main(words: Optional[List[str]] = None) -> int:
     words = sys.argv[1:] if words is None else words
     try:
         return run(arguments(words), words)
-    except BrokenPipeError:  # of `| head`, which has read enough
+    except BrokenPipeError:  # for example `| head`, which has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (ValueError, RuntimeError, MemoryError, OSError) as error:  # of the library or PyTorch, or a file
+    except (ValueError, RuntimeError, MemoryError, OSError) as error:  # from the library, PyTorch or a file
         print(f"cuflash.bench: {(str(error).splitlines() or [type(error).__name__])[0]}", file=sys.stderr)
         return 1
 

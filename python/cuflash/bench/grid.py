@@ -1,4 +1,4 @@
-"""The problems that are measured: the same flags, presets and formulas as `cuflash bench` has."""
+"""The problems to measure, with the flags, presets and formulas of `cuflash bench`."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ MOST = 2**31 - 1
 
 
 class GridError(Exception):
-    """A flag, or flags that do not fit together."""
+    """An invalid flag, or flags that contradict each other."""
 
 
 class Point(Problem):
-    """What is computed."""
+    """One problem of the grid."""
 
     __slots__ = ()
 
@@ -53,15 +53,15 @@ class Point(Problem):
                 f"{' causal' if self.causal else ''}{f' pages of {self.page_size}' if self.page_size else ''}")
 
     def operations(self) -> float:
-        """Useful ones: of the visible pairs, two products forward and five backward."""
+        """Useful operations: of the visible pairs, two products forward and five backward."""
         pairs = self.len_q * self.len_k
-        if self.causal:  # queries stand at the end of the keys; of a square half counts
+        if self.causal:  # queries are aligned with the last keys; of a square, half counts
             pairs = pairs - self.len_q**2 / 2 if self.len_q <= self.len_k else self.len_k**2 / 2
         forward = 2.0 * pairs * self.batch * self.heads_q * (self.head_dim + self.head_dim_v)
         return 2.5 * forward if self.direction == "backward" else forward
 
     def key_value_bytes(self) -> int:
-        """Keys and values, once."""
+        """The bytes of keys and values, each read once."""
         return self.batch * self.heads_k * self.len_k * (self.head_dim + self.head_dim_v) * ELEMENT_BYTES[self.dtype]
 
 
@@ -85,10 +85,10 @@ def _numbers(text: str) -> List[int]:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--preset", choices=PRESETS, help="a grid by name, for what no flag gives")
+    parser.add_argument("--preset", choices=PRESETS, help="a grid by name; flags override its values")
     parser.add_argument("--direction", type=_words(DIRECTIONS), help="default: forward")
     parser.add_argument("--dtype", type=_words(DTYPES, SPELLINGS), help="default: f32, on a GPU bf16")
-    parser.add_argument("--tokens", type=int, help="of a batch, whose size then follows from the length")
+    parser.add_argument("--tokens", type=int, help="tokens per batch, from which its size follows")
     for name, text in SIZES.items():
         alone = {"nargs": "?", "const": [1]} if name == "causal" else {}
         parser.add_argument("--" + name.replace("_", "-"), type=_numbers, metavar="N,...", help=text, **alone)
@@ -133,7 +133,7 @@ def _heads(options: argparse.Namespace, dim: int) -> List[int]:
         return options.heads
     for hidden in options.hidden:
         if hidden % dim:
-            raise GridError(f"--hidden {hidden} is no multiple of --head-dim {dim}; give --heads instead")
+            raise GridError(f"--hidden {hidden} is not a multiple of --head-dim {dim}; give --heads instead")
     return [hidden // dim for hidden in options.hidden]
 
 

@@ -30,7 +30,7 @@ class WrongResult(Exception):
 
 
 class Problem:
-    """Tensors lie in memory as [B, S, H, D], as models hand them over; pages of a cache in random order."""
+    """Tensors are [B, S, H, D] in memory, as models produce them; pages of a cache are in random order."""
 
     def __init__(self, point: Point, threads: int):
         self.point, self.threads = point, threads
@@ -53,7 +53,7 @@ class Problem:
         return torch.randn(shape, device=self.point.device).to(DTYPES[self.point.dtype]).transpose(1, 2)
 
     def call(self, contestant: str) -> Call:
-        """What is timed. Raises Refused."""
+        """The function to time. Raises Refused."""
         forward = self._cuflash() if contestant == "cuflash" else self._torch(contestant)
         if self.point.direction == "backward":
             leaves = [tensor.detach().requires_grad_() for tensor in (self.q, self.k, self.v)]
@@ -76,8 +76,8 @@ class Problem:
     def _torch(self, contestant: str) -> Callable[..., torch.Tensor]:
         p = self.point
         if p.page_size:
-            raise Refused("it reads no pages")
-        # One query at the end sees every key; of several PyTorch would put the first at the first key.
+            raise Refused("it does not read pages")
+        # A single query sees every key. PyTorch would align the first of several with the first key.
         causal = p.causal and p.len_q > 1
         if causal and p.len_q != p.len_k:
             raise Refused("its causal mask begins at the first key, cuflash's ends at the last")
@@ -102,20 +102,20 @@ def _difference(ours: Any, theirs: Any) -> float:
 
 
 def contestants_of(problem: Problem, names: List[str]) -> Tuple[Dict[str, Call], Dict[str, str]]:
-    """Those that compute the problem, after they agreed on its result; and why the others do not."""
+    """The contestants that compute the problem and agree on its result, and why the others do not compute it."""
     calls: Dict[str, Call] = {}
     refused: Dict[str, str] = {}
     first = None
     for name in names:
         try:
-            with warnings.catch_warnings():  # with which PyTorch says at length why a backend refuses
+            with warnings.catch_warnings():  # PyTorch warns at length why a backend refuses
                 warnings.simplefilter("ignore")
                 call = problem.call(name)
                 result = call()
                 if problem.point.device == "cuda":
                     torch.cuda.synchronize()
-        except (Refused, RuntimeError, ValueError, MemoryError) as error:  # where it refuses, or memory is short
-            refused[name] = (str(error).splitlines() or ["it does not say why"])[0][:160]
+        except (Refused, RuntimeError, ValueError, MemoryError) as error:  # a refusal, or too little memory
+            refused[name] = (str(error).splitlines() or ["no reason given"])[0][:160]
             continue
         calls[name] = call
         if first is None:

@@ -1,4 +1,4 @@
-"""Times of calls that take turns, and what bounds them on this machine."""
+"""Times of calls that alternate, and the ceilings of this machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Call = Callable[[], Any]
 
 
 class CpuTimer:
-    """A turn is a burst of calls, so that short ones find their threads awake. Between turns there is a pause, because
-    PyTorch's threads spin for a while in wait for their next call, on cores that the other one needs."""
+    """A turn is a burst of calls, so that short ones find their threads awake. A pause separates turns, because
+    PyTorch's threads spin for a while after a call, on cores that the next contestant needs."""
 
     def milliseconds(self, calls: Dict[str, Call], seconds: float) -> Dict[str, List[float]]:
         times: Dict[str, List[float]] = {name: [] for name in calls}
@@ -46,8 +46,8 @@ class CpuTimer:
 
 
 class CudaTimer:
-    """CUDA's events around one call each, the L2 cache flushed before it. The flush is long enough that the host has
-    launched the call before it ends: its own time is not measured."""
+    """Places CUDA events around each call and flushes the L2 cache before it. The flush takes long enough for the host
+    to launch the call meanwhile, so that host time is not measured."""
 
     def __init__(self) -> None:
         self.flush = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
@@ -80,7 +80,7 @@ class CudaTimer:
         return {name: [start.elapsed_time(end) for start, end in pairs] for name, pairs in events.items()}
 
     def extra_bytes(self, call: Call, outputs: int) -> Optional[int]:
-        """The most memory during a call, less what it returns."""
+        """The peak memory of a call, less what it returns."""
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
@@ -99,12 +99,12 @@ class CudaTimer:
         source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)
         times = self.milliseconds({"copy": lambda: target.copy_(source)}, seconds)["copy"]
-        found["read_gbs"] = 2e-6 * source.numel() / quantile(times, 0.5)  # reads and writes
+        found["read_gbs"] = 2e-6 * source.numel() / quantile(times, 0.5)  # one read and one write per byte
         return found
 
 
 def _product_tflops(timer: Any, dtype: torch.dtype, size: int, seconds: float) -> float:
-    """Of a large product of matrices."""
+    """The rate of a large matrix product."""
     device = "cuda" if isinstance(timer, CudaTimer) else "cpu"
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     times = timer.milliseconds({"product": lambda: a @ b}, seconds)["product"]
@@ -114,7 +114,7 @@ def _product_tflops(timer: Any, dtype: torch.dtype, size: int, seconds: float) -
 def quantile(values: List[float], fraction: float) -> float:
     """By linear interpolation between sorted values."""
     ordered = sorted(values)
-    place = fraction * (len(ordered) - 1)
-    below = int(place)
+    position = fraction * (len(ordered) - 1)
+    below = int(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

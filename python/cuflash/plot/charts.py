@@ -6,7 +6,7 @@ from functools import partial
 from typing import Iterator, List, Optional, Tuple
 
 from . import text
-from .facets import BATCH, KEYS, LENGTH, QUERIES, Axis
+from .facets import BATCH, KEYS, LENGTH, QUERIES, Axis, by_axis
 from .lines import LineChart, Measure, Value
 from .picture import Picture
 from .results import Point
@@ -43,8 +43,10 @@ def speed(scene: Scene, palette: Palette) -> Iterator[Picture]:
         unit, factor = text.speed_unit(max(point.tflops or 0.0 for point in points))
         measure = Measure(unit, partial(_speed, factor), ceiling=_ceiling(scene, f"{dtype}_tflops", unit, factor))
         caption = f"Useful operations in a second; higher is better. {QUARTILES}"
-        yield from LineChart(f"speed-{scene.name}-{direction}-{dtype}", f"Speed, {direction}, {dtype}, {scene.words}",
-                             LENGTH, measure, palette, caption).pictures(points)
+        for kind, axis, chosen in by_axis(points):
+            yield from LineChart(f"speed-{kind}{scene.name}-{direction}-{dtype}",
+                                 f"Speed, {direction}, {dtype}, {scene.words}", axis, measure, palette, caption
+                                 ).pictures(chosen)
 
 
 def memory(scene: Scene, palette: Palette) -> Iterator[Picture]:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
-from .._whole_file import write_whole
+from .._atomic_file import write_atomically
 from . import charts
 from .picture import Picture
 from .ratios import ratios
@@ -29,7 +29,7 @@ def pictures_of(scene: Scene, palette: Palette) -> List[Picture]:
 def write(path: Path, data: bytes) -> None:
     """Whole or not at all."""
     try:
-        write_whole(path, data)
+        write_atomically(path, data)
     except OSError as error:
         raise ResultsError(f"{path}: cannot be written: {error.strerror}") from None
 

@@ -116,6 +116,19 @@ def facets_of(points: Iterable[Point], axis: Axis) -> Tuple[List[Facet], str]:
     return facets, ", ".join(words)
 
 
+def by_axis(points: Iterable[Point]) -> List[Tuple[str, Axis, List[Point]]]:
+    """Points of forward or backward with the axis that suits them, and a name for it in those of pictures.
+
+    Queries are the axis where there are fewer of them than keys, and several numbers of them; otherwise lengths are.
+    """
+    points = list(points)
+    short = [point for point in points if not _square(point.problem)]
+    if len({point.problem.len_q for point in short}) < 2:
+        return [("", LENGTH, points)]
+    square = [point for point in points if _square(point.problem)]
+    return [each for each in (("", LENGTH, square), ("queries-", QUERIES, short)) if each[2]]
+
+
 def rows_of(facets: List[Facet], columns: int = 4) -> List[List[Optional[Facet]]]:
     """Panels in rows: those with a causal mask below those without, where they fit side by side."""
     plain, causal = [f for f in facets if not f.causal], [f for f in facets if f.causal]

@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 from . import text
-from .facets import KEYS, LENGTH, Axis, Facet, facets_of
+from .facets import KEYS, Axis, Facet, by_axis, facets_of
 from .picture import Picture, Table
 from .problem import Problem
+from .results import Point
 from .scene import OURS, Scene
 from .style import DARK_ON_COLOUR, DIVERGING, LIGHT_ON_COLOUR, PAPER, Palette, matplotlib, set_title
 
@@ -53,18 +54,22 @@ def ratios(scene: Scene, palette: Palette) -> Iterator[Picture]:
     for (direction, dtype), points in scene.of("forward", "backward", "decode").items():
         compared = {problem for _, problem in scene.ratios}
         ours = [point for point in points if point.contestant == OURS and point.problem in compared]
-        axis = KEYS if direction == "decode" else LENGTH
-        facets, common = facets_of(ours, axis)
-        title = f"Speed of cuflash to that of others, {direction}, {dtype}, {scene.words}"
-        title += f": {common}" if common else ""
-        for first in range(0, len(facets), ROWS_OF_PICTURE):
-            part = facets[first:first + ROWS_OF_PICTURE]
-            maps = _maps(scene, palette, part, axis)
-            page = f"-{first // ROWS_OF_PICTURE + 1}" if len(facets) > ROWS_OF_PICTURE else ""
-            yield Picture(f"ratio-{scene.name}-{direction}-{dtype}{page}", title,
-                          "Their time by that of cuflash, of the same run: above 1 cuflash is faster.",
-                          _table(part, maps, axis),
-                          partial(_paint, part, maps, axis, title))
+        kinds = [("", KEYS, ours)] if direction == "decode" else by_axis(ours)
+        for kind, axis, chosen in kinds:
+            title = f"Speed of cuflash to that of others, {direction}, {dtype}, {scene.words}"
+            yield from _pictures(scene, palette, f"ratio-{kind}{scene.name}-{direction}-{dtype}", title, axis, chosen)
+
+
+def _pictures(scene: Scene, palette: Palette, name: str, title: str, axis: Axis,
+              ours: List[Point]) -> Iterator[Picture]:
+    facets, common = facets_of(ours, axis)
+    title += f": {common}" if common else ""
+    for first in range(0, len(facets), ROWS_OF_PICTURE):
+        part = facets[first:first + ROWS_OF_PICTURE]
+        maps = _maps(scene, palette, part, axis)
+        page = f"-{first // ROWS_OF_PICTURE + 1}" if len(facets) > ROWS_OF_PICTURE else ""
+        yield Picture(f"{name}{page}", title,
+                      "Their time by that of cuflash, of the same run: above 1 cuflash is faster.", _table(part, maps, axis), partial(_paint, part, maps, axis, title))
 
 
 def _maps(scene: Scene, palette: Palette, facets: List[Facet], axis: Axis) -> List[Map]:

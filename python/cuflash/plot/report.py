@@ -15,6 +15,7 @@ from .scene import Scene
 from .style import GRID, INK, ON_DARK, PAPER, QUIET, Palette
 
 MOST_ROWS = 5000  # of the table of all points: a report shall open quickly
+WIDE = 12  # columns, above which a table is set smaller, so that 1200 pixels show all of it
 
 STYLE = f"""
 :root {{ color-scheme: light dark;
@@ -29,15 +30,20 @@ h1 { font-size: 1.6rem; } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(
 p, figcaption { color: var(--quiet); margin: 0.2rem 0 0.6rem; }
 a { color: inherit; }
 nav a { margin-right: 1rem; }
-.beside { display: flex; flex-wrap: wrap; gap: 1.5rem; align-items: flex-start; }
-figure { margin: 0; flex: 3 1 36rem; min-width: 0; } img { width: 100%; height: auto; }
-.scrolled { flex: 1 1 22rem; min-width: 0; max-height: 34rem; overflow: auto; border: 1px solid var(--line); }
+figure { margin: 0 0 0.8rem; } img { max-width: 100%; height: auto; }
+.table { border: 1px solid var(--line); width: fit-content; max-width: 100%; margin-bottom: 1.2rem; }
 table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.2rem 0.6rem; text-align: right; white-space: nowrap; }
-th { position: sticky; top: 0; background: var(--band); font-weight: 600; }
+th, td { padding: 0.2rem 0.6rem; text-align: right; }
+td { white-space: nowrap; } td.words { white-space: normal; overflow-wrap: anywhere; }
+figure + .table td.words:first-child { min-width: 17rem; }
+th { position: sticky; top: 0; background: var(--band); font-weight: 600; vertical-align: bottom; }
 td.words, th.words { text-align: left; } tr:nth-child(even) td { background: var(--band); }
+.wide table { font-size: 0.75rem; } .wide th, .wide td { padding: 0.15rem 0.35rem; }
+.wide td.words { white-space: nowrap; }
+@media (max-width: 70rem) { .table { overflow-x: auto; } }
 code { overflow-wrap: anywhere; }
 """
+FIGURE = re.compile(r"[\d.]+( - [\d.]+)?( ?[A-Za-z]{1,3})?%?(/\d+)?")  # 2k, 1.5 GiB, 80%, 0.9 - 1.2, 32/8
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
@@ -53,7 +59,7 @@ def on_any_paper(svg: bytes) -> bytes:
 
 
 def _table(table: Table) -> str:
-    words = [not any(row[n][:1].isdigit() for row in table.rows) for n in range(len(table.headers))]
+    words = [not any(FIGURE.fullmatch(row[n]) for row in table.rows) for n in range(len(table.headers))]
 
     def row(tag: str, cells: List[str]) -> str:
         marks = (' class="words"' if word else "" for word in words)
@@ -61,14 +67,15 @@ def _table(table: Table) -> str:
 
     body = "\n".join(row("td", cells) for cells in table.rows)
     head = row("th", table.headers)
-    return f'<div class="scrolled"><table><thead>{head}</thead>\n<tbody>{body}</tbody></table></div>'
+    wide = " wide" if len(table.headers) > WIDE else ""
+    return f'<div class="table{wide}"><table><thead>{head}</thead>\n<tbody>{body}</tbody></table></div>'
 
 
 def _picture(picture: Picture, svg: bytes) -> str:
     data = base64.b64encode(on_any_paper(svg)).decode("ascii")
-    return (f'<h3 id="{escape(picture.name)}">{escape(picture.title)}</h3>\n<div class="beside"><figure>'
+    return (f'<h3 id="{escape(picture.name)}">{escape(picture.title)}</h3>\n<figure>'
             f'<img alt="{escape(picture.title)}" src="data:image/svg+xml;base64,{data}">'
-            f"<figcaption>{escape(picture.caption)}</figcaption></figure>\n{_table(picture.table)}</div>")
+            f"<figcaption>{escape(picture.caption)}</figcaption></figure>\n{_table(picture.table)}")
 
 
 def _origin(runs: List[Run]) -> str:

@@ -22,8 +22,10 @@ KNOWN: Dict[str, Tuple[str, str]] = {
     "torch-efficient": ("#cc79a7", "D"),
     "torch-flash": ("#e69f00", "^"),
     "torch-cudnn": ("#009e73", "s"),
+    "fa3": ("#a65628", "<"),
+    "fa4": ("#7b5ea7", ">"),
 }
-OTHERS: List[Tuple[str, str]] = [("#56b4e9", "h"), ("#a65628", "<"), ("#7b5ea7", ">"), ("#999933", "d")]
+OTHERS: List[Tuple[str, str]] = [("#56b4e9", "h"), ("#999933", "d"), ("#b2182b", "P"), ("#40b0a6", "X")]
 DIVERGING = "PuOr"  # orange below, purple above: safe for colour-blind readers
 
 TITLE_LETTERS = 12  # an inch, of a title

@@ -1,5 +1,5 @@
-// x86-64 with AMX: a tile instruction multiplies 16 rows x 32 depths by 32 depths x 16 lanes of bf16 and sums in f32.
-// Left operands are [depth / 32][16 rows][32], right ones hold pairs of depths: [depth / 2][32 lanes][2].
+// x86-64 with AMX: a tile instruction multiplies 16 rows x 32 depths by 32 depths x 16 lanes of bf16 and accumulates in
+// f32. Left operands are [depth / 32][16 rows][32]; right operands hold pairs of depths, [depth / 2][32 lanes][2].
 #if defined(__x86_64__)
 #include "cpu/isa/isa.h"
 #include "cpu/isa/x86_intrinsics.h"
@@ -24,13 +24,13 @@ struct alignas(64) TileConfig {
 };
 constexpr TileConfig kTiles;
 
-// The state is given back after each product: threads that keep it are slower to switch.
+// Releases the tile state after each product, because threads that keep it are slower to switch.
 struct TileSession {
   TileSession() { _tile_loadconfig(&kTiles); }
   ~TileSession() { _tile_release(); }
 };
 
-// 32 rows x 32 lanes: tiles 0 to 3 hold the sums. (The intrinsics may be statements, not expressions.)
+// 32 rows x 32 lanes; tiles 0 to 3 are the accumulators. (The intrinsics may be statements, not expressions.)
 inline void multiply_two_panels(int64_t steps, const Bf16* left, int64_t left_stride, const Bf16* right, float* c,
                                 Into into) {
   constexpr int64_t kLine = kLanes * sizeof(float);
@@ -91,7 +91,7 @@ void multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stri
   if (m > 0) multiply_one_panel(steps, left, right, c, into);
 }
 
-// x [16][16] becomes its transpose.
+// Transposes x [16][16].
 inline void transpose_words(__m512i (&x)[16]) {
   __m512i y[16];
   for (int n = 0; n < 16; n += 2) {
@@ -117,7 +117,7 @@ inline void transpose_words(__m512i (&x)[16]) {
   for (int n = 0; n < 16; ++n) x[n] = y[n];
 }
 
-// The first `count` of 32 elements, 0 behind them.
+// The first `count` of 32 elements, followed by zeros.
 inline __m512i load_part(const uint16_t* from, int64_t count) {
   if (count >= 32) return _mm512_loadu_si512(from);
   return _mm512_maskz_loadu_epi16((__mmask32{1} << count) - 1, from);
@@ -126,13 +126,13 @@ inline void store(Bf16* to, __m512i x) { _mm512_store_si512(to, x); }
 
 inline bool is_finite_bf16(const uint16_t* row, int64_t dim) {
   const __m512i exponent = _mm512_set1_epi16(0x7f80);
-  __mmask32 bad = 0;
+  __mmask32 nonfinite = 0;
   for (int64_t d = 0; d < dim; d += 32)
-    bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(load_part(row + d, dim - d), exponent), exponent);
-  return bad == 0;
+    nonfinite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(load_part(row + d, dim - d), exponent), exponent);
+  return nonfinite == 0;
 }
 
-// 32 rows of the caller's tensor; null where there is none.
+// 32 rows of the caller's tensor; null beyond its last row.
 struct RowBlock {
   const uint16_t* row[32];
   int64_t dim;
@@ -143,22 +143,22 @@ struct RowBlock {
                    ? static_cast<const uint16_t*>(source.data) + source.offset + (first + n) * source.row_stride
                    : nullptr;
   }
-  // 32 elements from d on, 0 where there is none.
+  // 32 elements starting at d, 0 beyond the end.
   __m512i part(int n, int64_t d) const { return row[n] ? load_part(row[n] + d, dim - d) : _mm512_setzero_si512(); }
 
-  // Rows with NaN or Inf are left out from here on and listed by their number; returns how many.
-  int64_t leave_out_bad(int64_t first, int32_t* bad) {
+  // Drops rows with NaN or Inf and lists their numbers; returns how many there were.
+  int64_t drop_nonfinite(int64_t first, int32_t* nonfinite) {
     int64_t count = 0;
     for (int n = 0; n < 32; ++n) {
       if (!row[n] || is_finite_bf16(row[n], dim)) continue;
       row[n] = nullptr;
-      bad[count++] = static_cast<int32_t>(first + n);
+      nonfinite[count++] = static_cast<int32_t>(first + n);
     }
     return count;
   }
 };
 
-// Two rows of 32 as pairs, columns 0 to 15 and 16 to 31.
+// Two rows of 32, interleaved as pairs: columns 0 to 15 and 16 to 31.
 struct Pairs {
   __m512i low, high;
   Pairs(__m512i even, __m512i odd) {
@@ -187,7 +187,7 @@ void right_by_dim(const RowBlock& rows, int64_t steps, Bf16* to) {
   }
 }
 
-// to: of the first dims; the next ones are a whole capacity further.
+// to: panel of the first dims; the next panel is a whole capacity further.
 void left_by_row(const RowBlock& rows, int64_t capacity, Bf16* to) {
   for (int64_t d = 0; d < rows.dim; d += 32) {
     __m512i low[16], high[16];
@@ -213,26 +213,27 @@ void right_by_row(const RowBlock& rows, int64_t capacity, Bf16* to) {
   }
 }
 
-int64_t pack_bf16(const Source& source, Side side, Bf16* by_dim, Bf16* by_row, int64_t capacity, int32_t* bad, float*) {
+int64_t pack_bf16(const Source& source, Side side, Bf16* by_dim, Bf16* by_row, int64_t capacity, int32_t* nonfinite,
+                  float*) {
   const int64_t steps = (source.dim + kStep - 1) / kStep;
   const bool is_left = side == Side::left;
-  int64_t bad_rows = 0;
+  int64_t nonfinite_rows = 0;
   for (int64_t first = 0; first < source.count; first += 32) {
     RowBlock rows(source, first);
     if (by_dim) (is_left ? left_by_dim : right_by_dim)(rows, steps, by_dim + first * steps * kStep);
     if (!by_row) continue;
-    bad_rows += rows.leave_out_bad(first, bad + bad_rows);
+    nonfinite_rows += rows.drop_nonfinite(first, nonfinite + nonfinite_rows);
     (is_left ? left_by_row : right_by_row)(rows, capacity, by_row + first * (is_left ? kRows : kLanes));
   }
-  return bad_rows;
+  return nonfinite_rows;
 }
 
-// Two vectors of floats, rounded to nearest even, one behind the other.
+// Two vectors of floats, rounded to nearest even and concatenated.
 inline __m512i narrow(const float* low, const float* high) {
   return (__m512i)_mm512_cvtne2ps_pbh(_mm512_load_ps(high), _mm512_load_ps(low));
 }
 
-// Sums after rounding come from the operand itself: a pair of keys, times 1, is one instruction.
+// The sums after rounding come from the operand itself: one instruction multiplies a pair of keys by 1 and adds them.
 void to_right(int64_t keys, const float* w, Bf16* right, const RoundedSums<float>* sums) {
   alignas(64) uint16_t order[32];
   for (int n = 0; n < 32; ++n) order[n] = static_cast<uint16_t>(n / 2 + n % 2 * 16);
@@ -257,7 +258,7 @@ void to_right(int64_t keys, const float* w, Bf16* right, const RoundedSums<float
   }
 }
 
-void flip_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64_t first) {
+void to_left_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64_t first) {
   for (int64_t k = 0; k < keys; ++k, w += kLanes)
     store(left + k / kRows * kRows * capacity + first * kRows + k % kRows * kStep, narrow(w, w + 16));
 }
@@ -265,7 +266,7 @@ void flip_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64
 constexpr Kernels<float, Bf16> bf16_table() {
   Kernels<float, Bf16> t = table_of_scores<float, Bf16>();
   t.rows = kRows, t.step = kStep;
-  t.multiply = multiply_bf16, t.pack = pack_bf16, t.to_right = to_right, t.flip = flip_bf16;
+  t.multiply = multiply_bf16, t.pack = pack_bf16, t.to_right = to_right, t.to_left = to_left_bf16;
   return t;
 }
 

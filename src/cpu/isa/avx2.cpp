@@ -1,4 +1,4 @@
-// x86-64 with AVX2, FMA and F16C: 16 registers of 32 bytes, 12 of which accumulate.
+// x86-64 with AVX2, FMA and F16C: 16 registers of 32 bytes, of which 12 are accumulators.
 #if defined(__x86_64__)
 #include "cpu/isa/isa.h"
 #include "cpu/isa/x86_intrinsics.h"

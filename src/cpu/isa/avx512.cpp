@@ -1,4 +1,4 @@
-// x86-64 with AVX-512F: 32 registers of 64 bytes; left operands are broadcast by the load.
+// x86-64 with AVX-512F: 32 registers of 64 bytes; the load broadcasts left operands.
 #if defined(__x86_64__)
 #include "cpu/isa/isa.h"
 #include "cpu/isa/x86_intrinsics.h"

@@ -1,24 +1,24 @@
-// Rows of a bf16 tensor on their way into the operands of a matrix instruction. Included inside the namespace of an
+// Rows of a bf16 tensor as input for the operands of a matrix instruction. Included inside the namespace of an
 // instruction set, after vector_kernels.h.
 
-// A row holds no NaN and no Inf.
+// Whether a row holds no NaN and no Inf.
 inline bool is_finite_bf16(const uint16_t* row, int64_t dim) {
   constexpr int kWidth = kVectorBytes / 2;
   typedef uint16_t Bits __attribute__((vector_size(kVectorBytes), may_alias, aligned(2)));
   typedef int16_t Mask __attribute__((vector_size(kVectorBytes), may_alias));
   typedef int64_t Long __attribute__((vector_size(kVectorBytes), may_alias));
-  Mask bad = {};
+  Mask nonfinite = {};
   const int64_t whole = dim / kWidth * kWidth;
   for (int64_t d = 0; d < whole; d += kWidth)
-    bad |= (Mask)((*reinterpret_cast<const Bits*>(row + d) & uint16_t{0x7f80}) == uint16_t{0x7f80});
+    nonfinite |= (Mask)((*reinterpret_cast<const Bits*>(row + d) & uint16_t{0x7f80}) == uint16_t{0x7f80});
   int64_t any = 0;
-  for (int n = 0; n < kVectorBytes / 8; ++n) any |= reinterpret_cast<Long&>(bad)[n];
+  for (int n = 0; n < kVectorBytes / 8; ++n) any |= reinterpret_cast<Long&>(nonfinite)[n];
   for (int64_t d = whole; d < dim; ++d) any |= (row[d] & 0x7f80) == 0x7f80;
   return any == 0;
 }
 
-// kCount rows from `first` on, of which each may be read up to the next multiple of kPad elements: where they lie, or in
-// staging with zeros behind the last element. Rows beyond the source's last are zero.
+// kCount rows starting at `first`, each readable up to the next multiple of kPad elements: in place, or in staging with
+// zeros behind the last element. Rows beyond the last of the source are zero.
 template <int kCount, int kPad>
 struct Bf16Rows {
   const uint16_t* row[kCount];
@@ -40,14 +40,14 @@ struct Bf16Rows {
     }
   }
 
-  // Rows with NaN or Inf become zero and are listed in `bad` by their number, `first` being that of the first one.
-  // zeros: a row of them. Returns how many were added.
-  int64_t leave_out_bad(int64_t first, int64_t dim, const uint16_t* zeros, int32_t* bad) {
+  // Replaces rows with NaN or Inf by `zeros`, a row of zeros, and lists their numbers in `nonfinite`; the first row has
+  // number `first`. Returns how many were added.
+  int64_t drop_nonfinite(int64_t first, int64_t dim, const uint16_t* zeros, int32_t* nonfinite) {
     int64_t count = 0;
     for (int n = 0; n < kCount; ++n) {
       if (is_finite_bf16(row[n], dim)) continue;
       row[n] = zeros;
-      bad[count++] = static_cast<int32_t>(first + n);
+      nonfinite[count++] = static_cast<int32_t>(first + n);
     }
     return count;
   }

@@ -1,6 +1,6 @@
-// aarch64 with the bf16 extension: BFMMLA multiplies 2 x 4 by 4 x 2 and sums in f32. Operands hold 4 depths of a row
-// together, left [depth / 4][8 rows][4] and right [depth / 4][16 lanes][4], so that a register is two rows of either.
-// Depth goes on in steps of 8: that is what a register holds of a row in the caller's memory.
+// aarch64 with the bf16 extension: BFMMLA multiplies 2 x 4 by 4 x 2 and accumulates in f32. Operands interleave 4
+// depths of a row, left [depth / 4][8 rows][4] and right [depth / 4][16 lanes][4], so that a register holds two rows of
+// either. Depth advances in steps of 8, because a register holds 8 elements of a row in the caller's memory.
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
@@ -23,7 +23,7 @@ constexpr int kRows = 8, kLanes = V<float>::kLanes, kGroup = 4, kStep = 8;
 inline bfloat16x8_t load(const Bf16* p) { return vreinterpretq_bf16_u16(vld1q_u16(&p->bits)); }
 inline void store(Bf16* p, uint16x8_t x) { vst1q_u16(&p->bits, x); }
 
-// A register holds {k0 q0, k0 q1, k1 q0, k1 q1}: two of them are four lanes of two rows.
+// A register holds {k0 q0, k0 q1, k1 q0, k1 q1}; two registers hold four lanes of two rows.
 inline float32x4_t first_row(float32x4_t a, float32x4_t b) {
   return vreinterpretq_f32_f64(vzip1q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
 }
@@ -31,7 +31,7 @@ inline float32x4_t second_row(float32x4_t a, float32x4_t b) {
   return vreinterpretq_f32_f64(vzip2q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
 }
 
-// 8 rows x 8 lanes at a time: 16 sums in registers.
+// 8 rows x 8 lanes at a time: 16 accumulator registers.
 void multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stride, const Bf16* right, float* c,
                    Into into) {
   const int64_t whole = (depth + kStep - 1) / kStep * kStep;
@@ -63,7 +63,7 @@ void multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stri
   }
 }
 
-// Two rows as a register holds them: 4 columns in each of two groups.
+// Interleaves two rows as a register holds them: 4 columns in each of two groups.
 inline void pair_rows(uint16x8_t x, uint16x8_t y, Bf16* to, int64_t group_stride) {
   const uint64x2_t a = vreinterpretq_u64_u16(x), b = vreinterpretq_u64_u16(y);
   store(to, vreinterpretq_u16_u64(vzip1q_u64(a, b)));
@@ -78,12 +78,12 @@ inline void interleave(uint16x8_t a, uint16x8_t b, uint16x8_t c, uint16x8_t d, B
 }
 
 template <int kWidth>
-int64_t pack_bf16_panels(const Source& source, Bf16* by_dim, Bf16* by_row, int64_t capacity, int32_t* bad,
+int64_t pack_bf16_panels(const Source& source, Bf16* by_dim, Bf16* by_row, int64_t capacity, int32_t* nonfinite,
                          float* staging) {
   const int64_t padded = (source.dim + kStep - 1) / kStep * kStep;
   auto* zeros = reinterpret_cast<uint16_t*>(staging);
   for (int64_t d = 0; d < padded; ++d) zeros[d] = 0;
-  int64_t bad_rows = 0;
+  int64_t nonfinite_rows = 0;
   for (int64_t first = 0; first < (source.count + kWidth - 1) / kWidth * kWidth; first += kGroup) {
     Bf16Rows<kGroup, kStep> rows(source, first, zeros + padded);
     if (by_dim) {
@@ -94,18 +94,18 @@ int64_t pack_bf16_panels(const Source& source, Bf16* by_dim, Bf16* by_row, int64
                     kWidth * kGroup);
     }
     if (!by_row || first >= (source.count + kStep - 1) / kStep * kStep) continue;
-    bad_rows += rows.leave_out_bad(first, padded, zeros, bad + bad_rows);
+    nonfinite_rows += rows.drop_nonfinite(first, padded, zeros, nonfinite + nonfinite_rows);
     for (int64_t d = 0; d < padded; d += kStep)
       interleave(vld1q_u16(rows.row[0] + d), vld1q_u16(rows.row[1] + d), vld1q_u16(rows.row[2] + d),
                  vld1q_u16(rows.row[3] + d), by_row + (d / kWidth * capacity + first) * kWidth + d % kWidth * kGroup);
   }
-  return bad_rows;
+  return nonfinite_rows;
 }
 
-int64_t pack_bf16(const Source& source, Side side, Bf16* by_dim, Bf16* by_row, int64_t capacity, int32_t* bad,
+int64_t pack_bf16(const Source& source, Side side, Bf16* by_dim, Bf16* by_row, int64_t capacity, int32_t* nonfinite,
                   float* staging) {
-  return side == Side::left ? pack_bf16_panels<kRows>(source, by_dim, by_row, capacity, bad, staging)
-                            : pack_bf16_panels<kLanes>(source, by_dim, by_row, capacity, bad, staging);
+  return side == Side::left ? pack_bf16_panels<kRows>(source, by_dim, by_row, capacity, nonfinite, staging)
+                            : pack_bf16_panels<kLanes>(source, by_dim, by_row, capacity, nonfinite, staging);
 }
 
 // Eight floats, rounded to nearest even.
@@ -113,11 +113,11 @@ inline uint16x8_t narrow(const float* from) {
   return vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(vld1q_f32(from)), vld1q_f32(from + 4)));
 }
 
-// Sums after rounding come from the operand itself: a pair of keys, times 1, is one instruction.
+// The sums after rounding come from the operand itself: one instruction multiplies a pair of keys by 1 and adds them.
 template <bool kSum>
 void to_right_and_sum(int64_t keys, const float* w, Bf16* right, const RoundedSums<float>* sums) {
   uint16x8_t one_bits = vdupq_n_u16(0x3f80);
-  __asm__("" : "+w"(one_bits));  // GCC 12 takes a bf16 constant for one of f16
+  __asm__("" : "+w"(one_bits));  // GCC 12 mistakes a bf16 constant for an f16 one
   const bfloat16x8_t ones = vreinterpretq_bf16_u16(one_bits);
   float32x4_t before[kLanes / 4], after[kLanes / 2];  // after: two lanes, two pairs of keys each
   for (auto& sum : before) sum = vdupq_n_f32(0);
@@ -146,7 +146,7 @@ void to_right(int64_t keys, const float* w, Bf16* right, const RoundedSums<float
   sums ? to_right_and_sum<true>(keys, w, right, sums) : to_right_and_sum<false>(keys, w, right, sums);
 }
 
-void flip_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64_t first) {
+void to_left_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64_t first) {
   for (int64_t k = 0; k < keys; k += 2, w += 2 * kLanes) {
     Bf16* to = left + k / kRows * kRows * capacity + first * kRows + k % kRows * kGroup;
     for (int lane = 0; lane < kLanes; lane += 8)
@@ -157,7 +157,7 @@ void flip_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64
 constexpr Kernels<float, Bf16> bf16_table() {
   Kernels<float, Bf16> t = table_of_scores<float, Bf16>();
   t.rows = kRows, t.step = kStep;
-  t.multiply = multiply_bf16, t.pack = pack_bf16, t.to_right = to_right, t.flip = flip_bf16;
+  t.multiply = multiply_bf16, t.pack = pack_bf16, t.to_right = to_right, t.to_left = to_left_bf16;
   return t;
 }
 

@@ -1,6 +1,6 @@
-// aarch64 with BFMMLA: products of bf16 rows for the decode path. One instruction multiplies 2 x 4 by 4 x 2 elements and
-// adds to 2 x 2 sums in f32: two rows of queries times two keys over four dims, or times two dims over four keys. A single
-// row would use half of that, and takes BFDOT, an instruction for vectors: over pairs of dims, and of keys.
+// aarch64 with BFMMLA: products of bf16 rows for the decode path. One instruction multiplies 2 x 4 by 4 x 2 elements
+// and adds to 2 x 2 sums in f32: two query rows times two keys over four dims, or times two dims over four keys. A
+// single row would use half of that, so it uses BFDOT, a vector instruction, over pairs of dims and of keys.
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
@@ -50,13 +50,14 @@ inline uint16x8_t high_halves(uint16x8_t a, uint16x8_t b) {
   return vreinterpretq_u16_u64(vzip2q_u64(vreinterpretq_u64_u16(a), vreinterpretq_u64_u16(b)));
 }
 
-// Two rows of floats as left operands, four elements of each beside one another. They are bf16 values already.
+// Interleaves two rows of floats as a left operand, four elements of each. The values are already bf16, so this does
+// not round.
 inline uint16x8_t exact_pair(float32x4_t a, float32x4_t b) {
   return vshrn_high_n_u32(vshrn_n_u32(vreinterpretq_u32_f32(a), 16), vreinterpretq_u32_f32(b), 16);
 }
 
-// Rows of queries as left operands [dim / 4][pair][2 rows x 4 dims], 0 up to eight dims, in the place of their first row;
-// a single one as it is.
+// Packs query rows in place as left operands [dim / 4][pair][2 rows x 4 dims], zero-padded to eight dims. A single row
+// is only narrowed.
 template <int kRows>
 inline void pack_rows(float* q, int64_t stride, int64_t dim) {
   constexpr int kPairs = (kRows + 1) / 2;
@@ -82,9 +83,9 @@ void pack(RowBlock<float> q, int64_t heads, int64_t dim) {
     for_rows(q.rows, [&]<int kRows>(int64_t row) { pack_rows<kRows>(row_of(q, head, row), q.stride, dim); });
 }
 
-// s = scale q . k for kKeys keys, an even number.
+// s = scale q . k for kKeys keys; kKeys must be even.
 template <int kRows, int kKeys>
-__attribute__((noinline)) void dots_of(const uint16_t* k, int64_t stride, int64_t dim, Ahead ahead,
+__attribute__((noinline)) void dots_of(const uint16_t* k, int64_t stride, int64_t dim, Prefetch prefetch,
                                        const uint16_t* packed, float scale, float* s, int64_t s_stride) {
   constexpr int kPairs = (kRows + 1) / 2;
   float32x4_t sum[kPairs][kKeys / 2] = {};
@@ -105,8 +106,8 @@ __attribute__((noinline)) void dots_of(const uint16_t* k, int64_t stride, int64_
     for (int n = 0; n < kKeys; ++n) key[n] = vld1q_u16(k + n * stride + d);
     if (d % 32 == 0)
       for (int n = 0; n < kKeys; ++n) {
-        prefetch_far(k + d, n, ahead);
-        __builtin_prefetch(k + n * stride + d + ahead.near);
+        prefetch_l2(k + d, n, prefetch);
+        __builtin_prefetch(k + n * stride + d + prefetch.l1);
       }
     step(d, key);
   }
@@ -124,16 +125,16 @@ __attribute__((noinline)) void dots_of(const uint16_t* k, int64_t stride, int64_
   }
 }
 
-// The same of one row and two keys. With four or eight at a time fewer products wait for the one before, but memory is read
-// less in its order, at 95% of the speed.
-__attribute__((noinline)) void dots_of_row(const uint16_t* k, int64_t stride, int64_t dim, Ahead ahead,
+// The same for one row and two keys. Four or eight keys at a time would shorten the dependency chains, but read memory
+// less sequentially, at 95% of the speed.
+__attribute__((noinline)) void dots_of_row(const uint16_t* k, int64_t stride, int64_t dim, Prefetch prefetch,
                                            const uint16_t* q, float scale, float* s) {
   constexpr int kKeys = 2, kSums = 2;
   float32x4_t sum[kKeys][kSums] = {};
   int64_t d = 0;
   for (; d + 8 * kSums <= dim; d += 8 * kSums) {
     if (d % 32 == 0)
-      for (int n = 0; n < kKeys; ++n) prefetch_far(k + d, n, ahead);
+      for (int n = 0; n < kKeys; ++n) prefetch_l2(k + d, n, prefetch);
     for (int x = 0; x < kSums; ++x) {
       const bfloat16x8_t query = bf16_of(vld1q_u16(q + d + 8 * x));
       for (int n = 0; n < kKeys; ++n)
@@ -152,59 +153,60 @@ __attribute__((noinline)) void dots_of_row(const uint16_t* k, int64_t stride, in
 
 template <int kKeys>
 inline void dots_keys(const KeyRows& k, int64_t head, int64_t key, const RowBlock<const float>& q, float scale,
-                      const RowBlock<float>& s, Ahead ahead) {
+                      const RowBlock<float>& s, Prefetch prefetch) {
   for_rows(q.rows, [&]<int kRows>(int64_t row) {
     const auto* packed = reinterpret_cast<const uint16_t*>(row_of(q, head, row));
     float* to = row_of(s, head, row) + key;
     if constexpr (kRows == 1) {
       const auto* first = key_row<uint16_t>(k, head, key);
       for (int n = 0; n + 2 <= kKeys; n += 2)
-        dots_of_row(first + n * k.row_stride, k.row_stride, k.dim, ahead, packed, scale, to + n);
+        dots_of_row(first + n * k.row_stride, k.row_stride, k.dim, prefetch, packed, scale, to + n);
       if constexpr (kKeys == 1) {
-        float twice[2];  // two keys are the least: the same one
-        dots_of_row(first, 0, k.dim, ahead, packed, scale, twice), to[0] = twice[0];
+        float twice[2];  // the minimum is two keys, so pass the same one twice
+        dots_of_row(first, 0, k.dim, prefetch, packed, scale, twice), to[0] = twice[0];
       }
     } else if constexpr (kKeys > 1) {
-      dots_of<kRows, kKeys>(key_row<uint16_t>(k, head, key), k.row_stride, k.dim, ahead, packed, scale, to, s.stride);
+      dots_of<kRows, kKeys>(key_row<uint16_t>(k, head, key), k.row_stride, k.dim, prefetch, packed, scale, to,
+                            s.stride);
     } else {
       float twice[kRows][2];  // as above
-      dots_of<kRows, 2>(key_row<uint16_t>(k, head, key), 0, k.dim, ahead, packed, scale, twice[0], 2);
+      dots_of<kRows, 2>(key_row<uint16_t>(k, head, key), 0, k.dim, prefetch, packed, scale, twice[0], 2);
       for (int r = 0; r < kRows; ++r) to[r * s.stride] = twice[r][0];
     }
   });
 }
 
-// One row a head, as of most calls. Heads take turns with two keys: memory is read in its order.
+// One row per head, as in most calls. The heads take turns with two keys, so that memory is read in order.
 void dots_of_single_rows(const KeyRows& k, RowBlock<const float> q, float scale, RowBlock<float> s) {
-  const Ahead ahead = ahead_of(k, sizeof(uint16_t), 4, 0);
+  const Prefetch prefetch = prefetch_of(k, sizeof(uint16_t), 4, 0);
   int64_t key = 0;
   for (; key + 2 <= k.keys; key += 2)
     for (int64_t head = 0; head < k.heads; ++head)
-      dots_of_row(key_row<uint16_t>(k, head, key), k.row_stride, k.dim, ahead,
+      dots_of_row(key_row<uint16_t>(k, head, key), k.row_stride, k.dim, prefetch,
                   reinterpret_cast<const uint16_t*>(row_of(q, head, 0)), scale, row_of(s, head, 0) + key);
-  for (int64_t head = 0; key < k.keys && head < k.heads; ++head) dots_keys<1>(k, head, key, q, scale, s, ahead);
+  for (int64_t head = 0; key < k.keys && head < k.heads; ++head) dots_keys<1>(k, head, key, q, scale, s, prefetch);
 }
 
 void dots(const KeyRows& k, RowBlock<const float> q, float scale, RowBlock<float> s) {
-  // Pages are read no faster in their order: it seems that the processor fetches what lies behind them.
-  const bool in_pages = k.soon != 0;
+  // Reading pages in order is not faster: presumably the hardware prefetcher fetches what follows them in memory.
+  const bool in_pages = k.prefetch_distance != 0;
   if (q.rows == 1 && !in_pages) return dots_of_single_rows(k, q, scale, s);
-  const Ahead ahead = ahead_of(k, sizeof(uint16_t), q.rows == 1 ? 4 : 8, q.rows == 1 ? 0 : 8);
+  const Prefetch prefetch = prefetch_of(k, sizeof(uint16_t), q.rows == 1 ? 4 : 8, q.rows == 1 ? 0 : 8);
   int64_t key = 0;
   for (; key + 8 <= k.keys; key += 8)
-    for (int64_t head = 0; head < k.heads; ++head) dots_keys<8>(k, head, key, q, scale, s, ahead.of_head(head));
+    for (int64_t head = 0; head < k.heads; ++head) dots_keys<8>(k, head, key, q, scale, s, prefetch.of_head(head));
   for (; key + 2 <= k.keys; key += 2)
-    for (int64_t head = 0; head < k.heads; ++head) dots_keys<2>(k, head, key, q, scale, s, ahead);
+    for (int64_t head = 0; head < k.heads; ++head) dots_keys<2>(k, head, key, q, scale, s, prefetch);
   for (; key < k.keys; ++key)
-    for (int64_t head = 0; head < k.heads; ++head) dots_keys<1>(k, head, key, q, scale, s, ahead);
+    for (int64_t head = 0; head < k.heads; ++head) dots_keys<1>(k, head, key, q, scale, s, prefetch);
 }
 
-// Keys whose values stay in the first-level cache while the strips of O pass over them: the more, the less often O is
-// loaded and stored. Rows that lie far apart meet in few sets of the cache.
+// Keys whose values stay in L1 while the strips of O pass over them: the more keys, the less often O is loaded and
+// stored. Rows that are far apart compete for few sets of the cache.
 constexpr int64_t kMostAddKeys = 32;
 inline int64_t add_keys(const KeyRows& v, int64_t rows) { return v.heads > 1 || rows <= 2 ? 16 : kMostAddKeys; }
 
-// The 2 x 2 sums of a strip of O: as many dims as the registers hold.
+// The 2 x 2 accumulators of a strip of O: as many dims as the registers hold.
 template <int kRows>
 struct Strip {
   static constexpr int kPairs = (kRows + 1) / 2, kDims = kPairs <= 2 ? 16 : 8;
@@ -230,7 +232,7 @@ struct Strip {
       }
     }
   }
-  // Four keys: eight dims of each, from dim `first` of the strip on, times p [pair][2 rows x 4 keys].
+  // Adds four keys: eight dims of each, starting at dim `first` of the strip, times p [pair][2 rows x 4 keys].
   void add(const uint16x8_t (&value)[4], int first, const uint16_t* p) {
     const uint16x8x2_t even = vzipq_u16(value[0], value[2]), odd = vzipq_u16(value[1], value[3]);
     const uint16x8x2_t low = vzipq_u16(even.val[0], odd.val[0]), high = vzipq_u16(even.val[1], odd.val[1]);
@@ -245,16 +247,16 @@ struct Strip {
   }
 
  private:
-  // [a0 a1 b0 b1] and [a2 a3 b2 b3]: rows from sums and sums from rows.
+  // [a0 a1 b0 b1] and [a2 a3 b2 b3]: converts rows to accumulators and back.
   static float32x4x2_t halves(float32x4_t a, float32x4_t b) {
     const float64x2_t x = vreinterpretq_f64_f32(a), y = vreinterpretq_f64_f32(b);
     return {{vreinterpretq_f32_f64(vzip1q_f64(x, y)), vreinterpretq_f32_f64(vzip2q_f64(x, y))}};
   }
 };
 
-// o += p v over a strip. p [key / 4][pair][2 rows x 4 keys] is 0 for keys that are not there.
+// o += p v over a strip. p [key / 4][pair][2 rows x 4 keys] is 0 for missing keys.
 template <int kRows>
-inline void add_strip(const uint16_t* v, int64_t stride, int64_t keys, int64_t near, const uint16_t* p, float* o,
+inline void add_strip(const uint16_t* v, int64_t stride, int64_t keys, int64_t l1, const uint16_t* p, float* o,
                       int64_t o_stride) {
   Strip<kRows> strip;
   strip.load(o, o_stride);
@@ -265,7 +267,7 @@ inline void add_strip(const uint16_t* v, int64_t stride, int64_t keys, int64_t n
       for (int n = 0; n < 4; ++n) value[n] = vld1q_u16(v + (k + n) * stride + first);
       strip.add(value, first, p);
     }
-    for (int n = 0; n < 4; ++n) __builtin_prefetch(v + (k + n) * stride + near);
+    for (int n = 0; n < 4; ++n) __builtin_prefetch(v + (k + n) * stride + l1);
   }
   if (k < keys) {
     for (int first = 0; first < Strip<kRows>::kDims; first += 8) {
@@ -277,7 +279,7 @@ inline void add_strip(const uint16_t* v, int64_t stride, int64_t keys, int64_t n
   strip.store(o, o_stride);
 }
 
-// The same over the last dims of a row, less than a strip: nothing is read beyond the end of a row.
+// The same over the last dims of a row, fewer than a strip, without reading beyond the end of a row.
 template <int kRows>
 void add_last_strip(const uint16_t* v, int64_t stride, int64_t keys, int64_t dims, const uint16_t* p, float* o,
                     int64_t o_stride) {
@@ -299,7 +301,7 @@ inline void pack_weights(const float* p, int64_t stride, int64_t keys, uint16_t*
   constexpr int kPairs = (kRows + 1) / 2;
   for (int64_t k = 0; k < keys; k += 4) {
     for (int pair = 0; pair < kPairs; ++pair) {
-      const float* row = p + 2 * pair * stride + k;  // 0 up to a whole vector
+      const float* row = p + 2 * pair * stride + k;  // zero-padded to a whole vector
       const float32x4_t second = 2 * pair + 1 < kRows ? vld1q_f32(row + stride) : float32x4_t{};
       vst1q_u16(packed + (k / 4 * kPairs + pair) * 8, exact_pair(vld1q_f32(row), second));
     }
@@ -307,7 +309,7 @@ inline void pack_weights(const float* p, int64_t stride, int64_t keys, uint16_t*
 }
 
 template <int kRows>
-__attribute__((noinline)) void add_rows(const uint16_t* v, int64_t stride, int64_t keys, int64_t dim, Ahead ahead,
+__attribute__((noinline)) void add_rows(const uint16_t* v, int64_t stride, int64_t keys, int64_t dim, Prefetch prefetch,
                                         const float* p, int64_t p_stride, float* o, int64_t o_stride) {
   constexpr int kStrip = Strip<kRows>::kDims;
   uint16_t packed[kMostAddKeys * 8];
@@ -316,14 +318,14 @@ __attribute__((noinline)) void add_rows(const uint16_t* v, int64_t stride, int64
   int64_t row = 0;
   for (int64_t d = 0; d < dim; d += kStrip) {
     for (int64_t n = 0; n < few; ++n, ++row)
-      for (int64_t line = 0; line < dim; line += 32) prefetch_far(v + line, row, ahead);
-    if (d + kStrip <= dim) add_strip<kRows>(v + d, stride, keys, ahead.near, packed, o + d, o_stride);
+      for (int64_t line = 0; line < dim; line += 32) prefetch_l2(v + line, row, prefetch);
+    if (d + kStrip <= dim) add_strip<kRows>(v + d, stride, keys, prefetch.l1, packed, o + d, o_stride);
     else add_last_strip<kRows>(v + d, stride, keys, dim - d, packed, o + d, o_stride);
   }
 }
 
-// One row: o += p v of kKeys keys over 8 kVectors dims, of which the last vector may have fewer. The values of two keys make
-// pairs, as do their weights.
+// One row: o += p v of kKeys keys over 8 kVectors dims; the last vector may have fewer. The values of two keys are
+// interleaved as pairs, as are their weights.
 template <int kKeys, int kVectors>
 inline void add_pairs(const uint16_t* v, int64_t stride, int64_t dims, const bfloat16x8_t (&weights)[kKeys / 2],
                       float* o) {
@@ -342,53 +344,55 @@ inline void add_pairs(const uint16_t* v, int64_t stride, int64_t dims, const bfl
   }
   for (int n = 0; n < 2 * kVectors; ++n) vst1q_f32(o + 4 * n, sum[n]);
 }
-// Whole rows of a few keys, a line at a time: memory is read in its order. To pass over more keys with half of the dims saves
-// loads and stores of o, and reads memory at three quarters of the speed.
+// Whole rows of a few keys, one cache line at a time, so that memory is read in order. Passing over more keys with half
+// of the dims would save loads and stores of o, but read memory at three quarters of the speed.
 template <int kKeys>
-inline void add_few_keys(const uint16_t* v, int64_t stride, int64_t dim, Ahead ahead, const uint16_t* p, float* o) {
+inline void add_few_keys(const uint16_t* v, int64_t stride, int64_t dim, Prefetch prefetch, const uint16_t* p,
+                         float* o) {
   bfloat16x8_t weights[kKeys / 2];
   for (int n = 0; n < kKeys / 2; ++n) weights[n] = bf16_of(vreinterpretq_u16_u32(vdupq_n_u32(two_of(p + 2 * n))));
   int64_t d = 0;
   for (; d + 32 <= dim; d += 32) {
-    for (int n = 0; n < kKeys; ++n) prefetch_far(v + d, n, ahead);
+    for (int n = 0; n < kKeys; ++n) prefetch_l2(v + d, n, prefetch);
     add_pairs<kKeys, 4>(v + d, stride, 8, weights, o + d);
   }
   for (; d < dim; d += 8) add_pairs<kKeys, 1>(v + d, stride, dim - d, weights, o + d);
 }
-__attribute__((noinline)) void add_row(const uint16_t* v, int64_t stride, int64_t keys, int64_t dim, Ahead ahead,
+__attribute__((noinline)) void add_row(const uint16_t* v, int64_t stride, int64_t keys, int64_t dim, Prefetch prefetch,
                                        const float* p, float* o) {
   uint16_t packed[kMostAddKeys];
-  for (int64_t k = 0; k < keys; k += 4)  // there is a whole vector
+  for (int64_t k = 0; k < keys; k += 4)  // p is readable up to a whole vector
     vst1_u16(packed + k, vshrn_n_u32(vreinterpretq_u32_f32(vld1q_f32(p + k)), 16));
   int64_t k = 0;
-  for (; k + 4 <= keys; k += 4) add_few_keys<4>(v + k * stride, stride, dim, ahead, packed + k, o);
-  for (; k + 2 <= keys; k += 2) add_few_keys<2>(v + k * stride, stride, dim, ahead, packed + k, o);
+  for (; k + 4 <= keys; k += 4) add_few_keys<4>(v + k * stride, stride, dim, prefetch, packed + k, o);
+  for (; k + 2 <= keys; k += 2) add_few_keys<2>(v + k * stride, stride, dim, prefetch, packed + k, o);
   if (k == keys) return;
-  const uint16_t last[2] = {packed[k], 0};  // makes a pair with itself
-  add_few_keys<2>(v + k * stride, 0, dim, ahead, last, o);
+  const uint16_t last[2] = {packed[k], 0};  // paired with itself at weight 0
+  add_few_keys<2>(v + k * stride, 0, dim, prefetch, last, o);
 }
 
 void add(const KeyRows& v, RowBlock<const float> p, RowBlock<float> o) {
   const int64_t chunk = add_keys(v, p.rows);
-  // Heads take turns with the rows of a chunk: what is asked for by the first of them is there for the last.
-  const Ahead ahead = p.rows == 1 ? ahead_of(v, sizeof(uint16_t), v.heads > 1 ? chunk / 2 : chunk, 0)
-                                  : ahead_of(v, sizeof(uint16_t), chunk, chunk);
+  // The heads take turns with the rows of a chunk: what the first head prefetches has arrived when the last head reads
+  // it.
+  const Prefetch prefetch = p.rows == 1 ? prefetch_of(v, sizeof(uint16_t), v.heads > 1 ? chunk / 2 : chunk, 0)
+                                        : prefetch_of(v, sizeof(uint16_t), chunk, chunk);
   for (int64_t key = 0; key < v.keys; key += chunk) {
     const int64_t keys = v.keys - key < chunk ? v.keys - key : chunk;
     for (int64_t head = 0; head < v.heads; ++head) {
       for_rows(p.rows, [&]<int kRows>(int64_t row) {
         const auto* values = key_row<uint16_t>(v, head, key);
         const float* weights = row_of(p, head, row) + key;
-        if constexpr (kRows == 1) add_row(values, v.row_stride, keys, v.dim, ahead, weights, row_of(o, head, row));
+        if constexpr (kRows == 1) add_row(values, v.row_stride, keys, v.dim, prefetch, weights, row_of(o, head, row));
         else
-          add_rows<kRows>(values, v.row_stride, keys, v.dim, ahead.of_head(head), weights, p.stride,
+          add_rows<kRows>(values, v.row_stride, keys, v.dim, prefetch.of_head(head), weights, p.stride,
                           row_of(o, head, row), o.stride);
       });
     }
   }
 }
 
-// Two chains of sums: in one, every sum waits for the one before.
+// Two accumulators each, because a single one would be a serial dependency chain.
 void round(int64_t keys, float* p, float* sums) {
   float32x4_t before[2] = {}, after[2] = {};
   const auto take = [&](int64_t k, int chain) {

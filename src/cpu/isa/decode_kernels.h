@@ -1,8 +1,8 @@
-// The kernels of the decode path over GNU vectors. Included once per instruction set behind vector_kernels.h, in the same
-// namespace and under the same rules.
+// The kernels of the decode path over GNU vectors. Included once per instruction set after vector_kernels.h, in the
+// same namespace and under the same rules.
 //
-// Before the include: kDecodeKeys, the keys whose scores with up to four rows are held in registers, and kDecodeVectors,
-// the vectors of a row of O that are held for four rows.
+// Define before the include: kDecodeKeys, the keys whose scores with up to four rows are held in registers, and
+// kDecodeVectors, the vectors of a row of O that are held for four rows.
 
 struct StoredBf16 {
   uint16_t bits;
@@ -39,7 +39,7 @@ inline Vec<float> load(const StoredF16* p) {
 #endif
 }
 
-// The first `count` elements and zeros: nothing is read beyond the end of a row.
+// The first `count` elements, followed by zeros; reads nothing beyond the end of a row.
 template <class T, class Stored>
 inline Vec<T> load_part(const Stored* p, int64_t count) {
   Stored padded[V<T>::kWidth] = {};
@@ -51,7 +51,7 @@ inline Vec<T> load_part(const Stored* p, int64_t count) {
 
 typedef float Quad __attribute__((vector_size(16), may_alias));
 
-// The sums of every fourth lane.
+// Sums of every fourth lane.
 inline Quad fold(Vec<float> x) {
 #if defined(__AVX512F__)
   return __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7) +
@@ -77,7 +77,7 @@ inline double sum_of(Vec<double> x) {
   return sum;
 }
 
-// s [key] = the sums of the vectors of x, times scale.
+// s [key] = the horizontal sum of x [key], times scale.
 template <int kKeys, class T>
 inline void store_sums(const Vec<T> (&x)[kKeys], T scale, T* s) {
   if constexpr (sizeof(T) == 4 && kKeys == 4) {
@@ -90,7 +90,7 @@ inline void store_sums(const Vec<T> (&x)[kKeys], T scale, T* s) {
   }
 }
 
-// s += scale q . k over the last elements of a row, less than a vector.
+// s += scale q . k over the last elements of a row, fewer than a vector.
 template <int kRows, int kKeys, class T, class Stored>
 void add_tail_dots(const Stored* k, int64_t stride, int64_t count, const T* q, int64_t q_stride, T scale, T* s,
                    int64_t s_stride) {
@@ -100,9 +100,9 @@ void add_tail_dots(const Stored* k, int64_t stride, int64_t count, const T* q, i
   }
 }
 
-// Not inlined, so that each has the registers for itself.
+// Not inlined, so that each instance has all registers for itself.
 template <int kRows, int kKeys, class T, class Stored>
-__attribute__((noinline)) void dots_of(const Stored* k, int64_t stride, int64_t dim, Ahead ahead, const T* q,
+__attribute__((noinline)) void dots_of(const Stored* k, int64_t stride, int64_t dim, Prefetch prefetch, const T* q,
                                        int64_t q_stride, T scale, T* s, int64_t s_stride) {
   constexpr int64_t kWidth = V<T>::kWidth, kLine = kCacheLine / static_cast<int64_t>(sizeof(Stored));
   Vec<T> sum[kRows][kKeys] = {};
@@ -110,8 +110,8 @@ __attribute__((noinline)) void dots_of(const Stored* k, int64_t stride, int64_t 
   for (int64_t d = 0; d < whole; d += kWidth) {
     if (d % kLine == 0) {
       for (int n = 0; n < kKeys; ++n) {
-        prefetch_far(k + d, n, ahead);
-        prefetch_near<kRows>(k + n * stride + d, ahead);
+        prefetch_l2(k + d, n, prefetch);
+        prefetch_l1<kRows>(k + n * stride + d, prefetch);
       }
     }
     Vec<T> key[kKeys];
@@ -128,9 +128,9 @@ __attribute__((noinline)) void dots_of(const Stored* k, int64_t stride, int64_t 
 
 template <int kKeys, class T, class Stored>
 inline void dots_keys(const KeyRows& k, int64_t head, int64_t key, const RowBlock<const T>& q, T scale,
-                      const RowBlock<T>& s, Ahead ahead) {
+                      const RowBlock<T>& s, Prefetch prefetch) {
   const auto dots = [&]<int kRows>(int64_t row) {
-    dots_of<kRows, kKeys>(key_row<Stored>(k, head, key), k.row_stride, k.dim, ahead, row_of(q, head, row), q.stride,
+    dots_of<kRows, kKeys>(key_row<Stored>(k, head, key), k.row_stride, k.dim, prefetch, row_of(q, head, row), q.stride,
                           scale, row_of(s, head, row) + key, s.stride);
   };
   int64_t row = 0;
@@ -140,19 +140,20 @@ inline void dots_keys(const KeyRows& k, int64_t head, int64_t key, const RowBloc
   if (q.rows - row == 1) dots.template operator()<1>(row);
 }
 
-// A few keys of all heads at a time: where the heads of a key lie side by side that is the order of memory.
+// A few keys of all heads at a time: if the heads of a key are adjacent, that is memory order.
 template <class T, class Stored>
 void dots_stored(const KeyRows& k, const RowBlock<const T>& q, T scale, const RowBlock<T>& s) {
-  const Ahead ahead = ahead_of(k, sizeof(Stored), kDecodeKeys, kDecodeKeys);
+  const Prefetch prefetch = prefetch_of(k, sizeof(Stored), kDecodeKeys, kDecodeKeys);
   int64_t key = 0;
   for (; key + kDecodeKeys <= k.keys; key += kDecodeKeys)
     for (int64_t head = 0; head < k.heads; ++head)
-      dots_keys<kDecodeKeys, T, Stored>(k, head, key, q, scale, s, ahead.of_head(head));
+      dots_keys<kDecodeKeys, T, Stored>(k, head, key, q, scale, s, prefetch.of_head(head));
   for (; key < k.keys; ++key)
-    for (int64_t head = 0; head < k.heads; ++head) dots_keys<1, T, Stored>(k, head, key, q, scale, s, ahead);
+    for (int64_t head = 0; head < k.heads; ++head) dots_keys<1, T, Stored>(k, head, key, q, scale, s, prefetch);
 }
 
-// Weights of kGroup keys in one register where a lane multiplies as fast as a whole one, otherwise broadcast one by one.
+// Loads the weights of kGroup keys into one register if multiplying by a lane is as fast as by a whole register;
+// otherwise broadcasts them one by one.
 #if defined(__aarch64__)
 template <class T>
 constexpr int kGroup = V<T>::kWidth;
@@ -163,7 +164,7 @@ constexpr int kGroup = 1;
 
 // sum += p v for kKeys keys and kVectors vectors of each.
 template <int kRows, int kVectors, int kKeys, class T, class Stored>
-inline void add_group(const Stored* v, int64_t stride, Ahead ahead, const T* p, int64_t p_stride,
+inline void add_group(const Stored* v, int64_t stride, Prefetch prefetch, const T* p, int64_t p_stride,
                       Vec<T> (&sum)[kRows][kVectors]) {
 #if defined(__aarch64__)
   Vec<T> weight[kRows];
@@ -173,10 +174,11 @@ inline void add_group(const Stored* v, int64_t stride, Ahead ahead, const T* p, 
   for (int k = 0; k < kKeys; ++k) {
     const Stored* row = v + k * stride;
 #if defined(__aarch64__)
-    // GCC would load the values of the next keys here, and move sums from register to register to make room for them.
+    // Without this barrier GCC loads the values of the next keys here and moves accumulators between registers to make
+    // room.
     if constexpr (kRows * kVectors >= 16) asm volatile("" ::: "memory");
 #endif
-    prefetch_near<kRows>(row, ahead);
+    prefetch_l1<kRows>(row, prefetch);
     Vec<T> value[kVectors];
     for (int n = 0; n < kVectors; ++n) value[n] = load(row + n * V<T>::kWidth);
     for (int n = 0; n < kVectors; ++n) {
@@ -192,21 +194,21 @@ inline void add_group(const Stored* v, int64_t stride, Ahead ahead, const T* p, 
 }
 
 template <int kRows, int kVectors, class T, class Stored>
-inline void add_strip(const Stored* v, int64_t stride, int64_t keys, Ahead ahead, const T* p, int64_t p_stride, T* o,
-                      int64_t o_stride) {
+inline void add_strip(const Stored* v, int64_t stride, int64_t keys, Prefetch prefetch, const T* p, int64_t p_stride,
+                      T* o, int64_t o_stride) {
   constexpr int kWidth = V<T>::kWidth;
   Vec<T> sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r)
     for (int n = 0; n < kVectors; ++n) sum[r][n] = at(o + r * o_stride + n * kWidth);
   int64_t k = 0;
   for (; k + kGroup<T> <= keys; k += kGroup<T>)
-    add_group<kRows, kVectors, kGroup<T>>(v + k * stride, stride, ahead, p + k, p_stride, sum);
-  for (; k < keys; ++k) add_group<kRows, kVectors, 1>(v + k * stride, stride, ahead, p + k, p_stride, sum);
+    add_group<kRows, kVectors, kGroup<T>>(v + k * stride, stride, prefetch, p + k, p_stride, sum);
+  for (; k < keys; ++k) add_group<kRows, kVectors, 1>(v + k * stride, stride, prefetch, p + k, p_stride, sum);
   for (int r = 0; r < kRows; ++r)
     for (int n = 0; n < kVectors; ++n) at(o + r * o_stride + n * kWidth) = sum[r][n];
 }
 
-// o += p v for the last elements of a row, less than a vector.
+// o += p v for the last elements of a row, fewer than a vector.
 template <int kRows, class T, class Stored>
 inline void add_tail(const Stored* v, int64_t stride, int64_t keys, int64_t count, const T* p, int64_t p_stride, T* o,
                      int64_t o_stride) {
@@ -216,12 +218,12 @@ inline void add_tail(const Stored* v, int64_t stride, int64_t keys, int64_t coun
   }
 }
 
-// Keys whose values stay in the first-level cache while the strips of O pass over them.
+// Keys whose values stay in L1 while the strips of O pass over them.
 constexpr int64_t kAddKeys = 16;
 
-// While a strip of O is computed, a few of the rows that come later are asked for, whole and in the order of memory.
+// While it computes a strip of O, prefetches a few of the later rows, whole and in memory order.
 template <int kRows, class T, class Stored>
-__attribute__((noinline)) void add_rows(const Stored* v, int64_t stride, int64_t keys, int64_t dim, Ahead ahead,
+__attribute__((noinline)) void add_rows(const Stored* v, int64_t stride, int64_t keys, int64_t dim, Prefetch prefetch,
                                         const T* p, int64_t p_stride, T* o, int64_t o_stride) {
   constexpr int64_t kWidth = V<T>::kWidth, kStrip = kDecodeVectors * kWidth;
   constexpr int64_t kLine = kCacheLine / static_cast<int64_t>(sizeof(Stored));
@@ -229,21 +231,22 @@ __attribute__((noinline)) void add_rows(const Stored* v, int64_t stride, int64_t
   int64_t d = 0;
   for (int64_t row = 0; d + kStrip <= dim; d += kStrip) {
     for (int64_t n = 0; n < few; ++n, ++row)
-      for (int64_t line = 0; line < dim; line += kLine) prefetch_far(v + line, row, ahead);
-    add_strip<kRows, kDecodeVectors>(v + d, stride, keys, ahead, p, p_stride, o + d, o_stride);
+      for (int64_t line = 0; line < dim; line += kLine) prefetch_l2(v + line, row, prefetch);
+    add_strip<kRows, kDecodeVectors>(v + d, stride, keys, prefetch, p, p_stride, o + d, o_stride);
   }
-  for (; d + kWidth <= dim; d += kWidth) add_strip<kRows, 1>(v + d, stride, keys, ahead, p, p_stride, o + d, o_stride);
+  for (; d + kWidth <= dim; d += kWidth)
+    add_strip<kRows, 1>(v + d, stride, keys, prefetch, p, p_stride, o + d, o_stride);
   if (d < dim) add_tail<kRows>(v + d, stride, keys, dim - d, p, p_stride, o + d, o_stride);
 }
 
 template <class T, class Stored>
 void add_stored(const KeyRows& v, const RowBlock<const T>& p, const RowBlock<T>& o) {
-  const Ahead ahead = ahead_of(v, sizeof(Stored), kAddKeys, kAddKeys);
+  const Prefetch prefetch = prefetch_of(v, sizeof(Stored), kAddKeys, kAddKeys);
   for (int64_t key = 0; key < v.keys; key += kAddKeys) {
     const int64_t keys = v.keys - key < kAddKeys ? v.keys - key : kAddKeys;
     for (int64_t head = 0; head < v.heads; ++head) {
       const auto add = [&]<int kRows>(int64_t row) {
-        add_rows<kRows>(key_row<Stored>(v, head, key), v.row_stride, keys, v.dim, ahead.of_head(head),
+        add_rows<kRows>(key_row<Stored>(v, head, key), v.row_stride, keys, v.dim, prefetch.of_head(head),
                         row_of(p, head, row) + key, p.stride, row_of(o, head, row), o.stride);
       };
       int64_t row = 0;
@@ -289,7 +292,8 @@ inline void decode_widen(const void* data, DType, int64_t begin, int64_t dim, do
   widen_stored(static_cast<const double*>(data) + begin, dim, to);
 }
 
-// Four chains: in one, every maximum waits for the one before. A NaN gets lost; the sum of weights carries it.
+// Four accumulators, because a single maximum would be a serial dependency chain. A NaN may get lost here, but the sum
+// of the weights carries it.
 template <class T>
 inline T largest_of(int64_t keys, const T* s) {
   constexpr int64_t kWidth = V<T>::kWidth, kChains = 4;
@@ -310,7 +314,7 @@ void softmax_row(int64_t keys, T* s, T* m, T* l, T* o, int64_t dim) {
   constexpr int kWidth = V<T>::kWidth;
   for (int64_t k = keys; k % kWidth != 0; ++k) s[k] = -V<T>::kInfinity;
   const T largest = largest_of(keys, s), top = largest > *m ? largest : *m;
-  // Nothing seen yet: subtracting -inf would give NaN, 0 stands in for it.
+  // If no key has been seen yet, subtract 0, because subtracting -inf would give NaN.
   const T reference = top == -V<T>::kInfinity ? T{0} : top;
   Vec<T> sums = {};
   int64_t k = 0;

@@ -1,5 +1,5 @@
-// Where the rows of the decode path lie, and what is read of them soon. Included inside the namespace of an instruction
-// set.
+// Addresses of the rows of the decode path, and the distances at which they are prefetched. Included inside the
+// namespace of an instruction set.
 
 template <class T>
 inline T* row_of(const RowBlock<T>& x, int64_t head, int64_t row) {
@@ -13,39 +13,38 @@ inline const Stored* key_row(const KeyRows& x, int64_t head, int64_t key) {
   return static_cast<const Stored*>(x.data) + x.offset + head * x.head_stride + key * x.row_stride;
 }
 
-// What will be read soon, in elements from what is read now. `far` hides the latency of memory and goes to the second
-// level: on Neoverse-V1, prefetches from memory into the first one take the place of what its own prefetcher does better.
-// `near` brings what the second level has into the first; worth its instructions where three rows or more are computed
-// from one stream.
-struct Ahead {
-  int64_t far, near;
-  int64_t far_row;   // from a row that is asked for to the next
-  int64_t far_head;  // `far` of a head less that of the head before
-  Ahead of_head(int64_t head) const { return {far + head * far_head, near, far_row, far_head}; }
+// Prefetch distances, in elements from the address being read. `l2` hides the latency of memory and prefetches into L2:
+// on Neoverse-V1, software prefetches from memory into L1 displace the hardware prefetcher, which does better. `l1`
+// moves lines from L2 to L1, which is worth its instructions if at least three rows are computed from one stream.
+struct Prefetch {
+  int64_t l2, l1;
+  int64_t l2_row;   // distance between prefetched rows
+  int64_t l2_head;  // difference of `l2` between a head and the previous one
+  Prefetch of_head(int64_t head) const { return {l2 + head * l2_head, l1, l2_row, l2_head}; }
 };
-// Heads take turns with `turn` keys each. Where they lie side by side, all that they read in a turn is one piece of memory:
-// it is asked for from its begin to its end, whichever head reads it. turn = 0: each head asks for its own rows. On a Xeon
-// that is faster in any case.
+// The heads take turns with `turn` keys each. If they are adjacent, everything that they read in a turn is one piece of
+// memory, which is prefetched from beginning to end, whichever head reads it. turn = 0: each head prefetches its own
+// rows, which is always faster on a Xeon.
 #if defined(__aarch64__)
-constexpr bool kAsksInOrder = true;
+constexpr bool kPrefetchInOrder = true;
 #else
-constexpr bool kAsksInOrder = false;
+constexpr bool kPrefetchInOrder = false;
 #endif
-inline Ahead ahead_of(const KeyRows& x, int64_t size, int64_t keys, int64_t turn) {
-  constexpr int64_t kFarBytes = 16384;
-  const int64_t rows = kFarBytes / (x.heads * x.dim * size + 1) + keys;
-  const int64_t far = x.soon ? x.soon : rows * x.row_stride;
-  if (kAsksInOrder && turn != 0 && x.heads > 1 && x.soon == 0 && x.head_stride == x.dim &&
+inline Prefetch prefetch_of(const KeyRows& x, int64_t size, int64_t keys, int64_t turn) {
+  constexpr int64_t kPrefetchBytes = 16384;
+  const int64_t rows = kPrefetchBytes / (x.heads * x.dim * size + 1) + keys;
+  const int64_t l2 = x.prefetch_distance ? x.prefetch_distance : rows * x.row_stride;
+  if (kPrefetchInOrder && turn != 0 && x.heads > 1 && x.prefetch_distance == 0 && x.head_stride == x.dim &&
       x.row_stride == x.heads * x.dim)
-    return {far, x.head_stride, x.dim, (turn - 1) * x.dim};
-  return {far, x.heads == 1 ? keys * x.row_stride : x.head_stride, x.row_stride, 0};
+    return {l2, x.head_stride, x.dim, (turn - 1) * x.dim};
+  return {l2, x.heads == 1 ? keys * x.row_stride : x.head_stride, x.row_stride, 0};
 }
-// p: of the first row that is read now. row: of those that are asked for.
+// p: in the first row that is read now. row: index of the row to prefetch.
 template <class Stored>
-inline void prefetch_far(const Stored* p, int64_t row, Ahead ahead) {
-  __builtin_prefetch(p + ahead.far + row * ahead.far_row, 0, 2);
+inline void prefetch_l2(const Stored* p, int64_t row, Prefetch prefetch) {
+  __builtin_prefetch(p + prefetch.l2 + row * prefetch.l2_row, 0, 2);
 }
 template <int kRows, class Stored>
-inline void prefetch_near(const Stored* p, Ahead ahead) {
-  if constexpr (kRows >= 3) __builtin_prefetch(p + ahead.near);
+inline void prefetch_l1(const Stored* p, Prefetch prefetch) {
+  if constexpr (kRows >= 3) __builtin_prefetch(p + prefetch.l1);
 }

@@ -1,7 +1,7 @@
 // exp and tanh of vectors. Included by vector_kernels.h, inside the namespace of an instruction set.
 
-// larger: the maximum, never NaN unless both are. at_most: the minimum, NaN where x is NaN. zero_below: 0 where x is below
-// the limit, y elsewhere and for NaN. In plain vector code GCC 12 spends up to ten instructions on each of these.
+// larger: the maximum, NaN only if both are. at_most: the minimum, NaN if x is NaN. zero_below: 0 if x is below the
+// limit, y otherwise and for NaN. In plain vector code GCC 12 spends up to ten instructions on each of these.
 #if defined(__aarch64__)
 inline Vec<float> larger(Vec<float> a, Vec<float> b) { return vmaxnmq_f32(a, b); }
 inline Vec<double> larger(Vec<double> a, Vec<double> b) { return vmaxnmq_f64(a, b); }
@@ -31,7 +31,7 @@ inline Vector zero_if_hidden(Vector y, Vector score) {
 }
 #endif
 
-// The value as it stands: the compiler may not carry it on unrounded into a fused operation.
+// Forces x to be rounded: the compiler may not carry it unrounded into a fused operation.
 template <class Vector>
 inline Vector rounded(Vector x) {
 #if defined(__aarch64__)
@@ -45,9 +45,10 @@ inline Vector rounded(Vector x) {
 template <int kCount>
 struct Count {};
 
-// x = e^(scale x) for products <= 0 in all that matters. Exactly 1 for 0, exactly 0 for -inf and below the smallest normal
-// number, NaN for NaN. 2^y = 2^n 2^r with n = round(y) and r in [-1/2, 1/2]; the polynomial, fitted to relative error,
-// leaves 1.6e-8. Stage by stage over several vectors: one chain of these operations leaves the processor waiting.
+// x = e^(scale x), accurate for products <= 0, the only ones that matter. Exactly 1 for 0, exactly 0 for -inf and below
+// the smallest normal number, NaN for NaN. 2^y = 2^n 2^r with n = round(y) and r in [-1/2, 1/2]; the polynomial, fitted
+// to relative error, leaves 1.6e-8. The stages run over several vectors at once, because a single chain of these
+// operations would stall the processor.
 template <int kCount>
 inline void exp_each(Vec<float> (&x)[kCount], float scale) {
   typedef unsigned Bits __attribute__((vector_size(kVectorBytes), may_alias));
@@ -77,7 +78,7 @@ inline void exp_each(Vec<double> (&x)[kCount], double scale) {
   }
 }
 
-// tanh(x) = x P(x^2) / Q(x^2) up to |x| = 9, where it is 1 in float; fitted to relative error, which is 2e-8, and under
+// tanh(x) = x P(x^2) / Q(x^2) up to |x| = 9, where it is 1 in float. The fit has a relative error of 2e-8, and under
 // 3.2e-7 as computed. All coefficients are positive, so nothing cancels.
 inline Vec<float> tanh_of(Vec<float> x) {
   const Vec<float> bounded = -at_most(-at_most(x, 9.0f), 9.0f);

@@ -1,5 +1,5 @@
-// The instruction sets this build has kernels for. A set is compiled with its own flags, in a namespace of its own, and
-// touched only after the processor was asked.
+// The instruction sets that this build has kernels for. Each is compiled with its own flags, in its own namespace, and
+// used only after checking that the processor supports it.
 #pragma once
 
 #include "cpu/kernels.h"

@@ -1,4 +1,4 @@
-// aarch64: 32 registers of 16 bytes; a lane of one multiplies as fast as a whole one.
+// aarch64: 32 registers of 16 bytes; multiplying by one lane of a register is as fast as by a whole register.
 #if defined(__aarch64__)
 #include <arm_neon.h>
 

@@ -1,4 +1,4 @@
-// What options do to the scores of a panel. Included by vector_kernels.h, inside the namespace of an instruction set.
+// The score options, applied to a panel. Included by vector_kernels.h, inside the namespace of an instruction set.
 
 template <class T>
 void multiply_scores(int64_t keys, T* s, T scale) {
@@ -11,12 +11,12 @@ void softcap(int64_t keys, T* s, T scale, T cap, T* slope) {
   typedef Int Bits __attribute__((vector_size(kVectorBytes), may_alias));
   constexpr Int kSign = Int{1} << (8 * sizeof(T) - 1);
   const T factor = scale / cap;
-  const bool in_range = factor - factor == 0;  // a score of 0 times infinity would be NaN
+  const bool in_range = factor - factor == 0;  // a score of 0 times an infinite factor would be NaN
   for (int64_t n = 0; n < keys * V<T>::kLanes; n += V<T>::kWidth) {
     const Vec<T> x = in_range ? at(s + n) * factor : at(s + n) * scale / cap;
     at(s + n) = cap * tanh_of(x);
     if (!slope) continue;
-    // 1 - tanh^2 = 4 e / (1 + e)^2 with e = exp(-2 |x|), which has all its digits where tanh is almost 1.
+    // 1 - tanh^2 = 4 e / (1 + e)^2 with e = exp(-2 |x|), which keeps all digits where tanh is almost 1.
     Vec<T> e[1] = {(Vec<T>)((Bits)x | kSign)};
     exp_each(e, T{2});
     at(slope + n) = T{4} * e[0] / ((T{1} + e[0]) * (T{1} + e[0]));
@@ -40,7 +40,8 @@ void alibi(int64_t keys, T* s, T slope, int64_t position) {
   }
 }
 
-// Calls body(k, block) for 16 keys at a time, with block [key][lane] = rows [lane][key]. Bits are moved, not computed with.
+// Calls body(first element, elements, block) for 16 keys at a time, with block [key][lane] = rows [lane][key]. It moves
+// bits and does not compute with them.
 template <class T, class Body>
 inline void for_transposed(int64_t keys, const RowGroup<T>& rows, Body body) {
   constexpr int kLanes = V<T>::kLanes, kKeys = 16;
@@ -99,7 +100,7 @@ void add_to_rows(int64_t keys, const T* w, int64_t count, T* rows, int64_t strid
 typedef uint32_t Words __attribute__((vector_size(kVectorBytes), may_alias));
 typedef uint64_t LongWords __attribute__((vector_size(kVectorBytes), may_alias));
 
-// The upper and lower halves of the products.
+// The upper and lower halves of 32 x 32 bit products.
 struct Halves {
   Words high, low;
 };
@@ -112,7 +113,7 @@ inline Halves wide_product(Words x, uint32_t factor) {
 #else
 inline LongWords product_of_low_halves(LongWords x, LongWords y) {
 #if defined(__AVX512F__)
-  return (LongWords)_mm512_maskz_mul_epu32(0xff, (__m512i)x, (__m512i)y);  // GCC 12 warns of the plain one
+  return (LongWords)_mm512_maskz_mul_epu32(0xff, (__m512i)x, (__m512i)y);  // GCC 12 warns about the unmasked one
 #elif defined(__AVX2__)
   return (LongWords)_mm256_mul_epu32((__m256i)x, (__m256i)y);
 #elif defined(__SSE2__)
@@ -129,7 +130,7 @@ inline Halves wide_product(Words x, uint32_t factor) {
 }
 #endif
 
-// philox4x32_10 of philox.h, for the counters of several vectors.
+// philox4x32_10 of philox.h for the counters of several vectors.
 template <int kCount>
 inline void philox(uint32_t key0, uint32_t key1, Words (&counter)[kCount][4]) {
   for (int round = 0; round < kPhiloxRounds; ++round) {
@@ -143,8 +144,8 @@ inline void philox(uint32_t key0, uint32_t key1, Words (&counter)[kCount][4]) {
   }
 }
 
-// Groups are 2 x 2 pairs {i, i + 8} x {j, j + 8}: one row of them for every key j of the first 8 in 16. Two rows at once,
-// so that one product need not wait for the other.
+// A group is the 2 x 2 pairs {i, i + 8} x {j, j + 8}: one row of groups for each of the first 8 keys of 16. Two rows
+// are computed at once, so that one product need not wait for the other.
 template <class T>
 void draw_dropout(int64_t keys, const DropoutDraw& draw, T kept, T* keep) {
   constexpr int kLanes = V<T>::kLanes, kWords = kVectorBytes / 4, kGroups = kLanes / 2;

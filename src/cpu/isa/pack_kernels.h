@@ -1,7 +1,7 @@
-// Rows of the caller's tensors as operands of products. Included by vector_kernels.h, inside the namespace of an
-// instruction set.
+// Packs rows of the caller's tensors into operands of products. Included by vector_kernels.h, inside the namespace of
+// an instruction set.
 
-// out [column][row] = in [row][column], times factor [column] where kScaled.
+// out [column][row] = in [row][column], times factor [column] if kScaled.
 template <int kRows, bool kScaled = false>
 inline void transpose(int64_t columns, const float* in, int64_t in_stride, float* out, int64_t out_stride,
                       const float* factor = nullptr) {
@@ -42,7 +42,7 @@ inline void transpose(int64_t columns, const double* in, int64_t in_stride, doub
     for (int64_t c = 0; c < columns; ++c) out[c * out_stride + r] = in[r * in_stride + c] * (kScaled ? factor[c] : 1.0);
 }
 
-// Exponent bits: all set in Inf and NaN.
+// The exponent bits, which are all set in Inf and NaN.
 template <class T>
 struct Exponent;
 template <>
@@ -62,12 +62,12 @@ bool is_finite(const T* row, int64_t dim) {
   typedef Int IntVec __attribute__((vector_size(kVectorBytes), may_alias, aligned(alignof(T))));
   constexpr Int kExponent = Exponent<T>::kBits;
   constexpr int kWidth = V<T>::kWidth;
-  IntVec bad = {};
+  IntVec nonfinite = {};
   const int64_t whole = dim / kWidth * kWidth;
   for (int64_t d = 0; d < whole; d += kWidth)
-    bad |= (*reinterpret_cast<const IntVec*>(row + d) & kExponent) == kExponent;
+    nonfinite |= (*reinterpret_cast<const IntVec*>(row + d) & kExponent) == kExponent;
   Int any = 0;
-  for (int n = 0; n < kWidth; ++n) any |= bad[n];
+  for (int n = 0; n < kWidth; ++n) any |= nonfinite[n];
   for (int64_t d = whole; d < dim; ++d) any |= (__builtin_bit_cast(Int, row[d]) & kExponent) == kExponent;
   return any == 0;
 }
@@ -78,8 +78,8 @@ struct RowGroup {
   int64_t stride;
 };
 
-// Rows first .. first + kWidth - 1: where they lie, if nothing has to be done to them, otherwise staged.
-// With `few`, rows beyond the last are not there at all, otherwise they are zero.
+// Rows first .. first + kWidth - 1: in place if they need no conversion, otherwise staged. With `few`, rows beyond the
+// last one are not accessible; otherwise they are zero.
 template <int kWidth, class T>
 RowGroup<T> rows_at(const Source& source, int64_t first, T* staging, bool few = false) {
   constexpr DType kOwn = sizeof(T) == 8 ? DType::f64 : DType::f32;
@@ -94,7 +94,7 @@ RowGroup<T> rows_at(const Source& source, int64_t first, T* staging, bool few = 
   return {staging, source.dim};
 }
 
-// to [dim][kWidth] = a few rows, and zeros.
+// to [dim][kWidth] = a few rows, and zeros for the others.
 template <int kWidth, class T>
 void scatter_rows(const RowGroup<T>& rows, int64_t count, int64_t dim, T* to) {
   __builtin_memset(to, 0, static_cast<size_t>(dim * kWidth) * sizeof(T));
@@ -102,8 +102,8 @@ void scatter_rows(const RowGroup<T>& rows, int64_t count, int64_t dim, T* to) {
     for (int64_t d = 0; d < dim; ++d) to[d * kWidth + r] = rows.first[r * rows.stride + d];
 }
 
-// to [dim / kWidth][capacity][kWidth] = up to kWidth rows, zero up to a whole panel and where a row is not finite. Panel by
-// panel, so that lines of the cache are written whole.
+// to [dim / kWidth][capacity][kWidth] = up to kWidth rows, zero-padded to a whole panel and zero for non-finite rows.
+// Goes panel by panel, so that it writes whole cache lines.
 template <int kWidth, class T>
 void spread_rows(const RowGroup<T>& rows, int64_t count, const bool* finite, int64_t dim, int64_t capacity, T* to) {
   for (int64_t d = 0; d < dim; d += kWidth, to += capacity * kWidth) {
@@ -118,12 +118,12 @@ void spread_rows(const RowGroup<T>& rows, int64_t count, const bool* finite, int
 }
 
 template <int kWidth, class T>
-int64_t pack_panels(const Source& source, T* by_dim, T* by_row, int64_t capacity, int32_t* bad, T* staging) {
+int64_t pack_panels(const Source& source, T* by_dim, T* by_row, int64_t capacity, int32_t* nonfinite, T* staging) {
   const int64_t dim = source.dim;
-  int64_t bad_rows = 0;
+  int64_t nonfinite_rows = 0;
   for (int64_t first = 0; first < source.count; first += kWidth) {
     const int64_t count = source.count - first < kWidth ? source.count - first : kWidth;
-    const bool few = 4 * count <= kWidth;  // zeros are cheaper to write than to transpose
+    const bool few = 4 * count <= kWidth;  // writing zeros is cheaper than transposing them
     const RowGroup<T> rows = rows_at<kWidth>(source, first, staging, few);
     if (by_dim && few) scatter_rows<kWidth>(rows, count, dim, by_dim + first * dim);
     else if (by_dim) transpose<kWidth>(dim, rows.first, rows.stride, by_dim + first * dim, kWidth);
@@ -131,15 +131,15 @@ int64_t pack_panels(const Source& source, T* by_dim, T* by_row, int64_t capacity
     bool finite[kWidth] = {};
     for (int64_t r = 0; r < count; ++r) {
       finite[r] = is_finite(rows.first + r * rows.stride, dim);
-      if (!finite[r]) bad[bad_rows++] = static_cast<int32_t>(first + r);
+      if (!finite[r]) nonfinite[nonfinite_rows++] = static_cast<int32_t>(first + r);
     }
     spread_rows<kWidth>(rows, count, finite, dim, capacity, by_row + first * kWidth);
   }
-  return bad_rows;
+  return nonfinite_rows;
 }
 
 template <class T>
-int64_t pack(const Source& source, Side side, T* by_dim, T* by_row, int64_t capacity, int32_t* bad, T* staging) {
-  return side == Side::left ? pack_panels<V<T>::kRows>(source, by_dim, by_row, capacity, bad, staging)
-                            : pack_panels<V<T>::kLanes>(source, by_dim, by_row, capacity, bad, staging);
+int64_t pack(const Source& source, Side side, T* by_dim, T* by_row, int64_t capacity, int32_t* nonfinite, T* staging) {
+  return side == Side::left ? pack_panels<V<T>::kRows>(source, by_dim, by_row, capacity, nonfinite, staging)
+                            : pack_panels<V<T>::kLanes>(source, by_dim, by_row, capacity, nonfinite, staging);
 }

@@ -1,4 +1,4 @@
-// Rows of the caller's tensors, widened and rounded. Included by vector_kernels.h, inside the namespace of an instruction
+// Widens and narrows rows of the caller's tensors. Included by vector_kernels.h, inside the namespace of an instruction
 // set.
 
 inline float widen_bf16(uint16_t bits) { return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16); }
@@ -19,7 +19,7 @@ inline void widen_f16(const uint16_t* from, int64_t count, float* to) {
 inline void widen_f16(const uint16_t* from, int64_t count, float* to) { load_row(from, DType::f16, 0, count, to); }
 #endif
 
-// One row of the caller's tensor in T. Sources are the problem's own type or f32.
+// Widens one row of the caller's tensor to T. Sources have the type of the problem or f32.
 inline void widen_row(const Source& source, int64_t row, float* to) {
   const int64_t begin = source.offset + row * source.row_stride;
   if (source.dtype == DType::f32) {
@@ -63,7 +63,7 @@ inline uint16_t narrow_to_bf16(float value) {
   return static_cast<uint16_t>((is_nan ? bits | 0x400000 : rounded_bits) >> 16);
 }
 
-// As load_row and store_row of dtype.h.
+// Vectorised load_row and store_row of dtype.h.
 inline void load(const void* data, DType type, int64_t begin, int64_t count, float* row) {
   if (type == DType::f32 || type == DType::bf16 || type == DType::f16)
     widen_row({data, type, begin, 0, 1, count}, 0, row);

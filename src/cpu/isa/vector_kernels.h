@@ -1,9 +1,9 @@
 // The kernels over GNU vectors, for any width. Included once per instruction set, inside a namespace of that name: the
-// same inline function compiled for two processors must never meet at link time. For that reason, too, nothing of the
-// standard library is used here but <cstdint>-like headers without code.
+// linker must never merge the same inline function compiled for two processors. For the same reason, only standard
+// headers without code, such as <cstdint>, are used here.
 //
-// Before the include: kVectorBytes; kFloatRows, kFloatVectors, kDoubleRows, kDoubleVectors, the block of C that is
-// held in registers, rows x vectors; kExpAtOnce, how many vectors of exponentials are computed together.
+// Define before the include: kVectorBytes; kFloatRows, kFloatVectors, kDoubleRows and kDoubleVectors, the block of C
+// that is held in registers, rows x vectors; kExpAtOnce, how many vectors of exponentials are computed together.
 
 template <class T>
 struct Shape;
@@ -51,7 +51,7 @@ void multiply(int64_t m, int64_t depth, const T* left, int64_t left_stride, cons
     const T* b = right;
     for (int64_t k = 0; k < depth; ++k, a += kRows, b += kLanes) {
 #if defined(__aarch64__)
-      Vec<T> part[kRows / kWidth];  // lanes of a register multiply as fast as whole ones: fewer loads than broadcasts
+      Vec<T> part[kRows / kWidth];  // multiplying by a lane is as fast as by a register, and needs fewer loads
       for (int n = 0; n < kRows / kWidth; ++n) part[n] = at(a + n * kWidth);
 #endif
       for (int v = 0; v < kVectors; ++v) {
@@ -81,10 +81,9 @@ void softmax(int64_t keys, T* s, T scale, T* m, T* l, T* o, int64_t dim) {
   Vec<T> top[kVectors];
   for (int v = 0; v < kVectors; ++v) top[v] = at(m + v * kWidth);
   for (int64_t k = 0; k < keys; ++k)
-    for (int v = 0; v < kVectors; ++v)
-      top[v] = larger(at(s + k * kLanes + v * kWidth), top[v]);  // the sum carries a NaN
+    for (int v = 0; v < kVectors; ++v) top[v] = larger(at(s + k * kLanes + v * kWidth), top[v]);  // l carries a NaN
   for (int v = 0; v < kVectors; ++v) {
-    // Nothing seen yet: subtracting -inf would give NaN, 0 stands in for it.
+    // If no key has been seen yet, subtract 0, because subtracting -inf would give NaN.
     const Vec<T> reference = top[v] == -V<T>::kInfinity ? Vec<T>{} : top[v];
     Vec<T> sum = {};
     T* column = s + v * kWidth;
@@ -123,7 +122,8 @@ void differentiate_pairs(int64_t keys, T* s, T scale, T* dp, const T* lse, const
     const auto take = [&]<int kCount>(int64_t first, Count<kCount>) {
       Vec<T> p[kCount];
       for (int n = 0; n < kCount; ++n) {
-        // The product is rounded as the forward pass rounded it into lse: a row's largest score, however large, cancels.
+        // Round the product as the forward pass did for lse, so that the largest score of a row cancels however large
+        // it is.
         const Vec<T> score = rounded(at(s + first + n * kLanes) * scale);
         p[n] = at_most(score - row_lse, T{0});  // no weight exceeds 1, however coarsely huge scores are rounded
       }
@@ -135,7 +135,7 @@ void differentiate_pairs(int64_t keys, T* s, T scale, T* dp, const T* lse, const
         gradient = probability * (gradient - row_delta);
         if (cap_slope) gradient *= at(cap_slope + at_n);
         if (keep) probability *= at(keep + at_n);
-        // A hidden pair has no weight and no gradient, whatever NaN its key or its query brought here.
+        // A hidden pair has neither weight nor gradient, even if its key or query brought NaN here.
         const Vec<T> score = at(s + at_n);
         at(dp + at_n) = kHidden ? zero_if_hidden(gradient, score) : gradient;
         at(s + at_n) = kHidden ? zero_if_hidden(probability, score) : probability;
@@ -155,7 +155,7 @@ void differentiate(int64_t keys, bool some_hidden, T* s, T scale, T* dp, const T
 }
 
 template <class T>
-void flip(int64_t keys, const T* w, T* left, int64_t capacity, int64_t first) {
+void to_left(int64_t keys, const T* w, T* left, int64_t capacity, int64_t first) {
   constexpr int kRows = V<T>::kRows, kLanes = V<T>::kLanes;
   for (int64_t k = 0; k < keys; k += kRows)
     transpose<kRows>(kLanes, w + k * kLanes, kLanes, left + k * capacity + first * kRows, kRows);
@@ -183,7 +183,7 @@ void hide(int64_t keys, T* s, const int32_t* begin, const int32_t* end) {
 
 #include "cpu/isa/option_kernels.h"
 
-// What a table has beside products and packing, the same for operands of every type.
+// The entries of a table other than products and packing, which are the same for operands of every type.
 template <class T, class E = T>
 constexpr Kernels<T, E> table_of_scores() {
   return {.rows = 0,
@@ -192,7 +192,7 @@ constexpr Kernels<T, E> table_of_scores() {
           .multiply = nullptr,
           .pack = nullptr,
           .to_right = nullptr,
-          .flip = nullptr,
+          .to_left = nullptr,
           .softmax = softmax<T>,
           .differentiate = differentiate<T>,
           .unpack = unpack<T>,
@@ -213,6 +213,6 @@ template <class T>
 constexpr Kernels<T> table() {
   Kernels<T> t = table_of_scores<T>();
   t.rows = V<T>::kRows;
-  t.multiply = multiply<T>, t.pack = pack<T>, t.flip = flip<T>;
+  t.multiply = multiply<T>, t.pack = pack<T>, t.to_left = to_left<T>;
   return t;
 }

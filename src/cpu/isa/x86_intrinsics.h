@@ -1,5 +1,5 @@
-// The intrinsics of x86-64, without GCC 12's warnings about them: those without a mask pass a vector that is deliberately
-// left undefined, and the compiler takes that for a mistake wherever it inlines one.
+// The intrinsics of x86-64, without the warnings of GCC 12: intrinsics without a mask pass a deliberately undefined
+// vector, which the compiler reports wherever it inlines one.
 #pragma once
 
 #if defined(__GNUC__) && !defined(__clang__)

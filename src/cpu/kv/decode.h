@@ -1,6 +1,6 @@
-// The forward pass where few queries meet many keys: one token, a few speculative ones, the heads of a group. All rows of
-// queries that share a key/value head are computed together, K and V are read once and where they lie, and long sequences
-// are cut into ranges of keys whose partial results are merged in order.
+// The forward pass for few queries against many keys: one token, a few speculative ones, the heads of a group. All
+// query rows that share a KV head are computed together, K and V are read once and in place, and long sequences are
+// split into ranges of keys (split-KV) whose partial results are merged in order.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace cuflash::cpu {
 
-// splits: into how many ranges of keys every sequence is cut; 0: as many as its length is worth. Of a cache, only the
-// sequences that takes_decode are computed.
+// splits: the number of splits of every sequence; 0 chooses it by the length of the sequence. For a cache, only the
+// sequences for which takes_decode is true are computed.
 void decode(const ForwardProblem& problem, const Execution& execution, int64_t splits = 0);
 size_t decode_workspace_size(const ForwardProblem& problem, const Execution& execution, int64_t splits = 0);
 bool decode_multiplies_bf16(const Problem& problem);  // without widening it

@@ -1,4 +1,4 @@
-// What a task of the decode path works with: rows of queries, scores and sums.
+// The scratch of a decode task: query rows, scores and accumulators.
 #pragma once
 
 #include <algorithm>
@@ -10,24 +10,24 @@
 
 namespace cuflash::cpu {
 
-inline constexpr int64_t kPadding =
-    kAlignment / sizeof(float);  // rows start on a cache line, so on whole vectors of any set
+// Rows start on a cache line, and therefore on a whole vector of any instruction set.
+inline constexpr int64_t kPadding = kAlignment / sizeof(float);
 
 template <class T>
 T* row_of(const RowBlock<T>& x, int64_t head, int64_t row) {
   return x.data + (head * x.rows + row) * x.stride;
 }
 
-// The softmax of some rows over some keys, not yet divided by l. Where weights are rounded, each row of o ends with their
-// sums before and after that: they shrink and are merged as all of it.
+// The partial softmax state of some rows over some keys, not yet divided by l. If weights are rounded, each row of o
+// ends with their sums before and after rounding, which are rescaled and merged like the rest of the row.
 template <class T>
-struct Sums {
+struct Accumulator {
   RowBlock<T> o;  // [head][row][dim_v, padded; sums]
   T* m;           // [head][row]
   T* l;
 
-  Sums(Arena& arena, const Problem& p, const DecodePlan& plan) {
-    const int64_t rows = plan.run * plan.rows, stride = round_up(p.dim_v, kPadding) + kPadding;
+  Accumulator(Arena& arena, const Problem& p, const DecodePlan& plan) {
+    const int64_t rows = plan.heads_per_task * plan.rows, stride = round_up(p.dim_v, kPadding) + kPadding;
     o = {arena.take<T>(rows * stride), plan.rows, stride};
     m = arena.take<T>(rows);
     l = arena.take<T>(rows);
@@ -36,18 +36,18 @@ struct Sums {
 
 template <class T>
 struct DecodeScratch {
-  RowBlock<T> q;      // [head][row][dim_qk]
-  RowBlock<T> s;      // [head][row][key]
-  T* staging;         // [key]
-  std::byte* copied;  // [key][dim_v], or [key][head][dim_qk or dim_v] from pages
+  RowBlock<T> q;        // [head][row][dim_qk]
+  RowBlock<T> s;        // [head][row][key]
+  T* staging;           // [key]
+  std::byte* gathered;  // [key][dim_v], or [key][head][dim_qk or dim_v] from pages
 
   DecodeScratch(Arena& arena, const Problem& p, const DecodePlan& plan) {
-    const int64_t rows = plan.run * plan.rows, stride = round_up(p.dim_qk, kPadding);
+    const int64_t rows = plan.heads_per_task * plan.rows, stride = round_up(p.dim_qk, kPadding);
     q = {arena.take<T>(rows * stride), plan.rows, stride};
-    s = {arena.take<T>(plan.run * most_decode_scores(plan.rows)), plan.rows, decode_block(plan.rows)};
-    staging = arena.take<T>(std::max(kMostDecodeKeys, round_up(p.dim_v, kPadding)));
-    const int64_t dims = p.cache.page_size ? plan.run * std::max(p.dim_qk, p.dim_v) : p.dim_v;
-    copied = arena.take<std::byte>(kCopied * dims * size_of(p.dtype));
+    s = {arena.take<T>(plan.heads_per_task * max_decode_scores(plan.rows)), plan.rows, decode_block(plan.rows)};
+    staging = arena.take<T>(std::max(kMaxDecodeKeys, round_up(p.dim_v, kPadding)));
+    const int64_t dims = p.cache.page_size ? plan.heads_per_task * std::max(p.dim_qk, p.dim_v) : p.dim_v;
+    gathered = arena.take<std::byte>(kGatherKeys * dims * size_of(p.dtype));
   }
 };
 

@@ -1,4 +1,4 @@
-// Where the keys of a sequence lie: in rows one after the other, or in the pages of a cache.
+// Where the keys of a sequence are: in contiguous rows, or in the pages of a cache.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,15 @@
 
 namespace cuflash::cpu {
 
-// The first element of a row of sequence b, of k or v; rows are counted as Sequence::k_begin does.
+// The first element of a row of k or v of sequence b; rows are numbered as in Sequence::k_begin.
 inline int64_t key_offset(const Problem& p, const ConstRows& from, int64_t b, int64_t h, int64_t row) {
   const CacheRow at = cache_row(p.cache, b, row);
   return from.at(at.entry, h, at.row);
 }
 
-// How many of the rows, from the first on, lie one row stride apart. Pages that follow each other in memory are one run.
-inline int64_t rows_in_order(const Problem& p, const ConstRows& from, int64_t b, Range rows) {
+// How many of the rows, counted from the first, are one row stride apart. Pages that are adjacent in memory form one
+// run.
+inline int64_t contiguous_rows(const Problem& p, const ConstRows& from, int64_t b, Range rows) {
   const int64_t size = p.cache.page_size;
   if (size == 0) return rows.size();
   const int32_t* page = p.cache.pages(b, rows.begin / size);
@@ -28,14 +29,14 @@ inline int64_t rows_in_order(const Problem& p, const ConstRows& from, int64_t b,
   return std::min(end, rows.end) - rows.begin;
 }
 
-// to [row][head][dim], in the type of the tensor. Rows up to `end` will be wanted soon: they are asked for ahead, since in
-// pages nothing follows what is read.
+// Copies rows to [row][head][dim], in the type of the tensor. Rows up to `end` are prefetched, because the hardware
+// prefetcher does not follow the block table.
 inline void gather_rows(const Problem& p, const ConstRows& from, int64_t b, Range heads, Range rows, int64_t end,
                         int64_t dim, std::byte* to) {
-  constexpr int64_t kPrefetchQ = 16384, kLine = 64;
+  constexpr int64_t kPrefetchBytes = 16384, kLine = 64;
   const int64_t size = size_of(from.dtype);
-  const int64_t joined = from.head_stride == dim ? heads.size() : 1;  // heads that lie side by side
-  const int64_t bytes = joined * dim * size, ahead = kPrefetchQ / (heads.size() * dim * size) + 1;
+  const int64_t joined = from.head_stride == dim ? heads.size() : 1;  // adjacent heads are copied together
+  const int64_t bytes = joined * dim * size, ahead = kPrefetchBytes / (heads.size() * dim * size) + 1;
   const auto* data = static_cast<const std::byte*>(from.data);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     for (int64_t h = heads.begin; h < heads.end; h += joined, to += bytes) {

@@ -11,7 +11,7 @@
 namespace cuflash::cpu {
 namespace {
 
-// exp(lse - top), where a part without keys weighs nothing and two infinities are equal.
+// exp(lse - top); two equal infinities have weight 1.
 template <class T>
 T weight_of(T lse, T top) {
   return lse == top ? T{1} : std::exp(lse - top);
@@ -32,7 +32,7 @@ void merge_row(const MergeProblem& p, int64_t b, int64_t h, int64_t row) {
   T of_a[kBlock], of_b[kBlock];
   for (int64_t d = 0; d < p.dim; d += kBlock) {
     const int64_t count = std::min(kBlock, p.dim - d);
-    // What a part without keys holds is nobody's business: 0 times NaN would be NaN.
+    // Do not read the output of a part without keys: 0 times NaN would be NaN.
     std::fill_n(of_a, count, T{0});
     std::fill_n(of_b, count, T{0});
     if (has_a) load_row(p.o_a.data, p.o_a.dtype, p.o_a.at(b, h, row) + d, count, of_a);
@@ -48,7 +48,7 @@ void merge_row(const MergeProblem& p, int64_t b, int64_t h, int64_t row) {
 }  // namespace
 
 void merge(const MergeProblem& p, const Execution& e) {
-  const int64_t rows = (Checked(p.batch) * p.heads * p.len).value("o_a: its rows are");
+  const int64_t rows = (Checked(p.batch) * p.heads * p.len).value("o_a: the number of rows is");
   constexpr int64_t kRowsOfATask = 64;  // tens of microseconds
   const int64_t tasks = rows / kRowsOfATask + (rows % kRowsOfATask != 0);
   run_tasks(e, std::min<int64_t>(num_threads(e), tasks), tasks, [&](int64_t, int64_t task) {

@@ -1,4 +1,4 @@
-// Two partial results of the same rows become one.
+// Merges two partial results of the same rows.
 #pragma once
 
 #include "problem/problem.h"

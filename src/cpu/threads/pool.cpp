@@ -12,19 +12,19 @@
 namespace cuflash::cpu {
 namespace {
 
-// Long enough that the next pass, or the next call of a loop over layers, finds the workers awake (waking one costs
-// microseconds, and more on a virtual machine), short enough not to burn a core that has other work.
+// Long enough for the next pass, or the next call in a loop over layers, to find the workers awake (waking one costs
+// microseconds, and more on a virtual machine), and short enough not to waste a core that has other work.
 constexpr std::chrono::microseconds kAwake{50};
 
 void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");  // yield is no pause at all on most cores
+  asm volatile("isb" ::: "memory");  // yield does not pause at all on most cores
 #endif
 }
 
-// False: the value was the old one for all of that time.
+// Returns false if the value did not change in that time.
 bool spin_until_changed(const std::atomic<uint32_t>& value, uint32_t old) {
   const auto give_up = std::chrono::steady_clock::now() + kAwake;
   do {
@@ -34,7 +34,7 @@ bool spin_until_changed(const std::atomic<uint32_t>& value, uint32_t old) {
   return false;
 }
 
-// Never destroyed: its threads sleep until the process ends, and a forked child cannot join its parent's threads.
+// Never destroyed: the workers sleep until the process ends, and a forked child cannot join the threads of its parent.
 std::atomic<Pool*> the_pool = nullptr;
 
 thread_local bool inside_job = false;
@@ -46,7 +46,7 @@ Pool& Pool::instance() {
   if (pool) return *pool;
   static const int registered = pthread_atfork(nullptr, nullptr, [] { the_pool.store(nullptr); });
   static_cast<void>(registered);
-  auto* fresh = new Pool;  // no thread of its own yet
+  auto* fresh = new Pool;  // has no threads yet
   if (the_pool.compare_exchange_strong(pool, fresh, std::memory_order_acq_rel)) return *fresh;
   delete fresh;
   return *pool;
@@ -64,7 +64,7 @@ void Pool::grow(int64_t threads) {
       }
     }
   } catch (const std::system_error&) {
-  } catch (const std::bad_alloc&) {}  // no more threads to be had: the ones that are there do the work
+  } catch (const std::bad_alloc&) {}  // no more threads are available; the existing ones do the work
 }
 
 bool Pool::claim(int64_t* index) {
@@ -86,8 +86,8 @@ void Pool::work() {
   }
 }
 
-// Two at most, for indices that no spinning worker will take. They wake two more each: the caller's own work is not held
-// up by calls of the system, and many threads are up after a few steps.
+// Wakes at most two workers, for indices that no spinning worker will take. Each of them wakes two more, so that system
+// calls do not delay the work of the caller, and many threads are awake after a few steps.
 void Pool::wake_helpers() {
   const Ticket ticket = ticket_.load(std::memory_order_relaxed);
   int wanted = std::min(ticket.size - ticket.next - spinning_.load(std::memory_order_relaxed), 2);

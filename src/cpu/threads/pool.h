@@ -1,8 +1,8 @@
-// A pool of threads that sleep between jobs. One job at a time; whoever finds it busy, or is itself one of its workers,
-// runs its own job alone.
+// A pool of worker threads that sleep between jobs. It runs one job at a time. A caller that finds it busy, or that is
+// itself a worker, runs its own job alone.
 //
-// The indices of a job are claimed, by the caller too. So nobody waits for a thread that has yet to wake up: the caller
-// does its share as well, and the thread finds nothing left.
+// Workers and the caller claim the indices of a job one by one. So the caller never waits for a worker that has yet to
+// wake up: it does the work itself, and the worker finds no index left.
 #pragma once
 
 #include <cuflash/cuflash.h>
@@ -18,14 +18,14 @@ namespace cuflash::cpu {
 
 class Pool {
  public:
-  // The pool of this process. A child after fork() gets a fresh one: threads do not survive a fork.
+  // The pool of this process. A child gets a new one after fork(), because threads do not survive a fork.
   static Pool& instance();
 
   // Runs body(context, 0 .. n - 1); the calling thread takes part.
   void parallel_for(int64_t n, cuflash_parallel_body body, void* context);
 
  private:
-  // One word, so that nobody claims an index of one job for another.
+  // One word, so that a thread cannot claim an index of one job for another.
   struct Ticket {
     uint32_t job;
     uint16_t size, next;
@@ -39,13 +39,13 @@ class Pool {
   void wake_helpers();
 
   std::mutex busy_;
-  std::deque<Sleeper> workers_;           // grows while there is no job
-  cuflash_parallel_body body_ = nullptr;  // of the job at hand; written while no index is left to claim
+  std::deque<Sleeper> workers_;           // grows only between jobs
+  cuflash_parallel_body body_ = nullptr;  // of the current job; written only while no index can be claimed
   void* context_ = nullptr;
   alignas(64) std::atomic<Ticket> ticket_ = Ticket{};
-  std::atomic<uint32_t> job_ = 0;                     // workers wait on it for the next one
-  std::atomic<int> spinning_ = 0;                     // workers that wait and are awake
-  alignas(64) std::atomic<uint32_t> unfinished_ = 0;  // indices of the job
+  std::atomic<uint32_t> job_ = 0;                     // number of the current job; workers wait for it to change
+  std::atomic<int> spinning_ = 0;                     // workers that wait without sleeping
+  alignas(64) std::atomic<uint32_t> unfinished_ = 0;  // indices of the current job
 };
 
 }  // namespace cuflash::cpu

@@ -5,7 +5,8 @@
 namespace cuflash::cpu {
 
 void Sleeper::sleep(const std::atomic<uint32_t>& value, uint32_t old) {
-  // Either this thread sees the new value, or who set it sees this thread asleep: both are sequentially consistent.
+  // Either this thread sees the new value, or the thread that set it sees this one asleep: both operations are
+  // sequentially consistent.
   state_.store(asleep);
   uint32_t state = asleep;
   if (value.load() != old && state_.compare_exchange_strong(state, awake)) return;
@@ -22,8 +23,8 @@ bool Sleeper::wake() {
   return true;
 }
 
-// Linux likes to put a woken thread on the core of the thread that wakes it. That one goes on computing, so the other
-// would wait there for a tick of the scheduler, milliseconds, with idle cores beside it.
+// Linux tends to place a woken thread on the core of the thread that woke it. That thread keeps computing, so the woken
+// one would wait milliseconds for a scheduler tick, next to idle cores.
 bool Sleeper::keep_away_from_this_core() {
   const int core = sched_getcpu();
   if (core < 0 || core >= CPU_SETSIZE) return false;

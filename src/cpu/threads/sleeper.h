@@ -1,4 +1,4 @@
-// A thread that goes to sleep until another one wakes it.
+// A thread that can sleep until another thread wakes it.
 #pragma once
 
 #include <sched.h>
@@ -11,10 +11,10 @@ namespace cuflash::cpu {
 
 class Sleeper {
  public:
-  // By the thread itself: sleeps until wake(), unless the value is no longer the old one.
+  // Called by the thread itself: sleeps until wake(), unless the value has already changed from `old`.
   void sleep(const std::atomic<uint32_t>& value, uint32_t old);
 
-  // By another one. False where the thread is awake.
+  // Called by another thread. Returns false if this one is awake.
   bool wake();
 
   std::thread thread;
@@ -25,7 +25,7 @@ class Sleeper {
   bool keep_away_from_this_core();
 
   std::atomic<uint32_t> state_ = awake;
-  cpu_set_t cores_{};  // what the thread may use once it is awake, where wake() narrowed that
+  cpu_set_t cores_{};  // the affinity to restore after waking, if wake() narrowed it
   bool narrowed_ = false;
 };
 

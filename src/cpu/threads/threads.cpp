@@ -23,10 +23,10 @@ constexpr int kMaxThreads = 1024;
 int affinity_cores() {
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof cores, &cores) == 0) return CPU_COUNT(&cores);
-  return static_cast<int>(std::thread::hardware_concurrency());  // more cores than the set can name
+  return static_cast<int>(std::thread::hardware_concurrency());  // more cores than cpu_set_t holds
 }
 
-// Cores that the cgroup's quota pays for: "max 100000" or "150000 100000" in cgroup 2.
+// The number of cores that the cgroup quota allows: "max 100000" or "150000 100000" in cgroup v2.
 int quota_cores() {
   std::ifstream file("/sys/fs/cgroup/cpu.max");
   std::string quota;

@@ -1,7 +1,7 @@
 // Workers for one call: the library's own small pool, or the caller's parallel_for.
 //
-// Work is handed out by an atomic counter to `workers` loops, each with its own scratch, so nothing depends on how many
-// threads really run or in which order: an executor that runs the loops one after the other is correct too.
+// An atomic counter hands tasks to `workers` loops, each with its own scratch, so the result does not depend on how
+// many threads run or in which order. An executor that runs the loops one after the other is correct too.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -10,10 +10,10 @@
 
 namespace cuflash::cpu {
 
-// CUFLASH_NUM_THREADS where it is set, otherwise the cores that affinity and cgroup quota leave this process.
-int default_num_threads();  // throws where the variable is no such number
+// CUFLASH_NUM_THREADS if it is set, otherwise the cores that affinity and cgroup quota leave to this process.
+int default_num_threads();  // throws if the variable is not a valid number
 
-// Threads this call may use; at least 1.
+// The number of threads that this call may use; at least 1.
 int num_threads(const Execution& execution);
 
 // Runs task(worker, index) for every index in [0, tasks), worker in [0, workers). Returns when all are done.

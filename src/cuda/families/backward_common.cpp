@@ -29,12 +29,12 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
   };
   const Checked ticket = take(sizeof(uint64_t));
   const Checked row_stats = take(tiles * row_stats_bytes(c));
-  const Checked dq_sums = take(tiles * w.dq_rows * c.dim_qk * real_size(c.element));
+  const Checked dq_accum = take(tiles * w.dq_rows * c.dim_qk * real_size(c.element));
   const Checked dq_semaphore = take(c.ordered ? tiles * int64_t{sizeof(unsigned)} : 0);
   w.size = workspace_bytes(used);  // no part of it is beyond its end
   w.tiles = tiles.value("q: its tiles are");
   w.ticket = workspace_bytes(ticket), w.row_stats = workspace_bytes(row_stats);
-  w.dq_sums = workspace_bytes(dq_sums), w.dq_semaphore = workspace_bytes(dq_semaphore);
+  w.dq_accum = workspace_bytes(dq_accum), w.dq_semaphore = workspace_bytes(dq_semaphore);
   return w;
 }
 

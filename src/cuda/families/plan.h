@@ -63,7 +63,7 @@ struct BackwardWorkspace {
   int64_t packed_tiles = 0;  // query tiles of one head of packed tensors
   int64_t tiles = 0;         // query tiles of all heads, each of which has row statistics in the workspace
   int dq_rows = 0;           // rows of a tile of dQ sums; 0: dQ is not summed in the workspace
-  size_t ticket = 0, row_stats = 0, dq_sums = 0, dq_semaphore = 0;
+  size_t ticket = 0, row_stats = 0, dq_accum = 0, dq_semaphore = 0;
   size_t size = 0;
 };
 

@@ -67,14 +67,14 @@ bool separates_dq(const BackwardProblem& p, int widest, int tile_k, Reproducible
 
 Limits main_limits(const Sm90BackwardConfig& c, const Arch& arch) {
   if (c.tile_q != kWarpgroupRows || c.warpgroups < 1 || c.warpgroups > 3 || c.stages < 2 || c.stages > 8 ||
-      (splits_sums(c) && c.dq))
+      (split_dk_dv(c) && c.dq))
     return kNoShape;
   // A warpgroup keeps the sums of dK and dV of 64 keys, or of one of the two; S and dP, which dS and P replace.
-  const int columns = splits_sums(c) ? std::max(c.dim_qk, c.dim_v) : c.dim_qk + c.dim_v;
+  const int columns = split_dk_dv(c) ? std::max(c.dim_qk, c.dim_v) : c.dim_qk + c.dim_v;
   const int registers = sum_registers(Element::f32, kWarpgroupRows, columns, kWarpgroupThreads) +
                         sum_registers(Element::f32, kWarpgroupRows, 2 * c.tile_q, kWarpgroupThreads) +
                         kOtherRegisters / 2;
-  return limits_with(arch.wgmma, shared_bytes(c), 1, arch, registers, key_registers(c));
+  return limits_with(arch.wgmma, shared_bytes(c), 1, arch, registers, consumer_registers(c));
 }
 
 // Scores, dP, and narrow dS of half the size beside them.

@@ -85,11 +85,3 @@ inline unsigned long long atomicAdd(unsigned long long* to, unsigned long long v
   *to += value;
   return before;
 }
-
-// In place of the special registers that attn/sequence.h reads.
-#define cta_number cta_number_of_registers
-#include "attn/sequence.h"
-#undef cta_number
-namespace cuflash {
-inline int64 cta_number() { return blockIdx.x + int64{gridDim.x} * blockIdx.y; }
-}  // namespace cuflash

@@ -1,0 +1,320 @@
+"""cuflash beside FlashAttention-3, FlashAttention-4, cuDNN and PyTorch's other kernels on a GPU, in one process.
+
+    python bench/peers_cuda.py build/release/lib/libcuflash.so --json docs/data/h200_peers.json
+    python tools/benchmark_tables.py        # writes the tables and charts of the documents anew from that file
+
+FlashAttention-3 is measured where `flash_attn_interface` can be imported, FlashAttention-4 where `flash_attn.cute` can;
+the others come with PyTorch. A library that cannot compute a shape, or is not installed, is recorded with the reason.
+Results are compared with those of cuflash before they are timed.
+
+Times are those of CUDA events around one call, with the L2 cache flushed before it. The contestants of a shape
+alternate and have equally many rounds, a third of which warm up; a figure is the median, with its quartiles.
+TFLOP/s count 4 B H Sq Sk D operations forward, 2.5 times that backward, half of it for a causal mask, and of a window
+the pairs inside it.
+A decode step counts the bytes of keys and values, each once.
+
+The groups of shapes: forward and backward (D 64, 128, 256; 512 to 16384 tokens a sequence, 16384 in the batch), grouped
+(32 query heads over 8), short (1 to 128 queries over 8192 keys), varlen (16 packed sequences), window, softcap, decode
+(contiguous and in pages).
+"""
+
+import argparse
+import datetime
+import importlib
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FORMAT = "cuflash-bench-1"  # docs/measuring.md
+ROUNDS = {"quick": 5, "full": 11}
+MODULES = {"fa3": "flash_attn_interface", "fa4": "flash_attn.cute"}
+PACKAGES = {"fa3": ("flash_attn_3", "flash-attn-3"), "fa4": ("flash-attn-4", "flash-attn-cute")}
+
+
+def arguments(words=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("library", help="libcuflash.so")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
+    parser.add_argument("--quick", action="store_true", help="a few shapes, under a minute")
+    parser.add_argument("--groups", default="", metavar="NAME,...", help="these groups of shapes alone")
+    parser.add_argument("--peers", default="", metavar="NAME,...", help="these contestants beside cuflash alone")
+    parser.add_argument("--seconds", type=float, default=0.05, help="of each contestant at a shape (default: 0.05)")
+    parser.add_argument("--commit", default="", help="of the library, where this is no git checkout")
+    parser.add_argument("--rounds", type=int, default=0, help="at least (default: 11, 5 with --quick)")
+    parser.add_argument("--dry-run", action="store_true", help="toy shapes on the CPU: a test of this program")
+    options = parser.parse_args(words)
+    from peers_calls import GROUPS, PEERS
+    for name, known in (("groups", GROUPS), ("peers", PEERS)):
+        chosen = [part for part in getattr(options, name).split(",") if part]
+        if not set(chosen) <= set(known):
+            parser.error(f"--{name} has {', '.join(sorted(set(chosen) - set(known)))}, must be of {', '.join(known)}")
+        setattr(options, name, chosen or list(known))
+    if options.json is not None and not os.access(options.json.absolute().parent, os.W_OK):
+        parser.error(f"--json {options.json}: its folder cannot be written to")
+    options.rounds = options.rounds or ROUNDS["quick" if options.quick else "full"]
+    return options
+
+
+def quantile(values, fraction):
+    ordered = sorted(values)
+    place = fraction * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+class GpuTimer:
+    """The flush takes longer than the host needs to launch a call, so host time is not measured: for a slow host path
+    the cache is flushed several times. The host waits for a call before it enqueues the next: work queued behind a
+    call delays its last event."""
+
+    def __init__(self, rounds, seconds):
+        import torch
+        self.torch, self.rounds, self.seconds = torch, rounds, seconds
+        self.buffer = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+        self.flush_seconds = min(self.waited(self.buffer.zero_) for _ in range(5))
+
+    def waited(self, call):
+        self.torch.cuda.synchronize()
+        began = time.perf_counter()
+        call()
+        self.torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    def host_seconds(self, call):
+        """Until the call returns, while the GPU is busy with something else."""
+        self.buffer.zero_()
+        began = time.perf_counter()
+        call()
+        spent = time.perf_counter() - began
+        self.torch.cuda.synchronize()
+        return spent
+
+    def once(self, call, flushes=1):
+        start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(flushes):
+            self.buffer.zero_()
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end)
+
+    def milliseconds(self, calls):
+        """Times of each call, by name."""
+        flushes = {}
+        for call in calls.values():
+            call(), call()
+            host = min(self.host_seconds(call) for _ in range(3))
+            flushes[call] = min(40, 1 + int(2 * host / self.flush_seconds))
+        once = lambda call: self.once(call, flushes[call])
+        began = time.perf_counter()
+        for call in calls.values():
+            once(call)
+        spent = time.perf_counter() - began
+        return in_rounds(calls, once, max(self.rounds, math.ceil(self.seconds * len(calls) / spent)))
+
+    def ceilings(self):
+        """What bounds calls on this GPU: a large product, and a copy inside its memory, which reads and writes."""
+        torch = self.torch
+        a, b = (torch.randn(8192, 8192, device="cuda").bfloat16() for _ in range(2))
+        source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+        target = torch.empty_like(source)
+        times = self.milliseconds({"product": lambda: a @ b, "copy": lambda: target.copy_(source)})
+        return {"bf16_tflops": 2e-9 * 8192**3 / quantile(times["product"], 0.5),
+                "read_gbs": 2e-6 * source.numel() / quantile(times["copy"], 0.5)}
+
+
+class ClockTimer:
+    """For --dry-run."""
+
+    def __init__(self, rounds):
+        self.rounds = rounds
+
+    def once(self, call):
+        began = time.perf_counter()
+        call()
+        return 1e3 * (time.perf_counter() - began)
+
+    def milliseconds(self, calls):
+        return in_rounds(calls, self.once, self.rounds)
+
+    def ceilings(self):
+        return {}
+
+
+def in_rounds(calls, once, rounds):
+    times = {name: [] for name in calls}
+    for n in range(rounds + rounds // 2):
+        for name, call in calls.items():
+            ms = once(call)
+            if n >= rounds // 2:
+                times[name].append(ms)
+    return times
+
+
+def open_libraries(options):
+    """Contestants by name, and why others are missing altogether."""
+    from peers_calls import BACKENDS, Cuflash, FlashAttention, Torch
+    found, missing, versions = {"cuflash": Cuflash(options.library)}, {}, {}
+    versions["cuflash"] = found["cuflash"].version()
+    for name in options.peers:
+        if name in BACKENDS:
+            found[name] = Torch(BACKENDS[name])
+            continue
+        module = MODULES[name]
+        try:
+            found[name] = FlashAttention(importlib.import_module(module))
+            versions[name] = version_of(PACKAGES[name], found[name].module)
+        except Exception as error:  # noqa: BLE001: an import can fail in any way
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            missing[name] = f"{module} cannot be imported: {first}"[:200]
+    return found, missing, versions
+
+
+def version_of(packages, module):
+    from importlib import metadata
+    for package in packages:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            pass
+    return str(getattr(module, "__version__", "unknown"))
+
+
+def measure(shape, libraries, timer, device):
+    """The results of a shape, and who is missing from it and why."""
+    from peers_calls import Tensors, working_forms
+    tensors = Tensors(shape, device)
+    calls, absent, expected = {}, {}, None
+    for name, library in libraries.items():
+        forms, reason = working_forms(library, tensors, expected)
+        if not forms:
+            absent[name] = reason
+        calls |= {(name, form): call for form, call in forms.items()}
+        if name == "cuflash":
+            if not forms:
+                raise SystemExit(f"peers_cuda: cuflash fails at {shape}: {reason}")
+            call = next(iter(forms.values()))
+            result = call()
+            expected = tuple(x.clone() for x in result) if isinstance(result, tuple) else result.clone()
+            agreeing, why = working_forms(library, tensors, expected)
+            if len(agreeing) < len(forms):
+                raise SystemExit(f"peers_cuda: forms of cuflash disagree at {shape}: {why}")
+    times = timer.milliseconds(calls)
+    return best_forms(shape, times), absent
+
+
+def best_forms(shape, times):
+    """Of each contestant the fastest form, as an element of "results"."""
+    best = {}
+    for (name, form), values in times.items():
+        low, ms, high = (rounded(quantile(values, fraction)) for fraction in (0.25, 0.5, 0.75))
+        if name not in best or ms < best[name]["ms"]:
+            best[name] = {"contestant": name, **described(shape), "form": form,
+                          "ms": ms, "ms_low": low, "ms_high": high,
+                          "tflops": rounded(1e-9 * shape.flops / ms),
+                          "gbs": rounded(1e-6 * shape.key_value_bytes / ms) if shape.direction == "decode" else None,
+                          "share": None, "clock_mhz": None, "extra_bytes": None}
+    return list(best.values())
+
+
+def rounded(value):
+    return float(f"{value:.6g}")
+
+
+def described(shape):
+    """A problem in the words of the results file."""
+    return {"device": "cuda", "direction": shape.direction, "dtype": "bf16", "batch": shape.batch,
+            "heads_q": shape.heads_q, "heads_k": shape.heads_k, "len_q": shape.len_q, "len_k": shape.len_k,
+            "head_dim": shape.head_dim,
+            "head_dim_v": shape.head_dim, "causal": shape.causal, "page_size": shape.page_size, "group": shape.group,
+            "variant": shape.variant}
+
+
+def commit():
+    """Of the sources beside this program; "unknown" without git."""
+    try:
+        command = ["git", "-C", str(ROOT), "rev-parse", "--short=7", "HEAD"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def content_of(words, options, versions, ceilings, results, absences, missing):
+    """The file. Points with a variant stand apart: readers that do not know variants would take them for plain ones."""
+    import torch
+    gpu = "dry run" if options.dry_run else torch.cuda.get_device_name()
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"format": FORMAT, "command": " ".join(["python", "bench/peers_cuda.py", *words]),
+            "version": versions["cuflash"], "date": date, "commit": options.commit or commit(),
+            "rounds": options.rounds, "seconds": options.seconds,
+            "machine": {"cpu": platform.processor() or platform.machine(), "threads": os.cpu_count() or 1, "gpu": gpu},
+            "versions": {**versions, "torch": torch.__version__, "cuda": torch.version.cuda or "none",
+                         "cudnn": str(torch.backends.cudnn.version())},
+            "ceilings": {"cuda": ceilings}, "results": [r for r in results if not r["variant"]],
+            "variants": [r for r in results if r["variant"]], "missing": absences, "not_measured": missing}
+
+
+def write_whole(path, content):
+    """Whole or not at all."""
+    text = json.dumps(content, indent=None, allow_nan=False)
+    for name in ("results", "variants", "missing"):
+        text = text.replace(f'"{name}": [{{', f'"{name}": [\n  {{')
+    text = text.replace('}, {"contestant"', '},\n  {"contestant"') + "\n"
+    with tempfile.NamedTemporaryFile("w", dir=path.absolute().parent, delete=False) as file:
+        file.write(text)
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, path)
+
+
+def line_of(shape, results, absent):
+    ours = next(r["ms"] for r in results if r["contestant"] == "cuflash")
+    cells = []
+    for r in results:
+        speed = f"{r['gbs']:.0f} GB/s" if r["gbs"] is not None else f"{r['tflops']:.1f} TFLOP/s"
+        ratio = "" if r["contestant"] == "cuflash" else f", {r['ms'] / ours:.2f}x"
+        cells.append(f"{r['contestant']} {1e3 * r['ms']:.1f} us ({speed}{ratio}; {r['form']})")
+    return f"{shape}\n    " + "\n    ".join(cells + [f"{name}: {why}" for name, why in absent.items()])
+
+
+def main(words=None):
+    options = arguments(words)
+    import torch
+    from peers_calls import all_shapes, quick_shapes, toy_shapes
+    if not options.dry_run and not torch.cuda.is_available():
+        sys.exit("peers_cuda: PyTorch sees no GPU; --dry-run tests this program without one")
+    torch.manual_seed(1)
+    libraries, missing, versions = open_libraries(options)
+    device = "cpu" if options.dry_run else "cuda"
+    seconds = 0 if options.quick else options.seconds
+    timer = ClockTimer(options.rounds) if options.dry_run else GpuTimer(options.rounds, seconds)
+    shapes = list(toy_shapes() if options.dry_run else quick_shapes() if options.quick else all_shapes())
+    shapes = [shape for shape in shapes if shape.group in options.groups]
+    print(", ".join(f"{name} {version}" for name, version in versions.items()), f"torch {torch.__version__}",
+          f"{len(shapes)} shapes", sep=", ", flush=True)
+    for name, why in missing.items():
+        print(f"not measured: {name}: {why}", flush=True)
+    ceilings, results, absences, began = timer.ceilings(), [], [], time.perf_counter()
+    words = sys.argv[1:] if words is None else words
+    for shape in shapes:
+        found, absent = measure(shape, libraries, timer, device)
+        results += found
+        absences += [{"contestant": name, **described(shape), "reason": why} for name, why in absent.items()]
+        print(line_of(shape, found, absent), flush=True)
+        if options.json:  # after each shape: what is measured stays where a run is cut short
+            write_whole(options.json, content_of(words, options, versions, ceilings, results, absences, missing))
+        if device == "cuda":
+            torch.cuda.empty_cache()
+    print(f"{len(shapes)} shapes in {time.perf_counter() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+// Empty asm statements that limit what the compiler may assume; they emit no instruction.
+#pragma once
+
+namespace cuflash {
+
+// The compiler neither keeps values of memory in registers across this point nor moves accesses across it.
+__device__ __forceinline__ void compiler_fence() { asm volatile("" ::: "memory"); }
+
+// The compiler takes x for a new value here, so it recomputes what depends on x instead of keeping it in registers.
+__device__ __forceinline__ void make_opaque(unsigned& x) { asm volatile("" : "+r"(x)); }
+
+}  // namespace cuflash

@@ -1,0 +1,20 @@
+// Special registers of a CTA. PTX ISA, "Special Registers: %ctaid, %nctaid".
+//
+// The reads are volatile, so that a kernel reads an index again after its mainloop instead of keeping it in a register.
+#pragma once
+
+namespace cuflash {
+
+// CTA index and number of CTAs of a one-dimensional grid.
+__device__ __forceinline__ void read_cta_index(unsigned& cta, unsigned& ctas) {
+  asm volatile("mov.u32 %0, %%ctaid.x; mov.u32 %1, %%nctaid.x;" : "=r"(cta), "=r"(ctas));
+}
+
+// Linear CTA index of a two-dimensional grid.
+__device__ __forceinline__ long long cta_number() {
+  unsigned x, y, width;
+  asm volatile("mov.u32 %0, %%ctaid.x; mov.u32 %1, %%ctaid.y; mov.u32 %2, %%nctaid.x;" : "=r"(x), "=r"(y), "=r"(width));
+  return x + static_cast<long long>(width) * y;
+}
+
+}  // namespace cuflash

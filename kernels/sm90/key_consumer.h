@@ -1,0 +1,194 @@
+// Base of the backward consumers, which accumulate dK or dV: the persistent loop over key tiles, waits and releases of
+// the pipeline, wgmma issue, and the hand-over of dS to the producer for dQ.
+#pragma once
+
+#include "ptx/warpgroup.h"
+#include "sm90/backward_pipeline.h"
+#include "sm90/key_scores.h"
+#include "sm90/products.h"
+#include "sm90/ring.h"
+#include "sm90/store.h"
+#include "tile/finite.h"
+
+namespace cuflash {
+
+template <Sm90BackwardConfig C>
+struct KeyConsumer : KeyScores<C> {
+  using Base = KeyScores<C>;
+  using Base::E, Base::kShared, Base::kSteps, Base::lane_coord;
+  using typename Base::Scores, typename Base::OperandA;
+  static constexpr int kFlag = flag_at(kShared);
+  static_assert(size_of(E) == 2 && C.dim_qk % 32 == 0 && C.dim_v % 32 == 0);
+  using Pipeline = BackwardPipeline<C>;
+  using ScoreProduct = WarpgroupProduct<E, C.tile_q, false>;
+  using DkProduct = WarpgroupProduct<E, C.dim_qk, true>;
+  using DvProduct = WarpgroupProduct<E, C.dim_v, true>;
+
+  const Sm90BackwardParams& p;
+  const AttentionParams& a;
+  Pipeline pipeline;
+  int group;  // which 64 of the tile's keys
+  Ring<C.stages> queries;
+  PhaseRing<kTaskSlots> keys;
+  int iteration, count;  // index of this step, number of steps of the key tile
+  int buffer;            // of dS or P that this step writes
+  int num_masked;        // steps of a head that may be masked
+  // Shared addresses: LSE of the lane's first query in stage 0, and the lane's part of the first dS buffer. Computing
+  // them in every step would wait for a read of the special registers.
+  unsigned lane_stats, lane_ds;
+
+  __device__ KeyConsumer(const Sm90BackwardParams& p, const Pipeline& pipeline, int group)
+      : p(p), a(p.backward.attention), pipeline(pipeline), group(group) {
+    const int thread = split_dk_dv(C) ? new_thread_id() % kWarpgroupThreads : new_thread_id(), lane = thread % 32;
+    lane_stats = pipeline.stats_address(0) + lane % 4 * 8;
+    lane_ds = pipeline.ds_tile(0).piece(lane / 16 * 8 + lane % 8, thread / 32 * 16 + lane / 8 % 2 * 8);
+  }
+
+  __device__ __forceinline__ const TaskCoord& task() const { return pipeline.task(keys.slot()); }
+
+  // s = the warpgroup's rows of `keys` times `rows`.
+  template <int kColumns>
+  __device__ __forceinline__ void issue_scores(Scores& s, SwizzledTile<Pipeline::kTileK, kColumns> keys,
+                                               SwizzledTile<C.tile_q, kColumns> rows) const {
+    keys.address += group * kWarpgroupRows * kPanelRowBytes;
+    issue_wgmma_ss<ScoreProduct, kColumns>(s[0], rematerialize(keys), 0, rows);
+  }
+  // acc += probs rows; probs is P or dS.
+  template <class Product, int kTiles, int kColumns>
+  __device__ __forceinline__ void issue_accumulate(Accumulator<float> (&acc)[kTiles], OperandA& probs,
+                                                   SwizzledTile<C.tile_q, kColumns> rows) const {
+    issue_wgmma_rs<Product>(acc, probs, rows);
+  }
+
+  using typename Base::RowValues;
+  __device__ __forceinline__ void load_lse(RowValues& lse, int stage) const {
+    Base::load_rows(lse, lane_stats + stage * Pipeline::kStatsStageBytes);
+  }
+  __device__ __forceinline__ void load_delta(RowValues& delta, int stage) const {
+    Base::load_rows(delta, lane_stats + stage * Pipeline::kStatsStageBytes + 4 * Base::kDelta);
+  }
+
+  // Without dQ there is a single buffer, for P of tiles whose dV is accumulated with a select.
+  __device__ __forceinline__ int ds_buffer() const { return C.dq ? buffer : 0; }
+  // Stores the operand into the warp's columns of a dS buffer, which has one row per query.
+  __device__ __forceinline__ void store(const OperandA& probs) const {
+    const unsigned address = lane_ds + ds_buffer() * Pipeline::DsTile::kBytes;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+      store_matrices_transposed(address + step * 16 * kPanelRowBytes, probs[step]);
+  }
+
+  // Zeroes non-finite elements of Q before dS^T Q: a dS of 0 would not stop a NaN, and a key that sees the element has
+  // a NaN in its dS anyway. Called by all kThreads whose scores have used this Q.
+  template <int kThreads>
+  __device__ __forceinline__ void zero_not_finite(typename Pipeline::QTile q) const {
+    named_barrier_sync(Pipeline::kConsumerBarrier, kThreads);
+    auto* pieces = static_cast<uint4*>(__cvta_shared_to_generic(q.address));
+#pragma unroll 1
+    for (int n = new_thread_id() % kThreads; n < q.kBytes / 16; n += kThreads) pieces[n] = finite_eight<E>(pieces[n]);
+    async_proxy_fence();
+    named_barrier_sync(Pipeline::kConsumerBarrier, kThreads);
+  }
+  // dV += P^T dO without the terms whose P is 0. P, unlike dS, does not become NaN at a visible non-finite element, so
+  // dO cannot be zeroed. prob(query, r): of the lane's key r = 0, 1.
+  template <int kTiles, class Prob>
+  __device__ __forceinline__ void accumulate_selected(Accumulator<float> (&dv)[kTiles],
+                                                      typename Pipeline::DoutTile dout, Prob prob) const {
+    const LaneCoord lane = lane_coord();
+#pragma unroll 1
+    for (int query = 0; query < C.tile_q; ++query) {
+      const float probs[2] = {prob(query, 0), prob(query, 1)};
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        const unsigned two =
+            *static_cast<const unsigned*>(__cvta_shared_to_generic(dout.piece(query, 8 * n) + lane.column * 2));
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          const float value = widen<E>(static_cast<unsigned short>(x % 2 == 0 ? two : two >> 16));
+          if (probs[x / 2] != 0) dv[n].x[x] += probs[x / 2] * value;
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void wait_for_queries() const {
+    mbarrier_wait(pipeline.q_full(queries.stage), queries.phase);
+  }
+  __device__ __forceinline__ void wait_for_douts() const {
+    mbarrier_wait(pipeline.dout_full(queries.stage), queries.phase);
+  }
+  // Hands dS over to the producer, if it computes dQ.
+  __device__ __forceinline__ void write_ds(const OperandA& ds) const {
+    if constexpr (C.dq != 0) {
+      store(ds);
+      async_proxy_fence();
+      named_barrier_arrive(Pipeline::ds_written(group, buffer), Pipeline::kPair);
+    }
+  }
+  __device__ __forceinline__ void wait_ds_free() const {
+    if constexpr (C.dq != 0) named_barrier_sync(Pipeline::ds_read(group, buffer), Pipeline::kPair);
+  }
+  // All lanes must have read the row statistics. With dQ the named barriers of dS guarantee that.
+  __device__ __forceinline__ void release_queries(int stage) const {
+    if constexpr (C.dq == 0) __syncwarp();
+    if (new_thread_id() % 32 == 0) mbarrier_arrive(pipeline.q_empty(stage));
+  }
+  __device__ __forceinline__ void advance_stage() { queries.advance(), ++iteration, buffer ^= 1; }
+  // Waits for the next query tile, if there is one.
+  __device__ __forceinline__ void advance() {
+    advance_stage();
+    if (iteration < count) wait_for_queries();
+  }
+
+  // Mode of a step. All warpgroups agree on guarded; otherwise the mode depends on the keys of each warpgroup.
+  __device__ __forceinline__ TileMode mode(int step) const {
+    const float* stats = pipeline.stats(queries.stage);
+    // A hidden score of -inf becomes a probability of 0 only if the scale is positive.
+    const bool may_mask = step < num_masked,
+               guarded = has_large_rows<kShared>(stats) || (may_mask && (stats[kFlag] != 0 || !(p.scale_log2 > 0)));
+    TileMode mode = guarded ? TileMode::guarded : TileMode::full;
+    if (may_mask && !guarded) {
+      const TaskCoord& coord = task();
+      const int64 first = coord.k_first + group * kWarpgroupRows;
+      mode = tile_mode<kShared>(a, coord.sequence, {first, first + kWarpgroupRows}, coord.visited.tile(step));
+    }
+    return static_cast<TileMode>(uniform(static_cast<int>(mode)));
+  }
+
+  template <int kTiles>
+  static __device__ __forceinline__ void clear(Accumulator<float> (&acc)[kTiles]) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) acc[n] = {};
+    fence_operands(acc);
+  }
+  template <int kTiles>
+  __device__ __forceinline__ void store_rows(const RowsView& rows, const Accumulator<float> (&acc)[kTiles],
+                                             float factor, int dim) const {
+    const TaskCoord& coord = task();
+    const LaneCoord lane = lane_coord();
+    if (!rows.data) return;
+    const RowStore<E, kTiles> store{
+        acc, {factor, factor}, {lane.row < coord.written, lane.row + 8 < coord.written}, lane.column / 2, dim};
+    store.to_global(rows, offset_of(rows, coord.b, coord.head_k, coord.sequence.k_begin + coord.k_first + lane.row));
+  }
+
+  // Persistent loop over key tiles.
+  template <class Derived>
+  __device__ __forceinline__ void run_persistent(Derived& derived) {
+#pragma unroll 1
+    for (;; keys.advance()) {
+      mbarrier_wait(pipeline.k_full(), keys.phase());
+      converge();
+      if (uniform(task().written) < 0) break;
+      iteration = buffer = 0, count = uniform(task().group * task().visited.count()),
+      num_masked = uniform(task().visited.num_masked);
+      derived.clear_accumulators();
+      if (count > 0) derived.mainloop();
+      if (new_thread_id() % 32 == 0) mbarrier_arrive(pipeline.k_empty());
+      derived.store_accumulators();
+      converge();
+    }
+  }
+};
+
+}  // namespace cuflash

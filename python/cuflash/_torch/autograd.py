@@ -1,0 +1,96 @@
+"""The eager path, straight to the library. Calling an operator would cost several times as much."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from . import call
+from .arguments import NO_EXTRAS, Execution, Extras, Inputs, Options, OptionalTensor
+
+_Rest = Tuple[Extras, Options, Execution]
+
+
+def run(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
+        want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
+    """out, and lse if wanted; with a graph if something requires a gradient."""
+    q, k, v = inputs
+    if torch.is_grad_enabled() and (q.requires_grad or k is not None and k.requires_grad or v is not None
+                                    and v.requires_grad or extras is not NO_EXTRAS and _requires_grad(extras)):
+        apply = _apply_with_lse if want_lse else _apply
+        rest = (extras, options, execution)
+        # Each argument of a Function costs time, even None.
+        result = apply(q, k, v, rest) if extras is NO_EXTRAS else apply(q, k, v, rest, extras.bias, extras.sink)
+        return result if want_lse else (result, None)
+    return call.forward(inputs, extras, options, execution, want_lse)
+
+
+def _requires_grad(extras: Extras) -> bool:
+    for tensor in extras:
+        if tensor is not None and tensor.requires_grad:
+            return True
+    return False
+
+
+def _forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, rest: _Rest) -> Tuple[Tensor, Tensor]:
+    extras, options, execution = rest
+    out, lse = call.forward((q, k, v), extras, options, execution, True)
+    if extras is NO_EXTRAS:
+        ctx.save_for_backward(q, k, v, out, lse)
+    else:
+        ctx.save_for_backward(q, k, v, out, lse, *extras)
+    ctx.options = options, execution
+    return out, lse
+
+
+def _gradients(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor = None) -> Tuple[Optional[Tensor], ...]:
+    q, k, v, out, lse, *extras = ctx.saved_tensors
+    options, execution = ctx.options
+    if not extras:
+        want_q, want_k, want_v, _ = ctx.needs_input_grad
+        dq, dk, dv, _, _ = call.backward((q, k, v), NO_EXTRAS, options, execution, out, lse, dout, dlse,
+                                         (want_q, want_k, want_v, False, False))
+        return dq, dk, dv, None
+    want_q, want_k, want_v, _, want_bias, want_sink = ctx.needs_input_grad
+    dq, dk, dv, dbias, dsink = call.backward((q, k, v), Extras(*extras), options, execution, out, lse, dout, dlse,
+                                             (want_q, want_k, want_v, want_bias, want_sink))
+    return dq, dk, dv, None, dbias, dsink
+
+
+_gradients_once = once_differentiable(_gradients)
+
+
+def _backward(ctx: Any, *gradients: OptionalTensor) -> Tuple[Optional[Tensor], ...]:
+    # A recorded graph of the gradients must refuse to be differentiated; without one, that check only costs time.
+    return (_gradients_once if torch.is_grad_enabled() else _gradients)(ctx, *gradients)
+
+
+class _Attention(torch.autograd.Function):
+    """bias and sink are passed beside the extras that contain them, because autograd sees direct arguments only."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, rest: _Rest, bias: OptionalTensor = None,
+                sink: OptionalTensor = None) -> Tensor:
+        return _forward(ctx, q, k, v, rest)[0]
+
+    backward = staticmethod(_backward)
+
+
+class _AttentionWithLse(torch.autograd.Function):
+    """The same with lse as a second result, apart because each result of a Function costs time."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, rest: _Rest, bias: OptionalTensor = None,
+                sink: OptionalTensor = None) -> Tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)  # one of the two results may be unused
+        return _forward(ctx, q, k, v, rest)
+
+    backward = staticmethod(_backward)
+
+
+# Function.apply first looks for functorch, which eager.is_eager has ruled out; skipping that saves 4 of 10 us.
+_apply = super(torch.autograd.Function, _Attention).apply
+_apply_with_lse = super(torch.autograd.Function, _AttentionWithLse).apply

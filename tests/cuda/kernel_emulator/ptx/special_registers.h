@@ -1,0 +1,9 @@
+// kernels/ptx/special_registers.h on the host.
+#pragma once
+
+namespace cuflash {
+
+inline void read_cta_index(unsigned& cta, unsigned& ctas) { cta = blockIdx.x, ctas = gridDim.x; }
+inline long long cta_number() { return blockIdx.x + static_cast<long long>(gridDim.x) * blockIdx.y; }
+
+}  // namespace cuflash

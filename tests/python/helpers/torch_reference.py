@@ -1,0 +1,98 @@
+"""Attention straight from its definition, in plain PyTorch operations of any type; in float64 it is the reference.
+
+It shares no code with the library: masks, dropout and the row sums are written again.
+"""
+
+import math
+
+import numpy as np
+import torch
+
+
+def attention(q, k, v, *, dtype, bias=None, mask=None, sink=None, alibi_slopes=None, seqlens_q=None, seqlens_k=None,
+              scale=None, causal=False, top_left=False, window=(-1, -1), softcap=0.0, dropout_p=0.0,
+              dropout_seed=(0, 0)):
+    """q [B, Sq, Hq, D], k [B, Sk, Hk, D], v [B, Sk, Hk, Dv] -> out [B, Sq, Hq, Dv], lse [B, Hq, Sq] in `dtype`."""
+    group = q.shape[2] // max(k.shape[2], 1)
+    q, k, v = (tensor.to(dtype).transpose(1, 2) for tensor in (q, k, v))
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    (batch, heads, len_q, _), len_k, device = q.shape, k.shape[2], q.device
+    seqlens_q = _lengths(seqlens_q, batch, len_q, device)
+    seqlens_k = _lengths(seqlens_k, batch, len_k, device)
+    i = torch.arange(len_q, device=device)[:, None]
+    j = torch.arange(len_k, device=device)
+    diagonal = i if top_left else i + seqlens_k - seqlens_q
+
+    scores = (scale if scale is not None else 1 / math.sqrt(q.shape[3])) * (q @ k.transpose(2, 3))
+    if softcap > 0:
+        scores = softcap * torch.tanh(scores / softcap)
+    if alibi_slopes is not None:
+        scores = scores - alibi_slopes.to(dtype).reshape(-1, heads, 1, 1) * (diagonal - j).abs()
+    if bias is not None:
+        scores = scores + bias.to(dtype)
+    visible = ((j < seqlens_k) & (i < seqlens_q)).expand(batch, heads, len_q, len_k)
+    if mask is not None:
+        visible = visible & mask
+    left, right = window[0], 0 if causal else window[1]
+    if right >= 0:
+        visible = visible & (j <= diagonal + right)
+    if left >= 0:
+        visible = visible & (j >= diagonal - left)
+
+    # The sink is one more column, without a value; a missing sink is a column of -inf.
+    sink = scores.new_full((heads,), -math.inf) if sink is None else sink.to(dtype)
+    sink = torch.where(i < seqlens_q, sink[:, None, None], -math.inf).expand(batch, heads, len_q, 1)
+    columns = torch.cat([torch.where(visible, scores, -math.inf), sink], 3)
+    empty = (columns == -math.inf).all(3, keepdim=True)
+    lse = torch.logsumexp(torch.where(empty, 0.0, columns), 3, keepdim=True)
+    p = torch.where(visible, torch.exp(torch.where(visible, scores, lse) - lse), 0.0)
+    if dropout_p > 0:
+        p = p * keeps(batch, heads, len_q, len_k, dropout_p, dropout_seed).to(device) / (1 - dropout_p)
+    out = (p.to(v.dtype) @ v).transpose(1, 2)
+    return out, torch.where(empty, -math.inf, lse).squeeze(3)
+
+
+def packed_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, **options):
+    """q [Tq, Hq, D], k [Tk, Hk, D], v [Tk, Hk, Dv] -> out [Tq, Hq, Dv], lse [Hq, Tq]."""
+    seqlens_q, seqlens_k = cu_seqlens_q.diff().tolist(), cu_seqlens_k.diff().tolist()
+    out, lse = attention(_pad(q, seqlens_q), _pad(k, seqlens_k), _pad(v, seqlens_k), seqlens_q=seqlens_q,
+                         seqlens_k=seqlens_k, **options)
+    rows = list(enumerate(seqlens_q))
+    return (torch.cat([out[b, :n] for b, n in rows] or [out.flatten(0, 1)]),
+            torch.cat([lse[b, :, :n] for b, n in rows] or [lse.sum(0)], 1))
+
+
+def keeps(batch, heads, len_q, len_k, dropout_p, seed_and_offset):
+    """bool [B, H, Sq, Sk]: the decisions of Philox4x32-10, keyed by the seed, then by the stream of the head."""
+    seed, offset = seed_and_offset
+    b, h, i, j = np.meshgrid(*(np.arange(n, dtype=np.uint64) for n in (batch, heads, len_q, len_k)), indexing="ij")
+    stream = _philox(seed & 0xFFFFFFFF, seed >> 32, (offset & 0xFFFFFFFF, offset >> 32, b, h))
+    group_of_i, group_of_j = ((n // 16) * 8 + n % 8 for n in (i, j))
+    words = _philox(stream[0], stream[1], (group_of_j, group_of_i, stream[2], stream[3]))
+    word = np.choose(((i // 8) % 2 * 2 + (j // 8) % 2).astype(np.int64), words)
+    return torch.from_numpy(word >= np.uint64(int(dropout_p * 2**32 + 0.5)))
+
+
+def _philox(key0, key1, counter):
+    low = np.uint64(0xFFFFFFFF)
+    key0, key1, c0, c1, c2, c3 = (np.asarray(word, dtype=np.uint64) for word in (key0, key1, *counter))
+    for _ in range(10):
+        product0, product1 = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
+        c0, c1, c2, c3 = ((product1 >> np.uint64(32)) ^ c1 ^ key0, product1 & low,
+                          (product0 >> np.uint64(32)) ^ c3 ^ key1, product0 & low)
+        key0, key1 = (key0 + np.uint64(0x9E3779B9)) & low, (key1 + np.uint64(0xBB67AE85)) & low
+    return [np.broadcast_to(word, np.broadcast(c0, c1, c2, c3).shape) for word in (c0, c1, c2, c3)]
+
+
+def _lengths(lengths, batch, default, device):
+    lengths = torch.full((batch,), default) if lengths is None else torch.as_tensor(lengths)
+    return lengths.to(device).reshape(batch, 1, 1, 1)
+
+
+def _pad(packed, lengths):
+    """[T, H, D] -> [B, longest, H, D], zeros beyond a length."""
+    longest, start, padded = max(lengths, default=0), 0, []
+    for n in lengths:
+        padded.append(torch.nn.functional.pad(packed[start:start + n], (0, 0, 0, 0, 0, longest - n)))
+        start += n
+    return torch.stack(padded) if padded else packed[None][:0, :0]

@@ -1,0 +1,2 @@
+// Precompiles headers.h, for all tests.
+int main() {}

@@ -1,0 +1,85 @@
+"""Reads docs/data: figures as the tables and charts of the documents need them."""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "docs" / "data"
+# The first that is there: bench/peers_cuda.py writes the one, `python -m cuflash.bench` wrote the other.
+DENSE = ("h200_peers.json", "h200_torch.json")
+NAMES = {"cuflash": "cuflash", "fa3": "FA3", "fa4": "FA4", "torch-cudnn": "cuDNN", "torch-flash": "FA2",
+         "torch-efficient": "efficient", "torch-math": "unfused"}
+PROBLEM = ("direction", "dtype", "batch", "heads_q", "heads_k", "len_q", "len_k", "head_dim", "causal", "page_size",
+           "group", "variant")
+
+
+class Table:
+    """A file of format cuflash-table-1: rows as dictionaries, and where they come from."""
+
+    def __init__(self, name):
+        self.name, content = name, json.loads((DATA / name).read_text())
+        if content["format"] != "cuflash-table-1":
+            raise ValueError(f"docs/data/{name}: format {content['format']}, must be cuflash-table-1")
+        self.command, self.commit, self.date = content["command"], content["commit"], content["date"]
+        self.machine = content["machine"]
+        self.rows = [dict(zip(content["columns"], row, strict=True)) for row in content["rows"]]
+
+
+class Bench:
+    """A file of format cuflash-bench-1: by problem, the results of each contestant."""
+
+    def __init__(self, name):
+        self.name, content = name, json.loads((DATA / name).read_text())
+        if content["format"] != "cuflash-bench-1":
+            raise ValueError(f"docs/data/{name}: format {content['format']}, must be cuflash-bench-1")
+        self.command, self.date = content["command"], content["date"][:10]
+        self.commit, self.machine = content.get("commit", "unknown"), content["machine"]["gpu"]
+        self.versions = content.get("versions", {})
+        self.points, self.reasons = {}, content.get("not_measured", {})
+        for result in [*content["results"], *content.get("variants", [])]:
+            self.points.setdefault(key(result), {})[result["contestant"]] = result
+
+    def peers(self, *groups):
+        """Those that were measured at a problem of these groups, in the order of NAMES."""
+        found = {name for problem, by in self.points.items() if problem["group"] in groups for name in by}
+        return [name for name in NAMES if name in found and name != "cuflash"]
+
+    def group(self, *groups):
+        return [(problem, by) for problem, by in self.points.items() if problem["group"] in groups]
+
+
+class Problem(dict):
+    """A problem as its members, which can be a key."""
+
+    def __hash__(self):
+        return hash(tuple(self.items()))
+
+
+def key(result):
+    defaults = {"group": result["direction"], "variant": ""}
+    return Problem((name, result.get(name, defaults.get(name))) for name in PROBLEM)
+
+
+def dense():
+    return Bench(next(name for name in DENSE if (DATA / name).exists()))
+
+
+def has_peers():
+    return (DATA / DENSE[0]).exists()
+
+
+def ratio(by, peer):
+    """How many times as fast as this contestant cuflash is; None where one of them has no figure."""
+    return by[peer]["ms"] / by["cuflash"]["ms"] if peer in by and "cuflash" in by else None
+
+
+def mean(ratios):
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def digest(*names):
+    """Of data files: what a chart was drawn from."""
+    text = b"".join((DATA / name).read_bytes() for name in names)
+    return hashlib.sha256(text).hexdigest()[:16]
