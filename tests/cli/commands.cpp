@@ -132,7 +132,7 @@ TEST_F(Commands, pack_fails_with_one_sentence_and_no_file) {
            {"-o x", "--arch or --kernel"},
            {"--arch sm_90a", "--out is required"},
            {"--arch sm_70 -o x", "sm_80, sm_86"},
-           {"--kernel forward -o x", "must be <family>"},
+           {"--kernel forward -o x", "must be <kernel>"},
            {"--kernel forward:sm_80:f16,64,64,128,64,4,1,2,2,0,0 -o nowhere/x", "nowhere/x"}}) {
     const Outcome outcome = run(dir, std::string("pack ") + words, "CUFLASH_CACHE_DIR=cache");
     EXPECT_NE(outcome.code, kExitOk) << words;
