@@ -78,7 +78,7 @@ struct KvConfig {
   // first row, and pieces of queries and of the output, which has their type, lie on 16 bytes. Code that is not there need not be fetched.
   int fast_decode;
   // 1: all CTAs run at one time, and splits wait for each other: see cache/posted_sums.h.
-  int exchanges;
+  int l2_exchange;
 };
 
 // Two partial results become one.
@@ -123,7 +123,7 @@ struct Sm90DqConfig {
   int ping_pong;  // 1: warpgroups issue scores and sums in turns, so that one computes while another multiplies
 };
 
-constexpr int kPostedColumns = 32;  // of a row, that a warp adds up over all splits
+constexpr int kExchangeColumns = 32;  // of a row, that a warp adds up over all splits
 
 // Shared memory rows are padded so that eight (f64: four) consecutive rows fall into different banks.
 constexpr int row_padding_bytes(Element e) { return e == Element::f64 ? 32 : 16; }
@@ -181,14 +181,14 @@ constexpr int block_rows(const KvConfig& c) { return 16 * c.row_warps; }
 constexpr int row_blocks(const KvConfig& c) { return c.tile_q / block_rows(c); }
 // Nine warps could have 168 registers each, too few for sums of two blocks of rows. Three warps more, which do nothing, make
 // the copying one a warpgroup, and that can leave registers to the two that compute.
-constexpr bool moves_registers(const KvConfig& c) { return by_warpgroups(c) && row_blocks(c) > 1; }
+constexpr bool uses_setmaxnreg(const KvConfig& c) { return by_warpgroups(c) && row_blocks(c) > 1; }
 constexpr int consumer_registers(const KvConfig&) { return 240; }
 constexpr int producer_registers(const KvConfig&) { return 24; }
 // With the copying warp, which waits for nothing but what these have read.
-constexpr int meeting_threads(const KvConfig& c) { return consumer_threads(c) + 32; }
+constexpr int active_threads(const KvConfig& c) { return consumer_threads(c) + 32; }
 constexpr int num_threads(const KvConfig& c) {
-  if (moves_registers(c)) return consumer_threads(c) + kWarpgroupThreads;
-  return c.copy == kCopyTma ? meeting_threads(c) : consumer_threads(c);
+  if (uses_setmaxnreg(c)) return consumer_threads(c) + kWarpgroupThreads;
+  return c.copy == kCopyTma ? active_threads(c) : consumer_threads(c);
 }
 constexpr int num_threads(const MergeConfig&) { return 128; }
 constexpr int keys_bytes(const KvConfig& c, int columns) {

@@ -46,7 +46,7 @@ struct KvParams {
   // The workspace, where there are several splits. A tile of rows has the number that tile_number() gives it.
   uint64* tickets;     // [tile], see cache/ticket.h
   void* split_states;  // [tile][state_rows][split][2] Reals: largest score, sum of weights
-  void* split_sums;    // [tile][state_rows][split][padded dim_v] Reals
+  void* split_o;       // [tile][state_rows][split][padded dim_v] Reals
   int state_rows;      // rows that a tile can have
 };
 
@@ -58,7 +58,7 @@ struct Divisor {
 
 // Where boxes lie, and which are asked for before anything is known of the work: in one line of memory, since params, too, come
 // from far. A cache is a table of pages, or of entries that are a page each, or neither: see cache/geometry.h.
-struct alignas(64) FirstCopies {
+struct alignas(64) PrologueLoads {
   const int* rows;   // as in CacheView
   const int* table;  // [batch][table_stride]
   int64 table_stride;
@@ -72,16 +72,16 @@ struct alignas(64) FirstCopies {
   unsigned char box_bits;                          // a tile has 2^this many boxes
   unsigned char k_head, k_entry, v_head, v_entry;  // 0: a dimension that is repeated, 1: one that is not
 };
-static_assert(sizeof(FirstCopies) == 64);
+static_assert(sizeof(PrologueLoads) == 64);
 
 // Keys and values by tensor copies.
 struct Sm90KvParams {
   TensorMap k, v;  // [dim, rows of an entry or page, heads, entries or pages]; a repeated dimension has extent 1
-  FirstCopies first;
+  PrologueLoads prologue;
   KvParams cache;
   // So many CTAs push out of L2 what is in it, with all that they copy if that is many tiles: see evict_first_sixteenth.
-  int early_ctas, many_tiles;
-  int on_their_way;  // parts of tiles (keys, values), at most; not fewer than FirstCopies has
+  int first_wave_ctas, many_tiles;
+  int loads_in_flight;  // parts of tiles (keys, values), at most; not fewer than PrologueLoads has
 };
 
 struct MergeParams {

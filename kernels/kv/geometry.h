@@ -26,7 +26,7 @@ CUFLASH_SHARED_FUNCTION int64 divided(int64 a, int64 b) {
 }
 // Copies wait for what is divided by this, and it is often 1.
 template <class Int>
-CUFLASH_SHARED_FUNCTION Int often_by_one(Int a, int b) {
+CUFLASH_SHARED_FUNCTION Int divide_often_by_one(Int a, int b) {
   return b == 1 ? a : a / static_cast<Int>(b);
 }
 
@@ -43,40 +43,41 @@ CUFLASH_SHARED_FUNCTION unsigned divided(unsigned n, Divisor d) {
 
 // Of a row that is not negative. One query of all heads of a group is the usual case.
 CUFLASH_SHARED_FUNCTION int query_of_row(int row, int group) {
-  return row < group ? 0 : static_cast<int>(often_by_one(static_cast<unsigned>(row), group));
+  return row < group ? 0 : static_cast<int>(divide_often_by_one(static_cast<unsigned>(row), group));
 }
 
-struct KvItem {
+struct WorkItem {
   int b, head_k, row_tile, split;
 };
-CUFLASH_SHARED_FUNCTION bool has_cache_item(const KvParams& p, int64 n) {
+CUFLASH_SHARED_FUNCTION bool has_work_item(const KvParams& p, int64 n) {
   return n < int64{p.attention.batch} * p.attention.heads_k * p.row_tiles * p.splits;
 }
 // First splits come first. Tiles of rows that read the same keys stand side by side, and heads whose keys lie side by side:
 // memory gives most where its pages are read as a whole at one time.
 template <class Int>
-CUFLASH_SHARED_FUNCTION KvItem item_of(int batch, int heads_k, int row_tiles, Int n) {
+CUFLASH_SHARED_FUNCTION WorkItem work_item(int batch, int heads_k, int row_tiles, Int n) {
   const auto rest = [](Int a, Int quotient, int b) { return static_cast<int>(a - quotient * static_cast<Int>(b)); };
-  const Int head = often_by_one(n, row_tiles), range = often_by_one(head, heads_k), split = often_by_one(range, batch);
+  const Int head = divide_often_by_one(n, row_tiles), range = divide_often_by_one(head, heads_k),
+            split = divide_often_by_one(range, batch);
   return {rest(range, split, batch), rest(head, range, heads_k), rest(n, head, row_tiles), static_cast<int>(split)};
 }
 // Of a grid of three dimensions, whose CTAs have the same order: tiles of rows and heads, sequences, splits.
-CUFLASH_SHARED_FUNCTION KvItem item_of(const FirstCopies& f, unsigned x, unsigned y, unsigned z) {
+CUFLASH_SHARED_FUNCTION WorkItem work_item(const PrologueLoads& f, unsigned x, unsigned y, unsigned z) {
   const unsigned head = divided(x, f.by_row_tiles);
   return {static_cast<int>(y), static_cast<int>(head), static_cast<int>(x) - static_cast<int>(head) * f.row_tiles,
           static_cast<int>(z)};
 }
-CUFLASH_SHARED_FUNCTION KvItem cache_item(const KvParams& p, int64 n) {
+CUFLASH_SHARED_FUNCTION WorkItem work_item(const KvParams& p, int64 n) {
   const int batch = p.attention.batch, heads_k = p.attention.heads_k;
-  return n >> 32 == 0 ? item_of(batch, heads_k, p.row_tiles, static_cast<unsigned>(n))
-                      : item_of(batch, heads_k, p.row_tiles, static_cast<uint64>(n));
+  return n >> 32 == 0 ? work_item(batch, heads_k, p.row_tiles, static_cast<unsigned>(n))
+                      : work_item(batch, heads_k, p.row_tiles, static_cast<uint64>(n));
 }
-CUFLASH_SHARED_FUNCTION int64 item_number(const KvParams& p, const KvItem& at) {
-  const int64 range = int64{at.split} * p.attention.batch + at.b;
-  return (range * p.attention.heads_k + at.head_k) * p.row_tiles + at.row_tile;
+CUFLASH_SHARED_FUNCTION int64 item_number(const KvParams& p, const WorkItem& item) {
+  const int64 range = int64{item.split} * p.attention.batch + item.b;
+  return (range * p.attention.heads_k + item.head_k) * p.row_tiles + item.row_tile;
 }
-CUFLASH_SHARED_FUNCTION int64 tile_number(const KvParams& p, const KvItem& at) {
-  return (int64{at.b} * p.attention.heads_k + at.head_k) * p.row_tiles + at.row_tile;
+CUFLASH_SHARED_FUNCTION int64 tile_number(const KvParams& p, const WorkItem& item) {
+  return (int64{item.b} * p.attention.heads_k + item.head_k) * p.row_tiles + item.row_tile;
 }
 
 // A sequence and its part of the cache after the append. Key j is row pad + j; rows from `old_end` on are new.
@@ -91,7 +92,7 @@ struct CachedSequence {
 // Lengths come from the caller's device memory and nobody has looked at them: they are held to what the tensors have.
 // rows: those of the cache, which everybody waits for, so that they are asked for as soon as the sequence is known.
 // kPlain: as in KvConfig.
-template <bool kPlain = false>
+template <bool kFastDecode = false>
 CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const KvParams& p, int b, int rows) {
   const AttentionParams& a = p.attention;
   const CacheView& c = p.cache;
@@ -99,7 +100,7 @@ CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const KvParams& p, int b,
   s.len_q = a.len_q;
   const int room = c.entries > 0 ? a.len_k : 0;
   s.old_end = bounded(rows, 0, room);
-  if constexpr (kPlain) {
+  if constexpr (kFastDecode) {
     s.len_k = s.old_end;
     s.shift = int64{s.len_k} - s.len_q;
     return s;
@@ -174,11 +175,11 @@ CUFLASH_SHARED_FUNCTION TileRange key_tiles(KeyRange keys, int tile_k) {
 // kShortTiles each, and no more than a quarter of all tiles together.
 constexpr int kLongTiles = 64, kShortTiles = 8;
 struct UsedSplits {
-  int long_ones, short_ones;
+  int long_splits, short_splits;
 };
 CUFLASH_SHARED_FUNCTION UsedSplits used_splits(const KvParams& p, TileRange tiles) {
   const auto count = static_cast<unsigned>(tiles.end - tiles.begin);
-  const int by_least = static_cast<int>(often_by_one(count, p.least_tiles)),
+  const int by_least = static_cast<int>(divide_often_by_one(count, p.least_tiles)),
             by_length = static_cast<int>(count / kLongTiles);
   const int eager = by_least < p.eager_splits ? by_least : p.eager_splits;
   return {bounded(eager > by_length ? eager : by_length, 1, p.splits - p.short_splits),
@@ -189,16 +190,16 @@ struct SplitTiles {
   int first, step, count;
 };
 CUFLASH_SHARED_FUNCTION SplitTiles tiles_of_split(TileRange tiles, UsedSplits used, int split) {
-  const int end = tiles.end - used.short_ones * kShortTiles;  // of the long ones
-  if (split >= used.long_ones) return {end + (split - used.long_ones) * kShortTiles, 1, kShortTiles};
+  const int end = tiles.end - used.short_splits * kShortTiles;  // of the long ones
+  if (split >= used.long_splits) return {end + (split - used.long_splits) * kShortTiles, 1, kShortTiles};
   const int count = end - tiles.begin;
-  const int each = static_cast<int>(often_by_one(static_cast<unsigned>(count), used.long_ones));
-  const int more = count - each * used.long_ones;
-  return {tiles.begin + split, used.long_ones, each + (split < more ? 1 : 0)};
+  const int each = static_cast<int>(divide_often_by_one(static_cast<unsigned>(count), used.long_splits));
+  const int more = count - each * used.long_splits;
+  return {tiles.begin + split, used.long_splits, each + (split < more ? 1 : 0)};
 }
 
 // Where a key's row begins: elements behind those of its key/value head in entry 0.
-struct KeyPlace {
+struct KeyOffsets {
   int64 k, v;
 };
 constexpr int64 kNoRow = -1;   // nobody sees it: zeros, and nothing is read
@@ -220,21 +221,23 @@ CUFLASH_SHARED_FUNCTION EntryRow entry_row(const CacheView& c, int b, int r) {
   return {bounded<int64>(entry, 0, c.entries - 1), row};
 }
 // Of a row that may lie behind all others, in a box that nobody sees.
-CUFLASH_SHARED_FUNCTION EntryRow entry_row(const FirstCopies& f, int b, int r) {
+CUFLASH_SHARED_FUNCTION EntryRow entry_row(const PrologueLoads& f, int b, int r) {
   if (f.page_size == 0) return {b, r};
   const int row = bounded(r, 0, f.last_row);
   const unsigned column = divided(static_cast<unsigned>(row), f.by_page_size);
   return {bounded(f.table[b * f.table_stride + column], 0, f.last_entry), row - static_cast<int>(column) * f.page_size};
 }
-CUFLASH_SHARED_FUNCTION KeyPlace place_of_row(const KvParams& p, int b, int r) {
-  const EntryRow at = entry_row(p.cache, b, r);
+CUFLASH_SHARED_FUNCTION KeyOffsets offsets_of_row(const KvParams& p, int b, int r) {
+  const EntryRow from = entry_row(p.cache, b, r);
   const AttentionParams& a = p.attention;
-  return {at.entry * a.k.batch_stride + at.row * a.k.row_stride, at.entry * a.v.batch_stride + at.row * a.v.row_stride};
+  return {from.entry * a.k.batch_stride + from.row * a.k.row_stride,
+          from.entry * a.v.batch_stride + from.row * a.v.row_stride};
 }
-CUFLASH_SHARED_FUNCTION KeyPlace place_of_key(const KvParams& p, const CachedSequence& s, int b, KeyRange seen, int j) {
+CUFLASH_SHARED_FUNCTION KeyOffsets offsets_of_key(const KvParams& p, const CachedSequence& s, int b, KeyRange seen,
+                                                  int j) {
   if (j < seen.begin || j >= seen.end) return {kNoRow, kNoRow};
   if (s.pad + j >= s.old_end) return {kNewRow, kNewRow};
-  return place_of_row(p, b, s.pad + j);
+  return offsets_of_row(p, b, s.pad + j);
 }
 
 // What element d of a row is turned with.

@@ -20,9 +20,9 @@ __device__ __forceinline__ void put_eight(AnyTile tile, int row, int column, con
 
 // The rows of a tile: queries of the heads of one group. Rows of queries that do not exist are zeros. Everybody waits for
 // them: what need not be turned goes as it is. kPlain: as in KvConfig.
-template <int kThreads, Element E, int kRows, int kColumns, bool kPlain = false, class AnyTile>
-__device__ __forceinline__ void load_queries(AnyTile tile, const KvParams& p, const CachedSequence& s, const KvItem& at,
-                                             RowRange rows) {
+template <int kThreads, Element E, int kRows, int kColumns, bool kFastDecode = false, class AnyTile>
+__device__ __forceinline__ void load_queries(AnyTile tile, const KvParams& p, const CachedSequence& s,
+                                             const WorkItem& item, RowRange rows) {
   const AttentionParams& a = p.attention;
   constexpr int kPieces = kColumns / 8;
 #pragma unroll(kRows* kPieces > 2 * kThreads ? 4 : 1)  // of few rows there is more code otherwise
@@ -31,16 +31,16 @@ __device__ __forceinline__ void load_queries(AnyTile tile, const KvParams& p, co
     EightStored<E> eight{};
     if (rows.first + row < rows.end) {
       const int query = query_of_row(rows.first + row, a.group), head = rows.first + row - query * a.group;
-      const int64 begin = offset_of(a.q, at.b, int64{at.head_k} * a.group + head, s.q_begin + query);
+      const int64 begin = offset_of(a.q, item.b, int64{item.head_k} * a.group + head, s.q_begin + query);
       const auto* const from = static_cast<const StoredOf<E>*>(a.q.data) + begin + d;
-      if constexpr (kPlain) {
+      if constexpr (kFastDecode) {
         if (d < a.dim_qk) eight = *reinterpret_cast<const EightStored<E>*>(from);
       } else if (__builtin_expect(!p.rotary.cos && d + 8 <= a.dim_qk && on_16_bytes(from), 1)) {
         eight = *reinterpret_cast<const EightStored<E>*>(from);
       } else {
         RealOf<E> x[8];
-        load_turned_eight<E>(p.rotary, p.rotary.cos ? query_position(p.rotary, s, query) : 0, a.q.data, begin, d,
-                             a.dim_qk, x);
+        load_rotated_eight<E>(p.rotary, p.rotary.cos ? query_position(p.rotary, s, query) : 0, a.q.data, begin, d,
+                              a.dim_qk, x);
         eight = stored_eight<E>(x);
       }
     }
@@ -51,10 +51,10 @@ __device__ __forceinline__ void load_queries(AnyTile tile, const KvParams& p, co
 // Rows of one tile of keys, or of values, whose places are known: kValues says which of the two. New rows are left out.
 // Asynchronous but for kCopyElements: the caller commits and waits.
 template <bool kValues, int kCopy, int kThreads, Element E, int kRows, int kColumns>
-__device__ __forceinline__ void load_cached(Tile<E, kRows, kColumns> tile, const KeyPlace* places, const void* head,
-                                            int dim) {
+__device__ __forceinline__ void load_cached(Tile<E, kRows, kColumns> tile, const KeyOffsets* key_offsets,
+                                            const void* head, int dim) {
   const int thread = static_cast<int>(threadIdx.x);
-  const auto offset = [&](int row) { return kValues ? places[row].v : places[row].k; };
+  const auto offset = [&](int row) { return kValues ? key_offsets[row].v : key_offsets[row].k; };
   if constexpr (kCopy != kCopyElements) {
     constexpr int kPerChunk = 16 / size_of(E), kChunks = kColumns / kPerChunk;
     constexpr int kLanes = kChunks < kThreads ? kChunks : kThreads, kColumnSteps = (kChunks + kLanes - 1) / kLanes;
@@ -93,7 +93,7 @@ __device__ __forceinline__ void load_cached(Tile<E, kRows, kColumns> tile, const
 // The new rows of a tile of keys, or of values, whose first key is k_first: those that is_new(row) says.
 template <bool kValues, int kThreads, Element E, int kRows, int kColumns, class AnyTile, class IsNew>
 __device__ __forceinline__ void load_new(AnyTile tile, IsNew&& is_new, const KvParams& p, const CachedSequence& s,
-                                         const KvItem& at, int k_first) {
+                                         const WorkItem& item, int k_first) {
   constexpr int kPieces = kColumns / 8;
 #pragma unroll 1
   for (int n = static_cast<int>(threadIdx.x); n < kRows * kPieces; n += kThreads) {
@@ -101,8 +101,8 @@ __device__ __forceinline__ void load_new(AnyTile tile, IsNew&& is_new, const KvP
     if (!is_new(row)) continue;
     RealOf<E> x[8];
     const int number = s.pad + k_first + row - s.old_end;
-    if constexpr (kValues) load_new_value<E>(p, s, at, number, d, x);
-    else load_new_key<E>(p, s, at, number, d, x);
+    if constexpr (kValues) load_new_value<E>(p, s, item, number, d, x);
+    else load_new_key<E>(p, s, item, number, d, x);
     put_eight<E>(tile, row, d, x);
   }
 }

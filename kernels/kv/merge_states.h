@@ -11,9 +11,9 @@ namespace cuflash {
 
 // exp(lse - top), where two infinities are equal; a part without keys weighs nothing.
 template <class Real>
-__device__ __forceinline__ Real share_of(Real lse, Real top) {
+__device__ __forceinline__ Real weight_of(Real lse, Real lse_max) {
   if (lse == minus_infinity<Real>()) return 0;
-  return lse == top ? Real(1) : exp2_of((lse - top) * static_cast<Real>(kLog2e));
+  return lse == lse_max ? Real(1) : exp2_of((lse - lse_max) * static_cast<Real>(kLog2e));
 }
 
 template <MergeConfig C>
@@ -34,7 +34,7 @@ __device__ __forceinline__ void merge_states(const MergeParams& p) {
   }
   __syncwarp();  // before one lane writes what all of them have read
   if (!exists) return;
-  const Real top = larger(lse_a, lse_b), part_a = share_of(lse_a, top), part_b = share_of(lse_b, top);
+  const Real lse_max = larger(lse_a, lse_b), part_a = weight_of(lse_a, lse_max), part_b = weight_of(lse_b, lse_max);
   const bool has_a = lse_a != minus_infinity<Real>(), has_b = lse_b != minus_infinity<Real>();
   const Real share = has_a || has_b ? 1 / (part_a + part_b) : Real(0);
   for (int d = lane * 8; d < p.dim; d += C.lanes * 8) {
@@ -49,7 +49,8 @@ __device__ __forceinline__ void merge_states(const MergeParams& p) {
   }
   if (lane != 0 || !p.lse.data) return;
   static_cast<Real*>(p.lse.data)[offset_of(p.lse, b, h, row)] =
-      has_a || has_b ? top + log2_of(part_a + part_b) * static_cast<Real>(0.6931471805599453) : minus_infinity<Real>();
+      has_a || has_b ? lse_max + log2_of(part_a + part_b) * static_cast<Real>(0.6931471805599453)
+                     : minus_infinity<Real>();
 }
 
 }  // namespace cuflash

@@ -8,7 +8,7 @@ namespace cuflash {
 
 // The products are rounded by themselves, as who turns rows before a call does.
 template <class Real>
-__device__ __forceinline__ Real turned(Real x, Real other, Real cos, Real sin, bool second) {
+__device__ __forceinline__ Real rotated(Real x, Real other, Real cos, Real sin, bool second) {
   const Real straight = rounded_product(x, cos), across = rounded_product(other, sin);
   return second ? straight + across : straight - across;
 }
@@ -24,8 +24,8 @@ __device__ __forceinline__ bool has_whole_pieces(const RotaryView& r) {
 // A call, not a copy of all this wherever rows are loaded: what a launch runs once comes from memory, and a kernel that is
 // small starts sooner. Where nothing is turned nobody waits for a call.
 template <Element E>
-__device__ __noinline__ EightReals<RealOf<E>> turned_eight(const RotaryView& r, int64 position, const void* data,
-                                                           int64 row, int d, int dim) {
+__device__ __noinline__ EightReals<RealOf<E>> rotated_eight(const RotaryView& r, int64 position, const void* data,
+                                                            int64 row, int d, int dim) {
   using Real = RealOf<E>;
   EightReals<Real> eight;
   Real(&x)[8] = eight.x;
@@ -41,8 +41,8 @@ __device__ __noinline__ EightReals<RealOf<E>> turned_eight(const RotaryView& r, 
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
       const Real first = x[n], second = x[n + 1];
-      x[n] = turned(first, second, cos[n / 2], sin[n / 2], false);
-      x[n + 1] = turned(second, first, cos[n / 2], sin[n / 2], true);
+      x[n] = rotated(first, second, cos[n / 2], sin[n / 2], false);
+      x[n + 1] = rotated(second, first, cos[n / 2], sin[n / 2], true);
     }
   } else if (whole) {
     const RotaryPair pair = rotary_pair(r, d);
@@ -51,48 +51,48 @@ __device__ __noinline__ EightReals<RealOf<E>> turned_eight(const RotaryView& r, 
     load_eight<E>(r.cos, r.element, cos_row + pair.column, 8, cos);
     load_eight<E>(r.sin, r.element, sin_row + pair.column, 8, sin);
 #pragma unroll
-    for (int n = 0; n < 8; ++n) x[n] = turned(x[n], other[n], cos[n], sin[n], pair.second);
+    for (int n = 0; n < 8; ++n) x[n] = rotated(x[n], other[n], cos[n], sin[n], pair.second);
   } else {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       if (d + n >= r.dim) continue;
       const RotaryPair pair = rotary_pair(r, d + n);
-      x[n] = turned(x[n], widen<E>(static_cast<const StoredOf<E>*>(data)[row + pair.other]),
-                    load_element<E>(r.cos, r.element, cos_row + pair.column),
-                    load_element<E>(r.sin, r.element, sin_row + pair.column), pair.second);
+      x[n] = rotated(x[n], widen<E>(static_cast<const StoredOf<E>*>(data)[row + pair.other]),
+                     load_element<E>(r.cos, r.element, cos_row + pair.column),
+                     load_element<E>(r.sin, r.element, sin_row + pair.column), pair.second);
     }
   }
   return eight;
 }
 
 template <Element E>
-__device__ __forceinline__ void load_turned_eight(const RotaryView& r, int64 position, const void* data, int64 row,
-                                                  int d, int dim, RealOf<E> (&x)[8]) {
+__device__ __forceinline__ void load_rotated_eight(const RotaryView& r, int64 position, const void* data, int64 row,
+                                                   int d, int dim, RealOf<E> (&x)[8]) {
   if (!r.cos) return load_eight_of<E, E>(data, row + d, max(0, min(8, dim - d)), x);
-  const EightReals<RealOf<E>> eight = turned_eight<E>(r, position, data, row, d, dim);
+  const EightReals<RealOf<E>> eight = rotated_eight<E>(r, position, data, row, d, dim);
 #pragma unroll
   for (int n = 0; n < 8; ++n) x[n] = eight.x[n];
 }
 
 // Row n of what is appended to a sequence: where it begins in k_new and in v_new.
-__device__ __forceinline__ int64 new_row(const RowsView& rows, const CachedSequence& s, const KvItem& at, int n) {
-  return offset_of(rows, at.b, at.head_k, s.new_begin + n);
+__device__ __forceinline__ int64 new_row(const RowsView& rows, const CachedSequence& s, const WorkItem& item, int n) {
+  return offset_of(rows, item.b, item.head_k, s.new_begin + n);
 }
 
 template <Element E>
-__device__ __forceinline__ void load_new_key(const KvParams& p, const CachedSequence& s, const KvItem& at, int n, int d,
-                                             RealOf<E> (&x)[8]) {
-  load_turned_eight<E>(p.rotary, p.rotary.cos ? new_row_position(p.rotary, s, n) : 0, p.k_new.data,
-                       new_row(p.k_new, s, at, n), d, p.attention.dim_qk, x);
+__device__ __forceinline__ void load_new_key(const KvParams& p, const CachedSequence& s, const WorkItem& item, int n,
+                                             int d, RealOf<E> (&x)[8]) {
+  load_rotated_eight<E>(p.rotary, p.rotary.cos ? new_row_position(p.rotary, s, n) : 0, p.k_new.data,
+                        new_row(p.k_new, s, item, n), d, p.attention.dim_qk, x);
 }
 template <Element E>
-__device__ __forceinline__ void load_new_value(const KvParams& p, const CachedSequence& s, const KvItem& at, int n,
+__device__ __forceinline__ void load_new_value(const KvParams& p, const CachedSequence& s, const WorkItem& item, int n,
                                                int d, RealOf<E> (&x)[8]) {
   if (p.v_new.data) {
-    load_eight_of<E, E>(p.v_new.data, new_row(p.v_new, s, at, n) + d, max(0, min(8, p.attention.dim_v - d)), x);
+    load_eight_of<E, E>(p.v_new.data, new_row(p.v_new, s, item, n) + d, max(0, min(8, p.attention.dim_v - d)), x);
   } else {
-    load_turned_eight<E>(p.rotary, p.rotary.cos ? new_row_position(p.rotary, s, n) : 0, p.k_new.data,
-                         new_row(p.k_new, s, at, n), p.v_column + d, p.v_column + p.attention.dim_v, x);
+    load_rotated_eight<E>(p.rotary, p.rotary.cos ? new_row_position(p.rotary, s, n) : 0, p.k_new.data,
+                          new_row(p.k_new, s, item, n), p.v_column + d, p.v_column + p.attention.dim_v, x);
   }
 }
 

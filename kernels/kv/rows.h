@@ -18,7 +18,7 @@ struct LaneRows {
   int position[2] = {};
 
   // first: the row of the tile that the lane's first one is; the other stands 8 below it.
-  __device__ __forceinline__ LaneRows(const KvParams& p, const CachedSequence& s, const KvItem& at, RowRange rows,
+  __device__ __forceinline__ LaneRows(const KvParams& p, const CachedSequence& s, const WorkItem& item, RowRange rows,
                                       int first)
       : scale(static_cast<Real>(p.attention.scale)) {
     const AttentionParams& a = p.attention;
@@ -32,7 +32,7 @@ struct LaneRows {
       seen[r] = keys_of_query(a, s, query);
       if ((kOptions & kAlibi) == 0 || !a.slopes.data) continue;
       slope[r] = static_cast<const float*>(
-          a.slopes.data)[offset_of(a.slopes, at.b, int64{at.head_k} * a.group + (row - query * a.group))];
+          a.slopes.data)[offset_of(a.slopes, item.b, int64{item.head_k} * a.group + (row - query * a.group))];
       position[r] = static_cast<int>(query + s.shift);
     }
   }

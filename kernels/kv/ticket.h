@@ -32,7 +32,7 @@ CUFLASH_SHARED_FUNCTION bool is_last(uint64 before, int arrivals) {
 // By one thread of every CTA, before it arrives.
 __device__ __forceinline__ void prepare_ticket(uint64* ticket) {
   const uint64 empty = empty_ticket(reinterpret_cast<uint64>(ticket)), word = load_relaxed(ticket);
-  if (!is_ticket(word, empty)) exchange_if(ticket, word, empty);
+  if (!is_ticket(word, empty)) compare_and_swap(ticket, word, empty);
 }
 // By one thread, after a barrier behind that and behind all that the CTA has written. Whether this was the last of them: it
 // then sees what all others have written, and sets the ticket back when it has the time.

@@ -34,7 +34,7 @@ struct WarpgroupAttention {
 
     __device__ Block(const Work& work, int number)
         : number(number),
-          lane_rows(work.p, work.sequence, work.at, work.rows, lane_row(number)),
+          lane_rows(work.p, work.sequence, work.item, work.rows, lane_row(number)),
           softmax(Work::Rows::factor(work.a)) {}
   };
 
@@ -86,7 +86,7 @@ struct WarpgroupAttention {
   }
   // From one block, whose weights are at hand and whose values are in `stage`, to the next one with the n-th tile of keys.
   // kLeaves: that was the last one that needed this stage.
-  template <bool kLeaves>
+  template <bool kReleases>
   __device__ __forceinline__ void advance(Block& block, int stage, Block& next, int n, Weights& w) const {
     Scores s;
     issue_scores(s, next);
@@ -97,7 +97,7 @@ struct WarpgroupAttention {
     const bool moved = weigh(n, next, s, shrink);
     wait_behind_weights();
     fence_operands(block.o), fence_operands(w);
-    if constexpr (kLeaves) keys.release(stage);
+    if constexpr (kReleases) keys.release(stage);
     if (moved) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) next.softmax.rescale(next.o, r, shrink[r]);
@@ -113,7 +113,7 @@ struct WarpgroupAttention {
   // All tiles of keys, by warpgroups that have two blocks, one, or none. They wait for a tile at the same place: rows that are
   // not in the cache are written there by all of them, between barriers, and compute-sanitizer takes a barrier that
   // warpgroups reach at several places for divergence.
-  __device__ __forceinline__ void sum(Block& first, Block& last, bool has_first, bool has_last) {
+  __device__ __forceinline__ void run_mainloop(Block& first, Block& last, bool has_first, bool has_last) {
     if (work.count() == 0) return;
     Weights w;
     keys.wait(0);
@@ -135,18 +135,18 @@ struct WarpgroupAttention {
     }
   }
 
-  __device__ __forceinline__ void share(Block& block) const {
-    CacheSums<C>(work).share(block.softmax, block.o, lane_row(block.number));
+  __device__ __forceinline__ void store_partials(Block& block) const {
+    Epilogue<C>(work).store_warp_partials(block.softmax, block.o, lane_row(block.number));
   }
   // A block without rows shares nothing: rows that do not exist are written as such, whatever was summed.
   __device__ __forceinline__ void attend() {
     constexpr bool kTwo = row_blocks(C) == 2;
     const bool has_first = has_block(0), has_last = kTwo && has_block(1);
     Block first(work, 0), last(work, kTwo ? 1 : 0);
-    sum(first, last, has_first, has_last);
-    keys.wait_for_readers();
-    if (has_first) share(first);
-    if (has_last) share(last);
+    run_mainloop(first, last, has_first, has_last);
+    keys.sync_consumers();
+    if (has_first) store_partials(first);
+    if (has_last) store_partials(last);
   }
 };
 

@@ -11,6 +11,15 @@
 
 namespace cuflash {
 
+// Named barriers of the kv kernels (bar.sync, bar.arrive).
+enum KvBarrier : int {
+  kConsumerBarrier = 1,  // consumers only
+  kPrologueBarrier = 2,  // the producer warp arrives without waiting: its mbarriers are initialised
+  kEpilogueBarrier = 3,  // the producer warp arrives without waiting: the ticket is prepared
+  kPartialsBarrier =
+      4,  // consumers arrive without waiting: their partials are in shared memory. The producer warp waits
+};
+
 template <KvConfig C>
 struct KvWork {
   static constexpr Element E = C.element;
@@ -31,7 +40,7 @@ struct KvWork {
   const KvParams& p;
   const AttentionParams& a;
   unsigned char* memory;
-  KvItem at;
+  WorkItem item;
   CachedSequence sequence;
   RowRange rows;     // that exist
   KeyRange seen;     // keys that one of them sees
@@ -39,25 +48,25 @@ struct KvWork {
   int splits;        // that have keys
   SplitTiles tiles;  // of this one
 
-  __device__ __forceinline__ KvWork(const KvParams& p, unsigned char* memory, KvItem at, int cached_rows)
+  __device__ __forceinline__ KvWork(const KvParams& p, unsigned char* memory, WorkItem item, int cached_rows)
       : p(p),
         a(p.attention),
         memory(memory),
-        at(at),
-        sequence(cached_sequence<C.fast_decode != 0>(p, at.b, cached_rows)),
-        rows(rows_of_tile(a, sequence, at.row_tile, C.tile_q)) {
+        item(item),
+        sequence(cached_sequence<C.fast_decode != 0>(p, item.b, cached_rows)),
+        rows(rows_of_tile(a, sequence, item.row_tile, C.tile_q)) {
     const SeenKeys keys = keys_of_rows(a, sequence, rows);
     seen = keys.any, common = keys.all;
     const TileRange all = key_tiles(seen, C.tile_k);
     const UsedSplits used = used_splits(p, all);
-    splits = used.long_ones + used.short_ones;
-    tiles = tiles_of_split(all, used, at.split);
+    splits = used.long_splits + used.short_splits;
+    tiles = tiles_of_split(all, used, item.split);
   }
 
   __device__ __forceinline__ KvWork(const KvParams& p, unsigned char* memory)
-      : KvWork(p, memory, cache_item(p, cta_number())) {}
-  __device__ __forceinline__ KvWork(const KvParams& p, unsigned char* memory, KvItem at)
-      : KvWork(p, memory, at, p.cache.rows[at.b]) {}
+      : KvWork(p, memory, work_item(p, cta_number())) {}
+  __device__ __forceinline__ KvWork(const KvParams& p, unsigned char* memory, WorkItem item)
+      : KvWork(p, memory, item, p.cache.rows[item.b]) {}
 
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
   __device__ static int column_warp() { return warp() % C.column_warps; }
@@ -77,7 +86,7 @@ struct KvWork {
   }
   __device__ unsigned char* stage_info(int stage) const { return stage_info(memory, stage); }
 
-  __device__ bool attends() const { return at.split < splits && rows.first < rows_end(a, sequence); }
+  __device__ bool is_active() const { return item.split < splits && rows.first < rows_end(a, sequence); }
   __device__ int count() const { return tiles.count; }
   __device__ int first_key(int n) const { return (tiles.first + n * tiles.step) * C.tile_k; }
   __device__ bool every_row_sees(int n) const {
@@ -99,7 +108,7 @@ struct KvWork {
   }
 
   __device__ __forceinline__ void count_tiles() const {
-    if (!a.tile_counts || at.split != 0 || threadIdx.x != 0 || rows.first >= rows.end) return;
+    if (!a.tile_counts || item.split != 0 || threadIdx.x != 0 || rows.first >= rows.end) return;
     const TileRange all = key_tiles(seen, C.tile_k);
     // A last tile that is short but wholly visible counts as full.
     const int full_end =

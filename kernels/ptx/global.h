@@ -44,8 +44,8 @@ __device__ __forceinline__ void store_relaxed(unsigned long long* to, unsigned l
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 // Where `expected` stands it becomes `wanted`.
-__device__ __forceinline__ void exchange_if(unsigned long long* at, unsigned long long expected,
-                                            unsigned long long wanted) {
+__device__ __forceinline__ void compare_and_swap(unsigned long long* at, unsigned long long expected,
+                                                 unsigned long long wanted) {
   asm volatile("{ .reg .b64 before; atom.relaxed.gpu.global.cas.b64 before, [%0], %1, %2; }" ::"l"(at), "l"(expected),
                "l"(wanted)
                : "memory");
@@ -59,14 +59,14 @@ __device__ __forceinline__ unsigned long long add_acquire_release(unsigned long 
 }
 
 // A value is found here, and not where it is used: behind a wait, for which there is time to find it before.
-__device__ __forceinline__ void find_now(float& x) { asm volatile("" : "+f"(x)); }
-__device__ __forceinline__ void find_now(double& x) { asm volatile("" : "+d"(x)); }
-__device__ __forceinline__ void find_now(int& x) { asm volatile("" : "+r"(x)); }
-__device__ __forceinline__ void find_now(unsigned& x) { asm volatile("" : "+r"(x)); }
-__device__ __forceinline__ void find_now(unsigned long long& x) { asm volatile("" : "+l"(x)); }
-__device__ __forceinline__ void find_now(long long& x) { asm volatile("" : "+l"(x)); }
+__device__ __forceinline__ void materialize(float& x) { asm volatile("" : "+f"(x)); }
+__device__ __forceinline__ void materialize(double& x) { asm volatile("" : "+d"(x)); }
+__device__ __forceinline__ void materialize(int& x) { asm volatile("" : "+r"(x)); }
+__device__ __forceinline__ void materialize(unsigned& x) { asm volatile("" : "+r"(x)); }
+__device__ __forceinline__ void materialize(unsigned long long& x) { asm volatile("" : "+l"(x)); }
+__device__ __forceinline__ void materialize(long long& x) { asm volatile("" : "+l"(x)); }
 template <class T>
-__device__ __forceinline__ void find_now(T*& x) {
+__device__ __forceinline__ void materialize(T*& x) {
   asm volatile("" : "+l"(x));
 }
 

@@ -84,7 +84,7 @@ struct KeyWalk : KeyScores<C> {
   __device__ __forceinline__ void store(const Weights& w) const {
     const unsigned address = lane_gradient + gradient_buffer() * Pipeline::GradientTile::kBytes;
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) store_matrices_transposed(address + step * 16 * kPanelRowBytes, w[step]);
+    for (int step = 0; step < kSteps; ++step) stmatrix_x4_trans(address + step * 16 * kPanelRowBytes, w[step]);
   }
 
   // Elements of Q that are not finite are left out of dS^T Q: weights of 0 hide no NaN from products, and whoever sees

@@ -8,11 +8,11 @@ namespace cuflash {
 __device__ __forceinline__ bool on_16_bytes(const void* p) { return reinterpret_cast<uint64>(p) % 16 == 0; }
 
 // Of so many bytes, those that one instruction reads or writes.
-constexpr int together(int bytes) { return bytes < 16 ? bytes : 16; }
+constexpr int access_bytes(int bytes) { return bytes < 16 ? bytes : 16; }
 
 // Elements in memory, as far as they are read and written at once.
 template <Element E, int kCount>
-struct alignas(together(kCount* size_of(E))) Stored {
+struct alignas(access_bytes(kCount* size_of(E))) Stored {
   StoredOf<E> x[kCount];
 };
 template <Element E>
@@ -20,7 +20,7 @@ using EightStored = Stored<E, 8>;
 
 // The same in the type that is computed with.
 template <class Real, int kCount>
-struct alignas(together(kCount* static_cast<int>(sizeof(Real)))) Reals {
+struct alignas(access_bytes(kCount* static_cast<int>(sizeof(Real)))) Reals {
   Real x[kCount];
 };
 template <class Real>

@@ -55,7 +55,7 @@ requires(size_of(E) == 2) struct Operands<E> {
   template <class T>
   static __device__ __forceinline__ A load_a(T tile, int row, int k) {
     A a;
-    load_matrices(tile.lane_address(a_row(), a_byte(), row, k), a.r);
+    ldmatrix_x4(tile.lane_address(a_row(), a_byte(), row, k), a.r);
     return a;
   }
   template <class T>
@@ -65,19 +65,19 @@ requires(size_of(E) == 2) struct Operands<E> {
   template <class T>
   static __device__ __forceinline__ A load_a_transposed(T tile, int k, int row) {
     A a;
-    load_matrices_transposed(tile.lane_address(b_row(), b_byte(), k, row), a.r);
+    ldmatrix_x4_trans(tile.lane_address(b_row(), b_byte(), k, row), a.r);
     return a;
   }
   template <class T>
   static __device__ __forceinline__ B load_b(T tile, int column, int k) {
     unsigned r[4];
-    load_matrices(tile.lane_address(b_row(), b_byte(), column, k), r);
+    ldmatrix_x4(tile.lane_address(b_row(), b_byte(), column, k), r);
     return {{{r[0], r[1]}, {r[2], r[3]}}};
   }
   template <class T>
   static __device__ __forceinline__ B load_b_transposed(T tile, int k, int column) {
     unsigned r[4];
-    load_matrices_transposed(tile.lane_address(a_row(), a_byte(), k, column), r);
+    ldmatrix_x4_trans(tile.lane_address(a_row(), a_byte(), k, column), r);
     return {{{r[0], r[1]}, {r[2], r[3]}}};
   }
   // Two tiles side by side.
@@ -86,8 +86,8 @@ requires(size_of(E) == 2) struct Operands<E> {
              pack<E>(c[1].x[2], c[1].x[3])}};
   }
   static __device__ __forceinline__ void multiply(Accumulator<float>& c, const A& a, const B& b, int tile) {
-    if constexpr (E == Element::bf16) multiply_bf16(c.x, a.r, b.r[tile]);
-    else multiply_f16(c.x, a.r, b.r[tile]);
+    if constexpr (E == Element::bf16) mma_bf16(c.x, a.r, b.r[tile]);
+    else mma_f16(c.x, a.r, b.r[tile]);
   }
   static __device__ __forceinline__ void multiply_mirrored(Accumulator<float>& c, const A& a, const B& b, int tile) {
     multiply(c, a, b, tile);
@@ -125,7 +125,7 @@ struct Operands<Element::f32> {
   template <class T>
   static __device__ __forceinline__ A load_a(T tile, int row, int k) {
     unsigned r[4];
-    load_matrices(tile.address(a_row(), 0) + a_byte() + (row * T::kStride + k) * 4, r);
+    ldmatrix_x4(tile.address(a_row(), 0) + a_byte() + (row * T::kStride + k) * 4, r);
     return split_a(__uint_as_float(r[0]), __uint_as_float(r[1]), __uint_as_float(r[2]), __uint_as_float(r[3]));
   }
   template <class T>
@@ -141,7 +141,7 @@ struct Operands<Element::f32> {
   template <class T>
   static __device__ __forceinline__ B load_b(T tile, int column, int k) {
     unsigned r[4];
-    load_matrices(tile.address(b_row(), 0) + b_byte() + (column * T::kStride + k) * 4, r);
+    ldmatrix_x4(tile.address(b_row(), 0) + b_byte() + (column * T::kStride + k) * 4, r);
     return split_b(__uint_as_float(r[0]), __uint_as_float(r[1]), __uint_as_float(r[2]), __uint_as_float(r[3]));
   }
   template <class T>
@@ -154,15 +154,15 @@ struct Operands<Element::f32> {
   }
   // The small products first: they would be lost beside the large one.
   static __device__ __forceinline__ void multiply(Accumulator<float>& c, const A& a, const B& b, int tile) {
-    multiply_tf32(c.x, a.low, b.high[tile]);
-    multiply_tf32(c.x, a.high, b.low[tile]);
-    multiply_tf32(c.x, a.high, b.high[tile]);
+    mma_tf32(c.x, a.low, b.high[tile]);
+    mma_tf32(c.x, a.high, b.low[tile]);
+    mma_tf32(c.x, a.high, b.high[tile]);
   }
   // As multiply would with the roles exchanged, to the last bit.
   static __device__ __forceinline__ void multiply_mirrored(Accumulator<float>& c, const A& a, const B& b, int tile) {
-    multiply_tf32(c.x, a.high, b.low[tile]);
-    multiply_tf32(c.x, a.low, b.high[tile]);
-    multiply_tf32(c.x, a.high, b.high[tile]);
+    mma_tf32(c.x, a.high, b.low[tile]);
+    mma_tf32(c.x, a.low, b.high[tile]);
+    mma_tf32(c.x, a.high, b.high[tile]);
   }
 };
 
@@ -207,8 +207,8 @@ struct Operands<Element::f64> {
   static __device__ __forceinline__ void multiply(Accumulator<double>& c, const A& a, const B& b, int tile) {
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      multiply_f64(c.x[0], c.x[1], a.r[0][step], b.r[tile][step]);
-      multiply_f64(c.x[2], c.x[3], a.r[1][step], b.r[tile][step]);
+      mma_f64(c.x[0], c.x[1], a.r[0][step], b.r[tile][step]);
+      mma_f64(c.x[2], c.x[3], a.r[1][step], b.r[tile][step]);
     }
   }
   static __device__ __forceinline__ void multiply_mirrored(Accumulator<double>& c, const A& a, const B& b, int tile) {

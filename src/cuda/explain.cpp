@@ -59,14 +59,15 @@ std::string config_line(const Sm90DqConfig& c) {
 }
 
 std::string config_line(const KvConfig& c) {
-  return join(
-      "config     tiles of ", c.tile_q, " rows (queries times heads of a group) x ", c.tile_k,
-      " keys, head sizes up to ", c.dim_qk, " and ", c.dim_v, c.v_in_k ? ", values are columns of keys, " : ", ",
-      c.stages, " stages, ", c.ctas_per_sm, " CTAs an SM, rows copied ",
-      c.copy == kCopyTma        ? "as boxes by one more warp, "
-      : c.copy == kCopyElements ? "in pieces of any alignment, "
-                                : "16 bytes at a time, ",
-      c.fast_decode ? "plain, " : "", c.exchanges ? "splits wait for each other, " : "", options_text(c.options), "\n");
+  return join("config     tiles of ", c.tile_q, " rows (queries times heads of a group) x ", c.tile_k,
+              " keys, head sizes up to ", c.dim_qk, " and ", c.dim_v,
+              c.v_in_k ? ", values are columns of keys, " : ", ", c.stages, " stages, ", c.ctas_per_sm,
+              " CTAs an SM, rows copied ",
+              c.copy == kCopyTma        ? "as boxes by one more warp, "
+              : c.copy == kCopyElements ? "in pieces of any alignment, "
+                                        : "16 bytes at a time, ",
+              c.fast_decode ? "plain, " : "", c.l2_exchange ? "splits wait for each other, " : "",
+              options_text(c.options), "\n");
 }
 
 template <class Plan>

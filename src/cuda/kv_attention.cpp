@@ -33,7 +33,7 @@ void attend_cache(const CacheProblem& p, const Execution& e) {
   try {
     attend_cache(p, e, plan_of(p, state), state);
   } catch (const NoRoomForAll&) {
-    attend_cache(p, e, plan_of(p, state, Meeting::by_tickets), state);
+    attend_cache(p, e, plan_of(p, state, SplitReduction::by_tickets), state);
   }
 }
 

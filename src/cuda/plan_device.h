@@ -15,9 +15,10 @@ inline BackwardPlan plan_of(const BackwardProblem& p, const DeviceState& device,
       reproducible == Reproducible::yes ? nullptr : choice_for(*device.tuned, tuned::Direction::backward, p);
   return plan_backward(p, device.arch, reproducible, wanted_kernels(), choice);
 }
-inline KvPlan plan_of(const CacheProblem& p, const DeviceState& device, Meeting meeting = Meeting::by_posts) {
+inline KvPlan plan_of(const CacheProblem& p, const DeviceState& device,
+                      SplitReduction reduction = SplitReduction::by_exchange) {
   return plan_kv(p, device.arch, device.num_sms, wanted_kernels(),
-                 choice_for(*device.tuned, tuned::Direction::decode, p), meeting);
+                 choice_for(*device.tuned, tuned::Direction::decode, p), reduction);
 }
 
 }  // namespace cuflash::cuda

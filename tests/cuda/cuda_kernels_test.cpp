@@ -144,9 +144,9 @@ std::vector<Launch> all_launches_for(const Arch& arch) {
     }
   }
   for (const TypicalCache& t : typical_caches())
-    for (const Meeting meeting : {Meeting::by_posts, Meeting::by_tickets})
+    for (const SplitReduction reduction : {SplitReduction::by_exchange, SplitReduction::by_tickets})
       if (t.dtype != DType::f64 || t.dim_qk <= 128)
-        add(launches, plan_kv(cache_of(t), arch, 132, Kernels::best, nullptr, meeting).launch);
+        add(launches, plan_kv(cache_of(t), arch, 132, Kernels::best, nullptr, reduction).launch);
   return launches;
 }
 

@@ -256,9 +256,9 @@ TEST(Plans, OfACacheAskForFewPartsOfTilesAtOneTime) {
     p.len_q = len_q;
     const KvPlan plan = plan_kv(p, arch_named("sm_90a"), 132, Kernels::best);
     const int64_t parts = parts_of_tile(plan.config);
-    EXPECT_GE(plan.on_their_way, std::max<int64_t>(2, parts * plan.known_tiles));
-    EXPECT_LE(plan.on_their_way, parts * plan.config.stages);
-    return std::pair<int64_t, int64_t>(plan.on_their_way, parts * plan.config.stages);
+    EXPECT_GE(plan.loads_in_flight, std::max<int64_t>(2, parts * plan.known_tiles));
+    EXPECT_LE(plan.loads_in_flight, parts * plan.config.stages);
+    return std::pair<int64_t, int64_t>(plan.loads_in_flight, parts * plan.config.stages);
   };
   using Pair = std::pair<int64_t, int64_t>;
   EXPECT_EQ(asked({.batch = 16}), Pair(4, 12));
@@ -287,18 +287,18 @@ TEST(Plans, OfACacheHaveSplitsThatPostOnlyWhereAllRunAtOneTime) {
   const auto exchanges = [](const TypicalCache& t, int64_t len_q = 1) {
     CacheProblem p = cache_of(t);
     p.len_q = len_q;
-    const auto plan_for = [&](Meeting meeting) {
-      return plan_kv(p, arch_named("sm_90a"), 132, Kernels::best, nullptr, meeting);
+    const auto plan_for = [&](SplitReduction reduction) {
+      return plan_kv(p, arch_named("sm_90a"), 132, Kernels::best, nullptr, reduction);
     };
-    const KvPlan plan = plan_for(Meeting::by_posts), other = plan_for(Meeting::by_tickets);
-    EXPECT_EQ(plan.launch.cooperative, plan.config.exchanges == 1);
+    const KvPlan plan = plan_for(SplitReduction::by_exchange), other = plan_for(SplitReduction::by_tickets);
+    EXPECT_EQ(plan.launch.cooperative, plan.config.l2_exchange == 1);
     EXPECT_TRUE(!plan.launch.cooperative || plan.launch.ctas() <= 132);
     EXPECT_EQ(plan.launch.programmatic, !plan.no_tma);
-    EXPECT_FALSE(other.config.exchanges || other.launch.cooperative);
+    EXPECT_FALSE(other.config.l2_exchange || other.launch.cooperative);
     EXPECT_EQ(plan.splits, other.splits);
     EXPECT_GE(plan.workspace.size, other.workspace.size)
         << "the other one is taken where there is no room for all CTAs";
-    return plan.config.exchanges == 1;
+    return plan.config.l2_exchange == 1;
   };
   EXPECT_TRUE(exchanges({.batch = 1}));
   EXPECT_TRUE(exchanges({.batch = 1, .page_size = 16}));

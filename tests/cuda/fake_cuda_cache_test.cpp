@@ -151,7 +151,7 @@ TEST_F(FakeCache, SplitsPostTheirSumsToEachOther) {
       scene.attention.seqlens_q = {};
       const cuda::KvPlan plan = plan_of(scene);
       if (plan.no_tma) GTEST_SKIP() << "exchanges are for tensor copies";
-      ASSERT_TRUE(plan.config.exchanges) << describe(c);
+      ASSERT_TRUE(plan.config.l2_exchange) << describe(c);
       EXPECT_EQ(run_scene(scene, workspace, seed), "") << describe(c);
       EXPECT_TRUE(early && together);
     }
@@ -173,7 +173,7 @@ TEST_F(FakeCache, SplitsPostSumsOfValuesInKeys) {
     scene.attention.seqlens_q = {};
     const cuda::KvPlan plan = plan_of(scene);
     if (plan.no_tma) GTEST_SKIP() << "exchanges are for tensor copies";
-    ASSERT_TRUE(plan.config.exchanges && plan.config.v_in_k);
+    ASSERT_TRUE(plan.config.l2_exchange && plan.config.v_in_k);
     EXPECT_EQ(run_scene(scene, workspace, 3), "") << group;
   }
 }
@@ -189,9 +189,9 @@ TEST_F(FakeCache, SplitsMeetByTicketsWhereThereIsNoRoomForAll) {
   scene.attention.seqlens_q = {};
   const cuda::KvPlan plan = plan_of(scene);
   if (plan.no_tma) GTEST_SKIP() << "exchanges are for tensor copies";
-  ASSERT_TRUE(plan.config.exchanges);
+  ASSERT_TRUE(plan.config.l2_exchange);
   KvConfig by_tickets = plan.config;
-  by_tickets.exchanges = 0;
+  by_tickets.l2_exchange = 0;
   running = {ints_of(by_tickets), true, 1, 0, ""};
   gpus.crowded = true;
   const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));

@@ -50,7 +50,7 @@ Limits limits_by_warpgroups(const KvConfig& c, const Arch& arch) {
                      c.ctas_per_sm == 1;
   const int registers =
       sum_registers(c.element, 16 * row_blocks(c), c.dim_v) + sum_registers(c.element, 16, c.tile_k) * 3 / 2 + kBeside;
-  const int most = moves_registers(c) ? consumer_registers(c) : registers_of(num_threads(c), 1);
+  const int most = uses_setmaxnreg(c) ? consumer_registers(c) : registers_of(num_threads(c), 1);
   return limits(shape, shared_bytes(c), c.ctas_per_sm, arch, registers, most);
 }
 

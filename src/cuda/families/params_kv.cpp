@@ -29,8 +29,8 @@ RotaryView view_of(const Rotary& r) {
           r.one_position};
 }
 
-FirstCopies first_copies(const CacheProblem& p, const KvPlan& plan) {
-  FirstCopies f{};
+PrologueLoads prologue_loads(const CacheProblem& p, const KvPlan& plan) {
+  PrologueLoads f{};
   const CachedKeys& c = p.cache;
   f.rows = c.rows;
   if (c.page_size != 0) f.table = c.table, f.table_stride = c.table_stride, f.page_size = as_int(c.page_size);
@@ -61,7 +61,7 @@ KvParams kv_params(const CacheProblem& p, const KvPlan& plan, void* workspace, u
   if (plan.workspace.size == 0) return c;
   const auto part = [&](size_t offset) { return static_cast<void*>(static_cast<std::byte*>(workspace) + offset); };
   c.tickets = static_cast<uint64*>(part(plan.workspace.tickets));
-  c.split_states = part(plan.workspace.states), c.split_sums = part(plan.workspace.sums);
+  c.split_states = part(plan.workspace.states), c.split_o = part(plan.workspace.sums);
   return c;
 }
 
@@ -72,11 +72,11 @@ Sm90KvParams sm90_kv_params(const CacheProblem& p, const KvPlan& plan, void* wor
   const int rows = static_cast<int>(plan.box_rows);
   return {tensor_map(p.k, cached_extent(p, p.dim_qk), rows),
           tensor_map(p.v, cached_extent(p, p.dim_v), rows),
-          first_copies(p, plan),
+          prologue_loads(p, plan),
           kv_params(p, plan, workspace, tile_counts),
-          static_cast<int>(plan.early_ctas),
+          static_cast<int>(plan.first_wave_ctas),
           plan.at_once ? kManyTiles / plan.config.ctas_per_sm : 0,
-          static_cast<int>(plan.on_their_way)};
+          static_cast<int>(plan.loads_in_flight)};
 }
 
 MergeParams merge_params(const MergeProblem& p) {

@@ -272,9 +272,9 @@ void add_short_ones(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t slot
   constexpr int64_t kMostShort = 4;
   if (plan.no_tma || plan.row_tiles != 1) return;
   // Ends of short ones cost more than they fill where all long ones start at one time, and where these are not long.
-  const int64_t long_ones = std::max(plan.eager_splits, std::min(plan.splits, key_tiles / kLongTiles));
-  if (tiles * long_ones <= slots || key_tiles < 2 * kLongTiles) return;
-  const int64_t idle = slots * (key_tiles / long_ones) / 2, tiles_at_once = tiles * kShortTiles;
+  const int64_t long_splits = std::max(plan.eager_splits, std::min(plan.splits, key_tiles / kLongTiles));
+  if (tiles * long_splits <= slots || key_tiles < 2 * kLongTiles) return;
+  const int64_t idle = slots * (key_tiles / long_splits) / 2, tiles_at_once = tiles * kShortTiles;
   plan.short_splits = std::min({kMostShort, key_tiles / (4 * kShortTiles), (idle + tiles_at_once - 1) / tiles_at_once,
                                 kMostSplits - plan.splits});
   plan.splits += plan.short_splits;
@@ -331,7 +331,7 @@ void know_first_tiles(KvPlan& plan, const CacheProblem& p) {
 // Parts of tiles, keys or values, that a CTA asks for at one time. To be busy memory needs 44 KiB a multiprocessor on their
 // way, while one more is there and the next one is asked for; of more some are served long before others, and what is read
 // pushes more out of L2 that has to be written. Measured: docs/log.md.
-int64_t parts_on_their_way(const KvPlan& plan) {
+int64_t loads_in_flight_of(const KvPlan& plan) {
   constexpr int64_t kBytes = 44 << 10;
   const KvConfig& c = plan.config;
   const int64_t parts = parts_of_tile(c), all = parts * c.stages, bytes = stage_bytes(c) / parts;
@@ -341,11 +341,11 @@ int64_t parts_on_their_way(const KvPlan& plan) {
 
 // Whether splits post their sums to each other: cache/posts.h. All of them run at one time then. Every warp adds up some units of the
 // rows, one after the other: of many rows and few splits these are so many that tickets are faster (docs/benchmarks.md).
-bool is_worth_posts(const KvPlan& plan) {
+bool exchange_pays(const KvPlan& plan) {
   constexpr int64_t kMostUnits = 4;  // of a warp
   const KvConfig& c = plan.config;
   if (!c.fast_decode || !plan.at_once || plan.splits == 1 || c.ctas_per_sm != 1) return false;
-  return plan.state_rows * (c.dim_v / kPostedColumns) <= kMostUnits * plan.splits * (num_threads(c) / 32);
+  return plan.state_rows * (c.dim_v / kExchangeColumns) <= kMostUnits * plan.splits * (num_threads(c) / 32);
 }
 
 KvWorkspace workspace_of(const KvPlan& plan, int64_t tiles) {
@@ -357,9 +357,10 @@ KvWorkspace workspace_of(const KvPlan& plan, int64_t tiles) {
   constexpr int64_t kUnit = 256;
   const Checked states = round_up(Checked(tiles) * int64_t{sizeof(uint64)}, kUnit);
   // A post is 16 bytes for two numbers: cache/posts.h.
-  const Checked exchanges = rows * (plan.config.dim_v / kPostedColumns) * 16;
-  const Checked sums = states + round_up(plan.config.exchanges ? exchanges : rows * 2 * real, kUnit);
-  w.size = workspace_bytes(sums + columns * (plan.config.exchanges ? 8 : real));  // and no part of it is beyond its end
+  const Checked exchanges = rows * (plan.config.dim_v / kExchangeColumns) * 16;
+  const Checked sums = states + round_up(plan.config.l2_exchange ? exchanges : rows * 2 * real, kUnit);
+  w.size =
+      workspace_bytes(sums + columns * (plan.config.l2_exchange ? 8 : real));  // and no part of it is beyond its end
   w.states = workspace_bytes(states), w.sums = workspace_bytes(sums);
   return w;
 }
@@ -367,7 +368,7 @@ KvWorkspace workspace_of(const KvPlan& plan, int64_t tiles) {
 }  // namespace
 
 KvPlan plan_kv(const CacheProblem& p, const Arch& arch, int num_sms, Kernels kernels, const tuned::Choice* choice,
-               Meeting meeting) {
+               SplitReduction reduction) {
   require_supported(p);
   KvPlan plan{};
   plan.no_tma = no_tma(p, arch, kernels);
@@ -375,7 +376,7 @@ KvPlan plan_kv(const CacheProblem& p, const Arch& arch, int num_sms, Kernels ker
   if (!plan.no_tma) plan.box_rows = box_rows_of(p, plan.config);
   // Calls with many queries take their time in any case; with a fixed number of splits a row's bits are the same in any call.
   plan.config.fast_decode = !plan.no_tma && !by_warpgroups(plan.config) && p.num_splits == 0 && is_plain(p);
-  plan.early_ctas = int64_t{num_sms} * plan.config.ctas_per_sm;
+  plan.first_wave_ctas = int64_t{num_sms} * plan.config.ctas_per_sm;
   const int64_t rows = p.len_q * p.group();
   // Sequences without queries may still have rows to append.
   const bool works = p.len_q > 0 || p.cache.len_new > 0;
@@ -385,10 +386,10 @@ KvPlan plan_kv(const CacheProblem& p, const Arch& arch, int num_sms, Kernels ker
   choose_splits(plan, p, num_sms, plan.tuned ? choice->splits : 0);
   if (plan.tuned) plan.reason = kTunedReason;
   const int64_t tiles = of_all_heads(p, plan.row_tiles);
-  plan.at_once = tiles * plan.splits <= plan.early_ctas;
-  plan.config.exchanges = meeting == Meeting::by_posts && is_worth_posts(plan);
+  plan.at_once = tiles * plan.splits <= plan.first_wave_ctas;
+  plan.config.l2_exchange = reduction == SplitReduction::by_exchange && exchange_pays(plan);
   know_first_tiles(plan, p);
-  plan.on_their_way = parts_on_their_way(plan);
+  plan.loads_in_flight = loads_in_flight_of(plan);
   plan.launch = launch_of(key_of(plan.no_tma ? KernelKind::kv_attention : KernelKind::sm90_kv, arch, plan.config),
                           works ? Checked(p.batch) * p.heads_k * plan.row_tiles * plan.splits : 0,
                           num_threads(plan.config), shared_bytes(plan.config));
@@ -396,7 +397,7 @@ KvPlan plan_kv(const CacheProblem& p, const Arch& arch, int num_sms, Kernels ker
     plan.launch.grid_x = static_cast<uint32_t>(p.heads_k * plan.row_tiles);
     plan.launch.grid_y = static_cast<uint32_t>(p.batch), plan.launch.grid_z = static_cast<uint32_t>(plan.splits);
   }
-  plan.launch.programmatic = !plan.no_tma, plan.launch.cooperative = plan.config.exchanges != 0;
+  plan.launch.programmatic = !plan.no_tma, plan.launch.cooperative = plan.config.l2_exchange != 0;
   plan.workspace = workspace_of(plan, tiles);
   return plan;
 }

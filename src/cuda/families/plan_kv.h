@@ -22,13 +22,13 @@ struct KvPlan {
   int64_t eager_splits = 1;  // as in KvParams
   int64_t least_tiles = 1;
   int64_t short_splits = 0;
-  int64_t state_rows = 0;    // rows of a tile whose sums are kept
-  int64_t box_rows = 0;      // of tensor copies
-  int64_t early_ctas = 0;    // run from the beginning
-  bool at_once = false;      // that is all of them
-  int64_t known_splits = 0;  // as in FirstCopies
+  int64_t state_rows = 0;       // rows of a tile whose sums are kept
+  int64_t box_rows = 0;         // of tensor copies
+  int64_t first_wave_ctas = 0;  // run from the beginning
+  bool at_once = false;         // that is all of them
+  int64_t known_splits = 0;     // as in PrologueLoads
   int64_t known_tiles = 0;
-  int64_t on_their_way = 0;  // as in Sm90KvParams
+  int64_t loads_in_flight = 0;  // as in Sm90KvParams
   KvWorkspace workspace;
   const char* no_tma = nullptr;  // why there are none
   const char* reason;            // why this many splits, for explain
@@ -36,11 +36,11 @@ struct KvPlan {
 };
 // num_sms: of the device. The kernel does not depend on it, the number of splits does unless the problem names one.
 // Throws CUFLASH_UNSUPPORTED, in a sentence, for what the kernels do not compute.
-// meeting: posts where all CTAs may run at one time and it is worth it, or tickets, of which nobody waits for another CTA.
+// reduction: by exchange where all CTAs may run at one time and it is worth it, or tickets, of which nobody waits for another CTA.
 // choice: as in plan_forward; not taken where the problem names a number of splits, which promises more than speed.
-enum class Meeting { by_posts, by_tickets };
+enum class SplitReduction { by_exchange, by_tickets };
 KvPlan plan_kv(const CacheProblem& problem, const Arch& arch, int num_sms, Kernels kernels = wanted_kernels(),
-               const tuned::Choice* choice = nullptr, Meeting meeting = Meeting::by_posts);
+               const tuned::Choice* choice = nullptr, SplitReduction reduction = SplitReduction::by_exchange);
 
 // Of the cache as a tensor: entries, or pages.
 RowsExtent cached_extent(const CacheProblem& problem, int64_t dim);

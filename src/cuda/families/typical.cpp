@@ -210,8 +210,8 @@ std::vector<TypicalCache> typical_caches(const TypicalChoice& choice) {
 
 static void add_if_supported(std::vector<KernelKey>& keys, const TypicalCache& t, const Arch& arch) {
   try {
-    for (const Meeting meeting : {Meeting::by_posts, Meeting::by_tickets})
-      add(keys, plan_kv(cache_of(t), arch, usual_sms(arch), wanted_kernels(), nullptr, meeting).launch);
+    for (const SplitReduction reduction : {SplitReduction::by_exchange, SplitReduction::by_tickets})
+      add(keys, plan_kv(cache_of(t), arch, usual_sms(arch), wanted_kernels(), nullptr, reduction).launch);
   } catch (const FlashAttentionError& error) {
     if (error.status() != CUFLASH_UNSUPPORTED) throw;  // large rows of large types do not fit every architecture
   }

@@ -51,7 +51,7 @@ inline float __uint_as_float(unsigned x) { return same_bits<float>(x); }
 inline unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
 
 [[noreturn]] inline void __trap() { throw std::runtime_error("a kernel gives up"); }
-inline void __syncthreads() { kernel_emulator::wait_for_all(); }
+inline void __syncthreads() { kernel_emulator::sync_threads(); }
 
 template <class T>
 T of_lane(const unsigned char* all, int lane) {

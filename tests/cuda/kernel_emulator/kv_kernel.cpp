@@ -36,7 +36,7 @@ using Kernel = void (*)(const Params&);
 struct CacheKernel {
   KvConfig config;
   Kernel<KvParams> run;
-  Kernel<Sm90KvParams> run_boxes;
+  Kernel<Sm90KvParams> run_tma;
 };
 template <KvConfig C>
 constexpr CacheKernel cache_kernel() {
@@ -147,12 +147,12 @@ std::string run_ctas(Kernel<Params> kernel, const void* params, const Grid& grid
 }
 
 // CTAs that wait for each other. Each has the shared memory while it is its turn.
-std::string run_all_together(Kernel<Sm90KvParams> kernel, const void* params, const Grid& grid, int threads,
-                             size_t shared_bytes, uint64_t seed) {
+std::string run_cooperative(Kernel<Sm90KvParams> kernel, const void* params, const Grid& grid, int threads,
+                            size_t shared_bytes, uint64_t seed) {
   std::vector<std::vector<unsigned char>> kept(static_cast<size_t>(grid.ctas()),
                                                std::vector<unsigned char>(sizeof memory, 0xff));
   std::string fault;
-  run_ctas_together(
+  run_ctas_interleaved(
       grid.ctas(), threads, seed, [&] { kernel(*static_cast<const Sm90KvParams*>(params)); },
       [&](int64_t n) {
         std::memcpy(memory, kept[static_cast<size_t>(n)].data(), sizeof memory);
@@ -172,9 +172,9 @@ std::string run_cache_kernel(const int* config, size_t ints, const void* params,
   for (const CacheKernel& kernel : kCacheKernels)
     if (is_config(kernel.config, config, ints))
       return kernel.run ? run_ctas<KvParams>(kernel.run, params, grid, threads, shared_bytes, seed)
-             : kernel.config.exchanges
-                 ? run_all_together(kernel.run_boxes, params, grid, threads, shared_bytes, seed)
-                 : run_ctas<Sm90KvParams>(kernel.run_boxes, params, grid, threads, shared_bytes, seed);
+             : kernel.config.l2_exchange
+                 ? run_cooperative(kernel.run_tma, params, grid, threads, shared_bytes, seed)
+                 : run_ctas<Sm90KvParams>(kernel.run_tma, params, grid, threads, shared_bytes, seed);
   return missing(config, ints);
 }
 std::string run_merge_kernel(const int* config, size_t ints, const void* params, const Grid& grid, int threads,

@@ -18,7 +18,7 @@ inline void tma_load(unsigned to, const TensorMap& map, unsigned barrier, int co
   cuflash::test::FakeTensorMap tensor;
   std::memcpy(&tensor, &map, sizeof tensor);
   const unsigned bytes = tensor.box_rows * 128;
-  kernel_emulator::start_box(barrier, bytes, [=] {
+  kernel_emulator::start_tma(barrier, bytes, [=] {
     for (unsigned r = 0; r < tensor.box_rows; ++r)
       for (unsigned n = 0; n < 64; ++n) {
         const uint64_t at[] = {column + uint64_t{n}, row + uint64_t{r}, static_cast<uint64_t>(head),
