@@ -1,11 +1,11 @@
-// Keys and values of a CTA come to shared memory by copies of all its threads.
+// K and V pipeline of the portable kernel: all threads of the CTA load with cp.async, there is no producer warp.
 //
-//   begin    places of the first tiles | barrier | start copying stages - 1 of them
-//   wait n   wait tile n | barrier | start copying tile n + stages - 1 | look up the places of tile n + stages
-//   leave n  note these
+//   begin             offsets of the first tiles | barrier | start loading stages - 1 of them
+//   wait n            wait for tile n | barrier | start loading tile n + stages - 1 | look up the offsets of tile n + stages
+//   publish_offsets   store those offsets to shared memory
 //
-// Keys that are looked up, rows that are new and rows that nobody sees are all told by their place. What lies in a row that
-// nobody sees is never read: it is zero in shared memory, since a weight of zero would not keep a NaN out.
+// KeyOffsets also mark new rows and rows that no query sees. The latter are never read; they are zero in shared memory,
+// because a weight of zero would not keep a NaN out of O.
 #pragma once
 
 #include "kv/loads.h"
@@ -17,7 +17,7 @@ template <KvConfig C>
 struct CpAsyncKeys {
   static constexpr Element E = C.element;
   static constexpr int kThreads = num_threads(C);
-  // Where the sums take most registers, what is seldom needed in the loop is found out anew.
+  // If O takes most of the registers, values that the loop seldom needs are recomputed instead of kept.
   static constexpr bool kRematerialize = C.dim_v / C.column_warps > 128 || E == Element::f64;
   using KTile = Tile<E, C.tile_k, C.dim_qk>;
   using VTile = Tile<E, C.tile_k, C.dim_v>;
@@ -65,7 +65,7 @@ struct CpAsyncKeys {
 #pragma unroll 1
     for (int n = 0; n < C.stages - 1; ++n) {
       if (n < work.count()) load(n);
-      cp_async_commit();  // an empty group keeps the count of pending ones right
+      cp_async_commit();  // an empty group keeps the number of pending groups right
     }
   }
   __device__ __forceinline__ void wait(int n) {
@@ -73,7 +73,7 @@ struct CpAsyncKeys {
     __syncthreads();
     if (n + C.stages - 1 < work.count()) load(n + C.stages - 1);
     cp_async_commit();
-    // Looked up now and noted after the products: they wait for nothing in between.
+    // Looked up now and stored after the products, which hide the latency.
     if (looks_up(n)) next = offsets(n + C.stages, static_cast<int>(threadIdx.x));
   }
   __device__ __forceinline__ void publish_offsets(int n) const {

@@ -1,5 +1,5 @@
-// What the key warps of a CTA have summed becomes the output, or what a split leaves behind; whoever of the splits of a
-// tile of rows comes last adds up what they have left.
+// Epilogue of the consumer warps: partials of the key warps go to shared memory and are reduced to O and LSE, or to the
+// partial of a split in the workspace. The split that arrives last (kv/ticket.h) reduces the splits of its row tile.
 #pragma once
 
 #include "kv/split_reduce.h"
@@ -17,22 +17,22 @@ struct Epilogue {
   using Rows = typename Work::Rows;
 
   const Work& work;
-  // A warp that has no sums may go through all this before the others. It neither reads nor writes any: code and params,
-  // which come from far, are in the caches of the multiprocessor then.
+  // The producer warp has no partials and may run the epilogue first, without reading or writing any: this brings code and
+  // params into the caches of the SM before the consumers need them.
   bool warms_icache = false;
 
-  // What does not depend on sums.
-  Real factor, unit;
-  int output_rows = 0;          // rows of the tile that are
-  SplitWorkspace<C> workspace;  // where there are splits
-  OutputSlice<E> output;        // of the thread's first piece
+  // What does not depend on the partials; see prepare().
+  Real scale_log2, natural_scale;
+  int output_rows = 0;          // rows of the tile that are written
+  SplitWorkspace<C> workspace;  // if there are several splits
+  OutputSlice<E> output;        // the thread's first piece
 
   __device__ explicit Epilogue(const Work& work, bool warms_icache = false)
       : work(work),
         warms_icache(warms_icache),
         output_rows(min(C.tile_q, rows_end(work.a, work.sequence) - work.rows.first)) {}
 
-  // Sums of key warp w of a row of the tile.
+  // Partial O of key warp w for a row of the tile.
   __device__ Real* warp_sums(int w, int row) const {
     return reinterpret_cast<Real*>(work.memory) + (w * C.tile_q + row) * sums_stride(C);
   }
@@ -40,8 +40,8 @@ struct Epilogue {
     return reinterpret_cast<RowState<Real>*>(warp_sums(C.key_warps, 0)) + w * C.tile_q;
   }
 
-  // By every warp that has sums, in the place of keys and values. first: the lane's first row of them. Of many tiles most rows
-  // are nobody's.
+  // Called by every consumer warp; the partials overwrite the K and V stages. first: the lane's first row. Rows that are not
+  // written, most of them in many tiles, are skipped.
   __device__ __forceinline__ void store_warp_partials(Softmax<Real, 1>& softmax, const typename Work::Output& o,
                                                       int first = Work::lane_row()) const {
     softmax.gather();
@@ -57,19 +57,19 @@ struct Epilogue {
     }
   }
 
-  // Pieces of some columns of these rows, dealt out to threads.
+  // A piece is kEpilogueColumns columns of one row; threads take pieces in turn.
   static constexpr int kPieces = C.dim_v / kEpilogueColumns;
   __device__ int pieces() const { return warms_icache ? kPieces : output_rows * kPieces; }
   __device__ static int first_piece() { return static_cast<int>(threadIdx.x) % kThreads; }
   __device__ static int row_of(int piece) { return piece / kPieces; }
   __device__ static int column_of(int piece) { return piece % kPieces * kEpilogueColumns; }
 
-  // Key warps become one.
+  // Reduces the key warps.
   __device__ __forceinline__ PartialO<Real> reduce_warps(int piece) const {
     PartialO<Real> sums;
     const int row = row_of(piece), column = column_of(piece);
     sums.template accumulate<C.key_warps>(
-        warms_icache ? 0 : C.key_warps, factor, [&](int w, RowState<Real>& state, Real(&x)[kEpilogueColumns]) {
+        warms_icache ? 0 : C.key_warps, scale_log2, [&](int w, RowState<Real>& state, Real(&x)[kEpilogueColumns]) {
           state = warp_states(w)[row];
           const auto columns = *reinterpret_cast<const Reals<Real, kEpilogueColumns>*>(warp_sums(w, row) + column);
 #pragma unroll
@@ -77,18 +77,18 @@ struct Epilogue {
         });
     return sums;
   }
-  // What a split leaves behind.
+  // Stores the partial of this split to the workspace.
   __device__ __forceinline__ void store_partial() const {
 #pragma unroll 1
     for (int n = first_piece(); n < pieces(); n += kThreads) {
       const PartialO<Real> sums = reduce_warps(n);
       if (warms_icache) continue;
       store_to_global(workspace.partial_o(row_of(n), work.item.split, column_of(n)), sums.x);
-      const Real state[2] = {sums.row.max, sums.row.sum};
+      const Real state[2] = {sums.row.row_max, sums.row.row_sum};
       if (column_of(n) == 0) store_to_global(workspace.state(row_of(n), work.item.split), state);
     }
   }
-  // Splits become one.
+  // Reduces the splits.
   __device__ __forceinline__ PartialO<Real> reduce_splits(int piece) const {
     constexpr int kAtOnce = (C.ctas_per_sm > 2 ? 48 : 64) / sizeof(Real);  // as registers allow
     PartialO<Real> sums;
@@ -96,7 +96,7 @@ struct Epilogue {
                *columns = workspace.partial_o(row_of(piece), 0, column_of(piece));
 #pragma unroll 1
     for (int left = work.splits; left > 0; left -= kAtOnce) {
-      sums.template accumulate<kAtOnce>(warms_icache ? 0 : left, factor,
+      sums.template accumulate<kAtOnce>(warms_icache ? 0 : left, scale_log2,
                                         [&](int n, RowState<Real>& state, Real(&x)[kEpilogueColumns]) {
                                           Real loaded[2];
                                           load_from_l2(states + n * 2, loaded), load_from_l2(columns + n * C.dim_v, x);
@@ -107,7 +107,7 @@ struct Epilogue {
     return sums;
   }
 
-  // By one thread of the CTA, before it arrives.
+  // Called by one thread of the CTA before the CTA arrives.
   __device__ __forceinline__ void init_ticket() const {
     if (work.splits > 1) prepare_ticket(work.p.tickets + tile_number(work.p, work.item));
   }
@@ -122,13 +122,13 @@ struct Epilogue {
     if (warms_icache) slice.count = 0;
     return slice;
   }
-  __device__ __forceinline__ void compute_factors() {
-    factor = Rows::factor(work.a), unit = Rows::unit(work.a);
-    materialize(factor), materialize(unit), materialize(output_rows);
+  __device__ __forceinline__ void compute_scales() {
+    scale_log2 = Rows::scale_log2(work.a), natural_scale = Rows::natural_scale(work.a);
+    materialize(scale_log2), materialize(natural_scale), materialize(output_rows);
   }
-  // Before `add`, where there is time: behind the last keys everybody waits for every instruction.
+  // Computes addresses and scales ahead of run(), where their latency is hidden. After the last keys it would not be.
   __device__ __forceinline__ void prepare() {
-    compute_factors();
+    compute_scales();
     if (work.splits > 1) {
       workspace = SplitWorkspace<C>::of(work.p, work.item);
       materialize(workspace.ticket), materialize(workspace.states), materialize(workspace.partials);
@@ -137,7 +137,7 @@ struct Epilogue {
     materialize(output.index), materialize(output.lse_index);
   }
 
-  // By all threads that compute, behind a barrier: all sums are shared.
+  // Called by all consumers after a barrier, when all partials are in shared memory.
   __device__ __forceinline__ void run() {
     const bool split = work.splits > 1;
     if (split) {
@@ -148,7 +148,7 @@ struct Epilogue {
     for (int n = first_piece(); n < pieces(); n += kThreads) {
       if (n >= kThreads) output = output_of(n);
       PartialO<Real> sums = split ? reduce_splits(n) : reduce_warps(n);
-      write_output<E, C.fast_decode != 0>(work.p, output, !warms_icache && column_of(n) == 0, unit, sums);
+      write_output<E, C.fast_decode != 0>(work.p, output, !warms_icache && column_of(n) == 0, natural_scale, sums);
     }
     if (split && threadIdx.x == 0) reset(workspace.ticket);
   }

@@ -1,8 +1,9 @@
-// The end of splits that run at one time: every one of them posts what its key warps have summed, and adds up a part of the
-// rows over all splits. Behind the last keys nobody waits for a fence, for an atomic, or for one CTA that does it all.
+// Epilogue of splits that run at the same time: each split publishes the partial of its key warps through L2 and reduces
+// some of the segments over all splits. After the last keys there is no fence, no atomic, and no single CTA that reduces
+// everything.
 //
-//   warps that compute   share sums in shared memory | add them up, post them | units, if there are many
-//   copying warp         rehearse both | units: until all splits have posted, add up, output
+//   consumer warps   partials to shared memory | reduce the key warps, publish | more segments, if there are many
+//   producer warp    run both once to warm the instruction cache | first segment: poll all splits, reduce, store O
 #pragma once
 
 #include "kv/epilogue.h"
@@ -13,14 +14,15 @@ namespace cuflash {
 template <KvConfig C>
 struct ExchangeEpilogue : Epilogue<C> {
   using Base = Epilogue<C>;
-  using Base::factor, Base::output, Base::warms_icache, Base::work, Base::output_rows;
+  using Base::scale_log2, Base::output, Base::warms_icache, Base::work, Base::output_rows;
   using Work = typename Base::Work;
   static constexpr int kWarps = Base::kThreads / 32;
 
-  SplitExchange<C> exchange;
-  // Of what a thread posts first.
+  using Exchange = SplitExchange<C>;
+  Exchange exchange;
+  // Addresses of the first piece that a thread publishes.
   struct Piece {
-    unsigned sums, state;  // of the first key warp, in shared memory
+    unsigned sums, state;  // shared memory addresses of key warp 0
     FlaggedPair *columns_to, *state_to;
     bool has_state;
   };
@@ -31,27 +33,26 @@ struct ExchangeEpilogue : Epilogue<C> {
 
   __device__ __forceinline__ Piece piece_of(int n) const {
     const int row = Base::row_of(n), column = Base::column_of(n), split = work.item.split;
-    const int segment = SplitExchange<C>::segment_of(row, column),
-              lane = column % SplitExchange<C>::kSegmentColumns / kEpilogueColumns;
+    const int segment = Exchange::segment_of(row, column), lane = column % Exchange::kSegmentColumns / kEpilogueColumns;
     return {shared_address(Base::warp_sums(0, row) + column), shared_address(Base::warp_states(0) + row),
             exchange.columns(segment, split, lane), exchange.state(segment, split), lane == 0};
   }
   __device__ __forceinline__ OutputSlice<C.element> output_of_segment(int segment) const {
-    auto slice = OutputSlice<C.element>::of(
-        work.p, work.sequence, work.item, work.rows.first + SplitExchange<C>::row_of(segment),
-        SplitExchange<C>::first_column(segment) + SplitExchange<C>::lane() * kEpilogueColumns);
-    if (SplitExchange<C>::lane_group() != 0) slice.count = 0;
+    auto slice =
+        OutputSlice<C.element>::of(work.p, work.sequence, work.item, work.rows.first + Exchange::row_of(segment),
+                                   Exchange::first_column(segment) + Exchange::lane() * kEpilogueColumns);
+    if (Exchange::lane_group() != 0) slice.count = 0;
     return slice;
   }
-  // The copying warp has a CTA's first unit: the others come to theirs when it is there already.
+  // The producer warp takes the CTA's first segment: it is free before the consumers are.
   __device__ int first_segment() const { return work.item.split + work.splits * (warms_icache ? 0 : 1 + Work::warp()); }
-  __device__ int segments() const { return output_rows * SplitExchange<C>::kRowSegments; }
+  __device__ int segments() const { return output_rows * Exchange::kRowSegments; }
 
   __device__ __forceinline__ void init_ticket() const {}
   __device__ __forceinline__ void prepare() {
     if (work.splits == 1) return Base::prepare();
-    Base::compute_factors();
-    exchange = SplitExchange<C>::of(work.p, work.item);
+    Base::compute_scales();
+    exchange = Exchange::of(work.p, work.item);
     materialize(exchange.states), materialize(exchange.sums), materialize(exchange.flag);
     pieces = Base::pieces();
     piece = piece_of(Base::first_piece());
@@ -63,7 +64,8 @@ struct ExchangeEpilogue : Epilogue<C> {
     materialize(output.index), materialize(output.lse_index);
   }
 
-  // By all threads that compute, behind a barrier: all sums are shared. And by the copying warp before that.
+  // Called by all consumers after a barrier, when all partials are in shared memory, and by the producer warp before that.
+  // The producer's first pass is a dry run (`live` is false); then it waits for the consumers at kPartialsBarrier.
   __device__ __forceinline__ void run() {
     if (work.splits == 1) return Base::run();
     if (!warms_icache && work.item.split < segments()) named_barrier_arrive(kPartialsBarrier, Base::kThreads + 32);
@@ -81,11 +83,11 @@ struct ExchangeEpilogue : Epilogue<C> {
   }
 
  private:
-  // Key warps become one.
+  // Reduces the key warps. Loads are predicated instead of skipped, so that the dry run executes the same code.
   __device__ __forceinline__ PartialO<float> reduce_warps() const {
     PartialO<float> sums;
     sums.template accumulate<C.key_warps>(
-        C.key_warps, factor, [&](int w, RowState<float>& state, float(&x)[kEpilogueColumns]) {
+        C.key_warps, scale_log2, [&](int w, RowState<float>& state, float(&x)[kEpilogueColumns]) {
           constexpr unsigned kRows = C.tile_q;
           float loaded[2] = {minus_infinity<float>(), 0};
           load_from_shared(piece.state + static_cast<unsigned>(w * kRows * sizeof state), loaded, !warms_icache);
@@ -101,18 +103,18 @@ struct ExchangeEpilogue : Epilogue<C> {
       if (n >= Base::kThreads) piece = piece_of(n);
       const PartialO<float> sums = reduce_warps();
       store_flagged(piece.columns_to, sums.x[0], sums.x[1], exchange.flag, !warms_icache);
-      store_flagged(piece.columns_to + SplitExchange<C>::kSegmentLanes, sums.x[2], sums.x[3], exchange.flag,
-                    !warms_icache);
-      store_flagged(piece.state_to, sums.row.max, sums.row.sum, exchange.flag, !warms_icache && piece.has_state);
+      store_flagged(piece.columns_to + Exchange::kSegmentLanes, sums.x[2], sums.x[3], exchange.flag, !warms_icache);
+      store_flagged(piece.state_to, sums.row.row_max, sums.row.row_sum, exchange.flag,
+                    !warms_icache && piece.has_state);
     }
   }
-  // By a warp. Not really: a rehearsal.
+  // Called by one warp. live == false: a dry run that neither polls nor stores.
   __device__ __forceinline__ void reduce_segment(int segment, bool live) const {
-    auto sums = exchange.reduce(segment, live ? work.splits : 0, factor);
+    auto sums = exchange.reduce(segment, live ? work.splits : 0, scale_log2);
     auto slice = output;
     if (!live) slice.count = 0;
     write_output<C.element, C.fast_decode != 0>(
-        work.p, slice, live && lane_id() == 0 && SplitExchange<C>::first_column(segment) == 0, this->unit, sums);
+        work.p, slice, live && lane_id() == 0 && Exchange::first_column(segment) == 0, this->natural_scale, sums);
   }
 };
 

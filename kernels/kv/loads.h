@@ -1,4 +1,4 @@
-// Rows on their way to shared memory: queries, turned, and keys and values from wherever they lie.
+// Loads to shared memory: queries, rotated if asked, in the prologue; cached and new rows of K and V in the mainloop.
 #pragma once
 
 #include "kv/rotary.h"
@@ -18,8 +18,8 @@ __device__ __forceinline__ void put_eight(AnyTile tile, int row, int column, con
   *static_cast<EightStored<E>*>(tile.piece_memory(row, column)) = stored_eight<E>(x);
 }
 
-// The rows of a tile: queries of the heads of one group. Rows of queries that do not exist are zeros. Everybody waits for
-// them: what need not be turned goes as it is. kPlain: as in KvConfig.
+// Loads the rows of a tile: queries of the heads of one group. Rows of queries that do not exist become zeros. This is on
+// the critical path, so rows that need no rotation are copied as they are. kFastDecode: as in KvConfig.
 template <int kThreads, Element E, int kRows, int kColumns, bool kFastDecode = false, class AnyTile>
 __device__ __forceinline__ void load_queries(AnyTile tile, const KvParams& p, const CachedSequence& s,
                                              const WorkItem& item, RowRange rows) {
@@ -48,8 +48,8 @@ __device__ __forceinline__ void load_queries(AnyTile tile, const KvParams& p, co
   }
 }
 
-// Rows of one tile of keys, or of values, whose places are known: kValues says which of the two. New rows are left out.
-// Asynchronous but for kCopyElements: the caller commits and waits.
+// Loads one tile of K, or of V if kValues, by its offsets; new rows are skipped. Asynchronous except for kCopyElements: the
+// caller commits and waits.
 template <bool kValues, int kCopy, int kThreads, Element E, int kRows, int kColumns>
 __device__ __forceinline__ void load_cached(Tile<E, kRows, kColumns> tile, const KeyOffsets* key_offsets,
                                             const void* head, int dim) {
@@ -72,7 +72,7 @@ __device__ __forceinline__ void load_cached(Tile<E, kRows, kColumns> tile, const
         const int column = (lane + n * kLanes) * kPerChunk;
         if (kChunks % kLanes != 0 && column >= kColumns) continue;
         const int bytes = kCopy == kCopyWhole ? 16 : max(0, min(kPerChunk, dim - column)) * size_of(E);
-        const bool reads = begin >= 0 && bytes > 0;  // of 0 bytes none is read, but the address is still one
+        const bool reads = begin >= 0 && bytes > 0;  // with 0 bytes nothing is read, but the address must be valid
         const auto* from = static_cast<const StoredOf<E>*>(head) + (reads ? begin + column : 0);
         cp_async_16(tile.address(row, column), from, reads ? bytes : 0);
       }
@@ -90,7 +90,7 @@ __device__ __forceinline__ void load_cached(Tile<E, kRows, kColumns> tile, const
   }
 }
 
-// The new rows of a tile of keys, or of values, whose first key is k_first: those that is_new(row) says.
+// Loads the new rows of a tile of K, or of V if kValues, whose first key is k_first: those for which is_new(row) holds.
 template <bool kValues, int kThreads, Element E, int kRows, int kColumns, class AnyTile, class IsNew>
 __device__ __forceinline__ void load_new(AnyTile tile, IsNew&& is_new, const KvParams& p, const CachedSequence& s,
                                          const WorkItem& item, int k_first) {

@@ -1,4 +1,4 @@
-// Rows that are turned by their positions on the way, in pieces of eight elements.
+// Rotary embedding, applied to queries and new keys while they are loaded (prologue and append), eight elements at a time.
 #pragma once
 
 #include "kv/geometry.h"
@@ -6,23 +6,24 @@
 
 namespace cuflash {
 
-// The products are rounded by themselves, as who turns rows before a call does.
+// The products are rounded separately, with no FMA: the result equals that of rotating the rows before the call.
 template <class Real>
 __device__ __forceinline__ Real rotated(Real x, Real other, Real cos, Real sin, bool second) {
   const Real straight = rounded_product(x, cos), across = rounded_product(other, sin);
   return second ? straight + across : straight - across;
 }
 
-// Pieces lie inside one half of the elements that are turned, or in none: cos, sin and the other elements are neighbours.
+// Whether each piece of eight lies inside one half of the rotated elements, or outside of both, so that its cos, sin and
+// partner elements are contiguous.
 __device__ __forceinline__ bool has_whole_pieces(const RotaryView& r) {
   return (r.interleaved ? r.dim : r.dim / 2) % 8 == 0;
 }
 
 // Elements d ... d + 7 of the row that begins at element `row` of `data`, of type E; those from `dim` on are 0. position:
-// where it stands, below the positions there are. Pieces need not begin at multiples of eight, only take longer then.
+// the row's position, less than r.positions. A piece need not begin at a multiple of eight, but is slower then.
 //
-// A call, not a copy of all this wherever rows are loaded: what a launch runs once comes from memory, and a kernel that is
-// small starts sooner. Where nothing is turned nobody waits for a call.
+// Not inlined: code that a launch runs once is fetched from memory, and a small kernel starts sooner. Without rotation there
+// is no call.
 template <Element E>
 __device__ __noinline__ EightReals<RealOf<E>> rotated_eight(const RotaryView& r, int64 position, const void* data,
                                                             int64 row, int d, int dim) {
@@ -74,7 +75,7 @@ __device__ __forceinline__ void load_rotated_eight(const RotaryView& r, int64 po
   for (int n = 0; n < 8; ++n) x[n] = eight.x[n];
 }
 
-// Row n of what is appended to a sequence: where it begins in k_new and in v_new.
+// Where row n of the appended rows of a sequence begins in k_new or v_new.
 __device__ __forceinline__ int64 new_row(const RowsView& rows, const CachedSequence& s, const WorkItem& item, int n) {
   return offset_of(rows, item.b, item.head_k, s.new_begin + n);
 }

@@ -1,7 +1,7 @@
-// Attention over a KV cache as kv_attention.h has it, for f16 and bf16 on Hopper (sm_90a): one warp of the CTA brings
-// keys and values by tensor copies (cache/boxed_keys.h), the others load queries, append and attend. Of a short call most of
-// the time is spent before the first keys and behind the last ones: the copying warp waits for nobody before it copies, not
-// even for lengths where they do not matter, and when it is done it warms_icache the end.
+// The kernel over a KV cache (kv/attention.h) for f16 and bf16 on Hopper (sm_90a): a producer warp loads K and V by TMA
+// (kv/tma_keys.h); consumer warps load queries, append new rows and compute. A short call spends most of its time before the
+// first keys and after the last ones. Hence the producer issues its first loads without waiting for anything, not even for
+// lengths if they do not matter, and when it is done it runs the epilogue dry to warm the instruction cache.
 #pragma once
 
 #include "kv/append.h"
@@ -11,12 +11,13 @@
 
 namespace cuflash {
 
-// Every warp has rows of its own. What it has summed takes the place of keys and values when all have read these.
+// Consumer mainloop with mma.sync: each warp has its own rows and keys. Its partials overwrite the K and V stages once all
+// consumers have read them.
 template <KvConfig C, class AnyEpilogue>
 __device__ __forceinline__ void attend_by_warps(const KvWork<C>& work, TmaKeys<C>& keys, AnyEpilogue& epilogue) {
   using Work = KvWork<C>;
   typename Work::Output o = {};
-  Softmax<typename Work::Real, 1> softmax(Work::Rows::factor(work.a));
+  Softmax<typename Work::Real, 1> softmax(Work::Rows::scale_log2(work.a));
   const typename Work::Rows lane_rows(work.p, work.sequence, work.item, work.rows, work.lane_row());
   epilogue.prepare();
   named_barrier_sync(kPrologueBarrier, active_threads(C));
@@ -44,7 +45,7 @@ __device__ __forceinline__ void run_consumer(const KvWork<C>& work, TmaKeys<C>& 
     async_proxy_fence();
     named_barrier_sync(kPrologueBarrier, active_threads(C));
     WarpgroupAttention<C>{work, keys}.attend();
-    epilogue.prepare();  // registers for it are free now
+    epilogue.prepare();  // its registers are free only now
   } else {
     attend_by_warps<C>(work, keys, epilogue);
   }
@@ -61,7 +62,7 @@ __device__ __forceinline__ void run_producer(TmaKeys<C>& keys, AnyEpilogue& epil
   if constexpr (!uses_setmaxnreg(C)) epilogue.prepare();
 }
 
-// Plain calls have a grid of three dimensions, with a CTA for every item: what is copied first need not wait for divisions.
+// Fast decode has a three-dimensional grid with one CTA per work item, so that the first loads do not wait for divisions.
 template <KvConfig C>
 __device__ __forceinline__ WorkItem work_item_of_cta(const Sm90KvParams& p) {
   if constexpr (C.fast_decode) return work_item(p.prologue, blockIdx.x, blockIdx.y, blockIdx.z);
@@ -73,7 +74,7 @@ __device__ __forceinline__ void run_work_item(const Sm90KvParams& p, unsigned ch
   const WorkItem item = work_item_of_cta<C>(p);
   if (producer) TmaKeys<C>::init_prologue_barriers(memory);
   griddepcontrol_wait();
-  const int cached_rows = p.prologue.rows[item.b];  // before copies that it would have to wait behind
+  const int cached_rows = p.prologue.rows[item.b];  // issued before the TMA loads, or it would queue behind them
   typename TmaKeys<C>::Prefetched prefetched;
   if (producer) {
     prefetched = TmaKeys<C>::load_prologue(p, memory, item);
@@ -85,7 +86,7 @@ __device__ __forceinline__ void run_work_item(const Sm90KvParams& p, unsigned ch
   keys.drain_unused();
   if (!producer) run_consumer<C>(work, keys, epilogue);
   else if (work.is_active()) run_producer<C>(keys, epilogue);
-  if (producer && uses_setmaxnreg(C)) return;  // too few registers are left to rehearse with
+  if (producer && uses_setmaxnreg(C)) return;  // too few registers are left to run the epilogue
   if (work.is_active()) epilogue.run();
 }
 
@@ -98,7 +99,7 @@ __device__ __forceinline__ void sm90_kv(const Sm90KvParams& p) {
   if constexpr (!uses_setmaxnreg(C)) {
     run_work_item<C>(p, memory, producer);
   } else if (TmaKeys<C>::is_consumer()) {
-    // Before anything is known of the work: the assembler spills most of what it would have to keep meanwhile.
+    // Before the work item is decoded: ptxas would spill most of what is live across setmaxnreg.
     TmaKeys<C>::setmaxnreg_inc();
     run_work_item<C>(p, memory, false);
   } else {

@@ -1,14 +1,14 @@
-// Keys and values of a CTA come to shared memory as boxes of tensors, copied by a warp of their own (Hopper).
+// K and V pipeline of the sm90 kernel: the producer warp loads TMA boxes into a ring of stages, consumer warps release them.
 //
-//   copying warp     wait until a stage is empty | K, then V: wait until few others are on their way | announce its bytes |
-//                    one lane for each box
-//   all others       wait for its keys | new rows, and zeros for values that nobody sees, where it has such rows | scores |
-//                    wait for its values | use them | arrive on `empty`
+//   producer    wait on `empty` of a stage | K, then V: wait until few loads are in flight | expect bytes | one lane per box
+//   consumers   wait on `full` of K | patch rows if needed: new rows, and zeros for values that no query sees | scores |
+//               wait on `full` of V | O += P V | arrive on `empty`
 //
-// Where lengths do not decide which tiles are the first, these are on their way before they, and with them the work, are known.
+// If the first tiles do not depend on lengths, the producer loads them in the prologue, before lengths and with them the
+// work item are known.
 //
-// A box may hold rows that nobody sees, and of a first tile pages that no key is in. What they hold of keys does not matter,
-// since their scores are replaced; of values it would, since a weight of zero would not keep a NaN out.
+// A box may contain rows that no query sees, and an early one even pages without keys. For K that is harmless, because their
+// scores are masked; for V it is not, because a weight of zero would not keep a NaN out of O.
 #pragma once
 
 #include "kv/loads.h"
@@ -31,16 +31,16 @@ struct TmaKeys {
 
   const KvWork<C>& work;
   const Sm90KvParams& p;
-  // Of the copying warp, what was done before the work was known.
+  // Producer: what it loaded in the prologue.
   struct Prefetched {
-    int tiles = 0;       // so many are on their way
-    EntryRow from = {};  // what the lane has a box of, if tiles of keys follow each other as they usually do
+    int tiles = 0;       // key tiles in flight
+    EntryRow from = {};  // source of the lane's box, valid if the split takes key tiles in the usual order
   };
   Prefetched prefetched;
   Ring<C.stages> ring{};
-  // A tile comes in parts: keys, and values where these are not columns of keys. Keys are multiplied while values come.
+  // A tile is loaded in parts: K, and V unless values are columns of keys. Q K^T overlaps with the load of V.
   static constexpr int kParts = parts_of_tile(C);
-  Ring<kParts * C.stages> landed{};  // of the copying warp: see wait_until_few
+  Ring<kParts * C.stages> landed{};  // producer: see limit_in_flight
 
   __device__ TmaKeys(const KvWork<C>& work, const Sm90KvParams& p, const Prefetched& prefetched)
       : work(work), p(p), prefetched(prefetched) {}
@@ -59,7 +59,7 @@ struct TmaKeys {
   __device__ KTile k_tile(int stage) const { return k_tile(work.memory, stage); }
   __device__ auto v_tile(int stage) const { return v_tile(work.memory, stage); }
   __device__ int value_column() const { return C.v_in_k ? work.p.v_column : 0; }
-  // Barriers of a stage: a part is there, and all have read it.
+  // Mbarriers of a stage: a part has landed (full), and all consumers have read the stage (empty).
   __device__ static unsigned full(unsigned char* memory, int stage, int part = 0) {
     return shared_address(KvWork<C>::stage_info(memory, stage)) + static_cast<unsigned>(part) * 16;
   }
@@ -70,7 +70,7 @@ struct TmaKeys {
     for (int part = 0; part < kParts; ++part) mbarrier_init(full(memory, stage, part), 1);
   }
 
-  // By the copying warp: those of the first tiles before these are copied, all others after it.
+  // Called by the producer: mbarriers of the prologue loads are initialised before these are issued, the others after.
   static constexpr int kPrologueStages = 2;
   __device__ __forceinline__ static void init_prologue_barriers(unsigned char* memory) {
     if (lane_id() == 0) {
@@ -94,22 +94,22 @@ struct TmaKeys {
            (!uses_setmaxnreg(C) || static_cast<int>(threadIdx.x) < active_threads(C));
   }
 
-  // Where registers are moved: by all threads, those who compute and those who do not.
+  // With uses_setmaxnreg(C): executed by all warps, the first by consumers and the second by the producer warpgroup.
   __device__ static void setmaxnreg_inc() { cuflash::setmaxnreg_inc<consumer_registers(C)>(); }
   __device__ static void setmaxnreg_dec() { cuflash::setmaxnreg_dec<producer_registers(C)>(); }
 
-  // Old rows that somebody sees.
+  // Cached rows that some query sees.
   __device__ int begin_row() const { return work.sequence.pad + work.seen.begin; }
   __device__ int end_row() const { return min(work.sequence.pad + work.seen.end, work.sequence.old_end); }
 
-  // Every tile of a sequence is one box of the entry that has the sequence's number.
+  // Sequence b is entry b of the cache, and every key tile is one box.
   __device__ static bool is_contiguous(const Sm90KvParams& p) { return p.prologue.page_size == 0; }
-  // Where a tile has several boxes, each is one lane's, and the lanes have several tiles.
+  // If a tile has several boxes, each lane loads one, and the lanes of the warp cover several tiles.
   __device__ static int lane_tile(const Sm90KvParams& p) { return lane_id() >> p.prologue.box_bits; }
   __device__ static int lane_box(const Sm90KvParams& p) { return lane_id() & ((1 << p.prologue.box_bits) - 1); }
   __device__ static int box_rows(const Sm90KvParams& p) { return C.tile_k >> p.prologue.box_bits; }
 
-  // Of `rows` rows.
+  // Bytes of `rows` rows of a part.
   __device__ static unsigned part_bytes(int part, int rows) {
     constexpr unsigned kKeyBytes = static_cast<unsigned>(KTile::kBytes) / C.tile_k,
                        kValueBytes = static_cast<unsigned>(VTile::kBytes) / C.tile_k;
@@ -128,7 +128,7 @@ struct TmaKeys {
       tma_load(to + panel * KTile::kPanelBytes + box * box_rows(p) * kPanelRowBytes, map, full(memory, stage, part),
                panel * kPanelColumns, from.row, head, entry, policy);
   }
-  // All parts at once: boxes of several lanes are asked for one after the other, and to go around twice takes longer.
+  // Expects the bytes of all parts at once: lanes issue their boxes one after the other, and a second round is slower.
   __device__ __forceinline__ static void expect_bytes(unsigned char* memory, int stage, int rows) {
     if (lane_id() == 0) {
 #pragma unroll
@@ -142,7 +142,8 @@ struct TmaKeys {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) load_box(p, memory, head_k, stage, part, box, from, policy);
   }
-  // A tile that is one box, by one lane. Nothing of it differs between lanes: of what does the assembler makes loops.
+  // Lane 0 loads one part of a tile that is one box. No argument differs between lanes: ptxas would make a loop over lanes of
+  // a TMA load with divergent arguments.
   __device__ __forceinline__ static void load_whole_tile(const Sm90KvParams& p, unsigned char* memory,
                                                          const WorkItem& item, int stage, int part, int row,
                                                          EvictionPolicy policy) {
@@ -150,8 +151,8 @@ struct TmaKeys {
     mbarrier_arrive_expect_tx(full(memory, stage, part), part_bytes(part, C.tile_k));
     load_box(p, memory, item.head_k, stage, part, 0, {item.b, row}, policy);
   }
-  // By the copying warp, before lengths are known, where they do not decide about the first tiles. Pages are looked up for
-  // more of them.
+  // Producer prologue: loads the first tiles before lengths are known, if they do not depend on lengths. With pages, the
+  // lanes look up the pages of further tiles too.
   __device__ __forceinline__ static Prefetched load_prologue(const Sm90KvParams& p, unsigned char* memory,
                                                              const WorkItem& item) {
     if (item.split >= p.prologue.splits) return {};
@@ -175,7 +176,7 @@ struct TmaKeys {
     __syncwarp();
     return {p.prologue.tiles, from};
   }
-  // Of these, those that turn out to be nobody's: before their place has another use, and before the CTA ends.
+  // Drains prologue loads that no consumer will read, before the stage is reused or the CTA exits.
   __device__ __forceinline__ void drain_unused() const {
     for (int n = work.is_active() ? work.count() : 0; n < prefetched.tiles; ++n) {
 #pragma unroll
@@ -183,20 +184,21 @@ struct TmaKeys {
     }
   }
 
-  // How long L2 keeps tiles of keys. With several tiles of rows other CTAs read them, too.
+  // L2 eviction policy of K and V. With several row tiles other CTAs read the same keys.
   __device__ __forceinline__ EvictionPolicy policy() const {
     if (p.prologue.row_tiles != 1) return evict_normal();
     return work.count() >= p.many_tiles && item_number(work.p, work.item) < p.first_wave_ctas ? evict_first_sixteenth()
                                                                                               : evict_first();
   }
-  // By the copying warp. When all is asked for, CTAs of the next kernel may come and wait for the end of this one.
+  // Producer mainloop. When all loads are issued, CTAs of the next kernel may start and wait for the end of this one.
   __device__ __forceinline__ void load_all() {
     if (C.fast_decode && is_contiguous(p)) load_contiguous();
     else load_paged();
     griddepcontrol_launch_dependents();
   }
   __device__ __forceinline__ void wait_empty() const { mbarrier_wait(empty(ring.stage), ring.phase ^ 1); }
-  // Until few parts are on their way, before the n-th of all is asked for. Where all stages may be, room is enough.
+  // Before load n (counted in parts): waits until fewer than p.loads_in_flight are in flight. If all stages may be in
+  // flight, wait_empty is enough.
   __device__ __forceinline__ void limit_in_flight(int n) {
     if (n < p.loads_in_flight || p.loads_in_flight == kParts * C.stages) return;
     mbarrier_wait(full(landed.stage / kParts, landed.stage % kParts), landed.phase);
@@ -215,12 +217,12 @@ struct TmaKeys {
       }
     }
   }
-  // So many tiles are looked up at once as the lanes have boxes of.
+  // Looks up pages for as many tiles at once as the lanes have boxes.
   __device__ __forceinline__ void load_paged() {
     const EvictionPolicy policy = this->policy();
     const int tiles = 32 >> p.prologue.box_bits;
-    const bool in_turns = work.tiles.first == work.item.split && work.tiles.step == work.p.eager_splits;
-    const bool known = prefetched.tiles != 0 && !is_contiguous(p) && in_turns;
+    const bool round_robin = work.tiles.first == work.item.split && work.tiles.step == work.p.eager_splits;
+    const bool known = prefetched.tiles != 0 && !is_contiguous(p) && round_robin;
 #pragma unroll 1
     for (int first = 0; first < work.count(); first += tiles) {
       const bool has_tile = first + lane_tile(p) < work.count();
@@ -247,8 +249,9 @@ struct TmaKeys {
     const int row = work.sequence.pad + work.first_key(n);
     return row >= begin_row() && row + C.tile_k <= end_row();
   }
-  // By those who compute: rows of the tile that are not in the cache. Who has read what was in this stage before has said so
-  // to the copying warp, which has told all others; racecheck does not follow that, but it knows the first barrier.
+  // Consumers write the rows of the tile that are not in the cache. All readers of the stage's previous tile have released it
+  // to the producer, and `full` has passed that on to all consumers. racecheck does not track this chain, but it sees the
+  // first barrier.
   __device__ __forceinline__ void patch_rows(int n) const {
     wait_for_values();
     named_barrier_sync(kConsumerBarrier, kConsumerThreads);
@@ -278,7 +281,7 @@ struct TmaKeys {
     if constexpr (by_warpgroups(C)) wait_for_values();
     if (__builtin_expect(!is_fully_cached(n), 0)) patch_rows(n);
   }
-  // By those who compute: until all of them have read all keys and values.
+  // Waits until all consumers have read all keys and values.
   __device__ static void sync_consumers() { named_barrier_sync(kConsumerBarrier, kConsumerThreads); }
   __device__ __forceinline__ void release(int stage) const {
     __syncwarp();

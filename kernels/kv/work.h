@@ -1,6 +1,7 @@
-// The work of one CTA of kv_attention.h, and how its warps share it.
+// The work item of one CTA, decoded in the prologue, and how its consumer warps share it. Also the mainloop step of one warp
+// (scores, softmax, O += P V), which kv/attention.h and kv/sm90_attention.h have in common.
 //
-//   shared memory   K, V of each stage | Q | notes of each stage; sums of the key warps at the end
+//   shared memory   K, V of each stage | Q | per stage: key offsets or mbarriers. The epilogue reuses it for partials
 //   per warp        16 rows of each block, tile_k / key_warps keys, dim_v / column_warps columns of O
 #pragma once
 
@@ -24,8 +25,8 @@ template <KvConfig C>
 struct KvWork {
   static constexpr Element E = C.element;
   using Real = RealOf<E>;
-  static constexpr int kKeys = C.tile_k / C.key_warps;       // of a warp
-  static constexpr int kColumns = C.dim_v / C.column_warps;  // of O, of a warp
+  static constexpr int kKeys = C.tile_k / C.key_warps;       // per warp
+  static constexpr int kColumns = C.dim_v / C.column_warps;  // of O, per warp
   static constexpr int kScoreTiles = kKeys / 8, kOutputTiles = kColumns / 8;
   static_assert(C.tile_q == row_blocks(C) * block_rows(C) && (row_blocks(C) == 1 || by_warpgroups(C)));
   static_assert(kKeys % 16 == 0 && kKeys * C.key_warps == C.tile_k);
@@ -42,11 +43,11 @@ struct KvWork {
   unsigned char* memory;
   WorkItem item;
   CachedSequence sequence;
-  RowRange rows;     // that exist
-  KeyRange seen;     // keys that one of them sees
+  RowRange rows;     // rows that exist
+  KeyRange seen;     // keys that at least one of them sees
   KeyRange common;   // keys that all of them see
-  int splits;        // that have keys
-  SplitTiles tiles;  // of this one
+  int splits;        // splits that have keys
+  SplitTiles tiles;  // key tiles of this split
 
   __device__ __forceinline__ KvWork(const KvParams& p, unsigned char* memory, WorkItem item, int cached_rows)
       : p(p),
@@ -74,7 +75,7 @@ struct KvWork {
   __device__ static int warp_row() { return warp() / (C.column_warps * C.key_warps) * 16; }
   __device__ static int lane_row() { return warp_row() + lane_id() / 4; }
 
-  // Those that are static are known before the work is.
+  // The static variants serve the producer before the work item is decoded.
   __device__ static unsigned char* stage_memory(unsigned char* memory, int stage) {
     return memory + stage * stage_bytes(C);
   }
@@ -93,14 +94,14 @@ struct KvWork {
     return first_key(n) >= common.begin && first_key(n) + C.tile_k <= common.end;
   }
 
-  // Scores, softmax, values of this warp's part of the n-th tile.
+  // One mainloop step: S = Q K^T, softmax, O += P V for this warp's part of key tile n.
   template <class KTile, class VTile, class Wait>
   __device__ __forceinline__ void attend(int n, KTile k, VTile v, const Rows& lane_rows, Softmax<Real, 1>& softmax,
                                          Output& o, Wait&& wait_for_values) const {
     const int key = key_warp() * kKeys;
     Scores s;
     multiply_keys<C.dim_qk, E>(s, q_tile(), warp_row(), k, key);
-    lane_rows.change(s, first_key(n) + key + lane_id() % 4 * 2, every_row_sees(n));
+    lane_rows.apply(s, first_key(n) + key + lane_id() % 4 * 2, every_row_sees(n));
     softmax.follow(s, o);
     softmax.weigh(s);
     wait_for_values();
@@ -110,7 +111,7 @@ struct KvWork {
   __device__ __forceinline__ void count_tiles() const {
     if (!a.tile_counts || item.split != 0 || threadIdx.x != 0 || rows.first >= rows.end) return;
     const TileRange all = key_tiles(seen, C.tile_k);
-    // A last tile that is short but wholly visible counts as full.
+    // A last tile that is short but fully visible counts as full.
     const int full_end =
         common.end >= sequence.len_k ? (sequence.len_k + C.tile_k - 1) / C.tile_k : common.end / C.tile_k;
     const int full_begin = (common.begin + C.tile_k - 1) / C.tile_k;

@@ -1,15 +1,16 @@
-// Numbers that CTAs send each other through L2, with a mark that says that they are there. PTX ISA, "ld.relaxed",
-// "st.relaxed" of .b128, "prefetch".
+// Exchange through L2 between CTAs in the epilogue of split-KV decode: two floats and a flag, written as one 128-bit word.
+// PTX ISA, "ld.relaxed", "st.relaxed" of .b128, "prefetch".
 #pragma once
 
 namespace cuflash {
 
-// Read and written as one: who sees the mark has the numbers, and nobody needs a fence. A mark of 0 is none.
+// One 128-bit access: a reader that sees the flag has the floats, so no fence is needed. 0: no flag.
 struct alignas(16) FlaggedPair {
   float x[2];
   unsigned long long flag;
 };
-// Predicates, here and below: code that does nothing is run, too, so that it is in the caches when it does something.
+// Predicated, here and below, instead of skipped by a branch: a dry run executes the same code and brings it into the
+// instruction cache.
 __device__ __forceinline__ void store_flagged(FlaggedPair* to, float x, float y, unsigned long long flag, bool sends) {
   asm volatile(
       "{ .reg .pred p; .reg .b64 numbers; .reg .b128 all; setp.ne.s32 p, %4, 0; mov.b64 numbers, {%1, %2}; "
@@ -32,7 +33,7 @@ __device__ __forceinline__ void clear_flag(FlaggedPair* pair, bool takes) {
                "l"(0ull), "r"(int{takes})
                : "memory");
 }
-// Comes to L2 if it is not there.
+// Brings the line into L2.
 __device__ __forceinline__ void prefetch_l2(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory");
 }

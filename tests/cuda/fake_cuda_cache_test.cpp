@@ -328,7 +328,7 @@ TEST_F(FakeCache, ShortSplitsAreAddedUpLikeAllOthers) {
     Sm90KvParams params;
     std::memcpy(static_cast<void*>(&params), l.params, sizeof params);
     params.cache.eager_splits = 2, params.cache.least_tiles = 2, params.cache.short_splits = 3;
-    params.first.splits = 2, params.first.tiles = 1;
+    params.prologue.splits = 2, params.prologue.tiles = 1;
     ctas = grid_of(l).ctas();
     running.fault = kernel_emulator::run_cache_kernel(running.config.data(), running.config.size(), &params, grid_of(l),
                                                       static_cast<int>(l.threads), l.shared_bytes, running.seed);

@@ -1,5 +1,5 @@
-// What a kernel's source needs to be compiled by the host's compiler and run by lanes.h. To be included first, with this
-// folder before kernels/ in the search for headers: kernels/ptx is replaced by what is in ptx/ here.
+// CUDA built-ins with which the host compiler compiles kernel sources and lanes.h runs them. Include it first, with this
+// folder before kernels/ in the include path: ptx/ here replaces kernels/ptx.
 #pragma once
 
 #include <cmath>
@@ -50,7 +50,7 @@ inline float __int_as_float(int x) { return same_bits<float>(x); }
 inline float __uint_as_float(unsigned x) { return same_bits<float>(x); }
 inline unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
 
-[[noreturn]] inline void __trap() { throw std::runtime_error("a kernel gives up"); }
+[[noreturn]] inline void __trap() { throw std::runtime_error("a kernel has trapped"); }
 inline void __syncthreads() { kernel_emulator::sync_threads(); }
 
 template <class T>
@@ -86,7 +86,7 @@ inline unsigned long long atomicAdd(unsigned long long* to, unsigned long long v
   return before;
 }
 
-// In place of the special registers that attn/sequence.h reads.
+// Replaces the reads of special registers in attn/sequence.h.
 #define cta_number cta_number_of_registers
 #include "attn/sequence.h"
 #undef cta_number

@@ -1,4 +1,4 @@
-// Kernels have names that the library has, too, for the same things in other words: here their namespace has another one.
+// Kernels and the library share names in namespace cuflash, so the kernels get another namespace here.
 #define cuflash host_kernels
 // clang-format off
 #include "tests/cuda/kernel_emulator/cuda.h"
@@ -32,7 +32,7 @@ using namespace host_kernels;
 template <class Params>
 using Kernel = void (*)(const Params&);
 
-// A config says which of the two it is: see config.h, kCopyTma.
+// run or run_tma is set, depending on kCopyTma in the config.
 struct CacheKernel {
   KvConfig config;
   Kernel<KvParams> run;
@@ -44,8 +44,8 @@ constexpr CacheKernel cache_kernel() {
   else return {C, [](const KvParams& p) { kv_attention<C>(p); }, nullptr};
 }
 constexpr Element bf16 = Element::bf16, f16 = Element::f16, f32 = Element::f32, f64 = Element::f64;
-// dim_qk, dim_v, tile_q, tile_k, row, key and column warps, stages, CTAs of an SM, copy, options, v in k, plain, posts: as
-// plans for sm_90 have them.
+// dim_qk, dim_v, tile_q, tile_k, row, key and column warps, stages, CTAs per SM, copy, options, v_in_k, fast_decode,
+// l2_exchange: as plans for sm_90 choose them.
 constexpr CacheKernel kCacheKernels[] = {
     cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 1, 0}>(),    //
     cache_kernel<KvConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 3, 0, 1, 1, 1}>(),  //
@@ -112,14 +112,14 @@ bool is_config(const Config& c, const int* ints, size_t count) {
 
 std::string missing(const int* config, size_t ints) {
   std::ostringstream text;
-  text << "no kernel of this program:";
+  text << "this program does not contain the kernel";
   for (size_t n = 0; n < ints; ++n) text << (n ? "," : " ") << config[n];
   return text.str();
 }
 
 std::string fault_behind(size_t shared_bytes) {
   for (size_t byte = shared_bytes; byte < sizeof memory; ++byte)
-    if (memory[byte] != 0xff) return "shared memory is written behind what was launched with";
+    if (memory[byte] != 0xff) return "the kernel writes beyond the shared memory of its launch";
   return "";
 }
 
@@ -129,7 +129,7 @@ void set_cta(const Grid& grid, int64_t n) {
               static_cast<unsigned>(n / grid.x / grid.y)};
 }
 
-// Shared memory holds NaN before every CTA, and what lies behind what was asked for must stay as it is.
+// Shared memory is NaN before every CTA, and must stay so beyond the size of the launch.
 template <class Params>
 std::string run_ctas(Kernel<Params> kernel, const void* params, const Grid& grid, int threads, size_t shared_bytes,
                      uint64_t seed) {
@@ -146,7 +146,7 @@ std::string run_ctas(Kernel<Params> kernel, const void* params, const Grid& grid
   return "";
 }
 
-// CTAs that wait for each other. Each has the shared memory while it is its turn.
+// CTAs that wait for each other: each owns the one shared memory during its turn.
 std::string run_cooperative(Kernel<Sm90KvParams> kernel, const void* params, const Grid& grid, int threads,
                             size_t shared_bytes, uint64_t seed) {
   std::vector<std::vector<unsigned char>> kept(static_cast<size_t>(grid.ctas()),

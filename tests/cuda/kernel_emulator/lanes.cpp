@@ -37,7 +37,7 @@ struct Thread {
   ucontext_t context{};
   std::unique_ptr<unsigned char[]> stack;
   bool done = false;
-  const Barrier* waits = nullptr;  // until it has done more rounds than this
+  const Barrier* waits = nullptr;  // resumes when this has completed more than `rounds` rounds
   uint64_t rounds = 0;
   uint64_t exchanges = 0;
   std::vector<Copy> open;
@@ -55,7 +55,7 @@ struct Box {
 };
 struct Mbarrier {
   int arrivals = 0, missing = 0;
-  int64_t bytes = 0;  // announced and not there
+  int64_t bytes = 0;  // expected and not landed
   int waiting = 0;
   Barrier barrier;
   std::vector<Box> boxes;
@@ -80,7 +80,7 @@ struct Cta {
   size_t current = 0, left = 0;
   const std::function<void()>* body = nullptr;
   std::mt19937_64 random;
-  int polls = 0;  // for what is done elsewhere, in this turn
+  int polls = 0;  // for other CTAs, in this turn
 };
 constexpr int kMaxPolls = 4096;
 Cta* cta = nullptr;
@@ -93,7 +93,7 @@ void entry() {
   swapcontext(&self().context, &cta->scheduler);
 }
 
-// Whether all of them are there.
+// Returns whether this was the last arrival.
 bool arrive(Barrier& barrier, int count) {
   if (++barrier.arrived != count) return false;
   barrier.arrived = 0, ++barrier.rounds;
@@ -121,7 +121,7 @@ void start(Cta& here, int threads, uint64_t seed, const std::function<void()>& b
   }
 }
 
-// Until all of its threads are done, or some of them have looked elsewhere for long.
+// Runs a CTA until all of its threads are done, or until they have polled for other CTAs for long.
 void resume(Cta& here) {
   cta = &here;
   here.polls = 0;
@@ -129,7 +129,7 @@ void resume(Cta& here) {
   for (size_t n = here.random() % here.threads.size(); here.left > 0; n = (n + 1) % here.threads.size()) {
     Thread& t = here.threads[n];
     if (t.done || (t.waits && t.waits->rounds == t.rounds)) {
-      if (++idle > here.threads.size()) throw std::runtime_error("threads of a CTA wait for ones that never come");
+      if (++idle > here.threads.size()) throw std::runtime_error("threads of a CTA wait for threads that never arrive");
       continue;
     }
     idle = 0;
@@ -143,9 +143,9 @@ void resume(Cta& here) {
   }
   cta = nullptr;
   if (here.left > 0) return;
-  // It would come to the shared memory of another CTA.
+  // The box would land in the shared memory of another CTA.
   for (const auto& [address, mbarrier] : here.mbarriers)
-    if (!mbarrier.boxes.empty()) throw std::runtime_error("a CTA ends while a box is on its way");
+    if (!mbarrier.boxes.empty()) throw std::runtime_error("a CTA exits while a TMA box is in flight");
   here.threads.clear();
 }
 
@@ -155,7 +155,7 @@ void run_threads(int threads, uint64_t seed, const std::function<void()>& body) 
   Cta here;
   start(here, threads, seed, body);
   resume(here);
-  if (here.left > 0) throw std::runtime_error("a CTA waits for another one, which does not run at the same time");
+  if (here.left > 0) throw std::runtime_error("a CTA waits for another CTA, which does not run at the same time");
 }
 
 void run_ctas_interleaved(int64_t ctas, int threads, uint64_t seed, const std::function<void()>& body,
@@ -168,10 +168,10 @@ void run_ctas_interleaved(int64_t ctas, int threads, uint64_t seed, const std::f
     start(*all.back(), threads, random(), body);
     running.push_back(n);
   }
-  // Each of those that are not done has one turn in a round; rounds in which none is done are few where all wait for posts.
+  // Every unfinished CTA has one turn per round. If CTAs only wait for partials, few rounds pass without one finishing.
   constexpr int kMaxIdleRounds = 64;
   for (int rounds = 0; !running.empty(); ++rounds) {
-    if (rounds > kMaxIdleRounds) throw std::runtime_error("CTAs wait for each other in vain");
+    if (rounds > kMaxIdleRounds) throw std::runtime_error("deadlock: CTAs wait for each other");
     std::shuffle(running.begin(), running.end(), random);
     const size_t before = running.size();
     for (const int64_t n : running) enter(n), resume(*all[static_cast<size_t>(n)]), leave(n);
@@ -203,7 +203,7 @@ void init_mbarrier(unsigned barrier, int arrivals) {
 }
 void arrive_mbarrier(unsigned barrier, unsigned announced_bytes) {
   Mbarrier& mbarrier = cta->mbarriers.at(barrier);
-  if (--mbarrier.missing < 0) throw std::logic_error("more arrive on a barrier than it was made for");
+  if (--mbarrier.missing < 0) throw std::logic_error("more arrivals on an mbarrier than it was initialised for");
   mbarrier.bytes += announced_bytes;
   mbarrier.end_if_complete();
 }
@@ -224,9 +224,9 @@ void wait_mbarrier(unsigned barrier, unsigned parity) {
 }
 
 const unsigned char* exchange(const void* mine, int bytes) {
-  if (bytes > kMaxBytes) throw std::logic_error("too much is exchanged at once");
+  if (bytes > kMaxBytes) throw std::logic_error("a warp exchanges more bytes than a slot holds");
   WarpExchange& warp = cta->warps[cta->current / kWarp];
-  // Two by turns: a lane may be one exchange ahead of another, and no more.
+  // Double buffered: a lane may be one exchange ahead of another, but no more.
   auto& slot = warp.slots[self().exchanges++ % 2];
   std::memcpy(slot.data() + cta->current % kWarp * static_cast<size_t>(bytes), mine, static_cast<size_t>(bytes));
   wait(warp.barrier, kWarp);

@@ -1,4 +1,4 @@
-// kernels/ptx/barrier.h on the host.
+// Host version of kernels/ptx/barrier.h.
 #pragma once
 
 #include "tests/cuda/kernel_emulator/lanes.h"

@@ -1,11 +1,11 @@
-// kernels/ptx/cp_async.h on the host.
+// Host version of kernels/ptx/cp_async.h.
 #pragma once
 
 #include "tests/cuda/kernel_emulator/lanes.h"
 
 namespace cuflash {
 
-extern unsigned char memory[];  // shared memory: dynamic alone
+extern unsigned char memory[];  // dynamic shared memory; there is no other
 
 inline unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(static_cast<const unsigned char*>(pointer) - memory);

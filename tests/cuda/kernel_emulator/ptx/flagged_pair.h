@@ -1,4 +1,4 @@
-// kernels/ptx/flagged_pair.h on the host. Who looks at posts again and again lets other CTAs run.
+// Host version of kernels/ptx/flagged_pair.h. A thread that polls a pair lets other CTAs run.
 #pragma once
 
 #include "tests/cuda/kernel_emulator/lanes.h"

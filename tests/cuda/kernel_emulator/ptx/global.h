@@ -1,4 +1,4 @@
-// kernels/ptx/global.h on the host, where CTAs run one after the other: as far as kernels that are run there need it.
+// Host version of kernels/ptx/global.h, where CTAs run one after the other: only what the emulated kernels need.
 #pragma once
 
 namespace cuflash {

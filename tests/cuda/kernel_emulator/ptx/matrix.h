@@ -1,4 +1,4 @@
-// kernels/ptx/matrix.h on the host: fragments as the PTX ISA lays them out, sums in double.
+// Host version of kernels/ptx/matrix.h: fragments in the layout of the PTX ISA, sums in double.
 #pragma once
 
 #include "ptx/cp_async.h"
@@ -6,7 +6,7 @@
 
 namespace cuflash {
 
-// Rows of the matrices as the lanes name them.
+// The row addresses that the lanes pass to ldmatrix.
 struct MatrixRows {
   unsigned address[32];
 
@@ -34,7 +34,7 @@ inline void ldmatrix_x4_trans(unsigned address, unsigned (&r)[4]) {
 struct Fragments {
   unsigned a[4], b[2];
 };
-// c[i] += sum over k of element_a(row, k) * element_b(k, column): of the 16x8 tile of a lane.
+// c[i] += sum over k of element_a(row, k) * element_b(k, column), for the lane's elements of the 16x8 tile.
 template <class Product>
 void mma_fragments(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], Product product) {
   Fragments mine;

@@ -1,4 +1,4 @@
-// kernels/ptx/tma.h on the host, for the tensor maps of the fake driver.
+// Host version of kernels/ptx/tma.h, for the tensor maps of the fake driver.
 #pragma once
 
 #include "params.h"
@@ -12,7 +12,7 @@ inline EvictionPolicy evict_normal() { return 0; }
 inline EvictionPolicy evict_first() { return 1; }
 inline EvictionPolicy evict_first_sixteenth() { return 2; }
 
-// Rows of 128 bytes, pieces of 16 exchanged by bits of the address: the 128-byte swizzle.
+// The 128-byte swizzle: rows of 128 bytes, 16-byte pieces permuted by address bits.
 inline void tma_load(unsigned to, const TensorMap& map, unsigned barrier, int column, int row, int head, int batch,
                      EvictionPolicy) {
   cuflash::test::FakeTensorMap tensor;
