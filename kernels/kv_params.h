@@ -43,8 +43,8 @@ struct KvParams {
   int least_tiles;
   int short_splits;  // how many of `splits` are short and start after all others: see kv/geometry.h
 
-  // The workspace, if there are several splits. tile_number() numbers the row tiles. With an exchange through L2 the layout
-  // is that of kv/exchange.h.
+  // The workspace, if there are several splits. tile_number() numbers the row tiles. With an exchange through L2 the
+  // layout is that of kv/exchange.h.
   uint64* tickets;     // [tile], see kv/ticket.h
   void* split_states;  // [tile][state_rows][split][2] Reals: row max, row sum
   void* split_o;       // [tile][state_rows][split][padded dim_v] Reals: partial O
@@ -57,9 +57,9 @@ struct Divisor {
   int shift;
 };
 
-// Where TMA boxes are, and which of them the producer loads before the work item is decoded. One cache line, since params
-// are fetched from far away too. The cache is a table of pages, a table of entries that are one page each, or has no table:
-// see kv/geometry.h.
+// Where TMA boxes are, and which of them the producer loads before the work item is decoded. One cache line, since
+// params are fetched from far away too. The cache is a table of pages, a table of entries that are one page each, or
+// has no table: see kv/geometry.h.
 struct alignas(64) PrologueLoads {
   const int* rows;   // as in CacheView
   const int* table;  // [batch][table_stride]

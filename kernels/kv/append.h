@@ -1,5 +1,5 @@
-// Prologue: writes new rows to the cache. No CTA reads them there in the same launch; the mainloop takes them from k_new and
-// v_new, so no ordering between CTAs is needed.
+// Prologue: writes new rows to the cache. No CTA reads them there in the same launch; the mainloop takes them from
+// k_new and v_new, so no ordering between CTAs is needed.
 #pragma once
 
 #include "attn/sequence.h"
@@ -7,8 +7,8 @@
 
 namespace cuflash {
 
-// The splits of the first row tile share the new rows of their sequence and key/value head; threads take pieces of eight
-// elements.
+// The splits of the first row tile share the new rows of their sequence and key/value head; threads take pieces of
+// eight elements.
 template <Element E, int kThreads>
 __device__ __forceinline__ void append_rows(const KvParams& p, const CachedSequence& s, const WorkItem& item) {
   if (__builtin_expect(item.row_tile != 0 || item.split >= s.new_count, 1)) return;

@@ -1,7 +1,7 @@
 // K and V pipeline of the portable kernel: all threads of the CTA load with cp.async, there is no producer warp.
 //
 //   begin             offsets of the first tiles | barrier | start loading stages - 1 of them
-//   wait n            wait for tile n | barrier | start loading tile n + stages - 1 | look up the offsets of tile n + stages
+//   wait n            wait for tile n | barrier | start loading tile n + stages - 1 | find offsets of tile n + stages
 //   publish_offsets   store those offsets to shared memory
 //
 // KeyOffsets also mark new rows and rows that no query sees. The latter are never read; they are zero in shared memory,

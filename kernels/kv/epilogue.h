@@ -17,8 +17,8 @@ struct Epilogue {
   using Rows = typename Work::Rows;
 
   const Work& work;
-  // The producer warp has no partials and may run the epilogue first, without reading or writing any: this brings code and
-  // params into the caches of the SM before the consumers need them.
+  // The producer warp has no partials and may run the epilogue first, without reading or writing any: this brings code
+  // and params into the caches of the SM before the consumers need them.
   bool warms_icache = false;
 
   // What does not depend on the partials; see prepare().
@@ -40,8 +40,8 @@ struct Epilogue {
     return reinterpret_cast<RowState<Real>*>(warp_sums(C.key_warps, 0)) + w * C.tile_q;
   }
 
-  // Called by every consumer warp; the partials overwrite the K and V stages. first: the lane's first row. Rows that are not
-  // written, most of them in many tiles, are skipped.
+  // Called by every consumer warp; the partials overwrite the K and V stages. first: the lane's first row. Rows that
+  // are not written, most of them in many tiles, are skipped.
   __device__ __forceinline__ void store_warp_partials(Softmax<Real, 1>& softmax, const typename Work::Output& o,
                                                       int first = Work::lane_row()) const {
     softmax.gather();

@@ -1,11 +1,12 @@
-// Exchange of partials through L2 between the splits of a row tile, which all run at the same time. Part of the epilogue.
+// Exchange of partials through L2 between the splits of a row tile, which all run at the same time. Part of the
+// epilogue.
 //
 //   segment        32 columns of a row: every split publishes its partial, one warp of one split reduces them
-//   flagged pair   two floats and a 64-bit flag (ptx/flagged_pair.h); a segment of a split has one pair for the row state
-//                  and 16 for its columns
+//   flagged pair   two floats and a 64-bit flag (ptx/flagged_pair.h); a segment of a split has one pair for the row
+//                  state and 16 for its columns
 //
-// The reader of a pair clears its flag, so no call finds pairs of an earlier call, not even when a graph is replayed. The 64
-// bits of the flag tell a pair from whatever else the workspace held before.
+// The reader of a pair clears its flag, so no call finds pairs of an earlier call, not even when a graph is replayed.
+// The 64 bits of the flag tell a pair from whatever else the workspace held before.
 #pragma once
 
 #include "kv/split_reduce.h"
@@ -38,8 +39,8 @@ struct SplitExchange {
   __device__ static int lane_group() { return lane_id() / kSegmentLanes; }
 
   __device__ FlaggedPair* state(int segment, int split) const { return states + segment * splits + split; }
-  // The first two columns of a lane. The other two are kSegmentLanes pairs later, so that adjacent lanes access adjacent
-  // pairs.
+  // The first two columns of a lane. The other two are kSegmentLanes pairs later, so that adjacent lanes access
+  // adjacent pairs.
   __device__ FlaggedPair* columns(int segment, int split, int lane) const {
     return sums + (segment * splits + split) * kSegmentPairs + lane;
   }
@@ -69,8 +70,8 @@ struct SplitExchange {
   static constexpr int kAtOnce = 4;
   static constexpr int kMaxPolls = 1 << 24;  // about ten seconds
 
-  // Adds kAtOnce splits per lane: first + lane_group(), then every kLaneGroups-th. All loads are issued before the first
-  // flag is checked.
+  // Adds kAtOnce splits per lane: first + lane_group(), then every kLaneGroups-th. All loads are issued before the
+  // first flag is checked.
   __device__ __forceinline__ void reduce_batch(PartialO<float>& all, int segment, int first, int used,
                                                float scale_log2) const {
     // Splits that exist; loads beyond them repeat the last one and are dropped.

@@ -1,6 +1,6 @@
-// Epilogue of splits that run at the same time: each split publishes the partial of its key warps through L2 and reduces
-// some of the segments over all splits. After the last keys there is no fence, no atomic, and no single CTA that reduces
-// everything.
+// Epilogue of splits that run at the same time: each split publishes the partial of its key warps through L2 and
+// reduces some of the segments over all splits. After the last keys there is no fence, no atomic, and no single CTA
+// that reduces everything.
 //
 //   consumer warps   partials to shared memory | reduce the key warps, publish | more segments, if there are many
 //   producer warp    run both once to warm the instruction cache | first segment: poll all splits, reduce, store O
@@ -64,8 +64,9 @@ struct ExchangeEpilogue : Epilogue<C> {
     materialize(output.index), materialize(output.lse_index);
   }
 
-  // Called by all consumers after a barrier, when all partials are in shared memory, and by the producer warp before that.
-  // The producer's first pass is a dry run (`live` is false); then it waits for the consumers at kPartialsBarrier.
+  // Called by all consumers after a barrier, when all partials are in shared memory, and by the producer warp before
+  // that. The producer's first pass is a dry run (`live` is false); then it waits for the consumers at
+  // kPartialsBarrier.
   __device__ __forceinline__ void run() {
     if (work.splits == 1) return Base::run();
     if (!warms_icache && work.item.split < segments()) named_barrier_arrive(kPartialsBarrier, Base::kThreads + 32);

@@ -1,13 +1,13 @@
-// Geometry of the kv kernels, used in the prologue and by the loads: which rows and keys a CTA has, and where the row of a
-// key is stored. Index arithmetic only: the device runs it and the host tests it.
+// Geometry of the kv kernels, used in the prologue and by the loads: which rows and keys a CTA has, and where the row
+// of a key is stored. Index arithmetic only: the device runs it and the host tests it.
 //
-// A work item is (sequence, key/value head, row tile, split). A row is a pair of a query and a head of the group that shares
-// keys: row = query * group + head. The keys that some row of the tile sees are cut into splits at multiples of the key
-// tile. The cuts depend on the tile's own key range only, never on the rest of the batch. Splits take key tiles round-robin,
-// so the first tile of a split does not depend on the length and can be loaded before the length is known.
+// A work item is (sequence, key/value head, row tile, split). A row is a pair of a query and a head of the group that
+// shares keys: row = query * group + head. The keys that some row of the tile sees are cut into splits at multiples of
+// the key tile. The cuts depend on the tile's own key range only, never on the rest of the batch. Splits take key tiles
+// round-robin, so the first tile of a split does not depend on the length and can be loaded before the length is known.
 //
-// The last splits of a sequence may be short ones with adjacent key tiles. They are also the last work items: CTAs do not
-// run equally fast, and those that finish their long items early fill the remaining time with short ones.
+// The last splits of a sequence may be short ones with adjacent key tiles. They are also the last work items: CTAs do
+// not run equally fast, and those that finish their long items early fill the remaining time with short ones.
 #pragma once
 
 #include "kv_params.h"
@@ -26,8 +26,8 @@ CUFLASH_SHARED_FUNCTION Int divide_often_by_one(Int a, int b) {
   return b == 1 ? a : a / static_cast<Int>(b);
 }
 
-// factor * d exceeds 2^shift by at most d, which is at most 2^(shift - 31): too little to change the quotient of a number
-// below 2^31 (Granlund and Montgomery, 1994).
+// factor * d exceeds 2^shift by at most d, which is at most 2^(shift - 31): too little to change the quotient of a
+// number below 2^31 (Granlund and Montgomery, 1994).
 CUFLASH_SHARED_FUNCTION Divisor divisor(unsigned d) {
   int bits = 0;
   while (uint64{1} << bits < d) ++bits;
@@ -48,8 +48,8 @@ struct WorkItem {
 CUFLASH_SHARED_FUNCTION bool has_work_item(const KvParams& p, int64 n) {
   return n < int64{p.attention.batch} * p.attention.heads_k * p.row_tiles * p.splits;
 }
-// The split is the slowest index. Row tiles that read the same keys are adjacent, and so are heads whose keys are adjacent:
-// DRAM bandwidth is best when its pages are read completely at one time.
+// The split is the slowest index. Row tiles that read the same keys are adjacent, and so are heads whose keys are
+// adjacent: DRAM bandwidth is best when its pages are read completely at one time.
 template <class Int>
 CUFLASH_SHARED_FUNCTION WorkItem work_item(int batch, int heads_k, int row_tiles, Int n) {
   const auto rest = [](Int a, Int quotient, int b) { return static_cast<int>(a - quotient * static_cast<Int>(b)); };
@@ -85,8 +85,8 @@ struct CachedSequence {
   int64 new_begin;  // row of k_new
   int new_count;
 };
-// Lengths come unchecked from the caller's device memory, so they are clamped to the tensors. rows: the sequence's rows in
-// the cache. The caller loads it as early as possible, since everything waits for it. kFastDecode: as in KvConfig.
+// Lengths come unchecked from the caller's device memory, so they are clamped to the tensors. rows: the sequence's rows
+// in the cache. The caller loads it as early as possible, since everything waits for it. kFastDecode: as in KvConfig.
 template <bool kFastDecode = false>
 CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const KvParams& p, int b, int rows) {
   const AttentionParams& a = p.attention;
@@ -167,8 +167,8 @@ CUFLASH_SHARED_FUNCTION TileRange key_tiles(KeyRange keys, int tile_k) {
   if (keys.begin >= keys.end) return {0, 0};
   return {keys.begin / tile_k, (keys.end - 1) / tile_k + 1};
 }
-// How many splits have keys; CTAs of the others exit. A row tile that sees no key has one split, which writes empty rows.
-// Short splits have kShortTiles key tiles each, and together at most a quarter of all tiles.
+// How many splits have keys; CTAs of the others exit. A row tile that sees no key has one split, which writes empty
+// rows. Short splits have kShortTiles key tiles each, and together at most a quarter of all tiles.
 constexpr int kLongTiles = 64, kShortTiles = 8;
 struct UsedSplits {
   int long_splits, short_splits;
@@ -201,8 +201,8 @@ struct KeyOffsets {
 constexpr int64 kNoRow = -1;   // no row of the tile sees the key: zeros, nothing is read
 constexpr int64 kNewRow = -2;  // the row is in k_new and v_new
 
-// The entry or page that holds row r of sequence b, and the row inside it. Entries of a block table are clamped to the pages
-// that exist.
+// The entry or page that holds row r of sequence b, and the row inside it. Entries of a block table are clamped to the
+// pages that exist.
 struct EntryRow {
   int64 entry;
   int row;

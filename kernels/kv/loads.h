@@ -18,8 +18,8 @@ __device__ __forceinline__ void put_eight(AnyTile tile, int row, int column, con
   *static_cast<EightStored<E>*>(tile.piece_memory(row, column)) = stored_eight<E>(x);
 }
 
-// Loads the rows of a tile: queries of the heads of one group. Rows of queries that do not exist become zeros. This is on
-// the critical path, so rows that need no rotation are copied as they are. kFastDecode: as in KvConfig.
+// Loads the rows of a tile: queries of the heads of one group. Rows of queries that do not exist become zeros. This is
+// on the critical path, so rows that need no rotation are copied as they are. kFastDecode: as in KvConfig.
 template <int kThreads, Element E, int kRows, int kColumns, bool kFastDecode = false, class AnyTile>
 __device__ __forceinline__ void load_queries(AnyTile tile, const KvParams& p, const CachedSequence& s,
                                              const WorkItem& item, RowRange rows) {
@@ -48,8 +48,8 @@ __device__ __forceinline__ void load_queries(AnyTile tile, const KvParams& p, co
   }
 }
 
-// Loads one tile of K, or of V if kValues, by its offsets; new rows are skipped. Asynchronous except for kCopyElements: the
-// caller commits and waits.
+// Loads one tile of K, or of V if kValues, by its offsets; new rows are skipped. Asynchronous except for kCopyElements:
+// the caller commits and waits.
 template <bool kValues, int kCopy, int kThreads, Element E, int kRows, int kColumns>
 __device__ __forceinline__ void load_cached(Tile<E, kRows, kColumns> tile, const KeyOffsets* key_offsets,
                                             const void* head, int dim) {

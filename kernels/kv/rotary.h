@@ -1,4 +1,5 @@
-// Rotary embedding, applied to queries and new keys while they are loaded (prologue and append), eight elements at a time.
+// Rotary embedding, applied to queries and new keys while they are loaded (prologue and append), eight elements at a
+// time.
 #pragma once
 
 #include "kv/geometry.h"
@@ -13,17 +14,18 @@ __device__ __forceinline__ Real rotated(Real x, Real other, Real cos, Real sin, 
   return second ? straight + across : straight - across;
 }
 
-// Whether each piece of eight lies inside one half of the rotated elements, or outside of both, so that its cos, sin and
-// partner elements are contiguous.
+// Whether each piece of eight lies inside one half of the rotated elements, or outside of both, so that its cos, sin
+// and partner elements are contiguous.
 __device__ __forceinline__ bool has_whole_pieces(const RotaryView& r) {
   return (r.interleaved ? r.dim : r.dim / 2) % 8 == 0;
 }
 
-// Elements d ... d + 7 of the row that begins at element `row` of `data`, of type E; those from `dim` on are 0. position:
-// the row's position, less than r.positions. A piece need not begin at a multiple of eight, but is slower then.
+// Elements d ... d + 7 of the row that begins at element `row` of `data`, of type E; those from `dim` on are 0.
+// position: the row's position, less than r.positions. A piece need not begin at a multiple of eight, but is slower
+// then.
 //
-// Not inlined: code that a launch runs once is fetched from memory, and a small kernel starts sooner. Without rotation there
-// is no call.
+// Not inlined: code that a launch runs once is fetched from memory, and a small kernel starts sooner. Without rotation
+// there is no call.
 template <Element E>
 __device__ __noinline__ EightReals<RealOf<E>> rotated_eight(const RotaryView& r, int64 position, const void* data,
                                                             int64 row, int d, int dim) {

@@ -10,7 +10,8 @@ namespace cuflash {
 template <Element E, int kOptions>
 struct LaneRows {
   using Real = RealOf<E>;
-  // As in ScoreOptions: scores that an option modifies are scaled first; otherwise the scale is folded into the exponent.
+  // As in ScoreOptions: scores that an option modifies are scaled first; otherwise the scale is folded into the
+  // exponent.
   static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kScaleFirst)) != 0;
 
   KeyRange seen[2];

@@ -1,7 +1,8 @@
 // The kernel over a KV cache (kv/attention.h) for f16 and bf16 on Hopper (sm_90a): a producer warp loads K and V by TMA
-// (kv/tma_keys.h); consumer warps load queries, append new rows and compute. A short call spends most of its time before the
-// first keys and after the last ones. Hence the producer issues its first loads without waiting for anything, not even for
-// lengths if they do not matter, and when it is done it runs the epilogue dry to warm the instruction cache.
+// (kv/tma_keys.h); consumer warps load queries, append new rows and compute. A short call spends most of its time
+// before the first keys and after the last ones. Hence the producer issues its first loads without waiting for
+// anything, not even for lengths if they do not matter, and when it is done it runs the epilogue dry to warm the
+// instruction cache.
 #pragma once
 
 #include "kv/append.h"
@@ -11,8 +12,8 @@
 
 namespace cuflash {
 
-// Consumer mainloop with mma.sync: each warp has its own rows and keys. Its partials overwrite the K and V stages once all
-// consumers have read them.
+// Consumer mainloop with mma.sync: each warp has its own rows and keys. Its partials overwrite the K and V stages once
+// all consumers have read them.
 template <KvConfig C, class AnyEpilogue>
 __device__ __forceinline__ void attend_by_warps(const KvWork<C>& work, TmaKeys<C>& keys, AnyEpilogue& epilogue) {
   using Work = KvWork<C>;
@@ -62,7 +63,8 @@ __device__ __forceinline__ void run_producer(TmaKeys<C>& keys, AnyEpilogue& epil
   if constexpr (!uses_setmaxnreg(C)) epilogue.prepare();
 }
 
-// Fast decode has a three-dimensional grid with one CTA per work item, so that the first loads do not wait for divisions.
+// Fast decode has a three-dimensional grid with one CTA per work item, so that the first loads do not wait for
+// divisions.
 template <KvConfig C>
 __device__ __forceinline__ WorkItem work_item_of_cta(const Sm90KvParams& p) {
   if constexpr (C.fast_decode) return work_item(p.prologue, blockIdx.x, blockIdx.y, blockIdx.z);

@@ -1,6 +1,6 @@
-// Split reduction, the arithmetic of the epilogue: partial (O, row max, row sum) over parts of the keys are combined into
-// O and LSE. Parts are the key warps of a CTA, through shared memory, and the splits of a row tile, through the workspace.
-// Both are added in the order of the key ranges, so the result does not depend on which part finished first.
+// Split reduction, the arithmetic of the epilogue: partial (O, row max, row sum) over parts of the keys are combined
+// into O and LSE. Parts are the key warps of a CTA, through shared memory, and the splits of a row tile, through the
+// workspace. Both are added in the order of the key ranges, so the result does not depend on which part finished first.
 #pragma once
 
 #include "attn/softmax.h"
@@ -18,14 +18,15 @@ struct RowState {
   Real row_sum;  // sum of the weights
 };
 
-// The factor that rescales a part's sums from its own maximum to row_max; 2^-inf is 0. If no part has a score, -inf - -inf
-// would be NaN; all sums are 0 then, so any finite maximum will do.
+// The factor that rescales a part's sums from its own maximum to row_max; 2^-inf is 0. If no part has a score, -inf -
+// -inf would be NaN; all sums are 0 then, so any finite maximum will do.
 template <class Real>
 __device__ __forceinline__ Real correction_of(Real part_max, Real row_max, Real scale_log2) {
   return exp2_of((part_max - (row_max == minus_infinity<Real>() ? Real(0) : row_max)) * scale_log2);
 }
 
-// Columns of a row that one thread reduces. Few, because every instruction of the epilogue adds to the latency of the call.
+// Columns of a row that one thread reduces. Few, because every instruction of the epilogue adds to the latency of the
+// call.
 constexpr int kEpilogueColumns = 4;
 
 // kEpilogueColumns columns of one row of O, not yet normalised, accumulated over parts of the keys.
@@ -78,8 +79,8 @@ struct PartialO {
   }
 };
 
-// The part of the workspace that belongs to one row tile: its ticket and the partials of its splits. The partials of one
-// row are adjacent, so the reducing thread needs one address for all of them. Offsets inside a tile fit into ints.
+// The part of the workspace that belongs to one row tile: its ticket and the partials of its splits. The partials of
+// one row are adjacent, so the reducing thread needs one address for all of them. Offsets inside a tile fit into ints.
 template <KvConfig C>
 struct SplitWorkspace {
   using Real = RealOf<C.element>;
@@ -120,9 +121,9 @@ struct OutputSlice {
   }
 };
 
-// A row combined with its sink: the maximum of both, the sum of weights relative to it, and the correction for the row's own
-// weights. A row that sees no key has an o_scale of 0 and, without a sink, an LSE of -inf. This is the row finalisation of
-// attn/softmax.h in two steps, so that no output waits for an LSE.
+// A row combined with its sink: the maximum of both, the sum of weights relative to it, and the correction for the
+// row's own weights. A row that sees no key has an o_scale of 0 and, without a sink, an LSE of -inf. This is the row
+// finalisation of attn/softmax.h in two steps, so that no output waits for an LSE.
 template <class Real>
 struct RowTotal {
   Real row_max, row_sum, correction;
@@ -145,8 +146,8 @@ struct RowTotal {
   }
 };
 
-// Normalises and stores a thread's columns of O; the thread with the first columns also stores the LSE. kFastDecode: as in
-// KvConfig.
+// Normalises and stores a thread's columns of O; the thread with the first columns also stores the LSE. kFastDecode: as
+// in KvConfig.
 template <Element E, bool kFastDecode>
 __device__ __forceinline__ void write_output(const KvParams& p, const OutputSlice<E>& slice, bool writes_lse,
                                              RealOf<E> natural_scale, PartialO<RealOf<E>>& sums) {

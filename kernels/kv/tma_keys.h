@@ -1,14 +1,16 @@
-// K and V pipeline of the sm90 kernel: the producer warp loads TMA boxes into a ring of stages, consumer warps release them.
+// K and V pipeline of the sm90 kernel: the producer warp loads TMA boxes into a ring of stages, consumer warps release
+// them.
 //
-//   producer    wait on `empty` of a stage | K, then V: wait until few loads are in flight | expect bytes | one lane per box
-//   consumers   wait on `full` of K | patch rows if needed: new rows, and zeros for values that no query sees | scores |
-//               wait on `full` of V | O += P V | arrive on `empty`
+//   producer    wait on `empty` of a stage | K, then V: wait until few loads are in flight | expect bytes | load boxes,
+//               one lane each
+//   consumers   wait on `full` of K | patch rows if needed: new rows, and zeros for values that no query sees | scores
+//               | wait on `full` of V | O += P V | arrive on `empty`
 //
-// If the first tiles do not depend on lengths, the producer loads them in the prologue, before lengths and with them the
-// work item are known.
+// If the first tiles do not depend on lengths, the producer loads them in the prologue, before lengths and with them
+// the work item are known.
 //
-// A box may contain rows that no query sees, and an early one even pages without keys. For K that is harmless, because their
-// scores are masked; for V it is not, because a weight of zero would not keep a NaN out of O.
+// A box may contain rows that no query sees, and an early one even pages without keys. For K that is harmless, because
+// their scores are masked; for V it is not, because a weight of zero would not keep a NaN out of O.
 #pragma once
 
 #include "kv/loads.h"
@@ -142,8 +144,8 @@ struct TmaKeys {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) load_box(p, memory, head_k, stage, part, box, from, policy);
   }
-  // Lane 0 loads one part of a tile that is one box. No argument differs between lanes: ptxas would make a loop over lanes of
-  // a TMA load with divergent arguments.
+  // Lane 0 loads one part of a tile that is one box. No argument differs between lanes: ptxas would make a loop over
+  // lanes of a TMA load with divergent arguments.
   __device__ __forceinline__ static void load_whole_tile(const Sm90KvParams& p, unsigned char* memory,
                                                          const WorkItem& item, int stage, int part, int row,
                                                          EvictionPolicy policy) {
@@ -151,8 +153,8 @@ struct TmaKeys {
     mbarrier_arrive_expect_tx(full(memory, stage, part), part_bytes(part, C.tile_k));
     load_box(p, memory, item.head_k, stage, part, 0, {item.b, row}, policy);
   }
-  // Producer prologue: loads the first tiles before lengths are known, if they do not depend on lengths. With pages, the
-  // lanes look up the pages of further tiles too.
+  // Producer prologue: loads the first tiles before lengths are known, if they do not depend on lengths. With pages,
+  // the lanes look up the pages of further tiles too.
   __device__ __forceinline__ static Prefetched load_prologue(const Sm90KvParams& p, unsigned char* memory,
                                                              const WorkItem& item) {
     if (item.split >= p.prologue.splits) return {};
@@ -249,9 +251,9 @@ struct TmaKeys {
     const int row = work.sequence.pad + work.first_key(n);
     return row >= begin_row() && row + C.tile_k <= end_row();
   }
-  // Consumers write the rows of the tile that are not in the cache. All readers of the stage's previous tile have released it
-  // to the producer, and `full` has passed that on to all consumers. racecheck does not track this chain, but it sees the
-  // first barrier.
+  // Consumers write the rows of the tile that are not in the cache. All readers of the stage's previous tile have
+  // released it to the producer, and `full` has passed that on to all consumers. racecheck does not track this chain,
+  // but it sees the first barrier.
   __device__ __forceinline__ void patch_rows(int n) const {
     wait_for_values();
     named_barrier_sync(kConsumerBarrier, kConsumerThreads);

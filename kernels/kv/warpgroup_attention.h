@@ -1,6 +1,6 @@
-// Consumer mainloop for many rows: each consumer warpgroup computes 64 rows of a block with wgmma, which reads K and V from
-// shared memory. The softmax of the next block overlaps with the P V product of the current one. The block after the last
-// one of a key tile is the first one with the next key tile.
+// Consumer mainloop for many rows: each consumer warpgroup computes 64 rows of a block with wgmma, which reads K and V
+// from shared memory. The softmax of the next block overlaps with the P V product of the current one. The block after
+// the last one of a key tile is the first one with the next key tile.
 //
 //   issue S = Q K^T of the next block | issue O += P V | wait for S | softmax of S | wait for O | rescale O of the next
 //   block if its row maxima moved | P = weights
@@ -83,8 +83,8 @@ struct WarpgroupAttention {
     weigh(0, block, s, shrink);
     narrow<E>(w, s[0]);
   }
-  // Advances from `block`, whose weights are in w and whose values are in `stage`, to `next` with key tile n. kReleases:
-  // `block` is the last reader of this stage.
+  // Advances from `block`, whose weights are in w and whose values are in `stage`, to `next` with key tile n.
+  // kReleases: `block` is the last reader of this stage.
   template <bool kReleases>
   __device__ __forceinline__ void advance(Block& block, int stage, Block& next, int n, Weights& w) const {
     Scores s;
@@ -109,8 +109,8 @@ struct WarpgroupAttention {
     fence_operands(block.o), fence_operands(w);
   }
 
-  // All key tiles, for warpgroups with two blocks, one, or none. All of them wait for a tile at the same program point: all
-  // consumers patch rows that are not in the cache, between barriers, and compute-sanitizer reports a barrier that
+  // All key tiles, for warpgroups with two blocks, one, or none. All of them wait for a tile at the same program point:
+  // all consumers patch rows that are not in the cache, between barriers, and compute-sanitizer reports a barrier that
   // warpgroups reach at different points as divergence.
   __device__ __forceinline__ void run_mainloop(Block& first, Block& last, bool has_first, bool has_last) {
     if (work.count() == 0) return;

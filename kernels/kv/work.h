@@ -1,5 +1,5 @@
-// The work item of one CTA, decoded in the prologue, and how its consumer warps share it. Also the mainloop step of one warp
-// (scores, softmax, O += P V), which kv/attention.h and kv/sm90_attention.h have in common.
+// The work item of one CTA, decoded in the prologue, and how its consumer warps share it. Also the mainloop step of one
+// warp (scores, softmax, O += P V), which kv/attention.h and kv/sm90_attention.h have in common.
 //
 //   shared memory   K, V of each stage | Q | per stage: key offsets or mbarriers. The epilogue reuses it for partials
 //   per warp        16 rows of each block, tile_k / key_warps keys, dim_v / column_warps columns of O

@@ -1,5 +1,5 @@
-// Barriers between producers and consumers: mbarriers in shared memory, on which TMA loads and threads arrive, and the named
-// barriers of a CTA. PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier, bar, fence".
+// Barriers between producers and consumers: mbarriers in shared memory, on which TMA loads and threads arrive, and the
+// named barriers of a CTA. PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier, bar, fence".
 #pragma once
 
 namespace cuflash {
@@ -19,8 +19,8 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// Waits until the phase of this parity has completed; an mbarrier starts in phase 0. The suspend time hint (in nanoseconds)
-// is long, because a polling warp takes issue slots from warps that compute. "mbarrier.try_wait"
+// Waits until the phase of this parity has completed; an mbarrier starts in phase 0. The suspend time hint (in
+// nanoseconds) is long, because a polling warp takes issue slots from warps that compute. "mbarrier.try_wait"
 __device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity) {
   asm volatile(
       "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, 1000000; @!done bra again; "

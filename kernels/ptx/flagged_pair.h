@@ -1,5 +1,5 @@
-// Exchange through L2 between CTAs in the epilogue of split-KV decode: two floats and a flag, written as one 128-bit word.
-// PTX ISA, "ld.relaxed", "st.relaxed" of .b128, "prefetch".
+// Exchange through L2 between CTAs in the epilogue of split-KV decode: two floats and a flag, written as one 128-bit
+// word. PTX ISA, "ld.relaxed", "st.relaxed" of .b128, "prefetch".
 #pragma once
 
 namespace cuflash {

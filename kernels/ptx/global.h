@@ -1,5 +1,5 @@
-// Global memory: reductions (red), ordering and counters between CTAs (ld.acquire, red.release, atom), vector accesses of
-// the epilogues. PTX ISA, "red", "ld.acquire", "red.release", "atom".
+// Global memory: reductions (red), ordering and counters between CTAs (ld.acquire, red.release, atom), vector accesses
+// of the epilogues. PTX ISA, "red", "ld.acquire", "red.release", "atom".
 #pragma once
 
 namespace cuflash {
@@ -51,8 +51,8 @@ __device__ __forceinline__ void compare_and_swap(unsigned long long* at, unsigne
                "l"(wanted)
                : "memory");
 }
-// Returns the previous value. A later adder sees all writes of earlier adders, and those of their CTAs before a barrier.
-// One acq_rel instruction: a separate fence would wait for memory once more.
+// Returns the previous value. A later adder sees all writes of earlier adders, and those of their CTAs before a
+// barrier. One acq_rel instruction: a separate fence would wait for memory once more.
 __device__ __forceinline__ unsigned long long add_acquire_release(unsigned long long* to, unsigned long long value) {
   unsigned long long before;
   asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;" : "=l"(before) : "l"(to), "l"(value) : "memory");

@@ -6,8 +6,8 @@ namespace cuflash {
 
 // Waits until all prerequisite grids have completed and their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-// The next grid may start once all CTAs of this one have executed this or exited; it calls griddepcontrol_wait before it
-// reads.
+// The next grid may start once all CTAs of this one have executed this or exited; it calls griddepcontrol_wait before
+// it reads.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }

@@ -1,5 +1,5 @@
-// TMA: loads of boxes that complete on an mbarrier, issued by producer warps, and stores of boxes. A TensorMap describes the
-// tensor. PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor, prefetch.tensormap".
+// TMA: loads of boxes that complete on an mbarrier, issued by producer warps, and stores of boxes. A TensorMap
+// describes the tensor. PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor, prefetch.tensormap".
 #pragma once
 
 #include "params.h"
@@ -20,17 +20,17 @@ __device__ __forceinline__ EvictionPolicy evict_first() {
   return policy;
 }
 
-// evict_first for one line of 16, evict_unchanged for the others, which are evicted by age. With evict_first for all, dirty
-// lines of earlier kernels would stay in L2 and be written back piecemeal between reads, which slows down all of a long
-// call. A short call is faster if they stay. The fraction was measured: docs/lab/kv.md.
+// evict_first for one line of 16, evict_unchanged for the others, which are evicted by age. With evict_first for all,
+// dirty lines of earlier kernels would stay in L2 and be written back piecemeal between reads, which slows down all of
+// a long call. A short call is faster if they stay. The fraction was measured: docs/lab/kv.md.
 __device__ __forceinline__ EvictionPolicy evict_first_sixteenth() {
   EvictionPolicy policy;
   asm("createpolicy.fractional.L2::evict_first.L2::evict_unchanged.b64 %0, 0.0625;" : "=l"(policy));
   return policy;
 }
 
-// Loads the box at (column, row, head, batch) and zero-fills what is outside of the tensor. Completes all bytes of the box
-// on the mbarrier. `to` is 128-byte aligned.
+// Loads the box at (column, row, head, batch) and zero-fills what is outside of the tensor. Completes all bytes of the
+// box on the mbarrier. `to` is 128-byte aligned.
 __device__ __forceinline__ void tma_load(unsigned to, const TensorMap& map, unsigned barrier, int column, int row,
                                          int head, int batch) {
   asm volatile(

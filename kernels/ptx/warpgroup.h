@@ -24,13 +24,13 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Tells ptxas that all lanes are converged, by an instruction that only whole warpgroups may execute. Without one, lanes
-// could leave a loop one by one, and ptxas would keep counters and descriptors in per-lane registers and move them to
-// uniform registers before each product.
+// Tells ptxas that all lanes are converged, by an instruction that only whole warpgroups may execute. Without one,
+// lanes could leave a loop one by one, and ptxas would keep counters and descriptors in per-lane registers and move
+// them to uniform registers before each product.
 __device__ __forceinline__ void converge() { wgmma_fence(); }
 
-// The compiler does not know that wgmma writes its registers asynchronously. A value that passes through here is not read
-// before this point, nor modified after it.
+// The compiler does not know that wgmma writes its registers asynchronously. A value that passes through here is not
+// read before this point, nor modified after it.
 __device__ __forceinline__ void fence_operand(float& x) { asm volatile("" : "+f"(x)::"memory"); }
 __device__ __forceinline__ void fence_operand(unsigned& x) { asm volatile("" : "+r"(x)::"memory"); }
 

@@ -1,5 +1,5 @@
-// Vector accesses of epilogues and element-wise loads: eight adjacent elements of a row of E or f32 (stores also four), in
-// 16-byte accesses if they are aligned.
+// Vector accesses of epilogues and element-wise loads: eight adjacent elements of a row of E or f32 (stores also four),
+// in 16-byte accesses if they are aligned.
 #pragma once
 
 #include "tile/element.h"

@@ -1,4 +1,5 @@
-// Finds and zeroes 16-bit elements that are not finite (exponent all ones); kernels sanitise tiles in shared memory with it.
+// Finds and zeroes 16-bit elements that are not finite (exponent all ones); kernels sanitise tiles in shared memory
+// with it.
 #pragma once
 
 #include "config.h"

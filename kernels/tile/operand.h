@@ -7,8 +7,8 @@
 //   load_a x load_b            both stored with the reduction along their rows
 //   from_accumulators x load_b_transposed, load_a_transposed x load_b_transposed, load_a_paired x load_b_transposed
 //                              B (and the second A) stored with the reduction across their rows
-// These are the only legal pairs: for f32 and f64 the second kind reduces in the order 0 2 4 6 1 3 5 7, the order in which a
-// lane holds an accumulator, so that an accumulator becomes an operand without shuffles.
+// These are the only legal pairs: for f32 and f64 the second kind reduces in the order 0 2 4 6 1 3 5 7, the order in
+// which a lane holds an accumulator, so that an accumulator becomes an operand without shuffles.
 #pragma once
 
 #include "ptx/matrix.h"
@@ -26,8 +26,8 @@ struct Accumulator {
   }
 };
 
-// Tensor cores truncate their f32 sums towards 0 instead of rounding, so long sums drift. Sums that must be exact in f32
-// cover at most kShortSum elements on the tensor cores; these short sums are added by ordinary instructions.
+// Tensor cores truncate their f32 sums towards 0 instead of rounding, so long sums drift. Sums that must be exact in
+// f32 cover at most kShortSum elements on the tensor cores; these short sums are added by ordinary instructions.
 constexpr int kShortSum = 32;
 constexpr bool sums_drift(Element e) { return e == Element::f32; }
 
@@ -95,8 +95,8 @@ requires(size_of(E) == 2) struct Operands<E> {
   }
 };
 
-// f32 as the sum of two tf32 numbers of 11 bits each, so that a product loses about 2^-21. Truncation instead of rounding
-// keeps the largest floats finite.
+// f32 as the sum of two tf32 numbers of 11 bits each, so that a product loses about 2^-21. Truncation instead of
+// rounding keeps the largest floats finite.
 struct SplitFloat {
   unsigned high, low;
 };

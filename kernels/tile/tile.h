@@ -1,5 +1,5 @@
-// A matrix in shared memory with padded rows, as mma.sync operands are read from it, and its loads from and stores to global
-// memory: prologue, mainloop and epilogue of the portable kernels.
+// A matrix in shared memory with padded rows, as mma.sync operands are read from it, and its loads from and stores to
+// global memory: prologue, mainloop and epilogue of the portable kernels.
 #pragma once
 
 #include "ptx/cp_async.h"
@@ -55,17 +55,17 @@ constexpr int lanes_of_chunks(int chunks, int threads) {
   return lanes;
 }
 
-// Loads rows [first, first + kRows) of a head whose row 0 is at `head`. Rows outside of [begin, end) and columns from `dim`
-// on become zero, so that nothing stored there is ever multiplied. Except with kCopyElements, the caller commits and waits.
-// thread: pass new_thread_id() to keep no registers for what is derived from it. No branch depends on the rows, so the
-// compiler may move the cp.async instructions between the products of the previous tile.
+// Loads rows [first, first + kRows) of a head whose row 0 is at `head`. Rows outside of [begin, end) and columns from
+// `dim` on become zero, so that nothing stored there is ever multiplied. Except with kCopyElements, the caller commits
+// and waits. thread: pass new_thread_id() to keep no registers for what is derived from it. No branch depends on the
+// rows, so the compiler may move the cp.async instructions between the products of the previous tile.
 template <int kCopy, int kThreads, RowsOf kExisting = RowsOf::part, Element E, int kRows, int kColumns>
 __device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const RowsView& rows, const void* head,
                                           int first, int begin, int end, int dim,
                                           int thread = static_cast<int>(threadIdx.x), Slice slice = {}) {
   if constexpr (kCopy != kCopyElements) {
-    // A thread keeps its column (or every kLanes-th chunk of very wide rows) and steps through the rows. Threads left over
-    // because the chunks of a row do not divide them are idle.
+    // A thread keeps its column (or every kLanes-th chunk of very wide rows) and steps through the rows. Threads left
+    // over because the chunks of a row do not divide them are idle.
     constexpr int kPerChunk = 16 / size_of(E), kChunks = kColumns / kPerChunk;
     constexpr int kLanes = lanes_of_chunks(kChunks, kThreads), kColumnSteps = kChunks / kLanes;
     constexpr int kRowStep = kThreads / kLanes, kRowSteps = (kRows + kRowStep - 1) / kRowStep;

@@ -1,5 +1,5 @@
-// CUDA built-ins with which the host compiler compiles kernel sources and lanes.h runs them. Include it first, with this
-// folder before kernels/ in the include path: ptx/ here replaces kernels/ptx.
+// CUDA built-ins with which the host compiler compiles kernel sources and lanes.h runs them. Include it first, with
+// this folder before kernels/ in the include path: ptx/ here replaces kernels/ptx.
 #pragma once
 
 #include <cmath>

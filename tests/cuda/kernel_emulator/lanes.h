@@ -1,6 +1,6 @@
 // Runs the threads of a CTA as coroutines of one host thread: each runs until it waits for others, at a barrier or in a
-// warp-level instruction. The next runnable thread is chosen at random, which exposes missing barriers. CTAs run one after
-// the other, or take turns if they wait for each other.
+// warp-level instruction. The next runnable thread is chosen at random, which exposes missing barriers. CTAs run one
+// after the other, or take turns if they wait for each other.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@ inline constexpr int kWarp = 32;
 
 // Runs body() on every thread, with threadIdx set. seed: determines the order.
 void run_threads(int threads, uint64_t seed, const std::function<void()>& body);
-// The same for several CTAs that take turns. enter(n) is called before CTA n resumes, leave(n) after it paused or finished.
+// The same for several CTAs that take turns. enter(n) is called before CTA n resumes, leave(n) after it paused or
+// finished.
 void run_ctas_interleaved(int64_t ctas, int threads, uint64_t seed, const std::function<void()>& body,
                           const std::function<void(int64_t)>& enter, const std::function<void(int64_t)>& leave);
 
