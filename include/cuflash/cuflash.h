@@ -205,7 +205,7 @@ CUFLASH_API cuflash_status cuflash_backward_workspace_size(const cuflash_attenti
                                                            const cuflash_execution* execution, size_t* bytes);
 
 /* Explains which backend and kernel the call would use and why, or why there is none; computes nothing. Writes at most
- * capacity bytes of text, always terminated; *needed (may be NULL) is the size of the whole text with its terminator. */
+ * capacity bytes of text, always terminated; *needed (may be NULL) is the size of the whole text with terminator. */
 CUFLASH_API cuflash_status cuflash_explain_forward(const cuflash_attention* attention,
                                                    const cuflash_forward_outputs* outputs,
                                                    const cuflash_execution* execution, char* text, size_t capacity,

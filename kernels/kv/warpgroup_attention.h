@@ -61,14 +61,14 @@ struct WarpgroupAttention {
   }
 
   // Turns the scores of key tile n into weights. Returns whether O must be rescaled, and by what.
-  __device__ __forceinline__ bool weigh(int n, Block& block, Scores& s, float (&shrink)[2]) const {
+  __device__ __forceinline__ bool softmax_step(int n, Block& block, Scores& s, float (&correction)[2]) const {
     block.lane_rows.apply(s, work.first_key(n) + lane_id() % 4 * 2, work.every_row_sees(n));
-    const bool moved = block.softmax.move(s, [&](int r, float x) { shrink[r] = x; });
+    const bool rescales = block.softmax.move(s, [&](int r, float x) { correction[r] = x; });
     block.softmax.weigh(s);
-    return moved;
+    return rescales;
   }
   // As in sm90/consumer.h: the never-taken loop keeps the compiler from hoisting this wait above the softmax.
-  __device__ __forceinline__ void wait_behind_weights() const {
+  __device__ __forceinline__ void wait_after_softmax() const {
     do wgmma_wait<0>();
     while (work.a.group == 0);
   }
@@ -79,8 +79,8 @@ struct WarpgroupAttention {
     issue_scores(s, block);
     wgmma_wait<0>();
     fence_operands(s);
-    float shrink[2];
-    weigh(0, block, s, shrink);
+    float correction[2];
+    softmax_step(0, block, s, correction);
     narrow<E>(w, s[0]);
   }
   // Advances from `block`, whose weights are in w and whose values are in `stage`, to `next` with key tile n.
@@ -92,14 +92,14 @@ struct WarpgroupAttention {
     issue_output(block.o, w, stage);
     wgmma_wait<1>();
     fence_operands(s);
-    float shrink[2];
-    const bool moved = weigh(n, next, s, shrink);
-    wait_behind_weights();
+    float correction[2];
+    const bool rescales = softmax_step(n, next, s, correction);
+    wait_after_softmax();
     fence_operands(block.o), fence_operands(w);
     if constexpr (kReleases) keys.release(stage);
-    if (moved) {
+    if (rescales) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) next.softmax.rescale(next.o, r, shrink[r]);
+      for (int r = 0; r < 2; ++r) next.softmax.rescale(next.o, r, correction[r]);
     }
     narrow<E>(w, s[0]);
   }

@@ -117,7 +117,7 @@ std::string missing(const int* config, size_t ints) {
   return text.str();
 }
 
-std::string fault_behind(size_t shared_bytes) {
+std::string overrun_of(size_t shared_bytes) {
   for (size_t byte = shared_bytes; byte < sizeof memory; ++byte)
     if (memory[byte] != 0xff) return "the kernel writes beyond the shared memory of its launch";
   return "";
@@ -141,7 +141,7 @@ std::string run_ctas(Kernel<Params> kernel, const void* params, const Grid& grid
     std::memset(memory, 0xff, sizeof memory);
     set_cta(grid, n);
     run_threads(threads, random(), [&] { kernel(*static_cast<const Params*>(params)); });
-    if (std::string fault = fault_behind(shared_bytes); !fault.empty()) return fault;
+    if (std::string fault = overrun_of(shared_bytes); !fault.empty()) return fault;
   }
   return "";
 }
@@ -160,7 +160,7 @@ std::string run_cooperative(Kernel<Sm90KvParams> kernel, const void* params, con
       },
       [&](int64_t n) {
         std::memcpy(kept[static_cast<size_t>(n)].data(), memory, sizeof memory);
-        if (fault.empty()) fault = fault_behind(shared_bytes);
+        if (fault.empty()) fault = overrun_of(shared_bytes);
       });
   return fault;
 }
