@@ -1,8 +1,8 @@
 // The kernel over a KV cache (kv/attention.h) for f16 and bf16 on Hopper (sm_90a): a producer warp loads K and V by TMA
 // (kv/tma_keys.h); consumer warps load queries, append new rows and compute. A short call spends most of its time
-// before the first keys and after the last ones. Hence the producer issues its first loads without waiting for
-// anything, not even for lengths if they do not matter, and when it is done it runs the epilogue dry to warm the
-// instruction cache.
+// before the first keys and after the last ones. Hence the producer issues its first loads without waiting for other
+// warps, nor for lengths if they do not matter. When it is done, it runs the epilogue dry to warm the instruction
+// cache.
 #pragma once
 
 #include "kv/append.h"

@@ -96,7 +96,7 @@ struct TmaKeys {
            (!uses_setmaxnreg(C) || static_cast<int>(threadIdx.x) < active_threads(C));
   }
 
-  // With uses_setmaxnreg(C): executed by all warps, the first by consumers and the second by the producer warpgroup.
+  // With uses_setmaxnreg(C), all threads execute one of these: consumers the first, the producer warpgroup the second.
   __device__ static void setmaxnreg_inc() { cuflash::setmaxnreg_inc<consumer_registers(C)>(); }
   __device__ static void setmaxnreg_dec() { cuflash::setmaxnreg_dec<producer_registers(C)>(); }
 

@@ -14,11 +14,10 @@ namespace cuflash {
 
 // Named barriers of the kv kernels (bar.sync, bar.arrive).
 enum KvBarrier : int {
-  kConsumerBarrier = 1,  // consumers only
-  kPrologueBarrier = 2,  // the producer warp arrives without waiting: its mbarriers are initialised
-  kEpilogueBarrier = 3,  // the producer warp arrives without waiting: the ticket is prepared
-  kPartialsBarrier =
-      4,  // consumers arrive without waiting: their partials are in shared memory. The producer warp waits
+  kConsumerBarrier = 1,  // among consumers
+  kPrologueBarrier = 2,  // Q is loaded; the producer warp, which only arrives, has initialised the mbarriers
+  kEpilogueBarrier = 3,  // partials are in shared memory; the producer warp only arrives, the ticket is prepared
+  kPartialsBarrier = 4,  // partials are in shared memory: consumers only arrive, the producer warp waits
 };
 
 template <KvConfig C>
