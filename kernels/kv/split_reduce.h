@@ -123,7 +123,8 @@ struct OutputSlice {
 
 // A row combined with its sink: the maximum of both, the sum of weights relative to it, and the correction for the
 // row's own weights. A row that sees no key has an o_scale of 0 and, without a sink, an LSE of -inf. This is the row
-// finalisation of attn/softmax.h in two steps, so that no output waits for an LSE.
+// finalisation of attn/softmax.h in two steps, so that no output waits for an LSE. The two share no code because each
+// form, used for both, changed the machine code of the other kernels.
 template <class Real>
 struct RowTotal {
   Real row_max, row_sum, correction;
