@@ -80,7 +80,7 @@ struct KvConfig {
   int fast_decode;
   // 1: all CTAs are co-resident, and the splits of a row tile exchange partial results through L2: see
   // kv/exchange_reduce.h.
-  int exchanges;
+  int l2_exchange;
 };
 
 // Merges two partial results.
@@ -125,7 +125,7 @@ struct Sm90DqConfig {
   int ping_pong;                 // 1: consumer warpgroups take turns to issue wgmma for S and dQ
 };
 
-constexpr int kPostedColumns = 32;  // columns of a row that one warp reduces over all splits
+constexpr int kExchangeColumns = 32;  // columns of a row that one warp reduces over all splits
 
 // Shared memory rows are padded so that eight (f64: four) consecutive rows fall into different banks.
 constexpr int row_padding_bytes(Element e) { return e == Element::f64 ? 32 : 16; }
@@ -185,14 +185,14 @@ constexpr int block_rows(const KvConfig& c) { return 16 * c.row_warps; }
 constexpr int row_blocks(const KvConfig& c) { return c.tile_q / block_rows(c); }
 // Nine warps could have 168 registers each, too few for accumulators of two row blocks. Three idle warps extend the
 // producer warp to a warpgroup, whose setmaxnreg.dec frees registers for the two consumer warpgroups.
-constexpr bool moves_registers(const KvConfig& c) { return by_warpgroups(c) && row_blocks(c) > 1; }
+constexpr bool uses_setmaxnreg(const KvConfig& c) { return by_warpgroups(c) && row_blocks(c) > 1; }
 constexpr int consumer_registers(const KvConfig&) { return 240; }
 constexpr int producer_registers(const KvConfig&) { return 24; }
 // Consumer threads and the producer warp, which waits only for stages that the consumers release.
-constexpr int meeting_threads(const KvConfig& c) { return consumer_threads(c) + 32; }
+constexpr int active_threads(const KvConfig& c) { return consumer_threads(c) + 32; }
 constexpr int num_threads(const KvConfig& c) {
-  if (moves_registers(c)) return consumer_threads(c) + kWarpgroupThreads;
-  return c.copy == kCopyTma ? meeting_threads(c) : consumer_threads(c);
+  if (uses_setmaxnreg(c)) return consumer_threads(c) + kWarpgroupThreads;
+  return c.copy == kCopyTma ? active_threads(c) : consumer_threads(c);
 }
 constexpr int num_threads(const MergeConfig&) { return 128; }
 constexpr int keys_bytes(const KvConfig& c, int columns) {

@@ -1,4 +1,4 @@
-// cuflash: attention over a KV cache, and the merging of partial results. The C++ API.
+// cuflash: attention over a KV cache, and merging of partial results. The C++ API.
 //
 //   flash_attention_with_cache({.q = bshd(q, B, 1, Hq, D), .causal = true},
 //                              {.k = bshd(k_pages, pages, page_size, Hk, D), .v = bshd(v_pages, pages, page_size, Hk, D),
@@ -39,7 +39,7 @@ struct MergeTensors {
   Tensor lse{};
 };
 
-// Not in detail: detail::call is older than these structs, and finds what converts them by its argument.
+// Not in detail: detail::call, declared before these structs, finds these conversions by argument-dependent lookup.
 inline cuflash_cache_tensors to_c(const CacheTensors& t) {
   using detail::to_c;
   cuflash_cache_tensors c;

@@ -1,20 +1,21 @@
 /* cuflash: exact, IO-aware attention. The C ABI.
  *
- * A call takes up to three structs: what is attended to what (cuflash_attention), the tensors it reads or writes beside
- * that, and how it is executed (cuflash_execution, may be NULL). Fill each with its *_init function first: every struct
- * carries its size, so that later versions can append fields without breaking programs built against this header.
+ * A call takes up to three structs: the attention problem (cuflash_attention), the other tensors that the call reads or
+ * writes, and how it is executed (cuflash_execution, may be NULL). Fill each with its *_init function first: every
+ * struct carries its size, so that later versions can append fields without breaking programs built against this
+ * header.
  *
- * The library owns no memory of the caller's and keeps no pointer after a call. No exception leaves a function of this
- * file. A call that returns anything but CUFLASH_OK because of its arguments has not touched an output;
- * cuflash_last_error() then holds a sentence that says what was wrong.
+ * The library never takes ownership of the caller's memory and keeps no pointer after a call. No function of this file
+ * throws. A call that fails because of its arguments has not touched an output; cuflash_last_error() then returns a
+ * sentence that says what was wrong.
  *
- * Outputs and the workspace may not share memory with inputs or with each other. A call in which two of them certainly
- * share an element is refused; views that lie between each other, such as slices of a packed QKV, are legal. Not checked
- * are views whose strides have so little in common that the search for a shared element ends without an answer, two calls
- * that run at the same time, and whether memory is as large as its tensor says.
+ * Outputs and the workspace must not share memory with inputs or with each other. A call is rejected if two of them
+ * certainly share an element; interleaved views, such as slices of a packed QKV, are legal. Three things are not
+ * checked: views whose strides have so little in common that the search for a shared element ends without an answer,
+ * overlap between two concurrent calls, and whether memory is as large as its tensor says.
  *
- * Lengths, block tables and indices in host memory are read once, before the first output is written: what another
- * thread writes to them during a call changes nothing of it. Values of other tensors are not checked.
+ * Lengths, block tables and indices in host memory are read once, before the first output is written; writes by another
+ * thread during the call have no effect on it. Values of other tensors are not checked.
  */
 #ifndef CUFLASH_CUFLASH_H_
 #define CUFLASH_CUFLASH_H_
@@ -41,8 +42,8 @@ typedef enum cuflash_status {
   CUFLASH_OK = 0,
   CUFLASH_INVALID_ARGUMENT = 1, /* the arguments break a rule; the message names the argument */
   CUFLASH_UNSUPPORTED = 2,      /* legal, but no backend of this build computes it */
-  CUFLASH_OUT_OF_MEMORY = 3,    /* an allocation of the library's own failed; pass a workspace to avoid it */
-  CUFLASH_NO_DEVICE = 4,        /* the device asked for, its driver or its compiler is missing */
+  CUFLASH_OUT_OF_MEMORY = 3,    /* an allocation inside the library failed; pass a workspace to avoid it */
+  CUFLASH_NO_DEVICE = 4,        /* the requested device, its driver or its compiler is missing */
   CUFLASH_INTERNAL = 5          /* a bug in cuflash; please report the message */
 } cuflash_status;
 
@@ -52,23 +53,23 @@ typedef enum cuflash_dtype {
   CUFLASH_F16 = 3,
   CUFLASH_BF16 = 4,
   CUFLASH_I32 = 5, /* sequence lengths */
-  CUFLASH_BOOL = 6 /* one byte an element, 0 is false */
+  CUFLASH_BOOL = 6 /* one byte per element, 0 is false */
 } cuflash_dtype;
 
 typedef enum cuflash_alignment {
-  CUFLASH_BOTTOM_RIGHT = 0, /* the last query stands at the last key: c = len_k - len_q */
-  CUFLASH_TOP_LEFT = 1      /* the first query stands at the first key: c = 0 */
+  CUFLASH_BOTTOM_RIGHT = 0, /* the last query is aligned with the last key: c = len_k - len_q */
+  CUFLASH_TOP_LEFT = 1      /* the first query is aligned with the first key: c = 0 */
 } cuflash_alignment;
 
 typedef enum cuflash_device {
-  CUFLASH_DEVICE_AUTO = 0, /* where the pointers point to */
-  CUFLASH_DEVICE_CPU = 1,  /* host memory: nobody looks where the pointers point to */
-  CUFLASH_DEVICE_CUDA = 2  /* memory of one CUDA device, whichever is the current one */
+  CUFLASH_DEVICE_AUTO = 0, /* the device that the pointers point to */
+  CUFLASH_DEVICE_CPU = 1,  /* host memory; where the pointers point to is not checked */
+  CUFLASH_DEVICE_CUDA = 2  /* memory of one CUDA device, which need not be the current one */
 } cuflash_device;
 
 /* A view of the caller's memory. data == NULL and rank == 0: the tensor is absent. Strides count elements, not bytes.
- * The last dimension is contiguous; every other stride is free (0 repeats an input). All tensors of a call, lengths too,
- * are in host memory or all are in the memory of one CUDA device. */
+ * The last dimension is contiguous; every other stride is free (0 repeats an input). All tensors of a call, including
+ * lengths, are in host memory, or all are in the memory of one CUDA device. */
 typedef struct cuflash_tensor {
   const void* data;
   int32_t dtype; /* cuflash_dtype */
@@ -85,18 +86,18 @@ typedef struct cuflash_mutable_tensor {
   int64_t stride[4];
 } cuflash_mutable_tensor;
 
-/* What is attended to what, and how: the same description serves forward and backward.
+/* The attention problem: inputs, masks and options. Forward and backward take the same description.
  *
- * Dense:  q [B, Hq, Sq, D], k [B, Hk, Sk, D], v [B, Hk, Sk, Dv]; other memory orders by stride. Hq is a multiple of Hk.
+ * Dense:  q [B, Hq, Sq, D], k [B, Hk, Sk, D], v [B, Hk, Sk, Dv]; any memory order by strides. Hq is a multiple of Hk.
  * Padded: dense, with seqlens_q and/or seqlens_k.
  * Packed: q [Tq, Hq, D], k [Tk, Hk, D], v [Tk, Hk, Dv] with cu_seqlens_q and cu_seqlens_k. */
 typedef struct cuflash_attention {
   size_t struct_size;
   cuflash_tensor q, k, v; /* one type: f64, f32, f16 or bf16 */
 
-  double scale;         /* used where has_scale is not 0; at most 2.3586e38, which f32 can multiply by log2(e) */
+  double scale;         /* used if has_scale is not 0; at most 2.3586e38, which f32 can multiply by log2(e) */
   int32_t has_scale;    /* 0: scale is 1/sqrt(D) */
-  int32_t causal;       /* not 0: key j is visible to query i only where j <= i + c; sets window_right to 0 */
+  int32_t causal;       /* not 0: key j is visible to query i only if j <= i + c; sets window_right to 0 */
   int32_t alignment;    /* cuflash_alignment: the meaning of c */
   int64_t window_left;  /* j >= i + c - window_left; -1: unbounded */
   int64_t window_right; /* j <= i + c + window_right; -1: unbounded */
@@ -105,16 +106,16 @@ typedef struct cuflash_attention {
   cuflash_tensor alibi_slopes; /* f32 [Hq] or [B, Hq] */
   cuflash_tensor bias;         /* [B or 1, Hq or 1, Sq or 1, Sk], type of q or f32; added to the scores */
   cuflash_tensor mask;         /* bool, shaped as bias; false hides the key */
-  cuflash_tensor sink;         /* [Hq], type of q or f32: a logit of each head that takes part in the softmax alone */
+  cuflash_tensor sink;         /* [Hq], type of q or f32: one logit per head, which takes part in the softmax only */
 
   double dropout_p; /* in [0, 1) */
   uint64_t dropout_seed;
   uint64_t dropout_offset;
 
   cuflash_tensor cu_seqlens_q, cu_seqlens_k; /* i32 [B + 1]: sequence b is rows cu[b] .. cu[b + 1] */
-  int64_t max_seqlen_q, max_seqlen_k;        /* packed: an upper bound of the lengths; needed on CUDA, which does not
-                                              * read lengths on the host; 0: found from cu_seqlens in host memory. On
-                                              * the CPU nothing but shapes of bias and mask depends on it */
+  int64_t max_seqlen_q, max_seqlen_k;        /* packed: an upper bound of the lengths. Required on CUDA, which does not
+                                              * read lengths on the host; 0: derived from cu_seqlens in host memory. On
+                                              * the CPU only the shapes of bias and mask depend on it */
   cuflash_tensor seqlens_q, seqlens_k;       /* i32 [B]: only the first seqlens[b] rows of a dense sequence exist */
 } cuflash_attention;
 
@@ -124,11 +125,11 @@ typedef struct cuflash_forward_outputs {
   cuflash_mutable_tensor lse; /* optional: [B, Hq, Sq] or packed [Hq, Tq]; f32 (f64 for f64), natural logarithm */
 } cuflash_forward_outputs;
 
-/* Each gradient is optional; one that is absent is not computed. */
+/* Each gradient is optional; an absent one is not computed. */
 typedef struct cuflash_backward_tensors {
   size_t struct_size;
   cuflash_tensor o, lse;        /* as the forward call wrote them */
-  cuflash_tensor dout;          /* gradient of o, shaped as o; type of q or f32 (rounded to that of q for products) */
+  cuflash_tensor dout;          /* gradient of o, shaped as o; type of q or f32 (products round it to the type of q) */
   cuflash_tensor dlse;          /* optional: gradient of lse, shaped and typed as lse */
   cuflash_mutable_tensor dq;    /* shaped as q; type of q or f32 */
   cuflash_mutable_tensor dk;    /* shaped as k */
@@ -137,38 +138,38 @@ typedef struct cuflash_backward_tensors {
   cuflash_mutable_tensor dsink; /* [Hq]; type of q or f32 */
 } cuflash_backward_tensors;
 
-/* Which tiles of the score matrix a call computed. A tile is tile_q queries by tile_k keys of one head; lengths, causal
- * and window decide which are skipped. A mask tensor does not change these counts. Over a cache on CUDA the heads that
- * share keys are rows of one tile, and tile_q counts such rows. */
+/* How many tiles of the score matrix a call computed. A tile is tile_q queries by tile_k keys of one head; lengths,
+ * causal and window decide which are skipped. A mask tensor does not change these counts. Over a cache on CUDA, the
+ * queries of all heads that share keys are rows of one tile, and tile_q counts these rows. */
 typedef struct cuflash_tile_stats {
   int64_t tile_q, tile_k; /* the tile shape of the kernel that ran */
   int64_t visited;        /* computed */
-  int64_t masked;         /* of those, tiles in which some pair had to be masked */
-  int64_t skipped;        /* never touched: no query of the tile sees a key of it */
+  int64_t masked;         /* visited tiles in which some pair had to be masked */
+  int64_t skipped;        /* never touched: no query of the tile sees any of its keys */
 } cuflash_tile_stats;
 
-/* Runs body(body_context, 0) ... body(body_context, n - 1), in any order and on any threads, and returns when all are
- * done. Running them one after the other is fine. It must not throw. */
+/* Runs body(body_context, 0) ... body(body_context, n - 1), in any order and on any threads, and returns when all have
+ * finished. Running them sequentially is fine. It must not throw. */
 typedef void (*cuflash_parallel_body)(void* body_context, int64_t index);
 typedef void (*cuflash_parallel_for)(void* context, int64_t n, cuflash_parallel_body body, void* body_context);
 
 typedef struct cuflash_execution {
   size_t struct_size;
-  int32_t device; /* cuflash_device */
-  int32_t
-      num_threads; /* CPU: 0 takes CUFLASH_NUM_THREADS or every core this process may use. Results do not depend on it */
+  int32_t device;        /* cuflash_device */
+  int32_t num_threads;   /* CPU: 0 uses CUFLASH_NUM_THREADS or every core that the process may use. Results do not
+                          * depend on it */
   int32_t deterministic; /* CUDA backward: bitwise reproducible. The CPU always is */
   void* stream;          /* CUDA: the CUstream to launch on; ignored by the CPU */
-  void* workspace; /* scratch of at least the queried size, 64-byte aligned; NULL: the CPU uses a block of its own,
-                    * CUDA needs one unless the queried size is 0 or workspace_from_pool is set. Bytes behind the
+  void* workspace; /* scratch of at least the queried size, 64-byte aligned. NULL: the CPU uses a block of its own;
+                    * CUDA requires one unless the queried size is 0 or workspace_from_pool is set. Bytes beyond the
                     * queried size are not touched */
   size_t workspace_size;
   cuflash_parallel_for parallel_for; /* NULL: the library's own thread pool */
   void* parallel_for_context;
-  cuflash_tile_stats* tile_stats; /* optional: filled by the call, which on CUDA then waits for its stream */
+  cuflash_tile_stats* tile_stats; /* optional: filled by the call, which then waits for its stream on CUDA */
   int32_t workspace_from_pool;    /* CUDA, not 0: without a workspace, take it from the device's stream-ordered pool */
   int32_t check_lengths;          /* CUDA, not 0: copy lengths to the host and check them, which waits for the stream.
-                                   * Unchecked, a length that is out of range is cut to what the tensors hold */
+                                   * Without it, a length that is out of range is clamped to the tensors */
 } cuflash_execution;
 
 static inline void cuflash_attention_init(cuflash_attention* a) {
@@ -195,7 +196,7 @@ CUFLASH_API cuflash_status cuflash_forward(const cuflash_attention* attention, c
 CUFLASH_API cuflash_status cuflash_backward(const cuflash_attention* attention, const cuflash_backward_tensors* tensors,
                                             const cuflash_execution* execution);
 
-/* Bytes of scratch the same call with the same execution needs. Linear in the sequence length. */
+/* Bytes of scratch that the same call with the same execution needs. Linear in the sequence length. */
 CUFLASH_API cuflash_status cuflash_forward_workspace_size(const cuflash_attention* attention,
                                                           const cuflash_forward_outputs* outputs,
                                                           const cuflash_execution* execution, size_t* bytes);
@@ -203,8 +204,8 @@ CUFLASH_API cuflash_status cuflash_backward_workspace_size(const cuflash_attenti
                                                            const cuflash_backward_tensors* tensors,
                                                            const cuflash_execution* execution, size_t* bytes);
 
-/* Which backend and kernel the call would get and why, or why none. Writes at most capacity bytes of text, always
- * terminated; *needed (may be NULL) is the size of the whole text with its terminator. Computes nothing. */
+/* Explains which backend and kernel the call would use and why, or why there is none; computes nothing. Writes at most
+ * capacity bytes of text, always terminated; *needed (may be NULL) is the size of the whole text with terminator. */
 CUFLASH_API cuflash_status cuflash_explain_forward(const cuflash_attention* attention,
                                                    const cuflash_forward_outputs* outputs,
                                                    const cuflash_execution* execution, char* text, size_t capacity,
@@ -214,7 +215,7 @@ CUFLASH_API cuflash_status cuflash_explain_backward(const cuflash_attention* att
                                                     const cuflash_execution* execution, char* text, size_t capacity,
                                                     size_t* needed);
 
-/* The message of the last call of this thread that failed; "" before the first. Valid until this thread's next call. */
+/* The message of this thread's last failed call; "" before the first failure. Valid until this thread's next call. */
 CUFLASH_API const char* cuflash_last_error(void);
 CUFLASH_API const char* cuflash_status_name(cuflash_status status);
 CUFLASH_API const char* cuflash_version(void);

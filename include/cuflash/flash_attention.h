@@ -43,7 +43,7 @@ class FlashAttentionError : public std::runtime_error {
   cuflash_status status_;
 };
 
-// A view of the caller's memory; Pointer is const void* for inputs and void* for outputs. A default one is absent.
+// A view of the caller's memory; Pointer is const void* for inputs and void* for outputs. Default-constructed: absent.
 template <class Pointer>
 struct BasicTensor {
   Pointer data = nullptr;
@@ -124,7 +124,7 @@ requires(std::is_integral_v<Extent>&&...) TensorOf<T> contiguous(T* data, Extent
 
 struct Attention {
   ConstTensor q;
-  ConstTensor k{}, v{};  // absent where they are in a cache: cached_attention.h
+  ConstTensor k{}, v{};  // absent if they are in a cache: see cached_attention.h
 
   std::optional<double> scale{};  // default: 1/sqrt(D)
   bool causal = false;
@@ -227,7 +227,7 @@ inline void check(cuflash_status status) {
   if (status != CUFLASH_OK) throw FlashAttentionError(status, cuflash_last_error());
 }
 
-// Calls one of the C functions that share the three-struct shape, with whatever follows them.
+// Calls a C function that takes the three structs, with any further arguments.
 template <class Function, class Tensors, class... Rest>
 void call(Function function, const Attention& attention, const Tensors& tensors, const Execution& execution,
           Rest... rest) {
@@ -271,7 +271,7 @@ inline size_t workspace_size(const Attention& attention, const BackwardTensors& 
   return bytes;
 }
 
-// Which backend and kernel the call would get and why, or why none.
+// Explains which backend and kernel the call would use and why, or why there is none.
 inline std::string explain(const Attention& attention, const ForwardOutputs& outputs, const Execution& execution = {}) {
   return detail::explain(cuflash_explain_forward, attention, outputs, execution);
 }

@@ -4,7 +4,7 @@
 //   const CachedSequence prompt = pool.start().value();
 //   const Append room = pool.append(prompt, 100);  // false: it does not fit, and nothing has changed
 //
-// Header-only over the C ABI. cuflash_pages.h documents every function, field and promise; docs/cache.md the use.
+// Header-only over the C ABI. cuflash_pages.h documents every function, field and guarantee; docs/cache.md is a guide.
 #pragma once
 
 #include <cuflash/cuflash_pages.h>
@@ -33,8 +33,8 @@ enum class Fit : int32_t {
 struct Append {
   Fit fit = Fit::fits;
   int32_t pages = 0;
-  int64_t missing_pages = 0;       // pool_full: to be freed; sequence_full: beyond max_pages_per_sequence
-  std::optional<PageCopy> copy{};  // to be made before the new tokens are written
+  int64_t missing_pages = 0;       // pool_full: pages to free; sequence_full: pages beyond max_pages_per_sequence
+  std::optional<PageCopy> copy{};  // make this copy before writing the new tokens
 
   explicit operator bool() const { return fit == Fit::fits; }
 };
@@ -43,7 +43,7 @@ struct PagePoolConfig {
   int64_t pages;
   int64_t page_size;
   int64_t max_sequences;
-  int64_t max_pages_per_sequence = 0;  // as many as there are
+  int64_t max_pages_per_sequence = 0;  // 0: as many as the pool has
 };
 
 class PagePool {
@@ -58,11 +58,11 @@ class PagePool {
     pool_.reset(pool);
   }
 
-  // None where max_sequences are alive.
+  // std::nullopt if max_sequences are alive.
   std::optional<CachedSequence> start() {
     return some(ask<CachedSequence>([&](auto* s) { return cuflash_page_pool_start(c(), s); }));
   }
-  // With the first of the cached tokens, or all for -1.
+  // Shares the first `tokens` cached tokens of parent; -1: all.
   std::optional<CachedSequence> fork(CachedSequence parent, int64_t tokens = -1) {
     return some(ask<CachedSequence>([&](auto* s) { return cuflash_page_pool_fork(c(), parent, tokens, s); }));
   }
@@ -92,7 +92,7 @@ class PagePool {
     return ask<PagePoolStats>([&](auto* s) { return cuflash_page_pool_statistics(c(), s); });
   }
 
-  // i32 [sequences, columns] in host memory; columns behind a sequence's pages get `unused`.
+  // i32 [sequences, columns] in host memory; columns after a sequence's pages are set to `unused`.
   void write_block_table(std::span<const CachedSequence> sequences, const Tensor& block_table,
                          int32_t unused = -1) const {
     const cuflash_mutable_tensor to = detail::to_c(block_table);
@@ -104,7 +104,7 @@ class PagePool {
     detail::check(cuflash_page_pool_write_lengths(c(), sequences.data(), count(sequences), &to));
   }
 
-  // Throws where the pool contradicts itself: a bug in cuflash.
+  // Throws if the pool is inconsistent, which would be a bug in cuflash.
   void check() const { detail::check(cuflash_page_pool_check(c())); }
 
  private:

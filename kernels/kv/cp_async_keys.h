@@ -1,11 +1,11 @@
-// Keys and values of a CTA come to shared memory by copies of all its threads.
+// K and V pipeline of the portable kernel: all threads of the CTA load with cp.async, there is no producer warp.
 //
-//   begin    places of the first tiles | barrier | start copying stages - 1 of them
-//   wait n   wait tile n | barrier | start copying tile n + stages - 1 | look up the places of tile n + stages
-//   leave n  note these
+//   begin             offsets of the first tiles | barrier | start loading stages - 1 of them
+//   wait n            wait for tile n | barrier | start loading tile n + stages - 1 | find offsets of tile n + stages
+//   publish_offsets   store those offsets to shared memory
 //
-// Keys that are looked up, rows that are new and rows that nobody sees are all told by their place. What lies in a row that
-// nobody sees is never read: it is zero in shared memory, since a weight of zero would not keep a NaN out.
+// KeyOffsets also mark new rows and rows that no query sees. The latter are never read; they are zero in shared memory,
+// because a weight of zero would not keep a NaN out of O.
 #pragma once
 
 #include "kv/loads.h"
@@ -17,14 +17,14 @@ template <KvConfig C>
 struct CpAsyncKeys {
   static constexpr Element E = C.element;
   static constexpr int kThreads = num_threads(C);
-  // Where the sums take most registers, what is seldom needed in the loop is found out anew.
-  static constexpr bool kForgets = C.dim_v / C.column_warps > 128 || E == Element::f64;
+  // If O takes most of the registers, values that the loop seldom needs are recomputed instead of kept.
+  static constexpr bool kRematerialize = C.dim_v / C.column_warps > 128 || E == Element::f64;
   using KTile = Tile<E, C.tile_k, C.dim_qk>;
   using VTile = Tile<E, C.tile_k, C.dim_v>;
   static_assert(C.tile_k <= kThreads);
 
   const KvWork<C>& work;
-  KeyPlace next{};
+  KeyOffsets next{};
 
   __device__ explicit CpAsyncKeys(const KvWork<C>& work) : work(work) {}
 
@@ -33,9 +33,9 @@ struct CpAsyncKeys {
     if constexpr (C.v_in_k) return k_tile(n);
     else return VTile{k_tile(n).memory + KTile::kBytes};
   }
-  __device__ KeyPlace* places(int stage) const { return reinterpret_cast<KeyPlace*>(work.stage_info(stage)); }
-  __device__ __forceinline__ KeyPlace place(int n, int row) const {
-    return place_of_key(work.p, work.sequence, work.at.b, work.seen, work.first_key(n) + row);
+  __device__ KeyOffsets* key_offsets(int stage) const { return reinterpret_cast<KeyOffsets*>(work.stage_info(stage)); }
+  __device__ __forceinline__ KeyOffsets offsets(int n, int row) const {
+    return offsets_of_key(work.p, work.sequence, work.item.b, work.seen, work.first_key(n) + row);
   }
   __device__ bool looks_up(int n) const {
     return static_cast<int>(threadIdx.x) < C.tile_k && n + C.stages < work.count();
@@ -44,27 +44,28 @@ struct CpAsyncKeys {
   __device__ __forceinline__ void load(int n) const {
     const KvParams& p = work.p;
     const AttentionParams& a = p.attention;
-    const KeyPlace* const where = places(n % C.stages);
-    const auto* k_head = static_cast<const StoredOf<E>*>(a.k.data) + work.at.head_k * a.k.head_stride;
-    const auto* v_head = static_cast<const StoredOf<E>*>(a.v.data) + work.at.head_k * a.v.head_stride;
-    load_cached<false, C.copy, kThreads>(k_tile(n), where, k_head, a.dim_qk);
-    if constexpr (!C.v_in_k) load_cached<true, C.copy, kThreads>(v_tile(n), where, v_head, a.dim_v);
+    const KeyOffsets* const offsets_of_rows = key_offsets(n % C.stages);
+    const auto* k_head = static_cast<const StoredOf<E>*>(a.k.data) + work.item.head_k * a.k.head_stride;
+    const auto* v_head = static_cast<const StoredOf<E>*>(a.v.data) + work.item.head_k * a.v.head_stride;
+    load_cached<false, C.copy, kThreads>(k_tile(n), offsets_of_rows, k_head, a.dim_qk);
+    if constexpr (!C.v_in_k) load_cached<true, C.copy, kThreads>(v_tile(n), offsets_of_rows, v_head, a.dim_v);
     const int k_first = work.first_key(n);
     if (work.sequence.pad + k_first + C.tile_k <= work.sequence.old_end || work.sequence.new_count == 0) return;
-    const CachedSequence s = kForgets ? cached_sequence(p, work.at.b) : work.sequence;
-    const auto is_new = [&](int row) { return where[row].k == kNewRow; };
-    load_new<false, kThreads, E, C.tile_k, C.dim_qk>(k_tile(n), is_new, p, s, work.at, k_first);
-    if constexpr (!C.v_in_k) load_new<true, kThreads, E, C.tile_k, C.dim_v>(v_tile(n), is_new, p, s, work.at, k_first);
+    const CachedSequence s = kRematerialize ? cached_sequence(p, work.item.b) : work.sequence;
+    const auto is_new = [&](int row) { return offsets_of_rows[row].k == kNewRow; };
+    load_new<false, kThreads, E, C.tile_k, C.dim_qk>(k_tile(n), is_new, p, s, work.item, k_first);
+    if constexpr (!C.v_in_k)
+      load_new<true, kThreads, E, C.tile_k, C.dim_v>(v_tile(n), is_new, p, s, work.item, k_first);
   }
 
   __device__ __forceinline__ void begin() const {
     for (int n = static_cast<int>(threadIdx.x); n < C.stages * C.tile_k; n += kThreads)
-      if (n / C.tile_k < work.count()) places(0)[n] = place(n / C.tile_k, n % C.tile_k);
+      if (n / C.tile_k < work.count()) key_offsets(0)[n] = offsets(n / C.tile_k, n % C.tile_k);
     __syncthreads();
 #pragma unroll 1
     for (int n = 0; n < C.stages - 1; ++n) {
       if (n < work.count()) load(n);
-      cp_async_commit();  // an empty group keeps the count of pending ones right
+      cp_async_commit();  // an empty group keeps the number of pending groups right
     }
   }
   __device__ __forceinline__ void wait(int n) {
@@ -72,11 +73,11 @@ struct CpAsyncKeys {
     __syncthreads();
     if (n + C.stages - 1 < work.count()) load(n + C.stages - 1);
     cp_async_commit();
-    // Looked up now and noted after the products: they wait for nothing in between.
-    if (looks_up(n)) next = place(n + C.stages, static_cast<int>(threadIdx.x));
+    // Looked up now and stored after the products, which hide the latency.
+    if (looks_up(n)) next = offsets(n + C.stages, static_cast<int>(threadIdx.x));
   }
-  __device__ __forceinline__ void leave(int n) const {
-    if (looks_up(n)) places(n % C.stages)[threadIdx.x] = next;
+  __device__ __forceinline__ void publish_offsets(int n) const {
+    if (looks_up(n)) key_offsets(n % C.stages)[threadIdx.x] = next;
   }
 };
 

@@ -1,5 +1,5 @@
-// What the key warps of a CTA have summed becomes the output, or what a split leaves behind; whoever of the splits of a
-// tile of rows comes last adds up what they have left.
+// Epilogue of the consumer warps: partials of the key warps go to shared memory and are reduced to O and LSE, or to the
+// partial of a split in the workspace. The split that arrives last (kv/ticket.h) reduces the splits of its row tile.
 #pragma once
 
 #include "kv/split_reduce.h"
@@ -9,30 +9,30 @@
 namespace cuflash {
 
 template <KvConfig C>
-struct CacheSums {
+struct Epilogue {
   static constexpr Element E = C.element;
-  static constexpr int kThreads = consumer_threads(C), kBarrier = 1;
+  static constexpr int kThreads = consumer_threads(C);
   using Work = KvWork<C>;
   using Real = RealOf<E>;
   using Rows = typename Work::Rows;
 
   const Work& work;
-  // A warp that has no sums may go through all this before the others. It neither reads nor writes any: code and params,
-  // which come from far, are in the caches of the multiprocessor then.
+  // The producer warp has no partials and may run the epilogue first, without reading or writing any: this brings code
+  // and params into the caches of the SM before the consumers need them.
   bool warms_icache = false;
 
-  // What does not depend on sums.
-  Real factor, unit;
-  int written = 0;        // rows of the tile that are
-  SplitPlace<C> place;    // where there are splits
-  OutputPlace<E> output;  // of the thread's first piece
+  // What does not depend on the partials; see prepare().
+  Real scale_log2, natural_scale;
+  int output_rows = 0;          // rows of the tile that are written
+  SplitWorkspace<C> workspace;  // if there are several splits
+  OutputSlice<E> output;        // the thread's first piece
 
-  __device__ explicit CacheSums(const Work& work, bool warms_icache = false)
+  __device__ explicit Epilogue(const Work& work, bool warms_icache = false)
       : work(work),
         warms_icache(warms_icache),
-        written(min(C.tile_q, rows_end(work.a, work.sequence) - work.rows.first)) {}
+        output_rows(min(C.tile_q, rows_end(work.a, work.sequence) - work.rows.first)) {}
 
-  // Sums of key warp w of a row of the tile.
+  // Partial O of key warp w for a row of the tile.
   __device__ Real* warp_sums(int w, int row) const {
     return reinterpret_cast<Real*>(work.memory) + (w * C.tile_q + row) * sums_stride(C);
   }
@@ -40,15 +40,15 @@ struct CacheSums {
     return reinterpret_cast<RowState<Real>*>(warp_sums(C.key_warps, 0)) + w * C.tile_q;
   }
 
-  // By every warp that has sums, in the place of keys and values. first: the lane's first row of them. Of many tiles most rows
-  // are nobody's.
-  __device__ __forceinline__ void share(Softmax<Real, 1>& softmax, const typename Work::Output& o,
-                                        int first = Work::lane_row()) const {
+  // Called by every consumer warp; the partials overwrite the K and V stages. first: the lane's first row. Rows that
+  // are not written, most of them in many tiles, are skipped.
+  __device__ __forceinline__ void store_warp_partials(Softmax<Real, 1>& softmax, const typename Work::Output& o,
+                                                      int first = Work::lane_row()) const {
     softmax.reduce_row_sum();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = first + r * 8;
-      if (row >= written) continue;
+      if (row >= output_rows) continue;
       Real* to = warp_sums(Work::key_warp(), row) + Work::column_warp() * Work::kColumns + lane_id() % 4 * 2;
 #pragma unroll
       for (int d = 0; d < Work::kOutputTiles; ++d) to[d * 8] = o[0][d].x[r * 2], to[d * 8 + 1] = o[0][d].x[r * 2 + 1];
@@ -57,98 +57,100 @@ struct CacheSums {
     }
   }
 
-  // Pieces of some columns of these rows, dealt out to threads.
-  static constexpr int kPieces = C.dim_v / kEndColumns;
-  __device__ int pieces() const { return warms_icache ? kPieces : written * kPieces; }
+  // A piece is kEpilogueColumns columns of one row; threads take pieces in turn.
+  static constexpr int kPieces = C.dim_v / kEpilogueColumns;
+  __device__ int pieces() const { return warms_icache ? kPieces : output_rows * kPieces; }
   __device__ static int first_piece() { return static_cast<int>(threadIdx.x) % kThreads; }
   __device__ static int row_of(int piece) { return piece / kPieces; }
-  __device__ static int column_of(int piece) { return piece % kPieces * kEndColumns; }
+  __device__ static int column_of(int piece) { return piece % kPieces * kEpilogueColumns; }
 
-  // Key warps become one.
-  __device__ __forceinline__ SummedColumns<Real> of_warps(int piece) const {
-    SummedColumns<Real> sums;
+  // Reduces the key warps.
+  __device__ __forceinline__ PartialO<Real> reduce_warps(int piece) const {
+    PartialO<Real> sums;
     const int row = row_of(piece), column = column_of(piece);
-    sums.template add<C.key_warps>(
-        warms_icache ? 0 : C.key_warps, factor, [&](int w, RowState<Real>& state, Real(&x)[kEndColumns]) {
+    sums.template accumulate<C.key_warps>(
+        warms_icache ? 0 : C.key_warps, scale_log2, [&](int w, RowState<Real>& state, Real(&x)[kEpilogueColumns]) {
           state = warp_states(w)[row];
-          const auto columns = *reinterpret_cast<const Reals<Real, kEndColumns>*>(warp_sums(w, row) + column);
+          const auto columns = *reinterpret_cast<const Reals<Real, kEpilogueColumns>*>(warp_sums(w, row) + column);
 #pragma unroll
-          for (int n = 0; n < kEndColumns; ++n) x[n] = columns.x[n];
+          for (int n = 0; n < kEpilogueColumns; ++n) x[n] = columns.x[n];
         });
     return sums;
   }
-  // What a split leaves behind.
-  __device__ __forceinline__ void leave() const {
+  // Stores the partial of this split to the workspace.
+  __device__ __forceinline__ void store_partial() const {
 #pragma unroll 1
     for (int n = first_piece(); n < pieces(); n += kThreads) {
-      const SummedColumns<Real> sums = of_warps(n);
+      const PartialO<Real> sums = reduce_warps(n);
       if (warms_icache) continue;
-      store_to_global(place.sums(row_of(n), work.at.split, column_of(n)), sums.x);
-      const Real state[2] = {sums.row.top, sums.row.sum};
-      if (column_of(n) == 0) store_to_global(place.state(row_of(n), work.at.split), state);
+      store_to_global(workspace.partial_o(row_of(n), work.item.split, column_of(n)), sums.x);
+      const Real state[2] = {sums.row.row_max, sums.row.row_sum};
+      if (column_of(n) == 0) store_to_global(workspace.state(row_of(n), work.item.split), state);
     }
   }
-  // Splits become one.
-  __device__ __forceinline__ SummedColumns<Real> of_splits(int piece) const {
+  // Reduces the splits.
+  __device__ __forceinline__ PartialO<Real> reduce_splits(int piece) const {
     constexpr int kAtOnce = (C.ctas_per_sm > 2 ? 48 : 64) / sizeof(Real);  // as registers allow
-    SummedColumns<Real> sums;
-    const Real *states = place.state(row_of(piece), 0), *columns = place.sums(row_of(piece), 0, column_of(piece));
+    PartialO<Real> sums;
+    const Real *states = workspace.state(row_of(piece), 0),
+               *columns = workspace.partial_o(row_of(piece), 0, column_of(piece));
 #pragma unroll 1
     for (int left = work.splits; left > 0; left -= kAtOnce) {
-      sums.template add<kAtOnce>(warms_icache ? 0 : left, factor,
-                                 [&](int n, RowState<Real>& state, Real(&x)[kEndColumns]) {
-                                   Real loaded[2];
-                                   load_from_l2(states + n * 2, loaded), load_from_l2(columns + n * C.dim_v, x);
-                                   state = {loaded[0], loaded[1]};
-                                 });
+      sums.template accumulate<kAtOnce>(warms_icache ? 0 : left, scale_log2,
+                                        [&](int n, RowState<Real>& state, Real(&x)[kEpilogueColumns]) {
+                                          Real loaded[2];
+                                          load_from_l2(states + n * 2, loaded), load_from_l2(columns + n * C.dim_v, x);
+                                          state = {loaded[0], loaded[1]};
+                                        });
       states += kAtOnce * 2, columns += kAtOnce * C.dim_v;
     }
     return sums;
   }
 
-  // By one thread of the CTA, before it arrives.
-  __device__ __forceinline__ void look_at_ticket() const {
-    if (work.splits > 1) prepare_ticket(work.p.tickets + tile_number(work.p, work.at));
+  // Called by one thread of the CTA before the CTA arrives.
+  __device__ __forceinline__ void init_ticket() const {
+    if (work.splits > 1) prepare_ticket(work.p.tickets + tile_number(work.p, work.item));
   }
-  __device__ __forceinline__ bool comes_last() const {
-    named_barrier_sync(kBarrier, kThreads);
-    return named_barrier_any(kBarrier, kThreads, threadIdx.x == 0 && arrive(place.ticket, work.splits));
+  __device__ __forceinline__ bool is_last_split() const {
+    named_barrier_sync(kConsumerBarrier, kThreads);
+    return named_barrier_any(kConsumerBarrier, kThreads, threadIdx.x == 0 && arrive(workspace.ticket, work.splits));
   }
 
-  __device__ __forceinline__ OutputPlace<E> output_of(int piece) const {
-    auto found = OutputPlace<E>::of(work.p, work.sequence, work.at, work.rows.first + row_of(piece), column_of(piece));
-    if (warms_icache) found.count = 0;
-    return found;
+  __device__ __forceinline__ OutputSlice<E> output_of(int piece) const {
+    auto slice =
+        OutputSlice<E>::of(work.p, work.sequence, work.item, work.rows.first + row_of(piece), column_of(piece));
+    if (warms_icache) slice.count = 0;
+    return slice;
   }
-  __device__ __forceinline__ void find_factors() {
-    factor = Rows::factor(work.a), unit = Rows::unit(work.a);
-    find_now(factor), find_now(unit), find_now(written);
+  __device__ __forceinline__ void compute_scales() {
+    scale_log2 = Rows::scale_log2(work.a), natural_scale = Rows::natural_scale(work.a);
+    materialize(scale_log2), materialize(natural_scale), materialize(output_rows);
   }
-  // Before `add`, where there is time: behind the last keys everybody waits for every instruction.
+  // Computes addresses and scales ahead of run(), where their latency is hidden. After the last keys it would not be.
   __device__ __forceinline__ void prepare() {
-    find_factors();
+    compute_scales();
     if (work.splits > 1) {
-      place = SplitPlace<C>::of(work.p, work.at);
-      find_now(place.ticket), find_now(place.states), find_now(place.all_sums);
+      workspace = SplitWorkspace<C>::of(work.p, work.item);
+      materialize(workspace.ticket), materialize(workspace.states), materialize(workspace.partials);
     }
     output = output_of(first_piece() < pieces() ? first_piece() : 0);
-    find_now(output.index), find_now(output.lse_index);
+    materialize(output.index), materialize(output.lse_index);
   }
 
-  // By all threads that compute, behind a barrier: all sums are shared.
-  __device__ __forceinline__ void add() {
+  // Called by all consumers after a barrier, when all partials are in shared memory.
+  __device__ __forceinline__ void run() {
     const bool split = work.splits > 1;
     if (split) {
-      leave();
-      if (!warms_icache && !comes_last()) return;
+      store_partial();
+      if (!warms_icache && !is_last_split()) return;
     }
 #pragma unroll 1
     for (int n = first_piece(); n < pieces(); n += kThreads) {
       if (n >= kThreads) output = output_of(n);
-      SummedColumns<Real> sums = split ? of_splits(n) : of_warps(n);
-      write_output<E, C.fast_decode != 0>(work.p, output, !warms_icache && column_of(n) == 0, unit, sums);
+      PartialO<Real> sums = split ? reduce_splits(n) : reduce_warps(n);
+      write_output<E, C.fast_decode != 0>(work.p, output, !warms_icache && column_of(n) == 0, natural_scale, sums);
     }
-    if (split && threadIdx.x == 0) reset(place.ticket);
+    if (split && threadIdx.x == 0) reset(workspace.ticket);
   }
 };
 

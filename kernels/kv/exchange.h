@@ -1,10 +1,12 @@
-// Where splits that run at one time leave their sums for each other.
+// Exchange of partials through L2 between the splits of a row tile, which all run at the same time. Part of the
+// epilogue.
 //
-//   unit   32 columns of a row: posted by every split, added up by one warp of one of them
-//   post   two numbers and a mark (ptx/post.h); of a unit and a split one for the row's state, 16 for the columns
+//   segment        32 columns of a row: every split publishes its partial, one warp of one split reduces them
+//   flagged pair   two floats and a 64-bit flag (ptx/flagged_pair.h); a segment of a split has one pair for the row
+//                  state and 16 for its columns
 //
-// Whoever has read a post takes its mark away, so that no call finds posts of a call before it, not even as a replay of a
-// graph. Memory that was anything else is told from a post by the 64 bits of the mark.
+// The reader of a pair clears its flag, so no call finds pairs of an earlier call, not even when a graph is replayed.
+// The 64 bits of the flag tell a pair from whatever else the workspace held before.
 #pragma once
 
 #include "kv/split_reduce.h"
@@ -13,106 +15,110 @@
 namespace cuflash {
 
 template <KvConfig C>
-struct Posts {
-  static constexpr int kUnitColumns = kPostedColumns, kRowUnits = C.dim_v / kUnitColumns;
-  static constexpr int kUnitLanes = kUnitColumns / kEndColumns;  // of a warp: each has columns of its own ...
-  static constexpr int kTurns = 32 / kUnitLanes;                 // ... and every so many-th split
-  static constexpr int kUnitPosts = kUnitColumns / 2;
+struct SplitExchange {
+  static constexpr int kSegmentColumns = kExchangeColumns, kRowSegments = C.dim_v / kSegmentColumns;
+  // kSegmentLanes lanes hold the columns of a segment; lane group g reduces splits g, g + kLaneGroups, ...
+  static constexpr int kSegmentLanes = kSegmentColumns / kEpilogueColumns;
+  static constexpr int kLaneGroups = 32 / kSegmentLanes;
+  static constexpr int kSegmentPairs = kSegmentColumns / 2;
   static_assert(int64{kMostSplits} * C.tile_q * C.dim_v < int64{1} << 31);
   FlaggedPair *states, *sums;
-  uint64 mark;
+  uint64 flag;
   int splits;
 
-  __device__ __forceinline__ static Posts of(const KvParams& p, const KvItem& at) {
-    const int64 first = tile_number(p, at) * p.splits * p.state_rows * kRowUnits;
+  __device__ __forceinline__ static SplitExchange of(const KvParams& p, const WorkItem& item) {
+    const int64 first = tile_number(p, item) * p.splits * p.state_rows * kRowSegments;
     return {static_cast<FlaggedPair*>(p.split_states) + first,
-            static_cast<FlaggedPair*>(p.split_sums) + first * kUnitPosts,
+            static_cast<FlaggedPair*>(p.split_o) + first * kSegmentPairs,
             empty_ticket(reinterpret_cast<uint64>(p.split_states)) | 1, p.splits};
   }
-  __device__ static int unit_of(int row, int column) { return row * kRowUnits + column / kUnitColumns; }
-  __device__ static int row_of(int unit) { return unit / kRowUnits; }
-  __device__ static int first_column(int unit) { return unit % kRowUnits * kUnitColumns; }
-  __device__ static int lane() { return lane_id() % kUnitLanes; }
-  __device__ static int turn() { return lane_id() / kUnitLanes; }
+  __device__ static int segment_of(int row, int column) { return row * kRowSegments + column / kSegmentColumns; }
+  __device__ static int row_of(int segment) { return segment / kRowSegments; }
+  __device__ static int first_column(int segment) { return segment % kRowSegments * kSegmentColumns; }
+  __device__ static int lane() { return lane_id() % kSegmentLanes; }
+  __device__ static int lane_group() { return lane_id() / kSegmentLanes; }
 
-  __device__ FlaggedPair* state(int unit, int split) const { return states + unit * splits + split; }
-  // The first two columns of a lane; the other two lie kUnitLanes posts behind them, so that lanes are neighbours in memory.
-  __device__ FlaggedPair* columns(int unit, int split, int lane) const {
-    return sums + (unit * splits + split) * kUnitPosts + lane;
+  __device__ FlaggedPair* state(int segment, int split) const { return states + segment * splits + split; }
+  // The first two columns of a lane. The other two are kSegmentLanes pairs later, so that adjacent lanes access
+  // adjacent pairs.
+  __device__ FlaggedPair* columns(int segment, int split, int lane) const {
+    return sums + (segment * splits + split) * kSegmentPairs + lane;
   }
 
-  // By a warp, long before: they come to L2, so that who looks for what is not there yet does not wait for memory.
-  __device__ __forceinline__ void ask_for(int unit) const {
+  // Called by one warp ahead of time: brings the pairs into L2, so that polling for missing ones does not go to DRAM.
+  __device__ __forceinline__ void prefetch(int segment) const {
     constexpr int kLine = 128 / sizeof(FlaggedPair);
-    for (int n = lane_id() * kLine; n < splits * kUnitPosts; n += 32 * kLine) prefetch_l2(columns(unit, 0, 0) + n);
-    for (int n = lane_id() * kLine; n < splits; n += 32 * kLine) prefetch_l2(state(unit, 0) + n);
+    for (int n = lane_id() * kLine; n < splits * kSegmentPairs; n += 32 * kLine)
+      prefetch_l2(columns(segment, 0, 0) + n);
+    for (int n = lane_id() * kLine; n < splits; n += 32 * kLine) prefetch_l2(state(segment, 0) + n);
   }
 
-  // By a warp: columns of a unit, added up over `used` splits, in the lanes of the first turn. used: 0 to look at nothing.
-  __device__ __forceinline__ SummedColumns<float> collect(int unit, int used, float factor) const {
-    SummedColumns<float> all;
+  // Called by one warp: reduces a segment over `used` splits; lane group 0 has the result. used == 0 polls for nothing.
+  __device__ __forceinline__ PartialO<float> reduce(int segment, int used, float scale_log2) const {
+    PartialO<float> all;
     int first = 0;
 #pragma unroll 1
     do {
-      add_some(all, unit, first, used, factor);
-      first += kAtOnce * kTurns;
+      reduce_batch(all, segment, first, used, scale_log2);
+      first += kAtOnce * kLaneGroups;
     } while (first < used);
-    add_turns(all, factor);
+    reduce_lane_groups(all, scale_log2);
     return all;
   }
 
  private:
   static constexpr int kAtOnce = 4;
-  static constexpr int kMostLooks = 1 << 24;  // some ten seconds
+  static constexpr int kMaxPolls = 1 << 24;  // about ten seconds
 
-  // Splits first + turn, and those whole turns behind it, of a lane. All posts are on their way together: none is looked at
-  // before the last one was asked for.
-  __device__ __forceinline__ void add_some(SummedColumns<float>& all, int unit, int first, int used,
-                                           float factor) const {
-    const int mine = (used - first - turn() + kTurns - 1) / kTurns;  // that exist; others are asked for in vain
-    const auto split = [&](int n) { return max(0, min(first + turn() + n * kTurns, used - 1)); };
+  // Adds kAtOnce splits per lane: first + lane_group(), then every kLaneGroups-th. All loads are issued before the
+  // first flag is checked.
+  __device__ __forceinline__ void reduce_batch(PartialO<float>& all, int segment, int first, int used,
+                                               float scale_log2) const {
+    // Splits that exist; loads beyond them repeat the last one and are dropped.
+    const int valid = (used - first - lane_group() + kLaneGroups - 1) / kLaneGroups;
+    const auto split = [&](int n) { return max(0, min(first + lane_group() + n * kLaneGroups, used - 1)); };
     FlaggedPair state[kAtOnce], left[kAtOnce], right[kAtOnce];
-    bool missing;
-    int looks = 0;
+    bool pending;
+    int polls = 0;
     do {
-      // Splits that do not agree about lengths, because somebody writes to these meanwhile, would wait forever.
-      if (++looks == kMostLooks) __trap();
+      // If the lengths are overwritten during the call, splits disagree about their number and would wait forever.
+      if (++polls == kMaxPolls) __trap();
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
-        state[n] = load_flagged(this->state(unit, split(n)));
-        left[n] = load_flagged(columns(unit, split(n), lane()));
-        right[n] = load_flagged(columns(unit, split(n), lane()) + kUnitLanes);
+        state[n] = load_flagged(this->state(segment, split(n)));
+        left[n] = load_flagged(columns(segment, split(n), lane()));
+        right[n] = load_flagged(columns(segment, split(n), lane()) + kSegmentLanes);
       }
-      missing = false;
+      pending = false;
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n)
-        missing |= (state[n].mark != mark) | (left[n].mark != mark) | (right[n].mark != mark);
-    } while (__any_sync(0xffffffffu, missing && used != 0));
+        pending |= (state[n].flag != flag) | (left[n].flag != flag) | (right[n].flag != flag);
+    } while (__any_sync(0xffffffffu, pending && used != 0));
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
-      clear_flag(this->state(unit, split(n)), n < mine && lane() == 0);
-      clear_flag(columns(unit, split(n), lane()), n < mine);
-      clear_flag(columns(unit, split(n), lane()) + kUnitLanes, n < mine);
+      clear_flag(this->state(segment, split(n)), n < valid && lane() == 0);
+      clear_flag(columns(segment, split(n), lane()), n < valid);
+      clear_flag(columns(segment, split(n), lane()) + kSegmentLanes, n < valid);
     }
-    all.template add<kAtOnce>(mine, factor, [&](int n, RowState<float>& row, float(&x)[kEndColumns]) {
+    all.template accumulate<kAtOnce>(valid, scale_log2, [&](int n, RowState<float>& row, float(&x)[kEpilogueColumns]) {
       row = {state[n].x[0], state[n].x[1]};
       x[0] = left[n].x[0], x[1] = left[n].x[1], x[2] = right[n].x[0], x[3] = right[n].x[1];
     });
   }
-  // Lanes that have the same columns.
-  __device__ __forceinline__ static void add_turns(SummedColumns<float>& all, float factor) {
-    float top = all.row.top;
+  // Combines the lanes that hold the same columns.
+  __device__ __forceinline__ static void reduce_lane_groups(PartialO<float>& all, float scale_log2) {
+    float row_max = all.row.row_max;
 #pragma unroll
-    for (int d = kUnitLanes; d < 32; d *= 2) top = larger(top, __shfl_xor_sync(0xffffffffu, top, d));
-    const float weight = part_weight(all.row.top, top, factor);
-    all.row = {top, all.row.sum * weight};
+    for (int d = kSegmentLanes; d < 32; d *= 2) row_max = larger(row_max, __shfl_xor_sync(0xffffffffu, row_max, d));
+    const float correction = correction_of(all.row.row_max, row_max, scale_log2);
+    all.row = {row_max, all.row.row_sum * correction};
 #pragma unroll
-    for (int c = 0; c < kEndColumns; ++c) all.x[c] *= weight;
+    for (int c = 0; c < kEpilogueColumns; ++c) all.x[c] *= correction;
 #pragma unroll
-    for (int d = kUnitLanes; d < 32; d *= 2) {
-      all.row.sum += __shfl_xor_sync(0xffffffffu, all.row.sum, d);
+    for (int d = kSegmentLanes; d < 32; d *= 2) {
+      all.row.row_sum += __shfl_xor_sync(0xffffffffu, all.row.row_sum, d);
 #pragma unroll
-      for (int c = 0; c < kEndColumns; ++c) all.x[c] += __shfl_xor_sync(0xffffffffu, all.x[c], d);
+      for (int c = 0; c < kEpilogueColumns; ++c) all.x[c] += __shfl_xor_sync(0xffffffffu, all.x[c], d);
     }
   }
 };

@@ -1,13 +1,13 @@
-// Where a CTA of kv_attention.h works: which rows, which keys, and where a key's row lies. Index arithmetic alone, so
-// that the device computes with it and the host tests it.
+// Geometry of the kv kernels, used in the prologue and by the loads: which rows and keys a CTA has, and where the row
+// of a key is stored. Index arithmetic only: the device runs it and the host tests it.
 //
-// A work item is (sequence, key/value head, tile of rows, split). A row is a pair of a query and a head of the group that
-// shares keys: row = query * group + head. The keys that some row of the tile sees are cut into splits at multiples of the
-// key tile, by the tile's own range alone: nothing of the rest of the batch moves a border. Splits take tiles of keys in
-// turns, so that lengths do not decide which one is a split's first: it can be copied before they are known.
+// A work item is (sequence, key/value head, row tile, split). A row is a pair of a query and a head of the group that
+// shares keys: row = query * group + head. The keys that some row of the tile sees are cut into splits at multiples of
+// the key tile. The cuts depend on the tile's own key range only, never on the rest of the batch. Splits take key tiles
+// round-robin, so the first tile of a split does not depend on the length and can be loaded before the length is known.
 //
-// The last splits of a sequence may be short ones, of neighbours. They are the last items, too: CTAs do not run equally fast,
-// and who is done with long items fills the time until all are done with short ones.
+// The last splits of a sequence may be short ones with adjacent key tiles. They are also the last work items: CTAs do
+// not run equally fast, and those that finish their long items early fill the remaining time with short ones.
 #pragma once
 
 #include "attn/visibility.h"
@@ -20,18 +20,14 @@ CUFLASH_SHARED_FUNCTION Int bounded(Int x, Int low, Int high) {
   const Int below = x < high ? x : high;
   return below > low ? below : low;
 }
-// Of numbers that are not negative. A division of 64 bits is a hundred instructions on the device, and hardly ever needed.
-CUFLASH_SHARED_FUNCTION int64 divided(int64 a, int64 b) {
-  return ((a | b) >> 32) != 0 ? a / b : int64{static_cast<unsigned>(a) / static_cast<unsigned>(b)};
-}
-// Copies wait for what is divided by this, and it is often 1.
+// A division on the critical path of the first loads, whose divisor is often 1.
 template <class Int>
-CUFLASH_SHARED_FUNCTION Int often_by_one(Int a, int b) {
+CUFLASH_SHARED_FUNCTION Int divide_often_by_one(Int a, int b) {
   return b == 1 ? a : a / static_cast<Int>(b);
 }
 
-// factor * d exceeds 2^shift by at most d, which is at most 2^(shift - 31): too little to move a quotient of what is below 2^31
-// (Granlund and Montgomery, 1994).
+// factor * d exceeds 2^shift by at most d, which is at most 2^(shift - 31): too little to change the quotient of a
+// number below 2^31 (Granlund and Montgomery, 1994).
 CUFLASH_SHARED_FUNCTION Divisor divisor(unsigned d) {
   int bits = 0;
   while (uint64{1} << bits < d) ++bits;
@@ -41,57 +37,57 @@ CUFLASH_SHARED_FUNCTION unsigned divided(unsigned n, Divisor d) {
   return static_cast<unsigned>(uint64{n} * d.factor >> d.shift);
 }
 
-// Of a row that is not negative. One query of all heads of a group is the usual case.
+// For row >= 0. The usual case is one query of all heads of a group.
 CUFLASH_SHARED_FUNCTION int query_of_row(int row, int group) {
-  return row < group ? 0 : static_cast<int>(often_by_one(static_cast<unsigned>(row), group));
+  return row < group ? 0 : static_cast<int>(divide_often_by_one(static_cast<unsigned>(row), group));
 }
 
-struct KvItem {
+struct WorkItem {
   int b, head_k, row_tile, split;
 };
-CUFLASH_SHARED_FUNCTION bool has_cache_item(const KvParams& p, int64 n) {
+CUFLASH_SHARED_FUNCTION bool has_work_item(const KvParams& p, int64 n) {
   return n < int64{p.attention.batch} * p.attention.heads_k * p.row_tiles * p.splits;
 }
-// First splits come first. Tiles of rows that read the same keys stand side by side, and heads whose keys lie side by side:
-// memory gives most where its pages are read as a whole at one time.
+// The split is the slowest index. Row tiles that read the same keys are adjacent, and so are heads whose keys are
+// adjacent: DRAM bandwidth is best when its pages are read completely at one time.
 template <class Int>
-CUFLASH_SHARED_FUNCTION KvItem item_of(int batch, int heads_k, int row_tiles, Int n) {
+CUFLASH_SHARED_FUNCTION WorkItem work_item(int batch, int heads_k, int row_tiles, Int n) {
   const auto rest = [](Int a, Int quotient, int b) { return static_cast<int>(a - quotient * static_cast<Int>(b)); };
-  const Int head = often_by_one(n, row_tiles), range = often_by_one(head, heads_k), split = often_by_one(range, batch);
+  const Int head = divide_often_by_one(n, row_tiles), range = divide_often_by_one(head, heads_k),
+            split = divide_often_by_one(range, batch);
   return {rest(range, split, batch), rest(head, range, heads_k), rest(n, head, row_tiles), static_cast<int>(split)};
 }
-// Of a grid of three dimensions, whose CTAs have the same order: tiles of rows and heads, sequences, splits.
-CUFLASH_SHARED_FUNCTION KvItem item_of(const FirstCopies& f, unsigned x, unsigned y, unsigned z) {
+// The same order as a three-dimensional grid: x = row tiles and heads, y = sequences, z = splits.
+CUFLASH_SHARED_FUNCTION WorkItem work_item(const PrologueLoads& f, unsigned x, unsigned y, unsigned z) {
   const unsigned head = divided(x, f.by_row_tiles);
   return {static_cast<int>(y), static_cast<int>(head), static_cast<int>(x) - static_cast<int>(head) * f.row_tiles,
           static_cast<int>(z)};
 }
-CUFLASH_SHARED_FUNCTION KvItem cache_item(const KvParams& p, int64 n) {
+CUFLASH_SHARED_FUNCTION WorkItem work_item(const KvParams& p, int64 n) {
   const int batch = p.attention.batch, heads_k = p.attention.heads_k;
-  return n >> 32 == 0 ? item_of(batch, heads_k, p.row_tiles, static_cast<unsigned>(n))
-                      : item_of(batch, heads_k, p.row_tiles, static_cast<uint64>(n));
+  return n >> 32 == 0 ? work_item(batch, heads_k, p.row_tiles, static_cast<unsigned>(n))
+                      : work_item(batch, heads_k, p.row_tiles, static_cast<uint64>(n));
 }
-CUFLASH_SHARED_FUNCTION int64 item_number(const KvParams& p, const KvItem& at) {
-  const int64 range = int64{at.split} * p.attention.batch + at.b;
-  return (range * p.attention.heads_k + at.head_k) * p.row_tiles + at.row_tile;
+CUFLASH_SHARED_FUNCTION int64 item_number(const KvParams& p, const WorkItem& item) {
+  const int64 range = int64{item.split} * p.attention.batch + item.b;
+  return (range * p.attention.heads_k + item.head_k) * p.row_tiles + item.row_tile;
 }
-CUFLASH_SHARED_FUNCTION int64 tile_number(const KvParams& p, const KvItem& at) {
-  return (int64{at.b} * p.attention.heads_k + at.head_k) * p.row_tiles + at.row_tile;
+CUFLASH_SHARED_FUNCTION int64 tile_number(const KvParams& p, const WorkItem& item) {
+  return (int64{item.b} * p.attention.heads_k + item.head_k) * p.row_tiles + item.row_tile;
 }
 
-// A sequence and its part of the cache after the append. Key j is row pad + j; rows from `old_end` on are new.
+// A sequence and its rows of the cache after the append. Key j is row pad + j; rows from old_end on are new.
 struct CachedSequence {
   int64 q_begin;
   int len_q, len_k;
-  int64 shift;  // query i stands at key i + shift
+  int64 shift;  // query i is at the position of key i + shift
   int pad, old_end;
   int64 new_begin;  // row of k_new
   int new_count;
 };
-// Lengths come from the caller's device memory and nobody has looked at them: they are held to what the tensors have.
-// rows: those of the cache, which everybody waits for, so that they are asked for as soon as the sequence is known.
-// kPlain: as in KvConfig.
-template <bool kPlain = false>
+// Lengths come unchecked from the caller's device memory, so they are clamped to the tensors. rows: the sequence's rows
+// in the cache. The caller loads it as early as possible, since everything waits for it. kFastDecode: as in KvConfig.
+template <bool kFastDecode = false>
 CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const KvParams& p, int b, int rows) {
   const AttentionParams& a = p.attention;
   const CacheView& c = p.cache;
@@ -99,7 +95,7 @@ CUFLASH_SHARED_FUNCTION CachedSequence cached_sequence(const KvParams& p, int b,
   s.len_q = a.len_q;
   const int room = c.entries > 0 ? a.len_k : 0;
   s.old_end = bounded(rows, 0, room);
-  if constexpr (kPlain) {
+  if constexpr (kFastDecode) {
     s.len_k = s.old_end;
     s.shift = int64{s.len_k} - s.len_q;
     return s;
@@ -136,7 +132,7 @@ CUFLASH_SHARED_FUNCTION KeyRange keys_of_query(const AttentionParams& a, const C
           static_cast<int>(bounded<int64>(end_key(a, s, i), 0, s.len_k))};
 }
 
-// Rows [first, end) of a tile, those of queries that do not exist left out.
+// Rows [first, end) of a tile, without rows of queries that do not exist.
 struct RowRange {
   int first, end;
 };
@@ -145,18 +141,19 @@ CUFLASH_SHARED_FUNCTION RowRange rows_of_tile(const AttentionParams& a, const Ca
   const int first = row_tile * tile_q;
   return {first, static_cast<int>(bounded<int64>(int64{first} + tile_q, 0, int64{s.len_q} * a.group))};
 }
-// Rows below this are written: a dense tensor has rows beyond its lengths, a packed one has not.
+// Rows below this are written: a dense tensor has rows beyond its lengths, a packed one does not.
 CUFLASH_SHARED_FUNCTION int rows_end(const AttentionParams& a, const CachedSequence& s) {
   return (a.cu_q ? s.len_q : a.len_q) * a.group;
 }
 
-// Keys that some row of the tile sees, and that every one of them sees. Both ends of a query's range grow with the query.
+// Keys that at least one row of the tile sees, and keys that all of them see. Both ends of a query's key range are
+// non-decreasing in the query.
 struct SeenKeys {
   KeyRange any, all;
 };
 CUFLASH_SHARED_FUNCTION SeenKeys keys_of_rows(const AttentionParams& a, const CachedSequence& s, RowRange rows) {
   if (rows.first >= rows.end) return {{0, 0}, {0, 0}};
-  // Of a tile that has all rows nothing need be divided.
+  // A tile with all rows of the sequence needs no division.
   const bool all = rows.first == 0 && rows.end == s.len_q * a.group;
   const KeyRange first = keys_of_query(a, s, all ? 0 : query_of_row(rows.first, a.group)),
                  last = keys_of_query(a, s, all ? s.len_q - 1 : query_of_row(rows.end - 1, a.group));
@@ -170,41 +167,42 @@ CUFLASH_SHARED_FUNCTION TileRange key_tiles(KeyRange keys, int tile_k) {
   if (keys.begin >= keys.end) return {0, 0};
   return {keys.begin / tile_k, (keys.end - 1) / tile_k + 1};
 }
-// How many splits have keys: the others leave. A tile of rows that sees nothing has one, which writes that. Short ones have
-// kShortTiles each, and no more than a quarter of all tiles together.
+// How many splits have keys; CTAs of the others exit. A row tile that sees no key has one split, which writes empty
+// rows. Short splits have kShortTiles key tiles each, and together at most a quarter of all tiles.
 constexpr int kLongTiles = 64, kShortTiles = 8;
 struct UsedSplits {
-  int long_ones, short_ones;
+  int long_splits, short_splits;
 };
 CUFLASH_SHARED_FUNCTION UsedSplits used_splits(const KvParams& p, TileRange tiles) {
   const auto count = static_cast<unsigned>(tiles.end - tiles.begin);
-  const int by_least = static_cast<int>(often_by_one(count, p.least_tiles)),
+  const int by_least = static_cast<int>(divide_often_by_one(count, p.least_tiles)),
             by_length = static_cast<int>(count / kLongTiles);
   const int eager = by_least < p.eager_splits ? by_least : p.eager_splits;
   return {bounded(eager > by_length ? eager : by_length, 1, p.splits - p.short_splits),
           bounded(static_cast<int>(count / (4 * kShortTiles)), 0, p.short_splits)};
 }
-// The first ones have one tile more than the others where the tiles cannot be dealt out evenly.
+// If the tiles do not divide evenly, the first splits have one tile more than the others.
 struct SplitTiles {
   int first, step, count;
 };
 CUFLASH_SHARED_FUNCTION SplitTiles tiles_of_split(TileRange tiles, UsedSplits used, int split) {
-  const int end = tiles.end - used.short_ones * kShortTiles;  // of the long ones
-  if (split >= used.long_ones) return {end + (split - used.long_ones) * kShortTiles, 1, kShortTiles};
+  const int end = tiles.end - used.short_splits * kShortTiles;  // end of the long splits
+  if (split >= used.long_splits) return {end + (split - used.long_splits) * kShortTiles, 1, kShortTiles};
   const int count = end - tiles.begin;
-  const int each = static_cast<int>(often_by_one(static_cast<unsigned>(count), used.long_ones));
-  const int more = count - each * used.long_ones;
-  return {tiles.begin + split, used.long_ones, each + (split < more ? 1 : 0)};
+  const int each = static_cast<int>(divide_often_by_one(static_cast<unsigned>(count), used.long_splits));
+  const int more = count - each * used.long_splits;
+  return {tiles.begin + split, used.long_splits, each + (split < more ? 1 : 0)};
 }
 
-// Where a key's row begins: elements behind those of its key/value head in entry 0.
-struct KeyPlace {
+// Where the row of a key begins in K and in V: elements from the start of its key/value head in entry 0.
+struct KeyOffsets {
   int64 k, v;
 };
-constexpr int64 kNoRow = -1;   // nobody sees it: zeros, and nothing is read
-constexpr int64 kNewRow = -2;  // of k_new and v_new
+constexpr int64 kNoRow = -1;   // no row of the tile sees the key: zeros, nothing is read
+constexpr int64 kNewRow = -2;  // the row is in k_new and v_new
 
-// Row r of sequence b's cache: of which entry or page, and which row of that. A block table is held to the pages there are.
+// The entry or page that holds row r of sequence b, and the row inside it. Entries of a block table are clamped to the
+// pages that exist.
 struct EntryRow {
   int64 entry;
   int row;
@@ -219,28 +217,30 @@ CUFLASH_SHARED_FUNCTION EntryRow entry_row(const CacheView& c, int b, int r) {
   }
   return {bounded<int64>(entry, 0, c.entries - 1), row};
 }
-// Of a row that may lie behind all others, in a box that nobody sees.
-CUFLASH_SHARED_FUNCTION EntryRow entry_row(const FirstCopies& f, int b, int r) {
+// The same for TMA boxes. r may lie beyond the last row, in a box that no query sees.
+CUFLASH_SHARED_FUNCTION EntryRow entry_row(const PrologueLoads& f, int b, int r) {
   if (f.page_size == 0) return {b, r};
   const int row = bounded(r, 0, f.last_row);
   const unsigned column = divided(static_cast<unsigned>(row), f.by_page_size);
   return {bounded(f.table[b * f.table_stride + column], 0, f.last_entry), row - static_cast<int>(column) * f.page_size};
 }
-CUFLASH_SHARED_FUNCTION KeyPlace place_of_row(const KvParams& p, int b, int r) {
-  const EntryRow at = entry_row(p.cache, b, r);
+CUFLASH_SHARED_FUNCTION KeyOffsets offsets_of_row(const KvParams& p, int b, int r) {
+  const EntryRow from = entry_row(p.cache, b, r);
   const AttentionParams& a = p.attention;
-  return {at.entry * a.k.batch_stride + at.row * a.k.row_stride, at.entry * a.v.batch_stride + at.row * a.v.row_stride};
+  return {from.entry * a.k.batch_stride + from.row * a.k.row_stride,
+          from.entry * a.v.batch_stride + from.row * a.v.row_stride};
 }
-CUFLASH_SHARED_FUNCTION KeyPlace place_of_key(const KvParams& p, const CachedSequence& s, int b, KeyRange seen, int j) {
+CUFLASH_SHARED_FUNCTION KeyOffsets offsets_of_key(const KvParams& p, const CachedSequence& s, int b, KeyRange seen,
+                                                  int j) {
   if (j < seen.begin || j >= seen.end) return {kNoRow, kNoRow};
   if (s.pad + j >= s.old_end) return {kNewRow, kNewRow};
-  return place_of_row(p, b, s.pad + j);
+  return offsets_of_row(p, b, s.pad + j);
 }
 
-// What element d of a row is turned with.
+// The rotary partner of element d of a row.
 struct RotaryPair {
-  int other;   // the element that makes a pair with it
-  int column;  // of cos and sin
+  int other;   // the other element of the pair
+  int column;  // column of cos and sin
   bool second;
 };
 CUFLASH_SHARED_FUNCTION RotaryPair rotary_pair(const RotaryView& r, int d) {

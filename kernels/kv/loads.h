@@ -1,4 +1,4 @@
-// Rows on their way to shared memory: queries, turned, and keys and values from wherever they lie.
+// Loads to shared memory: queries, rotated if asked, in the prologue; cached and new rows of K and V in the mainloop.
 #pragma once
 
 #include "kv/rotary.h"
@@ -18,11 +18,11 @@ __device__ __forceinline__ void put_eight(AnyTile tile, int row, int column, con
   *static_cast<EightStored<E>*>(tile.piece_memory(row, column)) = stored_eight<E>(x);
 }
 
-// The rows of a tile: queries of the heads of one group. Rows of queries that do not exist are zeros. Everybody waits for
-// them: what need not be turned goes as it is. kPlain: as in KvConfig.
-template <int kThreads, Element E, int kRows, int kColumns, bool kPlain = false, class AnyTile>
-__device__ __forceinline__ void load_queries(AnyTile tile, const KvParams& p, const CachedSequence& s, const KvItem& at,
-                                             RowRange rows) {
+// Loads the rows of a tile: queries of the heads of one group. Rows of queries that do not exist become zeros. This is
+// on the critical path, so rows that need no rotation are copied as they are. kFastDecode: as in KvConfig.
+template <int kThreads, Element E, int kRows, int kColumns, bool kFastDecode = false, class AnyTile>
+__device__ __forceinline__ void load_queries(AnyTile tile, const KvParams& p, const CachedSequence& s,
+                                             const WorkItem& item, RowRange rows) {
   const AttentionParams& a = p.attention;
   constexpr int kPieces = kColumns / 8;
 #pragma unroll(kRows* kPieces > 2 * kThreads ? 4 : 1)  // of few rows there is more code otherwise
@@ -31,16 +31,16 @@ __device__ __forceinline__ void load_queries(AnyTile tile, const KvParams& p, co
     EightStored<E> eight{};
     if (rows.first + row < rows.end) {
       const int query = query_of_row(rows.first + row, a.group), head = rows.first + row - query * a.group;
-      const int64 begin = offset_of(a.q, at.b, int64{at.head_k} * a.group + head, s.q_begin + query);
+      const int64 begin = offset_of(a.q, item.b, int64{item.head_k} * a.group + head, s.q_begin + query);
       const auto* const from = static_cast<const StoredOf<E>*>(a.q.data) + begin + d;
-      if constexpr (kPlain) {
+      if constexpr (kFastDecode) {
         if (d < a.dim_qk) eight = *reinterpret_cast<const EightStored<E>*>(from);
       } else if (__builtin_expect(!p.rotary.cos && d + 8 <= a.dim_qk && on_16_bytes(from), 1)) {
         eight = *reinterpret_cast<const EightStored<E>*>(from);
       } else {
         RealOf<E> x[8];
-        load_turned_eight<E>(p.rotary, p.rotary.cos ? query_position(p.rotary, s, query) : 0, a.q.data, begin, d,
-                             a.dim_qk, x);
+        load_rotated_eight<E>(p.rotary, p.rotary.cos ? query_position(p.rotary, s, query) : 0, a.q.data, begin, d,
+                              a.dim_qk, x);
         eight = stored_eight<E>(x);
       }
     }
@@ -48,13 +48,13 @@ __device__ __forceinline__ void load_queries(AnyTile tile, const KvParams& p, co
   }
 }
 
-// Rows of one tile of keys, or of values, whose places are known: kValues says which of the two. New rows are left out.
-// Asynchronous but for kCopyElements: the caller commits and waits.
+// Loads one tile of K, or of V if kValues, by its offsets; new rows are skipped. Asynchronous except for kCopyElements:
+// the caller commits and waits.
 template <bool kValues, int kCopy, int kThreads, Element E, int kRows, int kColumns>
-__device__ __forceinline__ void load_cached(Tile<E, kRows, kColumns> tile, const KeyPlace* places, const void* head,
-                                            int dim) {
+__device__ __forceinline__ void load_cached(Tile<E, kRows, kColumns> tile, const KeyOffsets* key_offsets,
+                                            const void* head, int dim) {
   const int thread = static_cast<int>(threadIdx.x);
-  const auto offset = [&](int row) { return kValues ? places[row].v : places[row].k; };
+  const auto offset = [&](int row) { return kValues ? key_offsets[row].v : key_offsets[row].k; };
   if constexpr (kCopy != kCopyElements) {
     constexpr int kPerChunk = 16 / size_of(E), kChunks = kColumns / kPerChunk;
     constexpr int kLanes = kChunks < kThreads ? kChunks : kThreads, kColumnSteps = (kChunks + kLanes - 1) / kLanes;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void load_cached(Tile<E, kRows, kColumns> tile, const
         const int column = (lane + n * kLanes) * kPerChunk;
         if (kChunks % kLanes != 0 && column >= kColumns) continue;
         const int bytes = kCopy == kCopyWhole ? 16 : max(0, min(kPerChunk, dim - column)) * size_of(E);
-        const bool reads = begin >= 0 && bytes > 0;  // of 0 bytes none is read, but the address is still one
+        const bool reads = begin >= 0 && bytes > 0;  // with 0 bytes nothing is read, but the address must be valid
         const auto* from = static_cast<const StoredOf<E>*>(head) + (reads ? begin + column : 0);
         cp_async_16(tile.address(row, column), from, reads ? bytes : 0);
       }
@@ -90,10 +90,10 @@ __device__ __forceinline__ void load_cached(Tile<E, kRows, kColumns> tile, const
   }
 }
 
-// The new rows of a tile of keys, or of values, whose first key is k_first: those that is_new(row) says.
+// Loads the new rows of a tile of K, or of V if kValues, whose first key is k_first: those for which is_new(row) holds.
 template <bool kValues, int kThreads, Element E, int kRows, int kColumns, class AnyTile, class IsNew>
 __device__ __forceinline__ void load_new(AnyTile tile, IsNew&& is_new, const KvParams& p, const CachedSequence& s,
-                                         const KvItem& at, int k_first) {
+                                         const WorkItem& item, int k_first) {
   constexpr int kPieces = kColumns / 8;
 #pragma unroll 1
   for (int n = static_cast<int>(threadIdx.x); n < kRows * kPieces; n += kThreads) {
@@ -101,8 +101,8 @@ __device__ __forceinline__ void load_new(AnyTile tile, IsNew&& is_new, const KvP
     if (!is_new(row)) continue;
     RealOf<E> x[8];
     const int number = s.pad + k_first + row - s.old_end;
-    if constexpr (kValues) load_new_value<E>(p, s, at, number, d, x);
-    else load_new_key<E>(p, s, at, number, d, x);
+    if constexpr (kValues) load_new_value<E>(p, s, item, number, d, x);
+    else load_new_key<E>(p, s, item, number, d, x);
     put_eight<E>(tile, row, d, x);
   }
 }

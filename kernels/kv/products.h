@@ -1,17 +1,17 @@
-// The two products of one warp: its 16 rows with its keys, and the weights of these keys with the values.
+// Mainloop products of one warp with mma.sync: S = Q K^T for its 16 rows and its keys, and O += P V.
 #pragma once
 
 #include "tile/operand.h"
 
 namespace cuflash {
 
-// Adds the products of columns [first, first + kCount) to the scores of keys [key, key + 8 * kTiles) of the tile.
+// Adds the products over columns [first, first + kCount) to the scores of keys [key, key + 8 * kTiles) of the tile.
 template <int kCount, Element E, class QTile, class KTile, class Real, int kTiles>
 __device__ __forceinline__ void multiply_columns(Accumulator<Real> (&s)[1][kTiles], QTile q, int row, KTile k, int key,
                                                  int first) {
   using Op = Operands<E>;
   constexpr int kSteps = kCount / Op::kDepth;
-#pragma unroll(kSteps <= 16 && size_of(E) != 8 ? kSteps : 4)  // of f64 all operands would be loaded first
+#pragma unroll(kSteps <= 16 && size_of(E) != 8 ? kSteps : 4)  // fully unrolled, f64 would load all operands first
   for (int step = 0; step < kSteps; ++step) {
     const int column = first + step * Op::kDepth;
     const typename Op::A queries = Op::load_a(q, row, column);
@@ -24,7 +24,7 @@ __device__ __forceinline__ void multiply_columns(Accumulator<Real> (&s)[1][kTile
   }
 }
 
-// Few keys make few chains of products, and each waits for itself: twice as many are half as long.
+// With few keys there are few chains of dependent mma instructions; two accumulators make twice as many, half as long.
 template <int kDim, Element E, class QTile, class KTile, class Real, int kTiles>
 __device__ __forceinline__ void multiply_keys_by_halves(Accumulator<Real> (&s)[1][kTiles], QTile q, int row, KTile k,
                                                         int key) {

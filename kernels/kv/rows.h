@@ -1,4 +1,5 @@
-// The two rows that a lane holds scores of: what each of them sees, and what options make of its scores.
+// Mainloop, between Q K^T and softmax: the two rows whose scores a lane holds, the keys that each of them sees, and the
+// score options (scale, softcap, ALiBi) applied to its scores.
 #pragma once
 
 #include "attn/softmax.h"
@@ -9,16 +10,17 @@ namespace cuflash {
 template <Element E, int kOptions>
 struct LaneRows {
   using Real = RealOf<E>;
-  // As in ScoreOptions: what an option changes is scaled first, otherwise the scale is part of the exponent's factor.
-  static constexpr bool kChanged = (kOptions & (kSoftcap | kAlibi | kScaleFirst)) != 0;
+  // As in ScoreOptions: scores that an option modifies are scaled first; otherwise the scale is folded into the
+  // exponent.
+  static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kScaleFirst)) != 0;
 
   KeyRange seen[2];
   Real scale, softcap = 0;
   Real slope[2] = {};
   int position[2] = {};
 
-  // first: the row of the tile that the lane's first one is; the other stands 8 below it.
-  __device__ __forceinline__ LaneRows(const KvParams& p, const CachedSequence& s, const KvItem& at, RowRange rows,
+  // first: the lane's first row in the tile; the second is 8 rows further.
+  __device__ __forceinline__ LaneRows(const KvParams& p, const CachedSequence& s, const WorkItem& item, RowRange rows,
                                       int first)
       : scale(static_cast<Real>(p.attention.scale)) {
     const AttentionParams& a = p.attention;
@@ -32,30 +34,32 @@ struct LaneRows {
       seen[r] = keys_of_query(a, s, query);
       if ((kOptions & kAlibi) == 0 || !a.slopes.data) continue;
       slope[r] = static_cast<const float*>(
-          a.slopes.data)[offset_of(a.slopes, at.b, int64{at.head_k} * a.group + (row - query * a.group))];
+          a.slopes.data)[offset_of(a.slopes, item.b, int64{item.head_k} * a.group + (row - query * a.group))];
       position[r] = static_cast<int>(query + s.shift);
     }
   }
 
-  // Scores times this are those of the contract.
-  __device__ static Real unit(const AttentionParams& a) { return kChanged ? Real(1) : static_cast<Real>(a.scale); }
-  // exp2(factor() * score) is what softmax sums.
-  __device__ static Real factor(const AttentionParams& a) {
-    return static_cast<Real>(kChanged ? kLog2e : a.scale * kLog2e);
+  // Converts stored scores to those of the contract.
+  __device__ static Real natural_scale(const AttentionParams& a) {
+    return kModifiesScore ? Real(1) : static_cast<Real>(a.scale);
+  }
+  // Softmax sums exp2(scale_log2() * score).
+  __device__ static Real scale_log2(const AttentionParams& a) {
+    return static_cast<Real>(kModifiesScore ? kLog2e : a.scale * kLog2e);
   }
 
   __device__ __forceinline__ Real score(Real dot, int r, int j) const {
-    if constexpr (!kChanged) return dot;
+    if constexpr (!kModifiesScore) return dot;
     Real x = dot * scale;
     if ((kOptions & kSoftcap) != 0 && softcap > 0) x = softcapped(x, softcap);
     if ((kOptions & kAlibi) != 0) x -= alibi_penalty(slope[r], position[r] - j);
     return x;
   }
 
-  // Options, then masks: a selection, whatever the score is. first: the key of the lane's first column.
+  // Applies options, then the mask, which is a selection and hides NaN too. first: the key of the lane's first column.
   template <int kTiles>
-  __device__ __forceinline__ void change(Accumulator<Real> (&x)[1][kTiles], int first, bool every_key_is_seen) const {
-    if (!kChanged && every_key_is_seen) return;
+  __device__ __forceinline__ void apply(Accumulator<Real> (&x)[1][kTiles], int first, bool every_key_is_seen) const {
+    if (!kModifiesScore && every_key_is_seen) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll

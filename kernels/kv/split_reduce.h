@@ -1,6 +1,6 @@
-// Sums over parts of the keys become outputs: those of the warps that shared the keys of a CTA, through shared memory, and
-// those of CTAs that shared the keys of a tile of rows, through the workspace. Both are added in the order of the keys'
-// parts, so that the result does not depend on who was first.
+// Split reduction, the arithmetic of the epilogue: partial (O, row max, row sum) over parts of the keys are combined
+// into O and LSE. Parts are the key warps of a CTA, through shared memory, and the splits of a row tile, through the
+// workspace. Both are added in the order of the key ranges, so the result does not depend on which part finished first.
 #pragma once
 
 #include "attn/softmax.h"
@@ -11,155 +11,158 @@
 
 namespace cuflash {
 
-// The state of one row over some keys.
+// Softmax state of one row over some of its keys.
 template <class Real>
 struct RowState {
-  Real top;  // largest score, or near it; -inf: no score yet
-  Real sum;  // of weights
+  Real row_max;  // the largest score, or close to it; -inf before the first score
+  Real row_sum;  // sum of the weights
 };
 
-// What sums over some keys are multiplied by when the largest score of all is `top`: 2^-inf is 0. Where there is no score at
-// all, no difference is a number, but all sums are 0, and so may be any top that is one.
+// The factor that rescales a part's sums from its own maximum to row_max; 2^-inf is 0. If no part has a score, -inf -
+// -inf would be NaN; all sums are 0 then, so any finite maximum will do.
 template <class Real>
-__device__ __forceinline__ Real part_weight(Real part_top, Real top, Real factor) {
-  return exp2_of((part_top - (top == minus_infinity<Real>() ? Real(0) : top)) * factor);
+__device__ __forceinline__ Real correction_of(Real part_max, Real row_max, Real scale_log2) {
+  return exp2_of((part_max - (row_max == minus_infinity<Real>() ? Real(0) : row_max)) * scale_log2);
 }
 
-// Columns of a row that one thread adds up: few, since what comes last waits for every instruction of it.
-constexpr int kEndColumns = 4;
+// Columns of a row that one thread reduces. Few, because every instruction of the epilogue adds to the latency of the
+// call.
+constexpr int kEpilogueColumns = 4;
 
-// Columns of a row, added up over parts.
+// kEpilogueColumns columns of one row of O, not yet normalised, accumulated over parts of the keys.
 template <class Real>
-struct SummedColumns {
+struct PartialO {
   RowState<Real> row{minus_infinity<Real>(), 0};
-  Real x[kEndColumns] = {};
+  Real x[kEpilogueColumns] = {};
 
-  // kAtOnce parts, of which `parts` exist. load(n, state, columns): the n-th part's. All of them are on their way together:
-  // the workspace is a long way off. Those that do not exist are added, too, as nothing: that takes fewer instructions than
+  // Adds kAtOnce parts, of which `parts` exist; load(n, state, columns) loads part n. All loads are in flight together,
+  // since the workspace is far away. Parts that do not exist are added as zeros, which takes fewer instructions than
   // branches would.
   template <int kAtOnce, class Load>
-  __device__ __forceinline__ void add(int parts, Real factor, Load&& load) {
+  __device__ __forceinline__ void accumulate(int parts, Real scale_log2, Load&& load) {
     RowState<Real> part[kAtOnce];
-    Real columns[kAtOnce][kEndColumns];
+    Real columns[kAtOnce][kEpilogueColumns];
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
       part[n] = {minus_infinity<Real>(), 0};
 #pragma unroll
-      for (int c = 0; c < kEndColumns; ++c) columns[n][c] = 0;
+      for (int c = 0; c < kEpilogueColumns; ++c) columns[n][c] = 0;
       if (n < parts) load(n, part[n], columns[n]);
     }
-    raise(part, factor);
+    raise_max(part, scale_log2);
 #pragma unroll
-    for (int n = 0; n < kAtOnce; ++n) add_part(part[n], columns[n], factor);
+    for (int n = 0; n < kAtOnce; ++n) add_part(part[n], columns[n], scale_log2);
   }
 
  private:
-  // By halves: a chain would wait for itself.
+  // A tree: a chain of maxima would be serialised by its own latency.
   template <int kCount>
-  __device__ __forceinline__ static Real largest_of(const RowState<Real>* part) {
-    if constexpr (kCount == 1) return part[0].top;
-    else return larger(largest_of<kCount / 2>(part), largest_of<kCount - kCount / 2>(part + kCount / 2));
+  __device__ __forceinline__ static Real max_of(const RowState<Real>* part) {
+    if constexpr (kCount == 1) return part[0].row_max;
+    else return larger(max_of<kCount / 2>(part), max_of<kCount - kCount / 2>(part + kCount / 2));
   }
-  // To the largest score of these parts, too.
+  // Raises row_max to the maximum of these parts and rescales what was accumulated.
   template <int kAtOnce>
-  __device__ __forceinline__ void raise(const RowState<Real> (&part)[kAtOnce], Real factor) {
-    const Real top = larger(row.top, largest_of<kAtOnce>(part));
-    const Real weight = part_weight(row.top, top, factor);
-    row = {top, row.sum * weight};
+  __device__ __forceinline__ void raise_max(const RowState<Real> (&part)[kAtOnce], Real scale_log2) {
+    const Real row_max = larger(row.row_max, max_of<kAtOnce>(part));
+    const Real correction = correction_of(row.row_max, row_max, scale_log2);
+    row = {row_max, row.row_sum * correction};
 #pragma unroll
-    for (int c = 0; c < kEndColumns; ++c) x[c] *= weight;
+    for (int c = 0; c < kEpilogueColumns; ++c) x[c] *= correction;
   }
-  __device__ __forceinline__ void add_part(const RowState<Real>& part, const Real (&columns)[kEndColumns],
-                                           Real factor) {
-    const Real weight = part_weight(part.top, row.top, factor);
-    row.sum += part.sum * weight;
+  __device__ __forceinline__ void add_part(const RowState<Real>& part, const Real (&columns)[kEpilogueColumns],
+                                           Real scale_log2) {
+    const Real correction = correction_of(part.row_max, row.row_max, scale_log2);
+    row.row_sum += part.row_sum * correction;
 #pragma unroll
-    for (int c = 0; c < kEndColumns; ++c) x[c] += columns[c] * weight;
+    for (int c = 0; c < kEpilogueColumns; ++c) x[c] += columns[c] * correction;
   }
 };
 
-// Where the splits of a tile of rows meet, and where their sums lie: those of one row side by side, so that whoever adds them up has one
-// address for all. What one tile has is counted by ints.
+// The part of the workspace that belongs to one row tile: its ticket and the partials of its splits. The partials of
+// one row are adjacent, so the reducing thread needs one address for all of them. Offsets inside a tile fit into ints.
 template <KvConfig C>
-struct SplitPlace {
+struct SplitWorkspace {
   using Real = RealOf<C.element>;
   static_assert(int64{kMostSplits} * C.tile_q * C.dim_v < int64{1} << 31);
   uint64* ticket;
-  Real *states, *all_sums;
+  Real *states, *partials;
   int splits;
 
-  __device__ __forceinline__ static SplitPlace of(const KvParams& p, const KvItem& at) {
-    const int64 tile = tile_number(p, at), first = tile * p.splits * p.state_rows;
+  __device__ __forceinline__ static SplitWorkspace of(const KvParams& p, const WorkItem& item) {
+    const int64 tile = tile_number(p, item), first = tile * p.splits * p.state_rows;
     return {p.tickets + tile, static_cast<Real*>(p.split_states) + first * 2,
-            static_cast<Real*>(p.split_sums) + first * C.dim_v, p.splits};
+            static_cast<Real*>(p.split_o) + first * C.dim_v, p.splits};
   }
   __device__ Real* state(int row, int split) const { return states + (row * splits + split) * 2; }
-  __device__ Real* sums(int row, int split, int column) const {
-    return all_sums + (row * splits + split) * C.dim_v + column;
+  __device__ Real* partial_o(int row, int split, int column) const {
+    return partials + (row * splits + split) * C.dim_v + column;
   }
 };
 
-// Where columns of a row become output, and what else their end depends on. row: of the sequence.
+// Where a thread's columns of one row go in O and LSE, and what finalising the row needs. row: number in the sequence.
 template <Element E>
-struct OutputPlace {
+struct OutputSlice {
   using Real = RealOf<E>;
   int64 index, lse_index;
   Real sink;
-  int count;    // of columns
-  bool exists;  // a query; what is written of one that does not is nothing seen
+  int count;    // columns to store
+  bool exists;  // false: a padded query, written as a row that sees no key
 
-  __device__ __forceinline__ static OutputPlace of(const KvParams& p, const CachedSequence& s, const KvItem& at,
+  __device__ __forceinline__ static OutputSlice of(const KvParams& p, const CachedSequence& s, const WorkItem& item,
                                                    int row, int column) {
     const AttentionParams& a = p.attention;
     const int query = query_of_row(row, a.group);
-    const int64 head = int64{at.head_k} * a.group + (row - query * a.group);
+    const int64 head = int64{item.head_k} * a.group + (row - query * a.group);
     const Real sink =
         a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, head)) : minus_infinity<Real>();
-    return {offset_of(p.o, at.b, head, s.q_begin + query) + column, offset_of(p.lse, at.b, head, s.q_begin + query),
-            sink, min(kEndColumns, a.dim_v - column), query < s.len_q};
+    return {offset_of(p.o, item.b, head, s.q_begin + query) + column, offset_of(p.lse, item.b, head, s.q_begin + query),
+            sink, min(kEpilogueColumns, a.dim_v - column), query < s.len_q};
   }
 };
 
-// A row with its sink: the largest score of both, the sum of weights relative to it, and what weights shrink by for it. A row
-// that sees nothing has a factor of 0 and, without a sink, an LSE of -inf. As finalize_row of attn/softmax.h has it, but in two
-// parts: no output waits for an LSE.
+// A row combined with its sink: the maximum of both, the sum of weights relative to it, and the correction for the
+// row's own weights. A row that sees no key has an o_scale of 0 and, without a sink, an LSE of -inf. This is the row
+// finalisation of attn/softmax.h in two steps, so that no output waits for an LSE. The two share no code because each
+// form, used for both, changed the machine code of the other kernels.
 template <class Real>
 struct RowTotal {
-  Real top, sum, shrink;
+  Real row_max, row_sum, correction;
 
-  // unit: scores times this are those of the contract.
-  __device__ __forceinline__ static RowTotal of(const RowState<Real>& row, Real unit, Real sink) {
+  // natural_scale: converts stored scores to those of the contract.
+  __device__ __forceinline__ static RowTotal of(const RowState<Real>& row, Real natural_scale, Real sink) {
     constexpr Real kToPower = static_cast<Real>(kLog2e);
-    const Real top = row.top == minus_infinity<Real>() ? minus_infinity<Real>() : row.top * unit;
+    const Real row_max = row.row_max == minus_infinity<Real>() ? minus_infinity<Real>() : row.row_max * natural_scale;
     if (sink > minus_infinity<Real>()) {
-      const Real higher = larger(top, sink);
-      const Real shrink = exp2_of((top - higher) * kToPower);  // 0 where no key was visible
-      return {higher, row.sum * shrink + exp2_of((sink - higher) * kToPower), shrink};
+      const Real new_max = larger(row_max, sink);
+      const Real correction = exp2_of((row_max - new_max) * kToPower);  // 0 where no key was visible
+      return {new_max, row.row_sum * correction + exp2_of((sink - new_max) * kToPower), correction};
     }
-    return {top, sink != sink ? sink : row.sum, Real(1)};
+    return {row_max, sink != sink ? sink : row.row_sum, Real(1)};
   }
-  // What the output is multiplied by.
-  __device__ __forceinline__ Real factor() const { return sum == 0 ? Real(0) : shrink / sum; }
+  // Normalises the accumulated O.
+  __device__ __forceinline__ Real o_scale() const { return row_sum == 0 ? Real(0) : correction / row_sum; }
   __device__ __forceinline__ Real lse() const {
-    return sum == 0 ? minus_infinity<Real>() : top + log2_of(sum) * static_cast<Real>(kLn2);
+    return row_sum == 0 ? minus_infinity<Real>() : row_max + log2_of(row_sum) * static_cast<Real>(kLn2);
   }
 };
 
-// Columns of a row become output, and the row's LSE is written by whoever has the first ones. kPlain: as in KvConfig.
-template <Element E, bool kPlain>
-__device__ __forceinline__ void write_output(const KvParams& p, const OutputPlace<E>& place, bool writes_lse,
-                                             RealOf<E> unit, SummedColumns<RealOf<E>>& sums) {
+// Normalises and stores a thread's columns of O; the thread with the first columns also stores the LSE. kFastDecode: as
+// in KvConfig.
+template <Element E, bool kFastDecode>
+__device__ __forceinline__ void write_output(const KvParams& p, const OutputSlice<E>& slice, bool writes_lse,
+                                             RealOf<E> natural_scale, PartialO<RealOf<E>>& sums) {
   using Real = RealOf<E>;
-  const auto total = RowTotal<Real>::of(sums.row, unit, place.sink);
-  const Real factor = total.factor();
+  const auto total = RowTotal<Real>::of(sums.row, natural_scale, slice.sink);
+  const Real o_scale = total.o_scale();
 #pragma unroll
-  for (int n = 0; n < kEndColumns; ++n) sums.x[n] = place.exists ? sums.x[n] * factor : Real(0);
-  if (place.count > 0) {
-    if constexpr (kPlain) store_whole<E>(p.o.data, place.index, sums.x);
-    else store<E>(p.o.data, p.o.element, place.index, place.count, sums.x);
+  for (int n = 0; n < kEpilogueColumns; ++n) sums.x[n] = slice.exists ? sums.x[n] * o_scale : Real(0);
+  if (slice.count > 0) {
+    if constexpr (kFastDecode) store_whole<E>(p.o.data, slice.index, sums.x);
+    else store<E>(p.o.data, p.o.element, slice.index, slice.count, sums.x);
   }
   if (writes_lse && p.lse.data)
-    static_cast<Real*>(p.lse.data)[place.lse_index] = place.exists ? total.lse() : minus_infinity<Real>();
+    static_cast<Real*>(p.lse.data)[slice.lse_index] = slice.exists ? total.lse() : minus_infinity<Real>();
 }
 
 }  // namespace cuflash

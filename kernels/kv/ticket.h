@@ -1,10 +1,11 @@
-// Who of several CTAs comes last, without memory that somebody has to clear before.
+// Arrival counter of the splits of a row tile: tells the last CTA that it is the last, and needs no memset before the
+// launch.
 //
-// A ticket is a word of the workspace: 48 bits that say "this is a ticket of this address", and a count of 16 bits. Every
-// CTA looks at it when it starts, and replaces what is no ticket by one with a count of 0; who finds that another CTA was
-// faster leaves it at that. Every CTA counts itself when it is done, and the last one sets the count back to 0, for the
-// next launch, which then finds a ticket. Words that were anything else are told from a ticket by the 48 bits; of a ticket
-// no count but 0 is ever left behind by a kernel that has ended.
+// A ticket is a word of the workspace: a 48-bit tag derived from its address, and a 16-bit count. Every CTA checks the
+// word in its prologue and, if the tag is missing, replaces it by a ticket with a count of 0 (compare and swap, so the
+// fastest CTA wins). Every CTA adds 1 when its partial is stored. The last one resets the count to 0 for the next
+// launch, which then finds a valid ticket. The tag tells a ticket from whatever else the word held, and a kernel that
+// has ended never leaves a ticket with another count than 0.
 #pragma once
 
 #include "kv_params.h"
@@ -16,7 +17,7 @@
 namespace cuflash {
 
 constexpr uint64 kTicketCount = 0xffff;
-constexpr int kMostSplits = 4096;  // that a ticket counts, with room to spare
+constexpr int kMostSplits = 4096;  // fits into the count with room to spare
 
 CUFLASH_SHARED_FUNCTION uint64 empty_ticket(uint64 address) {
   uint64 x = address * 0x9E3779B97F4A7C15ull ^ 0xC0FFEE5EED5EA75Cull;
@@ -29,13 +30,13 @@ CUFLASH_SHARED_FUNCTION bool is_last(uint64 before, int arrivals) {
 }
 
 #if defined(__CUDACC__)
-// By one thread of every CTA, before it arrives.
+// Called by one thread of every CTA before the CTA arrives.
 __device__ __forceinline__ void prepare_ticket(uint64* ticket) {
   const uint64 empty = empty_ticket(reinterpret_cast<uint64>(ticket)), word = load_relaxed(ticket);
-  if (!is_ticket(word, empty)) exchange_if(ticket, word, empty);
+  if (!is_ticket(word, empty)) compare_and_swap(ticket, word, empty);
 }
-// By one thread, after a barrier behind that and behind all that the CTA has written. Whether this was the last of them: it
-// then sees what all others have written, and sets the ticket back when it has the time.
+// Called by one thread, after a barrier that follows prepare_ticket and all stores of the CTA. Returns whether this CTA
+// is the last: it then sees what all others have written, and resets the ticket later.
 __device__ __forceinline__ bool arrive(uint64* ticket, int arrivals) {
   return is_last(add_acquire_release(ticket, 1), arrivals);
 }

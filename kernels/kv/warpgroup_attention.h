@@ -1,10 +1,9 @@
-// Many rows over a cache: a warpgroup multiplies 64 rows of each block of the tile at a time, and keys and values are read
-// from shared memory by the products themselves. These are asynchronous: while the values of one block are multiplied, the
-// weights of the next are computed from scores that were multiplied before them. Behind the last block of a tile of keys
-// comes the first one with the next tile.
+// Consumer mainloop for many rows: each consumer warpgroup computes 64 rows of a block with wgmma, which reads K and V
+// from shared memory. The softmax of the next block overlaps with the P V product of the current one. The block after
+// the last one of a key tile is the first one with the next key tile.
 //
-//   issue S = Q K of the next block | issue O += P V | S is there | weights of S | O is there | rescale O of the next block
-//   where references moved | P = weights
+//   issue S = Q K^T of the next block | issue O += P V | wait for S | softmax of S | wait for O | rescale O of the next
+//   block if its row maxima moved | P = weights
 #pragma once
 
 #include "kv/epilogue.h"
@@ -25,7 +24,7 @@ struct WarpgroupAttention {
   using ScoreProduct = WarpgroupProduct<E, C.tile_k, false>;
   using OutputProduct = WarpgroupProduct<E, C.dim_v, true>;
 
-  // The 64 rows of a block that are the warpgroup's.
+  // The warpgroup's 64 rows of a block.
   struct Block {
     int number;
     typename Work::Rows lane_rows;
@@ -34,20 +33,20 @@ struct WarpgroupAttention {
 
     __device__ Block(const Work& work, int number)
         : number(number),
-          lane_rows(work.p, work.sequence, work.at, work.rows, lane_row(number)),
-          softmax(Work::Rows::factor(work.a)) {}
+          lane_rows(work.p, work.sequence, work.item, work.rows, lane_row(number)),
+          softmax(Work::Rows::scale_log2(work.a)) {}
   };
 
   const Work& work;
   TmaKeys<C>& keys;
 
-  // The first row of a block that is the warpgroup's.
+  // The warpgroup's first row in a block.
   __device__ static int group_row() {
     return uniform(static_cast<int>(threadIdx.x) / kWarpgroupThreads) * kWarpgroupRows;
   }
-  // The first row of a block that is the lane's.
+  // The lane's first row in a block.
   __device__ static int lane_row(int block) { return block * block_rows(C) + Work::lane_row(); }
-  // Whether a row of this block is the warpgroup's and exists.
+  // Whether the warpgroup has rows in this block that exist.
   __device__ bool has_block(int number) const {
     return work.rows.first + number * block_rows(C) + group_row() < work.rows.end;
   }
@@ -61,46 +60,46 @@ struct WarpgroupAttention {
     issue_wgmma_rs<OutputProduct>(o[0], w, keys.v_tile(stage));
   }
 
-  // Scores of the n-th tile become weights; whether the output has to be rescaled, and by what.
-  __device__ __forceinline__ bool weigh(int n, Block& block, Scores& s, float (&shrink)[2]) const {
-    block.lane_rows.change(s, work.first_key(n) + lane_id() % 4 * 2, work.every_row_sees(n));
-    const bool moved = block.softmax.update_max(s, [&](int r, float x) { shrink[r] = x; });
+  // Turns the scores of key tile n into weights. Returns whether O must be rescaled, and by what.
+  __device__ __forceinline__ bool softmax_step(int n, Block& block, Scores& s, float (&correction)[2]) const {
+    block.lane_rows.apply(s, work.first_key(n) + lane_id() % 4 * 2, work.every_row_sees(n));
+    const bool rescales = block.softmax.update_max(s, [&](int r, float x) { correction[r] = x; });
     block.softmax.exponentiate(s);
-    return moved;
+    return rescales;
   }
-  // As in hopper/computation.h: the compiler does not move this wait in front of the weights.
-  __device__ __forceinline__ void wait_behind_weights() const {
+  // As in sm90/consumer.h: the never-taken loop keeps the compiler from hoisting this wait above the softmax.
+  __device__ __forceinline__ void wait_after_softmax() const {
     do wgmma_wait<0>();
     while (work.a.group == 0);
   }
 
-  // Scores of the first tile, with nothing to do meanwhile.
+  // Prologue of the pipeline: the scores of the first tile, with nothing to overlap.
   __device__ __forceinline__ void begin(Block& block, Weights& w) const {
     Scores s;
     issue_scores(s, block);
     wgmma_wait<0>();
     fence_operands(s);
-    float shrink[2];
-    weigh(0, block, s, shrink);
+    float correction[2];
+    softmax_step(0, block, s, correction);
     narrow<E>(w, s[0]);
   }
-  // From one block, whose weights are at hand and whose values are in `stage`, to the next one with the n-th tile of keys.
-  // kLeaves: that was the last one that needed this stage.
-  template <bool kLeaves>
+  // Advances from `block`, whose weights are in w and whose values are in `stage`, to `next` with key tile n.
+  // kReleases: `block` is the last reader of this stage.
+  template <bool kReleases>
   __device__ __forceinline__ void advance(Block& block, int stage, Block& next, int n, Weights& w) const {
     Scores s;
     issue_scores(s, next);
     issue_output(block.o, w, stage);
     wgmma_wait<1>();
     fence_operands(s);
-    float shrink[2];
-    const bool moved = weigh(n, next, s, shrink);
-    wait_behind_weights();
+    float correction[2];
+    const bool rescales = softmax_step(n, next, s, correction);
+    wait_after_softmax();
     fence_operands(block.o), fence_operands(w);
-    if constexpr (kLeaves) keys.release(stage);
-    if (moved) {
+    if constexpr (kReleases) keys.release(stage);
+    if (rescales) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) next.softmax.rescale(next.o, r, shrink[r]);
+      for (int r = 0; r < 2; ++r) next.softmax.rescale(next.o, r, correction[r]);
     }
     narrow<E>(w, s[0]);
   }
@@ -110,10 +109,10 @@ struct WarpgroupAttention {
     fence_operands(block.o), fence_operands(w);
   }
 
-  // All tiles of keys, by warpgroups that have two blocks, one, or none. They wait for a tile at the same place: rows that are
-  // not in the cache are written there by all of them, between barriers, and compute-sanitizer takes a barrier that
-  // warpgroups reach at several places for divergence.
-  __device__ __forceinline__ void sum(Block& first, Block& last, bool has_first, bool has_last) {
+  // All key tiles, for warpgroups with two blocks, one, or none. All of them wait for a tile at the same program point:
+  // all consumers patch rows that are not in the cache, between barriers, and compute-sanitizer reports a barrier that
+  // warpgroups reach at different points as divergence.
+  __device__ __forceinline__ void run_mainloop(Block& first, Block& last, bool has_first, bool has_last) {
     if (work.count() == 0) return;
     Weights w;
     keys.wait(0);
@@ -135,18 +134,18 @@ struct WarpgroupAttention {
     }
   }
 
-  __device__ __forceinline__ void share(Block& block) const {
-    CacheSums<C>(work).share(block.softmax, block.o, lane_row(block.number));
+  __device__ __forceinline__ void store_partials(Block& block) const {
+    Epilogue<C>(work).store_warp_partials(block.softmax, block.o, lane_row(block.number));
   }
-  // A block without rows shares nothing: rows that do not exist are written as such, whatever was summed.
+  // A block without rows stores no partials: rows that do not exist are written as empty whatever the partials are.
   __device__ __forceinline__ void attend() {
     constexpr bool kTwo = row_blocks(C) == 2;
     const bool has_first = has_block(0), has_last = kTwo && has_block(1);
     Block first(work, 0), last(work, kTwo ? 1 : 0);
-    sum(first, last, has_first, has_last);
-    keys.wait_for_readers();
-    if (has_first) share(first);
-    if (has_last) share(last);
+    run_mainloop(first, last, has_first, has_last);
+    keys.sync_consumers();
+    if (has_first) store_partials(first);
+    if (has_last) store_partials(last);
   }
 };
 

@@ -1,6 +1,7 @@
-// The work of one CTA of kv_attention.h, and how its warps share it.
+// The work item of one CTA, decoded in the prologue, and how its consumer warps share it. Also the mainloop step of one
+// warp (scores, softmax, O += P V), which kv/attention.h and kv/sm90_attention.h have in common.
 //
-//   shared memory   K, V of each stage | Q | notes of each stage; sums of the key warps at the end
+//   shared memory   K, V of each stage | Q | per stage: key offsets or mbarriers. The epilogue reuses it for partials
 //   per warp        16 rows of each block, tile_k / key_warps keys, dim_v / column_warps columns of O
 #pragma once
 
@@ -11,12 +12,20 @@
 
 namespace cuflash {
 
+// Named barriers of the kv kernels (bar.sync, bar.arrive).
+enum KvBarrier : int {
+  kConsumerBarrier = 1,  // among consumers
+  kPrologueBarrier = 2,  // Q is loaded; the producer warp, which only arrives, has initialised the mbarriers
+  kEpilogueBarrier = 3,  // partials are in shared memory; the producer warp only arrives, the ticket is prepared
+  kPartialsBarrier = 4,  // partials are in shared memory: consumers only arrive, the producer warp waits
+};
+
 template <KvConfig C>
 struct KvWork {
   static constexpr Element E = C.element;
   using Real = RealOf<E>;
-  static constexpr int kKeys = C.tile_k / C.key_warps;       // of a warp
-  static constexpr int kColumns = C.dim_v / C.column_warps;  // of O, of a warp
+  static constexpr int kKeys = C.tile_k / C.key_warps;       // per warp
+  static constexpr int kColumns = C.dim_v / C.column_warps;  // of O, per warp
   static constexpr int kScoreTiles = kKeys / 8, kOutputTiles = kColumns / 8;
   static_assert(C.tile_q == row_blocks(C) * block_rows(C) && (row_blocks(C) == 1 || by_warpgroups(C)));
   static_assert(kKeys % 16 == 0 && kKeys * C.key_warps == C.tile_k);
@@ -31,33 +40,33 @@ struct KvWork {
   const KvParams& p;
   const AttentionParams& a;
   unsigned char* memory;
-  KvItem at;
+  WorkItem item;
   CachedSequence sequence;
-  RowRange rows;     // that exist
-  KeyRange seen;     // keys that one of them sees
+  RowRange rows;     // rows that exist
+  KeyRange seen;     // keys that at least one of them sees
   KeyRange common;   // keys that all of them see
-  int splits;        // that have keys
-  SplitTiles tiles;  // of this one
+  int splits;        // splits that have keys
+  SplitTiles tiles;  // key tiles of this split
 
-  __device__ __forceinline__ KvWork(const KvParams& p, unsigned char* memory, KvItem at, int cached_rows)
+  __device__ __forceinline__ KvWork(const KvParams& p, unsigned char* memory, WorkItem item, int cached_rows)
       : p(p),
         a(p.attention),
         memory(memory),
-        at(at),
-        sequence(cached_sequence<C.fast_decode != 0>(p, at.b, cached_rows)),
-        rows(rows_of_tile(a, sequence, at.row_tile, C.tile_q)) {
+        item(item),
+        sequence(cached_sequence<C.fast_decode != 0>(p, item.b, cached_rows)),
+        rows(rows_of_tile(a, sequence, item.row_tile, C.tile_q)) {
     const SeenKeys keys = keys_of_rows(a, sequence, rows);
     seen = keys.any, common = keys.all;
     const TileRange all = key_tiles(seen, C.tile_k);
     const UsedSplits used = used_splits(p, all);
-    splits = used.long_ones + used.short_ones;
-    tiles = tiles_of_split(all, used, at.split);
+    splits = used.long_splits + used.short_splits;
+    tiles = tiles_of_split(all, used, item.split);
   }
 
   __device__ __forceinline__ KvWork(const KvParams& p, unsigned char* memory)
-      : KvWork(p, memory, cache_item(p, cta_number())) {}
-  __device__ __forceinline__ KvWork(const KvParams& p, unsigned char* memory, KvItem at)
-      : KvWork(p, memory, at, p.cache.rows[at.b]) {}
+      : KvWork(p, memory, work_item(p, cta_number())) {}
+  __device__ __forceinline__ KvWork(const KvParams& p, unsigned char* memory, WorkItem item)
+      : KvWork(p, memory, item, p.cache.rows[item.b]) {}
 
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
   __device__ static int column_warp() { return warp() % C.column_warps; }
@@ -65,7 +74,7 @@ struct KvWork {
   __device__ static int warp_row() { return warp() / (C.column_warps * C.key_warps) * 16; }
   __device__ static int lane_row() { return warp_row() + lane_id() / 4; }
 
-  // Those that are static are known before the work is.
+  // The static variants serve the producer before the work item is decoded.
   __device__ static unsigned char* stage_memory(unsigned char* memory, int stage) {
     return memory + stage * stage_bytes(C);
   }
@@ -77,21 +86,21 @@ struct KvWork {
   }
   __device__ unsigned char* stage_info(int stage) const { return stage_info(memory, stage); }
 
-  __device__ bool attends() const { return at.split < splits && rows.first < rows_end(a, sequence); }
+  __device__ bool is_active() const { return item.split < splits && rows.first < rows_end(a, sequence); }
   __device__ int count() const { return tiles.count; }
   __device__ int first_key(int n) const { return (tiles.first + n * tiles.step) * C.tile_k; }
   __device__ bool every_row_sees(int n) const {
     return first_key(n) >= common.begin && first_key(n) + C.tile_k <= common.end;
   }
 
-  // Scores, softmax, values of this warp's part of the n-th tile.
+  // One mainloop step: S = Q K^T, softmax, O += P V for this warp's part of key tile n.
   template <class KTile, class VTile, class Wait>
   __device__ __forceinline__ void attend(int n, KTile k, VTile v, const Rows& lane_rows, Softmax<Real, 1>& softmax,
                                          Output& o, Wait&& wait_for_values) const {
     const int key = key_warp() * kKeys;
     Scores s;
     multiply_keys<C.dim_qk, E>(s, q_tile(), warp_row(), k, key);
-    lane_rows.change(s, first_key(n) + key + lane_id() % 4 * 2, every_row_sees(n));
+    lane_rows.apply(s, first_key(n) + key + lane_id() % 4 * 2, every_row_sees(n));
     softmax.update(s, o);
     softmax.exponentiate(s);
     wait_for_values();
@@ -99,9 +108,9 @@ struct KvWork {
   }
 
   __device__ __forceinline__ void count_tiles() const {
-    if (!a.tile_counts || at.split != 0 || threadIdx.x != 0 || rows.first >= rows.end) return;
+    if (!a.tile_counts || item.split != 0 || threadIdx.x != 0 || rows.first >= rows.end) return;
     const TileRange all = key_tiles(seen, C.tile_k);
-    // A last tile that is short but wholly visible counts as full.
+    // A last tile that is short but fully visible counts as full.
     const int full_end =
         common.end >= sequence.len_k ? (sequence.len_k + C.tile_k - 1) / C.tile_k : common.end / C.tile_k;
     const int full_begin = (common.begin + C.tile_k - 1) / C.tile_k;

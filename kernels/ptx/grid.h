@@ -1,11 +1,13 @@
-// Grids of one stream that overlap (programmatic dependent launch). PTX ISA, "griddepcontrol".
+// Programmatic dependent launch: the prologue of a grid overlaps with the previous grid of its stream. PTX ISA,
+// "griddepcontrol".
 #pragma once
 
 namespace cuflash {
 
-// Until all grids before this one have ended, and what they have written can be read.
+// Waits until all prerequisite grids have completed and their writes are visible.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-// The next grid may start when all CTAs of this one have said so, or have ended; it waits as above before it reads.
+// The next grid may start once all CTAs of this one have executed this or exited; it calls griddepcontrol_wait before
+// it reads.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }

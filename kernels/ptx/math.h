@@ -1,9 +1,9 @@
-// Powers of two, logarithms and 16-bit conversions.
+// Math of the softmax (ex2.approx, log2, tanh, max) and 16-bit conversions (cvt).
 #pragma once
 
 namespace cuflash {
 
-// 2 units in the last place; results below 2^-126 become 0, which no sum of this library notices.
+// Error up to 2 ulp; results below 2^-126 are flushed to 0, which no sum of this library notices.
 __device__ __forceinline__ float exp2_of(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -17,7 +17,7 @@ __device__ __forceinline__ double tanh_of(double x) { return tanh(x); }
 __device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }  // a NaN loses
 __device__ __forceinline__ double larger(double a, double b) { return fmax(a, b); }
 
-// Not contracted with what is added to it.
+// Not contracted into an FMA with a following addition.
 __device__ __forceinline__ float rounded_product(float a, float b) { return __fmul_rn(a, b); }
 __device__ __forceinline__ double rounded_product(double a, double b) { return __dmul_rn(a, b); }
 
@@ -26,7 +26,7 @@ __device__ __forceinline__ Real minus_infinity() {
   return -static_cast<Real>(__int_as_float(0x7f800000));
 }
 
-// Two floats as one word of 16-bit elements, rounded to even; `low` stands at the lower address.
+// Two floats as one word of 16-bit elements, rounded to nearest even; `low` is at the lower address.
 __device__ __forceinline__ unsigned pack_bf16(float low, float high) {
   unsigned word;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
@@ -37,7 +37,7 @@ __device__ __forceinline__ unsigned pack_f16(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   return word;
 }
-// All bits of each half that is not 0. sm_90 and later.
+// Sets all bits of each half that is not 0. sm_90 and later.
 __device__ __forceinline__ unsigned not_zero_mask_bf16(unsigned two) {
   unsigned mask;
   asm("set.neu.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(two), "r"(0));

@@ -1,36 +1,36 @@
-// Copies that arrive on a barrier: boxes of a tensor that a TensorMap describes. PTX ISA, "Data Movement and Conversion
-// Instructions: cp.async.bulk.tensor, prefetch.tensormap".
+// TMA: loads of boxes that complete on an mbarrier, issued by producer warps, and stores of boxes. A TensorMap
+// describes the tensor. PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor, prefetch.tensormap".
 #pragma once
 
 #include "params.h"
 
 namespace cuflash {
 
-// How long the L2 cache keeps what is copied.
+// L2 eviction policy of a load.
 using EvictionPolicy = unsigned long long;
 __device__ __forceinline__ EvictionPolicy evict_normal() {
   EvictionPolicy policy;
   asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-// Nobody reads it again soon: it makes room first, before all that is in L2 already.
+// For data that is not read again soon: it is evicted before everything that is already in L2.
 __device__ __forceinline__ EvictionPolicy evict_first() {
   EvictionPolicy policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
-// All but one line of 16 make room by their age. What kernels before have left in L2 to be written to memory would stay there
-// otherwise, and go out piece by piece between reads, which slows down all of a long call. A short one is better off if it
-// stays. The fraction was measured: docs/log.md.
+// evict_first for one line of 16, evict_unchanged for the others, which are evicted by age. With evict_first for all,
+// dirty lines of earlier kernels would stay in L2 and be written back piecemeal between reads, which slows down all of
+// a long call. A short call is faster if they stay. The fraction was measured: docs/lab/kv.md.
 __device__ __forceinline__ EvictionPolicy evict_first_sixteenth() {
   EvictionPolicy policy;
   asm("createpolicy.fractional.L2::evict_first.L2::evict_unchanged.b64 %0, 0.0625;" : "=l"(policy));
   return policy;
 }
 
-// The box at (column, row, head, batch); what lies outside of the tensor becomes zero. Arrives on the barrier with all
-// bytes of the box. `to` on a multiple of 128 bytes.
+// Loads the box at (column, row, head, batch) and zero-fills what is outside of the tensor. Completes all bytes of the
+// box on the mbarrier. `to` is 128-byte aligned.
 __device__ __forceinline__ void tma_load(unsigned to, const TensorMap& map, unsigned barrier, int column, int row,
                                          int head, int batch) {
   asm volatile(
@@ -49,7 +49,7 @@ __device__ __forceinline__ void tma_load(unsigned to, const TensorMap& map, unsi
       : "memory");
 }
 
-// The other way; what lies outside of the tensor is not written. A thread's copies since its last commit are one group.
+// Stores a box; elements outside of the tensor are not written. A thread's stores since its last commit form one group.
 __device__ __forceinline__ void tma_store(const TensorMap& map, unsigned from, int column, int row, int head,
                                           int batch) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
@@ -57,7 +57,7 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, unsigned from, i
                : "memory");
 }
 __device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until all that this thread has committed was read from shared memory.
+// Waits until all committed stores of this thread have read their shared memory.
 __device__ __forceinline__ void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 __device__ __forceinline__ void prefetch(const TensorMap& map) {

@@ -1,17 +1,17 @@
-// Products of a warpgroup: 64 rows, some columns, 16 elements deep, of f16 or bf16, with sums in f32. PTX ISA,
-// "wgmma.mma_async". The sums lie as 16x8 tiles side by side, 16 rows of them in each warp: see tile/operand.h.
+// wgmma.mma_async: m64nNk16 products of f16 or bf16 with f32 accumulators, issued by consumer warpgroups. PTX ISA,
+// "wgmma.mma_async". The accumulators are adjacent 16x8 tiles, 16 rows per warp: see tile/operand.h.
 //
-// The instruction names each of its registers, so that every number of columns is a text of its own: macros write them.
+// The instruction names each of its registers, so each N has its own asm text; macros generate it.
 #pragma once
 
 #include "tile/operand.h"
 
 namespace cuflash {
 
-using Descriptor = unsigned long long;  // of a matrix in shared memory: tile/swizzled.h
+using Descriptor = unsigned long long;  // matrix descriptor: see tile/swizzled.h
 
-// d = a b (start), d += a b (add). a: in shared memory, the reduction along its rows, or in registers, as Operands<E>::A
-// has it. b: in shared memory, the reduction along its rows or, kTransposed, across them.
+// d = a b (start), d += a b (add). a: in shared memory, K-major, or in registers in the layout of Operands<E>::A. b: in
+// shared memory, K-major or, with kTransposed, MN-major.
 template <Element E, int kColumns, bool kTransposed>
 struct WarpgroupProduct;
 
@@ -59,7 +59,7 @@ struct WarpgroupProduct;
   "{ .reg .pred adds; setp.ne.b32 adds, " adds ", 0; wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type\
   " {" sums "}, " a ", " b ", adds, 1, 1, " transposed "; }"
 
-// n0: the number of sums, then the numbers of the operands behind them.
+// n0: the number of accumulator registers; n1 to n5: the operand numbers that follow.
 #define CUFLASH_PRODUCTS_OF(columns, element, type, n0, n1, n2, n3, n4, n5)                                            \
   template <bool kTransposed>                                                                                          \
   struct WarpgroupProduct<element, columns, kTransposed> {                                                             \

@@ -73,7 +73,7 @@ struct RowStore {
       const unsigned word[4] = {pack<E>(value(0, n, 0), value(0, n, 1)), pack<E>(value(1, n, 0), value(1, n, 1)),
                                 pack<E>(value(0, n + 1, 0), value(0, n + 1, 1)),
                                 pack<E>(value(1, n + 1, 0), value(1, n + 1, 1))};
-      store_matrices(tile.piece(row, (n - kFirst) * 8 + column), word);
+      stmatrix_x4(tile.piece(row, (n - kFirst) * 8 + column), word);
     }
   }
   // offset: of the lane's first row.

@@ -1,4 +1,5 @@
-// Eight neighbours of a row that holds E or f32, in 16-byte pieces where they are aligned; of what is stored, four, too.
+// Vector accesses of epilogues and element-wise loads: eight adjacent elements of a row of E or f32 (stores also four),
+// in 16-byte accesses if they are aligned.
 #pragma once
 
 #include "tile/element.h"
@@ -7,20 +8,20 @@ namespace cuflash {
 
 __device__ __forceinline__ bool on_16_bytes(const void* p) { return reinterpret_cast<uint64>(p) % 16 == 0; }
 
-// Of so many bytes, those that one instruction reads or writes.
-constexpr int together(int bytes) { return bytes < 16 ? bytes : 16; }
+// Bytes of one access.
+constexpr int access_bytes(int bytes) { return bytes < 16 ? bytes : 16; }
 
-// Elements in memory, as far as they are read and written at once.
+// kCount stored elements, aligned for the widest access.
 template <Element E, int kCount>
-struct alignas(together(kCount* size_of(E))) Stored {
+struct alignas(access_bytes(kCount* size_of(E))) Stored {
   StoredOf<E> x[kCount];
 };
 template <Element E>
 using EightStored = Stored<E, 8>;
 
-// The same in the type that is computed with.
+// The same in the type of the computation.
 template <class Real, int kCount>
-struct alignas(together(kCount* static_cast<int>(sizeof(Real)))) Reals {
+struct alignas(access_bytes(kCount* static_cast<int>(sizeof(Real)))) Reals {
   Real x[kCount];
 };
 template <class Real>
@@ -41,7 +42,7 @@ __device__ __forceinline__ void load_eight_of(const void* data, int64 index, int
   for (int n = 0; n < 8; ++n) x[n] = widen<kStored>(eight.x[n]);
 }
 
-// Of rows whose pieces of eight are all whole and on 16 bytes.
+// For rows whose pieces of eight are all complete and 16-byte aligned.
 template <Element E>
 __device__ __forceinline__ void load_whole_eight(const void* data, int64 index, RealOf<E> (&x)[8]) {
   const auto eight = *reinterpret_cast<const EightStored<E>*>(static_cast<const StoredOf<E>*>(data) + index);
@@ -71,7 +72,7 @@ __device__ __forceinline__ void store_of(void* data, int64 index, int count, con
   }
 }
 
-// Of rows whose pieces of so many are all whole and lie on their size.
+// For rows whose pieces of kCount are all complete and aligned to their size.
 template <Element E, int kCount>
 __device__ __forceinline__ void store_whole(void* data, int64 index, const RealOf<E> (&x)[kCount]) {
   Stored<E, kCount> all;
@@ -80,7 +81,7 @@ __device__ __forceinline__ void store_whole(void* data, int64 index, const RealO
   *reinterpret_cast<Stored<E, kCount>*>(static_cast<StoredOf<E>*>(data) + index) = all;
 }
 
-// Element index + n = x[n] for n < count, of four or eight.
+// Stores x[n] to element index + n for n < count; four or eight elements.
 template <Element E, int kCount>
 __device__ __forceinline__ void store(void* data, int element, int64 index, int count, const RealOf<E> (&x)[kCount]) {
   if (element == static_cast<int>(E)) store_of<E, E>(data, index, count, x);

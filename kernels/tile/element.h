@@ -1,4 +1,4 @@
-// Element types: what is stored, what computes, and single elements of any stored type.
+// Element types: the stored type, the type of the computation, and access to single elements of any stored type.
 #pragma once
 
 #include "params.h"
@@ -26,7 +26,7 @@ using StoredOf = typename ElementTypes<E>::Stored;
 template <Element E>
 using RealOf = typename ElementTypes<E>::Real;  // sums, softmax state, LSE
 
-// Two neighbours, as they lie in memory. 16-bit types only.
+// Two adjacent elements as one word, in memory order. 16-bit types only.
 template <Element E>
 __device__ __forceinline__ unsigned pack(float low, float high) {
   return E == Element::bf16 ? pack_bf16(low, high) : pack_f16(low, high);
@@ -45,7 +45,7 @@ __device__ __forceinline__ RealOf<E> widen(StoredOf<E> value) {
   else return value;
 }
 
-// Element `index` of an array that holds E or f32: tensors beside q, k and v may be either.
+// Element `index` of an array of E or f32: tensors other than q, k and v may be either.
 template <Element E>
 __device__ __forceinline__ RealOf<E> load_element(const void* data, int element, int64 index) {
   if (element == static_cast<int>(E)) return widen<E>(static_cast<const StoredOf<E>*>(data)[index]);
@@ -64,7 +64,7 @@ __device__ __forceinline__ int64 offset_of(const HeadView& values, int64 b, int6
   return b * values.batch_stride + h * values.head_stride;
 }
 
-// Row `row` of one head. Opaque, so that the compiler keeps this one address and not all that it was made of.
+// Row `row` of one head. Opaque, so that the compiler keeps this address instead of everything it was computed from.
 template <Element E>
 __device__ __forceinline__ const void* row_address(const RowsView& rows, int64 b, int64 h, int64 row) {
   const int size = rows.element == static_cast<int>(E) ? size_of(E) : size_of(Element::f32);

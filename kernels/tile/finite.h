@@ -1,4 +1,5 @@
-// 16-bit elements that are not finite: an exponent of ones.
+// Finds and zeroes 16-bit elements that are not finite (exponent all ones); kernels sanitise tiles in shared memory
+// with it.
 #pragma once
 
 #include "config.h"
@@ -8,7 +9,7 @@ namespace cuflash {
 template <Element E>
 constexpr unsigned kExponentOfOnes = E == Element::bf16 ? 0x7f80u : 0x7c00u;
 
-// Two elements, those that are not finite replaced by 0.
+// Two elements; non-finite ones are replaced by 0.
 template <Element E>
 __device__ __forceinline__ unsigned finite_pair(unsigned pair) {
   constexpr unsigned kOnes = kExponentOfOnes<E>;
@@ -16,7 +17,7 @@ __device__ __forceinline__ unsigned finite_pair(unsigned pair) {
   return low | ((pair >> 16 & kOnes) == kOnes ? 0u : pair & 0xffff0000u);
 }
 
-// Whether one of eight is not finite.
+// Whether any of eight elements is not finite.
 template <Element E>
 __device__ __forceinline__ bool has_not_finite(uint4 x) {
   constexpr unsigned kOnes = kExponentOfOnes<E>;

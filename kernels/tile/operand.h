@@ -1,14 +1,14 @@
-// Operands of tensor core products, behind one interface for all four element types.
+// Mainloop operands of mma.sync, behind one interface for all four element types.
 //
 // The accumulator is a 16x8 tile in every type: with r = lane / 4 and c = lane % 4 a lane holds row r, columns 2c and
 // 2c + 1 (x[0], x[1]) and row r + 8, the same columns (x[2], x[3]).
 //
-// One fragment reduces over kDepth elements. A is 16 x kDepth; B is loaded for two neighbouring 8-column tiles at once.
+// One fragment reduces over kDepth elements. A is 16 x kDepth; B is loaded for two adjacent 8-column tiles at once.
 //   load_a x load_b            both stored with the reduction along their rows
 //   from_accumulators x load_b_transposed, load_a_transposed x load_b_transposed, load_a_paired x load_b_transposed
 //                              B (and the second A) stored with the reduction across their rows
-// These are the only legal pairs: for f32 and f64 the second kind takes the reduction in the order 0 2 4 6 1 3 5 7, the
-// order in which a lane holds an accumulator, so that a product of an accumulator needs no exchange between lanes.
+// These are the only legal pairs: for f32 and f64 the second kind reduces in the order 0 2 4 6 1 3 5 7, the order in
+// which a lane holds an accumulator, so that an accumulator becomes an operand without shuffles.
 #pragma once
 
 #include "ptx/matrix.h"
@@ -26,8 +26,8 @@ struct Accumulator {
   }
 };
 
-// Tensor cores cut what does not fit their f32 sums instead of rounding it, always towards 0: a long sum drifts. What is
-// to be exact in f32 is summed over at most this many elements there, and these short sums are added by other means.
+// Tensor cores truncate their f32 sums towards 0 instead of rounding, so long sums drift. Sums that must be exact in
+// f32 cover at most kShortSum elements on the tensor cores; these short sums are added by ordinary instructions.
 constexpr int kShortSum = 32;
 constexpr bool sums_drift(Element e) { return e == Element::f32; }
 
@@ -36,7 +36,8 @@ struct Operands;
 
 __device__ __forceinline__ int lane_id() { return static_cast<int>(threadIdx.x) % 32; }
 
-// Where a lane's address lies for the matrices of load_a and load_b: the same bytes for 16-bit and 32-bit elements.
+// The row and byte that a lane addresses for the matrices of load_a and load_b; the same bytes for 16-bit and 32-bit
+// elements.
 __device__ __forceinline__ int a_row() { return lane_id() % 16; }
 __device__ __forceinline__ int a_byte() { return lane_id() / 16 * 16; }
 __device__ __forceinline__ int b_row() { return lane_id() / 16 * 8 + lane_id() % 8; }
@@ -55,7 +56,7 @@ requires(size_of(E) == 2) struct Operands<E> {
   template <class T>
   static __device__ __forceinline__ A load_a(T tile, int row, int k) {
     A a;
-    load_matrices(tile.lane_address(a_row(), a_byte(), row, k), a.r);
+    ldmatrix_x4(tile.lane_address(a_row(), a_byte(), row, k), a.r);
     return a;
   }
   template <class T>
@@ -65,37 +66,37 @@ requires(size_of(E) == 2) struct Operands<E> {
   template <class T>
   static __device__ __forceinline__ A load_a_transposed(T tile, int k, int row) {
     A a;
-    load_matrices_transposed(tile.lane_address(b_row(), b_byte(), k, row), a.r);
+    ldmatrix_x4_trans(tile.lane_address(b_row(), b_byte(), k, row), a.r);
     return a;
   }
   template <class T>
   static __device__ __forceinline__ B load_b(T tile, int column, int k) {
     unsigned r[4];
-    load_matrices(tile.lane_address(b_row(), b_byte(), column, k), r);
+    ldmatrix_x4(tile.lane_address(b_row(), b_byte(), column, k), r);
     return {{{r[0], r[1]}, {r[2], r[3]}}};
   }
   template <class T>
   static __device__ __forceinline__ B load_b_transposed(T tile, int k, int column) {
     unsigned r[4];
-    load_matrices_transposed(tile.lane_address(a_row(), a_byte(), k, column), r);
+    ldmatrix_x4_trans(tile.lane_address(a_row(), a_byte(), k, column), r);
     return {{{r[0], r[1]}, {r[2], r[3]}}};
   }
-  // Two tiles side by side.
+  // c: two adjacent tiles.
   static __device__ __forceinline__ A from_accumulators(const Accumulator<float>* c) {
     return {{pack<E>(c[0].x[0], c[0].x[1]), pack<E>(c[0].x[2], c[0].x[3]), pack<E>(c[1].x[0], c[1].x[1]),
              pack<E>(c[1].x[2], c[1].x[3])}};
   }
   static __device__ __forceinline__ void multiply(Accumulator<float>& c, const A& a, const B& b, int tile) {
-    if constexpr (E == Element::bf16) multiply_bf16(c.x, a.r, b.r[tile]);
-    else multiply_f16(c.x, a.r, b.r[tile]);
+    if constexpr (E == Element::bf16) mma_bf16(c.x, a.r, b.r[tile]);
+    else mma_f16(c.x, a.r, b.r[tile]);
   }
   static __device__ __forceinline__ void multiply_mirrored(Accumulator<float>& c, const A& a, const B& b, int tile) {
     multiply(c, a, b, tile);
   }
 };
 
-// f32 as the sum of two tf32 numbers: 11 bits each, so that a product loses about 2^-21. Cutting instead of rounding
-// keeps the largest floats finite.
+// f32 as the sum of two tf32 numbers of 11 bits each, so that a product loses about 2^-21. Truncation instead of
+// rounding keeps the largest floats finite.
 struct SplitFloat {
   unsigned high, low;
 };
@@ -125,7 +126,7 @@ struct Operands<Element::f32> {
   template <class T>
   static __device__ __forceinline__ A load_a(T tile, int row, int k) {
     unsigned r[4];
-    load_matrices(tile.address(a_row(), 0) + a_byte() + (row * T::kStride + k) * 4, r);
+    ldmatrix_x4(tile.address(a_row(), 0) + a_byte() + (row * T::kStride + k) * 4, r);
     return split_a(__uint_as_float(r[0]), __uint_as_float(r[1]), __uint_as_float(r[2]), __uint_as_float(r[3]));
   }
   template <class T>
@@ -141,7 +142,7 @@ struct Operands<Element::f32> {
   template <class T>
   static __device__ __forceinline__ B load_b(T tile, int column, int k) {
     unsigned r[4];
-    load_matrices(tile.address(b_row(), 0) + b_byte() + (column * T::kStride + k) * 4, r);
+    ldmatrix_x4(tile.address(b_row(), 0) + b_byte() + (column * T::kStride + k) * 4, r);
     return split_b(__uint_as_float(r[0]), __uint_as_float(r[1]), __uint_as_float(r[2]), __uint_as_float(r[3]));
   }
   template <class T>
@@ -152,17 +153,17 @@ struct Operands<Element::f32> {
   static __device__ __forceinline__ A from_accumulators(const Accumulator<float>* c) {
     return split_a(c->x[0], c->x[2], c->x[1], c->x[3]);
   }
-  // The small products first: they would be lost beside the large one.
+  // Small products first: added to the large one they would be lost.
   static __device__ __forceinline__ void multiply(Accumulator<float>& c, const A& a, const B& b, int tile) {
-    multiply_tf32(c.x, a.low, b.high[tile]);
-    multiply_tf32(c.x, a.high, b.low[tile]);
-    multiply_tf32(c.x, a.high, b.high[tile]);
+    mma_tf32(c.x, a.low, b.high[tile]);
+    mma_tf32(c.x, a.high, b.low[tile]);
+    mma_tf32(c.x, a.high, b.high[tile]);
   }
-  // As multiply would with the roles exchanged, to the last bit.
+  // Bitwise the same as multiply with a and b exchanged.
   static __device__ __forceinline__ void multiply_mirrored(Accumulator<float>& c, const A& a, const B& b, int tile) {
-    multiply_tf32(c.x, a.high, b.low[tile]);
-    multiply_tf32(c.x, a.low, b.high[tile]);
-    multiply_tf32(c.x, a.high, b.high[tile]);
+    mma_tf32(c.x, a.high, b.low[tile]);
+    mma_tf32(c.x, a.low, b.high[tile]);
+    mma_tf32(c.x, a.high, b.high[tile]);
   }
 };
 
@@ -207,8 +208,8 @@ struct Operands<Element::f64> {
   static __device__ __forceinline__ void multiply(Accumulator<double>& c, const A& a, const B& b, int tile) {
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      multiply_f64(c.x[0], c.x[1], a.r[0][step], b.r[tile][step]);
-      multiply_f64(c.x[2], c.x[3], a.r[1][step], b.r[tile][step]);
+      mma_f64(c.x[0], c.x[1], a.r[0][step], b.r[tile][step]);
+      mma_f64(c.x[2], c.x[3], a.r[1][step], b.r[tile][step]);
     }
   }
   static __device__ __forceinline__ void multiply_mirrored(Accumulator<double>& c, const A& a, const B& b, int tile) {

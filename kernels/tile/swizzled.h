@@ -1,6 +1,6 @@
-// A matrix of 16-bit elements in shared memory as TensorMaps write it and warpgroup products read it: panels of 64
-// columns, one after the other, each with rows of 128 bytes whose 16-byte pieces are exchanged by the row's number modulo
-// 8 (the 128-byte swizzle). Eight rows are 1024 bytes, and a panel starts on a multiple of that.
+// A matrix of 16-bit elements in shared memory as TMA writes it and wgmma reads it: consecutive panels of 64 columns
+// with rows of 128 bytes, in the 128-byte swizzle (16-byte pieces are permuted by XOR with row % 8). Eight rows are
+// 1024 bytes, and each panel is aligned to that.
 #pragma once
 
 #include "ptx/wgmma.h"
@@ -16,7 +16,7 @@ struct SwizzledTile {
 
   unsigned address;  // shared_address of the first panel
 
-  // Of eight elements of a row, from a column on that is a multiple of 8.
+  // Address of eight elements of a row; column is a multiple of 8.
   __device__ __forceinline__ unsigned piece(int row, int column) const {
     return address + column / kPanelColumns * kPanelBytes + row * kPanelRowBytes + (column / 8 ^ row) % 8 * 16;
   }
@@ -25,7 +25,7 @@ struct SwizzledTile {
     return __cvta_shared_to_generic(piece(row, column));
   }
 
-  // As Tile has it, for matrices at multiples of 16: what is exchanged depends on the lane alone, but for one constant.
+  // As in Tile, for matrices at multiples of 16: apart from one constant, the swizzle depends on the lane alone.
   __device__ __forceinline__ unsigned lane_address(int lane_row, int lane_byte, int row, int column) const {
     const int panel = column / kPanelColumns;
     return address + panel * kPanelBytes + (row + lane_row) * kPanelRowBytes +
@@ -33,19 +33,19 @@ struct SwizzledTile {
   }
 
   // PTX ISA, "Matrix descriptor format": address, leading and stride offset in units of 16 bytes, swizzle mode. `bytes`
-  // beyond the first panel's begin; no carry leaves the lower word.
+  // is an offset from the first panel; no carry leaves the lower word.
   __device__ __forceinline__ Descriptor descriptor(int bytes, int leading_bytes) const {
     constexpr unsigned kSwizzle128 = 1u << 30, kEightRows = 1024 >> 4;
     const unsigned low = ((address & 0x3ffff) >> 4 | static_cast<unsigned>(leading_bytes >> 4) << 16) +
                          static_cast<unsigned>(bytes >> 4);
     return Descriptor{kSwizzle128 | kEightRows} << 32 | low;
   }
-  // Columns [16 step, 16 step + 16) of all rows from `first` on, a multiple of 8, the reduction along the rows. The leading
-  // offset does not matter.
+  // K-major operand: columns [16 step, 16 step + 16) of all rows from `first` on, a multiple of 8. The leading offset
+  // is ignored.
   __device__ __forceinline__ Descriptor along_rows(int step, int first = 0) const {
     return descriptor(first * kPanelRowBytes + step / 4 * kPanelBytes + step % 4 * 32, 16);
   }
-  // Rows [16 step, 16 step + 16) of all columns, the reduction across the rows. The leading offset leads to the next panel.
+  // MN-major operand: rows [16 step, 16 step + 16) of all columns. The leading offset leads to the next panel.
   __device__ __forceinline__ Descriptor across_rows(int step) const { return descriptor(step * 2048, kPanelBytes); }
 };
 

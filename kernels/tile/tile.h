@@ -1,4 +1,5 @@
-// A matrix in shared memory with padded rows, and its traffic with global memory.
+// A matrix in shared memory with padded rows, as mma.sync operands are read from it, and its loads from and stores to
+// global memory: prologue, mainloop and epilogue of the portable kernels.
 #pragma once
 
 #include "ptx/cp_async.h"
@@ -8,11 +9,11 @@ namespace cuflash {
 
 __device__ __forceinline__ int thread_id() { return static_cast<int>(threadIdx.x); }
 
-// The number of this thread, read anew: whatever is computed from it does not stay in registers across steps.
+// threadIdx.x, read again: what is computed from it does not stay in registers across steps.
 __device__ __forceinline__ int new_thread_id() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  __builtin_assume(thread >= 0 && thread < 1024);  // a division is a shift then
+  __builtin_assume(thread >= 0 && thread < 1024);  // turns divisions into shifts
   return thread;
 }
 
@@ -31,40 +32,40 @@ struct Tile {
   __device__ __forceinline__ unsigned address(int row, int column) const {
     return shared_address(memory) + static_cast<unsigned>((row * kStride + column) * kSize);
   }
-  // Of eight elements of a row, from a column on that is a multiple of 8.
+  // Memory of eight elements of a row; column is a multiple of 8.
   __device__ __forceinline__ void* piece_memory(int row, int column) const { return at(row, column); }
-  // Where a lane's part of a matrix begins: the lane's row and bytes, inside of the matrix at (row, column).
+  // Address of a lane's part of the matrix at (row, column): the lane's row and byte inside it.
   __device__ __forceinline__ unsigned lane_address(int lane_row, int lane_byte, int row, int column) const {
     return address(lane_row, 0) + static_cast<unsigned>(lane_byte + (row * kStride + column) * kSize);
   }
 };
 
-// Which rows of a tile exist: all of them, or those that the caller names.
+// Which rows of a tile exist: all of them, or those in the caller's range.
 enum class RowsOf { whole_tile, part };
 
-// A copy can be issued in slices between other work: in one burst it would block the reads of shared memory behind it.
+// A load can be issued in slices between other work: in one burst it would block later reads of shared memory.
 struct Slice {
   int number = 0, of = 1;
 };
 
-// Threads that share a row of so many chunks, each with as many of them as any other.
+// Threads that share a row of `chunks` chunks evenly.
 constexpr int lanes_of_chunks(int chunks, int threads) {
   int lanes = chunks < threads ? chunks : threads;
   while (chunks % lanes != 0) --lanes;
   return lanes;
 }
 
-// Rows [first, first + kRows) of a head whose row 0 lies at `head` come into the tile; what is outside of [begin, end) or beyond `dim` columns
-// becomes zero, so that nothing that lies there in global memory is ever multiplied. But for kCopyElements the caller
-// commits and waits. `thread` is the number of this one; a caller who wants no register kept for what follows from it
-// reads it anew. No branch depends on the rows: the copies may then move between the products of the tile before.
+// Loads rows [first, first + kRows) of a head whose row 0 is at `head`. Rows outside of [begin, end) and columns from
+// `dim` on become zero, so that nothing stored there is ever multiplied. Except with kCopyElements, the caller commits
+// and waits. thread: pass new_thread_id() to keep no registers for what is derived from it. No branch depends on the
+// rows, so the compiler may move the cp.async instructions between the products of the previous tile.
 template <int kCopy, int kThreads, RowsOf kExisting = RowsOf::part, Element E, int kRows, int kColumns>
 __device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const RowsView& rows, const void* head,
                                           int first, int begin, int end, int dim,
                                           int thread = static_cast<int>(threadIdx.x), Slice slice = {}) {
   if constexpr (kCopy != kCopyElements) {
-    // A thread keeps its column (or every kLanes-th chunk of very wide rows) and steps through the rows. Threads that are
-    // left over when the chunks of a row do not divide them do nothing.
+    // A thread keeps its column (or every kLanes-th chunk of very wide rows) and steps through the rows. Threads left
+    // over because the chunks of a row do not divide them are idle.
     constexpr int kPerChunk = 16 / size_of(E), kChunks = kColumns / kPerChunk;
     constexpr int kLanes = lanes_of_chunks(kChunks, kThreads), kColumnSteps = kChunks / kLanes;
     constexpr int kRowStep = kThreads / kLanes, kRowSteps = (kRows + kRowStep - 1) / kRowStep;
@@ -79,7 +80,7 @@ __device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const R
       const int bytes = kCopy == kCopyWhole ? 16 : max(0, min(kPerChunk, dim - c)) * size_of(E);
       const bool exists = kExisting == RowsOf::whole_tile || (first + r >= begin && first + r < end);
       if constexpr (kCopy == kCopyWhole && kExisting == RowsOf::whole_tile) cp_async_16(tile.address(r, c), source);
-      else cp_async_16(tile.address(r, c), source, exists ? bytes : 0);  // of 0 bytes none is read
+      else cp_async_16(tile.address(r, c), source, exists ? bytes : 0);  // with 0 bytes nothing is read
     }
   } else if (slice.number == 0) {
     for (int n = thread; n < kRows * kColumns; n += kThreads) {
@@ -91,7 +92,7 @@ __device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const R
   }
 }
 
-// The first `count` rows of the tile go to rows [first, first + count) of one head, in 16-byte pieces where they fit.
+// Stores the first `count` rows of the tile to rows [first, first + count) of one head, in 16-byte pieces if aligned.
 template <int kThreads, Element E, int kRows, int kColumns>
 __device__ __forceinline__ void store_tile(Tile<E, kRows, kColumns> tile, const RowsView& rows, int64 head_offset,
                                            int64 first, int count, int dim) {
@@ -101,7 +102,7 @@ __device__ __forceinline__ void store_tile(Tile<E, kRows, kColumns> tile, const 
   const bool whole_chunks =
       reinterpret_cast<uint64>(base) % 16 == 0 && rows.row_stride % kPerChunk == 0 && dim % kPerChunk == 0;
   if (whole_chunks) {
-    // As in load_tile. Some chunks are read before the first of them is written.
+    // As in load_tile. Up to four chunks are read before the first of them is written.
     constexpr int kChunks = kColumns / kPerChunk, kLanes = lanes_of_chunks(kChunks, kThreads);
     constexpr int kColumnSteps = kChunks / kLanes, kRowStep = kThreads / kLanes;
     constexpr int kSteps = (kRows + kRowStep - 1) / kRowStep * kColumnSteps, kAtOnce = kSteps < 4 ? kSteps : 4;

@@ -89,7 +89,7 @@ TEST(CacheGeometry, IsThatOfTheProblem) {
         ASSERT_EQ(seen.all.end, all.end);
       }
       for (int j = 0; j < s.len_k; ++j) {
-        const KeyPlace place = place_of_key(p, s, b, {0, s.len_k}, j);
+        const KeyOffsets place = offsets_of_key(p, s, b, {0, s.len_k}, j);
         if (s.pad + j >= scene.rows[static_cast<size_t>(b)]) {
           ASSERT_EQ(place.k, kNewRow);
           continue;
@@ -98,8 +98,8 @@ TEST(CacheGeometry, IsThatOfTheProblem) {
         ASSERT_EQ(place.k, scene.problem.k.at(row.entry, 0, row.row));
         ASSERT_EQ(place.v, scene.problem.v.at(row.entry, 0, row.row));
       }
-      ASSERT_EQ(place_of_key(p, s, b, {3, 5}, 2).k, kNoRow);
-      ASSERT_EQ(place_of_key(p, s, b, {3, 5}, 5).v, kNoRow);
+      ASSERT_EQ(offsets_of_key(p, s, b, {3, 5}, 2).k, kNoRow);
+      ASSERT_EQ(offsets_of_key(p, s, b, {3, 5}, 5).v, kNoRow);
     }
   }
 }
@@ -110,7 +110,7 @@ TEST(CacheGeometry, ItemsAreTheWholeOfTheWork) {
   const int64_t items = int64_t{kBatch} * p.attention.heads_k * p.row_tiles * p.splits;
   std::vector<int> times(static_cast<size_t>(items));
   for (int64_t n = 0; n < items; ++n) {
-    const KvItem at = cache_item(p, n);
+    const WorkItem at = work_item(p, n);
     ASSERT_LT(at.b, kBatch);
     ASSERT_LT(at.head_k, p.attention.heads_k);
     ASSERT_LT(at.row_tile, p.row_tiles);
@@ -146,13 +146,13 @@ TEST(CacheGeometry, ItemsOfPlainCallsAreThoseOfAllCalls) {
     p.attention.batch = 1 + static_cast<int>(random() % 300),
     p.attention.heads_k = 1 + static_cast<int>(random() % 130);
     p.row_tiles = 1 + static_cast<int>(random() % 40), p.splits = 1 + static_cast<int>(random() % 140);
-    FirstCopies f{};
+    PrologueLoads f{};
     f.row_tiles = p.row_tiles, f.by_row_tiles = divisor(static_cast<unsigned>(p.row_tiles));
     const unsigned width = static_cast<unsigned>(p.attention.heads_k * p.row_tiles),
                    height = static_cast<unsigned>(p.attention.batch);
     const unsigned items = width * height * static_cast<unsigned>(p.splits);
     for (const unsigned n : {0u, items - 1, static_cast<unsigned>(random()) % items}) {
-      const KvItem at = item_of(f, n % width, n / width % height, n / width / height), expected = cache_item(p, n);
+      const WorkItem at = work_item(f, n % width, n / width % height, n / width / height), expected = work_item(p, n);
       ASSERT_EQ(std::tie(at.b, at.head_k, at.row_tile, at.split),
                 std::tie(expected.b, expected.head_k, expected.row_tile, expected.split));
       ASSERT_EQ(item_number(p, at), n);
@@ -174,7 +174,7 @@ TEST(CacheGeometry, BoxesLieWhereRowsLie) {
     view.entries = kEntries;
     if (paged) view.table = table.data(), view.table_stride = kStride, view.page_size = page_size;
     else if (page_size != 0) view.entry = table.data();
-    FirstCopies first{};
+    PrologueLoads first{};
     first.table = page_size != 0 ? table.data() : nullptr, first.table_stride = paged ? kStride : 1;
     first.page_size = page_size, first.by_page_size = divisor(static_cast<unsigned>(std::max(1, page_size)));
     first.last_row = last_row, first.last_entry = kEntries - 1;
@@ -192,17 +192,17 @@ TEST(CacheGeometry, BoxesLieWhereRowsLie) {
 
 void expect_partition(const KvParams& p, int count) {
   const TileRange tiles{7, 7 + count};
-  const auto [long_ones, short_ones] = used_splits(p, tiles);
-  ASSERT_GE(long_ones, 1);
-  ASSERT_GE(short_ones, 0);
-  ASSERT_LE(long_ones + short_ones, p.splits);
+  const auto [long_splits, short_splits] = used_splits(p, tiles);
+  ASSERT_GE(long_splits, 1);
+  ASSERT_GE(short_splits, 0);
+  ASSERT_LE(long_splits + short_splits, p.splits);
   std::vector<int> times(static_cast<size_t>(count));
-  for (int split = 0; split < long_ones + short_ones; ++split) {
-    const SplitTiles part = tiles_of_split(tiles, {long_ones, short_ones}, split);
+  for (int split = 0; split < long_splits + short_splits; ++split) {
+    const SplitTiles part = tiles_of_split(tiles, {long_splits, short_splits}, split);
     ASSERT_TRUE(count == 0 || part.count > 0);
-    if (split < long_ones) {
+    if (split < long_splits) {
       ASSERT_EQ(part.first, tiles.begin + split);  // for any length
-      ASSERT_LE(part.count, (count - short_ones * kShortTiles) / long_ones + 1);
+      ASSERT_LE(part.count, (count - short_splits * kShortTiles) / long_splits + 1);
     } else {
       ASSERT_EQ(part.count, kShortTiles);
     }
@@ -227,7 +227,7 @@ TEST(CacheGeometry, SplitsAreAPartitionWithoutEmptyParts) {
 TEST(CacheGeometry, LongSequencesUseMoreSplits) {
   KvParams p{};
   p.splits = 8, p.eager_splits = 2, p.least_tiles = 2;
-  const auto used = [&](int tiles) { return used_splits(p, {0, tiles}).long_ones; };
+  const auto used = [&](int tiles) { return used_splits(p, {0, tiles}).long_splits; };
   EXPECT_EQ(used(3), 1);
   EXPECT_EQ(used(4), 2);
   EXPECT_EQ(used(3 * kLongTiles - 1), 2);
@@ -241,12 +241,12 @@ TEST(CacheGeometry, ShortSplitsAreTheLastItems) {
   p.attention.batch = 5, p.attention.heads_k = 3;
   const TileRange tiles{0, 128};
   const UsedSplits used = used_splits(p, tiles);
-  EXPECT_EQ(used.long_ones, 2);
-  EXPECT_EQ(used.short_ones, 4);
-  EXPECT_EQ(used_splits(p, {0, 4 * kShortTiles - 1}).short_ones, 0);
+  EXPECT_EQ(used.long_splits, 2);
+  EXPECT_EQ(used.short_splits, 4);
+  EXPECT_EQ(used_splits(p, {0, 4 * kShortTiles - 1}).short_splits, 0);
   int before = tiles.end;
   for (int64_t n = 0; n < 5 * 3 * 6; ++n) {
-    const SplitTiles part = tiles_of_split(tiles, used, cache_item(p, n).split);
+    const SplitTiles part = tiles_of_split(tiles, used, work_item(p, n).split);
     ASSERT_LE(part.count, before);
     before = part.count;
   }

@@ -264,9 +264,9 @@ TEST(Plans, OfACacheKeepFewPartsOfTilesInFlight) {
     const KvPlan plan = plan_kv(p, arch_named("sm_90a"), 132, Kernels::best);
     const auto c = plan.launch.kernel.as<KvConfig>();
     const int64_t parts = parts_of_tile(c);
-    EXPECT_GE(plan.on_their_way, std::max<int64_t>(2, parts * plan.known_tiles));
-    EXPECT_LE(plan.on_their_way, parts * c.stages);
-    return std::pair<int64_t, int64_t>(plan.on_their_way, parts * c.stages);
+    EXPECT_GE(plan.loads_in_flight, std::max<int64_t>(2, parts * plan.known_tiles));
+    EXPECT_LE(plan.loads_in_flight, parts * c.stages);
+    return std::pair<int64_t, int64_t>(plan.loads_in_flight, parts * c.stages);
   };
   using Pair = std::pair<int64_t, int64_t>;
   EXPECT_EQ(asked({.batch = 16}), Pair(4, 12));
@@ -299,11 +299,11 @@ TEST(Plans, OfACacheExchangeSumsOnlyWhereAllCtasAreResident) {
       return plan_kv(p, arch_named("sm_90a"), 132, Kernels::best, nullptr, reduction);
     };
     const KvPlan plan = plan_for(SplitReduction::exchange), other = plan_for(SplitReduction::ticket);
-    const bool exchanges = plan.launch.kernel.as<KvConfig>().exchanges == 1;
+    const bool exchanges = plan.launch.kernel.as<KvConfig>().l2_exchange == 1;
     EXPECT_EQ(plan.launch.cooperative, exchanges);
     EXPECT_TRUE(!plan.launch.cooperative || plan.launch.ctas() <= 132);
     EXPECT_EQ(plan.launch.programmatic, plan.family == &sm90_kv);
-    EXPECT_FALSE(other.launch.kernel.as<KvConfig>().exchanges || other.launch.cooperative);
+    EXPECT_FALSE(other.launch.kernel.as<KvConfig>().l2_exchange || other.launch.cooperative);
     EXPECT_EQ(plan.splits, other.splits);
     EXPECT_GE(plan.workspace.size, other.workspace.size) << "the other plan is the fallback if not all CTAs fit";
     return exchanges;
@@ -325,9 +325,9 @@ TEST(Plans, OfACacheTakeKernelsOfThePackOnEveryBoard) {
   const Arch arch = arch_named("sm_90a");
   const std::vector<KernelKey> pack = typical_kernels(arch);
   const auto has = [&](const KernelKey& kernel) { return std::find(pack.begin(), pack.end(), kernel) != pack.end(); };
-  const auto variant = [&](const KernelKey& kernel, int exchanges) {
+  const auto variant = [&](const KernelKey& kernel, int l2_exchange) {
     auto c = kernel.as<KvConfig>();
-    c.exchanges = exchanges;
+    c.l2_exchange = exchanges;
     return key_of(*kernel.type, arch, c);
   };
   int both = 0;

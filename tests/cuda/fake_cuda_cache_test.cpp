@@ -155,7 +155,7 @@ TEST_F(FakeCache, SplitsPostTheirSumsToEachOther) {
       scene.attention.seqlens_q = {};
       const cuda::KvPlan plan = plan_of(scene);
       if (!uses_tma(plan)) GTEST_SKIP() << "only sm90 kernels exchange sums";
-      ASSERT_TRUE(config_of(plan).exchanges) << describe(c);
+      ASSERT_TRUE(config_of(plan).l2_exchange) << describe(c);
       EXPECT_EQ(run_scene(scene, workspace, seed), "") << describe(c);
       EXPECT_TRUE(early && together);
     }
@@ -177,7 +177,7 @@ TEST_F(FakeCache, SplitsPostSumsOfValuesInKeys) {
     scene.attention.seqlens_q = {};
     const cuda::KvPlan plan = plan_of(scene);
     if (!uses_tma(plan)) GTEST_SKIP() << "only sm90 kernels exchange sums";
-    ASSERT_TRUE(config_of(plan).exchanges && config_of(plan).v_in_k);
+    ASSERT_TRUE(config_of(plan).l2_exchange && config_of(plan).v_in_k);
     EXPECT_EQ(run_scene(scene, workspace, 3), "") << group;
   }
 }
@@ -193,9 +193,9 @@ TEST_F(FakeCache, SplitsMeetByTicketsWhereThereIsNoRoomForAll) {
   scene.attention.seqlens_q = {};
   const cuda::KvPlan plan = plan_of(scene);
   if (!uses_tma(plan)) GTEST_SKIP() << "only sm90 kernels exchange sums";
-  ASSERT_TRUE(config_of(plan).exchanges);
+  ASSERT_TRUE(config_of(plan).l2_exchange);
   KvConfig by_tickets = config_of(plan);
-  by_tickets.exchanges = 0;
+  by_tickets.l2_exchange = 0;
   running = {ints_of(by_tickets), true, 1, 0, ""};
   gpus.crowded = true;
   const DeviceBuffer workspace(workspace_size(scene.attention, scene.cache));
@@ -332,7 +332,7 @@ TEST_F(FakeCache, ShortSplitsAreAddedUpLikeAllOthers) {
     Sm90KvParams params;
     std::memcpy(static_cast<void*>(&params), l.params, sizeof params);
     params.cache.eager_splits = 2, params.cache.least_tiles = 2, params.cache.short_splits = 3;
-    params.first.splits = 2, params.first.tiles = 1;
+    params.prologue.splits = 2, params.prologue.tiles = 1;
     ctas = grid_of(l).ctas();
     running.fault = kernel_emulator::run_cache_kernel(running.config.data(), running.config.size(), &params, grid_of(l),
                                                       static_cast<int>(l.threads), l.shared_bytes, running.seed);

@@ -58,10 +58,11 @@ CacheCase long_case(int32_t num_splits) {
 }
 
 // How splits meet: by tickets, or, where all of their CTAs run at one time and nothing is appended, by posts.
-enum class Meets { by_tickets, by_posts };
+enum class Reduction { by_tickets, by_exchange };
 struct LongScene : CacheScene {
-  explicit LongScene(CacheCase c, Meets meets) : CacheScene(meets == Meets::by_posts ? nothing_new(c) : c) {
-    if (meets == Meets::by_posts) attention.seqlens_q = {};
+  explicit LongScene(CacheCase c, Reduction reduction)
+      : CacheScene(reduction == Reduction::by_exchange ? nothing_new(c) : c) {
+    if (reduction == Reduction::by_exchange) attention.seqlens_q = {};
   }
   static CacheCase nothing_new(CacheCase c) { return c.len_new.clear(), c; }
 };
@@ -70,14 +71,15 @@ TEST_F(CacheOnGpu, ALongSequenceGivesTheSameBitsHoweverOften) {
   const Stream stream;
   struct Way {
     int32_t splits;
-    Meets meets;
+    Reduction reduction;
   };
-  for (const auto [splits, meets] : {Way{0, Meets::by_tickets}, Way{0, Meets::by_posts}, Way{1, Meets::by_tickets},
-                                     Way{7, Meets::by_tickets}, Way{60, Meets::by_tickets}}) {
-    LongScene scene(long_case(splits), meets);
+  for (const auto [splits, reduction] :
+       {Way{0, Reduction::by_tickets}, Way{0, Reduction::by_exchange}, Way{1, Reduction::by_tickets},
+        Way{7, Reduction::by_tickets}, Way{60, Reduction::by_tickets}}) {
+    LongScene scene(long_case(splits), reduction);
     const std::string text = explain(scene.attention, scene.cache);
     const auto says = [&](const char* words) { return text.find(words) != std::string::npos; };
-    ASSERT_EQ(says("splits wait for each other"), meets == Meets::by_posts && says("sm90_kv")) << text;
+    ASSERT_EQ(says("splits wait for each other"), reduction == Reduction::by_exchange && says("sm90_kv")) << text;
     const DeviceBuffer workspace = garbage(workspace_size(scene.attention, scene.cache), 5);
     std::vector<double> first;
     for (int n = 0; n < 50; ++n) {
@@ -95,11 +97,11 @@ TEST_F(CacheOnGpu, ALongSequenceGivesTheSameBitsHoweverOften) {
 // Many launches are on their way, and nobody waits between them: tickets that one leaves behind serve the next.
 TEST_F(CacheOnGpu, CallsBehindEachOtherAndOnTwoStreamsDoNotDisturbEachOther) {
   const Stream one, two;
-  for (const Meets meets : {Meets::by_tickets, Meets::by_posts}) {
+  for (const Reduction reduction : {Reduction::by_tickets, Reduction::by_exchange}) {
     CacheCase c = long_case(0);
-    LongScene first(c, meets);
+    LongScene first(c, reduction);
     c.seed = 2, c.rows = {3000};
-    LongScene second(c, meets);
+    LongScene second(c, reduction);
     const DeviceBuffer first_space = garbage(workspace_size(first.attention, first.cache), 1);
     const DeviceBuffer second_space = garbage(workspace_size(second.attention, second.cache), 2);
     for (int n = 0; n < 200; ++n) call(first, first_space, one), call(second, second_space, two);
@@ -113,10 +115,10 @@ TEST_F(CacheOnGpu, CallsBehindEachOtherAndOnTwoStreamsDoNotDisturbEachOther) {
 TEST_F(CacheOnGpu, CallsOfAllKindsShareAWorkspace) {
   const Stream stream;
   CacheCase c = long_case(0);
-  LongScene tickets(c, Meets::by_tickets), exchanges(c, Meets::by_posts);
+  LongScene tickets(c, Reduction::by_tickets), exchanges(c, Reduction::by_exchange);
   c.heads_k = 1, c.group = 13, c.rows = {5000}, c.seed = 2;
-  LongScene other_posts(c, Meets::by_posts);
-  const LongScene* const scenes[] = {&tickets, &exchanges, &other_posts};
+  LongScene other_exchange(c, Reduction::by_exchange);
+  const LongScene* const scenes[] = {&tickets, &exchanges, &other_exchange};
   size_t bytes = 0;
   for (const LongScene* scene : scenes) bytes = std::max(bytes, workspace_size(scene->attention, scene->cache));
   const DeviceBuffer workspace = garbage(bytes, 4);
@@ -126,16 +128,16 @@ TEST_F(CacheOnGpu, CallsOfAllKindsShareAWorkspace) {
   stream.wait();
   EXPECT_EQ(tickets.fault(), "");
   EXPECT_EQ(exchanges.fault(), "");
-  EXPECT_EQ(other_posts.fault(), "");
+  EXPECT_EQ(other_exchange.fault(), "");
 }
 
 // Several calls in a graph start before the one before them has ended, and wait for it.
 TEST_F(CacheOnGpu, AReplayedGraphReadsTheLengthsOfThen) {
   const Stream stream;
-  for (const Meets meets : {Meets::by_tickets, Meets::by_posts}) {
+  for (const Reduction reduction : {Reduction::by_tickets, Reduction::by_exchange}) {
     CacheCase c = long_case(0);
     c.len_new.clear();
-    LongScene scene(c, meets);
+    LongScene scene(c, reduction);
     const DeviceBuffer workspace = garbage(workspace_size(scene.attention, scene.cache), 3);
     Graph graph(stream);
     graph.begin();

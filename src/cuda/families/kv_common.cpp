@@ -26,9 +26,9 @@ void add_short_splits(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t sl
   constexpr int64_t kMostShort = 4;
   if (plan.row_tiles != 1) return;
   // The ends of short ones cost more than they fill where all long ones start at once, and where these are not long.
-  const int64_t long_ones = std::max(plan.eager_splits, std::min(plan.splits, key_tiles / kLongTiles));
-  if (tiles * long_ones <= slots || key_tiles < 2 * kLongTiles) return;
-  const int64_t idle = slots * (key_tiles / long_ones) / 2, tiles_at_once = tiles * kShortTiles;
+  const int64_t long_splits = std::max(plan.eager_splits, std::min(plan.splits, key_tiles / kLongTiles));
+  if (tiles * long_splits <= slots || key_tiles < 2 * kLongTiles) return;
+  const int64_t idle = slots * (key_tiles / long_splits) / 2, tiles_at_once = tiles * kShortTiles;
   plan.short_splits = std::min({kMostShort, key_tiles / (4 * kShortTiles), (idle + tiles_at_once - 1) / tiles_at_once,
                                 kMostSplits - plan.splits});
   plan.splits += plan.short_splits;
@@ -81,9 +81,9 @@ KvWorkspace workspace_of(const KvPlan& plan, const KvConfig& c, int64_t tiles) {
   constexpr int64_t kUnit = 256;
   const Checked states = round_up(Checked(tiles) * int64_t{sizeof(uint64)}, kUnit);
   // A flagged pair is 16 bytes for two numbers: kernels/kv/exchange.h.
-  const Checked exchanges = rows * (c.dim_v / kPostedColumns) * 16;
-  const Checked sums = states + round_up(c.exchanges ? exchanges : rows * 2 * real, kUnit);
-  w.size = workspace_bytes(sums + columns * (c.exchanges ? 8 : real));  // no part of it is beyond its end
+  const Checked exchanges = rows * (c.dim_v / kExchangeColumns) * 16;
+  const Checked sums = states + round_up(c.l2_exchange ? exchanges : rows * 2 * real, kUnit);
+  w.size = workspace_bytes(sums + columns * (c.l2_exchange ? 8 : real));  // no part of it is beyond its end
   w.states = workspace_bytes(states), w.sums = workspace_bytes(sums);
   return w;
 }
@@ -157,12 +157,12 @@ void plan_splits(KvPlan& plan, const CacheProblem& p, const KvConfig& c, const P
                  ShortSplits short_splits) {
   const int64_t rows = p.len_q * p.group();
   plan.tile_q = c.tile_q, plan.tile_k = c.tile_k;
-  plan.early_ctas = int64_t{target.num_sms} * c.ctas_per_sm;
+  plan.first_wave_ctas = int64_t{target.num_sms} * c.ctas_per_sm;
   plan.row_tiles = std::max<int64_t>(1, (rows + c.tile_q - 1) / c.tile_q);
   plan.state_rows = std::clamp<int64_t>(rows, 1, c.tile_q);
   choose_splits(plan, p, c, target.num_sms, plan.tuned ? target.choice->splits : 0, short_splits);
   if (plan.tuned) plan.reason = kTunedReason;
-  plan.at_once = of_all_heads(p, plan.row_tiles) * plan.splits <= plan.early_ctas;
+  plan.at_once = of_all_heads(p, plan.row_tiles) * plan.splits <= plan.first_wave_ctas;
 }
 
 void plan_launch(KvPlan& plan, const CacheProblem& p, const KernelType& type, const KvConfig& c, const Arch& arch) {
@@ -204,7 +204,7 @@ std::string kv_config_line(const KvConfig& c, const char* copies) {
               " keys, head sizes up to ", c.dim_qk, " and ", c.dim_v,
               c.v_in_k ? ", values are columns of keys, " : ", ", c.stages, " stages, ", c.ctas_per_sm,
               " CTAs per SM, rows copied ", copies, ", ", c.fast_decode ? "fast decode, " : "",
-              c.exchanges ? "splits exchange their sums, " : "", options_text(c.options), "\n");
+              c.l2_exchange ? "splits exchange their sums, " : "", options_text(c.options), "\n");
 }
 
 }  // namespace cuflash::cuda

@@ -42,7 +42,7 @@ KvParams kv_params(const CacheProblem& p, const KvPlan& plan, void* workspace, u
   if (plan.workspace.size == 0) return c;
   const auto part = [&](size_t offset) { return static_cast<void*>(static_cast<std::byte*>(workspace) + offset); };
   c.tickets = static_cast<uint64*>(part(plan.workspace.tickets));
-  c.split_states = part(plan.workspace.states), c.split_sums = part(plan.workspace.sums);
+  c.split_states = part(plan.workspace.states), c.split_o = part(plan.workspace.sums);
   return c;
 }
 

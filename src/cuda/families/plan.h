@@ -104,12 +104,12 @@ struct KvPlan {
   int64_t least_tiles = 1;
   int64_t short_splits = 0;
   int64_t state_rows = 0;    // rows of a tile whose partial sums are kept
-  int64_t early_ctas = 0;    // CTAs that are resident from the start
+  int64_t first_wave_ctas = 0;    // CTAs that are resident from the start
   bool at_once = false;      // all of them are
   int64_t box_rows = 0;      // sm90: rows of a TMA box
-  int64_t known_splits = 0;  // sm90: as in FirstCopies
+  int64_t known_splits = 0;  // sm90: as in PrologueLoads
   int64_t known_tiles = 0;
-  int64_t on_their_way = 0;  // sm90: as in Sm90KvParams
+  int64_t loads_in_flight = 0;  // sm90: as in Sm90KvParams
   KvWorkspace workspace;
   const char* reason = nullptr;  // why this many splits, for explain
   bool tuned = false;
@@ -122,7 +122,7 @@ struct KvPlan {
 // once; a plan does so only where they are, and where it is faster. ticket: the CTA that finishes last adds them up,
 // and no CTA waits for another.
 //
-// Which of the two is faster depends on the number of SMs. It is the one member of a config (KvConfig::exchanges) that
+// Which of the two is faster depends on the number of SMs. It is the one member of a config (KvConfig::l2_exchange) that
 // does, and selects between two variants of a kernel that are equal in everything else. A pack holds both variants of
 // every kernel that may exchange, so that it still serves every board of an architecture (typical.h).
 enum class SplitReduction { exchange, ticket };

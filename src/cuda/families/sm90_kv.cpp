@@ -96,7 +96,7 @@ Limits wgmma_limits(const KvConfig& c, const Arch& arch) {
                      c.tile_k <= 128 && std::max(c.dim_qk, c.dim_v) <= 128 && !c.v_in_k && c.ctas_per_sm == 1;
   const int registers = sum_registers(c.element, 16 * row_blocks(c), c.dim_v) +
                         sum_registers(c.element, 16, c.tile_k) * 3 / 2 + kOtherRegisters;
-  const int most = moves_registers(c) ? consumer_registers(c) : registers_of(num_threads(c), 1);
+  const int most = uses_setmaxnreg(c) ? consumer_registers(c) : registers_of(num_threads(c), 1);
   return limits_with(shape, shared_bytes(c), c.ctas_per_sm, arch, registers, most);
 }
 
@@ -134,7 +134,7 @@ int64_t parts_in_flight(const KvPlan& plan, const KvConfig& c) {
 bool is_worth_exchange(const KvPlan& plan, const KvConfig& c) {
   constexpr int64_t kMostUnits = 4;  // per warp
   if (!c.fast_decode || !plan.at_once || plan.splits == 1 || c.ctas_per_sm != 1) return false;
-  return plan.state_rows * (c.dim_v / kPostedColumns) <= kMostUnits * plan.splits * (num_threads(c) / 32);
+  return plan.state_rows * (c.dim_v / kExchangeColumns) <= kMostUnits * plan.splits * (num_threads(c) / 32);
 }
 
 KvPlan plan(const CacheProblem& p, const PlanTarget& target) {
@@ -164,20 +164,20 @@ KvPlan plan(const CacheProblem& p, const PlanTarget& target) {
   // call.
   c.fast_decode = !by_warpgroups(c) && p.num_splits == 0 && is_fast_decode(p);
   plan_splits(plan, p, c, target, ShortSplits::yes);
-  c.exchanges = target.reduction == SplitReduction::exchange && is_worth_exchange(plan, c);
+  c.l2_exchange = target.reduction == SplitReduction::exchange && is_worth_exchange(plan, c);
   know_first_tiles(plan, p, c);
-  plan.on_their_way = parts_in_flight(plan, c);
+  plan.loads_in_flight = parts_in_flight(plan, c);
   plan_launch(plan, p, kKernel, c, arch);
   if (c.fast_decode && plan.launch.grid_x != 0) {
     plan.launch.grid_x = static_cast<uint32_t>(p.heads_k * plan.row_tiles);
     plan.launch.grid_y = static_cast<uint32_t>(p.batch), plan.launch.grid_z = static_cast<uint32_t>(plan.splits);
   }
-  plan.launch.programmatic = true, plan.launch.cooperative = c.exchanges != 0;
+  plan.launch.programmatic = true, plan.launch.cooperative = c.l2_exchange != 0;
   return plan;
 }
 
-FirstCopies first_copies(const CacheProblem& p, const KvPlan& plan) {
-  FirstCopies f{};
+PrologueLoads prologue_loads(const CacheProblem& p, const KvPlan& plan) {
+  PrologueLoads f{};
   const CachedKeys& c = p.cache;
   f.rows = c.rows;
   if (c.page_size != 0) f.table = c.table, f.table_stride = c.table_stride, f.page_size = as_int(c.page_size);
@@ -200,11 +200,11 @@ Sm90KvParams params_of(const CacheProblem& p, const KvPlan& plan, const LaunchCo
   const int rows = static_cast<int>(plan.box_rows);
   return {tensor_map(p.k, cached_extent(p, p.dim_qk), rows),
           tensor_map(p.v, cached_extent(p, p.dim_v), rows),
-          first_copies(p, plan),
+          prologue_loads(p, plan),
           kv_params(p, plan, context.workspace, context.tile_counts),
-          static_cast<int>(plan.early_ctas),
+          static_cast<int>(plan.first_wave_ctas),
           plan.at_once ? kManyTiles / plan.launch.kernel.as<KvConfig>().ctas_per_sm : 0,
-          static_cast<int>(plan.on_their_way)};
+          static_cast<int>(plan.loads_in_flight)};
 }
 
 }  // namespace

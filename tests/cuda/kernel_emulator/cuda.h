@@ -1,5 +1,5 @@
-// What a kernel's source needs to be compiled by the host's compiler and run by lanes.h. To be included first, with this
-// folder before kernels/ in the search for headers: kernels/ptx is replaced by what is in ptx/ here.
+// CUDA built-ins with which the host compiler compiles kernel sources and lanes.h runs them. Include it first, with
+// this folder before kernels/ in the include path: ptx/ here replaces kernels/ptx.
 #pragma once
 
 #include <cmath>
@@ -50,8 +50,8 @@ inline float __int_as_float(int x) { return same_bits<float>(x); }
 inline float __uint_as_float(unsigned x) { return same_bits<float>(x); }
 inline unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
 
-[[noreturn]] inline void __trap() { throw std::runtime_error("a kernel gives up"); }
-inline void __syncthreads() { kernel_emulator::wait_for_all(); }
+[[noreturn]] inline void __trap() { throw std::runtime_error("a kernel has trapped"); }
+inline void __syncthreads() { kernel_emulator::sync_threads(); }
 
 template <class T>
 T of_lane(const unsigned char* all, int lane) {

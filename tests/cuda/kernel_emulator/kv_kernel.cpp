@@ -1,4 +1,4 @@
-// Kernels have names that the library has, too, for the same things in other words: here their namespace has another one.
+// Kernels and the library share names in namespace cuflash, so the kernels get another namespace here.
 #define cuflash host_kernels
 // clang-format off
 #include "tests/cuda/kernel_emulator/cuda.h"
@@ -32,11 +32,11 @@ using namespace host_kernels;
 template <class Params>
 using Kernel = void (*)(const Params&);
 
-// A config says which of the two it is: see config.h, kCopyTma.
+// run or run_tma is set, depending on kCopyTma in the config.
 struct CacheKernel {
   KvConfig config;
   Kernel<KvParams> run;
-  Kernel<Sm90KvParams> run_boxes;
+  Kernel<Sm90KvParams> run_tma;
 };
 template <KvConfig C>
 constexpr CacheKernel cache_kernel() {
@@ -44,8 +44,8 @@ constexpr CacheKernel cache_kernel() {
   else return {C, [](const KvParams& p) { kv_attention<C>(p); }, nullptr};
 }
 constexpr Element bf16 = Element::bf16, f16 = Element::f16, f32 = Element::f32, f64 = Element::f64;
-// dim_qk, dim_v, tile_q, tile_k, row, key and column warps, stages, CTAs of an SM, copy, options, v in k, plain, posts: as
-// plans for sm_90 have them.
+// dim_qk, dim_v, tile_q, tile_k, row, key and column warps, stages, CTAs per SM, copy, options, v_in_k, fast_decode,
+// l2_exchange: as plans for sm_90 choose them.
 constexpr CacheKernel kCacheKernels[] = {
     cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 1, 0}>(),    //
     cache_kernel<KvConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 3, 0, 1, 1, 1}>(),  //
@@ -112,14 +112,14 @@ bool is_config(const Config& c, const int* ints, size_t count) {
 
 std::string missing(const int* config, size_t ints) {
   std::ostringstream text;
-  text << "no kernel of this program:";
+  text << "this program does not contain the kernel";
   for (size_t n = 0; n < ints; ++n) text << (n ? "," : " ") << config[n];
   return text.str();
 }
 
-std::string fault_behind(size_t shared_bytes) {
+std::string overrun_of(size_t shared_bytes) {
   for (size_t byte = shared_bytes; byte < sizeof memory; ++byte)
-    if (memory[byte] != 0xff) return "shared memory is written behind what was launched with";
+    if (memory[byte] != 0xff) return "the kernel writes beyond the shared memory of its launch";
   return "";
 }
 
@@ -129,7 +129,7 @@ void set_cta(const Grid& grid, int64_t n) {
               static_cast<unsigned>(n / grid.x / grid.y)};
 }
 
-// Shared memory holds NaN before every CTA, and what lies behind what was asked for must stay as it is.
+// Shared memory is NaN before every CTA, and must stay so beyond the size of the launch.
 template <class Params>
 std::string run_ctas(Kernel<Params> kernel, const void* params, const Grid& grid, int threads, size_t shared_bytes,
                      uint64_t seed) {
@@ -141,18 +141,18 @@ std::string run_ctas(Kernel<Params> kernel, const void* params, const Grid& grid
     std::memset(memory, 0xff, sizeof memory);
     set_cta(grid, n);
     run_threads(threads, random(), [&] { kernel(*static_cast<const Params*>(params)); });
-    if (std::string fault = fault_behind(shared_bytes); !fault.empty()) return fault;
+    if (std::string fault = overrun_of(shared_bytes); !fault.empty()) return fault;
   }
   return "";
 }
 
-// CTAs that wait for each other. Each has the shared memory while it is its turn.
-std::string run_all_together(Kernel<Sm90KvParams> kernel, const void* params, const Grid& grid, int threads,
-                             size_t shared_bytes, uint64_t seed) {
+// CTAs that wait for each other: each owns the one shared memory during its turn.
+std::string run_cooperative(Kernel<Sm90KvParams> kernel, const void* params, const Grid& grid, int threads,
+                            size_t shared_bytes, uint64_t seed) {
   std::vector<std::vector<unsigned char>> kept(static_cast<size_t>(grid.ctas()),
                                                std::vector<unsigned char>(sizeof memory, 0xff));
   std::string fault;
-  run_ctas_together(
+  run_ctas_interleaved(
       grid.ctas(), threads, seed, [&] { kernel(*static_cast<const Sm90KvParams*>(params)); },
       [&](int64_t n) {
         std::memcpy(memory, kept[static_cast<size_t>(n)].data(), sizeof memory);
@@ -160,7 +160,7 @@ std::string run_all_together(Kernel<Sm90KvParams> kernel, const void* params, co
       },
       [&](int64_t n) {
         std::memcpy(kept[static_cast<size_t>(n)].data(), memory, sizeof memory);
-        if (fault.empty()) fault = fault_behind(shared_bytes);
+        if (fault.empty()) fault = overrun_of(shared_bytes);
       });
   return fault;
 }
@@ -172,9 +172,9 @@ std::string run_cache_kernel(const int* config, size_t ints, const void* params,
   for (const CacheKernel& kernel : kCacheKernels)
     if (is_config(kernel.config, config, ints))
       return kernel.run ? run_ctas<KvParams>(kernel.run, params, grid, threads, shared_bytes, seed)
-             : kernel.config.exchanges
-                 ? run_all_together(kernel.run_boxes, params, grid, threads, shared_bytes, seed)
-                 : run_ctas<Sm90KvParams>(kernel.run_boxes, params, grid, threads, shared_bytes, seed);
+             : kernel.config.l2_exchange
+                 ? run_cooperative(kernel.run_tma, params, grid, threads, shared_bytes, seed)
+                 : run_ctas<Sm90KvParams>(kernel.run_tma, params, grid, threads, shared_bytes, seed);
   return missing(config, ints);
 }
 std::string run_merge_kernel(const int* config, size_t ints, const void* params, const Grid& grid, int threads,

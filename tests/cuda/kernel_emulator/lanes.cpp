@@ -19,7 +19,7 @@ extern void set_thread_number(unsigned x);
 namespace {
 
 constexpr size_t kStack = size_t{256} << 10;
-constexpr int kMostBytes = 64;
+constexpr int kMaxBytes = 64;
 
 struct Barrier {
   int arrived = 0;
@@ -37,7 +37,7 @@ struct Thread {
   ucontext_t context{};
   std::unique_ptr<unsigned char[]> stack;
   bool done = false;
-  const Barrier* waits = nullptr;  // until it has done more rounds than this
+  const Barrier* waits = nullptr;  // resumes when this has completed more than `rounds` rounds
   uint64_t rounds = 0;
   uint64_t exchanges = 0;
   std::vector<Copy> open;
@@ -46,16 +46,16 @@ struct Thread {
 
 struct WarpExchange {
   Barrier barrier;
-  std::array<std::array<unsigned char, kWarp * kMostBytes>, 2> slots;
+  std::array<std::array<unsigned char, kWarp * kMaxBytes>, 2> slots;
 };
 
 struct Box {
   unsigned bytes;
   std::function<void()> copy;
 };
-struct Phases {
+struct Mbarrier {
   int arrivals = 0, missing = 0;
-  int64_t bytes = 0;  // announced and not there
+  int64_t bytes = 0;  // expected and not landed
   int waiting = 0;
   Barrier barrier;
   std::vector<Box> boxes;
@@ -63,7 +63,7 @@ struct Phases {
   void end_if_complete() {
     if (missing == 0 && bytes == 0) missing = arrivals, ++barrier.rounds;
   }
-  void bring_boxes() {
+  void land_boxes() {
     for (const Box& box : boxes) box.copy(), bytes -= box.bytes;
     boxes.clear();
     end_if_complete();
@@ -74,15 +74,15 @@ struct Cta {
   std::vector<Thread> threads;
   std::vector<WarpExchange> warps;
   Barrier barrier;
-  std::array<Barrier, 16> numbered;
-  std::map<unsigned, Phases> phases;
+  std::array<Barrier, 16> named;
+  std::map<unsigned, Mbarrier> mbarriers;
   ucontext_t scheduler{};
   size_t current = 0, left = 0;
   const std::function<void()>* body = nullptr;
   std::mt19937_64 random;
-  int looks = 0;  // for what is done elsewhere, in this turn
+  int polls = 0;  // for other CTAs, in this turn
 };
-constexpr int kMostLooks = 4096;
+constexpr int kMaxPolls = 4096;
 Cta* cta = nullptr;
 
 Thread& self() { return cta->threads[cta->current]; }
@@ -93,7 +93,7 @@ void entry() {
   swapcontext(&self().context, &cta->scheduler);
 }
 
-// Whether all of them are there.
+// Returns whether this was the last arrival.
 bool arrive(Barrier& barrier, int count) {
   if (++barrier.arrived != count) return false;
   barrier.arrived = 0, ++barrier.rounds;
@@ -121,15 +121,15 @@ void start(Cta& here, int threads, uint64_t seed, const std::function<void()>& b
   }
 }
 
-// Until all of its threads are done, or some of them have looked elsewhere for long.
-void go_on(Cta& here) {
+// Runs a CTA until all of its threads are done, or until they have polled for other CTAs for long.
+void resume(Cta& here) {
   cta = &here;
-  here.looks = 0;
+  here.polls = 0;
   size_t idle = 0;
   for (size_t n = here.random() % here.threads.size(); here.left > 0; n = (n + 1) % here.threads.size()) {
     Thread& t = here.threads[n];
     if (t.done || (t.waits && t.waits->rounds == t.rounds)) {
-      if (++idle > here.threads.size()) throw std::runtime_error("threads of a CTA wait for ones that never come");
+      if (++idle > here.threads.size()) throw std::runtime_error("threads of a CTA wait for threads that never arrive");
       continue;
     }
     idle = 0;
@@ -138,14 +138,14 @@ void go_on(Cta& here) {
     set_thread_number(static_cast<unsigned>(n));
     swapcontext(&here.scheduler, &t.context);
     if (t.done) --here.left;
-    if (here.looks > kMostLooks) break;
+    if (here.polls > kMaxPolls) break;
     if (here.random() % 8 == 0) n = here.random() % here.threads.size();
   }
   cta = nullptr;
   if (here.left > 0) return;
-  // It would come to the shared memory of another CTA.
-  for (const auto& [address, phases] : here.phases)
-    if (!phases.boxes.empty()) throw std::runtime_error("a CTA ends while a box is on its way");
+  // The box would land in the shared memory of another CTA.
+  for (const auto& [address, mbarrier] : here.mbarriers)
+    if (!mbarrier.boxes.empty()) throw std::runtime_error("a CTA exits while a TMA box is in flight");
   here.threads.clear();
 }
 
@@ -154,12 +154,12 @@ void go_on(Cta& here) {
 void run_threads(int threads, uint64_t seed, const std::function<void()>& body) {
   Cta here;
   start(here, threads, seed, body);
-  go_on(here);
-  if (here.left > 0) throw std::runtime_error("a CTA waits for another one, which does not run at the same time");
+  resume(here);
+  if (here.left > 0) throw std::runtime_error("a CTA waits for another CTA, which does not run at the same time");
 }
 
-void run_ctas_together(int64_t ctas, int threads, uint64_t seed, const std::function<void()>& body,
-                       const std::function<void(int64_t)>& enter, const std::function<void(int64_t)>& leave) {
+void run_ctas_interleaved(int64_t ctas, int threads, uint64_t seed, const std::function<void()>& body,
+                          const std::function<void(int64_t)>& enter, const std::function<void(int64_t)>& leave) {
   std::mt19937_64 random(seed);
   std::vector<std::unique_ptr<Cta>> all;
   std::vector<int64_t> running;
@@ -168,76 +168,76 @@ void run_ctas_together(int64_t ctas, int threads, uint64_t seed, const std::func
     start(*all.back(), threads, random(), body);
     running.push_back(n);
   }
-  // Each of those that are not done has one turn in a round; rounds in which none is done are few where all wait for posts.
-  constexpr int kMostRounds = 64;
+  // Every unfinished CTA has one turn per round. If CTAs only wait for partials, few rounds pass without one finishing.
+  constexpr int kMaxIdleRounds = 64;
   for (int rounds = 0; !running.empty(); ++rounds) {
-    if (rounds > kMostRounds) throw std::runtime_error("CTAs wait for each other in vain");
+    if (rounds > kMaxIdleRounds) throw std::runtime_error("deadlock: CTAs wait for each other");
     std::shuffle(running.begin(), running.end(), random);
     const size_t before = running.size();
-    for (const int64_t n : running) enter(n), go_on(*all[static_cast<size_t>(n)]), leave(n);
+    for (const int64_t n : running) enter(n), resume(*all[static_cast<size_t>(n)]), leave(n);
     std::erase_if(running, [&](int64_t n) { return all[static_cast<size_t>(n)]->left == 0; });
     if (running.size() != before) rounds = 0;
   }
 }
 
-void look_elsewhere() {
-  if (++cta->looks <= kMostLooks) return;
+void poll() {
+  if (++cta->polls <= kMaxPolls) return;
   swapcontext(&self().context, &cta->scheduler);
 }
 
-void wait_for_all() { wait(cta->barrier, static_cast<int>(cta->threads.size())); }
+void sync_threads() { wait(cta->barrier, static_cast<int>(cta->threads.size())); }
 
-void wait_for_some(int number, int threads) { wait(cta->numbered.at(static_cast<size_t>(number)), threads); }
-void arrive_for_some(int number, int threads) { arrive(cta->numbered.at(static_cast<size_t>(number)), threads); }
-bool any_of_some(int number, int threads, bool value) {
-  Barrier& barrier = cta->numbered.at(static_cast<size_t>(number));
+void sync_named(int number, int threads) { wait(cta->named.at(static_cast<size_t>(number)), threads); }
+void arrive_named(int number, int threads) { arrive(cta->named.at(static_cast<size_t>(number)), threads); }
+bool sync_named_any(int number, int threads, bool value) {
+  Barrier& barrier = cta->named.at(static_cast<size_t>(number));
   bool& any = barrier.any[barrier.rounds % 2];
   any = (barrier.arrived != 0 && any) || value;
   wait(barrier, threads);
   return any;
 }
 
-void start_phases(unsigned barrier, int arrivals) {
-  Phases& phases = cta->phases[barrier];
-  phases.arrivals = phases.missing = arrivals;
+void init_mbarrier(unsigned barrier, int arrivals) {
+  Mbarrier& mbarrier = cta->mbarriers[barrier];
+  mbarrier.arrivals = mbarrier.missing = arrivals;
 }
-void arrive(unsigned barrier, unsigned announced_bytes) {
-  Phases& phases = cta->phases.at(barrier);
-  if (--phases.missing < 0) throw std::logic_error("more arrive on a barrier than it was made for");
-  phases.bytes += announced_bytes;
-  phases.end_if_complete();
+void arrive_mbarrier(unsigned barrier, unsigned announced_bytes) {
+  Mbarrier& mbarrier = cta->mbarriers.at(barrier);
+  if (--mbarrier.missing < 0) throw std::logic_error("more arrivals on an mbarrier than it was initialised for");
+  mbarrier.bytes += announced_bytes;
+  mbarrier.end_if_complete();
 }
-void start_box(unsigned barrier, unsigned bytes, std::function<void()> copy) {
-  Phases& phases = cta->phases.at(barrier);
-  phases.boxes.push_back({bytes, std::move(copy)});
-  if (phases.waiting > 0) phases.bring_boxes();
+void start_tma(unsigned barrier, unsigned bytes, std::function<void()> copy) {
+  Mbarrier& mbarrier = cta->mbarriers.at(barrier);
+  mbarrier.boxes.push_back({bytes, std::move(copy)});
+  if (mbarrier.waiting > 0) mbarrier.land_boxes();
 }
-void wait_for_phase(unsigned barrier, unsigned parity) {
-  Phases& phases = cta->phases.at(barrier);
-  if (!phases.boxes.empty()) phases.bring_boxes();
-  while (phases.barrier.rounds % 2 == parity) {
-    ++phases.waiting;
-    self().waits = &phases.barrier, self().rounds = phases.barrier.rounds;
+void wait_mbarrier(unsigned barrier, unsigned parity) {
+  Mbarrier& mbarrier = cta->mbarriers.at(barrier);
+  if (!mbarrier.boxes.empty()) mbarrier.land_boxes();
+  while (mbarrier.barrier.rounds % 2 == parity) {
+    ++mbarrier.waiting;
+    self().waits = &mbarrier.barrier, self().rounds = mbarrier.barrier.rounds;
     swapcontext(&self().context, &cta->scheduler);
-    --phases.waiting;
+    --mbarrier.waiting;
   }
 }
 
 const unsigned char* exchange(const void* mine, int bytes) {
-  if (bytes > kMostBytes) throw std::logic_error("too much is exchanged at once");
+  if (bytes > kMaxBytes) throw std::logic_error("a warp exchanges more bytes than a slot holds");
   WarpExchange& warp = cta->warps[cta->current / kWarp];
-  // Two by turns: a lane may be one exchange ahead of another, and no more.
-  auto& slot = warp.slots[self().exchanges++ % 2];
+  // Double buffered: a lane may be one exchange ahead of another, but no more.
+  auto& slot = warp.slots[self().l2_exchange++ % 2];
   std::memcpy(slot.data() + cta->current % kWarp * static_cast<size_t>(bytes), mine, static_cast<size_t>(bytes));
   wait(warp.barrier, kWarp);
   return slot.data();
 }
 
-void start_copy(void* to, const void* from, int bytes, int zeros) {
+void start_cp_async(void* to, const void* from, int bytes, int zeros) {
   self().open.push_back({static_cast<unsigned char*>(to), static_cast<const unsigned char*>(from), bytes, zeros});
 }
-void commit_copies() { self().committed.push_back(std::move(self().open)), self().open.clear(); }
-void wait_for_copies(int pending) {
+void commit_cp_async() { self().committed.push_back(std::move(self().open)), self().open.clear(); }
+void wait_cp_async(int pending) {
   auto& committed = self().committed;
   for (; committed.size() > static_cast<size_t>(pending); committed.pop_front())
     for (const Copy& c : committed.front()) {

@@ -1,11 +1,11 @@
-// kernels/ptx/cp_async.h on the host.
+// Host version of kernels/ptx/cp_async.h.
 #pragma once
 
 #include "tests/cuda/kernel_emulator/lanes.h"
 
 namespace cuflash {
 
-extern unsigned char memory[];  // shared memory: dynamic alone
+extern unsigned char memory[];  // dynamic shared memory; there is no other
 
 inline unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(static_cast<const unsigned char*>(pointer) - memory);
@@ -16,13 +16,13 @@ inline void load_from_shared(unsigned address, float (&x)[kCount], bool loads) {
 }
 inline void* __cvta_shared_to_generic(unsigned address) { return memory + address; }
 inline void cp_async_16(unsigned to, const void* from, int bytes) {
-  kernel_emulator::start_copy(memory + to, from, bytes, 16 - bytes);
+  kernel_emulator::start_cp_async(memory + to, from, bytes, 16 - bytes);
 }
 inline void cp_async_16(unsigned to, const void* from) { cp_async_16(to, from, 16); }
-inline void cp_async_commit() { kernel_emulator::commit_copies(); }
+inline void cp_async_commit() { kernel_emulator::commit_cp_async(); }
 template <int kPending>
 inline void cp_async_wait() {
-  kernel_emulator::wait_for_copies(kPending);
+  kernel_emulator::wait_cp_async(kPending);
 }
 
 }  // namespace cuflash

@@ -1,11 +1,11 @@
-// kernels/ptx/global.h on the host, where CTAs run one after the other: as far as kernels that are run there need it.
+// Host version of kernels/ptx/global.h, where CTAs run one after the other: only what the emulated kernels need.
 #pragma once
 
 namespace cuflash {
 
 inline unsigned long long load_relaxed(const unsigned long long* from) { return *from; }
 inline void store_relaxed(unsigned long long* to, unsigned long long value) { *to = value; }
-inline void exchange_if(unsigned long long* at, unsigned long long expected, unsigned long long wanted) {
+inline void compare_and_swap(unsigned long long* at, unsigned long long expected, unsigned long long wanted) {
   if (*at == expected) *at = wanted;
 }
 inline unsigned long long add_acquire_release(unsigned long long* to, unsigned long long value) {
@@ -14,7 +14,7 @@ inline unsigned long long add_acquire_release(unsigned long long* to, unsigned l
   return before;
 }
 template <class T>
-inline void find_now(T&) {}
+inline void materialize(T&) {}
 template <class Real, int kCount>
 inline void store_to_global(Real* to, const Real (&x)[kCount]) {
   for (int n = 0; n < kCount; ++n) to[n] = x[n];

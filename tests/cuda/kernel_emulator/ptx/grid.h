@@ -1,4 +1,4 @@
-// kernels/ptx/grid.h on the host, where one grid runs after the other.
+// Host version of kernels/ptx/grid.h, where grids do not overlap.
 #pragma once
 
 namespace cuflash {

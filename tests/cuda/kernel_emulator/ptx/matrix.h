@@ -1,4 +1,4 @@
-// kernels/ptx/matrix.h on the host: fragments as the PTX ISA lays them out, sums in double.
+// Host version of kernels/ptx/matrix.h: fragments in the layout of the PTX ISA, sums in double.
 #pragma once
 
 #include "ptx/cp_async.h"
@@ -6,7 +6,7 @@
 
 namespace cuflash {
 
-// Rows of the matrices as the lanes name them.
+// The row addresses that the lanes pass to ldmatrix.
 struct MatrixRows {
   unsigned address[32];
 
@@ -16,12 +16,12 @@ struct MatrixRows {
   const unsigned char* row(int matrix, int r) const { return memory + address[matrix * 8 + r]; }
 };
 
-inline void load_matrices(unsigned address, unsigned (&r)[4]) {
+inline void ldmatrix_x4(unsigned address, unsigned (&r)[4]) {
   const MatrixRows rows(address);
   const int lane = lane_number();
   for (int m = 0; m < 4; ++m) std::memcpy(&r[m], rows.row(m, lane / 4) + lane % 4 * 4, 4);
 }
-inline void load_matrices_transposed(unsigned address, unsigned (&r)[4]) {
+inline void ldmatrix_x4_trans(unsigned address, unsigned (&r)[4]) {
   const MatrixRows rows(address);
   const int lane = lane_number();
   for (int m = 0; m < 4; ++m) {
@@ -34,9 +34,9 @@ inline void load_matrices_transposed(unsigned address, unsigned (&r)[4]) {
 struct Fragments {
   unsigned a[4], b[2];
 };
-// c[i] += sum over k of element_a(row, k) * element_b(k, column): of the 16x8 tile of a lane.
+// c[i] += sum over k of element_a(row, k) * element_b(k, column), for the lane's elements of the 16x8 tile.
 template <class Product>
-void multiply_fragments(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], Product product) {
+void mma_fragments(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], Product product) {
   Fragments mine;
   std::memcpy(mine.a, a, sizeof a), std::memcpy(mine.b, b, sizeof b);
   const unsigned char* all = kernel_emulator::exchange(&mine, sizeof mine);
@@ -45,8 +45,8 @@ void multiply_fragments(float (&c)[4], const unsigned (&a)[4], const unsigned (&
     c[n] = static_cast<float>(c[n] + product(all, lane / 4 + n / 2 * 8, lane % 4 * 2 + n % 2));
 }
 template <class Widen>
-void multiply_sixteen(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], Widen widen) {
-  multiply_fragments(c, a, b, [&](const unsigned char* all, int row, int column) {
+void mma_16bit(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], Widen widen) {
+  mma_fragments(c, a, b, [&](const unsigned char* all, int row, int column) {
     double sum = 0;
     for (int k = 0; k < 16; ++k) {
       const auto of_a = of_lane<Fragments>(all, row % 8 * 4 + k % 8 / 2);
@@ -57,15 +57,11 @@ void multiply_sixteen(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)
     return sum;
   });
 }
-inline void multiply_f16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  multiply_sixteen(c, a, b, widen_f16);
-}
-inline void multiply_bf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  multiply_sixteen(c, a, b, widen_bf16);
-}
-inline void multiply_tf32(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+inline void mma_f16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { mma_16bit(c, a, b, widen_f16); }
+inline void mma_bf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { mma_16bit(c, a, b, widen_bf16); }
+inline void mma_tf32(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   const auto cut = [](unsigned bits) { return static_cast<double>(same_bits<float>(bits & 0xffffe000u)); };
-  multiply_fragments(c, a, b, [&](const unsigned char* all, int row, int column) {
+  mma_fragments(c, a, b, [&](const unsigned char* all, int row, int column) {
     double sum = 0;
     for (int k = 0; k < 8; ++k) {
       const auto of_a = of_lane<Fragments>(all, row % 8 * 4 + k % 4),
@@ -75,7 +71,7 @@ inline void multiply_tf32(float (&c)[4], const unsigned (&a)[4], const unsigned 
     return sum;
   });
 }
-inline void multiply_f64(double& c0, double& c1, double a, double b) {
+inline void mma_f64(double& c0, double& c1, double a, double b) {
   struct Two {
     double a, b;
   } mine{a, b};

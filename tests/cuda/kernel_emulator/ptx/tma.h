@@ -1,4 +1,4 @@
-// kernels/ptx/tma.h on the host, for the tensor maps of the fake driver.
+// Host version of kernels/ptx/tma.h, for the tensor maps of the fake driver.
 #pragma once
 
 #include "params.h"
@@ -12,13 +12,13 @@ inline EvictionPolicy evict_normal() { return 0; }
 inline EvictionPolicy evict_first() { return 1; }
 inline EvictionPolicy evict_first_sixteenth() { return 2; }
 
-// Rows of 128 bytes, pieces of 16 exchanged by bits of the address: the 128-byte swizzle.
+// The 128-byte swizzle: rows of 128 bytes, 16-byte pieces permuted by address bits.
 inline void tma_load(unsigned to, const TensorMap& map, unsigned barrier, int column, int row, int head, int batch,
                      EvictionPolicy) {
   cuflash::test::FakeTensorMap tensor;
   std::memcpy(&tensor, &map, sizeof tensor);
   const unsigned bytes = tensor.box_rows * 128;
-  kernel_emulator::start_box(barrier, bytes, [=] {
+  kernel_emulator::start_tma(barrier, bytes, [=] {
     for (unsigned r = 0; r < tensor.box_rows; ++r)
       for (unsigned n = 0; n < 64; ++n) {
         const uint64_t at[] = {column + uint64_t{n}, row + uint64_t{r}, static_cast<uint64_t>(head),

@@ -1,4 +1,4 @@
-// kernels/ptx/warpgroup.h on the host: nobody is short of registers here, and products are done when they are issued.
+// Host version of kernels/ptx/warpgroup.h: registers are unlimited, and products complete when they are issued.
 #pragma once
 
 #include "tests/cuda/kernel_emulator/lanes.h"

@@ -1,5 +1,5 @@
-// kernels/ptx/wgmma.h on the host. A warp's rows of a product depend on nothing that other warps have in registers: each
-// lane computes its own sums, in double.
+// Host version of kernels/ptx/wgmma.h. A warp's rows of a product do not depend on registers of other warps: each lane
+// computes its own sums, in double.
 #pragma once
 
 #include "tile/operand.h"
@@ -8,7 +8,7 @@ namespace cuflash {
 
 using Descriptor = unsigned long long;
 
-// PTX ISA, "Matrix descriptor format", of matrices in the 128-byte swizzle.
+// PTX ISA, "Matrix descriptor format", for matrices in the 128-byte swizzle.
 struct DescribedMatrix {
   unsigned address, leading, stride;
 
