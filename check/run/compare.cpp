@@ -196,16 +196,14 @@ class Comparison {
 
   // The naive error of few elements is a poor estimate of its size, hence the 1 / sqrt(count).
   double baseline_factor() const { return limits_.rms_factor * (1 + 4 / std::sqrt(count_)); }
-  // In 16-bit types the last rounding is more than any sum's.
-  double small_errors() const {
-    const double factor = correlated_ && !is_16_bit(type_) ? kCorrelated : 2;
-    return factor * rms_noise_ + limits_.small * rms_expected_ + limits_.tiny;
-  }
+  double small_errors() const { return rms_noise_factor() * rms_noise_ + limits_.small * rms_expected_ + limits_.tiny; }
 
-  // Times the noise: equal errors add up where random ones cancel. The score of two constant rows is a sum of equal
-  // products, whose roundings all go the same way.
+  // The noise bound assumes roundings of random sign, which cancel; equal roundings add up. The score of two constant
+  // rows is a sum of equal products, all of which round the same way, so such inputs may exceed the bound by more.
   static constexpr double kCorrelated = 6;
   double noise_factor() const { return correlated_ ? kCorrelated : 3; }  // of one element
+  // Of the RMS. In 16-bit types the last rounding outweighs that of any sum.
+  double rms_noise_factor() const { return correlated_ && !is_16_bit(type_) ? kCorrelated : 2; }
 
   // An error far below the last digit may still turn a rounding the other way.
   static constexpr double kRoundedOtherwise = 1.02;
@@ -222,14 +220,17 @@ class Comparison {
   // Slope and cosine say nothing about values that are hardly larger than the error they may have.
   bool has_direction() const { return allowed_rms() <= 0.1 * rms_expected_; }
 
-  // |slope - 1| <= 2e-3 (f32 1e-5, f64 1e-12), beyond rounding and twice that of the naive evaluation. Errors with
-  // random signs move the slope of `count` elements by their RMS / sqrt(count), which is allowed for; f32 noise may
-  // have one sign.
+  // |slope - 1| <= 2e-3 (f32 1e-5, f64 1e-12), beyond rounding and twice that of the naive evaluation. Errors of random
+  // sign move the slope of `count` elements by their RMS / sqrt(count), which is allowed for. The noise of f32 and f64
+  // may have one sign: with error e and expected x, |slope - 1| = |sum e x| / sum x^2 <= rms(e) / rms(x) (Cauchy-Schwarz),
+  // with equality where every element has the same relative error. So the slope may be off by all of the noise that the
+  // RMS rule allows. dV of one query over equal keys is such a case: dV_jd = exp(s_j - LSE) dO_d, each s_j is the same
+  // sum of equal products, and backward's order of that sum is not the one that LSE was computed with.
   std::string slope() const {
     if (!has_direction()) return "";
     const double count = correlated_ ? 1 : count_;
     const double random = 3 / std::sqrt(count) * std::max(rms_naive_, rms_rounded_);
-    const double noise = (is_16_bit(type_) ? std::min(1.0, 4 / std::sqrt(count)) : 2.0) * rms_noise_;
+    const double noise = (is_16_bit(type_) ? std::min(1.0, 4 / std::sqrt(count)) : rms_noise_factor()) * rms_noise_;
     const double allowed = limits_.slope + 2 * std::abs(naive_slope_) + (random + noise + limits_.tiny) / rms_expected_;
     return std::abs(slope_) <= allowed ? "" : report("slope against the oracle", worst(), allowed, 1 + slope_);
   }

@@ -246,6 +246,22 @@ TEST(Compare, AnLseOfConstantRowsMayBeOffAsItsScoresAre) {
   EXPECT_NE(fault(1.7e-4, true), "") << "six times the noise are";
 }
 
+// One query over 989 equal keys, 192 equal products each: backward summed them in another order than forward, so that all
+// elements of dV were too small by the same 2.6 times their noise.
+TEST(Compare, AnErrorThatAllElementsShareMovesTheSlope) {
+  const Values expected = normal_values(6000);
+  Values noise = expected;
+  for (double& x : noise) x = 4e-5 * std::abs(x);
+  const auto fault = [&](double relative_error, bool correlated) {
+    return disagreement("dv", Quantity::gradient, DType::f32, DType::f32, scaled(expected, 1 + relative_error),
+                        expected, expected, noise, correlated);
+  };
+  EXPECT_EQ(fault(-1.03e-4, true), "");
+  EXPECT_EQ(fault(2.3e-4, true), "");
+  EXPECT_NE(fault(-1.03e-4, false), "") << "errors of random sign are at most twice the noise";
+  EXPECT_NE(fault(2.7e-4, true), "") << "six times the noise are allowed, and 1e-5";
+}
+
 // Products take dO in the type of q, whatever it is stored in. Where few keys are seen dP and delta are nearly the same, and
 // of such a rounding more is left than of all others.
 TEST(Compare, RoundingDoutIsPartOfTheNoise) {
