@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "machine/info.h"
+
 namespace cuflash::cli {
 
 enum class Layout { bhsd, bshd };
@@ -97,9 +99,7 @@ struct TuneOptions {
   std::string arch;      // of a dry run: for GPUs of this architecture
 };
 
-struct InfoOptions {
-  bool measure = false;  // compile a kernel and load it again
-};
+using InfoOptions = machine::InfoOptions;
 
 enum class CacheAction { list, clear };
 

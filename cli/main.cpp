@@ -10,7 +10,8 @@
 #include "cli/arguments/flags.h"
 #include "cli/commands.h"
 #include "cli/terminal/end_signals.h"
-#include "machine/text.h"
+#include "files/error.h"
+#include "support/text.h"
 
 namespace {
 
@@ -324,6 +325,8 @@ int run(const Job& job) {
     std::cout.flush();
     return std::cout ? code : fail(kExitUsage, "cannot write to the standard output");
   } catch (const UsageError& error) {
+    return fail(kExitUsage, error.what());
+  } catch (const files::FileError& error) {
     return fail(kExitUsage, error.what());
   } catch (const FlashAttentionError& error) {
     return fail(kExitFailed, error.what());

@@ -7,7 +7,7 @@
 #include "cli/arguments/exit.h"
 #include "cli/commands.h"
 #include "dtype.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 

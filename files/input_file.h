@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <string>
 
-#include "cli/arguments/exit.h"
-#include "machine/text.h"
+#include "files/error.h"
 #include "support/file.h"
+#include "support/text.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
-// Everything it throws is a UsageError without the name of the file.
+// Everything it throws is a FileError without the name of the file.
 class InputFile {
  public:
   explicit InputFile(const std::string& path);
@@ -32,9 +32,9 @@ template <class Read>
 auto naming_file(const std::string& path, Read read) {
   try {
     return read();
-  } catch (const UsageError& error) {
-    throw UsageError(join("cannot read ", in_quotes(path), ": ", error.what()));
+  } catch (const FileError& error) {
+    throw FileError(join("cannot read ", in_quotes(path), ": ", error.what()));
   }
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

@@ -8,8 +8,8 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <random>
 
-#include "check/cases/random.h"
 #include "fuzz/input_holder.h"
 #include "fuzz/target.h"
 
@@ -17,7 +17,6 @@ namespace {
 
 using namespace cuflash::fuzz;
 namespace fs = std::filesystem;
-using cuflash::check::Random;
 
 void write_file(const fs::path& path, const std::string& content) {
   std::ofstream stream(path, std::ios::binary | std::ios::trunc);
@@ -59,27 +58,28 @@ class Mutator {
 
   std::string next() {
     std::string input = any(seeds_);
-    for (uint64_t changes = 1 + random_.below(3); changes > 0; --changes) change(input);
-    if (random_.below(4) != 0) repair(input);
+    for (uint64_t changes = 1 + below(3); changes > 0; --changes) change(input);
+    if (below(4) != 0) repair(input);
     return input;
   }
 
  private:
-  const std::string& any(const std::vector<std::string>& from) { return from[random_.below(from.size())]; }
-  size_t place(const std::string& input) { return random_.below(input.size() + 1); }
+  uint64_t below(uint64_t count) { return random_() % count; }
+  const std::string& any(const std::vector<std::string>& from) { return from[below(from.size())]; }
+  size_t place(const std::string& input) { return below(input.size() + 1); }
 
   void change(std::string& input) {
-    const size_t at = place(input), length = random_.below(input.size() - at + 1);
+    const size_t at = place(input), length = below(input.size() - at + 1);
     const bool at_end = at == input.size();
-    switch (random_.below(8)) {
-      case 0: input.insert(at, 1, static_cast<char>(random_.below(256))); break;
+    switch (below(8)) {
+      case 0: input.insert(at, 1, static_cast<char>(below(256))); break;
       case 1: input.insert(at, any(words_)); break;
       case 2: input.replace(at, std::min<size_t>(length, 8), any(words_)); break;
       case 3: input.erase(at, std::min<size_t>(length, 8)); break;
       case 4: input.insert(at, input.substr(at, length)); break;
-      case 5: input.replace(at, length, any(seeds_).substr(0, random_.below(64))); break;
+      case 5: input.replace(at, length, any(seeds_).substr(0, below(64))); break;
       case 6:
-        if (!at_end) input[at] = static_cast<char>(input[at] ^ (1 << random_.below(8)));
+        if (!at_end) input[at] = static_cast<char>(input[at] ^ (1 << below(8)));
         break;
       default: change_digit(input, at);
     }
@@ -87,10 +87,10 @@ class Mutator {
   // Numbers are what most checks are about.
   void change_digit(std::string& input, size_t from) {
     const size_t at = input.find_first_of("0123456789", from);
-    if (at != std::string::npos) input[at] = static_cast<char>('0' + random_.below(10));
+    if (at != std::string::npos) input[at] = static_cast<char>('0' + below(10));
   }
 
-  Random random_;
+  std::mt19937_64 random_;  // the same numbers on every machine
   std::vector<std::string> seeds_, words_;
 };
 

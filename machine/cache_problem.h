@@ -7,11 +7,11 @@
 #include "error.h"
 #include "support/environment.h"
 
-namespace cuflash::cli {
+namespace cuflash::machine {
 
 inline std::string cache_problem(const cuda::DiskCache& disk) {
   const std::string& from = cuda::environment().cache_dir_from;
   return from.empty() ? disk.state() : join(from, ": ", disk.state());
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::machine

@@ -1,6 +1,4 @@
-#include "machine/machine.h"
-
-#include <unistd.h>
+#include "machine/cpu.h"
 
 #include <array>
 #include <map>
@@ -8,9 +6,9 @@
 #include <sstream>
 
 #include "cpu/cpuinfo.h"
-#include "machine/text.h"
+#include "error.h"
 
-namespace cuflash::cli {
+namespace cuflash::machine {
 
 namespace {
 
@@ -44,6 +42,4 @@ Cpu this_cpu() {
   return cpu;
 }
 
-int64_t physical_memory() { return int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE); }
-
-}  // namespace cuflash::cli
+}  // namespace cuflash::machine

@@ -1,11 +1,10 @@
-// What this machine is, for reports.
+// This machine's processor, for reports.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
-namespace cuflash::cli {
+namespace cuflash::machine {
 
 struct Cpu {
   std::string model;
@@ -13,6 +12,4 @@ struct Cpu {
 };
 Cpu this_cpu();
 
-int64_t physical_memory();  // bytes
-
-}  // namespace cuflash::cli
+}  // namespace cuflash::machine

@@ -9,7 +9,7 @@
 #include "cli/arguments/exit.h"
 #include "cli/arguments/nearest.h"
 #include "cli/arguments/values.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 

@@ -10,7 +10,7 @@
 #include "cli/arguments/exit.h"
 #include "cuda/driver/arch.h"
 #include "cuda/jit/program.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 

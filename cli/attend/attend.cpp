@@ -8,13 +8,15 @@
 #include "cli/arguments/exit.h"
 #include "cli/commands.h"
 #include "dtype.h"
-#include "files/array_file.h"
-#include "files/tensor_file.h"
-#include "machine/text.h"
+#include "files/tensors/array_file.h"
+#include "files/tensors/tensor_file.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
 namespace {
+
+using namespace files;
 
 struct Inputs {
   HostTensor q, k, v, dout, dlse;

@@ -13,10 +13,10 @@
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/progress.h"
 #include "cpu/threads/threads.h"
-#include "files/output_files.h"
-#include "files/utf8.h"
-#include "machine/machine.h"
-#include "machine/text.h"
+#include "files/tensors/output_files.h"
+#include "files/text/utf8.h"
+#include "machine/cpu.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
@@ -38,7 +38,7 @@ void require_usable(const BenchOptions& options) {
     throw UsageError(join("--tolerance is ", options.tolerance, ", must be from 0 to 100; 0.05 is 5%"));
   std::set<std::filesystem::path> places;
   for (const std::string* path : {&options.json, &options.csv, &options.markdown}) {
-    if (!path->empty() && !places.insert(writable_place(*path)).second)
+    if (!path->empty() && !places.insert(files::writable_place(*path)).second)
       throw UsageError(join(in_quotes(*path), " is to hold two outputs; give each a file of its own"));
   }
 }
@@ -53,9 +53,9 @@ std::string utc_date() {
 
 BenchFile describe_run(const BenchOptions& options, const std::string& device) {
   BenchFile file;
-  file.command = is_utf8(options.command) ? options.command : in_quotes(options.command);
+  file.command = files::is_utf8(options.command) ? options.command : in_quotes(options.command);
   file.version = cuflash_version(), file.date = utc_date();
-  file.cpu = this_cpu().model;
+  file.cpu = machine::this_cpu().model;
   file.threads = options.threads > 0 ? options.threads : cpu::default_num_threads();
   if (device == "cuda") file.gpu = first_device_name();
   return file;
@@ -63,11 +63,11 @@ BenchFile describe_run(const BenchOptions& options, const std::string& device) {
 
 void write_outputs(const BenchOptions& options, const BenchFile& file) {
   const std::string json = bench_json(file), csv = bench_csv(file), markdown = bench_markdown(file);
-  std::vector<OutputFile> files;
+  std::vector<files::OutputFile> files;
   if (!options.json.empty()) files.push_back({options.json, {json}});
   if (!options.csv.empty()) files.push_back({options.csv, {csv}});
   if (!options.markdown.empty()) files.push_back({options.markdown, {markdown}});
-  write_files(files);
+  files::write_files(files);
 }
 
 int show_comparison(const BenchOptions& options, const BenchFile& old_file, const BenchFile& file) {

@@ -14,7 +14,7 @@
 #include "cuda/driver/device.h"
 #include "cuda/driver/stream.h"
 #include "dtype.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 

@@ -6,7 +6,7 @@
 #include "check/memory/device.h"
 #include "cli/arguments/exit.h"
 #include "dtype.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 

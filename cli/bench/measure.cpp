@@ -17,8 +17,8 @@
 #include "cli/terminal/interrupt.h"
 #include "cpu/kernels.h"
 #include "cpu/threads/threads.h"
-#include "machine/machine.h"
-#include "machine/text.h"
+#include "support/physical_memory.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 

@@ -12,8 +12,8 @@
 #include "cli/bench/grid.h"
 #include "cuda/driver/stream.h"
 #include "dtype.h"
-#include "machine/text.h"
 #include "reference/naive.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 

@@ -1,7 +1,7 @@
 #include "cli/bench/report.h"
 
 #include "cli/bench/grid.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 

@@ -8,7 +8,7 @@
 #include "cli/arguments/exit.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/progress.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 

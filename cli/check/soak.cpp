@@ -10,7 +10,7 @@
 #include "cli/check/check.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/progress.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 

@@ -5,8 +5,8 @@
 
 #include "cli/arguments/exit.h"
 #include "cli/commands.h"
-#include "machine/machine.h"
-#include "machine/text.h"
+#include "machine/cpu.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
@@ -14,7 +14,7 @@ int run_demo(const DemoOptions& options) {
   const Execution execution{.num_threads = options.threads};
   const DemoShape shape{.batch = 2, .heads_q = 4, .heads_k = 2, .seq = 200, .dim = 64};
   const DemoProblem problem(shape, DType::f32);
-  std::cout << "machine    " << this_cpu().model << "\n"
+  std::cout << "machine    " << machine::this_cpu().model << "\n"
             << cuflash::explain(problem.attention(), problem.outputs(), execution) << "\n";
 
   std::cout << "Exact: the largest error against a float64 evaluation of the definition, forward and backward\n"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "files/tensor_file.h"
+#include "files/tensors/tensor_file.h"
 
 namespace cuflash::cli {
 
@@ -30,9 +30,9 @@ class DemoProblem {
   std::vector<double> dv() const { return values(dv_); }
 
  private:
-  static std::vector<double> values(const HostTensor& tensor);
+  static std::vector<double> values(const files::HostTensor& tensor);
 
-  HostTensor q_, k_, v_, dout_, o_, lse_, dq_, dk_, dv_;
+  files::HostTensor q_, k_, v_, dout_, o_, lse_, dq_, dk_, dv_;
   Attention attention_;
 };
 

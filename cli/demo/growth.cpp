@@ -7,9 +7,9 @@
 
 #include "cli/demo/demo.h"
 #include "cli/terminal/progress.h"
-#include "machine/machine.h"
-#include "machine/text.h"
 #include "reference/naive.h"
+#include "support/physical_memory.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 

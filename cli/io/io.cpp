@@ -24,7 +24,7 @@
 #include "cli/terminal/progress.h"
 #include "cli/terminal/table.h"
 #include "cuda/driver/device.h"
-#include "files/json_text.h"
+#include "files/text/json.h"
 #include "problem/describe.h"
 
 namespace cuflash::cli {
@@ -139,8 +139,8 @@ std::string result_json(const char* direction, const Point& point) {
   const auto measured = [&](double Measured::*of) {
     return point.measured ? fixed(*point.measured.*of, 0) : std::string("null");
   };
-  return join("{\"direction\": ", json_string(direction), ", \"len_q\": ", point.len_q, ", \"len_k\": ", point.len_k,
-              ", \"tile_q\": ", t.tiles.tile_q, ", \"tile_k\": ", t.tiles.tile_k,
+  return join("{\"direction\": ", files::json_string(direction), ", \"len_q\": ", point.len_q,
+              ", \"len_k\": ", point.len_k, ", \"tile_q\": ", t.tiles.tile_q, ", \"tile_k\": ", t.tiles.tile_k,
               ", \"tiles_visited\": ", t.tiles.visited, ", \"tiles_masked\": ", t.tiles.masked,
               ", \"tiles_skipped\": ", t.tiles.skipped, ", \"bytes_naive\": ", fixed(t.naive, 0),
               ", \"bytes_paper\": ", fixed(t.paper, 0), ", \"bytes_read\": ", fixed(t.walk.read, 0),
@@ -168,9 +168,9 @@ class Report {
     write("backward", &GridPoint::backward);
     if (!not_measured_.empty()) std::cout << "\nnot measured: " << not_measured_ << "\n";
     write_json(options_, join("{\"format\": \"cuflash-io-1\", ", json_of(options_),
-                              ", \"arch\": ", json_string(cuda::target_of(arch_)),
-                              ", \"not_measured\": ", not_measured_.empty() ? "null" : json_string(not_measured_),
-                              ", \"results\": [", json_, "]}\n"));
+                              ", \"arch\": ", files::json_string(cuda::target_of(arch_)), ", \"not_measured\": ",
+                              not_measured_.empty() ? "null" : files::json_string(not_measured_), ", \"results\": [",
+                              json_, "]}\n"));
     return kExitOk;
   }
 

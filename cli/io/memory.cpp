@@ -13,7 +13,7 @@
 #include "cli/terminal/table.h"
 #include "cuda/launch/tile_counts.h"
 #include "cuda/plan.h"
-#include "files/json_text.h"
+#include "files/text/json.h"
 #include "problem/describe.h"
 #include "reference/naive.h"
 
@@ -89,15 +89,16 @@ int run_memory(const GridOptions& options) {
                             bytes_text(m.outputs), bytes_text(m.workspace), bytes_text(m.naive_matrices),
                             m.workspace > 0 ? fixed(m.naive_matrices / m.workspace, 1) + "x" : "-",
                             fixed(100 * m.saved(), 1) + "%"});
-      json += join(json.empty() ? "\n" : ",\n", "{\"direction\": ", json_string(direction), ", \"len_q\": ", o.seq_q,
-                   ", \"len_k\": ", o.seq_k.value_or(o.seq_q), ", \"inputs\": ", fixed(m.inputs, 0),
-                   ", \"outputs\": ", fixed(m.outputs, 0), ", \"workspace\": ", fixed(m.workspace, 0),
-                   ", \"naive_matrices\": ", fixed(m.naive_matrices, 0), "}");
+      json +=
+          join(json.empty() ? "\n" : ",\n", "{\"direction\": ", files::json_string(direction), ", \"len_q\": ", o.seq_q,
+               ", \"len_k\": ", o.seq_k.value_or(o.seq_q), ", \"inputs\": ", fixed(m.inputs, 0),
+               ", \"outputs\": ", fixed(m.outputs, 0), ", \"workspace\": ", fixed(m.workspace, 0),
+               ", \"naive_matrices\": ", fixed(m.naive_matrices, 0), "}");
     }
     std::cout << "\n" << direction << "\n" << table.text();
   }
   write_json(options, join("{\"format\": \"cuflash-memory-1\", ", json_of(options),
-                           ", \"device\": ", json_string(device), ", \"results\": [", json, "]}\n"));
+                           ", \"device\": ", files::json_string(device), ", \"results\": [", json, "]}\n"));
   return kExitOk;
 }
 

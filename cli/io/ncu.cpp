@@ -11,8 +11,8 @@
 #include <optional>
 #include <stdexcept>
 
-#include "machine/text.h"
 #include "support/file.h"
+#include "support/text.h"
 
 extern char** environ;
 

@@ -7,8 +7,8 @@
 #include "cli/terminal/progress.h"
 #include "cuda/families/typical.h"
 #include "cuda/jit/pack.h"
-#include "machine/text.h"
 #include "support/environment.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 

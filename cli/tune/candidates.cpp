@@ -10,7 +10,7 @@
 #include "cpu/forward.h"
 #include "cpu/tuned_tile.h"
 #include "cuda/families/typical.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 

@@ -5,7 +5,7 @@
 
 #include "cli/bench/grid.h"
 #include "cli/bench/measure.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 

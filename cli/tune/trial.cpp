@@ -21,7 +21,7 @@
 #include "cuda/jit/binaries.h"
 #include "cuda/jit/nvrtc.h"
 #include "dtype.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 

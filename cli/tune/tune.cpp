@@ -6,7 +6,6 @@
 #include "cli/arguments/exit.h"
 #include "cli/bench/grid.h"
 #include "cli/commands.h"
-#include "cli/kernels/cache_problem.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/table.h"
 #include "cli/tune/search.h"
@@ -15,8 +14,9 @@
 #include "cuda/families/plan_kv.h"
 #include "cuda/jit/disk_cache.h"
 #include "cuda/jit/nvrtc.h"
-#include "machine/text.h"
+#include "machine/cache_problem.h"
 #include "support/environment.h"
+#include "support/text.h"
 #include "tuned/table.h"
 
 namespace cuflash::cli {

@@ -1,14 +1,14 @@
-#include "files/npy_header.h"
+#include "files/npy/header.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 
-#include "cli/arguments/exit.h"
-#include "files/scanner.h"
-#include "machine/text.h"
+#include "files/error.h"
+#include "files/text/scanner.h"
+#include "support/text.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 namespace {
 
@@ -74,7 +74,7 @@ bool parse_bool(PythonScanner& scanner) {
 void parse_type(std::string_view descr, NpyHeader& header) {
   const auto way_out = "save it as float16, float32 or float64 (bool or an integer for masks and lengths)";
   if (descr.find('O') != std::string_view::npos) {
-    throw UsageError(join("it holds Python objects (dtype ", in_quotes(descr), "), which are never loaded; ", way_out));
+    throw FileError(join("it holds Python objects (dtype ", in_quotes(descr), "), which are never loaded; ", way_out));
   }
   const bool has_order = !descr.empty() && std::string_view("<>|").find(descr.front()) != std::string_view::npos;
   const std::string_view code = descr.substr(has_order ? 1 : 0);
@@ -82,7 +82,7 @@ void parse_type(std::string_view descr, NpyHeader& header) {
   const bool order_known = has_order && (descr.front() != '|' || (row != kTypes.end() && size_of(row->type) == 1));
   if (row == kTypes.end() || !order_known) {
     const bool perhaps_bf16 = code == "V2";
-    throw UsageError(
+    throw FileError(
         join("its dtype ", in_quotes(descr), " is not supported; ",
              perhaps_bf16 ? "NumPy has no bfloat16: save it as float32 and pass --dtype bf16, or in a .safetensors file"
                           : way_out));
@@ -94,7 +94,7 @@ void parse_type(std::string_view descr, NpyHeader& header) {
 void parse_value(PythonScanner& scanner, std::string_view key, NpyHeader& header) {
   if (key == "descr") {
     if (scanner.peek() == '[') {
-      throw UsageError("it holds structured records; save each field as an array of its own");
+      throw FileError("it holds structured records; save each field as an array of its own");
     }
     parse_type(scanner.string(), header);
   } else if (key == "fortran_order") {
@@ -133,7 +133,7 @@ NpyHeader parse_npy_header(std::string_view text) {
 std::string npy_header_text(ElementType type, const std::vector<int64_t>& shape) {
   const auto row = std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeRow& r) { return r.type == type; });
   if (row == kTypes.end()) {
-    throw UsageError(join("a .npy file cannot hold ", name_of(type), "; write it to a .safetensors file"));
+    throw FileError(join("a .npy file cannot hold ", name_of(type), "; write it to a .safetensors file"));
   }
   std::string extents;
   for (const int64_t extent : shape) extents += std::to_string(extent) + ", ";
@@ -141,4 +141,4 @@ std::string npy_header_text(ElementType type, const std::vector<int64_t>& shape)
   return join("{'descr': '", order, row->code, "', 'fortran_order': False, 'shape': (", extents, "), }");
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

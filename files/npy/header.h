@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 struct NpyHeader {
   ElementType type = ElementType::f32;
@@ -15,8 +15,8 @@ struct NpyHeader {
   std::vector<int64_t> shape;
 };
 
-// Throws UsageError, without the name of the file.
+// Throws FileError, without the name of the file.
 NpyHeader parse_npy_header(std::string_view text);
 std::string npy_header_text(ElementType type, const std::vector<int64_t>& shape);
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

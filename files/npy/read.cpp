@@ -2,10 +2,10 @@
 #include <cstring>
 
 #include "files/input_file.h"
-#include "files/npy.h"
-#include "files/npy_header.h"
+#include "files/npy/header.h"
+#include "files/npy/npy.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 namespace {
 
@@ -17,10 +17,10 @@ int64_t header_length(InputFile& file) {
   file.require_left(start.size(), "the start of a .npy file");
   file.read(start.data(), start.size());
   if (std::memcmp(start.data(), kMagic.data(), kMagic.size()) != 0) {
-    throw UsageError("it is not a .npy file (the name of a safetensors file must end in .safetensors)");
+    throw FileError("it is not a .npy file (the name of a safetensors file must end in .safetensors)");
   }
   const int major = start[6];
-  if (major < 1 || major > 3) throw UsageError(join("its .npy version is ", major, "; versions 1 to 3 are known"));
+  if (major < 1 || major > 3) throw FileError(join("its .npy version is ", major, "; versions 1 to 3 are known"));
 
   std::array<unsigned char, 4> length{};
   const int64_t length_size = major == 1 ? 2 : 4;
@@ -56,7 +56,7 @@ Array read(InputFile file) {
   const int64_t length = header_length(file);
   file.require_left(length, "its header");
   if (length > kLongestHeader)
-    throw UsageError(join("its header has ", length, " bytes; at most ", kLongestHeader, " make sense"));
+    throw FileError(join("its header has ", length, " bytes; at most ", kLongestHeader, " make sense"));
   std::string text(static_cast<size_t>(length), '\0');
   file.read(text.data(), length);
   NpyHeader header = parse_npy_header(text);
@@ -64,7 +64,7 @@ Array read(InputFile file) {
   const int64_t bytes = data_bytes(header.type, header.shape);
   file.require_left(bytes, join("an array of ", name_of(header.type), " ", shape_text(header.shape)));
   if (file.left() != bytes) {
-    throw UsageError(
+    throw FileError(
         join("it goes on for ", file.left() - bytes, " bytes after its array; one array a file is expected"));
   }
 
@@ -84,4 +84,4 @@ Array read_npy(const std::string& path) {
   return naming_file(path, [&] { return read(InputFile(path)); });
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

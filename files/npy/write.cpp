@@ -1,7 +1,7 @@
-#include "files/npy.h"
-#include "files/npy_header.h"
+#include "files/npy/header.h"
+#include "files/npy/npy.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 // Magic, version 1.0, the header's length and the header, padded so that the data begins at a multiple of 64.
 std::string npy_start(const Array& array) {
@@ -16,4 +16,4 @@ std::string npy_start(const Array& array) {
   return start + text;
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

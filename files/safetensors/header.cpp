@@ -1,15 +1,15 @@
-#include "files/safetensors_header.h"
+#include "files/safetensors/header.h"
 
 #include <algorithm>
 #include <array>
 #include <tuple>
 
-#include "cli/arguments/exit.h"
-#include "files/json_text.h"
-#include "files/utf8.h"
-#include "machine/text.h"
+#include "files/error.h"
+#include "files/text/json.h"
+#include "files/text/utf8.h"
+#include "support/text.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 namespace {
 
@@ -78,17 +78,17 @@ SafetensorsTensor parse_tensor(JsonScanner& scanner, const std::string& name) {
 void require_size(const SafetensorsTensor& tensor) {
   const std::string offsets =
       join("tensor ", in_quotes(tensor.name), ": its data_offsets are ", shape_text({tensor.begin, tensor.end}));
-  if (tensor.begin > tensor.end) throw UsageError(join(offsets, ", but it must begin before it ends"));
+  if (tensor.begin > tensor.end) throw FileError(join(offsets, ", but it must begin before it ends"));
   if (!tensor.type) return;  // of a type that nobody can read here; how large its elements are is not known
   int64_t needed = 0;
   try {
     needed = data_bytes(*tensor.type, tensor.shape);
-  } catch (const UsageError& error) {
-    throw UsageError(join("tensor ", in_quotes(tensor.name), ": ", error.what()));
+  } catch (const FileError& error) {
+    throw FileError(join("tensor ", in_quotes(tensor.name), ": ", error.what()));
   }
   if (tensor.end - tensor.begin != needed) {
-    throw UsageError(join(offsets, ", which is ", tensor.end - tensor.begin, " bytes, but ", tensor.dtype, " ",
-                          shape_text(tensor.shape), " needs ", needed));
+    throw FileError(join(offsets, ", which is ", tensor.end - tensor.begin, " bytes, but ", tensor.dtype, " ",
+                         shape_text(tensor.shape), " needs ", needed));
   }
 }
 
@@ -97,9 +97,9 @@ void require_no_gaps(const std::vector<SafetensorsTensor>& tensors) {
   int64_t end = 0;
   for (const SafetensorsTensor& tensor : tensors) {
     if (tensor.begin != end) {
-      throw UsageError(join("tensor ", in_quotes(tensor.name), " begins at byte ", tensor.begin,
-                            " of the data, but what is before it ends at byte ", end, "; tensors may not ",
-                            tensor.begin < end ? "overlap" : "have a gap between them"));
+      throw FileError(join("tensor ", in_quotes(tensor.name), " begins at byte ", tensor.begin,
+                           " of the data, but what is before it ends at byte ", end, "; tensors may not ",
+                           tensor.begin < end ? "overlap" : "have a gap between them"));
     }
     end = tensor.end;
   }
@@ -113,8 +113,8 @@ const char* safetensors_dtype(ElementType type) {
 
 std::vector<SafetensorsTensor> parse_safetensors_header(std::string_view text) {
   if (!text.starts_with('{'))
-    throw UsageError(join("its header must begin with '{', but begins with ", in_quotes(text)));
-  if (!is_utf8(text)) throw UsageError("its header is not UTF-8 text");
+    throw FileError(join("its header must begin with '{', but begins with ", in_quotes(text)));
+  if (!is_utf8(text)) throw FileError("its header is not UTF-8 text");
   JsonScanner scanner(text);
   std::vector<SafetensorsTensor> tensors;
   scanner.object("the header", [&](const std::string& key) {
@@ -134,4 +134,4 @@ std::vector<SafetensorsTensor> parse_safetensors_header(std::string_view text) {
   return tensors;
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <array>
 
-#include "cli/arguments/exit.h"
-#include "files/safetensors.h"
-#include "files/safetensors_header.h"
-#include "machine/text.h"
+#include "files/error.h"
+#include "files/safetensors/header.h"
+#include "files/safetensors/safetensors.h"
+#include "support/text.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 namespace {
 
@@ -17,8 +17,8 @@ int64_t header_length(InputFile& file) {
   uint64_t length = 0;
   for (size_t n = 0; n < bytes.size(); ++n) length |= uint64_t{bytes[n]} << (8 * n);
   if (length > uint64_t{kLongestSafetensorsHeader}) {
-    throw UsageError(join("its first 8 bytes say that its header has ", length, " bytes, but at most ",
-                          kLongestSafetensorsHeader, " are allowed: it is damaged, or not a safetensors file"));
+    throw FileError(join("its first 8 bytes say that its header has ", length, " bytes, but at most ",
+                         kLongestSafetensorsHeader, " are allowed: it is damaged, or not a safetensors file"));
   }
   return static_cast<int64_t>(length);
 }
@@ -33,7 +33,7 @@ std::vector<SafetensorsTensor> read_header(InputFile& file) {
   const int64_t data = tensors.empty() ? 0 : tensors.back().end;
   file.require_left(data, "the data of its tensors");
   if (file.left() != data) {
-    throw UsageError(join("it goes on for ", file.left() - data, " bytes after its last tensor; no byte may be left"));
+    throw FileError(join("it goes on for ", file.left() - data, " bytes after its last tensor; no byte may be left"));
   }
   return tensors;
 }
@@ -54,9 +54,9 @@ const SafetensorsTensor* SafetensorsReader::find(std::string_view name) const {
 Array SafetensorsReader::read(const SafetensorsTensor& tensor) const {
   return naming_file(path_, [&] {
     if (!tensor.type) {
-      throw UsageError(join("tensor ", in_quotes(tensor.name), " holds ", in_quotes(tensor.dtype),
-                            ", which is not supported; save it as F64, F32, F16 or BF16 (BOOL or an integer for masks ",
-                            "and lengths)"));
+      throw FileError(join("tensor ", in_quotes(tensor.name), " holds ", in_quotes(tensor.dtype),
+                           ", which is not supported; save it as F64, F32, F16 or BF16 (BOOL or an integer for masks ",
+                           "and lengths)"));
     }
     // The file has the size, but a sparse one can have more than the machine has memory.
     Array array{*tensor.type, tensor.shape, allocate(tensor.end - tensor.begin)};
@@ -65,4 +65,4 @@ Array SafetensorsReader::read(const SafetensorsTensor& tensor) const {
   });
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

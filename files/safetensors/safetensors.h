@@ -11,7 +11,7 @@
 #include "files/array.h"
 #include "files/input_file.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian, and no byte is turned here");
 
@@ -24,7 +24,7 @@ struct SafetensorsTensor {
 };
 
 // An open file whose header was found to be sound. Only a tensor that is asked for is read: large files hold thousands.
-// Everything it throws is a UsageError that names the file.
+// Everything it throws is a FileError that names the file.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::string& path);
@@ -49,7 +49,7 @@ struct SafetensorsContent {
 };
 SafetensorsContent safetensors_content(std::vector<NamedArray> arrays);
 
-// Throws UsageError for what cannot be the name of a tensor.
+// Throws FileError for what cannot be the name of a tensor.
 void require_tensor_name(const std::string& name);
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

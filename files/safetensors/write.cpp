@@ -1,13 +1,13 @@
 #include <algorithm>
 
-#include "cli/arguments/exit.h"
-#include "files/json_text.h"
-#include "files/safetensors.h"
-#include "files/safetensors_header.h"
-#include "files/utf8.h"
-#include "machine/text.h"
+#include "files/error.h"
+#include "files/safetensors/header.h"
+#include "files/safetensors/safetensors.h"
+#include "files/text/json.h"
+#include "files/text/utf8.h"
+#include "support/text.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 namespace {
 
@@ -49,8 +49,8 @@ SafetensorsContent safetensors_content(std::vector<NamedArray> arrays) {
 
 void require_tensor_name(const std::string& name) {
   if (name == kMetadataKey || !is_utf8(name)) {
-    throw UsageError(join("a tensor cannot be named ", in_quotes(name), "; any other UTF-8 text will do"));
+    throw FileError(join("a tensor cannot be named ", in_quotes(name), "; any other UTF-8 text will do"));
   }
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

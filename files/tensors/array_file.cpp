@@ -1,16 +1,16 @@
-#include "files/array_file.h"
+#include "files/tensors/array_file.h"
 
 #include <algorithm>
 #include <deque>
 #include <map>
 
-#include "cli/arguments/exit.h"
-#include "files/npy.h"
-#include "files/output_files.h"
-#include "files/safetensors.h"
-#include "machine/text.h"
+#include "files/error.h"
+#include "files/npy/npy.h"
+#include "files/safetensors/safetensors.h"
+#include "files/tensors/output_files.h"
+#include "support/text.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 namespace {
 
@@ -40,8 +40,8 @@ Array read_tensor(const char* flag, const ArrayPlace& place) {
   const SafetensorsTensor* tensor = reader.find(wanted);
   if (!tensor && place.tensor.empty() && reader.tensors().size() == 1) tensor = &reader.tensors().front();
   if (!tensor) {
-    throw UsageError(join(flag, " ", in_quotes(text_of(place)), ": there is no tensor ", in_quotes(wanted),
-                          "; the file holds ", tensor_list(reader.tensors()), "; name one as FILE.safetensors:TENSOR"));
+    throw FileError(join(flag, " ", in_quotes(text_of(place)), ": there is no tensor ", in_quotes(wanted),
+                         "; the file holds ", tensor_list(reader.tensors()), "; name one as FILE.safetensors:TENSOR"));
   }
   return reader.read(*tensor);
 }
@@ -65,7 +65,7 @@ std::vector<SharedFile> files_of(const std::vector<ArrayPlace>& places) {
       if (shares && format_of(places[other].path) == FileFormat::safetensors && place.tensor != places[other].tensor) {
         continue;
       }
-      throw UsageError(join("cannot write ", in_quotes(text_of(place)), ": another output has the same name"));
+      throw FileError(join("cannot write ", in_quotes(text_of(place)), ": another output has the same name"));
     }
     file.outputs.push_back(n);
   }
@@ -89,7 +89,7 @@ ArrayPlace array_place(const std::string& text) {
   const size_t end = colon + kExtension.size();
   ArrayPlace place{text.substr(0, end), text.substr(end + 1)};
   if (place.tensor.empty()) {
-    throw UsageError(join(in_quotes(text), " has no tensor's name after its ':'; add it, or leave the ':' out"));
+    throw FileError(join(in_quotes(text), " has no tensor's name after its ':'; add it, or leave the ':' out"));
   }
   return place;
 }
@@ -136,4 +136,4 @@ void write_arrays(const std::vector<ArrayOutput>& outputs) {
   write_files(files);
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

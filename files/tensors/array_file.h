@@ -6,7 +6,7 @@
 
 #include "files/array.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 enum class FileFormat { npy, safetensors };
 FileFormat format_of(const std::string& path);  // safetensors where it ends in .safetensors
@@ -26,7 +26,7 @@ ArrayPlace output_place(const char* flag, const std::string& text);
 // --grad-out, or else the only one it has.
 Array read_array(const char* flag, const std::string& text);
 
-// Throws UsageError for what write_arrays would not write: worth knowing before computing.
+// Throws FileError for what write_arrays would not write: worth knowing before computing.
 void require_writable(const std::vector<ArrayPlace>& places);
 
 struct ArrayOutput {
@@ -39,4 +39,4 @@ struct ArrayOutput {
 // place of what it held.
 void write_arrays(const std::vector<ArrayOutput>& outputs);
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

@@ -1,15 +1,16 @@
+#include "files/tensors/convert.h"
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
 
-#include "cli/arguments/exit.h"
 #include "dtype.h"
-#include "files/array.h"
-#include "machine/text.h"
+#include "files/error.h"
 #include "numeric.h"
+#include "support/text.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 namespace {
 
@@ -68,7 +69,7 @@ std::vector<std::byte> convert(const Array& array, DType type) {
 
 std::vector<int32_t> to_int32(const Array& array) {
   if (!is_integer(array.type)) {
-    throw UsageError(
+    throw FileError(
         join("holds ", name_of(array.type), ", but lengths must be integers (int32, or any other integer type)"));
   }
   std::vector<int32_t> values(static_cast<size_t>(array.count()));
@@ -77,7 +78,7 @@ std::vector<int32_t> to_int32(const Array& array) {
       for (size_t n = 0; n < values.size(); ++n) {
         const auto element = element_at<Element>(array, static_cast<int64_t>(n));
         if (!std::in_range<int32_t>(element)) {
-          throw UsageError(join("holds ", element, " at index ", n, ", but lengths must fit in 32 bits"));
+          throw FileError(join("holds ", element, " at index ", n, ", but lengths must fit in 32 bits"));
         }
         values[n] = static_cast<int32_t>(element);
       }
@@ -88,8 +89,8 @@ std::vector<int32_t> to_int32(const Array& array) {
 
 std::vector<std::byte> to_bool(const Array& array) {
   if (array.type != ElementType::boolean && !is_integer(array.type)) {
-    throw UsageError(join("holds ", name_of(array.type), ", but a mask is bool or an integer, where 0 hides the key; ",
-                          "pass numbers that are added to the scores as --bias"));
+    throw FileError(join("holds ", name_of(array.type), ", but a mask is bool or an integer, where 0 hides the key; ",
+                         "pass numbers that are added to the scores as --bias"));
   }
   std::vector<std::byte> truth = allocate(array.count());
   with_type(array.type, [&]<class Element>(Element) {
@@ -100,4 +101,4 @@ std::vector<std::byte> to_bool(const Array& array) {
   return truth;
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

@@ -1,22 +1,22 @@
-#include "files/output_files.h"
+#include "files/tensors/output_files.h"
 
 #include <unistd.h>
 
 #include <cerrno>
 #include <memory>
 
-#include "cli/arguments/exit.h"
-#include "machine/text.h"
+#include "files/error.h"
 #include "support/temporary_file.h"
+#include "support/text.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 namespace {
 
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const fs::path& path, const std::string& reason) {
-  throw UsageError(join("cannot write ", in_quotes(path.string()), ": ", reason));
+  throw FileError(join("cannot write ", in_quotes(path.string()), ": ", reason));
 }
 
 class Staged {
@@ -66,4 +66,4 @@ void write_files(const std::vector<OutputFile>& files) {
   for (const auto& file : staged) file->put_in_place();
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

@@ -6,14 +6,14 @@
 #include <string_view>
 #include <vector>
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 struct OutputFile {
   std::string path;
   std::vector<std::string_view> parts;  // its content, one after the other
 };
 
-// Where the data goes: through a link to its target, so that renaming does not replace the link. Throws UsageError for
+// Where the data goes: through a link to its target, so that renaming does not replace the link. Throws FileError for
 // a place that write_files would not write to: worth knowing before computing.
 std::filesystem::path writable_place(const std::string& path);
 
@@ -21,4 +21,4 @@ std::filesystem::path writable_place(const std::string& path);
 // file is ever seen half-written, and when one cannot be written the others stay as they were.
 void write_files(const std::vector<OutputFile>& files);
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

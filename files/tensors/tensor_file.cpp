@@ -1,12 +1,13 @@
-#include "files/tensor_file.h"
+#include "files/tensors/tensor_file.h"
 
 #include <cstring>
 
-#include "cli/arguments/exit.h"
 #include "dtype.h"
-#include "machine/text.h"
+#include "files/error.h"
+#include "files/tensors/convert.h"
+#include "support/text.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 namespace {
 
@@ -23,8 +24,8 @@ ElementType element_type_of(DType type) {
 Tensor view_of(const std::vector<int64_t>& file_shape, DType type, Arrangement arrangement) {
   constexpr size_t kMostDimensions = 4;
   const std::string got = join("its shape is ", shape_text(file_shape));
-  if (file_shape.empty()) throw UsageError(join(got, ": a single number, where an array is expected"));
-  if (file_shape.size() > kMostDimensions) throw UsageError(join(got, ", but at most 4 dimensions have a meaning"));
+  if (file_shape.empty()) throw FileError(join(got, ": a single number, where an array is expected"));
+  if (file_shape.size() > kMostDimensions) throw FileError(join(got, ", but at most 4 dimensions have a meaning"));
   std::vector<int64_t> shape = file_shape;
   if (arrangement == Arrangement::leading_ones) shape.insert(shape.begin(), kMostDimensions - shape.size(), 1);
 
@@ -54,8 +55,8 @@ template <class Make>
 HostTensor named(const char* flag, const std::string& file, Make make) {
   try {
     return make();
-  } catch (const UsageError& error) {
-    throw UsageError(join(flag, " ", in_quotes(file), ": ", error.what()));
+  } catch (const FileError& error) {
+    throw FileError(join(flag, " ", in_quotes(file), ": ", error.what()));
   }
 }
 
@@ -103,8 +104,8 @@ DType float_type_of(const char* flag, const std::string& file, const Array& arra
     case ElementType::f32: return DType::f32;
     case ElementType::f64: return DType::f64;
     default:
-      throw UsageError(join(flag, " ", in_quotes(file), ": holds ", name_of(array.type),
-                            "; say with --dtype in which type to compute: f64, f32, f16 or bf16"));
+      throw FileError(join(flag, " ", in_quotes(file), ": holds ", name_of(array.type),
+                           "; say with --dtype in which type to compute: f64, f32, f16 or bf16"));
   }
 }
 
@@ -122,4 +123,4 @@ Array to_array(const HostTensor& tensor, FileFormat format) {
   return array;
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "files/array_file.h"
+#include "files/tensors/array_file.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 // How the dimensions of a file become those of the library's tensor.
 enum class Arrangement {
@@ -38,4 +38,4 @@ HostTensor to_tensor(const char* flag, const std::string& file, const Array& arr
 // A safetensors file gets the tensor's own type, a .npy file float64 for f64 and float32 for all others.
 Array to_array(const HostTensor& tensor, FileFormat format);
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

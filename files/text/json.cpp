@@ -1,11 +1,11 @@
-#include "files/json_text.h"
+#include "files/text/json.h"
 
 #include <charconv>
 
-#include "files/utf8.h"
-#include "machine/text.h"
+#include "files/text/utf8.h"
+#include "support/text.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 namespace {
 
@@ -127,4 +127,4 @@ std::string json_string(std::string_view text) {
   return json + '"';
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

@@ -5,10 +5,10 @@
 #include <string>
 #include <string_view>
 
-#include "files/scanner.h"
-#include "machine/text.h"
+#include "files/text/scanner.h"
+#include "support/text.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 // Its text must be UTF-8, and then so is every string.
 class JsonScanner : public Scanner {
@@ -44,4 +44,4 @@ class JsonScanner : public Scanner {
 
 std::string json_string(std::string_view text);  // with its quotation marks
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

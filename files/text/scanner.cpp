@@ -1,9 +1,9 @@
-#include "files/scanner.h"
+#include "files/text/scanner.h"
 
-#include "cli/arguments/exit.h"
-#include "machine/text.h"
+#include "files/error.h"
+#include "support/text.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 namespace {
 
@@ -53,7 +53,7 @@ bool Scanner::at_end() {
 }
 
 void Scanner::fail(const std::string& reason) const {
-  throw UsageError(join(what_, " is broken: ", reason, " at ", rest_.empty() ? "its end" : in_quotes(rest_)));
+  throw FileError(join(what_, " is broken: ", reason, " at ", rest_.empty() ? "its end" : in_quotes(rest_)));
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 class Scanner {
  public:
@@ -17,7 +17,7 @@ class Scanner {
   bool take_word(std::string_view word);
   int64_t whole_number(const char* what);  // digits alone; `what` it is, for the error
   bool at_end();
-  // Throws UsageError, without the name of the file, with the place where reading stopped.
+  // Throws FileError, without the name of the file, with the place where reading stopped.
   [[noreturn]] void fail(const std::string& reason) const;
 
  protected:
@@ -27,4 +27,4 @@ class Scanner {
   const char* what_;  // for messages
 };
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

@@ -1,6 +1,6 @@
-#include "files/utf8.h"
+#include "files/text/utf8.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 namespace {
 
@@ -49,4 +49,4 @@ void append_utf8(std::string& text, uint32_t code_point) {
   append_six_bits(0);
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

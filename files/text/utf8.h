@@ -5,11 +5,11 @@
 #include <string>
 #include <string_view>
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 // No byte that is not part of a character, none written longer than needed, no surrogates, nothing above U+10FFFF.
 bool is_utf8(std::string_view text);
 
 void append_utf8(std::string& text, uint32_t code_point);
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

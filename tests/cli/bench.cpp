@@ -11,6 +11,7 @@
 #include "cli/bench/report.h"
 #include "cuda/jit/binaries.h"
 #include "cuda/jit/compile.h"
+#include "files/error.h"
 #include "tests/cli/program.h"
 #include "tests/cuda/nvrtc.h"
 
@@ -53,7 +54,7 @@ TEST(BenchFiles, are_read_as_they_were_written) {
 TEST(BenchFiles, that_are_broken_are_refused) {
   const std::string json = bench_json(some_results());
   for (size_t length = 0; length + 2 < json.size(); ++length)
-    EXPECT_THROW(parse_bench_json(json.substr(0, length)), UsageError) << length;
+    EXPECT_THROW(parse_bench_json(json.substr(0, length)), files::FileError) << length;
   for (const auto& [from, to, reason] : std::initializer_list<std::tuple<const char*, const char*, const char*>>{
            {"cuflash-bench-1", "other", "its format is 'other'"},
            {"\"ms\": 1.5", "\"ms\": 0", "ms must be larger than 0"},
@@ -78,7 +79,7 @@ TEST(BenchFiles, that_are_broken_are_refused) {
     try {
       parse_bench_json(broken);
       ADD_FAILURE() << to << " was accepted";
-    } catch (const UsageError& error) {
+    } catch (const files::FileError& error) {
       EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << to << ": " << error.what();
     }
   }

@@ -10,14 +10,16 @@
 #include "check/cases/random.h"
 #include "cli/arguments/exit.h"
 #include "dtype.h"
-#include "files/array_file.h"
-#include "files/npy.h"
+#include "files/npy/npy.h"
+#include "files/tensors/array_file.h"
+#include "files/tensors/convert.h"
 #include "reference/oracle.h"
 #include "tests/cli/program.h"
 
 namespace cuflash::cli {
 namespace {
 
+using namespace files;
 using Shape = std::vector<int64_t>;
 
 Array array_of(const Shape& shape, const std::vector<double>& values) {

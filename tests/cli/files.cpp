@@ -9,13 +9,15 @@
 #include <thread>
 
 #include "cli/arguments/exit.h"
-#include "files/array_file.h"
+#include "files/tensors/array_file.h"
 #include "support/temporary_file.h"
 #include "tests/cli/program.h"
 #include "tests/shared/processes.h"
 
 namespace cuflash::cli {
 namespace {
+
+using namespace files;
 
 namespace fs = std::filesystem;
 

@@ -1,5 +1,5 @@
 // .npy files: what NumPy writes is read, what an enemy writes is refused with a sentence, nothing is half-written.
-#include "files/npy.h"
+#include "files/npy/npy.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -10,14 +10,15 @@
 #include <cstring>
 
 #include "check/cases/random.h"
-#include "cli/arguments/exit.h"
 #include "dtype.h"
-#include "files/array_file.h"
+#include "files/error.h"
+#include "files/tensors/array_file.h"
+#include "files/tensors/convert.h"
 #include "fuzz/made_files.h"
-#include "machine/machine.h"
+#include "support/physical_memory.h"
 #include "tests/shared/temp_dir.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 namespace {
 
 using made::header, made::npy;
@@ -48,7 +49,7 @@ std::vector<double> numbers(const Array& array) {
 std::string read_error(const std::string& path) {
   try {
     read_npy(path);
-  } catch (const UsageError& error) {
+  } catch (const FileError& error) {
     return error.what();
   }
   return "";
@@ -166,7 +167,7 @@ TEST(Npy, survives_random_damage) {
     try {
       const Array array = read_npy(path);
       EXPECT_EQ(static_cast<int64_t>(array.bytes.size()), array.count() * size_of(array.type));
-    } catch (const UsageError&) {
+    } catch (const FileError&) {
       ++refused;
     }
   }
@@ -259,12 +260,12 @@ TEST(Npy, lengths_are_never_narrowed) {
   EXPECT_EQ(lengths("|u1", little<uint8_t>({255})), std::vector<int32_t>{255});
   EXPECT_EQ(lengths("<i2", little<int16_t>({-1})),
             std::vector<int32_t>{-1});  // the library refuses it with its own words
-  EXPECT_THROW(lengths("<i8", little<int64_t>({2147483648})), UsageError);
-  EXPECT_THROW(lengths("<i8", little<int64_t>({int64_t{1} << 32})), UsageError);
-  EXPECT_THROW(lengths("<u4", little<uint32_t>({4294967295})), UsageError);
-  EXPECT_THROW(lengths("<u8", little<uint64_t>({uint64_t{1} << 63})), UsageError);
-  EXPECT_THROW(lengths("<f4", little<float>({3})), UsageError);
-  EXPECT_THROW(lengths("|b1", little<uint8_t>({1})), UsageError);
+  EXPECT_THROW(lengths("<i8", little<int64_t>({2147483648})), FileError);
+  EXPECT_THROW(lengths("<i8", little<int64_t>({int64_t{1} << 32})), FileError);
+  EXPECT_THROW(lengths("<u4", little<uint32_t>({4294967295})), FileError);
+  EXPECT_THROW(lengths("<u8", little<uint64_t>({uint64_t{1} << 63})), FileError);
+  EXPECT_THROW(lengths("<f4", little<float>({3})), FileError);
+  EXPECT_THROW(lengths("|b1", little<uint8_t>({1})), FileError);
 }
 
 TEST(Npy, masks_are_true_where_they_are_not_zero) {
@@ -273,7 +274,7 @@ TEST(Npy, masks_are_true_where_they_are_not_zero) {
   EXPECT_EQ(to_bool(ints), (std::vector<std::byte>{std::byte{0}, std::byte{1}, std::byte{1}}));
   const Array bools = read_npy(dir.write("b.npy", npy(header("|b1", "(2,)"), std::string("\0\x02", 2))));
   EXPECT_EQ(to_bool(bools), (std::vector<std::byte>{std::byte{0}, std::byte{1}}));
-  EXPECT_THROW(to_bool(read_npy(dir.write("f.npy", npy(header("<f4", "(1,)"), little<float>({0}))))), UsageError);
+  EXPECT_THROW(to_bool(read_npy(dir.write("f.npy", npy(header("<f4", "(1,)"), little<float>({0}))))), FileError);
 }
 
 Array counting(ElementType type, const std::vector<int64_t>& shape) {
@@ -318,7 +319,7 @@ TEST(NpyWriter, writes_all_files_or_none) {
   const Array array = counting(ElementType::f32, {2});
   for (const std::string& bad :
        {dir.file("directory"), dir.file("no/such/place.npy"), dir.file("new.npy"), std::string("/dev/null")}) {
-    EXPECT_THROW(write_arrays({{dir.file("new.npy"), array}, {before, array}, {bad, array}}), UsageError) << bad;
+    EXPECT_THROW(write_arrays({{dir.file("new.npy"), array}, {before, array}, {bad, array}}), FileError) << bad;
     EXPECT_FALSE(dir.has("new.npy")) << bad;
     EXPECT_EQ(dir.read("old.npy"), "what was there") << bad;
     EXPECT_EQ(dir.entries(), 2u) << bad;
@@ -335,4 +336,4 @@ TEST(NpyWriter, a_link_stays_a_link) {
 }
 
 }  // namespace
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

@@ -1,6 +1,6 @@
 // Safetensors files: what others write is read, what an enemy writes is refused with a sentence, what we write is read
 // back.
-#include "files/safetensors.h"
+#include "files/safetensors/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -8,15 +8,16 @@
 #include <cmath>
 #include <cstring>
 
-#include "cli/arguments/exit.h"
 #include "dtype.h"
 #include "error.h"
-#include "files/array_file.h"
+#include "files/error.h"
+#include "files/tensors/array_file.h"
+#include "files/tensors/convert.h"
 #include "fuzz/made_files.h"
-#include "machine/machine.h"
+#include "support/physical_memory.h"
 #include "tests/shared/temp_dir.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 namespace {
 
 using made::length_text, made::object, made::safetensors, made::tensor;
@@ -40,7 +41,7 @@ template <class Call>
 std::string error_of(Call call) {
   try {
     call();
-  } catch (const UsageError& error) {
+  } catch (const FileError& error) {
     return error.what();
   }
   return "";
@@ -461,7 +462,7 @@ TEST(SafetensorsWriter, writes_all_files_or_none) {
                                                          {dir.file("bf16.npy"), array},  // NumPy has no such type
                                                          {fresh, array, "__metadata__"},
                                                          {fresh, array, "\xff"}}) {
-    EXPECT_THROW(write_arrays({{fresh, array, "x"}, {before, array, "x"}, bad}), UsageError) << bad.path << bad.tensor;
+    EXPECT_THROW(write_arrays({{fresh, array, "x"}, {before, array, "x"}, bad}), FileError) << bad.path << bad.tensor;
     EXPECT_FALSE(dir.has("new.safetensors")) << bad.path;
     EXPECT_EQ(dir.read("old.safetensors"), "what was there") << bad.path;
     EXPECT_EQ(dir.entries(), 3u) << bad.path;
@@ -479,4 +480,4 @@ TEST(SafetensorsWriter, one_file_under_two_names_is_shared) {
 }
 
 }  // namespace
-}  // namespace cuflash::cli
+}  // namespace cuflash::files
