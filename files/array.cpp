@@ -45,7 +45,7 @@ bool is_integer(ElementType type) { return type >= ElementType::i8 && type <= El
 int64_t Array::count() const { return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>()); }
 
 int64_t data_bytes(ElementType type, const std::vector<int64_t>& shape) {
-  // A zero among the extents makes the array empty but not the products of the others, which become strides.
+  // An extent of 0 makes the array empty, but the products of the other extents still become strides.
   int64_t bytes = size_of(type);
   bool empty = false;
   for (const int64_t extent : shape) {

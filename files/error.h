@@ -1,4 +1,4 @@
-// The one error of this folder.
+// The only error that files/ throws.
 #pragma once
 
 #include <stdexcept>

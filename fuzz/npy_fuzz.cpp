@@ -1,4 +1,4 @@
-// The reader of .npy files: it refuses with a sentence, or what it takes is consistent and survives a round trip.
+// The reader of .npy files: it refuses with a sentence, or the array is consistent and survives a round trip.
 #include <cstdint>
 
 #include "files/npy/header.h"
@@ -83,7 +83,7 @@ void repair(std::string& input) {
     const auto bytes = static_cast<size_t>(files::data_bytes(found.type, found.shape));
     if (bytes <= kMostData) input.resize(begin + length + bytes, 'x');
   } catch (const files::FileError&) {
-    // A header that is not one says nothing about the data.
+    // An invalid header says nothing about the data.
   }
 }
 

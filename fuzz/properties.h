@@ -1,4 +1,4 @@
-// What must hold whatever a reader was given.
+// Properties that hold for any input of a reader.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace cuflash::fuzz {
 
-// Ends the program, in a way that libFuzzer and the driver both notice.
+// Ends the program in a way that both libFuzzer and the driver notice.
 inline void require(bool holds, const std::string& property) {
   if (!holds) throw std::logic_error("this does not hold: " + property);
 }
@@ -24,7 +24,7 @@ inline void require_sentence(const std::string& message) {
   require(message.size() < 2000, "a refusal is short");  // it may hold a shape of 64 numbers
 }
 
-// What `read` returns, or nothing where it refuses.
+// The result of `read`, or nothing if it refuses.
 template <class Read>
 auto unless_refused(Read read) -> std::optional<decltype(read())> {
   try {

@@ -1,5 +1,5 @@
-// The reader of safetensors files: it refuses with a sentence, or the tensors it takes are consistent, cover the data
-// without a gap, and survive a round trip.
+// The reader of safetensors files: it refuses with a sentence, or its tensors are consistent, cover the data without
+// a gap, and survive a round trip.
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -30,20 +30,20 @@ std::string one(const std::string& dtype, const std::string& shape, const std::s
   return safetensors(object({tensor("q", dtype, shape, offsets)}), "0123456789abcdef");
 }
 
-// The tensors of a sound header, in the order of their data.
+// The tensors of a valid header, in the order of their data.
 void require_covered(const std::vector<files::SafetensorsTensor>& tensors, int64_t data_size) {
   int64_t end = 0;
   std::set<std::string> names;
   for (const files::SafetensorsTensor& tensor : tensors) {
     require(tensor.begin == end && tensor.end >= end, "each tensor begins where the one before it ends");
-    require(names.insert(tensor.name).second, "no name stands twice");
+    require(names.insert(tensor.name).second, "no name occurs twice");
     files::require_tensor_name(tensor.name);
     end = tensor.end;
   }
   require(end == data_size, "the tensors cover the data");
 }
 
-// Of the types that are known.
+// Only tensors of known types.
 std::deque<std::pair<std::string, files::Array>> read_all(const files::SafetensorsReader& reader,
                                                           const std::string& data) {
   std::deque<std::pair<std::string, files::Array>> arrays;
@@ -151,7 +151,7 @@ void repair(std::string& input) {
     const int64_t data = tensors.empty() ? 0 : tensors.back().end;
     if (data <= kMostData) input.resize(end + 1 + static_cast<size_t>(data), 'x');
   } catch (const files::FileError&) {
-    // A header that is not one says nothing about the data.
+    // An invalid header says nothing about the data.
   }
 }
 

@@ -8,7 +8,7 @@ namespace cuflash::machine {
 
 struct Cpu {
   std::string model;
-  std::vector<std::string> features;  // of those that matter for attention, under the kernel's names
+  std::vector<std::string> features;  // those that matter for attention, as Linux names them
 };
 Cpu this_cpu();
 

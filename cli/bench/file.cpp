@@ -50,7 +50,7 @@ auto member_named(const Fields& fields, std::string_view name) -> decltype(field
 }
 
 std::string number_text(double value) {
-  constexpr double kLargestWhole = 1e15;  // bytes are to be seen without an exponent
+  constexpr double kLargestWhole = 1e15;  // show bytes without an exponent
   if (value == std::floor(value) && std::abs(value) < kLargestWhole) return std::to_string(std::llround(value));
   std::array<char, 32> text{};
   const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);

@@ -1,4 +1,4 @@
-// What the library is for, in one screen: it is exact, and it needs neither the time nor the memory of a score matrix.
+// What the library offers, on one screen: it is exact, and it saves the time and the memory of a score matrix.
 #include "cli/demo/demo.h"
 
 #include <iostream>

@@ -1,4 +1,4 @@
-// The disk cache of compiled kernels, and the tuned choices beside them: what is in it, and away with it.
+// Lists or clears the disk cache of compiled kernels and the tuned choices beside them.
 #include <iostream>
 
 #include "cli/arguments/exit.h"

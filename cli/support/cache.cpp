@@ -17,7 +17,7 @@ constexpr int64_t kBatch = 2, kPages = 64;
 constexpr int64_t kMost = (int64_t{1} << 31) - 1;
 const int32_t kHeld[] = {100, 100}, kEntries[] = {1, 0}, kPads[] = {3, 0}, kStarts[] = {0, 1, 2}, kOne[] = {1, 1};
 
-// Pages of its own for each sequence, as far as kHeld reaches in pages that are appended to.
+// Separate pages for each sequence, up to kHeld in pages that are appended to.
 std::vector<int32_t> table_of(int64_t columns) {
   std::vector<int32_t> table;
   for (int64_t b = 0; b < kBatch; ++b)
@@ -64,7 +64,7 @@ std::string ask_boxes(const CacheQuestion& question) {
 
 namespace {
 
-// What a call can be asked for beside q, k and v.
+// The options of a call.
 void append(CacheSketch& s) {
   const CacheQuestion& q = s.question;
   s.cache.k_new = s.rows(kBatch, q.heads_k, 1, q.dim), s.cache.v_new = s.rows(kBatch, q.heads_k, 1, s.cache.v.shape[3]);
@@ -149,7 +149,7 @@ CacheQuestion with(const CacheOption& option, DType type, int64_t dim) {
   return {.dtype = type, .dim = dim, .page_size = option.page_size, .change = option.change};
 }
 
-// Every type, and head sizes that reach each padded size of the kernels, with and without a remainder.
+// Every type, and head sizes that cover each padded size of the kernels, with and without a remainder.
 constexpr int64_t kDims[] = {2, 31, 32, 64, 72, 96, 128, 160, 192, 250, 256, 512, 576};
 
 std::string served_everywhere(const CacheOption& option, const char* place) {

@@ -16,7 +16,7 @@ constexpr const char* kSupportCpu = "cpu";
 constexpr const char* kSupportPlaces[] = {kSupportCpu, "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"};
 constexpr int64_t kSupportLength = 1024;
 
-// A problem, and what is different about it beside the options of `cuflash explain`.
+// A problem: the options of `cuflash explain`, and changes that they cannot express.
 struct Question {
   ExplainOptions options;
   std::function<void(Sketch&)> change;
@@ -25,10 +25,10 @@ struct Question {
 struct Answer {
   bool served = false;
   std::string tiles{};    // "64 x 128": queries by keys
-  std::string options{};  // that the kernel was compiled for
-  std::string reason{};   // of a refusal
-  bool boxes = false;     // over a cache on Hopper: the kernel with tensor copies
-  std::string no_tma{};   // likewise: why it is not taken
+  std::string options{};  // the kernel was compiled for these
+  std::string reason{};   // for a refusal
+  bool boxes = false;     // KV cache on Hopper: the kernel that loads by TMA
+  std::string no_tma{};   // likewise: why another kernel is used
 };
 
 // Four heads, as many queries as keys, all gradients.
@@ -38,9 +38,9 @@ Sketch sketch_of(const Question& question);
 // place: one of kSupportPlaces.
 Answer ask(const Attention& attention, const CacheTensors& cache, const std::string& place);
 Answer ask(const Question& question, const std::string& place);
-// In a table: "no", "yes" where there are no tiles to name, or the tiles.
+// A table cell: "no", the tiles, or "yes" if there are no tiles to name.
 std::string cell(const Answer& answer);
-// Which tiles the forward kernel for Hopper has for it, or why it is not taken.
+// The tiles of the forward kernel for Hopper, or why another kernel is used.
 std::string ask_hopper(const Question& question);
 
 }  // namespace cuflash::cli

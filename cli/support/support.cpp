@@ -1,4 +1,4 @@
-// What is computed where, by which kernel: every cell is an answer of the library, so that the table cannot lie.
+// Which kernel computes what where. The library itself answers for every cell, so the tables cannot be wrong.
 #include <functional>
 #include <iostream>
 

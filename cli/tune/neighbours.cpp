@@ -22,7 +22,7 @@ Lists backward_lists(Element e) {
   return {{32, 64}, {32, 64, 128}};
 }
 
-// Kernels that just fit the registers of several CTAs spill more often than not; fewer CTAs leave room.
+// Kernels whose CTAs only just fit the registers usually spill; fewer CTAs leave room.
 template <class Config>
 void add_with(int ctas, Config c, std::vector<Config>& configs, const cuda::Arch& arch) {
   constexpr int kRoom = 12;
@@ -125,7 +125,7 @@ void add_neighbours(Collection& all, const Sm90BackwardConfig& built_in) {
 }
 
 void add_neighbours(Collection& all, const KvConfig& built_in, int64_t rows, int64_t splits) {
-  // How a problem is cut matters more than the tile.
+  // The number of splits matters more than the tile.
   for (const auto& [times, over] : {std::pair{1, 4}, {1, 2}, {3, 4}, {3, 2}, {2, 1}, {4, 1}}) {
     Candidate other{cuda::choice_of(built_in), {}, false, ""};
     other.choice.splits = static_cast<int>(std::max<int64_t>(1, splits * times / over));
@@ -140,11 +140,11 @@ void add_neighbours(Collection& all, const KvConfig& built_in, int64_t rows, int
             if (tile_q > 16 && rows <= tile_q / 2) continue;
             c.tile_q = tile_q, c.row_warps = std::min(tile_q / 16, 8), c.tile_k = tile_k;
             c.key_warps = key_warps, c.column_warps = column_warps, c.ctas_per_sm = ctas;
-            if (tile_q > kWarpgroupRows && !by_warpgroups(c)) continue;  // nobody has tried them
+            if (tile_q > kWarpgroupRows && !by_warpgroups(c)) continue;  // untested
             const int warps = c.row_warps * key_warps * column_warps;
-            if (warps < 4 || warps > 8) continue;  // fewer keep too few copies on their way
+            if (warps < 4 || warps > 8) continue;  // fewer warps keep too few copies in flight
             std::vector<KvConfig> configs;
-            // Who is alone on a multiprocessor has room for more.
+            // A CTA that is alone on its multiprocessor has room for more stages.
             for (const int stages : {8, 6, 4, 3, 2})
               if (stages <= 4 || (ctas == 1 && c.copy == kCopyTma)) c.stages = stages, configs.push_back(c);
             all.add_first(configs);

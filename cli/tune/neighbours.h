@@ -1,4 +1,4 @@
-// The configs around the one of a plan.
+// The configs near that of a plan.
 #pragma once
 
 #include <vector>
@@ -11,8 +11,8 @@ namespace cuflash::cli {
 // "" where a config can be tried.
 std::string reason_of(const cuda::Limits& limits);
 
-// Collects configs. Those whose shape no kernel has are passed over; of the numbers of CTAs, or of stages, that a tile may
-// have beside it, the first that fits is taken, since the tile decides.
+// Collects configs, skipping shapes that no kernel has. For each tile it takes the first number of CTAs, or of stages, that
+// fits, since the tile matters most.
 class Collection {
  public:
   explicit Collection(const cuda::Arch& arch) : arch_(arch) {}
@@ -39,7 +39,7 @@ class Collection {
 
   const cuda::Arch& arch() const { return arch_; }
 
-  // The built-in one, which was added first, and the others by how many members differ from it.
+  // The built-in config, which was added first, then the others by how many members differ from it.
   std::vector<Candidate> sorted();
 
  private:
@@ -51,7 +51,7 @@ void add_neighbours(Collection& all, const ForwardConfig& built_in);
 void add_neighbours(Collection& all, const Sm90ForwardConfig& built_in);
 void add_neighbours(Collection& all, const BackwardConfig& built_in);
 void add_neighbours(Collection& all, const Sm90BackwardConfig& built_in);
-// rows: queries times heads of a group. splits: of the plan.
+// rows: queries times heads of a group. splits: those of the plan.
 void add_neighbours(Collection& all, const KvConfig& built_in, int64_t rows, int64_t splits);
 
 }  // namespace cuflash::cli

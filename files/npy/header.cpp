@@ -31,7 +31,7 @@ constexpr std::array<TypeRow, 12> kTypes{{{ElementType::boolean, "b1"},
                                           {ElementType::f32, "f4"},
                                           {ElementType::f64, "f8"}}};
 
-// The small part of Python's syntax that a header uses.
+// The small part of Python's syntax that headers use.
 class PythonScanner : public Scanner {
  public:
   using Scanner::Scanner;
@@ -47,7 +47,7 @@ class PythonScanner : public Scanner {
   }
   int64_t extent() {
     const int64_t value = whole_number("a dimension");
-    take('L');  // Python 2 wrote long integers so
+    take('L');  // Python 2 wrote long integers like this
     return value;
   }
 };
@@ -94,7 +94,7 @@ void parse_type(std::string_view descr, NpyHeader& header) {
 void parse_value(PythonScanner& scanner, std::string_view key, NpyHeader& header) {
   if (key == "descr") {
     if (scanner.peek() == '[') {
-      throw FileError("it holds structured records; save each field as an array of its own");
+      throw FileError("it holds structured records; save each field as its own array");
     }
     parse_type(scanner.string(), header);
   } else if (key == "fortran_order") {
@@ -117,7 +117,7 @@ NpyHeader parse_npy_header(std::string_view text) {
     const auto known = std::find(kKeys.begin(), kKeys.end(), key);
     if (known == kKeys.end()) scanner.fail(join("unknown key ", in_quotes(key)));
     bool& key_seen = seen[static_cast<size_t>(known - kKeys.begin())];
-    if (key_seen) scanner.fail(join("key ", in_quotes(key), " stands twice"));
+    if (key_seen) scanner.fail(join("key ", in_quotes(key), " occurs twice"));
     key_seen = true;
     scanner.expect(':', "after a key");
     parse_value(scanner, key, header);

@@ -1,4 +1,4 @@
-// The text in front of a .npy file's data: a Python dictionary with three keys.
+// The header of a .npy file: a Python dictionary with three keys.
 #pragma once
 
 #include "files/array.h"

@@ -1,4 +1,4 @@
-// NumPy's .npy files, versions 1 to 3, read as if every one of them came from an enemy.
+// NumPy's .npy files, versions 1 to 3. The reader trusts nothing in them.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace cuflash::files {
 
-// Throws FileError with a sentence that names the file and what is wrong with it. Memory is taken only after the size
-// that the header claims was found to be the size that the file has.
+// Throws FileError with a sentence that names the file and what is wrong with it. Allocates memory only after the size in the
+// header was found to match the size of the file.
 Array read_npy(const std::string& path);
 
-// What stands in front of the array's bytes in its file. Throws FileError for bf16, which NumPy cannot say.
+// The bytes of the file before the array's. Throws FileError for bf16, which NumPy does not have.
 std::string npy_start(const Array& array);
 
 }  // namespace cuflash::files

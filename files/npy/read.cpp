@@ -10,7 +10,7 @@ namespace cuflash::files {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr int64_t kLongestHeader = 1 << 20;  // far beyond any array of numbers; NumPy itself stops at 10,000
+constexpr int64_t kLongestHeader = 1 << 20;  // far more than any array of numbers needs; NumPy's own limit is 10,000
 
 int64_t header_length(InputFile& file) {
   std::array<unsigned char, 8> start{};  // magic, major version, minor version
@@ -20,7 +20,8 @@ int64_t header_length(InputFile& file) {
     throw FileError("it is not a .npy file (the name of a safetensors file must end in .safetensors)");
   }
   const int major = start[6];
-  if (major < 1 || major > 3) throw FileError(join("its .npy version is ", major, "; versions 1 to 3 are known"));
+  if (major < 1 || major > 3)
+    throw FileError(join("its .npy version is ", major, "; only versions 1 to 3 are supported"));
 
   std::array<unsigned char, 4> length{};
   const int64_t length_size = major == 1 ? 2 : 4;
@@ -31,7 +32,7 @@ int64_t header_length(InputFile& file) {
 
 std::vector<std::byte> fortran_to_c(const std::vector<std::byte>& from, const std::vector<int64_t>& shape,
                                     size_t size) {
-  std::vector<size_t> stride(shape.size());  // in the file, where the first dimension is the contiguous one
+  std::vector<size_t> stride(shape.size());  // in the file, where the first dimension is contiguous
   size_t next_stride = size;
   for (size_t d = 0; d < shape.size(); ++d) {
     stride[d] = next_stride;
@@ -56,7 +57,7 @@ Array read(InputFile file) {
   const int64_t length = header_length(file);
   file.require_left(length, "its header");
   if (length > kLongestHeader)
-    throw FileError(join("its header has ", length, " bytes; at most ", kLongestHeader, " make sense"));
+    throw FileError(join("its header has ", length, " bytes; at most ", kLongestHeader, " are allowed"));
   std::string text(static_cast<size_t>(length), '\0');
   file.read(text.data(), length);
   NpyHeader header = parse_npy_header(text);
@@ -64,11 +65,10 @@ Array read(InputFile file) {
   const int64_t bytes = data_bytes(header.type, header.shape);
   file.require_left(bytes, join("an array of ", name_of(header.type), " ", shape_text(header.shape)));
   if (file.left() != bytes) {
-    throw FileError(
-        join("it goes on for ", file.left() - bytes, " bytes after its array; one array a file is expected"));
+    throw FileError(join("it has ", file.left() - bytes, " more bytes after its array; a file must hold one array"));
   }
 
-  // The file has the size, but a sparse one can have more than the machine has memory.
+  // The file is large enough, but a sparse file can be larger than the machine's memory.
   Array array{header.type, std::move(header.shape), allocate(bytes)};
   file.read(array.bytes.data(), bytes);
   if (header.swap_bytes) swap_bytes(array.bytes, array.type);

@@ -79,7 +79,7 @@ void require_size(const SafetensorsTensor& tensor) {
   const std::string offsets =
       join("tensor ", in_quotes(tensor.name), ": its data_offsets are ", shape_text({tensor.begin, tensor.end}));
   if (tensor.begin > tensor.end) throw FileError(join(offsets, ", but it must begin before it ends"));
-  if (!tensor.type) return;  // of a type that nobody can read here; how large its elements are is not known
+  if (!tensor.type) return;  // an unknown type, whose size is unknown too
   int64_t needed = 0;
   try {
     needed = data_bytes(*tensor.type, tensor.shape);
@@ -92,13 +92,13 @@ void require_size(const SafetensorsTensor& tensor) {
   }
 }
 
-// In the order of the data, each must begin where the one before it ends.
+// In the order of the data, each tensor must begin where the previous one ends.
 void require_no_gaps(const std::vector<SafetensorsTensor>& tensors) {
   int64_t end = 0;
   for (const SafetensorsTensor& tensor : tensors) {
     if (tensor.begin != end) {
       throw FileError(join("tensor ", in_quotes(tensor.name), " begins at byte ", tensor.begin,
-                           " of the data, but what is before it ends at byte ", end, "; tensors may not ",
+                           " of the data, but the tensor before it ends at byte ", end, "; tensors may not ",
                            tensor.begin < end ? "overlap" : "have a gap between them"));
     }
     end = tensor.end;
@@ -128,7 +128,7 @@ std::vector<SafetensorsTensor> parse_safetensors_header(std::string_view text) {
 
   for (const SafetensorsTensor& tensor : tensors) require_size(tensor);
   std::sort(tensors.begin(), tensors.end(), [](const SafetensorsTensor& a, const SafetensorsTensor& b) {
-    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);  // tensors of no bytes come first
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);  // empty tensors come first
   });
   require_no_gaps(tensors);
   return tensors;

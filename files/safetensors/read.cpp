@@ -33,7 +33,7 @@ std::vector<SafetensorsTensor> read_header(InputFile& file) {
   const int64_t data = tensors.empty() ? 0 : tensors.back().end;
   file.require_left(data, "the data of its tensors");
   if (file.left() != data) {
-    throw FileError(join("it goes on for ", file.left() - data, " bytes after its last tensor; no byte may be left"));
+    throw FileError(join("it has ", file.left() - data, " more bytes after its last tensor; it must end there"));
   }
   return tensors;
 }
@@ -58,7 +58,7 @@ Array SafetensorsReader::read(const SafetensorsTensor& tensor) const {
                            ", which is not supported; save it as F64, F32, F16 or BF16 (BOOL or an integer for masks ",
                            "and lengths)"));
     }
-    // The file has the size, but a sparse one can have more than the machine has memory.
+    // The file is large enough, but a sparse file can be larger than the machine's memory.
     Array array{*tensor.type, tensor.shape, allocate(tensor.end - tensor.begin)};
     file_.read_at(tensor.begin, array.bytes.data(), tensor.end - tensor.begin);
     return array;

@@ -1,5 +1,5 @@
-// Safetensors files, read as if every one of them came from an enemy: the length of a header, the header in JSON, and
-// the data of all tensors without a gap.
+// Safetensors files: the length of a header, the header in JSON, and the data of all tensors without a gap. The reader
+// trusts nothing in them.
 #pragma once
 
 #include <bit>
@@ -13,24 +13,25 @@
 
 namespace cuflash::files {
 
-static_assert(std::endian::native == std::endian::little, "the format is little-endian, and no byte is turned here");
+static_assert(std::endian::native == std::endian::little,
+              "the format is little-endian, and bytes are not swapped here");
 
 struct SafetensorsTensor {
   std::string name;
-  std::string dtype;                // in the file's words, which may be none of ours
-  std::optional<ElementType> type;  // what that means
+  std::string dtype;                // as the file spells it; may be unknown
+  std::optional<ElementType> type;  // of dtype, if known
   std::vector<int64_t> shape;
-  int64_t begin = 0, end = 0;  // bytes of the data
+  int64_t begin = 0, end = 0;  // offsets into the data
 };
 
-// An open file whose header was found to be sound. Only a tensor that is asked for is read: large files hold thousands.
-// Everything it throws is a FileError that names the file.
+// An open file with a valid header. Tensors are read on request, since large files hold thousands. Every FileError it throws
+// names the file.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::string& path);
 
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }  // in the order of their data
-  const SafetensorsTensor* find(std::string_view name) const;                 // nullptr: there is none
+  const SafetensorsTensor* find(std::string_view name) const;                 // nullptr if there is none
   Array read(const SafetensorsTensor& tensor) const;
 
  private:
@@ -49,7 +50,7 @@ struct SafetensorsContent {
 };
 SafetensorsContent safetensors_content(std::vector<NamedArray> arrays);
 
-// Throws FileError for what cannot be the name of a tensor.
+// Throws FileError for an invalid name.
 void require_tensor_name(const std::string& name);
 
 }  // namespace cuflash::files

@@ -24,7 +24,7 @@ std::string json_numbers(const std::vector<int64_t>& numbers) {
 }  // namespace
 
 SafetensorsContent safetensors_content(std::vector<NamedArray> arrays) {
-  // The largest elements first, behind a start that is padded to 8 bytes: then every element is aligned in the file.
+  // The start is padded to 8 bytes and the largest elements come first, so that every element is aligned in the file.
   std::stable_sort(arrays.begin(), arrays.end(), [](const NamedArray& a, const NamedArray& b) {
     return size_of(a.array->type) > size_of(b.array->type);
   });
@@ -49,7 +49,7 @@ SafetensorsContent safetensors_content(std::vector<NamedArray> arrays) {
 
 void require_tensor_name(const std::string& name) {
   if (name == kMetadataKey || !is_utf8(name)) {
-    throw FileError(join("a tensor cannot be named ", in_quotes(name), "; any other UTF-8 text will do"));
+    throw FileError(join("a tensor cannot be named ", in_quotes(name), "; choose any other UTF-8 text"));
   }
 }
 

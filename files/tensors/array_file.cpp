@@ -26,7 +26,7 @@ std::string tensor_of_flag(std::string_view flag) {
 
 std::string tensor_list(const std::vector<SafetensorsTensor>& tensors) {
   constexpr size_t kMost = 8;
-  if (tensors.empty()) return "no tensor at all";
+  if (tensors.empty()) return "no tensors";
   std::string list;
   for (size_t n = 0; n < std::min(tensors.size(), kMost); ++n) {
     list += join(n == 0 ? "" : ", ", in_quotes(tensors[n].name), " ", shape_text(tensors[n].shape));
@@ -46,7 +46,7 @@ Array read_tensor(const char* flag, const ArrayPlace& place) {
   return reader.read(*tensor);
 }
 
-// Outputs by the file they go to, under the name of the first of them.
+// The outputs of one file, under the path of the first.
 struct SharedFile {
   std::string path;
   std::vector<size_t> outputs;
@@ -83,13 +83,13 @@ FileFormat format_of(const std::string& path) {
 }
 
 ArrayPlace array_place(const std::string& text) {
-  // The first such colon, since names of tensors may hold any text.
+  // The first such colon, since a tensor's name may contain any text.
   const size_t colon = text.find(std::string(kExtension) + ":");
   if (colon == std::string::npos) return {text, ""};
   const size_t end = colon + kExtension.size();
   ArrayPlace place{text.substr(0, end), text.substr(end + 1)};
   if (place.tensor.empty()) {
-    throw FileError(join(in_quotes(text), " has no tensor's name after its ':'; add it, or leave the ':' out"));
+    throw FileError(join(in_quotes(text), " has no tensor name after its ':'; add it, or remove the ':'"));
   }
   return place;
 }
@@ -114,7 +114,7 @@ void require_writable(const std::vector<ArrayPlace>& places) { files_of(places);
 void write_arrays(const std::vector<ArrayOutput>& outputs) {
   std::vector<ArrayPlace> places;
   for (const ArrayOutput& output : outputs) places.push_back({output.path, output.tensor});
-  std::deque<std::string> starts;  // where they are, they stay
+  std::deque<std::string> starts;  // a deque: its elements do not move
   std::vector<OutputFile> files;
   for (const SharedFile& shared : files_of(places)) {
     OutputFile file{shared.path, {}};

@@ -1,4 +1,4 @@
-// Arrays in files: which format the name of a file means, and which tensor of a file that holds several.
+// Arrays in files: the format follows from the name of the file, which may select one of several tensors.
 #pragma once
 
 #include <string>
@@ -9,24 +9,24 @@
 namespace cuflash::files {
 
 enum class FileFormat { npy, safetensors };
-FileFormat format_of(const std::string& path);  // safetensors where it ends in .safetensors
+FileFormat format_of(const std::string& path);  // safetensors if it ends in .safetensors
 
-// What the user named: "q.npy", "all.safetensors", or "all.safetensors:layers.0.q", a tensor of that name.
+// An array as the user names it: "q.npy", "all.safetensors", or "all.safetensors:layers.0.q" for a tensor of that name.
 struct ArrayPlace {
   std::string path;
-  std::string tensor;  // "": not said, or not a safetensors file
+  std::string tensor;  // "": not given, or not a safetensors file
 };
 ArrayPlace array_place(const std::string& text);
 std::string text_of(const ArrayPlace& place);
 
-// Where a flag's output goes: a tensor without a name gets that of the flag, "dq" for --dq.
+// The destination of a flag's output. A tensor without a name is named after the flag: "dq" for --dq.
 ArrayPlace output_place(const char* flag, const std::string& text);
 
-// Where a safetensors file is named without a tensor, that is the one with the name of the flag, "grad_out" for
-// --grad-out, or else the only one it has.
+// For a safetensors file without a tensor's name, takes the tensor named after the flag ("grad_out" for --grad-out), or
+// else the only tensor.
 Array read_array(const char* flag, const std::string& text);
 
-// Throws FileError for what write_arrays would not write: worth knowing before computing.
+// Throws FileError if write_arrays could not write these, which a caller wants to know before computing.
 void require_writable(const std::vector<ArrayPlace>& places);
 
 struct ArrayOutput {
@@ -35,8 +35,8 @@ struct ArrayOutput {
   std::string tensor = {};
 };
 
-// All files are written, or none (output_files.h). Tensors of one safetensors file are written into it together, in the
-// place of what it held.
+// Writes all files or none (output_files.h). Tensors for the same safetensors file are written together and replace its
+// content.
 void write_arrays(const std::vector<ArrayOutput>& outputs);
 
 }  // namespace cuflash::files

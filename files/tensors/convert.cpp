@@ -14,7 +14,7 @@ namespace cuflash::files {
 
 namespace {
 
-// Calls visit with a value of the C++ type of the elements; f16 and bf16 have none and are left to the caller.
+// Calls visit with a value of the elements' C++ type. f16 and bf16 have none; the caller handles them.
 template <class Visit>
 void with_type(ElementType type, Visit visit) {
   switch (type) {
@@ -44,7 +44,7 @@ Element element_at(const Array& array, int64_t index) {
 }  // namespace
 
 std::vector<std::byte> convert(const Array& array, DType type) {
-  constexpr int64_t kChunk = 1024;  // the doubles in between never take more than 8 KiB
+  constexpr int64_t kChunk = 1024;  // intermediate doubles take at most 8 KiB
   const int64_t count = array.count();
   std::vector<std::byte> converted = allocate(count * cuflash::size_of(type));
   std::array<double, kChunk> chunk;

@@ -1,4 +1,4 @@
-// Files that appear complete or not at all.
+// Writes files completely or not at all.
 #pragma once
 
 #include <filesystem>
@@ -10,15 +10,15 @@ namespace cuflash::files {
 
 struct OutputFile {
   std::string path;
-  std::vector<std::string_view> parts;  // its content, one after the other
+  std::vector<std::string_view> parts;  // of the content, in order
 };
 
-// Where the data goes: through a link to its target, so that renaming does not replace the link. Throws FileError for
-// a place that write_files would not write to: worth knowing before computing.
+// The path to write to: a link is followed to its target, so that renaming does not replace the link. Throws FileError if
+// write_files could not write there, which a caller wants to know before computing.
 std::filesystem::path writable_place(const std::string& path);
 
-// Every file is written beside its place under a temporary name, and only when all are complete are they renamed: no
-// file is ever seen half-written, and when one cannot be written the others stay as they were.
+// Writes every file under a temporary name in its directory, and renames them when all are complete. No file is ever seen
+// half-written, and if one cannot be written, the others stay as they were.
 void write_files(const std::vector<OutputFile>& files);
 
 }  // namespace cuflash::files

@@ -11,7 +11,7 @@ namespace cuflash::files {
 
 namespace {
 
-// Of the types that attention computes in.
+// For the types that attention computes in.
 ElementType element_type_of(DType type) {
   switch (type) {
     case DType::f64: return ElementType::f64;
@@ -25,7 +25,7 @@ Tensor view_of(const std::vector<int64_t>& file_shape, DType type, Arrangement a
   constexpr size_t kMostDimensions = 4;
   const std::string got = join("its shape is ", shape_text(file_shape));
   if (file_shape.empty()) throw FileError(join(got, ": a single number, where an array is expected"));
-  if (file_shape.size() > kMostDimensions) throw FileError(join(got, ", but at most 4 dimensions have a meaning"));
+  if (file_shape.size() > kMostDimensions) throw FileError(join(got, ", but at most 4 dimensions are allowed"));
   std::vector<int64_t> shape = file_shape;
   if (arrangement == Arrangement::leading_ones) shape.insert(shape.begin(), kMostDimensions - shape.size(), 1);
 
@@ -50,7 +50,7 @@ HostTensor tensor_of(const std::vector<int64_t>& file_shape, DType type, Arrange
   return tensor;
 }
 
-// Runs `make` and puts the flag and the file in front of what goes wrong in it.
+// Runs `make` and prefixes its errors with the flag and the file.
 template <class Make>
 HostTensor named(const char* flag, const std::string& file, Make make) {
   try {
@@ -63,7 +63,7 @@ HostTensor named(const char* flag, const std::string& file, Make make) {
 }  // namespace
 
 HostTensor zeros(const std::vector<int64_t>& file_shape, DType type, Arrangement arrangement) {
-  // The size is checked as that of the largest file it may become.
+  // Checks the size of the largest file it may become.
   const ElementType largest = element_type_of(state_type(type));
   const int64_t bytes = data_bytes(largest, file_shape) / size_of(largest) * size_of(type);
   return tensor_of(file_shape, type, arrangement, allocate(bytes));

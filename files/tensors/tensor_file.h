@@ -1,4 +1,4 @@
-// A tensor, the memory behind it, and the shape it has in its file.
+// A tensor, its memory, and its shape in the file.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -14,23 +14,23 @@ namespace cuflash::files {
 enum class Arrangement {
   plain,         // one to one
   heads_third,   // [B, S, H, D] in the file, [B, H, S, D] for the library
-  leading_ones,  // [Sk], [Sq, Sk], ... stand for the last of four dimensions, as NumPy broadcasts
+  leading_ones,  // [Sk], [Sq, Sk], ... are the last of four dimensions, as NumPy broadcasts
 };
 
 struct HostTensor {
   std::vector<int64_t> file_shape;
   std::vector<std::byte> bytes;
-  Tensor view;  // absent where nothing was loaded
+  Tensor view;  // absent if nothing was loaded
 };
 
 HostTensor zeros(const std::vector<int64_t>& file_shape, DType type, Arrangement arrangement);
 
-// Of what the flag names (array_file.h); where it was not given, an absent tensor. Errors name the flag and the file.
+// Load what the flag names (array_file.h), or an absent tensor if it was not given. Errors name the flag and the file.
 HostTensor load_values(const char* flag, const std::string& file, DType type, Arrangement arrangement);
 HostTensor load_mask(const char* flag, const std::string& file);
 HostTensor load_lengths(const char* flag, const std::string& file);
 
-// The float type that the file holds. Throws where it holds none.
+// The float type of the array. Throws if it holds another type.
 DType float_type_of(const char* flag, const std::string& file, const Array& array);
 HostTensor to_tensor(const char* flag, const std::string& file, const Array& array, DType type,
                      Arrangement arrangement);

@@ -34,7 +34,7 @@ uint32_t JsonScanner::escaped_character() {
   rest_.remove_prefix(1);
   const uint32_t unit = escaped_unit();
   if (unit < 0xd800 || unit > 0xdfff) return unit;
-  // A character beyond U+FFFF is written as two surrogates, the high one first.
+  // A character beyond U+FFFF is a pair of surrogates, the high one first.
   if (unit > 0xdbff || !rest_.starts_with("\\u")) fail("half of a surrogate pair in a string");
   rest_.remove_prefix(2);
   const uint32_t low = escaped_unit();
@@ -63,7 +63,7 @@ int64_t JsonScanner::number(const char* what) {
   const int64_t value = whole_number(what);
   const bool leading_zero = at_number.rest_.starts_with('0') && at_number.rest_.size() - rest_.size() > 1;
   if (leading_zero || rest_.starts_with('.') || rest_.starts_with('e') || rest_.starts_with('E')) {
-    at_number.fail(join(what, " must be a whole number, written with digits alone and no 0 before them"));
+    at_number.fail(join(what, " must be a whole number of digits only, without leading zeros"));
   }
   return value;
 }
@@ -74,7 +74,7 @@ double JsonScanner::decimal(const char* what) {
   const bool is_number = rest_.size() > sign && rest_[sign] >= '0' && rest_[sign] <= '9';
   double value = 0;
   const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
-  if (!is_number || error != std::errc()) fail(join(what, " must be a number of 64 bits"));
+  if (!is_number || error != std::errc()) fail(join(what, " must be a number that fits in 64 bits"));
   rest_.remove_prefix(static_cast<size_t>(end - rest_.data()));
   return value;
 }
@@ -86,7 +86,7 @@ bool JsonScanner::boolean(const char* what) {
 }
 
 void JsonScanner::skip() {
-  std::string open;  // how each object and array around this value ends
+  std::string open;  // the closing brackets of the enclosing objects and arrays
   const auto key = [this] { string(), expect(':', "after a key"); };
   do {
     if (take('{')) {

@@ -1,4 +1,4 @@
-// JSON, read from left to right by whoever knows what comes next.
+// A pull parser for JSON: the caller asks for the value it expects next.
 #pragma once
 
 #include <set>
@@ -10,7 +10,7 @@
 
 namespace cuflash::files {
 
-// Its text must be UTF-8, and then so is every string.
+// The text must be UTF-8; then so is every string.
 class JsonScanner : public Scanner {
  public:
   using Scanner::Scanner;
@@ -21,7 +21,7 @@ class JsonScanner : public Scanner {
   bool boolean(const char* what);
   void skip();  // a value of any kind
 
-  // Calls value_of(key) at each value of an object, and refuses a key that stands twice. Returns the keys.
+  // Calls value_of(key) at each value of an object, and refuses duplicate keys. Returns the keys.
   template <class ValueOf>
   std::set<std::string> object(const char* what, ValueOf value_of) {
     expect('{', join("at the start of ", what).c_str());
@@ -29,7 +29,7 @@ class JsonScanner : public Scanner {
     if (take('}')) return seen;
     do {
       const auto [key, is_new] = seen.insert(string());
-      if (!is_new) fail(join("key ", in_quotes(*key), " stands twice in ", what));
+      if (!is_new) fail(join("key ", in_quotes(*key), " occurs twice in ", what));
       expect(':', "after a key");
       value_of(*key);
     } while (take(','));
@@ -39,9 +39,9 @@ class JsonScanner : public Scanner {
 
  private:
   uint32_t escaped_unit();       // four hexadecimal digits
-  uint32_t escaped_character();  // what follows the backslash
+  uint32_t escaped_character();  // after the backslash
 };
 
-std::string json_string(std::string_view text);  // with its quotation marks
+std::string json_string(std::string_view text);  // with quotation marks
 
 }  // namespace cuflash::files

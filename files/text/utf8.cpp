@@ -4,14 +4,14 @@ namespace cuflash::files {
 
 namespace {
 
-// Bytes of the character that the text begins with; 0 where it begins with none.
+// Bytes of the first character; 0 if the text does not begin with a valid one.
 size_t character_length(std::string_view text) {
   const auto byte = [&](size_t n) { return static_cast<unsigned char>(text[n]); };
   const unsigned first = byte(0);
   if (first < 0x80) return 1;
   const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
   if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
-  // What the second byte may be keeps out the needlessly long, the surrogates, and what lies above U+10FFFF.
+  // The range of the second byte excludes overlong forms, surrogates and everything above U+10FFFF.
   const unsigned lowest = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
   const unsigned highest = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
   if (byte(1) < lowest || byte(1) > highest) return 0;

@@ -1,4 +1,4 @@
-// Unicode text as bytes.
+// UTF-8.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace cuflash::files {
 
-// No byte that is not part of a character, none written longer than needed, no surrogates, nothing above U+10FFFF.
+// Every byte belongs to a character; no overlong forms, no surrogates, nothing above U+10FFFF.
 bool is_utf8(std::string_view text);
 
 void append_utf8(std::string& text, uint32_t code_point);

@@ -64,7 +64,7 @@ TEST(BenchFiles, that_are_broken_are_refused) {
            {"\"ms\": 1.5", "\"ms\": \"1.5\"", "ms must be a number"},
            {"\"ms\": 1.5", "\"ms\": 9", "in this order"},
            {"\"ms\": 1.5", "\"ns\": 1.5", "no member 'ms'"},
-           {"\"ms\": 1.5", "\"ms\": 1.5, \"ms\": 1.5", "stands twice"},
+           {"\"ms\": 1.5", "\"ms\": 1.5, \"ms\": 1.5", "occurs twice"},
            {"\"batch\": 2", "\"batch\": 2.5", "whole number"},
            {"\"batch\": 2", "\"batch\": 99999999999999999999", "63 bits"},
            {"\"share\": null", "\"share\": -1", "share is negative"},
@@ -118,7 +118,7 @@ TEST(BenchGrid, has_every_combination_once) {
   EXPECT_EQ(bench_grid(options, "cpu").size(), 2u * 4 * 4 * 4);
   options.preset = "decode", options.len = {100, 100}, options.batch = {3};
   const auto decode = bench_grid(options, "cpu");
-  ASSERT_EQ(decode.size(), 2u);  // flags go before the preset, and a length that stands twice is one
+  ASSERT_EQ(decode.size(), 2u);  // flags override the preset, and a length given twice counts once
   EXPECT_EQ(decode[1], (BenchPoint{"cpu", kDecode, "f32", 3, 32, 8, 1, 100, 128, 128, false, 64}));
   EXPECT_EQ(key_value_bytes(decode[1]), 3.0 * 8 * 100 * 256 * 4);
 
@@ -200,7 +200,7 @@ TEST_F(Commands, bench_fails_with_one_sentence_and_no_file) {
            {"--len 0", kExitUsage, "--len is 0"},
            {"--len 99999999999", kExitUsage, "--len is 99999999999"},
            {"--causal 2", kExitUsage, "--causal is '2'"},
-           {"--hidden 100", kExitUsage, "--hidden 100 is no multiple"},
+           {"--hidden 100", kExitUsage, "--hidden 100 is not a multiple"},
            {"--heads 4 --hidden 64", kExitUsage, "excludes"},
            {"--heads-k 3", kExitUsage, "--heads-k 3 does not divide"},
            {"--preset fast", kExitUsage, "--preset"},

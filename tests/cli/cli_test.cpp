@@ -342,7 +342,7 @@ TEST_F(Attend, safetensors_fail_with_one_sentence_and_no_file) {
   const std::string good = "attend --q in.safetensors --k in.safetensors --v in.safetensors ";
   expect_failure("attend --q cut.safetensors --k k.npy --v v.npy -o o.npy", kExitUsage, "cut off");
   expect_failure("attend --q q.npy --k in.safetensors:keys --v v.npy -o o.npy", kExitUsage, "no tensor 'keys'");
-  expect_failure("attend --q q.npy --k in.safetensors: --v v.npy -o o.npy", kExitUsage, "no tensor's name");
+  expect_failure("attend --q q.npy --k in.safetensors: --v v.npy -o o.npy", kExitUsage, "no tensor name");
   expect_failure(good + "--grad-out in.safetensors --dq dq.npy", kExitUsage, "no tensor 'grad_out'");
   expect_failure(good + "--mask in.safetensors:q -o o.npy", kExitUsage, "bfloat16");
   expect_failure("attend --q q.npy --k k.npy --v v.npy -o in.safetensors --lse in.safetensors:out --dq dq.npy",
@@ -350,7 +350,7 @@ TEST_F(Attend, safetensors_fail_with_one_sentence_and_no_file) {
   expect_failure("attend --q q.npy --k k.npy --v v.npy -o in.safetensors --lse in.safetensors:out", kExitUsage,
                  "same name");
   for (const char* output : {"in.safetensors", "./in.safetensors:o", "link.safetensors"})
-    expect_failure(good + "--lse lse.npy -o " + output, kExitUsage, "would be lost");
+    expect_failure(good + "--lse lse.npy -o " + output, kExitUsage, "would be overwritten");
   expect_failure(good + "-o o.npy --lse nowhere/x.safetensors", kExitUsage, "nowhere");
   EXPECT_EQ(dir.read("in.safetensors"), before);
 }

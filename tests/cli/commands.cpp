@@ -311,8 +311,7 @@ TEST_F(Commands, io_shows_what_ncu_measured) {
   expect_reason("echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1\n", "ERR_NVGPUCTRPERM");
   expect_reason("exit 3\n", "ended with status");
   expect_reason("exit 0\n", "printed no kernel");
-  EXPECT_NE(run(dir, words + " --arch sm_80", environment).out.find("the GPU is of sm_90a, not of sm_80"),
-            std::string::npos);
+  EXPECT_NE(run(dir, words + " --arch sm_80", environment).out.find("the GPU is sm_90a, not sm_80"), std::string::npos);
 }
 
 TEST(Ncu, refuses_what_is_no_table_of_bytes) {

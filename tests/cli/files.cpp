@@ -94,7 +94,7 @@ TEST_F(Files, attend_does_not_overwrite_an_input) {
     for (const std::string& flags : {"-o " + output, "-o o.npy --lse " + output}) {
       const Outcome outcome = run(dir, inputs + flags);
       EXPECT_EQ(outcome.code, kExitUsage) << flags;
-      EXPECT_NE(outcome.err.find("--k is read from this file, whose content would be lost"), std::string::npos)
+      EXPECT_NE(outcome.err.find("--k is read from this file, which would be overwritten"), std::string::npos)
           << flags << ": " << outcome.err;
       EXPECT_EQ(dir.read("k.npy"), before) << flags;
       EXPECT_FALSE(dir.has("o.npy")) << flags;

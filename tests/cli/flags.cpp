@@ -151,10 +151,10 @@ TEST(ArgumentsOfTheProgram, that_are_wrong_are_refused_with_a_way_out) {
            {{"bench", "--len"}, "--len needs a value"},
            {{"bench", "--json", "--len", "3"}, "--json needs a value, but the flag '--len' follows"},
            {{"bench", "--json", "-o", "3"}, "--json needs a value, but the flag '-o' follows"},
-           {{"bench", "--json", "a", "--json", "b"}, "--json stands twice"},
-           {{"bench", "--json", "a", "--json=b"}, "--json stands twice"},
-           {{"bench", "-o", "a", "--out", "b"}, "-o and --out are one flag"},
-           {{"bench", "--quick=1"}, "--quick takes no value, got '1'"}}) {
+           {{"bench", "--json", "a", "--json", "b"}, "--json was given twice"},
+           {{"bench", "--json", "a", "--json=b"}, "--json was given twice"},
+           {{"bench", "-o", "a", "--out", "b"}, "-o and --out are the same flag"},
+           {{"bench", "--quick=1"}, "--quick takes no value, but got '1'"}}) {
     const std::string message = refusal([&] { read_arguments(some_program(), typed); });
     EXPECT_NE(message.find(reason), std::string::npos) << reason << ": " << message;
   }
@@ -204,7 +204,7 @@ TEST_F(Commands, every_flag_of_every_command_refuses_what_is_not_its_value) {
       const std::string words = command + needed_by(command, flag) + " " + flag;
       if (type.empty()) {
         expect_refused(dir, words + "=x", flag + " takes no value");
-        expect_refused(dir, words + " " + flag, flag + " stands twice");
+        expect_refused(dir, words + " " + flag, flag + " was given twice");
         continue;
       }
       if (flag != "--causal") {
@@ -274,7 +274,7 @@ TEST_F(Commands, flags_have_one_name_in_all_commands_and_keep_their_older_ones) 
   expect_refused(dir, "explain --seq-q x",
                  "--len is 'x', must be a whole number from 0 to 2^63 - 1 (--seq-q is the "
                  "older name of --len)");
-  expect_refused(dir, "explain --seq-q 1 --len 2", "--seq-q and --len are one flag");
+  expect_refused(dir, "explain --seq-q 1 --len 2", "--seq-q and --len are the same flag");
   expect_refused(dir, "demo --max-seq 5", "--max-len is 5, must be a whole number from 256 to 65536");
   expect_refused(dir, "pack --arch sm_90a --dim x -o x", "--head-dim is 'x'");
   for (const char* command : {"memory", "io --no-measure"}) {

@@ -106,7 +106,7 @@ std::vector<Hostile> broken_files() {
       {"offsets missing", header(R"({"x":{"dtype":"F32","shape":[2,2]}})"), "needs all"},
       {"unknown key", header(R"({"x":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16],"y":1}})"), "unknown key 'y'"},
       {"key twice", header(R"({"x":{"dtype":"F32","dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})"),
-       "'dtype' stands twice"},
+       "'dtype' occurs twice"},
       {"dtype is a number", header(R"({"x":{"dtype":4,"shape":[2,2],"data_offsets":[0,16]}})"), "expected '\"'"},
       {"shape is a number", shape("4"), "expected '['"},
       {"shape not closed", shape("[2,2 x"), "expected ']'"},
@@ -115,11 +115,11 @@ std::vector<Hostile> broken_files() {
       {"shape of words", shape("[two,2]"), "whole number"},
       {"negative", shape("[-2,-2]"), "negative"},
       {"negative zero", shape("[-0]"), "negative"},
-      {"fraction", shape("[2.0,2]"), "digits alone"},
-      {"exponent", shape("[4e0]"), "digits alone"},
-      {"large exponent", shape("[2,2E0]"), "digits alone"},
-      {"leading zero", shape("[02,2]"), "digits alone"},
-      {"two zeros", shape("[00]"), "digits alone"},
+      {"fraction", shape("[2.0,2]"), "digits only"},
+      {"exponent", shape("[4e0]"), "digits only"},
+      {"large exponent", shape("[2,2E0]"), "digits only"},
+      {"leading zero", shape("[02,2]"), "digits only"},
+      {"two zeros", shape("[00]"), "digits only"},
       {"hexadecimal", shape("[0x4]"), "expected ']'"},
       {"beyond 64 bits", shape("[99999999999999999999]"), "63 bits"},
       {"beyond 63 bits", shape("[9223372036854775808]"), "63 bits"},
@@ -128,7 +128,7 @@ std::vector<Hostile> broken_files() {
       {"one offset", offsets("[16]"), "two numbers"},
       {"three offsets", offsets("[0,8,16]"), "more than 2"},
       {"offset negative", offsets("[-16,0]"), "negative"},
-      {"offset a fraction", offsets("[0,16.0]"), "digits alone"},
+      {"offset a fraction", offsets("[0,16.0]"), "digits only"},
       {"offset huge", offsets("[0,18446744073709551632]"), "63 bits"},
       {"byte that is no character", name("\xff"), "not UTF-8"},
       {"character cut off", name("\xe2\x82"), "not UTF-8"},
@@ -160,14 +160,14 @@ std::vector<Hostile> lying_files() {
   const std::string half = tensor("x", "F32", "[2]", "[0,8]");
   const std::string good = one("[2,2]", "[0,16]");
   return {
-      {"name twice", two(half, tensor("x", "F32", "[2]", "[8,16]")), "'x' stands twice"},
-      {"name twice, once escaped", two(half, tensor("\\u0078", "F32", "[2]", "[8,16]")), "'x' stands twice"},
-      {"metadata twice", safetensors("{\"__metadata__\":{},\"__metadata__\":{}}", ""), "stands twice"},
-      {"metadata key twice", safetensors("{\"__metadata__\":{\"a\":\"\",\"a\":\"\"}}", ""), "'a' stands twice"},
+      {"name twice", two(half, tensor("x", "F32", "[2]", "[8,16]")), "'x' occurs twice"},
+      {"name twice, once escaped", two(half, tensor("\\u0078", "F32", "[2]", "[8,16]")), "'x' occurs twice"},
+      {"metadata twice", safetensors("{\"__metadata__\":{},\"__metadata__\":{}}", ""), "occurs twice"},
+      {"metadata key twice", safetensors("{\"__metadata__\":{\"a\":\"\",\"a\":\"\"}}", ""), "'a' occurs twice"},
       {"data short by a byte", good.substr(0, good.size() - 1), "cut off"},
       {"no data", good.substr(0, good.size() - 16), "cut off"},
-      {"data long by a byte", good + "x", "goes on for 1 bytes"},
-      {"data of no tensor", safetensors("{}", "x"), "goes on for 1 bytes"},
+      {"data long by a byte", good + "x", "has 1 more bytes after"},
+      {"data of no tensor", safetensors("{}", "x"), "has 1 more bytes after"},
       {"shape smaller than offsets", one("[3]", "[0,16]"), "is 16 bytes, but F32 [3] needs 12"},
       {"shape larger than offsets", one("[5]", "[0,16]"), "needs 20"},
       {"empty shape, bytes there", one("[2,0]", "[0,16]"), "needs 0"},
@@ -355,7 +355,7 @@ TEST(ArrayFile, a_place_is_a_file_or_a_tensor_in_it) {
   expect("dir/a.safetensors:q", "dir/a.safetensors", "q", FileFormat::safetensors);
   expect("a.safetensors:b:0", "a.safetensors", "b:0", FileFormat::safetensors);
   expect("a.safetensors:b.safetensors:c", "a.safetensors", "b.safetensors:c", FileFormat::safetensors);
-  EXPECT_HAS(error_of([] { array_place("a.safetensors:"); }), "no tensor's name");
+  EXPECT_HAS(error_of([] { array_place("a.safetensors:"); }), "no tensor name");
   EXPECT_EQ(output_place("--dq", "a.safetensors").tensor, "dq");
   EXPECT_EQ(output_place("--dq", "a.safetensors:x").tensor, "x");
   EXPECT_EQ(output_place("--dq", "a.npy").tensor, "");
@@ -378,8 +378,7 @@ TEST(ArrayFile, a_tensor_without_a_name_is_that_of_the_flag_or_the_only_one) {
       dir.write("one.safetensors", safetensors(object({tensor("other", "U8", "[1]", "[0,1]")}), "\3"));
   EXPECT_EQ(numbers(read_array("--q", one)), std::vector<double>{3});
   EXPECT_HAS(error_of([&] { read_array("--q", one + ":q"); }), "no tensor 'q'");
-  EXPECT_HAS(error_of([&] { read_array("--q", dir.write("none.safetensors", safetensors("{}", ""))); }),
-             "no tensor at all");
+  EXPECT_HAS(error_of([&] { read_array("--q", dir.write("none.safetensors", safetensors("{}", ""))); }), "no tensors");
 }
 
 TEST(ArrayFile, a_long_list_of_tensors_is_cut) {
