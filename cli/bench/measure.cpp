@@ -185,7 +185,7 @@ std::vector<BenchResult> Measurer::measure(const BenchPoint& point, const std::m
       names.push_back(kNaive), runs.push_back([&] { stop_if_asked(), problem.run_naive(); });
     else notes.push_back(join(point_text(point), ": naive is left out, it would take too long or too much memory"));
   }
-  const auto times = bench::turn_times(runs, options_.seconds);
+  const auto times = bench::alternate_times(runs, options_.seconds);
   std::vector<BenchResult> results;
   for (size_t n = 0; n < runs.size(); ++n) {
     const bool is_naive = names[n] == kNaive;

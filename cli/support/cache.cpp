@@ -69,7 +69,7 @@ void append(CacheSketch& s) {
   const CacheQuestion& q = s.question;
   s.cache.k_new = s.rows(kBatch, q.heads_k, 1, q.dim), s.cache.v_new = s.rows(kBatch, q.heads_k, 1, s.cache.v.shape[3]);
 }
-void turn(CacheSketch& s) {
+void rotate(CacheSketch& s) {
   const int64_t width = s.question.dim / 2;
   s.cache.rotary_cos = s.contiguous_of(DType::f32, kSupportLength, width);
   s.cache.rotary_sin = s.contiguous_of(DType::f32, kSupportLength, width);
@@ -117,15 +117,15 @@ const std::vector<CacheOption> kOptions = {
     {"append, packed rows (cu_seqlens_new)", pack_new_rows},
     {"append, padded rows (seqlens_new)",
      [](CacheSketch& s) { append(s), s.cache.seqlens_new = contiguous(kOne, kBatch); }},
-    {"rotary embedding of queries", turn},
-    {"rotary embedding and append", [](CacheSketch& s) { turn(s), append(s); }},
-    {"rotary embedding, interleaved", [](CacheSketch& s) { turn(s), append(s), s.cache.rotary_interleaved = true; }},
+    {"rotary embedding of queries", rotate},
+    {"rotary embedding and append", [](CacheSketch& s) { rotate(s), append(s); }},
+    {"rotary embedding, interleaved", [](CacheSketch& s) { rotate(s), append(s), s.cache.rotary_interleaved = true; }},
     {"entries by batch_idx", [](CacheSketch& s) { s.cache.batch_idx = contiguous(kEntries, kBatch); }},
     {"pages of 256 tokens", {}, 256},
     {"pages of 16 tokens", {}, 16},
     {"pages of 24 tokens", {}, 24},
     {"pages of 1 token", {}, 1},
-    {"pages of 16 tokens, rotary embedding and append", [](CacheSketch& s) { turn(s), append(s); }, 16},
+    {"pages of 16 tokens, rotary embedding and append", [](CacheSketch& s) { rotate(s), append(s); }, 16},
     {"left padding", pad_left},
     {"left padding, pages of 16 tokens", pad_left, 16},
     {"packed queries (cu_seqlens_q)", pack_queries},
@@ -142,7 +142,7 @@ const std::vector<CacheOption> kOptions = {
     {"memory [E, S, H, D]", interleave_heads},
     {"rows not on 16-byte boundaries", move_rows_off_boundaries},
     {"append, rotary, pages, packed queries, softcap, ALiBi, sinks",
-     [](CacheSketch& s) { append(s), turn(s), pack_queries(s), cap(s), slope(s), sink(s); }, 16},
+     [](CacheSketch& s) { append(s), rotate(s), pack_queries(s), cap(s), slope(s), sink(s); }, 16},
 };
 
 CacheQuestion with(const CacheOption& option, DType type, int64_t dim) {

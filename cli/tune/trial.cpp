@@ -220,7 +220,7 @@ std::vector<std::vector<double>> Trial::times(const std::vector<const Candidate*
   if (!timer_) {
     std::vector<bench::Run> runs;
     for (const Candidate* candidate : candidates) runs.push_back([this, candidate] { run(*candidate); });
-    auto times = bench::turn_times(runs, seconds);
+    auto times = bench::alternate_times(runs, seconds);
     for (auto& list : times)
       for (double& time : list) time *= 1e3;
     return times;

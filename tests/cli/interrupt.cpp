@@ -63,9 +63,7 @@ TEST_F(Commands, check_reports_the_problems_that_were_checked_before_a_signal) {
   EXPECT_EQ(outcome.code, 130) << outcome.err;
   const uint64_t checked = std::stoull(outcome.out);
   EXPECT_NE(outcome.err.find("interrupted: " + std::to_string(checked) +
-                             " of 100000 problems were checked; continue "
-                             "begin at --first " +
-                             std::to_string(5 + checked)),
+                             " of 100000 problems were checked; continue with --first " + std::to_string(5 + checked)),
             std::string::npos)
       << outcome.err;
 }

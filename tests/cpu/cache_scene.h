@@ -25,7 +25,7 @@ struct CacheCase {
   int64_t window_left = -1, window_right = -1;
   double scale = 0.125, softcap = 0;
   bool alibi = false, sink = false;
-  int64_t rotary = 0;  // elements that are turned
+  int64_t rotary = 0;  // elements that are rotated
   bool interleaved = false, one_position = false, rotary_f32 = false;
   int32_t num_splits = 0;
   uint64_t seed = 1;
@@ -99,7 +99,7 @@ class CacheScene {
   std::vector<double> new_value(size_t b, int64_t h, int64_t n) const;
   std::vector<double> key(size_t b, int64_t h, int64_t j) const;
   std::vector<double> value(size_t b, int64_t h, int64_t j) const;
-  std::vector<double> turned(std::vector<double> row, int64_t position) const;
+  std::vector<double> rotated(std::vector<double> row, int64_t position) const;
   std::string fault_of_row(size_t b, int64_t h, int64_t i) const;
   std::string fault_of_cache() const;
 

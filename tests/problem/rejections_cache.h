@@ -30,7 +30,7 @@ struct CacheKind {
   static constexpr int64_t kBatch = 2, kHeadsK = 2, kHeadsQ = 4, kQueries = 3, kDim = 6, kDimV = 5, kNew = 2;
   static constexpr int64_t kRoom = 9, kEntries = 4;                  // contiguous
   static constexpr int64_t kPageSize = 4, kPages = 8, kColumns = 3;  // paged
-  static constexpr int64_t kPositions = 12, kTurned = 4;             // rotary
+  static constexpr int64_t kPositions = 12, kRotaryDim = 4;          // rotary
   int64_t room() const { return paged ? kPageSize * kColumns : kRoom; }
 };
 std::string describe(const CacheKind& kind);

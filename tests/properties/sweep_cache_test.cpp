@@ -55,8 +55,8 @@ TEST(CacheSweep, EveryOptionMeetsEveryOther) {
                              c.new_rows == NewRows::dense,
                              c.new_rows == NewRows::padded,
                              c.new_rows == NewRows::packed,
-                             c.turn == Turn::halves,
-                             c.turn == Turn::interleaved,
+                             c.rotary == Rotary::halves,
+                             c.rotary == Rotary::interleaved,
                              p.dtype == DType::f32,
                              p.dtype == DType::f64,
                              p.dtype == DType::f16,
@@ -90,7 +90,7 @@ TEST(CacheSweep, EveryOptionMeetsEveryOther) {
   }
   const auto exclude_each_other = [](size_t x, size_t y) {
     const auto among = [&](size_t first, size_t last) { return x >= first && x <= last && y >= first && y <= last; };
-    // Queries, new rows, pairs of a turn, element types, where keys lie.
+    // Queries, new rows, rotary pairs, element types, where keys lie.
     return x != y && (among(0, 2) || among(3, 6) || among(7, 8) || among(9, 12) || among(13, 14));
   };
   for (size_t x = 0; x < count; ++x)

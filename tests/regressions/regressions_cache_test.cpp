@@ -10,8 +10,8 @@ namespace {
 
 using check::CacheCase;
 using check::NewRows;
+using check::Rotary;
 using check::run_cache_case;
-using check::Turn;
 
 // One query a sequence against these rows, everything else simple.
 CacheCase decode(const Sizes& sizes, const std::vector<int32_t>& rows, int64_t room) {
@@ -66,7 +66,7 @@ TEST(KvCache, CapacityFarBeyondTheLengths) {
   CacheCase c = decode({.heads_q = 2, .heads_k = 1, .dim = 4, .dim_v = 4}, {1, 511, 512, 64, 65}, 131072);
   EXPECT_EQ(run_cache_case(c), "");
   append(c, 1);
-  c.turn = Turn::halves, c.turned_dim = 4;
+  c.rotary = Rotary::halves, c.rotary_dim = 4;
   EXPECT_EQ(run_cache_case(c), "");
   cut_into_pages(c, 16, 131072 / 16);
   EXPECT_EQ(run_cache_case(c), "");
@@ -91,13 +91,13 @@ TEST(KvCache, SplitsWithoutKeys) {
 TEST(KvCache, LengthsAtTheEdgesOfPages) {
   for (const int64_t page : {1, 16, 64, 256})
     for (const int64_t count : {0, 1, 3})
-      for (const bool turned : {false, true}) {
-        SCOPED_TRACE(::testing::Message() << page << " " << count << " " << turned);
+      for (const bool rotated : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << page << " " << count << " " << rotated);
         const auto edge = static_cast<int32_t>(page);
         CacheCase c = decode({.heads_q = 6, .heads_k = 2, .dim = 24, .dim_v = 24, .dtype = DType::f16},
                              {2 * edge - 1, 2 * edge, 2 * edge + 1, edge, 0}, 0);
-        if (turned) c.turn = Turn::interleaved, c.turned_dim = 16;
-        if (turned && count == 0) c.rows.back() = c.plain.lengths_k.back() = 1;  // a query needs a position
+        if (rotated) c.rotary = Rotary::interleaved, c.rotary_dim = 16;
+        if (rotated && count == 0) c.rows.back() = c.plain.lengths_k.back() = 1;  // a query needs a position
         if (count > 0) append(c, count);
         cut_into_pages(c, page, 7);
         EXPECT_EQ(run_cache_case(c), "");

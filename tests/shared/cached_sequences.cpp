@@ -101,7 +101,7 @@ CachedSequences::CachedSequences(const CacheSpec& spec) : s_(spec) {
 }
 
 // In double, and rounded to the type once.
-void CachedSequences::turn(Values& rows, int64_t heads, int64_t row, int64_t position) const {
+void CachedSequences::rotate(Values& rows, int64_t heads, int64_t row, int64_t position) const {
   const int64_t half = s_.rotary / 2;
   for (int64_t h = 0; h < heads; ++h) {
     double* x = rows.data() + (row * heads + h) * s_.dim;
@@ -129,8 +129,8 @@ void CachedSequences::draw_tokens() {
     k_raw_.push_back(draw(keys(b), s_.heads_k, s_.dim, seed + 1));
     q_raw_.push_back(draw(queries, s_.heads_q, s_.dim, seed + 2));
     k_.push_back(k_raw_.back()), q_.push_back(q_raw_.back());
-    for (int64_t j = old_keys(b); j < keys(b); ++j) turn(k_.back(), s_.heads_k, j, j);
-    for (int64_t i = 0; i < queries; ++i) turn(q_.back(), s_.heads_q, i, shift + (s_.one_position ? 0 : i));
+    for (int64_t j = old_keys(b); j < keys(b); ++j) rotate(k_.back(), s_.heads_k, j, j);
+    for (int64_t i = 0; i < queries; ++i) rotate(q_.back(), s_.heads_q, i, shift + (s_.one_position ? 0 : i));
     v_.push_back(draw(keys(b), s_.heads_k, s_.dim_v, seed + 3));
     if (!s_.v_in_k) continue;
     for (int64_t n = 0; n < keys(b) * s_.heads_k * s_.dim_v; ++n)
@@ -278,7 +278,7 @@ CacheTensors CachedSequences::tensors(const Buffer& o, const Buffer& lse) const 
   return t;
 }
 
-// Every byte of the cache against one that the test has written. Turned keys may differ by their rounding.
+// Every byte of the cache against one that the test has written. Rotated keys may differ by their rounding.
 void CachedSequences::expect_appended(const Buffer& k, const Buffer& v) const {
   Buffer expected_k(k.view()), expected_v(v.view());
   write_tokens(expected_k, expected_v, true);

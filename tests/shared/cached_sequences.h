@@ -29,7 +29,7 @@ struct CacheSpec {
   bool v_in_k = false;
   Batching queries_as = Batching::padded, fresh_as = Batching::padded;
 
-  int64_t rotary = 0;  // elements that are turned
+  int64_t rotary = 0;  // elements that are rotated
   bool interleaved = false, one_position = false;
   DType rotary_type = DType::f32;
 
@@ -89,7 +89,7 @@ class CachedSequences {
   void place_pages();
   void place_queries_and_fresh();
   void make_plain();
-  void turn(Values& rows, int64_t heads, int64_t row, int64_t position) const;
+  void rotate(Values& rows, int64_t heads, int64_t row, int64_t position) const;
   void write_tokens(Buffer& k, Buffer& v, bool after) const;
   int64_t offset(const Tensor& cache, int64_t b, int64_t h, int64_t key) const;
   void expect_appended(const Buffer& k, const Buffer& v) const;
@@ -98,7 +98,7 @@ class CachedSequences {
   int64_t room_ = 0, entries_ = 0;
   std::vector<int32_t> entry_, table_, cu_q_, cu_new_, used_q_, used_new_;
   int64_t columns_ = 0;
-  std::vector<Values> k_, v_, q_;      // of each sequence, turned where they will be
+  std::vector<Values> k_, v_, q_;      // of each sequence, rotated where they will be
   std::vector<Values> k_raw_, q_raw_;  // as they are given
   Buffer q_given_, k_new_, v_new_, cos_, sin_;
   Buffer k_cache_, v_cache_;  // of the last run
