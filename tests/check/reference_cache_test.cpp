@@ -42,7 +42,7 @@ struct Small {
   }
 };
 
-// Rotated values are known up to the last digit.
+// Rotated values are known except for the last digit.
 void expect_row(const AppendedRow& row, const Values& expected) {
   ASSERT_EQ(row.least.size(), expected.size());
   for (size_t d = 0; d < expected.size(); ++d) {
@@ -69,7 +69,7 @@ TEST(CacheOracle, KeysOfOtherEntriesBehindThePadding) {
 
 TEST(CacheOracle, KeysOfPages) {
   Small s;
-  s.rows = {3, 7};  // pages of 4: {2, 0} and {1, 7}, of which the second does not exist
+  s.rows = {3, 7};  // pages of 4: {2, 0} and {1, 7}, where page 7 does not exist
   s.attention.window_left = 4, s.attention.causal = true;
   s.table = {2, 0, 1, 0};
   s.cache.block_table = contiguous(std::as_const(s.table).data(), 2, 2);
@@ -78,7 +78,7 @@ TEST(CacheOracle, KeysOfPages) {
                                                     0,   0,   0,   0,   120, 121, 130, 131, 0, 1, 10, 11, 20, 21}));
 }
 
-// A page that no query sees is not looked up: its entry of the table is that of no page.
+// A page that no query sees is not looked up: its table entry is invalid.
 TEST(CacheOracle, PagesThatNobodySees) {
   Small s;
   s.rows = {3, 7};
@@ -103,7 +103,7 @@ TEST(CacheOracle, NewRowsGoBehindTheOthers) {
   EXPECT_EQ(v[1].least, (Values{-7, -8}));
 
   s.cache.k_new = thd(std::as_const(s.k_new).data(), 2, 1, 2), s.cache.v_new = {};
-  s.cache.cu_seqlens_new = contiguous(std::as_const(s.cu).data(), 3);  // none, and two, which need another room
+  s.cache.cu_seqlens_new = contiguous(std::as_const(s.cu).data(), 3);  // none, and two, which need more room
   s.rows = {2, 2};
   const auto packed = appended_k(s.attention, s.cache);
   ASSERT_EQ(packed.size(), 2u);
@@ -153,7 +153,7 @@ TEST(CacheOracle, OnePositionIsThatOfTheFirstQuery) {
   EXPECT_EQ(values_of(PlainProblem(a, c).attention().q), (Values{-2, 1, -2, 1}));
 }
 
-// 1 + 2^-8 is the middle between two values of bf16; what is 2^-30 above it, f32 cannot tell from it.
+// 1 + 2^-8 is the midpoint between two values of bf16; f32 cannot distinguish it from a value 2^-30 above.
 TEST(CacheOracle, WhereF32CannotTellBothRoundingsAreLegal) {
   const auto rotated = [](float cos, float sin) {
     std::vector<uint16_t> row{0x3f80, 0x3f80}, cache(2);  // bf16: 1, 1
@@ -176,8 +176,8 @@ TEST(CacheOracle, WhereF32CannotTellBothRoundingsAreLegal) {
   EXPECT_EQ(clear.least[1], 1);
 }
 
-// Queries in f64, of which every rounding is as good as another, move results by nearly nothing, and those in bf16
-// where none is in doubt by nothing at all.
+// Queries in f64, where any rounding is legal, move results by almost nothing; queries in bf16 whose rounding is
+// unambiguous do not move them at all.
 TEST(CacheOracle, NoiseOfTurnedQueries) {
   Small s;
   s.quarters();
@@ -189,13 +189,13 @@ TEST(CacheOracle, NoiseOfTurnedQueries) {
   for (const double x : PlainProblem(s.attention, s.cache).rotary_noise().o) EXPECT_EQ(x, 0);
 }
 
-// A rotated element that is 1 or 1 + 2^-7 makes the score of a large key -16 or 0: capped, -0.5 or 0. Nothing of that is in
-// the slope at -16.
+// A rotated element that is 1 or 1 + 2^-7 makes the score of a large key -16 or 0: capped, -0.5 or 0. The slope at -16 shows nothing of
+// that.
 TEST(CacheOracle, NoiseOfATurnedQueryReachesAcrossACap) {
   const std::vector<uint16_t> q{0x3f80, 0, 0x3f80, 0};                          // bf16: 1, 0, 1, 0
   std::vector<uint16_t> k{0x4500, 0, 0xc501, 0, 0, 0, 0, 0}, v(8), cache_o(4);  // 2048, 0, -2064, 0, and zeros
   const std::vector<int32_t> rows{2};
-  const std::vector<float> cos{1, 1 + 0x1p-8f}, sin{0, 0};  // of positions 0 and 1, where the query stands
+  const std::vector<float> cos{1, 1 + 0x1p-8f}, sin{0, 0};  // of positions 0 and 1; the query is at 1
   Attention a{.q = bhsd<const void>(q.data(), DType::bf16, 1, 1, 1, 4), .k = {}, .v = {}, .scale = 1};
   a.softcap = 0.5;
   CacheTensors c{.k = bhsd<void>(k.data(), DType::bf16, 1, 1, 2, 4),

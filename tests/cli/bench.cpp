@@ -1,4 +1,4 @@
-// `cuflash bench`: its grid, its file, its comparison, and the command from the outside.
+// `cuflash bench`: its grid, its file, its comparison, and the command as a program.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ TEST(BenchFiles, are_read_as_they_were_written) {
   EXPECT_EQ(read.results[1].ms, 1.75);
   EXPECT_EQ(read.results[0].share, std::nullopt);
   EXPECT_NE(json.find("\"extra_bytes\": 3000000000}"), std::string::npos) << json;
-  // What a later version adds is passed over.
+  // Members of later versions are skipped.
   const std::string extended =
       "{\"new\": [{\"a\": [1, -2.5e3], \"b\": {}}, [], null, true, \"\\u00e9]\"], " + json.substr(1);
   EXPECT_EQ(bench_json(parse_bench_json(extended)), json);
@@ -165,7 +165,7 @@ TEST_F(Commands, bench_measures_stores_and_compares) {
   EXPECT_EQ(run(dir, "bench --len 3 --seconds 0.001 --compare now.json").code, kExitUsage);
 }
 
-// In f32, for which no cuBLAS is asked: a real one may not survive a driver that is none.
+// In f32, which does not use cuBLAS: a real cuBLAS may crash on a fake driver.
 TEST_F(Commands, bench_measures_on_a_gpu) {
   const std::string environment = "LD_LIBRARY_PATH=" CUFLASH_FAKE_CUDA_PATH " CUFLASH_CACHE_DIR=cache";
   const Outcome outcome =

@@ -1,4 +1,4 @@
-// Ctrl-C: what is finished is shown and stored, and the exit code is that of the signal.
+// Ctrl-C: finished results are shown and stored, and the exit code is that of the signal.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,8 +19,8 @@ std::string many_batches() {
   return list;
 }
 
-// Runs the program and signals it. A shell without job control ignores SIGINT for what it starts in the background. What
-// is finished by then depends on the machine: where that is nothing, the program is given longer.
+// Runs the program and signals it. A shell without job control ignores SIGINT in its background processes. How much is
+// finished by then depends on the machine; if nothing is, the program gets more time.
 Outcome interrupted(const test::TempDir& dir, const std::string& words, const std::string& finished,
                     const std::string& signal = "INT", const std::string& environment = "") {
   Outcome outcome{};

@@ -147,21 +147,24 @@ struct HugeCache {
     cache.num_splits = num_splits;
     execution.device = CUFLASH_DEVICE_CPU;
   }
+
+  // By the call, its workspace query and its explanation.
+  void expect_refused(const char* reason) const {
+    size_t bytes = 0;
+    expect_all_refuse(
+        {[&] { return cuflash_attend_cache_workspace_size(&attention, &cache, &execution, &bytes); },
+         [&] { return cuflash_explain_attend_cache(&attention, &cache, &execution, nullptr, 0, nullptr); },
+         [&] { return cuflash_attend_cache(&attention, &cache, &execution); }},
+        reason);
+  }
 };
 
 TEST(WorkspaceSize, OfSplitsBeyond64BitsIsRefusedWithTheNumber) {
   const HugeCache call(std::numeric_limits<int32_t>::max());
-  expect_all_refuse(
-      {[&] {
-         size_t bytes = 0;
-         return cuflash_attend_cache_workspace_size(&call.attention, &call.cache, &call.execution, &bytes);
-       },
-       [&] { return cuflash_explain_attend_cache(&call.attention, &call.cache, &call.execution, nullptr, 0, nullptr); },
-       [&] { return cuflash_attend_cache(&call.attention, &call.cache, &call.execution); }},
-      "1.84");
+  call.expect_refused("1.84");
 }
 
-TEST(WorkspaceSize, OfTurnedQueriesBeyond64BitsIsRefusedWithTheNumber) {
+TEST(WorkspaceSize, OfRotatedQueriesBeyond64BitsIsRefusedWithTheNumber) {
   HugeCache call(1);
   set(call.attention.q, DType::f32, {16, 1 << 20, 1 << 20, 1 << 20}, {0, 0, 0, 1});
   set(call.cache.k, DType::f32, {16, 1 << 20, 8, 1 << 20}, {0, 0, 0, 1});
@@ -172,14 +175,7 @@ TEST(WorkspaceSize, OfTurnedQueriesBeyond64BitsIsRefusedWithTheNumber) {
   call.attention.seqlens_q.data = call.lengths.data();
   set(call.cache.o, DType::f32, {16, 1 << 20, 1 << 20, 1},
       {int64_t{1} << 40, 1 << 20, 1, 1});  // last: it reaches over what follows
-  expect_all_refuse(
-      {[&] {
-         size_t bytes = 0;
-         return cuflash_attend_cache_workspace_size(&call.attention, &call.cache, &call.execution, &bytes);
-       },
-       [&] { return cuflash_explain_attend_cache(&call.attention, &call.cache, &call.execution, nullptr, 0, nullptr); },
-       [&] { return cuflash_attend_cache(&call.attention, &call.cache, &call.execution); }},
-      "7.3787e+19 bytes");
+  call.expect_refused("7.3787e+19 bytes");
 }
 
 // Of an empty tensor the other extents may be anything, and no query walks through them.

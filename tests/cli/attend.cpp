@@ -1,4 +1,4 @@
-// `cuflash attend` from the outside: what it writes against the oracle, and how it fails.
+// `cuflash attend` as a program: its outputs are compared with the oracle, its failures are one sentence.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -73,7 +73,7 @@ class Attend : public testing::Test {
   ConstTensor values(const std::string& name, const Shape& shape) {
     return file(name, normal(shape, ++seed_), DType::f64);
   }
-  // Leaves the array in a file and returns a contiguous view of the same elements as the library's type.
+  // Writes the array to a file and returns a contiguous view of the same elements in the library's type.
   ConstTensor file(const std::string& name, const Array& array, DType type) {
     write_arrays({{dir.file(name), array}});
     if (type == DType::i32) {
@@ -116,7 +116,7 @@ class Attend : public testing::Test {
       expect_near(output("dsink.npy"), backward.dsink, kTolerance, flags + ": dsink");
   }
 
-  // The program must fail with one sentence that holds `reason`, and write nothing.
+  // The tool must fail with one sentence that contains `reason`, and write nothing.
   void expect_failure(const std::string& words, int code, const std::string& reason) {
     const Outcome outcome = run(dir, words);
     EXPECT_EQ(outcome.code, code) << words << ": " << outcome.err;
@@ -278,7 +278,7 @@ void write_bf16_inputs(const test::TempDir& dir) {
 TEST_F(Attend, safetensors_give_what_npy_files_give) {
   write_bf16_inputs(dir);
   const char* flags = "--causal --softcap 30 ";
-  // NumPy has no bf16: it is computed in where --dtype says so, and written as float32.
+  // NumPy has no bf16: --dtype selects it for the computation, and the output is float32.
   const Outcome npy = run(dir, std::string("attend --q q.npy --k k.npy --v v.npy --grad-out do.npy --dtype bf16 ") +
                                    flags + "-o o.npy --lse lse.npy --dq dq.npy --dk dk.npy --dv dv.npy");
   ASSERT_EQ(npy.code, kExitOk) << npy.err;
