@@ -133,7 +133,7 @@ CacheScene::Place CacheScene::place_of(size_t b, int64_t row) const {
   return {pages_[b][static_cast<size_t>(row / c_.page_size)], row % c_.page_size};
 }
 
-// Entries and pages in a random order. A page that nobody uses has a number that is none.
+// Entries and pages in a random order. An unused page gets an invalid number.
 void CacheScene::make_places() {
   std::mt19937_64 random(c_.seed * 7 + 3);
   const size_t columns = c_.page_size ? static_cast<size_t>((c_.room + c_.page_size - 1) / c_.page_size) : 1;
@@ -298,7 +298,7 @@ std::vector<double> CacheScene::rotated(std::vector<double> row, int64_t positio
   if (!c_.rotary) return row;
   const auto cos = cos_.row({position, 0}, c_.rotary / 2), sin = sin_.row({position, 0}, c_.rotary / 2);
   const auto rotate = [&](double x, double other, double c, double s, double sign) {
-    // Volatile: rounded by themselves, not fused with the sum.
+    // Volatile: rounded separately, not fused with the sum.
     if (c_.dtype == DType::f64) {
       const volatile double straight = x * c, across = other * s;
       return straight + sign * across;
@@ -393,7 +393,7 @@ std::string CacheScene::fault_of_row(size_t b, int64_t h, int64_t i) const {
   return text.str();
 }
 
-// New rows are there, and everything else is as it was.
+// New rows were written, and everything else is unchanged.
 std::string CacheScene::fault_of_cache() const {
   auto k = old_k_, v = old_v_;
   const int64_t length = cache.k.shape[2];

@@ -64,7 +64,7 @@ struct CacheCall {
   int64_t used_ = 0;
 };
 
-// The call with one thing that is wrong.
+// The call with one defect.
 template <class Change>
 void attend(Change change) {
   CacheCall call;

@@ -1,4 +1,4 @@
-// .npy files: what NumPy writes is read, what an enemy writes is refused with a sentence, nothing is half-written.
+// .npy files: those of NumPy are read, hostile ones are refused with a sentence, and none is half-written.
 #include "files/npy/npy.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ namespace {
 using made::header, made::npy;
 using test::TempDir;
 
-// Bytes of a number in a byte order of its own, whatever this machine's is.
+// Bytes of a number in a given byte order, whatever this machine's is.
 template <class T>
 std::string bytes_of(T value, std::endian order) {
   std::string bytes(sizeof value, '\0');
@@ -150,7 +150,7 @@ TEST(Npy, refuses_a_sparse_file_larger_than_the_memory) {
   EXPECT_NE(read_error(path).find("does not fit"), std::string::npos);
 }
 
-// Any file made from a good one by changing bytes is read or refused, never more than that (the sanitizers watch).
+// Any file made from a good one by changing bytes is read or refused, nothing else (the sanitizers watch).
 TEST(Npy, survives_random_damage) {
   const TempDir dir;
   const std::string good = npy(header("<f4", "(2, 3)"), little<float>({1, 2, 3, 4, 5, 6}));
@@ -172,7 +172,7 @@ TEST(Npy, survives_random_damage) {
     }
   }
   EXPECT_GT(refused, kFiles / 4);
-  EXPECT_LT(refused, kFiles);  // damage to a value alone cannot be seen
+  EXPECT_LT(refused, kFiles);  // damage to a value cannot be noticed
 }
 
 TEST(Npy, reads_every_version_and_every_way_to_write_a_header) {
@@ -243,7 +243,7 @@ TEST(Npy, reads_arrays_without_dimensions_or_elements) {
 
 TEST(Npy, converts_with_one_rounding) {
   const TempDir dir;
-  // Just above the middle of two bf16 numbers, and rounded to float first it would be the middle.
+  // Just above the midpoint of two bf16 numbers; rounded to float first, it would be the midpoint.
   const double above_a_tie = 1 + 0x1p-8 + 0x1p-40;
   const Array array = read_npy(dir.write("r.npy", npy(header("<f8", "(2,)"), little<double>({above_a_tie, -1e300}))));
   const std::vector<std::byte> bf16 = convert(array, DType::bf16);
@@ -258,8 +258,7 @@ TEST(Npy, lengths_are_never_narrowed) {
   };
   EXPECT_EQ(lengths("<i8", little<int64_t>({2147483647})), std::vector<int32_t>{2147483647});
   EXPECT_EQ(lengths("|u1", little<uint8_t>({255})), std::vector<int32_t>{255});
-  EXPECT_EQ(lengths("<i2", little<int16_t>({-1})),
-            std::vector<int32_t>{-1});  // the library refuses it with its own words
+  EXPECT_EQ(lengths("<i2", little<int16_t>({-1})), std::vector<int32_t>{-1});  // left to the library to refuse
   EXPECT_THROW(lengths("<i8", little<int64_t>({2147483648})), FileError);
   EXPECT_THROW(lengths("<i8", little<int64_t>({int64_t{1} << 32})), FileError);
   EXPECT_THROW(lengths("<u4", little<uint32_t>({4294967295})), FileError);

@@ -1,5 +1,4 @@
-// Safetensors files: what others write is read, what an enemy writes is refused with a sentence, what we write is read
-// back.
+// Safetensors files: valid files are read, hostile ones are refused with a sentence, and our own are read back.
 #include "files/safetensors/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +45,7 @@ std::string error_of(Call call) {
   }
   return "";
 }
-// Of a file of which tensor x is wanted.
+// For a file of which tensor x is requested.
 std::string read_error(const std::string& path) {
   return error_of([&] { read_array("--x", path); });
 }
@@ -64,7 +63,7 @@ struct Hostile {
   const char* reason;
 };
 
-// Files that are no files of tensors at all, or whose header is not the JSON it must be.
+// Files that are not safetensors, or whose header is not the required JSON.
 std::vector<Hostile> broken_files() {
   const std::string four = bytes_of<float>({1, 2, 3, 4});
   const std::string good_header = object({tensor("x", "F32", "[2,2]", "[0,16]")});
@@ -148,7 +147,7 @@ std::vector<Hostile> broken_files() {
   };
 }
 
-// Files whose header is JSON but cannot be true.
+// Files whose header is JSON but contradictory.
 std::vector<Hostile> lying_files() {
   const std::string four = bytes_of<float>({1, 2, 3, 4});
   const auto one = [&](const std::string& shape, const std::string& offsets) {

@@ -1,5 +1,5 @@
-// Every rule of a call over a KV cache: what breaks it is refused in a sentence that names the argument, and neither an
-// output nor the cache has been touched.
+// Every rule of a call over a KV cache: breaking it is refused with a sentence that names the argument, and neither an output
+// nor the cache is touched.
 #include "tests/problem/rejections_cache.h"
 
 #include <gtest/gtest.h>

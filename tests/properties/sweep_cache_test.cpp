@@ -44,7 +44,7 @@ TEST(CacheSweep, TheSimplestCaseRuns) {
   EXPECT_EQ(run_cache_case(draw_cache_case(nothing, cache_limits())), "");
 }
 
-// Whether the calls meet what they are meant to meet: every option, alone and with every other.
+// The calls must cover every option, alone and with every other.
 TEST(CacheSweep, EveryOptionMeetsEveryOther) {
   const auto traits = [](const CacheCase& c) {
     const Case& p = c.plain;
@@ -99,7 +99,7 @@ TEST(CacheSweep, EveryOptionMeetsEveryOther) {
           << "traits " << x << " and " << y << " met " << met[x * count + y] << " times";
 }
 
-// Tiles of 128 and 256 rows serve calls that have many of them, which small random calls hardly ever have.
+// Tiles of 128 and 256 rows serve calls with many rows, which small random calls rarely have.
 TEST(CacheSweep, OnCudaSomeCallsHaveManyTilesOfRows) {
   constexpr int64_t kTile = 128, kTiles = 66;
   int wide = 0, pages = 0, options = 0, append = 0, packed = 0;

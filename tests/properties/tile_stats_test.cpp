@@ -189,7 +189,7 @@ TEST(TileStats, CountedWithoutACall) {
     }
 }
 
-// What a plan does, by asking every query for every key.
+// What a plan does, counted for every pair of query and key.
 struct Counted {
   const Geometry& g;
   const Problem& p;
@@ -260,7 +260,7 @@ struct Counted {
   }
 };
 
-// A kernel for dQ alone, behind the one that prepares.
+// A separate kernel for dQ, after the one that prepares.
 TEST(Traffic, DqAloneIsWhatTheTilesLoadAndStore) {
   const cuda::Arch arch = cuda::arch_named("sm_90a");
   for (const Geometry& g : kGeometries)

@@ -1,5 +1,5 @@
-// Calls over a KV cache that broke other libraries: what stands in unused rows and pages, capacities far beyond the
-// lengths, splits without keys, lengths at page edges, sizes of 0, and the rest of the batch.
+// Calls over a KV cache that broke other libraries: garbage in unused rows and pages, capacities far beyond the lengths,
+// splits without keys, lengths at page edges, sizes of 0, and the rest of the batch.
 #include <gtest/gtest.h>
 
 #include "check/run/cache_run.h"
@@ -13,7 +13,7 @@ using check::NewRows;
 using check::Rotary;
 using check::run_cache_case;
 
-// One query a sequence against these rows, everything else simple.
+// One query per sequence against these rows, everything else simple.
 CacheCase decode(const Sizes& sizes, const std::vector<int32_t>& rows, int64_t room) {
   CacheCase c;
   check::Case& p = c.plain;
@@ -36,7 +36,7 @@ void append(CacheCase& c, int64_t count) {
   c.plain.len_k += count;
 }
 
-// The room is that of the block table from now on.
+// From here on the room is that of the block table.
 void cut_into_pages(CacheCase& c, int64_t page_size, int64_t unused_columns) {
   c.page_size = page_size;
   c.room = (c.longest() + page_size - 1) / page_size + unused_columns;
@@ -81,7 +81,7 @@ TEST(KvCache, SplitsWithoutKeys) {
                              {0, 1, 2, 5, 513}, 520);
         c.num_splits = splits;
         EXPECT_EQ(run_cache_case(c), "");
-        c.plain.window_left = 3;  // most ranges of keys have nothing to see
+        c.plain.window_left = 3;  // most splits have no visible keys
         EXPECT_EQ(run_cache_case(c), "");
         cut_into_pages(c, 16, 2);
         EXPECT_EQ(run_cache_case(c), "");
@@ -122,7 +122,7 @@ TEST(KvCache, TheRestOfTheBatchChangesNoBit) {
       }
 }
 
-// Neither does a sequence with so many queries that it is computed in another way.
+// Neither does a sequence with so many queries that it takes another path.
 TEST(KvCache, OtherSequencesMayHaveMoreQueries) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const int64_t page : {0, 16}) {

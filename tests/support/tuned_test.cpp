@@ -1,4 +1,4 @@
-// Tuned choices: the file, who gets which, and what plans make of them.
+// Tuned choices: the file, which problem gets which choice, and how plans use them.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -38,7 +38,7 @@ Devices some_choices() {
   return devices;
 }
 
-// With a checksum that is right.
+// With a correct checksum.
 std::string sealed(std::string text) {
   text.resize(text.rfind("checksum "));
   return text + "checksum " + cuda::hex(cuda::sha256(text)) + "\n";
@@ -104,7 +104,7 @@ TEST(TunedTable, is_a_private_file_that_grows) {
   ASSERT_EQ(::stat((directory + "/tuned.txt").c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
   EXPECT_EQ(text_of(read_table(directory).devices), text_of(some_choices()));
-  // Where the built-in choice was the fastest, there is none.
+  // None if the built-in choice was the fastest.
   const Kind kind = some_choices().at("a CPU").begin()->first;
   ASSERT_EQ(write_choices(directory, "a CPU", {{kind, {}}}), "");
   EXPECT_EQ(count(read_table(directory).devices), 2u);
@@ -118,7 +118,7 @@ TEST(TunedTable, is_a_private_file_that_grows) {
   std::filesystem::remove(directory + "/tuned.txt");
   std::filesystem::create_symlink("elsewhere", directory + "/tuned.txt");
   EXPECT_NE(read_table(directory).state, "");
-  // What cannot be used is replaced, and no link is followed.
+  // An unusable file is replaced, and links are not followed.
   ASSERT_EQ(write_choices(directory, "a CPU", some_choices().at("a CPU")), "");
   EXPECT_EQ(count(read_table(directory).devices), 1u);
   EXPECT_EQ(cuda::DiskCache(directory).clear(), 0u);
@@ -210,7 +210,7 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
   decode.splits = 1 << 30;
   EXPECT_LE(plan_kv(cuda::cache_of({}), hopper, 132, Kernels::best, &decode).splits, 128);
 
-  // Kernels take it for granted that without pages a tile of keys is one box.
+  // Kernels assume that without pages a tile of keys is one TMA box.
   for (const int tile_k : {64, 128}) {
     decode.tile_k = tile_k, decode.ctas_per_sm = 1;
     const cuda::KvPlan plan = plan_kv(cuda::cache_of({}), hopper, 132, Kernels::best, &decode);
@@ -222,7 +222,7 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
   }
 }
 
-// So that estimates of registers refuse nothing that is known to compile without spills.
+// Register estimates must not refuse a config that is known to compile without spills.
 TEST(TunedPlans, could_be_what_is_built_in) {
   const auto expect_legal = [](const auto& config, const cuda::Arch& arch) {
     const cuda::Limits l = limits_of(config, arch);
