@@ -25,7 +25,7 @@ constexpr size_t kLongestOutput = size_t{16} << 20;
 
 [[noreturn]] void fail(const auto&... words) { throw std::runtime_error(join("ncu: ", words...)); }
 
-// The fields of a line, without quotation marks; a doubled one stands for itself.
+// The fields of a line, without quotation marks; a doubled one is a literal one.
 std::vector<std::string> fields_of(std::string_view line) {
   std::vector<std::string> fields(1);
   bool quoted = false;

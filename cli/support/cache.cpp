@@ -210,7 +210,7 @@ Table cache_head_pairs() {
 }
 
 Table cache_limits() {
-  Table table{{"asked for", "answer"}, {}};
+  Table table{{"problem", "answer"}, {}};
   const auto on = [&](const char* place, const char* words, const CacheQuestion& question) {
     const Answer answer = ask(question, place);
     table.rows.push_back({join(words, ", ", place), answer.served ? "served" : answer.reason});

@@ -22,7 +22,7 @@ std::string refusal(const std::function<void()>& call) {
 }
 
 Table limits() {
-  Table table{{"asked for", "answer"}, {}};
+  Table table{{"problem", "answer"}, {}};
   const auto on = [&](const char* place, const char* words, const std::function<void(ExplainOptions&)>& set) {
     Question question = plain_question(DType::bf16, 64, false);
     set(question.options);

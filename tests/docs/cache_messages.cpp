@@ -15,7 +15,7 @@ const int32_t kHeld[] = {5, 8}, kTooMany[] = {5, 9}, kFew[] = {5, 1}, kFiveEach[
 const int32_t kBeyond[] = {0, 2}, kSame[] = {1, 1}, kStarts[] = {0, 1, 2};
 const int32_t kTable[] = {3, 0, 1, 5}, kWrongTable[] = {3, -1, 1, 5}, kSharedTable[] = {3, 5, 1, 5};
 
-// A step of two sequences that is valid as it stands: nothing is appended.
+// A step of two sequences that is valid: nothing is appended.
 struct CacheCall {
   std::vector<float> memory = std::vector<float>(16384);
   Attention attention;
@@ -51,7 +51,7 @@ struct CacheCall {
   void rotate(int64_t positions, int64_t width) {
     cache.rotary_cos = angles(positions, width), cache.rotary_sin = angles(positions, width);
   }
-  // What a GPU would be asked for.
+  // Plans the call for a GPU.
   void plan() const {
     Snapshot copies;
     const CacheProblem problem = describe(detail::to_c(attention), to_c(cache), Place{0}, copies);

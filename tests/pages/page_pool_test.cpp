@@ -108,7 +108,7 @@ TEST(PagePool, AForkSharesPagesUntilSomebodyWritesIntoOne) {
   EXPECT_EQ(written.copy->tokens, 2);
   EXPECT_EQ(pool.pages(a), (Pages{0, 1}));
   EXPECT_EQ(pool.pages(b), (Pages{0, 2}));
-  EXPECT_FALSE(pool.append(a, 1).copy) << "nobody else has that page now";
+  EXPECT_FALSE(pool.append(a, 1).copy) << "no other sequence has that page now";
   pool.check();
 }
 

@@ -129,7 +129,7 @@ std::vector<Rule> gradient_rules() {
          call.slot("sink").remove();
          return Refusal{"dsink", {"sink"}};
        }},
-      {"no gradient is asked for",
+      {"no gradient is requested",
        [](Call& call, Choices&) -> Result {
          if (!call.backward()) return std::nullopt;
          for (const Slot& slot : call.slots())

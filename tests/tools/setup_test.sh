@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tools/setup.sh says which packages it installs, and how, before it does: with an apt-get and a sudo that only take notes.
-# tests/support/setup_test.sh <source folder>
+# tests/tools/setup_test.sh <source folder>
 set -euo pipefail
 
 source_dir=$1
