@@ -6,6 +6,8 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,6 +35,14 @@ struct Target {
 using MakeTarget = std::function<Target()>;
 
 size_t bytes_of(const Slot& slot);
+
+// Something wrong with a tensor. apply returns what the refusal must mention, or nothing if the tensor cannot have it.
+struct Defect {
+  using Values = std::optional<std::vector<std::string>>;
+  const char* what;
+  Values (*apply)(const Slot& slot);
+};
+std::span<const Defect> tensor_defects();
 
 // Forward and backward, dense, padded and packed; calls over caches of several kinds; merges.
 std::vector<MakeTarget> all_targets();

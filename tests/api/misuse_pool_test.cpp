@@ -10,7 +10,6 @@
 namespace cuflash::rejections {
 namespace {
 
-constexpr int32_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
 constexpr int64_t kLowest = std::numeric_limits<int64_t>::min(), kHighest = std::numeric_limits<int64_t>::max();
 
 class PoolMisuse : public MisuseTest {
@@ -173,14 +172,14 @@ TEST_F(PoolMisuse, Configurations) {
 }
 
 TEST_F(PoolMisuse, TensorsToWriteInto) {
-  for (const Defect& defect : kDefects) {
+  for (const Defect& defect : tensor_defects()) {
     int32_t room[8] = {};
     const cuflash_sequence list[] = {sequence_, sequence_};
     for (const int rank : {1, 2}) {
       cuflash_mutable_tensor t{room, CUFLASH_I32, rank, {2, 2}, {rank == 1 ? 1 : 2, 1}};
       std::vector<Slot> slots;
       add_slot(slots, rank == 1 ? "cache_seqlens" : "block_table", t);
-      const Values values = defect.apply(slots[0]);
+      const Defect::Values values = defect.apply(slots[0]);
       if (!values) continue;
       const cuflash_status status = rank == 1 ? cuflash_page_pool_write_lengths(pool_, list, 2, &t)
                                               : cuflash_page_pool_write_block_table(pool_, list, 2, &t, 7);
