@@ -82,7 +82,7 @@ std::vector<Hostile> hostile_files() {
       {"no data", good.substr(0, good.size() - 16), "cut off"},
       {"data short by a byte", good.substr(0, good.size() - 1), "cut off"},
       {"data long by a byte", good + "x", "has 1 more bytes after"},
-      {"two arrays", good + good, "goes on"},
+      {"two arrays", good + good, "must hold one array"},
       {"header length lies", std::string("\x93NUMPY\x02\0\xff\xff\xff\xff", 12) + header("<f4", "(1,)"), "cut off"},
       {"header too long", npy(std::string(2 << 20, ' '), "", 2), "at most"},
       {"header of zeros", npy(std::string(118, '\0'), four), "broken"},
