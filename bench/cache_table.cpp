@@ -1,4 +1,4 @@
-// A decode step over a KV cache: how fast K and V are read, by where they lie. All contestants share one block of memory.
+// A decode step over a KV cache: how fast K and V are read, depending on their layout. All contestants share one block of memory.
 #include <cuflash/cached_attention.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// cuflash_bench [table ...] [--seconds S] [--threads N]: prints all tables, or the ones that are named.
+// cuflash_bench [table ...] [--seconds S] [--threads N]: prints all tables, or the named ones.
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>

@@ -7,7 +7,7 @@ namespace cuflash::bench {
 
 std::vector<double> best_times(const std::vector<Run>& contestants, double seconds) {
   std::vector<double> best;
-  for (const auto& times : turn_times(contestants, seconds))
+  for (const auto& times : alternate_times(contestants, seconds))
     best.push_back(*std::min_element(times.begin(), times.end()));
   return best;
 }

@@ -1,5 +1,4 @@
-// Timing, and tables to print it in. Contestants take turns, and the best time of each counts: what the code can do when
-// the machine lets it.
+// Timing, and tables to print it in. Contestants alternate, and the best time of each counts, which is the least disturbed.
 #pragma once
 
 #include <initializer_list>
@@ -10,10 +9,10 @@
 
 namespace cuflash::bench {
 
-// Seconds of the best turn of each.
+// The best time of each, in seconds.
 std::vector<double> best_times(const std::vector<Run>& contestants, double seconds);
 
-// One row of a Markdown table; the first one of a table also prints the line below it.
+// One row of a Markdown table; the header also prints the line below it.
 void print_header(std::initializer_list<const char*> cells);
 void print_row(const std::vector<std::string>& cells);
 

@@ -1,4 +1,4 @@
-// The share of what the processor can multiply that forward reaches. All figures are of one thread and one run.
+// The share of the processor's peak that forward reaches. All figures are for one thread, from one run.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -13,7 +13,7 @@
 namespace cuflash::bench {
 namespace {
 
-// Some processors slow down after milliseconds of nothing but multiply-adds: the best turn, and the mean of them all.
+// Some processors slow down after milliseconds of pure multiply-adds, so both the best round and the mean are reported.
 struct Rate {
   double best = 0, mean = 0;
 };
@@ -24,14 +24,14 @@ Rate rate_of(double operations, const Run& run, double seconds) {
   run();
   const double start = now();
   double best = std::numeric_limits<double>::infinity(), last = start;
-  int64_t turns = 0;
+  int64_t rounds = 0;
   while (last < start + seconds) {
     run();
-    ++turns;
+    ++rounds;
     const double end = now();
     best = std::min(best, end - last), last = end;
   }
-  return {operations / best * 1e-9, operations * static_cast<double>(turns) / (last - start) * 1e-9};
+  return {operations / best * 1e-9, operations * static_cast<double>(rounds) / (last - start) * 1e-9};
 }
 
 Rate registers(const RegisterLoop& loop, double seconds) {
@@ -89,7 +89,7 @@ void attention(DType type, double peak, double seconds) {
 
 void peak(const Settings& settings) {
   const double seconds = std::max(settings.seconds, 0.3);
-  print_header({"type", "what", "GFLOP/s, best turn", "mean", "best to peak"});
+  print_header({"type", "what", "GFLOP/s, best round", "mean", "best to peak"});
   const RegisterLoop f32 = f32_register_loop(), bf16 = bf16_register_loop();
   if (f32.run) {
     const Rate peak = registers(f32, seconds);

@@ -34,7 +34,7 @@ void overhead(const Settings& settings) {
     print_row({number(length), number(heads), number(dim), number(threads), microseconds(t.forward),
                microseconds(t.backward)});
   };
-  row(1, 1, 1, 1);  // next to nothing to compute: the cost of a call
+  row(1, 1, 1, 1);  // almost nothing to compute: the cost of a call
   for (const int threads : {1, std::max(settings.threads, 2)})
     for (const int64_t heads : {1, 8}) row(32, heads, 64, threads);
 }

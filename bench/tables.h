@@ -7,11 +7,11 @@ namespace cuflash::bench {
 
 struct Settings {
   double seconds = 0.2;  // for each measurement
-  int threads = 0;       // 0: as many as the library would take
+  int threads = 0;       // 0: the library's default
 };
 
-void peak(const Settings& settings);      // the processor's limit, and the share of it that is reached
-void overhead(const Settings& settings);  // what a call costs beside its arithmetic
+void peak(const Settings& settings);      // the processor's peak, and the share of it that is reached
+void overhead(const Settings& settings);  // what a call costs in addition to its arithmetic
 void scaling(const Settings& settings);   // one thread and all of them
 void options(const Settings& settings);   // what each option costs
 void cache(const Settings& settings);     // a decode step over a KV cache

@@ -1,4 +1,4 @@
-// One attention problem of the benchmarks, with random tensors, ready to be run again and again.
+// One attention problem of the benchmarks, with random tensors, ready to run repeatedly.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -28,7 +28,7 @@ class Workload {
     flash_attention_backward(attention_, gradients(), {.num_threads = threads});
   }  // forward first
 
-  // Operations of the visible pairs: two products forward, five backward.
+  // Operations for the visible pairs: two products forward, five backward.
   double forward_operations() const { return 4 * pairs() * static_cast<double>(shape_.dim); }
   double backward_operations() const { return 10 * pairs() * static_cast<double>(shape_.dim); }
 

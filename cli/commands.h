@@ -1,4 +1,4 @@
-// The commands as functions of their options. main.cpp fills the options from the command line; nothing else knows how.
+// The commands as functions of their options. Only main.cpp knows how the command line becomes options.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -8,16 +8,18 @@
 #include <string>
 #include <vector>
 
+#include "machine/info.h"
+
 namespace cuflash::cli {
 
 enum class Layout { bhsd, bshd };
 
-// Files of tensors as the user named them (array_file.h says how); "" where the flag was not given.
+// Files of tensors as the user named them (files/tensors/array_file.h); "" if the flag was not given.
 struct AttendOptions {
   Attention attention{};  // its scalar options; the tensors come from the files
   Execution execution{};
   Layout layout = Layout::bhsd;
-  std::optional<DType> dtype;  // default: what q holds
+  std::optional<DType> dtype;  // default: the type of q
 
   std::string q, k, v, grad_out, grad_lse;
   std::string alibi, bias, mask, sink;
@@ -33,7 +35,7 @@ struct ExplainOptions {
   int64_t batch = 1, heads = 8, seq_q = 1024, dim = 64;
   std::optional<int64_t> heads_k, seq_k, dim_v;  // default: as for q
   bool backward = false, lse = false, alibi = false, bias = false, mask = false, sink = false;
-  std::string arch;  // CUDA, on any device of this architecture; "": on the one that is there
+  std::string arch;  // CUDA on any device of this architecture; "": on this machine's device
 };
 
 struct CheckOptions {
@@ -42,27 +44,27 @@ struct CheckOptions {
   std::optional<uint64_t> only;
   bool forever = false;               // instead of count
   bool repeat = false;                // forever: the same problems in every round
-  std::optional<double> minutes;      // forever: at most
-  std::optional<int64_t> max_growth;  // forever: of memory, in MiB, at most kMostGrowth
+  std::optional<double> minutes;      // forever: the time limit
+  std::optional<int64_t> max_growth;  // forever: limit of memory growth in MiB, at most kMostGrowth
   bool cache = false;                 // calls over a KV cache instead of forward and backward
-  bool plain = false;                 // what the fastest CUDA kernels take
+  bool plain = false;                 // only problems for the fastest CUDA kernels
   int32_t threads = 0;
   Device device = Device::cpu;
-  uint64_t head_sizes = 3;  // CUDA: pairs that kernels are compiled for; 20000 problems then meet about 900 of them
+  uint64_t head_sizes = 3;  // CUDA: pairs of head sizes to compile for; with 3, 20000 problems use about 900 kernels
 };
 
-// Problems that differ in their lengths alone: of queries and keys, unless len_q or problem.seq_k is given.
+// Problems that differ only in their lengths: of queries and keys, unless len_q or problem.seq_k is given.
 struct GridOptions {
-  static constexpr int64_t kLongest = int64_t{1} << 24, kMostHeads = 1 << 20;  // what can be counted
+  static constexpr int64_t kLongest = int64_t{1} << 24, kMostHeads = 1 << 20;  // larger ones could not be counted
   ExplainOptions problem;
   std::vector<int64_t> lengths{512, 1024, 2048, 4096, 8192, 16384};
-  std::optional<int64_t> len_q;  // of all problems, whose keys alone then have these lengths
+  std::optional<int64_t> len_q;  // fixed for all problems; `lengths` then holds those of the keys
   std::string json;              // a file
 };
 
 struct IoOptions : GridOptions {
   bool no_measure = false;
-  std::string launch;  // "forward", "backward": compute the only problem once on the GPU, and nothing else
+  std::string launch;  // "forward" or "backward": only compute the single problem once on the GPU
 };
 
 struct DemoOptions {
@@ -71,7 +73,7 @@ struct DemoOptions {
   int32_t threads = 0;
 };
 
-// A grid: each list is a dimension of it; an empty one has the preset's values, or the default's.
+// A grid: each list is a dimension; an empty list takes the values of the preset, or the default.
 struct BenchOptions {
   static constexpr int64_t kLargestSize = std::numeric_limits<int32_t>::max();  // of each number in these lists
   std::string preset;
@@ -79,27 +81,25 @@ struct BenchOptions {
   Device device = Device::automatic;
   std::vector<DType> dtypes;
   std::vector<int64_t> batch, heads, heads_k, hidden, head_dim, head_dim_v, len, len_q, len_k, page_size, causal;
-  std::optional<int64_t> tokens;  // in a batch, whose size then follows from the length
+  std::optional<int64_t> tokens;  // per batch; the batch size follows from the length
   double seconds = 0.3;           // for each point
   int32_t threads = 0;
   std::string json, csv, markdown;
   std::string compare;  // a file of results
   double tolerance = 0.05;
-  std::string command;  // as it was typed, for the files
+  std::string command;  // as typed, for the result files
 };
 
 // The same grid; its own seconds and files are not used.
 struct TuneOptions {
   BenchOptions grid;
-  double seconds = 60;   // for all of it
-  bool dry_run = false;  // what would be tried, and what not and why
-  bool compile = false;  // of a dry run: compile it
-  std::string arch;      // of a dry run: for GPUs of this architecture
+  double seconds = 60;   // for the whole search
+  bool dry_run = false;  // show which candidates would be tried, and why others would not
+  bool compile = false;  // with dry_run: compile the candidates
+  std::string arch;      // with dry_run: for GPUs of this architecture
 };
 
-struct InfoOptions {
-  bool measure = false;  // compile a kernel and load it again
-};
+using InfoOptions = machine::InfoOptions;
 
 enum class CacheAction { list, clear };
 
@@ -115,7 +115,7 @@ struct SupportOptions {
   bool markdown = false;
 };
 
-// Each returns an exit code (cli/arguments/exit.h), or throws UsageError or FlashAttentionError.
+// Each returns an exit code (cli/arguments/exit.h), or throws UsageError, files::FileError or FlashAttentionError.
 int run_attend(const AttendOptions& options);
 int run_explain(const ExplainOptions& options);
 int run_check(const CheckOptions& options);

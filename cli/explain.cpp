@@ -12,12 +12,12 @@ namespace cuflash::cli {
 
 namespace {
 
-// The tensors of this command are nowhere, so where they would be is a matter of the flags.
+// The tensors of this command do not exist, so the flags decide which device they would be on.
 template <class Tensors>
 std::string explain_anywhere(const Attention& attention, const Tensors& tensors, const ExplainOptions& options) {
   const Execution& execution = options.execution;
   if (execution.device == Device::cpu && !options.arch.empty())
-    throw UsageError("--arch is an architecture of CUDA devices; leave it out with --device cpu");
+    throw UsageError("--arch names an architecture of CUDA devices; leave it out with --device cpu");
   const bool on_cuda = execution.device == Device::cuda || !options.arch.empty();
   if (!on_cuda) return cuflash::explain(attention, tensors, execution);
   Snapshot copies;

@@ -10,7 +10,8 @@
 #include "cli/arguments/flags.h"
 #include "cli/commands.h"
 #include "cli/terminal/end_signals.h"
-#include "machine/text.h"
+#include "files/error.h"
+#include "support/text.h"
 
 namespace {
 
@@ -22,12 +23,11 @@ using Job = std::function<int()>;
 // Which keys a query sees.
 void add_mask(CLI::App& command, Attention& attention) {
   add_causal(command, attention.causal);
-  add_choice(command, "--align", attention.alignment, kAlignments,
-             "Where queries stand against keys of another length");
+  add_choice(command, "--align", attention.alignment, kAlignments, "How queries align with keys of another length");
   add_window(command, attention);
 }
 
-// The flags that describe attention beside its tensors, and where it runs.
+// The scalar options of attention, and where it runs.
 void add_attention(CLI::App& command, Attention& attention, Execution& execution, Layout& layout) {
   add_mask(command, attention);
   add_decimal(command, "--softcap", attention.softcap, "Limit scores to (-X, X) by X*tanh(s/X)");
@@ -43,14 +43,15 @@ void add_attention(CLI::App& command, Attention& attention, Execution& execution
 
 void add_attend(CLI::App& app, AttendOptions& o, Job& job) {
   CLI::App& command =
-      *app.add_subcommand("attend", "Attention on .npy and .safetensors files: forward, and backward where asked for");
+      *app.add_subcommand("attend", "Attention on .npy and .safetensors files: forward and, on request, backward");
   command.footer(
       "FILE is a .npy file, FILE.safetensors, or FILE.safetensors:TENSOR. Without a tensor's name an input is the "
       "tensor\n"
       "named like its flag (q for --q, grad_out for --grad-out) or the file's only one, and an output is named like "
       "its\n"
-      "flag (out, lse, dq, ...). Outputs that name one .safetensors file share it; what it held before is replaced.\n"
-      "Outputs are written to .safetensors in the type computed in, to .npy as float32 (float64 for f64).\n\n"
+      "flag (out, lse, dq, ...). Outputs that name the same .safetensors file share it; its previous content is "
+      "replaced.\n"
+      "Outputs to .safetensors have the type of the computation, to .npy float32 (float64 for f64).\n\n"
       "cuflash attend --q in.safetensors --k in.safetensors --v in.safetensors:values -o out.safetensors");
   add_file(command, "--q", o.q, "Queries [B, H, S, D], or packed [T, H, D]")->required();
   add_file(command, "--k", o.k, "Keys")->required();
@@ -59,12 +60,12 @@ void add_attend(CLI::App& app, AttendOptions& o, Job& job) {
                              std::initializer_list<std::tuple<const char*, std::string*, const char*>> files) {
     for (const auto& [flag, path, help] : files) add_file(command, flag, *path, help)->group(group);
   };
-  add_files("Inputs", {{"--grad-out", &o.grad_out, "Gradient of the output: asks for backward"},
+  add_files("Inputs", {{"--grad-out", &o.grad_out, "Gradient of the output: runs backward"},
                        {"--grad-lse", &o.grad_lse, "Gradient of the log-sum-exp"},
                        {"--alibi", &o.alibi, "ALiBi slopes [H] or [B, H]"},
                        {"--bias", &o.bias, "Added to the scores: [B or 1, H or 1, Sq or 1, Sk]"},
-                       {"--mask", &o.mask, "Bool, shaped as a bias; false hides the key"},
-                       {"--sink", &o.sink, "A logit of each head [H] that takes part in the softmax alone"},
+                       {"--mask", &o.mask, "Bool, shaped like a bias; false hides the key"},
+                       {"--sink", &o.sink, "One logit per head [H] that only joins the softmax sum"},
                        {"--seqlens-q", &o.seqlens_q, "Lengths [B] of padded queries"},
                        {"--seqlens-k", &o.seqlens_k, "Lengths [B] of padded keys"},
                        {"--cu-seqlens-q", &o.cu_seqlens_q, "Starts [B+1] of packed queries"},
@@ -76,12 +77,12 @@ void add_attend(CLI::App& app, AttendOptions& o, Job& job) {
                         {"--dv", &o.dv, "Gradient of v"},
                         {"--dbias", &o.dbias, "Gradient of the bias"},
                         {"--dsink", &o.dsink, "Gradient of the sinks"}});
-  add_value(command, "--dtype", o.dtype, dtype_named, kDTypeNames, "Type to compute in (default: what q holds)");
+  add_value(command, "--dtype", o.dtype, dtype_named, kDTypeNames, "Type to compute in (default: that of q)");
   add_attention(command, o.attention, o.execution, o.layout);
   command.callback([&o, &job] { job = [&o] { return run_attend(o); }; });
 }
 
-// As the flags name it: one length for queries and keys, unless one of them has its own.
+// As the flags say it: one length for queries and keys, unless either has its own.
 struct ExplainFlags : ExplainOptions {
   std::optional<int64_t> len_q;
 
@@ -93,11 +94,11 @@ struct ExplainFlags : ExplainOptions {
 };
 
 void add_explain(CLI::App& app, ExplainFlags& o, Job& job) {
-  CLI::App& command = *app.add_subcommand("explain", "Which backend and kernel a problem gets, and why");
+  CLI::App& command = *app.add_subcommand("explain", "Show which backend and kernel a problem gets, and why");
   add_problem(command, o, {0}, {});
   add_size(command, "--len", o.seq_q, {0}, "Length of queries and keys");
-  add_size(command, "--len-q", o.len_q, {0}, "Queries, where they have another length");
-  add_size(command, "--len-k", o.seq_k, {0}, "Keys, where they have another length");
+  add_size(command, "--len-q", o.len_q, {0}, "Length of queries, if different");
+  add_size(command, "--len-k", o.seq_k, {0}, "Length of keys, if different");
   command.add_flag("--backward", o.backward, "Explain backward, with every gradient");
   command.add_flag("--lse", o.lse, "Forward with a log-sum-exp output");
   command.add_flag("--alibi", o.alibi, "With ALiBi slopes");
@@ -119,21 +120,22 @@ void add_check(CLI::App& app, CheckOptions& o, Job& job) {
       ->excludes("--first")
       ->excludes("--count");
   CLI::Option* forever =
-      command.add_flag("--forever", o.forever, "Until a problem fails, memory grows or a signal comes")
+      command.add_flag("--forever", o.forever, "Check until a problem fails, memory grows or a signal arrives")
           ->excludes("--count")
           ->excludes("--only");
-  add_decimal(command, "--minutes", o.minutes, "With --forever: for so long at most")->needs(forever);
-  command.add_flag("--repeat", o.repeat, "With --forever: the same 1000 problems again and again, to see a leak")
+  add_decimal(command, "--minutes", o.minutes, "With --forever: stop after this time")->needs(forever);
+  command.add_flag("--repeat", o.repeat, "With --forever: repeat the same 1000 problems, to find leaks")
       ->needs(forever);
   add_size(command, "--max-growth", o.max_growth, {0, CheckOptions::kMostGrowth},
-           "With --forever: MiB that memory may grow by (default: 64; CUDA without --repeat: 1024)")
+           "With --forever: allowed growth of memory in MiB (default: 64; CUDA without --repeat: 1024)")
       ->needs(forever);
-  CLI::Option* cache = command.add_flag("--cache", o.cache, "Calls over a KV cache, instead of forward and backward");
+  CLI::Option* cache =
+      command.add_flag("--cache", o.cache, "Check calls over a KV cache instead of forward and backward");
   command
-      .add_flag("--plain", o.plain, "Problems for the fastest CUDA kernels alone: 16-bit, aligned, longer, no options")
+      .add_flag("--plain", o.plain, "Only problems for the fastest CUDA kernels: 16-bit, aligned, longer, no options")
       ->excludes(cache);
   add_threads(command, o.threads);
-  add_choice(command, "--device", o.device, kCheckedDevices, "What is checked")->default_str("cpu");
+  add_choice(command, "--device", o.device, kCheckedDevices, "Device to check")->default_str("cpu");
   add_unsigned(command, "--head-sizes", o.head_sizes, "CUDA: pairs of head sizes to compile kernels for; 0: any")
       ->default_str(std::to_string(o.head_sizes));
   command.callback([&o, &job] { job = [&o] { return run_check(o); }; });
@@ -152,25 +154,25 @@ void add_grid(CLI::App& command, GridOptions& o) {
   const Range lengths{1, GridOptions::kLongest};
   add_problem(command, problem, {1, GridOptions::kMostHeads}, {1, GridOptions::kMostHeads});
   add_sizes(command, "--len", o.lengths, lengths, "Lengths of queries and keys")->default_str(list_text(o.lengths));
-  add_size(command, "--len-q", o.len_q, lengths, "Queries of every problem, where they have another length");
-  add_size(command, "--len-k", problem.seq_k, lengths, "Keys of every problem, where they have another length");
+  add_size(command, "--len-q", o.len_q, lengths, "Length of queries of every problem, if different");
+  add_size(command, "--len-k", problem.seq_k, lengths, "Length of keys of every problem, if different");
   add_mask(command, problem.attention);
   add_file(command, "--json", o.json, "Also write everything to this file");
 }
 
 void add_io(CLI::App& app, IoOptions& o, Job& job) {
   CLI::App& command = *app.add_subcommand(
-      "io", "Bytes moved through device memory, and operations that masks save: naive attention beside this one");
+      "io", "Bytes moved through device memory and operations that masks save, compared with naive attention");
   add_grid(command, o);
   add_arch(command, o.problem.arch, "Plans for this architecture (default: the GPU's, or sm_90a)");
-  command.add_flag("--no-measure", o.no_measure, "Do not run ncu, where it and a GPU are there");
+  command.add_flag("--no-measure", o.no_measure, "Do not run ncu, even if it and a GPU are found");
   add_value(command, "--launch", o.launch, word_of({"forward", "backward"}), "forward|backward",
-            "Compute once on the GPU and print nothing: what ncu is run on");
+            "Compute once on the GPU and print nothing; ncu runs this");
   command.callback([&o, &job] { job = [&o] { return run_io(o); }; });
 }
 
 void add_memory(CLI::App& app, GridOptions& o, Job& job) {
-  CLI::App& command = *app.add_subcommand("memory", "Memory of a call, beside that of naive attention");
+  CLI::App& command = *app.add_subcommand("memory", "Memory of a call, compared with naive attention");
   add_grid(command, o);
   add_arch(command, o.problem.arch, "On CUDA devices of this architecture (default: on the CPU)");
   add_threads(command, o.problem.execution.num_threads);
@@ -185,10 +187,10 @@ void add_demo(CLI::App& app, DemoOptions& o, Job& job) {
   command.callback([&o, &job] { job = [&o] { return run_demo(o); }; });
 }
 
-// What is measured, and where.
+// The grid of problems and the device.
 void add_bench_grid(CLI::App& command, BenchOptions& o, const std::string& example) {
   command.footer(
-      "Each flag with N,... is a dimension of the grid. A preset gives what no flag gives:\n"
+      "Each flag with N,... is a dimension of the grid. A preset sets the flags that are not given:\n"
       "  paper     16384 tokens, hidden 2048, head sizes 64, 128, 256, lengths 512 to 16384, causal or not\n"
       "  training  batch 1 to 16, hidden 768 to 4096, head size 64, lengths 512 to 4096, causal\n"
       "  decode    one query over 1024 to 65536 keys, batch 1 to 32, 32 heads over 8, pages or not\n\n" +
@@ -197,23 +199,23 @@ void add_bench_grid(CLI::App& command, BenchOptions& o, const std::string& examp
   add_value(command, "--preset", o.preset, word_of({"paper", "training", "decode"}), "paper|training|decode",
             "A grid by name");
   add_list(command, "--direction", o.directions, word_of({"forward", "backward", "decode"}),
-           "forward|backward|decode,...", "What is measured (default: forward)");
-  add_choice(command, "--device", o.device, kDevices, "Where (default: auto, a GPU where there is one)");
+           "forward|backward|decode,...", "What to measure (default: forward)");
+  add_choice(command, "--device", o.device, kDevices, "Where (default: auto, a GPU if there is one)");
   add_list(command, "--dtype", o.dtypes, dtype_named, std::string(kDTypeNames) + ",...",
-           "Types (default: f32, on a GPU bf16)");
+           "Types (default: f32; on a GPU bf16)");
   CLI::Option* batch = add_sizes(command, "--batch", o.batch, sizes, "Batch (default: 1)");
-  add_size(command, "--tokens", o.tokens, sizes, "Tokens of a batch, whose size follows from the length")
+  add_size(command, "--tokens", o.tokens, sizes, "Tokens per batch; the batch size follows from the length")
       ->excludes(batch);
   CLI::Option* heads = add_sizes(command, "--heads", o.heads, sizes, "Query heads (default: 8)");
-  add_sizes(command, "--hidden", o.hidden, sizes, "Hidden size: as many heads as fill it")->excludes(heads);
-  add_sizes(command, "--heads-k", o.heads_k, sizes, "Key and value heads (default: as many)");
+  add_sizes(command, "--hidden", o.hidden, sizes, "Hidden size: as many heads as fit it")->excludes(heads);
+  add_sizes(command, "--heads-k", o.heads_k, sizes, "Key and value heads (default: the same)");
   add_sizes(command, "--head-dim", o.head_dim, sizes, "Head size of queries and keys (default: 64)");
   add_sizes(command, "--head-dim-v", o.head_dim_v, sizes, "Head size of values (default: the same)");
   add_sizes(command, "--len", o.len, sizes, "Lengths of queries and keys (default: 512,1024,2048; decode: of keys)");
-  add_sizes(command, "--len-q", o.len_q, sizes, "Queries, where they have another length (default of decode: 1)");
-  add_sizes(command, "--len-k", o.len_k, sizes, "Keys, where they have another length");
+  add_sizes(command, "--len-q", o.len_q, sizes, "Length of queries, if different (default of decode: 1)");
+  add_sizes(command, "--len-k", o.len_k, sizes, "Length of keys, if different");
   add_sizes(command, "--page-size", o.page_size, {0, sizes.most},
-            "Decode: rows of a page; 0: a contiguous cache (default: 0)");
+            "Decode: rows per page; 0: a contiguous cache (default: 0)");
   const auto zero_or_one = [](const std::string& flag, const std::string& text) {
     return int64_t{yes_or_no(flag, text)};
   };
@@ -226,13 +228,13 @@ void add_bench(CLI::App& app, BenchOptions& o, Job& job) {
   CLI::App& command = *app.add_subcommand("bench", "Time, speed and memory over a grid of problems, on CPU or GPU");
   add_bench_grid(command, o, "cuflash bench --direction forward,backward --len 512,2048 --causal 0,1 --json now.json");
   add_list(command, "--contestant", o.contestants, word_of({"cuflash", "naive"}), "cuflash|naive,...",
-           "Who is measured (default: all; a GPU has no naive)");
-  add_decimal(command, "--seconds", o.seconds, "For each point")->default_str("0.3");
+           "What to compare (default: all; there is no naive on a GPU)");
+  add_decimal(command, "--seconds", o.seconds, "Time for each point")->default_str("0.3");
   add_file(command, "--json", o.json, "Write the results, for --compare and python -m cuflash.plot");
   add_file(command, "--csv", o.csv, "Write the results as a table of all figures");
   add_file(command, "--markdown", o.markdown, "Write the results as a page");
-  add_file(command, "--compare", o.compare, "Fail where a point is slower than in this file of --json");
-  add_decimal(command, "--tolerance", o.tolerance, "Of --compare: a slowdown that is allowed")->default_str("0.05");
+  add_file(command, "--compare", o.compare, "Fail if a point is slower than in this file, written by --json");
+  add_decimal(command, "--tolerance", o.tolerance, "With --compare: the slowdown that is allowed")->default_str("0.05");
   command.callback([&o, &job] { job = [&o] { return run_bench(o); }; });
 }
 
@@ -241,9 +243,10 @@ void add_tune(CLI::App& app, TuneOptions& o, Job& job) {
       "tune", "Find the fastest tiles, stages and splits for problems on this machine, for all later calls");
   add_bench_grid(command, o.grid,
                  "cuflash tune --direction forward,backward --len 512,2048 --causal 0,1 --seconds 300");
-  add_decimal(command, "--seconds", o.seconds, "For everything")->default_str("60");
-  CLI::Option* dry_run = command.add_flag("--dry-run", o.dry_run, "Show what would be tried, and what not and why");
-  command.add_flag("--compile", o.compile, "With --dry-run: compile it, too; needs NVRTC and no GPU")->needs(dry_run);
+  add_decimal(command, "--seconds", o.seconds, "Time for the whole search")->default_str("60");
+  CLI::Option* dry_run =
+      command.add_flag("--dry-run", o.dry_run, "Show what would be tried, and why the rest would not");
+  command.add_flag("--compile", o.compile, "With --dry-run: compile it too; needs NVRTC but no GPU")->needs(dry_run);
   add_arch(command, o.arch, "With --dry-run: for GPUs of this architecture, sm_80 to sm_120; needs no GPU")
       ->needs(dry_run);
   command.callback([&o, &job] { job = [&o] { return run_tune(o); }; });
@@ -260,17 +263,19 @@ void add_cache(CLI::App& app, Job& job) {
   const auto add = [&](const char* name, const char* help, CacheAction action) {
     command.add_subcommand(name, help)->callback([&job, action] { job = [action] { return run_cache(action); }; });
   };
-  add("list", "What is there", CacheAction::list);
-  add("clear", "Remove it", CacheAction::clear);
+  add("list", "List them", CacheAction::list);
+  add("clear", "Remove them", CacheAction::clear);
 }
 
-// Not split at commas, which their names have.
+// Not split at commas, which occur in kernel names.
 void add_kernels(CLI::App& command, std::vector<std::string>& kernels) {
   const auto take = [&kernels](const CLI::results_t& words) {
     for (const std::string& word : words) kernels.push_back(kernel_name("--kernel", word));
     return true;
   };
-  command.add_option("--kernel", CLI::callback_t(take), "One more kernel, by the name that an error or explain gives")
+  command
+      .add_option("--kernel", CLI::callback_t(take),
+                  "One more kernel, by the name that an error message or explain prints")
       ->type_name("NAME")
       ->expected(CLI::detail::expected_max_vector_size);
 }
@@ -281,24 +286,24 @@ void add_pack(CLI::App& app, PackOptions& o, Job& job) {
            "Architectures, for example sm_90a,sm_80: the kernels of common problems");
   add_kernels(command, o.kernels);
   add_list(command, "--dtype", o.dtypes, dtype_named, std::string(kDTypeNames) + ",...",
-           "Of those for --arch, these types alone");
-  add_list(command, "--head-dim", o.dims, whole_in({}), "N,...", "Of those for --arch, these head sizes alone");
+           "With --arch: only these types");
+  add_list(command, "--head-dim", o.dims, whole_in({}), "N,...", "With --arch: only these head sizes");
   const auto threads = [](const std::string& flag, const std::string& text) {
     return static_cast<int32_t>(whole_number(flag, text, 1, 256));
   };
-  add_value(command, "--threads", o.threads, threads, "N", "Compiles at a time")
+  add_value(command, "--threads", o.threads, threads, "N", "Parallel compilations")
       ->default_str(std::to_string(o.threads));
-  add_file(command, "-o,--out", o.out, "The file")->required();
+  add_file(command, "-o,--out", o.out, "The file to write")->required();
   command.callback([&o, &job] { job = [&o] { return run_pack(o); }; });
 }
 
 void add_support(CLI::App& app, SupportOptions& o, Job& job) {
   CLI::App& command = *app.add_subcommand("support", "What is computed where: types, sizes, options, architectures");
-  command.add_flag("--markdown", o.markdown, "As the page docs/support.md");
+  command.add_flag("--markdown", o.markdown, "As Markdown: the page docs/support.md");
   command.callback([&o, &job] { job = [&o] { return run_support(o); }; });
 }
 
-// As a shell would take it again.
+// Quoted so that a shell reads the same words.
 std::string typed(int argc, char** argv) {
   std::string command = "cuflash";
   for (int n = 1; n < argc; ++n) {
@@ -325,21 +330,23 @@ int run(const Job& job) {
     return std::cout ? code : fail(kExitUsage, "cannot write to the standard output");
   } catch (const UsageError& error) {
     return fail(kExitUsage, error.what());
+  } catch (const files::FileError& error) {
+    return fail(kExitUsage, error.what());
   } catch (const FlashAttentionError& error) {
     return fail(kExitFailed, error.what());
   } catch (const std::bad_alloc&) {
-    return fail(kExitFailed, "this machine has not enough memory for that");
+    return fail(kExitFailed, "this machine does not have enough memory for that");
   } catch (const std::exception& error) {
     return fail(kExitFailed, error.what());
   }
 }
 
-// The exit code where there is nothing to run: help was asked for, or the words are wrong.
+// The exit code if there is nothing to run: help was requested, or the command line is wrong.
 std::optional<int> parse(CLI::App& app, const std::vector<std::string>& typed) {
   Arguments arguments;
   try {
     arguments = read_arguments(shape_of(app), typed);
-    std::reverse(arguments.words.begin(), arguments.words.end());  // as CLI11 wants them
+    std::reverse(arguments.words.begin(), arguments.words.end());  // CLI11 wants them reversed
     app.parse(std::move(arguments.words));
     return std::nullopt;
   } catch (const UsageError& error) {

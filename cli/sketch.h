@@ -1,4 +1,4 @@
-// A problem of given sizes without its tensors: enough to ask what it would get. Explaining never reads a tensor.
+// A problem of given sizes without memory for its tensors: enough to ask for its plan, which never reads a tensor.
 #pragma once
 
 #include <algorithm>
@@ -7,11 +7,11 @@
 #include "cli/arguments/exit.h"
 #include "cli/commands.h"
 #include "dtype.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
-// Addresses for tensors that nobody will touch: non-null, aligned and apart from each other, as the library demands.
+// Addresses for tensors that are never accessed: non-null, aligned and disjoint, as the library requires.
 class Placeholders {
  public:
   template <class... Extent>
@@ -21,7 +21,7 @@ class Placeholders {
     uintptr_t bytes = static_cast<uintptr_t>(std::max(size_of(type), size_of(DType::f32)));  // results may be f32
     bool overflows = ((extents < 0 || __builtin_mul_overflow(bytes, static_cast<uintptr_t>(extents), &bytes)) || ...);
     overflows = overflows || __builtin_add_overflow(begin, bytes / kGap * kGap + 2 * kGap, &end_);
-    if (overflows) throw UsageError(join("a tensor of the sizes ", shape_text({extents...}), " cannot be addressed"));
+    if (overflows) throw UsageError(join("a tensor of shape ", shape_text({extents...}), " cannot be addressed"));
     return reinterpret_cast<void*>(begin);
   }
 
@@ -29,7 +29,7 @@ class Placeholders {
   uintptr_t end_ = 4096;
 };
 
-// What the options of `cuflash explain` describe. Of outputs and tensors the one that the direction needs is filled.
+// The problem that the options of `cuflash explain` describe. Fills outputs (forward) or tensors (backward).
 struct Sketch {
   explicit Sketch(const ExplainOptions& options);
 

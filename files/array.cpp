@@ -5,11 +5,11 @@
 #include <functional>
 #include <numeric>
 
-#include "cli/arguments/exit.h"
-#include "machine/machine.h"
-#include "machine/text.h"
+#include "files/error.h"
+#include "support/physical_memory.h"
+#include "support/text.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
 namespace {
 
@@ -45,13 +45,13 @@ bool is_integer(ElementType type) { return type >= ElementType::i8 && type <= El
 int64_t Array::count() const { return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>()); }
 
 int64_t data_bytes(ElementType type, const std::vector<int64_t>& shape) {
-  // A zero among the extents makes the array empty but not the products of the others, which become strides.
+  // An extent of 0 makes the array empty, but the products of the other extents still become strides.
   int64_t bytes = size_of(type);
   bool empty = false;
   for (const int64_t extent : shape) {
     empty = empty || extent == 0;
     if (__builtin_mul_overflow(bytes, std::max<int64_t>(extent, 1), &bytes)) {
-      throw UsageError(join("its shape ", shape_text(shape), " is larger than any memory"));
+      throw FileError(join("its shape ", shape_text(shape), " is larger than any memory"));
     }
   }
   return empty ? 0 : bytes;
@@ -60,8 +60,8 @@ int64_t data_bytes(ElementType type, const std::vector<int64_t>& shape) {
 std::vector<std::byte> allocate(int64_t bytes) {
   const int64_t memory = physical_memory();
   if (bytes > memory) {
-    throw UsageError(join("an array of ", bytes_text(static_cast<double>(bytes)),
-                          " does not fit in this machine's memory of ", bytes_text(static_cast<double>(memory))));
+    throw FileError(join("an array of ", bytes_text(static_cast<double>(bytes)),
+                         " does not fit in this machine's memory of ", bytes_text(static_cast<double>(memory))));
   }
   return std::vector<std::byte>(static_cast<size_t>(bytes));
 }
@@ -71,4 +71,4 @@ void swap_bytes(std::vector<std::byte>& bytes, ElementType type) {
   for (auto element = bytes.begin(); element != bytes.end(); element += size) std::reverse(element, element + size);
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

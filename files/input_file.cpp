@@ -5,21 +5,21 @@
 
 #include <cerrno>
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
-// Opening a pipe that nobody writes to would wait forever without O_NONBLOCK.
+// O_NONBLOCK: otherwise opening a pipe without a writer would block forever.
 InputFile::InputFile(const std::string& path) : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-  if (!file_) throw UsageError(system_message(errno));
+  if (!file_) throw FileError(system_message(errno));
   struct stat status {};
-  if (::fstat(file_.get(), &status) != 0) throw UsageError(system_message(errno));
-  if (S_ISDIR(status.st_mode)) throw UsageError("it is a directory; name a file in it");
-  if (!S_ISREG(status.st_mode)) throw UsageError("it is not a regular file; a pipe must be saved to a file first");
+  if (::fstat(file_.get(), &status) != 0) throw FileError(system_message(errno));
+  if (S_ISDIR(status.st_mode)) throw FileError("it is a directory; name a file in it");
+  if (!S_ISREG(status.st_mode)) throw FileError("it is not a regular file; a pipe must be saved to a file first");
   size_ = status.st_size;
 }
 
 void InputFile::require_left(int64_t count, const std::string& what) const {
   if (count > left())
-    throw UsageError(join("it is cut off: ", what, " needs ", count, " bytes and ", left(), " are there"));
+    throw FileError(join("it is cut off: ", what, " needs ", count, " bytes, but only ", left(), " are left"));
 }
 
 void InputFile::read(void* to, int64_t count) {
@@ -33,12 +33,12 @@ void InputFile::read_at(int64_t ahead, void* to, int64_t count) const {
   while (count > 0) {
     const ssize_t got = ::pread(file_.get(), next, static_cast<size_t>(count), from);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw UsageError(system_message(errno));
-    if (got == 0) throw UsageError("it became shorter while it was read");
+    if (got < 0) throw FileError(system_message(errno));
+    if (got == 0) throw FileError("it became shorter while it was being read");
     next += got;
     from += got;
     count -= got;
   }
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

@@ -1,25 +1,25 @@
-// A regular file that is read from its beginning, and that nobody reads beyond the size it had when it was opened.
+// A regular file, read from its beginning and never beyond the size it had when it was opened.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "cli/arguments/exit.h"
-#include "machine/text.h"
+#include "files/error.h"
 #include "support/file.h"
+#include "support/text.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 
-// Everything it throws is a UsageError without the name of the file.
+// Every FileError it throws lacks the name of the file; naming_file adds it.
 class InputFile {
  public:
   explicit InputFile(const std::string& path);
 
   int64_t left() const { return size_ - position_; }
-  // To be asked before memory is taken for what comes next.
+  // Call before allocating memory for what is read next.
   void require_left(int64_t count, const std::string& what) const;
   void read(void* to, int64_t count);
-  // The same from `ahead` bytes after the position, which stays.
+  // Reads from `ahead` bytes after the position, without moving it.
   void read_at(int64_t ahead, void* to, int64_t count) const;
 
  private:
@@ -27,14 +27,14 @@ class InputFile {
   int64_t size_ = 0, position_ = 0;
 };
 
-// Runs `read` and puts the name of the file in front of what goes wrong in it.
+// Runs `read` and prefixes its errors with the name of the file.
 template <class Read>
 auto naming_file(const std::string& path, Read read) {
   try {
     return read();
-  } catch (const UsageError& error) {
-    throw UsageError(join("cannot read ", in_quotes(path), ": ", error.what()));
+  } catch (const FileError& error) {
+    throw FileError(join("cannot read ", in_quotes(path), ": ", error.what()));
   }
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

@@ -1,15 +1,16 @@
-// A fuzz target without libFuzzer, for any compiler: the seeds and random changes of them, the same in every run.
+// Runs a fuzz target without libFuzzer, with any compiler: on the seeds and on random mutations of them, the same in every
+// run.
 //
-//   npy_fuzz_plain [--count N] [--seed S]   N changed inputs (CUFLASH_TEST_SCALE times as many)
-//   npy_fuzz_plain FILE...                  these inputs, for example one that libFuzzer left
+//   npy_fuzz_plain [--count N] [--seed S]   N mutated inputs (the default is scaled by CUFLASH_TEST_SCALE)
+//   npy_fuzz_plain FILE...                  these inputs, for example a crash that libFuzzer found
 //   npy_fuzz_plain --write DIRECTORY        the seeds and a dictionary of words as files, for libFuzzer
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <random>
 
-#include "check/cases/random.h"
 #include "fuzz/input_holder.h"
 #include "fuzz/target.h"
 
@@ -17,7 +18,6 @@ namespace {
 
 using namespace cuflash::fuzz;
 namespace fs = std::filesystem;
-using cuflash::check::Random;
 
 void write_file(const fs::path& path, const std::string& content) {
   std::ofstream stream(path, std::ios::binary | std::ios::trunc);
@@ -31,7 +31,7 @@ std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-// Each word as libFuzzer's dictionaries want it.
+// The words in the format of libFuzzer's dictionaries.
 std::string dictionary() {
   constexpr std::string_view kHex = "0123456789abcdef";
   std::string text;
@@ -59,38 +59,39 @@ class Mutator {
 
   std::string next() {
     std::string input = any(seeds_);
-    for (uint64_t changes = 1 + random_.below(3); changes > 0; --changes) change(input);
-    if (random_.below(4) != 0) repair(input);
+    for (uint64_t changes = 1 + below(3); changes > 0; --changes) change(input);
+    if (below(4) != 0) repair(input);
     return input;
   }
 
  private:
-  const std::string& any(const std::vector<std::string>& from) { return from[random_.below(from.size())]; }
-  size_t place(const std::string& input) { return random_.below(input.size() + 1); }
+  uint64_t below(uint64_t count) { return random_() % count; }
+  const std::string& any(const std::vector<std::string>& from) { return from[below(from.size())]; }
+  size_t place(const std::string& input) { return below(input.size() + 1); }
 
   void change(std::string& input) {
-    const size_t at = place(input), length = random_.below(input.size() - at + 1);
+    const size_t at = place(input), length = below(input.size() - at + 1);
     const bool at_end = at == input.size();
-    switch (random_.below(8)) {
-      case 0: input.insert(at, 1, static_cast<char>(random_.below(256))); break;
+    switch (below(8)) {
+      case 0: input.insert(at, 1, static_cast<char>(below(256))); break;
       case 1: input.insert(at, any(words_)); break;
       case 2: input.replace(at, std::min<size_t>(length, 8), any(words_)); break;
       case 3: input.erase(at, std::min<size_t>(length, 8)); break;
       case 4: input.insert(at, input.substr(at, length)); break;
-      case 5: input.replace(at, length, any(seeds_).substr(0, random_.below(64))); break;
+      case 5: input.replace(at, length, any(seeds_).substr(0, below(64))); break;
       case 6:
-        if (!at_end) input[at] = static_cast<char>(input[at] ^ (1 << random_.below(8)));
+        if (!at_end) input[at] = static_cast<char>(input[at] ^ (1 << below(8)));
         break;
       default: change_digit(input, at);
     }
   }
-  // Numbers are what most checks are about.
+  // Most checks are about numbers.
   void change_digit(std::string& input, size_t from) {
     const size_t at = input.find_first_of("0123456789", from);
-    if (at != std::string::npos) input[at] = static_cast<char>('0' + random_.below(10));
+    if (at != std::string::npos) input[at] = static_cast<char>('0' + below(10));
   }
 
-  Random random_;
+  std::mt19937_64 random_;  // the same numbers on every machine
   std::vector<std::string> seeds_, words_;
 };
 
@@ -100,9 +101,9 @@ uint64_t scaled(uint64_t count) {
 }
 
 int run(const fs::path& program, uint64_t count, uint64_t seed) {
-  // However the process ends, what it was reading is on disk.
+  // The current input is on disk, however the process ends.
   const fs::path current = program.filename().string() + ".input";
-  std::cout << "the input being read is in " << fs::absolute(current).string() << ", and stays there after a failure"
+  std::cout << "the current input is in " << fs::absolute(current).string() << ", and stays there after a failure"
             << std::endl;
   const DiskFile holder(current);
   uint64_t inputs = 0, taken = 0;
@@ -115,11 +116,11 @@ int run(const fs::path& program, uint64_t count, uint64_t seed) {
   Mutator mutator(seed);
   for (uint64_t n = 0; n < count; ++n) try_one(mutator.next());
   fs::remove(current);
-  std::cout << inputs << " inputs, " << count << " of them changed with seed " << seed << "; " << taken
-            << " taken, the others refused\n";
-  // A search in which nothing is taken looks at refusals alone.
+  std::cout << inputs << " inputs, " << count << " of them mutated with seed " << seed << "; " << taken
+            << " accepted, the others refused\n";
+  // If nothing is accepted, only refusals are tested.
   const bool enough = taken > inputs / 50 && taken < inputs;
-  if (!enough) std::cerr << "too few or too many inputs were taken: the changes no longer fit the reader\n";
+  if (!enough) std::cerr << "too few or too many inputs were accepted: the mutations no longer fit the reader\n";
   return enough ? 0 : 1;
 }
 
@@ -142,7 +143,7 @@ int main(int argc, char** argv) try {
       files.push_back(arguments[n]);
     }
   }
-  for (const std::string& file : files) std::cout << file << (check(read_file(file)) ? " taken\n" : " refused\n");
+  for (const std::string& file : files) std::cout << file << (check(read_file(file)) ? " accepted\n" : " refused\n");
   return files.empty() ? run(argv[0], count, seed) : 0;
 } catch (const std::exception& error) {
   std::cerr << error.what() << "\n";

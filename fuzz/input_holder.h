@@ -1,4 +1,4 @@
-// Files that hold one input after the other. They stay open: closing would make some file systems write to the disk.
+// Files that hold one input after the other. They stay open, since closing would make some file systems write to disk.
 #pragma once
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@ class InputHolder {
   File file_;
 };
 
-// In memory, with a path: the readers are fuzzed as users call them.
+// In memory but with a path, so that the readers are fuzzed the way users call them.
 class MemoryFile : public InputHolder {
  public:
   MemoryFile() : InputHolder(::memfd_create("cuflash_fuzz", MFD_CLOEXEC)) {}
@@ -37,7 +37,7 @@ class MemoryFile : public InputHolder {
   std::string path() const { return "/proc/self/fd/" + std::to_string(file_.get()); }
 };
 
-// On disk, so that it is still there when the process is not.
+// On disk, so that it survives the process.
 class DiskFile : public InputHolder {
  public:
   explicit DiskFile(const std::string& path)

@@ -1,4 +1,4 @@
-// The two functions that libFuzzer calls; main() and the search are its own.
+// The two functions that libFuzzer calls; it brings main() and the search.
 #include <cstdint>
 #include <cstring>
 
@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-// Half of the inputs keep lengths that are wrong.
+// Half of the inputs keep wrong lengths.
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
   size = LLVMFuzzerMutate(data, size, max_size);
   if (seed % 2 == 0) return size;

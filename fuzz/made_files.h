@@ -1,4 +1,4 @@
-// Files of tensors written by hand, sound or not: what tests and fuzzed readers begin with.
+// Hand-written files of tensors, valid or not, for tests and as fuzz seeds.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
-// The reader of .npy files: it refuses with a sentence, or what it takes is consistent and survives a round trip.
+// The reader of .npy files: it refuses with a sentence, or the array is consistent and survives a round trip.
 #include <cstdint>
 
-#include "files/npy.h"
-#include "files/npy_header.h"
+#include "files/npy/header.h"
+#include "files/npy/npy.h"
 #include "fuzz/input_holder.h"
 #include "fuzz/made_files.h"
 #include "fuzz/properties.h"
@@ -79,25 +79,25 @@ void repair(std::string& input) {
   const size_t length = end + 1 - begin;
   for (size_t n = 0; n < length_size; ++n) input[kLengthAt + n] = static_cast<char>(length >> (8 * n) & 0xff);
   try {
-    const cli::NpyHeader found = cli::parse_npy_header(std::string_view(input).substr(begin, length));
-    const auto bytes = static_cast<size_t>(cli::data_bytes(found.type, found.shape));
+    const files::NpyHeader found = files::parse_npy_header(std::string_view(input).substr(begin, length));
+    const auto bytes = static_cast<size_t>(files::data_bytes(found.type, found.shape));
     if (bytes <= kMostData) input.resize(begin + length + bytes, 'x');
-  } catch (const cli::UsageError&) {
-    // A header that is not one says nothing about the data.
+  } catch (const files::FileError&) {
+    // An invalid header says nothing about the data.
   }
 }
 
 bool check(const std::string& input) {
   static const MemoryFile file;
   file.hold(input);
-  const std::optional<cli::Array> array = unless_refused([&] { return cli::read_npy(file.path()); });
+  const std::optional<files::Array> array = unless_refused([&] { return files::read_npy(file.path()); });
   if (!array) return false;
   require_consistent(*array);
   require(array->bytes.size() <= input.size(), "no byte is read that the file does not have");
-  const std::string start = cli::npy_start(*array);
+  const std::string start = files::npy_start(*array);
   require(start.size() % 64 == 0, "data begins aligned");
   file.hold(start + text_of_bytes(*array));
-  require_same(cli::read_npy(file.path()), *array);
+  require_same(files::read_npy(file.path()), *array);
   return true;
 }
 

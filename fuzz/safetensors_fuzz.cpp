@@ -1,12 +1,12 @@
-// The reader of safetensors files: it refuses with a sentence, or the tensors it takes are consistent, cover the data
-// without a gap, and survive a round trip.
+// The reader of safetensors files: it refuses with a sentence, or its tensors are consistent, cover the data without
+// a gap, and survive a round trip.
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <set>
 
-#include "files/safetensors.h"
-#include "files/safetensors_header.h"
+#include "files/safetensors/header.h"
+#include "files/safetensors/safetensors.h"
 #include "fuzz/input_holder.h"
 #include "fuzz/made_files.h"
 #include "fuzz/properties.h"
@@ -30,23 +30,24 @@ std::string one(const std::string& dtype, const std::string& shape, const std::s
   return safetensors(object({tensor("q", dtype, shape, offsets)}), "0123456789abcdef");
 }
 
-// The tensors of a sound header, in the order of their data.
-void require_covered(const std::vector<cli::SafetensorsTensor>& tensors, int64_t data_size) {
+// The tensors of a valid header, in the order of their data.
+void require_covered(const std::vector<files::SafetensorsTensor>& tensors, int64_t data_size) {
   int64_t end = 0;
   std::set<std::string> names;
-  for (const cli::SafetensorsTensor& tensor : tensors) {
+  for (const files::SafetensorsTensor& tensor : tensors) {
     require(tensor.begin == end && tensor.end >= end, "each tensor begins where the one before it ends");
-    require(names.insert(tensor.name).second, "no name stands twice");
-    cli::require_tensor_name(tensor.name);
+    require(names.insert(tensor.name).second, "no name occurs twice");
+    files::require_tensor_name(tensor.name);
     end = tensor.end;
   }
   require(end == data_size, "the tensors cover the data");
 }
 
-// Of the types that are known.
-std::deque<std::pair<std::string, cli::Array>> read_all(const cli::SafetensorsReader& reader, const std::string& data) {
-  std::deque<std::pair<std::string, cli::Array>> arrays;
-  for (const cli::SafetensorsTensor& tensor : reader.tensors()) {
+// Only tensors of known types.
+std::deque<std::pair<std::string, files::Array>> read_all(const files::SafetensorsReader& reader,
+                                                          const std::string& data) {
+  std::deque<std::pair<std::string, files::Array>> arrays;
+  for (const files::SafetensorsTensor& tensor : reader.tensors()) {
     const auto array = unless_refused([&] { return reader.read(tensor); });
     require(array.has_value() == tensor.type.has_value(), "a tensor is refused for its type alone");
     if (!array) continue;
@@ -58,18 +59,18 @@ std::deque<std::pair<std::string, cli::Array>> read_all(const cli::SafetensorsRe
   return arrays;
 }
 
-void require_round_trip(const MemoryFile& file, const std::deque<std::pair<std::string, cli::Array>>& arrays) {
-  std::vector<cli::NamedArray> named;
+void require_round_trip(const MemoryFile& file, const std::deque<std::pair<std::string, files::Array>>& arrays) {
+  std::vector<files::NamedArray> named;
   for (const auto& [name, array] : arrays) named.push_back({name, &array});
-  const cli::SafetensorsContent content = cli::safetensors_content(std::move(named));
+  const files::SafetensorsContent content = files::safetensors_content(std::move(named));
   require(content.start.size() % 8 == 0, "data begins aligned");
   std::string written = content.start;
-  for (const cli::Array* array : content.data) written += text_of_bytes(*array);
+  for (const files::Array* array : content.data) written += text_of_bytes(*array);
   file.hold(written);
-  const cli::SafetensorsReader back(file.path());
+  const files::SafetensorsReader back(file.path());
   require(back.tensors().size() == arrays.size(), "every tensor is read back");
   for (const auto& [name, array] : arrays) {
-    const cli::SafetensorsTensor* tensor = back.find(name);
+    const files::SafetensorsTensor* tensor = back.find(name);
     require(tensor != nullptr, "a name is read back");
     require_same(back.read(*tensor), array);
   }
@@ -146,18 +147,18 @@ void repair(std::string& input) {
   const size_t length = end + 1 - kLengthSize;
   input.replace(0, kLengthSize, length_text(length));
   try {
-    const auto tensors = cli::parse_safetensors_header(std::string_view(input).substr(kLengthSize, length));
+    const auto tensors = files::parse_safetensors_header(std::string_view(input).substr(kLengthSize, length));
     const int64_t data = tensors.empty() ? 0 : tensors.back().end;
     if (data <= kMostData) input.resize(end + 1 + static_cast<size_t>(data), 'x');
-  } catch (const cli::UsageError&) {
-    // A header that is not one says nothing about the data.
+  } catch (const files::FileError&) {
+    // An invalid header says nothing about the data.
   }
 }
 
 bool check(const std::string& input) {
   static const MemoryFile file;
   file.hold(input);
-  const auto reader = unless_refused([&] { return std::make_unique<cli::SafetensorsReader>(file.path()); });
+  const auto reader = unless_refused([&] { return std::make_unique<files::SafetensorsReader>(file.path()); });
   if (!reader) return false;
   require(length_of(input) <= input.size() - kLengthSize, "the header is inside of the file");
   const std::string data = input.substr(kLengthSize + length_of(input));

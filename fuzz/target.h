@@ -1,5 +1,5 @@
-// A reader under attack. Each *_fuzz.cpp defines these functions for one reader; libfuzzer.cpp and driver.cpp are two
-// programs around them, one that searches for minutes, guided by coverage, and one that every test run can afford.
+// The interface of a fuzz target. Each *_fuzz.cpp defines these functions for one reader. libfuzzer.cpp searches for minutes,
+// guided by coverage; driver.cpp is fast enough for every test run.
 #pragma once
 
 #include <string>
@@ -7,16 +7,16 @@
 
 namespace cuflash::fuzz {
 
-// Small inputs to begin with: each thing that the format can say, once. What a search has broken belongs here too.
+// Small inputs to start from, which cover each feature of the format once. Inputs that broke the reader belong here too.
 std::vector<std::string> seeds();
 
-// Pieces of text that mean something to the reader.
+// Tokens that the reader knows.
 std::vector<std::string> words();
 
-// Makes the lengths in an input fit what stands there, so that a change to it is seen by more than the first check.
+// Corrects the lengths in an input, so that a mutated input gets past the first check.
 void repair(std::string& input);
 
-// Reads the input and requires of the outcome what must hold for any input. True where the reader took it.
+// Reads the input and requires of the outcome what must hold for any input. True if the reader accepted it.
 bool check(const std::string& input);
 
 }  // namespace cuflash::fuzz

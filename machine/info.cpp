@@ -1,16 +1,15 @@
 #include "machine/info.h"
 
 #include <cstdlib>
-#include <iostream>
+#include <ostream>
 
-#include "cli/arguments/exit.h"
 #include "cpu/kernels.h"
 #include "cpu/threads/threads.h"
+#include "machine/cpu.h"
 #include "machine/info_cuda.h"
-#include "machine/machine.h"
 #include "support/environment.h"
 
-namespace cuflash::cli {
+namespace cuflash::machine {
 
 void write_info(std::ostream& out, const InfoOptions& options) {
 #if defined(__clang__)
@@ -18,7 +17,7 @@ void write_info(std::ostream& out, const InfoOptions& options) {
 #else
   const char* compiler = "g++ " __VERSION__;
 #endif
-  // A setting that is wrong is one sentence, before anything is printed.
+  // Fails on a wrong setting before anything is printed.
   environment();
   const char* in_use = cpu::isa_name();
   const int threads = cpu::default_num_threads();
@@ -41,9 +40,4 @@ void write_info(std::ostream& out, const InfoOptions& options) {
       << "             CUFLASH_CPU_ISA " << (isa ? isa : "is not set: the best kernels for this processor") << "\n";
 }
 
-int run_info(const InfoOptions& options) {
-  write_info(std::cout, options);
-  return kExitOk;
-}
-
-}  // namespace cuflash::cli
+}  // namespace cuflash::machine

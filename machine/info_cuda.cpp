@@ -4,23 +4,22 @@
 #include <filesystem>
 #include <ostream>
 
-#include "cli/arguments/exit.h"
-#include "cli/kernels/cache_problem.h"
 #include "cuda/driver/device.h"
 #include "cuda/families/typical.h"
 #include "cuda/jit/binaries.h"
 #include "cuda/jit/nvrtc.h"
-#include "machine/text.h"
+#include "machine/cache_problem.h"
 #include "support/environment.h"
+#include "support/text.h"
 #include "tuned/table.h"
 
-namespace cuflash::cli {
+namespace cuflash::machine {
 
 namespace {
 
 constexpr const char* kMoreLine = "\n             ";
 
-// The architecture of the first GPU, or one that stands for it on a machine without.
+// Returns the architecture of the first GPU, or sm_90a on a machine without one.
 cuda::Arch write_driver(std::ostream& out) {
   cuda::Arch first = cuda::arch_named("sm_90a");
   try {
@@ -81,7 +80,7 @@ void write_cache(std::ostream& out) {
 class TemporaryDirectory {
  public:
   TemporaryDirectory() : path_((std::filesystem::temp_directory_path() / "cuflash_XXXXXX").string()) {
-    if (!::mkdtemp(path_.data())) throw UsageError(join("cannot make a directory like ", path_));
+    if (!::mkdtemp(path_.data())) throw InfoError(join("cannot make a directory like ", path_));
   }
   ~TemporaryDirectory() {
     std::error_code ignored;
@@ -95,13 +94,13 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-// As two processes would, one after the other: each opens the cache anew.
+// Opens the cache afresh, as a new process would.
 double seconds_to_get(const cuda::Program& program, const std::string& directory, cuda::Origin expected) {
   const auto start = std::chrono::steady_clock::now();
   cuda::Binaries binaries({directory, "", "on"});
   const cuda::Binary binary = binaries.get(program);
   const auto end = std::chrono::steady_clock::now();
-  if (binary.origin != expected) throw UsageError(join("the kernel could not be kept: ", binaries.disk().state()));
+  if (binary.origin != expected) throw InfoError(join("the kernel could not be kept: ", binaries.disk().state()));
   return std::chrono::duration<double>(end - start).count();
 }
 
@@ -125,4 +124,4 @@ void write_cuda(std::ostream& out, const InfoOptions& options) {
   else out << "compile      cuflash info --measure times it" << (compiler ? "\n" : ", with a compiler\n");
 }
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::machine

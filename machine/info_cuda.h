@@ -3,10 +3,10 @@
 
 #include <iosfwd>
 
-#include "cli/commands.h"
+#include "machine/info.h"
 
-namespace cuflash::cli {
+namespace cuflash::machine {
 
 void write_cuda(std::ostream& out, const InfoOptions& options);
 
-}  // namespace cuflash::cli
+}  // namespace cuflash::machine

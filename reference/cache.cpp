@@ -15,12 +15,12 @@ int64_t int_at(const ConstTensor& t, int64_t index, int64_t otherwise) { return 
 
 int64_t batch_of(const Attention& a) { return a.cu_seqlens_q ? a.cu_seqlens_q.shape[0] - 1 : a.q.shape[0]; }
 
-// One sequence of the call, as cuflash_cache.h says it.
+// One sequence of the call, as cuflash_cache.h defines it.
 struct Cached {
   int64_t b;
   int64_t first_q, len_q;    // its queries
   int64_t first_new, count;  // its rows of k_new
-  int64_t before, pad;       // rows before the append, and those that hold no token
+  int64_t before, pad;       // rows before the append, and rows of left padding
 
   int64_t len_k() const { return before + count - pad; }
   int64_t shift() const { return len_k() - len_q; }
@@ -48,7 +48,7 @@ int64_t cache_offset(const CacheTensors& c, const ConstTensor& t, int64_t b, int
   return entry * t.stride[0] + h * t.stride[1] + row * t.stride[2];
 }
 
-// A tensor [B, H, S, D], or packed [T, H, D] whose rows are numbered through the batch.
+// A tensor [B, H, S, D], or packed [T, H, D] whose rows are numbered across the batch.
 int64_t row_offset(const ConstTensor& t, int64_t b, int64_t h, int64_t row) {
   if (t.rank == 3) return row * t.stride[0] + h * t.stride[1];
   return b * t.stride[0] + h * t.stride[1] + row * t.stride[2];
@@ -67,22 +67,22 @@ double rounded(DType type, double value) {
   return result;
 }
 
-struct Turned {
+struct Rotated {
   std::vector<double> value, least, most;
 };
 
-// Two products and their sum, each rounded, differ from the true value by at most 2 units roundoff of the products'
-// magnitudes; the f64 of this function by as much again.
-void turn_element(Turned& row, size_t at, double value, double magnitude, DType type) {
+// Two products and their sum, each rounded, differ from the true value by at most 2 units of roundoff of the products'
+// magnitudes; the f64 arithmetic of this function by as much again.
+void rotate_element(Rotated& row, size_t at, double value, double magnitude, DType type) {
   const double reach = 4 * (type == DType::f64 ? 0x1p-53 : 0x1p-24) * magnitude;
   row.value[at] = rounded(type, value);
   row.least[at] = rounded(type, value - reach);
   row.most[at] = rounded(type, value + reach);
 }
 
-// The first elements of a row, turned as position t.
-Turned turn(const CacheTensors& c, std::vector<double> x, int64_t t, DType type) {
-  Turned row{x, x, x};
+// Rotates the first elements of a row by position t.
+Rotated rotate(const CacheTensors& c, std::vector<double> x, int64_t t, DType type) {
+  Rotated row{x, x, x};
   if (!c.rotary_cos) return row;
   const auto half = static_cast<size_t>(c.rotary_cos.shape[1]);
   const auto cos = load(c.rotary_cos, t * c.rotary_cos.stride[0], c.rotary_cos.shape[1]);
@@ -90,8 +90,8 @@ Turned turn(const CacheTensors& c, std::vector<double> x, int64_t t, DType type)
   for (size_t n = 0; n < half; ++n) {
     const size_t first = c.rotary_interleaved ? 2 * n : n, second = c.rotary_interleaved ? 2 * n + 1 : n + half;
     const double a = x[first], b = x[second];
-    turn_element(row, first, a * cos[n] - b * sin[n], std::abs(a * cos[n]) + std::abs(b * sin[n]), type);
-    turn_element(row, second, b * cos[n] + a * sin[n], std::abs(b * cos[n]) + std::abs(a * sin[n]), type);
+    rotate_element(row, first, a * cos[n] - b * sin[n], std::abs(a * cos[n]) + std::abs(b * sin[n]), type);
+    rotate_element(row, second, b * cos[n] + a * sin[n], std::abs(b * cos[n]) + std::abs(a * sin[n]), type);
   }
   return row;
 }
@@ -135,8 +135,8 @@ std::vector<AppendedRow> appended_k(const Attention& a, const CacheTensors& c) {
   std::vector<AppendedRow> rows;
   if (!c.k_new) return rows;
   for_each_new_row(a, c, c.k_new, [&](const Cached& s, int64_t h, int64_t n, std::vector<double> x) {
-    Turned turned = turn(c, std::move(x), s.before + n - s.pad, c.k.dtype);
-    rows.push_back({cache_offset(c, c.k, s.b, h, s.before + n), std::move(turned.least), std::move(turned.most)});
+    Rotated rotated = rotate(c, std::move(x), s.before + n - s.pad, c.k.dtype);
+    rows.push_back({cache_offset(c, c.k, s.b, h, s.before + n), std::move(rotated.least), std::move(rotated.most)});
   });
   return rows;
 }
@@ -166,7 +166,7 @@ void PlainProblem::gather_queries(const Attention& a, const CacheTensors& c) {
     for (int64_t h = 0; h < a.q.shape[1]; ++h)
       for (int64_t i = 0; i < s.len_q; ++i) {
         const int64_t position = s.shift() + (c.rotary_one_position ? 0 : i);
-        const Turned row = turn(c, load(a.q, row_offset(a.q, b, h, s.first_q + i), dim), position, a.q.dtype);
+        const Rotated row = rotate(c, load(a.q, row_offset(a.q, b, h, s.first_q + i), dim), position, a.q.dtype);
         const int64_t to = row_offset(attention_.q, b, h, s.first_q + i);
         store_row(q_.data(), a.q.dtype, to, dim, row.value.data());
         for (size_t d = 0; d < row.value.size(); ++d)
@@ -194,7 +194,7 @@ void PlainProblem::gather_keys(const Attention& a, const CacheTensors& c) {
       const Cached s = sequence(a, c, b);
       for (int64_t h = 0; h < heads; ++h)
         for (int64_t j = 0; j < s.len_k(); ++j) {
-          // A row that nobody sees may lie in a page that nobody knows.
+          // A row that no query sees may be in an invalid page.
           if (!is_seen(a, s, j)) continue;
           const auto row = load(from, cache_offset(c, from, b, h, s.pad + j), dim);
           const int64_t first = a.cu_seqlens_q ? cu_k_[static_cast<size_t>(b)] : 0;
@@ -209,7 +209,7 @@ void PlainProblem::gather_keys(const Attention& a, const CacheTensors& c) {
   else attention_.seqlens_k = contiguous(lengths_k_.data(), lengths_k_.size());
 }
 
-// Weights that move by these amounts move LSE by their sum, and o by as much of what separates a value from it.
+// If weights change by these amounts, LSE changes by their sum, and o by each amount times the distance of its value to o.
 static void add_weight_noise(const Inputs& in, const Head& head, int64_t i, const SoftmaxRow& row,
                              const std::vector<double>& weight_noise, const std::vector<double>& v, Forward& noise) {
   for (const double moved : weight_noise) noise.lse[static_cast<size_t>(in.lse_rows(head)(i))] += moved;
@@ -222,15 +222,15 @@ static void add_weight_noise(const Inputs& in, const Head& head, int64_t i, cons
   }
 }
 
-// How far a score may move when what is capped moves by as much as this. Not by the slope there: of large scores one that
-// another rounding changes by several caps may come from the other end, where the slope is 0, too.
+// How far a capped score may move if the raw score moves by this much. The slope does not tell: another rounding may change
+// a large score by several caps, from one end of tanh to the other, where the slope is 0 at both ends.
 static double capped_noise(double score, double noise, double cap) {
   const double here = capped(score, cap);
   return std::max(capped(score + noise, cap) - here, here - capped(score - noise, cap));
 }
 
-Forward PlainProblem::turning_noise() const {
-  constexpr double kLargestExponent = 50;  // beyond it anything goes
+Forward PlainProblem::rotary_noise() const {
+  constexpr double kLargestExponent = 50;  // beyond it any result is allowed
   const Inputs in(attention_);
   Forward noise = in.empty_forward();
   std::fill(noise.lse.begin(), noise.lse.end(), 0);

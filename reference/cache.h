@@ -1,5 +1,5 @@
-// A call over a KV cache as plain attention: what it appends, and the problem over gathered keys that it then is. The
-// oracle, the naive evaluation and the noise of that problem are those of the call.
+// A call over a KV cache as plain attention: the rows it appends, and the equivalent problem over gathered keys, whose
+// oracle, naive evaluation and noise apply to the call.
 #pragma once
 
 #include <cuflash/cached_attention.h>
@@ -11,35 +11,35 @@
 
 namespace cuflash::reference {
 
-// A row that the call writes. An element that is turned lies between the roundings of what f32 (f64 for f64) may make
-// of it; any other is a copy, where least and most are the same.
+// A row that the call writes. A rotated element must be between the roundings of what f32 (f64 for f64) may compute; any
+// other element is a copy, for which least and most are equal.
 struct AppendedRow {
   int64_t offset;  // of its first element in the cache
   std::vector<double> least, most;
 };
 std::vector<AppendedRow> appended_k(const Attention& attention, const CacheTensors& cache);
-std::vector<AppendedRow> appended_v(const Attention& attention, const CacheTensors& cache);  // none without v_new
+std::vector<AppendedRow> appended_v(const Attention& attention, const CacheTensors& cache);  // empty without v_new
 
-// Queries turned, keys and values gathered. The cache must hold what the call has appended: since a turned key has more
-// than one legal rounding, the keys are those that were written, which are checked by themselves.
+// Rotates queries, gathers keys and values. The cache must already hold the appended rows: a rotated key has more than one
+// legal rounding, so the keys are taken as written, and checked separately.
 class PlainProblem {
  public:
   PlainProblem(const Attention& attention, const CacheTensors& cache);
   PlainProblem(const PlainProblem&) = delete;
   PlainProblem& operator=(const PlainProblem&) = delete;
 
-  // Packed where the queries of the call are; otherwise dense, with seqlens_k.
+  // Packed if the queries of the call are; otherwise dense, with seqlens_k.
   const Attention& attention() const { return attention_; }
 
-  // How far another legal rounding of turned queries may move each element of a result: beside forward_noise.
-  Forward turning_noise() const;
+  // How far another legal rounding of rotated queries may move each element of a result, in addition to forward_noise.
+  Forward rotary_noise() const;
 
  private:
   void gather_queries(const Attention& attention, const CacheTensors& cache);
   void gather_keys(const Attention& attention, const CacheTensors& cache);
 
   std::vector<std::byte> q_, k_, v_;
-  std::vector<double> q_spread_;  // beside q_: most - least of every element; empty where nothing is turned
+  std::vector<double> q_spread_;  // parallel to q_: most - least of every element; empty without rotary embedding
   std::vector<int32_t> lengths_k_, cu_k_;
   Attention attention_;
 };

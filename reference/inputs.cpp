@@ -17,7 +17,7 @@ int64_t int_at(const ConstTensor& t, int64_t index) {
   return static_cast<int64_t>(load_element(t.data, t.dtype, index));
 }
 
-// The element of a [B or 1, Hq or 1, Sq or 1, Sk] tensor that belongs to one score.
+// The element of a [B or 1, Hq or 1, Sq or 1, Sk] tensor for one score.
 int64_t score_index(const ConstTensor& t, const Head& head, int64_t i, int64_t j) {
   const int64_t b = t.shape[0] == 1 ? 0 : head.b * t.stride[0];
   const int64_t h = t.shape[1] == 1 ? 0 : head.h * t.stride[1];
@@ -117,7 +117,7 @@ void Inputs::visible_keys(const Head& head, int64_t i, std::vector<uint8_t>& vis
   const ConstTensor& mask = attention.mask;
   const uint8_t* allowed = mask ? static_cast<const uint8_t*>(mask.data) + score_index(mask, head, i, 0) : nullptr;
   for (int64_t j = 0; j < head.len_k; ++j) {
-    // The spec's inequalities with the position on one side, so that no window is large enough to overflow.
+    // The spec's inequalities, arranged so that no window overflows.
     const int64_t position = i + head.c;
     const bool left = window_left < 0 || position - j <= window_left;
     const bool right = window_right < 0 || j - position <= window_right;

@@ -1,5 +1,5 @@
-// What the references share: the arguments as heads, rows and lengths, and the lookups of one score. No arithmetic of
-// attention is in here beside the rule of visibility.
+// Shared by the references: the arguments as heads, rows and lengths, and lookups for one score. The only attention logic
+// here is the rule of visibility.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -17,13 +17,13 @@ struct Head {
   int64_t b, h, h_kv;
   int64_t len_q, len_k;
   int64_t first_q, first_k;  // packed: the row the sequence starts at; dense: 0
-  int64_t c;                 // query i stands at key i + c
+  int64_t c;                 // query i is at the position of key i + c
   double slope;              // ALiBi; 0 without
   double sink;               // -inf without
   DropoutStream dropout;
 };
 
-// Where the rows of a head lie in a contiguous array of its tensor's logical shape: row i is number begin + i * step.
+// The rows of a head in a contiguous array of its tensor's logical shape: row i has number begin + i * step.
 struct RowNumbers {
   int64_t begin, step;
   int64_t operator()(int64_t i) const { return begin + i * step; }
@@ -65,7 +65,7 @@ struct Inputs {
     return load<Real>(dout, head, head.h, head.first_q, head.len_q);
   }
   template <class Real>
-  std::vector<Real> load_dlse(const ConstTensor& dlse, const Head& head) const;  // [len_q]; 0 where dlse is absent
+  std::vector<Real> load_dlse(const ConstTensor& dlse, const Head& head) const;  // [len_q]; 0 if dlse is absent
 
   // visible[j] for j < len_k.
   void visible_keys(const Head& head, int64_t i, std::vector<uint8_t>& visible) const;
@@ -76,7 +76,7 @@ struct Inputs {
   double keep(const Head& head, int64_t i, int64_t j) const;  // dropout's factor: 0 or 1 / (1 - p)
   int64_t dbias_index(const Head& head, int64_t i, int64_t j) const;
 
-  // Outputs of the right sizes, as they are where no row exists.
+  // Outputs of the right sizes, with the values they have without any row.
   Forward empty_forward() const;
   Backward empty_backward() const;
 

@@ -1,5 +1,5 @@
-// The matrix product of the naive baseline: plain loops over small blocks, as a compiler vectorises them. A baseline
-// that were slow for want of this would prove nothing.
+// The matrix product of the naive baseline: plain loops over small blocks, which compilers vectorise. A needlessly slow
+// baseline would prove nothing.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ void multiply_add(Matrix<Real> a, Matrix<Real> b, Real* c, int64_t m, int64_t n,
       for (int64_t first = 0; first < m; first += kRows) {
         const int64_t rows = std::min(kRows, m - first);
         Real sum[kRows][kColumns] = {};
-        const Real* from[kRows];  // rows that do not exist repeat the last one and are not stored
+        const Real* from[kRows];  // rows beyond the end repeat the last one and are not stored
         for (int64_t r = 0; r < kRows; ++r)
           from[r] = a.data + (first + std::min(r, rows - 1)) * a.row + begin * a.column;
         const Real* strip_x = strip.data();

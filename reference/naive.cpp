@@ -13,7 +13,7 @@ namespace cuflash::reference {
 
 namespace {
 
-// What a matrix of this type holds after it was written to memory.
+// The value of an element after a matrix of this type was written to memory.
 template <class Real>
 void round_to(DType type, Real* values, int64_t count) {
   if constexpr (std::is_same_v<Real, float>) {
@@ -25,8 +25,8 @@ void round_to(DType type, Real* values, int64_t count) {
   }
 }
 
-// A row that every weight multiplies by 0 does not exist: a product would make NaN of 0 * NaN. Entry (x, r) of weights
-// is what output x takes of row r.
+// Skips a row if every weight for it is 0, since 0 * NaN would be NaN. Entry (x, r) of weights is the weight of row r in
+// output x.
 template <class Real>
 void clear_unused(std::vector<Real>& rows, int64_t width, Matrix<Real> weights, int64_t outputs) {
   for (int64_t r = 0; r * width < static_cast<int64_t>(rows.size()); ++r) {
@@ -38,8 +38,8 @@ void clear_unused(std::vector<Real>& rows, int64_t width, Matrix<Real> weights, 
   }
 }
 
-// The matrices of every head, one behind the other, and the passes that fill them. Each pass runs over all heads before
-// the next begins, as a framework does that calls one operation after the other.
+// The matrices of all heads, one after the other, and the passes that fill them. Each pass runs over all heads before the
+// next begins, as in a framework that calls one operation after the other.
 template <class Real>
 class Naive {
  public:
@@ -187,7 +187,7 @@ class Naive {
     return result;
   }
 
-  // Adds factor times the rows of one head to their places in a result.
+  // Adds factor times the rows of one head to their rows of a result.
   static void add_rows(const Values& rows, RowNumbers numbers, int64_t width, Real factor,
                        std::vector<double>& result) {
     const int64_t count = width == 0 ? 0 : static_cast<int64_t>(rows.size()) / width;
@@ -211,7 +211,7 @@ class Naive {
     round_to(type, dp.data(), elements);
   }
 
-  // dS = P * (dP - delta), with dBias and dSink, which need nothing else; then through softcap
+  // dS = P * (dP - delta), with dBias and dSink, which follow directly; then through softcap
   void grad_scores(const ConstTensor& dout, const ConstTensor& dlse, const Forward& fwd, Backward& result) {
     ds.assign(static_cast<size_t>(elements), 0);
     for (size_t n = 0; n < in.heads.size(); ++n) {
@@ -293,10 +293,10 @@ Backward naive_backward(const Attention& attention, const ConstTensor& dout, con
   return Naive<float>(attention).backward(dout, dlse);
 }
 
-// Scores and probabilities at once; beside them the slopes of softcap.
+// Scores and probabilities at the same time, plus the slopes of softcap.
 size_t naive_forward_bytes(const Attention& attention) { return matrix_bytes(attention, 2 + (attention.softcap > 0)); }
 
-// Probabilities, dP and dS at once; beside them the dropped probabilities and the slopes of softcap.
+// Probabilities, dP and dS at the same time, plus the dropped probabilities and the slopes of softcap.
 size_t naive_backward_bytes(const Attention& attention) {
   return matrix_bytes(attention, 3 + (attention.dropout_p > 0) + (attention.softcap > 0));
 }

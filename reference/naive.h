@@ -1,5 +1,5 @@
-// Attention as it is written on a blackboard, in the caller's type: S = Q K^T, P = softmax(S), O = P V, with the whole
-// Sq x Sk matrices in memory. The baseline for speed, for memory, and for how much error a type brings by itself.
+// Textbook attention in the caller's type: S = Q K^T, P = softmax(S), O = P V, with the whole
+// Sq x Sk matrices in memory. The baseline for speed, for memory, and for the inherent error of a type.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -13,7 +13,7 @@ namespace cuflash::reference {
 Forward naive_forward(const Attention& attention);
 Backward naive_backward(const Attention& attention, const ConstTensor& dout, const ConstTensor& dlse);
 
-// Bytes of the Sq x Sk matrices that one such call keeps, for reports.
+// Bytes of the Sq x Sk matrices that such a call keeps, for reports.
 size_t naive_forward_bytes(const Attention& attention);
 size_t naive_backward_bytes(const Attention& attention);
 

@@ -21,11 +21,11 @@ double square(double x) { return x * x; }
 
 // The errors of one query's softmax and output.
 struct RowNoise {
-  std::vector<double> score;      // absolute error of each visible score, through exp: relative error of its p
+  std::vector<double> score;      // absolute error of each visible score, which is the relative error of its p
   std::vector<double> cap_slope;  // absolute error of the slope of softcap
   double lse;
   std::vector<double> o, o_value;  // error of the output row, and the row
-  std::vector<double> o_storage;   // what rounding P to the type of q adds to it
+  std::vector<double> o_storage;   // what rounding P to the type of q adds to the error
 };
 
 class NoiseModel {
@@ -71,11 +71,11 @@ class NoiseModel {
   const Inputs& in;
   const Head& head;
   const double compute, storage;  // the largest relative error of one rounding
-  const double denormal;          // and the absolute one of tiny values, where it can matter
+  const double denormal;          // the absolute error of tiny values, if it can matter
   const std::vector<double> q, k, v;
 
-  // The error of a sum of `count` products, relative to the sum of their magnitudes. Roundings walk at random, as far
-  // as the root of their number; a quarter of it, since backends sum in several lanes.
+  // The error of a sum of `count` products, relative to the sum of their magnitudes. Roundings are a random walk, which grows
+  // with the square root of the count; a quarter of that, since backends sum in several lanes.
   double sum_error(int64_t count) const { return compute * (2 + 0.25 * std::sqrt(static_cast<double>(count))); }
 
   // Every term of a score is rounded, and so are s - m and exp.
@@ -134,7 +134,7 @@ class NoiseModel {
 
     const int64_t q_row = in.q_rows(head)(i);
     const double q_sum = sum_error(head.len_q * (in.heads_q / in.heads_k));
-    std::vector<double> mean_k(static_cast<size_t>(in.dim), 0);  // what an error of delta is multiplied by in dQ
+    std::vector<double> mean_k(static_cast<size_t>(in.dim), 0);  // the factor of an error of delta in dQ
     for (size_t n = 0; n < r.keys.size(); ++n) {
       const int64_t j = r.keys[n], k_row = in.k_rows(head)(j);
       const double *v_j = v.data() + j * in.dim_v, *k_j = k.data() + j * in.dim;
@@ -143,7 +143,7 @@ class NoiseModel {
       const double dp_noise = sum_error(in.dim_v) * r.keep[n] * dot_of_magnitudes(do_i, v_j, in.dim_v);
       double ds = r.p[n] * (dp - delta);
       double ds_noise = r.p[n] * (std::abs(dp - delta) * (p_noise + 2 * compute) + dp_noise + delta_noise);
-      // An error of dO moves dP and delta, of which the difference counts.
+      // An error of dO moves both dP and delta; only the difference counts.
       double dout_squares = 0;
       for (int64_t d = 0; d < in.dim_v; ++d)
         dout_squares += square(dout_rounding * do_i[d] * (r.keep[n] * v_j[d] - noise.o_value[static_cast<size_t>(d)]));
@@ -172,13 +172,13 @@ class NoiseModel {
     }
   }
 
-  // A factor of a product: its error, the square of an error of random sign, the error of the sum it goes to.
+  // A factor of a product: its value and error, the square of an error of random sign, and the error of the sum it enters.
   struct Factor {
     double value, noise, squares, sum_error;
   };
 
   // The error that factor * x adds to a sum of such terms. Rounding to 16 bits has a random sign for each term, so
-  // those errors add as squares; errors of a score may all point the same way and add as they are.
+  // those errors add as squares; errors of a score may all have the same sign and add linearly.
   void add(std::vector<double>& linear, std::vector<double>& squares, int64_t row, const double* x, int64_t width,
            const Factor& factor) const {
     for (int64_t d = 0; d < width; ++d) {

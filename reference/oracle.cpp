@@ -36,7 +36,7 @@ void backward_head(const Inputs& in, const Head& head, const ConstTensor& dout, 
     const double* q_i = q.data() + i * in.dim;
     const double* do_i = d_o.data() + i * in.dim_v;
     const SoftmaxRow row = softmax_row(in, head, i, q_i, k.data());
-    if (std::isinf(row.lse) && row.lse < 0) continue;  // sees nothing: every gradient of it is 0
+    if (std::isinf(row.lse) && row.lse < 0) continue;  // the query sees no key: its gradients are 0
 
     // 1. delta_i = dot(dO_i, O_i) - dLSE_i
     const std::vector<double> o = output_row(in, row, v.data());
@@ -56,7 +56,7 @@ void backward_head(const Inputs& in, const Head& head, const ConstTensor& dout, 
       const double dp = row.keep[n] == 0 ? 0 : row.keep[n] * dot(do_i, v.data() + j * in.dim_v, in.dim_v);
       double ds = row.p[n] * (dp - delta);
 
-      // 5. through bias, whose slope is 1, ALiBi, which has no input of its own, and softcap
+      // 5. through bias, whose slope is 1, ALiBi, which has no gradient, and softcap
       if (in.attention.bias) result.dbias[static_cast<size_t>(in.dbias_index(head, i, j))] += ds;
       ds *= row.cap_slope[n];
 

@@ -1,5 +1,5 @@
-// The contract in float64: attention and its gradients as numbered passes, with no trick, no tile and no code of the
-// backends (beside the 16-bit conversions and Philox, which are tested on their own). Everything else is held to this.
+// The contract in float64: attention and its gradients as numbered passes, without tricks, tiles or code of the backends
+// (except the 16-bit conversions and Philox, which have their own tests). Everything else is compared with this.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -8,13 +8,13 @@
 
 namespace cuflash::reference {
 
-// Arrays are contiguous in the logical shape of the tensor they stand for: o [B, Hq, Sq, Dv] or packed [Tq, Hq, Dv],
+// Arrays are contiguous in the logical shape of their tensor: o [B, Hq, Sq, Dv] or packed [Tq, Hq, Dv],
 // lse [B, Hq, Sq] or packed [Hq, Tq]. Packed rows beyond cu_seqlens[B] do not exist; they hold 0 here.
 struct Forward {
   std::vector<double> o, lse;
 };
 
-// dbias is [B or 1, Hq or 1, Sq or 1, Sk]: 1 where bias has extent 1 or stride 0. Empty without bias; dsink likewise.
+// dbias is [B or 1, Hq or 1, Sq or 1, Sk]: 1 if bias has extent 1 or stride 0. Empty without bias; dsink likewise.
 struct Backward {
   std::vector<double> dq, dk, dv, dbias, dsink;
 };

@@ -26,7 +26,7 @@ SoftmaxRow softmax_row(const Inputs& in, const Head& head, int64_t i, const doub
     for (size_t n = 0; n < count; ++n) {
       const double cosh = std::cosh(row.score[n] / cap);
       row.score[n] = capped(row.score[n], cap);
-      row.cap_slope[n] = 1 / cosh / cosh;  // 1 - tanh^2 would be 0 long before this is
+      row.cap_slope[n] = 1 / cosh / cosh;  // 1 - tanh^2 would underflow much earlier
     }
   }
 
@@ -45,7 +45,7 @@ SoftmaxRow softmax_row(const Inputs& in, const Head& head, int64_t i, const doub
   row.keep.reserve(count);
   for (int64_t j : row.keys) row.keep.push_back(in.keep(head, i, j));
 
-  // No visible key, or scores of -inf alone: nothing to divide by.
+  // No visible key, or only scores of -inf: nothing to divide by.
   if (row.max == kMinusInfinity) {
     row.p.assign(count, 0);
     row.lse = kMinusInfinity;

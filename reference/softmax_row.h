@@ -1,4 +1,4 @@
-// Scores and softmax of one query, as spec.md writes them: the part that the oracle's forward and backward share.
+// Scores and softmax of one query, as in the spec: the part that the oracle's forward and backward share.
 #pragma once
 
 #include <cmath>
@@ -18,15 +18,15 @@ inline double dot(const double* a, const double* b, int64_t count) {
 // Step 2 of the spec; cap 0: none.
 inline double capped(double score, double cap) { return cap > 0 ? cap * std::tanh(score / cap) : score; }
 
-// The vectors stand beside keys: entry n belongs to key keys[n]. Keys that are not visible are not in here, so whatever
-// they hold cannot reach a result.
+// The vectors are parallel to keys: entry n belongs to key keys[n]. Hidden keys are not included, so their values cannot
+// reach a result.
 struct SoftmaxRow {
   std::vector<int64_t> keys;
   std::vector<double> score;
   std::vector<double> cap_slope;  // d score / d (scale * dot): 1 without softcap
   std::vector<double> p;          // before dropout
   std::vector<double> keep;       // dropout's factor
-  double max, lse;                // lse is -inf for a query that sees nothing
+  double max, lse;                // lse is -inf for a query that sees no key
 };
 
 // q_i is the query's row, k all keys of the head, [len_k][dim].

@@ -65,22 +65,22 @@ FAULTS = {
     ],
 
     # Files of tensors.
-    "files/safetensors_header.cpp": [
+    "files/safetensors/header.cpp": [
         Fault("tensors of a file may overlap or leave gaps", "if (tensor.begin != end)", "if (false)",
               "safetensors_test"),
         Fault("a tensor may have more bytes than its shape needs", "if (tensor.end - tensor.begin != needed)",
               "if (tensor.end - tensor.begin < needed)", "safetensors_test"),
     ],
-    "files/json_text.h": [
+    "files/text/json.h": [
         Fault("a tensor's name may stand twice", "if (!is_new)", "if (false)", "safetensors_test"),
     ],
-    "files/json_text.cpp": [
+    "files/text/json.cpp": [
         Fault("numbers may begin with 0", "at_number.rest_.size() - rest_.size() > 1", "false", "safetensors_test"),
     ],
-    "files/utf8.cpp": [
+    "files/text/utf8.cpp": [
         Fault("surrogates are taken for UTF-8", "first == 0xed ? 0x9f : ", "", "safetensors_test"),
     ],
-    "files/array_convert.cpp": [
+    "files/tensors/convert.cpp": [
         Fault("bf16 of a file read as f16", "bf16_to_float(element)", "f16_to_float(element)", "safetensors_test"),
     ],
 

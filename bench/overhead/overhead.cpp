@@ -1,5 +1,5 @@
-// Host time of a cached call on CUDA, beside that of launching an empty kernel in the same run. Calls come in bursts that
-// fit into the launch queue, so that the GPU is never waited for; the median burst counts.
+// Host time of a cached call on CUDA, compared with launching an empty kernel in the same run. Calls come in bursts that fit
+// into the launch queue, so that the host never waits for the GPU; the median burst counts.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -35,10 +35,10 @@ double median_microseconds(const std::function<void()>& call, check::CudaSession
   return times[kBursts / 2];
 }
 
-// One tile, so that the GPU is done before the host is: q, k, v, o and lse of 16 rows, and room for gradients.
+// One tile, so that the GPU finishes before the host does: q, k, v, o and lse of 16 rows, and memory for gradients.
 struct TinyCall {
   static constexpr int64_t kRows = 16, kDim = 64;
-  cuflash_attention attentions[2];  // in turn: no forward call finds the addresses of the one before
+  cuflash_attention attentions[2];  // alternating, so that no forward call has the addresses of the previous one
   mutable int turn = 0;
   cuflash_forward_outputs outputs;
   cuflash_backward_tensors tensors;

@@ -20,12 +20,12 @@ double time_of(const Run& run, int64_t repetitions) {
 
 }  // namespace
 
-std::vector<std::vector<double>> turn_times(const std::vector<Run>& contestants, double seconds) {
+std::vector<std::vector<double>> alternate_times(const std::vector<Run>& contestants, double seconds) {
   constexpr double kTurn = 1e-3, kLong = 0.1;
   std::vector<double> first;
   std::vector<int64_t> repetitions;
   for (const Run& run : contestants) {
-    run();  // pages, threads, caches
+    run();  // warm up pages, threads and caches
     first.push_back(time_of(run, 1));
     repetitions.push_back(std::clamp<int64_t>(static_cast<int64_t>(kTurn / std::max(first.back(), 1e-9)), 1, 10000));
   }
@@ -33,7 +33,7 @@ std::vector<std::vector<double>> turn_times(const std::vector<Run>& contestants,
   const auto start = Clock::now();
   for (int turn = 0; turn < 3 || seconds_since(start) < seconds; ++turn) {
     for (size_t n = 0; n < contestants.size(); ++n) {
-      std::this_thread::sleep_for(std::chrono::microseconds(500));  // the threads of the one before have gone to sleep
+      std::this_thread::sleep_for(std::chrono::microseconds(500));  // let the previous contestant's threads go to sleep
       if (first[n] < kLong) contestants[n]();
       times[n].push_back(time_of(contestants[n], repetitions[n]));
     }

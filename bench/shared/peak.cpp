@@ -7,9 +7,9 @@
 
 namespace cuflash::bench {
 
-// Written in assembler: a compiler would have to be kept from folding, reordering or spilling every one of these loops.
-// 24 sums hide the latency of four cycles at up to six instructions a cycle.
-// Two pairs of operands take turns, so that bits change from one to the next as they do in real work.
+// In assembly, since a compiler would have to be kept from folding, reordering or spilling each of these loops.
+// 24 sums hide the latency of four cycles at up to six instructions per cycle.
+// Two pairs of operands alternate, so that bits toggle as they do in real work.
 // clang-format off
 #define CUFLASH_TIMES_12(X, Y) X(0) Y(1) X(2) Y(3) X(4) Y(5) X(6) Y(7) X(8) Y(9) X(10) Y(11)
 #define CUFLASH_TIMES_24(X, Y) CUFLASH_TIMES_12(X, Y) \

@@ -27,7 +27,7 @@ bool CacheCase::key_is_seen(int64_t b, int64_t j) const {
 namespace {
 
 const char* const kNewRows[] = {"none", "dense", "padded", "packed"};
-const char* const kTurns[] = {"none", "halves", "interleaved"};
+const char* const kRotaryNames[] = {"none", "halves", "interleaved"};
 
 std::string describe_keys(const CacheCase& c) {
   std::string text = c.page_size ? join(" pages of ", c.page_size, " columns=", c.room, " table_gap=", c.table_gap)
@@ -49,16 +49,16 @@ std::string describe_new(const CacheCase& c) {
   return text + join(" k_new=", describe(c.k_new), " v_new=", describe(c.v_new));
 }
 
-std::string describe_turn(const CacheCase& c) {
-  if (c.turn == Turn::none) return "";
-  return join(" rotary=", kTurns[static_cast<size_t>(c.turn)], ":", c.turned_dim, ":", name_of(c.rotary_dtype),
+std::string describe_rotary(const CacheCase& c) {
+  if (c.rotary == Rotary::none) return "";
+  return join(" rotary=", kRotaryNames[static_cast<size_t>(c.rotary)], ":", c.rotary_dim, ":", name_of(c.rotary_dtype),
               "+positions", c.spare_positions, "+gap", c.rotary_gap, c.one_position ? " one_position" : "");
 }
 
 }  // namespace
 
 std::string describe(const CacheCase& c) {
-  return join("cache:", describe_keys(c), describe_new(c), describe_turn(c), " num_splits=", c.num_splits,
+  return join("cache:", describe_keys(c), describe_new(c), describe_rotary(c), " num_splits=", c.num_splits,
               c.alone >= 0 ? join(" alone=", c.alone) : "", " attention: ", describe(c.plain));
 }
 

@@ -1,4 +1,4 @@
-// A call over a KV cache as plain values: the attention that it amounts to, and where keys lie in the cache.
+// A call over a KV cache as plain values: the equivalent attention, and the layout of the cache.
 #pragma once
 
 #include <cuflash/cached_attention.h>
@@ -8,21 +8,21 @@
 namespace cuflash::check {
 
 enum class NewRows { none, dense, padded, packed };
-enum class Turn { none, halves, interleaved };
+enum class Rotary { none, halves, interleaved };
 
 struct CacheCase {
-  // The same attention over gathered keys: lengths_k count them after the append, without left padding. Layouts k and v
-  // are those of the caches.
+  // The same attention over gathered keys: lengths_k counts them after the append, without left padding. The layouts of k
+  // and v are those of the caches.
   Case plain;
 
   std::vector<int32_t> rows;     // [batch]: of the cache, before the append
   std::vector<int32_t> leftpad;  // [batch]; empty: absent
   int64_t room = 0;              // rows of an entry, or columns of the block table
   int64_t page_size = 0;         // 0: contiguous
-  int64_t spare = 0;             // entries or pages that no sequence has
+  int64_t spare = 0;             // unused entries or pages
   int64_t table_gap = 0;         // between the rows of the table
   bool batch_idx = false;        // contiguous: entries in another order
-  bool shared = false;           // sequences may have full pages, or where nothing is appended entries, in common
+  bool shared = false;           // sequences may share full pages, or entries if nothing is appended
   bool v_in_k = false;           // rows of v are rows of k from v_column on
   int64_t v_column = 0;
 
@@ -33,14 +33,14 @@ struct CacheCase {
   bool give_max_new = false;
   Layout k_new, v_new;
 
-  Turn turn = Turn::none;
-  int64_t turned_dim = 0;  // elements of a row, even
+  Rotary rotary = Rotary::none;
+  int64_t rotary_dim = 0;  // elements of a row, even
   bool one_position = false;
   DType rotary_dtype = DType::f32;
   int64_t spare_positions = 0, rotary_gap = 0;
 
   int32_t num_splits = 0;
-  int64_t alone = -1;  // >= 0: this sequence is computed alone too and must give the same bits
+  int64_t alone = -1;  // >= 0: this sequence is also computed alone and must give the same bits
 
   int64_t count_new(int64_t b) const;
   int64_t pad(int64_t b) const { return leftpad.empty() ? 0 : leftpad[static_cast<size_t>(b)]; }
@@ -53,7 +53,7 @@ struct CacheCase {
 
 CacheCase draw_cache_case(Choices& choose, const Limits& limits = {});
 
-// All values, in one line.
+// All values in one line.
 std::string describe(const CacheCase& c);
 
 }  // namespace cuflash::check

@@ -1,4 +1,4 @@
-// How a call over a cache is drawn. The first answer of every question is the simple one.
+// Draws a call over a cache. The first outcome of every choice is the simplest.
 #include <algorithm>
 
 #include "check/cases/cache_case.h"
@@ -7,9 +7,9 @@
 namespace cuflash::check {
 namespace {
 
-constexpr int64_t kLongest = 700, kVeryLong = 1500;         // enough for several ranges of keys
+constexpr int64_t kLongest = 700, kVeryLong = 1500;         // enough for several splits
 constexpr int64_t kLargestCache = 100'000;                  // elements
-constexpr uint32_t kManyRowsOnCuda = 24, kPlainOnCuda = 6;  // one in so many
+constexpr uint32_t kManyRowsOnCuda = 24, kPlainOnCuda = 6;  // one in this many
 
 void draw_shape(CacheCase& c, Choices& choose, const Limits& limits) {
   Case& p = c.plain;
@@ -30,7 +30,7 @@ void draw_shape(CacheCase& c, Choices& choose, const Limits& limits) {
   if (choose.chance(120)) p.batch = 0;
 }
 
-// Aligned rows of a 16-bit type, several tiles of them for each of many heads: for such calls alone a GPU has large tiles.
+// Aligned rows of a 16-bit type, several tiles for each of many heads: only such calls get large tiles on a GPU.
 void draw_many_rows(CacheCase& c, Choices& choose, const Limits& limits) {
   Case& p = c.plain;
   p.dtype = p.o_dtype = p.sink_dtype = choose.one_of<DType>({DType::bf16, DType::f16});
@@ -42,7 +42,7 @@ void draw_many_rows(CacheCase& c, Choices& choose, const Limits& limits) {
   p.len_q = (choose.between(65, 300) + group - 1) / group;
 }
 
-// Such calls have kernels of their own on a GPU: one step of sequences that differ in nothing but the length of their keys.
+// One decode step of sequences that differ only in the length of their keys, which has its own kernels on a GPU.
 void make_plain(CacheCase& c, Choices& choose) {
   Case& p = c.plain;
   p.dtype = p.o_dtype = p.sink_dtype = choose.one_of<DType>({DType::bf16, DType::f16});
@@ -56,7 +56,7 @@ void draw_queries(Case& c, Choices& choose) {
   c.lengths_q = draw_lengths(choose, c.batch, c.len_q);
   if (c.mode == Mode::padded) return;
   c.slack_q = choose.chance(3) ? choose.between(1, 5) : 0;
-  c.give_max_seqlen = choose.chance(2) && c.len_q > 0;  // a bound of 0 asks the library to find it
+  c.give_max_seqlen = choose.chance(2) && c.len_q > 0;  // with a bound of 0 the library finds it
   if (c.give_max_seqlen) return;
   c.len_q = c.lengths_q.empty() ? 0 : *std::max_element(c.lengths_q.begin(), c.lengths_q.end());
 }
@@ -75,11 +75,11 @@ void draw_new_rows(CacheCase& c, Choices& choose) {
     c.len_new = c.lengths_new.empty() ? 0 : *std::max_element(c.lengths_new.begin(), c.lengths_new.end());
 }
 
-void draw_turn(CacheCase& c, Choices& choose) {
+void draw_rotary(CacheCase& c, Choices& choose) {
   const int64_t dim = c.plain.dim;
   if (!choose.chance(2) || dim < 2) return;
-  c.turn = choose.chance(2) ? Turn::interleaved : Turn::halves;
-  c.turned_dim = choose.chance(3) ? 2 * choose.between(1, dim / 2) : dim / 2 * 2;
+  c.rotary = choose.chance(2) ? Rotary::interleaved : Rotary::halves;
+  c.rotary_dim = choose.chance(3) ? 2 * choose.between(1, dim / 2) : dim / 2 * 2;
   c.one_position = choose.chance(6);
   c.rotary_dtype = choose.chance(2) ? DType::f32 : c.plain.dtype;
   c.spare_positions = choose.chance(2) ? choose.between(1, 30) : 0;
@@ -110,9 +110,9 @@ void draw_lengths_of_keys(CacheCase& c, Choices& choose, int64_t most, bool may_
   for (int64_t b = 0; b < p.batch; ++b) {
     int64_t rows = draw_rows(c, choose, most);
     const int64_t pad = padded ? choose.between(0, std::min<int64_t>(rows, 40)) : 0;
-    // Queries that stand before the first key have no position to be turned by.
-    const bool turned = c.turn != Turn::none;
-    if (turned) rows = std::max(rows, p.length_q(b) + pad - c.count_new(b));
+    // Queries before the first key have no position to rotate by.
+    const bool rotated = c.rotary != Rotary::none;
+    if (rotated) rows = std::max(rows, p.length_q(b) + pad - c.count_new(b));
     c.rows.push_back(static_cast<int32_t>(rows));
     if (padded) c.leftpad.push_back(static_cast<int32_t>(pad));
     p.lengths_k.push_back(static_cast<int32_t>(rows - pad + c.count_new(b)));
@@ -146,7 +146,7 @@ void draw_cache_memory(CacheCase& c, Choices& choose) {
   c.plain.lse.offset = choose.chance(4) ? choose.between(1, 5) : 0;
 }
 
-// A cache takes no part in training, and has no mask of its own.
+// Calls over a cache have no gradients and no mask tensor.
 void draw_scores(Case& c, Choices& choose) {
   draw_options(c, choose);
   c.alignment = Alignment::bottom_right;
@@ -168,7 +168,7 @@ CacheCase draw_cache_case(Choices& choose, const Limits& limits) {
   if (plain) make_plain(c, choose);
   if (choose.chance(2))
     c.page_size = choose.one_of<int64_t>({16, 1, 2, 3, 5, 7, 8, 15, 16, 17, 32, 33, 48, 64, 100, 127, 128, 130, 256});
-  if (!plain) draw_queries(p, choose), draw_new_rows(c, choose), draw_turn(c, choose);
+  if (!plain) draw_queries(p, choose), draw_new_rows(c, choose), draw_rotary(c, choose);
   const int64_t most = many_rows ? choose.one_of<int64_t>({40, 130, 330}) : most_keys(p, choose, limits);
   draw_lengths_of_keys(c, choose, most, !plain);
   draw_room(c, choose);

@@ -18,7 +18,7 @@ double Case::scale_value() const { return scale.value_or(1 / std::sqrt(static_ca
 
 bool Case::sees(int64_t b, int64_t i, int64_t j) const {
   const int64_t c = alignment == Alignment::top_left ? 0 : length_k(b) - length_q(b);
-  const int64_t behind = i + c - j;  // written so that no window, however large, overflows
+  const int64_t behind = i + c - j;  // in this form no window overflows
   if (j >= length_k(b)) return false;
   if (causal && behind < 0) return false;
   if (window_left >= 0 && behind > window_left) return false;

@@ -1,5 +1,4 @@
-// A test case as plain values: one problem, how its tensors lie in memory, how it is executed. memory.h builds it, run.h
-// runs it.
+// A test case as plain values: one problem, the layout of its tensors, and its execution. memory.h builds it, run.h runs it.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -22,10 +21,10 @@ enum class Flavour { normal, outliers, common_offset, constant_rows, late_peak, 
 
 struct Layout {
   Order order = Order::bhsd;
-  int64_t gap = 0;     // elements between rows, and between blocks of rows, that belong to nobody
-  int64_t offset = 0;  // elements from a 64-byte boundary to the first one
+  int64_t gap = 0;                                  // unused elements between rows, and between blocks of rows
+  int64_t offset = 0;                               // elements from a 64-byte boundary to the first one
   bool repeat_batch = false, repeat_heads = false;  // stride 0
-  bool odd_unit_strides = false;  // where an extent is 1 its stride means nothing: any number stands there
+  bool odd_unit_strides = false;                    // along an extent of 1 the stride is arbitrary
 };
 
 // bias and mask: [B or 1, Hq or 1, Sq or 1, Sk].
@@ -43,7 +42,7 @@ struct Case {
   DType dtype = DType::f32;
   DType o_dtype = DType::f32, dout_dtype = DType::f32, gradient_dtype = DType::f32;  // dtype or f32
   int64_t batch = 1, heads_q = 1, heads_k = 1;
-  int64_t len_q = 1, len_k = 1;  // packed: max_seqlen, which bias and mask are shaped by
+  int64_t len_q = 1, len_k = 1;  // packed: max_seqlen, which shapes bias and mask
   int64_t dim = 1, dim_v = 1;
 
   Mode mode = Mode::dense;
@@ -59,7 +58,7 @@ struct Case {
   int alibi_rank = 0;  // 0: none
   std::optional<ScoreLayout> bias, mask;
   DType bias_dtype = DType::f32, sink_dtype = DType::f32;
-  bool dbias_repeats = false;  // where bias repeats dbias has the full extent with stride 0, not extent 1
+  bool dbias_repeats = false;  // where bias repeats, dbias has the full extent with stride 0, not extent 1
   uint32_t mask_eighths = 4;   // how many of 8 mask elements are true
   bool sink = false;
   double dropout_p = 0;
@@ -72,7 +71,7 @@ struct Case {
   Gradients gradients;
 
   Device device = Device::cpu;
-  bool deterministic = false;  // CUDA: backward is run twice and must give the same bits; forward always is
+  bool deterministic = false;  // CUDA: two runs of backward must give the same bits; those of forward always must
   bool tile_stats = true;
   int threads = 1;
   int other_threads = 0;  // CPU, > 0: a second run with this many must give the same bits
@@ -80,7 +79,7 @@ struct Case {
 
   Flavour flavour = Flavour::normal;
   uint64_t data_seed = 0;
-  bool garbage = false;   // NaN and Inf wherever nobody may look
+  bool garbage = false;   // NaN and Inf in everything that no call may read
   bool live_nan = false;  // a NaN in a key that some queries see
 
   int64_t length_q(int64_t b) const { return lengths_q.empty() ? len_q : lengths_q[static_cast<size_t>(b)]; }
@@ -110,16 +109,16 @@ struct Limits {
   Device device = Device::cpu;
   bool cache = false;  // calls over a KV cache instead of forward and backward
   bool plain = false;  // nothing but draw_plain_case
-  // CUDA has kernels for ranges of head sizes. Where some are listed, cases have head sizes of these alone.
+  // CUDA has kernels for ranges of head sizes. If any are listed, cases only use these.
   std::vector<HeadSizes> head_sizes{};
 };
 
-// Every option can meet every other.
+// Any combination of options.
 Case draw_case(Choices& choose, const Limits& limits = {});
-// What the fastest kernels of a GPU take, longer than the others.
+// Problems for the fastest kernels of a GPU, longer than the others.
 Case draw_plain_case(Choices& choose, const Limits& limits = {});
 
-// All values, in one line.
+// All values in one line.
 std::string describe(const Case& c);
 std::string describe(const Layout& layout);
 std::string describe(const std::vector<int32_t>& lengths);

@@ -1,5 +1,5 @@
-// A sequence of numbers from which a random test case is made. Every decision of a case takes the next number, so the
-// same sequence always makes the same case, and smaller numbers make simpler cases: a property test can shrink it.
+// A sequence of numbers that determines a random test case. Every decision consumes the next number, so that the same
+// sequence always makes the same case. Smaller numbers make simpler cases, so that a property test can shrink it.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace cuflash::check {
 
 class Choices {
  public:
-  // More than the largest case takes.
+  // More than the largest case consumes.
   static constexpr size_t kLength = 160;
 
   explicit Choices(std::vector<uint32_t> numbers) : numbers_(std::move(numbers)) {}

@@ -1,4 +1,4 @@
-// How a case is drawn. The first answer of every question is the simple one.
+// Draws a case. The first outcome of every choice is the simplest.
 #include "check/cases/draw.h"
 
 #include <algorithm>
@@ -59,7 +59,7 @@ static void draw_shape(Case& c, Choices& choose, const Limits& limits) {
   if (choose.chance(120)) c.batch = 0;
 }
 
-// A decode step: a token or a few against keys enough to be cut into several ranges.
+// A decode step: one token or a few, against enough keys for several splits.
 static void draw_decode(Case& c, Choices& choose, const Limits& limits) {
   if (!choose.chance(8)) return;
   c.len_q = choose.one_of<int64_t>({1, 1, 1, 2, 3, 5});
@@ -68,7 +68,7 @@ static void draw_decode(Case& c, Choices& choose, const Limits& limits) {
     if (length <= most) c.len_k = length - (choose.chance(2) ? 0 : choose.between(0, 63));
 }
 
-// Several tiles of keys for one panel: its maximum moves from tile to tile.
+// Several tiles of keys for one panel, so that its maximum changes from tile to tile.
 static void draw_key_tiles(Case& c, Choices& choose, const Limits& limits) {
   if (!choose.chance(8)) return;
   c.batch = 1, c.heads_q = c.heads_k;
@@ -101,7 +101,7 @@ static void draw_packed(Case& c, Choices& choose) {
   c.slack_k = c.fused == Fused::qkv ? c.slack_q : choose.chance(3) ? choose.between(1, 5) : 0;
   const bool give = choose.chance(2);
   if (c.device == Device::cuda) c.len_q = std::max<int64_t>(1, c.len_q), c.len_k = std::max<int64_t>(1, c.len_k);
-  // A bound of 0 asks the library to find it, so it cannot be given. CUDA does not find it.
+  // With a bound of 0 the library finds it, so 0 itself cannot be given. On CUDA it does not.
   c.give_max_seqlen = (give && c.len_q > 0 && c.len_k > 0) || c.device == Device::cuda;
   if (c.give_max_seqlen) return;
   const auto longest = [](const std::vector<int32_t>& lengths) {
@@ -127,7 +127,7 @@ static int64_t draw_window(Choices& choose) {
 static ScoreLayout draw_score_layout(const Case& c, Choices& choose) {
   ScoreLayout layout;
   for (size_t d = 0; d < layout.extents.size(); ++d) {
-    const bool empty = std::array{c.batch, c.heads_q, c.len_q}[d] == 0;  // then nothing is there to be repeated
+    const bool empty = std::array{c.batch, c.heads_q, c.len_q}[d] == 0;  // nothing to repeat
     layout.extents[d] =
         choose.one_of<Extent>({Extent::full, Extent::full, Extent::one, empty ? Extent::full : Extent::repeated});
   }

@@ -1,4 +1,4 @@
-// Parts of a case that are drawn alike in every kind of case.
+// Parts of a case that every kind of case draws alike.
 #pragma once
 
 #include "check/cases/case.h"
@@ -15,11 +15,11 @@ std::vector<int32_t> draw_lengths(Choices& choose, int64_t batch, int64_t length
 void draw_options(Case& c, Choices& choose);
 Layout draw_layout(Choices& choose, Role role);
 int64_t in_vectors(int64_t elements);  // rounded up to 16 bytes of a 16-bit type
-void align_rows(Layout& layout);       // of such a type to 16 bytes, where the head size is
+void align_rows(Layout& layout);       // of such a type to 16 bytes, if the head size is
 void draw_execution(Case& c, Choices& choose);
 void draw_cuda_execution(Case& c, Choices& choose);
 void draw_data(Case& c, Choices& choose);
-// What forward and backward are asked for, and all that is not the problem: execution, data, memory.
+// The requested outputs, and all that is not the problem: execution, data, memory.
 void draw_call(Case& c, Choices& choose);
 
 }  // namespace cuflash::check

@@ -1,5 +1,5 @@
-// Cases for the fastest kernels of a GPU: a 16-bit type, rows on 16-byte boundaries, no option but what hides keys by
-// their position, and several tiles of queries. Of the cases of draw.cpp one in hundreds is of that kind, and short.
+// Cases for the fastest kernels of a GPU: a 16-bit type, rows on 16-byte boundaries, no options except positional masks,
+// and several tiles of queries. Only one in hundreds of the cases of draw.cpp is of that kind, and it is short.
 #include <algorithm>
 
 #include "check/cases/draw.h"
@@ -7,9 +7,9 @@
 namespace cuflash::check {
 namespace {
 
-constexpr int64_t kMoreWork = 32;     // than other cases: their lengths seldom fill a tile
-constexpr int64_t kLongest = 1100;    // beyond some of the lengths at which plans change
-constexpr int64_t kFewestPairs = 64;  // whatever the work
+constexpr int64_t kMoreWork = 32;     // relative to other cases, whose lengths seldom fill a tile
+constexpr int64_t kLongest = 1100;    // exceeds some of the lengths at which plans change
+constexpr int64_t kFewestPairs = 64;  // regardless of the work
 
 int64_t draw_long_length(Choices& choose, int64_t most) {
   static const std::vector<int64_t> kEdges{63,  64,  65,  100, 128, 129, 192, 200,

@@ -7,7 +7,7 @@
 namespace cuflash::check {
 namespace {
 
-// Once for every place in memory: a repeated dimension visits the same one again.
+// Changes each element in memory once, although a repeated dimension visits it again.
 template <class Change>
 void change(GuardedTensor& t, Change&& changed) {
   std::vector<bool> done(static_cast<size_t>(t.span()));
@@ -18,7 +18,7 @@ void change(GuardedTensor& t, Change&& changed) {
   });
 }
 
-// Each row holds one value; of k, one value for all, so that every key scores the same.
+// Each row holds one value. one_for_all: all rows hold the same value, so that every key has the same score.
 void make_rows_constant(GuardedTensor& t, bool one_for_all) {
   const auto dim = static_cast<size_t>(t.view().rank - 1);
   double value = 0;
@@ -30,8 +30,8 @@ void make_rows_constant(GuardedTensor& t, bool one_for_all) {
   });
 }
 
-// One of the last keys of every sequence points where one of its queries points, with a score of about 60: all that was
-// summed before it has to be rescaled to nearly nothing.
+// One of the last keys of every sequence is parallel to one of its queries, with a score of about 60, so that everything
+// summed before it must be rescaled to nearly nothing.
 void plant_late_peaks(const Case& c, const GuardedTensor& q, GuardedTensor& k, Random& random) {
   const std::vector<int32_t> first_q = cumulative(c.lengths_q), first_k = cumulative(c.lengths_k);
   for (int64_t b = 0; b < c.batch; ++b) {

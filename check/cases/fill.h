@@ -1,4 +1,4 @@
-// What stands in the inputs. N(0, 1) alone hides faults: online softmax is easy as long as the scores are small.
+// The values of the inputs. N(0, 1) alone hides faults: online softmax is easy as long as the scores are small.
 #pragma once
 
 #include "check/cases/case.h"
@@ -12,10 +12,10 @@ void fill_normal(GuardedTensor& t, Random& random, double sigma = 1);
 // q, k and v by the flavour of the case; every value is finite in its type.
 void fill_qkv(const Case& c, GuardedTensor& q, GuardedTensor& k, GuardedTensor& v, Random& random);
 
-// Elements of t that no offset in `seen` marks become NaN, Inf or a huge number.
+// Fills the elements of t that `seen` does not mark with NaN, Inf or a huge number.
 void fill_garbage(GuardedTensor& t, const std::vector<bool>& seen, Random& random);
 
-// The row (b, h, row) of a tensor [B, H, S, D], or of a packed one [T, H, D], whose row is numbered through the batch.
+// The row (b, h, row) of a tensor [B, H, S, D], or of a packed one [T, H, D], whose rows are numbered across the batch.
 inline int64_t row_offset(const Tensor& t, int64_t b, int64_t h, int64_t row) {
   return t.rank == 4 ? b * t.stride[0] + h * t.stride[1] + row * t.stride[2] : row * t.stride[0] + h * t.stride[1];
 }

@@ -1,4 +1,4 @@
-// Which elements of the inputs somebody may look at, and garbage everywhere else.
+// Marks the elements of the inputs that a call may read, and fills the others with garbage.
 #include <limits>
 
 #include "check/cases/fill.h"
@@ -78,7 +78,7 @@ void CaseMemory::change_hidden(uint64_t seed) {
   freeze_inputs();
 }
 
-// In a key that some queries see and others do not, where there is one.
+// In a key that only some queries see, if there is one.
 void CaseMemory::plant_live_nan(Random& random) {
   for (int64_t b = 0; b < case_.batch; ++b) {
     const int64_t length = case_.length_k(b);

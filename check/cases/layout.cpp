@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kMeaningless = 12345;  // a stride along an extent of 1
 
-// Strides of `shape` where `order` lists its dimensions from the innermost on. No stride becomes 0 by an empty extent.
+// Strides of `shape`; `order` lists its dimensions from the innermost. An empty extent does not make a stride 0.
 std::vector<int64_t> strides_of(const std::vector<int64_t>& shape, const std::vector<size_t>& order, int64_t gap) {
   std::vector<int64_t> stride(shape.size());
   int64_t step = 1;

@@ -6,7 +6,7 @@
 
 namespace cuflash::check {
 
-// splitmix64 (Steele, Lea, Flood 2014): every state gives a well mixed number, so neighbouring seeds share nothing.
+// splitmix64 (Steele, Lea, Flood 2014): every state gives a well mixed number, so that neighbouring seeds are independent.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}

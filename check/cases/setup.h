@@ -1,4 +1,4 @@
-// How a case wants its calls executed.
+// How the calls of a case are executed.
 #pragma once
 
 #include "check/cases/case.h"
@@ -7,10 +7,10 @@
 
 namespace cuflash::check {
 
-// The last index first: nothing may depend on the order.
+// Runs the last index first: nothing may depend on the order.
 void run_backwards(void*, int64_t n, cuflash_parallel_body body, void* body_context);
 
-// With a workspace that ends where the queried size says, where the case or the caller wants one.
+// Provides a workspace of exactly the queried size, if the case or the caller wants one.
 class Setup {
  public:
   template <class Tensors>

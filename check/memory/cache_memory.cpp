@@ -28,7 +28,7 @@ GuardedTensor place_integers(const char* name, const std::vector<int32_t>& value
   return t;
 }
 
-// Of no page, of one that does not exist, or of one that belongs to somebody else.
+// A page number that is negative, out of range, or of another sequence.
 int32_t any_integer(Random& random, int64_t pages) {
   const int32_t integers[] = {-1,
                               std::numeric_limits<int32_t>::min(),
@@ -47,7 +47,7 @@ CacheMemory::CacheMemory(const CacheCase& c) : case_(c) {
   Random random(c.plain.data_seed);
   c.page_size ? build_table(random) : build_entries(random);
   build_tensors();
-  if (c.turn != Turn::none) build_rotary();
+  if (c.rotary != Rotary::none) build_rotary();
   fill(random);
   for (GuardedTensor* t : inputs()) t->freeze();
   k_before_ = k.bytes(), v_before_ = v.bytes();
@@ -58,7 +58,7 @@ std::vector<GuardedTensor*> CacheMemory::inputs() {
           &table_, &batch_idx_, &leftpad_, &cu_seqlens_new_, &seqlens_new_, &cos_,          &sin_};
 }
 
-// Pages in any order. Sequences may have the full pages before their appends in common with the first one.
+// Pages in any order. Sequences may share the full pages before their appends with the first sequence.
 void CacheMemory::build_table(Random& random) {
   const CacheCase& c = case_;
   int64_t total = c.spare;
@@ -136,12 +136,12 @@ void CacheMemory::build_tensors() {
   if (c.new_rows == NewRows::padded) seqlens_new_ = place_integers("seqlens_new", c.lengths_new);
 }
 
-// Angles at the positions that queries and new keys have; no number at any other.
+// Angles at the positions of queries and new keys; NaN at all others.
 void CacheMemory::build_rotary() {
   const CacheCase& c = case_;
   int64_t positions = c.spare_positions;
   for (int64_t b = 0; b < c.plain.batch; ++b) positions = std::max(positions, c.spare_positions + c.plain.length_k(b));
-  const int64_t half = c.turned_dim / 2;
+  const int64_t half = c.rotary_dim / 2;
   cos_ = {"rotary_cos", c.rotary_dtype, {positions, half}, {half + c.rotary_gap, 1}, 1};
   sin_ = {"rotary_sin", c.rotary_dtype, {positions, half}, {half, 1}, 2};
   const auto know = [&](int64_t position) {
@@ -162,12 +162,12 @@ void CacheMemory::fill(Random& random) {
   const CacheCase& c = case_;
   const Case& p = c.plain;
   const bool packed = p.mode == Mode::packed;
-  // Keys and values as if there were no cache, from which the caches and the new rows are filled.
+  // Keys and values as without a cache, from which the caches and the new rows are filled.
   GuardedTensor keys = place_rows("k", p.dtype, packed, {p.batch, p.heads_k, packed ? p.rows_k() : p.len_k, p.dim}, {});
   GuardedTensor values =
       place_rows("v", p.dtype, packed, {p.batch, p.heads_k, packed ? p.rows_k() : p.len_k, p.dim_v}, {});
   fill_qkv(p, q, keys, values, random);
-  // A value that one query sees may reach its neighbours: the contract leaves that open.
+  // Only in a key: a NaN in a value that one query sees may reach its neighbours, which the contract allows.
   if (p.live_nan && !c.v_in_k && keys.span() > 0)
     keys.set(static_cast<int64_t>(random.below(at(keys.span()))), std::numeric_limits<double>::quiet_NaN());
 
@@ -187,7 +187,7 @@ void CacheMemory::fill(Random& random) {
         for (int64_t d = 0; d < p.dim; ++d) used[at(row_offset(q.view(), b, h, first_q(b) + i) + d)] = true;
   fill_garbage(q, used, random);
   if (slopes_) fill_normal(slopes_, random, 0.3);
-  if (sink_)  // -inf is a sink that takes nothing
+  if (sink_)  // a sink of -inf has no weight
     sink_.for_each([&](const Index&, int64_t offset) {
       sink_.set(offset, random.below(8) == 0 ? -std::numeric_limits<double>::infinity() : 2 * random.normal());
     });
@@ -198,7 +198,7 @@ static void copy_row(const GuardedTensor& from, int64_t from_offset, GuardedTens
   for (int64_t d = 0; d < dim; ++d) to.set(to_offset + d, from.get(from_offset + d));
 }
 
-// Rows that hold a token which a query sees.
+// Rows that hold a token visible to a query.
 void CacheMemory::fill_cache(const GuardedTensor& from, GuardedTensor& to) const {
   const CacheCase& c = case_;
   for (int64_t b = 0; b < c.plain.batch; ++b)
@@ -243,7 +243,7 @@ CacheTensors CacheMemory::tensors(bool with_lse) const {
   t.cu_seqlens_new = cu_seqlens_new_.view(), t.seqlens_new = seqlens_new_.view();
   if (c.give_max_new) t.max_seqlen_new = c.len_new;
   t.rotary_cos = cos_.view(), t.rotary_sin = sin_.view();
-  t.rotary_interleaved = c.turn == Turn::interleaved, t.rotary_one_position = c.one_position;
+  t.rotary_interleaved = c.rotary == Rotary::interleaved, t.rotary_one_position = c.one_position;
   t.num_splits = c.num_splits;
   if (with_lse) t.lse = lse.view();
   return t;
@@ -255,7 +255,7 @@ void CacheMemory::start() {
   o.poison(), lse.poison();
 }
 
-// A copy has the same bits, the sign of a zero too.
+// A copy has the same bits, including the sign of a zero.
 static bool is_between(double actual, double least, double most) {
   if (std::isnan(least)) return std::isnan(actual);
   if (std::bit_cast<uint64_t>(least) == std::bit_cast<uint64_t>(most))
@@ -263,7 +263,7 @@ static bool is_between(double actual, double least, double most) {
   return actual >= least && actual <= most;
 }
 
-// The rows are what they should be, and may have changed.
+// Checks the new rows, and accepts that they have changed.
 static std::string accept_rows(const char* name, GuardedTensor& t, const std::vector<reference::AppendedRow>& rows) {
   for (const reference::AppendedRow& row : rows) {
     for (size_t d = 0; d < row.least.size(); ++d) {

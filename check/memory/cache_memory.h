@@ -1,4 +1,4 @@
-// The tensors of a call over a cache: filled where somebody looks, NaN everywhere else, every tensor guarded.
+// The tensors of a call over a cache: filled where the call may read, NaN everywhere else, every tensor guarded.
 #pragma once
 
 #include <string>
@@ -17,9 +17,9 @@ class CacheMemory {
   Attention attention() const;
   CacheTensors tensors(bool with_lse) const;
 
-  void start();  // the cache is what it was before any call; o and lse are poisoned
+  void start();  // restores the cache; poisons o and lse
 
-  // "", or what a call has written that it may not: the cache holds the new rows, and otherwise what it held.
+  // "", or what a call wrote by mistake: the cache must hold the new rows, and be unchanged otherwise.
   std::string damage();
   // Bits of o and of the cache.
   std::vector<std::vector<std::byte>> results() const { return {o.bytes(), k.bytes(), v.bytes()}; }
@@ -46,7 +46,7 @@ class CacheMemory {
 
   CacheCase case_;
   std::vector<int32_t> cu_q_, cu_k_, cu_new_;
-  std::vector<std::vector<int32_t>> pages_;  // of each sequence, those that nobody may look at included
+  std::vector<std::vector<int32_t>> pages_;  // of each sequence, including those that the call may not read
   std::vector<int32_t> entries_;             // likewise, contiguous
   GuardedTensor sink_, slopes_, cu_seqlens_q_, seqlens_q_;
   GuardedTensor seqlens_, table_, batch_idx_, leftpad_, cu_seqlens_new_, seqlens_new_, cos_, sin_;

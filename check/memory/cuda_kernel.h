@@ -1,4 +1,4 @@
-// A small kernel of one's own for measuring, compiled by NVRTC on the first device.
+// A small kernel for measurements, compiled by NVRTC for the first device.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@ namespace cuflash::check {
 
 class CudaKernel {
  public:
-  // The source's entry is named cuflash_kernel. Throws where there is no compiler.
+  // The entry point must be named cuflash_kernel. Throws if there is no compiler.
   CudaKernel(const char* name, const std::string& source);
   ~CudaKernel() { cuda::driver().cuLibraryUnload(library_); }
   CudaKernel(const CudaKernel&) = delete;
   CudaKernel& operator=(const CudaKernel&) = delete;
 
-  // One block; params point to the arguments, as the driver takes them. The first device is current.
+  // Launches one block; params point to the arguments, as for the driver. The first device must be current.
   void launch(unsigned threads, void** params, void* stream) const;
 
  private:

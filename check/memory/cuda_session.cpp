@@ -12,7 +12,8 @@ namespace {
 using cuda::driver;
 
 constexpr size_t kSmallestBlock = size_t{16} << 20, kLargestKept = size_t{1} << 30;
-constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING: streams of other threads do not wait for this one
+constexpr unsigned kNonBlocking =
+    1;  // CU_STREAM_NON_BLOCKING: no implicit waits between this and other threads' streams
 
 const cuda::DeviceState& first_device() { return cuda::device(0); }
 cuda::CUdeviceptr address(const void* data) { return reinterpret_cast<cuda::CUdeviceptr>(data); }
@@ -44,7 +45,7 @@ std::byte* CudaSession::allocate(size_t bytes) {
   return reinterpret_cast<std::byte*>(block);
 }
 
-// After a kernel has failed every call does, this one too: the failure was reported where it happened.
+// After a kernel has failed, every call fails, including this one; the failure was reported when it happened.
 void CudaSession::release(std::byte* block) noexcept {
   if (block) driver().cuMemFree(address(block));
 }

@@ -1,4 +1,4 @@
-// What a thread needs to call the library on CUDA: the first device, a stream of its own, memory that is reused.
+// What a thread needs to call the library on CUDA: the first device, its own stream, and reusable memory.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +7,15 @@ namespace cuflash::check {
 
 class CudaSession {
  public:
-  // This thread's. Throws where there is no device.
+  // The session of this thread. Throws if there is no device.
   static CudaSession& of_thread();
 
   void* stream() const { return stream_; }
 
-  // A block of at least this size, 256-byte aligned; the one before it is gone. Large ones are not kept.
+  // A block of at least this size, 256-byte aligned; it invalidates the previous one. Large blocks are not kept.
   std::byte* memory(size_t bytes);
 
-  // Memory of its own for whoever wants to know where it ends.
+  // A separate allocation, for tests of where it ends.
   std::byte* allocate(size_t bytes);
   void release(std::byte* block) noexcept;
 

@@ -43,7 +43,7 @@ void visit_elements(const Tensor& t, const std::function<void(const Index&, int6
   }
 }
 
-// Blocks of guarded memory by their address; threads make and drop them all the time.
+// Blocks of guarded memory by their address; many threads create and destroy them.
 class AllMemory {
  public:
   static AllMemory& instance() {

@@ -1,5 +1,5 @@
-// A tensor in memory of its own, between guard zones. Every byte that is not an element of it (guards, gaps between
-// strided rows) holds a pattern that is NaN in every element type: a read of it shows in the results, a write is found.
+// A tensor in its own memory, between guard zones. Every byte that is not an element (guards, gaps between strided rows)
+// holds a pattern that is NaN in every element type: a read shows in the results, and a write is detected.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -48,18 +48,18 @@ class GuardedTensor {
 
   std::vector<double> read() const;  // in logical order
   void write(const std::vector<double>& values);
-  std::vector<std::byte> bytes() const;  // guards and gaps too: equal bytes mean the same bits everywhere
+  std::vector<std::byte> bytes() const;  // including guards and gaps
 
   void poison();  // an output: every element holds the pattern until it is written
   void freeze();  // an input: no byte may change from now on
-  // A frozen tensor that is an output too: what these elements hold now is what they have to hold.
+  // For a frozen tensor that is also an output: accepts the current value of these elements.
   void accept(int64_t offset, int64_t count);
-  void put_back(const std::vector<std::byte>& bytes);  // of bytes(), earlier
-  std::string damage() const;                          // "", or which byte changed that may not
+  void put_back(const std::vector<std::byte>& bytes);  // as returned by bytes()
+  std::string damage() const;                          // "", or which byte changed by mistake
   std::string unwritten() const;                       // "", or which existing element still holds the pattern
 
  private:
-  // Known by its address as long as it lives, so that a view is enough to find it.
+  // Registered by its address while it lives, so that a view is enough to find it.
   struct Memory {
     std::vector<std::byte> bytes, frozen;
     size_t first = 0;  // byte of the first element

@@ -1,4 +1,4 @@
-// The tensors of a case: inputs filled, garbage where nobody may look, every tensor guarded.
+// The tensors of a case: inputs filled, garbage where no call may read, every tensor guarded.
 #pragma once
 
 #include "check/cases/case.h"
@@ -19,13 +19,13 @@ class CaseMemory {
   void start_forward();   // poisons o and lse
   void start_backward();  // o and lse become inputs, the gradients are poisoned
 
-  // New content for everything no query may see; results may not change by a bit.
+  // Changes everything that no query may see; no bit of the results may change.
   void change_hidden(uint64_t seed);
   // Bits of every output and gradient.
   std::vector<std::vector<std::byte>> results() const;
 
-  std::string damage() const;               // "", or the first tensor whose memory was written where it may not be
-  std::string unwritten_gradients() const;  // "", or the first element of a gradient that was not written
+  std::string damage() const;               // "", or the first tensor with an illegal write
+  std::string unwritten_gradients() const;  // "", or the first unwritten element of a gradient
 
   // Step 6 of the contract, with the mask tensor.
   bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const;
@@ -39,7 +39,7 @@ class CaseMemory {
   GuardedTensor dq, dk, dv, dbias, dsink;
 
  private:
-  using Marks = std::vector<bool>;  // by offset: elements that somebody may look at
+  using Marks = std::vector<bool>;  // by offset: elements that a call may read
 
   void build_inputs();
   void build_outputs();

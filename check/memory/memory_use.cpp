@@ -14,7 +14,7 @@
 namespace cuflash::check {
 namespace {
 
-// What is free between blocks that are in use stays resident, unless the system gets it back here.
+// Free memory between used blocks stays resident unless it is returned here.
 int64_t resident_bytes() {
 #if defined(__GLIBC__)
   ::malloc_trim(0);
@@ -34,10 +34,10 @@ int64_t device_bytes() {
 
 }  // namespace
 
-// glibc keeps up to 64 MiB for each thread that has ever freed something large, unless it is told how much it may keep.
+// By default glibc keeps up to 64 MiB for each thread that has ever freed a large block.
 void return_freed_memory() {
 #if defined(__GLIBC__)
-  constexpr int kKept = 128 << 10;  // what it begins with
+  constexpr int kKept = 128 << 10;  // glibc's initial value
   ::mallopt(M_TRIM_THRESHOLD, kKept);
 #endif
 }

@@ -1,4 +1,4 @@
-// How much memory this process has, so that what grows from problem to problem is noticed.
+// The memory of this process, to notice growth from problem to problem.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -9,17 +9,17 @@
 namespace cuflash::check {
 
 struct MemoryUse {
-  int64_t host = 0;    // bytes that are resident
-  int64_t device = 0;  // bytes of the first GPU that are in use, by whomever; 0 where the CPU is checked
+  int64_t host = 0;    // resident bytes
+  int64_t device = 0;  // bytes in use on the first GPU, by any process; 0 if the CPU is checked
 };
 
-// From now on the system gets back what is freed: what is resident then says what was lost, not how large problems were.
+// From now on freed memory returns to the system, so that resident memory shows leaks and not the size of past problems.
 void return_freed_memory();
 
-// Throws where the system does not say.
+// Throws if the system does not tell.
 MemoryUse memory_use(Device device);
 
-// "" where neither has grown by more than `most` bytes, otherwise which has and by how much.
+// "" if neither has grown by more than `most` bytes, otherwise which one has, and by how much.
 std::string growth_beyond(int64_t most, const MemoryUse& before, const MemoryUse& now);
 
 }  // namespace cuflash::check

@@ -13,12 +13,12 @@
 namespace cuflash::check {
 namespace {
 
-constexpr size_t kBoundary = 256;  // more than any kernel looks at in an address
-constexpr size_t kVector = 16;     // bytes that a kernel copies at once
+constexpr size_t kBoundary = 256;  // more alignment than any kernel checks
+constexpr size_t kVector = 16;     // bytes per copy of a kernel
 
 size_t rounded_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// What a view spans, without its repeated dimensions.
+// The extent of a view without its repeated dimensions.
 struct Rows {
   std::byte* data;
   int64_t extent[4] = {1, 1, 1, 1};  // in bytes along the last one
@@ -32,7 +32,7 @@ struct Rows {
       if (stride[to] == 0 || extent[to] == 1) extent[to] = std::min<int64_t>(extent[to], 1), stride[to] = 0;
     }
     extent[3] *= size, stride[3] = 1;
-    // Dimensions without a gap between them are one run.
+    // Merges dimensions without a gap between them.
     for (size_t d = 3; d-- > 0;)
       if (extent[d] == 1 || stride[d] == extent[3]) extent[3] *= extent[d], extent[d] = 1;
       else break;
@@ -129,7 +129,7 @@ const std::byte* Mirror::map(const void* data) const {
   return block ? block->image_of(host) : host;
 }
 
-// Before the elements: where views interleave, those of one lie behind those of the other.
+// Before the elements: if views interleave, the padding of one may overlap elements of another.
 void Mirror::write_rests_of_vectors() const {
   std::array<std::byte, kVector> nans;
   nans.fill(std::byte{0xff});

@@ -1,6 +1,6 @@
 // A copy of host tensors in device memory. Guarded tensors are copied with their guards and gaps, at the same alignment,
-// so that whatever a kernel damages is damaged in the host's memory after the download. Of other memory the elements are
-// copied; what lies between them is not touched.
+// so that any damage by a kernel shows in host memory after the download. For other memory only the elements are copied; the
+// gaps between them are not touched.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -12,10 +12,10 @@ namespace cuflash::check {
 
 class CudaSession;
 
-// For compute-sanitizer, which finds what is read outside of an allocation, or before it is written: nothing but the
-// elements is copied, and each tensor is an allocation of its own. But it takes an asynchronous copy of the first bytes
-// of a vector for a read of all 16. So the vector in which a row ends is there to its end, and NaNs are written behind
-// the row: whoever does use them has them in the result. What else lies between rows stays unwritten.
+// For compute-sanitizer, which finds reads outside of an allocation and reads of unwritten memory: only the elements are
+// copied, and each tensor is its own allocation. But compute-sanitizer takes an asynchronous copy of the first bytes of a
+// vector for a read of all 16. So the last vector of a row is allocated to its end, with NaNs after the row, which show in
+// the result if they are used. All other memory between rows stays unwritten.
 bool elements_only();
 
 class Mirror {
@@ -25,11 +25,11 @@ class Mirror {
   Mirror(const Mirror&) = delete;
   Mirror& operator=(const Mirror&) = delete;
 
-  // First every tensor is added, then memory is taken, then views can be mapped.
+  // Add every tensor first, then allocate, then map views.
   void add(const ConstTensor& t);
   void allocate();
 
-  // The same view of the copy. One without elements stays as it is: nobody may follow it.
+  // The same view of the copy. A view without elements stays unchanged, since it is never dereferenced.
   template <class Pointer>
   BasicTensor<Pointer> view(BasicTensor<Pointer> t) const {
     t.data = const_cast<void*>(static_cast<const void*>(map(t.data)));
@@ -40,7 +40,7 @@ class Mirror {
   void download() const;
 
  private:
-  struct Run {  // bytes that are copied
+  struct Run {  // bytes to copy
     std::byte* host;
     size_t bytes;
   };
@@ -58,8 +58,8 @@ class Mirror {
   const std::byte* map(const void* data) const;
 
   CudaSession& session_;
-  std::vector<Block> blocks_;          // apart from each other
-  std::vector<std::byte*> allocated_;  // where every block has memory of its own
+  std::vector<Block> blocks_;          // disjoint
+  std::vector<std::byte*> allocated_;  // if every block has its own allocation
 };
 
 }  // namespace cuflash::check

@@ -1,4 +1,4 @@
-// A fixed number of splits promises that a row's result does not depend, in any bit, on the rest of the batch.
+// With a fixed number of splits, no bit of a row's result may depend on the rest of the batch.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace cuflash::check {
 
-// Computes sequence c.alone by itself; "" where o and lse have the bits that memory holds.
+// Computes sequence c.alone by itself; "" if o and lse have the same bits as in memory.
 std::string differs_alone(const CacheCase& c, const CacheMemory& memory);
 
 }  // namespace cuflash::check

@@ -22,7 +22,7 @@ std::string attend_once(const Case& c, CacheMemory& memory, int threads, bool wi
   const Attention attention = memory.attention();
   const CacheTensors tensors = memory.tensors(with_lse);
   memory.start();
-  // Tickets are looked at before anybody has written one: initcheck would report a workspace of the pool.
+  // Tickets are read before any CTA has written one: initcheck would report a workspace of the pool.
   const Setup setup(c, threads, attention, tensors, elements_only());
   attend_cache(c.device, attention, tensors, setup.execution());
   if (const std::string text = memory.damage() + setup.damage(); !text.empty()) return text;
@@ -41,8 +41,8 @@ std::string compare_outputs(const Case& c, const CacheMemory& memory) {
   const reference::Forward expected = reference::oracle_forward(plain.attention());
   const reference::Forward naive = reference::naive_forward(plain.attention());
   reference::Forward noise = reference::forward_noise(plain.attention());
-  const reference::Forward turning = plain.turning_noise();
-  add(noise.o, turning.o), add(noise.lse, turning.lse);
+  const reference::Forward rotary = plain.rotary_noise();
+  add(noise.o, rotary.o), add(noise.lse, rotary.lse);
   const std::string text = disagreement("o", Quantity::output, c.dtype, c.o_dtype, memory.o.read(), expected.o, naive.o,
                                         noise.o, has_correlated_errors(c));
   if (!text.empty()) return text;

@@ -1,4 +1,4 @@
-// Runs one call over a cache through the public API and holds its results, and the cache, to the oracle.
+// Runs one call over a cache through the public API and compares its results and the cache with the oracle.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace cuflash::check {
 
-// "" where everything agrees, otherwise one line that says what does not, as run_case does.
+// "" if everything agrees, otherwise one line that says what is wrong, as for run_case.
 std::string run_cache_case(const CacheCase& c);
 
 }  // namespace cuflash::check

@@ -17,7 +17,7 @@ struct Limits {
   double output, gradient;          // largest error, relative (see scale_of)
   double naive_factor, rms_factor;  // times the naive error
   double slope, cosine;             // |slope - 1|, 1 - cosine
-  double tiny;  // a weight below 2^-126 may count as 0: no digit of a result this small can be trusted
+  double tiny;  // a weight below 2^-126 may count as 0, so no digit of such a small result is reliable
 };
 
 bool is_16_bit(DType type) { return type == DType::f16 || type == DType::bf16; }
@@ -76,14 +76,14 @@ class Comparison {
   bool correlated_;
 
   std::vector<size_t> compared_;  // elements that are finite on both sides
-  std::vector<double> rounded_;   // beside compared_: the correctly rounded value, see nearest_rounding
+  std::vector<double> rounded_;   // parallel to compared_: the correctly rounded value, see nearest_rounding
   double largest_ = 0;            // |expected|
   double unit_ = 1;               // a power of two near it: squares of 1e-160 would be 0
   double naive_largest_ = 0;      // |naive - expected|
-  double count_ = 0;              // of compared elements that carry the energy of expected: zeros do not
-  // Root mean squares: of expected, of what separates it from actual, naive and the rounded value, and of noise.
+  double count_ = 0;              // effective number of elements that carry the energy of expected; zeros do not
+  // Root mean squares of expected, of the errors of actual, naive and the rounded value, and of noise.
   double rms_expected_ = 0, rms_actual_ = 0, rms_naive_ = 0, rms_rounded_ = 0, rms_noise_ = 0;
-  double slope_ = 0, naive_slope_ = 0;  // minus 1; that of actual beyond rounding
+  double slope_ = 0, naive_slope_ = 0;  // minus 1; for actual beyond rounding
 
   // Sizes are equal.
   std::string sizes() const {
@@ -95,8 +95,8 @@ class Comparison {
            " (naive " + std::to_string(naive_.size()) + ", noise " + std::to_string(noise_.size()) + ")";
   }
 
-  // NaN stands where the oracle has NaN, Inf where it has the same Inf, and nowhere else, unless a finite value is too
-  // large for the type it is stored in.
+  // NaN where the oracle has NaN, Inf where it has the same Inf, and nowhere else, unless a finite value is too large for
+  // the stored type.
   std::string special_values() {
     for (size_t n = 0; n < expected_.size(); ++n) {
       const double a = actual_[n], e = expected_[n];
@@ -106,12 +106,12 @@ class Comparison {
       }
       const bool same = std::isnan(e) ? std::isnan(a) : a == e;
       const bool overflow = std::isfinite(e) && std::isinf(a) && nearest_rounding(n) == a;
-      if (!same && !overflow) return name_ + ": NaN and Inf do not stand in the same places:" + element(n);
+      if (!same && !overflow) return name_ + ": NaN and Inf are not in the same places:" + element(n);
     }
     return "";
   }
 
-  // |LSE error| <= 1e-4 + 1e-5 |LSE| (f64: 1e-12), or what the scores' rounding makes of it.
+  // |LSE error| <= 1e-4 + 1e-5 |LSE| (f64: 1e-12), or the effect of the scores' rounding.
   std::string lse() const {
     double naive_error = 0;
     for (size_t n : compared_) naive_error = std::max(naive_error, std::abs(finite_error(naive_, n)));
@@ -125,13 +125,13 @@ class Comparison {
     return "";
   }
 
-  // Where expected lies within f32 noise of the middle between two values of the stored type, either is its rounding.
+  // If expected is within f32 noise of the midpoint between two values of the stored type, either is a correct rounding.
   double nearest_rounding(size_t n) const {
     const double e = expected_[n], reach = 4 * limits_.roundoff * std::abs(e);
     return std::clamp(actual_[n], rounded(stored_, e - reach), rounded(stored_, e + reach));
   }
 
-  // 0 where the value is not finite: a naive evaluation overflows where the real one need not.
+  // 0 if the value is not finite: the naive evaluation may overflow where a good one does not.
   double finite_error(const std::vector<double>& values, size_t n) const {
     return std::isfinite(values[n]) ? values[n] - expected_[n] : 0;
   }
@@ -158,8 +158,8 @@ class Comparison {
     if (ee > 0) slope_ = beyond / ee, naive_slope_ = naive_beyond / ee;
   }
 
-  // 1 - cosine of the angle between expected and value(x), x counting the compared elements. Through the residual of
-  // the fit, because subtracting two numbers near 1 would leave no digits.
+  // 1 - cosine of the angle between expected and value(x), x counting the compared elements. Computed from the
+  // residual of the fit, because subtracting two numbers near 1 would leave no digits.
   template <class Value>
   double angle(Value value) const {
     double ee = 0, vv = 0, ve = 0, residual = 0;
@@ -173,14 +173,14 @@ class Comparison {
     return residual / vv / (1 + ve / std::sqrt(vv * ee));
   }
 
-  // What the largest error is relative to. Outputs of N(0,1) inputs are about 1; gradients have no such scale.
+  // The scale of the largest error. Outputs of N(0,1) inputs are about 1; gradients have no such scale.
   double scale_of() const {
     const bool relative = type_ == DType::f64 || (type_ == DType::f32 && quantity_ == Quantity::gradient);
     return relative ? largest_ : std::max(1.0, largest_);
   }
 
   // 16-bit: |error| <= 2 x naive + 1e-5 (gradients 1e-4). f32: 1e-5, gradients 1e-4 of the largest; f64: 1e-12 of it;
-  // or 4 x naive. Or three times the noise, where that is more. Each beyond the last rounding.
+  // or 4 x naive. Or three times the noise, if that is more. Each beyond the final rounding.
   std::string largest_error() const {
     const double floor = (quantity_ == Quantity::output ? limits_.output : limits_.gradient) * scale_of();
     const double naive = limits_.naive_factor * naive_largest_;
@@ -194,23 +194,21 @@ class Comparison {
     return "";
   }
 
-  // The naive error of few elements is a poor estimate of its size, hence the 1 / sqrt(count).
+  // A few elements estimate the naive error poorly, hence the 1 / sqrt(count).
   double baseline_factor() const { return limits_.rms_factor * (1 + 4 / std::sqrt(count_)); }
-  // In 16-bit types the last rounding is more than any sum's.
-  double small_errors() const {
-    const double factor = correlated_ && !is_16_bit(type_) ? kCorrelated : 2;
-    return factor * rms_noise_ + limits_.small * rms_expected_ + limits_.tiny;
-  }
+  double small_errors() const { return rms_noise_factor() * rms_noise_ + limits_.small * rms_expected_ + limits_.tiny; }
 
-  // Times the noise: equal errors add up where random ones cancel. The score of two constant rows is a sum of equal
-  // products, whose roundings all go the same way.
+  // The noise bound assumes roundings of random sign, which cancel; equal roundings add up. The score of two constant
+  // rows is a sum of equal products, all of which round the same way, so such inputs may exceed the bound by more.
   static constexpr double kCorrelated = 6;
   double noise_factor() const { return correlated_ ? kCorrelated : 3; }  // of one element
+  // Of the RMS. In 16-bit types the last rounding outweighs that of any sum.
+  double rms_noise_factor() const { return correlated_ && !is_16_bit(type_) ? kCorrelated : 2; }
 
-  // An error far below the last digit may still turn a rounding the other way.
+  // An error far below the last digit may still change a rounding.
   static constexpr double kRoundedOtherwise = 1.02;
 
-  // RMS error <= that of the naive evaluation, or of one rounding, and the noise.
+  // The RMS error of the naive evaluation, or of one rounding, plus the noise.
   double allowed_rms() const {
     return std::max(baseline_factor() * rms_naive_, kRoundedOtherwise * rms_rounded_) + small_errors();
   }
@@ -219,17 +217,20 @@ class Comparison {
     return report("RMS error", worst(), allowed_rms(), rms_actual_);
   }
 
-  // Slope and cosine say nothing about values that are hardly larger than the error they may have.
+  // Slope and cosine are meaningless for values hardly larger than their allowed error.
   bool has_direction() const { return allowed_rms() <= 0.1 * rms_expected_; }
 
-  // |slope - 1| <= 2e-3 (f32 1e-5, f64 1e-12), beyond rounding and twice that of the naive evaluation. Errors with
-  // random signs move the slope of `count` elements by their RMS / sqrt(count), which is allowed for; f32 noise may
-  // have one sign.
+  // |slope - 1| <= 2e-3 (f32 1e-5, f64 1e-12), beyond rounding and twice that of the naive evaluation. Errors of random
+  // sign move the slope of `count` elements by their RMS / sqrt(count), which is allowed for. The noise of f32 and f64
+  // may have one sign: with error e and expected x, |slope - 1| = |sum e x| / sum x^2 <= rms(e) / rms(x) (Cauchy-Schwarz),
+  // with equality where every element has the same relative error. So the slope may be off by all of the noise that the
+  // RMS rule allows. dV of one query over equal keys is such a case: dV_jd = exp(s_j - LSE) dO_d, each s_j is the same
+  // sum of equal products, and backward's order of that sum is not the one that LSE was computed with.
   std::string slope() const {
     if (!has_direction()) return "";
     const double count = correlated_ ? 1 : count_;
     const double random = 3 / std::sqrt(count) * std::max(rms_naive_, rms_rounded_);
-    const double noise = (is_16_bit(type_) ? std::min(1.0, 4 / std::sqrt(count)) : 2.0) * rms_noise_;
+    const double noise = (is_16_bit(type_) ? std::min(1.0, 4 / std::sqrt(count)) : rms_noise_factor()) * rms_noise_;
     const double allowed = limits_.slope + 2 * std::abs(naive_slope_) + (random + noise + limits_.tiny) / rms_expected_;
     return std::abs(slope_) <= allowed ? "" : report("slope against the oracle", worst(), allowed, 1 + slope_);
   }

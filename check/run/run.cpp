@@ -61,7 +61,7 @@ std::string backward_once(const Case& c, CaseMemory& memory, int threads) {
   backward(c.device, attention, tensors, setup.execution());
   if (const std::string text = memory.damage() + setup.damage(); !text.empty()) return "backward: " + text;
   if (const std::string text = memory.unwritten_gradients(); !text.empty()) return "backward: " + text;
-  // dsink alone needs no tile.
+  // dsink alone visits no tile.
   const bool counted = c.tile_stats && (c.gradients.dq || c.gradients.dk || c.gradients.dv || c.gradients.dbias);
   if (const std::string text = wrong_statistics(c, setup.stats()); counted && !text.empty()) return "backward: " + text;
   return "";
@@ -73,8 +73,8 @@ std::string compare_gradients(const Case& c, const CaseMemory& memory) {
   const reference::Backward expected = reference::oracle_backward(attention, dout, dlse);
   const reference::Backward naive = reference::naive_backward(attention, dout, dlse);
   const reference::Backward noise = reference::backward_noise(attention, dout, dlse);
-  // Backward reads O as it was stored: an O of f32 leaves f64 gradients with the precision of f32. The noise is
-  // proportional to the roundoff.
+  // Backward reads the stored O: an O of f32 limits f64 gradients to the precision of f32. The noise is proportional to the
+  // roundoff.
   const bool lost = c.dtype == DType::f64 && c.o_dtype == DType::f32;
   const DType precision = lost ? DType::f32 : c.dtype;
   const auto compare = [&](const char* name, const GuardedTensor& actual,

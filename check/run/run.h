@@ -1,4 +1,4 @@
-// Runs one case through the public API and holds every result to the oracle.
+// Runs one case through the public API and compares every result with the oracle.
 #pragma once
 
 #include <string>
@@ -8,15 +8,14 @@
 
 namespace cuflash::check {
 
-// "" where everything agrees, otherwise one line that says what does not: a result against the oracle, a byte written or
-// left unwritten that should not be, a second run that differs, tile statistics that cannot be, or an exception.
+// "" if everything agrees. Otherwise one line that says what is wrong: a result differs from the oracle, a byte was written
+// or left unwritten by mistake, a second run differs, tile statistics are impossible, or an exception was thrown.
 std::string run_case(const Case& c);
 
-// Constant rows have equal scores, and so have tiny inputs: weights, and what rounding does to them, repeat from key to
-// key.
+// Constant rows and tiny inputs have equal scores, so that weights and their rounding errors repeat from key to key.
 bool has_correlated_errors(const Case& c);
 
-// Forward, then deterministic backward with what forward wrote; nothing is compared.
+// Forward, then deterministic backward on its outputs; nothing is compared.
 void call_both(CaseMemory& memory);
 
 }  // namespace cuflash::check

@@ -23,7 +23,7 @@ static std::vector<HeadSizes::Range> kernel_sizes() {
   return ranges;
 }
 
-// Every other pair is of equal sizes, from range to range; seeds start at different ones.
+// Every other pair has equal sizes, cycling through the ranges; seeds start at different ranges.
 Limits cuda_limits(uint64_t seed, size_t head_sizes) {
   const std::vector<HeadSizes::Range> ranges = kernel_sizes();
   Random random(seed);
@@ -37,7 +37,7 @@ Limits cuda_limits(uint64_t seed, size_t head_sizes) {
 }
 
 Case sweep_case(uint64_t seed, uint64_t index, const Limits& limits) {
-  constexpr uint32_t kPlainOnCuda = 4;  // one in so many
+  constexpr uint32_t kPlainOnCuda = 4;  // one in this many
   Choices choices = Choices::of_seed(seed, index);
   const bool plain = limits.plain || (limits.device == Device::cuda && choices.chance(kPlainOnCuda));
   return plain ? draw_plain_case(choices, limits) : draw_case(choices, limits);
@@ -98,7 +98,7 @@ class Sweep {
   const uint64_t seed_, first_, count_;
   const Progress& progress_;
   const Limits& limits_;
-  std::atomic<uint64_t> begun_ = 0;  // cases; numbers could overflow where the last ones are asked for
+  std::atomic<uint64_t> begun_ = 0;  // a count of cases, since case numbers could overflow near the last ones
   std::atomic<bool> stopped_ = false;
   std::mutex mutex_;
   SweepResult result_;

@@ -23,24 +23,24 @@ struct SweepResult {
   std::vector<SweepFailure> failures;  // the first few, by index
 };
 
-// Called after every case, never by two threads at once. False: no more cases are begun. Those that have begun are run
-// to their end, so that the cases of a result always are the first ones, without a gap.
+// Called after every case, never by two threads at once. Returning false starts no more cases. Running cases finish, so that
+// a result always covers the first cases without a gap.
 using Progress = std::function<bool(uint64_t done, uint64_t failed)>;
 
-// Limits of a sweep on CUDA: this many pairs of head sizes, drawn from the seed, since every pair is a set of kernels to
-// compile. 0: any pair.
+// Limits of a sweep on CUDA: this many pairs of head sizes, drawn from the seed, since every pair needs its own kernels.
+// 0: any pair.
 Limits cuda_limits(uint64_t seed, size_t head_sizes);
 
 // Case `index` of the sweep that starts at `seed`.
 Case sweep_case(uint64_t seed, uint64_t index, const Limits& limits = {});
 CacheCase sweep_cache_case(uint64_t seed, uint64_t index, const Limits& limits = {});
-// Of the kind that the limits ask for.
+// The case is of the kind that the limits select.
 std::string describe_sweep_case(uint64_t seed, uint64_t index, const Limits& limits);
 
-// What `cuflash check` is told beside a seed and a number: the kind of calls and the device.
+// The flags of `cuflash check` besides seed and number: the kind of calls and the device.
 std::string sweep_flags(const Limits& limits);
 
-// Runs the cases first .. first + count - 1. workers == 0: one for every core.
+// Runs the cases first .. first + count - 1. workers == 0: one per core.
 SweepResult sweep(uint64_t seed, uint64_t first, uint64_t count, const Progress& progress = {}, unsigned workers = 0,
                   const Limits& limits = {});
 

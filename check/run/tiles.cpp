@@ -7,7 +7,7 @@
 namespace cuflash::check {
 namespace {
 
-// Rows [first_row, first_row + tile_q) of a head, or of `group` heads, each query's side by side.
+// Rows [first_row, first_row + tile_q) of a head, or of `group` heads, heads of the same query adjacent.
 void count_tile(const Case& c, int64_t b, int64_t group, int64_t first_row, int64_t first_j, TileStats& counted) {
   bool any = false, all = true;
   const int64_t end_row = std::min(first_row + counted.tile_q, c.length_q(b) * group);

@@ -1,4 +1,4 @@
-// The tile statistics a call has to report, counted pair by pair.
+// The tile statistics that a call must report, counted pair by pair.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -9,7 +9,7 @@
 
 namespace cuflash::check {
 
-// "" where the statistics are those of this case for the tile shape they name. packed: heads that share keys are rows of
+// "" if the statistics are those of this case for the tile shape they name. packed: heads that share keys are rows of
 // one tile, row query * group + head.
 enum class Heads { apart, packed };
 std::string wrong_statistics(const Case& c, const TileStats& stats, Heads heads = Heads::apart);

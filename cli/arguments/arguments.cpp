@@ -9,14 +9,14 @@
 #include "cli/arguments/exit.h"
 #include "cli/arguments/nearest.h"
 #include "cli/arguments/values.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
 namespace {
 
-// Names that flags had in an earlier version; scripts still use them. --seq-q without --seq-k was the length of the keys,
-// too, which is what --len is.
+// Names of flags in an earlier version, which scripts still use. --seq-q without --seq-k was the length of the keys as
+// well, which is what --len means now.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kOlderNames{{{"--seq-q", "--len"},
                                                                                     {"--seq-k", "--len-k"},
                                                                                     {"--dim", "--head-dim"},
@@ -68,10 +68,11 @@ class Reader {
     asks_for_help_ = asks_for_help_ || name == "--help" || name == "-h" || name == "--version";
     require_once(*flag, typed_name);
     if (has_value && !flag->takes_value)
-      throw UsageError(join(name, " takes no value, got ", in_quotes(word.substr(end + is_long)), "; give it alone"));
+      throw UsageError(
+          join(name, " takes no value, but got ", in_quotes(word.substr(end + is_long)), "; give it without one"));
     list_ = flag->is_list ? flag : nullptr;
     if (has_value && end + is_long == word.size()) {
-      words_.insert(words_.end(), {name, ""});  // CLI11 sees no value behind a last "="
+      words_.insert(words_.end(), {name, ""});  // CLI11 sees no value after a trailing "="
     } else if (has_value || !flag->takes_value) {
       words_.push_back(has_value ? name + word.substr(end) : name);
     } else if (at_ < typed_.size() && !is_flag(typed_[at_])) {
@@ -110,8 +111,8 @@ class Reader {
   void require_once(const FlagShape& flag, const std::string& name) {
     const auto [before, is_first] = seen_.emplace(&flag, name);
     if (is_first || flag.is_list) return;
-    if (before->second == name) throw UsageError(join(name, " stands twice; give it once"));
-    throw UsageError(join(before->second, " and ", name, " are one flag; give it once"));
+    if (before->second == name) throw UsageError(join(name, " was given twice; give it once"));
+    throw UsageError(join(before->second, " and ", name, " are the same flag; give it once"));
   }
 
   [[noreturn]] void refuse_flag(const std::string& name) const {
@@ -150,8 +151,8 @@ class Reader {
   std::string path_;
   Words words_;
   std::vector<std::pair<std::string, std::string>> renamed_;
-  std::map<const FlagShape*, std::string> seen_;  // and the name that each was given by
-  const FlagShape* list_ = nullptr;               // the flag before, where it takes more values
+  std::map<const FlagShape*, std::string> seen_;  // and the name it was given by
+  const FlagShape* list_ = nullptr;               // the previous flag, if it takes more values
   bool asks_for_help_ = false;
 };
 

@@ -1,5 +1,5 @@
-// The words of the command line before CLI11 reads them: misspelt commands and flags, flags without their value and older
-// names are answered here, in one sentence each, where CLI11 would take the next flag for the value.
+// Reads the command line before CLI11 does. Misspelt commands and flags, flags without a value and older names each get
+// one sentence here; CLI11 would take the next flag for the value.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ namespace cuflash::cli {
 struct FlagShape {
   std::vector<std::string> names;  // "--out", "-o"
   bool takes_value = false;
-  bool is_list = false;          // may be given again, and takes several values
-  std::string value_if_alone{};  // of one whose value may be left out
+  bool is_list = false;          // takes several values, and may be repeated
+  std::string value_if_alone{};  // the value of a flag that was given without one
 };
 
 struct CommandShape {
@@ -23,8 +23,9 @@ struct CommandShape {
 
 struct Arguments {
   std::vector<std::string> words;
-  std::string command;                                         // that they are for: "cuflash bench"
-  std::vector<std::pair<std::string, std::string>> renamed{};  // older and newer names of flags that had the older one
+  std::string command;  // the command they belong to: "cuflash bench"
+  std::vector<std::pair<std::string, std::string>>
+      renamed{};  // older and newer name of each flag given by its older name
 };
 
 // Throws UsageError.

@@ -1,4 +1,4 @@
-// What the commands report: every failure is one sentence on stderr and an exit code.
+// How commands fail: one sentence on stderr and an exit code.
 #pragma once
 
 #include <stdexcept>
@@ -8,9 +8,9 @@ namespace cuflash::cli {
 constexpr int kExitOk = 0;
 constexpr int kExitFailed = 1;  // the job ran and failed: a mismatch, or the library refused the problem
 constexpr int kExitUsage = 2;   // the job could not start or its files could not be read or written
-// A job that a signal ended early has 128 and the signal's number (cli/terminal/interrupt.h).
+// A job that a signal ended early exits with 128 plus the signal number (cli/terminal/interrupt.h).
 
-// A flag or a file that cannot be used. Ends the program with kExitUsage.
+// A flag that cannot be used. Ends the program with kExitUsage, as files::FileError does.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

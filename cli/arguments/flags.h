@@ -1,5 +1,5 @@
-// How a flag is added to a command: CLI11 collects its words and writes the help, cli/arguments/values.h says what the words mean.
-// The flags that several commands have are here, so that each has one name and one meaning.
+// Adds flags to commands: CLI11 collects the words and writes the help, cli/arguments/values.h interprets the words. Flags
+// that several commands share are defined here, so that each has one name and one meaning.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -30,7 +30,7 @@ inline constexpr Choices<Device, 3> kDevices{
 inline constexpr Choices<Device, 2> kCheckedDevices{{{"cpu", Device::cpu}, {"cuda", Device::cuda}}};
 inline constexpr Choices<Layout, 2> kLayouts{{{"bhsd", Layout::bhsd}, {"bshd", Layout::bshd}}};
 inline constexpr const char* kDTypeNames = "f16|bf16|f32|f64";
-inline constexpr const char* kCausal = "--causal";  // the one flag whose value may be left out: it is 1 then
+inline constexpr const char* kCausal = "--causal";  // the only flag with an optional value; alone it means 1
 
 // "-o,--out" is --out in messages.
 inline std::string long_name(const std::string& flags) { return flags.substr(flags.rfind(',') + 1); }
@@ -141,18 +141,18 @@ inline void add_window(CLI::App& command, Attention& attention) {
       ->expected(1, 2);
 }
 
-// What one problem has beside its lengths, or all of a grid that differ in these alone.
+// The flags of a problem other than its lengths, or of a grid of problems that differ only in their lengths.
 inline void add_problem(CLI::App& command, ExplainOptions& o, Range batch, Range heads) {
   add_size(command, "--batch", o.batch, batch, "Batch");
   add_size(command, "--heads", o.heads, heads, "Query heads");
-  add_size(command, "--heads-k", o.heads_k, heads, "Key and value heads (default: as many)");
+  add_size(command, "--heads-k", o.heads_k, heads, "Key and value heads (default: the same)");
   add_size(command, "--head-dim", o.dim, {}, "Head size of queries and keys");
   add_size(command, "--head-dim-v", o.dim_v, {}, "Head size of values (default: the same)");
   add_value(command, "--dtype", o.dtype, dtype_named, kDTypeNames, "Type of the tensors")
       ->default_str(std::string(name_of(o.dtype)));
 }
 
-// What cli/arguments/arguments.h has to know of the commands.
+// What cli/arguments/arguments.h needs to know about the commands.
 inline CommandShape shape_of(const CLI::App& app) {
   CommandShape shape{app.get_name()};
   for (const CLI::Option* option : app.get_options()) {

@@ -8,7 +8,7 @@ namespace cuflash::cli {
 
 namespace {
 
-// "--head-dim" is compared as "head-dim": two dashes in common say nothing.
+// "--head-dim" is compared as "head-dim": the dashes that all flags share would hide a difference.
 std::string_view without_dashes(std::string_view word) {
   return word.substr(std::min(word.find_first_not_of('-'), word.size()));
 }
@@ -16,7 +16,7 @@ std::string_view without_dashes(std::string_view word) {
 }  // namespace
 
 size_t edit_distance(std::string_view a, std::string_view b) {
-  // Rows n - 2, n - 1 and n of the table of distances between beginnings of a and of b.
+  // Rows n - 2, n - 1 and n of the table of distances between prefixes of a and of b.
   std::array<std::vector<size_t>, 3> rows;
   for (auto& row : rows) row.resize(b.size() + 1);
   for (size_t n = 0; n <= a.size(); ++n) {
@@ -35,7 +35,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest(std::string_view word, std::span<const std::string> known) {
-  constexpr size_t kLongest = 40;  // a word that long is no misspelling, and comparing it would take its time
+  constexpr size_t kLongest = 40;  // a longer word is not a misspelling, and would take long to compare
   const std::string_view wanted = without_dashes(word);
   if (wanted.empty() || wanted.size() > kLongest) return "";
   std::string best;

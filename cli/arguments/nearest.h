@@ -1,4 +1,4 @@
-// What a misspelt word may have meant.
+// Guesses the intended word behind a misspelling.
 #pragma once
 
 #include <span>
@@ -7,10 +7,10 @@
 
 namespace cuflash::cli {
 
-// The least number of letters that are inserted, left out, replaced or swapped with their neighbour.
+// The smallest number of letters to insert, delete, replace or swap with a neighbour.
 size_t edit_distance(std::string_view a, std::string_view b);
 
-// The known word that is nearest, the first one of several; "" where none is near enough to be meant.
+// The nearest known word, the first of several; "" if none is near enough.
 std::string nearest(std::string_view word, std::span<const std::string> known);
 
 }  // namespace cuflash::cli

@@ -10,7 +10,7 @@
 #include "cli/arguments/exit.h"
 #include "cuda/driver/arch.h"
 #include "cuda/families/registry.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
@@ -34,7 +34,7 @@ std::string range_text(int64_t least, int64_t most) {
                                : join("a whole number from ", least, " to ", most);
 }
 
-// What the library refuses is a flag that cannot be used.
+// Turns a refusal of the library into one of the flag.
 template <class Read>
 std::string checked(std::string_view text, Read read) {
   try {

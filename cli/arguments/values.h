@@ -1,4 +1,4 @@
-// What a flag's words mean. Each throws UsageError: the flag, the value, what is allowed.
+// Interprets the words of a flag. Each function throws UsageError, which names the flag, the value and what is allowed.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -18,10 +18,10 @@ using Words = std::vector<std::string>;
 int64_t whole_number(std::string_view flag, std::string_view text, int64_t least = std::numeric_limits<int64_t>::min(),
                      int64_t most = std::numeric_limits<int64_t>::max());
 uint64_t unsigned_number(std::string_view flag, std::string_view text);
-double decimal(std::string_view flag, std::string_view text);  // nan and inf too: the command knows what it takes
+double decimal(std::string_view flag, std::string_view text);  // including nan and inf: the command checks the range
 bool yes_or_no(std::string_view flag, std::string_view text);  // 0 or 1, false or true
 
-// Every usual spelling, in any case: fp16, float16, half, ...
+// Accepts every common spelling, in any case: fp16, float16, half, ...
 DType dtype_named(std::string_view flag, std::string_view text);
 
 std::string file_name(std::string_view flag, std::string_view text);
@@ -31,7 +31,7 @@ std::string kernel_name(std::string_view flag, std::string_view text);  // of `c
 // The parts between commas, of all words.
 Words parts_of(const Words& words);
 
-// "L,R", or both as words of their own.
+// "L,R", or the two as separate words.
 std::pair<int64_t, int64_t> window_sides(std::string_view flag, const Words& words);
 
 // One of the names.

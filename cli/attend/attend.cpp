@@ -1,4 +1,4 @@
-// Attention on files of tensors: read everything, compute forward and, where gradients were asked for, backward, write.
+// Attention on files of tensors: reads all inputs, computes forward and, if gradients are wanted, backward, and writes.
 #include <array>
 #include <filesystem>
 #include <iostream>
@@ -8,13 +8,15 @@
 #include "cli/arguments/exit.h"
 #include "cli/commands.h"
 #include "dtype.h"
-#include "files/array_file.h"
-#include "files/tensor_file.h"
-#include "machine/text.h"
+#include "files/tensors/array_file.h"
+#include "files/tensors/tensor_file.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
 namespace {
+
+using namespace files;
 
 struct Inputs {
   HostTensor q, k, v, dout, dlse;
@@ -39,11 +41,11 @@ void require_companion(const char* flag, const std::string& value, const char* n
 void require_consistent(const AttendOptions& options) {
   if ((options.out + options.lse).empty() && !wants_gradients(options)) {
     throw UsageError(
-        "no output was asked for; name at least one of --out, --lse, --dq, --dk, --dv, --dbias and --dsink");
+        "no output was requested; name at least one of --out, --lse, --dq, --dk, --dv, --dbias and --dsink");
   }
   if (!options.grad_out.empty() && !wants_gradients(options)) {
     throw UsageError(
-        "--grad-out was given, but no gradient was asked for; name at least one of --dq, --dk, --dv, --dbias and "
+        "--grad-out was given, but no gradient was requested; name at least one of --dq, --dk, --dv, --dbias and "
         "--dsink");
   }
   for (const auto& [flag, path] : {std::pair{"--dq", &options.dq},
@@ -66,7 +68,7 @@ struct Output {
   const std::string* text;
   const HostTensor* tensor;
 };
-// Those that were asked for.
+// Only the requested ones.
 std::vector<Output> outputs_of(const AttendOptions& options, const Results& results) {
   std::vector<Output> outputs{{"--out", &options.out, &results.o},        {"--lse", &options.lse, &results.lse},
                               {"--dq", &options.dq, &results.dq},         {"--dk", &options.dk, &results.dk},
@@ -96,13 +98,13 @@ std::array<Input, 13> inputs_of(const AttendOptions& o) {
            {"--cu-seqlens-k", &o.cu_seqlens_k}}};
 }
 
-// By the files themselves, not by their names: a file may have several, and links lead to it.
+// Compares files, not their names: a file may have several names, and links lead to it.
 void require_not_an_input(const AttendOptions& options, const char* flag, const ArrayPlace& output) {
   for (const Input& input : inputs_of(options)) {
     std::error_code missing;
     if (!input.text->empty() && std::filesystem::equivalent(array_place(*input.text).path, output.path, missing)) {
-      throw UsageError(join(flag, " ", in_quotes(text_of(output)), ": ", input.flag, " is read from this file, whose ",
-                            "content would be lost; name another file"));
+      throw UsageError(join(flag, " ", in_quotes(text_of(output)), ": ", input.flag, " is read from this file, which ",
+                            "would be overwritten; name another file"));
     }
   }
 }
@@ -122,9 +124,9 @@ void require_rank(const char* flag, const HostTensor& tensor, const AttendOption
   const char* dense_shape = options.layout == Layout::bshd ? "[B, S, H, D]" : "[B, H, S, D]";
   throw UsageError(join(flag, ": its shape is ", shape_text(tensor.file_shape), ", but it must be ",
                         is_packed
-                            ? "[T, H, D], as --cu-seqlens-q and --cu-seqlens-k were given"
+                            ? "[T, H, D], because --cu-seqlens-q and --cu-seqlens-k were given"
                             : join(dense_shape, " (or [T, H, D] with --cu-seqlens-q and --cu-seqlens-k); reshape it, ",
-                                   "with 1 for what it does not have")));
+                                   "with 1 for missing dimensions")));
 }
 
 Arrangement arrangement_of(const AttendOptions& options) {
@@ -165,7 +167,7 @@ Attention attention_of(const AttendOptions& options, const Inputs& in) {
   return attention;
 }
 
-// The files are host memory; for CUDA they are copied there and back.
+// The tensors are in host memory; for CUDA they are copied to the device and back.
 Execution execution_of(const AttendOptions& options) {
   Execution execution = options.execution;
   execution.check_lengths = true;

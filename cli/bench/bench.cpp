@@ -13,10 +13,10 @@
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/progress.h"
 #include "cpu/threads/threads.h"
-#include "files/output_files.h"
-#include "files/utf8.h"
-#include "machine/machine.h"
-#include "machine/text.h"
+#include "files/tensors/output_files.h"
+#include "files/text/utf8.h"
+#include "machine/cpu.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
@@ -26,11 +26,11 @@ std::set<std::string> contestants_of(const BenchOptions& options, const std::str
   if (options.contestants.empty()) return {kCuflash, kNaive};
   std::set<std::string> names(options.contestants.begin(), options.contestants.end());
   if (device == "cuda" && !names.contains(kCuflash))
-    throw UsageError("--contestant naive runs on the CPU alone; python -m cuflash.bench has torch-math on a GPU");
+    throw UsageError("--contestant naive runs only on the CPU; python -m cuflash.bench has torch-math on a GPU");
   return names;
 }
 
-// Before anything is measured: it would be lost.
+// Fails before measuring if the results could not be written.
 void require_usable(const BenchOptions& options) {
   if (!(options.seconds > 0 && options.seconds <= 600))
     throw UsageError(join("--seconds is ", options.seconds, ", must be larger than 0 and at most 600"));
@@ -38,8 +38,8 @@ void require_usable(const BenchOptions& options) {
     throw UsageError(join("--tolerance is ", options.tolerance, ", must be from 0 to 100; 0.05 is 5%"));
   std::set<std::filesystem::path> places;
   for (const std::string* path : {&options.json, &options.csv, &options.markdown}) {
-    if (!path->empty() && !places.insert(writable_place(*path)).second)
-      throw UsageError(join(in_quotes(*path), " is to hold two outputs; give each a file of its own"));
+    if (!path->empty() && !places.insert(files::writable_place(*path)).second)
+      throw UsageError(join(in_quotes(*path), " was given for two outputs; give each its own file"));
   }
 }
 
@@ -53,9 +53,9 @@ std::string utc_date() {
 
 BenchFile describe_run(const BenchOptions& options, const std::string& device) {
   BenchFile file;
-  file.command = is_utf8(options.command) ? options.command : in_quotes(options.command);
+  file.command = files::is_utf8(options.command) ? options.command : in_quotes(options.command);
   file.version = cuflash_version(), file.date = utc_date();
-  file.cpu = this_cpu().model;
+  file.cpu = machine::this_cpu().model;
   file.threads = options.threads > 0 ? options.threads : cpu::default_num_threads();
   if (device == "cuda") file.gpu = first_device_name();
   return file;
@@ -63,11 +63,11 @@ BenchFile describe_run(const BenchOptions& options, const std::string& device) {
 
 void write_outputs(const BenchOptions& options, const BenchFile& file) {
   const std::string json = bench_json(file), csv = bench_csv(file), markdown = bench_markdown(file);
-  std::vector<OutputFile> files;
+  std::vector<files::OutputFile> files;
   if (!options.json.empty()) files.push_back({options.json, {json}});
   if (!options.csv.empty()) files.push_back({options.csv, {csv}});
   if (!options.markdown.empty()) files.push_back({options.markdown, {markdown}});
-  write_files(files);
+  files::write_files(files);
 }
 
 int show_comparison(const BenchOptions& options, const BenchFile& old_file, const BenchFile& file) {
@@ -87,7 +87,7 @@ int show_comparison(const BenchOptions& options, const BenchFile& old_file, cons
   return comparison.slower == 0 ? kExitOk : kExitFailed;
 }
 
-// Until a signal comes. Returns what is to be said of points that were left out.
+// Measures until a signal arrives. Returns notes on points that were left out.
 std::vector<std::string> measure_all(Measurer& measurer, const std::vector<BenchPoint>& points,
                                      const std::map<std::string, double>& ceilings, BenchFile& file,
                                      Progress& progress) {
@@ -100,7 +100,7 @@ std::vector<std::string> measure_all(Measurer& measurer, const std::vector<Bench
       for (BenchResult& result : measurer.measure(points[n], ceilings, notes))
         file.results.push_back(std::move(result));
     } catch (const Interrupted&) {
-      file.interrupted = join(n, " of ", points.size(), " points are measured");
+      file.interrupted = join(n, " of ", points.size(), " points were measured");
       break;
     }
   }
@@ -114,7 +114,7 @@ int report_interrupted(const BenchOptions& options, const BenchFile& file, const
             << (file.results.empty() ? has_file ? "; no file is written" : ""
                 : has_file           ? ", shown above and written"
                                      : ", shown above")
-            << (options.compare.empty() ? "" : "; --compare wants all points and was left out") << "\n";
+            << (options.compare.empty() ? "" : "; --compare needs all points and was skipped") << "\n";
   return asked_to_end.exit_code();
 }
 
@@ -131,7 +131,7 @@ int run_bench(const BenchOptions& options) {
   BenchFile file = describe_run(options, device);
   Progress progress;
   const AskedToEnd asked_to_end;
-  progress.announce("measuring what bounds this machine ...");
+  progress.announce("measuring the limits of this machine ...");
   const auto ceilings = file.ceilings[device] = measurer.ceilings(points);
   const std::vector<std::string> notes = measure_all(measurer, points, ceilings, file, progress);
   progress.clear();

@@ -24,14 +24,14 @@ struct Cublas {
               int algorithm) = nullptr;
 };
 
-// The loader's, and those beside the run-time compiler: NVIDIA's wheels bring both.
+// Where the loader finds it, and beside NVRTC, since NVIDIA's wheels ship both.
 std::vector<std::string> candidates() {
   std::vector<std::filesystem::path> folders{""};
   try {
     folders.push_back(std::filesystem::path(cuda::nvrtc().path).parent_path());
     folders.push_back(folders.back() / "../../cublas/lib");
   } catch (const FlashAttentionError&) {
-    // No compiler: the loader's alone.
+    // Without NVRTC, only where the loader finds it.
   }
   std::vector<std::string> paths;
   for (const std::filesystem::path& folder : folders)

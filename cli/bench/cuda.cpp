@@ -14,7 +14,7 @@
 #include "cuda/driver/device.h"
 #include "cuda/driver/stream.h"
 #include "dtype.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
@@ -24,7 +24,7 @@ using cuda::driver;
 
 constexpr int kMostCalls = 2000;
 
-// Bytes that push everything else out of the L2 cache; on an H200 a tenth of a millisecond of writing.
+// Enough bytes to evict the L2 cache; writing them takes a tenth of a millisecond on an H200.
 int64_t flushing_bytes() {
   int cache = 0;
   cuda::check(driver().cuDeviceGetAttribute(&cache, cuda::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, cuda::device(0).handle),
@@ -55,7 +55,7 @@ struct Events {
   }
 };
 
-// None where there is no compiler: kernels may come from a pack.
+// Absent without a compiler: kernels may come from a pack.
 std::unique_ptr<check::CudaKernel> clock_kernel() {
   try {
     return std::make_unique<check::CudaKernel>("clock", kClockSource);
@@ -98,7 +98,7 @@ struct CudaTimer::State {
   const int64_t flush_bytes = flushing_bytes();
   void* const flush = memory.take(flush_bytes);
   Counts* const clocks = static_cast<Counts*>(memory.take(int64_t{kMostCalls} * int64_t{sizeof(Counts)}));
-  std::vector<cuda::CUevent> pool;  // two for each call
+  std::vector<cuda::CUevent> pool;  // two per call
 
   ~State() {
     for (const cuda::CUevent one : pool) events.destroy(one);

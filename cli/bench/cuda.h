@@ -12,8 +12,8 @@
 
 namespace cuflash::cli {
 
-// The time of one call is that between two events of CUDA right before and right after it. Before it a buffer larger
-// than the L2 cache is written, which also hides the host's time of the call.
+// The time of a call is that between a CUDA event right before it and one right after it. A buffer larger than the L2 cache
+// is written before each call, which also hides the host time of the call.
 class CudaTimer {
  public:
   CudaTimer();
@@ -23,12 +23,12 @@ class CudaTimer {
 
   struct Times {
     std::vector<double> milliseconds;
-    std::vector<double> clocks;  // MHz of the multiprocessors, right after each call
+    std::vector<double> clocks;  // multiprocessor clock in MHz, right after each call
   };
-  // As many calls as fit into the time, at least five; before them a third as many that do not count.
+  // As many calls as fit into the time, at least five, after a third as many warm-up calls.
   Times times(const std::function<void()>& call, double seconds);
 
-  // "read_gbs" by a large copy, which reads and writes; "bf16_tflops" by cuBLAS where that is found, for 16-bit types.
+  // "read_gbs" from a large copy, which reads and writes; "bf16_tflops" from cuBLAS, if it is found, for 16-bit types.
   std::map<std::string, double> ceilings(const std::vector<DType>& dtypes, double seconds);
 
  private:

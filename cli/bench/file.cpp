@@ -6,13 +6,14 @@
 #include <set>
 #include <utility>
 
-#include "cli/arguments/exit.h"
 #include "files/input_file.h"
-#include "files/json_text.h"
-#include "files/utf8.h"
-#include "machine/text.h"
+#include "files/text/json.h"
+#include "files/text/utf8.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
+
+using files::FileError, files::JsonScanner, files::json_string;
 
 namespace {
 
@@ -49,7 +50,7 @@ auto member_named(const Fields& fields, std::string_view name) -> decltype(field
 }
 
 std::string number_text(double value) {
-  constexpr double kLargestWhole = 1e15;  // bytes are to be seen without an exponent
+  constexpr double kLargestWhole = 1e15;  // show bytes without an exponent
   if (value == std::floor(value) && std::abs(value) < kLargestWhole) return std::to_string(std::llround(value));
   std::array<char, 32> text{};
   const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
@@ -182,7 +183,7 @@ std::string bench_csv(const BenchFile& file) {
 }
 
 BenchFile parse_bench_json(std::string_view text) {
-  if (!is_utf8(text)) throw UsageError("it is not UTF-8 text");
+  if (!files::is_utf8(text)) throw FileError("it is not UTF-8 text");
   JsonScanner scanner(text, "its JSON");
   BenchFile file;
   std::string format;
@@ -213,10 +214,10 @@ BenchFile parse_bench_json(std::string_view text) {
 }
 
 BenchFile read_bench_file(const std::string& path) {
-  return naming_file(path, [&] {
-    InputFile file(path);
+  return files::naming_file(path, [&] {
+    files::InputFile file(path);
     if (file.left() > kLargestFile)
-      throw UsageError(join("it has ", file.left(), " bytes, and files of results have at most ", kLargestFile));
+      throw FileError(join("it has ", file.left(), " bytes, and files of results have at most ", kLargestFile));
     std::string text(static_cast<size_t>(file.left()), '\0');
     file.read(text.data(), file.left());
     return parse_bench_json(text);

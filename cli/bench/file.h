@@ -1,5 +1,5 @@
-// Results of measuring as one JSON file, format "cuflash-bench-1". Python's cuflash.bench writes the same, cuflash.plot
-// reads it; docs/measuring.md says what each member means.
+// Benchmark results as one JSON file, format "cuflash-bench-1". Python's cuflash.bench writes the same format, cuflash.plot
+// reads it; docs/measuring.md explains each member.
 #pragma once
 
 #include <compare>
@@ -29,7 +29,7 @@ struct BenchResult {
   std::optional<double> tflops, gbs;       // of useful operations; decode: of keys and values, read once
   std::optional<double> share;             // of the ceiling
   std::optional<double> clock_mhz;
-  std::optional<double> extra_bytes;  // beside inputs and outputs
+  std::optional<double> extra_bytes;  // in addition to inputs and outputs
 };
 
 struct BenchFile {
@@ -39,13 +39,13 @@ struct BenchFile {
   std::optional<std::string> gpu;
   std::map<std::string, std::map<std::string, double>> ceilings;  // of a device: "f32_tflops", "read_gbs", ...
   std::vector<BenchResult> results;
-  std::string interrupted;  // "3 of 12 points are measured" where a signal ended it; not read again
+  std::string interrupted;  // "3 of 12 points were measured" if a signal ended the run; not read back
 };
 
 std::string bench_json(const BenchFile& file);
 std::string bench_csv(const BenchFile& file);
 
-// Both throw UsageError; the second without the name of a file. Members that are not known are passed over.
+// Both throw files::FileError; the second without the name of a file. Unknown members are skipped.
 BenchFile read_bench_file(const std::string& path);
 BenchFile parse_bench_json(std::string_view text);
 

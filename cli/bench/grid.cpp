@@ -6,7 +6,7 @@
 #include "check/memory/device.h"
 #include "cli/arguments/exit.h"
 #include "dtype.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
@@ -55,11 +55,12 @@ BenchOptions completed(BenchOptions o, bool on_cuda) {
 int64_t heads_of(const BenchOptions& o, size_t n, int64_t dim) {
   if (o.hidden.empty()) return o.heads[n];
   if (o.hidden[n] % dim != 0)
-    throw UsageError(join("--hidden ", o.hidden[n], " is no multiple of --head-dim ", dim, "; give --heads instead"));
+    throw UsageError(
+        join("--hidden ", o.hidden[n], " is not a multiple of --head-dim ", dim, "; give --heads instead"));
   return o.hidden[n] / dim;
 }
 
-// What is multiplied in a grid: each calls the next one with one more member of the point set.
+// The dimensions of the grid: each function sets one more member of the point and calls the next function.
 class Grid {
  public:
   Grid(const BenchOptions& options, const std::string& device) : o_(options) { point_.device = device; }
@@ -82,8 +83,7 @@ class Grid {
           point_.head_dim = dim, point_.head_dim_v = dim_v, point_.heads_q = heads_of(o_, n, dim);
           for (const int64_t heads_k : o_.heads_k.empty() ? Sizes{point_.heads_q} : o_.heads_k) {
             if (point_.heads_q % heads_k != 0)
-              throw UsageError(
-                  join("--heads-k ", heads_k, " does not divide the ", point_.heads_q, " heads of queries"));
+              throw UsageError(join("--heads-k ", heads_k, " does not divide the ", point_.heads_q, " query heads"));
             point_.heads_k = heads_k;
             add_lengths();
           }
@@ -132,7 +132,7 @@ std::string bench_device(Device wanted) {
 std::vector<BenchPoint> bench_grid(const BenchOptions& options, const std::string& device) {
   const BenchOptions o = completed(options, device == "cuda");
   std::vector<BenchPoint> points = Grid(o, device).points();
-  std::set<BenchPoint> seen;  // a value that was given twice is measured once
+  std::set<BenchPoint> seen;  // a value given twice is measured once
   std::erase_if(points, [&](const BenchPoint& point) { return !seen.insert(point).second; });
   return points;
 }
@@ -145,7 +145,7 @@ DType dtype_of(const BenchPoint& point) {
 
 double useful_operations(const BenchPoint& p) {
   double pairs = product({p.len_q, p.len_k});
-  // Queries stand at the end of the keys; of a square half counts, as it is usual.
+  // Queries are aligned with the end of the keys; a causal square counts half, as usual.
   if (p.causal) pairs = p.len_q <= p.len_k ? pairs - product({p.len_q, p.len_q}) / 2 : product({p.len_k, p.len_k}) / 2;
   const double forward = 2 * pairs * product({p.batch, p.heads_q, p.head_dim + p.head_dim_v});
   return p.direction == kBackward ? 2.5 * forward : forward;
@@ -158,7 +158,7 @@ double key_value_bytes(const BenchPoint& p) {
 double tensor_bytes(const BenchPoint& p) {
   const double rows = product({p.batch, p.heads_q, p.len_q});
   const double queries = rows * product({p.head_dim + p.head_dim_v, size_of(dtype_of(p))});
-  const double copies = p.direction == kBackward ? 2 : 1;  // a gradient of each
+  const double copies = p.direction == kBackward ? 2 : 1;  // and as many gradients
   const double page_tail = p.page_size > 0 ? static_cast<double>(p.page_size) / static_cast<double>(p.len_k) : 0;
   return copies * (queries + key_value_bytes(p) * (1 + page_tail)) + 8 * rows;
 }

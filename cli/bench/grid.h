@@ -1,4 +1,4 @@
-// The problems that `cuflash bench` measures, and what is known of one without running it.
+// The problems that `cuflash bench` measures, and what can be said about one without running it.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@ namespace cuflash::cli {
 inline constexpr const char *kForward = "forward", *kBackward = "backward", *kDecode = "decode";
 inline constexpr const char *kCuflash = "cuflash", *kNaive = "naive";
 
-// "cpu" or "cuda". Throws where a GPU is wanted and cannot be had.
+// "cpu" or "cuda". Throws if a GPU is requested and none can be used.
 std::string bench_device(Device wanted);
 
 // Every combination of the lists, longest sequences last. `device` is "cpu" or "cuda". Throws UsageError.
 std::vector<BenchPoint> bench_grid(const BenchOptions& options, const std::string& device);
 
 DType dtype_of(const BenchPoint& point);
-double useful_operations(const BenchPoint& point);  // of the visible pairs: two products forward, five backward
+double useful_operations(const BenchPoint& point);  // for the visible pairs: two products forward, five backward
 double key_value_bytes(const BenchPoint& point);    // K and V, once
 double tensor_bytes(const BenchPoint& point);       // of all inputs and outputs
 

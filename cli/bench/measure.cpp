@@ -17,8 +17,8 @@
 #include "cli/terminal/interrupt.h"
 #include "cpu/kernels.h"
 #include "cpu/threads/threads.h"
-#include "machine/machine.h"
-#include "machine/text.h"
+#include "support/physical_memory.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
@@ -29,7 +29,7 @@ constexpr double kNaivePatience = 1;  // seconds of one run
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// The best of several tries: the others were disturbed.
+// The best of several tries, since other processes can only slow a try down.
 template <class Rate>
 double best_rate(double seconds, Rate rate) {
   double best = 0;
@@ -83,7 +83,7 @@ std::map<std::string, double> cpu_ceilings(const std::set<std::string>& wanted, 
   return found;
 }
 
-// Times of one contestant, and what is said of them.
+// Times of one contestant, and the figures derived from them.
 BenchResult result_of(const BenchPoint& point, const char* contestant, const std::vector<double>& milliseconds,
                       const std::map<std::string, double>& ceilings, double extra_bytes) {
   BenchResult result;
@@ -98,7 +98,7 @@ BenchResult result_of(const BenchPoint& point, const char* contestant, const std
   return result;
 }
 
-// Naive attention computes what a mask hides too.
+// Naive attention also computes the hidden pairs.
 double naive_operations(BenchPoint point) {
   point.causal = false;
   return useful_operations(point);
@@ -123,7 +123,7 @@ std::string ceiling_of(const BenchPoint& point) {
   if (point.direction == kDecode) return "read_gbs";
   if (point.device == "cuda") return join(point.dtype, "_tflops");
   if (point.dtype == "f64") return "";
-  // What has no instructions of its own is computed in f32.
+  // Types without instructions of their own are computed in f32.
   return point.dtype == "bf16" && cpu::has_bf16_kernels() ? "bf16_tflops" : "f32_tflops";
 }
 
@@ -140,12 +140,12 @@ std::map<std::string, double> Measurer::ceilings(const std::vector<BenchPoint>& 
   return cpu_ceilings(wanted, options_.threads, std::min(options_.seconds, 0.3));
 }
 
-// With as much again for workspaces.
+// Reserves as much again for workspaces.
 bool Measurer::fits(const BenchPoint& point) const {
   return 2 * tensor_bytes(point) < (cuda_ ? free_device_memory() : static_cast<double>(physical_memory()));
 }
 
-// Naive attention cannot be stopped, so its time is foreseen: by its speed on a small problem, then on the ones before.
+// Naive attention cannot be stopped, so its time is predicted: from its speed on a small problem, then on earlier ones.
 bool Measurer::naive_in_time(const BenchPoint& point) {
   const auto [speed, is_new] = naive_speed_.try_emplace({point.dtype, point.direction}, 0);
   if (is_new) {
@@ -183,9 +183,9 @@ std::vector<BenchResult> Measurer::measure(const BenchPoint& point, const std::m
     const bool small = problem.naive_bytes() < static_cast<double>(physical_memory()) / 2;
     if (small && naive_in_time(point))
       names.push_back(kNaive), runs.push_back([&] { stop_if_asked(), problem.run_naive(); });
-    else notes.push_back(join(point_text(point), ": without naive, which would take too long or too much memory"));
+    else notes.push_back(join(point_text(point), ": naive is left out, it would take too long or too much memory"));
   }
-  const auto times = bench::turn_times(runs, options_.seconds);
+  const auto times = bench::alternate_times(runs, options_.seconds);
   std::vector<BenchResult> results;
   for (size_t n = 0; n < runs.size(); ++n) {
     const bool is_naive = names[n] == kNaive;

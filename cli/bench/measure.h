@@ -1,4 +1,4 @@
-// What a point of the grid costs on this machine.
+// Measures points of the grid on this machine.
 #pragma once
 
 #include <map>
@@ -23,11 +23,11 @@ class Measurer {
  public:
   explicit Measurer(const MeasureOptions& options);
 
-  // Those that bound these points.
+  // The ceilings that bound these points.
   std::map<std::string, double> ceilings(const std::vector<BenchPoint>& points);
 
-  // One result for each contestant, with its share of the ceilings. What is left out is said in `notes`. Throws
-  // Interrupted (cli/terminal/interrupt.h).
+  // One result for each contestant, with its share of the ceilings. Notes name what was left out. Throws Interrupted
+  // (cli/terminal/interrupt.h).
   std::vector<BenchResult> measure(const BenchPoint& point, const std::map<std::string, double>& ceilings,
                                    std::vector<std::string>& notes);
 
@@ -37,11 +37,11 @@ class Measurer {
 
   MeasureOptions options_;
   std::unique_ptr<CudaTimer> cuda_;  // null: the host
-  // Seconds of naive attention for an operation, by type and direction, as it was last seen.
+  // Seconds per operation of naive attention, by type and direction, as last measured.
   std::map<std::pair<std::string, std::string>, double> naive_speed_;
 };
 
-// The name of the ceiling that bounds a point; "" where none is known.
+// The name of the ceiling that bounds a point; "" if none is known.
 std::string ceiling_of(const BenchPoint& point);
 
 // By linear interpolation between sorted values; fraction in [0, 1].

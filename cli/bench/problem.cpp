@@ -12,14 +12,14 @@
 #include "cli/bench/grid.h"
 #include "cuda/driver/stream.h"
 #include "dtype.h"
-#include "machine/text.h"
 #include "reference/naive.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
 namespace {
 
-// Repeated as often as a tensor needs; its length is a prime number, so no two of many thousands of rows are alike.
+// Repeated to fill a tensor. Its length is prime, so that no two of many thousands of rows are alike.
 constexpr int64_t kPattern = 262147;
 
 const std::vector<std::byte>& normal_pattern(DType type) {
@@ -86,7 +86,7 @@ std::vector<std::byte> BenchMemory::read(const void* from, int64_t bytes) const 
 void* BenchMemory::normal(DType type, int64_t count) {
   const std::vector<std::byte>& pattern = normal_pattern(type);
   const int64_t size = size_of(type);
-  // Tensors begin at different places of the pattern.
+  // Each tensor starts at a different position of the pattern.
   int64_t begin = static_cast<int64_t>(host_.size() + device_.size()) * 7919 % kPattern;
   auto* data = static_cast<std::byte*>(take(count * size));
   for (int64_t at = 0; at < count; begin = 0) {
@@ -143,7 +143,7 @@ BenchProblem::BenchProblem(const BenchPoint& p, int32_t threads)
 }
 
 void BenchProblem::fit_workspace() {
-  if (!on_cuda_) return;  // the host's is the library's own affair
+  if (!on_cuda_) return;  // the library manages host workspaces itself
   const auto needed = static_cast<size_t>(workspace_bytes());
   if (execution_.workspace && needed <= execution_.workspace_size) return;
   execution_.workspace = memory_.take(static_cast<int64_t>(needed));

@@ -1,4 +1,4 @@
-// A problem of `cuflash bench` with its tensors, on the host or on the first GPU, ready to be run again and again.
+// A problem of `cuflash bench` with its tensors, on the host or on the first GPU, ready to run repeatedly.
 #pragma once
 
 #include <cuflash/cached_attention.h>
@@ -9,7 +9,7 @@
 
 namespace cuflash::cli {
 
-// Memory of one device that is gone with its owner.
+// Device or host memory, freed by its owner's destructor.
 class BenchMemory {
  public:
   explicit BenchMemory(bool on_cuda) : on_cuda_(on_cuda) {}
@@ -31,19 +31,19 @@ class BenchMemory {
   std::vector<std::byte*> device_;
 };
 
-// Tensors lie in memory as [B, S, H, D], as models hand them over; the cache of decode too, or pages in random order.
+// Tensors are [B, S, H, D] in memory, as models pass them; so is the cache of decode, or it is pages in random order.
 class BenchProblem {
  public:
   BenchProblem(const BenchPoint& point, int32_t threads);
 
-  void run() const;  // CUDA: on the stream of this thread, not waited for
+  void run() const;  // CUDA: asynchronous, on this thread's stream
   double workspace_bytes() const;
-  // Before a run that has another plan than the last one; on the host nothing is to be done.
+  // Call before a run whose plan differs from the last one. Does nothing on the host.
   void fit_workspace();
-  // Runs, and reads every 13th element of the outputs, which were 0 before: each row and each column has its share.
+  // Zeroes the outputs, runs, and returns every 13th element, which samples each row and each column.
   std::vector<float> results() const;
 
-  // The score matrix in memory, on one thread of the host; none of it for CUDA and for pages.
+  // Naive attention with the score matrix in memory, on one host thread. Not for CUDA and not for pages.
   bool has_naive() const;
   void run_naive() const;
   double naive_bytes() const;

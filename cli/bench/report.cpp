@@ -1,7 +1,7 @@
 #include "cli/bench/report.h"
 
 #include "cli/bench/grid.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
@@ -15,7 +15,7 @@ std::map<Key, const BenchResult*> by_key(const BenchFile& file) {
   return results;
 }
 
-// Three digits that say something.
+// Three significant digits.
 std::string short_number(double value) { return fixed(value, value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3); }
 
 std::string speed_text(const BenchResult& result) {

@@ -1,4 +1,4 @@
-// Results of measuring as tables, and two files of them against each other.
+// Benchmark results as tables, and the comparison of two result files.
 #pragma once
 
 #include "cli/bench/file.h"
@@ -13,8 +13,8 @@ struct Comparison {
   Table table;
   size_t matched = 0, slower = 0, missing = 0;  // points; missing: of the old ones
 };
-// A point of cuflash is slower where its median is, by more than the tolerance, and all of the middle half of its times
-// lies above that of the old ones. Other contestants are shown, and never slower: they are not what is tested.
+// A point of cuflash is slower if its median is larger by more than the tolerance and its interquartile range lies above the
+// old one. Other contestants are shown but never count as slower, since they are not under test.
 Comparison compare(const BenchFile& old_file, const BenchFile& new_file, double tolerance);
 
 }  // namespace cuflash::cli

@@ -1,4 +1,4 @@
-// The library against the float64 oracle on random problems, each of which can be repeated by its number.
+// Compares the library with the float64 oracle on random problems, each of which can be repeated by its number.
 #include "cli/check/check.h"
 
 #include <chrono>
@@ -8,7 +8,7 @@
 #include "cli/arguments/exit.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/progress.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
@@ -61,7 +61,7 @@ int run_check(const CheckOptions& options) {
   const int code = report_checked(options, first, result, seconds.count());
   if (result.cases == count) return code;
   std::cerr << "cuflash: interrupted: " << result.cases << " of " << count
-            << " problems are checked; the others begin at --first " << first + result.cases << "\n";
+            << " problems were checked; continue with --first " << first + result.cases << "\n";
   return code == kExitOk ? asked_to_end.exit_code() : code;
 }
 

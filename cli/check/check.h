@@ -6,14 +6,14 @@
 
 namespace cuflash::cli {
 
-// Throws where the device that is to be checked is not there.
+// Throws if the device to check does not exist.
 check::Limits check_limits(const CheckOptions& options);
 
-// Failures go to stderr, each with its reproduction; then a line for the whole on stdout. Its exit code.
+// Prints each failure with its reproduction to stderr, then a summary to stdout. Returns the exit code.
 int report_checked(const CheckOptions& options, uint64_t first, const check::SweepResult& result, double seconds);
 
-// Problem after problem, until one fails, memory grows, a signal comes or the time is over. round: how many are checked
-// between two looks at the memory; the first look is the one that later ones are held to.
+// Checks problems until one fails, memory grows, a signal arrives or the time is up. round: problems between two
+// measurements of the memory; later measurements are compared with the first.
 int run_soak(const CheckOptions& options, uint64_t round = 1000);
 
 }  // namespace cuflash::cli

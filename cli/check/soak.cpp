@@ -1,5 +1,5 @@
-// `cuflash check --forever`. Problems are checked in rounds; between rounds no problem has memory, so that what grows from
-// one to the next is a leak, or a kernel that was not met before: with --repeat there are none of these.
+// `cuflash check --forever`. Problems are checked in rounds. Between rounds no problem holds memory, so growth from one round
+// to the next is a leak, or a kernel that was not loaded before; --repeat rules out new kernels.
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -10,7 +10,7 @@
 #include "cli/check/check.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/progress.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
@@ -36,7 +36,7 @@ class Soak {
               << "; SIGINT (ctrl-C) or SIGTERM ends it" << std::endl;
     while (goes_on(total_.failed) && leak_.empty() && next() < kLastProblem) {
       run_round();
-      if (total_.failed == 0) look_at_memory();  // a kernel that crashed has taken the device with it
+      if (total_.failed == 0) look_at_memory();  // a crashed kernel leaves the device unusable
     }
     progress_.clear();
     const int code = report_checked(options_, options_.first, total_, seconds());
@@ -60,7 +60,7 @@ class Soak {
   uint64_t next() const { return options_.first + (options_.repeat ? 0 : total_.cases); }
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   bool goes_on(uint64_t failed) const { return failed == 0 && !asked_to_end_ && (!end_ || Clock::now() < *end_); }
-  // Compiled kernels stay loaded, so that on CUDA memory grows until all are there.
+  // Compiled kernels stay loaded, so on CUDA memory grows until all of them are.
   static int64_t allowed_growth(const CheckOptions& options) {
     const bool loads_kernels = options.device == Device::cuda && !options.repeat;
     const int64_t mebibytes = options.max_growth.value_or(loads_kernels ? 1024 : 64);
@@ -78,7 +78,7 @@ class Soak {
     total_.cases += round.cases, total_.failed += round.failed, total_.failures = round.failures;
   }
 
-  // The first round has filled the allocator's caches: it is what later ones are held to.
+  // The first round fills the allocator's caches, so later rounds are compared with it.
   void look_at_memory() {
     now_ = check::memory_use(options_.device);
     if (before_) leak_ = check::growth_beyond(allowed_growth_, *before_, now_);

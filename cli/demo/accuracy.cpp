@@ -28,7 +28,7 @@ double max_error(const std::vector<double>& actual, const std::vector<double>& e
   return error;
 }
 
-// Prints one line; false where the result disagrees with the oracle.
+// Prints one line; false if the result disagrees with the oracle.
 bool show(const Result& r, DType type) {
   const DType stored = r.quantity == Quantity::lse ? state_type(type) : type;
   const std::string fault = check::disagreement(r.name, r.quantity, type, stored, r.actual, r.expected, r.naive);

@@ -1,12 +1,12 @@
-// What the library is for, in one screen: it is exact, and it needs neither the time nor the memory of a score matrix.
+// What the library offers, on one screen: it is exact, and it saves the time and the memory of a score matrix.
 #include "cli/demo/demo.h"
 
 #include <iostream>
 
 #include "cli/arguments/exit.h"
 #include "cli/commands.h"
-#include "machine/machine.h"
-#include "machine/text.h"
+#include "machine/cpu.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
@@ -14,7 +14,7 @@ int run_demo(const DemoOptions& options) {
   const Execution execution{.num_threads = options.threads};
   const DemoShape shape{.batch = 2, .heads_q = 4, .heads_k = 2, .seq = 200, .dim = 64};
   const DemoProblem problem(shape, DType::f32);
-  std::cout << "machine    " << this_cpu().model << "\n"
+  std::cout << "machine    " << machine::this_cpu().model << "\n"
             << cuflash::explain(problem.attention(), problem.outputs(), execution) << "\n";
 
   std::cout << "Exact: the largest error against a float64 evaluation of the definition, forward and backward\n"

@@ -1,4 +1,4 @@
-// A problem of the demonstration with its memory.
+// A problem of the demo with its memory.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "files/tensor_file.h"
+#include "files/tensors/tensor_file.h"
 
 namespace cuflash::cli {
 
@@ -14,7 +14,7 @@ struct DemoShape {
   int64_t batch, heads_q, heads_k, seq, dim;
 };
 
-// Causal attention over N(0, 1) inputs, with room for every result.
+// Causal attention over N(0, 1) inputs, with memory for every result.
 class DemoProblem {
  public:
   DemoProblem(const DemoShape& shape, DType type);
@@ -30,13 +30,13 @@ class DemoProblem {
   std::vector<double> dv() const { return values(dv_); }
 
  private:
-  static std::vector<double> values(const HostTensor& tensor);
+  static std::vector<double> values(const files::HostTensor& tensor);
 
-  HostTensor q_, k_, v_, dout_, o_, lse_, dq_, dk_, dv_;
+  files::HostTensor q_, k_, v_, dout_, o_, lse_, dq_, dk_, dv_;
   Attention attention_;
 };
 
-// Prints the errors of forward and backward against the float64 oracle. False where one is larger than allowed.
+// Prints the errors of forward and backward against the float64 oracle. False if one is larger than allowed.
 bool show_accuracy(const DemoShape& shape, DType type, const Execution& execution);
 
 // Prints time and memory of forward against naive attention for growing lengths.

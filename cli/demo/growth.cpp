@@ -7,9 +7,9 @@
 
 #include "cli/demo/demo.h"
 #include "cli/terminal/progress.h"
-#include "machine/machine.h"
-#include "machine/text.h"
 #include "reference/naive.h"
+#include "support/physical_memory.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
@@ -17,13 +17,13 @@ namespace {
 
 constexpr DemoShape kShape{.batch = 1, .heads_q = 8, .heads_k = 8, .seq = 0, .dim = 64};
 constexpr int64_t kFirstSeq = 256;
-constexpr double kNaiveBudget = 20;  // seconds for all of naive attention, so that the whole demonstration stays short
+constexpr double kNaiveBudget = 20;  // seconds for all of naive attention, to keep the demo short
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The best of a few runs: the others were disturbed.
+// The best of a few runs, since other processes can only slow a run down.
 double best_seconds(const std::function<void()>& body) {
   constexpr int kMostRuns = 5;
   constexpr double kEnough = 0.3;
@@ -39,7 +39,7 @@ double best_seconds(const std::function<void()>& body) {
 
 struct Row {
   int64_t seq;
-  double naive, flash;  // seconds; naive is infinite where it was not run
+  double naive, flash;  // seconds; naive is infinite if it was not run
   double naive_bytes, flash_bytes;
 };
 
@@ -87,8 +87,7 @@ void show_growth(int64_t max_len, const Execution& execution) {
     progress.clear();
     print(row);
   }
-  if (stopped)
-    std::cout << "  not run: naive attention would take longer, or more memory, than a demonstration should\n";
+  if (stopped) std::cout << "  not run: naive attention would take too long or too much memory for a demo\n";
 }
 
 }  // namespace cuflash::cli

@@ -4,6 +4,8 @@
 
 namespace cuflash::cli {
 
+using files::Arrangement, files::HostTensor, files::zeros;
+
 namespace {
 
 HostTensor normal(const std::vector<int64_t>& shape, DType type, uint64_t seed) {

@@ -1,7 +1,7 @@
 #include "cli/io/grid.h"
 
-#include "files/json_text.h"
-#include "files/output_files.h"
+#include "files/tensors/output_files.h"
+#include "files/text/json.h"
 
 namespace cuflash::cli {
 
@@ -16,7 +16,7 @@ std::vector<GridPoint> points_of(const GridOptions& options) {
   if (all.batch * all.heads > GridOptions::kMostHeads)
     throw UsageError(
         join("--batch times --heads is ", all.batch * all.heads, ", must be at most ", GridOptions::kMostHeads));
-  if (!options.json.empty()) writable_place(options.json);
+  if (!options.json.empty()) files::writable_place(options.json);
   std::vector<GridPoint> points;
   for (const int64_t length : options.lengths) {
     const int64_t len_q = options.len_q.value_or(length), len_k = all.seq_k.value_or(length);
@@ -53,16 +53,16 @@ std::string words_of(const GridOptions& options) {
 
 std::string json_of(const GridOptions& options) {
   const ExplainOptions& p = options.problem;
-  return join("\"version\": ", json_string(cuflash_version()), ", \"dtype\": ", json_string(name_of(p.dtype)),
-              ", \"batch\": ", p.batch, ", \"heads_q\": ", p.heads, ", \"heads_k\": ", p.heads_k.value_or(p.heads),
-              ", \"head_dim\": ", p.dim, ", \"head_dim_v\": ", p.dim_v.value_or(p.dim),
-              ", \"causal\": ", p.attention.causal ? "true" : "false", ", \"window\": [", p.attention.window_left, ", ",
-              p.attention.window_right, "], \"align\": ",
-              json_string(p.attention.alignment == Alignment::top_left ? "top-left" : "bottom-right"));
+  return join("\"version\": ", files::json_string(cuflash_version()),
+              ", \"dtype\": ", files::json_string(name_of(p.dtype)), ", \"batch\": ", p.batch,
+              ", \"heads_q\": ", p.heads, ", \"heads_k\": ", p.heads_k.value_or(p.heads), ", \"head_dim\": ", p.dim,
+              ", \"head_dim_v\": ", p.dim_v.value_or(p.dim), ", \"causal\": ", p.attention.causal ? "true" : "false",
+              ", \"window\": [", p.attention.window_left, ", ", p.attention.window_right, "], \"align\": ",
+              files::json_string(p.attention.alignment == Alignment::top_left ? "top-left" : "bottom-right"));
 }
 
 void write_json(const GridOptions& options, const std::string& text) {
-  if (!options.json.empty()) write_files({{options.json, {text}}});
+  if (!options.json.empty()) files::write_files({{options.json, {text}}});
 }
 
 }  // namespace cuflash::cli

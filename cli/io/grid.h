@@ -13,18 +13,18 @@ struct GridPoint {
   ExplainOptions forward, backward;
 };
 
-// Throws UsageError for what is too large to be counted.
+// Throws UsageError for problems too large to be counted.
 std::vector<GridPoint> points_of(const GridOptions& options);
 
-// "1024", or "1x1024" where there are more or fewer queries than keys.
+// "1024", or "1x1024" if the numbers of queries and keys differ.
 std::string length_text(int64_t len_q, int64_t len_k);
 
-// What is the same for all points, in words: "bf16, batch 1, 16 heads, head size 128, causal".
+// What all points have in common: "bf16, batch 1, 16 heads, head size 128, causal".
 std::string words_of(const GridOptions& options);
 // The same as members of a JSON object.
 std::string json_of(const GridOptions& options);
 
-// Writes the JSON where it was asked for.
+// Writes the JSON if it was requested.
 void write_json(const GridOptions& options, const std::string& text);
 
 }  // namespace cuflash::cli

@@ -3,7 +3,7 @@
 // --json FILE writes one object:
 //   {"format": "cuflash-io-1", "version", "dtype", "batch", "heads_q", "heads_k", "head_dim", "head_dim_v", "causal",
 //    "window": [left, right], "align": "bottom-right" | "top-left",    // window: -1 where there is no bound
-//    "arch": "sm_90a", "not_measured": null | "why ncu has no say",
+//    "arch": "sm_90a", "not_measured": null | "why ncu was not run",
 //    "results": [{"direction": "forward" | "backward", "len_q", "len_k", "tile_q", "tile_k",
 //                 "tiles_visited", "tiles_masked", "tiles_skipped",
 //                 "bytes_naive", "bytes_paper",                        // by formula
@@ -11,7 +11,7 @@
 //                 "bytes_least",                                       // every tensor once
 //                 "dram_read", "dram_written", "l2_bytes",             // by ncu, null where it was not run
 //                 "flops_dense", "flops_visited", "flops_visible"}]}   // all pairs, those in visited tiles, seen ones
-// What cli/io/traffic.h says of them holds. Numbers are whole; there is one result for each direction and length, forward
+// cli/io/traffic.h defines the quantities. Numbers are whole. There is one result for each direction and length, forward
 // first, in the order of the lengths.
 #include <iostream>
 #include <optional>
@@ -24,7 +24,7 @@
 #include "cli/terminal/progress.h"
 #include "cli/terminal/table.h"
 #include "cuda/driver/device.h"
-#include "files/json_text.h"
+#include "files/text/json.h"
 #include "problem/describe.h"
 
 namespace cuflash::cli {
@@ -37,7 +37,7 @@ struct Point {
   std::optional<Measured> measured;
 };
 
-// no_gpu: why there is none, "" where there is.
+// no_gpu: why there is no GPU; "" if there is one.
 cuda::Arch arch_for(const IoOptions& options, const std::string& no_gpu) {
   if (!options.problem.arch.empty()) return cuda::arch_named(options.problem.arch);
   return no_gpu.empty() ? cuda::device(0).arch : cuda::arch_named("sm_90a");
@@ -56,7 +56,7 @@ std::string why_not_measured(const IoOptions& options, const cuda::Arch& arch, c
   if (!no_gpu.empty()) return no_gpu;
   const cuda::DeviceState& device = cuda::device(0);
   if (device.arch.number() == arch.number()) return "";
-  return join("the GPU is of ", cuda::target_of(device.arch), ", not of ", cuda::target_of(arch));
+  return join("the GPU is ", cuda::target_of(device.arch), ", not ", cuda::target_of(arch));
 }
 
 // The command that ncu is run on.
@@ -74,7 +74,7 @@ std::vector<std::string> launch_words(const ExplainOptions& o) {
   return words;
 }
 
-// Tensors of a sketch in host memory; what they hold does not change what is moved.
+// Tensors of a sketch in host memory; their values do not change the traffic.
 class Filled {
  public:
   template <class T>
@@ -139,8 +139,8 @@ std::string result_json(const char* direction, const Point& point) {
   const auto measured = [&](double Measured::*of) {
     return point.measured ? fixed(*point.measured.*of, 0) : std::string("null");
   };
-  return join("{\"direction\": ", json_string(direction), ", \"len_q\": ", point.len_q, ", \"len_k\": ", point.len_k,
-              ", \"tile_q\": ", t.tiles.tile_q, ", \"tile_k\": ", t.tiles.tile_k,
+  return join("{\"direction\": ", files::json_string(direction), ", \"len_q\": ", point.len_q,
+              ", \"len_k\": ", point.len_k, ", \"tile_q\": ", t.tiles.tile_q, ", \"tile_k\": ", t.tiles.tile_k,
               ", \"tiles_visited\": ", t.tiles.visited, ", \"tiles_masked\": ", t.tiles.masked,
               ", \"tiles_skipped\": ", t.tiles.skipped, ", \"bytes_naive\": ", fixed(t.naive, 0),
               ", \"bytes_paper\": ", fixed(t.paper, 0), ", \"bytes_read\": ", fixed(t.walk.read, 0),
@@ -162,15 +162,15 @@ class Report {
 
   int run() {
     std::cout << words_of(options_) << "; tiles of the plan for " << cuda::target_of(arch_) << "\n"
-              << "naive: score matrices in memory; paper: FlashAttention's formula; tiles: what the CTAs ask for, of\n"
-              << "which L2 keeps a part from memory; least: every tensor once; saved: operations in skipped tiles\n";
+              << "naive: score matrices in memory; paper: FlashAttention's formula; tiles: requests of the CTAs, of\n"
+              << "which L2 serves a part; least: every tensor once; saved: operations in skipped tiles\n";
     write("forward", &GridPoint::forward);
     write("backward", &GridPoint::backward);
     if (!not_measured_.empty()) std::cout << "\nnot measured: " << not_measured_ << "\n";
     write_json(options_, join("{\"format\": \"cuflash-io-1\", ", json_of(options_),
-                              ", \"arch\": ", json_string(cuda::target_of(arch_)),
-                              ", \"not_measured\": ", not_measured_.empty() ? "null" : json_string(not_measured_),
-                              ", \"results\": [", json_, "]}\n"));
+                              ", \"arch\": ", files::json_string(cuda::target_of(arch_)), ", \"not_measured\": ",
+                              not_measured_.empty() ? "null" : files::json_string(not_measured_), ", \"results\": [",
+                              json_, "]}\n"));
     return kExitOk;
   }
 
@@ -186,7 +186,7 @@ class Report {
     std::cout << "\n" << direction << "\n" << table_of(points, not_measured_.empty()).text();
   }
 
-  // The first failure is the answer for all.
+  // The first failure explains all of them.
   std::optional<Measured> measure(const ExplainOptions& o, const char* direction) {
     if (!not_measured_.empty()) return std::nullopt;
     progress_.announce(join("ncu: ", direction, ", length ", o.seq_q, " ..."));
@@ -202,7 +202,7 @@ class Report {
   const std::vector<GridPoint> points_;
   const std::string no_gpu_;
   const cuda::Arch arch_;
-  std::string not_measured_;  // "" as long as it is
+  std::string not_measured_;  // "" as long as ncu works
   std::string json_;
   Progress progress_;
 };

@@ -1,4 +1,4 @@
-// Memory of a call: its tensors and its workspace, beside those of attention that stores its score matrices.
+// Memory of a call: its tensors and its workspace, compared with attention that stores its score matrices.
 //
 // --json FILE writes one object, whose first members are those of cli/io/io.cpp:
 //   {"format": "cuflash-memory-1", ..., "device": "cpu" | "sm_90a",
@@ -13,7 +13,7 @@
 #include "cli/terminal/table.h"
 #include "cuda/families/plan.h"
 #include "cuda/launch/tile_counts.h"
-#include "files/json_text.h"
+#include "files/text/json.h"
 #include "problem/describe.h"
 #include "reference/naive.h"
 
@@ -29,7 +29,7 @@ double bytes_of(const T& tensor) {
 }
 
 size_t cuda_workspace(const ForwardProblem& problem, const Execution& execution, const cuda::Arch& arch) {
-  cuda::plan_forward(problem, arch);  // refuses what it does not compute
+  cuda::plan_forward(problem, arch);  // throws for an unsupported problem
   return cuda::TileCounts::bytes(execution);
 }
 size_t cuda_workspace(const BackwardProblem& problem, const Execution&, const cuda::Arch& arch) {
@@ -75,7 +75,7 @@ int run_memory(const GridOptions& options) {
   const std::string device =
       options.problem.arch.empty() ? "cpu" : cuda::target_of(cuda::arch_named(options.problem.arch));
   std::cout << words_of(options) << "; on " << device << "\n"
-            << "extra: beside inputs and outputs, by the workspace query; naive: its score matrices, "
+            << "extra: in addition to inputs and outputs, from the workspace query; naive: its score matrices, "
             << (device == "cpu" ? "f32 (f64 for f64)" : "in the type of the tensors") << ";\n"
             << "less: of all memory together\n";
   std::string json;
@@ -89,15 +89,16 @@ int run_memory(const GridOptions& options) {
                             bytes_text(m.outputs), bytes_text(m.workspace), bytes_text(m.naive_matrices),
                             m.workspace > 0 ? fixed(m.naive_matrices / m.workspace, 1) + "x" : "-",
                             fixed(100 * m.saved(), 1) + "%"});
-      json += join(json.empty() ? "\n" : ",\n", "{\"direction\": ", json_string(direction), ", \"len_q\": ", o.seq_q,
-                   ", \"len_k\": ", o.seq_k.value_or(o.seq_q), ", \"inputs\": ", fixed(m.inputs, 0),
-                   ", \"outputs\": ", fixed(m.outputs, 0), ", \"workspace\": ", fixed(m.workspace, 0),
-                   ", \"naive_matrices\": ", fixed(m.naive_matrices, 0), "}");
+      json +=
+          join(json.empty() ? "\n" : ",\n", "{\"direction\": ", files::json_string(direction), ", \"len_q\": ", o.seq_q,
+               ", \"len_k\": ", o.seq_k.value_or(o.seq_q), ", \"inputs\": ", fixed(m.inputs, 0),
+               ", \"outputs\": ", fixed(m.outputs, 0), ", \"workspace\": ", fixed(m.workspace, 0),
+               ", \"naive_matrices\": ", fixed(m.naive_matrices, 0), "}");
     }
     std::cout << "\n" << direction << "\n" << table.text();
   }
   write_json(options, join("{\"format\": \"cuflash-memory-1\", ", json_of(options),
-                           ", \"device\": ", json_string(device), ", \"results\": [", json, "]}\n"));
+                           ", \"device\": ", files::json_string(device), ", \"results\": [", json, "]}\n"));
   return kExitOk;
 }
 

@@ -1,4 +1,4 @@
-// What a call needs, in bytes.
+// The memory of a call, in bytes.
 #pragma once
 
 #include "cli/commands.h"
@@ -7,10 +7,10 @@ namespace cuflash::cli {
 
 struct MemoryProfile {
   double inputs = 0, outputs = 0;
-  double workspace = 0;       // the library's own, by its query
-  double naive_matrices = 0;  // what naive attention has instead
+  double workspace = 0;       // of the library, from its query
+  double naive_matrices = 0;  // what naive attention needs instead
 
-  // The share that is saved of all that naive attention has.
+  // The saving, relative to all memory of naive attention.
   double saved() const {
     const double tensors = inputs + outputs;
     return 1 - (tensors + workspace) / (tensors + naive_matrices);

@@ -11,8 +11,8 @@
 #include <optional>
 #include <stdexcept>
 
-#include "machine/text.h"
 #include "support/file.h"
+#include "support/text.h"
 
 extern char** environ;
 
@@ -25,7 +25,7 @@ constexpr size_t kLongestOutput = size_t{16} << 20;
 
 [[noreturn]] void fail(const auto&... words) { throw std::runtime_error(join("ncu: ", words...)); }
 
-// The fields of a line, without quotation marks; a doubled one stands for itself.
+// The fields of a line, without quotation marks; a doubled one is a literal one.
 std::vector<std::string> fields_of(std::string_view line) {
   std::vector<std::string> fields(1);
   bool quoted = false;
@@ -50,7 +50,7 @@ double number_in(std::string text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !(value >= 0 && value < 1e18))
-    fail(in_quotes(text), " is no number of bytes");
+    fail(in_quotes(text), " is not a number of bytes");
   return value;
 }
 
@@ -93,7 +93,7 @@ std::string output_of(const std::vector<std::string>& words) {
   for (ssize_t count = 1; count != 0;) {
     count = ::read(reading.get(), buffer.data(), buffer.size());
     if (count < 0 && errno != EINTR) fail(system_message(errno));
-    // What is beyond the limit is read and dropped, so that the child can end.
+    // Output beyond the limit is read and dropped, so that the child can finish.
     if (count > 0 && text.size() < kLongestOutput) text.append(buffer.data(), static_cast<size_t>(count));
   }
   int status = 0;

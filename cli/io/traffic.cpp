@@ -13,7 +13,7 @@ double real(int64_t n) { return static_cast<double>(n); }
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 double bytes_of(DType type) { return real(size_of(type)); }
 
-// Numbers of tiles, and what they cover of a side.
+// Numbers of tiles, and how much of each side they cover.
 Range tiles_over(Range covered, int64_t tile) {
   return covered.empty() ? Range{0, 0} : Range{covered.begin / tile, divided_up(covered.end, tile)};
 }
@@ -22,10 +22,11 @@ Range covered_by(Range tiles, int64_t tile, int64_t length) {
 }
 
 struct Pairs {
-  double visited = 0, visible = 0;  // of one head
+  double visited = 0, visible = 0;  // per head
 };
 
-// Calls use(queries, keys that some of them see) for every tile of queries of one head. Dense tensors: all heads are alike.
+// Calls use(queries, keys visible to any of them) for every tile of queries of one head. Tensors are dense, so that all
+// heads are alike.
 template <class Use>
 void for_query_tiles(const Problem& p, const Sequence& s, int64_t tile_q, Use use) {
   for (int64_t first = 0; first < s.len_q; first += tile_q) {
@@ -52,7 +53,7 @@ void count_operations(const Problem& p, double of_pair, Traffic& t) {
   t.visible_flops = heads * of_pair * pairs.visible;
 }
 
-// Bytes of tensors: a row of queries and keys, one of values, and of what softmax keeps of a row.
+// Bytes of a row of queries or keys, of a row of values, and of the softmax state of a row.
 struct Rows {
   double qk, v, state;
   double len_q, len_k;
@@ -78,7 +79,7 @@ TileStats walked_tiles(const Problem& p, int64_t tile_q, int64_t tile_k) {
   const int64_t of_row = divided_up(s.len_k, tile_k);
   for_query_tiles(p, s, tile_q, [&](Range queries, Range seen) {
     const Range visited = tiles_over(seen, tile_k), all = keys_of_all_queries(p, s, queries);
-    // A last tile that is short but wholly visible is full.
+    // A short last tile that is entirely visible counts as full.
     const Range full{std::max(visited.begin, divided_up(std::max<int64_t>(0, all.begin), tile_k)),
                      std::min(visited.end, all.end >= s.len_k ? of_row : std::max<int64_t>(0, all.end) / tile_k)};
     tiles.visited += visited.size();
@@ -109,7 +110,7 @@ Traffic traffic_of(const ForwardProblem& p, const cuda::Arch& arch, cuda::Kernel
   t.least = heads_q * row.len_q * (row.qk + row_o + row_lse) + heads_k * row.len_k * (row.qk + row.v);
 
   for_query_tiles(p, s, plan.tile_q, [&](Range queries, Range seen) {
-    // The portable kernel leaves out keys of a tile that nobody sees, a box is copied as it is.
+    // The portable kernel skips keys of a tile that no query sees; TMA copies whole boxes.
     const Range keys = copies_boxes ? covered_by(tiles_over(seen, plan.tile_k), plan.tile_k, s.len_k) : seen;
     t.walk.read += heads_q * (real(queries.size()) * row.qk + real(keys.size()) * (row.qk + row.v));
     t.walk.written += heads_q * real(queries.size()) * (row_o + row_lse);
@@ -119,8 +120,8 @@ Traffic traffic_of(const ForwardProblem& p, const cuda::Arch& arch, cuda::Kernel
 
 namespace {
 
-// Three kernels: rows of queries are prepared, tiles of keys walk over tiles of queries, sums of dQ become dQ. Or dQ has one
-// of its own: tiles of queries walk over tiles of keys.
+// Three kernels: the first prepares rows of queries, the second loops over tiles of queries for each tile of keys, the third
+// turns sums of dQ into dQ. Or dQ has its own kernel, which loops over tiles of keys for each tile of queries.
 class BackwardWalk {
  public:
   BackwardWalk(const BackwardProblem& p, const cuda::BackwardPlan& plan)
@@ -149,7 +150,7 @@ class BackwardWalk {
     moved_.read += heads * queries * (2 * row_.v + row_.state);  // O, dO, LSE
     moved_.written += heads * (real(row_stats_bytes(c_)) + sums_bytes_);
     if (plan_.finish.grid_x == 0) return;
-    constexpr double kBlock = 16;  // rows whose sums lie together
+    constexpr double kBlock = 16;  // rows whose sums are adjacent
     const double rows = std::min(real(plan_.workspace.dq_rows), kBlock * real(divided_up(int64_t(queries), 16)));
     moved_.read += heads * rows * real(c_.dim_qk) * row_.state;
     moved_.written += heads * queries * row_.qk;
@@ -188,7 +189,7 @@ class BackwardWalk {
   const BackwardConfig c_;   // what all kernels agree on: type, head sizes, tile_q
   const Rows row_;
   const Sequence s_;
-  const double sums_bytes_;  // of dQ, of a tile
+  const double sums_bytes_;  // of a tile of dQ
   Moved moved_;
 };
 

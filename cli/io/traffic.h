@@ -1,5 +1,5 @@
-// How many bytes attention moves, and how many operations it does: what the formulas say, and what a plan does tile by
-// tile. Doubles, exact below 2^53.
+// How many bytes attention moves and how many operations it performs: by formula, and tile by tile for a plan. Doubles,
+// exact below 2^53.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -11,7 +11,7 @@ namespace cuflash::cli {
 
 struct Moved {
   double read = 0, written = 0;
-  double added = 0;  // to sums in device memory, by instructions that return nothing
+  double added = 0;  // to sums in device memory, by reductions without a return value (red)
 
   double total() const { return read + written + added; }
 };
@@ -20,19 +20,19 @@ struct Traffic {
   TileStats tiles;
   double naive = 0;  // bytes of attention that stores its score matrices
   double paper = 0;  // of FlashAttention's algorithms 1 (forward) and 4 (backward), which skip nothing
-  Moved walk;        // what the CTAs of the plan ask for: through L2, which keeps a part of it from device memory
+  Moved walk;        // requested by the plan's CTAs; L2 serves a part of it
   double least = 0;  // every input once and every output once
-  // Operations of the products: of all pairs, of the pairs in visited tiles, of the pairs that see each other.
+  // Operations of the products: for all pairs, for the pairs in visited tiles, and for the visible pairs.
   double dense_flops = 0, visited_flops = 0, visible_flops = 0;
 };
 
-// Of plan_forward and plan_backward on this architecture; lengths are the tensors' own.
+// For plan_forward and plan_backward on this architecture; lengths are those of the tensors.
 Traffic traffic_of(const ForwardProblem& problem, const cuda::Arch& arch,
                    cuda::Kernels kernels = cuda::wanted_kernels());
 Traffic traffic_of(const BackwardProblem& problem, const cuda::Arch& arch,
                    cuda::Kernels kernels = cuda::wanted_kernels());
 
-// The statistics of a call with tiles of this shape, from the geometry that the kernels share.
+// The tile statistics of a call with tiles of this shape, from the geometry that the kernels share.
 TileStats walked_tiles(const Problem& problem, int64_t tile_q, int64_t tile_k);
 
 }  // namespace cuflash::cli

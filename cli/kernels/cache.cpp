@@ -1,18 +1,18 @@
-// The disk cache of compiled kernels, and the tuned choices beside them: what is in it, and away with it.
+// Lists or clears the disk cache of compiled kernels and the tuned choices beside them.
 #include <iostream>
 
 #include "cli/arguments/exit.h"
 #include "cli/commands.h"
-#include "cli/kernels/cache_problem.h"
 #include "cuda/jit/binaries.h"
-#include "machine/text.h"
+#include "machine/cache_problem.h"
+#include "support/text.h"
 #include "tuned/table.h"
 
 namespace cuflash::cli {
 
 int run_cache(CacheAction action) {
   cuda::DiskCache& disk = cuda::binaries().disk();
-  if (!disk.usable()) throw UsageError(join("the disk cache is not used: ", cache_problem(disk)));
+  if (!disk.usable()) throw UsageError(join("the disk cache is not used: ", machine::cache_problem(disk)));
   const tuned::Table tuned = tuned::read_table(disk.directory());
   const size_t choices = count(tuned.devices);
   if (action == CacheAction::clear) {

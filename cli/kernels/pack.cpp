@@ -8,8 +8,8 @@
 #include "cuda/families/registry.h"
 #include "cuda/families/typical.h"
 #include "cuda/jit/pack.h"
-#include "machine/text.h"
 #include "support/environment.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
@@ -31,9 +31,10 @@ std::vector<cuda::KernelKey> chosen_kernels(const PackOptions& options) {
 
 int run_pack(const PackOptions& options) {
   if (options.archs.empty() && options.kernels.empty())
-    throw UsageError("--arch or --kernel says what to pack; for example: cuflash pack --arch sm_90a -o kernels.pack");
+    throw UsageError(
+        "--arch or --kernel must say what to pack; for example: cuflash pack --arch sm_90a -o kernels.pack");
   const std::vector<cuda::KernelKey> keys = chosen_kernels(options);
-  // What a pack says must not depend on another pack.
+  // The content of a pack must not depend on another pack.
   cuda::Binaries binaries({environment().cache_dir, "", "on"});
   Progress progress;
   const size_t bytes = cuda::write_pack(keys, binaries, options.threads, options.out,

@@ -17,7 +17,7 @@ constexpr int64_t kBatch = 2, kPages = 64;
 constexpr int64_t kMost = (int64_t{1} << 31) - 1;
 const int32_t kHeld[] = {100, 100}, kEntries[] = {1, 0}, kPads[] = {3, 0}, kStarts[] = {0, 1, 2}, kOne[] = {1, 1};
 
-// Pages of its own for each sequence, as far as kHeld reaches in pages that are appended to.
+// Separate pages for each sequence, up to kHeld in pages that are appended to.
 std::vector<int32_t> table_of(int64_t columns) {
   std::vector<int32_t> table;
   for (int64_t b = 0; b < kBatch; ++b)
@@ -64,12 +64,12 @@ std::string ask_boxes(const CacheQuestion& question) {
 
 namespace {
 
-// What a call can be asked for beside q, k and v.
+// The options of a call.
 void append(CacheSketch& s) {
   const CacheQuestion& q = s.question;
   s.cache.k_new = s.rows(kBatch, q.heads_k, 1, q.dim), s.cache.v_new = s.rows(kBatch, q.heads_k, 1, s.cache.v.shape[3]);
 }
-void turn(CacheSketch& s) {
+void rotate(CacheSketch& s) {
   const int64_t width = s.question.dim / 2;
   s.cache.rotary_cos = s.contiguous_of(DType::f32, kSupportLength, width);
   s.cache.rotary_sin = s.contiguous_of(DType::f32, kSupportLength, width);
@@ -117,15 +117,15 @@ const std::vector<CacheOption> kOptions = {
     {"append, packed rows (cu_seqlens_new)", pack_new_rows},
     {"append, padded rows (seqlens_new)",
      [](CacheSketch& s) { append(s), s.cache.seqlens_new = contiguous(kOne, kBatch); }},
-    {"rotary embedding of queries", turn},
-    {"rotary embedding and append", [](CacheSketch& s) { turn(s), append(s); }},
-    {"rotary embedding, interleaved", [](CacheSketch& s) { turn(s), append(s), s.cache.rotary_interleaved = true; }},
+    {"rotary embedding of queries", rotate},
+    {"rotary embedding and append", [](CacheSketch& s) { rotate(s), append(s); }},
+    {"rotary embedding, interleaved", [](CacheSketch& s) { rotate(s), append(s), s.cache.rotary_interleaved = true; }},
     {"entries by batch_idx", [](CacheSketch& s) { s.cache.batch_idx = contiguous(kEntries, kBatch); }},
     {"pages of 256 tokens", {}, 256},
     {"pages of 16 tokens", {}, 16},
     {"pages of 24 tokens", {}, 24},
     {"pages of 1 token", {}, 1},
-    {"pages of 16 tokens, rotary embedding and append", [](CacheSketch& s) { turn(s), append(s); }, 16},
+    {"pages of 16 tokens, rotary embedding and append", [](CacheSketch& s) { rotate(s), append(s); }, 16},
     {"left padding", pad_left},
     {"left padding, pages of 16 tokens", pad_left, 16},
     {"packed queries (cu_seqlens_q)", pack_queries},
@@ -142,14 +142,14 @@ const std::vector<CacheOption> kOptions = {
     {"memory [E, S, H, D]", interleave_heads},
     {"rows not on 16-byte boundaries", move_rows_off_boundaries},
     {"append, rotary, pages, packed queries, softcap, ALiBi, sinks",
-     [](CacheSketch& s) { append(s), turn(s), pack_queries(s), cap(s), slope(s), sink(s); }, 16},
+     [](CacheSketch& s) { append(s), rotate(s), pack_queries(s), cap(s), slope(s), sink(s); }, 16},
 };
 
 CacheQuestion with(const CacheOption& option, DType type, int64_t dim) {
   return {.dtype = type, .dim = dim, .page_size = option.page_size, .change = option.change};
 }
 
-// Every type, and head sizes that reach each padded size of the kernels, with and without a remainder.
+// Every type, and head sizes that cover each padded size of the kernels, with and without a remainder.
 constexpr int64_t kDims[] = {2, 31, 32, 64, 72, 96, 128, 160, 192, 250, 256, 512, 576};
 
 std::string served_everywhere(const CacheOption& option, const char* place) {
@@ -210,7 +210,7 @@ Table cache_head_pairs() {
 }
 
 Table cache_limits() {
-  Table table{{"asked for", "answer"}, {}};
+  Table table{{"problem", "answer"}, {}};
   const auto on = [&](const char* place, const char* words, const CacheQuestion& question) {
     const Answer answer = ask(question, place);
     table.rows.push_back({join(words, ", ", place), answer.served ? "served" : answer.reason});

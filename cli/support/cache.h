@@ -1,4 +1,4 @@
-// A question about attention over a KV cache, as support_question.h has for other calls.
+// A question about attention over a KV cache; question.h is for other calls.
 #pragma once
 
 #include <cuflash/cached_attention.h>
@@ -19,14 +19,14 @@ struct CacheSketch;
 struct CacheQuestion {
   DType dtype = DType::bf16;
   int64_t dim = 128;
-  std::optional<int64_t> dim_v{};  // default: as dim
+  std::optional<int64_t> dim_v{};  // default: dim
   int64_t heads = 32, heads_k = 8;
   int64_t room = kSupportLength;               // of an entry, in tokens
-  int64_t page_size = 0;                       // not 0: the cache is pages, with a block table
+  int64_t page_size = 0;                       // not 0: the cache is paged, with a block table
   std::function<void(CacheSketch&)> change{};  // what else is different
 };
 
-// The problem without its keys and values. Lengths and block tables are there: the CPU backend reads them.
+// The problem without memory for keys and values. Lengths and block tables exist, because the CPU backend reads them.
 struct CacheSketch {
   explicit CacheSketch(const CacheQuestion& question);
 
@@ -40,11 +40,11 @@ struct CacheSketch {
   std::vector<int32_t> table{};
 };
 
-// A change: values that are the first columns of keys, in the same memory.
+// A change: values are the first columns of the keys, in the same memory.
 void take_values_from_keys(CacheSketch& sketch);
 
 Answer ask(const CacheQuestion& question, const std::string& place);
-// The tiles of the kernel with tensor copies on Hopper, or why it is not taken.
+// The tiles of the TMA kernel on Hopper, or why another kernel is used.
 std::string ask_boxes(const CacheQuestion& question);
 
 }  // namespace cuflash::cli

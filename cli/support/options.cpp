@@ -92,7 +92,7 @@ std::vector<bool> directions(const Option& option) {
   return {option.direction == Option::backward_only};
 }
 
-// Every type, and head sizes that reach each padded size of the kernels, with and without a remainder.
+// Every type, and head sizes that cover each padded size of the kernels, with and without a remainder.
 constexpr int64_t kDims[] = {2, 31, 32, 64, 72, 96, 128, 160, 192, 250, 256};
 
 std::string served_everywhere(const Option& option, const char* place) {

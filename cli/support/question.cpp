@@ -11,7 +11,7 @@ namespace cuflash::cli {
 
 namespace {
 
-// What stands between two words; nothing where the first is not there.
+// The text between two words; empty if the first does not occur.
 std::string_view between(std::string_view text, std::string_view before, std::string_view behind) {
   const size_t found = text.find(before);
   if (found == std::string_view::npos) return {};

@@ -16,7 +16,7 @@ constexpr const char* kSupportCpu = "cpu";
 constexpr const char* kSupportPlaces[] = {kSupportCpu, "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"};
 constexpr int64_t kSupportLength = 1024;
 
-// A problem, and what is different about it beside the options of `cuflash explain`.
+// A problem: the options of `cuflash explain`, and changes that they cannot express.
 struct Question {
   ExplainOptions options;
   std::function<void(Sketch&)> change;
@@ -38,9 +38,9 @@ Sketch sketch_of(const Question& question);
 // place: one of kSupportPlaces.
 Answer ask(const Attention& attention, const CacheTensors& cache, const std::string& place);
 Answer ask(const Question& question, const std::string& place);
-// In a table: "no", "yes" where there are no tiles to name, or the tiles.
+// A table cell: "no", the tiles, or "yes" if there are no tiles to name.
 std::string cell(const Answer& answer);
-// Which tiles the forward kernel for Hopper has for it, or why it is not taken.
+// The tiles of the forward kernel for Hopper, or why another kernel is used.
 std::string ask_hopper(const Question& question);
 
 }  // namespace cuflash::cli

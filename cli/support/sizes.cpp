@@ -11,10 +11,10 @@ namespace {
 
 using Cells = std::vector<std::string>;
 
-// Beyond the largest head size of the kernels, 256, and of those over a cache, 576.
+// One beyond the largest head size of the kernels, which is 256, or 576 over a cache.
 constexpr int64_t kLargestAsked = 320, kLargestOfCache = 640;
 
-// Rows of the sizes `dims`, one for each run of sizes with the same answers everywhere.
+// One row for each run of sizes in `dims` with the same answers everywhere.
 template <class CellsOf>
 void add_ranges(Table& table, const std::vector<int64_t>& dims, const std::string& words, CellsOf cells_of) {
   for (size_t begin = 0; begin < dims.size();) {
@@ -29,7 +29,7 @@ void add_ranges(Table& table, const std::vector<int64_t>& dims, const std::strin
   }
 }
 
-// Rows of 16-byte vectors, or rows that are not.
+// Whether rows consist of 16-byte vectors.
 std::vector<int64_t> dims_of(DType type, bool vectors, int64_t largest) {
   std::vector<int64_t> dims;
   for (int64_t dim = 1; dim <= largest; ++dim)

@@ -7,7 +7,7 @@ namespace cuflash::cli {
 
 Table head_sizes(bool backward);
 Table options_everywhere();
-Table hopper_sizes();    // what its forward kernel takes
+Table hopper_sizes();    // of its forward kernel
 Table hopper_options();  // likewise
 
 // Over a KV cache.

@@ -19,7 +19,7 @@ AskedToEnd::AskedToEnd() {
   for (size_t n = 0; n < kSignals.size(); ++n) {
     ::sigaction(kSignals[n], nullptr, &before_[n]);
     if (before_[n].sa_handler != SIG_IGN)
-      ::sigaction(kSignals[n], &action, nullptr);  // ignored ones stay so, as under nohup
+      ::sigaction(kSignals[n], &action, nullptr);  // ignored signals stay ignored, as under nohup
   }
 }
 

@@ -1,4 +1,4 @@
-// Ctrl-C in a command that runs long: what is finished is shown and stored.
+// Ctrl-C in a long-running command: finished results are shown and stored.
 #pragma once
 
 #include <signal.h>
@@ -10,7 +10,8 @@ namespace cuflash::cli {
 // Thrown by stop_if_asked.
 struct Interrupted {};
 
-// While it lives, the first SIGINT or SIGTERM asks for an end, and a second one ends the process as ever. One at a time.
+// While it lives, the first SIGINT or SIGTERM requests a stop, and a second one ends the process as usual. At most one
+// may exist at a time.
 class AskedToEnd {
  public:
   AskedToEnd();
@@ -19,14 +20,14 @@ class AskedToEnd {
   AskedToEnd& operator=(const AskedToEnd&) = delete;
 
   explicit operator bool() const;
-  int exit_code() const;  // 128 and the number of the signal, as a shell has it: 130 after ctrl-C
+  int exit_code() const;  // 128 plus the signal number, as in a shell: 130 after Ctrl-C
 
  private:
   static constexpr std::array kSignals{SIGINT, SIGTERM};
   std::array<struct sigaction, kSignals.size()> before_{};
 };
 
-// Throws Interrupted where an end was asked for. Costs no more than a load, so that measured calls can be preceded by it.
+// Throws Interrupted if a stop was requested. It costs one load, so it may precede measured calls.
 void stop_if_asked();
 
 }  // namespace cuflash::cli

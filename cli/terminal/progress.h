@@ -1,4 +1,4 @@
-// A line that is rewritten in place on a terminal, and printed anew every few seconds elsewhere.
+// A line that is rewritten in place on a terminal, and printed again every few seconds elsewhere.
 #pragma once
 
 #include <chrono>
@@ -8,15 +8,15 @@ namespace cuflash::cli {
 
 class Progress {
  public:
-  // elsewhere: how long a line stays the latest where there is no terminal.
+  // elsewhere: how often a line is printed if the output is not a terminal.
   explicit Progress(std::chrono::seconds elsewhere = std::chrono::seconds(5));
   ~Progress() { clear(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // A state among many; most of them are not shown.
+  // One of many states; most of them are not shown.
   void show(const std::string& line);
-  // What happens next and may take long. Only a terminal gets to see it.
+  // Announces a step that may take long. Only a terminal shows it.
   void announce(const std::string& line);
   void clear();
 

@@ -10,7 +10,7 @@
 #include "cpu/forward.h"
 #include "cpu/tuned_tile.h"
 #include "cuda/families/typical.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
@@ -67,7 +67,7 @@ cuda::KvPlan cache_plan(const BenchPoint& p, const TuneTarget& target, const Cho
   return cuda::plan_kv(cache_problem(p), target.arch, target.num_sms, cuda::wanted_kernels(), choice);
 }
 
-// Scratch of one thread beyond this is in no second-level cache.
+// No second-level cache holds more scratch of one thread than this.
 constexpr size_t kMostScratch = size_t{4} << 20;
 
 struct CpuTile {
@@ -85,7 +85,7 @@ CpuTile cpu_tile(const BenchPoint& p, const Choice& choice) {
   return {cpu::tile_for(problem), cpu::forward_workspace_size(problem, alone)};
 }
 
-// Tiles that come out the same, since lengths are shorter or tasks few, are one.
+// Tiles that become equal, because the lengths are shorter or the tasks few, count once.
 std::vector<Candidate> cpu_candidates(const BenchPoint& p) {
   if (p.direction == kDecode || (p.direction == kForward && cpu::takes_decode(cuda::forward_of(typical_of(p)))))
     return {};
@@ -108,7 +108,7 @@ std::vector<Candidate> cpu_candidates(const BenchPoint& p) {
       if (!seen.insert({tile.shape.q, tile.shape.k}).second) continue;
       Candidate one = candidate(tile.shape, tile.scratch);
       one.choice = choice;
-      // dQ of all queries is a part of what backward has; what a larger tile adds to it counts.
+      // Backward's scratch includes dQ of all queries; only what a larger tile adds to it counts.
       const size_t most = std::max(kMostScratch, built_in.scratch + kMostScratch / 2);
       if (tile.scratch > most) one.rejected = join("needs ", tile.scratch, " bytes of scratch, more than ", most);
       all.add(std::move(one));

@@ -1,4 +1,4 @@
-// What `cuflash tune` tries for a problem: configs near the one that the plan would take, and why others are not tried.
+// The configs that `cuflash tune` tries for a problem, near that of the plan, and why it does not try others.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace cuflash::cli {
 
-// Where a search is for: this machine's processor, or a GPU of an architecture with so many multiprocessors.
+// The target of a search: this machine's processor, or a GPU of an architecture with so many multiprocessors.
 struct TuneTarget {
   bool cpu = true;
   cuda::Arch arch{};
@@ -20,18 +20,18 @@ struct TuneTarget {
 
 struct Candidate {
   tuned::Choice choice;
-  cuda::Limits limits{};  // on the CPU: the scratch of a thread, as shared memory
+  cuda::Limits limits{};  // on the CPU, shared memory is the scratch of one thread
   bool built_in = false;
   std::string rejected;  // "", or why it is not tried
 };
 
-// The built-in one first, the others by how many of their members differ from it. None where nothing can be chosen.
+// The built-in config first, then the others by how many members differ from it. Empty if there is no choice.
 std::vector<Candidate> candidates_of(const BenchPoint& point, const TuneTarget& target);
 
-// The kind of problem that a choice for this point is stored under.
+// The kind of problem under which a choice for this point is stored.
 tuned::Kind kind_of(const BenchPoint& point, const TuneTarget& target);
 
-// The launch whose kernel a choice is about; a GPU's.
+// The GPU launch whose kernel a choice configures.
 cuda::Launch launch_of(const BenchPoint& point, const TuneTarget& target, const tuned::Choice& choice);
 
 }  // namespace cuflash::cli

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 

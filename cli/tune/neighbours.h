@@ -1,4 +1,4 @@
-// The configs around the one of a plan.
+// The configs near that of a plan.
 #pragma once
 
 #include <vector>

@@ -5,17 +5,17 @@
 
 #include "cli/bench/grid.h"
 #include "cli/bench/measure.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
 namespace {
 
-constexpr double kLeastGain = 0.02;     // of the time; below, the built-in choice stays
+constexpr double kLeastGain = 0.02;     // of the time; for less, the built-in choice stays
 constexpr double kCompiling = 1.0 / 3;  // of all time, before the first problem
-constexpr double kSearching = 0.6;      // of the time of a problem; the rest is for those that were fastest
+constexpr double kSearching = 0.6;      // of the time of a problem; the rest goes to the finalists
 constexpr double kMostDeciding = 10;    // seconds
-constexpr size_t kFinalists = 4;        // beside the built-in choice
+constexpr size_t kFinalists = 4;        // in addition to the built-in choice
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -57,7 +57,7 @@ void TuneSearch::compile_ahead(const std::vector<BenchPoint>& points, const Repo
       for (const Candidate& candidate : candidates_of(point, target_))
         if (candidate.rejected.empty()) programs.push_back(program_of(candidate, point, target_));
     } catch (const FlashAttentionError&) {
-      // Said when its turn comes.
+      // Reported when its problem is searched.
     }
   }
   compile(programs, compiled_, [&](size_t begun, size_t all) {
@@ -111,8 +111,8 @@ void TuneSearch::try_one(const Candidate& candidate, TuneOutcome& outcome, Timed
   }
   if (const std::string fault = trial_->fault(candidate); !fault.empty()) {
     if (candidate.built_in)
-      throw FlashAttentionError(CUFLASH_INTERNAL, named("the built-in choice ", "is wrong: " + fault));
-    notes.push_back(named("", "is left out, since it is wrong: " + fault));
+      throw FlashAttentionError(CUFLASH_INTERNAL, named("the built-in choice ", "gives wrong results: " + fault));
+    notes.push_back(named("", "is left out because its results are wrong: " + fault));
     ++outcome.wrong;
     return;
   }
@@ -120,7 +120,7 @@ void TuneSearch::try_one(const Candidate& candidate, TuneOutcome& outcome, Timed
   timed.emplace_back(trial_->first_time(candidate), &candidate);
 }
 
-// The fastest of a first look and the built-in choice, which stands first, measured in turns.
+// Times the fastest candidates of the first look and the built-in choice, which comes first, in alternation.
 void TuneSearch::decide(TuneOutcome& outcome, Timed& timed, double seconds) {
   const auto kept = static_cast<std::ptrdiff_t>(std::min(kFinalists, timed.size() - 1));
   std::partial_sort(timed.begin() + 1, timed.begin() + 1 + kept, timed.end());

@@ -1,4 +1,4 @@
-// The search of `cuflash tune`: candidates of one problem after the other, within a time.
+// The search of `cuflash tune`: the candidates of one problem after the other, within a time budget.
 #pragma once
 
 #include <chrono>
@@ -16,8 +16,8 @@ struct TuneOutcome {
   BenchPoint point;
   size_t tried = 0, rejected = 0, wrong = 0, left = 0;  // candidates
   tuned::Choice built_in, best;
-  double built_in_ms = 0, best_ms = 0;  // medians; the best by its ratio to the built-in
-  bool won = false;                     // the best is another one than the built-in
+  double built_in_ms = 0, best_ms = 0;  // medians; the best has the smallest ratio to the built-in
+  bool won = false;                     // the best is not the built-in choice
 };
 
 class TuneSearch {
@@ -29,18 +29,18 @@ class TuneSearch {
 
   using Report = std::function<void(size_t done, size_t all)>;  // before each kernel, each candidate
 
-  // Kernels of all problems on every core, which the search of one problem after the other would keep busy in part. Not for
-  // longer than a third of the time: what is left is compiled with its problem.
+  // Compiles the kernels of all problems on every core; compiling per problem would leave cores idle. Stops after a third of
+  // the time; the remaining kernels are compiled with their problem.
   void compile_ahead(const std::vector<BenchPoint>& points, const Report& report);
 
-  // share: of the time that is left. Candidates whose results are wrong are named in notes; throws where those of the
-  // built-in choice are, and Interrupted where a signal came.
+  // share: of the remaining time. Notes name the candidates whose results are wrong. Throws if those of the built-in choice
+  // are wrong, and Interrupted after a signal.
   TuneOutcome search(const BenchPoint& point, std::vector<Candidate> candidates, double share, const Report& report,
                      std::vector<std::string>& notes);
 
  private:
   using Clock = std::chrono::steady_clock;
-  using Timed = std::vector<std::pair<double, const Candidate*>>;  // milliseconds of a first look
+  using Timed = std::vector<std::pair<double, const Candidate*>>;  // milliseconds in the first look
 
   void try_one(const Candidate& candidate, TuneOutcome& outcome, Timed& timed, std::vector<std::string>& notes);
   void decide(TuneOutcome& outcome, Timed& timed, double seconds);
@@ -55,12 +55,12 @@ class TuneSearch {
   Clock::time_point start_ = Clock::now();
 };
 
-// Times by those of the built-in choice: turn by turn where there are as many, since a machine that others use is slow for
-// both, and otherwise by their median.
+// Times relative to the built-in choice: pairwise if there are as many, since a busy machine slows down both, and otherwise
+// relative to its median.
 std::vector<double> ratios_to(const std::vector<double>& built_in, std::vector<double> times);
 
-// Which of several lists of times is the best: the one with the least median of ratios to the first, which is the built-in
-// choice's and wins unless another saves 2% and three quarters of its ratios are below 1: beyond the noise.
+// The index of the best list of times: the one with the smallest median ratio to the first list, which belongs to the
+// built-in choice. Another list wins only if it saves 2% and three quarters of its ratios are below 1, which is beyond noise.
 size_t fastest_of(const std::vector<std::vector<double>>& times);
 
 }  // namespace cuflash::cli

@@ -21,7 +21,7 @@
 #include "cuda/jit/binaries.h"
 #include "cuda/jit/nvrtc.h"
 #include "dtype.h"
-#include "machine/text.h"
+#include "support/text.h"
 
 namespace cuflash::cli {
 
@@ -29,10 +29,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The plan's own is not forced: it need not obey the rules for what was chosen by others.
+// The plan's own config is not forced: it need not obey the rules for tuned choices.
 tuned::Choice forced_by(const Candidate& candidate) { return candidate.built_in ? tuned::Choice{} : candidate.choice; }
 
-// Of the norm: two results of a type, computed in another order, differ by less than half of that.
+// Relative to the norm: results of one type that were summed in another order differ by less than half of that.
 double largest_difference(DType type) { return size_of(type) > 2 ? 1e-4 : 2e-2; }
 
 double difference(const std::vector<float>& a, const std::vector<float>& b) {
@@ -44,7 +44,7 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
   return std::sqrt(squares / norm);
 }
 
-// A part of the problem that has every edge of the tiles, and no more tiles than show an error.
+// A smaller problem that has every edge of the tiles, with just enough tiles to show an error.
 check::Case case_of(const BenchPoint& p, const Candidate& candidate) {
   const tuned::Choice& choice = candidate.choice;
   const int64_t tile_q = std::max(choice.tile_q, 64 * choice.warpgroups), tile_k = std::max(choice.tile_k, 64);
@@ -54,7 +54,7 @@ check::Case case_of(const BenchPoint& p, const Candidate& candidate) {
   c.heads_q = c.heads_k * (p.heads_q / p.heads_k);
   c.len_q = std::min(p.len_q, tile_q + 37);
   c.len_k = std::min(p.len_k, (std::max(2, choice.stages) + 1) * tile_k + 45);
-  if (p.direction == kBackward) std::swap(c.len_q, c.len_k);  // tiles of keys stay, those of queries come and go
+  if (p.direction == kBackward) std::swap(c.len_q, c.len_k);  // backward keeps a tile of keys and loops over queries
   c.len_q = std::min(p.len_q, c.len_q), c.len_k = std::min(p.len_k, c.len_k);
   c.dim = p.head_dim, c.dim_v = p.head_dim_v;
   c.causal = p.causal;
@@ -136,7 +136,7 @@ void compile(const std::vector<Candidate*>& candidates, const BenchPoint& point,
   }
 }
 
-// A kernel that waits for ever cannot be stopped, but the process can.
+// A kernel that hangs cannot be stopped, but the process can.
 class Trial::Watchdog {
  public:
   void watch(const std::string& what) {
@@ -150,10 +150,10 @@ class Trial::Watchdog {
 
  private:
   void look() {
-    constexpr auto kPatience = std::chrono::seconds(60);  // the oracle's time included
+    constexpr auto kPatience = std::chrono::seconds(60);  // includes the oracle's time
     const std::lock_guard lock(mutex_);
     if (what_.empty() || Clock::now() - since_ < kPatience) return;
-    std::cerr << "cuflash: " << what_ << " does not come back from the GPU; nothing more can be measured\n";
+    std::cerr << "cuflash: " << what_ << " hangs on the GPU; nothing more can be measured\n";
     std::cerr.flush();
     ::_exit(1);
   }
@@ -220,7 +220,7 @@ std::vector<std::vector<double>> Trial::times(const std::vector<const Candidate*
   if (!timer_) {
     std::vector<bench::Run> runs;
     for (const Candidate* candidate : candidates) runs.push_back([this, candidate] { run(*candidate); });
-    auto times = bench::turn_times(runs, seconds);
+    auto times = bench::alternate_times(runs, seconds);
     for (auto& list : times)
       for (double& time : list) time *= 1e3;
     return times;

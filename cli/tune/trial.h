@@ -1,4 +1,4 @@
-// One problem of `cuflash tune` and its candidates: compiled, held to the oracle, timed.
+// One problem of `cuflash tune` and its candidates: compiles, checks against the oracle, and times them.
 #pragma once
 
 #include <functional>
@@ -14,20 +14,19 @@
 
 namespace cuflash::cli {
 
-// Kernels of a GPU that were compiled in this run, by name.
+// The GPU kernels compiled in this run, by name.
 struct CompileResult {
   std::string error;   // "", or why there is no kernel
-  std::string remark;  // "", or why it will be slow: registers that spill, products that wait for each other
+  std::string remark;  // "", or why it will be slow: spilled registers, serialized wgmma
 };
 using Compiled = std::map<std::string, CompileResult>;
 
-// Compiles what was not compiled before on every core and leaves it in the disk cache. Needs no GPU.
-using GoOn = std::function<bool(size_t begun, size_t all)>;  // asked by one thread, before each of its kernels
+// Compiles the missing kernels on every core and leaves them in the disk cache. Needs no GPU.
+using GoOn = std::function<bool(size_t begun, size_t all)>;  // called by one thread, before each of its kernels
 void compile(const std::vector<cuda::Program>& programs, Compiled& compiled, const GoOn& go_on);
 // The kernel of a candidate.
 cuda::Program program_of(const Candidate& candidate, const BenchPoint& point, const TuneTarget& target);
-// Compiles the kernels of candidates. Those that cannot be compiled or will be slow are rejected; the built-in one may be
-// slow.
+// Compiles the kernels of candidates, and rejects those that do not compile or will be slow. The built-in one may be slow.
 void compile(const std::vector<Candidate*>& candidates, const BenchPoint& point, const TuneTarget& target,
              Compiled& compiled);
 
@@ -39,13 +38,13 @@ class Trial {
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
 
-  // "", or what is wrong with the results of a candidate: against the oracle, for a part of the problem that the oracle
-  // can compute, or against those of the built-in choice, for the whole.
+  // "", or what is wrong with a candidate's results: a part of the problem is compared with the oracle, which could not
+  // compute all of it, and the whole with the results of the built-in choice.
   std::string fault(const Candidate& candidate);
 
-  // Milliseconds of the best of a few calls: a first look.
+  // The best of a few calls, in milliseconds: a first look.
   double first_time(const Candidate& candidate);
-  // Milliseconds of calls of each, in turns, for so many seconds.
+  // Milliseconds of each candidate's calls, in alternation, for so many seconds.
   std::vector<std::vector<double>> times(const std::vector<const Candidate*>& candidates, double seconds);
 
  private:
@@ -57,7 +56,7 @@ class Trial {
   BenchPoint point_;
   CudaTimer* timer_;
   BenchProblem problem_;
-  std::vector<float> expected_;  // a part of the results of the built-in choice
+  std::vector<float> expected_;  // sampled results of the built-in choice
   std::unique_ptr<Watchdog> watchdog_;
 };
 

@@ -1,4 +1,4 @@
-// Searches tiles, stages and splits for problems on this machine, and stores what beats the built-in tables.
+// Searches tiles, stages and splits for problems on this machine, and stores the choices that beat the built-in ones.
 #include <algorithm>
 #include <iostream>
 #include <new>
@@ -6,7 +6,6 @@
 #include "cli/arguments/exit.h"
 #include "cli/bench/grid.h"
 #include "cli/commands.h"
-#include "cli/kernels/cache_problem.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/table.h"
 #include "cli/tune/search.h"
@@ -15,8 +14,9 @@
 #include "cuda/families/plan.h"
 #include "cuda/jit/disk_cache.h"
 #include "cuda/jit/nvrtc.h"
-#include "machine/text.h"
+#include "machine/cache_problem.h"
 #include "support/environment.h"
+#include "support/text.h"
 #include "tuned/table.h"
 
 namespace cuflash::cli {
@@ -37,7 +37,7 @@ std::string members_text(const tuned::Choice& choice) {
   return text.substr(std::min(text.find(' ') + 1, text.size()));
 }
 
-// What the search would do.
+// The plan of the search (--dry-run).
 
 std::string verdict(const Candidate& candidate) {
   if (!candidate.rejected.empty()) return "no: " + candidate.rejected;
@@ -48,7 +48,7 @@ std::vector<std::string> row_of(const Candidate& candidate, bool cpu) {
   const cuda::Limits& l = candidate.limits;
   const std::string config = members_text(candidate.choice), what = verdict(candidate);
   if (cpu) return {config, join(l.shared_bytes), what};
-  if (l.shared_most == 0) return {config, "", "", what};  // another number of splits: the tile is that above
+  if (l.shared_most == 0) return {config, "", "", what};  // another number of splits for the tile above
   return {config, join(l.shared_bytes, " of ", l.shared_most), join("about ", l.registers, " of ", l.registers_most),
           what};
 }
@@ -57,7 +57,7 @@ void show_candidates(const BenchPoint& point, const TuneTarget& target, bool com
   std::vector<Candidate> candidates = candidates_of(point, target);
   std::cout << point_text(point) << (target.cpu ? "" : join(" on ", target_of(target.arch))) << "\n";
   if (candidates.empty()) {
-    std::cout << "nothing to choose: how it is cut into parts follows from the sequence alone\n";
+    std::cout << "nothing to choose: the sequence alone decides how the work is split\n";
     return;
   }
   if (compile_too && !target.cpu) {
@@ -79,7 +79,7 @@ int show_all(const TuneOptions& options, const std::vector<BenchPoint>& points, 
   return kExitOk;
 }
 
-// What it found.
+// The results of the search.
 
 int gain_of(const TuneOutcome& outcome) { return static_cast<int>(100 * (1 - outcome.best_ms / outcome.built_in_ms)); }
 
@@ -97,35 +97,35 @@ std::string device_of(const TuneTarget& target) {
   return target.cpu ? cpu::tuned_name() : cuda::tuned_name(cuda::device(0));
 }
 
-// After each problem: what was found is not lost with those that follow.
+// Stores after each problem, so that a later failure does not lose the choices found so far.
 void store(const TuneOutcome& o, const TuneTarget& target) {
   const tuned::Measured measured = o.won ? tuned::Measured{o.best, gain_of(o)} : tuned::Measured{};
   const std::string problem =
       tuned::write_choices(environment().cache_dir, device_of(target), {{kind_of(o.point, target), measured}});
-  if (!problem.empty()) throw UsageError(join("what was found cannot be stored: ", problem));
+  if (!problem.empty()) throw UsageError(join("the choices cannot be stored: ", problem));
 }
 
 void show_stored(const std::vector<TuneOutcome>& outcomes, const TuneTarget& target) {
   const auto won = std::count_if(outcomes.begin(), outcomes.end(), [](const TuneOutcome& o) { return o.won; });
-  std::cout << won << " of " << outcomes.size() << " problems have a faster choice now, in " << environment().cache_dir
-            << "/" << tuned::kTunedFile << " for " << in_quotes(device_of(target))
-            << "; the others keep what is built in\n";
-  if (environment().tuned == "off") std::cout << "CUFLASH_TUNED=off: plans do not read it\n";
+  std::cout << won << " of " << outcomes.size() << " problems now have a faster choice, in "
+            << environment().cache_dir << "/" << tuned::kTunedFile << " for " << in_quotes(device_of(target))
+            << "; the others keep the built-in one\n";
+  if (environment().tuned == "off") std::cout << "CUFLASH_TUNED=off: plans ignore this file\n";
 }
 
-// Before anything is measured: it would be lost.
+// Fails before measuring if the results could not be stored.
 void require_usable(const TuneOptions& options, const TuneTarget& target) {
   if (!(options.seconds > 0 && options.seconds <= 86400))
     throw UsageError(join("--seconds is ", options.seconds, ", must be larger than 0 and at most 86400"));
   if (options.dry_run) return;
   const cuda::DiskCache disk(environment().cache_dir);
-  if (!disk.usable()) throw UsageError(join("what is found could not be stored: ", cache_problem(disk)));
+  if (!disk.usable()) throw UsageError(join("the choices could not be stored: ", machine::cache_problem(disk)));
   if (target.cpu) return;
-  if (environment().jit == "off") throw UsageError("CUFLASH_JIT=off forbids to compile what shall be tried");
-  cuda::nvrtc();  // throws, with the way out
+  if (environment().jit == "off") throw UsageError("CUFLASH_JIT=off forbids compiling the candidates");
+  cuda::nvrtc();  // throws if there is no compiler
 }
 
-// Those that could be searched before a signal came. What is said of the others follows the progress.
+// The problems searched before a signal arrived. Notes on the others are printed after the progress line.
 std::vector<TuneOutcome> search_all(const TuneOptions& options, const TuneTarget& target,
                                     const std::vector<BenchPoint>& points, const AskedToEnd& asked_to_end) {
   TuneSearch search(target, options.seconds, options.grid.threads, asked_to_end);
@@ -154,7 +154,7 @@ std::vector<TuneOutcome> search_all(const TuneOptions& options, const TuneTarget
     } catch (const Interrupted&) {
       break;
     } catch (const std::bad_alloc&) {
-      notes.push_back(what + ": left out, there is not enough memory");
+      notes.push_back(what + ": left out, not enough memory");
     } catch (const FlashAttentionError& error) {
       if (error.status() != CUFLASH_OUT_OF_MEMORY && error.status() != CUFLASH_UNSUPPORTED) throw;
       notes.push_back(join(what, ": left out, ", error.what()));
@@ -163,9 +163,9 @@ std::vector<TuneOutcome> search_all(const TuneOptions& options, const TuneTarget
   progress.clear();
   for (const std::string& note : notes) std::cerr << note << "\n";
   if (asked_to_end)
-    std::cerr << "cuflash: interrupted: " << n << " of " << points.size() << " problems are searched and stored\n";
+    std::cerr << "cuflash: interrupted: " << n << " of " << points.size() << " problems were searched and stored\n";
   else if (n < points.size())
-    std::cerr << points.size() - n << " problems were left out: --seconds " << options.seconds << " are over\n";
+    std::cerr << points.size() - n << " problems were left out: --seconds " << options.seconds << " is used up\n";
   return outcomes;
 }
 
@@ -174,7 +174,7 @@ std::vector<TuneOutcome> search_all(const TuneOptions& options, const TuneTarget
 int run_tune(const TuneOptions& options) {
   const std::string device = options.arch.empty() ? bench_device(options.grid.device) : "cuda";
   if (!options.arch.empty() && options.grid.device == Device::cpu)
-    throw UsageError("--arch is an architecture of CUDA devices; leave it out with --device cpu");
+    throw UsageError("--arch names an architecture of CUDA devices; leave it out with --device cpu");
   const TuneTarget target = target_of(options, device);
   require_usable(options, target);
   const std::vector<BenchPoint> points = bench_grid(options.grid, device);

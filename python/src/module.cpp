@@ -127,7 +127,7 @@ void define(nb::module_& m, const char* name, Result (*call)(const CallArrays&, 
 std::string info() {
   try {
     std::ostringstream text;
-    cli::write_info(text, {});
+    machine::write_info(text, {});
     return text.str();
   } catch (const FlashAttentionError& error) {  // about a setting in the environment
     raise_error(error.status(), error.what(), {""});

@@ -1,8 +1,8 @@
-// Random structs for everything of the C ABI that answers a question about a call: sizes, explanations and, through the
-// same validation, plans for GPUs. Every answer is one that the contract knows, a refusal names an argument, and the size
-// query, explain and the plans agree.
+// Random structs for all functions of the C ABI that describe a call without running it: sizes, explanations and, through the
+// same validation, plans for GPUs. Every answer must be one of the contract's, a refusal must name an argument, and the size
+// query, explain and the plans must agree.
 //
-// CUFLASH_TEST_SEED chooses other structs, CUFLASH_TEST_SCALE=10 asks 300,000 times.
+// CUFLASH_TEST_SEED draws other structs, CUFLASH_TEST_SCALE=10 tries 300,000.
 #include <cuflash/cuflash_pages.h>
 #include <gtest/gtest.h>
 
@@ -29,14 +29,14 @@ namespace {
 
 struct Answer {
   cuflash_status status;
-  std::string text;  // what was asked for, or why not
+  std::string text;  // the answer, or the refusal
 
   bool operator==(const Answer&) const = default;
 };
 
 std::string words(const Answer& a) { return join(cuflash_status_name(a.status), ": ", a.text); }
 
-// "" or what is wrong with an answer by itself.
+// "", or what is wrong with a single answer.
 std::string fault_of(const Answer& a) {
   if (a.status == CUFLASH_OK) return a.text.empty() ? "said nothing" : "";
   if (a.status != CUFLASH_INVALID_ARGUMENT && a.status != CUFLASH_UNSUPPORTED && a.status != CUFLASH_NO_DEVICE)
@@ -73,7 +73,7 @@ Answer ask_why(Explain explain, const cuflash_attention& a, const Structs& t, co
   return answer_of(status, text);
 }
 
-// The size is in the explanation, a refusal is the same; a device that is not there is an answer of explain.
+// The explanation contains the size, and refusals are equal; for explain a missing device is an answer.
 std::string disagreement(const Answer& size, const Answer& why) {
   if (size.status == CUFLASH_OK && why.status == CUFLASH_OK)
     return why.text.find(size.text) != std::string::npos ? "" : join("explained without ", size.text, ": ", why.text);
@@ -94,7 +94,7 @@ std::string fault_of_questions(Size size, Explain explain, const cuflash_attenti
   return disagreement(first, why);
 }
 
-// Exceptions are answers as at the C edge.
+// Turns exceptions into answers, as the C API does.
 template <class Body>
 Answer caught(Body body) {
   try {
@@ -106,9 +106,9 @@ Answer caught(Body body) {
   }
 }
 
-// Every row has at least one number of 4 bytes in the workspace of backward: a size below that has wrapped around.
+// The workspace of backward has at least 4 bytes per row; a smaller size has wrapped around.
 void require_room_for_rows(const BackwardProblem& p, size_t bytes) {
-  if (p.packed() && p.memory.on_cuda()) return;  // whose rows are not known
+  if (p.packed() && p.memory.on_cuda()) return;  // its number of rows is unknown
   const double rows = p.packed() ? p.cu_q[p.batch] : static_cast<double>(p.batch) * static_cast<double>(p.len_q);
   if (static_cast<double>(bytes) < 4 * rows * static_cast<double>(p.heads_q))
     throw std::logic_error(join(bytes, " bytes are too few for ", to_string(p)));
@@ -117,7 +117,7 @@ void require_room_for_rows(const BackwardProblem& p, size_t bytes) {
 constexpr const char* kTargets[] = {"sm_80", "sm_86", "sm_90a", "sm_100", "sm_120"};
 constexpr Memory kDevice{.cuda_device = 0};
 
-// Plans, and what is sent to kernels, as far as no driver is needed for it.
+// Plans and kernel parameters, as far as they need no driver.
 std::string planned(const ForwardProblem& p, const Execution& e, const cuda::Arch& arch) {
   const cuda::ForwardPlan plan = plan_forward(p, arch);
   cuda::forward_params(p, nullptr);
@@ -153,7 +153,7 @@ std::string fault_of_plans(const cuflash_attention& a, const Structs& t, const c
   return disagreement(size, why);
 }
 
-// There is no question about a merge; what is refused has touched nothing.
+// merge_states has no query; a refused call must have written nothing.
 std::string fault_of_merge(const cuflash_merge_tensors& m, const cuflash_execution* e, cuflash_status& status) {
   const Answer here = caught([&] {
     read(e);
@@ -179,7 +179,7 @@ std::string fault_of(CallKind kind, uint64_t seed, cuflash_status& status) {
   const cuflash_execution* e = s.no_execution ? nullptr : &s.execution.get();
   const cuflash_attention& a = s.attention.get();
   std::string fault;
-  // Lengths on a device are not read: first as they are.
+  // Lengths on a device are not read: unchanged at first.
   if (kind == CallKind::forward) fault = fault_of_plans(a, s.outputs.get(), e, random);
   if (kind == CallKind::backward) fault = fault_of_plans(a, s.gradients.get(), e, random);
   if (kind == CallKind::cache) fault = fault_of_plans(a, s.cache.get(), e, random);
@@ -206,7 +206,7 @@ std::string fault_of(CallKind kind, uint64_t seed, cuflash_status& status) {
   }
 }
 
-// A sanitizer ends the program at once, and says what was wrong but not about which input.
+// A sanitizer ends the program at once, without saying which input was wrong.
 int input_at_hand = -1;
 
 void name_input() {
@@ -228,13 +228,13 @@ TEST(AbiFuzz, AnswersToRandomStructsAreOfTheContract) {
     ++answers[{kind, status}];
   }
   if (count < 1000) return;
-  for (const CallKind kind : kCallKinds) {  // a fuzzer of which nothing is accepted, or nothing refused, tests little
+  for (const CallKind kind : kCallKinds) {  // if nothing is accepted, or nothing refused, the fuzzer tests little
     EXPECT_GT(answers[std::pair(kind, CUFLASH_OK)], count / 40) << static_cast<int>(kind);
     EXPECT_GT(answers[std::pair(kind, CUFLASH_INVALID_ARGUMENT)], count / 40) << static_cast<int>(kind);
   }
 }
 
-// Small pools, and sizes that are none.
+// Small pools, and invalid sizes.
 TEST(AbiFuzz, AnswersToRandomPoolsAreOfTheContract) {
   Random random(test_seed());
   for (int n = scaled(3000); n > 0; --n) {

@@ -1,4 +1,4 @@
-// The C ABI: used from C, its structs as they grow, its messages, explain's buffer.
+// The C ABI: use from C, structs of other versions, messages, explain's buffer.
 #include "tests/api/c_api_test.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ TEST(CApi, EveryStatusHasANameOfItsOwn) {
   EXPECT_EQ(names.count(""), 0u);
 }
 
-// A program built against an older header, in which the struct ended before num_threads.
+// A program built against an older header, whose struct ended before num_threads.
 TEST(CApi, FieldsThatAShorterStructLacksKeepTheirDefaults) {
   cuflash_execution given;
   cuflash_execution_init(&given);
@@ -148,7 +148,7 @@ TEST_P(Explain, RefusesWhatTheCallRefuses) {
   EXPECT_EQ(text, std::string(64, '?'));
 }
 
-// explain is where a caller asks why nothing serves, so a missing device is an answer and no error.
+// Callers use explain to learn why a problem is not served, so a missing device is an answer, not an error.
 TEST_P(Explain, SaysWhyNoBackendServes) {
   call.execution.device = CUFLASH_DEVICE_CUDA;
   std::string text(4096, '\0');

@@ -1,9 +1,13 @@
-// Wrong calls of the C ABI: a valid call of any of its functions, one thing of which is broken, and how it must be
-// answered.
+// Wrong calls of the C ABI: a valid call of any of its functions with one defect, and the expected answer.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <functional>
+#include <iostream>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,7 +15,7 @@
 
 namespace cuflash::rejections {
 
-// A valid call that takes tensors. Whatever is not there for a function is empty.
+// A valid call that takes tensors. Members that a function does not have are empty.
 struct Target {
   std::string name;
   std::shared_ptr<void> owner;
@@ -25,33 +29,48 @@ struct Target {
   cuflash_execution* execution = nullptr;
 
   const Slot* find(const std::string& slot) const;
-  // Moves the tensor to the begin of memory of its own, with `room` bytes in all, which must stay untouched too.
+  // Moves the tensor to the start of its own memory of `room` bytes, which must stay untouched too.
   std::byte* move(const Slot& slot, size_t room);
 };
 using MakeTarget = std::function<Target()>;
 
 size_t bytes_of(const Slot& slot);
 
+// Something wrong with a tensor. apply returns what the refusal must mention, or nothing if the tensor cannot have it.
+struct Defect {
+  using Values = std::optional<std::vector<std::string>>;
+  const char* what;
+  Values (*apply)(const Slot& slot);
+};
+std::span<const Defect> tensor_defects();
+
 // Forward and backward, dense, padded and packed; calls over caches of several kinds; merges.
 std::vector<MakeTarget> all_targets();
 
-// Every case that was tried, by its name, and the names of those that were not answered as they must be.
+// Collects the names of all cases, and fails for those with a wrong answer.
 class Misuse {
  public:
-  // Breaks a fresh call of each target; nothing where it does not have what is to be broken. The call, its workspace
-  // query and its explanation must all refuse it.
+  // Breaks a fresh call of each target; `broken` returns nothing if the target lacks what it would break. The call, its
+  // workspace query and its explanation must all refuse it.
   using Break = std::function<std::optional<Refusal>(Target&)>;
   void everywhere(const std::string& what, const Break& broken);
-  // The same, of the call alone: what the other two do not look at.
+  // The same for defects that only the call checks.
   void calls(const std::string& what, const Break& broken);
 
-  // One case, whatever it is: why_not_refused says what is wrong.
+  // Any single case; `failure` comes from why_not_refused.
   void check(const std::string& name, const std::string& failure);
 
   size_t count() const { return names_.size(); }
 
  private:
   std::vector<std::string> names_;
+};
+
+class MisuseTest : public testing::Test {
+ protected:
+  void TearDown() override { std::cout << misuse.count() << " cases\n"; }
+
+  Misuse misuse;
 };
 
 }  // namespace cuflash::rejections

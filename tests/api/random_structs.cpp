@@ -45,7 +45,7 @@ double RandomStructs::real() {
 }
 
 const void* RandomStructs::address() {
-  // Of nothing; whole vectors, whole elements, or any byte.
+  // Invalid; aligned to vectors, to elements, or to bytes.
   const uintptr_t unit = random_.one_of<uintptr_t>({64, 64, 64, 64, 64, 64, 16, 8, 2, 1});
   return reinterpret_cast<const void*>((uintptr_t{1} << 44) + unit * static_cast<uintptr_t>(random_.below(1 << 30)));
 }
@@ -54,7 +54,7 @@ template <class TensorStruct>
 void RandomStructs::set(TensorStruct& t, DType dtype, const Shape& shape, Order order) {
   t.data = const_cast<void*>(address()), t.dtype = static_cast<int32_t>(dtype);
   t.rank = static_cast<int32_t>(shape.size());
-  std::array<int, 4> inside{0, 1, 2, 3};  // from the outermost dimension to the innermost one
+  std::array<int, 4> inside{0, 1, 2, 3};  // from the outermost dimension to the innermost
   if (order == Order::heads_inside && shape.size() == 4) std::swap(inside[1], inside[2]);
   int64_t step = 1;
   for (int n = t.rank - 1; n >= 0; --n) {
@@ -77,7 +77,7 @@ RandomStructs::Order RandomStructs::output_order() { return random_.one_of({Orde
 
 void RandomStructs::set_integers(cuflash_tensor& t, const Shape& shape, const std::vector<int32_t>& values) {
   memory_.push_back(values);
-  memory_.back().push_back(0);  // there is an address even of none
+  memory_.back().push_back(0);  // even an empty array has an address
   set(t, DType::i32, shape, Order::contiguous);
   t.data = memory_.back().data();
 }
@@ -95,7 +95,7 @@ std::vector<int32_t> RandomStructs::ends(int64_t count, int64_t total) {
   return values;
 }
 
-// Few: as many sequences as there are lengths in memory.
+// Few, since each sequence needs lengths in memory.
 RandomStructs::Sizes RandomStructs::draw_sizes(bool few_sequences) {
   const bool large = random_.chance(3);
   const auto size = [&] { return large ? extent() : small(); };
@@ -140,7 +140,7 @@ void RandomStructs::fill_keys() {
   s_.max_k = s_.len_k;
   if (packed_) {
     set_integers(a.cu_seqlens_k, {s_.batch + 1}, ends(s_.batch, s_.len_k));
-    // Of those that lengths give, a bias would have another shape each time.
+    // Without a bound the lengths would give the bias another shape each time.
     a.max_seqlen_k = random_.chance(2) ? 0 : s_.max_k = std::max(s_.len_k, extent());
   } else if (s_.batch <= 6 && random_.chance(3)) {
     set_integers(a.seqlens_k, {s_.batch}, lengths(s_.batch, s_.len_k));
@@ -183,7 +183,7 @@ void RandomStructs::fill_backward() {
   set_optional(t.dk, 2, s_.out, rows_shape(s_.heads_k, s_.len_k, s_.dim_qk), output_order());
   set_optional(t.dv, 2, s_.out, rows_shape(s_.heads_k, s_.len_k, s_.dim_v), output_order());
   if (a.bias.rank != 0 && random_.chance(2)) {
-    // As large as bias is where it does not repeat.
+    // As large as bias where it does not repeat.
     Shape own(a.bias.shape, a.bias.shape + 4);
     for (size_t d = 0; d < 3; ++d)
       if (own[d] == 1 || a.bias.stride[d] == 0) own[d] = std::min<int64_t>(1, own[d]);
@@ -361,7 +361,7 @@ void RandomStructs::change_something() {
             static_cast<int32_t>(random_.one_of<int64_t>({extent(), -1, 0, 0x7fffffff, kMaxExtent + 1}));
       }
       break;
-    case 6: {  // two tensors at one place
+    case 6: {  // two tensors at the same address
       cuflash_mutable_tensor& t = *any_of(written());
       t.data = const_cast<void*>(any_of(inputs())->data);
       break;
@@ -390,7 +390,7 @@ RandomStructs::RandomStructs(CallKind kind, uint64_t seed) : kind(kind), random_
     case CallKind::merge: fill_merge();
   }
   fill_execution();
-  if (random_.chance(50)) {  // no struct at all, but bytes
+  if (random_.chance(50)) {  // random bytes instead of a struct
     for (size_t n = sizeof(size_t); n < sizeof(cuflash_attention); ++n)
       attention.byte(static_cast<int64_t>(n)) = static_cast<std::byte>(random_.bits());
     return;

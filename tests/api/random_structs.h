@@ -1,6 +1,5 @@
-// Random arguments of the C ABI: valid ones, valid ones with a few fields changed, and bytes that mean nothing. Tensors
-// have addresses of nothing, since no question about a call may follow them; lengths, tables and indices are read, and
-// are in memory of their own.
+// Random arguments of the C ABI: valid ones, valid ones with a few fields changed, and random bytes. The addresses of tensors
+// are invalid, since no query may dereference them; lengths, tables and indices are read, and have real memory.
 #pragma once
 
 #include <cuflash/cuflash_cache.h>
@@ -32,7 +31,7 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-// A struct in memory of its own size or, once it is grown, of as many bytes as a struct_size may name.
+// A struct in memory of its own size or, once grown, of as many bytes as its struct_size may say.
 template <class Struct>
 class Padded {
  public:
@@ -62,12 +61,12 @@ struct RandomStructs {
   bool no_execution = false;  // NULL is passed
 
   RandomStructs(CallKind kind, uint64_t seed);
-  // Removes the address of lengths, tables and indices that are longer than their memory: what is left may be described
-  // as if it were in host memory.
+  // Clears the address of lengths, tables and indices that claim more than their memory, so that the rest can safely be
+  // described as host memory.
   void make_readable();
 
  private:
-  // Extents of a problem that is legal, unless too much of it is large.
+  // Extents of a legal problem, unless too many of them are large.
   struct Sizes {
     int64_t batch, heads_k, heads_q, len_q, len_k, dim_qk, dim_v;
     int64_t max_q, max_k;  // of packed sequences

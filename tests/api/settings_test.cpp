@@ -1,4 +1,4 @@
-// Variables of the environment: a value that cannot be meant is one sentence, in the terms of the one who set it.
+// Environment variables: an invalid value is refused with one sentence that names the variable.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -12,8 +12,8 @@
 namespace cuflash {
 namespace {
 
-// A plain call on the CPU, in a process that has not read the variable before. Exits with 0, or with the status and the
-// sentence.
+// A plain call on the CPU, in a process that has not read the variable yet. Exits with 0, or prints the sentence and exits
+// with the status.
 [[noreturn]] void exit_with_call(const char* name, const char* value) {
   ::setenv(name, value, 1);
   const std::vector<float> ones(4 * 64 * 8, 1.0f);
@@ -63,7 +63,7 @@ TEST_F(SettingsDeathTest, Tuned) {
   expect_refused("CUFLASH_TUNED", {"xx", "1", "ON"}, "must be on or off");
 }
 
-// Of calls on a GPU; but a word that is wrong is wrong everywhere.
+// They only affect calls on a GPU, but an invalid value is refused everywhere.
 TEST_F(SettingsDeathTest, JitAndCudaKernels) {
   expect_accepted("CUFLASH_JIT", {"", "on", "off"});
   expect_refused("CUFLASH_JIT", {"perhaps", "0"}, "must be on or off");
@@ -71,7 +71,7 @@ TEST_F(SettingsDeathTest, JitAndCudaKernels) {
   expect_refused("CUFLASH_CUDA_KERNELS", {"fastest", "hopper"}, "must be portable or best");
 }
 
-// What cannot be used costs time, and never a call; cuflash info says what is wrong.
+// An unusable cache or pack costs time but never fails a call; cuflash info says what is wrong.
 TEST_F(SettingsDeathTest, CacheDirAndPackAreNeverFatal) {
   expect_accepted("CUFLASH_CACHE_DIR", {"", "/proc/cuflash", "/dev/null", "nowhere/at/all"});
   expect_accepted("CUFLASH_PACK", {"", "/nowhere", "/dev/null", "/tmp"});

@@ -1,5 +1,5 @@
-// Tile registers of AMX and the signal stacks of a process. Everything holds on every processor; it can fail only on one
-// that has tiles.
+// AMX tile registers and the signal stacks of a process. The tests pass on every processor, and can only fail on one with
+// tiles.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/auxv.h>
@@ -18,7 +18,7 @@
 namespace cuflash::cpu {
 namespace {
 
-constexpr size_t kCommonStack = 8192;  // SIGSTKSZ, as long as it was a constant
+constexpr size_t kCommonStack = 8192;  // SIGSTKSZ while it was a constant
 
 // 0, or errno.
 int set_signal_stack(size_t bytes) {
@@ -60,7 +60,7 @@ struct Case {
   std::vector<double> ones, results;
 };
 
-// In processes of their own: a permission is never given back.
+// In separate processes, since a permission cannot be revoked.
 class SignalStackDeathTest : public testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
@@ -79,7 +79,7 @@ TEST_F(SignalStackDeathTest, OfTheCommonSizeIsAcceptedAfterCallsWithoutBf16) {
   EXPECT_EXIT(exit_after_calls_without_bf16(), testing::ExitedWithCode(0), "");
 }
 
-// Few rows of bf16 are widened where the decode path has no matrix instructions.
+// Few rows of bf16 are widened if the decode path has no matrix instructions.
 [[noreturn]] void exit_after_decode() {
   Case c(DType::bf16);
   Attention attention = c.attention();
@@ -93,7 +93,7 @@ TEST_F(SignalStackDeathTest, OfTheCommonSizeIsAcceptedAfterADecodeStepOfBf16) {
   EXPECT_EXIT(exit_after_decode(), testing::ExitedWithCode(0), "");
 }
 
-// The stack was there first: Linux refuses the tiles, and bf16 is computed without them.
+// With the stack installed first, Linux refuses the tiles, and bf16 is computed without them.
 [[noreturn]] void exit_after_bf16_with_a_small_stack() {
   if (set_signal_stack(kCommonStack) != 0) ::_exit(1);
   Case c(DType::bf16);
@@ -115,7 +115,7 @@ volatile sig_atomic_t handled = 0;
   Case c(DType::bf16);
   if (!c.runs()) ::_exit(1);
   if (explain(c.attention(), c.outputs()).find("not amx") != std::string::npos) ::_exit(2);
-  // What a program should allocate in any case: the size that the system names, and room for the handler.
+  // What every program should allocate: the size that the system reports, plus the handler's own needs.
   if (set_signal_stack(::getauxval(AT_MINSIGSTKSZ) + 16384) != 0) ::_exit(3);
   struct sigaction action {};
   action.sa_handler = [](int) { handled = 1; };
@@ -129,7 +129,7 @@ TEST_F(SignalStackDeathTest, OfTheSystemsSizeServesAfterCallsOfBf16) {
   EXPECT_EXIT(exit_after_bf16(), testing::ExitedWithCode(0), "");
 }
 
-// Without a processor that has tiles: what is asked of Linux, and when.
+// Needs no processor with tiles: what is requested from Linux, and when.
 struct FakeLinux {
   static inline uint64_t features = 0;
   static inline int error = 0, requests = 0;

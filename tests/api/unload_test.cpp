@@ -10,7 +10,8 @@ namespace cuflash::test {
 namespace {
 
 constexpr int kRounds = 20;
-// Workers go to sleep after some microseconds without work: they are closed upon awake, asleep and in between.
+// Workers go to sleep after some microseconds without work, so the library is closed while they are awake, asleep and in
+// between.
 constexpr useconds_t kPauses[] = {0, 20, 60, 2000};
 
 template <class Function>
@@ -28,7 +29,7 @@ bool plugin_attends(void* library) {
   return function && function() == 1;
 }
 
-// 0 where a process that opens, calls and closes again and again goes on to its end.
+// 0 if a process survives opening, calling and closing the library repeatedly.
 int open_call_close(const char* path, bool (*attend)(void*)) {
   return in_child([=] {
     for (int n = 0; n < kRounds; ++n) {
@@ -37,7 +38,7 @@ int open_call_close(const char* path, bool (*attend)(void*)) {
       if (!attend(library)) return 2;
       ::usleep(kPauses[n % std::size(kPauses)]);
       if (::dlclose(library) != 0) return 3;
-      ::usleep(1000);  // for threads that would run what is no longer there
+      ::usleep(1000);  // for threads that would run unloaded code
     }
     return 0;
   });

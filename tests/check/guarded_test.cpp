@@ -1,4 +1,4 @@
-// The harness itself: what a backend may not do to memory is found.
+// Tests the harness: illegal accesses of a backend are detected.
 #include "check/memory/guarded.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace cuflash::check {
 namespace {
 
-// [2, 3, 4] with a gap of 2 elements behind every row.
+// [2, 3, 4] with a gap of 2 elements after every row.
 GuardedTensor strided_output(DType dtype) {
   GuardedTensor t("t", dtype, {2, 3, 4}, {18, 6, 1}, 3);
   t.poison();
@@ -66,7 +66,7 @@ TEST_P(GuardedMemory, InputsMayNotChange) {
 
 INSTANTIATE_TEST_SUITE_P(Types, GuardedMemory, testing::Values(DType::f64, DType::f32, DType::f16, DType::bf16));
 
-// Inputs are filled, and building a case harms nothing.
+// Inputs are filled, and building a case damages nothing.
 TEST(CaseMemory, BuildsEveryCaseUndamaged) {
   for (uint64_t index = 0; index < 300; ++index) {
     CaseMemory memory(sweep_case(3, index));

@@ -34,7 +34,7 @@ struct Small {
     cache.k_new = bhsd(std::as_const(k_new).data(), 2, 1, 1, 2);
     cache.v_new = bhsd(std::as_const(v_new).data(), 2, 1, 1, 2);
   }
-  // Position t turns by t quarters of a circle.
+  // Position t rotates by t quarters of a circle.
   void quarters() {
     cos = {1, 0, -1, 0, 1}, sin = {0, 1, 0, -1, 0};
     cache.rotary_cos = contiguous(std::as_const(cos).data(), 5, 1);
@@ -42,7 +42,7 @@ struct Small {
   }
 };
 
-// Turned values are known up to the last digit.
+// Rotated values are known except for the last digit.
 void expect_row(const AppendedRow& row, const Values& expected) {
   ASSERT_EQ(row.least.size(), expected.size());
   for (size_t d = 0; d < expected.size(); ++d) {
@@ -69,7 +69,7 @@ TEST(CacheOracle, KeysOfOtherEntriesBehindThePadding) {
 
 TEST(CacheOracle, KeysOfPages) {
   Small s;
-  s.rows = {3, 7};  // pages of 4: {2, 0} and {1, 7}, of which the second does not exist
+  s.rows = {3, 7};  // pages of 4: {2, 0} and {1, 7}, where page 7 does not exist
   s.attention.window_left = 4, s.attention.causal = true;
   s.table = {2, 0, 1, 0};
   s.cache.block_table = contiguous(std::as_const(s.table).data(), 2, 2);
@@ -78,7 +78,7 @@ TEST(CacheOracle, KeysOfPages) {
                                                     0,   0,   0,   0,   120, 121, 130, 131, 0, 1, 10, 11, 20, 21}));
 }
 
-// A page that no query sees is not looked up: its entry of the table is that of no page.
+// A page that no query sees is not looked up: its table entry is invalid.
 TEST(CacheOracle, PagesThatNobodySees) {
   Small s;
   s.rows = {3, 7};
@@ -103,7 +103,7 @@ TEST(CacheOracle, NewRowsGoBehindTheOthers) {
   EXPECT_EQ(v[1].least, (Values{-7, -8}));
 
   s.cache.k_new = thd(std::as_const(s.k_new).data(), 2, 1, 2), s.cache.v_new = {};
-  s.cache.cu_seqlens_new = contiguous(std::as_const(s.cu).data(), 3);  // none, and two, which need another room
+  s.cache.cu_seqlens_new = contiguous(std::as_const(s.cu).data(), 3);  // none, and two, which need more room
   s.rows = {2, 2};
   const auto packed = appended_k(s.attention, s.cache);
   ASSERT_EQ(packed.size(), 2u);
@@ -153,9 +153,9 @@ TEST(CacheOracle, OnePositionIsThatOfTheFirstQuery) {
   EXPECT_EQ(values_of(PlainProblem(a, c).attention().q), (Values{-2, 1, -2, 1}));
 }
 
-// 1 + 2^-8 is the middle between two values of bf16; what is 2^-30 above it, f32 cannot tell from it.
+// 1 + 2^-8 is the midpoint between two values of bf16; f32 cannot distinguish it from a value 2^-30 above.
 TEST(CacheOracle, WhereF32CannotTellBothRoundingsAreLegal) {
-  const auto turned = [](float cos, float sin) {
+  const auto rotated = [](float cos, float sin) {
     std::vector<uint16_t> row{0x3f80, 0x3f80}, cache(2);  // bf16: 1, 1
     const std::vector<int32_t> rows{0};
     const Attention a{.q = bhsd<const void>(row.data(), DType::bf16, 1, 1, 1, 2), .k = {}, .v = {}};
@@ -167,35 +167,35 @@ TEST(CacheOracle, WhereF32CannotTellBothRoundingsAreLegal) {
     c.rotary_cos = contiguous<const float>(&cos, 1, 1), c.rotary_sin = contiguous<const float>(&sin, 1, 1);
     return appended_k(a, c).at(0);
   };
-  const AppendedRow near_tie = turned(1 + 0x1p-8f, -0x1p-30f);
+  const AppendedRow near_tie = rotated(1 + 0x1p-8f, -0x1p-30f);
   EXPECT_EQ(near_tie.least[0], 1);
   EXPECT_EQ(near_tie.most[0], 1 + 0x1p-7);
-  const AppendedRow clear = turned(1 + 0x1p-8f, -0x1p-12f);
+  const AppendedRow clear = rotated(1 + 0x1p-8f, -0x1p-12f);
   EXPECT_EQ(clear.least[0], 1 + 0x1p-7);
   EXPECT_EQ(clear.most[0], 1 + 0x1p-7);
   EXPECT_EQ(clear.least[1], 1);
 }
 
-// Queries in f64, of which every rounding is as good as another, move results by nearly nothing, and those in bf16
-// where none is in doubt by nothing at all.
+// Queries in f64, where any rounding is legal, move results by almost nothing; queries in bf16 whose rounding is
+// unambiguous do not move them at all.
 TEST(CacheOracle, NoiseOfTurnedQueries) {
   Small s;
   s.quarters();
-  const Forward exact = PlainProblem(s.attention, s.cache).turning_noise();
+  const Forward exact = PlainProblem(s.attention, s.cache).rotary_noise();
   for (const double x : exact.o) EXPECT_LT(x, 1e-12);
   EXPECT_EQ(exact.o.size(), 4u);
   EXPECT_EQ(exact.lse.size(), 2u);
   s.cache.rotary_cos = s.cache.rotary_sin = {};
-  for (const double x : PlainProblem(s.attention, s.cache).turning_noise().o) EXPECT_EQ(x, 0);
+  for (const double x : PlainProblem(s.attention, s.cache).rotary_noise().o) EXPECT_EQ(x, 0);
 }
 
-// A turned element that is 1 or 1 + 2^-7 makes the score of a large key -16 or 0: capped, -0.5 or 0. Nothing of that is in
-// the slope at -16.
+// A rotated element that is 1 or 1 + 2^-7 makes the score of a large key -16 or 0: capped, -0.5 or 0. The slope at -16 shows nothing of
+// that.
 TEST(CacheOracle, NoiseOfATurnedQueryReachesAcrossACap) {
   const std::vector<uint16_t> q{0x3f80, 0, 0x3f80, 0};                          // bf16: 1, 0, 1, 0
   std::vector<uint16_t> k{0x4500, 0, 0xc501, 0, 0, 0, 0, 0}, v(8), cache_o(4);  // 2048, 0, -2064, 0, and zeros
   const std::vector<int32_t> rows{2};
-  const std::vector<float> cos{1, 1 + 0x1p-8f}, sin{0, 0};  // of positions 0 and 1, where the query stands
+  const std::vector<float> cos{1, 1 + 0x1p-8f}, sin{0, 0};  // of positions 0 and 1; the query is at 1
   Attention a{.q = bhsd<const void>(q.data(), DType::bf16, 1, 1, 1, 4), .k = {}, .v = {}, .scale = 1};
   a.softcap = 0.5;
   CacheTensors c{.k = bhsd<void>(k.data(), DType::bf16, 1, 1, 2, 4),
@@ -207,8 +207,8 @@ TEST(CacheOracle, NoiseOfATurnedQueryReachesAcrossACap) {
   EXPECT_EQ(values_of(plain.attention().q), (Values{1, 0, 1, 0}));
   EXPECT_NEAR(oracle_forward(plain.attention()).lse.at(0), std::log(1 + std::exp(-0.5)), 1e-12);
   const double other = std::log(2.0) - std::log(1 + std::exp(-0.5));
-  EXPECT_GE(plain.turning_noise().lse.at(0), other);
-  EXPECT_LT(plain.turning_noise().lse.at(0), 2 * other);
+  EXPECT_GE(plain.rotary_noise().lse.at(0), other);
+  EXPECT_LT(plain.rotary_noise().lse.at(0), 2 * other);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A small random problem in memory of its own, for the tests of the references.
+// A small random problem with its memory, for the tests of the references.
 #pragma once
 
 #include <cuflash/flash_attention.h>

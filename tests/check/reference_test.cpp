@@ -1,4 +1,4 @@
-// The oracle against results worked out by hand, finite differences of itself, and the naive evaluation.
+// Compares the oracle with results worked out by hand, with its own finite differences, and with the naive evaluation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +30,7 @@ void expect_near(const std::vector<double>& actual, const std::vector<double>& e
 
 double& element(const ConstTensor& t, int64_t index) { return static_cast<double*>(const_cast<void*>(t.data))[index]; }
 
-int64_t stored_elements(const ConstTensor& t) {  // without the dimensions that repeat
+int64_t stored_elements(const ConstTensor& t) {  // without repeated dimensions
   int64_t count = t.rank == 0 ? 0 : 1;
   for (size_t d = 0; d < static_cast<size_t>(t.rank); ++d) count *= t.stride[d] == 0 ? 1 : t.shape[d];
   return count;
@@ -183,7 +183,7 @@ TEST(OracleByHand, EmptyProblems) {
   }
 }
 
-// Option sets that cross each other. Each takes a fresh sample of the default size.
+// Combinations of options, each applied to a fresh sample of the default size.
 struct Option {
   const char* name;
   std::function<void(Sample&)> set;
@@ -321,7 +321,7 @@ INSTANTIATE_TEST_SUITE_P(Options, References, testing::ValuesIn(kOptions),
 
 TEST(Oracle, HiddenNanReachesNothing) {
   Sample s;
-  s.attention.window_left = 1, s.attention.window_right = 0;  // queries 0, 1, 2 stand at keys 2, 3, 4: key 0 is unseen
+  s.attention.window_left = 1, s.attention.window_right = 0;  // queries 0, 1, 2 are at keys 2, 3, 4: key 0 is hidden
   const Forward clean = oracle_forward(s.attention);
   const Backward clean_g = oracle_backward(s.attention, s.dout, s.dlse);
   for (int64_t head = 0; head < 4; ++head) {
@@ -391,7 +391,7 @@ TEST(Oracle, PackedEqualsOneDenseCallPerSequence) {
       }
     }
   }
-  for (size_t n = 5 * 4 * 2; n < packed.o.size(); ++n) EXPECT_EQ(packed.o[n], 0);  // the row that does not exist
+  for (size_t n = 5 * 4 * 2; n < packed.o.size(); ++n) EXPECT_EQ(packed.o[n], 0);  // the row beyond the end
   const Forward naive = naive_forward(a);
   expect_near(naive.o, packed.o, 1e-13);
   expect_near(naive.lse, packed.lse, 1e-13);

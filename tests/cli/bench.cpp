@@ -1,4 +1,4 @@
-// `cuflash bench`: its grid, its file, its comparison, and the command from the outside.
+// `cuflash bench`: its grid, its file, its comparison, and the command as a program.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "cli/bench/report.h"
 #include "cuda/jit/binaries.h"
 #include "cuda/jit/compile.h"
+#include "files/error.h"
 #include "tests/cli/program.h"
 #include "tests/cuda/nvrtc.h"
 
@@ -42,7 +43,7 @@ TEST(BenchFiles, are_read_as_they_were_written) {
   EXPECT_EQ(read.results[1].ms, 1.75);
   EXPECT_EQ(read.results[0].share, std::nullopt);
   EXPECT_NE(json.find("\"extra_bytes\": 3000000000}"), std::string::npos) << json;
-  // What a later version adds is passed over.
+  // Members of later versions are skipped.
   const std::string extended =
       "{\"new\": [{\"a\": [1, -2.5e3], \"b\": {}}, [], null, true, \"\\u00e9]\"], " + json.substr(1);
   EXPECT_EQ(bench_json(parse_bench_json(extended)), json);
@@ -53,7 +54,7 @@ TEST(BenchFiles, are_read_as_they_were_written) {
 TEST(BenchFiles, that_are_broken_are_refused) {
   const std::string json = bench_json(some_results());
   for (size_t length = 0; length + 2 < json.size(); ++length)
-    EXPECT_THROW(parse_bench_json(json.substr(0, length)), UsageError) << length;
+    EXPECT_THROW(parse_bench_json(json.substr(0, length)), files::FileError) << length;
   for (const auto& [from, to, reason] : std::initializer_list<std::tuple<const char*, const char*, const char*>>{
            {"cuflash-bench-1", "other", "its format is 'other'"},
            {"\"ms\": 1.5", "\"ms\": 0", "ms must be larger than 0"},
@@ -63,7 +64,7 @@ TEST(BenchFiles, that_are_broken_are_refused) {
            {"\"ms\": 1.5", "\"ms\": \"1.5\"", "ms must be a number"},
            {"\"ms\": 1.5", "\"ms\": 9", "in this order"},
            {"\"ms\": 1.5", "\"ns\": 1.5", "no member 'ms'"},
-           {"\"ms\": 1.5", "\"ms\": 1.5, \"ms\": 1.5", "stands twice"},
+           {"\"ms\": 1.5", "\"ms\": 1.5, \"ms\": 1.5", "occurs twice"},
            {"\"batch\": 2", "\"batch\": 2.5", "whole number"},
            {"\"batch\": 2", "\"batch\": 99999999999999999999", "63 bits"},
            {"\"share\": null", "\"share\": -1", "share is negative"},
@@ -78,7 +79,7 @@ TEST(BenchFiles, that_are_broken_are_refused) {
     try {
       parse_bench_json(broken);
       ADD_FAILURE() << to << " was accepted";
-    } catch (const UsageError& error) {
+    } catch (const files::FileError& error) {
       EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << to << ": " << error.what();
     }
   }
@@ -117,7 +118,7 @@ TEST(BenchGrid, has_every_combination_once) {
   EXPECT_EQ(bench_grid(options, "cpu").size(), 2u * 4 * 4 * 4);
   options.preset = "decode", options.len = {100, 100}, options.batch = {3};
   const auto decode = bench_grid(options, "cpu");
-  ASSERT_EQ(decode.size(), 2u);  // flags go before the preset, and a length that stands twice is one
+  ASSERT_EQ(decode.size(), 2u);  // flags override the preset, and a length given twice counts once
   EXPECT_EQ(decode[1], (BenchPoint{"cpu", kDecode, "f32", 3, 32, 8, 1, 100, 128, 128, false, 64}));
   EXPECT_EQ(key_value_bytes(decode[1]), 3.0 * 8 * 100 * 256 * 4);
 
@@ -164,7 +165,7 @@ TEST_F(Commands, bench_measures_stores_and_compares) {
   EXPECT_EQ(run(dir, "bench --len 3 --seconds 0.001 --compare now.json").code, kExitUsage);
 }
 
-// In f32, for which no cuBLAS is asked: a real one may not survive a driver that is none.
+// In f32, which does not use cuBLAS: a real cuBLAS may crash on a fake driver.
 TEST_F(Commands, bench_measures_on_a_gpu) {
   const std::string environment = "LD_LIBRARY_PATH=" CUFLASH_FAKE_CUDA_PATH " CUFLASH_CACHE_DIR=cache";
   const Outcome outcome =
@@ -199,7 +200,7 @@ TEST_F(Commands, bench_fails_with_one_sentence_and_no_file) {
            {"--len 0", kExitUsage, "--len is 0"},
            {"--len 99999999999", kExitUsage, "--len is 99999999999"},
            {"--causal 2", kExitUsage, "--causal is '2'"},
-           {"--hidden 100", kExitUsage, "--hidden 100 is no multiple"},
+           {"--hidden 100", kExitUsage, "--hidden 100 is not a multiple"},
            {"--heads 4 --hidden 64", kExitUsage, "excludes"},
            {"--heads-k 3", kExitUsage, "--heads-k 3 does not divide"},
            {"--preset fast", kExitUsage, "--preset"},

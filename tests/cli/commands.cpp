@@ -1,4 +1,4 @@
-// The other commands of the program from the outside.
+// The other commands, run as programs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -177,7 +177,7 @@ TEST_F(Commands, check_goes_on_until_its_time_is_over_or_a_signal_comes) {
   const Outcome timed = run(dir, "check --forever --minutes 0.005 --seed 3 --first 7 --threads 2");
   EXPECT_EQ(timed.code, kExitOk) << timed.err;
   EXPECT_NE(timed.out.find("seed 3, from problem 7"), std::string::npos) << timed.out;
-  // The next problem is the one behind those that were checked.
+  // The next problem follows those that were checked.
   uint64_t checked = 0, next = 0;
   const size_t summary = timed.out.find('\n') + 1, resume = timed.out.find("--first ");
   ASSERT_NE(resume, std::string::npos) << timed.out;
@@ -186,7 +186,7 @@ TEST_F(Commands, check_goes_on_until_its_time_is_over_or_a_signal_comes) {
   EXPECT_EQ(next, 7 + checked);
 
   for (const std::string signal : {"INT", "TERM"}) {
-    // The shell waits for the program's first words, and passes its exit code on.
+    // The shell waits for the first output, and passes the exit code on.
     const std::string command = "cd '" + dir.file("") + "' && : >stdout && { env --default-signal=INT '" + tool() +
                                 "' check --forever --cache --threads 1 >stdout 2>stderr & } && "
                                 "while ! test -s stdout; do sleep 0.02; done; kill -" +
@@ -204,7 +204,7 @@ TEST_F(Commands, check_goes_on_until_its_time_is_over_or_a_signal_comes) {
   EXPECT_EQ(run(dir, "check --minutes 1").code, kExitUsage);
 }
 
-// A driver that does not run its kernels: nothing of a result is written.
+// A driver that does not run kernels: no result is written.
 TEST_F(Commands, check_forever_ends_at_a_mismatch_with_its_reproduction) {
   const Outcome outcome = run(dir, "check --forever --device cuda --head-sizes 1 --threads 1 --seed 5 --first 40",
                               fake_cuda_environment(dir));
@@ -220,7 +220,7 @@ TEST_F(Commands, check_forever_can_repeat_its_problems) {
   testing::internal::CaptureStdout();
   CheckOptions options;
   options.forever = options.repeat = true, options.minutes = 0.005, options.threads = 1, options.first = 7;
-  options.max_growth = 4096;  // sanitizers keep what was freed
+  options.max_growth = 4096;  // sanitizers keep freed memory
   const int code = run_soak(options, 1);
   const std::string out = testing::internal::GetCapturedStdout();
   EXPECT_EQ(code, kExitOk) << out;
@@ -231,7 +231,7 @@ TEST_F(Commands, check_forever_can_repeat_its_problems) {
   EXPECT_EQ(run(dir, "check --repeat").code, kExitUsage);
 }
 
-// Memory that somebody takes meanwhile and never gives back ends a soak.
+// A leak ends a soak.
 TEST_F(Commands, check_forever_sees_memory_that_grows) {
   constexpr size_t kPiece = size_t{1} << 20;
   std::vector<std::vector<char>> leaked;
@@ -265,7 +265,7 @@ TEST_F(Commands, io_tells_bytes_and_operations_without_a_gpu) {
   for (const char* member : {"\"direction\": \"forward\", \"len_q\": 1024, \"len_k\": 1024", "\"dram_read\": null",
                              "\"direction\": \"backward\", \"len_q\": 512", "\"causal\": true, \"window\": [-1, -1]"})
     EXPECT_NE(json.find(member), std::string::npos) << member << " in " << json;
-  // A tile of 128 queries sees the 64 keys before its first one, and those beside it: 95 of 2048 tiles are visited.
+  // A tile of 128 queries sees the 64 keys before its first query, and its own: 95 of 2048 tiles are visited.
   EXPECT_NE(run(dir, "io --len 4096 --window 64,0 --arch sm_90a", nothing).out.find("95.4%"), std::string::npos);
   for (const char* flags :
        {"--len 0", "--len 99999999999", "--heads 0", "--batch 1000000 --heads 1000000", "--heads 1000 --len 16000000",
@@ -275,7 +275,7 @@ TEST_F(Commands, io_tells_bytes_and_operations_without_a_gpu) {
   EXPECT_EQ(run(dir, "io --head-dim 300", nothing).code, kExitFailed);
 }
 
-// A profiler that runs what it is given on a GPU that does not exist, and says what two kernels moved.
+// A fake profiler: runs its command on a fake GPU, and reports what two kernels moved.
 TEST_F(Commands, io_shows_what_ncu_measured) {
   const auto profiler = [&](const std::string& body) {
     std::ofstream(dir.file("ncu")) << "#!/bin/sh\nshift 7\n" << body;
@@ -311,8 +311,7 @@ TEST_F(Commands, io_shows_what_ncu_measured) {
   expect_reason("echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1\n", "ERR_NVGPUCTRPERM");
   expect_reason("exit 3\n", "ended with status");
   expect_reason("exit 0\n", "printed no kernel");
-  EXPECT_NE(run(dir, words + " --arch sm_80", environment).out.find("the GPU is of sm_90a, not of sm_80"),
-            std::string::npos);
+  EXPECT_NE(run(dir, words + " --arch sm_80", environment).out.find("the GPU is sm_90a, not sm_80"), std::string::npos);
 }
 
 TEST(Ncu, refuses_what_is_no_table_of_bytes) {

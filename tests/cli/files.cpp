@@ -1,4 +1,4 @@
-// What the program writes to disk, and what it leaves there.
+// What the tool writes to disk and leaves there.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -9,13 +9,15 @@
 #include <thread>
 
 #include "cli/arguments/exit.h"
-#include "files/array_file.h"
+#include "files/tensors/array_file.h"
 #include "support/temporary_file.h"
 #include "tests/cli/program.h"
 #include "tests/shared/processes.h"
 
 namespace cuflash::cli {
 namespace {
+
+using namespace files;
 
 namespace fs = std::filesystem;
 
@@ -33,7 +35,7 @@ class Files : public Commands {
       count += is_temporary_name(found.path().filename().string()) || found.path().string().ends_with(".tmp");
     return count;
   }
-  // Runs the program as the process that the shell was, so that the shell knows the number it will have.
+  // The shell execs the tool, so that it knows the process id in advance.
   Outcome run_with_leftovers(const std::string& words, const std::string& output, const std::string& environment) {
     dir.write("run.sh", "mkdir -p cache\nfor f in " + output + " ." + output +
                             "; do : >$f.$$.tmp; mkdir $f.$$.0.tmp; ln -s nowhere $f.$$.1.tmp; done\nexec env " +
@@ -66,7 +68,7 @@ TEST_F(Files, pack_names_the_file_that_it_cannot_write) {
   EXPECT_EQ(temporary_files(), 0u);
 }
 
-// A pack that its writer's group could change would be refused by its reader.
+// A reader would refuse a pack that is writable by a group.
 TEST_F(Files, pack_can_be_written_by_its_owner_alone_whatever_the_umask) {
   const mode_t before = ::umask(0);
   const Outcome outcome =
@@ -92,14 +94,14 @@ TEST_F(Files, attend_does_not_overwrite_an_input) {
     for (const std::string& flags : {"-o " + output, "-o o.npy --lse " + output}) {
       const Outcome outcome = run(dir, inputs + flags);
       EXPECT_EQ(outcome.code, kExitUsage) << flags;
-      EXPECT_NE(outcome.err.find("--k is read from this file, whose content would be lost"), std::string::npos)
+      EXPECT_NE(outcome.err.find("--k is read from this file, which would be overwritten"), std::string::npos)
           << flags << ": " << outcome.err;
       EXPECT_EQ(dir.read("k.npy"), before) << flags;
       EXPECT_FALSE(dir.has("o.npy")) << flags;
     }
   // The input through a link, the output by its own name.
   EXPECT_EQ(run(dir, "attend --q q.npy --k soft.npy --v v.npy -o k.npy").code, kExitUsage);
-  // A file that is there and no input is replaced.
+  // An existing file that is not an input is replaced.
   dir.write("o.npy", "old");
   EXPECT_EQ(run(dir, inputs + "-o o.npy").code, kExitOk);
   EXPECT_NE(dir.read("o.npy"), "old");
@@ -148,7 +150,7 @@ TEST_F(Files, two_outputs_are_not_one_npy_file) {
   ::_exit(3);
 }
 
-// The compiler here pretends, so a pack takes milliseconds: where it ends before it was seen to write, another one starts.
+// The compiler is a fake, so a pack takes milliseconds. If it ends before it was seen writing, another one starts.
 TEST_F(Files, an_interrupted_pack_leaves_no_temporary_file) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     int status = 0;

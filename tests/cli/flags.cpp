@@ -1,5 +1,5 @@
-// The words of the command line: what is suggested for a misspelt one, what values mean, and that every flag of every
-// command answers a wrong value with one sentence.
+// The command line: suggestions for misspelt words, the meaning of values, and one sentence for a wrong value of every flag of
+// every command.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace cuflash::cli {
 namespace {
 
-// The program must fail as one that was called wrongly, with one sentence that holds `reason`.
+// The tool must fail with kExitUsage and one sentence that contains `reason`.
 void expect_refused(const test::TempDir& dir, const std::string& words, const std::string& reason) {
   const Outcome outcome = run(dir, words);
   EXPECT_EQ(outcome.code, kExitUsage) << words << ": " << outcome.out << outcome.err;
@@ -151,10 +151,10 @@ TEST(ArgumentsOfTheProgram, that_are_wrong_are_refused_with_a_way_out) {
            {{"bench", "--len"}, "--len needs a value"},
            {{"bench", "--json", "--len", "3"}, "--json needs a value, but the flag '--len' follows"},
            {{"bench", "--json", "-o", "3"}, "--json needs a value, but the flag '-o' follows"},
-           {{"bench", "--json", "a", "--json", "b"}, "--json stands twice"},
-           {{"bench", "--json", "a", "--json=b"}, "--json stands twice"},
-           {{"bench", "-o", "a", "--out", "b"}, "-o and --out are one flag"},
-           {{"bench", "--quick=1"}, "--quick takes no value, got '1'"}}) {
+           {{"bench", "--json", "a", "--json", "b"}, "--json was given twice"},
+           {{"bench", "--json", "a", "--json=b"}, "--json was given twice"},
+           {{"bench", "-o", "a", "--out", "b"}, "-o and --out are the same flag"},
+           {{"bench", "--quick=1"}, "--quick takes no value, but got '1'"}}) {
     const std::string message = refusal([&] { read_arguments(some_program(), typed); });
     EXPECT_NE(message.find(reason), std::string::npos) << reason << ": " << message;
   }
@@ -165,7 +165,7 @@ TEST(ArgumentsOfTheProgram, that_are_wrong_are_refused_with_a_way_out) {
 const char* const kCommands[] = {"demo",   "bench",  "tune",       "info",        "check", "explain", "io",
                                  "memory", "attend", "cache list", "cache clear", "pack",  "support"};
 
-// What a command needs beside the flag that is tried.
+// What a command needs besides the flag under test.
 std::string needed_by(const std::string& command, const std::string& flag) {
   std::string words;
   if (command == "attend")
@@ -177,14 +177,14 @@ std::string needed_by(const std::string& command, const std::string& flag) {
   return words;
 }
 
-// The flags of a command with the type of their value, "" where they have none, as its help shows them.
+// The flags of a command and the type of their value, "" if there is none, from its help.
 std::map<std::string, std::string> flags_of(const test::TempDir& dir, const std::string& command) {
   const std::string help = run(dir, command + " --help").out;
   const std::regex line(R"(\n  (?:-\w,)?(--[a-z-]+)(?: (\S+))?)");
   std::map<std::string, std::string> flags;
   for (std::sregex_iterator at(help.begin(), help.end(), line), end; at != end; ++at) {
     const std::string type = (*at)[2];
-    // A second space begins the description, and "Needs:" or "Excludes:" is no type.
+    // A second space begins the description, and "Needs:" or "Excludes:" is not a type.
     const bool has_type = !type.empty() && type.back() != ':' && help[static_cast<size_t>(at->position(2)) - 2] != ' ';
     flags[(*at)[1]] = has_type ? type.substr(0, type.find('=')) : "";
   }
@@ -204,7 +204,7 @@ TEST_F(Commands, every_flag_of_every_command_refuses_what_is_not_its_value) {
       const std::string words = command + needed_by(command, flag) + " " + flag;
       if (type.empty()) {
         expect_refused(dir, words + "=x", flag + " takes no value");
-        expect_refused(dir, words + " " + flag, flag + " stands twice");
+        expect_refused(dir, words + " " + flag, flag + " was given twice");
         continue;
       }
       if (flag != "--causal") {
@@ -274,7 +274,7 @@ TEST_F(Commands, flags_have_one_name_in_all_commands_and_keep_their_older_ones) 
   expect_refused(dir, "explain --seq-q x",
                  "--len is 'x', must be a whole number from 0 to 2^63 - 1 (--seq-q is the "
                  "older name of --len)");
-  expect_refused(dir, "explain --seq-q 1 --len 2", "--seq-q and --len are one flag");
+  expect_refused(dir, "explain --seq-q 1 --len 2", "--seq-q and --len are the same flag");
   expect_refused(dir, "demo --max-seq 5", "--max-len is 5, must be a whole number from 256 to 65536");
   expect_refused(dir, "pack --arch sm_90a --dim x -o x", "--head-dim is 'x'");
   for (const char* command : {"memory", "io --no-measure"}) {
@@ -283,7 +283,7 @@ TEST_F(Commands, flags_have_one_name_in_all_commands_and_keep_their_older_ones) 
     for (const char* word : {"1 queries", "1x64 ", "1x128 "})
       EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
   }
-  // One name for each of them in every help.
+  // Each has one name in every help.
   for (const std::string command : {"bench", "tune", "explain", "io", "memory"})
     for (const char* flag : {"--batch", "--heads", "--heads-k", "--head-dim", "--head-dim-v", "--len", "--len-q",
                              "--len-k", "--dtype", "--causal"})

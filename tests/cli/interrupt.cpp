@@ -1,4 +1,4 @@
-// Ctrl-C: what is finished is shown and stored, and the exit code is that of the signal.
+// Ctrl-C: finished results are shown and stored, and the exit code is that of the signal.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,8 +19,8 @@ std::string many_batches() {
   return list;
 }
 
-// Runs the program and signals it. A shell without job control ignores SIGINT for what it starts in the background. What
-// is finished by then depends on the machine: where that is nothing, the program is given longer.
+// Runs the program and signals it. A shell without job control ignores SIGINT in its background processes. How much is
+// finished by then depends on the machine; if nothing is, the program gets more time.
 Outcome interrupted(const test::TempDir& dir, const std::string& words, const std::string& finished,
                     const std::string& signal = "INT", const std::string& environment = "") {
   Outcome outcome{};
@@ -47,7 +47,7 @@ TEST_F(Commands, bench_keeps_the_points_that_were_measured_before_a_signal) {
     const BenchFile file = read_bench_file(dir.file("now.json"));
     ASSERT_GT(file.results.size(), 0u);
     ASSERT_LT(file.results.size(), 300u);
-    const std::string count = std::to_string(file.results.size()) + " of 300 points are measured";
+    const std::string count = std::to_string(file.results.size()) + " of 300 points were measured";
     EXPECT_NE(outcome.err.find("cuflash: interrupted: " + count), std::string::npos) << outcome.err;
     EXPECT_NE(outcome.err.find("--compare"), std::string::npos) << outcome.err;
     EXPECT_NE(dir.read("now.json").find("\"interrupted\": \"" + count + "\""), std::string::npos);
@@ -63,9 +63,7 @@ TEST_F(Commands, check_reports_the_problems_that_were_checked_before_a_signal) {
   EXPECT_EQ(outcome.code, 130) << outcome.err;
   const uint64_t checked = std::stoull(outcome.out);
   EXPECT_NE(outcome.err.find("interrupted: " + std::to_string(checked) +
-                             " of 100000 problems are checked; the others "
-                             "begin at --first " +
-                             std::to_string(5 + checked)),
+                             " of 100000 problems were checked; continue with --first " + std::to_string(5 + checked)),
             std::string::npos)
       << outcome.err;
 }
@@ -73,9 +71,9 @@ TEST_F(Commands, check_reports_the_problems_that_were_checked_before_a_signal) {
 TEST_F(Commands, tune_keeps_what_it_found_before_a_signal) {
   const Outcome outcome = interrupted(
       dir, "tune --device cpu --heads 1 --head-dim 8 --len 64 --seconds 60 --threads 1 --batch " + many_batches(),
-      "problems have a faster choice now", "INT", "CUFLASH_CACHE_DIR=cache CUFLASH_TUNED=on");
+      "problems now have a faster choice", "INT", "CUFLASH_CACHE_DIR=cache CUFLASH_TUNED=on");
   EXPECT_EQ(outcome.code, 130) << outcome.err;
-  EXPECT_NE(outcome.err.find(" of 300 problems are searched and stored"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find(" of 300 problems were searched and stored"), std::string::npos) << outcome.err;
   EXPECT_TRUE(dir.has("cache/tuned.txt"));
 }
 

@@ -1,4 +1,4 @@
-// Runs the cuflash program for tests that look at it from the outside.
+// Runs the cuflash tool as a program.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ inline Outcome run(const test::TempDir& dir, const std::string& words, const std
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, dir.read("stdout"), dir.read("stderr")};
 }
 
-// Two GPUs that do not exist, of Hopper.
+// Two fake Hopper GPUs.
 inline std::string fake_cuda_environment(const test::TempDir& dir) {
   return "LD_LIBRARY_PATH='" CUFLASH_FAKE_CUDA_PATH "' CUFLASH_CACHE_DIR='" + dir.file("cache") + "'";
 }

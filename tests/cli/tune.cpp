@@ -1,4 +1,4 @@
-// `cuflash tune`: its candidates, its trials, and the command from the outside.
+// `cuflash tune`: its candidates, its trials, and the command as a program.
 #include <gtest/gtest.h>
 
 #include "cli/arguments/exit.h"
@@ -105,7 +105,7 @@ TEST_F(Commands, tune_fails_with_one_sentence_and_no_file) {
     EXPECT_FALSE(dir.has("cache/tuned.txt")) << words;
   }
   EXPECT_EQ(run(dir, "tune --device cpu --len 16", "CUFLASH_CACHE_DIR=/proc/cuflash").code, kExitUsage);
-  // A GPU that computes nothing: the oracle is asked before the clock.
+  // A GPU that computes nothing: results are checked before they are timed.
   const Outcome fake =
       run(dir, "tune --device cuda --len 64 --dtype f32 --seconds 1", fake_cuda_environment(dir) + " CUFLASH_TUNED=on");
   EXPECT_EQ(fake.code, kExitFailed) << fake.out;
@@ -132,7 +132,7 @@ TEST(TuneCandidates, are_what_the_plan_would_take_and_what_is_near) {
       EXPECT_EQ(other, !candidate.built_in && candidate.choice.splits == 0)
           << direction << " " << to_string(candidate.choice);
     }
-    // Beside sums of dQ there is room for two or three stages, and no other warpgroups.
+    // Next to the sums of dQ there is room for two or three stages, and for no other number of warpgroups.
     EXPECT_GT(tried, p.direction == kBackward ? 1u : 3u) << direction;
   }
 }
@@ -144,7 +144,7 @@ TEST(TuneSearches, take_what_is_clearly_faster) {
   EXPECT_EQ(fastest_of({built_in, {9.9, 9.9, 9.9}}), 0u) << "one percent";
   EXPECT_EQ(fastest_of({built_in, {1, 9, 12, 12}}), 0u) << "noise";
   EXPECT_EQ(fastest_of({built_in, {12, 12, 12}}), 0u);
-  const std::vector<double> busy{10, 20, 10, 20};  // turns while others use the machine
+  const std::vector<double> busy{10, 20, 10, 20};  // rounds on a busy machine
   EXPECT_EQ(fastest_of({busy, {9, 18, 9, 18}}), 1u);
   EXPECT_EQ(fastest_of({busy, {10, 20, 10, 19}}), 0u);
   EXPECT_EQ(ratios_to(busy, {5, 5, 5, 5}), (std::vector<double>{0.5, 0.25, 0.5, 0.25}));
@@ -160,7 +160,7 @@ TEST(TuneTrials, compute_with_the_candidate_and_see_what_is_wrong) {
   EXPECT_GT(trial.first_time(all[1]), 0);
   const auto times = trial.times({&all[0], &all[1]}, 0.001);
   ASSERT_EQ(times.size(), 2u);
-  BenchPoint decode = point;  // whose cache is checked as that of a GPU is
+  BenchPoint decode = point;  // its cache is checked like that of a GPU
   decode.direction = kDecode, decode.len_q = 1, decode.batch = 2;
   for (const int64_t page_size : {0, 16}) {
     decode.page_size = page_size;

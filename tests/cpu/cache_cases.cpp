@@ -52,7 +52,7 @@ void draw_rows(Draw& draw, const Family& f, CacheCase& c) {
     if (pads) c.pad.push_back(static_cast<int32_t>(draw.between(0, std::min<int64_t>(rows, 70))));
     if (appends) c.len_new.push_back(static_cast<int32_t>(draw.one_in(4) ? 0 : draw.between(1, draw.of({1, 5, 70}))));
     const int64_t keys = rows + (appends ? c.len_new.back() : 0) - (pads ? c.pad.back() : 0);
-    // Queries without a position cannot be turned.
+    // Queries without a position cannot be rotated.
     const int64_t longest_q = c.rotary ? std::min(keys, f.longest_q) : f.longest_q;
     c.len_q.push_back(static_cast<int32_t>(draw.one_in(6) ? 0 : draw.between(0, longest_q)));
     c.room = std::max(c.room, rows + (appends ? c.len_new.back() : 0));

@@ -1,4 +1,4 @@
-// Random calls over a KV cache, of few kernels: the same ones for kernels that run on a GPU and on the host.
+// Random calls over a KV cache that need few kernels; the same calls for kernels on a GPU and in the emulator.
 #pragma once
 
 #include "tests/cpu/cache_scene.h"

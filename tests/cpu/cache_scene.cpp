@@ -133,7 +133,7 @@ CacheScene::Place CacheScene::place_of(size_t b, int64_t row) const {
   return {pages_[b][static_cast<size_t>(row / c_.page_size)], row % c_.page_size};
 }
 
-// Entries and pages in a random order. A page that nobody uses has a number that is none.
+// Entries and pages in a random order. An unused page gets an invalid number.
 void CacheScene::make_places() {
   std::mt19937_64 random(c_.seed * 7 + 3);
   const size_t columns = c_.page_size ? static_cast<size_t>((c_.room + c_.page_size - 1) / c_.page_size) : 1;
@@ -294,11 +294,11 @@ void CacheScene::make_outputs() {
 }
 
 // In the arithmetic of the contract: f32, or f64 for f64, and rounded to the type of q.
-std::vector<double> CacheScene::turned(std::vector<double> row, int64_t position) const {
+std::vector<double> CacheScene::rotated(std::vector<double> row, int64_t position) const {
   if (!c_.rotary) return row;
   const auto cos = cos_.row({position, 0}, c_.rotary / 2), sin = sin_.row({position, 0}, c_.rotary / 2);
-  const auto turn = [&](double x, double other, double c, double s, double sign) {
-    // Volatile: rounded by themselves, not fused with the sum.
+  const auto rotate = [&](double x, double other, double c, double s, double sign) {
+    // Volatile: rounded separately, not fused with the sum.
     if (c_.dtype == DType::f64) {
       const volatile double straight = x * c, across = other * s;
       return straight + sign * across;
@@ -312,21 +312,21 @@ std::vector<double> CacheScene::turned(std::vector<double> row, int64_t position
     const size_t first = c_.interleaved ? 2 * at : at;
     const size_t second = c_.interleaved ? first + 1 : at + static_cast<size_t>(c_.rotary / 2);
     const double a = row[first], b = row[second];
-    row[first] = turn(a, b, cos[at], sin[at], -1);
-    row[second] = turn(b, a, cos[at], sin[at], 1);
+    row[first] = rotate(a, b, cos[at], sin[at], -1);
+    row[second] = rotate(b, a, cos[at], sin[at], 1);
   }
   return rounded(row, c_.dtype);
 }
 
 std::vector<double> CacheScene::query(size_t b, int64_t h, int64_t i) const {
-  return turned(q_.row(query_index(b, h, i), c_.dim_qk), keys(b) - c_.len_q[b] + (c_.one_position ? 0 : i));
+  return rotated(q_.row(query_index(b, h, i), c_.dim_qk), keys(b) - c_.len_q[b] + (c_.one_position ? 0 : i));
 }
 std::vector<double> CacheScene::new_row(const MirroredTensor& t, size_t b, int64_t h, int64_t n, int64_t dim) const {
   if (c_.packed_new) return t.row({new_begin_[b] + n, h, 0}, dim);
   return t.row({static_cast<int64_t>(b), h, n, 0}, dim);
 }
 std::vector<double> CacheScene::new_key(size_t b, int64_t h, int64_t n) const {
-  return turned(new_row(k_new_, b, h, n, c_.dim_qk), c_.rows[b] + n - padding(b));
+  return rotated(new_row(k_new_, b, h, n, c_.dim_qk), c_.rows[b] + n - padding(b));
 }
 std::vector<double> CacheScene::new_value(size_t b, int64_t h, int64_t n) const {
   if (!c_.v_in_k) return new_row(v_new_, b, h, n, c_.dim_v);
@@ -393,7 +393,7 @@ std::string CacheScene::fault_of_row(size_t b, int64_t h, int64_t i) const {
   return text.str();
 }
 
-// New rows are there, and everything else is as it was.
+// New rows were written, and everything else is unchanged.
 std::string CacheScene::fault_of_cache() const {
   auto k = old_k_, v = old_v_;
   const int64_t length = cache.k.shape[2];

@@ -1,6 +1,6 @@
 // One call over a KV cache with everything around it: tensors in the memory of a (fake) device, and what the call must
-// have written, from the definition in double. What no query sees is NaN there, and block tables name pages that do not
-// exist where no row of theirs is used.
+// have written, from the definition in double. Rows that no query sees are NaN, and unused entries of block tables name pages
+// that do not exist.
 #pragma once
 
 #include <cuflash/cached_attention.h>
@@ -15,7 +15,7 @@ namespace cuflash::test {
 struct CacheCase {
   DType dtype = DType::bf16;
   int64_t dim_qk = 64, dim_v = 64, heads_k = 1, group = 1;
-  int64_t v_column = 0;  // where v is a slice of k's rows
+  int64_t v_column = 0;  // if v is a slice of k's rows
   bool v_in_k = false, aligned = true, o_is_f32 = false, has_lse = true;
   bool packed_q = false, packed_new = false;
   int64_t page_size = 0;  // 0: contiguous
@@ -25,21 +25,21 @@ struct CacheCase {
   int64_t window_left = -1, window_right = -1;
   double scale = 0.125, softcap = 0;
   bool alibi = false, sink = false;
-  int64_t rotary = 0;  // elements that are turned
+  int64_t rotary = 0;  // rotated elements of a row
   bool interleaved = false, one_position = false, rotary_f32 = false;
   int32_t num_splits = 0;
   uint64_t seed = 1;
 };
 std::string describe(const CacheCase& c);
 
-// A tensor of the device with a copy on the host, where its values are looked at.
+// A tensor on the device with a copy on the host, where its values are checked.
 struct MirroredTensor {
   DeviceBuffer buffer;
   std::vector<std::byte> host;
   Tensor view;  // of the device
 
   MirroredTensor() = default;
-  // memory_order: the dimensions from the outermost to the innermost one. offset: elements before the first one.
+  // memory_order: the dimensions from the outermost to the innermost. offset: elements before the first one.
   MirroredTensor(DType dtype, const std::vector<int64_t>& shape, const std::vector<size_t>& memory_order,
                  int64_t offset = 0);
   // Elements [0, count) of the innermost dimension.
@@ -65,7 +65,7 @@ class CacheScene {
   // Sequence b's output and LSE; after fault().
   std::vector<double> results(int64_t b) const;
   std::vector<double> read_results(int64_t b) { return o_.read(), lse_.read(), results(b); }
-  // Other lengths in the same memory; for calls whose results are not looked at by fault().
+  // Other lengths in the same memory; for calls whose results fault() does not check.
   void set_rows(const std::vector<int32_t>& rows) const;
 
  private:
@@ -99,7 +99,7 @@ class CacheScene {
   std::vector<double> new_value(size_t b, int64_t h, int64_t n) const;
   std::vector<double> key(size_t b, int64_t h, int64_t j) const;
   std::vector<double> value(size_t b, int64_t h, int64_t j) const;
-  std::vector<double> turned(std::vector<double> row, int64_t position) const;
+  std::vector<double> rotated(std::vector<double> row, int64_t position) const;
   std::string fault_of_row(size_t b, int64_t h, int64_t i) const;
   std::string fault_of_cache() const;
 

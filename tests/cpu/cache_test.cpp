@@ -1,4 +1,4 @@
-// Attention over a KV cache on the CPU: every layout and option against the oracle, and what may change no bit.
+// Attention over a KV cache on the CPU: every layout and option against the oracle, and changes that may not affect any bit.
 #include <new>
 #include <string>
 
@@ -49,7 +49,7 @@ TEST_P(CacheIsa, EveryTypeAndPlace) {
     }
 }
 
-// As many queries as make panels, in the same places.
+// Enough queries for panels, at the same positions.
 TEST_P(CacheIsa, ManyQueries) {
   for (const DType dtype : kFloatTypes)
     for (const Place& place : places()) {
@@ -136,7 +136,7 @@ TEST_P(CacheIsa, VAsASliceOfK) {
     }
 }
 
-// Wherever the rows lie, they are the same numbers added in the same order.
+// The layout does not matter: the same numbers are added in the same order.
 TEST_P(CacheIsa, PagesOfAnySizeGiveTheSameBits) {
   for (const DType dtype : kFloatTypes)
     for (const int32_t queries : {1, 3, 40})
@@ -157,8 +157,8 @@ TEST_P(CacheIsa, PagesOfAnySizeGiveTheSameBits) {
       }
 }
 
-// So many heads and keys that a task has several heads of a page, which are one row each. How many splits there are depends
-// on that, unless it is said.
+// So many heads and keys that a task has several heads of a page, which are one row each. The number of splits depends on
+// that, unless it is given.
 TEST_P(CacheIsa, PagesOfSeveralHeadsGiveTheSameBits) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     CacheSpec s;

@@ -81,8 +81,8 @@ TEST_P(Decode, LengthsAroundBlocksAndSplits) {
   }
 }
 
-// So many heads are tasks enough: none of them is split, and one task goes from block to block. These are shorter the more
-// rows there are.
+// So many heads are enough tasks that none is split, and one task goes from block to block. Blocks are shorter if there are
+// more rows.
 TEST_P(Decode, SeveralBlocksOfOneTask) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const auto& [rows, len_k] : {std::pair<int64_t, int64_t>{1, 2100}, {9, 1025}}) {
@@ -140,7 +140,7 @@ TEST_P(Decode, AnyNumberOfThreadsGivesTheSameBits) {
   }
 }
 
-// The ranges of keys are cut per sequence, so a row has the same bits whatever else is in the batch.
+// Splits are chosen per sequence, so that a row has the same bits whatever else is in the batch.
 TEST_P(Decode, TheRestOfTheBatchChangesNoBit) {
   const Sizes sizes{.batch = 3, .heads_q = 4, .heads_k = 2, .len_q = 2, .len_k = 2100, .dim = 24, .dim_v = 24};
   for (const bool side_by_side : {false, true}) {
@@ -162,7 +162,7 @@ TEST_P(Decode, TheRestOfTheBatchChangesNoBit) {
   }
 }
 
-// What nobody sees changes no bit: NaN and Inf beyond lengths, outside of the window, and where the mask forbids.
+// Hidden values change no bit: NaN and Inf beyond lengths, outside of the window, and where the mask is false.
 TEST_P(Decode, HiddenKeysAndValuesDoNotExist) {
   for (const DType dtype : kFloatTypes)
     for (const double hidden : {kNan, kInf, -kInf}) {
@@ -186,7 +186,7 @@ TEST_P(Decode, HiddenKeysAndValuesDoNotExist) {
     }
 }
 
-// The last key is seen by the last query only: its NaN reaches that one and leaves the bits of the other alone.
+// The last key is seen by the last query only: its NaN reaches that query and leaves the bits of the others unchanged.
 TEST_P(Decode, AVisibleNanReachesThoseWhoSeeIt) {
   Inputs in = dense({.heads_q = 3, .heads_k = 1, .len_q = 2, .len_k = 100, .dim = 8, .dim_v = 8});
   in.attention.causal = true;
@@ -200,7 +200,7 @@ TEST_P(Decode, AVisibleNanReachesThoseWhoSeeIt) {
   EXPECT_TRUE(same_bits(clean.lse, dirty.lse));
 }
 
-// Splits that see nothing, and a split of NaN alone, have no largest score: merging must not take the one for the other.
+// Neither an empty split nor a split of only NaN has a largest score; merging must not confuse them.
 TEST_P(Decode, ANanQueryIsNotLostBehindHiddenSplits) {
   Inputs in = dense({.heads_q = 2, .heads_k = 1, .len_k = 2048, .dim = 8, .dim_v = 8});
   std::vector<uint8_t> mask(2048, 1);

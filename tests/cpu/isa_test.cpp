@@ -30,7 +30,7 @@ TEST_P(EveryIsa, EqualsTheOracle) {
   EXPECT_EQ(result.failed, 0u);
 }
 
-// The set whose loops compute a problem of this type; those of bf16 may be a set of their own.
+// The instruction set that computes a problem of this type; bf16 may have its own.
 std::string set_of(DType type, const std::string& in_use) {
   const bool matrices = type == DType::bf16 && has_bf16_kernels();
   if (in_use == "neon_bf16" && !matrices) return "neon";
@@ -59,7 +59,7 @@ TEST_P(EveryIsa, ExplainNamesTheOneThatComputesTheProblem) {
     one_row.shape[2] = one_result.shape[2] = 1;
     const Attention panels{.q = q, .k = k, .v = v}, one_query{.q = one_row, .k = k, .v = v};
     const std::string expected = join("kernel     ", set_of(type, GetParam()), ", ");
-    // Rows of a decode step have matrix instructions on Arm alone.
+    // Only Arm has matrix instructions for the rows of a decode step.
     const std::string decodes = GetParam() == std::string("amx") ? "kernel     avx512, " : expected;
     const std::string forward = explain(panels, ForwardOutputs{.o = o}),
                       backward = explain(panels, BackwardTensors{.o = o, .lse = lse, .dout = dout, .dq = dq}),
@@ -78,7 +78,7 @@ TEST(Isa, TheBestComesLastAndIsTheDefault) {
   EXPECT_STREQ(isa_name(), isa_names().back());
 }
 
-// The variable is read once, so the question is put in a process that has not asked before.
+// The variable is read once, so this runs in a process that has not read it yet.
 TEST(IsaDeathTest, AnUnknownOneInTheEnvironmentIsAnError) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   setenv("CUFLASH_CPU_ISA", "z80", 1);

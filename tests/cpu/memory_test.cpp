@@ -66,8 +66,8 @@ void map_program() {
   }
 }
 
-// The kernel counts resident pages for each CPU apart and adds them up from time to time: with two CPUs a peak is off by
-// 256 KB at most, with many by megabytes.
+// Linux counts resident pages per CPU and adds the counts up from time to time: with two CPUs a peak is off by at most
+// 256 KB, with many by megabytes.
 constexpr size_t kCountingError = size_t{256} << 10;
 void stay_on_two_cpus() {
   cpu_set_t allowed, two;
@@ -79,14 +79,14 @@ void stay_on_two_cpus() {
 }
 
 // By how many bytes a call raises the peak of its process, thread stacks and allocator included. Each measurement runs in
-// a process of its own, because a peak never falls.
+// its own process, because a peak never falls.
 template <class Call>
 size_t peak_growth(Call call) {
   int channel[2];
   EXPECT_EQ(pipe(channel), 0);
   const pid_t child = fork();
   if (child == 0) {
-    cpu::Workspace::release_kept_block();  // what an earlier call left would hide what this one takes
+    cpu::Workspace::release_kept_block();  // a block kept by an earlier call would hide what this call allocates
     stay_on_two_cpus();
     map_program();
     const long before = peak_kilobytes();
@@ -115,7 +115,7 @@ void expect_linear(const char* what, const Sample& s4096, const Sample& s16384, 
   EXPECT_LE(s16384.backward, 4 * s4096.backward + slack) << what;
   // One Sq x Sk matrix of floats is 1 GB here; the inputs are 4 MB each.
   EXPECT_LT(s16384.forward, 16 * kMegabyte) << what;
-  // Up to eight ranges of keys have a dQ of their own, 4 MB each.
+  // Up to eight ranges of keys have their own dQ, 4 MB each.
   EXPECT_LT(s16384.backward, 48 * kMegabyte) << what;
   std::printf("%s: S=4096 forward %zu backward %zu, S=16384 forward %zu backward %zu bytes\n", what, s4096.forward,
               s4096.backward, s16384.forward, s16384.backward);
@@ -144,7 +144,7 @@ TEST(ExtraMemory, MeasuredPeakIsLinearInTheLength) {
   expect_linear("measured", sample(4096), sample(16384), 2 * kCountingError);
 }
 
-// What `cuflash memory` says of a call, and of naive attention.
+// What `cuflash memory` reports for a call, and for naive attention.
 TEST(ExtraMemory, ProfileIsWhatIsMeasured) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory hides that of the call";
   constexpr int64_t kLength = 2048;
@@ -159,8 +159,8 @@ TEST(ExtraMemory, ProfileIsWhatIsMeasured) {
     const auto slack = static_cast<double>(kMegabyte);
     constexpr size_t kThreads = size_t{256} << 10;  // their stacks, and what they allocate
     EXPECT_LE(static_cast<double>(call), profile.workspace + kThreads + kCountingError);
-    EXPECT_GE(static_cast<double>(call + kCountingError), profile.workspace / 2);  // a worker may get nothing to do
-    // Beside its matrices it has copies of rows, and results in double.
+    EXPECT_GE(static_cast<double>(call + kCountingError), profile.workspace / 2);  // a worker may stay idle
+    // In addition to its matrices it has copies of rows, and results in double.
     EXPECT_GE(static_cast<double>(naive), profile.naive_matrices - slack);
     EXPECT_LE(static_cast<double>(naive), 1.25 * profile.naive_matrices);
     EXPECT_GT(profile.saved(), 0.5);
@@ -177,7 +177,7 @@ TEST(ExtraMemory, ProfileIsWhatIsMeasured) {
                  3 * kRows);
 }
 
-// The measurement above sees memory that a call takes: without this, it could be blind.
+// Shows that the measurement above detects memory that a call allocates.
 TEST(ExtraMemory, MeasurementSeesAnAllocation) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory hides that of the call";
   const size_t growth = peak_growth([] {
@@ -215,7 +215,7 @@ void expect_long_run(int64_t dim, int64_t window_left) {
   Buffer o(in.dout.view()), lse(contiguous<void>(nullptr, DType::f32, 1, 1, length));
   flash_attention_forward(in.attention, {.o = o.view(), .lse = lse.view()});
 
-  // The last queries see what they see in a problem of their own: alignment is to the end of the keys.
+  // The last queries see the same keys in a smaller problem, since alignment is to the end of the keys.
   Attention last = in.attention;
   last.q = narrow(last.q, 2, length - 3, 3);
   const Results expected = run(last, narrow(in.dout.view(), 2, length - 3, 3));

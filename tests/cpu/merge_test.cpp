@@ -1,4 +1,4 @@
-// Two results of the same queries over different keys become the result over all of them.
+// Merging two results of the same queries over different keys gives the result over all keys.
 #include <cuflash/cached_attention.h>
 
 #include <cmath>
@@ -96,7 +96,8 @@ TEST(Merge, InPlace) {
   }
 }
 
-// A part without keys leaves the bits of the other alone, whatever its o holds; two of them make no keys at all.
+// A part without keys leaves the bits of the other unchanged, whatever its o holds; two such parts give the result without
+// keys.
 TEST(Merge, APartWithoutKeysDoesNotExist) {
   for (const DType dtype : kFloatTypes) {
     const Inputs in = dense({.heads_q = 2, .len_q = 3, .len_k = 40, .dim = 8, .dim_v = 9, .dtype = dtype});

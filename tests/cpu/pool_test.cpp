@@ -1,4 +1,4 @@
-// The thread pool alone: every index runs exactly once, whether its workers spin, sleep, or come too late.
+// The thread pool alone: every index runs exactly once, whether its workers spin, sleep, or wake up too late.
 #include "cpu/threads/pool.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ TEST(Pool, RunsEveryIndexOnce) {
 
 TEST(Pool, RunsEveryIndexOnceAfterItsWorkersFellAsleep) {
   for (int repeat = 0; repeat < 60; ++repeat) {
-    std::this_thread::sleep_for(std::chrono::microseconds(repeat * 7));  // around the moment when they do
+    std::this_thread::sleep_for(std::chrono::microseconds(repeat * 7));  // around the moment when they fall asleep
     run(1 + repeat % kMost);
   }
 }

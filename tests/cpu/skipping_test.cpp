@@ -1,4 +1,4 @@
-// Tiles that are reported as skipped are not even read: their memory is unreadable here.
+// Tiles reported as skipped are not read: their memory is unreadable here.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 namespace cuflash::test {
 namespace {
 
-// Rows of one page each, so that the rows a call must not touch can be taken away.
+// Rows of one page each, so that rows a call must not touch can be made unreadable.
 class PagedRows {
  public:
   explicit PagedRows(int64_t rows) : rows_(rows), bytes_(static_cast<size_t>(rows) * static_cast<size_t>(page())) {

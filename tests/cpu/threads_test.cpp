@@ -1,4 +1,4 @@
-// Results do not depend on who runs the work: thread counts, executors of the caller, callers at the same time, forks.
+// Results do not depend on how the work is run: thread counts, the caller's executors, concurrent callers, forks.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -52,7 +52,7 @@ ProblemPointer many_heads(DType dtype) {
   auto p = std::make_unique<NamedProblem>(std::string("many heads of ") + name_of(dtype), test::dense(sizes));
   Attention& a = p->in.attention;
   a.causal = true, a.dropout_p = 0.1, a.dropout_seed = 3;
-  // Summed over batch and heads: where an order that depends on the threads would show.
+  // Summed over batch and heads, where a dependence on the threads would show.
   p->bias.resize(static_cast<size_t>(sizes.len_q * sizes.len_k));
   p->sink.resize(static_cast<size_t>(sizes.heads_q));
   std::mt19937 bits(5);
@@ -170,7 +170,7 @@ TEST(Threads, ACallInsideACallReturns) {
   EXPECT_EQ(nesting.wrong, 0);
 }
 
-// 0 where a child of this process computes what it must; a child that hangs is ended by its alarm.
+// 0 if a child of this process computes the right result; an alarm ends a child that hangs.
 int exit_status_of_child(const NamedProblem& problem) {
   const pid_t child = fork();
   if (child == 0) {
@@ -189,8 +189,8 @@ TEST(Threads, AForkedChildHasThreadsOfItsOwn) {
   EXPECT_EQ(exit_status_of_child(*problem), 0);
   EXPECT_TRUE(problem->gives_the_serial_result({.num_threads = 4})) << "in the parent, after the fork";
 
-  // The thread beside allocates nothing while it computes: AddressSanitizer's allocator stays locked for ever in a child
-  // that was forked while another thread was in it.
+  // The other thread allocates nothing while it computes: in a child forked while another thread was allocating,
+  // AddressSanitizer's allocator would stay locked forever.
   const Attention& attention = problem->in.attention;
   test::Buffer o(problem->in.dout.view());
   const ForwardOutputs outputs{.o = o.view()};
@@ -219,7 +219,7 @@ TEST(Threads, AForkedChildHasThreadsOfItsOwn) {
 }
 
 TEST(ThreadsDeathTest, TheEnvironmentSetsTheirNumber) {
-  testing::FLAGS_gtest_death_test_style = "threadsafe";  // a process of its own: the variable is read once
+  testing::FLAGS_gtest_death_test_style = "threadsafe";  // a separate process, since the variable is read once
   EXPECT_EXIT(exit_with_default_workers("3"), testing::ExitedWithCode(3), "");
   EXPECT_EXIT(exit_with_default_workers("1"), testing::ExitedWithCode(1), "");
 }

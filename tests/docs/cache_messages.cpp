@@ -15,7 +15,7 @@ const int32_t kHeld[] = {5, 8}, kTooMany[] = {5, 9}, kFew[] = {5, 1}, kFiveEach[
 const int32_t kBeyond[] = {0, 2}, kSame[] = {1, 1}, kStarts[] = {0, 1, 2};
 const int32_t kTable[] = {3, 0, 1, 5}, kWrongTable[] = {3, -1, 1, 5}, kSharedTable[] = {3, 5, 1, 5};
 
-// A step of two sequences that is valid as it stands: nothing is appended.
+// A step of two sequences that is valid: nothing is appended.
 struct CacheCall {
   std::vector<float> memory = std::vector<float>(16384);
   Attention attention;
@@ -31,7 +31,7 @@ struct CacheCall {
     used_ += entries * heads * length * dim;
     return bhsd(data, entries, heads, length, dim);
   }
-  Tensor turns(int64_t positions, int64_t width) {
+  Tensor angles(int64_t positions, int64_t width) {
     float* const data = memory.data() + used_;
     used_ += positions * width;
     return contiguous(data, positions, width);
@@ -48,10 +48,10 @@ struct CacheCall {
     cache.block_table = contiguous(kSharedTable, kBatch, 2), cache.seqlens = contiguous(held, kBatch);
     cache.seqlens_new = contiguous(std::as_const(appended_).data(), kBatch);
   }
-  void turn(int64_t positions, int64_t width) {
-    cache.rotary_cos = turns(positions, width), cache.rotary_sin = turns(positions, width);
+  void rotate(int64_t positions, int64_t width) {
+    cache.rotary_cos = angles(positions, width), cache.rotary_sin = angles(positions, width);
   }
-  // What a GPU would be asked for.
+  // Plans the call for a GPU.
   void plan() const {
     Snapshot copies;
     const CacheProblem problem = describe(detail::to_c(attention), to_c(cache), Memory{0}, copies);
@@ -64,7 +64,7 @@ struct CacheCall {
   int64_t used_ = 0;
 };
 
-// The call with one thing that is wrong.
+// The call with one defect.
 template <class Change>
 void attend(Change change) {
   CacheCall call;
@@ -147,14 +147,14 @@ std::vector<Message> cache_messages() {
       {"cache-repeats", {}, [] { attend([](CacheCall& c) { c.append(1), c.cache.k.stride[0] = 0; }); }},
       {"cache-aliases", {}, [] { attend([](CacheCall& c) { c.cache.o.data = c.cache.k.data; }); }},
       // Rotary embedding
-      {"cache-rotary-width", {}, [] { attend([](CacheCall& c) { c.turn(64, kDim); }); }},
-      {"cache-rotary-positions", {}, [] { attend([](CacheCall& c) { c.turn(6, kDim / 2); }); }},
+      {"cache-rotary-width", {}, [] { attend([](CacheCall& c) { c.rotate(64, kDim); }); }},
+      {"cache-rotary-positions", {}, [] { attend([](CacheCall& c) { c.rotate(6, kDim / 2); }); }},
       {"cache-rotary-queries",
        {},
        [] {
          attend([](CacheCall& c) {
            c.attention.q = c.rows(kBatch, kHeadsQ, 2), c.cache.o = c.rows(kBatch, kHeadsQ, 2);
-           c.cache.seqlens = contiguous(kFew, kBatch), c.turn(64, kDim / 2);
+           c.cache.seqlens = contiguous(kFew, kBatch), c.rotate(64, kDim / 2);
          });
        }},
       // Splits

@@ -1,4 +1,4 @@
-// Messages about CUDA. None needs a GPU: drivers and compilers that do not exist are those of the other tests.
+// Messages about CUDA. None needs a GPU: they use the fake drivers and compilers of the other tests.
 #include <dlfcn.h>
 
 #include "cuda/driver/device.h"
@@ -15,7 +15,7 @@ namespace cuflash::docs {
 
 namespace {
 
-// A driver that works, with memory, and a compiler; the kernels alone do nothing.
+// A driver with memory and a compiler that work; only the kernels do nothing.
 const Environment kGpu = {{"LD_LIBRARY_PATH", CUFLASH_FAKE_CUDA_DIR},
                           {"CUFLASH_CACHE_DIR", CUFLASH_FAKE_CUDA_DIR "/docs"},
                           {"CUFLASH_JIT", "on"},

@@ -15,7 +15,7 @@ auto rows(std::vector<T>& memory) {
   return bhsd(memory.data(), kBatch, kHeads, kLength, kDim);
 }
 
-// The description with one thing that is wrong.
+// The call with one defect.
 template <class Change>
 void forward(Change change) {
   Call call;
@@ -56,7 +56,7 @@ void make_unaddressable(Call& c) {
   c.tensors.dq = c.tensors.dk = c.tensors.dv = {};
 }
 
-// As a program has it that was built against a later header: one more option, and it is set.
+// As in a program built against a later header: one more option, which is set.
 void pass_newer_struct() {
   struct {
     cuflash_attention known;

@@ -1,7 +1,7 @@
 // provoke            lists the names of all messages
 // provoke <name>     prints the status and the message of one
 //
-// A message may need another environment than this process has; then the program starts itself again in it.
+// If a message needs another environment, the program starts itself again in it.
 #include "tests/docs/provoke.h"
 
 #include <unistd.h>

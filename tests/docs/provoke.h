@@ -1,4 +1,4 @@
-// Messages that docs/troubleshooting.md quotes, each with what makes it come.
+// Messages that docs/troubleshooting.md quotes, each with code that provokes it.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -13,7 +13,7 @@ using Environment = std::vector<std::pair<std::string, std::string>>;
 
 struct Message {
   const char* name;
-  Environment environment;  // of the process that the message comes in
+  Environment environment;  // of the process that provokes it
   void (*provoke)();        // throws FlashAttentionError
 };
 
@@ -21,7 +21,7 @@ std::vector<Message> host_messages();
 std::vector<Message> cuda_messages();
 std::vector<Message> cache_messages();
 
-// A small problem that is valid as it stands. Whoever provokes a message breaks one thing of it.
+// A small valid problem. Each message breaks one thing of it.
 struct Call {
   std::vector<float> q, k, v, o, lse, grads;
   Attention attention;
@@ -30,8 +30,8 @@ struct Call {
   Execution execution;
 
   Call();
-  // Backward of so many rows that no machine has the scratch for them, and none of it is ever touched: only the gradient
-  // of sinks is asked for, [kManyHeads] in memory of the caller's.
+  // Backward of so many rows that no machine has enough scratch. No row is ever accessed: only the gradient of sinks is
+  // requested, [kManyHeads] in the caller's memory.
   static constexpr int64_t kManyHeads = 1 << 16;
   void make_huge(const void* sink, void* dsink);
 

@@ -1,5 +1,5 @@
-// .npy files: what NumPy writes is read, what an enemy writes is refused with a sentence, nothing is half-written.
-#include "files/npy.h"
+// .npy files: those of NumPy are read, hostile ones are refused with a sentence, and none is half-written.
+#include "files/npy/npy.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -10,20 +10,21 @@
 #include <cstring>
 
 #include "check/cases/random.h"
-#include "cli/arguments/exit.h"
 #include "dtype.h"
-#include "files/array_file.h"
+#include "files/error.h"
+#include "files/tensors/array_file.h"
+#include "files/tensors/convert.h"
 #include "fuzz/made_files.h"
-#include "machine/machine.h"
+#include "support/physical_memory.h"
 #include "tests/shared/temp_dir.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 namespace {
 
 using made::header, made::npy;
 using test::TempDir;
 
-// Bytes of a number in a byte order of its own, whatever this machine's is.
+// Bytes of a number in a given byte order, whatever this machine's is.
 template <class T>
 std::string bytes_of(T value, std::endian order) {
   std::string bytes(sizeof value, '\0');
@@ -48,7 +49,7 @@ std::vector<double> numbers(const Array& array) {
 std::string read_error(const std::string& path) {
   try {
     read_npy(path);
-  } catch (const UsageError& error) {
+  } catch (const FileError& error) {
     return error.what();
   }
   return "";
@@ -80,8 +81,8 @@ std::vector<Hostile> hostile_files() {
       {"half a header", good.substr(0, 30), "cut off"},
       {"no data", good.substr(0, good.size() - 16), "cut off"},
       {"data short by a byte", good.substr(0, good.size() - 1), "cut off"},
-      {"data long by a byte", good + "x", "goes on for 1 bytes"},
-      {"two arrays", good + good, "goes on"},
+      {"data long by a byte", good + "x", "has 1 more bytes after"},
+      {"two arrays", good + good, "must hold one array"},
       {"header length lies", std::string("\x93NUMPY\x02\0\xff\xff\xff\xff", 12) + header("<f4", "(1,)"), "cut off"},
       {"header too long", npy(std::string(2 << 20, ' '), "", 2), "at most"},
       {"header of zeros", npy(std::string(118, '\0'), four), "broken"},
@@ -90,7 +91,7 @@ std::vector<Hostile> hostile_files() {
       {"string not closed", npy("{'descr': '<f4", four), "does not end"},
       {"key missing", npy("{'descr': '<f4', 'shape': (2, 2)}", four), "'fortran_order' is missing"},
       {"key twice", npy("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2, 2)}", four),
-       "stands twice"},
+       "occurs twice"},
       {"key unknown", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), 'x': 1}", four), "unknown key"},
       {"text after", npy(header("<f4", "(2, 2)") + "import os", four), "after the dictionary"},
       {"nested", npy(header("<f4", std::string(60000, '(')), four), "broken"},
@@ -149,7 +150,7 @@ TEST(Npy, refuses_a_sparse_file_larger_than_the_memory) {
   EXPECT_NE(read_error(path).find("does not fit"), std::string::npos);
 }
 
-// Any file made from a good one by changing bytes is read or refused, never more than that (the sanitizers watch).
+// Any file made from a good one by changing bytes is read or refused, nothing else (the sanitizers watch).
 TEST(Npy, survives_random_damage) {
   const TempDir dir;
   const std::string good = npy(header("<f4", "(2, 3)"), little<float>({1, 2, 3, 4, 5, 6}));
@@ -166,12 +167,12 @@ TEST(Npy, survives_random_damage) {
     try {
       const Array array = read_npy(path);
       EXPECT_EQ(static_cast<int64_t>(array.bytes.size()), array.count() * size_of(array.type));
-    } catch (const UsageError&) {
+    } catch (const FileError&) {
       ++refused;
     }
   }
   EXPECT_GT(refused, kFiles / 4);
-  EXPECT_LT(refused, kFiles);  // damage to a value alone cannot be seen
+  EXPECT_LT(refused, kFiles);  // damage to a value cannot be noticed
 }
 
 TEST(Npy, reads_every_version_and_every_way_to_write_a_header) {
@@ -242,7 +243,7 @@ TEST(Npy, reads_arrays_without_dimensions_or_elements) {
 
 TEST(Npy, converts_with_one_rounding) {
   const TempDir dir;
-  // Just above the middle of two bf16 numbers, and rounded to float first it would be the middle.
+  // Just above the midpoint of two bf16 numbers; rounded to float first, it would be the midpoint.
   const double above_a_tie = 1 + 0x1p-8 + 0x1p-40;
   const Array array = read_npy(dir.write("r.npy", npy(header("<f8", "(2,)"), little<double>({above_a_tie, -1e300}))));
   const std::vector<std::byte> bf16 = convert(array, DType::bf16);
@@ -257,14 +258,13 @@ TEST(Npy, lengths_are_never_narrowed) {
   };
   EXPECT_EQ(lengths("<i8", little<int64_t>({2147483647})), std::vector<int32_t>{2147483647});
   EXPECT_EQ(lengths("|u1", little<uint8_t>({255})), std::vector<int32_t>{255});
-  EXPECT_EQ(lengths("<i2", little<int16_t>({-1})),
-            std::vector<int32_t>{-1});  // the library refuses it with its own words
-  EXPECT_THROW(lengths("<i8", little<int64_t>({2147483648})), UsageError);
-  EXPECT_THROW(lengths("<i8", little<int64_t>({int64_t{1} << 32})), UsageError);
-  EXPECT_THROW(lengths("<u4", little<uint32_t>({4294967295})), UsageError);
-  EXPECT_THROW(lengths("<u8", little<uint64_t>({uint64_t{1} << 63})), UsageError);
-  EXPECT_THROW(lengths("<f4", little<float>({3})), UsageError);
-  EXPECT_THROW(lengths("|b1", little<uint8_t>({1})), UsageError);
+  EXPECT_EQ(lengths("<i2", little<int16_t>({-1})), std::vector<int32_t>{-1});  // left to the library to refuse
+  EXPECT_THROW(lengths("<i8", little<int64_t>({2147483648})), FileError);
+  EXPECT_THROW(lengths("<i8", little<int64_t>({int64_t{1} << 32})), FileError);
+  EXPECT_THROW(lengths("<u4", little<uint32_t>({4294967295})), FileError);
+  EXPECT_THROW(lengths("<u8", little<uint64_t>({uint64_t{1} << 63})), FileError);
+  EXPECT_THROW(lengths("<f4", little<float>({3})), FileError);
+  EXPECT_THROW(lengths("|b1", little<uint8_t>({1})), FileError);
 }
 
 TEST(Npy, masks_are_true_where_they_are_not_zero) {
@@ -273,7 +273,7 @@ TEST(Npy, masks_are_true_where_they_are_not_zero) {
   EXPECT_EQ(to_bool(ints), (std::vector<std::byte>{std::byte{0}, std::byte{1}, std::byte{1}}));
   const Array bools = read_npy(dir.write("b.npy", npy(header("|b1", "(2,)"), std::string("\0\x02", 2))));
   EXPECT_EQ(to_bool(bools), (std::vector<std::byte>{std::byte{0}, std::byte{1}}));
-  EXPECT_THROW(to_bool(read_npy(dir.write("f.npy", npy(header("<f4", "(1,)"), little<float>({0}))))), UsageError);
+  EXPECT_THROW(to_bool(read_npy(dir.write("f.npy", npy(header("<f4", "(1,)"), little<float>({0}))))), FileError);
 }
 
 Array counting(ElementType type, const std::vector<int64_t>& shape) {
@@ -318,7 +318,7 @@ TEST(NpyWriter, writes_all_files_or_none) {
   const Array array = counting(ElementType::f32, {2});
   for (const std::string& bad :
        {dir.file("directory"), dir.file("no/such/place.npy"), dir.file("new.npy"), std::string("/dev/null")}) {
-    EXPECT_THROW(write_arrays({{dir.file("new.npy"), array}, {before, array}, {bad, array}}), UsageError) << bad;
+    EXPECT_THROW(write_arrays({{dir.file("new.npy"), array}, {before, array}, {bad, array}}), FileError) << bad;
     EXPECT_FALSE(dir.has("new.npy")) << bad;
     EXPECT_EQ(dir.read("old.npy"), "what was there") << bad;
     EXPECT_EQ(dir.entries(), 2u) << bad;
@@ -335,4 +335,4 @@ TEST(NpyWriter, a_link_stays_a_link) {
 }
 
 }  // namespace
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

@@ -1,6 +1,5 @@
-// Safetensors files: what others write is read, what an enemy writes is refused with a sentence, what we write is read
-// back.
-#include "files/safetensors.h"
+// Safetensors files: valid files are read, hostile ones are refused with a sentence, and our own are read back.
+#include "files/safetensors/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -8,15 +7,16 @@
 #include <cmath>
 #include <cstring>
 
-#include "cli/arguments/exit.h"
 #include "dtype.h"
 #include "error.h"
-#include "files/array_file.h"
+#include "files/error.h"
+#include "files/tensors/array_file.h"
+#include "files/tensors/convert.h"
 #include "fuzz/made_files.h"
-#include "machine/machine.h"
+#include "support/physical_memory.h"
 #include "tests/shared/temp_dir.h"
 
-namespace cuflash::cli {
+namespace cuflash::files {
 namespace {
 
 using made::length_text, made::object, made::safetensors, made::tensor;
@@ -40,12 +40,12 @@ template <class Call>
 std::string error_of(Call call) {
   try {
     call();
-  } catch (const UsageError& error) {
+  } catch (const FileError& error) {
     return error.what();
   }
   return "";
 }
-// Of a file of which tensor x is wanted.
+// For a file of which tensor x is requested.
 std::string read_error(const std::string& path) {
   return error_of([&] { read_array("--x", path); });
 }
@@ -63,7 +63,7 @@ struct Hostile {
   const char* reason;
 };
 
-// Files that are no files of tensors at all, or whose header is not the JSON it must be.
+// Files that are not safetensors, or whose header is not the required JSON.
 std::vector<Hostile> broken_files() {
   const std::string four = bytes_of<float>({1, 2, 3, 4});
   const std::string good_header = object({tensor("x", "F32", "[2,2]", "[0,16]")});
@@ -105,7 +105,7 @@ std::vector<Hostile> broken_files() {
       {"offsets missing", header(R"({"x":{"dtype":"F32","shape":[2,2]}})"), "needs all"},
       {"unknown key", header(R"({"x":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16],"y":1}})"), "unknown key 'y'"},
       {"key twice", header(R"({"x":{"dtype":"F32","dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})"),
-       "'dtype' stands twice"},
+       "'dtype' occurs twice"},
       {"dtype is a number", header(R"({"x":{"dtype":4,"shape":[2,2],"data_offsets":[0,16]}})"), "expected '\"'"},
       {"shape is a number", shape("4"), "expected '['"},
       {"shape not closed", shape("[2,2 x"), "expected ']'"},
@@ -114,11 +114,11 @@ std::vector<Hostile> broken_files() {
       {"shape of words", shape("[two,2]"), "whole number"},
       {"negative", shape("[-2,-2]"), "negative"},
       {"negative zero", shape("[-0]"), "negative"},
-      {"fraction", shape("[2.0,2]"), "digits alone"},
-      {"exponent", shape("[4e0]"), "digits alone"},
-      {"large exponent", shape("[2,2E0]"), "digits alone"},
-      {"leading zero", shape("[02,2]"), "digits alone"},
-      {"two zeros", shape("[00]"), "digits alone"},
+      {"fraction", shape("[2.0,2]"), "digits only"},
+      {"exponent", shape("[4e0]"), "digits only"},
+      {"large exponent", shape("[2,2E0]"), "digits only"},
+      {"leading zero", shape("[02,2]"), "digits only"},
+      {"two zeros", shape("[00]"), "digits only"},
       {"hexadecimal", shape("[0x4]"), "expected ']'"},
       {"beyond 64 bits", shape("[99999999999999999999]"), "63 bits"},
       {"beyond 63 bits", shape("[9223372036854775808]"), "63 bits"},
@@ -127,7 +127,7 @@ std::vector<Hostile> broken_files() {
       {"one offset", offsets("[16]"), "two numbers"},
       {"three offsets", offsets("[0,8,16]"), "more than 2"},
       {"offset negative", offsets("[-16,0]"), "negative"},
-      {"offset a fraction", offsets("[0,16.0]"), "digits alone"},
+      {"offset a fraction", offsets("[0,16.0]"), "digits only"},
       {"offset huge", offsets("[0,18446744073709551632]"), "63 bits"},
       {"byte that is no character", name("\xff"), "not UTF-8"},
       {"character cut off", name("\xe2\x82"), "not UTF-8"},
@@ -147,7 +147,7 @@ std::vector<Hostile> broken_files() {
   };
 }
 
-// Files whose header is JSON but cannot be true.
+// Files whose header is JSON but contradictory.
 std::vector<Hostile> lying_files() {
   const std::string four = bytes_of<float>({1, 2, 3, 4});
   const auto one = [&](const std::string& shape, const std::string& offsets) {
@@ -159,14 +159,14 @@ std::vector<Hostile> lying_files() {
   const std::string half = tensor("x", "F32", "[2]", "[0,8]");
   const std::string good = one("[2,2]", "[0,16]");
   return {
-      {"name twice", two(half, tensor("x", "F32", "[2]", "[8,16]")), "'x' stands twice"},
-      {"name twice, once escaped", two(half, tensor("\\u0078", "F32", "[2]", "[8,16]")), "'x' stands twice"},
-      {"metadata twice", safetensors("{\"__metadata__\":{},\"__metadata__\":{}}", ""), "stands twice"},
-      {"metadata key twice", safetensors("{\"__metadata__\":{\"a\":\"\",\"a\":\"\"}}", ""), "'a' stands twice"},
+      {"name twice", two(half, tensor("x", "F32", "[2]", "[8,16]")), "'x' occurs twice"},
+      {"name twice, once escaped", two(half, tensor("\\u0078", "F32", "[2]", "[8,16]")), "'x' occurs twice"},
+      {"metadata twice", safetensors("{\"__metadata__\":{},\"__metadata__\":{}}", ""), "occurs twice"},
+      {"metadata key twice", safetensors("{\"__metadata__\":{\"a\":\"\",\"a\":\"\"}}", ""), "'a' occurs twice"},
       {"data short by a byte", good.substr(0, good.size() - 1), "cut off"},
       {"no data", good.substr(0, good.size() - 16), "cut off"},
-      {"data long by a byte", good + "x", "goes on for 1 bytes"},
-      {"data of no tensor", safetensors("{}", "x"), "goes on for 1 bytes"},
+      {"data long by a byte", good + "x", "has 1 more bytes after"},
+      {"data of no tensor", safetensors("{}", "x"), "has 1 more bytes after"},
       {"shape smaller than offsets", one("[3]", "[0,16]"), "is 16 bytes, but F32 [3] needs 12"},
       {"shape larger than offsets", one("[5]", "[0,16]"), "needs 20"},
       {"empty shape, bytes there", one("[2,0]", "[0,16]"), "needs 0"},
@@ -354,7 +354,7 @@ TEST(ArrayFile, a_place_is_a_file_or_a_tensor_in_it) {
   expect("dir/a.safetensors:q", "dir/a.safetensors", "q", FileFormat::safetensors);
   expect("a.safetensors:b:0", "a.safetensors", "b:0", FileFormat::safetensors);
   expect("a.safetensors:b.safetensors:c", "a.safetensors", "b.safetensors:c", FileFormat::safetensors);
-  EXPECT_HAS(error_of([] { array_place("a.safetensors:"); }), "no tensor's name");
+  EXPECT_HAS(error_of([] { array_place("a.safetensors:"); }), "no tensor name");
   EXPECT_EQ(output_place("--dq", "a.safetensors").tensor, "dq");
   EXPECT_EQ(output_place("--dq", "a.safetensors:x").tensor, "x");
   EXPECT_EQ(output_place("--dq", "a.npy").tensor, "");
@@ -377,8 +377,7 @@ TEST(ArrayFile, a_tensor_without_a_name_is_that_of_the_flag_or_the_only_one) {
       dir.write("one.safetensors", safetensors(object({tensor("other", "U8", "[1]", "[0,1]")}), "\3"));
   EXPECT_EQ(numbers(read_array("--q", one)), std::vector<double>{3});
   EXPECT_HAS(error_of([&] { read_array("--q", one + ":q"); }), "no tensor 'q'");
-  EXPECT_HAS(error_of([&] { read_array("--q", dir.write("none.safetensors", safetensors("{}", ""))); }),
-             "no tensor at all");
+  EXPECT_HAS(error_of([&] { read_array("--q", dir.write("none.safetensors", safetensors("{}", ""))); }), "no tensors");
 }
 
 TEST(ArrayFile, a_long_list_of_tensors_is_cut) {
@@ -461,7 +460,7 @@ TEST(SafetensorsWriter, writes_all_files_or_none) {
                                                          {dir.file("bf16.npy"), array},  // NumPy has no such type
                                                          {fresh, array, "__metadata__"},
                                                          {fresh, array, "\xff"}}) {
-    EXPECT_THROW(write_arrays({{fresh, array, "x"}, {before, array, "x"}, bad}), UsageError) << bad.path << bad.tensor;
+    EXPECT_THROW(write_arrays({{fresh, array, "x"}, {before, array, "x"}, bad}), FileError) << bad.path << bad.tensor;
     EXPECT_FALSE(dir.has("new.safetensors")) << bad.path;
     EXPECT_EQ(dir.read("old.safetensors"), "what was there") << bad.path;
     EXPECT_EQ(dir.entries(), 3u) << bad.path;
@@ -479,4 +478,4 @@ TEST(SafetensorsWriter, one_file_under_two_names_is_shared) {
 }
 
 }  // namespace
-}  // namespace cuflash::cli
+}  // namespace cuflash::files

@@ -1,5 +1,5 @@
-// Attention over a KV cache on a GPU: the random calls that tests/cuda/fake_cuda_cache_test.cpp has the host compute, and what
-// only a device can get wrong: CTAs that run at once, streams, replays, a workspace that holds anything.
+// Attention over a KV cache on a GPU: the random calls of tests/cuda/fake_cuda_cache_test.cpp, and what only a device can get
+// wrong: concurrent CTAs, streams, replays, a workspace with arbitrary content.
 #include <algorithm>
 #include <random>
 
@@ -10,7 +10,7 @@
 namespace cuflash::test {
 namespace {
 
-// With CUFLASH_TEST_DEVICE=cuda alone; where there is no GPU, device.h has all of these skipped and says why.
+// Only with CUFLASH_TEST_DEVICE=cuda; without a GPU, device.h skips all of these and says why.
 class CacheOnGpu : public testing::Test {
   void SetUp() override { ASSERT_TRUE(on_cuda()) << "these run on a GPU: set CUFLASH_TEST_DEVICE=cuda"; }
 };
@@ -57,7 +57,7 @@ CacheCase long_case(int32_t num_splits) {
           .num_splits = num_splits};
 }
 
-// How splits meet: by tickets, or, where all of their CTAs run at one time and nothing is appended, by posts.
+// How splits are reduced: by tickets or, if all of their CTAs are co-resident and nothing is appended, through flagged pairs.
 enum class Reduction { by_tickets, by_exchange };
 struct LongScene : CacheScene {
   explicit LongScene(CacheCase c, Reduction reduction)
@@ -94,7 +94,7 @@ TEST_F(CacheOnGpu, ALongSequenceGivesTheSameBitsHoweverOften) {
   }
 }
 
-// Many launches are on their way, and nobody waits between them: tickets that one leaves behind serve the next.
+// Many launches are in flight without a wait between them: the tickets that one leaves must serve the next.
 TEST_F(CacheOnGpu, CallsBehindEachOtherAndOnTwoStreamsDoNotDisturbEachOther) {
   const Stream one, two;
   for (const Reduction reduction : {Reduction::by_tickets, Reduction::by_exchange}) {
@@ -111,7 +111,7 @@ TEST_F(CacheOnGpu, CallsBehindEachOtherAndOnTwoStreamsDoNotDisturbEachOther) {
   }
 }
 
-// What one of them leaves behind is another's garbage.
+// What one call leaves behind is garbage to the next.
 TEST_F(CacheOnGpu, CallsOfAllKindsShareAWorkspace) {
   const Stream stream;
   CacheCase c = long_case(0);
@@ -131,7 +131,7 @@ TEST_F(CacheOnGpu, CallsOfAllKindsShareAWorkspace) {
   EXPECT_EQ(other_exchange.fault(), "");
 }
 
-// Several calls in a graph start before the one before them has ended, and wait for it.
+// Calls in a graph start before the previous one has ended, and wait for it.
 TEST_F(CacheOnGpu, AReplayedGraphReadsTheLengthsOfThen) {
   const Stream stream;
   for (const Reduction reduction : {Reduction::by_tickets, Reduction::by_exchange}) {

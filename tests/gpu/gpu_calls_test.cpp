@@ -1,4 +1,4 @@
-// Calls with device memory: what is refused, and how; workspaces; lengths on the device.
+// Calls with device memory: refusals, workspaces, lengths on the device.
 #include <algorithm>
 
 #include "tests/gpu/gpu_memory.h"
@@ -104,7 +104,7 @@ TEST(Workspace, ForwardNeedsNone) {
   EXPECT_FALSE(untouched(s.p.o));
 }
 
-// O(N): what is needed beside the tensors grows with the sequence, not with its square.
+// O(N): extra memory grows with the sequence, not with its square.
 TEST(Workspace, GrowsLinearly) {
   const auto needed = [](int64_t length, bool deterministic) {
     const Stream stream;
@@ -162,8 +162,8 @@ TEST(Lengths, CheckedModeSaysWhatIsWrongWithThem) {
   expect_error([&] { dense_problem.forward(); }, CUFLASH_INVALID_ARGUMENT, "seqlens_k", {"entry 1 is 9"});
 }
 
-// Nobody looks at lengths on a normal call: what they claim beyond the tensors is cut off. Nothing may fault, and the
-// device must be usable afterwards.
+// A normal call does not check lengths; kernels clamp them to the tensors. Nothing may fault, and the device must be usable
+// afterwards.
 TEST(Lengths, UncheckedOnesNeverReachBeyondTheTensors) {
   const Stream stream;
   Inputs in =

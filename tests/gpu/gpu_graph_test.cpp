@@ -1,4 +1,4 @@
-// CUDA graphs, streams, threads and contexts: what a call does to them, and what they may not do to its results.
+// CUDA graphs, streams, threads and contexts: how calls affect them, and that they do not affect results.
 #include <thread>
 
 #include "tests/gpu/gpu_memory.h"
@@ -101,7 +101,7 @@ TEST(Graphs, ReplayFollowsPackedLengthsThatChanged) {
   capture_both(graph, p);
   for (const std::vector<int32_t>& cu : {std::vector<int32_t>{0, 100, 600}, {0, 0, 599}, {0, 333, 400}}) {
     cu_q.memory.write(cu.data(), 12), cu_k.memory.write(cu.data(), 12);
-    spoil(p);  // rows behind the last sequence are not written by either
+    spoil(p);  // neither writes rows after the last sequence
     const Bits expected = call_both(p, stream);
     spoil(p);
     graph.replay();
@@ -141,7 +141,7 @@ TEST(Graphs, WorkspaceMayComeFromThePool) {
   }
 }
 
-// What has to wait for the stream says so, and the capture goes on.
+// A call that must wait for the stream is refused, and the capture continues.
 TEST(Graphs, WaitingOptionsAreRefusedDuringCapture) {
   const Stream stream;
   DeviceProblem p(large_inputs(), stream);
@@ -168,7 +168,7 @@ TEST(Graphs, WaitingOptionsAreRefusedDuringCapture) {
   graph.replay();
 }
 
-// Threads with streams and workspaces of their own, at the same time, against one after the other.
+// Threads with their own streams and workspaces, concurrently, compared with one after the other.
 TEST(Streams, ThreadsAtTheSameTimeGiveTheBitsOfSerialCalls) {
   constexpr size_t kThreads = 4;
   const Inputs in = large_inputs();
@@ -205,7 +205,7 @@ TEST(Streams, ThirtyDeterministicRunsGiveTheSameBits) {
   }
 }
 
-// The device of the tensors is used whatever is current, and what was current stays so.
+// A call uses the device of its tensors, whichever is current, and leaves the current device unchanged.
 TEST(Contexts, AThreadWithoutAContextStaysWithout) {
   const Stream stream;
   DeviceProblem p(large_inputs(), stream);

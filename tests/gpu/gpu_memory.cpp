@@ -78,7 +78,7 @@ Graph::~Graph() {
   if (executable_) driver().cuGraphExecDestroy(executable_);
   if (graph_) driver().cuGraphDestroy(graph_);
 }
-// Global: whatever would break a capture anywhere in the process breaks this one.
+// Global: anything that would break a capture anywhere in the process breaks this one.
 void Graph::begin() {
   const cuda::DeviceGuard guard(first());
   cuda::check(driver().cuStreamBeginCapture(stream_.handle(), cuda::CU_STREAM_CAPTURE_MODE_GLOBAL),
@@ -113,7 +113,7 @@ DeviceProblem::DeviceProblem(const Inputs& in, const Stream& stream)
       dv(poisoned(in.attention.v)),
       attention(in.attention) {
   attention.q = q.view, attention.k = k.view, attention.v = v.view;
-  attention.cu_seqlens_q = attention.cu_seqlens_k = attention.seqlens_q = attention.seqlens_k = {};  // the tests' own
+  attention.cu_seqlens_q = attention.cu_seqlens_k = attention.seqlens_q = attention.seqlens_k = {};  // set by the tests
   execution = {.deterministic = true, .stream = stream.handle()};
 }
 

@@ -1,4 +1,4 @@
-// Device memory and streams for tests that are about CUDA itself: what check/memory/device.h would hide.
+// Device memory and streams for tests of CUDA itself, which check/memory/device.h would hide.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -52,7 +52,7 @@ class Stream {
   cuda::CUstream handle_ = nullptr;
 };
 
-// What a stream was given between begin and end, to be replayed.
+// The work that a stream received between begin and end, for replay.
 class Graph {
  public:
   explicit Graph(const Stream& stream) : stream_(stream) {}
@@ -70,8 +70,8 @@ class Graph {
   cuda::CUgraphExec executable_ = nullptr;
 };
 
-// A dense or packed problem on the device, with everything that forward and backward write. Lengths are the test's own to
-// set; then take_workspace.
+// A dense or packed problem on the device, with everything that forward and backward write. The test sets
+// lengths, then calls take_workspace.
 struct DeviceProblem {
   DeviceTensor q, k, v, dout, o, lse, dq, dk, dv;
   Attention attention;

@@ -27,7 +27,7 @@ std::string ModelledPool::adopt(const std::optional<CachedSequence>& handle, Mod
 
 std::string ModelledPool::start() { return adopt(pool_.start(), {}); }
 
-// A cut takes tokens away; the next one gets the position of the first that went.
+// A cut removes tokens; the next token gets the position of the first removed one.
 void ModelledPool::cut(Modelled& sequence, int64_t tokens) const {
   const auto kept = static_cast<size_t>(tokens);
   if (kept == sequence.tokens.size()) return;
@@ -90,7 +90,7 @@ std::string ModelledPool::truncate(size_t n, int64_t tokens) {
   return "";
 }
 
-// Page by page: one goes where nothing in it is wanted, unless that would leave a second gap.
+// Drops each page without a wanted token, unless that would leave a second gap.
 std::string ModelledPool::trim(size_t n, int64_t sinks, int64_t window) {
   Modelled& sequence = sequences_[n];
   const int64_t before = tokens(n), page_size = config_.page_size;

@@ -1,5 +1,5 @@
-// A page pool beside a plain model of it: every sequence is a list of token ids, and the pages are a memory in which
-// appends write ids and copies are made. Each function answers "" or what is wrong.
+// A page pool together with a plain model: every sequence is a list of token ids, and appends and copies write ids into the
+// pages. Each function returns "", or what is wrong.
 #pragma once
 
 #include <cuflash/page_pool.h>
@@ -25,7 +25,7 @@ class ModelledPool {
   std::string truncate(size_t n, int64_t tokens);
   std::string trim(size_t n, int64_t sinks, int64_t window);
   std::string release(size_t n);
-  std::string use_released() const;  // every handle of the past is refused
+  std::string use_released() const;  // every released handle is refused
 
   std::string check() const;  // all tokens are where they should be, all counts add up
 

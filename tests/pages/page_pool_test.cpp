@@ -108,7 +108,7 @@ TEST(PagePool, AForkSharesPagesUntilSomebodyWritesIntoOne) {
   EXPECT_EQ(written.copy->tokens, 2);
   EXPECT_EQ(pool.pages(a), (Pages{0, 1}));
   EXPECT_EQ(pool.pages(b), (Pages{0, 2}));
-  EXPECT_FALSE(pool.append(a, 1).copy) << "nobody else has that page now";
+  EXPECT_FALSE(pool.append(a, 1).copy) << "no other sequence has that page now";
   pool.check();
 }
 
@@ -185,12 +185,12 @@ TEST(PagePool, TrimmingDropsNothingThatIsWanted) {
            {0, 30}, {0, 27}, {30, 0}, {25, 0}, {kHuge, 0}, {0, kHuge}, {kHuge, kHuge}, {13, 14}})
     EXPECT_EQ(pool.trim(a, sinks, window).pages, 0) << sinks << ", " << window;
   EXPECT_EQ(pool.trim(a, 12, 14).pages, 1);
-  // Page 0 alone could go, but the gap starts at page 3: there is never a second one.
+  // Only page 0 could be dropped, but the gap starts at page 3, and there is never a second gap.
   EXPECT_EQ(pool.trim(a, 0, 23).pages, 0);
   expect_refused([&] { pool.trim(a, 13, 0); }, "sinks", {"13", "12"});
   expect_refused([&] { pool.trim(a, -1, 0); }, "sinks", {"-1"});
   expect_refused([&] { pool.trim(a, 0, -1); }, "window", {"-1"});
-  // The window starts inside of the gap: what stands before it goes.
+  // The window starts inside the gap, so everything before it is dropped.
   EXPECT_EQ(pool.trim(a, 5, 15).pages, 1);
   EXPECT_EQ(pool.state(a).sinks, 8);
   EXPECT_EQ(pool.trim(a, 0, 0).pages, 5);

@@ -1,5 +1,5 @@
-// Sequences that append to one entry or page: refused where a row would be written for two of them, or written for one
-// and read by another, and served where no such row is.
+// Sequences that append to the same entry or page: refused if a row would be written for two of them, or written for one and
+// read by another; served otherwise.
 #include <cuflash/cached_attention.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ struct Pages {
 
   int64_t batch() const { return static_cast<int64_t>(rows.size()); }
 
-  // What the call says: "" where it is served.
+  // The message of the call; "" if it is served.
   std::string answer() const {
     const auto zeros = [](int64_t count) { return std::vector<float>(static_cast<size_t>(count) + 1); };
     const int64_t len_new = fresh.empty() ? 0 : *std::max_element(fresh.begin(), fresh.end());
@@ -108,11 +108,11 @@ TEST(Appends, TheSentenceNamesBothSequencesThePageAndTheRow) {
 
 TEST(Appends, ASharedPrefixIsLegal) {
   EXPECT_EQ((Pages{.table = {0, 5, -1, 0, 6, -1}, .rows = {5, 5}, .used_q = {1, 1}, .fresh = {1, 1}}.answer()), "");
-  // Also a page that one appends to behind what the other reads of it.
+  // Also a page to which one appends after the part that the other reads.
   EXPECT_EQ((Pages{.table = {0, 5, -1, 0, 5, -1}, .rows = {6, 6}, .used_q = {1, 1}, .fresh = {1, 0}}.answer()), "");
 }
 
-// Pages in which many sequences have a row, and tables that a poor hash would send to one slot: no time but that of a sort.
+// Pages shared by many sequences, and tables that would collide in a poor hash: the check takes no longer than a sort.
 TEST(Appends, ManySequencesTakeNoTime) {
   const auto start = std::chrono::steady_clock::now();
   constexpr int64_t kBatch = 1 << 16;
@@ -131,7 +131,7 @@ TEST(Appends, ManySequencesTakeNoTime) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
 }
 
-// A comparison of each with each would take minutes.
+// Comparing all pairs would take minutes.
 TEST(Appends, AMillionEntriesOfBatchIdx) {
   constexpr int64_t kBatch = 1 << 20;
   std::vector<float> q(kBatch), o(kBatch), k_new(kBatch), k(2 * kBatch), v(2 * kBatch);

@@ -99,7 +99,7 @@ TEST(Overlap, SlicesOfOneBufferAreLegal) {
     Slices buffer{.by_head = by_head};
     const Attention a{.q = buffer.slice(0), .k = buffer.slice(1), .v = buffer.slice(2)};
     EXPECT_EQ(answer(a, buffer.slice(3)), "");
-    // By one element into the next slice.
+    // One element into the next slice.
     EXPECT_NE(answer(a, buffer.slice(3, -1)).find("o: shares memory with v"), std::string::npos);
     EXPECT_NE(answer(a, buffer.slice(0, 1)).find("o: shares memory with q"), std::string::npos);
     EXPECT_NE(answer(a, buffer.slice(1)).find("o: has the same data as k"), std::string::npos);
@@ -141,7 +141,7 @@ TEST(Overlap, KeysAndValuesOfACacheMayInterleaveAndMayNotShare) {
   EXPECT_THROW(attend(half(7)), FlashAttentionError);
 }
 
-// Of a workspace that is larger than the call needs, the rest is the caller's.
+// The caller may use the rest of a workspace that is larger than the call needs.
 TEST(Overlap, OnlyTheQueriedBytesOfAWorkspaceAreScratch) {
   std::vector<float> q(2 * 16 * 8);
   alignas(64) static std::byte memory[1 << 20];

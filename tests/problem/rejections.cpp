@@ -12,7 +12,7 @@ namespace {
 
 constexpr unsigned char kPoison = 0xa5;
 
-// `word` stands in the sentence with no letter or digit right before or behind it.
+// `word` occurs in the sentence as a whole word.
 bool mentions(const std::string& sentence, const std::string& word) {
   const auto in_word = [&](size_t at) {
     return at < sentence.size() && (std::isalnum(static_cast<unsigned char>(sentence[at])) != 0 || sentence[at] == '_');
@@ -54,7 +54,7 @@ std::optional<std::string> failure_of(const Rule& rule, const Sizes& sizes, Choi
 }
 
 void expect_all_refused(const std::vector<Rule>& rules) {
-  // Together with the 24 kinds of call enough to reach every dimension and value a rule chooses from.
+  // With the 24 kinds of call, enough to reach every dimension and value that a rule chooses from.
   constexpr uint64_t kVariants = 4;
   std::map<std::string, int> applied;
   const auto expect_refused = [&](const Rule& rule, const Sizes& sizes, Choices choices) {

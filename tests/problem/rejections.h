@@ -1,4 +1,4 @@
-// What the rejection tests share: a valid call of the C ABI with every option on and every optional tensor given, rules
+// Shared by the rejection tests: a valid call of the C ABI with every option on and every optional tensor given, rules
 // that break one thing of it, and the check that such a call is refused as the contract says.
 #pragma once
 
@@ -50,7 +50,7 @@ struct Slot {
   void remove() const { set_data(nullptr), *rank = 0; }
 };
 
-// Nothing where the tensor is absent.
+// Nothing if the tensor is absent.
 template <class TensorStruct>
 void add_slot(std::vector<Slot>& slots, const char* name, TensorStruct& t) {
   if (t.rank == 0) return;
@@ -86,7 +86,7 @@ class Call {
   cuflash_forward_outputs outputs;
   cuflash_backward_tensors tensors;
   cuflash_execution execution;
-  // What is passed; a rule may point these elsewhere.
+  // The pointers that are passed; a rule may redirect them.
   const cuflash_attention* attention_argument = &attention;
   const cuflash_forward_outputs* outputs_argument = &outputs;
   const cuflash_backward_tensors* tensors_argument = &tensors;
@@ -112,18 +112,18 @@ class Call {
   Memory inputs_memory_, outputs_memory_, scratch_;
 };
 
-// How a broken call must be answered: with this status, and a sentence that starts with the argument's name and holds
-// each of `values` as a word.
+// The expected answer to a broken call: this status, and a sentence that starts with the argument's name and contains each of
+// `values` as a word.
 struct Refusal {
   std::string argument;
   std::vector<std::string> values{};
   cuflash_status status = CUFLASH_INVALID_ARGUMENT;
 };
 
-// "" where a call was answered so and touched no output, otherwise what is wrong with its answer.
+// "" if a call was answered like that and touched no output, otherwise what is wrong.
 std::string why_not_refused(bool untouched, const Refusal& expected, const char* what, cuflash_status status);
 
-// Breaks one thing of a valid call; nothing where the call has no such thing.
+// Breaks one thing of a valid call; returns nothing if the call has no such thing.
 struct Rule {
   std::string name;
   std::function<std::optional<Refusal>(Call& call, Choices& choices)> apply;
@@ -134,8 +134,8 @@ std::string text(Number number) {
   return std::to_string(number);
 }
 
-// Applies the rule to a call of these sizes. Nothing where it does not apply, "" where the call was refused as it must
-// be, otherwise what went wrong.
+// Applies the rule to a call of these sizes. Nothing if it does not apply, "" if the call was refused as expected, otherwise
+// what went wrong.
 std::optional<std::string> failure_of(const Rule& rule, const Sizes& sizes, Choices& choices);
 
 // Each rule in both directions, all modes and types: every rule must have applied somewhere.

@@ -1,5 +1,4 @@
-// A failed allocation is an error code, whichever allocation it is. This program replaces operator new with one that
-// can be told to fail.
+// Any failed allocation becomes an error code. This program replaces operator new with one that can be made to fail.
 #include <cuflash/page_pool.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +31,7 @@ void* allocate_or_throw(size_t bytes, size_t alignment) {
   return memory;
 }
 
-// Not inlined: g++ takes a free() that it sees in an inlined delete for a mistake.
+// Not inlined: g++ would warn about the free() in an inlined delete.
 [[gnu::noinline]] void release(void* memory) noexcept { std::free(memory); }
 
 }  // namespace
@@ -53,8 +52,8 @@ void operator delete(void* memory, size_t, std::align_val_t) noexcept { release(
 namespace cuflash::rejections {
 namespace {
 
-// Fails the first allocation and all behind it, then only from the second on, ... until a call needs no more. Returns
-// how many a call makes. `otherwise` is its answer when nothing fails.
+// Fails all allocations from the first, then from the second, ... until a call succeeds. Returns how many a call makes.
+// `otherwise` is its answer when nothing fails.
 template <class MakeCall>
 int64_t expect_every_failure_reported(const MakeCall& make_call, cuflash_status otherwise) {
   for (int64_t n = 0;; ++n) {
@@ -64,7 +63,7 @@ int64_t expect_every_failure_reported(const MakeCall& make_call, cuflash_status 
     allocations_left = n;
     const cuflash_status status = call->run();
     allocations_left = -1;
-    const bool out_of_memory = failed != 0 && status != otherwise;  // a call may do without some of them
+    const bool out_of_memory = failed != 0 && status != otherwise;  // some allocations are optional
     EXPECT_EQ(status, out_of_memory ? CUFLASH_OUT_OF_MEMORY : otherwise)
         << "allocation " << n << ": " << cuflash_last_error();
     if (out_of_memory) {
@@ -159,7 +158,7 @@ TEST(CacheAllocation, AWorkspaceMakesACallThatAllocatesNothing) {
   });
 }
 
-// Fails the first allocation of a page pool and all behind it, then only from the second on, ...
+// Fails all allocations of a page pool from the first, then from the second, ...
 TEST(PagePoolAllocation, CreationThatFailsLeavesNothing) {
   cuflash_page_pool_config config;
   cuflash_page_pool_config_init(&config);

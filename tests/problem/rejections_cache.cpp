@@ -82,8 +82,8 @@ void CacheCall::fill_cache() {
   bind_integers(cache.leftpad, {2}, {1, 0});
   if (kind.paged) bind_integers(cache.block_table, {2, K::kColumns}, {1, 3, -1, 7, 0, 1000});
   else bind_integers(cache.batch_idx, {2}, {2, 0});
-  bind(cache.rotary_cos, kind.dtype, {K::kPositions, K::kTurned / 2});
-  bind(cache.rotary_sin, kind.dtype, {K::kPositions, K::kTurned / 2});
+  bind(cache.rotary_cos, kind.dtype, {K::kPositions, K::kRotaryDim / 2});
+  bind(cache.rotary_sin, kind.dtype, {K::kPositions, K::kRotaryDim / 2});
 }
 
 void CacheCall::fill_new_rows() {

@@ -1,5 +1,5 @@
-// A valid call over a KV cache with every option on and every optional tensor given, and the check that such a call, with
-// one thing of it broken, is refused as the contract says.
+// A valid call over a KV cache with every option on and every optional tensor given, and the check that such a call
+// with one defect is refused as the contract says.
 #pragma once
 
 #include <cuflash/cuflash_cache.h>
@@ -30,7 +30,7 @@ struct CacheKind {
   static constexpr int64_t kBatch = 2, kHeadsK = 2, kHeadsQ = 4, kQueries = 3, kDim = 6, kDimV = 5, kNew = 2;
   static constexpr int64_t kRoom = 9, kEntries = 4;                  // contiguous
   static constexpr int64_t kPageSize = 4, kPages = 8, kColumns = 3;  // paged
-  static constexpr int64_t kPositions = 12, kTurned = 4;             // rotary
+  static constexpr int64_t kPositions = 12, kRotaryDim = 4;          // rotary
   int64_t room() const { return paged ? kPageSize * kColumns : kRoom; }
 };
 std::string describe(const CacheKind& kind);
@@ -60,7 +60,7 @@ class CacheCall {
   cuflash_attention attention;
   cuflash_cache_tensors cache;
   cuflash_execution execution;
-  // What is passed; a rule may point these elsewhere.
+  // The pointers that are passed; a rule may redirect them.
   const cuflash_attention* attention_argument = &attention;
   const cuflash_cache_tensors* cache_argument = &cache;
 
@@ -78,7 +78,7 @@ class CacheCall {
   Memory inputs_memory_, outputs_memory_, scratch_;
 };
 
-// Breaks one thing of a valid call; nothing where the call has no such thing.
+// Breaks one thing of a valid call; returns nothing if the call has no such thing.
 struct CacheRule {
   std::string name;
   std::function<std::optional<Refusal>(CacheCall& call)> apply;

@@ -1,4 +1,4 @@
-// Calls over a KV cache that look wrong and are legal, and those that ask for a workspace.
+// Calls over a KV cache that look wrong but are legal, and workspace queries.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -26,7 +26,7 @@ TEST(LegalCacheCalls, ALongerStructWithNothingSetIsServed) {
   EXPECT_EQ(call.run(), CUFLASH_OK) << cuflash_last_error();
 }
 
-// Entries of no use: the page of no row, of a row that nobody sees, or of padding.
+// Unused entries: pages of no row, of hidden rows, or of padding.
 TEST(LegalCacheCalls, WhatNobodyLooksAtMayBeAnything) {
   CacheCall call({.new_rows = NewRows::none, .paged = true});
   call.attention.window_left = 0, call.attention.causal = 1;
@@ -56,7 +56,7 @@ TEST(LegalCacheCalls, ACacheThatIsOnlyReadMayRepeat) {
   }
 }
 
-// Where an extent is 1 its stride means nothing, also for the question whether v is a slice of k.
+// The stride of an extent of 1 is meaningless, also for deciding whether v is a slice of k.
 TEST(LegalCacheCalls, StridesAlongOneElementMeanNothing) {
   CacheCall call({});
   cuflash_mutable_tensor &k = call.cache.k, &v = call.cache.v;

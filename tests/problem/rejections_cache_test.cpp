@@ -1,5 +1,5 @@
-// Every rule of a call over a KV cache: what breaks it is refused in a sentence that names the argument, and neither an
-// output nor the cache has been touched.
+// Every rule of a call over a KV cache: breaking it is refused with a sentence that names the argument, and neither an output
+// nor the cache is touched.
 #include "tests/problem/rejections_cache.h"
 
 #include <gtest/gtest.h>
@@ -238,7 +238,7 @@ TEST(CacheRejections, Shapes) {
     call.cache.k.shape[0] = call.cache.v.shape[0] = 1;
     return Refusal{"k", {"1", "2", "batch_idx"}};
   });
-  all.add("more turned elements than there are", {}, [](CacheCall& call) {
+  all.add("more rotated elements than there are", {}, [](CacheCall& call) {
     call.cache.rotary_cos.shape[1] = call.cache.rotary_sin.shape[1] = K::kDim / 2 + 1;
     call.cache.rotary_cos.shape[0] = call.cache.rotary_sin.shape[0] = 1;
     return Refusal{"rotary_cos", {text(K::kDim / 2 + 1), text(K::kDim)}};
@@ -402,7 +402,7 @@ TEST(CacheRejections, RowsOfTheCache) {
     call.cache.rotary_cos.shape[0] = call.cache.rotary_sin.shape[0] = 3;
     return Refusal{"rotary_cos", {"3", "0"}};
   });
-  all.rules.push_back({"queries before the first key are to be turned", [](CacheCall& call) -> Result {
+  all.rules.push_back({"queries before the first key are to be rotated", [](CacheCall& call) -> Result {
                          call.integers("seqlens")[1] = call.appends() ? 0 : 1;
                          const int64_t keys = call.kind.new_rows == NewRows::dense ? 2 : 1;
                          const int64_t queries = call.kind.queries == Mode::dense ? 3 : 2;

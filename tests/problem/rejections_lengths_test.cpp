@@ -123,7 +123,7 @@ TEST(LengthRejections, LegalEdgesAreAccepted) {
 
     Call packed(Sizes{.mode = Mode::packed});
     int32_t* cumulative = packed.lengths("cu_seqlens_" + side);
-    cumulative[1] = 0;  // an empty sequence, and rows that belong to none
+    cumulative[1] = 0;  // an empty sequence, and rows of no sequence
     cumulative[2] = 1;
     packed.attention.max_seqlen_q = packed.sizes.len_q;
     EXPECT_EQ(packed.run(), CUFLASH_OK) << side << ": " << cuflash_last_error();

@@ -1,4 +1,4 @@
-// Rules about heads, head sizes, numbers and the gradients asked for.
+// Rules about heads, head sizes, numbers and the requested gradients.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -129,7 +129,7 @@ std::vector<Rule> gradient_rules() {
          call.slot("sink").remove();
          return Refusal{"dsink", {"sink"}};
        }},
-      {"no gradient is asked for",
+      {"no gradient is requested",
        [](Call& call, Choices&) -> Result {
          if (!call.backward()) return std::nullopt;
          for (const Slot& slot : call.slots())
@@ -153,7 +153,7 @@ TEST(OptionRejections, RandomInvalidOptionsAreRefused) {
                  [&](Choices& choices) { return random_refusal(rules, choices); });
 }
 
-// The edges of what the rules above leave.
+// The extreme values that the rules above allow.
 TEST(OptionRejections, LegalEdgesAreAccepted) {
   Call call(Sizes{});
   call.attention.scale = kNan, call.attention.has_scale = 0;  // not used

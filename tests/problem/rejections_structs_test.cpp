@@ -45,7 +45,7 @@ std::byte* pass_longer(Call& call, const Passed<Struct>& passed, size_t extra) {
   return copy;
 }
 
-// What the struct had when it was first published. A program of that time is served as ever.
+// The size of the struct when it was first published. A program of that time is still served.
 template <class Struct>
 constexpr size_t first_size() {
   if constexpr (std::is_same_v<Struct, cuflash_execution>) return offsetof(cuflash_execution, workspace_from_pool);
@@ -171,12 +171,12 @@ INSTANTIATE_TEST_SUITE_P(StructRejections, Workspace, testing::Values(Direction:
 TEST(StructRejections, AnExecutionOfTheFirstVersionIsServed) {
   Call call(Sizes{});
   call.execution.struct_size = first_size<cuflash_execution>();
-  call.execution.check_lengths = -1;  // behind the end of what such a program passes
+  call.execution.check_lengths = -1;  // beyond the end of what such a program passes
   EXPECT_EQ(call.run(), CUFLASH_OK) << cuflash_last_error();
   EXPECT_FALSE(call.outputs_untouched());
 }
 
-// Without a GPU the device is what is wrong; with one it is the memory that the tensors are in.
+// Without a GPU the device is wrong; with one, the memory of the tensors is.
 TEST(StructRejections, CudaWithHostMemoryIsRefused) {
   const bool gpu = check::why_no_cuda().empty();
   const cuflash_status expected = gpu ? CUFLASH_INVALID_ARGUMENT : CUFLASH_NO_DEVICE;

@@ -46,7 +46,7 @@ Values type_is_unknown(Call&, const Slot& slot, Choices& choices) {
   return {{text(*slot.dtype)}};
 }
 
-// Of a known type, but not one this argument may have.
+// A known type that this argument may not have.
 Values type_is_wrong(Call& call, const Slot& slot, Choices& choices) {
   const DType q = call.sizes.dtype;
   std::vector<DType> allowed = {q, DType::f32};
@@ -82,7 +82,7 @@ Values extent_is_beyond_31_bits(Call&, const Slot& slot, Choices& choices) {
   return {{text(extent), text(limit - 1)}};
 }
 
-// One more, far more or none where another argument has decided the extent.
+// One more, far more or 0 where another argument decides the extent.
 Values extent_does_not_match(Call& call, const Slot& slot, Choices& choices) {
   std::vector<int> dims(static_cast<size_t>(*slot.rank));
   for (int d = 0; d < *slot.rank; ++d) dims[static_cast<size_t>(d)] = d;
@@ -193,7 +193,7 @@ TEST(TensorRejections, RandomInvalidTensorsAreRefused) {
                  [&](Choices& choices) { return random_refusal(rules, choices); });
 }
 
-// What looks like one of the mistakes above, but is legal.
+// Legal calls that look like one of the mistakes above.
 TEST(TensorRejections, StridesThatAddressNothingAreFree) {
   Sizes sizes;
   sizes.dim = sizes.dim_v = 1;  // smaller than draw_sizes makes: the last stride steps nowhere

@@ -1,5 +1,5 @@
-// Extents that are legal one by one make sizes beyond 64 bits: such a call is refused, with the number, by the size
-// query, by explain and by the call itself. And no size follows a bound that is far above the lengths.
+// Extents that are legal one by one can make sizes beyond 64 bits. Such a call is refused, with the number, by the size
+// query, by explain and by the call itself. And no size grows with a bound that is far above the lengths.
 #include <cuflash/cuflash_cache.h>
 #include <gtest/gtest.h>
 
@@ -51,7 +51,7 @@ TEST(Checked, NothingTimesAnythingIsNothing) {
   EXPECT_EQ((Checked(0) * large).value(""), 0);
 }
 
-// Addresses of nothing, far apart and beyond those of any process: no question about a size may follow one.
+// Invalid addresses, far apart and beyond those of any process: no size query may dereference one.
 void* address() {
   static uintptr_t last = 16;
   return reinterpret_cast<void*>(++last << 44);
@@ -128,7 +128,7 @@ TEST(WorkspaceSize, OfBackwardHasRoomForItsRows) {
   }
 }
 
-// A cache that repeats one row, and lengths of 0: what splits may need follows from the room.
+// A cache that repeats one row, and lengths of 0: the workspace of splits follows from the room.
 struct HugeCache {
   static constexpr int64_t kBatch = 16, kHeads = 1 << 20, kRoom = kMaxExtent, kDimV = 1 << 15;
   std::vector<int32_t> lengths = std::vector<int32_t>(kBatch);
@@ -147,21 +147,24 @@ struct HugeCache {
     cache.num_splits = num_splits;
     execution.device = CUFLASH_DEVICE_CPU;
   }
+
+  // By the call, its workspace query and its explanation.
+  void expect_refused(const char* reason) const {
+    size_t bytes = 0;
+    expect_all_refuse(
+        {[&] { return cuflash_attend_cache_workspace_size(&attention, &cache, &execution, &bytes); },
+         [&] { return cuflash_explain_attend_cache(&attention, &cache, &execution, nullptr, 0, nullptr); },
+         [&] { return cuflash_attend_cache(&attention, &cache, &execution); }},
+        reason);
+  }
 };
 
 TEST(WorkspaceSize, OfSplitsBeyond64BitsIsRefusedWithTheNumber) {
   const HugeCache call(std::numeric_limits<int32_t>::max());
-  expect_all_refuse(
-      {[&] {
-         size_t bytes = 0;
-         return cuflash_attend_cache_workspace_size(&call.attention, &call.cache, &call.execution, &bytes);
-       },
-       [&] { return cuflash_explain_attend_cache(&call.attention, &call.cache, &call.execution, nullptr, 0, nullptr); },
-       [&] { return cuflash_attend_cache(&call.attention, &call.cache, &call.execution); }},
-      "1.84");
+  call.expect_refused("1.84");
 }
 
-TEST(WorkspaceSize, OfTurnedQueriesBeyond64BitsIsRefusedWithTheNumber) {
+TEST(WorkspaceSize, OfRotatedQueriesBeyond64BitsIsRefusedWithTheNumber) {
   HugeCache call(1);
   set(call.attention.q, DType::f32, {16, 1 << 20, 1 << 20, 1 << 20}, {0, 0, 0, 1});
   set(call.cache.k, DType::f32, {16, 1 << 20, 8, 1 << 20}, {0, 0, 0, 1});
@@ -171,18 +174,11 @@ TEST(WorkspaceSize, OfTurnedQueriesBeyond64BitsIsRefusedWithTheNumber) {
   set(call.attention.seqlens_q, DType::i32, {16}, {1});
   call.attention.seqlens_q.data = call.lengths.data();
   set(call.cache.o, DType::f32, {16, 1 << 20, 1 << 20, 1},
-      {int64_t{1} << 40, 1 << 20, 1, 1});  // last: it reaches over what follows
-  expect_all_refuse(
-      {[&] {
-         size_t bytes = 0;
-         return cuflash_attend_cache_workspace_size(&call.attention, &call.cache, &call.execution, &bytes);
-       },
-       [&] { return cuflash_explain_attend_cache(&call.attention, &call.cache, &call.execution, nullptr, 0, nullptr); },
-       [&] { return cuflash_attend_cache(&call.attention, &call.cache, &call.execution); }},
-      "7.3787e+19 bytes");
+      {int64_t{1} << 40, 1 << 20, 1, 1});  // last, since it overlaps the addresses after it
+  call.expect_refused("7.3787e+19 bytes");
 }
 
-// Of an empty tensor the other extents may be anything, and no query walks through them.
+// The other extents of an empty tensor are arbitrary, and no query loops over them.
 TEST(WorkspaceSize, OfNothingIsSmallWhateverTheOtherExtents) {
   HugeBackward call(kMaxExtent, 4, 0);
   size_t bytes = 0;
@@ -242,7 +238,7 @@ TEST(CudaPlan, OfMoreTilesThanAGridHoldsIsRefusedWithTheNumber) {
   cuflash_forward_outputs outputs;
   cuflash_forward_outputs_init(&outputs);
   set(outputs.o, DType::f16, {kBatch, kHeads, kLength, 1},
-      {kHeads * kLength, kLength, 1, 1});  // reaches over what follows
+      {kHeads * kLength, kLength, 1, 1});  // overlaps the addresses after it
   c.o = m.o = outputs.o;
   Snapshot copies;
   const ForwardProblem p = describe(attention, outputs, kDevice, copies);
@@ -259,7 +255,7 @@ TEST(CudaPlan, OfMoreTilesThanAGridHoldsIsRefusedWithTheNumber) {
   }
 }
 
-// Of one row each; the bounds say that they may have 2^27.
+// Sequences of one row each; the bounds allow 2^27.
 struct LooseBounds {
   static constexpr int64_t kSequences = 40, kBound = int64_t{1} << 27;
   Inputs in;
@@ -290,7 +286,7 @@ TEST(LooseBound, ChangesNeitherResultsNorTheirMemory) {
   EXPECT_TRUE(same_bits(run(p.in), tight));
 }
 
-// bias has the bounds' shape: what no sequence reaches has a gradient of 0.
+// bias has the bounds' shape; the part beyond all sequences has a gradient of 0.
 TEST(LooseBound, LeavesAGradientOfBiasBeyondTheLengths) {
   constexpr int64_t kBoundQ = 70, kBoundK = 300;
   for (const int64_t rows : {int64_t{1}, kBoundQ}) {
@@ -306,7 +302,7 @@ TEST(LooseBound, LeavesAGradientOfBiasBeyondTheLengths) {
   }
 }
 
-// Neither as many tasks as a bound would need, which take seconds, nor another result.
+// The bound must not cause as many tasks, which would take seconds, nor another result.
 TEST(LooseBound, OfRowsThatACacheGetsCostsNothing) {
   using rejections::CacheCall, rejections::CacheKind;
   const CacheKind kind{.queries = rejections::Mode::packed, .new_rows = rejections::NewRows::packed};

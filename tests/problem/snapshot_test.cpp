@@ -1,5 +1,5 @@
-// Lengths, tables and indices in host memory are read once: what another thread writes to them during a call changes
-// nothing, or is refused, but never leads out of a tensor.
+// Lengths, tables and indices in host memory are read once: if another thread writes them during a call, nothing changes or
+// the call is refused, but no access leaves a tensor.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -27,7 +27,7 @@ void write(const Slot& slot, int64_t n, int32_t value) {
   std::atomic_ref<int32_t>(place).store(value, std::memory_order_relaxed);
 }
 
-// So that results depend on which rows take part: the inputs of these calls are zeros.
+// Makes results depend on the rows that take part, since the inputs of these calls are zeros.
 void fill_values(const std::vector<Slot>& slots) {
   for (const Slot& slot : slots)
     if (is_float(slot.type()))
@@ -83,7 +83,7 @@ constexpr Direction kDirections[] = {Direction::forward, Direction::backward};
 TEST(Snapshot, AttentionLooksAtLengthsOnce) {
   for (const Direction direction : kDirections)
     for (const Mode mode : {Mode::padded, Mode::packed})
-      for (const int64_t batch : {2, 700}) {  // of 700 the copies do not fit inline
+      for (const int64_t batch : {2, 700}) {  // copies of 700 do not fit inline
         const Sizes sizes{.direction = direction, .mode = mode, .batch = batch};
         expect_no_second_look([&] { return std::make_unique<Call>(sizes); }, describe(sizes));
       }
@@ -96,7 +96,7 @@ TEST(Snapshot, CachesAreLookedUpOnce) {
   });
 }
 
-// The caller's other thread, all the time: a call is served or refused, and reads and writes nothing beside its tensors.
+// Another thread writes all the time: a call is served or refused, and accesses only its tensors.
 template <class Calls>
 void run_beside_a_writer(Calls& call) {
   const std::vector<Slot> integers = integers_of(call.slots());
@@ -139,7 +139,7 @@ TEST(Snapshot, AWriterBesideACache) {
     }
 }
 
-// A table wider than what its sequences use: only that is read, so the rest need not even be memory of the caller's.
+// Of a table wider than its sequences need, only the used part is read; the rest need not be valid memory.
 TEST(Snapshot, OnlyUsedColumnsOfATableAreRead) {
   CacheCall call({.paged = true});
   std::vector<int32_t> narrow{1, 3, 7, 0};  // two columns of each sequence, without the third

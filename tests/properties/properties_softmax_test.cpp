@@ -110,7 +110,7 @@ Case hiding_case(Choices& choices) {
 }
 
 TEST(Property, WhatNobodySeesHasNoInfluence) {
-  property("what nobody sees has no influence", 1000, [](Choices& choices) -> std::string {
+  property("hidden values have no influence", 1000, [](Choices& choices) -> std::string {
     const Case c = hiding_case(choices);
     CaseMemory memory(c);
     call_both(memory);
@@ -120,7 +120,7 @@ TEST(Property, WhatNobodySeesHasNoInfluence) {
     const auto after = memory.results();
     const char* const names[] = {"o", "lse", "dq", "dk", "dv", "dbias", "dsink"};
     for (size_t n = 0; n < before.size(); ++n)
-      if (before[n] != after[n]) return join(names[n], " changed with what nobody may see | ", describe(c));
+      if (before[n] != after[n]) return join(names[n], " changed with hidden values | ", describe(c));
     return "";
   });
 }

@@ -1,4 +1,4 @@
-// A property over random cases. The body takes the choices a case is made of and answers "" or what is wrong.
+// A property over random cases. The body takes the choices that make a case, and returns "" or what is wrong.
 //
 // With RapidCheck a failing sequence of choices is shrunk to a simpler one; without it the cases come from seeds. Either
 // way CUFLASH_TEST_SEED chooses them, and CUFLASH_TEST_SCALE multiplies how many there are.

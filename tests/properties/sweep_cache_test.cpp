@@ -44,7 +44,7 @@ TEST(CacheSweep, TheSimplestCaseRuns) {
   EXPECT_EQ(run_cache_case(draw_cache_case(nothing, cache_limits())), "");
 }
 
-// Whether the calls meet what they are meant to meet: every option, alone and with every other.
+// The calls must cover every option, alone and with every other.
 TEST(CacheSweep, EveryOptionMeetsEveryOther) {
   const auto traits = [](const CacheCase& c) {
     const Case& p = c.plain;
@@ -55,8 +55,8 @@ TEST(CacheSweep, EveryOptionMeetsEveryOther) {
                              c.new_rows == NewRows::dense,
                              c.new_rows == NewRows::padded,
                              c.new_rows == NewRows::packed,
-                             c.turn == Turn::halves,
-                             c.turn == Turn::interleaved,
+                             c.rotary == Rotary::halves,
+                             c.rotary == Rotary::interleaved,
                              p.dtype == DType::f32,
                              p.dtype == DType::f64,
                              p.dtype == DType::f16,
@@ -90,7 +90,7 @@ TEST(CacheSweep, EveryOptionMeetsEveryOther) {
   }
   const auto exclude_each_other = [](size_t x, size_t y) {
     const auto among = [&](size_t first, size_t last) { return x >= first && x <= last && y >= first && y <= last; };
-    // Queries, new rows, pairs of a turn, element types, where keys lie.
+    // Queries, new rows, rotary pairs, element types, where keys lie.
     return x != y && (among(0, 2) || among(3, 6) || among(7, 8) || among(9, 12) || among(13, 14));
   };
   for (size_t x = 0; x < count; ++x)
@@ -99,7 +99,7 @@ TEST(CacheSweep, EveryOptionMeetsEveryOther) {
           << "traits " << x << " and " << y << " met " << met[x * count + y] << " times";
 }
 
-// Tiles of 128 and 256 rows serve calls that have many of them, which small random calls hardly ever have.
+// Tiles of 128 and 256 rows serve calls with many rows, which small random calls rarely have.
 TEST(CacheSweep, OnCudaSomeCallsHaveManyTilesOfRows) {
   constexpr int64_t kTile = 128, kTiles = 66;
   int wide = 0, pages = 0, options = 0, append = 0, packed = 0;

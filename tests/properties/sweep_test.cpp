@@ -67,8 +67,8 @@ TEST(MemoryUse, GrowthIsNamed) {
 }
 
 #if defined(__GLIBC__)
-// An arena of glibc for each thread would keep the small blocks: some, since a block of 24 MiB was freed; others, since they
-// lie below one that is still in use.
+// glibc's arena of each thread would keep the small blocks: some because a block of 24 MiB was freed, others because they are
+// below one that is still in use.
 TEST(MemoryUse, FreedMemoryIsReturned) {
   constexpr size_t kThreads = 4, kBlocks = 160, kSmall = size_t{100} << 10, kLarge = size_t{24} << 20;
   if (test::kSanitized) GTEST_SKIP() << "sanitizers keep what is freed";
@@ -104,13 +104,13 @@ TEST(Sweep, CasesDoNotRepeat) {
   EXPECT_EQ(seen.size(), 2000u);
 }
 
-// A sequence that is used up, or all zeros, is what a failure shrinks to: it must be a case that runs.
+// Failures shrink to an empty or all-zero sequence, so that must be a valid case.
 TEST(Sweep, TheSimplestCaseRuns) {
   Choices nothing({});
   EXPECT_EQ(run_case(draw_case(nothing, test::test_limits())), "");
 }
 
-// Whether the cases meet what they are meant to meet: every option, alone and with every other.
+// The cases must cover every option, alone and with every other.
 TEST(Sweep, EveryOptionMeetsEveryOther) {
   const auto traits = [](const Case& c) {
     return std::vector<bool>{
@@ -136,7 +136,7 @@ TEST(Sweep, EveryOptionMeetsEveryOther) {
       EXPECT_TRUE(exclude_each_other(x, y) || met[x * count + y] > 10) << "traits " << x << " and " << y;
 }
 
-// A kernel that wrote packed sequences to the place of the first one went unnoticed: whole tiles behind it were too rare.
+// A kernel that wrote all packed sequences to the rows of the first went unnoticed: whole tiles after it were too rare.
 TEST(Sweep, PlainCasesHaveWholeTilesBehindTheFirstSequence) {
   constexpr int64_t kTile = 64;
   int packed = 0, padded = 0, dense = 0, fused = 0;

@@ -62,7 +62,7 @@ TileStats forward_stats(const Inputs& in) {
   return stats;
 }
 
-// Gradients asked for decide which pass runs first; the counts must not depend on it.
+// The requested gradients decide which pass runs first; the counts must not depend on it.
 TileStats backward_stats(const Inputs& in, bool keys, bool queries) {
   TileStats stats{};
   const ConstTensor& q = in.attention.q;
@@ -150,7 +150,7 @@ TEST(TileStats, DoNotDependOnTheThreads) {
   EXPECT_EQ(one.skipped, four.skipped);
 }
 
-// A problem that nobody computes, for GPUs: two query heads that share their keys.
+// A problem for GPUs that is never computed: two query heads that share their keys.
 cli::ExplainOptions sketched(const Geometry& g, int64_t len_q, int64_t len_k, DType dtype, int64_t dim, int64_t dim_v) {
   cli::ExplainOptions options;
   options.heads = 2, options.heads_k = 1, options.seq_q = len_q, options.seq_k = len_k;
@@ -189,7 +189,7 @@ TEST(TileStats, CountedWithoutACall) {
     }
 }
 
-// What a plan does, by asking every query for every key.
+// What a plan does, counted for every pair of query and key.
 struct Counted {
   const Geometry& g;
   const Problem& p;
@@ -260,7 +260,7 @@ struct Counted {
   }
 };
 
-// A kernel for dQ alone, behind the one that prepares.
+// A separate kernel for dQ, after the one that prepares.
 TEST(Traffic, DqAloneIsWhatTheTilesLoadAndStore) {
   const cuda::Arch arch = cuda::arch_named("sm_90a");
   for (const Geometry& g : kGeometries)

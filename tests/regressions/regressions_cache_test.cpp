@@ -1,5 +1,5 @@
-// Calls over a KV cache that broke other libraries: what stands in unused rows and pages, capacities far beyond the
-// lengths, splits without keys, lengths at page edges, sizes of 0, and the rest of the batch.
+// Calls over a KV cache that broke other libraries: garbage in unused rows and pages, capacities far beyond the lengths,
+// splits without keys, lengths at page edges, sizes of 0, and the rest of the batch.
 #include <gtest/gtest.h>
 
 #include "check/run/cache_run.h"
@@ -10,10 +10,10 @@ namespace {
 
 using check::CacheCase;
 using check::NewRows;
+using check::Rotary;
 using check::run_cache_case;
-using check::Turn;
 
-// One query a sequence against these rows, everything else simple.
+// One query per sequence against these rows, everything else simple.
 CacheCase decode(const Sizes& sizes, const std::vector<int32_t>& rows, int64_t room) {
   CacheCase c;
   check::Case& p = c.plain;
@@ -36,7 +36,7 @@ void append(CacheCase& c, int64_t count) {
   c.plain.len_k += count;
 }
 
-// The room is that of the block table from now on.
+// From here on the room is that of the block table.
 void cut_into_pages(CacheCase& c, int64_t page_size, int64_t unused_columns) {
   c.page_size = page_size;
   c.room = (c.longest() + page_size - 1) / page_size + unused_columns;
@@ -66,7 +66,7 @@ TEST(KvCache, CapacityFarBeyondTheLengths) {
   CacheCase c = decode({.heads_q = 2, .heads_k = 1, .dim = 4, .dim_v = 4}, {1, 511, 512, 64, 65}, 131072);
   EXPECT_EQ(run_cache_case(c), "");
   append(c, 1);
-  c.turn = Turn::halves, c.turned_dim = 4;
+  c.rotary = Rotary::halves, c.rotary_dim = 4;
   EXPECT_EQ(run_cache_case(c), "");
   cut_into_pages(c, 16, 131072 / 16);
   EXPECT_EQ(run_cache_case(c), "");
@@ -81,7 +81,7 @@ TEST(KvCache, SplitsWithoutKeys) {
                              {0, 1, 2, 5, 513}, 520);
         c.num_splits = splits;
         EXPECT_EQ(run_cache_case(c), "");
-        c.plain.window_left = 3;  // most ranges of keys have nothing to see
+        c.plain.window_left = 3;  // most splits have no visible keys
         EXPECT_EQ(run_cache_case(c), "");
         cut_into_pages(c, 16, 2);
         EXPECT_EQ(run_cache_case(c), "");
@@ -91,13 +91,13 @@ TEST(KvCache, SplitsWithoutKeys) {
 TEST(KvCache, LengthsAtTheEdgesOfPages) {
   for (const int64_t page : {1, 16, 64, 256})
     for (const int64_t count : {0, 1, 3})
-      for (const bool turned : {false, true}) {
-        SCOPED_TRACE(::testing::Message() << page << " " << count << " " << turned);
+      for (const bool rotated : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << page << " " << count << " " << rotated);
         const auto edge = static_cast<int32_t>(page);
         CacheCase c = decode({.heads_q = 6, .heads_k = 2, .dim = 24, .dim_v = 24, .dtype = DType::f16},
                              {2 * edge - 1, 2 * edge, 2 * edge + 1, edge, 0}, 0);
-        if (turned) c.turn = Turn::interleaved, c.turned_dim = 16;
-        if (turned && count == 0) c.rows.back() = c.plain.lengths_k.back() = 1;  // a query needs a position
+        if (rotated) c.rotary = Rotary::interleaved, c.rotary_dim = 16;
+        if (rotated && count == 0) c.rows.back() = c.plain.lengths_k.back() = 1;  // a query needs a position
         if (count > 0) append(c, count);
         cut_into_pages(c, page, 7);
         EXPECT_EQ(run_cache_case(c), "");
@@ -122,7 +122,7 @@ TEST(KvCache, TheRestOfTheBatchChangesNoBit) {
       }
 }
 
-// Neither does a sequence with so many queries that it is computed in another way.
+// Neither does a sequence with so many queries that it takes another path.
 TEST(KvCache, OtherSequencesMayHaveMoreQueries) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const int64_t page : {0, 16}) {

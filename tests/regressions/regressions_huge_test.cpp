@@ -75,7 +75,7 @@ TEST(ManyEntries, WorkspaceOfShortSequencesStaysSmall) {
             size_t{16} << 20);
 }
 
-// Every query (or key) is the same one, so one row of the oracle speaks for all of them.
+// All queries (or keys) are equal, so one row of the oracle represents all of them.
 TEST(LongSequences, MoreThan65535TilesOfQueries) {
   if (kSanitized) GTEST_SKIP() << "takes long with a sanitizer; the same indices are met without one";
   const int64_t length = 64 * 65535 + 1;
@@ -227,7 +227,7 @@ TEST(HugeStrides, BatchStrideOf2To30) {
               all_equal(values_of(narrow(dv.view(), 0, 0, 1)), 0));
 }
 
-// New rows go to the entries, or pages, that they are meant for, and are read there: the last begins 2^32 elements on.
+// New rows are written to the right entries or pages, and read there; the last begins at element 2^32.
 TEST(HugeStrides, EntriesAndPagesOfACache) {
   constexpr int64_t kHuge = int64_t{1} << 30, kHeads = 2, kRows = 4, kNew = 2, kDim = 8;
   const std::vector<int32_t> before{1, 0, 2, 2}, entries{1, 2, 3, 4}, table{1, 2, 3, 4};

@@ -6,7 +6,7 @@
 namespace cuflash::test {
 namespace {
 
-// Moves a tensor to `offset` elements behind a 64-byte boundary, with the same values.
+// Moves a tensor to `offset` elements after a 64-byte boundary, with the same values.
 void move_to_offset(Buffer& buffer, ConstTensor& view, int64_t offset) {
   Buffer moved(buffer.view(), offset);
   moved.write(buffer.read());
@@ -48,7 +48,7 @@ TEST(Bias, RowsOfOddLengthAtOddAddresses) {
     }
 }
 
-// Every combination of repeated batch, head and query, said by extent 1 or by stride 0.
+// Every combination of repeated batch, head and query, expressed by extent 1 or by stride 0.
 TEST(Bias, RepeatedInAnyDimension) {
   for (int repeated = 0; repeated < 8; ++repeated)
     for (bool by_stride : {false, true}) {
@@ -152,7 +152,7 @@ TEST(Strides, TransposedLastDimensionsAreRefused) {
   EXPECT_THROW(run_forward(in.attention, {.o = o}), FlashAttentionError);
 }
 
-// Anything remembered from a call of the same shape would show in the next one.
+// Any state kept from a call of the same shape would show in the next one.
 TEST(RepeatedCalls, OtherStridesOrTypesOfTheSameShape) {
   const Sizes sizes{.batch = 2, .heads_q = 4, .heads_k = 4, .len_q = 33, .len_k = 33, .dim = 32, .dim_v = 32};
   const Inputs f32 = dense(sizes);

@@ -1,4 +1,4 @@
-// Packed (cu_seqlens) and padded (seqlens) sequences: empty ones, slack, and garbage behind the lengths.
+// Packed (cu_seqlens) and padded (seqlens) sequences: empty ones, slack, and garbage beyond the lengths.
 #include "tests/shared/support.h"
 
 namespace cuflash::test {
@@ -52,7 +52,7 @@ TEST(Packed, NoRowsAtAll) {
   expect_matches_oracle(no_batch);
 }
 
-// The rows behind the last sequence hold NaN in every input; run() checks that those of the outputs stay untouched.
+// The rows after the last sequence hold NaN in every input; run() checks that those of the outputs stay untouched.
 TEST(Packed, BuffersLongerThanTheSequences) {
   for (DType dtype : kFloatTypes) {
     SCOPED_TRACE(name_of(dtype));
@@ -96,7 +96,7 @@ TEST(Packed, MalformedOffsetsAreRefused) {
   };
   refuse({1, 5, 10}, {0, 5, 10}, "cu_seqlens_q");   // does not start with 0
   refuse({0, 5, 10}, {-1, 5, 10}, "cu_seqlens_k");  // nor this
-  refuse({0, 5, 11}, {0, 5, 10}, "cu_seqlens_q");   // ends behind the buffer
+  refuse({0, 5, 11}, {0, 5, 10}, "cu_seqlens_q");   // ends beyond the buffer
   refuse({0, 5, 10}, {0, 5, 11}, "cu_seqlens_k");
   refuse({0, 7, 5}, {0, 5, 10}, "cu_seqlens_q");  // decreases
   refuse({0, 5, 10}, {0, 11, 10}, "cu_seqlens_k");
@@ -110,7 +110,7 @@ TEST(Packed, OffsetsOfAnotherTypeOrBeyondTheMaximumAreRefused) {
   expect_refused(in.attention, "max_seqlen_q");
   in.attention.max_seqlen_q = 6;
   expect_matches_oracle(in);
-  const std::vector<double> wide{0, 5, 10};  // 8 bytes an element, as int64 offsets are
+  const std::vector<double> wide{0, 5, 10};  // 8 bytes per element, like int64 offsets
   in.attention.cu_seqlens_k = contiguous(wide.data(), 3);
   expect_refused(in.attention, "cu_seqlens_k");
 }
@@ -140,7 +140,7 @@ TEST(Padded, OutputsBehindTheLengthsAreZero) {
   EXPECT_TRUE(all_equal(part(r.dk, 65 * 8, 135 * 8), 0) && all_equal(part(r.dv, 65 * 8, 135 * 8), 0));
 }
 
-// A row beyond the length adds nothing to the sink's gradient either, whatever its saved LSE says.
+// A row beyond the length adds nothing to the sink's gradient either, whatever its saved LSE.
 TEST(Padded, SinkAndBiasGradientsIgnoreWhatIsBehindTheLengths) {
   Inputs in = padded({.batch = 2, .heads_q = 2, .heads_k = 2, .len_q = 30, .len_k = 70}, {30, 4}, {9, 70});
   const std::vector<float> sink{0.3f, 2.0f};

@@ -1,4 +1,4 @@
-// Masks: rows that see nothing, infinite biases, and values that nobody may see.
+// Masks: rows without visible keys, infinite biases, and hidden values.
 #include <cmath>
 
 #include "tests/shared/support.h"
@@ -19,7 +19,7 @@ Mask random_mask(size_t count, uint64_t seed) {
   return mask;
 }
 
-// What a row without a visible key must look like, forward and backward.
+// The result of a row without a visible key, forward and backward.
 void expect_row_sees_nothing(const Results& r, int64_t row, int64_t dim, int64_t dim_v) {
   EXPECT_TRUE(all_equal(part(r.o, row * dim_v, dim_v), 0)) << "o of row " << row;
   EXPECT_EQ(r.lse[static_cast<size_t>(row)], -kInf) << "lse of row " << row;

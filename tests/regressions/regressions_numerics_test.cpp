@@ -124,7 +124,7 @@ TEST(Softcap, ScoresFarBeyondTheCap) {
   }
 }
 
-// A key that pads a tile has score 0 and must not come back from tanh as a visible one.
+// A key that pads a tile has score 0, and softcap must not make it visible.
 TEST(Softcap, LastTileOfOneKey) {
   for (int64_t len_k : {1, 17, 33, 65, 129, 193}) {
     Inputs in = dense({.len_q = 7, .len_k = len_k});

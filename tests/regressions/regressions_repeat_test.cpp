@@ -1,4 +1,4 @@
-// Same question, same bits: repeated calls, thread counts, company in the batch; and dropout as a pure function.
+// Same problem, same bits: repeated calls, thread counts, the rest of the batch; and dropout as a pure function.
 #include <cmath>
 
 #include "tests/shared/support.h"
@@ -43,7 +43,7 @@ void expect_same_alone(const Inputs& in, const Results& all, int64_t b) {
   expect_same(one.dq, all.dq), expect_same(one.dk, all.dk), expect_same(one.dv, all.dv);
 }
 
-// Alone, an entry's ranges of keys are tasks of their own; with so many entries, one task takes all ranges of its heads.
+// Alone, each split of an entry is a task; with so many entries, one task takes all splits of its heads.
 TEST(BatchInvariance, RangesOfKeysAddUpAlike) {
   Inputs in = dense({.batch = 40, .heads_q = 2, .heads_k = 1, .len_q = 20, .len_k = 400, .dim = 8, .dim_v = 8});
   const Results all = run(in);

@@ -104,7 +104,7 @@ TEST(HeadGroups, SingleQueryOfManyHeads) {
 TEST(HeadGroups, OtherThanAMultipleIsRefused) {
   for (auto [heads_q, heads_k] : {std::pair{33, 2}, {3, 2}, {1, 2}, {9, 7}})
     expect_refused(dense({.heads_q = heads_q, .heads_k = heads_k, .len_q = 4, .len_k = 4}).attention, "heads");
-  // Nothing to compute is no excuse to divide by anything.
+  // An empty problem must not divide by 0.
   expect_refused(dense({.batch = 7, .heads_q = 9, .heads_k = 7, .len_q = 0, .len_k = 0, .dtype = DType::f16}).attention,
                  "heads");
 }

@@ -13,7 +13,7 @@
 namespace cuflash::test {
 namespace {
 
-constexpr int32_t kNoPage = 1 << 30;  // an entry that nobody may look at
+constexpr int32_t kNoPage = 1 << 30;  // an entry that no call may read
 
 size_t at(int64_t n) { return static_cast<size_t>(n); }
 
@@ -54,7 +54,7 @@ int64_t CachedSequences::fresh(int64_t b) const { return s_.fresh.empty() ? 0 : 
 int64_t CachedSequences::old_keys(int64_t b) const { return s_.rows[at(b)] - pad(b); }
 int64_t CachedSequences::keys(int64_t b) const { return old_keys(b) + fresh(b); }
 
-// Whether some query sees the key by the window.
+// Whether the window lets any query see the key.
 bool CachedSequences::seen(int64_t b, int64_t key) const {
   const int64_t queries = s_.queries[at(b)], first = keys(b) - queries, last = keys(b) - 1;
   if (queries == 0) return false;
@@ -100,8 +100,8 @@ CachedSequences::CachedSequences(const CacheSpec& spec) : s_(spec) {
   make_plain();
 }
 
-// In double, and rounded to the type once.
-void CachedSequences::turn(Values& rows, int64_t heads, int64_t row, int64_t position) const {
+// In double, rounded to the type once.
+void CachedSequences::rotate(Values& rows, int64_t heads, int64_t row, int64_t position) const {
   const int64_t half = s_.rotary / 2;
   for (int64_t h = 0; h < heads; ++h) {
     double* x = rows.data() + (row * heads + h) * s_.dim;
@@ -114,7 +114,7 @@ void CachedSequences::turn(Values& rows, int64_t heads, int64_t row, int64_t pos
   }
 }
 
-// The same numbers for a sequence whatever else is in the batch, and wherever it lies.
+// The same numbers for a sequence, whatever else is in the batch and wherever it is stored.
 void CachedSequences::draw_tokens() {
   const auto draw = [&](int64_t rows, int64_t heads, int64_t dim, uint64_t seed) {
     std::mt19937_64 bits(seed);
@@ -129,8 +129,8 @@ void CachedSequences::draw_tokens() {
     k_raw_.push_back(draw(keys(b), s_.heads_k, s_.dim, seed + 1));
     q_raw_.push_back(draw(queries, s_.heads_q, s_.dim, seed + 2));
     k_.push_back(k_raw_.back()), q_.push_back(q_raw_.back());
-    for (int64_t j = old_keys(b); j < keys(b); ++j) turn(k_.back(), s_.heads_k, j, j);
-    for (int64_t i = 0; i < queries; ++i) turn(q_.back(), s_.heads_q, i, shift + (s_.one_position ? 0 : i));
+    for (int64_t j = old_keys(b); j < keys(b); ++j) rotate(k_.back(), s_.heads_k, j, j);
+    for (int64_t i = 0; i < queries; ++i) rotate(q_.back(), s_.heads_q, i, shift + (s_.one_position ? 0 : i));
     v_.push_back(draw(keys(b), s_.heads_k, s_.dim_v, seed + 3));
     if (!s_.v_in_k) continue;
     for (int64_t n = 0; n < keys(b) * s_.heads_k * s_.dim_v; ++n)
@@ -156,7 +156,7 @@ void CachedSequences::place_pages() {
   if (!s_.pages_in_order) std::shuffle(free.begin(), free.end(), std::mt19937_64(9));
   for (int64_t b = 0, n = 0; b < s_.batch(); ++b)
     for (int64_t column = 0; column < pages_of(b); ++column) table_[at(b * columns_ + column)] = free[at(n++)];
-  // Pages without a token that anybody sees or writes: their entries do not exist.
+  // Pages without a visible or written token have invalid entries.
   for (int64_t b = 0; b < s_.batch(); ++b)
     for (int64_t column = 0; column < pages_of(b); ++column) {
       bool needed = false;
@@ -242,7 +242,7 @@ int64_t CachedSequences::offset(const Tensor& cache, int64_t b, int64_t h, int64
   return entry * cache.stride[0] + h * cache.stride[1] + within * cache.stride[2];
 }
 
-// Tokens of pages that do not exist are nowhere.
+// Tokens of invalid pages have no memory.
 void CachedSequences::write_tokens(Buffer& k, Buffer& v, bool after) const {
   for (int64_t b = 0; b < s_.batch(); ++b)
     for (int64_t j = 0; j < (after ? keys(b) : old_keys(b)); ++j) {
@@ -278,7 +278,7 @@ CacheTensors CachedSequences::tensors(const Buffer& o, const Buffer& lse) const 
   return t;
 }
 
-// Every byte of the cache against one that the test has written. Turned keys may differ by their rounding.
+// Compares every byte of the cache with one written by the test. Rotated keys may differ by their rounding.
 void CachedSequences::expect_appended(const Buffer& k, const Buffer& v) const {
   Buffer expected_k(k.view()), expected_v(v.view());
   write_tokens(expected_k, expected_v, true);

@@ -1,5 +1,5 @@
-// Sequences in a KV cache, for tests: the cache with NaN in every row and garbage in every table entry that nobody may look
-// at, what is appended, and the same problem without a cache, which the oracle understands.
+// Sequences in a KV cache, for tests: the cache, with NaN in every row and garbage in every table entry that no call may
+// read, the appended rows, and the same problem without a cache, for the oracle.
 #pragma once
 
 #include <cuflash/cached_attention.h>
@@ -17,19 +17,19 @@ enum class Batching { dense, padded, packed };  // how sequences of different le
 struct CacheSpec {
   DType dtype = DType::f32;
   int64_t heads_q = 2, heads_k = 1, dim = 8, dim_v = 8;
-  std::vector<int32_t> rows;     // before the append, left padding counted
+  std::vector<int32_t> rows;     // before the append, including left padding
   std::vector<int32_t> leftpad;  // empty: not given
   std::vector<int32_t> queries;  // of each sequence; dense: all the same
-  std::vector<int32_t> fresh;    // rows that are appended; empty: nothing is
+  std::vector<int32_t> fresh;    // appended rows; empty: none
 
   Order order = Order::bshd;
   int64_t page_size = 0;  // 0: contiguous
   bool batch_idx = false;
-  bool pages_in_order = false;  // each page of a sequence behind the one before it
+  bool pages_in_order = false;  // the pages of a sequence are consecutive
   bool v_in_k = false;
   Batching queries_as = Batching::padded, fresh_as = Batching::padded;
 
-  int64_t rotary = 0;  // elements that are turned
+  int64_t rotary = 0;  // rotated elements of a row
   bool interleaved = false, one_position = false;
   DType rotary_type = DType::f32;
 
@@ -53,10 +53,10 @@ class CachedSequences {
  public:
   explicit CachedSequences(const CacheSpec& spec);
 
-  // Runs the call on a fresh cache. Fails the test where a byte outside of outputs and appended rows changed, or where
-  // those are not what they must be.
+  // Runs the call on a fresh cache. Fails the test if a byte outside of outputs and appended rows changed, or if those
+  // are wrong.
   CacheResult run(const Execution& execution = {});
-  // Holds a result to the oracle.
+  // Compares a result with the oracle.
   void expect_matches_oracle(const CacheResult& result);
   CacheResult check(const Execution& execution = {}) {
     CacheResult result = run(execution);
@@ -64,7 +64,7 @@ class CachedSequences {
     return result;
   }
 
-  // One sequence of the batch in a call of its own: what part_of the whole is.
+  // One sequence of the batch in its own call; must equal part_of the whole.
   CacheResult run_alone(int64_t b);
   CacheResult part_of(const CacheResult& all, int64_t b) const;
 
@@ -74,7 +74,7 @@ class CachedSequences {
   Tensor lse_layout() const;
 
  private:
-  using Values = std::vector<double>;  // [token][head][dim], as its type has them
+  using Values = std::vector<double>;  // [token][head][dim], rounded to the type
 
   Tensor cache_layout(int64_t dim) const;
   Tensor rows_layout(Batching as, const std::vector<int32_t>& lengths, int64_t heads, int64_t dim) const;
@@ -89,7 +89,7 @@ class CachedSequences {
   void place_pages();
   void place_queries_and_fresh();
   void make_plain();
-  void turn(Values& rows, int64_t heads, int64_t row, int64_t position) const;
+  void rotate(Values& rows, int64_t heads, int64_t row, int64_t position) const;
   void write_tokens(Buffer& k, Buffer& v, bool after) const;
   int64_t offset(const Tensor& cache, int64_t b, int64_t h, int64_t key) const;
   void expect_appended(const Buffer& k, const Buffer& v) const;
@@ -98,8 +98,8 @@ class CachedSequences {
   int64_t room_ = 0, entries_ = 0;
   std::vector<int32_t> entry_, table_, cu_q_, cu_new_, used_q_, used_new_;
   int64_t columns_ = 0;
-  std::vector<Values> k_, v_, q_;      // of each sequence, turned where they will be
-  std::vector<Values> k_raw_, q_raw_;  // as they are given
+  std::vector<Values> k_, v_, q_;      // of each sequence, after rotation
+  std::vector<Values> k_raw_, q_raw_;  // as given
   Buffer q_given_, k_new_, v_new_, cos_, sin_;
   Buffer k_cache_, v_cache_;  // of the last run
   std::vector<float> slopes_, sink_;

@@ -1,4 +1,4 @@
-// Counts allocations, so that a test can say that a call makes none. It replaces operator new: one source file of a
+// Counts allocations, so that a test can show that a call makes none. It replaces operator new, so only one source file of a
 // program may include it.
 #pragma once
 
@@ -8,13 +8,13 @@
 
 static thread_local int64_t allocations = 0;
 
-// Not inlined: g++ takes a free() that it sees in an inlined delete for a mistake.
+// Not inlined: g++ would warn about the free() in an inlined delete.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
-// Of which a sort asks for its buffer, and which would otherwise come from elsewhere than what frees it.
+// Sorts allocate their buffer with this one, which must match the operator delete below.
 [[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   ++allocations;
   return std::malloc(bytes);

@@ -1,5 +1,5 @@
 // The device that tests run on: the CPU, or with CUFLASH_TEST_DEVICE=cuda the first GPU. There every call goes through
-// check/memory/device.h, so that no test is written twice. Where there is no GPU these tests are skipped, and say why.
+// check/memory/device.h, so that no test is written twice. Without a GPU these tests are skipped, and say why.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -12,7 +12,7 @@ namespace cuflash::test {
 Device test_device();
 inline bool on_cuda() { return test_device() == Device::cuda; }
 
-// For random cases on that device. Few head sizes on CUDA: each pair is a set of kernels to compile.
+// For random cases on that device. Few head sizes on CUDA, since each pair needs its own kernels.
 check::Limits test_limits(int64_t work = check::Limits{}.work);
 
 // The library's calls on that device. Backward is deterministic, so that results can be compared bit by bit.

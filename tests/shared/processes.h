@@ -10,7 +10,7 @@ namespace cuflash::test {
 
 constexpr int kChildThrew = 120;
 
-// Runs body in a child process, which ends with what it returns (0 ... 119).
+// Runs body in a child process, which exits with its result (0 ... 119).
 template <class Body>
 pid_t start_child(Body body) {
   const pid_t child = ::fork();
@@ -23,7 +23,7 @@ pid_t start_child(Body body) {
   }
 }
 
-// What the child returned; -1 where it was killed.
+// The child's result; -1 if it was killed.
 inline int result_of(pid_t child) {
   int status = 0;
   if (::waitpid(child, &status, 0) != child) throw std::runtime_error("waitpid failed");

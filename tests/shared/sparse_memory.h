@@ -1,4 +1,4 @@
-// Address space without memory behind it, for tensors whose extent is huge but of which little is touched.
+// Address space without memory, for huge tensors of which little is touched.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -9,7 +9,7 @@
 
 namespace cuflash::test {
 
-// A view over a span of its own that takes memory page by page, as it is touched.
+// A view over its own span, which takes memory page by page as it is touched.
 class SparseTensor {
  public:
   explicit SparseTensor(const Tensor& layout);
@@ -21,7 +21,7 @@ class SparseTensor {
 
  protected:
   struct Repeated {
-    size_t period;    // bytes that repeat, over and over
+    size_t period;    // bytes that repeat
     size_t distinct;  // bytes at the end that do not
   };
   SparseTensor(const Tensor& layout, const Repeated& repeated);
@@ -32,7 +32,7 @@ class SparseTensor {
 };
 
 // An output of billions of elements over a few megabytes: all but the last `distinct` bytes are one block of memory,
-// mapped again and again. It holds what was written there last.
+// mapped repeatedly. It holds what was written last.
 class RepeatedTensor : public SparseTensor {
  public:
   RepeatedTensor(const Tensor& layout, size_t distinct) : SparseTensor(layout, {size_t{1} << 24, distinct}) {}

@@ -24,7 +24,7 @@ void for_each_offset(const ConstTensor& t, Visit visit) {
 
 int64_t last_extent(const ConstTensor& t) { return t.shape[static_cast<size_t>(t.rank - 1)]; }
 
-// Contiguous, with extent 1 where the input repeats: the gradient is a sum there.
+// Contiguous, with extent 1 where the input repeats, since the gradient is a sum there.
 Tensor summed_layout(const ConstTensor& input) {
   auto shape = input.shape;
   for (size_t d = 0; d < 3; ++d)
@@ -48,7 +48,7 @@ Tensor lse_layout(const ConstTensor& q) {
   return contiguous<void>(nullptr, type, q.shape[0], q.shape[1], q.shape[2]);
 }
 
-// Reads an output back. Packed rows behind the last sequence do not exist: they must be as they were.
+// Reads an output back. Packed rows after the last sequence must be unchanged.
 std::vector<double> take(Buffer& output, const ConstTensor& cu_seqlens, int row_dim) {
   if (cu_seqlens) output.limit(row_dim, static_cast<const int32_t*>(cu_seqlens.data)[cu_seqlens.shape[0] - 1]);
   EXPECT_EQ(output.damage(), "");

@@ -1,5 +1,5 @@
-// What the regression tests share: inputs of a problem, a forward and a backward call over guarded memory, and the
-// comparison of everything the calls wrote with the oracle.
+// Shared by the regression tests: inputs of a problem, a forward and a backward call on guarded memory, and the comparison
+// of everything the calls wrote with the oracle.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -71,16 +71,16 @@ struct Inputs {
 };
 
 Inputs dense(const Sizes& sizes);
-// Only the first used rows of each sequence exist; what lies behind them is `beyond`.
+// Only the first used rows of each sequence exist; the rows after them hold `beyond`.
 Inputs padded(const Sizes& sizes, const std::vector<int32_t>& used_q, const std::vector<int32_t>& used_k,
               double beyond = kNan);
-// len_q and len_k are the rows of the buffers; those behind the last sequence are NaN.
+// len_q and len_k are the rows of the buffers; those after the last sequence are NaN.
 Inputs packed(const Sizes& sizes, const std::vector<int32_t>& cu_q, const std::vector<int32_t>& cu_k);
 
 struct Call {
   ConstTensor dlse{};
   Execution execution{};
-  int64_t offset = 0;  // of every output, in elements behind a 64-byte boundary
+  int64_t offset = 0;  // of every output, in elements after a 64-byte boundary
 };
 
 // Everything a forward and a backward call wrote, in logical order, widened.
@@ -91,12 +91,12 @@ struct Results {
 bool same_bits(const std::vector<double>& a, const std::vector<double>& b);
 bool same_bits(const Results& a, const Results& b);
 
-// Outputs have the strides of their inputs (contiguous where those repeat). Fails the test where a byte outside of
-// them, or a packed row behind the last sequence, was written.
+// Outputs have the strides of their inputs (contiguous where those repeat). Fails the test if a byte outside of them, or a
+// packed row after the last sequence, was written.
 Results run(const Attention& attention, const ConstTensor& dout, const Call& call = {});
 inline Results run(const Inputs& in, const Call& call = {}) { return run(in.attention, in.dout.view(), call); }
 
-// Holds what the calls wrote to the oracle.
+// Compares what the calls wrote with the oracle.
 void expect_equals_oracle(const Attention& attention, const ConstTensor& dout, const ConstTensor& dlse,
                           const Results& r);
 
@@ -106,8 +106,8 @@ inline Results expect_matches_oracle(const Inputs& in, const Call& call = {}) {
   return expect_matches_oracle(in.attention, in.dout.view(), call);
 }
 
-// Another layout of a problem: on the CPU it gives the same bits. CUDA may have a kernel of its own for it, with sums in
-// another order, which is held to the oracle.
+// Another layout of a problem gives the same bits on the CPU. CUDA may have another kernel for it, with sums in another
+// order, which is compared with the oracle.
 void expect_same_in_another_layout(const Inputs& in, const Results& expected, const Call& call = {});
 
 // The call is refused because of an argument, in a sentence that names it, and its output stays untouched.

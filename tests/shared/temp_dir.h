@@ -1,4 +1,4 @@
-// A directory of a test's own that disappears with it.
+// A temporary directory, removed at the end of the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ class TempDir {
   std::string file(const std::string& name) const { return (path_ / name).string(); }
   std::string write(const std::string& name, const std::string& content) const {
     std::ofstream(file(name), std::ios::binary) << content;
-    // As with a umask of 022: packs that others can write are refused.
+    // As with a umask of 022, since packs that others can write are refused.
     std::filesystem::permissions(file(name), std::filesystem::perms::group_write | std::filesystem::perms::others_write,
                                  std::filesystem::perm_options::remove);
     return file(name);

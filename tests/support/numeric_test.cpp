@@ -154,7 +154,7 @@ TEST_P(Numeric, NansStayNansWhateverTheirPayload) {
   }
 }
 
-// A double just beside a tie becomes that tie when it is rounded to float first, and then goes to the wrong side.
+// A double next to a tie becomes that tie if it is rounded to float first, and then rounds to the wrong side.
 TEST_P(Numeric, DoublesAreRoundedOnce) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double middle : GetParam().midpoints()) {

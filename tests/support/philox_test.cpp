@@ -106,7 +106,7 @@ TEST(Dropout, KeepsTheShareItIsAskedFor) {
   EXPECT_EQ(kept, int64_t{kSide} * kSide);
 }
 
-// Two masks that have nothing to do with each other agree in half of the pairs at p = 0.5.
+// Two independent masks agree in half of the pairs at p = 0.5.
 void expect_unrelated(const DropoutStream& one, const DropoutStream& other, unsigned step_i, unsigned step_j,
                       const char* what) {
   const unsigned threshold = dropout_threshold(0.5);
@@ -118,7 +118,7 @@ void expect_unrelated(const DropoutStream& one, const DropoutStream& other, unsi
 }
 
 TEST(Dropout, EveryPartOfTheNameOfAHeadChangesItsMask) {
-  const uint64_t high_bit = uint64_t{1} << 32;  // must not be cut off
+  const uint64_t high_bit = uint64_t{1} << 32;  // must not be truncated
   const DropoutStream head = dropout_stream(5, 6, 7, 8);
   const std::pair<const char*, DropoutStream> others[] = {
       {"seed", dropout_stream(6, 6, 7, 8)},    {"high seed", dropout_stream(5 + high_bit, 6, 7, 8)},

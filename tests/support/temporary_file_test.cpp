@@ -28,7 +28,7 @@ class TemporaryFiles : public testing::Test {
     TemporaryFile file(dir.file(name), 0644);
     return file && file.write(content) && file.sync() && file.put_in_place();
   }
-  // A file that is so old.
+  // A file of this age.
   void plant(const std::string& name, std::chrono::seconds age) {
     dir.write(name, "left by a process that died");
     fs::last_write_time(dir.file(name), fs::file_time_type::clock::now() - age);
@@ -59,7 +59,7 @@ TEST_F(TemporaryFiles, DisappearUnlessTheyArePutInPlace) {
   EXPECT_EQ(dir.entries(), 1u);
 }
 
-// The number of a process comes again, in a container at once.
+// Process ids are reused, in a container at once.
 TEST_F(TemporaryFiles, HaveNamesThatNoOtherProcessHasWhateverItsNumber) {
   std::set<std::string> names;
   for (int n = 0; n < 100; ++n) names.insert(temporary_name());
@@ -134,7 +134,7 @@ TEST_F(TemporaryFiles, AreNoOneElsesToWrite) {
   EXPECT_EQ(status.st_mode & 0777, 0644u);
 }
 
-// What the tool's signal handler calls; in a process of its own, which ends after it.
+// What the tool's signal handler calls, in a process that ends after it.
 TEST_F(TemporaryFiles, AreRemovedBySignals) {
   dir.write("kept", "x");
   const int result = test::in_child([&] {

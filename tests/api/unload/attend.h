@@ -1,5 +1,4 @@
-// One call of attention that takes several threads, by the function of a library that dlopen found, or the one
-// that a plugin was linked with.
+// One call of attention on several threads, through a function found by dlopen or one that a plugin was linked with.
 #pragma once
 
 #include <cuflash/cuflash.h>

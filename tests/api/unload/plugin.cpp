@@ -1,4 +1,4 @@
-// A plugin of a program that knows nothing of cuflash: the static library is inside of it.
+// A plugin that contains the static library, for a program that knows nothing about cuflash.
 #include "tests/api/unload/attend.h"
 
 extern "C" __attribute__((visibility("default"))) int plugin_attends() {
