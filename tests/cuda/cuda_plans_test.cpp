@@ -325,7 +325,7 @@ TEST(Plans, OfACacheTakeKernelsOfThePackOnEveryBoard) {
   const Arch arch = arch_named("sm_90a");
   const std::vector<KernelKey> pack = typical_kernels(arch);
   const auto has = [&](const KernelKey& kernel) { return std::find(pack.begin(), pack.end(), kernel) != pack.end(); };
-  const auto variant = [&](const KernelKey& kernel, int l2_exchange) {
+  const auto variant = [&](const KernelKey& kernel, int exchanges) {
     auto c = kernel.as<KvConfig>();
     c.l2_exchange = exchanges;
     return key_of(*kernel.type, arch, c);

@@ -227,7 +227,7 @@ const unsigned char* exchange(const void* mine, int bytes) {
   if (bytes > kMaxBytes) throw std::logic_error("a warp exchanges more bytes than a slot holds");
   WarpExchange& warp = cta->warps[cta->current / kWarp];
   // Double buffered: a lane may be one exchange ahead of another, but no more.
-  auto& slot = warp.slots[self().l2_exchange++ % 2];
+  auto& slot = warp.slots[self().exchanges++ % 2];
   std::memcpy(slot.data() + cta->current % kWarp * static_cast<size_t>(bytes), mine, static_cast<size_t>(bytes));
   wait(warp.barrier, kWarp);
   return slot.data();
