@@ -75,7 +75,7 @@ struct KeyConsumer : KeyScores<C> {
     const unsigned address = lane_ds + ds_buffer() * Pipeline::DsTile::kBytes;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
-      store_matrices_transposed(address + step * 16 * kPanelRowBytes, probs[step]);
+      stmatrix_x4_trans(address + step * 16 * kPanelRowBytes, probs[step]);
   }
 
   // Zeroes non-finite elements of Q before dS^T Q: a dS of 0 would not stop a NaN, and a key that sees the element has
