@@ -225,10 +225,10 @@ std::vector<std::vector<double>> Trial::times(const std::vector<const Candidate*
       for (double& time : list) time *= 1e3;
     return times;
   }
-  constexpr int kPingPong = 3;
-  const double turn = seconds / (kPingPong * static_cast<double>(candidates.size()));
+  constexpr int kRounds = 3;
+  const double turn = seconds / (kRounds * static_cast<double>(candidates.size()));
   std::vector<std::vector<double>> times(candidates.size());
-  for (int n = 0; n < kPingPong; ++n)
+  for (int n = 0; n < kRounds; ++n)
     for (size_t c = 0; c < candidates.size(); ++c) {
       watchdog_->watch(to_string(candidates[c]->choice));
       const tuned::Forced forced(forced_by(*candidates[c]));

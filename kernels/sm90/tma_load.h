@@ -27,7 +27,7 @@ __device__ __forceinline__ void tma_load_tile(SwizzledTile<kRows, kColumns> tile
 }
 
 // Row statistics of a query tile. They are contiguous but loaded through a tensor map: racecheck treats a plain
-// cp.async.bulk as a write by the issuing thread and ignores the mbarrier that orders it (docs/log.md).
+// cp.async.bulk as a write by the issuing thread and ignores the mbarrier that orders it (docs/lab/ci.md).
 __device__ __forceinline__ void tma_load_row_stats(unsigned to, const TensorMap& map, unsigned barrier, int64 tile) {
   tma_load(to, map, barrier, 0, static_cast<int>(tile), 0, 0);
 }

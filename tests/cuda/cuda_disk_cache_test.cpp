@@ -222,12 +222,12 @@ TEST_F(Disk, AFullDiskLeavesNothingBehind) {
 
 TEST_F(Disk, TheLockIsHeldByOneProcessAtATime) {
   fill();
-  constexpr int kProcesses = 4, kPingPong = 10;
+  constexpr int kProcesses = 4, kRounds = 10;
   pid_t children[kProcesses];
   for (pid_t& child : children)
     child = test::start_child([&] {
       const DiskCache disk(cache());
-      for (int turn = 0; turn < kPingPong; ++turn) {
+      for (int turn = 0; turn < kRounds; ++turn) {
         const DiskCache::Lock lock(disk, kEntry.key);
         // Would fail if two threads were here at once.
         if (::open(dir.file("inside").c_str(), O_CREAT | O_EXCL, 0600) < 0) return 1;

@@ -10,6 +10,7 @@
 #include "cpu/workspace.h"
 #include "problem/tensor_rules.h"
 #include "tests/problem/rejections_cache.h"
+#include "tests/shared/support.h"
 
 namespace {
 
@@ -93,9 +94,7 @@ TEST_P(Allocation, FailureInARefusalIsReportedToo) {
 }
 
 TEST_P(Allocation, TheNextCallUsesTheBlockOfTheOneBefore) {
-#if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "no block is kept, so that this sanitizer sees the end of each";
-#endif
+  if (test::kAddressSanitized) GTEST_SKIP() << "no block is kept, so that this sanitizer sees the end of each";
   EXPECT_EQ(make_call()->run(), CUFLASH_OK);
   const auto call = make_call();
   failed = 0, allocations_left = 0;
@@ -107,9 +106,7 @@ TEST_P(Allocation, TheNextCallUsesTheBlockOfTheOneBefore) {
 
 // More than the block that is kept, and more than the library keeps.
 TEST(KeptBlock, NeitherTooSmallNorTooLargeOnesAreUsed) {
-#if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "no block is kept, so that this sanitizer sees the end of each";
-#endif
+  if (test::kAddressSanitized) GTEST_SKIP() << "no block is kept, so that this sanitizer sees the end of each";
   const auto takes_memory = [](size_t bytes) {
     allocations_left = 0, failed = 0;
     try {
@@ -176,9 +173,7 @@ TEST(PagePoolAllocation, CreationThatFailsLeavesNothing) {
 }
 
 TEST(PagePoolAllocation, ATableBeyondMemoryNamesItsSizes) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers end a program that asks for so much";
-#endif
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers end a program that asks for so much";
   try {
     PagePool({.pages = 1, .page_size = 1, .max_sequences = 1 << 20, .max_pages_per_sequence = kMaxExtent});
     ADD_FAILURE() << "got 2^53 bytes";

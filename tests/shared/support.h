@@ -25,7 +25,8 @@ namespace cuflash::test {
 
 // Sanitizers keep memory of their own and change what a process uses.
 inline const bool kThreadSanitized = __tsan_init != nullptr;
-inline const bool kSanitized = kThreadSanitized || __asan_init != nullptr;
+inline const bool kAddressSanitized = __asan_init != nullptr;
+inline const bool kSanitized = kThreadSanitized || kAddressSanitized;
 
 inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double kInf = std::numeric_limits<double>::infinity();
