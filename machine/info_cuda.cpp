@@ -5,9 +5,9 @@
 #include <ostream>
 
 #include "cuda/driver/device.h"
-#include "cuda/families/typical.h"
 #include "cuda/jit/binaries.h"
 #include "cuda/jit/nvrtc.h"
+#include "cuda/plan/typical.h"
 #include "machine/cache_problem.h"
 #include "support/environment.h"
 #include "support/text.h"

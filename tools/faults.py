@@ -370,7 +370,7 @@ FAULTS = {
         Fault("choices are taken for problems with options", "if (options || uneven)", "if ((options && false) || uneven)",
               "tuned_test"),
     ],
-    "src/cuda/families/tuned_config.h": [
+    "src/cuda/plan/tuned_config.h": [
         Fault("an illegal config is taken", "if (!is_legal(tunable.limits(wanted, arch))) return false;",
               "if (!is_legal(tunable.limits(wanted, arch)) && false) return false;", "tuned_test"),
     ],

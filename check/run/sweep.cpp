@@ -8,7 +8,7 @@
 #include "check/cases/random.h"
 #include "check/run/cache_run.h"
 #include "check/run/run.h"
-#include "cuda/families/head_sizes.h"
+#include "cuda/plan/head_sizes.h"
 #include "error.h"
 
 namespace cuflash::check {

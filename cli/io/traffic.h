@@ -4,7 +4,7 @@
 
 #include <cuflash/flash_attention.h>
 
-#include "cuda/families/plan.h"
+#include "cuda/plan/plan.h"
 #include "problem/problem.h"
 
 namespace cuflash::cli {

@@ -6,8 +6,8 @@
 #include "cli/commands.h"
 #include "cli/terminal/progress.h"
 #include "cuda/families/registry.h"
-#include "cuda/families/typical.h"
 #include "cuda/jit/pack.h"
+#include "cuda/plan/typical.h"
 #include "support/environment.h"
 #include "support/text.h"
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "cli/support/tables.h"
-#include "cuda/families/plan.h"
+#include "cuda/plan/plan.h"
 #include "problem/describe_cache.h"
 
 namespace cuflash::cli {

@@ -9,7 +9,7 @@
 #include "cpu/backward.h"
 #include "cpu/forward.h"
 #include "cpu/tuned_tile.h"
-#include "cuda/families/typical.h"
+#include "cuda/plan/typical.h"
 #include "support/text.h"
 
 namespace cuflash::cli {

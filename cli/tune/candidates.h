@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "cli/bench/file.h"
-#include "cuda/families/limits.h"
-#include "cuda/families/plan.h"
+#include "cuda/plan/limits.h"
+#include "cuda/plan/plan.h"
 #include "tuned/choice.h"
 
 namespace cuflash::cli {

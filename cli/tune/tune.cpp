@@ -11,9 +11,9 @@
 #include "cli/tune/search.h"
 #include "cpu/tuned_tile.h"
 #include "cuda/driver/device.h"
-#include "cuda/families/plan.h"
 #include "cuda/jit/disk_cache.h"
 #include "cuda/jit/nvrtc.h"
+#include "cuda/plan/plan.h"
 #include "machine/cache_problem.h"
 #include "support/environment.h"
 #include "support/text.h"
@@ -107,8 +107,8 @@ void store(const TuneOutcome& o, const TuneTarget& target) {
 
 void show_stored(const std::vector<TuneOutcome>& outcomes, const TuneTarget& target) {
   const auto won = std::count_if(outcomes.begin(), outcomes.end(), [](const TuneOutcome& o) { return o.won; });
-  std::cout << won << " of " << outcomes.size() << " problems now have a faster choice, in "
-            << environment().cache_dir << "/" << tuned::kTunedFile << " for " << in_quotes(device_of(target))
+  std::cout << won << " of " << outcomes.size() << " problems now have a faster choice, in " << environment().cache_dir
+            << "/" << tuned::kTunedFile << " for " << in_quotes(device_of(target))
             << "; the others keep the built-in one\n";
   if (environment().tuned == "off") std::cout << "CUFLASH_TUNED=off: plans ignore this file\n";
 }

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "cuda/families/plan.h"
+#include "cuda/plan/plan.h"
 
 namespace cuflash::cuda {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/driver/device.h"
-#include "cuda/families/plan.h"
+#include "cuda/plan/plan.h"
 
 namespace cuflash::cuda {
 

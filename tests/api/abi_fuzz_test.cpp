@@ -17,8 +17,8 @@
 #include "cuda/families/params_backward.h"
 #include "cuda/families/params_forward.h"
 #include "cuda/families/params_kv.h"
-#include "cuda/families/plan.h"
-#include "cuda/families/tile_order.h"
+#include "cuda/plan/plan.h"
+#include "cuda/plan/tile_order.h"
 #include "tests/api/random_structs.h"
 #include "tests/properties/property.h"
 

@@ -11,8 +11,8 @@
 #include "cli/arguments/exit.h"
 #include "cli/check/check.h"
 #include "cli/io/ncu.h"
-#include "cuda/families/typical.h"
 #include "cuda/jit/binaries.h"
+#include "cuda/plan/typical.h"
 #include "tests/cli/program.h"
 #include "tests/cuda/nvrtc.h"
 

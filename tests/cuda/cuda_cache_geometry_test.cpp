@@ -5,7 +5,7 @@
 #include <random>
 
 #include "cuda/families/params_kv.h"
-#include "cuda/families/typical.h"
+#include "cuda/plan/typical.h"
 #include "kv/geometry.h"
 #include "kv/ticket.h"
 #include "problem/visibility.h"

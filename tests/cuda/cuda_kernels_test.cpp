@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "cuda/families/registry.h"
-#include "cuda/families/typical.h"
 #include "cuda/jit/compile.h"
+#include "cuda/plan/typical.h"
 #include "error.h"
 #include "nvrtc.h"
 

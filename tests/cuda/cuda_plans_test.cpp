@@ -8,8 +8,8 @@
 #include <sstream>
 
 #include "cuda/families/registry.h"
-#include "cuda/families/typical.h"
 #include "cuda/jit/program.h"
+#include "cuda/plan/typical.h"
 #include "error.h"
 
 namespace cuflash::cuda {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "cuda/families/tile_order.h"
-#include "cuda/families/typical.h"
+#include "cuda/plan/tile_order.h"
+#include "cuda/plan/typical.h"
 
 namespace cuflash::cuda {
 namespace {

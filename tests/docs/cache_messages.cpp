@@ -2,7 +2,7 @@
 #include <cuflash/cached_attention.h>
 #include <cuflash/page_pool.h>
 
-#include "cuda/families/plan.h"
+#include "cuda/plan/plan.h"
 #include "problem/describe_cache.h"
 #include "tests/docs/provoke.h"
 

@@ -12,7 +12,7 @@
 
 #include "backend/backend.h"
 #include "checked.h"
-#include "cuda/families/plan.h"
+#include "cuda/plan/plan.h"
 #include "problem/describe.h"
 #include "problem/describe_cache.h"
 #include "problem/tensor_rules.h"

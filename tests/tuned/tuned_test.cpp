@@ -4,9 +4,9 @@
 
 #include "cpu/tuned_tile.h"
 #include "cuda/families/family.h"
-#include "cuda/families/typical.h"
 #include "cuda/jit/disk_cache.h"
 #include "cuda/jit/program.h"
+#include "cuda/plan/typical.h"
 #include "tests/shared/temp_dir.h"
 #include "tuned/table.h"
 

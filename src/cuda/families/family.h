@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "cuda/families/limits.h"
-#include "cuda/families/plan.h"
+#include "cuda/plan/limits.h"
+#include "cuda/plan/plan.h"
 
 namespace cuflash::cuda {
 

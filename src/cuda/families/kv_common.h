@@ -5,8 +5,8 @@
 
 #include "cuda/driver/tensor_map.h"
 #include "cuda/families/family.h"
-#include "cuda/families/plan_common.h"
-#include "cuda/families/tuned_config.h"
+#include "cuda/plan/plan_common.h"
+#include "cuda/plan/tuned_config.h"
 
 namespace cuflash::cuda {
 

@@ -1,6 +1,6 @@
 // Merging two partial results: one kernel for every architecture.
-#include "cuda/families/plan_common.h"
 #include "cuda/families/registry.h"
+#include "cuda/plan/plan_common.h"
 
 namespace cuflash::cuda {
 

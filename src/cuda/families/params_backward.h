@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backward_params.h"
-#include "cuda/families/plan.h"
+#include "cuda/plan/plan.h"
 
 namespace cuflash::cuda {
 

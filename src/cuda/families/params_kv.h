@@ -1,7 +1,7 @@
 // What is sent to the kernels over a KV cache.
 #pragma once
 
-#include "cuda/families/plan.h"
+#include "cuda/plan/plan.h"
 #include "kv_params.h"
 
 namespace cuflash::cuda {

@@ -6,10 +6,10 @@
 #include <span>
 #include <utility>
 
-#include "cuda/families/backward_common.h"
 #include "cuda/families/params_backward.h"
 #include "cuda/families/registry.h"
-#include "cuda/families/tuned_config.h"
+#include "cuda/plan/backward_common.h"
+#include "cuda/plan/tuned_config.h"
 #include "error.h"
 
 namespace cuflash::cuda {

@@ -5,9 +5,9 @@
 #include <span>
 
 #include "cuda/families/params_forward.h"
-#include "cuda/families/plan_common.h"
 #include "cuda/families/registry.h"
-#include "cuda/families/tuned_config.h"
+#include "cuda/plan/plan_common.h"
+#include "cuda/plan/tuned_config.h"
 #include "error.h"
 
 namespace cuflash::cuda {

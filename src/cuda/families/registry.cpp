@@ -1,7 +1,7 @@
 #include "cuda/families/registry.h"
 
-#include "cuda/families/plan_common.h"
 #include "cuda/jit/program.h"
+#include "cuda/plan/plan_common.h"
 #include "error.h"
 
 namespace cuflash::cuda {

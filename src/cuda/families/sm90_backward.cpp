@@ -4,11 +4,11 @@
 #include <optional>
 
 #include "cuda/driver/tensor_map.h"
-#include "cuda/families/backward_common.h"
 #include "cuda/families/params_backward.h"
 #include "cuda/families/registry.h"
-#include "cuda/families/tile_order.h"
-#include "cuda/families/tuned_config.h"
+#include "cuda/plan/backward_common.h"
+#include "cuda/plan/tile_order.h"
+#include "cuda/plan/tuned_config.h"
 #include "error.h"
 
 namespace cuflash::cuda {

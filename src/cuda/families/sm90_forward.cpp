@@ -7,10 +7,10 @@
 
 #include "cuda/driver/tensor_map.h"
 #include "cuda/families/params_forward.h"
-#include "cuda/families/plan_common.h"
 #include "cuda/families/registry.h"
-#include "cuda/families/tile_order.h"
-#include "cuda/families/tuned_config.h"
+#include "cuda/plan/plan_common.h"
+#include "cuda/plan/tile_order.h"
+#include "cuda/plan/tuned_config.h"
 #include "error.h"
 
 namespace cuflash::cuda {

@@ -4,7 +4,7 @@
 #include <span>
 #include <utility>
 
-#include "cuda/families/limits.h"
+#include "cuda/plan/limits.h"
 #include "tuned/choice.h"
 
 namespace cuflash::cuda {

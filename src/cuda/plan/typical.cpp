@@ -1,4 +1,4 @@
-#include "cuda/families/typical.h"
+#include "cuda/plan/typical.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "cuda/families/limits.h"
+#include "cuda/plan/limits.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "cuda/families/plan_common.h"
+#include "cuda/plan/plan_common.h"
 
 #include <algorithm>
 #include <bit>

@@ -2,7 +2,7 @@
 // one.
 #pragma once
 
-#include "cuda/families/plan_common.h"
+#include "cuda/plan/plan_common.h"
 
 namespace cuflash::cuda {
 

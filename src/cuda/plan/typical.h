@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "cuda/families/plan.h"
+#include "cuda/plan/plan.h"
 
 namespace cuflash::cuda {
 

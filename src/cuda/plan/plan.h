@@ -103,11 +103,11 @@ struct KvPlan {
   int64_t eager_splits = 1;  // as in KvParams
   int64_t least_tiles = 1;
   int64_t short_splits = 0;
-  int64_t state_rows = 0;    // rows of a tile whose partial sums are kept
-  int64_t first_wave_ctas = 0;    // CTAs that are resident from the start
-  bool at_once = false;      // all of them are
-  int64_t box_rows = 0;      // sm90: rows of a TMA box
-  int64_t known_splits = 0;  // sm90: as in PrologueLoads
+  int64_t state_rows = 0;       // rows of a tile whose partial sums are kept
+  int64_t first_wave_ctas = 0;  // CTAs that are resident from the start
+  bool at_once = false;         // all of them are
+  int64_t box_rows = 0;         // sm90: rows of a TMA box
+  int64_t known_splits = 0;     // sm90: as in PrologueLoads
   int64_t known_tiles = 0;
   int64_t loads_in_flight = 0;  // sm90: as in Sm90KvParams
   KvWorkspace workspace;

@@ -1,4 +1,4 @@
-#include "cuda/families/backward_common.h"
+#include "cuda/plan/backward_common.h"
 
 #include <algorithm>
 

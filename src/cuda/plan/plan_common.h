@@ -4,8 +4,8 @@
 #include <string>
 
 #include "cuda/driver/rows.h"
-#include "cuda/families/head_sizes.h"
-#include "cuda/families/plan.h"
+#include "cuda/plan/head_sizes.h"
+#include "cuda/plan/plan.h"
 #include "error.h"
 
 namespace cuflash::cuda {

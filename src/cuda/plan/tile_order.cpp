@@ -1,4 +1,4 @@
-#include "cuda/families/tile_order.h"
+#include "cuda/plan/tile_order.h"
 
 #include <algorithm>
 
