@@ -255,7 +255,7 @@ REFUSED = [
     ({"cache_seqlens": [1]}, ValueError, "cache_seqlens: "),
     ({"cache_seqlens": [1.0, 2.0]}, ValueError, "cache_seqlens: has elements of float64"),
     ({"k": NEW, "v": NEW}, ValueError, "cache_seqlens: is needed with k"),
-    ({"k": NEW, "v": NEW, "cache_seqlens": [8, 1]}, ValueError, "k: 1 rows behind the 8 of sequence 0"),
+    ({"k": NEW, "v": NEW, "cache_seqlens": [8, 1]}, ValueError, "k: appending 1 rows to the 8 of sequence 0"),
     ({"k": NEW, "cache_seqlens": 1}, ValueError, "v: "),
     ({"v": NEW, "cache_seqlens": 1}, ValueError, "v: was given without k"),
     ({"k": NEW, "v": NEW, "cache_seqlens": 1, "cache_batch_idx": [0, 0]}, ValueError,

@@ -119,7 +119,7 @@ REFUSED = {
                                "rotary_cos: q has 3 rows and k has 1.*attention_with_cache"),
     "k without lengths": (lambda g, r: g(cache_seqlens=None), "cache_seqlens: is needed with k"),
     "lengths in i64": (lambda g, r: g(cache_seqlens=torch.tensor([3, 9])), "cache_seqlens: .*int64"),
-    "no room": (lambda g, r: g(cache_seqlens=16), "k: 1 rows behind the 16 of sequence 0.* has room for 16"),
+    "no room": (lambda g, r: g(cache_seqlens=16), "k: appending 1 rows to the 16 of sequence 0 .* has room for 16"),
     "type of the cache": (lambda g, r: g(k_cache=torch.zeros(2, 16, 2, 8).half()), "k_cache: type f16"),
     "strides of the cache": (lambda g, r: g(k_cache=torch.zeros(2, 16, 2, 16)[..., ::2]), "k_cache: "),
     "window": (lambda g, r: g(window_size=(-2, 0)), "window_size: got"),

@@ -10,7 +10,7 @@ import pytest
 from cuflash.plot import results
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
 import benchmark_data  # noqa: E402
 import benchmark_tables  # noqa: E402
