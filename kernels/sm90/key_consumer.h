@@ -74,8 +74,7 @@ struct KeyConsumer : KeyScores<C> {
   __device__ __forceinline__ void store(const OperandA& probs) const {
     const unsigned address = lane_ds + ds_buffer() * Pipeline::DsTile::kBytes;
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-      stmatrix_x4_trans(address + step * 16 * kPanelRowBytes, probs[step]);
+    for (int step = 0; step < kSteps; ++step) stmatrix_x4_trans(address + step * 16 * kPanelRowBytes, probs[step]);
   }
 
   // Zeroes non-finite elements of Q before dS^T Q: a dS of 0 would not stop a NaN, and a key that sees the element has
