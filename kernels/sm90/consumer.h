@@ -10,8 +10,10 @@
 #include "ptx/warpgroup.h"
 #include "sm90/consumer_sync.h"
 #include "sm90/lane_coord.h"
+#include "sm90/packed_rows.h"
 #include "sm90/pipeline.h"
 #include "sm90/products.h"
+#include "sm90/split_store.h"
 #include "sm90/store.h"
 #include "sm90/tile_scheduler.h"
 
@@ -21,6 +23,7 @@ template <Sm90ForwardConfig C>
 struct Consumer {
   static constexpr Element E = C.element;
   static constexpr int kScoreTiles = C.tile_k / 8, kOutputTiles = C.dim_v / 8, kSteps = C.tile_k / 16;
+  static_assert(!packs_heads(C) || (splits_keys(C) && C.options == 0));
   static_assert(size_of(E) == 2 && C.tile_k % 16 == 0 && C.dim_qk % 16 == 0 && C.dim_v % 32 == 0);
   using ScoreProduct = WarpgroupProduct<E, C.tile_k, false>;
   using OutputProduct = WarpgroupProduct<E, C.dim_v, true>;
@@ -106,7 +109,9 @@ struct Consumer {
   __device__ __forceinline__ bool softmax_step(const ScoreCoord& coord, const Options& options, RowSoftmax& softmax,
                                                Scores& s, int tile, float (&correction)[2]) const {
     const int first = tile * C.tile_k;
-    modify_and_mask<kApplyMask, kWarpgroupRows>(s, a, coord.sequence, options, coord.lane, coord.q_first, first);
+    if constexpr (!packs_heads(C))
+      modify_and_mask<kApplyMask, kWarpgroupRows>(s, a, coord.sequence, options, coord.lane, coord.q_first, first);
+    else if constexpr (kApplyMask) mask_packed_rows(s, a, coord.sequence, coord.lane, coord.q_first, first);
     const bool rescales = softmax.update_max(s, [&](int r, float x) { correction[r] = x; });
     softmax.exponentiate(s);
     apply_dropout(s, options, a.dropout_threshold, coord.lane, coord.q_first, first);
@@ -244,11 +249,12 @@ struct Consumer {
     rows.to_global(p.forward.o, offset_of(p.forward.o, info.b, info.h, int64{info.q_begin} + first));
   }
 
-  // Rows without visible keys.
+  // Rows without visible keys, or without any in their part of the keys.
   __device__ __forceinline__ void write_empty_rows(const TileInfo& info, const KeyTiles& tiles) {
     release_queries();
     skip(tiles.end - tiles.begin);
     RowSoftmax softmax(scale_log2());
+    if constexpr (splits_keys(C)) return store_split_states<packs_heads(C)>(p, split_info(info), lane_coord(), softmax);
     float o_scale[2];
     finalize_rows(info, Options(a, info.sequence(), info.b, info.h), softmax, o_scale);
     const LaneCoord lane = lane_coord();
@@ -265,21 +271,26 @@ struct Consumer {
     Output o = {};
     mainloop(info, tiles, options, softmax, o, probs);
     float o_scale[2];
-    finalize_rows(info, options, softmax, o_scale);
+    if constexpr (splits_keys(C)) softmax.reduce_row_sum();
+    else finalize_rows(info, options, softmax, o_scale);
     wgmma_wait<0>();
     fence_operands(o), fence_operands(probs);
     release_values();
     skip(tiles.own_begin - tiles.begin);
-    store(info, o_scale, o);
+    if constexpr (splits_keys(C)) store_split<packs_heads(C)>(p, split_info(info), lane_coord(), softmax, o[0]);
+    else store(info, o_scale, o);
   }
 
   __device__ __forceinline__ void run() {
     if (group == C.warpgroups - 1) Turn::pass(group);  // the first warpgroup starts
 #pragma unroll 1
-    for (; scheduler.has_tile(p.tile_order); scheduler.advance()) {
+    for (; lists_tiles(C) || scheduler.has_tile(p.tile_order); scheduler.advance()) {
       wait_queries();
       const TileInfo& info = pipeline.info(group, scheduler.round);
       const KeyTiles tiles(info);
+      if constexpr (lists_tiles(C)) {
+        if (tiles.rows_end == kNoMoreTiles) break;
+      }
       if (tiles.rows_end == 0) release_queries();
       else if (tiles.own_begin == tiles.own_end) write_empty_rows(info, tiles);
       else attend(info, tiles);
