@@ -202,6 +202,15 @@ FAULTS = {
         Fault("pages in any order are taken for joined", "page[1] == page[0] + 1", "page[1] > page[0]", CACHE),
     ],
 
+    # Scores on a GPU, as far as the host can run them.
+    "kernels/attn/softcap.h": [
+        Fault("tanh off by 5e-6", "-5.20723732e-03f", "-5.207e-03f", "cuda_softcap_test"),
+        Fault("tanh of large scores by the polynomial", "return fabs(x) < 2.0f ? inside : beyond;",
+              "return fabs(x) < 2.5f ? inside : beyond;", "cuda_softcap_test"),
+        Fault("tanh of softcap has the wrong argument", "2 * kLog2e / kTanhArgument", "kLog2e / kTanhArgument",
+              "cuda_softcap_test"),
+    ],
+
     # Who sees whom.
     "kernels/attn/visibility.h": [
         Fault("causal mask off by one", "i + s.shift + w.window_right + 1", "i + s.shift + w.window_right + 2"),

@@ -66,9 +66,7 @@ struct Consumer {
   __device__ Consumer(const Sm90ForwardParams& p, const Pipeline<C>& pipeline, int group)
       : p(p), a(p.forward.attention), pipeline(pipeline), group(group) {}
 
-  __device__ float scale_log2() const {
-    return Options::kIsDot || Options::kIsTanh ? p.scale_log2 : static_cast<float>(kLog2e);
-  }
+  __device__ float scale_log2() const { return Options::kFoldsFactor ? p.scale_log2 : static_cast<float>(kLog2e); }
 
   static __device__ __forceinline__ LaneCoord lane_coord() { return lane_coord_in_warpgroup(); }
 
@@ -144,6 +142,19 @@ struct Consumer {
       softmax.exponentiate(s, [](float x) { return tanh_of_argument(x); });
     }
   }
+  // ALiBi in a full tile. Right of the diagonal, and where the tile crosses it, only without a causal mask.
+  template <bool kApplyMask>
+  static constexpr bool kHasLinearAlibi = !kApplyMask && Options::kFoldsAlibi && !Options::kHasMask;
+  __device__ __forceinline__ RowOffset<float> add_alibi(const ScoreCoord& coord, const Options& options, Scores& s,
+                                                        int first) const {
+    const int tile_distance = coord.q_first + static_cast<int>(coord.sequence.shift) - first;
+    const int distance = tile_distance + coord.lane.row - coord.lane.column;
+    RowOffset<float> offset{};
+    if (tile_distance >= C.tile_k - 1) add_linear_penalties<true>(s, options, distance, offset.of_row);
+    else if (tile_distance <= 1 - kWarpgroupRows) add_linear_penalties<false>(s, options, distance, offset.of_row);
+    else add_terms<false, kWarpgroupRows>(s, options, GlobalTerms<Options>{options, 0, 0}, {}, distance);
+    return offset;
+  }
   // Turns the scores of a key tile into probabilities. Returns whether the output has to be rescaled, and by which
   // correction.
   template <bool kApplyMask>
@@ -152,6 +163,8 @@ struct Consumer {
     const int first = tile * C.tile_k;
     if constexpr (kHasFixedMax) {
       exponentiate_softcapped<kApplyMask>(coord, options, softmax, s, first);
+    } else if constexpr (kHasLinearAlibi<kApplyMask>) {
+      if constexpr (Options::kHasSoftcap) apply_softcap(s, options);
     } else if constexpr (has_term_tiles(C)) {
       const GlobalTerms<Options> global{options, coord.q_first + coord.lane.row, first + coord.lane.column};
       const TileTerms<C, Options, typename Pipeline<C>::BiasTile, typename Pipeline<C>::MaskTile> loaded{
@@ -164,8 +177,13 @@ struct Consumer {
       modify_and_mask<kApplyMask, kWarpgroupRows>(s, a, coord.sequence, options, coord.lane, coord.q_first, first);
     }
     bool rescales = false;
-    if constexpr (!kHasFixedMax) {
-      rescales = softmax.update_max(s, [&](int r, float x) { correction[r] = x; });
+    const auto on_rescale = [&](int r, float x) { correction[r] = x; };
+    if constexpr (kHasLinearAlibi<kApplyMask>) {
+      const RowOffset<float> offset = add_alibi(coord, options, s, first);
+      rescales = softmax.update_max(s, on_rescale, offset);
+      softmax.exponentiate(s, offset);
+    } else if constexpr (!kHasFixedMax) {
+      rescales = softmax.update_max(s, on_rescale);
       softmax.exponentiate(s);
     }
     apply_dropout(s, options, a.dropout_threshold, coord.lane, coord.q_first, first);
