@@ -29,6 +29,7 @@ enum Shape { full = 1, causal = 2, either = full | causal };
 
 // What the options of a call take from a tile.
 enum class Needs {
+  fixed_max,   // softcap alone, in a softmax without a row maximum: less than a call without options
   arithmetic,  // softcap, ALiBi, a scale of its own: a few registers, as a call without options
   dropout,     // more registers
   one_tile,    // bias or mask tensor in shared memory
@@ -50,6 +51,8 @@ constexpr int kStaged = kPingPong | kPinWait | kStoreBySmem, kPrefetched = kStag
 // The first that fits is taken. Short and causal problems have smaller tiles: fewer rows of the last tile are empty,
 // and fewer pairs on the diagonal are hidden. Three and four warpgroups have too few registers for dropout.
 constexpr Tiles kTiles[] = {
+    {64, 64, either, kAny, 3, 128, 4, fixed_max},                            //
+    {128, 128, either, kAny, 2, 128, 2, fixed_max, kPrefetched},             //
     {64, 64, full, 512, 4, 64, 4, arithmetic, kPrefetched & ~kPingPong},     //
     {64, 64, full, 2048, 4, 64, 4, arithmetic, kStaged},                     //
     {64, 64, causal, 2048, 4, 64, 4, arithmetic, kPrefetched & ~kPingPong},  //
@@ -89,7 +92,18 @@ int term_tiles(const ForwardProblem& p) {
   return schedule;
 }
 
+// Softcap bounds scores to [-softcap, softcap], in powers of two [-c, c]. With a row maximum of c - spare_exponent, no
+// probability is below 2^-100, and none above 2^45, so that values of up to 1e24 do not overflow. f16 has no such
+// range.
+constexpr double kLeastExponent = -100, kMostSpare = 45;
+double spare_exponent(const Problem& p) { return std::max(0.0, 2 * p.softcap * kLog2e + kLeastExponent); }
+bool has_fixed_max(const Problem& p) {
+  return p.dtype == DType::bf16 && problem_options(p) == kSoftcap && spare_exponent(p) <= kMostSpare;
+}
+float fixed_max_of(const Problem& p) { return static_cast<float>(1 - spare_exponent(p) / (p.softcap * kLog2e)); }
+
 Needs needs_of(const Sm90ForwardConfig& c) {
+  if (c.schedule & kFixedMax) return fixed_max;
   const int terms = c.options & (kBias | kMaskTensor);
   if (terms == 0) return c.options & kDropout ? dropout : arithmetic;
   const bool one = terms == kBias ? (c.schedule & kTmaBias) != 0 : terms == kMaskTensor && (c.schedule & kTmaMask) != 0;
@@ -101,7 +115,7 @@ Sm90ForwardConfig config_without_tiles(const ForwardProblem& p) {
   c.element = element_of(p.dtype);
   c.dim_qk = panel_dim(p.dim_qk), c.dim_v = panel_dim(p.dim_v);
   c.options = problem_options(p);
-  c.schedule = term_tiles(p);
+  c.schedule = term_tiles(p) | (has_fixed_max(p) ? kFixedMax : 0);
   return c;
 }
 
@@ -113,16 +127,6 @@ const Tiles& tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c) {
   };
   return *std::find_if(std::begin(kTiles), std::end(kTiles) - 1, fits);  // the last one serves everything
 }
-
-// Softcap bounds scores to [-softcap, softcap], in powers of two [-c, c]. With a row maximum of c - spare_exponent, no
-// probability is below 2^-100, and none above 2^45, so that values of up to 1e24 do not overflow. f16 has no such
-// range. Four warpgroups have too few registers.
-constexpr double kLeastExponent = -100, kMostSpare = 45;
-double spare_exponent(const Problem& p) { return std::max(0.0, 2 * p.softcap * kLog2e + kLeastExponent); }
-bool has_fixed_max(const Problem& p, const Sm90ForwardConfig& c) {
-  return c.element == Element::bf16 && c.options == kSoftcap && spare_exponent(p) <= kMostSpare && c.warpgroups < 4;
-}
-float fixed_max(const Problem& p) { return static_cast<float>(1 - spare_exponent(p) / (p.softcap * kLog2e)); }
 
 Checked query_tiles(const Problem& p, int tile_q) {
   return Checked(p.batch) * p.heads_q * ((p.len_q + tile_q - 1) / tile_q);
@@ -167,7 +171,6 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   if (!plan.tuned) {
     const Tiles& t = tiles_for(p, c);
     c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages, c.schedule |= t.schedule;
-    if (has_fixed_max(p, c)) c.schedule |= kFixedMax;
   }
   plan.tile_q = tile_q_of(c), plan.tile_k = c.tile_k;
   plan.launch =
@@ -217,7 +220,7 @@ Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, co
           forward_params(p, context.tile_counts),
           tile_order(p, plan.tile_q, grid_of(plan.launch, context.num_sms)),
           static_cast<float>((p.softcap > 0 ? p.softcap : p.scale) * kLog2e),
-          p.softcap > 0 ? fixed_max(p) : 0,
+          p.softcap > 0 ? fixed_max_of(p) : 0,
           term_map(kTmaBias, p.bias, kPanelColumns),
           term_map(kTmaMask, p.mask, mask_row_bytes(plan.tile_k))};
 }
