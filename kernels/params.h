@@ -7,6 +7,7 @@
 namespace cuflash {
 
 constexpr double kLog2e = 1.4426950408889634;
+constexpr double kTanhArgument = 2 / 0.5;  // 0.5 is the end of a polynomial's range: attn/softcap.h
 
 using int64 = long long;
 using uint64 = unsigned long long;
@@ -35,7 +36,8 @@ struct AttentionParams {
   int dim_qk, dim_v;
   int64 window_left, window_right;
   int top_left;
-  const int* cu_q;  // packed: [batch + 1]; total_* rows exist, whatever the lengths say
+  float tanh_argument;  // softcap of f16 and bf16: dot products times this are arguments of attn/softcap.h; 0: divide
+  const int* cu_q;      // packed: [batch + 1]; total_* rows exist, whatever the lengths say
   const int* cu_k;
   const int* used_q;  // padded: [batch]
   const int* used_k;
@@ -43,7 +45,7 @@ struct AttentionParams {
   double scale, softcap;
   double keep_scale;  // 1 / (1 - dropout_p)
   uint64 dropout_seed, dropout_offset;
-  unsigned dropout_threshold;  // an element is kept if its random word is at least this; 0: no dropout
+  unsigned dropout_threshold;  // of philox.h; 0: nothing is dropped
   uint64* tile_counts;         // null, or {visited, masked, skipped}
 };
 
@@ -87,9 +89,11 @@ struct Sm90ForwardParams {
   int store_o_by_tma;
   ForwardParams forward;
   TileOrder tile_order;
-  float scale_log2;  // scale * log2(e), the exponent's scale if no option modifies the score
-  KeySplits splits;  // with kSplitKeys
-  TileList list;     // with kTileList
+  float scale_log2;      // scale_log2 of ScoreOptions, unless it is log2(e)
+  float fixed_max;       // with kFixedMax: the row_max of all rows
+  TensorMap bias, mask;  // [keys, queries, heads, batch], as q; valid with kTmaBias and kTmaMask
+  KeySplits splits;      // with kSplitKeys
+  TileList list;         // with kTileList
 };
 
 }  // namespace cuflash

@@ -43,8 +43,8 @@ struct SplitRow {
     const AttentionParams& a = f.attention;
     const float sink =
         a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, h)) : minus_infinity<float>();
-    const float keep = a.dropout_threshold != 0 ? static_cast<float>(a.keep_scale) : 1.0f;
-    const bool exists = i < sequence.len_q;  // false: a padded query, written as one that sees no key
+    const float keep = static_cast<float>(a.keep_scale);  // 1 without dropout
+    const bool exists = i < sequence.len_q;               // false: a padded query, written as one that sees no key
     const auto row = finalize_row(sums.row.row_max, sums.row.row_sum, p.splits.natural_scale, sink, keep);
     float x[kEpilogueColumns];
 #pragma unroll

@@ -73,19 +73,26 @@ struct ForwardTilesOf<C, kWholeWarp, true> {
 template <Sm90ForwardConfig C, bool kWholeWarp = false>
 using ForwardTiles = typename ForwardTilesOf<C, kWholeWarp>::Type;
 
-// Called by one thread. The last ticket that it passes on says that there are no more.
+// Called by one thread: passes tickets on, the last of which says that there are no more. on_tile(work) may wait for the
+// consumers: the ticket after that tile is under way by then.
 template <Sm90ForwardConfig C, class OnTile>
 __device__ __forceinline__ void draw_tickets(const Sm90ForwardParams& p, const Pipeline<C>& pipeline,
                                              OnTile&& on_tile) {
   const ListTickets tickets(p);
-#pragma unroll 1
-  for (unsigned round = 0;; ++round) {
+  unsigned round = 0;
+  const auto draw = [&] {
     const unsigned ticket = atomicAdd(p.list.next, 1u);
     mbarrier_wait(pipeline.ticket_empty(round), round / kTicketStages % 2 ^ 1);
     pipeline.ticket(round) = ticket;
     mbarrier_arrive(pipeline.ticket_full(round));
-    if (ticket >= tickets.total) return;
+    ++round;
+    return ticket;
+  };
+#pragma unroll 1
+  for (unsigned ticket = draw(); ticket < tickets.total;) {
+    const unsigned next = draw();
     on_tile(WorkTile<C>(p.forward.attention, tickets.tile(p, ticket), p.splits.splits));
+    ticket = next;
   }
 }
 
