@@ -212,6 +212,11 @@ FAULTS = {
               "cuda_softcap_test"),
     ],
 
+    "kernels/attn/tile_scores.h": [
+        Fault("linear ALiBi has the offset of the first row", "first_distance + 8 * r - (kLeft", "first_distance - (kLeft",
+              "cuda_scores_test"),
+    ],
+
     # Who sees whom.
     "kernels/attn/visibility.h": [
         Fault("causal mask off by one", "i + s.shift + w.window_right + 1", "i + s.shift + w.window_right + 2"),

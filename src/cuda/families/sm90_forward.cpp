@@ -50,7 +50,7 @@ enum class Needs {
   fixed_max,   // softcap alone, in a softmax without a row maximum: less than a call without options
   arithmetic,  // softcap, ALiBi, a scale of its own: a few registers, as a call without options
   dropout,     // more registers
-  one_tile,    // bias or mask tensor in shared memory
+  one_tile,    // bias or mask tensor in shared memory, or softcap, ALiBi and dropout together
   everything,  // both, dropout beside one, or loads of their elements by consumers
 };
 
@@ -101,13 +101,12 @@ constexpr Tiles kTiles[] = {
 // Panels are 64 columns wide.
 int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPanelColumns)); }
 
-// Which of bias and mask tensor TMA can load. A bias of another type than q, and rows that do not start on 16 bytes, are
-// loaded element by element.
+// Whether TMA can load bias and mask tensor, those that are given. A bias of another type than q, and rows that do not
+// start on 16 bytes, are loaded element by element; the other one then is, too.
 int term_tiles(const ForwardProblem& p) {
-  int schedule = 0;
-  if (p.bias && p.bias.dtype == p.dtype && has_tensor_map(p.bias, score_extent(p, p.bias))) schedule |= kTmaBias;
-  if (p.mask && has_tensor_map(p.mask, score_extent(p, p.mask))) schedule |= kTmaMask;
-  return schedule;
+  if (p.bias && (p.bias.dtype != p.dtype || !has_tensor_map(p.bias, score_extent(p, p.bias)))) return 0;
+  if (p.mask && !has_tensor_map(p.mask, score_extent(p, p.mask))) return 0;
+  return (p.bias ? kTmaBias : 0) | (p.mask ? kTmaMask : 0);
 }
 
 // Softcap bounds scores to [-softcap, softcap], in powers of two [-c, c]. With a row maximum of c - spare_exponent, no
@@ -123,9 +122,10 @@ float fixed_max_of(const Problem& p) { return static_cast<float>(1 - spare_expon
 Needs needs_of(const Sm90ForwardConfig& c) {
   if (c.schedule & kFixedMax) return fixed_max;
   const int terms = c.options & (kBias | kMaskTensor);
-  if (terms == 0) return c.options & kDropout ? dropout : arithmetic;
-  const bool one = terms == kBias ? (c.schedule & kTmaBias) != 0 : terms == kMaskTensor && (c.schedule & kTmaMask) != 0;
-  return one && !(c.options & kDropout) ? one_tile : everything;
+  const bool drops = (c.options & kDropout) != 0, has_tiles = (c.schedule & (kTmaBias | kTmaMask)) != 0;
+  if (terms == 0 && drops && (c.options & kSoftcap) && (c.options & kAlibi)) return one_tile;  // as few registers
+  if (terms == 0) return drops ? dropout : arithmetic;
+  return has_tiles && !drops && terms != (kBias | kMaskTensor) ? one_tile : everything;
 }
 
 Sm90ForwardConfig config_without_tiles(const ForwardProblem& p) {
