@@ -2,6 +2,8 @@
 // see tests/cuda/kernel_emulator.
 #include <dlfcn.h>
 
+#include <cstring>
+
 #include "check/run/run.h"
 #include "tests/cuda/fake_gpu/fake_cuda.h"
 #include "tests/cuda/kernel_emulator/forward_kernel.h"
@@ -13,11 +15,13 @@ namespace {
 struct Running {
   uint64_t seed = 0;
   int launches = 0;
+  bool packed = false;  // a kernel with kPackHeads was launched
   std::string fault;
 } running;
 
 void run_forward_kernel(const FakeLaunch& launch) {
   ++running.launches;
+  running.packed |= std::strstr(launch.program, ", 0, 5}") != nullptr;
   if (!running.fault.empty()) return;
   running.fault =
       kernel_emulator::run_forward_kernel(launch.program, launch.params, {launch.grid_x, launch.grid_y, launch.grid_z},
@@ -75,16 +79,20 @@ TEST_F(FakeForward, SplitKeysEqualTheOracle) {
 }
 
 TEST_F(FakeForward, PackedHeadsEqualTheOracle) {
-  for (const int64_t group : {2, 4})
+  const auto check_packed = [](const check::Case& c) {
+    check(c, 2);
+    EXPECT_TRUE(running.packed) << check::describe(c);
+  };
+  for (const int64_t group : {16, 32})
     for (const bool causal : {false, true}) {
-      check::Case c = few_queries(group, 1, 140 / group, 2000);
+      check::Case c = few_queries(group, 1, 144 / group, 2000);
       c.causal = causal, c.sink = true;
-      check(c, 2);
+      check_packed(c);
     }
-  check::Case packed = few_queries(4, 2, 40, 2000);
+  check::Case packed = few_queries(16, 1, 9, 2000);
   packed.batch = 2, packed.mode = check::Mode::packed, packed.give_max_seqlen = true;
-  packed.lengths_q = {40, 17}, packed.lengths_k = {2000, 300}, packed.causal = true;
-  check(packed, 2);
+  packed.lengths_q = {9, 5}, packed.lengths_k = {2000, 300}, packed.causal = true;
+  check_packed(packed);
 }
 
 TEST_F(FakeForward, OptionsOfSplitKeysEqualTheOracle) {
