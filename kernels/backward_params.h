@@ -25,10 +25,18 @@ struct BackwardParams {
   int counts_in_bias;  // the bias kernel counts visited tiles, since no main kernel runs
 };
 
+// Factors of the options in the scores and gradients of the sm90 kernels; 0 for an option that the call does not have.
+struct ScoreFactors {
+  float softcap_in;    // scale / softcap: the argument of tanh is this times the dot product
+  float softcap_log2;  // softcap * log2(e): the exponent is this times the tanh
+  float keep;          // 1 / (1 - dropout_p)
+};
+
 // The portable part comes first, so that kernels that only know BackwardParams take the same struct.
 struct Sm90BackwardParams {
   BackwardParams backward;
   float scale_log2;         // scale * log2(e), the exponent's scale
+  ScoreFactors factors;     // of the options
   TensorMap q, k, v, dout;  // [dim, rows, heads, batch]; a broadcast dimension has extent 1
   TensorMap row_stats;      // [row_stats_size, tiles]
   // For the dQ kernel, if it runs.

@@ -112,6 +112,7 @@ struct Sm90BackwardConfig {
   int warpgroups;     // with keys of their own; 1: see split_dk_dv
   int stages;         // Q and dO tiles in shared memory, at least 2
   int dq;             // 1: dQ is added to dq_accum, with two warpgroups or more; 0: not wanted, or the dQ kernel has it
+  int options;        // OptionBits, exactly those of the call
 };
 
 // dQ alone on sm_90a: consumer warpgroups with 64 queries each, and a producer warpgroup.
@@ -123,6 +124,7 @@ struct Sm90DqConfig {
   int key_stages, value_stages;  // at least 2 of K, which is used twice
   int query_stages;              // 2: Q and dO of the next query tile are loaded while the current ones are in use
   int ping_pong;                 // 1: consumer warpgroups take turns to issue wgmma for S and dQ
+  int options;                   // OptionBits, exactly those of the call
 };
 
 constexpr int kExchangeColumns = 32;  // columns of a row that one warp reduces over all splits
@@ -253,7 +255,7 @@ constexpr BackwardConfig shared_config(const Sm90BackwardConfig& c) {
   constexpr int kWarps = kWarpgroupThreads / 32;
   return {
       c.element,    c.dim_qk, c.dim_v, c.tile_q, kWarpgroupRows * c.warpgroups, kWarps * c.warpgroups, 1, c.stages, 1,
-      kCopyVectors, 0,        0,       0};
+      kCopyVectors, c.options, 0,       0};
 }
 constexpr int tile_k_of(const Sm90BackwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
 // The config of one warpgroup stands for two that share its 64 keys, one for dV and one for dK (sm90/split_dk_dv.h).
@@ -290,7 +292,7 @@ constexpr int shared_bytes(const Sm90BackwardConfig& c) {
 
 // The portable view of its row statistics.
 constexpr BackwardConfig shared_config(const Sm90DqConfig& c) {
-  return {c.element, c.dim_qk, c.dim_v, kWarpgroupRows, c.tile_k, 0, 0, 0, 0, kCopyVectors, 0, 0, 0};
+  return {c.element, c.dim_qk, c.dim_v, kWarpgroupRows, c.tile_k, 0, 0, 0, 0, kCopyVectors, c.options, 0, 0};
 }
 constexpr int tile_q_of(const Sm90DqConfig& c) { return kWarpgroupRows * c.warpgroups; }
 constexpr int num_threads(const Sm90DqConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }

@@ -1,7 +1,7 @@
 // Shared memory layout of the backward kernel, and the barriers between its producer and its consumers.
 //
-//   K | V | finite K, or two tiles of P | Q and dO of each stage | dS, two tiles with dQ | row stats of each stage |
-//   task coordinates | mbarriers
+//   K | V | finite K, or two tiles of P | Q and dO of each stage | dS, two tiles with dQ | row stats of each stage,
+//   and its StepInfo with options | task coordinates | mbarriers
 //
 //   k_full, v_full     TMA has filled K or V, once per key tile, and the task coordinates are written
 //   k_empty            one arrival per consumer warp: it no longer reads K and V
@@ -15,6 +15,7 @@
 
 #include "portable/backward/shape.h"
 #include "ptx/barrier.h"
+#include "sm90/step_info.h"
 #include "tile/swizzled.h"
 
 namespace cuflash {
@@ -38,6 +39,7 @@ struct BackwardPipeline {
   static constexpr int kStats = kDsOffset + num_ds_tiles(C) * DsTile::kBytes;
   static constexpr int kTaskOffset = kStats + C.stages * kStatsStageBytes;
   static constexpr int kBarriers = kTaskOffset + kTaskSlots * kTaskBytes;
+  static_assert(C.options == 0 || kStatsBytes + int{sizeof(StepInfo)} <= kStatsStageBytes);
   static_assert(kBarriers + 8 * num_barriers(C) == shared_bytes(C) && kStats % kTmaAlignment == 0 &&
                 kTaskOffset % 16 == 0);
 
@@ -55,6 +57,9 @@ struct BackwardPipeline {
   __device__ unsigned stats_address(int stage) const { return memory + kStats + stage * kStatsStageBytes; }
   __device__ const float* stats(int stage) const {
     return static_cast<const float*>(__cvta_shared_to_generic(stats_address(stage)));
+  }
+  __device__ StepInfo& step_info(int stage) const {
+    return *static_cast<StepInfo*>(__cvta_shared_to_generic(stats_address(stage) + kStatsBytes));
   }
   __device__ TaskCoord& task(int slot) const {
     return *static_cast<TaskCoord*>(__cvta_shared_to_generic(memory + kTaskOffset + slot * kTaskBytes));

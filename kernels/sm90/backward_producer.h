@@ -47,6 +47,8 @@ struct BackwardProducer {
   int64 tiles_before, tiles_of_head;
   bool foreign_rows;      // the tensor has rows after the sequence
   Visit next_load;        // the next query tile to load
+  float slope;            // of ALiBi for the head of next_load, in units of log2
+  DropoutStream stream;   // of that head
   Ring<C.stages> stages;  // of Q, dO and row statistics
   unsigned raw_phase = 0;
 
@@ -90,10 +92,31 @@ struct BackwardProducer {
     tma_load_tile(pipeline.k(), p.k, a.k, pipeline.k_full(), row, coord.head_k, coord.b);
     tma_load_tile(pipeline.v(), p.v, a.v, pipeline.v_full(), row, coord.head_k, coord.b);
   }
+  // Called by one thread. The values of a head are read once.
+  __device__ __forceinline__ void write_step_info(int tile) {
+    const int head = first_head + next_load.member;
+    if (next_load.step == 0) {
+      if constexpr ((C.options & kAlibi) != 0)
+        slope = static_cast<const float*>(a.slopes.data)[offset_of(a.slopes, b, head)] * static_cast<float>(kLog2e);
+      if constexpr ((C.options & kDropout) != 0)
+        stream = dropout_stream(a.dropout_seed, a.dropout_offset, static_cast<unsigned>(b), static_cast<unsigned>(head));
+    }
+    const TaskCoord& coord = task();
+    StepInfo& info = pipeline.step_info(stages.stage);
+    info.head = head, info.q_first = tile * C.tile_q;
+    if constexpr ((C.options & kAlibi) != 0) {
+      const int64 distance = info.q_first + coord.sequence.shift - coord.k_first;
+      const bool after = distance + C.tile_q <= 1;
+      info.distance = static_cast<float>(distance), info.slope = after ? -slope : slope;
+      info.crosses = !after && distance < kTileK - 1 && a.window_right > 0;
+    }
+    if constexpr ((C.options & kDropout) != 0) info.stream = stream;
+  }
   // Called by one thread.
-  __device__ __forceinline__ void load_queries(int tile, unsigned q_barrier, unsigned dout_barrier) const {
+  __device__ __forceinline__ void load_queries(int tile, unsigned q_barrier, unsigned dout_barrier) {
     const int stage = stages.stage, row = first_row + tile * C.tile_q, head = first_head + next_load.member;
     mbarrier_wait(pipeline.q_empty(stage), stages.phase ^ 1);
+    if constexpr (C.options != 0) write_step_info(tile);
     mbarrier_arrive_expect_tx(q_barrier, Pipeline::QTile::kBytes + Pipeline::kStatsBytes);
     tma_load_panels(pipeline.q(stage), p.q, a.q, q_barrier, row, head, b);
     tma_load_row_stats(pipeline.stats_address(stage), p.row_stats, q_barrier, query_tile(next_load.member, tile));

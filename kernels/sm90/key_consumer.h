@@ -16,7 +16,7 @@ template <Sm90BackwardConfig C>
 struct KeyConsumer : KeyScores<C> {
   using Base = KeyScores<C>;
   using Base::E, Base::kShared, Base::kSteps, Base::lane_coord;
-  using typename Base::Scores, typename Base::OperandA;
+  using typename Base::Scores, typename Base::OperandA, typename Base::Options;
   static constexpr int kFlag = flag_at(kShared);
   static_assert(size_of(E) == 2 && C.dim_qk % 32 == 0 && C.dim_v % 32 == 0);
   using Pipeline = BackwardPipeline<C>;
@@ -75,6 +75,25 @@ struct KeyConsumer : KeyScores<C> {
     const unsigned address = lane_ds + ds_buffer() * Pipeline::DsTile::kBytes;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) stmatrix_x4_trans(address + step * 16 * kPanelRowBytes, probs[step]);
+  }
+
+  // Factors of dS in the buffer that dS is written to later. Lanes read what lanes of their own warp have written.
+  __device__ __forceinline__ void store_factors(int step, const unsigned (&factors)[4]) const {
+    stmatrix_x4_trans(lane_ds + ds_buffer() * Pipeline::DsTile::kBytes + step * 16 * kPanelRowBytes, factors);
+  }
+  __device__ __forceinline__ void load_factors(int step, unsigned (&factors)[4]) const {
+    ldmatrix_x4_trans(lane_ds + ds_buffer() * Pipeline::DsTile::kBytes + step * 16 * kPanelRowBytes, factors);
+  }
+  __device__ __forceinline__ const StepInfo& step_info() const { return pipeline.step_info(queries.stage); }
+  // Decisions of dropout for the current stage.
+  __device__ __forceinline__ unsigned kept_pairs() const { return Base::kept_pairs_of(a, task(), step_info()); }
+  __device__ __forceinline__ void correct_alibi(Scores& s) const {
+    if constexpr (Options::kAffineAlibi)
+      if (uniform(step_info().crosses)) typename Base::Alibi(step_info()).correct(s, p.scale_log2);
+  }
+  // Pairs that are selected in P.
+  __device__ __forceinline__ unsigned seen_pairs(bool masked, int step) const {
+    return masked ? Base::visible_pairs(a, task(), uniform(task().visited.tile(step))) : ~0u;
   }
 
   // Zeroes non-finite elements of Q before dS^T Q: a dS of 0 would not stop a NaN, and a key that sees the element has
@@ -144,7 +163,8 @@ struct KeyConsumer : KeyScores<C> {
     const float* stats = pipeline.stats(queries.stage);
     // A hidden score of -inf becomes a probability of 0 only if the scale is positive.
     const bool may_mask = step < num_masked,
-               guarded = has_large_rows<kShared>(stats) || (may_mask && (stats[kFlag] != 0 || !(p.scale_log2 > 0)));
+               guarded = has_large_rows<kShared>(stats) ||
+                         (may_mask && (stats[kFlag] != 0 || (!Options::kSelectsP && !(p.scale_log2 > 0))));
     TileMode mode = guarded ? TileMode::guarded : TileMode::full;
     if (may_mask && !guarded) {
       const TaskCoord& coord = task();
@@ -170,6 +190,9 @@ struct KeyConsumer : KeyScores<C> {
         acc, {factor, factor}, {lane.row < coord.written, lane.row + 8 < coord.written}, lane.column / 2, dim};
     store.to_global(rows, offset_of(rows, coord.b, coord.head_k, coord.sequence.k_begin + coord.k_first + lane.row));
   }
+
+  // P of kept pairs is multiplied by 1 / (1 - dropout_p) when dV is stored.
+  __device__ __forceinline__ float dv_factor() const { return Options::kHasDropout ? p.factors.keep : 1.0f; }
 
   // Persistent loop over key tiles.
   template <class Derived>

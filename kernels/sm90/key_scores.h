@@ -2,10 +2,14 @@
 // queries are columns.
 #pragma once
 
+#include "attn/score.h"
 #include "portable/backward/exponentiate.h"
 #include "portable/backward/visited_queries.h"
 #include "ptx/warpgroup.h"
+#include "sm90/backward_options.h"
 #include "sm90/lane_coord.h"
+#include "sm90/pair_bits.h"
+#include "sm90/step_info.h"
 
 namespace cuflash {
 
@@ -17,6 +21,7 @@ struct KeyScores {
   static constexpr int kDelta = delta_at(kShared, 0);
   using Scores = Accumulator<float>[1][kQueryTiles];
   using OperandA = unsigned[kSteps][4];  // A operand of the wgmma that reduces over queries
+  using Options = BackwardOptions<C.options>;
 
   // Within the key tile: keys are rows.
   static __device__ __forceinline__ LaneCoord lane_coord() {
@@ -35,6 +40,22 @@ struct KeyScores {
         const bool seen = query >= visible.begin[0][x / 2] && query < visible.end[0][x / 2];
         s[0][n].x[x] = seen ? s[0][n].x[x] : minus_infinity<float>();
       }
+  }
+
+  // The same as bits, of pairs that are selected later.
+  static __device__ __forceinline__ unsigned visible_pairs(const AttentionParams& a, const TaskCoord& coord, int tile) {
+    const LaneCoord lane = lane_coord();
+    const VisibleQueries<kShared> visible(a, coord.sequence, tile * C.tile_q, coord.k_first, lane.row);
+    const auto bits = [&](int r) {
+      return columns_between(visible.begin[0][r] - lane.column, visible.end[0][r] - lane.column);
+    };
+    return bits(0) | bits(1) << 16;
+  }
+  static __device__ __forceinline__ unsigned kept_pairs_of(const AttentionParams& a, const TaskCoord& coord,
+                                                           const StepInfo& info) {
+    if constexpr (!Options::kHasDropout) return 0;
+    const LaneCoord lane = lane_coord();
+    return kept_pairs<false>(info.stream, a.dropout_threshold, coord.k_first + lane.row, info.q_first + lane.column);
   }
 
   // Element x of tile n.
@@ -70,6 +91,143 @@ struct KeyScores {
       probs[n / 2][n % 2 * 2] = pack<E>(p[0], p[1]), probs[n / 2][n % 2 * 2 + 1] = pack<E>(p[2], p[3]);
     }
   }
+  // With options. exponent(dot, n, x) returns the exponent of a pair, and the derivative of softcap. P of dropped pairs
+  // is 0 in probs; on_factors(step, factors) gets the factors of dS, in kStored.
+  template <Element kStored, bool kSelects, class Exponent, class OnFactors>
+  static __device__ __forceinline__ void exponentiate_pairs(OperandA& probs, const Scores& s, unsigned seen,
+                                                            unsigned kept, Exponent exponent, OnFactors on_factors) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      unsigned factors[4];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int n = 2 * step + half;
+        float prob[4], factor[4];
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          const unsigned bit = pair_bit(x / 2, n, x % 2);
+          const typename Options::Exponent v = exponent(s[0][n].x[x], n, x);
+          prob[x] = exp2_of(v.value);
+          factor[x] = prob[x] * v.slope;
+          if constexpr (kSelects) {
+            prob[x] = (seen & bit) != 0 ? prob[x] : 0.0f;
+            factor[x] = (seen & bit) != 0 ? factor[x] : 0.0f;
+          }
+          if constexpr (Options::kHasDropout) {
+            factor[x] = (kept & bit) != 0 ? factor[x] : -factor[x];
+            prob[x] = (kept & bit) != 0 ? prob[x] : 0.0f;
+          }
+        }
+        probs[step][2 * half] = pack<E>(prob[0], prob[1]), probs[step][2 * half + 1] = pack<E>(prob[2], prob[3]);
+        factors[2 * half] = pack<kStored>(factor[0], factor[1]);
+        factors[2 * half + 1] = pack<kStored>(factor[2], factor[3]);
+      }
+      on_factors(step, factors);
+    }
+  }
+  // ALiBi: the part of the lane's first key is added to the LSE, if the exponent is linear in the dot product.
+  struct Alibi {
+    float slope, distance;  // distance: of the lane's first pair
+
+    __device__ __forceinline__ explicit Alibi(const StepInfo& info) : slope(info.slope) {
+      const LaneCoord lane = lane_coord();
+      distance = info.distance + static_cast<float>(lane.column - lane.row);
+    }
+    static __device__ __forceinline__ float offset(int n, int x) {
+      return static_cast<float>(8 * n + x % 2 - x / 2 * 8);
+    }
+    __device__ __forceinline__ void add_to(RowValues& lse) const {
+#pragma unroll
+      for (int n = 0; n < kQueryTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) lse[n].x[e] += slope * (distance + offset(n, e));
+    }
+    // Keys after a query have so far got a bonus instead of a penalty.
+    __device__ __forceinline__ void correct(Scores& s, float scale_log2) const {
+      const float twice = 2 * slope / scale_log2;
+#pragma unroll
+      for (int n = 0; n < kQueryTiles; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) s[0][n].x[x] += twice * fminf(distance + offset(n, x), 0.0f);
+    }
+    __device__ __forceinline__ float penalty(int n, int x) const {
+      return fabsf(slope) * fabsf(distance + offset(n, x));
+    }
+  };
+  // What the exponents of a tile need beside its scores.
+  struct RowState {
+    RowValues lse;
+    float slope;    // of ALiBi, if part of it was added to the LSE
+    unsigned kept;  // decisions of dropout
+
+    __device__ __forceinline__ void add_options(const StepInfo& info) {
+      if constexpr (!Options::kAffineAlibi) return;
+      const Alibi alibi(info);
+      alibi.add_to(lse);
+      slope = alibi.slope;
+    }
+  };
+  // Exponents of a tile without large LSE.
+  struct Exponents {
+    const Sm90BackwardParams& p;
+    const RowState& rows;
+    const StepInfo& info;
+
+    __device__ __forceinline__ typename Options::Exponent operator()(float dot, int n, int x) const {
+      float shift = -rows.lse[n].x[x % 2];
+      if constexpr (Options::kAffineAlibi) shift += x / 2 == 0 ? 0.0f : 8 * rows.slope;
+      else if constexpr (Options::kHasAlibi) shift -= Alibi(info).penalty(n, x);
+      return Options::exponent(p, dot, shift);
+    }
+  };
+  // The same for rows whose LSE may be large, from scores that are computed as forward computes them.
+  struct GuardedExponents {
+    using Score = ScoreOptions<E, C.options>;
+    Score options;
+    const float* stats;
+    int column, i, j;  // of the lane's first pair within the tile, within the sequence
+
+    __device__ __forceinline__ GuardedExponents(const AttentionParams& a, const TaskCoord& coord, const StepInfo& info,
+                                                const float* stats)
+        : options(a, coord.sequence, coord.b, info.head), stats(stats) {
+      const LaneCoord lane = lane_coord();
+      column = lane.column, i = info.q_first + lane.column, j = coord.k_first + lane.row;
+    }
+    __device__ __forceinline__ typename Options::Exponent operator()(float dot, int n, int x) const {
+      const int query = column + 8 * n + x % 2, my_i = i + 8 * n + x % 2, my_j = j + x / 2 * 8;
+      const bool exists = my_i < options.sequence.len_q && my_j < options.sequence.len_k;
+      const bool large = (reinterpret_cast<const unsigned*>(stats + large_rows_at(kShared))[query / 32] >> query % 32 & 1) != 0;
+      const float lse = stats[lse_at(kShared, query)];
+      float t = 0;
+      const float score = options.score(dot, my_i, my_j, exists, &t);
+      const float exponent = large ? (rounded_product(score, options.natural_scale()) - lse) * static_cast<float>(kLog2e)
+                                   : score * options.scale_log2() - lse;
+      return {exponent, 1 - t * t};
+    }
+  };
+  // dS from dP, converted to 16 bits. factors_of(step, factors) returns the factors of dS, in kStored.
+  template <Element kStored, class FactorsOf>
+  static __device__ __forceinline__ void differentiate_pairs(OperandA& ds, const Scores& dp, const RowValues& delta,
+                                                             float keep, bool masked, FactorsOf factors_of) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      unsigned factors[4];
+      factors_of(step, factors);
+#pragma unroll
+      for (int m = 0; m < 4; ++m) {
+        const int n = 2 * step + m / 2;
+        float d[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          d[e] = Options::gradient(widen<kStored>(static_cast<unsigned short>(e == 0 ? factors[m] : factors[m] >> 16)),
+                                   dp[0][n].x[m % 2 * 2 + e], delta[n].x[e], keep);
+        ds[step][m] = pack<E>(d[0], d[1]);
+        if (masked)
+          ds[step][m] &= kStored == Element::bf16 ? not_zero_mask_bf16(factors[m]) : not_zero_mask_f16(factors[m]);
+      }
+    }
+  }
+
   // dS = P (dP - delta), converted to 16 bits.
   static __device__ __forceinline__ void differentiate_and_narrow(OperandA& ds, const Scores& dp, const OperandA& probs,
                                                                   const RowValues& delta) {

@@ -1,0 +1,44 @@
+// One bit for each pair of a lane in 64 columns of a wgmma accumulator: which pairs are visible, and which ones dropout
+// keeps. Bit 16 r + 2 n + e stands for element e of tile n in the lane's row r = 0, 1 (rows 8 apart).
+#pragma once
+
+#include "philox.h"
+
+namespace cuflash {
+
+constexpr unsigned pair_bit(int r, int n, int e) { return 1u << (16 * r + 2 * n + e); }
+
+// Bits of row 0 for columns below `end`, which counts from the lane's first column.
+__device__ __forceinline__ unsigned columns_below(int end) {
+  const int count = 2 * (end >> 3) + min(end & 7, 2);
+  return (1u << max(0, min(count, 16))) - 1;
+}
+// Bits of row 0 for columns in [begin, end).
+__device__ __forceinline__ unsigned columns_between(int begin, int end) {
+  return columns_below(end) & ~columns_below(begin);
+}
+
+// The pairs that dropout keeps. row, column: of the lane's first pair within the sequence. A lane holds whole groups of
+// dropout decisions, whether its rows are queries or keys.
+template <bool kQueriesAreRows>
+__device__ __forceinline__ unsigned kept_pairs(const DropoutStream& stream, unsigned threshold, int row, int column) {
+  unsigned kept = 0;
+#pragma unroll
+  for (int n = 0; n < 8; n += 2)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const auto first = static_cast<unsigned>(row), second = static_cast<unsigned>(column + 8 * n + e);
+      const PhiloxWords words =
+          kQueriesAreRows ? dropout_group(stream, first, second) : dropout_group(stream, second, first);
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        const int query_half = word / 2, key_half = word % 2;
+        const unsigned bit = kQueriesAreRows ? pair_bit(query_half, n + key_half, e)
+                                             : pair_bit(key_half, n + query_half, e);
+        if (words.word[word] >= threshold) kept |= bit;
+      }
+    }
+  return kept;
+}
+
+}  // namespace cuflash

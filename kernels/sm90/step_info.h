@@ -1,0 +1,20 @@
+// What the consumers of the backward kernel need to know of a query tile beyond its row statistics, if the call has
+// options. The producer writes it behind the statistics of the stage before it signals the stage.
+#pragma once
+
+#include "params.h"
+#include "philox.h"
+
+namespace cuflash {
+
+struct StepInfo {
+  int head;              // query head
+  int q_first;           // first query of the tile
+  // ALiBi: the position of that query minus the position of the task's first key, and the head's slope in units of
+  // log2, negative if all keys come after the queries. crosses: some visible keys come before a query and some after.
+  float distance, slope;
+  int crosses;
+  DropoutStream stream;  // of the tile's head
+};
+
+}  // namespace cuflash
