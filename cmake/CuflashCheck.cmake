@@ -3,6 +3,7 @@
 file(GLOB_RECURSE check_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/reference/*.cpp ${PROJECT_SOURCE_DIR}/check/*.cpp)
 add_library(cuflash_check STATIC ${check_sources})
 cuflash_configure_target(cuflash_check)
+cuflash_precompile_headers(cuflash_check cuflash_objects)
 target_include_directories(cuflash_check PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/kernels)
 target_link_libraries(cuflash_check PUBLIC cuflash_static)
 

@@ -10,7 +10,7 @@ file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cpu
 # hold in one directory: the sanitized library (tests/sanitized) calls this with its own level of optimisation.
 function(cuflash_set_kernel_flags optimisation)
   set(flags -ffp-contract=fast -fno-math-errno -fno-trapping-math ${optimisation})
-  set_source_files_properties(${kernel_sources} PROPERTIES COMPILE_OPTIONS "${flags}")
+  set_source_files_properties(${kernel_sources} PROPERTIES COMPILE_OPTIONS "${flags}" SKIP_PRECOMPILE_HEADERS ON)
   # Each instruction set's file, and no other, may use it: src/cpu/kernels.cpp asks the processor before it calls one.
   set(isa ${PROJECT_SOURCE_DIR}/src/cpu/isa)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
@@ -45,6 +45,7 @@ target_include_directories(cuflash_embedded_kernels PRIVATE ${library_includes})
 add_library(cuflash_objects OBJECT ${library_sources})
 cuflash_configure_target(cuflash_objects)
 target_include_directories(cuflash_objects PRIVATE ${library_includes})
+cuflash_precompile_headers(cuflash_objects)
 set(library_objects $<TARGET_OBJECTS:cuflash_objects> $<TARGET_OBJECTS:cuflash_embedded_kernels>)
 
 add_library(cuflash SHARED ${library_objects})

@@ -3,8 +3,10 @@
 until one fails. A fault that no test notices, that cannot be placed or that does not compile makes this fail."""
 
 import argparse
+import concurrent.futures
 import os
 import pathlib
+import queue
 import re
 import subprocess
 import sys
@@ -60,7 +62,7 @@ class Trial:
     def tests(self, first: str) -> list[str]:
         order = [first, *EARLY_TESTS]
         rank = lambda name: next((n for n, start in enumerate(order) if name.startswith(start)), len(order))
-        names = sorted(path.stem for path in (self.tree / "tests").glob("*_test.cpp"))
+        names = sorted(path.stem for path in (self.tree / "tests").rglob("*_test.cpp"))
         return sorted((name for name in names if name not in SKIPPED_TESTS), key=rank)
 
     def build(self, target: str) -> str:
@@ -135,21 +137,39 @@ def try_fault(trial: Trial, file: str, fault: Fault) -> tuple[str, str]:
     return ("caught", caught_by) if caught_by else ("MISSED", "no test noticed")
 
 
-def try_all(trial: Trial, faults: list[tuple[str, Fault]]) -> bool:
-    print("building and testing the copy without a fault ...", flush=True)
-    failed = trial.first_failure(EARLY_TESTS[0])
-    if failed:
-        print(f"the tests must pass without a fault, but {failed} failed", file=sys.stderr)
-        return False
-    caught = 0
-    for number, (file, fault) in enumerate(faults, 1):
-        began = time.monotonic()
-        outcome, detail = try_fault(trial, file, fault)
-        caught += outcome == "caught"
-        took = time.monotonic() - began
-        print(f"[{number:2}/{len(faults)}] {outcome:6} {fault.name:44} {detail} ({took:.0f} s)", flush=True)
+def try_all(trials: list[Trial], faults: list[tuple[str, Fault]]) -> bool:
+    """Each trial takes the next fault. The first one runs every test without a fault before that."""
+    waiting = queue.SimpleQueue()
+    for fault in faults:
+        waiting.put(fault)
+    numbers = iter(range(1, len(faults) + 1))
+    sound = True
+
+    def work(trial: Trial) -> int:
+        nonlocal sound
+        if trial is trials[0]:
+            print("building and testing a copy without a fault ...", flush=True)
+            failed = trial.first_failure(EARLY_TESTS[0])
+            if failed:
+                sound = False
+                print(f"the tests must pass without a fault, but {failed} failed", file=sys.stderr, flush=True)
+        caught = 0
+        while sound:
+            try:
+                file, fault = waiting.get_nowait()
+            except queue.Empty:
+                break
+            began = time.monotonic()
+            outcome, detail = try_fault(trial, file, fault)
+            caught += outcome == "caught"
+            took = time.monotonic() - began
+            print(f"[{next(numbers):3}/{len(faults)}] {outcome:6} {fault.name:44} {detail} ({took:.0f} s)", flush=True)
+        return caught
+
+    with concurrent.futures.ThreadPoolExecutor(len(trials)) as pool:
+        caught = sum(pool.map(work, trials))
     print(f"{caught} of {len(faults)} faults caught")
-    return caught == len(faults)
+    return sound and caught == len(faults)
 
 
 def main() -> int:
@@ -157,7 +177,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only faults whose name contains this text")
     parser.add_argument("--list", action="store_true", help="list the faults and check that each can be placed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parallel compilations")
-    parser.add_argument("--directory", type=pathlib.Path, default=ROOT / "build" / "teeth", help="place for the copy")
+    parser.add_argument("--copies", type=int, default=1, help="faults tried at the same time, each in a copy of the tree")
+    parser.add_argument("--directory", type=pathlib.Path, default=ROOT / "build" / "teeth", help="place for the copies")
     arguments = parser.parse_args()
 
     faults = [(file, fault) for file, group in FAULTS.items() for fault in group if arguments.only in fault.name]
@@ -169,9 +190,11 @@ def main() -> int:
         for file, fault in faults:
             print(f"{file:28} {fault.name}")
         return 0
-    trial = Trial(arguments.directory, arguments.jobs)
-    trial.configure()
-    return 0 if try_all(trial, faults) else 1
+    jobs = max(1, arguments.jobs // arguments.copies)
+    trials = [Trial(arguments.directory / str(n), jobs) for n in range(max(1, arguments.copies))]
+    for trial in trials:
+        trial.configure()
+    return 0 if try_all(trials, faults) else 1
 
 
 if __name__ == "__main__":
