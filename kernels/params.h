@@ -7,6 +7,7 @@
 namespace cuflash {
 
 constexpr double kLog2e = 1.4426950408889634;
+constexpr double kTanhArgument = 2 / 0.625;  // 0.625 is the end of a polynomial's range: attn/softcap.h
 
 using int64 = long long;
 using uint64 = unsigned long long;
@@ -35,7 +36,8 @@ struct AttentionParams {
   int dim_qk, dim_v;
   int64 window_left, window_right;
   int top_left;
-  const int* cu_q;  // packed: [batch + 1]; total_* rows exist, whatever the lengths say
+  float tanh_argument;  // softcap of f16 and bf16: dot products times this are arguments of attn/softcap.h; 0: divide
+  const int* cu_q;      // packed: [batch + 1]; total_* rows exist, whatever the lengths say
   const int* cu_k;
   const int* used_q;  // padded: [batch]
   const int* used_k;
@@ -63,7 +65,7 @@ struct Sm90ForwardParams {
   int store_o_by_tma;
   ForwardParams forward;
   TileOrder tile_order;
-  float scale_log2;  // scale * log2(e), the exponent's scale if no option modifies the score
+  float scale_log2;  // scale_log2 of ScoreOptions, unless it is log2(e)
 };
 
 }  // namespace cuflash

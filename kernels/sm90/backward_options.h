@@ -1,17 +1,17 @@
 // Score options of the backward consumers. In units of log2 and without a bound on LSE a pair has
 //
-//   exponent = value(q k) - slope |distance| - LSE        value: scale_log2 q k, or softcap_log2 tanh(softcap_in q k)
+//   exponent = value(q k) - slope |distance| - LSE        value: scale_log2 q k, or softcap_log2 tanh(scale q k / softcap)
 //   P        = exp2(exponent), 0 if the pair is hidden
 //   factor   = P (1 - tanh^2), negative if dropout drops the pair; without softcap and dropout it is P
 //   dS       = |factor| (keep dP - delta), where dP is 0 if the pair is dropped
 #pragma once
 
+#include "attn/softcap.h"
 #include "backward_params.h"
-#include "ptx/math.h"
 
 namespace cuflash {
 
-template <int kOptions>
+template <Element E, int kOptions>
 struct BackwardOptions {
   static constexpr bool kHasSoftcap = (kOptions & kSoftcap) != 0, kHasAlibi = (kOptions & kAlibi) != 0,
                         kHasDropout = (kOptions & kDropout) != 0;
@@ -32,7 +32,7 @@ struct BackwardOptions {
   };
   static __device__ __forceinline__ Exponent exponent(const Sm90BackwardParams& p, float dot, float shift) {
     if constexpr (!kHasSoftcap) return {dot * p.scale_log2 + shift, 1};
-    const float t = tanh_of(dot * p.factors.softcap_in);
+    const float t = softcap_tanh<E>(dot * p.backward.attention.tanh_argument);
     return {t * p.factors.softcap_log2 + shift, 1 - t * t};
   }
 

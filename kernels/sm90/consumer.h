@@ -24,7 +24,7 @@ struct Consumer {
   static_assert(size_of(E) == 2 && C.tile_k % 16 == 0 && C.dim_qk % 16 == 0 && C.dim_v % 32 == 0);
   using ScoreProduct = WarpgroupProduct<E, C.tile_k, false>;
   using OutputProduct = WarpgroupProduct<E, C.dim_v, true>;
-  using Options = ScoreOptions<E, C.options>;
+  using Options = ScoreOptions<E, C.options, OptionSet::exact>;
   using Scores = Accumulator<float>[1][kScoreTiles];
   using Output = Accumulator<float>[1][kOutputTiles];
   using OperandA = unsigned[kSteps][4];
@@ -55,7 +55,7 @@ struct Consumer {
   __device__ Consumer(const Sm90ForwardParams& p, const Pipeline<C>& pipeline, int group)
       : p(p), a(p.forward.attention), pipeline(pipeline), group(group) {}
 
-  __device__ float scale_log2() const { return Options::kModifiesScore ? static_cast<float>(kLog2e) : p.scale_log2; }
+  __device__ float scale_log2() const { return Options::kIsDot || Options::kIsTanh ? p.scale_log2 : static_cast<float>(kLog2e); }
 
   static __device__ __forceinline__ LaneCoord lane_coord() { return lane_coord_in_warpgroup(); }
 

@@ -21,7 +21,7 @@ struct KeyScores {
   static constexpr int kDelta = delta_at(kShared, 0);
   using Scores = Accumulator<float>[1][kQueryTiles];
   using OperandA = unsigned[kSteps][4];  // A operand of the wgmma that reduces over queries
-  using Options = BackwardOptions<C.options>;
+  using Options = BackwardOptions<E, C.options>;
 
   // Within the key tile: keys are rows.
   static __device__ __forceinline__ LaneCoord lane_coord() {
@@ -182,7 +182,7 @@ struct KeyScores {
   };
   // The same for rows whose LSE may be large, from scores that are computed as forward computes them.
   struct GuardedExponents {
-    using Score = ScoreOptions<E, C.options>;
+    using Score = ScoreOptions<E, C.options, OptionSet::exact>;
     Score options;
     const float* stats;
     int column, i, j;  // of the lane's first pair within the tile, within the sequence
@@ -199,7 +199,7 @@ struct KeyScores {
       const bool large = (reinterpret_cast<const unsigned*>(stats + large_rows_at(kShared))[query / 32] >> query % 32 & 1) != 0;
       const float lse = stats[lse_at(kShared, query)];
       float t = 0;
-      const float score = options.score(dot, my_i, my_j, exists, &t);
+      const float score = options.score_of(dot, my_i, my_j, exists, &t);
       const float exponent = large ? (rounded_product(score, options.natural_scale()) - lse) * static_cast<float>(kLog2e)
                                    : score * options.scale_log2() - lse;
       return {exponent, 1 - t * t};

@@ -22,20 +22,20 @@ __device__ __forceinline__ unsigned columns_between(int begin, int end) {
 // dropout decisions, whether its rows are queries or keys.
 template <bool kQueriesAreRows>
 __device__ __forceinline__ unsigned kept_pairs(const DropoutStream& stream, unsigned threshold, int row, int column) {
+  const unsigned group_row = dropout_coordinate(static_cast<unsigned>(row)),
+                 group_column = dropout_coordinate(static_cast<unsigned>(column));
   unsigned kept = 0;
 #pragma unroll
   for (int n = 0; n < 8; n += 2)
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const auto first = static_cast<unsigned>(row), second = static_cast<unsigned>(column + 8 * n + e);
-      const PhiloxWords words =
-          kQueriesAreRows ? dropout_group(stream, first, second) : dropout_group(stream, second, first);
+      const DropoutGroup group = kQueriesAreRows ? dropout_group_at(stream, group_row, group_column + n / 2 * 8 + e)
+                                                 : dropout_group_at(stream, group_column + n / 2 * 8 + e, group_row);
 #pragma unroll
-      for (int word = 0; word < 4; ++word) {
-        const int query_half = word / 2, key_half = word % 2;
-        const unsigned bit = kQueriesAreRows ? pair_bit(query_half, n + key_half, e)
-                                             : pair_bit(key_half, n + query_half, e);
-        if (words.word[word] >= threshold) kept |= bit;
+      for (int half = 0; half < 4; ++half) {
+        const int second_query = half / 2, second_key = half % 2;
+        if (group.keeps(second_query, second_key, threshold))
+          kept |= kQueriesAreRows ? pair_bit(second_query, n + second_key, e) : pair_bit(second_key, n + second_query, e);
       }
     }
   return kept;

@@ -76,7 +76,7 @@ __device__ __forceinline__ void load_queries(const Sm90ForwardParams& p, const P
 template <Sm90ForwardConfig C>
 struct ValueSanitizer {
   using VTile = typename Pipeline<C>::VTile;
-  using Options = ScoreOptions<C.element, C.options>;
+  using Options = ScoreOptions<C.element, C.options, OptionSet::exact>;
   static constexpr int kPieces = VTile::kBytes / 16, kPiecesOfRow = kPanelRowBytes / 16;
 
   const AttentionParams& a;

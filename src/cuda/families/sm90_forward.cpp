@@ -77,7 +77,7 @@ Sm90ForwardConfig config_without_tiles(const ForwardProblem& p) {
   Sm90ForwardConfig c{};
   c.element = element_of(p.dtype);
   c.dim_qk = panel_dim(p.dim_qk), c.dim_v = panel_dim(p.dim_v);
-  c.options = kernel_options(p, kCopyVectors);
+  c.options = problem_options(p);
   return c;
 }
 
@@ -105,8 +105,9 @@ const char* why_not(const ForwardProblem& p) {
     return "rows of q, k or v repeat, or are 2^40 bytes apart";
   constexpr int64_t kTooMany = int64_t{1} << 31;
   if (query_tiles(p, kWarpgroupRows).at_most(kTooMany) == kTooMany) return "there are 2^31 tiles of queries or more";
+  if (p.softcap > 0 && tanh_argument(p) == 0) return "softcap and scale are more than 30 orders of magnitude apart";
   // Without options there are tiles for every head size.
-  if (kernel_options(p, kCopyVectors) != 0 && !tiles_for(p, config_without_tiles(p)))
+  if (problem_options(p) != 0 && !tiles_for(p, config_without_tiles(p)))
     return "several options at this head size need more registers than there are";
   return nullptr;
 }
@@ -180,7 +181,7 @@ Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, co
           store_tma,
           forward_params(p, context.tile_counts),
           tile_order(p, plan.tile_q, grid_of(plan.launch, context.num_sms)),
-          static_cast<float>(p.scale * kLog2e)};
+          static_cast<float>((p.softcap > 0 ? p.softcap : p.scale) * kLog2e)};
 }
 
 std::string describe(const ForwardPlan& plan) {
