@@ -43,4 +43,12 @@ struct BackwardOptions {
   }
 };
 
+// The exponent of a score in the units of ScoreOptions. For a row with a large LSE, which is stored as it is, the
+// difference is taken before the multiplication by log2(e).
+template <class Score>
+__device__ __forceinline__ float guarded_exponent(const Score& options, float score, float lse, bool large) {
+  return large ? (rounded_product(score, options.natural_scale()) - lse) * static_cast<float>(kLog2e)
+               : score * options.scale_log2() - lse;
+}
+
 }  // namespace cuflash

@@ -96,10 +96,8 @@ struct BackwardProducer {
   __device__ __forceinline__ void write_step_info(int tile) {
     const int head = first_head + next_load.member;
     if (next_load.step == 0) {
-      if constexpr ((C.options & kAlibi) != 0)
-        slope = static_cast<const float*>(a.slopes.data)[offset_of(a.slopes, b, head)] * static_cast<float>(kLog2e);
-      if constexpr ((C.options & kDropout) != 0)
-        stream = dropout_stream(a.dropout_seed, a.dropout_offset, static_cast<unsigned>(b), static_cast<unsigned>(head));
+      if constexpr ((C.options & kAlibi) != 0) slope = slope_log2(a, b, head);
+      if constexpr ((C.options & kDropout) != 0) stream = stream_of(a, b, head);
     }
     const TaskCoord& coord = task();
     StepInfo& info = pipeline.step_info(stages.stage);

@@ -10,6 +10,7 @@
 #include "portable/backward/workspace.h"
 #include "ptx/barrier.h"
 #include "sm90/ring.h"
+#include "sm90/step_info.h"
 #include "sm90/tile_info.h"
 #include "tile/swizzled.h"
 
@@ -30,6 +31,7 @@ struct DqPipeline {
   static constexpr int kStats = kValues + C.value_stages * VTile::kBytes;
   static constexpr int kTileInfoBegin = kStats + kQueryStages * kStatsStageBytes;
   static constexpr int kBarriers = kTileInfoBegin + num_tile_infos(C) * C.warpgroups * kTileInfoBytes;
+  static_assert(C.options == 0 || kStatsBytes + int{sizeof(StepInfo)} <= kStatsStageBytes);
   static_assert(kStats % kTmaAlignment == 0 && kBarriers + 8 * num_barriers(C) == shared_bytes(C));
 
   // Named barriers: the first ID of each kind. ID 0 is __syncthreads.
@@ -57,6 +59,11 @@ struct DqPipeline {
   }
   __device__ const float* stats(int group, unsigned round) const {
     return static_cast<const float*>(__cvta_shared_to_generic(stats_address(group, round)));
+  }
+
+  // Of the query tile's head, with options; written like the TileInfo.
+  __device__ StepInfo& step_info(int group, unsigned round) const {
+    return *static_cast<StepInfo*>(__cvta_shared_to_generic(stats_address(group, round) + kStatsBytes));
   }
 
   // Written before the arrival on q_full, and therefore visible to threads that have waited for q_full.

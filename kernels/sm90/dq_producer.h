@@ -33,6 +33,13 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90BackwardParams& p
   }
 }
 
+// What the options of a head need, read once per query tile.
+template <Sm90DqConfig C>
+__device__ __forceinline__ void write_step_info(StepInfo& info, const AttentionParams& a, int b, int h) {
+  if constexpr ((C.options & kAlibi) != 0) info.slope = slope_log2(a, b, h);
+  if constexpr ((C.options & kDropout) != 0) info.stream = stream_of(a, b, h);
+}
+
 // Called by one lane per consumer warpgroup. Rows beyond a length are loaded as they are, since a row of dQ depends on
 // its own query alone. Nothing is loaded for a warpgroup without visible keys, whose row statistics may not even exist,
 // but the barrier phases advance with every round.
@@ -55,6 +62,7 @@ __device__ __forceinline__ void load_queries(const Sm90BackwardParams& p, const 
     const auto q = pipeline.q(group, scheduler.round);
     const auto dout = pipeline.dout(group, scheduler.round);
     const int row = info.q_begin + info.q_first;
+    if constexpr (C.options != 0) write_step_info<C>(pipeline.step_info(group, scheduler.round), a, info.b, info.h);
     mbarrier_arrive_expect_tx(full, q.kBytes + dout.kBytes + pipeline.kStatsBytes);
     tma_load_panels(q, p.q, a.q, full, row, info.h, info.b);
     tma_load_panels(dout, p.dout, p.backward.dout, full, row, info.h, info.b);

@@ -200,9 +200,7 @@ struct KeyScores {
       const float lse = stats[lse_at(kShared, query)];
       float t = 0;
       const float score = options.score_of(dot, my_i, my_j, exists, &t);
-      const float exponent = large ? (rounded_product(score, options.natural_scale()) - lse) * static_cast<float>(kLog2e)
-                                   : score * options.scale_log2() - lse;
-      return {exponent, 1 - t * t};
+      return {guarded_exponent(options, score, lse, large), 1 - t * t};
     }
   };
   // dS from dP, converted to 16 bits. factors_of(step, factors) returns the factors of dS, in kStored.

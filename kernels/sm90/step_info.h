@@ -2,8 +2,8 @@
 // options. The producer writes it behind the statistics of the stage before it signals the stage.
 #pragma once
 
-#include "params.h"
 #include "philox.h"
+#include "tile/element.h"
 
 namespace cuflash {
 
@@ -16,5 +16,13 @@ struct StepInfo {
   int crosses;
   DropoutStream stream;  // of the tile's head
 };
+
+// Slope of ALiBi in units of log2.
+__device__ __forceinline__ float slope_log2(const AttentionParams& a, int b, int h) {
+  return static_cast<const float*>(a.slopes.data)[offset_of(a.slopes, b, h)] * static_cast<float>(kLog2e);
+}
+__device__ __forceinline__ DropoutStream stream_of(const AttentionParams& a, int b, int h) {
+  return dropout_stream(a.dropout_seed, a.dropout_offset, static_cast<unsigned>(b), static_cast<unsigned>(h));
+}
 
 }  // namespace cuflash

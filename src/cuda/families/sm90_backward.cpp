@@ -35,7 +35,9 @@ constexpr int kTileQ = 64;
 const char* why_not(const BackwardProblem& p) {
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products take f16 and bf16 only";
   if (p.batch == 0 || p.len_q == 0 || p.len_k == 0) return "there is nothing to multiply";
-  if (problem_options(p) != 0) return "it computes no options that change scores or weights";
+  if (p.softcap > 0 && tanh_argument(p) == 0) return "softcap and scale are more than 30 orders of magnitude apart";
+  if (p.bias) return "it adds no bias";
+  if (p.mask) return "it reads no mask tensor";
   if (p.dout.dtype != p.dtype) return "dO has another type than q";
   if (!has_tensor_map(p.q, query_extent(p)) || !has_tensor_map(p.k, key_extent(p)) ||
       !has_tensor_map(p.v, value_extent(p)) || !has_tensor_map(p.dout, output_extent(p)))
@@ -47,6 +49,9 @@ const char* why_not(const BackwardProblem& p) {
   return nullptr;
 }
 
+// A scale that is not positive is a factor of its own beside the other options, too.
+int options_of(const BackwardProblem& p) { return problem_options(p) | (must_scale_first(p) ? int{kScaleFirst} : 0); }
+
 // Panels are 64 columns wide, and sums of 96 columns save registers compared with those of 128.
 int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPanelColumns)); }
 
@@ -57,9 +62,13 @@ int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPan
 // clearing and reading the sums takes a fifth of the time.
 constexpr int64_t kShortCausal = 512;
 
+// Options whose dS is not a product of P and dP alone take registers that only a kernel without dQ has to spare.
+constexpr int kRegisterOptions = kSoftcap | kDropout;
+
 bool separates_dq(const BackwardProblem& p, int widest, int tile_k, Reproducible reproducible) {
   if (!p.dq) return false;
   if ((!p.dk && !p.dv) || widest > 128) return true;
+  if (widest > 64 && (problem_options(p) & kRegisterOptions)) return true;
   const bool needs_order = reproducible == Reproducible::yes && p.len_k > tile_k;  // a single sum needs none
   const bool causal = p.window_right < kUnbounded;
   return needs_order || (causal && widest > 64 && p.len_k <= kShortCausal);
@@ -90,10 +99,10 @@ Limits dq_limits(const Sm90DqConfig& c, const Arch& arch) {
 // dQ of up to 128 columns leaves registers for a third consumer warpgroup. Stages fill the shared memory that is left:
 // keys are used twice and stay longer than values. Ping-pong gives 1 to 4% where scores are as wide as dQ; with 64
 // columns the exponentials are the bottleneck, and above 192 the registers are.
-Sm90DqConfig dq_config(Element element, int dim_qk, int dim_v, const Arch& arch) {
+Sm90DqConfig dq_config(Element element, int dim_qk, int dim_v, int options, const Arch& arch) {
   constexpr int kTileK = 64;
-  const int widest = std::max(dim_qk, dim_v);
-  Sm90DqConfig c{element, dim_qk, dim_v, dim_qk <= 128 ? 3 : 2, kTileK, 4, 4, 2, widest > 64 && widest <= 192};
+  const int widest = std::max(dim_qk, dim_v), most = (options & kRegisterOptions) ? 64 : 128;
+  Sm90DqConfig c{element, dim_qk, dim_v, dim_qk <= most ? 3 : 2, kTileK, 4, 4, 2, widest > 64 && widest <= 192, options};
   const auto fits = [&] { return shared_bytes(c) <= arch.shared_per_block; };
   if (!fits()) c.query_stages = 1;
   while (!fits()) --(c.value_stages >= c.key_stages ? c.value_stages : c.key_stages);
@@ -116,14 +125,15 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   const int dim_qk = panel_dim(p.dim_qk), dim_v = panel_dim(p.dim_v);
   // The sums of dK and dV of 64 columns leave registers for a third warpgroup, whose products fill the waits of the
   // others. Those of more than 128 columns fill all registers of one.
+  const int options = options_of(p);
   const bool narrow = dim_qk == 64 && dim_v == 64, wide = dim_qk > 128 || dim_v > 128;
-  const int warpgroups = narrow ? 3 : wide ? 1 : 2;
+  const int warpgroups = narrow && !(options & kRegisterOptions) ? 3 : wide ? 1 : 2;
   const bool separate = separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, target.reproducible);
   const bool adds = p.dq && !separate;
   const int stages = narrow ? 4 : wide ? 2 : adds ? 3 : 4;
-  Configs configs{{element, dim_qk, dim_v, kTileQ, warpgroups, stages, adds}, {}, false};
+  Configs configs{{element, dim_qk, dim_v, kTileQ, warpgroups, stages, adds, options}, {}, false};
   configs.tuned = apply_tuned(kTunable, target.choice, target.arch, configs.main);
-  if (separate) configs.dq = dq_config(element, dim_qk, dim_v, target.arch);
+  if (separate) configs.dq = dq_config(element, dim_qk, dim_v, options, target.arch);
   return configs;
 }
 
@@ -180,6 +190,7 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
   const auto values = [&](bool used, int rows) { return used ? tensor_map(p.v, value_extent(p), rows) : TensorMap{}; };
   return {backward_params(p, plan, context.workspace, context.tile_counts),
           static_cast<float>(p.scale * kLog2e),
+          {static_cast<float>(p.softcap * kLog2e), static_cast<float>(1 / (1 - p.dropout.p))},
           tensor_map(p.q, query_extent(p), plan.tile_q),
           keys(runs_main, plan.tile_k),
           values(runs_main, plan.tile_k),
@@ -195,13 +206,13 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
 std::string main_line(const Sm90BackwardConfig& c) {
   return join("config     tiles of ", c.tile_q, " queries x ", tile_k_of(c), " keys, head sizes up to ", c.dim_qk,
               " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups, " consumer warpgroups and one producer",
-              c.dq ? " that also computes dQ\n" : "\n");
+              c.dq ? " that also computes dQ, " : ", ", options_text(c.options), "\n");
 }
 
 std::string dq_line(const Sm90DqConfig& c) {
   return join("config     dQ: tiles of ", tile_q_of(c), " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
               " and ", c.dim_v, ", ", c.key_stages, " tiles of keys and ", c.value_stages, " of values, ", c.warpgroups,
-              " consumer warpgroups and one producer\n");
+              " consumer warpgroups and one producer, ", options_text(c.options), "\n");
 }
 
 std::string describe(const BackwardPlan& plan) {
