@@ -132,7 +132,7 @@ void add_check(CLI::App& app, CheckOptions& o, Job& job) {
   CLI::Option* cache =
       command.add_flag("--cache", o.cache, "Check calls over a KV cache instead of forward and backward");
   command
-      .add_flag("--plain", o.plain, "Only problems for the fastest CUDA kernels: 16-bit, aligned, longer, no options")
+      .add_flag("--plain", o.plain, "Only problems for the fastest CUDA kernels: 16-bit, aligned, longer")
       ->excludes(cache);
   add_threads(command, o.threads);
   add_choice(command, "--device", o.device, kCheckedDevices, "Device to check")->default_str("cpu");
