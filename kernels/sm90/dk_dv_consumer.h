@@ -119,11 +119,11 @@ struct DkDvConsumer : KeyConsumer<C> {
     Base::wait_for_douts();
     if constexpr (Options::kHasFactor) {
       // The registers of dP are free until dV is accumulated: the factors take them.
-      accumulate_dv_guarded(probs, use_select);
-      compute_dp(s);
+      accumulate_dv_guarded(probs, stage, use_select);
+      compute_dp(s, stage);
     } else {
-      compute_dp(s);
-      accumulate_dv_guarded(probs, use_select);
+      compute_dp(s, stage);
+      accumulate_dv_guarded(probs, stage, use_select);
     }
     RowValues delta;
     Base::load_delta(delta, stage);
@@ -153,13 +153,12 @@ struct DkDvConsumer : KeyConsumer<C> {
                                                  for (int x = 0; x < 4; ++x) factors[n][x] = four[x];
                                                });
   }
-  __device__ __forceinline__ void compute_dp(Scores& dp) const {
-    issue_scores(dp, pipeline.v(), pipeline.dout(queries.stage));
+  __device__ __forceinline__ void compute_dp(Scores& dp, int stage) const {
+    issue_scores(dp, pipeline.v(), pipeline.dout(stage));
     wgmma_wait<0>();
     fence_operands(dp[0]);
   }
-  __device__ __forceinline__ void accumulate_dv_guarded(OperandA& probs, bool use_select) {
-    const int stage = queries.stage;
+  __device__ __forceinline__ void accumulate_dv_guarded(OperandA& probs, int stage, bool use_select) {
     wait_ds_free();
     if (use_select) {
       // P goes to the dS buffer, which is written later.

@@ -122,9 +122,10 @@ struct DvConsumer : SplitConsumer<C> {
     Base::accumulate_selected(dv, pipeline.dout(queries.stage),
                               [this](int query, int r) { return sent_p(query, r); });
   }
-  // P, and the factors of dS for the other warpgroup. use_select: dV is accumulated here, from P in their place.
+  // P, and the factors of dS for the other warpgroup. If dV is accumulated with a select, that happens here, from P in
+  // the place of the factors.
   template <TileMode kMode>
-  __device__ __forceinline__ void exponentiate_options(OperandA& probs, Scores& s, int tile, bool use_select) {
+  __device__ __forceinline__ void exponentiate_options(OperandA& probs, Scores& s, int tile) {
     constexpr bool kSelects = Options::kSelectsP || kMode == TileMode::guarded;
     OperandA sent;
     const auto keep = [&](int step, const unsigned (&factors)[4]) {
@@ -146,7 +147,7 @@ struct DvConsumer : SplitConsumer<C> {
       Base::template exponentiate_pairs<Base::kExchanged, kSelects>(
           probs, s, seen, kept, typename Base::Exponents{p, rows, Base::step_info()}, keep);
     }
-    if (!use_select) return send_p(sent);
+    if (kMode != TileMode::guarded || !uniform(pipeline.stats(queries.stage)[Base::kFlag] != 0)) return send_p(sent);
     wait_p_free();
     write_p(probs);
     __syncwarp();
@@ -162,7 +163,6 @@ struct DvConsumer : SplitConsumer<C> {
     const int stage = queries.stage;
     const float* stats = pipeline.stats(stage);
     OperandA probs;
-    const bool use_select = kMode == TileMode::guarded && uniform(stats[Base::kFlag] != 0);
     if constexpr (C.options == 0) {
       if constexpr (kMode != TileMode::full) Base::hide(s, a, Base::task(), tile);
       if constexpr (kMode == TileMode::guarded)
@@ -172,10 +172,11 @@ struct DvConsumer : SplitConsumer<C> {
       send_p(probs);
       narrow<C.element>(probs, s[0]);
     } else {
-      exponentiate_options<kMode>(probs, s, tile, use_select);
+      exponentiate_options<kMode>(probs, s, tile);
     }
     fence_operands(probs);
     Base::wait_for_douts();
+    const bool use_select = kMode == TileMode::guarded && uniform(stats[Base::kFlag] != 0);
     if (use_select) {
       if constexpr (C.options == 0) {
         __syncwarp();
