@@ -48,6 +48,7 @@ struct DkDvConsumer : KeyConsumer<C> {
                                                        int step) const {
     const unsigned seen = Options::kSelectsP ? Base::seen_pairs(masked, step) : ~0u;
     Base::correct_alibi(s);
+    if constexpr (C.options == kAlibi) return Base::exponentiate_and_narrow(probs, s, rows.lse, p.scale_log2);
     if constexpr (Options::kHasFactor) wait_ds_free();
     Base::template exponentiate_pairs<E, Options::kSelectsP>(
         probs, s, seen, rows.kept, typename Base::Exponents{p, rows, Base::step_info()},
@@ -146,9 +147,8 @@ struct DkDvConsumer : KeyConsumer<C> {
   }
   __device__ __forceinline__ void exponentiate_guarded(OperandA& probs, OperandA& factors, const Scores& s,
                                                        int tile) const {
-    const typename Base::GuardedExponents exponent(a, task(), Base::step_info(), pipeline.stats(queries.stage));
     Base::template exponentiate_pairs<E, true>(probs, s, Base::visible_pairs(a, task(), tile), Base::kept_pairs(),
-                                               exponent, [&](int n, const unsigned (&four)[4]) {
+                                               Base::guarded_exponents(), [&](int n, const unsigned (&four)[4]) {
 #pragma unroll
                                                  for (int x = 0; x < 4; ++x) factors[n][x] = four[x];
                                                });

@@ -85,11 +85,15 @@ struct KeyConsumer : KeyScores<C> {
     ldmatrix_x4_trans(lane_ds + ds_buffer() * Pipeline::DsTile::kBytes + step * 16 * kPanelRowBytes, factors);
   }
   __device__ __forceinline__ const StepInfo& step_info() const { return pipeline.step_info(queries.stage); }
+  __device__ __forceinline__ typename Base::GuardedExponents guarded_exponents() const {
+    return {a, task(), step_info(), pipeline.stats(queries.stage),
+            lane_stats + queries.stage * Pipeline::kStatsStageBytes};
+  }
   // Decisions of dropout for the current stage.
   __device__ __forceinline__ unsigned kept_pairs() const { return Base::kept_pairs_of(a, task(), step_info()); }
   __device__ __forceinline__ void correct_alibi(Scores& s) const {
     if constexpr (Options::kAffineAlibi)
-      if (uniform(step_info().crosses)) typename Base::Alibi(step_info()).correct(s, p.scale_log2);
+      typename Base::Alibi(step_info()).correct(s);
   }
   // Pairs that are selected in P.
   __device__ __forceinline__ unsigned seen_pairs(bool masked, int step) const {

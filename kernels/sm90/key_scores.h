@@ -127,9 +127,10 @@ struct KeyScores {
   }
   // ALiBi: the part of the lane's first key is added to the LSE, if the exponent is linear in the dot product.
   struct Alibi {
-    float slope, distance;  // distance: of the lane's first pair
+    const StepInfo& info;
+    float distance;  // of the lane's first pair
 
-    __device__ __forceinline__ explicit Alibi(const StepInfo& info) : slope(info.slope) {
+    __device__ __forceinline__ explicit Alibi(const StepInfo& info) : info(info) {
       const LaneCoord lane = lane_coord();
       distance = info.distance + static_cast<float>(lane.column - lane.row);
     }
@@ -140,31 +141,35 @@ struct KeyScores {
 #pragma unroll
       for (int n = 0; n < kQueryTiles; ++n)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) lse[n].x[e] += slope * (distance + offset(n, e));
+        for (int e = 0; e < 2; ++e) lse[n].x[e] += info.slope * (distance + offset(n, e));
     }
-    // Keys after a query have so far got a bonus instead of a penalty.
-    __device__ __forceinline__ void correct(Scores& s, float scale_log2) const {
-      const float twice = 2 * slope / scale_log2;
+    // Moves the dot products of the lane's second key, which is 8 further to the right. Keys after a query, if any are
+    // visible, have got a bonus instead of a penalty so far.
+    __device__ __forceinline__ void correct(Scores& s) const {
+      const float slope = info.dot_slope;
+      const bool crosses = uniform(info.crosses);
 #pragma unroll
       for (int n = 0; n < kQueryTiles; ++n)
 #pragma unroll
-        for (int x = 0; x < 4; ++x) s[0][n].x[x] += twice * fminf(distance + offset(n, x), 0.0f);
+        for (int e = 0; e < 2; ++e) s[0][n].x[2 + e] += 8 * slope;
+      if (!crosses) return;
+#pragma unroll
+      for (int n = 0; n < kQueryTiles; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) s[0][n].x[x] += 2 * slope * fminf(distance + offset(n, x), 0.0f);
     }
     __device__ __forceinline__ float penalty(int n, int x) const {
-      return fabsf(slope) * fabsf(distance + offset(n, x));
+      return fabsf(info.slope) * fabsf(distance + offset(n, x));
     }
   };
   // What the exponents of a tile need beside its scores.
   struct RowState {
     RowValues lse;
-    float slope;    // of ALiBi, if part of it was added to the LSE
     unsigned kept;  // decisions of dropout
 
     __device__ __forceinline__ void add_options(const StepInfo& info) {
       if constexpr (!Options::kAffineAlibi) return;
-      const Alibi alibi(info);
-      alibi.add_to(lse);
-      slope = alibi.slope;
+      Alibi(info).add_to(lse);
     }
   };
   // Exponents of a tile without large LSE.
@@ -175,32 +180,33 @@ struct KeyScores {
 
     __device__ __forceinline__ typename Options::Exponent operator()(float dot, int n, int x) const {
       float shift = -rows.lse[n].x[x % 2];
-      if constexpr (Options::kAffineAlibi) shift += x / 2 == 0 ? 0.0f : 8 * rows.slope;
-      else if constexpr (Options::kHasAlibi) shift -= Alibi(info).penalty(n, x);
+      if constexpr (Options::kHasAlibi && !Options::kAffineAlibi) shift -= Alibi(info).penalty(n, x);
       return Options::exponent(p, dot, shift);
     }
   };
   // The same for rows whose LSE may be large, from scores that are computed as forward computes them.
   struct GuardedExponents {
-    using Score = ScoreOptions<E, C.options, OptionSet::exact>;
-    Score options;
-    const float* stats;
-    int column, i, j;  // of the lane's first pair within the tile, within the sequence
+    ScoreOptions<E, C.options, OptionSet::exact> options;
+    unsigned lane_lse;  // shared address of LSE of the lane's first query
+    unsigned large[2];  // rows with a large LSE, from the lane's first query on: of the first and the last 32 queries
+    float distance;     // of the lane's first pair
 
     __device__ __forceinline__ GuardedExponents(const AttentionParams& a, const TaskCoord& coord, const StepInfo& info,
-                                                const float* stats)
-        : options(a, coord.sequence, coord.b, info.head), stats(stats) {
+                                                const float* stats, unsigned lane_lse)
+        : options(a, coord.sequence, coord.b, info.head), lane_lse(lane_lse) {
       const LaneCoord lane = lane_coord();
-      column = lane.column, i = info.q_first + lane.column, j = coord.k_first + lane.row;
+      const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(kShared));
+      for (int half = 0; half < 2; ++half) large[half] = large_rows[half] >> lane.column;
+      distance = Options::kHasAlibi ? info.distance + static_cast<float>(lane.column - lane.row) : 0;
     }
     __device__ __forceinline__ typename Options::Exponent operator()(float dot, int n, int x) const {
-      const int query = column + 8 * n + x % 2, my_i = i + 8 * n + x % 2, my_j = j + x / 2 * 8;
-      const bool exists = my_i < options.sequence.len_q && my_j < options.sequence.len_k;
-      const bool large = (reinterpret_cast<const unsigned*>(stats + large_rows_at(kShared))[query / 32] >> query % 32 & 1) != 0;
-      const float lse = stats[lse_at(kShared, query)];
-      float t = 0;
-      const float score = options.score_of(dot, my_i, my_j, exists, &t);
-      return {guarded_exponent(options, score, lse, large), 1 - t * t};
+      float lse[2], t = options.argument(dot);
+      load_pair_from_shared(lane_lse + 32 * n, lse[0], lse[1]);
+      if constexpr (Options::kHasSoftcap) t = options.tanh_value(t);
+      const float penalty = Options::kHasAlibi ? options.penalty(distance + Alibi::offset(n, x)) : 0;
+      const float score = options.score(t, penalty, 0);
+      return {guarded_exponent(options, score, lse[x % 2], (large[n / 4] >> (n % 4 * 8 + x % 2) & 1) != 0),
+              Options::kHasSoftcap ? 1 - t * t : 1};
     }
   };
   // dS from dP, converted to 16 bits. factors_of(step, factors) returns the factors of dS, in kStored.

@@ -136,8 +136,8 @@ struct DvConsumer : SplitConsumer<C> {
     unsigned seen = ~0u;
     if constexpr (kSelects && kMode != TileMode::full) seen = Base::visible_pairs(a, Base::task(), tile);
     if constexpr (kMode == TileMode::guarded) {
-      const typename Base::GuardedExponents exponent(a, Base::task(), Base::step_info(), pipeline.stats(queries.stage));
-      Base::template exponentiate_pairs<Base::kExchanged, kSelects>(probs, s, seen, kept, exponent, keep);
+      Base::template exponentiate_pairs<Base::kExchanged, kSelects>(probs, s, seen, kept, Base::guarded_exponents(),
+                                                                    keep);
     } else {
       typename Base::RowState rows;
       Base::load_lse(rows.lse, queries.stage);

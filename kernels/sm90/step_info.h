@@ -12,7 +12,8 @@ struct StepInfo {
   int q_first;           // first query of the tile
   // ALiBi: the position of that query minus the position of the task's first key, and the head's slope in units of
   // log2, negative if all keys come after the queries. crosses: some visible keys come before a query and some after.
-  float distance, slope;
+  // dot_slope: the slope in units of dot products.
+  float distance, slope, dot_slope;
   int crosses;
   DropoutStream stream;  // of the tile's head
 };
