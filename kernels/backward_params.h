@@ -27,6 +27,7 @@ struct BackwardParams {
 
 // Factors of the options in the scores and gradients of the sm90 kernels; 0 for an option that the call does not have.
 struct ScoreFactors {
+  float dots;          // 1 / scale_log2
   float softcap_log2;  // softcap * log2(e): the exponent is this times the tanh
   float keep;          // 1 / (1 - dropout_p)
 };

@@ -106,7 +106,7 @@ struct BackwardProducer {
       const int64 distance = info.q_first + coord.sequence.shift - coord.k_first;
       const bool after = distance + C.tile_q <= 1;
       info.distance = static_cast<float>(distance), info.slope = after ? -slope : slope;
-      info.dot_slope = info.slope / p.scale_log2;
+      info.dot_slope = info.slope * p.factors.dots;
       info.crosses = !after && distance < kTileK - 1 && a.window_right > 0;
     }
     if constexpr ((C.options & kDropout) != 0) info.stream = stream;
