@@ -21,9 +21,10 @@ struct BackwardProducer {
   // With dQ the producer fills one stage while it multiplies dS of another. Without dQ it only waits for free stages.
   static constexpr int kLoadsAhead = C.dq ? C.stages - 1 : C.stages;
   using Pipeline = BackwardPipeline<C>;
-  using Panel = SwizzledTile<kTileK, kPanelColumns>;  // 64 columns of K
-  using Product = WarpgroupProduct<E, kPanelColumns, true>;
-  using DqPanel = Accumulator<float>[kPanelColumns / 8];
+  using Panel = SwizzledTile<kTileK, kPanelColumns>;  // columns of K
+  static constexpr int kDqColumns = dq_columns(C);
+  using Product = WarpgroupProduct<E, kDqColumns, true>;
+  using DqPanel = Accumulator<float>[kDqColumns / 8];
 
   // A query tile of one of the query heads that share the keys.
   struct Visit {
@@ -168,7 +169,7 @@ struct BackwardProducer {
     return finite;
   }
 
-  // 64 columns of dQ.
+  // kDqColumns columns of dQ.
   static __device__ __forceinline__ void multiply(DqPanel& dq, typename Pipeline::DsTile ds_tile, Panel k) {
     wgmma_fence();
     Product::start(dq, ds_tile.along_rows(0), k.across_rows(0));
@@ -177,7 +178,7 @@ struct BackwardProducer {
     wgmma_commit();
     wgmma_wait<0>();
 #pragma unroll
-    for (int n = 0; n < kPanelColumns / 2; ++n) fence_operand(dq[n / 4].x[n % 4]);
+    for (int n = 0; n < kDqColumns / 2; ++n) fence_operand(dq[n / 4].x[n % 4]);
   }
   // One branch around all additions: ptxas would turn every predicate into a branch of its own.
   __device__ __forceinline__ void add_panel(const DqPanel& dq, int64 tile, int first_column) const {
@@ -185,8 +186,8 @@ struct BackwardProducer {
     if (row >= p.backward.dq_rows) return;
     float* to = dq_accum<kShared>(p.backward, tile) + accum_block<kShared>(row, first_column);
 #pragma unroll
-    for (int n = 0; n < kPanelColumns / 8; ++n)
-      if (C.dim_qk % kPanelColumns == 0 || first_column + 8 * n < C.dim_qk) add_block(to + n * 128, lane, dq[n], true);
+    for (int n = 0; n < kDqColumns / 8; ++n)
+      if (C.dim_qk % kDqColumns == 0 || first_column + 8 * n < C.dim_qk) add_block(to + n * 128, lane, dq[n], true);
   }
 
   __device__ __forceinline__ static void release_ds(int tile) {
@@ -202,12 +203,12 @@ struct BackwardProducer {
     for (int group = 0; group < C.warpgroups; ++group)
       named_barrier_sync(Pipeline::ds_written(group, buffer), Pipeline::kPair);
 #pragma unroll 1
-    for (int column = 0; column < C.dim_qk; column += kPanelColumns) {
+    for (int column = 0; column < C.dim_qk; column += kDqColumns) {
       DqPanel dq;
-      const int bytes = column * (kTileK * kPanelRowBytes / kPanelColumns);
+      const int bytes = column / kPanelColumns * (kTileK * kPanelRowBytes) + column % kPanelColumns * 2;
       multiply(dq, pipeline.ds_tile(buffer), {keys + bytes});
       // The consumers wait for this before they overwrite the dS buffer. The last two buffers are not reused.
-      if (column + kPanelColumns >= C.dim_qk && iteration + kDsStages < count) release_ds(buffer);
+      if (column + kDqColumns >= C.dim_qk && iteration + kDsStages < count) release_ds(buffer);
       add_panel(dq, dq_tile, column);
     }
   }

@@ -75,9 +75,9 @@ struct DkDvConsumer : KeyConsumer<C> {
     if (kEarlyDelta) Base::load_delta(delta, stage);
     wgmma_wait<1>();
     fence_operands(dp[0]);
-    if (!kEarlyDelta) Base::load_delta(delta, stage);
+    if (!kEarlyDelta && !Options::kHasFactor) Base::load_delta(delta, stage);
     if constexpr (Options::kHasFactor) {
-      Base::template differentiate_pairs<E>(ds, dp, delta, p.factors.keep, true,
+      Base::template differentiate_pairs<E>(ds, dp, Base::lane_delta(stage), p.factors.keep, true,
                                             [&](int n, unsigned (&factors)[4]) { Base::load_factors(n, factors); });
     } else {
       Base::differentiate_and_narrow(ds, dp, probs, delta);
@@ -127,9 +127,9 @@ struct DkDvConsumer : KeyConsumer<C> {
       accumulate_dv_guarded(probs, stage, use_select);
     }
     RowValues delta;
-    Base::load_delta(delta, stage);
+    if (!Options::kHasFactor) Base::load_delta(delta, stage);
     if constexpr (Options::kHasFactor) {
-      Base::template differentiate_pairs<E>(probs, s, delta, p.factors.keep, true, [&](int n, unsigned (&four)[4]) {
+      Base::template differentiate_pairs<E>(probs, s, Base::lane_delta(stage), p.factors.keep, true, [&](int n, unsigned (&four)[4]) {
 #pragma unroll
         for (int x = 0; x < 4; ++x) four[x] = factors[n][x];
       });

@@ -68,6 +68,9 @@ struct KeyConsumer : KeyScores<C> {
     Base::load_rows(delta, lane_stats + stage * Pipeline::kStatsStageBytes + 4 * Base::kDelta);
   }
 
+  __device__ __forceinline__ unsigned lane_delta(int stage) const {
+    return lane_stats + stage * Pipeline::kStatsStageBytes + 4 * Base::kDelta;
+  }
   // Without dQ there is a single buffer, for P of tiles whose dV is accumulated with a select.
   __device__ __forceinline__ int ds_buffer() const { return C.dq ? buffer : 0; }
   // Stores the operand into the warp's columns of a dS buffer, which has one row per query.

@@ -123,6 +123,7 @@ struct KeyScores {
         factors[2 * half + 1] = pack<kStored>(factor[2], factor[3]);
       }
       on_factors(step, factors);
+      __syncwarp();
     }
   }
   // ALiBi: the part of the lane's first key is added to the LSE, if the exponent is linear in the dot product.
@@ -211,20 +212,22 @@ struct KeyScores {
   };
   // dS from dP, converted to 16 bits. factors_of(step, factors) returns the factors of dS, in kStored.
   template <Element kStored, class FactorsOf>
-  static __device__ __forceinline__ void differentiate_pairs(OperandA& ds, const Scores& dp, const RowValues& delta,
+  static __device__ __forceinline__ void differentiate_pairs(OperandA& ds, const Scores& dp, unsigned lane_delta,
                                                              float keep, bool masked, FactorsOf factors_of) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       unsigned factors[4];
+      float delta[2];
       factors_of(step, factors);
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
         const int n = 2 * step + m / 2;
         float d[2];
+        if (m % 2 == 0) load_pair_from_shared(lane_delta + 32 * n, delta[0], delta[1]);
 #pragma unroll
         for (int e = 0; e < 2; ++e)
           d[e] = Options::gradient(widen<kStored>(static_cast<unsigned short>(e == 0 ? factors[m] : factors[m] >> 16)),
-                                   dp[0][n].x[m % 2 * 2 + e], delta[n].x[e], keep);
+                                   dp[0][n].x[m % 2 * 2 + e], delta[e], keep);
         ds[step][m] = pack<E>(d[0], d[1]);
         if (masked)
           ds[step][m] &= kStored == Element::bf16 ? not_zero_mask_bf16(factors[m]) : not_zero_mask_f16(factors[m]);

@@ -235,9 +235,9 @@ struct DkConsumer : SplitConsumer<C> {
     if (iteration + kDsStages < count) named_barrier_arrive(Pipeline::p_read(buffer), Pipeline::kPair);
   }
   // Replaces the factors by dS.
-  __device__ __forceinline__ void differentiate_options(OperandA& factors, const Scores& dp,
-                                                        const typename Base::RowValues& delta, bool masked) const {
-    Base::template differentiate_pairs<Base::kExchanged>(factors, dp, delta, p.factors.keep,
+  __device__ __forceinline__ void differentiate_options(OperandA& factors, const Scores& dp, unsigned lane_delta,
+                                                        bool masked) const {
+    Base::template differentiate_pairs<Base::kExchanged>(factors, dp, lane_delta, p.factors.keep,
                                                          masked || Base::Options::kMasksAll,
                                                          [&](int step, unsigned (&four)[4]) {
 #pragma unroll
@@ -258,12 +258,12 @@ struct DkConsumer : SplitConsumer<C> {
     receive_p(probs);
     wgmma_wait<0>();
     fence_operands(s[0]);
-    Base::load_delta(delta, stage);
     if constexpr (C.options == 0) {
+      Base::load_delta(delta, stage);
       Base::template differentiate<kMode, Base::kExchanged>(s, probs, delta);
       narrow<C.element>(probs, s[0]);
     } else {
-      differentiate_options(probs, s, delta, kMode != TileMode::full);
+      differentiate_options(probs, s, Base::lane_delta(stage), kMode != TileMode::full);
     }
     if (kMode == TileMode::guarded && uniform(pipeline.stats(stage)[Base::kFlag] != 0))
       Base::template zero_not_finite<kWarpgroupThreads>(
