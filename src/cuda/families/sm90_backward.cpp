@@ -62,13 +62,13 @@ int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPan
 // clearing and reading the sums takes a fifth of the time.
 constexpr int64_t kShortCausal = 512;
 
-// Options whose dS is not a product of P and dP alone take registers that only a kernel without dQ has to spare.
-constexpr int kRegisterOptions = kSoftcap | kDropout;
+// All of these together take registers that only a kernel without dQ has to spare.
+constexpr int kManyOptions = kSoftcap | kAlibi | kDropout;
 
 bool separates_dq(const BackwardProblem& p, int widest, int tile_k, Reproducible reproducible) {
   if (!p.dq) return false;
   if ((!p.dk && !p.dv) || widest > 128) return true;
-  if (widest > 64 && (problem_options(p) & kRegisterOptions)) return true;
+  if (widest > 64 && (problem_options(p) & kManyOptions) == kManyOptions) return true;
   const bool needs_order = reproducible == Reproducible::yes && p.len_k > tile_k;  // a single sum needs none
   const bool causal = p.window_right < kUnbounded;
   return needs_order || (causal && widest > 64 && p.len_k <= kShortCausal);
@@ -101,7 +101,7 @@ Limits dq_limits(const Sm90DqConfig& c, const Arch& arch) {
 // columns the exponentials are the bottleneck, and above 192 the registers are.
 Sm90DqConfig dq_config(Element element, int dim_qk, int dim_v, int options, const Arch& arch) {
   constexpr int kTileK = 64;
-  const int widest = std::max(dim_qk, dim_v), most = (options & kRegisterOptions) ? 64 : 128;
+  const int widest = std::max(dim_qk, dim_v), most = has_factors(options) ? 64 : 128;
   Sm90DqConfig c{element, dim_qk, dim_v, dim_qk <= most ? 3 : 2, kTileK, 4, 4, 2, widest > 64 && widest <= 192, options};
   const auto fits = [&] { return shared_bytes(c) <= arch.shared_per_block; };
   if (!fits()) c.query_stages = 1;
@@ -127,7 +127,7 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   // others. Those of more than 128 columns fill all registers of one.
   const int options = options_of(p);
   const bool narrow = dim_qk == 64 && dim_v == 64, wide = dim_qk > 128 || dim_v > 128;
-  const int warpgroups = narrow && !(options & kRegisterOptions) ? 3 : wide ? 1 : 2;
+  const int warpgroups = narrow && !has_factors(options) ? 3 : wide ? 1 : 2;
   const bool separate = separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, target.reproducible);
   const bool adds = p.dq && !separate;
   const int stages = narrow ? 4 : wide ? 2 : adds ? 3 : 4;
