@@ -262,13 +262,14 @@ constexpr int tile_k_of(const Sm90BackwardConfig& c) { return kWarpgroupRows * c
 constexpr bool split_dk_dv(const Sm90BackwardConfig& c) { return c.warpgroups == 1; }
 constexpr int consumer_warpgroups(const Sm90BackwardConfig& c) { return split_dk_dv(c) ? 2 : c.warpgroups; }
 constexpr int num_threads(const Sm90BackwardConfig& c) { return kWarpgroupThreads * (consumer_warpgroups(c) + 1); }
-// With softcap or dropout dS is not a product of P and dP alone: its factors, which are computed with P, pass through
-// shared memory.
-constexpr bool has_factors(int options) { return (options & (kSoftcap | kDropout)) != 0; }
+// Options beyond ALiBi take registers of the consumers.
+constexpr bool takes_registers(int options) { return (options & ~kAlibi) != 0; }
 // setmaxnreg as above, out of 504 registers with three warpgroups or 512 with four. With dQ, limits of 208 and 144 make
-// ptxas overlay the registers of S and dP; with 8 more it allocates both separately and runs out. Factors need more,
-// which the producer has to spare if it computes 32 columns of dQ at a time.
-constexpr bool has_small_producer(const Sm90BackwardConfig& c) { return c.warpgroups == 2 && has_factors(c.options); }
+// ptxas overlay the registers of S and dP; with 8 more it allocates both separately and runs out. Options need still
+// more, which the producer has to spare if it computes 32 columns of dQ at a time.
+constexpr bool has_small_producer(const Sm90BackwardConfig& c) {
+  return c.warpgroups == 2 && takes_registers(c.options);
+}
 constexpr int consumer_registers(const Sm90BackwardConfig& c) {
   if (!c.dq || has_small_producer(c)) return c.warpgroups == 3 ? 144 : 224;
   return c.warpgroups == 2 ? 208 : 144;

@@ -101,7 +101,7 @@ Limits dq_limits(const Sm90DqConfig& c, const Arch& arch) {
 // columns the exponentials are the bottleneck, and above 192 the registers are.
 Sm90DqConfig dq_config(Element element, int dim_qk, int dim_v, int options, const Arch& arch) {
   constexpr int kTileK = 64;
-  const int widest = std::max(dim_qk, dim_v), most = has_factors(options) ? 64 : 128;
+  const int widest = std::max(dim_qk, dim_v), most = takes_registers(options) ? 64 : 128;
   Sm90DqConfig c{element, dim_qk, dim_v, dim_qk <= most ? 3 : 2, kTileK, 4, 4, 2, widest > 64 && widest <= 192, options};
   const auto fits = [&] { return shared_bytes(c) <= arch.shared_per_block; };
   if (!fits()) c.query_stages = 1;
@@ -127,7 +127,7 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   // others. Those of more than 128 columns fill all registers of one.
   const int options = options_of(p);
   const bool narrow = dim_qk == 64 && dim_v == 64, wide = dim_qk > 128 || dim_v > 128;
-  const int warpgroups = narrow && !has_factors(options) ? 3 : wide ? 1 : 2;
+  const int warpgroups = narrow && !takes_registers(options) ? 3 : wide ? 1 : 2;
   const bool separate = separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, target.reproducible);
   const bool adds = p.dq && !separate;
   const int stages = narrow ? 4 : wide ? 2 : adds ? 3 : 4;
