@@ -39,6 +39,7 @@ struct Sm90BackwardParams {
   ScoreFactors factors;     // of the options
   TensorMap q, k, v, dout;  // [dim, rows, heads, batch]; a broadcast dimension has extent 1
   TensorMap row_stats;      // [row_stats_size, tiles]
+  TensorMap bias, mask;     // [keys, queries, heads, batch], if the call has them
   // For the dQ kernel, if it runs.
   TensorMap dq_k, dq_v;  // with boxes of its tile_k rows
   TileOrder tile_order;

@@ -284,6 +284,15 @@ constexpr int kDsStages = 2;
 constexpr int num_ds_tiles(const Sm90BackwardConfig& c) { return c.dq ? kDsStages : split_dk_dv(c) ? 0 : 1; }
 // Buffers of P between the two warpgroups of split_dk_dv.
 constexpr int num_p_tiles(const Sm90BackwardConfig& c) { return split_dk_dv(c) ? kDsStages : 0; }
+// A bias tile per stage, with one row per query, as a dS tile has.
+constexpr int bias_tile_bytes(const Sm90BackwardConfig& c) {
+  return (c.options & kBias) != 0 ? swizzled_bytes(c.tile_q, tile_k_of(c)) : 0;
+}
+// A tile of the mask tensor per stage and 64 keys, a byte per pair.
+constexpr int kMaskTileBytes = 64 * 64;
+constexpr int mask_bytes(const Sm90BackwardConfig& c) {
+  return (c.options & kMaskTensor) != 0 ? c.warpgroups * kMaskTileBytes : 0;
+}
 // A copy of K with non-finite elements zeroed.
 constexpr int finite_k_bytes(const Sm90BackwardConfig& c) { return c.dq ? swizzled_bytes(tile_k_of(c), c.dim_qk) : 0; }
 // Task coordinates of the current key tile, of the next one, and of the previous one, whose epilogue may still run.
@@ -294,6 +303,7 @@ constexpr int shared_bytes(const Sm90BackwardConfig& c) {
   return swizzled_bytes(tile_k, c.dim_qk) + swizzled_bytes(tile_k, c.dim_v) + finite_k_bytes(c) +
          c.stages * (swizzled_bytes(c.tile_q, c.dim_qk) + swizzled_bytes(c.tile_q, c.dim_v)) +
          (num_p_tiles(c) + num_ds_tiles(c)) * swizzled_bytes(c.tile_q, tile_k) +
+         c.stages * (bias_tile_bytes(c) + mask_bytes(c)) +
          c.stages * row_stats_stage_bytes(shared_config(c)) + kTaskSlots * kTaskBytes + num_barriers(c) * 8;
 }
 
@@ -306,13 +316,19 @@ constexpr int num_threads(const Sm90DqConfig& c) { return kWarpgroupThreads * (c
 constexpr int consumer_registers(const Sm90DqConfig& c) { return c.warpgroups == 2 ? 232 : 160; }
 constexpr int producer_registers(const Sm90DqConfig& c) { return c.warpgroups == 2 ? 40 : 32; }
 constexpr int num_tile_infos(const Sm90DqConfig& c) { return 2 + c.query_stages; }
+// A bias tile of every consumer warpgroup per stage of K.
+constexpr int bias_tile_bytes(const Sm90DqConfig& c) {
+  return (c.options & kBias) != 0 ? swizzled_bytes(kWarpgroupRows, c.tile_k) : 0;
+}
 constexpr int num_barriers(const Sm90DqConfig& c) {
   return 2 * (c.key_stages + c.value_stages + c.warpgroups * c.query_stages);
 }
+constexpr int mask_tile_bytes(const Sm90DqConfig& c) { return (c.options & kMaskTensor) != 0 ? kMaskTileBytes : 0; }
 constexpr int shared_bytes(const Sm90DqConfig& c) {
   const int queries = swizzled_bytes(kWarpgroupRows, c.dim_qk) + swizzled_bytes(kWarpgroupRows, c.dim_v) +
                       row_stats_stage_bytes(shared_config(c));
-  return c.query_stages * c.warpgroups * queries + c.key_stages * swizzled_bytes(c.tile_k, c.dim_qk) +
+  return c.query_stages * c.warpgroups * queries +
+         c.key_stages * (swizzled_bytes(c.tile_k, c.dim_qk) + c.warpgroups * (bias_tile_bytes(c) + mask_tile_bytes(c))) +
          c.value_stages * swizzled_bytes(c.tile_k, c.dim_v) + num_tile_infos(c) * c.warpgroups * kTileInfoBytes +
          num_barriers(c) * 8;
 }

@@ -14,6 +14,7 @@ namespace cuflash {
 template <Element E, int kOptions>
 struct BackwardOptions {
   static constexpr bool kHasSoftcap = (kOptions & kSoftcap) != 0, kHasAlibi = (kOptions & kAlibi) != 0,
+                        kHasBias = (kOptions & kBias) != 0, kHasMask = (kOptions & kMaskTensor) != 0,
                         kHasDropout = (kOptions & kDropout) != 0;
   static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
   // Hidden pairs are selected in P. With the other options a dot product of -inf makes P 0.

@@ -1,6 +1,7 @@
 // Shared memory layout of the backward kernel, and the barriers between its producer and its consumers.
 //
-//   K | V | finite K, or two tiles of P | Q and dO of each stage | dS, two tiles with dQ | row stats of each stage,
+//   K | V | finite K, or two tiles of P | Q and dO of each stage | dS, two tiles with dQ | bias and mask
+//   of each stage | row stats of each stage,
 //   and its StepInfo with options | task coordinates | mbarriers
 //
 //   k_full, v_full     TMA has filled K or V, once per key tile, and the task coordinates are written
@@ -15,6 +16,7 @@
 
 #include "portable/backward/shape.h"
 #include "ptx/barrier.h"
+#include "sm90/pair_bits.h"
 #include "sm90/step_info.h"
 #include "tile/swizzled.h"
 
@@ -36,7 +38,9 @@ struct BackwardPipeline {
   static constexpr int kQueries = kFiniteK + finite_k_bytes(C) + num_p_tiles(C) * DsTile::kBytes;
   static constexpr int kDouts = kQueries + C.stages * QTile::kBytes;
   static constexpr int kDsOffset = kDouts + C.stages * DoutTile::kBytes;
-  static constexpr int kStats = kDsOffset + num_ds_tiles(C) * DsTile::kBytes;
+  static constexpr int kBiases = kDsOffset + num_ds_tiles(C) * DsTile::kBytes;
+  static constexpr int kMasks = kBiases + C.stages * bias_tile_bytes(C);
+  static constexpr int kStats = kMasks + C.stages * mask_bytes(C);
   static constexpr int kTaskOffset = kStats + C.stages * kStatsStageBytes;
   static constexpr int kBarriers = kTaskOffset + kTaskSlots * kTaskBytes;
   static_assert(C.options == 0 || kStatsBytes + int{sizeof(StepInfo)} <= kStatsStageBytes);
@@ -54,6 +58,10 @@ struct BackwardPipeline {
   __device__ QTile q(int stage) const { return {memory + kQueries + stage * QTile::kBytes}; }
   __device__ DoutTile dout(int stage) const { return {memory + kDouts + stage * DoutTile::kBytes}; }
   __device__ DsTile ds_tile(int tile) const { return {memory + kDsOffset + tile * DsTile::kBytes}; }
+  __device__ DsTile bias(int stage) const { return {memory + kBiases + stage * DsTile::kBytes}; }
+  __device__ MaskTile mask(int stage, int group) const {
+    return {memory + kMasks + (stage * C.warpgroups + group) * kMaskTileBytes};
+  }
   __device__ unsigned stats_address(int stage) const { return memory + kStats + stage * kStatsStageBytes; }
   __device__ const float* stats(int stage) const {
     return static_cast<const float*>(__cvta_shared_to_generic(stats_address(stage)));

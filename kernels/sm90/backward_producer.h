@@ -117,9 +117,16 @@ struct BackwardProducer {
     const int stage = stages.stage, row = first_row + tile * C.tile_q, head = first_head + next_load.member;
     mbarrier_wait(pipeline.q_empty(stage), stages.phase ^ 1);
     if constexpr (C.options != 0) write_step_info(tile);
-    mbarrier_arrive_expect_tx(q_barrier, Pipeline::QTile::kBytes + Pipeline::kStatsBytes);
+    mbarrier_arrive_expect_tx(q_barrier, Pipeline::QTile::kBytes + Pipeline::kStatsBytes + bias_tile_bytes(C) + mask_bytes(C));
     tma_load_panels(pipeline.q(stage), p.q, a.q, q_barrier, row, head, b);
     tma_load_row_stats(pipeline.stats_address(stage), p.row_stats, q_barrier, query_tile(next_load.member, tile));
+    if constexpr ((C.options & kBias) != 0)
+      tma_load_bias(pipeline.bias(stage), p.bias, a.bias, q_barrier, task().k_first, tile * C.tile_q, head, b);
+    if constexpr ((C.options & kMaskTensor) != 0)
+#pragma unroll
+      for (int group = 0; group < C.warpgroups; ++group)
+        tma_load_mask(pipeline.mask(stage, group), p.mask, a.mask, q_barrier, task().k_first + group * kWarpgroupRows,
+                      tile * C.tile_q, head, b);
     mbarrier_arrive_expect_tx(dout_barrier, Pipeline::DoutTile::kBytes);
     tma_load_panels(pipeline.dout(stage), p.dout, p.backward.dout, dout_barrier, row, head, b);
   }

@@ -51,7 +51,7 @@ struct DkDvConsumer : KeyConsumer<C> {
     if constexpr (C.options == kAlibi) return Base::exponentiate_and_narrow(probs, s, rows.lse, p.scale_log2);
     if constexpr (Options::kHasFactor) wait_ds_free();
     Base::template exponentiate_pairs<E, Options::kSelectsP>(
-        probs, s, seen, rows.kept, typename Base::Exponents{p, rows, Base::step_info()},
+        probs, s, Base::lane_bias(), seen, rows.kept, typename Base::Exponents{p, rows, Base::step_info()},
         [&](int n, const unsigned (&factors)[4]) {
           if constexpr (Options::kHasFactor) Base::store_factors(n, factors);
         });
@@ -147,7 +147,7 @@ struct DkDvConsumer : KeyConsumer<C> {
   }
   __device__ __forceinline__ void exponentiate_guarded(OperandA& probs, OperandA& factors, const Scores& s,
                                                        int tile) const {
-    Base::template exponentiate_pairs<E, true>(probs, s, Base::visible_pairs(a, task(), tile), Base::kept_pairs(),
+    Base::template exponentiate_pairs<E, true>(probs, s, Base::lane_bias(), Base::visible_pairs(a, task(), tile) & Base::tensor_mask(), Base::kept_pairs(),
                                                Base::guarded_exponents(), [&](int n, const unsigned (&four)[4]) {
 #pragma unroll
                                                  for (int x = 0; x < 4; ++x) factors[n][x] = four[x];

@@ -43,6 +43,17 @@ struct DqConsumer : DqScores<C> {
   __device__ const float* stats() const { return pipeline.stats(group, scheduler.round); }
   __device__ const StepInfo& step_info() const { return pipeline.step_info(group, scheduler.round); }
 
+  // Shared address of the lane's part of a stage's bias.
+  __device__ __forceinline__ unsigned lane_bias(const Ring<C.key_stages>& at) const {
+    if constexpr (!Base::Options::kHasBias) return 0;
+    const int thread = new_thread_id(), row = thread / 32 % 4 * 16 + thread % 16;
+    return pipeline.bias(at.stage, group).piece(row, thread % 32 / 16 * 8);
+  }
+
+  __device__ __forceinline__ unsigned tensor_mask(const Ring<C.key_stages>& at) const {
+    return Base::Options::kHasMask ? pipeline.mask(at.stage, group).pairs_of_queries(new_thread_id()) : ~0u;
+  }
+
   __device__ void wait_queries() const {
     mbarrier_wait(pipeline.q_full(group, scheduler.round), pipeline.query_phase(scheduler.round));
   }
@@ -138,7 +149,7 @@ struct DqConsumer : DqScores<C> {
   __device__ __forceinline__ void visit_guarded(Scores& s, DqAccumulator& dq, const TileInfo& info, int tile) {
     OperandA ds;
     if constexpr (C.options == 0) Base::exponentiate_any_size(s, a, info, tile, stats(), p.scale_log2);
-    else Base::exponentiate_pairs_guarded(s, p, info, step_info(), tile, stats());
+    else Base::exponentiate_pairs_guarded(s, p, info, step_info(), tile, stats(), lane_bias(keys), tensor_mask(keys));
     narrow<C.element>(ds, s);
     fence_operands(ds);
     wait_values();
@@ -154,16 +165,18 @@ struct DqConsumer : DqScores<C> {
   }
 
   template <bool kApplyMask>
-  __device__ __forceinline__ void exponentiate(Scores& s, const TileInfo& info, const Rows& rows, int tile) const {
+  __device__ __forceinline__ void exponentiate(Scores& s, const TileInfo& info, const Rows& rows, int tile,
+                                               const Ring<C.key_stages>& at) const {
     if constexpr (C.options == 0) Base::template exponentiate<kApplyMask>(s, a, info, tile, rows, p.scale_log2);
-    else Base::template exponentiate_pairs<kApplyMask>(s, p, info, step_info(), tile, rows);
+    else Base::template exponentiate_pairs<kApplyMask>(s, p, info, step_info(), tile, rows, lane_bias(at),
+                                                           tensor_mask(at));
   }
   // P and dS of a tile, without overlap.
   template <bool kApplyMask>
   __device__ __forceinline__ void differentiate_now(OperandA& ds, Scores& s, const TileInfo& info, const Rows& rows,
                                                     int tile) {
     Scores dp;
-    exponentiate<kApplyMask>(s, info, rows, tile);
+    exponentiate<kApplyMask>(s, info, rows, tile, keys);
     fence_operands(s);
     wait_values();
     issue_dp(dp);
@@ -217,7 +230,7 @@ struct DqConsumer : DqScores<C> {
         release_keys();
         return false;
       }
-      exponentiate<kApplyMask>(s, info, rows, tile);
+      exponentiate<kApplyMask>(s, info, rows, tile, next);
       fence_operands(s);
       wait_values();
       issue_dp(dp);

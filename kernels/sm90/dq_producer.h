@@ -2,11 +2,32 @@
 // one counts tiles.
 #pragma once
 
+#include "sm90/backward_options.h"
 #include "sm90/dq_pipeline.h"
 #include "sm90/tile_scheduler.h"
 #include "sm90/tma_load.h"
 
 namespace cuflash {
+
+// K, and the bias and mask of the queries of every consumer warpgroup.
+template <Sm90DqConfig C>
+__device__ __forceinline__ void load_keys_and_masks(const Sm90BackwardParams& p, const DqPipeline<C>& pipeline,
+                                                   const WorkTile<C>& work, int stage, int tile) {
+  const AttentionParams& a = p.backward.attention;
+  const unsigned full = pipeline.k_full(stage);
+  const int key = tile * C.tile_k;
+  mbarrier_arrive_expect_tx(full, DqPipeline<C>::KTile::kBytes + C.warpgroups * (bias_tile_bytes(C) + mask_tile_bytes(C)));
+  tma_load_panels(pipeline.k(stage), p.dq_k, a.k, full, static_cast<int>(work.sequence.k_begin) + key, work.head_k(a),
+                  work.b);
+#pragma unroll
+  for (int group = 0; group < C.warpgroups; ++group) {
+    const int first = work.q_first + group * kWarpgroupRows;
+    if constexpr ((C.options & kBias) != 0)
+      tma_load_bias(pipeline.bias(stage, group), p.bias, a.bias, full, key, first, work.h, work.b);
+    if constexpr ((C.options & kMaskTensor) != 0)
+      tma_load_mask(pipeline.mask(stage, group), p.mask, a.mask, full, key, first, work.h, work.b);
+  }
+}
 
 // Called by one thread. K of a tile is loaded before its V, the order in which the consumers use them.
 template <Sm90DqConfig C>
@@ -24,7 +45,8 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90BackwardParams& p
     for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile) {
       const int row = first + tile * C.tile_k;
       mbarrier_wait(pipeline.k_empty(keys.stage), keys.phase ^ 1);
-      tma_load_tile(pipeline.k(keys.stage), p.dq_k, a.k, pipeline.k_full(keys.stage), row, head, work.b);
+      if constexpr ((C.options & (kBias | kMaskTensor)) != 0) load_keys_and_masks<C>(p, pipeline, work, keys.stage, tile);
+      else tma_load_tile(pipeline.k(keys.stage), p.dq_k, a.k, pipeline.k_full(keys.stage), row, head, work.b);
       keys.advance();
       mbarrier_wait(pipeline.v_empty(values.stage), values.phase ^ 1);
       tma_load_tile(pipeline.v(values.stage), p.dq_v, a.v, pipeline.v_full(values.stage), row, head, work.b);
@@ -53,6 +75,7 @@ __device__ __forceinline__ void load_queries(const Sm90BackwardParams& p, const 
     const int group = new_thread_id() % 32;  // read here, so that nothing derived from it stays in registers
     TileInfo& info = pipeline.info(group, scheduler.round);
     write_tile_info(info, a, WorkTile<C>(a, scheduler.tile(p.tile_order)), group);
+    if constexpr (BackwardOptions<C.element, C.options>::kMasksAll) info.full_end = info.full_begin;
     mbarrier_wait(pipeline.q_empty(group, scheduler.round), pipeline.query_phase(scheduler.round) ^ 1);
     const unsigned full = pipeline.q_full(group, scheduler.round);
     if (info.rows_end == 0 || info.own_begin == info.own_end) {

@@ -62,51 +62,77 @@ struct DqScores {
   template <bool kApplyMask>
   static __device__ __forceinline__ void exponentiate_pairs(Scores& s, const Sm90BackwardParams& p,
                                                             const TileInfo& info, const StepInfo& head, int tile,
-                                                            const Rows& rows) {
+                                                            const Rows& rows, unsigned lane_bias, unsigned seen) {
     const AttentionParams& a = p.backward.attention;
     float slope = 0, distance = 0;
     if constexpr (Options::kHasAlibi) slope = head.slope, distance = lane_distance(info, tile);
-    replace_by_factors(s, kept_pairs_of(a, info, head, tile), [&](float dot, int r, int n, int e) {
+    replace_by_factors(s, lane_bias, kept_pairs_of(a, info, head, tile), [&](float dot, float bias, int r, int n, int e) {
       float shift = -rows.lse[r];
+      if constexpr (Options::kHasBias) shift += bias * static_cast<float>(kLog2e);
       if constexpr (Options::kHasAlibi) shift -= slope * fabsf(distance + static_cast<float>(8 * r - 8 * n - e));
       return Options::exponent(p, dot, shift);
     });
-    if constexpr (kApplyMask) hide(s, mask_of(a, info, tile));
+    if constexpr (kApplyMask) hide(s, seen & visible_pairs(a, info, tile));
   }
   // The same for rows whose LSE may be large, from scores that are computed as forward computes them.
   static __device__ __forceinline__ void exponentiate_pairs_guarded(Scores& s, const Sm90BackwardParams& p,
                                                                     const TileInfo& info, const StepInfo& head,
-                                                                    int tile, const float* stats) {
+                                                                    int tile, const float* stats, unsigned lane_bias,
+                                                                    unsigned seen) {
     const AttentionParams& a = p.backward.attention;
-    const LaneCoord lane = lane_coord();
+    const int row = lane_coord().row;
+    const float distance = Options::kHasAlibi ? lane_distance(info, tile) : 0;
     const ScoreOptions<E, C.options, OptionSet::exact> options(a, info.sequence(), info.b, info.h);
     const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(kShared));
-    replace_by_factors(s, kept_pairs_of(a, info, head, tile),
-                       [&](float dot, int r, int n, int e) -> typename Options::Exponent {
-                         const int query = lane.row + 8 * r, i = info.q_first + query,
-                                   j = tile * C.tile_k + lane.column + 8 * n + e;
+    replace_by_factors(s, lane_bias, kept_pairs_of(a, info, head, tile),
+                       [&](float dot, float bias, int r, int n, int e) -> typename Options::Exponent {
+                         const int query = row + 8 * r;
                          const bool large = (large_rows[query / 32] >> query % 32 & 1) != 0;
-                         const float lse = stats[lse_at(kShared, query)];
-                         float t = 0;
-                         const float score = options.score_of(dot, i, j, i < info.len_q && j < info.len_k, &t);
-                         return {guarded_exponent(options, score, lse, large), 1 - t * t};
+                         float t = options.argument(dot);
+                         if constexpr (Options::kHasSoftcap) t = options.tanh_value(t);
+                         const float penalty =
+                             Options::kHasAlibi ? options.penalty(distance + static_cast<float>(8 * r - 8 * n - e)) : 0;
+                         return {guarded_exponent(options, options.score(t, penalty, bias), stats[lse_at(kShared, query)],
+                                                  large),
+                                 Options::kHasSoftcap ? 1 - t * t : 1};
                        });
-    hide(s, mask_of(a, info, tile));
+    hide(s, seen & visible_pairs(a, info, tile));
   }
-  // exponent(dot, r, n, e) returns the exponent of a pair, and the derivative of softcap.
+  // exponent(dot, bias, r, n, e) returns the exponent of a pair, and the derivative of softcap. lane_bias: shared
+  // address of the lane's part of the bias, for ldmatrix; its 16-byte pieces are swizzled.
   template <class Exponent>
-  static __device__ __forceinline__ void replace_by_factors(Scores& s, unsigned kept, Exponent exponent) {
+  static __device__ __forceinline__ void replace_by_factors(Scores& s, unsigned lane_bias, unsigned kept,
+                                                            Exponent exponent) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      unsigned biases[4] = {};
+      if constexpr (Options::kHasBias) ldmatrix_x4(lane_bias ^ step * 32, biases);
+#pragma unroll
+      for (int m = 0; m < 4; ++m)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int n = 2 * step + m / 2, r = m % 2;
+          float& x = at(s, r, n, e);
+          const float bias = widen<E>(static_cast<unsigned short>(e == 0 ? biases[m] : biases[m] >> 16));
+          const typename Options::Exponent pair = exponent(x, bias, r, n, e);
+          const float factor = exp2_of(pair.value) * pair.slope;
+          x = !Options::kHasDropout || (kept & pair_bit(r, n, e)) != 0 ? factor : -factor;
+        }
+    }
+  }
+  static __device__ __forceinline__ unsigned visible_pairs(const AttentionParams& a, const TileInfo& info, int tile) {
+    const auto mask = mask_of(a, info, tile);
+    const auto bits = [&](int r) { return columns_between(mask.low + 8 * r, min(mask.high + 8 * r, mask.length)); };
+    return bits(0) | bits(1) << 16;
+  }
+  static __device__ __forceinline__ void hide(Scores& factors, unsigned seen) {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& x = at(s, r, n, e);
-          const typename Options::Exponent pair = exponent(x, r, n, e);
-          const float factor = exp2_of(pair.value) * pair.slope;
-          x = !Options::kHasDropout || (kept & pair_bit(r, n, e)) != 0 ? factor : -factor;
-        }
+        for (int e = 0; e < 2; ++e)
+          at(factors, r, n, e) = (seen & pair_bit(r, n, e)) != 0 ? at(factors, r, n, e) : 0.0f;
   }
   // Position of the lane's first query minus that of its first key.
   static __device__ __forceinline__ float lane_distance(const TileInfo& info, int tile) {

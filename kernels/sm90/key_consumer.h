@@ -92,15 +92,22 @@ struct KeyConsumer : KeyScores<C> {
     return {a, task(), step_info(), pipeline.stats(queries.stage),
             lane_stats + queries.stage * Pipeline::kStatsStageBytes};
   }
+  // Shared address of the lane's part of the current stage's bias, for ldmatrix.
+  __device__ __forceinline__ unsigned lane_bias() const {
+    return lane_ds - pipeline.ds_tile(0).address + pipeline.bias(queries.stage).address;
+  }
   // Decisions of dropout for the current stage.
   __device__ __forceinline__ unsigned kept_pairs() const { return Base::kept_pairs_of(a, task(), step_info()); }
   __device__ __forceinline__ void correct_alibi(Scores& s) const {
     if constexpr (Options::kAffineAlibi)
       typename Base::Alibi(step_info()).correct(s);
   }
-  // Pairs that are selected in P.
+  // Pairs that are selected in P, by position if the tile is masked, and by the mask tensor.
   __device__ __forceinline__ unsigned seen_pairs(bool masked, int step) const {
-    return masked ? Base::visible_pairs(a, task(), uniform(task().visited.tile(step))) : ~0u;
+    return tensor_mask() & (masked ? Base::visible_pairs(a, task(), uniform(task().visited.tile(step))) : ~0u);
+  }
+  __device__ __forceinline__ unsigned tensor_mask() const {
+    return Options::kHasMask ? pipeline.mask(queries.stage, group).pairs_of_keys(new_thread_id()) : ~0u;
   }
 
   // Zeroes non-finite elements of Q before dS^T Q: a dS of 0 would not stop a NaN, and a key that sees the element has
@@ -176,7 +183,11 @@ struct KeyConsumer : KeyScores<C> {
     if (may_mask && !guarded) {
       const TaskCoord& coord = task();
       const int64 first = coord.k_first + group * kWarpgroupRows;
-      mode = tile_mode<kShared>(a, coord.sequence, {first, first + kWarpgroupRows}, coord.visited.tile(step));
+      const int tile = coord.visited.tile(step);
+      mode = tile_mode<kShared>(a, coord.sequence, {first, first + kWarpgroupRows}, tile);
+      // LSE hides queries beyond the sequence only if their scores are numbers.
+      if (Options::kMasksAll && mode == TileMode::full && int64{tile + 1} * C.tile_q > coord.sequence.len_q)
+        mode = TileMode::masked;
     }
     return static_cast<TileMode>(uniform(static_cast<int>(mode)));
   }

@@ -91,14 +91,16 @@ struct KeyScores {
       probs[n / 2][n % 2 * 2] = pack<E>(p[0], p[1]), probs[n / 2][n % 2 * 2 + 1] = pack<E>(p[2], p[3]);
     }
   }
-  // With options. exponent(dot, n, x) returns the exponent of a pair, and the derivative of softcap. P of dropped pairs
+  // With options. lane_bias: shared address of the lane's part of the bias. exponent(dot, bias, n, x) returns the exponent of a pair, and the derivative of softcap. P of dropped pairs
   // is 0 in probs; on_factors(step, factors) gets the factors of dS, in kStored.
   template <Element kStored, bool kSelects, class Exponent, class OnFactors>
-  static __device__ __forceinline__ void exponentiate_pairs(OperandA& probs, const Scores& s, unsigned seen,
-                                                            unsigned kept, Exponent exponent, OnFactors on_factors) {
+  static __device__ __forceinline__ void exponentiate_pairs(OperandA& probs, const Scores& s, unsigned lane_bias,
+                                                            unsigned seen, unsigned kept, Exponent exponent,
+                                                            OnFactors on_factors) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      unsigned factors[4];
+      unsigned factors[4], biases[4] = {};
+      if constexpr (Options::kHasBias) ldmatrix_x4_trans(lane_bias + step * 16 * kPanelRowBytes, biases);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int n = 2 * step + half;
@@ -106,7 +108,9 @@ struct KeyScores {
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
           const unsigned bit = pair_bit(x / 2, n, x % 2);
-          const typename Options::Exponent v = exponent(s[0][n].x[x], n, x);
+          const unsigned two = biases[2 * half + x / 2];
+          const float bias = widen<E>(static_cast<unsigned short>(x % 2 == 0 ? two : two >> 16));
+          const typename Options::Exponent v = exponent(s[0][n].x[x], bias, n, x);
           prob[x] = exp2_of(v.value);
           factor[x] = prob[x] * v.slope;
           if constexpr (kSelects) {
@@ -179,9 +183,10 @@ struct KeyScores {
     const RowState& rows;
     const StepInfo& info;
 
-    __device__ __forceinline__ typename Options::Exponent operator()(float dot, int n, int x) const {
+    __device__ __forceinline__ typename Options::Exponent operator()(float dot, float bias, int n, int x) const {
       float shift = -rows.lse[n].x[x % 2];
       if constexpr (Options::kHasAlibi && !Options::kAffineAlibi) shift -= Alibi(info).penalty(n, x);
+      if constexpr (Options::kHasBias) shift += bias * static_cast<float>(kLog2e);
       return Options::exponent(p, dot, shift);
     }
   };
@@ -200,12 +205,12 @@ struct KeyScores {
       for (int half = 0; half < 2; ++half) large[half] = large_rows[half] >> lane.column;
       distance = Options::kHasAlibi ? info.distance + static_cast<float>(lane.column - lane.row) : 0;
     }
-    __device__ __forceinline__ typename Options::Exponent operator()(float dot, int n, int x) const {
+    __device__ __forceinline__ typename Options::Exponent operator()(float dot, float bias, int n, int x) const {
       float lse[2], t = options.argument(dot);
       load_pair_from_shared(lane_lse + 32 * n, lse[0], lse[1]);
       if constexpr (Options::kHasSoftcap) t = options.tanh_value(t);
       const float penalty = Options::kHasAlibi ? options.penalty(distance + Alibi::offset(n, x)) : 0;
-      const float score = options.score(t, penalty, 0);
+      const float score = options.score(t, penalty, bias);
       return {guarded_exponent(options, score, lse[x % 2], (large[n / 4] >> (n % 4 * 8 + x % 2) & 1) != 0),
               Options::kHasSoftcap ? 1 - t * t : 1};
     }

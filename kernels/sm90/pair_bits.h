@@ -1,22 +1,70 @@
 // One bit for each pair of a lane in 64 columns of a wgmma accumulator: which pairs are visible, and which ones dropout
-// keeps. Bit 16 r + 2 n + e stands for element e of tile n in the lane's row r = 0, 1 (rows 8 apart).
+// keeps. Bit 16 r + 8 e + n stands for element e of tile n in the lane's row r = 0, 1 (rows 8 apart).
 #pragma once
 
 #include "philox.h"
+#include "ptx/matrix.h"
 
 namespace cuflash {
 
-constexpr unsigned pair_bit(int r, int n, int e) { return 1u << (16 * r + 2 * n + e); }
+constexpr unsigned pair_bit(int r, int n, int e) { return 1u << (16 * r + 8 * e + n); }
 
 // Bits of row 0 for columns below `end`, which counts from the lane's first column.
 __device__ __forceinline__ unsigned columns_below(int end) {
-  const int count = 2 * (end >> 3) + min(end & 7, 2);
-  return (1u << max(0, min(count, 16))) - 1;
+  const auto tiles = [](int columns) { return max(0, min((columns + 7) >> 3, 8)); };
+  return (1u << tiles(end)) - 1 | ((1u << tiles(end - 1)) - 1) << 8;
 }
 // Bits of row 0 for columns in [begin, end).
 __device__ __forceinline__ unsigned columns_between(int begin, int end) {
   return columns_below(end) & ~columns_below(begin);
 }
+
+// 0x01 in each byte that is not 0.
+__device__ __forceinline__ unsigned nonzero_bytes(unsigned four) {
+  return ((four & 0x7f7f7f7fu) + 0x7f7f7f7fu | four) >> 7 & 0x01010101u;
+}
+
+// A tile of the mask tensor in shared memory: 64 queries by 64 keys, one byte per pair, in the 64-byte swizzle of TMA
+// (16-byte pieces are permuted by XOR with row / 2 % 4).
+struct MaskTile {
+  static constexpr int kBytes = 64 * 64;
+  unsigned address;
+
+  __device__ __forceinline__ unsigned piece(int row, int piece) const {
+    return address + row * 64 + (piece ^ row / 2 % 4) * 16;
+  }
+
+  // Visible pairs of a lane whose rows are keys. A transposed matrix of 16-bit elements gives a lane two neighbouring
+  // keys of its queries; it gets its own keys, which are 8 apart, from the two lanes that have them.
+  __device__ __forceinline__ unsigned pairs_of_keys(int thread) const {
+    const int lane = thread % 32, warp = thread / 32 % 4, key = lane / 4;
+    unsigned bits = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      unsigned four[4];
+      ldmatrix_x4_trans(piece(32 * half + lane, warp), four);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) bits |= nonzero_bytes(four[n]) << (4 * half + n);
+    }
+    const unsigned first = __shfl_sync(0xffffffffu, bits, key / 2 * 4 + lane % 4),
+                   second = __shfl_sync(0xffffffffu, bits, (key / 2 + 4) * 4 + lane % 4);
+    return __byte_perm(first, second, key % 2 == 0 ? 0x6420 : 0x7531);
+  }
+  // The same for a lane whose rows are queries.
+  __device__ __forceinline__ unsigned pairs_of_queries(int thread) const {
+    const int row = thread / 32 % 4 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+    unsigned bits = 0;
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+        const unsigned two = *static_cast<const unsigned short*>(
+            __cvta_shared_to_generic(piece(row + 8 * r, n / 2) + n % 2 * 8 + column));
+        bits |= nonzero_bytes(two) << (16 * r + n);
+      }
+    return bits;
+  }
+};
 
 // The pairs that dropout keeps. row, column: of the lane's first pair within the sequence. A lane holds whole groups of
 // dropout decisions, whether its rows are queries or keys.

@@ -133,10 +133,10 @@ struct DvConsumer : SplitConsumer<C> {
       for (int n = 0; n < 4; ++n) sent[step][n] = factors[n];
     };
     const unsigned kept = Base::kept_pairs();
-    unsigned seen = ~0u;
-    if constexpr (kSelects && kMode != TileMode::full) seen = Base::visible_pairs(a, Base::task(), tile);
+    unsigned seen = Base::tensor_mask();
+    if constexpr (kSelects && kMode != TileMode::full) seen &= Base::visible_pairs(a, Base::task(), tile);
     if constexpr (kMode == TileMode::guarded) {
-      Base::template exponentiate_pairs<Base::kExchanged, kSelects>(probs, s, seen, kept, Base::guarded_exponents(),
+      Base::template exponentiate_pairs<Base::kExchanged, kSelects>(probs, s, Base::lane_bias(), seen, kept, Base::guarded_exponents(),
                                                                     keep);
     } else {
       typename Base::RowState rows;
@@ -145,7 +145,7 @@ struct DvConsumer : SplitConsumer<C> {
       if (!kSelects && kMode != TileMode::full) Base::hide(s, a, Base::task(), tile);
       Base::correct_alibi(s);
       Base::template exponentiate_pairs<Base::kExchanged, kSelects>(
-          probs, s, seen, kept, typename Base::Exponents{p, rows, Base::step_info()}, keep);
+          probs, s, Base::lane_bias(), seen, kept, typename Base::Exponents{p, rows, Base::step_info()}, keep);
     }
     if (kMode != TileMode::guarded || !uniform(pipeline.stats(queries.stage)[Base::kFlag] != 0)) return send_p(sent);
     wait_p_free();

@@ -3,6 +3,7 @@
 
 #include "ptx/barrier.h"
 #include "ptx/tma.h"
+#include "sm90/pair_bits.h"
 #include "tile/swizzled.h"
 
 namespace cuflash {
@@ -24,6 +25,23 @@ __device__ __forceinline__ void tma_load_tile(SwizzledTile<kRows, kColumns> tile
                                               const RowsView& view, unsigned barrier, int row, int head, int batch) {
   mbarrier_arrive_expect_tx(barrier, tile.kBytes);
   tma_load_panels(tile, map, view, barrier, row, head, batch);
+}
+
+// The same for a tile of the bias, whose columns are the keys from `key` on.
+template <int kRows, int kColumns>
+__device__ __forceinline__ void tma_load_bias(SwizzledTile<kRows, kColumns> tile, const TensorMap& map,
+                                              const RowsView& view, unsigned barrier, int key, int row, int head,
+                                              int batch) {
+#pragma unroll
+  for (int panel = 0; panel < tile.kPanels; ++panel)
+    tma_load(tile.address + panel * tile.kPanelBytes, map, barrier, key + panel * kPanelColumns, row,
+             view.head_stride != 0 ? head : 0, view.batch_stride != 0 ? batch : 0);
+}
+
+// 64 queries by 64 keys of the mask tensor.
+__device__ __forceinline__ void tma_load_mask(MaskTile tile, const TensorMap& map, const RowsView& view,
+                                              unsigned barrier, int key, int row, int head, int batch) {
+  tma_load(tile.address, map, barrier, key, row, view.head_stride != 0 ? head : 0, view.batch_stride != 0 ? batch : 0);
 }
 
 // Row statistics of a query tile. They are contiguous but loaded through a tensor map: racecheck treats a plain
