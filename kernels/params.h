@@ -65,7 +65,8 @@ struct Sm90ForwardParams {
   int store_o_by_tma;
   ForwardParams forward;
   TileOrder tile_order;
-  float scale_log2;  // scale_log2 of ScoreOptions, unless it is log2(e)
+  float scale_log2;      // scale_log2 of ScoreOptions, unless it is log2(e)
+  TensorMap bias, mask;  // [keys, queries, heads, batch], as q; valid with kTmaBias and kTmaMask
 };
 
 }  // namespace cuflash

@@ -50,12 +50,14 @@ struct Consumer {
   Pipeline<C> pipeline;
   int group;  // index of the consumer warpgroup
   TileScheduler scheduler;
-  Ring<C.stages> keys, values;
+  Ring<C.stages> keys, values, terms;
 
   __device__ Consumer(const Sm90ForwardParams& p, const Pipeline<C>& pipeline, int group)
       : p(p), a(p.forward.attention), pipeline(pipeline), group(group) {}
 
-  __device__ float scale_log2() const { return Options::kIsDot || Options::kIsTanh ? p.scale_log2 : static_cast<float>(kLog2e); }
+  __device__ float scale_log2() const {
+    return Options::kIsDot || Options::kIsTanh ? p.scale_log2 : static_cast<float>(kLog2e);
+  }
 
   static __device__ __forceinline__ LaneCoord lane_coord() { return lane_coord_in_warpgroup(); }
 
@@ -74,6 +76,18 @@ struct Consumer {
     values.advance();
   }
 
+  // Bias and mask tensor, if TMA loads them.
+  __device__ void wait_terms() const {
+    if constexpr (has_term_tiles(C)) mbarrier_wait(pipeline.terms_full(terms.stage), terms.phase);
+  }
+  __device__ void release_terms() {
+    if constexpr (has_term_tiles(C)) {
+      __syncwarp();
+      release_stage(pipeline.terms_empty(terms.stage));
+      terms.advance();
+    }
+  }
+
   // Releases tiles that only the other warpgroups of the CTA need.
   __device__ void skip(int tiles) {
 #pragma unroll 1
@@ -81,6 +95,7 @@ struct Consumer {
       Turn::wait(group), Turn::pass(group);
       wait_keys(), release_keys();
       wait_values(), release_values();
+      wait_terms(), release_terms();
     }
   }
 
@@ -104,9 +119,19 @@ struct Consumer {
   // correction.
   template <bool kApplyMask>
   __device__ __forceinline__ bool softmax_step(const ScoreCoord& coord, const Options& options, RowSoftmax& softmax,
-                                               Scores& s, int tile, float (&correction)[2]) const {
+                                               Scores& s, int tile, float (&correction)[2]) {
     const int first = tile * C.tile_k;
-    modify_and_mask<kApplyMask, kWarpgroupRows>(s, a, coord.sequence, options, coord.lane, coord.q_first, first);
+    if constexpr (has_term_tiles(C)) {
+      const GlobalTerms<Options> global{options, coord.q_first + coord.lane.row, first + coord.lane.column};
+      const TileTerms<C, Options, typename Pipeline<C>::BiasTile, typename Pipeline<C>::MaskTile> loaded{
+          global, pipeline.bias(terms.stage, group), pipeline.mask(terms.stage, group), coord.lane};
+      wait_terms();
+      modify_and_mask<kApplyMask, kWarpgroupRows>(s, a, coord.sequence, options, loaded, coord.lane, coord.q_first,
+                                                  first);
+      release_terms();
+    } else {
+      modify_and_mask<kApplyMask, kWarpgroupRows>(s, a, coord.sequence, options, coord.lane, coord.q_first, first);
+    }
     const bool rescales = softmax.update_max(s, [&](int r, float x) { correction[r] = x; });
     softmax.exponentiate(s);
     apply_dropout(s, options, a.dropout_threshold, coord.lane, coord.q_first, first);

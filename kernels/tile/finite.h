@@ -25,6 +25,14 @@ __device__ __forceinline__ bool has_not_finite(uint4 x) {
   for (const unsigned word : {x.x, x.y, x.z, x.w}) found |= (word & kOnes) == kOnes || (word >> 16 & kOnes) == kOnes;
   return found;
 }
+// The same for a scan of many elements: the OR of such words has a bit of kNotFiniteBits if any element is not finite. An
+// exponent of ones carries into the sign, which is masked out before.
+constexpr unsigned kNotFiniteBits = 0x80008000u;
+template <Element E>
+__device__ __forceinline__ unsigned not_finite_word(uint4 x) {
+  constexpr unsigned kOnes = kExponentOfOnes<E> * 0x10001u, kLast = (0x8000u - kExponentOfOnes<E>)*0x10001u;
+  return ((x.x & kOnes) + kLast) | ((x.y & kOnes) + kLast) | ((x.z & kOnes) + kLast) | ((x.w & kOnes) + kLast);
+}
 template <Element E>
 __device__ __forceinline__ uint4 finite_eight(uint4 x) {
   return {finite_pair<E>(x.x), finite_pair<E>(x.y), finite_pair<E>(x.z), finite_pair<E>(x.w)};

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "error.h"
+#include "params.h"
 #include "support/environment.h"
 
 namespace cuflash::cuda {
