@@ -49,9 +49,21 @@ void align_rows(Case& c) {
   for (Layout* layout : {&c.q, &c.k, &c.v, &c.dout, &c.o, &c.dq, &c.dk, &c.dv}) align_rows(*layout);
 }
 
+// A bias or mask of 16-byte rows has a length of keys, and a gap, of whole vectors. Masks are bytes.
+void align_scores(Case& c, Choices& choose) {
+  constexpr int64_t kBytes = 16;
+  if (choose.chance(5)) return;
+  for (std::optional<ScoreLayout>* layout : {&c.bias, &c.mask})
+    if (*layout) {
+      const int64_t rest = c.len_k % kBytes;
+      (*layout)->gap = (rest == 0 ? 0 : kBytes - rest) + ((*layout)->gap > 4 ? kBytes : 0);
+      (*layout)->offset = (*layout)->offset > 4 ? kBytes : 0;
+    }
+}
+
 }  // namespace
 
-Case draw_plain_case(Choices& choose, const Limits& limits) {
+static Case draw_case_of_plain_shape(Choices& choose, const Limits& limits, const OptionChoice& set) {
   Case c;
   c.device = limits.device;
   c.dtype = choose.one_of<DType>({DType::bf16, DType::f16});
@@ -60,8 +72,25 @@ Case draw_plain_case(Choices& choose, const Limits& limits) {
   draw_fused(c, choose);
   draw_mode(c, choose);
   draw_position_masks(c, choose);
+  draw_option_set(c, choose, set);
+  c.mask_eighths = choose.one_of<uint32_t>({7, 4, 1, 8, 0});
   draw_call(c, choose);
   align_rows(c);
+  align_scores(c, choose);
+  return c;
+}
+
+Case draw_plain_case(Choices& choose, const Limits& limits) { return draw_case_of_plain_shape(choose, limits, {}); }
+
+Case draw_plain_case_with_options(Choices& choose, const Limits& limits) {
+  const auto any = [&] { return choose.chance(2); };
+  const OptionChoice set =
+      limits.option_sets.empty() ? OptionChoice{any(), any(), any(), any(), any()} : choose.one_of(limits.option_sets);
+  Case c = draw_case_of_plain_shape(choose, limits, set);
+  if (set.bias && choose.chance(6)) c.bias_dtype = DType::f32;
+  if (choose.chance(8)) c.scale = choose.one_of<double>({0.25, -0.3});
+  c.sink = choose.chance(4);
+  c.gradients.dsink &= c.sink, c.gradients.dbias &= c.bias.has_value();
   return c;
 }
 
