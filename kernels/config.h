@@ -49,6 +49,7 @@ enum ForwardSchedule : int {
   kPrefetchQ = 8,    // Q of the next query tile is loaded while the current one is in use
   kTmaBias = 16,     // TMA loads tiles of the bias, which has the type of Q; otherwise consumers load elements
   kTmaMask = 32,     // TMA loads tiles of the mask tensor; likewise
+  kFixedMax = 64,    // softcap bounds the scores, so that the softmax needs no maximum; bf16
 };
 
 // Forward on sm_90a: one producer warpgroup, and consumer warpgroups with 64 queries each.

@@ -125,6 +125,11 @@ struct ValueSanitizer {
   // 16-byte pieces are stored panel by panel, row by row within a panel.
   __device__ static int row_of(int piece) { return piece / kPiecesOfRow % C.tile_k; }
 
+  // Without a mask tensor all tiles that are sanitized have keys outside.
+  __device__ bool has_outside(int tile) const {
+    const int first = tile * C.tile_k;
+    return first < work.seen_begin || first + C.tile_k > work.seen_end;
+  }
   __device__ void zero_outside(VTile tile, int first) const {
 #pragma unroll 1
     for (int n = lane_id(); n < kPieces; n += 32) {
@@ -143,11 +148,18 @@ struct ValueSanitizer {
     return __any_sync(0xffffffffu, seen);
   }
   __device__ bool has_not_finite_value(VTile tile) const {
-    unsigned found = 0;
-    static_assert(kPieces % 256 == 0);
-#pragma unroll 8
-    for (int n = lane_id(); n < kPieces; n += 32) found |= not_finite_word<C.element>(*piece(tile, n));
-    return __any_sync(0xffffffffu, (found & kNotFiniteBits) != 0);
+    constexpr int kBatch = 4;  // loads in flight
+    static_assert(kPieces % (32 * kBatch) == 0);
+    unsigned sums[4] = {};
+#pragma unroll 1
+    for (int n = lane_id(); n < kPieces; n += 32 * kBatch) {
+      uint4 x[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) x[i] = *piece(tile, n + 32 * i);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) add_zero_times<C.element>(sums, x[i]);
+    }
+    return __any_sync(0xffffffffu, any_not_finite(sums));
   }
   // Reads the mask tensor only for rows with a non-finite value.
   __device__ void zero_unseen(VTile tile, int first) const {
@@ -180,7 +192,8 @@ __device__ __forceinline__ void sanitize_values(const Sm90ForwardParams& p, cons
       mbarrier_wait(pipeline.v_raw_full(values.stage), phases >> values.stage & 1);
       phases ^= 1u << values.stage;
       const ValueSanitizer<C> sanitizer{a, work};
-      sanitizer.zero_outside(pipeline.v(values.stage), tile * C.tile_k);
+      if (!ValueSanitizer<C>::Options::kHasMask || sanitizer.has_outside(tile))
+        sanitizer.zero_outside(pipeline.v(values.stage), tile * C.tile_k);
       __syncwarp();
       if constexpr (ValueSanitizer<C>::Options::kHasMask)
         sanitizer.zero_unseen(pipeline.v(values.stage), tile * C.tile_k);

@@ -114,6 +114,16 @@ const Tiles& tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c) {
   return *std::find_if(std::begin(kTiles), std::end(kTiles) - 1, fits);  // the last one serves everything
 }
 
+// Softcap bounds scores to [-softcap, softcap], in powers of two [-c, c]. With a row maximum of c - spare_exponent, no
+// probability is below 2^-100, and none above 2^45, so that values of up to 1e24 do not overflow. f16 has no such
+// range. Four warpgroups have too few registers.
+constexpr double kLeastExponent = -100, kMostSpare = 45;
+double spare_exponent(const Problem& p) { return std::max(0.0, 2 * p.softcap * kLog2e + kLeastExponent); }
+bool has_fixed_max(const Problem& p, const Sm90ForwardConfig& c) {
+  return c.element == Element::bf16 && c.options == kSoftcap && spare_exponent(p) <= kMostSpare && c.warpgroups < 4;
+}
+float fixed_max(const Problem& p) { return static_cast<float>(1 - spare_exponent(p) / (p.softcap * kLog2e)); }
+
 Checked query_tiles(const Problem& p, int tile_q) {
   return Checked(p.batch) * p.heads_q * ((p.len_q + tile_q - 1) / tile_q);
 }
@@ -135,7 +145,7 @@ const char* why_not(const ForwardProblem& p) {
 // The scores of a tile, the weights that they become, half as large, and the output.
 Limits config_limits(const Sm90ForwardConfig& c, const Arch& arch) {
   if (c.warpgroups < 2 || c.warpgroups > 4 || c.tile_k < 16 || c.tile_k > 256 || c.stages < 2 || c.stages > 8 ||
-      c.schedule < 0 || c.schedule >= 2 * kTmaMask || ((c.schedule & kTmaMask) != 0 && c.tile_k > 128))
+      c.schedule < 0 || c.schedule >= 2 * kFixedMax || ((c.schedule & kTmaMask) != 0 && c.tile_k > 128))
     return kNoShape;
   const int registers = (2 * c.dim_v + 3 * c.tile_k) / 4 + kOtherRegisters;
   return limits_with(arch.wgmma && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, consumer_registers(c));
@@ -157,6 +167,7 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   if (!plan.tuned) {
     const Tiles& t = tiles_for(p, c);
     c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages, c.schedule |= t.schedule;
+    if (has_fixed_max(p, c)) c.schedule |= kFixedMax;
   }
   plan.tile_q = tile_q_of(c), plan.tile_k = c.tile_k;
   plan.launch =
@@ -206,6 +217,7 @@ Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, co
           forward_params(p, context.tile_counts),
           tile_order(p, plan.tile_q, grid_of(plan.launch, context.num_sms)),
           static_cast<float>((p.softcap > 0 ? p.softcap : p.scale) * kLog2e),
+          p.softcap > 0 ? fixed_max(p) : 0,
           term_map(kTmaBias, p.bias, kPanelColumns),
           term_map(kTmaMask, p.mask, mask_row_bytes(plan.tile_k))};
 }
