@@ -3,6 +3,8 @@
 // Every config of the table compiles without spills for all that it serves (tests/cuda/cuda_kernels_test). Those without
 // options were measured on an H200 (docs/lab/sm90_forward.md); cuflash tune measures them again.
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include "cuda/driver/tensor_map.h"
 #include "cuda/families/params_forward.h"
@@ -168,6 +170,8 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
     const Tiles& t = tiles_for(p, c);
     c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages, c.schedule |= t.schedule;
     if (has_fixed_max(p, c)) c.schedule |= kFixedMax;
+    if (const char* tiles = std::getenv("CUFLASH_TILES"); tiles && c.options != 0)
+      std::sscanf(tiles, "%d,%d,%d,%d", &c.warpgroups, &c.tile_k, &c.stages, &c.schedule);
   }
   plan.tile_q = tile_q_of(c), plan.tile_k = c.tile_k;
   plan.launch =
