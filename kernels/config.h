@@ -47,6 +47,9 @@ enum ForwardSchedule : int {
   kPinWait = 2,      // keeps the compiler from hoisting wgmma.wait_group above the softmax it overlaps with
   kStoreBySmem = 4,  // O is stored with TMA from shared memory, overlapping with the next query tile
   kPrefetchQ = 8,    // Q of the next query tile is loaded while the current one is in use
+  kTmaBias = 16,     // TMA loads tiles of the bias, which has the type of Q; otherwise consumers load elements
+  kTmaMask = 32,     // TMA loads tiles of the mask tensor; likewise
+  kFixedMax = 64,    // softcap bounds the scores, so that the softmax needs no maximum; bf16
 };
 
 // Forward on sm_90a: one producer warpgroup, and consumer warpgroups with 64 queries each.
@@ -161,7 +164,22 @@ constexpr int kPanelColumns = 64, kPanelRowBytes = 128;
 constexpr int num_panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 constexpr int swizzled_bytes(int rows, int columns) { return rows * kPanelRowBytes * num_panels(columns); }
 constexpr int query_stages(const Sm90ForwardConfig& c) { return (c.schedule & kPrefetchQ) != 0 ? 2 : 1; }
-constexpr int num_barriers(const Sm90ForwardConfig& c) { return 5 * c.stages + 2 * c.warpgroups * query_stages(c); }
+// Tiles of bias and mask tensor: one per consumer warpgroup and stage, in 64-column panels and in rows of 64 or 128
+// bytes.
+constexpr bool has_term_tiles(const Sm90ForwardConfig& c) { return (c.schedule & (kTmaBias | kTmaMask)) != 0; }
+constexpr int bias_tile_bytes(const Sm90ForwardConfig& c) {
+  return (c.schedule & kTmaBias) != 0 ? swizzled_bytes(kWarpgroupRows, c.tile_k) : 0;
+}
+constexpr int mask_row_bytes(int tile_k) { return tile_k <= 64 ? 64 : 128; }
+constexpr int mask_tile_bytes(const Sm90ForwardConfig& c) {
+  return (c.schedule & kTmaMask) != 0 ? kWarpgroupRows * mask_row_bytes(c.tile_k) : 0;
+}
+constexpr int term_tiles_bytes(const Sm90ForwardConfig& c) {
+  return c.stages * c.warpgroups * (bias_tile_bytes(c) + mask_tile_bytes(c));
+}
+constexpr int num_barriers(const Sm90ForwardConfig& c) {
+  return (has_term_tiles(c) ? 7 : 5) * c.stages + 2 * c.warpgroups * query_stages(c);
+}
 // One TileInfo per consumer warpgroup and query tile. The producer writes it before the stage of its Q is free: at that
 // time Q of the previous tile may be waiting, and O of the one before may still be in its epilogue.
 constexpr int kTileInfoBytes = 64;
@@ -174,7 +192,7 @@ constexpr int staged_bytes(const Sm90ForwardConfig& c) {
 }
 constexpr int shared_bytes(const Sm90ForwardConfig& c) {
   return query_stages(c) * swizzled_bytes(tile_q_of(c), c.dim_qk) + staged_bytes(c) +
-         c.stages * (swizzled_bytes(c.tile_k, c.dim_qk) + swizzled_bytes(c.tile_k, c.dim_v)) +
+         c.stages * (swizzled_bytes(c.tile_k, c.dim_qk) + swizzled_bytes(c.tile_k, c.dim_v)) + term_tiles_bytes(c) +
          num_tile_infos(c) * c.warpgroups * kTileInfoBytes + num_barriers(c) * 8;
 }
 

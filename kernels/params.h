@@ -7,7 +7,7 @@
 namespace cuflash {
 
 constexpr double kLog2e = 1.4426950408889634;
-constexpr double kTanhArgument = 2 / 0.625;  // 0.625 is the end of a polynomial's range: attn/softcap.h
+constexpr double kTanhArgument = 2 / 0.5;  // 0.5 is the end of a polynomial's range: attn/softcap.h
 
 using int64 = long long;
 using uint64 = unsigned long long;
@@ -65,7 +65,9 @@ struct Sm90ForwardParams {
   int store_o_by_tma;
   ForwardParams forward;
   TileOrder tile_order;
-  float scale_log2;  // scale_log2 of ScoreOptions, unless it is log2(e)
+  float scale_log2;      // scale_log2 of ScoreOptions, unless it is log2(e)
+  float fixed_max;       // with kFixedMax: the row_max of all rows
+  TensorMap bias, mask;  // [keys, queries, heads, batch], as q; valid with kTmaBias and kTmaMask
 };
 
 }  // namespace cuflash

@@ -1,5 +1,5 @@
-// Cases for the fastest kernels of a GPU: a 16-bit type, rows on 16-byte boundaries, several tiles of queries, and in
-// every other case options that change scores. Only one in hundreds of the cases of draw.cpp is of that kind, and it is short.
+// Cases for the fastest kernels of a GPU: a 16-bit type, rows on 16-byte boundaries, no options except positional masks,
+// and several tiles of queries. Only one in hundreds of the cases of draw.cpp is of that kind, and it is short.
 #include <algorithm>
 
 #include "check/cases/draw.h"
@@ -10,8 +10,6 @@ namespace {
 constexpr int64_t kMoreWork = 32;     // relative to other cases, whose lengths seldom fill a tile
 constexpr int64_t kLongest = 1100;    // exceeds some of the lengths at which plans change
 constexpr int64_t kFewestPairs = 64;  // regardless of the work
-
-enum Option { kAlibi = 1, kSoftcap = 2, kDropout = 4 };
 
 int64_t draw_long_length(Choices& choose, int64_t most) {
   static const std::vector<int64_t> kEdges{63,  64,  65,  100, 128, 129, 192, 200,
@@ -47,25 +45,25 @@ void draw_position_masks(Case& c, Choices& choose) {
   if (choose.chance(6)) c.window_right = choose.one_of<int64_t>({0, 17, 64, 100, 200});
 }
 
-// Kernels are compiled for exactly the options of a call, so only some combinations are drawn.
-void draw_score_options(Case& c, Choices& choose) {
-  const int options = choose.one_of<int>({kAlibi, kSoftcap, kDropout, kAlibi | kDropout, kSoftcap | kAlibi | kDropout});
-  if (options & kSoftcap) c.softcap = choose.one_of<double>({50, 20, 5, 0.5});
-  if (options & kAlibi) c.alibi_rank = choose.chance(2) ? 2 : 1;
-  if (options & kDropout) {
-    c.dropout_p = choose.one_of<double>({0.5, 0.1, 0.9, 7e-6});
-    c.dropout_seed = uint64_t{choose.below(1u << 31)} << 17 | 5;
-  }
-  if (choose.chance(8)) c.scale = choose.one_of<double>({1, 0.25, -0.3, 0});
-}
-
 void align_rows(Case& c) {
   for (Layout* layout : {&c.q, &c.k, &c.v, &c.dout, &c.o, &c.dq, &c.dk, &c.dv}) align_rows(*layout);
 }
 
+// A bias or mask of 16-byte rows has a length of keys, and a gap, of whole vectors. Masks are bytes.
+void align_scores(Case& c, Choices& choose) {
+  constexpr int64_t kBytes = 16;
+  if (choose.chance(5)) return;
+  for (std::optional<ScoreLayout>* layout : {&c.bias, &c.mask})
+    if (*layout) {
+      const int64_t rest = c.len_k % kBytes;
+      (*layout)->gap = (rest == 0 ? 0 : kBytes - rest) + ((*layout)->gap > 4 ? kBytes : 0);
+      (*layout)->offset = (*layout)->offset > 4 ? kBytes : 0;
+    }
+}
+
 }  // namespace
 
-Case draw_plain_case(Choices& choose, const Limits& limits) {
+static Case draw_case_of_plain_shape(Choices& choose, const Limits& limits, const OptionChoice& set) {
   Case c;
   c.device = limits.device;
   c.dtype = choose.one_of<DType>({DType::bf16, DType::f16});
@@ -74,9 +72,25 @@ Case draw_plain_case(Choices& choose, const Limits& limits) {
   draw_fused(c, choose);
   draw_mode(c, choose);
   draw_position_masks(c, choose);
-  if (choose.chance(2)) draw_score_options(c, choose);
+  draw_option_set(c, choose, set);
+  c.mask_eighths = choose.one_of<uint32_t>({7, 4, 1, 8, 0});
   draw_call(c, choose);
   align_rows(c);
+  align_scores(c, choose);
+  return c;
+}
+
+Case draw_plain_case(Choices& choose, const Limits& limits) { return draw_case_of_plain_shape(choose, limits, {}); }
+
+Case draw_plain_case_with_options(Choices& choose, const Limits& limits) {
+  const auto any = [&] { return choose.chance(2); };
+  const OptionChoice set =
+      limits.option_sets.empty() ? OptionChoice{any(), any(), any(), any(), any()} : choose.one_of(limits.option_sets);
+  Case c = draw_case_of_plain_shape(choose, limits, set);
+  if (set.bias && choose.chance(6)) c.bias_dtype = DType::f32;
+  if (choose.chance(8)) c.scale = choose.one_of<double>({0.25, -0.3});
+  c.sink = choose.chance(4);
+  c.gradients.dsink &= c.sink, c.gradients.dbias &= c.bias.has_value();
   return c;
 }
 

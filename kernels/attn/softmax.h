@@ -164,6 +164,38 @@ struct CachedShiftSoftmax : Softmax<Real, kRowTiles> {
   }
 };
 
+// A Softmax of bounded scores. row_max is a constant for which no probability overflows or underflows, so nothing is ever
+// rescaled, and the exponentials of some scores overlap with the arithmetic of others.
+template <class Real>
+struct FixedMaxSoftmax : Softmax<Real, 1> {
+  using Base = Softmax<Real, 1>;
+  Real shift;
+
+  __device__ FixedMaxSoftmax(Real scale_log2, Real fixed_max) : Base(scale_log2), shift(-fixed_max * scale_log2) {
+    this->row_max[0] = this->row_max[1] = fixed_max;
+  }
+  // Replaces x by the exponential of score(x), 8 columns at a time.
+  template <int kTiles, class Score>
+  __device__ __forceinline__ void exponentiate(Accumulator<Real> (&s)[1][kTiles], Score&& score) {
+    Real sum[4] = {};
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        const Real p = exp2_of(multiply_add(score(s[0][n].x[x]), this->scale_log2, shift));
+        s[0][n].x[x] = p;
+        sum[x] = n == 0 ? p : sum[x] + p;
+      }
+    this->row_sum[0] += sum[0] + sum[1], this->row_sum[1] += sum[2] + sum[3];
+  }
+  // A row without visible keys has the row_max of one.
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      if (this->row_sum[r] == 0) this->row_max[r] = minus_infinity<Real>();
+  }
+};
+
 // What the epilogue needs of a row, sink included: its LSE and the scale of its output.
 template <class Real>
 struct FinalizedRow {

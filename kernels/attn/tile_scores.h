@@ -48,6 +48,23 @@ struct GlobalTerms {
   }
 };
 
+// Replaces dot products by the arguments of the fast tanh. Returns whether all of the warp are in the range of its
+// polynomial.
+template <class Options, int kRowTiles, int kTiles>
+__device__ __forceinline__ bool to_arguments(Accumulator<float> (&s)[kRowTiles][kTiles], const Options& options) {
+  unsigned bits = 0;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        s[m][n].x[x] = options.argument(s[m][n].x[x]);
+        bits |= __float_as_uint(s[m][n].x[x]);
+      }
+  return !__any_sync(0xffffffffu, (bits & kBeyondTanhRange) != 0);
+}
+
 // Replaces dot products by tanh. Skips the exponentials if the warp needs none.
 template <class Options, class Real, int kRowTiles, int kTiles>
 __device__ __forceinline__ void apply_softcap(Accumulator<Real> (&s)[kRowTiles][kTiles], const Options& options) {
@@ -61,14 +78,7 @@ __device__ __forceinline__ void apply_softcap(Accumulator<Real> (&s)[kRowTiles][
   };
   if (!options.has_softcap()) return;
   if constexpr (kFastTanh<Options::kElement>) {
-    unsigned bits = 0;
-    replace([&](float dot) {
-      const float x = options.argument(dot);
-      bits |= __float_as_uint(x);
-      return x;
-    });
-    if (!__any_sync(0xffffffffu, (bits & kBeyondTanhRange) != 0))
-      return replace([](float x) { return tanh_in_range(x); });
+    if (to_arguments(s, options)) return replace([](float x) { return tanh_in_range(x); });
   } else {
     replace([&](Real dot) { return options.argument(dot); });
   }

@@ -57,6 +57,17 @@ __device__ __forceinline__ unsigned not_zero_mask_f16(unsigned two) {
   asm("set.neu.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(two), "r"(0));
   return mask;
 }
+// a * b + c of two pairs of elements.
+__device__ __forceinline__ unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c) {
+  unsigned d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+__device__ __forceinline__ unsigned fma_f16x2(unsigned a, unsigned b, unsigned c) {
+  unsigned d;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
 __device__ __forceinline__ float widen_bf16(unsigned short bits) {
   return __int_as_float(static_cast<int>(static_cast<unsigned>(bits) << 16));
 }

@@ -17,6 +17,15 @@
 
 namespace cuflash {
 
+template <bool kHasFixedMax>
+struct RowSoftmaxOf {
+  using Type = CachedShiftSoftmax<float, 1>;
+};
+template <>
+struct RowSoftmaxOf<true> {
+  using Type = FixedMaxSoftmax<float>;
+};
+
 template <Sm90ForwardConfig C>
 struct Consumer {
   static constexpr Element E = C.element;
@@ -28,7 +37,9 @@ struct Consumer {
   using Scores = Accumulator<float>[1][kScoreTiles];
   using Output = Accumulator<float>[1][kOutputTiles];
   using OperandA = unsigned[kSteps][4];
-  using RowSoftmax = CachedShiftSoftmax<float, 1>;
+  static constexpr bool kHasFixedMax = (C.schedule & kFixedMax) != 0;
+  static_assert(!kHasFixedMax || (Options::kIsTanh && !Options::kHasMask && kFastTanh<E>));
+  using RowSoftmax = typename RowSoftmaxOf<kHasFixedMax>::Type;
   using Turn = PingPong<(C.schedule & kPingPong) != 0, C.warpgroups, Pipeline<C>::kPingPongBarrier>;
 
   // Tile bounds of a TileInfo. They are read together, so that the warpgroup waits for shared memory once instead of
@@ -50,12 +61,14 @@ struct Consumer {
   Pipeline<C> pipeline;
   int group;  // index of the consumer warpgroup
   TileScheduler scheduler;
-  Ring<C.stages> keys, values;
+  Ring<C.stages> keys, values, terms;
 
   __device__ Consumer(const Sm90ForwardParams& p, const Pipeline<C>& pipeline, int group)
       : p(p), a(p.forward.attention), pipeline(pipeline), group(group) {}
 
-  __device__ float scale_log2() const { return Options::kIsDot || Options::kIsTanh ? p.scale_log2 : static_cast<float>(kLog2e); }
+  __device__ float scale_log2() const {
+    return Options::kIsDot || Options::kIsTanh ? p.scale_log2 : static_cast<float>(kLog2e);
+  }
 
   static __device__ __forceinline__ LaneCoord lane_coord() { return lane_coord_in_warpgroup(); }
 
@@ -74,6 +87,18 @@ struct Consumer {
     values.advance();
   }
 
+  // Bias and mask tensor, if TMA loads them.
+  __device__ void wait_terms() const {
+    if constexpr (has_term_tiles(C)) mbarrier_wait(pipeline.terms_full(terms.stage), terms.phase);
+  }
+  __device__ void release_terms() {
+    if constexpr (has_term_tiles(C)) {
+      __syncwarp();
+      release_stage(pipeline.terms_empty(terms.stage));
+      terms.advance();
+    }
+  }
+
   // Releases tiles that only the other warpgroups of the CTA need.
   __device__ void skip(int tiles) {
 #pragma unroll 1
@@ -81,6 +106,7 @@ struct Consumer {
       Turn::wait(group), Turn::pass(group);
       wait_keys(), release_keys();
       wait_values(), release_values();
+      wait_terms(), release_terms();
     }
   }
 
@@ -100,15 +126,48 @@ struct Consumer {
     __device__ explicit ScoreCoord(const TileInfo& info)
         : lane(lane_coord()), sequence(info.sequence()), q_first(info.q_first) {}
   };
+  __device__ RowSoftmax initial_softmax() const {
+    if constexpr (kHasFixedMax) return {scale_log2(), p.fixed_max};
+    else return RowSoftmax(scale_log2());
+  }
+  // Softcap and exponentials in one pass: exponentials of some scores overlap with the arithmetic of others. Tiles with
+  // masked pairs, which are few, are masked in between.
+  template <bool kApplyMask>
+  __device__ __forceinline__ void exponentiate_softcapped(const ScoreCoord& coord, const Options& options,
+                                                          RowSoftmax& softmax, Scores& s, int first) const {
+    if constexpr (kApplyMask) {
+      modify_and_mask<true, kWarpgroupRows>(s, a, coord.sequence, options, coord.lane, coord.q_first, first);
+      softmax.exponentiate(s, [](float x) { return x; });
+    } else if (to_arguments(s, options)) {
+      softmax.exponentiate(s, [](float x) { return tanh_in_range(x); });
+    } else {
+      softmax.exponentiate(s, [](float x) { return tanh_of_argument(x); });
+    }
+  }
   // Turns the scores of a key tile into probabilities. Returns whether the output has to be rescaled, and by which
   // correction.
   template <bool kApplyMask>
   __device__ __forceinline__ bool softmax_step(const ScoreCoord& coord, const Options& options, RowSoftmax& softmax,
-                                               Scores& s, int tile, float (&correction)[2]) const {
+                                               Scores& s, int tile, float (&correction)[2]) {
     const int first = tile * C.tile_k;
-    modify_and_mask<kApplyMask, kWarpgroupRows>(s, a, coord.sequence, options, coord.lane, coord.q_first, first);
-    const bool rescales = softmax.update_max(s, [&](int r, float x) { correction[r] = x; });
-    softmax.exponentiate(s);
+    if constexpr (kHasFixedMax) {
+      exponentiate_softcapped<kApplyMask>(coord, options, softmax, s, first);
+    } else if constexpr (has_term_tiles(C)) {
+      const GlobalTerms<Options> global{options, coord.q_first + coord.lane.row, first + coord.lane.column};
+      const TileTerms<C, Options, typename Pipeline<C>::BiasTile, typename Pipeline<C>::MaskTile> loaded{
+          global, pipeline.bias(terms.stage, group), pipeline.mask(terms.stage, group), coord.lane};
+      wait_terms();
+      modify_and_mask<kApplyMask, kWarpgroupRows>(s, a, coord.sequence, options, loaded, coord.lane, coord.q_first,
+                                                  first);
+      release_terms();
+    } else {
+      modify_and_mask<kApplyMask, kWarpgroupRows>(s, a, coord.sequence, options, coord.lane, coord.q_first, first);
+    }
+    bool rescales = false;
+    if constexpr (!kHasFixedMax) {
+      rescales = softmax.update_max(s, [&](int r, float x) { correction[r] = x; });
+      softmax.exponentiate(s);
+    }
     apply_dropout(s, options, a.dropout_threshold, coord.lane, coord.q_first, first);
     return rescales;
   }
@@ -194,6 +253,7 @@ struct Consumer {
                                                 float (&o_scale)[2]) const {
     const ForwardParams& f = p.forward;
     softmax.reduce_row_sum();
+    if constexpr (kHasFixedMax) softmax.finish();
     const float sink = a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, info.h))
                                    : minus_infinity<float>();
     const LaneCoord lane = lane_coord();
@@ -247,7 +307,7 @@ struct Consumer {
   __device__ __forceinline__ void write_empty_rows(const TileInfo& info, const KeyTiles& tiles) {
     release_queries();
     skip(tiles.end - tiles.begin);
-    RowSoftmax softmax(scale_log2());
+    RowSoftmax softmax = initial_softmax();
     float o_scale[2];
     finalize_rows(info, Options(a, info.sequence(), info.b, info.h), softmax, o_scale);
     const LaneCoord lane = lane_coord();
@@ -257,7 +317,7 @@ struct Consumer {
   }
   __device__ __forceinline__ void attend(const TileInfo& info, const KeyTiles& tiles) {
     const Options options(a, info.sequence(), info.b, info.h);
-    RowSoftmax softmax(scale_log2());
+    RowSoftmax softmax = initial_softmax();
     OperandA probs;
     skip(tiles.end - tiles.own_end);
     prologue(info, tiles, options, softmax, probs);

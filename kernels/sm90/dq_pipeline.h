@@ -62,7 +62,7 @@ struct DqPipeline {
   __device__ BiasTile bias(int stage, int group) const {
     return {memory + kBiases + (stage * C.warpgroups + group) * BiasTile::kBytes};
   }
-  __device__ MaskTile mask(int stage, int group) const {
+  __device__ KeyMaskTile mask(int stage, int group) const {
     return {memory + kMasks + (stage * C.warpgroups + group) * kMaskTileBytes};
   }
   __device__ unsigned stats_address(int group, unsigned round) const {

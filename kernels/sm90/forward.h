@@ -2,8 +2,8 @@
 // It is warp-specialised: one producer warpgroup loads tiles with TMA, and consumer warpgroups multiply them with
 // wgmma.
 //
-//   producer warpgroup   warp 0: K, V   warp 1: Q   warp 2: zeroes hidden values   warp 3: tile statistics
-//                        (sm90/producer.h)
+//   producer warpgroup   warp 0: K, V   warp 1: Q   warp 2: zeroes hidden values
+//                        warp 3: tile statistics, bias and mask tensor   (sm90/producer.h)
 //   consumer warpgroups  64 queries each: Q K(n+1), then P V(n), which overlaps with softmax of n+1   (sm90/consumer.h)
 //
 //   shared memory        64 x dim_qk for each consumer warpgroup, twice with kPrefetchQ, 64 x 128 with kStoreBySmem,
@@ -34,7 +34,10 @@ __device__ __forceinline__ void sm90_forward(const Sm90ForwardParams& p) {
     if (warp == 0 && lane_id() == 0) load_keys_and_values<C>(p, pipeline);
     if (warp == 1 && lane_id() < C.warpgroups) load_queries<C>(p, pipeline);
     if (warp == 2) sanitize_values<C>(p, pipeline);
-    if (warp == 3 && lane_id() == 0) count_visited_tiles<C>(p);
+    if (warp == 3 && lane_id() == 0) {
+      count_visited_tiles<C>(p);
+      if constexpr (has_term_tiles(C)) load_terms<C>(p, pipeline);
+    }
   } else {
     setmaxnreg_inc<consumer_registers(C)>();
     Consumer<C>(p, pipeline, group - 1).run();

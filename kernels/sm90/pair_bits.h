@@ -26,7 +26,7 @@ __device__ __forceinline__ unsigned nonzero_bytes(unsigned four) {
 
 // A tile of the mask tensor in shared memory: 64 queries by 64 keys, one byte per pair, in the 64-byte swizzle of TMA
 // (16-byte pieces are permuted by XOR with row / 2 % 4).
-struct MaskTile {
+struct KeyMaskTile {
   static constexpr int kBytes = 64 * 64;
   unsigned address;
 

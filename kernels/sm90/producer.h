@@ -40,6 +40,43 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
   }
 }
 
+// Called by one thread: bias and mask tensor of a key tile for every consumer warpgroup, in the order of K. Both are
+// indexed within the sequence, in packed tensors too.
+template <Sm90ForwardConfig C>
+__device__ __forceinline__ void load_terms(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
+  constexpr bool kBias = (C.schedule & kTmaBias) != 0, kMask = (C.schedule & kTmaMask) != 0;
+  using MaskTile = typename Pipeline<C>::MaskTile;
+  const AttentionParams& a = p.forward.attention;
+  if constexpr (kBias) prefetch(p.bias);
+  if constexpr (kMask) prefetch(p.mask);
+  // A tensor that is broadcast over the queries has boxes of one row.
+  const unsigned bias_bytes = bias_tile_bytes(C) / (a.bias.row_stride != 0 ? 1 : kWarpgroupRows);
+  const unsigned mask_bytes = mask_tile_bytes(C) / (a.mask.row_stride != 0 ? 1 : kWarpgroupRows);
+  Ring<C.stages> terms;
+#pragma unroll 1
+  for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
+    const WorkTile<C> work(a, scheduler.tile(p.tile_order));
+    if (!work.exists) continue;
+#pragma unroll 1
+    for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile, terms.advance()) {
+      const unsigned full = pipeline.terms_full(terms.stage);
+      mbarrier_wait(pipeline.terms_empty(terms.stage), terms.phase ^ 1);
+      mbarrier_arrive_expect_tx(full, C.warpgroups * (bias_bytes + mask_bytes));
+#pragma unroll 1
+      for (int group = 0; group < C.warpgroups; ++group) {
+        const int row = work.q_first + group * kWarpgroupRows;
+        if constexpr (kBias)
+          tma_load_panels(pipeline.bias(terms.stage, group), p.bias, a.bias, full, a.bias.row_stride != 0 ? row : 0,
+                          work.h, work.b, tile * C.tile_k);
+        if constexpr (kMask)
+          tma_load(pipeline.mask(terms.stage, group).address, p.mask, full, tile * C.tile_k,
+                   a.mask.row_stride != 0 ? row : 0, a.mask.head_stride != 0 ? work.h : 0,
+                   a.mask.batch_stride != 0 ? work.b : 0);
+      }
+    }
+  }
+}
+
 // Called by one thread: tile statistics, if the caller wants them.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void count_visited_tiles(const Sm90ForwardParams& p) {
@@ -88,6 +125,11 @@ struct ValueSanitizer {
   // 16-byte pieces are stored panel by panel, row by row within a panel.
   __device__ static int row_of(int piece) { return piece / kPiecesOfRow % C.tile_k; }
 
+  // Without a mask tensor all tiles that are sanitized have keys outside.
+  __device__ bool has_outside(int tile) const {
+    const int first = tile * C.tile_k;
+    return first < work.seen_begin || first + C.tile_k > work.seen_end;
+  }
   __device__ void zero_outside(VTile tile, int first) const {
 #pragma unroll 1
     for (int n = lane_id(); n < kPieces; n += 32) {
@@ -105,8 +147,23 @@ struct ValueSanitizer {
     }
     return __any_sync(0xffffffffu, seen);
   }
+  __device__ bool has_not_finite_value(VTile tile) const {
+    constexpr int kBatch = 4;  // loads in flight
+    static_assert(kPieces % (32 * kBatch) == 0);
+    unsigned sums[4] = {};
+#pragma unroll 1
+    for (int n = lane_id(); n < kPieces; n += 32 * kBatch) {
+      uint4 x[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) x[i] = *piece(tile, n + 32 * i);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) add_zero_times<C.element>(sums, x[i]);
+    }
+    return __any_sync(0xffffffffu, any_not_finite(sums));
+  }
   // Reads the mask tensor only for rows with a non-finite value.
   __device__ void zero_unseen(VTile tile, int first) const {
+    if (!has_not_finite_value(tile)) return;
     const Options options(a, work.sequence, work.b, work.h);
     static_assert(VTile::kPanels * kPiecesOfRow <= 32);
 #pragma unroll 1
@@ -135,7 +192,8 @@ __device__ __forceinline__ void sanitize_values(const Sm90ForwardParams& p, cons
       mbarrier_wait(pipeline.v_raw_full(values.stage), phases >> values.stage & 1);
       phases ^= 1u << values.stage;
       const ValueSanitizer<C> sanitizer{a, work};
-      sanitizer.zero_outside(pipeline.v(values.stage), tile * C.tile_k);
+      if (!ValueSanitizer<C>::Options::kHasMask || sanitizer.has_outside(tile))
+        sanitizer.zero_outside(pipeline.v(values.stage), tile * C.tile_k);
       __syncwarp();
       if constexpr (ValueSanitizer<C>::Options::kHasMask)
         sanitizer.zero_unseen(pipeline.v(values.stage), tile * C.tile_k);

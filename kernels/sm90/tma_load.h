@@ -12,10 +12,11 @@ namespace cuflash {
 // tensor map.
 template <int kRows, int kColumns>
 __device__ __forceinline__ void tma_load_panels(SwizzledTile<kRows, kColumns> tile, const TensorMap& map,
-                                                const RowsView& view, unsigned barrier, int row, int head, int batch) {
+                                                const RowsView& view, unsigned barrier, int row, int head, int batch,
+                                                int column = 0) {
 #pragma unroll
   for (int panel = 0; panel < tile.kPanels; ++panel)
-    tma_load(tile.address + panel * tile.kPanelBytes, map, barrier, panel * kPanelColumns, row,
+    tma_load(tile.address + panel * tile.kPanelBytes, map, barrier, column + panel * kPanelColumns, row,
              view.head_stride != 0 ? head : 0, view.batch_stride != 0 ? batch : 0);
 }
 
@@ -39,7 +40,7 @@ __device__ __forceinline__ void tma_load_bias(SwizzledTile<kRows, kColumns> tile
 }
 
 // 64 queries by 64 keys of the mask tensor.
-__device__ __forceinline__ void tma_load_mask(MaskTile tile, const TensorMap& map, const RowsView& view,
+__device__ __forceinline__ void tma_load_mask(KeyMaskTile tile, const TensorMap& map, const RowsView& view,
                                               unsigned barrier, int key, int row, int head, int batch) {
   tma_load(tile.address, map, barrier, key, row, view.head_stride != 0 ? head : 0, view.batch_stride != 0 ? batch : 0);
 }

@@ -36,7 +36,7 @@ struct TypicalChoice {
   std::vector<DType> dtypes;
   std::vector<int64_t> dims;
 };
-// Every type and the usual head sizes, without options and with each of them.
+// Every type and the usual head sizes, without options, with each of them and with the usual sets of two.
 std::vector<Typical> typical_problems(const TypicalChoice& choice = {});
 // Calls over a cache: every type and the usual head sizes, without options and with each of them, one query and many.
 std::vector<TypicalCache> typical_caches(const TypicalChoice& choice = {});
