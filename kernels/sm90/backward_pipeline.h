@@ -59,8 +59,8 @@ struct BackwardPipeline {
   __device__ DoutTile dout(int stage) const { return {memory + kDouts + stage * DoutTile::kBytes}; }
   __device__ DsTile ds_tile(int tile) const { return {memory + kDsOffset + tile * DsTile::kBytes}; }
   __device__ DsTile bias(int stage) const { return {memory + kBiases + stage * DsTile::kBytes}; }
-  __device__ KeyMaskTile mask(int stage, int group) const {
-    return {memory + kMasks + (stage * C.warpgroups + group) * kMaskTileBytes};
+  __device__ KeyMaskTile mask(int stage, int group, bool has_rows = true) const {
+    return {memory + kMasks + (stage * C.warpgroups + group) * kMaskTileBytes, has_rows};
   }
   __device__ unsigned stats_address(int stage) const { return memory + kStats + stage * kStatsStageBytes; }
   __device__ const float* stats(int stage) const {

@@ -117,7 +117,10 @@ struct BackwardProducer {
     const int stage = stages.stage, row = first_row + tile * C.tile_q, head = first_head + next_load.member;
     mbarrier_wait(pipeline.q_empty(stage), stages.phase ^ 1);
     if constexpr (C.options != 0) write_step_info(tile);
-    mbarrier_arrive_expect_tx(q_barrier, Pipeline::QTile::kBytes + Pipeline::kStatsBytes + bias_tile_bytes(C) + mask_bytes(C));
+    unsigned bytes = Pipeline::QTile::kBytes + Pipeline::kStatsBytes;
+    if constexpr ((C.options & kBias) != 0) bytes += box_bytes(a.bias, bias_tile_bytes(C));
+    if constexpr ((C.options & kMaskTensor) != 0) bytes += box_bytes(a.mask, mask_bytes(C));
+    mbarrier_arrive_expect_tx(q_barrier, bytes);
     tma_load_panels(pipeline.q(stage), p.q, a.q, q_barrier, row, head, b);
     tma_load_row_stats(pipeline.stats_address(stage), p.row_stats, q_barrier, query_tile(next_load.member, tile));
     if constexpr ((C.options & kBias) != 0)

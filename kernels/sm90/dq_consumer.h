@@ -47,11 +47,11 @@ struct DqConsumer : DqScores<C> {
   __device__ __forceinline__ unsigned lane_bias(const Ring<C.key_stages>& at) const {
     if constexpr (!Base::Options::kHasBias) return 0;
     const int thread = new_thread_id(), row = thread / 32 % 4 * 16 + thread % 16;
-    return pipeline.bias(at.stage, group).piece(row, thread % 32 / 16 * 8);
+    return pipeline.bias(at.stage, group).piece(a.bias.row_stride != 0 ? row : 0, thread % 32 / 16 * 8);
   }
 
   __device__ __forceinline__ unsigned tensor_mask(const Ring<C.key_stages>& at) const {
-    return Base::Options::kHasMask ? pipeline.mask(at.stage, group).pairs_of_queries(new_thread_id()) : ~0u;
+    return Base::Options::kHasMask ? pipeline.mask(at.stage, group, a.mask.row_stride != 0).pairs_of_queries(new_thread_id()) : ~0u;
   }
 
   __device__ void wait_queries() const {

@@ -62,8 +62,8 @@ struct DqPipeline {
   __device__ BiasTile bias(int stage, int group) const {
     return {memory + kBiases + (stage * C.warpgroups + group) * BiasTile::kBytes};
   }
-  __device__ KeyMaskTile mask(int stage, int group) const {
-    return {memory + kMasks + (stage * C.warpgroups + group) * kMaskTileBytes};
+  __device__ KeyMaskTile mask(int stage, int group, bool has_rows = true) const {
+    return {memory + kMasks + (stage * C.warpgroups + group) * kMaskTileBytes, has_rows};
   }
   __device__ unsigned stats_address(int group, unsigned round) const {
     return memory + kStats + query_stage(group, round) * kStatsStageBytes;

@@ -16,7 +16,10 @@ __device__ __forceinline__ void load_keys_and_masks(const Sm90BackwardParams& p,
   const AttentionParams& a = p.backward.attention;
   const unsigned full = pipeline.k_full(stage);
   const int key = tile * C.tile_k;
-  mbarrier_arrive_expect_tx(full, DqPipeline<C>::KTile::kBytes + C.warpgroups * (bias_tile_bytes(C) + mask_tile_bytes(C)));
+  unsigned bytes = DqPipeline<C>::KTile::kBytes;
+  if constexpr ((C.options & kBias) != 0) bytes += C.warpgroups * box_bytes(a.bias, bias_tile_bytes(C));
+  if constexpr ((C.options & kMaskTensor) != 0) bytes += C.warpgroups * box_bytes(a.mask, mask_tile_bytes(C));
+  mbarrier_arrive_expect_tx(full, bytes);
   tma_load_panels(pipeline.k(stage), p.dq_k, a.k, full, static_cast<int>(work.sequence.k_begin) + key, work.head_k(a),
                   work.b);
 #pragma unroll

@@ -92,9 +92,13 @@ struct KeyConsumer : KeyScores<C> {
     return {a, task(), step_info(), pipeline.stats(queries.stage),
             lane_stats + queries.stage * Pipeline::kStatsStageBytes};
   }
-  // Shared address of the lane's part of the current stage's bias, for ldmatrix.
-  __device__ __forceinline__ unsigned lane_bias() const {
-    return lane_ds - pipeline.ds_tile(0).address + pipeline.bias(queries.stage).address;
+  // The lane's part of the current stage's bias.
+  __device__ __forceinline__ typename Base::LaneBias lane_bias() const {
+    if constexpr (!Options::kHasBias) return {};
+    const auto bias = pipeline.bias(queries.stage);
+    if (a.bias.row_stride != 0) return {lane_ds - pipeline.ds_tile(0).address + bias.address, 16 * kPanelRowBytes};
+    const int thread = new_thread_id() % (kWarpgroupThreads * C.warpgroups);
+    return {bias.piece(0, thread / 32 * 16 + thread / 8 % 2 * 8), 0};
   }
   // Decisions of dropout for the current stage.
   __device__ __forceinline__ unsigned kept_pairs() const { return Base::kept_pairs_of(a, task(), step_info()); }
@@ -107,7 +111,7 @@ struct KeyConsumer : KeyScores<C> {
     return tensor_mask() & (masked ? Base::visible_pairs(a, task(), uniform(task().visited.tile(step))) : ~0u);
   }
   __device__ __forceinline__ unsigned tensor_mask() const {
-    return Options::kHasMask ? pipeline.mask(queries.stage, group).pairs_of_keys(new_thread_id()) : ~0u;
+    return Options::kHasMask ? pipeline.mask(queries.stage, group, a.mask.row_stride != 0).pairs_of_keys(new_thread_id()) : ~0u;
   }
 
   // Zeroes non-finite elements of Q before dS^T Q: a dS of 0 would not stop a NaN, and a key that sees the element has

@@ -91,16 +91,21 @@ struct KeyScores {
       probs[n / 2][n % 2 * 2] = pack<E>(p[0], p[1]), probs[n / 2][n % 2 * 2 + 1] = pack<E>(p[2], p[3]);
     }
   }
-  // With options. lane_bias: shared address of the lane's part of the bias. exponent(dot, bias, n, x) returns the exponent of a pair, and the derivative of softcap. P of dropped pairs
+  // A lane's part of a bias tile, for ldmatrix.
+  struct LaneBias {
+    unsigned address;
+    int stride;  // in bytes, of 16 queries; 0: all queries have the same bias
+  };
+  // With options. exponent(dot, bias, n, x) returns the exponent of a pair, and the derivative of softcap. P of dropped pairs
   // is 0 in probs; on_factors(step, factors) gets the factors of dS, in kStored.
   template <Element kStored, bool kSelects, class Exponent, class OnFactors>
-  static __device__ __forceinline__ void exponentiate_pairs(OperandA& probs, const Scores& s, unsigned lane_bias,
+  static __device__ __forceinline__ void exponentiate_pairs(OperandA& probs, const Scores& s, LaneBias bias_rows,
                                                             unsigned seen, unsigned kept, Exponent exponent,
                                                             OnFactors on_factors) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       unsigned factors[4], biases[4] = {};
-      if constexpr (Options::kHasBias) ldmatrix_x4_trans(lane_bias + step * 16 * kPanelRowBytes, biases);
+      if constexpr (Options::kHasBias) ldmatrix_x4_trans(bias_rows.address + step * bias_rows.stride, biases);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int n = 2 * step + half;

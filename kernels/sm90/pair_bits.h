@@ -29,8 +29,10 @@ __device__ __forceinline__ unsigned nonzero_bytes(unsigned four) {
 struct KeyMaskTile {
   static constexpr int kBytes = 64 * 64;
   unsigned address;
+  bool has_rows;  // false: one row for all queries
 
-  __device__ __forceinline__ unsigned piece(int row, int piece) const {
+  __device__ __forceinline__ unsigned piece(int query, int piece) const {
+    const int row = has_rows ? query : 0;
     return address + row * 64 + (piece ^ row / 2 % 4) * 16;
   }
 

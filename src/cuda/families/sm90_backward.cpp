@@ -31,13 +31,18 @@ constexpr KernelType kDq{.name = "sm90_dq",
 constexpr const KernelType* kKernels[] = {&kMain, &kDq};
 
 constexpr int kTileQ = 64;
+constexpr int64_t kLargestWithTiles = 192;
 
 const char* why_not(const BackwardProblem& p) {
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products take f16 and bf16 only";
   if (p.batch == 0 || p.len_q == 0 || p.len_k == 0) return "there is nothing to multiply";
   if (p.softcap > 0 && tanh_argument(p) == 0) return "softcap and scale are more than 30 orders of magnitude apart";
-  if (p.bias) return "it adds no bias";
-  if (p.mask) return "it reads no mask tensor";
+  if (p.bias && (p.bias.dtype != p.dtype || !has_tensor_map(p.bias, score_extent(p, p.bias))))
+    return "bias has another type than q, or its rows do not start on 16-byte boundaries or are 2^40 bytes apart";
+  if (p.mask && !has_tensor_map(p.mask, score_extent(p, p.mask)))
+    return "rows of the mask do not start on 16-byte boundaries, or are 2^40 bytes apart";
+  if ((p.bias || p.mask) && std::max(p.dim_qk, p.dim_v) > kLargestWithTiles)
+    return "tiles of a bias or mask beside head sizes above 192 take more shared memory than there is";
   if (p.dout.dtype != p.dtype) return "dO has another type than q";
   if (!has_tensor_map(p.q, query_extent(p)) || !has_tensor_map(p.k, key_extent(p)) ||
       !has_tensor_map(p.v, value_extent(p)) || !has_tensor_map(p.dout, output_extent(p)))
@@ -132,6 +137,7 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   const bool adds = p.dq && !separate;
   const int stages = narrow ? 4 : wide ? 2 : adds ? 3 : 4;
   Configs configs{{element, dim_qk, dim_v, kTileQ, warpgroups, stages, adds, options}, {}, false};
+  while (configs.main.stages > 2 && shared_bytes(configs.main) > target.arch.shared_per_block) --configs.main.stages;
   configs.tuned = apply_tuned(kTunable, target.choice, target.arch, configs.main);
   if (separate) configs.dq = dq_config(element, dim_qk, dim_v, options, target.arch);
   return configs;
@@ -156,6 +162,7 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   plan.main =
       launch_of(key_of(kMain, arch, c), runs_main ? key_tiles(p, tile_k_of(c)) : 0, num_threads(c), shared_bytes(c));
   plan.main.persistent = runs_main;
+  if (p.dbias) plan.bias = bias_launch(p, arch, kTileQ);
   if (configs.dq) {
     const Sm90DqConfig& dq = *configs.dq;
     const Checked tiles = Checked(p.batch) * p.heads_q * tiles_in(p.len_q, tile_q_of(dq));
@@ -187,6 +194,9 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
   const bool runs_main = plan.main.grid_x != 0, runs_dq = plan.dq.grid_x != 0;
   const auto* row_stats = static_cast<std::byte*>(context.workspace) + plan.workspace.row_stats;
   const auto keys = [&](bool used, int rows) { return used ? tensor_map(p.k, key_extent(p), rows) : TensorMap{}; };
+  const auto terms = [&](const ConstRows& rows) {
+    return rows ? tensor_map(rows, score_extent(p, rows), rows.row_stride == 0 ? 1 : kTileQ) : TensorMap{};
+  };
   const auto values = [&](bool used, int rows) { return used ? tensor_map(p.v, value_extent(p), rows) : TensorMap{}; };
   return {backward_params(p, plan, context.workspace, context.tile_counts),
           static_cast<float>(p.scale * kLog2e),
@@ -198,6 +208,8 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
           tensor_map(p.dout, output_extent(p), plan.tile_q),
           tensor_map(reinterpret_cast<const float*>(row_stats), plan.workspace.tiles,
                      row_stats_size(shared_config(plan.main.kernel.as<Sm90BackwardConfig>()))),
+          terms(p.bias),
+          terms(p.mask),
           keys(runs_dq, plan.dq_tile_k),
           values(runs_dq, plan.dq_tile_k),
           runs_dq ? tile_order(p, plan.dq_tile_q, grid_of(plan.dq, context.num_sms)) : TileOrder{},
