@@ -272,7 +272,7 @@ constexpr int shared_bytes(const BackwardConfig& c) {
 constexpr BackwardConfig shared_config(const Sm90BackwardConfig& c) {
   constexpr int kWarps = kWarpgroupThreads / 32;
   return {
-      c.element,    c.dim_qk, c.dim_v, c.tile_q, kWarpgroupRows * c.warpgroups, kWarps * c.warpgroups, 1, c.stages, 1,
+      c.element,    c.dim_qk,  c.dim_v, c.tile_q, kWarpgroupRows * c.warpgroups, kWarps * c.warpgroups, 1, c.stages, 1,
       kCopyVectors, c.options, 0,       0};
 }
 constexpr int tile_k_of(const Sm90BackwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
@@ -321,8 +321,8 @@ constexpr int shared_bytes(const Sm90BackwardConfig& c) {
   return swizzled_bytes(tile_k, c.dim_qk) + swizzled_bytes(tile_k, c.dim_v) + finite_k_bytes(c) +
          c.stages * (swizzled_bytes(c.tile_q, c.dim_qk) + swizzled_bytes(c.tile_q, c.dim_v)) +
          (num_p_tiles(c) + num_ds_tiles(c)) * swizzled_bytes(c.tile_q, tile_k) +
-         c.stages * (bias_tile_bytes(c) + mask_bytes(c)) +
-         c.stages * row_stats_stage_bytes(shared_config(c)) + kTaskSlots * kTaskBytes + num_barriers(c) * 8;
+         c.stages * (bias_tile_bytes(c) + mask_bytes(c)) + c.stages * row_stats_stage_bytes(shared_config(c)) +
+         kTaskSlots * kTaskBytes + num_barriers(c) * 8;
 }
 
 // The portable view of its row statistics.
@@ -346,7 +346,8 @@ constexpr int shared_bytes(const Sm90DqConfig& c) {
   const int queries = swizzled_bytes(kWarpgroupRows, c.dim_qk) + swizzled_bytes(kWarpgroupRows, c.dim_v) +
                       row_stats_stage_bytes(shared_config(c));
   return c.query_stages * c.warpgroups * queries +
-         c.key_stages * (swizzled_bytes(c.tile_k, c.dim_qk) + c.warpgroups * (bias_tile_bytes(c) + mask_tile_bytes(c))) +
+         c.key_stages *
+             (swizzled_bytes(c.tile_k, c.dim_qk) + c.warpgroups * (bias_tile_bytes(c) + mask_tile_bytes(c))) +
          c.value_stages * swizzled_bytes(c.tile_k, c.dim_v) + num_tile_infos(c) * c.warpgroups * kTileInfoBytes +
          num_barriers(c) * 8;
 }

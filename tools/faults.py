@@ -385,6 +385,13 @@ FAULTS = {
         Fault("bf16 ties go up", "0x7fffu + ((bits >> 16) & 1u)", "0x8000u", "numeric_test"),
         Fault("f16 denormals become 0", "std::bit_cast<float>(magnitude) + 0.5f", "0.5f", "numeric_test"),
     ],
+    "kernels/sm90/pair_bits.h": [
+        Fault("the first hidden column is visible", "(columns + 7) >> 3", "(columns + 8) >> 3", "cuda_pair_bits_test"),
+        Fault("dropout exchanges the halves of a group", "pair_bit(second_key, n + second_query, e)",
+              "pair_bit(second_query, n + second_key, e)", "cuda_pair_bits_test"),
+        Fault("a mask byte of 0x80 hides its pair", "+ 0x7f7f7f7fu) | four) >> 7", "+ 0x7f7f7f7fu)) >> 7",
+              "cuda_pair_bits_test"),
+    ],
     "kernels/philox.h": [
         Fault("a round of Philox lost", "kPhiloxRounds = 10", "kPhiloxRounds = 9", "philox_test"),
         Fault("a round of dropout's Philox lost", "kDropoutRounds = 7", "kDropoutRounds = 6", "philox_test"),

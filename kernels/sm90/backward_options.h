@@ -1,6 +1,7 @@
 // Score options of the backward consumers. In units of log2 and without a bound on LSE a pair has
 //
-//   exponent = value(q k) - slope |distance| - LSE        value: scale_log2 q k, or softcap_log2 tanh(scale q k / softcap)
+//   exponent = value(q k) - slope |distance| + bias - LSE
+//              value: scale_log2 q k, or softcap_log2 tanh(scale q k / softcap)
 //   P        = exp2(exponent), 0 if the pair is hidden
 //   factor   = P (1 - tanh^2), negative if dropout drops the pair; without softcap and dropout it is P
 //   dS       = |factor| (keep dP - delta), where dP is 0 if the pair is dropped

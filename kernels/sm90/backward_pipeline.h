@@ -16,7 +16,7 @@
 
 #include "portable/backward/shape.h"
 #include "ptx/barrier.h"
-#include "sm90/pair_bits.h"
+#include "sm90/key_mask_tile.h"
 #include "sm90/step_info.h"
 #include "tile/swizzled.h"
 

@@ -4,6 +4,7 @@
 
 #include "portable/backward/task.h"
 #include "ptx/warpgroup.h"
+#include "sm90/backward_options.h"
 #include "sm90/backward_pipeline.h"
 #include "sm90/ring.h"
 #include "sm90/tma_load.h"
@@ -105,7 +106,8 @@ struct BackwardProducer {
     info.head = head, info.q_first = tile * C.tile_q;
     if constexpr ((C.options & kAlibi) != 0) {
       const int64 distance = info.q_first + coord.sequence.shift - coord.k_first;
-      const bool after = distance + C.tile_q <= 1;
+      constexpr bool kAffine = BackwardOptions<E, C.options>::kAffineAlibi;
+      const bool after = kAffine && distance + C.tile_q <= 1;
       info.distance = static_cast<float>(distance), info.slope = after ? -slope : slope;
       info.dot_slope = info.slope * p.factors.dots;
       info.crosses = !after && distance < kTileK - 1 && a.window_right > 0;

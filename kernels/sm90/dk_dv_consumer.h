@@ -50,11 +50,12 @@ struct DkDvConsumer : KeyConsumer<C> {
     Base::correct_alibi(s);
     if constexpr (C.options == kAlibi) return Base::exponentiate_and_narrow(probs, s, rows.lse, p.scale_log2);
     if constexpr (Options::kHasFactor) wait_ds_free();
-    Base::template exponentiate_pairs<E, Options::kSelectsP>(
-        probs, s, Base::lane_bias(), seen, rows.kept, typename Base::Exponents{p, rows, Base::step_info()},
-        [&](int n, const unsigned (&factors)[4]) {
-          if constexpr (Options::kHasFactor) Base::store_factors(n, factors);
-        });
+    Base::template exponentiate_pairs<E, Options::kSelectsP>(probs, s, Base::lane_bias(), seen, rows.kept,
+                                                             typename Base::Exponents{p, rows, Base::step_info()},
+                                                             [&](int n, const unsigned(&factors)[4]) {
+                                                               if constexpr (Options::kHasFactor)
+                                                                 Base::store_factors(n, factors);
+                                                             });
     if constexpr (Options::kHasFactor) __syncwarp();
   }
 
@@ -78,7 +79,7 @@ struct DkDvConsumer : KeyConsumer<C> {
     if (!kEarlyDelta && !Options::kHasFactor) Base::load_delta(delta, stage);
     if constexpr (Options::kHasFactor) {
       Base::template differentiate_pairs<E>(ds, dp, Base::lane_delta(stage), p.factors.keep, true,
-                                            [&](int n, unsigned (&factors)[4]) { Base::load_factors(n, factors); });
+                                            [&](int n, unsigned(&factors)[4]) { Base::load_factors(n, factors); });
     } else {
       Base::differentiate_and_narrow(ds, dp, probs, delta);
       if (masked || Options::kMasksAll) Base::zero_where_p_is_zero(ds, probs);
@@ -129,10 +130,11 @@ struct DkDvConsumer : KeyConsumer<C> {
     RowValues delta;
     if (!Options::kHasFactor) Base::load_delta(delta, stage);
     if constexpr (Options::kHasFactor) {
-      Base::template differentiate_pairs<E>(probs, s, Base::lane_delta(stage), p.factors.keep, true, [&](int n, unsigned (&four)[4]) {
+      Base::template differentiate_pairs<E>(probs, s, Base::lane_delta(stage), p.factors.keep, true,
+                                            [&](int n, unsigned(&four)[4]) {
 #pragma unroll
-        for (int x = 0; x < 4; ++x) four[x] = factors[n][x];
-      });
+                                              for (int x = 0; x < 4; ++x) four[x] = factors[n][x];
+                                            });
     } else {
       Base::template differentiate<TileMode::guarded>(s, probs, delta);
       narrow<C.element>(probs, s[0]);
@@ -147,11 +149,12 @@ struct DkDvConsumer : KeyConsumer<C> {
   }
   __device__ __forceinline__ void exponentiate_guarded(OperandA& probs, OperandA& factors, const Scores& s,
                                                        int tile) const {
-    Base::template exponentiate_pairs<E, true>(probs, s, Base::lane_bias(), Base::visible_pairs(a, task(), tile) & Base::tensor_mask(), Base::kept_pairs(),
-                                               Base::guarded_exponents(), [&](int n, const unsigned (&four)[4]) {
+    Base::template exponentiate_pairs<E, true>(
+        probs, s, Base::lane_bias(), Base::visible_pairs(a, task(), tile) & Base::tensor_mask(), Base::kept_pairs(),
+        Base::guarded_exponents(), [&](int n, const unsigned(&four)[4]) {
 #pragma unroll
-                                                 for (int x = 0; x < 4; ++x) factors[n][x] = four[x];
-                                               });
+          for (int x = 0; x < 4; ++x) factors[n][x] = four[x];
+        });
   }
   __device__ __forceinline__ void compute_dp(Scores& dp, int stage) const {
     issue_scores(dp, pipeline.v(), pipeline.dout(stage));

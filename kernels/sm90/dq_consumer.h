@@ -51,7 +51,9 @@ struct DqConsumer : DqScores<C> {
   }
 
   __device__ __forceinline__ unsigned tensor_mask(const Ring<C.key_stages>& at) const {
-    return Base::Options::kHasMask ? pipeline.mask(at.stage, group, a.mask.row_stride != 0).pairs_of_queries(new_thread_id()) : ~0u;
+    return Base::Options::kHasMask
+               ? pipeline.mask(at.stage, group, a.mask.row_stride != 0).pairs_of_queries(new_thread_id())
+               : ~0u;
   }
 
   __device__ void wait_queries() const {
@@ -168,8 +170,9 @@ struct DqConsumer : DqScores<C> {
   __device__ __forceinline__ void exponentiate(Scores& s, const TileInfo& info, const Rows& rows, int tile,
                                                const Ring<C.key_stages>& at) const {
     if constexpr (C.options == 0) Base::template exponentiate<kApplyMask>(s, a, info, tile, rows, p.scale_log2);
-    else Base::template exponentiate_pairs<kApplyMask>(s, p, info, step_info(), tile, rows, lane_bias(at),
-                                                           tensor_mask(at));
+    else
+      Base::template exponentiate_pairs<kApplyMask>(s, p, info, step_info(), tile, rows, lane_bias(at),
+                                                    tensor_mask(at));
   }
   // P and dS of a tile, without overlap.
   template <bool kApplyMask>

@@ -10,7 +10,7 @@
 
 #include "portable/backward/workspace.h"
 #include "ptx/barrier.h"
-#include "sm90/pair_bits.h"
+#include "sm90/key_mask_tile.h"
 #include "sm90/ring.h"
 #include "sm90/step_info.h"
 #include "sm90/tile_info.h"

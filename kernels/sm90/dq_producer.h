@@ -12,7 +12,7 @@ namespace cuflash {
 // K, and the bias and mask of the queries of every consumer warpgroup.
 template <Sm90DqConfig C>
 __device__ __forceinline__ void load_keys_and_masks(const Sm90BackwardParams& p, const DqPipeline<C>& pipeline,
-                                                   const WorkTile<C>& work, int stage, int tile) {
+                                                    const WorkTile<C>& work, int stage, int tile) {
   const AttentionParams& a = p.backward.attention;
   const unsigned full = pipeline.k_full(stage);
   const int key = tile * C.tile_k;
@@ -48,7 +48,8 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90BackwardParams& p
     for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile) {
       const int row = first + tile * C.tile_k;
       mbarrier_wait(pipeline.k_empty(keys.stage), keys.phase ^ 1);
-      if constexpr ((C.options & (kBias | kMaskTensor)) != 0) load_keys_and_masks<C>(p, pipeline, work, keys.stage, tile);
+      if constexpr ((C.options & (kBias | kMaskTensor)) != 0)
+        load_keys_and_masks<C>(p, pipeline, work, keys.stage, tile);
       else tma_load_tile(pipeline.k(keys.stage), p.dq_k, a.k, pipeline.k_full(keys.stage), row, head, work.b);
       keys.advance();
       mbarrier_wait(pipeline.v_empty(values.stage), values.phase ^ 1);

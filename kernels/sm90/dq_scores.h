@@ -66,12 +66,14 @@ struct DqScores {
     const AttentionParams& a = p.backward.attention;
     float slope = 0, distance = 0;
     if constexpr (Options::kHasAlibi) slope = head.slope, distance = lane_distance(info, tile);
-    replace_by_factors(s, lane_bias, kept_pairs_of(a, info, head, tile), [&](float dot, float bias, int r, int n, int e) {
-      float shift = -rows.lse[r];
-      if constexpr (Options::kHasBias) shift += bias * static_cast<float>(kLog2e);
-      if constexpr (Options::kHasAlibi) shift -= slope * fabsf(distance + static_cast<float>(8 * r - 8 * n - e));
-      return Options::exponent(p, dot, shift);
-    });
+    replace_by_factors(s, lane_bias, kept_pairs_of(a, info, head, tile),
+                       [&](float dot, float bias, int r, int n, int e) {
+                         float shift = -rows.lse[r];
+                         if constexpr (Options::kHasBias) shift += bias * static_cast<float>(kLog2e);
+                         if constexpr (Options::kHasAlibi)
+                           shift -= slope * fabsf(distance + static_cast<float>(8 * r - 8 * n - e));
+                         return Options::exponent(p, dot, shift);
+                       });
     if constexpr (kApplyMask) hide(s, seen & visible_pairs(a, info, tile));
   }
   // The same for rows whose LSE may be large, from scores that are computed as forward computes them.
@@ -84,18 +86,18 @@ struct DqScores {
     const float distance = Options::kHasAlibi ? lane_distance(info, tile) : 0;
     const ScoreOptions<E, C.options, OptionSet::exact> options(a, info.sequence(), info.b, info.h);
     const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(kShared));
-    replace_by_factors(s, lane_bias, kept_pairs_of(a, info, head, tile),
-                       [&](float dot, float bias, int r, int n, int e) -> typename Options::Exponent {
-                         const int query = row + 8 * r;
-                         const bool large = (large_rows[query / 32] >> query % 32 & 1) != 0;
-                         float t = options.argument(dot);
-                         if constexpr (Options::kHasSoftcap) t = options.tanh_value(t);
-                         const float penalty =
-                             Options::kHasAlibi ? options.penalty(distance + static_cast<float>(8 * r - 8 * n - e)) : 0;
-                         return {guarded_exponent(options, options.score(t, penalty, bias), stats[lse_at(kShared, query)],
-                                                  large),
-                                 Options::kHasSoftcap ? 1 - t * t : 1};
-                       });
+    replace_by_factors(
+        s, lane_bias, kept_pairs_of(a, info, head, tile),
+        [&](float dot, float bias, int r, int n, int e) -> typename Options::Exponent {
+          const int query = row + 8 * r;
+          const bool large = (large_rows[query / 32] >> query % 32 & 1) != 0;
+          float t = options.argument(dot);
+          if constexpr (Options::kHasSoftcap) t = options.tanh_value(t);
+          const float penalty =
+              Options::kHasAlibi ? options.penalty(distance + static_cast<float>(8 * r - 8 * n - e)) : 0;
+          return {guarded_exponent(options, options.score(t, penalty, bias), stats[lse_at(kShared, query)], large),
+                  Options::kHasSoftcap ? 1 - t * t : 1};
+        });
     hide(s, seen & visible_pairs(a, info, tile));
   }
   // exponent(dot, bias, r, n, e) returns the exponent of a pair, and the derivative of softcap. lane_bias: shared
@@ -145,7 +147,8 @@ struct DqScores {
     const LaneCoord lane = lane_coord();
     return kept_pairs<true>(head.stream, a.dropout_threshold, info.q_first + lane.row, tile * C.tile_k + lane.column);
   }
-  // The same for rows whose LSE may be large, without options; see exponentiate_any_size in portable/backward/exponentiate.h.
+  // The same for rows whose LSE may be large, without options; see exponentiate_any_size in
+  // portable/backward/exponentiate.h.
   static __device__ __forceinline__ void exponentiate_any_size(Scores& s, const AttentionParams& a,
                                                                const TileInfo& info, int tile, const float* stats,
                                                                float factor) {
@@ -191,8 +194,8 @@ struct DqScores {
     return (first < info.len_q && !(zero[0] == 0)) || (first + 8 < info.len_q && !(zero[1] == 0));
   }
 
-  // dS = P (dP - delta), converted to 16 bits, from P or the factors of dS. A probability of exactly 0, hidden or underflowed, yields 0 whatever dP
-  // is; a fully visible tile does not need that select.
+  // dS = P (dP - delta), converted to 16 bits, from P or the factors of dS. A probability of exactly 0, hidden or
+  // underflowed, yields 0 whatever dP is; a fully visible tile does not need that select.
   template <bool kApplyMask>
   static __device__ __forceinline__ void differentiate(OperandA& ds, Scores& probs, Scores& dp, const Rows& rows,
                                                        float keep) {

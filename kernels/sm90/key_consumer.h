@@ -103,15 +103,16 @@ struct KeyConsumer : KeyScores<C> {
   // Decisions of dropout for the current stage.
   __device__ __forceinline__ unsigned kept_pairs() const { return Base::kept_pairs_of(a, task(), step_info()); }
   __device__ __forceinline__ void correct_alibi(Scores& s) const {
-    if constexpr (Options::kAffineAlibi)
-      typename Base::Alibi(step_info()).correct(s);
+    if constexpr (Options::kAffineAlibi) typename Base::Alibi(step_info()).correct(s);
   }
   // Pairs that are selected in P, by position if the tile is masked, and by the mask tensor.
   __device__ __forceinline__ unsigned seen_pairs(bool masked, int step) const {
     return tensor_mask() & (masked ? Base::visible_pairs(a, task(), uniform(task().visited.tile(step))) : ~0u);
   }
   __device__ __forceinline__ unsigned tensor_mask() const {
-    return Options::kHasMask ? pipeline.mask(queries.stage, group, a.mask.row_stride != 0).pairs_of_keys(new_thread_id()) : ~0u;
+    return Options::kHasMask
+               ? pipeline.mask(queries.stage, group, a.mask.row_stride != 0).pairs_of_keys(new_thread_id())
+               : ~0u;
   }
 
   // Zeroes non-finite elements of Q before dS^T Q: a dS of 0 would not stop a NaN, and a key that sees the element has

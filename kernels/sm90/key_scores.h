@@ -96,8 +96,8 @@ struct KeyScores {
     unsigned address;
     int stride;  // in bytes, of 16 queries; 0: all queries have the same bias
   };
-  // With options. exponent(dot, bias, n, x) returns the exponent of a pair, and the derivative of softcap. P of dropped pairs
-  // is 0 in probs; on_factors(step, factors) gets the factors of dS, in kStored.
+  // With options. exponent(dot, bias, n, x) returns the exponent of a pair, and the derivative of softcap. P of dropped
+  // pairs is 0 in probs; on_factors(step, factors) gets the factors of dS, in kStored.
   template <Element kStored, bool kSelects, class Exponent, class OnFactors>
   static __device__ __forceinline__ void exponentiate_pairs(OperandA& probs, const Scores& s, LaneBias bias_rows,
                                                             unsigned seen, unsigned kept, Exponent exponent,
@@ -168,9 +168,7 @@ struct KeyScores {
 #pragma unroll
         for (int x = 0; x < 4; ++x) s[0][n].x[x] += 2 * slope * fminf(distance + offset(n, x), 0.0f);
     }
-    __device__ __forceinline__ float penalty(int n, int x) const {
-      return fabsf(info.slope) * fabsf(distance + offset(n, x));
-    }
+    __device__ __forceinline__ float penalty(int n, int x) const { return info.slope * fabsf(distance + offset(n, x)); }
   };
   // What the exponents of a tile need beside its scores.
   struct RowState {

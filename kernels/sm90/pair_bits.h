@@ -3,7 +3,6 @@
 #pragma once
 
 #include "philox.h"
-#include "ptx/matrix.h"
 
 namespace cuflash {
 
@@ -12,7 +11,7 @@ constexpr unsigned pair_bit(int r, int n, int e) { return 1u << (16 * r + 8 * e 
 // Bits of row 0 for columns below `end`, which counts from the lane's first column.
 __device__ __forceinline__ unsigned columns_below(int end) {
   const auto tiles = [](int columns) { return max(0, min((columns + 7) >> 3, 8)); };
-  return (1u << tiles(end)) - 1 | ((1u << tiles(end - 1)) - 1) << 8;
+  return ((1u << tiles(end)) - 1) | ((1u << tiles(end - 1)) - 1) << 8;
 }
 // Bits of row 0 for columns in [begin, end).
 __device__ __forceinline__ unsigned columns_between(int begin, int end) {
@@ -21,52 +20,8 @@ __device__ __forceinline__ unsigned columns_between(int begin, int end) {
 
 // 0x01 in each byte that is not 0.
 __device__ __forceinline__ unsigned nonzero_bytes(unsigned four) {
-  return ((four & 0x7f7f7f7fu) + 0x7f7f7f7fu | four) >> 7 & 0x01010101u;
+  return (((four & 0x7f7f7f7fu) + 0x7f7f7f7fu) | four) >> 7 & 0x01010101u;
 }
-
-// A tile of the mask tensor in shared memory: 64 queries by 64 keys, one byte per pair, in the 64-byte swizzle of TMA
-// (16-byte pieces are permuted by XOR with row / 2 % 4).
-struct KeyMaskTile {
-  static constexpr int kBytes = 64 * 64;
-  unsigned address;
-  bool has_rows;  // false: one row for all queries
-
-  __device__ __forceinline__ unsigned piece(int query, int piece) const {
-    const int row = has_rows ? query : 0;
-    return address + row * 64 + (piece ^ row / 2 % 4) * 16;
-  }
-
-  // Visible pairs of a lane whose rows are keys. A transposed matrix of 16-bit elements gives a lane two neighbouring
-  // keys of its queries; it gets its own keys, which are 8 apart, from the two lanes that have them.
-  __device__ __forceinline__ unsigned pairs_of_keys(int thread) const {
-    const int lane = thread % 32, warp = thread / 32 % 4, key = lane / 4;
-    unsigned bits = 0;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      unsigned four[4];
-      ldmatrix_x4_trans(piece(32 * half + lane, warp), four);
-#pragma unroll
-      for (int n = 0; n < 4; ++n) bits |= nonzero_bytes(four[n]) << (4 * half + n);
-    }
-    const unsigned first = __shfl_sync(0xffffffffu, bits, key / 2 * 4 + lane % 4),
-                   second = __shfl_sync(0xffffffffu, bits, (key / 2 + 4) * 4 + lane % 4);
-    return __byte_perm(first, second, key % 2 == 0 ? 0x6420 : 0x7531);
-  }
-  // The same for a lane whose rows are queries.
-  __device__ __forceinline__ unsigned pairs_of_queries(int thread) const {
-    const int row = thread / 32 % 4 * 16 + thread % 32 / 4, column = thread % 4 * 2;
-    unsigned bits = 0;
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        const unsigned two = *static_cast<const unsigned short*>(
-            __cvta_shared_to_generic(piece(row + 8 * r, n / 2) + n % 2 * 8 + column));
-        bits |= nonzero_bytes(two) << (16 * r + n);
-      }
-    return bits;
-  }
-};
 
 // The pairs that dropout keeps. row, column: of the lane's first pair within the sequence. A lane holds whole groups of
 // dropout decisions, whether its rows are queries or keys.
@@ -85,7 +40,8 @@ __device__ __forceinline__ unsigned kept_pairs(const DropoutStream& stream, unsi
       for (int half = 0; half < 4; ++half) {
         const int second_query = half / 2, second_key = half % 2;
         if (group.keeps(second_query, second_key, threshold))
-          kept |= kQueriesAreRows ? pair_bit(second_query, n + second_key, e) : pair_bit(second_key, n + second_query, e);
+          kept |=
+              kQueriesAreRows ? pair_bit(second_query, n + second_key, e) : pair_bit(second_key, n + second_query, e);
       }
     }
   return kept;

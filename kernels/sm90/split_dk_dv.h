@@ -106,8 +106,7 @@ struct DvConsumer : SplitConsumer<C> {
     const int thread = new_thread_id() / 4 * 4 + query % 8 / 2;
     const unsigned address =
         Base::slot_address(pipeline.p_tile(buffer), thread, query / 16) + (query / 8 % 2 * 2 + r) * 4;
-    return widen<kSelected>(
-        *static_cast<const unsigned short*>(__cvta_shared_to_generic(address + query % 2 * 2)));
+    return widen<kSelected>(*static_cast<const unsigned short*>(__cvta_shared_to_generic(address + query % 2 * 2)));
   }
 
   // Loads LSE only when it is needed. Early loads of shared memory compete with those of the other warpgroups: loading
@@ -119,8 +118,7 @@ struct DvConsumer : SplitConsumer<C> {
   }
 
   __device__ __forceinline__ void accumulate_selected() {
-    Base::accumulate_selected(dv, pipeline.dout(queries.stage),
-                              [this](int query, int r) { return sent_p(query, r); });
+    Base::accumulate_selected(dv, pipeline.dout(queries.stage), [this](int query, int r) { return sent_p(query, r); });
   }
   // P, and the factors of dS for the other warpgroup. If dV is accumulated with a select, that happens here, from P in
   // the place of the factors.
@@ -128,7 +126,7 @@ struct DvConsumer : SplitConsumer<C> {
   __device__ __forceinline__ void exponentiate_options(OperandA& probs, Scores& s, int tile) {
     constexpr bool kSelects = Options::kSelectsP || kMode == TileMode::guarded;
     OperandA sent;
-    const auto keep = [&](int step, const unsigned (&factors)[4]) {
+    const auto keep = [&](int step, const unsigned(&factors)[4]) {
 #pragma unroll
       for (int n = 0; n < 4; ++n) sent[step][n] = factors[n];
     };
@@ -136,8 +134,8 @@ struct DvConsumer : SplitConsumer<C> {
     unsigned seen = Base::tensor_mask();
     if constexpr (kSelects && kMode != TileMode::full) seen &= Base::visible_pairs(a, Base::task(), tile);
     if constexpr (kMode == TileMode::guarded) {
-      Base::template exponentiate_pairs<Base::kExchanged, kSelects>(probs, s, Base::lane_bias(), seen, kept, Base::guarded_exponents(),
-                                                                    keep);
+      Base::template exponentiate_pairs<Base::kExchanged, kSelects>(probs, s, Base::lane_bias(), seen, kept,
+                                                                    Base::guarded_exponents(), keep);
     } else {
       typename Base::RowState rows;
       Base::load_lse(rows.lse, queries.stage);
@@ -207,7 +205,9 @@ struct DvConsumer : SplitConsumer<C> {
     Base::mainloop_all(*this, s);
   }
   __device__ __forceinline__ void clear_accumulators() { Base::clear(dv); }
-  __device__ __forceinline__ void store_accumulators() const { Base::store_rows(p.backward.dv, dv, Base::dv_factor(), a.dim_v); }
+  __device__ __forceinline__ void store_accumulators() const {
+    Base::store_rows(p.backward.dv, dv, Base::dv_factor(), a.dim_v);
+  }
   __device__ __forceinline__ void run() { Base::run_persistent(*this); }
 };
 
@@ -237,12 +237,11 @@ struct DkConsumer : SplitConsumer<C> {
   // Replaces the factors by dS.
   __device__ __forceinline__ void differentiate_options(OperandA& factors, const Scores& dp, unsigned lane_delta,
                                                         bool masked) const {
-    Base::template differentiate_pairs<Base::kExchanged>(factors, dp, lane_delta, p.factors.keep,
-                                                         masked || Base::Options::kMasksAll,
-                                                         [&](int step, unsigned (&four)[4]) {
+    Base::template differentiate_pairs<Base::kExchanged>(
+        factors, dp, lane_delta, p.factors.keep, masked || Base::Options::kMasksAll, [&](int step, unsigned(&four)[4]) {
 #pragma unroll
-                                                           for (int n = 0; n < 4; ++n) four[n] = factors[step][n];
-                                                         });
+          for (int n = 0; n < 4; ++n) four[n] = factors[step][n];
+        });
   }
   // Row statistics arrive with Q.
   __device__ __forceinline__ void wait_for_both() const {

@@ -8,11 +8,11 @@
 namespace cuflash {
 
 struct StepInfo {
-  int head;              // query head
-  int q_first;           // first query of the tile
+  int head;     // query head
+  int q_first;  // first query of the tile
   // ALiBi: the position of that query minus the position of the task's first key, and the head's slope in units of
-  // log2, negative if all keys come after the queries. crosses: some visible keys come before a query and some after.
-  // dot_slope: the slope in units of dot products.
+  // log2; where ALiBi is affine, with the other sign if all keys come after the queries. dot_slope: the slope in units
+  // of dot products. crosses: some visible keys come before a query and some after.
   float distance, slope, dot_slope;
   int crosses;
   DropoutStream stream;  // of the tile's head

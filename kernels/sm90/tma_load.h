@@ -3,7 +3,7 @@
 
 #include "ptx/barrier.h"
 #include "ptx/tma.h"
-#include "sm90/pair_bits.h"
+#include "sm90/key_mask_tile.h"
 #include "tile/swizzled.h"
 
 namespace cuflash {

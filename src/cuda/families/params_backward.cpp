@@ -22,7 +22,7 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
   if (plan.ordered) b.dq_semaphore = static_cast<unsigned*>(part(w.dq_semaphore));
   if (plan.ordered || plan.main.persistent) b.ticket = static_cast<uint64*>(part(w.ticket));
   b.heads_together = plan.heads_together, b.heads_at_end = plan.heads_at_end;
-  b.counts_in_bias = plan.main.grid_x == 0;
+  b.counts_in_bias = plan.main.grid_x == 0 && plan.dq.grid_x == 0;
   return b;
 }
 

@@ -106,8 +106,10 @@ Limits dq_limits(const Sm90DqConfig& c, const Arch& arch) {
 // columns the exponentials are the bottleneck, and above 192 the registers are.
 Sm90DqConfig dq_config(Element element, int dim_qk, int dim_v, int options, const Arch& arch) {
   constexpr int kTileK = 64;
-  const int widest = std::max(dim_qk, dim_v), most = takes_registers(options) ? 64 : 128;
-  Sm90DqConfig c{element, dim_qk, dim_v, dim_qk <= most ? 3 : 2, kTileK, 4, 4, 2, widest > 64 && widest <= 192, options};
+  const int widest = std::max(dim_qk, dim_v);
+  const int most = (options & (kBias | kMaskTensor)) != 0 ? 0 : takes_registers(options) ? 64 : 128;
+  Sm90DqConfig c{element, dim_qk, dim_v, dim_qk <= most ? 3 : 2,       kTileK,
+                 4,       4,      2,     widest > 64 && widest <= 192, options};
   const auto fits = [&] { return shared_bytes(c) <= arch.shared_per_block; };
   if (!fits()) c.query_stages = 1;
   while (!fits()) --(c.value_stages >= c.key_stages ? c.value_stages : c.key_stages);
@@ -133,11 +135,16 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   const int options = options_of(p);
   const bool narrow = dim_qk == 64 && dim_v == 64, wide = dim_qk > 128 || dim_v > 128;
   const int warpgroups = narrow && !takes_registers(options) ? 3 : wide ? 1 : 2;
-  const bool separate = separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, target.reproducible);
-  const bool adds = p.dq && !separate;
-  const int stages = narrow ? 4 : wide ? 2 : adds ? 3 : 4;
-  Configs configs{{element, dim_qk, dim_v, kTileQ, warpgroups, stages, adds, options}, {}, false};
-  while (configs.main.stages > 2 && shared_bytes(configs.main) > target.arch.shared_per_block) --configs.main.stages;
+  const auto config = [&](bool adds) {
+    const int stages = narrow ? 4 : wide ? 2 : adds ? 3 : 4;
+    Sm90BackwardConfig c{element, dim_qk, dim_v, kTileQ, warpgroups, stages, adds, options};
+    while (c.stages > 2 && shared_bytes(c) > target.arch.shared_per_block) --c.stages;
+    return c;
+  };
+  // Tiles of both a bias and a mask leave no shared memory for those of dQ.
+  const bool separate = separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, target.reproducible) ||
+                        (p.dq && !wide && shared_bytes(config(true)) > target.arch.shared_per_block);
+  Configs configs{config(p.dq && !separate), {}, false};
   configs.tuned = apply_tuned(kTunable, target.choice, target.arch, configs.main);
   if (separate) configs.dq = dq_config(element, dim_qk, dim_v, options, target.arch);
   return configs;
