@@ -43,7 +43,7 @@ struct AttentionParams {
   double scale, softcap;
   double keep_scale;  // 1 / (1 - dropout_p)
   uint64 dropout_seed, dropout_offset;
-  unsigned dropout_threshold;  // an element is kept if its random word is at least this; 0: no dropout
+  unsigned dropout_threshold;  // of philox.h; 0: nothing is dropped
   uint64* tile_counts;         // null, or {visited, masked, skipped}
 };
 

@@ -1,12 +1,13 @@
 // The dropout decision of one (seed, offset, b, h, i, j), identical on every backend. Device compilers read this file
 // too, so it includes no standard header.
 //
-// Philox4x32-10 (Salmon et al., SC 2011) is used twice: once per head, keyed by the seed, on (offset, b, h), which
-// yields the 128 bits of the head's stream; then once per group of four decisions, keyed by the stream, on the group's
-// coordinates.
+// Two generators of the Philox family (Salmon et al., SC 2011): Philox4x32-10, keyed by the seed, on (offset, b, h)
+// yields the head's stream, once per head; Philox2x32-7, keyed by the stream, on the coordinates of a group yields four
+// decisions of 16 bits each. Seven rounds pass the statistical tests of that paper, and each is one 32 x 32 bit product
+// and one xor of three words.
 //
 // A group is the 2x2 block {i, i + 8} x {j, j + 8} inside a 16x16 block. A thread of a tensor core kernel holds whole
-// groups of this shape both in S (queries in rows) and in its transpose, so neither orientation discards random words.
+// groups of this shape both in S (queries in rows) and in its transpose, so neither orientation discards random bits.
 #pragma once
 
 #include "shared_function.h"
@@ -33,35 +34,60 @@ CUFLASH_SHARED_FUNCTION PhiloxWords philox4x32_10(unsigned key0, unsigned key1, 
   return counter;
 }
 
-// The random stream of one head.
+// The four decisions of a group. Word 0 belongs to row i, word 1 to row i + 8; in each, the low half belongs to column
+// j, the high half to column j + 8.
+struct DropoutGroup {
+  unsigned word[2];
+
+  // Whether (i + 8 * second_row, j + 8 * second_column) is kept; both are 0 or 1. threshold: of dropout_threshold.
+  CUFLASH_SHARED_FUNCTION bool keeps(unsigned second_row, unsigned second_column, unsigned threshold) const {
+    return (second_column ? word[second_row] : word[second_row] << 16) >= threshold;
+  }
+};
+
+constexpr unsigned kDropoutMultiplier = 0xD256D193u, kDropoutKeyStep = 0x9E3779B9u;
+constexpr int kDropoutRounds = 7;
+
+CUFLASH_SHARED_FUNCTION DropoutGroup philox2x32_7(unsigned key, unsigned counter0, unsigned counter1) {
+  for (int round = 0; round < kDropoutRounds; ++round) {
+    const unsigned long long product = 1ull * kDropoutMultiplier * counter0;
+    counter0 = static_cast<unsigned>(product >> 32) ^ key ^ counter1;
+    counter1 = static_cast<unsigned>(product);
+    key += kDropoutKeyStep;
+  }
+  return {{counter0, counter1}};
+}
+
+// The random stream of one head: the key, and where the counters of its groups begin. Counters of two heads with equal
+// keys overlap only if both of their beginnings are close, which 96 random bits make as good as impossible.
 struct DropoutStream {
-  PhiloxWords stream;
+  unsigned key, begin_i, begin_j;
 };
 
 CUFLASH_SHARED_FUNCTION DropoutStream dropout_stream(unsigned long long seed, unsigned long long offset, unsigned b,
                                                      unsigned h) {
-  return {philox4x32_10(static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32),
-                        {{static_cast<unsigned>(offset), static_cast<unsigned>(offset >> 32), b, h}})};
+  const PhiloxWords words = philox4x32_10(static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32),
+                                          {{static_cast<unsigned>(offset), static_cast<unsigned>(offset >> 32), b, h}});
+  return {words.word[0], words.word[1], words.word[2]};
 }
 
 // Group coordinate of i or j.
 CUFLASH_SHARED_FUNCTION unsigned dropout_coordinate(unsigned n) { return (n / 16) * 8 + n % 8; }
 
-// The four words of the group of (i, j); dropout_word selects the one of (i, j).
-CUFLASH_SHARED_FUNCTION PhiloxWords dropout_group(const DropoutStream& head, unsigned i, unsigned j) {
-  return philox4x32_10(head.stream.word[0], head.stream.word[1],
-                       {{dropout_coordinate(j), dropout_coordinate(i), head.stream.word[2], head.stream.word[3]}});
+// The group that contains (i, j). The first product depends on i alone, so that a loop over j need not repeat it.
+CUFLASH_SHARED_FUNCTION DropoutGroup dropout_group(const DropoutStream& head, unsigned i, unsigned j) {
+  return philox2x32_7(head.key, head.begin_i + dropout_coordinate(i), head.begin_j + dropout_coordinate(j));
 }
-CUFLASH_SHARED_FUNCTION unsigned dropout_word(unsigned i, unsigned j) { return (i / 8) % 2 * 2 + (j / 8) % 2; }
 
-// A score is kept if its word is at least this: p in steps of 2^-32, clamped so that something is always kept.
+// p in steps of 2^-16, clamped so that something is always kept; in the upper half of a word, where comparing a word
+// compares its upper half.
 CUFLASH_SHARED_FUNCTION unsigned dropout_threshold(double p) {
-  const double scaled = p * 4294967296.0 + 0.5;
-  return scaled >= 4294967295.0 ? 4294967295u : static_cast<unsigned>(scaled);
+  const double scaled = p * 65536.0 + 0.5;
+  return (scaled >= 65535.0 ? 65535u : static_cast<unsigned>(scaled)) << 16;
 }
 
 CUFLASH_SHARED_FUNCTION bool dropout_keeps(const DropoutStream& head, unsigned i, unsigned j, unsigned threshold) {
-  return dropout_group(head, i, j).word[dropout_word(i, j)] >= threshold;
+  return dropout_group(head, i, j).keeps(i / 8 % 2, j / 8 % 2, threshold);
 }
 
 }  // namespace cuflash

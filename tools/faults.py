@@ -266,7 +266,7 @@ FAULTS = {
         Fault("masking adds", "(seen & (Bits)at(s + first + n)) | (~seen & hidden)",
               "(Bits)(at(s + first + n) + (Vec<T>)(~seen & hidden))"),
         Fault("dropout decisions transposed", "q / 8 * 16 + w / 2 * 8", "q / 8 * 16 + w % 2 * 8"),
-        Fault("a round key of Philox lost", "c[2] = a.high ^ c[3] ^ key1", "c[2] = a.high ^ c[3]"),
+        Fault("the round keys of dropout lost", "product.high ^ key ^ c[1]", "product.high ^ c[1]"),
     ],
     "src/cpu/forward.cpp": [
         Fault("sink missing from l", "l * weight(largest) + weight(sink)", "l * weight(largest)"),
@@ -309,8 +309,8 @@ FAULTS = {
               "splits_of(keys, plan.head_blocks)", CACHE),
     ],
     "src/cpu/score_rows.cpp": [
-        Fault("dropout decisions of a row swapped", "words.word[dropout_word(i, j + 8)]",
-              "words.word[dropout_word(i, j)]", "decode_test"),
+        Fault("dropout decisions of a row swapped", "group.keeps(second_row, 1, threshold)",
+              "group.keeps(second_row, 0, threshold)", "decode_test"),
         Fault("a decode row sees a key too many", "std::min(seen.end, keys.end)", "std::min(seen.end + 1, keys.end)",
               "decode_test"),
     ],
@@ -387,6 +387,12 @@ FAULTS = {
     ],
     "kernels/philox.h": [
         Fault("a round of Philox lost", "kPhiloxRounds = 10", "kPhiloxRounds = 9", "philox_test"),
-        Fault("rows i and i + 8 share dropout", "(i / 8) % 2 * 2 + (j / 8) % 2", "(j / 8) % 2", "philox_test"),
+        Fault("a round of dropout's Philox lost", "kDropoutRounds = 7", "kDropoutRounds = 6", "philox_test"),
+        Fault("dropout's key does not change between rounds", "key += kDropoutKeyStep;", "", "philox_test"),
+        Fault("heads share their counters", "head.begin_j + dropout_coordinate(j)", "dropout_coordinate(j)",
+              "philox_test"),
+        Fault("rows i and i + 8 share dropout", ".keeps(i / 8 % 2, j / 8 % 2, threshold)",
+              ".keeps(0, j / 8 % 2, threshold)", "philox_test"),
+        Fault("a threshold of 15 bits", "p * 65536.0 + 0.5", "p * 32768.0 + 0.5", "philox_test"),
     ],
 }

@@ -68,11 +68,13 @@ struct ScoreOptions {
     if (!kHasMask || !a.mask.data) return true;
     return exists && static_cast<const unsigned char*>(a.mask.data)[mask_offset + i * a.mask.row_stride + j] != 0;
   }
+  // A probability may be too small to drop anything and still scale what is kept.
   __device__ bool has_dropout() const { return kHasDropout && a.dropout_threshold != 0; }
-  // Random words of {i, i + 8} x {j, j + 8}. Word 2 * (second row) + (second column) keeps its element if it is at
-  // least the threshold.
-  __device__ PhiloxWords philox_words(int i, int j) const {
-    return dropout_group(stream, static_cast<unsigned>(i), static_cast<unsigned>(j));
+  // What is kept is multiplied by this; 1 without dropout.
+  __device__ Real keep_scale() const { return kHasDropout ? static_cast<Real>(a.keep_scale) : Real(1); }
+  // Decisions about {i, i + 8} x {j, j + 8}.
+  __device__ DropoutGroup dropout_group(int i, int j) const {
+    return cuflash::dropout_group(stream, static_cast<unsigned>(i), static_cast<unsigned>(j));
   }
 };
 

@@ -53,11 +53,11 @@ __device__ __forceinline__ void apply_dropout(Accumulator<Real> (&probs)[kRowTil
       for (int n = 0; n < kTiles; n += 2)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const PhiloxWords words =
-              options.philox_words(q_first + lane.row + m * 16, k_first + lane.column + n * 8 + e);
+          const DropoutGroup group =
+              options.dropout_group(q_first + lane.row + m * 16, k_first + lane.column + n * 8 + e);
 #pragma unroll
           for (int w = 0; w < 4; ++w)
-            if (words.word[w] < threshold) probs[m][n + w % 2].x[w / 2 * 2 + e] = 0;
+            if (!group.keeps(w / 2, w % 2, threshold)) probs[m][n + w % 2].x[w / 2 * 2 + e] = 0;
         }
   }
 }

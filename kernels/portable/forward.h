@@ -268,11 +268,10 @@ struct Forward {
     softmax.reduce_row_sum();
     const Real sink = a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, query_tile.h))
                                   : minus_infinity<Real>();
-    const Real keep = options.has_dropout() ? static_cast<Real>(a.keep_scale) : Real(1);
 #pragma unroll
     for (int r = 0; r < 2 * kRowTiles; ++r) {
       const FinalizedRow<Real> row =
-          finalize_row(softmax.row_max[r], softmax.row_sum[r], options.natural_scale(), sink, keep);
+          finalize_row(softmax.row_max[r], softmax.row_sum[r], options.natural_scale(), sink, options.keep_scale());
       const int i = query_tile.q_first + row_of(r);
       const bool exists = i < sequence.len_q;
 #pragma unroll

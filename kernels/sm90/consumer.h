@@ -196,13 +196,12 @@ struct Consumer {
     softmax.reduce_row_sum();
     const float sink = a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, info.h))
                                    : minus_infinity<float>();
-    const float keep = options.has_dropout() ? static_cast<float>(a.keep_scale) : 1.0f;
     const LaneCoord lane = lane_coord();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int i = info.q_first + lane.row + 8 * r;
       const FinalizedRow<float> row =
-          finalize_row(softmax.row_max[r], softmax.row_sum[r], options.natural_scale(), sink, keep);
+          finalize_row(softmax.row_max[r], softmax.row_sum[r], options.natural_scale(), sink, options.keep_scale());
       const bool exists = i < info.len_q;
       o_scale[r] = exists ? row.o_scale : 0;
       if (f.lse.data && lane.column == 0 && i < info.rows_end)

@@ -35,21 +35,34 @@ def _philox(key: Tuple[Any, Any], counter: Tuple[Any, Any, Any, Any]) -> Tuple[A
     return c0, c1, c2, c3
 
 
+def _philox2(key: Any, counter: Tuple[Any, Any]) -> Tuple[Any, Any]:
+    """Philox2x32-7 of the same authors."""
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    c0, c1 = counter
+    for _ in range(7):
+        product = np.uint64(0xD256D193) * c0
+        c0, c1 = (product >> half) ^ key ^ c1, product & low
+        key = (key + np.uint64(0x9E3779B9)) & low
+    return c0, c1
+
+
 def dropout_keeps(shape: Tuple[int, int, int, int], p: float, seed: int, offset: int) -> Array:
-    """Which scores of [B, H, Sq, Sk] are kept: one random stream per head, one word per score."""
+    """Which scores of [B, H, Sq, Sk] are kept: one random stream per head, 16 random bits per score."""
     b, h, i, j = (np.arange(n, dtype=np.uint64).reshape((-1,) + (1,) * (3 - d)) for d, n in enumerate(shape))
     words = [np.uint64(x & 0xFFFFFFFF) for x in (seed, seed >> 32, offset, offset >> 32)]
     zero = b * h * np.uint64(0)
     stream = _philox((words[0], words[1]), (words[2] + zero, words[3] + zero, b + zero, h + zero))
 
-    def group(n: Array) -> Array:  # one draw serves n and n + 8
-        return n // np.uint64(16) * np.uint64(8) + n % np.uint64(8)
+    def counter(begin: Array, n: Array) -> Array:  # one draw serves n and n + 8
+        return (begin + n // np.uint64(16) * np.uint64(8) + n % np.uint64(8)) & np.uint64(0xFFFFFFFF)
 
-    everywhere = i * j * np.uint64(0)
-    drawn = _philox((stream[0], stream[1]), (group(j) + everywhere, group(i) + everywhere, stream[2], stream[3]))
-    which = i // np.uint64(8) % np.uint64(2) * np.uint64(2) + j // np.uint64(8) % np.uint64(2)
-    word = np.choose(which.astype(np.int64) + np.zeros(shape, np.int64), [np.broadcast_to(w, shape) for w in drawn])
-    return word >= min(int(p * 2.0**32 + 0.5), 2**32 - 1)
+    def second(n: Array) -> Array:  # of the two that a draw serves
+        return n // np.uint64(8) % np.uint64(2)
+
+    drawn = _philox2(stream[0], (counter(stream[1], i), counter(stream[2], j)))
+    word = np.where(second(i) == 1, drawn[1], drawn[0])
+    bits = np.where(second(j) == 1, word >> np.uint64(16), word & np.uint64(0xFFFF))
+    return bits >= min(int(p * 2.0**16 + 0.5), 2**16 - 1)
 
 
 def _weights(q: Array, k: Array, options: dict) -> Weights:

@@ -39,11 +39,10 @@ struct Source {
   int64_t count, dim;
 };
 
-// The random numbers that a panel draws for dropout (philox.h): the stream of the head, and the group of its first
-// pair.
+// The random numbers that a panel draws for dropout (philox.h): the key of the head, and the counter of the group of
+// its first pair.
 struct DropoutDraw {
-  uint32_t stream[4];
-  uint32_t group_i, group_j, threshold;
+  uint32_t key, counter_i, counter_j, threshold;
 };
 
 // Sums of the weights of each lane before and after rounding; [lane] each.

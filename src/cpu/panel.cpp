@@ -87,10 +87,9 @@ void Panel<T, E>::find_visible(const Problem& p, const Head& head) {
 template <class T, class E>
 void Panel<T, E>::draw_dropout(const Problem& p, const Head& head) {
   const auto b = static_cast<uint32_t>(head.b), h = static_cast<uint32_t>(head.h);
-  const PhiloxWords stream = dropout_stream(p.dropout.seed, p.dropout.offset, b, h).stream;
-  const DropoutDraw draw{{stream.word[0], stream.word[1], stream.word[2], stream.word[3]},
-                         dropout_coordinate(static_cast<uint32_t>(queries.begin)),
-                         dropout_coordinate(static_cast<uint32_t>(keys.begin)),
+  const DropoutStream stream = dropout_stream(p.dropout.seed, p.dropout.offset, b, h);
+  const DropoutDraw draw{stream.key, stream.begin_i + dropout_coordinate(static_cast<uint32_t>(queries.begin)),
+                         stream.begin_j + dropout_coordinate(static_cast<uint32_t>(keys.begin)),
                          dropout_threshold(p.dropout.p)};
   kernels.draw_dropout(keys.size(), draw, static_cast<T>(1 / (1 - p.dropout.p)), keep);
 }

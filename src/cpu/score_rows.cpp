@@ -65,11 +65,12 @@ void drop(const Problem& p, const ScoreRow& row, T* w) {
   const unsigned threshold = dropout_threshold(p.dropout.p);
   const T kept = static_cast<T>(1 / (1 - p.dropout.p));
   const auto i = static_cast<uint32_t>(row.query);
+  const unsigned second_row = i / 8 % 2;
   for (int64_t k = 0; k < row.keys.size(); k += k % 16 == 7 ? 9 : 1) {
     const auto j = static_cast<uint32_t>(row.keys.begin + k);
-    const PhiloxWords words = dropout_group(stream, i, j);
-    w[k] *= words.word[dropout_word(i, j)] >= threshold ? kept : T{0};
-    if (k + 8 < row.keys.size()) w[k + 8] *= words.word[dropout_word(i, j + 8)] >= threshold ? kept : T{0};
+    const DropoutGroup group = dropout_group(stream, i, j);
+    w[k] *= group.keeps(second_row, 0, threshold) ? kept : T{0};
+    if (k + 8 < row.keys.size()) w[k + 8] *= group.keeps(second_row, 1, threshold) ? kept : T{0};
   }
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace cuflash {
 namespace {
@@ -33,27 +34,66 @@ TEST(Philox, GivesTheKnownAnswersOfItsPaper) {
   }
 }
 
-unsigned word_of(const DropoutStream& head, unsigned i, unsigned j) {
-  return dropout_group(head, i, j).word[dropout_word(i, j)];
+TEST(Philox, TheShortGeneratorGivesTheKnownAnswersOfItsPaper) {
+  const unsigned answers[][5] = {
+      {0, 0, 0, 0x257a3673u, 0xcd26be2au},
+      {~0u, ~0u, ~0u, 0xab302c4du, 0x3dc9d239u},
+      {0x13198a2eu, 0x243f6a88u, 0x85a308d3u, 0xbedbbe6bu, 0xe4c770b3u},
+  };
+  for (const auto& [key, counter0, counter1, expected0, expected1] : answers) {
+    const DropoutGroup group = philox2x32_7(key, counter0, counter1);
+    EXPECT_EQ(group.word[0], expected0);
+    EXPECT_EQ(group.word[1], expected1);
+  }
+}
+
+// The 16 bits that decide about (i, j).
+unsigned bits_of(const DropoutStream& head, unsigned i, unsigned j) {
+  const DropoutGroup group = dropout_group(head, i, j);
+  return group.word[i / 8 % 2] >> (j / 8 % 2 * 16) & 0xffffu;
 }
 
 // A saved (seed, offset) has to give the same mask in the next version and on the next backend. The numbers come from a
 // separate implementation of the two steps that philox.h describes.
 TEST(Dropout, DecisionsNeverChangeBetweenVersions) {
-  EXPECT_EQ(word_of(dropout_stream(0, 0, 0, 0), 0, 0), 0xcb63db8cu);
-  EXPECT_EQ(word_of(dropout_stream(1, 0, 0, 0), 0, 0), 0x0c507a6eu);
-  EXPECT_EQ(word_of(dropout_stream(42, 7, 1, 3), 5, 9), 0x77d2a862u);
-  EXPECT_EQ(word_of(dropout_stream(42, 7, 1, 3), 13, 9), 0x7b54a9b4u);
-  EXPECT_EQ(word_of(dropout_stream(0x123456789abcdef0u, 0xfedcba9876543210u, 65536, 31), 1000003, 77), 0xf33a237cu);
+  EXPECT_EQ(bits_of(dropout_stream(0, 0, 0, 0), 0, 0), 0x6db5u);
+  EXPECT_EQ(bits_of(dropout_stream(1, 0, 0, 0), 0, 0), 0x5923u);
+  EXPECT_EQ(bits_of(dropout_stream(42, 7, 1, 3), 5, 9), 0xa65au);
+  EXPECT_EQ(bits_of(dropout_stream(42, 7, 1, 3), 13, 9), 0xf582u);
+  EXPECT_EQ(bits_of(dropout_stream(42, 7, 1, 3), 13, 1), 0xf386u);
+  EXPECT_EQ(bits_of(dropout_stream(0x123456789abcdef0u, 0xfedcba9876543210u, 65536, 31), 1000003, 77), 0x7c6bu);
 }
 
-TEST(Dropout, EveryPairHasAWordOfItsOwn) {
+// The same function, written down once more without the header's help.
+unsigned written_out(const DropoutStream& head, uint64_t i, uint64_t j) {
+  const uint64_t two32 = uint64_t{1} << 32;
+  uint64_t a = (head.begin_i + i / 16 * 8 + i % 8) % two32, b = (head.begin_j + j / 16 * 8 + j % 8) % two32;
+  for (uint64_t round = 0; round < 7; ++round) {
+    const uint64_t product = a * 0xD256D193u;
+    a = product / two32 ^ (head.key + round * 0x9E3779B9u) % two32 ^ b;
+    b = product % two32;
+  }
+  const uint64_t word = i % 16 < 8 ? a : b;
+  return static_cast<unsigned>(j % 16 < 8 ? word % 65536 : word / 65536);
+}
+
+TEST(Dropout, AgreesWithASecondImplementation) {
+  for (unsigned n = 0; n < 20000; ++n) {
+    const DropoutStream head = dropout_stream(n % 7, n % 5, n % 3, n % 11);
+    const unsigned i = n * 2654435761u >> n % 32, j = n * 2246822519u >> n % 29;
+    ASSERT_EQ(bits_of(head, i, j), written_out(head, i, j)) << i << ", " << j;
+  }
+}
+
+TEST(Dropout, EveryGroupHasBitsOfItsOwn) {
   const DropoutStream head = dropout_stream(3, 4, 5, 6);
-  std::set<unsigned> words;
-  for (unsigned i = 0; i < 48; ++i)
-    for (unsigned j = 0; j < 48; ++j) words.insert(word_of(head, i, j));
-  // 2,304 draws out of 2^32 collide with probability 6e-4; this seed has none.
-  EXPECT_EQ(words.size(), 48u * 48u);
+  std::set<std::pair<unsigned, unsigned>> words;
+  for (unsigned i = 0; i < 96; ++i)
+    for (unsigned j = 0; j < 96; ++j) {
+      const DropoutGroup group = dropout_group(head, i, j);
+      words.insert({group.word[0], group.word[1]});
+    }
+  EXPECT_EQ(words.size(), 48u * 48u);  // counters differ and the generator is a bijection
 }
 
 TEST(Dropout, AGroupIsTwoByTwoPairsEightApart) {
@@ -62,21 +102,47 @@ TEST(Dropout, AGroupIsTwoByTwoPairsEightApart) {
   for (unsigned i = 0; i < 40; ++i) {
     for (unsigned j = 0; j < 40; ++j) {
       const unsigned first_i = i / 16 * 16 + i % 8, first_j = j / 16 * 16 + j % 8;
-      const PhiloxWords group = dropout_group(head, first_i, first_j);
-      const unsigned place = (i != first_i ? 2u : 0u) + (j != first_j ? 1u : 0u);
-      EXPECT_EQ(dropout_keeps(head, i, j, threshold), group.word[place] >= threshold) << i << ", " << j;
+      const DropoutGroup group = dropout_group(head, first_i, first_j);
+      EXPECT_EQ(dropout_keeps(head, i, j, threshold), group.keeps(i != first_i, j != first_j, threshold))
+          << i << ", " << j;
     }
   }
 }
 
 TEST(Dropout, ThresholdsAtTheEdges) {
-  EXPECT_EQ(dropout_threshold(0), 0u);
-  EXPECT_EQ(dropout_threshold(1e-16), 0u);
-  EXPECT_EQ(dropout_threshold(0x1p-32), 1u);
-  EXPECT_EQ(dropout_threshold(0.5), 0x80000000u);
-  EXPECT_EQ(dropout_threshold(1 - 0x1p-32), 0xffffffffu);
-  EXPECT_EQ(dropout_threshold(1 - 1e-12), 0xffffffffu);
-  EXPECT_EQ(dropout_threshold(std::nextafter(1.0, 0.0)), 0xffffffffu);
+  const auto steps = [](double p) { return dropout_threshold(p) / 65536.0; };
+  EXPECT_EQ(steps(0), 0);
+  EXPECT_EQ(steps(1e-16), 0);
+  EXPECT_EQ(steps(0.99 * 0x1p-17), 0);
+  EXPECT_EQ(steps(0x1p-17), 1);
+  EXPECT_EQ(steps(0x1p-16), 1);
+  EXPECT_EQ(steps(0.1), 6554);
+  EXPECT_EQ(steps(0.5), 32768);
+  EXPECT_EQ(steps(1 - 0x1p-16), 65535);
+  EXPECT_EQ(steps(1 - 1e-12), 65535);
+  EXPECT_EQ(steps(std::nextafter(1.0, 0.0)), 65535);
+}
+
+// Of the 65,536 values that a half of a word takes, exactly as many are kept as the threshold says, whatever the other
+// half holds.
+TEST(Dropout, TheKeptShareIsExactToItsSteps) {
+  for (const double p : {0.0, 0x1p-16, 0.01, 0.1, 0.5, 0.9, 0.999, 1 - 0x1p-16}) {
+    const unsigned threshold = dropout_threshold(p);
+    unsigned kept[2][2] = {};
+    for (unsigned value = 0; value < 65536; ++value) {
+      const unsigned other = value * 40503u % 65536;
+      const DropoutGroup low{{value | other << 16, other << 16 | value}}, high{{value << 16 | other, value << 16}};
+      for (unsigned row = 0; row < 2; ++row) {
+        kept[row][0] += low.keeps(row, 0, threshold);
+        kept[row][1] += high.keeps(row, 1, threshold);
+      }
+    }
+    for (const auto& row : kept)
+      for (const unsigned count : row) {
+        EXPECT_EQ(count, 65536 - threshold / 65536) << "p = " << p;
+        EXPECT_LE(std::fabs(count / 65536.0 - (1 - p)), 0x1p-17) << "p = " << p;
+      }
+  }
 }
 
 using Visit = std::function<void(unsigned i, unsigned j)>;
@@ -136,6 +202,72 @@ TEST(Dropout, NeighboursInARowAColumnAndAGroupAreUnrelated) {
     expect_unrelated(head, head, 0, step, "along a row");
     expect_unrelated(head, head, step, step, "diagonal");
   }
+}
+
+// Deviation of counts from equal shares: chi-square of many cells is nearly normal, with mean and half the variance
+// equal to the degrees of freedom.
+double chi_square_deviations(const std::vector<int64_t>& counts) {
+  int64_t total = 0;
+  for (const int64_t count : counts) total += count;
+  const double expected = static_cast<double>(total) / static_cast<double>(counts.size());
+  double chi_square = 0;
+  for (const int64_t count : counts) {
+    const double difference = static_cast<double>(count) - expected;
+    chi_square += difference * difference / expected;
+  }
+  const double freedom = static_cast<double>(counts.size() - 1);
+  return (chi_square - freedom) / std::sqrt(2 * freedom);
+}
+
+TEST(Dropout, BitsAreUniform) {
+  for (const unsigned h : {0u, 1u, 31u}) {
+    const DropoutStream head = dropout_stream(17, 3, 0, h);
+    std::vector<int64_t> all(65536), place[4];
+    for (auto& counts : place) counts.resize(1024);
+    for_each_pair([&](unsigned i, unsigned j) {
+      const unsigned bits = bits_of(head, i, j);
+      ++all[bits];
+      ++place[i / 8 % 2 * 2 + j / 8 % 2][bits >> 6];
+    });
+    EXPECT_LT(std::fabs(chi_square_deviations(all)), 4.5);
+    for (const auto& counts : place) EXPECT_LT(std::fabs(chi_square_deviations(counts)), 4.5);
+  }
+}
+
+// The joint distribution of two decisions: of their upper bits, which decide at an ordinary p, and of their lower ones.
+void expect_independent(const DropoutStream& one, const DropoutStream& other, unsigned step_i, unsigned step_j,
+                        const char* what) {
+  std::vector<int64_t> upper(4096), lower(4096);
+  double products = 0;
+  for_each_pair([&](unsigned i, unsigned j) {
+    const unsigned x = bits_of(one, i, j), y = bits_of(other, i + step_i, j + step_j);
+    ++upper[(x >> 10) * 64 + (y >> 10)];
+    ++lower[x % 64 * 64 + y % 64];
+    products += (x - 32767.5) * (y - 32767.5);
+  });
+  EXPECT_LT(std::fabs(chi_square_deviations(upper)), 4.5) << what << ", step " << step_i << ", " << step_j;
+  EXPECT_LT(std::fabs(chi_square_deviations(lower)), 4.5) << what << ", step " << step_i << ", " << step_j;
+  // The product of two uniform values has the square of their variance, 65536^2 / 12, as its own.
+  const double deviation = products / (65536.0 * 65536.0 / 12) / kSide;
+  EXPECT_LT(std::fabs(deviation), 4.5) << what << ", step " << step_i << ", " << step_j;
+}
+
+TEST(Dropout, DecisionsAreIndependent) {
+  const DropoutStream head = dropout_stream(5, 6, 7, 8);
+  for (const unsigned step : {1u, 2u, 8u, 16u, 128u}) {
+    expect_independent(head, head, step, 0, "down a column");
+    expect_independent(head, head, 0, step, "along a row");
+    expect_independent(head, head, step, step, "diagonal");
+  }
+  const std::pair<const char*, DropoutStream> others[] = {{"next head", dropout_stream(5, 6, 7, 9)},
+                                                          {"next entry", dropout_stream(5, 6, 8, 8)},
+                                                          {"next offset", dropout_stream(5, 7, 7, 8)},
+                                                          {"next seed", dropout_stream(6, 6, 7, 8)}};
+  for (const auto& [what, other] : others) expect_independent(head, other, 0, 0, what);
+  // Heads whose streams differ in one word only, as chance may have it.
+  expect_independent(head, {head.key + 1, head.begin_i, head.begin_j}, 0, 0, "next key");
+  expect_independent(head, {head.key, head.begin_i + kSide, head.begin_j}, 0, 0, "next counter of rows");
+  expect_independent(head, {head.key, head.begin_i, head.begin_j + kSide}, 0, 0, "next counter of columns");
 }
 
 }  // namespace

@@ -97,11 +97,11 @@ struct ScoreChunk {
   }
 
  private:
-  // ds = p * (dropout(dP) - delta); p = dropout(p). A lane holds a Philox group {i, i + 8} x {j, j + 8} in two
+  // ds = p * (dropout(dP) - delta); p = dropout(p). A lane holds a dropout group {i, i + 8} x {j, j + 8} in two
   // neighbouring query tiles.
   __device__ __forceinline__ void drop(const Options& options, const Pair<Real> (&delta)[S::kQueryTiles], int i,
                                        int j) {
-    const Real kept = static_cast<Real>(options.a.keep_scale);
+    const Real kept = options.keep_scale();
     const unsigned threshold = options.a.dropout_threshold;
 #pragma unroll
     for (int m = 0; m < S::kKeyTiles; ++m)
@@ -109,16 +109,16 @@ struct ScoreChunk {
       for (int n = 0; n < S::kQueryTiles; n += 2)
 #pragma unroll
         for (int x = 0; x < 2; ++x) {
-          PhiloxWords words{};
+          DropoutGroup group{};
           if (options.has_dropout())
-            words = options.philox_words(i + 8 * n + lane_id() % 4 * 2 + x, j + 16 * m + lane_id() / 4);
+            group = options.dropout_group(i + 8 * n + lane_id() % 4 * 2 + x, j + 16 * m + lane_id() / 4);
 #pragma unroll
-          for (int word = 0; word < 4; ++word) {
-            Real& prob = p[m][n + word / 2].x[word % 2 * 2 + x];
-            Real& gradient = ds[m][n + word / 2].x[word % 2 * 2 + x];
-            const bool keeps = words.word[word] >= threshold;
+          for (int w = 0; w < 4; ++w) {
+            Real& prob = p[m][n + w / 2].x[w % 2 * 2 + x];
+            Real& gradient = ds[m][n + w / 2].x[w % 2 * 2 + x];
+            const bool keeps = group.keeps(w / 2, w % 2, threshold);
             const Real through = keeps ? gradient * kept : Real(0);
-            gradient = prob == Real(0) ? Real(0) : prob * (through - delta[n + word / 2].x[x]);
+            gradient = prob == Real(0) ? Real(0) : prob * (through - delta[n + w / 2].x[x]);
             prob = keeps ? prob * kept : Real(0);
           }
         }

@@ -130,43 +130,44 @@ inline Halves wide_product(Words x, uint32_t factor) {
 }
 #endif
 
-// philox4x32_10 of philox.h for the counters of several vectors.
+// philox2x32_7 of philox.h for the counters of several vectors.
 template <int kCount>
-inline void philox(uint32_t key0, uint32_t key1, Words (&counter)[kCount][4]) {
-  for (int round = 0; round < kPhiloxRounds; ++round) {
+inline void philox(uint32_t key, Words (&counter)[kCount][2]) {
+  for (int round = 0; round < kDropoutRounds; ++round) {
     for (int n = 0; n < kCount; ++n) {
-      Words(&c)[4] = counter[n];
-      const Halves a = wide_product(c[0], kPhiloxMultiplier0), b = wide_product(c[2], kPhiloxMultiplier1);
-      c[0] = b.high ^ c[1] ^ key0, c[1] = b.low;
-      c[2] = a.high ^ c[3] ^ key1, c[3] = a.low;
+      Words(&c)[2] = counter[n];
+      const Halves product = wide_product(c[0], kDropoutMultiplier);
+      c[0] = product.high ^ key ^ c[1];
+      c[1] = product.low;
     }
-    key0 += kPhiloxKeyStep0, key1 += kPhiloxKeyStep1;
+    key += kDropoutKeyStep;
   }
 }
 
-// A group is the 2 x 2 pairs {i, i + 8} x {j, j + 8}: one row of groups for each of the first 8 keys of 16. Two rows
-// are computed at once, so that one product need not wait for the other.
+// A group is the 2 x 2 pairs {i, i + 8} x {j, j + 8}: one row of groups for each of the first 8 keys of 16. Several
+// rows are computed at once, so that one product need not wait for the other.
 template <class T>
 void draw_dropout(int64_t keys, const DropoutDraw& draw, T kept, T* keep) {
   constexpr int kLanes = V<T>::kLanes, kWords = kVectorBytes / 4, kGroups = kLanes / 2;
-  constexpr int kVectors = (kGroups + kWords - 1) / kWords, kAtOnce = 2;
-  Words group_i[kVectors] = {};
-  for (int n = 0; n < kVectors * kWords; ++n) group_i[n / kWords][n % kWords] = draw.group_i + static_cast<uint32_t>(n);
+  constexpr int kVectors = (kGroups + kWords - 1) / kWords, kAtOnce = 4;
+  Words counter_i[kVectors] = {};
+  for (int n = 0; n < kVectors * kWords; ++n)
+    counter_i[n / kWords][n % kWords] = draw.counter_i + static_cast<uint32_t>(n);
   for (int64_t row = 0; row < (keys + 15) / 16 * 8; row += kAtOnce) {
-    Words counter[kAtOnce * kVectors][4];
+    Words counter[kAtOnce * kVectors][2];
     for (int n = 0; n < kAtOnce * kVectors; ++n) {
-      counter[n][0] = Words{} + (draw.group_j + static_cast<uint32_t>(row + n / kVectors));
-      counter[n][1] = group_i[n % kVectors];
-      counter[n][2] = Words{} + draw.stream[2], counter[n][3] = Words{} + draw.stream[3];
+      counter[n][0] = counter_i[n % kVectors];
+      counter[n][1] = Words{} + (draw.counter_j + static_cast<uint32_t>(row + n / kVectors));
     }
-    philox(draw.stream[0], draw.stream[1], counter);
+    philox(draw.key, counter);
     for (int r = 0; r < kAtOnce; ++r) {
+      // Pair (i + w / 2 * 8, j + w % 2 * 8): word w / 2, of which the low half is moved up to be compared.
       alignas(64) uint32_t words[4][kVectors * kWords];
       for (int w = 0; w < 4; ++w)
         for (int v = 0; v < kVectors; ++v)
-          *reinterpret_cast<Words*>(&words[w][v * kWords]) = counter[r * kVectors + v][w];
+          *reinterpret_cast<Words*>(&words[w][v * kWords]) = counter[r * kVectors + v][w / 2] << (w % 2 ? 0 : 16);
       T* first = keep + ((row + r) / 8 * 16 + (row + r) % 8) * kLanes;
-      for (int w = 0; w < 4; ++w)  // pair (i + w / 2 * 8, j + w % 2 * 8), as dropout_word says
+      for (int w = 0; w < 4; ++w)
         for (int q = 0; q < kGroups; ++q)
           first[w % 2 * 8 * kLanes + q / 8 * 16 + w / 2 * 8 + q % 8] = words[w][q] >= draw.threshold ? kept : T{0};
     }

@@ -63,14 +63,26 @@ def packed_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, **options):
 
 
 def keeps(batch, heads, len_q, len_k, dropout_p, seed_and_offset):
-    """bool [B, H, Sq, Sk]: the decisions of Philox4x32-10, keyed by the seed, then by the stream of the head."""
+    """bool [B, H, Sq, Sk]: 16 bits of Philox2x32-7 decide, keyed by the stream of the head, which Philox4x32-10
+    derives from the seed."""
     seed, offset = seed_and_offset
     b, h, i, j = np.meshgrid(*(np.arange(n, dtype=np.uint64) for n in (batch, heads, len_q, len_k)), indexing="ij")
     stream = _philox(seed & 0xFFFFFFFF, seed >> 32, (offset & 0xFFFFFFFF, offset >> 32, b, h))
     group_of_i, group_of_j = ((n // 16) * 8 + n % 8 for n in (i, j))
-    words = _philox(stream[0], stream[1], (group_of_j, group_of_i, stream[2], stream[3]))
-    word = np.choose(((i // 8) % 2 * 2 + (j // 8) % 2).astype(np.int64), words)
-    return torch.from_numpy(word >= np.uint64(int(dropout_p * 2**32 + 0.5)))
+    words = _philox2(stream[0], stream[1] + group_of_i, stream[2] + group_of_j)
+    word = np.choose(((i // 8) % 2).astype(np.int64), words)
+    bits = np.where((j // 8) % 2 == 1, word >> np.uint64(16), word & np.uint64(0xFFFF))
+    return torch.from_numpy(bits >= np.uint64(int(dropout_p * 2**16 + 0.5)))
+
+
+def _philox2(key, c0, c1):
+    low = np.uint64(0xFFFFFFFF)
+    c0, c1 = c0 & low, c1 & low
+    for _ in range(7):
+        product = np.uint64(0xD256D193) * c0
+        c0, c1 = (product >> np.uint64(32)) ^ c1 ^ key, product & low
+        key = (key + np.uint64(0x9E3779B9)) & low
+    return c0, c1
 
 
 def _philox(key0, key1, counter):
