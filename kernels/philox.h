@@ -74,9 +74,14 @@ CUFLASH_SHARED_FUNCTION DropoutStream dropout_stream(unsigned long long seed, un
 // Group coordinate of i or j.
 CUFLASH_SHARED_FUNCTION unsigned dropout_coordinate(unsigned n) { return (n / 16) * 8 + n % 8; }
 
-// The group that contains (i, j). The first product depends on i alone, so that a loop over j need not repeat it.
+// The group with these coordinates. The first product depends on group_i alone, so that a loop over columns need not
+// repeat it.
+CUFLASH_SHARED_FUNCTION DropoutGroup dropout_group_at(const DropoutStream& head, unsigned group_i, unsigned group_j) {
+  return philox2x32_7(head.key, head.begin_i + group_i, head.begin_j + group_j);
+}
+// The group that contains (i, j).
 CUFLASH_SHARED_FUNCTION DropoutGroup dropout_group(const DropoutStream& head, unsigned i, unsigned j) {
-  return philox2x32_7(head.key, head.begin_i + dropout_coordinate(i), head.begin_j + dropout_coordinate(j));
+  return dropout_group_at(head, dropout_coordinate(i), dropout_coordinate(j));
 }
 
 // p in steps of 2^-16, clamped so that something is always kept; in the upper half of a word, where comparing a word

@@ -72,9 +72,10 @@ struct ScoreOptions {
   __device__ bool has_dropout() const { return kHasDropout && a.dropout_threshold != 0; }
   // What is kept is multiplied by this; 1 without dropout.
   __device__ Real keep_scale() const { return kHasDropout ? static_cast<Real>(a.keep_scale) : Real(1); }
-  // Decisions about {i, i + 8} x {j, j + 8}.
-  __device__ DropoutGroup dropout_group(int i, int j) const {
-    return cuflash::dropout_group(stream, static_cast<unsigned>(i), static_cast<unsigned>(j));
+  // A lane's group that is group_rows and group_columns (of dropout_coordinate) after the one of its first pair (i, j).
+  __device__ DropoutGroup dropout_group(int i, int j, int group_rows, int group_columns) const {
+    return dropout_group_at(stream, dropout_coordinate(static_cast<unsigned>(i)) + static_cast<unsigned>(group_rows),
+                            dropout_coordinate(static_cast<unsigned>(j)) + static_cast<unsigned>(group_columns));
   }
 };
 

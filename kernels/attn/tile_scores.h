@@ -54,7 +54,7 @@ __device__ __forceinline__ void apply_dropout(Accumulator<Real> (&probs)[kRowTil
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const DropoutGroup group =
-              options.dropout_group(q_first + lane.row + m * 16, k_first + lane.column + n * 8 + e);
+              options.dropout_group(q_first + lane.row, k_first + lane.column, m * 8, n / 2 * 8 + e);
 #pragma unroll
           for (int w = 0; w < 4; ++w)
             if (!group.keeps(w / 2, w % 2, threshold)) probs[m][n + w % 2].x[w / 2 * 2 + e] = 0;

@@ -111,7 +111,7 @@ struct ScoreChunk {
         for (int x = 0; x < 2; ++x) {
           DropoutGroup group{};
           if (options.has_dropout())
-            group = options.dropout_group(i + 8 * n + lane_id() % 4 * 2 + x, j + 16 * m + lane_id() / 4);
+            group = options.dropout_group(i + lane_id() % 4 * 2, j + lane_id() / 4, n / 2 * 8 + x, m * 8);
 #pragma unroll
           for (int w = 0; w < 4; ++w) {
             Real& prob = p[m][n + w / 2].x[w % 2 * 2 + x];
