@@ -55,16 +55,16 @@ class Flex:
 
     @staticmethod
     def score_of(t, bias):
-        s = t.shape
-        if not (s.softcap or s.alibi or s.bias):
+        cap, slopes = t.shape.softcap, t.slopes if t.shape.alibi else None
+        if not cap and slopes is None and bias is None:
             return None
 
         def score(x, b, h, i, j):
-            if s.softcap:
-                x = s.softcap * torch.tanh(x / s.softcap)
-            if s.alibi:
-                x = x - t.slopes[h] * (i - j).abs()
-            return x + bias[0, h, i, j] if s.bias else x
+            if cap:
+                x = cap * torch.tanh(x / cap)
+            if slopes is not None:
+                x = x - slopes[h] * (i - j).abs()
+            return x + bias[0, h, i, j] if bias is not None else x
         return score
 
     @staticmethod

@@ -65,10 +65,14 @@ def chosen_shapes(options):
 
 def prepare(shapes, libraries, device):
     """Compiles the kernels of cuflash, several at once: one after the other they would take most of a first run."""
-    from peers_calls import Tensors, working_forms
+    from peers_calls import Tensors
 
     def compile_for(shape):
-        working_forms(libraries["cuflash"], Tensors(shape, device))  # a call that fails is reported when it is measured
+        try:
+            for call in libraries["cuflash"].forms(Tensors(shape, device)).values():
+                call()
+        except RuntimeError:
+            pass  # is reported when the shape is measured
 
     wanted = dict.fromkeys(s for shape in shapes for s in (shape, shape.plain) if s is not None)
     if device == "cuda":
