@@ -24,9 +24,8 @@ class Flex:
                             ("deterministic backward", s.deterministic)):
             if asked:
                 raise Lacks(f"flex_attention has no {name}")
-        asked = s.softcap or s.alibi or s.bias or s.mask or s.window >= 0 or s.sinks or s.lengths or s.padded
-        if not asked and s.group != "causal":
-            raise Lacks("measured where scores or masks are modified: a kernel takes seconds to compile")
+        if not (s.softcap or s.alibi or s.bias or s.mask or s.sinks or s.padded or s.group == "causal"):
+            raise Lacks("measured where few libraries have the options: a kernel takes seconds to compile")
         return {"compiled" if t.q.is_cuda else "eager": self.attention(t)}
 
     def attention(self, t):
@@ -34,23 +33,19 @@ class Flex:
         options = {"enable_gqa": s.heads_q != s.heads_k}
         mask = self.mask_of(t)
         if mask is not None:
-            rows = s.mask == "random" or s.padded
-            length = sum(s.lengths) or s.len_q
-            options["block_mask"] = create_block_mask(mask, s.batch if rows else None, None, length,
-                                                      sum(s.lengths) or s.len_k, device=t.device)
+            batch = s.batch if s.mask == "random" or s.padded else None
+            options["block_mask"] = create_block_mask(mask, batch, None, s.len_q, s.len_k, device=t.device)
 
         def attend(q, k, v, *learned):
             bias = (learned[0] if s.bias == "learned" else t.bias) if s.bias else None
             score = self.score_of(t, bias)
-            q, k, v = (x.unsqueeze(0) if s.lengths else x for x in (q, k, v))
             q, k, v = (x.transpose(1, 2) for x in (q, k, v))
             if s.sinks:  # its weight in the sum, applied to a softmax without it
                 out, lse = flex_attention(q, k, v, score_mod=score, return_lse=True, **options)
                 out = (out * torch.sigmoid(lse - learned[-1].float()[:, None])[..., None]).to(q.dtype)
             else:
                 out = flex_attention(q, k, v, score_mod=score, **options)
-            out = out.transpose(1, 2)
-            return out.squeeze(0) if s.lengths else out
+            return out.transpose(1, 2)
         return directed(t, torch.compile(attend, dynamic=False) if t.q.is_cuda else attend)
 
     @staticmethod
@@ -70,21 +65,15 @@ class Flex:
     @staticmethod
     def mask_of(t):
         s = t.shape
-        if not (s.causal or s.mask or s.padded or s.lengths):
+        if not (s.causal or s.mask or s.padded):
             return None
-        document = None
-        if s.lengths:
-            counts = torch.tensor(s.lengths, device=t.device)
-            document = torch.repeat_interleave(torch.arange(len(s.lengths), device=t.device), counts)
-        elif s.mask == "documents":
-            document = torch.arange(s.len_k, device=t.device) // s.document
 
         def visible(b, h, i, j):
             seen = j <= i if s.causal else j >= 0
             if s.window >= 0:
                 seen = seen & (i - j <= s.window)
-            if document is not None:
-                seen = seen & (document[i] == document[j])
+            if s.mask == "documents":
+                seen = seen & (i // s.document == j // s.document)
             if s.mask == "random":
                 seen = seen & t.mask[b, 0, i, j]
             if s.padded:

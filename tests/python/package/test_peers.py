@@ -277,8 +277,7 @@ def test_the_world_runs_and_agrees(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["causal", "softcap 30", "ALiBi", "bias", "mask tensor", "documents by mask tensor",
-                                  "padded, half full", "gpt-oss: 64/8, D=64, window 128, sinks, 8k",
-                                  "packed, 8 uneven"])
+                                  "padded, half full", "gpt-oss: 64/8, D=64, window 128, sinks, 8k"])
 def test_flex_agrees(name):
     from peers_flex import Flex
     shape = next(shapes.toy(shape) for shape in world_shapes.all_shapes() if shape.group == name)
