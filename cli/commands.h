@@ -48,6 +48,7 @@ struct CheckOptions {
   std::optional<int64_t> max_growth;  // forever: limit of memory growth in MiB, at most kMostGrowth
   bool cache = false;                 // calls over a KV cache instead of forward and backward
   bool plain = false;                 // only problems for the fastest CUDA kernels
+  bool options = false;               // the same with options
   int32_t threads = 0;
   Device device = Device::cpu;
   uint64_t head_sizes = 3;  // CUDA: pairs of head sizes to compile for; with 3, 20000 problems use about 900 kernels

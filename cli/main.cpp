@@ -131,9 +131,13 @@ void add_check(CLI::App& app, CheckOptions& o, Job& job) {
       ->needs(forever);
   CLI::Option* cache =
       command.add_flag("--cache", o.cache, "Check calls over a KV cache instead of forward and backward");
-  command
-      .add_flag("--plain", o.plain, "Only problems for the fastest CUDA kernels: 16-bit, aligned, longer, no options")
-      ->excludes(cache);
+  CLI::Option* plain = command
+                           .add_flag("--plain", o.plain,
+                                     "Only problems for the fastest CUDA kernels: 16-bit, aligned, longer, no options")
+                           ->excludes(cache);
+  command.add_flag("--options", o.options, "As --plain, with options: softcap, ALiBi, bias, mask, dropout")
+      ->excludes(cache)
+      ->excludes(plain);
   add_threads(command, o.threads);
   add_choice(command, "--device", o.device, kCheckedDevices, "Device to check")->default_str("cpu");
   add_unsigned(command, "--head-sizes", o.head_sizes, "CUDA: pairs of head sizes to compile kernels for; 0: any")

@@ -104,19 +104,29 @@ struct HeadSizes {
   Range dim, dim_v;
 };
 
+// Options that kernels are compiled for.
+struct OptionChoice {
+  bool softcap, alibi, bias, mask, dropout;
+};
+
 struct Limits {
   int64_t work = 200'000;  // about len_q * len_k * max(dim, dim_v) * batch * heads_q
   Device device = Device::cpu;
-  bool cache = false;  // calls over a KV cache instead of forward and backward
-  bool plain = false;  // nothing but draw_plain_case
+  bool cache = false;    // calls over a KV cache instead of forward and backward
+  bool plain = false;    // nothing but draw_plain_case
+  bool options = false;  // nothing but draw_plain_case with one of option_sets
   // CUDA has kernels for ranges of head sizes. If any are listed, cases only use these.
   std::vector<HeadSizes> head_sizes{};
+  // On sm_90a a set of options has kernels of its own. If any sets are listed, cases only use these.
+  std::vector<OptionChoice> option_sets{};
 };
 
 // Any combination of options.
 Case draw_case(Choices& choose, const Limits& limits = {});
 // Problems for the fastest kernels of a GPU, longer than the others.
 Case draw_plain_case(Choices& choose, const Limits& limits = {});
+// The same with one of the option sets of the limits, or any. Most bias and mask rows start on 16-byte boundaries.
+Case draw_plain_case_with_options(Choices& choose, const Limits& limits = {});
 
 // All values in one line.
 std::string describe(const Case& c);

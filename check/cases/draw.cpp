@@ -156,6 +156,16 @@ void draw_options(Case& c, Choices& choose) {
   }
 }
 
+void draw_option_set(Case& c, Choices& choose, const OptionChoice& set) {
+  c.softcap = set.softcap ? choose.one_of<double>({50, 20, 5, 0.5}) : 0;
+  c.alibi_rank = set.alibi ? static_cast<int>(choose.between(1, 2)) : 0;
+  c.bias = set.bias ? std::optional(draw_score_layout(c, choose)) : std::nullopt;
+  c.mask = set.mask ? std::optional(draw_score_layout(c, choose)) : std::nullopt;
+  c.dropout_p = set.dropout ? choose.one_of<double>({0.5, 0.1, 0.9, 1e-16}) : 0;
+  c.dropout_seed = set.dropout ? uint64_t{choose.below(1u << 31)} << 17 | 5 : 0;
+  c.dropout_offset = set.dropout && choose.chance(2) ? uint64_t{choose.below(1u << 31)} << 9 : 0;
+}
+
 Layout draw_layout(Choices& choose, Role role) {
   Layout layout;
   if (!choose.chance(2)) return layout;
@@ -234,6 +244,7 @@ Case draw_case(Choices& choose, const Limits& limits) {
   draw_fused(c, choose);
   draw_mode(c, choose);
   draw_options(c, choose);
+  if (!limits.option_sets.empty()) draw_option_set(c, choose, choose.one_of(limits.option_sets));
   draw_call(c, choose);
   return c;
 }

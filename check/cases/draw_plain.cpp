@@ -1,5 +1,6 @@
-// Cases for the fastest kernels of a GPU: a 16-bit type, rows on 16-byte boundaries, no options except positional masks,
-// and several tiles of queries. Only one in hundreds of the cases of draw.cpp is of that kind, and it is short.
+// Cases for the fastest kernels of a GPU: a 16-bit type, rows on 16-byte boundaries, several tiles of queries, or few
+// queries and many keys, and seldom options beside positional masks. Only one in hundreds of the cases of draw.cpp is of
+// that kind, and it is short.
 #include <algorithm>
 
 #include "check/cases/draw.h"
@@ -38,6 +39,26 @@ void draw_shape(Case& c, Choices& choose, const Limits& limits) {
   c.len_k = square ? c.len_q : draw_long_length(choose, pairs / c.len_q);
 }
 
+// Few queries and so many keys that several CTAs share them.
+void draw_few_queries(Case& c, Choices& choose, const Limits& limits) {
+  if (!choose.chance(3)) return;
+  constexpr int64_t kMostKeys = 5000;
+  c.batch = choose.one_of<int64_t>({1, 1, 1, 2});
+  c.len_q = choose.one_of<int64_t>({1, 1, 4, 16, 17, 33, 64, 65, 100, 128, 130, 200});
+  const int64_t of_key = c.batch * c.heads_q * c.len_q * std::max(c.dim, c.dim_v);
+  const int64_t most = std::clamp<int64_t>(kMoreWork * limits.work / of_key, kFewestPairs, kMostKeys);
+  c.len_k = choose.chance(2) ? choose.between(1, most) : most;
+}
+
+// So many sequences that a GPU lists their tiles if they differ in length.
+void draw_many_sequences(Case& c, Choices& choose, const Limits& limits) {
+  if (!choose.chance(16)) return;
+  c.batch = choose.between(100, 160), c.heads_k = 2, c.heads_q = 4;
+  const int64_t pairs = kMoreWork * limits.work / (c.batch * c.heads_q * std::max(c.dim, c.dim_v));
+  c.len_q = choose.between(1, std::max<int64_t>(2, std::min<int64_t>(pairs / 8, 70)));
+  c.len_k = choose.between(1, std::max<int64_t>(2, pairs / c.len_q));
+}
+
 void draw_position_masks(Case& c, Choices& choose) {
   c.causal = choose.chance(2);
   c.alignment = choose.chance(4) ? Alignment::top_left : Alignment::bottom_right;
@@ -49,19 +70,50 @@ void align_rows(Case& c) {
   for (Layout* layout : {&c.q, &c.k, &c.v, &c.dout, &c.o, &c.dq, &c.dk, &c.dv}) align_rows(*layout);
 }
 
+// A bias or mask of 16-byte rows has a length of keys, and a gap, of whole vectors. Masks are bytes.
+void align_scores(Case& c, Choices& choose) {
+  constexpr int64_t kBytes = 16;
+  if (choose.chance(5)) return;
+  for (std::optional<ScoreLayout>* layout : {&c.bias, &c.mask})
+    if (*layout) {
+      const int64_t rest = c.len_k % kBytes;
+      (*layout)->gap = (rest == 0 ? 0 : kBytes - rest) + ((*layout)->gap > 4 ? kBytes : 0);
+      (*layout)->offset = (*layout)->offset > 4 ? kBytes : 0;
+    }
+}
+
 }  // namespace
 
-Case draw_plain_case(Choices& choose, const Limits& limits) {
+static Case draw_case_of_plain_shape(Choices& choose, const Limits& limits, const OptionChoice& set) {
   Case c;
   c.device = limits.device;
   c.dtype = choose.one_of<DType>({DType::bf16, DType::f16});
   c.o_dtype = c.dout_dtype = c.gradient_dtype = c.bias_dtype = c.sink_dtype = c.dtype;
   draw_shape(c, choose, limits);
+  draw_few_queries(c, choose, limits);
+  draw_many_sequences(c, choose, limits);
   draw_fused(c, choose);
   draw_mode(c, choose);
   draw_position_masks(c, choose);
+  draw_option_set(c, choose, set);
+  c.mask_eighths = choose.one_of<uint32_t>({7, 4, 1, 8, 0});
   draw_call(c, choose);
   align_rows(c);
+  align_scores(c, choose);
+  return c;
+}
+
+Case draw_plain_case(Choices& choose, const Limits& limits) { return draw_case_of_plain_shape(choose, limits, {}); }
+
+Case draw_plain_case_with_options(Choices& choose, const Limits& limits) {
+  const auto any = [&] { return choose.chance(2); };
+  const OptionChoice set =
+      limits.option_sets.empty() ? OptionChoice{any(), any(), any(), any(), any()} : choose.one_of(limits.option_sets);
+  Case c = draw_case_of_plain_shape(choose, limits, set);
+  if (set.bias && choose.chance(6)) c.bias_dtype = DType::f32;
+  if (choose.chance(8)) c.scale = choose.one_of<double>({0.25, -0.3});
+  c.sink = choose.chance(4);
+  c.gradients.dsink &= c.sink, c.gradients.dbias &= c.bias.has_value();
   return c;
 }
 

@@ -33,14 +33,23 @@ Limits cuda_limits(uint64_t seed, size_t head_sizes) {
     const auto any = [&] { return ranges[random.below(ranges.size())]; };
     limits.head_sizes.push_back(n % 2 == 0 ? HeadSizes{next, next} : HeadSizes{any(), any()});
   }
+  // Without options, with each option alone, and with some together.
+  limits.option_sets.push_back({});
+  const uint64_t alone = seed % 5, together = random.below(32) | 1u << seed / 5 % 5;
+  for (const uint64_t set : {uint64_t{1} << alone, together})
+    limits.option_sets.push_back({(set & 1) != 0, (set & 2) != 0, (set & 4) != 0, (set & 8) != 0, (set & 16) != 0});
   return limits;
 }
 
 Case sweep_case(uint64_t seed, uint64_t index, const Limits& limits) {
-  constexpr uint32_t kPlainOnCuda = 4;  // one in this many
+  constexpr uint32_t kPlainOnCuda = 4, kOptionsOnCuda = 3;  // one in this many
   Choices choices = Choices::of_seed(seed, index);
-  const bool plain = limits.plain || (limits.device == Device::cuda && choices.chance(kPlainOnCuda));
-  return plain ? draw_plain_case(choices, limits) : draw_case(choices, limits);
+  if (limits.options) return draw_plain_case_with_options(choices, limits);
+  if (limits.plain) return draw_plain_case(choices, limits);
+  if (limits.device == Device::cuda && choices.chance(kPlainOnCuda)) return draw_plain_case(choices, limits);
+  if (limits.device == Device::cuda && choices.chance(kOptionsOnCuda))
+    return draw_plain_case_with_options(choices, limits);
+  return draw_case(choices, limits);
 }
 
 CacheCase sweep_cache_case(uint64_t seed, uint64_t index, const Limits& limits) {
@@ -53,7 +62,7 @@ std::string describe_sweep_case(uint64_t seed, uint64_t index, const Limits& lim
 }
 
 std::string sweep_flags(const Limits& limits) {
-  const char* kind = limits.cache ? " --cache" : limits.plain ? " --plain" : "";
+  const char* kind = limits.cache ? " --cache" : limits.plain ? " --plain" : limits.options ? " --options" : "";
   if (limits.device != Device::cuda) return kind;
   return join(kind, " --device cuda --head-sizes ", limits.head_sizes.size());
 }

@@ -27,8 +27,8 @@ struct SweepResult {
 // a result always covers the first cases without a gap.
 using Progress = std::function<bool(uint64_t done, uint64_t failed)>;
 
-// Limits of a sweep on CUDA: this many pairs of head sizes, drawn from the seed, since every pair needs its own kernels.
-// 0: any pair.
+// Limits of a sweep on CUDA: this many pairs of head sizes and three sets of options, drawn from the seed, since every
+// pair and every set needs its own kernels. 0: any pair.
 Limits cuda_limits(uint64_t seed, size_t head_sizes);
 
 // Case `index` of the sweep that starts at `seed`.

@@ -17,7 +17,7 @@ check::Limits check_limits(const CheckOptions& options) {
   if (const std::string why = on_cuda ? check::why_no_cuda() : ""; !why.empty())
     throw FlashAttentionError(CUFLASH_NO_DEVICE, why);
   check::Limits limits = on_cuda ? check::cuda_limits(options.seed, options.head_sizes) : check::Limits{};
-  limits.cache = options.cache, limits.plain = options.plain;
+  limits.cache = options.cache, limits.plain = options.plain, limits.options = options.options;
   return limits;
 }
 

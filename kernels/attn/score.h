@@ -1,75 +1,117 @@
 // Score options of one (batch, head): softcap, ALiBi, bias, mask tensor and dropout. kOptions are the options the
-// kernel is compiled for; the params say at run time which of them the call uses.
+// kernel is compiled for. OptionSet says whether they are those of the call, or whether the params say at run time
+// which of them the call uses.
+//
+// A score is a function of its dot product and of (i, j) alone, whatever the tile: backward computes the same bits, and
+// compares them with LSE however large they are.
+//
+//   x = argument(dot)      softcap: the argument of tanh, otherwise the dot product
+//   t = tanh_value(x)      softcap only; 1 - t^2 is the derivative
+//   score(t or x, ...)     the score in units of natural_scale()
 #pragma once
 
 #include "attn/sequence.h"
+#include "attn/softcap.h"
 #include "philox.h"
-#include "tile/element.h"
 
 namespace cuflash {
 
 constexpr double kLn2 = 0.6931471805599453;
 
-// Softcap of a scaled score. Backward passes tanh_value to get the tanh for the derivative.
+// What ALiBi subtracts from a score; distance is the query's position minus the key's.
 template <class Real>
-__device__ __forceinline__ Real softcapped(Real s, Real softcap, Real* tanh_value = nullptr) {
-  const Real t = tanh_of(s / softcap);
-  if (tanh_value) *tanh_value = t;
-  return softcap * t;
-}
-// The term ALiBi subtracts from a score; distance is the query's position minus the key's.
-template <class Real, class Int>
-__device__ __forceinline__ Real alibi_penalty(Real slope, Int distance) {
-  return slope * static_cast<Real>(distance < 0 ? -distance : distance);
+__device__ __forceinline__ Real alibi_penalty(Real slope, Real distance) {
+  return rounded_product(slope, fabs(distance));
 }
 
-template <Element E, int kOptions>
+enum class OptionSet {
+  exact,     // the options of the call
+  superset,  // the call may use fewer
+};
+
+template <Element E, int kOptions, OptionSet kSet = OptionSet::superset>
 struct ScoreOptions {
   using Real = RealOf<E>;
-  // The tensor cores compute plain dot products. If an option modifies the score, the scale is applied first; otherwise
-  // it is folded into the softmax exponent.
-  static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
+  static constexpr Element kElement = E;
+  static constexpr bool kHasSoftcap = (kOptions & kSoftcap) != 0;
+  static constexpr bool kHasAlibi = (kOptions & kAlibi) != 0;
+  static constexpr bool kHasBias = (kOptions & kBias) != 0;
   static constexpr bool kHasMask = (kOptions & kMaskTensor) != 0;
   static constexpr bool kHasDropout = (kOptions & kDropout) != 0;
+  static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
+  static constexpr bool kExact = kSet == OptionSet::exact;
+  // Units of a score. The tensor cores compute plain dot products, and softcap yields tanh. If nothing is added, or
+  // ALiBi alone, whose slope is divided by it, the scale or the cap is folded into the exponent of the softmax.
+  static constexpr bool kIsDot = !kModifiesScore;
+  static constexpr bool kIsTanh = kHasSoftcap && !kHasAlibi && !kHasBias;
+  static constexpr bool kFoldsAlibi = kExact && kHasAlibi && !kHasBias && (kOptions & kScaleFirst) == 0;
+  static constexpr bool kFoldsFactor = kIsDot || kIsTanh || kFoldsAlibi;
 
   const AttentionParams& a;
   Sequence sequence;
   int64 bias_offset = 0, mask_offset = 0;
-  Real scale, softcap = 0, slope = 0;
+  Real factor;     // of the dot product, or of tanh
+  Real slope = 0;  // in units of the score
   DropoutStream stream{};
 
   __device__ ScoreOptions(const AttentionParams& a, const Sequence& s, int b, int h)
-      : a(a), sequence(s), scale(static_cast<Real>(a.scale)) {
-    if ((kOptions & kSoftcap) != 0) softcap = static_cast<Real>(a.softcap);
-    if ((kOptions & kAlibi) != 0 && a.slopes.data)
-      slope = static_cast<const float*>(a.slopes.data)[offset_of(a.slopes, b, h)];
-    if ((kOptions & kBias) != 0) bias_offset = offset_of(a.bias, b, h, 0);
+      : a(a), sequence(s), factor(static_cast<Real>(has_softcap() ? a.softcap : a.scale)) {
+    if (has_alibi()) slope = static_cast<const float*>(a.slopes.data)[offset_of(a.slopes, b, h)];
+    if (kFoldsAlibi) slope /= factor;
+    if (kHasBias) bias_offset = offset_of(a.bias, b, h, 0);
     if (kHasMask) mask_offset = offset_of(a.mask, b, h, 0);
     if (kHasDropout)
       stream = dropout_stream(a.dropout_seed, a.dropout_offset, static_cast<unsigned>(b), static_cast<unsigned>(h));
   }
 
-  // Converts a score to the natural units of the LSE.
-  __device__ Real natural_scale() const { return kModifiesScore ? Real(1) : scale; }
-  // Softmax sums exp2(scale_log2() * score).
-  __device__ Real scale_log2() const { return static_cast<Real>(kModifiesScore ? kLog2e : a.scale * kLog2e); }
+  __device__ bool has_softcap() const { return kHasSoftcap && (kExact || a.softcap > 0); }
+  __device__ bool has_alibi() const { return kHasAlibi && (kExact || a.slopes.data); }
+  __device__ bool has_bias() const { return kHasBias && (kExact || a.bias.data); }
+  __device__ bool has_mask() const { return kHasMask && (kExact || a.mask.data); }
+  __device__ bool has_dropout() const { return kHasDropout && (kExact || a.dropout_threshold != 0); }
 
-  // exists: i and j are within their lengths. With softcap, tanh_value receives the tanh.
-  __device__ Real score(Real dot, int i, int j, bool exists, Real* tanh_value = nullptr) const {
-    if constexpr (!kModifiesScore) return dot;
-    Real s = dot * scale;
-    if ((kOptions & kSoftcap) != 0 && softcap > 0) s = softcapped(s, softcap, tanh_value);
-    if ((kOptions & kAlibi) != 0 && a.slopes.data) s -= alibi_penalty(slope, i + sequence.shift - j);
-    if ((kOptions & kBias) != 0 && a.bias.data && exists)
-      s += load_element<E>(a.bias.data, a.bias.element, bias_offset + i * a.bias.row_stride + j);
-    return s;
+  // Converts a score to the natural units of the LSE.
+  __device__ Real natural_scale() const { return kFoldsFactor ? factor : Real(1); }
+  // Softmax sums exp2(scale_log2() * score).
+  __device__ Real scale_log2() const {
+    return static_cast<Real>(kFoldsFactor ? (has_softcap() ? a.softcap : a.scale) * kLog2e : kLog2e);
+  }
+
+  __device__ __forceinline__ Real argument(Real dot) const {
+    if (!has_softcap()) return dot;
+    if constexpr (kExact && kFastTanh<E>) return dot * a.tanh_argument;
+    else return softcap_argument<E>(dot, static_cast<Real>(a.scale), factor, a.tanh_argument);
+  }
+  // Of an argument.
+  __device__ __forceinline__ Real tanh_value(Real x) const { return softcap_tanh<E>(x); }
+  __device__ __forceinline__ Real penalty(Real distance) const { return alibi_penalty(slope, distance); }
+  // x: tanh, or the dot product. The terms are 0 if there is nothing to add.
+  __device__ __forceinline__ Real score(Real x, Real penalty, Real bias) const {
+    if constexpr (kIsDot || kIsTanh) return x;
+    else if constexpr (kFoldsAlibi) return x - penalty;
+    else if constexpr (!kHasAlibi && !kHasBias) return x * factor;
+    else if constexpr (!kHasAlibi) return multiply_add(x, factor, bias);
+    else if constexpr (!kHasBias) return multiply_add(x, factor, -penalty);
+    else return multiply_add(x, factor, -penalty) + bias;
+  }
+
+  __device__ Real bias(int i, int j) const {
+    return load_element<E>(a.bias.data, a.bias.element, bias_offset + i * a.bias.row_stride + j);
+  }
+  // All of it, for one pair. exists: i and j are within their lengths. With softcap, tanh_value receives the tanh.
+  __device__ Real score_of(Real dot, int i, int j, bool exists, Real* tanh = nullptr) const {
+    Real x = argument(dot);
+    if (has_softcap()) {
+      x = tanh_value(x);
+      if (tanh) *tanh = x;
+    }
+    return score(x, has_alibi() ? penalty(static_cast<Real>(i + sequence.shift - j)) : Real(0),
+                 has_bias() && exists ? bias(i, j) : Real(0));
   }
   __device__ bool unmasked(int i, int j, bool exists) const {
-    if (!kHasMask || !a.mask.data) return true;
+    if (!has_mask()) return true;
     return exists && static_cast<const unsigned char*>(a.mask.data)[mask_offset + i * a.mask.row_stride + j] != 0;
   }
-  // A probability may be too small to drop anything and still scale what is kept.
-  __device__ bool has_dropout() const { return kHasDropout && a.dropout_threshold != 0; }
   // What is kept is multiplied by this; 1 without dropout.
   __device__ Real keep_scale() const { return kHasDropout ? static_cast<Real>(a.keep_scale) : Real(1); }
   // A lane's group that is group_rows and group_columns (of dropout_coordinate) after the one of its first pair (i, j).

@@ -16,6 +16,7 @@ struct LaneRows {
 
   KeyRange seen[2];
   Real scale, softcap = 0;
+  float tanh_argument = 0;
   Real slope[2] = {};
   int position[2] = {};
 
@@ -24,7 +25,7 @@ struct LaneRows {
                                       int first)
       : scale(static_cast<Real>(p.attention.scale)) {
     const AttentionParams& a = p.attention;
-    if ((kOptions & kSoftcap) != 0) softcap = static_cast<Real>(a.softcap);
+    if ((kOptions & kSoftcap) != 0) softcap = static_cast<Real>(a.softcap), tanh_argument = a.tanh_argument;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = rows.first + first + r * 8;
@@ -51,8 +52,9 @@ struct LaneRows {
   __device__ __forceinline__ Real score(Real dot, int r, int j) const {
     if constexpr (!kModifiesScore) return dot;
     Real x = dot * scale;
-    if ((kOptions & kSoftcap) != 0 && softcap > 0) x = softcapped(x, softcap);
-    if ((kOptions & kAlibi) != 0) x -= alibi_penalty(slope[r], position[r] - j);
+    if ((kOptions & kSoftcap) != 0 && softcap > 0)
+      x = softcap * softcap_tanh<E>(softcap_argument<E>(dot, scale, softcap, tanh_argument));
+    if ((kOptions & kAlibi) != 0) x -= alibi_penalty(slope[r], static_cast<Real>(position[r] - j));
     return x;
   }
 

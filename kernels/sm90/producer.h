@@ -1,9 +1,9 @@
 // Producer warpgroup of the forward kernel: one warp issues the TMA loads of K and V, one those of Q, one zeroes hidden
-// values, one counts tiles.
+// values, one draws tickets and counts tiles.
 #pragma once
 
-#include "sm90/pipeline.h"
-#include "sm90/tile_scheduler.h"
+#include "sm90/forward_tiles.h"
+#include "sm90/packed_rows.h"
 #include "sm90/tma_load.h"
 #include "tile/finite.h"
 
@@ -16,8 +16,8 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
   Ring<C.stages> keys, values;
   prefetch(p.k), prefetch(p.v);
 #pragma unroll 1
-  for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
-    const WorkTile<C> work(a, scheduler.tile(p.tile_order));
+  for (ForwardTiles<C> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
+    const WorkTile<C> work(a, tiles.tile(p), p.splits.splits);
     if (!work.exists) continue;
     const int head = work.head_k(a), first = static_cast<int>(work.sequence.k_begin);
 #pragma unroll 1
@@ -40,17 +40,82 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
   }
 }
 
-// Called by one thread: tile statistics, if the caller wants them.
+// Bias and mask tensor of key tiles for every consumer warpgroup, in the order of K, loaded by one thread. Both are indexed
+// within the sequence, in packed tensors too.
 template <Sm90ForwardConfig C>
-__device__ __forceinline__ void count_visited_tiles(const Sm90ForwardParams& p) {
-  const AttentionParams& a = p.forward.attention;
-  if (!a.tile_counts) return;
+struct TermLoader {
+  static constexpr bool kBias = (C.schedule & kTmaBias) != 0, kMask = (C.schedule & kTmaMask) != 0;
+
+  const Sm90ForwardParams& p;
+  const Pipeline<C>& pipeline;
+  const AttentionParams& a;
+  // A tensor that is broadcast over the queries has boxes of one row.
+  unsigned bias_bytes, mask_bytes;
+  Ring<C.stages> terms{};
+
+  __device__ TermLoader(const Sm90ForwardParams& p, const Pipeline<C>& pipeline)
+      : p(p),
+        pipeline(pipeline),
+        a(p.forward.attention),
+        bias_bytes(bias_tile_bytes(C) / (a.bias.row_stride != 0 ? 1 : kWarpgroupRows)),
+        mask_bytes(mask_tile_bytes(C) / (a.mask.row_stride != 0 ? 1 : kWarpgroupRows)) {
+    if constexpr (kBias) prefetch(p.bias);
+    if constexpr (kMask) prefetch(p.mask);
+  }
+  __device__ __forceinline__ void load(const WorkTile<C>& work) {
+    if (!work.exists) return;
 #pragma unroll 1
-  for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
-    const WorkTile<C> work(a, scheduler.tile(p.tile_order));
-    if (!work.exists) continue;
-    const Range queries = work.queries(work.q_first, tile_q_of(C));
-    count_tiles<C.tile_k>(a, work.sequence, queries, visited_key_tiles<C.tile_k>(a, work.sequence, queries));
+    for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile, terms.advance()) {
+      const unsigned full = pipeline.terms_full(terms.stage);
+      mbarrier_wait(pipeline.terms_empty(terms.stage), terms.phase ^ 1);
+      mbarrier_arrive_expect_tx(full, C.warpgroups * (bias_bytes + mask_bytes));
+#pragma unroll 1
+      for (int group = 0; group < C.warpgroups; ++group) {
+        const int row = work.q_first + group * kWarpgroupRows;
+        if constexpr (kBias)
+          tma_load_panels(pipeline.bias(terms.stage, group), p.bias, a.bias, full, a.bias.row_stride != 0 ? row : 0,
+                          work.h, work.b, tile * C.tile_k);
+        if constexpr (kMask)
+          tma_load(pipeline.mask(terms.stage, group).address, p.mask, full, tile * C.tile_k,
+                   a.mask.row_stride != 0 ? row : 0, a.mask.head_stride != 0 ? work.h : 0,
+                   a.mask.batch_stride != 0 ? work.b : 0);
+      }
+    }
+  }
+};
+
+// Tile statistics of a query tile, whose splits count as one.
+template <Sm90ForwardConfig C>
+__device__ __forceinline__ void count_visited_tiles(const AttentionParams& a, const WorkTile<C>& work) {
+  if (!work.exists || (splits_keys(C) && work.split != 0)) return;
+  const Range queries = work.queries(a, work.q_first, tile_q_of(C));
+  count_tiles<C.tile_k>(a, work.sequence, queries, visited_key_tiles<C.tile_k>(a, work.sequence, queries));
+}
+// Called by one thread: draws tickets if tiles are listed, counts tiles if the caller wants statistics, and loads bias and
+// mask tensor.
+template <Sm90ForwardConfig C>
+__device__ __forceinline__ void run_last_producer(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
+  const AttentionParams& a = p.forward.attention;
+  const auto count = [&](const WorkTile<C>& work) {
+    if (a.tile_counts) count_visited_tiles(a, work);
+  };
+  if constexpr (lists_tiles(C) && has_term_tiles(C)) {
+    TermLoader<C> terms(p, pipeline);
+    draw_tickets(p, pipeline, [&](const WorkTile<C>& work) { count(work), terms.load(work); });
+  } else if constexpr (lists_tiles(C)) {
+    draw_tickets(p, pipeline, count);
+  } else {
+    if (a.tile_counts) {
+#pragma unroll 1
+      for (ForwardTiles<C> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance())
+        count_visited_tiles(a, WorkTile<C>(a, tiles.tile(p), p.splits.splits));
+    }
+    if constexpr (has_term_tiles(C)) {
+      TermLoader<C> terms(p, pipeline);
+#pragma unroll 1
+      for (ForwardTiles<C> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance())
+        terms.load(WorkTile<C>(a, tiles.tile(p), p.splits.splits));
+    }
   }
 }
 
@@ -60,15 +125,24 @@ template <Sm90ForwardConfig C>
 __device__ __forceinline__ void load_queries(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
   prefetch(p.q);
+  ForwardTiles<C> tiles(p, pipeline);
 #pragma unroll 1
-  for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
+  for (; tiles.has_tile(p, pipeline); tiles.advance()) {
     const int group = new_thread_id() % 32;  // read here, so that nothing derived from it stays in registers
-    TileInfo& info = pipeline.info(group, scheduler.round);
-    write_tile_info(info, a, WorkTile<C>(a, scheduler.tile(p.tile_order)), group);
-    mbarrier_wait(pipeline.q_empty(group, scheduler.round), pipeline.query_phase(scheduler.round) ^ 1);
-    const unsigned full = pipeline.q_full(group, scheduler.round);
+    const unsigned round = tiles.round();
+    TileInfo& info = pipeline.info(group, round);
+    write_tile_info(info, a, WorkTile<C>(a, tiles.tile(p), p.splits.splits), group);
+    mbarrier_wait(pipeline.q_empty(group, round), pipeline.query_phase(round) ^ 1);
+    const unsigned full = pipeline.q_full(group, round);
     if (info.rows_end == 0 || info.begin == info.end) mbarrier_arrive(full);
-    else tma_load_tile(pipeline.q(group, scheduler.round), p.q, a.q, full, info.q_begin + info.q_first, info.h, info.b);
+    else if constexpr (packs_heads(C)) tma_load_packed_rows(pipeline.q(group, round), p.q, a, full, info);
+    else tma_load_tile(pipeline.q(group, round), p.q, a.q, full, info.q_begin + info.q_first, info.h, info.b);
+  }
+  if constexpr (lists_tiles(C)) {  // the consumers do not know how many rounds there are
+    const int group = new_thread_id() % 32;
+    pipeline.info(group, tiles.round()).rows_end = kNoMoreTiles;
+    mbarrier_wait(pipeline.q_empty(group, tiles.round()), pipeline.query_phase(tiles.round()) ^ 1);
+    mbarrier_arrive(pipeline.q_full(group, tiles.round()));
   }
 }
 
@@ -76,7 +150,7 @@ __device__ __forceinline__ void load_queries(const Sm90ForwardParams& p, const P
 template <Sm90ForwardConfig C>
 struct ValueSanitizer {
   using VTile = typename Pipeline<C>::VTile;
-  using Options = ScoreOptions<C.element, C.options>;
+  using Options = ScoreOptions<C.element, C.options, OptionSet::exact>;
   static constexpr int kPieces = VTile::kBytes / 16, kPiecesOfRow = kPanelRowBytes / 16;
 
   const AttentionParams& a;
@@ -88,6 +162,11 @@ struct ValueSanitizer {
   // 16-byte pieces are stored panel by panel, row by row within a panel.
   __device__ static int row_of(int piece) { return piece / kPiecesOfRow % C.tile_k; }
 
+  // Without a mask tensor all tiles that are sanitized have keys outside.
+  __device__ bool has_outside(int tile) const {
+    const int first = tile * C.tile_k;
+    return first < work.seen_begin || first + C.tile_k > work.seen_end;
+  }
   __device__ void zero_outside(VTile tile, int first) const {
 #pragma unroll 1
     for (int n = lane_id(); n < kPieces; n += 32) {
@@ -105,8 +184,23 @@ struct ValueSanitizer {
     }
     return __any_sync(0xffffffffu, seen);
   }
+  __device__ bool has_not_finite_value(VTile tile) const {
+    constexpr int kBatch = 4;  // loads in flight
+    static_assert(kPieces % (32 * kBatch) == 0);
+    unsigned sums[4] = {};
+#pragma unroll 1
+    for (int n = lane_id(); n < kPieces; n += 32 * kBatch) {
+      uint4 x[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) x[i] = *piece(tile, n + 32 * i);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) add_zero_times<C.element>(sums, x[i]);
+    }
+    return __any_sync(0xffffffffu, any_not_finite(sums));
+  }
   // Reads the mask tensor only for rows with a non-finite value.
   __device__ void zero_unseen(VTile tile, int first) const {
+    if (!has_not_finite_value(tile)) return;
     const Options options(a, work.sequence, work.b, work.h);
     static_assert(VTile::kPanels * kPiecesOfRow <= 32);
 #pragma unroll 1
@@ -126,8 +220,8 @@ __device__ __forceinline__ void sanitize_values(const Sm90ForwardParams& p, cons
   Ring<C.stages> values;
   unsigned phases = 0;  // of v_raw_full, one bit per stage: only some tiles use it
 #pragma unroll 1
-  for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
-    const WorkTile<C> work(a, scheduler.tile(p.tile_order));
+  for (ForwardTiles<C, true> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
+    const WorkTile<C> work(a, tiles.tile(p), p.splits.splits);
     if (!work.exists) continue;
 #pragma unroll 1
     for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile, values.advance()) {
@@ -135,7 +229,8 @@ __device__ __forceinline__ void sanitize_values(const Sm90ForwardParams& p, cons
       mbarrier_wait(pipeline.v_raw_full(values.stage), phases >> values.stage & 1);
       phases ^= 1u << values.stage;
       const ValueSanitizer<C> sanitizer{a, work};
-      sanitizer.zero_outside(pipeline.v(values.stage), tile * C.tile_k);
+      if (!ValueSanitizer<C>::Options::kHasMask || sanitizer.has_outside(tile))
+        sanitizer.zero_outside(pipeline.v(values.stage), tile * C.tile_k);
       __syncwarp();
       if constexpr (ValueSanitizer<C>::Options::kHasMask)
         sanitizer.zero_unseen(pipeline.v(values.stage), tile * C.tile_k);

@@ -11,10 +11,11 @@ namespace cuflash {
 // tensor map.
 template <int kRows, int kColumns>
 __device__ __forceinline__ void tma_load_panels(SwizzledTile<kRows, kColumns> tile, const TensorMap& map,
-                                                const RowsView& view, unsigned barrier, int row, int head, int batch) {
+                                                const RowsView& view, unsigned barrier, int row, int head, int batch,
+                                                int column = 0) {
 #pragma unroll
   for (int panel = 0; panel < tile.kPanels; ++panel)
-    tma_load(tile.address + panel * tile.kPanelBytes, map, barrier, panel * kPanelColumns, row,
+    tma_load(tile.address + panel * tile.kPanelBytes, map, barrier, column + panel * kPanelColumns, row,
              view.head_stride != 0 ? head : 0, view.batch_stride != 0 ? batch : 0);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "config.h"
+#include "ptx/math.h"
 
 namespace cuflash {
 
@@ -24,6 +25,18 @@ __device__ __forceinline__ bool has_not_finite(uint4 x) {
   bool found = false;
   for (const unsigned word : {x.x, x.y, x.z, x.w}) found |= (word & kOnes) == kOnes || (word >> 16 & kOnes) == kOnes;
   return found;
+}
+// The same for a scan of many elements: the sum of 0 times each of them is NaN, whose bits are not 0, if one is not
+// finite. `sums` are pairs of elements that start at 0.
+template <Element E>
+__device__ __forceinline__ void add_zero_times(unsigned (&sums)[4], uint4 x) {
+  const unsigned word[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+  for (int n = 0; n < 4; ++n)
+    sums[n] = E == Element::bf16 ? fma_bf16x2(word[n], 0, sums[n]) : fma_f16x2(word[n], 0, sums[n]);
+}
+__device__ __forceinline__ bool any_not_finite(const unsigned (&sums)[4]) {
+  return ((sums[0] | sums[1] | sums[2] | sums[3]) & 0x7fff7fffu) != 0;
 }
 template <Element E>
 __device__ __forceinline__ uint4 finite_eight(uint4 x) {

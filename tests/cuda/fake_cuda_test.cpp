@@ -11,6 +11,7 @@
 #include "cuda/driver/memory.h"
 #include "cuda/jit/program.h"
 #include "cuda/plan/plan.h"
+#include "kv_params.h"
 #include "tests/cuda/fake_gpu/emulate.h"
 #include "tests/cuda/fake_gpu/fake_cuda.h"
 #include "tests/gpu/gpu_memory.h"
@@ -42,7 +43,7 @@ int current_device() {
 }
 
 // Each tensor must have its own map: that of an earlier call, or of another tensor of the same layout, is wrong.
-void expect_map(const TensorMap& map, const RowsView& rows, int dim) {
+void expect_map(const TensorMap& map, const RowsView& rows, int dim, uint64_t element_bytes = 2) {
   FakeTensorMap content;
   std::memcpy(&content, &map, sizeof content);
   EXPECT_EQ(content.address, rows.data);
@@ -50,13 +51,20 @@ void expect_map(const TensorMap& map, const RowsView& rows, int dim) {
   const int64 strides[] = {rows.row_stride, rows.head_stride, rows.batch_stride};
   for (int n = 0; n < 3; ++n) {
     if (strides[n] == 0) continue;
-    EXPECT_EQ(content.strides[n], static_cast<uint64_t>(strides[n]) * 2) << n;
+    EXPECT_EQ(content.strides[n], static_cast<uint64_t>(strides[n]) * element_bytes) << n;
   }
+}
+bool is_given(const TensorMap& map) {
+  FakeTensorMap content;
+  std::memcpy(&content, &map, sizeof content);
+  return content.address != nullptr;
 }
 void expect_maps(const Sm90ForwardParams& p) {
   const AttentionParams& a = p.forward.attention;
   expect_map(p.q, a.q, a.dim_qk), expect_map(p.k, a.k, a.dim_qk), expect_map(p.v, a.v, a.dim_v);
   if (p.store_o_by_tma != 0) expect_map(p.o, p.forward.o, a.dim_v);
+  if (is_given(p.bias)) expect_map(p.bias, a.bias, a.len_k);
+  if (is_given(p.mask)) expect_map(p.mask, a.mask, a.len_k, 1);
 }
 // As many rows as the prepare kernel writes and the others read; a packed tensor has one more tile per sequence.
 void expect_stats(const Sm90BackwardParams& p) {
@@ -87,6 +95,17 @@ const Sm90BackwardParams& backward_maps(const FakeLaunch& launch) {
   return p;
 }
 
+// A forward call with few queries runs the kernel over a KV cache, whose lengths are those of its keys.
+ForwardParams forward_of_cache(const Sm90KvParams& p) {
+  ForwardParams forward{p.cache.attention, p.cache.o, p.cache.lse};
+  forward.attention.used_k = p.cache.cache.rows;
+  EXPECT_EQ(p.cache.cache.rows, p.prologue.rows);
+  EXPECT_EQ(p.cache.cache.entries, forward.attention.batch);
+  expect_map(p.k, forward.attention.k, forward.attention.dim_qk);
+  expect_map(p.v, forward.attention.v, forward.attention.dim_v);
+  return forward;
+}
+
 // Memory, lengths, plans, params, mirrored memory and workspaces of random problems; only the kernel is emulated.
 TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
   gpus.on_launch = [](const FakeLaunch& launch) {
@@ -96,6 +115,8 @@ TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
       expect_maps(params);
       return emulate(params.forward);
     }
+    if (runs(launch, "sm90_kv<")) return emulate(forward_of_cache(*static_cast<const Sm90KvParams*>(launch.params)));
+    if (runs(launch, "sm90_tile_list<") || runs(launch, "combine_splits<")) return;  // beside sm90_forward
     if (takes_backward_maps(launch)) return emulate(backward_maps(launch).backward);
     ASSERT_EQ(launch.params_size, sizeof(BackwardParams));
     emulate(*static_cast<const BackwardParams*>(launch.params));
@@ -104,7 +125,9 @@ TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
   constexpr uint64_t kPlain = 8;  // one in so many, because they are long
   for (uint64_t index = 0; index < static_cast<uint64_t>(scaled(1000)); ++index) {
     check::Choices choices = check::Choices::of_seed(test_seed(), index);
-    check::Case c = index % kPlain == 0 ? check::draw_plain_case(choices, shorter) : check::draw_case(choices, limits);
+    check::Case c = index % kPlain == 0   ? check::draw_plain_case(choices, shorter)
+                    : index % kPlain == 4 ? check::draw_plain_case_with_options(choices, shorter)
+                                          : check::draw_case(choices, limits);
     c.tile_stats = false;
     ASSERT_EQ(check::run_case(c), "") << "case " << index << ": " << check::describe(c);
     ASSERT_FALSE(HasFailure()) << "case " << index << ": " << check::describe(c);

@@ -43,7 +43,7 @@ struct ScoreChunk {
           if constexpr (kMode != TileMode::full)
             seen = my_query >= visible.begin[m][x / 2] && my_query < visible.end[m][x / 2];
           Real tanh_value = 0;
-          const Real score = options.score(p[m][n].x[x], my_i, my_j, seen, &tanh_value);
+          const Real score = options.score_of(p[m][n].x[x], my_i, my_j, seen, &tanh_value);
           if constexpr (kMode != TileMode::full) seen = seen && options.unmasked(my_i, my_j, seen);
           p[m][n].x[x] = kMode == TileMode::full || seen ? score : minus_infinity<Real>();
           if constexpr ((C.options & kSoftcap) != 0)

@@ -1,5 +1,6 @@
 #include "cuda/families/params_forward.h"
 
+#include "cuda/plan/plan_common.h"
 #include "philox.h"
 
 namespace cuflash::cuda {
@@ -34,6 +35,7 @@ AttentionParams attention_params(const Problem& p, uint64_t* tile_counts) {
   a.len_q = static_cast<int>(p.len_q), a.len_k = static_cast<int>(p.len_k);
   a.dim_qk = static_cast<int>(p.dim_qk), a.dim_v = static_cast<int>(p.dim_v);
   a.window_left = p.window_left, a.window_right = p.window_right, a.top_left = p.top_left;
+  a.tanh_argument = tanh_argument(p);
   a.cu_q = p.cu_q, a.cu_k = p.cu_k, a.used_q = p.used_q, a.used_k = p.used_k;
   a.total_q = p.total_q, a.total_k = p.total_k;
   a.scale = p.scale, a.softcap = p.softcap, a.keep_scale = 1 / (1 - p.dropout.p);

@@ -137,7 +137,7 @@ std::pair<BackwardConfig, bool> config_for(const BackwardProblem& p, const PlanT
                        has_vector_rows(p.v) && has_vector_rows(p.dout);
   const CopyMode copy = copy_mode(p, vectors);
   c.copy = copy;
-  c.options = kernel_options(p, copy);
+  c.options = portable_options(p, copy);
   if (apply_tuned(kTunable, target.choice, arch, c)) {
     finish(c, p, target.reproducible);
     return {c, true};

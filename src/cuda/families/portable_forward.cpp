@@ -114,7 +114,7 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   const bool vectors = has_vector_rows(p.q) && has_vector_rows(p.k) && has_vector_rows(p.v);
   const CopyMode copy = copy_mode(p, vectors);
   c.copy = copy;
-  c.options = kernel_options(p, copy);
+  c.options = portable_options(p, copy);
   if (apply_tuned(kTunable, target.choice, arch, c)) {
     ForwardPlan plan = plan_with(p, arch, c);
     plan.reason = kTunedReason, plan.tuned = true;

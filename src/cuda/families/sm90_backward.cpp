@@ -35,7 +35,7 @@ constexpr int kTileQ = 64;
 const char* why_not(const BackwardProblem& p) {
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products take f16 and bf16 only";
   if (p.batch == 0 || p.len_q == 0 || p.len_k == 0) return "there is nothing to multiply";
-  if (kernel_options(p, kCopyVectors) != 0) return "it computes no options that change scores or weights";
+  if (problem_options(p) != 0) return "it computes no options that change scores or weights";
   if (p.dout.dtype != p.dtype) return "dO has another type than q";
   if (!has_tensor_map(p.q, query_extent(p)) || !has_tensor_map(p.k, key_extent(p)) ||
       !has_tensor_map(p.v, value_extent(p)) || !has_tensor_map(p.dout, output_extent(p)))

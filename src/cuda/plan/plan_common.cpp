@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <utility>
 
 #include "error.h"
+#include "params.h"
 #include "support/environment.h"
 
 namespace cuflash::cuda {
@@ -49,15 +51,27 @@ void require_supported(const CacheProblem& p) {
                 kLongestSequence, ", the most of the CUDA kernels"));
 }
 
-int kernel_options(const Problem& p, CopyMode copy) {
-  if (copy == kCopyElements) return kAllOptions;
+float tanh_argument(const Problem& p) {
+  if (!(p.softcap > 0)) return 0;
+  constexpr double kLargest = 1e30;
+  const double argument = p.scale / p.softcap * kTanhArgument, size = std::abs(argument);
+  return size <= kLargest && size >= 1 / kLargest ? static_cast<float>(argument) : 0;
+}
+
+int problem_options(const Problem& p) {
   int options = 0;
   if (p.softcap > 0) options |= kSoftcap;
   if (p.slopes) options |= kAlibi;
   if (p.bias) options |= kBias;
   if (p.mask) options |= kMaskTensor;
   if (p.dropout.p > 0) options |= kDropout;
-  if (!(options & (kSoftcap | kAlibi | kBias)) && must_scale_first(p)) options |= kScaleFirst;
+  if (!(options & (kSoftcap | kBias)) && must_scale_first(p)) options |= kScaleFirst;
+  return options;
+}
+
+int portable_options(const Problem& p, CopyMode copy) {
+  if (copy == kCopyElements) return kAllOptions;
+  const int options = problem_options(p);
   // A f32 kernel that knows of a bias at compile time gathers a whole tile of it in registers, and spills.
   const bool gathers = p.dtype == DType::f32 && options == kBias;
   return std::popcount(static_cast<unsigned>(options)) > 1 || gathers ? static_cast<int>(kAllOptions) : options;

@@ -25,9 +25,16 @@ void require_supported(const CacheProblem& problem);
 // be folded into the exponent next to masked scores of -inf.
 inline bool must_scale_first(const Problem& problem) { return problem.scale < 1e-30; }
 
-// The options of a kernel: none, exactly one, or all of them. Rows that are copied element by element get all: they
-// need not be fast, and so need no kernel per option.
-int kernel_options(const Problem& problem, CopyMode copy);
+// Dot products times this are the arguments of tanh for softcap (kernels/attn/softcap.h). 0: there is no softcap, or
+// the factor would not be a normal float with some room, and kernels divide.
+float tanh_argument(const Problem& problem);
+
+// The options of the problem, exactly. Kernels of sm_90a are compiled for them.
+int problem_options(const Problem& problem);
+// The options of a portable kernel: none, exactly one, or all of them, since it is compiled for every architecture,
+// element type and copy mode, and every set of options would multiply their number. Rows that are copied element by
+// element get all: they need not be fast.
+int portable_options(const Problem& problem, CopyMode copy);
 
 // What a kernel needs registers for beside its sums. A table of tiles says up to which load a tile compiles without
 // spills.

@@ -160,19 +160,20 @@ FAKE cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** 
 }
 
 // Rejects what CUDA rejects, and what the library never passes.
-FAKE cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, unsigned rank, void* data,
+FAKE cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, unsigned rank, void* data,
                             const std::uint64_t* extents, const std::uint64_t* strides, const unsigned* box,
                             const unsigned* steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
                             CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
   constexpr std::uint64_t kLongest = std::uint64_t{1} << 32, kFarthest = std::uint64_t{1} << 40;
   bool right = rank == 4 && is_aligned(map, 64) && data && is_aligned(data, 16);
-  right &= swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || box[0] <= 64;
+  const unsigned row_bytes = box[0] * (type == CU_TENSOR_MAP_DATA_TYPE_UINT8 ? 1 : 2);
+  right &= swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || row_bytes == (swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 64 : 128);
   for (unsigned n = 0; n < rank; ++n)
     right &= extents[n] >= 1 && extents[n] <= kLongest && box[n] >= 1 && box[n] <= 256 && steps[n] == 1;
   for (unsigned n = 0; n + 1 < rank; ++n) right &= strides[n] >= 16 && strides[n] % 16 == 0 && strides[n] < kFarthest;
   *map = {};
   if (!right) return CUDA_ERROR_INVALID_VALUE;
-  FakeTensorMap content{data, {}, {}, box[1]};
+  FakeTensorMap content{data, {}, {}, box[1], box[2]};
   std::copy_n(extents, 4, content.extents), std::copy_n(strides, 3, content.strides);
   std::memcpy(map, &content, sizeof content);
   return CUDA_SUCCESS;

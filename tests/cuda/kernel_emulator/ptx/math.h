@@ -13,9 +13,12 @@ inline float log2_of(float x) { return std::log2(x); }
 inline double log2_of(double x) { return std::log2(x); }
 inline float tanh_of(float x) { return std::tanh(x); }
 inline double tanh_of(double x) { return std::tanh(x); }
+inline float reciprocal_of(float x) { return 1 / x; }
 inline float larger(float a, float b) { return std::fmax(a, b); }
 inline double larger(double a, double b) { return std::fmax(a, b); }
 
+inline float multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
+inline double multiply_add(double a, double b, double c) { return std::fma(a, b, c); }
 template <class Real>
 [[gnu::noinline]] Real rounded_product(Real a, Real b) {
   return a * b;

@@ -1,0 +1,54 @@
+// Softcap: s = softcap * tanh(scale * dot / softcap), from a stored argument of tanh.
+//
+// f16 and bf16 have a fast tanh with an absolute error below 5e-7, and 6.5e-7 relative to tanh within the range of its
+// polynomial (tests/cuda/cuda_softcap_test). Scores of most models stay in that range, where tanh takes FMA
+// instructions only: two more instructions of the exponential unit per score would take longer than the products. The
+// choice between polynomial and exponential is made for each element, so that a score is a function of its dot product
+// alone. A warp may vote to skip the exponentials if every element of its tile is in the polynomial's range; this does
+// not change a bit.
+//
+// f32 and f64 take the exact tanh of the math library.
+#pragma once
+
+#include "tile/element.h"
+
+namespace cuflash {
+
+template <Element E>
+constexpr bool kFastTanh = size_of(E) == 2;
+
+// The fast tanh takes its argument multiplied by kTanhArgument, 4: the polynomial serves magnitudes below 2, the floats
+// whose bit 30 is not set, so that the OR of their bits tells about many of them. Infinities and NaN have the bit.
+constexpr unsigned kBeyondTanhRange = 1u << 30;
+
+__device__ __forceinline__ float tanh_in_range(float x) {
+  const float square = x * x;
+  float q = -2.71009685e-06f;
+  q = multiply_add(q, square, 1.28811487e-04f);
+  q = multiply_add(q, square, -5.20723732e-03f);
+  q = multiply_add(q, square, 2.49999866e-01f);
+  return x * q;
+}
+// tanh(u) = 1 - 2 / (1 + exp(2 u)). An exponential of infinity or 0 yields 1 or -1.
+__device__ __forceinline__ float tanh_beyond_range(float x) {
+  const float e = exp2_of(x * static_cast<float>(2 * kLog2e / kTanhArgument));
+  return multiply_add(-2.0f, reciprocal_of(1.0f + e), 1.0f);
+}
+__device__ __forceinline__ float tanh_of_argument(float x) {
+  const float inside = tanh_in_range(x), beyond = tanh_beyond_range(x);
+  return fabs(x) < 2.0f ? inside : beyond;
+}
+
+// The argument of softcap_tanh. folded: AttentionParams::tanh_argument.
+template <Element E>
+__device__ __forceinline__ RealOf<E> softcap_argument(RealOf<E> dot, RealOf<E> scale, RealOf<E> softcap, float folded) {
+  if constexpr (!kFastTanh<E>) return dot * scale / softcap;
+  else return folded != 0 ? dot * folded : dot * scale / softcap * static_cast<float>(kTanhArgument);
+}
+template <Element E>
+__device__ __forceinline__ RealOf<E> softcap_tanh(RealOf<E> argument) {
+  if constexpr (kFastTanh<E>) return tanh_of_argument(argument);
+  else return tanh_of(argument);
+}
+
+}  // namespace cuflash
