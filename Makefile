@@ -72,11 +72,12 @@ gpu-test: build ## The tests on a GPU, GPU_COUNT random problems, large ones aga
 gpu-sanitize: build ## A reduced suite under compute-sanitizer: memcheck, racecheck, initcheck, synccheck
 	@tools/gpu_test.sh sanitize
 
-gpu-bench: ## Measure forward and backward on a GPU against PyTorch (GPU_BENCH_FLAGS), and the host time of a call
+gpu-bench: ## Measure a GPU: against PyTorch (GPU_BENCH_FLAGS), what models run (WORLD_FLAGS), the host time of a call
 	@tools/setup.sh bench
 	@$(call build,release,--target cuflash cuflash_overhead)
 	build/release/bin/cuflash_overhead
 	python3 bench/cuda_torch.py build/release/lib/libcuflash.so $(GPU_BENCH_FLAGS)
+	python3 bench/world.py build/release/lib/libcuflash.so $(WORLD_FLAGS)
 
 bench: ## Measure speed on the CPU, alone (GRID_FLAGS, BENCH_FLAGS) and against PyTorch (TORCH_FLAGS, DECODE_FLAGS)
 	@tools/setup.sh demo

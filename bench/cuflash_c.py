@@ -113,11 +113,14 @@ class Library:
         outputs = ForwardOutputs(struct_size=ctypes.sizeof(ForwardOutputs), o=self.view(o), lse=self.view(lse))
         return self._call("forward", a, outputs, self.execution(q.device, threads), q.device)
 
-    def backward(self, q, k, v, o, lse, dout, dq, dk, dv, causal=False, threads=0, deterministic=False, **options):
+    def backward(self, q, k, v, o, lse, dout, dq, dk, dv, causal=False, threads=0, deterministic=False,
+                 dbias=None, dsink=None, **options):
         a = self.attention(q, k, v, causal, **options)
         tensors = BackwardTensors(struct_size=ctypes.sizeof(BackwardTensors))
-        for name, tensor in (("o", o), ("lse", lse), ("dout", dout), ("dq", dq), ("dk", dk), ("dv", dv)):
-            setattr(tensors, name, self.view(tensor))
+        for name, tensor in (("o", o), ("lse", lse), ("dout", dout), ("dq", dq), ("dk", dk), ("dv", dv),
+                             ("dbias", dbias), ("dsink", dsink)):
+            if tensor is not None:
+                setattr(tensors, name, self.view(tensor))
         return self._call("backward", a, tensors, self.execution(q.device, threads, deterministic), q.device)
 
     def attend_cache(self, q, k, v, seqlens, o, causal=False, threads=0, block_table=None):

@@ -25,6 +25,7 @@ import json
 import math
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -50,16 +51,27 @@ def arguments(words=None):
     parser.add_argument("--rounds", type=int, default=0, help="at least (default: 11, 5 with --quick)")
     parser.add_argument("--dry-run", action="store_true", help="toy shapes on the CPU: a test of this program")
     options = parser.parse_args(words)
-    from peers_calls import GROUPS, PEERS
-    for name, known in (("groups", GROUPS), ("peers", PEERS)):
-        chosen = [part for part in getattr(options, name).split(",") if part]
-        if not set(chosen) <= set(known):
-            parser.error(f"--{name} has {', '.join(sorted(set(chosen) - set(known)))}, must be of {', '.join(known)}")
-        setattr(options, name, chosen or list(known))
-    if options.json is not None and not os.access(options.json.absolute().parent, os.W_OK):
-        parser.error(f"--json {options.json}: its folder cannot be written to")
+    from peers_calls import PEERS
+    from peers_shapes import GROUPS
+    choose(parser, options, "groups", GROUPS)
+    choose(parser, options, "peers", PEERS)
+    require_folder(parser, options, "json")
     options.rounds = options.rounds or ROUNDS["quick" if options.quick else "full"]
     return options
+
+
+def choose(parser, options, name, known):
+    """A list of names in place of the text of a flag; all of them where it is not given."""
+    chosen = [part for part in getattr(options, name).split(",") if part]
+    if not set(chosen) <= set(known):
+        parser.error(f"--{name} has {', '.join(sorted(set(chosen) - set(known)))}, must be of {', '.join(known)}")
+    setattr(options, name, chosen or list(known))
+
+
+def require_folder(parser, options, name):
+    path = getattr(options, name)
+    if path is not None and not os.access(path.absolute().parent, os.W_OK):
+        parser.error(f"--{name} {path}: its folder cannot be written to")
 
 
 def quantile(values, fraction):
@@ -169,6 +181,10 @@ def open_libraries(options):
         if name in BACKENDS:
             found[name] = Torch(BACKENDS[name])
             continue
+        if name == "torch-flex":
+            from peers_flex import Flex
+            found[name] = Flex()
+            continue
         module = MODULES[name]
         try:
             found[name] = FlashAttention(importlib.import_module(module))
@@ -191,6 +207,12 @@ def version_of(packages, module):
 
 def measure(shape, libraries, timer, device):
     """The results of a shape, and who is missing from it and why."""
+    calls, absent = agreeing_calls(shape, libraries, device)
+    return best_forms(shape, timer.milliseconds(calls)), absent
+
+
+def agreeing_calls(shape, libraries, device):
+    """Calls by (contestant, form) whose results agree with those of cuflash; who has none, and why."""
     from peers_calls import Tensors, working_forms
     tensors = Tensors(shape, device)
     calls, absent, expected = {}, {}, None
@@ -201,15 +223,14 @@ def measure(shape, libraries, timer, device):
         calls |= {(name, form): call for form, call in forms.items()}
         if name == "cuflash":
             if not forms:
-                raise SystemExit(f"peers_cuda: cuflash fails at {shape}: {reason}")
+                raise SystemExit(f"cuflash fails at {shape}: {reason}")
             call = next(iter(forms.values()))
             result = call()
             expected = tuple(x.clone() for x in result) if isinstance(result, tuple) else result.clone()
             agreeing, why = working_forms(library, tensors, expected)
             if len(agreeing) < len(forms):
-                raise SystemExit(f"peers_cuda: forms of cuflash disagree at {shape}: {why}")
-    times = timer.milliseconds(calls)
-    return best_forms(shape, times), absent
+                raise SystemExit(f"forms of cuflash disagree at {shape}: {why}")
+    return calls, absent
 
 
 def best_forms(shape, times):
@@ -232,10 +253,9 @@ def rounded(value):
 
 def described(shape):
     """A problem in the words of the results file."""
-    return {"device": "cuda", "direction": shape.direction, "dtype": "bf16", "batch": shape.batch,
+    return {"device": "cuda", "direction": shape.direction, "dtype": shape.dtype, "batch": shape.batch,
             "heads_q": shape.heads_q, "heads_k": shape.heads_k, "len_q": shape.len_q, "len_k": shape.len_k,
-            "head_dim": shape.head_dim,
-            "head_dim_v": shape.head_dim, "causal": shape.causal, "page_size": shape.page_size, "group": shape.group,
+            "head_dim": shape.head_dim, "head_dim_v": shape.dim_v, "causal": shape.causal, "page_size": shape.page_size, "group": shape.group,
             "variant": shape.variant}
 
 
@@ -248,12 +268,12 @@ def commit():
         return "unknown"
 
 
-def content_of(words, options, versions, ceilings, results, absences, missing):
+def content_of(words, options, versions, ceilings, results, absences, missing, program="peers_cuda"):
     """The file. Points with a variant stand apart: readers that do not know variants would take them for plain ones."""
     import torch
     gpu = "dry run" if options.dry_run else torch.cuda.get_device_name()
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"format": FORMAT, "command": " ".join(["python", "bench/peers_cuda.py", *words]),
+    return {"format": FORMAT, "command": " ".join(["python", f"bench/{program}.py", *words]),
             "version": versions["cuflash"], "date": date, "commit": options.commit or commit(),
             "rounds": options.rounds, "seconds": options.seconds,
             "machine": {"cpu": platform.processor() or platform.machine(), "threads": os.cpu_count() or 1, "gpu": gpu},
@@ -285,35 +305,71 @@ def line_of(shape, results, absent):
     return f"{shape}\n    " + "\n    ".join(cells + [f"{name}: {why}" for name, why in absent.items()])
 
 
-def main(words=None):
-    options = arguments(words)
+def open_device(options, program):
     import torch
-    from peers_calls import all_shapes, quick_shapes, toy_shapes
     if not options.dry_run and not torch.cuda.is_available():
-        sys.exit("peers_cuda: PyTorch sees no GPU; --dry-run tests this program without one")
+        sys.exit(f"{program}: PyTorch sees no GPU; --dry-run tests this program without one")
     torch.manual_seed(1)
-    libraries, missing, versions = open_libraries(options)
-    device = "cpu" if options.dry_run else "cuda"
-    seconds = 0 if options.quick else options.seconds
-    timer = ClockTimer(options.rounds) if options.dry_run else GpuTimer(options.rounds, seconds)
-    shapes = list(toy_shapes() if options.dry_run else quick_shapes() if options.quick else all_shapes())
-    shapes = [shape for shape in shapes if shape.group in options.groups]
+    if options.dry_run:
+        return "cpu", ClockTimer(options.rounds)
+    return "cuda", GpuTimer(options.rounds, 0 if options.quick else options.seconds)
+
+
+def introduce(versions, missing, shapes):
+    import torch
     print(", ".join(f"{name} {version}" for name, version in versions.items()), f"torch {torch.__version__}",
-          f"{len(shapes)} shapes", sep=", ", flush=True)
+          f"{shapes} shapes", sep=", ", flush=True)
     for name, why in missing.items():
         print(f"not measured: {name}: {why}", flush=True)
-    ceilings, results, absences, began = timer.ceilings(), [], [], time.perf_counter()
-    words = sys.argv[1:] if words is None else words
-    for shape in shapes:
-        found, absent = measure(shape, libraries, timer, device)
-        results += found
-        absences += [{"contestant": name, **described(shape), "reason": why} for name, why in absent.items()]
-        print(line_of(shape, found, absent), flush=True)
+
+
+def measure_all(program, words, options, shapes, measure, prepare=None, line_of=line_of):
+    """Measures shapes, prints them and writes them to --json; returns the content of that file. A signal ends the run
+    with what is measured."""
+    device, timer = open_device(options, program)
+    libraries, missing, versions = open_libraries(options)
+    introduce(versions, missing, len(shapes))
+    words, began = sys.argv[1:] if words is None else words, time.perf_counter()
+    ceilings, results, absences, done = timer.ceilings(), [], [], 0
+
+    def content(**more):
+        return {**content_of(words, options, versions, ceilings, results, absences, missing, program), **more}
+
+    def save(**more):
         if options.json:  # after each shape: what is measured stays where a run is cut short
-            write_whole(options.json, content_of(words, options, versions, ceilings, results, absences, missing))
-        if device == "cuda":
-            torch.cuda.empty_cache()
-    print(f"{len(shapes)} shapes in {time.perf_counter() - began:.0f} s")
+            write_whole(options.json, content(**more))
+
+    more = {}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if prepare:
+            prepare(shapes, libraries, device)
+        for shape in shapes:
+            found, absent = measure(shape, libraries, timer, device)
+            results += found
+            absences += [{"contestant": name, **described(shape), "reason": why} for name, why in absent.items()]
+            done += 1
+            print(line_of(shape, found, absent), flush=True)
+            save()
+            empty_cache(device)
+    except KeyboardInterrupt:
+        more = {"interrupted": f"{done} of {len(shapes)} points were measured"}
+        save(**more)
+    print(f"{done} of {len(shapes)} shapes in {time.perf_counter() - began:.0f} s", flush=True)
+    return content(**more)
+
+
+def empty_cache(device):
+    import torch
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def main(words=None):
+    options = arguments(words)
+    from peers_shapes import all_shapes, quick_shapes, toy_shapes
+    shapes = toy_shapes() if options.dry_run else quick_shapes() if options.quick else all_shapes()
+    measure_all("peers_cuda", words, options, [shape for shape in shapes if shape.group in options.groups], measure)
 
 
 if __name__ == "__main__":

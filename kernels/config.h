@@ -52,6 +52,15 @@ enum ForwardSchedule : int {
   kFixedMax = 64,    // softcap bounds the scores, so that the softmax needs no maximum; bf16
 };
 
+// Where the work items of the sm90 forward kernel come from.
+enum ForwardWork : int {
+  kSplitKeys = 1,  // CTAs share the keys of a query tile; their partial results are reduced by sm90/combine_splits.h
+  kTileList = 2,   // query tiles are taken by ticket from a list in the workspace, made by sm90/tile_list.h
+  // With kSplitKeys: the rows of a tile are pairs of a query and a head of the group that shares keys, as in KvConfig.
+  // The size of a group divides 64.
+  kPackHeads = 4,
+};
+
 // Forward on sm_90a: one producer warpgroup, and consumer warpgroups with 64 queries each.
 struct Sm90ForwardConfig {
   Element element;    // f16 or bf16
@@ -61,7 +70,10 @@ struct Sm90ForwardConfig {
   int stages;    // K tiles, and V tiles, in shared memory
   int schedule;  // ForwardSchedule
   int options;   // OptionBits
+  int work;      // ForwardWork
 };
+
+constexpr int kWholeCache = 2;  // KvConfig::fast_decode of a call that has K and V instead of a cache
 
 // Attention over a KV cache. A row is a pair of a query and a query head of the group that shares a KV head.
 struct KvConfig {
@@ -77,16 +89,16 @@ struct KvConfig {
   int copy;     // CopyMode
   int options;  // OptionBits
   int v_in_k;   // 1: V is a slice of the columns of K and is not loaded separately
-  // 1: the call appends and rotates no rows, sequences differ only in the length of their cache, which starts at its
+  // Not 0: the call appends and rotates no rows, sequences differ only in the length of their cache, which starts at its
   // first row, and 16-byte vectors of Q and of O, which have the same type, are aligned. The kernel then omits the code
-  // for everything else, which need not be fetched.
+  // for everything else, which need not be fetched. kWholeCache: every sequence fills its cache.
   int fast_decode;
   // 1: all CTAs are co-resident, and the splits of a row tile exchange partial results through L2: see
   // kv/exchange_reduce.h.
   int l2_exchange;
 };
 
-// Merges two partial results.
+// Merges partial results.
 struct MergeConfig {
   Element element;
   int lanes;  // lanes per row
@@ -147,6 +159,9 @@ constexpr int shared_bytes(const ForwardConfig& c) {
 }
 
 constexpr int kWarpgroupRows = 64, kWarpgroupThreads = 128;
+constexpr bool splits_keys(const Sm90ForwardConfig& c) { return (c.work & kSplitKeys) != 0; }
+constexpr bool packs_heads(const Sm90ForwardConfig& c) { return (c.work & kPackHeads) != 0; }
+constexpr bool lists_tiles(const Sm90ForwardConfig& c) { return (c.work & kTileList) != 0; }
 constexpr int tile_q_of(const Sm90ForwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
 constexpr int num_threads(const Sm90ForwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
 // A multiprocessor has 512 registers for each of 128 lanes. A launch divides them evenly; setmaxnreg then moves
@@ -190,10 +205,13 @@ constexpr int staged_columns(const Sm90ForwardConfig& c) {
 constexpr int staged_bytes(const Sm90ForwardConfig& c) {
   return (c.schedule & kStoreBySmem) != 0 ? swizzled_bytes(tile_q_of(c), staged_columns(c)) : 0;
 }
+// Tickets of two query tiles, for all warps of the producer, and their mbarriers.
+constexpr int kTicketStages = 2;
+constexpr int ticket_bytes(const Sm90ForwardConfig& c) { return lists_tiles(c) ? kTicketStages * (2 + 1) * 8 : 0; }
 constexpr int shared_bytes(const Sm90ForwardConfig& c) {
   return query_stages(c) * swizzled_bytes(tile_q_of(c), c.dim_qk) + staged_bytes(c) +
          c.stages * (swizzled_bytes(c.tile_k, c.dim_qk) + swizzled_bytes(c.tile_k, c.dim_v)) + term_tiles_bytes(c) +
-         num_tile_infos(c) * c.warpgroups * kTileInfoBytes + num_barriers(c) * 8;
+         num_tile_infos(c) * c.warpgroups * kTileInfoBytes + num_barriers(c) * 8 + ticket_bytes(c);
 }
 
 constexpr int sum_size(Element e) { return e == Element::f64 ? 8 : 4; }  // of accumulators and softmax state
@@ -215,6 +233,8 @@ constexpr int num_threads(const KvConfig& c) {
   return c.copy == kCopyTma ? active_threads(c) : consumer_threads(c);
 }
 constexpr int num_threads(const MergeConfig&) { return 128; }
+constexpr int kTileListThreads = 1024;
+constexpr int kTileListBytes = (4 * kTileListThreads + kTileListThreads / 32) * 4;  // of shared memory
 constexpr int keys_bytes(const KvConfig& c, int columns) {
   return c.copy == kCopyTma ? swizzled_bytes(c.tile_k, columns) : tile_bytes(c.element, c.tile_k, columns);
 }
@@ -329,6 +349,8 @@ constexpr int shared_bytes(const Sm90BackwardConfig& c) {
 constexpr BackwardConfig shared_config(const Sm90DqConfig& c) {
   return {c.element, c.dim_qk, c.dim_v, kWarpgroupRows, c.tile_k, 0, 0, 0, 0, kCopyVectors, c.options, 0, 0};
 }
+constexpr bool splits_keys(const Sm90DqConfig&) { return false; }
+constexpr bool packs_heads(const Sm90DqConfig&) { return false; }
 constexpr int tile_q_of(const Sm90DqConfig& c) { return kWarpgroupRows * c.warpgroups; }
 constexpr int num_threads(const Sm90DqConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
 constexpr int consumer_registers(const Sm90DqConfig& c) { return c.warpgroups == 2 ? 232 : 160; }

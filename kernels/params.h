@@ -59,6 +59,30 @@ struct alignas(128) TensorMap {
   unsigned char bytes[128];
 };
 
+// Partial results of query tiles whose keys several CTAs share, in the workspace. Rows are those of O: of all heads and
+// batch entries, or of all heads of packed tensors.
+struct KeySplits {
+  float* o;       // [splits][rows][columns], not normalised
+  float* states;  // [splits][rows][2]: row max, row sum
+  int64 rows;
+  unsigned splits;
+  int columns;                      // dim_v, padded
+  float scale_log2, natural_scale;  // of stored scores: to exponents of 2, and to the units of the sink
+};
+
+// A query tile of one sequence, for every head.
+struct ListedTile {
+  int b, q_tile;
+};
+// Query tiles of sequences whose lengths only the device knows, most visible keys first (sm90/tile_list.h).
+struct TileList {
+  ListedTile* tiles;
+  unsigned* count;           // of listed tiles
+  unsigned* next;            // the next ticket: a listed tile of one head
+  unsigned heads_per_group;  // heads whose tiles follow each other, so that their keys stay in L2
+  int most_key_tiles;        // that a query tile may see
+};
+
 struct Sm90ForwardParams {
   TensorMap q, k, v;  // [dim, rows, heads, batch]; a broadcast dimension has extent 1
   TensorMap o;        // valid if store_o_by_tma is set
@@ -68,6 +92,8 @@ struct Sm90ForwardParams {
   float scale_log2;      // scale_log2 of ScoreOptions, unless it is log2(e)
   float fixed_max;       // with kFixedMax: the row_max of all rows
   TensorMap bias, mask;  // [keys, queries, heads, batch], as q; valid with kTmaBias and kTmaMask
+  KeySplits splits;      // with kSplitKeys
+  TileList list;         // with kTileList
 };
 
 }  // namespace cuflash

@@ -22,7 +22,8 @@ def charts():
     peers = data.dense().name
     decode = data.DENSE[0] if data.has_peers() else "h200_decode_step.json"
     return [Chart("h200_peers.svg", (peers,), speed), Chart("h200_decode.svg", (decode,), decode_bars),
-            Chart("h200_decode_queries.svg", ("h200_decode_queries.json",), queries)]
+            Chart("h200_decode_queries.svg", ("h200_decode_queries.json",), queries),
+            *([Chart("h200_world.svg", (data.WORLD,), world)] if data.has_world() else [])]
 
 
 def mark_of(chart):
@@ -112,6 +113,53 @@ def queries(style, figure):
     style.set_title(figure, "Time of a decode step over 8k keys by its number of queries; lower is better")
 
 
+def world(style, figure, source=None):
+    """The ratio to the fastest peer of each case of bench/world.py, worst first; dots are the ratio to plain."""
+    source = source or data.Bench(data.WORLD)
+    found = [each for each in data.standings(source) if each.ratio is not None or each.to_plain is not None]
+    panels = [("forward and decode", [each for each in found if each.direction != "backward"]),
+              ("backward", [each for each in found if each.direction == "backward"])]
+    panels = [(title, chosen) for title, chosen in panels if chosen]
+    figure.set_size_inches(11, 1.6 + 0.19 * max((len(chosen) for _, chosen in panels), default=1))
+    palette = style.Palette(["cuflash", *(name for name in NAMES if any(each.peer == name for each in found))])
+    for axes, (title, chosen) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
+        places = range(len(chosen))
+        axes.barh(places, [each.ratio or 0 for each in chosen], 0.7,
+                  color=[palette.color(each.peer) if each.peer else style.QUIET for each in chosen])
+        dots = [(each.to_plain, place) for place, each in zip(places, chosen) if each.to_plain is not None]
+        if dots:
+            axes.plot(*zip(*dots), linestyle="", marker="o", markersize=3, color=style.INK)
+        axes.axvline(1, color=style.INK, lw=1)
+        axes.set_yticks(places, [each.name for each in chosen], fontsize=7)
+        axes.set_ylim(len(chosen) - 0.4, -0.6)
+        axes.set_xlim(0, 2)
+        axes.grid(axis="y", visible=False)
+        axes.set_title(title, loc="left")
+        axes.set_xlabel("speed relative to the best peer")
+    shown = [name for name in NAMES if name != "cuflash" and any(each.peer == name for each in found)]
+    handles = [style.matplotlib().lines.Line2D([], [], color=palette.color(name), lw=5) for name in shown]
+    handles.append(style.matplotlib().lines.Line2D([], [], color=style.INK, marker="o", markersize=3, linestyle=""))
+    figure.legend(handles, [*(f"best peer: {NAMES[name]}" for name in shown), "relative to cuflash without options"],
+                  loc="outside lower center", ncols=4)
+    style.set_title(figure, f"{source.machine}: cuflash and the best peer, worst first; higher is better")
+
+
+def draw_world(source, path):
+    """For bench/world.py --chart."""
+    style = looks()
+    path.write_text(svg_of(style, lambda style, figure: world(style, figure, source)))
+
+
+def svg_of(style, draw):
+    with style.in_style():
+        figure = style.matplotlib().figure.Figure()
+        draw(style, figure)
+        stream = io.BytesIO()
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    # matplotlib leaves spaces at the ends of lines of paths.
+    return "\n".join(line.rstrip() for line in stream.getvalue().decode().split("\n")).rstrip() + "\n"
+
+
 def draw_all(redraw):
     wanted = [chart for chart in charts() if redraw or not (IMAGES / chart.name).exists() or
               mark_of(chart) not in (IMAGES / chart.name).read_text()]
@@ -119,16 +167,9 @@ def draw_all(redraw):
         return
     style = looks()
     try:
-        matplotlib = style.matplotlib()
+        style.matplotlib()
     except style.MissingMatplotlib as error:
         sys.exit(f"benchmark_tables: {', '.join(chart.name for chart in wanted)} must be drawn anew: {error}")
     for chart in wanted:
-        with style.in_style():
-            figure = matplotlib.figure.Figure()
-            chart.draw(style, figure)
-            stream = io.BytesIO()
-            figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-        # matplotlib leaves spaces at the ends of lines of paths.
-        text = "\n".join(line.rstrip() for line in stream.getvalue().decode().split("\n"))
-        (IMAGES / chart.name).write_text(text.rstrip() + f"\n{mark_of(chart)}\n")
+        (IMAGES / chart.name).write_text(svg_of(style, chart.draw) + f"{mark_of(chart)}\n")
         print(f"docs/images/{chart.name}: drawn anew")

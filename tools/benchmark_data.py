@@ -4,13 +4,16 @@ import hashlib
 import json
 import math
 from pathlib import Path
+from typing import NamedTuple, Optional
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "data"
 # The first that is there: bench/peers_cuda.py writes the one, `python -m cuflash.bench` wrote the other.
 DENSE = ("h200_peers.json", "h200_torch.json")
+WORLD = "h200_world.json"  # by bench/world.py
 NAMES = {"cuflash": "cuflash", "fa3": "FA3", "fa4": "FA4", "torch-cudnn": "cuDNN", "torch-flash": "FA2",
-         "torch-efficient": "efficient", "torch-math": "unfused"}
+         "torch-flex": "Flex", "torch-efficient": "efficient", "torch-math": "unfused"}
+PLAIN = "cuflash-plain"  # of bench/world.py: the problem without its options
 PROBLEM = ("direction", "dtype", "batch", "heads_q", "heads_k", "len_q", "len_k", "head_dim", "causal", "page_size",
            "group", "variant")
 
@@ -30,8 +33,8 @@ class Table:
 class Bench:
     """A file of format cuflash-bench-1: by problem, the results of each contestant."""
 
-    def __init__(self, name):
-        self.name, content = name, json.loads((DATA / name).read_text())
+    def __init__(self, name, content=None):
+        self.name, content = name, content or json.loads((DATA / name).read_text())
         if content["format"] != "cuflash-bench-1":
             raise ValueError(f"docs/data/{name}: format {content['format']}, must be cuflash-bench-1")
         self.command, self.date = content["command"], content["date"][:10]
@@ -66,6 +69,10 @@ def dense():
     return Bench(next(name for name in DENSE if (DATA / name).exists()))
 
 
+def has_world():
+    return (DATA / WORLD).exists()
+
+
 def has_peers():
     return (DATA / DENSE[0]).exists()
 
@@ -73,6 +80,35 @@ def has_peers():
 def ratio(by, peer):
     """How many times as fast as this contestant cuflash is; None where one of them has no figure."""
     return by[peer]["ms"] / by["cuflash"]["ms"] if peer in by and "cuflash" in by else None
+
+
+def best_peer(by):
+    """The fastest contestant but cuflash; None where it is alone."""
+    others = [name for name in by if name in NAMES and name != "cuflash"]
+    return min(others, key=lambda name: by[name]["ms"]) if others else None
+
+
+class Standing(NamedTuple):
+    """A case of bench/world.py: who is fastest beside cuflash, and the ratios to it and to the plain problem."""
+
+    name: str
+    direction: str
+    ours: dict
+    peer: Optional[str]
+    theirs: Optional[dict]
+    ratio: Optional[float]
+    to_plain: Optional[float]
+
+
+def standings(source):
+    """Worst first; cases without a peer at the end."""
+    found = []
+    for problem, by in source.points.items():
+        peer, ours = best_peer(by), by["cuflash"]
+        to_plain = ours["tflops"] / by[PLAIN]["tflops"] if PLAIN in by else None
+        found.append(Standing(problem["group"], problem["direction"], ours, peer, by.get(peer),
+                              ratio(by, peer) if peer else None, to_plain))
+    return sorted(found, key=lambda each: math.inf if each.ratio is None else each.ratio)
 
 
 def mean(ratios):

@@ -177,6 +177,34 @@ def more(_):
     return table(["D=128", "points", *(f"against {NAMES[peer]}" for peer in peers)], rows) + ["", origin(source)]
 
 
+def world_table(standings):
+    """Cases of bench/world.py, in the order given."""
+    def speed(each, result):
+        if result is None:
+            return "–"
+        if result["gbs"] is not None:
+            return f"{result['gbs']:.0f} GB/s"
+        short = min(r["ms"] for r in (each.ours, each.theirs) if r) < 0.1
+        return f"{1e3 * result['ms']:.0f} us" if short else f"{result['tflops']:.0f}"
+    rows = [[each.name, each.direction, speed(each, each.ours), NAMES.get(each.peer, "–"), speed(each, each.theirs),
+             times(each.ratio), "–" if each.to_plain is None else f"{each.to_plain:.2f}"]
+            for each in standings]
+    return table(["case", "direction", "cuflash", "best peer", "its speed", "ratio", "to plain"], rows)
+
+
+def world(_):
+    """The performance map; nothing before bench/world.py has run."""
+    if not data.has_world():
+        return ["The map has not been measured yet."]
+    source = data.Bench(data.WORLD)
+    standings = data.standings(source)
+    average, worst, slower = cells_of([each.ratio for each in standings])
+    slowest = [each for each in standings if each.ratio is not None and each.ratio < 0.995]
+    return ["![Speed relative to the best peer, worst first](images/h200_world.svg)", "",
+            f"Against the best peer {average} on average, {worst} at worst, slower at {slower}; where it is slower:",
+            "", *world_table(slowest), "", origin(source)]
+
+
 def decode(_):
     source, steps = decode_rows()
     peers = decode_peers(steps)
@@ -249,7 +277,7 @@ def readme(language):
     return table(head, rows)
 
 
-BLOCKS = {"summary": summary, "dense": dense, "more": more, "decode": decode, "host": host, "readme": readme,
+BLOCKS = {"summary": summary, "dense": dense, "more": more, "world": world, "decode": decode, "host": host, "readme": readme,
           "xeon": lambda _: cpu("xeon_torch.json"), "neoverse": lambda _: cpu("neoverse_v1_torch.json")}
 
 

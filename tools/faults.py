@@ -15,6 +15,7 @@ class Fault(NamedTuple):
 
 
 CACHE = "sweep_cache_test"
+FORWARD = "fake_cuda_forward_test"
 
 FAULTS = {
     # The C edge.
@@ -202,6 +203,20 @@ FAULTS = {
         Fault("pages in any order are taken for joined", "page[1] == page[0] + 1", "page[1] > page[0]", CACHE),
     ],
 
+    # Scores on a GPU, as far as the host can run them.
+    "kernels/attn/softcap.h": [
+        Fault("tanh off by 5e-6", "-5.20723732e-03f", "-5.207e-03f", "cuda_softcap_test"),
+        Fault("tanh of large scores by the polynomial", "return fabs(x) < 2.0f ? inside : beyond;",
+              "return fabs(x) < 2.5f ? inside : beyond;", "cuda_softcap_test"),
+        Fault("tanh of softcap has the wrong argument", "2 * kLog2e / kTanhArgument", "kLog2e / kTanhArgument",
+              "cuda_softcap_test"),
+    ],
+
+    "kernels/attn/tile_scores.h": [
+        Fault("linear ALiBi has the offset of the first row", "first_distance + 8 * r - (kLeft", "first_distance - (kLeft",
+              "cuda_scores_test"),
+    ],
+
     # Who sees whom.
     "kernels/attn/visibility.h": [
         Fault("causal mask off by one", "i + s.shift + w.window_right + 1", "i + s.shift + w.window_right + 2"),
@@ -373,6 +388,34 @@ FAULTS = {
     "src/cuda/plan/tuned_config.h": [
         Fault("an illegal config is taken", "if (!is_legal(tunable.limits(wanted, arch))) return false;",
               "if (!is_legal(tunable.limits(wanted, arch)) && false) return false;", "tuned_test"),
+    ],
+
+    # Forward calls that share keys, pack heads or list tiles.
+    "src/cuda/families/forward_by_kv.cpp": [
+        Fault("a bias is lost where queries are few", "p.packed() || p.bias ||", "p.packed() ||", "cuda_splits_test"),
+        Fault("few queries are aligned with the last keys", "|| !aligned_at_end) return false;", ") return false;",
+              "cuda_splits_test"),
+    ],
+    "src/cuda/plan/tile_order.cpp": [
+        Fault("splits of a head are not dealt out", "(p.heads_q / packed) * splits", "(p.heads_q / packed)",
+              "cuda_splits_test"),
+    ],
+    "kernels/sm90/tile_scheduler.h": [
+        Fault("splits overlap by a key tile", "begin += static_cast<int>(quotient(count * split, splits));",
+              "begin += static_cast<int>(quotient(count * split, splits)) - (split != 0);", FORWARD),
+    ],
+    "kernels/sm90/combine_splits.h": [
+        Fault("the sink is lost where keys are split", "p.splits.natural_scale, sink, keep",
+              "p.splits.natural_scale, minus_infinity<float>(), keep", FORWARD),
+        Fault("the last split is not added", "left = static_cast<int>(s.splits);", "left = static_cast<int>(s.splits) - 1;",
+              FORWARD),
+    ],
+    "kernels/sm90/packed_rows.h": [
+        Fault("rows of a group see the keys of the first query", "(row_first + lane.row + 8 * r) / a.group",
+              "row_first / a.group", FORWARD),
+    ],
+    "kernels/sm90/tile_list.h": [
+        Fault("padded rows are not listed", "a.cu_q ? s.len_q : a.len_q", "s.len_q", FORWARD),
     ],
 
     # Number formats and random numbers, which the oracle shares: their own tests must notice.

@@ -40,6 +40,8 @@ test_all() {
   start ctest 'tests passed\|Skipped\|Not Run' ctest --preset release --label-regex '^gpu$' --parallel "$jobs"
   start check oracle "$bin/cuflash" check --device cuda --count "$count" --seed "$seed" --head-sizes "$head_sizes"
   start check-plain oracle "$bin/cuflash" check --plain --device cuda --count "$count" --seed "$seed" --head-sizes 0
+  start check-options oracle "$bin/cuflash" check --options --device cuda --count "$count" --seed "$seed" \
+    --head-sizes "$head_sizes"
   start check-cache oracle "$bin/cuflash" check --cache --device cuda --count "$count" --seed "$seed" \
     --head-sizes "$head_sizes"
   finish
@@ -58,8 +60,9 @@ test_all() {
 sanitize() {
   local sanitizer tool tests kind threads
   local check=("$bin/cuflash" check --device cuda --count "${SANITIZE_COUNT:-150}" --seed "$seed")
-  # Problems of all kinds, those for the fastest kernels, calls over a cache.
-  local -A kinds=([check]="--head-sizes 2" [plain]="--plain --head-sizes 0" [cache]="--cache --head-sizes 2")
+  # Problems of all kinds, those for the fastest kernels, without and with options, calls over a cache.
+  local -A kinds=([check]="--head-sizes 2" [plain]="--plain --head-sizes 0" [options]="--options --head-sizes 1"
+    [cache]="--cache --head-sizes 2")
   sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null || true)
   if [ -z "$sanitizer" ]; then
     say "compute-sanitizer is neither in PATH nor in /usr/local/cuda/bin; it comes with the CUDA toolkit" >&2

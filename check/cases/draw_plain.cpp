@@ -1,5 +1,6 @@
-// Cases for the fastest kernels of a GPU: a 16-bit type, rows on 16-byte boundaries, no options except positional masks,
-// and several tiles of queries. Only one in hundreds of the cases of draw.cpp is of that kind, and it is short.
+// Cases for the fastest kernels of a GPU: a 16-bit type, rows on 16-byte boundaries, several tiles of queries, or few
+// queries and many keys, and seldom options beside positional masks. Only one in hundreds of the cases of draw.cpp is of
+// that kind, and it is short.
 #include <algorithm>
 
 #include "check/cases/draw.h"
@@ -38,6 +39,26 @@ void draw_shape(Case& c, Choices& choose, const Limits& limits) {
   c.len_k = square ? c.len_q : draw_long_length(choose, pairs / c.len_q);
 }
 
+// Few queries and so many keys that several CTAs share them.
+void draw_few_queries(Case& c, Choices& choose, const Limits& limits) {
+  if (!choose.chance(3)) return;
+  constexpr int64_t kMostKeys = 5000;
+  c.batch = choose.one_of<int64_t>({1, 1, 1, 2});
+  c.len_q = choose.one_of<int64_t>({1, 1, 4, 16, 17, 33, 64, 65, 100, 128, 130, 200});
+  const int64_t of_key = c.batch * c.heads_q * c.len_q * std::max(c.dim, c.dim_v);
+  const int64_t most = std::clamp<int64_t>(kMoreWork * limits.work / of_key, kFewestPairs, kMostKeys);
+  c.len_k = choose.chance(2) ? choose.between(1, most) : most;
+}
+
+// So many sequences that a GPU lists their tiles if they differ in length.
+void draw_many_sequences(Case& c, Choices& choose, const Limits& limits) {
+  if (!choose.chance(16)) return;
+  c.batch = choose.between(100, 160), c.heads_k = 2, c.heads_q = 4;
+  const int64_t pairs = kMoreWork * limits.work / (c.batch * c.heads_q * std::max(c.dim, c.dim_v));
+  c.len_q = choose.between(1, std::max<int64_t>(2, std::min<int64_t>(pairs / 8, 70)));
+  c.len_k = choose.between(1, std::max<int64_t>(2, pairs / c.len_q));
+}
+
 void draw_position_masks(Case& c, Choices& choose) {
   c.causal = choose.chance(2);
   c.alignment = choose.chance(4) ? Alignment::top_left : Alignment::bottom_right;
@@ -69,6 +90,8 @@ static Case draw_case_of_plain_shape(Choices& choose, const Limits& limits, cons
   c.dtype = choose.one_of<DType>({DType::bf16, DType::f16});
   c.o_dtype = c.dout_dtype = c.gradient_dtype = c.bias_dtype = c.sink_dtype = c.dtype;
   draw_shape(c, choose, limits);
+  draw_few_queries(c, choose, limits);
+  draw_many_sequences(c, choose, limits);
   draw_fused(c, choose);
   draw_mode(c, choose);
   draw_position_masks(c, choose);

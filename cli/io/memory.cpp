@@ -29,8 +29,7 @@ double bytes_of(const T& tensor) {
 }
 
 size_t cuda_workspace(const ForwardProblem& problem, const Execution& execution, const cuda::Arch& arch) {
-  cuda::plan_forward(problem, arch);  // throws for an unsupported problem
-  return cuda::TileCounts::bytes(execution);
+  return cuda::TileCounts::bytes(execution) + cuda::plan_forward(problem, arch).workspace.size;
 }
 size_t cuda_workspace(const BackwardProblem& problem, const Execution&, const cuda::Arch& arch) {
   return cuda::plan_backward(problem, arch, cuda::Reproducible::no).workspace.size;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <set>
+#include <type_traits>
 
 #include "cli/bench/grid.h"
 #include "cli/tune/neighbours.h"
@@ -51,13 +52,15 @@ std::vector<Candidate> near_plan(const Problem& problem, const Plan& plan, const
                                  const TuneTarget& target) {
   Collection all(target.arch);
   all.add_built_in(*plan.family, tuned);
-  if constexpr (requires { plan.splits; }) add_splits(all, plan);
+  if constexpr (std::is_same_v<Plan, cuda::KvPlan>) add_splits(all, plan);
   add_neighbours(all, problem, plan, target.arch);
   return all.sorted();
 }
 
+// Tiles are those of a plan that does not split keys; how a call shares its work does not depend on the choice.
 cuda::ForwardPlan forward_plan(const BenchPoint& p, const TuneTarget& target, const Choice* choice) {
-  return cuda::plan_forward(cuda::forward_of(typical_of(p)), target.arch, cuda::wanted_kernels(), choice);
+  return cuda::plan_forward(cuda::forward_of(typical_of(p)), target.arch, cuda::wanted_kernels(), choice,
+                            {.has_workspace = false});
 }
 cuda::BackwardPlan backward_plan(const BenchPoint& p, const TuneTarget& target, const Choice* choice) {
   return cuda::plan_backward(cuda::backward_of(typical_of(p)), target.arch, cuda::Reproducible::no,

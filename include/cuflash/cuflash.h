@@ -161,8 +161,9 @@ typedef struct cuflash_execution {
   int32_t deterministic; /* CUDA backward: bitwise reproducible. The CPU always is */
   void* stream;          /* CUDA: the CUstream to launch on; ignored by the CPU */
   void* workspace; /* scratch of at least the queried size, 64-byte aligned. NULL: the CPU uses a block of its own;
-                    * CUDA requires one unless the queried size is 0 or workspace_from_pool is set. Bytes beyond the
-                    * queried size are not touched */
+                    * CUDA requires one unless the queried size is 0 or workspace_from_pool is set, except for forward
+                    * without tile_stats, which is then slower where it has a use for one. Bytes beyond the queried
+                    * size are not touched */
   size_t workspace_size;
   cuflash_parallel_for parallel_for; /* NULL: the library's own thread pool */
   void* parallel_for_context;

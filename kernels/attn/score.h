@@ -39,22 +39,25 @@ struct ScoreOptions {
   static constexpr bool kHasMask = (kOptions & kMaskTensor) != 0;
   static constexpr bool kHasDropout = (kOptions & kDropout) != 0;
   static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
-  // Units of a score. The tensor cores compute plain dot products, and softcap yields tanh: unless something is added,
-  // the scale, or the cap, is folded into the exponent of the softmax.
+  static constexpr bool kExact = kSet == OptionSet::exact;
+  // Units of a score. The tensor cores compute plain dot products, and softcap yields tanh. If nothing is added, or
+  // ALiBi alone, whose slope is divided by it, the scale or the cap is folded into the exponent of the softmax.
   static constexpr bool kIsDot = !kModifiesScore;
   static constexpr bool kIsTanh = kHasSoftcap && !kHasAlibi && !kHasBias;
-  static constexpr bool kExact = kSet == OptionSet::exact;
+  static constexpr bool kFoldsAlibi = kExact && kHasAlibi && !kHasBias && (kOptions & kScaleFirst) == 0;
+  static constexpr bool kFoldsFactor = kIsDot || kIsTanh || kFoldsAlibi;
 
   const AttentionParams& a;
   Sequence sequence;
   int64 bias_offset = 0, mask_offset = 0;
-  Real factor;  // of the dot product, or of tanh
-  Real slope = 0;
+  Real factor;     // of the dot product, or of tanh
+  Real slope = 0;  // in units of the score
   DropoutStream stream{};
 
   __device__ ScoreOptions(const AttentionParams& a, const Sequence& s, int b, int h)
       : a(a), sequence(s), factor(static_cast<Real>(has_softcap() ? a.softcap : a.scale)) {
     if (has_alibi()) slope = static_cast<const float*>(a.slopes.data)[offset_of(a.slopes, b, h)];
+    if (kFoldsAlibi) slope /= factor;
     if (kHasBias) bias_offset = offset_of(a.bias, b, h, 0);
     if (kHasMask) mask_offset = offset_of(a.mask, b, h, 0);
     if (kHasDropout)
@@ -68,10 +71,10 @@ struct ScoreOptions {
   __device__ bool has_dropout() const { return kHasDropout && (kExact || a.dropout_threshold != 0); }
 
   // Converts a score to the natural units of the LSE.
-  __device__ Real natural_scale() const { return kIsDot || kIsTanh ? factor : Real(1); }
+  __device__ Real natural_scale() const { return kFoldsFactor ? factor : Real(1); }
   // Softmax sums exp2(scale_log2() * score).
   __device__ Real scale_log2() const {
-    return static_cast<Real>(kIsDot ? a.scale * kLog2e : kIsTanh ? a.softcap * kLog2e : kLog2e);
+    return static_cast<Real>(kFoldsFactor ? (has_softcap() ? a.softcap : a.scale) * kLog2e : kLog2e);
   }
 
   __device__ __forceinline__ Real argument(Real dot) const {
@@ -85,6 +88,7 @@ struct ScoreOptions {
   // x: tanh, or the dot product. The terms are 0 if there is nothing to add.
   __device__ __forceinline__ Real score(Real x, Real penalty, Real bias) const {
     if constexpr (kIsDot || kIsTanh) return x;
+    else if constexpr (kFoldsAlibi) return x - penalty;
     else if constexpr (!kHasAlibi && !kHasBias) return x * factor;
     else if constexpr (!kHasAlibi) return multiply_add(x, factor, bias);
     else if constexpr (!kHasBias) return multiply_add(x, factor, -penalty);

@@ -11,6 +11,19 @@
 
 namespace cuflash {
 
+// What scores lack to be comparable with those of other tiles: nothing, or a number for each row.
+struct NoOffset {
+  template <class Real>
+  __device__ Real operator()(int, Real x) const {
+    return x;
+  }
+};
+template <class Real>
+struct RowOffset {
+  Real of_row[2];
+  __device__ Real operator()(int r, Real x) const { return x + of_row[r]; }
+};
+
 template <class Real, int kRowTiles>
 struct Softmax {
   static constexpr int kRows = 2 * kRowTiles;
@@ -37,8 +50,9 @@ struct Softmax {
 
   // The same without an output. Returns whether any row of the warp changed its row_max; on_rescale(r, correction) is
   // then called for every row with the factor of its output.
-  template <int kTiles, class OnRescale>
-  __device__ __forceinline__ bool update_max(const Accumulator<Real> (&s)[kRowTiles][kTiles], OnRescale&& on_rescale) {
+  template <int kTiles, class OnRescale, class Offset = NoOffset>
+  __device__ __forceinline__ bool update_max(const Accumulator<Real> (&s)[kRowTiles][kTiles], OnRescale&& on_rescale,
+                                             const Offset& offset = {}) {
     Real largest[kRows];
     bool exceeded = false;
 #pragma unroll
@@ -50,7 +64,7 @@ struct Softmax {
 #pragma unroll
         for (int n = 1; n < kTiles; ++n) column[e] = larger(column[e], s[r / 2][n].x[r % 2 * 2 + e]);
       }
-      largest[r] = larger(column[0], column[1]);
+      largest[r] = offset(r, larger(column[0], column[1]));
       exceeded |= (largest[r] - row_max[r]) * scale_log2 > kRescaleThreshold;  // false for -inf - -inf
     }
     if (!__any_sync(0xffffffffu, exceeded)) return false;
@@ -152,15 +166,33 @@ struct CachedShiftSoftmax : Softmax<Real, kRowTiles> {
 #pragma unroll
     for (int r = 0; r < Base::kRows; ++r) shift[r] = 0;
   }
-  template <int kTiles, class OnRescale>
-  __device__ __forceinline__ bool update_max(const Accumulator<Real> (&s)[kRowTiles][kTiles], OnRescale&& on_rescale) {
-    if (!Base::update_max(s, on_rescale)) return false;
+  template <int kTiles, class OnRescale, class Offset = NoOffset>
+  __device__ __forceinline__ bool update_max(const Accumulator<Real> (&s)[kRowTiles][kTiles], OnRescale&& on_rescale,
+                                             const Offset& offset = {}) {
+    if (!Base::update_max(s, on_rescale, offset)) return false;
     large = __any_sync(0xffffffffu, this->compute_shifts(shift));
     return true;
   }
   template <int kTiles>
   __device__ __forceinline__ void exponentiate(Accumulator<Real> (&s)[kRowTiles][kTiles]) {
     Base::exponentiate(s, shift, large);
+  }
+  template <int kTiles>
+  __device__ __forceinline__ void exponentiate(Accumulator<Real> (&s)[kRowTiles][kTiles],
+                                               const RowOffset<Real>& offset) {
+    Real shifts[Base::kRows];
+#pragma unroll
+    for (int r = 0; r < Base::kRows; ++r) {
+      const bool none = this->row_max[r] == minus_infinity<Real>();
+      shifts[r] = large ? shift[r] : none ? Real(0) : (offset.of_row[r] - this->row_max[r]) * this->scale_log2;
+    }
+    if (large) {
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) s[0][n].x[x] = offset(x / 2, s[0][n].x[x]);
+    }
+    Base::exponentiate(s, shifts, large);
   }
 };
 

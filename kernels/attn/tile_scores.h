@@ -104,13 +104,13 @@ __device__ __forceinline__ void hide(Accumulator<Real> (&s)[kRowTiles][kTiles],
 template <bool kApplyMask, int kTileQ, class Options, class Terms, class Real, int kRowTiles, int kTiles>
 __device__ __forceinline__ void add_terms(Accumulator<Real> (&s)[kRowTiles][kTiles], const Options& options,
                                           const Terms& terms, const PositionMask<kTileQ, kTiles * 8>& mask,
-                                          int64 first_distance) {
+                                          int first_distance) {
   static_assert(kTiles % 2 == 0);
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
     // Eight rows down is as far from the diagonal as eight columns to the left, so both rows of a lane share penalties.
     // Distances are exact.
-    const Real distance = static_cast<Real>(static_cast<int>(first_distance) + m * 16);
+    const Real distance = static_cast<Real>(first_distance + m * 16);
     Real penalty[3][2] = {};
 #pragma unroll
     for (int n = 0; n < kTiles; n += 2) {
@@ -138,6 +138,25 @@ __device__ __forceinline__ void add_terms(Accumulator<Real> (&s)[kRowTiles][kTil
   }
 }
 
+// Subtracts ALiBi from a tile on one side of the diagonal, where a penalty is linear in the column: its multiple of the
+// slope, counted from the lane's column next to the diagonal, is a constant of the instruction. What is common to a row
+// is left to the softmax: `offset` is to be added to all scores of row r.
+template <bool kLeft, class Options, int kTiles>
+__device__ __forceinline__ void add_linear_penalties(Accumulator<float> (&s)[1][kTiles], const Options& options,
+                                                     int first_distance, float (&offset)[2]) {
+  constexpr int kLast = 8 * kTiles - 7;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+    for (int x = 0; x < 4; ++x) {
+      const int column = 8 * n + x % 2;
+      s[0][n].x[x] = multiply_add(-options.slope, static_cast<float>(kLeft ? kLast - column : column), s[0][n].x[x]);
+    }
+#pragma unroll
+  for (int r = 0; r < 2; ++r)
+    offset[r] = -options.penalty(static_cast<float>(first_distance + 8 * r - (kLeft ? kLast : 0)));
+}
+
 // Applies the options and then the masks. Masks select, so a hidden score may hold any value. kApplyMask: lengths or
 // window may hide a pair of this tile. kTileQ: number of rows from q_first on. terms: bias and mask tensor of the tile.
 template <bool kApplyMask, int kTileQ, class Options, class Terms, class Real, int kRowTiles, int kTiles>
@@ -151,7 +170,7 @@ __device__ __forceinline__ void modify_and_mask(Accumulator<Real> (&s)[kRowTiles
     if constexpr (kHidesOnly) hide(s, mask);
     else
       add_terms<kApplyMask, kTileQ>(s, options, terms, mask,
-                                    q_first + lane.row + sequence.shift - k_first - lane.column);
+                                    static_cast<int>(q_first + lane.row + sequence.shift - k_first - lane.column));
   }
 }
 template <bool kApplyMask, int kTileQ, class Options, class Real, int kRowTiles, int kTiles>

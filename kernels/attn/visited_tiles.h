@@ -39,6 +39,7 @@ template <int kTileQ, int kTileK>
 struct PositionMask {
   int low, high, length;
 
+  __device__ PositionMask() {}  // of a tile in which nothing is hidden
   __device__ PositionMask(const AttentionParams& a, const Sequence& s, int q_first, int k_first, int lane_row,
                           int lane_column)
       : low(diagonal(q_first + s.shift - a.window_left - k_first) + lane_row - lane_column),

@@ -71,12 +71,21 @@ __device__ __forceinline__ WorkItem work_item_of_cta(const Sm90KvParams& p) {
   else return work_item(p.cache, cta_number());
 }
 
+// A plain forward call has no lengths in memory if every sequence fills K and V. Its kernels are those with kWholeCache
+// and those for many rows; others do not check.
+template <KvConfig C>
+__device__ __forceinline__ int cached_rows_of(const Sm90KvParams& p, int b) {
+  if constexpr (C.fast_decode == kWholeCache) return p.cache.attention.len_k;
+  else if constexpr (by_warpgroups(C)) return p.prologue.rows ? p.prologue.rows[b] : p.cache.attention.len_k;
+  else return p.prologue.rows[b];
+}
+
 template <KvConfig C>
 __device__ __forceinline__ void run_work_item(const Sm90KvParams& p, unsigned char* memory, bool producer) {
   const WorkItem item = work_item_of_cta<C>(p);
   if (producer) TmaKeys<C>::init_prologue_barriers(memory);
   griddepcontrol_wait();
-  const int cached_rows = p.prologue.rows[item.b];  // issued before the TMA loads, or it would queue behind them
+  const int cached_rows = cached_rows_of<C>(p, item.b);  // issued before the TMA loads, or it would queue behind them
   typename TmaKeys<C>::Prefetched prefetched;
   if (producer) {
     prefetched = TmaKeys<C>::load_prologue(p, memory, item);

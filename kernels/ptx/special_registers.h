@@ -1,9 +1,17 @@
-// Special registers of a CTA. PTX ISA, "Special Registers: %ctaid, %nctaid".
+// Special registers of a CTA. PTX ISA, "Special Registers: %tid, %ctaid, %nctaid".
 //
 // The reads are volatile, so that a kernel reads an index again after its mainloop instead of keeping it in a register.
 #pragma once
 
 namespace cuflash {
+
+// threadIdx.x, read again: what is computed from it does not stay in registers across steps.
+__device__ __forceinline__ int new_thread_id() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  __builtin_assume(thread >= 0 && thread < 1024);  // turns divisions into shifts
+  return thread;
+}
 
 // CTA index and number of CTAs of a one-dimensional grid.
 __device__ __forceinline__ void read_cta_index(unsigned& cta, unsigned& ctas) {

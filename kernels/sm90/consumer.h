@@ -10,8 +10,10 @@
 #include "ptx/warpgroup.h"
 #include "sm90/consumer_sync.h"
 #include "sm90/lane_coord.h"
+#include "sm90/packed_rows.h"
 #include "sm90/pipeline.h"
 #include "sm90/products.h"
+#include "sm90/split_store.h"
 #include "sm90/store.h"
 #include "sm90/tile_scheduler.h"
 
@@ -30,6 +32,7 @@ template <Sm90ForwardConfig C>
 struct Consumer {
   static constexpr Element E = C.element;
   static constexpr int kScoreTiles = C.tile_k / 8, kOutputTiles = C.dim_v / 8, kSteps = C.tile_k / 16;
+  static_assert(!packs_heads(C) || (splits_keys(C) && C.options == 0));
   static_assert(size_of(E) == 2 && C.tile_k % 16 == 0 && C.dim_qk % 16 == 0 && C.dim_v % 32 == 0);
   using ScoreProduct = WarpgroupProduct<E, C.tile_k, false>;
   using OutputProduct = WarpgroupProduct<E, C.dim_v, true>;
@@ -66,9 +69,7 @@ struct Consumer {
   __device__ Consumer(const Sm90ForwardParams& p, const Pipeline<C>& pipeline, int group)
       : p(p), a(p.forward.attention), pipeline(pipeline), group(group) {}
 
-  __device__ float scale_log2() const {
-    return Options::kIsDot || Options::kIsTanh ? p.scale_log2 : static_cast<float>(kLog2e);
-  }
+  __device__ float scale_log2() const { return Options::kFoldsFactor ? p.scale_log2 : static_cast<float>(kLog2e); }
 
   static __device__ __forceinline__ LaneCoord lane_coord() { return lane_coord_in_warpgroup(); }
 
@@ -144,6 +145,19 @@ struct Consumer {
       softmax.exponentiate(s, [](float x) { return tanh_of_argument(x); });
     }
   }
+  // ALiBi in a full tile. Right of the diagonal, and where the tile crosses it, only without a causal mask.
+  template <bool kApplyMask>
+  static constexpr bool kHasLinearAlibi = !kApplyMask && Options::kFoldsAlibi && !Options::kHasMask;
+  __device__ __forceinline__ RowOffset<float> add_alibi(const ScoreCoord& coord, const Options& options, Scores& s,
+                                                        int first) const {
+    const int tile_distance = coord.q_first + static_cast<int>(coord.sequence.shift) - first;
+    const int distance = tile_distance + coord.lane.row - coord.lane.column;
+    RowOffset<float> offset{};
+    if (tile_distance >= C.tile_k - 1) add_linear_penalties<true>(s, options, distance, offset.of_row);
+    else if (tile_distance <= 1 - kWarpgroupRows) add_linear_penalties<false>(s, options, distance, offset.of_row);
+    else add_terms<false, kWarpgroupRows>(s, options, GlobalTerms<Options>{options, 0, 0}, {}, distance);
+    return offset;
+  }
   // Turns the scores of a key tile into probabilities. Returns whether the output has to be rescaled, and by which
   // correction.
   template <bool kApplyMask>
@@ -152,6 +166,8 @@ struct Consumer {
     const int first = tile * C.tile_k;
     if constexpr (kHasFixedMax) {
       exponentiate_softcapped<kApplyMask>(coord, options, softmax, s, first);
+    } else if constexpr (kHasLinearAlibi<kApplyMask>) {
+      if constexpr (Options::kHasSoftcap) apply_softcap(s, options);
     } else if constexpr (has_term_tiles(C)) {
       const GlobalTerms<Options> global{options, coord.q_first + coord.lane.row, first + coord.lane.column};
       const TileTerms<C, Options, typename Pipeline<C>::BiasTile, typename Pipeline<C>::MaskTile> loaded{
@@ -160,12 +176,19 @@ struct Consumer {
       modify_and_mask<kApplyMask, kWarpgroupRows>(s, a, coord.sequence, options, loaded, coord.lane, coord.q_first,
                                                   first);
       release_terms();
-    } else {
+    } else if constexpr (!packs_heads(C)) {
       modify_and_mask<kApplyMask, kWarpgroupRows>(s, a, coord.sequence, options, coord.lane, coord.q_first, first);
+    } else if constexpr (kApplyMask) {
+      mask_packed_rows(s, a, coord.sequence, coord.lane, coord.q_first, first);
     }
     bool rescales = false;
-    if constexpr (!kHasFixedMax) {
-      rescales = softmax.update_max(s, [&](int r, float x) { correction[r] = x; });
+    const auto on_rescale = [&](int r, float x) { correction[r] = x; };
+    if constexpr (kHasLinearAlibi<kApplyMask>) {
+      const RowOffset<float> offset = add_alibi(coord, options, s, first);
+      rescales = softmax.update_max(s, on_rescale, offset);
+      softmax.exponentiate(s, offset);
+    } else if constexpr (!kHasFixedMax) {
+      rescales = softmax.update_max(s, on_rescale);
       softmax.exponentiate(s);
     }
     apply_dropout(s, options, a.dropout_threshold, coord.lane, coord.q_first, first);
@@ -248,12 +271,15 @@ struct Consumer {
     issue_output(o, probs);
   }
 
+  __device__ __forceinline__ static void finish_softmax(RowSoftmax& softmax) {
+    softmax.reduce_row_sum();
+    if constexpr (kHasFixedMax) softmax.finish();
+  }
   // Computes the scale of the output rows and writes their LSE.
   __device__ __forceinline__ void finalize_rows(const TileInfo& info, const Options& options, RowSoftmax& softmax,
                                                 float (&o_scale)[2]) const {
     const ForwardParams& f = p.forward;
-    softmax.reduce_row_sum();
-    if constexpr (kHasFixedMax) softmax.finish();
+    finish_softmax(softmax);
     const float sink = a.sink.data ? load_element<E>(a.sink.data, a.sink.element, offset_of(a.sink, 0, info.h))
                                    : minus_infinity<float>();
     const LaneCoord lane = lane_coord();
@@ -303,11 +329,15 @@ struct Consumer {
     rows.to_global(p.forward.o, offset_of(p.forward.o, info.b, info.h, int64{info.q_begin} + first));
   }
 
-  // Rows without visible keys.
+  // Rows without visible keys, or without any in their part of the keys.
   __device__ __forceinline__ void write_empty_rows(const TileInfo& info, const KeyTiles& tiles) {
     release_queries();
     skip(tiles.end - tiles.begin);
     RowSoftmax softmax = initial_softmax();
+    if constexpr (splits_keys(C)) {
+      finish_softmax(softmax);
+      return store_split_states<packs_heads(C)>(p, split_info(info), lane_coord(), softmax);
+    }
     float o_scale[2];
     finalize_rows(info, Options(a, info.sequence(), info.b, info.h), softmax, o_scale);
     const LaneCoord lane = lane_coord();
@@ -324,21 +354,26 @@ struct Consumer {
     Output o = {};
     mainloop(info, tiles, options, softmax, o, probs);
     float o_scale[2];
-    finalize_rows(info, options, softmax, o_scale);
+    if constexpr (splits_keys(C)) finish_softmax(softmax);
+    else finalize_rows(info, options, softmax, o_scale);
     wgmma_wait<0>();
     fence_operands(o), fence_operands(probs);
     release_values();
     skip(tiles.own_begin - tiles.begin);
-    store(info, o_scale, o);
+    if constexpr (splits_keys(C)) store_split<packs_heads(C)>(p, split_info(info), lane_coord(), softmax, o[0]);
+    else store(info, o_scale, o);
   }
 
   __device__ __forceinline__ void run() {
     if (group == C.warpgroups - 1) Turn::pass(group);  // the first warpgroup starts
 #pragma unroll 1
-    for (; scheduler.has_tile(p.tile_order); scheduler.advance()) {
+    for (; lists_tiles(C) || scheduler.has_tile(p.tile_order); scheduler.advance()) {
       wait_queries();
       const TileInfo& info = pipeline.info(group, scheduler.round);
       const KeyTiles tiles(info);
+      if constexpr (lists_tiles(C)) {
+        if (tiles.rows_end == kNoMoreTiles) break;
+      }
       if (tiles.rows_end == 0) release_queries();
       else if (tiles.own_begin == tiles.own_end) write_empty_rows(info, tiles);
       else attend(info, tiles);

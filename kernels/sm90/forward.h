@@ -3,11 +3,12 @@
 // wgmma.
 //
 //   producer warpgroup   warp 0: K, V   warp 1: Q   warp 2: zeroes hidden values
-//                        warp 3: tile statistics, bias and mask tensor   (sm90/producer.h)
+//                        warp 3: tickets, tile statistics, bias and mask tensor   (sm90/producer.h)
 //   consumer warpgroups  64 queries each: Q K(n+1), then P V(n), which overlaps with softmax of n+1   (sm90/consumer.h)
 //
 //   shared memory        64 x dim_qk for each consumer warpgroup, twice with kPrefetchQ, 64 x 128 with kStoreBySmem,
-//                        stages x tile_k x (dim_qk + dim_v), 16 bit
+//                        stages x tile_k x (dim_qk + dim_v), 16 bit; with kTmaBias stages x tile_q x tile_k, 16 bit,
+//                        with kTmaMask the same in bytes
 //   registers            of a consumer thread: O dim_v / 2, S tile_k / 2, P tile_k / 4
 //
 //                        D    tile      stages   shared    O + S + P of the register limit
@@ -17,6 +18,7 @@
 //                        256  128 x 80    2      224 KiB   128 + 40 + 20 of 232
 #pragma once
 
+#include "ptx/grid.h"
 #include "sm90/consumer.h"
 #include "sm90/producer.h"
 
@@ -26,6 +28,7 @@ template <Sm90ForwardConfig C>
 __device__ __forceinline__ void sm90_forward(const Sm90ForwardParams& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Pipeline<C> pipeline{shared_address(memory)};
+  if constexpr (splits_keys(C)) griddepcontrol_launch_dependents();  // sm90/combine_splits.h waits for this grid's end
   if (threadIdx.x == 0) pipeline.init();
   __syncthreads();
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32), group = warp / 4;
@@ -34,10 +37,7 @@ __device__ __forceinline__ void sm90_forward(const Sm90ForwardParams& p) {
     if (warp == 0 && lane_id() == 0) load_keys_and_values<C>(p, pipeline);
     if (warp == 1 && lane_id() < C.warpgroups) load_queries<C>(p, pipeline);
     if (warp == 2) sanitize_values<C>(p, pipeline);
-    if (warp == 3 && lane_id() == 0) {
-      count_visited_tiles<C>(p);
-      if constexpr (has_term_tiles(C)) load_terms<C>(p, pipeline);
-    }
+    if (warp == 3 && lane_id() == 0) run_last_producer<C>(p, pipeline);
   } else {
     setmaxnreg_inc<consumer_registers(C)>();
     Consumer<C>(p, pipeline, group - 1).run();

@@ -1,7 +1,8 @@
 // Shared memory layout of the forward kernel, and the mbarriers between its producer and its consumers.
 //
 //   Q of each warpgroup, in 1 or 2 stages | K of each stage | V of each stage | O staging of each warpgroup |
-//   bias of each stage and warpgroup | mask tensor of each stage and warpgroup | TileInfo of each warpgroup | mbarriers
+//   bias of each stage and warpgroup | mask tensor of each stage and warpgroup | TileInfo of each warpgroup | mbarriers |
+//   tickets
 //
 //   full       TMA has filled the stage; the consumers wait
 //   empty      one arrival per consumer warp; the producer waits
@@ -33,7 +34,8 @@ struct Pipeline {
   static constexpr int kMaskTiles = kBiasTiles + C.stages * C.warpgroups * bias_tile_bytes(C);
   static constexpr int kTileInfoBegin = kMaskTiles + C.stages * C.warpgroups * mask_tile_bytes(C);
   static constexpr int kBarriers = kTileInfoBegin + num_tile_infos(C) * C.warpgroups * kTileInfoBytes;
-  static_assert(kBarriers + 8 * num_barriers(C) == shared_bytes(C));
+  static constexpr int kTickets = kBarriers + 8 * num_barriers(C);
+  static_assert(kTickets + ticket_bytes(C) == shared_bytes(C));
 
   // Named barriers: the first ID of each kind. ID 0 is __syncthreads.
   enum NamedBarrier : int {
@@ -63,8 +65,9 @@ struct Pipeline {
   }
 
   // Written before the arrival on q_full, and therefore visible to threads that have waited for q_full.
-  __device__ TileInfo& info(int group, unsigned round) const {
-    return static_cast<TileInfo*>(
+  using Info = typename TileInfoFor<splits_keys(C)>::Type;
+  __device__ Info& info(int group, unsigned round) const {
+    return static_cast<Info*>(
         __cvta_shared_to_generic(memory + kTileInfoBegin))[round % num_tile_infos(C) * C.warpgroups + group];
   }
 
@@ -86,6 +89,16 @@ struct Pipeline {
   }
   __device__ unsigned terms_empty(int stage) const { return terms_full(C.stages + stage); }
 
+  // Tickets of query tiles, with kTileList: the thread that draws them fills a stage, all producer threads that use
+  // them empty it.
+  static constexpr unsigned kTicketReaders = 1 + C.warpgroups + 1;
+  __device__ unsigned ticket_full(unsigned round) const { return memory + kTickets + 8 * (round % kTicketStages); }
+  __device__ unsigned ticket_empty(unsigned round) const { return ticket_full(round) + 8 * kTicketStages; }
+  __device__ volatile unsigned& ticket(unsigned round) const {
+    return static_cast<volatile unsigned*>(
+        __cvta_shared_to_generic(memory + kTickets + 2 * 8 * kTicketStages))[round % kTicketStages];
+  }
+
   // Called by one thread before the CTA synchronises.
   __device__ void init() const {
     constexpr unsigned kWarps = kWarpgroupThreads / 32;
@@ -99,6 +112,9 @@ struct Pipeline {
     for (int n = 0; n < C.warpgroups; ++n)
       for (unsigned round = 0; round < kQueryStages; ++round)
         mbarrier_init(q_full(n, round), 1), mbarrier_init(q_empty(n, round), kWarps);
+    if constexpr (lists_tiles(C))
+      for (unsigned round = 0; round < kTicketStages; ++round)
+        mbarrier_init(ticket_full(round), 1), mbarrier_init(ticket_empty(round), kTicketReaders);
     mbarrier_init_fence();
   }
 };

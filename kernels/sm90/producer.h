@@ -1,9 +1,9 @@
 // Producer warpgroup of the forward kernel: one warp issues the TMA loads of K and V, one those of Q, one zeroes hidden
-// values, one counts tiles.
+// values, one draws tickets and counts tiles.
 #pragma once
 
-#include "sm90/pipeline.h"
-#include "sm90/tile_scheduler.h"
+#include "sm90/forward_tiles.h"
+#include "sm90/packed_rows.h"
 #include "sm90/tma_load.h"
 #include "tile/finite.h"
 
@@ -16,8 +16,8 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
   Ring<C.stages> keys, values;
   prefetch(p.k), prefetch(p.v);
 #pragma unroll 1
-  for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
-    const WorkTile<C> work(a, scheduler.tile(p.tile_order));
+  for (ForwardTiles<C> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
+    const WorkTile<C> work(a, tiles.tile(p), p.splits.splits);
     if (!work.exists) continue;
     const int head = work.head_k(a), first = static_cast<int>(work.sequence.k_begin);
 #pragma unroll 1
@@ -40,23 +40,30 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
   }
 }
 
-// Called by one thread: bias and mask tensor of a key tile for every consumer warpgroup, in the order of K. Both are
-// indexed within the sequence, in packed tensors too.
+// Bias and mask tensor of key tiles for every consumer warpgroup, in the order of K, loaded by one thread. Both are indexed
+// within the sequence, in packed tensors too.
 template <Sm90ForwardConfig C>
-__device__ __forceinline__ void load_terms(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
-  constexpr bool kBias = (C.schedule & kTmaBias) != 0, kMask = (C.schedule & kTmaMask) != 0;
-  using MaskTile = typename Pipeline<C>::MaskTile;
-  const AttentionParams& a = p.forward.attention;
-  if constexpr (kBias) prefetch(p.bias);
-  if constexpr (kMask) prefetch(p.mask);
+struct TermLoader {
+  static constexpr bool kBias = (C.schedule & kTmaBias) != 0, kMask = (C.schedule & kTmaMask) != 0;
+
+  const Sm90ForwardParams& p;
+  const Pipeline<C>& pipeline;
+  const AttentionParams& a;
   // A tensor that is broadcast over the queries has boxes of one row.
-  const unsigned bias_bytes = bias_tile_bytes(C) / (a.bias.row_stride != 0 ? 1 : kWarpgroupRows);
-  const unsigned mask_bytes = mask_tile_bytes(C) / (a.mask.row_stride != 0 ? 1 : kWarpgroupRows);
-  Ring<C.stages> terms;
-#pragma unroll 1
-  for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
-    const WorkTile<C> work(a, scheduler.tile(p.tile_order));
-    if (!work.exists) continue;
+  unsigned bias_bytes, mask_bytes;
+  Ring<C.stages> terms{};
+
+  __device__ TermLoader(const Sm90ForwardParams& p, const Pipeline<C>& pipeline)
+      : p(p),
+        pipeline(pipeline),
+        a(p.forward.attention),
+        bias_bytes(bias_tile_bytes(C) / (a.bias.row_stride != 0 ? 1 : kWarpgroupRows)),
+        mask_bytes(mask_tile_bytes(C) / (a.mask.row_stride != 0 ? 1 : kWarpgroupRows)) {
+    if constexpr (kBias) prefetch(p.bias);
+    if constexpr (kMask) prefetch(p.mask);
+  }
+  __device__ __forceinline__ void load(const WorkTile<C>& work) {
+    if (!work.exists) return;
 #pragma unroll 1
     for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile, terms.advance()) {
       const unsigned full = pipeline.terms_full(terms.stage);
@@ -75,19 +82,40 @@ __device__ __forceinline__ void load_terms(const Sm90ForwardParams& p, const Pip
       }
     }
   }
-}
+};
 
-// Called by one thread: tile statistics, if the caller wants them.
+// Tile statistics of a query tile, whose splits count as one.
 template <Sm90ForwardConfig C>
-__device__ __forceinline__ void count_visited_tiles(const Sm90ForwardParams& p) {
+__device__ __forceinline__ void count_visited_tiles(const AttentionParams& a, const WorkTile<C>& work) {
+  if (!work.exists || (splits_keys(C) && work.split != 0)) return;
+  const Range queries = work.queries(a, work.q_first, tile_q_of(C));
+  count_tiles<C.tile_k>(a, work.sequence, queries, visited_key_tiles<C.tile_k>(a, work.sequence, queries));
+}
+// Called by one thread: draws tickets if tiles are listed, counts tiles if the caller wants statistics, and loads bias and
+// mask tensor.
+template <Sm90ForwardConfig C>
+__device__ __forceinline__ void run_last_producer(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
-  if (!a.tile_counts) return;
+  const auto count = [&](const WorkTile<C>& work) {
+    if (a.tile_counts) count_visited_tiles(a, work);
+  };
+  if constexpr (lists_tiles(C) && has_term_tiles(C)) {
+    TermLoader<C> terms(p, pipeline);
+    draw_tickets(p, pipeline, [&](const WorkTile<C>& work) { count(work), terms.load(work); });
+  } else if constexpr (lists_tiles(C)) {
+    draw_tickets(p, pipeline, count);
+  } else {
+    if (a.tile_counts) {
 #pragma unroll 1
-  for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
-    const WorkTile<C> work(a, scheduler.tile(p.tile_order));
-    if (!work.exists) continue;
-    const Range queries = work.queries(work.q_first, tile_q_of(C));
-    count_tiles<C.tile_k>(a, work.sequence, queries, visited_key_tiles<C.tile_k>(a, work.sequence, queries));
+      for (ForwardTiles<C> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance())
+        count_visited_tiles(a, WorkTile<C>(a, tiles.tile(p), p.splits.splits));
+    }
+    if constexpr (has_term_tiles(C)) {
+      TermLoader<C> terms(p, pipeline);
+#pragma unroll 1
+      for (ForwardTiles<C> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance())
+        terms.load(WorkTile<C>(a, tiles.tile(p), p.splits.splits));
+    }
   }
 }
 
@@ -97,15 +125,24 @@ template <Sm90ForwardConfig C>
 __device__ __forceinline__ void load_queries(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
   prefetch(p.q);
+  ForwardTiles<C> tiles(p, pipeline);
 #pragma unroll 1
-  for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
+  for (; tiles.has_tile(p, pipeline); tiles.advance()) {
     const int group = new_thread_id() % 32;  // read here, so that nothing derived from it stays in registers
-    TileInfo& info = pipeline.info(group, scheduler.round);
-    write_tile_info(info, a, WorkTile<C>(a, scheduler.tile(p.tile_order)), group);
-    mbarrier_wait(pipeline.q_empty(group, scheduler.round), pipeline.query_phase(scheduler.round) ^ 1);
-    const unsigned full = pipeline.q_full(group, scheduler.round);
+    const unsigned round = tiles.round();
+    TileInfo& info = pipeline.info(group, round);
+    write_tile_info(info, a, WorkTile<C>(a, tiles.tile(p), p.splits.splits), group);
+    mbarrier_wait(pipeline.q_empty(group, round), pipeline.query_phase(round) ^ 1);
+    const unsigned full = pipeline.q_full(group, round);
     if (info.rows_end == 0 || info.begin == info.end) mbarrier_arrive(full);
-    else tma_load_tile(pipeline.q(group, scheduler.round), p.q, a.q, full, info.q_begin + info.q_first, info.h, info.b);
+    else if constexpr (packs_heads(C)) tma_load_packed_rows(pipeline.q(group, round), p.q, a, full, info);
+    else tma_load_tile(pipeline.q(group, round), p.q, a.q, full, info.q_begin + info.q_first, info.h, info.b);
+  }
+  if constexpr (lists_tiles(C)) {  // the consumers do not know how many rounds there are
+    const int group = new_thread_id() % 32;
+    pipeline.info(group, tiles.round()).rows_end = kNoMoreTiles;
+    mbarrier_wait(pipeline.q_empty(group, tiles.round()), pipeline.query_phase(tiles.round()) ^ 1);
+    mbarrier_arrive(pipeline.q_full(group, tiles.round()));
   }
 }
 
@@ -183,8 +220,8 @@ __device__ __forceinline__ void sanitize_values(const Sm90ForwardParams& p, cons
   Ring<C.stages> values;
   unsigned phases = 0;  // of v_raw_full, one bit per stage: only some tiles use it
 #pragma unroll 1
-  for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
-    const WorkTile<C> work(a, scheduler.tile(p.tile_order));
+  for (ForwardTiles<C, true> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
+    const WorkTile<C> work(a, tiles.tile(p), p.splits.splits);
     if (!work.exists) continue;
 #pragma unroll 1
     for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile, values.advance()) {

@@ -22,7 +22,13 @@ struct TileScheduler {
   __device__ void advance() { ++round; }
 };
 
-// A query tile and the keys it sees. C: the kernel's config.
+// Queries of rows that are pairs of a query and a head of a group.
+__device__ __forceinline__ Range queries_of_rows(const Sequence& s, int group, int first, int count) {
+  return {first / group, min((int64{first} + count - 1) / group + 1, int64{s.len_q})};
+}
+
+// A query tile and the keys it sees. C: the kernel's config. splits: CTAs that share the keys of a query tile, which
+// then has a work item for each of them. With kPackHeads h is a KV head, and q_first a row: query * group + head.
 template <auto C>
 struct WorkTile {
   int b, h, q_first;
@@ -30,25 +36,42 @@ struct WorkTile {
   int seen_begin, seen_end;  // keys visible to some query
   int begin, end;            // key tiles, visited in descending order
   bool exists;               // the tile has rows to store
+  int split;                 // with kSplitKeys: which part of the keys
 
-  __device__ __forceinline__ WorkTile(const AttentionParams& a, const TileCoord& tile) {
+  __device__ __forceinline__ WorkTile(const AttentionParams& a, const TileCoord& tile, unsigned splits = 1) {
     exists = tile.exists;
     if (!exists) return;
-    b = static_cast<int>(tile.head / static_cast<unsigned>(a.heads_q)), h = static_cast<int>(tile.head) - b * a.heads_q;
+    const unsigned head = splits_keys(C) ? tile.head / splits : tile.head;
+    if constexpr (splits_keys(C)) split = static_cast<int>(tile.head - head * splits);
+    const int heads = packs_heads(C) ? a.heads_k : a.heads_q;
+    b = static_cast<int>(head / static_cast<unsigned>(heads)), h = static_cast<int>(head) - b * heads;
     q_first = static_cast<int>(tile.q_tile) * tile_q_of(C);
     sequence = sequence_of(a, b);
     exists = q_first < rows_end(a);
-    const Range seen = keys_of_any(a, sequence, queries(q_first, tile_q_of(C)));
+    const Range seen = keys_of_any(a, sequence, queries(a, q_first, tile_q_of(C)));
     seen_begin = static_cast<int>(seen.begin), seen_end = static_cast<int>(seen.end);
     begin = seen.empty() ? 0 : seen_begin / C.tile_k, end = seen.empty() ? 0 : (seen_end - 1) / C.tile_k + 1;
+    if constexpr (splits_keys(C)) keep_split(static_cast<int>(splits));
   }
 
+  // Every split has the same number of the visible tiles, or one more. Some have none if there are few.
+  __device__ void keep_split(int splits) {
+    const int64 count = end - begin;
+    end = begin + static_cast<int>(quotient(count * (split + 1), splits));
+    begin += static_cast<int>(quotient(count * split, splits));
+  }
   __device__ Range queries(int first, int count) const {
     return {first, min(int64{first} + count, int64{sequence.len_q})};
   }
+  __device__ Range queries(const AttentionParams& a, int first, int count) const {
+    if constexpr (packs_heads(C)) return queries_of_rows(sequence, a.group, first, count);
+    else return queries(first, count);
+  }
   // Rows below this are stored: a dense tensor has rows beyond the sequence's length, a packed one does not.
-  __device__ int rows_end(const AttentionParams& a) const { return a.cu_q ? sequence.len_q : a.len_q; }
-  __device__ int head_k(const AttentionParams& a) const { return a.group == 1 ? h : h / a.group; }
+  __device__ int rows_end(const AttentionParams& a) const {
+    return (a.cu_q ? sequence.len_q : a.len_q) * (packs_heads(C) ? a.group : 1);
+  }
+  __device__ int head_k(const AttentionParams& a) const { return packs_heads(C) || a.group == 1 ? h : h / a.group; }
 
   // Whether a value tile may contain hidden rows that are not zero. TMA fills rows beyond the end of the tensor with
   // zeros.
@@ -72,10 +95,18 @@ __device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionP
   info.len_q = s.len_q, info.len_k = s.len_k;
   info.begin = work.begin, info.end = work.end;
   compiler_fence();  // reads the fields back, so that they occupy no registers
-  const Range queries{info.q_first, min(info.q_first + kWarpgroupRows, info.len_q)};
+  Range queries{info.q_first, min(info.q_first + kWarpgroupRows, info.len_q)};
+  if constexpr (packs_heads(C)) queries = queries_of_rows(info.sequence(), a.group, info.q_first, kWarpgroupRows);
   const VisitedTiles visited = visited_key_tiles<C.tile_k>(a, info.sequence(), queries);
-  info.own_begin = visited.begin, info.full_begin = visited.full_begin;
-  info.full_end = visited.full_end, info.own_end = visited.end;
+  if constexpr (splits_keys(C)) {
+    const auto kept = [&](int tile) { return max(work.begin, min(tile, work.end)); };
+    static_cast<SplitTileInfo&>(info).split = work.split;
+    info.own_begin = kept(visited.begin), info.full_begin = kept(visited.full_begin);
+    info.full_end = kept(visited.full_end), info.own_end = kept(visited.end);
+  } else {
+    info.own_begin = visited.begin, info.full_begin = visited.full_begin;
+    info.full_end = visited.full_end, info.own_end = visited.end;
+  }
 }
 
 }  // namespace cuflash

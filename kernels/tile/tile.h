@@ -3,19 +3,12 @@
 #pragma once
 
 #include "ptx/cp_async.h"
+#include "ptx/special_registers.h"
 #include "tile/element.h"
 
 namespace cuflash {
 
 __device__ __forceinline__ int thread_id() { return static_cast<int>(threadIdx.x); }
-
-// threadIdx.x, read again: what is computed from it does not stay in registers across steps.
-__device__ __forceinline__ int new_thread_id() {
-  int thread;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  __builtin_assume(thread >= 0 && thread < 1024);  // turns divisions into shifts
-  return thread;
-}
 
 template <Element E, int kRows, int kColumns>
 struct Tile {

@@ -26,16 +26,29 @@ void enqueue(const Problem& p, const Execution& e, const Plan& plan, const Devic
   counts.report(plan.tile_q, plan.tile_k);
 }
 
-void enqueue(const CacheProblem& p, const Execution& e, const KvPlan& plan, const DeviceState& state) {
+template <class Problem, class Plan>
+void enqueue_behind_counters(const Problem& p, const Execution& e, const Plan& plan, const DeviceState& state) {
   const size_t counters = TileCounts::bytes(e);
   enqueue(p, e, plan, state, counters + plan.workspace.size, counters);
+}
+
+// Forward is faster with a workspace for some problems, and does without where the caller has none of that size.
+bool has_room(const Execution& e, size_t bytes) {
+  return e.workspace ? e.workspace_size >= bytes : e.workspace_from_pool;
 }
 
 }  // namespace
 
 void forward(const ForwardProblem& p, const Execution& e) {
   const DeviceState& state = device(p.memory.cuda_device);
-  enqueue(p, e, plan_of(p, state), state, TileCounts::bytes(e), 0);
+  const ForwardPlan plan = plan_of(p, state);
+  if (plan.workspace.size != 0 && !has_room(e, TileCounts::bytes(e) + plan.workspace.size))
+    return enqueue_behind_counters(p, e, plan_of(p, state, false), state);
+  try {
+    enqueue_behind_counters(p, e, plan, state);
+  } catch (const NoRoomForAll&) {
+    enqueue_behind_counters(p, e, plan_of(p, state, true, SplitReduction::ticket), state);
+  }
 }
 
 void backward(const BackwardProblem& p, const Execution& e) {
@@ -47,9 +60,9 @@ void backward(const BackwardProblem& p, const Execution& e) {
 void attend_cache(const CacheProblem& p, const Execution& e) {
   const DeviceState& state = device(p.memory.cuda_device);
   try {
-    enqueue(p, e, plan_of(p, state), state);
+    enqueue_behind_counters(p, e, plan_of(p, state), state);
   } catch (const NoRoomForAll&) {
-    enqueue(p, e, plan_of(p, state, SplitReduction::ticket), state);
+    enqueue_behind_counters(p, e, plan_of(p, state, SplitReduction::ticket), state);
   }
 }
 
@@ -64,8 +77,7 @@ void merge(const MergeProblem& p, const Execution& e) {
 }
 
 size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
-  plan_of(p, device(p.memory.cuda_device));  // the query, too, refuses what is not supported
-  return TileCounts::bytes(e);
+  return TileCounts::bytes(e) + plan_of(p, device(p.memory.cuda_device)).workspace.size;
 }
 
 size_t backward_workspace_size(const BackwardProblem& p, const Execution& e) {

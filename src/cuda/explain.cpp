@@ -42,7 +42,10 @@ struct Somewhere {
 
 std::string plan_lines(const ForwardProblem& p, const Execution& e, const Somewhere& at) {
   const ForwardPlan plan = at.device ? plan_of(p, *at.device) : plan_forward(p, at.arch);
-  return join(config_lines(p, plan, at.arch), launch_lines(plan.launch), "workspace  ", TileCounts::bytes(e), " bytes");
+  std::string text = config_lines(p, plan, at.arch);
+  if (plan.splits > 1) text += join("splits     ", plan.splits, " of the keys, for ", at.num_sms, " SMs\n");
+  for (const Launch* launch : plan.launches()) text += launch_lines(*launch);
+  return text + join("workspace  ", TileCounts::bytes(e) + plan.workspace.size, " bytes");
 }
 
 std::string plan_lines(const BackwardProblem& p, const Execution& e, const Somewhere& at) {

@@ -6,8 +6,10 @@
 
 namespace cuflash::cuda {
 
-inline ForwardPlan plan_of(const ForwardProblem& p, const DeviceState& device) {
-  return plan_forward(p, device.arch, wanted_kernels(), choice_for(*device.tuned, tuned::Direction::forward, p));
+inline ForwardPlan plan_of(const ForwardProblem& p, const DeviceState& device, bool has_workspace = true,
+                           SplitReduction reduction = SplitReduction::exchange) {
+  return plan_forward(p, device.arch, wanted_kernels(), choice_for(*device.tuned, tuned::Direction::forward, p),
+                      {device.num_sms, has_workspace, reduction});
 }
 inline BackwardPlan plan_of(const BackwardProblem& p, const DeviceState& device, Reproducible reproducible) {
   // Summing in order takes another kernel than the one that was measured.

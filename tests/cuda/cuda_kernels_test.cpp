@@ -65,8 +65,16 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
   const auto add_forward = [&](const Typical& t) {
     const ForwardPlan plan = plan_forward(forward_of(t), arch, Kernels::best);
     EXPECT_EQ(plan.family, &sm90_forward) << plan.family->name;
-    add(launches, plan.launch);
+    for (const Launch* launch : plan.launches()) add(launches, *launch);
   };
+  // Keys that CTAs share, heads of a group as rows, the kernel over a cache for few queries, and listed tiles.
+  for (const int64_t dim : {64, 128, 256})
+    add_forward({.dim_qk = dim, .dim_v = dim, .batch = 1, .heads_k = 16, .len_q = 192, .len_k = 8192});
+  for (const int64_t len_q : {4, 96})
+    add_forward({.causal = true, .batch = 1, .heads_k = 4, .len_q = len_q, .len_k = 8192});
+  add_forward({.options = kAllOptions & ~kScaleFirst, .batch = 1, .len_q = 96, .len_k = 8192});
+  for (const int64_t dim : {64, 128})
+    add_forward({.dim_qk = dim, .dim_v = dim, .causal = true, .len_q = 4096, .len_k = 4096, .packed = true});
   for (const int64_t dim : {64, 128, 256})
     for (const int64_t length : {512, 16384})
       add_forward({.dim_qk = dim, .dim_v = dim, .causal = length == 512, .len_q = length, .len_k = length});

@@ -11,6 +11,7 @@
 #include "cuda/driver/memory.h"
 #include "cuda/jit/program.h"
 #include "cuda/plan/plan.h"
+#include "kv_params.h"
 #include "tests/cuda/fake_gpu/emulate.h"
 #include "tests/cuda/fake_gpu/fake_cuda.h"
 #include "tests/gpu/gpu_memory.h"
@@ -94,6 +95,17 @@ const Sm90BackwardParams& backward_maps(const FakeLaunch& launch) {
   return p;
 }
 
+// A forward call with few queries runs the kernel over a KV cache, whose lengths are those of its keys.
+ForwardParams forward_of_cache(const Sm90KvParams& p) {
+  ForwardParams forward{p.cache.attention, p.cache.o, p.cache.lse};
+  forward.attention.used_k = p.cache.cache.rows;
+  EXPECT_EQ(p.cache.cache.rows, p.prologue.rows);
+  EXPECT_EQ(p.cache.cache.entries, forward.attention.batch);
+  expect_map(p.k, forward.attention.k, forward.attention.dim_qk);
+  expect_map(p.v, forward.attention.v, forward.attention.dim_v);
+  return forward;
+}
+
 // Memory, lengths, plans, params, mirrored memory and workspaces of random problems; only the kernel is emulated.
 TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
   gpus.on_launch = [](const FakeLaunch& launch) {
@@ -103,6 +115,8 @@ TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
       expect_maps(params);
       return emulate(params.forward);
     }
+    if (runs(launch, "sm90_kv<")) return emulate(forward_of_cache(*static_cast<const Sm90KvParams*>(launch.params)));
+    if (runs(launch, "sm90_tile_list<") || runs(launch, "combine_splits<")) return;  // beside sm90_forward
     if (takes_backward_maps(launch)) return emulate(backward_maps(launch).backward);
     ASSERT_EQ(launch.params_size, sizeof(BackwardParams));
     emulate(*static_cast<const BackwardParams*>(launch.params));

@@ -124,7 +124,9 @@ BackwardTensors DeviceProblem::tensors() const {
 }
 
 void DeviceProblem::take_workspace() {
-  workspace = DeviceBuffer(workspace_size(attention, tensors(), execution));
+  workspace =
+      DeviceBuffer(std::max(workspace_size(attention, tensors(), execution),
+                            workspace_size(attention, ForwardOutputs{.o = o.view, .lse = lse.view}, execution)));
   execution.workspace = workspace.data(), execution.workspace_size = workspace.bytes();
 }
 

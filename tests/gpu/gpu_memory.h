@@ -80,7 +80,7 @@ struct DeviceProblem {
 
   DeviceProblem(const Inputs& in, const Stream& stream);
 
-  void take_workspace();  // of the queried size
+  void take_workspace();  // of the queried size, for forward and backward
   void forward() const { flash_attention_forward(attention, {.o = o.view, .lse = lse.view}, execution); }
   void backward() const { flash_attention_backward(attention, tensors(), execution); }
   BackwardTensors tensors() const;

@@ -44,6 +44,18 @@ TEST(Sweep, FindsNothingInPlainCases) {
   }
 }
 
+TEST(Sweep, FindsNothingInPlainCasesWithOptions) {
+  Limits limits = test::test_limits();
+  limits.options = true;
+  const auto count = static_cast<uint64_t>(scaled(60));
+  const SweepResult result = sweep(test_seed(), 0, count, {}, 0, limits);
+  EXPECT_EQ(result.cases, count);
+  for (const SweepFailure& f : result.failures) {
+    ADD_FAILURE() << f.failure << "\n  " << f.reproduction << "\n  " << f.description;
+    EXPECT_NE(f.reproduction.find(" --options"), std::string::npos);
+  }
+}
+
 TEST(Sweep, StopsWhereItIsTold) {
   constexpr unsigned kWorkers = 3;
   const auto stop = [](uint64_t done, uint64_t) { return done < 4; };

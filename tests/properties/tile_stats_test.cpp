@@ -288,7 +288,7 @@ TEST(Traffic, ForwardIsWhatTheTilesLoadAndStore) {
       for (const cuda::Kernels kernels : {cuda::Kernels::portable, cuda::Kernels::best}) {
         SCOPED_TRACE(::testing::Message() << g.name << " Sq=" << len_q << " Sk=" << len_k);
         const ForwardProblem problem = forward_problem(sketched(g, len_q, len_k, DType::f16, 64, 32));
-        const cuda::ForwardPlan plan = cuda::plan_forward(problem, arch, kernels);
+        const cuda::ForwardPlan plan = cuda::plan_forward(problem, arch, kernels, nullptr, {.has_workspace = false});
         Counted counted{g, problem, plan.tile_q, plan.tile_k};
         counted.forward(plan.launch.kernel.type->takes_tensor_maps);
         const cli::Traffic traffic = cli::traffic_of(problem, arch, kernels);

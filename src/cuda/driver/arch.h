@@ -1,6 +1,6 @@
 // A GPU architecture, as far as a kernel depends on it. The number of SMs differs between boards of one architecture,
-// so no kernel depends on it, except for a choice between two variants, both of which a pack holds (SplitReduction in
-// plan.h): one pack of compiled kernels serves every board.
+// so no kernel depends on it, except for choices between variants, all of which a pack holds (SplitReduction in plan.h,
+// ForwardWork in config.h): one pack of compiled kernels serves every board.
 #pragma once
 
 #include <string>

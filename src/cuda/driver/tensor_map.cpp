@@ -18,13 +18,14 @@ CUtensorMapDataType type_of(DType type) {
   return type == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 }
 
-TensorMapLayout layout_of(const ConstRows& r, const RowsExtent& e, int box_rows, int box_columns) {
+TensorMapLayout layout_of(const ConstRows& r, const RowsExtent& e, int box_rows, int box_columns, int box_heads) {
   const auto size = static_cast<uint64_t>(size_of(r.dtype));
   const auto extent = [](int64_t stride, int64_t count) { return stride == 0 ? 1 : static_cast<uint64_t>(count); };
   const uint64_t row_bytes = (static_cast<uint64_t>(e.dim) * size + kUnit - 1) / kUnit * kUnit;
   const auto bytes = [&](int64_t stride) { return stride == 0 ? row_bytes : static_cast<uint64_t>(stride) * size; };
   return {static_cast<unsigned>(box_rows),
           static_cast<unsigned>(box_columns),
+          static_cast<unsigned>(box_heads),
           type_of(r.dtype),
           {static_cast<uint64_t>(e.dim), extent(r.row_stride, e.rows), extent(r.head_stride, e.heads),
            extent(r.batch_stride, e.batch)},
@@ -43,7 +44,7 @@ CUtensorMapSwizzle swizzle_of(const TensorMapLayout& layout) {
 //
 // The map is the caller's variable: g++ for aarch64 does not always align a return value as the driver requires.
 void encode(const TensorMapLayout& layout, void* data, CUtensorMap& map) {
-  const unsigned box[] = {layout.box_columns, layout.box_rows, 1, 1};
+  const unsigned box[] = {layout.box_columns, layout.box_rows, layout.box_heads, 1};
   constexpr unsigned kEvery[] = {1, 1, 1, 1};
   check(driver().cuTensorMapEncodeTiled(&map, layout.type, 4, data, layout.extents.data(), layout.strides.data(), box,
                                         kEvery, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(layout),
@@ -84,14 +85,15 @@ static TensorMap map_of(const TensorMapLayout& layout, void* data) {
   return std::bit_cast<TensorMap>(map);
 }
 
-TensorMap tensor_map(const ConstRows& r, const RowsExtent& e, int box_rows, int box_columns) {
-  return map_of(layout_of(r, e, box_rows, box_columns), const_cast<void*>(r.data));
+TensorMap tensor_map(const ConstRows& r, const RowsExtent& e, int box_rows, int box_columns, int box_heads) {
+  return map_of(layout_of(r, e, box_rows, box_columns, box_heads), const_cast<void*>(r.data));
 }
 
 TensorMap tensor_map(const float* rows, int64_t count, int columns) {
   const auto bytes = static_cast<uint64_t>(columns) * sizeof(float);
   const TensorMapLayout layout{1,
                                static_cast<unsigned>(columns),
+                               1,
                                CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
                                {static_cast<uint64_t>(columns), static_cast<uint64_t>(count), 1, 1},
                                {bytes, bytes, bytes}};

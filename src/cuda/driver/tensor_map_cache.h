@@ -14,7 +14,7 @@ namespace cuflash::cuda {
 // As passed to the driver; a repeated dimension has extent 1.
 struct TensorMapLayout {
   unsigned box_rows;  // first: it tells queries from keys where all else is equal
-  unsigned box_columns;
+  unsigned box_columns, box_heads;
   CUtensorMapDataType type;
   std::array<uint64_t, 4> extents;  // dim, rows, heads, batch
   std::array<uint64_t, 3> strides;  // in bytes, of all but the first

@@ -19,8 +19,9 @@ struct PlanTarget {
   const Arch& arch;
   const tuned::Choice* choice = nullptr;                // null, or the config that a tuner found
   Reproducible reproducible = Reproducible::no;         // backward
-  int num_sms = 0;                                      // over a KV cache
+  int num_sms = 0;                                      // forward, and over a KV cache
   SplitReduction reduction = SplitReduction::exchange;  // likewise
+  bool has_workspace = true;                            // forward: as in ForwardRun
 };
 
 // What params depend on beside the problem and the plan.

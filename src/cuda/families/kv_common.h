@@ -36,6 +36,9 @@ int64_t column_of_values(const CacheProblem& problem);
 
 int kv_options(const CacheProblem& problem, int copy);
 
+// sm90: whether a call is one that KvConfig::fast_decode describes.
+bool is_fast_decode(const CacheProblem& problem);
+
 // Row tiles, or other things of which every sequence and key/value head has `count`. The result is capped at far more
 // than any device or grid holds: decisions that depend on it stay in range, and launch_of refuses the plan.
 int64_t of_all_heads(const CacheProblem& problem, int64_t count);

@@ -60,9 +60,15 @@ const std::vector<const KernelType*>& kernel_types() {
 
 }  // namespace
 
-ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch, Kernels kernels, const tuned::Choice* choice) {
+ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch, Kernels kernels, const tuned::Choice* choice,
+                         const ForwardRun& run) {
   require_supported(p);
-  return plan_by_first(kForward, p, {.arch = arch, .choice = choice}, kernels);
+  const PlanTarget target{.arch = arch,
+                          .choice = choice,
+                          .num_sms = run.num_sms != 0 ? run.num_sms : arch.usual_sms,
+                          .reduction = run.reduction,
+                          .has_workspace = run.has_workspace};
+  return plan_by_first(kForward, p, target, kernels);
 }
 
 BackwardPlan plan_backward(const BackwardProblem& p, const Arch& arch, Reproducible reproducible, Kernels kernels,

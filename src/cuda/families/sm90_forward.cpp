@@ -3,12 +3,13 @@
 // Every config of the table compiles without spills for all that it serves (tests/cuda/cuda_kernels_test). Those without
 // options were measured on an H200 (docs/lab/sm90_forward.md); cuflash tune measures them again.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
+#include <bit>
 
 #include "cuda/driver/tensor_map.h"
+#include "cuda/families/forward_by_kv.h"
 #include "cuda/families/params_forward.h"
 #include "cuda/families/registry.h"
+#include "cuda/plan/key_splits.h"
 #include "cuda/plan/plan_common.h"
 #include "cuda/plan/tile_order.h"
 #include "cuda/plan/tuned_config.h"
@@ -24,16 +25,32 @@ constexpr KernelType kKernel{.name = "sm90_forward",
                              .bounds = "num_threads(C), 1",
                              .config_ints = kInts<Sm90ForwardConfig>,
                              .takes_tensor_maps = true};
-constexpr const KernelType* kKernels[] = {&kKernel};
+// One CTA lists the query tiles of sequences whose lengths only the device knows.
+constexpr KernelType kListKernel{.name = "sm90_tile_list",
+                                 .header = "sm90/tile_list.h",
+                                 .config = "Sm90ForwardConfig",
+                                 .params = "Sm90ForwardParams",
+                                 .bounds = "kTileListThreads, 1",
+                                 .config_ints = kInts<Sm90ForwardConfig>,
+                                 .takes_tensor_maps = true};
+constexpr KernelType kCombineKernel{.name = "combine_splits",
+                                    .header = "sm90/combine_splits.h",
+                                    .config = "MergeConfig",
+                                    .params = "Sm90ForwardParams",
+                                    .bounds = "num_threads(C)",
+                                    .config_ints = kInts<MergeConfig>,
+                                    .takes_tensor_maps = true};
+constexpr const KernelType* kKernels[] = {&kKernel, &kListKernel, &kCombineKernel};
 
 // Whether the last keys are hidden from the first queries.
 enum Shape { full = 1, causal = 2, either = full | causal };
 
 // What the options of a call take from a tile.
 enum class Needs {
+  fixed_max,   // softcap alone, in a softmax without a row maximum: less than a call without options
   arithmetic,  // softcap, ALiBi, a scale of its own: a few registers, as a call without options
   dropout,     // more registers
-  one_tile,    // bias or mask tensor in shared memory
+  one_tile,    // bias or mask tensor in shared memory, or softcap, ALiBi and dropout together
   everything,  // both, dropout beside one, or loads of their elements by consumers
 };
 
@@ -52,6 +69,8 @@ constexpr int kStaged = kPingPong | kPinWait | kStoreBySmem, kPrefetched = kStag
 // The first that fits is taken. Short and causal problems have smaller tiles: fewer rows of the last tile are empty,
 // and fewer pairs on the diagonal are hidden. Three and four warpgroups have too few registers for dropout.
 constexpr Tiles kTiles[] = {
+    {64, 64, either, kAny, 3, 128, 4, fixed_max},                            //
+    {128, 128, either, kAny, 2, 128, 2, fixed_max, kPrefetched},             //
     {64, 64, full, 512, 4, 64, 4, arithmetic, kPrefetched & ~kPingPong},     //
     {64, 64, full, 2048, 4, 64, 4, arithmetic, kStaged},                     //
     {64, 64, causal, 2048, 4, 64, 4, arithmetic, kPrefetched & ~kPingPong},  //
@@ -82,20 +101,31 @@ constexpr Tiles kTiles[] = {
 // Panels are 64 columns wide.
 int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPanelColumns)); }
 
-// Which of bias and mask tensor TMA can load. A bias of another type than q, and rows that do not start on 16 bytes, are
-// loaded element by element.
+// Whether TMA can load bias and mask tensor, those that are given. A bias of another type than q, and rows that do not
+// start on 16 bytes, are loaded element by element; the other one then is, too.
 int term_tiles(const ForwardProblem& p) {
-  int schedule = 0;
-  if (p.bias && p.bias.dtype == p.dtype && has_tensor_map(p.bias, score_extent(p, p.bias))) schedule |= kTmaBias;
-  if (p.mask && has_tensor_map(p.mask, score_extent(p, p.mask))) schedule |= kTmaMask;
-  return schedule;
+  if (p.bias && (p.bias.dtype != p.dtype || !has_tensor_map(p.bias, score_extent(p, p.bias)))) return 0;
+  if (p.mask && !has_tensor_map(p.mask, score_extent(p, p.mask))) return 0;
+  return (p.bias ? kTmaBias : 0) | (p.mask ? kTmaMask : 0);
 }
 
+// Softcap bounds scores to [-softcap, softcap], in powers of two [-c, c]. With a row maximum of c - spare_exponent, no
+// probability is below 2^-100, and none above 2^45, so that values of up to 1e24 do not overflow. f16 has no such
+// range.
+constexpr double kLeastExponent = -100, kMostSpare = 45;
+double spare_exponent(const Problem& p) { return std::max(0.0, 2 * p.softcap * kLog2e + kLeastExponent); }
+bool has_fixed_max(const Problem& p) {
+  return p.dtype == DType::bf16 && problem_options(p) == kSoftcap && spare_exponent(p) <= kMostSpare;
+}
+float fixed_max_of(const Problem& p) { return static_cast<float>(1 - spare_exponent(p) / (p.softcap * kLog2e)); }
+
 Needs needs_of(const Sm90ForwardConfig& c) {
+  if (c.schedule & kFixedMax) return fixed_max;
   const int terms = c.options & (kBias | kMaskTensor);
-  if (terms == 0) return c.options & kDropout ? dropout : arithmetic;
-  const bool one = terms == kBias ? (c.schedule & kTmaBias) != 0 : terms == kMaskTensor && (c.schedule & kTmaMask) != 0;
-  return one && !(c.options & kDropout) ? one_tile : everything;
+  const bool drops = (c.options & kDropout) != 0, has_tiles = (c.schedule & (kTmaBias | kTmaMask)) != 0;
+  if (terms == 0 && drops && (c.options & kSoftcap) && (c.options & kAlibi)) return one_tile;  // as few registers
+  if (terms == 0) return drops ? dropout : arithmetic;
+  return has_tiles && !drops && terms != (kBias | kMaskTensor) ? one_tile : everything;
 }
 
 Sm90ForwardConfig config_without_tiles(const ForwardProblem& p) {
@@ -103,7 +133,7 @@ Sm90ForwardConfig config_without_tiles(const ForwardProblem& p) {
   c.element = element_of(p.dtype);
   c.dim_qk = panel_dim(p.dim_qk), c.dim_v = panel_dim(p.dim_v);
   c.options = problem_options(p);
-  c.schedule = term_tiles(p);
+  c.schedule = term_tiles(p) | (has_fixed_max(p) ? kFixedMax : 0);
   return c;
 }
 
@@ -116,18 +146,8 @@ const Tiles& tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c) {
   return *std::find_if(std::begin(kTiles), std::end(kTiles) - 1, fits);  // the last one serves everything
 }
 
-// Softcap bounds scores to [-softcap, softcap], in powers of two [-c, c]. With a row maximum of c - spare_exponent, no
-// probability is below 2^-100, and none above 2^45, so that values of up to 1e24 do not overflow. f16 has no such
-// range. Four warpgroups have too few registers.
-constexpr double kLeastExponent = -100, kMostSpare = 45;
-double spare_exponent(const Problem& p) { return std::max(0.0, 2 * p.softcap * kLog2e + kLeastExponent); }
-bool has_fixed_max(const Problem& p, const Sm90ForwardConfig& c) {
-  return c.element == Element::bf16 && c.options == kSoftcap && spare_exponent(p) <= kMostSpare && c.warpgroups < 4;
-}
-float fixed_max(const Problem& p) { return static_cast<float>(1 - spare_exponent(p) / (p.softcap * kLog2e)); }
-
-Checked query_tiles(const Problem& p, int tile_q) {
-  return Checked(p.batch) * p.heads_q * ((p.len_q + tile_q - 1) / tile_q);
+Checked query_tiles(const Problem& p, int tile_q, int64_t packed = 1) {
+  return Checked(p.batch) * (p.heads_q / packed) * ((p.len_q * packed + tile_q - 1) / tile_q);
 }
 
 const char* why_not(const ForwardProblem& p) {
@@ -160,7 +180,126 @@ constexpr Member kMembers[] = {{&tuned::Choice::warpgroups, &Sm90ForwardConfig::
                                {&tuned::Choice::order, &Sm90ForwardConfig::schedule}};
 constexpr Tunable<Sm90ForwardConfig> kTunable{"sm90", kMembers, config_limits};
 
+constexpr int64_t kUnit = 256;  // bytes; parts of the workspace begin with a multiple of it
+
+// Partial results of all rows and splits, and the launch that reduces them.
+void plan_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c, const Arch& arch) {
+  constexpr int64_t kReal = sizeof(float);
+  c.work |= kSplitKeys | (plan.packed_heads > 1 ? kPackHeads : 0);
+  c.schedule &= ~(kStoreBySmem | kPrefetchQ);  // O is not stored by TMA, and most CTAs have one tile
+  constexpr int kMostStages = 4;
+  while (c.stages < kMostStages) {
+    Sm90ForwardConfig more = c;
+    if (++more.stages; !is_legal(config_limits(more, arch))) break;
+    c = more;
+  }
+  const Checked rows = Checked(p.heads_q) * (p.packed() ? p.total_q : p.batch * p.len_q) * plan.splits;
+  ForwardWorkspace& w = plan.workspace;
+  const Checked sums = round_up(rows * 2 * kReal, kUnit);
+  w.sums = workspace_bytes(sums), w.size = workspace_bytes(sums + rows * c.dim_v * kReal);
+  const MergeConfig merge{c.element,
+                          static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::min(c.dim_v, 128)))) / 4};
+  const int64_t rows_of_cta = num_threads(merge) / merge.lanes;
+  plan.combine =
+      launch_of(key_of(kCombineKernel, arch, merge),
+                Checked(p.batch) * p.heads_q * ((p.len_q + rows_of_cta - 1) / rows_of_cta), num_threads(merge), 0);
+  plan.combine.programmatic = true;
+}
+
+// The most query tiles of one head of all sequences. Packed sequences have at most one tile each that is not full.
+Checked listed_tiles(const Problem& p, int tile_q) {
+  const Checked of_longest = Checked(p.batch) * ((p.len_q + tile_q - 1) / tile_q);
+  const int64_t of_packed = p.packed() ? p.total_q / tile_q + p.batch : kUnbounded;
+  return Checked(of_longest.at_most(of_packed));
+}
+
+// Sequences of different lengths have a list of tiles, if they fill the device a few times: making it takes a few
+// microseconds.
+bool is_worth_list(const ForwardProblem& p, int tile_q, int num_sms) {
+  constexpr int64_t kMostSequences = 1 << 14, kLeastRounds = 2;
+  if ((!p.packed() && !p.used_q && !p.used_k) || p.batch < 2 || p.batch > kMostSequences) return false;
+  const int64_t tiles = (listed_tiles(p, tile_q) * p.heads_q).at_most(kUnbounded);
+  return tiles >= kLeastRounds * num_sms && tiles < int64_t{1} << 31;
+}
+void plan_list(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c, const Arch& arch) {
+  c.work |= kTileList;
+  Sm90ForwardConfig list{};
+  list.element = Element::bf16, list.warpgroups = c.warpgroups, list.tile_k = c.tile_k;  // all that it depends on
+  plan.list = launch_of(key_of(kListKernel, arch, list), 1, kTileListThreads, kTileListBytes);
+  ForwardWorkspace& w = plan.workspace;
+  w.list = kUnit;
+  w.size = workspace_bytes(listed_tiles(p, plan.tile_q) * int64_t{sizeof(ListedTile)} + kUnit);
+}
+
+// Tiles for few query tiles, beside those of the table: for head sizes above `beyond` up to largest_dim. Without splits
+// they have the stages and the schedule of a table's entry.
+struct SmallGridTiles {
+  int beyond, largest_dim, warpgroups, tile_k, split_stages, stages, schedule;
+};
+constexpr SmallGridTiles kSmallGridTiles[] = {{0, 64, 2, 128, 4, 4, kPingPong | kPinWait},
+                                              {0, 64, 3, 128, 4, 4, kPingPong | kPinWait},
+                                              {64, 128, 2, 128, 3, 2, kStaged},
+                                              {64, 128, 3, 80, 4, 4, kPingPong | kPinWait}};
+
+// Heads of a group become rows by TMA boxes of all heads of a query, whole numbers of which fill a warpgroup's rows. With
+// three warpgroups their masks would need more registers than there are.
+bool can_pack_heads(const ForwardProblem& p, const SmallGridTiles& t) {
+  return t.warpgroups == 2 && p.group() > 1 && kWarpgroupRows % p.group() == 0 && p.q.head_stride != 0;
+}
+
+// The tiles, and the number of splits, with the least estimated time, if it is clearly less than that of the table's tiles
+// without splits.
+void choose_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c, const PlanTarget& target) {
+  const Sm90ForwardConfig built_in = c;
+  const auto splitting = [&](const Sm90ForwardConfig& tiled, int64_t packed) {
+    return key_splits(p, {tile_q_of(tiled), tiled.tile_k, packed, tiled.dim_v, target.num_sms});
+  };
+  const KeySplitting as_built_in = splitting(c, 1);
+  double least = 0.9 * as_built_in.unsplit_time;
+  const auto take = [&](double time, int64_t splits, int64_t packed, const Sm90ForwardConfig& tiled) {
+    if (time >= least) return;
+    least = time, c = tiled;
+    plan.splits = splits, plan.packed_heads = packed;
+  };
+  constexpr int kMostWarpgroups = 3;  // a fourth one would leave too few registers for the split's epilogue
+  if (c.warpgroups <= kMostWarpgroups) take(as_built_in.time, as_built_in.splits, 1, c);
+  if (plan.tuned || c.options != 0) return;
+  for (const SmallGridTiles& t : kSmallGridTiles) {
+    const int dim = std::max(c.dim_qk, c.dim_v);
+    if (dim <= t.beyond || dim > t.largest_dim) continue;
+    Sm90ForwardConfig tiled = built_in;
+    tiled.warpgroups = t.warpgroups, tiled.tile_k = t.tile_k, tiled.stages = t.stages, tiled.schedule = t.schedule;
+    take(splitting(tiled, 1).unsplit_time, 1, 1, tiled);
+    tiled.stages = t.split_stages, tiled.schedule = kPingPong | kPinWait;
+    for (const int64_t packed : {int64_t{1}, p.group()}) {
+      if (packed > 1 && !can_pack_heads(p, t)) continue;
+      const KeySplitting found = splitting(tiled, packed);
+      if (found.splits > 1) take(found.time, found.splits, packed, tiled);
+    }
+  }
+  plan.tile_q = tile_q_of(c), plan.tile_k = c.tile_k;
+}
+
+// How CTAs share the work, beyond one query tile after the other.
+void plan_work(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c, const PlanTarget& target) {
+  choose_splits(plan, p, c, target);
+  if (plan.splits > 1) plan_splits(plan, p, c, target.arch);
+  else if (is_worth_list(p, plan.tile_q, target.num_sms)) plan_list(plan, p, c, target.arch);
+}
+
+ForwardPlan plan_few_queries(const ForwardProblem& p, const PlanTarget& target) {
+  ForwardPlan plan;
+  plan.family = &sm90_forward;
+  plan.kv = plan_by_kv(p, target);
+  plan.reason = "few queries: the kernel over a KV cache takes the heads of a group as rows and splits the keys";
+  plan.tile_q = plan.kv->tile_q, plan.tile_k = plan.kv->tile_k;
+  plan.launch = plan.kv->launch, plan.splits = plan.kv->splits;
+  plan.workspace.size = plan.kv->workspace.size;
+  return plan;
+}
+
 ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
+  if (target.has_workspace && is_worth_kv(p, target.arch)) return plan_few_queries(p, target);
   Sm90ForwardConfig c = config_without_tiles(p);
   ForwardPlan plan;
   plan.family = &sm90_forward;
@@ -169,19 +308,18 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   if (!plan.tuned) {
     const Tiles& t = tiles_for(p, c);
     c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages, c.schedule |= t.schedule;
-    if (has_fixed_max(p, c)) c.schedule |= kFixedMax;
-    if (const char* tiles = std::getenv("CUFLASH_TILES"); tiles && c.options != 0)
-      std::sscanf(tiles, "%d,%d,%d,%d", &c.warpgroups, &c.tile_k, &c.stages, &c.schedule);
   }
   plan.tile_q = tile_q_of(c), plan.tile_k = c.tile_k;
-  plan.launch =
-      launch_of(key_of(kKernel, target.arch, c), query_tiles(p, plan.tile_q), num_threads(c), shared_bytes(c));
-  plan.launch.persistent = true;
+  if (target.has_workspace) plan_work(plan, p, c, target);
+  plan.launch = launch_of(key_of(kKernel, target.arch, c), query_tiles(p, plan.tile_q, plan.packed_heads) * plan.splits,
+                          num_threads(c), shared_bytes(c));
+  plan.launch.persistent = true, plan.launch.programmatic = lists_tiles(c);
   return plan;
 }
 
 std::vector<Alternatives> candidates(const ForwardProblem&, const ForwardPlan& plan, const Arch& arch) {
   constexpr int kUsualSchedule = kPingPong | kPinWait;
+  if (plan.kv) return {};
   const auto built_in = plan.launch.kernel.as<Sm90ForwardConfig>();
   const auto with_stages = [&](Sm90ForwardConfig c) {
     Alternatives kernels;
@@ -205,32 +343,62 @@ std::vector<Alternatives> candidates(const ForwardProblem&, const ForwardPlan& p
   return all;
 }
 
+KeySplits splits_of(const ForwardProblem& p, const ForwardPlan& plan, const Sm90ForwardConfig& c, void* workspace) {
+  if (plan.splits == 1) return {};
+  // As ScoreOptions::kFoldsFactor: a bias, and a scale that cannot be folded, leave scores in natural units.
+  const bool folds = (c.options & kBias) == 0 && ((c.options & kScaleFirst) == 0 || (c.options & kSoftcap) != 0);
+  const double factor = folds ? (p.softcap > 0 ? p.softcap : p.scale) : 1;
+  const auto part = [&](size_t offset) {
+    return reinterpret_cast<float*>(static_cast<std::byte*>(workspace) + offset);
+  };
+  return {part(plan.workspace.sums),
+          part(plan.workspace.states),
+          p.heads_q * (p.packed() ? p.total_q : p.batch * p.len_q),
+          static_cast<unsigned>(plan.splits),
+          c.dim_v,
+          static_cast<float>(factor * kLog2e),
+          static_cast<float>(factor)};
+}
+
+TileList list_of(const ForwardProblem& p, const ForwardPlan& plan, void* workspace) {
+  if (plan.list.grid_x == 0) return {};
+  auto* counters = static_cast<unsigned*>(workspace);
+  return {reinterpret_cast<ListedTile*>(static_cast<std::byte*>(workspace) + plan.workspace.list), counters,
+          counters + 1, static_cast<unsigned>(listed_heads_together(p)),
+          static_cast<int>(most_visited_tiles(p, plan.tile_q, plan.tile_k))};
+}
+
 Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, const LaunchContext& context) {
-  const ConstRows o{p.o.data, p.o.dtype, p.o.batch_stride, p.o.head_stride, p.o.row_stride};
   const auto c = plan.launch.kernel.as<Sm90ForwardConfig>();
+  const ConstRows o{p.o.data, p.o.dtype, p.o.batch_stride, p.o.head_stride, p.o.row_stride};
   const bool store_tma = (c.schedule & kStoreBySmem) != 0 && o.dtype == p.dtype && has_tensor_map(o, output_extent(p));
   const auto term_map = [&](int flag, const ConstRows& rows, int columns) {
     if ((c.schedule & flag) == 0) return TensorMap{};
     return tensor_map(rows, score_extent(p, rows), rows.row_stride == 0 ? 1 : kWarpgroupRows, columns);
   };
-  return {tensor_map(p.q, query_extent(p), kWarpgroupRows),
+  const int packed = static_cast<int>(plan.packed_heads);
+  return {packed > 1 ? tensor_map(p.q, query_extent(p), 1, kPanelColumns, packed)
+                     : tensor_map(p.q, query_extent(p), kWarpgroupRows),
           tensor_map(p.k, key_extent(p), plan.tile_k),
           tensor_map(p.v, value_extent(p), plan.tile_k),
           store_tma ? tensor_map(o, output_extent(p), kWarpgroupRows) : TensorMap{},
           store_tma,
           forward_params(p, context.tile_counts),
-          tile_order(p, plan.tile_q, grid_of(plan.launch, context.num_sms)),
+          tile_order(p, plan.tile_q, grid_of(plan.launch, context.num_sms), plan.splits, plan.packed_heads),
           static_cast<float>((p.softcap > 0 ? p.softcap : p.scale) * kLog2e),
-          p.softcap > 0 ? fixed_max(p) : 0,
+          p.softcap > 0 ? fixed_max_of(p) : 0,
           term_map(kTmaBias, p.bias, kPanelColumns),
-          term_map(kTmaMask, p.mask, mask_row_bytes(plan.tile_k))};
+          term_map(kTmaMask, p.mask, mask_row_bytes(plan.tile_k)),
+          splits_of(p, plan, c, context.workspace),
+          list_of(p, plan, context.workspace)};
 }
 
 std::string describe(const ForwardPlan& plan) {
+  if (plan.kv) return plan.kv->family->describe(*plan.kv);
   const auto c = plan.launch.kernel.as<Sm90ForwardConfig>();
   return join("config     tiles of ", tile_q_of(c), " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
               " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups, " consumer warpgroups and one producer, ",
-              options_text(c.options), "\n");
+              options_text(c.options), packs_heads(c) ? ", heads of a group as rows" : "", "\n");
 }
 
 }  // namespace
@@ -244,8 +412,11 @@ constinit const ForwardFamily sm90_forward{
     .limits = [](const KernelKey& kernel,
                  const Arch& arch) { return config_limits(kernel.as<Sm90ForwardConfig>(), arch); },
     .choice = [](const KernelKey& kernel) { return choice_of(kTunable, kernel.as<Sm90ForwardConfig>()); },
-    .params = [](const ForwardProblem& p, const ForwardPlan& plan, const LaunchContext& context,
-                 KernelParams& params) { params.set([&] { return params_of(p, plan, context); }); },
+    .params =
+        [](const ForwardProblem& p, const ForwardPlan& plan, const LaunchContext& context, KernelParams& params) {
+          if (plan.kv) params_by_kv(p, plan, context, params);
+          else params.set([&] { return params_of(p, plan, context); });
+        },
     .describe = describe,
     .kernels = kKernels,
 };

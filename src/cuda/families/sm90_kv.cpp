@@ -66,14 +66,6 @@ const char* why_not(const CacheProblem& p) {
   return nullptr;
 }
 
-// As KvConfig::fast_decode says. The grid has three dimensions then, whose limits are 2^31 - 1 and twice 2^16 - 1.
-bool is_fast_decode(const CacheProblem& p) {
-  constexpr int64_t kMostTiles = (int64_t{1} << 31) / kMostSplits, kMostSequences = (1 << 16) - 1;
-  const bool whole = !p.packed() && !p.used_q && !p.cache.leftpad && p.cache.len_new == 0 && !p.rotary.cos;
-  const bool aligned = has_vector_rows(p.q) && p.dim_qk % 8 == 0 && has_vector_rows(p.o) && p.dim_v % 8 == 0;
-  return whole && aligned && p.o.dtype == p.dtype && row_tiles(p, 16) <= kMostTiles && p.batch <= kMostSequences;
-}
-
 // Whether row tiles are so few that one CTA per SM is enough, even where long sequences are cut. Such a CTA has all
 // shared memory of its SM, and most of its keys are in flight before its queries have arrived. The usual board decides,
 // so that the kernel depends on the architecture alone.
@@ -162,7 +154,7 @@ KvPlan plan(const CacheProblem& p, const PlanTarget& target) {
   plan.box_rows = box_rows_of(p, c);
   // Calls with many queries take long in any case; a fixed number of splits promises the same bits for a row in any
   // call.
-  c.fast_decode = !by_warpgroups(c) && p.num_splits == 0 && is_fast_decode(p);
+  c.fast_decode = !by_warpgroups(c) && p.num_splits == 0 && is_fast_decode(p) ? (p.cache ? 1 : kWholeCache) : 0;
   plan_splits(plan, p, c, target, ShortSplits::yes);
   c.l2_exchange = target.reduction == SplitReduction::exchange && is_worth_exchange(plan, c);
   know_first_tiles(plan, p, c);
@@ -208,6 +200,14 @@ Sm90KvParams params_of(const CacheProblem& p, const KvPlan& plan, const LaunchCo
 }
 
 }  // namespace
+
+// The grid of such a call has three dimensions, whose limits are 2^31 - 1 and twice 2^16 - 1.
+bool is_fast_decode(const CacheProblem& p) {
+  constexpr int64_t kMostTiles = (int64_t{1} << 31) / kMostSplits, kMostSequences = (1 << 16) - 1;
+  const bool whole = !p.packed() && !p.used_q && !p.cache.leftpad && p.cache.len_new == 0 && !p.rotary.cos;
+  const bool aligned = has_vector_rows(p.q) && p.dim_qk % 8 == 0 && has_vector_rows(p.o) && p.dim_v % 8 == 0;
+  return whole && aligned && p.o.dtype == p.dtype && row_tiles(p, 16) <= kMostTiles && p.batch <= kMostSequences;
+}
 
 constinit const KvFamily sm90_kv{
     .name = "sm90",

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "checked.h"
 #include "cuda/jit/kernel_key.h"
@@ -42,50 +43,6 @@ Kernels wanted_kernels();
 // family.h. A plan is made by the first family that accepts the problem.
 template <class Problem, class Plan>
 struct Family;
-
-struct ForwardPlan {
-  const Family<ForwardProblem, ForwardPlan>* family = nullptr;
-  int tile_q = 0, tile_k = 0;
-  Launch launch;
-  const char* reason = nullptr;  // why this config, for explain
-  bool tuned = false;            // the config is the given choice
-
-  std::array<const Launch*, 1> launches() const { return {&launch}; }
-};
-// choice: null, or the config that a tuner found. The plan takes it where it is legal and belongs to the chosen family.
-// Throws CUFLASH_UNSUPPORTED, with a sentence, for what no kernel computes.
-ForwardPlan plan_forward(const ForwardProblem& problem, const Arch& arch, Kernels kernels = wanted_kernels(),
-                         const tuned::Choice* choice = nullptr);
-inline constexpr const char* kTunedReason = "the fastest that cuflash tune found for such problems on this device";
-
-// Parts of the workspace of backward, as offsets in bytes; the tile counters come first.
-struct BackwardWorkspace {
-  int64_t packed_tiles = 0;  // query tiles of one head of packed tensors
-  int64_t tiles = 0;         // query tiles of all heads, each of which has row statistics in the workspace
-  int dq_rows = 0;           // rows of a tile of dQ sums; 0: dQ is not summed in the workspace
-  size_t ticket = 0, row_stats = 0, dq_accum = 0, dq_semaphore = 0;
-  size_t size = 0;
-};
-
-struct BackwardPlan {
-  const Family<BackwardProblem, BackwardPlan>* family = nullptr;
-  int tile_q = 0, tile_k = 0;
-  bool ordered = false;  // the main kernel sums dQ in the order of the keys
-  // Launched in this order. The grid of one that is not needed is 0; `main` names its kernel even then.
-  Launch prepare, main, dq, finish, bias, sink;
-  BackwardWorkspace workspace;
-  int heads_together = 1;            // key/value heads whose key tiles are processed side by side
-  int heads_at_end = 1;              // the same for the last heads
-  int dq_tile_q = 0, dq_tile_k = 0;  // of the kernel for dQ alone, where there is one
-  const char* reason = nullptr;
-  bool tuned = false;
-
-  std::array<const Launch*, 6> launches() const { return {&prepare, &main, &dq, &finish, &bias, &sink}; }
-};
-// yes: dQ must be bitwise reproducible (`deterministic`).
-enum class Reproducible { no, yes };
-BackwardPlan plan_backward(const BackwardProblem& problem, const Arch& arch, Reproducible reproducible,
-                           Kernels kernels = wanted_kernels(), const tuned::Choice* choice = nullptr);
 
 // Parts of the workspace over a KV cache, as offsets in bytes behind the tile counters. Empty where keys are not split.
 // Its content before a call does not matter. An exchange needs at least as much of it as tickets do.
@@ -126,6 +83,73 @@ struct KvPlan {
 // does, and selects between two variants of a kernel that are equal in everything else. A pack holds both variants of
 // every kernel that may exchange, so that it still serves every board of an architecture (typical.h).
 enum class SplitReduction { exchange, ticket };
+
+// Parts of the workspace of forward, as offsets in bytes behind the tile counters. Empty where keys are not split and
+// tiles not listed. Its content before a call does not matter.
+struct ForwardWorkspace {
+  size_t states = 0, sums = 0;  // of splits
+  size_t list = 0;              // behind its counters
+  size_t size = 0;
+};
+
+struct ForwardPlan {
+  const Family<ForwardProblem, ForwardPlan>* family = nullptr;
+  int tile_q = 0, tile_k = 0;
+  // Launched in this order: the list of query tiles, the main kernel, the reduction of splits. The grid of one that is
+  // not needed is 0.
+  Launch list, launch, combine;
+  int64_t splits = 1;        // of the keys of a query tile
+  int64_t packed_heads = 1;  // heads of a group that are rows of one tile
+  ForwardWorkspace workspace;
+  std::optional<KvPlan> kv;      // few queries: the plan of the same problem over a KV cache, whose launch this is
+  const char* reason = nullptr;  // why this config, for explain
+  bool tuned = false;            // the config is the given choice
+
+  std::array<const Launch*, 3> launches() const { return {&list, &launch, &combine}; }
+};
+// What a forward plan depends on beside the problem and the architecture.
+struct ForwardRun {
+  int num_sms = 0;  // of the device; 0: of the usual board
+  // false: the call has no workspace. Keys are then not split, and tiles are dealt out as if all sequences were as long
+  // as the longest.
+  bool has_workspace = true;
+  SplitReduction reduction = SplitReduction::exchange;
+};
+// choice: null, or the config that a tuner found. The plan takes it where it is legal and belongs to the chosen family.
+// Throws CUFLASH_UNSUPPORTED, with a sentence, for what no kernel computes.
+ForwardPlan plan_forward(const ForwardProblem& problem, const Arch& arch, Kernels kernels = wanted_kernels(),
+                         const tuned::Choice* choice = nullptr, const ForwardRun& run = {});
+inline constexpr const char* kTunedReason = "the fastest that cuflash tune found for such problems on this device";
+
+// Parts of the workspace of backward, as offsets in bytes; the tile counters come first.
+struct BackwardWorkspace {
+  int64_t packed_tiles = 0;  // query tiles of one head of packed tensors
+  int64_t tiles = 0;         // query tiles of all heads, each of which has row statistics in the workspace
+  int dq_rows = 0;           // rows of a tile of dQ sums; 0: dQ is not summed in the workspace
+  size_t ticket = 0, row_stats = 0, dq_accum = 0, dq_semaphore = 0;
+  size_t size = 0;
+};
+
+struct BackwardPlan {
+  const Family<BackwardProblem, BackwardPlan>* family = nullptr;
+  int tile_q = 0, tile_k = 0;
+  bool ordered = false;  // the main kernel sums dQ in the order of the keys
+  // Launched in this order. The grid of one that is not needed is 0; `main` names its kernel even then.
+  Launch prepare, main, dq, finish, bias, sink;
+  BackwardWorkspace workspace;
+  int heads_together = 1;            // key/value heads whose key tiles are processed side by side
+  int heads_at_end = 1;              // the same for the last heads
+  int dq_tile_q = 0, dq_tile_k = 0;  // of the kernel for dQ alone, where there is one
+  const char* reason = nullptr;
+  bool tuned = false;
+
+  std::array<const Launch*, 6> launches() const { return {&prepare, &main, &dq, &finish, &bias, &sink}; }
+};
+// yes: dQ must be bitwise reproducible (`deterministic`).
+enum class Reproducible { no, yes };
+BackwardPlan plan_backward(const BackwardProblem& problem, const Arch& arch, Reproducible reproducible,
+                           Kernels kernels = wanted_kernels(), const tuned::Choice* choice = nullptr);
+
 // num_sms: of the device. The number of splits depends on it unless the problem names one; the kernel does not, but for
 // the variant above. choice: as in plan_forward; ignored where the problem names the number of splits, which fixes the
 // bits of the result as well.

@@ -65,7 +65,7 @@ int problem_options(const Problem& p) {
   if (p.bias) options |= kBias;
   if (p.mask) options |= kMaskTensor;
   if (p.dropout.p > 0) options |= kDropout;
-  if (!(options & (kSoftcap | kAlibi | kBias)) && must_scale_first(p)) options |= kScaleFirst;
+  if (!(options & (kSoftcap | kBias)) && must_scale_first(p)) options |= kScaleFirst;
   return options;
 }
 

@@ -14,19 +14,19 @@ constexpr int64_t kGroupBytes = int64_t{20} << 20;
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Heads of a group: as many as fill an even number of rounds while their keys and values stay in L2.
-int64_t heads_together(const Problem& p, int64_t q_tiles, int64_t ctas) {
+int64_t heads_together(const Problem& p, int64_t heads, int64_t q_tiles, int64_t ctas) {
   const int64_t head_bytes = std::max<int64_t>(1, p.len_k) * (p.dim_qk + p.dim_v) * size_of(element_of(p.dtype));
-  const int64_t most = std::max<int64_t>(1, kGroupBytes / head_bytes) * p.group();
+  const int64_t most = std::max<int64_t>(1, kGroupBytes / head_bytes) * (heads / (p.batch * p.heads_k));
   const int64_t pairs = std::max<int64_t>(1, most * q_tiles / (2 * ctas));
-  return std::clamp<int64_t>(2 * ctas * pairs / q_tiles, 1, p.batch * p.heads_q);
+  return std::clamp<int64_t>(2 * ctas * pairs / q_tiles, 1, heads);
 }
 
 }  // namespace
 
-TileOrder tile_order(const Problem& p, int tile_q, int64_t ctas) {
-  const int64_t heads = p.batch * p.heads_q, q_tiles = divided_up(p.len_q, tile_q);
+TileOrder tile_order(const Problem& p, int tile_q, int64_t ctas, int64_t splits, int64_t packed) {
+  const int64_t heads = p.batch * (p.heads_q / packed) * splits, q_tiles = divided_up(p.len_q * packed, tile_q);
   const bool last_first = p.window_right < kUnbounded;
-  const int64_t together = last_first ? heads_together(p, q_tiles, ctas) : heads;
+  const int64_t together = last_first ? heads_together(p, heads, q_tiles, ctas) : heads;
   const int64_t groups = heads / together, last = heads - (groups - 1) * together;
   int64_t group_rounds = divided_up(together * q_tiles, ctas);
   if (last_first) group_rounds += group_rounds % 2;
@@ -34,6 +34,12 @@ TileOrder tile_order(const Problem& p, int tile_q, int64_t ctas) {
   const auto number = [](int64_t n) { return static_cast<unsigned>(n); };
   return {number(heads),  number(q_tiles),      number(rounds), number(together),
           number(groups), number(group_rounds), last_first};
+}
+
+int64_t listed_heads_together(const Problem& p) {
+  const int64_t rows = p.packed() ? p.total_k : p.batch * p.len_k;
+  const int64_t head_bytes = std::max<int64_t>(1, rows) * (p.dim_qk + p.dim_v) * size_of(element_of(p.dtype));
+  return std::min(std::max<int64_t>(1, kGroupBytes / head_bytes) * p.group(), p.heads_q);
 }
 
 }  // namespace cuflash::cuda

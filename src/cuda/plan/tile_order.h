@@ -6,7 +6,12 @@
 
 namespace cuflash::cuda {
 
-// tile_q: queries of a tile. ctas: their number. The problem has fewer than 2^31 tiles.
-TileOrder tile_order(const Problem& problem, int tile_q, int64_t ctas);
+// tile_q: rows of a tile. ctas: their number. splits: CTAs that share the keys of a tile; a head and a split are a head of
+// the order, with the splits of a head side by side. packed: heads of a group that are rows of one tile. There are fewer
+// than 2^31 of all.
+TileOrder tile_order(const Problem& problem, int tile_q, int64_t ctas, int64_t splits = 1, int64_t packed = 1);
+
+// Of a list of tiles (TileList): heads whose keys, of all sequences, fit into L2 together.
+int64_t listed_heads_together(const Problem& problem);
 
 }  // namespace cuflash::cuda

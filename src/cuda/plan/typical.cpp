@@ -64,6 +64,10 @@ void fill(Problem& p, const Typical& t, Addresses& addresses) {
   if (t.options & kMaskTensor) p.mask = score_rows<ConstRows>(addresses, DType::boolean, t.len_k);
   if (t.options & kDropout) p.dropout.p = 0.1;
   if (t.sink) p.sink = head_values<ConstHeadValues>(addresses);
+  if (!t.packed) return;
+  p.total_q = t.batch * t.len_q, p.total_k = t.batch * t.len_k;
+  p.cu_q = static_cast<const int32_t*>(addresses.next()), p.cu_k = static_cast<const int32_t*>(addresses.next());
+  p.q.batch_stride = p.k.batch_stride = p.v.batch_stride = 0;
 }
 
 template <class R>
@@ -93,6 +97,28 @@ void add_kernels_of(std::vector<KernelKey>& keys, const Typical& t, const Arch& 
   }
 }
 
+void add_forward(std::vector<KernelKey>& keys, const Typical& t, const Arch& arch) {
+  for (const SplitReduction reduction : {SplitReduction::exchange, SplitReduction::ticket}) {
+    const ForwardPlan plan = plan_forward(forward_of(t), arch, wanted_kernels(), nullptr, {.reduction = reduction});
+    for (const Launch* launch : plan.launches()) add(keys, *launch);
+  }
+}
+// Few queries of one sequence, with and without heads that share keys, and packed sequences.
+void add_other_forwards(std::vector<KernelKey>& keys, const Typical& t, const Arch& arch) {
+  for (const int64_t heads_k : {2, 8})
+    for (const int64_t len_q : {1, 16, 64, 128, 192, 1024}) {
+      Typical few = t;
+      few.batch = 1, few.heads_q = 8, few.heads_k = heads_k, few.len_q = len_q, few.len_k = 16384;
+      add_forward(keys, few, arch);
+    }
+  for (const int64_t length : {512, 1024, 2048, 4096, 16384}) {
+    Typical packed = t;
+    packed.packed = true, packed.batch = 16, packed.heads_q = packed.heads_k = 32;
+    packed.len_q = packed.len_k = length;
+    if (t.options == 0) add_forward(keys, packed, arch);
+  }
+}
+
 }  // namespace
 
 ForwardProblem forward_of(const Typical& t) {
@@ -101,6 +127,7 @@ ForwardProblem forward_of(const Typical& t) {
   fill(p, t, addresses);
   p.o = rows<Rows>(addresses, t.dtype, t.len_q, t.heads_q, t.dim_v);
   p.lse = lse_rows<Rows>(addresses, t);
+  if (t.packed) p.o.batch_stride = p.lse.batch_stride = 0, p.lse.head_stride = p.total_q;
   return p;
 }
 
@@ -227,6 +254,7 @@ std::vector<KernelKey> typical_kernels(const Arch& arch, const TypicalChoice& ch
     add_if_supported(keys, t, arch);
     add(keys, plan_merge(merge_of(t.dtype, t.dim_v), arch).launch);
   }
+  for (const Typical& t : typical_problems(choice)) add_other_forwards(keys, t, arch);
   return keys;
 }
 

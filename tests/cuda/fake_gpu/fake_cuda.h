@@ -31,7 +31,7 @@ struct FakeCuda {
 struct FakeTensorMap {
   const void* address;
   std::uint64_t extents[4], strides[3];
-  unsigned box_rows;
+  unsigned box_rows, box_heads;
 };
 
 }  // namespace cuflash::test

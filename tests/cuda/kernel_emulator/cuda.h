@@ -34,6 +34,7 @@ struct float4 {
 };
 
 inline int min(int a, int b) { return a < b ? a : b; }
+inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 inline long long min(long long a, long long b) { return a < b ? a : b; }
 inline long long max(long long a, long long b) { return a > b ? a : b; }
@@ -67,6 +68,11 @@ T __shfl_xor_sync(unsigned, T value, int distance) {
   const unsigned char* all = kernel_emulator::exchange(&value, sizeof value);
   return of_lane<T>(all, lane_number() ^ distance);
 }
+template <class T>
+T __shfl_up_sync(unsigned, T value, int distance) {
+  const unsigned char* all = kernel_emulator::exchange(&value, sizeof value);
+  return of_lane<T>(all, lane_number() < distance ? lane_number() : lane_number() - distance);
+}
 inline int __any_sync(unsigned, bool value) {
   const unsigned char* all = kernel_emulator::exchange(&value, sizeof value);
   bool any = false;
@@ -80,8 +86,9 @@ inline unsigned __ballot_sync(unsigned, bool value) {
   return bits;
 }
 inline unsigned __popc(unsigned x) { return static_cast<unsigned>(__builtin_popcount(x)); }
-inline unsigned long long atomicAdd(unsigned long long* to, unsigned long long value) {
-  const unsigned long long before = *to;
+template <class T>
+T atomicAdd(T* to, T value) {
+  const T before = *to;
   *to += value;
   return before;
 }

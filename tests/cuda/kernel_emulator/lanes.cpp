@@ -40,6 +40,7 @@ struct Thread {
   const Barrier* waits = nullptr;  // resumes when this has completed more than `rounds` rounds
   uint64_t rounds = 0;
   uint64_t exchanges = 0;
+  std::map<unsigned, uint64_t> waited;  // how often, for each mbarrier
   std::vector<Copy> open;
   std::deque<std::vector<Copy>> committed;
 };
@@ -47,6 +48,7 @@ struct Thread {
 struct WarpExchange {
   Barrier barrier;
   std::array<std::array<unsigned char, kWarp * kMaxBytes>, 2> slots;
+  std::map<unsigned, uint64_t> passed;  // the most waits that one of its lanes has behind it, for each mbarrier
 };
 
 struct Box {
@@ -212,15 +214,22 @@ void start_tma(unsigned barrier, unsigned bytes, std::function<void()> copy) {
   mbarrier.boxes.push_back({bytes, std::move(copy)});
   if (mbarrier.waiting > 0) mbarrier.land_boxes();
 }
+// The lanes of a warp wait together on a GPU, and one of them may then release what they waited for on behalf of all. Here
+// they run one after the other: what another lane of the warp has waited for is over, even if a later phase is, too.
 void wait_mbarrier(unsigned barrier, unsigned parity) {
   Mbarrier& mbarrier = cta->mbarriers.at(barrier);
+  const uint64_t number = ++self().waited[barrier];
+  uint64_t& passed = cta->warps[cta->current / kWarp].passed[barrier];
+  if (number <= passed) return;
   if (!mbarrier.boxes.empty()) mbarrier.land_boxes();
   while (mbarrier.barrier.rounds % 2 == parity) {
     ++mbarrier.waiting;
     self().waits = &mbarrier.barrier, self().rounds = mbarrier.barrier.rounds;
     swapcontext(&self().context, &cta->scheduler);
     --mbarrier.waiting;
+    if (number <= passed) return;
   }
+  passed = std::max(passed, number);
 }
 
 const unsigned char* exchange(const void* mine, int bytes) {

@@ -1,4 +1,4 @@
-"""bench/peers_cuda.py without a GPU: shapes, peers that lack something, its file, and the tables made of that."""
+"""bench/peers_cuda.py and bench/world.py without a GPU: shapes, peers that lack something, files, and their tables."""
 
 import json
 import sys
@@ -16,6 +16,9 @@ import benchmark_data  # noqa: E402
 import benchmark_tables  # noqa: E402
 import peers_calls as calls  # noqa: E402
 import peers_cuda as peers  # noqa: E402
+import peers_shapes as shapes  # noqa: E402
+import world  # noqa: E402
+import world_shapes  # noqa: E402
 
 
 def attend(q, k, v, causal=False, window_size=(-1, -1), softcap=0.0):
@@ -58,7 +61,7 @@ class Ours(calls.FlashAttention):
 
 
 def toy(group):
-    found = [shape for shape in calls.toy_shapes() if shape.group == group]
+    found = [shape for shape in shapes.toy_shapes() if shape.group == group]
     return list(dict.fromkeys(found))
 
 
@@ -69,18 +72,18 @@ def working(library, shape, expected=None):
 
 
 def test_shapes():
-    shapes = list(calls.all_shapes())
-    assert {shape.group for shape in shapes} == set(calls.GROUPS) and len(shapes) == len(set(shapes))
-    assert {shape.group for shape in calls.toy_shapes()} == set(calls.GROUPS)
-    assert sum(calls.RAGGED) == calls.TOKENS
-    assert all(shape.batch * shape.len_q == calls.TOKENS for shape in shapes if shape.group in ("forward", "backward"))
-    assert len(list(calls.quick_shapes())) < 10
+    found = list(shapes.all_shapes())
+    assert {shape.group for shape in found} == set(shapes.GROUPS) and len(found) == len(set(found))
+    assert {shape.group for shape in shapes.toy_shapes()} == set(shapes.GROUPS)
+    assert sum(shapes.RAGGED) == shapes.TOKENS
+    assert all(shape.batch * shape.len_q == shapes.TOKENS for shape in found if shape.group in ("forward", "backward"))
+    assert len(list(shapes.quick_shapes())) < 10
 
 
 @pytest.mark.parametrize("window, causal, lengths", [
     (-1, False, ()), (-1, True, ()), (3, True, ()), (-1, True, (5, 9, 2))])
 def test_operations_are_those_of_visible_pairs(window, causal, lengths):
-    shape = calls.Shape("forward", "forward", 2, 1, 1, 9, 9, 8, causal, window=window, lengths=lengths)
+    shape = shapes.Shape("forward", "forward", 2, 1, 1, 9, 9, 8, causal, window=window, lengths=lengths)
     seen = sum(1 for n in lengths or (9, 9) for i in range(n) for j in range(n)
                if not causal or (j <= i and (window < 0 or j >= i - window)))
     squares = sum(n for n in lengths or (9, 9)) / 2  # a causal square counts as half of it, as everywhere in bench/
@@ -88,7 +91,7 @@ def test_operations_are_those_of_visible_pairs(window, causal, lengths):
     assert shape._replace(direction="backward").flops == 2.5 * shape.flops
 
 
-@pytest.mark.parametrize("group", calls.GROUPS)
+@pytest.mark.parametrize("group", shapes.GROUPS)
 def test_every_group_runs_and_agrees(group):
     for shape in toy(group)[:8]:
         tensors, forms, reason = working(Ours(), shape)
@@ -144,7 +147,7 @@ def test_contestants_alternate_with_equally_many_rounds():
 def file(tmp_path):
     """Every shape with times that are made up: cuflash as fast as FA3, slower than it at decode."""
     made, absences = [], []
-    for shape in calls.all_shapes():
+    for shape in shapes.all_shapes():
         base = 1.0 if shape.direction != "decode" else 2.0
         times = {("cuflash", "slow"): [9.0], ("cuflash", "fast"): [base], ("fa3", "func"): [1.0, 1.0, 5.0],
                  ("torch-cudnn", "sdpa"): [1.5]}
@@ -184,6 +187,135 @@ def test_tables_are_made_of_the_file(file, monkeypatch):
     assert "pages of 16 to those of FA3" in made["decode"] and "commit abcdef0" in made["decode"]
     assert "against FA3 | against cuDNN" in made["readme"]
     assert "对比 FA3" in "\n".join(benchmark_tables.BLOCKS["readme"]("zh"))
+
+
+class Textbook:
+    """Every option of a shape by its definition: stands in for cuflash at the cases of bench/world.py."""
+
+    def forms(self, t):
+        if t.shape.direction == "decode":
+            return {"textbook": lambda: self.attend(t, t.q, t.k, t.v)}
+        return {"textbook": calls.directed(t, lambda *inputs: self.attend(t, *inputs))}
+
+    def version(self):
+        return "0.1.0"
+
+    def attend(self, t, q, k, v, *learned):
+        if not t.shape.lengths:
+            return self.sequences(t, q, k, v, *learned)
+        ends = t.cu.tolist()
+        return torch.cat([self.sequences(t, *(x[None, a:b] for x in (q, k, v)))[0] for a, b in zip(ends, ends[1:])])
+
+    def sequences(self, t, q, k, v, *learned):
+        s = t.shape
+        q, k, v = (x.float().transpose(1, 2) for x in (q, k, v))
+        k, v = (x.repeat_interleave(s.heads_q // s.heads_k, 1) for x in (k, v))
+        scores = q @ k.transpose(2, 3) / s.head_dim**0.5
+        scores = s.softcap * torch.tanh(scores / s.softcap) if s.softcap else scores
+        i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+        scores = scores - t.slopes[:, None, None] * (i - j).abs() if s.alibi else scores
+        scores = scores + (learned[0] if s.bias == "learned" else t.bias).float() if s.bias else scores
+        hidden = (j > i) & s.causal | ((i - j > s.window) & (s.window >= 0))
+        if s.mask:
+            hidden = hidden | ~t.mask
+        if s.padded:
+            hidden = hidden | (j >= t.own_lengths[:, None, None, None])
+        scores = scores.masked_fill(hidden, -torch.inf)
+        if s.sinks:
+            sinks = learned[-1].float()[:, None, None].expand(*scores.shape[:3], 1)
+            weights = torch.cat([scores, sinks], 3).softmax(3)[..., :-1]
+        else:
+            weights = scores.softmax(3)
+        if s.padded:
+            weights = weights * (i < t.own_lengths[:, None, None, None])
+        weights = torch.nn.functional.dropout(weights, s.dropout) if s.dropout else weights
+        return (weights @ v).transpose(1, 2).to(t.q.dtype)
+
+
+def test_the_world_has_names():
+    found = list(world_shapes.all_shapes())
+    assert len(found) == len(set(found)) and len({shape.group for shape in found}) >= 45
+    assert {shape.direction for shape in found} == {"forward", "backward", "decode"}
+    quick = world_shapes.quick_shapes()
+    assert [(shape.group, shape.direction) for shape in quick] == [
+        (shape.group, shape.direction) for shape in found if (shape.group, shape.direction) in world_shapes.QUICK]
+    assert len(quick) == len(world_shapes.QUICK)
+
+
+def test_a_problem_without_its_options():
+    by_name = {shape.group: shape for shape in world_shapes.all_shapes() if shape.direction == "backward"}
+    causal = by_name["causal"]
+    for name in ("softcap 30", "ALiBi", "dropout 0.1", "window 1024", "sinks", "MQA 16/1", "deterministic",
+                 "heads first in memory"):
+        assert by_name[name].plain == causal._replace(group=name), name
+    assert causal.plain is None and by_name["packed, 8 uneven"].plain is None
+    assert by_name["documents by mask tensor"].pairs == 4 * (5 * 700**2 + 596**2) / 2
+    assert by_name["padded, half full"].pairs == causal.pairs * (2 + 2 / 4) / 4
+    assert by_name["192/128"].flops == 2 * by_name["192/128"].pairs * 32 * (3 * 192 + 2 * 128)
+
+
+def test_the_world_runs_and_agrees(monkeypatch, tmp_path, capsys):
+    """A dry run with definitions in place of the library; peers are those that compute on a CPU."""
+    monkeypatch.setattr(peers, "open_libraries", lambda options: (
+        {"cuflash": Textbook(), "fa3": calls.FlashAttention(fake_fa3()),
+         "torch-flash": calls.Torch(calls.BACKENDS["torch-flash"])}, {"fa4": "cannot be imported"}, {"cuflash": "0.1.0"}))
+    path = tmp_path / "world.json"
+    world.main(["lib.so", "--dry-run", "--rounds", "1", "--json", str(path), "--commit", "abcdef0"])
+    content = json.loads(path.read_text())
+    source = benchmark_data.Bench("world", content)
+    standings = benchmark_data.standings(source)
+    assert len(standings) == len(list(world_shapes.all_shapes()))
+    assert content["command"].startswith("python bench/world.py lib.so") and content["commit"] == "abcdef0"
+    reasons = {each["reason"] for each in content["missing"]}
+    assert not [reason for reason in reasons if "differs" in reason], reasons
+    assert "it takes no bias, no mask tensor and no padded batch" in reasons
+    with_peer = [each for each in standings if each.ratio is not None]
+    assert [each.ratio for each in with_peer] == sorted(each.ratio for each in with_peer)
+    assert all(each.to_plain for each in standings if each.name in ("softcap 30", "GQA 64/8", "dropout 0.1"))
+    table = capsys.readouterr().out.split("| case |")[1]
+    assert table.count("\n| ") == len(standings)
+
+
+def test_an_interrupted_run_keeps_what_it_measured(monkeypatch, tmp_path):
+    monkeypatch.setattr(peers, "open_libraries", lambda options: ({"cuflash": Textbook()}, {}, {"cuflash": "0.1.0"}))
+    whole = world.measure
+
+    def measure(shape, *more):
+        if shape.direction == "backward":
+            raise KeyboardInterrupt
+        return whole(shape, *more)
+    monkeypatch.setattr(world, "measure", measure)
+    path = tmp_path / "world.json"
+    world.main(["lib.so", "--dry-run", "--rounds", "1", "--cases", "causal", "--json", str(path)])
+    content = json.loads(path.read_text())
+    assert content["interrupted"] == "1 of 6 points were measured" and len(content["results"]) == 1
+
+
+@pytest.mark.parametrize("name", ["causal", "softcap 30", "ALiBi", "bias", "mask tensor", "documents by mask tensor",
+                                  "padded, half full", "gpt-oss: 64/8, D=64, window 128, sinks, 8k"])
+def test_flex_agrees(name):
+    from peers_flex import Flex
+    shape = next(shapes.toy(shape) for shape in world_shapes.all_shapes() if shape.group == name)
+    tensors = calls.Tensors(shape, "cpu", torch.float32)
+    expected = Textbook().forms(tensors)["textbook"]()
+    forms, why = calls.working_forms(Flex(), tensors, expected, 1e-4)
+    assert list(forms) == ["eager"], why
+
+
+def test_the_world_is_a_block_of_a_page(file, monkeypatch):
+    monkeypatch.setattr(benchmark_data, "DATA", file.parent)
+    assert benchmark_tables.world("en") == ["The map has not been measured yet."]
+    (file.parent / benchmark_data.WORLD).write_bytes(file.read_bytes())
+    made = "\n".join(benchmark_tables.world("en"))
+    assert "slower at 20 of" in made and made.count("| decode |") == 20 and "h200_world.svg" in made
+
+
+def test_cases_are_chosen(capsys):
+    chosen = world.arguments(["lib.so", "--cases", "softcap; alibi", "--directions", "forward"]).shapes
+    assert {shape.direction for shape in chosen} == {"forward"} and len(chosen) == 4
+    with pytest.raises(SystemExit):
+        world.arguments(["lib.so", "--cases", "nothing like it"])
+    assert "no case is called that" in capsys.readouterr().err
 
 
 def test_pages_are_what_the_data_gives():

@@ -31,6 +31,8 @@ inline void ldmatrix_x4_trans(unsigned address, unsigned (&r)[4]) {
   }
 }
 
+inline void stmatrix_x4(unsigned, const unsigned (&)[4]) { __trap(); }  // for TMA stores, which are not emulated
+
 struct Fragments {
   unsigned a[4], b[2];
 };

@@ -17,12 +17,12 @@ inline void tma_load(unsigned to, const TensorMap& map, unsigned barrier, int co
                      EvictionPolicy) {
   cuflash::test::FakeTensorMap tensor;
   std::memcpy(&tensor, &map, sizeof tensor);
-  const unsigned bytes = tensor.box_rows * 128;
-  kernel_emulator::start_tma(barrier, bytes, [=] {
-    for (unsigned r = 0; r < tensor.box_rows; ++r)
+  const unsigned lines = tensor.box_rows * tensor.box_heads;
+  kernel_emulator::start_tma(barrier, lines * 128, [=] {
+    for (unsigned r = 0; r < lines; ++r)
       for (unsigned n = 0; n < 64; ++n) {
-        const uint64_t at[] = {column + uint64_t{n}, row + uint64_t{r}, static_cast<uint64_t>(head),
-                               static_cast<uint64_t>(batch)};
+        const uint64_t at[] = {column + uint64_t{n}, row + uint64_t{r % tensor.box_rows},
+                               head + uint64_t{r / tensor.box_rows}, static_cast<uint64_t>(batch)};
         bool exists = true;
         for (int d = 0; d < 4; ++d) exists = exists && at[d] < tensor.extents[d];
         unsigned char* const line = memory + to + r * 128;
@@ -34,6 +34,15 @@ inline void tma_load(unsigned to, const TensorMap& map, unsigned barrier, int co
       }
   });
 }
+
+inline void tma_load(unsigned to, const TensorMap& map, unsigned barrier, int column, int row, int head, int batch) {
+  tma_load(to, map, barrier, column, row, head, batch, evict_normal());
+}
+
+// No emulated kernel stores by TMA.
+inline void tma_store(const TensorMap&, unsigned, int, int, int, int) { __trap(); }
+inline void tma_store_commit() {}
+inline void tma_store_wait_read() {}
 
 inline void prefetch(const TensorMap&) {}
 

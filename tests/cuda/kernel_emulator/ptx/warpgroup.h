@@ -1,4 +1,5 @@
-// Host version of kernels/ptx/warpgroup.h: registers are unlimited, and products complete when they are issued.
+// Host version of kernels/ptx/warpgroup.h: registers are unlimited, and products complete when they are issued. Waiting
+// for them is an instruction of the whole warp.
 #pragma once
 
 #include "tests/cuda/kernel_emulator/lanes.h"
@@ -12,8 +13,11 @@ inline void setmaxnreg_dec() {}
 
 inline void wgmma_fence() {}
 inline void wgmma_commit() {}
+inline void converge() {}
 template <int kPending>
-inline void wgmma_wait() {}
+inline void wgmma_wait() {
+  kernel_emulator::exchange("", 1);
+}
 inline void fence_operand(float&) {}
 inline void fence_operand(unsigned&) {}
 
