@@ -92,6 +92,13 @@ TEST_F(FakeForward, OptionsOfSplitKeysEqualTheOracle) {
   c.softcap = 5, c.alibi_rank = 1, c.sink = true, c.causal = true;
   c.dropout_p = 0.3, c.dropout_seed = 77;
   check(c, 2);
+  check::Case fixed_max = few_queries(1, 1, 70, 2000);
+  fixed_max.softcap = 20, fixed_max.sink = true;
+  check(fixed_max, 2);
+  check::Case terms = few_queries(1, 1, 70, 1500);
+  terms.bias = terms.mask = check::ScoreLayout{};
+  terms.bias->offset = terms.mask->offset = 1;  // beside a 16-byte boundary, so that consumers load elements
+  check(terms, 2);
 }
 
 TEST_F(FakeForward, ListedTilesEqualTheOracle) {

@@ -241,6 +241,10 @@ constexpr SmallGridTiles kSmallGridTiles[] = {{0, 64, 2, 128, 4, 4, kPingPong | 
                                               {64, 128, 2, 128, 3, 2, kStaged},
                                               {64, 128, 3, 80, 4, 4, kPingPong | kPinWait}};
 
+// Options need registers of two warpgroups; with bias and mask tensor there are the table's tiles alone.
+bool has_registers(const SmallGridTiles& t, int options) {
+  return options == 0 || (t.warpgroups == 2 && (options & (kBias | kMaskTensor)) == 0);
+}
 // Heads of a group become rows by TMA boxes of all heads of a query, whole numbers of which fill a warpgroup's rows. With
 // three warpgroups their masks would need more registers than there are.
 bool can_pack_heads(const ForwardProblem& p, const SmallGridTiles& t) {
@@ -263,16 +267,16 @@ void choose_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig
   };
   constexpr int kMostWarpgroups = 3;  // a fourth one would leave too few registers for the split's epilogue
   if (c.warpgroups <= kMostWarpgroups) take(as_built_in.time, as_built_in.splits, 1, c);
-  if (plan.tuned || c.options != 0) return;
   for (const SmallGridTiles& t : kSmallGridTiles) {
-    const int dim = std::max(c.dim_qk, c.dim_v);
-    if (dim <= t.beyond || dim > t.largest_dim) continue;
+    const int dim = std::max(c.dim_qk, c.dim_v), fixed_max = built_in.schedule & kFixedMax;
+    if (plan.tuned || dim <= t.beyond || dim > t.largest_dim || !has_registers(t, c.options)) continue;
     Sm90ForwardConfig tiled = built_in;
-    tiled.warpgroups = t.warpgroups, tiled.tile_k = t.tile_k, tiled.stages = t.stages, tiled.schedule = t.schedule;
+    tiled.warpgroups = t.warpgroups, tiled.tile_k = t.tile_k, tiled.stages = t.stages;
+    tiled.schedule = t.schedule | fixed_max;
     take(splitting(tiled, 1).unsplit_time, 1, 1, tiled);
-    tiled.stages = t.split_stages, tiled.schedule = kPingPong | kPinWait;
+    tiled.stages = t.split_stages, tiled.schedule = kPingPong | kPinWait | fixed_max;
     for (const int64_t packed : {int64_t{1}, p.group()}) {
-      if (packed > 1 && !can_pack_heads(p, t)) continue;
+      if (packed > 1 && (c.options != 0 || !can_pack_heads(p, t))) continue;
       const KeySplitting found = splitting(tiled, packed);
       if (found.splits > 1) take(found.time, found.splits, packed, tiled);
     }

@@ -55,5 +55,15 @@ inline float widen_f16(unsigned short bits) {
                                      : std::ldexp(static_cast<float>(units + 1024), exponent - 25);
   return bits & 0x8000 ? -size : size;
 }
+template <class Widen, class Pack>
+unsigned fma_pairs(unsigned a, unsigned b, unsigned c, Widen widen, Pack pack) {
+  const auto half = [&](int shift) {
+    const auto of = [&](unsigned x) { return widen(static_cast<unsigned short>(x >> shift)); };
+    return std::fma(of(a), of(b), of(c));
+  };
+  return pack(half(0), half(16));
+}
+inline unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c) { return fma_pairs(a, b, c, widen_bf16, pack_bf16); }
+inline unsigned fma_f16x2(unsigned a, unsigned b, unsigned c) { return fma_pairs(a, b, c, widen_f16, pack_f16); }
 
 }  // namespace cuflash
