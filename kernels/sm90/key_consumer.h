@@ -188,11 +188,11 @@ struct KeyConsumer : KeyScores<C> {
     if (may_mask && !guarded) {
       const TaskCoord& coord = task();
       const int64 first = coord.k_first + group * kWarpgroupRows;
-      const int tile = coord.visited.tile(step);
-      mode = tile_mode<kShared>(a, coord.sequence, {first, first + kWarpgroupRows}, tile);
+      mode = tile_mode<kShared>(a, coord.sequence, {first, first + kWarpgroupRows}, coord.visited.tile(step));
       // LSE hides queries beyond the sequence only if their scores are numbers.
-      if (Options::kMasksAll && mode == TileMode::full && int64{tile + 1} * C.tile_q > coord.sequence.len_q)
-        mode = TileMode::masked;
+      if constexpr (Options::kMasksAll)
+        if (mode == TileMode::full && (int64{coord.visited.tile(step)} + 1) * C.tile_q > coord.sequence.len_q)
+          mode = TileMode::masked;
     }
     return static_cast<TileMode>(uniform(static_cast<int>(mode)));
   }
