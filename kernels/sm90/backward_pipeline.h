@@ -14,9 +14,9 @@
 // Hand-over of dS and P between warpgroups uses named barriers, which are cheaper than mbarriers.
 #pragma once
 
-#include "portable/backward/shape.h"
 #include "ptx/barrier.h"
 #include "sm90/key_mask_tile.h"
+#include "sm90/key_task.h"
 #include "sm90/step_info.h"
 #include "tile/swizzled.h"
 
@@ -69,8 +69,8 @@ struct BackwardPipeline {
   __device__ StepInfo& step_info(int stage) const {
     return *static_cast<StepInfo*>(__cvta_shared_to_generic(stats_address(stage) + kStatsBytes));
   }
-  __device__ TaskCoord& task(int slot) const {
-    return *static_cast<TaskCoord*>(__cvta_shared_to_generic(memory + kTaskOffset + slot * kTaskBytes));
+  __device__ KeyTask& task(int slot) const {
+    return *static_cast<KeyTask*>(__cvta_shared_to_generic(memory + kTaskOffset + slot * kTaskBytes));
   }
 
   __device__ unsigned k_full() const { return memory + kBarriers; }

@@ -2,7 +2,6 @@
 // multiplies the consumers' dS by K and adds the product to dq_accum in global memory.
 #pragma once
 
-#include "portable/backward/task.h"
 #include "ptx/warpgroup.h"
 #include "sm90/backward_options.h"
 #include "sm90/backward_pipeline.h"
@@ -43,8 +42,8 @@ struct BackwardProducer {
   // Fields of the task that every step needs. They are kept in registers because reads of shared memory queue behind
   // those of wgmma.
   VisitedTiles tiles;    // query tiles of one head that see the keys
-  int steps, count;      // of one head, of all heads of the group
-  int b, first_head;     // first query head of the group
+  int steps, count;      // of one head, of all heads of the task
+  int b, first_head;     // first query head of the task
   int first_row, len_q;  // of the sequence
   int64 tiles_before, tiles_of_head;
   bool foreign_rows;      // the tensor has rows after the sequence
@@ -57,18 +56,18 @@ struct BackwardProducer {
   __device__ BackwardProducer(const Sm90BackwardParams& p, const Pipeline& pipeline)
       : p(p), a(p.backward.attention), pipeline(pipeline) {}
 
-  __device__ __forceinline__ const TaskCoord& task() const { return pipeline.task(tasks.stage); }
+  __device__ __forceinline__ const KeyTask& task() const { return pipeline.task(tasks.stage); }
 
   __device__ __forceinline__ int64 query_tile(int member, int tile) const {
     return tiles_before + member * tiles_of_head + tile;
   }
   __device__ __forceinline__ void read_task() {
-    const TaskCoord& coord = task();
+    const KeyTask& coord = task();
     const VisitedTiles& visited = coord.visited;
     tiles = {uniform(visited.begin), uniform(visited.full_begin), uniform(visited.full_end), uniform(visited.end),
              uniform(visited.num_masked)};
     steps = tiles.count(), count = uniform(coord.group) * steps;
-    b = uniform(coord.b), first_head = uniform(coord.head_k * coord.group);
+    b = uniform(coord.b), first_head = uniform(coord.first_head);
     first_row = uniform(static_cast<int>(coord.sequence.q_begin)), len_q = uniform(coord.sequence.len_q);
     tiles_before = coord.tiles_before, tiles_of_head = coord.tiles_of_head;
     // TMA fills rows beyond the end of the tensor with zeros.
@@ -263,7 +262,7 @@ struct BackwardProducer {
 #pragma unroll 1
       for (int n = 1; n < min(kLoadsAhead, count); ++n) load_next_queries();
       if (thread() == kWarpgroupThreads - 1)
-        pipeline.task((tasks.stage + 1) % kTaskSlots) = next_task<kShared>(p.backward);
+        write_next_task<kShared>(pipeline.task((tasks.stage + 1) % kTaskSlots), p.backward);
       converge();
       if (count > 0) mainloop();
       sync();  // the next task is written

@@ -229,8 +229,8 @@ struct DkDvConsumer : KeyConsumer<C> {
 
   __device__ __forceinline__ void clear_accumulators() { Base::clear(dk), Base::clear(dv); }
   __device__ __forceinline__ void store_accumulators() const {
-    Base::store_rows(p.backward.dk, dk, static_cast<float>(a.scale), a.dim_qk);
-    Base::store_rows(p.backward.dv, dv, Base::dv_factor(), a.dim_v);
+    Base::store_rows(p.backward.dk, p.backward.dk_accum, dk, static_cast<float>(a.scale), a.dim_qk);
+    Base::store_rows(p.backward.dv, p.backward.dv_accum, dv, Base::dv_factor(), a.dim_v);
   }
   __device__ __forceinline__ void run() { Base::run_persistent(*this); }
 };

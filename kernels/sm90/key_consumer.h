@@ -44,7 +44,7 @@ struct KeyConsumer : KeyScores<C> {
     lane_ds = pipeline.ds_tile(0).piece(lane / 16 * 8 + lane % 8, thread / 32 * 16 + lane / 8 % 2 * 8);
   }
 
-  __device__ __forceinline__ const TaskCoord& task() const { return pipeline.task(keys.slot()); }
+  __device__ __forceinline__ const KeyTask& task() const { return pipeline.task(keys.slot()); }
 
   // s = the warpgroup's rows of `keys` times `rows`.
   template <int kColumns>
@@ -203,12 +203,30 @@ struct KeyConsumer : KeyScores<C> {
     for (int n = 0; n < kTiles; ++n) acc[n] = {};
     fence_operands(acc);
   }
+  // Stores or adds the accumulators of a part to the sums of its 64 keys, unscaled. The padding of dim as well: it is
+  // zero.
   template <int kTiles>
-  __device__ __forceinline__ void store_rows(const RowsView& rows, const Accumulator<float> (&acc)[kTiles],
+  __device__ __forceinline__ void sum_rows(float* sums, const Accumulator<float> (&acc)[kTiles]) const {
+    const int thread = new_thread_id() % kWarpgroupThreads, row = thread / 32 * 16;
+    if (group * kWarpgroupRows + row >= task().written) return;
+    float* to = sums + ((sums_tile(p.backward, task()) + group) * (kSumKeys / 16) + row / 16) * (kTiles * 128) + thread % 32 * 4;
+    const bool adds = p.backward.part_tiles == 0;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+      if (adds) add_four_to_global(to + n * 128, acc[n].x, true);
+      else store_to_global(to + n * 128, acc[n].x);
+  }
+  // sums: null, or the sums of all parts.
+  template <int kTiles>
+  __device__ __forceinline__ void store_rows(const RowsView& rows, float* sums, const Accumulator<float> (&acc)[kTiles],
                                              float factor, int dim) const {
-    const TaskCoord& coord = task();
+    const KeyTask& coord = task();
     const LaneCoord lane = lane_coord();
     if (!rows.data) return;
+    if (sums) {
+      sum_rows(sums, acc);
+      return;
+    }
     const RowStore<E, kTiles> store{
         acc, {factor, factor}, {lane.row < coord.written, lane.row + 8 < coord.written}, lane.column / 2, dim};
     store.to_global(rows, offset_of(rows, coord.b, coord.head_k, coord.sequence.k_begin + coord.k_first + lane.row));

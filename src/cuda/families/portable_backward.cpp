@@ -176,7 +176,7 @@ Launch bias_launch_of(const BackwardProblem& p, const Arch& arch, const Backward
 BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   const Arch& arch = target.arch;
   const auto [c, tuned] = config_for(p, target);
-  BackwardPlan plan = plan_around(p, arch, c, bool{p.dq});
+  BackwardPlan plan = plan_around(p, arch, c, {.dq = bool{p.dq}});
   plan.family = &portable_backward;
   plan.reason = tuned ? kTunedReason : reason_of(c);
   plan.tuned = tuned;

@@ -53,6 +53,7 @@ inline unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
 
 [[noreturn]] inline void __trap() { throw std::runtime_error("a kernel has trapped"); }
 inline void __syncthreads() { kernel_emulator::sync_threads(); }
+int __syncthreads_or(int value);  // no emulated kernel calls it
 
 template <class T>
 T of_lane(const unsigned char* all, int lane) {

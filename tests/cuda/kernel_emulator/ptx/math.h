@@ -66,4 +66,8 @@ unsigned fma_pairs(unsigned a, unsigned b, unsigned c, Widen widen, Pack pack) {
 inline unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c) { return fma_pairs(a, b, c, widen_bf16, pack_bf16); }
 inline unsigned fma_f16x2(unsigned a, unsigned b, unsigned c) { return fma_pairs(a, b, c, widen_f16, pack_f16); }
 
+// No emulated kernel calls them.
+unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c);
+unsigned fma_f16x2(unsigned a, unsigned b, unsigned c);
+
 }  // namespace cuflash
