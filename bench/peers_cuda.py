@@ -25,6 +25,7 @@ import json
 import math
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -322,26 +323,40 @@ def introduce(versions, missing, shapes):
         print(f"not measured: {name}: {why}", flush=True)
 
 
-def measure_all(program, words, options, shapes, measure, prepare=None):
-    """Measures shapes, prints them and writes them to --json; returns the content of that file."""
+def measure_all(program, words, options, shapes, measure, prepare=None, line_of=line_of):
+    """Measures shapes, prints them and writes them to --json; returns the content of that file. A signal ends the run
+    with what is measured."""
     device, timer = open_device(options, program)
     libraries, missing, versions = open_libraries(options)
     introduce(versions, missing, len(shapes))
     words, began = sys.argv[1:] if words is None else words, time.perf_counter()
-    if prepare:
-        prepare(shapes, libraries, device)
-    ceilings, results, absences, content = timer.ceilings(), [], [], None
-    for shape in shapes:
-        found, absent = measure(shape, libraries, timer, device)
-        results += found
-        absences += [{"contestant": name, **described(shape), "reason": why} for name, why in absent.items()]
-        print(line_of(shape, found, absent), flush=True)
-        content = content_of(words, options, versions, ceilings, results, absences, missing, program)
+    ceilings, results, absences, done = timer.ceilings(), [], [], 0
+
+    def content(**more):
+        return {**content_of(words, options, versions, ceilings, results, absences, missing, program), **more}
+
+    def save(**more):
         if options.json:  # after each shape: what is measured stays where a run is cut short
-            write_whole(options.json, content)
-        empty_cache(device)
-    print(f"{len(shapes)} shapes in {time.perf_counter() - began:.0f} s", flush=True)
-    return content
+            write_whole(options.json, content(**more))
+
+    more = {}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if prepare:
+            prepare(shapes, libraries, device)
+        for shape in shapes:
+            found, absent = measure(shape, libraries, timer, device)
+            results += found
+            absences += [{"contestant": name, **described(shape), "reason": why} for name, why in absent.items()]
+            done += 1
+            print(line_of(shape, found, absent), flush=True)
+            save()
+            empty_cache(device)
+    except KeyboardInterrupt:
+        more = {"interrupted": f"{done} of {len(shapes)} points were measured"}
+        save(**more)
+    print(f"{done} of {len(shapes)} shapes in {time.perf_counter() - began:.0f} s", flush=True)
+    return content(**more)
 
 
 def empty_cache(device):

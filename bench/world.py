@@ -4,8 +4,8 @@
     python tools/benchmark_tables.py        # writes the table and the chart of the documents anew from that file
 
 Cases have names (bench/world_shapes.py): options, grouped and few heads, head sizes, packed and padded batches, few
-queries over many keys, types, latent decode. The contestants are those of bench/peers_cuda.py and PyTorch's compiled
-flex_attention; times are taken as there, results compared as there. Where weights are dropped only the norms of the
+queries over many keys, types, latent decode. The contestants are those of bench/peers_cuda.py and, where it may be the
+fastest, PyTorch's compiled flex_attention; times are taken as there, results compared as there. Where weights are dropped only the norms of the
 results can agree. Beside them runs "cuflash-plain": cuflash without the options of a case and with equally many heads.
 
 The table at the end is ordered by the ratio to the fastest peer, worst first; "to plain" is the speed relative to
@@ -25,6 +25,7 @@ import benchmark_data  # noqa: E402
 PLAIN = benchmark_data.PLAIN
 ROUNDS = {"quick": 5, "full": 7}
 COMPILING = 12  # threads; a kernel takes seconds
+HOPELESS = 6  # times as slow as cuflash: no best peer, and most of the time of a run
 
 
 def arguments(words=None):
@@ -37,7 +38,7 @@ def arguments(words=None):
     parser.add_argument("--directions", default="", metavar="NAME,...", help="forward, backward or decode alone")
     parser.add_argument("--quick", action="store_true", help="a few cases, under a minute")
     parser.add_argument("--peers", default="", metavar="NAME,...", help="these contestants beside cuflash alone")
-    parser.add_argument("--seconds", type=float, default=0.02, help="of each contestant at a case (default: 0.02)")
+    parser.add_argument("--seconds", type=float, default=0.01, help="of each contestant at a case (default: 0.01)")
     parser.add_argument("--commit", default="", help="of the library, where this is no git checkout")
     parser.add_argument("--rounds", type=int, default=0, help="at least (default: 7, 5 with --quick)")
     parser.add_argument("--dry-run", action="store_true", help="toy shapes on the CPU: a test of this program")
@@ -76,14 +77,20 @@ def prepare(shapes, libraries, device):
 
     wanted = dict.fromkeys(s for shape in shapes for s in (shape, shape.plain) if s is not None)
     if device == "cuda":
-        with ThreadPoolExecutor(COMPILING) as pool:
+        pool = ThreadPoolExecutor(COMPILING)
+        try:
             list(pool.map(compile_for, wanted))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # a signal does not wait for the rest
         peers.empty_cache(device)
 
 
 def measure(shape, libraries, timer, device):
-    """As peers_cuda does, with the plain problem among the contestants."""
-    calls, absent = peers.agreeing_calls(shape, libraries, device)
+    """As peers_cuda does, with the plain problem among the contestants, and without those that are far behind."""
+    from world_shapes import FLEX
+    called = {name: library for name, library in libraries.items() if name != "torch-flex" or shape.group in FLEX}
+    calls, absent = peers.agreeing_calls(shape, called, device)
+    calls = without_hopeless(calls, absent, timer)
     if shape.plain:
         plain, _ = peers.agreeing_calls(shape.plain, {"cuflash": libraries["cuflash"]}, device)
         calls |= {(PLAIN, form): call for (_, form), call in plain.items()}
@@ -95,9 +102,30 @@ def measure(shape, libraries, timer, device):
     return found, absent
 
 
+def without_hopeless(calls, absent, timer):
+    """The calls less those of contestants that one call shows to be far behind in every form."""
+    once = {key: min(timer.once(call) for _ in range(2)) for key, call in calls.items()}
+    fastest = {}
+    for (name, _), ms in once.items():
+        fastest[name] = min(ms, fastest.get(name, ms))
+    slow = {name: ms for name, ms in fastest.items() if ms > HOPELESS * fastest["cuflash"]}
+    absent |= {name: f"one call took {ms / fastest['cuflash']:.0f} times as long as that of cuflash"
+               for name, ms in slow.items()}
+    return {key: call for key, call in calls.items() if key[0] not in slow}
+
+
+def line_of(shape, results, absent):
+    """One line: our speed, and how many times as long the others take."""
+    by = {result["contestant"]: result for result in results}
+    ours = by["cuflash"]
+    others = [f"{name} {result['ms'] / ours['ms']:.2f}x" for name, result in by.items() if name != "cuflash"]
+    return (f"{shape.group}, {shape.direction}: {1e3 * ours['ms']:.1f} us, {ours['tflops']:.0f} TFLOP/s; "
+            + ", ".join(others))
+
+
 def main(words=None):
     options = arguments(words)
-    content = peers.measure_all("world", words, options, options.shapes, measure, prepare)
+    content = peers.measure_all("world", words, options, options.shapes, measure, prepare, line_of)
     source = benchmark_data.Bench("world", content)
     from benchmark_tables import world_table
     print("", *world_table(benchmark_data.standings(source)), sep="\n")

@@ -22,6 +22,12 @@ def few(queries, keys, heads, heads_k, batch=1):
                 causal=False, len_q=queries, len_k=keys)
 
 
+# Where flex_attention may be the fastest peer, or the only one. Elsewhere it is not called: each kernel takes it
+# seconds to compile.
+FLEX = ("softcap 30", "Gemma 2: 16/8, D=256, softcap 50, 8k", "ALiBi", "bias", "bias with gradient",
+        "documents by mask tensor", "gpt-oss: 64/8, D=64, window 128, sinks, 8k", "softcap 30, window 1024")
+
+
 def options():
     yield case("causal")
     yield case("full", causal=False)
@@ -51,6 +57,9 @@ def heads():
     yield case("GQA 64/8", heads=64, heads_k=8)
     yield case("MQA 16/1", heads_k=1)
     yield case("192/128", batch=2, heads=32, dim=192, head_dim_v=128)
+
+
+def head_sizes():
     yield case("D=32", heads=64, dim=32)
     yield case("Stable Diffusion: D=40, full", batch=8, heads=8, dim=40, causal=False)
     yield case("ViT: D=72, 577 tokens, full", batch=32, length=577, dim=72, causal=False)
@@ -93,7 +102,8 @@ def latent_decode():
 
 
 def all_shapes():
-    for group in (options, heads, batches, few_queries, types, latent_decode):
+    """The most important first: a run may be cut short."""
+    for group in (options, heads, few_queries, batches, types, head_sizes, latent_decode):
         for found in group():
             yield from found
 

@@ -5,6 +5,11 @@
 
 namespace cuflash {
 
+// A key tile of a packed sequence.
+struct KeyTile {
+  int b, tile;
+};
+
 struct BackwardParams {
   AttentionParams attention;
   RowsView o, lse, dout, dlse;             // dlse may be absent
@@ -23,14 +28,35 @@ struct BackwardParams {
   int heads_together;  // KV heads whose key tiles are interleaved, so that they share the L2 cache
   int heads_at_end;    // size of the last such group; the heads before it are a multiple of heads_together
   int counts_in_bias;  // the bias kernel counts visited tiles, since no main kernel runs
+
+  // sm90: a key tile may be several tasks, which divide the query heads of its group and then their query tiles. Their
+  // dK and dV are summed in the workspace, in tiles of 64 keys that are indexed by key_tile().
+  int head_parts, query_parts;
+  float *dk_accum, *dv_accum;    // [key tile][64 x dim] in the order of accum_block(); null: one task per key tile
+  int64 packed_key_tiles;        // per KV head of packed tensors
+  int64 part_tiles;              // key tiles of all heads: every part has sums of its own. 0: all parts add to the same
+  int64 zero_bytes;              // of both sums, that the prepare kernel zeroes; a multiple of 16
+  int64 zero_bytes_per_cta;      // likewise
+  int listed_keys, most_listed;  // keys of a tile in the list, and its size
+  uint64 first_ticket;           // value of the ticket after the prepare kernel
+  KeyTile* key_tiles;  // packed: all key tiles, longest sequence first, behind an element whose b is their number
+};
+
+// Factors of the options in the scores and gradients of the sm90 kernels; 0 for an option that the call does not have.
+struct ScoreFactors {
+  float dots;          // 1 / scale_log2
+  float softcap_log2;  // softcap * log2(e): the exponent is this times the tanh
+  float keep;          // 1 / (1 - dropout_p)
 };
 
 // The portable part comes first, so that kernels that only know BackwardParams take the same struct.
 struct Sm90BackwardParams {
   BackwardParams backward;
   float scale_log2;         // scale * log2(e), the exponent's scale
+  ScoreFactors factors;     // of the options
   TensorMap q, k, v, dout;  // [dim, rows, heads, batch]; a broadcast dimension has extent 1
   TensorMap row_stats;      // [row_stats_size, tiles]
+  TensorMap bias, mask;     // [keys, queries, heads, batch], if the call has them
   // For the dQ kernel, if it runs.
   TensorMap dq_k, dq_v;  // with boxes of its tile_k rows
   TileOrder tile_order;

@@ -127,6 +127,7 @@ struct Sm90BackwardConfig {
   int warpgroups;     // with keys of their own; 1: see split_dk_dv
   int stages;         // Q and dO tiles in shared memory, at least 2
   int dq;             // 1: dQ is added to dq_accum, with two warpgroups or more; 0: not wanted, or the dQ kernel has it
+  int options;        // OptionBits, exactly those of the call
 };
 
 // dQ alone on sm_90a: consumer warpgroups with 64 queries each, and a producer warpgroup.
@@ -138,6 +139,7 @@ struct Sm90DqConfig {
   int key_stages, value_stages;  // at least 2 of K, which is used twice
   int query_stages;              // 2: Q and dO of the next query tile are loaded while the current ones are in use
   int ping_pong;                 // 1: consumer warpgroups take turns to issue wgmma for S and dQ
+  int options;                   // OptionBits, exactly those of the call
 };
 
 constexpr int kExchangeColumns = 32;  // columns of a row that one warp reduces over all splits
@@ -290,29 +292,45 @@ constexpr int shared_bytes(const BackwardConfig& c) {
 constexpr BackwardConfig shared_config(const Sm90BackwardConfig& c) {
   constexpr int kWarps = kWarpgroupThreads / 32;
   return {
-      c.element,    c.dim_qk, c.dim_v, c.tile_q, kWarpgroupRows * c.warpgroups, kWarps * c.warpgroups, 1, c.stages, 1,
-      kCopyVectors, 0,        0,       0};
+      c.element,    c.dim_qk,  c.dim_v, c.tile_q, kWarpgroupRows * c.warpgroups, kWarps * c.warpgroups, 1, c.stages, 1,
+      kCopyVectors, c.options, 0,       0};
 }
 constexpr int tile_k_of(const Sm90BackwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
 // The config of one warpgroup stands for two that share its 64 keys, one for dV and one for dK (sm90/split_dk_dv.h).
 constexpr bool split_dk_dv(const Sm90BackwardConfig& c) { return c.warpgroups == 1; }
 constexpr int consumer_warpgroups(const Sm90BackwardConfig& c) { return split_dk_dv(c) ? 2 : c.warpgroups; }
 constexpr int num_threads(const Sm90BackwardConfig& c) { return kWarpgroupThreads * (consumer_warpgroups(c) + 1); }
+// Options beyond ALiBi take registers of the consumers.
+constexpr bool takes_registers(int options) { return (options & ~kAlibi) != 0; }
 // setmaxnreg as above, out of 504 registers with three warpgroups or 512 with four. With dQ, limits of 208 and 144 make
-// ptxas overlay the registers of S and dP; with 8 more it allocates both separately and runs out.
+// ptxas overlay the registers of S and dP; with 8 more it allocates both separately and runs out. Options need still
+// more, which the producer has to spare if it computes 32 columns of dQ at a time.
+constexpr bool has_small_producer(const Sm90BackwardConfig& c) {
+  return c.warpgroups == 2 && takes_registers(c.options);
+}
 constexpr int consumer_registers(const Sm90BackwardConfig& c) {
-  if (!c.dq) return c.warpgroups == 3 ? 144 : 224;
+  if (!c.dq || has_small_producer(c)) return c.warpgroups == 3 ? 144 : 224;
   return c.warpgroups == 2 ? 208 : 144;
 }
 constexpr int producer_registers(const Sm90BackwardConfig& c) {
-  if (!c.dq) return 56;
+  if (!c.dq || has_small_producer(c)) return 56;
   return c.warpgroups == 2 ? 88 : 80;
 }
+constexpr int dq_columns(const Sm90BackwardConfig& c) { return has_small_producer(c) ? 32 : kPanelColumns; }
 // dS buffers in shared memory. Without dQ one buffer holds P of tiles whose dV is accumulated with a select.
 constexpr int kDsStages = 2;
 constexpr int num_ds_tiles(const Sm90BackwardConfig& c) { return c.dq ? kDsStages : split_dk_dv(c) ? 0 : 1; }
 // Buffers of P between the two warpgroups of split_dk_dv.
 constexpr int num_p_tiles(const Sm90BackwardConfig& c) { return split_dk_dv(c) ? kDsStages : 0; }
+// A bias tile per stage, with one row per query, as a dS tile has.
+constexpr int bias_tile_bytes(const Sm90BackwardConfig& c) {
+  return (c.options & kBias) != 0 ? swizzled_bytes(c.tile_q, tile_k_of(c)) : 0;
+}
+// A tile of the mask tensor per stage and 64 keys, a byte per pair.
+constexpr int kMaskTileBytes = 64 * 64;
+constexpr int mask_bytes(const Sm90BackwardConfig& c) {
+  return (c.options & kMaskTensor) != 0 ? c.warpgroups * kMaskTileBytes : 0;
+}
 // A copy of K with non-finite elements zeroed.
 constexpr int finite_k_bytes(const Sm90BackwardConfig& c) { return c.dq ? swizzled_bytes(tile_k_of(c), c.dim_qk) : 0; }
 // Task coordinates of the current key tile, of the next one, and of the previous one, whose epilogue may still run.
@@ -323,12 +341,13 @@ constexpr int shared_bytes(const Sm90BackwardConfig& c) {
   return swizzled_bytes(tile_k, c.dim_qk) + swizzled_bytes(tile_k, c.dim_v) + finite_k_bytes(c) +
          c.stages * (swizzled_bytes(c.tile_q, c.dim_qk) + swizzled_bytes(c.tile_q, c.dim_v)) +
          (num_p_tiles(c) + num_ds_tiles(c)) * swizzled_bytes(c.tile_q, tile_k) +
-         c.stages * row_stats_stage_bytes(shared_config(c)) + kTaskSlots * kTaskBytes + num_barriers(c) * 8;
+         c.stages * (bias_tile_bytes(c) + mask_bytes(c)) + c.stages * row_stats_stage_bytes(shared_config(c)) +
+         kTaskSlots * kTaskBytes + num_barriers(c) * 8;
 }
 
 // The portable view of its row statistics.
 constexpr BackwardConfig shared_config(const Sm90DqConfig& c) {
-  return {c.element, c.dim_qk, c.dim_v, kWarpgroupRows, c.tile_k, 0, 0, 0, 0, kCopyVectors, 0, 0, 0};
+  return {c.element, c.dim_qk, c.dim_v, kWarpgroupRows, c.tile_k, 0, 0, 0, 0, kCopyVectors, c.options, 0, 0};
 }
 constexpr bool splits_keys(const Sm90DqConfig&) { return false; }
 constexpr bool packs_heads(const Sm90DqConfig&) { return false; }
@@ -337,13 +356,20 @@ constexpr int num_threads(const Sm90DqConfig& c) { return kWarpgroupThreads * (c
 constexpr int consumer_registers(const Sm90DqConfig& c) { return c.warpgroups == 2 ? 232 : 160; }
 constexpr int producer_registers(const Sm90DqConfig& c) { return c.warpgroups == 2 ? 40 : 32; }
 constexpr int num_tile_infos(const Sm90DqConfig& c) { return 2 + c.query_stages; }
+// A bias tile of every consumer warpgroup per stage of K.
+constexpr int bias_tile_bytes(const Sm90DqConfig& c) {
+  return (c.options & kBias) != 0 ? swizzled_bytes(kWarpgroupRows, c.tile_k) : 0;
+}
 constexpr int num_barriers(const Sm90DqConfig& c) {
   return 2 * (c.key_stages + c.value_stages + c.warpgroups * c.query_stages);
 }
+constexpr int mask_tile_bytes(const Sm90DqConfig& c) { return (c.options & kMaskTensor) != 0 ? kMaskTileBytes : 0; }
 constexpr int shared_bytes(const Sm90DqConfig& c) {
   const int queries = swizzled_bytes(kWarpgroupRows, c.dim_qk) + swizzled_bytes(kWarpgroupRows, c.dim_v) +
                       row_stats_stage_bytes(shared_config(c));
-  return c.query_stages * c.warpgroups * queries + c.key_stages * swizzled_bytes(c.tile_k, c.dim_qk) +
+  return c.query_stages * c.warpgroups * queries +
+         c.key_stages *
+             (swizzled_bytes(c.tile_k, c.dim_qk) + c.warpgroups * (bias_tile_bytes(c) + mask_tile_bytes(c))) +
          c.value_stages * swizzled_bytes(c.tile_k, c.dim_v) + num_tile_infos(c) * c.warpgroups * kTileInfoBytes +
          num_barriers(c) * 8;
 }

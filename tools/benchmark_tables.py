@@ -179,13 +179,14 @@ def more(_):
 
 def world_table(standings):
     """Cases of bench/world.py, in the order given."""
-    def speed(result):
+    def speed(each, result):
         if result is None:
             return "–"
         if result["gbs"] is not None:
             return f"{result['gbs']:.0f} GB/s"
-        return f"{1e3 * result['ms']:.0f} us" if result["ms"] < 0.1 else f"{result['tflops']:.0f}"
-    rows = [[each.name, each.direction, speed(each.ours), NAMES.get(each.peer, "–"), speed(each.theirs),
+        short = min(r["ms"] for r in (each.ours, each.theirs) if r) < 0.1
+        return f"{1e3 * result['ms']:.0f} us" if short else f"{result['tflops']:.0f}"
+    rows = [[each.name, each.direction, speed(each, each.ours), NAMES.get(each.peer, "–"), speed(each, each.theirs),
              times(each.ratio), "–" if each.to_plain is None else f"{each.to_plain:.2f}"]
             for each in standings]
     return table(["case", "direction", "cuflash", "best peer", "its speed", "ratio", "to plain"], rows)

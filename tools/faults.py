@@ -428,6 +428,28 @@ FAULTS = {
         Fault("bf16 ties go up", "0x7fffu + ((bits >> 16) & 1u)", "0x8000u", "numeric_test"),
         Fault("f16 denormals become 0", "std::bit_cast<float>(magnitude) + 0.5f", "0.5f", "numeric_test"),
     ],
+    "kernels/sm90/pair_bits.h": [
+        Fault("the first hidden column is visible", "(columns + 7) >> 3", "(columns + 8) >> 3", "cuda_pair_bits_test"),
+        Fault("dropout exchanges the halves of a group", "pair_bit(second_key, n + second_query, e)",
+              "pair_bit(second_query, n + second_key, e)", "cuda_pair_bits_test"),
+        Fault("a mask byte of 0x80 hides its pair", "+ 0x7f7f7f7fu) | four) >> 7", "+ 0x7f7f7f7fu)) >> 7",
+              "cuda_pair_bits_test"),
+    ],
+    "kernels/sm90/key_task.h": [
+        Fault("a query tile between two parts is visited twice", "int64{w.count()} * (n + 1) / parts)",
+              "int64{w.count()} * (n + 1) / parts + (n + 1 < parts))", "cuda_backward_tasks_test"),
+        Fault("a part has no masked tiles", "part.count() - (part.full_end - part.full_begin)", "0",
+              "cuda_backward_tasks_test"),
+        Fault("parts start at the group's first head", "task.head_k * a.group + member", "task.head_k * a.group",
+              "cuda_backward_tasks_test"),
+        Fault("parts without queries store no zeros", "p.dk_accum && p.part_tiles == 0 && task", "task",
+              "cuda_backward_tasks_test"),
+    ],
+    "kernels/portable/backward_prepare.h": [
+        Fault("equally long sequences share places in the list", "s.len_q == len_q && other < b", "false",
+              "cuda_backward_tasks_test"),
+    ],
+
     "kernels/philox.h": [
         Fault("a round of Philox lost", "kPhiloxRounds = 10", "kPhiloxRounds = 9", "philox_test"),
         Fault("a round of dropout's Philox lost", "kDropoutRounds = 7", "kDropoutRounds = 6", "philox_test"),

@@ -8,8 +8,9 @@
 namespace cuflash::check {
 namespace {
 
-constexpr int64_t kMoreWork = 32;     // relative to other cases, whose lengths seldom fill a tile
-constexpr int64_t kLongest = 1100;    // exceeds some of the lengths at which plans change
+constexpr int64_t kMoreWork = 32;   // relative to other cases, whose lengths seldom fill a tile
+constexpr int64_t kLongest = 1100;  // exceeds some of the lengths at which plans change
+constexpr int64_t kManyQueries = 1600;
 constexpr int64_t kFewestPairs = 64;  // regardless of the work
 
 int64_t draw_long_length(Choices& choose, int64_t most) {
@@ -22,9 +23,9 @@ int64_t draw_long_length(Choices& choose, int64_t most) {
 }
 
 void draw_shape(Case& c, Choices& choose, const Limits& limits) {
-  c.batch = choose.one_of<int64_t>({1, 2, 3});
-  c.heads_k = choose.one_of<int64_t>({1, 1, 2});
-  c.heads_q = c.heads_k * choose.one_of<int64_t>({1, 1, 2, 3});
+  c.batch = choose.one_of<int64_t>({1, 1, 2, 2, 3, 3, 7});
+  c.heads_k = choose.one_of<int64_t>({1, 1, 1, 1, 1, 2, 2, 16});
+  c.heads_q = c.heads_k * choose.one_of<int64_t>({1, 1, 1, 2, 2, 3, 8});
   if (limits.head_sizes.empty()) {
     const auto draw = [&] { return choose.one_of<int64_t>({64, 128, 256, 96, 192, 32, 80, 160, 224}); };
     c.dim = draw(), c.dim_v = choose.chance(4) ? draw() : c.dim;
@@ -35,6 +36,8 @@ void draw_shape(Case& c, Choices& choose, const Limits& limits) {
   const int64_t work = c.batch * c.heads_q * std::max(c.dim, c.dim_v);
   const int64_t pairs = std::max(kFewestPairs, kMoreWork * limits.work / work);
   c.len_q = draw_long_length(choose, pairs);
+  // So few tiles as a case has are divided among tasks only if there are many queries.
+  if (choose.chance(8)) c.len_q = std::min(pairs, choose.between(kLongest, kManyQueries));
   const bool square = !choose.chance(3) && c.len_q * c.len_q <= pairs;
   c.len_k = square ? c.len_q : draw_long_length(choose, pairs / c.len_q);
 }

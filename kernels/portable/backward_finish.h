@@ -1,24 +1,30 @@
-// Converts dq_accum to dQ: multiplies by the scale and writes the type and layout of the caller's tensor, with zeros
-// beyond the lengths of padded tensors. A warp reads 512 contiguous bytes of accumulators; shared memory turns them
-// into rows.
+// Converts sums in the workspace to gradients: dq_accum to dQ, and the sums of key tiles that several tasks worked on to
+// dK and dV. Multiplies by the scale and writes the type and layout of the caller's tensor, with zeros beyond the
+// lengths of padded tensors. A warp reads 512 contiguous bytes of accumulators; shared memory turns them into rows.
 #pragma once
 
 #include "portable/backward/operand_tile.h"
 #include "portable/backward/workspace.h"
+#include "ptx/grid.h"
 
 namespace cuflash {
 
-template <BackwardConfig C>
+// kDim: columns of the sums.
+template <BackwardConfig C, int kDim>
 struct FinishTile {
   using Real = RealOf<C.element>;
-  using Rows = Tile<C.element, C.tile_q, C.dim_qk>;
+  using Rows = Tile<C.element, C.tile_q, kDim>;
   static constexpr int kThreads = finish_threads(C), kWarps = kThreads / 32;
-  static constexpr int kColumnBlocks = C.dim_qk / 8, kBlocks = C.tile_q / 16 * kColumnBlocks;
+  static constexpr int kColumnBlocks = kDim / 8, kBlocks = C.tile_q / 16 * kColumnBlocks;
   static constexpr int kAtOnce = 4;  // blocks in flight per warp
 
-  const BackwardParams& p;
+  const RowsView& to;
+  int dim;  // columns of `to`
+  Real scale;
   const Real* accum;
-  int64 head_offset;  // of the tile's first query
+  int parts;          // of which each has sums, which are added up in order
+  int64 part_size;    // elements from the sums of one to those of the next
+  int64 head_offset;  // of the tile's first row
   int existing;       // rows within the sequence
   int written;
 
@@ -26,13 +32,21 @@ struct FinishTile {
   template <class Use>
   __device__ __forceinline__ void for_pairs(Use use) const {
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    const Real scale = static_cast<Real>(p.attention.scale);
     for (int first = warp * kAtOnce; first < kBlocks; first += kWarps * kAtOnce) {
       Accumulator<Real> x[kAtOnce] = {};
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n)
         if (first + n < kBlocks && (first + n) / kColumnBlocks * 16 < existing)
           x[n] = load_block(accum + (first + n) * 128, lane_id());
+#pragma unroll 1
+      for (int part = 1; part < parts; ++part)
+#pragma unroll
+        for (int n = 0; n < kAtOnce; ++n)
+          if (first + n < kBlocks && (first + n) / kColumnBlocks * 16 < existing) {
+            const Accumulator<Real> y = load_block(accum + part * part_size + (first + n) * 128, lane_id());
+#pragma unroll
+            for (int e = 0; e < 4; ++e) x[n].x[e] += y.x[e];
+          }
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
         const int block = first + n, column = block % kColumnBlocks * 8 + lane_id() % 4 * 2;
@@ -48,37 +62,80 @@ struct FinishTile {
     }
   }
 
-  __device__ __forceinline__ void run() const {
-    if (p.dq.element == static_cast<int>(C.element)) {
-      __shared__ __align__(16) unsigned char memory[Rows::kBytes];
+  // memory: shared, of at least Rows::kBytes.
+  __device__ __forceinline__ void run(unsigned char* memory) const {
+    if (to.element == static_cast<int>(C.element)) {
       const Rows rows{memory};
       for_pairs([&](int row, int column, Real x, Real y) { store_two<C.element>(rows.at(row, column), x, y); });
       __syncthreads();
-      store_tile<kThreads>(rows, p.dq, head_offset, 0, written, p.attention.dim_qk);
+      store_tile<kThreads>(rows, to, head_offset, 0, written, dim);
       return;
     }
-    auto* first = static_cast<float*>(p.dq.data) + head_offset;  // f32, the other type of a gradient
+    auto* first = static_cast<float*>(to.data) + head_offset;  // f32, the other type of a gradient
     for_pairs([&](int row, int column, Real x, Real y) {
-      float* to = first + row * p.dq.row_stride + column;
-      if (row < written && column < p.attention.dim_qk) to[0] = static_cast<float>(x);
-      if (row < written && column + 1 < p.attention.dim_qk) to[1] = static_cast<float>(y);
+      float* at = first + row * to.row_stride + column;
+      if (row < written && column < dim) at[0] = static_cast<float>(x);
+      if (row < written && column + 1 < dim) at[1] = static_cast<float>(y);
     });
   }
 };
 
 template <BackwardConfig C>
-__device__ __forceinline__ void backward_finish(const BackwardParams& p) {
+__device__ __forceinline__ void finish_dq(const BackwardParams& p, int64 n, unsigned char* memory) {
   const AttentionParams& a = p.attention;
-  const int64 tiles = tiles_in(a.len_q, C.tile_q), count = tiles * a.heads_q * a.batch, n = cta_number();
-  if (n >= count) return;
-  const int64 head = quotient(n, tiles), b = quotient(head, a.heads_q);
-  const int tile = static_cast<int>(n - head * tiles), h = static_cast<int>(head - b * a.heads_q);
-  const Sequence s = sequence_of(a, static_cast<int>(b));
+  const auto [b, h, tile] = query_tile_at<C>(p, n);
+  const Sequence s = sequence_of(a, b);
   const int first = tile * C.tile_q, written = min(C.tile_q, (a.cu_q ? s.len_q : a.len_q) - first);
   if (written <= 0) return;
-  FinishTile<C>{p, dq_accum<C>(p, query_tile<C>(p, s, static_cast<int>(b), h, tile)),
-                offset_of(p.dq, b, h, s.q_begin + first), s.len_q - first, written}
-      .run();
+  FinishTile<C, C.dim_qk>{
+      p.dq,   a.dim_qk, static_cast<RealOf<C.element>>(a.scale),  dq_accum<C>(p, query_tile<C>(p, s, b, h, tile)),
+      1,      0,        offset_of(p.dq, b, h, s.q_begin + first), s.len_q - first,
+      written}
+      .run(memory);
+}
+
+// dK or dV of 64 keys.
+template <BackwardConfig C, int kDim>
+__device__ __forceinline__ void finish_keys(const BackwardParams& p, int64 n, const RowsView& to, const float* sums,
+                                            int dim, float scale, unsigned char* memory) {
+  static_assert(C.tile_q == kSumKeys);
+  const AttentionParams& a = p.attention;
+  if (!to.data) return;
+  const auto [b, h, tile] = row_tile(a.cu_k, a.total_k, p.packed_key_tiles, a.batch, a.heads_k, a.len_k, kSumKeys, n);
+  const Sequence s = sequence_of(a, b);
+  const int first = tile * kSumKeys, written = min(kSumKeys, (a.cu_k ? s.len_k : a.len_k) - first);
+  if (written <= 0) return;
+  constexpr int kSize = kSumKeys * kDim;
+  FinishTile<C, kDim>{to,
+                      dim,
+                      scale,
+                      sums + key_tile(p, s, b, h, tile) * kSize,
+                      p.part_tiles != 0 ? p.head_parts * p.query_parts : 1,
+                      p.part_tiles * kSize,
+                      offset_of(to, b, h, s.k_begin + first),
+                      s.len_k - first,
+                      written}
+      .run(memory);
+}
+
+// A config with dim_v has sums of key tiles as well.
+template <BackwardConfig C>
+__device__ __forceinline__ void backward_finish(const BackwardParams& p) {
+  constexpr int kWidest = C.dim_v > C.dim_qk ? C.dim_v : C.dim_qk;
+  __shared__ __align__(16) unsigned char memory[Tile<C.element, C.tile_q, kWidest>::kBytes];
+  griddepcontrol_wait();
+  const int64 n = cta_number(), queries = p.dq_accum ? num_query_tiles<C>(p) : 0;
+  if (n < queries) {
+    finish_dq<C>(p, n, memory);
+    return;
+  }
+  if constexpr (C.dim_v != 0) {
+    const AttentionParams& a = p.attention;
+    const int64 keys = num_key_tiles(p), tile = n - queries;
+    if (tile < keys) finish_keys<C, C.dim_qk>(p, tile, p.dk, p.dk_accum, a.dim_qk, static_cast<float>(a.scale), memory);
+    else if (tile < 2 * keys)
+      finish_keys<C, C.dim_v>(p, tile - keys, p.dv, p.dv_accum, a.dim_v, static_cast<float>(a.keep_scale), memory);
+  }
 }
 
 }  // namespace cuflash

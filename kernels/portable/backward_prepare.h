@@ -1,9 +1,10 @@
-// Prologue kernel of backward. It fills the workspace: LSE and delta = dot(dO, O) - dLSE of every query, flags, and
-// zeros in dq_accum. It reads O and dO once and is memory-bound.
+// Prologue kernel of backward. It fills the workspace: LSE and delta = dot(dO, O) - dLSE of every query, flags, zeros in
+// dq_accum and in the sums of dK and dV, and the list of packed key tiles. It reads O and dO once and is memory-bound.
 #pragma once
 
 #include "attn/score.h"
 #include "portable/backward/workspace.h"
+#include "ptx/grid.h"
 #include "tile/eight.h"
 
 namespace cuflash {
@@ -172,15 +173,50 @@ __device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int
   rows.store_large_lse();
 }
 
+// Zeroes a CTA's share of the sums that parts of key tiles are added to.
+template <BackwardConfig C>
+__device__ __forceinline__ void zero_sums(const BackwardParams& p, int64 cta) {
+  const int64 begin = cta * p.zero_bytes_per_cta, end = min(begin + p.zero_bytes_per_cta, p.zero_bytes);
+  auto* bytes = reinterpret_cast<unsigned char*>(p.dk_accum);
+#pragma unroll 1
+  for (int64 n = begin + 16 * int64{threadIdx.x}; n < end; n += 16 * prepare_threads(C))
+    *reinterpret_cast<uint4*>(bytes + n) = {0, 0, 0, 0};
+}
+
+// Writes the key tiles of sequence b to the list of all: behind those of every sequence with more queries, whose tiles
+// take longer. Every warp adds up all sequences, so nothing is exchanged.
+template <BackwardConfig C>
+__device__ __forceinline__ void list_key_tiles(const BackwardParams& p, int b) {
+  const AttentionParams& a = p.attention;
+  const int len_q = sequence_of(a, b).len_q;
+  const auto tiles_of = [&](const Sequence& s) { return static_cast<int>(tiles_in(s.len_k, p.listed_keys)); };
+  int before = 0, all = 0;
+#pragma unroll 1
+  for (int other = lane_id(); other < a.batch; other += 32) {
+    const Sequence s = sequence_of(a, other);
+    const int tiles = tiles_of(s);
+    if (s.len_q > len_q || (s.len_q == len_q && other < b)) before += tiles;
+    all += tiles;
+  }
+  before = sum_of_lanes<32>(before), all = sum_of_lanes<32>(all);
+  if (b == 0 && threadIdx.x == 0) p.key_tiles[0].b = min(all, p.most_listed);
+  // Lengths that contradict the size of the tensor do not fit.
+  const int tiles = min(tiles_of(sequence_of(a, b)), p.most_listed - before);
+#pragma unroll 1
+  for (int tile = static_cast<int>(threadIdx.x); tile < tiles; tile += prepare_threads(C))
+    p.key_tiles[1 + before + tile] = {b, tile};
+}
+
 template <BackwardConfig C>
 __device__ void backward_prepare(const BackwardParams& p) {
-  const AttentionParams& a = p.attention;
-  const int64 tiles = tiles_in(a.len_q, C.tile_q), count = tiles * a.heads_q * a.batch;
-  if (p.ticket && cta_number() == 0 && threadIdx.x == 0) *p.ticket = 0;
+  griddepcontrol_launch_dependents();
   const int64 n = cta_number();
-  if (n >= count) return;
-  const int64 head = quotient(n, tiles), b = quotient(head, a.heads_q);
-  prepare_tile<C>(p, static_cast<int>(b), static_cast<int>(head - b * a.heads_q), static_cast<int>(n - head * tiles));
+  if (p.ticket && n == 0 && threadIdx.x == 0) *p.ticket = p.first_ticket;
+  if (p.zero_bytes != 0) zero_sums<C>(p, n);
+  if (p.key_tiles && n < p.attention.batch) list_key_tiles<C>(p, static_cast<int>(n));
+  if (n >= num_query_tiles<C>(p)) return;
+  const RowTile tile = query_tile_at<C>(p, n);
+  prepare_tile<C>(p, tile.b, tile.h, tile.tile);
 }
 
 }  // namespace cuflash

@@ -4,12 +4,17 @@
 
 namespace cuflash {
 
-// Waits until all prerequisite grids have completed and their writes are visible.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+// Waits until all prerequisite grids have completed and their writes are visible to this grid.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 // The next grid may start once all CTAs of this one have executed this or exited; it calls griddepcontrol_wait before
 // it reads.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
+#else  // grids of older architectures do not overlap
+__device__ __forceinline__ void griddepcontrol_wait() {}
+__device__ __forceinline__ void griddepcontrol_launch_dependents() {}
+#endif
 
 }  // namespace cuflash

@@ -29,7 +29,7 @@
 //     processed without overlap: its non-finite elements are left out of dS^T Q, and dV is accumulated with a select.
 #pragma once
 
-#include "portable/backward/task.h"
+#include "ptx/grid.h"
 #include "sm90/backward_producer.h"
 #include "sm90/dk_dv_consumer.h"
 #include "sm90/split_dk_dv.h"
@@ -40,11 +40,12 @@ template <Sm90BackwardConfig C>
 __device__ __forceinline__ void sm90_backward(const Sm90BackwardParams& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const BackwardPipeline<C> pipeline{shared_address(memory)};
-  if (threadIdx.x == 0) {
-    pipeline.init();
-    pipeline.task(0) = next_task<shared_config(C)>(p.backward);
-  }
+  if (threadIdx.x == 0) pipeline.init();
   if (threadIdx.x == 32) prefetch(p.k), prefetch(p.q), prefetch(p.dout), prefetch(p.v);
+  if (p.backward.key_tiles) griddepcontrol_wait();  // for the list
+  if (threadIdx.x == 0) write_task<shared_config(C)>(pipeline.task(0), p.backward, cta_number());
+  // The finish kernel finds room on a multiprocessor only when its CTA has exited.
+  griddepcontrol_wait(), griddepcontrol_launch_dependents();
   __syncthreads();
   const int group = uniform(static_cast<int>(threadIdx.x) / kWarpgroupThreads);
   if (group == consumer_warpgroups(C)) {

@@ -1,7 +1,8 @@
 // Shared memory layout of the backward kernel, and the barriers between its producer and its consumers.
 //
-//   K | V | finite K, or two tiles of P | Q and dO of each stage | dS, two tiles with dQ | row stats of each stage |
-//   task coordinates | mbarriers
+//   K | V | finite K, or two tiles of P | Q and dO of each stage | dS, two tiles with dQ | bias and mask
+//   of each stage | row stats of each stage,
+//   and its StepInfo with options | task coordinates | mbarriers
 //
 //   k_full, v_full     TMA has filled K or V, once per key tile, and the task coordinates are written
 //   k_empty            one arrival per consumer warp: it no longer reads K and V
@@ -13,8 +14,10 @@
 // Hand-over of dS and P between warpgroups uses named barriers, which are cheaper than mbarriers.
 #pragma once
 
-#include "portable/backward/shape.h"
 #include "ptx/barrier.h"
+#include "sm90/key_mask_tile.h"
+#include "sm90/key_task.h"
+#include "sm90/step_info.h"
 #include "tile/swizzled.h"
 
 namespace cuflash {
@@ -35,9 +38,12 @@ struct BackwardPipeline {
   static constexpr int kQueries = kFiniteK + finite_k_bytes(C) + num_p_tiles(C) * DsTile::kBytes;
   static constexpr int kDouts = kQueries + C.stages * QTile::kBytes;
   static constexpr int kDsOffset = kDouts + C.stages * DoutTile::kBytes;
-  static constexpr int kStats = kDsOffset + num_ds_tiles(C) * DsTile::kBytes;
+  static constexpr int kBiases = kDsOffset + num_ds_tiles(C) * DsTile::kBytes;
+  static constexpr int kMasks = kBiases + C.stages * bias_tile_bytes(C);
+  static constexpr int kStats = kMasks + C.stages * mask_bytes(C);
   static constexpr int kTaskOffset = kStats + C.stages * kStatsStageBytes;
   static constexpr int kBarriers = kTaskOffset + kTaskSlots * kTaskBytes;
+  static_assert(C.options == 0 || kStatsBytes + int{sizeof(StepInfo)} <= kStatsStageBytes);
   static_assert(kBarriers + 8 * num_barriers(C) == shared_bytes(C) && kStats % kTmaAlignment == 0 &&
                 kTaskOffset % 16 == 0);
 
@@ -52,12 +58,19 @@ struct BackwardPipeline {
   __device__ QTile q(int stage) const { return {memory + kQueries + stage * QTile::kBytes}; }
   __device__ DoutTile dout(int stage) const { return {memory + kDouts + stage * DoutTile::kBytes}; }
   __device__ DsTile ds_tile(int tile) const { return {memory + kDsOffset + tile * DsTile::kBytes}; }
+  __device__ DsTile bias(int stage) const { return {memory + kBiases + stage * DsTile::kBytes}; }
+  __device__ KeyMaskTile mask(int stage, int group, bool has_rows = true) const {
+    return {memory + kMasks + (stage * C.warpgroups + group) * kMaskTileBytes, has_rows};
+  }
   __device__ unsigned stats_address(int stage) const { return memory + kStats + stage * kStatsStageBytes; }
   __device__ const float* stats(int stage) const {
     return static_cast<const float*>(__cvta_shared_to_generic(stats_address(stage)));
   }
-  __device__ TaskCoord& task(int slot) const {
-    return *static_cast<TaskCoord*>(__cvta_shared_to_generic(memory + kTaskOffset + slot * kTaskBytes));
+  __device__ StepInfo& step_info(int stage) const {
+    return *static_cast<StepInfo*>(__cvta_shared_to_generic(stats_address(stage) + kStatsBytes));
+  }
+  __device__ KeyTask& task(int slot) const {
+    return *static_cast<KeyTask*>(__cvta_shared_to_generic(memory + kTaskOffset + slot * kTaskBytes));
   }
 
   __device__ unsigned k_full() const { return memory + kBarriers; }

@@ -2,8 +2,8 @@
 // multiplies the consumers' dS by K and adds the product to dq_accum in global memory.
 #pragma once
 
-#include "portable/backward/task.h"
 #include "ptx/warpgroup.h"
+#include "sm90/backward_options.h"
 #include "sm90/backward_pipeline.h"
 #include "sm90/ring.h"
 #include "sm90/tma_load.h"
@@ -21,9 +21,10 @@ struct BackwardProducer {
   // With dQ the producer fills one stage while it multiplies dS of another. Without dQ it only waits for free stages.
   static constexpr int kLoadsAhead = C.dq ? C.stages - 1 : C.stages;
   using Pipeline = BackwardPipeline<C>;
-  using Panel = SwizzledTile<kTileK, kPanelColumns>;  // 64 columns of K
-  using Product = WarpgroupProduct<E, kPanelColumns, true>;
-  using DqPanel = Accumulator<float>[kPanelColumns / 8];
+  using Panel = SwizzledTile<kTileK, kPanelColumns>;  // columns of K
+  static constexpr int kDqColumns = dq_columns(C);
+  using Product = WarpgroupProduct<E, kDqColumns, true>;
+  using DqPanel = Accumulator<float>[kDqColumns / 8];
 
   // A query tile of one of the query heads that share the keys.
   struct Visit {
@@ -41,30 +42,32 @@ struct BackwardProducer {
   // Fields of the task that every step needs. They are kept in registers because reads of shared memory queue behind
   // those of wgmma.
   VisitedTiles tiles;    // query tiles of one head that see the keys
-  int steps, count;      // of one head, of all heads of the group
-  int b, first_head;     // first query head of the group
+  int steps, count;      // of one head, of all heads of the task
+  int b, first_head;     // first query head of the task
   int first_row, len_q;  // of the sequence
   int64 tiles_before, tiles_of_head;
   bool foreign_rows;      // the tensor has rows after the sequence
   Visit next_load;        // the next query tile to load
+  float slope;            // of ALiBi for the head of next_load, in units of log2
+  DropoutStream stream;   // of that head
   Ring<C.stages> stages;  // of Q, dO and row statistics
   unsigned raw_phase = 0;
 
   __device__ BackwardProducer(const Sm90BackwardParams& p, const Pipeline& pipeline)
       : p(p), a(p.backward.attention), pipeline(pipeline) {}
 
-  __device__ __forceinline__ const TaskCoord& task() const { return pipeline.task(tasks.stage); }
+  __device__ __forceinline__ const KeyTask& task() const { return pipeline.task(tasks.stage); }
 
   __device__ __forceinline__ int64 query_tile(int member, int tile) const {
     return tiles_before + member * tiles_of_head + tile;
   }
   __device__ __forceinline__ void read_task() {
-    const TaskCoord& coord = task();
+    const KeyTask& coord = task();
     const VisitedTiles& visited = coord.visited;
     tiles = {uniform(visited.begin), uniform(visited.full_begin), uniform(visited.full_end), uniform(visited.end),
              uniform(visited.num_masked)};
     steps = tiles.count(), count = uniform(coord.group) * steps;
-    b = uniform(coord.b), first_head = uniform(coord.head_k * coord.group);
+    b = uniform(coord.b), first_head = uniform(coord.first_head);
     first_row = uniform(static_cast<int>(coord.sequence.q_begin)), len_q = uniform(coord.sequence.len_q);
     tiles_before = coord.tiles_before, tiles_of_head = coord.tiles_of_head;
     // TMA fills rows beyond the end of the tensor with zeros.
@@ -90,13 +93,44 @@ struct BackwardProducer {
     tma_load_tile(pipeline.k(), p.k, a.k, pipeline.k_full(), row, coord.head_k, coord.b);
     tma_load_tile(pipeline.v(), p.v, a.v, pipeline.v_full(), row, coord.head_k, coord.b);
   }
+  // Called by one thread. The values of a head are read once.
+  __device__ __forceinline__ void write_step_info(int tile) {
+    const int head = first_head + next_load.member;
+    if (next_load.step == 0) {
+      if constexpr ((C.options & kAlibi) != 0) slope = slope_log2(a, b, head);
+      if constexpr ((C.options & kDropout) != 0) stream = stream_of(a, b, head);
+    }
+    const TaskCoord& coord = task();
+    StepInfo& info = pipeline.step_info(stages.stage);
+    info.head = head, info.q_first = tile * C.tile_q;
+    if constexpr ((C.options & kAlibi) != 0) {
+      const int64 distance = info.q_first + coord.sequence.shift - coord.k_first;
+      constexpr bool kAffine = BackwardOptions<E, C.options>::kAffineAlibi;
+      const bool after = kAffine && distance + C.tile_q <= 1;
+      info.distance = static_cast<float>(distance), info.slope = after ? -slope : slope;
+      info.dot_slope = info.slope * p.factors.dots;
+      info.crosses = !after && distance < kTileK - 1 && a.window_right > 0;
+    }
+    if constexpr ((C.options & kDropout) != 0) info.stream = stream;
+  }
   // Called by one thread.
-  __device__ __forceinline__ void load_queries(int tile, unsigned q_barrier, unsigned dout_barrier) const {
+  __device__ __forceinline__ void load_queries(int tile, unsigned q_barrier, unsigned dout_barrier) {
     const int stage = stages.stage, row = first_row + tile * C.tile_q, head = first_head + next_load.member;
     mbarrier_wait(pipeline.q_empty(stage), stages.phase ^ 1);
-    mbarrier_arrive_expect_tx(q_barrier, Pipeline::QTile::kBytes + Pipeline::kStatsBytes);
+    if constexpr (C.options != 0) write_step_info(tile);
+    unsigned bytes = Pipeline::QTile::kBytes + Pipeline::kStatsBytes;
+    if constexpr ((C.options & kBias) != 0) bytes += box_bytes(a.bias, bias_tile_bytes(C));
+    if constexpr ((C.options & kMaskTensor) != 0) bytes += box_bytes(a.mask, mask_bytes(C));
+    mbarrier_arrive_expect_tx(q_barrier, bytes);
     tma_load_panels(pipeline.q(stage), p.q, a.q, q_barrier, row, head, b);
     tma_load_row_stats(pipeline.stats_address(stage), p.row_stats, q_barrier, query_tile(next_load.member, tile));
+    if constexpr ((C.options & kBias) != 0)
+      tma_load_bias(pipeline.bias(stage), p.bias, a.bias, q_barrier, task().k_first, tile * C.tile_q, head, b);
+    if constexpr ((C.options & kMaskTensor) != 0)
+#pragma unroll
+      for (int group = 0; group < C.warpgroups; ++group)
+        tma_load_mask(pipeline.mask(stage, group), p.mask, a.mask, q_barrier, task().k_first + group * kWarpgroupRows,
+                      tile * C.tile_q, head, b);
     mbarrier_arrive_expect_tx(dout_barrier, Pipeline::DoutTile::kBytes);
     tma_load_panels(pipeline.dout(stage), p.dout, p.backward.dout, dout_barrier, row, head, b);
   }
@@ -146,7 +180,7 @@ struct BackwardProducer {
     return finite;
   }
 
-  // 64 columns of dQ.
+  // kDqColumns columns of dQ.
   static __device__ __forceinline__ void multiply(DqPanel& dq, typename Pipeline::DsTile ds_tile, Panel k) {
     wgmma_fence();
     Product::start(dq, ds_tile.along_rows(0), k.across_rows(0));
@@ -155,7 +189,7 @@ struct BackwardProducer {
     wgmma_commit();
     wgmma_wait<0>();
 #pragma unroll
-    for (int n = 0; n < kPanelColumns / 2; ++n) fence_operand(dq[n / 4].x[n % 4]);
+    for (int n = 0; n < kDqColumns / 2; ++n) fence_operand(dq[n / 4].x[n % 4]);
   }
   // One branch around all additions: ptxas would turn every predicate into a branch of its own.
   __device__ __forceinline__ void add_panel(const DqPanel& dq, int64 tile, int first_column) const {
@@ -163,8 +197,8 @@ struct BackwardProducer {
     if (row >= p.backward.dq_rows) return;
     float* to = dq_accum<kShared>(p.backward, tile) + accum_block<kShared>(row, first_column);
 #pragma unroll
-    for (int n = 0; n < kPanelColumns / 8; ++n)
-      if (C.dim_qk % kPanelColumns == 0 || first_column + 8 * n < C.dim_qk) add_block(to + n * 128, lane, dq[n], true);
+    for (int n = 0; n < kDqColumns / 8; ++n)
+      if (C.dim_qk % kDqColumns == 0 || first_column + 8 * n < C.dim_qk) add_block(to + n * 128, lane, dq[n], true);
   }
 
   __device__ __forceinline__ static void release_ds(int tile) {
@@ -180,12 +214,12 @@ struct BackwardProducer {
     for (int group = 0; group < C.warpgroups; ++group)
       named_barrier_sync(Pipeline::ds_written(group, buffer), Pipeline::kPair);
 #pragma unroll 1
-    for (int column = 0; column < C.dim_qk; column += kPanelColumns) {
+    for (int column = 0; column < C.dim_qk; column += kDqColumns) {
       DqPanel dq;
-      const int bytes = column * (kTileK * kPanelRowBytes / kPanelColumns);
+      const int bytes = column / kPanelColumns * (kTileK * kPanelRowBytes) + column % kPanelColumns * 2;
       multiply(dq, pipeline.ds_tile(buffer), {keys + bytes});
       // The consumers wait for this before they overwrite the dS buffer. The last two buffers are not reused.
-      if (column + kPanelColumns >= C.dim_qk && iteration + kDsStages < count) release_ds(buffer);
+      if (column + kDqColumns >= C.dim_qk && iteration + kDsStages < count) release_ds(buffer);
       add_panel(dq, dq_tile, column);
     }
   }
@@ -228,7 +262,7 @@ struct BackwardProducer {
 #pragma unroll 1
       for (int n = 1; n < min(kLoadsAhead, count); ++n) load_next_queries();
       if (thread() == kWarpgroupThreads - 1)
-        pipeline.task((tasks.stage + 1) % kTaskSlots) = next_task<kShared>(p.backward);
+        write_next_task<kShared>(pipeline.task((tasks.stage + 1) % kTaskSlots), p.backward);
       converge();
       if (count > 0) mainloop();
       sync();  // the next task is written

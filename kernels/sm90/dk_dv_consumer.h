@@ -20,11 +20,11 @@ struct DkDvConsumer : KeyConsumer<C> {
   using Base::E, Base::kFlag, Base::kShared, Base::lane_coord, Base::release_queries, Base::wait_ds_free;
   using Base::hide, Base::write_ds;
   using typename Base::DkProduct, typename Base::DvProduct, typename Base::Pipeline;
-  using typename Base::Scores, typename Base::OperandA;
+  using typename Base::Scores, typename Base::OperandA, typename Base::Options;
 
-  using typename Base::RowValues;
+  using typename Base::RowState, typename Base::RowValues;
   // Load delta while dP runs. In f16 the conversion of P to f32 needs the registers that delta would occupy.
-  static constexpr bool kEarlyDelta = C.element == Element::bf16;
+  static constexpr bool kEarlyDelta = C.element == Element::bf16 && !Options::kHasFactor;
 
   Accumulator<float> dk[C.dim_qk / 8], dv[C.dim_v / 8];
 
@@ -37,28 +37,56 @@ struct DkDvConsumer : KeyConsumer<C> {
     fence_operands(s[0]);
   }
 
+  // Called while S is computed.
+  __device__ __forceinline__ void load_rows(RowState& rows) const {
+    Base::load_lse(rows.lse, queries.stage);
+    if constexpr (Options::kAffineAlibi) rows.add_options(Base::step_info());
+    if constexpr (Options::kHasDropout) rows.kept = Base::kept_pairs();
+  }
+  // P of a tile, and the factors of dS in the buffer of dS.
+  __device__ __forceinline__ void exponentiate_options(OperandA& probs, Scores& s, const RowState& rows, bool masked,
+                                                       int step) const {
+    const unsigned seen = Options::kSelectsP ? Base::seen_pairs(masked, step) : ~0u;
+    Base::correct_alibi(s);
+    if constexpr (C.options == kAlibi) return Base::exponentiate_and_narrow(probs, s, rows.lse, p.scale_log2);
+    if constexpr (Options::kHasFactor) wait_ds_free();
+    Base::template exponentiate_pairs<E, Options::kSelectsP>(probs, s, Base::lane_bias(), seen, rows.kept,
+                                                             typename Base::Exponents{p, rows, Base::step_info()},
+                                                             [&](int n, const unsigned(&factors)[4]) {
+                                                               if constexpr (Options::kHasFactor)
+                                                                 Base::store_factors(n, factors);
+                                                             });
+    if constexpr (Options::kHasFactor) __syncwarp();
+  }
+
   // Processes the query tile of the current stage, whose S is complete. On return S of the next tile is complete; the
   // result is that tile's mode.
-  __device__ __forceinline__ TileMode visit(Scores& s, RowValues& lse, bool masked, int step, int next_step) {
+  __device__ __forceinline__ TileMode visit(Scores& s, RowState& rows, bool masked, int step, int next_step) {
     const int stage = queries.stage;
     OperandA probs, ds;
     Scores dp;
     RowValues delta;
     Base::wait_for_douts();
-    if (masked) hide(s, a, task(), uniform(task().visited.tile(step)));
-    Base::exponentiate_and_narrow(probs, s, lse, p.scale_log2);
+    if (!Options::kSelectsP && masked) hide(s, a, task(), uniform(task().visited.tile(step)));
+    if constexpr (C.options == 0) Base::exponentiate_and_narrow(probs, s, rows.lse, p.scale_log2);
+    else exponentiate_options(probs, s, rows, masked, step);
     fence_operands(probs);
     issue_scores(dp, pipeline.v(), pipeline.dout(stage));
     Base::template issue_accumulate<DvProduct>(dv, probs, pipeline.dout(stage));
     if (kEarlyDelta) Base::load_delta(delta, stage);
     wgmma_wait<1>();
     fence_operands(dp[0]);
-    if (!kEarlyDelta) Base::load_delta(delta, stage);
-    Base::differentiate_and_narrow(ds, dp, probs, delta);
-    if (masked) Base::zero_where_p_is_zero(ds, probs);
+    if (!kEarlyDelta && !Options::kHasFactor) Base::load_delta(delta, stage);
+    if constexpr (Options::kHasFactor) {
+      Base::template differentiate_pairs<E>(ds, dp, Base::lane_delta(stage), p.factors.keep, true,
+                                            [&](int n, unsigned(&factors)[4]) { Base::load_factors(n, factors); });
+    } else {
+      Base::differentiate_and_narrow(ds, dp, probs, delta);
+      if (masked || Options::kMasksAll) Base::zero_where_p_is_zero(ds, probs);
+    }
     fence_operands(ds);
     Base::template issue_accumulate<DkProduct>(dk, ds, pipeline.q(stage));
-    wait_ds_free();
+    if (!Options::kHasFactor) wait_ds_free();
     write_ds(ds);
     wgmma_wait<1>();
     fence_operands(probs), fence_operands(dv);
@@ -68,7 +96,7 @@ struct DkDvConsumer : KeyConsumer<C> {
     wgmma_wait<1>();
     fence_operands(ds), fence_operands(dk);
     release_queries(stage);
-    Base::load_lse(lse, queries.stage);
+    load_rows(rows);
     const TileMode next = mode(next_step);
     wgmma_wait<0>();
     fence_operands(s[0]);
@@ -79,17 +107,61 @@ struct DkDvConsumer : KeyConsumer<C> {
     const int stage = queries.stage;
     const float* stats = pipeline.stats(stage);
     const bool use_select = uniform(stats[kFlag] != 0);
-    OperandA probs;
-    hide(s, a, task(), tile);
-    exponentiate_any_size<kShared, TileMode::guarded>(s, stats, lane_coord().column, static_cast<float>(a.scale),
-                                                      p.scale_log2);
-    narrow<C.element>(probs, s[0]);
+    OperandA probs, factors;
+    if constexpr (C.options == 0) {
+      hide(s, a, task(), tile);
+      exponentiate_any_size<kShared, TileMode::guarded>(s, stats, lane_coord().column, static_cast<float>(a.scale),
+                                                        p.scale_log2);
+      narrow<C.element>(probs, s[0]);
+    } else {
+      exponentiate_guarded(probs, factors, s, tile);
+    }
     fence_operands(probs);
     if (use_select) Base::template zero_not_finite<C.warpgroups * kWarpgroupThreads>(pipeline.q(stage));
     Base::wait_for_douts();
-    issue_scores(s, pipeline.v(), pipeline.dout(stage));
+    if constexpr (Options::kHasFactor) {
+      // The registers of dP are free until dV is accumulated: the factors take them.
+      accumulate_dv_guarded(probs, stage, use_select);
+      compute_dp(s, stage);
+    } else {
+      compute_dp(s, stage);
+      accumulate_dv_guarded(probs, stage, use_select);
+    }
+    RowValues delta;
+    if (!Options::kHasFactor) Base::load_delta(delta, stage);
+    if constexpr (Options::kHasFactor) {
+      Base::template differentiate_pairs<E>(probs, s, Base::lane_delta(stage), p.factors.keep, true,
+                                            [&](int n, unsigned(&four)[4]) {
+#pragma unroll
+                                              for (int x = 0; x < 4; ++x) four[x] = factors[n][x];
+                                            });
+    } else {
+      Base::template differentiate<TileMode::guarded>(s, probs, delta);
+      narrow<C.element>(probs, s[0]);
+    }
+    write_ds(probs);
+    Base::template issue_accumulate<DkProduct>(dk, probs, pipeline.q(stage));
     wgmma_wait<0>();
-    fence_operands(s[0]);
+    fence_operands(dk);
+    release_queries(stage);
+    advance();
+    compute_scores(s);
+  }
+  __device__ __forceinline__ void exponentiate_guarded(OperandA& probs, OperandA& factors, const Scores& s,
+                                                       int tile) const {
+    Base::template exponentiate_pairs<E, true>(
+        probs, s, Base::lane_bias(), Base::visible_pairs(a, task(), tile) & Base::tensor_mask(), Base::kept_pairs(),
+        Base::guarded_exponents(), [&](int n, const unsigned(&four)[4]) {
+#pragma unroll
+          for (int x = 0; x < 4; ++x) factors[n][x] = four[x];
+        });
+  }
+  __device__ __forceinline__ void compute_dp(Scores& dp, int stage) const {
+    issue_scores(dp, pipeline.v(), pipeline.dout(stage));
+    wgmma_wait<0>();
+    fence_operands(dp[0]);
+  }
+  __device__ __forceinline__ void accumulate_dv_guarded(OperandA& probs, int stage, bool use_select) {
     wait_ds_free();
     if (use_select) {
       // P goes to the dS buffer, which is written later.
@@ -107,17 +179,6 @@ struct DkDvConsumer : KeyConsumer<C> {
       wgmma_wait<0>();
       fence_operands(dv);
     }
-    RowValues delta;
-    Base::load_delta(delta, stage);
-    Base::template differentiate<TileMode::guarded>(s, probs, delta);
-    narrow<C.element>(probs, s[0]);
-    write_ds(probs);
-    Base::template issue_accumulate<DkProduct>(dk, probs, pipeline.q(stage));
-    wgmma_wait<0>();
-    fence_operands(dk);
-    release_queries(stage);
-    advance();
-    compute_scores(s);
   }
 
   // The same for a tile that sees none of this warpgroup's keys.
@@ -133,13 +194,13 @@ struct DkDvConsumer : KeyConsumer<C> {
 
   // Processes tiles until one needs another code path.
   __device__ __forceinline__ TileMode visit_all(Scores& s, TileMode next, int& step, int steps) {
-    RowValues lse;
-    Base::load_lse(lse, queries.stage);
+    RowState rows;
+    load_rows(rows);
 #pragma unroll 1
     do {
       const int this_step = step;
       if (++step == steps) step = 0;
-      next = visit(s, lse, next == TileMode::masked, this_step, step);
+      next = visit(s, rows, next == TileMode::masked, this_step, step);
     } while (iteration < count && next <= TileMode::masked);
     return next;
   }
@@ -168,8 +229,8 @@ struct DkDvConsumer : KeyConsumer<C> {
 
   __device__ __forceinline__ void clear_accumulators() { Base::clear(dk), Base::clear(dv); }
   __device__ __forceinline__ void store_accumulators() const {
-    Base::store_rows(p.backward.dk, dk, static_cast<float>(a.scale), a.dim_qk);
-    Base::store_rows(p.backward.dv, dv, 1.0f, a.dim_v);
+    Base::store_rows(p.backward.dk, p.backward.dk_accum, dk, static_cast<float>(a.scale), a.dim_qk);
+    Base::store_rows(p.backward.dv, p.backward.dv_accum, dv, Base::dv_factor(), a.dim_v);
   }
   __device__ __forceinline__ void run() { Base::run_persistent(*this); }
 };

@@ -2,8 +2,8 @@
 // dQ is bitwise reproducible and needs no accumulator in global memory. The kernel is persistent and schedules query
 // tiles as sm90/forward.h does.
 //
-//   producer warpgroup   warp 0: K, V   warp 1: Q, dO, row statistics   warp 3: tile counts, if no other kernel counts
-//                        (sm90/dq_producer.h)
+//   producer warpgroup   warp 0: K, V   warp 1: Q, dO, row statistics   warp 2: waits for the main kernel
+//                        warp 3: tile counts, if no other kernel counts (sm90/dq_producer.h)
 //   consumer warpgroups  64 queries each: S = Q K^T, dP = dO V^T, dQ += dS K, with dS in registers (sm90/dq_consumer.h)
 //
 //   registers            of a consumer thread: dQ dim_qk / 2, S and dP tile_k / 2 each, 16-bit dS tile_k / 4
@@ -22,6 +22,7 @@
 //     a large LSE take the same path; both are rare.
 #pragma once
 
+#include "ptx/grid.h"
 #include "sm90/dq_consumer.h"
 #include "sm90/dq_producer.h"
 
@@ -32,6 +33,9 @@ __device__ __forceinline__ void sm90_dq(const Sm90BackwardParams& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const DqPipeline<C> pipeline{shared_address(memory)};
   if (threadIdx.x == 0) pipeline.init();
+  // The main kernel starts its dependents when the prepare kernel has completed, and writes nothing that is read here.
+  // Without it this kernel follows the prepare kernel, whose statistics it reads.
+  if (p.counts_in_dq) griddepcontrol_wait();
   __syncthreads();
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32), group = warp / 4;
   if (group == 0) {
@@ -39,6 +43,8 @@ __device__ __forceinline__ void sm90_dq(const Sm90BackwardParams& p) {
     if (warp == 0 && lane_id() == 0) load_keys_and_values<C>(p, pipeline);
     if (warp == 1 && lane_id() < C.warpgroups) load_queries<C>(p, pipeline);
     if (warp == 3 && lane_id() == 0) count_visited_tiles<C>(p);
+    // What follows in the stream waits for this grid alone, so it must not end before the main kernel.
+    if (warp == 2 && lane_id() == 0) griddepcontrol_wait();
   } else {
     setmaxnreg_inc<consumer_registers(C)>();
     DqConsumer<C>(p, pipeline, group - 1).run();

@@ -41,6 +41,20 @@ struct DqConsumer : DqScores<C> {
       : p(p), a(p.backward.attention), pipeline(pipeline), group(group) {}
 
   __device__ const float* stats() const { return pipeline.stats(group, scheduler.round); }
+  __device__ const StepInfo& step_info() const { return pipeline.step_info(group, scheduler.round); }
+
+  // Shared address of the lane's part of a stage's bias.
+  __device__ __forceinline__ unsigned lane_bias(const Ring<C.key_stages>& at) const {
+    if constexpr (!Base::Options::kHasBias) return 0;
+    const int thread = new_thread_id(), row = thread / 32 % 4 * 16 + thread % 16;
+    return pipeline.bias(at.stage, group).piece(a.bias.row_stride != 0 ? row : 0, thread % 32 / 16 * 8);
+  }
+
+  __device__ __forceinline__ unsigned tensor_mask(const Ring<C.key_stages>& at) const {
+    return Base::Options::kHasMask
+               ? pipeline.mask(at.stage, group, a.mask.row_stride != 0).pairs_of_queries(new_thread_id())
+               : ~0u;
+  }
 
   __device__ void wait_queries() const {
     mbarrier_wait(pipeline.q_full(group, scheduler.round), pipeline.query_phase(scheduler.round));
@@ -136,7 +150,8 @@ struct DqConsumer : DqScores<C> {
   // Processes a tile without overlap: a tile with a large LSE, or a masked tile with a non-finite value.
   __device__ __forceinline__ void visit_guarded(Scores& s, DqAccumulator& dq, const TileInfo& info, int tile) {
     OperandA ds;
-    Base::exponentiate_any_size(s, a, info, tile, stats(), p.scale_log2);
+    if constexpr (C.options == 0) Base::exponentiate_any_size(s, a, info, tile, stats(), p.scale_log2);
+    else Base::exponentiate_pairs_guarded(s, p, info, step_info(), tile, stats(), lane_bias(keys), tensor_mask(keys));
     narrow<C.element>(ds, s);
     fence_operands(ds);
     wait_values();
@@ -144,26 +159,34 @@ struct DqConsumer : DqScores<C> {
     wgmma_wait<0>();
     fence_operands(s);
     release_values();
-    Base::differentiate_narrow(ds, s, stats());
+    Base::differentiate_narrow(ds, s, stats(), p.factors.keep);
     accumulate_selected(dq, ds);
     fence_operands(dq);
     __syncwarp();  // all lanes have read K
     release_keys();
   }
 
+  template <bool kApplyMask>
+  __device__ __forceinline__ void exponentiate(Scores& s, const TileInfo& info, const Rows& rows, int tile,
+                                               const Ring<C.key_stages>& at) const {
+    if constexpr (C.options == 0) Base::template exponentiate<kApplyMask>(s, a, info, tile, rows, p.scale_log2);
+    else
+      Base::template exponentiate_pairs<kApplyMask>(s, p, info, step_info(), tile, rows, lane_bias(at),
+                                                    tensor_mask(at));
+  }
   // P and dS of a tile, without overlap.
   template <bool kApplyMask>
   __device__ __forceinline__ void differentiate_now(OperandA& ds, Scores& s, const TileInfo& info, const Rows& rows,
                                                     int tile) {
     Scores dp;
-    Base::template exponentiate<kApplyMask>(s, a, info, tile, rows, p.scale_log2);
+    exponentiate<kApplyMask>(s, info, rows, tile, keys);
     fence_operands(s);
     wait_values();
     issue_dp(dp);
     wgmma_wait<0>();
     fence_operands(dp);
     release_values();
-    Base::template differentiate<kApplyMask>(ds, s, dp, rows);
+    Base::template differentiate<kApplyMask>(ds, s, dp, rows, p.factors.keep);
   }
   // Starts the pipeline at a tile. On true its dS is ready; on false the tile is already complete. again: the warpgroup
   // has already had its turn for this tile.
@@ -210,7 +233,7 @@ struct DqConsumer : DqScores<C> {
         release_keys();
         return false;
       }
-      Base::template exponentiate<kApplyMask>(s, a, info, tile, rows, p.scale_log2);
+      exponentiate<kApplyMask>(s, info, rows, tile, next);
       fence_operands(s);
       wait_values();
       issue_dp(dp);
@@ -220,7 +243,7 @@ struct DqConsumer : DqScores<C> {
       wgmma_wait<0>();
       fence_operands(dp);
       release_values();
-      Base::template differentiate<kApplyMask>(ds, s, dp, rows);
+      Base::template differentiate<kApplyMask>(ds, s, dp, rows, p.factors.keep);
     }
     return true;
   }

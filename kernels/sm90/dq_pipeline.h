@@ -1,6 +1,7 @@
 // Shared memory layout of the dQ kernel, and the mbarriers between its producer and its consumers.
 //
-//   Q, then dO of each warpgroup, in 1 or 2 stages | K of each stage | V of each stage | row statistics and TileInfo of
+//   Q, then dO of each warpgroup, in 1 or 2 stages | K of each stage | V of each stage | bias and
+//   mask of each stage of K and each warpgroup | row statistics and TileInfo of
 //   each warpgroup | mbarriers
 //
 //   full     TMA has filled the stage; the consumers wait
@@ -9,7 +10,9 @@
 
 #include "portable/backward/workspace.h"
 #include "ptx/barrier.h"
+#include "sm90/key_mask_tile.h"
 #include "sm90/ring.h"
+#include "sm90/step_info.h"
 #include "sm90/tile_info.h"
 #include "tile/swizzled.h"
 
@@ -27,9 +30,13 @@ struct DqPipeline {
   static constexpr int kDouts = kQueryStages * QTile::kBytes;
   static constexpr int kKeys = kDouts + kQueryStages * DoutTile::kBytes;
   static constexpr int kValues = kKeys + C.key_stages * KTile::kBytes;
-  static constexpr int kStats = kValues + C.value_stages * VTile::kBytes;
+  using BiasTile = SwizzledTile<kWarpgroupRows, C.tile_k>;
+  static constexpr int kBiases = kValues + C.value_stages * VTile::kBytes;
+  static constexpr int kMasks = kBiases + C.key_stages * C.warpgroups * bias_tile_bytes(C);
+  static constexpr int kStats = kMasks + C.key_stages * C.warpgroups * mask_tile_bytes(C);
   static constexpr int kTileInfoBegin = kStats + kQueryStages * kStatsStageBytes;
   static constexpr int kBarriers = kTileInfoBegin + num_tile_infos(C) * C.warpgroups * kTileInfoBytes;
+  static_assert(C.options == 0 || kStatsBytes + int{sizeof(StepInfo)} <= kStatsStageBytes);
   static_assert(kStats % kTmaAlignment == 0 && kBarriers + 8 * num_barriers(C) == shared_bytes(C));
 
   // Named barriers: the first ID of each kind. ID 0 is __syncthreads.
@@ -52,11 +59,22 @@ struct DqPipeline {
   }
   __device__ KTile k(int stage) const { return {memory + kKeys + stage * KTile::kBytes}; }
   __device__ VTile v(int stage) const { return {memory + kValues + stage * VTile::kBytes}; }
+  __device__ BiasTile bias(int stage, int group) const {
+    return {memory + kBiases + (stage * C.warpgroups + group) * BiasTile::kBytes};
+  }
+  __device__ KeyMaskTile mask(int stage, int group, bool has_rows = true) const {
+    return {memory + kMasks + (stage * C.warpgroups + group) * kMaskTileBytes, has_rows};
+  }
   __device__ unsigned stats_address(int group, unsigned round) const {
     return memory + kStats + query_stage(group, round) * kStatsStageBytes;
   }
   __device__ const float* stats(int group, unsigned round) const {
     return static_cast<const float*>(__cvta_shared_to_generic(stats_address(group, round)));
+  }
+
+  // Of the query tile's head, with options; written like the TileInfo.
+  __device__ StepInfo& step_info(int group, unsigned round) const {
+    return *static_cast<StepInfo*>(__cvta_shared_to_generic(stats_address(group, round) + kStatsBytes));
   }
 
   // Written before the arrival on q_full, and therefore visible to threads that have waited for q_full.

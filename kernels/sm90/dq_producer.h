@@ -2,11 +2,35 @@
 // one counts tiles.
 #pragma once
 
+#include "sm90/backward_options.h"
 #include "sm90/dq_pipeline.h"
 #include "sm90/tile_scheduler.h"
 #include "sm90/tma_load.h"
 
 namespace cuflash {
+
+// K, and the bias and mask of the queries of every consumer warpgroup.
+template <Sm90DqConfig C>
+__device__ __forceinline__ void load_keys_and_masks(const Sm90BackwardParams& p, const DqPipeline<C>& pipeline,
+                                                    const WorkTile<C>& work, int stage, int tile) {
+  const AttentionParams& a = p.backward.attention;
+  const unsigned full = pipeline.k_full(stage);
+  const int key = tile * C.tile_k;
+  unsigned bytes = DqPipeline<C>::KTile::kBytes;
+  if constexpr ((C.options & kBias) != 0) bytes += C.warpgroups * box_bytes(a.bias, bias_tile_bytes(C));
+  if constexpr ((C.options & kMaskTensor) != 0) bytes += C.warpgroups * box_bytes(a.mask, mask_tile_bytes(C));
+  mbarrier_arrive_expect_tx(full, bytes);
+  tma_load_panels(pipeline.k(stage), p.dq_k, a.k, full, static_cast<int>(work.sequence.k_begin) + key, work.head_k(a),
+                  work.b);
+#pragma unroll
+  for (int group = 0; group < C.warpgroups; ++group) {
+    const int first = work.q_first + group * kWarpgroupRows;
+    if constexpr ((C.options & kBias) != 0)
+      tma_load_bias(pipeline.bias(stage, group), p.bias, a.bias, full, key, first, work.h, work.b);
+    if constexpr ((C.options & kMaskTensor) != 0)
+      tma_load_mask(pipeline.mask(stage, group), p.mask, a.mask, full, key, first, work.h, work.b);
+  }
+}
 
 // Called by one thread. K of a tile is loaded before its V, the order in which the consumers use them.
 template <Sm90DqConfig C>
@@ -24,13 +48,22 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90BackwardParams& p
     for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile) {
       const int row = first + tile * C.tile_k;
       mbarrier_wait(pipeline.k_empty(keys.stage), keys.phase ^ 1);
-      tma_load_tile(pipeline.k(keys.stage), p.dq_k, a.k, pipeline.k_full(keys.stage), row, head, work.b);
+      if constexpr ((C.options & (kBias | kMaskTensor)) != 0)
+        load_keys_and_masks<C>(p, pipeline, work, keys.stage, tile);
+      else tma_load_tile(pipeline.k(keys.stage), p.dq_k, a.k, pipeline.k_full(keys.stage), row, head, work.b);
       keys.advance();
       mbarrier_wait(pipeline.v_empty(values.stage), values.phase ^ 1);
       tma_load_tile(pipeline.v(values.stage), p.dq_v, a.v, pipeline.v_full(values.stage), row, head, work.b);
       values.advance();
     }
   }
+}
+
+// What the options of a head need, read once per query tile.
+template <Sm90DqConfig C>
+__device__ __forceinline__ void write_step_info(StepInfo& info, const AttentionParams& a, int b, int h) {
+  if constexpr ((C.options & kAlibi) != 0) info.slope = slope_log2(a, b, h);
+  if constexpr ((C.options & kDropout) != 0) info.stream = stream_of(a, b, h);
 }
 
 // Called by one lane per consumer warpgroup. Rows beyond a length are loaded as they are, since a row of dQ depends on
@@ -46,6 +79,7 @@ __device__ __forceinline__ void load_queries(const Sm90BackwardParams& p, const 
     const int group = new_thread_id() % 32;  // read here, so that nothing derived from it stays in registers
     TileInfo& info = pipeline.info(group, scheduler.round);
     write_tile_info(info, a, WorkTile<C>(a, scheduler.tile(p.tile_order)), group);
+    if constexpr (BackwardOptions<C.element, C.options>::kMasksAll) info.full_end = info.full_begin;
     mbarrier_wait(pipeline.q_empty(group, scheduler.round), pipeline.query_phase(scheduler.round) ^ 1);
     const unsigned full = pipeline.q_full(group, scheduler.round);
     if (info.rows_end == 0 || info.own_begin == info.own_end) {
@@ -55,6 +89,7 @@ __device__ __forceinline__ void load_queries(const Sm90BackwardParams& p, const 
     const auto q = pipeline.q(group, scheduler.round);
     const auto dout = pipeline.dout(group, scheduler.round);
     const int row = info.q_begin + info.q_first;
+    if constexpr (C.options != 0) write_step_info<C>(pipeline.step_info(group, scheduler.round), a, info.b, info.h);
     mbarrier_arrive_expect_tx(full, q.kBytes + dout.kBytes + pipeline.kStatsBytes);
     tma_load_panels(q, p.q, a.q, full, row, info.h, info.b);
     tma_load_panels(dout, p.dout, p.backward.dout, full, row, info.h, info.b);

@@ -2,9 +2,13 @@
 // columns.
 #pragma once
 
+#include "attn/score.h"
 #include "portable/backward/exponentiate.h"
 #include "ptx/warpgroup.h"
+#include "sm90/backward_options.h"
 #include "sm90/lane_coord.h"
+#include "sm90/pair_bits.h"
+#include "sm90/step_info.h"
 #include "sm90/tile_info.h"
 
 namespace cuflash {
@@ -16,6 +20,8 @@ struct DqScores {
   static constexpr int kKeyTiles = C.tile_k / 8, kSteps = C.tile_k / 16;
   using Scores = Accumulator<float>[kKeyTiles];
   using OperandA = unsigned[kSteps][4];  // A operand of the wgmma that reduces over keys
+  using Options = BackwardOptions<E, C.options>;
+  static_assert(C.options == 0 || C.tile_k == 64);  // one bit per pair
 
   // Element e of tile n in row r = 0, 1 of a lane.
   static __device__ __forceinline__ float& at(Scores& s, int r, int n, int e) { return s[n].x[2 * r + e]; }
@@ -52,7 +58,97 @@ struct DqScores {
         for (int e = 0; e < 2; ++e) at(s, r, n, e) = exp2_of(at(s, r, n, e) * factor - rows.lse[r]);
     if constexpr (kApplyMask) hide(s, mask_of(a, info, tile));
   }
-  // The same for rows whose LSE may be large; see exponentiate_any_size in portable/backward/exponentiate.h.
+  // With options: replaces scores by the factors of dS.
+  template <bool kApplyMask>
+  static __device__ __forceinline__ void exponentiate_pairs(Scores& s, const Sm90BackwardParams& p,
+                                                            const TileInfo& info, const StepInfo& head, int tile,
+                                                            const Rows& rows, unsigned lane_bias, unsigned seen) {
+    const AttentionParams& a = p.backward.attention;
+    float slope = 0, distance = 0;
+    if constexpr (Options::kHasAlibi) slope = head.slope, distance = lane_distance(info, tile);
+    replace_by_factors(s, lane_bias, kept_pairs_of(a, info, head, tile),
+                       [&](float dot, float bias, int r, int n, int e) {
+                         float shift = -rows.lse[r];
+                         if constexpr (Options::kHasBias) shift += bias * static_cast<float>(kLog2e);
+                         if constexpr (Options::kHasAlibi)
+                           shift -= slope * fabsf(distance + static_cast<float>(8 * r - 8 * n - e));
+                         return Options::exponent(p, dot, shift);
+                       });
+    if constexpr (kApplyMask) hide(s, seen & visible_pairs(a, info, tile));
+  }
+  // The same for rows whose LSE may be large, from scores that are computed as forward computes them.
+  static __device__ __forceinline__ void exponentiate_pairs_guarded(Scores& s, const Sm90BackwardParams& p,
+                                                                    const TileInfo& info, const StepInfo& head,
+                                                                    int tile, const float* stats, unsigned lane_bias,
+                                                                    unsigned seen) {
+    const AttentionParams& a = p.backward.attention;
+    const int row = lane_coord().row;
+    const float distance = Options::kHasAlibi ? lane_distance(info, tile) : 0;
+    const ScoreOptions<E, C.options, OptionSet::exact> options(a, info.sequence(), info.b, info.h);
+    const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(kShared));
+    replace_by_factors(
+        s, lane_bias, kept_pairs_of(a, info, head, tile),
+        [&](float dot, float bias, int r, int n, int e) -> typename Options::Exponent {
+          const int query = row + 8 * r;
+          const bool large = (large_rows[query / 32] >> query % 32 & 1) != 0;
+          float t = options.argument(dot);
+          if constexpr (Options::kHasSoftcap) t = options.tanh_value(t);
+          const float penalty =
+              Options::kHasAlibi ? options.penalty(distance + static_cast<float>(8 * r - 8 * n - e)) : 0;
+          return {guarded_exponent(options, options.score(t, penalty, bias), stats[lse_at(kShared, query)], large),
+                  Options::kHasSoftcap ? 1 - t * t : 1};
+        });
+    hide(s, seen & visible_pairs(a, info, tile));
+  }
+  // exponent(dot, bias, r, n, e) returns the exponent of a pair, and the derivative of softcap. lane_bias: shared
+  // address of the lane's part of the bias, for ldmatrix; its 16-byte pieces are swizzled.
+  template <class Exponent>
+  static __device__ __forceinline__ void replace_by_factors(Scores& s, unsigned lane_bias, unsigned kept,
+                                                            Exponent exponent) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      unsigned biases[4] = {};
+      if constexpr (Options::kHasBias) ldmatrix_x4(lane_bias ^ step * 32, biases);
+#pragma unroll
+      for (int m = 0; m < 4; ++m)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int n = 2 * step + m / 2, r = m % 2;
+          float& x = at(s, r, n, e);
+          const float bias = widen<E>(static_cast<unsigned short>(e == 0 ? biases[m] : biases[m] >> 16));
+          const typename Options::Exponent pair = exponent(x, bias, r, n, e);
+          const float factor = exp2_of(pair.value) * pair.slope;
+          x = !Options::kHasDropout || (kept & pair_bit(r, n, e)) != 0 ? factor : -factor;
+        }
+    }
+  }
+  static __device__ __forceinline__ unsigned visible_pairs(const AttentionParams& a, const TileInfo& info, int tile) {
+    const auto mask = mask_of(a, info, tile);
+    const auto bits = [&](int r) { return columns_between(mask.low + 8 * r, min(mask.high + 8 * r, mask.length)); };
+    return bits(0) | bits(1) << 16;
+  }
+  static __device__ __forceinline__ void hide(Scores& factors, unsigned seen) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          at(factors, r, n, e) = (seen & pair_bit(r, n, e)) != 0 ? at(factors, r, n, e) : 0.0f;
+  }
+  // Position of the lane's first query minus that of its first key.
+  static __device__ __forceinline__ float lane_distance(const TileInfo& info, int tile) {
+    const LaneCoord lane = lane_coord();
+    return static_cast<float>(int64{info.q_first} + info.shift - int64{tile} * C.tile_k + lane.row - lane.column);
+  }
+  static __device__ __forceinline__ unsigned kept_pairs_of(const AttentionParams& a, const TileInfo& info,
+                                                           const StepInfo& head, int tile) {
+    if constexpr (!Options::kHasDropout) return 0;
+    const LaneCoord lane = lane_coord();
+    return kept_pairs<true>(head.stream, a.dropout_threshold, info.q_first + lane.row, tile * C.tile_k + lane.column);
+  }
+  // The same for rows whose LSE may be large, without options; see exponentiate_any_size in
+  // portable/backward/exponentiate.h.
   static __device__ __forceinline__ void exponentiate_any_size(Scores& s, const AttentionParams& a,
                                                                const TileInfo& info, int tile, const float* stats,
                                                                float factor) {
@@ -98,10 +194,11 @@ struct DqScores {
     return (first < info.len_q && !(zero[0] == 0)) || (first + 8 < info.len_q && !(zero[1] == 0));
   }
 
-  // dS = P (dP - delta), converted to 16 bits. A probability of exactly 0, hidden or underflowed, yields 0 whatever dP
-  // is; a fully visible tile does not need that select.
+  // dS = P (dP - delta), converted to 16 bits, from P or the factors of dS. A probability of exactly 0, hidden or
+  // underflowed, yields 0 whatever dP is; a fully visible tile does not need that select.
   template <bool kApplyMask>
-  static __device__ __forceinline__ void differentiate(OperandA& ds, Scores& probs, Scores& dp, const Rows& rows) {
+  static __device__ __forceinline__ void differentiate(OperandA& ds, Scores& probs, Scores& dp, const Rows& rows,
+                                                       float keep) {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
@@ -110,7 +207,7 @@ struct DqScores {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const float prob = at(probs, r, n, e);
-          d[e] = prob * (at(dp, r, n, e) - rows.delta[r]);
+          d[e] = Options::gradient(prob, at(dp, r, n, e), rows.delta[r], keep);
           if (kApplyMask && prob == 0) d[e] = 0;
         }
         ds[n / 2][n % 2 * 2 + r] = pack<E>(d[0], d[1]);
@@ -118,7 +215,8 @@ struct DqScores {
   }
 
   // The same with P as a 16-bit operand, which frees the score registers for dP.
-  static __device__ __forceinline__ void differentiate_narrow(OperandA& probs, Scores& dp, const float* stats) {
+  static __device__ __forceinline__ void differentiate_narrow(OperandA& probs, Scores& dp, const float* stats,
+                                                              float keep) {
     const float* delta = stats + delta_at(kShared, lane_coord().row);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -129,7 +227,7 @@ struct DqScores {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const float prob = widen<E>(static_cast<unsigned short>(e == 0 ? two : two >> 16));
-          d[e] = prob == 0 ? 0.0f : prob * (at(dp, r, n, e) - delta[8 * r]);
+          d[e] = prob == 0 ? 0.0f : Options::gradient(prob, at(dp, r, n, e), delta[8 * r], keep);
         }
         two = pack<E>(d[0], d[1]);
       }

@@ -16,7 +16,7 @@ template <Sm90BackwardConfig C>
 struct KeyConsumer : KeyScores<C> {
   using Base = KeyScores<C>;
   using Base::E, Base::kShared, Base::kSteps, Base::lane_coord;
-  using typename Base::Scores, typename Base::OperandA;
+  using typename Base::Scores, typename Base::OperandA, typename Base::Options;
   static constexpr int kFlag = flag_at(kShared);
   static_assert(size_of(E) == 2 && C.dim_qk % 32 == 0 && C.dim_v % 32 == 0);
   using Pipeline = BackwardPipeline<C>;
@@ -44,7 +44,7 @@ struct KeyConsumer : KeyScores<C> {
     lane_ds = pipeline.ds_tile(0).piece(lane / 16 * 8 + lane % 8, thread / 32 * 16 + lane / 8 % 2 * 8);
   }
 
-  __device__ __forceinline__ const TaskCoord& task() const { return pipeline.task(keys.slot()); }
+  __device__ __forceinline__ const KeyTask& task() const { return pipeline.task(keys.slot()); }
 
   // s = the warpgroup's rows of `keys` times `rows`.
   template <int kColumns>
@@ -68,6 +68,9 @@ struct KeyConsumer : KeyScores<C> {
     Base::load_rows(delta, lane_stats + stage * Pipeline::kStatsStageBytes + 4 * Base::kDelta);
   }
 
+  __device__ __forceinline__ unsigned lane_delta(int stage) const {
+    return lane_stats + stage * Pipeline::kStatsStageBytes + 4 * Base::kDelta;
+  }
   // Without dQ there is a single buffer, for P of tiles whose dV is accumulated with a select.
   __device__ __forceinline__ int ds_buffer() const { return C.dq ? buffer : 0; }
   // Stores the operand into the warp's columns of a dS buffer, which has one row per query.
@@ -75,6 +78,41 @@ struct KeyConsumer : KeyScores<C> {
     const unsigned address = lane_ds + ds_buffer() * Pipeline::DsTile::kBytes;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) stmatrix_x4_trans(address + step * 16 * kPanelRowBytes, probs[step]);
+  }
+
+  // Factors of dS in the buffer that dS is written to later. Lanes read what lanes of their own warp have written.
+  __device__ __forceinline__ void store_factors(int step, const unsigned (&factors)[4]) const {
+    stmatrix_x4_trans(lane_ds + ds_buffer() * Pipeline::DsTile::kBytes + step * 16 * kPanelRowBytes, factors);
+  }
+  __device__ __forceinline__ void load_factors(int step, unsigned (&factors)[4]) const {
+    ldmatrix_x4_trans(lane_ds + ds_buffer() * Pipeline::DsTile::kBytes + step * 16 * kPanelRowBytes, factors);
+  }
+  __device__ __forceinline__ const StepInfo& step_info() const { return pipeline.step_info(queries.stage); }
+  __device__ __forceinline__ typename Base::GuardedExponents guarded_exponents() const {
+    return {a, task(), step_info(), pipeline.stats(queries.stage),
+            lane_stats + queries.stage * Pipeline::kStatsStageBytes};
+  }
+  // The lane's part of the current stage's bias.
+  __device__ __forceinline__ typename Base::LaneBias lane_bias() const {
+    if constexpr (!Options::kHasBias) return {};
+    const auto bias = pipeline.bias(queries.stage);
+    if (a.bias.row_stride != 0) return {lane_ds - pipeline.ds_tile(0).address + bias.address, 16 * kPanelRowBytes};
+    const int thread = new_thread_id() % (kWarpgroupThreads * C.warpgroups);
+    return {bias.piece(0, thread / 32 * 16 + thread / 8 % 2 * 8), 0};
+  }
+  // Decisions of dropout for the current stage.
+  __device__ __forceinline__ unsigned kept_pairs() const { return Base::kept_pairs_of(a, task(), step_info()); }
+  __device__ __forceinline__ void correct_alibi(Scores& s) const {
+    if constexpr (Options::kAffineAlibi) typename Base::Alibi(step_info()).correct(s);
+  }
+  // Pairs that are selected in P, by position if the tile is masked, and by the mask tensor.
+  __device__ __forceinline__ unsigned seen_pairs(bool masked, int step) const {
+    return tensor_mask() & (masked ? Base::visible_pairs(a, task(), uniform(task().visited.tile(step))) : ~0u);
+  }
+  __device__ __forceinline__ unsigned tensor_mask() const {
+    return Options::kHasMask
+               ? pipeline.mask(queries.stage, group, a.mask.row_stride != 0).pairs_of_keys(new_thread_id())
+               : ~0u;
   }
 
   // Zeroes non-finite elements of Q before dS^T Q: a dS of 0 would not stop a NaN, and a key that sees the element has
@@ -144,12 +182,17 @@ struct KeyConsumer : KeyScores<C> {
     const float* stats = pipeline.stats(queries.stage);
     // A hidden score of -inf becomes a probability of 0 only if the scale is positive.
     const bool may_mask = step < num_masked,
-               guarded = has_large_rows<kShared>(stats) || (may_mask && (stats[kFlag] != 0 || !(p.scale_log2 > 0)));
+               guarded = has_large_rows<kShared>(stats) ||
+                         (may_mask && (stats[kFlag] != 0 || (!Options::kSelectsP && !(p.scale_log2 > 0))));
     TileMode mode = guarded ? TileMode::guarded : TileMode::full;
     if (may_mask && !guarded) {
       const TaskCoord& coord = task();
       const int64 first = coord.k_first + group * kWarpgroupRows;
       mode = tile_mode<kShared>(a, coord.sequence, {first, first + kWarpgroupRows}, coord.visited.tile(step));
+      // LSE hides queries beyond the sequence only if their scores are numbers.
+      if constexpr (Options::kMasksAll)
+        if (mode == TileMode::full && (int64{coord.visited.tile(step)} + 1) * C.tile_q > coord.sequence.len_q)
+          mode = TileMode::masked;
     }
     return static_cast<TileMode>(uniform(static_cast<int>(mode)));
   }
@@ -160,16 +203,37 @@ struct KeyConsumer : KeyScores<C> {
     for (int n = 0; n < kTiles; ++n) acc[n] = {};
     fence_operands(acc);
   }
+  // Stores or adds the accumulators of a part to the sums of its 64 keys, unscaled. The padding of dim as well: it is
+  // zero.
   template <int kTiles>
-  __device__ __forceinline__ void store_rows(const RowsView& rows, const Accumulator<float> (&acc)[kTiles],
+  __device__ __forceinline__ void sum_rows(float* sums, const Accumulator<float> (&acc)[kTiles]) const {
+    const int thread = new_thread_id() % kWarpgroupThreads, row = thread / 32 * 16;
+    if (group * kWarpgroupRows + row >= task().written) return;
+    float* to = sums + ((sums_tile(p.backward, task()) + group) * (kSumKeys / 16) + row / 16) * (kTiles * 128) + thread % 32 * 4;
+    const bool adds = p.backward.part_tiles == 0;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+      if (adds) add_four_to_global(to + n * 128, acc[n].x, true);
+      else store_to_global(to + n * 128, acc[n].x);
+  }
+  // sums: null, or the sums of all parts.
+  template <int kTiles>
+  __device__ __forceinline__ void store_rows(const RowsView& rows, float* sums, const Accumulator<float> (&acc)[kTiles],
                                              float factor, int dim) const {
-    const TaskCoord& coord = task();
+    const KeyTask& coord = task();
     const LaneCoord lane = lane_coord();
     if (!rows.data) return;
+    if (sums) {
+      sum_rows(sums, acc);
+      return;
+    }
     const RowStore<E, kTiles> store{
         acc, {factor, factor}, {lane.row < coord.written, lane.row + 8 < coord.written}, lane.column / 2, dim};
     store.to_global(rows, offset_of(rows, coord.b, coord.head_k, coord.sequence.k_begin + coord.k_first + lane.row));
   }
+
+  // P of kept pairs is multiplied by 1 / (1 - dropout_p) when dV is stored.
+  __device__ __forceinline__ float dv_factor() const { return Options::kHasDropout ? p.factors.keep : 1.0f; }
 
   // Persistent loop over key tiles.
   template <class Derived>

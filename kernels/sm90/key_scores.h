@@ -2,10 +2,14 @@
 // queries are columns.
 #pragma once
 
+#include "attn/score.h"
 #include "portable/backward/exponentiate.h"
 #include "portable/backward/visited_queries.h"
 #include "ptx/warpgroup.h"
+#include "sm90/backward_options.h"
 #include "sm90/lane_coord.h"
+#include "sm90/pair_bits.h"
+#include "sm90/step_info.h"
 
 namespace cuflash {
 
@@ -17,6 +21,7 @@ struct KeyScores {
   static constexpr int kDelta = delta_at(kShared, 0);
   using Scores = Accumulator<float>[1][kQueryTiles];
   using OperandA = unsigned[kSteps][4];  // A operand of the wgmma that reduces over queries
+  using Options = BackwardOptions<E, C.options>;
 
   // Within the key tile: keys are rows.
   static __device__ __forceinline__ LaneCoord lane_coord() {
@@ -35,6 +40,22 @@ struct KeyScores {
         const bool seen = query >= visible.begin[0][x / 2] && query < visible.end[0][x / 2];
         s[0][n].x[x] = seen ? s[0][n].x[x] : minus_infinity<float>();
       }
+  }
+
+  // The same as bits, of pairs that are selected later.
+  static __device__ __forceinline__ unsigned visible_pairs(const AttentionParams& a, const TaskCoord& coord, int tile) {
+    const LaneCoord lane = lane_coord();
+    const VisibleQueries<kShared> visible(a, coord.sequence, tile * C.tile_q, coord.k_first, lane.row);
+    const auto bits = [&](int r) {
+      return columns_between(visible.begin[0][r] - lane.column, visible.end[0][r] - lane.column);
+    };
+    return bits(0) | bits(1) << 16;
+  }
+  static __device__ __forceinline__ unsigned kept_pairs_of(const AttentionParams& a, const TaskCoord& coord,
+                                                           const StepInfo& info) {
+    if constexpr (!Options::kHasDropout) return 0;
+    const LaneCoord lane = lane_coord();
+    return kept_pairs<false>(info.stream, a.dropout_threshold, coord.k_first + lane.row, info.q_first + lane.column);
   }
 
   // Element x of tile n.
@@ -70,6 +91,158 @@ struct KeyScores {
       probs[n / 2][n % 2 * 2] = pack<E>(p[0], p[1]), probs[n / 2][n % 2 * 2 + 1] = pack<E>(p[2], p[3]);
     }
   }
+  // A lane's part of a bias tile, for ldmatrix.
+  struct LaneBias {
+    unsigned address;
+    int stride;  // in bytes, of 16 queries; 0: all queries have the same bias
+  };
+  // With options. exponent(dot, bias, n, x) returns the exponent of a pair, and the derivative of softcap. P of dropped
+  // pairs is 0 in probs; on_factors(step, factors) gets the factors of dS, in kStored.
+  template <Element kStored, bool kSelects, class Exponent, class OnFactors>
+  static __device__ __forceinline__ void exponentiate_pairs(OperandA& probs, const Scores& s, LaneBias bias_rows,
+                                                            unsigned seen, unsigned kept, Exponent exponent,
+                                                            OnFactors on_factors) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      unsigned factors[4], biases[4] = {};
+      if constexpr (Options::kHasBias) ldmatrix_x4_trans(bias_rows.address + step * bias_rows.stride, biases);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int n = 2 * step + half;
+        float prob[4], factor[4];
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          const unsigned bit = pair_bit(x / 2, n, x % 2);
+          const unsigned two = biases[2 * half + x / 2];
+          const float bias = widen<E>(static_cast<unsigned short>(x % 2 == 0 ? two : two >> 16));
+          const typename Options::Exponent v = exponent(s[0][n].x[x], bias, n, x);
+          prob[x] = exp2_of(v.value);
+          factor[x] = prob[x] * v.slope;
+          if constexpr (kSelects) {
+            prob[x] = (seen & bit) != 0 ? prob[x] : 0.0f;
+            factor[x] = (seen & bit) != 0 ? factor[x] : 0.0f;
+          }
+          if constexpr (Options::kHasDropout) {
+            factor[x] = (kept & bit) != 0 ? factor[x] : -factor[x];
+            prob[x] = (kept & bit) != 0 ? prob[x] : 0.0f;
+          }
+        }
+        probs[step][2 * half] = pack<E>(prob[0], prob[1]), probs[step][2 * half + 1] = pack<E>(prob[2], prob[3]);
+        factors[2 * half] = pack<kStored>(factor[0], factor[1]);
+        factors[2 * half + 1] = pack<kStored>(factor[2], factor[3]);
+      }
+      on_factors(step, factors);
+      __syncwarp();
+    }
+  }
+  // ALiBi: the part of the lane's first key is added to the LSE, if the exponent is linear in the dot product.
+  struct Alibi {
+    const StepInfo& info;
+    float distance;  // of the lane's first pair
+
+    __device__ __forceinline__ explicit Alibi(const StepInfo& info) : info(info) {
+      const LaneCoord lane = lane_coord();
+      distance = info.distance + static_cast<float>(lane.column - lane.row);
+    }
+    static __device__ __forceinline__ float offset(int n, int x) {
+      return static_cast<float>(8 * n + x % 2 - x / 2 * 8);
+    }
+    __device__ __forceinline__ void add_to(RowValues& lse) const {
+#pragma unroll
+      for (int n = 0; n < kQueryTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) lse[n].x[e] += info.slope * (distance + offset(n, e));
+    }
+    // Adds the part of the lane's second key, which is 8 further to the right, to the dot products. Keys after a query,
+    // if any are visible, have got a bonus instead of a penalty so far.
+    __device__ __forceinline__ void correct(Scores& s) const {
+      const float slope = info.dot_slope;
+      const bool crosses = uniform(info.crosses);
+#pragma unroll
+      for (int n = 0; n < kQueryTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) s[0][n].x[2 + e] += 8 * slope;
+      if (!crosses) return;
+#pragma unroll
+      for (int n = 0; n < kQueryTiles; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) s[0][n].x[x] += 2 * slope * fminf(distance + offset(n, x), 0.0f);
+    }
+    __device__ __forceinline__ float penalty(int n, int x) const { return info.slope * fabsf(distance + offset(n, x)); }
+  };
+  // What the exponents of a tile need beside its scores.
+  struct RowState {
+    RowValues lse;
+    unsigned kept;  // decisions of dropout
+
+    __device__ __forceinline__ void add_options(const StepInfo& info) {
+      if constexpr (!Options::kAffineAlibi) return;
+      Alibi(info).add_to(lse);
+    }
+  };
+  // Exponents of a tile without large LSE.
+  struct Exponents {
+    const Sm90BackwardParams& p;
+    const RowState& rows;
+    const StepInfo& info;
+
+    __device__ __forceinline__ typename Options::Exponent operator()(float dot, float bias, int n, int x) const {
+      float shift = -rows.lse[n].x[x % 2];
+      if constexpr (Options::kHasAlibi && !Options::kAffineAlibi) shift -= Alibi(info).penalty(n, x);
+      if constexpr (Options::kHasBias) shift += bias * static_cast<float>(kLog2e);
+      return Options::exponent(p, dot, shift);
+    }
+  };
+  // The same for rows whose LSE may be large, from scores that are computed as forward computes them.
+  struct GuardedExponents {
+    ScoreOptions<E, C.options, OptionSet::exact> options;
+    unsigned lane_lse;  // shared address of LSE of the lane's first query
+    unsigned large[2];  // rows with a large LSE, from the lane's first query on: of the first and the last 32 queries
+    float distance;     // of the lane's first pair
+
+    __device__ __forceinline__ GuardedExponents(const AttentionParams& a, const TaskCoord& coord, const StepInfo& info,
+                                                const float* stats, unsigned lane_lse)
+        : options(a, coord.sequence, coord.b, info.head), lane_lse(lane_lse) {
+      const LaneCoord lane = lane_coord();
+      const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(kShared));
+      for (int half = 0; half < 2; ++half) large[half] = large_rows[half] >> lane.column;
+      distance = Options::kHasAlibi ? info.distance + static_cast<float>(lane.column - lane.row) : 0;
+    }
+    __device__ __forceinline__ typename Options::Exponent operator()(float dot, float bias, int n, int x) const {
+      float lse[2], t = options.argument(dot);
+      load_pair_from_shared(lane_lse + 32 * n, lse[0], lse[1]);
+      if constexpr (Options::kHasSoftcap) t = options.tanh_value(t);
+      const float penalty = Options::kHasAlibi ? options.penalty(distance + Alibi::offset(n, x)) : 0;
+      const float score = options.score(t, penalty, bias);
+      return {guarded_exponent(options, score, lse[x % 2], (large[n / 4] >> (n % 4 * 8 + x % 2) & 1) != 0),
+              Options::kHasSoftcap ? 1 - t * t : 1};
+    }
+  };
+  // dS from dP, converted to 16 bits. factors_of(step, factors) returns the factors of dS, in kStored.
+  template <Element kStored, class FactorsOf>
+  static __device__ __forceinline__ void differentiate_pairs(OperandA& ds, const Scores& dp, unsigned lane_delta,
+                                                             float keep, bool masked, FactorsOf factors_of) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      unsigned factors[4];
+      float delta[2];
+      factors_of(step, factors);
+#pragma unroll
+      for (int m = 0; m < 4; ++m) {
+        const int n = 2 * step + m / 2;
+        float d[2];
+        if (m % 2 == 0) load_pair_from_shared(lane_delta + 32 * n, delta[0], delta[1]);
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          d[e] = Options::gradient(widen<kStored>(static_cast<unsigned short>(e == 0 ? factors[m] : factors[m] >> 16)),
+                                   dp[0][n].x[m % 2 * 2 + e], delta[e], keep);
+        ds[step][m] = pack<E>(d[0], d[1]);
+        if (masked)
+          ds[step][m] &= kStored == Element::bf16 ? not_zero_mask_bf16(factors[m]) : not_zero_mask_f16(factors[m]);
+      }
+    }
+  }
+
   // dS = P (dP - delta), converted to 16 bits.
   static __device__ __forceinline__ void differentiate_and_narrow(OperandA& ds, const Scores& dp, const OperandA& probs,
                                                                   const RowValues& delta) {

@@ -17,7 +17,7 @@ template <Sm90BackwardConfig C>
 struct SplitConsumer : KeyConsumer<C> {
   using Base = KeyConsumer<C>;
   using Base::kSteps, Base::iteration, Base::count, Base::pipeline, Base::task;
-  using typename Base::Pipeline, typename Base::OperandA;
+  using typename Base::Pipeline, typename Base::OperandA, typename Base::Options;
 
   static constexpr Element kExchanged = Element::f16;
 
@@ -76,18 +76,29 @@ struct DvConsumer : SplitConsumer<C> {
   using Base::a, Base::p, Base::pipeline, Base::queries, Base::iteration, Base::count, Base::buffer;
   using Base::kShared, Base::kSteps;
   using Base::lane_coord, Base::lane_p;
-  using typename Base::Pipeline, typename Base::Scores, typename Base::OperandA;
+  using typename Base::Pipeline, typename Base::Scores, typename Base::OperandA, typename Base::Options;
+  // The type of P where dV is accumulated with a select. With options the exchange has the factors of dS.
+  static constexpr Element kSelected = C.options == 0 ? Base::kExchanged : C.element;
 
   Accumulator<float> dv[C.dim_v / 8];
 
   using Base::Base;
 
   __device__ __forceinline__ void send_p(const OperandA& probs) const {
+    wait_p_free();
+    write_p(probs);
+    signal_p();
+  }
+  __device__ __forceinline__ void wait_p_free() const {
     if (iteration >= kDsStages) named_barrier_sync(Pipeline::p_read(buffer), Pipeline::kPair);
+  }
+  __device__ __forceinline__ void write_p(const OperandA& probs) const {
     const unsigned to = lane_p + buffer * Pipeline::DsTile::kBytes;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
       Base::slot(to + step * Base::kSlotBytes) = {probs[step][0], probs[step][1], probs[step][2], probs[step][3]};
+  }
+  __device__ __forceinline__ void signal_p() const {
     named_barrier_arrive(Pipeline::p_written(buffer), Pipeline::kPair);
   }
   // P of the lane's key r and a query, as sent by a lane of the same quad.
@@ -95,8 +106,7 @@ struct DvConsumer : SplitConsumer<C> {
     const int thread = new_thread_id() / 4 * 4 + query % 8 / 2;
     const unsigned address =
         Base::slot_address(pipeline.p_tile(buffer), thread, query / 16) + (query / 8 % 2 * 2 + r) * 4;
-    return widen<Base::kExchanged>(
-        *static_cast<const unsigned short*>(__cvta_shared_to_generic(address + query % 2 * 2)));
+    return widen<kSelected>(*static_cast<const unsigned short*>(__cvta_shared_to_generic(address + query % 2 * 2)));
   }
 
   // Loads LSE only when it is needed. Early loads of shared memory compete with those of the other warpgroups: loading
@@ -107,24 +117,69 @@ struct DvConsumer : SplitConsumer<C> {
     Base::exponentiate(s, lse, p.scale_log2);
   }
 
+  __device__ __forceinline__ void accumulate_selected() {
+    Base::accumulate_selected(dv, pipeline.dout(queries.stage), [this](int query, int r) { return sent_p(query, r); });
+  }
+  // P, and the factors of dS for the other warpgroup. If dV is accumulated with a select, that happens here, from P in
+  // the place of the factors.
+  template <TileMode kMode>
+  __device__ __forceinline__ void exponentiate_options(OperandA& probs, Scores& s, int tile) {
+    constexpr bool kSelects = Options::kSelectsP || kMode == TileMode::guarded;
+    OperandA sent;
+    const auto keep = [&](int step, const unsigned(&factors)[4]) {
+#pragma unroll
+      for (int n = 0; n < 4; ++n) sent[step][n] = factors[n];
+    };
+    const unsigned kept = Base::kept_pairs();
+    unsigned seen = Base::tensor_mask();
+    if constexpr (kSelects && kMode != TileMode::full) seen &= Base::visible_pairs(a, Base::task(), tile);
+    if constexpr (kMode == TileMode::guarded) {
+      Base::template exponentiate_pairs<Base::kExchanged, kSelects>(probs, s, Base::lane_bias(), seen, kept,
+                                                                    Base::guarded_exponents(), keep);
+    } else {
+      typename Base::RowState rows;
+      Base::load_lse(rows.lse, queries.stage);
+      rows.add_options(Base::step_info());
+      if (!kSelects && kMode != TileMode::full) Base::hide(s, a, Base::task(), tile);
+      Base::correct_alibi(s);
+      Base::template exponentiate_pairs<Base::kExchanged, kSelects>(
+          probs, s, Base::lane_bias(), seen, kept, typename Base::Exponents{p, rows, Base::step_info()}, keep);
+    }
+    if (kMode != TileMode::guarded || !uniform(pipeline.stats(queries.stage)[Base::kFlag] != 0)) return send_p(sent);
+    wait_p_free();
+    write_p(probs);
+    __syncwarp();
+    Base::wait_for_douts();
+    accumulate_selected();
+    __syncwarp();
+    write_p(sent);
+    signal_p();
+  }
+
   template <TileMode kMode>
   __device__ __forceinline__ TileMode visit(Scores& s, int tile, int next_step) {
     const int stage = queries.stage;
     const float* stats = pipeline.stats(stage);
     OperandA probs;
-    if constexpr (kMode != TileMode::full) Base::hide(s, a, Base::task(), tile);
-    if constexpr (kMode == TileMode::guarded)
-      exponentiate_any_size<kShared, kMode>(s, stats, lane_coord().column, static_cast<float>(a.scale), p.scale_log2);
-    else exponentiate_rows(s, stage);
-    narrow<Base::kExchanged>(probs, s[0]);
-    send_p(probs);
-    narrow<C.element>(probs, s[0]);
+    if constexpr (C.options == 0) {
+      if constexpr (kMode != TileMode::full) Base::hide(s, a, Base::task(), tile);
+      if constexpr (kMode == TileMode::guarded)
+        exponentiate_any_size<kShared, kMode>(s, stats, lane_coord().column, static_cast<float>(a.scale), p.scale_log2);
+      else exponentiate_rows(s, stage);
+      narrow<Base::kExchanged>(probs, s[0]);
+      send_p(probs);
+      narrow<C.element>(probs, s[0]);
+    } else {
+      exponentiate_options<kMode>(probs, s, tile);
+    }
     fence_operands(probs);
     Base::wait_for_douts();
     const bool use_select = kMode == TileMode::guarded && uniform(stats[Base::kFlag] != 0);
     if (use_select) {
-      __syncwarp();
-      Base::accumulate_selected(dv, pipeline.dout(stage), [this](int query, int r) { return sent_p(query, r); });
+      if constexpr (C.options == 0) {
+        __syncwarp();
+        accumulate_selected();
+      }
     } else {
       Base::template issue_accumulate<typename Base::DvProduct>(dv, probs, pipeline.dout(stage));
       if constexpr (kMode == TileMode::guarded) wgmma_wait<0>();
@@ -150,7 +205,9 @@ struct DvConsumer : SplitConsumer<C> {
     Base::mainloop_all(*this, s);
   }
   __device__ __forceinline__ void clear_accumulators() { Base::clear(dv); }
-  __device__ __forceinline__ void store_accumulators() const { Base::store_rows(p.backward.dv, dv, 1.0f, a.dim_v); }
+  __device__ __forceinline__ void store_accumulators() const {
+    Base::store_rows(p.backward.dv, p.backward.dv_accum, dv, Base::dv_factor(), a.dim_v);
+  }
   __device__ __forceinline__ void run() { Base::run_persistent(*this); }
 };
 
@@ -177,6 +234,15 @@ struct DkConsumer : SplitConsumer<C> {
     // The last two buffers are not reused.
     if (iteration + kDsStages < count) named_barrier_arrive(Pipeline::p_read(buffer), Pipeline::kPair);
   }
+  // Replaces the factors by dS.
+  __device__ __forceinline__ void differentiate_options(OperandA& factors, const Scores& dp, unsigned lane_delta,
+                                                        bool masked) const {
+    Base::template differentiate_pairs<Base::kExchanged>(
+        factors, dp, lane_delta, p.factors.keep, masked || Base::Options::kMasksAll, [&](int step, unsigned(&four)[4]) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n) four[n] = factors[step][n];
+        });
+  }
   // Row statistics arrive with Q.
   __device__ __forceinline__ void wait_for_both() const {
     Base::wait_for_queries();
@@ -191,9 +257,13 @@ struct DkConsumer : SplitConsumer<C> {
     receive_p(probs);
     wgmma_wait<0>();
     fence_operands(s[0]);
-    Base::load_delta(delta, stage);
-    Base::template differentiate<kMode, Base::kExchanged>(s, probs, delta);
-    narrow<C.element>(probs, s[0]);
+    if constexpr (C.options == 0) {
+      Base::load_delta(delta, stage);
+      Base::template differentiate<kMode, Base::kExchanged>(s, probs, delta);
+      narrow<C.element>(probs, s[0]);
+    } else {
+      differentiate_options(probs, s, Base::lane_delta(stage), kMode != TileMode::full);
+    }
     if (kMode == TileMode::guarded && uniform(pipeline.stats(stage)[Base::kFlag] != 0))
       Base::template zero_not_finite<kWarpgroupThreads>(
           pipeline.q(stage));  // the P of this tile was received, so S has been computed from Q
@@ -218,7 +288,7 @@ struct DkConsumer : SplitConsumer<C> {
   }
   __device__ __forceinline__ void clear_accumulators() { Base::clear(dk); }
   __device__ __forceinline__ void store_accumulators() const {
-    Base::store_rows(p.backward.dk, dk, static_cast<float>(a.scale), a.dim_qk);
+    Base::store_rows(p.backward.dk, p.backward.dk_accum, dk, static_cast<float>(a.scale), a.dim_qk);
   }
   __device__ __forceinline__ void run() { Base::run_persistent(*this); }
 };

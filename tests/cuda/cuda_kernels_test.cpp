@@ -102,6 +102,23 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
     EXPECT_EQ(plan.family, &sm90_backward) << plan.family->name;
     add(launches, plan.main), add(launches, plan.dq);
   }
+  // Options: each register budget with dQ and without it.
+  for (const auto& [dim, type, options, reproducible] :
+       {std::tuple{64, DType::bf16, int{kAlibi}, Reproducible::no},
+        std::tuple{64, DType::bf16, kAllOptions & ~kScaleFirst, Reproducible::no},
+        std::tuple{128, DType::bf16, int{kAlibi}, Reproducible::no},
+        std::tuple{128, DType::f16, int{kSoftcap}, Reproducible::no},
+        std::tuple{128, DType::bf16, int{kDropout}, Reproducible::no},
+        std::tuple{128, DType::bf16, kBias | kMaskTensor, Reproducible::no},
+        std::tuple{128, DType::bf16, kAllOptions & ~kScaleFirst, Reproducible::yes},
+        std::tuple{192, DType::bf16, kAllOptions & ~kScaleFirst, Reproducible::no},
+        std::tuple{256, DType::f16, kSoftcap | kAlibi | kDropout, Reproducible::no}}) {
+    const BackwardPlan plan =
+        plan_backward(backward_of({.dtype = type, .dim_qk = dim, .dim_v = dim, .options = options}), arch, reproducible,
+                      Kernels::best);
+    EXPECT_EQ(plan.family, &sm90_backward) << plan.family->name;
+    add(launches, plan.main), add(launches, plan.dq);
+  }
 }
 
 // Over a KV cache: on sm_90a every list of tiles with the options that need most registers, and the kernels for any

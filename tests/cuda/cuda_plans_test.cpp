@@ -196,9 +196,9 @@ TEST(Plans, OfSm90HaveSumsOnlyWhereTheyAdd) {
 // Where an H200 is faster with it, and where sums must be bitwise reproducible.
 TEST(Plans, OfSm90GiveDqItsOwnKernelWhereThatPays) {
   const auto separates = [](int64_t dim_qk, int64_t dim_v, int64_t length, bool causal,
-                            Reproducible reproducible = Reproducible::no) {
-    const BackwardProblem p =
-        backward_of({.dim_qk = dim_qk, .dim_v = dim_v, .causal = causal, .len_q = length, .len_k = length});
+                            Reproducible reproducible = Reproducible::no, int64_t batch = 8) {
+    const BackwardProblem p = backward_of(
+        {.dim_qk = dim_qk, .dim_v = dim_v, .causal = causal, .batch = batch, .len_q = length, .len_k = length});
     const BackwardPlan plan = plan_backward(p, arch_named("sm_90a"), reproducible, Kernels::best);
     EXPECT_EQ(plan.family, &sm90_backward);
     EXPECT_NE(plan.dq.grid_x == 0, plan.finish.grid_x == 0) << "dQ comes from one of the two";
@@ -215,6 +215,8 @@ TEST(Plans, OfSm90GiveDqItsOwnKernelWhereThatPays) {
   for (const int64_t dim : {64, 128}) {
     EXPECT_TRUE(separates(dim, dim, 513, false, Reproducible::yes));
     EXPECT_FALSE(separates(dim, dim, 64, false, Reproducible::yes)) << "one sum needs no order";
+    EXPECT_TRUE(separates(dim, dim, 64, false, Reproducible::no, 4)) << "both kernels run at the same time";
+    EXPECT_FALSE(separates(dim, dim, 2048, false, Reproducible::no, 1)) << "they have too many tiles for that";
   }
 }
 

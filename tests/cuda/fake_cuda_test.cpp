@@ -313,8 +313,8 @@ TEST_F(FakeGpus, OfTheKernelsOfBackwardThoseForHopperTakeTensorMaps) {
     }
   };
   const Stream stream;
-  const auto launches_of = [&](int64_t len_k, bool dq, bool dk, bool dv) {
-    DeviceProblem problem(dense({.batch = 2, .len_q = 70, .len_k = len_k, .dtype = DType::f16}), stream);
+  const auto launches_of = [&](int64_t len_q, int64_t len_k, bool dq, bool dk, bool dv) {
+    DeviceProblem problem(dense({.batch = 2, .len_q = len_q, .len_k = len_k, .dtype = DType::f16}), stream);
     problem.take_workspace();
     BackwardTensors tensors = problem.tensors();
     if (!dq) tensors.dq = {};
@@ -324,11 +324,11 @@ TEST_F(FakeGpus, OfTheKernelsOfBackwardThoseForHopperTakeTensorMaps) {
     flash_attention_backward(problem.attention, tensors, problem.execution);
     return launched;
   };
-  EXPECT_EQ(launches_of(70, true, true, true), (Launched{1, 0, 2}));   // a single sum needs no order
-  EXPECT_EQ(launches_of(300, true, true, true), (Launched{1, 1, 1}));  // prepare, and no finish
-  EXPECT_EQ(launches_of(300, true, false, false), (Launched{0, 1, 1}));
-  EXPECT_EQ(launches_of(300, false, true, true), (Launched{1, 0, 1}));
-  EXPECT_EQ(launches_of(300, false, false, true), (Launched{1, 0, 1}));
+  EXPECT_EQ(launches_of(1100, 70, true, true, true), (Launched{1, 0, 2}));  // a single sum needs no order
+  EXPECT_EQ(launches_of(70, 300, true, true, true), (Launched{1, 1, 1}));   // prepare, and no finish
+  EXPECT_EQ(launches_of(70, 300, true, false, false), (Launched{0, 1, 1}));
+  EXPECT_EQ(launches_of(70, 300, false, true, true), (Launched{1, 0, 1}));
+  EXPECT_EQ(launches_of(70, 300, false, false, true), (Launched{1, 0, 1}));
 }
 
 // The tuner's candidates are launched, and their results are compared with the oracle.

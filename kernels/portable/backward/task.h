@@ -5,23 +5,18 @@
 
 namespace cuflash {
 
-// Task of key tile `index`. The heads of a group are interleaved tile by tile, in key order.
+// Sets the fields of the task that depend on its key tile, for its batch entry.
 template <BackwardConfig C>
-__device__ __forceinline__ TaskCoord task_coord(const BackwardParams& p, int64 index) {
+__device__ __forceinline__ void set_keys(const BackwardParams& p, TaskCoord& coord, int64 tile) {
   const AttentionParams& a = p.attention;
-  const int64 tiles = tiles_in(a.len_k, C.tile_k), heads = int64{a.heads_k} * a.batch;
-  const int64 at_end = heads - p.heads_at_end;
-  const int64 together = min(quotient(index, p.heads_together * tiles) * p.heads_together, at_end);
-  const int64 members = together == at_end ? p.heads_at_end : p.heads_together;
-  const int64 n = index - together * tiles, tile = quotient(n, members), head = together + n - tile * members;
-  TaskCoord coord{};
-  coord.b = static_cast<int>(quotient(head, a.heads_k)),
-  coord.head_k = static_cast<int>(head - int64{coord.b} * a.heads_k);
   coord.k_first = static_cast<int>(tile) * C.tile_k;
   coord.sequence = sequence_of(a, coord.b);
   coord.written = max(0, min(C.tile_k, (a.cu_k ? coord.sequence.len_k : a.len_k) - coord.k_first));
-  coord.group = a.group;
-  set_heads<C>(p, coord, coord.head_k * coord.group);
+}
+// Sets the query tiles that see these keys, and adds them to the statistics for so many heads.
+template <BackwardConfig C>
+__device__ __forceinline__ void set_visited(const BackwardParams& p, TaskCoord& coord, int counted_heads) {
+  const AttentionParams& a = p.attention;
   // Every tile needs a select if a score can be -inf or if there is a mask tensor, and so does a tile with missing
   // keys.
   constexpr bool kMaskAll = (C.options & (kBias | kMaskTensor)) != 0;
@@ -29,7 +24,34 @@ __device__ __forceinline__ TaskCoord task_coord(const BackwardParams& p, int64 i
   coord.visited =
       visited_query_tiles<C>(a, coord.sequence, keys, kMaskAll || keys.end < int64{coord.k_first} + C.tile_k);
   if (a.tile_counts && !keys.empty())
-    count_tiles<C>(a, coord.sequence, visited_query_tiles<C>(a, coord.sequence, keys, false), coord.group);
+    count_tiles<C>(a, coord.sequence, visited_query_tiles<C>(a, coord.sequence, keys, false), counted_heads);
+}
+
+// A head and one of its key tiles, in the order in which tasks start.
+struct OrderedTile {
+  int64 head, tile;
+};
+// The heads of a group are interleaved tile by tile, in key order.
+__device__ __forceinline__ OrderedTile ordered_tile(const BackwardParams& p, int64 index, int64 heads, int64 tiles) {
+  const int64 at_end = heads - p.heads_at_end;
+  const int64 together = min(quotient(index, p.heads_together * tiles) * p.heads_together, at_end);
+  const int64 members = together == at_end ? p.heads_at_end : p.heads_together;
+  const int64 n = index - together * tiles, tile = quotient(n, members);
+  return {together + n - tile * members, tile};
+}
+
+// Task of key tile `index`.
+template <BackwardConfig C>
+__device__ __forceinline__ TaskCoord task_coord(const BackwardParams& p, int64 index) {
+  const AttentionParams& a = p.attention;
+  const auto [head, tile] = ordered_tile(p, index, int64{a.heads_k} * a.batch, tiles_in(a.len_k, C.tile_k));
+  TaskCoord coord{};
+  coord.b = static_cast<int>(quotient(head, a.heads_k)),
+  coord.head_k = static_cast<int>(head - int64{coord.b} * a.heads_k);
+  set_keys<C>(p, coord, tile);
+  coord.group = a.group;
+  set_heads<C>(p, coord, coord.head_k * coord.group);
+  set_visited<C>(p, coord, coord.group);
   return coord;
 }
 
@@ -39,20 +61,6 @@ __device__ __forceinline__ TaskCoord cta_task(const BackwardParams& p) {
   const AttentionParams& a = p.attention;
   const int64 index = C.ordered ? static_cast<int64>(atomicAdd(p.ticket, 1ull)) : cta_number();
   return index < tiles_in(a.len_k, C.tile_k) * a.heads_k * a.batch ? task_coord<C>(p, index) : TaskCoord{};
-}
-
-// The next key tile with rows to store, for persistent CTAs. written < 0: no more tiles.
-template <BackwardConfig C>
-__device__ __forceinline__ TaskCoord next_task(const BackwardParams& p) {
-  const AttentionParams& a = p.attention;
-  const int64 count = tiles_in(a.len_k, C.tile_k) * a.heads_k * a.batch;
-  TaskCoord coord;
-  do {
-    const int64 index = static_cast<int64>(atomicAdd(p.ticket, 1ull));
-    if (index < count) coord = task_coord<C>(p, index);
-    else coord = TaskCoord{}, coord.written = -1;
-  } while (coord.written == 0);
-  return coord;
 }
 
 }  // namespace cuflash

@@ -17,6 +17,58 @@ __device__ __forceinline__ int64 query_tile(const BackwardParams& p, const Seque
   return (int64{b} * a.heads_q + h) * tiles_in(a.len_q, C.tile_q) + tile;
 }
 
+// The same for tiles of 64 keys and KV heads: the tiles of dk_accum and dv_accum.
+constexpr int kSumKeys = 64;
+__device__ __forceinline__ int64 key_tile(const BackwardParams& p, const Sequence& s, int b, int h, int64 tile) {
+  const AttentionParams& a = p.attention;
+  if (a.cu_k) return h * p.packed_key_tiles + s.k_begin / kSumKeys + b + tile;
+  return (int64{b} * a.heads_k + h) * tiles_in(a.len_k, kSumKeys) + tile;
+}
+
+// A tile of `rows` rows in the numbering above.
+struct RowTile {
+  int b, h, tile;
+};
+
+// The sequence that tile `index` of a head of packed tensors belongs to. Every warp searches with all of its lanes: one
+// round for 32 sequences, two for 1,024.
+__device__ __forceinline__ int sequence_of_tile(const int* cu, int64 total, int batch, int64 index, int rows) {
+#pragma unroll 1
+  for (int first = 0, count = batch;;) {
+    const int step = (count + 31) / 32, b = first + lane_id() * step;
+    const bool before = b < first + count && clamped(cu[b], 0, total) / rows + b <= index;
+    const int n = max(1, __popc(__ballot_sync(0xffffffffu, before)));
+    first += (n - 1) * step, count = min(step, count - (n - 1) * step);
+    if (step == 1) return first;
+  }
+}
+// Tile n of all heads. cu: null for dense tensors; packed_tiles: per head of packed ones.
+__device__ __forceinline__ RowTile row_tile(const int* cu, int64 total, int64 packed_tiles, int batch, int heads,
+                                            int len, int rows, int64 n) {
+  if (cu) {
+    const int64 h = quotient(n, packed_tiles), index = n - h * packed_tiles;
+    const int b = sequence_of_tile(cu, total, batch, index, rows);
+    return {b, static_cast<int>(h), static_cast<int>(index - clamped(cu[b], 0, total) / rows - b)};
+  }
+  const int64 tiles = tiles_in(len, rows), head = quotient(n, tiles), b = quotient(head, heads);
+  return {static_cast<int>(b), static_cast<int>(head - b * heads), static_cast<int>(n - head * tiles)};
+}
+template <BackwardConfig C>
+__device__ __forceinline__ RowTile query_tile_at(const BackwardParams& p, int64 n) {
+  const AttentionParams& a = p.attention;
+  return row_tile(a.cu_q, a.total_q, p.packed_tiles, a.batch, a.heads_q, a.len_q, C.tile_q, n);
+}
+// Number of query tiles, and of tiles of 64 keys.
+template <BackwardConfig C>
+__device__ __forceinline__ int64 num_query_tiles(const BackwardParams& p) {
+  const AttentionParams& a = p.attention;
+  return a.heads_q * (a.cu_q ? p.packed_tiles : tiles_in(a.len_q, C.tile_q) * a.batch);
+}
+__device__ __forceinline__ int64 num_key_tiles(const BackwardParams& p) {
+  const AttentionParams& a = p.attention;
+  return a.heads_k * (a.cu_k ? p.packed_key_tiles : tiles_in(a.len_k, kSumKeys) * a.batch);
+}
+
 template <BackwardConfig C>
 __device__ __forceinline__ RealOf<C.element>* row_stats(const BackwardParams& p, int64 tile) {
   return static_cast<RealOf<C.element>*>(p.row_stats) + tile * row_stats_size(C);

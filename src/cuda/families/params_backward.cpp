@@ -22,7 +22,23 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
   if (plan.ordered) b.dq_semaphore = static_cast<unsigned*>(part(w.dq_semaphore));
   if (plan.ordered || plan.main.persistent) b.ticket = static_cast<uint64*>(part(w.ticket));
   b.heads_together = plan.heads_together, b.heads_at_end = plan.heads_at_end;
-  b.counts_in_bias = plan.main.grid_x == 0;
+  b.counts_in_bias = plan.main.grid_x == 0 && plan.dq.grid_x == 0;
+  b.head_parts = plan.parts.heads, b.query_parts = plan.parts.queries;
+  b.packed_key_tiles = w.packed_key_tiles;
+  if (plan.parts.count() > 1) {
+    b.dk_accum = static_cast<float*>(part(w.dk_accum)), b.dv_accum = static_cast<float*>(part(w.dv_accum));
+    if (plan.parts.own_sums) {
+      b.part_tiles = w.key_tiles;
+    } else {
+      const int64_t ctas = plan.prepare.ctas();
+      b.zero_bytes = static_cast<int64_t>(w.size - w.dk_accum);
+      b.zero_bytes_per_cta = (b.zero_bytes / 16 + ctas - 1) / ctas * 16;
+    }
+  }
+  if (w.listed_tiles != 0) {
+    b.key_tiles = static_cast<KeyTile*>(part(w.list));
+    b.listed_keys = plan.tile_k, b.most_listed = static_cast<int>(w.listed_tiles);
+  }
   return b;
 }
 

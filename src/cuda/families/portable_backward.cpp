@@ -127,9 +127,20 @@ constexpr Member kMembers[] = {{&tuned::Choice::tile_q, &BackwardConfig::tile_q}
                                {&tuned::Choice::ctas_per_sm, &BackwardConfig::ctas_per_sm}};
 constexpr Tunable<BackwardConfig> kTunable{"portable", kMembers, config_limits};
 
-// The config, and whether it is the tuned choice.
-std::pair<BackwardConfig, bool> config_for(const BackwardProblem& p, const PlanTarget& target) {
-  const Arch& arch = target.arch;
+// Sets the first tiles of the table that fit, of those with this number of queries if one is given.
+bool take_tiles(BackwardConfig& c, const BackwardProblem& p, const PlanTarget& target, int tile_q = 0) {
+  for (const Tiles& t : tiles_of(c.element)) {
+    if (c.dim_qk > t.largest_dim || c.dim_v > t.largest_dim || load_of(c) > t.most) continue;
+    if (tile_q != 0 && t.tile_q != tile_q) continue;
+    c.tile_q = t.tile_q, c.tile_k = t.tile_k, c.key_warps = t.key_warps, c.column_warps = t.column_warps;
+    c.stages = t.stages, c.ctas_per_sm = t.ctas_per_sm;
+    finish(c, p, target.reproducible);
+    if (shared_bytes(c) <= target.arch.shared_per_block) return true;
+  }
+  return false;
+}
+
+BackwardConfig config_without_tiles(const BackwardProblem& p) {
   BackwardConfig c{};
   c.element = element_of(p.dtype);
   c.dim_qk = padded_head_size(p.dim_qk), c.dim_v = padded_head_size(p.dim_v);
@@ -138,36 +149,39 @@ std::pair<BackwardConfig, bool> config_for(const BackwardProblem& p, const PlanT
   const CopyMode copy = copy_mode(p, vectors);
   c.copy = copy;
   c.options = portable_options(p, copy);
+  return c;
+}
+
+// The config, and whether it is the tuned choice.
+std::pair<BackwardConfig, bool> config_for(const BackwardProblem& p, const PlanTarget& target) {
+  const Arch& arch = target.arch;
+  BackwardConfig c = config_without_tiles(p);
   if (apply_tuned(kTunable, target.choice, arch, c)) {
     finish(c, p, target.reproducible);
     return {c, true};
   }
-  for (const Tiles& t : tiles_of(c.element)) {
-    if (c.dim_qk > t.largest_dim || c.dim_v > t.largest_dim || load_of(c) > t.most) continue;
-    c.tile_q = t.tile_q, c.tile_k = t.tile_k, c.key_warps = t.key_warps, c.column_warps = t.column_warps;
-    c.stages = t.stages, c.ctas_per_sm = t.ctas_per_sm;
-    finish(c, p, target.reproducible);
-    if (shared_bytes(c) <= arch.shared_per_block) return {c, false};
-  }
+  if (take_tiles(c, p, target)) return {c, false};
   refuse(join("no backward kernel of ", name_of(p.dtype), " with head sizes ", p.dim_qk, " and ", p.dim_v,
               " fits the shared memory of ", target_of(arch)));
+}
+
+Launch bias_launch_of(const BackwardProblem& p, const Arch& arch, const BackwardConfig& main) {
+  BackwardConfig c = main;
+  c.stages = std::min(c.stages, 1), c.ordered = 0, c.all_gradients = 0;
+  const Checked heads = Checked(p.bias_batch) * p.bias_heads;
+  const Checked tiles = heads * tiles_in(p.bias_len_q, c.tile_q) * tiles_in(p.bias_len_k, c.tile_k);
+  return launch_of(key_of(kBiasKernel, arch, c), tiles, bias_threads(c), shared_bytes(c));
 }
 
 BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   const Arch& arch = target.arch;
   const auto [c, tuned] = config_for(p, target);
-  BackwardPlan plan = plan_around(p, arch, c, bool{p.dq});
+  BackwardPlan plan = plan_around(p, arch, c, {.dq = bool{p.dq}});
   plan.family = &portable_backward;
   plan.reason = tuned ? kTunedReason : reason_of(c);
   plan.tuned = tuned;
   plan.main = launch_of(key_of(kMain, arch, c), key_tiles(p, c.tile_k), num_threads(c), shared_bytes(c));
-  if (p.dbias) {
-    BackwardConfig bias = c;
-    bias.stages = std::min(c.stages, 1), bias.ordered = 0, bias.all_gradients = 0;
-    const Checked heads = Checked(p.bias_batch) * p.bias_heads;
-    const Checked tiles = heads * tiles_in(p.bias_len_q, c.tile_q) * tiles_in(p.bias_len_k, c.tile_k);
-    plan.bias = launch_of(key_of(kBiasKernel, arch, bias), tiles, bias_threads(bias), shared_bytes(bias));
-  }
+  if (p.dbias) plan.bias = bias_launch_of(p, arch, c);
   return plan;
 }
 
@@ -199,6 +213,12 @@ std::vector<Alternatives> candidates(const BackwardProblem&, const BackwardPlan&
 }
 
 }  // namespace
+
+Launch bias_launch(const BackwardProblem& p, const Arch& arch, int tile_q) {
+  BackwardConfig c = config_without_tiles(p);
+  if (!take_tiles(c, p, {.arch = arch}, tile_q)) refuse("no dBias kernel fits the shared memory");
+  return bias_launch_of(p, arch, c);
+}
 
 constinit const BackwardFamily portable_backward{
     .name = "portable",

@@ -10,6 +10,8 @@ namespace cuflash::cuda {
 
 extern const ForwardFamily sm90_forward, portable_forward;
 extern const BackwardFamily sm90_backward, portable_backward;
+// dBias by the portable kernel, beside a main kernel with tiles of this many queries.
+Launch bias_launch(const BackwardProblem& problem, const Arch& arch, int tile_q);
 extern const KvFamily sm90_kv, portable_kv;
 extern const KernelType merge_states;
 

@@ -7,6 +7,7 @@
 #include "cuda/families/params_backward.h"
 #include "cuda/families/registry.h"
 #include "cuda/plan/backward_common.h"
+#include "cuda/plan/key_parts.h"
 #include "cuda/plan/tile_order.h"
 #include "cuda/plan/tuned_config.h"
 #include "error.h"
@@ -31,11 +32,18 @@ constexpr KernelType kDq{.name = "sm90_dq",
 constexpr const KernelType* kKernels[] = {&kMain, &kDq};
 
 constexpr int kTileQ = 64;
+constexpr int64_t kLargestWithTiles = 192;
 
 const char* why_not(const BackwardProblem& p) {
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products take f16 and bf16 only";
   if (p.batch == 0 || p.len_q == 0 || p.len_k == 0) return "there is nothing to multiply";
-  if (problem_options(p) != 0) return "it computes no options that change scores or weights";
+  if (p.softcap > 0 && tanh_argument(p) == 0) return "softcap and scale are more than 30 orders of magnitude apart";
+  if (p.bias && (p.bias.dtype != p.dtype || !has_tensor_map(p.bias, score_extent(p, p.bias))))
+    return "bias has another type than q, or its rows do not start on 16-byte boundaries or are 2^40 bytes apart";
+  if (p.mask && !has_tensor_map(p.mask, score_extent(p, p.mask)))
+    return "rows of the mask do not start on 16-byte boundaries, or are 2^40 bytes apart";
+  if ((p.bias || p.mask) && std::max(p.dim_qk, p.dim_v) > kLargestWithTiles)
+    return "tiles of a bias or mask beside head sizes above 192 take more shared memory than there is";
   if (p.dout.dtype != p.dtype) return "dO has another type than q";
   if (!has_tensor_map(p.q, query_extent(p)) || !has_tensor_map(p.k, key_extent(p)) ||
       !has_tensor_map(p.v, value_extent(p)) || !has_tensor_map(p.dout, output_extent(p)))
@@ -47,6 +55,9 @@ const char* why_not(const BackwardProblem& p) {
   return nullptr;
 }
 
+// A scale that is not positive is a factor of its own beside the other options, too.
+int options_of(const BackwardProblem& p) { return problem_options(p) | (must_scale_first(p) ? int{kScaleFirst} : 0); }
+
 // Panels are 64 columns wide, and sums of 96 columns save registers compared with those of 128.
 int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPanelColumns)); }
 
@@ -57,9 +68,23 @@ int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPan
 // clearing and reading the sums takes a fifth of the time.
 constexpr int64_t kShortCausal = 512;
 
+// All of these together take registers that only a kernel without dQ has to spare.
+constexpr int kManyOptions = kSoftcap | kAlibi | kDropout;
+
+// Where all tiles of both kernels fit on the multiprocessors at once, the two run side by side, and nothing is cleared
+// before them or converted after them: 30 instead of 33 us for 8 heads of 512, 46 instead of 49 for 8 of 1,024 with
+// their queries in two parts, but 78 instead of 68 for 4 of 2,048.
+bool runs_side_by_side(const BackwardProblem& p, int tile_k) {
+  constexpr int64_t kSms = 132, kShort = 1024;
+  constexpr int kDqTileQ = 3 * kWarpgroupRows;
+  const Checked tiles = key_tiles(p, tile_k) + Checked(p.batch) * p.heads_q * tiles_in(p.len_q, kDqTileQ);
+  return p.len_q <= kShort / p.group() && tiles.at_most(kSms + 1) <= kSms;
+}
+
 bool separates_dq(const BackwardProblem& p, int widest, int tile_k, Reproducible reproducible) {
   if (!p.dq) return false;
-  if ((!p.dk && !p.dv) || widest > 128) return true;
+  if ((!p.dk && !p.dv) || widest > 128 || runs_side_by_side(p, tile_k)) return true;
+  if (widest > 64 && (problem_options(p) & kManyOptions) == kManyOptions) return true;
   const bool needs_order = reproducible == Reproducible::yes && p.len_k > tile_k;  // a single sum needs none
   const bool causal = p.window_right < kUnbounded;
   return needs_order || (causal && widest > 64 && p.len_k <= kShortCausal);
@@ -90,10 +115,12 @@ Limits dq_limits(const Sm90DqConfig& c, const Arch& arch) {
 // dQ of up to 128 columns leaves registers for a third consumer warpgroup. Stages fill the shared memory that is left:
 // keys are used twice and stay longer than values. Ping-pong gives 1 to 4% where scores are as wide as dQ; with 64
 // columns the exponentials are the bottleneck, and above 192 the registers are.
-Sm90DqConfig dq_config(Element element, int dim_qk, int dim_v, const Arch& arch) {
+Sm90DqConfig dq_config(Element element, int dim_qk, int dim_v, int options, const Arch& arch) {
   constexpr int kTileK = 64;
   const int widest = std::max(dim_qk, dim_v);
-  Sm90DqConfig c{element, dim_qk, dim_v, dim_qk <= 128 ? 3 : 2, kTileK, 4, 4, 2, widest > 64 && widest <= 192};
+  const int most = (options & (kBias | kMaskTensor)) != 0 ? 0 : takes_registers(options) ? 64 : 128;
+  Sm90DqConfig c{element, dim_qk, dim_v, dim_qk <= most ? 3 : 2,       kTileK,
+                 4,       4,      2,     widest > 64 && widest <= 192, options};
   const auto fits = [&] { return shared_bytes(c) <= arch.shared_per_block; };
   if (!fits()) c.query_stages = 1;
   while (!fits()) --(c.value_stages >= c.key_stages ? c.value_stages : c.key_stages);
@@ -116,14 +143,21 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   const int dim_qk = panel_dim(p.dim_qk), dim_v = panel_dim(p.dim_v);
   // The sums of dK and dV of 64 columns leave registers for a third warpgroup, whose products fill the waits of the
   // others. Those of more than 128 columns fill all registers of one.
+  const int options = options_of(p);
   const bool narrow = dim_qk == 64 && dim_v == 64, wide = dim_qk > 128 || dim_v > 128;
-  const int warpgroups = narrow ? 3 : wide ? 1 : 2;
-  const bool separate = separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, target.reproducible);
-  const bool adds = p.dq && !separate;
-  const int stages = narrow ? 4 : wide ? 2 : adds ? 3 : 4;
-  Configs configs{{element, dim_qk, dim_v, kTileQ, warpgroups, stages, adds}, {}, false};
+  const int warpgroups = narrow && !takes_registers(options) ? 3 : wide ? 1 : 2;
+  const auto config = [&](bool adds) {
+    const int stages = narrow ? 4 : wide ? 2 : adds ? 3 : 4;
+    Sm90BackwardConfig c{element, dim_qk, dim_v, kTileQ, warpgroups, stages, adds, options};
+    while (c.stages > 2 && shared_bytes(c) > target.arch.shared_per_block) --c.stages;
+    return c;
+  };
+  // Tiles of both a bias and a mask leave no shared memory for those of dQ.
+  const bool separate = separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, target.reproducible) ||
+                        (p.dq && !wide && shared_bytes(config(true)) > target.arch.shared_per_block);
+  Configs configs{config(p.dq && !separate), {}, false};
   configs.tuned = apply_tuned(kTunable, target.choice, target.arch, configs.main);
-  if (separate) configs.dq = dq_config(element, dim_qk, dim_v, target.arch);
+  if (separate) configs.dq = dq_config(element, dim_qk, dim_v, options, target.arch);
   return configs;
 }
 
@@ -139,18 +173,22 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   const Configs configs = configs_for(p, target);
   const Sm90BackwardConfig& c = configs.main;
   const bool runs_main = c.dq || p.dk || p.dv;
-  BackwardPlan plan = plan_around(p, arch, shared_config(c), c.dq != 0);
+  const bool divides = runs_main && !(configs.dq && runs_side_by_side(p, tile_k_of(c)));
+  const KeyParts parts = divides ? key_parts(p, shared_config(c), c.dq != 0, target.reproducible) : KeyParts{};
+  BackwardPlan plan = plan_around(p, arch, shared_config(c), {c.dq != 0, parts, runs_main});
   plan.family = &sm90_backward;
   plan.tuned = configs.tuned && runs_main;
   plan.reason = reason_of(configs, runs_main);
-  plan.main =
-      launch_of(key_of(kMain, arch, c), runs_main ? key_tiles(p, tile_k_of(c)) : 0, num_threads(c), shared_bytes(c));
-  plan.main.persistent = runs_main;
+  const Checked tiles = p.packed() ? Checked(plan.workspace.listed_tiles) * p.heads_k : key_tiles(p, tile_k_of(c));
+  plan.main = launch_of(key_of(kMain, arch, c), runs_main ? tiles * parts.count() : 0, num_threads(c), shared_bytes(c));
+  plan.main.persistent = plan.main.programmatic = runs_main;
+  plan.finish.programmatic = plan.finish.grid_x != 0 && !configs.dq;
+  if (p.dbias) plan.bias = bias_launch(p, arch, kTileQ);
   if (configs.dq) {
     const Sm90DqConfig& dq = *configs.dq;
     const Checked tiles = Checked(p.batch) * p.heads_q * tiles_in(p.len_q, tile_q_of(dq));
     plan.dq = launch_of(key_of(kDq, arch, dq), tiles, num_threads(dq), shared_bytes(dq));
-    plan.dq.persistent = true;
+    plan.dq.persistent = plan.dq.programmatic = true;
     plan.dq_tile_q = tile_q_of(dq), plan.dq_tile_k = dq.tile_k;
     if (!runs_main) plan.tile_k = dq.tile_k;
   }
@@ -177,15 +215,24 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
   const bool runs_main = plan.main.grid_x != 0, runs_dq = plan.dq.grid_x != 0;
   const auto* row_stats = static_cast<std::byte*>(context.workspace) + plan.workspace.row_stats;
   const auto keys = [&](bool used, int rows) { return used ? tensor_map(p.k, key_extent(p), rows) : TensorMap{}; };
+  const auto terms = [&](const ConstRows& rows) {
+    return rows ? tensor_map(rows, score_extent(p, rows), rows.row_stride == 0 ? 1 : kTileQ) : TensorMap{};
+  };
   const auto values = [&](bool used, int rows) { return used ? tensor_map(p.v, value_extent(p), rows) : TensorMap{}; };
-  return {backward_params(p, plan, context.workspace, context.tile_counts),
+  BackwardParams backward = backward_params(p, plan, context.workspace, context.tile_counts);
+  backward.first_ticket = grid_of(plan.main, context.num_sms);
+  return {backward,
           static_cast<float>(p.scale * kLog2e),
+          {static_cast<float>(1 / (p.scale * kLog2e)), static_cast<float>(p.softcap * kLog2e),
+           static_cast<float>(1 / (1 - p.dropout.p))},
           tensor_map(p.q, query_extent(p), plan.tile_q),
           keys(runs_main, plan.tile_k),
           values(runs_main, plan.tile_k),
           tensor_map(p.dout, output_extent(p), plan.tile_q),
           tensor_map(reinterpret_cast<const float*>(row_stats), plan.workspace.tiles,
                      row_stats_size(shared_config(plan.main.kernel.as<Sm90BackwardConfig>()))),
+          terms(p.bias),
+          terms(p.mask),
           keys(runs_dq, plan.dq_tile_k),
           values(runs_dq, plan.dq_tile_k),
           runs_dq ? tile_order(p, plan.dq_tile_q, grid_of(plan.dq, context.num_sms)) : TileOrder{},
@@ -195,18 +242,26 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
 std::string main_line(const Sm90BackwardConfig& c) {
   return join("config     tiles of ", c.tile_q, " queries x ", tile_k_of(c), " keys, head sizes up to ", c.dim_qk,
               " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups, " consumer warpgroups and one producer",
-              c.dq ? " that also computes dQ\n" : "\n");
+              c.dq ? " that also computes dQ, " : ", ", options_text(c.options), "\n");
 }
 
 std::string dq_line(const Sm90DqConfig& c) {
   return join("config     dQ: tiles of ", tile_q_of(c), " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
               " and ", c.dim_v, ", ", c.key_stages, " tiles of keys and ", c.value_stages, " of values, ", c.warpgroups,
-              " consumer warpgroups and one producer\n");
+              " consumer warpgroups and one producer, ", options_text(c.options), "\n");
+}
+
+std::string parts_line(const BackwardPlan& plan) {
+  const KeyParts& parts = plan.parts;
+  if (parts.count() == 1) return "";
+  return join("parts      ", parts.count(), " tasks per key tile: the query heads of a group in ", parts.heads,
+              ", the queries in ", parts.queries, "; dK and dV are ", parts.own_sums ? "added up in order from " : "",
+              "f32 sums of ", plan.workspace.size - plan.workspace.dk_accum, " bytes in the workspace\n");
 }
 
 std::string describe(const BackwardPlan& plan) {
   const bool dq = plan.dq.grid_x != 0, main = !dq || plan.main.grid_x != 0;
-  return join(main ? main_line(plan.main.kernel.as<Sm90BackwardConfig>()) : "",
+  return join(main ? main_line(plan.main.kernel.as<Sm90BackwardConfig>()) : "", parts_line(plan),
               dq ? dq_line(plan.dq.kernel.as<Sm90DqConfig>()) : "");
 }
 

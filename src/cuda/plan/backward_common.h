@@ -14,8 +14,13 @@ inline int64_t tiles_in(int64_t length, int64_t tile) { return (length + tile - 
 // CTAs of a main kernel with one tile of keys each; 0 where it has nothing to compute.
 Checked key_tiles(const BackwardProblem& problem, int tile_k);
 
-// The plan without its main kernel. c: what the other kernels know of the main kernel's config. sums_dq: dQ is summed
-// in the workspace.
-BackwardPlan plan_around(const BackwardProblem& problem, const Arch& arch, const BackwardConfig& c, bool sums_dq);
+// What a main kernel leaves in the workspace, and takes from there.
+struct Sums {
+  bool dq = false;          // dQ is summed there
+  KeyParts parts = {};      // dK and dV are, where there are several
+  bool lists_keys = false;  // the tasks of packed sequences follow a list
+};
+// The plan without its main kernel. c: what the other kernels know of the main kernel's config.
+BackwardPlan plan_around(const BackwardProblem& problem, const Arch& arch, const BackwardConfig& c, const Sums& sums);
 
 }  // namespace cuflash::cuda

@@ -123,11 +123,22 @@ inline constexpr const char* kTunedReason = "the fastest that cuflash tune found
 
 // Parts of the workspace of backward, as offsets in bytes; the tile counters come first.
 struct BackwardWorkspace {
-  int64_t packed_tiles = 0;  // query tiles of one head of packed tensors
-  int64_t tiles = 0;         // query tiles of all heads, each of which has row statistics in the workspace
-  int dq_rows = 0;           // rows of a tile of dQ sums; 0: dQ is not summed in the workspace
-  size_t ticket = 0, row_stats = 0, dq_accum = 0, dq_semaphore = 0;
+  int64_t packed_tiles = 0;      // query tiles of one head of packed tensors
+  int64_t tiles = 0;             // query tiles of all heads, each of which has row statistics in the workspace
+  int dq_rows = 0;               // rows of a tile of dQ sums; 0: dQ is not summed in the workspace
+  int64_t packed_key_tiles = 0;  // tiles of 64 keys of one head of packed tensors
+  int64_t key_tiles = 0;         // such tiles of all heads, where dK and dV are summed in the workspace
+  int64_t listed_tiles = 0;      // key tiles of the main kernel in the list of packed sequences
+  size_t ticket = 0, row_stats = 0, dq_accum = 0, dq_semaphore = 0, list = 0, dk_accum = 0, dv_accum = 0;
   size_t size = 0;
+};
+
+// Into how many tasks the work on a key tile is divided: see key_parts.h.
+struct KeyParts {
+  int heads = 1, queries = 1;
+  bool own_sums = false;  // every part has sums, which are added up in order
+
+  int count() const { return heads * queries; }
 };
 
 struct BackwardPlan {
@@ -137,7 +148,8 @@ struct BackwardPlan {
   // Launched in this order. The grid of one that is not needed is 0; `main` names its kernel even then.
   Launch prepare, main, dq, finish, bias, sink;
   BackwardWorkspace workspace;
-  int heads_together = 1;            // key/value heads whose key tiles are processed side by side
+  KeyParts parts;
+  int heads_together = 1;            // key/value heads, or parts of them, whose key tiles are processed side by side
   int heads_at_end = 1;              // the same for the last heads
   int dq_tile_q = 0, dq_tile_k = 0;  // of the kernel for dQ alone, where there is one
   const char* reason = nullptr;

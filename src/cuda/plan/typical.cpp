@@ -91,10 +91,13 @@ void add_kernels_of(std::vector<KernelKey>& keys, const Typical& t, const Arch& 
       of_length.causal = causal, of_length.len_q = of_length.len_k = length;
       add(keys, plan_forward(forward_of(of_length), arch).launch);
     }
-  for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes}) {
-    const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible);
-    for (const Launch* launch : plan.launches()) add(keys, *launch);
-  }
+  for (const int64_t heads_k : {t.heads_k, int64_t{1}})  // dK and dV of a large group are sums of several tasks
+    for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes}) {
+      Typical grouped = t;
+      grouped.heads_k = heads_k;
+      const BackwardPlan plan = plan_backward(backward_of(grouped), arch, reproducible);
+      for (const Launch* launch : plan.launches()) add(keys, *launch);
+    }
 }
 
 void add_forward(std::vector<KernelKey>& keys, const Typical& t, const Arch& arch) {

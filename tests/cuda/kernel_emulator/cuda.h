@@ -53,6 +53,7 @@ inline unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
 
 [[noreturn]] inline void __trap() { throw std::runtime_error("a kernel has trapped"); }
 inline void __syncthreads() { kernel_emulator::sync_threads(); }
+int __syncthreads_or(int value);  // no emulated kernel calls it
 
 template <class T>
 T of_lane(const unsigned char* all, int lane) {
@@ -67,6 +68,10 @@ template <class T>
 T __shfl_xor_sync(unsigned, T value, int distance) {
   const unsigned char* all = kernel_emulator::exchange(&value, sizeof value);
   return of_lane<T>(all, lane_number() ^ distance);
+}
+template <class T>
+T __shfl_sync(unsigned, T value, int lane) {
+  return of_lane<T>(kernel_emulator::exchange(&value, sizeof value), lane % kernel_emulator::kWarp);
 }
 template <class T>
 T __shfl_up_sync(unsigned, T value, int distance) {
@@ -84,6 +89,13 @@ inline unsigned __ballot_sync(unsigned, bool value) {
   unsigned bits = 0;
   for (int lane = 0; lane < kernel_emulator::kWarp; ++lane) bits |= unsigned{of_lane<bool>(all, lane)} << lane;
   return bits;
+}
+// Byte n of the result is byte `selector` / 16^n % 8 of a and b, one after the other.
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+  const unsigned long long bytes = (static_cast<unsigned long long>(b) << 32) | a;
+  unsigned result = 0;
+  for (int n = 0; n < 4; ++n) result |= static_cast<unsigned>(bytes >> 8 * (selector >> 4 * n & 7) & 0xff) << 8 * n;
+  return result;
 }
 inline unsigned __popc(unsigned x) { return static_cast<unsigned>(__builtin_popcount(x)); }
 template <class T>

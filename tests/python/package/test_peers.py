@@ -276,6 +276,21 @@ def test_the_world_runs_and_agrees(monkeypatch, tmp_path, capsys):
     assert table.count("\n| ") == len(standings)
 
 
+def test_an_interrupted_run_keeps_what_it_measured(monkeypatch, tmp_path):
+    monkeypatch.setattr(peers, "open_libraries", lambda options: ({"cuflash": Textbook()}, {}, {"cuflash": "0.1.0"}))
+    whole = world.measure
+
+    def measure(shape, *more):
+        if shape.direction == "backward":
+            raise KeyboardInterrupt
+        return whole(shape, *more)
+    monkeypatch.setattr(world, "measure", measure)
+    path = tmp_path / "world.json"
+    world.main(["lib.so", "--dry-run", "--rounds", "1", "--cases", "causal", "--json", str(path)])
+    content = json.loads(path.read_text())
+    assert content["interrupted"] == "1 of 6 points were measured" and len(content["results"]) == 1
+
+
 @pytest.mark.parametrize("name", ["causal", "softcap 30", "ALiBi", "bias", "mask tensor", "documents by mask tensor",
                                   "padded, half full", "gpt-oss: 64/8, D=64, window 128, sinks, 8k"])
 def test_flex_agrees(name):

@@ -3,6 +3,8 @@
 
 namespace cuflash {
 
+constexpr bool kAddsFour = false;
+
 inline unsigned long long load_relaxed(const unsigned long long* from) { return *from; }
 inline void store_relaxed(unsigned long long* to, unsigned long long value) { *to = value; }
 inline void compare_and_swap(unsigned long long* at, unsigned long long expected, unsigned long long wanted) {

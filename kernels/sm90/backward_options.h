@@ -1,0 +1,56 @@
+// Score options of the backward consumers. In units of log2 and without a bound on LSE a pair has
+//
+//   exponent = value(q k) - slope |distance| + bias - LSE
+//              value: scale_log2 q k, or softcap_log2 tanh(scale q k / softcap)
+//   P        = exp2(exponent), 0 if the pair is hidden
+//   factor   = P (1 - tanh^2), negative if dropout drops the pair; without softcap and dropout it is P
+//   dS       = |factor| (keep dP - delta), where dP is 0 if the pair is dropped
+#pragma once
+
+#include "attn/softcap.h"
+#include "backward_params.h"
+
+namespace cuflash {
+
+template <Element E, int kOptions>
+struct BackwardOptions {
+  static constexpr bool kHasSoftcap = (kOptions & kSoftcap) != 0, kHasAlibi = (kOptions & kAlibi) != 0,
+                        kHasBias = (kOptions & kBias) != 0, kHasMask = (kOptions & kMaskTensor) != 0,
+                        kHasDropout = (kOptions & kDropout) != 0;
+  static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
+  // Hidden pairs are selected in P. With the other options a dot product of -inf makes P 0.
+  static constexpr bool kSelectsP = (kOptions & (kSoftcap | kBias | kMaskTensor | kScaleFirst)) != 0;
+  // The factor of dS is not the P that dV is computed from.
+  static constexpr bool kHasFactor = kHasSoftcap || kHasDropout;
+  // Any pair may have a P of 0 beside values that are not finite.
+  static constexpr bool kMasksAll = (kOptions & (kBias | kMaskTensor)) != 0;
+
+  // ALiBi left of the diagonal is affine in the query: a row's part is added to its LSE. Keys on both sides of a query
+  // need a correction of the dot product, which is possible only if the exponent is linear in it.
+  static constexpr bool kAffineAlibi = kHasAlibi && (kOptions & (kSoftcap | kScaleFirst)) == 0;
+
+  struct Exponent {
+    float value, slope;  // slope: derivative of softcap
+  };
+  static __device__ __forceinline__ Exponent exponent(const Sm90BackwardParams& p, float dot, float shift) {
+    if constexpr (!kHasSoftcap) return {dot * p.scale_log2 + shift, 1};
+    const float t = softcap_tanh<E>(dot * p.backward.attention.tanh_argument);
+    return {t * p.factors.softcap_log2 + shift, 1 - t * t};
+  }
+
+  static __device__ __forceinline__ float gradient(float factor, float dp, float delta, float keep) {
+    if constexpr (!kHasDropout) return factor * (dp - delta);
+    const bool keeps = __float_as_int(factor) >= 0;
+    return fabsf(factor) * ((keeps ? dp : 0.0f) * keep - delta);
+  }
+};
+
+// The exponent of a score in the units of ScoreOptions. For a row with a large LSE, which is stored as it is, the
+// difference is taken before the multiplication by log2(e).
+template <class Score>
+__device__ __forceinline__ float guarded_exponent(const Score& options, float score, float lse, bool large) {
+  return large ? (rounded_product(score, options.natural_scale()) - lse) * static_cast<float>(kLog2e)
+               : score * options.scale_log2() - lse;
+}
+
+}  // namespace cuflash

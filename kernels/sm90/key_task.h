@@ -1,0 +1,84 @@
+// Tasks of the sm90 backward kernel: a key tile, or a part of the work on it.
+//
+// A key tile whose group has many query heads may be several tasks, so that the multiprocessors have equal work: the
+// host chooses how many (head_parts, query_parts). A part takes some of the heads, or some query tiles of one head. For
+// the order of tasks a part counts as a head of its own, so grouped heads run in the order of as many equal heads.
+#pragma once
+
+#include "portable/backward/task.h"
+#include "ptx/compiler.h"
+
+namespace cuflash {
+
+struct KeyTask : TaskCoord {  // group: query heads of this part
+  int first_head;             // the first of them
+  int part;                   // of the key tile
+};
+static_assert(sizeof(KeyTask) <= kTaskBytes);
+
+// Part n of the visited tiles.
+__device__ __forceinline__ VisitedTiles part_of(const VisitedTiles& w, int n, int parts) {
+  VisitedTiles part;
+  part.begin = w.begin + static_cast<int>(int64{w.count()} * n / parts);
+  part.end = w.begin + static_cast<int>(int64{w.count()} * (n + 1) / parts);
+  part.full_begin = static_cast<int>(clamped(w.full_begin, part.begin, part.end));
+  part.full_end = static_cast<int>(clamped(w.full_end, part.begin, part.end));
+  part.num_masked = part.count() - (part.full_end - part.full_begin);
+  return part;
+}
+
+// Writes task `index` to shared memory. written < 0: there is none; 0: it stores nothing. The fences make the compiler
+// read fields back: the producer has few registers.
+template <BackwardConfig C>
+__device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& p, int64 index) {
+  const AttentionParams& a = p.attention;
+  const int64 tiles = p.key_tiles ? p.key_tiles[0].b : tiles_in(a.len_k, C.tile_k);  // of a head, or of all sequences
+  const int64 heads = int64{a.heads_k} * p.head_parts * p.query_parts * (p.key_tiles ? 1 : a.batch);
+  if (index >= tiles * heads) {
+    task.group = 0, task.written = -1;
+    return;
+  }
+  const OrderedTile ordered = ordered_tile(p, index, heads, tiles);
+  const int parts = p.head_parts * p.query_parts;
+  const int64 head = quotient(ordered.head, parts);
+  const int part = static_cast<int>(ordered.head - head * parts);
+  int64 tile = ordered.tile;
+  if (p.key_tiles) {
+    const KeyTile listed = p.key_tiles[1 + tile];
+    task.b = listed.b, tile = listed.tile;
+    task.head_k = static_cast<int>(head);
+  } else {
+    const int64 b = quotient(head, a.heads_k);
+    task.b = static_cast<int>(b), task.head_k = static_cast<int>(head - b * a.heads_k);
+  }
+  task.part = part;
+  compiler_fence();
+  set_keys<C>(p, task, tile);
+  compiler_fence();
+  const int head_part = task.part / p.query_parts, query_part = task.part - head_part * p.query_parts;
+  const int member = static_cast<int>(int64{a.group} * head_part / p.head_parts);
+  task.group = static_cast<int>(int64{a.group} * (head_part + 1) / p.head_parts) - member;
+  task.first_head = task.head_k * a.group + member;
+  set_visited<C>(p, task, query_part == 0 ? task.group : 0);
+  if (p.query_parts > 1) task.visited = part_of(task.visited, query_part, p.query_parts);
+  // A part without queries adds nothing, but where parts have sums of their own it stores zeros.
+  if (p.dk_accum && p.part_tiles == 0 && task.visited.count() == 0) task.written = 0;
+  compiler_fence();
+  task.tiles_before = query_tile<C>(p, task.sequence, task.b, task.first_head, 0);
+  task.tiles_of_head = query_tile<C>(p, task.sequence, task.b, task.first_head + 1, 0) - task.tiles_before;
+}
+
+// Writes the next task that stores something. The first task of a CTA has its index, so that it is known before the
+// prepare kernel ends; the ticket begins behind those.
+template <BackwardConfig C>
+__device__ __forceinline__ void write_next_task(KeyTask& task, const BackwardParams& p) {
+  do write_task<C>(task, p, static_cast<int64>(atomicAdd(p.ticket, 1ull)));
+  while (task.written == 0);
+}
+
+// The tile of dk_accum and dv_accum that has the task's first 64 keys.
+__device__ __forceinline__ int64 sums_tile(const BackwardParams& p, const KeyTask& task) {
+  return task.part * p.part_tiles + key_tile(p, task.sequence, task.b, task.head_k, task.k_first / kSumKeys);
+}
+
+}  // namespace cuflash

@@ -1,0 +1,29 @@
+// What the consumers of the backward kernel need to know of a query tile beyond its row statistics, if the call has
+// options. The producer writes it behind the statistics of the stage before it signals the stage.
+#pragma once
+
+#include "philox.h"
+#include "tile/element.h"
+
+namespace cuflash {
+
+struct StepInfo {
+  int head;     // query head
+  int q_first;  // first query of the tile
+  // ALiBi: the position of that query minus the position of the task's first key, and the head's slope in units of
+  // log2; where ALiBi is affine, with the other sign if all keys come after the queries. dot_slope: the slope in units
+  // of dot products. crosses: some visible keys come before a query and some after.
+  float distance, slope, dot_slope;
+  int crosses;
+  DropoutStream stream;  // of the tile's head
+};
+
+// Slope of ALiBi in units of log2.
+__device__ __forceinline__ float slope_log2(const AttentionParams& a, int b, int h) {
+  return static_cast<const float*>(a.slopes.data)[offset_of(a.slopes, b, h)] * static_cast<float>(kLog2e);
+}
+__device__ __forceinline__ DropoutStream stream_of(const AttentionParams& a, int b, int h) {
+  return dropout_stream(a.dropout_seed, a.dropout_offset, static_cast<unsigned>(b), static_cast<unsigned>(h));
+}
+
+}  // namespace cuflash

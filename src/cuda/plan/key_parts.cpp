@@ -1,0 +1,99 @@
+#include "cuda/plan/key_parts.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cuda/plan/backward_common.h"
+
+namespace cuflash::cuda {
+namespace {
+
+// Of the largest Hopper GPUs. A plan does not depend on the device, and a few multiprocessors less change little.
+constexpr double kSms = 132;
+
+// In units of the time of one query tile: beginning a task and storing its sums, or adding them to those in memory; and
+// clearing and converting the sums of a key tile.
+constexpr double kStores = 2.2, kAdds = 3, kConverts = 4.4;
+// Tasks that visit several heads, each for another time, read them at different times. Query tiles take this much longer
+// for every kCachedBytes that the tasks of all multiprocessors have in use beyond the first: measured for 2, 4 and 8
+// heads of 128 columns.
+constexpr double kMisses = 0.05, kCachedBytes = 17 << 20;
+// A division must gain this much to be worth its memory. It gains nothing where there are many tasks anyway: 16 for each
+// multiprocessor.
+constexpr double kGain = 0.97, kManyTiles = 16 * kSms;
+constexpr int kMostHeadParts = 128, kMostQueryParts = 8;
+
+struct Work {
+  double key_tiles;      // of all heads
+  double longest, mean;  // query tiles that one visits, per query head
+  bool even;             // nearly all visit the same number
+  double bytes;          // of the queries in use at a time, if every task visits one head
+  double group;
+};
+
+Work work_of(const BackwardProblem& p, const BackwardConfig& c, bool sums_dq) {
+  const auto tiles = [](double length, int tile) { return std::ceil(length / tile); };
+  const double len_q = static_cast<double>(p.len_q), len_k = static_cast<double>(p.len_k);
+  const double heads = static_cast<double>(p.heads_k), batch = static_cast<double>(p.batch);
+  Work w{batch * heads * tiles(len_k, c.tile_k), len_q, len_q, !p.packed(), 0, static_cast<double>(p.group())};
+  if (p.window_right != kUnbounded && p.window_left == kUnbounded) {
+    w.longest = std::min(len_q, len_k);
+    w.mean = w.longest * (1 - w.longest / (2 * std::max(1.0, len_k)));
+    w.even = false;
+  } else if (p.window_left != kUnbounded && p.window_right != kUnbounded) {
+    const double window = static_cast<double>(p.window_left) + static_cast<double>(p.window_right) + c.tile_k;
+    w.longest = w.mean = std::min(len_q, window);
+  }
+  if (p.packed()) {
+    w.key_tiles = heads * tiles(static_cast<double>(p.total_k), c.tile_k);
+    // The longest sequence is a bound, and the others are shorter.
+    w.mean *= std::min(1.0, static_cast<double>(p.total_q) / batch / std::max(1.0, len_q));
+  }
+  w.longest = tiles(w.longest, c.tile_q), w.mean = std::max(1.0, w.mean / c.tile_q);
+  const double row = static_cast<double>(p.dim_qk + p.dim_v) * size_of(c.element) +
+                     (sums_dq ? static_cast<double>(p.dim_qk) * sizeof(float) : 0);
+  w.bytes = kSms * c.tile_k * row;
+  return w;
+}
+
+// Time of all tasks, in the unit above. Tasks of unequal length start in the order of their length, and at the end a
+// multiprocessor waits for a quarter of the longest on average: simulated for causal masks.
+double time_of(const Work& w, int heads, int queries) {
+  const double parts = heads * queries, tasks = w.key_tiles * parts, ends = parts > 1 ? kAdds : kStores;
+  const double members = std::ceil(w.group / heads);
+  const double longest = std::ceil(w.longest / queries) * members + ends;
+  const double converts = parts > 1 ? kConverts * w.key_tiles / kSms : 0;
+  if (w.even) return std::ceil(tasks / kSms) * longest + converts;
+  const double misses = 1 + kMisses * std::max(0.0, members * w.bytes / kCachedBytes - 1);
+  const double all = (w.key_tiles * w.mean * w.group * misses + tasks * ends) / kSms;
+  return std::max(longest, all + longest / 4) + converts;
+}
+
+}  // namespace
+
+double most_sum_bytes(const BackwardProblem& p) {
+  constexpr double kLittle = 16 << 20;
+  const double rows =
+      p.packed() ? static_cast<double>(p.total_q) : static_cast<double>(p.batch) * static_cast<double>(p.len_q);
+  return std::max(kLittle, 2 * sizeof(float) * rows * static_cast<double>(p.heads_q) * static_cast<double>(p.dim_qk));
+}
+
+KeyParts key_parts(const BackwardProblem& p, const BackwardConfig& c, bool sums_dq, Reproducible reproducible) {
+  if (!(p.dk || p.dv)) return {};
+  const Work work = work_of(p, c, sums_dq);
+  const double sum_bytes = work.key_tiles * c.tile_k * (c.dim_qk + c.dim_v) * sizeof(float), most = most_sum_bytes(p);
+  KeyParts best{.own_sums = reproducible == Reproducible::yes};
+  if (work.key_tiles >= kManyTiles) return {};
+  double least = kGain * time_of(work, 1, 1);
+  const auto consider = [&](int heads, int queries) {
+    if (sum_bytes * (best.own_sums ? heads * queries : 1) > most) return;
+    const double time = time_of(work, heads, queries);
+    if (time < least) least = time, best.heads = heads, best.queries = queries;
+  };
+  const int group = static_cast<int>(std::min<int64_t>(p.group(), kMostHeadParts));
+  for (int heads = 2; heads <= group; ++heads) consider(heads, 1);
+  for (int queries = 2; queries <= kMostQueryParts; ++queries) consider(group, queries);
+  return best.count() > 1 ? best : KeyParts{};
+}
+
+}  // namespace cuflash::cuda

@@ -1,0 +1,67 @@
+// Bits of a lane's pairs (kernels/sm90/pair_bits.h), compiled for the host: the columns that a mask by position leaves,
+// and the decisions of dropout with queries or keys as rows.
+#define cuflash host_kernels
+// clang-format off
+#include "tests/cuda/kernel_emulator/cuda.h"
+#include "sm90/pair_bits.h"
+// clang-format on
+#undef cuflash
+
+#include <gtest/gtest.h>
+
+namespace {
+
+using namespace host_kernels;
+
+template <class Function>
+void for_pairs(Function&& function) {
+  for (int r = 0; r < 2; ++r)
+    for (int n = 0; n < 8; ++n)
+      for (int e = 0; e < 2; ++e) function(r, n, e);
+}
+
+TEST(PairBits, AreDifferentBits) {
+  unsigned all = 0;
+  for_pairs([&](int r, int n, int e) {
+    EXPECT_EQ(all & pair_bit(r, n, e), 0u);
+    all |= pair_bit(r, n, e);
+  });
+  EXPECT_EQ(all, ~0u);
+}
+
+TEST(PairBits, OfColumnsBetweenBounds) {
+  for (int begin = -70; begin < 70; ++begin)
+    for (int end = -70; end < 70; ++end) {
+      const unsigned bits = columns_between(begin, end);
+      for (int n = 0; n < 8; ++n)
+        for (int e = 0; e < 2; ++e) {
+          const int column = 8 * n + e;
+          EXPECT_EQ((bits & pair_bit(0, n, e)) != 0, column >= begin && column < end) << begin << " " << end;
+        }
+      EXPECT_EQ(bits >> 16, 0u);
+    }
+}
+
+TEST(PairBits, OfBytesThatAreNotZero) {
+  for (unsigned byte = 0; byte < 256; ++byte)
+    for (int position = 0; position < 32; position += 8)
+      EXPECT_EQ(nonzero_bytes(byte << position), byte == 0 ? 0 : 1u << position);
+  EXPECT_EQ(nonzero_bytes(0x80017fffu), 0x01010101u);
+}
+
+TEST(PairBits, OfDropoutAreItsDecisions) {
+  const DropoutStream stream = dropout_stream(17, 4, 2, 3);
+  const unsigned threshold = dropout_threshold(0.4);
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    const unsigned row = 160 + lane / 4, column = 64 + lane % 4 * 2;
+    const unsigned of_queries = kept_pairs<true>(stream, threshold, static_cast<int>(row), static_cast<int>(column));
+    const unsigned of_keys = kept_pairs<false>(stream, threshold, static_cast<int>(row), static_cast<int>(column));
+    for_pairs([&](int r, int n, int e) {
+      const unsigned i = row + 8 * static_cast<unsigned>(r), j = column + static_cast<unsigned>(8 * n + e);
+      EXPECT_EQ((of_queries & pair_bit(r, n, e)) != 0, dropout_keeps(stream, i, j, threshold));
+      EXPECT_EQ((of_keys & pair_bit(r, n, e)) != 0, dropout_keeps(stream, j, i, threshold));
+    });
+  }
+}
+
+}  // namespace
