@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables and charts of docs/benchmarks.md, README.md and README.zh.md from docs/data.
+"""Writes the tables and charts of docs/benchmarks.md, docs/map.md, README.md and README.zh.md from docs/data.
 
   tools/benchmark_tables.py            rewrites what stands between the markers, and draws charts whose data changed
                                        (which needs matplotlib)
@@ -16,7 +16,7 @@ import sys
 import benchmark_data as data
 from benchmark_data import NAMES, ROOT, Table, mean, ratio
 
-PAGES = {"docs/benchmarks.md": "en", "README.md": "en", "README.zh.md": "zh"}
+PAGES = {"docs/benchmarks.md": "en", "docs/map.md": "en", "README.md": "en", "README.zh.md": "zh"}
 MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 SHOWN = ("fa3", "fa4", "torch-cudnn", "torch-flash")  # the others are far behind, and in the files
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -160,23 +160,6 @@ def spread(ratios):
     return f"{times(mean(ratios))} ({times(min(ratios))}–{times(max(ratios))})"
 
 
-def more(_):
-    """Groups of bench/peers_cuda.py beside forward, backward and decode; nothing before it has run."""
-    words = {"grouped": "32 heads over 8, causal", "short": "1 to 128 queries over 8,192 keys",
-             "varlen": "16 packed sequences", "window": "window of 1,024 keys, S=8,192", "softcap": "softcap, S=4,096"}
-    source, rows = data.dense(), []
-    peers = shown_peers(source, *words)
-    for group, call in words.items():
-        for direction in ("forward", "backward"):
-            found = [by for problem, by in source.group(group) if problem["direction"] == direction]
-            if found:
-                rows.append([f"{direction}, {call}", str(len(found)),
-                             *(spread([ratio(by, peer) for by in found]) for peer in peers)])
-    if not rows:
-        return ["Few queries, packed sequences, windows and softcap: not measured in one process with every peer yet."]
-    return table(["D=128", "points", *(f"against {NAMES[peer]}" for peer in peers)], rows) + ["", origin(source)]
-
-
 def world_table(standings):
     """Cases of bench/world.py, in the order given."""
     def speed(each, result):
@@ -192,17 +175,25 @@ def world_table(standings):
     return table(["case", "direction", "cuflash", "best peer", "its speed", "ratio", "to plain"], rows)
 
 
+def world_standing(standings):
+    """How many cases are behind the best peer, in a sentence."""
+    ratios = [each.ratio for each in standings if each.ratio is not None]
+    below = lambda limit: sum(value < limit for value in ratios)
+    return (f"{len(ratios)} points against the best peer of each: {mean(ratios):.2f} on average, {times(min(ratios))} at "
+            f"worst; {below(0.995)} are below 1, {below(0.9)} below 0.9.")
+
+
 def world(_):
-    """The performance map; nothing before bench/world.py has run."""
-    if not data.has_world():
-        return ["The map has not been measured yet."]
+    """The performance map."""
     source = data.Bench(data.WORLD)
     standings = data.standings(source)
-    average, worst, slower = cells_of([each.ratio for each in standings])
-    slowest = [each for each in standings if each.ratio is not None and each.ratio < 0.995]
-    return ["![Speed relative to the best peer, worst first](images/h200_world.svg)", "",
-            f"Against the best peer {average} on average, {worst} at worst, slower at {slower}; where it is slower:",
-            "", *world_table(slowest), "", origin(source)]
+    return ["![Speed relative to the best peer, worst first](images/h200_world.svg)", "", world_standing(standings), "",
+            *world_table(standings), "", origin(source)]
+
+
+def world_summary(_):
+    source = data.Bench(data.WORLD)
+    return [world_standing(data.standings(source)), "", origin(source)]
 
 
 def decode(_):
@@ -277,7 +268,7 @@ def readme(language):
     return table(head, rows)
 
 
-BLOCKS = {"summary": summary, "dense": dense, "more": more, "world": world, "decode": decode, "host": host, "readme": readme,
+BLOCKS = {"summary": summary, "dense": dense, "world": world, "world-summary": world_summary, "decode": decode, "host": host, "readme": readme,
           "xeon": lambda _: cpu("xeon_torch.json"), "neoverse": lambda _: cpu("neoverse_v1_torch.json")}
 
 
