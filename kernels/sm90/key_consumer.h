@@ -209,7 +209,8 @@ struct KeyConsumer : KeyScores<C> {
   __device__ __forceinline__ void sum_rows(float* sums, const Accumulator<float> (&acc)[kTiles]) const {
     const int thread = new_thread_id() % kWarpgroupThreads, row = thread / 32 * 16;
     if (group * kWarpgroupRows + row >= task().written) return;
-    float* to = sums + ((sums_tile(p.backward, task()) + group) * (kSumKeys / 16) + row / 16) * (kTiles * 128) + thread % 32 * 4;
+    float* to = sums + ((sums_tile(p.backward, task()) + group) * (kSumKeys / 16) + row / 16) * (kTiles * 128) +
+                thread % 32 * 4;
     const bool adds = p.backward.part_tiles == 0;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n)

@@ -164,10 +164,17 @@ const char* why_not(const ForwardProblem& p) {
   return nullptr;
 }
 
+// What belongs to an option is wrong without it.
+int allowed_schedule(const Sm90ForwardConfig& c) {
+  return kPingPong | kPinWait | kStoreBySmem | kPrefetchQ | (c.options & kBias ? kTmaBias : 0) |
+         (c.options & kMaskTensor ? kTmaMask : 0) |
+         (c.options == kSoftcap && c.element == Element::bf16 ? kFixedMax : 0);
+}
+
 // The scores of a tile, the weights that they become, half as large, and the output.
 Limits config_limits(const Sm90ForwardConfig& c, const Arch& arch) {
   if (c.warpgroups < 2 || c.warpgroups > 4 || c.tile_k < 16 || c.tile_k > 256 || c.stages < 2 || c.stages > 8 ||
-      c.schedule < 0 || c.schedule >= 2 * kFixedMax || ((c.schedule & kTmaMask) != 0 && c.tile_k > 128))
+      c.schedule < 0 || (c.schedule & ~allowed_schedule(c)) != 0 || ((c.schedule & kTmaMask) != 0 && c.tile_k > 128))
     return kNoShape;
   const int registers = (2 * c.dim_v + 3 * c.tile_k) / 4 + kOtherRegisters;
   return limits_with(arch.wgmma && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, consumer_registers(c));
