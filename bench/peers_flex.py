@@ -51,13 +51,14 @@ class Flex:
         cap, slopes = t.shape.softcap, t.slopes if t.shape.alibi else None
         if not cap and slopes is None and bias is None:
             return None
+        table = bias[0] if bias is not None else None  # sliced here: vmap of PyTorch 2.9 takes no plain number beside indices
 
         def score(x, b, h, i, j):
             if cap:
                 x = cap * torch.tanh(x / cap)
             if slopes is not None:
                 x = x - slopes[h] * (i - j).abs()
-            return x + bias[0, h, i, j] if bias is not None else x
+            return x + table[h, i, j] if table is not None else x
         return score
 
     @staticmethod
@@ -65,6 +66,7 @@ class Flex:
         s = t.shape
         if not (s.causal or s.mask or s.padded):
             return None
+        table = t.mask[:, 0] if s.mask == "random" else None
 
         def visible(b, h, i, j):
             seen = j <= i if s.causal else j >= 0
@@ -73,7 +75,7 @@ class Flex:
             if s.mask == "documents":
                 seen = seen & (i // s.document == j // s.document)
             if s.mask == "random":
-                seen = seen & t.mask[b, 0, i, j]
+                seen = seen & table[b, i, j]
             if s.padded:
                 seen = seen & (i < t.own_lengths[b]) & (j < t.own_lengths[b])
             return seen

@@ -109,7 +109,7 @@ def test_interrupted_run_keeps_what_is_finished(device, monkeypatch, tmp_path, c
 
 def test_a_signal_ends_without_a_traceback(tmp_path):
     """SIGINT to a separate process, as Ctrl-C sends it."""
-    words = ("-m cuflash.bench --device cpu --len 16,4096 --seconds 0.01 --contestant cuflash,torch-math --batch 8 "
+    words = ("-m cuflash.bench --device cpu --len 16,2048 --seconds 0.01 --contestant cuflash,torch-math --batch 8 "
              "--threads 1").split()
     process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     lines = [process.stdout.readline() for _ in range(4)]  # ceilings, header, and both contestants at the first point
