@@ -1,6 +1,6 @@
 // The query tiles of a CTA of the forward kernel, as its producer warps see them one after the other: dealt out in
 // advance (TileScheduler), or taken by ticket from a list (sm90/tile_list.h). One thread draws the tickets and passes
-// them on through shared memory, one tile ahead, so that nobody waits for the atomic.
+// them on through shared memory, one tile ahead, so that no warp waits for the atomic.
 #pragma once
 
 #include "ptx/grid.h"

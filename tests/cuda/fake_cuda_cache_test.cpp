@@ -1,5 +1,4 @@
 // Attention over a KV cache on fake GPUs, with the kernel itself emulated on the host: see tests/cuda/kernel_emulator.
-#include <dlfcn.h>
 
 #include <cmath>
 #include <cstring>
@@ -20,17 +19,9 @@ namespace {
 
 class FakeCache : public ::testing::Test {
  protected:
-  FakeCache() : gpus(find()) { gpus.on_launch = nullptr; }
+  FakeCache() : gpus(loaded_fake_cuda()) { gpus.on_launch = nullptr; }
 
   FakeCuda& gpus;
-
- private:
-  static FakeCuda& find() {
-    void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
-    auto* get = library ? reinterpret_cast<FakeCuda* (*)()>(::dlsym(library, "fake_cuda")) : nullptr;
-    if (!get) throw std::runtime_error("this test needs the fake libcuda.so.1 in LD_LIBRARY_PATH; ctest sets it");
-    return *get();
-  }
 };
 
 cuda::KvPlan plan_of(const CacheScene& s) {

@@ -1,6 +1,5 @@
 // Forward calls on fake GPUs that split keys, pack heads or list tiles, with the kernels themselves emulated on the host:
 // see tests/cuda/kernel_emulator.
-#include <dlfcn.h>
 
 #include <cstring>
 
@@ -30,8 +29,8 @@ void run_forward_kernel(const FakeLaunch& launch) {
 
 class FakeForward : public ::testing::Test {
  protected:
-  FakeForward() { find().on_launch = run_forward_kernel; }
-  ~FakeForward() override { find().on_launch = nullptr; }
+  FakeForward() { loaded_fake_cuda().on_launch = run_forward_kernel; }
+  ~FakeForward() override { loaded_fake_cuda().on_launch = nullptr; }
 
   // launches: of one call; random problems are computed twice.
   static void check(check::Case c, int launches) {
@@ -42,14 +41,6 @@ class FakeForward : public ::testing::Test {
     EXPECT_EQ(running.fault, "") << check::describe(c);
     EXPECT_EQ(fault, "") << check::describe(c);
     EXPECT_EQ(running.launches, 2 * launches) << check::describe(c);
-  }
-
- private:
-  static FakeCuda& find() {
-    void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
-    auto* get = library ? reinterpret_cast<FakeCuda* (*)()>(::dlsym(library, "fake_cuda")) : nullptr;
-    if (!get) throw std::runtime_error("this test needs the fake libcuda.so.1 in LD_LIBRARY_PATH; ctest sets it");
-    return *get();
   }
 };
 

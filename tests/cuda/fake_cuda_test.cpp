@@ -1,5 +1,4 @@
 // The CUDA backend without its kernels, on fake GPUs: see tests/cuda/fake_gpu.
-#include <dlfcn.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -23,17 +22,9 @@ namespace {
 
 class FakeGpus : public ::testing::Test {
  protected:
-  FakeGpus() : gpus(find()) { gpus.on_launch = nullptr; }
+  FakeGpus() : gpus(loaded_fake_cuda()) { gpus.on_launch = nullptr; }
 
   FakeCuda& gpus;
-
- private:
-  static FakeCuda& find() {
-    void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
-    auto* get = library ? reinterpret_cast<FakeCuda* (*)()>(::dlsym(library, "fake_cuda")) : nullptr;
-    if (!get) throw std::runtime_error("this test needs the fake libcuda.so.1 in LD_LIBRARY_PATH; ctest sets it");
-    return *get();
-  }
 };
 
 int current_device() {

@@ -68,12 +68,16 @@ KeySplitting key_splits(const Problem& p, const SplitTarget& t) {
     const double loop = std::max(items, reading) + std::min(items, reading) / 4;  // they overlap, though not entirely
     return loop + (splits == 1 ? 0 : kStartOfReduction + 2 * split_bytes * real(splits) / kBytesOfReduction);
   };
+  const double unsplit = time(1);
   int64_t best = 1;
+  double least = unsplit;
   for (int64_t splits = 2; splits <= std::min(kMostSplits, longest); ++splits) {
     if (tiles * splits > kMostRounds * sms || split_bytes * real(splits) > real(kMostBytes)) break;
-    if (time(splits) < time(best)) best = splits;
+    // More splits that leave the longest one as long gain nothing. A call waits for this loop.
+    if (divided_up(longest, splits) == divided_up(longest, splits - 1)) continue;
+    if (const double found = time(splits); found < least) best = splits, least = found;
   }
-  return {best, time(best), time(1)};
+  return {best, least, unsplit};
 }
 
 }  // namespace cuflash::cuda

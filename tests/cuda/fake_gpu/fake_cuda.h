@@ -4,8 +4,11 @@
 // allocating while a stream is captured.
 #pragma once
 
+#include <dlfcn.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 
 namespace cuflash::test {
 
@@ -37,3 +40,15 @@ struct FakeTensorMap {
 }  // namespace cuflash::test
 
 extern "C" cuflash::test::FakeCuda* fake_cuda();
+
+namespace cuflash::test {
+
+// The one that the library has loaded, or will load, in place of the driver.
+inline FakeCuda& loaded_fake_cuda() {
+  void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
+  auto* get = library ? reinterpret_cast<FakeCuda* (*)()>(::dlsym(library, "fake_cuda")) : nullptr;
+  if (!get) throw std::runtime_error("this test needs the fake libcuda.so.1 in LD_LIBRARY_PATH; ctest sets it");
+  return *get();
+}
+
+}  // namespace cuflash::test
