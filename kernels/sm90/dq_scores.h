@@ -1,5 +1,5 @@
-// Elementwise steps of the dQ consumer on its accumulators: P from S and dS from dP. Queries are rows, keys are
-// columns.
+// Elementwise steps of the consumers of dQ and dBias on their accumulators: P from S and dS from dP. Queries are rows,
+// keys are columns.
 #pragma once
 
 #include "attn/score.h"
@@ -13,7 +13,8 @@
 
 namespace cuflash {
 
-template <Sm90DqConfig C>
+// kOfBias: dS is the gradient of the bias, before the derivative of softcap.
+template <Sm90DqConfig C, bool kOfBias = false>
 struct DqScores {
   static constexpr Element E = C.element;
   static constexpr BackwardConfig kShared = shared_config(C);
@@ -72,7 +73,9 @@ struct DqScores {
                          if constexpr (Options::kHasBias) shift += bias * static_cast<float>(kLog2e);
                          if constexpr (Options::kHasAlibi)
                            shift -= slope * fabsf(distance + static_cast<float>(8 * r - 8 * n - e));
-                         return Options::exponent(p, dot, shift);
+                         typename Options::Exponent pair = Options::exponent(p, dot, shift);
+                         if constexpr (kOfBias) pair.slope = 1;
+                         return pair;
                        });
     if constexpr (kApplyMask) hide(s, seen & visible_pairs(a, info, tile));
   }
@@ -96,7 +99,7 @@ struct DqScores {
           const float penalty =
               Options::kHasAlibi ? options.penalty(distance + static_cast<float>(8 * r - 8 * n - e)) : 0;
           return {guarded_exponent(options, options.score(t, penalty, bias), stats[lse_at(kShared, query)], large),
-                  Options::kHasSoftcap ? 1 - t * t : 1};
+                  Options::kHasSoftcap && !kOfBias ? 1 - t * t : 1};
         });
     hide(s, seen & visible_pairs(a, info, tile));
   }

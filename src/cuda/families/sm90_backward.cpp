@@ -1,5 +1,5 @@
 // The backward kernels of sm_90a: wgmma, and TMA loads by a producer warpgroup. One kernel computes dK and dV, and adds
-// dQ to sums in the workspace or leaves dQ to a second kernel.
+// dQ to sums in the workspace or leaves dQ to a second kernel. dBias has a kernel of its own.
 #include <algorithm>
 #include <optional>
 
@@ -29,9 +29,17 @@ constexpr KernelType kDq{.name = "sm90_dq",
                          .bounds = "num_threads(C), 1",
                          .config_ints = kInts<Sm90DqConfig>,
                          .takes_tensor_maps = true};
-constexpr const KernelType* kKernels[] = {&kMain, &kDq};
+constexpr KernelType kDbias{.name = "sm90_dbias",
+                            .header = "sm90/dbias.h",
+                            .config = "Sm90DbiasConfig",
+                            .params = "Sm90BackwardParams",
+                            .bounds = "num_threads(C), 1",
+                            .config_ints = kInts<Sm90DbiasConfig>,
+                            .takes_tensor_maps = true};
+constexpr const KernelType* kKernels[] = {&kMain, &kDq, &kDbias};
 
 constexpr int kTileQ = 64;
+constexpr int kKeyRows = 64;  // of a TMA box, for dQ and dBias
 constexpr int64_t kLargestWithTiles = 192;
 
 const char* why_not(const BackwardProblem& p) {
@@ -116,14 +124,22 @@ Limits dq_limits(const Sm90DqConfig& c, const Arch& arch) {
 // keys are used twice and stay longer than values. Ping-pong gives 1 to 4% where scores are as wide as dQ; with 64
 // columns the exponentials are the bottleneck, and above 192 the registers are.
 Sm90DqConfig dq_config(Element element, int dim_qk, int dim_v, int options, const Arch& arch) {
-  constexpr int kTileK = 64;
   const int widest = std::max(dim_qk, dim_v);
   const int most = (options & (kBias | kMaskTensor)) != 0 ? 0 : takes_registers(options) ? 64 : 128;
-  Sm90DqConfig c{element, dim_qk, dim_v, dim_qk <= most ? 3 : 2,       kTileK,
+  Sm90DqConfig c{element, dim_qk, dim_v, dim_qk <= most ? 3 : 2,       kKeyRows,
                  4,       4,      2,     widest > 64 && widest <= 192, options};
   const auto fits = [&] { return shared_bytes(c) <= arch.shared_per_block; };
   if (!fits()) c.query_stages = 1;
   while (!fits()) --(c.value_stages >= c.key_stages ? c.value_stages : c.key_stages);
+  return c;
+}
+
+// With 128 keys half as many rows of Q and dO are read per pair, but S, dP and sums of dS take 192 registers, which leaves
+// too few for further options.
+Sm90DbiasConfig dbias_config(Element element, int dim_qk, int dim_v, int options, const Arch& arch) {
+  const bool wide = std::max(dim_qk, dim_v) > 128;
+  Sm90DbiasConfig c{element, dim_qk, dim_v, (options & ~kScaleFirst) == kBias && !wide ? 128 : 64, 4, options};
+  while (shared_bytes(c) > arch.shared_per_block) --c.stages;
   return c;
 }
 
@@ -175,7 +191,9 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   const bool runs_main = c.dq || p.dk || p.dv;
   const bool divides = runs_main && !(configs.dq && runs_side_by_side(p, tile_k_of(c)));
   const KeyParts parts = divides ? key_parts(p, shared_config(c), c.dq != 0, target.reproducible) : KeyParts{};
-  BackwardPlan plan = plan_around(p, arch, shared_config(c), {c.dq != 0, parts, runs_main});
+  // The portable kernel counts tiles where no other kernel runs.
+  const bool runs_dbias = p.dbias && (runs_main || configs.dq);
+  BackwardPlan plan = plan_around(p, arch, shared_config(c), {c.dq != 0, parts, runs_main, runs_dbias});
   plan.family = &sm90_backward;
   plan.tuned = configs.tuned && runs_main;
   plan.reason = reason_of(configs, runs_main);
@@ -183,7 +201,15 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   plan.main = launch_of(key_of(kMain, arch, c), runs_main ? tiles * parts.count() : 0, num_threads(c), shared_bytes(c));
   plan.main.persistent = plan.main.programmatic = runs_main;
   plan.finish.programmatic = plan.finish.grid_x != 0 && !configs.dq;
-  if (p.dbias) plan.bias = bias_launch(p, arch, kTileQ);
+  if (runs_dbias) {
+    const Sm90DbiasConfig dbias = dbias_config(c.element, c.dim_qk, c.dim_v, c.options, arch);
+    const Checked tiles = Checked(p.bias_batch) * p.bias_heads * tiles_in(p.bias_len_q, kDbiasTileQ) *
+                          tiles_in(p.bias_len_k, dbias.tile_k);
+    plan.bias = launch_of(key_of(kDbias, arch, dbias), tiles, num_threads(dbias), shared_bytes(dbias));
+    plan.bias.persistent = true;
+  } else if (p.dbias) {
+    plan.bias = bias_launch(p, arch, kTileQ);
+  }
   if (configs.dq) {
     const Sm90DqConfig& dq = *configs.dq;
     const Checked tiles = Checked(p.batch) * p.heads_q * tiles_in(p.len_q, tile_q_of(dq));
@@ -206,13 +232,21 @@ std::vector<Alternatives> candidates(const BackwardProblem&, const BackwardPlan&
   return all;
 }
 
+Limits dbias_limits(const Sm90DbiasConfig& c, const Arch& arch) {
+  if ((c.tile_k != 64 && c.tile_k != 128) || c.stages < 2 || c.stages > 8) return kNoShape;
+  const int registers = 3 * c.tile_k / 2 + kOtherRegisters / 2;
+  return limits_with(arch.wgmma, shared_bytes(c), 1, arch, registers, consumer_registers(c));
+}
+
 Limits limits(const KernelKey& kernel, const Arch& arch) {
+  if (kernel.type == &kDbias) return dbias_limits(kernel.as<Sm90DbiasConfig>(), arch);
   return kernel.type == &kDq ? dq_limits(kernel.as<Sm90DqConfig>(), arch)
                              : main_limits(kernel.as<Sm90BackwardConfig>(), arch);
 }
 
 Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan, const LaunchContext& context) {
   const bool runs_main = plan.main.grid_x != 0, runs_dq = plan.dq.grid_x != 0;
+  const bool by_queries = runs_dq || plan.bias.kernel.type == &kDbias;
   const auto* row_stats = static_cast<std::byte*>(context.workspace) + plan.workspace.row_stats;
   const auto keys = [&](bool used, int rows) { return used ? tensor_map(p.k, key_extent(p), rows) : TensorMap{}; };
   const auto terms = [&](const ConstRows& rows) {
@@ -233,8 +267,8 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
                      row_stats_size(shared_config(plan.main.kernel.as<Sm90BackwardConfig>()))),
           terms(p.bias),
           terms(p.mask),
-          keys(runs_dq, plan.dq_tile_k),
-          values(runs_dq, plan.dq_tile_k),
+          keys(by_queries, kKeyRows),
+          values(by_queries, kKeyRows),
           runs_dq ? tile_order(p, plan.dq_tile_q, grid_of(plan.dq, context.num_sms)) : TileOrder{},
           runs_dq && !runs_main};
 }
@@ -251,6 +285,12 @@ std::string dq_line(const Sm90DqConfig& c) {
               " consumer warpgroups and one producer, ", options_text(c.options), "\n");
 }
 
+std::string dbias_line(const Sm90DbiasConfig& c) {
+  return join("config     dBias: tiles of ", kDbiasTileQ, " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
+              " and ", c.dim_v, ", ", c.stages, " stages, ", kDbiasWarpgroups,
+              " consumer warpgroups and one producer, ", options_text(c.options), "\n");
+}
+
 std::string parts_line(const BackwardPlan& plan) {
   const KeyParts& parts = plan.parts;
   if (parts.count() == 1) return "";
@@ -262,7 +302,8 @@ std::string parts_line(const BackwardPlan& plan) {
 std::string describe(const BackwardPlan& plan) {
   const bool dq = plan.dq.grid_x != 0, main = !dq || plan.main.grid_x != 0;
   return join(main ? main_line(plan.main.kernel.as<Sm90BackwardConfig>()) : "", parts_line(plan),
-              dq ? dq_line(plan.dq.kernel.as<Sm90DqConfig>()) : "");
+              dq ? dq_line(plan.dq.kernel.as<Sm90DqConfig>()) : "",
+              plan.bias.kernel.type == &kDbias ? dbias_line(plan.bias.kernel.as<Sm90DbiasConfig>()) : "");
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
     used = round_up(used + bytes, 64);
     return offset;
   };
-  const Checked ticket = take(sizeof(uint64_t));
+  const Checked ticket = take(2 * sizeof(uint64_t));
   const Checked row_stats = take(tiles * row_stats_bytes(c));
   const Checked dq_accum = take(tiles * w.dq_rows * c.dim_qk * real_size(c.element));
   const Checked dq_semaphore = take(c.ordered ? tiles * int64_t{sizeof(unsigned)} : 0);
@@ -110,7 +110,8 @@ BackwardPlan plan_around(const BackwardProblem& p, const Arch& arch, const Backw
 
   const Checked query_tiles = plan.workspace.tiles;
   // This kernel also resets the ticket of the main one, so it has at least one CTA.
-  const BackwardConfig prepare = small_config(c, c.dim_qk, c.dim_v);
+  BackwardConfig prepare = small_config(c, c.dim_qk, c.dim_v);
+  if (sums.dbias) prepare.options = kBias;
   plan.prepare = launch_of(key_of(backward_prepare, arch, prepare), query_tiles.at_most(1) == 0 ? 1 : query_tiles,
                            prepare_threads(prepare), 0);
   const bool sums_keys = sums.parts.count() > 1;

@@ -19,6 +19,7 @@ struct Sums {
   bool dq = false;          // dQ is summed there
   KeyParts parts = {};      // dK and dV are, where there are several
   bool lists_keys = false;  // the tasks of packed sequences follow a list
+  bool dbias = false;       // tiles of dBias are taken by ticket
 };
 // The plan without its main kernel. c: what the other kernels know of the main kernel's config.
 BackwardPlan plan_around(const BackwardProblem& problem, const Arch& arch, const BackwardConfig& c, const Sums& sums);
