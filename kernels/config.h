@@ -315,11 +315,12 @@ constexpr bool takes_registers(int options) { return (options & ~kAlibi) != 0; }
 // ptxas overlay the registers of S and dP; with 8 more it allocates both separately and runs out. Options need still
 // more, which the producer has to spare if it computes 32 columns of dQ at a time.
 constexpr bool has_small_producer(const Sm90BackwardConfig& c) {
-  return c.warpgroups == 2 && takes_registers(c.options);
+  return !split_dk_dv(c) && takes_registers(c.options);
 }
 constexpr int consumer_registers(const Sm90BackwardConfig& c) {
-  if (!c.dq || has_small_producer(c)) return c.warpgroups == 3 ? 144 : 224;
-  return c.warpgroups == 2 ? 208 : 144;
+  if (c.warpgroups == 3) return has_small_producer(c) ? 152 : 144;
+  if (!c.dq || has_small_producer(c)) return 224;
+  return 208;
 }
 constexpr int producer_registers(const Sm90BackwardConfig& c) {
   if (!c.dq || has_small_producer(c)) return 56;

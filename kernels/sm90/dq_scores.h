@@ -67,13 +67,14 @@ struct DqScores {
     const AttentionParams& a = p.backward.attention;
     float slope = 0, distance = 0;
     if constexpr (Options::kHasAlibi) slope = head.slope, distance = lane_distance(info, tile);
+    Options::apply_softcap(s, a);
     replace_by_factors(s, lane_bias, kept_pairs_of(a, info, head, tile),
-                       [&](float dot, float bias, int r, int n, int e) {
+                       [&](float score, float bias, int r, int n, int e) {
                          float shift = -rows.lse[r];
                          if constexpr (Options::kHasBias) shift += bias * static_cast<float>(kLog2e);
                          if constexpr (Options::kHasAlibi)
                            shift -= slope * fabsf(distance + static_cast<float>(8 * r - 8 * n - e));
-                         typename Options::Exponent pair = Options::exponent(p, dot, shift);
+                         typename Options::Exponent pair = Options::exponent(p, score, shift);
                          if constexpr (kOfBias) pair.slope = 1;
                          return pair;
                        });
@@ -103,7 +104,7 @@ struct DqScores {
         });
     hide(s, seen & visible_pairs(a, info, tile));
   }
-  // exponent(dot, bias, r, n, e) returns the exponent of a pair, and the derivative of softcap. lane_bias: shared
+  // exponent(score, bias, r, n, e) returns the exponent of a pair, and the derivative of softcap. lane_bias: shared
   // address of the lane's part of the bias, for ldmatrix; its 16-byte pieces are swizzled.
   template <class Exponent>
   static __device__ __forceinline__ void replace_by_factors(Scores& s, unsigned lane_bias, unsigned kept,

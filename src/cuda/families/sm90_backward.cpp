@@ -41,11 +41,13 @@ constexpr const KernelType* kKernels[] = {&kMain, &kDq, &kDbias};
 constexpr int kTileQ = 64;
 constexpr int kKeyRows = 64;  // of a TMA box, for dQ and dBias
 constexpr int64_t kLargestWithTiles = 192;
+constexpr double kLeastSoftcap = 1e-10;  // BackwardOptions::hidden_value times it is large
 
 const char* why_not(const BackwardProblem& p) {
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products take f16 and bf16 only";
   if (p.batch == 0 || p.len_q == 0 || p.len_k == 0) return "there is nothing to multiply";
   if (p.softcap > 0 && tanh_argument(p) == 0) return "softcap and scale are more than 30 orders of magnitude apart";
+  if (p.softcap > 0 && p.softcap < kLeastSoftcap) return "softcap is below 1e-10";
   if (p.bias && (p.bias.dtype != p.dtype || !has_tensor_map(p.bias, score_extent(p, p.bias))))
     return "bias has another type than q, or its rows do not start on 16-byte boundaries or are 2^40 bytes apart";
   if (p.mask && !has_tensor_map(p.mask, score_extent(p, p.mask)))
@@ -161,7 +163,7 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   // others. Those of more than 128 columns fill all registers of one.
   const int options = options_of(p);
   const bool narrow = dim_qk == 64 && dim_v == 64, wide = dim_qk > 128 || dim_v > 128;
-  const int warpgroups = narrow && !takes_registers(options) ? 3 : wide ? 1 : 2;
+  const int warpgroups = narrow && (options & (kSoftcap | kDropout)) == 0 ? 3 : wide ? 1 : 2;
   const auto config = [&](bool adds) {
     const int stages = narrow ? 4 : wide ? 2 : adds ? 3 : 4;
     Sm90BackwardConfig c{element, dim_qk, dim_v, kTileQ, warpgroups, stages, adds, options};
