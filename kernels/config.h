@@ -314,9 +314,7 @@ constexpr bool takes_registers(int options) { return (options & ~kAlibi) != 0; }
 // setmaxnreg as above, out of 504 registers with three warpgroups or 512 with four. With dQ, limits of 208 and 144 make
 // ptxas overlay the registers of S and dP; with 8 more it allocates both separately and runs out. Options need still
 // more, which the producer has to spare if it computes 32 columns of dQ at a time.
-constexpr bool has_small_producer(const Sm90BackwardConfig& c) {
-  return !split_dk_dv(c) && takes_registers(c.options);
-}
+constexpr bool has_small_producer(const Sm90BackwardConfig& c) { return !split_dk_dv(c) && takes_registers(c.options); }
 constexpr int consumer_registers(const Sm90BackwardConfig& c) {
   if (c.warpgroups == 3) return has_small_producer(c) ? 152 : 144;
   if (!c.dq || has_small_producer(c)) return 224;
@@ -388,14 +386,16 @@ constexpr int shared_bytes(const Sm90DqConfig& c) {
 constexpr int kDbiasWarpgroups = 2, kDbiasTileQ = kDbiasWarpgroups * kWarpgroupRows;
 // Steps whose coordinates, row statistics and mask are in shared memory at the same time.
 constexpr int kDbiasSteps = 2;
-constexpr int kDbiasTileBytes = 16;  // coordinates of a tile of the bias
+constexpr int kDbiasTasks = 3, kDbiasTaskBytes = 24;  // see DbiasTask
 // The view of sm90/dq_scores.h, which computes P of 64 keys.
 constexpr Sm90DqConfig score_config(const Sm90DbiasConfig& c) {
   return {c.element, c.dim_qk, c.dim_v, kDbiasWarpgroups, 64, 2, 1, 1, 0, c.options};
 }
 constexpr int num_threads(const Sm90DbiasConfig&) { return kWarpgroupThreads * (kDbiasWarpgroups + 1); }
 constexpr int consumer_registers(const Sm90DbiasConfig& c) { return c.tile_k == 64 ? 216 : 224; }
-constexpr int producer_registers(const Sm90DbiasConfig& c) { return c.tile_k == 64 ? 72 : 56; }  // one thread finds all work
+constexpr int producer_registers(const Sm90DbiasConfig& c) {
+  return c.tile_k == 64 ? 72 : 56;
+}  // one thread finds all work
 constexpr int dbias_stage_bytes(const Sm90DbiasConfig& c) {
   const int widest = c.dim_qk > c.dim_v ? c.dim_qk : c.dim_v;
   return swizzled_bytes(kDbiasTileQ, widest) + swizzled_bytes(c.tile_k, widest);
@@ -410,7 +410,7 @@ constexpr int shared_bytes(const Sm90DbiasConfig& c) {
   const int step =
       mask_bytes(c) + kDbiasWarpgroups * (row_stats_stage_bytes(shared_config(score_config(c))) + kTileInfoBytes);
   return c.stages * dbias_stage_bytes(c) + kDbiasWarpgroups * bias_tile_bytes(c) + kDbiasSteps * step +
-         2 * kDbiasTileBytes + num_barriers(c) * 8;
+         kDbiasTasks * kDbiasTaskBytes + num_barriers(c) * 8;
 }
 
 }  // namespace cuflash

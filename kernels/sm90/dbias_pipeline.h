@@ -1,11 +1,11 @@
 // Shared memory layout of the dBias kernel, and the mbarriers between its producer and its consumers.
 //
 //   Q and K, or dO and V, of each stage | bias of each warpgroup | mask of each step | row statistics of each step and
-//   warpgroup | DbiasStep of each step and warpgroup | the current and the previous DbiasTile | mbarriers
+//   warpgroup | DbiasStep of each step and warpgroup | DbiasTask: two for the consumers, one of the producer | mbarriers
 //
 //   full, empty            of a stage: TMA has filled it; one arrival per consumer warp releases it
 //   step_full, step_empty  the same for a step's coordinates, row statistics and mask
-//   bias_full, bias_empty  the same for the bias of a tile
+//   bias_full, bias_empty  the same for the bias of a task
 #pragma once
 
 #include "portable/backward/workspace.h"
@@ -20,23 +20,26 @@ namespace cuflash {
 
 enum class DbiasStepKind : int {
   visit,      // adds dS of a query tile to the sums
-  new_tile,   // the same, for the first time in a tile of the bias: the sums of the previous tile are stored before
-  zeros,      // no query sees these keys: stores zeros, whatever the sums hold
-  last_tile,  // there are no more tiles: the sums are stored
+  new_task,   // the same, for the first time in a task: the sums of the previous task are stored before
+  zeros,      // a task without visits: stores zeros, whatever the sums hold
+  last_task,  // there are no more tasks: the sums are stored
 };
 
 // One step of the consumers. info: as in the dQ kernel; begin is the first of the step's tiles of 64 keys.
 struct DbiasStep {
   TileInfo info;
   DbiasStepKind kind;
+  int number;  // of the task
 };
 static_assert(sizeof(DbiasStep) <= kTileInfoBytes);
 
-// A tile of the bias. b and h are 0 where the bias is shared.
-struct DbiasTile {
+// A tile of the bias, or a part of what shares it. b and h are 0 where the bias is shared.
+struct DbiasTask {
   int b, h, row, key;
+  int number;  // parts of a tile follow each other
+  int end;     // for the producer: of its part of the (batch, head) that share the tile
 };
-static_assert(sizeof(DbiasTile) == kDbiasTileBytes);
+static_assert(sizeof(DbiasTask) == kDbiasTaskBytes);
 
 template <Sm90DbiasConfig C>
 struct DbiasPipeline {
@@ -53,8 +56,8 @@ struct DbiasPipeline {
   static constexpr int kMasks = kBiases + kDbiasWarpgroups * bias_tile_bytes(C);
   static constexpr int kStats = kMasks + kDbiasSteps * mask_bytes(C);
   static constexpr int kStepBegin = kStats + kDbiasSteps * kDbiasWarpgroups * kStatsStageBytes;
-  static constexpr int kTileBegin = kStepBegin + kDbiasSteps * kDbiasWarpgroups * kTileInfoBytes;
-  static constexpr int kBarriers = kTileBegin + 2 * kDbiasTileBytes;
+  static constexpr int kTaskBegin = kStepBegin + kDbiasSteps * kDbiasWarpgroups * kTileInfoBytes;
+  static constexpr int kBarriers = kTaskBegin + kDbiasTasks * kDbiasTaskBytes;
   static_assert(kStatsBytes + int{sizeof(StepInfo)} <= kStatsStageBytes && kStats % kTmaAlignment == 0);
   static_assert(kBarriers + 8 * num_barriers(C) == shared_bytes(C));
 
@@ -92,8 +95,8 @@ struct DbiasPipeline {
     return *static_cast<DbiasStep*>(
         __cvta_shared_to_generic(memory + kStepBegin + (step * kDbiasWarpgroups + group) * kTileInfoBytes));
   }
-  __device__ DbiasTile& tile(unsigned parity) const {
-    return static_cast<DbiasTile*>(__cvta_shared_to_generic(memory + kTileBegin))[parity];
+  __device__ DbiasTask& task(unsigned slot) const {
+    return static_cast<DbiasTask*>(__cvta_shared_to_generic(memory + kTaskBegin))[slot];
   }
 
   __device__ unsigned full(int stage) const { return memory + kBarriers + 8 * stage; }

@@ -1,5 +1,5 @@
-// Producer of the dBias kernel: one thread takes tiles of the bias by ticket, finds the query tiles of all batch entries
-// and heads that share a tile and see its keys, and issues their TMA loads.
+// Producer of the dBias kernel: one thread takes tasks by ticket, finds the query tiles of all batch entries and heads
+// that share a tile of the bias and see its keys, and issues their TMA loads.
 #pragma once
 
 #include "attn/visited_tiles.h"
@@ -18,11 +18,11 @@ struct DbiasProducer {
   Pipeline pipeline;
   Ring<C.stages> stages;
   Ring<kDbiasSteps> steps;
-  unsigned bias_phase = 0;  // of the tile to load
-  DbiasTile tile;
+  unsigned bias_phase = 0;  // of the next task to visit
+  DbiasTask& task;          // in shared memory, since registers are few
 
   __device__ DbiasProducer(const Sm90BackwardParams& p, const Pipeline& pipeline)
-      : p(p), a(p.backward.attention), pipeline(pipeline) {}
+      : p(p), a(p.backward.attention), pipeline(pipeline), task(pipeline.task(2)) {}
 
   __device__ bool one_row() const { return p.backward.bias_len_q == 1; }
 
@@ -34,8 +34,8 @@ struct DbiasProducer {
     const int stage = stages.stage;
     const unsigned full = pipeline.full(stage);
     mbarrier_wait(pipeline.empty(stage), stages.phase ^ 1);
-    mbarrier_arrive_expect_tx(full, kDbiasWarpgroups * Pipeline::template RowsOf<kDim>::kBytes +
-                                        Pipeline::template KeysOf<kDim>::kBytes);
+    mbarrier_arrive_expect_tx(
+        full, kDbiasWarpgroups * Pipeline::template RowsOf<kDim>::kBytes + Pipeline::template KeysOf<kDim>::kBytes);
 #pragma unroll
     for (int group = 0; group < kDbiasWarpgroups; ++group)
       tma_load_panels(pipeline.template rows<kDim>(stage, group), rows_map, rows, full,
@@ -47,7 +47,7 @@ struct DbiasProducer {
 #pragma unroll
       for (int panel = 0; panel < to.kPanels; ++panel)
         tma_load(to.address + panel * to.kPanelBytes + half * 64 * kPanelRowBytes, keys_map, full,
-                 panel * kPanelColumns, static_cast<int>(k_begin) + tile.key + half * 64,
+                 panel * kPanelColumns, static_cast<int>(k_begin) + task.key + half * 64,
                  keys.head_stride != 0 ? head : 0, keys.batch_stride != 0 ? info.b : 0);
     stages.advance();
   }
@@ -59,11 +59,11 @@ struct DbiasProducer {
     for (int group = 0; group < kDbiasWarpgroups; ++group) {
       DbiasStep& step = pipeline.step(steps.stage, group);
       TileInfo& info = step.info;
-      step.kind = kind;
+      step.kind = kind, step.number = task.number;
       info.b = b, info.h = h, info.q_first = q_first + group * kWarpgroupRows;
       info.q_begin = static_cast<int>(s.q_begin), info.shift = static_cast<int>(s.shift);
       info.len_q = s.len_q, info.len_k = s.len_k;
-      info.begin = tile.key / 64;
+      info.begin = task.key / 64;
       compiler_fence();  // reads the fields back, so that they occupy no registers
       const int64 first = info.q_first;
       const Range queries{first, min(first + kWarpgroupRows, int64{info.len_q})};
@@ -91,13 +91,13 @@ struct DbiasProducer {
     for (int group = 0; group < kDbiasWarpgroups; ++group) {
       const TileInfo& info = pipeline.step(step, group).info;
       if (info.q_first < info.len_q)
-        tma_load_row_stats(pipeline.stats_address(step, group), p.row_stats, full,
-                           query_tile<Pipeline::kShared>(p.backward, info.sequence(), info.b, info.h,
-                                                         info.q_first / kWarpgroupRows));
+        tma_load_row_stats(
+            pipeline.stats_address(step, group), p.row_stats, full,
+            query_tile<Pipeline::kShared>(p.backward, info.sequence(), info.b, info.h, info.q_first / kWarpgroupRows));
       if constexpr ((C.options & kMaskTensor) != 0)
 #pragma unroll
         for (int half = 0; half < Pipeline::kHalves; ++half)
-          tma_load_mask(pipeline.mask(step, group, half), p.mask, a.mask, full, tile.key + half * 64, info.q_first,
+          tma_load_mask(pipeline.mask(step, group, half), p.mask, a.mask, full, task.key + half * 64, info.q_first,
                         info.h, info.b);
     }
   }
@@ -111,12 +111,14 @@ struct DbiasProducer {
     for (int group = 0; group < kDbiasWarpgroups; ++group)
 #pragma unroll
       for (int half = 0; half < Pipeline::kHalves; ++half)
-        tma_load_bias(pipeline.bias(group, half), p.bias, a.bias, full, tile.key + half * 64,
+        tma_load_bias(pipeline.bias(group, half), p.bias, a.bias, full, task.key + half * 64,
                       info.q_first + group * kWarpgroupRows, info.h, info.b);
   }
 
-  __device__ __forceinline__ void visit(const Sequence& s, int b, int h, int q_first, bool first) {
-    write_step(first ? DbiasStepKind::new_tile : DbiasStepKind::visit, s, b, h, q_first);
+  __device__ __forceinline__ void visit(int b, int h, int q_first, bool first) {
+    compiler_fence();
+    const Sequence s = sequence_of(a, b);  // again, so that it does not occupy registers of the loop
+    write_step(first ? DbiasStepKind::new_task : DbiasStepKind::visit, s, b, h, q_first);
     if constexpr ((C.options & (kAlibi | kDropout)) != 0)
 #pragma unroll
       for (int group = 0; group < kDbiasWarpgroups; ++group) {
@@ -129,38 +131,38 @@ struct DbiasProducer {
     load<C.dim_qk>(p.q, a.q, p.dq_k, a.k, info, s.k_begin);
     if (first) {
       load_bias(info);
-      pipeline.tile(bias_phase ^ 1) = tile;  // the consumers have stored the tile before the previous one
+      pipeline.task(bias_phase ^ 1) = task;  // the consumers have stored the task before the previous one
     }
     load<C.dim_v>(p.dout, p.backward.dout, p.dq_v, a.v, info, s.k_begin);
     steps.advance();
   }
 
   __device__ __forceinline__ void store(DbiasStepKind kind) {
-    write_step(kind, {}, tile.b, tile.h, tile.row);
+    write_step(kind, {}, task.b, task.h, task.row);
     mbarrier_arrive(pipeline.step_full(steps.stage));
     steps.advance();
   }
 
-  // All query tiles that add to the current tile.
+  // All query tiles that add to the task.
   __device__ __forceinline__ void visit_all() {
     const BackwardParams& w = p.backward;
-    const int first_b = tile.b, first_h = tile.h;
-    const int end_b = w.bias_batch == 1 ? a.batch : first_b + 1, end_h = w.bias_heads == 1 ? a.heads_q : first_h + 1;
+    const int part = task.number % w.dbias_parts;
+    const int heads = w.bias_heads == 1 ? a.heads_q : 1, shared = heads * (w.bias_batch == 1 ? a.batch : 1);
+    task.end = static_cast<int>(quotient(int64{shared} * (part + 1), w.dbias_parts));
     bool first = true;
 #pragma unroll 1
-    for (int b = first_b; b < end_b; ++b) {
+    for (int n = static_cast<int>(quotient(int64{shared} * part, w.dbias_parts)); n < task.end; ++n) {
+      const int b = task.b + n / heads, h = task.h + n % heads;
       const Sequence s = sequence_of(a, b);
-      const Range seen = queries_of_any(a, s, {tile.key, min(int64{tile.key} + C.tile_k, int64{s.len_k})});
+      const Range seen = queries_of_any(a, s, {task.key, min(int64{task.key} + C.tile_k, int64{s.len_k})});
       if (seen.empty()) continue;
-      int begin = static_cast<int>(seen.begin) / kDbiasTileQ * kDbiasTileQ, end = static_cast<int>(seen.end);
+      int q_first = static_cast<int>(seen.begin) / kDbiasTileQ * kDbiasTileQ, q_end = static_cast<int>(seen.end);
       if (!one_row()) {
-        if (tile.row < begin || tile.row >= end) continue;
-        begin = tile.row, end = tile.row + 1;
+        if (task.row < q_first || task.row >= q_end) continue;
+        q_first = task.row, q_end = task.row + 1;
       }
 #pragma unroll 1
-      for (int h = first_h; h < end_h; ++h)
-#pragma unroll 1
-        for (int q_first = begin; q_first < end; q_first += kDbiasTileQ, first = false) visit(s, b, h, q_first, first);
+      for (; q_first < q_end; q_first += kDbiasTileQ, first = false) visit(b, h, q_first, first);
     }
     if (first) store(DbiasStepKind::zeros);
   }
@@ -168,17 +170,18 @@ struct DbiasProducer {
   __device__ __forceinline__ void run() {
     const BackwardParams& w = p.backward;
     prefetch(p.q), prefetch(p.dq_k), prefetch(p.dout), prefetch(p.dq_v), prefetch(p.bias);
-    uint64* const ticket = w.ticket + 1;
-    const int64 tiles_k = tiles_in(a.len_k, C.tile_k), tiles_q = tiles_in(w.bias_len_q, kDbiasTileQ);
-    const int64 count = tiles_k * tiles_q * w.bias_heads * w.bias_batch;
+    // The family rejects 2^31 tasks and more.
+    const int tiles_k = static_cast<int>(tiles_in(a.len_k, C.tile_k)),
+              tiles_q = static_cast<int>(tiles_in(w.bias_len_q, kDbiasTileQ));
+    const int count = tiles_k * tiles_q * w.bias_heads * w.bias_batch * w.dbias_parts;
 #pragma unroll 1
-    for (int64 n; (n = static_cast<int64>(atomicAdd(ticket, 1ull))) < count;) {
-      const int64 row = quotient(n, tiles_k), head = quotient(row, tiles_q), b = quotient(head, w.bias_heads);
-      tile = {static_cast<int>(b), static_cast<int>(head - b * w.bias_heads),
-              static_cast<int>(row - head * tiles_q) * kDbiasTileQ, static_cast<int>(n - row * tiles_k) * C.tile_k};
+    for (int n; (n = static_cast<int>(atomicAdd(w.ticket + 1, 1ull))) < count;) {
+      const int tile = n / w.dbias_parts, row = tile / tiles_k, head = row / tiles_q, b = head / w.bias_heads;
+      task = {b, head - b * w.bias_heads, (row - head * tiles_q) * kDbiasTileQ, (tile - row * tiles_k) * C.tile_k, n,
+              0};
       visit_all();
     }
-    store(DbiasStepKind::last_tile);
+    store(DbiasStepKind::last_task);
   }
 };
 

@@ -35,6 +35,8 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
       b.zero_bytes_per_cta = (b.zero_bytes / 16 + ctas - 1) / ctas * 16;
     }
   }
+  b.dbias_parts = plan.dbias_parts, b.dbias_counts = w.dbias_counts;
+  if (w.dbias_counts != 0) b.dbias_sums = static_cast<float*>(part(w.dbias_sums));
   if (w.listed_tiles != 0) {
     b.key_tiles = static_cast<KeyTile*>(part(w.list));
     b.listed_keys = plan.tile_k, b.most_listed = static_cast<int>(w.listed_tiles);

@@ -179,6 +179,28 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   return configs;
 }
 
+// Tasks of dBias: tiles, or parts of what shares a tile where tiles are few.
+struct DbiasTasks {
+  Sm90DbiasConfig config;
+  int64_t tiles;
+  int parts;
+};
+
+// Nothing where the portable kernel has to compute dBias: it counts tiles if no other kernel runs.
+std::optional<DbiasTasks> dbias_tasks(const BackwardProblem& p, const Sm90BackwardConfig& c, const Arch& arch) {
+  constexpr int64_t kTasks = 264, kTooMany = int64_t{1} << 31;  // two per SM of the largest boards
+  if (!p.dbias) return std::nullopt;
+  const Sm90DbiasConfig config = dbias_config(c.element, c.dim_qk, c.dim_v, c.options, arch);
+  const int64_t tiles = (Checked(p.bias_batch) * p.bias_heads * tiles_in(p.bias_len_q, kDbiasTileQ) *
+                         tiles_in(p.bias_len_k, config.tile_k))
+                            .at_most(kTooMany);
+  if (tiles == kTooMany) return std::nullopt;
+  const int64_t shared =
+      (Checked(p.bias_batch == 1 ? p.batch : 1) * (p.bias_heads == 1 ? p.heads_q : 1)).at_most(kTasks);
+  return DbiasTasks{config, tiles,
+                    static_cast<int>(std::clamp<int64_t>(kTasks / std::max<int64_t>(tiles, 1), 1, shared))};
+}
+
 const char* reason_of(const Configs& configs, bool runs_main) {
   if (configs.tuned && runs_main) return kTunedReason;
   if (configs.dq && runs_main) return "wgmma products and TMA loads; dQ in one order, by a kernel of its own";
@@ -193,9 +215,13 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   const bool runs_main = c.dq || p.dk || p.dv;
   const bool divides = runs_main && !(configs.dq && runs_side_by_side(p, tile_k_of(c)));
   const KeyParts parts = divides ? key_parts(p, shared_config(c), c.dq != 0, target.reproducible) : KeyParts{};
-  // The portable kernel counts tiles where no other kernel runs.
-  const bool runs_dbias = p.dbias && (runs_main || configs.dq);
-  BackwardPlan plan = plan_around(p, arch, shared_config(c), {c.dq != 0, parts, runs_main, runs_dbias});
+  const std::optional<DbiasTasks> dbias = runs_main || configs.dq ? dbias_tasks(p, c, arch) : std::nullopt;
+  Sums sums{c.dq != 0, parts, runs_main, dbias.has_value()};
+  if (dbias && dbias->parts > 1) {
+    sums.dbias_counts = dbias->tiles;
+    sums.dbias_sums = dbias->tiles * dbias->parts * kDbiasTileQ * dbias->config.tile_k;
+  }
+  BackwardPlan plan = plan_around(p, arch, shared_config(c), sums);
   plan.family = &sm90_backward;
   plan.tuned = configs.tuned && runs_main;
   plan.reason = reason_of(configs, runs_main);
@@ -203,12 +229,11 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   plan.main = launch_of(key_of(kMain, arch, c), runs_main ? tiles * parts.count() : 0, num_threads(c), shared_bytes(c));
   plan.main.persistent = plan.main.programmatic = runs_main;
   plan.finish.programmatic = plan.finish.grid_x != 0 && !configs.dq;
-  if (runs_dbias) {
-    const Sm90DbiasConfig dbias = dbias_config(c.element, c.dim_qk, c.dim_v, c.options, arch);
-    const Checked tiles = Checked(p.bias_batch) * p.bias_heads * tiles_in(p.bias_len_q, kDbiasTileQ) *
-                          tiles_in(p.bias_len_k, dbias.tile_k);
-    plan.bias = launch_of(key_of(kDbias, arch, dbias), tiles, num_threads(dbias), shared_bytes(dbias));
+  if (dbias) {
+    plan.bias = launch_of(key_of(kDbias, arch, dbias->config), dbias->tiles * dbias->parts, num_threads(dbias->config),
+                          shared_bytes(dbias->config));
     plan.bias.persistent = true;
+    plan.dbias_parts = dbias->parts;
   } else if (p.dbias) {
     plan.bias = bias_launch(p, arch, kTileQ);
   }
@@ -287,10 +312,12 @@ std::string dq_line(const Sm90DqConfig& c) {
               " consumer warpgroups and one producer, ", options_text(c.options), "\n");
 }
 
-std::string dbias_line(const Sm90DbiasConfig& c) {
+std::string dbias_line(const BackwardPlan& plan) {
+  const auto c = plan.bias.kernel.as<Sm90DbiasConfig>();
   return join("config     dBias: tiles of ", kDbiasTileQ, " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
               " and ", c.dim_v, ", ", c.stages, " stages, ", kDbiasWarpgroups,
-              " consumer warpgroups and one producer, ", options_text(c.options), "\n");
+              " consumer warpgroups and one producer, ", options_text(c.options),
+              plan.dbias_parts > 1 ? join("; ", plan.dbias_parts, " tasks per tile, added up in order") : "", "\n");
 }
 
 std::string parts_line(const BackwardPlan& plan) {
@@ -305,7 +332,7 @@ std::string describe(const BackwardPlan& plan) {
   const bool dq = plan.dq.grid_x != 0, main = !dq || plan.main.grid_x != 0;
   return join(main ? main_line(plan.main.kernel.as<Sm90BackwardConfig>()) : "", parts_line(plan),
               dq ? dq_line(plan.dq.kernel.as<Sm90DqConfig>()) : "",
-              plan.bias.kernel.type == &kDbias ? dbias_line(plan.bias.kernel.as<Sm90DbiasConfig>()) : "");
+              plan.bias.kernel.type == &kDbias ? dbias_line(plan) : "");
 }
 
 }  // namespace
