@@ -212,6 +212,9 @@ __device__ void backward_prepare(const BackwardParams& p) {
   griddepcontrol_launch_dependents();
   const int64 n = cta_number();
   if (p.ticket && n == 0 && threadIdx.x == 0) *p.ticket = p.first_ticket;
+  if constexpr ((C.options & kBias) != 0)
+    if (n == 0)
+      for (int i = static_cast<int>(threadIdx.x); i <= p.dbias_counts; i += prepare_threads(C)) p.ticket[1 + i] = 0;
   if (p.zero_bytes != 0) zero_sums<C>(p, n);
   if (p.key_tiles && n < p.attention.batch) list_key_tiles<C>(p, static_cast<int>(n));
   if (n >= num_query_tiles<C>(p)) return;

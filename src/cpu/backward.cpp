@@ -278,9 +278,9 @@ class Backward {
     const Range seen_by = queries_of_keys(p_, head.seq, keys);
     const Range both{std::max(rows.begin, seen_by.begin), std::min(rows.end, seen_by.end)};
     if (both.empty()) return;
-    w.load_keys(p_, head, keys);
+    w.load_keys(p_, head, keys, Loads::for_scores);
     for_tiles(both, shape_.q, head.seq.len_q, [&](Range tile) {
-      w.load_queries(p_, head, tile, delta_);
+      w.load_queries(p_, head, tile, delta_, Loads::for_scores);
       for_tiles(tile, kernels_.lanes, tile.end, [&](Range queries) {
         const TileKind kind = tile_kind(p_, head.seq, queries, keys);
         if (kind == TileKind::skipped) return;

@@ -107,6 +107,9 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
         std::tuple{128, DType::f16, int{kSoftcap}, Reproducible::no},
         std::tuple{128, DType::bf16, int{kDropout}, Reproducible::no},
         std::tuple{128, DType::bf16, kBias | kMaskTensor, Reproducible::no},
+        std::tuple{64, DType::f16, int{kBias}, Reproducible::no},
+        std::tuple{64, DType::bf16, int{kMaskTensor}, Reproducible::yes},
+        std::tuple{128, DType::bf16, int{kBias}, Reproducible::no},
         std::tuple{128, DType::bf16, kAllOptions & ~kScaleFirst, Reproducible::yes},
         std::tuple{192, DType::bf16, kAllOptions & ~kScaleFirst, Reproducible::no},
         std::tuple{256, DType::f16, kSoftcap | kAlibi | kDropout, Reproducible::no}}) {
@@ -114,7 +117,7 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
         plan_backward(backward_of({.dtype = type, .dim_qk = dim, .dim_v = dim, .options = options}), arch, reproducible,
                       Kernels::best);
     EXPECT_EQ(plan.family, &sm90_backward) << plan.family->name;
-    add(launches, plan.main), add(launches, plan.dq);
+    add(launches, plan.main), add(launches, plan.dq), add(launches, plan.bias);
   }
 }
 

@@ -72,9 +72,9 @@ void expect_stats(const Sm90BackwardParams& p) {
   EXPECT_EQ(content.strides[0], static_cast<uint64_t>(row_stats_bytes(shared)));
 }
 bool runs(const FakeLaunch& launch, const char* kernel) { return std::strstr(launch.program, kernel) != nullptr; }
-// Of the main kernel, or of the kernel for dQ alone, which takes the same params.
+// Of the main kernel, or of the kernels for dQ or dBias alone, which take the same params.
 bool takes_backward_maps(const FakeLaunch& launch) {
-  return runs(launch, "sm90_backward<") || runs(launch, "sm90_dq<");
+  return runs(launch, "sm90_backward<") || runs(launch, "sm90_dq<") || runs(launch, "sm90_dbias<");
 }
 const Sm90BackwardParams& backward_maps(const FakeLaunch& launch) {
   const auto& p = *static_cast<const Sm90BackwardParams*>(launch.params);

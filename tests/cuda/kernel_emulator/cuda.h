@@ -39,6 +39,8 @@ inline int max(int a, int b) { return a > b ? a : b; }
 inline long long min(long long a, long long b) { return a < b ? a : b; }
 inline long long max(long long a, long long b) { return a > b ? a : b; }
 inline float fabs(float x) { return std::fabs(x); }
+inline float fabsf(float x) { return std::fabs(x); }
+inline float fminf(float a, float b) { return std::fmin(a, b); }
 
 template <class To, class From>
 To same_bits(From from) {
@@ -48,12 +50,16 @@ To same_bits(From from) {
   return to;
 }
 inline float __int_as_float(int x) { return same_bits<float>(x); }
+inline int __float_as_int(float x) { return same_bits<int>(x); }
 inline float __uint_as_float(unsigned x) { return same_bits<float>(x); }
 inline unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
 
 [[noreturn]] inline void __trap() { throw std::runtime_error("a kernel has trapped"); }
 inline void __syncthreads() { kernel_emulator::sync_threads(); }
-int __syncthreads_or(int value);  // no emulated kernel calls it
+inline int __syncthreads_or(int value) {
+  return kernel_emulator::sync_named_any(0, kernel_emulator::num_threads(), value != 0);
+}
+inline void __threadfence() {}
 
 template <class T>
 T of_lane(const unsigned char* all, int lane) {

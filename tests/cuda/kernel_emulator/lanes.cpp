@@ -187,6 +187,7 @@ void poll() {
   swapcontext(&self().context, &cta->scheduler);
 }
 
+int num_threads() { return static_cast<int>(cta->threads.size()); }
 void sync_threads() { wait(cta->barrier, static_cast<int>(cta->threads.size())); }
 
 void sync_named(int number, int threads) { wait(cta->named.at(static_cast<size_t>(number)), threads); }

@@ -19,6 +19,7 @@ void run_ctas_interleaved(int64_t ctas, int threads, uint64_t seed, const std::f
 
 // The functions below are called by body.
 void sync_threads();  // __syncthreads
+int num_threads();    // of the CTA
 // Every lane of a warp passes `bytes` bytes and gets those of all lanes, in lane order.
 const unsigned char* exchange(const void* mine, int bytes);
 
