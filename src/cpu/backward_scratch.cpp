@@ -26,7 +26,7 @@ BackwardScratch<T, E>::BackwardScratch(Arena& arena, const BackwardProblem& p, c
   ds_left = arena.take<E>(key_rows * shape.q);
   dk = arena.take<T>(key_rows * round_up(p.dim_qk, lanes));
   dv = arena.take<T>(key_rows * round_up(p.dim_v, lanes));
-  dbias = p.dbias ? arena.take<T>(shape.q * shape.k) : nullptr;
+  dbias = p.dbias ? arena.take<T>(round_up(shape.q, lanes) * shape.k) : nullptr;
 }
 
 template <class T, class E>

@@ -30,7 +30,7 @@ struct BackwardScratch {
   T* dp;                // [key][lane]: dP, then dS of a panel
   E *p_left, *ds_left;  // drop(P) and dS of a query tile, as left operands summed over queries
   T *dk, *dv;           // [dim / lanes][key][lane]: accumulators of a key tile, dK before the scale
-  T* dbias;             // [query or 1][key]
+  T* dbias;             // of a tile of the bias: [query or 1][key], or sums as [panel][key][lane]
 
   BackwardScratch(Arena& arena, const BackwardProblem& p, const Kernels<T, E>& kernels, TileShape shape);
 
