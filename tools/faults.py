@@ -470,7 +470,7 @@ FAULTS = {
         Fault("the last head adds nothing to a shared bias", "n < task.end; ++n", "n + 1 < task.end; ++n", DBIAS),
         Fault("tiles of dBias that nothing sees are not written", "if (first) store(DbiasStepKind::zeros);", "", DBIAS),
         Fault("dBias takes half tiles for whole", "info.full_end = whole ? visited.full_end : visited.full_begin",
-              "info.full_end = visited.full_end", DBIAS),
+              "info.full_end = whole ? visited.full_end : visited.full_end", DBIAS),
     ],
     "kernels/sm90/dq_scores.h": [
         Fault("dBias is the gradient in front of softcap", "if constexpr (kOfBias) pair.slope = 1;", "", DBIAS),
