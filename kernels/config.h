@@ -174,7 +174,9 @@ constexpr bool lists_tiles(const Sm90ForwardConfig& c) { return (c.work & kTileL
 constexpr int tile_q_of(const Sm90ForwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
 constexpr int num_threads(const Sm90ForwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
 // A multiprocessor has 512 registers for each of 128 lanes. A launch divides them evenly; setmaxnreg then moves
-// registers from the producer to the consumers. The sanitizer warp needs more of them if it reads the mask tensor.
+// registers from the producer to the consumers, unless there is one consumer warpgroup, which has as many as an
+// instruction can name. The sanitizer warp needs more of them if it reads the mask tensor.
+constexpr bool moves_registers(const Sm90ForwardConfig& c) { return c.warpgroups > 1; }
 constexpr bool sanitizes_by_mask(const Sm90ForwardConfig& c) { return c.warpgroups <= 2 && (c.options & kMaskTensor); }
 constexpr int consumer_registers(const Sm90ForwardConfig& c) {
   if (c.warpgroups <= 2) return sanitizes_by_mask(c) ? 224 : 232;
@@ -214,9 +216,8 @@ constexpr int staged_columns(const Sm90ForwardConfig& c) {
 constexpr int staged_bytes(const Sm90ForwardConfig& c) {
   return (c.schedule & kStoreBySmem) != 0 ? swizzled_bytes(tile_q_of(c), staged_columns(c)) : 0;
 }
-// Tickets of two query tiles, for all warps of the producer, and their mbarriers.
-constexpr int kTicketStages = 2;
-constexpr int ticket_bytes(const Sm90ForwardConfig& c) { return lists_tiles(c) ? kTicketStages * (2 + 1) * 8 : 0; }
+// The ticket of a query tile, for all warps of the producer, and its mbarriers.
+constexpr int ticket_bytes(const Sm90ForwardConfig& c) { return lists_tiles(c) ? (2 + 1) * 8 : 0; }
 constexpr int shared_bytes(const Sm90ForwardConfig& c) {
   return query_stages(c) * swizzled_bytes(tile_q_of(c), c.dim_qk) + staged_bytes(c) +
          c.stages * (swizzled_bytes(c.tile_k, c.dim_qk) + swizzled_bytes(c.tile_k, c.dim_v)) + term_tiles_bytes(c) +
@@ -242,6 +243,11 @@ constexpr int num_threads(const KvConfig& c) {
   return c.copy == kCopyTma ? active_threads(c) : consumer_threads(c);
 }
 constexpr int num_threads(const MergeConfig&) { return 128; }
+// Rows that a CTA reduces over the splits of a forward call (sm90/combine_splits.h): with few splits several per thread.
+constexpr int kFewSplits = 2, kRowsOfFewSplits = 2;
+constexpr int rows_of_reduction(const MergeConfig& c, unsigned splits) {
+  return num_threads(c) / c.lanes * (splits <= kFewSplits ? kRowsOfFewSplits : 1);
+}
 constexpr int kTileListThreads = 1024;
 constexpr int kTileListBytes = (4 * kTileListThreads + kTileListThreads / 32) * 4;  // of shared memory
 constexpr int keys_bytes(const KvConfig& c, int columns) {

@@ -401,16 +401,28 @@ FAULTS = {
     "src/cuda/plan/tile_order.cpp": [
         Fault("splits of a head are not dealt out", "(p.heads_q / packed) * splits", "(p.heads_q / packed)",
               "cuda_splits_test"),
+        Fault("windows have groups of heads as if all keys were in use", "windowed ? std::min(", "false ? std::min(",
+              "cuda_tile_order_test"),
     ],
     "kernels/sm90/tile_scheduler.h": [
-        Fault("splits overlap by a key tile", "begin += static_cast<int>(quotient(count * split, splits));",
-              "begin += static_cast<int>(quotient(count * split, splits)) - (split != 0);", FORWARD),
+        Fault("splits overlap by a key tile", "begin += least * split + min(split, more);",
+              "begin += least * split + min(split, more) - (split != 0);", FORWARD),
     ],
-    "kernels/sm90/combine_splits.h": [
+    "kernels/sm90/split_row.h": [
         Fault("the sink is lost where keys are split", "p.splits.natural_scale, sink, keep",
               "p.splits.natural_scale, minus_infinity<float>(), keep", FORWARD),
-        Fault("the last split is not added", "left = static_cast<int>(s.splits);", "left = static_cast<int>(s.splits) - 1;",
+        Fault("the last split is not added", "static_cast<int>(s.splits) - first", "static_cast<int>(s.splits) - 1 - first",
               FORWARD),
+        Fault("a split without keys adds what the workspace held", "? y : 0.0f;", "? y : y;", FORWARD),
+    ],
+    "kernels/sm90/forward_tiles.h": [
+        Fault("the last ticket is a tile", "return ticket < tickets.total;", "return ticket <= tickets.total;", FORWARD),
+    ],
+    "kernels/sm90/producer.h": [
+        Fault("values before the window are not zeroed", "zero_rows(tile, 0, min(work.seen_begin - first, C.tile_k));",
+              "zero_rows(tile, 0, 0);", FORWARD),
+        Fault("values behind the last key are not zeroed", "zero_rows(tile, max(work.seen_end - first, 0), C.tile_k);",
+              "zero_rows(tile, C.tile_k, C.tile_k);", FORWARD),
     ],
     "kernels/sm90/packed_rows.h": [
         Fault("rows of a group see the keys of the first query", "(row_first + lane.row + 8 * r) / a.group",

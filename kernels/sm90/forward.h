@@ -30,16 +30,17 @@ __device__ __forceinline__ void sm90_forward(const Sm90ForwardParams& p) {
   const Pipeline<C> pipeline{shared_address(memory)};
   if constexpr (splits_keys(C)) griddepcontrol_launch_dependents();  // sm90/combine_splits.h waits for this grid's end
   if (threadIdx.x == 0) pipeline.init();
+  if (threadIdx.x == 32) prefetch_maps<C>(p);
   __syncthreads();
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32), group = warp / 4;
   if (group == 0) {
-    setmaxnreg_dec<producer_registers(C)>();
+    if constexpr (moves_registers(C)) setmaxnreg_dec<producer_registers(C)>();
     if (warp == 0 && lane_id() == 0) load_keys_and_values<C>(p, pipeline);
     if (warp == 1 && lane_id() < C.warpgroups) load_queries<C>(p, pipeline);
     if (warp == 2) sanitize_values<C>(p, pipeline);
     if (warp == 3 && lane_id() == 0) run_last_producer<C>(p, pipeline);
   } else {
-    setmaxnreg_inc<consumer_registers(C)>();
+    if constexpr (moves_registers(C)) setmaxnreg_inc<consumer_registers(C)>();
     Consumer<C>(p, pipeline, group - 1).run();
   }
 }

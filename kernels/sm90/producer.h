@@ -9,19 +9,34 @@
 
 namespace cuflash {
 
+// Called by one thread as soon as the CTA begins: a first TMA load would otherwise wait for its tensor map, too.
+template <Sm90ForwardConfig C>
+__device__ __forceinline__ void prefetch_maps(const Sm90ForwardParams& p) {
+  prefetch(p.k), prefetch(p.q), prefetch(p.v);
+  if constexpr ((C.schedule & kTmaBias) != 0) prefetch(p.bias);
+  if constexpr ((C.schedule & kTmaMask) != 0) prefetch(p.mask);
+  if constexpr ((C.schedule & kStoreBySmem) != 0) {
+    if (p.store_o_by_tma) prefetch(p.o);
+  }
+}
+
 // Called by one thread. K of a tile is loaded before V of the previous tile, the order in which the consumers use them.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
   Ring<C.stages> keys, values;
-  prefetch(p.k), prefetch(p.v);
 #pragma unroll 1
-  for (ForwardTiles<C> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
+  for (ForwardTiles<C, TileReader::late_lane> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
     const WorkTile<C> work(a, tiles.tile(p), p.splits.splits);
-    if (!work.exists) continue;
+    if (!work.exists || work.begin == work.end) {
+      tiles.release(pipeline);
+      continue;
+    }
     const int head = work.head_k(a), first = static_cast<int>(work.sequence.k_begin);
+    const int nearly_done = min(work.begin + 1, work.end - 1);
 #pragma unroll 1
-    for (int tile = work.end - 1; tile >= work.begin - 1 && work.end != 0; --tile) {
+    for (int tile = work.end - 1; tile >= work.begin - 1; --tile) {
+      if (tile == nearly_done) tiles.release(pipeline);
       if (tile >= work.begin) {
         mbarrier_wait(pipeline.k_empty(keys.stage), keys.phase ^ 1);
         tma_load_tile(pipeline.k(keys.stage), p.k, a.k, pipeline.k_full(keys.stage), first + tile * C.tile_k, head,
@@ -58,10 +73,7 @@ struct TermLoader {
         pipeline(pipeline),
         a(p.forward.attention),
         bias_bytes(bias_tile_bytes(C) / (a.bias.row_stride != 0 ? 1 : kWarpgroupRows)),
-        mask_bytes(mask_tile_bytes(C) / (a.mask.row_stride != 0 ? 1 : kWarpgroupRows)) {
-    if constexpr (kBias) prefetch(p.bias);
-    if constexpr (kMask) prefetch(p.mask);
-  }
+        mask_bytes(mask_tile_bytes(C) / (a.mask.row_stride != 0 ? 1 : kWarpgroupRows)) {}
   __device__ __forceinline__ void load(const WorkTile<C>& work) {
     if (!work.exists) return;
 #pragma unroll 1
@@ -124,7 +136,6 @@ __device__ __forceinline__ void run_last_producer(const Sm90ForwardParams& p, co
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void load_queries(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
-  prefetch(p.q);
   ForwardTiles<C> tiles(p, pipeline);
 #pragma unroll 1
   for (; tiles.has_tile(p, pipeline); tiles.advance()) {
@@ -159,20 +170,22 @@ struct ValueSanitizer {
   __device__ static uint4* piece(VTile tile, int n) {
     return reinterpret_cast<uint4*>(__cvta_shared_to_generic(tile.address)) + n;
   }
-  // 16-byte pieces are stored panel by panel, row by row within a panel.
-  __device__ static int row_of(int piece) { return piece / kPiecesOfRow % C.tile_k; }
-
   // Without a mask tensor all tiles that are sanitized have keys outside.
   __device__ bool has_outside(int tile) const {
     const int first = tile * C.tile_k;
     return first < work.seen_begin || first + C.tile_k > work.seen_end;
   }
-  __device__ void zero_outside(VTile tile, int first) const {
+  // 16-byte pieces are stored panel by panel, row by row within a panel.
+  __device__ void zero_rows(VTile tile, int begin, int end) const {
 #pragma unroll 1
-    for (int n = lane_id(); n < kPieces; n += 32) {
-      const int key = first + row_of(n);
-      if (key < work.seen_begin || key >= work.seen_end) *piece(tile, n) = {};
-    }
+    for (int n = begin * kPiecesOfRow + lane_id(); n < end * kPiecesOfRow; n += 32)
+#pragma unroll
+      for (int panel = 0; panel < VTile::kPanels; ++panel) *piece(tile, panel * C.tile_k * kPiecesOfRow + n) = {};
+  }
+  // Consumers wait for this, often with few rows outside: visits no others.
+  __device__ void zero_outside(VTile tile, int first) const {
+    zero_rows(tile, 0, min(work.seen_begin - first, C.tile_k));
+    zero_rows(tile, max(work.seen_end - first, 0), C.tile_k);
   }
   __device__ bool is_seen(const Options& options, int key) const {
     const Range queries = work.queries(work.q_first, tile_q_of(C));
@@ -220,7 +233,7 @@ __device__ __forceinline__ void sanitize_values(const Sm90ForwardParams& p, cons
   Ring<C.stages> values;
   unsigned phases = 0;  // of v_raw_full, one bit per stage: only some tiles use it
 #pragma unroll 1
-  for (ForwardTiles<C, true> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
+  for (ForwardTiles<C, TileReader::warp> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
     const WorkTile<C> work(a, tiles.tile(p), p.splits.splits);
     if (!work.exists) continue;
 #pragma unroll 1

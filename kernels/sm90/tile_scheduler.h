@@ -56,9 +56,9 @@ struct WorkTile {
 
   // Every split has the same number of the visible tiles, or one more. Some have none if there are few.
   __device__ void keep_split(int splits) {
-    const int64 count = end - begin;
-    end = begin + static_cast<int>(quotient(count * (split + 1), splits));
-    begin += static_cast<int>(quotient(count * split, splits));
+    const int count = end - begin, least = count / splits, more = count - least * splits;
+    begin += least * split + min(split, more);
+    end = begin + least + (split < more ? 1 : 0);
   }
   __device__ Range queries(int first, int count) const {
     return {first, min(int64{first} + count, int64{sequence.len_q})};

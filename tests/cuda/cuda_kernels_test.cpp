@@ -67,6 +67,12 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
   // Keys that CTAs share, heads of a group as rows, the kernel over a cache for few queries, and listed tiles.
   for (const int64_t dim : {64, 128, 256})
     add_forward({.dim_qk = dim, .dim_v = dim, .batch = 1, .heads_k = 16, .len_q = 192, .len_k = 8192});
+  for (const int options : {0, kSoftcap | kAlibi | kDropout})  // one short sequence
+    for (const int64_t dim : {64, 128}) {
+      Typical alone{.dim_qk = dim, .dim_v = dim, .options = options, .batch = 1, .len_q = 512, .len_k = 512};
+      alone.heads_q = alone.heads_k = 4;
+      add_forward(alone);
+    }
   for (const int64_t len_q : {4, 96})
     add_forward({.causal = true, .batch = 1, .heads_k = 4, .len_q = len_q, .len_k = 8192});
   add_forward({.options = kAllOptions & ~kScaleFirst, .batch = 1, .len_q = 96, .len_k = 8192});

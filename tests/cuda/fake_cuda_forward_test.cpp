@@ -100,6 +100,15 @@ TEST_F(FakeForward, OptionsOfSplitKeysEqualTheOracle) {
   check(terms, 2);
 }
 
+// One sequence: tiles of one consumer warpgroup.
+TEST_F(FakeForward, TilesOfOneWarpgroupEqualTheOracle) {
+  for (const bool causal : {false, true}) {
+    check::Case c = few_queries(1, 1, 170, 190);
+    c.causal = causal, c.sink = causal;
+    check(c, 1);
+  }
+}
+
 TEST_F(FakeForward, ListedTilesEqualTheOracle) {
   for (const check::Mode mode : {check::Mode::packed, check::Mode::padded}) {
     check::Case c = few_queries(8, 2, 9, 11);

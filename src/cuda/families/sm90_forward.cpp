@@ -4,6 +4,7 @@
 // options were measured on an H200 (docs/lab/sm90_forward.md); cuflash tune measures them again.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "cuda/driver/tensor_map.h"
 #include "cuda/families/forward_by_kv.h"
@@ -79,6 +80,7 @@ constexpr Tiles kTiles[] = {
     {64, 64, either, kAny, 2, 128, 4, dropout},                              //
     {64, 64, either, kAny, 2, 128, 3, one_tile},                             //
     {64, 64, either, kAny, 2, 64, 4, everything},                            //
+    {96, 96, either, 1024, 2, 128, 2, dropout, kStaged},                     //
     {96, 96, either, kAny, 3, 96, 3, arithmetic},                            //
     {128, 128, full, 1024, 2, 128, 2, dropout, kStaged},                     //
     {128, 128, causal, 1024, 2, 128, 2, dropout, kPrefetched},               //
@@ -137,10 +139,12 @@ Sm90ForwardConfig config_without_tiles(const ForwardProblem& p) {
   return c;
 }
 
+// A row with a window is as short as one of a short problem.
 const Tiles& tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c) {
   const Shape shape = p.window_right < kUnbounded ? causal : full;
+  const int64_t length = std::min(p.len_q, p.window_left + p.window_right);
   const auto fits = [&](const Tiles& t) {
-    return c.dim_qk <= t.largest_qk && c.dim_v <= t.largest_v && (t.shape & shape) != 0 && p.len_q <= t.longest_q &&
+    return c.dim_qk <= t.largest_qk && c.dim_v <= t.largest_v && (t.shape & shape) != 0 && length <= t.longest_q &&
            needs_of(c) <= t.most;
   };
   return *std::find_if(std::begin(kTiles), std::end(kTiles) - 1, fits);  // the last one serves everything
@@ -173,7 +177,7 @@ int allowed_schedule(const Sm90ForwardConfig& c) {
 
 // The scores of a tile, the weights that they become, half as large, and the output.
 Limits config_limits(const Sm90ForwardConfig& c, const Arch& arch) {
-  if (c.warpgroups < 2 || c.warpgroups > 4 || c.tile_k < 16 || c.tile_k > 256 || c.stages < 2 || c.stages > 8 ||
+  if (c.warpgroups < 1 || c.warpgroups > 4 || c.tile_k < 16 || c.tile_k > 256 || c.stages < 2 || c.stages > 8 ||
       c.schedule < 0 || (c.schedule & ~allowed_schedule(c)) != 0 || ((c.schedule & kTmaMask) != 0 && c.tile_k > 128))
     return kNoShape;
   const int registers = (2 * c.dim_v + 3 * c.tile_k) / 4 + kOtherRegisters;
@@ -217,7 +221,7 @@ void plan_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& 
   w.sums = workspace_bytes(sums), w.size = workspace_bytes(sums + rows * c.dim_v * kReal);
   const MergeConfig merge{c.element,
                           static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::min(c.dim_v, 128)))) / 4};
-  const int64_t rows_of_cta = num_threads(merge) / merge.lanes;
+  const int64_t rows_of_cta = rows_of_reduction(merge, static_cast<unsigned>(plan.splits));
   plan.combine =
       launch_of(key_of(kCombineKernel, arch, merge),
                 Checked(p.batch) * p.heads_q * ((p.len_q + rows_of_cta - 1) / rows_of_cta), num_threads(merge), 0);
@@ -231,11 +235,21 @@ Checked listed_tiles(const Problem& p, int tile_q) {
   return Checked(of_longest.at_most(of_packed));
 }
 
+// Packed sequences that are nearly all as long as the longest: as many rows as they could have.
+bool are_equally_long(const ForwardProblem& p) {
+  constexpr double kNearlyAll = 0.94;
+  const auto full = [&](int64_t total, int64_t length) {
+    return static_cast<double>(total) >= kNearlyAll * static_cast<double>(p.batch) * static_cast<double>(length);
+  };
+  return p.packed() && full(p.total_q, p.len_q) && full(p.total_k, p.len_k);
+}
+
 // Sequences of different lengths have a list of tiles, if they fill the device a few times: making it takes a few
 // microseconds.
 bool is_worth_list(const ForwardProblem& p, int tile_q, int num_sms) {
   constexpr int64_t kMostSequences = 1 << 14, kLeastRounds = 2;
   if ((!p.packed() && !p.used_q && !p.used_k) || p.batch < 2 || p.batch > kMostSequences) return false;
+  if (are_equally_long(p) && !p.used_q && !p.used_k) return false;
   const int64_t tiles = (listed_tiles(p, tile_q) * p.heads_q).at_most(kUnbounded);
   return tiles >= kLeastRounds * num_sms && tiles < int64_t{1} << 31;
 }
@@ -250,18 +264,21 @@ void plan_list(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c,
 }
 
 // Tiles for few query tiles, beside those of the table: for head sizes above `beyond` up to largest_dim. Without splits
-// they have the stages and the schedule of a table's entry.
+// they have the stages and the schedule of a table's entry. One warpgroup, for a small part of the SMs: it overlaps less,
+// but a query tile takes less time.
 struct SmallGridTiles {
   int beyond, largest_dim, warpgroups, tile_k, split_stages, stages, schedule;
 };
-constexpr SmallGridTiles kSmallGridTiles[] = {{0, 64, 2, 128, 4, 4, kPingPong | kPinWait},
+constexpr SmallGridTiles kSmallGridTiles[] = {{0, 64, 1, 128, 4, 4, kPinWait},
+                                              {0, 64, 2, 128, 4, 4, kPingPong | kPinWait},
                                               {0, 64, 3, 128, 4, 4, kPingPong | kPinWait},
+                                              {64, 128, 1, 128, 3, 3, kPinWait},
                                               {64, 128, 2, 128, 3, 2, kStaged},
                                               {64, 128, 3, 80, 4, 4, kPingPong | kPinWait}};
 
-// Options need registers of two warpgroups; with bias and mask tensor there are the table's tiles alone.
-bool has_registers(const SmallGridTiles& t, int options) {
-  return options == 0 || (t.warpgroups == 2 && (options & (kBias | kMaskTensor)) == 0);
+// Options need registers of two warpgroups; where they need more than that there are the table's tiles alone.
+bool has_registers(const SmallGridTiles& t, const Sm90ForwardConfig& c) {
+  return c.options == 0 || (t.warpgroups <= 2 && needs_of(c) <= Needs::dropout);
 }
 // Heads of a group become rows by TMA boxes of all heads of a query, whole numbers of which fill a warpgroup's rows. With
 // three warpgroups their masks would need more registers than there are.
@@ -287,12 +304,12 @@ void choose_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig
   if (c.warpgroups <= kMostWarpgroups) take(as_built_in.time, as_built_in.splits, 1, c);
   for (const SmallGridTiles& t : kSmallGridTiles) {
     const int dim = std::max(c.dim_qk, c.dim_v), fixed_max = built_in.schedule & kFixedMax;
-    if (plan.tuned || dim <= t.beyond || dim > t.largest_dim || !has_registers(t, c.options)) continue;
+    if (plan.tuned || dim <= t.beyond || dim > t.largest_dim || !has_registers(t, built_in)) continue;
     Sm90ForwardConfig tiled = built_in;
     tiled.warpgroups = t.warpgroups, tiled.tile_k = t.tile_k, tiled.stages = t.stages;
     tiled.schedule = t.schedule | fixed_max;
-    take(splitting(tiled, 1).unsplit_time, 1, 1, tiled);
-    tiled.stages = t.split_stages, tiled.schedule = kPingPong | kPinWait | fixed_max;
+    if (const double time = splitting(tiled, 1).unsplit_time; time > 0) take(time, 1, 1, tiled);
+    tiled.stages = t.split_stages, tiled.schedule = (t.schedule & (kPingPong | kPinWait)) | fixed_max;
     for (const int64_t packed : {int64_t{1}, p.group()}) {
       if (packed > 1 && (c.options != 0 || !can_pack_heads(p, t))) continue;
       const KeySplitting found = splitting(tiled, packed);
@@ -355,7 +372,7 @@ std::vector<Alternatives> candidates(const ForwardProblem&, const ForwardPlan& p
     c.schedule ^= flag;
     all.push_back(with_stages(c));
   }
-  for (const int warpgroups : {2, 3, 4})
+  for (const int warpgroups : {1, 2, 3, 4})
     for (int tile_k = 48; tile_k <= 176; tile_k += 16)
       for (const int schedule : {built_in.schedule, kUsualSchedule | (built_in.schedule & kOptionSchedule)}) {
         Sm90ForwardConfig c = built_in;
@@ -382,12 +399,19 @@ KeySplits splits_of(const ForwardProblem& p, const ForwardPlan& plan, const Sm90
           static_cast<float>(factor)};
 }
 
-TileList list_of(const ForwardProblem& p, const ForwardPlan& plan, void* workspace) {
+TileList list_of(const ForwardProblem& p, const ForwardPlan& plan, int num_sms, void* workspace) {
   if (plan.list.grid_x == 0) return {};
+  const int64_t longest = most_visited_tiles(p, plan.tile_q, plan.tile_k);
+  // The mean of packed lengths is known, and longer sequences have more of the tiles; a causal mask without a window hides
+  // half of the keys.
+  const auto real = [](int64_t n) { return static_cast<double>(n); };
+  const double filled = p.packed() ? std::sqrt(real(p.total_q) / (real(p.batch) * real(p.len_q))) : 1;
+  const double seen = p.window_right < kUnbounded && p.window_left >= p.len_k ? 0.5 : 1;
+  const ListedWork work{listed_tiles(p, plan.tile_q).at_most(kUnbounded), longest, real(longest) * filled * seen,
+                        num_sms};
   auto* counters = static_cast<unsigned*>(workspace);
   return {reinterpret_cast<ListedTile*>(static_cast<std::byte*>(workspace) + plan.workspace.list), counters,
-          counters + 1, static_cast<unsigned>(listed_heads_together(p)),
-          static_cast<int>(most_visited_tiles(p, plan.tile_q, plan.tile_k))};
+          counters + 1, static_cast<unsigned>(listed_heads_together(p, work)), static_cast<int>(longest)};
 }
 
 Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, const LaunchContext& context) {
@@ -412,7 +436,7 @@ Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, co
           term_map(kTmaBias, p.bias, kPanelColumns),
           term_map(kTmaMask, p.mask, mask_row_bytes(plan.tile_k)),
           splits_of(p, plan, c, context.workspace),
-          list_of(p, plan, context.workspace)};
+          list_of(p, plan, context.num_sms, context.workspace)};
 }
 
 std::string describe(const ForwardPlan& plan) {
