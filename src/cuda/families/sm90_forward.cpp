@@ -274,7 +274,8 @@ constexpr SmallGridTiles kSmallGridTiles[] = {{0, 64, 1, 128, 4, 4, kPinWait},
                                               {0, 64, 3, 128, 4, 4, kPingPong | kPinWait},
                                               {64, 128, 1, 128, 3, 3, kPinWait},
                                               {64, 128, 2, 128, 3, 2, kStaged},
-                                              {64, 128, 3, 80, 4, 4, kPingPong | kPinWait}};
+                                              {64, 128, 3, 80, 4, 4, kPingPong | kPinWait},
+                                              {128, 256, 1, 80, 2, 2, kPinWait}};
 
 // Options need registers of two warpgroups; where they need more than that there are the table's tiles alone.
 bool has_registers(const SmallGridTiles& t, const Sm90ForwardConfig& c) {

@@ -59,7 +59,7 @@ const ForwardKernel kForwardKernels[] = {
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 1, 128, 4, kPinWait, 0, kSplitKeys}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 1, 128, 4, kPinWait, 0, 0}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 64, 4, 3, kBias | kMaskTensor, kSplitKeys}>(),
-    forward_kernel<Sm90ForwardConfig{bf16, 96, 96, 2, 128, 2, 3 | kStoreBySmem, 0, kTileList}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 192, 96, 2, 128, 2, 3, 0, kTileList}>(),
     list_kernel<Sm90ForwardConfig{bf16, 0, 0, 2, 128, 0, 0, 0, 0}>(),
     combine_kernel<MergeConfig{bf16, 16}>(),
 };
