@@ -15,6 +15,7 @@
 //                        64   192 x 128   4      152 KiB    32 + 64 + 32 of 160
 //                        128  192 x 80    4      208 KiB    64 + 40 + 20 of 160
 //                        128  128 x 128   2      224 KiB    64 + 64 + 32 of 232, both; short sequences
+//                        128  64 x 128    3      208 KiB    64 + 64 + 32 of 255; small grids
 //                        256  128 x 80    2      224 KiB   128 + 40 + 20 of 232
 #pragma once
 

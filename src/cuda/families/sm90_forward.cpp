@@ -444,7 +444,8 @@ std::string describe(const ForwardPlan& plan) {
   if (plan.kv) return plan.kv->family->describe(*plan.kv);
   const auto c = plan.launch.kernel.as<Sm90ForwardConfig>();
   return join("config     tiles of ", tile_q_of(c), " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
-              " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups, " consumer warpgroups and one producer, ",
+              " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups,
+              c.warpgroups == 1 ? " consumer warpgroup" : " consumer warpgroups", " and one producer, ",
               options_text(c.options), packs_heads(c) ? ", heads of a group as rows" : "", "\n");
 }
 
