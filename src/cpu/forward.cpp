@@ -67,10 +67,8 @@ void attend_panel(const ForwardProblem& p, const Head& head, Range tile, Range q
   const int64_t first = queries.begin - tile.begin;
   T* o = w.o + first * w.o_rows;
   w.panel.compute_scores(p, head, queries, keys, w.q + first * w.dim_qk, w.k);
-  kernels.softmax(w.panel.keys.size(), w.panel.s, w.panel.scale, w.m + first, w.l + first, o, w.o_rows);
-  if (w.panel.keep) kernels.drop(w.panel.keys.size(), w.panel.s, w.panel.keep);
   const RoundedSums<T> sums{o + w.dim_v * kernels.lanes, o + (w.dim_v + 1) * kernels.lanes};
-  w.panel.add_keys(w.panel.s, w.v, o, &sums);
+  w.panel.add_softmax(w.v, w.m + first, w.l + first, o, w.o_rows, sums);
 }
 
 // The rows of a key tile: in place or, if they span several pages, gathered. Keys that no query sees may have no page
@@ -173,7 +171,8 @@ struct ForwardLayout {
   size_t scratch_bytes, index_bytes, bytes;
 
   ForwardLayout(const ForwardProblem& p, const Execution& e)
-      : shape(forward_tile(p, kernels.lanes, kernels.step, tuned_choice(tuned::Direction::forward, p))) {
+      : shape(
+            forward_tile(p, kernels.lanes, kernels.step, num_threads(e), tuned_choice(tuned::Direction::forward, p))) {
     const Checked tiles = TileIndex::count(p, TileIndex::Side::query, p.heads_q, shape.q);
     workers = worker_count(p, e, tiles);
     Arena index(nullptr), scratch(nullptr);

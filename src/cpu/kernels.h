@@ -79,6 +79,10 @@ struct Kernels {
   // rescaled if the max grew. scale > 0.
   void (*softmax)(int64_t keys, T* s, T scale, T* m, T* l, T* o, int64_t dim);
 
+  // softmax and to_right in one pass, which leaves s as it is. Null if to_right is, or if two passes are as good.
+  void (*softmax_to_right)(int64_t keys, const T* s, T scale, T* m, T* l, T* o, int64_t dim, E* right,
+                           const RoundedSums<T>& sums);
+
   // From scores, dP, and lse and delta of each row: s becomes drop(P), dp becomes dS (times cap_slope, if given).
   // some_hidden: some scores may be -inf. scale > 0.
   void (*differentiate)(int64_t keys, bool some_hidden, T* s, T scale, T* dp, const T* lse, const T* delta,

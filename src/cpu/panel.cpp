@@ -95,13 +95,32 @@ void Panel<T, E>::draw_dropout(const Problem& p, const Head& head) {
 }
 
 template <class T, class E>
+void Panel<T, E>::multiply_keys(const E* weights, const RowOperand<E>& x, T* c) {
+  kernels.multiply(x.source.dim, keys.size(), x.panels + first_key * kernels.rows, x.capacity * kernels.rows, weights,
+                   c, Into::add);
+}
+
+// The weights themselves, as numbers, are needed only for dropout and for rows outside the panels.
+template <class T, class E>
+void Panel<T, E>::add_softmax(const RowOperand<E>& v, T* m, T* l, T* o, int64_t o_rows, const RoundedSums<T>& sums) {
+  if (kernels.softmax_to_right && !keep && v.nonfinite_count == 0) {
+    kernels.softmax_to_right(keys.size(), s, scale, m, l, o, o_rows, right, sums);
+    return multiply_keys(right, v, o);
+  }
+  kernels.softmax(keys.size(), s, scale, m, l, o, o_rows);
+  if (keep) kernels.drop(keys.size(), s, keep);
+  add_keys(s, v, o, &sums);
+}
+
+template <class T, class E>
 void Panel<T, E>::add_keys(const T* w, const RowOperand<E>& x, T* c, const RoundedSums<T>* sums) {
   const int64_t lanes = kernels.lanes;
-  const E* operand = right;
-  if constexpr (std::is_same_v<T, E>) operand = w;
-  else kernels.to_right(keys.size(), w, right, sums);
-  kernels.multiply(x.source.dim, keys.size(), x.panels + first_key * kernels.rows, x.capacity * kernels.rows, operand,
-                   c, Into::add);
+  if constexpr (std::is_same_v<T, E>) {
+    multiply_keys(w, x, c);
+  } else {
+    kernels.to_right(keys.size(), w, right, sums);
+    multiply_keys(right, x, c);
+  }
   for (int64_t n = 0; n < x.nonfinite_count; ++n) {
     const int64_t k = x.nonfinite[n] - first_key;
     x.read(x.nonfinite[n], staging);

@@ -87,9 +87,13 @@ struct Panel {
   // c [dim][lane] += sum over keys of x [key][dim] w [key][lane]. sums: as in Kernels::to_right.
   void add_keys(const T* w, const RowOperand<E>& x, T* c, const RoundedSums<T>* sums = nullptr);
 
+  // One step of the online softmax over s: updates m and l, and o [dim][lane], which has `o_rows` rows to rescale.
+  void add_softmax(const RowOperand<E>& v, T* m, T* l, T* o, int64_t o_rows, const RoundedSums<T>& sums);
+
  private:
   E* right = nullptr;  // weights as a right operand, if they need conversion
 
+  void multiply_keys(const E* weights, const RowOperand<E>& x, T* c);
   void apply_scale(const Problem& p);
   Source score_rows(const ConstRows& from, const Head& head) const;
   void find_visible(const Problem& p, const Head& head);

@@ -233,11 +233,16 @@ inline __m512i narrow(const float* low, const float* high) {
   return (__m512i)_mm512_cvtne2ps_pbh(_mm512_load_ps(high), _mm512_load_ps(low));
 }
 
-// The sums after rounding come from the operand itself: one instruction multiplies a pair of keys by 1 and adds them.
-void to_right(int64_t keys, const float* w, Bf16* right, const RoundedSums<float>* sums) {
+// The order in which a permutation makes pairs of the elements of both halves.
+inline __m512i interleaved_halves() {
   alignas(64) uint16_t order[32];
   for (int n = 0; n < 32; ++n) order[n] = static_cast<uint16_t>(n / 2 + n % 2 * 16);
-  const __m512i interleaved = _mm512_load_si512(order);
+  return _mm512_load_si512(order);
+}
+
+// The sums after rounding come from the operand itself: one instruction multiplies a pair of keys by 1 and adds them.
+void to_right(int64_t keys, const float* w, Bf16* right, const RoundedSums<float>* sums) {
+  const __m512i interleaved = interleaved_halves();
   alignas(64) const float zeros[kLanes] = {};
   const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
   __m512 before[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()}, after[2] = {before[0], before[1]};
@@ -258,6 +263,60 @@ void to_right(int64_t keys, const float* w, Bf16* right, const RoundedSums<float
   }
 }
 
+void softmax_to_right(int64_t keys, const float* s, float scale, float* m, float* l, float* o, int64_t dim, Bf16* right,
+                      const RoundedSums<float>& sums) {
+  Vec<float> top[4] = {at(m), at(m + 16), at(m), at(m + 16)};  // two chains, because a maximum takes several cycles
+  for (int64_t k = 0; k + 2 <= keys; k += 2)
+    for (int n = 0; n < 4; ++n) top[n] = larger(at(s + k * kLanes + n * 16), top[n]);
+  if (keys % 2)
+    for (int n = 0; n < 2; ++n) top[n] = larger(at(s + (keys - 1) * kLanes + n * 16), top[n]);
+
+  const __m512i interleaved = interleaved_halves();
+  const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
+  const int64_t padded = (keys + kStep - 1) / kStep * kStep;
+  for (int half = 0; half < 2; ++half) {
+    const Vec<float> now = larger(top[half], top[half + 2]), old = at(m + 16 * half);
+    // If no key has been seen yet, subtract 0, because subtracting -inf would give NaN.
+    const Vec<float> reference = now == -V<float>::kInfinity ? Vec<float>{} : now;
+    const float* from = s + 16 * half;
+    Bf16* to = right + 32 * half;
+    Vec<float> before[2] = {};
+    __m512 after[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    const auto put = [&](int chain, Vec<float> even, Vec<float> odd) {
+      const __m512i pairs = _mm512_permutexvar_epi16(interleaved, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
+      before[chain] += even + odd;
+      after[chain] = _mm512_dpbf16_ps(after[chain], (__m512bh)pairs, ones);
+      store(to, pairs);
+      to += 2 * kLanes;
+    };
+    int64_t k = 0;
+    for (; k + 4 <= keys; k += 4, from += 4 * kLanes) {
+      Vec<float> p[4];
+      for (int n = 0; n < 4; ++n) p[n] = at(from + n * kLanes) - reference;
+      exp_each_for_bf16(p, scale);
+      put(0, p[0], p[1]);
+      put(1, p[2], p[3]);
+    }
+    for (; k < padded; k += 2, from += 2 * kLanes) {
+      Vec<float> p[2] = {};
+      for (int n = 0; n < 2; ++n)
+        p[n] = k + n < keys ? at(from + n * kLanes) - reference : Vec<float>{} - V<float>::kInfinity;
+      exp_each_for_bf16(p, scale);
+      put(0, p[0], p[1]);
+    }
+    at(m + 16 * half) = now;
+    if (differ(now, old)) {
+      Vec<float> shrink[1] = {old - reference};
+      exp_each(shrink, scale);
+      at(l + 16 * half) *= shrink[0];
+      for (int64_t d = 0; d < dim; ++d) at(o + d * kLanes + 16 * half) *= shrink[0];
+    }
+    at(l + 16 * half) += before[0] + before[1];
+    at(sums.before + 16 * half) += before[0] + before[1];
+    at(sums.after + 16 * half) += (Vec<float>)(after[0] + after[1]);
+  }
+}
+
 void to_left_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64_t first) {
   for (int64_t k = 0; k < keys; ++k, w += kLanes)
     store(left + k / kRows * kRows * capacity + first * kRows + k % kRows * kStep, narrow(w, w + 16));
@@ -267,6 +326,7 @@ constexpr Kernels<float, Bf16> bf16_table() {
   Kernels<float, Bf16> t = table_of_scores<float, Bf16>();
   t.rows = kRows, t.step = kStep;
   t.multiply = multiply_bf16, t.pack = pack_bf16, t.to_right = to_right, t.to_left = to_left_bf16;
+  t.softmax_to_right = softmax_to_right;
   return t;
 }
 

@@ -78,10 +78,15 @@ void multiply(int64_t m, int64_t depth, const T* left, int64_t left_stride, cons
 template <class T>
 void softmax(int64_t keys, T* s, T scale, T* m, T* l, T* o, int64_t dim) {
   constexpr int kVectors = V<T>::kVectors, kWidth = V<T>::kWidth, kLanes = V<T>::kLanes, kAtOnce = kExpAtOnce;
-  Vec<T> top[kVectors];
-  for (int v = 0; v < kVectors; ++v) top[v] = at(m + v * kWidth);
-  for (int64_t k = 0; k < keys; ++k)
-    for (int v = 0; v < kVectors; ++v) top[v] = larger(at(s + k * kLanes + v * kWidth), top[v]);  // l carries a NaN
+  Vec<T> top[kVectors], top_of_odd[kVectors];  // two chains, because a maximum takes several cycles
+  for (int v = 0; v < kVectors; ++v) top[v] = top_of_odd[v] = at(m + v * kWidth);
+  for (int64_t k = 0; k < keys; k += 2) {
+    const T* even = s + k * kLanes;
+    const T* odd = k + 1 < keys ? even + kLanes : even;
+    for (int v = 0; v < kVectors; ++v) top[v] = larger(at(even + v * kWidth), top[v]);  // l carries a NaN
+    for (int v = 0; v < kVectors; ++v) top_of_odd[v] = larger(at(odd + v * kWidth), top_of_odd[v]);
+  }
+  for (int v = 0; v < kVectors; ++v) top[v] = larger(top[v], top_of_odd[v]);
   for (int v = 0; v < kVectors; ++v) {
     // If no key has been seen yet, subtract 0, because subtracting -inf would give NaN.
     const Vec<T> reference = top[v] == -V<T>::kInfinity ? Vec<T>{} : top[v];
@@ -100,9 +105,7 @@ void softmax(int64_t keys, T* s, T scale, T* m, T* l, T* o, int64_t dim) {
     for (; k < keys; ++k) take(Count<1>());
     const Vec<T> old = at(m + v * kWidth);
     at(m + v * kWidth) = top[v];
-    bool grew = false;
-    for (int n = 0; n < kWidth; ++n) grew |= !(top[v][n] == old[n]);
-    if (!grew) {
+    if (!differ(top[v], old)) {
       at(l + v * kWidth) += sum;
       continue;
     }
@@ -194,6 +197,7 @@ constexpr Kernels<T, E> table_of_scores() {
           .to_right = nullptr,
           .to_left = nullptr,
           .softmax = softmax<T>,
+          .softmax_to_right = nullptr,
           .differentiate = differentiate<T>,
           .unpack = unpack<T>,
           .hide = hide<T>,
