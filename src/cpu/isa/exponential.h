@@ -58,8 +58,12 @@ inline Vector rounded(Vector x) {
 template <int kCount>
 struct Count {};
 
+// Adding it leaves round(y) in the low bits, with the bias of an exponent: shifted to its place, they are 2^round(y).
+constexpr float kRound = 0x1.8p23f + 127;
+
 // x = e^(scale x), accurate for products <= 0, the only ones that matter. Exactly 1 for 0, exactly 0 for -inf and below
-// the smallest normal number, NaN for NaN. 2^y = 2^n 2^r with n = round(y) and r in [-1/2, 1/2]; the polynomial, fitted
+// the smallest normal number, NaN for NaN (which is why the last step multiplies: adding to the exponent would turn some
+// NaN into numbers). 2^y = 2^n 2^r with n = round(y) and r in [-1/2, 1/2]; the polynomial, fitted
 // to relative error, leaves 1.6e-8. The stages run over several vectors at once, because a single chain of these
 // operations would stall the processor.
 #if defined(__AVX512F__)
@@ -69,7 +73,7 @@ struct Count {};
 template <int kCount, class... Floats>
 inline void power_each(Vec<float> (&x)[kCount], float scale, Floats... coefficients) {
   const float factor = scale * 0x1.715476p+0f, smallest = -126.0f / factor;
-  const __m512 to_base_2 = _mm512_set1_ps(factor), round = _mm512_set1_ps(0x1.8p23f);
+  const __m512 to_base_2 = _mm512_set1_ps(factor), round = _mm512_set1_ps(kRound);
   const __m512 limit = _mm512_set1_ps(smallest > -__FLT_MAX__ ? smallest : -__FLT_MAX__);
   __m512 shifted[kCount], r[kCount], power[kCount];
   for (int n = 0; n < kCount; ++n) shifted[n] = _mm512_fmadd_ps(x[n], to_base_2, round);
@@ -84,9 +88,9 @@ inline void power_each(Vec<float> (&x)[kCount], float scale, Floats... coefficie
   bool first = true;
   ((first ? start(coefficients) : add(coefficients), first = false), ...);
   for (int n = 0; n < kCount; ++n) {
-    const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(shifted[n]), 23);
+    const __m512i whole = _mm512_slli_epi32(_mm512_castps_si512(shifted[n]), 23);
     const __mmask16 kept = _mm512_cmp_ps_mask(x[n], limit, _CMP_NLT_UQ);
-    x[n] = _mm512_castsi512_ps(_mm512_maskz_add_epi32(kept, _mm512_castps_si512(power[n]), exponent));
+    x[n] = _mm512_maskz_mul_ps(kept, power[n], _mm512_castsi512_ps(whole));
   }
 }
 template <int kCount>
@@ -103,7 +107,6 @@ inline void exp_each_for_bf16(Vec<float> (&x)[kCount], float scale) {
 template <int kCount>
 inline void exp_each(Vec<float> (&x)[kCount], float scale) {
   typedef unsigned Bits __attribute__((vector_size(kVectorBytes), may_alias));
-  constexpr float kRound = 0x1.8p23f;  // adding it leaves round(y) in the low bits
   const float to_base_2 = scale * 0x1.715476p+0f;
   Vec<float> y[kCount], shifted[kCount], minus_r[kCount], square[kCount], low[kCount], middle[kCount], high[kCount];
   for (int n = 0; n < kCount; ++n) y[n] = rounded(x[n] * to_base_2);
@@ -116,8 +119,7 @@ inline void exp_each(Vec<float> (&x)[kCount], float scale) {
   for (int n = 0; n < kCount; ++n) low[n] = 1.0f - 0x1.62e43p-1f * minus_r[n];
   for (int n = 0; n < kCount; ++n) middle[n] += square[n] * high[n];
   for (int n = 0; n < kCount; ++n) low[n] += square[n] * middle[n];
-  for (int n = 0; n < kCount; ++n)
-    x[n] = zero_below((Vec<float>)((Bits)low[n] + ((Bits)shifted[n] << 23)), y[n], -126.0f);
+  for (int n = 0; n < kCount; ++n) x[n] = zero_below(low[n] * (Vec<float>)((Bits)shifted[n] << 23), y[n], -126.0f);
 }
 #endif
 template <int kCount>
