@@ -76,7 +76,7 @@ void Panel<T, E>::find_visible(const Problem& p, const Head& head) {
   }
   for (int64_t q = 0; q < kernels.lanes; ++q) {
     Range range{0, 0};
-    if (q < queries.size()) range = keys_of_query(p, head.seq, queries.begin + q);
+    if (q < queries.size()) range = visible.complete ? keys : keys_of_query(p, head.seq, queries.begin + q);
     visible.begin[q] = static_cast<int32_t>(std::clamp<int64_t>(range.begin - keys.begin, 0, keys.size()));
     visible.end[q] = static_cast<int32_t>(std::clamp<int64_t>(range.end - keys.begin, 0, keys.size()));
   }
