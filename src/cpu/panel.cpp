@@ -1,7 +1,6 @@
 #include "cpu/panel.h"
 
 #include <algorithm>
-#include <numeric>
 #include <type_traits>
 
 #include "philox.h"
@@ -9,7 +8,8 @@
 namespace cuflash::cpu {
 
 template <class T, class E>
-Panel<T, E>::Panel(Arena& arena, const Problem& p, const Kernels<T, E>& kernels, int64_t tile_k) : kernels(kernels) {
+Panel<T, E>::Panel(Arena& arena, const Problem& p, const Kernels<T, E>& kernels, int64_t tile_k)
+    : kernels(kernels), session(kernels) {
   const int64_t lanes = kernels.lanes, area = round_up(tile_k, kernels.rows) * lanes;
   s = arena.take<T>(area);
   if (kernels.to_right) right = arena.take<E>(round_up(tile_k, kernels.step) * lanes);
@@ -32,7 +32,7 @@ template <class T, class E>
 void Panel<T, E>::compute_scores(const Problem& p, const Head& head, Range new_queries, Range tile, const E* q_right,
                                  const E* k_left) {
   queries = new_queries;
-  keys = trimmed(tile, keys_of_queries(p, head.seq, queries), std::lcm(16, std::lcm(kernels.rows, kernels.step)));
+  keys = trimmed(tile, keys_of_queries(p, head.seq, queries), key_unit());
   first_key = keys.begin - tile.begin;
   const int64_t dim = round_up(p.dim_qk, kernels.step);
   kernels.multiply(keys.size(), p.dim_qk, k_left + first_key * dim, dim * kernels.rows, q_right, s, Into::overwrite);
@@ -95,31 +95,32 @@ void Panel<T, E>::draw_dropout(const Problem& p, const Head& head) {
 }
 
 template <class T, class E>
-void Panel<T, E>::multiply_keys(const E* weights, const RowOperand<E>& x, T* c) {
+void Panel<T, E>::multiply_keys(const E* weights, const RowOperand<E>& x, T* c, Into into) {
   kernels.multiply(x.source.dim, keys.size(), x.panels + first_key * kernels.rows, x.capacity * kernels.rows, weights,
-                   c, Into::add);
+                   c, into);
 }
 
 // The weights themselves, as numbers, are needed only for dropout and for rows outside the panels.
 template <class T, class E>
-void Panel<T, E>::add_softmax(const RowOperand<E>& v, T* m, T* l, T* o, int64_t o_rows, const RoundedSums<T>& sums) {
+void Panel<T, E>::add_softmax(const RowOperand<E>& v, T* m, T* l, T* o, int64_t o_rows, Into into,
+                              const RoundedSums<T>& sums) {
   if (kernels.softmax_to_right && !keep && v.nonfinite_count == 0) {
     kernels.softmax_to_right(keys.size(), s, scale, m, l, o, o_rows, right, sums);
-    return multiply_keys(right, v, o);
+    return multiply_keys(right, v, o, into);
   }
   kernels.softmax(keys.size(), s, scale, m, l, o, o_rows);
   if (keep) kernels.drop(keys.size(), s, keep);
-  add_keys(s, v, o, &sums);
+  add_keys(s, v, o, into, &sums);
 }
 
 template <class T, class E>
-void Panel<T, E>::add_keys(const T* w, const RowOperand<E>& x, T* c, const RoundedSums<T>* sums) {
+void Panel<T, E>::add_keys(const T* w, const RowOperand<E>& x, T* c, Into into, const RoundedSums<T>* sums) {
   const int64_t lanes = kernels.lanes;
   if constexpr (std::is_same_v<T, E>) {
-    multiply_keys(w, x, c);
+    multiply_keys(w, x, c, into);
   } else {
     kernels.to_right(keys.size(), w, right, sums);
-    multiply_keys(right, x, c);
+    multiply_keys(right, x, c, into);
   }
   for (int64_t n = 0; n < x.nonfinite_count; ++n) {
     const int64_t k = x.nonfinite[n] - first_key;

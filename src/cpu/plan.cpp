@@ -25,12 +25,16 @@ static TileShape largest_tile(const TileShape& built_in, int64_t lanes, int64_t 
   return {round_up(choice->tile_q, lanes), round_up(choice->tile_k, unit)};
 }
 
-// 512 x 256 keeps K, V and the panels in L2 and amortises the packing of K and V over 512 queries; wider heads take
-// fewer. If that makes too few tasks for the threads, the query tiles get smaller. Panels are independent of each other,
-// so no result depends on that.
-TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step, int64_t threads, const tuned::Choice* choice) {
+// Large tiles of queries amortise the packing of K and V; wide heads leave less room for them in the caches. If they
+// make too few tasks for the threads, they get smaller. Panels are independent of each other, so no result depends on
+// that.
+TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step, const TileShape& narrow_heads, int64_t threads,
+                       const tuned::Choice* choice) {
   const int64_t unit = std::max(kKeyUnit, step);
-  const TileShape most = largest_tile({p.dim_qk + p.dim_v <= 256 ? 512 : 256, 256}, lanes, unit, choice);
+  const bool wide = p.dim_qk + p.dim_v > 256;
+  const TileShape built_in{wide ? narrow_heads.q / 2 : narrow_heads.q,
+                           wide ? std::min<int64_t>(narrow_heads.k, 256) : narrow_heads.k};
+  const TileShape most = largest_tile(built_in, lanes, unit, choice);
   TileShape shape{tile_of(p.len_q, lanes, most.q), tile_of(p.len_k, unit, most.k)};
   const auto halve_until = [&](int64_t enough_tasks, int64_t smallest) {
     const auto tasks = [&] { return Checked(p.batch) * p.heads_q * ((p.len_q + shape.q - 1) / shape.q); };

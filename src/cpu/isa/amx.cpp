@@ -10,7 +10,8 @@ namespace amx {
 constexpr int kVectorBytes = 64;
 constexpr int kFloatRows = 8, kFloatVectors = 2;
 constexpr int kDoubleRows = 8, kDoubleVectors = 2;
-constexpr int kExpAtOnce = 4;
+constexpr int kDepthAtOnce = 1, kExpAtOnce = 4;
+constexpr int64_t kTileQ = 512, kTileK = 512;
 
 #include "cpu/isa/vector_kernels.h"
 
@@ -24,11 +25,10 @@ struct alignas(64) TileConfig {
 };
 constexpr TileConfig kTiles;
 
-// Releases the tile state after each product, because threads that keep it are slower to switch.
-struct TileSession {
-  TileSession() { _tile_loadconfig(&kTiles); }
-  ~TileSession() { _tile_release(); }
-};
+// Setting up the tiles and releasing them take 250 cycles together, so both happen once for many products. Threads that
+// keep tiles are slower to switch.
+void begin_products() { _tile_loadconfig(&kTiles); }
+void end_products() { _tile_release(); }
 
 // 32 rows x 32 lanes; tiles 0 to 3 are the accumulators. (The intrinsics may be statements, not expressions.)
 inline void multiply_two_panels(int64_t steps, const Bf16* left, int64_t left_stride, const Bf16* right, float* c,
@@ -84,37 +84,10 @@ inline void multiply_one_panel(int64_t steps, const Bf16* left, const Bf16* righ
 
 void multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stride, const Bf16* right, float* c,
                    Into into) {
-  const TileSession session;
   const int64_t steps = (depth + kStep - 1) / kStep;
   for (; m > kRows; m -= 2 * kRows, left += 2 * left_stride, c += 2 * kRows * kLanes)
     multiply_two_panels(steps, left, left_stride, right, c, into);
   if (m > 0) multiply_one_panel(steps, left, right, c, into);
-}
-
-// Transposes x [16][16].
-inline void transpose_words(__m512i (&x)[16]) {
-  __m512i y[16];
-  for (int n = 0; n < 16; n += 2) {
-    y[n] = _mm512_unpacklo_epi32(x[n], x[n + 1]);
-    y[n + 1] = _mm512_unpackhi_epi32(x[n], x[n + 1]);
-  }
-  for (int n = 0; n < 16; n += 4) {
-    x[n] = _mm512_unpacklo_epi64(y[n], y[n + 2]);
-    x[n + 1] = _mm512_unpackhi_epi64(y[n], y[n + 2]);
-    x[n + 2] = _mm512_unpacklo_epi64(y[n + 1], y[n + 3]);
-    x[n + 3] = _mm512_unpackhi_epi64(y[n + 1], y[n + 3]);
-  }
-  // Quarter q of x[4 g + n] is column 4 q + n of rows 4 g to 4 g + 3.
-  for (int n = 0; n < 4; ++n) {
-    const __m512i low = _mm512_shuffle_i32x4(x[n], x[4 + n], 0x88), odd = _mm512_shuffle_i32x4(x[n], x[4 + n], 0xdd);
-    const __m512i high = _mm512_shuffle_i32x4(x[8 + n], x[12 + n], 0x88);
-    const __m512i high_odd = _mm512_shuffle_i32x4(x[8 + n], x[12 + n], 0xdd);
-    y[n] = _mm512_shuffle_i32x4(low, high, 0x88);
-    y[8 + n] = _mm512_shuffle_i32x4(low, high, 0xdd);
-    y[4 + n] = _mm512_shuffle_i32x4(odd, high_odd, 0x88);
-    y[12 + n] = _mm512_shuffle_i32x4(odd, high_odd, 0xdd);
-  }
-  for (int n = 0; n < 16; ++n) x[n] = y[n];
 }
 
 // The first `count` of 32 elements, followed by zeros.
@@ -327,11 +300,38 @@ void to_left_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, in
     store(left + k / kRows * kRows * capacity + first * kRows + k % kRows * kStep, narrow(w, w + 16));
 }
 
+// 32 dims of 16 lanes at a time: pairs of dims are rounded to words of bf16, and the words transposed.
+void unpack_bf16(int64_t dim, int64_t count, const float* panel, const float* factor, uint16_t* rows, int64_t stride) {
+  const __m512i interleaved = interleaved_halves();
+  for (int64_t lane = 0; lane < count; lane += 16) {
+    const Vec<float> lane_factor = at(factor + lane);
+    const auto column = [&](int64_t d) { return d < dim ? at(panel + d * kLanes + lane) * lane_factor : Vec<float>{}; };
+    for (int64_t d = 0; d < dim; d += 32) {
+      __m512i x[16];
+      for (int n = 0; n < 16; ++n)
+        x[n] = _mm512_permutexvar_epi16(interleaved,
+                                        (__m512i)_mm512_cvtne2ps_pbh(column(d + 2 * n + 1), column(d + 2 * n)));
+      transpose_words(x);
+      const auto mask = static_cast<__mmask32>(dim - d >= 32 ? ~0u : (1u << (dim - d)) - 1);
+      for (int n = 0; n < 16 && lane + n < count; ++n)
+        _mm512_mask_storeu_epi16(rows + (lane + n) * stride + d, mask, x[n]);
+    }
+  }
+}
+
+void unpack_rows_bf16(int64_t dim, int64_t count, const float* panel, const float* factor, const Destination& to,
+                      float* staging) {
+  if (to.dtype == DType::bf16)
+    unpack_bf16(dim, count, panel, factor, static_cast<uint16_t*>(to.data) + to.offset, to.row_stride);
+  else unpack_rows(dim, count, panel, factor, to, staging);
+}
+
 constexpr Kernels<float, Bf16> bf16_table() {
   Kernels<float, Bf16> t = table_of_scores<float, Bf16>();
   t.rows = kRows, t.step = kStep;
   t.multiply = multiply_bf16, t.pack = pack_bf16, t.to_right = to_right, t.to_left = to_left_bf16;
-  t.softmax_to_right = softmax_to_right;
+  t.softmax_to_right = softmax_to_right, t.unpack_rows = unpack_rows_bf16;
+  t.begin_products = begin_products, t.end_products = end_products;
   return t;
 }
 

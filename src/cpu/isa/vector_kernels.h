@@ -3,7 +3,8 @@
 // headers without code, such as <cstdint>, are used here.
 //
 // Define before the include: kVectorBytes; kFloatRows, kFloatVectors, kDoubleRows and kDoubleVectors, the block of C
-// that is held in registers, rows x vectors; kExpAtOnce, how many vectors of exponentials are computed together.
+// that is held in registers, rows x vectors; kDepthAtOnce, how often the loop over the depth of a product is unrolled;
+// kExpAtOnce, how many vectors of exponentials are computed together; kTileQ and kTileK, as in Kernels.
 
 template <class T>
 struct Shape;
@@ -49,6 +50,7 @@ void multiply(int64_t m, int64_t depth, const T* left, int64_t left_stride, cons
     Vec<T> sum[kRows][kVectors] = {};
     const T* a = left;
     const T* b = right;
+#pragma GCC unroll kDepthAtOnce
     for (int64_t k = 0; k < depth; ++k, a += kRows, b += kLanes) {
 #if defined(__aarch64__)
       Vec<T> part[kRows / kWidth];  // multiplying by a lane is as fast as by a register, and needs fewer loads
@@ -164,18 +166,7 @@ void to_left(int64_t keys, const T* w, T* left, int64_t capacity, int64_t first)
     transpose<kRows>(kLanes, w + k * kLanes, kLanes, left + k * capacity + first * kRows, kRows);
 }
 
-template <class T>
-void unpack(int64_t dim, int64_t count, const T* panel, const T* factor, T* rows) {
-  constexpr int kLanes = V<T>::kLanes;
-  if (4 * count <= kLanes) {
-    for (int64_t q = 0; q < count; ++q)
-      for (int64_t d = 0; d < dim; ++d) rows[q * dim + d] = panel[d * kLanes + q] * factor[q];
-    return;
-  }
-  int64_t d = 0;
-  for (; d + 4 <= dim; d += 4) transpose<4, true>(kLanes, panel + d * kLanes, kLanes, rows + d, dim, factor);
-  for (; d < dim; ++d) transpose<1, true>(kLanes, panel + d * kLanes, kLanes, rows + d, dim, factor);
-}
+#include "cpu/isa/unpack_kernels.h"
 
 template <class T>
 void hide(int64_t keys, T* s, const int32_t* begin, const int32_t* end) {
@@ -192,6 +183,10 @@ constexpr Kernels<T, E> table_of_scores() {
   return {.rows = 0,
           .lanes = V<T>::kLanes,
           .step = 1,
+          .tile_q = kTileQ,
+          .tile_k = kTileK,
+          .begin_products = nullptr,
+          .end_products = nullptr,
           .multiply = nullptr,
           .pack = nullptr,
           .to_right = nullptr,
@@ -200,6 +195,7 @@ constexpr Kernels<T, E> table_of_scores() {
           .softmax_to_right = nullptr,
           .differentiate = differentiate<T>,
           .unpack = unpack<T>,
+          .unpack_rows = unpack_rows,
           .hide = hide<T>,
           .multiply_scores = multiply_scores<T>,
           .softcap = softcap<T>,
