@@ -29,10 +29,16 @@ static Range trimmed(Range tile, Range seen, int64_t unit) {
 }
 
 template <class T, class E>
-void Panel<T, E>::compute_scores(const Problem& p, const Head& head, Range new_queries, Range tile, const E* q_right,
-                                 const E* k_left) {
+void Panel<T, E>::set_queries(const Problem& p, const Head& head, Range new_queries) {
   queries = new_queries;
-  keys = trimmed(tile, keys_of_queries(p, head.seq, queries), key_unit());
+  seen = keys_of_queries(p, head.seq, queries);
+  seen_by_all = keys_of_all_queries(p, head.seq, queries);
+}
+
+template <class T, class E>
+void Panel<T, E>::compute_scores(const Problem& p, const Head& head, Range tile, Range some, const E* q_right,
+                                 const E* k_left) {
+  keys = trimmed(some, seen, key_unit());
   first_key = keys.begin - tile.begin;
   const int64_t dim = round_up(p.dim_qk, kernels.step);
   kernels.multiply(keys.size(), p.dim_qk, k_left + first_key * dim, dim * kernels.rows, q_right, s, Into::overwrite);
@@ -68,15 +74,21 @@ Source Panel<T, E>::score_rows(const ConstRows& from, const Head& head) const {
 
 template <class T, class E>
 void Panel<T, E>::find_visible(const Problem& p, const Head& head) {
-  visible.complete = !p.mask && tile_kind(p, head.seq, queries, keys) == TileKind::full;
+  visible.complete = !p.mask && seen_by_all.contains(keys);
   visible.mask = nullptr;
   if (p.mask) {
     visible.mask = static_cast<const uint8_t*>(p.mask.data) + p.mask.at(head.b, head.h, queries.begin) + keys.begin;
     visible.mask_stride = p.mask.row_stride;
   }
+  if (visible.complete) {
+    std::fill_n(visible.begin, kernels.lanes, 0);
+    std::fill_n(visible.end, queries.size(), static_cast<int32_t>(keys.size()));
+    std::fill(visible.end + queries.size(), visible.end + kernels.lanes, 0);
+    return;
+  }
   for (int64_t q = 0; q < kernels.lanes; ++q) {
     Range range{0, 0};
-    if (q < queries.size()) range = visible.complete ? keys : keys_of_query(p, head.seq, queries.begin + q);
+    if (q < queries.size()) range = keys_of_query(p, head.seq, queries.begin + q);
     visible.begin[q] = static_cast<int32_t>(std::clamp<int64_t>(range.begin - keys.begin, 0, keys.size()));
     visible.end[q] = static_cast<int32_t>(std::clamp<int64_t>(range.end - keys.begin, 0, keys.size()));
   }

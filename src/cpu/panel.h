@@ -74,9 +74,10 @@ struct Panel {
   T* staging = nullptr;    // for rows being converted
   Visibility visible;
 
-  // The current panel: its queries, the keys of the tile that at least one of them may see, and the offset of those
-  // keys in the tile.
-  Range queries{}, keys{};
+  // The current panel: its queries, and the keys that one of them or all of them may see.
+  Range queries{}, seen{}, seen_by_all{};
+  // The keys of the current scores, and their offset in the tile.
+  Range keys{};
   int64_t first_key = 0;
 
   Panel(Arena& arena, const Problem& problem, const Kernels<T, E>& kernels, int64_t tile_k);
@@ -84,9 +85,11 @@ struct Panel {
   // Products start and end at whole left panels, steps and dropout groups of keys.
   int64_t key_unit() const { return std::lcm(16, std::lcm(kernels.rows, kernels.step)); }
 
-  // Computes s such that scale * s are the scores of the queries against the keys of the tile, which is packed in
-  // k_left.
-  void compute_scores(const Problem& p, const Head& head, Range queries, Range tile, const E* q_right, const E* k_left);
+  void set_queries(const Problem& p, const Head& head, Range queries);
+
+  // Computes s such that scale * s are the scores of the queries against some keys of the tile, which is packed in
+  // k_left. At least one of these keys is seen.
+  void compute_scores(const Problem& p, const Head& head, Range tile, Range some, const E* q_right, const E* k_left);
 
   // c [dim][lane] (+)= sum over keys of x [key][dim] w [key][lane]. sums: as in Kernels::to_right.
   void add_keys(const T* w, const RowOperand<E>& x, T* c, Into into = Into::add, const RoundedSums<T>* sums = nullptr);
