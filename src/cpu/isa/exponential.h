@@ -61,10 +61,14 @@ struct Count {};
 // Adding it leaves round(y) in the low bits, with the bias of an exponent: shifted to its place, they are 2^round(y).
 constexpr float kRound = 0x1.8p23f + 127;
 
+// 2^r as a polynomial, fitted to relative error: of r, r^2 and so on, after 1.
+constexpr float kPower[] = {0x1.62e43p-1f,  0x1.ebfbdap-3f,  0x1.c6aed4p-5f,
+                            0x1.3b2dbcp-7f, 0x1.5f456cp-10f, 0x1.41d334p-13f};
+
 // x = e^(scale x), accurate for products <= 0, the only ones that matter. Exactly 1 for 0, exactly 0 for -inf and below
 // the smallest normal number, NaN for NaN (which is why the last step multiplies: adding to the exponent would turn some
-// NaN into numbers). 2^y = 2^n 2^r with n = round(y) and r in [-1/2, 1/2]; the polynomial, fitted
-// to relative error, leaves 1.6e-8. The stages run over several vectors at once, because a single chain of these
+// NaN into numbers). 2^y = 2^n 2^r with n = round(y) and r in [-1/2, 1/2]; the polynomial leaves
+// 1.6e-8. The stages run over several vectors at once, because a single chain of these
 // operations would stall the processor.
 #if defined(__AVX512F__)
 // The same in fused operations, which never compute y = x * to_base_2 itself. Which powers are 0 is therefore told by
@@ -95,8 +99,7 @@ inline void power_each(Vec<float> (&x)[kCount], float scale, Floats... coefficie
 }
 template <int kCount>
 inline void exp_each(Vec<float> (&x)[kCount], float scale) {
-  power_each(x, scale, 0x1.41d334p-13f, 0x1.5f456cp-10f, 0x1.3b2dbcp-7f, 0x1.c6aed4p-5f, 0x1.ebfbdap-3f, 0x1.62e43p-1f,
-             1.0f);
+  power_each(x, scale, kPower[5], kPower[4], kPower[3], kPower[2], kPower[1], kPower[0], 1.0f);
 }
 // For weights that are rounded to bf16: the polynomial leaves 1.1e-7.
 template <int kCount>
@@ -113,10 +116,10 @@ inline void exp_each(Vec<float> (&x)[kCount], float scale) {
   for (int n = 0; n < kCount; ++n) shifted[n] = y[n] + kRound;
   for (int n = 0; n < kCount; ++n) minus_r[n] = (shifted[n] - kRound) - y[n];
   for (int n = 0; n < kCount; ++n) square[n] = minus_r[n] * minus_r[n];
-  for (int n = 0; n < kCount; ++n) high[n] = 0x1.3b2dbcp-7f - 0x1.5f456cp-10f * minus_r[n];
-  for (int n = 0; n < kCount; ++n) middle[n] = 0x1.ebfbdap-3f - 0x1.c6aed4p-5f * minus_r[n];
-  for (int n = 0; n < kCount; ++n) high[n] += 0x1.41d334p-13f * square[n];
-  for (int n = 0; n < kCount; ++n) low[n] = 1.0f - 0x1.62e43p-1f * minus_r[n];
+  for (int n = 0; n < kCount; ++n) high[n] = kPower[3] - kPower[4] * minus_r[n];
+  for (int n = 0; n < kCount; ++n) middle[n] = kPower[1] - kPower[2] * minus_r[n];
+  for (int n = 0; n < kCount; ++n) high[n] += kPower[5] * square[n];
+  for (int n = 0; n < kCount; ++n) low[n] = 1.0f - kPower[0] * minus_r[n];
   for (int n = 0; n < kCount; ++n) middle[n] += square[n] * high[n];
   for (int n = 0; n < kCount; ++n) low[n] += square[n] * middle[n];
   for (int n = 0; n < kCount; ++n) x[n] = zero_below(low[n] * (Vec<float>)((Bits)shifted[n] << 23), y[n], -126.0f);
