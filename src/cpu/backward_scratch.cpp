@@ -66,8 +66,7 @@ void BackwardScratch<T, E>::differentiate(const BackwardProblem& p, const Head& 
                                           Range keys, GradientAt at) {
   const Kernels<T, E>& kernels = panel.kernels;
   const int64_t first = queries.begin - tile.begin;
-  panel.set_queries(p, head, queries);
-  panel.compute_scores(p, head, keys, keys, q_by_dim + first * dim_qk, k_by_dim);
+  panel.compute_scores(p, head, queries, keys, q_by_dim + first * dim_qk, k_by_dim);
   const int64_t seen = panel.keys.size();
   kernels.multiply(seen, p.dim_v, v_by_dim + panel.first_key * dim_v, dim_v * kernels.rows, dout_by_dim + first * dim_v,
                    dp, Into::overwrite);

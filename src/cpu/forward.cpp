@@ -19,7 +19,6 @@ namespace {
 // V.
 template <class T, class E>
 struct ForwardScratch {
-  int64_t chunk_k;
   Panel<T, E> panel;
   int64_t dim_qk;  // rounded up to whole steps
   int64_t dim_v;   // rounded up to whole left panels
@@ -35,9 +34,7 @@ struct ForwardScratch {
   std::byte* gathered = nullptr;  // [key][dim]: a tile of K or V, gathered from pages
 
   ForwardScratch(Arena& arena, const Problem& p, const Kernels<T, E>& kernels, TileShape shape)
-      : chunk_k(std::min(shape.k, kernels.chunk_k)),
-        panel(arena, p, kernels, chunk_k),
-        dim_v(round_up(p.dim_v, kernels.rows)) {
+      : panel(arena, p, kernels, shape.k), dim_v(round_up(p.dim_v, kernels.rows)) {
     dim_qk = round_up(p.dim_qk, kernels.step);
     k = arena.take<E>(round_up(shape.k, kernels.rows) * dim_qk);
     v = RowOperand<E>(arena, shape.k, p.dim_v, kernels.rows);
@@ -66,13 +63,14 @@ void begin_tile(const ForwardProblem& p, const Head& head, Range queries, Forwar
   std::fill_n(w.fresh, padded / kernels.lanes, true);
 }
 
-// One step of the online softmax: a panel against some keys of the packed tile.
+// One step of the online softmax: a panel against a key tile.
 template <class T, class E>
-void attend_panel(const ForwardProblem& p, const Head& head, int64_t first, Range packed, Range keys,
+void attend_panel(const ForwardProblem& p, const Head& head, Range tile, Range queries, Range keys,
                   ForwardScratch<T, E>& w) {
   const Kernels<T, E>& kernels = w.panel.kernels;
+  const int64_t first = queries.begin - tile.begin;
   T* o = w.o + first * w.o_rows;
-  w.panel.compute_scores(p, head, packed, keys, w.q + first * w.dim_qk, w.k);
+  w.panel.compute_scores(p, head, queries, keys, w.q + first * w.dim_qk, w.k);
   const RoundedSums<T> sums{o + w.dim_v * kernels.lanes, o + (w.dim_v + 1) * kernels.lanes};
   bool& fresh = w.fresh[first / kernels.lanes];
   w.panel.add_softmax(w.v, w.m + first, w.l + first, o, fresh ? 0 : w.o_rows, fresh ? Into::overwrite : Into::add,
@@ -115,12 +113,7 @@ void attend(const ForwardProblem& p, const Head& head, Range tile, int64_t tile_
       const TileKind kind = tile_kind(p, head.seq, queries, keys);
       if (kind == TileKind::skipped) return;
       counter.visit(kind);
-      w.panel.set_queries(p, head, queries);
-      for (int64_t begin = packed.begin; begin < packed.end; begin += w.chunk_k) {
-        const Range some{begin, std::min(begin + w.chunk_k, packed.end)};
-        if (some.end <= w.panel.seen.begin || some.begin >= w.panel.seen.end) continue;
-        attend_panel(p, head, queries.begin - tile.begin, packed, some, w);
-      }
+      attend_panel(p, head, tile, queries, packed, w);
     });
   });
 }

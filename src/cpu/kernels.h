@@ -63,9 +63,8 @@ struct Kernels {
   int64_t lanes;  // of a right panel
   int64_t step;   // of depth; 1 if T is E
 
-  // The largest tile of the forward pass, for heads of up to 128, in the second-level cache, and how many of its keys a
-  // panel takes at once: its scores, its weights and O should stay in the first-level cache.
-  int64_t tile_q, tile_k, chunk_k;
+  // The largest tile of the forward pass, for heads of up to 128: what the second-level cache holds.
+  int64_t tile_q, tile_k;
 
   // Products need what begin_products sets up on the thread; use ProductSession. Null if there is nothing to set up.
   void (*begin_products)();

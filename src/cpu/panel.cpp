@@ -1,6 +1,8 @@
 #include "cpu/panel.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "philox.h"
@@ -29,16 +31,10 @@ static Range trimmed(Range tile, Range seen, int64_t unit) {
 }
 
 template <class T, class E>
-void Panel<T, E>::set_queries(const Problem& p, const Head& head, Range new_queries) {
-  queries = new_queries;
-  seen = keys_of_queries(p, head.seq, queries);
-  seen_by_all = keys_of_all_queries(p, head.seq, queries);
-}
-
-template <class T, class E>
-void Panel<T, E>::compute_scores(const Problem& p, const Head& head, Range tile, Range some, const E* q_right,
+void Panel<T, E>::compute_scores(const Problem& p, const Head& head, Range new_queries, Range tile, const E* q_right,
                                  const E* k_left) {
-  keys = trimmed(some, seen, key_unit());
+  queries = new_queries;
+  keys = trimmed(tile, keys_of_queries(p, head.seq, queries), key_unit());
   first_key = keys.begin - tile.begin;
   const int64_t dim = round_up(p.dim_qk, kernels.step);
   kernels.multiply(keys.size(), p.dim_qk, k_left + first_key * dim, dim * kernels.rows, q_right, s, Into::overwrite);
@@ -74,7 +70,7 @@ Source Panel<T, E>::score_rows(const ConstRows& from, const Head& head) const {
 
 template <class T, class E>
 void Panel<T, E>::find_visible(const Problem& p, const Head& head) {
-  visible.complete = !p.mask && seen_by_all.contains(keys);
+  visible.complete = !p.mask && tile_kind(p, head.seq, queries, keys) == TileKind::full;
   visible.mask = nullptr;
   if (p.mask) {
     visible.mask = static_cast<const uint8_t*>(p.mask.data) + p.mask.at(head.b, head.h, queries.begin) + keys.begin;
@@ -106,41 +102,46 @@ void Panel<T, E>::draw_dropout(const Problem& p, const Head& head) {
   kernels.draw_dropout(keys.size(), draw, static_cast<T>(1 / (1 - p.dropout.p)), keep);
 }
 
+// weight_of(key, query): for rows that are not in the panels.
 template <class T, class E>
-void Panel<T, E>::multiply_keys(const E* weights, const RowOperand<E>& x, T* c, Into into) {
+template <class Weight>
+void Panel<T, E>::add_keys(const E* weights, const RowOperand<E>& x, T* c, Into into, Weight weight_of) {
   kernels.multiply(x.source.dim, keys.size(), x.panels + first_key * kernels.rows, x.capacity * kernels.rows, weights,
                    c, into);
-}
-
-// The weights themselves, as numbers, are needed only for dropout and for rows outside the panels.
-template <class T, class E>
-void Panel<T, E>::add_softmax(const RowOperand<E>& v, T* m, T* l, T* o, int64_t o_rows, Into into,
-                              const RoundedSums<T>& sums) {
-  if (kernels.softmax_to_right && !keep && v.nonfinite_count == 0) {
-    kernels.softmax_to_right(keys.size(), s, scale, m, l, o, o_rows, right, sums);
-    return multiply_keys(right, v, o, into);
-  }
-  kernels.softmax(keys.size(), s, scale, m, l, o, o_rows);
-  if (keep) kernels.drop(keys.size(), s, keep);
-  add_keys(s, v, o, into, &sums);
-}
-
-template <class T, class E>
-void Panel<T, E>::add_keys(const T* w, const RowOperand<E>& x, T* c, Into into, const RoundedSums<T>* sums) {
-  const int64_t lanes = kernels.lanes;
-  if constexpr (std::is_same_v<T, E>) {
-    multiply_keys(w, x, c, into);
-  } else {
-    kernels.to_right(keys.size(), w, right, sums);
-    multiply_keys(right, x, c, into);
-  }
   for (int64_t n = 0; n < x.nonfinite_count; ++n) {
     const int64_t k = x.nonfinite[n] - first_key;
     x.read(x.nonfinite[n], staging);
     for (int64_t d = 0; d < x.source.dim; ++d)
       for (int64_t q = 0; q < queries.size(); ++q)
-        if (visible.sees(q, k)) c[d * lanes + q] += staging[d] * w[k * lanes + q];
+        if (visible.sees(q, k)) c[d * kernels.lanes + q] += staging[d] * weight_of(k, q);
   }
+}
+
+template <class T, class E>
+void Panel<T, E>::add_keys(const T* w, const RowOperand<E>& x, T* c, Into into, const RoundedSums<T>* sums) {
+  const auto weight = [&](int64_t k, int64_t q) { return w[k * kernels.lanes + q]; };
+  if constexpr (std::is_same_v<T, E>) return add_keys(w, x, c, into, weight);
+  else kernels.to_right(keys.size(), w, right, sums), add_keys(right, x, c, into, weight);
+}
+
+// What the kernels compute, to a few bits, and 0 where they have 0.
+template <class T, class E>
+T Panel<T, E>::weight_of(T score, T top) const {
+  const T power = scale * (top == -std::numeric_limits<T>::infinity() ? score : score - top);
+  return power < std::log(std::numeric_limits<T>::min()) ? 0 : std::exp(power);
+}
+
+// Whether V holds NaN or Inf must not decide how the weights are computed: in a row that nobody sees it changes no bit.
+template <class T, class E>
+void Panel<T, E>::add_softmax(const RowOperand<E>& v, T* m, T* l, T* o, int64_t o_rows, Into into,
+                              const RoundedSums<T>& sums) {
+  if (kernels.softmax_to_right && !keep) {
+    kernels.softmax_to_right(keys.size(), s, scale, m, l, o, o_rows, right, sums);
+    return add_keys(right, v, o, into, [&](int64_t k, int64_t q) { return weight_of(s[k * kernels.lanes + q], m[q]); });
+  }
+  kernels.softmax(keys.size(), s, scale, m, l, o, o_rows);
+  if (keep) kernels.drop(keys.size(), s, keep);
+  add_keys(s, v, o, into, &sums);
 }
 
 template struct Panel<float, float>;

@@ -74,10 +74,9 @@ struct Panel {
   T* staging = nullptr;    // for rows being converted
   Visibility visible;
 
-  // The current panel: its queries, and the keys that one of them or all of them may see.
-  Range queries{}, seen{}, seen_by_all{};
-  // The keys of the current scores, and their offset in the tile.
-  Range keys{};
+  // The current panel: its queries, the keys of the tile that at least one of them may see, and the offset of those
+  // keys in the tile.
+  Range queries{}, keys{};
   int64_t first_key = 0;
 
   Panel(Arena& arena, const Problem& problem, const Kernels<T, E>& kernels, int64_t tile_k);
@@ -85,11 +84,9 @@ struct Panel {
   // Products start and end at whole left panels, steps and dropout groups of keys.
   int64_t key_unit() const { return std::lcm(16, std::lcm(kernels.rows, kernels.step)); }
 
-  void set_queries(const Problem& p, const Head& head, Range queries);
-
-  // Computes s such that scale * s are the scores of the queries against some keys of the tile, which is packed in
-  // k_left. At least one of these keys is seen.
-  void compute_scores(const Problem& p, const Head& head, Range tile, Range some, const E* q_right, const E* k_left);
+  // Computes s such that scale * s are the scores of the queries against the keys of the tile, which is packed in
+  // k_left.
+  void compute_scores(const Problem& p, const Head& head, Range queries, Range tile, const E* q_right, const E* k_left);
 
   // c [dim][lane] (+)= sum over keys of x [key][dim] w [key][lane]. sums: as in Kernels::to_right.
   void add_keys(const T* w, const RowOperand<E>& x, T* c, Into into = Into::add, const RoundedSums<T>* sums = nullptr);
@@ -101,7 +98,9 @@ struct Panel {
   ProductSession session;
   E* right = nullptr;  // weights as a right operand, if they need conversion
 
-  void multiply_keys(const E* weights, const RowOperand<E>& x, T* c, Into into);
+  template <class Weight>
+  void add_keys(const E* weights, const RowOperand<E>& x, T* c, Into into, Weight weight_of);
+  T weight_of(T score, T top) const;
   void apply_scale(const Problem& p);
   Source score_rows(const ConstRows& from, const Head& head) const;
   void find_visible(const Problem& p, const Head& head);

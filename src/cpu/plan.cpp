@@ -30,10 +30,11 @@ static TileShape largest_tile(const TileShape& built_in, int64_t lanes, int64_t 
 // that.
 TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step, const TileShape& narrow_heads, int64_t threads,
                        const tuned::Choice* choice) {
+  constexpr int64_t kSharedQ = 512;
   const int64_t unit = std::max(kKeyUnit, step);
   const bool wide = p.dim_qk + p.dim_v > 256;
-  const TileShape built_in{wide ? narrow_heads.q / 2 : narrow_heads.q,
-                           wide ? std::min<int64_t>(narrow_heads.k, 256) : narrow_heads.k};
+  const int64_t most_q = threads == 1 ? narrow_heads.q : std::min(narrow_heads.q, kSharedQ);
+  const TileShape built_in{wide ? most_q / 2 : most_q, wide ? std::min<int64_t>(narrow_heads.k, 256) : narrow_heads.k};
   const TileShape most = largest_tile(built_in, lanes, unit, choice);
   TileShape shape{tile_of(p.len_q, lanes, most.q), tile_of(p.len_k, unit, most.k)};
   const auto halve_until = [&](int64_t enough_tasks, int64_t smallest) {

@@ -4,7 +4,7 @@
 //
 // Define before the include: kVectorBytes; kFloatRows, kFloatVectors, kDoubleRows and kDoubleVectors, the block of C
 // that is held in registers, rows x vectors; kDepthAtOnce, how often the loop over the depth of a product is unrolled;
-// kExpAtOnce, how many vectors of exponentials are computed together; kTileQ, kTileK and kChunkK, as in Kernels.
+// kExpAtOnce, how many vectors of exponentials are computed together; kTileQ and kTileK, as in Kernels.
 
 template <class T>
 struct Shape;
@@ -185,7 +185,6 @@ constexpr Kernels<T, E> table_of_scores() {
           .step = 1,
           .tile_q = kTileQ,
           .tile_k = kTileK,
-          .chunk_k = kChunkK,
           .begin_products = nullptr,
           .end_products = nullptr,
           .multiply = nullptr,
