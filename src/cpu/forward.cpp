@@ -193,8 +193,8 @@ struct ForwardLayout {
   int64_t tasks, workers;
   size_t scratch_bytes, index_bytes, bytes;
 
-  ForwardLayout(const ForwardProblem& p, const Execution& e)
-      : shape(forward_tile(p, kernels.lanes, kernels.step, {kernels.tile_q, kernels.tile_k}, num_threads(e),
+  ForwardLayout(const ForwardProblem& p, const Execution& e, int64_t tile_threads)
+      : shape(forward_tile(p, kernels.lanes, kernels.step, {kernels.tile_q, kernels.tile_k}, tile_threads,
                            tuned_choice(tuned::Direction::forward, p))) {
     const Checked tiles = TileIndex::count(p, TileIndex::Side::query, p.heads_q, shape.q);
     workers = worker_count(p, e, tiles);
@@ -208,8 +208,8 @@ struct ForwardLayout {
 };
 
 template <class T, class E>
-void run(const ForwardProblem& p, const Execution& e) {
-  const ForwardLayout<T, E> layout(p, e);
+void run(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
+  const ForwardLayout<T, E> layout(p, e, tile_threads);
   const Workspace workspace(e, layout.bytes);
   auto* block = static_cast<std::byte*>(workspace.data());
   const TileIndex tiles(p, TileIndex::Side::query, p.heads_q, layout.shape.q, Arena(block).take<int64_t>(p.batch + 1));
@@ -230,14 +230,16 @@ void run(const ForwardProblem& p, const Execution& e) {
 
 }  // namespace
 
-void forward_panels(const ForwardProblem& p, const Execution& e) {
-  with_types(p, [&]<class T, class E>(Types<T, E>) { run<T, E>(p, e); });
+void forward_panels(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
+  with_types(p, [&]<class T, class E>(Types<T, E>) { run<T, E>(p, e, tile_threads); });
 }
 size_t forward_panels_workspace_size(const ForwardProblem& p, const Execution& e) {
-  return with_types(p, [&]<class T, class E>(Types<T, E>) { return ForwardLayout<T, E>(p, e).bytes; });
+  return with_types(p, [&]<class T, class E>(Types<T, E>) { return ForwardLayout<T, E>(p, e, num_threads(e)).bytes; });
 }
 
-void forward(const ForwardProblem& p, const Execution& e) { takes_decode(p) ? decode(p, e) : forward_panels(p, e); }
+void forward(const ForwardProblem& p, const Execution& e) {
+  takes_decode(p) ? decode(p, e) : forward_panels(p, e, num_threads(e));
+}
 size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
   return takes_decode(p) ? decode_workspace_size(p, e) : forward_panels_workspace_size(p, e);
 }
