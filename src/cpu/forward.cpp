@@ -194,7 +194,7 @@ struct ForwardLayout {
   size_t scratch_bytes, index_bytes, bytes;
 
   ForwardLayout(const ForwardProblem& p, const Execution& e, int64_t tile_threads)
-      : shape(forward_tile(p, kernels.lanes, kernels.step, {kernels.tile_q, kernels.tile_k}, tile_threads,
+      : shape(forward_tile(p, kernels.lanes, kernels.step, kernels.tile_q, tile_threads,
                            tuned_choice(tuned::Direction::forward, p))) {
     const Checked tiles = TileIndex::count(p, TileIndex::Side::query, p.heads_q, shape.q);
     workers = worker_count(p, e, tiles);

@@ -63,8 +63,8 @@ struct Kernels {
   int64_t lanes;  // of a right panel
   int64_t step;   // of depth; 1 if T is E
 
-  // The largest tile of the forward pass, for heads of up to 128: what the second-level cache holds.
-  int64_t tile_q, tile_k;
+  // The largest query tile of the forward pass, for heads of up to 128: what the second-level cache holds.
+  int64_t tile_q;
 
   // Products need what begin_products sets up on the thread; use ProductSession. Null if there is nothing to set up.
   void (*begin_products)();

@@ -27,15 +27,14 @@ static TileShape largest_tile(const TileShape& built_in, int64_t lanes, int64_t 
 
 // Large tiles of queries amortise the packing of K and V; wide heads leave less room for them in the caches. If they
 // make too few tasks for the threads, they get smaller. Panels are independent of each other, so no result depends on
-// that.
-TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step, const TileShape& narrow_heads, int64_t threads,
+// that. Keys are cut as in a decode step, because a call over a cache may do both, and counts tiles of one kind.
+TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step, int64_t largest_q, int64_t threads,
                        const tuned::Choice* choice) {
   constexpr int64_t kSharedQ = 512;
   const int64_t unit = std::max(kKeyUnit, step);
+  const int64_t most_q = threads == 1 ? largest_q : std::min(largest_q, kSharedQ);
   const bool wide = p.dim_qk + p.dim_v > 256;
-  const int64_t most_q = threads == 1 ? narrow_heads.q : std::min(narrow_heads.q, kSharedQ);
-  const TileShape built_in{wide ? most_q / 2 : most_q, wide ? std::min<int64_t>(narrow_heads.k, 256) : narrow_heads.k};
-  const TileShape most = largest_tile(built_in, lanes, unit, choice);
+  const TileShape most = largest_tile({wide ? most_q / 2 : most_q, kDecodeTile}, lanes, unit, choice);
   TileShape shape{tile_of(p.len_q, lanes, most.q), tile_of(p.len_k, unit, most.k)};
   const auto halve_until = [&](int64_t enough_tasks, int64_t smallest) {
     const auto tasks = [&] { return Checked(p.batch) * p.heads_q * ((p.len_q + shape.q - 1) / shape.q); };

@@ -19,10 +19,10 @@ inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1)
 struct TileShape {
   int64_t q, k;
 };
-// narrow_heads: the largest tile of the kernels for heads of up to 128. choice: null, or the largest tile that a tuner found best, which is used
-// instead if it is legal.
-TileShape forward_tile(const Problem& problem, int64_t lanes, int64_t step, const TileShape& narrow_heads,
-                       int64_t threads, const tuned::Choice* choice = nullptr);
+// largest_q: of the kernels, for heads of up to 128. choice: null, or the largest tile that a tuner found best, which is
+// used instead if it is legal.
+TileShape forward_tile(const Problem& problem, int64_t lanes, int64_t step, int64_t largest_q, int64_t threads,
+                       const tuned::Choice* choice = nullptr);
 TileShape backward_tile(const Problem& problem, int64_t lanes, int64_t step, const tuned::Choice* choice = nullptr);
 
 // Whether a problem with few queries takes the decode path (decode.h).

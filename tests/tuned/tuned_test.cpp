@@ -283,20 +283,20 @@ TEST(TunedTiles, on_the_cpu_have_the_same_keys_for_any_batch_and_threads) {
   const Choice choice{"cpu", 64, 128};
   for (const auto& [batch, threads] : {std::pair<int64_t, int64_t>{1, 1}, {100, 1}, {1, 64}}) {
     const ForwardProblem p = cuda::forward_of({.dtype = DType::f32, .batch = batch});
-    EXPECT_EQ(cpu::forward_tile(p, 16, 1, {512, 256}, threads, &choice).k, 128);
-    EXPECT_EQ(cpu::forward_tile(p, 16, 1, {512, 256}, threads, &choice).q, 64);
+    EXPECT_EQ(cpu::forward_tile(p, 16, 1, 512, threads, &choice).k, 128);
+    EXPECT_EQ(cpu::forward_tile(p, 16, 1, 512, threads, &choice).q, 64);
     EXPECT_EQ(cpu::backward_tile(p, 16, 1, &choice).q, 64);
   }
   const ForwardProblem p = cuda::forward_of({.dtype = DType::f32});
   for (const Choice& illegal : {Choice{"cpu", 0, 128}, Choice{"cpu", 64, 1 << 30}, sm90_forward_choice()})
-    EXPECT_EQ(cpu::forward_tile(p, 16, 1, {512, 256}, 1, &illegal).k, 256) << to_string(illegal);
+    EXPECT_EQ(cpu::forward_tile(p, 16, 1, 512, 1, &illegal).k, 256) << to_string(illegal);
   {
     const Forced forced(choice);
     EXPECT_EQ(cpu::tile_for(p, 1).k, 128);
     const Forced built_in((Choice()));
-    EXPECT_EQ(cpu::tile_for(p, 1).k, cpu::kernels<float>().tile_k);
+    EXPECT_EQ(cpu::tile_for(p, 1).k, 256);
   }
-  EXPECT_EQ(cpu::tile_for(p, 1).k, cpu::kernels<float>().tile_k);
+  EXPECT_EQ(cpu::tile_for(p, 1).k, 256);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ constexpr int kVectorBytes = 64;
 constexpr int kFloatRows = 8, kFloatVectors = 2;
 constexpr int kDoubleRows = 8, kDoubleVectors = 2;
 constexpr int kDepthAtOnce = 1, kExpAtOnce = 4;
-constexpr int64_t kTileQ = 1024, kTileK = 512;
+constexpr int64_t kTileQ = 1024;
 
 #include "cpu/isa/vector_kernels.h"
 

@@ -4,7 +4,7 @@
 //
 // Define before the include: kVectorBytes; kFloatRows, kFloatVectors, kDoubleRows and kDoubleVectors, the block of C
 // that is held in registers, rows x vectors; kDepthAtOnce, how often the loop over the depth of a product is unrolled;
-// kExpAtOnce, how many vectors of exponentials are computed together; kTileQ and kTileK, as in Kernels.
+// kExpAtOnce, how many vectors of exponentials are computed together; kTileQ, as in Kernels.
 
 template <class T>
 struct Shape;
@@ -184,7 +184,6 @@ constexpr Kernels<T, E> table_of_scores() {
           .lanes = V<T>::kLanes,
           .step = 1,
           .tile_q = kTileQ,
-          .tile_k = kTileK,
           .begin_products = nullptr,
           .end_products = nullptr,
           .multiply = nullptr,
