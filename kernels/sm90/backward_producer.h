@@ -20,6 +20,8 @@ struct BackwardProducer {
   static_assert(C.tile_q == kWarpgroupRows && C.stages >= 2);
   // With dQ the producer fills one stage while it multiplies dS of another. Without dQ it only waits for free stages.
   static constexpr int kLoadsAhead = C.dq ? C.stages - 1 : C.stages;
+  // Steps before the end of a task in which the next one is claimed and written, with claims_late.
+  static constexpr int kClaimedAhead = 5, kWrittenAhead = 2;
   using Pipeline = BackwardPipeline<C>;
   using Panel = SwizzledTile<kTileK, kPanelColumns>;  // columns of K
   static constexpr int kDqColumns = dq_columns(C);
@@ -52,6 +54,7 @@ struct BackwardProducer {
   DropoutStream stream;   // of that head
   Ring<C.stages> stages;  // of Q, dO and row statistics
   unsigned raw_phase = 0;
+  uint64 claimed;  // index of the next task, in the last thread
 
   __device__ BackwardProducer(const Sm90BackwardParams& p, const Pipeline& pipeline)
       : p(p), a(p.backward.attention), pipeline(pipeline) {}
@@ -224,23 +227,45 @@ struct BackwardProducer {
     }
   }
 
+  // The next task is claimed and written by one thread. While K is loaded that delays nobody, but where tasks are unequal
+  // and few, a task that waits for a long one to end, while other multiprocessors are idle, ends late (claims_late): then
+  // it is claimed near the end of this one, while the consumers have buffers of dS to fill. The ticket takes a thousand
+  // clocks, so it is drawn some steps before it is used.
+  __device__ __forceinline__ void claim_next_task() {
+    if (thread() == kWarpgroupThreads - 1) claimed = atomicAdd(p.backward.ticket, 1ull);
+  }
+  __device__ __forceinline__ void write_claimed_task() const {
+    if (thread() == kWarpgroupThreads - 1)
+      write_next_task<kShared>(pipeline.task((tasks.stage + 1) % kTaskSlots), p.backward, claimed);
+    __syncwarp();
+  }
+
   // The query tiles that see these keys.
   __device__ __forceinline__ void mainloop() {
-    if constexpr (C.dq) accumulate_dq(uniform(keys_for_dq().address));
+    if constexpr (C.dq) accumulate_dq();
     else load_remaining_queries();
   }
   __device__ __forceinline__ void load_remaining_queries() {
 #pragma unroll 1
     for (int iteration = kLoadsAhead; iteration < count; ++iteration) load_next_queries();
+    claim_next_task(), write_claimed_task();
   }
-  __device__ __forceinline__ void accumulate_dq(unsigned keys) {
+  __device__ __forceinline__ void accumulate_dq() {
+    const bool late = p.backward.claims_late != 0;
+    const int claim_step = late ? max(0, count - kClaimedAhead) : 0;
+    const int write_step = late ? max(0, count - kWrittenAhead) : 0;
+    unsigned keys = 0;
     Visit visit;
     // All dS buffers start out free.
 #pragma unroll 1
     for (int tile = 0; tile < min(kDsStages, count); ++tile) release_ds(tile);
 #pragma unroll 1
-    for (int iteration = 0; iteration < count; ++iteration, visit.next(steps)) {
+    for (int iteration = 0;; ++iteration, visit.next(steps)) {
       if (iteration + kLoadsAhead < count) load_next_queries();
+      if (iteration == claim_step) claim_next_task();
+      if (iteration == write_step) write_claimed_task();
+      if (iteration == count) break;
+      if (iteration == 0) keys = keys_for_dq().address;  // waits for K
       converge();
       add_to_dq(visit, iteration, uniform(keys));
     }
@@ -261,10 +286,8 @@ struct BackwardProducer {
       __syncwarp();
 #pragma unroll 1
       for (int n = 1; n < min(kLoadsAhead, count); ++n) load_next_queries();
-      if (thread() == kWarpgroupThreads - 1)
-        write_next_task<kShared>(pipeline.task((tasks.stage + 1) % kTaskSlots), p.backward);
       converge();
-      if (count > 0) mainloop();
+      mainloop();
       sync();  // the next task is written
       converge();
     }
