@@ -372,8 +372,8 @@ FAULTS = {
               "if (p_.group() == 1 || h % p_.group() != 0) add_head(head_of(p_, b, h), keys, dq"),
         Fault("dBias not summed over the batch", "p_.bias_batch == 1 ? p_.batch : bias_b + 1", "bias_b + 1"),
         Fault("dBias not summed over heads", "p_.bias_heads == 1 ? p_.heads_q : bias_h + 1", "bias_h + 1"),
-        Fault("dBias of the first row for all", "if (!one_row) return kernels_.add_to_rows",
-              "if (false) return kernels_.add_to_rows"),
+        Fault("dBias of the first row for all", "(queries.begin - rows.begin) * shape_.k + w.panel",
+              "0 * shape_.k + w.panel"),
         Fault("dSink sign", "sum -= std::exp(sink - lse)", "sum += std::exp(sink - lse)"),
     ],
 
