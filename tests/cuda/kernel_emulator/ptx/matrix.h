@@ -6,14 +6,14 @@
 
 namespace cuflash {
 
-// The row addresses that the lanes pass to ldmatrix.
+// The row addresses that the lanes pass to ldmatrix and stmatrix.
 struct MatrixRows {
   unsigned address[32];
 
   explicit MatrixRows(unsigned mine) {
     std::memcpy(address, kernel_emulator::exchange(&mine, sizeof mine), sizeof address);
   }
-  const unsigned char* row(int matrix, int r) const { return memory + address[matrix * 8 + r]; }
+  unsigned char* row(int matrix, int r) const { return memory + address[matrix * 8 + r]; }
 };
 
 inline void ldmatrix_x4(unsigned address, unsigned (&r)[4]) {
@@ -31,7 +31,11 @@ inline void ldmatrix_x4_trans(unsigned address, unsigned (&r)[4]) {
   }
 }
 
-inline void stmatrix_x4(unsigned, const unsigned (&)[4]) { __trap(); }  // for TMA stores, which are not emulated
+inline void stmatrix_x4(unsigned address, const unsigned (&r)[4]) {
+  const MatrixRows rows(address);
+  const int lane = lane_number();
+  for (int m = 0; m < 4; ++m) std::memcpy(rows.row(m, lane / 4) + lane % 4 * 4, &r[m], 4);
+}
 
 struct Fragments {
   unsigned a[4], b[2];
