@@ -50,6 +50,7 @@ enum ForwardSchedule : int {
   kTmaBias = 16,     // TMA loads tiles of the bias, which has the type of Q; otherwise consumers load elements
   kTmaMask = 32,     // TMA loads tiles of the mask tensor; likewise
   kFixedMax = 64,    // softcap bounds the scores, so that the softmax needs no maximum; bf16
+  kFirstMax = 128,   // the maximum of a row's first key tile serves the later ones, too: see FirstMaxSoftmax
 };
 
 // Where the work items of the sm90 forward kernel come from.
@@ -172,6 +173,14 @@ constexpr bool splits_keys(const Sm90ForwardConfig& c) { return (c.work & kSplit
 constexpr bool packs_heads(const Sm90ForwardConfig& c) { return (c.work & kPackHeads) != 0; }
 constexpr bool lists_tiles(const Sm90ForwardConfig& c) { return (c.work & kTileList) != 0; }
 constexpr int tile_q_of(const Sm90ForwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
+// Whether the last query tile of a sequence is full, and the first one has what remains. In a causal problem the first
+// tile sees the fewest keys, so that warpgroups without rows wait for the fewest steps.
+constexpr bool ends_with_full_tile(const Sm90ForwardConfig& c) { return (c.schedule & kFirstMax) != 0 && c.work == 0; }
+// Whether a warpgroup computes half of its first key tile if its queries see nothing of the rest: in a causal problem
+// every other warpgroup.
+constexpr bool halves_first_tile(const Sm90ForwardConfig& c) {
+  return ends_with_full_tile(c) && c.tile_k == 2 * kWarpgroupRows;
+}
 constexpr int num_threads(const Sm90ForwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
 // A multiprocessor has 512 registers for each of 128 lanes. A launch divides them evenly; setmaxnreg then moves
 // registers from the producer to the consumers, unless there is one consumer warpgroup, which has as many as an
@@ -365,6 +374,8 @@ constexpr BackwardConfig shared_config(const Sm90DqConfig& c) {
 }
 constexpr bool splits_keys(const Sm90DqConfig&) { return false; }
 constexpr bool packs_heads(const Sm90DqConfig&) { return false; }
+constexpr bool ends_with_full_tile(const Sm90DqConfig&) { return false; }
+constexpr bool halves_first_tile(const Sm90DqConfig&) { return false; }
 constexpr int tile_q_of(const Sm90DqConfig& c) { return kWarpgroupRows * c.warpgroups; }
 constexpr int num_threads(const Sm90DqConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
 constexpr int consumer_registers(const Sm90DqConfig& c) { return c.warpgroups == 2 ? 232 : 160; }

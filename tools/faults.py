@@ -218,6 +218,14 @@ FAULTS = {
               "cuda_scores_test"),
     ],
 
+    "kernels/attn/softmax.h": [
+        Fault("a row never outgrows its first key tile", "exceeds[0] || exceeds[1])) {", "false)) {", FORWARD),
+        Fault("a row without keys so far has no maximum later", "this->row_max[r] == minus_infinity<float>() || !(fabs",
+              "!(fabs", FORWARD),
+        Fault("a row moves its maximum because another one does", "row_exceeds != 0, on_rescale", "true, on_rescale",
+              FORWARD),
+    ],
+
     # Who sees whom.
     "kernels/attn/visibility.h": [
         Fault("causal mask off by one", "i + s.shift + w.window_right + 1", "i + s.shift + w.window_right + 2"),
@@ -410,6 +418,10 @@ FAULTS = {
     "kernels/sm90/tile_scheduler.h": [
         Fault("splits overlap by a key tile", "begin += least * split + min(split, more);",
               "begin += least * split + min(split, more) - (split != 0);", FORWARD),
+        Fault("half of a key tile is taken for all of it", "seen_end <= visited.end * C.tile_k - C.tile_k / 2",
+              "seen_end <= visited.end * C.tile_k", FORWARD),
+        Fault("query tiles end a warpgroup before the sequence", "q_first -= missing_rows(a);",
+              "q_first -= missing_rows(a) + kWarpgroupRows;", FORWARD),
     ],
     "kernels/sm90/split_row.h": [
         Fault("the sink is lost where keys are split", "p.splits.natural_scale, sink, keep",

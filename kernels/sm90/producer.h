@@ -96,11 +96,12 @@ struct TermLoader {
   }
 };
 
-// Tile statistics of a query tile, whose splits count as one.
+// Tile statistics of a query tile, whose splits count as one. They are those of tiles that begin with the first query.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void count_visited_tiles(const AttentionParams& a, const WorkTile<C>& work) {
   if (!work.exists || (splits_keys(C) && work.split != 0)) return;
-  const Range queries = work.queries(a, work.q_first, tile_q_of(C));
+  const int first = work.q_first + (ends_with_full_tile(C) ? work.missing_rows(a) : 0);
+  const Range queries = work.queries(a, first, tile_q_of(C));
   count_tiles<C.tile_k>(a, work.sequence, queries, visited_key_tiles<C.tile_k>(a, work.sequence, queries));
 }
 // Called by one thread: draws tickets if tiles are listed, counts tiles if the caller wants statistics, and loads bias and
@@ -145,7 +146,8 @@ __device__ __forceinline__ void load_queries(const Sm90ForwardParams& p, const P
     write_tile_info(info, a, WorkTile<C>(a, tiles.tile(p), p.splits.splits), group);
     mbarrier_wait(pipeline.q_empty(group, round), pipeline.query_phase(round) ^ 1);
     const unsigned full = pipeline.q_full(group, round);
-    if (info.rows_end == 0 || info.begin == info.end) mbarrier_arrive(full);
+    const bool no_rows = ends_with_full_tile(C) ? info.rows_end <= 0 : info.rows_end == 0;
+    if (no_rows || info.begin == info.end) mbarrier_arrive(full);
     else if constexpr (packs_heads(C)) tma_load_packed_rows(pipeline.q(group, round), p.q, a, full, info);
     else tma_load_tile(pipeline.q(group, round), p.q, a.q, full, info.q_begin + info.q_first, info.h, info.b);
   }

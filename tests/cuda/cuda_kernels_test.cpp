@@ -82,6 +82,9 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
     for (const int64_t length : {512, 16384})
       add_forward({.dim_qk = dim, .dim_v = dim, .causal = length == 512, .len_q = length, .len_k = length});
   add_forward({.dtype = DType::f16, .dim_qk = 192, .dim_v = 128});
+  for (const int64_t dim : {96, 128, 192})
+    for (const int64_t length : {1024, 4096})
+      add_forward({.dtype = DType::f16, .dim_qk = dim, .dim_v = dim, .len_q = length, .len_k = length});
   // The options that need most registers in each kind of tile: arithmetic alone, dropout, bias or mask tensor in shared
   // memory, all of them, and elements loaded by consumers.
   constexpr int kArithmetic = kSoftcap | kAlibi;

@@ -100,6 +100,23 @@ constexpr Tiles kTiles[] = {
     {256, 256, either, kAny, 2, 48, 2, everything},                          //
 };
 
+// Tiles of calls without options, whose scores stay in registers until the softmax is sure of them (kFirstMax). Of those
+// of the smallest head size that fits, the one with the least estimated time is taken. What has none takes those above.
+struct PlainTiles : Tiles {
+  double row_time;  // of a query, relative to the other tiles of these head sizes
+};
+constexpr int kNoTurns = kPinWait | kStoreBySmem | kFirstMax;
+constexpr PlainTiles kPlainTiles[] = {
+    {{64, 64, either, kAny, 4, 64, 4, arithmetic, kNoTurns | kPrefetchQ}, 1},                //
+    {{96, 96, either, kAny, 3, 64, 2, arithmetic, kNoTurns | kPrefetchQ}, 1},                //
+    {{96, 96, either, kAny, 2, 128, 2, arithmetic, kNoTurns | kPrefetchQ}, 1.09},            //
+    {{128, 128, either, kAny, 3, 64, 2, arithmetic, kNoTurns | kPrefetchQ}, 1},              //
+    {{128, 128, either, kAny, 2, 128, 2, arithmetic, kNoTurns | kPrefetchQ}, 1.09},          //
+    {{192, 128, either, kAny, 2, 128, 2, arithmetic, kPingPong | kPinWait | kFirstMax}, 1},  //
+    {{192, 192, either, kAny, 2, 64, 2, arithmetic, kNoTurns}, 1},                           //
+    {{256, 256, either, kAny, 2, 64, 2, arithmetic, kNoTurns}, 1},                           //
+};
+
 // Panels are 64 columns wide.
 int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPanelColumns)); }
 
@@ -139,19 +156,39 @@ Sm90ForwardConfig config_without_tiles(const ForwardProblem& p) {
   return c;
 }
 
+Checked query_tiles(const Problem& p, int tile_q, int64_t packed = 1) {
+  return Checked(p.batch) * (p.heads_q / packed) * ((p.len_q * packed + tile_q - 1) / tile_q);
+}
+
+// Rows that the busiest CTA computes. Few tiles are not dealt out evenly: of causal ones it has a long and a short one.
+// Many are, and then the rows that a causal tile lacks, at its sequence's beginning, hardly count.
+double rows_of_cta(const ForwardProblem& p, Shape shape, int tile_q, int num_sms) {
+  constexpr double kManyRounds = 4;
+  const auto rounds_of = [&](int rows) {
+    return static_cast<double>(query_tiles(p, rows).at_most(kUnbounded)) / num_sms;
+  };
+  const double rounds = rounds_of(tile_q);
+  if (rounds < kManyRounds) return tile_q * (shape == causal ? 2 * std::ceil(rounds / 2) : std::ceil(rounds));
+  return shape == causal ? kWarpgroupRows * rounds_of(kWarpgroupRows) : tile_q * rounds;
+}
+
 // A row with a window is as short as one of a short problem.
-const Tiles& tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c) {
+const Tiles& tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int num_sms) {
   const Shape shape = p.window_right < kUnbounded ? causal : full;
   const int64_t length = std::min(p.len_q, p.window_left + p.window_right);
   const auto fits = [&](const Tiles& t) {
     return c.dim_qk <= t.largest_qk && c.dim_v <= t.largest_v && (t.shape & shape) != 0 && length <= t.longest_q &&
            needs_of(c) <= t.most;
   };
+  const PlainTiles* best = nullptr;
+  double least = 0;
+  for (const PlainTiles& t : kPlainTiles) {
+    if (c.options != 0 || !fits(t) || (best && t.largest_qk > best->largest_qk)) continue;
+    const double time = t.row_time * rows_of_cta(p, shape, kWarpgroupRows * t.warpgroups, num_sms);
+    if (!best || time < least) best = &t, least = time;
+  }
+  if (best) return *best;
   return *std::find_if(std::begin(kTiles), std::end(kTiles) - 1, fits);  // the last one serves everything
-}
-
-Checked query_tiles(const Problem& p, int tile_q, int64_t packed = 1) {
-  return Checked(p.batch) * (p.heads_q / packed) * ((p.len_q * packed + tile_q - 1) / tile_q);
 }
 
 const char* why_not(const ForwardProblem& p) {
@@ -172,15 +209,17 @@ const char* why_not(const ForwardProblem& p) {
 int allowed_schedule(const Sm90ForwardConfig& c) {
   return kPingPong | kPinWait | kStoreBySmem | kPrefetchQ | (c.options & kBias ? kTmaBias : 0) |
          (c.options & kMaskTensor ? kTmaMask : 0) |
-         (c.options == kSoftcap && c.element == Element::bf16 ? kFixedMax : 0);
+         (c.options == kSoftcap && c.element == Element::bf16 ? kFixedMax : 0) | (c.options == 0 ? kFirstMax : 0);
 }
 
-// The scores of a tile, the weights that they become, half as large, and the output.
+// The scores of a tile, the weights that they become, half as large, and the output. With kFirstMax also the weights of
+// the previous tile; there is no row maximum, so that fewer registers are in use beside them.
 Limits config_limits(const Sm90ForwardConfig& c, const Arch& arch) {
   if (c.warpgroups < 1 || c.warpgroups > 4 || c.tile_k < 16 || c.tile_k > 256 || c.stages < 2 || c.stages > 8 ||
       c.schedule < 0 || (c.schedule & ~allowed_schedule(c)) != 0 || ((c.schedule & kTmaMask) != 0 && c.tile_k > 128))
     return kNoShape;
-  const int registers = (2 * c.dim_v + 3 * c.tile_k) / 4 + kOtherRegisters;
+  const int registers = (c.schedule & kFirstMax) != 0 ? (c.dim_v + 2 * c.tile_k) / 2 + kOtherRegisters / 2
+                                                      : (2 * c.dim_v + 3 * c.tile_k) / 4 + kOtherRegisters;
   return limits_with(arch.wgmma && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, consumer_registers(c));
 }
 
@@ -304,13 +343,15 @@ void choose_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig
   constexpr int kMostWarpgroups = 3;  // a fourth one would leave too few registers for the split's epilogue
   if (c.warpgroups <= kMostWarpgroups) take(as_built_in.time, as_built_in.splits, 1, c);
   for (const SmallGridTiles& t : kSmallGridTiles) {
-    const int dim = std::max(c.dim_qk, c.dim_v), fixed_max = built_in.schedule & kFixedMax;
+    const int dim = std::max(c.dim_qk, c.dim_v);
+    // Scores of these tiles stay in registers of two warpgroups only.
+    const int softmax = built_in.schedule & (kFixedMax | (t.warpgroups == 2 ? kFirstMax : 0));
     if (plan.tuned || dim <= t.beyond || dim > t.largest_dim || !has_registers(t, built_in)) continue;
     Sm90ForwardConfig tiled = built_in;
     tiled.warpgroups = t.warpgroups, tiled.tile_k = t.tile_k, tiled.stages = t.stages;
-    tiled.schedule = t.schedule | fixed_max;
+    tiled.schedule = t.schedule | softmax;
     if (const double time = splitting(tiled, 1).unsplit_time; time > 0) take(time, 1, 1, tiled);
-    tiled.stages = t.split_stages, tiled.schedule = (t.schedule & (kPingPong | kPinWait)) | fixed_max;
+    tiled.stages = t.split_stages, tiled.schedule = (t.schedule & (kPingPong | kPinWait)) | softmax;
     for (const int64_t packed : {int64_t{1}, p.group()}) {
       if (packed > 1 && (c.options != 0 || !can_pack_heads(p, t))) continue;
       const KeySplitting found = splitting(tiled, packed);
@@ -346,7 +387,7 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   plan.tuned = apply_choice(target, c);
   plan.reason = plan.tuned ? kTunedReason : "wgmma products and TMA loads";
   if (!plan.tuned) {
-    const Tiles& t = tiles_for(p, c);
+    const Tiles& t = tiles_for(p, c, target.num_sms);
     c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages, c.schedule |= t.schedule;
   }
   plan.tile_q = tile_q_of(c), plan.tile_k = c.tile_k;
@@ -368,7 +409,7 @@ std::vector<Alternatives> candidates(const ForwardProblem&, const ForwardPlan& p
   };
   std::vector<Alternatives> all;
   for (const KernelKey& one : with_stages(built_in)) all.push_back({one});
-  for (const int flag : {int{kPingPong}, int{kPinWait}, int{kStoreBySmem}, int{kPrefetchQ}}) {
+  for (const int flag : {int{kPingPong}, int{kPinWait}, int{kStoreBySmem}, int{kPrefetchQ}, int{kFirstMax}}) {
     Sm90ForwardConfig c = built_in;
     c.schedule ^= flag;
     all.push_back(with_stages(c));

@@ -49,17 +49,22 @@ template <MergeConfig C>
 ForwardKernel combine_kernel() {
   return {"combine_splits<", text_of(C), [](const Sm90ForwardParams& p) { combine_splits<C>(p); }};
 }
-constexpr Element bf16 = Element::bf16;
+constexpr Element bf16 = Element::bf16, f16 = Element::f16;
 // As plans for sm_90 choose them.
+constexpr int kNoTurns = kPinWait | kStoreBySmem | kPrefetchQ | kFirstMax;
 const ForwardKernel kForwardKernels[] = {
-    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 128, 4, 3, 0, kSplitKeys}>(),
-    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 128, 4, 3, 0, kSplitKeys | kPackHeads}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 4, 64, 4, kNoTurns, 0, 0}>(),
+    forward_kernel<Sm90ForwardConfig{f16, 64, 64, 4, 64, 4, kNoTurns, 0, 0}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 128, 128, 2, 128, 2, kNoTurns, 0, 0}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 128, 4, 3 | kFirstMax, 0, kSplitKeys}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 128, 4, 3 | kFirstMax, 0, kSplitKeys | kPackHeads}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 128, 4, 3, kSoftcap | kAlibi | kDropout, kSplitKeys}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 1, 128, 4, kPinWait | kFixedMax, kSoftcap, kSplitKeys}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 1, 128, 4, kPinWait, 0, kSplitKeys}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 1, 128, 4, kPinWait, 0, 0}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 64, 4, 3, kBias | kMaskTensor, kSplitKeys}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 192, 96, 2, 128, 2, 3, 0, kTileList}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 96, 96, 2, 128, 2, kNoTurns, 0, kTileList}>(),
     list_kernel<Sm90ForwardConfig{bf16, 0, 0, 2, 128, 0, 0, 0, 0}>(),
     combine_kernel<MergeConfig{bf16, 16}>(),
 };
