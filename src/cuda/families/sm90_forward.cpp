@@ -344,8 +344,8 @@ void choose_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig
   if (c.warpgroups <= kMostWarpgroups) take(as_built_in.time, as_built_in.splits, 1, c);
   for (const SmallGridTiles& t : kSmallGridTiles) {
     const int dim = std::max(c.dim_qk, c.dim_v);
-    // Scores of these tiles stay in registers of two warpgroups only.
-    const int softmax = built_in.schedule & (kFixedMax | (t.warpgroups == 2 ? kFirstMax : 0));
+    // Three warpgroups have too few registers for scores of these tiles to stay.
+    const int softmax = built_in.schedule & (kFixedMax | (t.warpgroups <= 2 ? kFirstMax : 0));
     if (plan.tuned || dim <= t.beyond || dim > t.largest_dim || !has_registers(t, built_in)) continue;
     Sm90ForwardConfig tiled = built_in;
     tiled.warpgroups = t.warpgroups, tiled.tile_k = t.tile_k, tiled.stages = t.stages;
