@@ -41,7 +41,6 @@ struct BackwardParams {
   int64 zero_bytes_per_cta;      // likewise
   int listed_keys, most_listed;  // keys of a tile in the list, and its size
   uint64 first_ticket;           // value of the ticket after the prepare kernel
-  int claims_late;               // the next task is claimed near the end of the current one, not at its beginning
   // sm90: what shares a tile of dBias may be divided into several tasks, which have sums of their own.
   int dbias_parts, dbias_counts;  // counts: number of tiles, 0 with one part
   float* dbias_sums;              // [task][sums of a tile]

@@ -20,7 +20,7 @@ struct BackwardProducer {
   static_assert(C.tile_q == kWarpgroupRows && C.stages >= 2);
   // With dQ the producer fills one stage while it multiplies dS of another. Without dQ it only waits for free stages.
   static constexpr int kLoadsAhead = C.dq ? C.stages - 1 : C.stages;
-  // Steps before the end of a task in which the next one is claimed and written, with claims_late.
+  // Steps before the end of a task in which the next one is claimed and written.
   static constexpr int kClaimedAhead = 5, kWrittenAhead = 2;
   using Pipeline = BackwardPipeline<C>;
   using Panel = SwizzledTile<kTileK, kPanelColumns>;  // columns of K
@@ -227,10 +227,9 @@ struct BackwardProducer {
     }
   }
 
-  // The next task is claimed and written by one thread. While K is loaded that delays nobody, but where tasks are unequal
-  // and few, a task that waits for a long one to end, while other multiprocessors are idle, ends late (claims_late): then
-  // it is claimed near the end of this one, while the consumers have buffers of dS to fill. The ticket takes a thousand
-  // clocks, so it is drawn some steps before it is used.
+  // The next task is claimed and written near the end of this one, by one thread while the consumers have work left: a
+  // task that waited for a long one to end, while other multiprocessors are idle, would be late. The ticket takes a
+  // thousand clocks, so it is drawn some steps before it is used.
   __device__ __forceinline__ void claim_next_task() {
     if (thread() == kWarpgroupThreads - 1) claimed = atomicAdd(p.backward.ticket, 1ull);
   }
@@ -242,7 +241,7 @@ struct BackwardProducer {
 
   // The query tiles that see these keys.
   __device__ __forceinline__ void mainloop() {
-    if constexpr (C.dq) accumulate_dq();
+    if constexpr (C.dq) accumulate_dq(uniform(keys_for_dq().address));
     else load_remaining_queries();
   }
   __device__ __forceinline__ void load_remaining_queries() {
@@ -250,11 +249,7 @@ struct BackwardProducer {
     for (int iteration = kLoadsAhead; iteration < count; ++iteration) load_next_queries();
     claim_next_task(), write_claimed_task();
   }
-  __device__ __forceinline__ void accumulate_dq() {
-    const bool late = p.backward.claims_late != 0;
-    const int claim_step = late ? max(0, count - kClaimedAhead) : 0;
-    const int write_step = late ? max(0, count - kWrittenAhead) : 0;
-    unsigned keys = 0;
+  __device__ __forceinline__ void accumulate_dq(unsigned keys) {
     Visit visit;
     // All dS buffers start out free.
 #pragma unroll 1
@@ -262,10 +257,9 @@ struct BackwardProducer {
 #pragma unroll 1
     for (int iteration = 0;; ++iteration, visit.next(steps)) {
       if (iteration + kLoadsAhead < count) load_next_queries();
-      if (iteration == claim_step) claim_next_task();
-      if (iteration == write_step) write_claimed_task();
+      if (iteration == max(0, count - kClaimedAhead)) claim_next_task();
+      if (iteration == max(0, count - kWrittenAhead)) write_claimed_task();
       if (iteration == count) break;
-      if (iteration == 0) keys = keys_for_dq().address;  // waits for K
       converge();
       add_to_dq(visit, iteration, uniform(keys));
     }

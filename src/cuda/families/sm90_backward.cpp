@@ -271,15 +271,6 @@ Limits limits(const KernelKey& kernel, const Arch& arch) {
                              : main_limits(kernel.as<Sm90BackwardConfig>(), arch);
 }
 
-// Where tasks are unequal, a multiprocessor with a long one should not claim the next while others are idle. With many
-// tasks a claim near the end of each costs more than that (1.7% with 31 for each multiprocessor; with 16 it gains 1%,
-// with 4 it gains 6%).
-bool claims_late(const BackwardProblem& p, const BackwardPlan& plan) {
-  constexpr int64_t kSms = 132, kMostTasks = 20 * kSms;
-  const bool unequal = p.packed() || (p.window_right != kUnbounded && p.window_left == kUnbounded);
-  return unequal && plan.main.ctas() <= kMostTasks;
-}
-
 Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan, const LaunchContext& context) {
   const bool runs_main = plan.main.grid_x != 0, runs_dq = plan.dq.grid_x != 0;
   const bool by_queries = runs_dq || plan.bias.kernel.type == &kDbias;
@@ -291,7 +282,6 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
   const auto values = [&](bool used, int rows) { return used ? tensor_map(p.v, value_extent(p), rows) : TensorMap{}; };
   BackwardParams backward = backward_params(p, plan, context.workspace, context.tile_counts);
   backward.first_ticket = grid_of(plan.main, context.num_sms);
-  backward.claims_late = claims_late(p, plan);
   return {backward,
           static_cast<float>(p.scale * kLog2e),
           {static_cast<float>(1 / (p.scale * kLog2e)), static_cast<float>(p.softcap * kLog2e),
