@@ -464,10 +464,6 @@ FAULTS = {
         Fault("a mask byte of 0x80 hides its pair", "+ 0x7f7f7f7fu) | four) >> 7", "+ 0x7f7f7f7fu)) >> 7",
               "cuda_pair_bits_test"),
     ],
-    "src/cuda/plan/key_parts.cpp": [
-        Fault("two rounds of causal tasks count as one after the other", "length(n + kSms - 1) + length(n + kSms) : 0",
-              "length(n) + length(n + kSms) : 0", "cuda_backward_tasks_test"),
-    ],
     "kernels/sm90/key_task.h": [
         Fault("a query tile between two parts is visited twice", "int64{w.count()} * (n + 1) / parts)",
               "int64{w.count()} * (n + 1) / parts + (n + 1 < parts))", "cuda_backward_tasks_test"),

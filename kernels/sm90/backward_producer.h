@@ -236,7 +236,6 @@ struct BackwardProducer {
   __device__ __forceinline__ void write_claimed_task() const {
     if (thread() == kWarpgroupThreads - 1)
       write_next_task<kShared>(pipeline.task((tasks.stage + 1) % kTaskSlots), p.backward, claimed);
-    __syncwarp();
   }
 
   // The query tiles that see these keys.
