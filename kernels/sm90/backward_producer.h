@@ -20,8 +20,6 @@ struct BackwardProducer {
   static_assert(C.tile_q == kWarpgroupRows && C.stages >= 2);
   // With dQ the producer fills one stage while it multiplies dS of another. Without dQ it only waits for free stages.
   static constexpr int kLoadsAhead = C.dq ? C.stages - 1 : C.stages;
-  // Steps before the end of a task in which the next one is claimed and written.
-  static constexpr int kClaimedAhead = 5, kWrittenAhead = 2;
   using Pipeline = BackwardPipeline<C>;
   using Panel = SwizzledTile<kTileK, kPanelColumns>;  // columns of K
   static constexpr int kDqColumns = dq_columns(C);
@@ -54,7 +52,6 @@ struct BackwardProducer {
   DropoutStream stream;   // of that head
   Ring<C.stages> stages;  // of Q, dO and row statistics
   unsigned raw_phase = 0;
-  uint64 claimed;  // index of the next task, in the last thread
 
   __device__ BackwardProducer(const Sm90BackwardParams& p, const Pipeline& pipeline)
       : p(p), a(p.backward.attention), pipeline(pipeline) {}
@@ -227,17 +224,6 @@ struct BackwardProducer {
     }
   }
 
-  // The next task is claimed and written near the end of this one, by one thread while the consumers have work left: a
-  // task that waited for a long one to end, while other multiprocessors are idle, would be late. The ticket takes a
-  // thousand clocks, so it is drawn some steps before it is used.
-  __device__ __forceinline__ void claim_next_task() {
-    if (thread() == kWarpgroupThreads - 1) claimed = atomicAdd(p.backward.ticket, 1ull);
-  }
-  __device__ __forceinline__ void write_claimed_task() const {
-    if (thread() == kWarpgroupThreads - 1)
-      write_next_task<kShared>(pipeline.task((tasks.stage + 1) % kTaskSlots), p.backward, claimed);
-  }
-
   // The query tiles that see these keys.
   __device__ __forceinline__ void mainloop() {
     if constexpr (C.dq) accumulate_dq(uniform(keys_for_dq().address));
@@ -246,7 +232,6 @@ struct BackwardProducer {
   __device__ __forceinline__ void load_remaining_queries() {
 #pragma unroll 1
     for (int iteration = kLoadsAhead; iteration < count; ++iteration) load_next_queries();
-    claim_next_task(), write_claimed_task();
   }
   __device__ __forceinline__ void accumulate_dq(unsigned keys) {
     Visit visit;
@@ -254,11 +239,8 @@ struct BackwardProducer {
 #pragma unroll 1
     for (int tile = 0; tile < min(kDsStages, count); ++tile) release_ds(tile);
 #pragma unroll 1
-    for (int iteration = 0;; ++iteration, visit.next(steps)) {
+    for (int iteration = 0; iteration < count; ++iteration, visit.next(steps)) {
       if (iteration + kLoadsAhead < count) load_next_queries();
-      if (iteration == max(0, count - kClaimedAhead)) claim_next_task();
-      if (iteration == max(0, count - kWrittenAhead)) write_claimed_task();
-      if (iteration == count) break;
       converge();
       add_to_dq(visit, iteration, uniform(keys));
     }
@@ -279,8 +261,10 @@ struct BackwardProducer {
       __syncwarp();
 #pragma unroll 1
       for (int n = 1; n < min(kLoadsAhead, count); ++n) load_next_queries();
+      if (thread() == kWarpgroupThreads - 1)
+        write_next_task<kShared>(pipeline.task((tasks.stage + 1) % kTaskSlots), p.backward);
       converge();
-      mainloop();
+      if (count > 0) mainloop();
       sync();  // the next task is written
       converge();
     }

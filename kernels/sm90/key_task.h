@@ -68,14 +68,12 @@ __device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& 
   task.tiles_of_head = query_tile<C>(p, task.sequence, task.b, task.first_head + 1, 0) - task.tiles_before;
 }
 
-// Writes task `index`, which was drawn from the ticket, or the next one that stores something. The first task of a CTA
-// has its index, so that it is known before the prepare kernel ends; the ticket begins behind those.
+// Writes the next task that stores something. The first task of a CTA has its index, so that it is known before the
+// prepare kernel ends; the ticket begins behind those.
 template <BackwardConfig C>
-__device__ __forceinline__ void write_next_task(KeyTask& task, const BackwardParams& p, uint64 index) {
-  for (;; index = atomicAdd(p.ticket, 1ull)) {
-    write_task<C>(task, p, static_cast<int64>(index));
-    if (task.written != 0) return;
-  }
+__device__ __forceinline__ void write_next_task(KeyTask& task, const BackwardParams& p) {
+  do write_task<C>(task, p, static_cast<int64>(atomicAdd(p.ticket, 1ull)));
+  while (task.written == 0);
 }
 
 // The tile of dk_accum and dv_accum that has the task's first 64 keys.

@@ -171,15 +171,6 @@ TEST(BackwardTasks, GroupedHeadsAndFewSequencesFillTheMultiprocessors) {
   EXPECT_LT(planned(problem_of(4, 16, 1, 4096, 4096, true)), 1.06);
   EXPECT_LT(planned(problem_of(1, 16, 1, 4096, 4096, true)), 1.10);
   EXPECT_LT(planned(problem_of(1, 4, 4, 2048, 2048, false)), 1.10);
-  EXPECT_LT(planned(problem_of(1, 2, 2, 16384, 16384, true)), 1.04);
-  EXPECT_LT(planned(problem_of(1, 3, 3, 16384, 16384, true)), 1.08);
-  EXPECT_LT(planned(problem_of(1, 1, 1, 16384, 16384, true)), 1.06);
-}
-
-// Pairs of long and short key tiles of a causal mask are as long as each other, so that nothing need be divided.
-TEST(BackwardTasks, TwoLongCausalHeadsStayWhole) {
-  const BackwardProblem p = problem_of(1, 2, 2, 16384, 16384, true);
-  EXPECT_EQ(plan_backward(p, arch_named("sm_90a"), Reproducible::no, Kernels::best).parts.count(), 1);
 }
 
 TEST(BackwardTasks, SumsAreBounded) {

@@ -27,7 +27,6 @@ struct Work {
   double key_tiles;      // of all heads
   double longest, mean;  // query tiles that one visits, per query head
   bool even;             // nearly all visit the same number
-  double falling;        // causal: the share of the key tiles, the last ones, of which each is visited less; 0: unknown
   double bytes;          // of the queries in use at a time, if every task visits one head
   double group;
 };
@@ -36,12 +35,11 @@ Work work_of(const BackwardProblem& p, const BackwardConfig& c, bool sums_dq) {
   const auto tiles = [](double length, int tile) { return std::ceil(length / tile); };
   const double len_q = static_cast<double>(p.len_q), len_k = static_cast<double>(p.len_k);
   const double heads = static_cast<double>(p.heads_k), batch = static_cast<double>(p.batch);
-  Work w{batch * heads * tiles(len_k, c.tile_k), len_q, len_q, !p.packed(), 0, 0, static_cast<double>(p.group())};
+  Work w{batch * heads * tiles(len_k, c.tile_k), len_q, len_q, !p.packed(), 0, static_cast<double>(p.group())};
   if (p.window_right != kUnbounded && p.window_left == kUnbounded) {
     w.longest = std::min(len_q, len_k);
     w.mean = w.longest * (1 - w.longest / (2 * std::max(1.0, len_k)));
     w.even = false;
-    w.falling = p.packed() ? 0 : w.longest / std::max(1.0, len_k);
   } else if (p.window_left != kUnbounded && p.window_right != kUnbounded) {
     const double window = static_cast<double>(p.window_left) + static_cast<double>(p.window_right) + c.tile_k;
     w.longest = w.mean = std::min(len_q, window);
@@ -58,21 +56,8 @@ Work work_of(const BackwardProblem& p, const BackwardConfig& c, bool sums_dq) {
   return w;
 }
 
-// When the last of `tasks` tasks ends, if a multiprocessor that is free takes the longest task that is left. length(n):
-// of task n, falling. Two rounds of tasks balance each other, because the multiprocessors with the shortest tasks of the
-// first take the longest ones of the second.
-template <class Length>
-double longest_first(double tasks, Length length) {
-  double end = 0;
-  for (double n = 0; n < tasks; n += 2 * kSms) {
-    const double both = n + kSms < tasks ? length(n + kSms - 1) + length(n + kSms) : 0;
-    end += std::max(length(n), both);
-  }
-  return end;
-}
-
-// Time of all tasks, in the unit above. Tasks of unequal length that are in no known order leave a multiprocessor waiting
-// for a quarter of the longest on average.
+// Time of all tasks, in the unit above. Tasks of unequal length start in the order of their length, and at the end a
+// multiprocessor waits for a quarter of the longest on average: simulated for causal masks.
 double time_of(const Work& w, int heads, int queries) {
   const double parts = heads * queries, tasks = w.key_tiles * parts, ends = parts > 1 ? kAdds : kStores;
   const double members = std::ceil(w.group / heads);
@@ -81,11 +66,7 @@ double time_of(const Work& w, int heads, int queries) {
   if (w.even) return std::ceil(tasks / kSms) * longest + converts;
   const double misses = 1 + kMisses * std::max(0.0, members * w.bytes / kCachedBytes - 1);
   const double all = (w.key_tiles * w.mean * w.group * misses + tasks * ends) / kSms;
-  if (w.falling == 0) return std::max(longest, all + longest / 4) + converts;
-  if (tasks >= kManyTiles) return all + converts;
-  const double most = w.longest / queries * members * misses;
-  return longest_first(tasks, [&](double n) { return most * std::min(1.0, (1 - n / tasks) / w.falling) + ends; }) +
-         converts;
+  return std::max(longest, all + longest / 4) + converts;
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ std::vector<BackwardTask> tasks_of(const BackwardParams& p) {
   for (int n = 0;; ++n) {
     KeyTask task;
     if (n < kCtas) write_task<C>(task, p, n);
-    else write_next_task<C>(task, p, atomicAdd(p.ticket, uint64{1}));
+    else write_next_task<C>(task, p);
     if (task.written < 0) return tasks;
     if (task.written == 0) continue;
     BackwardTask& t = tasks.emplace_back();
