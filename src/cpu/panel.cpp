@@ -131,7 +131,8 @@ T Panel<T, E>::weight_of(T score, T top) const {
   return power < std::log(std::numeric_limits<T>::min()) ? 0 : std::exp(power);
 }
 
-// Whether V holds NaN or Inf must not decide how the weights are computed: in a row that no query sees it changes no bit.
+// Whether V holds NaN or Inf must not decide how the weights are computed: in a row that no query sees, it changes no
+// bit.
 template <class T, class E>
 void Panel<T, E>::add_softmax(const RowOperand<E>& v, T* m, T* l, T* o, int64_t o_rows, Into into,
                               const RoundedSums<T>& sums) {
