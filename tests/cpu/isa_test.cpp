@@ -102,7 +102,8 @@ TEST_P(EveryIsa, SoftmaxKeepsNanOfAnyPayload) {
 
 // In one pass or in two, weights round to the same bf16 or its neighbour.
 TEST_P(EveryIsa, SoftmaxToRightEqualsItsTwoParts) {
-  if (!has_bf16_kernels() || !kernels<float, Bf16>().softmax_to_right) GTEST_SKIP() << "no such kernel";
+  if (!has_bf16_kernels() || !kernels<float, Bf16>().softmax_to_right)
+    GTEST_SKIP() << "this instruction set computes softmax and rounds in two passes";
   const Kernels<float, Bf16>& k = kernels<float, Bf16>();
   for (const int64_t keys : {1, 2, 3, 31, 32, 33, 96}) {
     SCOPED_TRACE(keys);

@@ -1,7 +1,4 @@
 // The forward kernel of sm_90a: wgmma, and TMA loads by a producer warpgroup.
-//
-// Every config of the table compiles without spills for all that it serves (tests/cuda/cuda_kernels_test). Those without
-// options were measured on an H200 (docs/lab/sm90_forward.md); cuflash tune measures them again.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -10,6 +7,7 @@
 #include "cuda/families/forward_by_kv.h"
 #include "cuda/families/params_forward.h"
 #include "cuda/families/registry.h"
+#include "cuda/families/sm90_forward_tiles.h"
 #include "cuda/plan/key_splits.h"
 #include "cuda/plan/plan_common.h"
 #include "cuda/plan/tile_order.h"
@@ -43,80 +41,6 @@ constexpr KernelType kCombineKernel{.name = "combine_splits",
                                     .takes_tensor_maps = true};
 constexpr const KernelType* kKernels[] = {&kKernel, &kListKernel, &kCombineKernel};
 
-// Whether the last keys are hidden from the first queries.
-enum Shape { full = 1, causal = 2, either = full | causal };
-
-// What the options of a call take from a tile.
-enum class Needs {
-  fixed_max,   // softcap alone, in a softmax without a row maximum: less than a call without options
-  arithmetic,  // softcap, ALiBi, a scale of its own: a few registers, as a call without options
-  dropout,     // more registers
-  one_tile,    // bias or mask tensor in shared memory, or softcap, ALiBi and dropout together
-  everything,  // both, dropout beside one, or loads of their elements by consumers
-};
-
-struct Tiles {
-  int largest_qk, largest_v;
-  Shape shape;
-  int64_t longest_q;
-  int warpgroups, tile_k, stages;
-  Needs most;
-  int schedule = kPingPong | kPinWait;
-};
-using enum Needs;
-constexpr int64_t kAny = kUnbounded;
-constexpr int kStaged = kPingPong | kPinWait | kStoreBySmem, kPrefetched = kStaged | kPrefetchQ;
-
-// The first that fits is taken. Short and causal problems have smaller tiles: fewer rows of the last tile are empty,
-// and fewer pairs on the diagonal are hidden. Three and four warpgroups have too few registers for dropout.
-constexpr Tiles kTiles[] = {
-    {64, 64, either, kAny, 3, 128, 4, fixed_max},                            //
-    {128, 128, either, kAny, 2, 128, 2, fixed_max, kPrefetched},             //
-    {64, 64, full, 512, 4, 64, 4, arithmetic, kPrefetched & ~kPingPong},     //
-    {64, 64, full, 2048, 4, 64, 4, arithmetic, kStaged},                     //
-    {64, 64, causal, 2048, 4, 64, 4, arithmetic, kPrefetched & ~kPingPong},  //
-    {64, 64, causal, 4096, 4, 64, 4, arithmetic, kStaged},                   //
-    {64, 64, either, kAny, 3, 128, 4, arithmetic},                           //
-    {64, 64, either, kAny, 2, 128, 4, dropout},                              //
-    {64, 64, either, kAny, 2, 128, 3, one_tile},                             //
-    {64, 64, either, kAny, 2, 64, 4, everything},                            //
-    {96, 96, either, 1024, 2, 128, 2, dropout, kStaged},                     //
-    {96, 96, either, kAny, 3, 96, 3, arithmetic},                            //
-    {128, 128, full, 1024, 2, 128, 2, dropout, kStaged},                     //
-    {128, 128, causal, 1024, 2, 128, 2, dropout, kPrefetched},               //
-    {128, 128, causal, 2048, 3, 64, 2, arithmetic, kPrefetched},             //
-    {128, 128, causal, 4096, 2, 128, 2, dropout, kPrefetched},               //
-    {128, 128, either, kAny, 3, 80, 4, arithmetic},                          //
-    {128, 128, either, kAny, 2, 128, 2, dropout, kPrefetched},               //
-    {128, 128, either, kAny, 2, 128, 2, one_tile},                           //
-    {128, 128, either, kAny, 2, 64, 3, everything},                          //
-    {192, 128, either, kAny, 2, 128, 2, dropout},                            //
-    {192, 192, either, kAny, 2, 112, 2, dropout},                            //
-    {192, 192, either, kAny, 2, 64, 2, everything},                          //
-    {256, 256, full, 4096, 2, 64, 2, dropout, kStaged},                      //
-    {256, 256, causal, 8192, 2, 64, 2, dropout, kStaged},                    //
-    {256, 256, either, kAny, 2, 80, 2, dropout},                             //
-    {256, 256, either, kAny, 2, 64, 2, one_tile},                            //
-    {256, 256, either, kAny, 2, 48, 2, everything},                          //
-};
-
-// Tiles of calls without options, whose scores stay in registers until the softmax is sure of them (kFirstMax). Of those
-// of the smallest head size that fits, the one with the least estimated time is taken. What has none takes those above.
-struct PlainTiles : Tiles {
-  double row_time;  // of a query, relative to the other tiles of these head sizes
-};
-constexpr int kNoTurns = kPinWait | kStoreBySmem | kFirstMax;
-constexpr PlainTiles kPlainTiles[] = {
-    {{64, 64, either, kAny, 4, 64, 4, arithmetic, kNoTurns | kPrefetchQ}, 1},                //
-    {{96, 96, either, kAny, 3, 64, 2, arithmetic, kNoTurns | kPrefetchQ}, 1},                //
-    {{96, 96, either, kAny, 2, 128, 2, arithmetic, kNoTurns | kPrefetchQ}, 1.09},            //
-    {{128, 128, either, kAny, 3, 64, 2, arithmetic, kNoTurns | kPrefetchQ}, 1},              //
-    {{128, 128, either, kAny, 2, 128, 2, arithmetic, kNoTurns | kPrefetchQ}, 1.09},          //
-    {{192, 128, either, kAny, 2, 128, 2, arithmetic, kPingPong | kPinWait | kFirstMax}, 1},  //
-    {{192, 192, either, kAny, 2, 64, 2, arithmetic, kNoTurns}, 1},                           //
-    {{256, 256, either, kAny, 2, 64, 2, arithmetic, kNoTurns}, 1},                           //
-};
-
 // Panels are 64 columns wide.
 int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPanelColumns)); }
 
@@ -138,15 +62,6 @@ bool has_fixed_max(const Problem& p) {
 }
 float fixed_max_of(const Problem& p) { return static_cast<float>(1 - spare_exponent(p) / (p.softcap * kLog2e)); }
 
-Needs needs_of(const Sm90ForwardConfig& c) {
-  if (c.schedule & kFixedMax) return fixed_max;
-  const int terms = c.options & (kBias | kMaskTensor);
-  const bool drops = (c.options & kDropout) != 0, has_tiles = (c.schedule & (kTmaBias | kTmaMask)) != 0;
-  if (terms == 0 && drops && (c.options & kSoftcap) && (c.options & kAlibi)) return one_tile;  // as few registers
-  if (terms == 0) return drops ? dropout : arithmetic;
-  return has_tiles && !drops && terms != (kBias | kMaskTensor) ? one_tile : everything;
-}
-
 Sm90ForwardConfig config_without_tiles(const ForwardProblem& p) {
   Sm90ForwardConfig c{};
   c.element = element_of(p.dtype);
@@ -154,41 +69,6 @@ Sm90ForwardConfig config_without_tiles(const ForwardProblem& p) {
   c.options = problem_options(p);
   c.schedule = term_tiles(p) | (has_fixed_max(p) ? kFixedMax : 0);
   return c;
-}
-
-Checked query_tiles(const Problem& p, int tile_q, int64_t packed = 1) {
-  return Checked(p.batch) * (p.heads_q / packed) * ((p.len_q * packed + tile_q - 1) / tile_q);
-}
-
-// Rows that the busiest CTA computes. Few tiles are not dealt out evenly: of causal ones it has a long and a short one.
-// Many are, and then the rows that a causal tile lacks, at its sequence's beginning, hardly count.
-double rows_of_cta(const ForwardProblem& p, Shape shape, int tile_q, int num_sms) {
-  constexpr double kManyRounds = 4;
-  const auto rounds_of = [&](int rows) {
-    return static_cast<double>(query_tiles(p, rows).at_most(kUnbounded)) / num_sms;
-  };
-  const double rounds = rounds_of(tile_q);
-  if (rounds < kManyRounds) return tile_q * (shape == causal ? 2 * std::ceil(rounds / 2) : std::ceil(rounds));
-  return shape == causal ? kWarpgroupRows * rounds_of(kWarpgroupRows) : tile_q * rounds;
-}
-
-// A row with a window is as short as one of a short problem.
-const Tiles& tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int num_sms) {
-  const Shape shape = p.window_right < kUnbounded ? causal : full;
-  const int64_t length = std::min(p.len_q, p.window_left + p.window_right);
-  const auto fits = [&](const Tiles& t) {
-    return c.dim_qk <= t.largest_qk && c.dim_v <= t.largest_v && (t.shape & shape) != 0 && length <= t.longest_q &&
-           needs_of(c) <= t.most;
-  };
-  const PlainTiles* best = nullptr;
-  double least = 0;
-  for (const PlainTiles& t : kPlainTiles) {
-    if (c.options != 0 || !fits(t) || (best && t.largest_qk > best->largest_qk)) continue;
-    const double time = t.row_time * rows_of_cta(p, shape, kWarpgroupRows * t.warpgroups, num_sms);
-    if (!best || time < least) best = &t, least = time;
-  }
-  if (best) return *best;
-  return *std::find_if(std::begin(kTiles), std::end(kTiles) - 1, fits);  // the last one serves everything
 }
 
 const char* why_not(const ForwardProblem& p) {
@@ -312,7 +192,7 @@ constexpr SmallGridTiles kSmallGridTiles[] = {{0, 64, 1, 128, 4, 4, kPinWait},
                                               {0, 64, 2, 128, 4, 4, kPingPong | kPinWait},
                                               {0, 64, 3, 128, 4, 4, kPingPong | kPinWait},
                                               {64, 128, 1, 128, 3, 3, kPinWait},
-                                              {64, 128, 2, 128, 3, 2, kStaged},
+                                              {64, 128, 2, 128, 3, 2, kStagedStore},
                                               {64, 128, 3, 80, 4, 4, kPingPong | kPinWait},
                                               {128, 256, 1, 80, 2, 2, kPinWait}};
 
@@ -387,7 +267,7 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   plan.tuned = apply_choice(target, c);
   plan.reason = plan.tuned ? kTunedReason : "wgmma products and TMA loads";
   if (!plan.tuned) {
-    const Tiles& t = tiles_for(p, c, target.num_sms);
+    const ForwardTiles t = tiles_for(p, c, target.num_sms);
     c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages, c.schedule |= t.schedule;
   }
   plan.tile_q = tile_q_of(c), plan.tile_k = c.tile_k;

@@ -8,13 +8,8 @@
 // clang-format on
 #undef cuflash
 
-#include <algorithm>
-#include <numeric>
-#include <random>
-#include <string>
-#include <vector>
-
 #include "tests/cuda/kernel_emulator/forward_kernel.h"
+#include "tests/cuda/kernel_emulator/run_kernel.h"
 
 namespace host_forward_kernels {
 alignas(1024) unsigned char memory[(size_t{228} << 10) + 128];
@@ -25,34 +20,25 @@ namespace {
 
 using namespace host_forward_kernels;
 
-struct ForwardKernel {
-  std::string name, config;  // as the program writes them
-  void (*run)(const Sm90ForwardParams&);
-};
-template <class Config>
-std::string text_of(const Config& c) {
-  int ints[sizeof c / sizeof(int)];
-  std::memcpy(ints, &c, sizeof c);
-  std::string text = "{Element{" + std::to_string(ints[0]) + "}";
-  for (size_t n = 1; n < std::size(ints); ++n) text += ", " + std::to_string(ints[n]);
-  return text + "}";
+template <Sm90ForwardConfig C>
+EmulatedKernel forward_kernel() {
+  return {"sm90_forward<", text_of(C),
+          [](const void* p) { sm90_forward<C>(*static_cast<const Sm90ForwardParams*>(p)); }};
 }
 template <Sm90ForwardConfig C>
-ForwardKernel forward_kernel() {
-  return {"sm90_forward<", text_of(C), [](const Sm90ForwardParams& p) { sm90_forward<C>(p); }};
-}
-template <Sm90ForwardConfig C>
-ForwardKernel list_kernel() {
-  return {"sm90_tile_list<", text_of(C), [](const Sm90ForwardParams& p) { sm90_tile_list<C>(p); }};
+EmulatedKernel list_kernel() {
+  return {"sm90_tile_list<", text_of(C),
+          [](const void* p) { sm90_tile_list<C>(*static_cast<const Sm90ForwardParams*>(p)); }};
 }
 template <MergeConfig C>
-ForwardKernel combine_kernel() {
-  return {"combine_splits<", text_of(C), [](const Sm90ForwardParams& p) { combine_splits<C>(p); }};
+EmulatedKernel combine_kernel() {
+  return {"combine_splits<", text_of(C),
+          [](const void* p) { combine_splits<C>(*static_cast<const Sm90ForwardParams*>(p)); }};
 }
 constexpr Element bf16 = Element::bf16, f16 = Element::f16;
 // As plans for sm_90 choose them.
 constexpr int kNoTurns = kPinWait | kStoreBySmem | kPrefetchQ | kFirstMax;
-const ForwardKernel kForwardKernels[] = {
+const EmulatedKernel kForwardKernels[] = {
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 4, 64, 4, kNoTurns, 0, 0}>(),
     forward_kernel<Sm90ForwardConfig{f16, 64, 64, 4, 64, 4, kNoTurns, 0, 0}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 128, 128, 1, 128, 3, kPinWait | kFirstMax, 0, 0}>(),
@@ -74,24 +60,7 @@ const ForwardKernel kForwardKernels[] = {
 
 std::string run_forward_kernel(const char* program, const void* params, const Grid& grid, int threads,
                                size_t shared_bytes, uint64_t seed) {
-  const std::string text = program;
-  for (const ForwardKernel& kernel : kForwardKernels) {
-    if (text.find(kernel.name) == std::string::npos || text.find(kernel.config) == std::string::npos) continue;
-    std::vector<int64_t> order(static_cast<size_t>(grid.ctas()));
-    std::iota(order.begin(), order.end(), 0);
-    std::mt19937_64 random(seed);
-    std::shuffle(order.begin(), order.end(), random);
-    for (const int64_t n : order) {
-      std::memset(memory, 0xff, sizeof memory);
-      gridDim = {grid.x, grid.y, grid.z};
-      blockIdx = {static_cast<unsigned>(n % grid.x), static_cast<unsigned>(n / grid.x % grid.y), 0};
-      run_threads(threads, random(), [&] { kernel.run(*static_cast<const Sm90ForwardParams*>(params)); });
-      for (size_t byte = shared_bytes; byte < sizeof memory; ++byte)
-        if (memory[byte] != 0xff) return "the kernel writes beyond the shared memory of its launch";
-    }
-    return "";
-  }
-  return "this program does not contain the kernel " + text;
+  return run_kernel(kForwardKernels, memory, program, params, grid, threads, shared_bytes, seed);
 }
 
 }  // namespace kernel_emulator
