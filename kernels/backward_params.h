@@ -29,6 +29,9 @@ struct BackwardParams {
 
   int heads_together;  // KV heads whose key tiles are interleaved, so that they share the L2 cache
   int heads_at_end;    // size of the last such group; the heads before it are a multiple of heads_together
+  // sm90: tasks [reversed_begin, reversed_end) run shortest first: a CTA claims its second task as it begins the first,
+  // and the one with the longest first task should get the shortest second one.
+  int reversed_begin, reversed_end;
   int counts_in_bias;  // the bias kernel counts visited tiles, since no main kernel runs
 
   // sm90: a key tile may be several tasks, which divide the query heads of its group and then their query tiles. Their

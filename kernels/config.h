@@ -339,7 +339,9 @@ constexpr int producer_registers(const Sm90BackwardConfig& c) {
   if (!c.dq || has_small_producer(c)) return 56;
   return c.warpgroups == 2 ? 88 : 80;
 }
-constexpr int dq_columns(const Sm90BackwardConfig& c) { return has_small_producer(c) ? 32 : kPanelColumns; }
+constexpr int dq_columns(const Sm90BackwardConfig& c) {
+  return has_small_producer(c) ? 32 : c.dim_qk == 96 ? 96 : kPanelColumns;
+}
 // dS buffers in shared memory. Without dQ one buffer holds P of tiles whose dV is accumulated with a select.
 constexpr int kDsStages = 2;
 constexpr int num_ds_tiles(const Sm90BackwardConfig& c) { return c.dq ? kDsStages : split_dk_dv(c) ? 0 : 1; }

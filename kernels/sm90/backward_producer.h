@@ -21,8 +21,8 @@ struct BackwardProducer {
   // With dQ the producer fills one stage while it multiplies dS of another. Without dQ it only waits for free stages.
   static constexpr int kLoadsAhead = C.dq ? C.stages - 1 : C.stages;
   using Pipeline = BackwardPipeline<C>;
-  using Panel = SwizzledTile<kTileK, kPanelColumns>;  // columns of K
   static constexpr int kDqColumns = dq_columns(C);
+  using Panel = SwizzledTile < kTileK, kDqColumns<kPanelColumns ? kPanelColumns : kDqColumns>;  // columns of K
   using Product = WarpgroupProduct<E, kDqColumns, true>;
   using DqPanel = Accumulator<float>[kDqColumns / 8];
 

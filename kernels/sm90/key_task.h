@@ -38,6 +38,8 @@ __device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& 
     task.group = 0, task.written = -1;
     return;
   }
+  const int64 reversed_end = min(int64{p.reversed_end}, tiles * heads);
+  if (index >= p.reversed_begin && index < reversed_end) index = p.reversed_begin + reversed_end - 1 - index;
   const OrderedTile ordered = ordered_tile(p, index, heads, tiles);
   const int parts = p.head_parts * p.query_parts;
   const int64 head = quotient(ordered.head, parts);
