@@ -29,9 +29,6 @@ struct BackwardParams {
 
   int heads_together;  // KV heads whose key tiles are interleaved, so that they share the L2 cache
   int heads_at_end;    // size of the last such group; the heads before it are a multiple of heads_together
-  // sm90: tasks [reversed_begin, reversed_end) run shortest first: a CTA claims its second task as it begins the first,
-  // and the one with the longest first task should get the shortest second one.
-  int reversed_begin, reversed_end;
   int counts_in_bias;  // the bias kernel counts visited tiles, since no main kernel runs
 
   // sm90: a key tile may be several tasks, which divide the query heads of its group and then their query tiles. Their
@@ -44,6 +41,7 @@ struct BackwardParams {
   int64 zero_bytes_per_cta;      // likewise
   int listed_keys, most_listed;  // keys of a tile in the list, and its size
   uint64 first_ticket;           // value of the ticket after the prepare kernel
+  int64 last_second_task;        // second task of the first CTA, where second tasks are dealt; otherwise 0
   // sm90: what shares a tile of dBias may be divided into several tasks, which have sums of their own.
   int dbias_parts, dbias_counts;  // counts: number of tiles, 0 with one part
   float* dbias_sums;              // [task][sums of a tile]

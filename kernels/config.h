@@ -339,6 +339,7 @@ constexpr int producer_registers(const Sm90BackwardConfig& c) {
   if (!c.dq || has_small_producer(c)) return 56;
   return c.warpgroups == 2 ? 88 : 80;
 }
+// Columns of dQ in one product. Every product reads dS again, so that fewer are faster. 128 columns would need 96 registers.
 constexpr int dq_columns(const Sm90BackwardConfig& c) {
   return has_small_producer(c) ? 32 : c.dim_qk == 96 ? 96 : kPanelColumns;
 }

@@ -22,7 +22,7 @@ struct BackwardProducer {
   static constexpr int kLoadsAhead = C.dq ? C.stages - 1 : C.stages;
   using Pipeline = BackwardPipeline<C>;
   static constexpr int kDqColumns = dq_columns(C);
-  using Panel = SwizzledTile < kTileK, kDqColumns<kPanelColumns ? kPanelColumns : kDqColumns>;  // columns of K
+  using Panel = SwizzledTile<kTileK, (kDqColumns > kPanelColumns ? kDqColumns : kPanelColumns)>;  // columns of K
   using Product = WarpgroupProduct<E, kDqColumns, true>;
   using DqPanel = Accumulator<float>[kDqColumns / 8];
 
@@ -262,7 +262,7 @@ struct BackwardProducer {
 #pragma unroll 1
       for (int n = 1; n < min(kLoadsAhead, count); ++n) load_next_queries();
       if (thread() == kWarpgroupThreads - 1)
-        write_next_task<kShared>(pipeline.task((tasks.stage + 1) % kTaskSlots), p.backward);
+        write_next_task<kShared>(pipeline.task((tasks.stage + 1) % kTaskSlots), p.backward, first);
       converge();
       if (count > 0) mainloop();
       sync();  // the next task is written

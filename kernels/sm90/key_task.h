@@ -38,8 +38,6 @@ __device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& 
     task.group = 0, task.written = -1;
     return;
   }
-  const int64 reversed_end = min(int64{p.reversed_end}, tiles * heads);
-  if (index >= p.reversed_begin && index < reversed_end) index = p.reversed_begin + reversed_end - 1 - index;
   const OrderedTile ordered = ordered_tile(p, index, heads, tiles);
   const int parts = p.head_parts * p.query_parts;
   const int64 head = quotient(ordered.head, parts);
@@ -71,11 +69,17 @@ __device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& 
 }
 
 // Writes the next task that stores something. The first task of a CTA has its index, so that it is known before the
-// prepare kernel ends; the ticket begins behind those.
+// prepare kernel ends; the ticket begins behind those. A CTA claims its second task as it begins the first, so that all
+// tickets of second tasks are drawn at once. Where tasks are few and get shorter, second tasks are dealt instead: the CTA
+// with the longest first task gets the shortest.
 template <BackwardConfig C>
-__device__ __forceinline__ void write_next_task(KeyTask& task, const BackwardParams& p) {
-  do write_task<C>(task, p, static_cast<int64>(atomicAdd(p.ticket, 1ull)));
-  while (task.written == 0);
+__device__ __forceinline__ void write_next_task(KeyTask& task, const BackwardParams& p, bool second) {
+  bool dealt = second && p.last_second_task > 0;
+  do {
+    const int64 index = dealt ? p.last_second_task - cta_number() : static_cast<int64>(atomicAdd(p.ticket, 1ull));
+    write_task<C>(task, p, index);
+    dealt = false;
+  } while (task.written == 0);
 }
 
 // The tile of dk_accum and dv_accum that has the task's first 64 keys.

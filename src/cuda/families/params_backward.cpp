@@ -22,7 +22,6 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
   if (plan.ordered) b.dq_semaphore = static_cast<unsigned*>(part(w.dq_semaphore));
   if (plan.ordered || plan.main.persistent || plan.bias.persistent) b.ticket = static_cast<uint64*>(part(w.ticket));
   b.heads_together = plan.heads_together, b.heads_at_end = plan.heads_at_end;
-  b.reversed_begin = plan.reversed_begin, b.reversed_end = plan.reversed_end;
   b.counts_in_bias = plan.main.grid_x == 0 && plan.dq.grid_x == 0;
   b.head_parts = plan.parts.heads, b.query_parts = plan.parts.queries;
   b.packed_key_tiles = w.packed_key_tiles;

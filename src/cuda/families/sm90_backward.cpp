@@ -281,7 +281,9 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
   };
   const auto values = [&](bool used, int rows) { return used ? tensor_map(p.v, value_extent(p), rows) : TensorMap{}; };
   BackwardParams backward = backward_params(p, plan, context.workspace, context.tile_counts);
-  backward.first_ticket = grid_of(plan.main, context.num_sms);
+  const int64_t ctas = grid_of(plan.main, context.num_sms);
+  backward.first_ticket = static_cast<uint64>(plan.deals_second_tasks ? 2 * ctas : ctas);
+  if (plan.deals_second_tasks) backward.last_second_task = 2 * ctas - 1;
   return {backward,
           static_cast<float>(p.scale * kLog2e),
           {static_cast<float>(1 / (p.scale * kLog2e)), static_cast<float>(p.softcap * kLog2e),

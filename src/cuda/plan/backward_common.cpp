@@ -71,38 +71,26 @@ int heads_together(const BackwardProblem& p, const BackwardConfig& c, const Sums
   return static_cast<int>(std::clamp<int64_t>(kCacheBytes * sums.parts.count() / std::max<int64_t>(1, head), 1, kMost));
 }
 
-constexpr int64_t kSms = 132;  // of the largest Hopper GPUs
+// Fewer queries see later keys.
+bool tasks_shorten(const BackwardProblem& p) { return p.window_right != kUnbounded && p.window_left == kUnbounded; }
 
-bool lists_keys(const BackwardProblem& p, const Sums& sums) { return sums.lists_keys && p.packed(); }
-// Tasks get shorter from the first key tile of a head to the last, or from the longest sequence to the shortest.
-bool tasks_shorten(const BackwardProblem& p, const Sums& sums) {
-  return lists_keys(p, sums) || (p.window_right != kUnbounded && p.window_left == kUnbounded);
-}
-// Of the main kernel, for one head; of all sequences if they are packed.
-int64_t tiles_of_head(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums) {
-  return std::max<int64_t>(1, tiles_in(lists_keys(p, sums) ? p.total_k : p.len_k, c.tile_k));
-}
-int64_t heads_of(const BackwardProblem& p, const Sums& sums) {
-  return (lists_keys(p, sums) ? 1 : p.batch) * p.heads_k * sums.parts.count();
-}
-
-// Where tasks get shorter, all other CTAs wait for the one that has the first keys of the last heads: enough short tiles,
-// and so enough heads, must follow it. A CTA claims a task as it begins the one before, so four tiles for each
-// multiprocessor are needed. Simulated, 64 heads of 4,096 keys keep the multiprocessors busy for 0.926 of the time, with
-// two tiles for each 0.900.
+// Where fewer queries see later keys, all other CTAs wait for the one that has the first keys of the last heads: enough
+// short tiles, and so enough heads, must follow it. The same holds for sequences of different lengths.
 int heads_at_end(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums, int together) {
-  const int64_t heads = heads_of(p, sums);
-  const int64_t needed = tasks_shorten(p, sums) ? tiles_in(4 * kSms, tiles_of_head(p, c, sums)) : 1;
+  constexpr int64_t kTiles = 264;  // two per SM of the largest GPUs
+  const bool listed = sums.lists_keys && p.packed();
+  const int64_t heads = (listed ? 1 : p.batch) * p.heads_k * sums.parts.count();
+  const bool falls = listed || tasks_shorten(p);
+  const int64_t tiles = std::max<int64_t>(1, tiles_in(listed ? p.total_k : p.len_k, c.tile_k));
+  const int64_t needed = falls ? tiles_in(kTiles, tiles) : 1;
   return static_cast<int>(heads <= needed ? heads : heads - (heads - needed) / together * together);
 }
 
-// The second task of every CTA, where CTAs have few: simulated, two heads of 16,384 keys keep the multiprocessors busy for
-// 0.95 of the time instead of 0.65, and with more than three and a half tasks for each the usual order is as good.
-void reverse_second_tasks(BackwardPlan& plan, const BackwardProblem& p, const BackwardConfig& c, const Sums& sums) {
-  const int64_t most = kSms * 7 / 2;
-  const int64_t tasks = (Checked(tiles_of_head(p, c, sums)) * heads_of(p, sums)).at_most(most + 1);
-  if (!tasks_shorten(p, sums) || tasks > most) return;
-  plan.reversed_begin = static_cast<int>(kSms), plan.reversed_end = static_cast<int>(2 * kSms);
+// Simulated, two heads of 16,384 keys keep the multiprocessors busy for 0.95 of the time instead of 0.65. With more than
+// three and a half tasks for each, the order of tickets is as good.
+bool deals_second_tasks(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums) {
+  constexpr int64_t kMost = 132 * 7 / 2;
+  return !p.packed() && tasks_shorten(p) && (key_tiles(p, c.tile_k) * sums.parts.count()).at_most(kMost + 1) <= kMost;
 }
 
 // A small kernel's config leaves out what the kernel does not depend on, so that fewer of them are compiled.
@@ -131,7 +119,7 @@ BackwardPlan plan_around(const BackwardProblem& p, const Arch& arch, const Backw
   plan.parts = sums.parts;
   plan.heads_together = heads_together(p, c, sums);
   plan.heads_at_end = heads_at_end(p, c, sums, plan.heads_together);
-  reverse_second_tasks(plan, p, c, sums);
+  plan.deals_second_tasks = deals_second_tasks(p, c, sums);
 
   const Checked query_tiles = plan.workspace.tiles;
   // This kernel also resets the ticket of the main one, so it has at least one CTA.

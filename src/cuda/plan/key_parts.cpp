@@ -57,8 +57,8 @@ Work work_of(const BackwardProblem& p, const BackwardConfig& c, bool sums_dq) {
 }
 
 // Time of all tasks, in the unit above. Tasks of unequal length start in the order of their length, and at the end a
-// multiprocessor waits for a part of the longest on average; for less with two tasks for each, of which the second ones
-// run shortest first: simulated for causal masks.
+// multiprocessor waits for a quarter of the longest on average, for less where second tasks are dealt: simulated for
+// causal masks.
 double time_of(const Work& w, int heads, int queries) {
   const double parts = heads * queries, tasks = w.key_tiles * parts, ends = parts > 1 ? kAdds : kStores;
   const double members = std::ceil(w.group / heads);
@@ -67,7 +67,8 @@ double time_of(const Work& w, int heads, int queries) {
   if (w.even) return std::ceil(tasks / kSms) * longest + converts;
   const double misses = 1 + kMisses * std::max(0.0, members * w.bytes / kCachedBytes - 1);
   const double all = (w.key_tiles * w.mean * w.group * misses + tasks * ends) / kSms;
-  return std::max(longest, all + longest * (tasks <= 2 * kSms ? 0.05 : 0.15)) + converts;
+  const double waits = tasks <= 2 * kSms ? 0.05 : tasks <= 3.5 * kSms ? 0.15 : 0.25;
+  return std::max(longest, all + waits * longest) + converts;
 }
 
 }  // namespace

@@ -151,11 +151,11 @@ struct BackwardPlan {
   Launch prepare, main, dq, finish, bias, sink;
   BackwardWorkspace workspace;
   KeyParts parts;
-  int dbias_parts = 1;     // tasks that share a tile of dBias
-  int heads_together = 1;  // key/value heads, or parts of them, whose key tiles are processed side by side
-  int heads_at_end = 1;    // the same for the last heads
-  int reversed_begin = 0, reversed_end = 0;  // tasks that run shortest first
-  int dq_tile_q = 0, dq_tile_k = 0;          // of the kernel for dQ alone, where there is one
+  int dbias_parts = 1;               // tasks that share a tile of dBias
+  int heads_together = 1;            // key/value heads, or parts of them, whose key tiles are processed side by side
+  int heads_at_end = 1;              // the same for the last heads
+  bool deals_second_tasks = false;   // a CTA with a long first task has a short second one
+  int dq_tile_q = 0, dq_tile_k = 0;  // of the kernel for dQ alone, where there is one
   const char* reason = nullptr;
   bool tuned = false;
 
