@@ -27,6 +27,7 @@ struct Work {
   double key_tiles;      // of all heads
   double longest, mean;  // query tiles that one visits, per query head
   bool even;             // nearly all visit the same number
+  bool dealt;            // second tasks are dealt, if there are few
   double bytes;          // of the queries in use at a time, if every task visits one head
   double group;
 };
@@ -35,11 +36,11 @@ Work work_of(const BackwardProblem& p, const BackwardConfig& c, bool sums_dq) {
   const auto tiles = [](double length, int tile) { return std::ceil(length / tile); };
   const double len_q = static_cast<double>(p.len_q), len_k = static_cast<double>(p.len_k);
   const double heads = static_cast<double>(p.heads_k), batch = static_cast<double>(p.batch);
-  Work w{batch * heads * tiles(len_k, c.tile_k), len_q, len_q, !p.packed(), 0, static_cast<double>(p.group())};
+  Work w{batch * heads * tiles(len_k, c.tile_k), len_q, len_q, !p.packed(), false, 0, static_cast<double>(p.group())};
   if (p.window_right != kUnbounded && p.window_left == kUnbounded) {
     w.longest = std::min(len_q, len_k);
     w.mean = w.longest * (1 - w.longest / (2 * std::max(1.0, len_k)));
-    w.even = false;
+    w.even = false, w.dealt = !p.packed();
   } else if (p.window_left != kUnbounded && p.window_right != kUnbounded) {
     const double window = static_cast<double>(p.window_left) + static_cast<double>(p.window_right) + c.tile_k;
     w.longest = w.mean = std::min(len_q, window);
@@ -67,7 +68,7 @@ double time_of(const Work& w, int heads, int queries) {
   if (w.even) return std::ceil(tasks / kSms) * longest + converts;
   const double misses = 1 + kMisses * std::max(0.0, members * w.bytes / kCachedBytes - 1);
   const double all = (w.key_tiles * w.mean * w.group * misses + tasks * ends) / kSms;
-  const double waits = tasks <= 2 * kSms ? 0.05 : tasks <= 3.5 * kSms ? 0.15 : 0.25;
+  const double waits = !w.dealt || tasks > 3.5 * kSms ? 0.25 : tasks > 2 * kSms ? 0.15 : 0.05;
   return std::max(longest, all + waits * longest) + converts;
 }
 
