@@ -81,7 +81,8 @@ std::unique_ptr<Drawn> draw(std::mt19937_64& random) {
 std::vector<kernel_emulator::BackwardTask> tasks_of(const BackwardProblem& p, const BackwardPlan& plan) {
   const auto memory = std::make_unique_for_overwrite<std::byte[]>(plan.workspace.size + 64);
   const auto start = (reinterpret_cast<uintptr_t>(memory.get()) + 63) / 64 * 64;
-  const BackwardParams params = backward_params(p, plan, reinterpret_cast<void*>(start), nullptr);
+  BackwardParams params = backward_params(p, plan, reinterpret_cast<void*>(start), nullptr);
+  if (plan.deals_second_tasks) params.last_second_task = 2 * 132 - 1;  // with 132 CTAs
   return kernel_emulator::backward_tasks(&params, plan.tile_k);
 }
 

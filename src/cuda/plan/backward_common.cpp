@@ -90,7 +90,8 @@ int heads_at_end(const BackwardProblem& p, const BackwardConfig& c, const Sums& 
 // three and a half tasks for each, the order of tickets is as good.
 bool deals_second_tasks(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums) {
   constexpr int64_t kMost = 132 * 7 / 2;
-  return !p.packed() && tasks_shorten(p) && (key_tiles(p, c.tile_k) * sums.parts.count()).at_most(kMost + 1) <= kMost;
+  return !p.packed() && tasks_shorten(p) && sums.parts.count() == 1 &&
+         key_tiles(p, c.tile_k).at_most(kMost + 1) <= kMost;
 }
 
 // A small kernel's config leaves out what the kernel does not depend on, so that fewer of them are compiled.

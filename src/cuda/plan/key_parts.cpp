@@ -27,7 +27,7 @@ struct Work {
   double key_tiles;      // of all heads
   double longest, mean;  // query tiles that one visits, per query head
   bool even;             // nearly all visit the same number
-  bool dealt;            // second tasks are dealt, if there are few
+  bool dealt;            // second tasks are dealt, if there are few and none is divided
   double bytes;          // of the queries in use at a time, if every task visits one head
   double group;
 };
@@ -68,7 +68,7 @@ double time_of(const Work& w, int heads, int queries) {
   if (w.even) return std::ceil(tasks / kSms) * longest + converts;
   const double misses = 1 + kMisses * std::max(0.0, members * w.bytes / kCachedBytes - 1);
   const double all = (w.key_tiles * w.mean * w.group * misses + tasks * ends) / kSms;
-  const double waits = !w.dealt || tasks > 3.5 * kSms ? 0.25 : tasks > 2 * kSms ? 0.15 : 0.05;
+  const double waits = !w.dealt || parts > 1 || tasks > 3.5 * kSms ? 0.25 : tasks > 2 * kSms ? 0.15 : 0.05;
   return std::max(longest, all + waits * longest) + converts;
 }
 

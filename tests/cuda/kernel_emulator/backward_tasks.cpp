@@ -25,17 +25,20 @@ template <int kTileK>
 std::vector<BackwardTask> tasks_of(const BackwardParams& p) {
   constexpr Sm90BackwardConfig kConfig{Element::bf16, 64, 64, 64, kTileK / 64, 2, 1, 0};
   constexpr BackwardConfig C = shared_config(kConfig);
-  *p.ticket = kCtas;
+  const bool deals = p.last_second_task > 0;
+  *p.ticket = deals ? 2 * kCtas : kCtas;
   if (p.key_tiles)
     for (int b = 0; b < p.attention.batch; ++b)
       run_threads(prepare_threads(C), static_cast<uint64_t>(b), [&] { list_key_tiles<C>(p, b); });
   std::vector<BackwardTask> tasks;
   for (int n = 0;; ++n) {
     KeyTask task;
+    const bool dealt = deals && n < 2 * kCtas;
     if (n < kCtas) write_task<C>(task, p, n);
-    else write_next_task<C>(task, p);
-    if (task.written < 0) return tasks;
-    if (task.written == 0) continue;
+    else if (dealt) write_task<C>(task, p, p.last_second_task - (n - kCtas));
+    else write_next_task<C>(task, p, false);
+    if (task.written < 0 && !dealt) return tasks;
+    if (task.written <= 0) continue;
     BackwardTask& t = tasks.emplace_back();
     t.b = task.b, t.head_k = task.head_k, t.part = task.part, t.first_key = task.k_first, t.rows = task.written;
     t.first_head = task.first_head, t.heads = task.group;
