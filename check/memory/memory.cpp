@@ -89,11 +89,7 @@ void CaseMemory::fill_inputs(Random& random) {
   if (dlse) fill_normal(dlse, random);
   if (slopes_) fill_normal(slopes_, random, 0.3);
   if (bias) fill_normal(bias, random);
-  if (mask)  // every byte other than 0 is true
-    mask.for_each([&](const Index&, int64_t offset) {
-      const bool shown = random.below(8) < c.mask_eighths;
-      mask.set(offset, shown ? static_cast<double>(1 + random.below(2) * random.below(255)) : 0);
-    });
+  if (mask) fill_mask(c, mask, random);
   if (sink)  // a sink of -inf has no weight
     sink.for_each([&](const Index&, int64_t offset) {
       sink.set(offset, random.below(8) == 0 ? -std::numeric_limits<double>::infinity() : 2 * random.normal());

@@ -27,6 +27,8 @@ class CaseMemory {
   std::string damage() const;               // "", or the first tensor with an illegal write
   std::string unwritten_gradients() const;  // "", or the first unwritten element of a gradient
 
+  // What the mask tensor says of a pair.
+  bool shows(int64_t b, int64_t h, int64_t i, int64_t j) const;
   // Step 6 of the contract, with the mask tensor.
   bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const;
   // The row in q or k where sequence b starts.

@@ -25,9 +25,9 @@ std::string forward_once(const Case& c, CaseMemory& memory, int threads, bool wi
   if (const std::string text = memory.o.unwritten(); !text.empty()) return "forward: " + text;
   if (const std::string text = memory.lse.unwritten(); with_lse && !text.empty()) return "forward: " + text;
   if (!c.tile_stats) return "";
-  const std::string text = wrong_statistics(c, setup.stats());
+  const std::string text = wrong_statistics(c, setup.stats(), Heads::apart, &memory);
   // A GPU may take the heads of a group as rows of one tile.
-  const bool packed = c.device == Device::cuda && wrong_statistics(c, setup.stats(), Heads::packed).empty();
+  const bool packed = c.device == Device::cuda && wrong_statistics(c, setup.stats(), Heads::packed, &memory).empty();
   return text.empty() || packed ? "" : "forward: " + text;
 }
 
@@ -65,7 +65,8 @@ std::string backward_once(const Case& c, CaseMemory& memory, int threads) {
   if (const std::string text = memory.unwritten_gradients(); !text.empty()) return "backward: " + text;
   // dsink alone visits no tile.
   const bool counted = c.tile_stats && (c.gradients.dq || c.gradients.dk || c.gradients.dv || c.gradients.dbias);
-  if (const std::string text = wrong_statistics(c, setup.stats()); counted && !text.empty()) return "backward: " + text;
+  if (const std::string text = wrong_statistics(c, setup.stats(), Heads::apart, &memory); counted && !text.empty())
+    return "backward: " + text;
   return "";
 }
 

@@ -139,13 +139,15 @@ typedef struct cuflash_backward_tensors {
 } cuflash_backward_tensors;
 
 /* How many tiles of the score matrix a call computed. A tile is tile_q queries by tile_k keys of one head; lengths,
- * causal and window decide which are skipped. A mask tensor does not change these counts. Over a cache on CUDA, the
- * queries of all heads that share keys are rows of one tile, and tile_q counts these rows. */
+ * causal and window decide which are skipped, and so does a mask tensor that hides all pairs of a tile, those beyond
+ * the lengths included. It does not for up to 16 queries on the CPU, whose heads share the keys that are read, nor in
+ * GPU kernels that read the tensor pair by pair (explain names the kernel). Over a cache on CUDA, the queries of all
+ * heads that share keys are rows of one tile, and tile_q counts these rows. */
 typedef struct cuflash_tile_stats {
   int64_t tile_q, tile_k; /* the tile shape of the kernel that ran */
   int64_t visited;        /* computed */
   int64_t masked;         /* visited tiles in which some pair had to be masked */
-  int64_t skipped;        /* never touched: no query of the tile sees any of its keys */
+  int64_t skipped;        /* never touched */
 } cuflash_tile_stats;
 
 /* Runs body(body_context, 0) ... body(body_context, n - 1), in any order and on any threads, and returns when all have

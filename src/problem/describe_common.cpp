@@ -66,6 +66,7 @@ void describe_score_inputs(Problem& p, const cuflash_attention& a) {
   }
   if (const Argument mask("mask", a.mask); mask.given()) {
     p.mask = describe_score_tensor(p, mask);
+    p.mask_len_q = p.len_q, p.mask_len_k = p.len_k;
     require_type(mask, DType::boolean, "one byte an element");
   }
   if (const Argument sink("sink", a.sink); sink.given()) {

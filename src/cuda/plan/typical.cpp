@@ -61,7 +61,10 @@ void fill(Problem& p, const Typical& t, Addresses& addresses) {
   if (t.options & kSoftcap) p.softcap = 30;
   if (t.options & kAlibi) p.slopes = head_values<ConstHeadValues>(addresses);
   if (t.options & kBias) p.bias = score_rows<ConstRows>(addresses, t.dtype, t.len_k);
-  if (t.options & kMaskTensor) p.mask = score_rows<ConstRows>(addresses, DType::boolean, t.len_k);
+  if (t.options & kMaskTensor) {
+    p.mask = score_rows<ConstRows>(addresses, DType::boolean, t.len_k);
+    p.mask_len_q = t.len_q, p.mask_len_k = t.len_k;
+  }
   if (t.options & kDropout) p.dropout.p = 0.1;
   if (t.sink) p.sink = head_values<ConstHeadValues>(addresses);
   if (!t.packed) return;
