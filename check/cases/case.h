@@ -64,6 +64,8 @@ struct Case {
   bool dbias_repeats = false;  // where bias repeats, dbias has the full extent with stride 0, not extent 1
   uint32_t mask_eighths = 4;   // how many of 8 mask elements, or blocks of them, are true
   MaskPattern mask_pattern = MaskPattern::pairs;
+  // The call gets the mask, a summary of it as well, or the summary alone.
+  enum class Summary { none, beside, alone } mask_summary = Summary::none;
   bool sink = false;
   double dropout_p = 0;
   uint64_t dropout_seed = 0, dropout_offset = 0;

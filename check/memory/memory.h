@@ -12,7 +12,8 @@ class CaseMemory {
   explicit CaseMemory(const Case& c);
 
   Device device() const { return case_.device; }
-  Attention attention() const;
+  Attention attention() const;        // with the mask tensor
+  Attention given_attention() const;  // what the call gets: a summary of the mask may take its place
   ForwardOutputs forward_outputs(bool with_lse) const;
   BackwardTensors backward_tensors() const;
 
@@ -46,6 +47,7 @@ class CaseMemory {
   void build_inputs();
   void build_outputs();
   void fill_inputs(Random& random);
+  void summarize();
   void freeze_inputs();
   void plant_live_nan(Random& random);
 
@@ -57,7 +59,8 @@ class CaseMemory {
 
   Case case_;
   std::vector<int32_t> cu_q_values_, cu_k_values_;  // packed
-  GuardedTensor slopes_, cu_q_, cu_k_, used_q_, used_k_;
+  GuardedTensor slopes_, summary_, cu_q_, cu_k_, used_q_, used_k_;
+  SummarizedMask made_;  // in summary_
 };
 
 }  // namespace cuflash::check

@@ -16,7 +16,7 @@ namespace cuflash::check {
 namespace {
 
 std::string forward_once(const Case& c, CaseMemory& memory, int threads, bool with_lse) {
-  const Attention attention = memory.attention();
+  const Attention attention = memory.given_attention();
   const ForwardOutputs outputs = memory.forward_outputs(with_lse);
   memory.start_forward();
   const Setup setup(c, threads, attention, outputs);
@@ -56,7 +56,7 @@ std::string check_forward(const Case& c, CaseMemory& memory) {
 }
 
 std::string backward_once(const Case& c, CaseMemory& memory, int threads) {
-  const Attention attention = memory.attention();
+  const Attention attention = memory.given_attention();
   const BackwardTensors tensors = memory.backward_tensors();
   memory.start_backward();
   const Setup setup(c, threads, attention, tensors);
@@ -114,9 +114,9 @@ void call_both(CaseMemory& memory) {
   const Device device = memory.device();
   const Execution execution{.num_threads = 1, .deterministic = true};
   memory.start_forward();
-  forward(device, memory.attention(), memory.forward_outputs(true), execution);
+  forward(device, memory.given_attention(), memory.forward_outputs(true), execution);
   memory.start_backward();
-  backward(device, memory.attention(), memory.backward_tensors(), execution);
+  backward(device, memory.given_attention(), memory.backward_tensors(), execution);
 }
 
 std::string run_case(const Case& c) {

@@ -96,6 +96,12 @@ void merge(const MergeProblem& p, const Execution& e) {
   launch(guard, launches, params, e.stream);
 }
 
+void summarize(const MaskProblem& p, const Execution& e) {
+  const DeviceState& state = device(p.memory.cuda_device);
+  const DeviceGuard guard(state);
+  summarize(guard, p.mask, p.shape, p.summary, e.stream);
+}
+
 size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
   const ForwardPlan plan = plan_of(p, device(p.memory.cuda_device));
   return bytes_with_summary(p, plan, TileCounts::bytes(e) + plan.workspace.size);

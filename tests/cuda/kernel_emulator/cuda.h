@@ -87,6 +87,11 @@ inline unsigned __ballot_sync(unsigned, bool value) {
   return bits;
 }
 inline unsigned __popc(unsigned x) { return static_cast<unsigned>(__builtin_popcount(x)); }
+inline unsigned atomicOr(unsigned* to, unsigned value) {
+  const unsigned before = *to;
+  *to |= value;
+  return before;
+}
 template <class T>
 T atomicAdd(T* to, T value) {
   const T before = *to;
