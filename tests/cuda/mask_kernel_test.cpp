@@ -66,19 +66,19 @@ const Pattern kPatterns[] = {
 };
 
 // Statistics, O and LSE are those of the CPU backend, which the oracle judges; the tiles are counted pair by pair.
-void expect_forward(const Pattern& pattern, DType dtype, int64_t dim, bool causal, bool several_options) {
+void expect_forward(const Pattern& pattern, DType dtype, int64_t dim, bool causal, bool several_options,
+                    int64_t queries = 130, int64_t keys = 200) {
   SCOPED_TRACE(::testing::Message() << pattern.name << " causal " << causal << " D=" << dim);
-  constexpr int64_t kQueries = 130, kKeys = 200;
   Inputs in =
-      dense({.heads_q = 2, .heads_k = 1, .len_q = kQueries, .len_k = kKeys, .dim = dim, .dim_v = dim, .dtype = dtype});
-  std::vector<uint8_t> mask(kQueries * kKeys);
+      dense({.heads_q = 2, .heads_k = 1, .len_q = queries, .len_k = keys, .dim = dim, .dim_v = dim, .dtype = dtype});
+  std::vector<uint8_t> mask(static_cast<size_t>(queries * keys));
   Random random(9);
-  for (int64_t i = 0; i < kQueries; ++i)
-    for (int64_t j = 0; j < kKeys; ++j) mask[static_cast<size_t>(i * kKeys + j)] = pattern.shown(i, j, random);
+  for (int64_t i = 0; i < queries; ++i)
+    for (int64_t j = 0; j < keys; ++j) mask[static_cast<size_t>(i * keys + j)] = pattern.shown(i, j, random);
   in.attention.causal = causal;
-  in.attention.mask = contiguous(std::as_const(mask).data(), DType::boolean, 1, 1, kQueries, kKeys);
+  in.attention.mask = contiguous(std::as_const(mask).data(), DType::boolean, 1, 1, queries, keys);
   if (several_options) in.attention.softcap = 20;
-  Buffer expected(in.dout.view()), lse(contiguous<void>(nullptr, DType::f32, 1, 2, kQueries)), o(in.dout.view()),
+  Buffer expected(in.dout.view()), lse(contiguous<void>(nullptr, DType::f32, 1, 2, queries)), o(in.dout.view()),
       own_lse(lse.view());
   flash_attention_forward(in.attention, {.o = expected.view(), .lse = lse.view()});
 
@@ -103,12 +103,12 @@ void expect_forward(const Pattern& pattern, DType dtype, int64_t dim, bool causa
     else ASSERT_NEAR(c[n], d[n], tolerance) << n;
   }
   uint64_t counted[3] = {};
-  for (int64_t i0 = 0; i0 < kQueries; i0 += plan.tile_q)
-    for (int64_t j0 = 0; j0 < kKeys; j0 += plan.tile_k) {
+  for (int64_t i0 = 0; i0 < queries; i0 += plan.tile_q)
+    for (int64_t j0 = 0; j0 < keys; j0 += plan.tile_k) {
       bool any = false, all = true, shows_any = false, shows_all = true;
-      for (int64_t i = i0; i < std::min(i0 + plan.tile_q, kQueries); ++i)
-        for (int64_t j = j0; j < std::min(j0 + plan.tile_k, kKeys); ++j) {
-          const bool seen = !causal || j <= i + kKeys - kQueries, shown = mask[static_cast<size_t>(i * kKeys + j)] != 0;
+      for (int64_t i = i0; i < std::min(i0 + plan.tile_q, queries); ++i)
+        for (int64_t j = j0; j < std::min(j0 + plan.tile_k, keys); ++j) {
+          const bool seen = !causal || j <= i + keys - queries, shown = mask[static_cast<size_t>(i * keys + j)] != 0;
           any |= seen, all &= seen, shows_any |= shown, shows_all &= shown;
         }
       const bool visited = any && shows_any;
@@ -125,6 +125,11 @@ TEST(MaskedForwardKernel, EqualsTheCpuAndCountsItsTiles) {
 }
 TEST(MaskedForwardKernel, WithSeveralOptions) {
   for (const Pattern& pattern : kPatterns) expect_forward(pattern, DType::f32, 32, true, true);
+}
+// A walk judges 32 tiles at a time.
+TEST(MaskedForwardKernel, FindsTilesFarAway) {
+  const Pattern pattern{"last keys", [](int64_t, int64_t j, Random&) { return j / 70 == 0 || j >= 2120; }};
+  expect_forward(pattern, DType::f32, 32, false, false, 64, 2200);
 }
 TEST(MaskedForwardKernel, WithOneStage) { expect_forward(kPatterns[0], DType::bf16, 128, false, false); }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/families/summarize_mask.h"
 #include "error.h"
 
 namespace cuflash::cuda {
@@ -255,6 +256,11 @@ static void add_if_supported(std::vector<KernelKey>& keys, const TypicalCache& t
 
 std::vector<KernelKey> typical_kernels(const Arch& arch, const TypicalChoice& choice) {
   std::vector<KernelKey> keys;
+  for (const int64_t keys_of_mask : {16, 17}) {  // rows that start on 16 bytes, and others
+    ConstRows mask;
+    mask.row_stride = keys_of_mask;
+    add(keys, plan_mask_summary(mask, {1, 1, 16, keys_of_mask}, arch));
+  }
   for (const Typical& t : typical_problems(choice)) add_kernels_of(keys, t, arch);
   for (const TypicalCache& t : typical_caches(choice)) {
     add_if_supported(keys, t, arch);
