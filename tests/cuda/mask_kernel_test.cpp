@@ -16,9 +16,9 @@ namespace {
 using check::Random;
 
 std::string run(const cuda::Launch& launch, const cuda::KernelParams& params, uint64_t seed) {
-  return kernel_emulator::run_dense_kernel(launch.kernel.config.data(), launch.kernel.type->config_ints, params.data(),
-                                           launch.ctas(), launch.threads, static_cast<size_t>(launch.shared_bytes),
-                                           seed);
+  return kernel_emulator::run_dense_kernel(launch.kernel.type->name, launch.kernel.config.data(),
+                                           launch.kernel.type->config_ints, params.data(), launch.ctas(),
+                                           launch.threads, static_cast<size_t>(launch.shared_bytes), seed);
 }
 
 std::string summarize(const ConstRows& mask, const MaskShape& shape, const MaskSummary& summary) {
@@ -117,6 +117,84 @@ void expect_forward(const Pattern& pattern, DType dtype, int64_t dim, bool causa
   EXPECT_TRUE(std::equal(counts, counts + 3, counted))
       << counts[0] << " " << counts[1] << " " << counts[2] << ", counted " << counted[0] << " " << counted[1] << " "
       << counted[2];
+}
+
+// Gradients and statistics of all kernels of a backward call.
+void expect_backward(const Pattern& pattern, bool causal, bool several_options, bool deterministic) {
+  SCOPED_TRACE(::testing::Message() << pattern.name << " causal " << causal << " deterministic " << deterministic);
+  constexpr int64_t kQueries = 100, kKeys = 150, kHeads = 2, kDim = 32;
+  Inputs in = dense({.heads_q = kHeads, .heads_k = 1, .len_q = kQueries, .len_k = kKeys, .dim = kDim, .dim_v = kDim});
+  std::vector<uint8_t> mask(kQueries * kKeys);
+  Random random(9);
+  for (int64_t i = 0; i < kQueries; ++i)
+    for (int64_t j = 0; j < kKeys; ++j) mask[static_cast<size_t>(i * kKeys + j)] = pattern.shown(i, j, random);
+  in.attention.causal = causal;
+  in.attention.mask = contiguous(std::as_const(mask).data(), DType::boolean, 1, 1, kQueries, kKeys);
+  Buffer bias(contiguous<void>(nullptr, DType::f32, 1, kHeads, kQueries, kKeys)), dbias(bias.view()),
+      own_dbias(bias.view());
+  fill_normal(bias.view(), 4);
+  if (several_options) in.attention.bias = bias.view();
+  Buffer o(in.dout.view()), lse(contiguous<void>(nullptr, DType::f32, 1, kHeads, kQueries));
+  Buffer dq(in.q.view()), dk(in.k.view()), dv(in.v.view()), own_dq(in.q.view()), own_dk(in.k.view()),
+      own_dv(in.v.view());
+  flash_attention_forward(in.attention, {.o = o.view(), .lse = lse.view()});
+  BackwardTensors tensors{.o = o.view(), .lse = lse.view(), .dout = in.dout.view()};
+  tensors.dq = dq.view(), tensors.dk = dk.view(), tensors.dv = dv.view();
+  if (several_options) tensors.dbias = dbias.view();
+  flash_attention_backward(in.attention, tensors);
+  tensors.dq = own_dq.view(), tensors.dk = own_dk.view(), tensors.dv = own_dv.view();
+  if (several_options) tensors.dbias = own_dbias.view();
+
+  Snapshot copies;
+  BackwardProblem p = describe(detail::to_c(in.attention), detail::to_c(tensors), Memory{0}, copies);
+  const MaskShape shape = mask_shape_of(p);
+  std::vector<unsigned> summary(workspace_bytes(mask_summary_bytes(shape)) / sizeof(unsigned));
+  p.summary = mask_summary_at(shape, summary.data());
+  ASSERT_EQ(summarize(p.mask, shape, p.summary), "");
+  const cuda::BackwardPlan plan =
+      cuda::plan_backward(p, cuda::arch_named("sm_90"),
+                          deterministic ? cuda::Reproducible::yes : cuda::Reproducible::no, cuda::Kernels::portable);
+  std::vector<double> workspace(plan.workspace.size / sizeof(double) + 1, kNan);
+  uint64_t counts[3] = {};
+  cuda::KernelParams params;
+  plan.family->params(p, plan, {1, workspace.data(), counts}, params);
+  for (const cuda::Launch* launch : plan.launches())
+    if (launch->grid_x != 0) ASSERT_EQ(run(*launch, params, 11), "");
+
+  const auto expect_near = [](const char* name, const Buffer& made, const Buffer& expected) {
+    const auto a = made.read(), b = expected.read();
+    for (size_t n = 0; n < a.size(); ++n) ASSERT_NEAR(a[n], b[n], 2e-4) << name << " " << n;
+  };
+  expect_near("dq", own_dq, dq), expect_near("dk", own_dk, dk), expect_near("dv", own_dv, dv);
+  if (several_options) expect_near("dbias", own_dbias, dbias);
+  uint64_t counted[3] = {};
+  for (int64_t i0 = 0; i0 < kQueries; i0 += plan.tile_q)
+    for (int64_t j0 = 0; j0 < kKeys; j0 += plan.tile_k) {
+      bool any = false, all = true, shows_any = false, shows_all = true;
+      for (int64_t i = i0; i < std::min(i0 + plan.tile_q, kQueries); ++i)
+        for (int64_t j = j0; j < std::min(j0 + plan.tile_k, kKeys); ++j) {
+          const bool seen = !causal || j <= i + kKeys - kQueries, shown = mask[static_cast<size_t>(i * kKeys + j)] != 0;
+          any |= seen, all &= seen, shows_any |= shown, shows_all &= shown;
+        }
+      const bool visited = any && shows_any;
+      counted[0] += kHeads * visited, counted[1] += kHeads * (visited && !(all && shows_all));
+      counted[2] += kHeads * !visited;
+    }
+  EXPECT_TRUE(std::equal(counts, counts + 3, counted))
+      << counts[0] << " " << counts[1] << " " << counts[2] << ", counted " << counted[0] << " " << counted[1] << " "
+      << counted[2];
+}
+
+TEST(MaskedBackwardKernels, EqualTheCpuAndCountTheirTiles) {
+  for (const Pattern& pattern : kPatterns) expect_backward(pattern, false, false, false);
+  expect_backward(kPatterns[0], true, false, false);
+}
+// dQ is added in the order of the visible key tiles: a wrong count would never end.
+TEST(MaskedBackwardKernels, AddInOrder) {
+  for (const Pattern& pattern : kPatterns) expect_backward(pattern, true, false, true);
+}
+TEST(MaskedBackwardKernels, WithSeveralOptions) {
+  for (const Pattern& pattern : {kPatterns[0], kPatterns[2]}) expect_backward(pattern, true, true, true);
 }
 
 TEST(MaskedForwardKernel, EqualsTheCpuAndCountsItsTiles) {

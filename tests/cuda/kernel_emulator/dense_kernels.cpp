@@ -4,6 +4,12 @@
 #include "tests/cuda/kernel_emulator/cuda.h"
 #include "portable/forward.h"
 #include "portable/summarize_mask.h"
+#include "portable/backward.h"
+#include "portable/backward_bias.h"
+#include "portable/backward_prepare.h"
+#undef __shared__
+#define __shared__ static  // one CTA runs at a time
+#include "portable/backward_finish.h"
 // clang-format on
 #undef cuflash
 
@@ -25,13 +31,14 @@ namespace {
 using namespace host_dense_kernels;
 
 struct DenseKernel {
+  const char* name;
   int config[16];
   size_t ints;
   void (*run)(const void* params);
 };
 template <class Config>
-constexpr DenseKernel named(const Config& c, void (*run)(const void*)) {
-  DenseKernel kernel{{}, sizeof(Config) / sizeof(int), run};
+constexpr DenseKernel named(const char* name, const Config& c, void (*run)(const void*)) {
+  DenseKernel kernel{name, {}, sizeof(Config) / sizeof(int), run};
   struct Ints {
     int values[sizeof(Config) / sizeof(int)];
   };
@@ -41,12 +48,23 @@ constexpr DenseKernel named(const Config& c, void (*run)(const void*)) {
 }
 template <ForwardConfig C>
 constexpr DenseKernel forward_kernel() {
-  return named(C, [](const void* p) { forward<C>(*static_cast<const ForwardParams*>(p)); });
+  return named("forward", C, [](const void* p) { forward<C>(*static_cast<const ForwardParams*>(p)); });
 }
 template <MaskSummaryConfig C>
 constexpr DenseKernel mask_kernel() {
-  return named(C, [](const void* p) { summarize_mask<C>(*static_cast<const MaskSummaryParams*>(p)); });
+  return named("summarize_mask", C,
+               [](const void* p) { summarize_mask<C>(*static_cast<const MaskSummaryParams*>(p)); });
 }
+#define CUFLASH_BACKWARD_KERNEL(kernel)                                                                 \
+  template <BackwardConfig C>                                                                           \
+  constexpr DenseKernel kernel##_kernel() {                                                             \
+    return named(#kernel, C, [](const void* p) { kernel<C>(*static_cast<const BackwardParams*>(p)); }); \
+  }
+CUFLASH_BACKWARD_KERNEL(backward)
+CUFLASH_BACKWARD_KERNEL(backward_bias)
+CUFLASH_BACKWARD_KERNEL(backward_prepare)
+CUFLASH_BACKWARD_KERNEL(backward_finish)
+#undef CUFLASH_BACKWARD_KERNEL
 constexpr Element bf16 = Element::bf16, f32 = Element::f32;
 // As plans for sm_90 choose them; the last int of a ForwardConfig are its options.
 constexpr DenseKernel kKernels[] = {
@@ -55,14 +73,22 @@ constexpr DenseKernel kKernels[] = {
     forward_kernel<ForwardConfig{f32, 32, 32, 64, 64, 4, 1, 2, 2, kCopyWhole, kMaskTensor}>(),
     forward_kernel<ForwardConfig{f32, 32, 32, 64, 64, 4, 1, 2, 2, kCopyWhole, kAllOptions}>(),
     forward_kernel<ForwardConfig{bf16, 128, 128, 64, 64, 4, 1, 1, 2, kCopyWhole, kMaskTensor}>(),
+    backward_prepare_kernel<BackwardConfig{f32, 32, 32, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
+    backward_finish_kernel<BackwardConfig{f32, 32, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
+    backward_kernel<BackwardConfig{f32, 32, 32, 32, 64, 4, 1, 2, 2, kCopyWhole, kMaskTensor, 0, 0}>(),
+    backward_kernel<BackwardConfig{f32, 32, 32, 32, 64, 4, 1, 2, 2, kCopyWhole, kMaskTensor, 1, 0}>(),
+    backward_kernel<BackwardConfig{f32, 32, 32, 32, 64, 4, 1, 2, 2, kCopyWhole, kAllOptions, 1, 0}>(),
+    backward_bias_kernel<BackwardConfig{f32, 32, 32, 32, 64, 4, 1, 1, 2, kCopyWhole, kAllOptions, 0, 0}>(),
 };
 
 }  // namespace
 
-std::string run_dense_kernel(const int* config, size_t ints, const void* params, int64_t ctas, int threads,
-                             size_t shared_bytes, uint64_t seed) {
+std::string run_dense_kernel(const char* name, const int* config, size_t ints, const void* params, int64_t ctas,
+                             int threads, size_t shared_bytes, uint64_t seed) {
   for (const DenseKernel& kernel : kKernels) {
-    if (kernel.ints != ints || std::memcmp(kernel.config, config, ints * sizeof(int)) != 0) continue;
+    if (std::strcmp(kernel.name, name) != 0 || kernel.ints != ints ||
+        std::memcmp(kernel.config, config, ints * sizeof(int)) != 0)
+      continue;
     for (int64_t n = 0; n < ctas; ++n) {
       std::memset(memory, 0xff, sizeof memory);  // NaN, which must stay beyond the size of the launch
       gridDim = {static_cast<unsigned>(ctas), 1, 1};
@@ -74,7 +100,7 @@ std::string run_dense_kernel(const int* config, size_t ints, const void* params,
     return "";
   }
   std::ostringstream text;
-  text << "this program does not contain the kernel";
+  text << "this program does not contain the kernel " << name;
   for (size_t n = 0; n < ints; ++n) text << (n ? "," : " ") << config[n];
   return text.str();
 }
