@@ -36,9 +36,10 @@ struct MaskedQueries {
       walk = Walk(coord.visited.begin, walked(member));
       tile = walk.next(walked(member));
     }
-    if (tile.number < 0) return {coord.group, 0, 0};
+    const int stage = C.stages == 2 ? now.stage ^ 1 : 0;  // also of the last one, which is filled with zeros
+    if (tile.number < 0) return {coord.group, 0, stage};
     is_full = tile.is_full && tile.number >= coord.visited.full_begin && tile.number < coord.visited.full_end;
-    return {member, tile.number, C.stages == 2 ? now.stage ^ 1 : 0};
+    return {member, tile.number, stage};
   }
 
   // Adds the tiles of all heads to the statistics, which count every existing pair. Called by the first warp.
