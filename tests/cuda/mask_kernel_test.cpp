@@ -159,7 +159,9 @@ void expect_backward(const Pattern& pattern, bool causal, bool several_options, 
   cuda::KernelParams params;
   plan.family->params(p, plan, {1, workspace.data(), counts}, params);
   for (const cuda::Launch* launch : plan.launches())
-    if (launch->grid_x != 0) ASSERT_EQ(run(*launch, params, 11), "");
+    if (launch->grid_x != 0) {
+      ASSERT_EQ(run(*launch, params, 11), "");
+    }
 
   const auto expect_near = [](const char* name, const Buffer& made, const Buffer& expected) {
     const auto a = made.read(), b = expected.read();
