@@ -123,7 +123,8 @@ std::string planned(const ForwardProblem& p, const Execution& e, const cuda::Arc
   const cuda::ForwardPlan plan = plan_forward(p, arch);
   cuda::forward_params(p, nullptr);
   if (plan.launch.persistent) cuda::tile_order(p, plan.tile_q, 132);
-  return join("workspace  ", cuda::bytes_with_summary(p, plan, e.tile_stats ? 64 : 0), " bytes");
+  return join("workspace  ", cuda::bytes_with_summary(p, plan, plan.workspace.size + (e.tile_stats ? 64 : 0)),
+              " bytes");
 }
 std::string planned(const BackwardProblem& p, const Execution& e, const cuda::Arch& arch) {
   const cuda::BackwardPlan plan = plan_backward(p, arch, cuda::reproducible(e));
