@@ -104,6 +104,12 @@ struct MergeConfig {
   int lanes;  // lanes per row
 };
 
+// Makes the summary of a mask tensor. The element is not used.
+struct MaskSummaryConfig {
+  Element element;
+  int vectors;  // 1: rows of the mask start on 16 bytes
+};
+
 // A CTA keeps tile_k keys and visits query tiles.
 struct BackwardConfig {
   Element element;
@@ -154,7 +160,7 @@ constexpr int shared_bytes(const ForwardConfig& c) {
   const int output = tile_bytes(c.element, c.tile_q, c.dim_v);  // the epilogue reuses all of it
   const int inputs = tile_bytes(c.element, c.tile_q, c.dim_qk) +
                      c.stages * (tile_bytes(c.element, c.tile_k, c.dim_qk) + tile_bytes(c.element, c.tile_k, c.dim_v)) +
-                     (c.options & kMaskTensor ? c.tile_k : 0);  // one flag per key: some query sees it
+                     (c.options & kMaskTensor ? (c.tile_k + 31) / 32 * 4 : 0);  // one bit per key: some query sees it
   return output > inputs ? output : inputs;
 }
 
@@ -233,6 +239,7 @@ constexpr int num_threads(const KvConfig& c) {
   return c.copy == kCopyTma ? active_threads(c) : consumer_threads(c);
 }
 constexpr int num_threads(const MergeConfig&) { return 128; }
+constexpr int num_threads(const MaskSummaryConfig&) { return 128; }
 constexpr int kTileListThreads = 1024;
 constexpr int kTileListBytes = (4 * kTileListThreads + kTileListThreads / 32) * 4;  // of shared memory
 constexpr int keys_bytes(const KvConfig& c, int columns) {

@@ -1,6 +1,7 @@
 // Kernel parameters: plain structs shared by host and device. Strides are in elements, offsets are 64-bit.
 #pragma once
 
+#include "attn/mask_summary.h"
 #include "config.h"
 #include "tile_order.h"
 
@@ -47,6 +48,7 @@ struct AttentionParams {
   uint64 dropout_seed, dropout_offset;
   unsigned dropout_threshold;  // of philox.h; 0: nothing is dropped
   uint64* tile_counts;         // null, or {visited, masked, skipped}
+  MaskSummary summary;         // of `mask`; its blocks are null where kernels read the tensor itself
 };
 
 struct ForwardParams {

@@ -148,6 +148,9 @@ void draw_options(Case& c, Choices& choose) {
   c.dbias_repeats = choose.chance(2);
   if (choose.chance(4)) c.mask = draw_score_layout(c, choose);
   c.mask_eighths = choose.one_of<uint32_t>({7, 4, 1, 8, 0});
+  c.mask_pattern =
+      choose.one_of<MaskPattern>({MaskPattern::pairs, MaskPattern::pairs, MaskPattern::blocks, MaskPattern::documents});
+  c.mask_summary = choose.one_of<Case::Summary>({Case::Summary::none, Case::Summary::beside, Case::Summary::alone});
   c.sink = choose.chance(4);
   if (choose.chance(5)) {
     c.dropout_p = choose.one_of<double>({0.5, 0.1, 0.9, 7e-6});  // the last drops nothing, but scales

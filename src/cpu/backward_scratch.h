@@ -12,6 +12,7 @@ enum class GradientAt { softmax_input, dot_product };
 template <class T, class E>
 struct BackwardScratch {
   Panel<T, E> panel;
+  TileMask mask;  // of the query tile and the key tile
   TileShape shape;
   int64_t key_rows;       // shape.k rounded up to whole left panels
   int64_t dim_qk, dim_v;  // rounded up to whole steps

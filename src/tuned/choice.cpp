@@ -92,7 +92,7 @@ std::atomic<const Choice*> forced = nullptr;
 
 std::optional<Kind> kind_of(Direction direction, const Problem& p, Heads heads) {
   const bool decode = direction == Direction::decode;
-  const bool options = p.softcap > 0 || p.slopes || p.bias || p.mask || p.sink || p.dropout.p > 0 || !(p.scale > 0);
+  const bool options = p.softcap > 0 || p.slopes || p.bias || p.has_mask() || p.sink || p.dropout.p > 0 || !(p.scale > 0);
   const bool uneven = p.packed() || p.used_q || (!decode && (p.used_k || p.cache));
   if (options || uneven) return std::nullopt;
   Kind kind{direction, p.dtype};

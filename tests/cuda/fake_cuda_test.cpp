@@ -101,6 +101,7 @@ ForwardParams forward_of_cache(const Sm90KvParams& p) {
 TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
   gpus.on_launch = [](const FakeLaunch& launch) {
     if (launch.params_size == sizeof(ForwardParams)) return emulate(*static_cast<const ForwardParams*>(launch.params));
+    if (runs(launch, "summarize_mask<")) return emulate(*static_cast<const MaskSummaryParams*>(launch.params));
     if (runs(launch, "sm90_forward<")) {
       const auto& params = *static_cast<const Sm90ForwardParams*>(launch.params);
       expect_maps(params);

@@ -40,6 +40,7 @@ const char* why_not(const BackwardProblem& p) {
   if (p.softcap > 0 && tanh_argument(p) == 0) return "softcap and scale are more than 30 orders of magnitude apart";
   if (p.bias && (p.bias.dtype != p.dtype || !has_tensor_map(p.bias, score_extent(p, p.bias))))
     return "bias has another type than q, or its rows do not start on 16-byte boundaries or are 2^40 bytes apart";
+  if (p.summary.blocks && !p.mask) return "the mask is given by its summary alone";
   if (p.mask && !has_tensor_map(p.mask, score_extent(p, p.mask)))
     return "rows of the mask do not start on 16-byte boundaries, or are 2^40 bytes apart";
   if ((p.bias || p.mask) && std::max(p.dim_qk, p.dim_v) > kLargestWithTiles)

@@ -153,6 +153,7 @@ Checked query_tiles(const Problem& p, int tile_q, int64_t packed = 1) {
 const char* why_not(const ForwardProblem& p) {
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products take f16 and bf16 only";
   if (p.batch == 0 || p.len_q == 0 || p.len_k == 0) return "there is nothing to multiply";
+  if (p.summary.blocks && !p.mask) return "the mask is given by its summary alone";
   if (!has_vector_rows(p.q) || !has_vector_rows(p.k) || !has_vector_rows(p.v))
     return "rows of q, k or v do not start on 16-byte boundaries";
   if (!has_tensor_map(p.q, query_extent(p)) || !has_tensor_map(p.k, key_extent(p)) ||

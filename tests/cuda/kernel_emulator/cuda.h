@@ -29,6 +29,12 @@ inline CtaNumbers blockIdx, gridDim;
 struct uint4 {
   unsigned x, y, z, w;
 };
+struct float2 {
+  float x, y;
+};
+struct double2 {
+  double x, y;
+};
 struct float4 {
   float x, y, z, w;
 };
@@ -53,7 +59,7 @@ inline unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
 
 [[noreturn]] inline void __trap() { throw std::runtime_error("a kernel has trapped"); }
 inline void __syncthreads() { kernel_emulator::sync_threads(); }
-int __syncthreads_or(int value);  // no emulated kernel calls it
+inline int __syncthreads_or(int value) { return kernel_emulator::sync_threads_any(value != 0); }
 
 template <class T>
 T of_lane(const unsigned char* all, int lane) {
@@ -98,6 +104,11 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
   return result;
 }
 inline unsigned __popc(unsigned x) { return static_cast<unsigned>(__builtin_popcount(x)); }
+inline unsigned atomicOr(unsigned* to, unsigned value) {
+  const unsigned before = *to;
+  *to |= value;
+  return before;
+}
 template <class T>
 T atomicAdd(T* to, T value) {
   const T before = *to;

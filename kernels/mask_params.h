@@ -1,0 +1,15 @@
+// Parameters of the kernel that summarizes a mask tensor.
+#pragma once
+
+#include "params.h"
+
+namespace cuflash {
+
+struct MaskSummaryParams {
+  RowsView mask;
+  MaskSummary summary;
+  int heads, keys;
+  int64 units;  // rows of blocks times spans, of all heads
+};
+
+}  // namespace cuflash
