@@ -48,7 +48,6 @@ enum ForwardSchedule : int {
   kStoreBySmem = 4,  // O is stored with TMA from shared memory, overlapping with the next query tile
   kPrefetchQ = 8,    // Q of the next query tile is loaded while the current one is in use
   kTmaBias = 16,     // TMA loads tiles of the bias, which has the type of Q; otherwise consumers load elements
-  kTmaMask = 32,     // TMA loads tiles of the mask tensor; likewise
   kFixedMax = 64,    // softcap bounds the scores, so that the softmax needs no maximum; bf16
 };
 
@@ -184,17 +183,19 @@ constexpr int producer_registers(const Sm90ForwardConfig& c) {
 constexpr int kPanelColumns = 64, kPanelRowBytes = 128;
 constexpr int num_panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 constexpr int swizzled_bytes(int rows, int columns) { return rows * kPanelRowBytes * num_panels(columns); }
+// A box of a mask's summary: bits of 64 queries, of one query if all share it, and of 128 keys.
+constexpr int kMaskBoxBytes = 16, kMaskBitsBytes = kWarpgroupRows * kMaskBoxBytes;
+constexpr int kMaskListThreads = 128, kMaskListHeader = 8, kMaskListGroups = 3;  // sm90/mask_tiles.h
+constexpr bool reads_mask(const Sm90ForwardConfig& c) { return (c.options & kMaskTensor) != 0; }
 constexpr int query_stages(const Sm90ForwardConfig& c) { return (c.schedule & kPrefetchQ) != 0 ? 2 : 1; }
-// Tiles of bias and mask tensor: one per consumer warpgroup and stage, in 64-column panels and in rows of 64 or 128
-// bytes.
-constexpr bool has_term_tiles(const Sm90ForwardConfig& c) { return (c.schedule & (kTmaBias | kTmaMask)) != 0; }
+// Tiles of the bias: one per consumer warpgroup and stage, in 64-column panels.
+constexpr bool has_term_tiles(const Sm90ForwardConfig& c) { return (c.schedule & kTmaBias) != 0; }
 constexpr int bias_tile_bytes(const Sm90ForwardConfig& c) {
   return (c.schedule & kTmaBias) != 0 ? swizzled_bytes(kWarpgroupRows, c.tile_k) : 0;
 }
-constexpr int mask_row_bytes(int tile_k) { return tile_k <= 64 ? 64 : 128; }
-constexpr int mask_tile_bytes(const Sm90ForwardConfig& c) {
-  return (c.schedule & kTmaMask) != 0 ? kWarpgroupRows * mask_row_bytes(c.tile_k) : 0;
-}
+// Bits of the mask tensor per consumer warpgroup and stage of K, and the listed tile of every such stage.
+constexpr int mask_tile_bytes(const Sm90ForwardConfig& c) { return reads_mask(c) ? kMaskBitsBytes : 0; }
+constexpr int listed_tile_bytes(const Sm90ForwardConfig& c) { return reads_mask(c) ? (c.stages + 1) / 2 * 8 : 0; }
 constexpr int term_tiles_bytes(const Sm90ForwardConfig& c) {
   return c.stages * c.warpgroups * (bias_tile_bytes(c) + mask_tile_bytes(c));
 }
@@ -217,7 +218,8 @@ constexpr int ticket_bytes(const Sm90ForwardConfig& c) { return lists_tiles(c) ?
 constexpr int shared_bytes(const Sm90ForwardConfig& c) {
   return query_stages(c) * swizzled_bytes(tile_q_of(c), c.dim_qk) + staged_bytes(c) +
          c.stages * (swizzled_bytes(c.tile_k, c.dim_qk) + swizzled_bytes(c.tile_k, c.dim_v)) + term_tiles_bytes(c) +
-         num_tile_infos(c) * c.warpgroups * kTileInfoBytes + num_barriers(c) * 8 + ticket_bytes(c);
+         num_tile_infos(c) * c.warpgroups * kTileInfoBytes + num_barriers(c) * 8 + ticket_bytes(c) +
+         listed_tile_bytes(c);
 }
 
 constexpr int sum_size(Element e) { return e == Element::f64 ? 8 : 4; }  // of accumulators and softmax state
@@ -356,6 +358,7 @@ constexpr int shared_bytes(const Sm90BackwardConfig& c) {
 constexpr BackwardConfig shared_config(const Sm90DqConfig& c) {
   return {c.element, c.dim_qk, c.dim_v, kWarpgroupRows, c.tile_k, 0, 0, 0, 0, kCopyVectors, c.options, 0, 0};
 }
+constexpr bool reads_mask(const Sm90DqConfig& c) { return (c.options & kMaskTensor) != 0; }
 constexpr bool splits_keys(const Sm90DqConfig&) { return false; }
 constexpr bool packs_heads(const Sm90DqConfig&) { return false; }
 constexpr int tile_q_of(const Sm90DqConfig& c) { return kWarpgroupRows * c.warpgroups; }

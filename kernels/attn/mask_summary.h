@@ -1,11 +1,11 @@
 // The summary of a mask tensor: one bit for each pair of a query and a key, and for every block of 16 queries x 16 keys
-// whether the mask shows none, some or all of its pairs. It is made once and read instead of the tensor. Host and
-// device share this layout.
+// whether the mask shows none, some or all of its pairs, and whether each key is shown to some query. It is made once and
+// read instead of the tensor. Host and device share this layout.
 //
-// A row of blocks is 16 queries. Its keys are counted in spans of 512, for each of which it has a word of `any` and a
-// word of `all`, one bit per block of 16 keys. A row of bits has 16 words for each span. Pairs beyond the tensor are
-// hidden in the bits, and limit neither `any` nor `all`. Where the mask repeats along the batch, the heads or the
-// queries, the summary has extent 1.
+// A row of blocks is 16 queries. Its keys are counted in spans of 512, for each of which it has a word of `any`, a word
+// of `all` and a word of `covers`, one bit per block of 16 keys. A row of bits has 16 words for each span. Pairs beyond
+// the tensor are hidden in the bits, and limit none of the three. Where the mask repeats along the batch, the heads or
+// the queries, the summary has extent 1.
 #pragma once
 
 #include "shared_function.h"
@@ -15,11 +15,12 @@ namespace cuflash {
 constexpr int kMaskBlock = 16;                                 // queries and keys of a block
 constexpr int kMaskSpan = 32 * kMaskBlock;                     // keys of a word of blocks
 constexpr int kMaskSpanWords = kMaskSpan / 32;                 // words of bits of a span
+constexpr int kMaskPlanes = 3;                                 // any, all, covers
 enum class MaskVerdict : int { none = 0, some = 1, all = 2 };  // which pairs of a tile the mask shows
 
 // The summary of every (batch, head), in device or host memory.
 struct MaskSummary {
-  unsigned* blocks;           // [head][row of blocks][any, all][span]; null: there is no summary
+  unsigned* blocks;           // [head][row of blocks][plane][span]; null: there is no summary
   unsigned* bits;             // [head][row][span][kMaskSpanWords]: bit j % 32 of word j / 32 is key j
   int batch_step, head_step;  // the summary of (b, h) is number b * batch_step + h * head_step
   int rows;                   // 1: all queries share a row
@@ -37,8 +38,8 @@ struct MaskOfHead {
 
 CUFLASH_SHARED_FUNCTION MaskOfHead mask_of_head(const MaskSummary& m, int b, int h) {
   const long long head = static_cast<long long>(b) * m.batch_step + static_cast<long long>(h) * m.head_step;
-  return {m.blocks + head * mask_block_rows(m) * 2 * m.spans, m.bits + head * m.rows * m.spans * kMaskSpanWords, m.rows,
-          m.spans};
+  return {m.blocks + head * mask_block_rows(m) * kMaskPlanes * m.spans,
+          m.bits + head * m.rows * m.spans * kMaskSpanWords, m.rows, m.spans};
 }
 
 // The words of query i. Rows beyond the tensor read its last row: callers hide them by length.
@@ -64,7 +65,7 @@ CUFLASH_SHARED_FUNCTION MaskVerdict mask_verdict(const MaskOfHead& m, int q_firs
     const int first = begin > span * 32 ? begin - span * 32 : 0, last = end < span * 32 + 32 ? end - span * 32 : 32;
     const unsigned range = mask_block_range(first, last);
     for (int row = row_begin; row < row_end; ++row) {
-      const unsigned* words = m.blocks + static_cast<long long>(row) * 2 * m.spans + span;
+      const unsigned* words = m.blocks + static_cast<long long>(row) * kMaskPlanes * m.spans + span;
       any |= words[0] & range;
       hidden |= ~words[m.spans] & range;
     }

@@ -84,12 +84,15 @@ struct MaskSpan {
       }
     }
     const int keys = p.keys - first_key;  // of the lane; those beyond the end hide no pair
-    if (keys < kMaskBlock) all |= 0xffffu << max(0, keys);
+    unsigned covers = any;
+    if (keys < kMaskBlock) all |= 0xffffu << max(0, keys), covers |= 0xffffu << max(0, keys);
     const unsigned any_blocks = __ballot_sync(0xffffffffu, any != 0);
     const unsigned all_blocks = __ballot_sync(0xffffffffu, (all & 0xffffu) == 0xffffu);
+    const unsigned covered_blocks = __ballot_sync(0xffffffffu, (covers & 0xffffu) == 0xffffu);
     if (lane_id() != 0) return;
-    unsigned* blocks = p.summary.blocks + (head * mask_block_rows(p.summary) + block_row) * 2 * p.summary.spans + span;
-    blocks[0] = any_blocks, blocks[p.summary.spans] = all_blocks;
+    unsigned* blocks =
+        p.summary.blocks + (head * mask_block_rows(p.summary) + block_row) * kMaskPlanes * p.summary.spans + span;
+    blocks[0] = any_blocks, blocks[p.summary.spans] = all_blocks, blocks[2 * p.summary.spans] = covered_blocks;
   }
 };
 

@@ -5,7 +5,7 @@
 
 #include "ptx/grid.h"
 #include "sm90/pipeline.h"
-#include "sm90/tile_scheduler.h"
+#include "sm90/visited_work.h"
 
 namespace cuflash {
 
@@ -73,6 +73,11 @@ struct ForwardTilesOf<C, kWholeWarp, true> {
 template <Sm90ForwardConfig C, bool kWholeWarp = false>
 using ForwardTiles = typename ForwardTilesOf<C, kWholeWarp>::Type;
 
+template <Sm90ForwardConfig C>
+__device__ __forceinline__ VisitedWork<C> forward_work(const Sm90ForwardParams& p, const TileCoord& tile) {
+  return VisitedWork<C>(p.forward.attention, p.mask_lists, tile, p.splits.splits);
+}
+
 // Called by one thread: passes tickets on, the last of which says that there are no more. on_tile(work) may wait for the
 // consumers: the ticket after that tile is under way by then.
 template <Sm90ForwardConfig C, class OnTile>
@@ -91,7 +96,7 @@ __device__ __forceinline__ void draw_tickets(const Sm90ForwardParams& p, const P
 #pragma unroll 1
   for (unsigned ticket = draw(); ticket < tickets.total;) {
     const unsigned next = draw();
-    on_tile(WorkTile<C>(p.forward.attention, tickets.tile(p, ticket), p.splits.splits));
+    on_tile(forward_work<C>(p, tickets.tile(p, ticket)));
     ticket = next;
   }
 }

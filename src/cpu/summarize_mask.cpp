@@ -23,7 +23,7 @@ uint32_t bits_at(const uint8_t* bytes, int64_t count) {
 
 // The bits of a span of keys, for the rows of a block.
 struct SpanOfBlock {
-  uint32_t any[kMaskSpanWords] = {}, all[kMaskSpanWords];
+  uint32_t any[kMaskSpanWords] = {}, all[kMaskSpanWords], covers[kMaskSpanWords];
 
   SpanOfBlock() { std::fill(std::begin(all), std::end(all), ~0u); }
   void add(const uint32_t* row) {
@@ -33,7 +33,8 @@ struct SpanOfBlock {
   void end_at(int64_t keys) {
     for (int64_t w = 0; w < kMaskSpanWords; ++w) {
       const int64_t here = std::clamp<int64_t>(keys - 32 * w, 0, 32);
-      if (here < 32) all[w] |= ~0u << here;
+      covers[w] = any[w];
+      if (here < 32) all[w] |= ~0u << here, covers[w] |= ~0u << here;
     }
   }
   static uint32_t blocks(const uint32_t* words, bool (*test)(uint32_t half)) {
@@ -72,7 +73,7 @@ void summarize_mask(const ConstRows& mask, const MaskShape& shape, const MaskSum
     const int64_t b = head / shape.heads, h = head % shape.heads;
     const int64_t row_words = int64_t{summary.spans} * kMaskSpanWords;
     const int64_t first = block * kMaskBlock, end = std::min(first + kMaskBlock, shape.rows);
-    unsigned* words = summary.blocks + task * 2 * summary.spans;
+    unsigned* words = summary.blocks + task * kMaskPlanes * summary.spans;
     for (int64_t span = 0; span < summary.spans; ++span) {
       SpanOfBlock seen;
       const int64_t key = span * kMaskSpan;
@@ -84,7 +85,9 @@ void summarize_mask(const ConstRows& mask, const MaskShape& shape, const MaskSum
       }
       seen.end_at(shape.keys - key);
       words[span] = SpanOfBlock::blocks(seen.any, [](uint32_t half) { return half != 0; });
-      words[summary.spans + span] = SpanOfBlock::blocks(seen.all, [](uint32_t half) { return half == 0xffff; });
+      constexpr auto kWhole = [](uint32_t half) { return half == 0xffff; };
+      words[summary.spans + span] = SpanOfBlock::blocks(seen.all, kWhole);
+      words[2 * summary.spans + span] = SpanOfBlock::blocks(seen.covers, kWhole);
     }
   });
 }

@@ -7,6 +7,7 @@
 
 #include "cuda/driver/tensor_map.h"
 #include "cuda/families/forward_by_kv.h"
+#include "cuda/families/mask_lists.h"
 #include "cuda/families/params_forward.h"
 #include "cuda/families/registry.h"
 #include "cuda/plan/key_splits.h"
@@ -40,7 +41,15 @@ constexpr KernelType kCombineKernel{.name = "combine_splits",
                                     .bounds = "num_threads(C)",
                                     .config_ints = kInts<MergeConfig>,
                                     .takes_tensor_maps = true};
-constexpr const KernelType* kKernels[] = {&kKernel, &kListKernel, &kCombineKernel};
+// Warps list the key tiles that a mask tensor shows to each query tile.
+constexpr KernelType kMaskListKernel{.name = "sm90_mask_list",
+                                     .header = "sm90/mask_list.h",
+                                     .config = "Sm90ForwardConfig",
+                                     .params = "Sm90ForwardParams",
+                                     .bounds = "kMaskListThreads",
+                                     .config_ints = kInts<Sm90ForwardConfig>,
+                                     .takes_tensor_maps = true};
+constexpr const KernelType* kKernels[] = {&kKernel, &kListKernel, &kCombineKernel, &kMaskListKernel};
 
 // Whether the last keys are hidden from the first queries.
 enum Shape { full = 1, causal = 2, either = full | causal };
@@ -50,8 +59,8 @@ enum class Needs {
   fixed_max,   // softcap alone, in a softmax without a row maximum: less than a call without options
   arithmetic,  // softcap, ALiBi, a scale of its own: a few registers, as a call without options
   dropout,     // more registers
-  one_tile,    // bias or mask tensor in shared memory, or softcap, ALiBi and dropout together
-  everything,  // both, dropout beside one, or loads of their elements by consumers
+  one_tile,    // a bias in shared memory or a mask tensor, or softcap, ALiBi and dropout together
+  everything,  // both, dropout beside one, or loads of a bias by consumers
 };
 
 struct Tiles {
@@ -101,12 +110,10 @@ constexpr Tiles kTiles[] = {
 // Panels are 64 columns wide.
 int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPanelColumns)); }
 
-// Whether TMA can load bias and mask tensor, those that are given. A bias of another type than q, and rows that do not
-// start on 16 bytes, are loaded element by element; the other one then is, too.
+// Whether TMA can load the bias. One of another type than q, and rows that do not start on 16 bytes, are loaded element
+// by element.
 int term_tiles(const ForwardProblem& p) {
-  if (p.bias && (p.bias.dtype != p.dtype || !has_tensor_map(p.bias, score_extent(p, p.bias)))) return 0;
-  if (p.mask && !has_tensor_map(p.mask, score_extent(p, p.mask))) return 0;
-  return (p.bias ? kTmaBias : 0) | (p.mask ? kTmaMask : 0);
+  return p.bias && p.bias.dtype == p.dtype && has_tensor_map(p.bias, score_extent(p, p.bias)) ? kTmaBias : 0;
 }
 
 // Softcap bounds scores to [-softcap, softcap], in powers of two [-c, c]. With a row maximum of c - spare_exponent, no
@@ -122,7 +129,7 @@ float fixed_max_of(const Problem& p) { return static_cast<float>(1 - spare_expon
 Needs needs_of(const Sm90ForwardConfig& c) {
   if (c.schedule & kFixedMax) return fixed_max;
   const int terms = c.options & (kBias | kMaskTensor);
-  const bool drops = (c.options & kDropout) != 0, has_tiles = (c.schedule & (kTmaBias | kTmaMask)) != 0;
+  const bool drops = (c.options & kDropout) != 0, has_tiles = terms == kMaskTensor || (c.schedule & kTmaBias) != 0;
   if (terms == 0 && drops && (c.options & kSoftcap) && (c.options & kAlibi)) return one_tile;  // as few registers
   if (terms == 0) return drops ? dropout : arithmetic;
   return has_tiles && !drops && terms != (kBias | kMaskTensor) ? one_tile : everything;
@@ -153,7 +160,6 @@ Checked query_tiles(const Problem& p, int tile_q, int64_t packed = 1) {
 const char* why_not(const ForwardProblem& p) {
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products take f16 and bf16 only";
   if (p.batch == 0 || p.len_q == 0 || p.len_k == 0) return "there is nothing to multiply";
-  if (p.summary.blocks && !p.mask) return "the mask is given by its summary alone";
   if (!has_vector_rows(p.q) || !has_vector_rows(p.k) || !has_vector_rows(p.v))
     return "rows of q, k or v do not start on 16-byte boundaries";
   if (!has_tensor_map(p.q, query_extent(p)) || !has_tensor_map(p.k, key_extent(p)) ||
@@ -168,14 +174,18 @@ const char* why_not(const ForwardProblem& p) {
 // What belongs to an option is wrong without it.
 int allowed_schedule(const Sm90ForwardConfig& c) {
   return kPingPong | kPinWait | kStoreBySmem | kPrefetchQ | (c.options & kBias ? kTmaBias : 0) |
-         (c.options & kMaskTensor ? kTmaMask : 0) |
          (c.options == kSoftcap && c.element == Element::bf16 ? kFixedMax : 0);
+}
+
+// A box of the mask's bits has 128 keys from a multiple of 32 on.
+bool has_mask_boxes(const Sm90ForwardConfig& c) {
+  return c.warpgroups <= kMaskListGroups && c.tile_k <= (c.tile_k % 32 == 0 ? 128 : 112);
 }
 
 // The scores of a tile, the weights that they become, half as large, and the output.
 Limits config_limits(const Sm90ForwardConfig& c, const Arch& arch) {
   if (c.warpgroups < 2 || c.warpgroups > 4 || c.tile_k < 16 || c.tile_k > 256 || c.stages < 2 || c.stages > 8 ||
-      c.schedule < 0 || (c.schedule & ~allowed_schedule(c)) != 0 || ((c.schedule & kTmaMask) != 0 && c.tile_k > 128))
+      c.schedule < 0 || (c.schedule & ~allowed_schedule(c)) != 0 || (reads_mask(c) && !has_mask_boxes(c)))
     return kNoShape;
   const int registers = (2 * c.dim_v + 3 * c.tile_k) / 4 + kOtherRegisters;
   return limits_with(arch.wgmma && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, consumer_registers(c));
@@ -237,6 +247,21 @@ void plan_list(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c,
   ForwardWorkspace& w = plan.workspace;
   w.list = kUnit;
   w.size = workspace_bytes(listed_tiles(p, plan.tile_q) * int64_t{sizeof(ListedTile)} + kUnit);
+}
+
+MaskListExtent mask_list_extent(const ForwardProblem& p, const Sm90ForwardConfig& c) {
+  return {p.heads_q, (p.len_q + tile_q_of(c) - 1) / tile_q_of(c), (p.len_k + c.tile_k - 1) / c.tile_k};
+}
+// Behind the other parts of the workspace.
+void plan_mask(ForwardPlan& plan, const ForwardProblem& p, const Sm90ForwardConfig& c, const Arch& arch) {
+  Sm90ForwardConfig list{};
+  list.element = Element::bf16, list.warpgroups = c.warpgroups, list.tile_k = c.tile_k;  // all that it depends on
+  const MaskListExtent extent = mask_list_extent(p, c);
+  plan.mask_lists = plan_mask_lists(key_of(kMaskListKernel, arch, list), p, extent);
+  ForwardWorkspace& w = plan.workspace;
+  w.mask_lists = (w.size + kUnit - 1) / kUnit * kUnit;
+  w.size =
+      workspace_bytes(Checked(static_cast<int64_t>(w.mask_lists)) + static_cast<int64_t>(mask_list_bytes(p, extent)));
 }
 
 // Tiles for few query tiles, beside those of the table: for head sizes above `beyond` up to largest_dim. Without splits
@@ -323,6 +348,7 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   }
   plan.tile_q = tile_q_of(c), plan.tile_k = c.tile_k;
   if (target.has_workspace) plan_work(plan, p, c, target);
+  if (reads_mask(c)) plan_mask(plan, p, c, target.arch);
   plan.launch = launch_of(key_of(kKernel, target.arch, c), query_tiles(p, plan.tile_q, plan.packed_heads) * plan.splits,
                           num_threads(c), shared_bytes(c));
   plan.launch.persistent = true, plan.launch.programmatic = lists_tiles(c);
@@ -384,10 +410,6 @@ Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, co
   const auto c = plan.launch.kernel.as<Sm90ForwardConfig>();
   const ConstRows o{p.o.data, p.o.dtype, p.o.batch_stride, p.o.head_stride, p.o.row_stride};
   const bool store_tma = (c.schedule & kStoreBySmem) != 0 && o.dtype == p.dtype && has_tensor_map(o, output_extent(p));
-  const auto term_map = [&](int flag, const ConstRows& rows, int columns) {
-    if ((c.schedule & flag) == 0) return TensorMap{};
-    return tensor_map(rows, score_extent(p, rows), rows.row_stride == 0 ? 1 : kWarpgroupRows, columns);
-  };
   const int packed = static_cast<int>(plan.packed_heads);
   return {packed > 1 ? tensor_map(p.q, query_extent(p), 1, kPanelColumns, packed)
                      : tensor_map(p.q, query_extent(p), kWarpgroupRows),
@@ -399,10 +421,15 @@ Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, co
           tile_order(p, plan.tile_q, grid_of(plan.launch, context.num_sms), plan.splits, plan.packed_heads),
           static_cast<float>((p.softcap > 0 ? p.softcap : p.scale) * kLog2e),
           p.softcap > 0 ? fixed_max_of(p) : 0,
-          term_map(kTmaBias, p.bias, kPanelColumns),
-          term_map(kTmaMask, p.mask, mask_row_bytes(plan.tile_k)),
+          (c.schedule & kTmaBias) != 0
+              ? tensor_map(p.bias, score_extent(p, p.bias), p.bias.row_stride == 0 ? 1 : kWarpgroupRows)
+              : TensorMap{},
           splits_of(p, plan, c, context.workspace),
-          list_of(p, plan, context.workspace)};
+          list_of(p, plan, context.workspace),
+          reads_mask(c) ? mask_bits_map(p) : TensorMap{},
+          reads_mask(c) ? mask_lists(p, mask_list_extent(p, c),
+                                     static_cast<std::byte*>(context.workspace) + plan.workspace.mask_lists)
+                        : MaskLists{}};
 }
 
 std::string describe(const ForwardPlan& plan) {
@@ -431,6 +458,7 @@ constinit const ForwardFamily sm90_forward{
         },
     .describe = describe,
     .kernels = kKernels,
+    .reads_mask_summary = true,
 };
 
 }  // namespace cuflash::cuda

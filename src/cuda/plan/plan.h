@@ -84,20 +84,21 @@ struct KvPlan {
 // every kernel that may exchange, so that it still serves every board of an architecture (typical.h).
 enum class SplitReduction { exchange, ticket };
 
-// Parts of the workspace of forward, as offsets in bytes behind the tile counters. Empty where keys are not split and
-// tiles not listed. Its content before a call does not matter.
+// Parts of the workspace of forward, as offsets in bytes behind the tile counters. Empty where keys are not split, tiles
+// not listed and there is no mask tensor. Its content before a call does not matter.
 struct ForwardWorkspace {
   size_t states = 0, sums = 0;  // of splits
   size_t list = 0;              // behind its counters
+  size_t mask_lists = 0;
   size_t size = 0;
 };
 
 struct ForwardPlan {
   const Family<ForwardProblem, ForwardPlan>* family = nullptr;
   int tile_q = 0, tile_k = 0;
-  // Launched in this order: the list of query tiles, the main kernel, the reduction of splits. The grid of one that is
-  // not needed is 0.
-  Launch list, launch, combine;
+  // Launched in this order: the lists of tiles that a mask shows, the list of query tiles, the main kernel, the reduction
+  // of splits. The grid of one that is not needed is 0.
+  Launch mask_lists, list, launch, combine;
   int64_t splits = 1;        // of the keys of a query tile
   int64_t packed_heads = 1;  // heads of a group that are rows of one tile
   ForwardWorkspace workspace;
@@ -105,7 +106,7 @@ struct ForwardPlan {
   const char* reason = nullptr;  // why this config, for explain
   bool tuned = false;            // the config is the given choice
 
-  std::array<const Launch*, 3> launches() const { return {&list, &launch, &combine}; }
+  std::array<const Launch*, 4> launches() const { return {&mask_lists, &list, &launch, &combine}; }
 };
 // What a forward plan depends on beside the problem and the architecture.
 struct ForwardRun {
