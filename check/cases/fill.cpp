@@ -89,7 +89,7 @@ void fill_qkv(const Case& c, GuardedTensor& q, GuardedTensor& k, GuardedTensor& 
 }
 
 void fill_mask(const Case& c, GuardedTensor& mask, Random& random) {
-  const int64_t block = int64_t{16} << random.below(3), length = 1 + static_cast<int64_t>(random.below(90));
+  const int64_t block = int64_t{16} << random.below(4), length = 1 + static_cast<int64_t>(random.below(200));
   const uint64_t blocks_seed = random.next();
   const auto block_shown = [&](const Index& at) {
     const auto number = static_cast<uint64_t>(((at[0] * 64 + at[1]) * 4096 + at[2] / block) * 4096 + at[3] / block);
