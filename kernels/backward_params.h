@@ -39,7 +39,8 @@ struct BackwardParams {
   int64 zero_bytes_per_cta;      // likewise
   int listed_keys, most_listed;  // keys of a tile in the list, and its size
   uint64 first_ticket;           // value of the ticket after the prepare kernel
-  KeyTile* key_tiles;  // packed: all key tiles, longest sequence first, behind an element whose b is their number
+  KeyTile* key_tiles;    // packed: all key tiles, longest sequence first, behind an element whose b is their number
+  MaskLists mask_lists;  // with a mask tensor: the query tiles of every key tile
 };
 
 // Factors of the options in the scores and gradients of the sm90 kernels; 0 for an option that the call does not have.
@@ -56,11 +57,13 @@ struct Sm90BackwardParams {
   ScoreFactors factors;     // of the options
   TensorMap q, k, v, dout;  // [dim, rows, heads, batch]; a broadcast dimension has extent 1
   TensorMap row_stats;      // [row_stats_size, tiles]
-  TensorMap bias, mask;     // [keys, queries, heads, batch], if the call has them
+  TensorMap bias;           // [keys, queries, heads, batch], if the call has one
+  TensorMap mask;           // of the bits of a mask's summary, as in Sm90ForwardParams
   // For the dQ kernel, if it runs.
   TensorMap dq_k, dq_v;  // with boxes of its tile_k rows
   TileOrder tile_order;
-  int counts_in_dq;  // the dQ kernel counts visited tiles, since no main kernel runs
+  int counts_in_dq;         // the dQ kernel counts visited tiles, since no main kernel runs
+  MaskLists dq_mask_lists;  // with a mask tensor: the key tiles of every query tile
 };
 
 }  // namespace cuflash

@@ -335,11 +335,10 @@ constexpr int num_p_tiles(const Sm90BackwardConfig& c) { return split_dk_dv(c) ?
 constexpr int bias_tile_bytes(const Sm90BackwardConfig& c) {
   return (c.options & kBias) != 0 ? swizzled_bytes(c.tile_q, tile_k_of(c)) : 0;
 }
-// A tile of the mask tensor per stage and 64 keys, a byte per pair.
-constexpr int kMaskTileBytes = 64 * 64;
-constexpr int mask_bytes(const Sm90BackwardConfig& c) {
-  return (c.options & kMaskTensor) != 0 ? c.warpgroups * kMaskTileBytes : 0;
-}
+// Bits of the mask tensor per stage, in boxes of 128 keys.
+constexpr bool reads_mask(const Sm90BackwardConfig& c) { return (c.options & kMaskTensor) != 0; }
+constexpr int mask_boxes(const Sm90BackwardConfig& c) { return (c.warpgroups + 1) / 2; }
+constexpr int mask_bytes(const Sm90BackwardConfig& c) { return reads_mask(c) ? mask_boxes(c) * kMaskBitsBytes : 0; }
 // A copy of K with non-finite elements zeroed.
 constexpr int finite_k_bytes(const Sm90BackwardConfig& c) { return c.dq ? swizzled_bytes(tile_k_of(c), c.dim_qk) : 0; }
 // Task coordinates of the current key tile, of the next one, and of the previous one, whose epilogue may still run.
@@ -373,7 +372,9 @@ constexpr int bias_tile_bytes(const Sm90DqConfig& c) {
 constexpr int num_barriers(const Sm90DqConfig& c) {
   return 2 * (c.key_stages + c.value_stages + c.warpgroups * c.query_stages);
 }
-constexpr int mask_tile_bytes(const Sm90DqConfig& c) { return (c.options & kMaskTensor) != 0 ? kMaskTileBytes : 0; }
+// Bits of the mask tensor per stage of K and consumer warpgroup, and the listed tile of every such stage.
+constexpr int mask_tile_bytes(const Sm90DqConfig& c) { return reads_mask(c) ? kMaskBitsBytes : 0; }
+constexpr int listed_tile_bytes(const Sm90DqConfig& c) { return reads_mask(c) ? (c.key_stages + 1) / 2 * 8 : 0; }
 constexpr int shared_bytes(const Sm90DqConfig& c) {
   const int queries = swizzled_bytes(kWarpgroupRows, c.dim_qk) + swizzled_bytes(kWarpgroupRows, c.dim_v) +
                       row_stats_stage_bytes(shared_config(c));
@@ -381,7 +382,7 @@ constexpr int shared_bytes(const Sm90DqConfig& c) {
          c.key_stages *
              (swizzled_bytes(c.tile_k, c.dim_qk) + c.warpgroups * (bias_tile_bytes(c) + mask_tile_bytes(c))) +
          c.value_stages * swizzled_bytes(c.tile_k, c.dim_v) + num_tile_infos(c) * c.warpgroups * kTileInfoBytes +
-         num_barriers(c) * 8;
+         num_barriers(c) * 8 + listed_tile_bytes(c);
 }
 
 }  // namespace cuflash

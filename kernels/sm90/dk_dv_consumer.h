@@ -67,7 +67,7 @@ struct DkDvConsumer : KeyConsumer<C> {
     Scores dp;
     RowValues delta;
     Base::wait_for_douts();
-    if (!Options::kSelectsP && masked) hide(s, a, task(), uniform(task().visited.tile(step)));
+    if (!Options::kSelectsP && masked) hide(s, a, task(), uniform(Base::tile_of(step)));
     if constexpr (C.options == 0) Base::exponentiate_and_narrow(probs, s, rows.lse, p.scale_log2);
     else exponentiate_options(probs, s, rows, masked, step);
     fence_operands(probs);
@@ -219,7 +219,7 @@ struct DkDvConsumer : KeyConsumer<C> {
         next = visit_all(s, next, step, steps);
       } else {
         if (next == TileMode::hidden) visit_hidden(s);
-        else visit_guarded(s, uniform(task().visited.tile(step)));
+        else visit_guarded(s, uniform(Base::tile_of(step)));
         if (++step == steps) step = 0;
         next = mode(step);
       }

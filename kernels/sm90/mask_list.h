@@ -263,7 +263,7 @@ __device__ __forceinline__ void sm90_dq_mask_list(const Sm90BackwardParams& p) {
 }
 template <Sm90BackwardConfig C>
 __device__ __forceinline__ void sm90_backward_mask_list(const Sm90BackwardParams& p) {
-  QueryTileLister<C>{p.backward.attention, p.mask_lists}.run();
+  QueryTileLister<C>{p.backward.attention, p.backward.mask_lists}.run();
 }
 
 }  // namespace cuflash

@@ -28,8 +28,8 @@ __device__ __forceinline__ void load_keys_and_mask(const Sm90ForwardParams& p, c
 #pragma unroll
   for (int group = 0; group < C.warpgroups; ++group)
     if (!listed.shows_all(group))
-      tma_load(pipeline.mask(stage, group), p.mask, full, mask_box_byte(key),
-               m.rows > 1 ? work.q_first + group * kWarpgroupRows : 0, work.b * m.batch_step + work.h * m.head_step, 0);
+      tma_load_mask(pipeline.mask(stage, group), p.mask, m, full, key, work.q_first + group * kWarpgroupRows, work.h,
+                    work.b);
 }
 
 // Called by one thread. K of a tile is loaded before V of the previous tile, the order in which the consumers use them.

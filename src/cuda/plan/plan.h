@@ -131,6 +131,7 @@ struct BackwardWorkspace {
   int64_t key_tiles = 0;         // such tiles of all heads, where dK and dV are summed in the workspace
   int64_t listed_tiles = 0;      // key tiles of the main kernel in the list of packed sequences
   size_t ticket = 0, row_stats = 0, dq_accum = 0, dq_semaphore = 0, list = 0, dk_accum = 0, dv_accum = 0;
+  size_t mask_lists = 0, dq_mask_lists = 0;  // behind the other parts
   size_t size = 0;
 };
 
@@ -147,7 +148,7 @@ struct BackwardPlan {
   int tile_q = 0, tile_k = 0;
   bool ordered = false;  // the main kernel sums dQ in the order of the keys
   // Launched in this order. The grid of one that is not needed is 0; `main` names its kernel even then.
-  Launch prepare, main, dq, finish, bias, sink;
+  Launch mask_lists, dq_mask_lists, prepare, main, dq, finish, bias, sink;
   BackwardWorkspace workspace;
   KeyParts parts;
   int heads_together = 1;            // key/value heads, or parts of them, whose key tiles are processed side by side
@@ -156,7 +157,9 @@ struct BackwardPlan {
   const char* reason = nullptr;
   bool tuned = false;
 
-  std::array<const Launch*, 6> launches() const { return {&prepare, &main, &dq, &finish, &bias, &sink}; }
+  std::array<const Launch*, 8> launches() const {
+    return {&mask_lists, &dq_mask_lists, &prepare, &main, &dq, &finish, &bias, &sink};
+  }
 };
 // yes: dQ must be bitwise reproducible (`deterministic`).
 enum class Reproducible { no, yes };
