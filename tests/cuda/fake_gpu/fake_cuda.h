@@ -34,7 +34,8 @@ struct FakeCuda {
 struct FakeTensorMap {
   const void* address;
   std::uint64_t extents[4], strides[3];
-  unsigned box_rows, box_heads;
+  unsigned box_rows, box_heads, box_columns;
+  bool is_bytes;  // otherwise elements have 16 bits
 };
 
 }  // namespace cuflash::test

@@ -29,6 +29,9 @@ inline CtaNumbers blockIdx, gridDim;
 struct uint4 {
   unsigned x, y, z, w;
 };
+struct uint2 {
+  unsigned x, y;
+};
 struct float2 {
   float x, y;
 };
@@ -102,6 +105,12 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
   unsigned result = 0;
   for (int n = 0; n < 4; ++n) result |= static_cast<unsigned>(bytes >> 8 * (selector >> 4 * n & 7) & 0xff) << 8 * n;
   return result;
+}
+inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
+inline int __clz(unsigned x) { return x == 0 ? 32 : __builtin_clz(x); }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, int bits) {
+  const unsigned long long both = (static_cast<unsigned long long>(high) << 32) | low;
+  return static_cast<unsigned>(both >> (bits & 31));
 }
 inline unsigned __popc(unsigned x) { return static_cast<unsigned>(__builtin_popcount(x)); }
 inline unsigned atomicOr(unsigned* to, unsigned value) {

@@ -4,7 +4,9 @@
 #include "tests/cuda/kernel_emulator/cuda.h"
 #include "sm90/forward.h"
 #include "sm90/combine_splits.h"
+#include "sm90/mask_list.h"
 #include "sm90/tile_list.h"
+#include "portable/summarize_mask.h"
 // clang-format on
 #undef cuflash
 
@@ -27,8 +29,9 @@ using namespace host_forward_kernels;
 
 struct ForwardKernel {
   std::string name, config;  // as the program writes them
-  void (*run)(const Sm90ForwardParams&);
+  void (*run)(const void* params);
 };
+const Sm90ForwardParams& params_at(const void* p) { return *static_cast<const Sm90ForwardParams*>(p); }
 template <class Config>
 std::string text_of(const Config& c) {
   int ints[sizeof c / sizeof(int)];
@@ -39,17 +42,26 @@ std::string text_of(const Config& c) {
 }
 template <Sm90ForwardConfig C>
 ForwardKernel forward_kernel() {
-  return {"sm90_forward<", text_of(C), [](const Sm90ForwardParams& p) { sm90_forward<C>(p); }};
+  return {"sm90_forward<", text_of(C), [](const void* p) { sm90_forward<C>(params_at(p)); }};
 }
 template <Sm90ForwardConfig C>
 ForwardKernel list_kernel() {
-  return {"sm90_tile_list<", text_of(C), [](const Sm90ForwardParams& p) { sm90_tile_list<C>(p); }};
+  return {"sm90_tile_list<", text_of(C), [](const void* p) { sm90_tile_list<C>(params_at(p)); }};
 }
 template <MergeConfig C>
 ForwardKernel combine_kernel() {
-  return {"combine_splits<", text_of(C), [](const Sm90ForwardParams& p) { combine_splits<C>(p); }};
+  return {"combine_splits<", text_of(C), [](const void* p) { combine_splits<C>(params_at(p)); }};
 }
-constexpr Element bf16 = Element::bf16;
+template <Sm90ForwardConfig C>
+ForwardKernel mask_list_kernel() {
+  return {"sm90_mask_list<", text_of(C), [](const void* p) { sm90_mask_list<C>(params_at(p)); }};
+}
+template <MaskSummaryConfig C>
+ForwardKernel summary_kernel() {
+  return {"summarize_mask<", text_of(C),
+          [](const void* p) { summarize_mask<C>(*static_cast<const MaskSummaryParams*>(p)); }};
+}
+constexpr Element bf16 = Element::bf16, f32 = Element::f32;
 // As plans for sm_90 choose them.
 const ForwardKernel kForwardKernels[] = {
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 128, 4, 3, 0, kSplitKeys}>(),
@@ -60,6 +72,12 @@ const ForwardKernel kForwardKernels[] = {
     forward_kernel<Sm90ForwardConfig{bf16, 96, 96, 3, 96, 3, 3, 0, kTileList}>(),
     list_kernel<Sm90ForwardConfig{bf16, 0, 0, 3, 96, 0, 0, 0, 0}>(),
     combine_kernel<MergeConfig{bf16, 16}>(),
+    summary_kernel<MaskSummaryConfig{f32, 0}>(),
+    summary_kernel<MaskSummaryConfig{f32, 1}>(),
+    mask_list_kernel<Sm90ForwardConfig{bf16, 0, 0, 2, 64, 0, 0, 0, 0}>(),
+    mask_list_kernel<Sm90ForwardConfig{bf16, 0, 0, 2, 128, 0, 0, 0, 0}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 128, 3, 3, kMaskTensor, 0}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 128, 4, 3, kMaskTensor, kSplitKeys}>(),
 };
 
 }  // namespace
@@ -77,7 +95,7 @@ std::string run_forward_kernel(const char* program, const void* params, const Gr
       std::memset(memory, 0xff, sizeof memory);
       gridDim = {grid.x, grid.y, grid.z};
       blockIdx = {static_cast<unsigned>(n % grid.x), static_cast<unsigned>(n / grid.x % grid.y), 0};
-      run_threads(threads, random(), [&] { kernel.run(*static_cast<const Sm90ForwardParams*>(params)); });
+      run_threads(threads, random(), [&] { kernel.run(params); });
       for (size_t byte = shared_bytes; byte < sizeof memory; ++byte)
         if (memory[byte] != 0xff) return "the kernel writes beyond the shared memory of its launch";
     }

@@ -12,25 +12,27 @@ inline EvictionPolicy evict_normal() { return 0; }
 inline EvictionPolicy evict_first() { return 1; }
 inline EvictionPolicy evict_first_sixteenth() { return 2; }
 
-// The 128-byte swizzle: rows of 128 bytes, 16-byte pieces permuted by address bits.
+// Rows of 128 bytes in the 128-byte swizzle: 16-byte pieces are permuted by address bits. Bytes of a mask's bits are not
+// swizzled.
 inline void tma_load(unsigned to, const TensorMap& map, unsigned barrier, int column, int row, int head, int batch,
                      EvictionPolicy) {
   cuflash::test::FakeTensorMap tensor;
   std::memcpy(&tensor, &map, sizeof tensor);
-  const unsigned lines = tensor.box_rows * tensor.box_heads;
-  kernel_emulator::start_tma(barrier, lines * 128, [=] {
+  const unsigned lines = tensor.box_rows * tensor.box_heads, size = tensor.is_bytes ? 1 : 2;
+  const unsigned line_bytes = tensor.box_columns * size;
+  kernel_emulator::start_tma(barrier, lines * line_bytes, [=] {
     for (unsigned r = 0; r < lines; ++r)
-      for (unsigned n = 0; n < 64; ++n) {
+      for (unsigned n = 0; n < tensor.box_columns; ++n) {
         const uint64_t at[] = {column + uint64_t{n}, row + uint64_t{r % tensor.box_rows},
                                head + uint64_t{r / tensor.box_rows}, static_cast<uint64_t>(batch)};
         bool exists = true;
         for (int d = 0; d < 4; ++d) exists = exists && at[d] < tensor.extents[d];
-        unsigned char* const line = memory + to + r * 128;
-        unsigned char* const element = line + ((n / 8) ^ ((to / 128 + r) % 8)) * 16 + n % 8 * 2;
-        const auto* from = static_cast<const unsigned char*>(tensor.address) + at[0] * 2;
+        unsigned char* const line = memory + to + r * line_bytes;
+        unsigned char* const element = line + (tensor.is_bytes ? n : ((n / 8) ^ ((to / 128 + r) % 8)) * 16 + n % 8 * 2);
+        const auto* from = static_cast<const unsigned char*>(tensor.address) + at[0] * size;
         for (int d = 1; d < 4; ++d) from += at[d] * tensor.strides[d - 1];
-        if (exists) std::memcpy(element, from, 2);
-        else std::memset(element, 0, 2);
+        if (exists) std::memcpy(element, from, size);
+        else std::memset(element, 0, size);
       }
   });
 }
