@@ -293,7 +293,10 @@ FAULTS = {
               "lane + 1 < queries.size(); ++lane)\n      any"),
     ],
     "src/cpu/summarize_mask.cpp": [
-        Fault("keys beyond the end of a mask hide", "if (here < 32) all[w] |= ~0u << here;", "", "mask_summary_test"),
+        Fault("keys beyond the end of a mask hide", "if (here < 32) all[w] |= ~0u << here, covers[w] |= ~0u << here;", "",
+              "mask_summary_test"),
+        Fault("a key that one query sees counts as hidden", "covers[w] = any[w];", "covers[w] = all[w];",
+              "mask_kernel_test"),
         Fault("a mask byte of 128 is false", "((bytes & kLow) + kLow) | bytes", "(bytes & kLow) + kLow",
               "mask_summary_test"),
     ],
@@ -460,8 +463,32 @@ FAULTS = {
         Fault("the first hidden column is visible", "(columns + 7) >> 3", "(columns + 8) >> 3", "cuda_pair_bits_test"),
         Fault("dropout exchanges the halves of a group", "pair_bit(second_key, n + second_query, e)",
               "pair_bit(second_query, n + second_key, e)", "cuda_pair_bits_test"),
-        Fault("a mask byte of 0x80 hides its pair", "+ 0x7f7f7f7fu) | four) >> 7", "+ 0x7f7f7f7fu)) >> 7",
-              "cuda_pair_bits_test"),
+    ],
+    "kernels/sm90/mask_list.h": [
+        Fault("a list forgets the tiles after the first 32", "last > begin; last -= 32", "last > begin; last = begin",
+              "mask_lists_test"),
+        Fault("a key that no query sees is not zeroed", "(v.covers && seen_by_all)", "v.covers", "mask_lists_test"),
+        Fault("a warpgroup stops at the first tile that it sees", "31 - __clz(seers)", "__ffs(seers) - 1",
+              "mask_lists_test"),
+        Fault("heads that share keys share the mask of the first", "coord.h * heads + member", "coord.h * heads",
+              "mask_lists_test"),
+        Fault("a full tile needs no mask if half of it is shown", "v.all[g] &= of_head.all[g];", "v.all[g] &= true;",
+              "mask_lists_test"),
+    ],
+    "kernels/sm90/mask_bits.h": [
+        Fault("a mask's second row of a lane is its first", "bits.row(lane_row + 8 * r)", "bits.row(lane_row)", FORWARD),
+        Fault("a window ends one key late in a masked tile", "words[r][w] &= below(end - 32 * w)",
+              "words[r][w] &= below(end + 1 - 32 * w)", FORWARD),
+    ],
+    "kernels/sm90/key_mask_tile.h": [
+        Fault("mask bits of keys are transposed by half", "for (int n = 4; n > 0; n /= 2)", "for (int n = 4; n > 1; n /= 2)",
+              "mask_lists_test"),
+    ],
+    "kernels/sm90/visited_work.h": [
+        Fault("key tiles of a list in the wrong order", "list[0] - 1 - n]", "n]", FORWARD),
+    ],
+    "kernels/sm90/key_step.h": [
+        Fault("a mask hides nothing beside a window", "if (crosses_window)", "if (!crosses_window)", FORWARD),
     ],
     "kernels/sm90/key_task.h": [
         Fault("a query tile between two parts is visited twice", "int64{w.count()} * (n + 1) / parts)",
