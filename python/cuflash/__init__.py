@@ -8,10 +8,10 @@ Importing this module imports none of the array libraries; each is imported at f
 from importlib import import_module as _import_module
 
 from . import _core
-from ._arrays import Gradients
+from ._arrays import Gradients, MaskSummary
 from ._attention import attention, attention_backward, explain
 from ._kv_cache import attention_with_cache, explain_with_cache, merge_states
-from ._mask import MaskSummary, summarize_mask
+from ._mask import summarize_mask
 from ._page_pool import PagePool
 
 __version__: str = _core.version()

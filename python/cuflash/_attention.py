@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence, Tuple, Union
 
-from ._arrays import Array, Gradients, library_of
-from ._mask import MaskSummary
+from ._arrays import Array, Gradients, MaskSummary, library_of
 
 
 def _implementation(library: str) -> Any:

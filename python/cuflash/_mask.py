@@ -6,29 +6,8 @@ import sys
 from typing import Any, Tuple
 
 from . import _core
-from ._arrays import Array, library_of
+from ._arrays import Array, MaskSummary, library_of
 from ._values import count
-
-
-class MaskSummary:
-    """What summarize_mask made of a mask; attention takes it as `mask`.
-
-    words: an int32 array of the library of the mask, with one bit for each pair of a query and a key.
-    shape: of the mask, [B or 1, Hq or 1, Sq or 1, Sk].
-    """
-
-    __slots__ = ("words", "shape")
-
-    def __init__(self, words: Array, shape: Tuple[int, int, int, int]) -> None:
-        self.words, self.shape = words, shape
-
-    def __repr__(self) -> str:
-        return f"MaskSummary(shape={self.shape})"
-
-    def words_for(self, keys: int) -> Array:
-        if keys != self.shape[3]:
-            raise ValueError(f"mask: is the summary of a mask {list(self.shape)}, but the call has {keys} keys")
-        return self.words
 
 
 def summarize_mask(mask: Array, *, num_threads: int = 0) -> MaskSummary:

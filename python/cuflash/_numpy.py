@@ -7,8 +7,7 @@ import sys
 from typing import Any, Callable, ContextManager, List, Mapping, NamedTuple, Optional
 
 from . import _core
-from ._arrays import Array, Gradients, kind_of, library_of
-from ._mask import MaskSummary
+from ._arrays import Array, Gradients, MaskSummary, kind_of, library_of
 from ._options import ARRAYS, EXECUTION, OPTIONS, PACKED_ONLY, checker, keywords, require_known
 from ._values import flag, shown
 

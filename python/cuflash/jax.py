@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import _core
-from ._mask import MaskSummary
+from ._arrays import MaskSummary
 from ._options import ARRAYS, EXECUTION, OPTIONAL_NUMBER, OPTIONS, checker
 from ._values import flag, shown
 

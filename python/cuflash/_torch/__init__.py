@@ -18,7 +18,7 @@ if not hasattr(torch.library, "register_autograd"):
 
 from torch.compiler import is_compiling
 
-from .._mask import MaskSummary
+from .._arrays import MaskSummary
 from .._options import check
 from .._values import LARGEST, LARGEST_EXTENT, flag, pair
 from . import autocast, autograd, operators, seeds

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from .._mask import MaskSummary
+from .._arrays import MaskSummary
 from .._options import ARRAYS
 
 OptionalTensor = Optional[Tensor]
