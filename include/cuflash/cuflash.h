@@ -144,8 +144,7 @@ typedef struct cuflash_backward_tensors {
 
 /* How many tiles of the score matrix a call computed. A tile is tile_q queries by tile_k keys of one head; lengths,
  * causal and window decide which are skipped, and so does a mask tensor that hides all pairs of a tile, those beyond
- * the lengths included. It does not for up to 16 queries on the CPU, whose heads share the keys that are read, nor in
- * GPU kernels that read the tensor pair by pair (explain names the kernel). Over a cache on CUDA, the queries of all
+ * the lengths included. It does not for up to 16 queries on the CPU, whose heads share the keys that are read. Over a cache on CUDA, the queries of all
  * heads that share keys are rows of one tile, and tile_q counts these rows. */
 typedef struct cuflash_tile_stats {
   int64_t tile_q, tile_k; /* the tile shape of the kernel that ran */
@@ -203,7 +202,8 @@ CUFLASH_API cuflash_status cuflash_forward(const cuflash_attention* attention, c
 CUFLASH_API cuflash_status cuflash_backward(const cuflash_attention* attention, const cuflash_backward_tensors* tensors,
                                             const cuflash_execution* execution);
 
-/* Bytes of scratch that the same call with the same execution needs. Linear in the sequence length. */
+/* Bytes of scratch that the same call with the same execution needs. Linear in the sequence length, but for a mask tensor
+ * without a summary on CUDA: its summary, an eighth of its size, is made there. */
 CUFLASH_API cuflash_status cuflash_forward_workspace_size(const cuflash_attention* attention,
                                                           const cuflash_forward_outputs* outputs,
                                                           const cuflash_execution* execution, size_t* bytes);
@@ -214,7 +214,7 @@ CUFLASH_API cuflash_status cuflash_backward_workspace_size(const cuflash_attenti
 /* The summary of a mask tensor: one bit for each pair, and which blocks of 16 queries x 16 keys are hidden or visible as
  * a whole. Made once, it serves forward, backward and every layer with the same mask, in place of the tensor; causal,
  * windows and lengths apply on top of it, and dimensions along which the mask repeats (stride 0) cost nothing. A call on
- * CUDA that is given a mask tensor alone makes its own in its workspace, if its kernel reads summaries.
+ * CUDA that is given a mask tensor alone makes its own in its workspace.
  *
  * mask: bool [B or 1, Hq or 1, Sq or 1, Sk], as in cuflash_attention; packed: Sq and Sk are max_seqlen_q and _k.
  * summary: i32 [words or more] for the size in bytes that the query says, aligned to 64 bytes, in the memory where the
