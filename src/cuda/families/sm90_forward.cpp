@@ -59,7 +59,8 @@ enum class Needs {
   fixed_max,   // softcap alone, in a softmax without a row maximum: less than a call without options
   arithmetic,  // softcap, ALiBi, a scale of its own: a few registers, as a call without options
   dropout,     // more registers
-  one_tile,    // a bias in shared memory or a mask tensor, or softcap, ALiBi and dropout together
+  mask,        // a mask tensor: as dropout, and a little shared memory
+  one_tile,    // a bias in shared memory, or softcap, ALiBi and dropout together
   everything,  // both, dropout beside one, or loads of a bias by consumers
 };
 
@@ -86,6 +87,7 @@ constexpr Tiles kTiles[] = {
     {64, 64, causal, 4096, 4, 64, 4, arithmetic, kStaged},                   //
     {64, 64, either, kAny, 3, 128, 4, arithmetic},                           //
     {64, 64, either, kAny, 2, 128, 4, dropout},                              //
+    {64, 64, either, kAny, 2, 128, 4, mask, kPrefetched},                    //
     {64, 64, either, kAny, 2, 128, 3, one_tile},                             //
     {64, 64, either, kAny, 2, 64, 4, everything},                            //
     {96, 96, either, kAny, 3, 96, 3, arithmetic},                            //
@@ -95,10 +97,11 @@ constexpr Tiles kTiles[] = {
     {128, 128, causal, 4096, 2, 128, 2, dropout, kPrefetched},               //
     {128, 128, either, kAny, 3, 80, 4, arithmetic},                          //
     {128, 128, either, kAny, 2, 128, 2, dropout, kPrefetched},               //
+    {128, 128, either, kAny, 2, 128, 2, mask, kStaged},                      //
     {128, 128, either, kAny, 2, 128, 2, one_tile},                           //
     {128, 128, either, kAny, 2, 64, 3, everything},                          //
-    {192, 128, either, kAny, 2, 128, 2, dropout},                            //
-    {192, 192, either, kAny, 2, 112, 2, dropout},                            //
+    {192, 128, either, kAny, 2, 128, 2, mask},                               //
+    {192, 192, either, kAny, 2, 112, 2, mask},                               //
     {192, 192, either, kAny, 2, 64, 2, everything},                          //
     {256, 256, full, 4096, 2, 64, 2, dropout, kStaged},                      //
     {256, 256, causal, 8192, 2, 64, 2, dropout, kStaged},                    //
@@ -129,9 +132,10 @@ float fixed_max_of(const Problem& p) { return static_cast<float>(1 - spare_expon
 Needs needs_of(const Sm90ForwardConfig& c) {
   if (c.schedule & kFixedMax) return fixed_max;
   const int terms = c.options & (kBias | kMaskTensor);
-  const bool drops = (c.options & kDropout) != 0, has_tiles = terms == kMaskTensor || (c.schedule & kTmaBias) != 0;
+  const bool drops = (c.options & kDropout) != 0, has_tiles = (c.schedule & kTmaBias) != 0;
   if (terms == 0 && drops && (c.options & kSoftcap) && (c.options & kAlibi)) return one_tile;  // as few registers
   if (terms == 0) return drops ? dropout : arithmetic;
+  if (terms == kMaskTensor && !drops) return mask;
   return has_tiles && !drops && terms != (kBias | kMaskTensor) ? one_tile : everything;
 }
 
