@@ -79,14 +79,15 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
     for (const int64_t length : {512, 16384})
       add_forward({.dim_qk = dim, .dim_v = dim, .causal = length == 512, .len_q = length, .len_k = length});
   add_forward({.dtype = DType::f16, .dim_qk = 192, .dim_v = 128});
-  // The options that need most registers in each kind of tile: arithmetic alone, dropout, bias or mask tensor in shared
-  // memory, all of them, and elements loaded by consumers.
+  // The options that need most registers in each kind of tile: arithmetic alone, dropout, a bias in shared memory, a
+  // mask tensor, all of them, and elements loaded by consumers.
   constexpr int kArithmetic = kSoftcap | kAlibi;
   for (const int64_t length : {2048, 16384})
     add_forward({.options = kArithmetic, .causal = true, .len_q = length, .len_k = length});
   for (const int64_t dim : {64, 256}) add_forward({.dim_qk = dim, .dim_v = dim, .options = kArithmetic | kDropout});
   for (const int options : {kArithmetic | kDropout, kArithmetic | kBias, kArithmetic | kMaskTensor})
     add_forward({.options = options});
+  for (const int64_t dim : {64, 192}) add_forward({.dim_qk = dim, .dim_v = dim, .options = kArithmetic | kMaskTensor});
   for (const int64_t dim : {128, 192, 256})
     add_forward({.dtype = DType::f16, .dim_qk = dim, .dim_v = dim, .options = kAllOptions & ~kScaleFirst});
   add_forward({.options = kAllOptions & ~kScaleFirst, .len_k = 2050});
@@ -117,7 +118,7 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
         plan_backward(backward_of({.dtype = type, .dim_qk = dim, .dim_v = dim, .options = options}), arch, reproducible,
                       Kernels::best);
     EXPECT_EQ(plan.family, &sm90_backward) << plan.family->name;
-    add(launches, plan.main), add(launches, plan.dq);
+    add(launches, plan.main), add(launches, plan.dq), add(launches, plan.mask_lists), add(launches, plan.dq_mask_lists);
   }
 }
 
