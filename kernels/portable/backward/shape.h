@@ -76,11 +76,11 @@ struct TaskCoord {
   int written;                        // rows of dK and dV to store
   int group;                          // query heads per KV head
   int not_finite_keys;                // 1: an element of K is not finite
-  int dq_before;                      // with a mask tensor: key tiles that add to dQ of the current queries before
   int64 tiles_before, tiles_of_head;  // query tile index of the group's first head, tiles per head
   const void *q, *dout;               // query 0 of the group's first head
   Sequence sequence;
   VisitedTiles visited;
+  int dq_before;  // with a mask tensor: key tiles that add to dQ of the current queries before
 
   __device__ __forceinline__ int64 query_tile(int member, int tile) const {
     return tiles_before + member * tiles_of_head + tile;

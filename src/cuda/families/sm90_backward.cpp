@@ -298,15 +298,12 @@ std::string dq_line(const Sm90DqConfig& c) {
               " consumer warpgroups and one producer, ", options_text(c.options), "\n");
 }
 
-// Lists of a mask tensor follow the sums.
-size_t sums_end(const BackwardWorkspace& w) { return w.mask_lists != 0 ? w.mask_lists : w.size; }
-
 std::string parts_line(const BackwardPlan& plan) {
   const KeyParts& parts = plan.parts;
   if (parts.count() == 1) return "";
   return join("parts      ", parts.count(), " tasks per key tile: the query heads of a group in ", parts.heads,
               ", the queries in ", parts.queries, "; dK and dV are ", parts.own_sums ? "added up in order from " : "",
-              "f32 sums of ", sums_end(plan.workspace) - plan.workspace.dk_accum, " bytes in the workspace\n");
+              "f32 sums of ", plan.workspace.sums_end() - plan.workspace.dk_accum, " bytes in the workspace\n");
 }
 
 std::string describe(const BackwardPlan& plan) {

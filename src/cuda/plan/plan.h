@@ -131,8 +131,11 @@ struct BackwardWorkspace {
   int64_t key_tiles = 0;         // such tiles of all heads, where dK and dV are summed in the workspace
   int64_t listed_tiles = 0;      // key tiles of the main kernel in the list of packed sequences
   size_t ticket = 0, row_stats = 0, dq_accum = 0, dq_semaphore = 0, list = 0, dk_accum = 0, dv_accum = 0;
-  size_t mask_lists = 0, dq_mask_lists = 0;  // behind the other parts
+  size_t mask_lists = 0, dq_mask_lists = 0;  // behind the other parts; 0: none
   size_t size = 0;
+
+  // Of the sums of dK and dV, which come last but for the lists.
+  size_t sums_end() const { return mask_lists != 0 ? mask_lists : dq_mask_lists != 0 ? dq_mask_lists : size; }
 };
 
 // Into how many tasks the work on a key tile is divided: see key_parts.h.

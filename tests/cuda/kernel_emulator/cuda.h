@@ -59,6 +59,7 @@ To same_bits(From from) {
 inline float __int_as_float(int x) { return same_bits<float>(x); }
 inline float __uint_as_float(unsigned x) { return same_bits<float>(x); }
 inline unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
+inline int __float_as_int(float x) { return same_bits<int>(x); }
 
 [[noreturn]] inline void __trap() { throw std::runtime_error("a kernel has trapped"); }
 inline void __syncthreads() { kernel_emulator::sync_threads(); }

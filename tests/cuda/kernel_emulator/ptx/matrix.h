@@ -32,6 +32,16 @@ inline void ldmatrix_x4_trans(unsigned address, unsigned (&r)[4]) {
 }
 
 inline void stmatrix_x4(unsigned, const unsigned (&)[4]) { __trap(); }  // for TMA stores, which are not emulated
+inline void stmatrix_x4_trans(unsigned address, const unsigned (&r)[4]) {
+  const MatrixRows rows(address);
+  const int lane = lane_number();
+  for (int m = 0; m < 4; ++m)
+    for (int n = 0; n < 2; ++n) {
+      const auto one = static_cast<unsigned short>(r[m] >> 16 * n);
+      std::memcpy(memory + rows.address[m * 8 + lane % 4 * 2 + n] + lane / 4 * 2, &one, 2);
+    }
+  kernel_emulator::exchange("", 1);
+}
 
 struct Fragments {
   unsigned a[4], b[2];
