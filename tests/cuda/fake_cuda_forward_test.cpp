@@ -33,9 +33,10 @@ class FakeForward : public ::testing::Test {
   ~FakeForward() override { loaded_fake_cuda().on_launch = nullptr; }
 
   // launches: of one call; random problems are computed twice. 0: any number.
-  static void check(check::Case c, int launches) {
+  static void check(check::Case c, int launches, bool backward = false) {
     c.device = Device::cuda, c.dtype = c.o_dtype = c.bias_dtype = c.sink_dtype = DType::bf16;
-    c.gradients = {};
+    if (!backward) c.gradients = {};
+    else c.dout_dtype = c.gradient_dtype = DType::bf16;
     running = {};
     const std::string fault = check::run_case(c);
     EXPECT_EQ(running.fault, "") << check::describe(c);
@@ -115,6 +116,19 @@ TEST_F(FakeForward, TilesThatAMaskShowsEqualTheOracle) {
         check(c, 0);
         if (pattern == MaskPattern::documents) break;
       }
+}
+
+// The same for gradients, which the main kernel computes with dQ or without it.
+TEST_F(FakeForward, GradientsOfTilesThatAMaskShowsEqualTheOracle) {
+  using check::MaskPattern;
+  for (const bool deterministic : {true, false})
+    for (const MaskPattern pattern : {MaskPattern::documents, MaskPattern::blocks}) {
+      check::Case c = few_queries(2, 1, 200, 700);
+      c.gradients = {.dq = true, .dk = true, .dv = true};
+      c.mask = check::ScoreLayout{}, c.mask_pattern = pattern, c.mask_eighths = 1, c.deterministic = deterministic;
+      c.causal = deterministic, c.tile_stats = true;
+      check(c, 0, true);
+    }
 }
 
 TEST_F(FakeForward, ListedTilesEqualTheOracle) {

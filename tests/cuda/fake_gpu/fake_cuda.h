@@ -34,8 +34,7 @@ struct FakeCuda {
 struct FakeTensorMap {
   const void* address;
   std::uint64_t extents[4], strides[3];
-  unsigned box_rows, box_heads, box_columns;
-  bool is_bytes;  // otherwise elements have 16 bits
+  unsigned box_rows, box_heads, box_columns, element_bytes;
 };
 
 }  // namespace cuflash::test

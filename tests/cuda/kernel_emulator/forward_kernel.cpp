@@ -7,6 +7,12 @@
 #include "sm90/mask_list.h"
 #include "sm90/tile_list.h"
 #include "portable/summarize_mask.h"
+#include "portable/backward_prepare.h"
+#include "sm90/backward.h"
+#include "sm90/dq.h"
+#undef __shared__
+#define __shared__ static  // one CTA runs at a time
+#include "portable/backward_finish.h"
 // clang-format on
 #undef cuflash
 
@@ -61,6 +67,18 @@ ForwardKernel summary_kernel() {
   return {"summarize_mask<", text_of(C),
           [](const void* p) { summarize_mask<C>(*static_cast<const MaskSummaryParams*>(p)); }};
 }
+#define CUFLASH_BACKWARD_KERNEL(kernel, Config, Params)                                                 \
+  template <Config C>                                                                                   \
+  ForwardKernel kernel##_kernel() {                                                                     \
+    return {#kernel "<", text_of(C), [](const void* p) { kernel<C>(*static_cast<const Params*>(p)); }}; \
+  }
+CUFLASH_BACKWARD_KERNEL(sm90_backward, Sm90BackwardConfig, Sm90BackwardParams)
+CUFLASH_BACKWARD_KERNEL(sm90_dq, Sm90DqConfig, Sm90BackwardParams)
+CUFLASH_BACKWARD_KERNEL(sm90_backward_mask_list, Sm90BackwardConfig, Sm90BackwardParams)
+CUFLASH_BACKWARD_KERNEL(sm90_dq_mask_list, Sm90DqConfig, Sm90BackwardParams)
+CUFLASH_BACKWARD_KERNEL(backward_prepare, BackwardConfig, BackwardParams)
+CUFLASH_BACKWARD_KERNEL(backward_finish, BackwardConfig, BackwardParams)
+#undef CUFLASH_BACKWARD_KERNEL
 constexpr Element bf16 = Element::bf16, f32 = Element::f32;
 // As plans for sm_90 choose them.
 const ForwardKernel kForwardKernels[] = {
@@ -76,8 +94,16 @@ const ForwardKernel kForwardKernels[] = {
     summary_kernel<MaskSummaryConfig{f32, 1}>(),
     mask_list_kernel<Sm90ForwardConfig{bf16, 0, 0, 2, 64, 0, 0, 0, 0}>(),
     mask_list_kernel<Sm90ForwardConfig{bf16, 0, 0, 2, 128, 0, 0, 0, 0}>(),
-    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 128, 3, 3, kMaskTensor, 0}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 128, 4, 15, kMaskTensor, 0}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 128, 4, 3, kMaskTensor, kSplitKeys}>(),
+    sm90_backward_mask_list_kernel<Sm90BackwardConfig{bf16, 0, 0, 64, 2, 0, 0, 0}>(),
+    sm90_dq_mask_list_kernel<Sm90DqConfig{bf16, 0, 0, 2, 64, 0, 0, 0, 0, 0}>(),
+    sm90_backward_kernel<Sm90BackwardConfig{bf16, 64, 64, 64, 2, 4, 0, kMaskTensor}>(),
+    sm90_backward_kernel<Sm90BackwardConfig{bf16, 64, 64, 64, 2, 4, 1, kMaskTensor}>(),
+    sm90_dq_kernel<Sm90DqConfig{bf16, 64, 64, 2, 64, 4, 4, 2, 0, kMaskTensor}>(),
+    backward_prepare_kernel<BackwardConfig{bf16, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
+    backward_finish_kernel<BackwardConfig{bf16, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
+    backward_finish_kernel<BackwardConfig{bf16, 64, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
 };
 
 }  // namespace

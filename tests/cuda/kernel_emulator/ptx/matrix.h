@@ -31,7 +31,12 @@ inline void ldmatrix_x4_trans(unsigned address, unsigned (&r)[4]) {
   }
 }
 
-inline void stmatrix_x4(unsigned, const unsigned (&)[4]) { __trap(); }  // for TMA stores, which are not emulated
+inline void stmatrix_x4(unsigned address, const unsigned (&r)[4]) {
+  const MatrixRows rows(address);
+  const int lane = lane_number();
+  for (int m = 0; m < 4; ++m) std::memcpy(memory + rows.address[m * 8 + lane / 4] + lane % 4 * 4, &r[m], 4);
+  kernel_emulator::exchange("", 1);
+}
 inline void stmatrix_x4_trans(unsigned address, const unsigned (&r)[4]) {
   const MatrixRows rows(address);
   const int lane = lane_number();

@@ -12,13 +12,13 @@ inline EvictionPolicy evict_normal() { return 0; }
 inline EvictionPolicy evict_first() { return 1; }
 inline EvictionPolicy evict_first_sixteenth() { return 2; }
 
-// Rows of 128 bytes in the 128-byte swizzle: 16-byte pieces are permuted by address bits. Bytes of a mask's bits are not
-// swizzled.
+// Rows of 16-bit elements have 128 bytes in the 128-byte swizzle: 16-byte pieces are permuted by address bits. Bytes of a
+// mask's bits, and row statistics of f32, are not swizzled.
 inline void tma_load(unsigned to, const TensorMap& map, unsigned barrier, int column, int row, int head, int batch,
                      EvictionPolicy) {
   cuflash::test::FakeTensorMap tensor;
   std::memcpy(&tensor, &map, sizeof tensor);
-  const unsigned lines = tensor.box_rows * tensor.box_heads, size = tensor.is_bytes ? 1 : 2;
+  const unsigned lines = tensor.box_rows * tensor.box_heads, size = tensor.element_bytes;
   const unsigned line_bytes = tensor.box_columns * size;
   kernel_emulator::start_tma(barrier, lines * line_bytes, [=] {
     for (unsigned r = 0; r < lines; ++r)
@@ -28,7 +28,8 @@ inline void tma_load(unsigned to, const TensorMap& map, unsigned barrier, int co
         bool exists = true;
         for (int d = 0; d < 4; ++d) exists = exists && at[d] < tensor.extents[d];
         unsigned char* const line = memory + to + r * line_bytes;
-        unsigned char* const element = line + (tensor.is_bytes ? n : ((n / 8) ^ ((to / 128 + r) % 8)) * 16 + n % 8 * 2);
+        unsigned char* const element =
+            line + (size == 2 ? ((n / 8) ^ ((to / 128 + r) % 8)) * 16 + n % 8 * 2 : n * size);
         const auto* from = static_cast<const unsigned char*>(tensor.address) + at[0] * size;
         for (int d = 1; d < 4; ++d) from += at[d] * tensor.strides[d - 1];
         if (exists) std::memcpy(element, from, size);
@@ -41,8 +42,21 @@ inline void tma_load(unsigned to, const TensorMap& map, unsigned barrier, int co
   tma_load(to, map, barrier, column, row, head, batch, evict_normal());
 }
 
-// No emulated kernel stores by TMA.
-inline void tma_store(const TensorMap&, unsigned, int, int, int, int) { __trap(); }
+inline void tma_store(const TensorMap& map, unsigned from, int column, int row, int head, int batch) {
+  cuflash::test::FakeTensorMap tensor;
+  std::memcpy(&tensor, &map, sizeof tensor);
+  for (unsigned r = 0; r < tensor.box_rows; ++r)
+    for (unsigned n = 0; n < tensor.box_columns; ++n) {
+      const uint64_t at[] = {column + uint64_t{n}, row + uint64_t{r}, static_cast<uint64_t>(head),
+                             static_cast<uint64_t>(batch)};
+      bool exists = true;
+      for (int d = 0; d < 4; ++d) exists = exists && at[d] < tensor.extents[d];
+      auto* to = static_cast<unsigned char*>(const_cast<void*>(tensor.address)) + at[0] * 2;
+      for (int d = 1; d < 4; ++d) to += at[d] * tensor.strides[d - 1];
+      const unsigned char* const line = memory + from + r * 128;
+      if (exists) std::memcpy(to, line + ((n / 8) ^ ((from / 128 + r) % 8)) * 16 + n % 8 * 2, 2);
+    }
+}
 inline void tma_store_commit() {}
 inline void tma_store_wait_read() {}
 
