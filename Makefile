@@ -40,8 +40,10 @@ demo: ## Attention on the best device found, checked against the oracle, timed a
 build: setup ## Build everything, optimised
 	@$(call build,release)
 
-test: build ## Build and run every test
-	@$(call run_tests,release)
+test: setup ## Build and run every test
+	@tools/setup.sh python
+	@mkdir -p build && echo 'Meanwhile what the Python tests need is downloaded: build/python-prepare.log'
+	@tools/python_test.sh prepare >build/python-prepare.log 2>&1 & $(call build,release) && $(call run_tests,release)
 	@$(MAKE) python-test
 
 python-test: ## The tests of the Python package, in a virtual environment of their own (PYTEST_FLAGS)

@@ -6,6 +6,7 @@
 
 #include "bench/measure.h"
 #include "cpu/threads/threads.h"
+#include "dtype.h"
 
 namespace cuflash::bench {
 namespace {
@@ -57,16 +58,24 @@ void scaling(const Settings& settings) {
 }
 
 void options(const Settings& settings) {
-  print_header({"option", "forward ms", "to plain", "backward ms", "to plain", "both to plain"});
-  Workload plain({});
-  for (const Option option : {Option::dropout, Option::bias, Option::dbias, Option::mask, Option::alibi,
-                              Option::softcap, Option::sink, Option::window, Option::padding, Option::causal}) {
-    Workload work({.option = option});
-    const auto forward = best_times({[&] { work.forward(1); }, [&] { plain.forward(1); }}, settings.seconds);
-    const auto backward = best_times({[&] { work.backward(1); }, [&] { plain.backward(1); }}, settings.seconds);
-    print_row({name_of(option), milliseconds(forward[0]), ratio(forward[0] / forward[1]), milliseconds(backward[0]),
-               ratio(backward[0] / backward[1]), ratio((forward[0] + backward[0]) / (forward[1] + backward[1]))});
-  }
+  print_header({"type", "D", "option", "forward ms", "to plain", "backward ms", "to plain", "both to plain"});
+  for (const DType type : {DType::f32, DType::bf16})
+    for (const int64_t dim : {64, 128}) {
+      const Shape shape{.type = type, .heads = 2, .length = 2048, .dim = dim};
+      Workload plain(shape);
+      for (const Option option :
+           {Option::dropout, Option::bias, Option::dbias, Option::shared_dbias, Option::mask, Option::alibi,
+            Option::softcap, Option::sink, Option::window, Option::padding, Option::causal}) {
+        Shape with = shape;
+        with.option = option;
+        Workload work(with);
+        const auto forward = best_times({[&] { work.forward(1); }, [&] { plain.forward(1); }}, settings.seconds);
+        const auto backward = best_times({[&] { work.backward(1); }, [&] { plain.backward(1); }}, settings.seconds);
+        print_row({name_of(type), number(dim), name_of(option), milliseconds(forward[0]),
+                   ratio(forward[0] / forward[1]), milliseconds(backward[0]), ratio(backward[0] / backward[1]),
+                   ratio((forward[0] + backward[0]) / (forward[1] + backward[1]))});
+      }
+    }
 }
 
 }  // namespace cuflash::bench

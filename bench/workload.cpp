@@ -13,6 +13,7 @@ const char* name_of(Option option) {
     case Option::dropout: return "dropout 0.1";
     case Option::bias: return "bias";
     case Option::dbias: return "bias with its gradient";
+    case Option::shared_dbias: return "bias of all heads, with its gradient";
     case Option::mask: return "mask tensor";
     case Option::alibi: return "ALiBi";
     case Option::softcap: return "softcap 30";
@@ -53,6 +54,11 @@ void Workload::add_option() {
       bias_ = random_values(heads * length * length, 5);
       attention_.bias = contiguous(bias_.data(), int64_t{1}, heads, length, length);
       return;
+    case Option::shared_dbias:
+      dbias_.resize(static_cast<size_t>(length * length));
+      bias_ = random_values(length * length, 5);
+      attention_.bias = contiguous(bias_.data(), int64_t{1}, int64_t{1}, length, length);
+      return;
     case Option::mask: {
       mask_.resize(static_cast<size_t>(heads * length * length));
       std::mt19937 engine(6);
@@ -80,7 +86,8 @@ void Workload::add_option() {
 BackwardTensors Workload::gradients() {
   BackwardTensors t{.o = tensor(o_), .lse = lse(), .dout = tensor(dout_)};
   t.dq = tensor(dq_), t.dk = tensor(dk_), t.dv = tensor(dv_);
-  if (!dbias_.empty()) t.dbias = contiguous(dbias_.data(), int64_t{1}, shape_.heads, shape_.length, shape_.length);
+  const int64_t bias_heads = shape_.option == Option::shared_dbias ? 1 : shape_.heads;
+  if (!dbias_.empty()) t.dbias = contiguous(dbias_.data(), int64_t{1}, bias_heads, shape_.length, shape_.length);
   if (!dsink_.empty()) t.dsink = contiguous(dsink_.data(), shape_.heads);
   return t;
 }

@@ -94,10 +94,11 @@ struct BenchOptions {
 // The same grid; its own seconds and files are not used.
 struct TuneOptions {
   BenchOptions grid;
-  double seconds = 60;   // for the whole search
-  bool dry_run = false;  // show which candidates would be tried, and why others would not
-  bool compile = false;  // with dry_run: compile the candidates
-  std::string arch;      // with dry_run: for GPUs of this architecture
+  double seconds = 60;               // for the whole search
+  bool dry_run = false;              // show which candidates would be tried, and why others would not
+  bool compile = false;              // with dry_run: compile the candidates
+  std::string arch;                  // with dry_run: for GPUs of this architecture
+  std::vector<std::string> options;  // of all problems
 };
 
 using InfoOptions = machine::InfoOptions;

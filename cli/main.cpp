@@ -247,6 +247,8 @@ void add_tune(CLI::App& app, TuneOptions& o, Job& job) {
       "tune", "Find the fastest tiles, stages and splits for problems on this machine, for all later calls");
   add_bench_grid(command, o.grid,
                  "cuflash tune --direction forward,backward --len 512,2048 --causal 0,1 --seconds 300");
+  add_list(command, "--option", o.options, word_of({"softcap", "alibi", "bias", "mask", "dropout"}),
+           "softcap|alibi|bias|mask|dropout,...", "CUDA: problems with these options, all of them at once");
   add_decimal(command, "--seconds", o.seconds, "Time for the whole search")->default_str("60");
   CLI::Option* dry_run =
       command.add_flag("--dry-run", o.dry_run, "Show what would be tried, and why the rest would not");

@@ -23,7 +23,9 @@ struct BackwardParams {
   void* dq_accum;          // [tile][dq_rows x dim_qk], in the order of accum_block(); null: dQ is not wanted
   int dq_rows;             // tile_q, or less for short sequences
   unsigned* dq_semaphore;  // ordered: [tile], number of key tiles already added
-  uint64* ticket;          // ordered or persistent: index of the next key tile
+  // ordered or persistent: index of the next key tile. sm90: then of the next task of dBias, and for each of its tiles
+  // that have several parts the number of parts that are done.
+  uint64* ticket;
 
   int heads_together;  // KV heads whose key tiles are interleaved, so that they share the L2 cache
   int heads_at_end;    // size of the last such group; the heads before it are a multiple of heads_together
@@ -39,6 +41,9 @@ struct BackwardParams {
   int64 zero_bytes_per_cta;      // likewise
   int listed_keys, most_listed;  // keys of a tile in the list, and its size
   uint64 first_ticket;           // value of the ticket after the prepare kernel
+  // sm90: what shares a tile of dBias may be divided into several tasks, which have sums of their own.
+  int dbias_parts, dbias_counts;  // counts: number of tiles, 0 with one part
+  float* dbias_sums;              // [task][sums of a tile]
   KeyTile* key_tiles;    // packed: all key tiles, longest sequence first, behind an element whose b is their number
   MaskLists mask_lists;  // with a mask tensor: the query tiles of every key tile
 };
@@ -59,9 +64,9 @@ struct Sm90BackwardParams {
   TensorMap row_stats;      // [row_stats_size, tiles]
   TensorMap bias;           // [keys, queries, heads, batch], if the call has one
   TensorMap mask;           // of the bits of a mask's summary, as in Sm90ForwardParams
-  // For the dQ kernel, if it runs.
-  TensorMap dq_k, dq_v;  // with boxes of its tile_k rows
-  TileOrder tile_order;
+  // For the kernels of dQ and dBias, if they run.
+  TensorMap dq_k, dq_v;     // with boxes of 64 rows
+  TileOrder tile_order;     // of the dQ kernel
   int counts_in_dq;         // the dQ kernel counts visited tiles, since no main kernel runs
   MaskLists dq_mask_lists;  // with a mask tensor: the key tiles of every query tile
 };

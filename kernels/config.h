@@ -147,6 +147,15 @@ struct Sm90DqConfig {
   int options;                   // OptionBits, exactly those of the call
 };
 
+// dBias on sm_90a: two consumer warpgroups with 64 queries each, and a producer warp.
+struct Sm90DbiasConfig {
+  Element element;    // f16 or bf16
+  int dim_qk, dim_v;  // padded: multiples of 32
+  int tile_k;         // 64, or 128 where registers and shared memory suffice
+  int stages;         // of Q and K, or dO and V: both take turns in one ring
+  int options;        // OptionBits, exactly those of the call
+};
+
 constexpr int kExchangeColumns = 32;  // columns of a row that one warp reduces over all splits
 
 // Shared memory rows are padded so that eight (f64: four) consecutive rows fall into different banks.
@@ -314,12 +323,11 @@ constexpr bool takes_registers(int options) { return (options & ~kAlibi) != 0; }
 // setmaxnreg as above, out of 504 registers with three warpgroups or 512 with four. With dQ, limits of 208 and 144 make
 // ptxas overlay the registers of S and dP; with 8 more it allocates both separately and runs out. Options need still
 // more, which the producer has to spare if it computes 32 columns of dQ at a time.
-constexpr bool has_small_producer(const Sm90BackwardConfig& c) {
-  return c.warpgroups == 2 && takes_registers(c.options);
-}
+constexpr bool has_small_producer(const Sm90BackwardConfig& c) { return !split_dk_dv(c) && takes_registers(c.options); }
 constexpr int consumer_registers(const Sm90BackwardConfig& c) {
-  if (!c.dq || has_small_producer(c)) return c.warpgroups == 3 ? 144 : 224;
-  return c.warpgroups == 2 ? 208 : 144;
+  if (c.warpgroups == 3) return has_small_producer(c) ? 152 : 144;
+  if (!c.dq || has_small_producer(c)) return 224;
+  return 208;
 }
 constexpr int producer_registers(const Sm90BackwardConfig& c) {
   if (!c.dq || has_small_producer(c)) return 56;
@@ -383,6 +391,37 @@ constexpr int shared_bytes(const Sm90DqConfig& c) {
              (swizzled_bytes(c.tile_k, c.dim_qk) + c.warpgroups * (bias_tile_bytes(c) + mask_tile_bytes(c))) +
          c.value_stages * swizzled_bytes(c.tile_k, c.dim_v) + num_tile_infos(c) * c.warpgroups * kTileInfoBytes +
          num_barriers(c) * 8 + listed_tile_bytes(c);
+}
+
+// A visit is a query tile of one head: its Q and K, then its dO and V. Sums are kept of 128 queries, or of their sum.
+constexpr int kDbiasWarpgroups = 2, kDbiasTileQ = kDbiasWarpgroups * kWarpgroupRows;
+// Steps whose coordinates, row statistics and mask are in shared memory at the same time.
+constexpr int kDbiasSteps = 2;
+constexpr int kDbiasTasks = 3, kDbiasTaskBytes = 24;  // see DbiasTask
+// The view of sm90/dq_scores.h, which computes P of 64 keys.
+constexpr Sm90DqConfig score_config(const Sm90DbiasConfig& c) {
+  return {c.element, c.dim_qk, c.dim_v, kDbiasWarpgroups, 64, 2, 1, 1, 0, c.options};
+}
+constexpr int num_threads(const Sm90DbiasConfig&) { return kWarpgroupThreads * (kDbiasWarpgroups + 1); }
+constexpr int consumer_registers(const Sm90DbiasConfig& c) { return c.tile_k == 64 ? 216 : 224; }
+constexpr int producer_registers(const Sm90DbiasConfig& c) {
+  return c.tile_k == 64 ? 72 : 56;
+}  // one thread finds all work
+constexpr int dbias_stage_bytes(const Sm90DbiasConfig& c) {
+  const int widest = c.dim_qk > c.dim_v ? c.dim_qk : c.dim_v;
+  return swizzled_bytes(kDbiasTileQ, widest) + swizzled_bytes(c.tile_k, widest);
+}
+// The tile of the bias is the same for all visits.
+constexpr int bias_tile_bytes(const Sm90DbiasConfig& c) { return swizzled_bytes(kWarpgroupRows, c.tile_k); }
+constexpr int mask_bytes(const Sm90DbiasConfig& c) {
+  return (c.options & kMaskTensor) != 0 ? kDbiasWarpgroups * kMaskBitsBytes : 0;
+}
+constexpr int num_barriers(const Sm90DbiasConfig& c) { return 2 * (c.stages + kDbiasSteps + 1); }
+constexpr int shared_bytes(const Sm90DbiasConfig& c) {
+  const int step =
+      mask_bytes(c) + kDbiasWarpgroups * (row_stats_stage_bytes(shared_config(score_config(c))) + kTileInfoBytes);
+  return c.stages * dbias_stage_bytes(c) + kDbiasWarpgroups * bias_tile_bytes(c) + kDbiasSteps * step +
+         kDbiasTasks * kDbiasTaskBytes + num_barriers(c) * 8;
 }
 
 }  // namespace cuflash

@@ -16,6 +16,7 @@ class Fault(NamedTuple):
 
 CACHE = "sweep_cache_test"
 FORWARD = "fake_cuda_forward_test"
+DBIAS = "fake_cuda_dbias_test"
 
 FAULTS = {
     # The C edge.
@@ -413,7 +414,8 @@ FAULTS = {
               "tuned_test"),
     ],
     "src/tuned/choice.cpp": [
-        Fault("choices are taken for problems with options", "if (options || uneven)", "if ((options && false) || uneven)",
+        Fault("choices for plain problems are taken with options", "kind.options = options;", "", "tuned_test"),
+        Fault("choices are taken for problems with sinks", "const bool never = p.sink ||", "const bool never =",
               "tuned_test"),
     ],
     "src/cuda/plan/tuned_config.h": [
@@ -503,6 +505,34 @@ FAULTS = {
     "kernels/portable/backward_prepare.h": [
         Fault("equally long sequences share places in the list", "s.len_q == len_q && other < b", "false",
               "cuda_backward_tasks_test"),
+    ],
+
+    # dBias on Hopper.
+    "kernels/sm90/dbias_consumer.h": [
+        Fault("sums of dBias start with those of the tile before",
+              "          for (int n = 0; n < kKeyTiles; ++n) sums[n] = {};\n          pending", "          pending", DBIAS),
+        Fault("a weight of 0 does not hide what is not finite", "prob == 0 ? 0.0f : Options::gradient(",
+              "Options::gradient(", DBIAS),
+        Fault("rows beyond a length add to a shared bias",
+              "tensor_mask(half) & existing_rows(info) & Scores::visible_pairs(a, info, tile)",
+              "tensor_mask(half) & Scores::visible_pairs(a, info, tile)", DBIAS),
+        Fault("parts of a tile are not added up", "part < w.dbias_parts; ++part, first", "part < 1; ++part, first",
+              DBIAS),
+        Fault("a row of all queries is the sum of one warp", "warp < kWarps; ++warp) x +=", "warp < 1; ++warp) x +=",
+              DBIAS),
+    ],
+    "kernels/sm90/dbias_producer.h": [
+        Fault("the last head adds nothing to a shared bias", "n < task.end; ++n", "n + 1 < task.end; ++n", DBIAS),
+        Fault("tiles of dBias that nothing sees are not written", "if (first) store(DbiasStepKind::zeros);", "", DBIAS),
+        Fault("dBias takes half tiles for whole", "info.full_end = whole ? visited.full_end : visited.full_begin",
+              "info.full_end = visited.full_end", DBIAS),
+    ],
+    "kernels/sm90/dq_scores.h": [
+        Fault("dBias is the gradient in front of softcap", "if constexpr (kOfBias) pair.slope = 1;", "", DBIAS),
+    ],
+    "src/cuda/families/sm90_forward.cpp": [
+        Fault("a tuned choice decides what an option needs",
+              "(wanted.schedule & ~kOptionSchedule) | (c.schedule & kOptionSchedule)", "wanted.schedule", "tuned_test"),
     ],
 
     "kernels/philox.h": [

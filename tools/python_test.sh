@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The Python tests: tools/python_test.sh cpu|cuda [arguments of pytest]
+# The Python tests: tools/python_test.sh cpu|cuda [arguments of pytest], or tools/python_test.sh prepare
 #
 # cpu   in a virtual environment under build/, with the package installed by `pip install .` and what the tests need
 #       from PyPI, PyTorch included. Without a network what is importable is used. CUFLASH_TEST_PYTHON=required: skipping
 #       the suite is a failure.
+# prepare  downloads what cpu needs, and nothing else: for the time in which something else is compiled.
 # cuda  with the Python at hand and the package of the release build: nothing is installed.
 # PYTHON names another Python than python3. CUFLASH_TEST_TORCH=off: PyTorch is not installed, and its tests are skipped.
 #
@@ -140,6 +141,15 @@ install_package() {
   timed "pip install ." pip install --force-reinstall --no-deps . || return
   echo "$state" >"$venv/package"
 }
+
+# One at a time: what is being prepared is waited for.
+mkdir -p build
+exec {lock}>build/python-test.lock
+flock "$lock"
+if [ "$device" = prepare ]; then
+  install_requirements && install_torch
+  exit
+fi
 
 if install_requirements && install_torch && install_package; then
   run "$venv/bin/python" "$@"

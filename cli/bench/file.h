@@ -18,6 +18,7 @@ struct BenchPoint {
   int64_t batch = 1, heads_q = 1, heads_k = 1, len_q = 1, len_k = 1, head_dim = 1, head_dim_v = 1;
   bool causal = false;
   int64_t page_size = 0;  // decode: rows of a page of the cache; 0: contiguous
+  int options = 0;        // of `cuflash tune`: tuned::Options; files have no points with options
 
   auto operator<=>(const BenchPoint&) const = default;
 };

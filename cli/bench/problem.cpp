@@ -97,6 +97,13 @@ void* BenchMemory::normal(DType type, int64_t count) {
   return data;
 }
 
+void* BenchMemory::ones(int64_t count) {
+  const std::vector<std::byte> values(static_cast<size_t>(count), std::byte{1});
+  void* data = take(count);
+  write(data, values.data(), count);
+  return data;
+}
+
 void* BenchMemory::integers(const std::vector<int32_t>& values) {
   const auto bytes = static_cast<int64_t>(values.size() * sizeof(int32_t));
   void* data = take(bytes);
@@ -122,6 +129,7 @@ BenchProblem::BenchProblem(const BenchPoint& p, int32_t threads)
   const auto empty = [&](int64_t rows, int64_t dim) { return memory_.take(rows * dim * size_of(type)); };
   attention_.q = queries(memory_.normal(type, rows_q * p.head_dim), p.head_dim);
   attention_.causal = p.causal;
+  add_options();
   outputs_.o = queries(empty(rows_q, p.head_dim_v), p.head_dim_v);
   if (p.direction == kDecode) {
     make_cache();
@@ -148,6 +156,20 @@ void BenchProblem::fit_workspace() {
   if (execution_.workspace && needed <= execution_.workspace_size) return;
   execution_.workspace = memory_.take(static_cast<int64_t>(needed));
   execution_.workspace_size = needed;
+}
+
+// One bias and one mask for all heads, as in cuda/plan/typical.h.
+void BenchProblem::add_options() {
+  const BenchPoint& p = point_;
+  const int64_t pairs = p.len_q * p.len_k;
+  if ((p.options & tuned::kSoftcap) != 0) attention_.softcap = 30;
+  if ((p.options & tuned::kDropout) != 0) attention_.dropout_p = 0.1, attention_.dropout_seed = 1;
+  if ((p.options & tuned::kAlibi) != 0)
+    attention_.alibi_slopes = contiguous(memory_.normal(DType::f32, p.heads_q), DType::f32, p.heads_q);
+  if ((p.options & tuned::kBias) != 0)
+    attention_.bias = contiguous(memory_.normal(dtype_of(p), pairs), dtype_of(p), 1, 1, p.len_q, p.len_k);
+  if ((p.options & tuned::kMaskTensor) != 0)
+    attention_.mask = contiguous(memory_.ones(pairs), DType::boolean, 1, 1, p.len_q, p.len_k);
 }
 
 void BenchProblem::make_cache() {

@@ -20,6 +20,7 @@ class BenchMemory {
   void* take(int64_t bytes);
   void* normal(DType type, int64_t count);  // N(0, 1), never zeros: some processors compute faster on zeros
   void* integers(const std::vector<int32_t>& values);
+  void* ones(int64_t count);  // bytes
   void clear(void* data, int64_t bytes) const;
   std::vector<std::byte> read(const void* from, int64_t bytes) const;
 
@@ -50,6 +51,7 @@ class BenchProblem {
 
  private:
   Tensor tensor(void* data, int64_t length, int64_t heads, int64_t dim) const;
+  void add_options();
   void make_cache();
 
   BenchPoint point_;

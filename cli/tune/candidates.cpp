@@ -24,6 +24,7 @@ cuda::Typical typical_of(const BenchPoint& p) {
   return {.dtype = dtype_of(p),
           .dim_qk = p.head_dim,
           .dim_v = p.head_dim_v,
+          .options = p.options,
           .causal = p.causal,
           .batch = p.batch,
           .heads_q = p.heads_q,

@@ -58,6 +58,13 @@ check::Case case_of(const BenchPoint& p, const Candidate& candidate) {
   c.len_q = std::min(p.len_q, c.len_q), c.len_k = std::min(p.len_k, c.len_k);
   c.dim = p.head_dim, c.dim_v = p.head_dim_v;
   c.causal = p.causal;
+  if ((p.options & tuned::kSoftcap) != 0) c.softcap = 30;
+  if ((p.options & tuned::kAlibi) != 0) c.alibi_rank = 1;
+  if ((p.options & tuned::kDropout) != 0) c.dropout_p = 0.1, c.dropout_seed = 1;
+  // Rows of whole vectors, as those of the problem.
+  if ((p.options & (tuned::kBias | tuned::kMaskTensor)) != 0) c.len_k = std::min(p.len_k, (c.len_k + 15) / 16 * 16);
+  if ((p.options & tuned::kBias) != 0) c.bias.emplace(), c.bias_dtype = c.dtype;
+  if ((p.options & tuned::kMaskTensor) != 0) c.mask.emplace(), c.mask_eighths = 7;
   for (check::Layout* layout : {&c.q, &c.k, &c.v, &c.o, &c.dout, &c.dq, &c.dk, &c.dv})
     layout->order = check::Order::bshd;
   if (p.direction == kBackward) c.gradients = c.every_gradient();

@@ -171,13 +171,26 @@ std::vector<TuneOutcome> search_all(const TuneOptions& options, const TuneTarget
 
 }  // namespace
 
+static std::vector<BenchPoint> with_options(std::vector<BenchPoint> points, const TuneOptions& options) {
+  int bits = 0;
+  for (const std::string& word : options.options)
+    for (const auto& [name, bit] : kTunedOptions)
+      if (word == name) bits |= static_cast<int>(bit);
+  for (BenchPoint& point : points) {
+    if (bits != 0 && (point.device != "cuda" || point.direction == kDecode))
+      throw UsageError("--option is for forward and backward on CUDA");
+    point.options = bits;
+  }
+  return points;
+}
+
 int run_tune(const TuneOptions& options) {
   const std::string device = options.arch.empty() ? bench_device(options.grid.device) : "cuda";
   if (!options.arch.empty() && options.grid.device == Device::cpu)
     throw UsageError("--arch names an architecture of CUDA devices; leave it out with --device cpu");
   const TuneTarget target = target_of(options, device);
   require_usable(options, target);
-  const std::vector<BenchPoint> points = bench_grid(options.grid, device);
+  const std::vector<BenchPoint> points = with_options(bench_grid(options.grid, device), options);
   if (options.dry_run) return show_all(options, points, target);
   const AskedToEnd asked_to_end;
   const std::vector<TuneOutcome> outcomes = search_all(options, target, points, asked_to_end);

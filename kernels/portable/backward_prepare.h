@@ -49,6 +49,8 @@ struct PrepareTile {
   int first;  // first query of the tile
   Real* stats;
   int thread;
+  // A row with an element of Q that is not finite has an LSE that is not finite either, or not between these.
+  Real lower, upper;
   bool not_finite = false, large = false, inconclusive = false;  // of the rows of this thread
 
   __device__ __forceinline__ int lane() const { return thread % kLanes; }
@@ -109,7 +111,7 @@ struct PrepareTile {
     const bool sees_nothing = lse == minus_infinity<Real>();
     not_finite |= !is_finite(delta) || !(sees_nothing || is_finite(lse));
     large |= is_large(lse);
-    inconclusive |= sees_nothing;
+    inconclusive |= !(lse > lower && lse < upper);
     if (lane() != 0) return;
     stats[lse_at(C, row)] = sees_nothing ? -minus_infinity<Real>() : lse * static_cast<Real>(kLog2e);
     stats[delta_at(C, row)] = sees_nothing ? Real(0) : delta;
@@ -142,6 +144,36 @@ struct PrepareTile {
   }
 };
 
+// Bounds between which an LSE shows that the row's elements of Q are finite. An infinite element makes every score
+// infinite or NaN. If all are -inf, LSE is -inf or the sink; with softcap, scores are then the cap or its negative. The
+// margins are larger than errors of rounding; rows beyond the bounds are looked at.
+template <class Real>
+struct ConclusiveLse {
+  Real lower, upper;
+};
+template <BackwardConfig C>
+__device__ __forceinline__ ConclusiveLse<RealOf<C.element>> conclusive_lse(const AttentionParams& a, int h) {
+  using Real = RealOf<C.element>;
+  constexpr Real kMargin = Real(0.01), kRelative = Real(1e-4);
+  const Real infinity = -minus_infinity<Real>();
+  ConclusiveLse<Real> bounds{-infinity, infinity};
+  Real sink = -infinity;
+  if (a.sink.data) {
+    sink = load_element<C.element>(a.sink.data, a.sink.element, offset_of(a.sink, 0, h));
+    bounds.lower = sink + kMargin + kRelative * fabs(sink);
+  }
+  if (a.softcap > 0) {
+    if (a.slopes.data || a.bias.data) return {infinity, infinity};
+    const Real cap = static_cast<Real>(a.softcap),
+               of_keys = log2_of(static_cast<Real>(a.len_k)) * static_cast<Real>(kLn2);
+    // The logarithm of a sum is at most that of two equal terms.
+    const Real lowest = of_keys - cap, of_both = (sink > lowest ? sink : lowest) + Real(1);
+    bounds.lower = of_both + kRelative * (cap + (a.sink.data ? fabs(sink) : Real(0)));
+    bounds.upper = cap - kMargin - kRelative * cap;
+  }
+  return bounds;
+}
+
 template <BackwardConfig C>
 __device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int h, int tile) {
   using Real = RealOf<C.element>;
@@ -157,12 +189,11 @@ __device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int
   if (p.dq_semaphore && thread == 0) p.dq_semaphore[number] = 0;
 
   Real* stats = row_stats<C>(p, number);
-  Tile rows{p, s, b, h, first, stats, thread};
+  const auto [lower, upper] = conclusive_lse<C>(p.attention, h);
+  Tile rows{p, s, b, h, first, stats, thread, lower, upper};
   if (p.attention.dim_v % 8 == 0 && has_whole_rows<C>(p.o) && has_whole_rows<C>(p.dout)) rows.template run<true>();
   else rows.template run<false>();
-  // With a sink or softcap, or without visible keys, a query with a non-finite element may have a finite LSE.
-  const bool lse_tells = !p.attention.sink.data && !(p.attention.softcap > 0);
-  if (rows.inconclusive || !lse_tells) rows.check_queries();
+  if (rows.inconclusive) rows.check_queries();
   const bool flag = __syncthreads_or(rows.not_finite) != 0;
   const bool any_large = __syncthreads_or(rows.large) != 0;
   // TMA loads the words after the flags as well, so all are written.
@@ -212,6 +243,9 @@ __device__ void backward_prepare(const BackwardParams& p) {
   griddepcontrol_launch_dependents();
   const int64 n = cta_number();
   if (p.ticket && n == 0 && threadIdx.x == 0) *p.ticket = p.first_ticket;
+  if constexpr ((C.options & kBias) != 0)
+    if (n == 0)
+      for (int i = static_cast<int>(threadIdx.x); i <= p.dbias_counts; i += prepare_threads(C)) p.ticket[1 + i] = 0;
   if (p.zero_bytes != 0) zero_sums<C>(p, n);
   if (p.key_tiles && n < p.attention.batch) list_key_tiles<C>(p, static_cast<int>(n));
   if (n >= num_query_tiles<C>(p)) return;

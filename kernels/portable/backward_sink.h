@@ -7,7 +7,8 @@
 
 namespace cuflash {
 
-constexpr int kSinkRows = 1024;  // rows per warp and iteration
+constexpr int kSinkRows = 1024;     // rows per warp and iteration
+constexpr int kSinkRowsAtOnce = 8;  // whose loads a lane has in flight: there are few CTAs to hide their latency
 
 template <BackwardConfig C>
 __device__ __forceinline__ double sink_sum(const BackwardParams& p, int h, RealOf<C.element> sink) {
@@ -22,12 +23,20 @@ __device__ __forceinline__ double sink_sum(const BackwardParams& p, int h, RealO
     if (b >= a.batch) break;
     const Sequence s = sequence_of(a, b);
     const int64 begin = int64{part} * kSinkRows, end = min(begin + kSinkRows, int64{s.len_q});
-    for (int64 row = begin + lane_id(); row < end; row += 32) {
-      const Real lse = static_cast<const Real*>(p.lse.data)[offset_of(p.lse, b, h, s.q_begin + row)];
-      if (lse == minus_infinity<Real>()) continue;
-      const Real* stats = row_stats<C>(p, query_tile<C>(p, s, b, h, row / C.tile_q));
-      const Real delta = stats[delta_at(C, static_cast<int>(row % C.tile_q))];
-      sum -= static_cast<double>(exp2_of((sink - lse) * static_cast<Real>(kLog2e)) * delta);
+    const auto* lse_rows = static_cast<const Real*>(p.lse.data) + offset_of(p.lse, b, h, s.q_begin);
+    const Real* stats = row_stats<C>(p, query_tile<C>(p, s, b, h, 0));
+    for (int64 first = begin + lane_id(); first < end; first += 32 * kSinkRowsAtOnce) {
+      Real lse[kSinkRowsAtOnce], delta[kSinkRowsAtOnce];
+#pragma unroll
+      for (int n = 0; n < kSinkRowsAtOnce; ++n) {
+        const int64 row = min(first + 32 * n, end - 1);
+        lse[n] = lse_rows[row * p.lse.row_stride];
+        delta[n] = stats[row / C.tile_q * row_stats_size(C) + delta_at(C, static_cast<int>(row % C.tile_q))];
+      }
+#pragma unroll
+      for (int n = 0; n < kSinkRowsAtOnce; ++n)
+        if (first + 32 * n < end && lse[n] != minus_infinity<Real>())
+          sum -= static_cast<double>(exp2_of((sink - lse[n]) * static_cast<Real>(kLog2e)) * delta[n]);
     }
   }
   return sum;

@@ -9,6 +9,7 @@
 
 #include "attn/softcap.h"
 #include "backward_params.h"
+#include "tile/operand.h"
 
 namespace cuflash {
 
@@ -18,8 +19,12 @@ struct BackwardOptions {
                         kHasBias = (kOptions & kBias) != 0, kHasMask = (kOptions & kMaskTensor) != 0,
                         kHasDropout = (kOptions & kDropout) != 0;
   static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
-  // Hidden pairs are selected in P. With the other options a dot product of -inf makes P 0.
-  static constexpr bool kSelectsP = (kOptions & (kSoftcap | kBias | kMaskTensor | kScaleFirst)) != 0;
+  // Hidden pairs are selected in P. With the other options hidden_value() in place of the dot product, or of its tanh,
+  // makes P 0.
+  static constexpr bool kSelectsP = (kOptions & (kBias | kMaskTensor | kScaleFirst)) != 0;
+  // With softcap the square of the value is finite, so that the factor of dS is 0 as well. The family rejects softcaps
+  // for which it would not be small enough.
+  static __device__ __forceinline__ float hidden_value() { return kHasSoftcap ? -1e18f : minus_infinity<float>(); }
   // The factor of dS is not the P that dV is computed from.
   static constexpr bool kHasFactor = kHasSoftcap || kHasDropout;
   // Any pair may have a P of 0 beside values that are not finite.
@@ -32,10 +37,29 @@ struct BackwardOptions {
   struct Exponent {
     float value, slope;  // slope: derivative of softcap
   };
-  static __device__ __forceinline__ Exponent exponent(const Sm90BackwardParams& p, float dot, float shift) {
-    if constexpr (!kHasSoftcap) return {dot * p.scale_log2 + shift, 1};
-    const float t = softcap_tanh<E>(dot * p.backward.attention.tanh_argument);
-    return {t * p.factors.softcap_log2 + shift, 1 - t * t};
+  // x: the dot product, with softcap its tanh.
+  static __device__ __forceinline__ Exponent exponent(const Sm90BackwardParams& p, float x, float shift) {
+    if constexpr (!kHasSoftcap) return {x * p.scale_log2 + shift, 1};
+    else return {x * p.factors.softcap_log2 + shift, 1 - x * x};
+  }
+  // Replaces dot products by tanh. A warp whose arguments are all in the range of the polynomial skips the exponentials.
+  template <int kTiles>
+  static __device__ __forceinline__ void apply_softcap(Accumulator<float> (&s)[kTiles], const AttentionParams& a) {
+    if constexpr (kHasSoftcap) {
+      unsigned bits = 0;
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) s[n].x[x] *= a.tanh_argument, bits |= __float_as_uint(s[n].x[x]);
+      const auto replace = [&](auto function) {
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+          for (int x = 0; x < 4; ++x) s[n].x[x] = function(s[n].x[x]);
+      };
+      if (!__any_sync(0xffffffffu, (bits & kBeyondTanhRange) != 0)) replace([](float x) { return tanh_in_range(x); });
+      else replace([](float x) { return tanh_of_argument(x); });
+    }
   }
 
   static __device__ __forceinline__ float gradient(float factor, float dp, float delta, float keep) {

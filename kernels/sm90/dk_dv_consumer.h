@@ -47,6 +47,8 @@ struct DkDvConsumer : KeyConsumer<C> {
   __device__ __forceinline__ void exponentiate_options(OperandA& probs, Scores& s, const RowState& rows, bool masked,
                                                        int step) const {
     const unsigned seen = Options::kSelectsP ? Base::seen_pairs(masked, step) : ~0u;
+    Options::apply_softcap(s[0], a);
+    if (!Options::kSelectsP && masked) hide(s, a, task(), uniform(task().visited.tile(step)));
     Base::correct_alibi(s);
     if constexpr (C.options == kAlibi) return Base::exponentiate_and_narrow(probs, s, rows.lse, p.scale_log2);
     if constexpr (Options::kHasFactor) wait_ds_free();
@@ -67,9 +69,12 @@ struct DkDvConsumer : KeyConsumer<C> {
     Scores dp;
     RowValues delta;
     Base::wait_for_douts();
-    if (!Options::kSelectsP && masked) hide(s, a, task(), uniform(Base::tile_of(step)));
-    if constexpr (C.options == 0) Base::exponentiate_and_narrow(probs, s, rows.lse, p.scale_log2);
-    else exponentiate_options(probs, s, rows, masked, step);
+    if constexpr (C.options != 0) {
+      exponentiate_options(probs, s, rows, masked, step);
+    } else {
+      if (masked) hide(s, a, task(), uniform(Base::tile_of(step)));
+      Base::exponentiate_and_narrow(probs, s, rows.lse, p.scale_log2);
+    }
     fence_operands(probs);
     issue_scores(dp, pipeline.v(), pipeline.dout(stage));
     Base::template issue_accumulate<DvProduct>(dv, probs, pipeline.dout(stage));
@@ -78,12 +83,13 @@ struct DkDvConsumer : KeyConsumer<C> {
     fence_operands(dp[0]);
     if (!kEarlyDelta && !Options::kHasFactor) Base::load_delta(delta, stage);
     if constexpr (Options::kHasFactor) {
-      Base::template differentiate_pairs<E>(ds, dp, Base::lane_delta(stage), p.factors.keep, true,
+      Base::template differentiate_pairs<E>(ds, dp, Base::lane_delta(stage), p.factors.keep, Options::kHasDropout,
                                             [&](int n, unsigned(&factors)[4]) { Base::load_factors(n, factors); });
     } else {
       Base::differentiate_and_narrow(ds, dp, probs, delta);
-      if (masked || Options::kMasksAll) Base::zero_where_p_is_zero(ds, probs);
     }
+    // A dropped pair has a P of 0, but not a dS of 0.
+    if (!Options::kHasDropout && (masked || Options::kMasksAll)) Base::zero_where_p_is_zero(ds, probs);
     fence_operands(ds);
     Base::template issue_accumulate<DkProduct>(dk, ds, pipeline.q(stage));
     if (!Options::kHasFactor) wait_ds_free();

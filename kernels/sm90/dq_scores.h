@@ -1,5 +1,5 @@
-// Elementwise steps of the dQ consumer on its accumulators: P from S and dS from dP. Queries are rows, keys are
-// columns.
+// Elementwise steps of the consumers of dQ and dBias on their accumulators: P from S and dS from dP. Queries are rows,
+// keys are columns.
 #pragma once
 
 #include "attn/score.h"
@@ -13,7 +13,8 @@
 
 namespace cuflash {
 
-template <Sm90DqConfig C>
+// kOfBias: dS is the gradient of the bias, before the derivative of softcap.
+template <Sm90DqConfig C, bool kOfBias = false>
 struct DqScores {
   static constexpr Element E = C.element;
   static constexpr BackwardConfig kShared = shared_config(C);
@@ -66,13 +67,16 @@ struct DqScores {
     const AttentionParams& a = p.backward.attention;
     float slope = 0, distance = 0;
     if constexpr (Options::kHasAlibi) slope = head.slope, distance = lane_distance(info, tile);
+    Options::apply_softcap(s, a);
     replace_by_factors(s, lane_bias, kept_pairs_of(a, info, head, tile),
-                       [&](float dot, float bias, int r, int n, int e) {
+                       [&](float score, float bias, int r, int n, int e) {
                          float shift = -rows.lse[r];
                          if constexpr (Options::kHasBias) shift += bias * static_cast<float>(kLog2e);
                          if constexpr (Options::kHasAlibi)
                            shift -= slope * fabsf(distance + static_cast<float>(8 * r - 8 * n - e));
-                         return Options::exponent(p, dot, shift);
+                         typename Options::Exponent pair = Options::exponent(p, score, shift);
+                         if constexpr (kOfBias) pair.slope = 1;
+                         return pair;
                        });
     if constexpr (kApplyMask) hide(s, seen & visible_pairs(a, info, tile));
   }
@@ -96,11 +100,11 @@ struct DqScores {
           const float penalty =
               Options::kHasAlibi ? options.penalty(distance + static_cast<float>(8 * r - 8 * n - e)) : 0;
           return {guarded_exponent(options, options.score(t, penalty, bias), stats[lse_at(kShared, query)], large),
-                  Options::kHasSoftcap ? 1 - t * t : 1};
+                  Options::kHasSoftcap && !kOfBias ? 1 - t * t : 1};
         });
     hide(s, seen & visible_pairs(a, info, tile));
   }
-  // exponent(dot, bias, r, n, e) returns the exponent of a pair, and the derivative of softcap. lane_bias: shared
+  // exponent(score, bias, r, n, e) returns the exponent of a pair, and the derivative of softcap. lane_bias: shared
   // address of the lane's part of the bias, for ldmatrix; its 16-byte pieces are swizzled.
   template <class Exponent>
   static __device__ __forceinline__ void replace_by_factors(Scores& s, unsigned lane_bias, unsigned kept,

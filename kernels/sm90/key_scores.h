@@ -28,7 +28,7 @@ struct KeyScores {
     return lane_coord_of(split_dk_dv(C) ? new_thread_id() % kWarpgroupThreads : new_thread_id());
   }
 
-  // Selects hidden scores to -inf, whatever they are.
+  // Selects hidden scores, whatever they are.
   static __device__ __forceinline__ void hide(Scores& s, const AttentionParams& a, const TaskCoord& coord, int tile) {
     const LaneCoord lane = lane_coord();
     const VisibleQueries<kShared> visible(a, coord.sequence, tile * C.tile_q, coord.k_first, lane.row);
@@ -38,7 +38,7 @@ struct KeyScores {
       for (int x = 0; x < 4; ++x) {
         const int query = lane.column + 8 * n + x % 2;
         const bool seen = query >= visible.begin[0][x / 2] && query < visible.end[0][x / 2];
-        s[0][n].x[x] = seen ? s[0][n].x[x] : minus_infinity<float>();
+        s[0][n].x[x] = seen ? s[0][n].x[x] : Options::hidden_value();
       }
   }
 
@@ -96,7 +96,7 @@ struct KeyScores {
     unsigned address;
     int stride;  // in bytes, of 16 queries; 0: all queries have the same bias
   };
-  // With options. exponent(dot, bias, n, x) returns the exponent of a pair, and the derivative of softcap. P of dropped
+  // With options. exponent(score, bias, n, x) returns the exponent of a pair, and the derivative of softcap. P of dropped
   // pairs is 0 in probs; on_factors(step, factors) gets the factors of dS, in kStored.
   template <Element kStored, bool kSelects, class Exponent, class OnFactors>
   static __device__ __forceinline__ void exponentiate_pairs(OperandA& probs, const Scores& s, LaneBias bias_rows,
@@ -186,11 +186,12 @@ struct KeyScores {
     const RowState& rows;
     const StepInfo& info;
 
-    __device__ __forceinline__ typename Options::Exponent operator()(float dot, float bias, int n, int x) const {
+    // score: the dot product, with softcap its tanh.
+    __device__ __forceinline__ typename Options::Exponent operator()(float score, float bias, int n, int x) const {
       float shift = -rows.lse[n].x[x % 2];
       if constexpr (Options::kHasAlibi && !Options::kAffineAlibi) shift -= Alibi(info).penalty(n, x);
       if constexpr (Options::kHasBias) shift += bias * static_cast<float>(kLog2e);
-      return Options::exponent(p, dot, shift);
+      return Options::exponent(p, score, shift);
     }
   };
   // The same for rows whose LSE may be large, from scores that are computed as forward computes them.

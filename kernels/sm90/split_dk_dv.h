@@ -140,6 +140,7 @@ struct DvConsumer : SplitConsumer<C> {
       typename Base::RowState rows;
       Base::load_lse(rows.lse, queries.stage);
       rows.add_options(Base::step_info());
+      Options::apply_softcap(s[0], a);
       if (!kSelects && kMode != TileMode::full) Base::hide(s, a, Base::task(), tile);
       Base::correct_alibi(s);
       Base::template exponentiate_pairs<Base::kExchanged, kSelects>(

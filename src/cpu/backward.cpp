@@ -268,13 +268,20 @@ class Backward {
       const Range rows =
           one_row ? Range{0, 1} : Range{tile_q * shape_.q, std::min((tile_q + 1) * shape_.q, p_.bias_len_q)};
       const Range summed_rows = one_row ? Range{0, p_.len_q} : rows;
-      std::fill_n(w.dbias, shape_.q * shape_.k, T{0});
+      std::fill_n(w.dbias, one_row ? shape_.k : round_up(rows.size(), kernels_.lanes) * shape_.k, T{0});
       for (int64_t b = bias_b; b < (p_.bias_batch == 1 ? p_.batch : bias_b + 1); ++b)
         for (int64_t h = bias_h; h < (p_.bias_heads == 1 ? p_.heads_q : bias_h + 1); ++h)
           add_head_to_bias(head_of(p_, b, h), summed_rows, keys, one_row, w, counter);
-      for (int64_t i = 0; i < rows.size(); ++i)
-        kernels_.store(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(bias_b, bias_h, rows.begin + i) + keys.begin,
-                       keys.size(), w.dbias + i * shape_.k);
+      const auto store = [&](int64_t row, const T* sums) {
+        kernels_.store(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(bias_b, bias_h, row) + keys.begin, keys.size(), sums);
+      };
+      if (one_row) return store(0, w.dbias);
+      for_tiles(rows, kernels_.lanes, rows.end, [&](Range panel) {
+        std::fill_n(w.dp, panel.size() * shape_.k, T{0});
+        kernels_.add_to_rows(keys.size(), w.dbias + (panel.begin - rows.begin) * shape_.k, panel.size(), w.dp,
+                             shape_.k);
+        for (int64_t i = 0; i < panel.size(); ++i) store(panel.begin + i, w.dp + i * shape_.k);
+      });
     });
   }
 
@@ -285,19 +292,24 @@ class Backward {
     const Range seen_by = queries_of_keys(p_, head.seq, keys);
     const Range both{std::max(rows.begin, seen_by.begin), std::min(rows.end, seen_by.end)};
     if (both.empty()) return;
-    w.load_keys(p_, head, keys);
+    w.load_keys(p_, head, keys, Loads::for_scores);
     for_tiles(both, shape_.q, head.seq.len_q, [&](Range tile) {
       w.mask.load(p_, head.b, head.h, tile, keys);
       if (!w.mask.any()) return;
-      w.load_queries(p_, head, tile, delta_);
+      w.load_queries(p_, head, tile, delta_, Loads::for_scores);
       for_tiles(tile, kernels_.lanes, tile.end, [&](Range queries) {
         const MaskVerdict mask = w.mask.panel(queries.begin - tile.begin).verdict;
         const TileKind kind = tile_kind(p_, head.seq, queries, keys, mask);
         if (kind == TileKind::skipped) return;
         counter.visit(kind);
         w.differentiate(p_, head, tile, queries, keys, GradientAt::softmax_input);
-        T* sum = w.dbias + (one_row ? 0 : (queries.begin - tile.begin) * shape_.k) + w.panel.first_key;
-        if (!one_row) return kernels_.add_to_rows(w.panel.keys.size(), w.dp, queries.size(), sum, shape_.k);
+        if (!one_row) {
+          // Panels stay as they are until everything is added; bias tiles begin with a whole panel.
+          T* sums = w.dbias + (queries.begin - rows.begin) * shape_.k + w.panel.first_key * kernels_.lanes;
+          for (int64_t n = 0; n < w.panel.keys.size() * kernels_.lanes; ++n) sums[n] += w.dp[n];
+          return;
+        }
+        T* sum = w.dbias + w.panel.first_key;
         for (int64_t k = 0; k < w.panel.keys.size(); ++k)
           for (int64_t q = 0; q < queries.size(); ++q) sum[k] += w.dp[k * kernels_.lanes + q];
       });

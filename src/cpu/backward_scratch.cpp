@@ -29,26 +29,30 @@ BackwardScratch<T, E>::BackwardScratch(Arena& arena, const BackwardProblem& p, c
   ds_left = arena.take<E>(key_rows * shape.q);
   dk = arena.take<T>(key_rows * round_up(p.dim_qk, lanes));
   dv = arena.take<T>(key_rows * round_up(p.dim_v, lanes));
-  dbias = p.dbias ? arena.take<T>(shape.q * shape.k) : nullptr;
+  dbias = p.dbias ? arena.take<T>(round_up(shape.q, lanes) * shape.k) : nullptr;
 }
 
 template <class T, class E>
-void BackwardScratch<T, E>::load_keys(const BackwardProblem& p, const Head& head, Range keys) {
+void BackwardScratch<T, E>::load_keys(const BackwardProblem& p, const Head& head, Range keys, Loads loads) {
   const Kernels<T, E>& kernels = panel.kernels;
-  k.load(kernels, source_of(p.k, head.b, head.hk, head.seq.k_begin, keys, p.dim_qk), Side::left, k_by_dim,
-         panel.staging);
+  const auto of_k = source_of(p.k, head.b, head.hk, head.seq.k_begin, keys, p.dim_qk);
+  if (loads == Loads::all) k.load(kernels, of_k, Side::left, k_by_dim, panel.staging);
+  else kernels.pack(of_k, Side::left, k_by_dim, nullptr, 0, nullptr, panel.staging);
   kernels.pack(source_of(p.v, head.b, head.hk, head.seq.k_begin, keys, p.dim_v), Side::left, v_by_dim, nullptr, 0,
                nullptr, panel.staging);
 }
 
 template <class T, class E>
 void BackwardScratch<T, E>::load_queries(const BackwardProblem& p, const Head& head, Range queries,
-                                         const Rows& delta_rows) {
+                                         const Rows& delta_rows, Loads loads) {
   const Kernels<T, E>& kernels = panel.kernels;
   const int64_t first = head.seq.q_begin, lanes = kernels.lanes;
-  q.load(kernels, source_of(p.q, head.b, head.h, first, queries, p.dim_qk), Side::right, q_by_dim, panel.staging);
-  dout.load(kernels, source_of(p.dout, head.b, head.h, first, queries, p.dim_v), Side::right, dout_by_dim,
-            panel.staging);
+  const auto load = [&](RowOperand<E>& by_row, const auto& source, E* by_dim) {
+    if (loads == Loads::all) by_row.load(kernels, source, Side::right, by_dim, panel.staging);
+    else kernels.pack(source, Side::right, by_dim, nullptr, 0, nullptr, panel.staging);
+  };
+  load(q, source_of(p.q, head.b, head.h, first, queries, p.dim_qk), q_by_dim);
+  load(dout, source_of(p.dout, head.b, head.h, first, queries, p.dim_v), dout_by_dim);
   constexpr T kInfinity = std::numeric_limits<T>::infinity();
   for (int64_t n = 0; n < round_up(queries.size(), lanes); ++n) {
     const int64_t row = first + queries.begin + n;

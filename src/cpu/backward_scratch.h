@@ -8,6 +8,8 @@ namespace cuflash::cpu {
 // Where the gradient of the scores is taken: at the input of the softmax (the gradient of the bias), or at the dot
 // product q * k, before softcap.
 enum class GradientAt { softmax_input, dot_product };
+// Operands of all products, or only of those that give S and dP.
+enum class Loads { all, for_scores };
 
 template <class T, class E>
 struct BackwardScratch {
@@ -29,13 +31,14 @@ struct BackwardScratch {
   T* dp;                // [key][lane]: dP, then dS of a panel
   E *p_left, *ds_left;  // drop(P) and dS of a query tile, as left operands summed over queries
   T *dk, *dv;           // [dim / lanes][key][lane]: accumulators of a key tile, dK before the scale
-  T* dbias;             // [query or 1][key]
+  T* dbias;             // of a tile of the bias: [query or 1][key], or sums as [panel][key][lane]
 
   BackwardScratch(Arena& arena, const BackwardProblem& p, const Kernels<T, E>& kernels, TileShape shape);
 
-  void load_keys(const BackwardProblem& p, const Head& head, Range keys);
+  void load_keys(const BackwardProblem& p, const Head& head, Range keys, Loads loads = Loads::all);
   // delta_rows is [batch, heads_q, len_q].
-  void load_queries(const BackwardProblem& p, const Head& head, Range queries, const Rows& delta_rows);
+  void load_queries(const BackwardProblem& p, const Head& head, Range queries, const Rows& delta_rows,
+                    Loads loads = Loads::all);
 
   // Computes drop(P) in panel.s and dS in dp for a panel of the loaded query tile against the loaded keys.
   void differentiate(const BackwardProblem& p, const Head& head, Range tile, Range queries, Range keys, GradientAt at);

@@ -23,13 +23,14 @@ struct Size {
   const char* name;
   int64_t Kind::*value;
 };
-constexpr std::array<Size, 7> kSizes{{{"dim_qk", &Kind::dim_qk},
+constexpr std::array<Size, 8> kSizes{{{"dim_qk", &Kind::dim_qk},
                                       {"dim_v", &Kind::dim_v},
                                       {"len_q", &Kind::len_q},
                                       {"len_k", &Kind::len_k},
                                       {"heads", &Kind::heads},
                                       {"group", &Kind::group},
-                                      {"page_size", &Kind::page_size}}};
+                                      {"page_size", &Kind::page_size},
+                                      {"options", &Kind::options}}};
 
 template <class Names, class Value>
 const char* name_in(const Names& names, Value value) {
@@ -92,10 +93,14 @@ std::atomic<const Choice*> forced = nullptr;
 
 std::optional<Kind> kind_of(Direction direction, const Problem& p, Heads heads) {
   const bool decode = direction == Direction::decode;
-  const bool options = p.softcap > 0 || p.slopes || p.bias || p.has_mask() || p.sink || p.dropout.p > 0 || !(p.scale > 0);
   const bool uneven = p.packed() || p.used_q || (!decode && (p.used_k || p.cache));
-  if (options || uneven) return std::nullopt;
+  const auto bit = [](bool given, Options option) { return given ? int64_t{option} : 0; };
+  const int64_t options = bit(p.softcap > 0, kSoftcap) | bit(bool{p.slopes}, kAlibi) | bit(bool{p.bias}, kBias) |
+                          bit(p.has_mask(), kMaskTensor) | bit(p.dropout.p > 0, kDropout);
+  const bool never = p.sink || !(p.scale > 0) || (options != 0 && (decode || heads == Heads::any));
+  if (never || uneven) return std::nullopt;
   Kind kind{direction, p.dtype};
+  kind.options = options;
   if (p.window_left < kUnbounded) kind.mask = Mask::window;
   else if (p.window_right < kUnbounded) kind.mask = p.window_right == 0 ? Mask::causal : Mask::window;
   if (decode && p.len_q == 1 && kind.mask == Mask::causal) kind.mask = Mask::none;  // the last position sees all keys

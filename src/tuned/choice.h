@@ -16,6 +16,8 @@ namespace cuflash::tuned {
 
 enum class Direction { forward, backward, decode };
 enum class Mask { none, causal, window };
+// The options that a kernel is compiled for, as in kernels/config.h. A kind has any set of them.
+enum Options : int64_t { kSoftcap = 1, kAlibi = 2, kBias = 4, kMaskTensor = 8, kDropout = 16 };
 
 // Problems that share a choice. Lengths and heads are rounded up to powers of two: a measurement at 2048 serves 1025 to
 // 2048.
@@ -28,14 +30,15 @@ struct Kind {
   int64_t heads = 0;             // of the whole batch, at most; decode: key heads, exactly; 0: any number
   int64_t group = 0;             // query heads per key head
   int64_t page_size = 0;
+  int64_t options = 0;  // forward and backward on CUDA
 
   auto operator<=>(const Kind&) const = default;
 };
 
 // On the CPU a result must not depend on the rest of its batch, so a tile must not either.
 enum class Heads { counted, any };
-// Nothing for problems that are never tuned: those with options, and those whose sequences differ in length, except
-// over a cache.
+// Nothing for problems that are never tuned: those with sinks or a scale that is not positive, those with other options
+// over a cache or on the CPU, and those whose sequences differ in length, except over a cache.
 std::optional<Kind> kind_of(Direction direction, const Problem& problem, Heads heads);
 
 // The members of a config that a tuner chooses. A member that the family does not have is 0.

@@ -34,26 +34,23 @@ void add_launches_of(std::vector<Launch>& launches, const Typical& t, const Arch
   for (const Launch* launch : plan.launches()) add(launches, *launch);
 }
 
-// On sm_90a every type with every register budget (a head size stands for those that are padded to it), without options
-// and with all of them, and with the most expensive ones alone. On the others those that differ most: tiles follow the
-// shared memory. f16 differs from bf16 in the instruction only, and f64 of 64 columns needs less than of 128. For bf16
-// without options sm_90a has its own kernels, below. CUFLASH_TEST_SCALE=10 compiles everything that packs hold.
+// The portable kernels that need most registers. On sm_90a, which has its own kernels for 16-bit types: f32 and f64 of
+// every budget (a head size stands for those that are padded to it), and all options together. On the others those that
+// differ most: tiles follow the shared memory. f16 differs from bf16 in the instruction only. CUFLASH_TEST_SCALE=10
+// compiles everything that packs hold.
 std::vector<Typical> problems_for(const Arch& arch) {
   constexpr int kMany = kAllOptions & ~kScaleFirst;
   std::vector<Typical> problems;
+  if (!arch.wgmma) {
+    problems.push_back({.dim_qk = 256, .dim_v = 256, .sink = true});
+    if (arch.number() == 80) problems.push_back({.options = kMany});
+    if (arch.number() != 80) problems.push_back({.dtype = DType::f32});
+    return problems;
+  }
   problems.push_back({.sink = true});
-  problems.push_back({.dtype = DType::f32});
-  if (!arch.wgmma) problems.push_back({.dim_qk = 256, .dim_v = 256, .sink = true});
-  if (arch.number() == 80) problems.push_back({.dim_qk = 64, .dim_v = 64, .sink = true});
-  if (arch.number() != 80 && !arch.wgmma) return problems;
-  problems.push_back({.dtype = DType::f64});
-  problems.push_back({.options = kMany});
-  if (!arch.wgmma) return problems;
-  for (const int64_t dim : {64, 256}) problems.push_back({.dtype = DType::f32, .dim_qk = dim, .dim_v = dim});
-  problems.push_back({.dtype = DType::f64, .dim_qk = 256, .dim_v = 256});
-  for (const DType type : {DType::f32, DType::f64}) problems.push_back({.dtype = type, .options = kMany});
-  for (const int64_t dim : {64, 256}) problems.push_back({.dim_qk = dim, .dim_v = dim, .options = kMany});
-  for (const int options : {kMaskTensor, kDropout}) problems.push_back({.options = options});
+  for (const int64_t dim : {64, 128, 256}) problems.push_back({.dtype = DType::f32, .dim_qk = dim, .dim_v = dim});
+  for (const int64_t dim : {128, 256}) problems.push_back({.dtype = DType::f64, .dim_qk = dim, .dim_v = dim});
+  problems.push_back({.dim_qk = 256, .dim_v = 256, .options = kMany});
   problems.push_back({.dtype = DType::f32, .options = kMany, .aligned = false});
   return problems;
 }
@@ -111,6 +108,9 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
         std::tuple{128, DType::f16, int{kSoftcap}, Reproducible::no},
         std::tuple{128, DType::bf16, int{kDropout}, Reproducible::no},
         std::tuple{128, DType::bf16, kBias | kMaskTensor, Reproducible::no},
+        std::tuple{64, DType::f16, int{kBias}, Reproducible::no},
+        std::tuple{64, DType::bf16, int{kMaskTensor}, Reproducible::yes},
+        std::tuple{128, DType::bf16, int{kBias}, Reproducible::no},
         std::tuple{128, DType::bf16, kAllOptions & ~kScaleFirst, Reproducible::yes},
         std::tuple{192, DType::bf16, kAllOptions & ~kScaleFirst, Reproducible::no},
         std::tuple{256, DType::f16, kSoftcap | kAlibi | kDropout, Reproducible::no}}) {
@@ -118,7 +118,8 @@ void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
         plan_backward(backward_of({.dtype = type, .dim_qk = dim, .dim_v = dim, .options = options}), arch, reproducible,
                       Kernels::best);
     EXPECT_EQ(plan.family, &sm90_backward) << plan.family->name;
-    add(launches, plan.main), add(launches, plan.dq), add(launches, plan.mask_lists), add(launches, plan.dq_mask_lists);
+    for (const Launch* launch : {&plan.main, &plan.dq, &plan.bias, &plan.mask_lists, &plan.dq_mask_lists})
+      add(launches, *launch);
   }
 }
 

@@ -72,9 +72,9 @@ void expect_stats(const Sm90BackwardParams& p) {
   EXPECT_EQ(content.strides[0], static_cast<uint64_t>(row_stats_bytes(shared)));
 }
 bool runs(const FakeLaunch& launch, const char* kernel) { return std::strstr(launch.program, kernel) != nullptr; }
-// Of the main kernel, or of the kernel for dQ alone, which takes the same params.
+// Of the main kernel, or of the kernels for dQ or dBias alone, which take the same params.
 bool takes_backward_maps(const FakeLaunch& launch) {
-  return runs(launch, "sm90_backward<") || runs(launch, "sm90_dq<");
+  return runs(launch, "sm90_backward<") || runs(launch, "sm90_dq<") || runs(launch, "sm90_dbias<");
 }
 const Sm90BackwardParams& backward_maps(const FakeLaunch& launch) {
   const auto& p = *static_cast<const Sm90BackwardParams*>(launch.params);
@@ -115,7 +115,10 @@ TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
   };
   const check::Limits limits{.device = Device::cuda}, shorter{.work = 20'000, .device = Device::cuda};
   constexpr uint64_t kPlain = 8;  // one in so many, because they are long
-  for (uint64_t index = 0; index < static_cast<uint64_t>(scaled(1000)); ++index) {
+  // Repeated with other settings, the first of the same problems will do.
+  const bool repeated = std::getenv("CUFLASH_CUDA_KERNELS") || std::getenv("CUFLASH_CHECK_ELEMENTS_ONLY");
+  const auto count = static_cast<uint64_t>(scaled(repeated ? 300 : 1000));
+  for (uint64_t index = 0; index < count; ++index) {
     check::Choices choices = check::Choices::of_seed(test_seed(), index);
     check::Case c = index % kPlain == 0   ? check::draw_plain_case(choices, shorter)
                     : index % kPlain == 4 ? check::draw_plain_case_with_options(choices, shorter)

@@ -62,22 +62,62 @@ Case differentiable_case(Choices& choices) {
   return c;
 }
 
+// "" where every gradient of a case is right.
+std::string wrong_gradient(const Case& c) {
+  CaseMemory memory(c);
+  loss(memory);
+  memory.start_backward();
+  backward(memory.device(), memory.attention(), memory.backward_tensors(), {.num_threads = 1});
+  Random random(c.data_seed + 1);
+  for (const std::string& text :
+       {wrong_slope(memory, "dq", memory.q, memory.dq, random), wrong_slope(memory, "dk", memory.k, memory.dk, random),
+        wrong_slope(memory, "dv", memory.v, memory.dv, random),
+        wrong_slope(memory, "dbias", memory.bias, memory.dbias, random),
+        wrong_slope(memory, "dsink", memory.sink, memory.dsink, random)})
+    if (!text.empty()) return text + " | " + describe(c);
+  return "";
+}
+
 TEST(Property, GradientsEqualFiniteDifferences) {
-  test::property("gradients equal finite differences", 1000, [](Choices& choices) -> std::string {
-    const Case c = differentiable_case(choices);
-    CaseMemory memory(c);
-    loss(memory);
-    memory.start_backward();
-    backward(memory.device(), memory.attention(), memory.backward_tensors(), {.num_threads = 1});
-    Random random(c.data_seed + 1);
-    for (const std::string& text : {wrong_slope(memory, "dq", memory.q, memory.dq, random),
-                                    wrong_slope(memory, "dk", memory.k, memory.dk, random),
-                                    wrong_slope(memory, "dv", memory.v, memory.dv, random),
-                                    wrong_slope(memory, "dbias", memory.bias, memory.dbias, random),
-                                    wrong_slope(memory, "dsink", memory.sink, memory.dsink, random)})
-      if (!text.empty()) return text + " | " + describe(c);
-    return "";
-  });
+  test::property("gradients equal finite differences", 1000,
+                 [](Choices& choices) { return wrong_gradient(differentiable_case(choices)); });
+}
+
+// Of every option alone, and of a bias that repeats in every set of dimensions, alone and beside all other options: what
+// random problems reach one by one.
+TEST(Gradients, OfEveryOptionEqualFiniteDifferences) {
+  const auto plain = [] {
+    Case c;
+    c.device = test::test_limits(1).device;
+    c.batch = 2, c.heads_q = 4, c.heads_k = 2, c.len_q = 21, c.len_k = 35, c.dim = 8, c.dim_v = 5;
+    c.dtype = c.o_dtype = c.dout_dtype = c.gradient_dtype = c.bias_dtype = c.sink_dtype = DType::f64;
+    return c;
+  };
+  const auto softcap = [](Case& c) { c.softcap = 2; };
+  const auto alibi = [](Case& c) { c.alibi_rank = 1; };
+  const auto dropout = [](Case& c) { c.dropout_p = 0.3, c.dropout_seed = 11; };
+  const auto sink = [](Case& c) { c.sink = true; };
+  const auto mask = [](Case& c) { c.mask.emplace(), c.mask_eighths = 5; };
+  const auto causal = [](Case& c) { c.causal = true; };
+  const std::initializer_list<void (*)(Case&)> options{softcap, alibi, dropout, sink, mask, causal};
+  for (const auto option : options) {
+    Case c = plain();
+    option(c);
+    c.gradients = c.every_gradient();
+    EXPECT_EQ(wrong_gradient(c), "");
+  }
+  for (const bool all : {false, true})
+    for (const Extent batch : {Extent::full, Extent::one})
+      for (const Extent heads : {Extent::full, Extent::one, Extent::repeated})
+        for (const Extent rows : {Extent::full, Extent::one, Extent::repeated}) {
+          Case c = plain();
+          c.bias.emplace();
+          c.bias->extents = {batch, heads, rows};
+          if (all)
+            for (const auto option : options) option(c);
+          c.gradients = c.every_gradient();
+          EXPECT_EQ(wrong_gradient(c), "");
+        }
 }
 
 }  // namespace

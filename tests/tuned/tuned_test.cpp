@@ -130,7 +130,7 @@ TEST(TunedTable, is_a_private_file_that_grows) {
   EXPECT_NE(write_choices("", "a CPU", {}), "");
 }
 
-TEST(TunedKinds, are_for_plain_problems_of_equal_lengths) {
+TEST(TunedKinds, are_for_problems_of_equal_lengths) {
   const cuda::Typical t{.causal = true, .batch = 3, .len_q = 1500, .len_k = 2048};
   ForwardProblem p = cuda::forward_of(t);
   const auto kind = kind_of(Direction::forward, p, Heads::counted);
@@ -149,6 +149,12 @@ TEST(TunedKinds, are_for_plain_problems_of_equal_lengths) {
     change(changed);
     EXPECT_EQ(kind_of(Direction::forward, changed, Heads::any), std::nullopt);
   }
+  for (const int options : {1, 2, 4, 8, 16, 1 | 4}) {
+    const ForwardProblem with = cuda::forward_of({.options = options});
+    EXPECT_EQ(kind_of(Direction::forward, with, Heads::counted)->options, options);
+    EXPECT_EQ(kind_of(Direction::forward, with, Heads::any), std::nullopt);
+    EXPECT_EQ(parse_kind(to_string(*kind_of(Direction::forward, with, Heads::counted)))->options, options);
+  }
   CacheProblem cache = cuda::cache_of({.batch = 3, .page_size = 16});
   cache.window_right = 0;  // one query at the end sees all, with a mask or without
   EXPECT_EQ(kind_of(Direction::decode, cache, Heads::counted),
@@ -166,7 +172,10 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
   EXPECT_STREQ(plan.reason, cuda::kTunedReason);
   EXPECT_FALSE(plan_forward(p, hopper, Kernels::portable, &choice).tuned) << "of another kernel";
   EXPECT_FALSE(plan_forward(p, ampere, Kernels::best, &choice).tuned) << "of another kernel";
-  EXPECT_FALSE(plan_forward(cuda::forward_of({.options = kSoftcap}), hopper, Kernels::best, &choice).tuned);
+  // What belongs to an option is not chosen: the problem decides.
+  const cuda::ForwardPlan capped = plan_forward(cuda::forward_of({.options = 1}), hopper, Kernels::best, &choice);
+  EXPECT_TRUE(capped.tuned);
+  EXPECT_EQ(capped.launch.kernel.as<Sm90ForwardConfig>().schedule, choice.order | kFixedMax);
   for (const auto& [member, value] : {std::pair{&Choice::tile_k, 0},
                                       {&Choice::tile_k, 8},
                                       {&Choice::tile_k, 1 << 30},

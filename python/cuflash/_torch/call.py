@@ -113,7 +113,10 @@ def new_results(inputs: Inputs, layout: str, want_lse: bool) -> Tuple[Tensor, Op
     return out, empty((batch, heads, length), (heads * length, length, 1), dtype_of_lse) if want_lse else None
 
 
-def _allocation(q: Tensor) -> Callable[[Tuple[int, ...], Tuple[int, ...], torch.dtype], Tensor]:
+_Empty = Callable[[Tuple[int, ...], Tuple[int, ...], torch.dtype], Tensor]
+
+
+def _allocation(q: Tensor) -> _Empty:
     """A function of shape, strides and type that allocates on the device of q.
 
     The functions of PyTorch's compiler take half as long, and work for ordinary tensors on the current device."""
@@ -130,14 +133,19 @@ def new_gradients(inputs: Inputs, extras: Extras, layout: str, wanted: Sequence[
     """Memory for the wanted gradients, None for the others."""
     q, k, v = inputs
     want_q, want_k, want_v, want_bias, want_sink = wanted
-    new = _new_like if layout == "thd" else _new_like_dense  # for the reason given in new_results
-    return (new(q) if want_q else None, new(k) if want_k else None, new(v) if want_v else None,
-            _new_like(extras.bias) if want_bias else None, _new_like(extras.sink) if want_sink else None)
+    if layout == "thd":  # for the reason given in new_results
+        dq, dk, dv = (_new_like(q) if want_q else None, _new_like(k) if want_k else None,
+                      _new_like(v) if want_v else None)
+    else:
+        empty = _allocation(q)
+        dq, dk, dv = (_new_dense(q, empty) if want_q else None, _new_dense(k, empty) if want_k else None,
+                      _new_dense(v, empty) if want_v else None)
+    return (dq, dk, dv, _new_like(extras.bias) if want_bias else None, _new_like(extras.sink) if want_sink else None)
 
 
-def _new_like_dense(tensor: Tensor) -> Tensor:
+def _new_dense(tensor: Tensor, empty: _Empty) -> Tensor:
     if tensor.is_contiguous():
-        return _allocation(tensor)(tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        return empty(tuple(tensor.shape), tensor.stride(), tensor.dtype)
     return _new_like(tensor)
 
 

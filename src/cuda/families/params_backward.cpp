@@ -20,7 +20,7 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
   if (w.dq_rows != 0) b.dq_accum = part(w.dq_accum);
   b.dq_rows = w.dq_rows;
   if (plan.ordered) b.dq_semaphore = static_cast<unsigned*>(part(w.dq_semaphore));
-  if (plan.ordered || plan.main.persistent) b.ticket = static_cast<uint64*>(part(w.ticket));
+  if (plan.ordered || plan.main.persistent || plan.bias.persistent) b.ticket = static_cast<uint64*>(part(w.ticket));
   b.heads_together = plan.heads_together, b.heads_at_end = plan.heads_at_end;
   b.counts_in_bias = plan.main.grid_x == 0 && plan.dq.grid_x == 0;
   b.head_parts = plan.parts.heads, b.query_parts = plan.parts.queries;
@@ -35,6 +35,8 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
       b.zero_bytes_per_cta = (b.zero_bytes / 16 + ctas - 1) / ctas * 16;
     }
   }
+  b.dbias_parts = plan.dbias_parts, b.dbias_counts = w.dbias_counts;
+  if (w.dbias_counts != 0) b.dbias_sums = static_cast<float*>(part(w.dbias_sums));
   if (w.listed_tiles != 0) {
     b.key_tiles = static_cast<KeyTile*>(part(w.list));
     b.listed_keys = plan.tile_k, b.most_listed = static_cast<int>(w.listed_tiles);

@@ -1,5 +1,5 @@
 // The backward kernels of sm_90a: wgmma, and TMA loads by a producer warpgroup. One kernel computes dK and dV, and adds
-// dQ to sums in the workspace or leaves dQ to a second kernel.
+// dQ to sums in the workspace or leaves dQ to a second kernel. dBias has a kernel of its own.
 #include <algorithm>
 #include <optional>
 
@@ -45,15 +45,25 @@ constexpr KernelType kDqMaskLists{.name = "sm90_dq_mask_list",
                                   .bounds = "kMaskListThreads",
                                   .config_ints = kInts<Sm90DqConfig>,
                                   .takes_tensor_maps = true};
-constexpr const KernelType* kKernels[] = {&kMain, &kDq, &kMaskLists, &kDqMaskLists};
+constexpr KernelType kDbias{.name = "sm90_dbias",
+                            .header = "sm90/dbias.h",
+                            .config = "Sm90DbiasConfig",
+                            .params = "Sm90BackwardParams",
+                            .bounds = "num_threads(C), 1",
+                            .config_ints = kInts<Sm90DbiasConfig>,
+                            .takes_tensor_maps = true};
+constexpr const KernelType* kKernels[] = {&kMain, &kDq, &kDbias, &kMaskLists, &kDqMaskLists};
 
 constexpr int kTileQ = 64;
+constexpr int kKeyRows = 64;  // of a TMA box, for dQ and dBias
 constexpr int64_t kLargestWithTiles = 192;
+constexpr double kLeastSoftcap = 1e-10;  // BackwardOptions::hidden_value times it is large
 
 const char* why_not(const BackwardProblem& p) {
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products take f16 and bf16 only";
   if (p.batch == 0 || p.len_q == 0 || p.len_k == 0) return "there is nothing to multiply";
   if (p.softcap > 0 && tanh_argument(p) == 0) return "softcap and scale are more than 30 orders of magnitude apart";
+  if (p.softcap > 0 && p.softcap < kLeastSoftcap) return "softcap is below 1e-10";
   if (p.bias && (p.bias.dtype != p.dtype || !has_tensor_map(p.bias, score_extent(p, p.bias))))
     return "bias has another type than q, or its rows do not start on 16-byte boundaries or are 2^40 bytes apart";
   if ((p.bias || p.has_mask()) && std::max(p.dim_qk, p.dim_v) > kLargestWithTiles)
@@ -130,14 +140,22 @@ Limits dq_limits(const Sm90DqConfig& c, const Arch& arch) {
 // keys are used twice and stay longer than values. Ping-pong gives 1 to 4% where scores are as wide as dQ; with 64
 // columns the exponentials are the bottleneck, and above 192 the registers are.
 Sm90DqConfig dq_config(Element element, int dim_qk, int dim_v, int options, const Arch& arch) {
-  constexpr int kTileK = 64;
   const int widest = std::max(dim_qk, dim_v);
   const int most = (options & (kBias | kMaskTensor)) != 0 ? 0 : takes_registers(options) ? 64 : 128;
-  Sm90DqConfig c{element, dim_qk, dim_v, dim_qk <= most ? 3 : 2,       kTileK,
+  Sm90DqConfig c{element, dim_qk, dim_v, dim_qk <= most ? 3 : 2,       kKeyRows,
                  4,       4,      2,     widest > 64 && widest <= 192, options};
   const auto fits = [&] { return shared_bytes(c) <= arch.shared_per_block; };
   if (!fits()) c.query_stages = 1;
   while (!fits()) --(c.value_stages >= c.key_stages ? c.value_stages : c.key_stages);
+  return c;
+}
+
+// With 128 keys half as many rows of Q and dO are read per pair, but S, dP and sums of dS take 192 registers, which leaves
+// too few for further options.
+Sm90DbiasConfig dbias_config(Element element, int dim_qk, int dim_v, int options, const Arch& arch) {
+  const bool wide = std::max(dim_qk, dim_v) > 128;
+  Sm90DbiasConfig c{element, dim_qk, dim_v, (options & ~kScaleFirst) == kBias && !wide ? 128 : 64, 4, options};
+  while (shared_bytes(c) > arch.shared_per_block) --c.stages;
   return c;
 }
 
@@ -159,7 +177,7 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   // others. Those of more than 128 columns fill all registers of one.
   const int options = options_of(p);
   const bool narrow = dim_qk == 64 && dim_v == 64, wide = dim_qk > 128 || dim_v > 128;
-  const int warpgroups = narrow && !takes_registers(options) ? 3 : wide ? 1 : 2;
+  const int warpgroups = narrow && (options & (kSoftcap | kDropout)) == 0 ? 3 : wide ? 1 : 2;
   const auto config = [&](bool adds) {
     const int stages = narrow ? 4 : wide ? 2 : adds ? 3 : 4;
     Sm90BackwardConfig c{element, dim_qk, dim_v, kTileQ, warpgroups, stages, adds, options};
@@ -173,6 +191,28 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   configs.tuned = apply_tuned(kTunable, target.choice, target.arch, configs.main);
   if (separate) configs.dq = dq_config(element, dim_qk, dim_v, options, target.arch);
   return configs;
+}
+
+// Tasks of dBias: tiles, or parts of what shares a tile where tiles are few.
+struct DbiasTasks {
+  Sm90DbiasConfig config;
+  int64_t tiles;
+  int parts;
+};
+
+// Nothing where the portable kernel has to compute dBias: it counts tiles if no other kernel runs.
+std::optional<DbiasTasks> dbias_tasks(const BackwardProblem& p, const Sm90BackwardConfig& c, const Arch& arch) {
+  constexpr int64_t kTasks = 264, kTooMany = int64_t{1} << 31;  // two per SM of the largest boards
+  if (!p.dbias) return std::nullopt;
+  const Sm90DbiasConfig config = dbias_config(c.element, c.dim_qk, c.dim_v, c.options, arch);
+  const int64_t tiles = (Checked(p.bias_batch) * p.bias_heads * tiles_in(p.bias_len_q, kDbiasTileQ) *
+                         tiles_in(p.bias_len_k, config.tile_k))
+                            .at_most(kTooMany);
+  if (tiles == kTooMany) return std::nullopt;
+  const int64_t shared =
+      (Checked(p.bias_batch == 1 ? p.batch : 1) * (p.bias_heads == 1 ? p.heads_q : 1)).at_most(kTasks);
+  return DbiasTasks{config, tiles,
+                    static_cast<int>(std::clamp<int64_t>(kTasks / std::max<int64_t>(tiles, 1), 1, shared))};
 }
 
 const char* reason_of(const Configs& configs, bool runs_main) {
@@ -215,7 +255,13 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   const bool runs_main = c.dq || p.dk || p.dv;
   const bool divides = runs_main && !(configs.dq && runs_side_by_side(p, tile_k_of(c)));
   const KeyParts parts = divides ? key_parts(p, shared_config(c), c.dq != 0, target.reproducible) : KeyParts{};
-  BackwardPlan plan = plan_around(p, arch, shared_config(c), {c.dq != 0, parts, runs_main});
+  const std::optional<DbiasTasks> dbias = runs_main || configs.dq ? dbias_tasks(p, c, arch) : std::nullopt;
+  Sums sums{c.dq != 0, parts, runs_main, dbias.has_value()};
+  if (dbias && dbias->parts > 1) {
+    sums.dbias_counts = dbias->tiles;
+    sums.dbias_sums = dbias->tiles * dbias->parts * kDbiasTileQ * dbias->config.tile_k;
+  }
+  BackwardPlan plan = plan_around(p, arch, shared_config(c), sums);
   plan.family = &sm90_backward;
   plan.tuned = configs.tuned && runs_main;
   plan.reason = reason_of(configs, runs_main);
@@ -223,7 +269,14 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   plan.main = launch_of(key_of(kMain, arch, c), runs_main ? tiles * parts.count() : 0, num_threads(c), shared_bytes(c));
   plan.main.persistent = plan.main.programmatic = runs_main;
   plan.finish.programmatic = plan.finish.grid_x != 0 && !configs.dq;
-  if (p.dbias) plan.bias = bias_launch(p, arch, kTileQ);
+  if (dbias) {
+    plan.bias = launch_of(key_of(kDbias, arch, dbias->config), dbias->tiles * dbias->parts, num_threads(dbias->config),
+                          shared_bytes(dbias->config));
+    plan.bias.persistent = true;
+    plan.dbias_parts = dbias->parts;
+  } else if (p.dbias) {
+    plan.bias = bias_launch(p, arch, kTileQ);
+  }
   if (configs.dq) {
     const Sm90DqConfig& dq = *configs.dq;
     const Checked tiles = Checked(p.batch) * p.heads_q * tiles_in(p.len_q, tile_q_of(dq));
@@ -247,13 +300,21 @@ std::vector<Alternatives> candidates(const BackwardProblem&, const BackwardPlan&
   return all;
 }
 
+Limits dbias_limits(const Sm90DbiasConfig& c, const Arch& arch) {
+  if ((c.tile_k != 64 && c.tile_k != 128) || c.stages < 2 || c.stages > 8) return kNoShape;
+  const int registers = 3 * c.tile_k / 2 + kOtherRegisters / 2;
+  return limits_with(arch.wgmma, shared_bytes(c), 1, arch, registers, consumer_registers(c));
+}
+
 Limits limits(const KernelKey& kernel, const Arch& arch) {
+  if (kernel.type == &kDbias) return dbias_limits(kernel.as<Sm90DbiasConfig>(), arch);
   return kernel.type == &kDq ? dq_limits(kernel.as<Sm90DqConfig>(), arch)
                              : main_limits(kernel.as<Sm90BackwardConfig>(), arch);
 }
 
 Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan, const LaunchContext& context) {
   const bool runs_main = plan.main.grid_x != 0, runs_dq = plan.dq.grid_x != 0;
+  const bool by_queries = runs_dq || plan.bias.kernel.type == &kDbias;
   const auto* row_stats = static_cast<std::byte*>(context.workspace) + plan.workspace.row_stats;
   const auto keys = [&](bool used, int rows) { return used ? tensor_map(p.k, key_extent(p), rows) : TensorMap{}; };
   const auto terms = [&](const ConstRows& rows) {
@@ -277,8 +338,8 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
                      row_stats_size(shared_config(plan.main.kernel.as<Sm90BackwardConfig>()))),
           terms(p.bias),
           p.has_mask() ? mask_bits_map(p) : TensorMap{},
-          keys(runs_dq, plan.dq_tile_k),
-          values(runs_dq, plan.dq_tile_k),
+          keys(by_queries, kKeyRows),
+          values(by_queries, kKeyRows),
           runs_dq ? tile_order(p, plan.dq_tile_q, grid_of(plan.dq, context.num_sms)) : TileOrder{},
           runs_dq && !runs_main,
           p.has_mask() && runs_dq
@@ -298,6 +359,14 @@ std::string dq_line(const Sm90DqConfig& c) {
               " consumer warpgroups and one producer, ", options_text(c.options), "\n");
 }
 
+std::string dbias_line(const BackwardPlan& plan) {
+  const auto c = plan.bias.kernel.as<Sm90DbiasConfig>();
+  return join("config     dBias: tiles of ", kDbiasTileQ, " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
+              " and ", c.dim_v, ", ", c.stages, " stages, ", kDbiasWarpgroups,
+              " consumer warpgroups and one producer, ", options_text(c.options),
+              plan.dbias_parts > 1 ? join("; ", plan.dbias_parts, " tasks per tile, added up in order") : "", "\n");
+}
+
 std::string parts_line(const BackwardPlan& plan) {
   const KeyParts& parts = plan.parts;
   if (parts.count() == 1) return "";
@@ -309,7 +378,8 @@ std::string parts_line(const BackwardPlan& plan) {
 std::string describe(const BackwardPlan& plan) {
   const bool dq = plan.dq.grid_x != 0, main = !dq || plan.main.grid_x != 0;
   return join(main ? main_line(plan.main.kernel.as<Sm90BackwardConfig>()) : "", parts_line(plan),
-              dq ? dq_line(plan.dq.kernel.as<Sm90DqConfig>()) : "");
+              dq ? dq_line(plan.dq.kernel.as<Sm90DqConfig>()) : "",
+              plan.bias.kernel.type == &kDbias ? dbias_line(plan) : "");
 }
 
 }  // namespace

@@ -202,6 +202,17 @@ constexpr Member kMembers[] = {{&tuned::Choice::warpgroups, &Sm90ForwardConfig::
                                {&tuned::Choice::order, &Sm90ForwardConfig::schedule}};
 constexpr Tunable<Sm90ForwardConfig> kTunable{"sm90", kMembers, config_limits};
 
+// Whether TMA loads the bias, for example, is not a matter of choice: another call of the same kind may not be able to.
+constexpr int kOptionSchedule = kTmaBias | kFixedMax;
+bool apply_choice(const PlanTarget& target, Sm90ForwardConfig& c) {
+  Sm90ForwardConfig wanted = c;
+  if (!apply_tuned(kTunable, target.choice, target.arch, wanted)) return false;
+  wanted.schedule = (wanted.schedule & ~kOptionSchedule) | (c.schedule & kOptionSchedule);
+  if (!is_legal(config_limits(wanted, target.arch))) return false;
+  c = wanted;
+  return true;
+}
+
 constexpr int64_t kUnit = 256;  // bytes; parts of the workspace begin with a multiple of it
 
 // Partial results of all rows and splits, and the launch that reduces them.
@@ -344,7 +355,7 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   Sm90ForwardConfig c = config_without_tiles(p);
   ForwardPlan plan;
   plan.family = &sm90_forward;
-  plan.tuned = apply_tuned(kTunable, target.choice, target.arch, c);
+  plan.tuned = apply_choice(target, c);
   plan.reason = plan.tuned ? kTunedReason : "wgmma products and TMA loads";
   if (!plan.tuned) {
     const Tiles& t = tiles_for(p, c);
@@ -377,7 +388,7 @@ std::vector<Alternatives> candidates(const ForwardProblem&, const ForwardPlan& p
   }
   for (const int warpgroups : {2, 3, 4})
     for (int tile_k = 48; tile_k <= 176; tile_k += 16)
-      for (const int schedule : {built_in.schedule, kUsualSchedule}) {
+      for (const int schedule : {built_in.schedule, kUsualSchedule | (built_in.schedule & kOptionSchedule)}) {
         Sm90ForwardConfig c = built_in;
         c.warpgroups = warpgroups, c.tile_k = tile_k, c.schedule = schedule;
         all.push_back(with_stages(c));

@@ -38,11 +38,12 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
     used = round_up(used + bytes, 64);
     return offset;
   };
-  const Checked ticket = take(sizeof(uint64_t));
+  const Checked ticket = take(Checked(2 + sums.dbias_counts) * int64_t{sizeof(uint64_t)});
   const Checked row_stats = take(tiles * row_stats_bytes(c));
   const Checked dq_accum = take(tiles * w.dq_rows * c.dim_qk * real_size(c.element));
   const Checked dq_semaphore = take(c.ordered ? tiles * int64_t{sizeof(unsigned)} : 0);
   const Checked list = take(w.listed_tiles != 0 ? (Checked(w.listed_tiles) + 1) * int64_t{sizeof(KeyTile)} : 0);
+  const Checked dbias_sums = take(Checked(sums.dbias_sums) * int64_t{sizeof(float)});
   const Checked dk_accum = take(sum_rows * c.dim_qk * real_size(c.element));
   const Checked dv_accum = take(sum_rows * c.dim_v * real_size(c.element));
   w.size = workspace_bytes(used);  // no part of it is beyond its end
@@ -50,6 +51,7 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
   w.ticket = workspace_bytes(ticket), w.row_stats = workspace_bytes(row_stats);
   w.dq_accum = workspace_bytes(dq_accum), w.dq_semaphore = workspace_bytes(dq_semaphore);
   w.key_tiles = key_tiles.value("k: its tiles are");
+  w.dbias_counts = static_cast<int>(sums.dbias_counts), w.dbias_sums = workspace_bytes(dbias_sums);
   w.list = workspace_bytes(list), w.dk_accum = workspace_bytes(dk_accum), w.dv_accum = workspace_bytes(dv_accum);
   return w;
 }
@@ -110,7 +112,8 @@ BackwardPlan plan_around(const BackwardProblem& p, const Arch& arch, const Backw
 
   const Checked query_tiles = plan.workspace.tiles;
   // This kernel also resets the ticket of the main one, so it has at least one CTA.
-  const BackwardConfig prepare = small_config(c, c.dim_qk, c.dim_v);
+  BackwardConfig prepare = small_config(c, c.dim_qk, c.dim_v);
+  if (sums.dbias) prepare.options = kBias;
   plan.prepare = launch_of(key_of(backward_prepare, arch, prepare), query_tiles.at_most(1) == 0 ? 1 : query_tiles,
                            prepare_threads(prepare), 0);
   const bool sums_keys = sums.parts.count() > 1;

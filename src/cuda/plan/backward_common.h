@@ -19,6 +19,9 @@ struct Sums {
   bool dq = false;          // dQ is summed there
   KeyParts parts = {};      // dK and dV are, where there are several
   bool lists_keys = false;  // the tasks of packed sequences follow a list
+  // Tasks of dBias are taken by ticket. With several parts of a tile, tiles and floats of all sums.
+  bool dbias = false;
+  int64_t dbias_counts = 0, dbias_sums = 0;
 };
 // The plan without its main kernel. c: what the other kernels know of the main kernel's config.
 BackwardPlan plan_around(const BackwardProblem& problem, const Arch& arch, const BackwardConfig& c, const Sums& sums);

@@ -130,7 +130,9 @@ struct BackwardWorkspace {
   int64_t packed_key_tiles = 0;  // tiles of 64 keys of one head of packed tensors
   int64_t key_tiles = 0;         // such tiles of all heads, where dK and dV are summed in the workspace
   int64_t listed_tiles = 0;      // key tiles of the main kernel in the list of packed sequences
-  size_t ticket = 0, row_stats = 0, dq_accum = 0, dq_semaphore = 0, list = 0, dk_accum = 0, dv_accum = 0;
+  int dbias_counts = 0;          // tiles of dBias that several tasks share
+  size_t ticket = 0, row_stats = 0, dq_accum = 0, dq_semaphore = 0, list = 0, dbias_sums = 0, dk_accum = 0,
+         dv_accum = 0;
   size_t mask_lists = 0, dq_mask_lists = 0;  // behind the other parts; 0: none
   size_t size = 0;
 
@@ -154,6 +156,7 @@ struct BackwardPlan {
   Launch mask_lists, dq_mask_lists, prepare, main, dq, finish, bias, sink;
   BackwardWorkspace workspace;
   KeyParts parts;
+  int dbias_parts = 1;               // tasks that share a tile of dBias
   int heads_together = 1;            // key/value heads, or parts of them, whose key tiles are processed side by side
   int heads_at_end = 1;              // the same for the last heads
   int dq_tile_q = 0, dq_tile_k = 0;  // of the kernel for dQ alone, where there is one

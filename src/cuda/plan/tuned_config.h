@@ -27,13 +27,10 @@ tuned::Choice choice_of(const Tunable<Config>& tunable, const Config& config) {
   return choice;
 }
 
-// Replaces the config by that of the choice and returns true, if the choice is for this family and legal. Choices are
-// measured without options, so a kernel with options does not take one.
+// Replaces the config by that of the choice and returns true, if the choice is for this family and legal.
 template <class Config>
 bool apply_tuned(const Tunable<Config>& tunable, const tuned::Choice* choice, const Arch& arch, Config& config) {
   if (!choice || choice->family != tunable.family) return false;
-  if constexpr (requires { config.options; })
-    if (config.options != 0) return false;
   Config wanted = config;
   for (const auto& [chosen, member] : tunable.members) wanted.*member = choice->*chosen;
   if (!is_legal(tunable.limits(wanted, arch))) return false;

@@ -34,7 +34,8 @@ struct FakeCuda {
 struct FakeTensorMap {
   const void* address;
   std::uint64_t extents[4], strides[3];
-  unsigned box_rows, box_heads, box_columns, element_bytes;
+  unsigned box_rows, box_heads, box_columns;
+  unsigned element_bytes, swizzle_bytes;  // swizzle: 64 or 128; 0: none
 };
 
 }  // namespace cuflash::test

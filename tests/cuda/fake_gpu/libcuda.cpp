@@ -173,15 +173,11 @@ FAKE cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, unsigned
   for (unsigned n = 0; n + 1 < rank; ++n) right &= strides[n] >= 16 && strides[n] % 16 == 0 && strides[n] < kFarthest;
   *map = {};
   if (!right) return CUDA_ERROR_INVALID_VALUE;
-  FakeTensorMap content{data,
-                        {},
-                        {},
-                        box[1],
-                        box[2],
-                        box[0],
-                        type == CU_TENSOR_MAP_DATA_TYPE_UINT8     ? 1u
-                        : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4u
-                                                                  : 2u};
+  const unsigned element_bytes = type == CU_TENSOR_MAP_DATA_TYPE_UINT8     ? 1
+                                 : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4
+                                                                           : 2;
+  FakeTensorMap content{
+      data, {}, {}, box[1], box[2], box[0], element_bytes, swizzle == CU_TENSOR_MAP_SWIZZLE_NONE ? 0 : row_bytes};
   std::copy_n(extents, 4, content.extents), std::copy_n(strides, 3, content.strides);
   std::memcpy(map, &content, sizeof content);
   return CUDA_SUCCESS;

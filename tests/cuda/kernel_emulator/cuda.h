@@ -48,6 +48,8 @@ inline int max(int a, int b) { return a > b ? a : b; }
 inline long long min(long long a, long long b) { return a < b ? a : b; }
 inline long long max(long long a, long long b) { return a > b ? a : b; }
 inline float fabs(float x) { return std::fabs(x); }
+inline float fabsf(float x) { return std::fabs(x); }
+inline float fminf(float a, float b) { return std::fmin(a, b); }
 
 template <class To, class From>
 To same_bits(From from) {
@@ -63,7 +65,10 @@ inline int __float_as_int(float x) { return same_bits<int>(x); }
 
 [[noreturn]] inline void __trap() { throw std::runtime_error("a kernel has trapped"); }
 inline void __syncthreads() { kernel_emulator::sync_threads(); }
-inline int __syncthreads_or(int value) { return kernel_emulator::sync_threads_any(value != 0); }
+inline int __syncthreads_or(int value) {
+  return kernel_emulator::sync_named_any(0, kernel_emulator::num_threads(), value != 0);
+}
+inline void __threadfence() {}
 
 template <class T>
 T of_lane(const unsigned char* all, int lane) {

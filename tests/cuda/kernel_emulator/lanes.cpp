@@ -187,6 +187,7 @@ void poll() {
   swapcontext(&self().context, &cta->scheduler);
 }
 
+int num_threads() { return static_cast<int>(cta->threads.size()); }
 void sync_threads() { wait(cta->barrier, static_cast<int>(cta->threads.size())); }
 
 void sync_named(int number, int threads) { wait(cta->named.at(static_cast<size_t>(number)), threads); }
@@ -200,7 +201,6 @@ static bool wait_any(Barrier& barrier, int threads, bool value) {
 bool sync_named_any(int number, int threads, bool value) {
   return wait_any(cta->named.at(static_cast<size_t>(number)), threads, value);
 }
-bool sync_threads_any(bool value) { return wait_any(cta->barrier, static_cast<int>(cta->threads.size()), value); }
 
 void init_mbarrier(unsigned barrier, int arrivals) {
   Mbarrier& mbarrier = cta->mbarriers[barrier];

@@ -18,8 +18,8 @@ void run_ctas_interleaved(int64_t ctas, int threads, uint64_t seed, const std::f
                           const std::function<void(int64_t)>& enter, const std::function<void(int64_t)>& leave);
 
 // The functions below are called by body.
-void sync_threads();                // __syncthreads
-bool sync_threads_any(bool value);  // __syncthreads_or
+void sync_threads();  // __syncthreads
+int num_threads();    // of the CTA
 // Every lane of a warp passes `bytes` bytes and gets those of all lanes, in lane order.
 const unsigned char* exchange(const void* mine, int bytes);
 

@@ -18,18 +18,19 @@ inline void tma_load(unsigned to, const TensorMap& map, unsigned barrier, int co
                      EvictionPolicy) {
   cuflash::test::FakeTensorMap tensor;
   std::memcpy(&tensor, &map, sizeof tensor);
-  const unsigned lines = tensor.box_rows * tensor.box_heads, size = tensor.element_bytes;
-  const unsigned line_bytes = tensor.box_columns * size;
-  kernel_emulator::start_tma(barrier, lines * line_bytes, [=] {
+  const unsigned lines = tensor.box_rows * tensor.box_heads, size = tensor.element_bytes,
+                 row_bytes = tensor.box_columns * size;
+  kernel_emulator::start_tma(barrier, lines * row_bytes, [=] {
     for (unsigned r = 0; r < lines; ++r)
       for (unsigned n = 0; n < tensor.box_columns; ++n) {
         const uint64_t at[] = {column + uint64_t{n}, row + uint64_t{r % tensor.box_rows},
                                head + uint64_t{r / tensor.box_rows}, static_cast<uint64_t>(batch)};
         bool exists = true;
         for (int d = 0; d < 4; ++d) exists = exists && at[d] < tensor.extents[d];
-        unsigned char* const line = memory + to + r * line_bytes;
-        unsigned char* const element =
-            line + (size == 2 ? ((n / 8) ^ ((to / 128 + r) % 8)) * 16 + n % 8 * 2 : n * size);
+        // 16-byte pieces are permuted by XOR with address bits 7 to 9, or 7 and 8.
+        const unsigned plain = to + r * row_bytes + n * size;
+        const unsigned bits = tensor.swizzle_bytes == 0 ? 0 : tensor.swizzle_bytes == 128 ? 0x70 : 0x30;
+        unsigned char* const element = memory + (plain ^ (plain >> 3 & bits));
         const auto* from = static_cast<const unsigned char*>(tensor.address) + at[0] * size;
         for (int d = 1; d < 4; ++d) from += at[d] * tensor.strides[d - 1];
         if (exists) std::memcpy(element, from, size);
