@@ -59,6 +59,7 @@ Rate product(double seconds) {
   };
   const double operations = 2.0 * static_cast<double>(rows * kernels.lanes * depth);
   constexpr int kRepeat = 200;
+  const cpu::ProductSession session(kernels);
   return rate_of(
       operations * kRepeat,
       [&] {

@@ -5,6 +5,9 @@ machine lets it. A ratio above 1 means that cuflash is faster.
 
     python bench/torch_cpu.py build/release/lib/libcuflash.so --threads 1,2 --dtypes f32,bf16
 
+With --kv-heads several query heads share a key head. PyTorch then gets K and V both as they are (enable_gqa) and already
+expanded to all query heads, without the cost of expanding; the faster counts. Decode steps: bench/decode_torch.py.
+
 PyTorch's 16-bit attention takes minutes for one long sequence on some processors. It then gets a single turn, and is
 left out ("over 10 s") where even that would take longer than --patience.
 """
@@ -59,23 +62,40 @@ class Patience:
         self.speed[kind] = operations / seconds
 
 
-def torch_backward(q, k, v, dout, causal):
-    leaves = [t.detach().clone().requires_grad_() for t in (q, k, v)]
-    o = attention(*leaves, is_causal=causal)
-    return lambda: torch.autograd.grad(o, leaves, dout, retain_graph=True)
+def torch_calls(q, k, v):
+    """The ways to call PyTorch: arguments of attention."""
+    if q.shape[1] == k.shape[1]:
+        return [((q, k, v), {})]
+    expanded = [t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v)]
+    return [((q, k, v), {"enable_gqa": True}), ((q, *expanded), {})]
 
 
-def measure(library, dtype, heads, length, dim, causal, threads, seconds, patience):
-    """(cuflash, PyTorch) in seconds, forward and backward; PyTorch's is None where it would take too long."""
-    shape = (1, heads, length, dim)
-    q, k, v, dout = (torch.randn(shape, dtype=torch.float32).to(dtype) for _ in range(4))
-    o, dq, dk, dv = (torch.empty(shape, dtype=dtype) for _ in range(4))
-    lse = torch.empty(shape[:3], dtype=torch.float32)
+def torch_forwards(q, k, v, causal):
+    return [lambda tensors=tensors, options=options: attention(*tensors, is_causal=causal, **options)
+            for tensors, options in torch_calls(q, k, v)]
+
+
+def torch_backwards(q, k, v, dout, causal):
+    def prepared(tensors, options):
+        leaves = [t.detach().clone().requires_grad_() for t in tensors]
+        o = attention(*leaves, is_causal=causal, **options)
+        return lambda: torch.autograd.grad(o, leaves, dout, retain_graph=True)
+    return [prepared(*call) for call in torch_calls(q, k, v)]
+
+
+def measure(library, dtype, args, length, dim, causal, threads, patience):
+    """(cuflash, PyTorch) in seconds, forward and backward; PyTorch's is None where it would take too long, backward None
+    where it was not asked for."""
+    heads, kv_heads, seconds = args.heads, args.kv_heads or args.heads, args.seconds
+    q_shape, k_shape = (1, heads, length, dim), (1, kv_heads, length, dim)
+    q, k, v, dout = (torch.randn(shape, dtype=torch.float32).to(dtype) for shape in (q_shape, k_shape, k_shape, q_shape))
+    o, dq, dk, dv = (torch.empty(shape, dtype=dtype) for shape in (q_shape, q_shape, k_shape, k_shape))
+    lse = torch.empty(q_shape[:3], dtype=torch.float32)
     torch.set_num_threads(threads)
     ours = library.forward(q, k, v, o, lse, causal, threads)
     ours()
     with torch.no_grad():
-        expected = attention(q.double(), k.double(), v.double(), is_causal=causal)
+        expected = attention(q.double(), k.double(), v.double(), is_causal=causal, enable_gqa=heads != kv_heads)
     error = (o.double() - expected).abs().max().item()
     if not error < 0.1:
         sys.exit(f"wrong result: largest error {error}")
@@ -84,16 +104,18 @@ def measure(library, dtype, heads, length, dim, causal, threads, seconds, patien
         kind, operations = (dtype, threads, dim, causal, direction), 2 * products * heads * length * length * dim
         if not patience.allows(kind, operations):
             return best_times([run], seconds)[0], None
-        times = best_times([run, make_theirs()], seconds)
-        patience.learn(kind, operations, times[1])
-        return times
+        ours, *theirs = best_times([run, *make_theirs()], seconds)
+        patience.learn(kind, operations, min(theirs))
+        return ours, min(theirs)
 
     with torch.no_grad():
-        forward = compare("forward", ours, lambda: lambda: attention(q, k, v, is_causal=causal), 2)
+        forward = compare("forward", ours, lambda: torch_forwards(q, k, v, causal), 2)
+    if args.forward:
+        return forward, None
     if forward[1] is None:  # its backward needs its forward
         patience.speed.setdefault((dtype, threads, dim, causal, "backward"), 1.0)
     backward = compare("backward", library.backward(q, k, v, o, lse, dout, dq, dk, dv, causal, threads),
-                       lambda: torch_backward(q, k, v, dout, causal), 5)
+                       lambda: torch_backwards(q, k, v, dout, causal), 5)
     return forward, backward
 
 
@@ -105,6 +127,8 @@ def main():
     parser.add_argument("--lengths", default="128,512,2048,4096")
     parser.add_argument("--dims", default="64,128")
     parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--kv-heads", type=int, help="default: as many as --heads")
+    parser.add_argument("--forward", action="store_true", help="leave backward out")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each measurement")
     parser.add_argument("--patience", type=float, default=10.0, help="leave PyTorch out where one run takes longer")
     args = parser.parse_args()
@@ -112,19 +136,20 @@ def main():
 
     library = Library(args.library)
     print(f"cuflash {library.lib.cuflash_version().decode()}, torch {torch.__version__}, B=1, H={args.heads}, "
+          f"{args.kv_heads or args.heads} KV heads, "
           "milliseconds, ratio = torch / cuflash\n")
-    print("| type | threads | D | S | causal | forward | torch | ratio | backward | torch | ratio |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    directions = ["forward"] if args.forward else ["forward", "backward"]
+    print("| type | threads | D | S | causal |" + "".join(f" {name} | torch | ratio |" for name in directions))
+    print("|---|---|---|---|---|" + "---|---|---|" * len(directions), flush=True)
     ratios, patience = {}, Patience(args.patience)
     for name in args.dtypes.split(","):
         for threads in dict.fromkeys(numbers(args.threads)):
             for dim in numbers(args.dims):
                 for length in numbers(args.lengths):
                     for causal in (False, True):
-                        forward, backward = measure(library, DTYPES[name], args.heads, length, dim, causal, threads,
-                                                    args.seconds, patience)
+                        measured = measure(library, DTYPES[name], args, length, dim, causal, threads, patience)
                         cells = [name, threads, dim, length, "yes" if causal else "no"]
-                        for direction, (ours, theirs) in (("forward", forward), ("backward", backward)):
+                        for direction, (ours, theirs) in zip(directions, measured):
                             if theirs is None:
                                 cells += [f"{ours * 1e3:.3f}", f"over {args.patience:g} s", ""]
                                 continue

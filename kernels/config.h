@@ -49,6 +49,7 @@ enum ForwardSchedule : int {
   kPrefetchQ = 8,    // Q of the next query tile is loaded while the current one is in use
   kTmaBias = 16,     // TMA loads tiles of the bias, which has the type of Q; otherwise consumers load elements
   kFixedMax = 64,    // softcap bounds the scores, so that the softmax needs no maximum; bf16
+  kFirstMax = 128,   // the maximum of a row's first key tile serves the later ones, too: see FirstMaxSoftmax
 };
 
 // Where the work items of the sm90 forward kernel come from.
@@ -177,9 +178,19 @@ constexpr bool splits_keys(const Sm90ForwardConfig& c) { return (c.work & kSplit
 constexpr bool packs_heads(const Sm90ForwardConfig& c) { return (c.work & kPackHeads) != 0; }
 constexpr bool lists_tiles(const Sm90ForwardConfig& c) { return (c.work & kTileList) != 0; }
 constexpr int tile_q_of(const Sm90ForwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
+// Whether the last query tile of a sequence is full, and the first one has what remains. In a causal problem the first
+// tile sees the fewest keys, so that warpgroups without rows wait for the fewest steps.
+constexpr bool ends_with_full_tile(const Sm90ForwardConfig& c) { return (c.schedule & kFirstMax) != 0 && c.work == 0; }
+// Whether a warpgroup computes half of its first key tile if its queries see nothing of the rest: in a causal problem
+// every other warpgroup.
+constexpr bool halves_first_tile(const Sm90ForwardConfig& c) {
+  return ends_with_full_tile(c) && c.tile_k == 2 * kWarpgroupRows;
+}
 constexpr int num_threads(const Sm90ForwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
 // A multiprocessor has 512 registers for each of 128 lanes. A launch divides them evenly; setmaxnreg then moves
-// registers from the producer to the consumers. The sanitizer warp needs more of them if it reads the mask tensor.
+// registers from the producer to the consumers, unless there is one consumer warpgroup, which has as many as an
+// instruction can name. The sanitizer warp needs more of them if it reads the mask tensor.
+constexpr bool moves_registers(const Sm90ForwardConfig& c) { return c.warpgroups > 1; }
 constexpr bool sanitizes_by_mask(const Sm90ForwardConfig& c) { return c.warpgroups <= 2 && (c.options & kMaskTensor); }
 constexpr int consumer_registers(const Sm90ForwardConfig& c) {
   if (c.warpgroups <= 2) return sanitizes_by_mask(c) ? 224 : 232;
@@ -192,8 +203,10 @@ constexpr int producer_registers(const Sm90ForwardConfig& c) {
 constexpr int kPanelColumns = 64, kPanelRowBytes = 128;
 constexpr int num_panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 constexpr int swizzled_bytes(int rows, int columns) { return rows * kPanelRowBytes * num_panels(columns); }
-// A box of a mask's summary: bits of 64 queries, of one query if all share it, and of 128 keys.
-constexpr int kMaskBoxBytes = 16, kMaskBitsBytes = kWarpgroupRows * kMaskBoxBytes;
+// A box of a mask's summary: bits of 64 queries, of one query if all share it, and of 128 keys from a multiple of 128 on:
+// TMA takes no coordinate between multiples of 16 bytes. Tiles of keys that may straddle two of them have twice as many.
+constexpr int kMaskBoxKeys = 128, kMaskBoxBytes = kMaskBoxKeys / 8, kMaskBitsBytes = kWarpgroupRows * kMaskBoxBytes;
+constexpr int mask_box_bytes(int tile_k) { return kMaskBoxKeys % tile_k == 0 ? kMaskBoxBytes : 2 * kMaskBoxBytes; }
 constexpr int kMaskListThreads = 128, kMaskListHeader = 8, kMaskListGroups = 3;  // sm90/mask_tiles.h
 constexpr bool reads_mask(const Sm90ForwardConfig& c) { return (c.options & kMaskTensor) != 0; }
 constexpr int query_stages(const Sm90ForwardConfig& c) { return (c.schedule & kPrefetchQ) != 0 ? 2 : 1; }
@@ -203,7 +216,9 @@ constexpr int bias_tile_bytes(const Sm90ForwardConfig& c) {
   return (c.schedule & kTmaBias) != 0 ? swizzled_bytes(kWarpgroupRows, c.tile_k) : 0;
 }
 // Bits of the mask tensor per consumer warpgroup and stage of K, and the listed tile of every such stage.
-constexpr int mask_tile_bytes(const Sm90ForwardConfig& c) { return reads_mask(c) ? kMaskBitsBytes : 0; }
+constexpr int mask_tile_bytes(const Sm90ForwardConfig& c) {
+  return reads_mask(c) ? kWarpgroupRows * mask_box_bytes(c.tile_k) : 0;
+}
 constexpr int listed_tile_bytes(const Sm90ForwardConfig& c) { return reads_mask(c) ? (c.stages + 1) / 2 * 8 : 0; }
 constexpr int term_tiles_bytes(const Sm90ForwardConfig& c) {
   return c.stages * c.warpgroups * (bias_tile_bytes(c) + mask_tile_bytes(c));
@@ -221,9 +236,8 @@ constexpr int staged_columns(const Sm90ForwardConfig& c) {
 constexpr int staged_bytes(const Sm90ForwardConfig& c) {
   return (c.schedule & kStoreBySmem) != 0 ? swizzled_bytes(tile_q_of(c), staged_columns(c)) : 0;
 }
-// Tickets of two query tiles, for all warps of the producer, and their mbarriers.
-constexpr int kTicketStages = 2;
-constexpr int ticket_bytes(const Sm90ForwardConfig& c) { return lists_tiles(c) ? kTicketStages * (2 + 1) * 8 : 0; }
+// The ticket of a query tile, for all warps of the producer, and its mbarriers.
+constexpr int ticket_bytes(const Sm90ForwardConfig& c) { return lists_tiles(c) ? (2 + 1) * 8 : 0; }
 constexpr int shared_bytes(const Sm90ForwardConfig& c) {
   return query_stages(c) * swizzled_bytes(tile_q_of(c), c.dim_qk) + staged_bytes(c) +
          c.stages * (swizzled_bytes(c.tile_k, c.dim_qk) + swizzled_bytes(c.tile_k, c.dim_v)) + term_tiles_bytes(c) +
@@ -251,6 +265,11 @@ constexpr int num_threads(const KvConfig& c) {
 }
 constexpr int num_threads(const MergeConfig&) { return 128; }
 constexpr int num_threads(const MaskSummaryConfig&) { return 128; }
+// Rows that a CTA reduces over the splits of a forward call (sm90/combine_splits.h): with few splits several per thread.
+constexpr int kFewSplits = 2, kRowsOfFewSplits = 2;
+constexpr int rows_of_reduction(const MergeConfig& c, unsigned splits) {
+  return num_threads(c) / c.lanes * (splits <= kFewSplits ? kRowsOfFewSplits : 1);
+}
 constexpr int kTileListThreads = 1024;
 constexpr int kTileListBytes = (4 * kTileListThreads + kTileListThreads / 32) * 4;  // of shared memory
 constexpr int keys_bytes(const KvConfig& c, int columns) {
@@ -343,7 +362,7 @@ constexpr int num_p_tiles(const Sm90BackwardConfig& c) { return split_dk_dv(c) ?
 constexpr int bias_tile_bytes(const Sm90BackwardConfig& c) {
   return (c.options & kBias) != 0 ? swizzled_bytes(c.tile_q, tile_k_of(c)) : 0;
 }
-// Bits of the mask tensor per stage, in boxes of 128 keys.
+// Bits of the mask tensor per stage, in boxes of 128 keys: 192 keys are in two of them.
 constexpr bool reads_mask(const Sm90BackwardConfig& c) { return (c.options & kMaskTensor) != 0; }
 constexpr int mask_boxes(const Sm90BackwardConfig& c) { return (c.warpgroups + 1) / 2; }
 constexpr int mask_bytes(const Sm90BackwardConfig& c) { return reads_mask(c) ? mask_boxes(c) * kMaskBitsBytes : 0; }
@@ -368,6 +387,8 @@ constexpr BackwardConfig shared_config(const Sm90DqConfig& c) {
 constexpr bool reads_mask(const Sm90DqConfig& c) { return (c.options & kMaskTensor) != 0; }
 constexpr bool splits_keys(const Sm90DqConfig&) { return false; }
 constexpr bool packs_heads(const Sm90DqConfig&) { return false; }
+constexpr bool ends_with_full_tile(const Sm90DqConfig&) { return false; }
+constexpr bool halves_first_tile(const Sm90DqConfig&) { return false; }
 constexpr int tile_q_of(const Sm90DqConfig& c) { return kWarpgroupRows * c.warpgroups; }
 constexpr int num_threads(const Sm90DqConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
 constexpr int consumer_registers(const Sm90DqConfig& c) { return c.warpgroups == 2 ? 232 : 160; }

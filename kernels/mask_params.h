@@ -9,7 +9,8 @@ struct MaskSummaryParams {
   RowsView mask;
   MaskSummary summary;
   int heads, keys;
-  int64 units;  // rows of blocks times spans, of all heads
+  int64 units;      // rows of blocks times spans, of all heads
+  int64 low, high;  // query i needs the keys [i + low, i + high) at most: of blocks beyond, the tensor is not read
 };
 
 }  // namespace cuflash

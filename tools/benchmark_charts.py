@@ -23,7 +23,8 @@ def charts():
     decode = data.DENSE[0] if data.has_peers() else "h200_decode_step.json"
     return [Chart("h200_peers.svg", (peers,), speed), Chart("h200_decode.svg", (decode,), decode_bars),
             Chart("h200_decode_queries.svg", ("h200_decode_queries.json",), queries),
-            *([Chart("h200_world.svg", (data.WORLD,), world)] if data.has_world() else [])]
+            *([Chart("h200_world.svg", (data.WORLD,), world)] if data.has_world() else []),
+            *([Chart("h200_few_queries.svg", (data.FEW_QUERIES,), few_queries)] if data.has_few_queries() else [])]
 
 
 def mark_of(chart):
@@ -148,6 +149,42 @@ def draw_world(source, path):
     """For bench/world.py --chart."""
     style = looks()
     path.write_text(svg_of(style, lambda style, figure: world(style, figure, source)))
+
+
+def few_queries(style, figure, source=None):
+    """Time against the number of queries over many keys: what bench/few_queries.py measured, a panel for each grouping
+    of heads."""
+    source = source or data.Bench(data.FEW_QUERIES)
+    points = list(source.points.items())
+    names = ["cuflash", *(name for name in NAMES if name != "cuflash" and any(name in by for _, by in points))]
+    groupings = sorted({(p["heads_q"], p["heads_k"]) for p, _ in points})
+    figure.set_size_inches(9.2, 3.8)
+    palette = style.Palette(names)
+    row = figure.subplots(1, len(groupings), sharey=True, squeeze=False)[0]
+    for axes, heads in zip(row, groupings):
+        chosen = sorted(((p["len_q"], by) for p, by in points if (p["heads_q"], p["heads_k"]) == heads),
+                        key=lambda point: point[0])
+        for name in reversed(names):  # cuflash on top
+            line = [(n, 1e3 * by[name]["ms"]) for n, by in chosen if name in by]
+            if line:
+                axes.plot(*zip(*line), color=palette.color(name), marker=palette.marker(name), markersize=4,
+                          lw=2.4 if name == "cuflash" else 1.4)
+        axes.set_xscale("log", base=2), axes.set_yscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:.0f}"), axes.yaxis.set_major_formatter("{x:.0f}")
+        axes.minorticks_off()
+        axes.set_title(f"{heads[0]} heads over {heads[1]}", loc="left")
+        axes.set_xlabel("queries")
+    row[0].set_ylabel("us")
+    keys = max((p["len_k"] for p, _ in points), default=0)
+    style.set_title(figure, f"{source.machine}: forward over {length(keys)} keys by the number of queries; lower is better")
+    handles = [style.matplotlib().lines.Line2D([], [], color=palette.color(n), marker=palette.marker(n)) for n in names]
+    figure.legend(handles, [NAMES[n] for n in names], loc="outside lower center", ncols=len(names))
+
+
+def draw_few_queries(source, path):
+    """For bench/few_queries.py --chart."""
+    style = looks()
+    path.write_text(svg_of(style, lambda style, figure: few_queries(style, figure, source)))
 
 
 def svg_of(style, draw):

@@ -11,6 +11,7 @@ DATA = ROOT / "docs" / "data"
 # The first that is there: bench/peers_cuda.py writes the one, `python -m cuflash.bench` wrote the other.
 DENSE = ("h200_peers.json", "h200_torch.json")
 WORLD = "h200_world.json"  # by bench/world.py
+FEW_QUERIES = "h200_few_queries.json"  # by bench/few_queries.py
 NAMES = {"cuflash": "cuflash", "fa3": "FA3", "fa4": "FA4", "torch-cudnn": "cuDNN", "torch-flash": "FA2",
          "torch-flex": "Flex", "torch-efficient": "efficient", "torch-math": "unfused"}
 PLAIN = "cuflash-plain"  # of bench/world.py: the problem without its options
@@ -71,6 +72,10 @@ def dense():
 
 def has_world():
     return (DATA / WORLD).exists()
+
+
+def has_few_queries():
+    return (DATA / FEW_QUERIES).exists()
 
 
 def has_peers():

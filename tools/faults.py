@@ -4,19 +4,10 @@ A fault replaces a text that occurs exactly once in its file. When the code chan
 teeth.py refuses a fault that it cannot place, so the list cannot rot silently.
 """
 
-from typing import NamedTuple
-
-
-class Fault(NamedTuple):
-    name: str
-    find: str
-    replace: str
-    first_test: str = "sweep_test"  # a matter of time only: any test may catch any fault
-
+from fault import Fault
+from faults_cuda import CUDA_FAULTS
 
 CACHE = "sweep_cache_test"
-FORWARD = "fake_cuda_forward_test"
-DBIAS = "fake_cuda_dbias_test"
 
 FAULTS = {
     # The C edge.
@@ -206,20 +197,6 @@ FAULTS = {
         Fault("pages in any order are taken for joined", "page[1] == page[0] + 1", "page[1] > page[0]", CACHE),
     ],
 
-    # Scores on a GPU, as far as the host can run them.
-    "kernels/attn/softcap.h": [
-        Fault("tanh off by 5e-6", "-5.20723732e-03f", "-5.207e-03f", "cuda_softcap_test"),
-        Fault("tanh of large scores by the polynomial", "return fabs(x) < 2.0f ? inside : beyond;",
-              "return fabs(x) < 2.5f ? inside : beyond;", "cuda_softcap_test"),
-        Fault("tanh of softcap has the wrong argument", "2 * kLog2e / kTanhArgument", "kLog2e / kTanhArgument",
-              "cuda_softcap_test"),
-    ],
-
-    "kernels/attn/tile_scores.h": [
-        Fault("linear ALiBi has the offset of the first row", "first_distance + 8 * r - (kLeft", "first_distance - (kLeft",
-              "cuda_scores_test"),
-    ],
-
     # Who sees whom.
     "kernels/attn/visibility.h": [
         Fault("causal mask off by one", "i + s.shift + w.window_right + 1", "i + s.shift + w.window_right + 2"),
@@ -256,6 +233,9 @@ FAULTS = {
     # Softmax and output.
     "src/cpu/isa/exponential.h": [
         Fault("exp accurate to 1e-5 only", "0x1.c6aed4p-5f", "0x1.c6p-5f"),
+        Fault("rescale asks the first lane only", "n < sizeof a / sizeof a[0]; ++n) any", "n < 1; ++n) any"),
+        Fault("NaN becomes a number in the exponential", "zero_below(low[n] * (Vec<float>)((Bits)shifted[n] << 23),",
+              "zero_below((Vec<float>)((Bits)low[n] + ((Bits)shifted[n] << 23) - (127u << 23)),", "isa_test"),
         Fault("tanh off by 5e-5", "0x1.de5ad4p-2f", "0x1.de6p-2f"),
     ],
     "src/cpu/isa/pack_kernels.h": [
@@ -267,8 +247,6 @@ FAULTS = {
     "src/cpu/isa/vector_kernels.h": [
         Fault("dropped rescale of l", "at(l + v * kWidth) * shrink[0] + sum", "at(l + v * kWidth) + sum"),
         Fault("dropped rescale of o", "at(o + d * kLanes + v * kWidth) *= shrink[0];", ";"),
-        Fault("rescale asks the first lane only", "for (int n = 0; n < kWidth; ++n) grew",
-              "for (int n = 0; n < 1; ++n) grew"),
         Fault("NaN in rows that see nothing", "top[v] == -V<T>::kInfinity ? Vec<T>{} : top[v]", "top[v]"),
         Fault("keys end one too late", "(k < end[n])", "(k <= end[n])"),
         Fault("softcap derivative missing", "if (cap_slope) gradient *= at(cap_slope + at_n);", ""),
@@ -320,15 +298,17 @@ FAULTS = {
         Fault("LSE to base 2", "m * scale + std::log(l)", "m * scale + std::log2(l)"),
         Fault("LSE shifted by 1", "m * scale + std::log(l)", "m * scale + 1 + std::log(l)"),
         Fault("output off by 0.4%", "return {1 / l,", "return {static_cast<T>(1.004) / l,"),
-        Fault("padded rows not zeroed", "const bool seen = q < computed && ", "const bool seen = "),
+        Fault("padded rows not zeroed", "if (!seen) kernels.store(", "if (false) kernels.store("),
+        Fault("every key tile starts the output anew", "  fresh = false;\n", ""),
+        Fault("the output of rows that only see a sink is not initialised",
+              "if (w.fresh[first / kernels.lanes]) std::fill_n(o, w.o_rows * kernels.lanes, T{0});", ""),
         Fault("LSE of a row that sees nothing is 0", "return {0, top};", "return {0, 0};"),
         Fault("packed offset of k and v ignored", "key_offset(p, from, head.b, head.hk, head.seq.k_begin + keys.begin)",
               "key_offset(p, from, head.b, head.hk, keys.begin)"),
         Fault("pages of a tile that nobody sees are gathered",
               "const Range here{std::max(keys.begin, seen.begin), std::min(keys.end, seen.end)};",
               "const Range here{keys.begin, std::max(keys.end, seen.begin)};", CACHE),
-        Fault("output written in the type of q", "kernels.store(p.o.data, p.o.dtype,",
-              "kernels.store(p.o.data, p.dtype,"),
+        Fault("output written in the type of q", "to{p.o.data, p.o.dtype,", "to{p.o.data, p.dtype,"),
         Fault("no tile is skipped", "if (kind == TileKind::skipped) return;", "", "tile_stats_test"),
     ],
 
@@ -400,8 +380,8 @@ FAULTS = {
               "if (p_.group() == 1 || h % p_.group() != 0) add_head(head_of(p_, b, h), keys, dq"),
         Fault("dBias not summed over the batch", "p_.bias_batch == 1 ? p_.batch : bias_b + 1", "bias_b + 1"),
         Fault("dBias not summed over heads", "p_.bias_heads == 1 ? p_.heads_q : bias_h + 1", "bias_h + 1"),
-        Fault("dBias of the first row for all", "if (!one_row) return kernels_.add_to_rows",
-              "if (false) return kernels_.add_to_rows"),
+        Fault("dBias of the first row for all", "(queries.begin - rows.begin) * shape_.k + w.panel",
+              "0 * shape_.k + w.panel"),
         Fault("dSink sign", "sum -= std::exp(sink - lse)", "sum += std::exp(sink - lse)"),
     ],
 
@@ -418,38 +398,6 @@ FAULTS = {
         Fault("choices are taken for problems with sinks", "const bool never = p.sink ||", "const bool never =",
               "tuned_test"),
     ],
-    "src/cuda/plan/tuned_config.h": [
-        Fault("an illegal config is taken", "if (!is_legal(tunable.limits(wanted, arch))) return false;",
-              "if (!is_legal(tunable.limits(wanted, arch)) && false) return false;", "tuned_test"),
-    ],
-
-    # Forward calls that share keys, pack heads or list tiles.
-    "src/cuda/families/forward_by_kv.cpp": [
-        Fault("a bias is lost where queries are few", "p.packed() || p.bias ||", "p.packed() ||", "cuda_splits_test"),
-        Fault("few queries are aligned with the last keys", "|| !aligned_at_end) return false;", ") return false;",
-              "cuda_splits_test"),
-    ],
-    "src/cuda/plan/tile_order.cpp": [
-        Fault("splits of a head are not dealt out", "(p.heads_q / packed) * splits", "(p.heads_q / packed)",
-              "cuda_splits_test"),
-    ],
-    "kernels/sm90/tile_scheduler.h": [
-        Fault("splits overlap by a key tile", "begin += static_cast<int>(quotient(count * split, splits));",
-              "begin += static_cast<int>(quotient(count * split, splits)) - (split != 0);", FORWARD),
-    ],
-    "kernels/sm90/combine_splits.h": [
-        Fault("the sink is lost where keys are split", "p.splits.natural_scale, sink, keep",
-              "p.splits.natural_scale, minus_infinity<float>(), keep", FORWARD),
-        Fault("the last split is not added", "left = static_cast<int>(s.splits);", "left = static_cast<int>(s.splits) - 1;",
-              FORWARD),
-    ],
-    "kernels/sm90/packed_rows.h": [
-        Fault("rows of a group see the keys of the first query", "(row_first + lane.row + 8 * r) / a.group",
-              "row_first / a.group", FORWARD),
-    ],
-    "kernels/sm90/tile_list.h": [
-        Fault("padded rows are not listed", "a.cu_q ? s.len_q : a.len_q", "s.len_q", FORWARD),
-    ],
 
     # Number formats and random numbers, which the oracle shares: their own tests must notice.
     "src/dtype.cpp": [
@@ -461,79 +409,6 @@ FAULTS = {
         Fault("bf16 ties go up", "0x7fffu + ((bits >> 16) & 1u)", "0x8000u", "numeric_test"),
         Fault("f16 denormals become 0", "std::bit_cast<float>(magnitude) + 0.5f", "0.5f", "numeric_test"),
     ],
-    "kernels/sm90/pair_bits.h": [
-        Fault("the first hidden column is visible", "(columns + 7) >> 3", "(columns + 8) >> 3", "cuda_pair_bits_test"),
-        Fault("dropout exchanges the halves of a group", "pair_bit(second_key, n + second_query, e)",
-              "pair_bit(second_query, n + second_key, e)", "cuda_pair_bits_test"),
-    ],
-    "kernels/sm90/mask_list.h": [
-        Fault("a list forgets the tiles after the first 32", "last > begin; last -= 32", "last > begin; last = begin",
-              "mask_lists_test"),
-        Fault("a key that no query sees is not zeroed", "(v.covers && seen_by_all)", "(v.covers || seen_by_all)", "mask_lists_test"),
-        Fault("a warpgroup stops at the first tile that it sees", "31 - __clz(seers)", "__ffs(seers) - 1",
-              "mask_lists_test"),
-        Fault("heads that share keys share the mask of the first", "coord.h * heads + member", "coord.h * heads",
-              "mask_lists_test"),
-        Fault("a full tile needs no mask if half of it is shown", "v.all[g] &= of_head.all[g];", "v.all[g] &= true;",
-              "mask_lists_test"),
-    ],
-    "kernels/sm90/mask_bits.h": [
-        Fault("a mask's second row of a lane is its first", "bits.row(lane_row + 8 * r)", "bits.row(lane_row)", FORWARD),
-        Fault("a window ends one key late in a masked tile", "words[r][w] &= below(end - 32 * w)",
-              "words[r][w] &= below(end + 1 - 32 * w)", FORWARD),
-    ],
-    "kernels/sm90/key_mask_tile.h": [
-        Fault("mask bits of keys are transposed by half", "for (int n = 4; n > 0; n /= 2)", "for (int n = 4; n > 1; n /= 2)",
-              "mask_lists_test"),
-    ],
-    "kernels/sm90/visited_work.h": [
-        Fault("key tiles of a list in the wrong order", "list[0] - 1 - n]", "n]", FORWARD),
-    ],
-    "kernels/sm90/key_step.h": [
-        Fault("a mask hides nothing beside a window", "if (crosses_window)", "if (!crosses_window)", FORWARD),
-    ],
-    "kernels/sm90/key_task.h": [
-        Fault("a query tile between two parts is visited twice", "int64{w.count()} * (n + 1) / parts)",
-              "int64{w.count()} * (n + 1) / parts + (n + 1 < parts))", "cuda_backward_tasks_test"),
-        Fault("a part has no masked tiles", "part.count() - (part.full_end - part.full_begin)", "0",
-              "cuda_backward_tasks_test"),
-        Fault("parts start at the group's first head", "task.head_k * a.group + member", "task.head_k * a.group",
-              "cuda_backward_tasks_test"),
-        Fault("parts without queries store no zeros", "p.dk_accum && p.part_tiles == 0 && task", "task",
-              "cuda_backward_tasks_test"),
-    ],
-    "kernels/portable/backward_prepare.h": [
-        Fault("equally long sequences share places in the list", "s.len_q == len_q && other < b", "false",
-              "cuda_backward_tasks_test"),
-    ],
-
-    # dBias on Hopper.
-    "kernels/sm90/dbias_consumer.h": [
-        Fault("sums of dBias start with those of the tile before",
-              "          for (int n = 0; n < kKeyTiles; ++n) sums[n] = {};\n          pending", "          pending", DBIAS),
-        Fault("a weight of 0 does not hide what is not finite", "prob == 0 ? 0.0f : Options::gradient(",
-              "Options::gradient(", DBIAS),
-        Fault("rows beyond a length add to a shared bias",
-              "tensor_mask(half) & existing_rows(info) & Scores::visible_pairs(a, info, tile)",
-              "tensor_mask(half) & Scores::visible_pairs(a, info, tile)", DBIAS),
-        Fault("parts of a tile are not added up", "part < w.dbias_parts; ++part, first", "part < 1; ++part, first",
-              DBIAS),
-        Fault("a row of all queries is the sum of one warp", "warp < kWarps; ++warp) x +=", "warp < 1; ++warp) x +=",
-              DBIAS),
-    ],
-    "kernels/sm90/dbias_producer.h": [
-        Fault("the last head adds nothing to a shared bias", "n < task.end; ++n", "n + 1 < task.end; ++n", DBIAS),
-        Fault("tiles of dBias that nothing sees are not written", "if (first) store(DbiasStepKind::zeros);", "", DBIAS),
-        Fault("dBias takes half tiles for whole", "info.full_end = whole ? visited.full_end : visited.full_begin",
-              "info.full_end = visited.full_end", DBIAS),
-    ],
-    "kernels/sm90/dq_scores.h": [
-        Fault("dBias is the gradient in front of softcap", "if constexpr (kOfBias) pair.slope = 1;", "", DBIAS),
-    ],
-    "src/cuda/families/sm90_forward.cpp": [
-        Fault("a tuned choice decides what an option needs",
-              "(wanted.schedule & ~kOptionSchedule) | (c.schedule & kOptionSchedule)", "wanted.schedule", "tuned_test"),
-    ],
 
     "kernels/philox.h": [
         Fault("a round of Philox lost", "kPhiloxRounds = 10", "kPhiloxRounds = 9", "philox_test"),
@@ -544,4 +419,6 @@ FAULTS = {
               ".keeps(0, j / 8 % 2, threshold)", "philox_test"),
         Fault("a threshold of 15 bits", "p * 65536.0 + 0.5", "p * 32768.0 + 0.5", "philox_test"),
     ],
+
+    **CUDA_FAULTS,
 }

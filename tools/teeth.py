@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 
-from faults import FAULTS, Fault
+from fault import Fault
+from faults import FAULTS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPIED = ["CMakeLists.txt", "cmake", "include", "src", "kernels", "reference", "check", "files", "machine", "cli", "bench/shared", "tests",

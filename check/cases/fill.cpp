@@ -30,16 +30,16 @@ void make_rows_constant(GuardedTensor& t, bool one_for_all) {
   });
 }
 
-// One of the last keys of every sequence is parallel to one of its queries, with a score of about 60, so that everything
-// summed before it must be rescaled to nearly nothing.
+// One of the last keys of every sequence, or of the first ones, which GPU kernels visit last, is parallel to one of its
+// queries, with a score of about 60, so that everything summed before it must be rescaled to nearly nothing.
 void plant_late_peaks(const Case& c, const GuardedTensor& q, GuardedTensor& k, Random& random) {
   const std::vector<int32_t> first_q = cumulative(c.lengths_q), first_k = cumulative(c.lengths_k);
   for (int64_t b = 0; b < c.batch; ++b) {
     if (c.length_q(b) == 0 || c.length_k(b) == 0) continue;
     const bool packed = c.mode == Mode::packed;
     const int64_t i = static_cast<int64_t>(random.below(static_cast<uint64_t>(c.length_q(b))));
-    const int64_t j =
-        c.length_k(b) - 1 - static_cast<int64_t>(random.below(static_cast<uint64_t>(c.length_k(b) / 8 + 1)));
+    const int64_t from_end = static_cast<int64_t>(random.below(static_cast<uint64_t>(c.length_k(b) / 8 + 1)));
+    const int64_t j = random.below(2) == 0 ? from_end : c.length_k(b) - 1 - from_end;
     const int64_t head_k = static_cast<int64_t>(random.below(static_cast<uint64_t>(c.heads_k)));
     const int64_t head_q = head_k * (c.heads_q / c.heads_k);
     const int64_t from = row_offset(q.view(), b, head_q, i + (packed ? first_q[static_cast<size_t>(b)] : 0));

@@ -83,10 +83,10 @@ CpuTile cpu_tile(const BenchPoint& p, const Choice& choice) {
   const Execution alone{.num_threads = 1};
   if (p.direction == kBackward) {
     const BackwardProblem problem = cuda::backward_of(typical_of(p));
-    return {cpu::tile_for(problem), cpu::backward_workspace_size(problem, alone)};
+    return {cpu::tile_for(problem, alone.num_threads), cpu::backward_workspace_size(problem, alone)};
   }
   const ForwardProblem problem = cuda::forward_of(typical_of(p));
-  return {cpu::tile_for(problem), cpu::forward_workspace_size(problem, alone)};
+  return {cpu::tile_for(problem, alone.num_threads), cpu::forward_workspace_size(problem, alone)};
 }
 
 // Tiles that become equal, because the lengths are shorter or the tasks few, count once.

@@ -72,14 +72,18 @@ struct Softmax {
     for (int r = 0; r < kRows; ++r) {
       largest[r] = larger(largest[r], __shfl_xor_sync(0xffffffffu, largest[r], 1));
       largest[r] = larger(largest[r], __shfl_xor_sync(0xffffffffu, largest[r], 2));
-      // A row below the threshold keeps its row_max, so that its bits depend on its own scores alone.
-      const bool moves = (largest[r] - row_max[r]) * scale_log2 > kRescaleThreshold;
-      const Real correction = moves ? exp2_of((row_max[r] - largest[r]) * scale_log2) : Real(1);
-      if (moves) row_max[r] = largest[r];
-      row_sum[r] *= correction;
-      on_rescale(r, correction);
+      move(r, largest[r], true, on_rescale);
     }
     return true;
+  }
+  // A row below the threshold keeps its row_max, so that its bits depend on its own scores alone.
+  template <class OnRescale>
+  __device__ __forceinline__ void move(int r, Real largest, bool may_move, OnRescale&& on_rescale) {
+    const bool moves = may_move && (largest - row_max[r]) * scale_log2 > kRescaleThreshold;
+    const Real correction = moves ? exp2_of((row_max[r] - largest) * scale_log2) : Real(1);
+    if (moves) row_max[r] = largest;
+    row_sum[r] *= correction;
+    on_rescale(r, correction);
   }
   template <int kOutputTiles>
   static __device__ __forceinline__ void rescale(Accumulator<Real> (&output)[kRowTiles][kOutputTiles], int r,
@@ -225,6 +229,104 @@ struct FixedMaxSoftmax : Softmax<Real, 1> {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
       if (this->row_sum[r] == 0) this->row_max[r] = minus_infinity<Real>();
+  }
+};
+
+// A Softmax whose row_max is the maximum of the row's first visible key tile, and stays so while no sum of probabilities
+// of a later tile exceeds kMostSum: such probabilities keep their relative precision in E and in the accumulators. A step
+// then needs no maximum, and its exponentials do not wait for one. A row that grows beyond kMostSum moves its row_max, as
+// in Softmax; for that the scores must still be there when the sums are known, so probabilities are packed into
+// registers of their own.
+//
+// A row moves by its own sums alone, and packed probabilities are the same bits either way, so that the bits of a row do
+// not depend on others of the warp.
+template <Element E>
+struct FirstMaxSoftmax : Softmax<float, 1> {
+  using Base = Softmax<float, 1>;
+  static constexpr float kMostSum = E == Element::bf16 ? 1099511627776.0f : 32768.0f;  // 2^40, 2^15
+  // Rows without a visible key so far, and large ones, are left to `repeat`: infinity makes their sums exceed kMostSum.
+  float shift[2];
+
+  __device__ explicit FirstMaxSoftmax(float scale_log2) : Base(scale_log2) { cache_shifts(); }
+
+  __device__ __forceinline__ void cache_shifts() {
+    Base::compute_shifts(shift);
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      if (this->row_max[r] == minus_infinity<float>() || !(fabs(shift[r]) <= kLarge))
+        shift[r] = -minus_infinity<float>();
+  }
+
+  // The first key tile of a row. There may be scores for its first keys only, and none of the others is visible.
+  template <int kTiles, int kSteps>
+  __device__ __forceinline__ void start(Accumulator<float> (&s)[1][kTiles], unsigned (&probs)[kSteps][4]) {
+    const auto ignore = [](int, float) {};
+    Base::update_max(s, ignore);
+    Base::exponentiate(s);
+#pragma unroll
+    for (int n = 0; n < kSteps; ++n) {
+      if (2 * n < kTiles) pack_pair(&s[0][2 * n], probs[n]);
+      else probs[n][0] = probs[n][1] = probs[n][2] = probs[n][3] = 0;
+    }
+    cache_shifts();
+  }
+  // A later one. Returns whether the output has to be rescaled; on_rescale as in update_max.
+  template <int kTiles, class OnRescale>
+  __device__ __forceinline__ bool step(Accumulator<float> (&s)[1][kTiles], unsigned (&probs)[kTiles / 2][4],
+                                       OnRescale&& on_rescale) {
+    float column[4];
+#pragma unroll
+    for (int n = 0; n < kTiles; n += 2) {
+      Accumulator<float> pair[2];
+#pragma unroll
+      for (int x = 0; x < 8; ++x) {
+        const float p = exp2_of(s[0][n + x / 4].x[x % 4] * scale_log2 + shift[x % 4 / 2]);
+        pair[x / 4].x[x % 4] = p;
+        column[x % 4] = n + x / 4 == 0 ? p : column[x % 4] + p;
+      }
+      pack_pair(pair, probs[n / 2]);
+    }
+    const float sum[2] = {column[0] + column[1], column[2] + column[3]};
+    const bool exceeds[2] = {!(sum[0] <= kMostSum), !(sum[1] <= kMostSum)};
+    if (__any_sync(0xffffffffu, exceeds[0] || exceeds[1])) {
+      repeat(s, exceeds, on_rescale);
+      pack_all(s, probs);
+      return true;
+    }
+    this->row_sum[0] += sum[0], this->row_sum[1] += sum[1];
+    return false;
+  }
+
+ private:
+  static __device__ __forceinline__ void pack_pair(const Accumulator<float>* pair, unsigned (&probs)[4]) {
+    const auto operand = Operands<E>::from_accumulators(pair);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) probs[n] = operand.r[n];
+  }
+  template <int kTiles>
+  static __device__ __forceinline__ void pack_all(const Accumulator<float> (&s)[1][kTiles],
+                                                  unsigned (&probs)[kTiles / 2][4]) {
+#pragma unroll
+    for (int n = 0; n < kTiles; n += 2) pack_pair(&s[0][n], probs[n / 2]);
+  }
+  // A step with row_max moved where it has to be.
+  template <int kTiles, class OnRescale>
+  __device__ __forceinline__ void repeat(Accumulator<float> (&s)[1][kTiles], const bool (&exceeds)[2],
+                                         OnRescale&& on_rescale) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float largest = minus_infinity<float>();
+#pragma unroll
+      for (int n = 0; n < 2 * kTiles; ++n) largest = larger(largest, s[0][n / 2].x[r * 2 + n % 2]);
+      largest = larger(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+      largest = larger(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+      int row_exceeds = exceeds[r];
+      row_exceeds |= __shfl_xor_sync(0xffffffffu, row_exceeds, 1);
+      row_exceeds |= __shfl_xor_sync(0xffffffffu, row_exceeds, 2);
+      this->move(r, largest, row_exceeds != 0, on_rescale);
+    }
+    Base::exponentiate(s);
+    cache_shifts();
   }
 };
 

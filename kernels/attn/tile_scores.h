@@ -100,6 +100,22 @@ __device__ __forceinline__ void hide(Accumulator<Real> (&s)[kRowTiles][kTiles],
       }
 }
 
+// The same with one comparison instead of two, unless the window's left edge crosses the lane's columns.
+template <int kTileQ, int kTiles>
+__device__ __forceinline__ void hide_by_limit(Accumulator<float> (&s)[1][kTiles],
+                                              const PositionMask<kTileQ, kTiles * 8>& mask) {
+  if (mask.low > -8) return hide(s, mask);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int limit = min(mask.high + 8 * r, mask.length);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        if (n * 8 + e >= limit) s[0][n].x[r * 2 + e] = minus_infinity<float>();
+  }
+}
+
 // Adds ALiBi and bias, and selects -inf for the pairs that the mask tensor or, with kApplyMask, lengths and window hide.
 template <bool kApplyMask, int kTileQ, class Options, class Terms, class Real, int kRowTiles, int kTiles>
 __device__ __forceinline__ void add_terms(Accumulator<Real> (&s)[kRowTiles][kTiles], const Options& options,

@@ -23,6 +23,7 @@ struct MaskSpan {
   int block_row, span;
   const unsigned char* mask;  // row 0 of the head
   int first_key;              // of the lane
+  bool is_needed;             // some query needs some of the lane's keys
 
   __device__ MaskSpan(const MaskSummaryParams& p, int64 unit) : p(p) {
     const int64 row = quotient(unit, p.summary.spans);
@@ -34,11 +35,15 @@ struct MaskSpan {
     mask = static_cast<const unsigned char*>(p.mask.data) + b * p.mask.batch_stride +
            (head - b * p.heads) * p.mask.head_stride;
     first_key = span * kMaskSpan + lane_id() * kMaskBlock;
+    const int first_row = block_row * kMaskBlock;
+    is_needed = p.summary.rows == 1 ||
+                (first_key < first_row + kMaskBlock - 1 + p.high && first_key + kMaskBlock > first_row + p.low);
   }
 
   // The lane's 16 keys of a row. Vectors: rows start on 16 bytes.
   __device__ __forceinline__ unsigned load_vector(int row) const {
     const unsigned char* from = mask + row * p.mask.row_stride + first_key;
+    if (!is_needed) return 0;
     if (first_key + kMaskBlock <= p.keys) {
       const uint4 bytes = *reinterpret_cast<const uint4*>(from);
       return nonzero_bytes(bytes.x) | nonzero_bytes(bytes.y) << 4 | nonzero_bytes(bytes.z) << 8 |
@@ -52,6 +57,7 @@ struct MaskSpan {
   __device__ __forceinline__ unsigned load_bytes(int row) const {
     const unsigned char* from = mask + row * p.mask.row_stride + span * kMaskSpan + lane_id();
     unsigned mine = 0;
+    if (!__any_sync(0xffffffffu, is_needed)) return 0;
 #pragma unroll
     for (int word = 0; word < kMaskSpanWords; ++word) {
       const bool exists = span * kMaskSpan + 32 * word + lane_id() < p.keys;
@@ -85,6 +91,7 @@ struct MaskSpan {
     }
     const int keys = p.keys - first_key;  // of the lane; those beyond the end hide no pair
     unsigned covers = any;
+    if (!is_needed) any = covers = 0, all = 0xffffu;
     if (keys < kMaskBlock) all |= 0xffffu << max(0, keys), covers |= 0xffffu << max(0, keys);
     const unsigned any_blocks = __ballot_sync(0xffffffffu, any != 0);
     const unsigned all_blocks = __ballot_sync(0xffffffffu, (all & 0xffffu) == 0xffffu);

@@ -64,8 +64,9 @@ struct BackwardPipeline {
   __device__ unsigned mask_box(int stage, int box) const {
     return memory + kMasks + stage * mask_bytes(C) + box * kMaskBitsBytes;
   }
-  __device__ KeyMaskTile mask(int stage, int group, bool has_rows) const {
-    return {mask_box(stage, group / 2), has_rows, group % 2};
+  // k_first: of the task.
+  __device__ KeyMaskTile mask(int stage, int group, int k_first, bool has_rows) const {
+    return {mask_box(stage, 0), k_first, k_first + group * kWarpgroupRows, has_rows};
   }
   __device__ unsigned stats_address(int stage) const { return memory + kStats + stage * kStatsStageBytes; }
   __device__ const float* stats(int stage) const {

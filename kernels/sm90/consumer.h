@@ -20,13 +20,17 @@
 
 namespace cuflash {
 
-template <bool kHasFixedMax>
+template <Element E, int kKind>
 struct RowSoftmaxOf {
   using Type = CachedShiftSoftmax<float, 1>;
 };
-template <>
-struct RowSoftmaxOf<true> {
+template <Element E>
+struct RowSoftmaxOf<E, kFixedMax> {
   using Type = FixedMaxSoftmax<float>;
+};
+template <Element E>
+struct RowSoftmaxOf<E, kFirstMax> {
+  using Type = FirstMaxSoftmax<E>;
 };
 
 template <Sm90ForwardConfig C>
@@ -44,14 +48,18 @@ struct Consumer {
   using Output = Accumulator<float>[1][kOutputTiles];
   using OperandA = unsigned[kSteps][4];
   static constexpr bool kHasFixedMax = (C.schedule & kFixedMax) != 0;
+  static constexpr bool kKeepsScores = (C.schedule & kFirstMax) != 0;
+  static constexpr int kSoftmaxKind = C.schedule & (kFixedMax | kFirstMax);
+  static_assert(!kKeepsScores || C.options == 0);
   static_assert(!kHasFixedMax || (Options::kIsTanh && !kReadsMask && kFastTanh<E>));
-  using RowSoftmax = typename RowSoftmaxOf<kHasFixedMax>::Type;
+  using RowSoftmax = typename RowSoftmaxOf<E, kSoftmaxKind>::Type;
   using Turn = PingPong<(C.schedule & kPingPong) != 0, C.warpgroups, Pipeline<C>::kPingPongBarrier>;
 
   // Tile bounds of a TileInfo. They are read together, so that the warpgroup waits for shared memory once instead of
   // once per decision.
   struct KeyTiles {
     int rows_end, begin, end, own_begin, full_begin, full_end, own_end;
+    bool half = false;  // of the tile before own_end
     __device__ explicit KeyTiles(const TileInfo& n)
         : rows_end(uniform(n.rows_end)),
           begin(uniform(n.begin)),
@@ -59,7 +67,9 @@ struct Consumer {
           own_begin(uniform(n.own_begin)),
           full_begin(uniform(n.full_begin)),
           full_end(uniform(n.full_end)),
-          own_end(uniform(n.own_end)) {}
+          own_end(uniform(n.own_end)) {
+      if constexpr (halves_first_tile(C)) half = own_end >= kHalfTile, own_end -= half ? kHalfTile : 0;
+    }
   };
 
   const Sm90ForwardParams& p;
@@ -161,6 +171,30 @@ struct Consumer {
     else add_terms<false, kWarpgroupRows>(s, options, GlobalTerms<Options>{options, 0, 0}, {}, distance);
     return offset;
   }
+  // With kFirstMax: turns the scores of a key tile into probabilities of the next product. Returns as softmax_step.
+  template <bool kApplyMask>
+  __device__ __forceinline__ bool first_max_step(const ScoreCoord& coord, const Options& options, RowSoftmax& softmax,
+                                                 Scores& s, OperandA& next, int tile, float (&correction)[2]) const {
+    modify<kApplyMask>(coord, options, s, tile * C.tile_k);
+    return softmax.step(s, next, [&](int r, float x) { correction[r] = x; });
+  }
+  // Options without tiles of their own, and masks.
+  template <bool kApplyMask, int kTiles>
+  __device__ __forceinline__ void modify(const ScoreCoord& coord, const Options& options,
+                                         Accumulator<float> (&s)[1][kTiles], int first) const {
+    if constexpr (!packs_heads(C))
+      modify_and_mask<kApplyMask, kWarpgroupRows>(s, a, coord.sequence, options, coord.lane, coord.q_first, first);
+    else if constexpr (kApplyMask) mask_packed_rows(s, a, coord.sequence, coord.lane, coord.q_first, first);
+  }
+  // As modify<true>, in a prologue: there are registers for the case that the window's left edge is elsewhere.
+  template <int kTiles>
+  __device__ __forceinline__ void mask_first_tile(const ScoreCoord& coord, const Options& options,
+                                                  Accumulator<float> (&s)[1][kTiles], int first) const {
+    if constexpr (packs_heads(C)) modify<true>(coord, options, s, first);
+    else
+      hide_by_limit(s, PositionMask<kWarpgroupRows, kTiles * 8>(a, coord.sequence, coord.q_first, first, coord.lane.row,
+                                                                coord.lane.column));
+  }
   // Turns the scores of a key tile into probabilities. Returns whether the output has to be rescaled, and by which
   // correction.
   template <bool kApplyMask>
@@ -178,10 +212,8 @@ struct Consumer {
       modify_and_mask<kByPosition, kWarpgroupRows>(s, a, coord.sequence, options, loaded, coord.lane, coord.q_first,
                                                    first);
       release_terms();
-    } else if constexpr (!packs_heads(C)) {
-      modify_and_mask<kByPosition, kWarpgroupRows>(s, a, coord.sequence, options, coord.lane, coord.q_first, first);
-    } else if constexpr (kApplyMask) {
-      mask_packed_rows(s, a, coord.sequence, coord.lane, coord.q_first, first);
+    } else {
+      modify<kByPosition>(coord, options, s, first);
     }
     if constexpr (kApplyMask && kReadsMask) step.hide(s, a, coord.sequence, coord.lane, coord.q_first);
     bool rescales = false;
@@ -227,7 +259,11 @@ struct Consumer {
       release_keys();
       if (ends && tile - 1 == last) release_queries();
       float correction[2];
-      const bool rescales = softmax_step<kApplyMask>(ScoreCoord(info), options, softmax, s, step, correction);
+      OperandA next;
+      bool rescales;
+      if constexpr (kKeepsScores)
+        rescales = first_max_step<kApplyMask>(ScoreCoord(info), options, softmax, s, next, tile - 1, correction);
+      else rescales = softmax_step<kApplyMask>(ScoreCoord(info), options, softmax, s, step, correction);
       wait_after_softmax();
       fence_operands(o), fence_operands(probs);
       release_values();
@@ -235,17 +271,22 @@ struct Consumer {
 #pragma unroll
         for (int r = 0; r < 2; ++r) softmax.rescale(o, r, correction[r]);
       }
-      narrow<E>(probs, s[0]);
+      // a.group is never 0. Without the condition ptxas would pack the probabilities into the registers of the product
+      // that is still running, and wait for it before.
+      if constexpr (!kKeepsScores) narrow<E>(probs, s[0]);
+      else if (a.group != 0) copy(probs, next);
     }
   }
 
-  // First key tile: scores and softmax without overlap.
+  // First key tile: scores and softmax without overlap. kKeys: the keys of the tile that matter.
+  template <int kKeys>
   __device__ __forceinline__ void prologue(const TileInfo& info, const KeyTiles& tiles, const Options& options,
                                            RowSoftmax& softmax, OperandA& probs) {
-    Scores s;
+    Accumulator<float> s[1][kKeys / 8];
     wait_keys();
     Turn::wait(group);
-    issue_scores(s);
+    issue_wgmma_ss<WarpgroupProduct<E, kKeys, false>, C.dim_qk>(s[0], rematerialize(pipeline.q(group, scheduler.round)),
+                                                                0, pipeline.k(keys.stage));
     const ScoreCoord coord(info);
     wgmma_wait<0>();
     fence_operands(s);
@@ -255,11 +296,16 @@ struct Consumer {
     step.load(a, info, group);
     release_keys();
     if (tile == tiles.own_begin) release_queries();
-    float correction[2];
-    if (tiles.full_begin <= step.tile && step.tile < tiles.full_end && step.shows_all(group))
-      softmax_step<false>(coord, options, softmax, s, step, correction);
-    else softmax_step<true>(coord, options, softmax, s, step, correction);
-    narrow<E>(probs, s[0]);
+    if constexpr (kKeepsScores) {
+      if (tile < tiles.full_begin || tile >= tiles.full_end) mask_first_tile(coord, options, s, tile * C.tile_k);
+      softmax.start(s, probs);
+    } else {
+      float correction[2];
+      if (tiles.full_begin <= step.tile && step.tile < tiles.full_end && step.shows_all(group))
+        softmax_step<false>(coord, options, softmax, s, step, correction);
+      else softmax_step<true>(coord, options, softmax, s, step, correction);
+      narrow<E>(probs, s[0]);
+    }
   }
 
   // Key tiles of the warpgroup in descending order: masked tiles at the end, full tiles, masked tiles at the beginning.
@@ -374,7 +420,9 @@ struct Consumer {
     RowSoftmax softmax = initial_softmax();
     OperandA probs;
     skip(tiles.end - tiles.own_end);
-    prologue(info, tiles, options, softmax, probs);
+    constexpr int kFewKeys = halves_first_tile(C) ? C.tile_k / 2 : C.tile_k;
+    if (tiles.half) prologue<kFewKeys>(info, tiles, options, softmax, probs);
+    else prologue<C.tile_k>(info, tiles, options, softmax, probs);
     Output o = {};
     if constexpr (kReadsMask) masked_mainloop(info, tiles, options, softmax, o, probs);
     else mainloop(info, tiles, options, softmax, o, probs);

@@ -25,6 +25,8 @@ struct DkDvConsumer : KeyConsumer<C> {
   using typename Base::RowState, typename Base::RowValues;
   // Load delta while dP runs. In f16 the conversion of P to f32 needs the registers that delta would occupy.
   static constexpr bool kEarlyDelta = C.element == Element::bf16 && !Options::kHasFactor;
+  // Load the mask while S runs. Softcap and dropout leave no register for it.
+  static constexpr bool kEarlyMask = Options::kHasMask && !Options::kHasFactor;
 
   Accumulator<float> dk[C.dim_qk / 8], dv[C.dim_v / 8];
 
@@ -42,11 +44,13 @@ struct DkDvConsumer : KeyConsumer<C> {
     Base::load_lse(rows.lse, queries.stage);
     if constexpr (Options::kAffineAlibi) rows.add_options(Base::step_info());
     if constexpr (Options::kHasDropout) rows.kept = Base::kept_pairs();
+    if constexpr (kEarlyMask) rows.shown = Base::tensor_mask();
   }
   // P of a tile, and the factors of dS in the buffer of dS.
   __device__ __forceinline__ void exponentiate_options(OperandA& probs, Scores& s, const RowState& rows, bool masked,
                                                        int step) const {
-    const unsigned seen = Options::kSelectsP ? Base::seen_pairs(masked, step) : ~0u;
+    unsigned seen = Options::kSelectsP ? Base::seen_pairs(masked, step) : ~0u;
+    if constexpr (Options::kHasMask) seen &= kEarlyMask ? rows.shown : Base::tensor_mask();
     Options::apply_softcap(s[0], a);
     if (!Options::kSelectsP && masked) hide(s, a, task(), uniform(task().visited.tile(step)));
     Base::correct_alibi(s);

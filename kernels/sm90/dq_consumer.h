@@ -57,8 +57,10 @@ struct DqConsumer : DqScores<C> {
   }
   __device__ __forceinline__ unsigned tensor_mask(const Ring<C.key_stages>& at) const {
     if constexpr (!Base::Options::kHasMask) return ~0u;
-    if (uniform(pipeline.listed_tile(at.stage).shows_all(group))) return ~0u;
-    return pipeline.mask(at.stage, group, a.summary.rows > 1).pairs_of_queries(new_thread_id());
+    const ListedMaskTile listed = pipeline.listed_tile(at.stage);
+    if (uniform(listed.shows_all(group))) return ~0u;
+    return pipeline.mask(at.stage, group, listed.tile() * C.tile_k, a.summary.rows > 1)
+        .pairs_of_queries(new_thread_id());
   }
 
   __device__ void wait_queries() const {

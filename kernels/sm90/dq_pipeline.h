@@ -67,8 +67,9 @@ struct DqPipeline {
   __device__ unsigned mask_box(int stage, int group) const {
     return memory + kMasks + (stage * C.warpgroups + group) * kMaskBitsBytes;
   }
-  __device__ KeyMaskTile mask(int stage, int group, bool has_rows) const {
-    return {mask_box(stage, group), has_rows, 0};
+  // key: the first one of the tile.
+  __device__ KeyMaskTile mask(int stage, int group, int key, bool has_rows) const {
+    return {mask_box(stage, group), key, key, has_rows};
   }
   // With a mask tensor: the key tile of the stage.
   __device__ ListedMaskTile& listed_tile(int stage) const {

@@ -1,6 +1,7 @@
 // The query tiles of a CTA of the forward kernel, as its producer warps see them one after the other: dealt out in
 // advance (TileScheduler), or taken by ticket from a list (sm90/tile_list.h). One thread draws the tickets and passes
-// them on through shared memory, one tile ahead, so that no warp waits for the atomic.
+// them on through shared memory. It draws the next one when the loads of a tile are nearly done: early enough that no warp
+// waits for the atomic, and so late that a CTA does not keep a tile for which another one has time before.
 #pragma once
 
 #include "ptx/grid.h"
@@ -9,8 +10,10 @@
 
 namespace cuflash {
 
-// kWholeWarp: all lanes of a warp use it together.
-template <Sm90ForwardConfig C, bool kWholeWarp>
+// Who uses the tiles: one lane, all lanes of a warp together, or one lane that says itself when the next ticket may be drawn.
+enum class TileReader { lane, warp, late_lane };
+
+template <Sm90ForwardConfig C, TileReader kReader>
 struct DealtTiles {
   TileScheduler scheduler;
 
@@ -20,6 +23,7 @@ struct DealtTiles {
     return scheduler.has_tile(p.tile_order);
   }
   __device__ __forceinline__ TileCoord tile(const Sm90ForwardParams& p) const { return scheduler.tile(p.tile_order); }
+  __device__ void release(const Pipeline<C>&) const {}
   __device__ void advance() { scheduler.advance(); }
 };
 
@@ -43,7 +47,7 @@ struct ListTickets {
   }
 };
 
-template <Sm90ForwardConfig C, bool kWholeWarp>
+template <Sm90ForwardConfig C, TileReader kReader>
 struct TicketTiles {
   ListTickets tickets;
   unsigned ticket, number = 0;
@@ -52,26 +56,30 @@ struct TicketTiles {
   __device__ unsigned round() const { return number; }
   // Called once per round.
   __device__ __forceinline__ bool has_tile(const Sm90ForwardParams&, const Pipeline<C>& pipeline) {
-    mbarrier_wait(pipeline.ticket_full(number), number / kTicketStages % 2);
-    ticket = pipeline.ticket(number);
-    if constexpr (kWholeWarp) __syncwarp();
-    if (!kWholeWarp || lane_id() == 0) mbarrier_arrive(pipeline.ticket_empty(number));
+    mbarrier_wait(pipeline.ticket_full(), number % 2);
+    ticket = pipeline.ticket();
+    if constexpr (kReader == TileReader::warp) __syncwarp();
+    if (kReader == TileReader::lane || (kReader == TileReader::warp && lane_id() == 0)) release(pipeline);
     return ticket < tickets.total;
   }
   __device__ __forceinline__ TileCoord tile(const Sm90ForwardParams& p) const { return tickets.tile(p, ticket); }
+  // Once per round.
+  __device__ __forceinline__ void release(const Pipeline<C>& pipeline) const {
+    mbarrier_arrive(pipeline.ticket_empty());
+  }
   __device__ void advance() { ++number; }
 };
 
-template <Sm90ForwardConfig C, bool kWholeWarp, bool = lists_tiles(C)>
+template <Sm90ForwardConfig C, TileReader kReader, bool = lists_tiles(C)>
 struct ForwardTilesOf {
-  using Type = DealtTiles<C, kWholeWarp>;
+  using Type = DealtTiles<C, kReader>;
 };
-template <Sm90ForwardConfig C, bool kWholeWarp>
-struct ForwardTilesOf<C, kWholeWarp, true> {
-  using Type = TicketTiles<C, kWholeWarp>;
+template <Sm90ForwardConfig C, TileReader kReader>
+struct ForwardTilesOf<C, kReader, true> {
+  using Type = TicketTiles<C, kReader>;
 };
-template <Sm90ForwardConfig C, bool kWholeWarp = false>
-using ForwardTiles = typename ForwardTilesOf<C, kWholeWarp>::Type;
+template <Sm90ForwardConfig C, TileReader kReader = TileReader::lane>
+using ForwardTiles = typename ForwardTilesOf<C, kReader>::Type;
 
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ VisitedWork<C> forward_work(const Sm90ForwardParams& p, const TileCoord& tile) {
@@ -79,25 +87,19 @@ __device__ __forceinline__ VisitedWork<C> forward_work(const Sm90ForwardParams& 
 }
 
 // Called by one thread: passes tickets on, the last of which says that there are no more. on_tile(work) may wait for the
-// consumers: the ticket after that tile is under way by then.
+// consumers.
 template <Sm90ForwardConfig C, class OnTile>
 __device__ __forceinline__ void draw_tickets(const Sm90ForwardParams& p, const Pipeline<C>& pipeline,
                                              OnTile&& on_tile) {
   const ListTickets tickets(p);
-  unsigned round = 0;
-  const auto draw = [&] {
-    const unsigned ticket = atomicAdd(p.list.next, 1u);
-    mbarrier_wait(pipeline.ticket_empty(round), round / kTicketStages % 2 ^ 1);
-    pipeline.ticket(round) = ticket;
-    mbarrier_arrive(pipeline.ticket_full(round));
-    ++round;
-    return ticket;
-  };
 #pragma unroll 1
-  for (unsigned ticket = draw(); ticket < tickets.total;) {
-    const unsigned next = draw();
+  for (unsigned round = 0;; ++round) {
+    mbarrier_wait(pipeline.ticket_empty(), round % 2 ^ 1);
+    const unsigned ticket = atomicAdd(p.list.next, 1u);
+    pipeline.ticket() = ticket;
+    mbarrier_arrive(pipeline.ticket_full());
+    if (ticket >= tickets.total) break;
     on_tile(forward_work<C>(p, tickets.tile(p, ticket)));
-    ticket = next;
   }
 }
 

@@ -110,14 +110,15 @@ struct KeyConsumer : KeyScores<C> {
     if constexpr (Options::kHasMask) return step_info().q_first / C.tile_q;
     else return task().visited.tile(step);
   }
-  // Pairs that are selected in P, by position if the tile is masked, and by the mask tensor.
+  // Pairs that are selected in P by position, if the tile is masked.
   __device__ __forceinline__ unsigned seen_pairs(bool masked, int step) const {
-    return tensor_mask() & (masked ? Base::visible_pairs(a, task(), uniform(tile_of(step))) : ~0u);
+    return masked ? Base::visible_pairs(a, task(), uniform(tile_of(step))) : ~0u;
   }
+  // Pairs that the mask tensor shows.
   __device__ __forceinline__ unsigned tensor_mask() const {
     if constexpr (!Options::kHasMask) return ~0u;
     if (uniform(ListedMaskTile{step_info().mask_tile}.shows_all(group))) return ~0u;
-    return pipeline.mask(queries.stage, group, a.summary.rows > 1).pairs_of_keys(new_thread_id());
+    return pipeline.mask(queries.stage, group, task().k_first, a.summary.rows > 1).pairs_of_keys(new_thread_id());
   }
 
   // Zeroes non-finite elements of Q before dS^T Q: a dS of 0 would not stop a NaN, and a key that sees the element has

@@ -6,11 +6,12 @@
 
 namespace cuflash {
 
-// half: which 64 keys of the box.
-struct KeyMaskTile : MaskBits {
-  int half;
-
-  __device__ __forceinline__ unsigned keys_of(int query) const { return row(query) + static_cast<unsigned>(half * 8); }
+struct KeyMaskTile : MaskBits<kMaskBoxBytes> {
+  // Of the 64 keys from `key` on, a multiple of 64, in boxes one behind the other of which the first has key `first`.
+  __device__ __forceinline__ KeyMaskTile(unsigned boxes, int first, int key, bool has_rows)
+      : MaskBits{boxes + static_cast<unsigned>((key / kMaskBoxKeys - first / kMaskBoxKeys) * kMaskBitsBytes +
+                                               key % kMaskBoxKeys / 8),
+                 has_rows} {}
 
   // Visible pairs of a lane whose rows are keys. A lane loads two queries for the 16 keys of its warp, one byte per half
   // of the keys and query. Eight lanes have the same queries of each 8; a transposition among them gives every lane its
@@ -18,7 +19,7 @@ struct KeyMaskTile : MaskBits {
   __device__ __forceinline__ unsigned pairs_of_keys(int thread) const {
     const int lane = thread % 32, warp = thread / 32 % 4, key = lane / 4, query = 8 * key + lane % 4 * 2;
     const auto load = [&](int q) -> unsigned {
-      return *static_cast<const unsigned short*>(__cvta_shared_to_generic(keys_of(q) + warp * 2));
+      return *static_cast<const unsigned short*>(__cvta_shared_to_generic(row(q) + warp * 2));
     };
     unsigned bits = load(query) | load(query + 1) << 16;
 #pragma unroll
@@ -35,7 +36,7 @@ struct KeyMaskTile : MaskBits {
     unsigned bits = 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const uint2 words = *static_cast<const uint2*>(__cvta_shared_to_generic(keys_of(query + 8 * r)));
+      const uint2 words = *static_cast<const uint2*>(__cvta_shared_to_generic(row(query + 8 * r)));
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         // Bit n of the sum is the bit of column 8 n + e.

@@ -95,14 +95,13 @@ struct Pipeline {
   }
   __device__ unsigned terms_empty(int stage) const { return terms_full(C.stages + stage); }
 
-  // Tickets of query tiles, with kTileList: the thread that draws them fills a stage, all producer threads that use
-  // them empty it.
+  // The ticket of a query tile, with kTileList: the thread that draws it fills it in, all producer threads that use it empty
+  // it. Its barriers complete a phase with every round.
   static constexpr unsigned kTicketReaders = 1 + C.warpgroups + 1;
-  __device__ unsigned ticket_full(unsigned round) const { return memory + kTickets + 8 * (round % kTicketStages); }
-  __device__ unsigned ticket_empty(unsigned round) const { return ticket_full(round) + 8 * kTicketStages; }
-  __device__ volatile unsigned& ticket(unsigned round) const {
-    return static_cast<volatile unsigned*>(
-        __cvta_shared_to_generic(memory + kTickets + 2 * 8 * kTicketStages))[round % kTicketStages];
+  __device__ unsigned ticket_full() const { return memory + kTickets; }
+  __device__ unsigned ticket_empty() const { return ticket_full() + 8; }
+  __device__ volatile unsigned& ticket() const {
+    return *static_cast<volatile unsigned*>(__cvta_shared_to_generic(memory + kTickets + 2 * 8));
   }
 
   // Called by one thread before the CTA synchronises.
@@ -118,9 +117,7 @@ struct Pipeline {
     for (int n = 0; n < C.warpgroups; ++n)
       for (unsigned round = 0; round < kQueryStages; ++round)
         mbarrier_init(q_full(n, round), 1), mbarrier_init(q_empty(n, round), kWarps);
-    if constexpr (lists_tiles(C))
-      for (unsigned round = 0; round < kTicketStages; ++round)
-        mbarrier_init(ticket_full(round), 1), mbarrier_init(ticket_empty(round), kTicketReaders);
+    if constexpr (lists_tiles(C)) mbarrier_init(ticket_full(), 1), mbarrier_init(ticket_empty(), kTicketReaders);
     mbarrier_init_fence();
   }
 };

@@ -10,13 +10,24 @@
 
 namespace cuflash {
 
+// Called by one thread as soon as the CTA begins: a first TMA load would otherwise wait for its tensor map, too.
+template <Sm90ForwardConfig C>
+__device__ __forceinline__ void prefetch_maps(const Sm90ForwardParams& p) {
+  prefetch(p.k), prefetch(p.q), prefetch(p.v);
+  if constexpr ((C.schedule & kTmaBias) != 0) prefetch(p.bias);
+  if constexpr (reads_mask(C)) prefetch(p.mask);
+  if constexpr ((C.schedule & kStoreBySmem) != 0) {
+    if (p.store_o_by_tma) prefetch(p.o);
+  }
+}
+
 // K of a listed tile, and the bits of the mask for the warpgroups that do not see all of it.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void load_keys_and_mask(const Sm90ForwardParams& p, const Pipeline<C>& pipeline,
                                                    const VisitedWork<C>& work, int stage, ListedMaskTile listed) {
   const AttentionParams& a = p.forward.attention;
   const MaskSummary& m = a.summary;
-  const unsigned full = pipeline.k_full(stage), mask_bytes = m.rows > 1 ? kMaskBitsBytes : kMaskBoxBytes;
+  const unsigned full = pipeline.k_full(stage), mask_bytes = mask_tile_bytes(C) / (m.rows > 1 ? 1 : kWarpgroupRows);
   const int key = listed.tile() * C.tile_k;
   unsigned bytes = Pipeline<C>::KTile::kBytes;
 #pragma unroll
@@ -37,14 +48,18 @@ template <Sm90ForwardConfig C>
 __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
   Ring<C.stages> keys, values;
-  prefetch(p.k), prefetch(p.v);
 #pragma unroll 1
-  for (ForwardTiles<C> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
+  for (ForwardTiles<C, TileReader::late_lane> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
     const VisitedWork<C> work = forward_work<C>(p, tiles.tile(p));
-    if (!work.exists) continue;
+    if (!work.exists || work.begin == work.end) {
+      tiles.release(pipeline);
+      continue;
+    }
     const int head = work.head_k(a), first = static_cast<int>(work.sequence.k_begin);
+    const int nearly_done = min(work.begin + 1, work.end - 1);
 #pragma unroll 1
-    for (int tile = work.end - 1; tile >= work.begin - 1 && work.end != 0; --tile) {
+    for (int tile = work.end - 1; tile >= work.begin - 1; --tile) {
+      if (tile == nearly_done) tiles.release(pipeline);
       if (tile >= work.begin) {
         mbarrier_wait(pipeline.k_empty(keys.stage), keys.phase ^ 1);
         if constexpr (reads_mask(C)) load_keys_and_mask<C>(p, pipeline, work, keys.stage, work.listed(tile));
@@ -79,9 +94,7 @@ struct TermLoader {
       : p(p),
         pipeline(pipeline),
         a(p.forward.attention),
-        bytes(bias_tile_bytes(C) / (a.bias.row_stride != 0 ? 1 : kWarpgroupRows)) {
-    prefetch(p.bias);
-  }
+        bytes(bias_tile_bytes(C) / (a.bias.row_stride != 0 ? 1 : kWarpgroupRows)) {}
   __device__ __forceinline__ void load(const VisitedWork<C>& work) {
     if (!work.exists) return;
 #pragma unroll 1
@@ -99,11 +112,13 @@ struct TermLoader {
   }
 };
 
-// Tile statistics of a query tile, whose splits count as one. With a mask tensor they are counted by its lists.
+// Tile statistics of a query tile, whose splits count as one. They are those of tiles that begin with the first query.
+// With a mask tensor they are counted by its lists.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void count_visited_tiles(const AttentionParams& a, const WorkTile<C>& work) {
   if (reads_mask(C) || !work.exists || (splits_keys(C) && work.split != 0)) return;
-  const Range queries = work.queries(a, work.q_first, tile_q_of(C));
+  const int first = work.q_first + (ends_with_full_tile(C) ? work.missing_rows(a) : 0);
+  const Range queries = work.queries(a, first, tile_q_of(C));
   count_tiles<C.tile_k>(a, work.sequence, queries, visited_key_tiles<C.tile_k>(a, work.sequence, queries));
 }
 // Called by one thread: draws tickets if tiles are listed, counts tiles if the caller wants statistics, and loads the bias.
@@ -138,7 +153,6 @@ __device__ __forceinline__ void run_last_producer(const Sm90ForwardParams& p, co
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void load_queries(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
-  prefetch(p.q);
   ForwardTiles<C> tiles(p, pipeline);
 #pragma unroll 1
   for (; tiles.has_tile(p, pipeline); tiles.advance()) {
@@ -148,7 +162,8 @@ __device__ __forceinline__ void load_queries(const Sm90ForwardParams& p, const P
     write_tile_info<C>(info, a, forward_work<C>(p, tiles.tile(p)), group);
     mbarrier_wait(pipeline.q_empty(group, round), pipeline.query_phase(round) ^ 1);
     const unsigned full = pipeline.q_full(group, round);
-    if (info.rows_end == 0 || info.begin == info.end) mbarrier_arrive(full);
+    const bool no_rows = ends_with_full_tile(C) ? info.rows_end <= 0 : info.rows_end == 0;
+    if (no_rows || info.begin == info.end) mbarrier_arrive(full);
     else if constexpr (packs_heads(C)) tma_load_packed_rows(pipeline.q(group, round), p.q, a, full, info);
     else tma_load_tile(pipeline.q(group, round), p.q, a.q, full, info.q_begin + info.q_first, info.h, info.b);
   }
@@ -172,20 +187,22 @@ struct ValueSanitizer {
   __device__ static uint4* piece(VTile tile, int n) {
     return reinterpret_cast<uint4*>(__cvta_shared_to_generic(tile.address)) + n;
   }
-  // 16-byte pieces are stored panel by panel, row by row within a panel.
-  __device__ static int row_of(int piece) { return piece / kPiecesOfRow % C.tile_k; }
-
   // Without a mask tensor all tiles that are sanitized have keys outside.
   __device__ bool has_outside(int tile) const {
     const int first = tile * C.tile_k;
     return first < work.seen_begin || first + C.tile_k > work.seen_end;
   }
-  __device__ void zero_outside(VTile tile, int first) const {
+  // 16-byte pieces are stored panel by panel, row by row within a panel.
+  __device__ void zero_rows(VTile tile, int begin, int end) const {
 #pragma unroll 1
-    for (int n = lane_id(); n < kPieces; n += 32) {
-      const int key = first + row_of(n);
-      if (key < work.seen_begin || key >= work.seen_end) *piece(tile, n) = {};
-    }
+    for (int n = begin * kPiecesOfRow + lane_id(); n < end * kPiecesOfRow; n += 32)
+#pragma unroll
+      for (int panel = 0; panel < VTile::kPanels; ++panel) *piece(tile, panel * C.tile_k * kPiecesOfRow + n) = {};
+  }
+  // Consumers wait for this, often with few rows outside: visits no others.
+  __device__ void zero_outside(VTile tile, int first) const {
+    zero_rows(tile, 0, min(work.seen_begin - first, C.tile_k));
+    zero_rows(tile, max(work.seen_end - first, 0), C.tile_k);
   }
   __device__ bool is_seen(const MaskOfHead& mask, int key) const {
     const Range queries = work.queries(work.q_first, tile_q_of(C));
@@ -233,7 +250,7 @@ __device__ __forceinline__ void sanitize_values(const Sm90ForwardParams& p, cons
   Ring<C.stages> values;
   unsigned phases = 0;  // of v_raw_full, one bit per stage: only some tiles use it
 #pragma unroll 1
-  for (ForwardTiles<C, true> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
+  for (ForwardTiles<C, TileReader::warp> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
     const VisitedWork<C> work = forward_work<C>(p, tiles.tile(p));
     if (!work.exists) continue;
 #pragma unroll 1

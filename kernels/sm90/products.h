@@ -47,4 +47,10 @@ __device__ __forceinline__ void narrow(unsigned (&probs)[kSteps][4], const Accum
   }
 }
 
+template <int kSteps>
+__device__ __forceinline__ void copy(unsigned (&to)[kSteps][4], const unsigned (&from)[kSteps][4]) {
+#pragma unroll
+  for (int n = 0; n < 4 * kSteps; ++n) to[n / 4][n % 4] = from[n / 4][n % 4];
+}
+
 }  // namespace cuflash

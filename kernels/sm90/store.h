@@ -24,9 +24,22 @@ __device__ __forceinline__ void transpose_in_quad(unsigned (&word)[4], int q) {
   }
 }
 
+// Whether pieces of 16 bytes can be stored at an offset of the rows, and then at all pieces of that row.
+template <Element E>
+__device__ __forceinline__ bool has_pieces(const RowsView& rows, int64 offset, int dim) {
+  return rows.element == static_cast<int>(E) && dim % 8 == 0 && rows.row_stride % 8 == 0 &&
+         on_16_bytes(static_cast<unsigned short*>(rows.data) + offset);
+}
+
 // Zeroes a row; called by its four lanes.
 template <Element E>
 __device__ __forceinline__ void zero_row(const RowsView& rows, int64 offset, int quarter, int dim) {
+  if (has_pieces<E>(rows, offset, dim)) {
+#pragma unroll 1
+    for (int column = quarter * 8; column < dim; column += 32)
+      *reinterpret_cast<uint4*>(static_cast<unsigned short*>(rows.data) + offset + column) = {};
+    return;
+  }
 #pragma unroll 1
   for (int column = quarter; column < dim; column += 4)
     store_element<E>(rows.data, rows.element, offset + column, 0.0f);
@@ -78,8 +91,7 @@ struct RowStore {
   }
   // offset: of the lane's first row.
   __device__ __forceinline__ void to_global(const RowsView& rows, int64 offset) const {
-    const bool pieces = rows.element == static_cast<int>(E) && dim % 8 == 0 && rows.row_stride % 8 == 0 &&
-                        on_16_bytes(static_cast<unsigned short*>(rows.data) + offset);
+    const bool pieces = has_pieces<E>(rows, offset, dim);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int64 at = offset + r * 8 * rows.row_stride;

@@ -6,16 +6,22 @@
 
 namespace cuflash {
 
-constexpr int kNoMoreTiles = -1;
+// Special values of TileInfo::rows_end, beside 0: there is no tile in this round.
+constexpr int kNoMoreTiles = -1;     // nor in a later one
+constexpr int kNoRows = -(1 << 30);  // the warpgroup has no rows of the tile and only releases its stages
+
+constexpr int kHalfTile = 1 << 30;
 
 struct TileInfo {
   int b, h;
-  int q_first;                                   // the warpgroup's first query
-  int q_begin, len_q, len_k;                     // of the sequence
-  int shift;                                     // of the sequence; fits into an int, as the lengths do
-  int rows_end;                                  // rows below this are stored; 0: no tile, kNoMoreTiles: none follows
-  int begin, end;                                // key tiles of the CTA
-  int own_begin, full_begin, full_end, own_end;  // key tiles of the warpgroup, as in VisitedTiles
+  int q_first;                // the warpgroup's first query
+  int q_begin, len_q, len_k;  // of the sequence
+  int shift;                  // of the sequence; fits into an int, as the lengths do
+  int rows_end;               // rows below this are stored
+  int begin, end;             // key tiles of the CTA
+  // Key tiles of the warpgroup, as in VisitedTiles. With halves_first_tile, own_end may have kHalfTile added: the
+  // warpgroup's queries see at most the first half of their last key tile.
+  int own_begin, full_begin, full_end, own_end;
 
   __device__ Sequence sequence() const { return {q_begin, 0, len_q, len_k, shift}; }
 };

@@ -31,7 +31,8 @@ __device__ __forceinline__ Range queries_of_rows(const Sequence& s, int group, i
 // then has a work item for each of them. With kPackHeads h is a KV head, and q_first a row: query * group + head.
 template <auto C>
 struct WorkTile {
-  int b, h, q_first;
+  int b, h;
+  int q_first;  // negative if the tile's first warpgroups have no rows: see ends_with_full_tile
   Sequence sequence;
   int seen_begin, seen_end;  // keys visible to some query
   int begin, end;            // key tiles, visited in descending order
@@ -47,6 +48,7 @@ struct WorkTile {
     b = static_cast<int>(head / static_cast<unsigned>(heads)), h = static_cast<int>(head) - b * heads;
     q_first = static_cast<int>(tile.q_tile) * tile_q_of(C);
     sequence = sequence_of(a, b);
+    if constexpr (ends_with_full_tile(C)) q_first -= missing_rows(a);
     exists = q_first < rows_end(a);
     const Range seen = keys_of_any(a, sequence, queries(a, q_first, tile_q_of(C)));
     seen_begin = static_cast<int>(seen.begin), seen_end = static_cast<int>(seen.end);
@@ -54,14 +56,19 @@ struct WorkTile {
     if constexpr (splits_keys(C)) keep_split(static_cast<int>(splits));
   }
 
+  // Of the first tile, in whole warpgroups.
+  __device__ int missing_rows(const AttentionParams& a) const {
+    const unsigned rows = static_cast<unsigned>(rows_end(a)), beyond = rows % tile_q_of(C);
+    return beyond == 0 ? 0 : (tile_q_of(C) - static_cast<int>(beyond)) / kWarpgroupRows * kWarpgroupRows;
+  }
   // Every split has the same number of the visible tiles, or one more. Some have none if there are few.
   __device__ void keep_split(int splits) {
-    const int64 count = end - begin;
-    end = begin + static_cast<int>(quotient(count * (split + 1), splits));
-    begin += static_cast<int>(quotient(count * split, splits));
+    const int count = end - begin, least = count / splits, more = count - least * splits;
+    begin += least * split + min(split, more);
+    end = begin + least + (split < more ? 1 : 0);
   }
   __device__ Range queries(int first, int count) const {
-    return {first, min(int64{first} + count, int64{sequence.len_q})};
+    return {ends_with_full_tile(C) ? max(first, 0) : first, min(int64{first} + count, int64{sequence.len_q})};
   }
   __device__ Range queries(const AttentionParams& a, int first, int count) const {
     if constexpr (packs_heads(C)) return queries_of_rows(sequence, a.group, first, count);
@@ -93,6 +100,10 @@ __device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionP
   info.q_begin = static_cast<int>(s.q_begin), info.shift = static_cast<int>(s.shift);
   info.len_q = s.len_q, info.len_k = s.len_k;
   info.begin = work.begin, info.end = work.end;
+  if (ends_with_full_tile(C) && info.q_first < 0) {
+    info.rows_end = kNoRows, info.own_begin = info.full_begin = info.full_end = info.own_end = 0;
+    return;
+  }
   compiler_fence();  // reads the fields back, so that they occupy no registers
   Range queries{info.q_first, min(info.q_first + kWarpgroupRows, info.len_q)};
   if constexpr (packs_heads(C)) queries = queries_of_rows(info.sequence(), a.group, info.q_first, kWarpgroupRows);
@@ -109,6 +120,10 @@ __device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionP
   } else {
     info.own_begin = visited.begin, info.full_begin = visited.full_begin;
     info.full_end = visited.full_end, info.own_end = visited.end;
+    if constexpr (halves_first_tile(C)) {
+      const int64 seen_end = keys_of_any(a, info.sequence(), queries).end;
+      if (visited.count() > 0 && seen_end <= visited.end * C.tile_k - C.tile_k / 2) info.own_end += kHalfTile;
+    }
   }
 }
 

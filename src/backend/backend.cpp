@@ -27,16 +27,18 @@ std::string cpu_kernel(const CacheProblem& p) { return cpu::describe_cache(p); }
 std::string cpu_kernel(const BackwardProblem&) { return "P recomputed from LSE, one pass over tiles of keys"; }
 
 template <class P>
-std::string tiles_line(tuned::Direction direction, const P& p) {
-  const cpu::TileShape tile = cpu::tile_for(p);
+std::string tiles_line(tuned::Direction direction, const P& p, const Execution& e) {
+  const cpu::TileShape tile = cpu::tile_for(p, cpu::num_threads(e));
   return join("tiles      ", tile.q, " queries x ", tile.k, " keys",
               cpu::tuned_choice(direction, p) ? ", tuned on this machine by cuflash tune\n" : "\n");
 }
-std::string cpu_tiles(const ForwardProblem& p) {
-  return cpu::takes_decode(p) ? "" : tiles_line(tuned::Direction::forward, p);
+std::string cpu_tiles(const ForwardProblem& p, const Execution& e) {
+  return cpu::takes_decode(p) ? "" : tiles_line(tuned::Direction::forward, p, e);
 }
-std::string cpu_tiles(const BackwardProblem& p) { return tiles_line(tuned::Direction::backward, p); }
-std::string cpu_tiles(const CacheProblem&) { return ""; }
+std::string cpu_tiles(const BackwardProblem& p, const Execution& e) {
+  return tiles_line(tuned::Direction::backward, p, e);
+}
+std::string cpu_tiles(const CacheProblem&, const Execution&) { return ""; }
 
 template <class P>
 std::string problem_line(const P& p) {
@@ -58,7 +60,7 @@ std::string explain_cpu(const P& p, const Execution& e) {
   std::string text = problem_line(p);
   text += join("backend    cpu: ", asked_for ? "asked for" : "the tensors are in host memory", "\n");
   text += join("kernel     ", cpu::isa_of(p), ", ", cpu::arithmetic_of(p), ": ", cpu_kernel(p), "\n");
-  text += cpu_tiles(p);
+  text += cpu_tiles(p, e);
   text += join("threads    up to ", cpu::num_threads(e),
                e.parallel_for ? " of the caller's parallel_for" : " of the library's pool", "\n");
   text += join("workspace  ", workspace_size(p, e), " bytes\n");

@@ -30,6 +30,7 @@ struct ForwardScratch {
   T* o;                           // [panel][o_rows][lane]: accumulator, not yet divided by l
   T* m;                           // [panel][lane]: running max of s
   T* l;                           // [panel][lane]: running sum of exp(scale (s - m))
+  bool* fresh;                    // [panel]: has met no key yet; o, except its last two rows, is not initialised
   T *factor, *lse;                // [lane]: of finished rows
   std::byte* gathered = nullptr;  // [key][dim]: a tile of K or V, gathered from pages
 
@@ -45,6 +46,7 @@ struct ForwardScratch {
     o = arena.take<T>(shape.q * o_rows);
     m = arena.take<T>(shape.q);
     l = arena.take<T>(shape.q);
+    fresh = arena.take<bool>(shape.q / kernels.lanes);
     factor = arena.take<T>(kernels.lanes);
     lse = arena.take<T>(kernels.lanes);
     if (p.cache.page_size) gathered = arena.take<std::byte>(shape.k * std::max(p.dim_qk, p.dim_v) * size_of(p.dtype));
@@ -57,9 +59,11 @@ void begin_tile(const ForwardProblem& p, const Head& head, Range queries, Forwar
   const int64_t padded = round_up(queries.size(), kernels.lanes);
   kernels.pack(source_of(p.q, head.b, head.h, head.seq.q_begin, queries, p.dim_qk), Side::right, w.q, nullptr, 0,
                nullptr, w.panel.staging);
-  std::fill_n(w.o, padded * w.o_rows, T{0});
+  for (int64_t q = 0; q < padded; q += kernels.lanes)
+    std::fill_n(w.o + q * w.o_rows + w.dim_v * kernels.lanes, (w.o_rows - w.dim_v) * kernels.lanes, T{0});
   std::fill_n(w.m, padded, -std::numeric_limits<T>::infinity());
   std::fill_n(w.l, padded, T{0});
+  std::fill_n(w.fresh, padded / kernels.lanes, true);
 }
 
 // One step of the online softmax: a panel against a key tile.
@@ -70,10 +74,11 @@ void attend_panel(const ForwardProblem& p, const Head& head, Range tile, Range q
   const int64_t first = queries.begin - tile.begin;
   T* o = w.o + first * w.o_rows;
   w.panel.compute_scores(p, head, queries, keys, w.mask.panel(first), w.q + first * w.dim_qk, w.k);
-  kernels.softmax(w.panel.keys.size(), w.panel.s, w.panel.scale, w.m + first, w.l + first, o, w.o_rows);
-  if (w.panel.keep) kernels.drop(w.panel.keys.size(), w.panel.s, w.panel.keep);
   const RoundedSums<T> sums{o + w.dim_v * kernels.lanes, o + (w.dim_v + 1) * kernels.lanes};
-  w.panel.add_keys(w.panel.s, w.v, o, &sums);
+  bool& fresh = w.fresh[first / kernels.lanes];
+  w.panel.add_softmax(w.v, w.m + first, w.l + first, o, fresh ? 0 : w.o_rows, fresh ? Into::overwrite : Into::add,
+                      sums);
+  fresh = false;
 }
 
 // The rows of a key tile: in place or, if they span several pages, gathered. Keys that no query sees may have no page
@@ -103,14 +108,17 @@ void attend(const ForwardProblem& p, const Head& head, Range tile, int64_t tile_
   for_tiles(seen, tile_k, head.seq.len_k, [&](Range keys) {
     w.mask.load(p, head.b, head.h, tile, keys);
     if (!w.mask.any()) return;
-    kernels.pack(key_source(p, p.k, head, keys, seen, p.dim_qk, w.gathered), Side::left, w.k, nullptr, 0, nullptr,
+    const Range packed{keys.begin,
+                       std::min(keys.end, keys.begin + round_up(seen.end - keys.begin, w.panel.key_unit()))};
+    kernels.pack(key_source(p, p.k, head, packed, seen, p.dim_qk, w.gathered), Side::left, w.k, nullptr, 0, nullptr,
                  w.panel.staging);
-    w.v.load(kernels, key_source(p, p.v, head, keys, seen, p.dim_v, w.gathered), Side::left, nullptr, w.panel.staging);
+    w.v.load(kernels, key_source(p, p.v, head, packed, seen, p.dim_v, w.gathered), Side::left, nullptr,
+             w.panel.staging);
     for_tiles(tile, kernels.lanes, tile.end, [&](Range queries) {
       const TileKind kind = tile_kind(p, head.seq, queries, keys, w.mask.panel(queries.begin - tile.begin).verdict);
       if (kind == TileKind::skipped) return;
       counter.visit(kind);
-      attend_panel(p, head, tile, queries, keys, w);
+      attend_panel(p, head, tile, queries, packed, w);
     });
   });
 }
@@ -143,31 +151,44 @@ void undo_rounding(T* factor, const T* sums, int64_t lanes) {
   }
 }
 
-// Writes O and LSE. The first `computed` rows of `written` have results; the others are beyond the length of the
+// Writes O and LSE of a panel's rows. The first `computed` of them have results; the others are beyond the length of the
 // sequence.
 template <class T, class E>
-void epilogue(const ForwardProblem& p, const Head& head, Range written, int64_t computed, ForwardScratch<T, E>& w) {
+void finish_panel(const ForwardProblem& p, const Head& head, int64_t first_row, int64_t rows, int64_t computed, T sink,
+                  int64_t first, ForwardScratch<T, E>& w) {
   const Kernels<T, E>& kernels = w.panel.kernels;
-  const T sink = static_cast<T>(p.sink ? load_element(p.sink.data, p.sink.dtype, p.sink.at(0, head.h)) : -INFINITY);
-  T* rows = w.panel.staging;  // [lane][dim_v]
-  for (int64_t q = 0; q < written.size(); ++q) {
-    const int64_t lane = q % kernels.lanes, row = head.seq.q_begin + written.begin + q;
-    if (lane == 0 && q < computed) {
-      for (int64_t n = 0; n < kernels.lanes; ++n) {
-        const RowResult<T> result = finalize_row(w.m[q + n], w.l[q + n], w.panel.scale, sink);
-        w.factor[n] = result.factor, w.lse[n] = result.lse;
-      }
-      const T* o = w.o + q * w.o_rows;
-      if (kernels.to_right) undo_rounding(w.factor, o + w.dim_v * kernels.lanes, kernels.lanes);
-      kernels.unpack(p.dim_v, computed - q, o, w.factor, rows);
+  constexpr T kNothing = -std::numeric_limits<T>::infinity();
+  T* o = w.o + first * w.o_rows;
+  std::fill_n(w.lse, kernels.lanes, kNothing);
+  if (computed > 0) {
+    if (w.fresh[first / kernels.lanes]) std::fill_n(o, w.o_rows * kernels.lanes, T{0});
+    for (int64_t n = 0; n < kernels.lanes; ++n) {
+      const RowResult<T> result = finalize_row(w.m[first + n], w.l[first + n], w.panel.scale, sink);
+      w.factor[n] = result.factor, w.lse[n] = result.lse;
     }
-    const bool seen = q < computed && w.lse[lane] != -std::numeric_limits<T>::infinity();
-    if (!seen) std::fill_n(rows + lane * p.dim_v, p.dim_v, T{0});
-    kernels.store(p.o.data, p.o.dtype, p.o.at(head.b, head.h, row), p.dim_v, rows + lane * p.dim_v);
+    if (kernels.to_right) undo_rounding(w.factor, o + w.dim_v * kernels.lanes, kernels.lanes);
+    const Destination to{p.o.data, p.o.dtype, p.o.at(head.b, head.h, first_row), p.o.row_stride};
+    kernels.unpack_rows(p.dim_v, computed, o, w.factor, to, w.panel.staging);
+  }
+  std::fill_n(w.panel.staging, p.dim_v, T{0});
+  for (int64_t n = 0; n < rows; ++n) {
+    const bool seen = n < computed && w.lse[n] != kNothing;
+    const int64_t row = first_row + n;
+    if (!seen) kernels.store(p.o.data, p.o.dtype, p.o.at(head.b, head.h, row), p.dim_v, w.panel.staging);
     if (!p.lse) continue;
-    const T lse = seen ? w.lse[lane] : -std::numeric_limits<T>::infinity();
+    const T lse = seen ? w.lse[n] : kNothing;
     store_row(p.lse.data, p.lse.dtype, p.lse.at(head.b, head.h, row), 1, &lse);
   }
+}
+
+// Writes the results of a query tile.
+template <class T, class E>
+void epilogue(const ForwardProblem& p, const Head& head, Range written, int64_t computed, ForwardScratch<T, E>& w) {
+  const T sink = static_cast<T>(p.sink ? load_element(p.sink.data, p.sink.dtype, p.sink.at(0, head.h)) : -INFINITY);
+  const int64_t lanes = w.panel.kernels.lanes;
+  for (int64_t q = 0; q < written.size(); q += lanes)
+    finish_panel(p, head, head.seq.q_begin + written.begin + q, std::min(lanes, written.size() - q),
+                 std::clamp<int64_t>(computed - q, 0, lanes), sink, q, w);
 }
 
 template <class T, class E>
@@ -177,8 +198,9 @@ struct ForwardLayout {
   int64_t tasks, workers;
   size_t scratch_bytes, index_bytes, bytes;
 
-  ForwardLayout(const ForwardProblem& p, const Execution& e)
-      : shape(forward_tile(p, kernels.lanes, kernels.step, tuned_choice(tuned::Direction::forward, p))) {
+  ForwardLayout(const ForwardProblem& p, const Execution& e, int64_t tile_threads)
+      : shape(forward_tile(p, kernels.lanes, kernels.step, kernels.tile_q, tile_threads,
+                           tuned_choice(tuned::Direction::forward, p))) {
     const Checked tiles = TileIndex::count(p, TileIndex::Side::query, p.heads_q, shape.q);
     workers = worker_count(p, e, tiles);
     Arena index(nullptr), scratch(nullptr);
@@ -191,8 +213,8 @@ struct ForwardLayout {
 };
 
 template <class T, class E>
-void run(const ForwardProblem& p, const Execution& e) {
-  const ForwardLayout<T, E> layout(p, e);
+void run(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
+  const ForwardLayout<T, E> layout(p, e, tile_threads);
   const Workspace workspace(e, layout.bytes);
   auto* block = static_cast<std::byte*>(workspace.data());
   const TileIndex tiles(p, TileIndex::Side::query, p.heads_q, layout.shape.q, Arena(block).take<int64_t>(p.batch + 1));
@@ -213,14 +235,16 @@ void run(const ForwardProblem& p, const Execution& e) {
 
 }  // namespace
 
-void forward_panels(const ForwardProblem& p, const Execution& e) {
-  with_types(p, [&]<class T, class E>(Types<T, E>) { run<T, E>(p, e); });
+void forward_panels(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
+  with_types(p, [&]<class T, class E>(Types<T, E>) { run<T, E>(p, e, tile_threads); });
 }
 size_t forward_panels_workspace_size(const ForwardProblem& p, const Execution& e) {
-  return with_types(p, [&]<class T, class E>(Types<T, E>) { return ForwardLayout<T, E>(p, e).bytes; });
+  return with_types(p, [&]<class T, class E>(Types<T, E>) { return ForwardLayout<T, E>(p, e, num_threads(e)).bytes; });
 }
 
-void forward(const ForwardProblem& p, const Execution& e) { takes_decode(p) ? decode(p, e) : forward_panels(p, e); }
+void forward(const ForwardProblem& p, const Execution& e) {
+  takes_decode(p) ? decode(p, e) : forward_panels(p, e, num_threads(e));
+}
 size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
   return takes_decode(p) ? decode_workspace_size(p, e) : forward_panels_workspace_size(p, e);
 }

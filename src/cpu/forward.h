@@ -11,7 +11,8 @@ void forward(const ForwardProblem& problem, const Execution& execution);
 size_t forward_workspace_size(const ForwardProblem& problem, const Execution& execution);
 
 // The panel path, without decode.h. For a cache, it computes only the sequences that decode does not take.
-void forward_panels(const ForwardProblem& problem, const Execution& execution);
+// tile_threads: the threads that tiles are cut for, those of the execution that sized the workspace.
+void forward_panels(const ForwardProblem& problem, const Execution& execution, int64_t tile_threads);
 size_t forward_panels_workspace_size(const ForwardProblem& problem, const Execution& execution);
 
 }  // namespace cuflash::cpu

@@ -39,6 +39,12 @@ struct Source {
   int64_t count, dim;
 };
 
+struct Destination {
+  void* data;
+  DType dtype;
+  int64_t offset, row_stride;  // of the first element, in elements
+};
+
 // The random numbers that a panel draws for dropout (philox.h): the key of the head, and the counter of the group of
 // its first pair.
 struct DropoutDraw {
@@ -56,6 +62,13 @@ struct Kernels {
   int64_t rows;   // of a left panel
   int64_t lanes;  // of a right panel
   int64_t step;   // of depth; 1 if T is E
+
+  // The largest query tile of the forward pass, for heads of up to 128: what the second-level cache holds.
+  int64_t tile_q;
+
+  // Products need what begin_products sets up on the thread; use ProductSession. Null if there is nothing to set up.
+  void (*begin_products)();
+  void (*end_products)();
 
   // left_stride: elements between left panels.
   void (*multiply)(int64_t m, int64_t depth, const E* left, int64_t left_stride, const E* right, T* c, Into into);
@@ -79,6 +92,10 @@ struct Kernels {
   // rescaled if the max grew. scale > 0.
   void (*softmax)(int64_t keys, T* s, T scale, T* m, T* l, T* o, int64_t dim);
 
+  // softmax and to_right in one pass, which leaves s as it is. Null if to_right is, or if two passes are as good.
+  void (*softmax_to_right)(int64_t keys, const T* s, T scale, T* m, T* l, T* o, int64_t dim, E* right,
+                           const RoundedSums<T>& sums);
+
   // From scores, dP, and lse and delta of each row: s becomes drop(P), dp becomes dS (times cap_slope, if given).
   // some_hidden: some scores may be -inf. scale > 0.
   void (*differentiate)(int64_t keys, bool some_hidden, T* s, T scale, T* dp, const T* lse, const T* delta,
@@ -86,6 +103,9 @@ struct Kernels {
 
   // rows [lane][dim] = panel [dim][lane] times factor [lane], for at least the first `count` lanes.
   void (*unpack)(int64_t dim, int64_t count, const T* panel, const T* factor, T* rows);
+
+  // The same for exactly `count` rows, into the caller's memory. staging must hold `lanes` rows.
+  void (*unpack_rows)(int64_t dim, int64_t count, const T* panel, const T* factor, const Destination& to, T* staging);
 
   // Sets s to -inf outside [begin, end) of each lane.
   void (*hide)(int64_t keys, T* s, const int32_t* begin, const int32_t* end);
@@ -117,6 +137,23 @@ struct Kernels {
   // load_row and store_row of dtype.h, vectorised.
   void (*load)(const void* data, DType type, int64_t begin, int64_t count, T* row);
   void (*store)(void* data, DType type, int64_t begin, int64_t count, const T* row);
+};
+
+// The scope of products on one thread. Not to be nested.
+class ProductSession {
+ public:
+  template <class T, class E>
+  explicit ProductSession(const Kernels<T, E>& kernels) : end_(kernels.end_products) {
+    if (kernels.begin_products) kernels.begin_products();
+  }
+  ~ProductSession() {
+    if (end_) end_();
+  }
+  ProductSession(const ProductSession&) = delete;
+  ProductSession& operator=(const ProductSession&) = delete;
+
+ private:
+  void (*end_)();
 };
 
 // The table of the best instruction set of this processor, or of the one that CUFLASH_CPU_ISA names.

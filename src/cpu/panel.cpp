@@ -1,7 +1,8 @@
 #include "cpu/panel.h"
 
 #include <algorithm>
-#include <numeric>
+#include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "philox.h"
@@ -9,7 +10,8 @@
 namespace cuflash::cpu {
 
 template <class T, class E>
-Panel<T, E>::Panel(Arena& arena, const Problem& p, const Kernels<T, E>& kernels, int64_t tile_k) : kernels(kernels) {
+Panel<T, E>::Panel(Arena& arena, const Problem& p, const Kernels<T, E>& kernels, int64_t tile_k)
+    : kernels(kernels), session(kernels) {
   const int64_t lanes = kernels.lanes, area = round_up(tile_k, kernels.rows) * lanes;
   s = arena.take<T>(area);
   if (kernels.to_right) right = arena.take<E>(round_up(tile_k, kernels.step) * lanes);
@@ -35,8 +37,11 @@ void Panel<T, E>::compute_scores(const Problem& p, const Head& head, Range new_q
   const Range by_position = keys_of_queries(p, head.seq, queries);
   Range seen{std::max(by_position.begin, tile.begin + mask.keys.begin),
              std::min(by_position.end, tile.begin + mask.keys.end)};
-  if (seen.empty()) seen.end = seen.begin + 1;  // positions and mask show different keys; the products need one
-  keys = trimmed(tile, seen, std::lcm(16, std::lcm(kernels.rows, kernels.step)));
+  if (seen.empty()) {  // positions and mask show different keys; the products need one, of those that are packed
+    seen.begin = std::max(by_position.begin, tile.begin);
+    seen.end = seen.begin + 1;
+  }
+  keys = trimmed(tile, seen, key_unit());
   first_key = keys.begin - tile.begin;
   const int64_t dim = round_up(p.dim_qk, kernels.step);
   kernels.multiply(keys.size(), p.dim_qk, k_left + first_key * dim, dim * kernels.rows, q_right, s, Into::overwrite);
@@ -74,6 +79,12 @@ template <class T, class E>
 void Panel<T, E>::find_visible(const Problem& p, const Head& head, const PanelMask& mask) {
   visible.complete = !mask.words && tile_kind(p, head.seq, queries, keys) == TileKind::full;
   visible.mask = mask.words, visible.first_key = first_key, visible.lanes = kernels.lanes;
+  if (visible.complete) {
+    std::fill_n(visible.begin, kernels.lanes, 0);
+    std::fill_n(visible.end, queries.size(), static_cast<int32_t>(keys.size()));
+    std::fill(visible.end + queries.size(), visible.end + kernels.lanes, 0);
+    return;
+  }
   for (int64_t q = 0; q < kernels.lanes; ++q) {
     Range range{0, 0};
     if (q < queries.size()) range = keys_of_query(p, head.seq, queries.begin + q);
@@ -94,21 +105,47 @@ void Panel<T, E>::draw_dropout(const Problem& p, const Head& head) {
   kernels.draw_dropout(keys.size(), draw, static_cast<T>(1 / (1 - p.dropout.p)), keep);
 }
 
+// weight_of(key, query): for rows that are not in the panels.
 template <class T, class E>
-void Panel<T, E>::add_keys(const T* w, const RowOperand<E>& x, T* c, const RoundedSums<T>* sums) {
-  const int64_t lanes = kernels.lanes;
-  const E* operand = right;
-  if constexpr (std::is_same_v<T, E>) operand = w;
-  else kernels.to_right(keys.size(), w, right, sums);
-  kernels.multiply(x.source.dim, keys.size(), x.panels + first_key * kernels.rows, x.capacity * kernels.rows, operand,
-                   c, Into::add);
+template <class Weight>
+void Panel<T, E>::add_keys(const E* weights, const RowOperand<E>& x, T* c, Into into, Weight weight_of) {
+  kernels.multiply(x.source.dim, keys.size(), x.panels + first_key * kernels.rows, x.capacity * kernels.rows, weights,
+                   c, into);
   for (int64_t n = 0; n < x.nonfinite_count; ++n) {
     const int64_t k = x.nonfinite[n] - first_key;
     x.read(x.nonfinite[n], staging);
     for (int64_t d = 0; d < x.source.dim; ++d)
       for (int64_t q = 0; q < queries.size(); ++q)
-        if (visible.sees(q, k)) c[d * lanes + q] += staging[d] * w[k * lanes + q];
+        if (visible.sees(q, k)) c[d * kernels.lanes + q] += staging[d] * weight_of(k, q);
   }
+}
+
+template <class T, class E>
+void Panel<T, E>::add_keys(const T* w, const RowOperand<E>& x, T* c, Into into, const RoundedSums<T>* sums) {
+  const auto weight = [&](int64_t k, int64_t q) { return w[k * kernels.lanes + q]; };
+  if constexpr (std::is_same_v<T, E>) return add_keys(w, x, c, into, weight);
+  else kernels.to_right(keys.size(), w, right, sums), add_keys(right, x, c, into, weight);
+}
+
+// What the kernels compute, to a few bits, and 0 where they have 0.
+template <class T, class E>
+T Panel<T, E>::weight_of(T score, T top) const {
+  const T power = scale * (top == -std::numeric_limits<T>::infinity() ? score : score - top);
+  return power < std::log(std::numeric_limits<T>::min()) ? 0 : std::exp(power);
+}
+
+// Whether V holds NaN or Inf must not decide how the weights are computed: in a row that no query sees, it changes no
+// bit.
+template <class T, class E>
+void Panel<T, E>::add_softmax(const RowOperand<E>& v, T* m, T* l, T* o, int64_t o_rows, Into into,
+                              const RoundedSums<T>& sums) {
+  if (kernels.softmax_to_right && !keep) {
+    kernels.softmax_to_right(keys.size(), s, scale, m, l, o, o_rows, right, sums);
+    return add_keys(right, v, o, into, [&](int64_t k, int64_t q) { return weight_of(s[k * kernels.lanes + q], m[q]); });
+  }
+  kernels.softmax(keys.size(), s, scale, m, l, o, o_rows);
+  if (keep) kernels.drop(keys.size(), s, keep);
+  add_keys(s, v, o, into, &sums);
 }
 
 template struct Panel<float, float>;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 
 #include "cpu/arena.h"
 #include "cpu/kernels.h"
@@ -82,17 +83,27 @@ struct Panel {
 
   Panel(Arena& arena, const Problem& problem, const Kernels<T, E>& kernels, int64_t tile_k);
 
+  // Products start and end at whole left panels, steps and dropout groups of keys.
+  int64_t key_unit() const { return std::lcm(16, std::lcm(kernels.rows, kernels.step)); }
+
   // Computes s such that scale * s are the scores of the queries against the keys of the tile, which is packed in
   // k_left. mask: of these queries in the tile.
   void compute_scores(const Problem& p, const Head& head, Range queries, Range tile, const PanelMask& mask,
                       const E* q_right, const E* k_left);
 
-  // c [dim][lane] += sum over keys of x [key][dim] w [key][lane]. sums: as in Kernels::to_right.
-  void add_keys(const T* w, const RowOperand<E>& x, T* c, const RoundedSums<T>* sums = nullptr);
+  // c [dim][lane] (+)= sum over keys of x [key][dim] w [key][lane]. sums: as in Kernels::to_right.
+  void add_keys(const T* w, const RowOperand<E>& x, T* c, Into into = Into::add, const RoundedSums<T>* sums = nullptr);
+
+  // One step of the online softmax over s: updates m and l, and o [dim][lane], of which `o_rows` rows are rescaled.
+  void add_softmax(const RowOperand<E>& v, T* m, T* l, T* o, int64_t o_rows, Into into, const RoundedSums<T>& sums);
 
  private:
+  ProductSession session;
   E* right = nullptr;  // weights as a right operand, if they need conversion
 
+  template <class Weight>
+  void add_keys(const E* weights, const RowOperand<E>& x, T* c, Into into, Weight weight_of);
+  T weight_of(T score, T top) const;
   void apply_scale(const Problem& p);
   Source score_rows(const ConstRows& from, const Head& head) const;
   void find_visible(const Problem& p, const Head& head, const PanelMask& mask);

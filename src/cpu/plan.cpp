@@ -25,19 +25,24 @@ static TileShape largest_tile(const TileShape& built_in, int64_t lanes, int64_t 
   return {round_up(choice->tile_q, lanes), round_up(choice->tile_k, unit)};
 }
 
-// 256 x 256 keeps K, V and the panels in L2 and amortises the packing of K and V over 256 queries. If that makes too
-// few tasks, the query tiles get smaller. This depends only on the problem, so that no result depends on the number of
-// threads.
-TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step, const tuned::Choice* choice) {
+// Large tiles of queries amortise the packing of K and V; wide heads leave less room for them in the caches. If they
+// make too few tasks for the threads, they get smaller. Panels are independent of each other, so no result depends on
+// that. Keys are cut as in a decode step, because a call over a cache may do both, and counts tiles of one kind.
+TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step, int64_t largest_q, int64_t threads,
+                       const tuned::Choice* choice) {
+  constexpr int64_t kSharedQ = 512;
   const int64_t unit = std::max(kKeyUnit, step);
-  const TileShape most = largest_tile({256, 256}, lanes, unit, choice);
+  const int64_t most_q = threads == 1 ? largest_q : std::min(largest_q, kSharedQ);
+  const bool wide = p.dim_qk + p.dim_v > 256;
+  const TileShape most = largest_tile({wide ? most_q / 2 : most_q, kDecodeTile}, lanes, unit, choice);
   TileShape shape{tile_of(p.len_q, lanes, most.q), tile_of(p.len_k, unit, most.k)};
   const auto halve_until = [&](int64_t enough_tasks, int64_t smallest) {
     const auto tasks = [&] { return Checked(p.batch) * p.heads_q * ((p.len_q + shape.q - 1) / shape.q); };
     while (shape.q > smallest && tasks().at_most(enough_tasks) < enough_tasks) shape.q = round_up(shape.q / 2, lanes);
   };
-  halve_until(64, 128);        // packing twice as often costs 4%
-  halve_until(16, 2 * lanes);  // and costs more with every further halving
+  if (threads == 1) return shape;
+  halve_until(std::max<int64_t>(16, 4 * threads), 128);  // packing twice as often costs 4%
+  halve_until(threads, 2 * lanes);                       // and costs more with every further halving
   return shape;
 }
 

@@ -13,13 +13,13 @@ std::string tuned_name();
 // Null if nothing was tuned for this problem.
 const tuned::Choice* tuned_choice(tuned::Direction direction, const Problem& problem);
 
-inline TileShape tile_for(const ForwardProblem& p) {
+inline TileShape tile_for(const ForwardProblem& p, int64_t threads) {
   return with_types(p, [&]<class T, class E>(Types<T, E>) {
     const Kernels<T, E>& k = kernels<T, E>();
-    return forward_tile(p, k.lanes, k.step, tuned_choice(tuned::Direction::forward, p));
+    return forward_tile(p, k.lanes, k.step, k.tile_q, threads, tuned_choice(tuned::Direction::forward, p));
   });
 }
-inline TileShape tile_for(const BackwardProblem& p) {
+inline TileShape tile_for(const BackwardProblem& p, int64_t) {
   return with_types(p, [&]<class T, class E>(Types<T, E>) {
     const Kernels<T, E>& k = kernels<T, E>();
     return backward_tile(p, k.lanes, k.step, tuned_choice(tuned::Direction::backward, p));

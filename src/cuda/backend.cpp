@@ -14,11 +14,11 @@ namespace cuflash::cuda {
 namespace {
 
 void summarize(const DeviceGuard& guard, const ConstRows& mask, const MaskShape& shape, const MaskSummary& summary,
-               void* stream) {
+               void* stream, const NeededKeys& needed = {}) {
   const Launch kernel = plan_mask_summary(mask, shape, guard.state().arch);
   const Launch* const launches[] = {&kernel};
   KernelParams params;
-  params.set([&] { return mask_summary_params(mask, shape, summary); });
+  params.set([&] { return mask_summary_params(mask, shape, summary, needed); });
   launch(guard, launches, params, stream);
 }
 
@@ -37,7 +37,7 @@ void enqueue(const Problem& p, const Execution& e, const Plan& plan, const Devic
   if (summary_bytes != 0) {
     Problem summarized = p;
     summarized.summary = mask_summary_at(mask_shape_of(p), part(all_bytes - summary_bytes));
-    summarize(guard, p.mask, mask_shape_of(p), summarized.summary, e.stream);
+    summarize(guard, p.mask, mask_shape_of(p), summarized.summary, e.stream, needed_keys(p));
     plan.family->params(summarized, plan, {state.num_sms, scratch, counts.data()}, params);
   } else {
     plan.family->params(p, plan, {state.num_sms, scratch, counts.data()}, params);

@@ -16,8 +16,8 @@ struct Layout {
 Layout layout_of(const MaskShape& s) {
   const int64_t spans = (s.keys + kMaskSpan - 1) / kMaskSpan, block_rows = (s.rows + kMaskBlock - 1) / kMaskBlock;
   const Checked heads = Checked(s.batch) * s.heads;
-  return {round_up(heads * block_rows * kMaskPlanes * spans, 64 / sizeof(unsigned)), heads * s.rows * spans * kMaskSpanWords,
-          spans};
+  return {round_up(heads * block_rows * kMaskPlanes * spans, 64 / sizeof(unsigned)),
+          heads * s.rows * spans * kMaskSpanWords, spans};
 }
 
 }  // namespace

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -67,6 +71,62 @@ TEST_P(EveryIsa, ExplainNamesTheOneThatComputesTheProblem) {
     EXPECT_TRUE(kernel_line(forward).starts_with(expected)) << expected << forward;
     EXPECT_TRUE(kernel_line(backward).starts_with(expected)) << expected << backward;
     EXPECT_TRUE(kernel_line(decode).starts_with(decodes)) << decodes << decode;
+  }
+}
+
+// A panel of scores and the running state of its rows, aligned as the kernels want it.
+struct Scores {
+  static constexpr int64_t kMostKeys = 96, kMostLanes = 64, kMostDim = 4;
+  alignas(64) float s[kMostKeys * kMostLanes];
+  alignas(64) float m[kMostLanes], l[kMostLanes] = {}, o[kMostDim * kMostLanes], before[kMostLanes] = {},
+                                   after[kMostLanes] = {};
+  alignas(64) Bf16 right[kMostKeys * kMostLanes] = {};
+
+  Scores() {
+    for (int64_t n = 0; n < kMostKeys * kMostLanes; ++n) s[n] = static_cast<float>(n * 7919 % 1009) / 100.0f;
+    for (float& x : m) x = -std::numeric_limits<float>::infinity();
+    for (float& x : o) x = 1;
+  }
+  RoundedSums<float> sums() { return {before, after}; }
+};
+
+TEST_P(EveryIsa, SoftmaxKeepsNanOfAnyPayload) {
+  const Kernels<float>& kernels = cpu::kernels<float>();
+  for (const uint32_t bits : {0x7fc00000u, 0x7fffffffu, 0x7f800001u, 0xffffffffu, 0x7fc000ffu}) {
+    auto panel = std::make_unique<Scores>();
+    panel->s[3 * kernels.lanes + 2] = std::bit_cast<float>(bits);
+    kernels.softmax(9, panel->s, 0.5f, panel->m, panel->l, panel->o, 1);
+    for (int64_t lane = 0; lane < kernels.lanes; ++lane) EXPECT_EQ(std::isnan(panel->l[lane]), lane == 2) << bits;
+  }
+}
+
+// In one pass or in two, weights round to the same bf16 or its neighbour.
+TEST_P(EveryIsa, SoftmaxToRightEqualsItsTwoParts) {
+  if (!has_bf16_kernels() || !kernels<float, Bf16>().softmax_to_right)
+    GTEST_SKIP() << "this instruction set computes softmax and rounds in two passes";
+  const Kernels<float, Bf16>& k = kernels<float, Bf16>();
+  for (const int64_t keys : {1, 2, 3, 31, 32, 33, 96}) {
+    SCOPED_TRACE(keys);
+    auto one = std::make_unique<Scores>(), two = std::make_unique<Scores>();
+    for (const float added : {0.0f, 3.0f, -200.0f}) {  // a larger maximum, then weights of nearly 0
+      auto scores = std::make_unique<Scores>();
+      for (int64_t n = 0; n < keys * k.lanes; ++n) one->s[n] = two->s[n] = scores->s[n] + added;
+      one->s[0] = two->s[0] = -std::numeric_limits<float>::infinity();
+      const RoundedSums<float> sums = two->sums();
+      k.softmax_to_right(keys, one->s, 0.5f, one->m, one->l, one->o, 2, one->right, one->sums());
+      k.softmax(keys, two->s, 0.5f, two->m, two->l, two->o, 2);
+      k.to_right(keys, two->s, two->right, &sums);
+      for (int64_t n = 0; n < (keys + k.step - 1) / k.step * k.step * k.lanes; ++n)
+        EXPECT_LE(std::abs(one->right[n].bits - two->right[n].bits), 1) << n;
+      for (int64_t lane = 0; lane < k.lanes; ++lane) {
+        EXPECT_EQ(one->m[lane], two->m[lane]);
+        EXPECT_NEAR(one->l[lane], two->l[lane], 1e-5f * two->l[lane]);
+        EXPECT_NEAR(one->o[lane + k.lanes], two->o[lane + k.lanes], 1e-6f);
+        EXPECT_EQ(one->o[lane + 2 * k.lanes], 1.0f);
+        EXPECT_NEAR(one->before[lane], two->before[lane], 1e-4f * two->before[lane]);
+        EXPECT_NEAR(one->after[lane], two->after[lane], 1e-3f * two->after[lane]);
+      }
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // Every family of kernels compiles for every architecture without spills, without warnings from ptxas, and within the
-// shared memory of the architecture. Compiles a representative set, and nothing for sm_89; with CUFLASH_TEST_SCALE=10
-// or more everything that `cuflash pack` compiles, below 1 (sanitizers of host code) the kernels of one problem.
+// shared memory of the architecture. Compiles a representative set, and nothing for sm_89; with CUFLASH_TEST_SCALE=3 more
+// head sizes and sets of options of the sm90 families, with 10 or more everything that `cuflash pack` compiles, below 1
+// (sanitizers of host code) the kernels of one problem.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,66 +58,89 @@ std::vector<Typical> problems_for(const Arch& arch) {
 
 // The sm90 families: every register budget without options, with the options that need most registers, and with all of
 // them; dQ in the main kernel and in its own.
-void add_hopper_launches(std::vector<Launch>& launches, const Arch& arch) {
-  if (!arch.wgmma) return;
+void add_hopper_forward(std::vector<Launch>& launches, const Arch& arch) {
+  constexpr int kArithmetic = kSoftcap | kAlibi, kMany = kAllOptions & ~kScaleFirst;
+  const bool thorough = scale() >= 3;
   const auto add_forward = [&](const Typical& t) {
     const ForwardPlan plan = plan_forward(forward_of(t), arch, Kernels::best);
     EXPECT_EQ(plan.family, &sm90_forward) << plan.family->name;
     for (const Launch* launch : plan.launches()) add(launches, *launch);
   };
-  // Keys that CTAs share, heads of a group as rows, the kernel over a cache for few queries, and listed tiles.
-  for (const int64_t dim : {64, 128, 256})
+  for (const int64_t dim : {64, 128, 256}) {
+    add_forward({.dim_qk = dim, .dim_v = dim, .len_q = 16384, .len_k = 16384});
+    if (dim != 128 && !thorough) continue;
+    add_forward({.dim_qk = dim, .dim_v = dim, .causal = true, .len_q = 512, .len_k = 512});
+    // Keys that CTAs share, and listed tiles.
     add_forward({.dim_qk = dim, .dim_v = dim, .batch = 1, .heads_k = 16, .len_q = 192, .len_k = 8192});
+    add_forward({.dim_qk = dim, .dim_v = dim, .causal = true, .len_q = 4096, .len_k = 4096, .packed = true});
+  }
+  for (const int options : {0, kArithmetic | kDropout}) {  // one short sequence
+    Typical alone{.options = options, .batch = 1, .len_q = 512, .len_k = 512};
+    alone.heads_q = alone.heads_k = 4;
+    add_forward(alone);
+  }
+  // Heads of a group as rows, and the kernel over a cache for few queries.
   for (const int64_t len_q : {4, 96})
     add_forward({.causal = true, .batch = 1, .heads_k = 4, .len_q = len_q, .len_k = 8192});
-  add_forward({.options = kAllOptions & ~kScaleFirst, .batch = 1, .len_q = 96, .len_k = 8192});
-  for (const int64_t dim : {64, 128})
-    add_forward({.dim_qk = dim, .dim_v = dim, .causal = true, .len_q = 4096, .len_k = 4096, .packed = true});
-  for (const int64_t dim : {64, 128, 256})
-    for (const int64_t length : {512, 16384})
-      add_forward({.dim_qk = dim, .dim_v = dim, .causal = length == 512, .len_q = length, .len_k = length});
   add_forward({.dtype = DType::f16, .dim_qk = 192, .dim_v = 128});
+  add_forward({.dtype = DType::f16, .dim_qk = 96, .dim_v = 96, .len_q = 4096, .len_k = 4096});
   // The options that need most registers in each kind of tile: arithmetic alone, dropout, a bias in shared memory, a
   // mask tensor, all of them, and elements loaded by consumers.
-  constexpr int kArithmetic = kSoftcap | kAlibi;
-  for (const int64_t length : {2048, 16384})
-    add_forward({.options = kArithmetic, .causal = true, .len_q = length, .len_k = length});
-  for (const int64_t dim : {64, 256}) add_forward({.dim_qk = dim, .dim_v = dim, .options = kArithmetic | kDropout});
+  add_forward({.options = kArithmetic, .causal = true, .len_q = 2048, .len_k = 2048});
   for (const int options : {kArithmetic | kDropout, kArithmetic | kBias, kArithmetic | kMaskTensor})
     add_forward({.options = options});
+  for (const int64_t dim : {128, 256})
+    add_forward({.dtype = DType::f16, .dim_qk = dim, .dim_v = dim, .options = kMany});
+  add_forward({.options = kMany, .len_k = 2050});
+  if (!thorough) return;
   for (const int64_t dim : {64, 192}) add_forward({.dim_qk = dim, .dim_v = dim, .options = kArithmetic | kMaskTensor});
-  for (const int64_t dim : {128, 192, 256})
-    add_forward({.dtype = DType::f16, .dim_qk = dim, .dim_v = dim, .options = kAllOptions & ~kScaleFirst});
-  add_forward({.options = kAllOptions & ~kScaleFirst, .len_k = 2050});
-  for (const auto& [dim_qk, dim_v, type, reproducible] :
-       {std::tuple{64, 64, DType::bf16, Reproducible::no}, std::tuple{96, 96, DType::bf16, Reproducible::no},
-        std::tuple{128, 128, DType::bf16, Reproducible::no}, std::tuple{256, 256, DType::bf16, Reproducible::no},
-        std::tuple{64, 64, DType::bf16, Reproducible::yes}, std::tuple{64, 128, DType::f16, Reproducible::yes},
-        std::tuple{96, 96, DType::f16, Reproducible::yes}, std::tuple{128, 128, DType::bf16, Reproducible::yes},
-        std::tuple{192, 128, DType::bf16, Reproducible::yes}, std::tuple{192, 192, DType::f16, Reproducible::yes},
-        std::tuple{256, 256, DType::bf16, Reproducible::yes}}) {
-    const BackwardPlan plan = plan_backward(backward_of({.dtype = type, .dim_qk = dim_qk, .dim_v = dim_v}), arch,
-                                            reproducible, Kernels::best);
-    EXPECT_EQ(plan.family, &sm90_backward) << plan.family->name;
-    add(launches, plan.main), add(launches, plan.dq);
+  add_forward({.options = kMany, .batch = 1, .len_q = 96, .len_k = 8192});
+  add_forward({.options = kArithmetic, .causal = true, .len_q = 16384, .len_k = 16384});
+  for (const int64_t dim : {64, 256}) add_forward({.dim_qk = dim, .dim_v = dim, .options = kArithmetic | kDropout});
+  for (const int64_t dim : {96, 128, 192}) {
+    for (const int64_t length : {1024, 4096})
+      add_forward({.dtype = DType::f16, .dim_qk = dim, .dim_v = dim, .len_q = length, .len_k = length});
+    add_forward({.dtype = DType::f16, .dim_qk = dim, .dim_v = dim, .options = kMany});
   }
-  // Options: each register budget with dQ and without it.
-  for (const auto& [dim, type, options, reproducible] :
-       {std::tuple{64, DType::bf16, int{kAlibi}, Reproducible::no},
-        std::tuple{64, DType::bf16, kAllOptions & ~kScaleFirst, Reproducible::no},
-        std::tuple{128, DType::bf16, int{kAlibi}, Reproducible::no},
-        std::tuple{128, DType::f16, int{kSoftcap}, Reproducible::no},
-        std::tuple{128, DType::bf16, int{kDropout}, Reproducible::no},
-        std::tuple{128, DType::bf16, kBias | kMaskTensor, Reproducible::no},
-        std::tuple{64, DType::f16, int{kBias}, Reproducible::no},
-        std::tuple{64, DType::bf16, int{kMaskTensor}, Reproducible::yes},
-        std::tuple{128, DType::bf16, int{kBias}, Reproducible::no},
-        std::tuple{128, DType::bf16, kAllOptions & ~kScaleFirst, Reproducible::yes},
-        std::tuple{192, DType::bf16, kAllOptions & ~kScaleFirst, Reproducible::no},
-        std::tuple{256, DType::f16, kSoftcap | kAlibi | kDropout, Reproducible::no}}) {
-    const BackwardPlan plan =
-        plan_backward(backward_of({.dtype = type, .dim_qk = dim, .dim_v = dim, .options = options}), arch, reproducible,
-                      Kernels::best);
+}
+
+void add_hopper_backward(std::vector<Launch>& launches, const Arch& arch) {
+  constexpr int kMany = kAllOptions & ~kScaleFirst;
+  struct Backward {
+    Typical problem;
+    Reproducible reproducible = Reproducible::no;
+  };
+  // Each register budget with dQ and without it.
+  std::vector<Backward> chosen{
+      {{.dim_qk = 64, .dim_v = 64}},
+      {{.dim_qk = 96, .dim_v = 96}},
+      {{}},
+      {{.dim_qk = 256, .dim_v = 256}},
+      {{.dim_qk = 64, .dim_v = 64}, Reproducible::yes},
+      {{}, Reproducible::yes},
+      {{.dim_qk = 192, .dim_v = 128}, Reproducible::yes},
+      {{.dim_qk = 256, .dim_v = 256}, Reproducible::yes},
+      {{.dim_qk = 64, .dim_v = 64, .options = kMany}},
+      {{.dtype = DType::f16, .options = kSoftcap}},
+      {{.options = kDropout}},
+      {{.options = kBias | kMaskTensor}},
+      {{.options = kBias}},
+      {{.options = kMany}, Reproducible::yes},
+      {{.dim_qk = 192, .dim_v = 192, .options = kMany}},
+      {{.dtype = DType::f16, .dim_qk = 256, .dim_v = 256, .options = kSoftcap | kAlibi | kDropout}},
+  };
+  const std::vector<Backward> more{
+      {{.dtype = DType::f16, .dim_qk = 64, .dim_v = 128}, Reproducible::yes},
+      {{.dtype = DType::f16, .dim_qk = 96, .dim_v = 96}, Reproducible::yes},
+      {{.dtype = DType::f16, .dim_qk = 192, .dim_v = 192}, Reproducible::yes},
+      {{.dim_qk = 64, .dim_v = 64, .options = kAlibi}},
+      {{.options = kAlibi}},
+      {{.dtype = DType::f16, .dim_qk = 64, .dim_v = 64, .options = kBias}},
+      {{.dim_qk = 64, .dim_v = 64, .options = kMaskTensor}, Reproducible::yes},
+  };
+  if (scale() >= 3) chosen.insert(chosen.end(), more.begin(), more.end());
+  for (const auto& [problem, reproducible] : chosen) {
+    const BackwardPlan plan = plan_backward(backward_of(problem), arch, reproducible, Kernels::best);
     EXPECT_EQ(plan.family, &sm90_backward) << plan.family->name;
     for (const Launch* launch : {&plan.main, &plan.dq, &plan.bias, &plan.mask_lists, &plan.dq_mask_lists})
       add(launches, *launch);
@@ -139,10 +163,9 @@ void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   for (const int64_t group : {1, 64})
     add(launches,
         plan_kv(cache_of({.options = kBoth, .heads_q = group, .heads_k = 1}), arch, 132, Kernels::best).launch);
-  for (const int64_t group : {1, 32, 64}) {
+  for (const int64_t group : {1, 64})
     add_cache({.dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = group, .heads_k = 1});
-    if (group == 32) add_cache({.dim_qk = 64, .dim_v = 64, .heads_q = group, .heads_k = 1});
-  }
+  add_cache({.dim_qk = 64, .dim_v = 64, .heads_q = 32, .heads_k = 1});
   add_cache({.dim_qk = 576, .dim_v = 512, .options = kBoth, .heads_q = 1, .heads_k = 1, .v_in_k = true});
   add_cache({.dtype = DType::f32, .dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = 1, .heads_k = 1});
   for (const int64_t group : {32, 64}) add_cache({.options = kBoth, .heads_q = group, .heads_k = 1});
@@ -165,7 +188,7 @@ std::vector<Launch> launches_for(const Arch& arch) {
   if (arch.wgmma)
     add(launches, plan_forward(forward_of({.dtype = DType::f64, .dim_qk = 192, .dim_v = 96}), arch).launch);
   for (const Typical& t : problems_for(arch)) add_launches_of(launches, t, arch, Reproducible::no);
-  add_hopper_launches(launches, arch);
+  if (arch.wgmma) add_hopper_forward(launches, arch), add_hopper_backward(launches, arch);
   return launches;
 }
 

@@ -70,5 +70,28 @@ TEST(TileOrder, CausalTilesAreSharedEvenly) {
     }
 }
 
+// Tiles of a window are equally long, but for the first of each head.
+TEST(TileOrder, TilesOfWindowsAreSharedEvenly) {
+  constexpr unsigned kCtas = 132;
+  constexpr int kTile = 128;
+  struct {
+    int64_t batch, heads, length, window;
+  } constexpr cases[] = {{4, 16, 4096, 1024}, {1, 16, 16384, 1024}, {4, 16, 4096, 2048}, {2, 32, 8192, 4096},
+                         {2, 16, 2048, 1024}, {3, 10, 5000, 700},   {8, 12, 3000, 1500}, {2, 64, 8192, 128}};
+  for (const auto& [batch, heads, length, window] : cases) {
+    Problem p = problem(batch, heads, length, 128, true);
+    p.window_left = window - 1;
+    const Dealt dealt(tile_order(p, kTile, kCtas), kCtas, [&](unsigned q_tile) {
+      const int64_t first = q_tile * int64_t{kTile}, begin = std::max<int64_t>(0, first - window + 1);
+      return static_cast<double>(q_tile + 1 - begin / kTile) + 2;  // a tile costs about two key tiles beyond its own
+    });
+    EXPECT_EQ(std::count(dealt.times.begin(), dealt.times.end(), 1), static_cast<int64_t>(dealt.times.size()));
+    double sum = 0;
+    for (const double load : dealt.loads) sum += load;
+    EXPECT_GT(sum / kCtas / *std::max_element(dealt.loads.begin(), dealt.loads.end()), 0.95)
+        << "B=" << batch << " H=" << heads << " S=" << length << " window " << window;
+  }
+}
+
 }  // namespace
 }  // namespace cuflash::cuda

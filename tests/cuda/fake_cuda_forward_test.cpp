@@ -1,11 +1,13 @@
 // Forward calls on fake GPUs that split keys, pack heads or list tiles, with the kernels themselves emulated on the host:
 // see tests/cuda/kernel_emulator.
 
+#include <algorithm>
 #include <cstring>
 
 #include "check/run/run.h"
 #include "tests/cuda/fake_gpu/fake_cuda.h"
 #include "tests/cuda/kernel_emulator/forward_kernel.h"
+#include "tests/gpu/gpu_memory.h"
 #include "tests/properties/property.h"
 
 namespace cuflash::test {
@@ -33,10 +35,10 @@ class FakeForward : public ::testing::Test {
   ~FakeForward() override { loaded_fake_cuda().on_launch = nullptr; }
 
   // launches: of one call; random problems are computed twice. 0: any number.
-  static void check(check::Case c, int launches, bool backward = false) {
-    c.device = Device::cuda, c.dtype = c.o_dtype = c.bias_dtype = c.sink_dtype = DType::bf16;
+  static void check(check::Case c, int launches, DType dtype = DType::bf16, bool backward = false) {
+    c.device = Device::cuda, c.dtype = c.o_dtype = c.bias_dtype = c.sink_dtype = dtype;
     if (!backward) c.gradients = {};
-    else c.dout_dtype = c.gradient_dtype = DType::bf16;
+    else c.dout_dtype = c.gradient_dtype = dtype;
     running = {};
     const std::string fault = check::run_case(c);
     EXPECT_EQ(running.fault, "") << check::describe(c);
@@ -70,6 +72,72 @@ TEST_F(FakeForward, SplitKeysEqualTheOracle) {
   packed.batch = 3, packed.mode = check::Mode::packed, packed.give_max_seqlen = true;
   packed.lengths_q = {66, 0, 5}, packed.lengths_k = {2000, 9, 300};
   check(packed, 2);
+}
+
+// Key tiles are visited from the last one on, so that the peaks among the first keys are the late ones.
+TEST_F(FakeForward, RowsThatOutgrowTheirFirstTileEqualTheOracle) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (const uint64_t seed : {1, 2, 3}) {
+      check::Case peaks = few_queries(1, 1, 70, 400);
+      peaks.flavour = check::Flavour::late_peak, peaks.data_seed = seed;
+      check(peaks, 1, dtype);
+    }
+    check::Case large = few_queries(1, 1, 70, 400);
+    large.flavour = check::Flavour::large_logits, large.live_nan = true, large.sink = true;
+    check(large, 1, dtype);
+  }
+}
+
+// Of the first tile that a warpgroup visits, keys 320 to 337, its first queries see none.
+TEST_F(FakeForward, RowsThatSeeNothingOfTheirFirstTileEqualTheOracle) {
+  for (const check::Flavour flavour : {check::Flavour::normal, check::Flavour::large_logits}) {
+    check::Case c = few_queries(1, 1, 70, 337);
+    c.causal = true, c.flavour = flavour;
+    check(c, 1);
+  }
+}
+
+// Of 128 x 128 tiles every other warpgroup sees half of its first key tile. With 150 queries the first tile is one
+// warpgroup short; with more keys, or a window, the edges are elsewhere.
+TEST_F(FakeForward, HalvesOfTheFirstTileEqualTheOracle) {
+  for (const int64_t len_k : {150, 128, 203, 240}) {
+    check::Case c = few_queries(1, 1, 150, len_k);
+    c.dim = c.dim_v = 128, c.causal = true, c.sink = len_k == 203;
+    if (len_k == 240) c.window_left = 70;
+    check(c, 1);
+  }
+}
+
+TEST_F(FakeForward, ARowDoesNotDependOnOthersThatOutgrowTheirFirstTile) {
+  constexpr int64_t kQueries = 70, kDim = 64;
+  constexpr size_t kHostile = 5, kBytes = 2 * kDim;
+  const Stream stream;
+  DeviceProblem p(dense({.len_q = kQueries, .len_k = 400, .dim = kDim, .dim_v = kDim, .dtype = DType::bf16}), stream);
+  p.take_workspace();
+  const auto run = [&] {
+    running = {};
+    p.forward();
+    stream.wait();
+    EXPECT_EQ(running.fault, "");
+    EXPECT_EQ(running.launches, 1);
+    return p.o.memory.read();
+  };
+  const auto multiply_q = [&](size_t begin, size_t end, int exponent) {
+    std::vector<std::byte> q = p.q.memory.read();
+    for (size_t n = begin; n < end; n += 2) {
+      uint16_t element = 0;
+      std::memcpy(&element, &q[n], 2);
+      element = static_cast<uint16_t>(element + (exponent << 7));
+      std::memcpy(&q[n], &element, 2);
+    }
+    p.q.memory.write(q.data(), q.size());
+  };
+  multiply_q(0, kQueries * kBytes, 4);  // all rows grow, but not by 2^40
+  const std::vector<std::byte> before = run();
+  multiply_q(kHostile * kBytes, (kHostile + 1) * kBytes, 7);
+  const std::vector<std::byte> after = run();
+  for (size_t i = 0; i < kQueries; ++i)
+    EXPECT_EQ(std::equal(&before[i * kBytes], &before[i * kBytes] + kBytes, &after[i * kBytes]), i != kHostile) << i;
 }
 
 TEST_F(FakeForward, PackedHeadsEqualTheOracle) {
@@ -127,14 +195,23 @@ TEST_F(FakeForward, GradientsOfTilesThatAMaskShowsEqualTheOracle) {
       c.gradients = {.dq = true, .dk = true, .dv = true};
       c.mask = check::ScoreLayout{}, c.mask_pattern = pattern, c.mask_eighths = 1, c.deterministic = deterministic;
       c.causal = deterministic, c.tile_stats = true;
-      check(c, 0, true);
+      check(c, 0, DType::bf16, true);
     }
+}
+
+// One sequence: tiles of one consumer warpgroup.
+TEST_F(FakeForward, TilesOfOneWarpgroupEqualTheOracle) {
+  for (const bool causal : {false, true}) {
+    check::Case c = few_queries(1, 1, 170, 190);
+    c.causal = causal, c.sink = causal;
+    check(c, 1);
+  }
 }
 
 TEST_F(FakeForward, ListedTilesEqualTheOracle) {
   for (const check::Mode mode : {check::Mode::packed, check::Mode::padded}) {
     check::Case c = few_queries(8, 2, 9, 11);
-    c.dim = c.dim_v = 96, c.batch = 34, c.mode = mode;
+    c.dim = 192, c.dim_v = 96, c.batch = 34, c.mode = mode;  // tiles whose output TMA does not store
     c.give_max_seqlen = c.causal = mode == check::Mode::packed;
     for (int32_t b = 0; b < 34; ++b) c.lengths_q.push_back(b * 7 % 10), c.lengths_k.push_back(b * 5 % 12);
     check(c, 2);

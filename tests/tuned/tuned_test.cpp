@@ -279,24 +279,24 @@ TEST(TunedPlans, over_a_cache_give_large_tiles_of_rows_to_warpgroups) {
   EXPECT_EQ(fault_of(), cuda::Fault::shape);
 }
 
-TEST(TunedTiles, on_the_cpu_depend_on_neither_batch_nor_threads) {
+TEST(TunedTiles, on_the_cpu_have_the_same_keys_for_any_batch_and_threads) {
   const Choice choice{"cpu", 64, 128};
-  for (const int64_t batch : {1, 100}) {
+  for (const auto& [batch, threads] : {std::pair<int64_t, int64_t>{1, 1}, {100, 1}, {1, 64}}) {
     const ForwardProblem p = cuda::forward_of({.dtype = DType::f32, .batch = batch});
-    EXPECT_EQ(cpu::forward_tile(p, 16, 1, &choice).k, 128);
-    EXPECT_EQ(cpu::forward_tile(p, 16, 1, &choice).q, 64);
+    EXPECT_EQ(cpu::forward_tile(p, 16, 1, 512, threads, &choice).k, 128);
+    EXPECT_EQ(cpu::forward_tile(p, 16, 1, 512, threads, &choice).q, 64);
     EXPECT_EQ(cpu::backward_tile(p, 16, 1, &choice).q, 64);
   }
   const ForwardProblem p = cuda::forward_of({.dtype = DType::f32});
   for (const Choice& illegal : {Choice{"cpu", 0, 128}, Choice{"cpu", 64, 1 << 30}, sm90_forward_choice()})
-    EXPECT_EQ(cpu::forward_tile(p, 16, 1, &illegal).k, 256) << to_string(illegal);
+    EXPECT_EQ(cpu::forward_tile(p, 16, 1, 512, 1, &illegal).k, 256) << to_string(illegal);
   {
     const Forced forced(choice);
-    EXPECT_EQ(cpu::tile_for(p).k, 128);
+    EXPECT_EQ(cpu::tile_for(p, 1).k, 128);
     const Forced built_in((Choice()));
-    EXPECT_EQ(cpu::tile_for(p).k, 256);
+    EXPECT_EQ(cpu::tile_for(p, 1).k, 256);
   }
-  EXPECT_EQ(cpu::tile_for(p).k, 256);
+  EXPECT_EQ(cpu::tile_for(p, 1).k, 256);
 }
 
 }  // namespace

@@ -10,7 +10,8 @@ namespace amx {
 constexpr int kVectorBytes = 64;
 constexpr int kFloatRows = 8, kFloatVectors = 2;
 constexpr int kDoubleRows = 8, kDoubleVectors = 2;
-constexpr int kExpAtOnce = 4;
+constexpr int kDepthAtOnce = 1, kExpAtOnce = 4;
+constexpr int64_t kTileQ = 1024;
 
 #include "cpu/isa/vector_kernels.h"
 
@@ -24,11 +25,10 @@ struct alignas(64) TileConfig {
 };
 constexpr TileConfig kTiles;
 
-// Releases the tile state after each product, because threads that keep it are slower to switch.
-struct TileSession {
-  TileSession() { _tile_loadconfig(&kTiles); }
-  ~TileSession() { _tile_release(); }
-};
+// Setting up the tiles and releasing them take 250 cycles together, so both happen once for many products. Threads that
+// keep tiles are slower to switch.
+void begin_products() { _tile_loadconfig(&kTiles); }
+void end_products() { _tile_release(); }
 
 // 32 rows x 32 lanes; tiles 0 to 3 are the accumulators. (The intrinsics may be statements, not expressions.)
 inline void multiply_two_panels(int64_t steps, const Bf16* left, int64_t left_stride, const Bf16* right, float* c,
@@ -84,37 +84,10 @@ inline void multiply_one_panel(int64_t steps, const Bf16* left, const Bf16* righ
 
 void multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stride, const Bf16* right, float* c,
                    Into into) {
-  const TileSession session;
   const int64_t steps = (depth + kStep - 1) / kStep;
   for (; m > kRows; m -= 2 * kRows, left += 2 * left_stride, c += 2 * kRows * kLanes)
     multiply_two_panels(steps, left, left_stride, right, c, into);
   if (m > 0) multiply_one_panel(steps, left, right, c, into);
-}
-
-// Transposes x [16][16].
-inline void transpose_words(__m512i (&x)[16]) {
-  __m512i y[16];
-  for (int n = 0; n < 16; n += 2) {
-    y[n] = _mm512_unpacklo_epi32(x[n], x[n + 1]);
-    y[n + 1] = _mm512_unpackhi_epi32(x[n], x[n + 1]);
-  }
-  for (int n = 0; n < 16; n += 4) {
-    x[n] = _mm512_unpacklo_epi64(y[n], y[n + 2]);
-    x[n + 1] = _mm512_unpackhi_epi64(y[n], y[n + 2]);
-    x[n + 2] = _mm512_unpacklo_epi64(y[n + 1], y[n + 3]);
-    x[n + 3] = _mm512_unpackhi_epi64(y[n + 1], y[n + 3]);
-  }
-  // Quarter q of x[4 g + n] is column 4 q + n of rows 4 g to 4 g + 3.
-  for (int n = 0; n < 4; ++n) {
-    const __m512i low = _mm512_shuffle_i32x4(x[n], x[4 + n], 0x88), odd = _mm512_shuffle_i32x4(x[n], x[4 + n], 0xdd);
-    const __m512i high = _mm512_shuffle_i32x4(x[8 + n], x[12 + n], 0x88);
-    const __m512i high_odd = _mm512_shuffle_i32x4(x[8 + n], x[12 + n], 0xdd);
-    y[n] = _mm512_shuffle_i32x4(low, high, 0x88);
-    y[8 + n] = _mm512_shuffle_i32x4(low, high, 0xdd);
-    y[4 + n] = _mm512_shuffle_i32x4(odd, high_odd, 0x88);
-    y[12 + n] = _mm512_shuffle_i32x4(odd, high_odd, 0xdd);
-  }
-  for (int n = 0; n < 16; ++n) x[n] = y[n];
 }
 
 // The first `count` of 32 elements, followed by zeros.
@@ -187,19 +160,24 @@ void right_by_dim(const RowBlock& rows, int64_t steps, Bf16* to) {
   }
 }
 
-// to: panel of the first dims; the next panel is a whole capacity further.
+// to: panel of the first dims; the next panel is a whole capacity further. Interleaving two rows within quarters of a
+// register takes one instruction; of the columns 8 q to 8 q + 7 of quarter q it leaves four in each of two registers.
 void left_by_row(const RowBlock& rows, int64_t capacity, Bf16* to) {
+  const int64_t padded = (rows.dim + kRows - 1) / kRows * kRows;
   for (int64_t d = 0; d < rows.dim; d += 32) {
-    __m512i low[16], high[16];
+    __m512i pairs[2][16];
     for (int n = 0; n < 16; ++n) {
-      const Pairs pairs(rows.part(2 * n, d), rows.part(2 * n + 1, d));
-      low[n] = pairs.low, high[n] = pairs.high;
+      const __m512i even = rows.part(2 * n, d), odd = rows.part(2 * n + 1, d);
+      pairs[0][n] = _mm512_unpacklo_epi16(even, odd);
+      pairs[1][n] = _mm512_unpackhi_epi16(even, odd);
     }
-    transpose_words(low);
-    for (int n = 0; n < 16; ++n) store(to + d * capacity + n * kStep, low[n]);
-    if (d + 16 >= rows.dim) break;
-    transpose_words(high);
-    for (int n = 0; n < 16; ++n) store(to + (d + 16) * capacity + n * kStep, high[n]);
+    for (int half = 0; half < 2; ++half) {
+      transpose_words(pairs[half]);
+      for (int n = 0; n < 16; ++n) {
+        const int64_t column = d + n / 4 * 8 + half * 4 + n % 4;
+        if (column < padded) store(to + column / kRows * kRows * capacity + column % kRows * kStep, pairs[half][n]);
+      }
+    }
   }
 }
 
@@ -233,11 +211,16 @@ inline __m512i narrow(const float* low, const float* high) {
   return (__m512i)_mm512_cvtne2ps_pbh(_mm512_load_ps(high), _mm512_load_ps(low));
 }
 
-// The sums after rounding come from the operand itself: one instruction multiplies a pair of keys by 1 and adds them.
-void to_right(int64_t keys, const float* w, Bf16* right, const RoundedSums<float>* sums) {
+// The order in which a permutation makes pairs of the elements of both halves.
+inline __m512i interleaved_halves() {
   alignas(64) uint16_t order[32];
   for (int n = 0; n < 32; ++n) order[n] = static_cast<uint16_t>(n / 2 + n % 2 * 16);
-  const __m512i interleaved = _mm512_load_si512(order);
+  return _mm512_load_si512(order);
+}
+
+// The sums after rounding come from the operand itself: one instruction multiplies a pair of keys by 1 and adds them.
+void to_right(int64_t keys, const float* w, Bf16* right, const RoundedSums<float>* sums) {
+  const __m512i interleaved = interleaved_halves();
   alignas(64) const float zeros[kLanes] = {};
   const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
   __m512 before[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()}, after[2] = {before[0], before[1]};
@@ -258,15 +241,97 @@ void to_right(int64_t keys, const float* w, Bf16* right, const RoundedSums<float
   }
 }
 
+void softmax_to_right(int64_t keys, const float* s, float scale, float* m, float* l, float* o, int64_t dim, Bf16* right,
+                      const RoundedSums<float>& sums) {
+  Vec<float> top[4] = {at(m), at(m + 16), at(m), at(m + 16)};  // two chains, because a maximum takes several cycles
+  for (int64_t k = 0; k + 2 <= keys; k += 2)
+    for (int n = 0; n < 4; ++n) top[n] = larger(at(s + k * kLanes + n * 16), top[n]);
+  if (keys % 2)
+    for (int n = 0; n < 2; ++n) top[n] = larger(at(s + (keys - 1) * kLanes + n * 16), top[n]);
+
+  const __m512i interleaved = interleaved_halves();
+  const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
+  const int64_t padded = (keys + kStep - 1) / kStep * kStep;
+  for (int half = 0; half < 2; ++half) {
+    const Vec<float> now = larger(top[half], top[half + 2]), old = at(m + 16 * half);
+    // If no key has been seen yet, subtract 0, because subtracting -inf would give NaN.
+    const Vec<float> reference = now == -V<float>::kInfinity ? Vec<float>{} : now;
+    const float* from = s + 16 * half;
+    Bf16* to = right + 32 * half;
+    Vec<float> before[2] = {};
+    __m512 after[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    const auto put = [&](int chain, Vec<float> even, Vec<float> odd) {
+      const __m512i pairs = _mm512_permutexvar_epi16(interleaved, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
+      before[chain] += even + odd;
+      after[chain] = _mm512_dpbf16_ps(after[chain], (__m512bh)pairs, ones);
+      store(to, pairs);
+      to += 2 * kLanes;
+    };
+    int64_t k = 0;
+    for (; k + 4 <= keys; k += 4, from += 4 * kLanes) {
+      Vec<float> p[4];
+      for (int n = 0; n < 4; ++n) p[n] = at(from + n * kLanes) - reference;
+      exp_each_for_bf16(p, scale);
+      put(0, p[0], p[1]);
+      put(1, p[2], p[3]);
+    }
+    for (; k < padded; k += 2, from += 2 * kLanes) {
+      Vec<float> p[2] = {};
+      for (int n = 0; n < 2; ++n)
+        p[n] = k + n < keys ? at(from + n * kLanes) - reference : Vec<float>{} - V<float>::kInfinity;
+      exp_each_for_bf16(p, scale);
+      put(0, p[0], p[1]);
+    }
+    at(m + 16 * half) = now;
+    if (differ(now, old)) {
+      Vec<float> shrink[1] = {old - reference};
+      exp_each(shrink, scale);
+      at(l + 16 * half) *= shrink[0];
+      for (int64_t d = 0; d < dim; ++d) at(o + d * kLanes + 16 * half) *= shrink[0];
+    }
+    at(l + 16 * half) += before[0] + before[1];
+    at(sums.before + 16 * half) += before[0] + before[1];
+    at(sums.after + 16 * half) += (Vec<float>)(after[0] + after[1]);
+  }
+}
+
 void to_left_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64_t first) {
   for (int64_t k = 0; k < keys; ++k, w += kLanes)
     store(left + k / kRows * kRows * capacity + first * kRows + k % kRows * kStep, narrow(w, w + 16));
+}
+
+// 32 dims of 16 lanes at a time: pairs of dims are rounded to words of bf16, and the words transposed.
+void unpack_bf16(int64_t dim, int64_t count, const float* panel, const float* factor, uint16_t* rows, int64_t stride) {
+  const __m512i interleaved = interleaved_halves();
+  for (int64_t lane = 0; lane < count; lane += 16) {
+    const Vec<float> lane_factor = at(factor + lane);
+    const auto column = [&](int64_t d) { return d < dim ? at(panel + d * kLanes + lane) * lane_factor : Vec<float>{}; };
+    for (int64_t d = 0; d < dim; d += 32) {
+      __m512i x[16];
+      for (int n = 0; n < 16; ++n)
+        x[n] = _mm512_permutexvar_epi16(interleaved,
+                                        (__m512i)_mm512_cvtne2ps_pbh(column(d + 2 * n + 1), column(d + 2 * n)));
+      transpose_words(x);
+      const auto mask = static_cast<__mmask32>(dim - d >= 32 ? ~0u : (1u << (dim - d)) - 1);
+      for (int n = 0; n < 16 && lane + n < count; ++n)
+        _mm512_mask_storeu_epi16(rows + (lane + n) * stride + d, mask, x[n]);
+    }
+  }
+}
+
+void unpack_rows_bf16(int64_t dim, int64_t count, const float* panel, const float* factor, const Destination& to,
+                      float* staging) {
+  if (to.dtype == DType::bf16)
+    unpack_bf16(dim, count, panel, factor, static_cast<uint16_t*>(to.data) + to.offset, to.row_stride);
+  else unpack_rows(dim, count, panel, factor, to, staging);
 }
 
 constexpr Kernels<float, Bf16> bf16_table() {
   Kernels<float, Bf16> t = table_of_scores<float, Bf16>();
   t.rows = kRows, t.step = kStep;
   t.multiply = multiply_bf16, t.pack = pack_bf16, t.to_right = to_right, t.to_left = to_left_bf16;
+  t.softmax_to_right = softmax_to_right, t.unpack_rows = unpack_rows_bf16;
+  t.begin_products = begin_products, t.end_products = end_products;
   return t;
 }
 

@@ -8,7 +8,8 @@ namespace avx2 {
 
 constexpr int kVectorBytes = 32;
 constexpr int kFloatRows = 6, kFloatVectors = 2;
-constexpr int kExpAtOnce = 2;
+constexpr int kDepthAtOnce = 1, kExpAtOnce = 2;
+constexpr int64_t kTileQ = 512;
 constexpr int kDoubleRows = 3, kDoubleVectors = 4;
 constexpr int kDecodeKeys = 2, kDecodeVectors = 2;
 

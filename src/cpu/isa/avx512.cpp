@@ -8,7 +8,8 @@ namespace avx512 {
 
 constexpr int kVectorBytes = 64;
 constexpr int kFloatRows = 8, kFloatVectors = 2;
-constexpr int kExpAtOnce = 4;
+constexpr int kDepthAtOnce = 2, kExpAtOnce = 4;
+constexpr int64_t kTileQ = 1024;
 constexpr int kDoubleRows = 8, kDoubleVectors = 2;
 constexpr int kDecodeKeys = 4, kDecodeVectors = 4;
 

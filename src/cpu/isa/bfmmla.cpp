@@ -11,7 +11,8 @@ namespace bfmmla {
 
 constexpr int kVectorBytes = 16;
 constexpr int kFloatRows = 4, kFloatVectors = 4;
-constexpr int kExpAtOnce = 4;
+constexpr int kDepthAtOnce = 1, kExpAtOnce = 4;
+constexpr int64_t kTileQ = 512;
 constexpr int kDoubleRows = 2, kDoubleVectors = 8;
 
 #include "cpu/isa/vector_kernels.h"

@@ -3,7 +3,8 @@
 // headers without code, such as <cstdint>, are used here.
 //
 // Define before the include: kVectorBytes; kFloatRows, kFloatVectors, kDoubleRows and kDoubleVectors, the block of C
-// that is held in registers, rows x vectors; kExpAtOnce, how many vectors of exponentials are computed together.
+// that is held in registers, rows x vectors; kDepthAtOnce, how often the loop over the depth of a product is unrolled;
+// kExpAtOnce, how many vectors of exponentials are computed together; kTileQ, as in Kernels.
 
 template <class T>
 struct Shape;
@@ -49,6 +50,7 @@ void multiply(int64_t m, int64_t depth, const T* left, int64_t left_stride, cons
     Vec<T> sum[kRows][kVectors] = {};
     const T* a = left;
     const T* b = right;
+#pragma GCC unroll kDepthAtOnce
     for (int64_t k = 0; k < depth; ++k, a += kRows, b += kLanes) {
 #if defined(__aarch64__)
       Vec<T> part[kRows / kWidth];  // multiplying by a lane is as fast as by a register, and needs fewer loads
@@ -78,10 +80,15 @@ void multiply(int64_t m, int64_t depth, const T* left, int64_t left_stride, cons
 template <class T>
 void softmax(int64_t keys, T* s, T scale, T* m, T* l, T* o, int64_t dim) {
   constexpr int kVectors = V<T>::kVectors, kWidth = V<T>::kWidth, kLanes = V<T>::kLanes, kAtOnce = kExpAtOnce;
-  Vec<T> top[kVectors];
-  for (int v = 0; v < kVectors; ++v) top[v] = at(m + v * kWidth);
-  for (int64_t k = 0; k < keys; ++k)
-    for (int v = 0; v < kVectors; ++v) top[v] = larger(at(s + k * kLanes + v * kWidth), top[v]);  // l carries a NaN
+  Vec<T> top[kVectors], top_of_odd[kVectors];  // two chains, because a maximum takes several cycles
+  for (int v = 0; v < kVectors; ++v) top[v] = top_of_odd[v] = at(m + v * kWidth);
+  for (int64_t k = 0; k < keys; k += 2) {
+    const T* even = s + k * kLanes;
+    const T* odd = k + 1 < keys ? even + kLanes : even;
+    for (int v = 0; v < kVectors; ++v) top[v] = larger(at(even + v * kWidth), top[v]);  // l carries a NaN
+    for (int v = 0; v < kVectors; ++v) top_of_odd[v] = larger(at(odd + v * kWidth), top_of_odd[v]);
+  }
+  for (int v = 0; v < kVectors; ++v) top[v] = larger(top[v], top_of_odd[v]);
   for (int v = 0; v < kVectors; ++v) {
     // If no key has been seen yet, subtract 0, because subtracting -inf would give NaN.
     const Vec<T> reference = top[v] == -V<T>::kInfinity ? Vec<T>{} : top[v];
@@ -100,9 +107,7 @@ void softmax(int64_t keys, T* s, T scale, T* m, T* l, T* o, int64_t dim) {
     for (; k < keys; ++k) take(Count<1>());
     const Vec<T> old = at(m + v * kWidth);
     at(m + v * kWidth) = top[v];
-    bool grew = false;
-    for (int n = 0; n < kWidth; ++n) grew |= !(top[v][n] == old[n]);
-    if (!grew) {
+    if (!differ(top[v], old)) {
       at(l + v * kWidth) += sum;
       continue;
     }
@@ -161,18 +166,7 @@ void to_left(int64_t keys, const T* w, T* left, int64_t capacity, int64_t first)
     transpose<kRows>(kLanes, w + k * kLanes, kLanes, left + k * capacity + first * kRows, kRows);
 }
 
-template <class T>
-void unpack(int64_t dim, int64_t count, const T* panel, const T* factor, T* rows) {
-  constexpr int kLanes = V<T>::kLanes;
-  if (4 * count <= kLanes) {
-    for (int64_t q = 0; q < count; ++q)
-      for (int64_t d = 0; d < dim; ++d) rows[q * dim + d] = panel[d * kLanes + q] * factor[q];
-    return;
-  }
-  int64_t d = 0;
-  for (; d + 4 <= dim; d += 4) transpose<4, true>(kLanes, panel + d * kLanes, kLanes, rows + d, dim, factor);
-  for (; d < dim; ++d) transpose<1, true>(kLanes, panel + d * kLanes, kLanes, rows + d, dim, factor);
-}
+#include "cpu/isa/unpack_kernels.h"
 
 template <class T>
 void hide(int64_t keys, T* s, const int32_t* begin, const int32_t* end) {
@@ -189,13 +183,18 @@ constexpr Kernels<T, E> table_of_scores() {
   return {.rows = 0,
           .lanes = V<T>::kLanes,
           .step = 1,
+          .tile_q = kTileQ,
+          .begin_products = nullptr,
+          .end_products = nullptr,
           .multiply = nullptr,
           .pack = nullptr,
           .to_right = nullptr,
           .to_left = nullptr,
           .softmax = softmax<T>,
+          .softmax_to_right = nullptr,
           .differentiate = differentiate<T>,
           .unpack = unpack<T>,
+          .unpack_rows = unpack_rows,
           .hide = hide<T>,
           .multiply_scores = multiply_scores<T>,
           .softcap = softcap<T>,

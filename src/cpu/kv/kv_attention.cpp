@@ -6,6 +6,7 @@
 #include "cpu/kv/append.h"
 #include "cpu/kv/decode.h"
 #include "cpu/plan.h"
+#include "cpu/threads/threads.h"
 #include "cpu/workspace.h"
 #include "error.h"
 
@@ -34,15 +35,16 @@ TileStats sum_of(const TileStats& a, const TileStats& b) {
   return {b.tile_q, b.tile_k, a.visited + b.visited, a.masked + b.masked, a.skipped + b.skipped};
 }
 
-void attend(const ForwardProblem& p, const Execution& e, const BatchWork& work, int64_t splits) {
+// sized_for: the threads for which the workspace was sized, of which e may have fewer.
+void attend(const ForwardProblem& p, const Execution& e, int64_t sized_for, const BatchWork& work, int64_t splits) {
   if (!work.panels) return decode(p, e, splits);
-  if (!work.decode) return forward_panels(p, e);
+  if (!work.decode) return forward_panels(p, e, sized_for);
   TileStats by_rows{}, by_panels{};
   Execution counted = e;
   if (e.tile_stats) counted.tile_stats = &by_rows;
   decode(p, counted, splits);
   if (e.tile_stats) counted.tile_stats = &by_panels;
-  forward_panels(p, counted);
+  forward_panels(p, counted, sized_for);
   if (e.tile_stats) *e.tile_stats = sum_of(by_rows, by_panels);
 }
 
@@ -89,7 +91,7 @@ void attend_cache(const CacheProblem& p, const Execution& e) {
   const BatchWork work(attention);
   rest.workspace = memory + of_queries, rest.workspace_size = of_attention;
   rest.num_threads = work.threads(attention, e);
-  attend(attention, rest, work, p.num_splits);
+  attend(attention, rest, num_threads(e), work, p.num_splits);
 }
 
 std::string describe_cache(const CacheProblem& p) {

@@ -46,12 +46,12 @@ MaskLists mask_lists(const Problem& p, const MaskListExtent& e, void* data) {
           static_cast<int>(stride_of(e))};
 }
 
-TensorMap mask_bits_map(const Problem& p) {
+TensorMap mask_bits_map(const Problem& p, int box_bytes) {
   const MaskSummary& m = p.summary;
   const int64_t row_bytes = int64_t{m.spans} * kMaskSpanWords * 4;
   const int64_t heads = (m.batch_step != 0 ? p.batch : 1) * (m.head_step != 0 ? p.heads_q : 1);
   const ConstRows bits{m.bits, DType::boolean, 0, heads > 1 ? m.rows * row_bytes : 0, m.rows > 1 ? row_bytes : 0};
-  return tensor_map(bits, {row_bytes, m.rows, heads, 1}, m.rows > 1 ? kWarpgroupRows : 1, kMaskBoxBytes);
+  return tensor_map(bits, {row_bytes, m.rows, heads, 1}, m.rows > 1 ? kWarpgroupRows : 1, box_bytes);
 }
 
 }  // namespace cuflash::cuda

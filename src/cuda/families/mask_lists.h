@@ -16,7 +16,7 @@ Launch plan_mask_lists(const KernelKey& kernel, const Problem& problem, const Ma
 size_t mask_list_bytes(const Problem& problem, const MaskListExtent& extent);
 MaskLists mask_lists(const Problem& problem, const MaskListExtent& extent, void* data);
 
-// Boxes of 64 queries, or of one if all share it, by 128 keys. The problem has a summary.
-TensorMap mask_bits_map(const Problem& problem);
+// Boxes of 64 queries, or of one if all share it, and of so many bytes of bits. The problem has a summary.
+TensorMap mask_bits_map(const Problem& problem, int box_bytes = kMaskBoxBytes);
 
 }  // namespace cuflash::cuda

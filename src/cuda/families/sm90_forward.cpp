@@ -1,15 +1,14 @@
 // The forward kernel of sm_90a: wgmma, and TMA loads by a producer warpgroup.
-//
-// Every config of the table compiles without spills for all that it serves (tests/cuda/cuda_kernels_test). Those without
-// options were measured on an H200 (docs/lab/sm90_forward.md); cuflash tune measures them again.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "cuda/driver/tensor_map.h"
 #include "cuda/families/forward_by_kv.h"
 #include "cuda/families/mask_lists.h"
 #include "cuda/families/params_forward.h"
 #include "cuda/families/registry.h"
+#include "cuda/families/sm90_forward_tiles.h"
 #include "cuda/plan/key_splits.h"
 #include "cuda/plan/plan_common.h"
 #include "cuda/plan/tile_order.h"
@@ -51,65 +50,6 @@ constexpr KernelType kMaskListKernel{.name = "sm90_mask_list",
                                      .takes_tensor_maps = true};
 constexpr const KernelType* kKernels[] = {&kKernel, &kListKernel, &kCombineKernel, &kMaskListKernel};
 
-// Whether the last keys are hidden from the first queries.
-enum Shape { full = 1, causal = 2, either = full | causal };
-
-// What the options of a call take from a tile.
-enum class Needs {
-  fixed_max,   // softcap alone, in a softmax without a row maximum: less than a call without options
-  arithmetic,  // softcap, ALiBi, a scale of its own: a few registers, as a call without options
-  dropout,     // more registers
-  mask,        // a mask tensor: as dropout, and a little shared memory
-  one_tile,    // a bias in shared memory, or softcap, ALiBi and dropout together
-  everything,  // both, dropout beside one, or loads of a bias by consumers
-};
-
-struct Tiles {
-  int largest_qk, largest_v;
-  Shape shape;
-  int64_t longest_q;
-  int warpgroups, tile_k, stages;
-  Needs most;
-  int schedule = kPingPong | kPinWait;
-};
-using enum Needs;
-constexpr int64_t kAny = kUnbounded;
-constexpr int kStaged = kPingPong | kPinWait | kStoreBySmem, kPrefetched = kStaged | kPrefetchQ;
-
-// The first that fits is taken. Short and causal problems have smaller tiles: fewer rows of the last tile are empty,
-// and fewer pairs on the diagonal are hidden. Three and four warpgroups have too few registers for dropout.
-constexpr Tiles kTiles[] = {
-    {64, 64, either, kAny, 3, 128, 4, fixed_max},                            //
-    {128, 128, either, kAny, 2, 128, 2, fixed_max, kPrefetched},             //
-    {64, 64, full, 512, 4, 64, 4, arithmetic, kPrefetched & ~kPingPong},     //
-    {64, 64, full, 2048, 4, 64, 4, arithmetic, kStaged},                     //
-    {64, 64, causal, 2048, 4, 64, 4, arithmetic, kPrefetched & ~kPingPong},  //
-    {64, 64, causal, 4096, 4, 64, 4, arithmetic, kStaged},                   //
-    {64, 64, either, kAny, 3, 128, 4, arithmetic},                           //
-    {64, 64, either, kAny, 2, 128, 4, dropout},                              //
-    {64, 64, either, kAny, 2, 128, 4, mask, kPrefetched},                    //
-    {64, 64, either, kAny, 2, 128, 3, one_tile},                             //
-    {64, 64, either, kAny, 2, 64, 4, everything},                            //
-    {96, 96, either, kAny, 3, 96, 3, arithmetic},                            //
-    {128, 128, full, 1024, 2, 128, 2, dropout, kStaged},                     //
-    {128, 128, causal, 1024, 2, 128, 2, dropout, kPrefetched},               //
-    {128, 128, causal, 2048, 3, 64, 2, arithmetic, kPrefetched},             //
-    {128, 128, causal, 4096, 2, 128, 2, dropout, kPrefetched},               //
-    {128, 128, either, kAny, 3, 80, 4, arithmetic},                          //
-    {128, 128, either, kAny, 2, 128, 2, dropout, kPrefetched},               //
-    {128, 128, either, kAny, 2, 128, 2, mask, kStaged},                      //
-    {128, 128, either, kAny, 2, 128, 2, one_tile},                           //
-    {128, 128, either, kAny, 2, 64, 3, everything},                          //
-    {192, 128, either, kAny, 2, 128, 2, mask},                               //
-    {192, 192, either, kAny, 2, 112, 2, mask},                               //
-    {192, 192, either, kAny, 2, 64, 2, everything},                          //
-    {256, 256, full, 4096, 2, 64, 2, dropout, kStaged},                      //
-    {256, 256, causal, 8192, 2, 64, 2, dropout, kStaged},                    //
-    {256, 256, either, kAny, 2, 80, 2, dropout},                             //
-    {256, 256, either, kAny, 2, 64, 2, one_tile},                            //
-    {256, 256, either, kAny, 2, 48, 2, everything},                          //
-};
-
 // Panels are 64 columns wide.
 int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPanelColumns)); }
 
@@ -129,16 +69,6 @@ bool has_fixed_max(const Problem& p) {
 }
 float fixed_max_of(const Problem& p) { return static_cast<float>(1 - spare_exponent(p) / (p.softcap * kLog2e)); }
 
-Needs needs_of(const Sm90ForwardConfig& c) {
-  if (c.schedule & kFixedMax) return fixed_max;
-  const int terms = c.options & (kBias | kMaskTensor);
-  const bool drops = (c.options & kDropout) != 0, has_tiles = (c.schedule & kTmaBias) != 0;
-  if (terms == 0 && drops && (c.options & kSoftcap) && (c.options & kAlibi)) return one_tile;  // as few registers
-  if (terms == 0) return drops ? dropout : arithmetic;
-  if (terms == kMaskTensor && !drops) return mask;
-  return has_tiles && !drops && terms != (kBias | kMaskTensor) ? one_tile : everything;
-}
-
 Sm90ForwardConfig config_without_tiles(const ForwardProblem& p) {
   Sm90ForwardConfig c{};
   c.element = element_of(p.dtype);
@@ -146,19 +76,6 @@ Sm90ForwardConfig config_without_tiles(const ForwardProblem& p) {
   c.options = problem_options(p);
   c.schedule = term_tiles(p) | (has_fixed_max(p) ? kFixedMax : 0);
   return c;
-}
-
-const Tiles& tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c) {
-  const Shape shape = p.window_right < kUnbounded ? causal : full;
-  const auto fits = [&](const Tiles& t) {
-    return c.dim_qk <= t.largest_qk && c.dim_v <= t.largest_v && (t.shape & shape) != 0 && p.len_q <= t.longest_q &&
-           needs_of(c) <= t.most;
-  };
-  return *std::find_if(std::begin(kTiles), std::end(kTiles) - 1, fits);  // the last one serves everything
-}
-
-Checked query_tiles(const Problem& p, int tile_q, int64_t packed = 1) {
-  return Checked(p.batch) * (p.heads_q / packed) * ((p.len_q * packed + tile_q - 1) / tile_q);
 }
 
 const char* why_not(const ForwardProblem& p) {
@@ -178,20 +95,20 @@ const char* why_not(const ForwardProblem& p) {
 // What belongs to an option is wrong without it.
 int allowed_schedule(const Sm90ForwardConfig& c) {
   return kPingPong | kPinWait | kStoreBySmem | kPrefetchQ | (c.options & kBias ? kTmaBias : 0) |
-         (c.options == kSoftcap && c.element == Element::bf16 ? kFixedMax : 0);
+         (c.options == kSoftcap && c.element == Element::bf16 ? kFixedMax : 0) | (c.options == 0 ? kFirstMax : 0);
 }
 
-// A box of the mask's bits has 128 keys from a multiple of 32 on.
-bool has_mask_boxes(const Sm90ForwardConfig& c) {
-  return c.warpgroups <= kMaskListGroups && c.tile_k <= (c.tile_k % 32 == 0 ? 128 : 112);
-}
+// Two boxes of the mask's bits hold any tile of at most 128 keys.
+bool has_mask_boxes(const Sm90ForwardConfig& c) { return c.warpgroups <= kMaskListGroups && c.tile_k <= kMaskBoxKeys; }
 
-// The scores of a tile, the weights that they become, half as large, and the output.
+// The scores of a tile, the weights that they become, half as large, and the output. With kFirstMax also the weights of
+// the previous tile; there is no row maximum, so that fewer registers are in use beside them.
 Limits config_limits(const Sm90ForwardConfig& c, const Arch& arch) {
-  if (c.warpgroups < 2 || c.warpgroups > 4 || c.tile_k < 16 || c.tile_k > 256 || c.stages < 2 || c.stages > 8 ||
+  if (c.warpgroups < 1 || c.warpgroups > 4 || c.tile_k < 16 || c.tile_k > 256 || c.stages < 2 || c.stages > 8 ||
       c.schedule < 0 || (c.schedule & ~allowed_schedule(c)) != 0 || (reads_mask(c) && !has_mask_boxes(c)))
     return kNoShape;
-  const int registers = (2 * c.dim_v + 3 * c.tile_k) / 4 + kOtherRegisters;
+  const int registers = (c.schedule & kFirstMax) != 0 ? (c.dim_v + 2 * c.tile_k) / 2 + kOtherRegisters / 2
+                                                      : (2 * c.dim_v + 3 * c.tile_k) / 4 + kOtherRegisters;
   return limits_with(arch.wgmma && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, consumer_registers(c));
 }
 
@@ -232,7 +149,7 @@ void plan_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& 
   w.sums = workspace_bytes(sums), w.size = workspace_bytes(sums + rows * c.dim_v * kReal);
   const MergeConfig merge{c.element,
                           static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::min(c.dim_v, 128)))) / 4};
-  const int64_t rows_of_cta = num_threads(merge) / merge.lanes;
+  const int64_t rows_of_cta = rows_of_reduction(merge, static_cast<unsigned>(plan.splits));
   plan.combine =
       launch_of(key_of(kCombineKernel, arch, merge),
                 Checked(p.batch) * p.heads_q * ((p.len_q + rows_of_cta - 1) / rows_of_cta), num_threads(merge), 0);
@@ -246,18 +163,32 @@ Checked listed_tiles(const Problem& p, int tile_q) {
   return Checked(of_longest.at_most(of_packed));
 }
 
-// Sequences of different lengths have a list of tiles, if they fill the device a few times: making it takes a few
-// microseconds.
+// Packed sequences that are nearly all as long as the longest: as many rows as they could have.
+bool are_equally_long(const ForwardProblem& p) {
+  constexpr double kNearlyAll = 0.94;
+  const auto full = [&](int64_t total, int64_t length) {
+    return static_cast<double>(total) >= kNearlyAll * static_cast<double>(p.batch) * static_cast<double>(length);
+  };
+  return p.packed() && full(p.total_q, p.len_q) && full(p.total_k, p.len_k);
+}
+
+// Sequences of different lengths have a list of tiles, and so have those with a mask tensor, if they fill the device a few
+// times: making it takes a few microseconds.
 bool is_worth_list(const ForwardProblem& p, int tile_q, int num_sms) {
   constexpr int64_t kMostSequences = 1 << 14, kLeastRounds = 2;
-  if ((!p.packed() && !p.used_q && !p.used_k) || p.batch < 2 || p.batch > kMostSequences) return false;
+  if (p.batch > kMostSequences) return false;
+  if (!p.has_mask()) {
+    if ((!p.packed() && !p.used_q && !p.used_k) || p.batch < 2) return false;
+    if (are_equally_long(p) && !p.used_q && !p.used_k) return false;
+  }
   const int64_t tiles = (listed_tiles(p, tile_q) * p.heads_q).at_most(kUnbounded);
   return tiles >= kLeastRounds * num_sms && tiles < int64_t{1} << 31;
 }
 void plan_list(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c, const Arch& arch) {
   c.work |= kTileList;
   Sm90ForwardConfig list{};
-  list.element = Element::bf16, list.warpgroups = c.warpgroups, list.tile_k = c.tile_k;  // all that it depends on
+  list.element = Element::bf16, list.warpgroups = c.warpgroups, list.tile_k = c.tile_k;  // what it depends on
+  list.options = c.options & kMaskTensor;
   plan.list = launch_of(key_of(kListKernel, arch, list), 1, kTileListThreads, kTileListBytes);
   ForwardWorkspace& w = plan.workspace;
   w.list = kUnit;
@@ -280,18 +211,22 @@ void plan_mask(ForwardPlan& plan, const ForwardProblem& p, const Sm90ForwardConf
 }
 
 // Tiles for few query tiles, beside those of the table: for head sizes above `beyond` up to largest_dim. Without splits
-// they have the stages and the schedule of a table's entry.
+// they have the stages and the schedule of a table's entry. One warpgroup, for a small part of the SMs: it overlaps less,
+// but a query tile takes less time.
 struct SmallGridTiles {
   int beyond, largest_dim, warpgroups, tile_k, split_stages, stages, schedule;
 };
-constexpr SmallGridTiles kSmallGridTiles[] = {{0, 64, 2, 128, 4, 4, kPingPong | kPinWait},
+constexpr SmallGridTiles kSmallGridTiles[] = {{0, 64, 1, 128, 4, 4, kPinWait},
+                                              {0, 64, 2, 128, 4, 4, kPingPong | kPinWait},
                                               {0, 64, 3, 128, 4, 4, kPingPong | kPinWait},
-                                              {64, 128, 2, 128, 3, 2, kStaged},
-                                              {64, 128, 3, 80, 4, 4, kPingPong | kPinWait}};
+                                              {64, 128, 1, 128, 3, 3, kPinWait},
+                                              {64, 128, 2, 128, 3, 2, kStagedStore},
+                                              {64, 128, 3, 80, 4, 4, kPingPong | kPinWait},
+                                              {128, 256, 1, 80, 2, 2, kPinWait}};
 
-// Options need registers of two warpgroups; with bias and mask tensor there are the table's tiles alone.
-bool has_registers(const SmallGridTiles& t, int options) {
-  return options == 0 || (t.warpgroups == 2 && (options & (kBias | kMaskTensor)) == 0);
+// Options need registers of two warpgroups; where they need more than that there are the table's tiles alone.
+bool has_registers(const SmallGridTiles& t, const Sm90ForwardConfig& c) {
+  return c.options == 0 || (t.warpgroups <= 2 && needs_of(c) <= Needs::dropout);
 }
 // Heads of a group become rows by TMA boxes of all heads of a query, whole numbers of which fill a warpgroup's rows. With
 // three warpgroups their masks would need more registers than there are.
@@ -316,13 +251,15 @@ void choose_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig
   constexpr int kMostWarpgroups = 3;  // a fourth one would leave too few registers for the split's epilogue
   if (c.warpgroups <= kMostWarpgroups) take(as_built_in.time, as_built_in.splits, 1, c);
   for (const SmallGridTiles& t : kSmallGridTiles) {
-    const int dim = std::max(c.dim_qk, c.dim_v), fixed_max = built_in.schedule & kFixedMax;
-    if (plan.tuned || dim <= t.beyond || dim > t.largest_dim || !has_registers(t, c.options)) continue;
+    const int dim = std::max(c.dim_qk, c.dim_v);
+    // Three warpgroups have too few registers for scores of these tiles to stay.
+    const int softmax = built_in.schedule & (kFixedMax | (t.warpgroups <= 2 ? kFirstMax : 0));
+    if (plan.tuned || dim <= t.beyond || dim > t.largest_dim || !has_registers(t, built_in)) continue;
     Sm90ForwardConfig tiled = built_in;
     tiled.warpgroups = t.warpgroups, tiled.tile_k = t.tile_k, tiled.stages = t.stages;
-    tiled.schedule = t.schedule | fixed_max;
-    take(splitting(tiled, 1).unsplit_time, 1, 1, tiled);
-    tiled.stages = t.split_stages, tiled.schedule = kPingPong | kPinWait | fixed_max;
+    tiled.schedule = t.schedule | softmax;
+    if (const double time = splitting(tiled, 1).unsplit_time; time > 0) take(time, 1, 1, tiled);
+    tiled.stages = t.split_stages, tiled.schedule = (t.schedule & (kPingPong | kPinWait)) | softmax;
     for (const int64_t packed : {int64_t{1}, p.group()}) {
       if (packed > 1 && (c.options != 0 || !can_pack_heads(p, t))) continue;
       const KeySplitting found = splitting(tiled, packed);
@@ -358,7 +295,7 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   plan.tuned = apply_choice(target, c);
   plan.reason = plan.tuned ? kTunedReason : "wgmma products and TMA loads";
   if (!plan.tuned) {
-    const Tiles& t = tiles_for(p, c);
+    const ForwardTiles t = tiles_for(p, c, target.num_sms);
     c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages, c.schedule |= t.schedule;
   }
   plan.tile_q = tile_q_of(c), plan.tile_k = c.tile_k;
@@ -381,12 +318,12 @@ std::vector<Alternatives> candidates(const ForwardProblem&, const ForwardPlan& p
   };
   std::vector<Alternatives> all;
   for (const KernelKey& one : with_stages(built_in)) all.push_back({one});
-  for (const int flag : {int{kPingPong}, int{kPinWait}, int{kStoreBySmem}, int{kPrefetchQ}}) {
+  for (const int flag : {int{kPingPong}, int{kPinWait}, int{kStoreBySmem}, int{kPrefetchQ}, int{kFirstMax}}) {
     Sm90ForwardConfig c = built_in;
     c.schedule ^= flag;
     all.push_back(with_stages(c));
   }
-  for (const int warpgroups : {2, 3, 4})
+  for (const int warpgroups : {1, 2, 3, 4})
     for (int tile_k = 48; tile_k <= 176; tile_k += 16)
       for (const int schedule : {built_in.schedule, kUsualSchedule | (built_in.schedule & kOptionSchedule)}) {
         Sm90ForwardConfig c = built_in;
@@ -413,12 +350,19 @@ KeySplits splits_of(const ForwardProblem& p, const ForwardPlan& plan, const Sm90
           static_cast<float>(factor)};
 }
 
-TileList list_of(const ForwardProblem& p, const ForwardPlan& plan, void* workspace) {
+TileList list_of(const ForwardProblem& p, const ForwardPlan& plan, int num_sms, void* workspace) {
   if (plan.list.grid_x == 0) return {};
+  const int64_t longest = most_visited_tiles(p, plan.tile_q, plan.tile_k);
+  // The mean of packed lengths is known, and longer sequences have more of the tiles; a causal mask without a window hides
+  // half of the keys.
+  const auto real = [](int64_t n) { return static_cast<double>(n); };
+  const double filled = p.packed() ? std::sqrt(real(p.total_q) / (real(p.batch) * real(p.len_q))) : 1;
+  const double seen = p.window_right < kUnbounded && p.window_left >= p.len_k ? 0.5 : 1;
+  const ListedWork work{listed_tiles(p, plan.tile_q).at_most(kUnbounded), longest, real(longest) * filled * seen,
+                        num_sms};
   auto* counters = static_cast<unsigned*>(workspace);
   return {reinterpret_cast<ListedTile*>(static_cast<std::byte*>(workspace) + plan.workspace.list), counters,
-          counters + 1, static_cast<unsigned>(listed_heads_together(p)),
-          static_cast<int>(most_visited_tiles(p, plan.tile_q, plan.tile_k))};
+          counters + 1, static_cast<unsigned>(listed_heads_together(p, work)), static_cast<int>(longest)};
 }
 
 Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, const LaunchContext& context) {
@@ -440,8 +384,8 @@ Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, co
               ? tensor_map(p.bias, score_extent(p, p.bias), p.bias.row_stride == 0 ? 1 : kWarpgroupRows)
               : TensorMap{},
           splits_of(p, plan, c, context.workspace),
-          list_of(p, plan, context.workspace),
-          reads_mask(c) ? mask_bits_map(p) : TensorMap{},
+          list_of(p, plan, context.num_sms, context.workspace),
+          reads_mask(c) ? mask_bits_map(p, mask_box_bytes(c.tile_k)) : TensorMap{},
           reads_mask(c) ? mask_lists(p, mask_list_extent(p, c),
                                      static_cast<std::byte*>(context.workspace) + plan.workspace.mask_lists)
                         : MaskLists{}};
@@ -451,7 +395,8 @@ std::string describe(const ForwardPlan& plan) {
   if (plan.kv) return plan.kv->family->describe(*plan.kv);
   const auto c = plan.launch.kernel.as<Sm90ForwardConfig>();
   return join("config     tiles of ", tile_q_of(c), " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
-              " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups, " consumer warpgroups and one producer, ",
+              " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups,
+              c.warpgroups == 1 ? " consumer warpgroup" : " consumer warpgroups", " and one producer, ",
               options_text(c.options), packs_heads(c) ? ", heads of a group as rows" : "", "\n");
 }
 

@@ -33,8 +33,16 @@ Launch plan_mask_summary(const ConstRows& mask, const MaskShape& shape, const Ar
   return launch_of(key_of(summarize_mask, arch, c), units / warps + (units % warps != 0), num_threads(c), 0);
 }
 
-MaskSummaryParams mask_summary_params(const ConstRows& mask, const MaskShape& shape, const MaskSummary& summary) {
+NeededKeys needed_keys(const Problem& p) {
+  if (p.packed() || p.used_q || p.used_k) return {};
+  const int64_t shift = p.top_left ? 0 : p.len_k - p.len_q;
+  return {shift - p.window_left, shift + p.window_right + 1};
+}
+
+MaskSummaryParams mask_summary_params(const ConstRows& mask, const MaskShape& shape, const MaskSummary& summary,
+                                      const NeededKeys& needed) {
   MaskSummaryParams p{};
+  p.low = needed.low, p.high = needed.high;
   p.mask = view_of(mask), p.summary = summary;
   p.heads = static_cast<int>(shape.heads), p.keys = static_cast<int>(shape.keys);
   p.units = units_of(shape).value("mask: the number of its blocks is");

@@ -8,7 +8,14 @@
 namespace cuflash::cuda {
 
 Launch plan_mask_summary(const ConstRows& mask, const MaskShape& shape, const Arch& arch);
-MaskSummaryParams mask_summary_params(const ConstRows& mask, const MaskShape& shape, const MaskSummary& summary);
+
+// Query i needs the keys [i + low, i + high): all, unless a call makes the summary for itself and has a window.
+struct NeededKeys {
+  int64_t low = -kUnbounded, high = kUnbounded;
+};
+NeededKeys needed_keys(const Problem& problem);
+MaskSummaryParams mask_summary_params(const ConstRows& mask, const MaskShape& shape, const MaskSummary& summary,
+                                      const NeededKeys& needed = {});
 
 // Bytes of the summary that a call makes in its workspace; 0 if it has no mask tensor, or brings a summary of it, or its
 // family reads the tensor itself.

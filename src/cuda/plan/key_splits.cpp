@@ -54,7 +54,8 @@ KeySplitting key_splits(const Problem& p, const SplitTarget& t) {
   const bool equal = p.window_right >= kUnbounded || p.packed();  // as far as is known here
   const double total = equal ? real(tiles * longest) : real(visited_tiles(p, t)) * real(p.batch * heads);
   // A warpgroup that is alone does not overlap softmax with the products of another.
-  const int64_t rows_of_tile = std::clamp<int64_t>(divided_up(p.len_q * t.packed, 64) * 64, 96, t.tile_q);
+  const int64_t most_rows = std::min<int64_t>(divided_up(p.len_q * t.packed, 64) * 64, t.tile_q);
+  const int64_t rows_of_tile = std::max<int64_t>(most_rows, 96);
   const double flops = 2 * real(rows_of_tile * t.tile_k * (p.dim_qk + p.dim_v));
   const int64_t keys = p.heads_k * (p.packed() ? p.total_k : p.batch * p.len_k);
   const double bytes = real(keys) * real(p.dim_qk + p.dim_v) * size_of(element_of(p.dtype));

@@ -13,10 +13,14 @@ constexpr int64_t kGroupBytes = int64_t{20} << 20;
 
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Heads of a group: as many as fill an even number of rounds while their keys and values stay in L2.
-int64_t heads_together(const Problem& p, int64_t heads, int64_t q_tiles, int64_t ctas) {
-  const int64_t head_bytes = std::max<int64_t>(1, p.len_k) * (p.dim_qk + p.dim_v) * size_of(element_of(p.dtype));
+// Heads of a group: as many as fill an even number of rounds while the keys and values in use stay in L2. With a window,
+// of which few are in use, tiles are equally long, except the first of each head: in many rounds those are spread better.
+int64_t heads_together(const Problem& p, int64_t heads, int64_t q_tiles, int64_t ctas, int tile_q) {
+  const bool windowed = p.window_left < p.len_k;
+  const int64_t keys = windowed ? std::min(p.len_k, p.window_left + p.window_right + 2 * tile_q) : p.len_k;
+  const int64_t head_bytes = std::max<int64_t>(1, keys) * (p.dim_qk + p.dim_v) * size_of(element_of(p.dtype));
   const int64_t most = std::max<int64_t>(1, kGroupBytes / head_bytes) * (heads / (p.batch * p.heads_k));
+  if (windowed && most >= heads) return heads;
   const int64_t pairs = std::max<int64_t>(1, most * q_tiles / (2 * ctas));
   return std::clamp<int64_t>(2 * ctas * pairs / q_tiles, 1, heads);
 }
@@ -26,7 +30,7 @@ int64_t heads_together(const Problem& p, int64_t heads, int64_t q_tiles, int64_t
 TileOrder tile_order(const Problem& p, int tile_q, int64_t ctas, int64_t splits, int64_t packed) {
   const int64_t heads = p.batch * (p.heads_q / packed) * splits, q_tiles = divided_up(p.len_q * packed, tile_q);
   const bool last_first = p.window_right < kUnbounded;
-  const int64_t together = last_first ? heads_together(p, heads, q_tiles, ctas) : heads;
+  const int64_t together = last_first ? heads_together(p, heads, q_tiles, ctas, tile_q) : heads;
   const int64_t groups = heads / together, last = heads - (groups - 1) * together;
   int64_t group_rounds = divided_up(together * q_tiles, ctas);
   if (last_first) group_rounds += group_rounds % 2;
@@ -36,10 +40,17 @@ TileOrder tile_order(const Problem& p, int tile_q, int64_t ctas, int64_t splits,
           number(groups), number(group_rounds), last_first};
 }
 
-int64_t listed_heads_together(const Problem& p) {
+int64_t listed_heads_together(const Problem& p, const ListedWork& work) {
+  constexpr double kStartOfTile = 2, kLongest = 2;
   const int64_t rows = p.packed() ? p.total_k : p.batch * p.len_k;
   const int64_t head_bytes = std::max<int64_t>(1, rows) * (p.dim_qk + p.dim_v) * size_of(element_of(p.dtype));
-  return std::min(std::max<int64_t>(1, kGroupBytes / head_bytes) * p.group(), p.heads_q);
+  const auto real = [](int64_t n) { return static_cast<double>(n); };
+  const double longest = real(work.longest) + kStartOfTile;
+  const double share = real(work.tiles) * (work.mean + kStartOfTile) / real(work.ctas);  // of a CTA in a head's tiles
+  const auto balanced = static_cast<int64_t>(kLongest * longest / share / real(p.group())) + 1;
+  const int64_t most = std::max(balanced, kGroupBytes / head_bytes);
+  const int64_t groups = divided_up(p.heads_k, most);
+  return divided_up(p.heads_k, groups) * p.group();
 }
 
 }  // namespace cuflash::cuda

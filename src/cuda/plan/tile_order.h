@@ -11,7 +11,15 @@ namespace cuflash::cuda {
 // than 2^31 of all.
 TileOrder tile_order(const Problem& problem, int tile_q, int64_t ctas, int64_t splits = 1, int64_t packed = 1);
 
-// Of a list of tiles (TileList): heads whose keys, of all sequences, fit into L2 together.
-int64_t listed_heads_together(const Problem& problem);
+// Tiles of one head in a list (TileList), as far as the host can know: their number, and the key tiles that the longest
+// sees and that they see on average.
+struct ListedWork {
+  int64_t tiles, longest;
+  double mean;
+  int64_t ctas;
+};
+// Heads whose tiles are sorted together: so many that CTAs have time for the longest tiles of the last group beside their
+// share of its others, and otherwise those whose keys, of all sequences, fit into L2.
+int64_t listed_heads_together(const Problem& problem, const ListedWork& work);
 
 }  // namespace cuflash::cuda

@@ -69,7 +69,7 @@ void fill(Problem& p, const Typical& t, Addresses& addresses) {
   if (t.options & kDropout) p.dropout.p = 0.1;
   if (t.sink) p.sink = head_values<ConstHeadValues>(addresses);
   if (!t.packed) return;
-  p.total_q = t.batch * t.len_q, p.total_k = t.batch * t.len_k;
+  p.total_q = t.batch * t.len_q / 2, p.total_k = t.batch * t.len_k / 2;
   p.cu_q = static_cast<const int32_t*>(addresses.next()), p.cu_k = static_cast<const int32_t*>(addresses.next());
   p.q.batch_stride = p.k.batch_stride = p.v.batch_stride = 0;
 }
@@ -110,7 +110,7 @@ void add_forward(std::vector<KernelKey>& keys, const Typical& t, const Arch& arc
     for (const Launch* launch : plan.launches()) add(keys, *launch);
   }
 }
-// Few queries of one sequence, with and without heads that share keys, and packed sequences.
+// Few queries of one sequence, with and without heads that share keys, one short sequence, and packed sequences.
 void add_other_forwards(std::vector<KernelKey>& keys, const Typical& t, const Arch& arch) {
   for (const int64_t heads_k : {2, 8})
     for (const int64_t len_q : {1, 16, 64, 128, 192, 1024}) {
@@ -118,6 +118,11 @@ void add_other_forwards(std::vector<KernelKey>& keys, const Typical& t, const Ar
       few.batch = 1, few.heads_q = 8, few.heads_k = heads_k, few.len_q = len_q, few.len_k = 16384;
       add_forward(keys, few, arch);
     }
+  for (const int64_t length : {512, 2048}) {
+    Typical alone = t;
+    alone.batch = 1, alone.heads_q = alone.heads_k = 4, alone.len_q = alone.len_k = length;
+    add_forward(keys, alone, arch);
+  }
   for (const int64_t length : {512, 1024, 2048, 4096, 16384}) {
     Typical packed = t;
     packed.packed = true, packed.batch = 16, packed.heads_q = packed.heads_k = 32;

@@ -14,7 +14,7 @@ struct Typical {
   bool sink = false, causal = false;
   int64_t batch = 4, heads_q = 16, heads_k = 16, len_q = 2048, len_k = 2048;
   bool aligned = true;  // rows start on 16-byte boundaries
-  bool packed = false;  // sequences of up to len_q and len_k, whose lengths are on the device
+  bool packed = false;  // sequences of up to len_q and len_k, on average half as long, whose lengths are on the device
 };
 // Their addresses do not point to memory.
 ForwardProblem forward_of(const Typical& typical);
@@ -42,8 +42,8 @@ std::vector<Typical> typical_problems(const TypicalChoice& choice = {});
 // Calls over a cache: every type and the usual head sizes, without options and with each of them, one query and many.
 std::vector<TypicalCache> typical_caches(const TypicalChoice& choice = {});
 // The kernels of all of them, each once: a pack for every board of the architecture. Of a kernel whose splits may
-// exchange sums, both variants (SplitReduction). Forward also with few queries and many keys, and, without options, of
-// packed sequences: which calls split keys or list tiles depends on the number of SMs, so a pack has kernels for both.
+// exchange sums, both variants (SplitReduction). Forward also with few queries and many keys, of one
+// short sequence, and, without options, of packed sequences: which calls split keys or list tiles depends on the number of SMs, so a pack has kernels for both.
 std::vector<KernelKey> typical_kernels(const Arch& arch, const TypicalChoice& choice = {});
 
 }  // namespace cuflash::cuda

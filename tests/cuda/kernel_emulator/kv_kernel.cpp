@@ -8,13 +8,11 @@
 // clang-format on
 #undef cuflash
 
-#include <algorithm>
-#include <numeric>
-#include <random>
 #include <sstream>
 #include <vector>
 
 #include "tests/cuda/kernel_emulator/kv_kernel.h"
+#include "tests/cuda/kernel_emulator/run_kernel.h"
 
 namespace host_kernels {
 constexpr size_t kSharedBytes = size_t{228} << 10;
@@ -117,33 +115,11 @@ std::string missing(const int* config, size_t ints) {
   return text.str();
 }
 
-std::string overrun_of(size_t shared_bytes) {
-  for (size_t byte = shared_bytes; byte < sizeof memory; ++byte)
-    if (memory[byte] != 0xff) return "the kernel writes beyond the shared memory of its launch";
-  return "";
-}
-
-void set_cta(const Grid& grid, int64_t n) {
-  gridDim = {grid.x, grid.y, grid.z};
-  blockIdx = {static_cast<unsigned>(n % grid.x), static_cast<unsigned>(n / grid.x % grid.y),
-              static_cast<unsigned>(n / grid.x / grid.y)};
-}
-
-// Shared memory is NaN before every CTA, and must stay so beyond the size of the launch.
 template <class Params>
 std::string run_ctas(Kernel<Params> kernel, const void* params, const Grid& grid, int threads, size_t shared_bytes,
                      uint64_t seed) {
-  std::vector<int64_t> order(static_cast<size_t>(grid.ctas()));
-  std::iota(order.begin(), order.end(), 0);
-  std::mt19937_64 random(seed);
-  std::shuffle(order.begin(), order.end(), random);
-  for (const int64_t n : order) {
-    std::memset(memory, 0xff, sizeof memory);
-    set_cta(grid, n);
-    run_threads(threads, random(), [&] { kernel(*static_cast<const Params*>(params)); });
-    if (std::string fault = overrun_of(shared_bytes); !fault.empty()) return fault;
-  }
-  return "";
+  return kernel_emulator::run_ctas(memory, grid, threads, shared_bytes, seed,
+                                   [&] { kernel(*static_cast<const Params*>(params)); });
 }
 
 // CTAs that wait for each other: each owns the one shared memory during its turn.
@@ -160,7 +136,7 @@ std::string run_cooperative(Kernel<Sm90KvParams> kernel, const void* params, con
       },
       [&](int64_t n) {
         std::memcpy(kept[static_cast<size_t>(n)].data(), memory, sizeof memory);
-        if (fault.empty()) fault = overrun_of(shared_bytes);
+        if (fault.empty()) fault = overrun_of(memory, shared_bytes);
       });
   return fault;
 }

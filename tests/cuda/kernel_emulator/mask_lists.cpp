@@ -49,7 +49,7 @@ void pairs_of_box(const unsigned char* box, bool has_rows, int half, bool keys_a
   std::memcpy(memory, box, has_rows ? sizeof memory : 16);
   run_threads(128, 1, [&] {
     const int thread = static_cast<int>(threadIdx.x);
-    const KeyMaskTile tile{{0, has_rows}, half};
+    const KeyMaskTile tile(0, 0, half * 64, has_rows);
     pairs[thread] = keys_are_rows ? tile.pairs_of_keys(thread) : tile.pairs_of_queries(thread);
   });
 }

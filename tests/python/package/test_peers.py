@@ -1,4 +1,4 @@
-"""bench/peers_cuda.py and bench/world.py without a GPU: shapes, peers that lack something, files, and their tables."""
+"""bench/peers_cuda.py, bench/world.py and bench/few_queries.py without a GPU: shapes, peers that lack something, files, and their tables."""
 
 import json
 import sys
@@ -17,6 +17,7 @@ import benchmark_tables  # noqa: E402
 import peers_calls as calls  # noqa: E402
 import peers_cuda as peers  # noqa: E402
 import peers_shapes as shapes  # noqa: E402
+import few_queries  # noqa: E402
 import world  # noqa: E402
 import world_shapes  # noqa: E402
 
@@ -274,6 +275,16 @@ def test_the_world_runs_and_agrees(monkeypatch, tmp_path, capsys):
     assert all(each.to_plain for each in standings if each.name in ("softcap 30", "GQA 64/8", "dropout 0.1"))
     table = capsys.readouterr().out.split("| case |")[1]
     assert table.count("\n| ") == len(standings)
+
+
+def test_times_against_the_number_of_queries(monkeypatch, tmp_path):
+    monkeypatch.setattr(peers, "open_libraries", lambda options: (
+        {"cuflash": Textbook(), "fa3": calls.FlashAttention(fake_fa3())}, {}, {"cuflash": "0.1.0"}))
+    path = tmp_path / "few.json"
+    few_queries.main(["lib.so", "--dry-run", "--rounds", "1", "--queries", "64,128,4096", "--json", str(path)])
+    source = benchmark_data.Bench("few_queries", json.loads(path.read_text()))
+    found = {(p["heads_q"], p["heads_k"], p["len_q"]): set(by) for p, by in source.points.items()}
+    assert found == {(4, heads_k, n): {"cuflash", "fa3"} for heads_k in (4, 1) for n in (1, 2, 64)}
 
 
 def test_an_interrupted_run_keeps_what_it_measured(monkeypatch, tmp_path):

@@ -6,14 +6,14 @@
 
 namespace cuflash {
 
-// The row addresses that the lanes pass to ldmatrix.
+// The row addresses that the lanes pass to ldmatrix and stmatrix.
 struct MatrixRows {
   unsigned address[32];
 
   explicit MatrixRows(unsigned mine) {
     std::memcpy(address, kernel_emulator::exchange(&mine, sizeof mine), sizeof address);
   }
-  const unsigned char* row(int matrix, int r) const { return memory + address[matrix * 8 + r]; }
+  unsigned char* row(int matrix, int r) const { return memory + address[matrix * 8 + r]; }
 };
 
 inline void ldmatrix_x4(unsigned address, unsigned (&r)[4]) {
@@ -34,7 +34,7 @@ inline void ldmatrix_x4_trans(unsigned address, unsigned (&r)[4]) {
 inline void stmatrix_x4(unsigned address, const unsigned (&r)[4]) {
   const MatrixRows rows(address);
   const int lane = lane_number();
-  for (int m = 0; m < 4; ++m) std::memcpy(memory + rows.address[m * 8 + lane / 4] + lane % 4 * 4, &r[m], 4);
+  for (int m = 0; m < 4; ++m) std::memcpy(rows.row(m, lane / 4) + lane % 4 * 4, &r[m], 4);
   kernel_emulator::exchange("", 1);
 }
 inline void stmatrix_x4_trans(unsigned address, const unsigned (&r)[4]) {
@@ -43,7 +43,7 @@ inline void stmatrix_x4_trans(unsigned address, const unsigned (&r)[4]) {
   for (int m = 0; m < 4; ++m)
     for (int n = 0; n < 2; ++n) {
       const auto one = static_cast<unsigned short>(r[m] >> 16 * n);
-      std::memcpy(memory + rows.address[m * 8 + lane % 4 * 2 + n] + lane / 4 * 2, &one, 2);
+      std::memcpy(rows.row(m, lane % 4 * 2 + n) + lane / 4 * 2, &one, 2);
     }
   kernel_emulator::exchange("", 1);
 }

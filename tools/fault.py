@@ -1,0 +1,10 @@
+"""A fault that teeth.py plants."""
+
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    name: str
+    find: str
+    replace: str
+    first_test: str = "sweep_test"  # a matter of time only: any test may catch any fault

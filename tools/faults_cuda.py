@@ -1,0 +1,156 @@
+"""The faults of the CUDA backend, for faults.py."""
+
+from fault import Fault
+
+FORWARD = "fake_cuda_forward_test"
+DBIAS = "fake_cuda_dbias_test"
+
+# Kernels, as far as the host can run them, and the plans of their launches.
+CUDA_FAULTS = {
+    # Scores on a GPU, as far as the host can run them.
+    "kernels/attn/softcap.h": [
+        Fault("tanh off by 5e-6", "-5.20723732e-03f", "-5.207e-03f", "cuda_softcap_test"),
+        Fault("tanh of large scores by the polynomial", "return fabs(x) < 2.0f ? inside : beyond;",
+              "return fabs(x) < 2.5f ? inside : beyond;", "cuda_softcap_test"),
+        Fault("tanh of softcap has the wrong argument", "2 * kLog2e / kTanhArgument", "kLog2e / kTanhArgument",
+              "cuda_softcap_test"),
+    ],
+
+    "kernels/attn/tile_scores.h": [
+        Fault("linear ALiBi has the offset of the first row", "first_distance + 8 * r - (kLeft", "first_distance - (kLeft",
+              "cuda_scores_test"),
+    ],
+
+    "kernels/attn/softmax.h": [
+        Fault("a row never outgrows its first key tile", "exceeds[0] || exceeds[1])) {", "false)) {", FORWARD),
+        Fault("a row without keys so far has no maximum later", "this->row_max[r] == minus_infinity<float>() || !(fabs",
+              "!(fabs", FORWARD),
+        Fault("a row moves its maximum because another one does", "row_exceeds != 0, on_rescale", "true, on_rescale",
+              FORWARD),
+    ],
+    "src/cuda/plan/tuned_config.h": [
+        Fault("an illegal config is taken", "if (!is_legal(tunable.limits(wanted, arch))) return false;",
+              "if (!is_legal(tunable.limits(wanted, arch)) && false) return false;", "tuned_test"),
+    ],
+
+    # Forward calls that share keys, pack heads or list tiles.
+    "src/cuda/families/forward_by_kv.cpp": [
+        Fault("a bias is lost where queries are few", "p.packed() || p.bias ||", "p.packed() ||", "cuda_splits_test"),
+        Fault("few queries are aligned with the last keys", "|| !aligned_at_end) return false;", ") return false;",
+              "cuda_splits_test"),
+    ],
+    "src/cuda/plan/tile_order.cpp": [
+        Fault("splits of a head are not dealt out", "(p.heads_q / packed) * splits", "(p.heads_q / packed)",
+              "cuda_splits_test"),
+        Fault("windows have groups of heads as if all keys were in use", "windowed ? std::min(", "false ? std::min(",
+              "cuda_tile_order_test"),
+    ],
+    # Tiles that a mask tensor shows.
+    "kernels/sm90/mask_list.h": [
+        Fault("a list forgets the tiles after the first 32", "last > begin; last -= 32", "last > begin; last = begin",
+              "mask_lists_test"),
+        Fault("a key that no query sees is not zeroed", "(v.covers && seen_by_all)", "(v.covers || seen_by_all)",
+              "mask_lists_test"),
+        Fault("a warpgroup stops at the first tile that it sees", "31 - __clz(seers)", "__ffs(seers) - 1",
+              "mask_lists_test"),
+        Fault("heads that share keys share the mask of the first", "coord.h * heads + member", "coord.h * heads",
+              "mask_lists_test"),
+        Fault("a full tile needs no mask if half of it is shown", "v.all[g] &= of_head.all[g];", "v.all[g] &= true;",
+              "mask_lists_test"),
+    ],
+    "kernels/sm90/mask_bits.h": [
+        Fault("a mask's second row of a lane is its first", "bits.row(lane_row + 8 * r)", "bits.row(lane_row)", FORWARD),
+        Fault("a window ends one key late in a masked tile", "words[r][w] &= below(end - 32 * w)",
+              "words[r][w] &= below(end + 1 - 32 * w)", FORWARD),
+    ],
+    "kernels/sm90/key_mask_tile.h": [
+        Fault("mask bits of keys are transposed by half", "for (int n = 4; n > 0; n /= 2)",
+              "for (int n = 4; n > 1; n /= 2)", "mask_lists_test"),
+    ],
+    "kernels/sm90/visited_work.h": [
+        Fault("key tiles of a list in the wrong order", "list[0] - 1 - n]", "n]", FORWARD),
+    ],
+    "kernels/sm90/key_step.h": [
+        Fault("a mask hides nothing beside a window", "if (crosses_window)", "if (!crosses_window)", FORWARD),
+    ],
+    "kernels/sm90/tile_scheduler.h": [
+        Fault("splits overlap by a key tile", "begin += least * split + min(split, more);",
+              "begin += least * split + min(split, more) - (split != 0);", FORWARD),
+        Fault("half of a key tile is taken for all of it", "seen_end <= visited.end * C.tile_k - C.tile_k / 2",
+              "seen_end <= visited.end * C.tile_k", FORWARD),
+        Fault("query tiles end a warpgroup before the sequence", "q_first -= missing_rows(a);",
+              "q_first -= missing_rows(a) + kWarpgroupRows;", FORWARD),
+    ],
+    "kernels/sm90/split_row.h": [
+        Fault("the sink is lost where keys are split", "p.splits.natural_scale, sink, keep",
+              "p.splits.natural_scale, minus_infinity<float>(), keep", FORWARD),
+        Fault("the last split is not added", "static_cast<int>(s.splits) - first", "static_cast<int>(s.splits) - 1 - first",
+              FORWARD),
+        Fault("a split without keys adds what the workspace held", "? y : 0.0f;", "? y : y;", FORWARD),
+    ],
+    "kernels/sm90/forward_tiles.h": [
+        Fault("the last ticket is a tile", "return ticket < tickets.total;", "return ticket <= tickets.total;", FORWARD),
+    ],
+    "kernels/sm90/producer.h": [
+        Fault("values before the window are not zeroed", "zero_rows(tile, 0, min(work.seen_begin - first, C.tile_k));",
+              "zero_rows(tile, 0, 0);", FORWARD),
+        Fault("values behind the last key are not zeroed", "zero_rows(tile, max(work.seen_end - first, 0), C.tile_k);",
+              "zero_rows(tile, C.tile_k, C.tile_k);", FORWARD),
+    ],
+    "kernels/sm90/packed_rows.h": [
+        Fault("rows of a group see the keys of the first query", "(row_first + lane.row + 8 * r) / a.group",
+              "row_first / a.group", FORWARD),
+    ],
+    "kernels/sm90/tile_list.h": [
+        Fault("padded rows are not listed", "a.cu_q ? s.len_q : a.len_q", "s.len_q", FORWARD),
+    ],
+    "kernels/sm90/pair_bits.h": [
+        Fault("the first hidden column is visible", "(columns + 7) >> 3", "(columns + 8) >> 3", "cuda_pair_bits_test"),
+        Fault("dropout exchanges the halves of a group", "pair_bit(second_key, n + second_query, e)",
+              "pair_bit(second_query, n + second_key, e)", "cuda_pair_bits_test"),
+        Fault("a mask byte of 0x80 hides its pair", "+ 0x7f7f7f7fu) | four) >> 7", "+ 0x7f7f7f7fu)) >> 7",
+              "cuda_pair_bits_test"),
+    ],
+    "kernels/sm90/key_task.h": [
+        Fault("a query tile between two parts is visited twice", "int64{w.count()} * (n + 1) / parts)",
+              "int64{w.count()} * (n + 1) / parts + (n + 1 < parts))", "cuda_backward_tasks_test"),
+        Fault("a part has no masked tiles", "part.count() - (part.full_end - part.full_begin)", "0",
+              "cuda_backward_tasks_test"),
+        Fault("parts start at the group's first head", "task.head_k * a.group + member", "task.head_k * a.group",
+              "cuda_backward_tasks_test"),
+        Fault("parts without queries store no zeros", "p.dk_accum && p.part_tiles == 0 && task", "task",
+              "cuda_backward_tasks_test"),
+    ],
+    "kernels/portable/backward_prepare.h": [
+        Fault("equally long sequences share places in the list", "s.len_q == len_q && other < b", "false",
+              "cuda_backward_tasks_test"),
+    ],
+
+    # dBias on Hopper.
+    "kernels/sm90/dbias_consumer.h": [
+        Fault("sums of dBias start with those of the tile before",
+              "          for (int n = 0; n < kKeyTiles; ++n) sums[n] = {};\n          pending", "          pending", DBIAS),
+        Fault("a weight of 0 does not hide what is not finite", "prob == 0 ? 0.0f : Options::gradient(",
+              "Options::gradient(", DBIAS),
+        Fault("rows beyond a length add to a shared bias",
+              "tensor_mask(half) & existing_rows(info) & Scores::visible_pairs(a, info, tile)",
+              "tensor_mask(half) & Scores::visible_pairs(a, info, tile)", DBIAS),
+        Fault("parts of a tile are not added up", "part < w.dbias_parts; ++part, first", "part < 1; ++part, first",
+              DBIAS),
+        Fault("a row of all queries is the sum of one warp", "warp < kWarps; ++warp) x +=", "warp < 1; ++warp) x +=",
+              DBIAS),
+    ],
+    "kernels/sm90/dbias_producer.h": [
+        Fault("the last head adds nothing to a shared bias", "n < task.end; ++n", "n + 1 < task.end; ++n", DBIAS),
+        Fault("tiles of dBias that nothing sees are not written", "if (first) store(DbiasStepKind::zeros);", "", DBIAS),
+        Fault("dBias takes half tiles for whole", "info.full_end = whole ? visited.full_end : visited.full_begin",
+              "info.full_end = whole ? visited.full_end : visited.full_end", DBIAS),
+    ],
+    "kernels/sm90/dq_scores.h": [
+        Fault("dBias is the gradient in front of softcap", "if constexpr (kOfBias) pair.slope = 1;", "", DBIAS),
+    ],
+    "src/cuda/families/sm90_forward.cpp": [
+        Fault("a tuned choice decides what an option needs",
+              "(wanted.schedule & ~kOptionSchedule) | (c.schedule & kOptionSchedule)", "wanted.schedule", "tuned_test"),
+    ],
+}
