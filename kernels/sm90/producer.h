@@ -50,7 +50,7 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
   Ring<C.stages> keys, values;
 #pragma unroll 1
   for (ForwardTiles<C, TileReader::late_lane> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
-    const VisitedWork<C> work = forward_work<C>(p, tiles.tile(p));
+    const VisitedWork<C> work(a, p.mask_lists, tiles.tile(p), p.splits.splits);
     if (!work.exists || work.begin == work.end) {
       tiles.release(pipeline);
       continue;
@@ -73,7 +73,7 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
         const bool sanitize = work.sanitizes(a, tile + 1);
         tma_load_tile(pipeline.v(values.stage), p.v, a.v,
                       sanitize ? pipeline.v_raw_full(values.stage) : pipeline.v_full(values.stage),
-                      first + work.key_tile(tile + 1) * C.tile_k, head, work.b);
+                      first + (reads_mask(C) ? work.key_tile(tile + 1) : tile + 1) * C.tile_k, head, work.b);
         values.advance();
       }
     }
@@ -251,7 +251,7 @@ __device__ __forceinline__ void sanitize_values(const Sm90ForwardParams& p, cons
   unsigned phases = 0;  // of v_raw_full, one bit per stage: only some tiles use it
 #pragma unroll 1
   for (ForwardTiles<C, TileReader::warp> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
-    const VisitedWork<C> work = forward_work<C>(p, tiles.tile(p));
+    const VisitedWork<C> work(a, p.mask_lists, tiles.tile(p), p.splits.splits);
     if (!work.exists) continue;
 #pragma unroll 1
     for (int n = work.end - 1; n >= work.begin && work.end != 0; --n, values.advance()) {
