@@ -49,8 +49,9 @@ struct DkDvConsumer : KeyConsumer<C> {
   // P of a tile, and the factors of dS in the buffer of dS.
   __device__ __forceinline__ void exponentiate_options(OperandA& probs, Scores& s, const RowState& rows, bool masked,
                                                        int step) const {
-    unsigned seen = Options::kSelectsP ? Base::seen_pairs(masked, step) : ~0u;
-    if constexpr (Options::kHasMask) seen &= kEarlyMask ? rows.shown : Base::tensor_mask();
+    unsigned seen = ~0u;
+    if constexpr (Options::kHasMask) seen = kEarlyMask ? rows.shown : Base::tensor_mask();
+    if constexpr (Options::kSelectsP) seen &= Base::seen_pairs(masked, step);
     Options::apply_softcap(s[0], a);
     if (!Options::kSelectsP && masked) hide(s, a, task(), uniform(task().visited.tile(step)));
     Base::correct_alibi(s);
