@@ -68,7 +68,7 @@ CUDA_FAULTS = {
               "for (int n = 4; n > 1; n /= 2)", "mask_lists_test"),
     ],
     "kernels/sm90/visited_work.h": [
-        Fault("key tiles of a list in the wrong order", "list[0] - 1 - n]", "n]", FORWARD),
+        Fault("key tiles of a list in the wrong order", "count - 1 - n]", "n]", FORWARD),
     ],
     "kernels/sm90/key_step.h": [
         Fault("a mask hides nothing beside a window", "if (crosses_window)", "if (!crosses_window)", FORWARD),

@@ -57,12 +57,14 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
     }
     const int head = work.head_k(a), first = static_cast<int>(work.sequence.k_begin);
     const int nearly_done = min(work.begin + 1, work.end - 1);
+    ListedMaskTile listed{}, previous{};  // with a mask tensor: of K and V, read before they are needed
+    if constexpr (reads_mask(C)) listed = work.listed(work.end - 1);
 #pragma unroll 1
     for (int tile = work.end - 1; tile >= work.begin - 1; --tile) {
       if (tile == nearly_done) tiles.release(pipeline);
       if (tile >= work.begin) {
         mbarrier_wait(pipeline.k_empty(keys.stage), keys.phase ^ 1);
-        if constexpr (reads_mask(C)) load_keys_and_mask<C>(p, pipeline, work, keys.stage, work.listed(tile));
+        if constexpr (reads_mask(C)) load_keys_and_mask<C>(p, pipeline, work, keys.stage, listed);
         else
           tma_load_tile(pipeline.k(keys.stage), p.k, a.k, pipeline.k_full(keys.stage), first + tile * C.tile_k, head,
                         work.b);
@@ -70,11 +72,15 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
       }
       if (tile + 1 < work.end) {
         mbarrier_wait(pipeline.v_empty(values.stage), values.phase ^ 1);
-        const bool sanitize = work.sanitizes(a, tile + 1);
+        const bool sanitize = reads_mask(C) ? previous.hides_key() : work.has_hidden_values(a, tile + 1);
         tma_load_tile(pipeline.v(values.stage), p.v, a.v,
                       sanitize ? pipeline.v_raw_full(values.stage) : pipeline.v_full(values.stage),
-                      first + (reads_mask(C) ? work.key_tile(tile + 1) : tile + 1) * C.tile_k, head, work.b);
+                      first + (reads_mask(C) ? previous.tile() : tile + 1) * C.tile_k, head, work.b);
         values.advance();
+      }
+      if constexpr (reads_mask(C)) {
+        previous = listed;
+        if (tile > work.begin) listed = work.listed(tile - 1);
       }
     }
   }

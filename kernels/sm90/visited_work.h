@@ -21,18 +21,19 @@ struct VisitedWork : WorkTile<C> {
 template <auto C>
 struct VisitedWork<C, true> : WorkTile<C> {
   const int* list;
+  int count;  // of its tiles
 
   __device__ __forceinline__ VisitedWork(const AttentionParams& a, const MaskLists& lists, const TileCoord& tile,
                                          unsigned splits = 1)
       : WorkTile<C>(a, tile, splits) {
     if (!this->exists) return;
     list = mask_list(lists, this->b, this->h, static_cast<int>(tile.q_tile));
-    this->begin = 0, this->end = list[0];
+    this->begin = 0, this->end = count = list[0];
     if constexpr (splits_keys(C)) this->keep_split(static_cast<int>(splits));
   }
 
   __device__ ListedMaskTile listed(int n) const {
-    return {static_cast<unsigned>(list[kMaskListHeader + list[0] - 1 - n])};
+    return {static_cast<unsigned>(list[kMaskListHeader + count - 1 - n])};
   }
   __device__ int key_tile(int n) const { return listed(n).tile(); }
   __device__ bool sanitizes(const AttentionParams&, int n) const { return listed(n).hides_key(); }
