@@ -51,6 +51,8 @@ CUDA_FAULTS = {
               "mask_lists_test"),
         Fault("a key that no query sees is not zeroed", "(v.covers && seen_by_all)", "(v.covers || seen_by_all)",
               "mask_lists_test"),
+        Fault("values of a block that some query sees are zeroed", "seen_by_some |= seen.any;", "seen_by_some = seen.any;",
+              "mask_lists_test"),
         Fault("a warpgroup stops at the first tile that it sees", "31 - __clz(seers)", "__ffs(seers) - 1",
               "mask_lists_test"),
         Fault("heads that share keys share the mask of the first", "coord.h * heads + member", "coord.h * heads",

@@ -85,19 +85,26 @@ struct KeyTileLister {
   struct Verdict {
     bool any[C.warpgroups], all[C.warpgroups];
     bool covers = true;
+    unsigned seen_blocks = 0, covered_blocks = 0;  // of 16 keys, a bit each
   };
   __device__ __forceinline__ static Verdict judge(const MaskOfHead& m, int q_first, int tile) {
     Verdict v;
 #pragma unroll
     for (int g = 0; g < C.warpgroups; ++g) v.any[g] = false, v.all[g] = true;
     for_each_span(m, tile * kTileK, kTileK, [&](int span, unsigned blocks) {
-      unsigned covered = 0;
+      unsigned covered = 0, seen_by_some = 0;
 #pragma unroll
       for (int g = 0; g < C.warpgroups; ++g) {
         MaskBlocks seen;
         seen.add(m, q_first + g * kWarpgroupRows, kWarpgroupRows, span);
         v.any[g] |= (seen.any & blocks) != 0, v.all[g] &= (~seen.all & blocks) == 0, covered |= seen.covers;
+        seen_by_some |= seen.any;
       }
+      const int first = 32 * span - tile * kTileK / kMaskBlock;  // block of the word's first bit
+      const auto in_tile = [&](unsigned word) {
+        return first >= 0 ? (word & blocks) << first : (word & blocks) >> -first;
+      };
+      v.seen_blocks |= in_tile(seen_by_some), v.covered_blocks |= in_tile(covered);
       v.covers &= (~covered & blocks) == 0;
     });
     return v;
@@ -135,7 +142,9 @@ struct KeyTileLister {
       const int64 key_end = min(int64{first} + kTileK, seen.end);
       const bool outside = first < seen.begin || (key_end == seen.end && s.k_begin + seen.end < value_rows &&
                                                   int64{first} + kTileK > seen.end);
-      const bool seen_by_all = first >= all.begin && key_end <= all.end;
+      // By position; and queries for which the mask shows a key exist: it may have rows beyond the sequence's length.
+      const bool seen_by_all =
+          first >= all.begin && key_end <= all.end && (q_first + kTileQ <= s.len_q || mask.rows <= s.len_q);
       unsigned word = static_cast<unsigned>(tile);
       if (outside || !(shows_all || (v.covers && seen_by_all))) word |= ListedMaskTile::kHidesKey;
 #pragma unroll
@@ -159,6 +168,10 @@ struct KeyTileLister {
         counted[0].add(any, !shows_all || tile < full.begin || tile >= full.end);
       }
       if (any) list[kMaskListHeader + place] = static_cast<int>(word);
+      if (any && lists.blocks != 0)
+        list[lists.blocks + place] = static_cast<int>(
+            MaskKeyBlocks::of(v.seen_blocks, shows_all ? 0 : v.seen_blocks & ~(seen_by_all ? v.covered_blocks : 0))
+                .word);
       count += static_cast<int>(__popc(visible));
     }
     if (lane_id() == 0) {

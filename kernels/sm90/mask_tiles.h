@@ -25,6 +25,17 @@ struct ListedMaskTile {
   __device__ bool hides_key() const { return (word & kHidesKey) != 0; }
 };
 
+// Of a tile of the forward kernel, whose list has them behind the tiles: its blocks of 16 keys, for the values.
+struct MaskKeyBlocks {
+  unsigned word;
+
+  static __device__ MaskKeyBlocks of(unsigned seen, unsigned unsure) { return {seen | unsure << 8}; }
+  // The mask shows some key of block n to some query.
+  __device__ bool is_seen(int n) const { return (word >> n & 1) != 0; }
+  // Some other key of it may be hidden from all queries.
+  __device__ bool may_hide(int n) const { return (word >> (8 + n) & 1) != 0; }
+};
+
 __device__ __forceinline__ const int* mask_list(const MaskLists& lists, int b, int h, int tile) {
   const long long head = static_cast<long long>(b) * lists.batch_step + static_cast<long long>(h) * lists.head_step;
   return lists.data + (head * lists.tiles + tile) * lists.stride;

@@ -185,7 +185,7 @@ __device__ __forceinline__ void load_queries(const Sm90ForwardParams& p, const P
 template <Sm90ForwardConfig C>
 struct ValueSanitizer {
   using VTile = typename Pipeline<C>::VTile;
-  static constexpr int kPieces = VTile::kBytes / 16, kPiecesOfRow = kPanelRowBytes / 16;
+  static constexpr int kPiecesOfRow = kPanelRowBytes / 16;
 
   const AttentionParams& a;
   const VisitedWork<C>& work;
@@ -220,27 +220,37 @@ struct ValueSanitizer {
     }
     return __any_sync(0xffffffffu, seen);
   }
-  __device__ bool has_not_finite_value(VTile tile) const {
-    constexpr int kBatch = 4;  // loads in flight
-    static_assert(kPieces % (32 * kBatch) == 0);
+  // In the 16 rows from `first` on.
+  __device__ bool has_not_finite_value(VTile tile, int first) const {
+    constexpr int kBatch = 2;  // loads in flight
     unsigned sums[4] = {};
 #pragma unroll 1
-    for (int n = lane_id(); n < kPieces; n += 32 * kBatch) {
+    for (int n = lane_id(); n < VTile::kPanels * kMaskBlock * kPiecesOfRow; n += 32 * kBatch) {
+      const int panel = n / (kMaskBlock * kPiecesOfRow), in_panel = n % (kMaskBlock * kPiecesOfRow);
       uint4 x[kBatch];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) x[i] = *piece(tile, n + 32 * i);
+      for (int i = 0; i < kBatch; ++i)
+        x[i] = *piece(tile, (panel * C.tile_k + first) * kPiecesOfRow + in_panel + 32 * i);
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) add_zero_times<C.element>(sums, x[i]);
     }
     return __any_sync(0xffffffffu, any_not_finite(sums));
   }
-  // Reads the mask tensor only for rows with a non-finite value.
-  __device__ void zero_unseen(VTile tile, int first) const {
-    if (!has_not_finite_value(tile)) return;
-    const MaskOfHead mask = mask_of_head(a.summary, work.b, work.h);
-    static_assert(VTile::kPanels * kPiecesOfRow <= 32);
+  // Zeroes blocks that no query sees, and looks for non-finite values in those whose keys may be hidden.
+  __device__ void zero_unseen(VTile tile, int first, MaskKeyBlocks blocks) const {
 #pragma unroll 1
-    for (int row = 0; row < C.tile_k; ++row) {
+    for (int n = 0; n < C.tile_k / kMaskBlock; ++n) {
+      if (!blocks.is_seen(n)) zero_rows(tile, n * kMaskBlock, (n + 1) * kMaskBlock);
+      else if (blocks.may_hide(n) && has_not_finite_value(tile, n * kMaskBlock))
+        zero_unseen_rows(tile, first, n * kMaskBlock);
+    }
+  }
+  // Of 16 rows: reads the bits of the mask for those that have a non-finite value.
+  __device__ void zero_unseen_rows(VTile tile, int first, int first_row) const {
+    static_assert(VTile::kPanels * kPiecesOfRow <= 32);
+    const MaskOfHead mask = mask_of_head(a.summary, work.b, work.h);
+#pragma unroll 1
+    for (int row = first_row; row < first_row + kMaskBlock; ++row) {
       const bool has_piece = lane_id() < VTile::kPanels * kPiecesOfRow;
       uint4* mine = piece(
           tile, lane_id() / kPiecesOfRow * (C.tile_k * kPiecesOfRow) + row * kPiecesOfRow + lane_id() % kPiecesOfRow);
@@ -269,7 +279,8 @@ __device__ __forceinline__ void sanitize_values(const Sm90ForwardParams& p, cons
       if (!reads_mask(C) || sanitizer.has_outside(tile))
         sanitizer.zero_outside(pipeline.v(values.stage), tile * C.tile_k);
       __syncwarp();
-      if constexpr (reads_mask(C)) sanitizer.zero_unseen(pipeline.v(values.stage), tile * C.tile_k);
+      if constexpr (reads_mask(C))
+        sanitizer.zero_unseen(pipeline.v(values.stage), tile * C.tile_k, work.key_blocks(p.mask_lists, n));
       async_proxy_fence();
       __syncwarp();
       if (lane_id() == 0) mbarrier_arrive(pipeline.v_full(values.stage));

@@ -35,6 +35,9 @@ struct VisitedWork<C, true> : WorkTile<C> {
   __device__ ListedMaskTile listed(int n) const {
     return {static_cast<unsigned>(list[kMaskListHeader + count - 1 - n])};
   }
+  __device__ MaskKeyBlocks key_blocks(const MaskLists& lists, int n) const {
+    return {static_cast<unsigned>(list[lists.blocks + count - 1 - n])};
+  }
   __device__ int key_tile(int n) const { return listed(n).tile(); }
   __device__ bool sanitizes(const AttentionParams&, int n) const { return listed(n).hides_key(); }
 };

@@ -134,7 +134,7 @@ TEST(MaskLists, HaveTheKeyTilesOfEveryQueryTile) {
   for (const Scene& s : kScenes) {
     SCOPED_TRACE(::testing::Message() << s.queries << " x " << s.keys << " blocks of " << s.block);
     const Problems problem(s);
-    const cuda::MaskListExtent extent{s.heads_q, (s.queries + 127) / 128, (s.keys + 63) / 64};
+    const cuda::MaskListExtent extent{s.heads_q, (s.queries + 127) / 128, (s.keys + 63) / 64, true};
     std::vector<int> data(cuda::mask_list_bytes(problem.p, extent) / sizeof(int), -1);
     uint64_t counts[3] = {}, counted[3] = {};
     Sm90BackwardParams params{};
@@ -151,12 +151,15 @@ TEST(MaskLists, HaveTheKeyTilesOfEveryQueryTile) {
           int found = 0, begin[2] = {}, end[2] = {};
           for (int64_t key_tile = extent.longest - 1; key_tile >= 0; --key_tile) {
             const auto whole = problem.tile(b, h, q_tile * 128, 128, key_tile * 64, 64);
-            bool hides_key = false;
+            bool hides_key = false, block_seen[4] = {}, block_hides[4] = {};
             for (int64_t j = key_tile * 64; j < std::min(key_tile * 64 + 64, s.keys); ++j) {
-              bool is_seen = false;
-              for (int64_t i = q_tile * 128; i < std::min(q_tile * 128 + 128, s.queries); ++i)
+              bool is_seen = false, by_position = false;
+              for (int64_t i = q_tile * 128; i < std::min(q_tile * 128 + 128, s.queries); ++i) {
                 is_seen |= problem.seen(i, j) && problem.shown(b, h, i, j);
+                by_position |= problem.seen(i, j);
+              }
               hides_key |= !is_seen;
+              block_seen[j % 64 / 16] |= is_seen, block_hides[j % 64 / 16] |= by_position && !is_seen;
             }
             const int word = found < count ? list[kMaskListHeader + found] : -1, place = count - 1 - found;
             for (int g = 0; g < 2; ++g) {
@@ -171,6 +174,14 @@ TEST(MaskLists, HaveTheKeyTilesOfEveryQueryTile) {
               if (end[g] == 0) end[g] = place + 1;
             }
             if (!whole.visited()) continue;
+            // Values of a block that is not seen are zeroed, and those of one that may hide a key are searched.
+            const auto blocks = static_cast<unsigned>(list[lists.blocks + found]);
+            for (int n = 0; n < 4; ++n) {
+              const bool is_seen = (blocks >> n & 1) != 0, may_hide = (blocks >> (8 + n) & 1) != 0;
+              EXPECT_TRUE(is_seen || !block_seen[n]) << key_tile << " " << n;
+              EXPECT_TRUE(!is_seen || may_hide || !block_hides[n]) << key_tile << " " << n;
+              EXPECT_TRUE(!may_hide || !whole.shows_all) << key_tile << " " << n;
+            }
             ++found;
             ASSERT_EQ(word & 0xffffff, key_tile);
             // The flag may be set where no key is hidden, but not in tiles that are shown as a whole.

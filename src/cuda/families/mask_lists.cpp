@@ -25,7 +25,9 @@ Checked count_of(const Problem& p, const MaskListExtent& e) {
   const Differs lists = lists_of(p);
   return Checked(lists.by_batch ? p.batch : 1) * (lists.by_head ? e.heads : 1) * e.tiles;
 }
-int64_t stride_of(const MaskListExtent& e) { return (e.longest + kMaskListHeader + 7) / 8 * 8; }
+int64_t stride_of(const MaskListExtent& e) {
+  return (e.longest * (e.has_blocks ? 2 : 1) + kMaskListHeader + 7) / 8 * 8;
+}
 
 }  // namespace
 
@@ -42,8 +44,12 @@ size_t mask_list_bytes(const Problem& p, const MaskListExtent& e) {
 MaskLists mask_lists(const Problem& p, const MaskListExtent& e, void* data) {
   const Differs lists = lists_of(p);
   const int heads = lists.by_head ? static_cast<int>(e.heads) : 1;
-  return {static_cast<int*>(data), lists.by_batch ? heads : 0, lists.by_head, static_cast<int>(e.tiles),
-          static_cast<int>(stride_of(e))};
+  return {static_cast<int*>(data),
+          lists.by_batch ? heads : 0,
+          lists.by_head,
+          static_cast<int>(e.tiles),
+          static_cast<int>(stride_of(e)),
+          e.has_blocks ? static_cast<int>(kMaskListHeader + e.longest) : 0};
 }
 
 TensorMap mask_bits_map(const Problem& p, int box_bytes) {

@@ -7,9 +7,10 @@
 
 namespace cuflash::cuda {
 
-// Heads of the lists, tiles of such a head, and the most tiles in a list.
+// Heads of the lists, tiles of such a head, and the most tiles in a list. has_blocks: with the key blocks of each tile.
 struct MaskListExtent {
   int64_t heads, tiles, longest;
+  bool has_blocks = false;
 };
 
 Launch plan_mask_lists(const KernelKey& kernel, const Problem& problem, const MaskListExtent& extent);

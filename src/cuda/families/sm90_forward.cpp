@@ -196,7 +196,7 @@ void plan_list(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c,
 }
 
 MaskListExtent mask_list_extent(const ForwardProblem& p, const Sm90ForwardConfig& c) {
-  return {p.heads_q, (p.len_q + tile_q_of(c) - 1) / tile_q_of(c), (p.len_k + c.tile_k - 1) / c.tile_k};
+  return {p.heads_q, (p.len_q + tile_q_of(c) - 1) / tile_q_of(c), (p.len_k + c.tile_k - 1) / c.tile_k, true};
 }
 // Behind the other parts of the workspace.
 void plan_mask(ForwardPlan& plan, const ForwardProblem& p, const Sm90ForwardConfig& c, const Arch& arch) {
