@@ -180,7 +180,9 @@ constexpr bool lists_tiles(const Sm90ForwardConfig& c) { return (c.work & kTileL
 constexpr int tile_q_of(const Sm90ForwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
 // Whether the last query tile of a sequence is full, and the first one has what remains. In a causal problem the first
 // tile sees the fewest keys, so that warpgroups without rows wait for the fewest steps.
-constexpr bool ends_with_full_tile(const Sm90ForwardConfig& c) { return (c.schedule & kFirstMax) != 0 && c.work == 0; }
+constexpr bool ends_with_full_tile(const Sm90ForwardConfig& c) {
+  return (c.schedule & kFirstMax) != 0 && c.work == 0 && (c.options & kMaskTensor) == 0;
+}
 // Whether a warpgroup computes half of its first key tile if its queries see nothing of the rest: in a causal problem
 // every other warpgroup.
 constexpr bool halves_first_tile(const Sm90ForwardConfig& c) {

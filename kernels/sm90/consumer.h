@@ -50,7 +50,7 @@ struct Consumer {
   static constexpr bool kHasFixedMax = (C.schedule & kFixedMax) != 0;
   static constexpr bool kKeepsScores = (C.schedule & kFirstMax) != 0;
   static constexpr int kSoftmaxKind = C.schedule & (kFixedMax | kFirstMax);
-  static_assert(!kKeepsScores || C.options == 0);
+  static_assert(!kKeepsScores || (C.options & ~int{kMaskTensor}) == 0);
   static_assert(!kHasFixedMax || (Options::kIsTanh && !kReadsMask && kFastTanh<E>));
   using RowSoftmax = typename RowSoftmaxOf<E, kSoftmaxKind>::Type;
   using Turn = PingPong<(C.schedule & kPingPong) != 0, C.warpgroups, Pipeline<C>::kPingPongBarrier>;
@@ -174,8 +174,10 @@ struct Consumer {
   // With kFirstMax: turns the scores of a key tile into probabilities of the next product. Returns as softmax_step.
   template <bool kApplyMask>
   __device__ __forceinline__ bool first_max_step(const ScoreCoord& coord, const Options& options, RowSoftmax& softmax,
-                                                 Scores& s, OperandA& next, int tile, float (&correction)[2]) const {
-    modify<kApplyMask>(coord, options, s, tile * C.tile_k);
+                                                 Scores& s, OperandA& next, const Step& step,
+                                                 float (&correction)[2]) const {
+    modify<kApplyMask && !kReadsMask>(coord, options, s, step.tile * C.tile_k);
+    if constexpr (kApplyMask && kReadsMask) step.hide(s, a, coord.sequence, coord.lane, coord.q_first);
     return softmax.step(s, next, [&](int r, float x) { correction[r] = x; });
   }
   // Options without tiles of their own, and masks.
@@ -262,7 +264,7 @@ struct Consumer {
       OperandA next;
       bool rescales;
       if constexpr (kKeepsScores)
-        rescales = first_max_step<kApplyMask>(ScoreCoord(info), options, softmax, s, next, tile - 1, correction);
+        rescales = first_max_step<kApplyMask>(ScoreCoord(info), options, softmax, s, next, step, correction);
       else rescales = softmax_step<kApplyMask>(ScoreCoord(info), options, softmax, s, step, correction);
       wait_after_softmax();
       fence_operands(o), fence_operands(probs);
@@ -297,7 +299,12 @@ struct Consumer {
     release_keys();
     if (tile == tiles.own_begin) release_queries();
     if constexpr (kKeepsScores) {
-      if (tile < tiles.full_begin || tile >= tiles.full_end) mask_first_tile(coord, options, s, tile * C.tile_k);
+      if constexpr (kReadsMask) {
+        if (step.tile < tiles.full_begin || step.tile >= tiles.full_end || !step.shows_all(group))
+          step.hide(s, a, coord.sequence, coord.lane, coord.q_first);
+      } else if (tile < tiles.full_begin || tile >= tiles.full_end) {
+        mask_first_tile(coord, options, s, tile * C.tile_k);
+      }
       softmax.start(s, probs);
     } else {
       float correction[2];

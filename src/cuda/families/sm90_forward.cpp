@@ -95,7 +95,8 @@ const char* why_not(const ForwardProblem& p) {
 // What belongs to an option is wrong without it.
 int allowed_schedule(const Sm90ForwardConfig& c) {
   return kPingPong | kPinWait | kStoreBySmem | kPrefetchQ | (c.options & kBias ? kTmaBias : 0) |
-         (c.options == kSoftcap && c.element == Element::bf16 ? kFixedMax : 0) | (c.options == 0 ? kFirstMax : 0);
+         (c.options == kSoftcap && c.element == Element::bf16 ? kFixedMax : 0) |
+         ((c.options & ~kMaskTensor) == 0 ? kFirstMax : 0);
 }
 
 // Two boxes of the mask's bits hold any tile of at most 128 keys.
