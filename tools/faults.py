@@ -292,6 +292,9 @@ FAULTS = {
     "kernels/portable/summarize_mask.h": [
         Fault("a lane's bits in the wrong half of a word", "bits[n] | upper << 16", "upper | bits[n] << 16",
               "mask_kernel_test"),
+        Fault("a mask byte of 0x80 hides its pair", "+ 0x7f7f7f7fu) | bytes) &", "+ 0x7f7f7f7fu)) &", "mask_kernel_test"),
+        Fault("the keys before a window are those behind it", "first_row + kMaskBlock - 1 + p.high",
+              "first_row + p.high - kMaskBlock", "mask_kernel_test"),
     ],
     "src/cpu/forward.cpp": [
         Fault("sink missing from l", "l * weight(largest) + weight(sink)", "l * weight(largest)"),

@@ -21,10 +21,11 @@ std::string run(const cuda::Launch& launch, const cuda::KernelParams& params, ui
                                            launch.threads, static_cast<size_t>(launch.shared_bytes), seed);
 }
 
-std::string summarize(const ConstRows& mask, const MaskShape& shape, const MaskSummary& summary) {
+std::string summarize(const ConstRows& mask, const MaskShape& shape, const MaskSummary& summary,
+                      const cuda::NeededKeys& needed = {}) {
   const cuda::Launch launch = cuda::plan_mask_summary(mask, shape, cuda::arch_named("sm_90"));
   cuda::KernelParams params;
-  params.set([&] { return cuda::mask_summary_params(mask, shape, summary); });
+  params.set([&] { return cuda::mask_summary_params(mask, shape, summary, needed); });
   return run(launch, params, 5);
 }
 
@@ -48,6 +49,32 @@ TEST(SummarizeMaskKernel, EqualsTheCpu) {
     cpu::summarize_mask(mask, s, mask_summary_at(s, expected.data()), Execution{.num_threads = 1});
     ASSERT_EQ(summarize(mask, s, mask_summary_at(s, made.data())), "");
     EXPECT_TRUE(std::equal(made.data(), made.data() + made.size(), expected.data()));
+  }
+}
+
+// A call that makes the summary for itself reads the blocks that its window leaves. The others show nothing and hide
+// nothing.
+TEST(SummarizeMaskKernel, LeavesOutWhatNoQueryNeeds) {
+  const MaskShape shape{1, 1, 100, 600};
+  const cuda::NeededKeys needed{-40, 1};
+  for (const int64_t gap : {0, 8}) {  // rows on 16 bytes, and others
+    const std::vector<uint8_t> bytes(static_cast<size_t>(100 * (600 + gap)), 1);
+    const ConstRows mask{bytes.data(), DType::boolean, 0, 0, 600 + gap};
+    std::vector<unsigned> words(workspace_bytes(mask_summary_bytes(shape)) / sizeof(unsigned));
+    const MaskSummary summary = mask_summary_at(shape, words.data());
+    ASSERT_EQ(summarize(mask, shape, summary, needed), "");
+    const MaskOfHead m = mask_of_head(summary, 0, 0);
+    for (int row = 0; row < 7; ++row)
+      for (int block = 0; block < 38; ++block) {
+        const int i = 16 * row, j = 16 * block;
+        const bool is_needed = j < i + 15 + needed.high && j + 16 > i + needed.low;
+        EXPECT_EQ(mask_verdict(m, i, 16, j, 16), is_needed ? MaskVerdict::all : MaskVerdict::none) << i << " " << j;
+        const unsigned any = m.blocks[row * kMaskPlanes * m.spans + block / 32] >> block % 32 & 1;
+        EXPECT_EQ(any != 0, is_needed) << i << " " << j;
+      }
+    for (int i = 0; i < 100; ++i)
+      for (int64_t j = std::max<int64_t>(0, i + needed.low); j < i + needed.high; ++j)
+        EXPECT_TRUE((mask_row(m, i)[j / 32] >> j % 32 & 1) != 0) << i << " " << j;
   }
 }
 
