@@ -191,15 +191,19 @@ constexpr bool halves_first_tile(const Sm90ForwardConfig& c) {
 constexpr int num_threads(const Sm90ForwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
 // A multiprocessor has 512 registers for each of 128 lanes. A launch divides them evenly; setmaxnreg then moves
 // registers from the producer to the consumers, unless there is one consumer warpgroup, which has as many as an
-// instruction can name. The sanitizer warp needs more of them if it reads the mask tensor.
+// instruction can name. The sanitizer warp needs more of them if it reads the mask tensor, for which there are three
+// warpgroups at most.
 constexpr bool moves_registers(const Sm90ForwardConfig& c) { return c.warpgroups > 1; }
-constexpr bool sanitizes_by_mask(const Sm90ForwardConfig& c) { return c.warpgroups <= 2 && (c.options & kMaskTensor); }
+constexpr bool sanitizes_by_mask(const Sm90ForwardConfig& c) {
+  return c.warpgroups <= 3 && (c.options & kMaskTensor) != 0;
+}
 constexpr int consumer_registers(const Sm90ForwardConfig& c) {
   if (c.warpgroups <= 2) return sanitizes_by_mask(c) ? 224 : 232;
-  return c.warpgroups == 3 ? 160 : 112;
+  if (c.warpgroups == 3) return sanitizes_by_mask(c) ? 152 : 160;
+  return 112;
 }
 constexpr int producer_registers(const Sm90ForwardConfig& c) {
-  return c.warpgroups > 2 ? 32 : sanitizes_by_mask(c) ? 56 : 40;
+  return sanitizes_by_mask(c) ? 56 : c.warpgroups > 2 ? 32 : 40;
 }
 // The layout of tile/swizzled.h.
 constexpr int kPanelColumns = 64, kPanelRowBytes = 128;

@@ -40,16 +40,22 @@ struct MaskSpan {
                 (first_key < first_row + kMaskBlock - 1 + p.high && first_key + kMaskBlock > first_row + p.low);
   }
 
-  // The lane's 16 keys of a row. Vectors: rows start on 16 bytes.
-  __device__ __forceinline__ unsigned load_vector(int row) const {
+  // The lane's 16 keys of a row, if they all exist, as 16 bytes. Without a branch, so that loads of several rows are in
+  // flight.
+  __device__ __forceinline__ uint4 load_vector(int row, bool exists) const {
+    uint4 bytes{};
+    if (exists) bytes = *reinterpret_cast<const uint4*>(mask + row * p.mask.row_stride + first_key);
+    return bytes;
+  }
+  __device__ __forceinline__ static unsigned bits_of(const uint4& bytes) {
+    return nonzero_bytes(bytes.x) | nonzero_bytes(bytes.y) << 4 | nonzero_bytes(bytes.z) << 8 |
+           nonzero_bytes(bytes.w) << 12;
+  }
+  // The last keys of a row, fewer than 16.
+  __device__ __forceinline__ unsigned load_end(int row) const {
     const unsigned char* from = mask + row * p.mask.row_stride + first_key;
-    if (!is_needed) return 0;
-    if (first_key + kMaskBlock <= p.keys) {
-      const uint4 bytes = *reinterpret_cast<const uint4*>(from);
-      return nonzero_bytes(bytes.x) | nonzero_bytes(bytes.y) << 4 | nonzero_bytes(bytes.z) << 8 |
-             nonzero_bytes(bytes.w) << 12;
-    }
     unsigned bits = 0;
+#pragma unroll 1
     for (int n = 0; first_key + n < p.keys; ++n) bits |= unsigned{from[n] != 0} << n;
     return bits;
   }
@@ -75,11 +81,21 @@ struct MaskSpan {
 #pragma unroll
     for (int first = 0; first < kMaskBlock; first += kRowsAtOnce) {
       unsigned bits[kRowsAtOnce];
+      if constexpr (C.vectors != 0) {
+        const bool is_whole = first_key + kMaskBlock <= p.keys;
+        uint4 bytes[kRowsAtOnce];
 #pragma unroll
-      for (int n = 0; n < kRowsAtOnce; ++n) {
-        bits[n] = 0;
-        if (first + n < rows)
-          bits[n] = C.vectors ? load_vector(first_row + first + n) : load_bytes(first_row + first + n);
+        for (int n = 0; n < kRowsAtOnce; ++n)
+          bytes[n] = load_vector(first_row + first + n, is_needed && is_whole && first + n < rows);
+#pragma unroll
+        for (int n = 0; n < kRowsAtOnce; ++n) bits[n] = bits_of(bytes[n]);
+        if (is_needed && !is_whole)
+#pragma unroll
+          for (int n = 0; n < kRowsAtOnce; ++n)
+            if (first + n < rows) bits[n] = load_end(first_row + first + n);
+      } else {
+#pragma unroll
+        for (int n = 0; n < kRowsAtOnce; ++n) bits[n] = first + n < rows ? load_bytes(first_row + first + n) : 0;
       }
 #pragma unroll
       for (int n = 0; n < kRowsAtOnce; ++n) {

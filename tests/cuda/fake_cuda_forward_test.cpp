@@ -186,6 +186,20 @@ TEST_F(FakeForward, TilesThatAMaskShowsEqualTheOracle) {
       }
 }
 
+// The same where scores stay in registers until the softmax is sure of them, in tiles of three warpgroups and of two, with
+// split keys and without.
+TEST_F(FakeForward, TilesThatAMaskShowsOfHeadSize128EqualTheOracle) {
+  using check::MaskPattern;
+  for (const MaskPattern pattern : {MaskPattern::documents, MaskPattern::blocks})
+    for (const int64_t queries : {100, 200})
+      for (const int64_t keys : {150, 700}) {
+        check::Case c = few_queries(1, 1, queries, keys);
+        c.dim = c.dim_v = 128, c.mask = check::ScoreLayout{}, c.mask_pattern = pattern, c.mask_eighths = 2;
+        c.causal = pattern == MaskPattern::documents, c.tile_stats = true;
+        check(c, 0);
+      }
+}
+
 // The same for gradients, which the main kernel computes with dQ or without it.
 TEST_F(FakeForward, GradientsOfTilesThatAMaskShowsEqualTheOracle) {
   using check::MaskPattern;

@@ -58,8 +58,9 @@ constexpr Tiles kTiles[] = {
     {256, 256, either, kAny, 2, 48, 2, everything},                          //
 };
 
-// Tiles of calls without options, whose scores stay in registers until the softmax is sure of them (kFirstMax). Of those
-// of the smallest head size that fits, the one with the least estimated time is taken. What has none takes those above.
+// Tiles of calls without options, or with a mask tensor alone, whose scores stay in registers until the softmax is sure of
+// them (kFirstMax). Of those of the smallest head size that fits, the one with the least estimated time is taken. What has
+// none takes those above.
 struct PlainTiles : Tiles {
   double row_time;  // of a query, relative to the other tiles of these head sizes
 };
@@ -68,8 +69,9 @@ constexpr PlainTiles kPlainTiles[] = {
     {{64, 64, either, kAny, 4, 64, 4, arithmetic, kNoTurns | kPrefetchQ}, 1},                //
     {{96, 96, either, kAny, 3, 64, 2, arithmetic, kNoTurns | kPrefetchQ}, 1},                //
     {{96, 96, either, kAny, 2, 128, 2, arithmetic, kNoTurns | kPrefetchQ}, 1.09},            //
-    {{128, 128, either, kAny, 3, 64, 2, arithmetic, kNoTurns | kPrefetchQ}, 1},              //
+    {{128, 128, either, kAny, 3, 64, 2, mask, kNoTurns | kPrefetchQ}, 1},                    //
     {{128, 128, either, kAny, 2, 128, 2, arithmetic, kNoTurns | kPrefetchQ}, 1.09},          //
+    {{128, 128, either, kAny, 2, 128, 2, mask, kPinWait | kFirstMax}, 1.09},                 //
     {{192, 128, either, kAny, 2, 128, 2, arithmetic, kPingPong | kPinWait | kFirstMax}, 1},  //
     {{192, 192, either, kAny, 2, 64, 2, arithmetic, kNoTurns}, 1},                           //
     {{256, 256, either, kAny, 2, 64, 2, arithmetic, kNoTurns}, 1},                           //
@@ -113,8 +115,10 @@ ForwardTiles tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int 
   };
   const PlainTiles* best = nullptr;
   double least = 0;
+  // Small head sizes have more keys in a tile of those above.
+  const bool is_plain = c.options == 0 || (c.options == kMaskTensor && std::max(c.dim_qk, c.dim_v) > kPanelColumns);
   for (const PlainTiles& t : kPlainTiles) {
-    if (c.options != 0 || !fits(t) || (best && t.largest_qk > best->largest_qk)) continue;
+    if (!is_plain || !fits(t) || (best && t.largest_qk > best->largest_qk)) continue;
     const double time = t.row_time * rows_of_cta(p, shape, kWarpgroupRows * t.warpgroups, num_sms);
     if (!best || time < least) best = &t, least = time;
   }
