@@ -45,7 +45,8 @@ struct BackwardParams {
   // sm90: what shares a tile of dBias may be divided into several tasks, which have sums of their own.
   int dbias_parts, dbias_counts;  // counts: number of tiles, 0 with one part
   float* dbias_sums;              // [task][sums of a tile]
-  KeyTile* key_tiles;  // packed: all key tiles, longest sequence first, behind an element whose b is their number
+  KeyTile* key_tiles;    // packed: all key tiles, longest sequence first, behind an element whose b is their number
+  MaskLists mask_lists;  // with a mask tensor: the query tiles of every key tile
 };
 
 // Factors of the options in the scores and gradients of the sm90 kernels; 0 for an option that the call does not have.
@@ -62,11 +63,13 @@ struct Sm90BackwardParams {
   ScoreFactors factors;     // of the options
   TensorMap q, k, v, dout;  // [dim, rows, heads, batch]; a broadcast dimension has extent 1
   TensorMap row_stats;      // [row_stats_size, tiles]
-  TensorMap bias, mask;     // [keys, queries, heads, batch], if the call has them
+  TensorMap bias;           // [keys, queries, heads, batch], if the call has one
+  TensorMap mask;           // of the bits of a mask's summary, as in Sm90ForwardParams
   // For the kernels of dQ and dBias, if they run.
-  TensorMap dq_k, dq_v;  // with boxes of 64 rows
-  TileOrder tile_order;  // of the dQ kernel
-  int counts_in_dq;      // the dQ kernel counts visited tiles, since no main kernel runs
+  TensorMap dq_k, dq_v;     // with boxes of 64 rows
+  TileOrder tile_order;     // of the dQ kernel
+  int counts_in_dq;         // the dQ kernel counts visited tiles, since no main kernel runs
+  MaskLists dq_mask_lists;  // with a mask tensor: the key tiles of every query tile
 };
 
 }  // namespace cuflash

@@ -48,7 +48,6 @@ enum ForwardSchedule : int {
   kStoreBySmem = 4,  // O is stored with TMA from shared memory, overlapping with the next query tile
   kPrefetchQ = 8,    // Q of the next query tile is loaded while the current one is in use
   kTmaBias = 16,     // TMA loads tiles of the bias, which has the type of Q; otherwise consumers load elements
-  kTmaMask = 32,     // TMA loads tiles of the mask tensor; likewise
   kFixedMax = 64,    // softcap bounds the scores, so that the softmax needs no maximum; bf16
   kFirstMax = 128,   // the maximum of a row's first key tile serves the later ones, too: see FirstMaxSoftmax
 };
@@ -103,6 +102,12 @@ struct KvConfig {
 struct MergeConfig {
   Element element;
   int lanes;  // lanes per row
+};
+
+// Makes the summary of a mask tensor. The element is not used.
+struct MaskSummaryConfig {
+  Element element;
+  int vectors;  // 1: rows of the mask start on 16 bytes
 };
 
 // A CTA keeps tile_k keys and visits query tiles.
@@ -164,7 +169,7 @@ constexpr int shared_bytes(const ForwardConfig& c) {
   const int output = tile_bytes(c.element, c.tile_q, c.dim_v);  // the epilogue reuses all of it
   const int inputs = tile_bytes(c.element, c.tile_q, c.dim_qk) +
                      c.stages * (tile_bytes(c.element, c.tile_k, c.dim_qk) + tile_bytes(c.element, c.tile_k, c.dim_v)) +
-                     (c.options & kMaskTensor ? c.tile_k : 0);  // one flag per key: some query sees it
+                     (c.options & kMaskTensor ? (c.tile_k + 31) / 32 * 4 : 0);  // one bit per key: some query sees it
   return output > inputs ? output : inputs;
 }
 
@@ -175,7 +180,9 @@ constexpr bool lists_tiles(const Sm90ForwardConfig& c) { return (c.work & kTileL
 constexpr int tile_q_of(const Sm90ForwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
 // Whether the last query tile of a sequence is full, and the first one has what remains. In a causal problem the first
 // tile sees the fewest keys, so that warpgroups without rows wait for the fewest steps.
-constexpr bool ends_with_full_tile(const Sm90ForwardConfig& c) { return (c.schedule & kFirstMax) != 0 && c.work == 0; }
+constexpr bool ends_with_full_tile(const Sm90ForwardConfig& c) {
+  return (c.schedule & kFirstMax) != 0 && c.work == 0 && (c.options & kMaskTensor) == 0;
+}
 // Whether a warpgroup computes half of its first key tile if its queries see nothing of the rest: in a causal problem
 // every other warpgroup.
 constexpr bool halves_first_tile(const Sm90ForwardConfig& c) {
@@ -184,31 +191,41 @@ constexpr bool halves_first_tile(const Sm90ForwardConfig& c) {
 constexpr int num_threads(const Sm90ForwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
 // A multiprocessor has 512 registers for each of 128 lanes. A launch divides them evenly; setmaxnreg then moves
 // registers from the producer to the consumers, unless there is one consumer warpgroup, which has as many as an
-// instruction can name. The sanitizer warp needs more of them if it reads the mask tensor.
+// instruction can name. The sanitizer warp needs more of them if it reads the mask tensor, for which there are three
+// warpgroups at most.
 constexpr bool moves_registers(const Sm90ForwardConfig& c) { return c.warpgroups > 1; }
-constexpr bool sanitizes_by_mask(const Sm90ForwardConfig& c) { return c.warpgroups <= 2 && (c.options & kMaskTensor); }
+constexpr bool sanitizes_by_mask(const Sm90ForwardConfig& c) {
+  return c.warpgroups <= 3 && (c.options & kMaskTensor) != 0;
+}
 constexpr int consumer_registers(const Sm90ForwardConfig& c) {
   if (c.warpgroups <= 2) return sanitizes_by_mask(c) ? 224 : 232;
-  return c.warpgroups == 3 ? 160 : 112;
+  if (c.warpgroups == 3) return sanitizes_by_mask(c) ? 152 : 160;
+  return 112;
 }
 constexpr int producer_registers(const Sm90ForwardConfig& c) {
-  return c.warpgroups > 2 ? 32 : sanitizes_by_mask(c) ? 56 : 40;
+  return sanitizes_by_mask(c) ? 56 : c.warpgroups > 2 ? 32 : 40;
 }
 // The layout of tile/swizzled.h.
 constexpr int kPanelColumns = 64, kPanelRowBytes = 128;
 constexpr int num_panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 constexpr int swizzled_bytes(int rows, int columns) { return rows * kPanelRowBytes * num_panels(columns); }
+// A box of a mask's summary: bits of 64 queries, of one query if all share it, and of 128 keys from a multiple of 128 on:
+// TMA takes no coordinate between multiples of 16 bytes. Tiles of keys that may straddle two of them have twice as many.
+constexpr int kMaskBoxKeys = 128, kMaskBoxBytes = kMaskBoxKeys / 8, kMaskBitsBytes = kWarpgroupRows * kMaskBoxBytes;
+constexpr int mask_box_bytes(int tile_k) { return kMaskBoxKeys % tile_k == 0 ? kMaskBoxBytes : 2 * kMaskBoxBytes; }
+constexpr int kMaskListThreads = 128, kMaskListHeader = 8, kMaskListGroups = 3;  // sm90/mask_tiles.h
+constexpr bool reads_mask(const Sm90ForwardConfig& c) { return (c.options & kMaskTensor) != 0; }
 constexpr int query_stages(const Sm90ForwardConfig& c) { return (c.schedule & kPrefetchQ) != 0 ? 2 : 1; }
-// Tiles of bias and mask tensor: one per consumer warpgroup and stage, in 64-column panels and in rows of 64 or 128
-// bytes.
-constexpr bool has_term_tiles(const Sm90ForwardConfig& c) { return (c.schedule & (kTmaBias | kTmaMask)) != 0; }
+// Tiles of the bias: one per consumer warpgroup and stage, in 64-column panels.
+constexpr bool has_term_tiles(const Sm90ForwardConfig& c) { return (c.schedule & kTmaBias) != 0; }
 constexpr int bias_tile_bytes(const Sm90ForwardConfig& c) {
   return (c.schedule & kTmaBias) != 0 ? swizzled_bytes(kWarpgroupRows, c.tile_k) : 0;
 }
-constexpr int mask_row_bytes(int tile_k) { return tile_k <= 64 ? 64 : 128; }
+// Bits of the mask tensor per consumer warpgroup and stage of K, and the listed tile of every such stage.
 constexpr int mask_tile_bytes(const Sm90ForwardConfig& c) {
-  return (c.schedule & kTmaMask) != 0 ? kWarpgroupRows * mask_row_bytes(c.tile_k) : 0;
+  return reads_mask(c) ? kWarpgroupRows * mask_box_bytes(c.tile_k) : 0;
 }
+constexpr int listed_tile_bytes(const Sm90ForwardConfig& c) { return reads_mask(c) ? (c.stages + 1) / 2 * 8 : 0; }
 constexpr int term_tiles_bytes(const Sm90ForwardConfig& c) {
   return c.stages * c.warpgroups * (bias_tile_bytes(c) + mask_tile_bytes(c));
 }
@@ -230,7 +247,8 @@ constexpr int ticket_bytes(const Sm90ForwardConfig& c) { return lists_tiles(c) ?
 constexpr int shared_bytes(const Sm90ForwardConfig& c) {
   return query_stages(c) * swizzled_bytes(tile_q_of(c), c.dim_qk) + staged_bytes(c) +
          c.stages * (swizzled_bytes(c.tile_k, c.dim_qk) + swizzled_bytes(c.tile_k, c.dim_v)) + term_tiles_bytes(c) +
-         num_tile_infos(c) * c.warpgroups * kTileInfoBytes + num_barriers(c) * 8 + ticket_bytes(c);
+         num_tile_infos(c) * c.warpgroups * kTileInfoBytes + num_barriers(c) * 8 + ticket_bytes(c) +
+         listed_tile_bytes(c);
 }
 
 constexpr int sum_size(Element e) { return e == Element::f64 ? 8 : 4; }  // of accumulators and softmax state
@@ -252,6 +270,7 @@ constexpr int num_threads(const KvConfig& c) {
   return c.copy == kCopyTma ? active_threads(c) : consumer_threads(c);
 }
 constexpr int num_threads(const MergeConfig&) { return 128; }
+constexpr int num_threads(const MaskSummaryConfig&) { return 128; }
 // Rows that a CTA reduces over the splits of a forward call (sm90/combine_splits.h): with few splits several per thread.
 constexpr int kFewSplits = 2, kRowsOfFewSplits = 2;
 constexpr int rows_of_reduction(const MergeConfig& c, unsigned splits) {
@@ -352,11 +371,10 @@ constexpr int num_p_tiles(const Sm90BackwardConfig& c) { return split_dk_dv(c) ?
 constexpr int bias_tile_bytes(const Sm90BackwardConfig& c) {
   return (c.options & kBias) != 0 ? swizzled_bytes(c.tile_q, tile_k_of(c)) : 0;
 }
-// A tile of the mask tensor per stage and 64 keys, a byte per pair.
-constexpr int kMaskTileBytes = 64 * 64;
-constexpr int mask_bytes(const Sm90BackwardConfig& c) {
-  return (c.options & kMaskTensor) != 0 ? c.warpgroups * kMaskTileBytes : 0;
-}
+// Bits of the mask tensor per stage, in boxes of 128 keys: 192 keys are in two of them.
+constexpr bool reads_mask(const Sm90BackwardConfig& c) { return (c.options & kMaskTensor) != 0; }
+constexpr int mask_boxes(const Sm90BackwardConfig& c) { return (c.warpgroups + 1) / 2; }
+constexpr int mask_bytes(const Sm90BackwardConfig& c) { return reads_mask(c) ? mask_boxes(c) * kMaskBitsBytes : 0; }
 // A copy of K with non-finite elements zeroed.
 constexpr int finite_k_bytes(const Sm90BackwardConfig& c) { return c.dq ? swizzled_bytes(tile_k_of(c), c.dim_qk) : 0; }
 // Task coordinates of the current key tile, of the next one, and of the previous one, whose epilogue may still run.
@@ -375,6 +393,7 @@ constexpr int shared_bytes(const Sm90BackwardConfig& c) {
 constexpr BackwardConfig shared_config(const Sm90DqConfig& c) {
   return {c.element, c.dim_qk, c.dim_v, kWarpgroupRows, c.tile_k, 0, 0, 0, 0, kCopyVectors, c.options, 0, 0};
 }
+constexpr bool reads_mask(const Sm90DqConfig& c) { return (c.options & kMaskTensor) != 0; }
 constexpr bool splits_keys(const Sm90DqConfig&) { return false; }
 constexpr bool packs_heads(const Sm90DqConfig&) { return false; }
 constexpr bool ends_with_full_tile(const Sm90DqConfig&) { return false; }
@@ -391,7 +410,9 @@ constexpr int bias_tile_bytes(const Sm90DqConfig& c) {
 constexpr int num_barriers(const Sm90DqConfig& c) {
   return 2 * (c.key_stages + c.value_stages + c.warpgroups * c.query_stages);
 }
-constexpr int mask_tile_bytes(const Sm90DqConfig& c) { return (c.options & kMaskTensor) != 0 ? kMaskTileBytes : 0; }
+// Bits of the mask tensor per stage of K and consumer warpgroup, and the listed tile of every such stage.
+constexpr int mask_tile_bytes(const Sm90DqConfig& c) { return reads_mask(c) ? kMaskBitsBytes : 0; }
+constexpr int listed_tile_bytes(const Sm90DqConfig& c) { return reads_mask(c) ? (c.key_stages + 1) / 2 * 8 : 0; }
 constexpr int shared_bytes(const Sm90DqConfig& c) {
   const int queries = swizzled_bytes(kWarpgroupRows, c.dim_qk) + swizzled_bytes(kWarpgroupRows, c.dim_v) +
                       row_stats_stage_bytes(shared_config(c));
@@ -399,7 +420,7 @@ constexpr int shared_bytes(const Sm90DqConfig& c) {
          c.key_stages *
              (swizzled_bytes(c.tile_k, c.dim_qk) + c.warpgroups * (bias_tile_bytes(c) + mask_tile_bytes(c))) +
          c.value_stages * swizzled_bytes(c.tile_k, c.dim_v) + num_tile_infos(c) * c.warpgroups * kTileInfoBytes +
-         num_barriers(c) * 8;
+         num_barriers(c) * 8 + listed_tile_bytes(c);
 }
 
 // A visit is a query tile of one head: its Q and K, then its dO and V. Sums are kept of 128 queries, or of their sum.
@@ -423,7 +444,7 @@ constexpr int dbias_stage_bytes(const Sm90DbiasConfig& c) {
 // The tile of the bias is the same for all visits.
 constexpr int bias_tile_bytes(const Sm90DbiasConfig& c) { return swizzled_bytes(kWarpgroupRows, c.tile_k); }
 constexpr int mask_bytes(const Sm90DbiasConfig& c) {
-  return (c.options & kMaskTensor) != 0 ? kDbiasWarpgroups * (c.tile_k / 64) * kMaskTileBytes : 0;
+  return (c.options & kMaskTensor) != 0 ? kDbiasWarpgroups * kMaskBitsBytes : 0;
 }
 constexpr int num_barriers(const Sm90DbiasConfig& c) { return 2 * (c.stages + kDbiasSteps + 1); }
 constexpr int shared_bytes(const Sm90DbiasConfig& c) {

@@ -1,6 +1,7 @@
 // Kernel parameters: plain structs shared by host and device. Strides are in elements, offsets are 64-bit.
 #pragma once
 
+#include "attn/mask_summary.h"
 #include "config.h"
 #include "tile_order.h"
 
@@ -47,6 +48,7 @@ struct AttentionParams {
   uint64 dropout_seed, dropout_offset;
   unsigned dropout_threshold;  // of philox.h; 0: nothing is dropped
   uint64* tile_counts;         // null, or {visited, masked, skipped}
+  MaskSummary summary;         // of `mask`; its blocks are null where kernels read the tensor itself
 };
 
 struct ForwardParams {
@@ -83,6 +85,14 @@ struct TileList {
   int most_key_tiles;        // that a query tile may see
 };
 
+// Lists of the tiles that a mask tensor shows (sm90/mask_tiles.h), in the workspace.
+struct MaskLists {
+  int* data;
+  int batch_step, head_step;  // list `tile` of (b, h) is number (b * batch_step + h * head_step) * tiles + tile
+  int tiles, stride;          // lists of a head; ints of a list
+  int blocks;                 // forward: where in a list the key blocks of its tiles are
+};
+
 struct Sm90ForwardParams {
   TensorMap q, k, v;  // [dim, rows, heads, batch]; a broadcast dimension has extent 1
   TensorMap o;        // valid if store_o_by_tma is set
@@ -91,9 +101,11 @@ struct Sm90ForwardParams {
   TileOrder tile_order;
   float scale_log2;      // scale_log2 of ScoreOptions, unless it is log2(e)
   float fixed_max;       // with kFixedMax: the row_max of all rows
-  TensorMap bias, mask;  // [keys, queries, heads, batch], as q; valid with kTmaBias and kTmaMask
+  TensorMap bias;        // [keys, queries, heads, batch], as q; valid with kTmaBias
   KeySplits splits;      // with kSplitKeys
   TileList list;         // with kTileList
+  TensorMap mask;        // of the bits of a mask's summary: [bytes, queries, heads, 1]
+  MaskLists mask_lists;  // likewise: the key tiles of every query tile
 };
 
 }  // namespace cuflash

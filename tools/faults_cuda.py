@@ -45,6 +45,39 @@ CUDA_FAULTS = {
         Fault("windows have groups of heads as if all keys were in use", "windowed ? std::min(", "false ? std::min(",
               "cuda_tile_order_test"),
     ],
+    # Tiles that a mask tensor shows.
+    "kernels/sm90/tma_load.h": [
+        Fault("boxes of a mask start between multiples of 16 bytes", "mask_box_byte(key)", "key / 32 * 4", FORWARD),
+    ],
+    "kernels/sm90/mask_list.h": [
+        Fault("a list forgets the tiles after the first 32", "last > begin; last -= 32", "last > begin; last = begin",
+              "mask_lists_test"),
+        Fault("a key that no query sees is not zeroed", "(v.covers && seen_by_all)", "(v.covers || seen_by_all)",
+              "mask_lists_test"),
+        Fault("values of a block that some query sees are zeroed", "seen_by_some |= seen.any;", "seen_by_some = seen.any;",
+              "mask_lists_test"),
+        Fault("a warpgroup stops at the first tile that it sees", "31 - __clz(seers)", "__ffs(seers) - 1",
+              "mask_lists_test"),
+        Fault("heads that share keys share the mask of the first", "coord.h * heads + member", "coord.h * heads",
+              "mask_lists_test"),
+        Fault("a full tile needs no mask if half of it is shown", "v.all[g] &= of_head.all[g];", "v.all[g] &= true;",
+              "mask_lists_test"),
+    ],
+    "kernels/sm90/mask_bits.h": [
+        Fault("a mask's second row of a lane is its first", "bits.row(lane_row + 8 * r)", "bits.row(lane_row)", FORWARD),
+        Fault("a window ends one key late in a masked tile", "words[r][w] &= below(end - 32 * w)",
+              "words[r][w] &= below(end + 1 - 32 * w)", FORWARD),
+    ],
+    "kernels/sm90/key_mask_tile.h": [
+        Fault("mask bits of keys are transposed by half", "for (int n = 4; n > 0; n /= 2)",
+              "for (int n = 4; n > 1; n /= 2)", "mask_lists_test"),
+    ],
+    "kernels/sm90/visited_work.h": [
+        Fault("key tiles of a list in the wrong order", "kMaskListHeader + count - 1 - n]", "kMaskListHeader + n]", FORWARD),
+    ],
+    "kernels/sm90/key_step.h": [
+        Fault("a mask hides nothing beside a window", "if (crosses_window)", "if (!crosses_window)", FORWARD),
+    ],
     "kernels/sm90/tile_scheduler.h": [
         Fault("splits overlap by a key tile", "begin += least * split + min(split, more);",
               "begin += least * split + min(split, more) - (split != 0);", FORWARD),
@@ -80,8 +113,6 @@ CUDA_FAULTS = {
         Fault("the first hidden column is visible", "(columns + 7) >> 3", "(columns + 8) >> 3", "cuda_pair_bits_test"),
         Fault("dropout exchanges the halves of a group", "pair_bit(second_key, n + second_query, e)",
               "pair_bit(second_query, n + second_key, e)", "cuda_pair_bits_test"),
-        Fault("a mask byte of 0x80 hides its pair", "+ 0x7f7f7f7fu) | four) >> 7", "+ 0x7f7f7f7fu)) >> 7",
-              "cuda_pair_bits_test"),
     ],
     "kernels/sm90/key_task.h": [
         Fault("a query tile between two parts is visited twice", "int64{w.count()} * (n + 1) / parts)",

@@ -35,6 +35,8 @@ namespace {
 
 const char* const kModes[] = {"dense", "padded", "packed"};
 const char* const kOrders[] = {"bhsd", "bshd", "sbhd", "hbsd"};
+const char* const kMaskPatterns[] = {"", ":blocks", ":documents"};
+const char* const kSummaries[] = {"", "+summary", ":summary"};
 const char* const kFused[] = {"none", "kv", "qkv"};
 const char* const kFlavours[] = {"normal",    "outliers", "common_offset", "constant_rows",
                                  "late_peak", "tiny",     "large_logits"};
@@ -80,7 +82,9 @@ std::string describe_options(const Case& c) {
   if (c.alibi_rank) text += join(" alibi_rank=", c.alibi_rank);
   if (c.bias)
     text += join(" bias=", describe(*c.bias), ":", name_of(c.bias_dtype), c.dbias_repeats ? ":dbias_repeats" : "");
-  if (c.mask) text += join(" mask=", describe(*c.mask), ":", c.mask_eighths, "/8");
+  if (c.mask)
+    text += join(" mask=", describe(*c.mask), ":", c.mask_eighths, "/8", kMaskPatterns[index(c.mask_pattern)],
+                 kSummaries[index(c.mask_summary)]);
   if (c.sink) text += join(" sink=", name_of(c.sink_dtype));
   if (c.dropout_p > 0) text += join(" dropout=", c.dropout_p, ",", c.dropout_seed, ",", c.dropout_offset);
   return text;

@@ -19,6 +19,9 @@ enum class Fused { none, kv, qkv };           // tensors that are slices of one 
 enum class Extent { full, one, repeated };    // repeated: the full extent with stride 0
 enum class Flavour { normal, outliers, common_offset, constant_rows, late_peak, tiny, large_logits };
 
+// pairs: each pair is drawn. blocks: squares of 16, 32 or 64 pairs are. documents: keys of the query's own document.
+enum class MaskPattern { pairs, blocks, documents };
+
 struct Layout {
   Order order = Order::bhsd;
   int64_t gap = 0;                                  // unused elements between rows, and between blocks of rows
@@ -59,7 +62,10 @@ struct Case {
   std::optional<ScoreLayout> bias, mask;
   DType bias_dtype = DType::f32, sink_dtype = DType::f32;
   bool dbias_repeats = false;  // where bias repeats, dbias has the full extent with stride 0, not extent 1
-  uint32_t mask_eighths = 4;   // how many of 8 mask elements are true
+  uint32_t mask_eighths = 4;   // how many of 8 mask elements, or blocks of them, are true
+  MaskPattern mask_pattern = MaskPattern::pairs;
+  // The call gets the mask, a summary of it as well, or the summary alone.
+  enum class Summary { none, beside, alone } mask_summary = Summary::none;
   bool sink = false;
   double dropout_p = 0;
   uint64_t dropout_seed = 0, dropout_offset = 0;

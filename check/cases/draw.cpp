@@ -147,13 +147,20 @@ void draw_options(Case& c, Choices& choose) {
   if (choose.chance(4)) c.bias = draw_score_layout(c, choose);
   c.dbias_repeats = choose.chance(2);
   if (choose.chance(4)) c.mask = draw_score_layout(c, choose);
-  c.mask_eighths = choose.one_of<uint32_t>({7, 4, 1, 8, 0});
+  draw_mask_content(c, choose);
   c.sink = choose.chance(4);
   if (choose.chance(5)) {
     c.dropout_p = choose.one_of<double>({0.5, 0.1, 0.9, 7e-6});  // the last drops nothing, but scales
     c.dropout_seed = uint64_t{choose.below(1u << 31)} << 17 | 5;
     c.dropout_offset = choose.chance(2) ? uint64_t{choose.below(1u << 31)} << 9 : 0;
   }
+}
+
+void draw_mask_content(Case& c, Choices& choose) {
+  c.mask_eighths = choose.one_of<uint32_t>({7, 4, 1, 8, 0});
+  c.mask_pattern =
+      choose.one_of<MaskPattern>({MaskPattern::pairs, MaskPattern::pairs, MaskPattern::blocks, MaskPattern::documents});
+  c.mask_summary = choose.one_of<Case::Summary>({Case::Summary::none, Case::Summary::beside, Case::Summary::alone});
 }
 
 void draw_option_set(Case& c, Choices& choose, const OptionChoice& set) {

@@ -14,6 +14,7 @@ void draw_mode(Case& c, Choices& choose);  // and lengths of sequences
 std::vector<int32_t> draw_lengths(Choices& choose, int64_t batch, int64_t length);
 void draw_options(Case& c, Choices& choose);
 void draw_option_set(Case& c, Choices& choose, const OptionChoice& set);  // exactly these
+void draw_mask_content(Case& c, Choices& choose);                         // of a mask tensor, if there is one
 Layout draw_layout(Choices& choose, Role role);
 int64_t in_vectors(int64_t elements);  // rounded up to 16 bytes of a 16-bit type
 void align_rows(Layout& layout);       // of such a type to 16 bytes, if the head size is

@@ -99,7 +99,7 @@ static Case draw_case_of_plain_shape(Choices& choose, const Limits& limits, cons
   draw_mode(c, choose);
   draw_position_masks(c, choose);
   draw_option_set(c, choose, set);
-  c.mask_eighths = choose.one_of<uint32_t>({7, 4, 1, 8, 0});
+  draw_mask_content(c, choose);
   draw_call(c, choose);
   align_rows(c);
   align_scores(c, choose);

@@ -88,6 +88,21 @@ void fill_qkv(const Case& c, GuardedTensor& q, GuardedTensor& k, GuardedTensor& 
   }
 }
 
+void fill_mask(const Case& c, GuardedTensor& mask, Random& random) {
+  const int64_t block = int64_t{16} << random.below(4), length = 1 + static_cast<int64_t>(random.below(200));
+  const uint64_t blocks_seed = random.next();
+  const auto block_shown = [&](const Index& at) {
+    const auto number = static_cast<uint64_t>(((at[0] * 64 + at[1]) * 4096 + at[2] / block) * 4096 + at[3] / block);
+    return Random(blocks_seed + number).below(8) < c.mask_eighths;
+  };
+  mask.for_each([&](const Index& at, int64_t offset) {
+    bool shown = random.below(8) < c.mask_eighths;
+    if (c.mask_pattern == MaskPattern::blocks) shown = block_shown(at);
+    if (c.mask_pattern == MaskPattern::documents) shown = at[2] / length == at[3] / length;
+    mask.set(offset, shown ? static_cast<double>(1 + random.below(2) * random.below(255)) : 0);
+  });
+}
+
 void fill_garbage(GuardedTensor& t, const std::vector<bool>& seen, Random& random) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const double garbage[] = {std::numeric_limits<double>::quiet_NaN(), kInfinity, -kInfinity, 1e30};

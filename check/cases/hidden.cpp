@@ -13,8 +13,12 @@ static int64_t score_offset(const Tensor& t, int64_t b, int64_t h, int64_t i, in
   return along(0, b) + along(1, h) + along(2, i) + j;
 }
 
+bool CaseMemory::shows(int64_t b, int64_t h, int64_t i, int64_t j) const {
+  return !mask || mask.get(score_offset(mask.view(), b, h, i, j)) != 0;
+}
+
 bool CaseMemory::visible(int64_t b, int64_t h, int64_t i, int64_t j) const {
-  return case_.sees(b, i, j) && (!mask || mask.get(score_offset(mask.view(), b, h, i, j)) != 0);
+  return case_.sees(b, i, j) && shows(b, h, i, j);
 }
 
 bool CaseMemory::key_is_seen(int64_t b, int64_t head_k, int64_t j) const {

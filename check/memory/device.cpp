@@ -12,6 +12,7 @@ namespace {
 template <class Use>
 void for_each_tensor(Attention& a, Use use) {
   use(a.q), use(a.k), use(a.v), use(a.alibi_slopes), use(a.bias), use(a.mask), use(a.sink);
+  use(a.mask_summary.data);
   use(a.cu_seqlens_q), use(a.cu_seqlens_k), use(a.seqlens_q), use(a.seqlens_k);
 }
 template <class Use>

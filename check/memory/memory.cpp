@@ -17,6 +17,7 @@ CaseMemory::CaseMemory(const Case& c) : case_(c) {
   build_outputs();
   Random random(c.data_seed);
   fill_inputs(random);
+  if (c.mask && c.mask_summary != Case::Summary::none) summarize();
   if (c.live_nan) plant_live_nan(random);
   if (c.garbage) change_hidden(random.next());
   freeze_inputs();
@@ -89,20 +90,33 @@ void CaseMemory::fill_inputs(Random& random) {
   if (dlse) fill_normal(dlse, random);
   if (slopes_) fill_normal(slopes_, random, 0.3);
   if (bias) fill_normal(bias, random);
-  if (mask)  // every byte other than 0 is true
-    mask.for_each([&](const Index&, int64_t offset) {
-      const bool shown = random.below(8) < c.mask_eighths;
-      mask.set(offset, shown ? static_cast<double>(1 + random.below(2) * random.below(255)) : 0);
-    });
+  if (mask) fill_mask(c, mask, random);
   if (sink)  // a sink of -inf has no weight
     sink.for_each([&](const Index&, int64_t offset) {
       sink.set(offset, random.below(8) == 0 ? -std::numeric_limits<double>::infinity() : 2 * random.normal());
     });
 }
 
+// The layout of a summary is the same in host and device memory, so a call on a GPU gets a copy of this one.
+void CaseMemory::summarize() {
+  const Tensor view = repeated(mask, case_, *case_.mask);
+  const auto words = static_cast<int64_t>(mask_summary_size(view) / sizeof(int32_t));
+  summary_ = GuardedTensor("mask_summary", DType::i32, {words}, {1}, 0);
+  const Execution here{.device = Device::cpu, .num_threads = 1};
+  made_ = summarize_mask(view, summary_.view().data, static_cast<size_t>(words) * sizeof(int32_t), here);
+}
+
 void CaseMemory::freeze_inputs() {
-  for (GuardedTensor* t : {&q, &k, &v, &bias, &sink, &dout, &dlse, &slopes_, &mask, &cu_q_, &cu_k_, &used_q_, &used_k_})
+  for (GuardedTensor* t :
+       {&q, &k, &v, &bias, &sink, &dout, &dlse, &slopes_, &mask, &summary_, &cu_q_, &cu_k_, &used_q_, &used_k_})
     t->freeze();
+}
+
+Attention CaseMemory::given_attention() const {
+  Attention a = attention();
+  a.mask_summary = made_;
+  if (made_ && case_.mask_summary == Case::Summary::alone) a.mask = {};
+  return a;
 }
 
 Attention CaseMemory::attention() const {
@@ -171,10 +185,10 @@ static std::string first_of(std::initializer_list<std::string> findings) {
 }
 
 std::string CaseMemory::damage() const {
-  return first_of({q.damage(),       k.damage(),    v.damage(),     bias.damage(),  sink.damage(),
-                   slopes_.damage(), mask.damage(), cu_q_.damage(), cu_k_.damage(), used_q_.damage(),
-                   used_k_.damage(), o.damage(),    lse.damage(),   dout.damage(),  dlse.damage(),
-                   dq.damage(),      dk.damage(),   dv.damage(),    dbias.damage(), dsink.damage()});
+  return first_of({q.damage(),    k.damage(),        v.damage(),     bias.damage(),  sink.damage(),    slopes_.damage(),
+                   mask.damage(), summary_.damage(), cu_q_.damage(), cu_k_.damage(), used_q_.damage(), used_k_.damage(),
+                   o.damage(),    lse.damage(),      dout.damage(),  dlse.damage(),  dq.damage(),      dk.damage(),
+                   dv.damage(),   dbias.damage(),    dsink.damage()});
 }
 
 std::string CaseMemory::unwritten_gradients() const {

@@ -12,7 +12,8 @@ class CaseMemory {
   explicit CaseMemory(const Case& c);
 
   Device device() const { return case_.device; }
-  Attention attention() const;
+  Attention attention() const;        // with the mask tensor
+  Attention given_attention() const;  // what the call gets: a summary of the mask may take its place
   ForwardOutputs forward_outputs(bool with_lse) const;
   BackwardTensors backward_tensors() const;
 
@@ -27,6 +28,8 @@ class CaseMemory {
   std::string damage() const;               // "", or the first tensor with an illegal write
   std::string unwritten_gradients() const;  // "", or the first unwritten element of a gradient
 
+  // What the mask tensor says of a pair.
+  bool shows(int64_t b, int64_t h, int64_t i, int64_t j) const;
   // Step 6 of the contract, with the mask tensor.
   bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const;
   // The row in q or k where sequence b starts.
@@ -44,6 +47,7 @@ class CaseMemory {
   void build_inputs();
   void build_outputs();
   void fill_inputs(Random& random);
+  void summarize();
   void freeze_inputs();
   void plant_live_nan(Random& random);
 
@@ -55,7 +59,8 @@ class CaseMemory {
 
   Case case_;
   std::vector<int32_t> cu_q_values_, cu_k_values_;  // packed
-  GuardedTensor slopes_, cu_q_, cu_k_, used_q_, used_k_;
+  GuardedTensor slopes_, summary_, cu_q_, cu_k_, used_q_, used_k_;
+  SummarizedMask made_;  // in summary_
 };
 
 }  // namespace cuflash::check

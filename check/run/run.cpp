@@ -16,7 +16,7 @@ namespace cuflash::check {
 namespace {
 
 std::string forward_once(const Case& c, CaseMemory& memory, int threads, bool with_lse) {
-  const Attention attention = memory.attention();
+  const Attention attention = memory.given_attention();
   const ForwardOutputs outputs = memory.forward_outputs(with_lse);
   memory.start_forward();
   const Setup setup(c, threads, attention, outputs);
@@ -25,9 +25,9 @@ std::string forward_once(const Case& c, CaseMemory& memory, int threads, bool wi
   if (const std::string text = memory.o.unwritten(); !text.empty()) return "forward: " + text;
   if (const std::string text = memory.lse.unwritten(); with_lse && !text.empty()) return "forward: " + text;
   if (!c.tile_stats) return "";
-  const std::string text = wrong_statistics(c, setup.stats());
+  const std::string text = wrong_statistics(c, setup.stats(), Heads::apart, &memory);
   // A GPU may take the heads of a group as rows of one tile.
-  const bool packed = c.device == Device::cuda && wrong_statistics(c, setup.stats(), Heads::packed).empty();
+  const bool packed = c.device == Device::cuda && wrong_statistics(c, setup.stats(), Heads::packed, &memory).empty();
   return text.empty() || packed ? "" : "forward: " + text;
 }
 
@@ -56,7 +56,7 @@ std::string check_forward(const Case& c, CaseMemory& memory) {
 }
 
 std::string backward_once(const Case& c, CaseMemory& memory, int threads) {
-  const Attention attention = memory.attention();
+  const Attention attention = memory.given_attention();
   const BackwardTensors tensors = memory.backward_tensors();
   memory.start_backward();
   const Setup setup(c, threads, attention, tensors);
@@ -65,7 +65,8 @@ std::string backward_once(const Case& c, CaseMemory& memory, int threads) {
   if (const std::string text = memory.unwritten_gradients(); !text.empty()) return "backward: " + text;
   // dsink alone visits no tile.
   const bool counted = c.tile_stats && (c.gradients.dq || c.gradients.dk || c.gradients.dv || c.gradients.dbias);
-  if (const std::string text = wrong_statistics(c, setup.stats()); counted && !text.empty()) return "backward: " + text;
+  if (const std::string text = wrong_statistics(c, setup.stats(), Heads::apart, &memory); counted && !text.empty())
+    return "backward: " + text;
   return "";
 }
 
@@ -113,9 +114,9 @@ void call_both(CaseMemory& memory) {
   const Device device = memory.device();
   const Execution execution{.num_threads = 1, .deterministic = true};
   memory.start_forward();
-  forward(device, memory.attention(), memory.forward_outputs(true), execution);
+  forward(device, memory.given_attention(), memory.forward_outputs(true), execution);
   memory.start_backward();
-  backward(device, memory.attention(), memory.backward_tensors(), execution);
+  backward(device, memory.given_attention(), memory.backward_tensors(), execution);
 }
 
 std::string run_case(const Case& c) {

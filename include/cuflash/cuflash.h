@@ -117,6 +117,10 @@ typedef struct cuflash_attention {
                                               * read lengths on the host; 0: derived from cu_seqlens in host memory. On
                                               * the CPU only the shapes of bias and mask depend on it */
   cuflash_tensor seqlens_q, seqlens_k;       /* i32 [B]: only the first seqlens[b] rows of a dense sequence exist */
+
+  cuflash_tensor mask_summary;   /* i32 [words]: what cuflash_summarize_mask made of the mask, which need not be given
+                                  * itself then */
+  int64_t mask_summary_shape[4]; /* the shape that cuflash_summarize_mask returned */
 } cuflash_attention;
 
 typedef struct cuflash_forward_outputs {
@@ -139,13 +143,14 @@ typedef struct cuflash_backward_tensors {
 } cuflash_backward_tensors;
 
 /* How many tiles of the score matrix a call computed. A tile is tile_q queries by tile_k keys of one head; lengths,
- * causal and window decide which are skipped. A mask tensor does not change these counts. Over a cache on CUDA, the
- * queries of all heads that share keys are rows of one tile, and tile_q counts these rows. */
+ * causal and window decide which are skipped, and so does a mask tensor that hides all pairs of a tile, those beyond
+ * the lengths included. It does not for up to 16 queries on the CPU, whose heads share the keys that are read. Over a cache on CUDA, the queries of all
+ * heads that share keys are rows of one tile, and tile_q counts these rows. */
 typedef struct cuflash_tile_stats {
   int64_t tile_q, tile_k; /* the tile shape of the kernel that ran */
   int64_t visited;        /* computed */
   int64_t masked;         /* visited tiles in which some pair had to be masked */
-  int64_t skipped;        /* never touched: no query of the tile sees any of its keys */
+  int64_t skipped;        /* never touched */
 } cuflash_tile_stats;
 
 /* Runs body(body_context, 0) ... body(body_context, n - 1), in any order and on any threads, and returns when all have
@@ -197,13 +202,28 @@ CUFLASH_API cuflash_status cuflash_forward(const cuflash_attention* attention, c
 CUFLASH_API cuflash_status cuflash_backward(const cuflash_attention* attention, const cuflash_backward_tensors* tensors,
                                             const cuflash_execution* execution);
 
-/* Bytes of scratch that the same call with the same execution needs. Linear in the sequence length. */
+/* Bytes of scratch that the same call with the same execution needs. Linear in the sequence length, but for a mask tensor
+ * without a summary on CUDA: its summary, an eighth of its size, is made there. */
 CUFLASH_API cuflash_status cuflash_forward_workspace_size(const cuflash_attention* attention,
                                                           const cuflash_forward_outputs* outputs,
                                                           const cuflash_execution* execution, size_t* bytes);
 CUFLASH_API cuflash_status cuflash_backward_workspace_size(const cuflash_attention* attention,
                                                            const cuflash_backward_tensors* tensors,
                                                            const cuflash_execution* execution, size_t* bytes);
+
+/* The summary of a mask tensor: one bit for each pair, and which blocks of 16 queries x 16 keys are hidden or visible as
+ * a whole. Made once, it serves forward, backward and every layer with the same mask, in place of the tensor; causal,
+ * windows and lengths apply on top of it, and dimensions along which the mask repeats (stride 0) cost nothing. A call on
+ * CUDA that is given a mask tensor alone makes its own in its workspace.
+ *
+ * mask: bool [B or 1, Hq or 1, Sq or 1, Sk], as in cuflash_attention; packed: Sq and Sk are max_seqlen_q and _k.
+ * summary: i32 [words or more] for the size in bytes that the query says, aligned to 64 bytes, in the memory where the
+ * mask is. On CUDA the work is enqueued on the execution's stream. Of the execution, device, stream, num_threads and
+ * parallel_for matter.
+ * shape: becomes mask_summary_shape of the calls that read the summary. */
+CUFLASH_API cuflash_status cuflash_mask_summary_size(const cuflash_tensor* mask, size_t* bytes);
+CUFLASH_API cuflash_status cuflash_summarize_mask(const cuflash_tensor* mask, const cuflash_mutable_tensor* summary,
+                                                  const cuflash_execution* execution, int64_t shape[4]);
 
 /* Explains which backend and kernel the call would use and why, or why there is none; computes nothing. Writes at most
  * capacity bytes of text, always terminated; *needed (may be NULL) is the size of the whole text with terminator. */

@@ -122,6 +122,14 @@ requires(std::is_integral_v<Extent>&&...) TensorOf<T> contiguous(T* data, Extent
   return contiguous(data, dtype_of<T>(), extents...);
 }
 
+// What summarize_mask made of a mask: read in place of the tensor, by as many calls as there are.
+struct SummarizedMask {
+  ConstTensor data{};  // words in the caller's memory
+  std::array<int64_t, 4> shape{};
+
+  explicit operator bool() const { return bool{data}; }
+};
+
 struct Attention {
   ConstTensor q;
   ConstTensor k{}, v{};  // absent if they are in a cache: see cached_attention.h
@@ -145,6 +153,8 @@ struct Attention {
   ConstTensor cu_seqlens_q{}, cu_seqlens_k{};
   int64_t max_seqlen_q = 0, max_seqlen_k = 0;
   ConstTensor seqlens_q{}, seqlens_k{};
+
+  SummarizedMask mask_summary{};
 };
 
 struct ForwardOutputs {
@@ -199,6 +209,8 @@ inline cuflash_attention to_c(const Attention& a) {
   c.cu_seqlens_q = to_c(a.cu_seqlens_q), c.cu_seqlens_k = to_c(a.cu_seqlens_k);
   c.max_seqlen_q = a.max_seqlen_q, c.max_seqlen_k = a.max_seqlen_k;
   c.seqlens_q = to_c(a.seqlens_q), c.seqlens_k = to_c(a.seqlens_k);
+  c.mask_summary = to_c(a.mask_summary.data);
+  for (size_t d = 0; d < 4; ++d) c.mask_summary_shape[d] = a.mask_summary.shape[d];
   return c;
 }
 inline cuflash_forward_outputs to_c(const ForwardOutputs& t) {
@@ -269,6 +281,26 @@ inline size_t workspace_size(const Attention& attention, const BackwardTensors& 
   size_t bytes = 0;
   detail::call(cuflash_backward_workspace_size, attention, tensors, execution, &bytes);
   return bytes;
+}
+
+// Bytes of the summary of a mask.
+inline size_t mask_summary_size(const ConstTensor& mask) {
+  const cuflash_tensor c_mask = detail::to_c(mask);
+  size_t bytes = 0;
+  detail::check(cuflash_mask_summary_size(&c_mask, &bytes));
+  return bytes;
+}
+
+// Makes the summary of a mask in `memory`, which must outlive the calls that read it.
+inline SummarizedMask summarize_mask(const ConstTensor& mask, void* memory, size_t bytes,
+                                     const Execution& execution = {}) {
+  const Tensor summary = contiguous(static_cast<int32_t*>(memory), static_cast<int64_t>(bytes / sizeof(int32_t)));
+  const cuflash_tensor c_mask = detail::to_c(mask);
+  const cuflash_mutable_tensor c_summary = detail::to_c(summary);
+  const cuflash_execution c_execution = detail::to_c(execution);
+  SummarizedMask made{summary};
+  detail::check(cuflash_summarize_mask(&c_mask, &c_summary, &c_execution, made.shape.data()));
+  return made;
 }
 
 // Explains which backend and kernel the call would use and why, or why there is none.

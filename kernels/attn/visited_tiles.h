@@ -52,18 +52,29 @@ struct PositionMask {
   }
 };
 
-// Adds the tiles of one query tile to the statistics. A short last tile that is fully visible counts as full.
+__device__ __forceinline__ void add_tile_counts(const AttentionParams& a, int64 visited, int64 masked, int64 skipped) {
+  atomicAdd(a.tile_counts + 0, static_cast<uint64>(visited));
+  atomicAdd(a.tile_counts + 1, static_cast<uint64>(masked));
+  atomicAdd(a.tile_counts + 2, static_cast<uint64>(skipped));
+}
+
+// Key tiles without a masked pair, as the statistics count them: a short last tile that is fully visible is full.
+template <int kTileK>
+__device__ __forceinline__ Range full_key_tiles(const AttentionParams& a, const Sequence& s, Range queries) {
+  const Range all = keys_of_all(a, s, queries);
+  return {tiles_in(all.begin, kTileK),
+          all.end >= s.len_k ? tiles_in(s.len_k, kTileK) : max(int64{0}, all.end) / kTileK};
+}
+
+// Adds the tiles of one query tile to the statistics.
 template <int kTileK>
 __device__ __forceinline__ void count_tiles(const AttentionParams& a, const Sequence& s, Range queries,
                                             const VisitedTiles& w) {
   if (!a.tile_counts || queries.empty()) return;
-  const Range all = keys_of_all(a, s, queries);
-  const int64 full_end = all.end >= s.len_k ? tiles_in(s.len_k, kTileK) : max(int64{0}, all.end) / kTileK;
-  const int64 full = max(int64{0}, min(full_end, int64{w.end}) - max(tiles_in(all.begin, kTileK), int64{w.begin}));
+  const Range all = full_key_tiles<kTileK>(a, s, queries);
+  const int64 full = max(int64{0}, min(all.end, int64{w.end}) - max(all.begin, int64{w.begin}));
   const int64 visited = w.count();
-  atomicAdd(a.tile_counts + 0, static_cast<uint64>(visited));
-  atomicAdd(a.tile_counts + 1, static_cast<uint64>(visited - full));
-  atomicAdd(a.tile_counts + 2, static_cast<uint64>(tiles_in(s.len_k, kTileK) - visited));
+  add_tile_counts(a, visited, visited - full, tiles_in(s.len_k, kTileK) - visited);
 }
 
 }  // namespace cuflash

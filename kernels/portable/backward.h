@@ -16,6 +16,7 @@
 
 #include "portable/backward/dk_dv_accumulators.h"
 #include "portable/backward/dq_accumulate.h"
+#include "portable/backward/masked_queries.h"
 #include "portable/backward/task.h"
 
 namespace cuflash {
@@ -46,58 +47,97 @@ struct KeyTileBackward {
 
   __device__ __forceinline__ void run() {
     acc.clear();
-    if (visited.count() > 0) {
-      start();
+    if constexpr (Options::kReadsMask) walk();
+    else if (visited.count() > 0) {
+      start(Step{0, visited.tile(0), 0});
       for (int member = 0; member < coord.group; ++member) visit_head(member);
     }
     acc.store(p, coord, tiles);
   }
 
  private:
-  __device__ __forceinline__ void start() {
+  using Step = QueryStep;
+
+  __device__ __forceinline__ void start(const Step& first) {
     load_k<C>(p, coord, tiles);
-    if constexpr (!kSharedBuffers) load_v<C>(p, coord, tiles), load_at_once({p, coord, 0, visited.tile(0), 0});
+    if constexpr (!kSharedBuffers) load_v<C>(p, coord, tiles), load_at_once(first);
     cp_async_commit();
     wait_for_copies();
-    if (visited.num_masked > 0 && has_not_finite<S::kThreads>(tiles.k())) tiles.task()->not_finite_keys = 1;
+    if ((Options::kReadsMask || visited.num_masked > 0) && has_not_finite<S::kThreads>(tiles.k()))
+      tiles.task()->not_finite_keys = 1;
   }
 
   __device__ __forceinline__ void visit_head(int member) {
     const Options options(p.attention, coord.sequence, coord.b, coord.head_k * coord.group + member);
     int step = 0;
-    for (; step < visited.num_masked; ++step) {
-      begin_step(member, step);
-      if (coord.not_finite_keys || tiles.stats(stage_of(member, step))[flag_at(C)] != 0)
-        visit<TileMode::guarded>(member, step, options);
-      else visit<TileMode::masked>(member, step, options);
-      end_step(member, step);
-    }
+    const auto now = [&] { return Step{member, visited.tile(step), stage_of(member, step)}; };
+    const auto next = [&] {
+      const bool same_head = step + 1 < visited.count();
+      const int next_member = same_head ? member : member + 1, next_step = same_head ? step + 1 : 0;
+      return Step{next_member, visited.tile(next_step), stage_of(next_member, next_step)};
+    };
+    for (; step < visited.num_masked; ++step) visit_masked(now, next, options);
     for (; step < visited.count(); ++step) {
-      begin_step(member, step);
-      visit<TileMode::full>(member, step, options);
-      end_step(member, step);
+      begin_step(now, next);
+      visit<TileMode::full>(now, next, options);
+      end_step(next);
     }
   }
-
   __device__ __forceinline__ int stage_of(int member, int step) const {
     return C.stages == 2 ? (member * visited.count() + step) & 1 : 0;
   }
-  // The query tile after `step` of head `member`. After the last one the head does not exist, and nothing is loaded.
-  __device__ __forceinline__ QueriesToLoad<C> next_queries(int member, int step) const {
-    const bool same_head = step + 1 < visited.count();
-    const int next_member = same_head ? member : member + 1, next_step = same_head ? step + 1 : 0;
-    return {p, coord, next_member, visited.tile(next_step), stage_of(next_member, next_step)};
+
+  // The query tiles that the mask does not hide, head by head.
+  __device__ __forceinline__ void walk() {
+    MaskedQueries<C> queries(p.attention, coord);
+    if (threadIdx.x < 32) queries.count();
+    Step current = queries.next({0, 0, C.stages == 2 ? 1 : 0}), upcoming = current;
+    if (current.member == coord.group) return;
+    start(current);
+    const auto now = [&] { return current; };
+    const auto next = [&] { return upcoming; };
+    for (int member = current.member; member < coord.group; member = current.member) {
+      const Options options(p.attention, coord.sequence, coord.b, coord.head_k * coord.group + member);
+      for (; current.member == member; current = upcoming) {
+        const bool full = (C.options & kBias) == 0 && queries.is_full;  // a bias may hide a pair
+        upcoming = queries.next(current);
+        if (C.ordered && threadIdx.x < 32)
+          tiles.task()->dq_before = visible_tiles_before<C>(p.attention, coord, current);
+        if (full) {
+          begin_step(now, next);
+          visit<TileMode::full>(now, next, options);
+          end_step(next);
+        } else {
+          visit_masked(now, next, options);
+        }
+      }
+    }
   }
-  __device__ __forceinline__ void load_at_once(const QueriesToLoad<C>& queries) {
+
+  template <class Now, class Next>
+  __device__ __forceinline__ void visit_masked(const Now& now, const Next& next, const Options& options) {
+    begin_step(now, next);
+    if (coord.not_finite_keys || tiles.stats(now().stage)[flag_at(C)] != 0)
+      visit<TileMode::guarded>(now, next, options);
+    else visit<TileMode::masked>(now, next, options);
+    end_step(next);
+  }
+
+  __device__ __forceinline__ QueriesToLoad<C> queries_of(const Step& step) const {
+    return {p, coord, step.member, step.tile, step.stage};
+  }
+  __device__ __forceinline__ void load_at_once(const Step& step) {
+    const QueriesToLoad<C> queries = queries_of(step);
     queries.load_q(p, tiles);
     queries.load_dout(p, tiles);
     queries.load_stats(tiles);
     cp_async_commit();
   }
 
-  __device__ __forceinline__ void begin_step(int member, int step) {
+  template <class Now, class Next>
+  __device__ __forceinline__ void begin_step(const Now& now, const Next& next) {
     if constexpr (kSharedBuffers) {
-      const QueriesToLoad<C> queries(p, coord, member, visited.tile(step), 0);
+      const QueriesToLoad<C> queries = queries_of(now());
       __syncthreads();
       load_k<C>(p, coord, tiles);
       queries.load_q(p, tiles);
@@ -105,32 +145,32 @@ struct KeyTileBackward {
       cp_async_commit();
     }
     wait_for_copies();
-    if constexpr (C.stages == 2 && !kLoadsBetween) load_at_once(next_queries(member, step));
+    if constexpr (C.stages == 2 && !kLoadsBetween) load_at_once(next());
   }
-  __device__ __forceinline__ void end_step(int member, int step) {
+  template <class Next>
+  __device__ __forceinline__ void end_step(const Next& next) {
     if constexpr (C.stages == 1) {
       __syncthreads();
-      load_at_once(next_queries(member, step));
+      load_at_once(next());
     }
   }
 
   // Processes one query tile.
-  template <TileMode kMode>
-  __device__ __forceinline__ void visit(int member, int step, const Options& options) {
+  template <TileMode kMode, class Now, class Next>
+  __device__ __forceinline__ void visit(const Now& now, const Next& next, const Options& options) {
     constexpr Rows kRows = kMode == TileMode::guarded ? Rows::finite_only : Rows::any;
     // Indices are recomputed rather than kept, to save registers for the accumulators.
-    score<kMode>(member, step, options);
+    score<kMode>(now, next, options);
     __syncthreads();
     if constexpr (S::kScoreWarps > 1 || !kOwnFromRegisters)
-      accumulate_scores_of_others<kRows>(stage_of(member, step), member, visited.tile(step));
-    if (wants(p.dq_accum)) add_to_dq<C, kRows>(p, coord, tiles, member, visited.tile(step));
+      accumulate_scores_of_others<kRows>(now().stage, now().member, now().tile);
+    if (wants(p.dq_accum)) add_to_dq<C, kRows>(p, coord, tiles, now().member, now().tile);
   }
 
-  template <TileMode kMode>
-  __device__ __forceinline__ void score(int member, int step, const Options& options) {
+  template <TileMode kMode, class Now, class Next>
+  __device__ __forceinline__ void score(const Now& now, const Next& next, const Options& options) {
     constexpr Rows kRows = kMode == TileMode::guarded ? Rows::finite_only : Rows::any;
-    const int stage = stage_of(member, step), tile = visited.tile(step), i = tile * C.tile_q,
-              j = coord.k_first + S::first_key();
+    const int stage = now().stage, tile = now().tile, i = tile * C.tile_q, j = coord.k_first + S::first_key();
     const auto* stats = tiles.stats(stage);
     const VisibleQueries<C> visible(p.attention, coord.sequence, i, coord.k_first);
 #pragma unroll 1
@@ -138,14 +178,14 @@ struct KeyTileBackward {
       const int first = S::column_warp() * S::kQueries + chunk * S::kChunk;
       ScoreChunk<C> scores;
       if constexpr (kLoadsBetween) {
-        const QueriesToLoad<C> next = next_queries(member, step);
+        const QueriesToLoad<C> queries = queries_of(next());
         scores.template compute_p<kMode>(tiles.k(), tiles.q(stage), stats, first, options, visible, i, j,
-                                         [&](Slice slice) { next.load_slice(p, tiles, slice); });
+                                         [&](Slice slice) { queries.load_slice(p, tiles, slice); });
         cp_async_commit();
       } else if (S::scores_queries()) {
         scores.template compute_p<kMode>(tiles.k(), tiles.q(stage), stats, first, options, visible, i, j);
       }
-      if constexpr (kSharedBuffers) reload_v_and_dout(member, tile);
+      if constexpr (kSharedBuffers) reload_v_and_dout(now().member, tile);
       if (!S::scores_queries()) break;
       scores.template compute_ds<kMode, Gradient::of_product>(tiles.v(), tiles.dout(stage), stats, first, options, i,
                                                               j);

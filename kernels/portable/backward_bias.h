@@ -4,6 +4,7 @@
 #pragma once
 
 #include "portable/backward/loads.h"
+#include "portable/backward/masked_queries.h"
 #include "portable/backward/scores.h"
 
 namespace cuflash {
@@ -36,10 +37,18 @@ struct BiasTile {
         const Range keys{first_key, min(int64{first_key} + C.tile_k, int64{coord.sequence.len_k})};
         coord.visited = visited_query_tiles<C>(a, coord.sequence, keys, false);
         for (int tile = one_row() ? 0 : first_row / C.tile_q; tile < tiles_q; ++tile) {
-          count(coord, tile);
-          if (tile >= coord.visited.begin && tile < coord.visited.end) visit(coord, h, tile, use);
+          const MaskVerdict shown = verdict(b, h, tile);
+          count(coord, tile, shown);
+          if (tile >= coord.visited.begin && tile < coord.visited.end && shown != MaskVerdict::none)
+            visit(coord, h, tile, use);
         }
       }
+  }
+
+  // What the mask tensor shows of the tile.
+  __device__ __forceinline__ MaskVerdict verdict(int b, int h, int tile) const {
+    if ((C.options & kMaskTensor) == 0 || !a.summary.blocks) return MaskVerdict::all;
+    return mask_verdict(mask_of_head(a.summary, b, h), tile * C.tile_q, C.tile_q, first_key, C.tile_k);
   }
 
   template <class Use>
@@ -53,7 +62,7 @@ struct BiasTile {
     if constexpr (!SharedTiles<C>::kSharedBuffers) load_values(coord, queries);
     cp_async_commit();
     wait_for_copies();
-    const ScoreOptions<C.element, C.options> options(a, coord.sequence, coord.b, h);
+    const typename Chunk::Options options(a, coord.sequence, coord.b, h);
     const VisibleQueries<C> visible(a, coord.sequence, i, first_key);
 #pragma unroll
     for (int chunk = 0; chunk < S::kChunks; ++chunk) {
@@ -79,11 +88,11 @@ struct BiasTile {
     queries.load_dout(p, tiles);
   }
 
-  __device__ __forceinline__ void count(const TaskCoord& coord, int tile) const {
+  __device__ __forceinline__ void count(const TaskCoord& coord, int tile, MaskVerdict shown) const {
     if (!p.counts_in_bias || !a.tile_counts || threadIdx.x != 0) return;
     if (tile * C.tile_q >= coord.sequence.len_q || first_key >= coord.sequence.len_k) return;
-    const bool visited = tile >= coord.visited.begin && tile < coord.visited.end;
-    const bool full = tile >= coord.visited.full_begin && tile < coord.visited.full_end;
+    const bool visited = tile >= coord.visited.begin && tile < coord.visited.end && shown != MaskVerdict::none;
+    const bool full = tile >= coord.visited.full_begin && tile < coord.visited.full_end && shown == MaskVerdict::all;
     atomicAdd(a.tile_counts + (visited ? 0 : 2), 1ull);
     if (visited && !full) atomicAdd(a.tile_counts + 1, 1ull);
   }

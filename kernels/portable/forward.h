@@ -10,6 +10,7 @@
 #pragma once
 
 #include "attn/softmax.h"
+#include "attn/tile_mask.h"
 #include "attn/tile_scores.h"
 
 namespace cuflash {
@@ -31,6 +32,7 @@ struct Forward {
   static constexpr int kSteps = (sums_drift(E) ? kShortSum : C.dim_qk) / Op::kDepth;
   static constexpr int kSlices = C.dim_v > 128 && !sums_drift(E) && kSteps >= 4 ? 4 : 2;
   static_assert(kSlices <= kSteps);
+  static constexpr int kSeenWords = (C.tile_k + 31) / 32;
   static constexpr int kScoreTiles = C.tile_k / 8, kOutputTiles = kColumns / 8;
   static_assert(C.tile_q == 16 * kRowTiles * C.row_warps && C.tile_k % 16 == 0 && C.dim_qk % 16 == 0);
   static_assert(!sums_drift(E) || (C.tile_k % kShortSum == 0 && C.dim_qk % kShortSum == 0));
@@ -41,7 +43,8 @@ struct Forward {
   using VTile = Tile<E, C.tile_k, C.dim_v>;
   using OTile = Tile<E, C.tile_q, C.dim_v>;  // reuses all of shared memory in the epilogue
   static_assert(shared_bytes(C) >= OTile::kBytes);
-  using Options = ScoreOptions<E, C.options>;
+  using Options = MaskedOptions<E, C.options>;
+  using Walk = MaskWalk<C.tile_q, C.tile_k, WalkAlong::keys>;
   using Scores = Accumulator<Real>[kRowTiles][kScoreTiles];
   using Output = Accumulator<Real>[kRowTiles][kOutputTiles];
 
@@ -155,25 +158,35 @@ struct Forward {
       for (int n = 0; n < kScoreTiles; ++n) s[m][n] = {};
   }
 
-  // Zeroes values that the mask tensor hides from every query of this tile: a probability of 0 would not stop their
-  // NaN.
+  // Zeroes values that the mask hides from every query of this tile: a probability of 0 would not stop their NaN. Most
+  // often every key is seen by some query.
   __device__ __forceinline__ void hide_unseen_values(const Scores& s, int stage) const {
-    if constexpr (Options::kHasMask) {
-      unsigned char* is_seen = memory + shared_bytes(C) - C.tile_k;
-      for (int n = static_cast<int>(threadIdx.x); n < C.tile_k; n += kThreads) is_seen[n] = 0;
-      __syncthreads();
+    auto* seen = reinterpret_cast<unsigned*>(memory + shared_bytes(C) - kSeenWords * 4);  // a bit per key
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread < kSeenWords) seen[thread] = 0;
+    __syncthreads();
+#pragma unroll
+    for (int word = 0; word < kSeenWords; ++word) {
+      unsigned mine = 0;
 #pragma unroll
       for (int r = 0; r < 2 * kRowTiles; ++r)
 #pragma unroll
-        for (int n = 0; n < kScoreTiles; ++n)
+        for (int n = word * 4; n < kScoreTiles && n < word * 4 + 4; ++n)
 #pragma unroll
           for (int e = 0; e < 2; ++e)
-            if (!(s[r / 2][n].x[r % 2 * 2 + e] == minus_infinity<Real>())) is_seen[lane_column(n, e)] = 1;
-      __syncthreads();
-      for (int n = static_cast<int>(threadIdx.x); n < C.tile_k * C.dim_v; n += kThreads)
-        if (!is_seen[n / C.dim_v]) *v_tile(stage).at(n / C.dim_v, n % C.dim_v) = 0;
-      __syncthreads();
+            if (!(s[r / 2][n].x[r % 2 * 2 + e] == minus_infinity<Real>())) mine |= 1u << (n % 4 * 8 + e);
+#pragma unroll
+      for (int distance = 4; distance < 32; distance *= 2) mine |= __shfl_xor_sync(0xffffffffu, mine, distance);
+      if (lane_id() < 4) atomicOr(seen + word, mine << (lane_id() * 2));
     }
+    __syncthreads();
+    bool all = true;
+#pragma unroll
+    for (int word = 0; word < kSeenWords; ++word) all &= seen[word] == ~0u >> (C.tile_k % 32 == 0 ? 0 : 16);
+    if (all) return;
+    for (int n = thread; n < C.tile_k * C.dim_v; n += kThreads)
+      if (const int key = n / C.dim_v; (seen[key / 32] >> key % 32 & 1) == 0) *v_tile(stage).at(key, n % C.dim_v) = 0;
+    __syncthreads();
   }
 
   __device__ __forceinline__ void accumulate(Output& o, const Scores& probs, int stage) const {
@@ -226,11 +239,10 @@ struct Forward {
     }
   }
 
-  template <bool kApplyMask>
-  __device__ __forceinline__ void step(const VisitedTiles& visited, int n, Softmax<Real, kRowTiles>& softmax,
+  // kApplyMask: some pair of the tile may be hidden. kNext: of the tiles to load.
+  template <bool kApplyMask, RowsOf kNext, class Next>
+  __device__ __forceinline__ void step(int n, int tile, Next&& next, Softmax<Real, kRowTiles>& softmax,
                                        Output& o) const {
-    constexpr RowsOf kNext = kApplyMask ? RowsOf::part : RowsOf::whole_tile;  // full tiles are visited last
-    const int tile = visited.tile(n);
     Scores s;
     int stage = 0;
     if constexpr (C.stages == 1) {
@@ -240,23 +252,26 @@ struct Forward {
       cp_async_commit();
       cp_async_wait<0>();
       __syncthreads();
-      if (n + 1 < visited.count()) load_k<kNext>(visited.tile(n + 1), 0);
+      next([&](int ahead) { load_k<kNext>(ahead, 0); });
       cp_async_commit();
     } else {
       cp_async_wait<C.stages - 2>();
       __syncthreads();
-      const int ahead = n + C.stages - 1;
-      if (ahead < visited.count()) {
-        load_k<kNext>(visited.tile(ahead), ahead % C.stages);
-        load_v<kNext>(visited.tile(ahead), ahead % C.stages);
-      }
+      next([&](int ahead) {
+        load_k<kNext>(ahead, (n + C.stages - 1) % C.stages);
+        load_v<kNext>(ahead, (n + C.stages - 1) % C.stages);
+      });
       cp_async_commit();
       stage = n % C.stages;
       scores(s, stage, [](Slice) {});
     }
     const LaneCoord lane{row_of(0), lane_column(0, 0)};
     modify_and_mask<kApplyMask, C.tile_q>(s, a, sequence, options, lane, query_tile.q_first, tile * C.tile_k);
-    hide_unseen_values(s, stage);
+    if constexpr (Options::kReadsMask && kApplyMask)
+      if (options.mask.blocks) {
+        hide_masked(s, options.mask, query_tile.q_first + lane.row, tile * C.tile_k);
+        hide_unseen_values(s, stage);
+      }
     softmax.update(s, o);
     softmax.exponentiate(s);
     apply_dropout(s, options, a.dropout_threshold, lane, query_tile.q_first, tile * C.tile_k);
@@ -329,6 +344,12 @@ struct Forward {
   __device__ __forceinline__ void mainloop(Softmax<Real, kRowTiles>& softmax, Output& o) const {
     load_q();  // overlaps with the computation of the tile range
     const VisitedTiles visited = visited_key_tiles<C.tile_k>(a, sequence, queries());
+    if constexpr (Options::kReadsMask) masked_mainloop(visited, softmax, o);
+    else plain_mainloop(visited, softmax, o);
+  }
+
+  __device__ __forceinline__ void plain_mainloop(const VisitedTiles& visited, Softmax<Real, kRowTiles>& softmax,
+                                                 Output& o) const {
     if (threadIdx.x == 0) count_tiles<C.tile_k>(a, sequence, queries(), visited);
     if (visited.count() == 0) {
       cp_async_commit();  // cp.async.wait_group waits for committed groups only
@@ -343,9 +364,63 @@ struct Forward {
     }
     if constexpr (C.stages == 1) cp_async_commit();
     int n = 0;
-    for (; n < visited.num_masked; ++n) step<true>(visited, n, softmax, o);
-    for (; n < visited.count(); ++n) step<false>(visited, n, softmax, o);
+    const auto next = [&](auto load) {
+      const int ahead = n + (C.stages == 1 ? 1 : C.stages - 1);
+      if (ahead < visited.count()) load(visited.tile(ahead));
+    };
+    // Full tiles are visited last.
+    for (; n < visited.num_masked; ++n) step<true, RowsOf::part>(n, visited.tile(n), next, softmax, o);
+    for (; n < visited.count(); ++n) step<false, RowsOf::whole_tile>(n, visited.tile(n), next, softmax, o);
     cp_async_wait<0>();
+  }
+
+  // The tiles that the mask does not hide, in ascending order.
+  __device__ __forceinline__ void masked_mainloop(const VisitedTiles& visited, Softmax<Real, kRowTiles>& softmax,
+                                                  Output& o) const {
+    const auto walked = [&] { return WalkedMask{options.mask, query_tile.q_first, visited.end}; };
+    Walk walk(visited.begin, walked);
+    if (threadIdx.x < 32) count_visible_tiles(walk, walked);
+    // Tiles that are being loaded, as 2 * number + (the mask shows all of it); -1: none.
+    constexpr int kAhead = C.stages == 1 ? 1 : C.stages - 1;
+    int coming[kAhead];
+    const auto next = [&](auto load) {
+      const auto tile = walk.next(walked);
+      coming[kAhead - 1] = tile.number < 0 ? -1 : 2 * tile.number + tile.is_full;
+      if (tile.number >= 0) load(tile.number);
+    };
+    const auto shift = [&] {
+#pragma unroll
+      for (int n = 1; n < kAhead; ++n) coming[n - 1] = coming[n];
+    };
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n) {
+      shift();
+      if constexpr (C.stages == 1) next([&](int tile) { load_first_k(tile); });
+      else next([&](int tile) { load_k(tile, n), load_v(tile, n); });
+      cp_async_commit();  // an empty group keeps the number of pending groups constant
+    }
+    for (int n = 0; coming[0] >= 0; ++n) {
+      const int tile = coming[0] / 2;
+      // A second copy of the step takes registers that the kernel with every option does not have.
+      const bool full =
+          C.options == kMaskTensor && coming[0] % 2 != 0 && tile >= visited.full_begin && tile < visited.full_end;
+      shift();
+      if (full) step<false, RowsOf::part>(n, tile, next, softmax, o);
+      else step<true, RowsOf::part>(n, tile, next, softmax, o);
+    }
+    cp_async_wait<0>();
+  }
+
+  // By one warp.
+  template <class Walked>
+  __device__ __forceinline__ void count_visible_tiles(Walk walk, const Walked& walked) const {
+    if (!a.tile_counts) return;
+    const Range full = full_key_tiles<C.tile_k>(a, sequence, queries());
+    int visible = 0, masked = 0;
+    for (auto tile = walk.next(walked); tile.number >= 0; tile = walk.next(walked))
+      ++visible, masked += !(tile.is_full && tile.number >= full.begin && tile.number < full.end);
+    if (threadIdx.x == 0 && !queries().empty())
+      add_tile_counts(a, visible, masked, tiles_in(sequence.len_k, C.tile_k) - visible);
   }
 
   // Under a causal mask the last queries see the most keys, so they start first.

@@ -8,5 +8,6 @@ __device__ __forceinline__ void compiler_fence() { asm volatile("" ::: "memory")
 
 // The compiler takes x for a new value here, so it recomputes what depends on x instead of keeping it in registers.
 __device__ __forceinline__ void make_opaque(unsigned& x) { asm volatile("" : "+r"(x)); }
+__device__ __forceinline__ void make_opaque(const void*& x) { asm volatile("" : "+l"(x)); }
 
 }  // namespace cuflash

@@ -17,6 +17,7 @@
 #include "ptx/barrier.h"
 #include "sm90/key_mask_tile.h"
 #include "sm90/key_task.h"
+#include "sm90/mask_tiles.h"
 #include "sm90/step_info.h"
 #include "tile/swizzled.h"
 
@@ -59,8 +60,13 @@ struct BackwardPipeline {
   __device__ DoutTile dout(int stage) const { return {memory + kDouts + stage * DoutTile::kBytes}; }
   __device__ DsTile ds_tile(int tile) const { return {memory + kDsOffset + tile * DsTile::kBytes}; }
   __device__ DsTile bias(int stage) const { return {memory + kBiases + stage * DsTile::kBytes}; }
-  __device__ KeyMaskTile mask(int stage, int group, bool has_rows = true) const {
-    return {memory + kMasks + (stage * C.warpgroups + group) * kMaskTileBytes, has_rows};
+  // Boxes of 128 keys.
+  __device__ unsigned mask_box(int stage, int box) const {
+    return memory + kMasks + stage * mask_bytes(C) + box * kMaskBitsBytes;
+  }
+  // k_first: of the task.
+  __device__ KeyMaskTile mask(int stage, int group, int k_first, bool has_rows) const {
+    return {mask_box(stage, 0), k_first, k_first + group * kWarpgroupRows, has_rows};
   }
   __device__ unsigned stats_address(int stage) const { return memory + kStats + stage * kStatsStageBytes; }
   __device__ const float* stats(int stage) const {

@@ -46,7 +46,10 @@ struct BackwardProducer {
   int b, first_head;     // first query head of the task
   int first_row, len_q;  // of the sequence
   int64 tiles_before, tiles_of_head;
-  bool foreign_rows;      // the tensor has rows after the sequence
+  bool foreign_rows;  // the tensor has rows after the sequence
+  // With a mask tensor: the query tiles, and those of next_load and of the next dQ, which are read a step before.
+  const int* listed;
+  ListedMaskTile listed_load, listed_dq;
   Visit next_load;        // the next query tile to load
   float slope;            // of ALiBi for the head of next_load, in units of log2
   DropoutStream stream;   // of that head
@@ -72,7 +75,19 @@ struct BackwardProducer {
     tiles_before = coord.tiles_before, tiles_of_head = coord.tiles_of_head;
     // TMA fills rows beyond the end of the tensor with zeros.
     foreign_rows = first_row + int64{len_q} < (a.cu_q ? a.total_q : a.len_q);
+    if constexpr (reads_mask(C))
+      listed =
+          mask_list(p.backward.mask_lists, b, coord.head_k, coord.k_first / kTileK) + kMaskListHeader + tiles.begin;
     next_load = {};
+    if constexpr (reads_mask(C))
+      if (count > 0) listed_load = listed_dq = listed_tile(0);
+  }
+  __device__ __forceinline__ ListedMaskTile listed_tile(int step) const {
+    return {static_cast<unsigned>(listed[step])};
+  }
+  __device__ __forceinline__ int tile_to_load() const {
+    if constexpr (reads_mask(C)) return listed_load.tile();
+    else return tiles.tile(next_load.step);
   }
 
   __device__ static int thread() { return new_thread_id() % kWarpgroupThreads; }
@@ -103,6 +118,7 @@ struct BackwardProducer {
     const TaskCoord& coord = task();
     StepInfo& info = pipeline.step_info(stages.stage);
     info.head = head, info.q_first = tile * C.tile_q;
+    if constexpr (reads_mask(C)) info.mask_tile = listed_load.word;
     if constexpr ((C.options & kAlibi) != 0) {
       const int64 distance = info.q_first + coord.sequence.shift - coord.k_first;
       constexpr bool kAffine = BackwardOptions<E, C.options>::kAffineAlibi;
@@ -120,17 +136,23 @@ struct BackwardProducer {
     if constexpr (C.options != 0) write_step_info(tile);
     unsigned bytes = Pipeline::QTile::kBytes + Pipeline::kStatsBytes;
     if constexpr ((C.options & kBias) != 0) bytes += box_bytes(a.bias, bias_tile_bytes(C));
-    if constexpr ((C.options & kMaskTensor) != 0) bytes += box_bytes(a.mask, mask_bytes(C));
+    bool masks = false;  // some warpgroup does not see all of the tile
+    if constexpr (reads_mask(C)) {
+#pragma unroll
+      for (int group = 0; group < C.warpgroups; ++group) masks |= !listed_load.shows_all(group);
+      if (masks) bytes += mask_boxes(C) * (a.summary.rows > 1 ? kMaskBitsBytes : kMaskBoxBytes);
+    }
     mbarrier_arrive_expect_tx(q_barrier, bytes);
     tma_load_panels(pipeline.q(stage), p.q, a.q, q_barrier, row, head, b);
     tma_load_row_stats(pipeline.stats_address(stage), p.row_stats, q_barrier, query_tile(next_load.member, tile));
     if constexpr ((C.options & kBias) != 0)
       tma_load_bias(pipeline.bias(stage), p.bias, a.bias, q_barrier, task().k_first, tile * C.tile_q, head, b);
-    if constexpr ((C.options & kMaskTensor) != 0)
+    if constexpr (reads_mask(C))
+      if (masks)
 #pragma unroll
-      for (int group = 0; group < C.warpgroups; ++group)
-        tma_load_mask(pipeline.mask(stage, group), p.mask, a.mask, q_barrier, task().k_first + group * kWarpgroupRows,
-                      tile * C.tile_q, head, b);
+        for (int box = 0; box < mask_boxes(C); ++box)
+          tma_load_mask(pipeline.mask_box(stage, box), p.mask, a.summary, q_barrier,
+                        task().k_first + box * 2 * kWarpgroupRows, tile * C.tile_q, head, b);
     mbarrier_arrive_expect_tx(dout_barrier, Pipeline::DoutTile::kBytes);
     tma_load_panels(pipeline.dout(stage), p.dout, p.backward.dout, dout_barrier, row, head, b);
   }
@@ -143,7 +165,7 @@ struct BackwardProducer {
 
   // Zeroes rows beyond a length: a probability of 0 would not keep their NaN out of dK and dV.
   __device__ __forceinline__ void load_next_queries() {
-    const int tile = tiles.tile(next_load.step), stage = stages.stage;
+    const int tile = tile_to_load(), stage = stages.stage;
     const bool sanitizes = foreign_rows && (tile + 1) * C.tile_q > len_q;
     const unsigned q_full = pipeline.q_full(stage), dout_full = pipeline.dout_full(stage),
                    raw_full = pipeline.raw_full();
@@ -161,6 +183,7 @@ struct BackwardProducer {
       __syncwarp();
     }
     next_load.next(steps), stages.advance();
+    if constexpr (reads_mask(C)) listed_load = listed_tile(next_load.step);
   }
 
   // The K tile that dS is multiplied by. If some query must not see all keys, non-finite elements are zeroed: a query
@@ -209,7 +232,14 @@ struct BackwardProducer {
 
   __device__ __forceinline__ void add_to_dq(const Visit& visit, int iteration, unsigned keys) {
     const int buffer = uniform(iteration % kDsStages);
-    const int64 dq_tile = query_tile(visit.member, tiles.tile(visit.step));
+    int tile = 0;
+    if constexpr (reads_mask(C)) {
+      tile = listed_dq.tile();
+      listed_dq = listed_tile(visit.step + 1 == steps ? 0 : visit.step + 1);
+    } else {
+      tile = tiles.tile(visit.step);
+    }
+    const int64 dq_tile = query_tile(visit.member, tile);
 #pragma unroll
     for (int group = 0; group < C.warpgroups; ++group)
       named_barrier_sync(Pipeline::ds_written(group, buffer), Pipeline::kPair);

@@ -9,6 +9,7 @@
 #include "ptx/tma.h"
 #include "ptx/warpgroup.h"
 #include "sm90/consumer_sync.h"
+#include "sm90/key_step.h"
 #include "sm90/lane_coord.h"
 #include "sm90/packed_rows.h"
 #include "sm90/pipeline.h"
@@ -40,15 +41,17 @@ struct Consumer {
   static_assert(size_of(E) == 2 && C.tile_k % 16 == 0 && C.dim_qk % 16 == 0 && C.dim_v % 32 == 0);
   using ScoreProduct = WarpgroupProduct<E, C.tile_k, false>;
   using OutputProduct = WarpgroupProduct<E, C.dim_v, true>;
-  using Options = ScoreOptions<E, C.options, OptionSet::exact>;
+  static constexpr bool kReadsMask = reads_mask(C);
+  using Options = ScoreOptions<E, C.options & ~int{kMaskTensor}, OptionSet::exact>;  // the mask is applied afterwards
+  using Step = typename KeyStepOf<C>::Type;
   using Scores = Accumulator<float>[1][kScoreTiles];
   using Output = Accumulator<float>[1][kOutputTiles];
   using OperandA = unsigned[kSteps][4];
   static constexpr bool kHasFixedMax = (C.schedule & kFixedMax) != 0;
   static constexpr bool kKeepsScores = (C.schedule & kFirstMax) != 0;
   static constexpr int kSoftmaxKind = C.schedule & (kFixedMax | kFirstMax);
-  static_assert(!kKeepsScores || C.options == 0);
-  static_assert(!kHasFixedMax || (Options::kIsTanh && !Options::kHasMask && kFastTanh<E>));
+  static_assert(!kKeepsScores || (C.options & ~int{kMaskTensor}) == 0);
+  static_assert(!kHasFixedMax || (Options::kIsTanh && !kReadsMask && kFastTanh<E>));
   using RowSoftmax = typename RowSoftmaxOf<E, kSoftmaxKind>::Type;
   using Turn = PingPong<(C.schedule & kPingPong) != 0, C.warpgroups, Pipeline<C>::kPingPongBarrier>;
 
@@ -98,7 +101,7 @@ struct Consumer {
     values.advance();
   }
 
-  // Bias and mask tensor, if TMA loads them.
+  // The bias, if TMA loads it.
   __device__ void wait_terms() const {
     if constexpr (has_term_tiles(C)) mbarrier_wait(pipeline.terms_full(terms.stage), terms.phase);
   }
@@ -157,7 +160,7 @@ struct Consumer {
   }
   // ALiBi in a full tile. Right of the diagonal, and where the tile crosses it, only without a causal mask.
   template <bool kApplyMask>
-  static constexpr bool kHasLinearAlibi = !kApplyMask && Options::kFoldsAlibi && !Options::kHasMask;
+  static constexpr bool kHasLinearAlibi = !kApplyMask && Options::kFoldsAlibi;
   __device__ __forceinline__ RowOffset<float> add_alibi(const ScoreCoord& coord, const Options& options, Scores& s,
                                                         int first) const {
     const int tile_distance = coord.q_first + static_cast<int>(coord.sequence.shift) - first;
@@ -171,8 +174,10 @@ struct Consumer {
   // With kFirstMax: turns the scores of a key tile into probabilities of the next product. Returns as softmax_step.
   template <bool kApplyMask>
   __device__ __forceinline__ bool first_max_step(const ScoreCoord& coord, const Options& options, RowSoftmax& softmax,
-                                                 Scores& s, OperandA& next, int tile, float (&correction)[2]) const {
-    modify<kApplyMask>(coord, options, s, tile * C.tile_k);
+                                                 Scores& s, OperandA& next, const Step& step,
+                                                 float (&correction)[2]) const {
+    modify<kApplyMask && !kReadsMask>(coord, options, s, step.tile * C.tile_k);
+    if constexpr (kApplyMask && kReadsMask) step.hide(s, a, coord.sequence, coord.lane, coord.q_first);
     return softmax.step(s, next, [&](int r, float x) { correction[r] = x; });
   }
   // Options without tiles of their own, and masks.
@@ -196,23 +201,23 @@ struct Consumer {
   // correction.
   template <bool kApplyMask>
   __device__ __forceinline__ bool softmax_step(const ScoreCoord& coord, const Options& options, RowSoftmax& softmax,
-                                               Scores& s, int tile, float (&correction)[2]) {
-    const int first = tile * C.tile_k;
+                                               Scores& s, const Step& step, float (&correction)[2]) {
+    const int first = step.tile * C.tile_k;
+    constexpr bool kByPosition = kApplyMask && !kReadsMask;
     if constexpr (kHasFixedMax) {
       exponentiate_softcapped<kApplyMask>(coord, options, softmax, s, first);
     } else if constexpr (kHasLinearAlibi<kApplyMask>) {
       if constexpr (Options::kHasSoftcap) apply_softcap(s, options);
     } else if constexpr (has_term_tiles(C)) {
-      const GlobalTerms<Options> global{options, coord.q_first + coord.lane.row, first + coord.lane.column};
-      const TileTerms<C, Options, typename Pipeline<C>::BiasTile, typename Pipeline<C>::MaskTile> loaded{
-          global, pipeline.bias(terms.stage, group), pipeline.mask(terms.stage, group), coord.lane};
+      const TileTerms<E, typename Pipeline<C>::BiasTile> loaded{a, pipeline.bias(terms.stage, group), coord.lane};
       wait_terms();
-      modify_and_mask<kApplyMask, kWarpgroupRows>(s, a, coord.sequence, options, loaded, coord.lane, coord.q_first,
-                                                  first);
+      modify_and_mask<kByPosition, kWarpgroupRows>(s, a, coord.sequence, options, loaded, coord.lane, coord.q_first,
+                                                   first);
       release_terms();
     } else {
-      modify<kApplyMask>(coord, options, s, first);
+      modify<kByPosition>(coord, options, s, first);
     }
+    if constexpr (kApplyMask && kReadsMask) step.hide(s, a, coord.sequence, coord.lane, coord.q_first);
     bool rescales = false;
     const auto on_rescale = [&](int r, float x) { correction[r] = x; };
     if constexpr (kHasLinearAlibi<kApplyMask>) {
@@ -249,6 +254,8 @@ struct Consumer {
       issue_scores(s);
       issue_output(o, probs);
       Turn::pass(group);
+      Step step(tile - 1, pipeline, keys.stage);
+      if constexpr (kApplyMask) step.load(a, info, group);
       wgmma_wait<1>();
       fence_operands(s);
       release_keys();
@@ -257,8 +264,8 @@ struct Consumer {
       OperandA next;
       bool rescales;
       if constexpr (kKeepsScores)
-        rescales = first_max_step<kApplyMask>(ScoreCoord(info), options, softmax, s, next, tile - 1, correction);
-      else rescales = softmax_step<kApplyMask>(ScoreCoord(info), options, softmax, s, tile - 1, correction);
+        rescales = first_max_step<kApplyMask>(ScoreCoord(info), options, softmax, s, next, step, correction);
+      else rescales = softmax_step<kApplyMask>(ScoreCoord(info), options, softmax, s, step, correction);
       wait_after_softmax();
       fence_operands(o), fence_operands(probs);
       release_values();
@@ -286,17 +293,24 @@ struct Consumer {
     wgmma_wait<0>();
     fence_operands(s);
     Turn::pass(group);
-    release_keys();
     const int tile = tiles.own_end - 1;
+    Step step(tile, pipeline, keys.stage);
+    step.load(a, info, group);
+    release_keys();
     if (tile == tiles.own_begin) release_queries();
     if constexpr (kKeepsScores) {
-      if (tile < tiles.full_begin || tile >= tiles.full_end) mask_first_tile(coord, options, s, tile * C.tile_k);
+      if constexpr (kReadsMask) {
+        if (step.tile < tiles.full_begin || step.tile >= tiles.full_end || !step.shows_all(group))
+          step.hide(s, a, coord.sequence, coord.lane, coord.q_first);
+      } else if (tile < tiles.full_begin || tile >= tiles.full_end) {
+        mask_first_tile(coord, options, s, tile * C.tile_k);
+      }
       softmax.start(s, probs);
     } else {
       float correction[2];
-      if (tiles.full_begin <= tile && tile < tiles.full_end)
-        softmax_step<false>(coord, options, softmax, s, tile, correction);
-      else softmax_step<true>(coord, options, softmax, s, tile, correction);
+      if (tiles.full_begin <= step.tile && step.tile < tiles.full_end && step.shows_all(group))
+        softmax_step<false>(coord, options, softmax, s, step, correction);
+      else softmax_step<true>(coord, options, softmax, s, step, correction);
       narrow<E>(probs, s[0]);
     }
   }
@@ -312,6 +326,23 @@ struct Consumer {
       advance<true>(tile, last, info, options, softmax, probs, o, last == tiles.own_begin);
       if (last == tiles.own_begin) break;
       advance<false>(tile, tiles.full_begin, info, options, softmax, probs, o, tiles.full_begin == tiles.own_begin);
+    }
+    wait_values();
+    issue_output(o, probs);
+  }
+
+  // The same with a mask tensor: any tile may be full.
+  __device__ __forceinline__ void masked_mainloop(const TileInfo& info, const KeyTiles& tiles, const Options& options,
+                                                  RowSoftmax& softmax, Output& o, OperandA& probs) {
+    int tile = tiles.own_end - 1;
+#pragma unroll 1
+    while (tile > tiles.own_begin) {
+      const bool ends = tile - 1 == tiles.own_begin;
+      wait_keys();
+      const Step next(tile - 1, pipeline, keys.stage);
+      if (tiles.full_begin <= next.tile && next.tile < tiles.full_end && next.shows_all(group))
+        advance<false>(tile, tile - 1, info, options, softmax, probs, o, ends);
+      else advance<true>(tile, tile - 1, info, options, softmax, probs, o, ends);
     }
     wait_values();
     issue_output(o, probs);
@@ -400,7 +431,8 @@ struct Consumer {
     if (tiles.half) prologue<kFewKeys>(info, tiles, options, softmax, probs);
     else prologue<C.tile_k>(info, tiles, options, softmax, probs);
     Output o = {};
-    mainloop(info, tiles, options, softmax, o, probs);
+    if constexpr (kReadsMask) masked_mainloop(info, tiles, options, softmax, o, probs);
+    else mainloop(info, tiles, options, softmax, o, probs);
     float o_scale[2];
     if constexpr (splits_keys(C)) finish_softmax(softmax);
     else finalize_rows(info, options, softmax, o_scale);

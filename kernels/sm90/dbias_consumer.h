@@ -44,9 +44,9 @@ struct DbiasConsumer {
     return pipeline.bias(group, half).piece(a.bias.row_stride != 0 ? row : 0, thread % 32 / 16 * 8);
   }
   __device__ __forceinline__ unsigned tensor_mask(int half) const {
-    return Options::kHasMask
-               ? pipeline.mask(steps.stage, group, half, a.mask.row_stride != 0).pairs_of_queries(new_thread_id())
-               : ~0u;
+    if constexpr (!Options::kHasMask) return ~0u;
+    return pipeline.mask(steps.stage, group, (step().info.begin + half) * 64, a.summary.rows > 1)
+        .pairs_of_queries(new_thread_id());
   }
   // Pairs of rows that exist.
   __device__ __forceinline__ unsigned existing_rows(const TileInfo& info) const {

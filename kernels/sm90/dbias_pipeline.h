@@ -78,8 +78,12 @@ struct DbiasPipeline {
   __device__ BiasTile bias(int group, int half) const {
     return {memory + kBiases + group * bias_tile_bytes(C) + half * BiasTile::kBytes};
   }
-  __device__ KeyMaskTile mask(int step, int group, int half, bool has_rows = true) const {
-    return {memory + kMasks + step * mask_bytes(C) + (group * kHalves + half) * kMaskTileBytes, has_rows};
+  __device__ unsigned mask_box(int step, int group) const {
+    return memory + kMasks + step * mask_bytes(C) + group * kMaskBitsBytes;
+  }
+  // key: the first one of the 64.
+  __device__ KeyMaskTile mask(int step, int group, int key, bool has_rows) const {
+    return {mask_box(step, group), key, key, has_rows};
   }
   __device__ unsigned stats_address(int step, int group) const {
     return memory + kStats + (step * kDbiasWarpgroups + group) * kStatsStageBytes;

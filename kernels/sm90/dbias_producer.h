@@ -85,7 +85,8 @@ struct DbiasProducer {
       const TileInfo& info = pipeline.step(step, group).info;
       if (info.q_first < info.len_q) bytes += Pipeline::kStatsBytes;
     }
-    if constexpr ((C.options & kMaskTensor) != 0) bytes += box_bytes(a.mask, mask_bytes(C));
+    if constexpr ((C.options & kMaskTensor) != 0)
+      bytes += kDbiasWarpgroups * (a.summary.rows > 1 ? kMaskBitsBytes : kMaskBoxBytes);
     mbarrier_arrive_expect_tx(full, bytes);
 #pragma unroll 1
     for (int group = 0; group < kDbiasWarpgroups; ++group) {
@@ -95,10 +96,7 @@ struct DbiasProducer {
             pipeline.stats_address(step, group), p.row_stats, full,
             query_tile<Pipeline::kShared>(p.backward, info.sequence(), info.b, info.h, info.q_first / kWarpgroupRows));
       if constexpr ((C.options & kMaskTensor) != 0)
-#pragma unroll
-        for (int half = 0; half < Pipeline::kHalves; ++half)
-          tma_load_mask(pipeline.mask(step, group, half), p.mask, a.mask, full, task.key + half * 64, info.q_first,
-                        info.h, info.b);
+        tma_load_mask(pipeline.mask_box(step, group), p.mask, a.summary, full, task.key, info.q_first, info.h, info.b);
     }
   }
 

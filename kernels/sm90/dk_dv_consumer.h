@@ -25,6 +25,8 @@ struct DkDvConsumer : KeyConsumer<C> {
   using typename Base::RowState, typename Base::RowValues;
   // Load delta while dP runs. In f16 the conversion of P to f32 needs the registers that delta would occupy.
   static constexpr bool kEarlyDelta = C.element == Element::bf16 && !Options::kHasFactor;
+  // Load the mask while S runs. Softcap and dropout leave no register for it.
+  static constexpr bool kEarlyMask = Options::kHasMask && !Options::kHasFactor;
 
   Accumulator<float> dk[C.dim_qk / 8], dv[C.dim_v / 8];
 
@@ -42,11 +44,14 @@ struct DkDvConsumer : KeyConsumer<C> {
     Base::load_lse(rows.lse, queries.stage);
     if constexpr (Options::kAffineAlibi) rows.add_options(Base::step_info());
     if constexpr (Options::kHasDropout) rows.kept = Base::kept_pairs();
+    if constexpr (kEarlyMask) rows.shown = Base::tensor_mask();
   }
   // P of a tile, and the factors of dS in the buffer of dS.
   __device__ __forceinline__ void exponentiate_options(OperandA& probs, Scores& s, const RowState& rows, bool masked,
                                                        int step) const {
-    const unsigned seen = Options::kSelectsP ? Base::seen_pairs(masked, step) : ~0u;
+    unsigned seen = ~0u;
+    if constexpr (Options::kHasMask) seen = kEarlyMask ? rows.shown : Base::tensor_mask();
+    if constexpr (Options::kSelectsP) seen &= Base::seen_pairs(masked, step);
     Options::apply_softcap(s[0], a);
     if (!Options::kSelectsP && masked) hide(s, a, task(), uniform(task().visited.tile(step)));
     Base::correct_alibi(s);
@@ -72,7 +77,7 @@ struct DkDvConsumer : KeyConsumer<C> {
     if constexpr (C.options != 0) {
       exponentiate_options(probs, s, rows, masked, step);
     } else {
-      if (masked) hide(s, a, task(), uniform(task().visited.tile(step)));
+      if (masked) hide(s, a, task(), uniform(Base::tile_of(step)));
       Base::exponentiate_and_narrow(probs, s, rows.lse, p.scale_log2);
     }
     fence_operands(probs);
@@ -225,7 +230,7 @@ struct DkDvConsumer : KeyConsumer<C> {
         next = visit_all(s, next, step, steps);
       } else {
         if (next == TileMode::hidden) visit_hidden(s);
-        else visit_guarded(s, uniform(task().visited.tile(step)));
+        else visit_guarded(s, uniform(Base::tile_of(step)));
         if (++step == steps) step = 0;
         next = mode(step);
       }

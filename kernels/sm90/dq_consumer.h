@@ -50,10 +50,17 @@ struct DqConsumer : DqScores<C> {
     return pipeline.bias(at.stage, group).piece(a.bias.row_stride != 0 ? row : 0, thread % 32 / 16 * 8);
   }
 
+  // The key tile of a stage, which is number n of those that the query tile visits.
+  __device__ __forceinline__ int key_tile(int n, const Ring<C.key_stages>& at) const {
+    if constexpr (Base::Options::kHasMask) return uniform(pipeline.listed_tile(at.stage).tile());
+    else return n;
+  }
   __device__ __forceinline__ unsigned tensor_mask(const Ring<C.key_stages>& at) const {
-    return Base::Options::kHasMask
-               ? pipeline.mask(at.stage, group, a.mask.row_stride != 0).pairs_of_queries(new_thread_id())
-               : ~0u;
+    if constexpr (!Base::Options::kHasMask) return ~0u;
+    const ListedMaskTile listed = pipeline.listed_tile(at.stage);
+    if (uniform(listed.shows_all(group))) return ~0u;
+    return pipeline.mask(at.stage, group, listed.tile() * C.tile_k, a.summary.rows > 1)
+        .pairs_of_queries(new_thread_id());
   }
 
   __device__ void wait_queries() const {
@@ -151,7 +158,9 @@ struct DqConsumer : DqScores<C> {
   __device__ __forceinline__ void visit_guarded(Scores& s, DqAccumulator& dq, const TileInfo& info, int tile) {
     OperandA ds;
     if constexpr (C.options == 0) Base::exponentiate_any_size(s, a, info, tile, stats(), p.scale_log2);
-    else Base::exponentiate_pairs_guarded(s, p, info, step_info(), tile, stats(), lane_bias(keys), tensor_mask(keys));
+    else
+      Base::exponentiate_pairs_guarded(s, p, info, step_info(), key_tile(tile, keys), stats(), lane_bias(keys),
+                                       tensor_mask(keys));
     narrow<C.element>(ds, s);
     fence_operands(ds);
     wait_values();
@@ -171,7 +180,7 @@ struct DqConsumer : DqScores<C> {
                                                const Ring<C.key_stages>& at) const {
     if constexpr (C.options == 0) Base::template exponentiate<kApplyMask>(s, a, info, tile, rows, p.scale_log2);
     else
-      Base::template exponentiate_pairs<kApplyMask>(s, p, info, step_info(), tile, rows, lane_bias(at),
+      Base::template exponentiate_pairs<kApplyMask>(s, p, info, step_info(), key_tile(tile, at), rows, lane_bias(at),
                                                     tensor_mask(at));
   }
   // P and dS of a tile, without overlap.

@@ -2,7 +2,7 @@
 //
 //   Q, then dO of each warpgroup, in 1 or 2 stages | K of each stage | V of each stage | bias and
 //   mask of each stage of K and each warpgroup | row statistics and TileInfo of
-//   each warpgroup | mbarriers
+//   each warpgroup | mbarriers | listed tile of each stage of K, with a mask tensor
 //
 //   full     TMA has filled the stage; the consumers wait
 //   empty    one arrival per consumer warp; the producer waits
@@ -11,6 +11,7 @@
 #include "portable/backward/workspace.h"
 #include "ptx/barrier.h"
 #include "sm90/key_mask_tile.h"
+#include "sm90/mask_tiles.h"
 #include "sm90/ring.h"
 #include "sm90/step_info.h"
 #include "sm90/tile_info.h"
@@ -37,7 +38,8 @@ struct DqPipeline {
   static constexpr int kTileInfoBegin = kStats + kQueryStages * kStatsStageBytes;
   static constexpr int kBarriers = kTileInfoBegin + num_tile_infos(C) * C.warpgroups * kTileInfoBytes;
   static_assert(C.options == 0 || kStatsBytes + int{sizeof(StepInfo)} <= kStatsStageBytes);
-  static_assert(kStats % kTmaAlignment == 0 && kBarriers + 8 * num_barriers(C) == shared_bytes(C));
+  static constexpr int kListedTiles = kBarriers + 8 * num_barriers(C);
+  static_assert(kStats % kTmaAlignment == 0 && kListedTiles + listed_tile_bytes(C) == shared_bytes(C));
 
   // Named barriers: the first ID of each kind. ID 0 is __syncthreads.
   enum NamedBarrier : int {
@@ -62,8 +64,16 @@ struct DqPipeline {
   __device__ BiasTile bias(int stage, int group) const {
     return {memory + kBiases + (stage * C.warpgroups + group) * BiasTile::kBytes};
   }
-  __device__ KeyMaskTile mask(int stage, int group, bool has_rows = true) const {
-    return {memory + kMasks + (stage * C.warpgroups + group) * kMaskTileBytes, has_rows};
+  __device__ unsigned mask_box(int stage, int group) const {
+    return memory + kMasks + (stage * C.warpgroups + group) * kMaskBitsBytes;
+  }
+  // key: the first one of the tile.
+  __device__ KeyMaskTile mask(int stage, int group, int key, bool has_rows) const {
+    return {mask_box(stage, group), key, key, has_rows};
+  }
+  // With a mask tensor: the key tile of the stage.
+  __device__ ListedMaskTile& listed_tile(int stage) const {
+    return static_cast<ListedMaskTile*>(__cvta_shared_to_generic(memory + kListedTiles))[stage];
   }
   __device__ unsigned stats_address(int group, unsigned round) const {
     return memory + kStats + query_stage(group, round) * kStatsStageBytes;

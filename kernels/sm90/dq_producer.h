@@ -4,21 +4,27 @@
 
 #include "sm90/backward_options.h"
 #include "sm90/dq_pipeline.h"
-#include "sm90/tile_scheduler.h"
 #include "sm90/tma_load.h"
+#include "sm90/visited_work.h"
 
 namespace cuflash {
 
 // K, and the bias and mask of the queries of every consumer warpgroup.
 template <Sm90DqConfig C>
 __device__ __forceinline__ void load_keys_and_masks(const Sm90BackwardParams& p, const DqPipeline<C>& pipeline,
-                                                    const WorkTile<C>& work, int stage, int tile) {
+                                                    const VisitedWork<C>& work, int stage, int number) {
   const AttentionParams& a = p.backward.attention;
   const unsigned full = pipeline.k_full(stage);
-  const int key = tile * C.tile_k;
+  const int key = work.key_tile(number) * C.tile_k;
   unsigned bytes = DqPipeline<C>::KTile::kBytes;
   if constexpr ((C.options & kBias) != 0) bytes += C.warpgroups * box_bytes(a.bias, bias_tile_bytes(C));
-  if constexpr ((C.options & kMaskTensor) != 0) bytes += C.warpgroups * box_bytes(a.mask, mask_tile_bytes(C));
+  if constexpr (reads_mask(C)) {
+    const ListedMaskTile listed = work.listed(number);
+#pragma unroll
+    for (int group = 0; group < C.warpgroups; ++group)
+      if (!listed.shows_all(group)) bytes += a.summary.rows > 1 ? kMaskBitsBytes : kMaskBoxBytes;
+    pipeline.listed_tile(stage) = listed;
+  }
   mbarrier_arrive_expect_tx(full, bytes);
   tma_load_panels(pipeline.k(stage), p.dq_k, a.k, full, static_cast<int>(work.sequence.k_begin) + key, work.head_k(a),
                   work.b);
@@ -27,8 +33,9 @@ __device__ __forceinline__ void load_keys_and_masks(const Sm90BackwardParams& p,
     const int first = work.q_first + group * kWarpgroupRows;
     if constexpr ((C.options & kBias) != 0)
       tma_load_bias(pipeline.bias(stage, group), p.bias, a.bias, full, key, first, work.h, work.b);
-    if constexpr ((C.options & kMaskTensor) != 0)
-      tma_load_mask(pipeline.mask(stage, group), p.mask, a.mask, full, key, first, work.h, work.b);
+    if constexpr (reads_mask(C))
+      if (!work.listed(number).shows_all(group))
+        tma_load_mask(pipeline.mask_box(stage, group), p.mask, a.summary, full, key, first, work.h, work.b);
   }
 }
 
@@ -41,12 +48,12 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90BackwardParams& p
   prefetch(p.dq_k), prefetch(p.dq_v);
 #pragma unroll 1
   for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
-    const WorkTile<C> work(a, scheduler.tile(p.tile_order));
+    const VisitedWork<C> work(a, p.dq_mask_lists, scheduler.tile(p.tile_order));
     if (!work.exists) continue;
     const int head = work.head_k(a), first = static_cast<int>(work.sequence.k_begin);
 #pragma unroll 1
     for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile) {
-      const int row = first + tile * C.tile_k;
+      const int row = first + work.key_tile(tile) * C.tile_k;
       mbarrier_wait(pipeline.k_empty(keys.stage), keys.phase ^ 1);
       if constexpr ((C.options & (kBias | kMaskTensor)) != 0)
         load_keys_and_masks<C>(p, pipeline, work, keys.stage, tile);
@@ -78,7 +85,8 @@ __device__ __forceinline__ void load_queries(const Sm90BackwardParams& p, const 
   for (TileScheduler scheduler; scheduler.has_tile(p.tile_order); scheduler.advance()) {
     const int group = new_thread_id() % 32;  // read here, so that nothing derived from it stays in registers
     TileInfo& info = pipeline.info(group, scheduler.round);
-    write_tile_info(info, a, WorkTile<C>(a, scheduler.tile(p.tile_order)), group);
+    write_tile_info<C>(info, a, VisitedWork<C>(a, p.dq_mask_lists, scheduler.tile(p.tile_order)), group);
+    if constexpr (reads_mask(C)) info.full_begin = info.own_begin;
     if constexpr (BackwardOptions<C.element, C.options>::kMasksAll) info.full_end = info.full_begin;
     mbarrier_wait(pipeline.q_empty(group, scheduler.round), pipeline.query_phase(scheduler.round) ^ 1);
     const unsigned full = pipeline.q_full(group, scheduler.round);

@@ -3,12 +3,12 @@
 // wgmma.
 //
 //   producer warpgroup   warp 0: K, V   warp 1: Q   warp 2: zeroes hidden values
-//                        warp 3: tickets, tile statistics, bias and mask tensor   (sm90/producer.h)
+//                        warp 3: tickets, tile statistics, bias   (sm90/producer.h)
 //   consumer warpgroups  64 queries each: Q K(n+1), then P V(n), which overlaps with softmax of n+1   (sm90/consumer.h)
 //
 //   shared memory        64 x dim_qk for each consumer warpgroup, twice with kPrefetchQ, 64 x 128 with kStoreBySmem,
 //                        stages x tile_k x (dim_qk + dim_v), 16 bit; with kTmaBias stages x tile_q x tile_k, 16 bit,
-//                        with kTmaMask the same in bytes
+//                        with a mask tensor stages x tile_q x 128 bits
 //   registers            of a consumer thread: O dim_v / 2, S tile_k / 2, P tile_k / 4, twice with kFirstMax
 //
 //                        D    tile      stages   shared    O + S + P of the register limit

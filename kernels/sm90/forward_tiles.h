@@ -6,7 +6,7 @@
 
 #include "ptx/grid.h"
 #include "sm90/pipeline.h"
-#include "sm90/tile_scheduler.h"
+#include "sm90/visited_work.h"
 
 namespace cuflash {
 
@@ -81,6 +81,11 @@ struct ForwardTilesOf<C, kReader, true> {
 template <Sm90ForwardConfig C, TileReader kReader = TileReader::lane>
 using ForwardTiles = typename ForwardTilesOf<C, kReader>::Type;
 
+template <Sm90ForwardConfig C>
+__device__ __forceinline__ VisitedWork<C> forward_work(const Sm90ForwardParams& p, const TileCoord& tile) {
+  return VisitedWork<C>(p.forward.attention, p.mask_lists, tile, p.splits.splits);
+}
+
 // Called by one thread: passes tickets on, the last of which says that there are no more. on_tile(work) may wait for the
 // consumers.
 template <Sm90ForwardConfig C, class OnTile>
@@ -94,7 +99,7 @@ __device__ __forceinline__ void draw_tickets(const Sm90ForwardParams& p, const P
     pipeline.ticket() = ticket;
     mbarrier_arrive(pipeline.ticket_full());
     if (ticket >= tickets.total) break;
-    on_tile(WorkTile<C>(p.forward.attention, tickets.tile(p, ticket), p.splits.splits));
+    on_tile(forward_work<C>(p, tickets.tile(p, ticket)));
   }
 }
 

@@ -105,14 +105,20 @@ struct KeyConsumer : KeyScores<C> {
   __device__ __forceinline__ void correct_alibi(Scores& s) const {
     if constexpr (Options::kAffineAlibi) typename Base::Alibi(step_info()).correct(s);
   }
-  // Pairs that are selected in P, by position if the tile is masked, and by the mask tensor.
-  __device__ __forceinline__ unsigned seen_pairs(bool masked, int step) const {
-    return tensor_mask() & (masked ? Base::visible_pairs(a, task(), uniform(task().visited.tile(step))) : ~0u);
+  // The query tile of the current stage, which is that of the step.
+  __device__ __forceinline__ int tile_of(int step) const {
+    if constexpr (Options::kHasMask) return step_info().q_first / C.tile_q;
+    else return task().visited.tile(step);
   }
+  // Pairs that are selected in P by position, if the tile is masked.
+  __device__ __forceinline__ unsigned seen_pairs(bool masked, int step) const {
+    return masked ? Base::visible_pairs(a, task(), uniform(tile_of(step))) : ~0u;
+  }
+  // Pairs that the mask tensor shows.
   __device__ __forceinline__ unsigned tensor_mask() const {
-    return Options::kHasMask
-               ? pipeline.mask(queries.stage, group, a.mask.row_stride != 0).pairs_of_keys(new_thread_id())
-               : ~0u;
+    if constexpr (!Options::kHasMask) return ~0u;
+    if (uniform(ListedMaskTile{step_info().mask_tile}.shows_all(group))) return ~0u;
+    return pipeline.mask(queries.stage, group, task().k_first, a.summary.rows > 1).pairs_of_keys(new_thread_id());
   }
 
   // Zeroes non-finite elements of Q before dS^T Q: a dS of 0 would not stop a NaN, and a key that sees the element has
@@ -188,10 +194,10 @@ struct KeyConsumer : KeyScores<C> {
     if (may_mask && !guarded) {
       const TaskCoord& coord = task();
       const int64 first = coord.k_first + group * kWarpgroupRows;
-      mode = tile_mode<kShared>(a, coord.sequence, {first, first + kWarpgroupRows}, coord.visited.tile(step));
+      mode = tile_mode<kShared>(a, coord.sequence, {first, first + kWarpgroupRows}, tile_of(step));
       // LSE hides queries beyond the sequence only if their scores are numbers.
       if constexpr (Options::kMasksAll)
-        if (mode == TileMode::full && (int64{coord.visited.tile(step)} + 1) * C.tile_q > coord.sequence.len_q)
+        if (mode == TileMode::full && (int64{tile_of(step)} + 1) * C.tile_q > coord.sequence.len_q)
           mode = TileMode::masked;
     }
     return static_cast<TileMode>(uniform(static_cast<int>(mode)));

@@ -1,51 +1,49 @@
-// A tile of the mask tensor in shared memory, as bits of a lane's pairs (sm90/pair_bits.h).
+// Bits of a mask tensor for 64 queries and 64 keys in shared memory, as bits of a lane's pairs (sm90/pair_bits.h).
 #pragma once
 
-#include "ptx/matrix.h"
+#include "sm90/mask_bits.h"
 #include "sm90/pair_bits.h"
 
 namespace cuflash {
 
-// A tile of the mask tensor in shared memory: 64 queries by 64 keys, one byte per pair, in the 64-byte swizzle of TMA
-// (16-byte pieces are permuted by XOR with row / 2 % 4).
-struct KeyMaskTile {
-  static constexpr int kBytes = 64 * 64;
-  unsigned address;
-  bool has_rows;  // false: one row for all queries
+struct KeyMaskTile : MaskBits<kMaskBoxBytes> {
+  // Of the 64 keys from `key` on, a multiple of 64, in boxes one behind the other of which the first has key `first`.
+  __device__ __forceinline__ KeyMaskTile(unsigned boxes, int first, int key, bool has_rows)
+      : MaskBits{boxes + static_cast<unsigned>((key / kMaskBoxKeys - first / kMaskBoxKeys) * kMaskBitsBytes +
+                                               key % kMaskBoxKeys / 8),
+                 has_rows} {}
 
-  __device__ __forceinline__ unsigned piece(int query, int piece) const {
-    const int row = has_rows ? query : 0;
-    return address + row * 64 + (piece ^ row / 2 % 4) * 16;
-  }
-
-  // Visible pairs of a lane whose rows are keys. A transposed matrix of 16-bit elements gives a lane two neighbouring
-  // keys of its queries; it gets its own keys, which are 8 apart, from the two lanes that have them.
+  // Visible pairs of a lane whose rows are keys. A lane loads two queries for the 16 keys of its warp, one byte per half
+  // of the keys and query. Eight lanes have the same queries of each 8; a transposition among them gives every lane its
+  // own keys.
   __device__ __forceinline__ unsigned pairs_of_keys(int thread) const {
-    const int lane = thread % 32, warp = thread / 32 % 4, key = lane / 4;
-    unsigned bits = 0;
+    const int lane = thread % 32, warp = thread / 32 % 4, key = lane / 4, query = 8 * key + lane % 4 * 2;
+    const auto load = [&](int q) -> unsigned {
+      return *static_cast<const unsigned short*>(__cvta_shared_to_generic(row(q) + warp * 2));
+    };
+    unsigned bits = load(query) | load(query + 1) << 16;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      unsigned four[4];
-      ldmatrix_x4_trans(piece(32 * half + lane, warp), four);
-#pragma unroll
-      for (int n = 0; n < 4; ++n) bits |= nonzero_bytes(four[n]) << (4 * half + n);
+    for (int n = 4; n > 0; n /= 2) {
+      const unsigned low = n == 4 ? 0x0f0f0f0fu : n == 2 ? 0x33333333u : 0x55555555u;
+      const unsigned other = __shfl_xor_sync(0xffffffffu, bits, 4 * n);
+      bits = (key & n) == 0 ? (bits & low) | (other << n & ~low) : (bits & ~low) | (other >> n & low);
     }
-    const unsigned first = __shfl_sync(0xffffffffu, bits, key / 2 * 4 + lane % 4),
-                   second = __shfl_sync(0xffffffffu, bits, (key / 2 + 4) * 4 + lane % 4);
-    return __byte_perm(first, second, key % 2 == 0 ? 0x6420 : 0x7531);
+    return __byte_perm(bits, 0, 0x3120);
   }
   // The same for a lane whose rows are queries.
   __device__ __forceinline__ unsigned pairs_of_queries(int thread) const {
-    const int row = thread / 32 % 4 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+    const int query = thread / 32 % 4 * 16 + thread % 32 / 4, column = thread % 4 * 2;
     unsigned bits = 0;
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
+    for (int r = 0; r < 2; ++r) {
+      const uint2 words = *static_cast<const uint2*>(__cvta_shared_to_generic(row(query + 8 * r)));
 #pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        const unsigned two = *static_cast<const unsigned short*>(
-            __cvta_shared_to_generic(piece(row + 8 * r, n / 2) + n % 2 * 8 + column));
-        bits |= nonzero_bytes(two) << (16 * r + n);
+      for (int e = 0; e < 2; ++e) {
+        // Bit n of the sum is the bit of column 8 n + e.
+        const auto gather = [&](unsigned word) { return (word >> (column + e) & 0x01010101u) * 0x01020408u >> 24; };
+        bits |= (gather(words.x) | gather(words.y) << 4) << (16 * r + 8 * e);
       }
+    }
     return bits;
   }
 };

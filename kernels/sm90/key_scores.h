@@ -173,7 +173,8 @@ struct KeyScores {
   // What the exponents of a tile need beside its scores.
   struct RowState {
     RowValues lse;
-    unsigned kept;  // decisions of dropout
+    unsigned kept;   // decisions of dropout
+    unsigned shown;  // pairs that the mask tensor shows
 
     __device__ __forceinline__ void add_options(const StepInfo& info) {
       if constexpr (!Options::kAffineAlibi) return;

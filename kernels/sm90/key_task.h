@@ -7,6 +7,7 @@
 
 #include "portable/backward/task.h"
 #include "ptx/compiler.h"
+#include "sm90/mask_tiles.h"
 
 namespace cuflash {
 
@@ -59,7 +60,11 @@ __device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& 
   const int member = static_cast<int>(int64{a.group} * head_part / p.head_parts);
   task.group = static_cast<int>(int64{a.group} * (head_part + 1) / p.head_parts) - member;
   task.first_head = task.head_k * a.group + member;
-  set_visited<C>(p, task, query_part == 0 ? task.group : 0);
+  set_visited<C, true>(p, task, query_part == 0 ? task.group : 0);
+  if constexpr ((C.options & kMaskTensor) != 0) {
+    const int count = mask_list(p.mask_lists, task.b, task.head_k, task.k_first / C.tile_k)[0];
+    task.visited = {0, count, count, count, count};  // places in the list
+  }
   if (p.query_parts > 1) task.visited = part_of(task.visited, query_part, p.query_parts);
   // A part without queries adds nothing, but where parts have sums of their own it stores zeros.
   if (p.dk_accum && p.part_tiles == 0 && task.visited.count() == 0) task.written = 0;

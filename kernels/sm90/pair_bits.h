@@ -18,11 +18,6 @@ __device__ __forceinline__ unsigned columns_between(int begin, int end) {
   return columns_below(end) & ~columns_below(begin);
 }
 
-// 0x01 in each byte that is not 0.
-__device__ __forceinline__ unsigned nonzero_bytes(unsigned four) {
-  return (((four & 0x7f7f7f7fu) + 0x7f7f7f7fu) | four) >> 7 & 0x01010101u;
-}
-
 // The pairs that dropout keeps. row, column: of the lane's first pair within the sequence. A lane holds whole groups of
 // dropout decisions, whether its rows are queries or keys.
 template <bool kQueriesAreRows>

@@ -1,8 +1,8 @@
 // Shared memory layout of the forward kernel, and the mbarriers between its producer and its consumers.
 //
 //   Q of each warpgroup, in 1 or 2 stages | K of each stage | V of each stage | O staging of each warpgroup |
-//   bias of each stage and warpgroup | mask tensor of each stage and warpgroup | TileInfo of each warpgroup | mbarriers |
-//   tickets
+//   bias of each stage and warpgroup | mask bits of each stage and warpgroup | TileInfo of each warpgroup | mbarriers |
+//   tickets | listed tile of each stage, with a mask tensor
 //
 //   full       TMA has filled the stage; the consumers wait
 //   empty      one arrival per consumer warp; the producer waits
@@ -11,6 +11,7 @@
 #pragma once
 
 #include "ptx/barrier.h"
+#include "sm90/mask_tiles.h"
 #include "sm90/ring.h"
 #include "sm90/term_tiles.h"
 #include "sm90/tile_info.h"
@@ -25,7 +26,6 @@ struct Pipeline {
   using VTile = SwizzledTile<C.tile_k, C.dim_v>;
   using OTile = SwizzledTile<kWarpgroupRows, staged_columns(C)>;
   using BiasTile = SwizzledTile<kWarpgroupRows, C.tile_k>;
-  using MaskTile = cuflash::MaskTile<mask_row_bytes(C.tile_k)>;
   static constexpr int kQueryStages = query_stages(C);
   static constexpr int kKeys = kQueryStages * C.warpgroups * QTile::kBytes;
   static constexpr int kValues = kKeys + C.stages * KTile::kBytes;
@@ -35,7 +35,8 @@ struct Pipeline {
   static constexpr int kTileInfoBegin = kMaskTiles + C.stages * C.warpgroups * mask_tile_bytes(C);
   static constexpr int kBarriers = kTileInfoBegin + num_tile_infos(C) * C.warpgroups * kTileInfoBytes;
   static constexpr int kTickets = kBarriers + 8 * num_barriers(C);
-  static_assert(kTickets + ticket_bytes(C) == shared_bytes(C));
+  static constexpr int kListedTiles = kTickets + ticket_bytes(C);
+  static_assert(kListedTiles + listed_tile_bytes(C) == shared_bytes(C) && kMaskTiles % 128 == 0);
 
   // Named barriers: the first ID of each kind. ID 0 is __syncthreads.
   enum NamedBarrier : int {
@@ -56,12 +57,17 @@ struct Pipeline {
   __device__ VTile v(int stage) const { return {memory + kValues + stage * VTile::kBytes}; }
   __device__ OTile o(int group) const { return {memory + kStaged + group * OTile::kBytes}; }  // with kStoreBySmem
 
-  // With kTmaBias and kTmaMask.
+  // With kTmaBias.
   __device__ BiasTile bias(int stage, int group) const {
     return {memory + kBiasTiles + (stage * C.warpgroups + group) * bias_tile_bytes(C)};
   }
-  __device__ MaskTile mask(int stage, int group) const {
-    return {memory + kMaskTiles + (stage * C.warpgroups + group) * mask_tile_bytes(C)};
+  // With a mask tensor: bits of the key tile, unless the mask shows all of them to the warpgroup, and which tile it is.
+  // Both belong to the stage of K.
+  __device__ unsigned mask(int stage, int group) const {
+    return memory + kMaskTiles + (stage * C.warpgroups + group) * mask_tile_bytes(C);
+  }
+  __device__ ListedMaskTile& listed_tile(int stage) const {
+    return static_cast<ListedMaskTile*>(__cvta_shared_to_generic(memory + kListedTiles))[stage];
   }
 
   // Written before the arrival on q_full, and therefore visible to threads that have waited for q_full.
@@ -83,7 +89,7 @@ struct Pipeline {
     return q_full(group, round) + 8 * kQueryStages * C.warpgroups;
   }
 
-  // Of bias and mask tensor.
+  // Of the bias.
   __device__ unsigned terms_full(int stage) const {
     return q_full(0, 0) + 8 * (2 * kQueryStages * C.warpgroups + stage);
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "sm90/forward_tiles.h"
+#include "sm90/mask_bits.h"
 #include "sm90/packed_rows.h"
 #include "sm90/tma_load.h"
 #include "tile/finite.h"
@@ -14,10 +15,32 @@ template <Sm90ForwardConfig C>
 __device__ __forceinline__ void prefetch_maps(const Sm90ForwardParams& p) {
   prefetch(p.k), prefetch(p.q), prefetch(p.v);
   if constexpr ((C.schedule & kTmaBias) != 0) prefetch(p.bias);
-  if constexpr ((C.schedule & kTmaMask) != 0) prefetch(p.mask);
+  if constexpr (reads_mask(C)) prefetch(p.mask);
   if constexpr ((C.schedule & kStoreBySmem) != 0) {
     if (p.store_o_by_tma) prefetch(p.o);
   }
+}
+
+// K of a listed tile, and the bits of the mask for the warpgroups that do not see all of it.
+template <Sm90ForwardConfig C>
+__device__ __forceinline__ void load_keys_and_mask(const Sm90ForwardParams& p, const Pipeline<C>& pipeline,
+                                                   const VisitedWork<C>& work, int stage, ListedMaskTile listed) {
+  const AttentionParams& a = p.forward.attention;
+  const MaskSummary& m = a.summary;
+  const unsigned full = pipeline.k_full(stage), mask_bytes = mask_tile_bytes(C) / (m.rows > 1 ? 1 : kWarpgroupRows);
+  const int key = listed.tile() * C.tile_k;
+  unsigned bytes = Pipeline<C>::KTile::kBytes;
+#pragma unroll
+  for (int group = 0; group < C.warpgroups; ++group) bytes += listed.shows_all(group) ? 0 : mask_bytes;
+  pipeline.listed_tile(stage) = listed;
+  mbarrier_arrive_expect_tx(full, bytes);
+  tma_load_panels(pipeline.k(stage), p.k, a.k, full, static_cast<int>(work.sequence.k_begin) + key, work.head_k(a),
+                  work.b);
+#pragma unroll
+  for (int group = 0; group < C.warpgroups; ++group)
+    if (!listed.shows_all(group))
+      tma_load_mask(pipeline.mask(stage, group), p.mask, m, full, key, work.q_first + group * kWarpgroupRows, work.h,
+                    work.b);
 }
 
 // Called by one thread. K of a tile is loaded before V of the previous tile, the order in which the consumers use them.
@@ -27,107 +50,106 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
   Ring<C.stages> keys, values;
 #pragma unroll 1
   for (ForwardTiles<C, TileReader::late_lane> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
-    const WorkTile<C> work(a, tiles.tile(p), p.splits.splits);
+    const VisitedWork<C> work(a, p.mask_lists, tiles.tile(p), p.splits.splits);
     if (!work.exists || work.begin == work.end) {
       tiles.release(pipeline);
       continue;
     }
     const int head = work.head_k(a), first = static_cast<int>(work.sequence.k_begin);
     const int nearly_done = min(work.begin + 1, work.end - 1);
+    ListedMaskTile listed{}, previous{};  // with a mask tensor: of K and V, read before they are needed
+    if constexpr (reads_mask(C)) listed = work.listed(work.end - 1);
 #pragma unroll 1
     for (int tile = work.end - 1; tile >= work.begin - 1; --tile) {
       if (tile == nearly_done) tiles.release(pipeline);
       if (tile >= work.begin) {
         mbarrier_wait(pipeline.k_empty(keys.stage), keys.phase ^ 1);
-        tma_load_tile(pipeline.k(keys.stage), p.k, a.k, pipeline.k_full(keys.stage), first + tile * C.tile_k, head,
-                      work.b);
+        if constexpr (reads_mask(C)) load_keys_and_mask<C>(p, pipeline, work, keys.stage, listed);
+        else
+          tma_load_tile(pipeline.k(keys.stage), p.k, a.k, pipeline.k_full(keys.stage), first + tile * C.tile_k, head,
+                        work.b);
         keys.advance();
       }
       if (tile + 1 < work.end) {
         mbarrier_wait(pipeline.v_empty(values.stage), values.phase ^ 1);
-        const bool sanitize = work.has_hidden_values(a, tile + 1);
+        const bool sanitize = reads_mask(C) ? previous.hides_key() : work.has_hidden_values(a, tile + 1);
         tma_load_tile(pipeline.v(values.stage), p.v, a.v,
                       sanitize ? pipeline.v_raw_full(values.stage) : pipeline.v_full(values.stage),
-                      first + (tile + 1) * C.tile_k, head, work.b);
+                      first + (reads_mask(C) ? previous.tile() : tile + 1) * C.tile_k, head, work.b);
         values.advance();
+      }
+      if constexpr (reads_mask(C)) {
+        previous = listed;
+        if (tile > work.begin) listed = work.listed(tile - 1);
       }
     }
   }
 }
 
-// Bias and mask tensor of key tiles for every consumer warpgroup, in the order of K, loaded by one thread. Both are indexed
-// within the sequence, in packed tensors too.
+// The bias of key tiles for every consumer warpgroup, in the order of K, loaded by one thread. It is indexed within the
+// sequence, in packed tensors too.
 template <Sm90ForwardConfig C>
 struct TermLoader {
-  static constexpr bool kBias = (C.schedule & kTmaBias) != 0, kMask = (C.schedule & kTmaMask) != 0;
-
   const Sm90ForwardParams& p;
   const Pipeline<C>& pipeline;
   const AttentionParams& a;
-  // A tensor that is broadcast over the queries has boxes of one row.
-  unsigned bias_bytes, mask_bytes;
+  unsigned bytes;  // of a tile; a bias that is broadcast over the queries has boxes of one row
   Ring<C.stages> terms{};
 
   __device__ TermLoader(const Sm90ForwardParams& p, const Pipeline<C>& pipeline)
       : p(p),
         pipeline(pipeline),
         a(p.forward.attention),
-        bias_bytes(bias_tile_bytes(C) / (a.bias.row_stride != 0 ? 1 : kWarpgroupRows)),
-        mask_bytes(mask_tile_bytes(C) / (a.mask.row_stride != 0 ? 1 : kWarpgroupRows)) {}
-  __device__ __forceinline__ void load(const WorkTile<C>& work) {
+        bytes(bias_tile_bytes(C) / (a.bias.row_stride != 0 ? 1 : kWarpgroupRows)) {}
+  __device__ __forceinline__ void load(const VisitedWork<C>& work) {
     if (!work.exists) return;
 #pragma unroll 1
     for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile, terms.advance()) {
       const unsigned full = pipeline.terms_full(terms.stage);
       mbarrier_wait(pipeline.terms_empty(terms.stage), terms.phase ^ 1);
-      mbarrier_arrive_expect_tx(full, C.warpgroups * (bias_bytes + mask_bytes));
+      mbarrier_arrive_expect_tx(full, C.warpgroups * bytes);
 #pragma unroll 1
       for (int group = 0; group < C.warpgroups; ++group) {
         const int row = work.q_first + group * kWarpgroupRows;
-        if constexpr (kBias)
-          tma_load_panels(pipeline.bias(terms.stage, group), p.bias, a.bias, full, a.bias.row_stride != 0 ? row : 0,
-                          work.h, work.b, tile * C.tile_k);
-        if constexpr (kMask)
-          tma_load(pipeline.mask(terms.stage, group).address, p.mask, full, tile * C.tile_k,
-                   a.mask.row_stride != 0 ? row : 0, a.mask.head_stride != 0 ? work.h : 0,
-                   a.mask.batch_stride != 0 ? work.b : 0);
+        tma_load_panels(pipeline.bias(terms.stage, group), p.bias, a.bias, full, a.bias.row_stride != 0 ? row : 0,
+                        work.h, work.b, work.key_tile(tile) * C.tile_k);
       }
     }
   }
 };
 
 // Tile statistics of a query tile, whose splits count as one. They are those of tiles that begin with the first query.
+// With a mask tensor they are counted by its lists.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void count_visited_tiles(const AttentionParams& a, const WorkTile<C>& work) {
-  if (!work.exists || (splits_keys(C) && work.split != 0)) return;
+  if (reads_mask(C) || !work.exists || (splits_keys(C) && work.split != 0)) return;
   const int first = work.q_first + (ends_with_full_tile(C) ? work.missing_rows(a) : 0);
   const Range queries = work.queries(a, first, tile_q_of(C));
   count_tiles<C.tile_k>(a, work.sequence, queries, visited_key_tiles<C.tile_k>(a, work.sequence, queries));
 }
-// Called by one thread: draws tickets if tiles are listed, counts tiles if the caller wants statistics, and loads bias and
-// mask tensor.
+// Called by one thread: draws tickets if tiles are listed, counts tiles if the caller wants statistics, and loads the bias.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void run_last_producer(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
   const auto count = [&](const WorkTile<C>& work) {
-    if (a.tile_counts) count_visited_tiles(a, work);
+    if (a.tile_counts) count_visited_tiles<C>(a, work);
   };
   if constexpr (lists_tiles(C) && has_term_tiles(C)) {
     TermLoader<C> terms(p, pipeline);
-    draw_tickets(p, pipeline, [&](const WorkTile<C>& work) { count(work), terms.load(work); });
+    draw_tickets(p, pipeline, [&](const VisitedWork<C>& work) { count(work), terms.load(work); });
   } else if constexpr (lists_tiles(C)) {
     draw_tickets(p, pipeline, count);
   } else {
-    if (a.tile_counts) {
+    if (a.tile_counts && !reads_mask(C)) {
 #pragma unroll 1
       for (ForwardTiles<C> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance())
-        count_visited_tiles(a, WorkTile<C>(a, tiles.tile(p), p.splits.splits));
+        count_visited_tiles<C>(a, WorkTile<C>(a, tiles.tile(p), p.splits.splits));
     }
     if constexpr (has_term_tiles(C)) {
       TermLoader<C> terms(p, pipeline);
 #pragma unroll 1
       for (ForwardTiles<C> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance())
-        terms.load(WorkTile<C>(a, tiles.tile(p), p.splits.splits));
+        terms.load(forward_work<C>(p, tiles.tile(p)));
     }
   }
 }
@@ -143,7 +165,7 @@ __device__ __forceinline__ void load_queries(const Sm90ForwardParams& p, const P
     const int group = new_thread_id() % 32;  // read here, so that nothing derived from it stays in registers
     const unsigned round = tiles.round();
     TileInfo& info = pipeline.info(group, round);
-    write_tile_info(info, a, WorkTile<C>(a, tiles.tile(p), p.splits.splits), group);
+    write_tile_info<C>(info, a, forward_work<C>(p, tiles.tile(p)), group);
     mbarrier_wait(pipeline.q_empty(group, round), pipeline.query_phase(round) ^ 1);
     const unsigned full = pipeline.q_full(group, round);
     const bool no_rows = ends_with_full_tile(C) ? info.rows_end <= 0 : info.rows_end == 0;
@@ -163,11 +185,10 @@ __device__ __forceinline__ void load_queries(const Sm90ForwardParams& p, const P
 template <Sm90ForwardConfig C>
 struct ValueSanitizer {
   using VTile = typename Pipeline<C>::VTile;
-  using Options = ScoreOptions<C.element, C.options, OptionSet::exact>;
-  static constexpr int kPieces = VTile::kBytes / 16, kPiecesOfRow = kPanelRowBytes / 16;
+  static constexpr int kPiecesOfRow = kPanelRowBytes / 16;
 
   const AttentionParams& a;
-  const WorkTile<C>& work;
+  const VisitedWork<C>& work;
 
   __device__ static uint4* piece(VTile tile, int n) {
     return reinterpret_cast<uint4*>(__cvta_shared_to_generic(tile.address)) + n;
@@ -189,42 +210,52 @@ struct ValueSanitizer {
     zero_rows(tile, 0, min(work.seen_begin - first, C.tile_k));
     zero_rows(tile, max(work.seen_end - first, 0), C.tile_k);
   }
-  __device__ bool is_seen(const Options& options, int key) const {
+  __device__ bool is_seen(const MaskOfHead& mask, int key) const {
     const Range queries = work.queries(work.q_first, tile_q_of(C));
     bool seen = false;
 #pragma unroll 1
     for (int i = static_cast<int>(queries.begin) + lane_id(); i < queries.end; i += 32) {
       const Range keys = keys_of_query(a, work.sequence, i);
-      seen |= key >= keys.begin && key < keys.end && options.unmasked(i, key, true);
+      seen |= key >= keys.begin && key < keys.end && (mask_row(mask, i)[key / 32] >> key % 32 & 1) != 0;
     }
     return __any_sync(0xffffffffu, seen);
   }
-  __device__ bool has_not_finite_value(VTile tile) const {
-    constexpr int kBatch = 4;  // loads in flight
-    static_assert(kPieces % (32 * kBatch) == 0);
+  // In the 16 rows from `first` on.
+  __device__ bool has_not_finite_value(VTile tile, int first) const {
+    constexpr int kBatch = 2;  // loads in flight
     unsigned sums[4] = {};
 #pragma unroll 1
-    for (int n = lane_id(); n < kPieces; n += 32 * kBatch) {
+    for (int n = lane_id(); n < VTile::kPanels * kMaskBlock * kPiecesOfRow; n += 32 * kBatch) {
+      const int panel = n / (kMaskBlock * kPiecesOfRow), in_panel = n % (kMaskBlock * kPiecesOfRow);
       uint4 x[kBatch];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) x[i] = *piece(tile, n + 32 * i);
+      for (int i = 0; i < kBatch; ++i)
+        x[i] = *piece(tile, (panel * C.tile_k + first) * kPiecesOfRow + in_panel + 32 * i);
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) add_zero_times<C.element>(sums, x[i]);
     }
     return __any_sync(0xffffffffu, any_not_finite(sums));
   }
-  // Reads the mask tensor only for rows with a non-finite value.
-  __device__ void zero_unseen(VTile tile, int first) const {
-    if (!has_not_finite_value(tile)) return;
-    const Options options(a, work.sequence, work.b, work.h);
-    static_assert(VTile::kPanels * kPiecesOfRow <= 32);
+  // Zeroes blocks that no query sees, and looks for non-finite values in those whose keys may be hidden.
+  __device__ void zero_unseen(VTile tile, int first, MaskKeyBlocks blocks) const {
 #pragma unroll 1
-    for (int row = 0; row < C.tile_k; ++row) {
+    for (int n = 0; n < C.tile_k / kMaskBlock; ++n) {
+      if (!blocks.is_seen(n)) zero_rows(tile, n * kMaskBlock, (n + 1) * kMaskBlock);
+      else if (blocks.may_hide(n) && has_not_finite_value(tile, n * kMaskBlock))
+        zero_unseen_rows(tile, first, n * kMaskBlock);
+    }
+  }
+  // Of 16 rows: reads the bits of the mask for those that have a non-finite value.
+  __device__ void zero_unseen_rows(VTile tile, int first, int first_row) const {
+    static_assert(VTile::kPanels * kPiecesOfRow <= 32);
+    const MaskOfHead mask = mask_of_head(a.summary, work.b, work.h);
+#pragma unroll 1
+    for (int row = first_row; row < first_row + kMaskBlock; ++row) {
       const bool has_piece = lane_id() < VTile::kPanels * kPiecesOfRow;
       uint4* mine = piece(
           tile, lane_id() / kPiecesOfRow * (C.tile_k * kPiecesOfRow) + row * kPiecesOfRow + lane_id() % kPiecesOfRow);
       if (!__any_sync(0xffffffffu, has_piece && has_not_finite<C.element>(*mine))) continue;
-      if (!is_seen(options, first + row) && has_piece) *mine = {};
+      if (!is_seen(mask, first + row) && has_piece) *mine = {};
     }
   }
 };
@@ -236,19 +267,20 @@ __device__ __forceinline__ void sanitize_values(const Sm90ForwardParams& p, cons
   unsigned phases = 0;  // of v_raw_full, one bit per stage: only some tiles use it
 #pragma unroll 1
   for (ForwardTiles<C, TileReader::warp> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
-    const WorkTile<C> work(a, tiles.tile(p), p.splits.splits);
+    const VisitedWork<C> work(a, p.mask_lists, tiles.tile(p), p.splits.splits);
     if (!work.exists) continue;
 #pragma unroll 1
-    for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile, values.advance()) {
-      if (!work.has_hidden_values(a, tile)) continue;
+    for (int n = work.end - 1; n >= work.begin && work.end != 0; --n, values.advance()) {
+      if (!work.sanitizes(a, n)) continue;
+      const int tile = work.key_tile(n);
       mbarrier_wait(pipeline.v_raw_full(values.stage), phases >> values.stage & 1);
       phases ^= 1u << values.stage;
       const ValueSanitizer<C> sanitizer{a, work};
-      if (!ValueSanitizer<C>::Options::kHasMask || sanitizer.has_outside(tile))
+      if (!reads_mask(C) || sanitizer.has_outside(tile))
         sanitizer.zero_outside(pipeline.v(values.stage), tile * C.tile_k);
       __syncwarp();
-      if constexpr (ValueSanitizer<C>::Options::kHasMask)
-        sanitizer.zero_unseen(pipeline.v(values.stage), tile * C.tile_k);
+      if constexpr (reads_mask(C))
+        sanitizer.zero_unseen(pipeline.v(values.stage), tile * C.tile_k, work.key_blocks(p.mask_lists, n));
       async_proxy_fence();
       __syncwarp();
       if (lane_id() == 0) mbarrier_arrive(pipeline.v_full(values.stage));

@@ -62,7 +62,7 @@ struct SplitConsumer : KeyConsumer<C> {
     TileMode next;
 #pragma unroll 1
     do {
-      const int tile = kMode == TileMode::full ? 0 : uniform(task().visited.tile(step));
+      const int tile = kMode == TileMode::full ? 0 : uniform(Base::tile_of(step));
       if (++step == steps) step = 0;
       next = derived.template visit<kMode>(s, tile, step);
     } while (iteration < count && next == kMode);

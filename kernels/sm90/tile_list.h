@@ -1,11 +1,13 @@
 // A kernel of its own, launched before a forward kernel with kTileList: one CTA lists the query tiles of all sequences,
-// those that see the most keys first. Lengths are in device memory, so that the host cannot do it. A counting sort:
+// those that see the most keys first. Lengths, and what a mask tensor shows, are in device memory, so that the host cannot
+// do it. A counting sort:
 // tiles are counted by the number of key tiles that they see, and then written to where their count begins. Tiles of one
 // count are in no particular order, which changes who computes them and when, but no result.
 #pragma once
 
 #include "attn/sequence.h"
 #include "ptx/grid.h"
+#include "sm90/mask_tiles.h"
 
 namespace cuflash {
 
@@ -64,15 +66,19 @@ struct TileLister {
     }
     return low;
   }
-  // Bucket 0 has the tiles that see the most keys.
-  __device__ __forceinline__ int bucket_of(int sequence, int q_tile) const {
+  // How many key tiles a query tile sees. Heads with masks of their own are taken to be like the first.
+  __device__ __forceinline__ int64 key_tiles_of(int first_sequence, int sequence, int q_tile) const {
+    if constexpr (reads_mask(C)) return mask_list(p.mask_lists, first_sequence + sequence, 0, q_tile)[0];
     const int len_q = shared.len_q[sequence], len_k = shared.len_k[sequence];
     const Sequence s{0, 0, len_q, len_k, a.top_left ? 0 : int64{len_k} - len_q};
     const int64 first = int64{q_tile} * tile_q_of(C);
     const Range seen = keys_of_any(a, s, {first, min(first + tile_q_of(C), int64{len_q})});
-    const int64 tiles = seen.empty() ? 0 : tiles_in(seen.end, C.tile_k) - seen.begin / C.tile_k;
+    return seen.empty() ? 0 : tiles_in(seen.end, C.tile_k) - seen.begin / C.tile_k;
+  }
+  // Bucket 0 has the tiles that see the most keys.
+  __device__ __forceinline__ int bucket_of(int64 key_tiles) const {
     return kThreads - 1 -
-           static_cast<int>(min(quotient(tiles * kThreads, p.list.most_key_tiles + 1), int64{kThreads - 1}));
+           static_cast<int>(min(quotient(key_tiles * kThreads, p.list.most_key_tiles + 1), int64{kThreads - 1}));
   }
   // kAgain: after a pass over the same tiles, whose only chunk is still there.
   template <bool kAgain, class OnTile>
@@ -84,7 +90,7 @@ struct TileLister {
 #pragma unroll 1
       for (unsigned n = thread; n < count; n += kThreads) {
         const int s = sequence_of_tile(n), q_tile = static_cast<int>(n - (s == 0 ? 0 : shared.end[s - 1]));
-        on_tile(shared.bucket[bucket_of(s, q_tile)], ListedTile{first + s, q_tile});
+        on_tile(shared.bucket[bucket_of(key_tiles_of(first, s, q_tile))], ListedTile{first + s, q_tile});
       }
       __syncthreads();
     }

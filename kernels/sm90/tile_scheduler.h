@@ -85,8 +85,7 @@ struct WorkTile {
   __device__ bool has_hidden_values(const AttentionParams& a, int tile) const {
     const int first = tile * C.tile_k;
     const int64 rows = a.cu_k ? a.total_k : a.len_k;
-    return ((C.options & kMaskTensor) != 0 && a.mask.data) || first < seen_begin ||
-           (first + C.tile_k > seen_end && sequence.k_begin + seen_end < rows);
+    return first < seen_begin || (first + C.tile_k > seen_end && sequence.k_begin + seen_end < rows);
   }
 };
 
@@ -112,8 +111,12 @@ __device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionP
   if constexpr (splits_keys(C)) {
     const auto kept = [&](int tile) { return max(work.begin, min(tile, work.end)); };
     static_cast<SplitTileInfo&>(info).split = work.split;
-    info.own_begin = kept(visited.begin), info.full_begin = kept(visited.full_begin);
-    info.full_end = kept(visited.full_end), info.own_end = kept(visited.end);
+    info.own_begin = kept(visited.begin), info.own_end = kept(visited.end);
+    if constexpr (reads_mask(C)) {  // its tiles are numbered in another way, and any of them may be full
+      info.full_begin = visited.full_begin, info.full_end = visited.full_end;
+    } else {
+      info.full_begin = kept(visited.full_begin), info.full_end = kept(visited.full_end);
+    }
   } else {
     info.own_begin = visited.begin, info.full_begin = visited.full_begin;
     info.full_end = visited.full_end, info.own_end = visited.end;

@@ -3,7 +3,7 @@
 
 #include "ptx/barrier.h"
 #include "ptx/tma.h"
-#include "sm90/key_mask_tile.h"
+#include "sm90/mask_bits.h"
 #include "tile/swizzled.h"
 
 namespace cuflash {
@@ -28,18 +28,18 @@ __device__ __forceinline__ void tma_load_tile(SwizzledTile<kRows, kColumns> tile
   tma_load_panels(tile, map, view, barrier, row, head, batch);
 }
 
-// Bias and mask tensor: columns are the keys from `key` on. A tensor that is broadcast over the queries has one row in
-// its box.
+// Bias, and bits of a mask tensor: columns are the keys from `key` on. A tensor that is broadcast over the queries has one
+// row in its box.
 template <int kRows, int kColumns>
 __device__ __forceinline__ void tma_load_bias(SwizzledTile<kRows, kColumns> tile, const TensorMap& map,
                                               const RowsView& view, unsigned barrier, int key, int row, int head,
                                               int batch) {
   tma_load_panels(tile, map, view, barrier, view.row_stride != 0 ? row : 0, head, batch, key);
 }
-__device__ __forceinline__ void tma_load_mask(KeyMaskTile tile, const TensorMap& map, const RowsView& view,
+__device__ __forceinline__ void tma_load_mask(unsigned to, const TensorMap& map, const MaskSummary& mask,
                                               unsigned barrier, int key, int row, int head, int batch) {
-  tma_load(tile.address, map, barrier, key, view.row_stride != 0 ? row : 0, view.head_stride != 0 ? head : 0,
-           view.batch_stride != 0 ? batch : 0);
+  tma_load(to, map, barrier, mask_box_byte(key), mask.rows > 1 ? row : 0,
+           batch * mask.batch_step + head * mask.head_step, 0);
 }
 // Bytes of tiles of 64 queries, or of one query if that is all there is.
 __device__ __forceinline__ unsigned box_bytes(const RowsView& view, int bytes) {

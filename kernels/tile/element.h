@@ -2,6 +2,7 @@
 #pragma once
 
 #include "params.h"
+#include "ptx/compiler.h"
 #include "ptx/math.h"
 
 namespace cuflash {
@@ -69,7 +70,7 @@ template <Element E>
 __device__ __forceinline__ const void* row_address(const RowsView& rows, int64 b, int64 h, int64 row) {
   const int size = rows.element == static_cast<int>(E) ? size_of(E) : size_of(Element::f32);
   const void* address = static_cast<const char*>(rows.data) + offset_of(rows, b, h, row) * size;
-  asm volatile("" : "+l"(address));
+  make_opaque(address);
   return address;
 }
 

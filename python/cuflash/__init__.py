@@ -8,9 +8,10 @@ Importing this module imports none of the array libraries; each is imported at f
 from importlib import import_module as _import_module
 
 from . import _core
-from ._arrays import Gradients
+from ._arrays import Gradients, MaskSummary
 from ._attention import attention, attention_backward, explain
 from ._kv_cache import attention_with_cache, explain_with_cache, merge_states
+from ._mask import summarize_mask
 from ._page_pool import PagePool
 
 __version__: str = _core.version()
@@ -32,6 +33,7 @@ _LAZY_MODULES = ("flash_attn_interface", "jax")
 
 __all__ = [
     "Gradients",
+    "MaskSummary",
     "PagePool",
     "attention",
     "attention_backward",
@@ -40,6 +42,7 @@ __all__ = [
     "explain_with_cache",
     "info",
     "merge_states",
+    "summarize_mask",
     *_LAZY,
 ]
 

@@ -1,8 +1,9 @@
-"""What every implementation shares: array libraries and gradients by name. Imports nothing of the package."""
+"""What every implementation shares: array libraries, gradients by name, masks as summaries. Imports nothing of the
+package."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 # The root of a type's module -> the library.
 _ROOTS = {"numpy": "numpy", "cupy": "cupy", "torch": "torch", "jax": "jax", "jaxlib": "jax"}
@@ -19,6 +20,27 @@ class Gradients(NamedTuple):
     dv: Array
     dbias: Optional[Array]
     dsink: Optional[Array]
+
+
+class MaskSummary:
+    """What summarize_mask made of a mask; attention takes it as `mask`.
+
+    words: an int32 array of the library of the mask, with one bit for each pair of a query and a key.
+    shape: of the mask, [B or 1, Hq or 1, Sq or 1, Sk].
+    """
+
+    __slots__ = ("words", "shape")
+
+    def __init__(self, words: Array, shape: Tuple[int, int, int, int]) -> None:
+        self.words, self.shape = words, shape
+
+    def __repr__(self) -> str:
+        return f"MaskSummary(shape={self.shape})"
+
+    def words_for(self, keys: int) -> Array:
+        if keys != self.shape[3]:
+            raise ValueError(f"mask: is the summary of a mask {list(self.shape)}, but the call has {keys} keys")
+        return self.words
 
 
 def kind_of(array: Any) -> str:

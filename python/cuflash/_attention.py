@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence, Tuple, Union
 
-from ._arrays import Array, Gradients, library_of
+from ._arrays import Array, Gradients, MaskSummary, library_of
 
 
 def _implementation(library: str) -> Any:
@@ -58,7 +58,7 @@ def attention(
     v: Array,
     *,
     bias: Optional[Array] = None,
-    mask: Optional[Array] = None,
+    mask: Union[Array, MaskSummary, None] = None,
     sink: Optional[Array] = None,
     causal: bool = False,
     window: Tuple[int, int] = (-1, -1),
@@ -84,7 +84,8 @@ def attention(
             head of one entry, work too; k, v and the results then have the same number of dimensions.
         k, v: [B, Hk, Sk, D] and [B, Hk, Sk, Dv], type of q. Hq is a multiple of Hk: consecutive query heads share one.
         bias: anything that broadcasts to [B, Hq, Sq, Sk], type of q or float32; added to the scores.
-        mask: bool, broadcasts likewise; False hides the key from the query.
+        mask: bool, broadcasts likewise; False hides the key from the query. Or what summarize_mask made of it, which
+            saves reading it again in every layer and in backward.
         sink: [Hq], type of q or float32: one logit per head that enters the softmax's denominator and has no value.
         causal: query i sees key j only if j <= i + c, with c = Sk - Sq: the last query is aligned with the last key.
         window: (left, right): j >= i + c - left and j <= i + c + right; -1 is unbounded.

@@ -23,7 +23,7 @@ out and dout have the head size of v. lse is float32 (float64 for float64). Othe
 Errors: ValueError (an argument), TypeError (not an array), MemoryError, RuntimeError (no device, not supported).
 """
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Tuple
 
 Array = Any
 
@@ -172,6 +172,12 @@ def merge_states(
 ) -> None:
     """Writes the merged result of both parts to out and lse; out may be o_a or o_b, and lse lse_a or lse_b."""
 
+def summarize_mask(mask: Array, words: Array, stream: int, num_threads: int = 0) -> None:
+    """Fills words, an int32 array of the shape summary_shape, with the summary of a mask; see cuflash.summarize_mask.
+
+    forward and backward take it in place of the mask."""
+
+def summary_shape(batch: int, heads: int, rows: int, keys: int) -> Tuple[int, int, int, int]: ...
 def version() -> str: ...
 def info() -> str:
     """Describes this build and what it finds on this machine, as `cuflash info` prints it."""

@@ -7,7 +7,7 @@ import sys
 from typing import Any, Callable, ContextManager, List, Mapping, NamedTuple, Optional
 
 from . import _core
-from ._arrays import Array, Gradients, kind_of, library_of
+from ._arrays import Array, Gradients, MaskSummary, kind_of, library_of
 from ._options import ARRAYS, EXECUTION, OPTIONS, PACKED_ONLY, checker, keywords, require_known
 from ._values import flag, shown
 
@@ -44,9 +44,12 @@ def readable(xp: Any, array: Array, name: str, like: str = "q") -> Array:
 
 
 def _scores(xp: Any, array: Optional[Array], keys: int, name: str) -> Optional[Array]:
-    """A bias or mask [..., Sk] as [B or 1, Hq or 1, Sq or 1, Sk]."""
+    """A bias or mask [..., Sk] as [B or 1, Hq or 1, Sq or 1, Sk]; a summary of a mask as its words."""
     if array is None:
         return None
+    if isinstance(array, MaskSummary):
+        require_array(xp, array.words, name)
+        return array.words_for(keys)
     require_array(xp, array, name)
     if array.ndim > 4:
         raise ValueError(f"{name}: has {array.ndim} dimensions; it must broadcast to [batch, heads, queries, keys]")

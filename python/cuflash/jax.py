@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import _core
+from ._arrays import MaskSummary
 from ._options import ARRAYS, EXECUTION, OPTIONAL_NUMBER, OPTIONS, checker
 from ._values import flag, shown
 
@@ -206,6 +207,8 @@ def attention(
             lengths, a problem that the device does not support) are RuntimeErrors of JAX with the same sentence.
     """
     given = dict(locals())  # every argument by name
+    if isinstance(mask, MaskSummary):
+        raise TypeError("mask: is a MaskSummary; JAX takes the mask itself, whose summary every call makes")
     options = _checked(given)
     q, k, v = _array("q", q), _array("k", k), _array("v", v)
     missing = 4 - q.ndim if layout == "bhsd" else 0

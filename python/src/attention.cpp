@@ -1,5 +1,6 @@
 // Arrays and options -> the library's structs -> one call.
 #include "execute.h"
+#include "mask_summary.h"
 
 namespace cuflash::python {
 namespace {
@@ -16,6 +17,7 @@ cuflash_attention attention_of(Arrays& arrays, nb::handle q, nb::handle k, nb::h
 #define CUFLASH_INPUT(name, kind) arrays.input(a.name, o.name, #name);
   CUFLASH_ATTENTION_ARRAYS(CUFLASH_INPUT)
 #undef CUFLASH_INPUT
+  take_summary(a, a.cu_seqlens_k.data ? a.max_seqlen_k : a.k.shape[2]);
   return a;
 }
 

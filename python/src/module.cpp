@@ -10,6 +10,7 @@
 
 #include "call.h"
 #include "machine/info.h"
+#include "mask_summary.h"
 #include "page_pool.h"
 #include "raise.h"
 #include "xla_ffi.h"
@@ -146,6 +147,13 @@ NB_MODULE(_core, m) {
   define(m, "attend_cache", attend_cache, cache_arrays(), cache_options());
   define(m, "explain_attend_cache", explain_attend_cache, cache_arrays(), cache_options());
   define(m, "merge_states", merge_states, merge_arrays(), merge_options());
+  m.def(
+      "summarize_mask",
+      [](nb::handle mask, nb::handle words, uintptr_t stream, int32_t num_threads) {
+        summarize_mask({mask, words, stream, num_threads});
+      },
+      nb::arg("mask"), nb::arg("words"), nb::arg("stream"), nb::arg("num_threads") = 0);
+  m.def("summary_shape", summary_shape, nb::arg("batch"), nb::arg("heads"), nb::arg("rows"), nb::arg("keys"));
   m.def("version", cuflash_version);
   m.def("info", info);
   bind_page_pool(m);

@@ -19,9 +19,9 @@
 
 namespace cuflash {
 
-// The first published size of each struct. Only execution has grown since.
+// The first published size of each struct. Only attention and execution have grown since.
 inline cuflash_attention read(const cuflash_attention* a) {
-  return adopt("attention", a, cuflash_attention_init, sizeof *a);
+  return adopt("attention", a, cuflash_attention_init, offsetof(cuflash_attention, mask_summary));
 }
 inline cuflash_forward_outputs read(const cuflash_forward_outputs* t) {
   return adopt("forward_outputs", t, cuflash_forward_outputs_init, sizeof *t);

@@ -9,6 +9,7 @@
 #include "cpu/kv/kv_attention.h"
 #include "cpu/kv/merge.h"
 #include "cpu/plan.h"
+#include "cpu/summarize_mask.h"
 #include "cpu/threads/threads.h"
 #include "cpu/tuned_tile.h"
 #include "cuda/backend.h"
@@ -93,6 +94,10 @@ void run(const CacheProblem& p, const Execution& e) {
   p.memory.on_cuda() ? cuda::attend_cache(p, e) : cpu::attend_cache(p, e);
 }
 void run(const MergeProblem& p, const Execution& e) { p.memory.on_cuda() ? cuda::merge(p, e) : cpu::merge(p, e); }
+
+void run(const MaskProblem& p, const Execution& e) {
+  p.memory.on_cuda() ? cuda::summarize(p, e) : cpu::summarize_mask(p.mask, p.shape, p.summary, e);
+}
 
 size_t workspace_size(const ForwardProblem& p, const Execution& e) {
   return p.memory.on_cuda() ? cuda::forward_workspace_size(p, e) : cpu::forward_workspace_size(p, e);

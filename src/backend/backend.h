@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cuda/driver/arch.h"
+#include "problem/mask_shape.h"
 #include "problem/problem.h"
 
 namespace cuflash {
@@ -15,6 +16,7 @@ void run(const ForwardProblem& problem, const Execution& execution);
 void run(const BackwardProblem& problem, const Execution& execution);
 void run(const CacheProblem& problem, const Execution& execution);
 void run(const MergeProblem& problem, const Execution& execution);
+void run(const MaskProblem& problem, const Execution& execution);
 size_t workspace_size(const ForwardProblem& problem, const Execution& execution);
 size_t workspace_size(const BackwardProblem& problem, const Execution& execution);
 size_t workspace_size(const CacheProblem& problem, const Execution& execution);

@@ -78,5 +78,8 @@ Memory locate(const cuflash_attention& attention, const cuflash_cache_tensors& c
 Memory locate(const cuflash_merge_tensors& tensors, const Execution& execution) {
   return locate_all(execution, tensors);
 }
+Memory locate(const cuflash_tensor& mask, const cuflash_mutable_tensor& summary, const Execution& execution) {
+  return locate_all(execution, SummaryTensors{mask, summary});
+}
 
 }  // namespace cuflash

@@ -19,5 +19,6 @@ Memory locate(const cuflash_attention& attention, const cuflash_forward_outputs&
 Memory locate(const cuflash_attention& attention, const cuflash_backward_tensors& tensors, const Execution& execution);
 Memory locate(const cuflash_attention& attention, const cuflash_cache_tensors& cache, const Execution& execution);
 Memory locate(const cuflash_merge_tensors& tensors, const Execution& execution);
+Memory locate(const cuflash_tensor& mask, const cuflash_mutable_tensor& summary, const Execution& execution);
 
 }  // namespace cuflash

@@ -180,19 +180,26 @@ class Backward {
 
   void add_head(const Head& head, Range keys, T* dq, BackwardScratch<T, E>& w, TileCounter& counter) {
     for_tiles(queries_of_keys(p_, head.seq, keys), shape_.q, head.seq.len_q, [&](Range tile) {
+      w.mask.load(p_, head.b, head.h, tile, keys);
+      if (!w.mask.any()) return;
       w.load_queries(p_, head, tile, delta_);
-      Range seen{tile.end, tile.begin};  // panels of the tile that see a key; they are contiguous
+      Range added{tile.begin, tile.begin};  // neighbouring panels that see a key
+      const auto flush = [&] {
+        if (!added.empty()) w.flush_queries(p_, {added.begin - tile.begin, added.end - tile.begin}, keys.size());
+      };
       for_tiles(tile, kernels_.lanes, tile.end, [&](Range queries) {
-        const TileKind kind = tile_kind(p_, head.seq, queries, keys);
+        const MaskVerdict mask = w.mask.panel(queries.begin - tile.begin).verdict;
+        const TileKind kind = tile_kind(p_, head.seq, queries, keys, mask);
         if (kind == TileKind::skipped) return;
         counter.visit(kind);
+        if (queries.begin != added.end) flush(), added.begin = queries.begin;
+        added.end = queries.end;
         w.differentiate(p_, head, tile, queries, keys, GradientAt::dot_product);
         if (bias_is_dscores()) store_dbias(head, w);
         w.add_panel_to_keys(p_, tile, keys.size());
         if (dq) w.panel.add_keys(w.dp, w.k, dq + queries.begin / kernels_.lanes * dq_size_);
-        seen = {std::min(seen.begin, queries.begin), queries.end};
       });
-      w.flush_queries(p_, {seen.begin - tile.begin, seen.end - tile.begin}, keys.size());
+      flush();
     });
   }
 
@@ -241,7 +248,7 @@ class Backward {
 
   // Zeroes the gradient of pairs that no panel visits.
   void clear_dbias(const Head& head, Range keys, BackwardScratch<T, E>& w) const {
-    const bool all_visited = head.seq.len_q == p_.len_q && keys.end <= head.seq.len_k &&
+    const bool all_visited = !p_.has_mask() && head.seq.len_q == p_.len_q && keys.end <= head.seq.len_k &&
                              tile_kind(p_, head.seq, {0, p_.len_q}, keys) == TileKind::full;
     if (all_visited) return;
     std::fill_n(w.dbias, keys.size(), T{0});
@@ -287,9 +294,12 @@ class Backward {
     if (both.empty()) return;
     w.load_keys(p_, head, keys, Loads::for_scores);
     for_tiles(both, shape_.q, head.seq.len_q, [&](Range tile) {
+      w.mask.load(p_, head.b, head.h, tile, keys);
+      if (!w.mask.any()) return;
       w.load_queries(p_, head, tile, delta_, Loads::for_scores);
       for_tiles(tile, kernels_.lanes, tile.end, [&](Range queries) {
-        const TileKind kind = tile_kind(p_, head.seq, queries, keys);
+        const MaskVerdict mask = w.mask.panel(queries.begin - tile.begin).verdict;
+        const TileKind kind = tile_kind(p_, head.seq, queries, keys, mask);
         if (kind == TileKind::skipped) return;
         counter.visit(kind);
         w.differentiate(p_, head, tile, queries, keys, GradientAt::softmax_input);

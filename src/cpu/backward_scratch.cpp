@@ -8,7 +8,10 @@ namespace cuflash::cpu {
 template <class T, class E>
 BackwardScratch<T, E>::BackwardScratch(Arena& arena, const BackwardProblem& p, const Kernels<T, E>& kernels,
                                        TileShape shape)
-    : panel(arena, p, kernels, shape.k), shape(shape), key_rows(round_up(shape.k, kernels.rows)) {
+    : panel(arena, p, kernels, shape.k),
+      mask(arena, p, kernels.lanes, shape),
+      shape(shape),
+      key_rows(round_up(shape.k, kernels.rows)) {
   const int64_t rows = kernels.rows, lanes = kernels.lanes;
   if (p.softcap > 0) panel.cap_slope = arena.take<T>(key_rows * lanes);
   dim_qk = round_up(p.dim_qk, kernels.step), dim_v = round_up(p.dim_v, kernels.step);
@@ -66,7 +69,7 @@ void BackwardScratch<T, E>::differentiate(const BackwardProblem& p, const Head& 
                                           Range keys, GradientAt at) {
   const Kernels<T, E>& kernels = panel.kernels;
   const int64_t first = queries.begin - tile.begin;
-  panel.compute_scores(p, head, queries, keys, q_by_dim + first * dim_qk, k_by_dim);
+  panel.compute_scores(p, head, queries, keys, mask.panel(first), q_by_dim + first * dim_qk, k_by_dim);
   const int64_t seen = panel.keys.size();
   kernels.multiply(seen, p.dim_v, v_by_dim + panel.first_key * dim_v, dim_v * kernels.rows, dout_by_dim + first * dim_v,
                    dp, Into::overwrite);

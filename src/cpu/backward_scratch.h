@@ -14,6 +14,7 @@ enum class Loads { all, for_scores };
 template <class T, class E>
 struct BackwardScratch {
   Panel<T, E> panel;
+  TileMask mask;  // of the query tile and the key tile
   TileShape shape;
   int64_t key_rows;       // shape.k rounded up to whole left panels
   int64_t dim_qk, dim_v;  // rounded up to whole steps

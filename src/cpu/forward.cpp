@@ -20,6 +20,7 @@ namespace {
 template <class T, class E>
 struct ForwardScratch {
   Panel<T, E> panel;
+  TileMask mask;
   int64_t dim_qk;  // rounded up to whole steps
   int64_t dim_v;   // rounded up to whole left panels
   int64_t o_rows;  // dim_v, plus two for RoundedSums if weights are rounded
@@ -34,7 +35,9 @@ struct ForwardScratch {
   std::byte* gathered = nullptr;  // [key][dim]: a tile of K or V, gathered from pages
 
   ForwardScratch(Arena& arena, const Problem& p, const Kernels<T, E>& kernels, TileShape shape)
-      : panel(arena, p, kernels, shape.k), dim_v(round_up(p.dim_v, kernels.rows)) {
+      : panel(arena, p, kernels, shape.k),
+        mask(arena, p, kernels.lanes, shape),
+        dim_v(round_up(p.dim_v, kernels.rows)) {
     dim_qk = round_up(p.dim_qk, kernels.step);
     k = arena.take<E>(round_up(shape.k, kernels.rows) * dim_qk);
     v = RowOperand<E>(arena, shape.k, p.dim_v, kernels.rows);
@@ -70,7 +73,7 @@ void attend_panel(const ForwardProblem& p, const Head& head, Range tile, Range q
   const Kernels<T, E>& kernels = w.panel.kernels;
   const int64_t first = queries.begin - tile.begin;
   T* o = w.o + first * w.o_rows;
-  w.panel.compute_scores(p, head, queries, keys, w.q + first * w.dim_qk, w.k);
+  w.panel.compute_scores(p, head, queries, keys, w.mask.panel(first), w.q + first * w.dim_qk, w.k);
   const RoundedSums<T> sums{o + w.dim_v * kernels.lanes, o + (w.dim_v + 1) * kernels.lanes};
   bool& fresh = w.fresh[first / kernels.lanes];
   w.panel.add_softmax(w.v, w.m + first, w.l + first, o, fresh ? 0 : w.o_rows, fresh ? Into::overwrite : Into::add,
@@ -103,6 +106,8 @@ void attend(const ForwardProblem& p, const Head& head, Range tile, int64_t tile_
   begin_tile(p, head, tile, w);
   const Range seen = keys_of_queries(p, head.seq, tile);
   for_tiles(seen, tile_k, head.seq.len_k, [&](Range keys) {
+    w.mask.load(p, head.b, head.h, tile, keys);
+    if (!w.mask.any()) return;
     const Range packed{keys.begin,
                        std::min(keys.end, keys.begin + round_up(seen.end - keys.begin, w.panel.key_unit()))};
     kernels.pack(key_source(p, p.k, head, packed, seen, p.dim_qk, w.gathered), Side::left, w.k, nullptr, 0, nullptr,
@@ -110,7 +115,7 @@ void attend(const ForwardProblem& p, const Head& head, Range tile, int64_t tile_
     w.v.load(kernels, key_source(p, p.v, head, packed, seen, p.dim_v, w.gathered), Side::left, nullptr,
              w.panel.staging);
     for_tiles(tile, kernels.lanes, tile.end, [&](Range queries) {
-      const TileKind kind = tile_kind(p, head.seq, queries, keys);
+      const TileKind kind = tile_kind(p, head.seq, queries, keys, w.mask.panel(queries.begin - tile.begin).verdict);
       if (kind == TileKind::skipped) return;
       counter.visit(kind);
       attend_panel(p, head, tile, queries, packed, w);

@@ -119,11 +119,11 @@ struct Kernels {
   // s -= slope * |position + lane - key|.
   void (*alibi)(int64_t keys, T* s, T slope, int64_t position);
 
-  // s [key][lane] += rows [lane][key]. staging must hold `lanes` rows, also for mask.
+  // s [key][lane] += rows [lane][key]. staging must hold `lanes` rows.
   void (*add_rows)(const Source& rows, T* s, T* staging);
 
-  // Sets s to -inf where rows [lane][key] is 0.
-  void (*mask)(const Source& rows, T* s, T* staging);
+  // Sets s to -inf where a lane does not see a key: bit n % 32 of words [n / 32][lane] is that of key n - first.
+  void (*mask)(int64_t keys, T* s, const uint32_t* words, int64_t first);
 
   // keep [key][lane] = 0 where dropout drops, `kept` elsewhere, for whole groups of 16 keys.
   void (*draw_dropout)(int64_t keys, const DropoutDraw& draw, T kept, T* keep);

@@ -17,7 +17,7 @@ Panel<T, E>::Panel(Arena& arena, const Problem& p, const Kernels<T, E>& kernels,
   if (kernels.to_right) right = arena.take<E>(round_up(tile_k, kernels.step) * lanes);
   if (p.dropout.p > 0) keep = arena.take<T>(round_up(tile_k, 16) * lanes);
   const int64_t dim = round_up(std::max(p.dim_qk, p.dim_v), kernels.step);
-  const int64_t of_scores = p.bias || p.mask ? lanes * tile_k : 0;
+  const int64_t of_scores = p.bias ? lanes * tile_k : 0;
   staging = arena.take<T>(std::max(of_scores, std::max(lanes, kernels.rows) * dim));
   visible.begin = arena.take<int32_t>(lanes);
   visible.end = arena.take<int32_t>(lanes);
@@ -31,10 +31,17 @@ static Range trimmed(Range tile, Range seen, int64_t unit) {
 }
 
 template <class T, class E>
-void Panel<T, E>::compute_scores(const Problem& p, const Head& head, Range new_queries, Range tile, const E* q_right,
-                                 const E* k_left) {
+void Panel<T, E>::compute_scores(const Problem& p, const Head& head, Range new_queries, Range tile,
+                                 const PanelMask& mask, const E* q_right, const E* k_left) {
   queries = new_queries;
-  keys = trimmed(tile, keys_of_queries(p, head.seq, queries), key_unit());
+  const Range by_position = keys_of_queries(p, head.seq, queries);
+  Range seen{std::max(by_position.begin, tile.begin + mask.keys.begin),
+             std::min(by_position.end, tile.begin + mask.keys.end)};
+  if (seen.empty()) {  // positions and mask show different keys; the products need one, of those that are packed
+    seen.begin = std::max(by_position.begin, tile.begin);
+    seen.end = seen.begin + 1;
+  }
+  keys = trimmed(tile, seen, key_unit());
   first_key = keys.begin - tile.begin;
   const int64_t dim = round_up(p.dim_qk, kernels.step);
   kernels.multiply(keys.size(), p.dim_qk, k_left + first_key * dim, dim * kernels.rows, q_right, s, Into::overwrite);
@@ -44,9 +51,9 @@ void Panel<T, E>::compute_scores(const Problem& p, const Head& head, Range new_q
     kernels.alibi(keys.size(), s, slope, queries.begin + head.seq.shift - keys.begin);
   }
   if (p.bias) kernels.add_rows(score_rows(p.bias, head), s, staging);
-  find_visible(p, head);
+  find_visible(p, head, mask);
   if (!visible.complete) kernels.hide(keys.size(), s, visible.begin, visible.end);
-  if (p.mask) kernels.mask(score_rows(p.mask, head), s, staging);
+  if (mask.words) kernels.mask(keys.size(), s, mask.words, first_key);
   if (keep) draw_dropout(p, head);
 }
 
@@ -69,13 +76,9 @@ Source Panel<T, E>::score_rows(const ConstRows& from, const Head& head) const {
 }
 
 template <class T, class E>
-void Panel<T, E>::find_visible(const Problem& p, const Head& head) {
-  visible.complete = !p.mask && tile_kind(p, head.seq, queries, keys) == TileKind::full;
-  visible.mask = nullptr;
-  if (p.mask) {
-    visible.mask = static_cast<const uint8_t*>(p.mask.data) + p.mask.at(head.b, head.h, queries.begin) + keys.begin;
-    visible.mask_stride = p.mask.row_stride;
-  }
+void Panel<T, E>::find_visible(const Problem& p, const Head& head, const PanelMask& mask) {
+  visible.complete = !mask.words && tile_kind(p, head.seq, queries, keys) == TileKind::full;
+  visible.mask = mask.words, visible.first_key = first_key, visible.lanes = kernels.lanes;
   if (visible.complete) {
     std::fill_n(visible.begin, kernels.lanes, 0);
     std::fill_n(visible.end, queries.size(), static_cast<int32_t>(keys.size()));

@@ -7,6 +7,7 @@
 #include "cpu/arena.h"
 #include "cpu/kernels.h"
 #include "cpu/plan.h"
+#include "cpu/tile_mask.h"
 #include "problem/problem.h"
 #include "problem/visibility.h"
 
@@ -55,13 +56,14 @@ struct RowOperand {
 struct Visibility {
   int32_t* begin = nullptr;
   int32_t* end = nullptr;
-  const uint8_t* mask = nullptr;
-  int64_t mask_stride = 0;
+  const uint32_t* mask = nullptr;  // PanelMask::words
+  int64_t first_key = 0, lanes = 0;
   bool complete = false;  // every query sees every key
 
-  bool sees(int64_t q, int64_t k) const {
-    return k >= begin[q] && k < end[q] && (!mask || mask[q * mask_stride + k] != 0);
-  }
+  bool sees(int64_t q, int64_t k) const { return k >= begin[q] && k < end[q] && (!mask || shows(q, first_key + k)); }
+
+ private:
+  bool shows(int64_t q, int64_t n) const { return (mask[n / 32 * lanes + q] >> n % 32 & 1) != 0; }
 };
 
 template <class T, class E>
@@ -85,8 +87,9 @@ struct Panel {
   int64_t key_unit() const { return std::lcm(16, std::lcm(kernels.rows, kernels.step)); }
 
   // Computes s such that scale * s are the scores of the queries against the keys of the tile, which is packed in
-  // k_left.
-  void compute_scores(const Problem& p, const Head& head, Range queries, Range tile, const E* q_right, const E* k_left);
+  // k_left. mask: of these queries in the tile.
+  void compute_scores(const Problem& p, const Head& head, Range queries, Range tile, const PanelMask& mask,
+                      const E* q_right, const E* k_left);
 
   // c [dim][lane] (+)= sum over keys of x [key][dim] w [key][lane]. sums: as in Kernels::to_right.
   void add_keys(const T* w, const RowOperand<E>& x, T* c, Into into = Into::add, const RoundedSums<T>* sums = nullptr);
@@ -103,7 +106,7 @@ struct Panel {
   T weight_of(T score, T top) const;
   void apply_scale(const Problem& p);
   Source score_rows(const ConstRows& from, const Head& head) const;
-  void find_visible(const Problem& p, const Head& head);
+  void find_visible(const Problem& p, const Head& head, const PanelMask& mask);
   void draw_dropout(const Problem& p, const Head& head);
 };
 

@@ -8,9 +8,22 @@
 
 namespace cuflash::cpu {
 
-static const uint8_t* mask_row(const Problem& p, const ScoreRow& row) {
-  return static_cast<const uint8_t*>(p.mask.data) + p.mask.at(row.head.b, row.head.h, row.query);
-}
+namespace {
+
+// What the mask shows of a row: its bytes, or the bits of its summary.
+struct RowMask {
+  const uint8_t* bytes = nullptr;
+  const uint32_t* bits = nullptr;
+
+  RowMask(const Problem& p, const ScoreRow& row) {
+    const auto b = static_cast<int>(row.head.b), h = static_cast<int>(row.head.h), i = static_cast<int>(row.query);
+    if (p.mask) bytes = static_cast<const uint8_t*>(p.mask.data) + p.mask.at(b, h, i);
+    else bits = mask_row(mask_of_head(p.summary, b, h), i);
+  }
+  bool shows(int64_t j) const { return bytes ? bytes[j] != 0 : (bits[j / 32] >> j % 32 & 1) != 0; }
+};
+
+}  // namespace
 
 ScoreRow score_row(const Problem& p, const Head& head, int64_t query, Range keys) {
   const Range seen = keys_of_query(p, head.seq, query);
@@ -18,7 +31,7 @@ ScoreRow score_row(const Problem& p, const Head& head, int64_t query, Range keys
 }
 
 bool sees(const Problem& p, const ScoreRow& row, int64_t j) {
-  return j >= row.visible.begin && j < row.visible.end && (!p.mask || mask_row(p, row)[j] != 0);
+  return j >= row.visible.begin && j < row.visible.end && (!p.has_mask() || RowMask(p, row).shows(j));
 }
 
 template <class T>
@@ -44,9 +57,9 @@ static void hide(const Problem& p, const ScoreRow& row, T* s) {
   const int64_t end = std::clamp<int64_t>(row.visible.end - row.keys.begin, begin, size);
   std::fill(s, s + begin, kHidden);
   std::fill(s + end, s + size, kHidden);
-  if (!p.mask) return;
-  const uint8_t* allowed = mask_row(p, row) + row.keys.begin;
-  for (int64_t k = begin; k < end; ++k) s[k] = allowed[k] ? s[k] : kHidden;
+  if (!p.has_mask()) return;
+  const RowMask mask(p, row);
+  for (int64_t k = begin; k < end; ++k) s[k] = mask.shows(row.keys.begin + k) ? s[k] : kHidden;
 }
 
 template <class T>

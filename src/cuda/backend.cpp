@@ -4,6 +4,7 @@
 
 #include "cuda/driver/device.h"
 #include "cuda/families/params_kv.h"
+#include "cuda/families/summarize_mask.h"
 #include "cuda/launch/launch.h"
 #include "cuda/launch/tile_counts.h"
 #include "cuda/launch/workspace.h"
@@ -12,16 +13,35 @@
 namespace cuflash::cuda {
 namespace {
 
-// bytes: of the workspace. offset: where the plan's part of it begins, behind the tile counters.
+void summarize(const DeviceGuard& guard, const ConstRows& mask, const MaskShape& shape, const MaskSummary& summary,
+               void* stream, const NeededKeys& needed = {}) {
+  const Launch kernel = plan_mask_summary(mask, shape, guard.state().arch);
+  const Launch* const launches[] = {&kernel};
+  KernelParams params;
+  params.set([&] { return mask_summary_params(mask, shape, summary, needed); });
+  launch(guard, launches, params, stream);
+}
+
+// bytes: of the workspace, without the summary of a mask. offset: where the plan's part of it begins, behind the tile
+// counters.
 template <class Problem, class Plan>
 void enqueue(const Problem& p, const Execution& e, const Plan& plan, const DeviceState& state, size_t bytes,
              size_t offset) {
   const DeviceGuard guard(state);
-  const Workspace workspace(e, bytes);
+  const size_t all_bytes = bytes_with_summary(p, plan, bytes), summary_bytes = own_summary_bytes(p, plan);
+  const Workspace workspace(e, all_bytes);
   TileCounts counts(e, workspace.data());
-  void* const scratch = workspace.data() ? static_cast<std::byte*>(workspace.data()) + offset : nullptr;
+  const auto part = [&](size_t first) { return static_cast<std::byte*>(workspace.data()) + first; };
+  void* const scratch = workspace.data() ? part(offset) : nullptr;
   KernelParams params;
-  plan.family->params(p, plan, {state.num_sms, scratch, counts.data()}, params);
+  if (summary_bytes != 0) {
+    Problem summarized = p;
+    summarized.summary = mask_summary_at(mask_shape_of(p), part(all_bytes - summary_bytes));
+    summarize(guard, p.mask, mask_shape_of(p), summarized.summary, e.stream, needed_keys(p));
+    plan.family->params(summarized, plan, {state.num_sms, scratch, counts.data()}, params);
+  } else {
+    plan.family->params(p, plan, {state.num_sms, scratch, counts.data()}, params);
+  }
   launch(guard, plan.launches(), params, e.stream);
   counts.report(plan.tile_q, plan.tile_k);
 }
@@ -76,12 +96,20 @@ void merge(const MergeProblem& p, const Execution& e) {
   launch(guard, launches, params, e.stream);
 }
 
+void summarize(const MaskProblem& p, const Execution& e) {
+  const DeviceState& state = device(p.memory.cuda_device);
+  const DeviceGuard guard(state);
+  summarize(guard, p.mask, p.shape, p.summary, e.stream);
+}
+
 size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
-  return TileCounts::bytes(e) + plan_of(p, device(p.memory.cuda_device)).workspace.size;
+  const ForwardPlan plan = plan_of(p, device(p.memory.cuda_device));
+  return bytes_with_summary(p, plan, TileCounts::bytes(e) + plan.workspace.size);
 }
 
 size_t backward_workspace_size(const BackwardProblem& p, const Execution& e) {
-  return plan_of(p, device(p.memory.cuda_device), reproducible(e)).workspace.size;
+  const BackwardPlan plan = plan_of(p, device(p.memory.cuda_device), reproducible(e));
+  return bytes_with_summary(p, plan, plan.workspace.size);
 }
 
 size_t cache_workspace_size(const CacheProblem& p, const Execution& e) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "cuda/plan/plan.h"
+#include "problem/mask_shape.h"
 
 namespace cuflash::cuda {
 
@@ -13,6 +14,7 @@ void forward(const ForwardProblem& problem, const Execution& execution);
 void backward(const BackwardProblem& problem, const Execution& execution);
 void attend_cache(const CacheProblem& problem, const Execution& execution);
 void merge(const MergeProblem& problem, const Execution& execution);
+void summarize(const MaskProblem& problem, const Execution& execution);
 size_t forward_workspace_size(const ForwardProblem& problem, const Execution& execution);
 size_t backward_workspace_size(const BackwardProblem& problem, const Execution& execution);
 size_t cache_workspace_size(const CacheProblem& problem, const Execution& execution);

@@ -5,7 +5,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/driver/device.h"
-#include "cuda/families/registry.h"
+#include "cuda/families/summarize_mask.h"
 #include "cuda/jit/program.h"
 #include "cuda/launch/tile_counts.h"
 #include "cuda/plan_device.h"
@@ -33,6 +33,15 @@ std::string config_lines(const Problem& p, const Plan& plan, const Arch& arch) {
   return text + plan.family->describe(plan);
 }
 
+// The summary that the call makes of a mask tensor.
+template <class Problem, class Plan>
+std::string mask_lines(const Problem& p, const Plan& plan, const Arch& arch) {
+  const size_t bytes = own_summary_bytes(p, plan);
+  if (bytes == 0) return "";
+  return join("mask       summarized first, in ", bytes, " bytes of the workspace\n",
+              launch_lines(plan_mask_summary(p.mask, mask_shape_of(p), arch)));
+}
+
 // A plan is for a device, or for an architecture, for which nothing was measured.
 struct Somewhere {
   const Arch& arch;
@@ -42,18 +51,18 @@ struct Somewhere {
 
 std::string plan_lines(const ForwardProblem& p, const Execution& e, const Somewhere& at) {
   const ForwardPlan plan = at.device ? plan_of(p, *at.device) : plan_forward(p, at.arch);
-  std::string text = config_lines(p, plan, at.arch);
+  std::string text = config_lines(p, plan, at.arch) + mask_lines(p, plan, at.arch);
   if (plan.splits > 1) text += join("splits     ", plan.splits, " of the keys, for ", at.num_sms, " SMs\n");
   for (const Launch* launch : plan.launches()) text += launch_lines(*launch);
-  return text + join("workspace  ", TileCounts::bytes(e) + plan.workspace.size, " bytes");
+  return text + join("workspace  ", bytes_with_summary(p, plan, TileCounts::bytes(e) + plan.workspace.size), " bytes");
 }
 
 std::string plan_lines(const BackwardProblem& p, const Execution& e, const Somewhere& at) {
   const BackwardPlan plan =
       at.device ? plan_of(p, *at.device, reproducible(e)) : plan_backward(p, at.arch, reproducible(e));
-  std::string text = config_lines(p, plan, at.arch);
+  std::string text = config_lines(p, plan, at.arch) + mask_lines(p, plan, at.arch);
   for (const Launch* launch : plan.launches()) text += launch_lines(*launch);
-  return text + join("workspace  ", plan.workspace.size, " bytes");
+  return text + join("workspace  ", bytes_with_summary(p, plan, plan.workspace.size), " bytes");
 }
 
 std::string plan_lines(const CacheProblem& p, const Execution& e, const Somewhere& at) {

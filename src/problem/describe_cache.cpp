@@ -25,6 +25,7 @@ void require_nothing_else(const cuflash_attention& a) {
   require_absent("max_seqlen_k", a.max_seqlen_k != 0, "its capacity is known from its shape");
   require_absent("bias", given(a.bias), "call forward on gathered keys");
   require_absent("mask", given(a.mask), "call forward on gathered keys");
+  require_absent("mask_summary", given(a.mask_summary), "call forward on gathered keys");
   require_absent("dropout_p", a.dropout_p != 0, "it is for training");
   require_absent("alignment", a.alignment == CUFLASH_TOP_LEFT,
                  "queries are the last positions, so leave it CUFLASH_BOTTOM_RIGHT");

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "error.h"
+#include "problem/mask_shape.h"
 
 namespace cuflash {
 namespace {
@@ -52,6 +53,24 @@ static ConstRows describe_score_tensor(const Problem& p, const Argument& a) {
   return rows_of(a, a.t.data);
 }
 
+static void describe_mask_summary(Problem& p, const cuflash_attention& a, const Argument& summary) {
+  require_summary_memory(summary);
+  const int64_t* s = a.mask_summary_shape;
+  const MaskShape shape{s[0], s[1], s[2], s[3]};
+  const auto fits = [](int64_t extent, int64_t whole) { return extent == whole || extent == 1; };
+  const bool empty = p.batch == 0 || p.len_q == 0;  // a mask that repeats may have extents of 0 or 1 then
+  if (!fits(shape.batch, p.batch) || !fits(shape.heads, p.heads_q) || !fits(shape.rows, p.len_q) ||
+      shape.keys != p.len_k)
+    reject("mask_summary: its mask_summary_shape ", shape, " must be [", p.batch, " or 1, ", p.heads_q, " or 1, ",
+           p.len_q, " or 1, ", p.len_k, "]; give a summary that cuflash_summarize_mask made of a mask of this call");
+  if (p.mask && !empty && mask_shape_of(p) != shape)
+    reject("mask_summary: is that of a mask ", shape, ", but mask is ", mask_shape_of(p),
+           "; give the summary of this mask, or no mask");
+  require_summary_size(summary, shape);
+  p.mask_len_q = p.len_q, p.mask_len_k = p.len_k;
+  p.summary = mask_summary_at(shape, const_cast<void*>(a.mask_summary.data));
+}
+
 void describe_score_inputs(Problem& p, const cuflash_attention& a) {
   if (const Argument slopes("alibi_slopes", a.alibi_slopes); slopes.given()) {
     require_tensor(slopes, slopes.t.rank == 2 ? 2 : 1, "[Hq] or [B, Hq]");
@@ -66,8 +85,10 @@ void describe_score_inputs(Problem& p, const cuflash_attention& a) {
   }
   if (const Argument mask("mask", a.mask); mask.given()) {
     p.mask = describe_score_tensor(p, mask);
+    p.mask_len_q = p.len_q, p.mask_len_k = p.len_k;
     require_type(mask, DType::boolean, "one byte an element");
   }
+  if (const Argument summary("mask_summary", a.mask_summary); summary.given()) describe_mask_summary(p, a, summary);
   if (const Argument sink("sink", a.sink); sink.given()) {
     require_tensor(sink, 1, "[Hq]");
     require_value_type(sink, p.dtype);

@@ -44,7 +44,7 @@ std::string to_string(const Problem& p) {
   if (p.softcap > 0) text += join(" softcap=", p.softcap);
   if (p.slopes) text += " alibi";
   if (p.bias) text += " bias";
-  if (p.mask) text += " mask";
+  if (p.has_mask()) text += " mask";
   if (p.sink) text += " sink";
   if (p.dropout.p > 0) text += join(" dropout=", p.dropout.p);
   return text;

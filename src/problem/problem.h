@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "attn/mask_summary.h"
 #include "dtype.h"
 
 namespace cuflash {
@@ -93,6 +94,9 @@ struct Problem {
   ConstHeadValues slopes;  // ALiBi
   ConstRows bias;          // [batch, heads_q, len_q, len_k], stride 0 where broadcast
   ConstRows mask;          // likewise
+  // The extents of the mask, which may be longer than the longest sequence.
+  int64_t mask_len_q = 0, mask_len_k = 0;
+  MaskSummary summary{};  // of the mask, which need not be given where this is
   ConstHeadValues sink;
   Dropout dropout;
 
@@ -104,6 +108,7 @@ struct Problem {
   CachedKeys cache;                  // if set, len_k is the capacity of an entry or of a block-table row
 
   bool packed() const { return cu_q != nullptr; }
+  bool has_mask() const { return mask || summary.blocks; }
   int64_t group() const { return heads_q / heads_k; }
 };
 

@@ -1,5 +1,5 @@
 // Which keys a query sees by lengths, causal and window: the geometry that kernels, tile schedules and statistics
-// share. The mask tensor is not part of it.
+// share. The mask tensor is not part of it: its summary says what it shows of a tile (attn/mask_summary.h).
 #pragma once
 
 #include <algorithm>
@@ -43,6 +43,12 @@ inline TileKind tile_kind(const Problem& p, const Sequence& s, Range queries, Ra
   const Range any = keys_of_queries(p, s, queries);
   if (std::max(any.begin, keys.begin) >= std::min(any.end, keys.end)) return TileKind::skipped;
   return keys_of_all_queries(p, s, queries).contains(keys) ? TileKind::full : TileKind::masked;
+}
+
+// The same with what the mask tensor shows of the tile. A tile is skipped if either hides all of its pairs.
+inline TileKind tile_kind(const Problem& p, const Sequence& s, Range queries, Range keys, MaskVerdict mask) {
+  const TileKind kind = mask == MaskVerdict::none ? TileKind::skipped : tile_kind(p, s, queries, keys);
+  return kind == TileKind::full && mask != MaskVerdict::all ? TileKind::masked : kind;
 }
 
 }  // namespace cuflash

@@ -17,6 +17,7 @@
 #include "cuda/families/params_backward.h"
 #include "cuda/families/params_forward.h"
 #include "cuda/families/params_kv.h"
+#include "cuda/families/summarize_mask.h"
 #include "cuda/plan/plan.h"
 #include "cuda/plan/tile_order.h"
 #include "tests/api/random_structs.h"
@@ -122,13 +123,14 @@ std::string planned(const ForwardProblem& p, const Execution& e, const cuda::Arc
   const cuda::ForwardPlan plan = plan_forward(p, arch);
   cuda::forward_params(p, nullptr);
   if (plan.launch.persistent) cuda::tile_order(p, plan.tile_q, 132);
-  return join("workspace  ", e.tile_stats ? 64 : 0, " bytes");
+  return join("workspace  ", cuda::bytes_with_summary(p, plan, plan.workspace.size + (e.tile_stats ? 64 : 0)),
+              " bytes");
 }
 std::string planned(const BackwardProblem& p, const Execution& e, const cuda::Arch& arch) {
   const cuda::BackwardPlan plan = plan_backward(p, arch, cuda::reproducible(e));
   cuda::backward_params(p, plan, nullptr, nullptr);
   require_room_for_rows(p, plan.workspace.size);
-  return join("workspace  ", plan.workspace.size, " bytes");
+  return join("workspace  ", cuda::bytes_with_summary(p, plan, plan.workspace.size), " bytes");
 }
 std::string planned(const CacheProblem& p, const Execution& e, const cuda::Arch& arch) {
   const cuda::KvPlan plan = plan_kv(p, arch, arch.usual_sms);

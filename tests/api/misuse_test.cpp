@@ -176,7 +176,8 @@ TEST_F(MisuseTest, Execution) {
          [](Target& t) { t.execution->workspace = t.scratch(4096) + 32, t.execution->workspace_size = 1024; });
   broken("execution too small", "execution", [](Target& t) { t.execution->struct_size = 8; });
   broken("execution too large", "execution", [](Target& t) { t.execution->struct_size = size_t{1} << 40; });
-  broken("attention too small", "attention", [](Target& t) { t.attention->struct_size -= 1; });
+  broken("attention too small", "attention",
+         [](Target& t) { t.attention->struct_size = offsetof(cuflash_attention, mask_summary) - 1; });
   broken("attention of size 0", "attention", [](Target& t) { t.attention->struct_size = 0; });
   broken("attention too large", "attention",
          [](Target& t) { t.attention->struct_size = std::numeric_limits<size_t>::max(); });

@@ -84,8 +84,8 @@ void add_hopper_forward(std::vector<Launch>& launches, const Arch& arch) {
     add_forward({.causal = true, .batch = 1, .heads_k = 4, .len_q = len_q, .len_k = 8192});
   add_forward({.dtype = DType::f16, .dim_qk = 192, .dim_v = 128});
   add_forward({.dtype = DType::f16, .dim_qk = 96, .dim_v = 96, .len_q = 4096, .len_k = 4096});
-  // The options that need most registers in each kind of tile: arithmetic alone, dropout, bias or mask tensor in shared
-  // memory, all of them, and elements loaded by consumers.
+  // The options that need most registers in each kind of tile: arithmetic alone, dropout, a bias in shared memory, a
+  // mask tensor, all of them, and elements loaded by consumers.
   add_forward({.options = kArithmetic, .causal = true, .len_q = 2048, .len_k = 2048});
   for (const int options : {kArithmetic | kDropout, kArithmetic | kBias, kArithmetic | kMaskTensor})
     add_forward({.options = options});
@@ -93,6 +93,7 @@ void add_hopper_forward(std::vector<Launch>& launches, const Arch& arch) {
     add_forward({.dtype = DType::f16, .dim_qk = dim, .dim_v = dim, .options = kMany});
   add_forward({.options = kMany, .len_k = 2050});
   if (!thorough) return;
+  for (const int64_t dim : {64, 192}) add_forward({.dim_qk = dim, .dim_v = dim, .options = kArithmetic | kMaskTensor});
   add_forward({.options = kMany, .batch = 1, .len_q = 96, .len_k = 8192});
   add_forward({.options = kArithmetic, .causal = true, .len_q = 16384, .len_k = 16384});
   for (const int64_t dim : {64, 256}) add_forward({.dim_qk = dim, .dim_v = dim, .options = kArithmetic | kDropout});
@@ -141,7 +142,8 @@ void add_hopper_backward(std::vector<Launch>& launches, const Arch& arch) {
   for (const auto& [problem, reproducible] : chosen) {
     const BackwardPlan plan = plan_backward(backward_of(problem), arch, reproducible, Kernels::best);
     EXPECT_EQ(plan.family, &sm90_backward) << plan.family->name;
-    add(launches, plan.main), add(launches, plan.dq), add(launches, plan.bias);
+    for (const Launch* launch : {&plan.main, &plan.dq, &plan.bias, &plan.mask_lists, &plan.dq_mask_lists})
+      add(launches, *launch);
   }
 }
 

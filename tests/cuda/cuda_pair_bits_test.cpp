@@ -42,13 +42,6 @@ TEST(PairBits, OfColumnsBetweenBounds) {
     }
 }
 
-TEST(PairBits, OfBytesThatAreNotZero) {
-  for (unsigned byte = 0; byte < 256; ++byte)
-    for (int position = 0; position < 32; position += 8)
-      EXPECT_EQ(nonzero_bytes(byte << position), byte == 0 ? 0 : 1u << position);
-  EXPECT_EQ(nonzero_bytes(0x80017fffu), 0x01010101u);
-}
-
 TEST(PairBits, OfDropoutAreItsDecisions) {
   const DropoutStream stream = dropout_stream(17, 4, 2, 3);
   const unsigned threshold = dropout_threshold(0.4);

@@ -34,15 +34,18 @@ class FakeForward : public ::testing::Test {
   FakeForward() { loaded_fake_cuda().on_launch = run_forward_kernel; }
   ~FakeForward() override { loaded_fake_cuda().on_launch = nullptr; }
 
-  // launches: of one call; random problems are computed twice.
-  static void check(check::Case c, int launches, DType dtype = DType::bf16) {
+  // launches: of one call; random problems are computed twice. 0: any number.
+  static void check(check::Case c, int launches, DType dtype = DType::bf16, bool backward = false) {
     c.device = Device::cuda, c.dtype = c.o_dtype = c.bias_dtype = c.sink_dtype = dtype;
-    c.gradients = {};
+    if (!backward) c.gradients = {};
+    else c.dout_dtype = c.gradient_dtype = dtype;
     running = {};
     const std::string fault = check::run_case(c);
     EXPECT_EQ(running.fault, "") << check::describe(c);
     EXPECT_EQ(fault, "") << check::describe(c);
-    EXPECT_EQ(running.launches, 2 * launches) << check::describe(c);
+    if (launches != 0) {
+      EXPECT_EQ(running.launches, 2 * launches) << check::describe(c);
+    }
   }
 };
 
@@ -164,8 +167,50 @@ TEST_F(FakeForward, OptionsOfSplitKeysEqualTheOracle) {
   check(fixed_max, 2);
   check::Case terms = few_queries(1, 1, 70, 1500);
   terms.bias = terms.mask = check::ScoreLayout{};
-  terms.bias->offset = terms.mask->offset = 1;  // beside a 16-byte boundary, so that consumers load elements
-  check(terms, 2);
+  terms.bias->offset = terms.mask->offset = 1;  // beside a 16-byte boundary, so that consumers load the bias
+  check(terms, 4);
+}
+
+// Lists of visible tiles, full tiles beside others, tiles that one warpgroup alone sees, hidden values that are not
+// finite, and statistics.
+TEST_F(FakeForward, TilesThatAMaskShowsEqualTheOracle) {
+  using check::MaskPattern;
+  for (const MaskPattern pattern : {MaskPattern::documents, MaskPattern::blocks, MaskPattern::pairs})
+    for (const uint32_t eighths : {1u, 7u, 8u, 0u})
+      for (const bool causal : {false, true}) {
+        check::Case c = few_queries(2, 1, 200, 700);
+        c.mask = check::ScoreLayout{}, c.mask_pattern = pattern, c.mask_eighths = eighths, c.causal = causal;
+        c.mask_summary = static_cast<check::Case::Summary>(eighths % 3), c.tile_stats = true;
+        check(c, 0);
+        if (pattern == MaskPattern::documents) break;
+      }
+}
+
+// The same where scores stay in registers until the softmax is sure of them, in tiles of three warpgroups and of two, with
+// split keys and without.
+TEST_F(FakeForward, TilesThatAMaskShowsOfHeadSize128EqualTheOracle) {
+  using check::MaskPattern;
+  for (const MaskPattern pattern : {MaskPattern::documents, MaskPattern::blocks})
+    for (const int64_t queries : {100, 200})
+      for (const int64_t keys : {150, 700}) {
+        check::Case c = few_queries(1, 1, queries, keys);
+        c.dim = c.dim_v = 128, c.mask = check::ScoreLayout{}, c.mask_pattern = pattern, c.mask_eighths = 2;
+        c.causal = pattern == MaskPattern::documents, c.tile_stats = true;
+        check(c, 0);
+      }
+}
+
+// The same for gradients, which the main kernel computes with dQ or without it.
+TEST_F(FakeForward, GradientsOfTilesThatAMaskShowsEqualTheOracle) {
+  using check::MaskPattern;
+  for (const bool deterministic : {true, false})
+    for (const MaskPattern pattern : {MaskPattern::documents, MaskPattern::blocks}) {
+      check::Case c = few_queries(2, 1, 200, 700);
+      c.gradients = {.dq = true, .dk = true, .dv = true};
+      c.mask = check::ScoreLayout{}, c.mask_pattern = pattern, c.mask_eighths = 1, c.deterministic = deterministic;
+      c.causal = deterministic, c.tile_stats = true;
+      check(c, 0, DType::bf16, true);
+    }
 }
 
 // One sequence: tiles of one consumer warpgroup.

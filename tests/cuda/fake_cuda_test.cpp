@@ -50,12 +50,22 @@ bool is_given(const TensorMap& map) {
   std::memcpy(&content, &map, sizeof content);
   return content.address != nullptr;
 }
+// The bits of the summary, bytes of 8 keys.
+void expect_mask_map(const TensorMap& map, const MaskSummary& summary) {
+  FakeTensorMap content;
+  std::memcpy(&content, &map, sizeof content);
+  EXPECT_EQ(content.address, summary.bits);
+  EXPECT_EQ(content.extents[0], static_cast<uint64_t>(summary.spans * kMaskSpanWords * 4));
+  EXPECT_EQ(content.extents[1], static_cast<uint64_t>(summary.rows));
+  if (summary.rows == 1) return;
+  EXPECT_EQ(content.strides[0], static_cast<uint64_t>(summary.spans * kMaskSpanWords * 4));
+}
 void expect_maps(const Sm90ForwardParams& p) {
   const AttentionParams& a = p.forward.attention;
   expect_map(p.q, a.q, a.dim_qk), expect_map(p.k, a.k, a.dim_qk), expect_map(p.v, a.v, a.dim_v);
   if (p.store_o_by_tma != 0) expect_map(p.o, p.forward.o, a.dim_v);
   if (is_given(p.bias)) expect_map(p.bias, a.bias, a.len_k);
-  if (is_given(p.mask)) expect_map(p.mask, a.mask, a.len_k, 1);
+  if (is_given(p.mask)) expect_mask_map(p.mask, a.summary);
 }
 // As many rows as the prepare kernel writes and the others read; a packed tensor has one more tile per sequence.
 void expect_stats(const Sm90BackwardParams& p) {
@@ -83,6 +93,7 @@ const Sm90BackwardParams& backward_maps(const FakeLaunch& launch) {
   expect_map(p.q, a.q, a.dim_qk), expect_map(p.dout, p.backward.dout, a.dim_v);
   expect_map(main ? p.k : p.dq_k, a.k, a.dim_qk), expect_map(main ? p.v : p.dq_v, a.v, a.dim_v);
   expect_stats(p);
+  if (is_given(p.mask)) expect_mask_map(p.mask, a.summary);
   return p;
 }
 
@@ -101,6 +112,7 @@ ForwardParams forward_of_cache(const Sm90KvParams& p) {
 TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
   gpus.on_launch = [](const FakeLaunch& launch) {
     if (launch.params_size == sizeof(ForwardParams)) return emulate(*static_cast<const ForwardParams*>(launch.params));
+    if (runs(launch, "summarize_mask<")) return emulate(*static_cast<const MaskSummaryParams*>(launch.params));
     if (runs(launch, "sm90_forward<")) {
       const auto& params = *static_cast<const Sm90ForwardParams*>(launch.params);
       expect_maps(params);
@@ -108,6 +120,7 @@ TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
     }
     if (runs(launch, "sm90_kv<")) return emulate(forward_of_cache(*static_cast<const Sm90KvParams*>(launch.params)));
     if (runs(launch, "sm90_tile_list<") || runs(launch, "combine_splits<")) return;  // beside sm90_forward
+    if (runs(launch, "mask_list<")) return;                                          // beside the sm90 kernels
     if (takes_backward_maps(launch)) return emulate(backward_maps(launch).backward);
     ASSERT_EQ(launch.params_size, sizeof(BackwardParams));
     emulate(*static_cast<const BackwardParams*>(launch.params));

@@ -144,6 +144,15 @@ std::vector<Message> host_messages() {
        [] {
          forward([](Call& c) { c.attention.mask = contiguous(std::as_const(c.q).data(), 1, 1, kLength, kLength); });
        }},
+      {"mask-summary",
+       {},
+       [] {
+         alignas(64) static int32_t summary[1024];
+         forward([](Call& c) {
+           c.attention.mask_summary = {contiguous(static_cast<const int32_t*>(summary), int64_t{1024}),
+                                       {1, 1, kLength, kLength + 1}};
+         });
+       }},
       {"lse-shape", {}, [] { forward([](Call& c) { c.outputs.lse.shape[2] = 5; }); }},
       // Options
       {"window", {}, [] { forward([](Call& c) { c.attention.window_left = -2; }); }},

@@ -49,6 +49,7 @@ std::byte* pass_longer(Call& call, const Passed<Struct>& passed, size_t extra) {
 template <class Struct>
 constexpr size_t first_size() {
   if constexpr (std::is_same_v<Struct, cuflash_execution>) return offsetof(cuflash_execution, workspace_from_pool);
+  if constexpr (std::is_same_v<Struct, cuflash_attention>) return offsetof(cuflash_attention, mask_summary);
   return sizeof(Struct);
 }
 

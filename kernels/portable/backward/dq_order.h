@@ -15,7 +15,9 @@ __device__ __forceinline__ void wait_dq_semaphore(const BackwardParams& p, const
     if (thread == 0) {
       const Range queries{int64{tile} * C.tile_q, min(int64{tile + 1} * C.tile_q, int64{coord.sequence.len_q})};
       const int64 first = keys_of_any(p.attention, coord.sequence, queries).begin / C.tile_k;
-      while (load_acquire(p.dq_semaphore + number) != static_cast<unsigned>(coord.k_first / C.tile_k - first)) {}
+      const bool counted = (C.options & kMaskTensor) != 0;  // a mask hides some of them
+      const auto before = static_cast<unsigned>(counted ? coord.dq_before : coord.k_first / C.tile_k - first);
+      while (load_acquire(p.dq_semaphore + number) != before) {}
     }
     sync();
   }

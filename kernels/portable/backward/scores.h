@@ -2,7 +2,7 @@
 // the products that reduce over queries.
 #pragma once
 
-#include "attn/score.h"
+#include "attn/tile_mask.h"
 #include "portable/backward/exponentiate.h"
 #include "portable/backward/products.h"
 #include "portable/backward/visited_queries.h"
@@ -18,7 +18,7 @@ template <BackwardConfig C>
 struct ScoreChunk {
   using S = Shape<C>;
   using Real = typename S::Real;
-  using Options = ScoreOptions<C.element, C.options>;
+  using Options = MaskedOptions<C.element, C.options>;
 
   typename S::Sum p[S::kKeyTiles][S::kQueryTiles];      // S^T, then P, then P after dropout
   typename S::Sum ds[S::kKeyTiles][S::kQueryTiles];     // dP^T, then dS^T
@@ -44,7 +44,8 @@ struct ScoreChunk {
             seen = my_query >= visible.begin[m][x / 2] && my_query < visible.end[m][x / 2];
           Real tanh_value = 0;
           const Real score = options.score_of(p[m][n].x[x], my_i, my_j, seen, &tanh_value);
-          if constexpr (kMode != TileMode::full) seen = seen && options.unmasked(my_i, my_j, seen);
+          if constexpr (kMode != TileMode::full && Options::kReadsMask)
+            seen = seen && shows(options.mask, my_i, j + 16 * m, x / 2 * 8 + lane_id() / 4);
           p[m][n].x[x] = kMode == TileMode::full || seen ? score : minus_infinity<Real>();
           if constexpr ((C.options & kSoftcap) != 0)
             slope[m][n].x[x] = seen ? Real(1) - tanh_value * tanh_value : Real(0);
@@ -97,6 +98,11 @@ struct ScoreChunk {
   }
 
  private:
+  // Whether query i sees key j + offset, offset < 16. The word is that of all of the lane's keys.
+  static __device__ __forceinline__ bool shows(const MaskOfHead& mask, int i, int j, int offset) {
+    return !mask.blocks || (mask_row(mask, i)[j / 32] >> (j % 32 + offset) & 1) != 0;
+  }
+
   // ds = p * (dropout(dP) - delta); p = dropout(p). A lane holds a dropout group {i, i + 8} x {j, j + 8} in two
   // neighbouring query tiles.
   __device__ __forceinline__ void drop(const Options& options, const Pair<Real> (&delta)[S::kQueryTiles], int i,

@@ -80,6 +80,7 @@ struct TaskCoord {
   const void *q, *dout;               // query 0 of the group's first head
   Sequence sequence;
   VisitedTiles visited;
+  int dq_before;  // with a mask tensor: key tiles that add to dQ of the current queries before
 
   __device__ __forceinline__ int64 query_tile(int member, int tile) const {
     return tiles_before + member * tiles_of_head + tile;

@@ -13,17 +13,18 @@ __device__ __forceinline__ void set_keys(const BackwardParams& p, TaskCoord& coo
   coord.sequence = sequence_of(a, coord.b);
   coord.written = max(0, min(C.tile_k, (a.cu_k ? coord.sequence.len_k : a.len_k) - coord.k_first));
 }
-// Sets the query tiles that see these keys, and adds them to the statistics for so many heads.
-template <BackwardConfig C>
+// Sets the query tiles that see these keys, and adds them to the statistics for so many heads. kBySummary: a mask is read
+// from its summary, which says which tiles need a select and which are counted (MaskedQueries).
+template <BackwardConfig C, bool kBySummary = false>
 __device__ __forceinline__ void set_visited(const BackwardParams& p, TaskCoord& coord, int counted_heads) {
   const AttentionParams& a = p.attention;
   // Every tile needs a select if a score can be -inf or if there is a mask tensor, and so does a tile with missing
   // keys.
-  constexpr bool kMaskAll = (C.options & (kBias | kMaskTensor)) != 0;
+  constexpr bool kMaskAll = (C.options & (kBySummary ? int{kBias} : kBias | kMaskTensor)) != 0;
   const Range keys{coord.k_first, min(int64{coord.k_first} + C.tile_k, int64{coord.sequence.len_k})};
   coord.visited =
       visited_query_tiles<C>(a, coord.sequence, keys, kMaskAll || keys.end < int64{coord.k_first} + C.tile_k);
-  if (a.tile_counts && !keys.empty())
+  if (a.tile_counts && !keys.empty() && !(kBySummary && (C.options & kMaskTensor) != 0))
     count_tiles<C>(a, coord.sequence, visited_query_tiles<C>(a, coord.sequence, keys, false), counted_heads);
 }
 
@@ -51,7 +52,7 @@ __device__ __forceinline__ TaskCoord task_coord(const BackwardParams& p, int64 i
   set_keys<C>(p, coord, tile);
   coord.group = a.group;
   set_heads<C>(p, coord, coord.head_k * coord.group);
-  set_visited<C>(p, coord, coord.group);
+  set_visited<C, true>(p, coord, coord.group);
   return coord;
 }
 

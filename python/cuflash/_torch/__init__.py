@@ -18,6 +18,7 @@ if not hasattr(torch.library, "register_autograd"):
 
 from torch.compiler import is_compiling
 
+from .._arrays import MaskSummary
 from .._options import check
 from .._values import LARGEST, LARGEST_EXTENT, flag, pair
 from . import autocast, autograd, operators, seeds
@@ -28,7 +29,7 @@ __all__ = ["attention"]
 
 
 def attention(q: Tensor, k: OptionalTensor = None, v: OptionalTensor = None, *, layout: str = "bhsd",
-              bias: OptionalTensor = None, mask: OptionalTensor = None, sink: OptionalTensor = None,
+              bias: OptionalTensor = None, mask: Union[Tensor, MaskSummary, None] = None, sink: OptionalTensor = None,
               alibi_slopes: OptionalTensor = None, cu_seqlens_q: OptionalTensor = None,
               cu_seqlens_k: OptionalTensor = None, seqlens_q: Union[Tensor, Sequence[int], None] = None,
               seqlens_k: Union[Tensor, Sequence[int], None] = None,
@@ -46,7 +47,7 @@ def attention(q: Tensor, k: OptionalTensor = None, v: OptionalTensor = None, *, 
         v: as k, with its own head size Dv.
         layout: the order of the dimensions of q, k, v and out.
         bias: added to the scores; [B or 1, Hq or 1, Sq or 1, Sk], leading dimensions may be left out.
-        mask: bool, shaped as bias; False hides the key.
+        mask: bool, shaped as bias; False hides the key. Or a MaskSummary of it.
         sink: [Hq], one logit per head that enters the softmax's denominator and has no value.
         alibi_slopes: f32 [Hq] or [B, Hq]; not differentiable.
         cu_seqlens_q, cu_seqlens_k: i32 [B + 1], with layout "thd": sequence b is rows cu[b] .. cu[b + 1].
@@ -66,6 +67,9 @@ def attention(q: Tensor, k: OptionalTensor = None, v: OptionalTensor = None, *, 
     Returns:
         out in the layout and type of q, with Dv in place of D; or (out, lse).
     """
+    if isinstance(mask, MaskSummary) and layout in ("bhsd", "bshd"):
+        rows = q if k is None else k
+        mask.words_for(rows.shape[2 if layout == "bhsd" else 1])
     others = extras(alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k,
                     numbers(seqlens_q, q, "seqlens_q"), numbers(seqlens_k, q, "seqlens_k"))
     return run((q, k, v), others, layout, scale, causal, top_left, window, softcap, dropout_p, dropout_seed,

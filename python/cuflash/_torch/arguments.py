@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from .._arrays import MaskSummary
 from .._options import ARRAYS
 
 OptionalTensor = Optional[Tensor]
@@ -39,6 +40,8 @@ def extras(alibi_slopes: OptionalTensor = None, bias: OptionalTensor = None, mas
     """Extras with a bias and a mask that may lack leading dimensions. Named parameters, because stars cost 0.3 us."""
     if bias is mask is sink is alibi_slopes is cu_seqlens_q is cu_seqlens_k is seqlens_q is seqlens_k is None:
         return NO_EXTRAS
+    if isinstance(mask, MaskSummary):
+        mask = mask.words  # in the place of the mask, which the library tells by their type
     given = Extras(alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k, seqlens_q, seqlens_k)
     require_tensors(given._asdict().items())
     return given._replace(bias=_rank_four(bias, "bias"), mask=_rank_four(mask, "mask"))

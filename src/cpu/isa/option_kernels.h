@@ -40,8 +40,7 @@ void alibi(int64_t keys, T* s, T slope, int64_t position) {
   }
 }
 
-// Calls body(first element, elements, block) for 16 keys at a time, with block [key][lane] = rows [lane][key]. It moves
-// bits and does not compute with them.
+// Calls body(first element, elements, block) for 16 keys at a time, with block [key][lane] = rows [lane][key].
 template <class T, class Body>
 inline void for_transposed(int64_t keys, const RowGroup<T>& rows, Body body) {
   constexpr int kLanes = V<T>::kLanes, kKeys = 16;
@@ -60,24 +59,31 @@ void add_rows(const Source& rows, T* s, T* staging) {
   });
 }
 
+// A word holds 32 keys of a lane. A selection moves bits and computes nothing, so that a NaN behind the mask stays there.
 template <class T>
-void mask(const Source& rows, T* s, T* staging) {
+void mask(int64_t keys, T* s, const uint32_t* words, int64_t first) {
   typedef typename Exponent<T>::Int Int;
   typedef Int Bits __attribute__((vector_size(kVectorBytes), may_alias));
-  typedef Int Stored __attribute__((may_alias));
-  constexpr int kLanes = V<T>::kLanes;
-  for (int64_t r = 0; r < kLanes; ++r) {
-    auto* bits = reinterpret_cast<Stored*>(staging + r * rows.dim);
-    const auto* allowed = static_cast<const uint8_t*>(rows.data) + rows.offset + r * rows.row_stride;
-    for (int64_t k = 0; k < rows.dim; ++k) bits[k] = r < rows.count && allowed[k] != 0 ? -1 : 0;
-  }
+  constexpr int kVectors = V<T>::kVectors, kWidth = V<T>::kWidth, kLanes = V<T>::kLanes;
   const Bits hidden = (Bits)(Vec<T>{} - V<T>::kInfinity);
-  for_transposed(rows.dim, RowGroup<T>{staging, rows.dim}, [&](int64_t first, int64_t count, const T* block) {
-    for (int64_t n = 0; n < count; n += V<T>::kWidth) {
-      const Bits seen = (Bits)at(block + n);
-      at(s + first + n) = (Vec<T>)((seen & (Bits)at(s + first + n)) | (~seen & hidden));
+  for (int64_t k = 0; k < keys;) {
+    const uint32_t* word = words + (first + k) / 32 * kLanes;
+    Bits lanes[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      if constexpr (sizeof(Int) == sizeof(uint32_t)) __builtin_memcpy(&lanes[v], word + v * kWidth, kVectorBytes);
+      else
+        for (int n = 0; n < kWidth; ++n) lanes[v][n] = static_cast<Int>(word[v * kWidth + n]);
     }
-  });
+    const int64_t bit = (first + k) % 32, end = keys - k < 32 - bit ? bit + keys - k : 32;
+    for (int64_t n = bit; n < end; ++n, ++k) {
+      const Int one = static_cast<Int>(uint32_t{1} << n);
+      for (int v = 0; v < kVectors; ++v) {
+        const Bits seen = (lanes[v] & one) != 0;
+        Vec<T>& score = at(s + k * kLanes + v * kWidth);
+        score = (Vec<T>)((seen & (Bits)score) | (~seen & hidden));
+      }
+    }
+  }
 }
 
 template <class T>

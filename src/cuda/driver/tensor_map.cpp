@@ -32,11 +32,11 @@ TensorMapLayout layout_of(const ConstRows& r, const RowsExtent& e, int box_rows,
           {bytes(r.row_stride), bytes(r.head_stride), bytes(r.batch_stride)}};
 }
 
-// Rows of f32 are not swizzled. Others are 128 bytes, or 64 in a mask of bytes.
+// Rows of f32 are not swizzled, nor are the bytes of a mask's bits. Others are 128 bytes.
 CUtensorMapSwizzle swizzle_of(const TensorMapLayout& layout) {
-  if (layout.type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32) return CU_TENSOR_MAP_SWIZZLE_NONE;
-  const bool half = layout.type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && layout.box_columns <= 64;
-  return half ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
+  if (layout.type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 || layout.type == CU_TENSOR_MAP_DATA_TYPE_UINT8)
+    return CU_TENSOR_MAP_SWIZZLE_NONE;
+  return CU_TENSOR_MAP_SWIZZLE_128B;
 }
 
 // Promoting more than 128 bytes to L2 costs a decode step 4% where keys of other heads lie

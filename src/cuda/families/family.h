@@ -86,6 +86,9 @@ struct Family {
   std::string (*describe)(const Plan& plan);
 
   std::span<const KernelType* const> kernels;
+
+  // Whether its kernels read the summary of a mask tensor. Otherwise they read the tensor.
+  bool reads_mask_summary = false;
 };
 using ForwardFamily = Family<ForwardProblem, ForwardPlan>;
 using BackwardFamily = Family<BackwardProblem, BackwardPlan>;

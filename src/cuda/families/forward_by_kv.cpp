@@ -18,7 +18,7 @@ CacheProblem as_cache(const ForwardProblem& p) {
 // are not known over a cache. Without lengths in memory only the kernels for fast decoding know how long a sequence is.
 bool is_like_cache(const ForwardProblem& p) {
   const bool aligned_at_end = !p.top_left || (p.window_left >= kUnbounded && p.window_right >= kUnbounded && !p.slopes);
-  if (p.packed() || p.bias || p.mask || p.dropout.p > 0 || !aligned_at_end) return false;
+  if (p.packed() || p.bias || p.has_mask() || p.dropout.p > 0 || !aligned_at_end) return false;
   const CacheProblem c = as_cache(p);
   return !sm90_kv.why_not(c) && (p.used_k || is_fast_decode(c));
 }

@@ -31,7 +31,7 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
       b.part_tiles = w.key_tiles;
     } else {
       const int64_t ctas = plan.prepare.ctas();
-      b.zero_bytes = static_cast<int64_t>(w.size - w.dk_accum);
+      b.zero_bytes = static_cast<int64_t>(w.sums_end() - w.dk_accum);
       b.zero_bytes_per_cta = (b.zero_bytes / 16 + ctas - 1) / ctas * 16;
     }
   }

@@ -28,7 +28,7 @@ template HeadView view_of(const HeadValues&);
 AttentionParams attention_params(const Problem& p, uint64_t* tile_counts) {
   AttentionParams a{};
   a.q = view_of(p.q), a.k = view_of(p.k), a.v = view_of(p.v);
-  a.bias = view_of(p.bias), a.mask = view_of(p.mask);
+  a.bias = view_of(p.bias), a.mask = view_of(p.mask), a.summary = p.summary;
   a.slopes = view_of(p.slopes), a.sink = view_of(p.sink);
   a.batch = static_cast<int>(p.batch), a.heads_q = static_cast<int>(p.heads_q), a.heads_k = static_cast<int>(p.heads_k);
   a.group = static_cast<int>(p.group());

@@ -235,6 +235,7 @@ constinit const BackwardFamily portable_backward{
         },
     .describe = [](const BackwardPlan& plan) { return portable_config_line(plan.main.kernel.as<BackwardConfig>()); },
     .kernels = kKernels,
+    .reads_mask_summary = true,
 };
 
 }  // namespace cuflash::cuda

@@ -174,6 +174,7 @@ constinit const ForwardFamily portable_forward{
                  KernelParams& params) { params.set([&] { return forward_params(p, context.tile_counts); }); },
     .describe = describe,
     .kernels = kKernels,
+    .reads_mask_summary = true,
 };
 
 }  // namespace cuflash::cuda

@@ -51,7 +51,7 @@ void add_kernels(std::vector<const KernelType*>& all, const Families& families) 
 
 const std::vector<const KernelType*>& kernel_types() {
   static const std::vector<const KernelType*> instance = [] {
-    std::vector<const KernelType*> all{&merge_states};
+    std::vector<const KernelType*> all{&merge_states, &summarize_mask};
     add_kernels(all, kForward), add_kernels(all, kBackward), add_kernels(all, kKv);
     return all;
   }();

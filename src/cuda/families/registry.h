@@ -13,7 +13,7 @@ extern const BackwardFamily sm90_backward, portable_backward;
 // dBias by the portable kernel, beside a main kernel with tiles of this many queries.
 Launch bias_launch(const BackwardProblem& problem, const Arch& arch, int tile_q);
 extern const KvFamily sm90_kv, portable_kv;
-extern const KernelType merge_states;
+extern const KernelType merge_states, summarize_mask;
 
 // Families that serve the architecture and were asked before the one that accepts the problem, with their reasons.
 struct Rejection {

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "cuda/driver/tensor_map.h"
+#include "cuda/families/mask_lists.h"
 #include "cuda/families/params_backward.h"
 #include "cuda/families/registry.h"
 #include "cuda/plan/backward_common.h"
@@ -29,6 +30,21 @@ constexpr KernelType kDq{.name = "sm90_dq",
                          .bounds = "num_threads(C), 1",
                          .config_ints = kInts<Sm90DqConfig>,
                          .takes_tensor_maps = true};
+// Warps list the tiles that a mask tensor shows: the query tiles of each key tile, and the key tiles of each query tile.
+constexpr KernelType kMaskLists{.name = "sm90_backward_mask_list",
+                                .header = "sm90/mask_list.h",
+                                .config = "Sm90BackwardConfig",
+                                .params = "Sm90BackwardParams",
+                                .bounds = "kMaskListThreads",
+                                .config_ints = kInts<Sm90BackwardConfig>,
+                                .takes_tensor_maps = true};
+constexpr KernelType kDqMaskLists{.name = "sm90_dq_mask_list",
+                                  .header = "sm90/mask_list.h",
+                                  .config = "Sm90DqConfig",
+                                  .params = "Sm90BackwardParams",
+                                  .bounds = "kMaskListThreads",
+                                  .config_ints = kInts<Sm90DqConfig>,
+                                  .takes_tensor_maps = true};
 constexpr KernelType kDbias{.name = "sm90_dbias",
                             .header = "sm90/dbias.h",
                             .config = "Sm90DbiasConfig",
@@ -36,7 +52,7 @@ constexpr KernelType kDbias{.name = "sm90_dbias",
                             .bounds = "num_threads(C), 1",
                             .config_ints = kInts<Sm90DbiasConfig>,
                             .takes_tensor_maps = true};
-constexpr const KernelType* kKernels[] = {&kMain, &kDq, &kDbias};
+constexpr const KernelType* kKernels[] = {&kMain, &kDq, &kDbias, &kMaskLists, &kDqMaskLists};
 
 constexpr int kTileQ = 64;
 constexpr int kKeyRows = 64;  // of a TMA box, for dQ and dBias
@@ -50,9 +66,7 @@ const char* why_not(const BackwardProblem& p) {
   if (p.softcap > 0 && p.softcap < kLeastSoftcap) return "softcap is below 1e-10";
   if (p.bias && (p.bias.dtype != p.dtype || !has_tensor_map(p.bias, score_extent(p, p.bias))))
     return "bias has another type than q, or its rows do not start on 16-byte boundaries or are 2^40 bytes apart";
-  if (p.mask && !has_tensor_map(p.mask, score_extent(p, p.mask)))
-    return "rows of the mask do not start on 16-byte boundaries, or are 2^40 bytes apart";
-  if ((p.bias || p.mask) && std::max(p.dim_qk, p.dim_v) > kLargestWithTiles)
+  if ((p.bias || p.has_mask()) && std::max(p.dim_qk, p.dim_v) > kLargestWithTiles)
     return "tiles of a bias or mask beside head sizes above 192 take more shared memory than there is";
   if (p.dout.dtype != p.dtype) return "dO has another type than q";
   if (!has_tensor_map(p.q, query_extent(p)) || !has_tensor_map(p.k, key_extent(p)) ||
@@ -208,6 +222,32 @@ const char* reason_of(const Configs& configs, bool runs_main) {
   return configs.main.dq ? "wgmma products and TMA loads" : "wgmma products and TMA loads; no dQ";
 }
 
+MaskListExtent query_lists(const BackwardProblem& p, int tile_k) {
+  return {p.heads_k, tiles_in(p.len_k, tile_k), tiles_in(p.len_q, kTileQ)};
+}
+MaskListExtent key_lists(const BackwardProblem& p, int tile_q, int tile_k) {
+  return {p.heads_q, tiles_in(p.len_q, tile_q), tiles_in(p.len_k, tile_k)};
+}
+// The configs of the kernels that make lists have what these depend on, and no more.
+void plan_mask(BackwardPlan& plan, const BackwardProblem& p, const Sm90BackwardConfig& main,
+               const std::optional<Sm90DqConfig>& dq, const Arch& arch) {
+  BackwardWorkspace& w = plan.workspace;
+  const auto take = [&](size_t& part, const MaskListExtent& extent) {
+    part = (w.size + 63) / 64 * 64;
+    w.size = part + mask_list_bytes(p, extent);
+  };
+  if (plan.main.grid_x != 0) {
+    const Sm90BackwardConfig c{Element::bf16, 0, 0, kTileQ, main.warpgroups, 0, 0, 0};
+    plan.mask_lists = plan_mask_lists(key_of(kMaskLists, arch, c), p, query_lists(p, tile_k_of(main)));
+    take(w.mask_lists, query_lists(p, tile_k_of(main)));
+  }
+  if (dq) {
+    const Sm90DqConfig c{Element::bf16, 0, 0, dq->warpgroups, dq->tile_k, 0, 0, 0, 0, 0};
+    plan.dq_mask_lists = plan_mask_lists(key_of(kDqMaskLists, arch, c), p, key_lists(p, tile_q_of(*dq), dq->tile_k));
+    take(w.dq_mask_lists, key_lists(p, tile_q_of(*dq), dq->tile_k));
+  }
+}
+
 BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   const Arch& arch = target.arch;
   const Configs configs = configs_for(p, target);
@@ -245,6 +285,7 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
     plan.dq_tile_q = tile_q_of(dq), plan.dq_tile_k = dq.tile_k;
     if (!runs_main) plan.tile_k = dq.tile_k;
   }
+  if (reads_mask(c)) plan_mask(plan, p, c, configs.dq, arch);
   return plan;
 }
 
@@ -284,6 +325,9 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
   const int64_t ctas = grid_of(plan.main, context.num_sms);
   backward.first_ticket = static_cast<uint64>(plan.deals_second_tasks ? 2 * ctas : ctas);
   if (plan.deals_second_tasks) backward.last_second_task = 2 * ctas - 1;
+  const auto part = [&](size_t offset) { return static_cast<std::byte*>(context.workspace) + offset; };
+  if (p.has_mask() && runs_main)
+    backward.mask_lists = mask_lists(p, query_lists(p, plan.tile_k), part(plan.workspace.mask_lists));
   return {backward,
           static_cast<float>(p.scale * kLog2e),
           {static_cast<float>(1 / (p.scale * kLog2e)), static_cast<float>(p.softcap * kLog2e),
@@ -295,11 +339,14 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
           tensor_map(reinterpret_cast<const float*>(row_stats), plan.workspace.tiles,
                      row_stats_size(shared_config(plan.main.kernel.as<Sm90BackwardConfig>()))),
           terms(p.bias),
-          terms(p.mask),
+          p.has_mask() ? mask_bits_map(p) : TensorMap{},
           keys(by_queries, kKeyRows),
           values(by_queries, kKeyRows),
           runs_dq ? tile_order(p, plan.dq_tile_q, grid_of(plan.dq, context.num_sms)) : TileOrder{},
-          runs_dq && !runs_main};
+          runs_dq && !runs_main,
+          p.has_mask() && runs_dq
+              ? mask_lists(p, key_lists(p, plan.dq_tile_q, plan.dq_tile_k), part(plan.workspace.dq_mask_lists))
+              : MaskLists{}};
 }
 
 std::string main_line(const Sm90BackwardConfig& c) {
@@ -327,7 +374,7 @@ std::string parts_line(const BackwardPlan& plan) {
   if (parts.count() == 1) return "";
   return join("parts      ", parts.count(), " tasks per key tile: the query heads of a group in ", parts.heads,
               ", the queries in ", parts.queries, "; dK and dV are ", parts.own_sums ? "added up in order from " : "",
-              "f32 sums of ", plan.workspace.size - plan.workspace.dk_accum, " bytes in the workspace\n");
+              "f32 sums of ", plan.workspace.sums_end() - plan.workspace.dk_accum, " bytes in the workspace\n");
 }
 
 std::string describe(const BackwardPlan& plan) {
@@ -355,6 +402,7 @@ constinit const BackwardFamily sm90_backward{
         },
     .describe = describe,
     .kernels = kKernels,
+    .reads_mask_summary = true,
 };
 
 }  // namespace cuflash::cuda

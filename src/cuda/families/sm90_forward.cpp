@@ -5,6 +5,7 @@
 
 #include "cuda/driver/tensor_map.h"
 #include "cuda/families/forward_by_kv.h"
+#include "cuda/families/mask_lists.h"
 #include "cuda/families/params_forward.h"
 #include "cuda/families/registry.h"
 #include "cuda/families/sm90_forward_tiles.h"
@@ -39,17 +40,23 @@ constexpr KernelType kCombineKernel{.name = "combine_splits",
                                     .bounds = "num_threads(C)",
                                     .config_ints = kInts<MergeConfig>,
                                     .takes_tensor_maps = true};
-constexpr const KernelType* kKernels[] = {&kKernel, &kListKernel, &kCombineKernel};
+// Warps list the key tiles that a mask tensor shows to each query tile.
+constexpr KernelType kMaskListKernel{.name = "sm90_mask_list",
+                                     .header = "sm90/mask_list.h",
+                                     .config = "Sm90ForwardConfig",
+                                     .params = "Sm90ForwardParams",
+                                     .bounds = "kMaskListThreads",
+                                     .config_ints = kInts<Sm90ForwardConfig>,
+                                     .takes_tensor_maps = true};
+constexpr const KernelType* kKernels[] = {&kKernel, &kListKernel, &kCombineKernel, &kMaskListKernel};
 
 // Panels are 64 columns wide.
 int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPanelColumns)); }
 
-// Whether TMA can load bias and mask tensor, those that are given. A bias of another type than q, and rows that do not
-// start on 16 bytes, are loaded element by element; the other one then is, too.
+// Whether TMA can load the bias. One of another type than q, and rows that do not start on 16 bytes, are loaded element
+// by element.
 int term_tiles(const ForwardProblem& p) {
-  if (p.bias && (p.bias.dtype != p.dtype || !has_tensor_map(p.bias, score_extent(p, p.bias)))) return 0;
-  if (p.mask && !has_tensor_map(p.mask, score_extent(p, p.mask))) return 0;
-  return (p.bias ? kTmaBias : 0) | (p.mask ? kTmaMask : 0);
+  return p.bias && p.bias.dtype == p.dtype && has_tensor_map(p.bias, score_extent(p, p.bias)) ? kTmaBias : 0;
 }
 
 // Softcap bounds scores to [-softcap, softcap], in powers of two [-c, c]. With a row maximum of c - spare_exponent, no
@@ -88,15 +95,18 @@ const char* why_not(const ForwardProblem& p) {
 // What belongs to an option is wrong without it.
 int allowed_schedule(const Sm90ForwardConfig& c) {
   return kPingPong | kPinWait | kStoreBySmem | kPrefetchQ | (c.options & kBias ? kTmaBias : 0) |
-         (c.options & kMaskTensor ? kTmaMask : 0) |
-         (c.options == kSoftcap && c.element == Element::bf16 ? kFixedMax : 0) | (c.options == 0 ? kFirstMax : 0);
+         (c.options == kSoftcap && c.element == Element::bf16 ? kFixedMax : 0) |
+         ((c.options & ~kMaskTensor) == 0 ? kFirstMax : 0);
 }
+
+// Two boxes of the mask's bits hold any tile of at most 128 keys.
+bool has_mask_boxes(const Sm90ForwardConfig& c) { return c.warpgroups <= kMaskListGroups && c.tile_k <= kMaskBoxKeys; }
 
 // The scores of a tile, the weights that they become, half as large, and the output. With kFirstMax also the weights of
 // the previous tile; there is no row maximum, so that fewer registers are in use beside them.
 Limits config_limits(const Sm90ForwardConfig& c, const Arch& arch) {
   if (c.warpgroups < 1 || c.warpgroups > 4 || c.tile_k < 16 || c.tile_k > 256 || c.stages < 2 || c.stages > 8 ||
-      c.schedule < 0 || (c.schedule & ~allowed_schedule(c)) != 0 || ((c.schedule & kTmaMask) != 0 && c.tile_k > 128))
+      c.schedule < 0 || (c.schedule & ~allowed_schedule(c)) != 0 || (reads_mask(c) && !has_mask_boxes(c)))
     return kNoShape;
   const int registers = (c.schedule & kFirstMax) != 0 ? (c.dim_v + 2 * c.tile_k) / 2 + kOtherRegisters / 2
                                                       : (2 * c.dim_v + 3 * c.tile_k) / 4 + kOtherRegisters;
@@ -111,7 +121,7 @@ constexpr Member kMembers[] = {{&tuned::Choice::warpgroups, &Sm90ForwardConfig::
 constexpr Tunable<Sm90ForwardConfig> kTunable{"sm90", kMembers, config_limits};
 
 // Whether TMA loads the bias, for example, is not a matter of choice: another call of the same kind may not be able to.
-constexpr int kOptionSchedule = kTmaBias | kTmaMask | kFixedMax;
+constexpr int kOptionSchedule = kTmaBias | kFixedMax;
 bool apply_choice(const PlanTarget& target, Sm90ForwardConfig& c) {
   Sm90ForwardConfig wanted = c;
   if (!apply_tuned(kTunable, target.choice, target.arch, wanted)) return false;
@@ -163,23 +173,42 @@ bool are_equally_long(const ForwardProblem& p) {
   return p.packed() && full(p.total_q, p.len_q) && full(p.total_k, p.len_k);
 }
 
-// Sequences of different lengths have a list of tiles, if they fill the device a few times: making it takes a few
-// microseconds.
+// Sequences of different lengths have a list of tiles, and so have those with a mask tensor, if they fill the device a few
+// times: making it takes a few microseconds.
 bool is_worth_list(const ForwardProblem& p, int tile_q, int num_sms) {
   constexpr int64_t kMostSequences = 1 << 14, kLeastRounds = 2;
-  if ((!p.packed() && !p.used_q && !p.used_k) || p.batch < 2 || p.batch > kMostSequences) return false;
-  if (are_equally_long(p) && !p.used_q && !p.used_k) return false;
+  if (p.batch > kMostSequences) return false;
+  if (!p.has_mask()) {
+    if ((!p.packed() && !p.used_q && !p.used_k) || p.batch < 2) return false;
+    if (are_equally_long(p) && !p.used_q && !p.used_k) return false;
+  }
   const int64_t tiles = (listed_tiles(p, tile_q) * p.heads_q).at_most(kUnbounded);
   return tiles >= kLeastRounds * num_sms && tiles < int64_t{1} << 31;
 }
 void plan_list(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c, const Arch& arch) {
   c.work |= kTileList;
   Sm90ForwardConfig list{};
-  list.element = Element::bf16, list.warpgroups = c.warpgroups, list.tile_k = c.tile_k;  // all that it depends on
+  list.element = Element::bf16, list.warpgroups = c.warpgroups, list.tile_k = c.tile_k;  // what it depends on
+  list.options = c.options & kMaskTensor;
   plan.list = launch_of(key_of(kListKernel, arch, list), 1, kTileListThreads, kTileListBytes);
   ForwardWorkspace& w = plan.workspace;
   w.list = kUnit;
   w.size = workspace_bytes(listed_tiles(p, plan.tile_q) * int64_t{sizeof(ListedTile)} + kUnit);
+}
+
+MaskListExtent mask_list_extent(const ForwardProblem& p, const Sm90ForwardConfig& c) {
+  return {p.heads_q, (p.len_q + tile_q_of(c) - 1) / tile_q_of(c), (p.len_k + c.tile_k - 1) / c.tile_k, true};
+}
+// Behind the other parts of the workspace.
+void plan_mask(ForwardPlan& plan, const ForwardProblem& p, const Sm90ForwardConfig& c, const Arch& arch) {
+  Sm90ForwardConfig list{};
+  list.element = Element::bf16, list.warpgroups = c.warpgroups, list.tile_k = c.tile_k;  // all that it depends on
+  const MaskListExtent extent = mask_list_extent(p, c);
+  plan.mask_lists = plan_mask_lists(key_of(kMaskListKernel, arch, list), p, extent);
+  ForwardWorkspace& w = plan.workspace;
+  w.mask_lists = (w.size + kUnit - 1) / kUnit * kUnit;
+  w.size =
+      workspace_bytes(Checked(static_cast<int64_t>(w.mask_lists)) + static_cast<int64_t>(mask_list_bytes(p, extent)));
 }
 
 // Tiles for few query tiles, beside those of the table: for head sizes above `beyond` up to largest_dim. Without splits
@@ -272,6 +301,7 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   }
   plan.tile_q = tile_q_of(c), plan.tile_k = c.tile_k;
   if (target.has_workspace) plan_work(plan, p, c, target);
+  if (reads_mask(c)) plan_mask(plan, p, c, target.arch);
   plan.launch = launch_of(key_of(kKernel, target.arch, c), query_tiles(p, plan.tile_q, plan.packed_heads) * plan.splits,
                           num_threads(c), shared_bytes(c));
   plan.launch.persistent = true, plan.launch.programmatic = lists_tiles(c);
@@ -340,10 +370,6 @@ Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, co
   const auto c = plan.launch.kernel.as<Sm90ForwardConfig>();
   const ConstRows o{p.o.data, p.o.dtype, p.o.batch_stride, p.o.head_stride, p.o.row_stride};
   const bool store_tma = (c.schedule & kStoreBySmem) != 0 && o.dtype == p.dtype && has_tensor_map(o, output_extent(p));
-  const auto term_map = [&](int flag, const ConstRows& rows, int columns) {
-    if ((c.schedule & flag) == 0) return TensorMap{};
-    return tensor_map(rows, score_extent(p, rows), rows.row_stride == 0 ? 1 : kWarpgroupRows, columns);
-  };
   const int packed = static_cast<int>(plan.packed_heads);
   return {packed > 1 ? tensor_map(p.q, query_extent(p), 1, kPanelColumns, packed)
                      : tensor_map(p.q, query_extent(p), kWarpgroupRows),
@@ -355,10 +381,15 @@ Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, co
           tile_order(p, plan.tile_q, grid_of(plan.launch, context.num_sms), plan.splits, plan.packed_heads),
           static_cast<float>((p.softcap > 0 ? p.softcap : p.scale) * kLog2e),
           p.softcap > 0 ? fixed_max_of(p) : 0,
-          term_map(kTmaBias, p.bias, kPanelColumns),
-          term_map(kTmaMask, p.mask, mask_row_bytes(plan.tile_k)),
+          (c.schedule & kTmaBias) != 0
+              ? tensor_map(p.bias, score_extent(p, p.bias), p.bias.row_stride == 0 ? 1 : kWarpgroupRows)
+              : TensorMap{},
           splits_of(p, plan, c, context.workspace),
-          list_of(p, plan, context.num_sms, context.workspace)};
+          list_of(p, plan, context.num_sms, context.workspace),
+          reads_mask(c) ? mask_bits_map(p, mask_box_bytes(c.tile_k)) : TensorMap{},
+          reads_mask(c) ? mask_lists(p, mask_list_extent(p, c),
+                                     static_cast<std::byte*>(context.workspace) + plan.workspace.mask_lists)
+                        : MaskLists{}};
 }
 
 std::string describe(const ForwardPlan& plan) {
@@ -388,6 +419,7 @@ constinit const ForwardFamily sm90_forward{
         },
     .describe = describe,
     .kernels = kKernels,
+    .reads_mask_summary = true,
 };
 
 }  // namespace cuflash::cuda

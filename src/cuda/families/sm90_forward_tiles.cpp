@@ -34,6 +34,7 @@ constexpr Tiles kTiles[] = {
     {64, 64, causal, 4096, 4, 64, 4, arithmetic, kStagedStore},              //
     {64, 64, either, kAny, 3, 128, 4, arithmetic},                           //
     {64, 64, either, kAny, 2, 128, 4, dropout},                              //
+    {64, 64, either, kAny, 2, 128, 4, mask, kPrefetched},                    //
     {64, 64, either, kAny, 2, 128, 3, one_tile},                             //
     {64, 64, either, kAny, 2, 64, 4, everything},                            //
     {96, 96, either, 1024, 2, 128, 2, dropout, kStagedStore},                //
@@ -44,10 +45,11 @@ constexpr Tiles kTiles[] = {
     {128, 128, causal, 4096, 2, 128, 2, dropout, kPrefetched},               //
     {128, 128, either, kAny, 3, 80, 4, arithmetic},                          //
     {128, 128, either, kAny, 2, 128, 2, dropout, kPrefetched},               //
+    {128, 128, either, kAny, 2, 128, 2, mask, kStagedStore},                 //
     {128, 128, either, kAny, 2, 128, 2, one_tile},                           //
     {128, 128, either, kAny, 2, 64, 3, everything},                          //
-    {192, 128, either, kAny, 2, 128, 2, dropout},                            //
-    {192, 192, either, kAny, 2, 112, 2, dropout},                            //
+    {192, 128, either, kAny, 2, 128, 2, mask},                               //
+    {192, 192, either, kAny, 2, 112, 2, mask},                               //
     {192, 192, either, kAny, 2, 64, 2, everything},                          //
     {256, 256, full, 4096, 2, 64, 2, dropout, kStagedStore},                 //
     {256, 256, causal, 8192, 2, 64, 2, dropout, kStagedStore},               //
@@ -56,8 +58,9 @@ constexpr Tiles kTiles[] = {
     {256, 256, either, kAny, 2, 48, 2, everything},                          //
 };
 
-// Tiles of calls without options, whose scores stay in registers until the softmax is sure of them (kFirstMax). Of those
-// of the smallest head size that fits, the one with the least estimated time is taken. What has none takes those above.
+// Tiles of calls without options, or with a mask tensor alone, whose scores stay in registers until the softmax is sure of
+// them (kFirstMax). Of those of the smallest head size that fits, the one with the least estimated time is taken. What has
+// none takes those above.
 struct PlainTiles : Tiles {
   double row_time;  // of a query, relative to the other tiles of these head sizes
 };
@@ -66,8 +69,9 @@ constexpr PlainTiles kPlainTiles[] = {
     {{64, 64, either, kAny, 4, 64, 4, arithmetic, kNoTurns | kPrefetchQ}, 1},                //
     {{96, 96, either, kAny, 3, 64, 2, arithmetic, kNoTurns | kPrefetchQ}, 1},                //
     {{96, 96, either, kAny, 2, 128, 2, arithmetic, kNoTurns | kPrefetchQ}, 1.09},            //
-    {{128, 128, either, kAny, 3, 64, 2, arithmetic, kNoTurns | kPrefetchQ}, 1},              //
+    {{128, 128, either, kAny, 3, 64, 2, mask, kNoTurns | kPrefetchQ}, 1},                    //
     {{128, 128, either, kAny, 2, 128, 2, arithmetic, kNoTurns | kPrefetchQ}, 1.09},          //
+    {{128, 128, either, kAny, 2, 128, 2, mask, kPinWait | kFirstMax}, 1.09},                 //
     {{192, 128, either, kAny, 2, 128, 2, arithmetic, kPingPong | kPinWait | kFirstMax}, 1},  //
     {{192, 192, either, kAny, 2, 64, 2, arithmetic, kNoTurns}, 1},                           //
     {{256, 256, either, kAny, 2, 64, 2, arithmetic, kNoTurns}, 1},                           //
@@ -94,9 +98,10 @@ Checked query_tiles(const Problem& p, int tile_q, int64_t packed) {
 Needs needs_of(const Sm90ForwardConfig& c) {
   if (c.schedule & kFixedMax) return fixed_max;
   const int terms = c.options & (kBias | kMaskTensor);
-  const bool drops = (c.options & kDropout) != 0, has_tiles = (c.schedule & (kTmaBias | kTmaMask)) != 0;
+  const bool drops = (c.options & kDropout) != 0, has_tiles = (c.schedule & kTmaBias) != 0;
   if (terms == 0 && drops && (c.options & kSoftcap) && (c.options & kAlibi)) return one_tile;  // as few registers
   if (terms == 0) return drops ? dropout : arithmetic;
+  if (terms == kMaskTensor && !drops) return mask;
   return has_tiles && !drops && terms != (kBias | kMaskTensor) ? one_tile : everything;
 }
 
@@ -110,8 +115,10 @@ ForwardTiles tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int 
   };
   const PlainTiles* best = nullptr;
   double least = 0;
+  // Small head sizes have more keys in a tile of those above.
+  const bool is_plain = c.options == 0 || (c.options == kMaskTensor && std::max(c.dim_qk, c.dim_v) > kPanelColumns);
   for (const PlainTiles& t : kPlainTiles) {
-    if (c.options != 0 || !fits(t) || (best && t.largest_qk > best->largest_qk)) continue;
+    if (!is_plain || !fits(t) || (best && t.largest_qk > best->largest_qk)) continue;
     const double time = t.row_time * rows_of_cta(p, shape, kWarpgroupRows * t.warpgroups, num_sms);
     if (!best || time < least) best = &t, least = time;
   }

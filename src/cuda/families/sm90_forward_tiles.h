@@ -12,8 +12,9 @@ enum class Needs {
   fixed_max,   // softcap alone, in a softmax without a row maximum: less than a call without options
   arithmetic,  // softcap, ALiBi, a scale of its own: a few registers, as a call without options
   dropout,     // more registers
-  one_tile,    // bias or mask tensor in shared memory, or softcap, ALiBi and dropout together
-  everything,  // both, dropout beside one, or loads of their elements by consumers
+  mask,        // a mask tensor: as dropout, and a little shared memory
+  one_tile,    // a bias in shared memory, or softcap, ALiBi and dropout together
+  everything,  // both, dropout beside one, or loads of a bias by consumers
 };
 
 Needs needs_of(const Sm90ForwardConfig& config);

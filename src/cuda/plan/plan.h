@@ -84,20 +84,21 @@ struct KvPlan {
 // every kernel that may exchange, so that it still serves every board of an architecture (typical.h).
 enum class SplitReduction { exchange, ticket };
 
-// Parts of the workspace of forward, as offsets in bytes behind the tile counters. Empty where keys are not split and
-// tiles not listed. Its content before a call does not matter.
+// Parts of the workspace of forward, as offsets in bytes behind the tile counters. Empty where keys are not split, tiles
+// not listed and there is no mask tensor. Its content before a call does not matter.
 struct ForwardWorkspace {
   size_t states = 0, sums = 0;  // of splits
   size_t list = 0;              // behind its counters
+  size_t mask_lists = 0;
   size_t size = 0;
 };
 
 struct ForwardPlan {
   const Family<ForwardProblem, ForwardPlan>* family = nullptr;
   int tile_q = 0, tile_k = 0;
-  // Launched in this order: the list of query tiles, the main kernel, the reduction of splits. The grid of one that is
-  // not needed is 0.
-  Launch list, launch, combine;
+  // Launched in this order: the lists of tiles that a mask shows, the list of query tiles, the main kernel, the reduction
+  // of splits. The grid of one that is not needed is 0.
+  Launch mask_lists, list, launch, combine;
   int64_t splits = 1;        // of the keys of a query tile
   int64_t packed_heads = 1;  // heads of a group that are rows of one tile
   ForwardWorkspace workspace;
@@ -105,7 +106,7 @@ struct ForwardPlan {
   const char* reason = nullptr;  // why this config, for explain
   bool tuned = false;            // the config is the given choice
 
-  std::array<const Launch*, 3> launches() const { return {&list, &launch, &combine}; }
+  std::array<const Launch*, 4> launches() const { return {&mask_lists, &list, &launch, &combine}; }
 };
 // What a forward plan depends on beside the problem and the architecture.
 struct ForwardRun {
@@ -132,7 +133,11 @@ struct BackwardWorkspace {
   int dbias_counts = 0;          // tiles of dBias that several tasks share
   size_t ticket = 0, row_stats = 0, dq_accum = 0, dq_semaphore = 0, list = 0, dbias_sums = 0, dk_accum = 0,
          dv_accum = 0;
+  size_t mask_lists = 0, dq_mask_lists = 0;  // behind the other parts; 0: none
   size_t size = 0;
+
+  // Of the sums of dK and dV, which come last but for the lists.
+  size_t sums_end() const { return mask_lists != 0 ? mask_lists : dq_mask_lists != 0 ? dq_mask_lists : size; }
 };
 
 // Into how many tasks the work on a key tile is divided: see key_parts.h.
@@ -148,7 +153,7 @@ struct BackwardPlan {
   int tile_q = 0, tile_k = 0;
   bool ordered = false;  // the main kernel sums dQ in the order of the keys
   // Launched in this order. The grid of one that is not needed is 0; `main` names its kernel even then.
-  Launch prepare, main, dq, finish, bias, sink;
+  Launch mask_lists, dq_mask_lists, prepare, main, dq, finish, bias, sink;
   BackwardWorkspace workspace;
   KeyParts parts;
   int dbias_parts = 1;               // tasks that share a tile of dBias
@@ -159,7 +164,9 @@ struct BackwardPlan {
   const char* reason = nullptr;
   bool tuned = false;
 
-  std::array<const Launch*, 6> launches() const { return {&prepare, &main, &dq, &finish, &bias, &sink}; }
+  std::array<const Launch*, 8> launches() const {
+    return {&mask_lists, &dq_mask_lists, &prepare, &main, &dq, &finish, &bias, &sink};
+  }
 };
 // yes: dQ must be bitwise reproducible (`deterministic`).
 enum class Reproducible { no, yes };

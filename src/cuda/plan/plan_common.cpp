@@ -63,7 +63,7 @@ int problem_options(const Problem& p) {
   if (p.softcap > 0) options |= kSoftcap;
   if (p.slopes) options |= kAlibi;
   if (p.bias) options |= kBias;
-  if (p.mask) options |= kMaskTensor;
+  if (p.has_mask()) options |= kMaskTensor;
   if (p.dropout.p > 0) options |= kDropout;
   if (!(options & (kSoftcap | kBias)) && must_scale_first(p)) options |= kScaleFirst;
   return options;

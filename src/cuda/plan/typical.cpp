@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/families/summarize_mask.h"
 #include "error.h"
 
 namespace cuflash::cuda {
@@ -61,7 +62,10 @@ void fill(Problem& p, const Typical& t, Addresses& addresses) {
   if (t.options & kSoftcap) p.softcap = 30;
   if (t.options & kAlibi) p.slopes = head_values<ConstHeadValues>(addresses);
   if (t.options & kBias) p.bias = score_rows<ConstRows>(addresses, t.dtype, t.len_k);
-  if (t.options & kMaskTensor) p.mask = score_rows<ConstRows>(addresses, DType::boolean, t.len_k);
+  if (t.options & kMaskTensor) {
+    p.mask = score_rows<ConstRows>(addresses, DType::boolean, t.len_k);
+    p.mask_len_q = t.len_q, p.mask_len_k = t.len_k;
+  }
   if (t.options & kDropout) p.dropout.p = 0.1;
   if (t.sink) p.sink = head_values<ConstHeadValues>(addresses);
   if (!t.packed) return;
@@ -257,6 +261,11 @@ static void add_if_supported(std::vector<KernelKey>& keys, const TypicalCache& t
 
 std::vector<KernelKey> typical_kernels(const Arch& arch, const TypicalChoice& choice) {
   std::vector<KernelKey> keys;
+  for (const int64_t keys_of_mask : {16, 17}) {  // rows that start on 16 bytes, and others
+    ConstRows mask;
+    mask.row_stride = keys_of_mask;
+    add(keys, plan_mask_summary(mask, {1, 1, 16, keys_of_mask}, arch));
+  }
   for (const Typical& t : typical_problems(choice)) add_kernels_of(keys, t, arch);
   for (const TypicalCache& t : typical_caches(choice)) {
     add_if_supported(keys, t, arch);

@@ -2,6 +2,7 @@
 
 #include <cuflash/flash_attention.h>
 
+#include "cpu/summarize_mask.h"
 #include "problem/problem.h"
 
 namespace cuflash::test {
@@ -50,6 +51,14 @@ class Views {
 
 int64_t window(int64 side) { return side >= kUnbounded ? -1 : side; }
 
+SummarizedMask summary_of(const AttentionParams& a) {
+  const MaskShape shape{a.summary.batch_step ? a.batch : 1, a.summary.head_step ? a.heads_q : 1, a.summary.rows,
+                        a.len_k};
+  const auto words = static_cast<int64_t>(workspace_bytes(mask_summary_bytes(shape)) / sizeof(unsigned));
+  return {contiguous(reinterpret_cast<const int32_t*>(a.summary.blocks), words),
+          {shape.batch, shape.heads, shape.rows, shape.keys}};
+}
+
 Attention attention_of(const AttentionParams& a, const Views& views) {
   Attention attention{.q = views.rows(a.q, a.total_q, a.heads_q, a.len_q, a.dim_qk),
                       .k = views.rows(a.k, a.total_k, a.heads_k, a.len_k, a.dim_qk),
@@ -60,6 +69,7 @@ Attention attention_of(const AttentionParams& a, const Views& views) {
   attention.alibi_slopes = views.head_values(a.slopes), attention.sink = views.head_values(a.sink);
   attention.bias = views.scores(a.bias, static_cast<DType>(a.bias.element));
   attention.mask = views.scores(a.mask, DType::boolean);
+  if (a.summary.blocks) attention.mask = {}, attention.mask_summary = summary_of(a);
   attention.dropout_p = 1 - 1 / a.keep_scale;
   attention.dropout_seed = a.dropout_seed, attention.dropout_offset = a.dropout_offset;
   attention.cu_seqlens_q = views.lengths(a.cu_q, a.batch + 1);
@@ -72,6 +82,14 @@ Attention attention_of(const AttentionParams& a, const Views& views) {
 constexpr Execution kHere{.device = Device::cpu, .num_threads = 1};
 
 }  // namespace
+
+void emulate(const MaskSummaryParams& p) {
+  const MaskSummary& s = p.summary;
+  const int64_t heads = p.units / std::max(1, mask_block_rows(s) * s.spans);
+  const MaskShape shape{heads / std::max(1, p.heads), p.heads, s.rows, p.keys};
+  const ConstRows mask{p.mask.data, DType::boolean, p.mask.batch_stride, p.mask.head_stride, p.mask.row_stride};
+  cpu::summarize_mask(mask, shape, s, kHere);
+}
 
 void emulate(const ForwardParams& p) {
   const AttentionParams& a = p.attention;

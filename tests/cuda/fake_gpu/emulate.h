@@ -3,11 +3,13 @@
 #pragma once
 
 #include "backward_params.h"
+#include "mask_params.h"
 #include "params.h"
 
 namespace cuflash::test {
 
 void emulate(const ForwardParams& params);
 void emulate(const BackwardParams& params);
+void emulate(const MaskSummaryParams& params);
 
 }  // namespace cuflash::test

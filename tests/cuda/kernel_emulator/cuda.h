@@ -29,6 +29,15 @@ inline CtaNumbers blockIdx, gridDim;
 struct uint4 {
   unsigned x, y, z, w;
 };
+struct uint2 {
+  unsigned x, y;
+};
+struct float2 {
+  float x, y;
+};
+struct double2 {
+  double x, y;
+};
 struct float4 {
   float x, y, z, w;
 };
@@ -50,9 +59,9 @@ To same_bits(From from) {
   return to;
 }
 inline float __int_as_float(int x) { return same_bits<float>(x); }
-inline int __float_as_int(float x) { return same_bits<int>(x); }
 inline float __uint_as_float(unsigned x) { return same_bits<float>(x); }
 inline unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
+inline int __float_as_int(float x) { return same_bits<int>(x); }
 
 [[noreturn]] inline void __trap() { throw std::runtime_error("a kernel has trapped"); }
 inline void __syncthreads() { kernel_emulator::sync_threads(); }
@@ -103,7 +112,18 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
   for (int n = 0; n < 4; ++n) result |= static_cast<unsigned>(bytes >> 8 * (selector >> 4 * n & 7) & 0xff) << 8 * n;
   return result;
 }
+inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
+inline int __clz(unsigned x) { return x == 0 ? 32 : __builtin_clz(x); }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, int bits) {
+  const unsigned long long both = (static_cast<unsigned long long>(high) << 32) | low;
+  return static_cast<unsigned>(both >> (bits & 31));
+}
 inline unsigned __popc(unsigned x) { return static_cast<unsigned>(__builtin_popcount(x)); }
+inline unsigned atomicOr(unsigned* to, unsigned value) {
+  const unsigned before = *to;
+  *to |= value;
+  return before;
+}
 template <class T>
 T atomicAdd(T* to, T value) {
   const T before = *to;

@@ -4,7 +4,15 @@
 #include "tests/cuda/kernel_emulator/cuda.h"
 #include "sm90/forward.h"
 #include "sm90/combine_splits.h"
+#include "sm90/mask_list.h"
 #include "sm90/tile_list.h"
+#include "portable/summarize_mask.h"
+#include "portable/backward_prepare.h"
+#include "sm90/backward.h"
+#include "sm90/dq.h"
+#undef __shared__
+#define __shared__ static  // one CTA runs at a time
+#include "portable/backward_finish.h"
 // clang-format on
 #undef cuflash
 
@@ -35,7 +43,29 @@ EmulatedKernel combine_kernel() {
   return {"combine_splits<", text_of(C),
           [](const void* p) { combine_splits<C>(*static_cast<const Sm90ForwardParams*>(p)); }};
 }
-constexpr Element bf16 = Element::bf16, f16 = Element::f16;
+template <Sm90ForwardConfig C>
+EmulatedKernel mask_list_kernel() {
+  return {"sm90_mask_list<", text_of(C),
+          [](const void* p) { sm90_mask_list<C>(*static_cast<const Sm90ForwardParams*>(p)); }};
+}
+template <MaskSummaryConfig C>
+EmulatedKernel summary_kernel() {
+  return {"summarize_mask<", text_of(C),
+          [](const void* p) { summarize_mask<C>(*static_cast<const MaskSummaryParams*>(p)); }};
+}
+#define CUFLASH_BACKWARD_KERNEL(kernel, Config, Params)                                                 \
+  template <Config C>                                                                                   \
+  EmulatedKernel kernel##_kernel() {                                                                    \
+    return {#kernel "<", text_of(C), [](const void* p) { kernel<C>(*static_cast<const Params*>(p)); }}; \
+  }
+CUFLASH_BACKWARD_KERNEL(sm90_backward, Sm90BackwardConfig, Sm90BackwardParams)
+CUFLASH_BACKWARD_KERNEL(sm90_dq, Sm90DqConfig, Sm90BackwardParams)
+CUFLASH_BACKWARD_KERNEL(sm90_backward_mask_list, Sm90BackwardConfig, Sm90BackwardParams)
+CUFLASH_BACKWARD_KERNEL(sm90_dq_mask_list, Sm90DqConfig, Sm90BackwardParams)
+CUFLASH_BACKWARD_KERNEL(backward_prepare, BackwardConfig, BackwardParams)
+CUFLASH_BACKWARD_KERNEL(backward_finish, BackwardConfig, BackwardParams)
+#undef CUFLASH_BACKWARD_KERNEL
+constexpr Element bf16 = Element::bf16, f16 = Element::f16, f32 = Element::f32;
 // As plans for sm_90 choose them.
 constexpr int kNoTurns = kPinWait | kStoreBySmem | kPrefetchQ | kFirstMax;
 const EmulatedKernel kForwardKernels[] = {
@@ -54,6 +84,29 @@ const EmulatedKernel kForwardKernels[] = {
     forward_kernel<Sm90ForwardConfig{bf16, 96, 96, 2, 128, 2, kNoTurns, 0, kTileList}>(),
     list_kernel<Sm90ForwardConfig{bf16, 0, 0, 2, 128, 0, 0, 0, 0}>(),
     combine_kernel<MergeConfig{bf16, 16}>(),
+    summary_kernel<MaskSummaryConfig{f32, 0}>(),
+    summary_kernel<MaskSummaryConfig{f32, 1}>(),
+    mask_list_kernel<Sm90ForwardConfig{bf16, 0, 0, 2, 64, 0, 0, 0, 0}>(),
+    mask_list_kernel<Sm90ForwardConfig{bf16, 0, 0, 2, 128, 0, 0, 0, 0}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 128, 4, 15, kMaskTensor, 0}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 128, 4, 15, kMaskTensor, kTileList}>(),
+    list_kernel<Sm90ForwardConfig{bf16, 0, 0, 2, 128, 0, 0, kMaskTensor, 0}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 128, 4, 3, kMaskTensor, kSplitKeys}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 128, 128, 3, 64, 2, kNoTurns, kMaskTensor, 0}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 128, 128, 3, 64, 4, kPinWait | kFirstMax, kMaskTensor, kSplitKeys}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 128, 128, 2, 128, 2, kPinWait | kFirstMax, kMaskTensor, 0}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 128, 128, 2, 128, 2, kPinWait | kFirstMax, kMaskTensor, kTileList}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 128, 128, 2, 128, 2, kPinWait | kFirstMax, kMaskTensor, kSplitKeys}>(),
+    mask_list_kernel<Sm90ForwardConfig{bf16, 0, 0, 3, 64, 0, 0, 0, 0}>(),
+    combine_kernel<MergeConfig{bf16, 32}>(),
+    sm90_backward_mask_list_kernel<Sm90BackwardConfig{bf16, 0, 0, 64, 3, 0, 0, 0}>(),
+    sm90_dq_mask_list_kernel<Sm90DqConfig{bf16, 0, 0, 2, 64, 0, 0, 0, 0, 0}>(),
+    sm90_backward_kernel<Sm90BackwardConfig{bf16, 64, 64, 64, 3, 4, 0, kMaskTensor}>(),
+    sm90_backward_kernel<Sm90BackwardConfig{bf16, 64, 64, 64, 3, 4, 1, kMaskTensor}>(),
+    sm90_dq_kernel<Sm90DqConfig{bf16, 64, 64, 2, 64, 4, 4, 2, 0, kMaskTensor}>(),
+    backward_prepare_kernel<BackwardConfig{bf16, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
+    backward_finish_kernel<BackwardConfig{bf16, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
+    backward_finish_kernel<BackwardConfig{bf16, 64, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
 };
 
 }  // namespace

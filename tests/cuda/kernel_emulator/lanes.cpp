@@ -192,12 +192,14 @@ void sync_threads() { wait(cta->barrier, static_cast<int>(cta->threads.size()));
 
 void sync_named(int number, int threads) { wait(cta->named.at(static_cast<size_t>(number)), threads); }
 void arrive_named(int number, int threads) { arrive(cta->named.at(static_cast<size_t>(number)), threads); }
-bool sync_named_any(int number, int threads, bool value) {
-  Barrier& barrier = cta->named.at(static_cast<size_t>(number));
+static bool wait_any(Barrier& barrier, int threads, bool value) {
   bool& any = barrier.any[barrier.rounds % 2];
   any = (barrier.arrived != 0 && any) || value;
   wait(barrier, threads);
   return any;
+}
+bool sync_named_any(int number, int threads, bool value) {
+  return wait_any(cta->named.at(static_cast<size_t>(number)), threads, value);
 }
 
 void init_mbarrier(unsigned barrier, int arrivals) {

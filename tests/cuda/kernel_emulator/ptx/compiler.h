@@ -5,5 +5,6 @@ namespace cuflash {
 
 inline void compiler_fence() {}
 inline void make_opaque(unsigned&) {}
+inline void make_opaque(const void*&) {}
 
 }  // namespace cuflash

@@ -25,4 +25,8 @@ inline void cp_async_wait() {
   kernel_emulator::wait_cp_async(kPending);
 }
 
+inline void load_pair_from_shared(unsigned address, float& first, float& second) {
+  std::memcpy(&first, memory + address, 4), std::memcpy(&second, memory + address + 4, 4);
+}
+
 }  // namespace cuflash

@@ -4,6 +4,15 @@
 namespace cuflash {
 
 constexpr bool kAddsFour = false;
+template <class Real>
+inline void add_to_global(Real* to, Real x, bool adds) {
+  if (adds) *to += x;
+}
+inline void add_four_to_global(float* to, const float (&x)[4], bool adds) {
+  for (int n = 0; n < 4; ++n) add_to_global(to + n, x[n], adds);
+}
+inline unsigned load_acquire(const unsigned* from) { return *from; }
+inline void add_release(unsigned* to, unsigned value) { *to += value; }
 
 inline unsigned long long load_relaxed(const unsigned long long* from) { return *from; }
 inline void store_relaxed(unsigned long long* to, unsigned long long value) { *to = value; }

@@ -66,4 +66,9 @@ unsigned fma_pairs(unsigned a, unsigned b, unsigned c, Widen widen, Pack pack) {
 inline unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c) { return fma_pairs(a, b, c, widen_bf16, pack_bf16); }
 inline unsigned fma_f16x2(unsigned a, unsigned b, unsigned c) { return fma_pairs(a, b, c, widen_f16, pack_f16); }
 
+inline unsigned not_zero_mask_bf16(unsigned two) {
+  return ((two & 0x7fffu) != 0 ? 0xffffu : 0u) | ((two & 0x7fff0000u) != 0 ? 0xffff0000u : 0u);
+}
+inline unsigned not_zero_mask_f16(unsigned two) { return not_zero_mask_bf16(two); }
+
 }  // namespace cuflash

@@ -35,6 +35,17 @@ inline void stmatrix_x4(unsigned address, const unsigned (&r)[4]) {
   const MatrixRows rows(address);
   const int lane = lane_number();
   for (int m = 0; m < 4; ++m) std::memcpy(rows.row(m, lane / 4) + lane % 4 * 4, &r[m], 4);
+  kernel_emulator::exchange("", 1);
+}
+inline void stmatrix_x4_trans(unsigned address, const unsigned (&r)[4]) {
+  const MatrixRows rows(address);
+  const int lane = lane_number();
+  for (int m = 0; m < 4; ++m)
+    for (int n = 0; n < 2; ++n) {
+      const auto one = static_cast<unsigned short>(r[m] >> 16 * n);
+      std::memcpy(rows.row(m, lane % 4 * 2 + n) + lane / 4 * 2, &one, 2);
+    }
+  kernel_emulator::exchange("", 1);
 }
 
 struct Fragments {

@@ -21,6 +21,8 @@ struct TmaBox {
   TmaBox(const TensorMap& map, unsigned shared, int column, int row, int head, int batch)
       : shared(shared), column(column), row(row), head(head), batch(batch) {
     std::memcpy(&tensor, &map, sizeof tensor);
+    // A GPU reports an illegal instruction.
+    if (column * static_cast<int>(tensor.element_bytes) % 16 != 0 || shared % 128 != 0) __trap();
   }
   unsigned lines() const { return tensor.box_rows * tensor.box_heads; }
   unsigned row_bytes() const { return tensor.box_columns * tensor.element_bytes; }

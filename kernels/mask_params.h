@@ -1,0 +1,16 @@
+// Parameters of the kernel that summarizes a mask tensor.
+#pragma once
+
+#include "params.h"
+
+namespace cuflash {
+
+struct MaskSummaryParams {
+  RowsView mask;
+  MaskSummary summary;
+  int heads, keys;
+  int64 units;      // rows of blocks times spans, of all heads
+  int64 low, high;  // query i needs the keys [i + low, i + high) at most: of blocks beyond, the tensor is not read
+};
+
+}  // namespace cuflash

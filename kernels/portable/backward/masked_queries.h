@@ -1,0 +1,79 @@
+// The query tiles of a key tile that the mask tensor does not hide, and what it shows of a lane's pairs.
+#pragma once
+
+#include "attn/tile_mask.h"
+#include "portable/backward/visited_queries.h"
+
+namespace cuflash {
+
+// A query tile of a head of the group, and the stage that it is loaded into. After the last one the head does not exist,
+// and nothing is loaded.
+struct QueryStep {
+  int member, tile, stage;
+};
+
+__device__ __forceinline__ MaskOfHead head_mask(const AttentionParams& a, const TaskCoord& coord, int member) {
+  return a.summary.blocks ? mask_of_head(a.summary, coord.b, coord.head_k * coord.group + member) : MaskOfHead{};
+}
+
+// Walks over the heads of a group. Uniform over a warp.
+template <BackwardConfig C>
+struct MaskedQueries {
+  using Walk = MaskWalk<C.tile_q, C.tile_k, WalkAlong::queries>;
+
+  const AttentionParams& a;
+  const TaskCoord& coord;
+  int member = 0;
+  Walk walk;
+  bool is_full = false;  // every pair of the tile that next() returned is visible
+
+  __device__ __forceinline__ MaskedQueries(const AttentionParams& a, const TaskCoord& coord)
+      : a(a), coord(coord), walk(coord.visited.begin, walked(0)) {}
+
+  __device__ __forceinline__ QueryStep next(const QueryStep& now) {
+    auto tile = walk.next(walked(member));
+    while (tile.number < 0 && ++member < coord.group) {
+      walk = Walk(coord.visited.begin, walked(member));
+      tile = walk.next(walked(member));
+    }
+    const int stage = C.stages == 2 ? now.stage ^ 1 : 0;  // also of the last one, which is filled with zeros
+    if (tile.number < 0) return {coord.group, 0, stage};
+    is_full = tile.is_full && tile.number >= coord.visited.full_begin && tile.number < coord.visited.full_end;
+    return {member, tile.number, stage};
+  }
+
+  // Adds the tiles of all heads to the statistics, which count every existing pair. Called by the first warp.
+  __device__ __forceinline__ void count() const {
+    const Range keys{coord.k_first, min(int64{coord.k_first} + C.tile_k, int64{coord.sequence.len_k})};
+    if (!a.tile_counts || keys.empty()) return;
+    const VisitedTiles exact = visited_query_tiles<C>(a, coord.sequence, keys, false);
+    for (int number = 0; number < coord.group; ++number) {
+      Walk tiles(coord.visited.begin, walked(number));
+      int visible = 0, masked = 0;
+      for (auto tile = tiles.next(walked(number)); tile.number >= 0; tile = tiles.next(walked(number)))
+        ++visible, masked += !(tile.is_full && tile.number >= exact.full_begin && tile.number < exact.full_end);
+      if (lane_id() == 0) add_tile_counts(a, visible, masked, tiles_in(coord.sequence.len_q, C.tile_q) - visible);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ auto walked(int number) const {
+    return [this, number] { return WalkedMask{head_mask(a, coord, number), coord.k_first, coord.visited.end}; };
+  }
+};
+
+// How many key tiles before this one add to dQ of a query tile, if CTAs add in the order of the keys. Called by a warp.
+template <BackwardConfig C>
+__device__ __forceinline__ int visible_tiles_before(const AttentionParams& a, const TaskCoord& coord,
+                                                    const QueryStep& step) {
+  const int64 first = int64{step.tile} * C.tile_q;
+  const Range queries{first, min(first + C.tile_q, int64{coord.sequence.len_q})};
+  const auto walked = [&] {
+    return WalkedMask{head_mask(a, coord, step.member), step.tile * C.tile_q, coord.k_first / C.tile_k};
+  };
+  return MaskWalk<C.tile_q, C.tile_k, WalkAlong::keys>(
+             static_cast<int>(keys_of_any(a, coord.sequence, queries).begin / C.tile_k), walked)
+      .count(walked);
+}
+
+}  // namespace cuflash

@@ -1,0 +1,44 @@
+// The tiles that a mask tensor shows, as lists that every role of a kernel reads. sm90/mask_list.h makes them before the
+// kernel runs: for a query tile the key tiles in descending order, for a key tile the query tiles in ascending order.
+#pragma once
+
+#include "params.h"
+
+namespace cuflash {
+
+// A list is its number of tiles, of each consumer warpgroup the first tile that it sees and the end of those, and the
+// tiles. The ranges count tiles from the end of the list, so that key tiles ascend with the number as without a mask.
+static_assert(1 + 2 * kMaskListGroups <= kMaskListHeader);
+
+// A tile of a list.
+struct ListedMaskTile {
+  static constexpr int kTileBits = 24;
+  static constexpr unsigned kHidesKey = 1u << 31;
+
+  unsigned word;
+
+  static __device__ unsigned shows_all_bit(int group) { return 1u << (kTileBits + group); }
+  __device__ int tile() const { return static_cast<int>(word & ((1u << kTileBits) - 1)); }
+  // The mask shows all pairs of the 64 queries, or keys, of a consumer warpgroup.
+  __device__ bool shows_all(int group) const { return (word & shows_all_bit(group)) != 0; }
+  // Some key of the tile may be hidden from all queries.
+  __device__ bool hides_key() const { return (word & kHidesKey) != 0; }
+};
+
+// Of a tile of the forward kernel, whose list has them behind the tiles: its blocks of 16 keys, for the values.
+struct MaskKeyBlocks {
+  unsigned word;
+
+  static __device__ MaskKeyBlocks of(unsigned seen, unsigned unsure) { return {seen | unsure << 8}; }
+  // The mask shows some key of block n to some query.
+  __device__ bool is_seen(int n) const { return (word >> n & 1) != 0; }
+  // Some other key of it may be hidden from all queries.
+  __device__ bool may_hide(int n) const { return (word >> (8 + n) & 1) != 0; }
+};
+
+__device__ __forceinline__ const int* mask_list(const MaskLists& lists, int b, int h, int tile) {
+  const long long head = static_cast<long long>(b) * lists.batch_step + static_cast<long long>(h) * lists.head_step;
+  return lists.data + (head * lists.tiles + tile) * lists.stride;
+}
+
+}  // namespace cuflash

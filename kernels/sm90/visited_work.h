@@ -1,0 +1,58 @@
+// A query tile and the key tiles that it visits, numbered in ascending order: all that positions leave, or those of them
+// that a mask tensor shows.
+#pragma once
+
+#include "sm90/mask_tiles.h"
+#include "sm90/tile_scheduler.h"
+
+namespace cuflash {
+
+template <auto C, bool = reads_mask(C)>
+struct VisitedWork : WorkTile<C> {
+  __device__ __forceinline__ VisitedWork(const AttentionParams& a, const MaskLists&, const TileCoord& tile,
+                                         unsigned splits = 1)
+      : WorkTile<C>(a, tile, splits) {}
+
+  // begin <= n < end.
+  __device__ int key_tile(int n) const { return n; }
+  __device__ bool sanitizes(const AttentionParams& a, int n) const { return WorkTile<C>::has_hidden_values(a, n); }
+};
+
+template <auto C>
+struct VisitedWork<C, true> : WorkTile<C> {
+  const int* list;
+  int count;  // of its tiles
+
+  __device__ __forceinline__ VisitedWork(const AttentionParams& a, const MaskLists& lists, const TileCoord& tile,
+                                         unsigned splits = 1)
+      : WorkTile<C>(a, tile, splits) {
+    if (!this->exists) return;
+    list = mask_list(lists, this->b, this->h, static_cast<int>(tile.q_tile));
+    this->begin = 0, this->end = count = list[0];
+    if constexpr (splits_keys(C)) this->keep_split(static_cast<int>(splits));
+  }
+
+  __device__ ListedMaskTile listed(int n) const {
+    return {static_cast<unsigned>(list[kMaskListHeader + count - 1 - n])};
+  }
+  __device__ MaskKeyBlocks key_blocks(const MaskLists& lists, int n) const {
+    return {static_cast<unsigned>(list[lists.blocks + count - 1 - n])};
+  }
+  __device__ int key_tile(int n) const { return listed(n).tile(); }
+  __device__ bool sanitizes(const AttentionParams&, int n) const { return listed(n).hides_key(); }
+};
+
+// Written by the producer for one of the consumer warpgroups that share the tile. With a mask tensor the full tiles are
+// those of positions, and keep their own numbers.
+template <auto C>
+__device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionParams& a, const VisitedWork<C>& work,
+                                                int group) {
+  write_tile_info<C>(info, a, static_cast<const WorkTile<C>&>(work), group);
+  if constexpr (reads_mask(C)) {
+    if (!work.exists) return;
+    const auto kept = [&](int n) { return max(work.begin, min(n, work.end)); };
+    info.own_begin = kept(work.list[1 + 2 * group]), info.own_end = kept(work.list[2 + 2 * group]);
+  }
+}
+
+}  // namespace cuflash

@@ -1,0 +1,34 @@
+// The kernel that makes the summary of a mask tensor: one for every architecture and every family that reads summaries.
+#pragma once
+
+#include "cuda/families/registry.h"
+#include "mask_params.h"
+#include "problem/mask_shape.h"
+
+namespace cuflash::cuda {
+
+Launch plan_mask_summary(const ConstRows& mask, const MaskShape& shape, const Arch& arch);
+
+// Query i needs the keys [i + low, i + high): all, unless a call makes the summary for itself and has a window.
+struct NeededKeys {
+  int64_t low = -kUnbounded, high = kUnbounded;
+};
+NeededKeys needed_keys(const Problem& problem);
+MaskSummaryParams mask_summary_params(const ConstRows& mask, const MaskShape& shape, const MaskSummary& summary,
+                                      const NeededKeys& needed = {});
+
+// Bytes of the summary that a call makes in its workspace; 0 if it has no mask tensor, or brings a summary of it, or its
+// family reads the tensor itself.
+template <class Problem, class Plan>
+size_t own_summary_bytes(const Problem& p, const Plan& plan) {
+  if (!plan.family->reads_mask_summary || !p.mask || p.summary.blocks) return 0;
+  return workspace_bytes(mask_summary_bytes(mask_shape_of(p)));
+}
+// The workspace of a call that needs `bytes` for everything else: the summary comes last.
+template <class Problem, class Plan>
+size_t bytes_with_summary(const Problem& p, const Plan& plan, size_t bytes) {
+  const size_t summary = own_summary_bytes(p, plan);
+  return summary == 0 ? bytes : (bytes + 63) / 64 * 64 + summary;
+}
+
+}  // namespace cuflash::cuda
