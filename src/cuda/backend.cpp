@@ -37,7 +37,9 @@ void enqueue(const Problem& p, const Execution& e, const Plan& plan, const Devic
   if (summary_bytes != 0) {
     Problem summarized = p;
     summarized.summary = mask_summary_at(mask_shape_of(p), part(all_bytes - summary_bytes));
-    summarize(guard, p.mask, mask_shape_of(p), summarized.summary, e.stream, needed_keys(p));
+    // Statistics judge a tile by its mask and by positions, apart from each other.
+    summarize(guard, p.mask, mask_shape_of(p), summarized.summary, e.stream,
+              counts.data() ? NeededKeys{} : needed_keys(p));
     plan.family->params(summarized, plan, {state.num_sms, scratch, counts.data()}, params);
   } else {
     plan.family->params(p, plan, {state.num_sms, scratch, counts.data()}, params);
