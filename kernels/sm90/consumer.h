@@ -296,6 +296,7 @@ struct Consumer {
     const int tile = tiles.own_end - 1;
     Step step(tile, pipeline, keys.stage);
     step.load(a, info, group);
+    if constexpr (kReadsMask) __syncwarp();  // all lanes have read the bits
     release_keys();
     if (tile == tiles.own_begin) release_queries();
     if constexpr (kKeepsScores) {

@@ -186,8 +186,8 @@ TEST_F(FakeForward, TilesThatAMaskShowsEqualTheOracle) {
       }
 }
 
-// The same where scores stay in registers until the softmax is sure of them, in tiles of three warpgroups and of two, with
-// split keys and without.
+// The same where scores stay in registers until the softmax is sure of them, with split keys and without. Tiles of two
+// warpgroups, and of three where there would be more of two than SMs.
 TEST_F(FakeForward, TilesThatAMaskShowsOfHeadSize128EqualTheOracle) {
   using check::MaskPattern;
   for (const MaskPattern pattern : {MaskPattern::documents, MaskPattern::blocks})
@@ -198,6 +198,10 @@ TEST_F(FakeForward, TilesThatAMaskShowsOfHeadSize128EqualTheOracle) {
         c.causal = pattern == MaskPattern::documents, c.tile_stats = true;
         check(c, 0);
       }
+  check::Case many = few_queries(70, 1, 190, 150);
+  many.dim = many.dim_v = 128, many.mask = check::ScoreLayout{}, many.mask_pattern = MaskPattern::documents;
+  many.mask_eighths = 2;
+  check(many, 3);
 }
 
 // The same for gradients, which the main kernel computes with dQ or without it.
