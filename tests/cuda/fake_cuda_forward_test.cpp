@@ -198,7 +198,7 @@ TEST_F(FakeForward, TilesThatAMaskShowsOfHeadSize128EqualTheOracle) {
         c.causal = pattern == MaskPattern::documents, c.tile_stats = true;
         check(c, 0);
       }
-  check::Case many = few_queries(70, 1, 190, 150);
+  check::Case many = few_queries(70, 1, 190, 70);
   many.dim = many.dim_v = 128, many.mask = check::ScoreLayout{}, many.mask_pattern = MaskPattern::documents;
   many.mask_eighths = 2;
   check(many, 3);
