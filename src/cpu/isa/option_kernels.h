@@ -123,11 +123,11 @@ void mask(int64_t keys, T* s, const uint32_t* words, int64_t first) {
   const Bits hidden = (Bits)(Vec<T>{} - V<T>::kInfinity);
   for (int64_t k = 0; k < keys;) {
     const uint32_t* word = words + (first + k) / 32 * kLanes;
-    Bits lanes[kVectors] = {};
+    Bits lanes[kVectors];
     for (int v = 0; v < kVectors; ++v) {
-      if constexpr (sizeof(Int) == sizeof(uint32_t)) __builtin_memcpy(&lanes[v], word + v * kWidth, kVectorBytes);
-      else
-        for (int n = 0; n < kWidth; ++n) lanes[v][n] = static_cast<Int>(word[v * kWidth + n]);
+      Int wide[kWidth];
+      for (int n = 0; n < kWidth; ++n) wide[n] = static_cast<Int>(word[v * kWidth + n]);
+      __builtin_memcpy(&lanes[v], wide, kVectorBytes);
     }
     const int64_t bit = (first + k) % 32, end = keys - k < 32 - bit ? bit + keys - k : 32;
     for (int64_t n = bit; n < end; ++n, ++k) {
