@@ -65,7 +65,7 @@ Rate product(double seconds) {
       [&] {
         for (int n = 0; n < kRepeat; ++n)
           kernels.multiply(rows, depth, aligned(left.data()), depth * kernels.rows, aligned(right.data()),
-                           aligned(sums.data()), cpu::Into::overwrite);
+                           aligned(sums.data()), cpu::Into::overwrite, {});
       },
       seconds);
 }

@@ -5,6 +5,7 @@
 
 #include "cpu/backward_scratch.h"
 #include "cpu/delta.h"
+#include "cpu/read_ahead.h"
 #include "cpu/threads/threads.h"
 #include "cpu/tile_counter.h"
 #include "cpu/tuned_tile.h"
@@ -23,7 +24,8 @@ class Backward {
         kernels_(kernels<T, E>()),
         shape_(backward_tile(p, kernels_.lanes, kernels_.step, tuned_choice(tuned::Direction::backward, p))),
         ranges_(ranges_of(p.len_k)),
-        whole_heads_(ranges_ == 1 || p.batch * p.heads_k >= 32) {
+        whole_heads_(ranges_ == 1 || p.batch * p.heads_k >= 32),
+        read_ahead_(kernels_.fetches_ahead && !fits_second_level_cache(p)) {
     const Checked panels = TileIndex::count(p, TileIndex::Side::query, p.heads_q, kernels_.lanes);
     dq_size_ = round_up(p.dim_qk, kernels_.rows) * kernels_.lanes;
     bias_tiles_ = bias_tiles().value("dbias: the number of tiles is");
@@ -179,10 +181,15 @@ class Backward {
   }
 
   void add_head(const Head& head, Range keys, T* dq, BackwardScratch<T, E>& w, TileCounter& counter) {
-    for_tiles(queries_of_keys(p_, head.seq, keys), shape_.q, head.seq.len_q, [&](Range tile) {
+    const Range seen_by = queries_of_keys(p_, head.seq, keys);
+    for_tiles(seen_by, shape_.q, head.seq.len_q, [&](Range tile) {
       w.mask.load(p_, head.b, head.h, tile, keys);
       if (!w.mask.any()) return;
       w.load_queries(p_, head, tile, delta_);
+      const Range next{tile.end, std::min(tile.end + shape_.q, seen_by.end)};
+      ReadAhead ahead(p_, read_ahead_ && !next.empty());
+      ahead.add_queries(head, next);
+      ahead.add(source_of(p_.dout, head.b, head.h, head.seq.q_begin, next, p_.dim_v));
       Range added{tile.begin, tile.begin};  // neighbouring panels that see a key
       const auto flush = [&] {
         if (!added.empty()) w.flush_queries(p_, {added.begin - tile.begin, added.end - tile.begin}, keys.size());
@@ -194,7 +201,8 @@ class Backward {
         counter.visit(kind);
         if (queries.begin != added.end) flush(), added.begin = queries.begin;
         added.end = queries.end;
-        w.differentiate(p_, head, tile, queries, keys, GradientAt::dot_product);
+        w.differentiate(p_, head, tile, queries, keys, GradientAt::dot_product,
+                        ahead.share((queries.begin - tile.begin) / kernels_.lanes, shape_.q / kernels_.lanes));
         if (bias_is_dscores()) store_dbias(head, w);
         w.add_panel_to_keys(p_, tile, keys.size());
         if (dq) w.panel.add_keys(w.dp, w.k, dq + queries.begin / kernels_.lanes * dq_size_);
@@ -239,11 +247,15 @@ class Backward {
 
   void store_dbias(const Head& head, BackwardScratch<T, E>& w) const {
     const auto& [queries, keys] = std::pair(w.panel.queries, w.panel.keys);
-    std::fill_n(w.dbias, queries.size() * shape_.k, T{0});
-    kernels_.add_to_rows(keys.size(), w.dp, queries.size(), w.dbias, shape_.k);
-    for (int64_t i = 0; i < queries.size(); ++i)
-      kernels_.store(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(head.b, head.h, queries.begin + i) + keys.begin,
-                     keys.size(), w.dbias + i * shape_.k);
+    write_dbias(head.b, head.h, queries.begin, queries.size(), keys, w.dp, w);
+  }
+
+  // Writes rows of dBias from sums [key][lane].
+  void write_dbias(int64_t b, int64_t h, int64_t row, int64_t rows, Range keys, const T* sums,
+                   BackwardScratch<T, E>& w) const {
+    std::fill_n(w.ones, kernels_.lanes, T{1});
+    const Destination to{p_.dbias.data, p_.dbias.dtype, p_.dbias.at(b, h, row) + keys.begin, p_.dbias.row_stride};
+    kernels_.unpack_rows(keys.size(), rows, sums, w.ones, to, w.panel.staging);
   }
 
   // Zeroes the gradient of pairs that no panel visits.
@@ -272,15 +284,12 @@ class Backward {
       for (int64_t b = bias_b; b < (p_.bias_batch == 1 ? p_.batch : bias_b + 1); ++b)
         for (int64_t h = bias_h; h < (p_.bias_heads == 1 ? p_.heads_q : bias_h + 1); ++h)
           add_head_to_bias(head_of(p_, b, h), summed_rows, keys, one_row, w, counter);
-      const auto store = [&](int64_t row, const T* sums) {
-        kernels_.store(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(bias_b, bias_h, row) + keys.begin, keys.size(), sums);
-      };
-      if (one_row) return store(0, w.dbias);
+      if (one_row)
+        return kernels_.store(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(bias_b, bias_h, 0) + keys.begin, keys.size(),
+                              w.dbias);
       for_tiles(rows, kernels_.lanes, rows.end, [&](Range panel) {
-        std::fill_n(w.dp, panel.size() * shape_.k, T{0});
-        kernels_.add_to_rows(keys.size(), w.dbias + (panel.begin - rows.begin) * shape_.k, panel.size(), w.dp,
-                             shape_.k);
-        for (int64_t i = 0; i < panel.size(); ++i) store(panel.begin + i, w.dp + i * shape_.k);
+        const T* sums = w.dbias + (panel.begin - rows.begin) * shape_.k;
+        write_dbias(bias_b, bias_h, panel.begin, panel.size(), keys, sums, w);
       });
     });
   }
@@ -304,10 +313,12 @@ class Backward {
         counter.visit(kind);
         w.differentiate(p_, head, tile, queries, keys, GradientAt::softmax_input);
         if (!one_row) {
+          // Lanes beyond the last query are rows of the bias for longer sequences, and NaN if a key holds one.
+          for (int64_t k = 0; queries.size() < kernels_.lanes && k < w.panel.keys.size(); ++k)
+            std::fill_n(w.dp + k * kernels_.lanes + queries.size(), kernels_.lanes - queries.size(), T{0});
           // Panels stay as they are until everything is added; bias tiles begin with a whole panel.
           T* sums = w.dbias + (queries.begin - rows.begin) * shape_.k + w.panel.first_key * kernels_.lanes;
-          for (int64_t n = 0; n < w.panel.keys.size() * kernels_.lanes; ++n) sums[n] += w.dp[n];
-          return;
+          return kernels_.add(w.panel.keys.size(), w.dp, sums);
         }
         T* sum = w.dbias + w.panel.first_key;
         for (int64_t k = 0; k < w.panel.keys.size(); ++k)
@@ -354,6 +365,7 @@ class Backward {
   TileShape shape_;
   int64_t ranges_;    // of the longest sequence
   bool whole_heads_;  // a task takes all ranges of its heads, because there are enough tasks
+  bool read_ahead_;
   int64_t panels_ = 0, head_panels_ = 0, dq_size_ = 0, bias_tiles_ = 0, workers_ = 0;
   size_t bytes_ = 0, shared_bytes_ = 0, scratch_bytes_ = 0;
   int64_t* panel_index_ = nullptr;

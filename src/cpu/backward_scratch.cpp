@@ -29,6 +29,7 @@ BackwardScratch<T, E>::BackwardScratch(Arena& arena, const BackwardProblem& p, c
   ds_left = arena.take<E>(key_rows * shape.q);
   dk = arena.take<T>(key_rows * round_up(p.dim_qk, lanes));
   dv = arena.take<T>(key_rows * round_up(p.dim_v, lanes));
+  ones = p.dbias ? arena.take<T>(lanes) : nullptr;
   dbias = p.dbias ? arena.take<T>(round_up(shape.q, lanes) * shape.k) : nullptr;
 }
 
@@ -66,15 +67,16 @@ void BackwardScratch<T, E>::load_queries(const BackwardProblem& p, const Head& h
 
 template <class T, class E>
 void BackwardScratch<T, E>::differentiate(const BackwardProblem& p, const Head& head, Range tile, Range queries,
-                                          Range keys, GradientAt at) {
+                                          Range keys, GradientAt at, const Ahead& ahead) {
   const Kernels<T, E>& kernels = panel.kernels;
   const int64_t first = queries.begin - tile.begin;
-  panel.compute_scores(p, head, queries, keys, mask.panel(first), q_by_dim + first * dim_qk, k_by_dim);
+  panel.compute_scores(p, head, queries, keys, mask.panel(first), q_by_dim + first * dim_qk, k_by_dim, ahead);
   const int64_t seen = panel.keys.size();
   kernels.multiply(seen, p.dim_v, v_by_dim + panel.first_key * dim_v, dim_v * kernels.rows, dout_by_dim + first * dim_v,
-                   dp, Into::overwrite);
-  kernels.differentiate(seen, !panel.visible.complete || p.bias, panel.s, panel.scale, dp, lse + first, delta + first,
-                        panel.keep, at == GradientAt::dot_product ? panel.cap_slope : nullptr);
+                   dp, Into::overwrite, {});
+  kernels.differentiate(seen, !panel.visible.complete || panel.visible.bias_hides, panel.s, panel.scale, dp,
+                        lse + first, delta + first, panel.keep,
+                        at == GradientAt::dot_product ? panel.cap_slope : nullptr);
 }
 
 // Converts w of the panel to a left operand that is summed over queries, with zeros for keys of the tile that the panel
@@ -124,7 +126,7 @@ void BackwardScratch<T, E>::flush_queries(const BackwardProblem& p, Range querie
   const auto add = [&](const E* w_left, const RowOperand<E>& x, T* c) {
     for (int64_t d = 0; d < x.source.dim; d += lanes)
       kernels.multiply(keys, queries.size(), w_left + queries.begin * kernels.rows, shape.q * kernels.rows,
-                       x.panels + d * shape.q + queries.begin * lanes, c + d * key_rows, Into::add);
+                       x.panels + d * shape.q + queries.begin * lanes, c + d * key_rows, Into::add, {});
   };
   if (p.dv) add(p_left, dout, dv);
   if (p.dk) add(ds_left, q, dk);

@@ -31,6 +31,7 @@ struct BackwardScratch {
   T* dp;                // [key][lane]: dP, then dS of a panel
   E *p_left, *ds_left;  // drop(P) and dS of a query tile, as left operands summed over queries
   T *dk, *dv;           // [dim / lanes][key][lane]: accumulators of a key tile, dK before the scale
+  T* ones;              // [lane]
   T* dbias;             // of a tile of the bias: [query or 1][key], or sums as [panel][key][lane]
 
   BackwardScratch(Arena& arena, const BackwardProblem& p, const Kernels<T, E>& kernels, TileShape shape);
@@ -41,7 +42,8 @@ struct BackwardScratch {
                     Loads loads = Loads::all);
 
   // Computes drop(P) in panel.s and dS in dp for a panel of the loaded query tile against the loaded keys.
-  void differentiate(const BackwardProblem& p, const Head& head, Range tile, Range queries, Range keys, GradientAt at);
+  void differentiate(const BackwardProblem& p, const Head& head, Range tile, Range queries, Range keys, GradientAt at,
+                     const Ahead& ahead = {});
 
   // Adds panel.s and dp to the left operands of dV and dK of the loaded keys. After the last panel of a query tile,
   // flush_queries multiplies them, with the rows of the tile that were added.

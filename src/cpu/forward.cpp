@@ -7,6 +7,7 @@
 #include "cpu/kv/decode.h"
 #include "cpu/kv/key_rows.h"
 #include "cpu/panel.h"
+#include "cpu/read_ahead.h"
 #include "cpu/threads/threads.h"
 #include "cpu/tile_counter.h"
 #include "cpu/tuned_tile.h"
@@ -30,6 +31,7 @@ struct ForwardScratch {
   T* o;                           // [panel][o_rows][lane]: accumulator, not yet divided by l
   T* m;                           // [panel][lane]: running max of s
   T* l;                           // [panel][lane]: running sum of exp(scale (s - m))
+  bool read_ahead;                // memory that is needed soon is worth fetching
   bool* fresh;                    // [panel]: has met no key yet; o, except its last two rows, is not initialised
   T *factor, *lse;                // [lane]: of finished rows
   std::byte* gathered = nullptr;  // [key][dim]: a tile of K or V, gathered from pages
@@ -39,6 +41,7 @@ struct ForwardScratch {
         mask(arena, p, kernels.lanes, shape),
         dim_v(round_up(p.dim_v, kernels.rows)) {
     dim_qk = round_up(p.dim_qk, kernels.step);
+    read_ahead = kernels.fetches_ahead && !fits_second_level_cache(p);
     k = arena.take<E>(round_up(shape.k, kernels.rows) * dim_qk);
     v = RowOperand<E>(arena, shape.k, p.dim_v, kernels.rows);
     q = arena.take<E>(shape.q * dim_qk);
@@ -68,12 +71,12 @@ void begin_tile(const ForwardProblem& p, const Head& head, Range queries, Forwar
 
 // One step of the online softmax: a panel against a key tile.
 template <class T, class E>
-void attend_panel(const ForwardProblem& p, const Head& head, Range tile, Range queries, Range keys,
+void attend_panel(const ForwardProblem& p, const Head& head, Range tile, Range queries, Range keys, const Ahead& ahead,
                   ForwardScratch<T, E>& w) {
   const Kernels<T, E>& kernels = w.panel.kernels;
   const int64_t first = queries.begin - tile.begin;
   T* o = w.o + first * w.o_rows;
-  w.panel.compute_scores(p, head, queries, keys, w.mask.panel(first), w.q + first * w.dim_qk, w.k);
+  w.panel.compute_scores(p, head, queries, keys, w.mask.panel(first), w.q + first * w.dim_qk, w.k, ahead);
   const RoundedSums<T> sums{o + w.dim_v * kernels.lanes, o + (w.dim_v + 1) * kernels.lanes};
   bool& fresh = w.fresh[first / kernels.lanes];
   w.panel.add_softmax(w.v, w.m + first, w.l + first, o, fresh ? 0 : w.o_rows, fresh ? Into::overwrite : Into::add,
@@ -97,30 +100,6 @@ Source key_source(const Problem& p, const ConstRows& from, const Head& head, Ran
   gather_rows(p, from, head.b, {head.hk, head.hk + 1}, rows_of(here), rows_of(seen).end, dim, at(here.begin));
   std::fill(at(here.end), at(keys.end), std::byte{0});
   return {gathered, from.dtype, 0, dim, keys.size(), dim};
-}
-
-template <class T, class E>
-void attend(const ForwardProblem& p, const Head& head, Range tile, int64_t tile_k, ForwardScratch<T, E>& w,
-            TileCounter& counter) {
-  const Kernels<T, E>& kernels = w.panel.kernels;
-  begin_tile(p, head, tile, w);
-  const Range seen = keys_of_queries(p, head.seq, tile);
-  for_tiles(seen, tile_k, head.seq.len_k, [&](Range keys) {
-    w.mask.load(p, head.b, head.h, tile, keys);
-    if (!w.mask.any()) return;
-    const Range packed{keys.begin,
-                       std::min(keys.end, keys.begin + round_up(seen.end - keys.begin, w.panel.key_unit()))};
-    kernels.pack(key_source(p, p.k, head, packed, seen, p.dim_qk, w.gathered), Side::left, w.k, nullptr, 0, nullptr,
-                 w.panel.staging);
-    w.v.load(kernels, key_source(p, p.v, head, packed, seen, p.dim_v, w.gathered), Side::left, nullptr,
-             w.panel.staging);
-    for_tiles(tile, kernels.lanes, tile.end, [&](Range queries) {
-      const TileKind kind = tile_kind(p, head.seq, queries, keys, w.mask.panel(queries.begin - tile.begin).verdict);
-      if (kind == TileKind::skipped) return;
-      counter.visit(kind);
-      attend_panel(p, head, tile, queries, packed, w);
-    });
-  });
 }
 
 // The result of a row is o times factor.
@@ -151,44 +130,96 @@ void undo_rounding(T* factor, const T* sums, int64_t lanes) {
   }
 }
 
-// Writes O and LSE of a panel's rows. The first `computed` of them have results; the others are beyond the length of the
-// sequence.
+// Writes zeros as O and -inf as LSE: rows that saw no key, or beyond the length of the sequence.
 template <class T, class E>
-void finish_panel(const ForwardProblem& p, const Head& head, int64_t first_row, int64_t rows, int64_t computed, T sink,
-                  int64_t first, ForwardScratch<T, E>& w) {
-  const Kernels<T, E>& kernels = w.panel.kernels;
+void write_nothing(const ForwardProblem& p, const Head& head, Range rows, ForwardScratch<T, E>& w) {
   constexpr T kNothing = -std::numeric_limits<T>::infinity();
-  T* o = w.o + first * w.o_rows;
-  std::fill_n(w.lse, kernels.lanes, kNothing);
-  if (computed > 0) {
-    if (w.fresh[first / kernels.lanes]) std::fill_n(o, w.o_rows * kernels.lanes, T{0});
-    for (int64_t n = 0; n < kernels.lanes; ++n) {
-      const RowResult<T> result = finalize_row(w.m[first + n], w.l[first + n], w.panel.scale, sink);
-      w.factor[n] = result.factor, w.lse[n] = result.lse;
-    }
-    if (kernels.to_right) undo_rounding(w.factor, o + w.dim_v * kernels.lanes, kernels.lanes);
-    const Destination to{p.o.data, p.o.dtype, p.o.at(head.b, head.h, first_row), p.o.row_stride};
-    kernels.unpack_rows(p.dim_v, computed, o, w.factor, to, w.panel.staging);
-  }
   std::fill_n(w.panel.staging, p.dim_v, T{0});
-  for (int64_t n = 0; n < rows; ++n) {
-    const bool seen = n < computed && w.lse[n] != kNothing;
-    const int64_t row = first_row + n;
-    if (!seen) kernels.store(p.o.data, p.o.dtype, p.o.at(head.b, head.h, row), p.dim_v, w.panel.staging);
-    if (!p.lse) continue;
-    const T lse = seen ? w.lse[n] : kNothing;
-    store_row(p.lse.data, p.lse.dtype, p.lse.at(head.b, head.h, row), 1, &lse);
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    w.panel.kernels.store(p.o.data, p.o.dtype, p.o.at(head.b, head.h, row), p.dim_v, w.panel.staging);
+    if (p.lse) store_row(p.lse.data, p.lse.dtype, p.lse.at(head.b, head.h, row), 1, &kNothing);
   }
 }
 
-// Writes the results of a query tile.
+template <class T>
+T sink_of(const ForwardProblem& p, const Head& head) {
+  return static_cast<T>(p.sink ? load_element(p.sink.data, p.sink.dtype, p.sink.at(0, head.h)) : -INFINITY);
+}
+
+// Writes O and LSE of a panel that has met all its keys.
 template <class T, class E>
-void epilogue(const ForwardProblem& p, const Head& head, Range written, int64_t computed, ForwardScratch<T, E>& w) {
-  const T sink = static_cast<T>(p.sink ? load_element(p.sink.data, p.sink.dtype, p.sink.at(0, head.h)) : -INFINITY);
-  const int64_t lanes = w.panel.kernels.lanes;
-  for (int64_t q = 0; q < written.size(); q += lanes)
-    finish_panel(p, head, head.seq.q_begin + written.begin + q, std::min(lanes, written.size() - q),
-                 std::clamp<int64_t>(computed - q, 0, lanes), sink, q, w);
+void finish_panel(const ForwardProblem& p, const Head& head, Range tile, Range queries, T sink,
+                  ForwardScratch<T, E>& w) {
+  const Kernels<T, E>& kernels = w.panel.kernels;
+  const int64_t first = queries.begin - tile.begin, first_row = head.seq.q_begin + queries.begin;
+  T* o = w.o + first * w.o_rows;
+  if (w.fresh[first / kernels.lanes]) std::fill_n(o, w.o_rows * kernels.lanes, T{0});
+  for (int64_t n = 0; n < kernels.lanes; ++n) {
+    const RowResult<T> result = finalize_row(w.m[first + n], w.l[first + n], w.panel.scale, sink);
+    w.factor[n] = result.factor, w.lse[n] = result.lse;
+  }
+  if (kernels.to_right) undo_rounding(w.factor, o + w.dim_v * kernels.lanes, kernels.lanes);
+  const Destination to{p.o.data, p.o.dtype, p.o.at(head.b, head.h, first_row), p.o.row_stride};
+  kernels.unpack_rows(p.dim_v, queries.size(), o, w.factor, to, w.panel.staging);
+  for (int64_t n = 0; n < queries.size(); ++n) {
+    const int64_t row = first_row + n;
+    if (w.lse[n] == -std::numeric_limits<T>::infinity()) write_nothing(p, head, {row, row + 1}, w);
+    else if (p.lse) store_row(p.lse.data, p.lse.dtype, p.lse.at(head.b, head.h, row), 1, w.lse + n);
+  }
+}
+
+// Queries of a head: what a task computes.
+struct QueryTile {
+  Head head;
+  Range queries;
+};
+
+// next: what the worker will probably compute next, or null.
+template <class T, class E>
+void attend(const ForwardProblem& p, const QueryTile& tile, const QueryTile* next, int64_t tile_k,
+            ForwardScratch<T, E>& w, TileCounter& counter) {
+  const Kernels<T, E>& kernels = w.panel.kernels;
+  const auto& [head, rows] = tile;
+  const T sink = sink_of<T>(p, head);
+  begin_tile(p, head, rows, w);
+  const Range seen = keys_of_queries(p, head.seq, rows);
+  const auto for_panels = [&](auto body) { for_tiles(rows, kernels.lanes, rows.end, body); };
+  bool finished = false;
+  for_tiles(seen, tile_k, head.seq.len_k, [&](Range keys) {
+    w.mask.load(p, head.b, head.h, rows, keys);
+    if (!w.mask.any()) return;
+    const Range packed{keys.begin,
+                       std::min(keys.end, keys.begin + round_up(seen.end - keys.begin, w.panel.key_unit()))};
+    kernels.pack(key_source(p, p.k, head, packed, seen, p.dim_qk, w.gathered), Side::left, w.k, nullptr, 0, nullptr,
+                 w.panel.staging);
+    w.v.load(kernels, key_source(p, p.v, head, packed, seen, p.dim_v, w.gathered), Side::left, nullptr,
+             w.panel.staging);
+    const bool last = keys.end >= seen.end;
+    ReadAhead ahead(p, w.read_ahead);
+    if (!last) {
+      ahead.add_keys(head, {keys.end, std::min(keys.end + tile_k, seen.end)});
+    } else if (next) {
+      const Range first = keys_of_queries(p, next->head.seq, next->queries);
+      ahead.add_queries(next->head, next->queries);
+      if (!first.empty()) ahead.add_keys(next->head, {first.begin, std::min(first.begin + tile_k, first.end)});
+    }
+    finished = last;
+    for_panels([&](Range queries) {
+      const MaskVerdict mask = w.mask.panel(queries.begin - rows.begin).verdict;
+      const TileKind kind = tile_kind(p, head.seq, queries, keys, mask);
+      if (kind != TileKind::skipped) {
+        counter.visit(kind);
+        // Reading the rows of O first is what writing them would wait for.
+        const Source results{p.o.data,       p.o.dtype,      p.o.at(head.b, head.h, head.seq.q_begin + queries.begin),
+                             p.o.row_stride, queries.size(), p.dim_v};
+        const Ahead share = ahead.share((queries.begin - rows.begin) / kernels.lanes,
+                                        (rows.size() + kernels.lanes - 1) / kernels.lanes, last ? results : Source{});
+        attend_panel(p, head, rows, queries, packed, share, w);
+      }
+      if (last) finish_panel(p, head, rows, queries, sink, w);
+    });
+  });
+  if (!finished) for_panels([&](Range queries) { finish_panel(p, head, rows, queries, sink, w); });
 }
 
 template <class T, class E>
@@ -222,12 +253,19 @@ void run(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
   run_tasks(e, layout.workers, layout.tasks, [&](int64_t worker, int64_t task) {
     Arena arena(block + layout.index_bytes + static_cast<size_t>(worker) * layout.scratch_bytes);
     ForwardScratch<T, E> scratch(arena, p, layout.kernels, layout.shape);
-    const auto [b, h, rows] = tiles.place(task);
-    const Head head = head_of(p, b, h);
+    const auto at = [&](int64_t n) {
+      const auto [b, h, rows] = tiles.place(n);
+      const Head head = head_of(p, b, h);
+      return QueryTile{head, {rows.begin, std::min(rows.end, head.seq.len_q)}};
+    };
+    const QueryTile tile = at(task);
+    const auto& [head, queries] = tile;
     if (p.cache && takes_decode(p, head.seq)) return;
-    const Range queries{rows.begin, std::min(rows.end, head.seq.len_q)};
-    if (!queries.empty()) attend(p, head, queries, layout.shape.k, scratch, counter);
-    epilogue(p, head, rows, queries.size(), scratch);
+    const int64_t later = task + layout.workers;
+    const QueryTile next = later < layout.tasks ? at(later) : QueryTile{};
+    if (!queries.empty()) attend(p, tile, next.queries.empty() ? nullptr : &next, layout.shape.k, scratch, counter);
+    const int64_t first = head.seq.q_begin, computed = std::max(queries.begin, queries.end);
+    write_nothing(p, head, {first + computed, first + tiles.place(task).rows.end}, scratch);
   });
   counter.report(p, {layout.kernels.lanes, layout.shape.k}, e.tile_stats,
                  [&](const Sequence& s) { return !p.cache || !takes_decode(p, s); });

@@ -51,6 +51,20 @@ struct DropoutDraw {
   uint32_t key, counter_i, counter_j, threshold;
 };
 
+// Rows of the caller's memory that will be read or written soon. A product fetches them into the second-level cache while
+// it computes.
+struct RowsAhead {
+  const std::byte* first;
+  int64_t bytes, stride, count;  // of each row, between rows, in bytes
+};
+struct Ahead {
+  static constexpr int kMost = 6;
+  static constexpr int64_t kLine = 64;  // bytes
+  RowsAhead rows[kMost] = {};
+  int count = 0;
+  int64_t lines = 0;  // of all rows
+};
+
 // Sums of the weights of each lane before and after rounding; [lane] each.
 template <class T>
 struct RoundedSums {
@@ -66,12 +80,21 @@ struct Kernels {
   // The largest query tile of the forward pass, for heads of up to 128: what the second-level cache holds.
   int64_t tile_q;
 
-  // Products need what begin_products sets up on the thread; use ProductSession. Null if there is nothing to set up.
-  void (*begin_products)();
-  void (*end_products)();
+  // Whether fetching rows ahead gains anything; if not, do not ask for it.
+  bool fetches_ahead;
+
+  // Products need what begin_products sets up on the thread, and end_products gets what it returned; use ProductSession.
+  // Null if there is nothing to set up.
+  uint32_t (*begin_products)();
+  void (*end_products)(uint32_t before);
 
   // left_stride: elements between left panels.
-  void (*multiply)(int64_t m, int64_t depth, const E* left, int64_t left_stride, const E* right, T* c, Into into);
+  void (*multiply)(int64_t m, int64_t depth, const E* left, int64_t left_stride, const E* right, T* c, Into into,
+                   const Ahead& ahead);
+
+  // c = c * factor [lane] + the product.
+  void (*rescale_and_multiply)(int64_t m, int64_t depth, const E* left, int64_t left_stride, const E* right, T* c,
+                               const T* factor);
 
   // Packs rows of a tensor into panels of the left or right operand. by_dim is summed over dim:
   // [row / width][dim][width], zero-padded to a whole panel. by_row is summed over rows: [dim /
@@ -88,12 +111,13 @@ struct Kernels {
   // `first`.
   void (*to_left)(int64_t keys, const T* w, E* left, int64_t capacity, int64_t first);
 
-  // Online softmax: s becomes exp(scale (s - max)), the running max m and sum l are updated, and o [dim][lane] is
-  // rescaled if the max grew. scale > 0.
-  void (*softmax)(int64_t keys, T* s, T scale, T* m, T* l, T* o, int64_t dim);
+  // Online softmax: s becomes exp(scale (s - max)), and the running max m and sum l are updated. What was summed with
+  // the old max is to be multiplied by shrink [lane]; returns whether any of these factors is not 1. scale > 0.
+  bool (*softmax)(int64_t keys, T* s, T scale, T* m, T* l, T* shrink);
 
-  // softmax and to_right in one pass, which leaves s as it is. Null if to_right is, or if two passes are as good.
-  void (*softmax_to_right)(int64_t keys, const T* s, T scale, T* m, T* l, T* o, int64_t dim, E* right,
+  // softmax, drop (if keep is given) and to_right in one pass, which leaves s as it is and rescales o [dim][lane] if the
+  // max grew. Null if to_right is, or if several passes are as good.
+  void (*softmax_to_right)(int64_t keys, const T* s, T scale, const T* keep, T* m, T* l, T* o, int64_t dim, E* right,
                            const RoundedSums<T>& sums);
 
   // From scores, dP, and lse and delta of each row: s becomes drop(P), dp becomes dS (times cap_slope, if given).
@@ -119,8 +143,9 @@ struct Kernels {
   // s -= slope * |position + lane - key|.
   void (*alibi)(int64_t keys, T* s, T slope, int64_t position);
 
-  // s [key][lane] += rows [lane][key]. staging must hold `lanes` rows.
-  void (*add_rows)(const Source& rows, T* s, T* staging);
+  // s [key][lane] = scale s + rows [lane][key]; returns whether any element of the rows is -inf. staging must hold
+  // `lanes` rows.
+  bool (*add_rows)(const Source& rows, T scale, T* s, T* staging);
 
   // Sets s to -inf where a lane does not see a key: bit n % 32 of words [n / 32][lane] is that of key n - first.
   void (*mask)(int64_t keys, T* s, const uint32_t* words, int64_t first);
@@ -131,8 +156,8 @@ struct Kernels {
   // s *= keep.
   void (*drop)(int64_t keys, T* s, const T* keep);
 
-  // rows [lane][key] += w [key][lane] for the first `count` lanes; rows are `stride` apart.
-  void (*add_to_rows)(int64_t keys, const T* w, int64_t count, T* rows, int64_t stride);
+  // sums += w, both [key][lane].
+  void (*add)(int64_t keys, const T* w, T* sums);
 
   // load_row and store_row of dtype.h, vectorised.
   void (*load)(const void* data, DType type, int64_t begin, int64_t count, T* row);
@@ -144,16 +169,17 @@ class ProductSession {
  public:
   template <class T, class E>
   explicit ProductSession(const Kernels<T, E>& kernels) : end_(kernels.end_products) {
-    if (kernels.begin_products) kernels.begin_products();
+    if (kernels.begin_products) before_ = kernels.begin_products();
   }
   ~ProductSession() {
-    if (end_) end_();
+    if (end_) end_(before_);
   }
   ProductSession(const ProductSession&) = delete;
   ProductSession& operator=(const ProductSession&) = delete;
 
  private:
-  void (*end_)();
+  void (*end_)(uint32_t);
+  uint32_t before_ = 0;
 };
 
 // The table of the best instruction set of this processor, or of the one that CUFLASH_CPU_ISA names.

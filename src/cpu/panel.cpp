@@ -4,7 +4,9 @@
 #include <cmath>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
+#include "cpu/read_ahead.h"
 #include "philox.h"
 
 namespace cuflash::cpu {
@@ -19,6 +21,7 @@ Panel<T, E>::Panel(Arena& arena, const Problem& p, const Kernels<T, E>& kernels,
   const int64_t dim = round_up(std::max(p.dim_qk, p.dim_v), kernels.step);
   const int64_t of_scores = p.bias ? lanes * tile_k : 0;
   staging = arena.take<T>(std::max(of_scores, std::max(lanes, kernels.rows) * dim));
+  shrink = arena.take<T>(lanes);
   visible.begin = arena.take<int32_t>(lanes);
   visible.end = arena.take<int32_t>(lanes);
 }
@@ -32,7 +35,7 @@ static Range trimmed(Range tile, Range seen, int64_t unit) {
 
 template <class T, class E>
 void Panel<T, E>::compute_scores(const Problem& p, const Head& head, Range new_queries, Range tile,
-                                 const PanelMask& mask, const E* q_right, const E* k_left) {
+                                 const PanelMask& mask, const E* q_right, const E* k_left, Ahead ahead) {
   queries = new_queries;
   const Range by_position = keys_of_queries(p, head.seq, queries);
   Range seen{std::max(by_position.begin, tile.begin + mask.keys.begin),
@@ -43,25 +46,27 @@ void Panel<T, E>::compute_scores(const Problem& p, const Head& head, Range new_q
   }
   keys = trimmed(tile, seen, key_unit());
   first_key = keys.begin - tile.begin;
+  if (p.bias && kernels.fetches_ahead) append(score_rows(p.bias, head), {0, queries.size()}, ahead);
   const int64_t dim = round_up(p.dim_qk, kernels.step);
-  kernels.multiply(keys.size(), p.dim_qk, k_left + first_key * dim, dim * kernels.rows, q_right, s, Into::overwrite);
+  kernels.multiply(keys.size(), p.dim_qk, k_left + first_key * dim, dim * kernels.rows, q_right, s, Into::overwrite,
+                   ahead);
   apply_scale(p);
   if (p.slopes) {
     const T slope = static_cast<const float*>(p.slopes.data)[p.slopes.at(head.b, head.h)];
     kernels.alibi(keys.size(), s, slope, queries.begin + head.seq.shift - keys.begin);
   }
-  if (p.bias) kernels.add_rows(score_rows(p.bias, head), s, staging);
+  visible.bias_hides = p.bias && kernels.add_rows(score_rows(p.bias, head), std::exchange(scale, T{1}), s, staging);
   find_visible(p, head, mask);
   if (!visible.complete) kernels.hide(keys.size(), s, visible.begin, visible.end);
   if (mask.words) kernels.mask(keys.size(), s, mask.words, first_key);
   if (keep) draw_dropout(p, head);
 }
 
-// The softmax applies the scale for free, unless something must be added to the scores before.
+// The softmax applies the scale for free, and so does the bias, unless something must be added to the scores before.
 template <class T, class E>
 void Panel<T, E>::apply_scale(const Problem& p) {
   scale = static_cast<T>(p.scale);
-  const bool now = p.softcap > 0 || p.slopes || p.bias || !(scale > 0);
+  const bool now = p.softcap > 0 || p.slopes || (!p.bias && !(scale > 0));
   if (!now) return;
   if (p.softcap > 0) kernels.softcap(keys.size(), s, scale, static_cast<T>(p.softcap), cap_slope);
   else kernels.multiply_scores(keys.size(), s, scale);
@@ -108,9 +113,12 @@ void Panel<T, E>::draw_dropout(const Problem& p, const Head& head) {
 // weight_of(key, query): for rows that are not in the panels.
 template <class T, class E>
 template <class Weight>
-void Panel<T, E>::add_keys(const E* weights, const RowOperand<E>& x, T* c, Into into, Weight weight_of) {
-  kernels.multiply(x.source.dim, keys.size(), x.panels + first_key * kernels.rows, x.capacity * kernels.rows, weights,
-                   c, into);
+void Panel<T, E>::add_operand(const E* weights, const RowOperand<E>& x, T* c, Into into, const T* factor,
+                              Weight weight_of) {
+  const E* left = x.panels + first_key * kernels.rows;
+  const int64_t stride = x.capacity * kernels.rows;
+  if (factor) kernels.rescale_and_multiply(x.source.dim, keys.size(), left, stride, weights, c, factor);
+  else kernels.multiply(x.source.dim, keys.size(), left, stride, weights, c, into, {});
   for (int64_t n = 0; n < x.nonfinite_count; ++n) {
     const int64_t k = x.nonfinite[n] - first_key;
     x.read(x.nonfinite[n], staging);
@@ -121,10 +129,11 @@ void Panel<T, E>::add_keys(const E* weights, const RowOperand<E>& x, T* c, Into 
 }
 
 template <class T, class E>
-void Panel<T, E>::add_keys(const T* w, const RowOperand<E>& x, T* c, Into into, const RoundedSums<T>* sums) {
+void Panel<T, E>::add_weighted(const T* w, const RowOperand<E>& x, T* c, Into into, const T* factor,
+                               const RoundedSums<T>* sums) {
   const auto weight = [&](int64_t k, int64_t q) { return w[k * kernels.lanes + q]; };
-  if constexpr (std::is_same_v<T, E>) return add_keys(w, x, c, into, weight);
-  else kernels.to_right(keys.size(), w, right, sums), add_keys(right, x, c, into, weight);
+  if constexpr (std::is_same_v<T, E>) return add_operand(w, x, c, into, factor, weight);
+  else kernels.to_right(keys.size(), w, right, sums), add_operand(right, x, c, into, factor, weight);
 }
 
 // What the kernels compute, to a few bits, and 0 where they have 0.
@@ -139,13 +148,18 @@ T Panel<T, E>::weight_of(T score, T top) const {
 template <class T, class E>
 void Panel<T, E>::add_softmax(const RowOperand<E>& v, T* m, T* l, T* o, int64_t o_rows, Into into,
                               const RoundedSums<T>& sums) {
-  if (kernels.softmax_to_right && !keep) {
-    kernels.softmax_to_right(keys.size(), s, scale, m, l, o, o_rows, right, sums);
-    return add_keys(right, v, o, into, [&](int64_t k, int64_t q) { return weight_of(s[k * kernels.lanes + q], m[q]); });
+  if (kernels.softmax_to_right) {
+    kernels.softmax_to_right(keys.size(), s, scale, keep, m, l, o, o_rows, right, sums);
+    return add_operand(right, v, o, into, nullptr, [&](int64_t k, int64_t q) {
+      const int64_t n = k * kernels.lanes + q;
+      return weight_of(s[n], m[q]) * (keep ? keep[n] : T{1});
+    });
   }
-  kernels.softmax(keys.size(), s, scale, m, l, o, o_rows);
+  const bool rescale = kernels.softmax(keys.size(), s, scale, m, l, shrink) && into == Into::add;
+  if (rescale && kernels.to_right)
+    for (int64_t n = 0; n < kernels.lanes; ++n) sums.before[n] *= shrink[n], sums.after[n] *= shrink[n];
   if (keep) kernels.drop(keys.size(), s, keep);
-  add_keys(s, v, o, into, &sums);
+  add_weighted(s, v, o, into, rescale ? shrink : nullptr, &sums);
 }
 
 template struct Panel<float, float>;

@@ -58,7 +58,8 @@ struct Visibility {
   int32_t* end = nullptr;
   const uint32_t* mask = nullptr;  // PanelMask::words
   int64_t first_key = 0, lanes = 0;
-  bool complete = false;  // every query sees every key
+  bool complete = false;    // every query sees every key
+  bool bias_hides = false;  // a bias of -inf leaves some pair no weight
 
   bool sees(int64_t q, int64_t k) const { return k >= begin[q] && k < end[q] && (!mask || shows(q, first_key + k)); }
 
@@ -89,20 +90,23 @@ struct Panel {
   // Computes s such that scale * s are the scores of the queries against the keys of the tile, which is packed in
   // k_left. mask: of these queries in the tile.
   void compute_scores(const Problem& p, const Head& head, Range queries, Range tile, const PanelMask& mask,
-                      const E* q_right, const E* k_left);
+                      const E* q_right, const E* k_left, Ahead ahead = {});
 
-  // c [dim][lane] (+)= sum over keys of x [key][dim] w [key][lane]. sums: as in Kernels::to_right.
-  void add_keys(const T* w, const RowOperand<E>& x, T* c, Into into = Into::add, const RoundedSums<T>* sums = nullptr);
+  // c [dim][lane] += sum over keys of x [key][dim] w [key][lane].
+  void add_keys(const T* w, const RowOperand<E>& x, T* c) { add_weighted(w, x, c, Into::add, nullptr, nullptr); }
 
-  // One step of the online softmax over s: updates m and l, and o [dim][lane], of which `o_rows` rows are rescaled.
+  // One step of the online softmax over s: updates m and l, and o [dim][lane], of which `o_rows` rows have sums.
   void add_softmax(const RowOperand<E>& v, T* m, T* l, T* o, int64_t o_rows, Into into, const RoundedSums<T>& sums);
 
  private:
   ProductSession session;
-  E* right = nullptr;  // weights as a right operand, if they need conversion
+  E* right = nullptr;   // weights as a right operand, if they need conversion
+  T* shrink = nullptr;  // [lane]
 
+  // c is multiplied by `factor` [lane] before, if given. sums: as in Kernels::to_right.
+  void add_weighted(const T* w, const RowOperand<E>& x, T* c, Into into, const T* factor, const RoundedSums<T>* sums);
   template <class Weight>
-  void add_keys(const E* weights, const RowOperand<E>& x, T* c, Into into, Weight weight_of);
+  void add_operand(const E* weights, const RowOperand<E>& x, T* c, Into into, const T* factor, Weight weight_of);
   T weight_of(T score, T top) const;
   void apply_scale(const Problem& p);
   Source score_rows(const ConstRows& from, const Head& head) const;

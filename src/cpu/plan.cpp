@@ -36,19 +36,31 @@ TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step, int64_t la
   const bool wide = p.dim_qk + p.dim_v > 256;
   const TileShape most = largest_tile({wide ? most_q / 2 : most_q, kDecodeTile}, lanes, unit, choice);
   TileShape shape{tile_of(p.len_q, lanes, most.q), tile_of(p.len_k, unit, most.k)};
-  const auto halve_until = [&](int64_t enough_tasks, int64_t smallest) {
-    const auto tasks = [&] { return Checked(p.batch) * p.heads_q * ((p.len_q + shape.q - 1) / shape.q); };
-    while (shape.q > smallest && tasks().at_most(enough_tasks) < enough_tasks) shape.q = round_up(shape.q / 2, lanes);
-  };
   if (threads == 1) return shape;
-  halve_until(std::max<int64_t>(16, 4 * threads), 128);  // packing twice as often costs 4%
-  halve_until(threads, 2 * lanes);                       // and costs more with every further halving
+  const auto tasks = [&](int64_t q, int64_t enough) {
+    return (Checked(p.batch) * p.heads_q * ((p.len_q + q - 1) / q)).at_most(enough);
+  };
+  // The time of a thread that gets the most tasks of equal size. Packing K and V takes as long as attending to them with
+  // kPacking queries.
+  constexpr int64_t kPacking = 32;
+  const auto time = [&](int64_t q) { return (tasks(q, 16 * threads) + threads - 1) / threads * (q + kPacking); };
+  const bool lengths_differ = p.packed() || p.used_q || p.used_k || p.cache;
+  const bool equal_tasks = !lengths_differ && p.window_left >= p.len_k && p.window_right >= p.len_k;
+  const int64_t enough = std::max<int64_t>(16, 4 * threads), smallest = 2 * lanes;
+  while (shape.q > smallest && tasks(shape.q, enough) < enough) {
+    const int64_t half = round_up(shape.q / 2, lanes);
+    const bool too_few = tasks(shape.q, threads) < threads;
+    if (equal_tasks ? time(half) >= time(shape.q) : shape.q <= 128 && !too_few) break;
+    shape.q = half;
+  }
   return shape;
 }
 
-// More keys amortise the packing of Q and dO better, but on a diagonal more of a tile is computed in vain.
+// More keys amortise the packing of Q and dO better, but on a diagonal more of a tile is computed in vain, and few heads
+// need more tasks.
 TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step, const tuned::Choice* choice) {
-  const int64_t most_keys = p.window_right >= p.len_k && p.len_k >= 1024 ? 256 : 128;
+  const int64_t long_enough = p.heads_k >= 8 ? 512 : 1024;
+  const int64_t most_keys = p.window_right >= p.len_k && p.len_k >= long_enough ? 256 : 128;
   const int64_t unit = std::max(kKeyUnit, step);
   const TileShape most = largest_tile({128, most_keys}, lanes, unit, choice);
   return {tile_of(p.len_q, lanes, most.q), tile_of(p.len_k, unit, most.k)};

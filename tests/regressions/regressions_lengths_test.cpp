@@ -151,6 +151,19 @@ TEST(Padded, SinkAndBiasGradientsIgnoreWhatIsBehindTheLengths) {
   expect_matches_oracle(in);
 }
 
+// The gradient of a bias that sequences share: a NaN key of a short one is a matter of its own rows only.
+TEST(Padded, NanOfAShortSequenceStaysOutOfTheRowsOfALongOne) {
+  for (DType dtype : kFloatTypes) {
+    SCOPED_TRACE(name_of(dtype));
+    Inputs in = padded({.batch = 2, .len_q = 20, .len_k = 9, .dtype = dtype}, {2, 20}, {9, 9});
+    fill(narrow(narrow(in.k.view(), 0, 0, 1), 2, 5, 1), kNan);
+    Buffer bias(contiguous<void>(nullptr, dtype == DType::f64 ? DType::f64 : DType::f32, 1, 1, 20, 9));
+    fill_normal(bias.view(), 78);
+    in.attention.bias = bias.view();
+    expect_matches_oracle(in);
+  }
+}
+
 // A cache is read up to its lengths, not to its capacity: the work, seen in the tile counts, follows the lengths.
 TEST(Padded, LargeCacheWithShortLengths) {
   const std::vector<int32_t> used{1, 511, 512, 64, 65};

@@ -279,6 +279,21 @@ TEST(TunedPlans, over_a_cache_give_large_tiles_of_rows_to_warpgroups) {
   EXPECT_EQ(fault_of(), cuda::Fault::shape);
 }
 
+// Equal tasks are as large as they can be if no thread has to wait for another; a causal mask makes them unequal.
+TEST(TunedTiles, on_the_cpu_suit_the_threads) {
+  const auto tile_q = [](int64_t len, int64_t threads, bool causal) {
+    const ForwardProblem p = cuda::forward_of(
+        {.dtype = DType::f32, .causal = causal, .batch = 1, .heads_q = 8, .heads_k = 8, .len_q = len, .len_k = len});
+    return cpu::forward_tile(p, 32, 1, 1024, threads, nullptr).q;
+  };
+  EXPECT_EQ(tile_q(2048, 1, false), 1024);
+  EXPECT_EQ(tile_q(512, 2, false), 512);
+  EXPECT_EQ(tile_q(512, 2, true), 256);
+  EXPECT_EQ(tile_q(512, 16, false), 256);
+  EXPECT_EQ(tile_q(128, 16, false), 64);
+  EXPECT_EQ(tile_q(128, 16, true), 64);
+}
+
 TEST(TunedTiles, on_the_cpu_have_the_same_keys_for_any_batch_and_threads) {
   const Choice choice{"cpu", 64, 128};
   for (const auto& [batch, threads] : {std::pair<int64_t, int64_t>{1, 1}, {100, 1}, {1, 64}}) {

@@ -12,6 +12,7 @@ constexpr int kFloatRows = 8, kFloatVectors = 2;
 constexpr int kDoubleRows = 8, kDoubleVectors = 2;
 constexpr int kDepthAtOnce = 1, kExpAtOnce = 4;
 constexpr int64_t kTileQ = 1024;
+constexpr bool kFetchesAhead = false;
 
 #include "cpu/isa/vector_kernels.h"
 
@@ -27,8 +28,14 @@ constexpr TileConfig kTiles;
 
 // Setting up the tiles and releasing them take 250 cycles together, so both happen once for many products. Threads that
 // keep tiles are slower to switch.
-void begin_products() { _tile_loadconfig(&kTiles); }
-void end_products() { _tile_release(); }
+uint32_t begin_products() {
+  _tile_loadconfig(&kTiles);
+  return flush_to_zero();
+}
+void end_products(uint32_t before) {
+  restore_control(before);
+  _tile_release();
+}
 
 // 32 rows x 32 lanes; tiles 0 to 3 are the accumulators. (The intrinsics may be statements, not expressions.)
 inline void multiply_two_panels(int64_t steps, const Bf16* left, int64_t left_stride, const Bf16* right, float* c,
@@ -83,11 +90,18 @@ inline void multiply_one_panel(int64_t steps, const Bf16* left, const Bf16* righ
 }
 
 void multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stride, const Bf16* right, float* c,
-                   Into into) {
+                   Into into, const Ahead&) {
   const int64_t steps = (depth + kStep - 1) / kStep;
   for (; m > kRows; m -= 2 * kRows, left += 2 * left_stride, c += 2 * kRows * kLanes)
     multiply_two_panels(steps, left, left_stride, right, c, into);
   if (m > 0) multiply_one_panel(steps, left, right, c, into);
+}
+
+void rescale_and_multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stride, const Bf16* right,
+                               float* c, const float* factor) {
+  for (int64_t n = 0; n < m; ++n)
+    for (int half = 0; half < kLanes; half += 16) at(c + n * kLanes + half) *= at(factor + half);
+  multiply_bf16(m, depth, left, left_stride, right, c, Into::add, {});
 }
 
 // The first `count` of 32 elements, followed by zeros.
@@ -241,8 +255,9 @@ void to_right(int64_t keys, const float* w, Bf16* right, const RoundedSums<float
   }
 }
 
-void softmax_to_right(int64_t keys, const float* s, float scale, float* m, float* l, float* o, int64_t dim, Bf16* right,
-                      const RoundedSums<float>& sums) {
+template <bool kDrop>
+void softmax_and_drop(int64_t keys, const float* s, float scale, const float* keep, float* m, float* l, float* o,
+                      int64_t dim, Bf16* right, const RoundedSums<float>& sums) {
   Vec<float> top[4] = {at(m), at(m + 16), at(m), at(m + 16)};  // two chains, because a maximum takes several cycles
   for (int64_t k = 0; k + 2 <= keys; k += 2)
     for (int n = 0; n < 4; ++n) top[n] = larger(at(s + k * kLanes + n * 16), top[n]);
@@ -258,8 +273,14 @@ void softmax_to_right(int64_t keys, const float* s, float scale, float* m, float
     const Vec<float> reference = now == -V<float>::kInfinity ? Vec<float>{} : now;
     const float* from = s + 16 * half;
     Bf16* to = right + 32 * half;
-    Vec<float> before[2] = {};
+    const float* kept = kDrop ? keep + 16 * half : nullptr;
+    Vec<float> all[2] = {}, before[2] = {};  // all: what is dropped, too
     __m512 after[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    const auto drop = [&](Vec<float>& p, int chain) {
+      all[chain] += p;
+      p *= at(kept);
+      kept += kLanes;
+    };
     const auto put = [&](int chain, Vec<float> even, Vec<float> odd) {
       const __m512i pairs = _mm512_permutexvar_epi16(interleaved, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
       before[chain] += even + odd;
@@ -272,6 +293,7 @@ void softmax_to_right(int64_t keys, const float* s, float scale, float* m, float
       Vec<float> p[4];
       for (int n = 0; n < 4; ++n) p[n] = at(from + n * kLanes) - reference;
       exp_each_for_bf16(p, scale);
+      for (int n = 0; kDrop && n < 4; ++n) drop(p[n], n % 2);
       put(0, p[0], p[1]);
       put(1, p[2], p[3]);
     }
@@ -280,6 +302,7 @@ void softmax_to_right(int64_t keys, const float* s, float scale, float* m, float
       for (int n = 0; n < 2; ++n)
         p[n] = k + n < keys ? at(from + n * kLanes) - reference : Vec<float>{} - V<float>::kInfinity;
       exp_each_for_bf16(p, scale);
+      for (int n = 0; kDrop && n < 2 && k + n < keys; ++n) drop(p[n], n);
       put(0, p[0], p[1]);
     }
     at(m + 16 * half) = now;
@@ -289,10 +312,15 @@ void softmax_to_right(int64_t keys, const float* s, float scale, float* m, float
       at(l + 16 * half) *= shrink[0];
       for (int64_t d = 0; d < dim; ++d) at(o + d * kLanes + 16 * half) *= shrink[0];
     }
-    at(l + 16 * half) += before[0] + before[1];
+    at(l + 16 * half) += kDrop ? all[0] + all[1] : before[0] + before[1];
     at(sums.before + 16 * half) += before[0] + before[1];
     at(sums.after + 16 * half) += (Vec<float>)(after[0] + after[1]);
   }
+}
+
+void softmax_to_right(int64_t keys, const float* s, float scale, const float* keep, float* m, float* l, float* o,
+                      int64_t dim, Bf16* right, const RoundedSums<float>& sums) {
+  (keep ? softmax_and_drop<true> : softmax_and_drop<false>)(keys, s, scale, keep, m, l, o, dim, right, sums);
 }
 
 void to_left_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64_t first) {
@@ -329,7 +357,8 @@ void unpack_rows_bf16(int64_t dim, int64_t count, const float* panel, const floa
 constexpr Kernels<float, Bf16> bf16_table() {
   Kernels<float, Bf16> t = table_of_scores<float, Bf16>();
   t.rows = kRows, t.step = kStep;
-  t.multiply = multiply_bf16, t.pack = pack_bf16, t.to_right = to_right, t.to_left = to_left_bf16;
+  t.multiply = multiply_bf16, t.rescale_and_multiply = rescale_and_multiply_bf16;
+  t.pack = pack_bf16, t.to_right = to_right, t.to_left = to_left_bf16;
   t.softmax_to_right = softmax_to_right, t.unpack_rows = unpack_rows_bf16;
   t.begin_products = begin_products, t.end_products = end_products;
   return t;

@@ -10,6 +10,7 @@ constexpr int kVectorBytes = 32;
 constexpr int kFloatRows = 6, kFloatVectors = 2;
 constexpr int kDepthAtOnce = 1, kExpAtOnce = 2;
 constexpr int64_t kTileQ = 512;
+constexpr bool kFetchesAhead = false;
 constexpr int kDoubleRows = 3, kDoubleVectors = 4;
 constexpr int kDecodeKeys = 2, kDecodeVectors = 2;
 

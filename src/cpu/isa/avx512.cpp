@@ -10,6 +10,7 @@ constexpr int kVectorBytes = 64;
 constexpr int kFloatRows = 8, kFloatVectors = 2;
 constexpr int kDepthAtOnce = 2, kExpAtOnce = 4;
 constexpr int64_t kTileQ = 1024;
+constexpr bool kFetchesAhead = true;
 constexpr int kDoubleRows = 8, kDoubleVectors = 2;
 constexpr int kDecodeKeys = 4, kDecodeVectors = 4;
 

@@ -13,6 +13,7 @@ constexpr int kVectorBytes = 16;
 constexpr int kFloatRows = 2, kFloatVectors = 4;
 constexpr int kDepthAtOnce = 1, kExpAtOnce = 2;
 constexpr int64_t kTileQ = 512;
+constexpr bool kFetchesAhead = false;
 constexpr int kDoubleRows = 1, kDoubleVectors = 8;
 constexpr int kDecodeKeys = 2, kDecodeVectors = 2;
 

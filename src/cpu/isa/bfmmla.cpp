@@ -13,6 +13,7 @@ constexpr int kVectorBytes = 16;
 constexpr int kFloatRows = 4, kFloatVectors = 4;
 constexpr int kDepthAtOnce = 1, kExpAtOnce = 4;
 constexpr int64_t kTileQ = 512;
+constexpr bool kFetchesAhead = false;
 constexpr int kDoubleRows = 2, kDoubleVectors = 8;
 
 #include "cpu/isa/vector_kernels.h"
@@ -32,9 +33,10 @@ inline float32x4_t second_row(float32x4_t a, float32x4_t b) {
   return vreinterpretq_f32_f64(vzip2q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
 }
 
-// 8 rows x 8 lanes at a time: 16 accumulator registers.
-void multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stride, const Bf16* right, float* c,
-                   Into into) {
+// 8 rows x 8 lanes at a time: 16 accumulator registers. put(c, lane, sum): what becomes of the sums of four lanes.
+template <class Put>
+inline void multiply_panels_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stride, const Bf16* right,
+                                 float* c, Put put) {
   const int64_t whole = (depth + kStep - 1) / kStep * kStep;
   for (; m > 0; m -= kRows, left += left_stride, c += kRows * kLanes) {
     for (int half = 0; half < kLanes; half += 8) {
@@ -54,14 +56,26 @@ void multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stri
       for (int r = 0; r < 4; ++r) {
         for (int n = 0; n < 4; n += 2) {
           float* even = c + 2 * r * kLanes + half + 2 * n;
-          float* odd = even + kLanes;
-          float32x4_t x = first_row(sum[r][n], sum[r][n + 1]), y = second_row(sum[r][n], sum[r][n + 1]);
-          if (into == Into::add) x = vaddq_f32(vld1q_f32(even), x), y = vaddq_f32(vld1q_f32(odd), y);
-          vst1q_f32(even, x), vst1q_f32(odd, y);
+          put(even, half + 2 * n, first_row(sum[r][n], sum[r][n + 1]));
+          put(even + kLanes, half + 2 * n, second_row(sum[r][n], sum[r][n + 1]));
         }
       }
     }
   }
+}
+
+void multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stride, const Bf16* right, float* c,
+                   Into into, const Ahead&) {
+  multiply_panels_bf16(m, depth, left, left_stride, right, c, [&](float* out, int, float32x4_t sum) {
+    vst1q_f32(out, into == Into::add ? vaddq_f32(vld1q_f32(out), sum) : sum);
+  });
+}
+
+void rescale_and_multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stride, const Bf16* right,
+                               float* c, const float* factor) {
+  multiply_panels_bf16(m, depth, left, left_stride, right, c, [&](float* out, int lane, float32x4_t sum) {
+    vst1q_f32(out, vfmaq_f32(sum, vld1q_f32(out), vld1q_f32(factor + lane)));
+  });
 }
 
 // Interleaves two rows as a register holds them: 4 columns in each of two groups.
@@ -158,7 +172,8 @@ void to_left_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, in
 constexpr Kernels<float, Bf16> bf16_table() {
   Kernels<float, Bf16> t = table_of_scores<float, Bf16>();
   t.rows = kRows, t.step = kStep;
-  t.multiply = multiply_bf16, t.pack = pack_bf16, t.to_right = to_right, t.to_left = to_left_bf16;
+  t.multiply = multiply_bf16, t.rescale_and_multiply = rescale_and_multiply_bf16;
+  t.pack = pack_bf16, t.to_right = to_right, t.to_left = to_left_bf16;
   return t;
 }
 

@@ -11,6 +11,7 @@ constexpr int kVectorBytes = 16;
 constexpr int kFloatRows = 4, kFloatVectors = 4;
 constexpr int kDepthAtOnce = 1, kExpAtOnce = 4;
 constexpr int64_t kTileQ = 512;
+constexpr bool kFetchesAhead = false;
 constexpr int kDoubleRows = 2, kDoubleVectors = 8;
 constexpr int kDecodeKeys = 4, kDecodeVectors = 4;
 

@@ -40,23 +40,78 @@ void alibi(int64_t keys, T* s, T slope, int64_t position) {
   }
 }
 
-// Calls body(first element, elements, block) for 16 keys at a time, with block [key][lane] = rows [lane][key].
-template <class T, class Body>
-inline void for_transposed(int64_t keys, const RowGroup<T>& rows, Body body) {
-  constexpr int kLanes = V<T>::kLanes, kKeys = 16;
-  alignas(64) T block[kKeys * kLanes];
-  for (int64_t k = 0; k < keys; k += kKeys) {
-    const int64_t count = keys - k < kKeys ? keys - k : kKeys;
-    transpose<kLanes>(count, rows.first + k, rows.stride, block, kLanes);
-    body(k * kLanes, count * kLanes, block);
+#if defined(__AVX512F__)
+// 16 lanes of 16 keys at a time, transposed in registers.
+inline bool scale_and_add(const RowGroup<float>& rows, int64_t keys, float scale, float* s) {
+  __m512 lowest = _mm512_setzero_ps();
+  for (int lane = 0; lane < V<float>::kLanes; lane += 16)
+    for (int64_t k = 0; k < keys; k += 16) {
+      const int count = keys - k < 16 ? static_cast<int>(keys - k) : 16;
+      __m512i x[16];
+      for (int n = 0; n < 16; ++n)
+        x[n] = _mm512_maskz_loadu_epi32(static_cast<__mmask16>((1 << count) - 1),
+                                        rows.first + (lane + n) * rows.stride + k);
+      transpose_words(x);
+      for (int n = 0; n < count; ++n) {
+        const __m512 added = _mm512_castsi512_ps(x[n]);
+        lowest = _mm512_maskz_min_ps(0xffff, added, lowest);
+        Vec<float>& score = at(s + (k + n) * V<float>::kLanes + lane);
+        score = score * scale + (Vec<float>)added;
+      }
+    }
+  return _mm512_cmp_ps_mask(lowest, _mm512_set1_ps(-V<float>::kInfinity), _CMP_EQ_OQ) != 0;
+}
+#else
+#if defined(__aarch64__)
+inline Quad smaller(Quad a, Quad b) { return vminnmq_f32(a, b); }
+#else
+inline Quad smaller(Quad a, Quad b) { return a < b ? a : b; }
+#endif
+
+// Blocks of 4 x 4 go from rows [lane][key] to s [key][lane] without memory in between.
+inline bool scale_and_add(const RowGroup<float>& rows, int64_t keys, float scale, float* s) {
+  constexpr int kLanes = V<float>::kLanes;
+  const int64_t whole = keys / 4 * 4;
+  Quad lowest = {};
+  bool hides = false;
+  for (int lane = 0; lane < kLanes; lane += 4) {
+    const float* first = rows.first + lane * rows.stride;
+    for (int64_t k = 0; k < whole; k += 4) {
+      Quad x[4];
+      for (int n = 0; n < 4; ++n) x[n] = *reinterpret_cast<const Quad*>(first + n * rows.stride + k);
+      lowest = smaller(smaller(smaller(x[0], x[1]), smaller(x[2], x[3])), lowest);
+      transpose_quads(x);
+      for (int n = 0; n < 4; ++n) {
+        Quad& score = *reinterpret_cast<Quad*>(s + (k + n) * kLanes + lane);
+        score = score * scale + x[n];
+      }
+    }
+    for (int64_t k = whole; k < keys; ++k)
+      for (int n = 0; n < 4; ++n) {
+        const float x = first[n * rows.stride + k];
+        s[k * kLanes + lane + n] = s[k * kLanes + lane + n] * scale + x;
+        hides |= x == -V<float>::kInfinity;
+      }
   }
+  for (int n = 0; n < 4; ++n) hides |= lowest[n] == -V<float>::kInfinity;
+  return hides;
+}
+#endif
+inline bool scale_and_add(const RowGroup<double>& rows, int64_t keys, double scale, double* s) {
+  constexpr int kLanes = V<double>::kLanes;
+  bool hides = false;
+  for (int lane = 0; lane < kLanes; ++lane)
+    for (int64_t k = 0; k < keys; ++k) {
+      const double x = rows.first[lane * rows.stride + k];
+      s[k * kLanes + lane] = s[k * kLanes + lane] * scale + x;
+      hides |= x == -V<double>::kInfinity;
+    }
+  return hides;
 }
 
 template <class T>
-void add_rows(const Source& rows, T* s, T* staging) {
-  for_transposed(rows.dim, rows_at<V<T>::kLanes>(rows, 0, staging), [&](int64_t first, int64_t count, const T* block) {
-    for (int64_t n = 0; n < count; n += V<T>::kWidth) at(s + first + n) += at(block + n);
-  });
+bool add_rows(const Source& rows, T scale, T* s, T* staging) {
+  return scale_and_add(rows_at<V<T>::kLanes>(rows, 0, staging), rows.dim, scale, s);
 }
 
 // A word holds 32 keys of a lane. A selection moves bits and computes nothing, so that a NaN behind the mask stays there.
@@ -70,9 +125,9 @@ void mask(int64_t keys, T* s, const uint32_t* words, int64_t first) {
     const uint32_t* word = words + (first + k) / 32 * kLanes;
     Bits lanes[kVectors];
     for (int v = 0; v < kVectors; ++v) {
-      if constexpr (sizeof(Int) == sizeof(uint32_t)) __builtin_memcpy(&lanes[v], word + v * kWidth, kVectorBytes);
-      else
-        for (int n = 0; n < kWidth; ++n) lanes[v][n] = static_cast<Int>(word[v * kWidth + n]);
+      Int wide[kWidth];
+      for (int n = 0; n < kWidth; ++n) wide[n] = static_cast<Int>(word[v * kWidth + n]);
+      __builtin_memcpy(&lanes[v], wide, kVectorBytes);
     }
     const int64_t bit = (first + k) % 32, end = keys - k < 32 - bit ? bit + keys - k : 32;
     for (int64_t n = bit; n < end; ++n, ++k) {
@@ -92,15 +147,8 @@ void drop(int64_t keys, T* s, const T* keep) {
 }
 
 template <class T>
-void add_to_rows(int64_t keys, const T* w, int64_t count, T* rows, int64_t stride) {
-  constexpr int kLanes = V<T>::kLanes, kKeys = 16;
-  alignas(64) T block[kLanes * kKeys];
-  for (int64_t k = 0; k < keys; k += kKeys) {
-    const int64_t here = keys - k < kKeys ? keys - k : kKeys;
-    transpose<kKeys>(kLanes, w + k * kLanes, kLanes, block, kKeys);
-    for (int64_t q = 0; q < count; ++q)
-      for (int64_t n = 0; n < here; ++n) rows[q * stride + k + n] += block[q * kKeys + n];
-  }
+void add(int64_t keys, const T* w, T* sums) {
+  for (int64_t n = 0; n < keys * V<T>::kLanes; n += V<T>::kWidth) at(sums + n) += at(w + n);
 }
 
 typedef uint32_t Words __attribute__((vector_size(kVectorBytes), may_alias));

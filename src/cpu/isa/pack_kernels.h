@@ -1,11 +1,23 @@
 // Packs rows of the caller's tensors into operands of products. Included by vector_kernels.h, inside the namespace of
 // an instruction set.
 
+typedef float Quad __attribute__((vector_size(16), may_alias, aligned(4)));
+
+inline void transpose_quads(Quad (&x)[4]) {
+  const Quad ab_low = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5),
+             ab_high = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+  const Quad cd_low = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5),
+             cd_high = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+  x[0] = __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5);
+  x[1] = __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7);
+  x[2] = __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5);
+  x[3] = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
+}
+
 // out [column][row] = in [row][column], times factor [column] if kScaled.
 template <int kRows, bool kScaled = false>
 inline void transpose(int64_t columns, const float* in, int64_t in_stride, float* out, int64_t out_stride,
                       const float* factor = nullptr) {
-  typedef float Quad __attribute__((vector_size(16), may_alias, aligned(4)));
   const auto load_quad = [&](const float* from, int64_t column) {
     const Quad x = *reinterpret_cast<const Quad*>(from + column);
     return kScaled ? x * *reinterpret_cast<const Quad*>(factor + column) : x;
@@ -18,16 +30,10 @@ inline void transpose(int64_t columns, const float* in, int64_t in_stride, float
     const float* rows = in + r * in_stride;
     for (int64_t c = 0; c < whole; c += 4) {
       float* to = out + c * out_stride + r;
-      const Quad a = load_quad(rows, c), b = load_quad(rows + in_stride, c);
-      const Quad x = load_quad(rows + 2 * in_stride, c), y = load_quad(rows + 3 * in_stride, c);
-      const Quad ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5),
-                 ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-      const Quad xy_low = __builtin_shufflevector(x, y, 0, 4, 1, 5),
-                 xy_high = __builtin_shufflevector(x, y, 2, 6, 3, 7);
-      *reinterpret_cast<Quad*>(to) = __builtin_shufflevector(ab_low, xy_low, 0, 1, 4, 5);
-      *reinterpret_cast<Quad*>(to + out_stride) = __builtin_shufflevector(ab_low, xy_low, 2, 3, 6, 7);
-      *reinterpret_cast<Quad*>(to + 2 * out_stride) = __builtin_shufflevector(ab_high, xy_high, 0, 1, 4, 5);
-      *reinterpret_cast<Quad*>(to + 3 * out_stride) = __builtin_shufflevector(ab_high, xy_high, 2, 3, 6, 7);
+      Quad x[4];
+      for (int n = 0; n < 4; ++n) x[n] = load_quad(rows + n * in_stride, c);
+      transpose_quads(x);
+      for (int n = 0; n < 4; ++n) *reinterpret_cast<Quad*>(to + n * out_stride) = x[n];
     }
     for (int64_t c = whole; c < columns; ++c)
       for (int n = r; n < r + 4; ++n) move(n, c);

@@ -4,7 +4,7 @@
 //
 // Define before the include: kVectorBytes; kFloatRows, kFloatVectors, kDoubleRows and kDoubleVectors, the block of C
 // that is held in registers, rows x vectors; kDepthAtOnce, how often the loop over the depth of a product is unrolled;
-// kExpAtOnce, how many vectors of exponentials are computed together; kTileQ, as in Kernels.
+// kExpAtOnce, how many vectors of exponentials are computed together; kTileQ and kFetchesAhead, as in Kernels.
 
 template <class T>
 struct Shape;
@@ -43,10 +43,38 @@ inline Vec<T> at(const T* p) {
 
 #include "cpu/isa/pack_kernels.h"
 
-template <class T>
-void multiply(int64_t m, int64_t depth, const T* left, int64_t left_stride, const T* right, T* c, Into into) {
+// Fetches cache lines of rows in equal shares, one for each of several steps.
+class Fetching {
+ public:
+  Fetching(const Ahead& ahead, int64_t steps)
+      : rows_(ahead.rows),
+        end_(ahead.rows + ahead.count),
+        share_(kFetchesAhead && ahead.count ? (ahead.lines + steps - 1) / steps : 0) {}
+
+  void step() {
+    if (!kFetchesAhead) return;
+    for (int64_t n = 0; n < share_ && rows_ != end_; ++n) {
+      __builtin_prefetch(rows_->first + row_ * rows_->stride + at_, 0, 2);
+      at_ += Ahead::kLine;
+      if (at_ < rows_->bytes) continue;
+      at_ = 0, ++row_;
+      if (row_ == rows_->count) row_ = 0, ++rows_;
+    }
+  }
+
+ private:
+  const RowsAhead *rows_, *end_;
+  int64_t share_, row_ = 0, at_ = 0;
+};
+
+// put(c, v, sum): what becomes of a vector of sums. v: of the lanes, which vector.
+template <class T, class Put>
+inline void multiply_panels(int64_t m, int64_t depth, const T* left, int64_t left_stride, const T* right, T* c,
+                            const Ahead& ahead, Put put) {
   constexpr int kRows = V<T>::kRows, kVectors = V<T>::kVectors, kWidth = V<T>::kWidth, kLanes = V<T>::kLanes;
+  Fetching fetching(ahead, (m + kRows - 1) / kRows);
   for (; m > 0; m -= kRows, left += left_stride, c += kRows * kLanes) {
+    fetching.step();
     Vec<T> sum[kRows][kVectors] = {};
     const T* a = left;
     const T* b = right;
@@ -67,18 +95,28 @@ void multiply(int64_t m, int64_t depth, const T* left, int64_t left_stride, cons
         }
       }
     }
-    for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) {
-        Vec<T>& out = at(c + r * kLanes + v * kWidth);
-        out = into == Into::add ? out + sum[r][v] : sum[r][v];
-      }
-    }
+    for (int r = 0; r < kRows; ++r)
+      for (int v = 0; v < kVectors; ++v) put(at(c + r * kLanes + v * kWidth), v, sum[r][v]);
   }
+}
+
+template <class T>
+void multiply(int64_t m, int64_t depth, const T* left, int64_t left_stride, const T* right, T* c, Into into,
+              const Ahead& ahead) {
+  multiply_panels(m, depth, left, left_stride, right, c, ahead,
+                  [&](Vec<T>& out, int, Vec<T> sum) { out = into == Into::add ? out + sum : sum; });
+}
+
+template <class T>
+void rescale_and_multiply(int64_t m, int64_t depth, const T* left, int64_t left_stride, const T* right, T* c,
+                          const T* factor) {
+  multiply_panels(m, depth, left, left_stride, right, c, {},
+                  [&](Vec<T>& out, int v, Vec<T> sum) { out = out * at(factor + v * V<T>::kWidth) + sum; });
 }
 
 // A few rows of one vector column at a time: the exponential needs its registers for constants.
 template <class T>
-void softmax(int64_t keys, T* s, T scale, T* m, T* l, T* o, int64_t dim) {
+bool softmax(int64_t keys, T* s, T scale, T* m, T* l, T* shrink) {
   constexpr int kVectors = V<T>::kVectors, kWidth = V<T>::kWidth, kLanes = V<T>::kLanes, kAtOnce = kExpAtOnce;
   Vec<T> top[kVectors], top_of_odd[kVectors];  // two chains, because a maximum takes several cycles
   for (int v = 0; v < kVectors; ++v) top[v] = top_of_odd[v] = at(m + v * kWidth);
@@ -89,6 +127,7 @@ void softmax(int64_t keys, T* s, T scale, T* m, T* l, T* o, int64_t dim) {
     for (int v = 0; v < kVectors; ++v) top_of_odd[v] = larger(at(odd + v * kWidth), top_of_odd[v]);
   }
   for (int v = 0; v < kVectors; ++v) top[v] = larger(top[v], top_of_odd[v]);
+  bool grew = false;
   for (int v = 0; v < kVectors; ++v) {
     // If no key has been seen yet, subtract 0, because subtracting -inf would give NaN.
     const Vec<T> reference = top[v] == -V<T>::kInfinity ? Vec<T>{} : top[v];
@@ -107,15 +146,16 @@ void softmax(int64_t keys, T* s, T scale, T* m, T* l, T* o, int64_t dim) {
     for (; k < keys; ++k) take(Count<1>());
     const Vec<T> old = at(m + v * kWidth);
     at(m + v * kWidth) = top[v];
-    if (!differ(top[v], old)) {
-      at(l + v * kWidth) += sum;
-      continue;
+    Vec<T> factor[1] = {Vec<T>{} + T{1}};
+    if (differ(top[v], old)) {
+      grew = true;
+      factor[0] = old - reference;
+      exp_each(factor, scale);
     }
-    Vec<T> shrink[1] = {old - reference};
-    exp_each(shrink, scale);
-    at(l + v * kWidth) = at(l + v * kWidth) * shrink[0] + sum;
-    for (int64_t d = 0; d < dim; ++d) at(o + d * kLanes + v * kWidth) *= shrink[0];
+    at(l + v * kWidth) = at(l + v * kWidth) * factor[0] + sum;
+    at(shrink + v * kWidth) = factor[0];
   }
+  return grew;
 }
 
 template <class T, bool kHidden>
@@ -184,9 +224,11 @@ constexpr Kernels<T, E> table_of_scores() {
           .lanes = V<T>::kLanes,
           .step = 1,
           .tile_q = kTileQ,
+          .fetches_ahead = kFetchesAhead,
           .begin_products = nullptr,
           .end_products = nullptr,
           .multiply = nullptr,
+          .rescale_and_multiply = nullptr,
           .pack = nullptr,
           .to_right = nullptr,
           .to_left = nullptr,
@@ -203,15 +245,31 @@ constexpr Kernels<T, E> table_of_scores() {
           .mask = mask<T>,
           .draw_dropout = draw_dropout<T>,
           .drop = drop<T>,
-          .add_to_rows = add_to_rows<T>,
+          .add = add<T>,
           .load = load,
           .store = store};
 }
 
+#if defined(__x86_64__)
+// Sums that are not normal numbers count as 0. They arise where all weights of some keys are tiny, as ALiBi makes them,
+// and each of them would cost the processor more than a hundred cycles.
+inline uint32_t flush_to_zero() {
+  constexpr uint32_t kFlushToZero = 0x8000;
+  const uint32_t before = _mm_getcsr();
+  _mm_setcsr(before | kFlushToZero);
+  return before;
+}
+inline void restore_control(uint32_t before) { _mm_setcsr(before); }
+#endif
+
 template <class T>
 constexpr Kernels<T> table() {
   Kernels<T> t = table_of_scores<T>();
+#if defined(__x86_64__)
+  if (sizeof(T) == sizeof(float)) t.begin_products = flush_to_zero, t.end_products = restore_control;
+#endif
   t.rows = V<T>::kRows;
-  t.multiply = multiply<T>, t.pack = pack<T>, t.to_left = to_left<T>;
+  t.multiply = multiply<T>, t.rescale_and_multiply = rescale_and_multiply<T>;
+  t.pack = pack<T>, t.to_left = to_left<T>;
   return t;
 }
