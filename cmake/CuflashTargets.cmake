@@ -6,8 +6,9 @@ set(thread_sanitizer -fsanitize=thread -fno-omit-frame-pointer)
 # For what is compiled once and runs for a moment: kernels on the host, and the tool's options. The compiler's time is what
 # counts.
 set(brief_flags $<$<NOT:$<CONFIG:Debug>>:-O1>)
-# For tests, and for what a sanitizer instruments: compiles almost as fast as -O0, and runs almost as fast as -O1.
-set(test_flags $<$<NOT:$<CONFIG:Debug>>:-Og>)
+# For tests, and for what a sanitizer instruments: compiles almost as fast as -O0 and runs faster. GCC follows too few values
+# there to know what is initialised.
+set(test_flags $<$<NOT:$<CONFIG:Debug>>:-Og> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 
 if(CUFLASH_BUILD_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
