@@ -132,13 +132,18 @@ install_torch() {
     fi
   fi
 }
-# Installed once for each state of the sources.
+# Installed once for each state of the sources. What the release build has compiled is not compiled again: without such a
+# build, pip compiles everything, as it does for users.
 install_package() {
-  local state
+  local state release=build/release flags=()
   state=$(find pyproject.toml CMakeLists.txt cmake include src kernels machine cli python -type f ! -name '*.pyc' -print0 |
     sort -z | xargs -0 sha256sum | sha256sum)
   [ "$(cat "$venv/package" 2>/dev/null)" != "$state" ] || return 0
-  timed "pip install ." pip install --force-reinstall --no-deps . || return
+  if [ -e "$release/CMakeCache.txt" ]; then
+    cmake --build "$release" --parallel "${JOBS:-$(nproc)}" --target cuflash >/dev/null || return
+    flags=("--config-settings=cmake.define.CUFLASH_OBJECTS_OF=$PWD/$release")
+  fi
+  timed "pip install ." pip install --force-reinstall --no-deps ${flags[@]+"${flags[@]}"} . || return
   echo "$state" >"$venv/package"
 }
 

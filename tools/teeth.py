@@ -6,10 +6,11 @@ import argparse
 import concurrent.futures
 import os
 import pathlib
-import queue
 import re
+import shutil
 import subprocess
 import sys
+import threading
 import time
 
 from fault import Fault
@@ -24,8 +25,13 @@ EARLY_TESTS = ["sweep_test", "sweep_cache_test", "regressions_", "properties_"]
 # They look at other code than src/, or need a GPU.
 SKIPPED_TESTS = ("cli_test", "npy_test", "compare_test", "reference_test", "reference_cache_test", "gpu_")
 
-TEST_ENVIRONMENT = {"RC_PARAMS": "noshrink=1", "CUFLASH_TEST_SCALE": "0.3"}
-TEST_TIMEOUT_S = 300
+# What was tuned on this machine, and its GPU, are not for these tests.
+TEST_ENVIRONMENT = {"RC_PARAMS": "noshrink=1", "CUFLASH_TEST_SCALE": "0.3", "CUFLASH_TUNED": "off",
+                    "CUDA_VISIBLE_DEVICES": "-1"}
+TEST_TIMEOUT_S = 120
+
+# A process that sees directory $1 at the path $2, whatever others see there.
+ELSEWHERE = ["unshare", "--mount", "sh", "-c", 'mount --bind "$1" "$2" && cd "$2" && shift 2 && exec "$@"', "sh"]
 
 
 def files_of(path: pathlib.Path) -> list[pathlib.Path]:
@@ -33,13 +39,23 @@ def files_of(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 class Trial:
-    """A copy of the tree with its own build directory."""
+    """A copy of the tree with its own build directory.
 
-    def __init__(self, directory: pathlib.Path, jobs: int):
+    Builds name their files by absolute paths. A copy of a build is of use all the same where its commands see it at the
+    path of the original."""
+
+    def __init__(self, directory: pathlib.Path, jobs: int, original: pathlib.Path | None = None):
         self.tree = directory / "tree"
-        self.build_dir = directory / "build"
+        self.build_dir = (original or directory) / "build"
+        self.prefix = [*ELSEWHERE, directory, original] if original else []
         self.jobs = str(jobs)
-        self.synchronise()
+        if not original:
+            self.synchronise()
+
+    def run(self, command: list, **arguments) -> subprocess.CompletedProcess:
+        directory = None if self.prefix else self.build_dir
+        return subprocess.run([*self.prefix, *command], cwd=directory, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, errors="replace", check=False, **arguments)
 
     def synchronise(self) -> None:
         """Only files that differ are written: what an earlier run built stays of use, what it left planted does not."""
@@ -56,8 +72,9 @@ class Trial:
 
     def configure(self) -> None:
         off = ["CUFLASH_WERROR", "CUFLASH_BUILD_CLI", "CUFLASH_BUILD_EXAMPLES", "CUFLASH_BUILD_BENCH"]
+        # The loops over tiles are optimised anyway; for the rest the compiler's time is what counts.
         command = ["cmake", "-S", self.tree, "-B", self.build_dir, "-DCMAKE_BUILD_TYPE=Release",
-                   *(f"-D{option}=OFF" for option in off)]
+                   "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG", *(f"-D{option}=OFF" for option in off)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
     def tests(self, first: str) -> list[str]:
@@ -66,10 +83,9 @@ class Trial:
         names = sorted(path.stem for path in (self.tree / "tests").rglob("*_test.cpp"))
         return sorted((name for name in names if not name.startswith(SKIPPED_TESTS)), key=rank)
 
-    def build(self, target: str) -> str:
-        """Compiler output where the target does not build, else nothing."""
-        command = ["cmake", "--build", self.build_dir, "--parallel", self.jobs, "--target", target]
-        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    def build(self, *targets: str) -> str:
+        """Compiler output where a target does not build, else nothing."""
+        result = self.run(["cmake", "--build", self.build_dir, "--parallel", self.jobs, "--target", *targets])
         return result.stdout if result.returncode else ""
 
     def environment(self, test: str) -> dict[str, str]:
@@ -82,9 +98,7 @@ class Trial:
         """The name of the test case that failed, else nothing."""
         command = [self.build_dir / "bin" / test, "--gtest_fail_fast", "--gtest_brief=1"]
         try:
-            result = subprocess.run(command, cwd=self.build_dir, env=self.environment(test), check=False,
-                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                                    timeout=TEST_TIMEOUT_S)
+            result = self.run(command, env=self.environment(test), timeout=TEST_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return f"{test} (did not end within {TEST_TIMEOUT_S} s)"
         if result.returncode == 0:
@@ -92,11 +106,14 @@ class Trial:
         found = re.search(r"\[  FAILED  \] ([\w./]+)", result.stdout)
         return f"{test} {found[1]}" if found else f"{test} (ended with status {result.returncode})"
 
-    def first_failure(self, first: str) -> str:
+    def first_failure(self, first: str, ignored: set[str] = frozenset()) -> str:
         for test in self.tests(first):
+            if test in ignored:
+                continue
             output = self.build(test)
             if output:
-                raise RuntimeError(f"{test} does not build:\n{output}")
+                errors = [line for line in output.splitlines() if "error" in line.lower()] or output.splitlines()
+                raise RuntimeError(f"{test} does not build: {errors[0]}")
             failed = self.failure(test)
             if failed:
                 return failed
@@ -135,48 +152,101 @@ def misplaced(faults: list[tuple[str, Fault]]) -> list[str]:
     return errors
 
 
-def try_fault(trial: Trial, file: str, fault: Fault) -> tuple[str, str]:
+def try_fault(trial: Trial, file: str, fault: Fault, ignored: set[str]) -> tuple[str, str]:
     with Planted(trial.tree / file, fault):
         try:
-            caught_by = trial.first_failure(fault.first_test)
+            caught_by = trial.first_failure(fault.first_test, ignored)
         except RuntimeError as error:
             return "BROKEN", str(error)
     return ("caught", caught_by) if caught_by else ("MISSED", "no test noticed")
 
 
-def try_all(trials: list[Trial], faults: list[tuple[str, Fault]]) -> bool:
-    """Each trial takes the next fault. The first one runs every test without a fault before that."""
-    waiting = queue.SimpleQueue()
-    for fault in faults:
-        waiting.put(fault)
-    numbers = iter(range(1, len(faults) + 1))
-    sound = True
+class Waiting:
+    """Faults that are not tried yet. A trial stays with a file: only what depends on that file is built again."""
 
-    def work(trial: Trial) -> int:
-        nonlocal sound
+    def __init__(self, faults: list[tuple[str, Fault]]):
+        self.lock = threading.Lock()
+        self.files: dict[str, list[Fault]] = {}
+        for file, fault in faults:
+            self.files.setdefault(file, []).append(fault)
+        # First what takes longest: tests that hang, and headers, from which much is built.
+        is_header = lambda file: file.startswith("src/") and file.endswith(".h")
+        order = lambda file: ("/threads/" not in file, not is_header(file), -len(self.files[file]))
+        self.untouched = sorted(self.files, key=order)
+
+    def take(self, file: str) -> tuple[str, Fault] | None:
+        """Of the file if there is one left, else of another: one that no trial has, or the longest list."""
+        with self.lock:
+            if not self.files.get(file):
+                if self.untouched:
+                    file = self.untouched.pop(0)
+                else:
+                    file = max(self.files, key=lambda name: len(self.files[name]))
+            return (file, self.files[file].pop(0)) if self.files[file] else None
+
+    def left(self) -> list[str]:
+        return [fault.name for faults in self.files.values() for fault in faults]
+
+
+def try_all(trials: list[Trial], faults: list[tuple[str, Fault]], seconds: float) -> bool:
+    """Each trial takes the next fault. The first one runs every test without a fault before that."""
+    waiting = Waiting(faults)
+    failing: set[str] = set()  # tests, without any fault: they catch nothing
+    caught_by: list[str] = []
+    numbers = iter(range(1, len(faults) + 1))
+    began = time.monotonic()
+
+    def test_without_fault(trial: Trial) -> None:
+        print("testing a copy without a fault ...", flush=True)
+        while failed := trial.first_failure(EARLY_TESTS[0], failing):
+            failing.add(failed.split()[0])
+            print(f"the tests must pass without a fault, but {failed} failed", flush=True)
+        print(f"{len(failing)} tests failed without a fault ({time.monotonic() - began:.0f} s)", flush=True)
+
+    def work(trial: Trial) -> None:
         if trial is trials[0]:
-            print("building and testing a copy without a fault ...", flush=True)
-            failed = trial.first_failure(EARLY_TESTS[0])
-            if failed:
-                sound = False
-                print(f"the tests must pass without a fault, but {failed} failed", file=sys.stderr, flush=True)
-        caught = 0
-        while sound:
-            try:
-                file, fault = waiting.get_nowait()
-            except queue.Empty:
-                break
-            began = time.monotonic()
-            outcome, detail = try_fault(trial, file, fault)
-            caught += outcome == "caught"
-            took = time.monotonic() - began
+            test_without_fault(trial)
+        file = ""
+        while time.monotonic() - began < seconds and (taken := waiting.take(file)):
+            file, fault = taken
+            start = time.monotonic()
+            outcome, detail = try_fault(trial, file, fault, failing)
+            if outcome == "caught":
+                caught_by.append(detail.split()[0])
+            took = time.monotonic() - start
             print(f"[{next(numbers):3}/{len(faults)}] {outcome:6} {fault.name:44} {detail} ({took:.0f} s)", flush=True)
-        return caught
 
     with concurrent.futures.ThreadPoolExecutor(len(trials)) as pool:
-        caught = sum(pool.map(work, trials))
-    print(f"{caught} of {len(faults)} faults caught")
-    return sound and caught == len(faults)
+        list(pool.map(work, trials))
+    for name in waiting.left():
+        print(f"not tried: {name}")
+    caught = sum(test not in failing for test in caught_by)
+    print(f"{caught} of {len(faults)} faults caught, {len(waiting.left())} not tried")
+    return not failing and caught == len(faults)
+
+
+def make_trials(directory: pathlib.Path, copies: int, jobs: int) -> list[Trial]:
+    """One is built with all jobs. The others are copies of it, where a process can see a directory at another path."""
+    each = max(1, jobs // copies)
+    first = Trial(directory / "0", jobs)
+    first.configure()
+    print("building a copy without a fault ...", flush=True)
+    began = time.monotonic()
+    output = first.build(*first.tests(EARLY_TESTS[0]))
+    if output:
+        sys.exit(f"a copy without a fault does not build:\n{output}")
+    print(f"built in {time.monotonic() - began:.0f} s", flush=True)
+    first.jobs = str(each)
+    others = [directory / str(n) for n in range(1, copies)]
+    if others and subprocess.run([*ELSEWHERE, directory / "0", directory / "0", "true"], check=False).returncode == 0:
+        for other in others:
+            shutil.rmtree(other, ignore_errors=True)
+            subprocess.run(["cp", "-a", directory / "0", other], check=True)
+        return [first, *(Trial(other, each, directory / "0") for other in others)]
+    trials = [first, *(Trial(other, each) for other in others)]
+    for trial in trials[1:]:
+        trial.configure()
+    return trials
 
 
 def main() -> int:
@@ -185,10 +255,16 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="list the faults and check that each can be placed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parallel compilations")
     parser.add_argument("--copies", type=int, default=1, help="faults tried at the same time, each in a copy of the tree")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no fault is begun after so many")
+    parser.add_argument("--except", dest="done", type=pathlib.Path,
+                        help="output of an earlier run: what it caught is left out")
     parser.add_argument("--directory", type=pathlib.Path, default=ROOT / "build" / "teeth", help="place for the copies")
     arguments = parser.parse_args()
 
     faults = [(file, fault) for file, group in FAULTS.items() for fault in group if arguments.only in fault.name]
+    if arguments.done:
+        done = arguments.done.read_text(encoding="utf-8")
+        faults = [(file, fault) for file, fault in faults if f"caught {fault.name:44} " not in done]
     errors = misplaced(faults)
     print(*errors, sep="\n", end="\n" if errors else "", file=sys.stderr)
     if errors or not faults:
@@ -197,11 +273,8 @@ def main() -> int:
         for file, fault in faults:
             print(f"{file:28} {fault.name}")
         return 0
-    jobs = max(1, arguments.jobs // arguments.copies)
-    trials = [Trial(arguments.directory / str(n), jobs) for n in range(max(1, arguments.copies))]
-    for trial in trials:
-        trial.configure()
-    return 0 if try_all(trials, faults) else 1
+    trials = make_trials(arguments.directory.resolve(), max(1, arguments.copies), arguments.jobs)
+    return 0 if try_all(trials, faults, arguments.seconds) else 1
 
 
 if __name__ == "__main__":

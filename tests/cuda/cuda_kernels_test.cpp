@@ -1,7 +1,7 @@
 // Every family of kernels compiles for every architecture without spills, without warnings from ptxas, and within the
 // shared memory of the architecture. Compiles a representative set, and nothing for sm_89; with CUFLASH_TEST_SCALE=3 more
-// head sizes and sets of options of the sm90 families, with 10 or more everything that `cuflash pack` compiles, below 1
-// (sanitizers of host code) the kernels of one problem.
+// head sizes, and more sets of options of the sm90 families; with 10 or more everything that `cuflash pack` compiles; below
+// 1 (sanitizers of host code) the kernels of one problem.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,8 +36,8 @@ void add_launches_of(std::vector<Launch>& launches, const Typical& t, const Arch
 }
 
 // The portable kernels that need most registers. On sm_90a, which has its own kernels for 16-bit types: f32 and f64 of
-// every budget (a head size stands for those that are padded to it), and all options together. On the others those that
-// differ most: tiles follow the shared memory. f16 differs from bf16 in the instruction only. CUFLASH_TEST_SCALE=10
+// the largest budgets (a head size stands for those that are padded to it), and all options together. On the others those
+// that differ most: tiles follow the shared memory. f16 differs from bf16 in the instruction only. CUFLASH_TEST_SCALE=10
 // compiles everything that packs hold.
 std::vector<Typical> problems_for(const Arch& arch) {
   constexpr int kMany = kAllOptions & ~kScaleFirst;
@@ -49,8 +49,12 @@ std::vector<Typical> problems_for(const Arch& arch) {
     return problems;
   }
   problems.push_back({.sink = true});
-  for (const int64_t dim : {64, 128, 256}) problems.push_back({.dtype = DType::f32, .dim_qk = dim, .dim_v = dim});
-  for (const int64_t dim : {128, 256}) problems.push_back({.dtype = DType::f64, .dim_qk = dim, .dim_v = dim});
+  if (scale() >= 3) {
+    problems.push_back({.dtype = DType::f32, .dim_qk = 64, .dim_v = 64});
+    problems.push_back({.dtype = DType::f64});
+  }
+  for (const int64_t dim : {128, 256}) problems.push_back({.dtype = DType::f32, .dim_qk = dim, .dim_v = dim});
+  problems.push_back({.dtype = DType::f64, .dim_qk = 256, .dim_v = 256});
   problems.push_back({.dim_qk = 256, .dim_v = 256, .options = kMany});
   problems.push_back({.dtype = DType::f32, .options = kMany, .aligned = false});
   return problems;

@@ -126,14 +126,14 @@ TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
     emulate(*static_cast<const BackwardParams*>(launch.params));
   };
   const check::Limits limits{.device = Device::cuda}, shorter{.work = 20'000, .device = Device::cuda};
-  constexpr uint64_t kPlain = 8;  // one in so many, because they are long
+  constexpr uint64_t kPlain = 16;  // one in so many, because they are long
   // Repeated with other settings, the first of the same problems will do.
   const bool repeated = std::getenv("CUFLASH_CUDA_KERNELS") || std::getenv("CUFLASH_CHECK_ELEMENTS_ONLY");
   const auto count = static_cast<uint64_t>(scaled(repeated ? 300 : 1000));
   for (uint64_t index = 0; index < count; ++index) {
     check::Choices choices = check::Choices::of_seed(test_seed(), index);
     check::Case c = index % kPlain == 0   ? check::draw_plain_case(choices, shorter)
-                    : index % kPlain == 4 ? check::draw_plain_case_with_options(choices, shorter)
+                    : index % kPlain == 8 ? check::draw_plain_case_with_options(choices, shorter)
                                           : check::draw_case(choices, limits);
     c.tile_stats = false;
     ASSERT_EQ(check::run_case(c), "") << "case " << index << ": " << check::describe(c);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <ctime>
 #include <map>
 #include <numeric>
 
@@ -146,7 +147,7 @@ TEST(Appends, AMillionEntriesOfBatchIdx) {
     t.k_new = t.v_new = bshd(std::as_const(k_new).data(), kBatch, 1, 1, 1);
     workspace_size({.q = bshd(std::as_const(q).data(), kBatch, 1, 1, 1)}, t);
   };
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // of this process: the machine may be busy
   EXPECT_NO_THROW(ask());
   entries[7] = entries[kBatch - 5];
   try {
@@ -155,7 +156,7 @@ TEST(Appends, AMillionEntriesOfBatchIdx) {
   } catch (const FlashAttentionError& error) {
     EXPECT_EQ(std::string(error.what()).rfind("batch_idx: entries 7 and 1048571 are both 4,", 0), 0u) << error.what();
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_LT(std::clock() - start, 20 * CLOCKS_PER_SEC);
 }
 
 }  // namespace
