@@ -10,7 +10,7 @@ Every signature is written out: callers, their editors and type checkers see fla
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Dict, Optional, Tuple, Union
+from typing import Any, Callable, Dict, NoReturn, Optional, Tuple, Union
 
 from torch import Tensor
 from torch.compiler import is_compiling
@@ -261,12 +261,19 @@ def _require_positions_of_flash_attn(q: Tensor, k: OptionalTensor, cache_leftpad
 def _run(inputs: Inputs, extras: Extras, layout: str, max_seqlen_q: int, max_seqlen_k: int, dropout_p: float,
          scale: Optional[float], causal: bool, window: Window, softcap: float, deterministic: bool,
          return_attn_probs: bool, dropout_seed: Optional[Seed], names: Dict[str, str] = _NAMES) -> Result:
-    if flag(return_attn_probs, "return_attn_probs"):
+    if return_attn_probs is not False and flag(return_attn_probs, "return_attn_probs"):
         return _with_names(names, _run_with_probabilities, inputs, extras, layout, max_seqlen_q, max_seqlen_k,
                            number(dropout_p, "dropout_p"), scale, causal, window, _softcap(softcap), deterministic,
                            dropout_seed)
-    return _with_names(names, _torch.run, inputs, extras, layout, scale, causal, False, window, _softcap(softcap),
-                       dropout_p, dropout_seed, 0, max_seqlen_q, max_seqlen_k, deterministic, 0, False)
+    softcap = _softcap(softcap)
+    if is_compiling():
+        return _torch.run(inputs, extras, layout, scale, causal, False, window, softcap, dropout_p, dropout_seed, 0,
+                          max_seqlen_q, max_seqlen_k, deterministic, 0, False)
+    try:  # written out: the stars of _with_names cost time
+        return _torch.run(inputs, extras, layout, scale, causal, False, window, softcap, dropout_p, dropout_seed, 0,
+                          max_seqlen_q, max_seqlen_k, deterministic, 0, False)
+    except (TypeError, ValueError) as error:
+        _raise_renamed(error, names)
 
 
 def _softcap(value: float) -> float:
@@ -282,10 +289,14 @@ def _with_names(names: Dict[str, str], function: Callable[..., Any], *arguments:
     try:
         return function(*arguments, **options)
     except (TypeError, ValueError) as error:
-        text = re.sub(r"^\w+(?=:| is )|(?<=, but )\w+(?= is on)", lambda n: names.get(n.group(), n.group()), str(error))
-        if text == str(error):
-            raise
-        raise type(error)(text) from None
+        _raise_renamed(error, names)
+
+
+def _raise_renamed(error: Exception, names: Dict[str, str]) -> NoReturn:
+    text = re.sub(r"^\w+(?=:| is )|(?<=, but )\w+(?= is on)", lambda n: names.get(n.group(), n.group()), str(error))
+    if text == str(error):
+        raise error
+    raise type(error)(text) from None
 
 
 def _run_with_probabilities(inputs: Inputs, extras: Extras, layout: str, max_seqlen_q: int, max_seqlen_k: int,

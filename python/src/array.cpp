@@ -1,5 +1,6 @@
 #include "array.h"
 
+#include <algorithm>
 #include <iterator>
 #include <string>
 #include <unordered_map>
@@ -81,6 +82,14 @@ int64_t Array::bytes() const {
   return count;
 }
 
+Array Array::view() const {
+  Array copy;
+  copy.data = data, copy.type = type, copy.device = device, copy.read_only = read_only, copy.rank = rank;
+  std::copy(std::begin(shape), std::end(shape), copy.shape);
+  std::copy(std::begin(stride), std::end(stride), copy.stride);
+  return copy;
+}
+
 // PyTorch's own function refuses in DLPack's terms; reading the tensor through its methods refuses in the caller's.
 static Array array_of_torch_by_exchange(const Route& route, nb::handle object, const char* name) {
   try {
@@ -134,6 +143,8 @@ Array array_of(nb::handle object, const char* name, uintptr_t stream, int32_t mo
                    why.substr(0, why.find('\n')).c_str());
   }
 }
+
+Array array_of_new(nb::handle tensor, const char* name) { return by_route(route_of(tensor), tensor, name, 0); }
 
 cuflash_dtype dtype_of(const Array& array, const char* name) {
   const auto is = [&](dlpack::TypeCode code, int bits) { return array.type.code == code && array.type.bits == bits; };

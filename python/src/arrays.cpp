@@ -3,6 +3,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "routes.h"
+
 namespace cuflash::python {
 namespace {
 
@@ -30,16 +32,6 @@ void fill_part(Tensor& out, const Array& packed, int64_t part, const char* name)
   }
 }
 
-void require_parts(const Array& array, int64_t count, const char* name) {
-  if (array.rank >= 3 && array.shape[array.rank - 3] == count) return;
-  std::string shape;
-  for (int32_t d = 0; d < array.rank; ++d) shape += (d ? ", " : "") + std::to_string(array.shape[d]);
-  const std::string needed = std::to_string(count);
-  throw nb::value_error((std::string(name) + " has shape [" + shape + "]; its third dimension from the end must be " +
-                         needed + ": [..., " + needed + ", H, D]")
-                            .c_str());
-}
-
 void require_absent(nb::handle object, const char* name, const char* packed) {
   if (!object.is_none())
     throw nb::value_error((std::string(name) + ": must be None, because " + packed + " contains it").c_str());
@@ -55,6 +47,16 @@ void reorder(Tensor& out, std::string_view layout) {
 }
 
 }  // namespace
+
+void require_parts(const Array& array, int64_t count, const char* name) {
+  if (array.rank >= 3 && array.shape[array.rank - 3] == count) return;
+  std::string shape;
+  for (int32_t d = 0; d < array.rank; ++d) shape += (d ? ", " : "") + std::to_string(array.shape[d]);
+  const std::string needed = std::to_string(count);
+  throw nb::value_error((std::string(name) + " has shape [" + shape + "]; its third dimension from the end must be " +
+                         needed + ": [..., " + needed + ", H, D]")
+                            .c_str());
+}
 
 std::string device_text(dlpack::Device device) {
   if (device.type == dlpack::kCpu) return "the CPU";
@@ -131,8 +133,17 @@ void Arrays::parts(std::initializer_list<Tensor*> out, nb::handle object, const 
   for (Tensor* tensor : out) fill_part(*tensor, array, part++, name), reorder(*tensor, layout_);
 }
 
+Array Arrays::read(nb::handle object, const char* name, int32_t most_dimensions) const {
+  for (size_t n = 0; n < known_count_; ++n) {
+    if (!known_[n].object.is(object)) continue;
+    require_rank(known_[n].array->rank, name, most_dimensions);
+    return known_[n].array->view();
+  }
+  return array_of(object, name, stream_, most_dimensions);
+}
+
 Array Arrays::take(nb::handle object, const char* name, int32_t most_dimensions) {
-  Array array = array_of(object, name, stream_, most_dimensions);
+  Array array = read(object, name, most_dimensions);
   keepers_[count_++] = std::move(array.keeper);
   if (!first_name_) {
     first_name_ = name, device_ = array.device;

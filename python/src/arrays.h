@@ -18,6 +18,9 @@ enum class Packing { none, kv, qkv };
 
 Packing packing_of(nb::handle k, nb::handle v);
 
+// Raises unless the third dimension from the end is this many.
+void require_parts(const Array& array, int64_t count, const char* name);
+
 // Three arrays, or fewer if they are packed, and the names that messages use for them.
 struct Triple {
   nb::handle q, k, v;
@@ -28,6 +31,9 @@ class Arrays {
  public:
   // layout: "bhsd", "bshd" or "thd". stream: see array_of.
   Arrays(std::string_view layout, uintptr_t stream);
+
+  // Has read this object already. Both outlive this.
+  void know(nb::handle object, const Array& array) { known_[known_count_++] = {object, &array}; }
 
   void input(cuflash_tensor& out, nb::handle object, const char* name);
   void output(cuflash_mutable_tensor& out, nb::handle object, const char* name);
@@ -43,6 +49,12 @@ class Arrays {
   dlpack::Device device() const { return device_; }
 
  private:
+  struct Known {
+    nb::handle object;
+    const Array* array;
+  };
+
+  Array read(nb::handle object, const char* name, int32_t most_dimensions) const;
   // Keeps the array's memory alive as long as this object.
   Array take(nb::handle object, const char* name, int32_t most_dimensions = 4);
   template <class Tensor>
@@ -54,6 +66,8 @@ class Arrays {
   const std::string_view layout_;
   decltype(Array::keeper) keepers_[kMost]{};
   size_t count_ = 0;
+  Known known_[kMost];
+  size_t known_count_ = 0;
   const char* first_name_ = nullptr;
   dlpack::Device device_{dlpack::kCpu, 0};
 };

@@ -1,11 +1,13 @@
 // A call as Python makes it: arrays and options by name. attention.cpp and cache.cpp fill the library's structs.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
-#include "array.h"
+#include "arrays.h"
 #include "options.h"
 
 namespace cuflash::python {
@@ -18,6 +20,14 @@ struct Runtime {
   bool check_lengths = false;
   bool deterministic = false;
 };
+
+// Scratch memory of one call.
+struct Workspace {
+  nb::object owner;
+  Array array;
+};
+
+using Allocate = std::function<Workspace(size_t bytes)>;
 
 #define CUFLASH_HANDLE(name, ...) nb::handle name;
 #define CUFLASH_MEMBER(type, name, value) type name = value;
@@ -39,6 +49,9 @@ struct Options : Runtime {
 
 void forward(const ForwardArrays& arrays, const Options& options);
 void backward(const BackwardArrays& arrays, const Options& options);
+// The same with arrays that may know some of them already, and a function of the caller's for the workspace.
+void forward(Arrays& known, const ForwardArrays& arrays, const Options& options, const Allocate& allocate);
+void backward(Arrays& known, const BackwardArrays& arrays, const Options& options, const Allocate& allocate);
 std::string explain_forward(const ForwardArrays& arrays, const Options& options);
 std::string explain_backward(const BackwardArrays& arrays, const Options& options);
 

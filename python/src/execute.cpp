@@ -1,18 +1,20 @@
 #include "execute.h"
 
 #include <string>
+#include <utility>
 
 namespace cuflash::python {
 
-Array workspace_of(nb::handle allocated, size_t bytes, const Runtime& runtime, dlpack::Device device) {
-  Array workspace = array_of(allocated, "workspace", runtime.stream);
+Workspace allocate_by(const Runtime& runtime, size_t bytes, dlpack::Device device) {
+  const nb::object owner(runtime.allocate(bytes));
+  Array workspace = array_of(owner, "workspace", runtime.stream);
   if (workspace.device.type != device.type || workspace.device.id != device.id ||
       workspace.bytes() < static_cast<int64_t>(bytes))
     throw nb::value_error(("allocate: returned " + std::to_string(workspace.bytes()) + " bytes on " +
                            device_text(workspace.device) + " where " + std::to_string(bytes) + " bytes on " +
                            device_text(device) + " were requested")
                               .c_str());
-  return workspace;
+  return {owner, std::move(workspace)};
 }
 
 }  // namespace cuflash::python

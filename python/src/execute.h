@@ -18,24 +18,23 @@ inline cuflash_execution execution_of(const Arrays& arrays, const Runtime& runti
   return e;
 }
 
-// The array that `allocate` returned; raises unless it has this many bytes on the device.
-Array workspace_of(nb::handle allocated, size_t bytes, const Runtime& runtime, dlpack::Device device);
+// By runtime.allocate; raises unless it returns this many bytes on the device.
+Workspace allocate_by(const Runtime& runtime, size_t bytes, dlpack::Device device);
 
-// size and run are the library's functions for one pass, with its arguments.
+// size and run are the library's functions for one pass, with its arguments. allocate: NULL takes runtime.allocate.
 template <class Attention, class Tensors>
 void execute(const Arrays& arrays, const Runtime& runtime, const Attention& attention, const Tensors& tensors,
              cuflash_status (*size)(const Attention*, const Tensors*, const cuflash_execution*, size_t*),
-             cuflash_status (*run)(const Attention*, const Tensors*, const cuflash_execution*), Wording wording) {
+             cuflash_status (*run)(const Attention*, const Tensors*, const cuflash_execution*), Wording wording,
+             const Allocate& allocate = nullptr) {
   cuflash_execution execution = execution_of(arrays, runtime);
-  nb::object allocated;  // held until the call has launched its kernels: another thread may get the memory afterwards
-  Array workspace;
-  if (execution.device == CUFLASH_DEVICE_CUDA && !runtime.allocate.is_none()) {
+  Workspace workspace;  // held until the call has launched its kernels: another thread may get the memory afterwards
+  if (execution.device == CUFLASH_DEVICE_CUDA && !execution.workspace_from_pool) {
     size_t bytes = 0;
     check(size(&attention, &tensors, &execution, &bytes), wording);
     if (bytes > 0) {
-      allocated = nb::object(runtime.allocate(bytes));
-      workspace = workspace_of(allocated, bytes, runtime, arrays.device());
-      execution.workspace = workspace.data, execution.workspace_size = bytes;
+      workspace = allocate ? allocate(bytes) : allocate_by(runtime, bytes, arrays.device());
+      execution.workspace = workspace.array.data, execution.workspace_size = bytes;
     }
   }
   cuflash_status status;

@@ -13,6 +13,7 @@
 #include "mask_summary.h"
 #include "page_pool.h"
 #include "raise.h"
+#include "torch_calls.h"
 #include "xla_ffi.h"
 
 namespace cuflash::python {
@@ -157,5 +158,6 @@ NB_MODULE(_core, m) {
   m.def("version", cuflash_version);
   m.def("info", info);
   bind_page_pool(m);
+  bind_torch_calls(m);
   bind_xla_ffi(m);
 }

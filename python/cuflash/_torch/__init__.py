@@ -23,7 +23,7 @@ from .._options import check
 from .._values import LARGEST, LARGEST_EXTENT, flag, pair
 from . import autocast, autograd, operators, seeds
 from .arguments import NO_EXTRAS, Extras, Inputs, OptionalTensor, extras, numbers
-from .eager import is_eager, named, require_one_device
+from .eager import is_eager, is_plain, named, require_one_device
 
 __all__ = ["attention"]
 
@@ -83,7 +83,8 @@ def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], cau
     """attention() with every argument given, in the form that both paths take."""
     q = inputs[0]
     left, right = window if type(window) is tuple and len(window) == 2 else pair(window, "window")
-    if not is_compiling() and not (
+    compiling = is_compiling()
+    if not compiling and not (
             type(left) is type(right) is type(num_threads) is type(max_seqlen_q) is type(max_seqlen_k) is int
             and -1 <= left <= LARGEST >= right >= -1 and 0 <= num_threads <= LARGEST_EXTENT
             and 0 <= max_seqlen_q <= LARGEST_EXTENT >= max_seqlen_k >= 0 and type(softcap) is type(dropout_p) is float
@@ -96,7 +97,7 @@ def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], cau
             max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, num_threads=num_threads, deterministic=deterministic)
     if extras.alibi_slopes is not None and extras.alibi_slopes.requires_grad and torch.is_grad_enabled():
         raise ValueError(operators.NO_GRADIENT_OF_SLOPES)
-    eager = is_eager(inputs, extras)
+    eager = not compiling and is_plain(inputs, extras)
     if not eager:
         require_one_device(named(inputs, extras))
     if not eager or _is_any_autocast_enabled():  # asking for one device by name takes longer

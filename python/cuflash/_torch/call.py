@@ -38,45 +38,31 @@ def rows_of_inputs(inputs: Inputs) -> Inputs:
     return rows(q), rows(k), rows(v)
 
 
-def rows_of_extras(extras: Extras) -> Extras:
-    return extras if extras is NO_EXTRAS else Extras(*map(rows, extras))
-
-
 def forward(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
             want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
     """out in the layout of q, and lse ([B, Hq, Sq] or packed [Hq, Tq]) if wanted."""
-    layout, scale, causal, top_left, left, right, softcap, dropout_p, seed, offset, max_seqlen_q, max_seqlen_k = options
+    q, k, v = inputs
     try:
-        q, k, v = inputs = rows_of_inputs(inputs)
-        # One by one: stars would build a list and a tuple of all arguments, which takes 0.3 us.
-        alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k, seqlens_q, seqlens_k = rows_of_extras(extras)
-        out, lse = new_results(inputs, layout, want_lse)
-    except (RuntimeError, IndexError):  # PyTorch's: a sparse tensor has no strides, a nested one no shape
+        out, lse = _forward(q, k, v, extras, options, execution, want_lse)
+    except (RuntimeError, IndexError, ValueError):  # a sparse tensor has no strides, a nested one no shape
         require_memory(named(inputs, extras))
         raise
-    stream, allocate, num_threads, check_lengths, deterministic = runtime(q, execution)
-    _core.forward(q, k, v, out, lse, alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k, seqlens_q, seqlens_k,
-                  layout, scale, causal, top_left, left, right, softcap, dropout_p, seed, offset, max_seqlen_q,
-                  max_seqlen_k, stream, allocate, num_threads, check_lengths, deterministic)
-    if layout == "thd":
-        clear_unused_rows(cu_seqlens_q, out, lse.T if want_lse else None)
+    if options[0] == "thd":
+        clear_unused_rows(extras.cu_seqlens_q, out, lse.T if want_lse else None)
     return out, lse
 
 
 def backward(inputs: Inputs, extras: Extras, options: Options, execution: Execution, out: Tensor, lse: Tensor,
              dout: OptionalTensor, dlse: OptionalTensor, wanted: Sequence[bool]) -> Gradients:
     """The wanted gradients (see Wanted), each with the shape of its tensor; None for the others."""
-    gradients = new_gradients(inputs, extras, options[0], wanted)
-    dq, dk, dv, dbias, dsink = gradients
-    q, k, v = rows_of_inputs(inputs)
-    extras = rows_of_extras(extras)
-    if dbias is not None:
+    q, k, v = inputs
+    if wanted[3]:
         extras = extras._replace(bias=_without_repeats(extras.bias))
-    dout = rows(dout) if dout is not None else torch.zeros_like(out)
-    _core.backward(q, k, v, out, lse, dout, rows(dlse), dq, dk, dv, dbias, dsink, *extras, *options,
-                   *runtime(q, execution))
+    if dout is None:
+        dout = torch.zeros_like(out)
+    gradients = _backward(q, k, v, extras, options, execution, out, lse, dout, dlse, wanted)
     if options[0] == "thd" and not q.is_cuda:
-        dq, dk, dv = unpack_gradients(inputs, dq, dk, dv)
+        dq, dk, dv = unpack_gradients(inputs, *gradients[:3])
         clear_unused_rows(extras.cu_seqlens_q, dq)
         clear_unused_rows(extras.cu_seqlens_k, dk, dv)
     return gradients
@@ -205,3 +191,16 @@ _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream_by_obje
 _current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 _guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _empty_cpu, _empty_cuda = (getattr(_guards, f"_empty_strided_{device}", None) for device in ("cpu", "cuda"))
+
+
+def _num_threads() -> int:
+    return 0 if _library_counts_threads else torch.get_num_threads()
+
+
+def _calls(num_threads: Callable[[], int]) -> _core.Torch:
+    return _core.Torch(Tensor, torch.nn.Parameter, _F32, _F64, torch.uint8, _empty_cpu, _empty_cuda, _current_device,
+                       _raw_stream, num_threads, _new_like)
+
+
+_native = _calls(_num_threads)
+_forward, _backward = _native.forward, _native.backward

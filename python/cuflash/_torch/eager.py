@@ -18,8 +18,11 @@ def is_eager(inputs: Inputs, extras: Extras) -> bool:
 
     False under compilers and exporters, dispatch modes (which count, fake or offload operators), tracers and functorch,
     and for tensor subclasses: all of these see operators only, and would miss a call that is not one."""
-    if is_compiling():
-        return False
+    return not is_compiling() and is_plain(inputs, extras)
+
+
+def is_plain(inputs: Inputs, extras: Extras) -> bool:
+    """The same for a caller that knows that nothing is being compiled."""
     if forward_ad._current_level >= 0:
         _refuse_tangents(named(inputs, extras))
     q, k, v = inputs

@@ -1,0 +1,274 @@
+#include "torch_calls.h"
+
+#include <cuflash/cuflash.h>
+#include <nanobind/stl/optional.h>
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "call.h"
+
+namespace cuflash::python {
+namespace {
+
+// True if every element has its own place and there are no gaps between them. PyTorch ignores the stride of a dimension
+// of size 1.
+bool is_dense(const Array& a) {
+  int64_t elements = 1;
+  for (int32_t d = 0; d < a.rank; ++d) elements *= a.shape[d];
+  int64_t next = 1;  // the stride of the dimension that follows those already found
+  for (int32_t found = 0; found < a.rank && next != elements; ++found) {
+    int32_t d = 0;
+    while (d < a.rank && (a.shape[d] == 1 || a.stride[d] != next)) ++d;
+    if (d == a.rank) return false;
+    next *= a.shape[d];
+  }
+  return next == elements;
+}
+
+bool is_contiguous(const Array& a) {
+  int64_t expected = 1;
+  for (int32_t d = a.rank; d-- > 0; expected *= a.shape[d])
+    if (a.shape[d] != 1 && a.stride[d] != expected) return false;
+  return true;
+}
+
+bool has_rows(const Array& a) { return a.stride[a.rank - 1] == 1 || a.shape[a.rank - 1] == 1; }
+
+// A tensor whose rows are contiguous, which is all that the library requires: the caller's or a copy.
+struct Rows {
+  nb::object tensor = nb::none();
+  Array given;  // the caller's
+  Array array;
+};
+
+// What PyTorch offers, looked up once by cuflash/_torch/call.py.
+struct Torch {
+  nb::object tensor, parameter;      // the types
+  nb::object f32, f64, u8;           // the dtypes
+  nb::object empty_cpu, empty_cuda;  // (shape, strides, dtype) -> tensor, on the current device; or None
+  nb::object current_device, current_stream, num_threads;  // () and (device index) and () -> number
+  nb::object new_like;                                     // tensor -> memory for its gradient
+  nb::object is_neg = intern("is_neg"), resolve_neg = intern("resolve_neg"), contiguous = intern("contiguous"),
+             dtype = intern("dtype"), new_empty = intern("new_empty"), new_empty_strided = intern("new_empty_strided");
+  static nb::object intern(const char* name) { return nb::steal(PyUnicode_InternFromString(name)); }
+};
+
+nb::object numbers(std::initializer_list<int64_t> values) {
+  nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
+  Py_ssize_t next = 0;
+  for (int64_t value : values) PyTuple_SetItem(tuple.ptr(), next++, PyLong_FromLongLong(value));
+  return tuple;
+}
+
+nb::object numbers(const int64_t* values, int32_t count) {
+  nb::object tuple = nb::steal(PyTuple_New(count));
+  for (int32_t n = 0; n < count; ++n) PyTuple_SetItem(tuple.ptr(), n, PyLong_FromLongLong(values[n]));
+  return tuple;
+}
+
+nb::handle item(const nb::tuple& tuple, Py_ssize_t index) { return PyTuple_GetItem(tuple.ptr(), index); }
+
+bool is_true(nb::handle object) { return object.is(nb::handle(Py_True)); }
+
+Options options_of(const nb::tuple& options) {
+  Options o{};
+  Py_ssize_t next = 0;
+  o.layout = nb::cast<const char*>(item(options, next++));
+#define CUFLASH_READ(type, name, value) o.name = nb::cast<type>(item(options, next++));
+  CUFLASH_ATTENTION_OPTIONS(CUFLASH_READ, CUFLASH_READ)
+#undef CUFLASH_READ
+  return o;
+}
+
+// The inputs of one call, and memory on their device.
+class Inputs {
+ public:
+  Inputs(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& extras,
+         const nb::tuple& options, const nb::tuple& execution)
+      : torch_(torch), options(options_of(options)), arrays(this->options.layout, 0), packing(packing_of(k, v)) {
+    const int32_t most = packing == Packing::none ? 4 : 5;
+    read(this->q, q, "q", most), read(this->k, k, "k", most), read(this->v, v, "v", 4);
+    Py_ssize_t next = 0;
+#define CUFLASH_READ(name, kind)                     \
+  read(extras_[next], item(extras, next), #name, 4); \
+  this->options.name = extras_[next++].tensor;
+    CUFLASH_ATTENTION_ARRAYS(CUFLASH_READ)
+#undef CUFLASH_READ
+    set_runtime(execution);
+  }
+
+  // Reads a tensor of the call.
+  void read(Rows& rows, nb::handle tensor, const char* name, int32_t most_dimensions);
+
+  nb::object empty(const nb::object& shape, const nb::object& strides, nb::handle dtype) const {
+    if (empty_.is_valid()) return empty_(shape, strides, dtype);
+    return q.tensor.attr(torch_.new_empty_strided)(shape, strides, nb::arg("dtype") = dtype);
+  }
+  // Where PyTorch itself has to allocate: it fills such memory if it is set to fill uninitialized memory.
+  nb::object new_empty(const nb::object& shape, nb::handle dtype) const {
+    return q.tensor.attr(torch_.new_empty)(shape, nb::arg("dtype") = dtype);
+  }
+  Workspace workspace(size_t bytes) const {
+    nb::object owner = empty(numbers({static_cast<int64_t>(bytes)}), numbers({1}), torch_.u8);
+    Array array = array_of_new(owner, "workspace");
+    return {std::move(owner), std::move(array)};
+  }
+  // The results of this call are never read before they are written, so that nothing need be known about their storage.
+  void know_new(Rows& rows, nb::object tensor, const char* name) {
+    if (tensor.is_none()) return;
+    rows.tensor = std::move(tensor);
+    rows.array = array_of_new(rows.tensor, name);
+    arrays.know(rows.tensor, rows.array);
+  }
+
+ private:
+  const Torch& torch_;
+
+ public:
+  Options options;
+  Arrays arrays;
+  Packing packing;
+  Rows q, k, v;
+
+ private:
+  void set_runtime(const nb::tuple& execution);
+
+  Rows extras_[0 CUFLASH_ATTENTION_ARRAYS(CUFLASH_COUNT)];
+  nb::handle empty_;  // for ordinary tensors on the current device
+};
+
+void Inputs::read(Rows& rows, nb::handle tensor, const char* name, int32_t most_dimensions) {
+  if (tensor.is_none()) return;
+  rows.tensor = nb::borrow(tensor);
+  if (is_true(nb::object(tensor.attr(torch_.is_neg)())))  // a view whose memory holds the negated numbers
+    rows.tensor = tensor.attr(torch_.resolve_neg)();
+  rows.array = array_of(rows.tensor, name, 0, most_dimensions);
+  rows.given = rows.array.view();
+  if (!has_rows(rows.array)) {
+    rows.tensor = rows.tensor.attr(torch_.contiguous)();
+    rows.array = array_of(rows.tensor, name, 0, most_dimensions);
+  }
+  arrays.know(rows.tensor, rows.array);
+}
+
+void Inputs::set_runtime(const nb::tuple& execution) {
+  const bool ordinary = q.tensor.type().is(torch_.tensor) || q.tensor.type().is(torch_.parameter);
+  if (!q.array.on_cuda()) {
+    if (ordinary && !torch_.empty_cpu.is_none()) empty_ = torch_.empty_cpu;
+    options.num_threads = nb::cast<int32_t>(item(execution, 0));
+    if (options.num_threads == 0) options.num_threads = nb::cast<int32_t>(torch_.num_threads());
+    return;
+  }
+  const int32_t index = q.array.device.id;
+  if (ordinary && !torch_.empty_cuda.is_none() && nb::cast<int32_t>(torch_.current_device()) == index)
+    empty_ = torch_.empty_cuda;
+  options.stream = nb::cast<uintptr_t>(torch_.current_stream(index));
+  options.deterministic = nb::cast<bool>(item(execution, 1));
+}
+
+struct Results {
+  nb::object out, lse = nb::none();
+};
+
+// As call.py's new_results, which says why.
+Results new_results(const Torch& torch, const Inputs& in, bool want_lse) {
+  const Array& q = in.q.array;
+  const bool packed_qkv = in.packing == Packing::qkv;
+  int64_t shape[5]{};
+  const int32_t cut = packed_qkv ? q.rank - 3 : q.rank;
+  int32_t rank = 0;
+  if (packed_qkv) require_parts(q, 3, "qkv");
+  if (in.packing == Packing::kv) require_parts(in.k.array, 2, "kv");
+  for (int32_t d = 0; d < q.rank; ++d)
+    if (d != cut) shape[rank++] = q.shape[d];
+  if (rank != 3 && rank != 4)
+    throw nb::value_error(
+        ("q: has " + std::to_string(rank) + " dimensions; it must have 4, or 3 if sequences are packed").c_str());
+  const Array& v = packed_qkv ? q : in.packing == Packing::kv ? in.k.array : in.v.array;
+  const int64_t size = v.shape[v.rank - 1];
+  const nb::object dtype = in.q.tensor.attr(torch.dtype);
+  const nb::object& dtype_of_lse = dtype.is(torch.f64) ? torch.f64 : torch.f32;
+  Results results;
+  if (rank == 3) {
+    results.out = in.new_empty(numbers({shape[0], shape[1], size}), dtype);
+    if (want_lse) results.lse = in.new_empty(numbers({shape[1], shape[0]}), dtype_of_lse);
+    return results;
+  }
+  const int64_t row = shape[2] * size, all = shape[1] * row;
+  const bool bshd = std::string_view(in.options.layout) == "bshd";
+  const bool transposed = !bshd && !is_contiguous(q) && q.stride[1] < q.stride[2];
+  results.out = in.empty(numbers({shape[0], shape[1], shape[2], size}),
+                         transposed ? numbers({all, size, shape[1] * size, 1}) : numbers({all, row, size, 1}), dtype);
+  if (want_lse) {
+    const int64_t heads = bshd ? shape[2] : shape[1], length = bshd ? shape[1] : shape[2];
+    results.lse = in.empty(numbers({shape[0], heads, length}), numbers({heads * length, length, 1}), dtype_of_lse);
+  }
+  return results;
+}
+
+// As call.py's new_gradients.
+nb::object new_gradient(const Torch& torch, const Inputs& in, const Rows& of, nb::handle wanted) {
+  if (!is_true(wanted) || of.tensor.is_none()) return nb::none();
+  const Array& given = of.given;
+  if (std::string_view(in.options.layout) == "thd" || !has_rows(given) || !is_dense(given))
+    return torch.new_like(of.tensor);
+  return in.empty(numbers(given.shape, given.rank), numbers(given.stride, given.rank), of.tensor.attr(torch.dtype));
+}
+
+nb::object attend(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& extras,
+                  const nb::tuple& options, const nb::tuple& execution, bool want_lse) {
+  Inputs in(torch, q, k, v, extras, options, execution);
+  Rows out, lse;
+  Results results = new_results(torch, in, want_lse);
+  in.know_new(out, results.out, "out"), in.know_new(lse, results.lse, "lse");
+  forward(in.arrays, {in.q.tensor, in.k.tensor, in.v.tensor, out.tensor, lse.tensor}, in.options,
+          [&](size_t bytes) { return in.workspace(bytes); });
+  return nb::make_tuple(out.tensor, lse.tensor);
+}
+
+nb::object differentiate(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& extras,
+                         const nb::tuple& options, const nb::tuple& execution, nb::handle out, nb::handle lse,
+                         nb::handle dout, nb::handle dlse, const nb::tuple& wanted) {
+  Inputs in(torch, q, k, v, extras, options, execution);
+  Rows rows_out, rows_lse, rows_dout, rows_dlse, dq, dk, dv, dbias, dsink;
+  in.read(rows_out, out, "out", 4), in.read(rows_lse, lse, "lse", 4);
+  in.read(rows_dout, dout, "dout", 4), in.read(rows_dlse, dlse, "dlse", 4);
+  in.know_new(dq, new_gradient(torch, in, in.q, item(wanted, 0)), "dq");
+  in.know_new(dk, new_gradient(torch, in, in.k, item(wanted, 1)), "dk");
+  in.know_new(dv, new_gradient(torch, in, in.v, item(wanted, 2)), "dv");
+  const auto like = [&](nb::handle of, nb::handle wanted) {
+    return is_true(wanted) ? nb::object(torch.new_like(of)) : nb::none();
+  };
+  in.know_new(dbias, like(in.options.bias, item(wanted, 3)), "dbias");
+  in.know_new(dsink, like(in.options.sink, item(wanted, 4)), "dsink");
+  backward(in.arrays,
+           {in.q.tensor, in.k.tensor, in.v.tensor, rows_out.tensor, rows_lse.tensor, rows_dout.tensor, rows_dlse.tensor,
+            dq.tensor, dk.tensor, dv.tensor, dbias.tensor, dsink.tensor},
+           in.options, [&](size_t bytes) { return in.workspace(bytes); });
+  return nb::make_tuple(dq.tensor, dk.tensor, dv.tensor, dbias.tensor, dsink.tensor);
+}
+
+}  // namespace
+
+void bind_torch_calls(nb::module_& module) {
+  using namespace nb::literals;
+  nb::class_<Torch>(module, "Torch")
+      .def(
+          "__init__",
+          [](Torch* self, nb::object tensor, nb::object parameter, nb::object f32, nb::object f64, nb::object u8,
+             nb::object empty_cpu, nb::object empty_cuda, nb::object current_device, nb::object current_stream,
+             nb::object num_threads, nb::object new_like) {
+            new (self) Torch{tensor,         parameter,      f32,         f64,     u8, empty_cpu, empty_cuda,
+                             current_device, current_stream, num_threads, new_like};
+          },
+          "tensor"_a, "parameter"_a, "f32"_a, "f64"_a, "u8"_a, "empty_cpu"_a.none(), "empty_cuda"_a.none(),
+          "current_device"_a, "current_stream"_a, "num_threads"_a, "new_like"_a)
+      .def("forward", attend, "q"_a, "k"_a.none(), "v"_a.none(), "extras"_a, "options"_a, "execution"_a, "want_lse"_a)
+      .def("backward", differentiate, "q"_a, "k"_a.none(), "v"_a.none(), "extras"_a, "options"_a, "execution"_a,
+           "out"_a, "lse"_a, "dout"_a, "dlse"_a.none(), "wanted"_a);
+}
+
+}  // namespace cuflash::python
