@@ -265,13 +265,14 @@ def _run(inputs: Inputs, extras: Extras, layout: str, max_seqlen_q: int, max_seq
         return _with_names(names, _run_with_probabilities, inputs, extras, layout, max_seqlen_q, max_seqlen_k,
                            number(dropout_p, "dropout_p"), scale, causal, window, _softcap(softcap), deterministic,
                            dropout_seed)
-    softcap = _softcap(softcap)
+    if type(softcap) is not float or softcap != 0.0:
+        softcap = _softcap(softcap)
     if is_compiling():
         return _torch.run(inputs, extras, layout, scale, causal, False, window, softcap, dropout_p, dropout_seed, 0,
-                          max_seqlen_q, max_seqlen_k, deterministic, 0, False)
-    try:  # written out: the stars of _with_names cost time
+                          max_seqlen_q, max_seqlen_k, deterministic, 0, False, True)
+    try:  # as _with_names, whose stars cost time
         return _torch.run(inputs, extras, layout, scale, causal, False, window, softcap, dropout_p, dropout_seed, 0,
-                          max_seqlen_q, max_seqlen_k, deterministic, 0, False)
+                          max_seqlen_q, max_seqlen_k, deterministic, 0, False, False)
     except (TypeError, ValueError) as error:
         _raise_renamed(error, names)
 
@@ -307,7 +308,7 @@ def _run_with_probabilities(inputs: Inputs, extras: Extras, layout: str, max_seq
 
     def attend(inputs: Inputs, dropout_p: float) -> Tuple[Tensor, Tensor]:
         return _torch.run(inputs, extras, layout, scale, causal, False, window, softcap, dropout_p, dropout_seed, 0,
-                          max_seqlen_q, max_seqlen_k, deterministic, 0, True)
+                          max_seqlen_q, max_seqlen_k, deterministic, 0, True, is_compiling())
 
     out, lse = attend(inputs, dropout_p)
     if dropout_p == 0:

@@ -52,7 +52,9 @@ struct Torch {
   nb::object current_device, current_stream, num_threads;  // () and (device index) and () -> number
   nb::object new_like;                                     // tensor -> memory for its gradient
   nb::object is_neg = intern("is_neg"), resolve_neg = intern("resolve_neg"), contiguous = intern("contiguous"),
-             dtype = intern("dtype"), new_empty = intern("new_empty"), new_empty_strided = intern("new_empty_strided");
+             dtype = intern("dtype"), new_empty = intern("new_empty"), new_empty_strided = intern("new_empty_strided"),
+             saved_tensors = intern("saved_tensors"), options = intern("options"),
+             needs_input_grad = intern("needs_input_grad");
   static nb::object intern(const char* name) { return nb::steal(PyUnicode_InternFromString(name)); }
 };
 
@@ -86,14 +88,15 @@ Options options_of(const nb::tuple& options) {
 // The inputs of one call, and memory on their device.
 class Inputs {
  public:
-  Inputs(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& extras,
-         const nb::tuple& options, const nb::tuple& execution)
+  // extras: a tuple of the optional arrays, or None.
+  Inputs(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle extras, const nb::tuple& options,
+         const nb::tuple& execution)
       : torch_(torch), options(options_of(options)), arrays(this->options.layout, 0), packing(packing_of(k, v)) {
     const int32_t most = packing == Packing::none ? 4 : 5;
     read(this->q, q, "q", most), read(this->k, k, "k", most), read(this->v, v, "v", 4);
     Py_ssize_t next = 0;
-#define CUFLASH_READ(name, kind)                     \
-  read(extras_[next], item(extras, next), #name, 4); \
+#define CUFLASH_READ(name, kind)                                                             \
+  if (!extras.is_none()) read(extras_[next], PyTuple_GetItem(extras.ptr(), next), #name, 4); \
   this->options.name = extras_[next++].tensor;
     CUFLASH_ATTENTION_ARRAYS(CUFLASH_READ)
 #undef CUFLASH_READ
@@ -210,15 +213,14 @@ Results new_results(const Torch& torch, const Inputs& in, bool want_lse) {
 }
 
 // As call.py's new_gradients.
-nb::object new_gradient(const Torch& torch, const Inputs& in, const Rows& of, nb::handle wanted) {
-  if (!is_true(wanted) || of.tensor.is_none()) return nb::none();
+nb::object new_gradient(const Torch& torch, const Inputs& in, const Rows& of) {
   const Array& given = of.given;
   if (std::string_view(in.options.layout) == "thd" || !has_rows(given) || !is_dense(given))
     return torch.new_like(of.tensor);
   return in.empty(numbers(given.shape, given.rank), numbers(given.stride, given.rank), of.tensor.attr(torch.dtype));
 }
 
-nb::object attend(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& extras,
+nb::object attend(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle extras,
                   const nb::tuple& options, const nb::tuple& execution, bool want_lse) {
   Inputs in(torch, q, k, v, extras, options, execution);
   Rows out, lse;
@@ -229,26 +231,57 @@ nb::object attend(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, 
   return nb::make_tuple(out.tensor, lse.tensor);
 }
 
-nb::object differentiate(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& extras,
-                         const nb::tuple& options, const nb::tuple& execution, nb::handle out, nb::handle lse,
-                         nb::handle dout, nb::handle dlse, const nb::tuple& wanted) {
-  Inputs in(torch, q, k, v, extras, options, execution);
-  Rows rows_out, rows_lse, rows_dout, rows_dlse, dq, dk, dv, dbias, dsink;
+// Gradients in the order of call.py's Wanted.
+struct Gradients {
+  Rows of[5];
+};
+
+void differentiate(const Torch& torch, Inputs& in, nb::handle out, nb::handle lse, nb::handle dout, nb::handle dlse,
+                   const bool (&wanted)[5], Gradients& gradients) {
+  Rows rows_out, rows_lse, rows_dout, rows_dlse;
   in.read(rows_out, out, "out", 4), in.read(rows_lse, lse, "lse", 4);
   in.read(rows_dout, dout, "dout", 4), in.read(rows_dlse, dlse, "dlse", 4);
-  in.know_new(dq, new_gradient(torch, in, in.q, item(wanted, 0)), "dq");
-  in.know_new(dk, new_gradient(torch, in, in.k, item(wanted, 1)), "dk");
-  in.know_new(dv, new_gradient(torch, in, in.v, item(wanted, 2)), "dv");
-  const auto like = [&](nb::handle of, nb::handle wanted) {
-    return is_true(wanted) ? nb::object(torch.new_like(of)) : nb::none();
-  };
-  in.know_new(dbias, like(in.options.bias, item(wanted, 3)), "dbias");
-  in.know_new(dsink, like(in.options.sink, item(wanted, 4)), "dsink");
+  auto& [dq, dk, dv, dbias, dsink] = gradients.of;
+  if (wanted[0]) in.know_new(dq, new_gradient(torch, in, in.q), "dq");
+  if (wanted[1]) in.know_new(dk, new_gradient(torch, in, in.k), "dk");
+  if (wanted[2]) in.know_new(dv, new_gradient(torch, in, in.v), "dv");
+  if (wanted[3]) in.know_new(dbias, torch.new_like(in.options.bias), "dbias");
+  if (wanted[4]) in.know_new(dsink, torch.new_like(in.options.sink), "dsink");
   backward(in.arrays,
            {in.q.tensor, in.k.tensor, in.v.tensor, rows_out.tensor, rows_lse.tensor, rows_dout.tensor, rows_dlse.tensor,
             dq.tensor, dk.tensor, dv.tensor, dbias.tensor, dsink.tensor},
            in.options, [&](size_t bytes) { return in.workspace(bytes); });
-  return nb::make_tuple(dq.tensor, dk.tensor, dv.tensor, dbias.tensor, dsink.tensor);
+}
+
+nb::object gradients(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle extras,
+                     const nb::tuple& options, const nb::tuple& execution, nb::handle out, nb::handle lse,
+                     nb::handle dout, nb::handle dlse, const nb::tuple& wanted) {
+  Inputs in(torch, q, k, v, extras, options, execution);
+  const auto want = [&](Py_ssize_t n) { return is_true(item(wanted, n)); };
+  Gradients g;
+  differentiate(torch, in, out, lse, dout, dlse, {want(0), want(1), want(2), want(3), want(4)}, g);
+  return nb::make_tuple(g.of[0].tensor, g.of[1].tensor, g.of[2].tensor, g.of[3].tensor, g.of[4].tensor);
+}
+
+// The gradients of a node that autograd.py recorded, in the order of its arguments. None where a call of backward needs
+// what call.py does before or after it.
+nb::object gradients_of_node(const Torch& torch, nb::handle node, nb::handle dout, nb::handle dlse) {
+  const nb::tuple needed = nb::borrow<nb::tuple>(node.attr(torch.needs_input_grad));
+  const bool has_extras = needed.size() != 4;
+  const auto want = [&](Py_ssize_t n) { return is_true(item(needed, n)); };
+  if (dout.is_none() || (has_extras && want(4))) return nb::none();
+  const nb::tuple saved = nb::borrow<nb::tuple>(node.attr(torch.saved_tensors));
+  const nb::tuple options = nb::borrow<nb::tuple>(node.attr(torch.options));
+  const nb::object extras =
+      has_extras ? nb::steal(PyTuple_GetSlice(saved.ptr(), 5, static_cast<Py_ssize_t>(saved.size()))) : nb::none();
+  Inputs in(torch, item(saved, 0), item(saved, 1), item(saved, 2), extras, nb::borrow<nb::tuple>(item(options, 0)),
+            nb::borrow<nb::tuple>(item(options, 1)));
+  if (!in.q.array.on_cuda() && std::string_view(in.options.layout) == "thd") return nb::none();
+  Gradients g;
+  differentiate(torch, in, item(saved, 3), item(saved, 4), dout, dlse,
+                {want(0), want(1), want(2), false, has_extras && want(5)}, g);
+  if (!has_extras) return nb::make_tuple(g.of[0].tensor, g.of[1].tensor, g.of[2].tensor, nb::none());
+  return nb::make_tuple(g.of[0].tensor, g.of[1].tensor, g.of[2].tensor, nb::none(), nb::none(), g.of[4].tensor);
 }
 
 }  // namespace
@@ -266,9 +299,11 @@ void bind_torch_calls(nb::module_& module) {
           },
           "tensor"_a, "parameter"_a, "f32"_a, "f64"_a, "u8"_a, "empty_cpu"_a.none(), "empty_cuda"_a.none(),
           "current_device"_a, "current_stream"_a, "num_threads"_a, "new_like"_a)
-      .def("forward", attend, "q"_a, "k"_a.none(), "v"_a.none(), "extras"_a, "options"_a, "execution"_a, "want_lse"_a)
-      .def("backward", differentiate, "q"_a, "k"_a.none(), "v"_a.none(), "extras"_a, "options"_a, "execution"_a,
-           "out"_a, "lse"_a, "dout"_a, "dlse"_a.none(), "wanted"_a);
+      .def("forward", attend, "q"_a, "k"_a.none(), "v"_a.none(), "extras"_a.none(), "options"_a, "execution"_a,
+           "want_lse"_a)
+      .def("backward", gradients, "q"_a, "k"_a.none(), "v"_a.none(), "extras"_a.none(), "options"_a, "execution"_a,
+           "out"_a, "lse"_a, "dout"_a, "dlse"_a.none(), "wanted"_a)
+      .def("backward_of_node", gradients_of_node, "node"_a, "dout"_a.none(), "dlse"_a.none());
 }
 
 }  // namespace cuflash::python

@@ -73,17 +73,16 @@ def attention(q: Tensor, k: OptionalTensor = None, v: OptionalTensor = None, *, 
     others = extras(alibi_slopes, bias, mask, sink, cu_seqlens_q, cu_seqlens_k,
                     numbers(seqlens_q, q, "seqlens_q"), numbers(seqlens_k, q, "seqlens_k"))
     return run((q, k, v), others, layout, scale, causal, top_left, window, softcap, dropout_p, dropout_seed,
-               dropout_offset, max_seqlen_q, max_seqlen_k, deterministic, num_threads, return_lse)
+               dropout_offset, max_seqlen_q, max_seqlen_k, deterministic, num_threads, return_lse, is_compiling())
 
 
 def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], causal: bool, top_left: bool,
         window: Tuple[int, int], softcap: float, dropout_p: float, dropout_seed: Optional[seeds.Seed],
         dropout_offset: int, max_seqlen_q: int, max_seqlen_k: int, deterministic: bool, num_threads: int,
-        return_lse: bool) -> Union[Tensor, Tuple[Tensor, Tensor]]:
-    """attention() with every argument given, in the form that both paths take."""
+        return_lse: bool, compiling: bool) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+    """attention() with every argument given, in the form that both paths take. compiling: see torch.compiler."""
     q = inputs[0]
     left, right = window if type(window) is tuple and len(window) == 2 else pair(window, "window")
-    compiling = is_compiling()
     if not compiling and not (
             type(left) is type(right) is type(num_threads) is type(max_seqlen_q) is type(max_seqlen_k) is int
             and -1 <= left <= LARGEST >= right >= -1 and 0 <= num_threads <= LARGEST_EXTENT
@@ -116,10 +115,11 @@ def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], cau
             rng_state = seeds.as_tensor(dropout_seed)
     options = (layout, scale, bool(causal), bool(top_left), left, right, softcap, dropout_p, seed, offset, max_seqlen_q,
                max_seqlen_k)
-    execution = (num_threads, bool(deterministic) or torch.are_deterministic_algorithms_enabled())
     if eager:
+        execution = (num_threads, deterministic or _get_deterministic_algorithms())
         out, lse = autograd.run(inputs, extras, options, execution, return_lse)
     else:
+        execution = (num_threads, bool(deterministic) or torch.are_deterministic_algorithms_enabled())
         out, lse = operators.run(inputs, extras, options, rng_state, execution)
     return (out, lse) if return_lse else out
 
@@ -130,3 +130,4 @@ def draw_seed(q: Tensor) -> seeds.Seed:
 
 
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled
+_get_deterministic_algorithms = torch._C._get_deterministic_algorithms

@@ -65,7 +65,9 @@ _gradients_once = once_differentiable(_gradients)
 
 def _backward(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor = None) -> Tuple[Optional[Tensor], ...]:
     # A recorded graph of the gradients must refuse to be differentiated; without one, that check only costs time.
-    return (_gradients_once if torch.is_grad_enabled() else _gradients)(ctx, dout, dlse)
+    if torch.is_grad_enabled():
+        return _gradients_once(ctx, dout, dlse)
+    return call.backward_of_node(ctx, dout, dlse) or _gradients(ctx, dout, dlse)
 
 
 class _Attention(torch.autograd.Function):

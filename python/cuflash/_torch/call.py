@@ -43,7 +43,7 @@ def forward(inputs: Inputs, extras: Extras, options: Options, execution: Executi
     """out in the layout of q, and lse ([B, Hq, Sq] or packed [Hq, Tq]) if wanted."""
     q, k, v = inputs
     try:
-        out, lse = _forward(q, k, v, extras, options, execution, want_lse)
+        out, lse = _forward(q, k, v, None if extras is NO_EXTRAS else extras, options, execution, want_lse)
     except (RuntimeError, IndexError, ValueError):  # a sparse tensor has no strides, a nested one no shape
         require_memory(named(inputs, extras))
         raise
@@ -203,4 +203,4 @@ def _calls(num_threads: Callable[[], int]) -> _core.Torch:
 
 
 _native = _calls(_num_threads)
-_forward, _backward = _native.forward, _native.backward
+_forward, _backward, backward_of_node = _native.forward, _native.backward, _native.backward_of_node

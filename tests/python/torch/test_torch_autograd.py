@@ -84,22 +84,34 @@ def test_gradcheck_of_packed_inputs(device):
         tuple(random(8, 2, 4, device=device, seed=seed) for seed in range(3)))
 
 
+def spy_on_gradients(monkeypatch):
+    """A list that gets what each call of the library computes: the gradients of q, k, v, bias and sink."""
+    computed = []
+    of_call, of_node = call._backward, call.backward_of_node
+
+    def spy(*arguments):
+        computed.append(of_call(*arguments))
+        return computed[-1]
+
+    def spy_on_node(*arguments):
+        found = of_node(*arguments)
+        if found is not None:
+            computed.append((*found[:3], *(found[4:] or (None, None))))
+        return found
+
+    monkeypatch.setattr(call, "_backward", spy)
+    monkeypatch.setattr(call, "backward_of_node", spy_on_node)
+    return computed
+
+
 @pytest.mark.parametrize("wanted", list(itertools.product((False, True), repeat=5))[1:], ids=str)
 def test_only_what_is_asked_for(wanted, device, monkeypatch):
     inputs = (*problem(device), random(1, 4, 5, 7, device=device), random(4, device=device))
     everything = torch.autograd.grad(_sum(*inputs), inputs)
-    asked = []
-    backward = call._backward
-
-    def spy(*arguments):
-        computed = backward(*arguments)
-        asked.append(tuple(gradient is not None for gradient in computed))
-        return computed
-
-    monkeypatch.setattr(call, "_backward", spy)
+    computed = spy_on_gradients(monkeypatch)
     some = [tensor.detach().requires_grad_(want) for tensor, want in zip(inputs, wanted)]
     gradients = torch.autograd.grad(_sum(*some), [tensor for tensor in some if tensor.requires_grad])
-    assert asked == [wanted]
+    assert [tuple(gradient is not None for gradient in call) for call in computed] == [wanted]
     for gradient, expected in zip(gradients, itertools.compress(everything, wanted)):
         torch.testing.assert_close(gradient, expected)
 
@@ -261,18 +273,11 @@ def test_gradient_that_is_expanded(device):
 
 def test_packed_gradient_is_one_tensor(device, monkeypatch):
     """The kernel writes straight into its parts, without a copy."""
-    written = []
-    backward = call._backward
-
-    def spy(*arguments):
-        computed = backward(*arguments)
-        written.extend(computed[:3])
-        return computed
-
-    monkeypatch.setattr(call, "_backward", spy)
+    computed = spy_on_gradients(monkeypatch)
     qkv = random(2, 5, 3, 2, 4, device=device)
     (gradient,) = torch.autograd.grad(flash_attn_qkvpacked_func(qkv).sum(), qkv)
-    assert written[0].data_ptr() == gradient.data_ptr() and written[1:] == [None, None]
+    ((dqkv, *others),) = computed
+    assert dqkv.data_ptr() == gradient.data_ptr() and others == [None] * 4
     assert gradient.is_contiguous()
 
 
