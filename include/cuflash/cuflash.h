@@ -158,6 +158,10 @@ typedef struct cuflash_tile_stats {
 typedef void (*cuflash_parallel_body)(void* body_context, int64_t index);
 typedef void (*cuflash_parallel_for)(void* context, int64_t n, cuflash_parallel_body body, void* body_context);
 
+/* Returns memory of this many bytes on the device and stream of the call, or NULL. The call's kernels use it; it may be
+ * reused by what follows them on the stream. It must not throw. */
+typedef void* (*cuflash_allocate)(void* context, size_t bytes);
+
 typedef struct cuflash_execution {
   size_t struct_size;
   int32_t device;        /* cuflash_device */
@@ -166,9 +170,9 @@ typedef struct cuflash_execution {
   int32_t deterministic; /* CUDA backward: bitwise reproducible. The CPU always is */
   void* stream;          /* CUDA: the CUstream to launch on; ignored by the CPU */
   void* workspace; /* scratch of at least the queried size, 64-byte aligned. NULL: the CPU uses a block of its own;
-                    * CUDA requires one unless the queried size is 0 or workspace_from_pool is set, except for forward
-                    * without tile_stats, which is then slower where it has a use for one. Bytes beyond the queried
-                    * size are not touched */
+                    * CUDA requires one unless the queried size is 0 or allocate or workspace_from_pool is set, except
+                    * for forward without tile_stats, which is then slower where it has a use for one. Bytes beyond the
+                    * queried size are not touched */
   size_t workspace_size;
   cuflash_parallel_for parallel_for; /* NULL: the library's own thread pool */
   void* parallel_for_context;
@@ -176,6 +180,9 @@ typedef struct cuflash_execution {
   int32_t workspace_from_pool;    /* CUDA, not 0: without a workspace, take it from the device's stream-ordered pool */
   int32_t check_lengths;          /* CUDA, not 0: copy lengths to the host and check them, which waits for the stream.
                                    * Without it, a length that is out of range is clamped to the tensors */
+  cuflash_allocate allocate;      /* CUDA, optional: without a workspace, returns one of a size that the call finds; 64-byte
+                                   * aligned. Asked again if the call has to start over with another kernel */
+  void* allocate_context;
 } cuflash_execution;
 
 static inline void cuflash_attention_init(cuflash_attention* a) {

@@ -183,6 +183,8 @@ struct Execution {
   TileStats* tile_stats = nullptr;
   bool workspace_from_pool = false;
   bool check_lengths = false;
+  cuflash_allocate allocate = nullptr;
+  void* allocate_context = nullptr;
 };
 
 namespace detail {
@@ -233,6 +235,7 @@ inline cuflash_execution to_c(const Execution& e) {
   c.stream = e.stream, c.workspace = e.workspace, c.workspace_size = e.workspace_size;
   c.parallel_for = e.parallel_for, c.parallel_for_context = e.parallel_for_context, c.tile_stats = e.tile_stats;
   c.workspace_from_pool = e.workspace_from_pool, c.check_lengths = e.check_lengths;
+  c.allocate = e.allocate, c.allocate_context = e.allocate_context;
   return c;
 }
 inline void check(cuflash_status status) {

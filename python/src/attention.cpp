@@ -43,15 +43,14 @@ cuflash_backward_tensors tensors_of(Arrays& arrays, const BackwardArrays& a) {
 void forward(Arrays& arrays, const ForwardArrays& a, const Options& o, const Allocate& allocate) {
   const cuflash_attention attention = attention_of(arrays, a.q, a.k, a.v, o);
   const cuflash_forward_outputs tensors = tensors_of(arrays, a);
-  execute(arrays, o, attention, tensors, cuflash_forward_workspace_size, cuflash_forward,
-          {o.layout, Words::attention, packing_of(a.k, a.v)}, allocate);
+  execute(arrays, o, attention, tensors, cuflash_forward, {o.layout, Words::attention, packing_of(a.k, a.v)}, allocate);
 }
 
 void backward(Arrays& arrays, const BackwardArrays& a, const Options& o, const Allocate& allocate) {
   const cuflash_attention attention = attention_of(arrays, a.q, a.k, a.v, o);
   const cuflash_backward_tensors tensors = tensors_of(arrays, a);
-  execute(arrays, o, attention, tensors, cuflash_backward_workspace_size, cuflash_backward,
-          {o.layout, Words::attention, packing_of(a.k, a.v)}, allocate);
+  execute(arrays, o, attention, tensors, cuflash_backward, {o.layout, Words::attention, packing_of(a.k, a.v)},
+          allocate);
 }
 
 void forward(const ForwardArrays& a, const Options& o) {

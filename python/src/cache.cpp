@@ -42,8 +42,7 @@ void attend_cache(const CacheArrays& a, const CacheOptions& o) {
   Arrays arrays(o.layout, o.stream);
   const cuflash_attention attention = attention_of(arrays, a, o);
   const cuflash_cache_tensors tensors = tensors_of(arrays, a, o);
-  execute(arrays, o, attention, tensors, cuflash_attend_cache_workspace_size, cuflash_attend_cache,
-          {o.layout, Words::cache});
+  execute(arrays, o, attention, tensors, cuflash_attend_cache, {o.layout, Words::cache});
 }
 
 std::string explain_attend_cache(const CacheArrays& a, const CacheOptions& o) {

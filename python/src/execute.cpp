@@ -17,4 +17,16 @@ Workspace allocate_by(const Runtime& runtime, size_t bytes, dlpack::Device devic
   return {owner, std::move(workspace)};
 }
 
+void* allocate_with_gil(void* context, size_t bytes) {
+  auto& allocation = *static_cast<Allocation*>(context);
+  const nb::gil_scoped_acquire acquired;
+  try {
+    allocation.workspace = allocation.allocate(bytes);
+    return allocation.workspace.array.data;
+  } catch (...) {
+    allocation.failure = std::current_exception();
+    return nullptr;
+  }
+}
+
 }  // namespace cuflash::python

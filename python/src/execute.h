@@ -1,6 +1,8 @@
 // One call of the library: releases the GIL and takes scratch memory from the caller's allocator.
 #pragma once
 
+#include <exception>
+
 #include "arrays.h"
 #include "call.h"
 #include "raise.h"
@@ -21,27 +23,30 @@ inline cuflash_execution execution_of(const Arrays& arrays, const Runtime& runti
 // By runtime.allocate; raises unless it returns this many bytes on the device.
 Workspace allocate_by(const Runtime& runtime, size_t bytes, dlpack::Device device);
 
-// size and run are the library's functions for one pass, with its arguments. allocate: NULL takes runtime.allocate.
+// What the library's calls get as allocate_context.
+struct Allocation {
+  Allocate allocate;
+  Workspace workspace{};  // held until the call has launched its kernels: another thread may get the memory afterwards
+  std::exception_ptr failure{};
+};
+
+void* allocate_with_gil(void* allocation, size_t bytes);
+
+// run is the library's function for one pass. allocate: NULL takes runtime.allocate.
 template <class Attention, class Tensors>
 void execute(const Arrays& arrays, const Runtime& runtime, const Attention& attention, const Tensors& tensors,
-             cuflash_status (*size)(const Attention*, const Tensors*, const cuflash_execution*, size_t*),
              cuflash_status (*run)(const Attention*, const Tensors*, const cuflash_execution*), Wording wording,
              const Allocate& allocate = nullptr) {
   cuflash_execution execution = execution_of(arrays, runtime);
-  Workspace workspace;  // held until the call has launched its kernels: another thread may get the memory afterwards
-  if (execution.device == CUFLASH_DEVICE_CUDA && !execution.workspace_from_pool) {
-    size_t bytes = 0;
-    check(size(&attention, &tensors, &execution, &bytes), wording);
-    if (bytes > 0) {
-      workspace = allocate ? allocate(bytes) : allocate_by(runtime, bytes, arrays.device());
-      execution.workspace = workspace.array.data, execution.workspace_size = bytes;
-    }
-  }
+  Allocation allocation{allocate ? allocate
+                                 : [&](size_t bytes) { return allocate_by(runtime, bytes, arrays.device()); }};
+  if (!execution.workspace_from_pool) execution.allocate = allocate_with_gil, execution.allocate_context = &allocation;
   cuflash_status status;
   {
     nb::gil_scoped_release released;
     status = run(&attention, &tensors, &execution);
   }
+  if (allocation.failure) std::rethrow_exception(allocation.failure);
   check(status, wording);
 }
 

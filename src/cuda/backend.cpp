@@ -56,7 +56,7 @@ void enqueue_behind_counters(const Problem& p, const Execution& e, const Plan& p
 
 // Forward is faster with a workspace for some problems, and does without where the caller has none of that size.
 bool has_room(const Execution& e, size_t bytes) {
-  return e.workspace ? e.workspace_size >= bytes : e.workspace_from_pool;
+  return e.workspace ? e.workspace_size >= bytes : e.allocate || e.workspace_from_pool;
 }
 
 }  // namespace

@@ -170,7 +170,9 @@ Execution describe(const cuflash_execution& e) {
           e.parallel_for_context,
           e.tile_stats,
           e.workspace_from_pool != 0,
-          e.check_lengths != 0};
+          e.check_lengths != 0,
+          e.allocate,
+          e.allocate_context};
 }
 
 }  // namespace cuflash

@@ -253,6 +253,36 @@ TEST_F(FakeGpus, MemoryOfThePoolGoesBack) {
   EXPECT_EQ(gpus.pool_blocks, 0);
 }
 
+TEST_F(FakeGpus, TheCallersFunctionAllocatesOnceWhatTheQuerySays) {
+  struct Asked {
+    std::vector<size_t> sizes;
+    void* memory;
+  };
+  const Stream stream;
+  DeviceProblem p(dense({.len_q = 70, .len_k = 70}), stream);
+  const size_t needed = workspace_size(p.attention, p.gradients, p.execution);
+  p.take_workspace();
+  Asked asked{{}, std::exchange(p.execution.workspace, nullptr)};
+  p.execution.workspace_size = 0;
+  p.execution.allocate_context = &asked;
+  p.execution.allocate = [](void* context, size_t bytes) {
+    static_cast<Asked*>(context)->sizes.push_back(bytes);
+    return static_cast<Asked*>(context)->memory;
+  };
+  p.backward();
+  EXPECT_EQ(asked.sizes, std::vector<size_t>{needed});
+
+  asked.memory = nullptr;
+  const int launches = gpus.launches;
+  try {
+    p.backward();
+    ADD_FAILURE() << "was accepted";
+  } catch (const FlashAttentionError& error) {
+    EXPECT_EQ(error.status(), CUFLASH_OUT_OF_MEMORY);
+  }
+  EXPECT_EQ(gpus.launches, launches);
+}
+
 // The fake driver fails every operation that waits for a captured stream: a call has none.
 TEST_F(FakeGpus, ACapturedCallWaitsForNothing) {
   const Stream stream;

@@ -147,6 +147,8 @@ std::vector<Message> cuda_messages() {
            c.make_huge(c.tensors.dq.data, c.tensors.dk.data), c.execution.workspace_from_pool = true;
          });
        }},
+      {"allocate-has-not", kGpu,
+       [] { backward([](Call& c) { c.execution.allocate = [](void*, size_t) -> void* { return nullptr; }; }); }},
       // Lengths
       {"no-bound", kGpu, [] { forward(make_packed); }},
       // What the kernels do not compute

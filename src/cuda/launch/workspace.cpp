@@ -14,6 +14,13 @@ Workspace::Workspace(const Execution& e, size_t bytes) : stream_(e.stream) {
     data_ = e.workspace;
     return;
   }
+  if (e.allocate) {
+    data_ = e.allocate(e.allocate_context, bytes);
+    if (!data_)
+      throw FlashAttentionError(CUFLASH_OUT_OF_MEMORY,
+                                join("allocate: returned NULL for the ", bytes, " bytes that this call needs"));
+    return;
+  }
   if (!e.workspace_from_pool)
     reject("workspace: is NULL, but this call needs ", bytes, " bytes of device memory; pass a workspace of the size ",
            "that cuflash_*_workspace_size says, or set workspace_from_pool");
