@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "check/run/run.h"
 #include "check/run/sweep.h"
@@ -260,7 +262,7 @@ TEST_F(FakeGpus, TheCallersFunctionAllocatesOnceWhatTheQuerySays) {
   };
   const Stream stream;
   DeviceProblem p(dense({.len_q = 70, .len_k = 70}), stream);
-  const size_t needed = workspace_size(p.attention, p.gradients, p.execution);
+  const size_t needed = workspace_size(p.attention, p.tensors(), p.execution);
   p.take_workspace();
   Asked asked{{}, std::exchange(p.execution.workspace, nullptr)};
   p.execution.workspace_size = 0;
