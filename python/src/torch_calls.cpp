@@ -85,18 +85,21 @@ Options options_of(const nb::tuple& options) {
   return o;
 }
 
+// Whether a tensor may be a view whose memory holds the negated numbers. Asking PyTorch takes as long as all the rest.
+enum class Negated { maybe, never };
+
 // The inputs of one call, and memory on their device.
 class Inputs {
  public:
   // extras: a tuple of the optional arrays, or None.
   Inputs(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle extras, const nb::tuple& options,
-         const nb::tuple& execution)
+         const nb::tuple& execution, Negated negated)
       : torch_(torch), options(options_of(options)), arrays(this->options.layout, 0), packing(packing_of(k, v)) {
     const int32_t most = packing == Packing::none ? 4 : 5;
-    read(this->q, q, "q", most), read(this->k, k, "k", most), read(this->v, v, "v", 4);
+    read(this->q, q, "q", most, negated), read(this->k, k, "k", most, negated), read(this->v, v, "v", 4, negated);
     Py_ssize_t next = 0;
-#define CUFLASH_READ(name, kind)                                                             \
-  if (!extras.is_none()) read(extras_[next], PyTuple_GetItem(extras.ptr(), next), #name, 4); \
+#define CUFLASH_READ(name, kind)                                                                      \
+  if (!extras.is_none()) read(extras_[next], PyTuple_GetItem(extras.ptr(), next), #name, 4, negated); \
   this->options.name = extras_[next++].tensor;
     CUFLASH_ATTENTION_ARRAYS(CUFLASH_READ)
 #undef CUFLASH_READ
@@ -104,7 +107,8 @@ class Inputs {
   }
 
   // Reads a tensor of the call.
-  void read(Rows& rows, nb::handle tensor, const char* name, int32_t most_dimensions);
+  void read(Rows& rows, nb::handle tensor, const char* name, int32_t most_dimensions, Negated negated);
+  bool has_negated() const { return has_negated_; }
 
   nb::object empty(const nb::object& shape, const nb::object& strides, nb::handle dtype) const {
     if (empty_.is_valid()) return empty_(shape, strides, dtype);
@@ -140,14 +144,17 @@ class Inputs {
   void set_runtime(const nb::tuple& execution);
 
   Rows extras_[0 CUFLASH_ATTENTION_ARRAYS(CUFLASH_COUNT)];
+  bool has_negated_ = false;
   nb::handle empty_;  // for ordinary tensors on the current device
 };
 
-void Inputs::read(Rows& rows, nb::handle tensor, const char* name, int32_t most_dimensions) {
+void Inputs::read(Rows& rows, nb::handle tensor, const char* name, int32_t most_dimensions, Negated negated) {
   if (tensor.is_none()) return;
   rows.tensor = nb::borrow(tensor);
-  if (is_true(nb::object(tensor.attr(torch_.is_neg)())))  // a view whose memory holds the negated numbers
+  if (negated == Negated::maybe && is_true(nb::object(tensor.attr(torch_.is_neg)()))) {
     rows.tensor = tensor.attr(torch_.resolve_neg)();
+    has_negated_ = true;
+  }
   rows.array = array_of(rows.tensor, name, 0, most_dimensions);
   rows.given = rows.array.view();
   if (!has_rows(rows.array)) {
@@ -222,13 +229,13 @@ nb::object new_gradient(const Torch& torch, const Inputs& in, const Rows& of) {
 
 nb::object attend(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle extras,
                   const nb::tuple& options, const nb::tuple& execution, bool want_lse) {
-  Inputs in(torch, q, k, v, extras, options, execution);
+  Inputs in(torch, q, k, v, extras, options, execution, Negated::maybe);
   Rows out, lse;
   Results results = new_results(torch, in, want_lse);
   in.know_new(out, results.out, "out"), in.know_new(lse, results.lse, "lse");
   forward(in.arrays, {in.q.tensor, in.k.tensor, in.v.tensor, out.tensor, lse.tensor}, in.options,
           [&](size_t bytes) { return in.workspace(bytes); });
-  return nb::make_tuple(out.tensor, lse.tensor);
+  return nb::make_tuple(out.tensor, lse.tensor, in.has_negated());
 }
 
 // Gradients in the order of call.py's Wanted.
@@ -237,10 +244,10 @@ struct Gradients {
 };
 
 void differentiate(const Torch& torch, Inputs& in, nb::handle out, nb::handle lse, nb::handle dout, nb::handle dlse,
-                   const bool (&wanted)[5], Gradients& gradients) {
+                   const bool (&wanted)[5], Negated negated, Gradients& gradients) {
   Rows rows_out, rows_lse, rows_dout, rows_dlse;
-  in.read(rows_out, out, "out", 4), in.read(rows_lse, lse, "lse", 4);
-  in.read(rows_dout, dout, "dout", 4), in.read(rows_dlse, dlse, "dlse", 4);
+  in.read(rows_out, out, "out", 4, negated), in.read(rows_lse, lse, "lse", 4, negated);
+  in.read(rows_dout, dout, "dout", 4, Negated::maybe), in.read(rows_dlse, dlse, "dlse", 4, Negated::maybe);
   auto& [dq, dk, dv, dbias, dsink] = gradients.of;
   if (wanted[0]) in.know_new(dq, new_gradient(torch, in, in.q), "dq");
   if (wanted[1]) in.know_new(dk, new_gradient(torch, in, in.k), "dk");
@@ -256,30 +263,31 @@ void differentiate(const Torch& torch, Inputs& in, nb::handle out, nb::handle ls
 nb::object gradients(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle extras,
                      const nb::tuple& options, const nb::tuple& execution, nb::handle out, nb::handle lse,
                      nb::handle dout, nb::handle dlse, const nb::tuple& wanted) {
-  Inputs in(torch, q, k, v, extras, options, execution);
+  Inputs in(torch, q, k, v, extras, options, execution, Negated::maybe);
   const auto want = [&](Py_ssize_t n) { return is_true(item(wanted, n)); };
   Gradients g;
-  differentiate(torch, in, out, lse, dout, dlse, {want(0), want(1), want(2), want(3), want(4)}, g);
+  differentiate(torch, in, out, lse, dout, dlse, {want(0), want(1), want(2), want(3), want(4)}, Negated::maybe, g);
   return nb::make_tuple(g.of[0].tensor, g.of[1].tensor, g.of[2].tensor, g.of[3].tensor, g.of[4].tensor);
 }
 
 // The gradients of a node that autograd.py recorded, in the order of its arguments. None where a call of backward needs
 // what call.py does before or after it.
 nb::object gradients_of_node(const Torch& torch, nb::handle node, nb::handle dout, nb::handle dlse) {
+  const nb::tuple options = nb::borrow<nb::tuple>(node.attr(torch.options));
   const nb::tuple needed = nb::borrow<nb::tuple>(node.attr(torch.needs_input_grad));
   const bool has_extras = needed.size() != 4;
   const auto want = [&](Py_ssize_t n) { return is_true(item(needed, n)); };
-  if (dout.is_none() || (has_extras && want(4))) return nb::none();
+  const bool has_negated = is_true(item(options, 2));
+  if (dout.is_none() || has_negated || (has_extras && want(4))) return nb::none();
   const nb::tuple saved = nb::borrow<nb::tuple>(node.attr(torch.saved_tensors));
-  const nb::tuple options = nb::borrow<nb::tuple>(node.attr(torch.options));
   const nb::object extras =
       has_extras ? nb::steal(PyTuple_GetSlice(saved.ptr(), 5, static_cast<Py_ssize_t>(saved.size()))) : nb::none();
   Inputs in(torch, item(saved, 0), item(saved, 1), item(saved, 2), extras, nb::borrow<nb::tuple>(item(options, 0)),
-            nb::borrow<nb::tuple>(item(options, 1)));
+            nb::borrow<nb::tuple>(item(options, 1)), Negated::never);
   if (!in.q.array.on_cuda() && std::string_view(in.options.layout) == "thd") return nb::none();
   Gradients g;
   differentiate(torch, in, item(saved, 3), item(saved, 4), dout, dlse,
-                {want(0), want(1), want(2), false, has_extras && want(5)}, g);
+                {want(0), want(1), want(2), false, has_extras && want(5)}, Negated::never, g);
   if (!has_extras) return nb::make_tuple(g.of[0].tensor, g.of[1].tensor, g.of[2].tensor, nb::none());
   return nb::make_tuple(g.of[0].tensor, g.of[1].tensor, g.of[2].tensor, nb::none(), nb::none(), g.of[4].tensor);
 }

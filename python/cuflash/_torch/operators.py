@@ -60,7 +60,8 @@ def _read(arguments: Tuple[Any, ...]) -> Tuple[Inputs, Extras, Options, Executio
 
 
 def _forward(*arguments: Any) -> Tuple[Tensor, Tensor]:
-    return call.forward(*_read(arguments), want_lse=True)
+    inputs, *rest = _read(arguments)
+    return call.forward(*inputs, *rest, want_lse=True)[:2]
 
 
 def _backward(*arguments: Any) -> List[Tensor]:
