@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 
 #include <initializer_list>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,10 +52,14 @@ struct Torch {
   nb::object empty_cpu, empty_cuda;  // (shape, strides, dtype) -> tensor, on the current device; or None
   nb::object current_device, current_stream, num_threads;  // () and (device index) and () -> number
   nb::object new_like;                                     // tensor -> memory for its gradient
+  nb::object deterministic;                                // () -> whether PyTorch is set to be deterministic
+  nb::tuple inactive;                                      // functions that return 0 or False in plain eager mode
+  nb::object forward_mode;                                 // the module torch.autograd.forward_ad
   nb::object is_neg = intern("is_neg"), resolve_neg = intern("resolve_neg"), contiguous = intern("contiguous"),
              dtype = intern("dtype"), new_empty = intern("new_empty"), new_empty_strided = intern("new_empty_strided"),
              saved_tensors = intern("saved_tensors"), options = intern("options"),
-             needs_input_grad = intern("needs_input_grad");
+             needs_input_grad = intern("needs_input_grad"), current_level = intern("_current_level"),
+             is_cuda = intern("is_cuda"), is_cpu = intern("is_cpu");
   static nb::object intern(const char* name) { return nb::steal(PyUnicode_InternFromString(name)); }
 };
 
@@ -292,6 +297,53 @@ nb::object gradients_of_node(const Torch& torch, nb::handle node, nb::handle dou
   return nb::make_tuple(g.of[0].tensor, g.of[1].tensor, g.of[2].tensor, nb::none(), nb::none(), g.of[4].tensor);
 }
 
+// Whether this is a number of exactly Python's int in this range.
+bool is_whole(nb::handle object, int64_t least, int64_t most) {
+  if (!PyLong_CheckExact(object.ptr())) return false;
+  int overflow = 0;
+  const int64_t value = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+  return overflow == 0 && value >= least && value <= most;
+}
+
+bool is_flag(nb::handle object) { return PyBool_Check(object.ptr()); }
+bool is_float(nb::handle object) { return PyFloat_CheckExact(object.ptr()); }
+
+bool is_tensor(const Torch& torch, nb::handle object) {
+  return object.type().is(torch.tensor) || object.type().is(torch.parameter);
+}
+
+bool is_plain_eager(const Torch& torch) {
+  for (Py_ssize_t n = 0; n < static_cast<Py_ssize_t>(torch.inactive.size()); ++n)
+    if (PyObject_IsTrue(nb::object(item(torch.inactive, n)()).ptr()) != 0) return false;
+  return nb::cast<int64_t>(torch.forward_mode.attr(torch.current_level)) < 0;
+}
+
+// (options, execution) of a call without dropout in plain eager mode, whose arguments all have the types that they
+// should have: what _torch.run finds step by step, in one. None: it has to look closer.
+nb::object plain_options(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle layout,
+                         nb::handle scale, nb::handle causal, nb::handle top_left, nb::handle window,
+                         nb::handle softcap, nb::handle dropout_p, nb::handle max_seqlen_q, nb::handle max_seqlen_k,
+                         nb::handle deterministic, nb::handle num_threads, nb::handle return_lse) {
+  constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kLargestExtent = std::numeric_limits<int32_t>::max();
+  const bool tensors =
+      is_tensor(torch, q) && (k.is_none() || is_tensor(torch, k)) && (v.is_none() || is_tensor(torch, v));
+  if (!tensors || !PyTuple_CheckExact(window.ptr()) || PyTuple_Size(window.ptr()) != 2) return nb::none();
+  const nb::handle left = PyTuple_GetItem(window.ptr(), 0), right = PyTuple_GetItem(window.ptr(), 1);
+  const bool options = PyUnicode_CheckExact(layout.ptr()) && (scale.is_none() || is_float(scale)) && is_flag(causal) &&
+                       is_flag(top_left) && is_whole(left, -1, kLargest) && is_whole(right, -1, kLargest) &&
+                       is_float(softcap) && is_float(dropout_p) && PyFloat_AsDouble(dropout_p.ptr()) == 0 &&
+                       is_whole(max_seqlen_q, 0, kLargestExtent) && is_whole(max_seqlen_k, 0, kLargestExtent) &&
+                       is_flag(deterministic) && is_whole(num_threads, 0, kLargestExtent) && is_flag(return_lse);
+  if (!options || !is_plain_eager(torch)) return nb::none();
+  if (!is_true(nb::object(q.attr(torch.is_cuda))) && !is_true(nb::object(q.attr(torch.is_cpu)))) return nb::none();
+  const nb::object reproducible =
+      is_true(deterministic) ? nb::borrow(deterministic) : nb::object(torch.deterministic());
+  return nb::make_tuple(nb::make_tuple(layout, scale, causal, top_left, left, right, softcap, dropout_p, 0, 0,
+                                       max_seqlen_q, max_seqlen_k),
+                        nb::make_tuple(num_threads, reproducible));
+}
+
 }  // namespace
 
 void bind_torch_calls(nb::module_& module) {
@@ -301,16 +353,23 @@ void bind_torch_calls(nb::module_& module) {
           "__init__",
           [](Torch* self, nb::object tensor, nb::object parameter, nb::object f32, nb::object f64, nb::object u8,
              nb::object empty_cpu, nb::object empty_cuda, nb::object current_device, nb::object current_stream,
-             nb::object num_threads, nb::object new_like) {
-            new (self) Torch{tensor,         parameter,      f32,         f64,     u8, empty_cpu, empty_cuda,
-                             current_device, current_stream, num_threads, new_like};
+             nb::object num_threads, nb::object new_like, nb::object deterministic, nb::tuple inactive,
+             nb::object forward_mode) {
+            new (self) Torch{
+                tensor,         parameter,   f32,      f64,           u8,       empty_cpu,   empty_cuda, current_device,
+                current_stream, num_threads, new_like, deterministic, inactive, forward_mode};
           },
           "tensor"_a, "parameter"_a, "f32"_a, "f64"_a, "u8"_a, "empty_cpu"_a.none(), "empty_cuda"_a.none(),
-          "current_device"_a, "current_stream"_a, "num_threads"_a, "new_like"_a)
+          "current_device"_a, "current_stream"_a, "num_threads"_a, "new_like"_a, "deterministic"_a, "inactive"_a,
+          "forward_mode"_a)
       .def("forward", attend, "q"_a, "k"_a.none(), "v"_a.none(), "extras"_a.none(), "options"_a, "execution"_a,
            "want_lse"_a)
       .def("backward", gradients, "q"_a, "k"_a.none(), "v"_a.none(), "extras"_a.none(), "options"_a, "execution"_a,
            "out"_a, "lse"_a, "dout"_a, "dlse"_a.none(), "wanted"_a)
+      .def("plain_options", plain_options, "q"_a.none(), "k"_a.none(), "v"_a.none(), "layout"_a.none(),
+           "scale"_a.none(), "causal"_a.none(), "top_left"_a.none(), "window"_a.none(), "softcap"_a.none(),
+           "dropout_p"_a.none(), "max_seqlen_q"_a.none(), "max_seqlen_k"_a.none(), "deterministic"_a.none(),
+           "num_threads"_a.none(), "return_lse"_a.none())
       .def("backward_of_node", gradients_of_node, "node"_a, "dout"_a.none(), "dlse"_a.none());
 }
 

@@ -21,9 +21,9 @@ from torch.compiler import is_compiling
 from .._arrays import MaskSummary
 from .._options import check
 from .._values import LARGEST, LARGEST_EXTENT, flag, pair
-from . import autocast, autograd, operators, seeds
+from . import autocast, autograd, call, operators, seeds
 from .arguments import NO_EXTRAS, Extras, Inputs, OptionalTensor, extras, numbers
-from .eager import is_eager, is_plain, named, require_one_device
+from .eager import is_any_autocast_enabled, is_eager, is_plain, named, require_one_device
 
 __all__ = ["attention"]
 
@@ -81,7 +81,14 @@ def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], cau
         dropout_offset: int, max_seqlen_q: int, max_seqlen_k: int, deterministic: bool, num_threads: int,
         return_lse: bool, compiling: bool) -> Union[Tensor, Tuple[Tensor, Tensor]]:
     """attention() with every argument given, in the form that both paths take. compiling: see torch.compiler."""
-    q = inputs[0]
+    q, k, v = inputs
+    if not compiling and extras is NO_EXTRAS:
+        plain = call.plain_options(q, k, v, layout, scale, causal, top_left, window, softcap, dropout_p, max_seqlen_q,
+                                   max_seqlen_k, deterministic, num_threads, return_lse)
+        if plain is not None:
+            options, execution = plain
+            out, lse = autograd.run(inputs, extras, options, execution, return_lse)
+            return (out, lse) if return_lse else out
     left, right = window if type(window) is tuple and len(window) == 2 else pair(window, "window")
     if not compiling and not (
             type(left) is type(right) is type(num_threads) is type(max_seqlen_q) is type(max_seqlen_k) is int
@@ -99,7 +106,7 @@ def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], cau
     eager = not compiling and is_plain(inputs, extras)
     if not eager:
         require_one_device(named(inputs, extras))
-    if not eager or _is_any_autocast_enabled():  # asking for one device by name takes longer
+    if not eager or is_any_autocast_enabled():  # asking for one device by name takes longer
         device = "cuda" if q.is_cuda else "cpu"
         if torch.is_autocast_enabled(device):
             inputs, extras = autocast.cast(inputs, extras, device)
@@ -129,5 +136,4 @@ def draw_seed(q: Tensor) -> seeds.Seed:
     return seeds.draw(q.device) if is_eager((q, None, None), NO_EXTRAS) else seeds.draw_traceable()
 
 
-_is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 _get_deterministic_algorithms = torch._C._get_deterministic_algorithms

@@ -12,11 +12,13 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .. import _core
 from .arguments import (NO_EXTRAS, Execution, Extras, Gradients, Inputs, Options, OptionalTensor, shape_of_part,
                         unpack_gradients)
-from .eager import PLAIN_TYPES, named, require_memory
+from .eager import (PLAIN_TYPES, are_functorch_transforms_active, is_any_autocast_enabled, is_tracing,
+                    len_torch_dispatch_stack, named, require_memory)
 
 
 def rows(tensor: OptionalTensor) -> OptionalTensor:
@@ -200,8 +202,11 @@ def _num_threads() -> int:
 
 def _calls(num_threads: Callable[[], int]) -> _core.Torch:
     return _core.Torch(Tensor, torch.nn.Parameter, _F32, _F64, torch.uint8, _empty_cpu, _empty_cuda, _current_device,
-                       _raw_stream, num_threads, _new_like)
+                       _raw_stream, num_threads, _new_like, torch._C._get_deterministic_algorithms,
+                       (len_torch_dispatch_stack, are_functorch_transforms_active, is_tracing, is_any_autocast_enabled),
+                       forward_ad)
 
 
 _native = _calls(_num_threads)
 _forward, _backward, backward_of_node = _native.forward, _native.backward, _native.backward_of_node
+plain_options = _native.plain_options

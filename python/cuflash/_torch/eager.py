@@ -30,7 +30,7 @@ def is_plain(inputs: Inputs, extras: Extras) -> bool:
             (extras is NO_EXTRAS or set(map(type, extras)) <= PLAIN_TYPES)):
         require_tensors(named(inputs, extras))
         return False
-    return not (_len_torch_dispatch_stack() or _are_functorch_transforms_active() or _is_tracing()) and (q.is_cuda
+    return not (len_torch_dispatch_stack() or are_functorch_transforms_active() or is_tracing()) and (q.is_cuda
                                                                                                          or q.is_cpu)
 
 
@@ -44,8 +44,8 @@ def are_eager(tensors: NamedTuple) -> bool:
         require_tensors(tensors._asdict().items())
         return False
     first = tensors[0]
-    return (first.is_cuda or first.is_cpu) and not (_len_torch_dispatch_stack() or _are_functorch_transforms_active()
-                                                    or _is_tracing())
+    return (first.is_cuda or first.is_cpu) and not (len_torch_dispatch_stack() or are_functorch_transforms_active()
+                                                    or is_tracing())
 
 
 _Named = Iterable[Tuple[str, Optional[torch.Tensor]]]
@@ -89,6 +89,7 @@ def _refuse_tangents(tensors: _Named) -> None:
             raise NotImplementedError(f"{name} has a forward-mode tangent; cuflash supports reverse mode only")
 
 
-_len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
-_are_functorch_transforms_active = torch._C._are_functorch_transforms_active
-_is_tracing = torch._C._is_tracing
+len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
+are_functorch_transforms_active = torch._C._are_functorch_transforms_active
+is_tracing = torch._C._is_tracing
+is_any_autocast_enabled = torch._C._is_any_autocast_enabled
