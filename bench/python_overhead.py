@@ -3,12 +3,13 @@
     python bench/python_overhead.py [--device cuda] [--json out.json]
 
 On CUDA a round is short enough to fit into the launch queue, and the device is waited for between rounds only: the time
-is what the host spends. On the CPU it contains the computation itself, of 8 numbers. A figure is the least of the means
-of the rounds: noise only ever adds.
+is what the host spends. On the CPU it contains the computation itself, of 8 numbers. The calls take turns, a round of
+each at a time. A figure is the median of the means of the rounds, and beside it the least: noise only ever adds.
 """
 
 import argparse
 import json
+import statistics
 import time
 
 import torch
@@ -19,16 +20,13 @@ from cuflash._torch import attention
 from cuflash.flash_attn_interface import flash_attn_func, flash_attn_qkvpacked_func
 
 
-def microseconds(function, device, calls, rounds):
-    best = float("inf")
-    for _ in range(rounds + 1):  # the first compiles and warms up, and is measured in vain
-        if device == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(calls):
-            function()
-        best = min(best, (time.perf_counter() - start) / calls * 1e6)
-    return best
+def microseconds(function, device, calls):
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(calls):
+        function()
+    return (time.perf_counter() - start) / calls * 1e6
 
 
 def contestants(device):
@@ -74,11 +72,17 @@ def main():
     parser.add_argument("--json", help="write the figures to this file as well")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"PyTorch {torch.__version__}, {arguments.device}, host microseconds a call")
-    figures = {}
-    for name, function in contestants(arguments.device).items():
-        figures[name] = microseconds(function, arguments.device, arguments.calls, arguments.rounds)
-        print(f"  {name:38s} {figures[name]:7.2f}", flush=True)
+    functions = contestants(arguments.device)
+    times = {name: [] for name in functions}
+    for turn in range(arguments.rounds + 1):
+        for name, function in functions.items():
+            time_of_call = microseconds(function, arguments.device, arguments.calls)
+            if turn > 0:  # the first compiles and warms up, and is measured in vain
+                times[name].append(time_of_call)
+    print(f"PyTorch {torch.__version__}, {arguments.device}, host microseconds a call: median, least")
+    figures = {name: statistics.median(measured) for name, measured in times.items()}
+    for name, measured in times.items():
+        print(f"  {name:38s} {figures[name]:7.2f} {min(measured):7.2f}", flush=True)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(figures, file, indent=1)

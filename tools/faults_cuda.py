@@ -93,6 +93,11 @@ CUDA_FAULTS = {
               FORWARD),
         Fault("a split without keys adds what the workspace held", "? y : 0.0f;", "? y : y;", FORWARD),
     ],
+    "src/cuda/launch/workspace.cpp": [
+        Fault("the caller is asked for less than the kernels use", "e.allocate(e.allocate_context, bytes)",
+              "e.allocate(e.allocate_context, bytes - 1)", "fake_cuda_test"),
+        Fault("a failed allocation is used", "    if (!data_)\n", "    if (false)\n", "fake_cuda_test"),
+    ],
     "kernels/sm90/forward_tiles.h": [
         Fault("the last ticket is a tile", "return ticket < tickets.total;", "return ticket <= tickets.total;", FORWARD),
     ],

@@ -190,6 +190,75 @@ def xla_check(
 ) -> None:
     """Raises what a call with such operands (name, dtype, shape) would raise. Lengths are taken as zeros."""
 
+class Torch:
+    """Calls on PyTorch tensors that allocate their results, for cuflash/_torch/call.py, which documents them."""
+
+    def __init__(
+        self,
+        tensor: type,
+        parameter: type,
+        f32: Any,
+        f64: Any,
+        u8: Any,
+        empty_cpu: Optional[Callable[..., Array]],
+        empty_cuda: Optional[Callable[..., Array]],
+        current_device: Callable[[], int],
+        current_stream: Callable[[int], int],
+        num_threads: Callable[[], int],
+        new_like: Callable[[Array], Array],
+        deterministic: Callable[[], bool],
+        inactive: tuple[Callable[[], Any], ...],
+        forward_mode: Any,
+    ) -> None: ...
+    def forward(
+        self,
+        q: Array,
+        k: Optional[Array],
+        v: Optional[Array],
+        extras: Optional[tuple[Optional[Array], ...]],
+        options: tuple[Any, ...],
+        execution: tuple[int, bool],
+        want_lse: bool,
+    ) -> tuple[Array, Optional[Array], bool]: ...
+    def backward(
+        self,
+        q: Array,
+        k: Optional[Array],
+        v: Optional[Array],
+        extras: Optional[tuple[Optional[Array], ...]],
+        options: tuple[Any, ...],
+        execution: tuple[int, bool],
+        out: Array,
+        lse: Array,
+        dout: Array,
+        dlse: Optional[Array],
+        wanted: tuple[bool, bool, bool, bool, bool],
+    ) -> tuple[Optional[Array], ...]: ...
+    def backward_of_node(
+        self, node: Any, dout: Optional[Array], dlse: Optional[Array]
+    ) -> Optional[tuple[Optional[Array], ...]]:
+        """The gradients of a node that autograd.py recorded; None: call.backward has to compute them."""
+
+    def plain_options(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        layout: Any,
+        scale: Any,
+        causal: Any,
+        top_left: Any,
+        window: Any,
+        softcap: Any,
+        dropout_p: Any,
+        max_seqlen_q: Any,
+        max_seqlen_k: Any,
+        deterministic: Any,
+        num_threads: Any,
+        return_lse: Any,
+    ) -> Optional[tuple[tuple[Any, ...], tuple[int, bool]]]:
+        """options and execution of a plain eager call; None: _torch.run has to look closer."""
+
 class PagePool:
     """The library's page pool; cuflash.PagePool names the results. A sequence is (serial, slot)."""
 
