@@ -284,12 +284,15 @@ nb::object gradients_of_node(const Torch& torch, nb::handle node, nb::handle dou
   const auto want = [&](Py_ssize_t n) { return is_true(item(needed, n)); };
   const bool has_negated = is_true(item(options, 2));
   if (dout.is_none() || has_negated || (has_extras && want(4))) return nb::none();
+  const nb::tuple values = nb::borrow<nb::tuple>(item(options, 0));
+  const bool packed = std::string_view(nb::cast<const char*>(item(values, 0))) == "thd";
+  if (packed && !is_true(nb::object(dout.attr(torch.is_cuda)))) return nb::none();
+  // Below this line nothing is left to call.py: activation checkpointing lets a node take its tensors once.
   const nb::tuple saved = nb::borrow<nb::tuple>(node.attr(torch.saved_tensors));
   const nb::object extras =
       has_extras ? nb::steal(PyTuple_GetSlice(saved.ptr(), 5, static_cast<Py_ssize_t>(saved.size()))) : nb::none();
-  Inputs in(torch, item(saved, 0), item(saved, 1), item(saved, 2), extras, nb::borrow<nb::tuple>(item(options, 0)),
+  Inputs in(torch, item(saved, 0), item(saved, 1), item(saved, 2), extras, values,
             nb::borrow<nb::tuple>(item(options, 1)), Negated::never);
-  if (!in.q.array.on_cuda() && std::string_view(in.options.layout) == "thd") return nb::none();
   Gradients g;
   differentiate(torch, in, item(saved, 3), item(saved, 4), dout, dlse,
                 {want(0), want(1), want(2), false, has_extras && want(5)}, Negated::never, g);

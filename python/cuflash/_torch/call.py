@@ -174,10 +174,16 @@ def runtime(q: Tensor, execution: Execution) -> Tuple[int, Optional[Callable[[in
         threads = execution[0] or (0 if _library_counts_threads else torch.get_num_threads())
         return 0, None, threads, False, False
     index = q.get_device()
+    if _empty_cuda is not None and index == _current_device():
+        return _raw_stream(index), _allocate_here, 0, False, execution[1]
     allocate = _allocators.get(index)
     if allocate is None:
         allocate = _allocators[index] = _allocator(q.device)
     return _raw_stream(index), allocate, 0, False, execution[1]
+
+
+def _allocate_here(count: int) -> Tensor:
+    return _empty_cuda((count,), (1,), torch.uint8)
 
 
 def _allocator(device: torch.device) -> Callable[[int], Tensor]:

@@ -303,3 +303,26 @@ def test_rows_of_no_sequence_are_zero_on_the_cpu():
     assert out[5:].eq(0).all() and out[:5].ne(0).all() and lse[:, 5:].eq(0).all()
     for gradient in torch.autograd.grad(out.square().sum(), (q, k, v)):
         assert gradient[5:].eq(0).all() and gradient[:5].ne(0).all()
+
+
+@pytest.mark.parametrize("lse", (False, True))
+def test_tensors_are_taken_once(lse, device):
+    """Activation checkpointing computes the saved tensors again in the backward pass, and refuses to do so twice."""
+    from torch.utils.checkpoint import checkpoint
+
+    q, k, v = problem(device)
+    packed = [tensor.flatten(0, 1) for tensor in (q, k, v)]
+    cu_q, cu_k = (torch.arange(batch + 1, dtype=torch.int32, device=device) * length
+                  for batch, length, *_ in (q.shape, k.shape))
+    lengths = dict(cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, max_seqlen_q=q.shape[1], max_seqlen_k=k.shape[1])
+    bias = random(1, q.shape[2], q.shape[1], k.shape[1], device=device)
+    calls = (lambda: attention(q, k, v, layout="bshd", return_lse=lse),
+             lambda: attention(q, k, v, layout="bshd", bias=bias, return_lse=lse),
+             lambda: attention(*packed, layout="thd", return_lse=lse, **lengths))
+    for function in calls:
+        def loss(results):
+            return results[1].sum() if lse else results.square().sum()
+
+        expected = torch.autograd.grad(loss(function()), (q, k), retain_graph=True)
+        actual = torch.autograd.grad(loss(checkpoint(function, use_reentrant=False)), (q, k), retain_graph=True)
+        torch.testing.assert_close(actual, expected)
