@@ -125,7 +125,8 @@ struct BackwardConfig {
   int all_gradients;  // 1: the call wants dQ, dK and dV, so the kernel does not check for absent gradients
 };
 
-// Backward on sm_90a: consumer warpgroups with 64 keys each, and a producer warpgroup that also computes dQ.
+// Backward on sm_90a: consumer warpgroups with 64 keys each, and a producer warpgroup that also computes dQ, unless dQ
+// has a warpgroup of its own (has_loader).
 struct Sm90BackwardConfig {
   Element element;    // f16 or bf16
   int dim_qk, dim_v;  // padded: multiples of 32
@@ -342,9 +343,16 @@ constexpr int tile_k_of(const Sm90BackwardConfig& c) { return kWarpgroupRows * c
 // The config of one warpgroup stands for two that share its 64 keys, one for dV and one for dK (sm90/split_dk_dv.h).
 constexpr bool split_dk_dv(const Sm90BackwardConfig& c) { return c.warpgroups == 1; }
 constexpr int consumer_warpgroups(const Sm90BackwardConfig& c) { return split_dk_dv(c) ? 2 : c.warpgroups; }
-constexpr int num_threads(const Sm90BackwardConfig& c) { return kWarpgroupThreads * (consumer_warpgroups(c) + 1); }
 // Options beyond ALiBi take registers of the consumers.
 constexpr bool takes_registers(int options) { return (options & ~kAlibi) != 0; }
+// Whether the producer only loads, and a further warpgroup computes dQ. Registers suffice for four warpgroups if two
+// have keys; with ALiBi the consumers are one short, and one product of 96 columns needs more than kDqRegisters.
+constexpr bool has_loader(const Sm90BackwardConfig& c) {
+  return c.dq && c.warpgroups == 2 && c.options == 0 && c.dim_qk == 128;
+}
+constexpr int num_threads(const Sm90BackwardConfig& c) {
+  return kWarpgroupThreads * (consumer_warpgroups(c) + (has_loader(c) ? 2 : 1));
+}
 // setmaxnreg as above, out of 504 registers with three warpgroups or 512 with four. With dQ, limits of 208 and 144 make
 // ptxas overlay the registers of S and dP; with 8 more it allocates both separately and runs out. Options need still
 // more, which the producer has to spare if it computes 32 columns of dQ at a time.
@@ -355,9 +363,11 @@ constexpr int consumer_registers(const Sm90BackwardConfig& c) {
   return 208;
 }
 constexpr int producer_registers(const Sm90BackwardConfig& c) {
+  if (has_loader(c)) return 32;
   if (!c.dq || has_small_producer(c)) return 56;
   return c.warpgroups == 2 ? 88 : 80;
 }
+constexpr int kDqRegisters = 64;  // of the warpgroup for dQ beside a loader
 // Columns of dQ in one product. Every product reads dS again, so that fewer are faster. 128 columns would need 96 registers.
 constexpr int dq_columns(const Sm90BackwardConfig& c) {
   return has_small_producer(c) ? 32 : c.dim_qk == 96 ? 96 : kPanelColumns;
@@ -375,18 +385,27 @@ constexpr int bias_tile_bytes(const Sm90BackwardConfig& c) {
 constexpr bool reads_mask(const Sm90BackwardConfig& c) { return (c.options & kMaskTensor) != 0; }
 constexpr int mask_boxes(const Sm90BackwardConfig& c) { return (c.warpgroups + 1) / 2; }
 constexpr int mask_bytes(const Sm90BackwardConfig& c) { return reads_mask(c) ? mask_boxes(c) * kMaskBitsBytes : 0; }
-// A copy of K with non-finite elements zeroed.
-constexpr int finite_k_bytes(const Sm90BackwardConfig& c) { return c.dq ? swizzled_bytes(tile_k_of(c), c.dim_qk) : 0; }
+// A copy of K with non-finite elements zeroed. Beside a loader its memory is better used for another stage.
+constexpr int finite_k_bytes(const Sm90BackwardConfig& c) {
+  return c.dq && !has_loader(c) ? swizzled_bytes(tile_k_of(c), c.dim_qk) : 0;
+}
 // Task coordinates of the current key tile, of the next one, and of the previous one, whose epilogue may still run.
 constexpr int kTaskSlots = 3;
-constexpr int num_barriers(const Sm90BackwardConfig& c) { return 4 + 3 * c.stages; }
+constexpr int num_barriers(const Sm90BackwardConfig& c) { return 4 + 3 * c.stages + (has_loader(c) ? 1 : 0); }
+// Row statistics of all stages. Beside a loader the last one is not padded: four stages of 128 columns fill shared
+// memory but for a few bytes.
+constexpr int stats_bytes(const Sm90BackwardConfig& c) {
+  const BackwardConfig shared = shared_config(c);
+  const int last = has_loader(c) ? row_stats_bytes(shared) : row_stats_stage_bytes(shared);
+  return (c.stages - 1) * row_stats_stage_bytes(shared) + last;
+}
 constexpr int shared_bytes(const Sm90BackwardConfig& c) {
   const int tile_k = tile_k_of(c);
   return swizzled_bytes(tile_k, c.dim_qk) + swizzled_bytes(tile_k, c.dim_v) + finite_k_bytes(c) +
          c.stages * (swizzled_bytes(c.tile_q, c.dim_qk) + swizzled_bytes(c.tile_q, c.dim_v)) +
          (num_p_tiles(c) + num_ds_tiles(c)) * swizzled_bytes(c.tile_q, tile_k) +
-         c.stages * (bias_tile_bytes(c) + mask_bytes(c)) + c.stages * row_stats_stage_bytes(shared_config(c)) +
-         kTaskSlots * kTaskBytes + num_barriers(c) * 8;
+         c.stages * (bias_tile_bytes(c) + mask_bytes(c)) + stats_bytes(c) + kTaskSlots * kTaskBytes +
+         num_barriers(c) * 8;
 }
 
 // The portable view of its row statistics.

@@ -5,11 +5,12 @@
 //   and its StepInfo with options | task coordinates | mbarriers
 //
 //   k_full, v_full     TMA has filled K or V, once per key tile, and the task coordinates are written
-//   k_empty            one arrival per consumer warp: it no longer reads K and V
+//   k_empty            one arrival per consumer warp, and per warp for dQ beside a loader: it no longer reads K and V
 //   q_full, dout_full  TMA has filled Q and row statistics, or dO, of a stage; the consumers wait
 //   q_empty            one arrival per consumer warp; the producer waits
 //   raw_full           replaces both q_full and dout_full as the TMA target if the producer has to zero rows first; the
 //                      producer then arrives on q_full and dout_full itself
+//   near_end           two query tiles of the task are left: it is time to claim the next one; with a loader
 //
 // Hand-over of dS and P between warpgroups uses named barriers, which are cheaper than mbarriers.
 #pragma once
@@ -42,7 +43,7 @@ struct BackwardPipeline {
   static constexpr int kBiases = kDsOffset + num_ds_tiles(C) * DsTile::kBytes;
   static constexpr int kMasks = kBiases + C.stages * bias_tile_bytes(C);
   static constexpr int kStats = kMasks + C.stages * mask_bytes(C);
-  static constexpr int kTaskOffset = kStats + C.stages * kStatsStageBytes;
+  static constexpr int kTaskOffset = kStats + stats_bytes(C);
   static constexpr int kBarriers = kTaskOffset + kTaskSlots * kTaskBytes;
   static_assert(C.options == 0 || kStatsBytes + int{sizeof(StepInfo)} <= kStatsStageBytes);
   static_assert(kBarriers + 8 * num_barriers(C) == shared_bytes(C) && kStats % kTmaAlignment == 0 &&
@@ -86,11 +87,13 @@ struct BackwardPipeline {
   __device__ unsigned q_full(int stage) const { return k_full() + 32 + 8 * stage; }
   __device__ unsigned dout_full(int stage) const { return q_full(C.stages + stage); }
   __device__ unsigned q_empty(int stage) const { return q_full(2 * C.stages + stage); }
+  __device__ unsigned near_end() const { return q_full(3 * C.stages); }
 
   // Called by one thread before the CTA synchronises.
   __device__ void init() const {
     mbarrier_init(k_full(), 1), mbarrier_init(v_full(), 1), mbarrier_init(raw_full(), 2);
-    mbarrier_init(k_empty(), kWarpgroupThreads / 32 * consumer_warpgroups(C));
+    mbarrier_init(k_empty(), kWarpgroupThreads / 32 * (consumer_warpgroups(C) + (has_loader(C) ? 1 : 0)));
+    if constexpr (has_loader(C)) mbarrier_init(near_end(), 1);
     for (int n = 0; n < C.stages; ++n) {
       mbarrier_init(q_full(n), 1), mbarrier_init(dout_full(n), 1);
       mbarrier_init(q_empty(n), kWarpgroupThreads / 32 * consumer_warpgroups(C));
@@ -104,9 +107,10 @@ struct BackwardPipeline {
     kDsReadBarrier = kDsWrittenBarrier + kDsStages * C.warpgroups,  // + buffer and group: dS may be overwritten
     kConsumerBarrier = kDsReadBarrier + kDsStages * C.warpgroups,   // all consumer warpgroups
     kProducerBarrier,                                               // the producer warpgroup
-    kPWrittenBarrier,                                               // + buffer: P may be read, with split_dk_dv
+    kDqBarrier,                                                     // the warpgroup for dQ beside a loader
+    kPWrittenBarrier = kDqBarrier,                                  // + buffer: P may be read, with split_dk_dv
     kPReadBarrier = kPWrittenBarrier + kDsStages,                   // + buffer: P may be overwritten
-    kNamedBarriers = split_dk_dv(C) ? kPReadBarrier + kDsStages : int{kPWrittenBarrier},
+    kNamedBarriers = split_dk_dv(C) ? kPReadBarrier + kDsStages : kDqBarrier + (has_loader(C) ? 1 : 0),
   };
   static_assert(kNamedBarriers <= 16);
   static constexpr int kPair = 2 * kWarpgroupThreads;  // threads of the two warpgroups that share a barrier

@@ -17,6 +17,7 @@ struct BackwardProducer {
   static constexpr BackwardConfig kShared = shared_config(C);
   static constexpr int kTileK = tile_k_of(C), kSteps = kTileK / 16;
   static constexpr int kPiecesOfRow = kPanelRowBytes / 16;
+  static constexpr int kThreads = has_loader(C) ? 32 : kWarpgroupThreads;  // that load
   static_assert(C.tile_q == kWarpgroupRows && C.stages >= 2);
   // With dQ the producer fills one stage while it multiplies dS of another. Without dQ it only waits for free stages.
   static constexpr int kLoadsAhead = C.dq ? C.stages - 1 : C.stages;
@@ -159,7 +160,7 @@ struct BackwardProducer {
   template <class Tile>
   __device__ __forceinline__ void zero_rows(Tile tile, int first) const {
 #pragma unroll 1
-    for (int n = thread(); n < Tile::kBytes / 16; n += kWarpgroupThreads)
+    for (int n = thread(); n < Tile::kBytes / 16; n += kThreads)
       if (n / kPiecesOfRow % C.tile_q >= first) pieces(tile)[n] = {};
   }
 
@@ -178,7 +179,8 @@ struct BackwardProducer {
       zero_rows(pipeline.q(stage), first);
       zero_rows(pipeline.dout(stage), first);
       async_proxy_fence();
-      sync();
+      if (kThreads == 32) __syncwarp();
+      else sync();
       if (thread() == 0) mbarrier_arrive(q_full), mbarrier_arrive(dout_full);
       __syncwarp();
     }

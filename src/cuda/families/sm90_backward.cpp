@@ -179,8 +179,9 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   const bool narrow = dim_qk == 64 && dim_v == 64, wide = dim_qk > 128 || dim_v > 128;
   const int warpgroups = narrow && (options & (kSoftcap | kDropout)) == 0 ? 3 : wide ? 1 : 2;
   const auto config = [&](bool adds) {
-    const int stages = narrow ? 4 : wide ? 2 : adds ? 3 : 4;
-    Sm90BackwardConfig c{element, dim_qk, dim_v, kTileQ, warpgroups, stages, adds, options};
+    Sm90BackwardConfig c{element, dim_qk, dim_v, kTileQ, warpgroups, 4, adds, options};
+    if (wide) c.stages = 2;
+    else if (adds && !narrow && !has_loader(c)) c.stages = 3;
     while (c.stages > 2 && shared_bytes(c) > target.arch.shared_per_block) --c.stages;
     return c;
   };
@@ -351,8 +352,11 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
 
 std::string main_line(const Sm90BackwardConfig& c) {
   return join("config     tiles of ", c.tile_q, " queries x ", tile_k_of(c), " keys, head sizes up to ", c.dim_qk,
-              " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups, " consumer warpgroups and one producer",
-              c.dq ? " that also computes dQ, " : ", ", options_text(c.options), "\n");
+              " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups, " consumer warpgroups",
+              has_loader(c) ? ", one for dQ, and one producer, "
+              : c.dq        ? " and one producer that also computes dQ, "
+                            : " and one producer, ",
+              options_text(c.options), "\n");
 }
 
 std::string dq_line(const Sm90DqConfig& c) {
