@@ -90,21 +90,18 @@ Options options_of(const nb::tuple& options) {
   return o;
 }
 
-// Whether a tensor may be a view whose memory holds the negated numbers. Asking PyTorch takes as long as all the rest.
-enum class Negated { maybe, never };
-
 // The inputs of one call, and memory on their device.
 class Inputs {
  public:
   // extras: a tuple of the optional arrays, or None.
   Inputs(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle extras, const nb::tuple& options,
-         const nb::tuple& execution, Negated negated)
+         const nb::tuple& execution)
       : torch_(torch), options(options_of(options)), arrays(this->options.layout, 0), packing(packing_of(k, v)) {
     const int32_t most = packing == Packing::none ? 4 : 5;
-    read(this->q, q, "q", most, negated), read(this->k, k, "k", most, negated), read(this->v, v, "v", 4, negated);
+    read(this->q, q, "q", most), read(this->k, k, "k", most), read(this->v, v, "v", 4);
     Py_ssize_t next = 0;
-#define CUFLASH_READ(name, kind)                                                                      \
-  if (!extras.is_none()) read(extras_[next], PyTuple_GetItem(extras.ptr(), next), #name, 4, negated); \
+#define CUFLASH_READ(name, kind)                                                             \
+  if (!extras.is_none()) read(extras_[next], PyTuple_GetItem(extras.ptr(), next), #name, 4); \
   this->options.name = extras_[next++].tensor;
     CUFLASH_ATTENTION_ARRAYS(CUFLASH_READ)
 #undef CUFLASH_READ
@@ -112,7 +109,7 @@ class Inputs {
   }
 
   // Reads a tensor of the call.
-  void read(Rows& rows, nb::handle tensor, const char* name, int32_t most_dimensions, Negated negated);
+  void read(Rows& rows, nb::handle tensor, const char* name, int32_t most_dimensions);
   bool has_negated() const { return has_negated_; }
 
   nb::object empty(const nb::object& shape, const nb::object& strides, nb::handle dtype) const {
@@ -153,10 +150,10 @@ class Inputs {
   nb::handle empty_;  // for ordinary tensors on the current device
 };
 
-void Inputs::read(Rows& rows, nb::handle tensor, const char* name, int32_t most_dimensions, Negated negated) {
+void Inputs::read(Rows& rows, nb::handle tensor, const char* name, int32_t most_dimensions) {
   if (tensor.is_none()) return;
   rows.tensor = nb::borrow(tensor);
-  if (negated == Negated::maybe && is_true(nb::object(tensor.attr(torch_.is_neg)()))) {
+  if (is_true(nb::object(tensor.attr(torch_.is_neg)()))) {  // a view whose memory holds the negated numbers
     rows.tensor = tensor.attr(torch_.resolve_neg)();
     has_negated_ = true;
   }
@@ -234,7 +231,7 @@ nb::object new_gradient(const Torch& torch, const Inputs& in, const Rows& of) {
 
 nb::object attend(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle extras,
                   const nb::tuple& options, const nb::tuple& execution, bool want_lse) {
-  Inputs in(torch, q, k, v, extras, options, execution, Negated::maybe);
+  Inputs in(torch, q, k, v, extras, options, execution);
   Rows out, lse;
   Results results = new_results(torch, in, want_lse);
   in.know_new(out, results.out, "out"), in.know_new(lse, results.lse, "lse");
@@ -249,10 +246,10 @@ struct Gradients {
 };
 
 void differentiate(const Torch& torch, Inputs& in, nb::handle out, nb::handle lse, nb::handle dout, nb::handle dlse,
-                   const bool (&wanted)[5], Negated negated, Gradients& gradients) {
+                   const bool (&wanted)[5], Gradients& gradients) {
   Rows rows_out, rows_lse, rows_dout, rows_dlse;
-  in.read(rows_out, out, "out", 4, negated), in.read(rows_lse, lse, "lse", 4, negated);
-  in.read(rows_dout, dout, "dout", 4, Negated::maybe), in.read(rows_dlse, dlse, "dlse", 4, Negated::maybe);
+  in.read(rows_out, out, "out", 4), in.read(rows_lse, lse, "lse", 4);
+  in.read(rows_dout, dout, "dout", 4), in.read(rows_dlse, dlse, "dlse", 4);
   auto& [dq, dk, dv, dbias, dsink] = gradients.of;
   if (wanted[0]) in.know_new(dq, new_gradient(torch, in, in.q), "dq");
   if (wanted[1]) in.know_new(dk, new_gradient(torch, in, in.k), "dk");
@@ -268,10 +265,10 @@ void differentiate(const Torch& torch, Inputs& in, nb::handle out, nb::handle ls
 nb::object gradients(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle extras,
                      const nb::tuple& options, const nb::tuple& execution, nb::handle out, nb::handle lse,
                      nb::handle dout, nb::handle dlse, const nb::tuple& wanted) {
-  Inputs in(torch, q, k, v, extras, options, execution, Negated::maybe);
+  Inputs in(torch, q, k, v, extras, options, execution);
   const auto want = [&](Py_ssize_t n) { return is_true(item(wanted, n)); };
   Gradients g;
-  differentiate(torch, in, out, lse, dout, dlse, {want(0), want(1), want(2), want(3), want(4)}, Negated::maybe, g);
+  differentiate(torch, in, out, lse, dout, dlse, {want(0), want(1), want(2), want(3), want(4)}, g);
   return nb::make_tuple(g.of[0].tensor, g.of[1].tensor, g.of[2].tensor, g.of[3].tensor, g.of[4].tensor);
 }
 
@@ -292,10 +289,10 @@ nb::object gradients_of_node(const Torch& torch, nb::handle node, nb::handle dou
   const nb::object extras =
       has_extras ? nb::steal(PyTuple_GetSlice(saved.ptr(), 5, static_cast<Py_ssize_t>(saved.size()))) : nb::none();
   Inputs in(torch, item(saved, 0), item(saved, 1), item(saved, 2), extras, values,
-            nb::borrow<nb::tuple>(item(options, 1)), Negated::never);
+            nb::borrow<nb::tuple>(item(options, 1)));
   Gradients g;
   differentiate(torch, in, item(saved, 3), item(saved, 4), dout, dlse,
-                {want(0), want(1), want(2), false, has_extras && want(5)}, Negated::never, g);
+                {want(0), want(1), want(2), false, has_extras && want(5)}, g);
   if (!has_extras) return nb::make_tuple(g.of[0].tensor, g.of[1].tensor, g.of[2].tensor, nb::none());
   return nb::make_tuple(g.of[0].tensor, g.of[1].tensor, g.of[2].tensor, nb::none(), nb::none(), g.of[4].tensor);
 }
