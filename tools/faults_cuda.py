@@ -133,6 +133,10 @@ CUDA_FAULTS = {
         Fault("equally long sequences share places in the list", "s.len_q == len_q && other < b", "false",
               "cuda_backward_tasks_test"),
     ],
+    "src/cuda/plan/backward_common.cpp": [
+        Fault("the last heads are as few as if a CTA held one task", "sums.claims_ahead && dense ? 464 : 264", "264",
+              "cuda_backward_tasks_test"),
+    ],
 
     # dBias on Hopper.
     "kernels/sm90/dbias_consumer.h": [

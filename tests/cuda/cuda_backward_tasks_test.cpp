@@ -149,18 +149,40 @@ TEST(BackwardTasks, VisitEveryPairOfTilesOnceAndStoreEveryKeyTile) {
   EXPECT_GT(listed, 30);
 }
 
+double length_of(const kernel_emulator::BackwardTask& task) {
+  return task.heads * static_cast<double>(task.query_tiles.size());
+}
+
 // Tiles that each of 132 CTAs visits if they take tasks in this order, the longest time relative to the mean.
 double imbalance(const std::vector<kernel_emulator::BackwardTask>& tasks) {
   std::multiset<double> busy;
   for (int n = 0; n < 132; ++n) busy.insert(0);
   double all = 0;
   for (const auto& task : tasks) {
-    const double length = task.heads * static_cast<double>(task.query_tiles.size());
+    const double length = length_of(task);
     all += length;
     const double first = *busy.begin();
     busy.erase(busy.begin()), busy.insert(first + length);
   }
   return *busy.rbegin() * 132 / all;
+}
+// The same for CTAs that take their next task when they begin one, as the kernel does. A task's beginning and end take as
+// long as two query tiles.
+double imbalance_with_claims_ahead(const std::vector<kernel_emulator::BackwardTask>& tasks) {
+  constexpr size_t kCtas = 132;
+  constexpr double kEnds = 2.2;
+  std::multimap<double, size_t> begins;  // time, task
+  size_t next = 0;
+  for (; next < std::min(kCtas, tasks.size()); ++next) begins.emplace(0, next);
+  double all = 0, end = 0;
+  while (!begins.empty()) {
+    const auto [time, task] = *begins.begin();
+    begins.erase(begins.begin());
+    const double length = length_of(tasks[task]) + kEnds;
+    all += length, end = std::max(end, time + length);
+    if (next < tasks.size()) begins.emplace(time + length, next++);
+  }
+  return end * kCtas / all;
 }
 
 TEST(BackwardTasks, GroupedHeadsAndFewSequencesFillTheMultiprocessors) {
@@ -172,6 +194,19 @@ TEST(BackwardTasks, GroupedHeadsAndFewSequencesFillTheMultiprocessors) {
   EXPECT_LT(planned(problem_of(4, 16, 1, 4096, 4096, true)), 1.06);
   EXPECT_LT(planned(problem_of(1, 16, 1, 4096, 4096, true)), 1.10);
   EXPECT_LT(planned(problem_of(1, 4, 4, 2048, 2048, false)), 1.10);
+}
+
+TEST(BackwardTasks, FillTheMultiprocessorsThoughCtasHoldTwoOfThem) {
+  const auto planned = [](const BackwardProblem& p) {
+    return imbalance_with_claims_ahead(
+        tasks_of(p, plan_backward(p, arch_named("sm_90a"), Reproducible::no, Kernels::best)));
+  };
+  for (const int64_t batch : {1, 2, 4, 8})
+    EXPECT_LT(planned(problem_of(batch, 16, 16, 4096, 4096, true)), 1.03) << batch;
+  EXPECT_LT(planned(problem_of(2, 16, 16, 8192, 8192, true)), 1.02);
+  EXPECT_LT(planned(problem_of(1, 8, 8, 16384, 16384, true)), 1.02);
+  EXPECT_LT(planned(problem_of(8, 16, 16, 2048, 2048, true)), 1.02);
+  EXPECT_LT(planned(problem_of(4, 16, 16, 4096, 4096, true, 64)), 1.03);
 }
 
 TEST(BackwardTasks, SumsAreBounded) {

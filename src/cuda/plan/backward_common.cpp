@@ -75,14 +75,16 @@ int heads_together(const BackwardProblem& p, const BackwardConfig& c, const Sums
 bool tasks_shorten(const BackwardProblem& p) { return p.window_right != kUnbounded && p.window_left == kUnbounded; }
 
 // Where fewer queries see later keys, all other CTAs wait for the one that has the first keys of the last heads: enough
-// short tiles, and so enough heads, must follow it. The same holds for sequences of different lengths.
+// short tiles, and so enough heads, must follow it. The same holds for sequences of different lengths. A CTA that claims
+// its next tile when it begins one may hold two of the longest, so more tiles must follow. With still more, or lengths of
+// their own, that was slower (docs/lab/sm90_backward.md).
 int heads_at_end(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums, int together) {
-  constexpr int64_t kTiles = 264;  // two per SM of the largest GPUs
-  const bool listed = sums.lists_keys && p.packed();
+  const bool listed = sums.lists_keys && p.packed(), dense = !p.packed() && !p.used_q && !p.used_k;
+  const int64_t wanted = sums.claims_ahead && dense ? 464 : 264;  // 3.5 or 2 per SM of the largest GPUs
   const int64_t heads = (listed ? 1 : p.batch) * p.heads_k * sums.parts.count();
   const bool falls = listed || tasks_shorten(p);
   const int64_t tiles = std::max<int64_t>(1, tiles_in(listed ? p.total_k : p.len_k, c.tile_k));
-  const int64_t needed = falls ? tiles_in(kTiles, tiles) : 1;
+  const int64_t needed = falls ? tiles_in(wanted, tiles) : 1;
   return static_cast<int>(heads <= needed ? heads : heads - (heads - needed) / together * together);
 }
 
