@@ -51,6 +51,15 @@ TEST(Splits, TakeABoundedWorkspaceOnEveryBoard) {
         }
 }
 
+// 704 tiles of 192 queries would take six rounds of 132 CTAs, the last of them a third full; 1,024 of 128 take eight.
+TEST(Splits, TilesAreThoseThatFillWholeRounds) {
+  const Typical chunk{.batch = 1, .heads_q = 32, .heads_k = 8, .len_q = 4096, .len_k = 32768};
+  EXPECT_EQ(plan_of(forward_of(chunk)).tile_q, 128);
+  Typical longer = chunk;
+  longer.len_q = 8192;  // 11 rounds of 192, 16 of 128
+  EXPECT_EQ(plan_of(forward_of(longer)).tile_q, 192);
+}
+
 TEST(Splits, NeedAWorkspace) {
   for (const int64_t len_q : {1, 100, 300}) {
     const ForwardPlan plan = plan_of(forward_of(few_queries(len_q)), {.has_workspace = false});

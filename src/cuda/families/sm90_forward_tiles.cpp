@@ -77,16 +77,16 @@ constexpr PlainTiles kPlainTiles[] = {
     {{256, 256, either, kAny, 2, 64, 2, arithmetic, kNoTurns}, 1},                           //
 };
 
-// Rows that the busiest CTA computes. Few tiles are not dealt out evenly: of causal ones it has a long and a short one.
-// Many are, and then the rows that a causal tile lacks, at its sequence's beginning, hardly count.
+// Rows that the busiest CTA computes. Few causal tiles are not dealt out evenly: it has a long and a short one. Many are,
+// and then the rows that a tile lacks, at its sequence's beginning, hardly count.
 double rows_of_cta(const ForwardProblem& p, Shape shape, int tile_q, int num_sms) {
   constexpr double kManyRounds = 4;
   const auto rounds_of = [&](int rows) {
     return static_cast<double>(query_tiles(p, rows).at_most(kUnbounded)) / num_sms;
   };
   const double rounds = rounds_of(tile_q);
-  if (rounds < kManyRounds) return tile_q * (shape == causal ? 2 * std::ceil(rounds / 2) : std::ceil(rounds));
-  return shape == causal ? kWarpgroupRows * rounds_of(kWarpgroupRows) : tile_q * rounds;
+  if (shape == full) return tile_q * std::ceil(rounds);
+  return rounds < kManyRounds ? tile_q * 2 * std::ceil(rounds / 2) : kWarpgroupRows * rounds_of(kWarpgroupRows);
 }
 
 }  // namespace
