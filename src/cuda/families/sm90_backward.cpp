@@ -257,8 +257,11 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   const bool divides = runs_main && !(configs.dq && runs_side_by_side(p, tile_k_of(c)));
   const KeyParts parts = divides ? key_parts(p, shared_config(c), c.dq != 0, target.reproducible) : KeyParts{};
   const std::optional<DbiasTasks> dbias = runs_main || configs.dq ? dbias_tasks(p, c, arch) : std::nullopt;
-  Sums sums{
-      .dq = c.dq != 0, .parts = parts, .lists_keys = runs_main, .claims_ahead = runs_main, .dbias = dbias.has_value()};
+  Sums sums{.dq = c.dq != 0,
+            .parts = parts,
+            .lists_keys = runs_main,
+            .claims_ahead = runs_main && !has_loader(c),
+            .dbias = dbias.has_value()};
   if (dbias && dbias->parts > 1) {
     sums.dbias_counts = dbias->tiles;
     sums.dbias_sums = dbias->tiles * dbias->parts * kDbiasTileQ * dbias->config.tile_k;

@@ -92,7 +92,7 @@ int heads_at_end(const BackwardProblem& p, const BackwardConfig& c, const Sums& 
 // three and a half tasks for each, the order of tickets is as good.
 bool deals_second_tasks(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums) {
   constexpr int64_t kMost = 132 * 7 / 2;
-  return !p.packed() && tasks_shorten(p) && sums.parts.count() == 1 &&
+  return sums.claims_ahead && !p.packed() && tasks_shorten(p) && sums.parts.count() == 1 &&
          key_tiles(p, c.tile_k).at_most(kMost + 1) <= kMost;
 }
 

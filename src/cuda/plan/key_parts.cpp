@@ -27,7 +27,7 @@ struct Work {
   double key_tiles;      // of all heads
   double longest, mean;  // query tiles that one visits, per query head
   bool even;             // nearly all visit the same number
-  bool dealt;            // second tasks are dealt, if there are few and none is divided
+  bool dealt;            // second tasks are dealt or claimed late, if there are few and none is divided
   double bytes;          // of the queries in use at a time, if every task visits one head
   double group;
 };
