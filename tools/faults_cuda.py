@@ -27,6 +27,10 @@ CUDA_FAULTS = {
               "!(fabs", FORWARD),
         Fault("a row moves its maximum because another one does", "row_exceeds != 0, on_rescale", "true, on_rescale",
               FORWARD),
+        Fault("ALiBi's offset is lost where a row moves its maximum",
+              "const Offset& offset) {\n    offset.add_to(s);", "const Offset& offset) {", FORWARD),
+        Fault("nothing is dropped where a row moves its maximum", "probs[n / 2], drop.again());",
+              "probs[n / 2], KeepAll{});", FORWARD),
     ],
     "src/cuda/plan/tuned_config.h": [
         Fault("an illegal config is taken", "if (!is_legal(tunable.limits(wanted, arch))) return false;",

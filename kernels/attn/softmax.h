@@ -17,12 +17,45 @@ struct NoOffset {
   __device__ Real operator()(int, Real x) const {
     return x;
   }
+  // The addend of row r's exponents.
+  template <class Real>
+  __device__ Real shift(int, Real shift_of_row, Real) const {
+    return shift_of_row;
+  }
+  template <class Scores>
+  __device__ void add_to(Scores&) const {}
 };
 template <class Real>
 struct RowOffset {
   Real of_row[2];
   __device__ Real operator()(int r, Real x) const { return x + of_row[r]; }
+  __device__ Real shift(int r, Real shift_of_row, Real scale_log2) const {
+    return multiply_add(of_row[r], scale_log2, shift_of_row);
+  }
+  template <int kTiles>
+  __device__ __forceinline__ void add_to(Accumulator<Real> (&s)[1][kTiles]) const {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int x = 0; x < 4; ++x) s[0][n].x[x] += of_row[x / 2];
+  }
 };
+
+// What happens to the probabilities of two adjacent tiles of 8 columns, n and n + 1, between their sum and the product:
+// nothing, or dropout.
+struct KeepAll {
+  __device__ void operator()(int, Accumulator<float> (&)[2]) const {}
+  // The same, computed anew: the compiler would otherwise keep what it computes for the case that a step is repeated.
+  __device__ KeepAll again() const { return {}; }
+};
+
+// Probabilities of two adjacent tiles of 8 columns as an operand of the next product.
+template <Element E>
+__device__ __forceinline__ void pack_pair(const Accumulator<float>* pair, unsigned (&probs)[4]) {
+  const auto operand = Operands<E>::from_accumulators(pair);
+#pragma unroll
+  for (int n = 0; n < 4; ++n) probs[n] = operand.r[n];
+}
 
 template <class Real, int kRowTiles>
 struct Softmax {
@@ -178,7 +211,7 @@ struct CachedShiftSoftmax : Softmax<Real, kRowTiles> {
     return true;
   }
   template <int kTiles>
-  __device__ __forceinline__ void exponentiate(Accumulator<Real> (&s)[kRowTiles][kTiles]) {
+  __device__ __forceinline__ void exponentiate(Accumulator<Real> (&s)[kRowTiles][kTiles], const NoOffset& = {}) {
     Base::exponentiate(s, shift, large);
   }
   template <int kTiles>
@@ -190,12 +223,7 @@ struct CachedShiftSoftmax : Softmax<Real, kRowTiles> {
       const bool none = this->row_max[r] == minus_infinity<Real>();
       shifts[r] = large ? shift[r] : none ? Real(0) : (offset.of_row[r] - this->row_max[r]) * this->scale_log2;
     }
-    if (large) {
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n)
-#pragma unroll
-        for (int x = 0; x < 4; ++x) s[0][n].x[x] = offset(x / 2, s[0][n].x[x]);
-    }
+    if (large) offset.add_to(s);
     Base::exponentiate(s, shifts, large);
   }
 };
@@ -257,40 +285,44 @@ struct FirstMaxSoftmax : Softmax<float, 1> {
         shift[r] = -minus_infinity<float>();
   }
 
-  // The first key tile of a row. There may be scores for its first keys only, and none of the others is visible.
-  template <int kTiles, int kSteps>
-  __device__ __forceinline__ void start(Accumulator<float> (&s)[1][kTiles], unsigned (&probs)[kSteps][4]) {
+  // The first key tile of a row. There may be scores for its first keys only, and none of the others is visible. drop as
+  // in KeepAll.
+  template <int kTiles, int kSteps, class Drop = KeepAll>
+  __device__ __forceinline__ void start(Accumulator<float> (&s)[1][kTiles], unsigned (&probs)[kSteps][4],
+                                        const Drop& drop = {}) {
     const auto ignore = [](int, float) {};
     Base::update_max(s, ignore);
     Base::exponentiate(s);
 #pragma unroll
     for (int n = 0; n < kSteps; ++n) {
-      if (2 * n < kTiles) pack_pair(&s[0][2 * n], probs[n]);
+      if (2 * n < kTiles) drop_and_pack(2 * n, &s[0][2 * n], probs[n], drop);
       else probs[n][0] = probs[n][1] = probs[n][2] = probs[n][3] = 0;
     }
     cache_shifts();
   }
-  // A later one. Returns whether the output has to be rescaled; on_rescale as in update_max.
-  template <int kTiles, class OnRescale>
+  // A later one. Returns whether the output has to be rescaled; on_rescale and offset as in update_max.
+  template <int kTiles, class OnRescale, class Offset = NoOffset, class Drop = KeepAll>
   __device__ __forceinline__ bool step(Accumulator<float> (&s)[1][kTiles], unsigned (&probs)[kTiles / 2][4],
-                                       OnRescale&& on_rescale) {
+                                       OnRescale&& on_rescale, const Offset& offset = {}, const Drop& drop = {}) {
     float column[4];
 #pragma unroll
     for (int n = 0; n < kTiles; n += 2) {
       Accumulator<float> pair[2];
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
-        const float p = exp2_of(s[0][n + x / 4].x[x % 4] * scale_log2 + shift[x % 4 / 2]);
+        const float p =
+            exp2_of(s[0][n + x / 4].x[x % 4] * scale_log2 + offset.shift(x % 4 / 2, shift[x % 4 / 2], scale_log2));
         pair[x / 4].x[x % 4] = p;
         column[x % 4] = n + x / 4 == 0 ? p : column[x % 4] + p;
       }
-      pack_pair(pair, probs[n / 2]);
+      drop_and_pack(n, pair, probs[n / 2], drop);
     }
     const float sum[2] = {column[0] + column[1], column[2] + column[3]};
     const bool exceeds[2] = {!(sum[0] <= kMostSum), !(sum[1] <= kMostSum)};
     if (__any_sync(0xffffffffu, exceeds[0] || exceeds[1])) {
-      repeat(s, exceeds, on_rescale);
-      pack_all(s, probs);
+      repeat(s, exceeds, on_rescale, offset);
+#pragma unroll
+      for (int n = 0; n < kTiles; n += 2) drop_and_pack(n, &s[0][n], probs[n / 2], drop.again());
       return true;
     }
     this->row_sum[0] += sum[0], this->row_sum[1] += sum[1];
@@ -298,21 +330,19 @@ struct FirstMaxSoftmax : Softmax<float, 1> {
   }
 
  private:
-  static __device__ __forceinline__ void pack_pair(const Accumulator<float>* pair, unsigned (&probs)[4]) {
-    const auto operand = Operands<E>::from_accumulators(pair);
-#pragma unroll
-    for (int n = 0; n < 4; ++n) probs[n] = operand.r[n];
-  }
-  template <int kTiles>
-  static __device__ __forceinline__ void pack_all(const Accumulator<float> (&s)[1][kTiles],
-                                                  unsigned (&probs)[kTiles / 2][4]) {
-#pragma unroll
-    for (int n = 0; n < kTiles; n += 2) pack_pair(&s[0][n], probs[n / 2]);
+  // Of tiles n and n + 1.
+  template <class Drop>
+  static __device__ __forceinline__ void drop_and_pack(int n, const Accumulator<float>* tiles, unsigned (&probs)[4],
+                                                       const Drop& drop) {
+    Accumulator<float> pair[2] = {tiles[0], tiles[1]};
+    drop(n, pair);
+    pack_pair<E>(pair, probs);
   }
   // A step with row_max moved where it has to be.
-  template <int kTiles, class OnRescale>
+  template <int kTiles, class OnRescale, class Offset>
   __device__ __forceinline__ void repeat(Accumulator<float> (&s)[1][kTiles], const bool (&exceeds)[2],
-                                         OnRescale&& on_rescale) {
+                                         OnRescale&& on_rescale, const Offset& offset) {
+    offset.add_to(s);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float largest = minus_infinity<float>();

@@ -14,6 +14,7 @@
 #include "sm90/packed_rows.h"
 #include "sm90/pipeline.h"
 #include "sm90/products.h"
+#include "sm90/score_coord.h"
 #include "sm90/split_store.h"
 #include "sm90/store.h"
 #include "sm90/tile_scheduler.h"
@@ -50,10 +51,13 @@ struct Consumer {
   static constexpr bool kHasFixedMax = (C.schedule & kFixedMax) != 0;
   static constexpr bool kKeepsScores = (C.schedule & kFirstMax) != 0;
   static constexpr int kSoftmaxKind = C.schedule & (kFixedMax | kFirstMax);
-  static_assert(!kKeepsScores || (C.options & ~int{kMaskTensor}) == 0);
+  static_assert(!kKeepsScores || (C.options & ~int{kMaskTensor}) == 0 || (!kReadsMask && !Options::kHasBias));
   static_assert(!kHasFixedMax || (Options::kIsTanh && !kReadsMask && kFastTanh<E>));
   using RowSoftmax = typename RowSoftmaxOf<E, kSoftmaxKind>::Type;
   using Turn = PingPong<(C.schedule & kPingPong) != 0, C.warpgroups, Pipeline<C>::kPingPongBarrier>;
+
+  // Beside a mask tensor.
+  static constexpr bool has_options() { return (C.options & ~int{kMaskTensor}) != 0; }
 
   // Tile bounds of a TileInfo. They are read together, so that the warpgroup waits for shared memory once instead of
   // once per decision.
@@ -132,17 +136,13 @@ struct Consumer {
     issue_wgmma_rs<OutputProduct>(o[0], probs, pipeline.v(values.stage));
   }
 
-  // Coordinates of a lane's scores, for masks and options.
-  struct ScoreCoord {
-    LaneCoord lane;
-    Sequence sequence;
-    int q_first;
-    __device__ explicit ScoreCoord(const TileInfo& info)
-        : lane(lane_coord()), sequence(info.sequence()), q_first(info.q_first) {}
-  };
   __device__ RowSoftmax initial_softmax() const {
     if constexpr (kHasFixedMax) return {scale_log2(), p.fixed_max};
     else return RowSoftmax(scale_log2());
+  }
+  __device__ __forceinline__ static auto drop_of(const ScoreCoord& coord, const Options& options, int first) {
+    if constexpr (Options::kHasDropout) return Drop<Options>{options, coord.lane, coord.q_first, first};
+    else return KeepAll{};
   }
   // Softcap and exponentials in one pass: exponentials of some scores overlap with the arithmetic of others. Tiles with
   // masked pairs, which are few, are masked in between.
@@ -159,8 +159,7 @@ struct Consumer {
     }
   }
   // ALiBi in a full tile. Right of the diagonal, and where the tile crosses it, only without a causal mask.
-  template <bool kApplyMask>
-  static constexpr bool kHasLinearAlibi = !kApplyMask && Options::kFoldsAlibi;
+  static constexpr bool has_linear_alibi(bool applies_mask) { return !applies_mask && Options::kFoldsAlibi; }
   __device__ __forceinline__ RowOffset<float> add_alibi(const ScoreCoord& coord, const Options& options, Scores& s,
                                                         int first) const {
     const int tile_distance = coord.q_first + static_cast<int>(coord.sequence.shift) - first;
@@ -171,14 +170,37 @@ struct Consumer {
     else add_terms<false, kWarpgroupRows>(s, options, GlobalTerms<Options>{options, 0, 0}, {}, distance);
     return offset;
   }
+  // Options and masks. Returns what scores lack to be comparable with those of other tiles.
+  template <bool kApplyMask>
+  __device__ __forceinline__ auto to_scores(const ScoreCoord& coord, const Options& options, Scores& s,
+                                            const Step& step) {
+    const int first = step.tile * C.tile_k;
+    if constexpr (has_linear_alibi(kApplyMask)) {
+      if constexpr (Options::kHasSoftcap) apply_softcap(s, options);
+      return add_alibi(coord, options, s, first);
+    } else {
+      constexpr bool kByPosition = kApplyMask && !kReadsMask;
+      if constexpr (has_term_tiles(C)) {
+        const TileTerms<E, typename Pipeline<C>::BiasTile> loaded{a, pipeline.bias(terms.stage, group), coord.lane};
+        wait_terms();
+        modify_and_mask<kByPosition, kWarpgroupRows>(s, a, coord.sequence, options, loaded, coord.lane, coord.q_first,
+                                                     first);
+        release_terms();
+      } else {
+        modify<kByPosition>(coord, options, s, first);
+      }
+      if constexpr (kApplyMask && kReadsMask) step.hide(s, a, coord.sequence, coord.lane, coord.q_first);
+      return NoOffset{};
+    }
+  }
   // With kFirstMax: turns the scores of a key tile into probabilities of the next product. Returns as softmax_step.
   template <bool kApplyMask>
   __device__ __forceinline__ bool first_max_step(const ScoreCoord& coord, const Options& options, RowSoftmax& softmax,
-                                                 Scores& s, OperandA& next, const Step& step,
-                                                 float (&correction)[2]) const {
-    modify<kApplyMask && !kReadsMask>(coord, options, s, step.tile * C.tile_k);
-    if constexpr (kApplyMask && kReadsMask) step.hide(s, a, coord.sequence, coord.lane, coord.q_first);
-    return softmax.step(s, next, [&](int r, float x) { correction[r] = x; });
+                                                 Scores& s, OperandA& next, const Step& step, float (&correction)[2]) {
+    const auto offset = to_scores<kApplyMask>(coord, options, s, step);
+    const auto drop = drop_of(coord, options, step.tile * C.tile_k);
+    return softmax.step(
+        s, next, [&](int r, float x) { correction[r] = x; }, offset, drop);
   }
   // Options without tiles of their own, and masks.
   template <bool kApplyMask, int kTiles>
@@ -188,11 +210,12 @@ struct Consumer {
       modify_and_mask<kApplyMask, kWarpgroupRows>(s, a, coord.sequence, options, coord.lane, coord.q_first, first);
     else if constexpr (kApplyMask) mask_packed_rows(s, a, coord.sequence, coord.lane, coord.q_first, first);
   }
-  // As modify<true>, in a prologue: there are registers for the case that the window's left edge is elsewhere.
+  // As modify<true>, of the first key tile. A prologue has registers for the case that the window's left edge is
+  // elsewhere.
   template <int kTiles>
-  __device__ __forceinline__ void mask_first_tile(const ScoreCoord& coord, const Options& options,
-                                                  Accumulator<float> (&s)[1][kTiles], int first) const {
-    if constexpr (packs_heads(C)) modify<true>(coord, options, s, first);
+  __device__ __forceinline__ void modify_first_tile(const ScoreCoord& coord, const Options& options,
+                                                    Accumulator<float> (&s)[1][kTiles], int first) const {
+    if constexpr (has_options() || packs_heads(C)) modify<true>(coord, options, s, first);
     else
       hide_by_limit(s, PositionMask<kWarpgroupRows, kTiles * 8>(a, coord.sequence, coord.q_first, first, coord.lane.row,
                                                                 coord.lane.column));
@@ -202,34 +225,32 @@ struct Consumer {
   template <bool kApplyMask>
   __device__ __forceinline__ bool softmax_step(const ScoreCoord& coord, const Options& options, RowSoftmax& softmax,
                                                Scores& s, const Step& step, float (&correction)[2]) {
-    const int first = step.tile * C.tile_k;
-    constexpr bool kByPosition = kApplyMask && !kReadsMask;
-    if constexpr (kHasFixedMax) {
-      exponentiate_softcapped<kApplyMask>(coord, options, softmax, s, first);
-    } else if constexpr (kHasLinearAlibi<kApplyMask>) {
-      if constexpr (Options::kHasSoftcap) apply_softcap(s, options);
-    } else if constexpr (has_term_tiles(C)) {
-      const TileTerms<E, typename Pipeline<C>::BiasTile> loaded{a, pipeline.bias(terms.stage, group), coord.lane};
-      wait_terms();
-      modify_and_mask<kByPosition, kWarpgroupRows>(s, a, coord.sequence, options, loaded, coord.lane, coord.q_first,
-                                                   first);
-      release_terms();
-    } else {
-      modify<kByPosition>(coord, options, s, first);
-    }
-    if constexpr (kApplyMask && kReadsMask) step.hide(s, a, coord.sequence, coord.lane, coord.q_first);
     bool rescales = false;
-    const auto on_rescale = [&](int r, float x) { correction[r] = x; };
-    if constexpr (kHasLinearAlibi<kApplyMask>) {
-      const RowOffset<float> offset = add_alibi(coord, options, s, first);
-      rescales = softmax.update_max(s, on_rescale, offset);
+    if constexpr (kHasFixedMax) {
+      exponentiate_softcapped<kApplyMask>(coord, options, softmax, s, step.tile * C.tile_k);
+    } else {
+      const auto offset = to_scores<kApplyMask>(coord, options, s, step);
+      rescales = softmax.update_max(
+          s, [&](int r, float x) { correction[r] = x; }, offset);
       softmax.exponentiate(s, offset);
-    } else if constexpr (!kHasFixedMax) {
-      rescales = softmax.update_max(s, on_rescale);
-      softmax.exponentiate(s);
     }
-    apply_dropout(s, options, a.dropout_threshold, coord.lane, coord.q_first, first);
+    apply_dropout(s, options, a.dropout_threshold, coord.lane, coord.q_first, step.tile * C.tile_k);
     return rescales;
+  }
+
+  // Coordinates for a step. ALiBi and dropout need them in every tile, so they are read while the scores are computed.
+  static constexpr bool coordinates_are_early() { return kKeepsScores && (Options::kHasAlibi || Options::kHasDropout); }
+  __device__ __forceinline__ static auto coordinates(const TileInfo& info) {
+    if constexpr (coordinates_are_early()) return ReadCoord(info);
+    else return LateCoord(info);
+  }
+  __device__ __forceinline__ void wait_scores() const {
+    if constexpr (coordinates_are_early()) {
+      do wgmma_wait<1>();  // as in wait_after_softmax
+      while (a.group == 0);
+    } else {
+      wgmma_wait<1>();
+    }
   }
 
   // Waits for P V. The compiler hoists a plain wgmma.wait_group above the exponentials, which then run after the
@@ -256,16 +277,17 @@ struct Consumer {
       Turn::pass(group);
       Step step(tile - 1, pipeline, keys.stage);
       if constexpr (kApplyMask) step.load(a, info, group);
-      wgmma_wait<1>();
+      const auto coord = coordinates(info);
+      wait_scores();
       fence_operands(s);
       release_keys();
       if (ends && tile - 1 == last) release_queries();
       float correction[2];
       OperandA next;
-      bool rescales;
+      bool rescales = false;
       if constexpr (kKeepsScores)
-        rescales = first_max_step<kApplyMask>(ScoreCoord(info), options, softmax, s, next, step, correction);
-      else rescales = softmax_step<kApplyMask>(ScoreCoord(info), options, softmax, s, step, correction);
+        rescales = first_max_step<kApplyMask>(coord.of(info), options, softmax, s, next, step, correction);
+      else rescales = softmax_step<kApplyMask>(coord.of(info), options, softmax, s, step, correction);
       wait_after_softmax();
       fence_operands(o), fence_operands(probs);
       release_values();
@@ -303,10 +325,10 @@ struct Consumer {
       if constexpr (kReadsMask) {
         if (step.tile < tiles.full_begin || step.tile >= tiles.full_end || !step.shows_all(group))
           step.hide(s, a, coord.sequence, coord.lane, coord.q_first);
-      } else if (tile < tiles.full_begin || tile >= tiles.full_end) {
-        mask_first_tile(coord, options, s, tile * C.tile_k);
+      } else if (has_options() || tile < tiles.full_begin || tile >= tiles.full_end) {
+        modify_first_tile(coord, options, s, tile * C.tile_k);
       }
-      softmax.start(s, probs);
+      softmax.start(s, probs, drop_of(coord, options, tile * C.tile_k));
     } else {
       float correction[2];
       if (tiles.full_begin <= step.tile && step.tile < tiles.full_end && step.shows_all(group))

@@ -9,11 +9,11 @@
 //   shared memory        64 x dim_qk for each consumer warpgroup, twice with kPrefetchQ, 64 x 128 with kStoreBySmem,
 //                        stages x tile_k x (dim_qk + dim_v), 16 bit; with kTmaBias stages x tile_q x tile_k, 16 bit,
 //                        with a mask tensor stages x tile_q x 128 bits
-//   registers            of a consumer thread: O dim_v / 2, S tile_k / 2, P tile_k / 4, twice with kFirstMax
+//   registers            of a consumer thread: O dim_v / 2, S tile_k / 2, P tile_k / 4, twice where scores stay
 //
 //                        D    tile      stages   shared    O + S + P of the register limit
 //                        64   256 x 64    4      161 KiB    32 + 32 + 32 of 112, with kFirstMax
-//                        64   192 x 128   4      152 KiB    32 + 64 + 32 of 160, with options
+//                        64   192 x 96    4      169 KiB    32 + 48 + 48 of 160, the same, with softcap or ALiBi
 //                        128  192 x 64    2      209 KiB    64 + 32 + 32 of 160, with kFirstMax
 //                        128  128 x 128   2      225 KiB    64 + 64 + 64 of 232, the same; less padding
 //                        128  64 x 128    3      208 KiB    64 + 64 + 32 of 255; small grids

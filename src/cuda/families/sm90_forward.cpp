@@ -95,22 +95,23 @@ const char* why_not(const ForwardProblem& p) {
 
 // What belongs to an option is wrong without it.
 int allowed_schedule(const Sm90ForwardConfig& c) {
+  const bool may_keep = c.options == kMaskTensor || (c.options & (kBias | kMaskTensor)) == 0;
   return kPingPong | kPinWait | kStoreBySmem | kPrefetchQ | (c.options & kBias ? kTmaBias : 0) |
          (c.options == kSoftcap && c.element == Element::bf16 ? kFixedMax : 0) |
-         ((c.options & ~kMaskTensor) == 0 ? kFirstMax : 0);
+         (may_keep && (c.schedule & kFixedMax) == 0 ? kFirstMax : 0);
 }
 
 // Two boxes of the mask's bits hold any tile of at most 128 keys.
 bool has_mask_boxes(const Sm90ForwardConfig& c) { return c.warpgroups <= kMaskListGroups && c.tile_k <= kMaskBoxKeys; }
 
-// The scores of a tile, the weights that they become, half as large, and the output. With kFirstMax also the weights of
-// the previous tile; there is no row maximum, so that fewer registers are in use beside them.
+// The scores of a tile, the weights that they become, half as large, and the output. Where scores are kept also the
+// weights of the previous tile; there is no row maximum, so that fewer registers are in use beside them.
 Limits config_limits(const Sm90ForwardConfig& c, const Arch& arch) {
   if (c.warpgroups < 1 || c.warpgroups > 4 || c.tile_k < 16 || c.tile_k > 256 || c.stages < 2 || c.stages > 8 ||
       c.schedule < 0 || (c.schedule & ~allowed_schedule(c)) != 0 || (reads_mask(c) && !has_mask_boxes(c)))
     return kNoShape;
-  const int registers = (c.schedule & kFirstMax) != 0 ? (c.dim_v + 2 * c.tile_k) / 2 + kOtherRegisters / 2
-                                                      : (2 * c.dim_v + 3 * c.tile_k) / 4 + kOtherRegisters;
+  const int registers = keeps_scores(c) ? (c.dim_v + 2 * c.tile_k) / 2 + kOtherRegisters / 2
+                                        : (2 * c.dim_v + 3 * c.tile_k) / 4 + kOtherRegisters;
   return limits_with(arch.wgmma && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, consumer_registers(c));
 }
 
@@ -255,8 +256,9 @@ void choose_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig
   if (c.warpgroups <= kMostWarpgroups) take(as_built_in.time, as_built_in.splits, 1, c);
   for (const SmallGridTiles& t : kSmallGridTiles) {
     const int dim = std::max(c.dim_qk, c.dim_v);
-    // Three warpgroups have too few registers for scores of these tiles to stay.
-    const int softmax = built_in.schedule & (kFixedMax | (t.warpgroups <= 2 ? kFirstMax : 0));
+    // Three warpgroups have too few registers for scores of these tiles to stay, and dropout leaves too few.
+    const bool stays = t.warpgroups <= 2 && needs_of(built_in) <= Needs::arithmetic;
+    const int softmax = built_in.schedule & (kFixedMax | (stays ? kFirstMax : 0));
     if (plan.tuned || dim <= t.beyond || dim > t.largest_dim || !has_registers(t, built_in)) continue;
     Sm90ForwardConfig tiled = built_in;
     tiled.warpgroups = t.warpgroups, tiled.tile_k = t.tile_k, tiled.stages = t.stages;

@@ -9,8 +9,9 @@ namespace cuflash::cuda {
 
 // What the options of a call take from a tile.
 enum class Needs {
-  fixed_max,   // softcap alone, in a softmax without a row maximum: less than a call without options
-  arithmetic,  // softcap, ALiBi, a scale of its own: a few registers, as a call without options
+  plain,       // no options
+  fixed_max,   // softcap alone, in a softmax without a row maximum
+  arithmetic,  // softcap, ALiBi, a scale of its own: a few registers
   dropout,     // more registers
   mask,        // a mask tensor: as dropout, and a little shared memory
   one_tile,    // a bias in shared memory, or softcap, ALiBi and dropout together
