@@ -80,7 +80,7 @@ bool tasks_shorten(const BackwardProblem& p) { return p.window_right != kUnbound
 // their own, that was slower (docs/lab/sm90_backward.md).
 int heads_at_end(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums, int together) {
   const bool listed = sums.lists_keys && p.packed(), dense = !p.packed() && !p.used_q && !p.used_k;
-  const int64_t wanted = sums.claims_ahead && dense ? 464 : 264;  // 3.5 or 2 per SM of the largest GPUs
+  const int64_t wanted = sums.lists_keys && dense ? 464 : 264;  // 3.5 or 2 per SM of the largest GPUs
   const int64_t heads = (listed ? 1 : p.batch) * p.heads_k * sums.parts.count();
   const bool falls = listed || tasks_shorten(p);
   const int64_t tiles = std::max<int64_t>(1, tiles_in(listed ? p.total_k : p.len_k, c.tile_k));
