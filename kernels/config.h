@@ -274,14 +274,11 @@ constexpr int num_threads(const KvConfig& c) {
 }
 constexpr int num_threads(const MergeConfig&) { return 128; }
 constexpr int num_threads(const MaskSummaryConfig&) { return 128; }
-// The reduction of the splits of a forward call (sm90/combine_splits.h): parts of rows that a thread has in flight, those
-// of one row, as a power of two, and the rows of a CTA.
-constexpr int kPartsInFlight = 16;
-constexpr int slot_bits(unsigned splits) { return splits > 8 ? 4 : splits > 4 ? 3 : splits > 2 ? 2 : 1; }
+// Rows that a CTA reduces over the splits of a forward call (sm90/combine_splits.h): with few splits several per thread.
+constexpr int kFewSplits = 2, kRowsOfFewSplits = 2;
 constexpr int rows_of_reduction(const MergeConfig& c, unsigned splits) {
-  return num_threads(c) / c.lanes * (kPartsInFlight >> slot_bits(splits));
+  return num_threads(c) / c.lanes * (splits <= kFewSplits ? kRowsOfFewSplits : 1);
 }
-constexpr int reduction_bytes(const MergeConfig& c) { return kPartsInFlight * num_threads(c) * 16; }
 constexpr int kTileListThreads = 1024;
 constexpr int kTileListBytes = (4 * kTileListThreads + kTileListThreads / 32) * 4;  // of shared memory
 constexpr int keys_bytes(const KvConfig& c, int columns) {

@@ -1,5 +1,5 @@
 // Tiles whose rows are pairs of a query and a head of the group that shares keys (kPackHeads): row = query * group +
-// head. The queries of a lane's two rows are computed where they are needed.
+// head. Their Q is loaded query by query, and the queries of a lane's two rows are computed where they are needed.
 #pragma once
 
 #include "attn/tile_scores.h"
@@ -8,16 +8,20 @@
 
 namespace cuflash {
 
-// A box of the tensor map has all heads of a group, of as many queries as fill the rows: see packed_query_map.
+// A box of the tensor map has all heads of a group of one query.
 template <int kColumns>
 __device__ __forceinline__ void tma_load_packed_rows(SwizzledTile<kWarpgroupRows, kColumns> tile, const TensorMap& map,
                                                      const AttentionParams& a, unsigned barrier, const TileInfo& info) {
   mbarrier_arrive_expect_tx(barrier, tile.kBytes);
-  const int first = info.q_begin + info.q_first / a.group, head = info.h * a.group;
+  const int first = info.q_begin + info.q_first / a.group, head = info.h * a.group, bytes = a.group * kPanelRowBytes;
   const int batch = a.q.batch_stride != 0 ? info.b : 0;
 #pragma unroll
-  for (int panel = 0; panel < tile.kPanels; ++panel)
-    tma_load(tile.address + panel * tile.kPanelBytes, map, barrier, panel * kPanelColumns, head, first, batch);
+  for (int panel = 0; panel < tile.kPanels; ++panel) {
+    unsigned to = tile.address + panel * tile.kPanelBytes;
+#pragma unroll 1
+    for (int n = 0; n < kWarpgroupRows / a.group; ++n, to += bytes)
+      tma_load(to, map, barrier, panel * kPanelColumns, first + n, head, batch);
+  }
 }
 
 // Positional mask, as modify_and_mask applies it to a tile of one head.

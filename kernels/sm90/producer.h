@@ -43,28 +43,10 @@ __device__ __forceinline__ void load_keys_and_mask(const Sm90ForwardParams& p, c
                     work.b);
 }
 
-// Loads tiles of K and V. With kSplitKeys, those that no other CTA reads, or few at the same time, do not stay in L2, which
-// reads faster. The others have no policy: an explicit evict_normal is slower than none.
-template <Sm90ForwardConfig C>
-struct KeyLoader {
-  const AttentionParams& a;
-  bool passes_through;
-
-  __device__ explicit KeyLoader(const Sm90ForwardParams& p)
-      : a(p.forward.attention), passes_through(packs_heads(C) || (p.tile_order.q_tiles == 1 && a.group == 1)) {}
-  template <class Tile>
-  __device__ __forceinline__ void load(Tile tile, const TensorMap& map, const RowsView& view, unsigned barrier, int row,
-                                       int head, int batch) const {
-    if (splits_keys(C) && passes_through) tma_load_tile(tile, map, view, barrier, row, head, batch, evict_first());
-    else tma_load_tile(tile, map, view, barrier, row, head, batch);
-  }
-};
-
 // Called by one thread. K of a tile is loaded before V of the previous tile, the order in which the consumers use them.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
-  const KeyLoader<C> loader(p);
   Ring<C.stages> keys, values;
 #pragma unroll 1
   for (ForwardTiles<C, TileReader::late_lane> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
@@ -84,16 +66,16 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
         mbarrier_wait(pipeline.k_empty(keys.stage), keys.phase ^ 1);
         if constexpr (reads_mask(C)) load_keys_and_mask<C>(p, pipeline, work, keys.stage, listed);
         else
-          loader.load(pipeline.k(keys.stage), p.k, a.k, pipeline.k_full(keys.stage), first + tile * C.tile_k, head,
-                      work.b);
+          tma_load_tile(pipeline.k(keys.stage), p.k, a.k, pipeline.k_full(keys.stage), first + tile * C.tile_k, head,
+                        work.b);
         keys.advance();
       }
       if (tile + 1 < work.end) {
         mbarrier_wait(pipeline.v_empty(values.stage), values.phase ^ 1);
         const bool sanitize = reads_mask(C) ? previous.hides_key() : work.has_hidden_values(a, tile + 1);
-        loader.load(pipeline.v(values.stage), p.v, a.v,
-                    sanitize ? pipeline.v_raw_full(values.stage) : pipeline.v_full(values.stage),
-                    first + (reads_mask(C) ? previous.tile() : tile + 1) * C.tile_k, head, work.b);
+        tma_load_tile(pipeline.v(values.stage), p.v, a.v,
+                      sanitize ? pipeline.v_raw_full(values.stage) : pipeline.v_full(values.stage),
+                      first + (reads_mask(C) ? previous.tile() : tile + 1) * C.tile_k, head, work.b);
         values.advance();
       }
       if constexpr (reads_mask(C)) {
