@@ -8,6 +8,8 @@
 #include <cstring>
 #include <limits>
 
+#include "tests/problem/first_size.h"
+
 namespace cuflash::rejections {
 namespace {
 
@@ -416,10 +418,10 @@ TEST(CacheRejections, Structs) {
   Rules all;
   const auto add = [&]<class Struct>(const std::string& name, Struct CacheCall::*value,
                                      const Struct* CacheCall::*argument) {
-    for (const size_t size : {size_t{0}, size_t{1}, sizeof(Struct) - 1})
+    for (const size_t size : {size_t{0}, size_t{1}, first_size<Struct>() - 1})
       all.add(name + " of size " + text(size), {}, [=](CacheCall& call) {
         (call.*value).struct_size = size;
-        return Refusal{name, {"struct_size", text(size), text(sizeof(Struct))}};
+        return Refusal{name, {"struct_size", text(size), text(first_size<Struct>())}};
       });
     all.add(name + " is NULL", {}, [=](CacheCall& call) {
       call.*argument = nullptr;

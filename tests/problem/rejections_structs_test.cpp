@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "check/memory/device.h"
+#include "tests/problem/first_size.h"
 #include "tests/problem/rejections.h"
 #include "tests/properties/property.h"
 
@@ -43,14 +44,6 @@ std::byte* pass_longer(Call& call, const Passed<Struct>& passed, size_t extra) {
   longer->struct_size = sizeof(Struct) + extra;
   passed.argument = longer;
   return copy;
-}
-
-// The size of the struct when it was first published. A program of that time is still served.
-template <class Struct>
-constexpr size_t first_size() {
-  if constexpr (std::is_same_v<Struct, cuflash_execution>) return offsetof(cuflash_execution, workspace_from_pool);
-  if constexpr (std::is_same_v<Struct, cuflash_attention>) return offsetof(cuflash_attention, mask_summary);
-  return sizeof(Struct);
 }
 
 void add_struct_rules(std::vector<Rule>& rules, uint32_t which) {

@@ -83,8 +83,9 @@ Needs needs_of(const Sm90ForwardConfig& c) {
   if (c.schedule & kFixedMax) return fixed_max;
   const int terms = c.options & (kBias | kMaskTensor);
   const bool drops = (c.options & kDropout) != 0, has_tiles = (c.schedule & kTmaBias) != 0;
-  if (terms == 0 && drops && (c.options & kSoftcap) && (c.options & kAlibi)) return one_tile;  // as few registers
-  if (terms == 0) return drops ? dropout : arithmetic;
+  const bool both = (c.options & kSoftcap) != 0 && (c.options & kAlibi) != 0;
+  if (terms == 0 && drops && both) return one_tile;  // as few registers
+  if (terms == 0) return drops || both ? dropout : arithmetic;
   if (terms == kMaskTensor && !drops) return mask;
   return has_tiles && !drops && terms != (kBias | kMaskTensor) ? one_tile : everything;
 }

@@ -11,8 +11,8 @@ namespace cuflash::cuda {
 enum class Needs {
   plain,       // no options
   fixed_max,   // softcap alone, in a softmax without a row maximum
-  arithmetic,  // softcap, ALiBi, a scale of its own: a few registers
-  dropout,     // more registers
+  arithmetic,  // softcap or ALiBi, a scale of its own: a few registers
+  dropout,     // or softcap and ALiBi: more registers
   mask,        // a mask tensor: as dropout, and a little shared memory
   one_tile,    // a bias in shared memory, or softcap, ALiBi and dropout together
   everything,  // both, dropout beside one, or loads of a bias by consumers

@@ -7,8 +7,6 @@
 
 namespace cuflash::cuda {
 
-Launch plan_mask_summary(const ConstRows& mask, const MaskShape& shape, const Arch& arch);
-
 // Query i needs the keys [i + low, i + high): all, unless a call makes the summary for itself and has a window.
 struct NeededKeys {
   int64_t low = -kUnbounded, high = kUnbounded;

@@ -10,6 +10,7 @@
 
 #include "checked.h"
 #include "cuda/jit/kernel_key.h"
+#include "problem/mask_shape.h"
 #include "problem/problem.h"
 #include "tuned/choice.h"
 
@@ -183,5 +184,7 @@ struct MergePlan {
   Launch launch;
 };
 MergePlan plan_merge(const MergeProblem& problem, const Arch& arch);
+// The kernel that makes the summary of a mask tensor.
+Launch plan_mask_summary(const ConstRows& mask, const MaskShape& shape, const Arch& arch);
 
 }  // namespace cuflash::cuda

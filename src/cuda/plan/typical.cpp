@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "cuda/families/summarize_mask.h"
 #include "error.h"
 
 namespace cuflash::cuda {
