@@ -26,7 +26,8 @@
 // out:
 //   - The producer zeroes rows of Q and dO beyond a length before it signals their stage.
 //   - Hidden scores are selected away, and so is dS where P is 0: V may hold anything at hidden positions.
-//   - dS K reads a copy of K with non-finite elements zeroed, if K has any, or it is accumulated with a select.
+//   - dS K reads a copy of K with non-finite elements zeroed, if K has any and some query must not see all keys; or it
+//     is accumulated with a select.
 //   - The prepare kernel flags query tiles with a non-finite element or a large LSE. Where such a tile is masked it is
 //     processed without overlap: its non-finite elements are left out of dS^T Q, and dV is accumulated with a select.
 #pragma once

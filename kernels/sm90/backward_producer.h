@@ -188,12 +188,12 @@ struct BackwardProducer {
     if constexpr (reads_mask(C)) listed_load = listed_tile(next_load.step);
   }
 
-  // The K tile that dS is multiplied by. Non-finite elements are zeroed: a query that sees them has a NaN in its dS
-  // anyway, and one that does not, or whose score there is -inf, has a dS of 0. The scores need the original, so the
-  // zeroes go into a copy.
+  // The K tile that dS is multiplied by. If some query must not see all keys, non-finite elements are zeroed: a query
+  // that does see them has a NaN in its dS anyway. The scores need the original, so the zeroes go into a copy.
   __device__ __forceinline__ typename Pipeline::KTile keys_for_dq() const {
     const auto k = pipeline.k(), finite = pipeline.finite_k();
     mbarrier_wait(pipeline.k_full(), keys_phase);
+    if (tiles.num_masked == 0) return k;
     bool found = false;
 #pragma unroll 4
     for (int n = thread(); n < k.kBytes / 16; n += kWarpgroupThreads) found |= has_not_finite<E>(pieces(k)[n]);

@@ -44,8 +44,9 @@ struct DqAdder {
     tiles_before = coord.tiles_before, tiles_of_head = coord.tiles_of_head;
   }
 
-  // Whether K has non-finite elements: a query may not see their key, or have a score of -inf there, which hides it too.
+  // Whether K has non-finite elements and some query must not see all keys.
   __device__ __forceinline__ bool selects() const {
+    if (tiles.num_masked == 0) return false;
     const auto* pieces = static_cast<const uint4*>(__cvta_shared_to_generic(pipeline.k().address));
     bool found = false;
 #pragma unroll 4
