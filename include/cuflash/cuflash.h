@@ -180,8 +180,8 @@ typedef struct cuflash_execution {
   int32_t workspace_from_pool;    /* CUDA, not 0: without a workspace, take it from the device's stream-ordered pool */
   int32_t check_lengths;          /* CUDA, not 0: copy lengths to the host and check them, which waits for the stream.
                                    * Without it, a length that is out of range is clamped to the tensors */
-  cuflash_allocate allocate;      /* CUDA, optional: without a workspace, returns one of a size that the call finds; 64-byte
-                                   * aligned. Asked again if the call has to start over with another kernel */
+  cuflash_allocate allocate;      /* CUDA, optional: returns a workspace of the size that the call finds, where none is
+                                   * given; 64-byte aligned. Asked again if the call starts over with another kernel */
   void* allocate_context;
 } cuflash_execution;
 
