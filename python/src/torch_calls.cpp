@@ -254,7 +254,8 @@ void differentiate(const Torch& torch, Inputs& in, nb::handle out, nb::handle ls
   if (wanted[0]) in.know_new(dq, new_gradient(torch, in, in.q), "dq");
   if (wanted[1]) in.know_new(dk, new_gradient(torch, in, in.k), "dk");
   if (wanted[2]) in.know_new(dv, new_gradient(torch, in, in.v), "dv");
-  if (wanted[3]) in.know_new(dbias, torch.new_like(in.options.bias), "dbias");
+  // Read as bias is, whose strides decide what is summed: without elements they may be others than those of a new tensor.
+  if (wanted[3]) in.read(dbias, torch.new_like(in.options.bias), "dbias", 4);
   if (wanted[4]) in.know_new(dsink, torch.new_like(in.options.sink), "dsink");
   backward(in.arrays,
            {in.q.tensor, in.k.tensor, in.v.tensor, rows_out.tensor, rows_lse.tensor, rows_dout.tensor, rows_dlse.tensor,

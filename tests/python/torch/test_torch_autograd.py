@@ -57,6 +57,14 @@ def test_gradcheck(options, device):
     assert torch.autograd.gradcheck(finite, (*problem(device), bias, sink))
 
 
+def test_gradient_of_a_bias_without_elements(device):
+    """Its strides say nothing, and must not be taken for a broadcast."""
+    q, k, v = (torch.zeros(0, heads, 0, 1, device=device, requires_grad=True) for heads in (2, 1, 1))
+    bias = torch.zeros(1, 2, 1, 0, device=device, requires_grad=True)
+    out = attention(q, k, v, bias=bias)
+    assert torch.autograd.grad(out, bias, torch.zeros_like(out))[0].shape == bias.shape
+
+
 @pytest.mark.parametrize("shape", ((2, 4, 1, 7), (1, 1, 5, 7), (1, 4, 1, 7), (1, 1, 1, 7), (5, 7), (7,)), ids=str)
 def test_gradcheck_of_broadcast_bias(shape, device):
     inputs = problem(device)
