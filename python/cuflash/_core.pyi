@@ -219,7 +219,7 @@ class Torch:
         options: tuple[Any, ...],
         execution: tuple[int, bool],
         want_lse: bool,
-    ) -> tuple[Array, Optional[Array], bool]: ...
+    ) -> tuple[Array, Optional[Array]]: ...
     def backward(
         self,
         q: Array,

@@ -110,7 +110,6 @@ class Inputs {
 
   // Reads a tensor of the call.
   void read(Rows& rows, nb::handle tensor, const char* name, int32_t most_dimensions);
-  bool has_negated() const { return has_negated_; }
 
   nb::object empty(const nb::object& shape, const nb::object& strides, nb::handle dtype) const {
     if (empty_.is_valid()) return empty_(shape, strides, dtype);
@@ -146,17 +145,14 @@ class Inputs {
   void set_runtime(const nb::tuple& execution);
 
   Rows extras_[0 CUFLASH_ATTENTION_ARRAYS(CUFLASH_COUNT)];
-  bool has_negated_ = false;
   nb::handle empty_;  // for ordinary tensors on the current device
 };
 
 void Inputs::read(Rows& rows, nb::handle tensor, const char* name, int32_t most_dimensions) {
   if (tensor.is_none()) return;
   rows.tensor = nb::borrow(tensor);
-  if (is_true(nb::object(tensor.attr(torch_.is_neg)()))) {  // a view whose memory holds the negated numbers
+  if (is_true(nb::object(tensor.attr(torch_.is_neg)())))  // a view whose memory holds the negated numbers
     rows.tensor = tensor.attr(torch_.resolve_neg)();
-    has_negated_ = true;
-  }
   rows.array = array_of(rows.tensor, name, 0, most_dimensions);
   rows.given = rows.array.view();
   if (!has_rows(rows.array)) {
@@ -237,7 +233,7 @@ nb::object attend(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, 
   in.know_new(out, results.out, "out"), in.know_new(lse, results.lse, "lse");
   forward(in.arrays, {in.q.tensor, in.k.tensor, in.v.tensor, out.tensor, lse.tensor}, in.options,
           [&](size_t bytes) { return in.workspace(bytes); });
-  return nb::make_tuple(out.tensor, lse.tensor, in.has_negated());
+  return nb::make_tuple(out.tensor, lse.tensor);
 }
 
 // Gradients in the order of call.py's Wanted.
@@ -280,8 +276,7 @@ nb::object gradients_of_node(const Torch& torch, nb::handle node, nb::handle dou
   const nb::tuple needed = nb::borrow<nb::tuple>(node.attr(torch.needs_input_grad));
   const bool has_extras = needed.size() != 4;
   const auto want = [&](Py_ssize_t n) { return is_true(item(needed, n)); };
-  const bool has_negated = is_true(item(options, 2));
-  if (dout.is_none() || has_negated || (has_extras && want(4))) return nb::none();
+  if (dout.is_none() || (has_extras && want(4))) return nb::none();
   const nb::tuple values = nb::borrow<nb::tuple>(item(options, 0));
   const bool packed = std::string_view(nb::cast<const char*>(item(values, 0))) == "thd";
   if (packed && !is_true(nb::object(dout.attr(torch.is_cuda)))) return nb::none();

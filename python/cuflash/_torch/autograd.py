@@ -25,8 +25,7 @@ def run(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
         # Each argument of a Function costs time, even None.
         result = apply(q, k, v, rest) if extras is NO_EXTRAS else apply(q, k, v, rest, extras.bias, extras.sink)
         return result if want_lse else (result, None)
-    out, lse, _ = call.forward(q, k, v, extras, options, execution, want_lse)
-    return out, lse
+    return call.forward(q, k, v, extras, options, execution, want_lse)
 
 
 def _requires_grad(extras: Extras) -> bool:
@@ -38,18 +37,18 @@ def _requires_grad(extras: Extras) -> bool:
 
 def _forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, rest: _Rest) -> Tuple[Tensor, Tensor]:
     extras, options, execution = rest
-    out, lse, has_negated = call.forward(q, k, v, extras, options, execution, True)
+    out, lse = call.forward(q, k, v, extras, options, execution, True)
     if extras is NO_EXTRAS:
         ctx.save_for_backward(q, k, v, out, lse)
     else:
         ctx.save_for_backward(q, k, v, out, lse, *extras)
-    ctx.options = options, execution, has_negated
+    ctx.options = options, execution
     return out, lse
 
 
 def _gradients(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor = None) -> Tuple[Optional[Tensor], ...]:
     q, k, v, out, lse, *extras = ctx.saved_tensors
-    options, execution, _ = ctx.options
+    options, execution = ctx.options
     if not extras:
         want_q, want_k, want_v, _ = ctx.needs_input_grad
         dq, dk, dv, _, _ = call.backward((q, k, v), NO_EXTRAS, options, execution, out, lse, dout, dlse,

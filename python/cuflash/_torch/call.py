@@ -41,18 +41,16 @@ def rows_of_inputs(inputs: Inputs) -> Inputs:
 
 
 def forward(q: Tensor, k: OptionalTensor, v: OptionalTensor, extras: Extras, options: Options, execution: Execution,
-            want_lse: bool) -> Tuple[Tensor, OptionalTensor, bool]:
-    """out in the layout of q, lse ([B, Hq, Sq] or packed [Hq, Tq]) if wanted, and whether one of the inputs is a view
-    whose memory holds the negated numbers."""
+            want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
+    """out in the layout of q, and lse ([B, Hq, Sq] or packed [Hq, Tq]) if wanted."""
     try:
-        found = _forward(q, k, v, None if extras is NO_EXTRAS else extras, options, execution, want_lse)
+        out, lse = _forward(q, k, v, None if extras is NO_EXTRAS else extras, options, execution, want_lse)
     except (RuntimeError, IndexError, ValueError):  # a sparse tensor has no strides, a nested one no shape
         require_memory(named((q, k, v), extras))
         raise
     if options[0] == "thd":
-        out, lse, _ = found
         clear_unused_rows(extras.cu_seqlens_q, out, lse.T if want_lse else None)
-    return found
+    return out, lse
 
 
 def backward(inputs: Inputs, extras: Extras, options: Options, execution: Execution, out: Tensor, lse: Tensor,

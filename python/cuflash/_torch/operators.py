@@ -61,7 +61,7 @@ def _read(arguments: Tuple[Any, ...]) -> Tuple[Inputs, Extras, Options, Executio
 
 def _forward(*arguments: Any) -> Tuple[Tensor, Tensor]:
     inputs, *rest = _read(arguments)
-    return call.forward(*inputs, *rest, want_lse=True)[:2]
+    return call.forward(*inputs, *rest, want_lse=True)
 
 
 def _backward(*arguments: Any) -> List[Tensor]:
