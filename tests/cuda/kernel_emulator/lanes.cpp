@@ -1,5 +1,9 @@
+// With it longjmp() refuses to change to another stack.
+#undef _FORTIFY_SOURCE
+
 #include "tests/cuda/kernel_emulator/lanes.h"
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -33,9 +37,33 @@ struct Copy {
   int bytes, zeros;
 };
 
+// Where a coroutine goes on. swapcontext() would change the signal mask as well, which is a system call for each change;
+// it is needed for the first steps on a new stack alone.
+struct Context {
+  ucontext_t beginning{};
+  jmp_buf place{};
+  bool begun = true;
+};
+void change(Context& from, Context& to) {
+  if (_setjmp(from.place) != 0) return;
+  if (to.begun) _longjmp(to.place, 1);
+  to.begun = true;
+  setcontext(&to.beginning);
+}
+
+// Stacks of threads that are done: taking fresh memory from the system for each takes longer than the kernels do.
+using Stack = std::unique_ptr<unsigned char[]>;
+std::vector<Stack> spare_stacks;
+Stack take_stack() {
+  if (spare_stacks.empty()) return std::make_unique_for_overwrite<unsigned char[]>(kStack);
+  Stack stack = std::move(spare_stacks.back());
+  spare_stacks.pop_back();
+  return stack;
+}
+
 struct Thread {
-  ucontext_t context{};
-  std::unique_ptr<unsigned char[]> stack;
+  Context context;
+  Stack stack;
   bool done = false;
   const Barrier* waits = nullptr;  // resumes when this has completed more than `rounds` rounds
   uint64_t rounds = 0;
@@ -78,7 +106,7 @@ struct Cta {
   Barrier barrier;
   std::array<Barrier, 16> named;
   std::map<unsigned, Mbarrier> mbarriers;
-  ucontext_t scheduler{};
+  Context scheduler;
   size_t current = 0, left = 0;
   const std::function<void()>* body = nullptr;
   std::mt19937_64 random;
@@ -92,7 +120,7 @@ Thread& self() { return cta->threads[cta->current]; }
 void entry() {
   (*cta->body)();
   self().done = true;
-  swapcontext(&self().context, &cta->scheduler);
+  change(self().context, cta->scheduler);
 }
 
 // Returns whether this was the last arrival.
@@ -105,7 +133,7 @@ void wait(Barrier& barrier, int count) {
   const uint64_t round = barrier.rounds;
   if (arrive(barrier, count)) return;
   self().waits = &barrier, self().rounds = round;
-  swapcontext(&self().context, &cta->scheduler);
+  change(self().context, cta->scheduler);
 }
 
 void start(Cta& here, int threads, uint64_t seed, const std::function<void()>& body) {
@@ -115,11 +143,12 @@ void start(Cta& here, int threads, uint64_t seed, const std::function<void()>& b
   here.body = &body;
   here.random.seed(seed);
   for (Thread& t : here.threads) {
-    t.stack = std::make_unique_for_overwrite<unsigned char[]>(kStack);
-    getcontext(&t.context);
-    t.context.uc_stack.ss_sp = t.stack.get(), t.context.uc_stack.ss_size = kStack;
-    t.context.uc_link = &here.scheduler;
-    makecontext(&t.context, entry, 0);
+    t.stack = take_stack();
+    ucontext_t& beginning = t.context.beginning;
+    getcontext(&beginning);
+    beginning.uc_stack.ss_sp = t.stack.get(), beginning.uc_stack.ss_size = kStack;
+    makecontext(&beginning, entry, 0);
+    t.context.begun = false;
   }
 }
 
@@ -138,7 +167,7 @@ void resume(Cta& here) {
     t.waits = nullptr;
     here.current = n;
     set_thread_number(static_cast<unsigned>(n));
-    swapcontext(&here.scheduler, &t.context);
+    change(here.scheduler, t.context);
     if (t.done) --here.left;
     if (here.polls > kMaxPolls) break;
     if (here.random() % 8 == 0) n = here.random() % here.threads.size();
@@ -148,6 +177,7 @@ void resume(Cta& here) {
   // The box would land in the shared memory of another CTA.
   for (const auto& [address, mbarrier] : here.mbarriers)
     if (!mbarrier.boxes.empty()) throw std::runtime_error("a CTA exits while a TMA box is in flight");
+  for (Thread& t : here.threads) spare_stacks.push_back(std::move(t.stack));
   here.threads.clear();
 }
 
@@ -184,7 +214,7 @@ void run_ctas_interleaved(int64_t ctas, int threads, uint64_t seed, const std::f
 
 void poll() {
   if (++cta->polls <= kMaxPolls) return;
-  swapcontext(&self().context, &cta->scheduler);
+  change(self().context, cta->scheduler);
 }
 
 int num_threads() { return static_cast<int>(cta->threads.size()); }
@@ -228,7 +258,7 @@ void wait_mbarrier(unsigned barrier, unsigned parity) {
   while (mbarrier.barrier.rounds % 2 == parity) {
     ++mbarrier.waiting;
     self().waits = &mbarrier.barrier, self().rounds = mbarrier.barrier.rounds;
-    swapcontext(&self().context, &cta->scheduler);
+    change(self().context, cta->scheduler);
     --mbarrier.waiting;
     if (number <= passed) return;
   }
