@@ -48,12 +48,12 @@ std::vector<Typical> problems_for(const Arch& arch) {
     if (arch.number() != 80) problems.push_back({.dtype = DType::f32});
     return problems;
   }
-  problems.push_back({.sink = true});
   if (scale() >= 3) {
-    problems.push_back({.dtype = DType::f32, .dim_qk = 64, .dim_v = 64});
+    problems.push_back({.sink = true});
     problems.push_back({.dtype = DType::f64});
+    for (const int64_t dim : {64, 128}) problems.push_back({.dtype = DType::f32, .dim_qk = dim, .dim_v = dim});
   }
-  for (const int64_t dim : {128, 256}) problems.push_back({.dtype = DType::f32, .dim_qk = dim, .dim_v = dim});
+  problems.push_back({.dtype = DType::f32, .dim_qk = 256, .dim_v = 256});
   problems.push_back({.dtype = DType::f64, .dim_qk = 256, .dim_v = 256});
   problems.push_back({.dim_qk = 256, .dim_v = 256, .options = kMany});
   problems.push_back({.dtype = DType::f32, .options = kMany, .aligned = false});
@@ -93,8 +93,7 @@ void add_hopper_forward(std::vector<Launch>& launches, const Arch& arch) {
   add_forward({.options = kArithmetic, .causal = true, .len_q = 2048, .len_k = 2048});
   for (const int options : {kArithmetic | kDropout, kArithmetic | kBias, kArithmetic | kMaskTensor})
     add_forward({.options = options});
-  for (const int64_t dim : {128, 256})
-    add_forward({.dtype = DType::f16, .dim_qk = dim, .dim_v = dim, .options = kMany});
+  add_forward({.dtype = DType::f16, .dim_qk = 256, .dim_v = 256, .options = kMany});
   add_forward({.options = kMany, .len_k = 2050});
   if (!thorough) return;
   for (const int64_t dim : {64, 192}) add_forward({.dim_qk = dim, .dim_v = dim, .options = kArithmetic | kMaskTensor});
@@ -120,7 +119,6 @@ void add_hopper_backward(std::vector<Launch>& launches, const Arch& arch) {
       {{.dim_qk = 96, .dim_v = 96}},
       {{}},
       {{.dim_qk = 256, .dim_v = 256}},
-      {{.dim_qk = 64, .dim_v = 64}, Reproducible::yes},
       {{}, Reproducible::yes},
       {{.dim_qk = 192, .dim_v = 128}, Reproducible::yes},
       {{.dim_qk = 256, .dim_v = 256}, Reproducible::yes},
@@ -128,12 +126,13 @@ void add_hopper_backward(std::vector<Launch>& launches, const Arch& arch) {
       {{.dtype = DType::f16, .options = kSoftcap}},
       {{.options = kDropout}},
       {{.options = kBias | kMaskTensor}},
-      {{.options = kBias}},
       {{.options = kMany}, Reproducible::yes},
       {{.dim_qk = 192, .dim_v = 192, .options = kMany}},
       {{.dtype = DType::f16, .dim_qk = 256, .dim_v = 256, .options = kSoftcap | kAlibi | kDropout}},
   };
   const std::vector<Backward> more{
+      {{.dim_qk = 64, .dim_v = 64}, Reproducible::yes},
+      {{.options = kBias}},
       {{.dtype = DType::f16, .dim_qk = 64, .dim_v = 128}, Reproducible::yes},
       {{.dtype = DType::f16, .dim_qk = 96, .dim_v = 96}, Reproducible::yes},
       {{.dtype = DType::f16, .dim_qk = 192, .dim_v = 192}, Reproducible::yes},
@@ -151,7 +150,7 @@ void add_hopper_backward(std::vector<Launch>& launches, const Arch& arch) {
   }
 }
 
-// Over a KV cache: on sm_90a every list of tiles with the options that need most registers, and the kernels for any
+// Over a KV cache: on sm_90a the lists of tiles that need most registers, with the options that do, and the kernels for any
 // alignment; on the others those that differ most. With new rows, which take more code; two without.
 void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   const auto add_cache = [&](TypicalCache t, Kernels kernels = Kernels::best) {
@@ -164,22 +163,25 @@ void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   add_cache({.dtype = DType::f32, .options = kBoth});
   add(launches, plan_merge(merge_of(DType::bf16, 128), arch).launch);
   if (!arch.wgmma) return;
-  for (const int64_t group : {1, 64})
-    add(launches,
-        plan_kv(cache_of({.options = kBoth, .heads_q = group, .heads_k = 1}), arch, 132, Kernels::best).launch);
-  for (const int64_t group : {1, 64})
-    add_cache({.dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = group, .heads_k = 1});
-  add_cache({.dim_qk = 64, .dim_v = 64, .heads_q = 32, .heads_k = 1});
+  add_cache({.dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = 1, .heads_k = 1});
   add_cache({.dim_qk = 576, .dim_v = 512, .options = kBoth, .heads_q = 1, .heads_k = 1, .v_in_k = true});
   add_cache({.dtype = DType::f32, .dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = 1, .heads_k = 1});
-  for (const int64_t group : {32, 64}) add_cache({.options = kBoth, .heads_q = group, .heads_k = 1});
   // Tiles of 128 and 256 rows need the most registers.
-  for (const int64_t group : {65, 129}) add_cache({.options = kBoth, .heads_q = group, .heads_k = 1});
-  for (const int64_t group : {1, 64}) add_cache({.heads_q = group, .heads_k = 1}, Kernels::portable);
+  for (const int64_t group : {64, 65, 129}) add_cache({.options = kBoth, .heads_q = group, .heads_k = 1});
+  add_cache({.heads_q = 64, .heads_k = 1}, Kernels::portable);
   add_cache({.options = kScaleFirst});
   add_cache({.dim_qk = 512, .dim_v = 512, .heads_q = 8, .heads_k = 1});
-  add_cache({.dtype = DType::f64, .options = kBoth});
   add_cache({.dtype = DType::f32, .aligned = false});
+  if (scale() >= 3) {
+    for (const int64_t group : {1, 64})
+      add(launches,
+          plan_kv(cache_of({.options = kBoth, .heads_q = group, .heads_k = 1}), arch, 132, Kernels::best).launch);
+    add_cache({.dim_qk = 64, .dim_v = 64, .heads_q = 32, .heads_k = 1});
+    add_cache({.dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = 64, .heads_k = 1});
+    add_cache({.options = kBoth, .heads_q = 32, .heads_k = 1});
+    add_cache({.heads_q = 1, .heads_k = 1}, Kernels::portable);
+    add_cache({.dtype = DType::f64, .options = kBoth});
+  }
   for (const DType type : {DType::f32, DType::f64}) add(launches, plan_merge(merge_of(type, 64), arch).launch);
 }
 
