@@ -24,15 +24,18 @@ class Backward {
         kernels_(kernels<T, E>()),
         shape_(backward_tile(p, kernels_.lanes, kernels_.step, tuned_choice(tuned::Direction::backward, p))),
         ranges_(ranges_of(p.len_k)),
-        whole_heads_(ranges_ == 1 || p.batch * p.heads_k >= 32),
         read_ahead_(kernels_.fetches_ahead && !fits_second_level_cache(p)) {
     const Checked panels = TileIndex::count(p, TileIndex::Side::query, p.heads_q, kernels_.lanes);
     dq_size_ = round_up(p.dim_qk, kernels_.rows) * kernels_.lanes;
     bias_tiles_ = bias_tiles().value("dbias: the number of tiles is");
+    whole_heads_ = ranges_ == 1 || p.batch * p.heads_k >= 32;
     const int64_t most_tasks = std::max({panels.at_most(Checked::kLargest), key_tasks(), bias_tiles_, p.heads_q});
     workers_ = worker_count(p, e, most_tasks);
+    sums_dbias_ = can_sum_dbias() && strip_tasks() >= workers_;
+    if (sums_dbias_) whole_heads_ = false;
+    dbias_rows_ = !p.dbias ? 0 : sums_dbias_ ? strips() * round_up(p.len_q, kernels_.lanes) : shape_.q;
     Arena scratch(nullptr), shared(nullptr);
-    BackwardScratch<T, E>(scratch, p, kernels_, shape_);
+    BackwardScratch<T, E>(scratch, p, kernels_, shape_, dbias_rows_);
     lay_out(shared, panels);
     bytes_ = workspace_bytes(shared.used() + scratch.used() * workers_);
     shared_bytes_ = workspace_bytes(shared.used()), scratch_bytes_ = workspace_bytes(scratch.used());
@@ -50,9 +53,9 @@ class Backward {
     TileCounter counter(e_.tile_stats), ignored(nullptr);
     delta_pass(panels);
     const bool main = p_.dq || p_.dk || p_.dv;
-    if (main) key_pass(panels, counter);
+    if (main) sums_dbias_ ? strip_pass(panels, counter) : key_pass(panels, counter);
     if (p_.dq && !whole_heads_) query_pass(panels);
-    if (p_.dbias && !(main && bias_is_dscores()))
+    if (p_.dbias && !(main && (bias_is_dscores() || sums_dbias_)))
       bias_pass(main ? ignored : counter);  // statistics count the first pass only
     if (p_.dsink) sink_pass();
     counter.report(p_, {kernels_.lanes, shape_.k}, e_.tile_stats);
@@ -87,7 +90,7 @@ class Backward {
 
   BackwardScratch<T, E> scratch(int64_t worker) const {
     Arena arena(scratch_ + static_cast<size_t>(worker) * scratch_bytes_);
-    return BackwardScratch<T, E>(arena, p_, kernels_, shape_);
+    return BackwardScratch<T, E>(arena, p_, kernels_, shape_, dbias_rows_);
   }
 
   // delta = dot(dO, O) - dLSE. A task takes many panels, because a short pass is not worth waking a worker.
@@ -127,15 +130,16 @@ class Backward {
   // dq: panels of the heads of the group, `stride` panels per head.
   void one_range(const TileIndex& panels, int64_t b, int64_t hk, int64_t range, T* dq, int64_t stride,
                  BackwardScratch<T, E>& w, TileCounter& counter) {
-    const auto for_heads = [&](auto body) {
-      for (int64_t n = 0; n < p_.group(); ++n) body(hk * p_.group() + n, dq ? dq + n * stride * dq_size_ : nullptr);
-    };
-    for_heads([&](int64_t, T* head_dq) {
-      if (head_dq) std::fill_n(head_dq, panels.tiles(b) * dq_size_, T{0});
-    });
-    const int64_t written = written_keys(b), ranges = ranges_of(written), tiles = (written + shape_.k - 1) / shape_.k;
-    const Range mine{tiles * range / ranges * shape_.k, std::min(tiles * (range + 1) / ranges * shape_.k, written)};
-    for_tiles(mine, shape_.k, written, [&](Range rows) { key_tile(b, hk, rows, for_heads, w, counter); });
+    for (int64_t n = 0; dq && n < p_.group(); ++n)
+      std::fill_n(dq + n * stride * dq_size_, panels.tiles(b) * dq_size_, T{0});
+    const int64_t written = written_keys(b);
+    for_tiles(keys_of_range(written, range), shape_.k, written,
+              [&](Range rows) { key_tile(b, hk, rows, dq, stride, w, counter); });
+  }
+
+  Range keys_of_range(int64_t written, int64_t range) const {
+    const int64_t ranges = ranges_of(written), tiles = (written + shape_.k - 1) / shape_.k;
+    return {tiles * range / ranges * shape_.k, std::min(tiles * (range + 1) / ranges * shape_.k, written)};
   }
 
   // The same sums in the same order as with one task per range.
@@ -160,9 +164,12 @@ class Backward {
       });
   }
 
-  template <class ForHeads>
-  void key_tile(int64_t b, int64_t hk, Range rows, const ForHeads& for_heads, BackwardScratch<T, E>& w,
+  // dq and stride: as in one_range.
+  void key_tile(int64_t b, int64_t hk, Range rows, T* dq, int64_t stride, BackwardScratch<T, E>& w,
                 TileCounter& counter) {
+    const auto for_heads = [&](auto body) {
+      for (int64_t n = 0; n < p_.group(); ++n) body(hk * p_.group() + n, dq ? dq + n * stride * dq_size_ : nullptr);
+    };
     std::fill_n(w.dk, w.key_rows * round_up(p_.dim_qk, kernels_.lanes), T{0});
     std::fill_n(w.dv, w.key_rows * round_up(p_.dim_v, kernels_.lanes), T{0});
     const Sequence seq = sequence_of(p_, b);
@@ -204,6 +211,7 @@ class Backward {
         w.differentiate(p_, head, tile, queries, keys, GradientAt::dot_product,
                         ahead.share((queries.begin - tile.begin) / kernels_.lanes, shape_.q / kernels_.lanes));
         if (bias_is_dscores()) store_dbias(head, w);
+        if (sums_dbias_) add_to_strip(head, w);
         w.add_panel_to_keys(p_, tile, keys.size());
         if (dq) w.panel.add_keys(w.dp, w.k, dq + queries.begin / kernels_.lanes * dq_size_);
       });
@@ -268,6 +276,66 @@ class Backward {
       kernels_.store(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(head.b, head.h, i) + keys.begin, keys.size(), w.dbias);
   }
 
+  // If heads or batch entries share a bias, a task can go over all of them with the same keys and add their dS as it
+  // goes: a strip of the gradient, all queries by a tile of keys. That saves a pass that would recompute dS, but leaves
+  // few tasks. The sums are the same, in the same order, so the number of threads may decide.
+  bool can_sum_dbias() const {
+    return p_.dbias && !bias_is_dscores() && !p_.packed() && p_.softcap == 0 && p_.bias_len_q == p_.len_q &&
+           p_.bias_len_k == p_.len_k && (p_.dq || p_.dk || p_.dv);
+  }
+  int64_t strips() const { return p_.bias_heads == 1 ? 1 : p_.group(); }  // of a task
+  int64_t strip_heads() const { return p_.bias_heads == 1 ? 1 : p_.heads_k; }
+  int64_t strip_tasks() const { return p_.bias_batch * strip_heads() * ranges_; }
+  T* strip_of(const Head& head, BackwardScratch<T, E>& w) const {
+    const int64_t n = p_.bias_heads == 1 ? 0 : head.h - head.hk * p_.group();
+    return w.dbias + n * round_up(p_.len_q, kernels_.lanes) * shape_.k;
+  }
+
+  // As key_pass, and dBias.
+  void strip_pass(const TileIndex& panels, TileCounter& counter) {
+    run_tasks(e_, workers_, strip_tasks(), [&](int64_t worker, int64_t task) {
+      BackwardScratch<T, E> w = scratch(worker);
+      const int64_t range = task % ranges_, place = task / ranges_;
+      const int64_t bias_b = place / strip_heads(), bias_h = place % strip_heads();
+      const auto for_shares = [&](auto body) {
+        for (int64_t b = bias_b; b < (p_.bias_batch == 1 ? p_.batch : bias_b + 1); ++b)
+          for (int64_t hk = bias_h; hk < (p_.bias_heads == 1 ? p_.heads_k : bias_h + 1); ++hk) {
+            const int64_t first = range * panels_ + panels.first_tile(b, hk * p_.group());
+            body(b, hk, dq_ ? dq_ + first * dq_size_ : nullptr);
+          }
+      };
+      for_shares([&](int64_t b, int64_t, T* dq) {
+        if (dq) std::fill_n(dq, p_.group() * panels.tiles(b) * dq_size_, T{0});
+      });
+      for_tiles(keys_of_range(p_.len_k, range), shape_.k, p_.len_k, [&](Range keys) {
+        std::fill_n(w.dbias, dbias_rows_ * shape_.k, T{0});
+        for_shares([&](int64_t b, int64_t hk, T* dq) { key_tile(b, hk, keys, dq, panels.tiles(b), w, counter); });
+        for (int64_t n = 0; n < strips(); ++n)
+          write_panels(bias_b, bias_h * strips() + n, {0, p_.len_q}, keys,
+                       w.dbias + n * round_up(p_.len_q, kernels_.lanes) * shape_.k, w);
+      });
+    });
+  }
+
+  void add_to_strip(const Head& head, BackwardScratch<T, E>& w) const {
+    clear_lanes_beyond(w.panel.queries.size(), w);
+    const int64_t first = w.panel.queries.begin * shape_.k + w.panel.first_key * kernels_.lanes;
+    kernels_.add(w.panel.keys.size(), w.dp, strip_of(head, w) + first);
+  }
+
+  // Lanes beyond the last query are rows of the bias for longer sequences, and NaN if a key holds one.
+  void clear_lanes_beyond(int64_t queries, BackwardScratch<T, E>& w) const {
+    for (int64_t k = 0; queries < kernels_.lanes && k < w.panel.keys.size(); ++k)
+      std::fill_n(w.dp + k * kernels_.lanes + queries, kernels_.lanes - queries, T{0});
+  }
+
+  // Writes rows of dBias from sums [panel][key][lane].
+  void write_panels(int64_t b, int64_t h, Range rows, Range keys, const T* sums, BackwardScratch<T, E>& w) const {
+    for_tiles(rows, kernels_.lanes, rows.end, [&](Range panel) {
+      write_dbias(b, h, panel.begin, panel.size(), keys, sums + (panel.begin - rows.begin) * shape_.k, w);
+    });
+  }
+
   // dBias of one tile of the bias: dS summed over the batch entries, heads and queries that share it.
   void bias_pass(TileCounter& counter) {
     run_tasks(e_, workers_, bias_tiles_, [&](int64_t worker, int64_t task) {
@@ -287,10 +355,7 @@ class Backward {
       if (one_row)
         return kernels_.store(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(bias_b, bias_h, 0) + keys.begin, keys.size(),
                               w.dbias);
-      for_tiles(rows, kernels_.lanes, rows.end, [&](Range panel) {
-        const T* sums = w.dbias + (panel.begin - rows.begin) * shape_.k;
-        write_dbias(bias_b, bias_h, panel.begin, panel.size(), keys, sums, w);
-      });
+      write_panels(bias_b, bias_h, rows, keys, w.dbias, w);
     });
   }
 
@@ -313,9 +378,7 @@ class Backward {
         counter.visit(kind);
         w.differentiate(p_, head, tile, queries, keys, GradientAt::softmax_input);
         if (!one_row) {
-          // Lanes beyond the last query are rows of the bias for longer sequences, and NaN if a key holds one.
-          for (int64_t k = 0; queries.size() < kernels_.lanes && k < w.panel.keys.size(); ++k)
-            std::fill_n(w.dp + k * kernels_.lanes + queries.size(), kernels_.lanes - queries.size(), T{0});
+          clear_lanes_beyond(queries.size(), w);
           // Panels stay as they are until everything is added; bias tiles begin with a whole panel.
           T* sums = w.dbias + (queries.begin - rows.begin) * shape_.k + w.panel.first_key * kernels_.lanes;
           return kernels_.add(w.panel.keys.size(), w.dp, sums);
@@ -363,10 +426,11 @@ class Backward {
   const Execution& e_;
   const Kernels<T, E>& kernels_;
   TileShape shape_;
-  int64_t ranges_;    // of the longest sequence
-  bool whole_heads_;  // a task takes all ranges of its heads, because there are enough tasks
+  int64_t ranges_;            // of the longest sequence
+  bool whole_heads_ = false;  // a task takes all ranges of its heads, because there are enough tasks
+  bool sums_dbias_ = false;   // strip_pass instead of key_pass and bias_pass
   bool read_ahead_;
-  int64_t panels_ = 0, head_panels_ = 0, dq_size_ = 0, bias_tiles_ = 0, workers_ = 0;
+  int64_t panels_ = 0, head_panels_ = 0, dq_size_ = 0, bias_tiles_ = 0, workers_ = 0, dbias_rows_ = 0;
   size_t bytes_ = 0, shared_bytes_ = 0, scratch_bytes_ = 0;
   int64_t* panel_index_ = nullptr;
   Rows delta_;       // [batch, heads_q, len_q] in T

@@ -7,7 +7,7 @@ namespace cuflash::cpu {
 
 template <class T, class E>
 BackwardScratch<T, E>::BackwardScratch(Arena& arena, const BackwardProblem& p, const Kernels<T, E>& kernels,
-                                       TileShape shape)
+                                       TileShape shape, int64_t dbias_rows)
     : panel(arena, p, kernels, shape.k),
       mask(arena, p, kernels.lanes, shape),
       shape(shape),
@@ -30,7 +30,7 @@ BackwardScratch<T, E>::BackwardScratch(Arena& arena, const BackwardProblem& p, c
   dk = arena.take<T>(key_rows * round_up(p.dim_qk, lanes));
   dv = arena.take<T>(key_rows * round_up(p.dim_v, lanes));
   ones = p.dbias ? arena.take<T>(lanes) : nullptr;
-  dbias = p.dbias ? arena.take<T>(round_up(shape.q, lanes) * shape.k) : nullptr;
+  dbias = p.dbias ? arena.take<T>(Checked(round_up(dbias_rows, lanes)) * shape.k) : nullptr;
 }
 
 template <class T, class E>

@@ -34,7 +34,9 @@ struct BackwardScratch {
   T* ones;              // [lane]
   T* dbias;             // of a tile of the bias: [query or 1][key], or sums as [panel][key][lane]
 
-  BackwardScratch(Arena& arena, const BackwardProblem& p, const Kernels<T, E>& kernels, TileShape shape);
+  // dbias_rows: queries of sums in dbias, if it is wanted.
+  BackwardScratch(Arena& arena, const BackwardProblem& p, const Kernels<T, E>& kernels, TileShape shape,
+                  int64_t dbias_rows);
 
   void load_keys(const BackwardProblem& p, const Head& head, Range keys, Loads loads = Loads::all);
   // delta_rows is [batch, heads_q, len_q].

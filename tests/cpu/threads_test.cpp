@@ -46,20 +46,20 @@ ProblemPointer one_head(int64_t length) {
 }
 
 // Enough tiles and heads that every worker gets several, in an order that differs from run to run.
-ProblemPointer many_heads(DType dtype) {
+ProblemPointer many_heads(DType dtype, int64_t dim = 40, int64_t bias_heads = 1) {
   const test::Sizes sizes{
-      .batch = 2, .heads_q = 6, .heads_k = 2, .len_q = 80, .len_k = 100, .dim = 40, .dim_v = 24, .dtype = dtype};
+      .batch = 2, .heads_q = 6, .heads_k = 2, .len_q = 80, .len_k = 300, .dim = dim, .dim_v = 32, .dtype = dtype};
   auto p = std::make_unique<NamedProblem>(std::string("many heads of ") + name_of(dtype), test::dense(sizes));
   Attention& a = p->in.attention;
   a.causal = true, a.dropout_p = 0.1, a.dropout_seed = 3;
-  // Summed over batch and heads, where a dependence on the threads would show.
-  p->bias.resize(static_cast<size_t>(sizes.len_q * sizes.len_k));
+  // Summed over batch and heads, or over the batch: one thread does it in another pass than many, in the same order.
+  p->bias.resize(static_cast<size_t>(bias_heads * sizes.len_q * sizes.len_k));
   p->sink.resize(static_cast<size_t>(sizes.heads_q));
   std::mt19937 bits(5);
   std::normal_distribution<float> normal;
   for (float& value : p->bias) value = normal(bits);
   for (float& value : p->sink) value = normal(bits);
-  a.bias = contiguous(std::as_const(p->bias).data(), 1, 1, sizes.len_q, sizes.len_k);
+  a.bias = contiguous(std::as_const(p->bias).data(), 1, bias_heads, sizes.len_q, sizes.len_k);
   a.sink = contiguous(std::as_const(p->sink).data(), sizes.heads_q);
   return with_serial_result(std::move(p));
 }
@@ -73,7 +73,9 @@ ProblemPointer packed_sequences() {
 std::vector<ProblemPointer> problems() {
   std::vector<ProblemPointer> all;
   for (const int64_t length : {32, 33, 200}) all.push_back(one_head(length));
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) all.push_back(many_heads(dtype));
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
+    for (const int64_t bias_heads : {1, 6}) all.push_back(many_heads(dtype, 40, bias_heads));
+  all.push_back(many_heads(DType::f32, 64, 1));
   all.push_back(packed_sequences());
   return all;
 }
