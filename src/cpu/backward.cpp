@@ -283,6 +283,7 @@ class Backward {
     return p_.dbias && !bias_is_dscores() && !p_.packed() && p_.softcap == 0 && p_.bias_len_q == p_.len_q &&
            p_.bias_len_k == p_.len_k && (p_.dq || p_.dk || p_.dv);
   }
+  int64_t end_of_batch(int64_t bias_b) const { return p_.bias_batch == 1 ? p_.batch : bias_b + 1; }
   int64_t strips() const { return p_.bias_heads == 1 ? 1 : p_.group(); }  // of a task
   int64_t strip_heads() const { return p_.bias_heads == 1 ? 1 : p_.heads_k; }
   int64_t strip_tasks() const { return p_.bias_batch * strip_heads() * ranges_; }
@@ -298,7 +299,7 @@ class Backward {
       const int64_t range = task % ranges_, place = task / ranges_;
       const int64_t bias_b = place / strip_heads(), bias_h = place % strip_heads();
       const auto for_shares = [&](auto body) {
-        for (int64_t b = bias_b; b < (p_.bias_batch == 1 ? p_.batch : bias_b + 1); ++b)
+        for (int64_t b = bias_b; b < end_of_batch(bias_b); ++b)
           for (int64_t hk = bias_h; hk < (p_.bias_heads == 1 ? p_.heads_k : bias_h + 1); ++hk) {
             const int64_t first = range * panels_ + panels.first_tile(b, hk * p_.group());
             body(b, hk, dq_ ? dq_ + first * dq_size_ : nullptr);
@@ -349,7 +350,7 @@ class Backward {
           one_row ? Range{0, 1} : Range{tile_q * shape_.q, std::min((tile_q + 1) * shape_.q, p_.bias_len_q)};
       const Range summed_rows = one_row ? Range{0, p_.len_q} : rows;
       std::fill_n(w.dbias, one_row ? shape_.k : round_up(rows.size(), kernels_.lanes) * shape_.k, T{0});
-      for (int64_t b = bias_b; b < (p_.bias_batch == 1 ? p_.batch : bias_b + 1); ++b)
+      for (int64_t b = bias_b; b < end_of_batch(bias_b); ++b)
         for (int64_t h = bias_h; h < (p_.bias_heads == 1 ? p_.heads_q : bias_h + 1); ++h)
           add_head_to_bias(head_of(p_, b, h), summed_rows, keys, one_row, w, counter);
       if (one_row)
