@@ -16,11 +16,12 @@ inline constexpr const char *kForward = "forward", *kBackward = "backward", *kDe
 inline constexpr const char *kCuflash = "cuflash", *kNaive = "naive";
 
 // The options of `cuflash tune`.
-inline constexpr std::array<std::pair<const char*, tuned::Options>, 5> kTunedOptions{{{"softcap", tuned::kSoftcap},
+inline constexpr std::array<std::pair<const char*, tuned::Options>, 6> kTunedOptions{{{"softcap", tuned::kSoftcap},
                                                                                       {"alibi", tuned::kAlibi},
                                                                                       {"bias", tuned::kBias},
                                                                                       {"mask", tuned::kMaskTensor},
-                                                                                      {"dropout", tuned::kDropout}}};
+                                                                                      {"dropout", tuned::kDropout},
+                                                                                      {"sinks", tuned::kSinks}}};
 
 // "cpu" or "cuda". Throws if a GPU is requested and none can be used.
 std::string bench_device(Device wanted);

@@ -166,6 +166,8 @@ void BenchProblem::add_options() {
   if ((p.options & tuned::kDropout) != 0) attention_.dropout_p = 0.1, attention_.dropout_seed = 1;
   if ((p.options & tuned::kAlibi) != 0)
     attention_.alibi_slopes = contiguous(memory_.normal(DType::f32, p.heads_q), DType::f32, p.heads_q);
+  if ((p.options & tuned::kSinks) != 0)
+    attention_.sink = contiguous(memory_.normal(DType::f32, p.heads_q), DType::f32, p.heads_q);
   if ((p.options & tuned::kBias) != 0)
     attention_.bias = contiguous(memory_.normal(dtype_of(p), pairs), dtype_of(p), 1, 1, p.len_q, p.len_k);
   if ((p.options & tuned::kMaskTensor) != 0)

@@ -61,6 +61,7 @@ check::Case case_of(const BenchPoint& p, const Candidate& candidate) {
   if ((p.options & tuned::kSoftcap) != 0) c.softcap = 30;
   if ((p.options & tuned::kAlibi) != 0) c.alibi_rank = 1;
   if ((p.options & tuned::kDropout) != 0) c.dropout_p = 0.1, c.dropout_seed = 1;
+  c.sink = (p.options & tuned::kSinks) != 0;
   // Rows of whole vectors, as those of the problem.
   if ((p.options & (tuned::kBias | tuned::kMaskTensor)) != 0) c.len_k = std::min(p.len_k, (c.len_k + 15) / 16 * 16);
   if ((p.options & tuned::kBias) != 0) c.bias.emplace(), c.bias_dtype = c.dtype;
@@ -88,15 +89,28 @@ check::CacheCase cache_case_of(const BenchPoint& p, const Candidate& candidate) 
   return c;
 }
 
+// What the compiler remarked on a kernel of the disk cache lies beside it, as an entry of its own: the cubin does not say it.
+constexpr const char* kNoRemark = "none";
+Digest remark_key(const Digest& kernel) { return sha256(join("remark on ", hex(kernel))); }
+
+std::string remark_on(const cuda::KernelUse& use) {
+  if (use.spill_stores > 0) return join("spills ", use.spill_stores, " bytes of registers");
+  for (const std::string& warning : use.warnings)
+    if (warning.find("Performance") != std::string::npos) return join("the compiler says: ", warning);
+  return "";
+}
+
 CompileResult compile_one(const cuda::Program& program) {
   try {
+    cuda::DiskCache& disk = cuda::binaries().disk();
+    const Digest key = cuda::disk_key(program, cuda::nvrtc().version);
+    if (const auto known = disk.load(remark_key(key)); known && disk.load(key))
+      return {"", *known == kNoRemark ? "" : *known};
     const cuda::Compiled compiled = cuda::compile(program);
-    cuda::binaries().disk().store({cuda::disk_key(program, cuda::nvrtc().version), program.name, compiled.cubin});
-    const cuda::KernelUse use = cuda::read_use(compiled.log);
-    if (use.spill_stores > 0) return {"", join("spills ", use.spill_stores, " bytes of registers")};
-    for (const std::string& warning : use.warnings)
-      if (warning.find("Performance") != std::string::npos) return {"", join("the compiler says: ", warning)};
-    return {};
+    const std::string remark = remark_on(cuda::read_use(compiled.log));
+    disk.store({key, program.name, compiled.cubin});
+    disk.store({remark_key(key), "remark on " + program.name, remark.empty() ? std::string(kNoRemark) : remark});
+    return {"", remark};
   } catch (const FlashAttentionError& error) {
     return {error.what(), ""};
   }

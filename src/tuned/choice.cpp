@@ -96,8 +96,8 @@ std::optional<Kind> kind_of(Direction direction, const Problem& p, Heads heads) 
   const bool uneven = p.packed() || p.used_q || (!decode && (p.used_k || p.cache));
   const auto bit = [](bool given, Options option) { return given ? int64_t{option} : 0; };
   const int64_t options = bit(p.softcap > 0, kSoftcap) | bit(bool{p.slopes}, kAlibi) | bit(bool{p.bias}, kBias) |
-                          bit(p.has_mask(), kMaskTensor) | bit(p.dropout.p > 0, kDropout);
-  const bool never = p.sink || !(p.scale > 0) || (options != 0 && (decode || heads == Heads::any));
+                          bit(p.has_mask(), kMaskTensor) | bit(p.dropout.p > 0, kDropout) | bit(bool{p.sink}, kSinks);
+  const bool never = !(p.scale > 0) || (options != 0 && (decode || heads == Heads::any));
   if (never || uneven) return std::nullopt;
   Kind kind{direction, p.dtype};
   kind.options = options;
@@ -130,6 +130,7 @@ std::optional<Kind> parse_kind(std::string_view text) {
     return std::nullopt;
   for (size_t n = 3; n < words.size(); ++n)
     if (!read_member(words[n], kSizes, kind)) return std::nullopt;
+  if ((kind.options & ~kEveryOption) != 0) return std::nullopt;
   return kind;
 }
 

@@ -16,8 +16,10 @@ namespace cuflash::tuned {
 
 enum class Direction { forward, backward, decode };
 enum class Mask { none, causal, window };
-// The options that a kernel is compiled for, as in kernels/config.h. A kind has any set of them.
-enum Options : int64_t { kSoftcap = 1, kAlibi = 2, kBias = 4, kMaskTensor = 8, kDropout = 16 };
+// The options that a kernel is compiled for, as in kernels/config.h, and sinks, which every kernel has. A kind has any set of
+// them.
+enum Options : int64_t { kSoftcap = 1, kAlibi = 2, kBias = 4, kMaskTensor = 8, kDropout = 16, kSinks = 64 };
+inline constexpr int64_t kEveryOption = kSoftcap | kAlibi | kBias | kMaskTensor | kDropout | kSinks;
 
 // Problems that share a choice. Lengths and heads are rounded up to powers of two: a measurement at 2048 serves 1025 to
 // 2048.
@@ -37,8 +39,8 @@ struct Kind {
 
 // On the CPU a result must not depend on the rest of its batch, so a tile must not either.
 enum class Heads { counted, any };
-// Nothing for problems that are never tuned: those with sinks or a scale that is not positive, those with other options
-// over a cache or on the CPU, and those whose sequences differ in length, except over a cache.
+// Nothing for problems that are never tuned: those with a scale that is not positive, those with options over a cache or on
+// the CPU, and those whose sequences differ in length, except over a cache.
 std::optional<Kind> kind_of(Direction direction, const Problem& problem, Heads heads);
 
 // The members of a config that a tuner chooses. A member that the family does not have is 0.

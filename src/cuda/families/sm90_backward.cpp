@@ -7,6 +7,7 @@
 #include "cuda/families/mask_lists.h"
 #include "cuda/families/params_backward.h"
 #include "cuda/families/registry.h"
+#include "cuda/families/sm90_measured_tables.h"
 #include "cuda/plan/backward_common.h"
 #include "cuda/plan/key_parts.h"
 #include "cuda/plan/tile_order.h"
@@ -164,6 +165,13 @@ constexpr Member kMembers[] = {{&tuned::Choice::warpgroups, &Sm90BackwardConfig:
                                {&tuned::Choice::stages, &Sm90BackwardConfig::stages}};
 constexpr Tunable<Sm90BackwardConfig> kTunable{"sm90", kMembers, main_limits};
 
+const MeasuredBackward* measured_config(int dim_qk, int dim_v, int options) {
+  const auto* const found = std::find_if(
+      kMeasuredBackward.begin(), kMeasuredBackward.end(),
+      [&](const MeasuredBackward& t) { return t.dim_qk == dim_qk && t.dim_v == dim_v && t.options == options; });
+  return found == kMeasuredBackward.end() ? nullptr : found;
+}
+
 struct Configs {
   Sm90BackwardConfig main;         // runs if dK or dV are wanted, or if it adds dQ
   std::optional<Sm90DqConfig> dq;  // dQ has a kernel of its own
@@ -177,10 +185,15 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   // others. Those of more than 128 columns fill all registers of one.
   const int options = options_of(p);
   const bool narrow = dim_qk == 64 && dim_v == 64, wide = dim_qk > 128 || dim_v > 128;
-  const int warpgroups = narrow && (options & (kSoftcap | kDropout)) == 0 ? 3 : wide ? 1 : 2;
+  const MeasuredBackward* measured = measured_config(dim_qk, dim_v, options);
+  const int warpgroups = measured                                           ? measured->warpgroups
+                         : narrow && (options & (kSoftcap | kDropout)) == 0 ? 3
+                         : wide                                             ? 1
+                                                                            : 2;
   const auto config = [&](bool adds) {
     Sm90BackwardConfig c{element, dim_qk, dim_v, kTileQ, warpgroups, 4, adds, options};
-    if (wide) c.stages = 2;
+    if (measured && adds) c.stages = measured->stages;
+    else if (wide) c.stages = 2;
     else if (adds && !narrow && !has_loader(c)) c.stages = 3;
     while (c.stages > 2 && shared_bytes(c) > target.arch.shared_per_block) --c.stages;
     return c;

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+
+#include "cuda/families/sm90_measured_tables.h"
 
 namespace cuflash::cuda {
 namespace {
@@ -72,6 +75,23 @@ double rows_of_cta(const ForwardProblem& p, int tile_q, int num_sms) {
   return rounds < kManyRounds ? tile_q * 2 * std::ceil(rounds / 2) : kWarpgroupRows * rounds_of(kWarpgroupRows);
 }
 
+// What was measured for these head sizes and options: of several the one with the least estimated time. A measured config
+// serves only calls whose bias and softmax are those of the measurement.
+std::optional<ForwardTiles> measured_tiles(const ForwardProblem& p, const Sm90ForwardConfig& c, int num_sms) {
+  constexpr int kOfProblem = kTmaBias | kFixedMax;
+  const MeasuredForward* best = nullptr;
+  double least = 0;
+  for (const MeasuredForward& t : kMeasuredForward) {
+    if (t.dim_qk != c.dim_qk || t.dim_v != c.dim_v || t.options != c.options ||
+        (t.schedule & kOfProblem) != (c.schedule & kOfProblem))
+      continue;
+    const double time = t.row_time * rows_of_cta(p, kWarpgroupRows * t.warpgroups, num_sms);
+    if (!best || time < least) best = &t, least = time;
+  }
+  if (!best) return std::nullopt;
+  return ForwardTiles{best->warpgroups, best->tile_k, best->stages, best->schedule};
+}
+
 }  // namespace
 
 Checked query_tiles(const Problem& p, int tile_q, int64_t packed) {
@@ -91,6 +111,7 @@ Needs needs_of(const Sm90ForwardConfig& c) {
 }
 
 ForwardTiles tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int num_sms) {
+  if (const std::optional<ForwardTiles> measured = measured_tiles(p, c, num_sms)) return *measured;
   const auto fits = [&](const Tiles& t) {
     return c.dim_qk <= t.largest_qk && c.dim_v <= t.largest_v && needs_of(c) <= t.most;
   };

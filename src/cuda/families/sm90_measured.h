@@ -1,0 +1,20 @@
+// Tiles of the sm90 families that `cuflash tune` measured for head sizes and sets of options; those of all other calls come
+// from the tables of the families. tools/tile_tables.py writes them into sm90_measured_tables.h.
+#pragma once
+
+#include "config.h"
+
+namespace cuflash::cuda {
+
+struct MeasuredForward {
+  int dim_qk, dim_v, options;  // padded; OptionBits, exactly those of the call
+  int warpgroups, tile_k, stages, schedule;
+  double row_time;  // of a query, relative to the fastest of these head sizes and options
+};
+
+struct MeasuredBackward {
+  int dim_qk, dim_v, options;
+  int warpgroups, stages;
+};
+
+}  // namespace cuflash::cuda
