@@ -14,6 +14,7 @@
 #include "dtype.h"
 #include "reference/naive.h"
 #include "support/text.h"
+#include "tuned/choice.h"
 
 namespace cuflash::cli {
 

@@ -1,11 +1,8 @@
 #include "cli/tune/option_sets.h"
 
-#include <algorithm>
-
 #include "cli/arguments/exit.h"
-#include "cli/arguments/values.h"
-#include "cli/bench/grid.h"
 #include "support/text.h"
+#include "tuned/choice.h"
 
 namespace cuflash::cli {
 
@@ -13,27 +10,12 @@ constexpr const char* kNoOption = "none";
 
 int option_set(const std::string& flag, const std::string& text) {
   if (text == kNoOption) return 0;
-  int options = 0;
-  for (const std::string& word : parts_of({text})) {
-    const auto* const found = std::find_if(kTunedOptions.begin(), kTunedOptions.end(),
-                                           [&](const auto& option) { return word == option.first; });
-    if (found == kTunedOptions.end()) {
-      std::string names;
-      for (const auto& [name, bit] : kTunedOptions) names += join(name, ", ");
-      throw UsageError(join(flag, " is ", in_quotes(text), ", must be ", kNoOption, " or a set of ", names,
-                            "with a comma between two"));
-    }
-    options |= static_cast<int>(found->second);
-  }
-  return options;
+  if (const std::optional<int64_t> options = tuned::parse_options(text)) return static_cast<int>(*options);
+  throw UsageError(join(flag, " is ", in_quotes(text), ", must be ", kNoOption, " or some of ",
+                        tuned::options_text(~int64_t{0}), ", with commas between"));
 }
 
-std::string option_set_text(int options) {
-  std::string text;
-  for (const auto& [name, bit] : kTunedOptions)
-    if ((options & bit) != 0) text += join(text.empty() ? "" : ",", name);
-  return text.empty() ? kNoOption : text;
-}
+std::string option_set_text(int options) { return options == 0 ? kNoOption : tuned::options_text(options); }
 
 std::vector<int> usual_option_sets() {
   using namespace tuned;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "problem/problem.h"
 
@@ -19,7 +20,16 @@ enum class Mask { none, causal, window };
 // The options that a kernel is compiled for, as in kernels/config.h, and sinks, which every kernel has. A kind has any set of
 // them.
 enum Options : int64_t { kSoftcap = 1, kAlibi = 2, kBias = 4, kMaskTensor = 8, kDropout = 16, kSinks = 64 };
-inline constexpr int64_t kEveryOption = kSoftcap | kAlibi | kBias | kMaskTensor | kDropout | kSinks;
+inline constexpr std::array<std::pair<const char*, Options>, 6> kOptionNames{{{"softcap", kSoftcap},
+                                                                              {"alibi", kAlibi},
+                                                                              {"bias", kBias},
+                                                                              {"mask", kMaskTensor},
+                                                                              {"dropout", kDropout},
+                                                                              {"sinks", kSinks}}};
+// "softcap,alibi"; "" for none.
+std::string options_text(int64_t options);
+// Its inverse; nothing if the text has a word that is no option, or none at all.
+std::optional<int64_t> parse_options(std::string_view text);
 
 // Problems that share a choice. Lengths and heads are rounded up to powers of two: a measurement at 2048 serves 1025 to
 // 2048.
@@ -71,7 +81,7 @@ inline constexpr std::array<Member, 10> kMembers{{{"tile_q", &Choice::tile_q},
                                                   {"order", &Choice::order},
                                                   {"splits", &Choice::splits}}};
 
-// "forward bf16 causal dim_qk=128 dim_v=128 len_q=2048 ...", "sm90 tile_k=80 warpgroups=3 ...".
+// "forward bf16 causal dim_qk=128 dim_v=128 len_q=2048 ... options=softcap,alibi", "sm90 tile_k=80 warpgroups=3 ...".
 std::string to_string(const Kind& kind);
 std::string to_string(const Choice& choice);
 // Their inverses; nothing if the text is malformed.

@@ -29,6 +29,9 @@ Devices some_choices() {
   Devices devices;
   Kind kind{Direction::forward, DType::bf16, Mask::causal, 128, 64, 2048, 2048, 256, 1, 0};
   devices["a GPU, sm_90a"][kind] = {sm90_forward_choice(), 4};
+  kind.options = kSoftcap | kAlibi;
+  devices["a GPU, sm_90a"][kind] = {sm90_forward_choice(), 12};
+  kind.options = 0;
   kind.direction = Direction::decode, kind.page_size = 16, kind.mask = Mask::none;
   Choice decode{"portable", 16, 64, 1, 4, 1};
   decode.stages = 2, decode.ctas_per_sm = 2, decode.splits = 7;
@@ -54,7 +57,7 @@ TEST(TunedTable, is_read_as_it_was_written) {
   Devices read;
   ASSERT_EQ(parse(text_of(some_choices()), read), "");
   EXPECT_EQ(text_of(read), text_of(some_choices()));
-  EXPECT_EQ(count(read), 3u);
+  EXPECT_EQ(count(read), 4u);
   const auto& [kind, measured] = *read.at("a CPU").begin();
   EXPECT_EQ(kind, some_choices().at("a CPU").begin()->first);
   EXPECT_EQ(measured.choice, (Choice{"cpu", 64, 512}));
@@ -74,7 +77,7 @@ TEST(TunedTable, that_is_broken_is_not_believed) {
   }
   EXPECT_NE(parse(text + "\n", read), "");
   for (const auto& [from, to, reason] : std::initializer_list<std::tuple<const char*, const char*, const char*>>{
-           {"cuflash tuned 1", "cuflash tuned 12", "another format"},
+           {"cuflash tuned 2", "cuflash tuned 21", "another format"},
            {"made by ", "made by x", "other kernels"},
            {"forward bf16", "sideways bf16", "no choice"},
            {"bf16 causal", "bf17 causal", "no choice"},
@@ -83,6 +86,10 @@ TEST(TunedTable, that_is_broken_is_not_believed) {
            {"tile_k=96", "tile=96", "no choice"},
            {"sm90", "built_in", "no choice"},
            {"sm90", "SM 90", "no choice"},
+           {"options=softcap,alibi", "options=softcap,,alibi", "no choice"},
+           {"options=softcap,alibi", "options=softcap,colour", "no choice"},
+           {"options=softcap,alibi", "options=", "no choice"},
+           {"options=softcap,alibi", "options=3", "no choice"},
            {" : 31", " : much", "no choice"},
            {" : 31", "", "no choice"},
            {"device a CPU", "a CPU", "no choice"}}) {
@@ -108,7 +115,7 @@ TEST(TunedTable, is_a_private_file_that_grows) {
   // None if the built-in choice was the fastest.
   const Kind kind = some_choices().at("a CPU").begin()->first;
   ASSERT_EQ(write_choices(directory, "a CPU", {{kind, {}}}), "");
-  EXPECT_EQ(count(read_table(directory).devices), 2u);
+  EXPECT_EQ(count(read_table(directory).devices), 3u);
 
   ::chmod((directory + "/tuned.txt").c_str(), 0666);
   EXPECT_NE(read_table(directory).state.find("another user"), std::string::npos);
@@ -149,16 +156,35 @@ TEST(TunedKinds, are_for_problems_of_equal_lengths) {
     change(changed);
     EXPECT_EQ(kind_of(Direction::forward, changed, Heads::any), std::nullopt);
   }
-  for (const int options : {1, 2, 4, 8, 16, 1 | 4}) {
-    const ForwardProblem with = cuda::forward_of({.options = options});
-    EXPECT_EQ(kind_of(Direction::forward, with, Heads::counted)->options, options);
-    EXPECT_EQ(kind_of(Direction::forward, with, Heads::any), std::nullopt);
-    EXPECT_EQ(parse_kind(to_string(*kind_of(Direction::forward, with, Heads::counted)))->options, options);
-  }
+  for (const int options : {1, 2, 4, 8, 16, 1 | 4})
+    for (const bool sink : {false, true}) {
+      const ForwardProblem with = cuda::forward_of({.options = options, .sink = sink});
+      const std::optional<Kind> counted = kind_of(Direction::forward, with, Heads::counted);
+      EXPECT_EQ(counted->options, options | (sink ? int64_t{kSinks} : 0));
+      EXPECT_EQ(kind_of(Direction::forward, with, Heads::any), std::nullopt);
+      EXPECT_EQ(parse_kind(to_string(*counted)), counted);
+    }
   CacheProblem cache = cuda::cache_of({.batch = 3, .page_size = 16});
   cache.window_right = 0;  // one query at the end sees all, with a mask or without
   EXPECT_EQ(kind_of(Direction::decode, cache, Heads::counted),
             (Kind{Direction::decode, DType::bf16, Mask::none, 128, 128, 1, 8192, 24, 4, 16}));
+}
+
+// A choice serves the set of options that it was measured with, and no other.
+TEST(TunedKinds, differ_in_their_sets_of_options) {
+  const auto with = [](int options, bool sink = false) { return cuda::forward_of({.options = options, .sink = sink}); };
+  const Choice choice = sm90_forward_choice();
+  const Kind capped = *kind_of(Direction::forward, with(kSoftcap | kAlibi), Heads::counted);
+  const Choices choices{{capped, {choice, 5}}};
+  EXPECT_EQ(*choice_for(choices, Direction::forward, with(kSoftcap | kAlibi)), choice);
+  for (const int options : {0, 1, 2, 1 | 2 | 16, 4, 8})
+    EXPECT_EQ(choice_for(choices, Direction::forward, with(options)), nullptr) << options;
+  EXPECT_EQ(choice_for(choices, Direction::forward, with(kSoftcap | kAlibi, true)), nullptr) << "sinks";
+  EXPECT_EQ(choice_for(choices, Direction::backward, with(kSoftcap | kAlibi)), nullptr);
+  EXPECT_EQ(parse_options("sinks,bias"), kSinks | kBias);
+  EXPECT_EQ(options_text(kSinks | kBias), "bias,sinks");
+  for (const char* text : {"", ",", "bias,", ",bias", "Bias", "bias softcap", "4"})
+    EXPECT_EQ(parse_options(text), std::nullopt) << text;
 }
 
 TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
