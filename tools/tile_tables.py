@@ -28,7 +28,7 @@ SCHEDULE = {1: "kPingPong", 2: "kPinWait", 4: "kStoreBySmem", 8: "kPrefetchQ", 1
             128: "kFirstMax"}
 ROWS = 64  # of a consumer warpgroup
 LEAST_GAIN = 0.02  # of the time, for another config than the earlier built-in one
-MOST_LOSS = 0.12  # of the time: a config this much slower than the best is not worth a row
+MOST_LOSS = 0.25  # of the time: a config this much slower than the best is not worth a row
 PADDED = (64, 96, 128, 192, 256)
 
 
@@ -90,7 +90,10 @@ def schedule_text(order):
 
 def tables(text):
     comments, rows = read(text)
-    sms = int(re.search(r"(\d+) multiprocessors", comments[1]).group(1))
+    device = re.search(r"(\d+) multiprocessors", "\n".join(comments))
+    if not device:
+        sys.exit("tile_tables: the data does not name a device with its number of multiprocessors")
+    sms = int(device.group(1))
     problems = {}
     for row in rows:
         if row["options"] != "none" and row["causal"] == "0":
