@@ -49,10 +49,14 @@ def members(choice):
     return family, {name: int(value) for name, value in (word.split("=") for word in words)}
 
 
-def rounds(row, warpgroups, sms):
-    """Rows that the busiest CTA computes."""
-    tiles = int(row["batch"]) * int(row["heads_q"]) * math.ceil(int(row["len_q"]) / (ROWS * warpgroups))
-    return ROWS * warpgroups * math.ceil(tiles / sms)
+def rows_of_cta(row, warpgroups, sms):
+    """Rows that the busiest CTA computes, as the function of that name in sm90_forward_tiles.cpp counts them."""
+    def rounds_of(groups):
+        return int(row["batch"]) * int(row["heads_q"]) * math.ceil(int(row["len_q"]) / (ROWS * groups)) / sms
+    rounds = rounds_of(warpgroups)
+    if row["causal"] == "0":
+        return ROWS * warpgroups * math.ceil(rounds)
+    return ROWS * warpgroups * 2 * math.ceil(rounds / 2) if rounds < 4 else ROWS * rounds_of(1)
 
 
 def relative(problem, sms):
@@ -62,7 +66,7 @@ def relative(problem, sms):
         family, config = members(row["choice"])
         if family != "sm90":
             return {}, None
-        per = rounds(row, config["warpgroups"], sms) if row["direction"] == "forward" else 1
+        per = rows_of_cta(row, config["warpgroups"], sms) if row["direction"] == "forward" else 1
         times[row["choice"]] = float(row["ms"]) / per
     built_in = next(row["choice"] for row in problem if row["verdict"] == "built in")
     return {choice: time / times[built_in] for choice, time in times.items()}, built_in
@@ -96,20 +100,22 @@ def tables(text):
     sms = int(device.group(1))
     problems = {}
     for row in rows:
-        if row["options"] != "none" and row["causal"] == "0":
+        if row["options"] != "none" and "sinks" not in row["options"]:  # kernels do not differ by sinks
             dims = padded(int(row["head_dim"])), padded(int(row["head_dim_v"]))
-            problems.setdefault((row["direction"], row["options"], dims), []).append(row)
+            problems.setdefault((row["direction"], row["options"], dims, row["causal"] == "1"), []).append(row)
     forward, backward = [], []
-    for (direction, options, dims), problem in problems.items():
+    for (direction, options, dims, causal), problem in problems.items():
         ratios, built_in = relative(problem, sms)
-        for choice, ratio in chosen(ratios, built_in) if ratios else []:
+        if len(ratios) < 2:
+            continue  # nothing was compared
+        for choice, ratio in chosen(ratios, built_in):
             config = members(choice)[1]
-            head = f"{dims[0]}, {dims[1]}, {options_text(options)}, {config['warpgroups']}, "
+            head = f"{dims[0]}, {dims[1]}, {options_text(options)}, "
             if direction == "forward":
-                forward.append(f"{{{head}{config['tile_k']}, {config['stages']}, {schedule_text(config['order'])}, "
-                               f"{ratio:.3f}}}")
-            elif not any(row.startswith(f"{{{dims[0]}, {dims[1]}, {options_text(options)},") for row in backward):
-                backward.append(f"{{{head}{config['stages']}}}")
+                forward.append(f"{{{head}{str(causal).lower()}, {config['warpgroups']}, {config['tile_k']}, "
+                               f"{config['stages']}, {schedule_text(config['order'])}, {ratio:.3f}}}")
+            elif not any(row.startswith("{" + head) for row in backward):
+                backward.append(f"{{{head}{config['warpgroups']}, {config['stages']}, {config.get('adds_dq', 0)}}}")
     return comments, forward, backward
 
 

@@ -61,7 +61,8 @@ struct Choice {
   int tile_q = 0, tile_k = 0;
   int row_warps = 0, key_warps = 0, column_warps = 0, warpgroups = 0;
   int stages = 0, ctas_per_sm = 0, order = 0;
-  int splits = 0;  // 0: the plan decides
+  int splits = 0;   // 0: the plan decides
+  int adds_dq = 0;  // backward: 1: the kernel of dK and dV adds dQ, 0: dQ has a kernel of its own
 
   bool operator==(const Choice&) const = default;
 };
@@ -70,7 +71,7 @@ struct Member {
   const char* name;
   int Choice::*value;
 };
-inline constexpr std::array<Member, 10> kMembers{{{"tile_q", &Choice::tile_q},
+inline constexpr std::array<Member, 11> kMembers{{{"tile_q", &Choice::tile_q},
                                                   {"tile_k", &Choice::tile_k},
                                                   {"row_warps", &Choice::row_warps},
                                                   {"key_warps", &Choice::key_warps},
@@ -79,7 +80,8 @@ inline constexpr std::array<Member, 10> kMembers{{{"tile_q", &Choice::tile_q},
                                                   {"stages", &Choice::stages},
                                                   {"ctas_per_sm", &Choice::ctas_per_sm},
                                                   {"order", &Choice::order},
-                                                  {"splits", &Choice::splits}}};
+                                                  {"splits", &Choice::splits},
+                                                  {"adds_dq", &Choice::adds_dq}}};
 
 // "forward bf16 causal dim_qk=128 dim_v=128 len_q=2048 ... options=softcap,alibi", "sm90 tile_k=80 warpgroups=3 ...".
 std::string to_string(const Kind& kind);

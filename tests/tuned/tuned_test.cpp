@@ -4,6 +4,7 @@
 
 #include "cpu/tuned_tile.h"
 #include "cuda/families/family.h"
+#include "cuda/families/sm90_measured_tables.h"
 #include "cuda/jit/disk_cache.h"
 #include "cuda/jit/program.h"
 #include "cuda/plan/typical.h"
@@ -255,6 +256,84 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
     EXPECT_EQ(plan.box_rows, tile_k);
     const cuda::KvPlan paged = plan_kv(cuda::cache_of({.page_size = 64}), hopper, 132, Kernels::best, &decode);
     EXPECT_EQ(paged.box_rows, 64);
+  }
+}
+
+// The tables that tools/tile_tables.py writes.
+TEST(MeasuredTiles, serve_the_calls_that_were_measured) {
+  const cuda::Arch hopper = arch_named("sm_90a");
+  const auto config_of = [&](const cuda::Typical& t, const Choice* choice = nullptr) {
+    const cuda::ForwardPlan plan =
+        plan_forward(cuda::forward_of(t), hopper, Kernels::best, choice, {.has_workspace = false});
+    EXPECT_EQ(plan.tuned, choice != nullptr);
+    return plan.launch.kernel.as<Sm90ForwardConfig>();
+  };
+  const auto is = [](const Sm90ForwardConfig& c, const cuda::MeasuredForward& row) {
+    return c.warpgroups == row.warpgroups && c.tile_k == row.tile_k && c.stages == row.stages &&
+           c.schedule == row.schedule;
+  };
+  Choice choice = sm90_forward_choice();
+  choice.tile_k = 48;  // legal for every head size
+  ASSERT_FALSE(cuda::kMeasuredForward.empty());
+  for (const cuda::MeasuredForward& row : cuda::kMeasuredForward) {
+    // Whole rounds of every number of warpgroups, so that the fastest row is the choice.
+    const cuda::Typical t{.dim_qk = row.dim_qk,
+                          .dim_v = row.dim_v,
+                          .options = row.options,
+                          .causal = row.causal,
+                          .batch = 1,
+                          .heads_q = 33,
+                          .heads_k = 33,
+                          .len_q = 3072,
+                          .len_k = 3072};
+    EXPECT_EQ(is(config_of(t), row), row.row_time == 1) << row.dim_qk << " " << row.options;
+    EXPECT_EQ(config_of(t, &choice).tile_k, choice.tile_k) << "a tuned choice has precedence";
+  }
+  // What was measured for ALiBi without a mask serves no other call. There is more room with ping-pong than with
+  // scores that stay.
+  const cuda::Typical alibi{.options = kAlibi, .batch = 1, .heads_q = 33, .heads_k = 33, .len_q = 3072, .len_k = 3072};
+  EXPECT_EQ(config_of(alibi).tile_k, 80);
+  cuda::Typical other = alibi;
+  other.causal = true;
+  EXPECT_NE(config_of(other).schedule & kFirstMax, 0);
+  other = alibi, other.packed = true;
+  EXPECT_NE(config_of(other).schedule & kFirstMax, 0);
+  for (const int options : {0, 2 | 1, 2 | 16, 16}) {
+    other = alibi, other.options = options;
+    EXPECT_NE(config_of(other).schedule & kFirstMax, 0) << options;
+  }
+  other = alibi, other.dim_qk = other.dim_v = 96;
+  EXPECT_NE(config_of(other).schedule & kFirstMax, 0);
+}
+
+// Where keys right of the diagonal come first, rows of ALiBi outgrow their first tile.
+TEST(MeasuredTiles, with_alibi_and_64_columns_keep_scores_only_under_a_causal_mask) {
+  const auto schedule_of = [&](bool causal, int options) {
+    const ForwardProblem p = cuda::forward_of({.dim_qk = 64, .dim_v = 64, .options = options, .causal = causal});
+    return plan_forward(p, arch_named("sm_90a"), Kernels::best).launch.kernel.as<Sm90ForwardConfig>().schedule;
+  };
+  EXPECT_EQ(schedule_of(false, kAlibi) & kFirstMax, 0);
+  EXPECT_NE(schedule_of(true, kAlibi) & kFirstMax, 0);
+  EXPECT_NE(schedule_of(false, kDropout) & kFirstMax, 0);
+}
+
+// Whether dQ has its own kernel can be chosen, except where a call wants dQ alone.
+TEST(TunedPlans, of_backward_choose_the_kernel_of_dq) {
+  const cuda::Arch hopper = arch_named("sm_90a");
+  Choice choice{"sm90"};
+  choice.warpgroups = 2, choice.stages = 2;
+  for (const int adds : {0, 1}) {
+    choice.adds_dq = adds;
+    const cuda::BackwardPlan plan =
+        plan_backward(cuda::backward_of({}), hopper, Reproducible::no, Kernels::best, &choice);
+    EXPECT_TRUE(plan.tuned);
+    EXPECT_EQ(plan.main.kernel.as<Sm90BackwardConfig>().dq, adds);
+    EXPECT_EQ(plan.dq.grid_x != 0, adds == 0);
+    BackwardProblem no_dq = cuda::backward_of({});
+    no_dq.dq = {};
+    const cuda::BackwardPlan without = plan_backward(no_dq, hopper, Reproducible::no, Kernels::best, &choice);
+    EXPECT_EQ(without.main.kernel.as<Sm90BackwardConfig>().dq, 0);
+    EXPECT_EQ(without.dq.grid_x, 0u);
   }
 }
 

@@ -162,7 +162,8 @@ Sm90DbiasConfig dbias_config(Element element, int dim_qk, int dim_v, int options
 
 using Member = Tunable<Sm90BackwardConfig>::Member;
 constexpr Member kMembers[] = {{&tuned::Choice::warpgroups, &Sm90BackwardConfig::warpgroups},
-                               {&tuned::Choice::stages, &Sm90BackwardConfig::stages}};
+                               {&tuned::Choice::stages, &Sm90BackwardConfig::stages},
+                               {&tuned::Choice::adds_dq, &Sm90BackwardConfig::dq}};
 constexpr Tunable<Sm90BackwardConfig> kTunable{"sm90", kMembers, main_limits};
 
 const MeasuredBackward* measured_config(int dim_qk, int dim_v, int options) {
@@ -170,6 +171,16 @@ const MeasuredBackward* measured_config(int dim_qk, int dim_v, int options) {
       kMeasuredBackward.begin(), kMeasuredBackward.end(),
       [&](const MeasuredBackward& t) { return t.dim_qk == dim_qk && t.dim_v == dim_v && t.options == options; });
   return found == kMeasuredBackward.end() ? nullptr : found;
+}
+
+// Whether dQ has a kernel of its own is a matter of choice where dK and dV are wanted, too.
+bool apply_choice(const BackwardProblem& p, const PlanTarget& target, Sm90BackwardConfig& c) {
+  Sm90BackwardConfig wanted = c;
+  if (!apply_tuned(kTunable, target.choice, target.arch, wanted)) return false;
+  if (!p.dq || !(p.dk || p.dv)) wanted.dq = c.dq;
+  if (!is_legal(main_limits(wanted, target.arch))) return false;
+  c = wanted;
+  return true;
 }
 
 struct Configs {
@@ -192,7 +203,7 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
                                                                             : 2;
   const auto config = [&](bool adds) {
     Sm90BackwardConfig c{element, dim_qk, dim_v, kTileQ, warpgroups, 4, adds, options};
-    if (measured && adds) c.stages = measured->stages;
+    if (measured && adds == (measured->adds_dq != 0)) c.stages = measured->stages;
     else if (wide) c.stages = 2;
     else if (adds && !narrow && !has_loader(c)) c.stages = 3;
     while (c.stages > 2 && shared_bytes(c) > target.arch.shared_per_block) --c.stages;
@@ -200,10 +211,11 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   };
   // Tiles of both a bias and a mask leave no shared memory for those of dQ.
   const bool separate = separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, target.reproducible) ||
+                        (p.dq && measured && measured->adds_dq == 0) ||
                         (p.dq && !wide && shared_bytes(config(true)) > target.arch.shared_per_block);
   Configs configs{config(p.dq && !separate), {}, false};
-  configs.tuned = apply_tuned(kTunable, target.choice, target.arch, configs.main);
-  if (separate) configs.dq = dq_config(element, dim_qk, dim_v, options, target.arch);
+  configs.tuned = apply_choice(p, target, configs.main);
+  if (p.dq && !configs.main.dq) configs.dq = dq_config(element, dim_qk, dim_v, options, target.arch);
   return configs;
 }
 
@@ -310,11 +322,16 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
 std::vector<Alternatives> candidates(const BackwardProblem&, const BackwardPlan& plan, const Arch& arch) {
   auto c = plan.main.kernel.as<Sm90BackwardConfig>();
   std::vector<Alternatives> all;
-  for (const int warpgroups : {1, 2, 3})
-    for (const int stages : {2, 3, 4}) {
-      c.warpgroups = warpgroups, c.stages = stages;
+  for (const int warpgroups : {1, 2, 3}) {
+    Alternatives without_dq;  // as many stages as fit
+    for (const int stages : {4, 3, 2}) {
+      c.warpgroups = warpgroups, c.stages = stages, c.dq = 1;
       all.push_back({key_of(kMain, arch, c)});
+      c.dq = 0;
+      without_dq.push_back(key_of(kMain, arch, c));
     }
+    all.push_back(without_dq);
+  }
   return all;
 }
 

@@ -1,5 +1,6 @@
 // Every config of the tables compiles without spills for all that it serves (tests/cuda/cuda_kernels_test). Those without
-// options were measured on an H200 (docs/lab/sm90_forward.md); cuflash tune measures them again.
+// options were measured on an H200 (docs/lab/sm90_forward.md); cuflash tune measures them again. Sets of options that it has
+// measured come first, from sm90_measured_tables.h.
 #include "cuda/families/sm90_forward_tiles.h"
 
 #include <algorithm>
@@ -23,6 +24,7 @@ using enum Needs;
 constexpr Tiles kTiles[] = {
     {64, 64, 3, 128, 4, fixed_max},                               //
     {128, 128, 2, 128, 2, fixed_max, kStagedStore | kPrefetchQ},  //
+    {64, 64, 3, 128, 4, arithmetic},                              //
     {64, 64, 2, 128, 4, mask, kStagedStore | kPrefetchQ},         //
     {64, 64, 2, 128, 3, one_tile},                                //
     {64, 64, 2, 64, 4, everything},                               //
@@ -75,14 +77,17 @@ double rows_of_cta(const ForwardProblem& p, int tile_q, int num_sms) {
   return rounds < kManyRounds ? tile_q * 2 * std::ceil(rounds / 2) : kWarpgroupRows * rounds_of(kWarpgroupRows);
 }
 
-// What was measured for these head sizes and options: of several the one with the least estimated time. A measured config
-// serves only calls whose bias and softmax are those of the measurement.
+// What was measured for these head sizes, options and kind of mask: of several rows the one with the least estimated time.
+// They serve only calls whose bias and softmax are those of the measurement, and sequences of one length: kernels that list
+// tiles take more registers.
 std::optional<ForwardTiles> measured_tiles(const ForwardProblem& p, const Sm90ForwardConfig& c, int num_sms) {
   constexpr int kOfProblem = kTmaBias | kFixedMax;
+  const bool causal = p.window_right < kUnbounded;
+  if (p.packed() || p.used_q || p.used_k) return std::nullopt;
   const MeasuredForward* best = nullptr;
   double least = 0;
   for (const MeasuredForward& t : kMeasuredForward) {
-    if (t.dim_qk != c.dim_qk || t.dim_v != c.dim_v || t.options != c.options ||
+    if (t.dim_qk != c.dim_qk || t.dim_v != c.dim_v || t.options != c.options || t.causal != causal ||
         (t.schedule & kOfProblem) != (c.schedule & kOfProblem))
       continue;
     const double time = t.row_time * rows_of_cta(p, kWarpgroupRows * t.warpgroups, num_sms);
@@ -118,8 +123,11 @@ ForwardTiles tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int 
   const KeptTiles* best = nullptr;
   double least = 0;
   // Not with a fixed reference. With a mask tensor only without other options, and small head sizes have more keys in a
-  // tile of those above.
-  const bool keeps = needs_of(c) != fixed_max &&
+  // tile of those above. Nor with ALiBi where a query sees later keys, which come first: rows outgrow their first tile, and
+  // with 64 columns that costs more than larger tiles of keys save (0.70 instead of 0.75 of the plain kernel's speed).
+  const bool rises =
+      c.options == kAlibi && p.window_right >= kUnbounded && std::max(c.dim_qk, c.dim_v) <= kPanelColumns;
+  const bool keeps = needs_of(c) != fixed_max && !rises &&
                      (needs_of(c) != mask || (c.options == kMaskTensor && std::max(c.dim_qk, c.dim_v) > kPanelColumns));
   for (const KeptTiles& t : kKeptTiles) {
     if (!keeps || !fits(t) || needs_of(c) < t.least || (best && t.largest_qk > best->largest_qk)) continue;
