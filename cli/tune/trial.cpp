@@ -10,6 +10,7 @@
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "bench/shared/alternate.h"
@@ -119,17 +120,17 @@ CompileResult compile_one(const cuda::Program& program) {
 }  // namespace
 
 void compile(const std::vector<cuda::Program>& programs, Compiled& compiled, const GoOn& go_on) {
-  std::map<std::string, const cuda::Program*> by_name;
+  std::set<std::string> seen;
+  std::vector<const cuda::Program*> missing;  // in the order of their problems, of which the last may have to wait
   for (const cuda::Program& program : programs)
-    if (!compiled.contains(program.name)) by_name.emplace(program.name, &program);
-  const std::vector<std::pair<std::string, const cuda::Program*>> missing(by_name.begin(), by_name.end());
+    if (!compiled.contains(program.name) && seen.insert(program.name).second) missing.push_back(&program);
   std::vector<std::optional<CompileResult>> results(missing.size());
   std::atomic<size_t> next = 0;
   std::atomic<bool> stops = false;
   const auto work = [&](bool asks) {
     for (size_t n; !stops && (n = next++) < missing.size();) {
       if (asks && !go_on(n, missing.size())) stops = true;
-      else results[n] = compile_one(*missing[n].second);
+      else results[n] = compile_one(*missing[n]);
     }
   };
   {
@@ -139,7 +140,7 @@ void compile(const std::vector<cuda::Program>& programs, Compiled& compiled, con
     work(true);
   }
   for (size_t n = 0; n < missing.size(); ++n)
-    if (results[n]) compiled.emplace(missing[n].first, std::move(*results[n]));
+    if (results[n]) compiled.emplace(missing[n]->name, std::move(*results[n]));
 }
 
 cuda::Program program_of(const Candidate& candidate, const BenchPoint& point, const TuneTarget& target) {
