@@ -94,11 +94,13 @@ struct BenchOptions {
 // The same grid; its own seconds and files are not used.
 struct TuneOptions {
   BenchOptions grid;
-  double seconds = 60;               // for the whole search
-  bool dry_run = false;              // show which candidates would be tried, and why others would not
-  bool compile = false;              // with dry_run: compile the candidates
-  std::string arch;                  // with dry_run: for GPUs of this architecture
-  std::vector<std::string> options;  // of all problems
+  double seconds = 60;           // for the whole search
+  bool dry_run = false;          // show which candidates would be tried, and why others would not
+  bool compile = false;          // with dry_run: compile the candidates
+  std::string arch;              // with dry_run: for GPUs of this architecture
+  std::vector<int> option_sets;  // every problem with each of them; tuned::Options
+  bool all_options = false;      // with the usual sets
+  std::string csv;               // a file: the times of all candidates
 };
 
 using InfoOptions = machine::InfoOptions;

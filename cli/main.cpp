@@ -10,6 +10,7 @@
 #include "cli/arguments/flags.h"
 #include "cli/commands.h"
 #include "cli/terminal/end_signals.h"
+#include "cli/tune/option_sets.h"
 #include "files/error.h"
 #include "support/text.h"
 
@@ -247,9 +248,18 @@ void add_tune(CLI::App& app, TuneOptions& o, Job& job) {
       "tune", "Find the fastest tiles, stages and splits for problems on this machine, for all later calls");
   add_bench_grid(command, o.grid,
                  "cuflash tune --direction forward,backward --len 512,2048 --causal 0,1 --seconds 300");
-  add_list(command, "--option", o.options, word_of({"softcap", "alibi", "bias", "mask", "dropout"}),
-           "softcap|alibi|bias|mask|dropout,...", "CUDA: problems with these options, all of them at once");
+  const auto take_sets = [&o](const CLI::results_t& words) {
+    o.option_sets.clear();
+    for (const std::string& word : words) o.option_sets.push_back(option_set("--option", word));
+    return true;
+  };
+  CLI::Option* option = command.add_option("--option", CLI::callback_t(take_sets),
+                                           "CUDA: problems with this set of options; several sets with spaces between");
+  option->type_name("softcap|alibi|bias|mask|dropout|sinks,...")->expected(CLI::detail::expected_max_vector_size);
+  command.add_flag("--all-options", o.all_options, "CUDA: problems with each option, and with the usual pairs")
+      ->excludes(option);
   add_decimal(command, "--seconds", o.seconds, "Time for the whole search")->default_str("60");
+  add_file(command, "--csv", o.csv, "Write the times of all candidates, for tools/tile_tables.py");
   CLI::Option* dry_run =
       command.add_flag("--dry-run", o.dry_run, "Show what would be tried, and why the rest would not");
   command.add_flag("--compile", o.compile, "With --dry-run: compile it too; needs NVRTC but no GPU")->needs(dry_run);
@@ -381,6 +391,7 @@ int main(int argc, char** argv) {
   BenchOptions bench;
   bench.command = typed(argc, argv);
   TuneOptions tune;
+  tune.grid.command = bench.command;
   CheckOptions check;
   IoOptions io;
   GridOptions memory;

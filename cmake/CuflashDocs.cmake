@@ -29,3 +29,5 @@ set_tests_properties(docs_test PROPERTIES TIMEOUT 300)
 
 # Tables and charts of benchmarks are generated from docs/data; a page that says something else fails.
 add_test(NAME docs_benchmarks_test COMMAND ${CUFLASH_DOCS_PYTHON} ${PROJECT_SOURCE_DIR}/tools/benchmark_tables.py --check)
+# So are the built-in tiles for sets of options.
+add_test(NAME tile_tables_test COMMAND ${CUFLASH_DOCS_PYTHON} ${PROJECT_SOURCE_DIR}/tools/tile_tables.py --check)

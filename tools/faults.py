@@ -412,8 +412,8 @@ FAULTS = {
     ],
     "src/tuned/choice.cpp": [
         Fault("choices for plain problems are taken with options", "kind.options = options;", "", "tuned_test"),
-        Fault("choices are taken for problems with sinks", "const bool never = p.sink ||", "const bool never =",
-              "tuned_test"),
+        Fault("choices are taken for problems with sinks", " | bit(bool{p.sink}, kSinks)", "", "tuned_test"),
+        Fault("a set of options is read as its last one", "options |= option;", "options = option;", "tuned_test"),
     ],
 
     # Number formats and random numbers, which the oracle shares: their own tests must notice.

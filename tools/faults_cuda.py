@@ -41,6 +41,9 @@ CUDA_FAULTS = {
     "src/cuda/families/sm90_forward_tiles.cpp": [
         Fault("equal tiles fill parts of rounds", "if (!causal) return tile_q * std::ceil(rounds);",
               "if (!causal) return tile_q * rounds;", "cuda_splits_test"),
+        Fault("measured tiles serve other sets of options", "t.options != c.options || ", "", "tuned_test"),
+        Fault("tiles measured without a mask serve causal calls", "t.causal != causal ||", "(t.causal != causal && false) ||",
+              "tuned_test"),
     ],
     "src/cuda/families/forward_by_kv.cpp": [
         Fault("a bias is lost where queries are few", "p.packed() || p.bias ||", "p.packed() ||", "cuda_splits_test"),

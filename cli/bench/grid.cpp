@@ -7,6 +7,7 @@
 #include "cli/arguments/exit.h"
 #include "dtype.h"
 #include "support/text.h"
+#include "tuned/choice.h"
 
 namespace cuflash::cli {
 
@@ -163,19 +164,13 @@ double tensor_bytes(const BenchPoint& p) {
   return copies * (queries + key_value_bytes(p) * (1 + page_tail)) + 8 * rows;
 }
 
-static std::string options_text(const BenchPoint& p) {
-  std::string text;
-  for (const auto& [name, bit] : kTunedOptions)
-    if ((p.options & bit) != 0) text += join(" ", name);
-  return text;
-}
-
 std::string point_text(const BenchPoint& p) {
   const std::string heads = p.heads_q == p.heads_k ? join(p.heads_q) : join(p.heads_q, "/", p.heads_k);
   const std::string length = p.len_q == p.len_k ? join(p.len_k) : join(p.len_q, "x", p.len_k);
   const std::string dim = p.head_dim == p.head_dim_v ? join(p.head_dim) : join(p.head_dim, "/", p.head_dim_v);
   return join(p.direction, " ", p.dtype, " B=", p.batch, " H=", heads, " S=", length, " D=", dim,
-              p.causal ? " causal" : "", p.page_size > 0 ? join(" pages of ", p.page_size) : "", options_text(p));
+              p.causal ? " causal" : "", p.page_size > 0 ? join(" pages of ", p.page_size) : "",
+              p.options != 0 ? join(" ", tuned::options_text(p.options)) : "");
 }
 
 }  // namespace cuflash::cli

@@ -1,26 +1,16 @@
 // The problems that `cuflash bench` measures, and what can be said about one without running it.
 #pragma once
 
-#include <array>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cli/bench/file.h"
 #include "cli/commands.h"
-#include "tuned/choice.h"
 
 namespace cuflash::cli {
 
 inline constexpr const char *kForward = "forward", *kBackward = "backward", *kDecode = "decode";
 inline constexpr const char *kCuflash = "cuflash", *kNaive = "naive";
-
-// The options of `cuflash tune`.
-inline constexpr std::array<std::pair<const char*, tuned::Options>, 5> kTunedOptions{{{"softcap", tuned::kSoftcap},
-                                                                                      {"alibi", tuned::kAlibi},
-                                                                                      {"bias", tuned::kBias},
-                                                                                      {"mask", tuned::kMaskTensor},
-                                                                                      {"dropout", tuned::kDropout}}};
 
 // "cpu" or "cuda". Throws if a GPU is requested and none can be used.
 std::string bench_device(Device wanted);

@@ -1,6 +1,7 @@
 #include "cli/bench/problem.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -14,6 +15,7 @@
 #include "dtype.h"
 #include "reference/naive.h"
 #include "support/text.h"
+#include "tuned/choice.h"
 
 namespace cuflash::cli {
 
@@ -97,8 +99,10 @@ void* BenchMemory::normal(DType type, int64_t count) {
   return data;
 }
 
-void* BenchMemory::ones(int64_t count) {
-  const std::vector<std::byte> values(static_cast<size_t>(count), std::byte{1});
+void* BenchMemory::booleans(int64_t count) {
+  check::Random random(3);
+  std::vector<std::byte> values(static_cast<size_t>(count));
+  for (std::byte& value : values) value = std::byte{random.below(10) < 7};
   void* data = take(count);
   write(data, values.data(), count);
   return data;
@@ -106,6 +110,17 @@ void* BenchMemory::ones(int64_t count) {
 
 void* BenchMemory::integers(const std::vector<int32_t>& values) {
   const auto bytes = static_cast<int64_t>(values.size() * sizeof(int32_t));
+  void* data = take(bytes);
+  write(data, values.data(), bytes);
+  return data;
+}
+
+// Those of the ALiBi paper, for any number of heads.
+void* BenchMemory::slopes(int64_t heads) {
+  std::vector<float> values;
+  for (int64_t head = 1; head <= heads; ++head)
+    values.push_back(static_cast<float>(std::exp2(-8.0 * static_cast<double>(head) / static_cast<double>(heads))));
+  const auto bytes = static_cast<int64_t>(values.size() * sizeof(float));
   void* data = take(bytes);
   write(data, values.data(), bytes);
   return data;
@@ -165,11 +180,13 @@ void BenchProblem::add_options() {
   if ((p.options & tuned::kSoftcap) != 0) attention_.softcap = 30;
   if ((p.options & tuned::kDropout) != 0) attention_.dropout_p = 0.1, attention_.dropout_seed = 1;
   if ((p.options & tuned::kAlibi) != 0)
-    attention_.alibi_slopes = contiguous(memory_.normal(DType::f32, p.heads_q), DType::f32, p.heads_q);
+    attention_.alibi_slopes = contiguous(memory_.slopes(p.heads_q), DType::f32, p.heads_q);
+  if ((p.options & tuned::kSinks) != 0)
+    attention_.sink = contiguous(memory_.normal(DType::f32, p.heads_q), DType::f32, p.heads_q);
   if ((p.options & tuned::kBias) != 0)
     attention_.bias = contiguous(memory_.normal(dtype_of(p), pairs), dtype_of(p), 1, 1, p.len_q, p.len_k);
   if ((p.options & tuned::kMaskTensor) != 0)
-    attention_.mask = contiguous(memory_.ones(pairs), DType::boolean, 1, 1, p.len_q, p.len_k);
+    attention_.mask = contiguous(memory_.booleans(pairs), DType::boolean, 1, 1, p.len_q, p.len_k);
 }
 
 void BenchProblem::make_cache() {

@@ -20,7 +20,8 @@ class BenchMemory {
   void* take(int64_t bytes);
   void* normal(DType type, int64_t count);  // N(0, 1), never zeros: some processors compute faster on zeros
   void* integers(const std::vector<int32_t>& values);
-  void* ones(int64_t count);  // bytes
+  void* slopes(int64_t heads);    // f32
+  void* booleans(int64_t count);  // 70% true, at random
   void clear(void* data, int64_t bytes) const;
   std::vector<std::byte> read(const void* from, int64_t bytes) const;
 

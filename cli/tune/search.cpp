@@ -76,7 +76,7 @@ TuneOutcome TuneSearch::search(const BenchPoint& point, std::vector<Candidate> c
   std::vector<Candidate*> waiting;
   for (Candidate& candidate : candidates) {
     if (candidate.rejected.empty()) waiting.push_back(&candidate);
-    else ++outcome.rejected;
+    else outcome.times.push_back({candidate.choice, 0, candidate.rejected}), ++outcome.rejected;
   }
   const size_t at_a_time = std::max(1u, std::thread::hardware_concurrency());
   Timed timed;
@@ -92,6 +92,7 @@ TuneOutcome TuneSearch::search(const BenchPoint& point, std::vector<Candidate> c
     try_one(*waiting[done], outcome, timed, notes);
   }
   outcome.left = waiting.size() - done;
+  for (size_t n = done; n < waiting.size(); ++n) outcome.times.push_back({waiting[n]->choice, 0, "left"});
   decide(outcome, timed, std::clamp(budget - seconds_since(begin), 0.05, kMostDeciding));
   trial_.reset();  // its memory
   return outcome;
@@ -106,14 +107,14 @@ void TuneSearch::try_one(const Candidate& candidate, TuneOutcome& outcome, Timed
     if (candidate.built_in)
       throw FlashAttentionError(CUFLASH_INTERNAL,
                                 named("the built-in choice ", "has no kernel: " + candidate.rejected));
-    ++outcome.rejected;
+    outcome.times.push_back({candidate.choice, 0, candidate.rejected}), ++outcome.rejected;
     return;
   }
   if (const std::string fault = trial_->fault(candidate); !fault.empty()) {
     if (candidate.built_in)
       throw FlashAttentionError(CUFLASH_INTERNAL, named("the built-in choice ", "gives wrong results: " + fault));
     notes.push_back(named("", "is left out because its results are wrong: " + fault));
-    ++outcome.wrong;
+    outcome.times.push_back({candidate.choice, 0, "wrong"}), ++outcome.wrong;
     return;
   }
   ++outcome.tried;
@@ -127,6 +128,10 @@ void TuneSearch::decide(TuneOutcome& outcome, Timed& timed, double seconds) {
   std::vector<const Candidate*> finalists;
   for (auto one = timed.begin(); one <= timed.begin() + kept; ++one) finalists.push_back(one->second);
   const auto times = trial_->times(finalists, seconds);
+  for (size_t n = 0; n < finalists.size(); ++n)
+    outcome.times.push_back({finalists[n]->choice, quantile(times[n], 0.5), n == 0 ? "built in" : "final"});
+  for (auto one = timed.begin() + 1 + kept; one != timed.end(); ++one)
+    outcome.times.push_back({one->second->choice, one->first, "first look"});
   const size_t best = fastest_of(times);
   outcome.built_in_ms = quantile(times[0], 0.5);
   outcome.best_ms = outcome.built_in_ms * quantile(ratios_to(times[0], times[best]), 0.5);

@@ -12,12 +12,19 @@
 
 namespace cuflash::cli {
 
+struct CandidateTime {
+  tuned::Choice choice;
+  double ms = 0;        // 0: it was not timed
+  std::string verdict;  // "built in", "final", "first look", "left", or why it was not timed
+};
+
 struct TuneOutcome {
   BenchPoint point;
   size_t tried = 0, rejected = 0, wrong = 0, left = 0;  // candidates
   tuned::Choice built_in, best;
   double built_in_ms = 0, best_ms = 0;  // medians; the best has the smallest ratio to the built-in
   bool won = false;                     // the best is not the built-in choice
+  std::vector<CandidateTime> times;     // of all candidates
 };
 
 class TuneSearch {

@@ -10,6 +10,7 @@
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "bench/shared/alternate.h"
@@ -61,6 +62,7 @@ check::Case case_of(const BenchPoint& p, const Candidate& candidate) {
   if ((p.options & tuned::kSoftcap) != 0) c.softcap = 30;
   if ((p.options & tuned::kAlibi) != 0) c.alibi_rank = 1;
   if ((p.options & tuned::kDropout) != 0) c.dropout_p = 0.1, c.dropout_seed = 1;
+  c.sink = (p.options & tuned::kSinks) != 0;
   // Rows of whole vectors, as those of the problem.
   if ((p.options & (tuned::kBias | tuned::kMaskTensor)) != 0) c.len_k = std::min(p.len_k, (c.len_k + 15) / 16 * 16);
   if ((p.options & tuned::kBias) != 0) c.bias.emplace(), c.bias_dtype = c.dtype;
@@ -88,15 +90,28 @@ check::CacheCase cache_case_of(const BenchPoint& p, const Candidate& candidate) 
   return c;
 }
 
+// What the compiler remarked on a kernel of the disk cache lies beside it, as an entry of its own: the cubin does not say it.
+constexpr const char* kNoRemark = "none";
+Digest remark_key(const Digest& kernel) { return sha256(join("remark on ", hex(kernel))); }
+
+std::string remark_on(const cuda::KernelUse& use) {
+  if (use.spill_stores > 0) return join("spills ", use.spill_stores, " bytes of registers");
+  for (const std::string& warning : use.warnings)
+    if (warning.find("Performance") != std::string::npos) return join("the compiler says: ", warning);
+  return "";
+}
+
 CompileResult compile_one(const cuda::Program& program) {
   try {
+    cuda::DiskCache& disk = cuda::binaries().disk();
+    const Digest key = cuda::disk_key(program, cuda::nvrtc().version);
+    if (const auto known = disk.load(remark_key(key)); known && disk.load(key))
+      return {"", *known == kNoRemark ? "" : *known};
     const cuda::Compiled compiled = cuda::compile(program);
-    cuda::binaries().disk().store({cuda::disk_key(program, cuda::nvrtc().version), program.name, compiled.cubin});
-    const cuda::KernelUse use = cuda::read_use(compiled.log);
-    if (use.spill_stores > 0) return {"", join("spills ", use.spill_stores, " bytes of registers")};
-    for (const std::string& warning : use.warnings)
-      if (warning.find("Performance") != std::string::npos) return {"", join("the compiler says: ", warning)};
-    return {};
+    const std::string remark = remark_on(cuda::read_use(compiled.log));
+    disk.store({key, program.name, compiled.cubin});
+    disk.store({remark_key(key), "remark on " + program.name, remark.empty() ? std::string(kNoRemark) : remark});
+    return {"", remark};
   } catch (const FlashAttentionError& error) {
     return {error.what(), ""};
   }
@@ -105,17 +120,17 @@ CompileResult compile_one(const cuda::Program& program) {
 }  // namespace
 
 void compile(const std::vector<cuda::Program>& programs, Compiled& compiled, const GoOn& go_on) {
-  std::map<std::string, const cuda::Program*> by_name;
+  std::set<std::string> seen;
+  std::vector<const cuda::Program*> missing;  // in the order of their problems, of which the last may have to wait
   for (const cuda::Program& program : programs)
-    if (!compiled.contains(program.name)) by_name.emplace(program.name, &program);
-  const std::vector<std::pair<std::string, const cuda::Program*>> missing(by_name.begin(), by_name.end());
+    if (!compiled.contains(program.name) && seen.insert(program.name).second) missing.push_back(&program);
   std::vector<std::optional<CompileResult>> results(missing.size());
   std::atomic<size_t> next = 0;
   std::atomic<bool> stops = false;
   const auto work = [&](bool asks) {
     for (size_t n; !stops && (n = next++) < missing.size();) {
       if (asks && !go_on(n, missing.size())) stops = true;
-      else results[n] = compile_one(*missing[n].second);
+      else results[n] = compile_one(*missing[n]);
     }
   };
   {
@@ -125,7 +140,7 @@ void compile(const std::vector<cuda::Program>& programs, Compiled& compiled, con
     work(true);
   }
   for (size_t n = 0; n < missing.size(); ++n)
-    if (results[n]) compiled.emplace(missing[n].first, std::move(*results[n]));
+    if (results[n]) compiled.emplace(missing[n]->name, std::move(*results[n]));
 }
 
 cuda::Program program_of(const Candidate& candidate, const BenchPoint& point, const TuneTarget& target) {

@@ -2,18 +2,22 @@
 #include <algorithm>
 #include <iostream>
 #include <new>
+#include <numeric>
 
 #include "cli/arguments/exit.h"
 #include "cli/bench/grid.h"
 #include "cli/commands.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/table.h"
+#include "cli/tune/option_sets.h"
+#include "cli/tune/results.h"
 #include "cli/tune/search.h"
 #include "cpu/tuned_tile.h"
 #include "cuda/driver/device.h"
 #include "cuda/jit/disk_cache.h"
 #include "cuda/jit/nvrtc.h"
 #include "cuda/plan/plan.h"
+#include "files/tensors/output_files.h"
 #include "machine/cache_problem.h"
 #include "support/environment.h"
 #include "support/text.h"
@@ -125,6 +129,18 @@ void require_usable(const TuneOptions& options, const TuneTarget& target) {
   cuda::nvrtc();  // throws if there is no compiler
 }
 
+// What a problem takes of the time: as many parts as it has candidates, and a few for those that are timed at last.
+double weight_of(const BenchPoint& point, const TuneTarget& target) {
+  constexpr double kFinal = 4;
+  try {
+    const std::vector<Candidate> all = candidates_of(point, target);
+    const auto tried = std::count_if(all.begin(), all.end(), [](const Candidate& c) { return c.rejected.empty(); });
+    return kFinal + static_cast<double>(tried);
+  } catch (const FlashAttentionError&) {
+    return kFinal;  // reported when it is searched
+  }
+}
+
 // The problems searched before a signal arrived. Notes on the others are printed after the progress line.
 std::vector<TuneOutcome> search_all(const TuneOptions& options, const TuneTarget& target,
                                     const std::vector<BenchPoint>& points, const AskedToEnd& asked_to_end) {
@@ -135,6 +151,8 @@ std::vector<TuneOutcome> search_all(const TuneOptions& options, const TuneTarget
   search.compile_ahead(points, [&](size_t done, size_t all) {
     progress.show(join(bar(done, all), "  compiling kernel ", done + 1, " of ", all));
   });
+  std::vector<double> weights;
+  for (const BenchPoint& point : points) weights.push_back(weight_of(point, target));
   size_t n = 0;
   for (; n < points.size() && !search.out_of_time() && !asked_to_end; ++n) {
     const std::string what = point_text(points[n]);
@@ -148,7 +166,8 @@ std::vector<TuneOutcome> search_all(const TuneOptions& options, const TuneTarget
         notes.push_back(what + ": nothing to choose");
         continue;
       }
-      const double share = 1.0 / static_cast<double>(points.size() - n);
+      const double share =
+          weights[n] / std::accumulate(weights.begin() + static_cast<std::ptrdiff_t>(n), weights.end(), 0.0);
       outcomes.push_back(search.search(points[n], std::move(candidates), share, report, notes));
       store(outcomes.back(), target);
     } catch (const Interrupted&) {
@@ -171,17 +190,18 @@ std::vector<TuneOutcome> search_all(const TuneOptions& options, const TuneTarget
 
 }  // namespace
 
-static std::vector<BenchPoint> with_options(std::vector<BenchPoint> points, const TuneOptions& options) {
-  int bits = 0;
-  for (const std::string& word : options.options)
-    for (const auto& [name, bit] : kTunedOptions)
-      if (word == name) bits |= static_cast<int>(bit);
-  for (BenchPoint& point : points) {
-    if (bits != 0 && (point.device != "cuda" || point.direction == kDecode))
-      throw UsageError("--option is for forward and backward on CUDA");
-    point.options = bits;
-  }
-  return points;
+static std::vector<BenchPoint> with_options(const std::vector<BenchPoint>& points, const TuneOptions& options) {
+  const std::vector<int> sets = options.all_options ? usual_option_sets() : options.option_sets;
+  if (sets.empty()) return points;
+  std::vector<BenchPoint> all;
+  for (const int set : sets)
+    for (const BenchPoint& point : points) {
+      if (set != 0 && (point.device != "cuda" || point.direction == kDecode))
+        throw UsageError("--option and --all-options are for forward and backward on CUDA");
+      all.push_back(point);
+      all.back().options = set;
+    }
+  return all;
 }
 
 int run_tune(const TuneOptions& options) {
@@ -192,8 +212,13 @@ int run_tune(const TuneOptions& options) {
   require_usable(options, target);
   const std::vector<BenchPoint> points = with_options(bench_grid(options.grid, device), options);
   if (options.dry_run) return show_all(options, points, target);
+  if (!options.csv.empty()) files::writable_place(options.csv);
   const AskedToEnd asked_to_end;
   const std::vector<TuneOutcome> outcomes = search_all(options, target, points, asked_to_end);
+  if (!options.csv.empty()) {
+    const std::string csv = tune_csv(outcomes, options.grid.command, device_of(target));
+    files::write_files({{options.csv, {csv}}});
+  }
   if (outcomes.empty() && !asked_to_end) throw UsageError("nothing was measured, see above");
   if (!outcomes.empty()) {
     show(outcomes);

@@ -23,14 +23,14 @@ struct Size {
   const char* name;
   int64_t Kind::*value;
 };
-constexpr std::array<Size, 8> kSizes{{{"dim_qk", &Kind::dim_qk},
+constexpr std::array<Size, 7> kSizes{{{"dim_qk", &Kind::dim_qk},
                                       {"dim_v", &Kind::dim_v},
                                       {"len_q", &Kind::len_q},
                                       {"len_k", &Kind::len_k},
                                       {"heads", &Kind::heads},
                                       {"group", &Kind::group},
-                                      {"page_size", &Kind::page_size},
-                                      {"options", &Kind::options}}};
+                                      {"page_size", &Kind::page_size}}};
+constexpr std::string_view kOptionsWord = "options=";
 
 template <class Names, class Value>
 const char* name_in(const Names& names, Value value) {
@@ -46,10 +46,10 @@ bool read_name(const Names& names, std::string_view word, Value& value) {
   return false;
 }
 
-std::vector<std::string_view> words_of(std::string_view text) {
+std::vector<std::string_view> words_of(std::string_view text, char between = ' ') {
   std::vector<std::string_view> words;
   while (!text.empty()) {
-    const size_t end = std::min(text.find(' '), text.size());
+    const size_t end = std::min(text.find(between), text.size());
     words.push_back(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
   }
@@ -96,8 +96,8 @@ std::optional<Kind> kind_of(Direction direction, const Problem& p, Heads heads) 
   const bool uneven = p.packed() || p.used_q || (!decode && (p.used_k || p.cache));
   const auto bit = [](bool given, Options option) { return given ? int64_t{option} : 0; };
   const int64_t options = bit(p.softcap > 0, kSoftcap) | bit(bool{p.slopes}, kAlibi) | bit(bool{p.bias}, kBias) |
-                          bit(p.has_mask(), kMaskTensor) | bit(p.dropout.p > 0, kDropout);
-  const bool never = p.sink || !(p.scale > 0) || (options != 0 && (decode || heads == Heads::any));
+                          bit(p.has_mask(), kMaskTensor) | bit(p.dropout.p > 0, kDropout) | bit(bool{p.sink}, kSinks);
+  const bool never = !(p.scale > 0) || (options != 0 && (decode || heads == Heads::any));
   if (never || uneven) return std::nullopt;
   Kind kind{direction, p.dtype};
   kind.options = options;
@@ -113,9 +113,27 @@ std::optional<Kind> kind_of(Direction direction, const Problem& p, Heads heads) 
   return kind;
 }
 
+std::string options_text(int64_t options) {
+  std::string text;
+  for (const auto& [name, bit] : kOptionNames)
+    if ((options & bit) != 0) text += join(text.empty() ? "" : ",", name);
+  return text;
+}
+
+std::optional<int64_t> parse_options(std::string_view text) {
+  int64_t options = 0;
+  if (text.ends_with(',')) return std::nullopt;
+  for (const std::string_view word : words_of(text, ',')) {
+    Options option{};
+    if (!read_name(kOptionNames, word, option)) return std::nullopt;
+    options |= option;
+  }
+  return options != 0 ? std::optional(options) : std::nullopt;
+}
+
 std::string to_string(const Kind& kind) {
   return join(name_in(kDirections, kind.direction), " ", name_in(kTypes, kind.dtype), " ", name_in(kMasks, kind.mask),
-              members_text(kind, kSizes));
+              members_text(kind, kSizes), kind.options != 0 ? join(" ", kOptionsWord, options_text(kind.options)) : "");
 }
 
 std::string to_string(const Choice& choice) {
@@ -128,8 +146,15 @@ std::optional<Kind> parse_kind(std::string_view text) {
   if (words.size() < 3 || !read_name(kDirections, words[0], kind.direction) ||
       !read_name(kTypes, words[1], kind.dtype) || !read_name(kMasks, words[2], kind.mask))
     return std::nullopt;
-  for (size_t n = 3; n < words.size(); ++n)
-    if (!read_member(words[n], kSizes, kind)) return std::nullopt;
+  for (size_t n = 3; n < words.size(); ++n) {
+    if (words[n].starts_with(kOptionsWord)) {
+      const std::optional<int64_t> options = parse_options(words[n].substr(kOptionsWord.size()));
+      if (!options) return std::nullopt;
+      kind.options = *options;
+    } else if (!read_member(words[n], kSizes, kind)) {
+      return std::nullopt;
+    }
+  }
   return kind;
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "problem/problem.h"
 
@@ -16,8 +17,19 @@ namespace cuflash::tuned {
 
 enum class Direction { forward, backward, decode };
 enum class Mask { none, causal, window };
-// The options that a kernel is compiled for, as in kernels/config.h. A kind has any set of them.
-enum Options : int64_t { kSoftcap = 1, kAlibi = 2, kBias = 4, kMaskTensor = 8, kDropout = 16 };
+// The options that a kernel is compiled for, as in kernels/config.h, and sinks, which every kernel has. A kind has any set of
+// them.
+enum Options : int64_t { kSoftcap = 1, kAlibi = 2, kBias = 4, kMaskTensor = 8, kDropout = 16, kSinks = 64 };
+inline constexpr std::array<std::pair<const char*, Options>, 6> kOptionNames{{{"softcap", kSoftcap},
+                                                                              {"alibi", kAlibi},
+                                                                              {"bias", kBias},
+                                                                              {"mask", kMaskTensor},
+                                                                              {"dropout", kDropout},
+                                                                              {"sinks", kSinks}}};
+// "softcap,alibi"; "" for none.
+std::string options_text(int64_t options);
+// Its inverse; nothing if the text has a word that is no option, or none at all.
+std::optional<int64_t> parse_options(std::string_view text);
 
 // Problems that share a choice. Lengths and heads are rounded up to powers of two: a measurement at 2048 serves 1025 to
 // 2048.
@@ -37,8 +49,8 @@ struct Kind {
 
 // On the CPU a result must not depend on the rest of its batch, so a tile must not either.
 enum class Heads { counted, any };
-// Nothing for problems that are never tuned: those with sinks or a scale that is not positive, those with other options
-// over a cache or on the CPU, and those whose sequences differ in length, except over a cache.
+// Nothing for problems that are never tuned: those with a scale that is not positive, those with options over a cache or on
+// the CPU, and those whose sequences differ in length, except over a cache.
 std::optional<Kind> kind_of(Direction direction, const Problem& problem, Heads heads);
 
 // The members of a config that a tuner chooses. A member that the family does not have is 0.
@@ -49,7 +61,8 @@ struct Choice {
   int tile_q = 0, tile_k = 0;
   int row_warps = 0, key_warps = 0, column_warps = 0, warpgroups = 0;
   int stages = 0, ctas_per_sm = 0, order = 0;
-  int splits = 0;  // 0: the plan decides
+  int splits = 0;   // 0: the plan decides
+  int adds_dq = 0;  // backward: 1: the kernel of dK and dV adds dQ, 0: dQ has a kernel of its own
 
   bool operator==(const Choice&) const = default;
 };
@@ -58,7 +71,7 @@ struct Member {
   const char* name;
   int Choice::*value;
 };
-inline constexpr std::array<Member, 10> kMembers{{{"tile_q", &Choice::tile_q},
+inline constexpr std::array<Member, 11> kMembers{{{"tile_q", &Choice::tile_q},
                                                   {"tile_k", &Choice::tile_k},
                                                   {"row_warps", &Choice::row_warps},
                                                   {"key_warps", &Choice::key_warps},
@@ -67,9 +80,10 @@ inline constexpr std::array<Member, 10> kMembers{{{"tile_q", &Choice::tile_q},
                                                   {"stages", &Choice::stages},
                                                   {"ctas_per_sm", &Choice::ctas_per_sm},
                                                   {"order", &Choice::order},
-                                                  {"splits", &Choice::splits}}};
+                                                  {"splits", &Choice::splits},
+                                                  {"adds_dq", &Choice::adds_dq}}};
 
-// "forward bf16 causal dim_qk=128 dim_v=128 len_q=2048 ...", "sm90 tile_k=80 warpgroups=3 ...".
+// "forward bf16 causal dim_qk=128 dim_v=128 len_q=2048 ... options=softcap,alibi", "sm90 tile_k=80 warpgroups=3 ...".
 std::string to_string(const Kind& kind);
 std::string to_string(const Choice& choice);
 // Their inverses; nothing if the text is malformed.

@@ -18,7 +18,7 @@
 namespace cuflash::tuned {
 namespace {
 
-constexpr std::string_view kFormat = "cuflash tuned 1", kDevice = "device ", kChecksum = "checksum ", kBetween = " : ";
+constexpr std::string_view kFormat = "cuflash tuned 2", kDevice = "device ", kChecksum = "checksum ", kBetween = " : ";
 constexpr off_t kLargest = 1 << 20;
 
 std::string made_by() { return join("made by ", cuflash_version(), " ", kernel_headers_hash()); }

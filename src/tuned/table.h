@@ -1,7 +1,7 @@
 // The file of tuned choices: "tuned.txt" in the cache directory of compiled kernels, under the same rules. It is
 // private to the user, always replaced as a whole, and used only if its checksum is right.
 //
-//   cuflash tuned 1
+//   cuflash tuned 2
 //   made by 0.1.0 <hash of the kernels' sources>
 //   device NVIDIA H200, sm_90a, 132 multiprocessors
 //   forward bf16 causal dim_qk=128 ... : sm90 tile_k=80 ... : 4

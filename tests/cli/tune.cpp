@@ -1,8 +1,11 @@
 // `cuflash tune`: its candidates, its trials, and the command as a program.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "cli/arguments/exit.h"
 #include "cli/bench/grid.h"
+#include "cli/tune/option_sets.h"
 #include "cli/tune/search.h"
 #include "cpu/tuned_tile.h"
 #include "tests/cli/program.h"
@@ -16,13 +19,18 @@ const std::string kHere = "CUFLASH_CACHE_DIR=cache CUFLASH_TUNED=on ";
 TEST_F(Commands, tune_searches_checks_times_and_stores) {
   const Outcome outcome = run(dir,
                               "tune --device cpu --direction decode,forward,backward --len 70 --heads 2 --head-dim 8 "
-                              "--causal 1 --dtype bf16 --seconds 1.2 --threads 2",
+                              "--causal 1 --dtype bf16 --seconds 1.2 --threads 2 --csv times.csv",
                               kHere);
   ASSERT_EQ(outcome.code, kExitOk) << outcome.err;
   for (const char* word : {"forward bf16 B=1 H=2 S=70 D=8 causal", "backward bf16", "of 2 problems", "cache/tuned.txt"})
     EXPECT_NE(outcome.out.find(word), std::string::npos) << word << "\n" << outcome.out;
   EXPECT_NE(outcome.err.find("decode bf16 B=1 H=2 S=1x70 D=8 causal: nothing to choose"), std::string::npos)
       << outcome.err;
+  const std::string csv = dir.read("times.csv");
+  for (const char* words :
+       {"# cuflash tune --device cpu", ", kernels ", "\ndirection,dtype,",
+        "\nforward,bf16,1,2,2,70,70,8,8,1,\"none\",cpu tile_q=", "\nbackward,bf16,", ",\"built in\"\n"})
+    EXPECT_NE(csv.find(words), std::string::npos) << words << "\n" << csv;
   const tuned::Table table = tuned::read_table(dir.file("cache"));
   EXPECT_EQ(table.state, "");
   EXPECT_TRUE(dir.has("cache/tuned.txt"));
@@ -79,6 +87,10 @@ TEST_F(Commands, tune_shows_what_it_would_try_without_a_gpu) {
            {"--arch sm_90a --head-dim 128", "needs about 166 registers, there are 160"},
            {"--arch sm_89 --head-dim 128", "needs 104448 bytes of shared memory, there are 101376"},
            {"--arch sm_80 --head-dim 256 --direction backward", "built in"},
+           {"--arch sm_90a --option softcap,alibi dropout", "D=64 softcap,alibi on sm_90a"},
+           {"--arch sm_90a --option softcap,alibi --option none", "S=2048 D=64 on sm_90a"},
+           {"--arch sm_90a --all-options --len 512", "D=64 mask,dropout on sm_90a"},
+           {"--arch sm_90a --option sinks --direction backward", "D=64 sinks on sm_90a"},
            {"--arch sm_90a --preset decode --len 16384 --batch 8", "splits=16"},
            {"--device cpu --len 4096", "tile_q=256 tile_k=256"},
            {"--device cpu --direction decode", "nothing to choose"}}) {
@@ -95,6 +107,13 @@ TEST_F(Commands, tune_fails_with_one_sentence_and_no_file) {
            {"--len 0", kExitUsage, "--len is 0"},
            {"--arch sm_90a", kExitUsage, "--dry-run"},
            {"--compile", kExitUsage, "--dry-run"},
+           {"--option bias,colour", kExitUsage, "softcap,alibi,bias,mask,dropout,sinks"},
+           {"--option bias,", kExitUsage, "'bias,'"},
+           {"--option bias --all-options", kExitUsage, "--all-options"},
+           {"--device cpu --option bias", kExitUsage, "on CUDA"},
+           {"--device cpu --all-options", kExitUsage, "on CUDA"},
+           {"--dry-run --arch sm_90a --direction decode --option alibi", kExitUsage, "forward and backward"},
+           {"--device cpu --len 16 --csv nowhere/times.csv", kExitUsage, "nowhere"},
            {"--dry-run --arch sm_70", kExitUsage, "sm_80, sm_86"},
            {"--dry-run --arch sm_80 --device cpu", kExitUsage, "leave it out with --device cpu"},
            {"--device cpu --direction decode", kExitUsage, "nothing was measured"},
@@ -135,6 +154,28 @@ TEST(TuneCandidates, are_what_the_plan_would_take_and_what_is_near) {
     // Next to the sums of dQ there is room for two or three stages, and for no other number of warpgroups.
     EXPECT_GT(tried, p.direction == kBackward ? 1u : 3u) << direction;
   }
+}
+
+// Every set has a config for which the estimate finds registers, in each kind of softmax that it may have.
+TEST(TuneCandidates, with_options_are_the_largest_tiles_that_fit) {
+  const TuneTarget hopper{false, cuda::arch_named("sm_90a"), 132};
+  for (const int options : usual_option_sets())
+    for (const int64_t dim : {64, 128, 256}) {
+      const BenchPoint p{"cuda", kForward, "bf16", 1, 33, 33, 3072, 3072, dim, dim, false, 0, options};
+      const std::vector<Candidate> all = candidates_of(p, hopper);
+      EXPECT_TRUE(all[0].built_in);
+      EXPECT_LE(all.size(), 1u + 2 * 3 * 3) << option_set_text(options) << " " << dim;
+      std::map<std::pair<int, int>, int> tiles;  // by warpgroups and schedule
+      for (const Candidate& candidate : all) {
+        EXPECT_EQ(candidate.rejected, "") << to_string(candidate.choice);
+        if (!candidate.built_in) ++tiles[{candidate.choice.warpgroups, candidate.choice.order & kFirstMax}];
+      }
+      for (const auto& [kind, count] : tiles) EXPECT_LE(count, 3) << option_set_text(options) << " " << dim;
+      EXPECT_EQ(kind_of(p, hopper).options, options);
+    }
+  EXPECT_EQ(option_set("--option", "none"), 0);
+  EXPECT_EQ(option_set_text(0), "none");
+  for (const int options : usual_option_sets()) EXPECT_EQ(option_set("--option", option_set_text(options)), options);
 }
 
 TEST(TuneSearches, take_what_is_clearly_faster) {

@@ -4,6 +4,7 @@
 
 #include "cpu/tuned_tile.h"
 #include "cuda/families/family.h"
+#include "cuda/families/sm90_measured_tables.h"
 #include "cuda/jit/disk_cache.h"
 #include "cuda/jit/program.h"
 #include "cuda/plan/typical.h"
@@ -29,6 +30,9 @@ Devices some_choices() {
   Devices devices;
   Kind kind{Direction::forward, DType::bf16, Mask::causal, 128, 64, 2048, 2048, 256, 1, 0};
   devices["a GPU, sm_90a"][kind] = {sm90_forward_choice(), 4};
+  kind.options = kSoftcap | kAlibi;
+  devices["a GPU, sm_90a"][kind] = {sm90_forward_choice(), 12};
+  kind.options = 0;
   kind.direction = Direction::decode, kind.page_size = 16, kind.mask = Mask::none;
   Choice decode{"portable", 16, 64, 1, 4, 1};
   decode.stages = 2, decode.ctas_per_sm = 2, decode.splits = 7;
@@ -54,7 +58,7 @@ TEST(TunedTable, is_read_as_it_was_written) {
   Devices read;
   ASSERT_EQ(parse(text_of(some_choices()), read), "");
   EXPECT_EQ(text_of(read), text_of(some_choices()));
-  EXPECT_EQ(count(read), 3u);
+  EXPECT_EQ(count(read), 4u);
   const auto& [kind, measured] = *read.at("a CPU").begin();
   EXPECT_EQ(kind, some_choices().at("a CPU").begin()->first);
   EXPECT_EQ(measured.choice, (Choice{"cpu", 64, 512}));
@@ -74,7 +78,7 @@ TEST(TunedTable, that_is_broken_is_not_believed) {
   }
   EXPECT_NE(parse(text + "\n", read), "");
   for (const auto& [from, to, reason] : std::initializer_list<std::tuple<const char*, const char*, const char*>>{
-           {"cuflash tuned 1", "cuflash tuned 12", "another format"},
+           {"cuflash tuned 2", "cuflash tuned 21", "another format"},
            {"made by ", "made by x", "other kernels"},
            {"forward bf16", "sideways bf16", "no choice"},
            {"bf16 causal", "bf17 causal", "no choice"},
@@ -83,6 +87,10 @@ TEST(TunedTable, that_is_broken_is_not_believed) {
            {"tile_k=96", "tile=96", "no choice"},
            {"sm90", "built_in", "no choice"},
            {"sm90", "SM 90", "no choice"},
+           {"options=softcap,alibi", "options=softcap,,alibi", "no choice"},
+           {"options=softcap,alibi", "options=softcap,colour", "no choice"},
+           {"options=softcap,alibi", "options=", "no choice"},
+           {"options=softcap,alibi", "options=3", "no choice"},
            {" : 31", " : much", "no choice"},
            {" : 31", "", "no choice"},
            {"device a CPU", "a CPU", "no choice"}}) {
@@ -108,7 +116,7 @@ TEST(TunedTable, is_a_private_file_that_grows) {
   // None if the built-in choice was the fastest.
   const Kind kind = some_choices().at("a CPU").begin()->first;
   ASSERT_EQ(write_choices(directory, "a CPU", {{kind, {}}}), "");
-  EXPECT_EQ(count(read_table(directory).devices), 2u);
+  EXPECT_EQ(count(read_table(directory).devices), 3u);
 
   ::chmod((directory + "/tuned.txt").c_str(), 0666);
   EXPECT_NE(read_table(directory).state.find("another user"), std::string::npos);
@@ -149,16 +157,35 @@ TEST(TunedKinds, are_for_problems_of_equal_lengths) {
     change(changed);
     EXPECT_EQ(kind_of(Direction::forward, changed, Heads::any), std::nullopt);
   }
-  for (const int options : {1, 2, 4, 8, 16, 1 | 4}) {
-    const ForwardProblem with = cuda::forward_of({.options = options});
-    EXPECT_EQ(kind_of(Direction::forward, with, Heads::counted)->options, options);
-    EXPECT_EQ(kind_of(Direction::forward, with, Heads::any), std::nullopt);
-    EXPECT_EQ(parse_kind(to_string(*kind_of(Direction::forward, with, Heads::counted)))->options, options);
-  }
+  for (const int options : {1, 2, 4, 8, 16, 1 | 4})
+    for (const bool sink : {false, true}) {
+      const ForwardProblem with = cuda::forward_of({.options = options, .sink = sink});
+      const std::optional<Kind> counted = kind_of(Direction::forward, with, Heads::counted);
+      EXPECT_EQ(counted->options, options | (sink ? int64_t{kSinks} : 0));
+      EXPECT_EQ(kind_of(Direction::forward, with, Heads::any), std::nullopt);
+      EXPECT_EQ(parse_kind(to_string(*counted)), counted);
+    }
   CacheProblem cache = cuda::cache_of({.batch = 3, .page_size = 16});
   cache.window_right = 0;  // one query at the end sees all, with a mask or without
   EXPECT_EQ(kind_of(Direction::decode, cache, Heads::counted),
             (Kind{Direction::decode, DType::bf16, Mask::none, 128, 128, 1, 8192, 24, 4, 16}));
+}
+
+// A choice serves the set of options that it was measured with, and no other.
+TEST(TunedKinds, differ_in_their_sets_of_options) {
+  const auto with = [](int options, bool sink = false) { return cuda::forward_of({.options = options, .sink = sink}); };
+  const Choice choice = sm90_forward_choice();
+  const Kind capped = *kind_of(Direction::forward, with(kSoftcap | kAlibi), Heads::counted);
+  const Choices choices{{capped, {choice, 5}}};
+  EXPECT_EQ(*choice_for(choices, Direction::forward, with(kSoftcap | kAlibi)), choice);
+  for (const int options : {0, 1, 2, 1 | 2 | 16, 4, 8})
+    EXPECT_EQ(choice_for(choices, Direction::forward, with(options)), nullptr) << options;
+  EXPECT_EQ(choice_for(choices, Direction::forward, with(kSoftcap | kAlibi, true)), nullptr) << "sinks";
+  EXPECT_EQ(choice_for(choices, Direction::backward, with(kSoftcap | kAlibi)), nullptr);
+  EXPECT_EQ(parse_options("sinks,bias"), kSinks | kBias);
+  EXPECT_EQ(options_text(kSinks | kBias), "bias,sinks");
+  for (const char* text : {"", ",", "bias,", ",bias", "Bias", "bias softcap", "4"})
+    EXPECT_EQ(parse_options(text), std::nullopt) << text;
 }
 
 TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
@@ -229,6 +256,84 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
     EXPECT_EQ(plan.box_rows, tile_k);
     const cuda::KvPlan paged = plan_kv(cuda::cache_of({.page_size = 64}), hopper, 132, Kernels::best, &decode);
     EXPECT_EQ(paged.box_rows, 64);
+  }
+}
+
+// The tables that tools/tile_tables.py writes.
+TEST(MeasuredTiles, serve_the_calls_that_were_measured) {
+  const cuda::Arch hopper = arch_named("sm_90a");
+  const auto config_of = [&](const cuda::Typical& t, const Choice* choice = nullptr) {
+    const cuda::ForwardPlan plan =
+        plan_forward(cuda::forward_of(t), hopper, Kernels::best, choice, {.has_workspace = false});
+    EXPECT_EQ(plan.tuned, choice != nullptr);
+    return plan.launch.kernel.as<Sm90ForwardConfig>();
+  };
+  const auto is = [](const Sm90ForwardConfig& c, const cuda::MeasuredForward& row) {
+    return c.warpgroups == row.warpgroups && c.tile_k == row.tile_k && c.stages == row.stages &&
+           c.schedule == row.schedule;
+  };
+  Choice choice = sm90_forward_choice();
+  choice.tile_k = 48;  // legal for every head size
+  ASSERT_FALSE(cuda::kMeasuredForward.empty());
+  for (const cuda::MeasuredForward& row : cuda::kMeasuredForward) {
+    // Whole rounds of every number of warpgroups, so that the fastest row is the choice.
+    const cuda::Typical t{.dim_qk = row.dim_qk,
+                          .dim_v = row.dim_v,
+                          .options = row.options,
+                          .causal = row.causal,
+                          .batch = 1,
+                          .heads_q = 33,
+                          .heads_k = 33,
+                          .len_q = 3072,
+                          .len_k = 3072};
+    EXPECT_EQ(is(config_of(t), row), row.row_time == 1) << row.dim_qk << " " << row.options;
+    EXPECT_EQ(config_of(t, &choice).tile_k, choice.tile_k) << "a tuned choice has precedence";
+  }
+  // What was measured for ALiBi without a mask serves no other call. There is more room with ping-pong than with
+  // scores that stay.
+  const cuda::Typical alibi{.options = kAlibi, .batch = 1, .heads_q = 33, .heads_k = 33, .len_q = 3072, .len_k = 3072};
+  EXPECT_EQ(config_of(alibi).tile_k, 80);
+  cuda::Typical other = alibi;
+  other.causal = true;
+  EXPECT_NE(config_of(other).schedule & kFirstMax, 0);
+  other = alibi, other.packed = true;
+  EXPECT_NE(config_of(other).schedule & kFirstMax, 0);
+  for (const int options : {0, 2 | 1, 2 | 16, 16}) {
+    other = alibi, other.options = options;
+    EXPECT_NE(config_of(other).schedule & kFirstMax, 0) << options;
+  }
+  other = alibi, other.dim_qk = other.dim_v = 96;
+  EXPECT_NE(config_of(other).schedule & kFirstMax, 0);
+}
+
+// Where keys right of the diagonal come first, rows of ALiBi outgrow their first tile.
+TEST(MeasuredTiles, with_alibi_and_64_columns_keep_scores_only_under_a_causal_mask) {
+  const auto schedule_of = [&](bool causal, int options) {
+    const ForwardProblem p = cuda::forward_of({.dim_qk = 64, .dim_v = 64, .options = options, .causal = causal});
+    return plan_forward(p, arch_named("sm_90a"), Kernels::best).launch.kernel.as<Sm90ForwardConfig>().schedule;
+  };
+  EXPECT_EQ(schedule_of(false, kAlibi) & kFirstMax, 0);
+  EXPECT_NE(schedule_of(true, kAlibi) & kFirstMax, 0);
+  EXPECT_NE(schedule_of(false, kDropout) & kFirstMax, 0);
+}
+
+// Whether dQ has its own kernel can be chosen, except where a call wants dQ alone.
+TEST(TunedPlans, of_backward_choose_the_kernel_of_dq) {
+  const cuda::Arch hopper = arch_named("sm_90a");
+  Choice choice{"sm90"};
+  choice.warpgroups = 2, choice.stages = 2;
+  for (const int adds : {0, 1}) {
+    choice.adds_dq = adds;
+    const cuda::BackwardPlan plan =
+        plan_backward(cuda::backward_of({}), hopper, Reproducible::no, Kernels::best, &choice);
+    EXPECT_TRUE(plan.tuned);
+    EXPECT_EQ(plan.main.kernel.as<Sm90BackwardConfig>().dq, adds);
+    EXPECT_EQ(plan.dq.grid_x != 0, adds == 0);
+    BackwardProblem no_dq = cuda::backward_of({});
+    no_dq.dq = {};
+    const cuda::BackwardPlan without = plan_backward(no_dq, hopper, Reproducible::no, Kernels::best, &choice);
+    EXPECT_EQ(without.main.kernel.as<Sm90BackwardConfig>().dq, 0);
+    EXPECT_EQ(without.dq.grid_x, 0u);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "cuda/families/mask_lists.h"
 #include "cuda/families/params_backward.h"
 #include "cuda/families/registry.h"
+#include "cuda/families/sm90_measured_tables.h"
 #include "cuda/plan/backward_common.h"
 #include "cuda/plan/key_parts.h"
 #include "cuda/plan/tile_order.h"
@@ -161,8 +162,26 @@ Sm90DbiasConfig dbias_config(Element element, int dim_qk, int dim_v, int options
 
 using Member = Tunable<Sm90BackwardConfig>::Member;
 constexpr Member kMembers[] = {{&tuned::Choice::warpgroups, &Sm90BackwardConfig::warpgroups},
-                               {&tuned::Choice::stages, &Sm90BackwardConfig::stages}};
+                               {&tuned::Choice::stages, &Sm90BackwardConfig::stages},
+                               {&tuned::Choice::adds_dq, &Sm90BackwardConfig::dq}};
 constexpr Tunable<Sm90BackwardConfig> kTunable{"sm90", kMembers, main_limits};
+
+const MeasuredBackward* measured_config(int dim_qk, int dim_v, int options) {
+  const auto* const found = std::find_if(
+      kMeasuredBackward.begin(), kMeasuredBackward.end(),
+      [&](const MeasuredBackward& t) { return t.dim_qk == dim_qk && t.dim_v == dim_v && t.options == options; });
+  return found == kMeasuredBackward.end() ? nullptr : found;
+}
+
+// Whether dQ has a kernel of its own is a matter of choice where dK and dV are wanted, too.
+bool apply_choice(const BackwardProblem& p, const PlanTarget& target, Sm90BackwardConfig& c) {
+  Sm90BackwardConfig wanted = c;
+  if (!apply_tuned(kTunable, target.choice, target.arch, wanted)) return false;
+  if (!p.dq || !(p.dk || p.dv)) wanted.dq = c.dq;
+  if (!is_legal(main_limits(wanted, target.arch))) return false;
+  c = wanted;
+  return true;
+}
 
 struct Configs {
   Sm90BackwardConfig main;         // runs if dK or dV are wanted, or if it adds dQ
@@ -177,20 +196,26 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   // others. Those of more than 128 columns fill all registers of one.
   const int options = options_of(p);
   const bool narrow = dim_qk == 64 && dim_v == 64, wide = dim_qk > 128 || dim_v > 128;
-  const int warpgroups = narrow && (options & (kSoftcap | kDropout)) == 0 ? 3 : wide ? 1 : 2;
+  const MeasuredBackward* measured = measured_config(dim_qk, dim_v, options);
+  const int warpgroups = measured                                           ? measured->warpgroups
+                         : narrow && (options & (kSoftcap | kDropout)) == 0 ? 3
+                         : wide                                             ? 1
+                                                                            : 2;
   const auto config = [&](bool adds) {
     Sm90BackwardConfig c{element, dim_qk, dim_v, kTileQ, warpgroups, 4, adds, options};
-    if (wide) c.stages = 2;
+    if (measured && adds == (measured->adds_dq != 0)) c.stages = measured->stages;
+    else if (wide) c.stages = 2;
     else if (adds && !narrow && !has_loader(c)) c.stages = 3;
     while (c.stages > 2 && shared_bytes(c) > target.arch.shared_per_block) --c.stages;
     return c;
   };
   // Tiles of both a bias and a mask leave no shared memory for those of dQ.
   const bool separate = separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, target.reproducible) ||
+                        (p.dq && measured && measured->adds_dq == 0) ||
                         (p.dq && !wide && shared_bytes(config(true)) > target.arch.shared_per_block);
   Configs configs{config(p.dq && !separate), {}, false};
-  configs.tuned = apply_tuned(kTunable, target.choice, target.arch, configs.main);
-  if (separate) configs.dq = dq_config(element, dim_qk, dim_v, options, target.arch);
+  configs.tuned = apply_choice(p, target, configs.main);
+  if (p.dq && !configs.main.dq) configs.dq = dq_config(element, dim_qk, dim_v, options, target.arch);
   return configs;
 }
 
@@ -297,11 +322,16 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
 std::vector<Alternatives> candidates(const BackwardProblem&, const BackwardPlan& plan, const Arch& arch) {
   auto c = plan.main.kernel.as<Sm90BackwardConfig>();
   std::vector<Alternatives> all;
-  for (const int warpgroups : {1, 2, 3})
-    for (const int stages : {2, 3, 4}) {
-      c.warpgroups = warpgroups, c.stages = stages;
+  for (const int warpgroups : {1, 2, 3}) {
+    Alternatives without_dq;  // as many stages as fit
+    for (const int stages : {4, 3, 2}) {
+      c.warpgroups = warpgroups, c.stages = stages, c.dq = 1;
       all.push_back({key_of(kMain, arch, c)});
+      c.dq = 0;
+      without_dq.push_back(key_of(kMain, arch, c));
     }
+    all.push_back(without_dq);
+  }
   return all;
 }
 

@@ -310,10 +310,46 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   return plan;
 }
 
+// Registers that options take beside the estimate of config_limits, where kernels with more than these spill.
+int option_registers(const Sm90ForwardConfig& c) {
+  if ((c.options & kDropout) != 0) return 20;
+  return reads_mask(c) && keeps_scores(c) ? 10 : 0;
+}
+
+// With options: of every number of warpgroups the largest tiles of keys for which there may be registers, with each kind of
+// softmax and the rest of the schedule that shared memory has room for.
+std::vector<Alternatives> option_candidates(const Sm90ForwardConfig& built_in, const Arch& arch) {
+  constexpr int kMostTiles = 3;
+  const bool wide = std::max(built_in.dim_qk, built_in.dim_v) > 128;
+  std::vector<Alternatives> all;
+  const auto with_room = [&](Sm90ForwardConfig c, int softmax) {
+    Alternatives kernels;
+    for (const int rest : {kStoreBySmem | kPrefetchQ, int{kStoreBySmem}, 0})
+      for (const int stages : {4, 3, 2}) {
+        c.schedule = softmax | rest | (built_in.schedule & kOptionSchedule), c.stages = stages;
+        const Limits l = config_limits(c, arch);
+        if (is_legal(l) && l.registers + option_registers(c) <= l.registers_most)
+          kernels.push_back(key_of(kKernel, arch, c));
+      }
+    return kernels;
+  };
+  for (const int softmax : {kPinWait | kFirstMax, kPingPong | kPinWait})
+    for (const int warpgroups : {2, 3, 4}) {
+      int tiles = 0;
+      for (int tile_k = kMaskBoxKeys; tile_k >= (wide ? 48 : 64) && tiles < kMostTiles; tile_k -= 16) {
+        Sm90ForwardConfig c = built_in;
+        c.warpgroups = warpgroups, c.tile_k = tile_k;
+        if (const Alternatives kernels = with_room(c, softmax); !kernels.empty()) all.push_back(kernels), ++tiles;
+      }
+    }
+  return all;
+}
+
 std::vector<Alternatives> candidates(const ForwardProblem&, const ForwardPlan& plan, const Arch& arch) {
   constexpr int kUsualSchedule = kPingPong | kPinWait;
   if (plan.kv) return {};
   const auto built_in = plan.launch.kernel.as<Sm90ForwardConfig>();
+  if (built_in.options != 0) return option_candidates(built_in, arch);
   const auto with_stages = [&](Sm90ForwardConfig c) {
     Alternatives kernels;
     for (const int stages : {4, 3, 2}) c.stages = stages, kernels.push_back(key_of(kKernel, arch, c));

@@ -1,9 +1,13 @@
 // Every config of the tables compiles without spills for all that it serves (tests/cuda/cuda_kernels_test). Those without
-// options were measured on an H200 (docs/lab/sm90_forward.md); cuflash tune measures them again.
+// options were measured on an H200 (docs/lab/sm90_forward.md); cuflash tune measures them again. Sets of options that it has
+// measured come first, from sm90_measured_tables.h.
 #include "cuda/families/sm90_forward_tiles.h"
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+
+#include "cuda/families/sm90_measured_tables.h"
 
 namespace cuflash::cuda {
 namespace {
@@ -20,6 +24,7 @@ using enum Needs;
 constexpr Tiles kTiles[] = {
     {64, 64, 3, 128, 4, fixed_max},                               //
     {128, 128, 2, 128, 2, fixed_max, kStagedStore | kPrefetchQ},  //
+    {64, 64, 3, 128, 4, arithmetic},                              //
     {64, 64, 2, 128, 4, mask, kStagedStore | kPrefetchQ},         //
     {64, 64, 2, 128, 3, one_tile},                                //
     {64, 64, 2, 64, 4, everything},                               //
@@ -72,6 +77,26 @@ double rows_of_cta(const ForwardProblem& p, int tile_q, int num_sms) {
   return rounds < kManyRounds ? tile_q * 2 * std::ceil(rounds / 2) : kWarpgroupRows * rounds_of(kWarpgroupRows);
 }
 
+// What was measured for these head sizes, options and kind of mask: of several rows the one with the least estimated time.
+// They serve only calls whose bias and softmax are those of the measurement, and sequences of one length: kernels that list
+// tiles take more registers.
+std::optional<ForwardTiles> measured_tiles(const ForwardProblem& p, const Sm90ForwardConfig& c, int num_sms) {
+  constexpr int kOfProblem = kTmaBias | kFixedMax;
+  const bool causal = p.window_right < kUnbounded;
+  if (p.packed() || p.used_q || p.used_k) return std::nullopt;
+  const MeasuredForward* best = nullptr;
+  double least = 0;
+  for (const MeasuredForward& t : kMeasuredForward) {
+    if (t.dim_qk != c.dim_qk || t.dim_v != c.dim_v || t.options != c.options || t.causal != causal ||
+        (t.schedule & kOfProblem) != (c.schedule & kOfProblem))
+      continue;
+    const double time = t.row_time * rows_of_cta(p, kWarpgroupRows * t.warpgroups, num_sms);
+    if (!best || time < least) best = &t, least = time;
+  }
+  if (!best) return std::nullopt;
+  return ForwardTiles{best->warpgroups, best->tile_k, best->stages, best->schedule};
+}
+
 }  // namespace
 
 Checked query_tiles(const Problem& p, int tile_q, int64_t packed) {
@@ -91,14 +116,18 @@ Needs needs_of(const Sm90ForwardConfig& c) {
 }
 
 ForwardTiles tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int num_sms) {
+  if (const std::optional<ForwardTiles> measured = measured_tiles(p, c, num_sms)) return *measured;
   const auto fits = [&](const Tiles& t) {
     return c.dim_qk <= t.largest_qk && c.dim_v <= t.largest_v && needs_of(c) <= t.most;
   };
   const KeptTiles* best = nullptr;
   double least = 0;
   // Not with a fixed reference. With a mask tensor only without other options, and small head sizes have more keys in a
-  // tile of those above.
-  const bool keeps = needs_of(c) != fixed_max &&
+  // tile of those above. Nor with ALiBi where a query sees later keys, which come first: rows outgrow their first tile, and
+  // with 64 columns that costs more than larger tiles of keys save (0.70 instead of 0.75 of the plain kernel's speed).
+  const bool rises =
+      c.options == kAlibi && p.window_right >= kUnbounded && std::max(c.dim_qk, c.dim_v) <= kPanelColumns;
+  const bool keeps = needs_of(c) != fixed_max && !rises &&
                      (needs_of(c) != mask || (c.options == kMaskTensor && std::max(c.dim_qk, c.dim_v) > kPanelColumns));
   for (const KeptTiles& t : kKeptTiles) {
     if (!keeps || !fits(t) || needs_of(c) < t.least || (best && t.largest_qk > best->largest_qk)) continue;

@@ -1,0 +1,19 @@
+// Sets of options for which `cuflash tune` measures problems.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace cuflash::cli {
+
+// Reads "softcap,alibi" as bits of tuned::Options; "none" is the empty set. Throws UsageError.
+int option_set(const std::string& flag, const std::string& text);
+
+// "softcap,alibi", or "none".
+std::string option_set_text(int options);
+
+// Every option alone, and the usual pairs. Sinks are not among them: they take no part in the loop over the keys, so that the
+// built-in tables do not distinguish them.
+std::vector<int> usual_option_sets();
+
+}  // namespace cuflash::cli
