@@ -94,21 +94,27 @@ class NoiseModel {
 
   // d o = sum p_j ds_j (keep_j v_j - o) - p_sink dsink o, and the roundings of P and of the sum.
   void output_noise(const SoftmaxRow& r, double sink_noise, RowNoise& noise) const {
-    for (int64_t d = 0; d < in.dim_v; ++d) {
-      double o = 0, magnitude = 0, squares = 0, moved = 0;
-      for (size_t n = 0; n < r.keys.size(); ++n) {
-        const double term = r.p[n] * r.keep[n] * v[static_cast<size_t>(r.keys[n] * in.dim_v + d)];
-        o += term;
-        magnitude += std::abs(term);
-        squares += square(term);
+    const auto width = static_cast<size_t>(in.dim_v);
+    std::vector<double> magnitude(width), squares(width), moved(width);
+    noise.o_value.resize(width);
+    for (size_t n = 0; n < r.keys.size(); ++n) {
+      const double* v_j = v.data() + r.keys[n] * in.dim_v;
+      const double weight = r.p[n] * r.keep[n];
+      for (size_t d = 0; d < width; ++d) {
+        const double term = weight * v_j[d];
+        noise.o_value[d] += term;
+        magnitude[d] += std::abs(term);
+        squares[d] += square(term);
       }
-      for (size_t n = 0; n < r.keys.size(); ++n) {
-        const double v_jd = v[static_cast<size_t>(r.keys[n] * in.dim_v + d)];
-        moved += r.p[n] * noise.score[n] * std::abs(r.keep[n] * v_jd - o);
-      }
-      noise.o_value.push_back(o);
-      noise.o.push_back(moved + sink_noise * std::abs(o) + sum_error(head.len_k) * magnitude);
-      noise.o_storage.push_back(storage * std::sqrt(squares));
+    }
+    for (size_t n = 0; n < r.keys.size(); ++n) {
+      const double* v_j = v.data() + r.keys[n] * in.dim_v;
+      const double error = r.p[n] * noise.score[n];
+      for (size_t d = 0; d < width; ++d) moved[d] += error * std::abs(r.keep[n] * v_j[d] - noise.o_value[d]);
+    }
+    for (size_t d = 0; d < width; ++d) {
+      noise.o.push_back(moved[d] + sink_noise * std::abs(noise.o_value[d]) + sum_error(head.len_k) * magnitude[d]);
+      noise.o_storage.push_back(storage * std::sqrt(squares[d]));
     }
   }
 

@@ -62,7 +62,12 @@ void make_logits_large(const Case& c, GuardedTensor& q, GuardedTensor& k) {
 }  // namespace
 
 void fill_normal(GuardedTensor& t, Random& random, double sigma) {
-  t.for_each([&](const Index&, int64_t offset) { t.set(offset, sigma * random.normal()); });
+  if (t.span() == 0) return;
+  std::vector<double> row(static_cast<size_t>(t.row_length()));
+  for_each_row(t.view(), [&](const Index&, int64_t offset) {
+    random.normals(row.data(), t.row_length(), sigma);
+    t.set_row(offset, t.row_length(), row.data());
+  });
 }
 
 void fill_qkv(const Case& c, GuardedTensor& q, GuardedTensor& k, GuardedTensor& v, Random& random) {

@@ -20,6 +20,14 @@ class Random {
   uint64_t below(uint64_t count) { return next() % count; }
   double uniform() { return (static_cast<double>(next() >> 11) + 0.5) * 0x1p-53; }  // in (0, 1)
   double normal() { return std::sqrt(-2 * std::log(uniform())) * std::cos(6.283185307179586 * uniform()); }
+  // As many as there are, two from each logarithm (Box, Muller 1958).
+  void normals(double* values, int64_t count, double sigma) {
+    for (int64_t n = 0; n < count; n += 2) {
+      const double radius = sigma * std::sqrt(-2 * std::log(uniform())), angle = 6.283185307179586 * uniform();
+      values[n] = radius * std::cos(angle);
+      if (n + 1 < count) values[n + 1] = radius * std::sin(angle);
+    }
+  }
 
  private:
   uint64_t state_;

@@ -1,6 +1,7 @@
 #include "check/memory/guarded.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -14,34 +15,6 @@ namespace {
 constexpr std::byte kPattern{0xff};
 constexpr size_t kGuard = 128;  // a vector register of any ISA, and a cache line, on either side
 constexpr size_t kBoundary = 64;
-
-int64_t span_of(const Tensor& t) {
-  if (t.rank == 0) return 0;
-  int64_t last = 0;
-  for (size_t d = 0; d < static_cast<size_t>(t.rank); ++d) {
-    if (t.shape[d] == 0) return 0;
-    last += (t.shape[d] - 1) * t.stride[d];
-  }
-  return last + 1;
-}
-
-void visit_elements(const Tensor& t, const std::function<void(const Index&, int64_t)>& visit) {
-  if (span_of(t) == 0) return;
-  Index index{};
-  int64_t offset = 0;
-  for (;;) {
-    visit(index, offset);
-    auto d = static_cast<size_t>(t.rank);
-    for (;;) {
-      if (d == 0) return;
-      --d;
-      offset += t.stride[d];
-      if (++index[d] < t.shape[d]) break;
-      offset -= t.shape[d] * t.stride[d];
-      index[d] = 0;
-    }
-  }
-}
 
 // Blocks of guarded memory by their address; many threads create and destroy them.
 class AllMemory {
@@ -73,13 +46,45 @@ class AllMemory {
   std::map<std::byte*, size_t> blocks_;
 };
 
-bool exists(const Tensor& existing, const Index& index) {
-  for (size_t d = 0; d < static_cast<size_t>(existing.rank); ++d)
-    if (index[d] >= existing.shape[d]) return false;
-  return true;
+// How many elements of the row that starts at this index exist.
+int64_t existing_columns(const Tensor& existing, const Index& index) {
+  const auto last = static_cast<size_t>(existing.rank - 1);
+  for (size_t d = 0; d < last; ++d)
+    if (index[d] >= existing.shape[d]) return 0;
+  return existing.shape[last];
+}
+
+// The first of `count` elements that has only bytes of the pattern, or count.
+template <class Word>
+int64_t find_pattern(const std::byte* row, int64_t count) {
+  for (int64_t n = 0; n < count; ++n) {
+    Word word;
+    std::memcpy(&word, row + n * static_cast<int64_t>(sizeof word), sizeof word);
+    if (word == static_cast<Word>(~Word{0})) return n;
+  }
+  return count;
+}
+
+int64_t find_pattern(const std::byte* row, int64_t count, int64_t element) {
+  switch (element) {
+    case 1: return find_pattern<uint8_t>(row, count);
+    case 2: return find_pattern<uint16_t>(row, count);
+    case 4: return find_pattern<uint32_t>(row, count);
+    default: return find_pattern<uint64_t>(row, count);
+  }
 }
 
 }  // namespace
+
+int64_t span_of(const Tensor& view) {
+  if (view.rank == 0) return 0;
+  int64_t last = 0;
+  for (size_t d = 0; d < static_cast<size_t>(view.rank); ++d) {
+    if (view.shape[d] == 0) return 0;
+    last += (view.shape[d] - 1) * view.stride[d];
+  }
+  return last + 1;
+}
 
 GuardedTensor::Memory::Memory(size_t size) : bytes(size, kPattern) { AllMemory::instance().add(bytes); }
 GuardedTensor::Memory::~Memory() { AllMemory::instance().remove(bytes); }
@@ -125,29 +130,35 @@ GuardedTensor GuardedTensor::columns(std::string name, int64_t first, int64_t co
   return slice;
 }
 
-int64_t GuardedTensor::span() const { return span_of(view_); }
-
-void GuardedTensor::for_each(const std::function<void(const Index&, int64_t)>& visit) const {
-  visit_elements(view_, visit);
-}
-
 double GuardedTensor::get(int64_t offset) const { return load_element(view_.data, view_.dtype, offset); }
 
-void GuardedTensor::set(int64_t offset, double value) {
-  if (view_.dtype == DType::i32) static_cast<int32_t*>(view_.data)[offset] = static_cast<int32_t>(value);
-  else if (view_.dtype == DType::boolean) static_cast<uint8_t*>(view_.data)[offset] = static_cast<uint8_t>(value);
-  else store_row(view_.data, view_.dtype, offset, 1, &value);
+void GuardedTensor::set(int64_t offset, double value) { set_row(offset, 1, &value); }
+
+void GuardedTensor::set_row(int64_t offset, int64_t count, const double* values) {
+  const auto convert = [&]<class Integer>(Integer* to) {
+    for (int64_t n = 0; n < count; ++n) to[offset + n] = static_cast<Integer>(values[n]);
+  };
+  if (view_.dtype == DType::i32) convert(static_cast<int32_t*>(view_.data));
+  else if (view_.dtype == DType::boolean) convert(static_cast<uint8_t*>(view_.data));
+  else store_row(view_.data, view_.dtype, offset, count, values);
 }
 
 std::vector<double> GuardedTensor::read() const {
   std::vector<double> values;
-  for_each([&](const Index& index, int64_t offset) { values.push_back(exists(existing_, index) ? get(offset) : 0); });
+  for_each_row(view_, [&](const Index& index, int64_t offset) {
+    const size_t begin = values.size();
+    values.resize(begin + static_cast<size_t>(row_length()));
+    load_row(view_.data, view_.dtype, offset, existing_columns(existing_, index), values.data() + begin);
+  });
   return values;
 }
 
 void GuardedTensor::write(const std::vector<double>& values) {
-  auto value = values.begin();
-  for_each([&](const Index&, int64_t offset) { set(offset, *value++); });
+  const double* row = values.data();
+  for_each_row(view_, [&](const Index&, int64_t offset) {
+    set_row(offset, row_length(), row);
+    row += row_length();
+  });
 }
 
 std::vector<std::byte> GuardedTensor::bytes() const { return memory_ ? memory_->bytes : std::vector<std::byte>{}; }
@@ -181,11 +192,10 @@ std::string GuardedTensor::damage() const {
   std::vector<std::byte> expected = memory_->frozen;
   if (expected.empty()) {
     expected.assign(memory_->bytes.size(), kPattern);
-    Tensor rows = existing_;  // the last dimension is contiguous
-    const int64_t width = std::exchange(rows.shape[static_cast<size_t>(rows.rank - 1)], 1);
-    visit_elements(rows, [&](const Index&, int64_t offset) {
+    for_each_row(existing_, [&](const Index& index, int64_t offset) {
       const auto begin = static_cast<int64_t>(byte_of(offset));
-      std::copy_n(memory_->bytes.begin() + begin, width * size_of(view_.dtype), expected.begin() + begin);
+      std::copy_n(memory_->bytes.begin() + begin, existing_columns(existing_, index) * size_of(view_.dtype),
+                  expected.begin() + begin);
     });
   }
   const auto [byte, at] = std::mismatch(memory_->bytes.begin(), memory_->bytes.end(), expected.begin());
@@ -199,10 +209,11 @@ std::string GuardedTensor::damage() const {
 std::string GuardedTensor::unwritten() const {
   std::string found;
   if (!memory_) return found;
-  visit_elements(existing_, [&](const Index& index, int64_t offset) {
-    if (!found.empty()) return;
-    const auto begin = memory_->bytes.begin() + static_cast<int64_t>(byte_of(offset));
-    if (std::any_of(begin, begin + size_of(view_.dtype), [](std::byte byte) { return byte != kPattern; })) return;
+  for_each_row(existing_, [&](Index index, int64_t offset) {
+    const int64_t columns = existing_columns(existing_, index);
+    const int64_t column = find_pattern(memory_->bytes.data() + byte_of(offset), columns, size_of(view_.dtype));
+    if (!found.empty() || column == columns) return;
+    index[static_cast<size_t>(existing_.rank - 1)] = column;
     found = join(name_, ": element [", index[0], ",", index[1], ",", index[2], ",", index[3], "] was never written");
   });
   return found;

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +14,29 @@
 namespace cuflash::check {
 
 using Index = std::array<int64_t, 4>;
+
+int64_t span_of(const Tensor& view);  // elements from the first to the last, gaps included
+
+// Visits the rows of a view in logical order: visit(index, offset) of the first element of each. A row is the last
+// dimension, whose elements are adjacent.
+template <class Visit>
+void for_each_row(const Tensor& view, Visit visit) {
+  if (span_of(view) == 0) return;
+  Index index{};
+  int64_t offset = 0;
+  for (;;) {
+    visit(index, offset);
+    auto d = static_cast<size_t>(view.rank - 1);
+    for (;;) {
+      if (d == 0) return;
+      --d;
+      offset += view.stride[d];
+      if (++index[d] < view.shape[d]) break;
+      offset -= view.shape[d] * view.stride[d];
+      index[d] = 0;
+    }
+  }
+}
 
 class GuardedTensor {
  public:
@@ -32,10 +54,17 @@ class GuardedTensor {
 
   explicit operator bool() const { return memory_ != nullptr; }
   const Tensor& view() const { return view_; }
-  int64_t span() const;  // elements from the first to the last, gaps included
+  int64_t span() const { return span_of(view_); }
+  int64_t row_length() const { return view_.shape[static_cast<size_t>(view_.rank - 1)]; }
 
   // Every element with its logical index and its offset from the first, in logical order.
-  void for_each(const std::function<void(const Index&, int64_t offset)>& visit) const;
+  template <class Visit>
+  void for_each(Visit visit) const {
+    for_each_row(view_, [&](Index index, int64_t offset) {
+      int64_t& column = index[static_cast<size_t>(view_.rank - 1)];
+      for (const int64_t columns = row_length(); column < columns; ++column) visit(index, offset + column);
+    });
+  }
   // All memory of the guarded tensor that a pointer points into, with its guards.
   struct Block {
     std::byte* begin;
@@ -45,6 +74,8 @@ class GuardedTensor {
 
   double get(int64_t offset) const;
   void set(int64_t offset, double value);
+  // `count` adjacent elements.
+  void set_row(int64_t offset, int64_t count, const double* values);
 
   std::vector<double> read() const;  // in logical order
   void write(const std::vector<double>& values);
