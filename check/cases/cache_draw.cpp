@@ -3,6 +3,7 @@
 
 #include "check/cases/cache_case.h"
 #include "check/cases/draw.h"
+#include "dtype.h"
 
 namespace cuflash::check {
 namespace {
@@ -17,9 +18,9 @@ void draw_shape(CacheCase& c, Choices& choose, const Limits& limits) {
   p.heads_q = p.heads_k * choose.one_of<int64_t>({1, 1, 2, 3, 4, 5, 6, 7, 8, 16});
   p.batch = choose.one_of<int64_t>({1, 1, 2, 3, 4, 5, 6});
   draw_head_sizes(p, choose, limits);
-  if (choose.chance(12)) {
+  if (const bool drawn = choose.chance(12); limits.kernel_set ? limits.kernel_set->v_in_k : drawn) {
     c.v_in_k = true;
-    if (limits.head_sizes.empty() && choose.chance(3)) p.dim = 576, p.dim_v = 512;
+    if (limits.head_sizes.empty() && !limits.kernel_set && choose.chance(3)) p.dim = 576, p.dim_v = 512;
     p.dim_v = std::min(p.dim, p.dim_v);
     if (choose.chance(4)) c.v_column = choose.between(0, p.dim - p.dim_v);
   }
@@ -30,10 +31,15 @@ void draw_shape(CacheCase& c, Choices& choose, const Limits& limits) {
   if (choose.chance(120)) p.batch = 0;
 }
 
+void draw_16_bit_type(Case& p, Choices& choose, const Limits& limits) {
+  const DType drawn = choose.one_of<DType>({DType::bf16, DType::f16});
+  p.dtype = p.o_dtype = p.sink_dtype = limits.kernel_set ? limits.kernel_set->dtype : drawn;
+}
+
 // Aligned rows of a 16-bit type, several tiles for each of many heads: only such calls get large tiles on a GPU.
 void draw_many_rows(CacheCase& c, Choices& choose, const Limits& limits) {
   Case& p = c.plain;
-  p.dtype = p.o_dtype = p.sink_dtype = choose.one_of<DType>({DType::bf16, DType::f16});
+  draw_16_bit_type(p, choose, limits);
   const int64_t group = choose.one_of<int64_t>({1, 2, 4, 8});
   p.heads_k = choose.between(8, 12), p.heads_q = p.heads_k * group;
   p.batch = choose.between(9, 12);
@@ -43,9 +49,9 @@ void draw_many_rows(CacheCase& c, Choices& choose, const Limits& limits) {
 }
 
 // One decode step of sequences that differ only in the length of their keys, which has its own kernels on a GPU.
-void make_plain(CacheCase& c, Choices& choose) {
+void make_plain(CacheCase& c, Choices& choose, const Limits& limits) {
   Case& p = c.plain;
-  p.dtype = p.o_dtype = p.sink_dtype = choose.one_of<DType>({DType::bf16, DType::f16});
+  draw_16_bit_type(p, choose, limits);
   p.dim = in_vectors(p.dim), p.dim_v = in_vectors(p.dim_v);
   if (c.v_in_k) p.dim_v = std::min(p.dim, p.dim_v), c.v_column = std::min(c.v_column, p.dim - p.dim_v);
 }
@@ -147,8 +153,9 @@ void draw_cache_memory(CacheCase& c, Choices& choose) {
 }
 
 // Calls over a cache have no gradients and no mask tensor.
-void draw_scores(Case& c, Choices& choose) {
+void draw_scores(Case& c, Choices& choose, const Limits& limits) {
   draw_options(c, choose);
+  if (limits.kernel_set) draw_option_set(c, choose, limits.kernel_set->options);
   c.alignment = Alignment::bottom_right;
   c.bias.reset(), c.mask.reset();
   c.dropout_p = 0, c.dropout_seed = c.dropout_offset = 0;
@@ -160,12 +167,13 @@ CacheCase draw_cache_case(Choices& choose, const Limits& limits) {
   CacheCase c;
   Case& p = c.plain;
   p.device = limits.device;
-  const bool many_rows = p.device == Device::cuda && choose.chance(kManyRowsOnCuda);
-  const bool plain = p.device == Device::cuda && !many_rows && choose.chance(kPlainOnCuda);
-  draw_types(p, choose);
+  const bool fast = p.device == Device::cuda && (!limits.kernel_set || size_of(limits.kernel_set->dtype) == 2);
+  const bool many_rows = fast && choose.chance(kManyRowsOnCuda);
+  const bool plain = fast && !many_rows && choose.chance(kPlainOnCuda);
+  draw_types(p, choose, limits);
   if (many_rows) draw_many_rows(c, choose, limits);
   else draw_shape(c, choose, limits);
-  if (plain) make_plain(c, choose);
+  if (plain) make_plain(c, choose, limits);
   if (choose.chance(2))
     c.page_size = choose.one_of<int64_t>({16, 1, 2, 3, 5, 7, 8, 15, 16, 17, 32, 33, 48, 64, 100, 127, 128, 130, 256});
   if (!plain) draw_queries(p, choose), draw_new_rows(c, choose), draw_rotary(c, choose);
@@ -179,9 +187,9 @@ CacheCase draw_cache_case(Choices& choose, const Limits& limits) {
   p.lse_asked = !choose.chance(6);
   draw_execution(p, choose);
   draw_cache_memory(c, choose);
-  if (many_rows || plain)
+  if (many_rows || plain || (limits.kernel_set && limits.kernel_set->rows != RowAlignment::any))
     for (Layout* layout : {&p.q, &p.k, &p.v, &p.o, &c.k_new, &c.v_new}) align_rows(*layout);
-  draw_scores(p, choose);
+  draw_scores(p, choose, limits);
   if (p.device == Device::cuda) draw_cuda_execution(p, choose);
   return c;
 }

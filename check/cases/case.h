@@ -115,6 +115,21 @@ struct OptionChoice {
   bool softcap, alibi, bias, mask, dropout;
 };
 
+// Alignment of the rows of Q, K, V and their like: to whole vectors of 16 bytes, with head sizes as kernels pad them,
+// or with any of whole vectors; or as drawn.
+enum class RowAlignment { padded, vectors, any };
+
+// What kernels are compiled for, as far as a case chooses it: cases of one set share most of their kernels.
+struct KernelSet {
+  DType dtype = DType::bf16;
+  bool stored_as_f32 = false;  // O, dO and gradients; otherwise they have the type of Q
+  HeadSizes head_sizes{};
+  OptionChoice options{};
+  RowAlignment rows = RowAlignment::any;
+  bool every_gradient = false, deterministic = false;
+  bool v_in_k = false;  // over a cache
+};
+
 struct Limits {
   int64_t work = 200'000;  // about len_q * len_k * max(dim, dim_v) * batch * heads_q
   Device device = Device::cpu;
@@ -125,6 +140,9 @@ struct Limits {
   std::vector<HeadSizes> head_sizes{};
   // On sm_90a a set of options has kernels of its own. If any sets are listed, cases only use these.
   std::vector<OptionChoice> option_sets{};
+  // If any are listed, case n of a sweep has the set n modulo their number, which is then its kernel_set.
+  std::vector<KernelSet> kernel_sets{};
+  std::optional<KernelSet> kernel_set{};
 };
 
 // Any combination of options.

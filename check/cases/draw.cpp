@@ -7,7 +7,7 @@
 
 namespace cuflash::check {
 
-void draw_types(Case& c, Choices& choose) {
+void draw_types(Case& c, Choices& choose, const Limits& limits) {
   c.dtype = choose.one_of<DType>({DType::f32, DType::f64, DType::f16, DType::bf16});
   const auto or_f32 = [&](uint32_t one_in) { return choose.chance(one_in) ? DType::f32 : c.dtype; };
   c.o_dtype = or_f32(4);
@@ -15,6 +15,11 @@ void draw_types(Case& c, Choices& choose) {
   c.gradient_dtype = or_f32(4);
   c.bias_dtype = or_f32(2);
   c.sink_dtype = or_f32(2);
+  if (!limits.kernel_set) return;
+  c.dtype = limits.kernel_set->dtype;
+  const bool bias_is_f32 = c.bias_dtype == DType::f32, sink_is_f32 = c.sink_dtype == DType::f32;
+  c.o_dtype = c.dout_dtype = c.gradient_dtype = limits.kernel_set->stored_as_f32 ? DType::f32 : c.dtype;
+  c.bias_dtype = bias_is_f32 ? DType::f32 : c.dtype, c.sink_dtype = sink_is_f32 ? DType::f32 : c.dtype;
 }
 
 static int64_t draw_dim(Choices& choose) {
@@ -33,16 +38,18 @@ static int64_t draw_length(Choices& choose, int64_t most) {
 }
 
 void draw_head_sizes(Case& c, Choices& choose, const Limits& limits) {
-  if (limits.head_sizes.empty()) {
+  if (limits.head_sizes.empty() && !limits.kernel_set) {
     c.dim = draw_dim(choose);
     c.dim_v = choose.chance(2) ? draw_dim(choose) : c.dim;
     return;
   }
-  const HeadSizes sizes = choose.one_of(limits.head_sizes);
-  const bool largest = !choose.chance(2);
+  const HeadSizes sizes = limits.kernel_set ? limits.kernel_set->head_sizes : choose.one_of(limits.head_sizes);
+  const bool largest = limits.kernel_set ? limits.kernel_set->rows == RowAlignment::padded : !choose.chance(2);
   const auto draw = [&](HeadSizes::Range r) { return largest ? r.largest : choose.between(r.smallest, r.largest); };
   c.dim = draw(sizes.dim);
   c.dim_v = sizes.dim.largest == sizes.dim_v.largest && !choose.chance(4) ? c.dim : draw(sizes.dim_v);
+  if (limits.kernel_set && limits.kernel_set->rows == RowAlignment::vectors)
+    c.dim = in_vectors(c.dim), c.dim_v = in_vectors(c.dim_v);
 }
 
 static void draw_shape(Case& c, Choices& choose, const Limits& limits) {
@@ -210,6 +217,9 @@ int64_t in_vectors(int64_t elements) {
 }
 
 void align_rows(Layout& layout) { layout.gap = in_vectors(layout.gap), layout.offset = in_vectors(layout.offset); }
+void align_rows(Case& c) {
+  for (Layout* layout : {&c.q, &c.k, &c.v, &c.dout, &c.o, &c.dq, &c.dk, &c.dv}) align_rows(*layout);
+}
 
 void draw_execution(Case& c, Choices& choose) {
   c.threads = static_cast<int>(choose.one_of<int64_t>({1, 1, 1, 1, 1, 0, 2, 3, 4}));
@@ -232,27 +242,33 @@ void draw_data(Case& c, Choices& choose) {
   c.live_nan = choose.chance(40) && c.dropout_p == 0;
 }
 
-void draw_call(Case& c, Choices& choose) {
+void draw_call(Case& c, Choices& choose, const Limits& limits) {
   c.lse_asked = !choose.chance(6);
   draw_gradients(c, choose);
   draw_execution(c, choose);
   draw_data(c, choose);
   draw_memory(c, choose);
   if (c.device == Device::cuda) draw_cuda_execution(c, choose);
+  if (!limits.kernel_set) return;
+  const KernelSet& set = *limits.kernel_set;
+  c.deterministic = set.deterministic;
+  if (set.every_gradient && c.gradients.any()) c.gradients.dq = c.gradients.dk = c.gradients.dv = true;
+  if (set.rows != RowAlignment::any) align_rows(c);
 }
 
 Case draw_case(Choices& choose, const Limits& limits) {
   Case c;
   c.device = limits.device;
-  draw_types(c, choose);
+  draw_types(c, choose, limits);
   draw_shape(c, choose, limits);
   draw_decode(c, choose, limits);
   draw_key_tiles(c, choose, limits);
   draw_fused(c, choose);
   draw_mode(c, choose);
   draw_options(c, choose);
-  if (!limits.option_sets.empty()) draw_option_set(c, choose, choose.one_of(limits.option_sets));
-  draw_call(c, choose);
+  if (limits.kernel_set) draw_option_set(c, choose, limits.kernel_set->options);
+  else if (!limits.option_sets.empty()) draw_option_set(c, choose, choose.one_of(limits.option_sets));
+  draw_call(c, choose, limits);
   return c;
 }
 

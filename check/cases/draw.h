@@ -7,7 +7,7 @@ namespace cuflash::check {
 
 enum class Role { input, output };
 
-void draw_types(Case& c, Choices& choose);
+void draw_types(Case& c, Choices& choose, const Limits& limits);
 void draw_head_sizes(Case& c, Choices& choose, const Limits& limits);
 void draw_fused(Case& c, Choices& choose);
 void draw_mode(Case& c, Choices& choose);  // and lengths of sequences
@@ -18,10 +18,11 @@ void draw_mask_content(Case& c, Choices& choose);                         // of 
 Layout draw_layout(Choices& choose, Role role);
 int64_t in_vectors(int64_t elements);  // rounded up to 16 bytes of a 16-bit type
 void align_rows(Layout& layout);       // of such a type to 16 bytes, if the head size is
+void align_rows(Case& c);              // all of them
 void draw_execution(Case& c, Choices& choose);
 void draw_cuda_execution(Case& c, Choices& choose);
 void draw_data(Case& c, Choices& choose);
 // The requested outputs, and all that is not the problem: execution, data, memory.
-void draw_call(Case& c, Choices& choose);
+void draw_call(Case& c, Choices& choose, const Limits& limits);
 
 }  // namespace cuflash::check

@@ -12,6 +12,9 @@ constexpr int64_t kMoreWork = 32;   // relative to other cases, whose lengths se
 constexpr int64_t kLongest = 1100;  // exceeds some of the lengths at which plans change
 constexpr int64_t kManyQueries = 1600;
 constexpr int64_t kFewestPairs = 64;  // regardless of the work
+// Of Q, K and V in most cases. To fill, copy and compare more of them takes longer than the oracle, and the tiles of a few
+// heads are as many as a kernel tells apart.
+constexpr int64_t kMostElements = 300'000;
 
 int64_t draw_long_length(Choices& choose, int64_t most) {
   static const std::vector<int64_t> kEdges{63,  64,  65,  100, 128, 129, 192, 200,
@@ -26,7 +29,7 @@ void draw_shape(Case& c, Choices& choose, const Limits& limits) {
   c.batch = choose.one_of<int64_t>({1, 1, 2, 2, 3, 3, 7});
   c.heads_k = choose.one_of<int64_t>({1, 1, 1, 1, 1, 2, 2, 16});
   c.heads_q = c.heads_k * choose.one_of<int64_t>({1, 1, 1, 2, 2, 3, 8});
-  if (limits.head_sizes.empty()) {
+  if (limits.head_sizes.empty() && !limits.kernel_set) {
     const auto draw = [&] { return choose.one_of<int64_t>({64, 128, 256, 96, 192, 32, 80, 160, 224}); };
     c.dim = draw(), c.dim_v = choose.chance(4) ? draw() : c.dim;
   } else {
@@ -56,10 +59,27 @@ void draw_few_queries(Case& c, Choices& choose, const Limits& limits) {
 // So many sequences that a GPU lists their tiles if they differ in length.
 void draw_many_sequences(Case& c, Choices& choose, const Limits& limits) {
   if (!choose.chance(16)) return;
-  c.batch = choose.between(100, 160), c.heads_k = 2, c.heads_q = 4;
+  c.batch = choose.between(100, 160), c.heads_k = 1, c.heads_q = 2;
   const int64_t pairs = kMoreWork * limits.work / (c.batch * c.heads_q * std::max(c.dim, c.dim_v));
-  c.len_q = choose.between(1, std::max<int64_t>(2, std::min<int64_t>(pairs / 8, 70)));
-  c.len_k = choose.between(1, std::max<int64_t>(2, pairs / c.len_q));
+  const int64_t most = std::max<int64_t>(2, 2 * kMostElements / (c.batch * c.heads_q * std::max(c.dim, c.dim_v)));
+  c.len_q = choose.between(1, std::max<int64_t>(2, std::min<int64_t>({pairs / 8, 70, 2 * most})));
+  c.len_k = choose.between(1, std::max<int64_t>(2, std::min(pairs / c.len_q, 2 * most)));
+}
+
+int64_t elements(const Case& c) {
+  return c.batch * (c.heads_q * c.len_q * c.dim + c.heads_k * c.len_k * (c.dim + c.dim_v));
+}
+
+// Halves what is most of: heads of a group, groups, or sequences.
+void limit_elements(Case& c, Choices& choose) {
+  if (choose.chance(24)) return;
+  const auto half = [](int64_t count) { return (count + 1) / 2; };
+  while (elements(c) > kMostElements && c.batch * c.heads_q > 1) {
+    const int64_t group = c.heads_q / c.heads_k;
+    if (c.heads_k >= group && c.heads_k >= c.batch) c.heads_k = half(c.heads_k), c.heads_q = c.heads_k * group;
+    else if (c.batch >= group) c.batch = half(c.batch);
+    else c.heads_q = c.heads_k * half(group);
+  }
 }
 
 void draw_position_masks(Case& c, Choices& choose) {
@@ -67,10 +87,6 @@ void draw_position_masks(Case& c, Choices& choose) {
   c.alignment = choose.chance(4) ? Alignment::top_left : Alignment::bottom_right;
   if (choose.chance(4)) c.window_left = choose.one_of<int64_t>({0, 17, 64, 100, 200});
   if (choose.chance(6)) c.window_right = choose.one_of<int64_t>({0, 17, 64, 100, 200});
-}
-
-void align_rows(Case& c) {
-  for (Layout* layout : {&c.q, &c.k, &c.v, &c.dout, &c.o, &c.dq, &c.dk, &c.dv}) align_rows(*layout);
 }
 
 // A bias or mask of 16-byte rows has a length of keys, and a gap, of whole vectors. Masks are bytes.
@@ -91,16 +107,18 @@ static Case draw_case_of_plain_shape(Choices& choose, const Limits& limits, cons
   Case c;
   c.device = limits.device;
   c.dtype = choose.one_of<DType>({DType::bf16, DType::f16});
+  if (limits.kernel_set) c.dtype = limits.kernel_set->dtype;
   c.o_dtype = c.dout_dtype = c.gradient_dtype = c.bias_dtype = c.sink_dtype = c.dtype;
   draw_shape(c, choose, limits);
   draw_few_queries(c, choose, limits);
+  limit_elements(c, choose);
   draw_many_sequences(c, choose, limits);
   draw_fused(c, choose);
   draw_mode(c, choose);
   draw_position_masks(c, choose);
   draw_option_set(c, choose, set);
   draw_mask_content(c, choose);
-  draw_call(c, choose);
+  draw_call(c, choose, limits);
   align_rows(c);
   align_scores(c, choose);
   return c;
@@ -110,8 +128,11 @@ Case draw_plain_case(Choices& choose, const Limits& limits) { return draw_case_o
 
 Case draw_plain_case_with_options(Choices& choose, const Limits& limits) {
   const auto any = [&] { return choose.chance(2); };
-  const OptionChoice set =
-      limits.option_sets.empty() ? OptionChoice{any(), any(), any(), any(), any()} : choose.one_of(limits.option_sets);
+  const auto draw = [&] {
+    return limits.option_sets.empty() ? OptionChoice{any(), any(), any(), any(), any()}
+                                      : choose.one_of(limits.option_sets);
+  };
+  const OptionChoice set = limits.kernel_set ? limits.kernel_set->options : draw();
   Case c = draw_case_of_plain_shape(choose, limits, set);
   if (set.bias && choose.chance(6)) c.bias_dtype = DType::f32;
   if (choose.chance(8)) c.scale = choose.one_of<double>({0.25, -0.3});

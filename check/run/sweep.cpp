@@ -5,56 +5,38 @@
 #include <mutex>
 #include <thread>
 
-#include "check/cases/random.h"
 #include "check/run/cache_run.h"
 #include "check/run/run.h"
-#include "cuda/plan/head_sizes.h"
+#include "dtype.h"
 #include "error.h"
 
 namespace cuflash::check {
 
 constexpr size_t kFailuresShown = 10;
 
-// The ranges of head sizes that share a kernel.
-static std::vector<HeadSizes::Range> kernel_sizes() {
-  std::vector<HeadSizes::Range> ranges;
-  for (int64_t size = 1; size <= cuda::kLargestHeadSize; size = ranges.back().largest + 1)
-    ranges.push_back({size, cuda::padded_head_size(size)});
-  return ranges;
+// The limits of one case: with its set, if there are sets.
+static Limits limits_of(const Limits& limits, uint64_t index) {
+  Limits of_case = limits;
+  if (!limits.kernel_sets.empty()) of_case.kernel_set = limits.kernel_sets[index % limits.kernel_sets.size()];
+  return of_case;
 }
 
-// Every other pair has equal sizes, cycling through the ranges; seeds start at different ranges.
-Limits cuda_limits(uint64_t seed, size_t head_sizes) {
-  const std::vector<HeadSizes::Range> ranges = kernel_sizes();
-  Random random(seed);
-  Limits limits{.device = Device::cuda};
-  for (size_t n = 0; n < head_sizes; ++n) {
-    const HeadSizes::Range& next = ranges[(seed + n / 2) % ranges.size()];
-    const auto any = [&] { return ranges[random.below(ranges.size())]; };
-    limits.head_sizes.push_back(n % 2 == 0 ? HeadSizes{next, next} : HeadSizes{any(), any()});
-  }
-  // Without options, with each option alone, and with some together.
-  limits.option_sets.push_back({});
-  const uint64_t alone = seed % 5, together = random.below(32) | 1u << seed / 5 % 5;
-  for (const uint64_t set : {uint64_t{1} << alone, together})
-    limits.option_sets.push_back({(set & 1) != 0, (set & 2) != 0, (set & 4) != 0, (set & 8) != 0, (set & 16) != 0});
-  return limits;
-}
-
-Case sweep_case(uint64_t seed, uint64_t index, const Limits& limits) {
+Case sweep_case(uint64_t seed, uint64_t index, const Limits& of_sweep) {
   constexpr uint32_t kPlainOnCuda = 4, kOptionsOnCuda = 3;  // one in this many
+  const Limits limits = limits_of(of_sweep, index);
   Choices choices = Choices::of_seed(seed, index);
   if (limits.options) return draw_plain_case_with_options(choices, limits);
   if (limits.plain) return draw_plain_case(choices, limits);
-  if (limits.device == Device::cuda && choices.chance(kPlainOnCuda)) return draw_plain_case(choices, limits);
-  if (limits.device == Device::cuda && choices.chance(kOptionsOnCuda))
+  const bool fast = limits.device == Device::cuda && (!limits.kernel_set || size_of(limits.kernel_set->dtype) == 2);
+  if (fast && choices.chance(kPlainOnCuda)) return draw_plain_case(choices, limits);
+  if (fast && choices.chance(kOptionsOnCuda))
     return draw_plain_case_with_options(choices, limits);
   return draw_case(choices, limits);
 }
 
 CacheCase sweep_cache_case(uint64_t seed, uint64_t index, const Limits& limits) {
   Choices choices = Choices::of_seed(seed, index);
-  return draw_cache_case(choices, limits);
+  return draw_cache_case(choices, limits_of(limits, index));
 }
 
 std::string describe_sweep_case(uint64_t seed, uint64_t index, const Limits& limits) {
@@ -64,6 +46,7 @@ std::string describe_sweep_case(uint64_t seed, uint64_t index, const Limits& lim
 std::string sweep_flags(const Limits& limits) {
   const char* kind = limits.cache ? " --cache" : limits.plain ? " --plain" : limits.options ? " --options" : "";
   if (limits.device != Device::cuda) return kind;
+  if (!limits.kernel_sets.empty()) return join(kind, " --device cuda --kernel-sets ", limits.kernel_sets.size());
   return join(kind, " --device cuda --head-sizes ", limits.head_sizes.size());
 }
 

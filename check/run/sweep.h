@@ -8,6 +8,7 @@
 
 #include "check/cases/cache_case.h"
 #include "check/cases/case.h"
+#include "check/cases/cuda_limits.h"
 
 namespace cuflash::check {
 
@@ -26,10 +27,6 @@ struct SweepResult {
 // Called after every case, never by two threads at once. Returning false starts no more cases. Running cases finish, so that
 // a result always covers the first cases without a gap.
 using Progress = std::function<bool(uint64_t done, uint64_t failed)>;
-
-// Limits of a sweep on CUDA: this many pairs of head sizes and three sets of options, drawn from the seed, since every
-// pair and every set needs its own kernels. 0: any pair.
-Limits cuda_limits(uint64_t seed, size_t head_sizes);
 
 // Case `index` of the sweep that starts at `seed`.
 Case sweep_case(uint64_t seed, uint64_t index, const Limits& limits = {});

@@ -16,8 +16,12 @@ check::Limits check_limits(const CheckOptions& options) {
   const bool on_cuda = options.device == Device::cuda;
   if (const std::string why = on_cuda ? check::why_no_cuda() : ""; !why.empty())
     throw FlashAttentionError(CUFLASH_NO_DEVICE, why);
-  check::Limits limits = on_cuda ? check::cuda_limits(options.seed, options.head_sizes) : check::Limits{};
+  check::Limits limits = on_cuda ? check::cuda_limits(options.seed, options.head_sizes.value_or(0)) : check::Limits{};
   limits.cache = options.cache, limits.plain = options.plain, limits.options = options.options;
+  if (on_cuda && !options.head_sizes) {
+    limits.option_sets.clear();
+    check::add_kernel_sets(limits, options.seed, options.kernel_sets);
+  }
   return limits;
 }
 

@@ -1,0 +1,16 @@
+// Limits of sweeps on CUDA.
+#pragma once
+
+#include "check/cases/case.h"
+
+namespace cuflash::check {
+
+// This many pairs of head sizes and three sets of options, drawn from the seed, since every pair and every set needs its
+// own kernels. 0: any pair.
+Limits cuda_limits(uint64_t seed, size_t head_sizes);
+
+// This many sets, drawn from the seed, for cases of the kind that the limits say. In their place no other limit of what
+// kernels are compiled for applies.
+void add_kernel_sets(Limits& limits, uint64_t seed, size_t count);
+
+}  // namespace cuflash::check
