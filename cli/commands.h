@@ -51,8 +51,9 @@ struct CheckOptions {
   bool options = false;               // the same with options
   int32_t threads = 0;
   Device device = Device::cpu;
-  uint64_t kernel_sets = 16;           // CUDA: sets of what kernels are compiled for; 0: any
-  std::optional<uint64_t> head_sizes;  // CUDA, instead: pairs of head sizes; with 3, 20000 problems use about 900 kernels
+  uint64_t kernel_sets = 16;  // CUDA: sets of what kernels are compiled for; 0: any
+  std::optional<uint64_t>
+      head_sizes;  // CUDA, instead: pairs of head sizes; with 3, 20000 problems use about 900 kernels
 };
 
 // Problems that differ only in their lengths: of queries and keys, unless len_q or problem.seq_k is given.

@@ -141,10 +141,9 @@ void add_check(CLI::App& app, CheckOptions& o, Job& job) {
       ->excludes(plain);
   add_threads(command, o.threads);
   add_choice(command, "--device", o.device, kCheckedDevices, "Device to check")->default_str("cpu");
-  CLI::Option* sets =
-      add_unsigned(command, "--kernel-sets", o.kernel_sets,
-                   "CUDA: sets of types, head sizes and options to compile kernels for; 0: any")
-          ->default_str(std::to_string(o.kernel_sets));
+  CLI::Option* sets = add_unsigned(command, "--kernel-sets", o.kernel_sets,
+                                   "CUDA: sets of types, head sizes and options to compile kernels for; 0: any")
+                          ->default_str(std::to_string(o.kernel_sets));
   add_unsigned(command, "--head-sizes", o.head_sizes,
                "CUDA, instead of --kernel-sets: pairs of head sizes to compile kernels for, with all types; 0: any")
       ->excludes(sets);

@@ -1,6 +1,8 @@
 #include "check/memory/device.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 
 #include "check/memory/cuda_session.h"
 #include "check/memory/mirror.h"
@@ -49,6 +51,8 @@ void give_bounds(Attention& a, CacheTensors& t) {
   if (t.cu_seqlens_new && t.max_seqlen_new == 0) t.max_seqlen_new = longest(t.cu_seqlens_new);
 }
 
+std::atomic<int64_t> nanoseconds_on_cuda = 0;
+
 template <class Tensors>
 class CudaCall {
  public:
@@ -74,9 +78,11 @@ class CudaCall {
 
   template <class Function>
   void run(Function function) {
+    const auto start = std::chrono::steady_clock::now();
     mirror_.upload();
     function(attention_, tensors_, execution_);
     mirror_.download();
+    nanoseconds_on_cuda += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
   }
   size_t workspace_bytes() const { return workspace_size(attention_, tensors_, execution_); }
 
@@ -120,6 +126,8 @@ size_t workspace_bytes(Device device, const Attention& attention, const CacheTen
   if (device != Device::cuda) return workspace_size(attention, cache, execution);
   return CudaCall(attention, cache, execution).workspace_bytes();
 }
+
+double seconds_on_cuda() { return static_cast<double>(nanoseconds_on_cuda) * 1e-9; }
 
 std::string why_no_cuda() {
   try {

@@ -20,6 +20,9 @@ size_t workspace_bytes(Device device, const Attention& attention, const Backward
 size_t workspace_bytes(Device device, const Attention& attention, const CacheTensors& cache,
                        const Execution& execution);
 
+// How long all calls on CUDA together took so far, copies and the loading of kernels included: in seconds of their threads.
+double seconds_on_cuda();
+
 // "" if there is a GPU, or why none can be used.
 std::string why_no_cuda();
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <thread>
 
@@ -29,8 +30,7 @@ Case sweep_case(uint64_t seed, uint64_t index, const Limits& of_sweep) {
   if (limits.plain) return draw_plain_case(choices, limits);
   const bool fast = limits.device == Device::cuda && (!limits.kernel_set || size_of(limits.kernel_set->dtype) == 2);
   if (fast && choices.chance(kPlainOnCuda)) return draw_plain_case(choices, limits);
-  if (fast && choices.chance(kOptionsOnCuda))
-    return draw_plain_case_with_options(choices, limits);
+  if (fast && choices.chance(kOptionsOnCuda)) return draw_plain_case_with_options(choices, limits);
   return draw_case(choices, limits);
 }
 
@@ -62,8 +62,8 @@ class Sweep {
       const uint64_t begun = begun_++;
       if (begun >= count_) return;
       const uint64_t index = first_ + begun;
-      record(index, limits_.cache ? run_cache_case(sweep_cache_case(seed_, index, limits_))
-                                  : run_case(sweep_case(seed_, index, limits_)));
+      if (limits_.cache) check(index, sweep_cache_case(seed_, index, limits_), run_cache_case);
+      else check(index, sweep_case(seed_, index, limits_), run_case);
     }
   }
 
@@ -74,8 +74,17 @@ class Sweep {
   }
 
  private:
-  void record(uint64_t index, const std::string& failure) {
+  template <class AnyCase>
+  void check(uint64_t index, const AnyCase& c, std::string (*run)(const AnyCase&)) {
+    const auto start = std::chrono::steady_clock::now();
+    const std::string failure = run(c);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     const std::lock_guard lock(mutex_);
+    result_.coverage.add(c), result_.seconds += seconds.count();
+    record(index, failure);
+  }
+
+  void record(uint64_t index, const std::string& failure) {
     ++result_.cases;
     if (!failure.empty()) {
       ++result_.failed;

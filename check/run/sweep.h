@@ -9,6 +9,7 @@
 #include "check/cases/cache_case.h"
 #include "check/cases/case.h"
 #include "check/cases/cuda_limits.h"
+#include "check/run/coverage.h"
 
 namespace cuflash::check {
 
@@ -22,6 +23,8 @@ struct SweepFailure {
 struct SweepResult {
   uint64_t cases = 0, failed = 0;
   std::vector<SweepFailure> failures;  // the first few, by index
+  Coverage coverage;
+  double seconds = 0;  // of all threads together
 };
 
 // Called after every case, never by two threads at once. Returning false starts no more cases. Running cases finish, so that

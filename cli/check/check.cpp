@@ -37,6 +37,11 @@ int report_checked(const CheckOptions& options, uint64_t first, const check::Swe
             << ", from " << first << (options.repeat ? ", the same in every round" : "")
             << (options.device == Device::cuda ? ", cuda" : "") << ") against the float64 oracle in "
             << fixed(seconds, 1) << " s: " << result.failed << " failed\n";
+  if (options.device == Device::cuda && !options.only)
+    std::cout << "cases: " << result.coverage.text() << "\n"
+              << check::describe_loaded_kernels() << "\nseconds of all threads: " << fixed(result.seconds, 1)
+              << ", of which in calls on the GPU, with copies and compilation: " << fixed(check::seconds_on_cuda(), 1)
+              << "\n";
   return result.failed == 0 ? kExitOk : kExitFailed;
 }
 

@@ -76,6 +76,7 @@ class Soak {
     const check::SweepResult round = check::sweep(options_.seed, next(), std::min(round_, kLastProblem - next()),
                                                   report, static_cast<unsigned>(options_.threads), limits_);
     total_.cases += round.cases, total_.failed += round.failed, total_.failures = round.failures;
+    total_.coverage.add(round.coverage), total_.seconds += round.seconds;
   }
 
   // The first round fills the allocator's caches, so later rounds are compared with it.

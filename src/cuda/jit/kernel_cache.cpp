@@ -1,6 +1,8 @@
 #include "cuda/jit/kernel_cache.h"
 
-#include "cuda/jit/binaries.h"
+#include <chrono>
+#include <mutex>
+
 #include "cuda/jit/kernel_table.h"
 #include "cuda/jit/program.h"
 #include "error.h"
@@ -30,9 +32,19 @@ const char* words_of(Origin origin) {
   return "";
 }
 
+struct Loaded {
+  std::mutex mutex;
+  std::vector<LoadedKernel> kernels;
+};
+Loaded& loaded() {
+  static Loaded& instance = *new Loaded;  // never destroyed, like the table
+  return instance;
+}
+
 // Stays loaded for the life of the process.
 CUkernel load(const Program& program) {
   const Driver& d = driver();
+  const auto start = std::chrono::steady_clock::now();
   const Binary binary = binaries().get(program);
   CUlibrary library = nullptr;
   const CUresult result = d.cuLibraryLoadData(&library, binary.cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
@@ -45,10 +57,18 @@ CUkernel load(const Program& program) {
   check(result, "cuLibraryLoadData");
   CUkernel kernel = nullptr;
   check(d.cuLibraryGetKernel(&kernel, library, kEntryName), "cuLibraryGetKernel");
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const std::lock_guard lock(loaded().mutex);
+  loaded().kernels.push_back({program.name, binary.origin, seconds.count()});
   return kernel;
 }
 
 }  // namespace
+
+std::vector<LoadedKernel> loaded_kernels() {
+  const std::lock_guard lock(loaded().mutex);
+  return loaded().kernels;
+}
 
 CUkernel cached_kernel(const KernelKey& key, const DeviceState& device, int shared_bytes) {
   static KernelTable& table = *new KernelTable;  // never destroyed: calls may outlive static objects
