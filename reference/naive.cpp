@@ -58,8 +58,9 @@ class Naive {
     return output();
   }
 
-  Backward backward(const ConstTensor& dout, const ConstTensor& dlse) {
+  Backward backward(const ConstTensor& dout, const ConstTensor& dlse, Forward* outputs) {
     const Forward fwd = forward();
+    if (outputs) *outputs = fwd;
     Backward result = in.empty_backward();
     grad_probabilities(dout);
     grad_scores(dout, dlse, fwd, result);
@@ -288,9 +289,10 @@ Forward naive_forward(const Attention& attention) {
   return Naive<float>(attention).forward();
 }
 
-Backward naive_backward(const Attention& attention, const ConstTensor& dout, const ConstTensor& dlse) {
-  if (attention.q.dtype == DType::f64) return Naive<double>(attention).backward(dout, dlse);
-  return Naive<float>(attention).backward(dout, dlse);
+Backward naive_backward(const Attention& attention, const ConstTensor& dout, const ConstTensor& dlse,
+                        Forward* forward) {
+  if (attention.q.dtype == DType::f64) return Naive<double>(attention).backward(dout, dlse, forward);
+  return Naive<float>(attention).backward(dout, dlse, forward);
 }
 
 // Scores and probabilities at the same time, plus the slopes of softcap.

@@ -12,9 +12,7 @@ namespace cuflash::reference {
 namespace {
 
 double dot_of_magnitudes(const double* a, const double* b, int64_t count) {
-  double sum = 0;
-  for (int64_t d = 0; d < count; ++d) sum += std::abs(a[d] * b[d]);
-  return sum;
+  return sum_of(count, [=](int64_t d) { return std::abs(a[d] * b[d]); });
 }
 
 double square(double x) { return x * x; }
@@ -56,14 +54,27 @@ class NoiseModel {
     return noise;
   }
 
-  void backward(const ConstTensor& dout, const ConstTensor& dlse, Backward& linear, Backward& squares) const {
+  void store(int64_t i, const RowNoise& noise, Forward& result) const {
+    const int64_t o_row = in.q_rows(head)(i);
+    for (int64_t d = 0; d < in.dim_v; ++d) {
+      const size_t at = static_cast<size_t>(d);
+      result.o[static_cast<size_t>(o_row * in.dim_v + d)] = noise.o[at] + noise.o_storage[at];
+    }
+    result.lse[static_cast<size_t>(in.lse_rows(head)(i))] = noise.lse;
+  }
+
+  void backward(const ConstTensor& dout, const ConstTensor& dlse, Backward& linear, Backward& squares,
+                Forward* forward) const {
     const auto d_o = in.load_dout<double>(dout, head), d_lse = in.load_dlse<double>(dlse, head);
     for (int64_t i = 0; i < head.len_q; ++i) {
       const SoftmaxRow r = softmax(i);
       if (std::isinf(r.lse) && r.lse < 0) continue;
       // Products take dO in the type of q.
       const double dout_rounding = size_of(dout.dtype) > size_of(in.attention.q.dtype) ? storage : 0;
-      backward_row(i, r, d_o.data() + i * in.dim_v, dout_rounding, d_lse[static_cast<size_t>(i)], linear, squares);
+      const RowNoise noise = row(i, r);
+      if (forward) store(i, noise, *forward);
+      backward_row(i, r, noise, d_o.data() + i * in.dim_v, dout_rounding, d_lse[static_cast<size_t>(i)], linear,
+                   squares);
     }
   }
 
@@ -118,9 +129,8 @@ class NoiseModel {
     }
   }
 
-  void backward_row(int64_t i, const SoftmaxRow& r, const double* do_i, double dout_rounding, double dlse_i,
-                    Backward& linear, Backward& squares) const {
-    const RowNoise noise = row(i, r);
+  void backward_row(int64_t i, const SoftmaxRow& r, const RowNoise& noise, const double* do_i, double dout_rounding,
+                    double dlse_i, Backward& linear, Backward& squares) const {
     double delta = -dlse_i, delta_noise = compute * std::abs(dlse_i), delta_squares = 0;
     for (int64_t d = 0; d < in.dim_v; ++d) {
       const size_t at = static_cast<size_t>(d);
@@ -151,9 +161,11 @@ class NoiseModel {
       double ds_noise = r.p[n] * (std::abs(dp - delta) * (p_noise + 2 * compute) + dp_noise + delta_noise);
       // An error of dO moves both dP and delta; only the difference counts.
       double dout_squares = 0;
-      for (int64_t d = 0; d < in.dim_v; ++d)
-        dout_squares += square(dout_rounding * do_i[d] * (r.keep[n] * v_j[d] - noise.o_value[static_cast<size_t>(d)]));
-      dout_squares *= square(r.p[n]);
+      if (dout_rounding > 0) {
+        const double *o = noise.o_value.data(), keep = r.keep[n];
+        const auto term = [=](int64_t d) { return square(dout_rounding * do_i[d] * (keep * v_j[d] - o[d])); };
+        dout_squares = square(r.p[n]) * sum_of(in.dim_v, term);
+      }
       double ds_squares = square(r.p[n]) * delta_squares + dout_squares;
       if (in.attention.bias) {
         const size_t at = static_cast<size_t>(in.dbias_index(head, i, j));
@@ -201,30 +213,32 @@ void add_root(std::vector<double>& linear, const std::vector<double>& squares) {
 
 }  // namespace
 
-Forward forward_noise(const Attention& attention) {
-  const Inputs in(attention);
+static Forward empty_noise(const Inputs& in) {
   Forward result = in.empty_forward();
   std::fill(result.lse.begin(), result.lse.end(), 0);
+  return result;
+}
+
+Forward forward_noise(const Attention& attention) {
+  const Inputs in(attention);
+  Forward result = empty_noise(in);
   for (const Head& head : in.heads) {
     const NoiseModel model(in, head);
     for (int64_t i = 0; i < head.len_q; ++i) {
       const SoftmaxRow r = model.softmax(i);
       if (std::isinf(r.lse) && r.lse < 0) continue;
-      const RowNoise noise = model.row(i, r);
-      for (int64_t d = 0; d < in.dim_v; ++d) {
-        const size_t at = static_cast<size_t>(d);
-        result.o[static_cast<size_t>(in.q_rows(head)(i) * in.dim_v + d)] = noise.o[at] + noise.o_storage[at];
-      }
-      result.lse[static_cast<size_t>(in.lse_rows(head)(i))] = noise.lse;
+      model.store(i, model.row(i, r), result);
     }
   }
   return result;
 }
 
-Backward backward_noise(const Attention& attention, const ConstTensor& dout, const ConstTensor& dlse) {
+Backward backward_noise(const Attention& attention, const ConstTensor& dout, const ConstTensor& dlse,
+                        Forward* forward) {
   const Inputs in(attention);
+  if (forward) *forward = empty_noise(in);
   Backward linear = in.empty_backward(), squares = in.empty_backward();
-  for (const Head& head : in.heads) NoiseModel(in, head).backward(dout, dlse, linear, squares);
+  for (const Head& head : in.heads) NoiseModel(in, head).backward(dout, dlse, linear, squares, forward);
   for (auto of : {&Backward::dq, &Backward::dk, &Backward::dv, &Backward::dbias, &Backward::dsink}) {
     add_root(linear.*of, squares.*of);
   }

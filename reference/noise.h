@@ -15,6 +15,7 @@ namespace cuflash::reference {
 // f32 (f64 for f64), with P, dS and O rounded to the type of q before they enter a product. It excludes the final rounding
 // to the stored type. Inputs that are not finite make errors that are not finite.
 Forward forward_noise(const Attention& attention);
-Backward backward_noise(const Attention& attention, const ConstTensor& dout, const ConstTensor& dlse);
+Backward backward_noise(const Attention& attention, const ConstTensor& dout, const ConstTensor& dlse,
+                        Forward* forward = nullptr);
 
 }  // namespace cuflash::reference

@@ -21,13 +21,19 @@ std::vector<double> output_row(const Inputs& in, const SoftmaxRow& row, const do
   return o;
 }
 
+void store(const Inputs& in, const Head& head, int64_t i, const SoftmaxRow& row, const std::vector<double>& o,
+           Forward& result) {
+  std::copy(o.begin(), o.end(), result.o.begin() + in.q_rows(head)(i) * in.dim_v);
+  result.lse[static_cast<size_t>(in.lse_rows(head)(i))] = row.lse;
+}
+
 // y += a * x
 void add_scaled(double* y, double a, const double* x, int64_t count) {
   for (int64_t d = 0; d < count; ++d) y[d] += a * x[d];
 }
 
 void backward_head(const Inputs& in, const Head& head, const ConstTensor& dout, const ConstTensor& dlse,
-                   Backward& result) {
+                   Backward& result, Forward* forward) {
   const auto q = in.load_q<double>(head), k = in.load_k<double>(head), v = in.load_v<double>(head);
   const auto d_o = in.load_dout<double>(dout, head), d_lse = in.load_dlse<double>(dlse, head);
   const RowNumbers q_rows = in.q_rows(head), k_rows = in.k_rows(head);
@@ -36,10 +42,11 @@ void backward_head(const Inputs& in, const Head& head, const ConstTensor& dout, 
     const double* q_i = q.data() + i * in.dim;
     const double* do_i = d_o.data() + i * in.dim_v;
     const SoftmaxRow row = softmax_row(in, head, i, q_i, k.data());
+    const std::vector<double> o = output_row(in, row, v.data());
+    if (forward) store(in, head, i, row, o, *forward);
     if (std::isinf(row.lse) && row.lse < 0) continue;  // the query sees no key: its gradients are 0
 
     // 1. delta_i = dot(dO_i, O_i) - dLSE_i
-    const std::vector<double> o = output_row(in, row, v.data());
     const double delta = dot(do_i, o.data(), in.dim_v) - d_lse[static_cast<size_t>(i)];
 
     // 2. dSink = -sum over rows of exp(sink - LSE) * delta
@@ -74,21 +81,20 @@ Forward oracle_forward(const Attention& attention) {
   Forward result = in.empty_forward();
   for (const Head& head : in.heads) {
     const auto q = in.load_q<double>(head), k = in.load_k<double>(head), v = in.load_v<double>(head);
-    const RowNumbers o_rows = in.q_rows(head), lse_rows = in.lse_rows(head);
     for (int64_t i = 0; i < head.len_q; ++i) {
       const SoftmaxRow row = softmax_row(in, head, i, q.data() + i * in.dim, k.data());
-      const std::vector<double> o = output_row(in, row, v.data());
-      std::copy(o.begin(), o.end(), result.o.begin() + o_rows(i) * in.dim_v);
-      result.lse[static_cast<size_t>(lse_rows(i))] = row.lse;
+      store(in, head, i, row, output_row(in, row, v.data()), result);
     }
   }
   return result;
 }
 
-Backward oracle_backward(const Attention& attention, const ConstTensor& dout, const ConstTensor& dlse) {
+Backward oracle_backward(const Attention& attention, const ConstTensor& dout, const ConstTensor& dlse,
+                         Forward* forward) {
   const Inputs in(attention);
+  if (forward) *forward = in.empty_forward();
   Backward result = in.empty_backward();
-  for (const Head& head : in.heads) backward_head(in, head, dout, dlse, result);
+  for (const Head& head : in.heads) backward_head(in, head, dout, dlse, result, forward);
   return result;
 }
 

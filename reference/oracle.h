@@ -22,7 +22,8 @@ struct Backward {
 // The arguments must be valid (see src/problem): these functions check nothing.
 Forward oracle_forward(const Attention& attention);
 
-// dlse may be absent. O and LSE are recomputed in float64, not taken from a forward call.
-Backward oracle_backward(const Attention& attention, const ConstTensor& dout, const ConstTensor& dlse);
+// dlse may be absent. O and LSE are recomputed in float64, not taken from a forward call; forward receives them, if given.
+Backward oracle_backward(const Attention& attention, const ConstTensor& dout, const ConstTensor& dlse,
+                         Forward* forward = nullptr);
 
 }  // namespace cuflash::reference

@@ -9,10 +9,20 @@
 
 namespace cuflash::reference {
 
+// The sum of term(d) for d < count, in eight parts, which a processor adds side by side.
+template <class Term>
+double sum_of(int64_t count, Term term) {
+  constexpr int64_t kParts = 8;
+  double part[kParts] = {};
+  int64_t d = 0;
+  for (; d + kParts <= count; d += kParts)
+    for (int64_t n = 0; n < kParts; ++n) part[n] += term(d + n);
+  for (; d < count; ++d) part[0] += term(d);
+  return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
+}
+
 inline double dot(const double* a, const double* b, int64_t count) {
-  double sum = 0;
-  for (int64_t d = 0; d < count; ++d) sum += a[d] * b[d];
-  return sum;
+  return sum_of(count, [=](int64_t d) { return a[d] * b[d]; });
 }
 
 // Step 2 of the spec; cap 0: none.

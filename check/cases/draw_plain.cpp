@@ -14,7 +14,7 @@ constexpr int64_t kManyQueries = 1600;
 constexpr int64_t kFewestPairs = 64;  // regardless of the work
 // Of Q, K and V in most cases. To fill, copy and compare more of them takes longer than the oracle, and the tiles of a few
 // heads are as many as a kernel tells apart.
-constexpr int64_t kMostElements = 300'000;
+constexpr int64_t kMostElements = 120'000, kMoreElements = 400'000;
 
 int64_t draw_long_length(Choices& choose, int64_t most) {
   static const std::vector<int64_t> kEdges{63,  64,  65,  100, 128, 129, 192, 200,
@@ -61,9 +61,9 @@ void draw_many_sequences(Case& c, Choices& choose, const Limits& limits) {
   if (!choose.chance(16)) return;
   c.batch = choose.between(100, 160), c.heads_k = 1, c.heads_q = 2;
   const int64_t pairs = kMoreWork * limits.work / (c.batch * c.heads_q * std::max(c.dim, c.dim_v));
-  const int64_t most = std::max<int64_t>(2, 2 * kMostElements / (c.batch * c.heads_q * std::max(c.dim, c.dim_v)));
-  c.len_q = choose.between(1, std::max<int64_t>(2, std::min<int64_t>({pairs / 8, 70, 2 * most})));
-  c.len_k = choose.between(1, std::max<int64_t>(2, std::min(pairs / c.len_q, 2 * most)));
+  const int64_t most = std::max<int64_t>(2, kMoreElements / (c.batch * c.heads_q * std::max(c.dim, c.dim_v)));
+  c.len_q = choose.between(1, std::max<int64_t>(2, std::min<int64_t>({pairs / 8, 70, most})));
+  c.len_k = choose.between(1, std::max<int64_t>(2, std::min(pairs / c.len_q, most)));
 }
 
 int64_t elements(const Case& c) {
@@ -72,9 +72,10 @@ int64_t elements(const Case& c) {
 
 // Halves what is most of: heads of a group, groups, or sequences.
 void limit_elements(Case& c, Choices& choose) {
-  if (choose.chance(24)) return;
+  if (choose.chance(40)) return;
+  const int64_t most = choose.chance(6) ? kMoreElements : kMostElements;
   const auto half = [](int64_t count) { return (count + 1) / 2; };
-  while (elements(c) > kMostElements && c.batch * c.heads_q > 1) {
+  while (elements(c) > most && c.batch * c.heads_q > 1) {
     const int64_t group = c.heads_q / c.heads_k;
     if (c.heads_k >= group && c.heads_k >= c.batch) c.heads_k = half(c.heads_k), c.heads_q = c.heads_k * group;
     else if (c.batch >= group) c.batch = half(c.batch);

@@ -31,11 +31,32 @@ std::string forward_once(const Case& c, CaseMemory& memory, int threads, bool wi
   return text.empty() || packed ? "" : "forward: " + text;
 }
 
-std::string compare_outputs(const Case& c, const CaseMemory& memory) {
-  const Attention attention = memory.attention();
-  const reference::Forward expected = reference::oracle_forward(attention);
-  const reference::Forward naive = reference::naive_forward(attention);
-  const reference::Forward noise = reference::forward_noise(attention);
+// What the results of a case are compared with.
+struct References {
+  struct Results {
+    reference::Forward forward;
+    reference::Backward backward;  // empty if the case has no gradients
+  };
+  Results expected, naive, noise;
+
+  References(const Case& c, const CaseMemory& memory) {
+    const Attention attention = memory.attention();
+    if (!c.gradients.any()) {
+      expected.forward = reference::oracle_forward(attention);
+      naive.forward = reference::naive_forward(attention);
+      noise.forward = reference::forward_noise(attention);
+      return;
+    }
+    const ConstTensor dout = memory.dout.view(), dlse = memory.dlse.view();
+    expected.backward = reference::oracle_backward(attention, dout, dlse, &expected.forward);
+    naive.backward = reference::naive_backward(attention, dout, dlse, &naive.forward);
+    noise.backward = reference::backward_noise(attention, dout, dlse, &noise.forward);
+  }
+};
+
+std::string compare_outputs(const Case& c, const CaseMemory& memory, const References& references) {
+  const reference::Forward &expected = references.expected.forward, &naive = references.naive.forward;
+  const reference::Forward& noise = references.noise.forward;
   const std::string text = disagreement("o", Quantity::output, c.dtype, c.o_dtype, memory.o.read(), expected.o, naive.o,
                                         noise.o, has_correlated_errors(c));
   if (!text.empty()) return text;
@@ -43,7 +64,8 @@ std::string compare_outputs(const Case& c, const CaseMemory& memory) {
                       noise.lse, has_correlated_errors(c));
 }
 
-std::string check_forward(const Case& c, CaseMemory& memory) {
+// Without a comparison.
+std::string run_forward(const Case& c, CaseMemory& memory) {
   if (const std::string text = forward_once(c, memory, c.threads, c.lse_asked); !text.empty()) return text;
   if (c.other_threads > 0 || !c.lse_asked || c.device == Device::cuda) {
     const auto o = memory.o.bytes(), lse = memory.lse.bytes();
@@ -52,7 +74,7 @@ std::string check_forward(const Case& c, CaseMemory& memory) {
     if (o != memory.o.bytes()) return "forward: o of a second run has other bits";
     if (c.lse_asked && lse != memory.lse.bytes()) return "forward: lse of a second run has other bits";
   }
-  return compare_outputs(c, memory);
+  return "";
 }
 
 std::string backward_once(const Case& c, CaseMemory& memory, int threads) {
@@ -70,12 +92,9 @@ std::string backward_once(const Case& c, CaseMemory& memory, int threads) {
   return "";
 }
 
-std::string compare_gradients(const Case& c, const CaseMemory& memory) {
-  const Attention attention = memory.attention();
-  const ConstTensor dout = memory.dout.view(), dlse = memory.dlse.view();
-  const reference::Backward expected = reference::oracle_backward(attention, dout, dlse);
-  const reference::Backward naive = reference::naive_backward(attention, dout, dlse);
-  const reference::Backward noise = reference::backward_noise(attention, dout, dlse);
+std::string compare_gradients(const Case& c, const CaseMemory& memory, const References& references) {
+  const reference::Backward &expected = references.expected.backward, &naive = references.naive.backward;
+  const reference::Backward& noise = references.noise.backward;
   // Backward reads the stored O: an O of f32 limits f64 gradients to the precision of f32. The noise is proportional to the
   // roundoff.
   const bool lost = c.dtype == DType::f64 && c.o_dtype == DType::f32;
@@ -96,14 +115,14 @@ std::string compare_gradients(const Case& c, const CaseMemory& memory) {
   return "";
 }
 
-std::string check_backward(const Case& c, CaseMemory& memory) {
+std::string run_backward(const Case& c, CaseMemory& memory) {
   if (const std::string text = backward_once(c, memory, c.threads); !text.empty()) return text;
   if (c.device == Device::cuda ? c.deterministic : c.other_threads > 0) {
     const auto bits = memory.results();
     if (const std::string text = backward_once(c, memory, c.other_threads); !text.empty()) return "second " + text;
     if (bits != memory.results()) return "backward: gradients of a second run have other bits";
   }
-  return compare_gradients(c, memory);
+  return "";
 }
 
 }  // namespace
@@ -122,8 +141,12 @@ void call_both(CaseMemory& memory) {
 std::string run_case(const Case& c) {
   try {
     CaseMemory memory(c);
-    if (const std::string text = check_forward(c, memory); !text.empty()) return text;
-    return c.gradients.any() ? check_backward(c, memory) : "";
+    if (const std::string text = run_forward(c, memory); !text.empty()) return text;
+    const References references(c, memory);
+    if (const std::string text = compare_outputs(c, memory, references); !text.empty()) return text;
+    if (!c.gradients.any()) return "";
+    if (const std::string text = run_backward(c, memory); !text.empty()) return text;
+    return compare_gradients(c, memory, references);
   } catch (const std::exception& error) {
     return join("a valid case was answered with: ", error.what());
   }
