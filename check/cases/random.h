@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 namespace cuflash::check {
 
@@ -20,16 +21,24 @@ class Random {
   uint64_t below(uint64_t count) { return next() % count; }
   double uniform() { return (static_cast<double>(next() >> 11) + 0.5) * 0x1p-53; }  // in (0, 1)
   double normal() { return std::sqrt(-2 * std::log(uniform())) * std::cos(6.283185307179586 * uniform()); }
-  // As many as there are, two from each logarithm (Box, Muller 1958).
+  // Each is one of 4096 fixed numbers with either sign: much faster, and as good for the elements of a tensor.
   void normals(double* values, int64_t count, double sigma) {
-    for (int64_t n = 0; n < count; n += 2) {
-      const double radius = sigma * std::sqrt(-2 * std::log(uniform())), angle = 6.283185307179586 * uniform();
-      values[n] = radius * std::cos(angle);
-      if (n + 1 < count) values[n + 1] = radius * std::sin(angle);
+    static const std::vector<double> some = [] {
+      Random random(0);
+      std::vector<double> numbers(kSome);
+      for (double& number : numbers) number = random.normal();
+      return numbers;
+    }();
+    uint64_t bits = 0;
+    for (int64_t n = 0; n < count; ++n, bits >>= 16) {
+      if (n % 4 == 0) bits = next();
+      values[n] = (bits & kSome ? sigma : -sigma) * some[bits % kSome];
     }
   }
 
  private:
+  static constexpr uint64_t kSome = 4096;
+
   uint64_t state_;
 };
 
