@@ -14,7 +14,7 @@ constexpr int64_t kManyQueries = 1600;
 constexpr int64_t kFewestPairs = 64;  // regardless of the work
 // Of Q, K and V in most cases. To fill, copy and compare more of them takes longer than the oracle, and the tiles of a few
 // heads are as many as a kernel tells apart.
-constexpr int64_t kMostElements = 120'000, kMoreElements = 400'000;
+constexpr int64_t kMostElements = 150'000, kMoreElements = 400'000;
 
 int64_t draw_long_length(Choices& choose, int64_t most) {
   static const std::vector<int64_t> kEdges{63,  64,  65,  100, 128, 129, 192, 200,
@@ -70,16 +70,20 @@ int64_t elements(const Case& c) {
   return c.batch * (c.heads_q * c.len_q * c.dim + c.heads_k * c.len_k * (c.dim + c.dim_v));
 }
 
-// Halves what is most of: heads of a group, groups, or sequences.
+// Halves the number of KV heads, of heads that share one, and of sequences: most cases keep two sequences, the others two heads that share one.
 void limit_elements(Case& c, Choices& choose) {
   if (choose.chance(40)) return;
   const int64_t most = choose.chance(6) ? kMoreElements : kMostElements;
+  const bool keeps_batch = !choose.chance(3);
+  const int64_t fewest = keeps_batch ? 2 : 1, smallest_group = keeps_batch ? 1 : 2;
   const auto half = [](int64_t count) { return (count + 1) / 2; };
-  while (elements(c) > most && c.batch * c.heads_q > 1) {
+  while (elements(c) > most) {
     const int64_t group = c.heads_q / c.heads_k;
-    if (c.heads_k >= group && c.heads_k >= c.batch) c.heads_k = half(c.heads_k), c.heads_q = c.heads_k * group;
-    else if (c.batch >= group) c.batch = half(c.batch);
-    else c.heads_q = c.heads_k * half(group);
+    if (c.heads_k > 1) c.heads_k = half(c.heads_k), c.heads_q = c.heads_k * group;
+    else if (c.batch > fewest && c.batch >= group) c.batch = half(c.batch);
+    else if (group > smallest_group) c.heads_q = half(group);
+    else if (c.batch > fewest) c.batch = half(c.batch);
+    else break;
   }
 }
 
