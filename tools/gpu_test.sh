@@ -6,8 +6,9 @@ cd "$(dirname "$0")/.."
 readonly mode=${1:-} bin=build/release/bin
 readonly logs=build/gpu-$mode
 readonly count=${GPU_COUNT:-20000} seed=${GPU_SEED:-1} jobs=${JOBS:-$(nproc)}
-# Pairs of head sizes of the random problems: each needs kernels of its own, whose compilation is what takes the time.
-readonly head_sizes=${GPU_HEAD_SIZES:-3}
+# Sets of types, head sizes and options of the random problems: each needs kernels of its own, whose compilation is what
+# takes the time.
+readonly kernel_sets=${GPU_KERNEL_SETS:-12}
 
 say() { printf 'gpu-%s: %s\n' "$mode" "$*"; }
 
@@ -38,12 +39,11 @@ finish() {
 
 test_all() {
   start ctest 'tests passed\|Skipped\|Not Run' ctest --preset release --label-regex '^gpu$' --parallel "$jobs"
-  start check oracle "$bin/cuflash" check --device cuda --count "$count" --seed "$seed" --head-sizes "$head_sizes"
-  start check-plain oracle "$bin/cuflash" check --plain --device cuda --count "$count" --seed "$seed" --head-sizes 0
-  start check-options oracle "$bin/cuflash" check --options --device cuda --count "$count" --seed "$seed" \
-    --head-sizes "$head_sizes"
-  start check-cache oracle "$bin/cuflash" check --cache --device cuda --count "$count" --seed "$seed" \
-    --head-sizes "$head_sizes"
+  local check=("$bin/cuflash" check --device cuda --count "$count" --seed "$seed" --kernel-sets "$kernel_sets")
+  start check oracle "${check[@]}"
+  start check-plain oracle "${check[@]}" --plain
+  start check-options oracle "${check[@]}" --options
+  start check-cache oracle "${check[@]}" --cache
   finish
   # Not beside the others: the package is built where ctest looks, and there is memory for large problems once.
   if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then

@@ -204,6 +204,16 @@ TEST_F(Commands, check_goes_on_until_its_time_is_over_or_a_signal_comes) {
   EXPECT_EQ(run(dir, "check --minutes 1").code, kExitUsage);
 }
 
+TEST_F(Commands, check_on_cuda_tells_what_it_covered) {
+  const Outcome outcome =
+      run(dir, "check --device cuda --plain --count 3 --kernel-sets 2 --threads 1", fake_cuda_environment(dir));
+  EXPECT_NE(outcome.err.find("--plain --device cuda --kernel-sets 2"), std::string::npos) << outcome.err;
+  for (const char* text : {"3 problems (seed 1, from 0, cuda)", "cases: ALiBi 0, ", " kernels: ", "sm90_forward ",
+                           " of them compiled in ", "seconds of all threads: "})
+    EXPECT_NE(outcome.out.find(text), std::string::npos) << text << "\n" << outcome.out;
+  EXPECT_EQ(run(dir, "check --kernel-sets 2 --head-sizes 2").code, kExitUsage);
+}
+
 // A driver that does not run kernels: no result is written.
 TEST_F(Commands, check_forever_ends_at_a_mismatch_with_its_reproduction) {
   const Outcome outcome = run(dir, "check --forever --device cuda --head-sizes 1 --threads 1 --seed 5 --first 40",

@@ -151,6 +151,51 @@ TEST(Sweep, EveryOptionMeetsEveryOther) {
       EXPECT_TRUE(exclude_each_other(x, y) || met[x * count + y] > 10) << "traits " << x << " and " << y;
 }
 
+// Cases of one set have the same choices of what kernels are compiled for, and all sets together have all of them.
+TEST(Sweep, KernelSetsAreKeptAndCoverEveryChoice) {
+  constexpr uint64_t kSets = 31;
+  std::set<int64_t> sizes;
+  std::set<DType> types;
+  std::set<std::vector<bool>> options;
+  Limits limits{.device = Device::cuda, .options = true};
+  add_kernel_sets(limits, 1, kSets);
+  for (uint64_t index = 0; index < 10 * kSets; ++index) {
+    const KernelSet& set = limits.kernel_sets[index % kSets];
+    const Case c = sweep_case(1, index, limits);
+    const std::vector<bool> has{c.softcap > 0, c.alibi_rank > 0, c.bias.has_value(), c.mask.has_value(),
+                                c.dropout_p > 0};
+    ASSERT_EQ(has, (std::vector<bool>{set.options.softcap, set.options.alibi, set.options.bias, set.options.mask,
+                                      set.options.dropout}))
+        << describe(c);
+    ASSERT_TRUE(c.dtype == set.dtype && c.deterministic == set.deterministic) << describe(c);
+    ASSERT_TRUE(c.dim >= set.head_sizes.dim.smallest && c.dim <= set.head_sizes.dim.largest) << describe(c);
+    sizes.insert(set.head_sizes.dim.largest), types.insert(c.dtype), options.insert(has);
+  }
+  EXPECT_EQ(sizes, (std::set<int64_t>{32, 64, 96, 128, 192, 256}));
+  EXPECT_EQ(types, (std::set<DType>{DType::f16, DType::bf16}));
+  EXPECT_EQ(options.size(), kSets);
+  EXPECT_EQ(sweep_flags(limits), " --options --device cuda --kernel-sets 31");
+
+  Limits any{.device = Device::cuda};
+  add_kernel_sets(any, 1, kSets);
+  std::set<DType> every;
+  std::set<RowAlignment> rows;
+  for (const KernelSet& set : any.kernel_sets) every.insert(set.dtype), rows.insert(set.rows);
+  EXPECT_EQ(every.size(), 4u);
+  EXPECT_EQ(rows.size(), 3u);
+}
+
+TEST(Sweep, CoverageCountsWhatCasesHave) {
+  Coverage coverage;
+  Case c;
+  c.dtype = DType::bf16;
+  for (const bool causal : {false, true}) c.causal = causal, c.softcap = 1, coverage.add(c);
+  Coverage both;
+  both.add(coverage), both.add(coverage);
+  EXPECT_NE(both.text().find("bf16 4, bias 0, causal 2"), std::string::npos) << both.text();
+  EXPECT_NE(both.text().find("softcap 4"), std::string::npos) << both.text();
+}
+
 // A kernel that wrote all packed sequences to the rows of the first went unnoticed: whole tiles after it were too rare.
 TEST(Sweep, PlainCasesHaveWholeTilesBehindTheFirstSequence) {
   constexpr int64_t kTile = 64;
