@@ -4,6 +4,7 @@ from fault import Fault
 
 FORWARD = "fake_cuda_forward_test"
 DBIAS = "fake_cuda_dbias_test"
+BACKWARD = "fake_cuda_backward_test"
 
 # Kernels, as far as the host can run them, and the plans of their launches.
 CUDA_FAULTS = {
@@ -147,6 +148,16 @@ CUDA_FAULTS = {
     "src/cuda/plan/backward_common.cpp": [
         Fault("the last heads are as few as if a CTA held one task", "sums.lists_keys && dense ? 464 : 264", "264",
               "cuda_backward_tasks_test"),
+    ],
+
+    # Backward of head size 128 on Hopper.
+    "kernels/sm90/backward_loader.h": [
+        Fault("the next keys are loaded while the last are in use", "if (!first) mbarrier_wait(pipeline.k_empty()",
+              "if (false && !first) mbarrier_wait(pipeline.k_empty()", BACKWARD),
+    ],
+    "kernels/sm90/dq_adder.h": [
+        Fault("heads of a group add to dQ of the first", "if (++step == steps) step = 0, ++member;",
+              "if (++step == steps) step = 0;", BACKWARD),
     ],
 
     # dBias on Hopper.
