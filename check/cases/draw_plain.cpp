@@ -66,14 +66,14 @@ void draw_many_sequences(Case& c, Choices& choose, const Limits& limits) {
   c.len_k = choose.between(1, std::max<int64_t>(2, std::min(pairs / c.len_q, most)));
 }
 
-// Several tiles of queries and of keys, for one head or few. Eight heads that share one are more than the backward kernel
+// Several tiles of queries and of keys, for few heads. Eight heads that share one are more than the backward kernel
 // for short sequences takes.
 void draw_several_tiles(Case& c, Choices& choose) {
   if (!choose.chance(8)) return;
   constexpr int64_t kTile = 128, kWork = 15'000'000, kMostQueries = 600;
   const int64_t widest = std::max(c.dim, c.dim_v);
   const bool shares = choose.chance(3) && widest <= 128;
-  c.heads_k = 1, c.heads_q = shares ? 8 : choose.between(1, 2), c.batch = shares ? 1 : choose.between(1, 2);
+  c.heads_k = 1, c.heads_q = shares ? 8 : choose.between(1, 2), c.batch = shares ? 1 : 2;
   const int64_t pairs = kWork / (c.batch * c.heads_q * widest);
   const auto draw = [&](int64_t most) { return choose.between(kTile + 1, std::max(kTile + 2, most)); };
   c.len_q = draw(std::min(pairs / kTile, kMostQueries));
