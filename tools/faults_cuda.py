@@ -17,6 +17,15 @@ CUDA_FAULTS = {
               "cuda_softcap_test"),
     ],
 
+    "kernels/attn/score.h": [
+        Fault("ALiBi is aligned with the first keys in backward", "i + sequence.shift - j", "i - j", "mask_kernel_test"),
+        Fault("all queries have the bias of the first", "bias_offset + i * a.bias", "bias_offset + (i & 0) * a.bias",
+              "mask_kernel_test"),
+        Fault("what dropout keeps is not scaled", "static_cast<Real>(a.keep_scale) : Real(1)", "Real(1) : Real(1)",
+              "mask_kernel_test"),
+        Fault("softcap has the factor of the scale", "has_softcap() ? a.softcap : a.scale))", "a.scale))",
+              "mask_kernel_test"),
+    ],
     "kernels/attn/tile_scores.h": [
         Fault("linear ALiBi has the offset of the first row", "first_distance + 8 * r - (kLeft", "first_distance - (kLeft",
               "cuda_scores_test"),

@@ -92,6 +92,13 @@ const Pattern kPatterns[] = {
     {"second half", [](int64_t, int64_t j, Random&) { return j >= 64 && j < 192; }},
 };
 
+// Beside the mask, for two heads.
+void add_options(Attention& a) {
+  static const float slopes[] = {0.02f, 0.3f};
+  a.softcap = 20, a.dropout_p = 0.3, a.dropout_seed = 7;
+  a.alibi_slopes = contiguous(&slopes[0], DType::f32, 2);
+}
+
 // Statistics, O and LSE are those of the CPU backend, which the oracle judges; the tiles are counted pair by pair.
 void expect_forward(const Pattern& pattern, DType dtype, int64_t dim, bool causal, bool several_options,
                     int64_t queries = 130, int64_t keys = 200) {
@@ -104,7 +111,7 @@ void expect_forward(const Pattern& pattern, DType dtype, int64_t dim, bool causa
     for (int64_t j = 0; j < keys; ++j) mask[static_cast<size_t>(i * keys + j)] = pattern.shown(i, j, random);
   in.attention.causal = causal;
   in.attention.mask = contiguous(std::as_const(mask).data(), DType::boolean, 1, 1, queries, keys);
-  if (several_options) in.attention.softcap = 20;
+  if (several_options) add_options(in.attention);
   Buffer expected(in.dout.view()), lse(contiguous<void>(nullptr, DType::f32, 1, 2, queries)), o(in.dout.view()),
       own_lse(lse.view());
   flash_attention_forward(in.attention, {.o = expected.view(), .lse = lse.view()});
@@ -160,7 +167,7 @@ void expect_backward(const Pattern& pattern, bool causal, bool several_options, 
   Buffer bias(contiguous<void>(nullptr, DType::f32, 1, kHeads, kQueries, kKeys)), dbias(bias.view()),
       own_dbias(bias.view());
   fill_normal(bias.view(), 4);
-  if (several_options) in.attention.bias = bias.view();
+  if (several_options) add_options(in.attention), in.attention.bias = bias.view();
   Buffer o(in.dout.view()), lse(contiguous<void>(nullptr, DType::f32, 1, kHeads, kQueries));
   Buffer dq(in.q.view()), dk(in.k.view()), dv(in.v.view()), own_dq(in.q.view()), own_dk(in.k.view()),
       own_dv(in.v.view());
