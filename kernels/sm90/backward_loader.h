@@ -30,10 +30,10 @@ struct BackwardLoader : BackwardProducer<C> {
   }
   __device__ __forceinline__ void claim_tasks() {
 #pragma unroll 1
-    for (bool first = true; uniform(Base::task().written) >= 0; first = false, keys_phase ^= 1) {
+    for (; uniform(Base::task().written) >= 0; keys_phase ^= 1) {
       tasks.advance();
       mbarrier_wait(pipeline.near_end(), keys_phase);
-      if (thread() % 32 == 0) write_next_task<Base::kShared>(pipeline.task(tasks.stage), p.backward, first);
+      if (thread() % 32 == 0) write_next_task<Base::kShared>(pipeline.task(tasks.stage), p.backward, false);
       __syncwarp();
       sync();
     }

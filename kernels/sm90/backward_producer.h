@@ -5,6 +5,7 @@
 #include "ptx/warpgroup.h"
 #include "sm90/backward_options.h"
 #include "sm90/backward_pipeline.h"
+#include "sm90/dq_panel.h"
 #include "sm90/ring.h"
 #include "sm90/tma_load.h"
 #include "tile/finite.h"
@@ -15,17 +16,14 @@ template <Sm90BackwardConfig C>
 struct BackwardProducer {
   static constexpr Element E = C.element;
   static constexpr BackwardConfig kShared = shared_config(C);
-  static constexpr int kTileK = tile_k_of(C), kSteps = kTileK / 16;
+  static constexpr int kTileK = tile_k_of(C);
   static constexpr int kPiecesOfRow = kPanelRowBytes / 16;
   static constexpr int kThreads = has_loader(C) ? 32 : kWarpgroupThreads;  // that load
   static_assert(C.tile_q == kWarpgroupRows && C.stages >= 2);
   // With dQ the producer fills one stage while it multiplies dS of another. Without dQ it only waits for free stages.
   static constexpr int kLoadsAhead = C.dq ? C.stages - 1 : C.stages;
   using Pipeline = BackwardPipeline<C>;
-  static constexpr int kDqColumns = dq_columns(C);
-  using Panel = SwizzledTile<kTileK, (kDqColumns > kPanelColumns ? kDqColumns : kPanelColumns)>;  // columns of K
-  using Product = WarpgroupProduct<E, kDqColumns, true>;
-  using DqPanel = Accumulator<float>[kDqColumns / 8];
+  using Panel = DqPanel<C>;
 
   // A query tile of one of the query heads that share the keys.
   struct Visit {
@@ -205,57 +203,6 @@ struct BackwardProducer {
     return finite;
   }
 
-  // kDqColumns columns of dQ.
-  static __device__ __forceinline__ void multiply(DqPanel& dq, typename Pipeline::DsTile ds_tile, Panel k) {
-    wgmma_fence();
-    Product::start(dq, ds_tile.along_rows(0), k.across_rows(0));
-#pragma unroll
-    for (int step = 1; step < kSteps; ++step) Product::add(dq, ds_tile.along_rows(step), k.across_rows(step));
-    wgmma_commit();
-    wgmma_wait<0>();
-#pragma unroll
-    for (int n = 0; n < kDqColumns / 2; ++n) fence_operand(dq[n / 4].x[n % 4]);
-  }
-  // One branch around all additions: ptxas would turn every predicate into a branch of its own.
-  __device__ __forceinline__ void add_panel(const DqPanel& dq, int64 tile, int first_column) const {
-    const int lane = new_thread_id() % 32, row = thread() / 32 * 16;
-    if (row >= p.backward.dq_rows) return;
-    float* to = dq_accum<kShared>(p.backward, tile) + accum_block<kShared>(row, first_column);
-#pragma unroll
-    for (int n = 0; n < kDqColumns / 8; ++n)
-      if (C.dim_qk % kDqColumns == 0 || first_column + 8 * n < C.dim_qk) add_block(to + n * 128, lane, dq[n], true);
-  }
-
-  __device__ __forceinline__ static void release_ds(int tile) {
-#pragma unroll
-    for (int group = 0; group < C.warpgroups; ++group)
-      named_barrier_arrive(Pipeline::ds_read(group, tile), Pipeline::kPair);
-  }
-
-  __device__ __forceinline__ void add_to_dq(const Visit& visit, int iteration, unsigned keys) {
-    const int buffer = uniform(iteration % kDsStages);
-    int tile = 0;
-    if constexpr (reads_mask(C)) {
-      tile = listed_dq.tile();
-      listed_dq = listed_tile(visit.step + 1 == steps ? 0 : visit.step + 1);
-    } else {
-      tile = tiles.tile(visit.step);
-    }
-    const int64 dq_tile = query_tile(visit.member, tile);
-#pragma unroll
-    for (int group = 0; group < C.warpgroups; ++group)
-      named_barrier_sync(Pipeline::ds_written(group, buffer), Pipeline::kPair);
-#pragma unroll 1
-    for (int column = 0; column < C.dim_qk; column += kDqColumns) {
-      DqPanel dq;
-      const int bytes = column / kPanelColumns * (kTileK * kPanelRowBytes) + column % kPanelColumns * 2;
-      multiply(dq, pipeline.ds_tile(buffer), {keys + bytes});
-      // The consumers wait for this before they overwrite the dS buffer. The last two buffers are not reused.
-      if (column + kDqColumns >= C.dim_qk && iteration + kDsStages < count) release_ds(buffer);
-      add_panel(dq, dq_tile, column);
-    }
-  }
-
   // The query tiles that see these keys.
   __device__ __forceinline__ void mainloop() {
     if constexpr (C.dq) accumulate_dq(uniform(keys_for_dq().address));
@@ -267,14 +214,13 @@ struct BackwardProducer {
   }
   __device__ __forceinline__ void accumulate_dq(unsigned keys) {
     Visit visit;
-    // All dS buffers start out free.
-#pragma unroll 1
-    for (int tile = 0; tile < min(kDsStages, count); ++tile) release_ds(tile);
+    Panel::release_all_ds(count);
 #pragma unroll 1
     for (int iteration = 0; iteration < count; ++iteration, visit.next(steps)) {
       if (iteration + kLoadsAhead < count) load_next_queries();
       converge();
-      add_to_dq(visit, iteration, uniform(keys));
+      Panel::add_all(p.backward, pipeline, query_tile(visit.member, tiles.tile(visit.step)), iteration, count,
+                     uniform(keys), [](Panel& dq, auto ds, auto k) { dq.multiply(ds, k); });
     }
   }
 

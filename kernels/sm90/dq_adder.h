@@ -3,8 +3,7 @@
 #pragma once
 
 #include "ptx/warpgroup.h"
-#include "sm90/backward_pipeline.h"
-#include "sm90/fence_operands.h"
+#include "sm90/dq_panel.h"
 #include "sm90/lane_coord.h"
 #include "sm90/ring.h"
 #include "tile/finite.h"
@@ -14,14 +13,9 @@ namespace cuflash {
 template <Sm90BackwardConfig C>
 struct DqAdder {
   static constexpr Element E = C.element;
-  static constexpr BackwardConfig kShared = shared_config(C);
-  static constexpr int kTileK = tile_k_of(C), kSteps = kTileK / 16, kColumns = kPanelColumns;
+  using Panel = DqPanel<C>;
   using Pipeline = BackwardPipeline<C>;
-  using DsTile = typename Pipeline::DsTile;
   using KTile = typename Pipeline::KTile;
-  using Panel = SwizzledTile<kTileK, kColumns>;  // columns of K
-  using Product = WarpgroupProduct<E, kColumns, true>;
-  using Sums = Accumulator<float>[kColumns / 8];
 
   const Sm90BackwardParams& p;
   Pipeline pipeline;
@@ -54,79 +48,41 @@ struct DqAdder {
     return uniform(named_barrier_any(Pipeline::kDqBarrier, kWarpgroupThreads, found));
   }
 
-  static __device__ __forceinline__ void multiply(Sums& dq, DsTile ds, Panel k) {
-    wgmma_fence();
-    Product::start(dq, ds.along_rows(0), k.across_rows(0));
-#pragma unroll
-    for (int step = 1; step < kSteps; ++step) Product::add(dq, ds.along_rows(step), k.across_rows(step));
-    wgmma_commit();
-    wgmma_wait<0>();
-    fence_operands(dq);
-  }
-  // The same without the terms whose dS is 0: a query that sees a non-finite element has a NaN in its dS.
-  static __device__ __forceinline__ void multiply_selected(Sums& dq, DsTile ds, Panel k) {
+  // dS K without the terms whose dS is 0: a query that sees a non-finite element has a NaN in its dS.
+  static __device__ __forceinline__ void multiply_selected(Panel& dq, typename Panel::DsTile ds,
+                                                           typename Panel::KPanel k) {
     const LaneCoord lane = lane_coord_in_warpgroup();
     const auto element = [](unsigned address) {
       return widen<E>(*static_cast<const unsigned short*>(__cvta_shared_to_generic(address)));
     };
 #pragma unroll
-    for (int n = 0; n < kColumns / 8; ++n) dq[n] = {};
+    for (int n = 0; n < Panel::kColumns / 8; ++n) dq.sums[n] = {};
 #pragma unroll 1
-    for (int key = 0; key < kTileK; ++key) {
+    for (int key = 0; key < Panel::kTileK; ++key) {
       const unsigned at = key % 8 * 2;
       const float d[2] = {element(ds.piece(lane.row, key) + at), element(ds.piece(lane.row + 8, key) + at)};
 #pragma unroll
-      for (int n = 0; n < kColumns / 8; ++n)
+      for (int n = 0; n < Panel::kColumns / 8; ++n)
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
           const float value = element(k.piece(key, 8 * n) + (lane.column + x % 2) * 2);
-          if (d[x / 2] != 0) dq[n].x[x] += d[x / 2] * value;
+          if (d[x / 2] != 0) dq.sums[n].x[x] += d[x / 2] * value;
         }
     }
   }
-  // One branch around all additions: ptxas would turn every predicate into a branch of its own.
-  __device__ __forceinline__ void add(const Sums& dq, int64 tile, int column) const {
-    const int lane = new_thread_id() % 32, row = thread() / 32 * 16;
-    if (row >= p.backward.dq_rows) return;
-    float* to = dq_accum<kShared>(p.backward, tile) + accum_block<kShared>(row, column);
-#pragma unroll
-    for (int n = 0; n < kColumns / 8; ++n)
-      if (C.dim_qk % kColumns == 0 || column + 8 * n < C.dim_qk) add_block(to + n * 128, lane, dq[n], true);
-  }
-
-  __device__ __forceinline__ static void release_ds(int buffer) {
-#pragma unroll
-    for (int group = 0; group < C.warpgroups; ++group)
-      named_barrier_arrive(Pipeline::ds_read(group, buffer), Pipeline::kPair);
-  }
-
-  __device__ __forceinline__ void visit(int64 tile, int iteration, bool select) const {
-    const int buffer = uniform(iteration % kDsStages);
-#pragma unroll
-    for (int group = 0; group < C.warpgroups; ++group)
-      named_barrier_sync(Pipeline::ds_written(group, buffer), Pipeline::kPair);
-#pragma unroll 1
-    for (int column = 0; column < C.dim_qk; column += kColumns) {
-      Sums dq;
-      const Panel k{pipeline.k().address + column / kPanelColumns * KTile::kPanelBytes};
-      if (select) multiply_selected(dq, pipeline.ds_tile(buffer), k);
-      else multiply(dq, pipeline.ds_tile(buffer), k);
-      // The consumers wait for this before they overwrite the dS buffer. The last two buffers are not reused.
-      if (column + kColumns >= C.dim_qk && iteration + kDsStages < count) release_ds(buffer);
-      add(dq, tile, column);
-    }
-  }
-
   __device__ __forceinline__ void mainloop() {
     const bool select = selects();
     int member = 0, step = 0;
-    // All dS buffers start out free.
-#pragma unroll 1
-    for (int buffer = 0; buffer < min(kDsStages, count); ++buffer) release_ds(buffer);
+    Panel::release_all_ds(count);
 #pragma unroll 1
     for (int iteration = 0; iteration < count; ++iteration) {
       converge();
-      visit(tiles_before + member * tiles_of_head + tiles.tile(step), iteration, select);
+      const int64 tile = tiles_before + member * tiles_of_head + tiles.tile(step);
+      Panel::add_all(p.backward, pipeline, tile, iteration, count, pipeline.k().address,
+                     [select](Panel& dq, auto ds, auto k) {
+                       if (select) multiply_selected(dq, ds, k);
+                       else dq.multiply(ds, k);
+                     });
       if (++step == steps) step = 0, ++member;
     }
   }

@@ -74,9 +74,9 @@ __device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& 
 }
 
 // Writes the next task that stores something. The first task of a CTA has its index, so that it is known before the
-// prepare kernel ends; the ticket begins behind those. A CTA claims its second task as it begins the first, so that all
-// tickets of second tasks are drawn at once. Where tasks are few and get shorter, second tasks are dealt instead: the CTA
-// with the longest first task gets the shortest.
+// prepare kernel ends; the ticket begins behind those. Without a loader a CTA claims its second task as it begins the
+// first, so that all tickets of second tasks are drawn at once. Where tasks are few and get shorter, second tasks are dealt
+// instead: the CTA with the longest first task gets the shortest. A loader claims late, and `second` is false.
 template <BackwardConfig C>
 __device__ __forceinline__ void write_next_task(KeyTask& task, const BackwardParams& p, bool second) {
   bool dealt = second && p.last_second_task > 0;

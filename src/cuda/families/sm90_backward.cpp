@@ -100,7 +100,7 @@ constexpr int kManyOptions = kSoftcap | kAlibi | kDropout;
 // before them or converted after them: 30 instead of 33 us for 8 heads of 512, 46 instead of 49 for 8 of 1,024 with
 // their queries in two parts, but 78 instead of 68 for 4 of 2,048.
 bool runs_side_by_side(const BackwardProblem& p, int tile_k) {
-  constexpr int64_t kSms = 132, kShort = 1024;
+  constexpr int64_t kShort = 1024;
   constexpr int kDqTileQ = 3 * kWarpgroupRows;
   const Checked tiles = key_tiles(p, tile_k) + Checked(p.batch) * p.heads_q * tiles_in(p.len_q, kDqTileQ);
   return p.len_q <= kShort / p.group() && tiles.at_most(kSms + 1) <= kSms;

@@ -91,9 +91,8 @@ int heads_at_end(const BackwardProblem& p, const BackwardConfig& c, const Sums& 
 // Simulated, two heads of 16,384 keys keep the multiprocessors busy for 0.95 of the time instead of 0.65. With more than
 // three and a half tasks for each, the order of tickets is as good.
 bool deals_second_tasks(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums) {
-  constexpr int64_t kMost = 132 * 7 / 2;
   return sums.claims_ahead && !p.packed() && tasks_shorten(p) && sums.parts.count() == 1 &&
-         key_tiles(p, c.tile_k).at_most(kMost + 1) <= kMost;
+         key_tiles(p, c.tile_k).at_most(kFewTasks + 1) <= kFewTasks;
 }
 
 // A small kernel's config leaves out what the kernel does not depend on, so that fewer of them are compiled.

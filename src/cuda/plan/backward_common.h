@@ -9,6 +9,11 @@ namespace cuflash::cuda {
 // LSE and delta of every row; dQ from its sums; dSink.
 extern const KernelType backward_prepare, backward_finish, backward_sink;
 
+// Of the largest Hopper GPUs. A plan does not depend on the device, and a few multiprocessors less change little.
+constexpr int64_t kSms = 132;
+// With more tasks than these, the order of tickets balances them, and second tasks need not be dealt.
+constexpr int64_t kFewTasks = kSms * 7 / 2;
+
 inline int64_t tiles_in(int64_t length, int64_t tile) { return (length + tile - 1) / tile; }
 
 // CTAs of a main kernel with one tile of keys each; 0 where it has nothing to compute.

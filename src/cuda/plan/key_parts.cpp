@@ -8,9 +8,6 @@
 namespace cuflash::cuda {
 namespace {
 
-// Of the largest Hopper GPUs. A plan does not depend on the device, and a few multiprocessors less change little.
-constexpr double kSms = 132;
-
 // In units of the time of one query tile: beginning a task and storing its sums, or adding them to those in memory; and
 // clearing and converting the sums of a key tile.
 constexpr double kStores = 2.2, kAdds = 3, kConverts = 4.4;
@@ -68,7 +65,7 @@ double time_of(const Work& w, int heads, int queries) {
   if (w.even) return std::ceil(tasks / kSms) * longest + converts;
   const double misses = 1 + kMisses * std::max(0.0, members * w.bytes / kCachedBytes - 1);
   const double all = (w.key_tiles * w.mean * w.group * misses + tasks * ends) / kSms;
-  const double waits = !w.dealt || parts > 1 || tasks > 3.5 * kSms ? 0.25 : tasks > 2 * kSms ? 0.15 : 0.05;
+  const double waits = !w.dealt || parts > 1 || tasks > kFewTasks ? 0.25 : tasks > 2 * kSms ? 0.15 : 0.05;
   return std::max(longest, all + waits * longest) + converts;
 }
 

@@ -1,0 +1,77 @@
+// Columns of dQ of a query tile, which the backward kernel adds to dq_accum: the product of the consumers' dS with K, its
+// addition to global memory, and the hand-back of the dS buffer. For the producer or a warpgroup of its own.
+#pragma once
+
+#include "sm90/backward_pipeline.h"
+#include "sm90/fence_operands.h"
+
+namespace cuflash {
+
+template <Sm90BackwardConfig C>
+struct DqPanel {
+  static constexpr BackwardConfig kShared = shared_config(C);
+  static constexpr int kTileK = tile_k_of(C), kSteps = kTileK / 16, kColumns = dq_columns(C);
+  using Pipeline = BackwardPipeline<C>;
+  using DsTile = typename Pipeline::DsTile;
+  using KPanel = SwizzledTile<kTileK, (kColumns > kPanelColumns ? kColumns : kPanelColumns)>;  // columns of K
+  using Product = WarpgroupProduct<C.element, kColumns, true>;
+
+  Accumulator<float> sums[kColumns / 8];
+
+  // keys: shared address of the K tile.
+  static __device__ __forceinline__ KPanel keys_of(unsigned keys, int column) {
+    return {keys + column / kPanelColumns * (kTileK * kPanelRowBytes) + column % kPanelColumns * 2};
+  }
+  __device__ __forceinline__ void multiply(DsTile ds, KPanel k) {
+    wgmma_fence();
+    Product::start(sums, ds.along_rows(0), k.across_rows(0));
+#pragma unroll
+    for (int step = 1; step < kSteps; ++step) Product::add(sums, ds.along_rows(step), k.across_rows(step));
+    wgmma_commit();
+    wgmma_wait<0>();
+    fence_operands(sums);
+  }
+  // One branch around all additions: ptxas would turn every predicate into a branch of its own.
+  __device__ __forceinline__ void add_to_accum(const BackwardParams& p, int64 tile, int first_column) const {
+    const int lane = new_thread_id() % 32, row = new_thread_id() % kWarpgroupThreads / 32 * 16;
+    if (row >= p.dq_rows) return;
+    float* to = dq_accum<kShared>(p, tile) + accum_block<kShared>(row, first_column);
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n)
+      if (C.dim_qk % kColumns == 0 || first_column + 8 * n < C.dim_qk) add_block(to + n * 128, lane, sums[n], true);
+  }
+
+  static __device__ __forceinline__ void wait_for_ds(int buffer) {
+#pragma unroll
+    for (int group = 0; group < C.warpgroups; ++group)
+      named_barrier_sync(Pipeline::ds_written(group, buffer), Pipeline::kPair);
+  }
+  static __device__ __forceinline__ void release_ds(int buffer) {
+#pragma unroll
+    for (int group = 0; group < C.warpgroups; ++group)
+      named_barrier_arrive(Pipeline::ds_read(group, buffer), Pipeline::kPair);
+  }
+  // All dS buffers start out free.
+  static __device__ __forceinline__ void release_all_ds(int count) {
+#pragma unroll 1
+    for (int buffer = 0; buffer < min(kDsStages, count); ++buffer) release_ds(buffer);
+  }
+
+  // All columns of the tile that iteration `iteration` of `count` adds to. compute(panel, dS, K) makes a panel.
+  template <class Compute>
+  static __device__ __forceinline__ void add_all(const BackwardParams& p, const Pipeline& pipeline, int64 tile,
+                                                 int iteration, int count, unsigned keys, Compute compute) {
+    const int buffer = uniform(iteration % kDsStages);
+    wait_for_ds(buffer);
+#pragma unroll 1
+    for (int column = 0; column < C.dim_qk; column += kColumns) {
+      DqPanel dq;
+      compute(dq, pipeline.ds_tile(buffer), keys_of(keys, column));
+      // The consumers wait for this before they overwrite the dS buffer. The last two buffers are not reused.
+      if (column + kColumns >= C.dim_qk && iteration + kDsStages < count) release_ds(buffer);
+      dq.add_to_accum(p, tile, column);
+    }
+  }
+};
+
+}  // namespace cuflash
