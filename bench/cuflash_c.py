@@ -18,7 +18,7 @@ class Attention(ctypes.Structure):
         ("alibi_slopes", Tensor), ("bias", Tensor), ("mask", Tensor), ("sink", Tensor),
         ("dropout_p", c_double), ("dropout_seed", c_uint64), ("dropout_offset", c_uint64),
         ("cu_seqlens_q", Tensor), ("cu_seqlens_k", Tensor), ("max_seqlen_q", c_int64), ("max_seqlen_k", c_int64),
-        ("seqlens_q", Tensor), ("seqlens_k", Tensor),
+        ("seqlens_q", Tensor), ("seqlens_k", Tensor), ("mask_summary", Tensor), ("mask_summary_shape", c_int64 * 4),
     ]
 
 
@@ -107,6 +107,16 @@ class Library:
         text = ctypes.create_string_buffer(size.value)
         self._check(explain(byref(a), byref(tensors), byref(e), text, size, byref(size)))
         return text.value.decode()
+
+    def summarize(self, mask):
+        """The summary of a mask as options of a call."""
+        import torch
+        size, shape, view = c_size_t(), (c_int64 * 4)(), self.view(mask)
+        self._check(self.lib.cuflash_mask_summary_size(byref(view), byref(size)))
+        words = torch.empty(size.value // 4, dtype=torch.int32, device=mask.device)
+        self._check(self.lib.cuflash_summarize_mask(byref(view), byref(self.view(words)),
+                                                    byref(self.execution(mask.device)), shape))
+        return {"mask_summary": words, "mask_summary_shape": shape}
 
     def forward(self, q, k, v, o, lse, causal=False, threads=0, **options):
         a = self.attention(q, k, v, causal, **options)

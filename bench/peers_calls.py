@@ -47,6 +47,7 @@ class Tensors:
         self.bias = self.random(1, s.heads_q, s.len_q, s.len_k) if s.bias else None
         self.sinks = self.random(s.heads_q) if s.sinks else None
         self.mask = self.visible() if s.mask else None
+        self.summary = None  # of the mask, by Cuflash.summarize: replaces it
         if s.page_size:
             pages = s.batch * s.len_k // s.page_size
             order = torch.randperm(pages, device=device)
@@ -117,13 +118,18 @@ class Cuflash:
             forms["cache"] = self.cache(t)
         return forms
 
+    def summarize(self, mask):
+        return self.library.summarize(mask)
+
     @staticmethod
     def options(t):
         """The members of cuflash_attention that the shape asks for."""
         s = t.shape
-        tensors = {"alibi_slopes": t.slopes if s.alibi else None, "bias": t.bias, "mask": t.mask, "sink": t.sinks,
+        mask = t.mask if t.summary is None else None
+        tensors = {"alibi_slopes": t.slopes if s.alibi else None, "bias": t.bias, "mask": mask, "sink": t.sinks,
                    "seqlens_q": t.own_lengths, "seqlens_k": t.own_lengths, "cu_seqlens_q": t.cu, "cu_seqlens_k": t.cu}
         options = {"softcap": s.softcap, "window_left": s.window, "dropout_p": s.dropout, "dropout_seed": 1}
+        options |= t.summary or {}
         if s.lengths:
             options |= {"max_seqlen_q": s.len_q, "max_seqlen_k": s.len_k}
         return options | {name: tensor for name, tensor in tensors.items() if tensor is not None}

@@ -64,8 +64,8 @@ void options(const Settings& settings) {
       const Shape shape{.type = type, .heads = 2, .length = 2048, .dim = dim};
       Workload plain(shape);
       for (const Option option :
-           {Option::dropout, Option::bias, Option::dbias, Option::shared_dbias, Option::mask, Option::alibi,
-            Option::softcap, Option::sink, Option::window, Option::padding, Option::causal}) {
+           {Option::dropout, Option::bias, Option::dbias, Option::shared_dbias, Option::mask, Option::documents,
+            Option::alibi, Option::softcap, Option::sink, Option::window, Option::padding, Option::causal}) {
         Shape with = shape;
         with.option = option;
         Workload work(with);

@@ -15,6 +15,7 @@ const char* name_of(Option option) {
     case Option::dbias: return "bias with its gradient";
     case Option::shared_dbias: return "bias of all heads, with its gradient";
     case Option::mask: return "mask tensor";
+    case Option::documents: return "mask tensor, eight documents";
     case Option::alibi: return "ALiBi";
     case Option::softcap: return "softcap 30";
     case Option::window: return "window of a quarter";
@@ -66,6 +67,13 @@ void Workload::add_option() {
       attention_.mask = contiguous(mask_.data(), int64_t{1}, heads, length, length);
       return;
     }
+    case Option::documents:
+      mask_.resize(static_cast<size_t>(length * length));
+      for (int64_t i = 0; i < length; ++i)
+        for (int64_t j = 0; j < length; ++j)
+          mask_[static_cast<size_t>(i * length + j)] = i * 8 / length == j * 8 / length;
+      attention_.mask = contiguous(mask_.data(), int64_t{1}, int64_t{1}, length, length);
+      return;
     case Option::alibi:
       for (int64_t h = 0; h < heads; ++h) per_head_.push_back(1.0f / static_cast<float>(2 << h));
       attention_.alibi_slopes = contiguous(per_head_.data(), heads);

@@ -9,7 +9,21 @@
 
 namespace cuflash::bench {
 
-enum class Option { none, causal, dropout, bias, dbias, shared_dbias, mask, alibi, softcap, window, padding, sink };
+enum class Option {
+  none,
+  causal,
+  dropout,
+  bias,
+  dbias,
+  shared_dbias,
+  mask,
+  documents,
+  alibi,
+  softcap,
+  window,
+  padding,
+  sink
+};
 const char* name_of(Option option);
 
 struct Shape {

@@ -12,6 +12,7 @@ DATA = ROOT / "docs" / "data"
 DENSE = ("h200_peers.json", "h200_torch.json")
 WORLD = "h200_world.json"  # by bench/world.py
 FEW_QUERIES = "h200_few_queries.json"  # by bench/few_queries.py
+DOCUMENTS = "h200_documents.json"  # by bench/documents.py
 NAMES = {"cuflash": "cuflash", "fa3": "FA3", "fa4": "FA4", "torch-cudnn": "cuDNN", "torch-flash": "FA2",
          "torch-flex": "Flex", "torch-efficient": "efficient", "torch-math": "unfused"}
 PLAIN = "cuflash-plain"  # of bench/world.py: the problem without its options
@@ -76,6 +77,10 @@ def has_world():
 
 def has_few_queries():
     return (DATA / FEW_QUERIES).exists()
+
+
+def has_documents():
+    return (DATA / DOCUMENTS).exists()
 
 
 def has_peers():

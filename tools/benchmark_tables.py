@@ -196,6 +196,28 @@ def world_summary(_):
     return [world_standing(data.standings(source)), "", origin(source)]
 
 
+def documents(_):
+    """Documents as a mask tensor, in times of the same documents packed."""
+    if not data.has_documents():
+        return ["`python bench/documents.py build/release/lib/libcuflash.so "
+                f"--json docs/data/{data.DOCUMENTS}` measures this."]
+    source, rows = data.Bench(data.DOCUMENTS), []
+    for problem, by in source.points.items():
+        if problem["direction"] != "forward":
+            continue
+        cells = []
+        for direction in ("forward", "backward"):
+            by = source.points[data.Problem(problem | {"direction": direction})]
+            packed = by["cuflash-packed"]["ms"]
+            cells += [f"{1e3 * packed:.0f} us",
+                      *(f"{by[name]['ms'] / packed:.2f}" for name in ("cuflash", "cuflash-summary"))]
+        words = problem["variant"].removeprefix("mask of ").removesuffix(" token documents")
+        rows.append([words, str(problem["head_dim"]), *cells])
+    head = ["tokens of a document", "D", "packed, forward", "mask", "its summary",
+            "packed, backward", "mask", "its summary"]
+    return table(head, rows) + ["", origin(source)]
+
+
 def decode(_):
     source, steps = decode_rows()
     peers = decode_peers(steps)
@@ -268,7 +290,8 @@ def readme(language):
     return table(head, rows)
 
 
-BLOCKS = {"summary": summary, "dense": dense, "world": world, "world-summary": world_summary, "decode": decode, "host": host, "readme": readme,
+BLOCKS = {"summary": summary, "dense": dense, "world": world, "world-summary": world_summary, "documents": documents,
+          "decode": decode, "host": host, "readme": readme,
           "xeon": lambda _: cpu("xeon_torch.json"), "neoverse": lambda _: cpu("neoverse_v1_torch.json")}
 
 

@@ -71,9 +71,9 @@ CUDA_FAULTS = {
         Fault("boxes of a mask start between multiples of 16 bytes", "mask_box_byte(key)", "key / 32 * 4", FORWARD),
     ],
     "kernels/sm90/mask_list.h": [
-        Fault("a list forgets the tiles after the first 32", "last > begin; last -= 32", "last > begin; last = begin",
+        Fault("a list forgets the tiles after the first 32", "done < end - begin; done += 32", "done < 1; done += 32",
               "mask_lists_test"),
-        Fault("a key that no query sees is not zeroed", "(v.covers && seen_by_all)", "(v.covers || seen_by_all)",
+        Fault("a key that no query sees is not zeroed", "(v.covers && covers_count)", "(v.covers || covers_count)",
               "mask_lists_test"),
         Fault("values of a block that some query sees are zeroed", "seen_by_some |= seen.any;", "seen_by_some = seen.any;",
               "mask_lists_test"),
@@ -83,6 +83,15 @@ CUDA_FAULTS = {
               "mask_lists_test"),
         Fault("a full tile needs no mask if half of it is shown", "v.all[g] &= of_head.all[g];", "v.all[g] &= true;",
               "mask_lists_test"),
+        Fault("a run of full tiles goes on behind one that is not", "first >= 0 && end < 0 && others != 0",
+              "first >= 0 && others != 0", "mask_lists_test"),
+    ],
+    "kernels/sm90/fitted_tiles.h": [
+        Fault("a tile's keys are those of its last warpgroup", "together |= __shfl_up_sync(0xffffffffu, seen, n)",
+              "together = seen", "mask_lists_test"),
+        Fault("the keys of large tiles do not count", "(read[i].together[n] << 2)", "(read[i].together[0] << 2)",
+              "mask_lists_test"),
+        Fault("fitted tiles overlap", "end -= size;", "end -= 1;", "mask_lists_test"),
     ],
     "kernels/sm90/mask_bits.h": [
         Fault("a mask's second row of a lane is its first", "bits.row(lane_row + 8 * r)", "bits.row(lane_row)", FORWARD),
@@ -95,6 +104,8 @@ CUDA_FAULTS = {
     ],
     "kernels/sm90/visited_work.h": [
         Fault("key tiles of a list in the wrong order", "kMaskListHeader + count - 1 - n]", "kMaskListHeader + n]", FORWARD),
+        Fault("a warpgroup without queries computes those of the next tile", "group * kWarpgroupRows >= work.rows",
+              "group * kWarpgroupRows > work.rows", FORWARD),
     ],
     "kernels/sm90/key_step.h": [
         Fault("a mask hides nothing beside a window", "if (crosses_window)", "if (!crosses_window)", FORWARD),

@@ -4,20 +4,18 @@
 
 #include "attn/sequence.h"
 #include "mask_params.h"
+#include "ptx/grid.h"
 #include "tile/operand.h"
 
 namespace cuflash {
 
-// One bit for each of four bytes that is not 0, the first byte in the lowest bit.
+// The high bit of each byte that is not 0.
 __device__ __forceinline__ unsigned nonzero_bytes(unsigned bytes) {
-  const unsigned high = (((bytes & 0x7f7f7f7fu) + 0x7f7f7f7fu) | bytes) & 0x80808080u;
-  return ((high >> 7) * 0x01020408u) >> 24;
+  return (((bytes & 0x7f7f7f7fu) + 0x7f7f7f7fu) | bytes) & 0x80808080u;
 }
 
 template <MaskSummaryConfig C>
 struct MaskSpan {
-  static constexpr int kRowsAtOnce = 8;  // loads in flight
-
   const MaskSummaryParams& p;
   int64 head;
   int block_row, span;
@@ -40,16 +38,24 @@ struct MaskSpan {
                 (first_key < first_row + kMaskBlock - 1 + p.high && first_key + kMaskBlock > first_row + p.low);
   }
 
-  // The lane's 16 keys of a row, if they all exist, as 16 bytes. Without a branch, so that loads of several rows are in
-  // flight.
-  __device__ __forceinline__ uint4 load_vector(int row, bool exists) const {
-    uint4 bytes{};
-    if (exists) bytes = *reinterpret_cast<const uint4*>(mask + row * p.mask.row_stride + first_key);
-    return bytes;
-  }
+  // One bit for each byte that is not 0, the first byte in the lowest bit. Dot products gather the high bits of eight bytes
+  // in bits 7 to 14.
   __device__ __forceinline__ static unsigned bits_of(const uint4& bytes) {
-    return nonzero_bytes(bytes.x) | nonzero_bytes(bytes.y) << 4 | nonzero_bytes(bytes.z) << 8 |
-           nonzero_bytes(bytes.w) << 12;
+    constexpr unsigned kFirstFour = 0x08040201u, kLastFour = 0x80402010u;
+    const unsigned low = __dp4a(nonzero_bytes(bytes.y), kLastFour, __dp4a(nonzero_bytes(bytes.x), kFirstFour, 0u));
+    const unsigned high = __dp4a(nonzero_bytes(bytes.w), kLastFour, __dp4a(nonzero_bytes(bytes.z), kFirstFour, 0u));
+    return low >> 7 | high << 1;
+  }
+  // The lane's 16 keys of all rows, if they all exist. Without a branch between them several loads are in flight. The mask is
+  // read once, and leaves what else is in L2 there.
+  __device__ __forceinline__ void load_vectors(int first_row, int rows, unsigned (&bits)[kMaskBlock]) const {
+    const unsigned char* from = mask + first_row * p.mask.row_stride + first_key;
+    uint4 bytes[kMaskBlock];
+#pragma unroll
+    for (int n = 0; n < kMaskBlock; ++n)
+      bytes[n] = __ldcs(reinterpret_cast<const uint4*>(from + min(n, rows - 1) * p.mask.row_stride));
+#pragma unroll
+    for (int n = 0; n < kMaskBlock; ++n) bits[n] = bits_of(bytes[n]);
   }
   // The last keys of a row, fewer than 16.
   __device__ __forceinline__ unsigned load_end(int row) const {
@@ -77,33 +83,24 @@ struct MaskSpan {
     const int first_row = block_row * kMaskBlock, rows = min(kMaskBlock, p.summary.rows - first_row);
     unsigned* to = p.summary.bits + ((head * p.summary.rows + first_row) * p.summary.spans + span) * kMaskSpanWords +
                    lane_id() / 2;
-    unsigned any = 0, all = 0xffffu;
+    unsigned any = 0, all = 0xffffu, bits[kMaskBlock] = {};
+    if constexpr (C.vectors == 0) {
+#pragma unroll 4
+      for (int n = 0; n < kMaskBlock; ++n) bits[n] = n < rows ? load_bytes(first_row + n) : 0;
+    } else if (is_needed && first_key + kMaskBlock <= p.keys) {
+      load_vectors(first_row, rows, bits);
+    } else if (is_needed) {
 #pragma unroll
-    for (int first = 0; first < kMaskBlock; first += kRowsAtOnce) {
-      unsigned bits[kRowsAtOnce];
-      if constexpr (C.vectors != 0) {
-        const bool is_whole = first_key + kMaskBlock <= p.keys;
-        uint4 bytes[kRowsAtOnce];
+      for (int n = 0; n < kMaskBlock; ++n)
+        if (n < rows) bits[n] = load_end(first_row + n);
+    }
+    __syncwarp();
 #pragma unroll
-        for (int n = 0; n < kRowsAtOnce; ++n)
-          bytes[n] = load_vector(first_row + first + n, is_needed && is_whole && first + n < rows);
-#pragma unroll
-        for (int n = 0; n < kRowsAtOnce; ++n) bits[n] = bits_of(bytes[n]);
-        if (is_needed && !is_whole)
-#pragma unroll
-          for (int n = 0; n < kRowsAtOnce; ++n)
-            if (first + n < rows) bits[n] = load_end(first_row + first + n);
-      } else {
-#pragma unroll
-        for (int n = 0; n < kRowsAtOnce; ++n) bits[n] = first + n < rows ? load_bytes(first_row + first + n) : 0;
-      }
-#pragma unroll
-      for (int n = 0; n < kRowsAtOnce; ++n) {
-        const unsigned upper = __shfl_xor_sync(0xffffffffu, bits[n], 1);
-        if (first + n >= rows) continue;
-        any |= bits[n], all &= bits[n];
-        if (lane_id() % 2 == 0) to[int64{first + n} * p.summary.spans * kMaskSpanWords] = bits[n] | upper << 16;
-      }
+    for (int n = 0; n < kMaskBlock; ++n) {
+      const unsigned upper = __shfl_xor_sync(0xffffffffu, bits[n], 1);
+      if (n >= rows) continue;
+      any |= bits[n], all &= bits[n];
+      if (lane_id() % 2 == 0) to[int64{n} * p.summary.spans * kMaskSpanWords] = bits[n] | upper << 16;
     }
     const int keys = p.keys - first_key;  // of the lane; those beyond the end hide no pair
     unsigned covers = any;
@@ -121,6 +118,7 @@ struct MaskSpan {
 
 template <MaskSummaryConfig C>
 __device__ __forceinline__ void summarize_mask(const MaskSummaryParams& p) {
+  griddepcontrol_launch_dependents();  // a kernel that lists tiles waits for the end of this one
   const int64 unit = cta_number() * (num_threads(C) / 32) + static_cast<int>(threadIdx.x) / 32;
   if (unit < p.units) MaskSpan<C>(p, unit).run();
 }

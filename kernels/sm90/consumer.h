@@ -275,7 +275,7 @@ struct Consumer {
       issue_scores(s);
       issue_output(o, probs);
       Turn::pass(group);
-      Step step(tile - 1, pipeline, keys.stage);
+      Step step(tile - 1, pipeline, keys.stage, kApplyMask || has_options());
       if constexpr (kApplyMask) step.load(a, info, group);
       const auto coord = coordinates(info);
       wait_scores();
@@ -354,18 +354,25 @@ struct Consumer {
     issue_output(o, probs);
   }
 
-  // The same with a mask tensor: any tile may be full.
+  // The same with a mask tensor: any tile may be full. Those of a run are known before their keys have been loaded.
   __device__ __forceinline__ void masked_mainloop(const TileInfo& info, const KeyTiles& tiles, const Options& options,
                                                   RowSoftmax& softmax, Output& o, OperandA& probs) {
-    int tile = tiles.own_end - 1;
+    int tile = tiles.own_end - 1, run_end = uniform(run_end_of<has_full_run(C)>(info));
 #pragma unroll 1
-    while (tile > tiles.own_begin) {
-      const bool ends = tile - 1 == tiles.own_begin;
-      wait_keys();
-      const Step next(tile - 1, pipeline, keys.stage);
-      if (tiles.full_begin <= next.tile && next.tile < tiles.full_end && next.shows_all(group))
-        advance<false>(tile, tile - 1, info, options, softmax, probs, o, ends);
-      else advance<true>(tile, tile - 1, info, options, softmax, probs, o, ends);
+    for (int last = max(min(run_end, tile), tiles.own_begin);; last = tiles.own_begin) {
+#pragma unroll 1
+      while (tile > last) {
+        const bool ends = tile - 1 == tiles.own_begin;
+        wait_keys();
+        const Step next(tile - 1, pipeline, keys.stage);
+        if (tiles.full_begin <= next.tile && next.tile < tiles.full_end && next.shows_all(group))
+          advance<false>(tile, tile - 1, info, options, softmax, probs, o, ends);
+        else advance<true>(tile, tile - 1, info, options, softmax, probs, o, ends);
+      }
+      if (!has_full_run(C) || run_end <= tiles.own_begin) break;
+      run_end = 0;
+      const int run_begin = uniform(run_begin_of<has_full_run(C)>(info));
+      advance<false>(tile, run_begin, info, options, softmax, probs, o, run_begin == tiles.own_begin);
     }
     wait_values();
     issue_output(o, probs);

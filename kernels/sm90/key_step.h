@@ -13,7 +13,7 @@ struct KeyStep {
   int tile;
 
   template <class Pipeline>
-  __device__ __forceinline__ KeyStep(int number, const Pipeline&, int) : tile(number) {}
+  __device__ __forceinline__ KeyStep(int number, const Pipeline&, int, bool = true) : tile(number) {}
   __device__ static constexpr bool shows_all(int) { return true; }
   __device__ __forceinline__ void load(const AttentionParams&, const TileInfo&, int) {}
 };
@@ -27,10 +27,10 @@ struct MaskedKeyStep {
   bool crosses_window;  // positions hide some pairs, too
   LaneMask<C.tile_k> mask;
 
-  __device__ __forceinline__ MaskedKeyStep(int, const Pipeline<C>& pipeline, int stage)
-      : pipeline(pipeline),
-        stage(stage),
-        listed{static_cast<unsigned>(uniform(static_cast<int>(pipeline.listed_tile(stage).word)))} {
+  // reads: nobody asks which tile a full one is if there are no options beside the mask.
+  __device__ __forceinline__ MaskedKeyStep(int, const Pipeline<C>& pipeline, int stage, bool reads = true)
+      : pipeline(pipeline), stage(stage), listed{} {
+    if (reads) listed.word = static_cast<unsigned>(uniform(static_cast<int>(pipeline.listed_tile(stage).word)));
     tile = listed.tile();
   }
   // To the warpgroup.

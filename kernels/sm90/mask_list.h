@@ -5,10 +5,35 @@
 #include "attn/visited_tiles.h"
 #include "backward_params.h"
 #include "portable/backward/visited_queries.h"
+#include "ptx/grid.h"
+#include "sm90/fitted_tiles.h"
 #include "sm90/mask_tiles.h"
 #include "tile/operand.h"
 
 namespace cuflash {
+
+// Blocks of 16 keys that all queries of a row of blocks see by position, in one word of 512 keys. Of a mask with one row for
+// all queries the callers have to know it.
+struct VisibleBlocks {
+  int64 low, high, rows_end;
+  int len_k;
+  bool shares_row;
+
+  __device__ VisibleBlocks(const AttentionParams& a, const Sequence& s, const MaskOfHead& m)
+      : low(first_key(a, s, kMaskBlock - 1)),
+        high(end_key(a, s, 0)),
+        rows_end(m.rows <= s.len_q ? m.rows + kMaskBlock : s.len_q),  // it may have rows beyond the sequence
+        len_k(s.len_k),
+        shares_row(m.rows == 1) {}
+  __device__ __forceinline__ unsigned of(int row, int span) const {
+    if (shares_row) return ~0u;
+    const int64 first = int64{row} * kMaskBlock, zero = 0;
+    const int64 begin = (max(zero, first + low) + kMaskBlock - 1) / kMaskBlock - 32 * span;
+    const int64 end = first + high >= len_k ? 32 : max(zero, first + high) / kMaskBlock - 32 * span;
+    const int from = static_cast<int>(clamped(begin, 0, 32)), to = static_cast<int>(clamped(end, 0, 32));
+    return from < to && first + kMaskBlock <= rows_end ? mask_block_range(from, to) : 0;
+  }
+};
 
 // Blocks of some rows in one word of 512 keys.
 struct MaskBlocks {
@@ -23,6 +48,17 @@ struct MaskBlocks {
     for (int row = begin; row < end; ++row) {
       const unsigned* words = m.blocks + static_cast<int64>(row) * kMaskPlanes * m.spans + span;
       any |= words[0], all &= words[m.spans], covers |= words[2 * m.spans];
+    }
+  }
+  // The same for 64 queries, with all loads in flight. Only queries that see a block as a whole cover its keys.
+  __device__ __forceinline__ void add_group(const MaskOfHead& m, const VisibleBlocks& visible, int q_first, int span) {
+    const int rows = (m.rows + kMaskBlock - 1) / kMaskBlock, begin = m.rows == 1 ? 0 : q_first / kMaskBlock;
+    if (begin >= rows) return;
+#pragma unroll
+    for (int n = 0; n < kWarpgroupRows / kMaskBlock; ++n) {
+      const int row = min(begin + n, rows - 1);
+      const unsigned* words = m.blocks + static_cast<int64>(row) * kMaskPlanes * m.spans + span;
+      any |= words[0], all &= words[m.spans], covers |= words[2 * m.spans] & visible.of(row, span);
     }
   }
 };
@@ -71,11 +107,27 @@ __device__ __forceinline__ int64 sharing(const AttentionParams& a, const MaskLis
   return (lists.batch_step != 0 ? 1 : int64{a.batch}) * (lists.head_step != 0 ? 1 : heads);
 }
 
+// The first run of tiles of which a warpgroup sees everything, as places of the list. end: -1 if the list ends with it.
+struct FullRun {
+  int first = -1, end = -1;
+
+  // listed, full: of 32 tiles, in the list from `count` on.
+  __device__ __forceinline__ void add(int count, unsigned listed, unsigned full) {
+    const auto place = [&](unsigned tiles) {
+      return count + static_cast<int>(__popc(listed & ((tiles & (0u - tiles)) - 1)));
+    };
+    unsigned others = listed & ~full;
+    if (first < 0 && full != 0) first = place(full), others &= ~((full & (0u - full)) - 1);
+    if (first >= 0 && end < 0 && others != 0) end = place(others);
+  }
+};
+
 // The key tiles of a query tile, for the forward kernel and the dQ kernel. kCountsGroups: the tiles of the statistics
 // have the 64 queries of a warpgroup.
 template <auto C, bool kCountsGroups>
 struct KeyTileLister {
   static constexpr int kTileQ = tile_q_of(C), kTileK = C.tile_k;
+  static constexpr bool kAscends = !kCountsGroups;  // the order of its tiles
 
   const AttentionParams& a;
   const MaskLists& lists;
@@ -87,7 +139,8 @@ struct KeyTileLister {
     bool covers = true;
     unsigned seen_blocks = 0, covered_blocks = 0;  // of 16 keys, a bit each
   };
-  __device__ __forceinline__ static Verdict judge(const MaskOfHead& m, int q_first, int tile) {
+  __device__ __forceinline__ static Verdict judge(const MaskOfHead& m, const VisibleBlocks& visible, int q_first,
+                                                  int groups, int tile) {
     Verdict v;
 #pragma unroll
     for (int g = 0; g < C.warpgroups; ++g) v.any[g] = false, v.all[g] = true;
@@ -95,8 +148,9 @@ struct KeyTileLister {
       unsigned covered = 0, seen_by_some = 0;
 #pragma unroll
       for (int g = 0; g < C.warpgroups; ++g) {
+        if (g >= groups) continue;
         MaskBlocks seen;
-        seen.add(m, q_first + g * kWarpgroupRows, kWarpgroupRows, span);
+        seen.add_group(m, visible, q_first + g * kWarpgroupRows, span);
         v.any[g] |= (seen.any & blocks) != 0, v.all[g] &= (~seen.all & blocks) == 0, covered |= seen.covers;
         seen_by_some |= seen.any;
       }
@@ -113,27 +167,51 @@ struct KeyTileLister {
     return {first, min(int64{first} + count, int64{s.len_q})};
   }
 
+  // The rows of a query tile: those of the tile of this number, or fitted ones, of which all lists of a CTA have the same
+  // batch entry.
+  __device__ __forceinline__ MaskListRows rows_of_tile(const Sequence& s, const MaskOfHead& mask, int tile) const {
+    const int length = a.cu_q ? s.len_q : a.len_q;
+    if (lists.fitted == 0) return MaskListRows::of(tile * C.warpgroups, tile * kTileQ < length ? C.warpgroups : 0);
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const TileFitter<C> fitter{a, s, mask, reinterpret_cast<typename TileFitter<C>::Group*>(memory),
+                               static_cast<int>(tiles_in(length, kWarpgroupRows))};
+    fitter.run();
+    return {tile < fitter.count ? fitter.groups[tile].tile : 0};
+  }
+
   __device__ __forceinline__ void run() const {
     const MaskListCoord coord(lists, a.heads_q);
     if (coord.b >= (lists.batch_step != 0 ? a.batch : 1)) return;
     int* list = lists.data + coord.number * lists.stride;
     const Sequence s = sequence_of(a, coord.b);
     const MaskOfHead mask = mask_of_head(a.summary, coord.b, coord.h);
-    const int q_first = coord.tile * kTileQ;
-    const Range queries = rows(s, q_first, kTileQ), seen = keys_of_any(a, s, queries), all = keys_of_all(a, s, queries);
+    MaskListRows tile_rows = MaskListRows::of(coord.tile * C.warpgroups, C.warpgroups);
+    if constexpr (!kCountsGroups) {
+      tile_rows = rows_of_tile(s, mask, coord.tile);
+      if (lane_id() == 0) list[kMaskListRows] = static_cast<int>(tile_rows.word);
+      if (tile_rows.groups() == 0) {
+        if (lane_id() == 0) list[0] = -1;
+        return;
+      }
+    }
+    const int q_first = tile_rows.first_row(), num_queries = tile_rows.groups() * kWarpgroupRows;
+    const Range queries = rows(s, q_first, num_queries), seen = keys_of_any(a, s, queries),
+                all = keys_of_all(a, s, queries);
     const int begin = seen.empty() ? 0 : static_cast<int>(seen.begin / kTileK);
     const int end = seen.empty() ? 0 : static_cast<int>(tiles_in(seen.end, kTileK));
     const int64 value_rows = a.cu_k ? a.total_k : a.len_k;
+    const VisibleBlocks visible(a, s, mask);
     int count = 0, first_seen[C.warpgroups], last_seen[C.warpgroups];
+    FullRun runs[C.warpgroups];
     MaskTileCounts counted[C.warpgroups];
 #pragma unroll
     for (int g = 0; g < C.warpgroups; ++g) first_seen[g] = last_seen[g] = -1;
 #pragma unroll 1
-    for (int last = end; last > begin; last -= 32) {
-      const int tile = last - 1 - lane_id(), first = tile * kTileK;
-      const bool exists = tile >= begin;
+    for (int done = 0; done < end - begin; done += 32) {
+      const int number = done + lane_id(), tile = kAscends ? begin + number : end - 1 - number, first = tile * kTileK;
+      const bool exists = number < end - begin;
       Verdict v{};
-      if (exists) v = judge(mask, q_first, tile);
+      if (exists) v = judge(mask, visible, q_first, tile_rows.groups(), tile);
       bool any = false, shows_all = true;
 #pragma unroll
       for (int g = 0; g < C.warpgroups; ++g) any |= v.any[g], shows_all &= v.all[g];
@@ -142,11 +220,9 @@ struct KeyTileLister {
       const int64 key_end = min(int64{first} + kTileK, seen.end);
       const bool outside = first < seen.begin || (key_end == seen.end && s.k_begin + seen.end < value_rows &&
                                                   int64{first} + kTileK > seen.end);
-      // By position; and queries for which the mask shows a key exist: it may have rows beyond the sequence's length.
-      const bool seen_by_all =
-          first >= all.begin && key_end <= all.end && (q_first + kTileQ <= s.len_q || mask.rows <= s.len_q);
+      const bool covers_count = mask.rows > 1 || (first >= all.begin && key_end <= all.end);
       unsigned word = static_cast<unsigned>(tile);
-      if (outside || !(shows_all || (v.covers && seen_by_all))) word |= ListedMaskTile::kHidesKey;
+      if (outside || !(shows_all || (v.covers && covers_count))) word |= ListedMaskTile::kHidesKey;
 #pragma unroll
       for (int g = 0; g < C.warpgroups; ++g) {
         const Range of_group = rows(s, q_first + g * kWarpgroupRows, kWarpgroupRows);
@@ -158,6 +234,8 @@ struct KeyTileLister {
           if (first_seen[g] < 0) first_seen[g] = __shfl_sync(0xffffffffu, place, __ffs(seers) - 1);
           last_seen[g] = __shfl_sync(0xffffffffu, place, 31 - __clz(seers));
         }
+        const bool sees_all = sees && v.all[g] && tile >= visited.full_begin && tile < visited.full_end;
+        runs[g].add(count, visible, __ballot_sync(0xffffffffu, sees_all));
         if (counts && kCountsGroups) {
           const Range full = full_key_tiles<kTileK>(a, s, of_group);
           counted[g].add(sees, !v.all[g] || tile < full.begin || tile >= full.end);
@@ -170,7 +248,7 @@ struct KeyTileLister {
       if (any) list[kMaskListHeader + place] = static_cast<int>(word);
       if (any && lists.blocks != 0)
         list[lists.blocks + place] = static_cast<int>(
-            MaskKeyBlocks::of(v.seen_blocks, shows_all ? 0 : v.seen_blocks & ~(seen_by_all ? v.covered_blocks : 0))
+            MaskKeyBlocks::of(v.seen_blocks, shows_all ? 0 : v.seen_blocks & ~(covers_count ? v.covered_blocks : 0))
                 .word);
       count += static_cast<int>(__popc(visible));
     }
@@ -180,6 +258,8 @@ struct KeyTileLister {
       for (int g = 0; g < C.warpgroups; ++g) {
         list[1 + 2 * g] = first_seen[g] < 0 ? 0 : count - 1 - last_seen[g];
         list[2 + 2 * g] = first_seen[g] < 0 ? 0 : count - first_seen[g];
+        list[kMaskListRuns + 2 * g] = runs[g].end < 0 ? 0 : count - runs[g].end;
+        list[kMaskListRuns + 1 + 2 * g] = runs[g].first < 0 ? 0 : count - runs[g].first;
       }
     }
     if (!counts) return;
@@ -264,18 +344,24 @@ struct QueryTileLister {
   }
 };
 
+// The list of query tiles may start, and waits for the end of this kernel, which waits for the summary.
+__device__ __forceinline__ void begin_mask_lists() { griddepcontrol_launch_dependents(), griddepcontrol_wait(); }
+
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void sm90_mask_list(const Sm90ForwardParams& p) {
+  begin_mask_lists();
   const AttentionParams& a = p.forward.attention;
   KeyTileLister<C, false>{a, p.mask_lists, a.tile_counts != nullptr}.run();
 }
 template <Sm90DqConfig C>
 __device__ __forceinline__ void sm90_dq_mask_list(const Sm90BackwardParams& p) {
+  begin_mask_lists();
   const AttentionParams& a = p.backward.attention;
   KeyTileLister<C, true>{a, p.dq_mask_lists, a.tile_counts != nullptr && p.counts_in_dq != 0}.run();
 }
 template <Sm90BackwardConfig C>
 __device__ __forceinline__ void sm90_backward_mask_list(const Sm90BackwardParams& p) {
+  begin_mask_lists();
   QueryTileLister<C>{p.backward.attention, p.backward.mask_lists}.run();
 }
 

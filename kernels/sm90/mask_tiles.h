@@ -1,14 +1,30 @@
 // The tiles that a mask tensor shows, as lists that every role of a kernel reads. sm90/mask_list.h makes them before the
-// kernel runs: for a query tile the key tiles in descending order, for a key tile the query tiles in ascending order.
+// kernel runs: for a query tile the key tiles, for a key tile the query tiles in ascending order. Key tiles ascend for the
+// forward kernel: the first tile of a document, of which values may have to be zeroed, is loaded while the consumers finish
+// another query tile. For the dQ kernel they descend.
 #pragma once
 
 #include "params.h"
 
 namespace cuflash {
 
-// A list is its number of tiles, of each consumer warpgroup the first tile that it sees and the end of those, and the
-// tiles. The ranges count tiles from the end of the list, so that key tiles ascend with the number as without a mask.
-static_assert(1 + 2 * kMaskListGroups <= kMaskListHeader);
+// A list is its number of tiles, of each consumer warpgroup the first tile that it sees and the end of those, the rows of
+// the query tile, of each warpgroup a run of tiles of which it sees everything, and the tiles. The ranges count tiles from
+// the end of the list, so that the number of the next tile is smaller, as without a mask. A number of tiles below 0: there
+// is no such query tile.
+constexpr int kMaskListRows = 1 + 2 * kMaskListGroups, kMaskListRuns = kMaskListRows + 1;
+static_assert(kMaskListRuns + 2 * kMaskListGroups <= kMaskListHeader);
+
+// Groups of 64 queries that are a query tile. Of its warpgroups the last may be without any.
+struct MaskListRows {
+  unsigned word;
+
+  static __device__ MaskListRows of(int first, int groups) {
+    return {static_cast<unsigned>(first) << 2 | static_cast<unsigned>(groups)};
+  }
+  __device__ int first_row() const { return static_cast<int>(word >> 2) * kWarpgroupRows; }
+  __device__ int groups() const { return static_cast<int>(word & 3); }
+};
 
 // A tile of a list.
 struct ListedMaskTile {

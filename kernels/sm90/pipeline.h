@@ -71,7 +71,7 @@ struct Pipeline {
   }
 
   // Written before the arrival on q_full, and therefore visible to threads that have waited for q_full.
-  using Info = typename TileInfoFor<splits_keys(C)>::Type;
+  using Info = typename TileInfoFor<splits_keys(C), has_full_run(C)>::Type;
   __device__ Info& info(int group, unsigned round) const {
     return static_cast<Info*>(
         __cvta_shared_to_generic(memory + kTileInfoBegin))[round % num_tile_infos(C) * C.warpgroups + group];

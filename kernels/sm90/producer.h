@@ -168,7 +168,7 @@ __device__ __forceinline__ void load_queries(const Sm90ForwardParams& p, const P
     write_tile_info<C>(info, a, forward_work<C>(p, tiles.tile(p)), group);
     mbarrier_wait(pipeline.q_empty(group, round), pipeline.query_phase(round) ^ 1);
     const unsigned full = pipeline.q_full(group, round);
-    const bool no_rows = ends_with_full_tile(C) ? info.rows_end <= 0 : info.rows_end == 0;
+    const bool no_rows = ends_with_full_tile(C) || fits_tiles(C) ? info.rows_end <= 0 : info.rows_end == 0;
     if (no_rows || info.begin == info.end) mbarrier_arrive(full);
     else if constexpr (packs_heads(C)) tma_load_packed_rows(pipeline.q(group, round), p.q, a, full, info);
     else tma_load_tile(pipeline.q(group, round), p.q, a.q, full, info.q_begin + info.q_first, info.h, info.b);
@@ -211,7 +211,7 @@ struct ValueSanitizer {
     zero_rows(tile, max(work.seen_end - first, 0), C.tile_k);
   }
   __device__ bool is_seen(const MaskOfHead& mask, int key) const {
-    const Range queries = work.queries(work.q_first, tile_q_of(C));
+    const Range queries = work.tile_queries();
     bool seen = false;
 #pragma unroll 1
     for (int i = static_cast<int>(queries.begin) + lane_id(); i < queries.end; i += 32) {
@@ -273,14 +273,15 @@ __device__ __forceinline__ void sanitize_values(const Sm90ForwardParams& p, cons
     for (int n = work.end - 1; n >= work.begin && work.end != 0; --n, values.advance()) {
       if (!work.sanitizes(a, n)) continue;
       const int tile = work.key_tile(n);
+      MaskKeyBlocks blocks{};  // read before the values are there
+      if constexpr (reads_mask(C)) blocks = work.key_blocks(p.mask_lists, n);
       mbarrier_wait(pipeline.v_raw_full(values.stage), phases >> values.stage & 1);
       phases ^= 1u << values.stage;
       const ValueSanitizer<C> sanitizer{a, work};
       if (!reads_mask(C) || sanitizer.has_outside(tile))
         sanitizer.zero_outside(pipeline.v(values.stage), tile * C.tile_k);
       __syncwarp();
-      if constexpr (reads_mask(C))
-        sanitizer.zero_unseen(pipeline.v(values.stage), tile * C.tile_k, work.key_blocks(p.mask_lists, n));
+      if constexpr (reads_mask(C)) sanitizer.zero_unseen(pipeline.v(values.stage), tile * C.tile_k, blocks);
       async_proxy_fence();
       __syncwarp();
       if (lane_id() == 0) mbarrier_arrive(pipeline.v_full(values.stage));

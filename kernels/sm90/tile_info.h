@@ -30,19 +30,39 @@ struct SplitTileInfo : TileInfo {
   int split;  // which part of the keys
   int unused;
 };
-static_assert(sizeof(TileInfo) <= kTileInfoBytes && sizeof(SplitTileInfo) <= kTileInfoBytes);
+// With has_full_run.
+struct MaskTileInfo : TileInfo {
+  int run_begin, run_end;  // tiles of the warpgroup of which nothing is hidden
+};
+static_assert(sizeof(TileInfo) <= kTileInfoBytes && sizeof(SplitTileInfo) <= kTileInfoBytes &&
+              sizeof(MaskTileInfo) <= kTileInfoBytes);
 
 __device__ __forceinline__ const SplitTileInfo& split_info(const TileInfo& info) {
   return static_cast<const SplitTileInfo&>(info);
 }
 
-template <bool kSplit>
+template <bool kHasRun>
+__device__ __forceinline__ int run_begin_of(const TileInfo& info) {
+  if constexpr (kHasRun) return static_cast<const MaskTileInfo&>(info).run_begin;
+  else return 0;
+}
+template <bool kHasRun>
+__device__ __forceinline__ int run_end_of(const TileInfo& info) {
+  if constexpr (kHasRun) return static_cast<const MaskTileInfo&>(info).run_end;
+  else return 0;
+}
+
+template <bool kSplit, bool kHasRun>
 struct TileInfoFor {
   using Type = TileInfo;
 };
 template <>
-struct TileInfoFor<true> {
+struct TileInfoFor<true, false> {
   using Type = SplitTileInfo;
+};
+template <>
+struct TileInfoFor<false, true> {
+  using Type = MaskTileInfo;
 };
 
 }  // namespace cuflash

@@ -44,7 +44,9 @@ struct TileLister {
     return x + before;
   }
   // Packed tensors have no rows beyond a sequence; padded ones do, and these must be written, too.
+  // With a mask tensor there are lists for the most tiles that it may suggest.
   __device__ unsigned tiles_of(const Sequence& s) const {
+    if constexpr (reads_mask(C)) return static_cast<unsigned>(p.mask_lists.tiles);
     return static_cast<unsigned>(tiles_in(a.cu_q ? s.len_q : a.len_q, tile_q_of(C)));
   }
   __device__ __forceinline__ unsigned load_chunk(int first) const {
@@ -66,7 +68,7 @@ struct TileLister {
     }
     return low;
   }
-  // How many key tiles a query tile sees. Heads with masks of their own are taken to be like the first.
+  // How many key tiles a query tile sees; below 0 if there is no such tile. Heads with masks of their own are taken to be like the first.
   __device__ __forceinline__ int64 key_tiles_of(int first_sequence, int sequence, int q_tile) const {
     if constexpr (reads_mask(C)) return mask_list(p.mask_lists, first_sequence + sequence, 0, q_tile)[0];
     const int len_q = shared.len_q[sequence], len_k = shared.len_k[sequence];
@@ -90,7 +92,9 @@ struct TileLister {
 #pragma unroll 1
       for (unsigned n = thread; n < count; n += kThreads) {
         const int s = sequence_of_tile(n), q_tile = static_cast<int>(n - (s == 0 ? 0 : shared.end[s - 1]));
-        on_tile(shared.bucket[bucket_of(key_tiles_of(first, s, q_tile))], ListedTile{first + s, q_tile});
+        const int64 key_tiles = key_tiles_of(first, s, q_tile);
+        if (reads_mask(C) && key_tiles < 0) continue;
+        on_tile(shared.bucket[bucket_of(key_tiles)], ListedTile{first + s, q_tile});
       }
       __syncthreads();
     }
@@ -113,6 +117,7 @@ __device__ __forceinline__ void sm90_tile_list(const Sm90ForwardParams& p) {
   auto& shared = *reinterpret_cast<typename TileLister<C>::Shared*>(memory);
   static_assert(sizeof shared == kTileListBytes);
   griddepcontrol_launch_dependents();  // the forward kernel waits for the end of this one
+  if constexpr (reads_mask(C)) griddepcontrol_wait();
   TileLister<C>{p, p.forward.attention, shared, static_cast<int>(threadIdx.x)}.run();
 }
 

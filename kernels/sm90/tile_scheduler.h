@@ -48,12 +48,16 @@ struct WorkTile {
     b = static_cast<int>(head / static_cast<unsigned>(heads)), h = static_cast<int>(head) - b * heads;
     q_first = static_cast<int>(tile.q_tile) * tile_q_of(C);
     sequence = sequence_of(a, b);
+    if constexpr (fits_tiles(C)) return;  // its rows follow: see VisitedWork
     if constexpr (ends_with_full_tile(C)) q_first -= missing_rows(a);
     exists = q_first < rows_end(a);
-    const Range seen = keys_of_any(a, sequence, queries(a, q_first, tile_q_of(C)));
+    find_keys(a, queries(a, q_first, tile_q_of(C)));
+    if constexpr (splits_keys(C)) keep_split(static_cast<int>(splits));
+  }
+  __device__ __forceinline__ void find_keys(const AttentionParams& a, Range of_queries) {
+    const Range seen = keys_of_any(a, sequence, of_queries);
     seen_begin = static_cast<int>(seen.begin), seen_end = static_cast<int>(seen.end);
     begin = seen.empty() ? 0 : seen_begin / C.tile_k, end = seen.empty() ? 0 : (seen_end - 1) / C.tile_k + 1;
-    if constexpr (splits_keys(C)) keep_split(static_cast<int>(splits));
   }
 
   // Of the first tile, in whole warpgroups.

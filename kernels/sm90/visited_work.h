@@ -21,17 +21,24 @@ struct VisitedWork : WorkTile<C> {
 template <auto C>
 struct VisitedWork<C, true> : WorkTile<C> {
   const int* list;
-  int count;  // of its tiles
+  int count;                // of its tiles
+  int rows = tile_q_of(C);  // of the tile, in whole warpgroups
 
   __device__ __forceinline__ VisitedWork(const AttentionParams& a, const MaskLists& lists, const TileCoord& tile,
                                          unsigned splits = 1)
       : WorkTile<C>(a, tile, splits) {
     if (!this->exists) return;
     list = mask_list(lists, this->b, this->h, static_cast<int>(tile.q_tile));
+    if constexpr (fits_tiles(C)) {
+      const MaskListRows listed{static_cast<unsigned>(list[kMaskListRows])};
+      this->q_first = listed.first_row(), rows = listed.groups() * kWarpgroupRows;
+      this->find_keys(a, tile_queries());
+    }
     this->begin = 0, this->end = count = list[0];
     if constexpr (splits_keys(C)) this->keep_split(static_cast<int>(splits));
   }
 
+  __device__ Range tile_queries() const { return this->queries(this->q_first, rows); }
   __device__ ListedMaskTile listed(int n) const {
     return {static_cast<unsigned>(list[kMaskListHeader + count - 1 - n])};
   }
@@ -50,8 +57,17 @@ __device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionP
   write_tile_info<C>(info, a, static_cast<const WorkTile<C>&>(work), group);
   if constexpr (reads_mask(C)) {
     if (!work.exists) return;
+    if (fits_tiles(C) && group * kWarpgroupRows >= work.rows) {
+      info.rows_end = kNoRows, info.own_begin = info.own_end = 0;
+      return;  // write_empty_rows reads no run
+    }
     const auto kept = [&](int n) { return max(work.begin, min(n, work.end)); };
     info.own_begin = kept(work.list[1 + 2 * group]), info.own_end = kept(work.list[2 + 2 * group]);
+    if constexpr (has_full_run(C)) {
+      auto& with_run = static_cast<MaskTileInfo&>(info);
+      const int* run = work.list + kMaskListRuns + 2 * group;
+      with_run.run_begin = run[0], with_run.run_end = run[1];
+    }
   }
 }
 

@@ -221,6 +221,13 @@ TEST_F(FakeForward, TilesThatAMaskShowsOfHeadSize128EqualTheOracle) {
   check(many, 3);
 }
 
+// Tiles that begin where the mask suggests, taken from a list.
+TEST_F(FakeForward, TilesThatAMaskSuggestsEqualTheOracle) {
+  check::Case c = few_queries(90, 1, 330, 150);
+  c.mask = check::ScoreLayout{}, c.mask_pattern = check::MaskPattern::documents, c.mask_eighths = 2;
+  check(c, 4);
+}
+
 // The same for gradients, which the main kernel computes with dQ or without it.
 TEST_F(FakeForward, GradientsOfTilesThatAMaskShowsEqualTheOracle) {
   using check::MaskPattern;

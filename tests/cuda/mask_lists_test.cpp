@@ -1,5 +1,5 @@
-// The lists of tiles that a mask tensor shows to the sm90 backward kernels, and the bits of such a tile, on the host. The
-// lists of forward run with its kernel in fake_cuda_forward_test.
+// The lists of tiles that a mask tensor shows to the sm90 kernels, and the bits of such a tile, on the host. The lists of
+// forward also run with its kernel in fake_cuda_forward_test.
 #include <algorithm>
 #include <vector>
 
@@ -22,7 +22,7 @@ struct Scene {
   int64_t batch, heads_q, heads_k, queries, keys;
   bool by_batch, by_head, by_query;  // extents of the mask
   bool causal;
-  int64_t block;  // queries and keys that are shown or hidden together; documents if 0
+  int64_t block;  // queries and keys that are shown or hidden together; documents of that length if negative
 };
 
 bool listed_all(int word, int group) { return (word >> (24 + group) & 1) != 0; }
@@ -62,7 +62,7 @@ struct Problems {
     cpu::summarize_mask(p.mask, shape, p.summary, Execution{.num_threads = 1});
   }
   bool shows(int64_t head, int64_t i, int64_t j) const {
-    if (s.block == 0) return i / 90 == j / 90;
+    if (s.block < 0) return i / -s.block == j / -s.block;
     return Random(static_cast<uint64_t>((head * 100 + i / s.block) * 100 + j / s.block)).below(3) == 0;
   }
   bool shown(int64_t b, int64_t h, int64_t i, int64_t j) const {
@@ -89,9 +89,10 @@ struct Problems {
 };
 
 constexpr Scene kScenes[] = {
-    {2, 4, 2, 300, 700, true, false, true, false, 64}, {2, 4, 2, 300, 700, false, true, true, true, 32},
-    {1, 2, 1, 500, 500, false, false, true, true, 0},  {2, 2, 2, 130, 260, true, true, false, false, 16},
-    {1, 1, 1, 40, 2300, false, false, true, false, 0}, {1, 1, 1, 2300, 100, false, false, true, true, 128},
+    {2, 4, 2, 300, 700, true, false, true, false, 64},     {2, 4, 2, 300, 700, false, true, true, true, 32},
+    {1, 2, 1, 500, 500, false, false, true, true, -90},    {2, 2, 2, 130, 260, true, true, false, false, 16},
+    {1, 1, 1, 40, 2300, false, false, true, false, -90},   {1, 1, 1, 2300, 100, false, false, true, true, 128},
+    {1, 2, 1, 1300, 1300, false, false, true, true, -400},
 };
 
 TEST(MaskLists, HaveTheQueryTilesOfEveryKeyTile) {
@@ -195,6 +196,80 @@ TEST(MaskLists, HaveTheKeyTilesOfEveryQueryTile) {
           }
         }
     EXPECT_TRUE(std::equal(counts, counts + 3, counted)) << counts[0] << " " << counts[1] << " " << counts[2];
+  }
+}
+
+// Of three warpgroups, where the mask decides which groups of 64 queries are a tile.
+struct FittedTile {
+  int64_t first, groups;
+  const int* list;
+};
+std::vector<FittedTile> fitted_tiles(const std::vector<int>& data, const MaskLists& lists, int64_t b) {
+  std::vector<FittedTile> tiles;
+  for (int64_t n = 0; n < lists.tiles; ++n) {
+    const int* list = data.data() + (b * lists.batch_step * lists.tiles + n) * lists.stride;
+    if (list[0] >= 0) tiles.push_back({list[7] >> 2, list[7] & 3, list});
+  }
+  std::sort(tiles.begin(), tiles.end(), [](const FittedTile& x, const FittedTile& y) { return x.first < y.first; });
+  return tiles;
+}
+
+TEST(MaskLists, HaveTilesThatVisitFewKeys) {
+  for (const Scene& s : kScenes) {
+    if (s.by_head) continue;
+    SCOPED_TRACE(::testing::Message() << s.queries << " x " << s.keys << " blocks of " << s.block);
+    const Problems problem(s);
+    const int64_t groups = (s.queries + 63) / 64;
+    const cuda::MaskListExtent extent{s.heads_q, (groups + 3) / 4 * 4, (s.keys + 63) / 64, true, groups};
+    std::vector<int> data(cuda::mask_list_bytes(problem.p, extent) / sizeof(int), -7);
+    Sm90ForwardParams params{};
+    params.forward.attention = cuda::attention_params(problem.p, nullptr);
+    const MaskLists lists = params.mask_lists = cuda::mask_lists(problem.p, extent, data.data());
+    kernel_emulator::list_key_tiles(&params, static_cast<int64_t>(data.size()) / lists.stride);
+    // Blocks of 16 keys that some query sees, as the kernel counts them.
+    const auto cost = [&](int64_t b, int64_t first, int64_t count) {
+      int64_t blocks = 8;
+      for (int64_t j = 0; j < s.keys; j += 16) {
+        bool visited = false;
+        for (int64_t group = first; group < first + count; ++group)
+          visited |= problem.tile(b, 0, 64 * group, 64, j, 16).visited();
+        blocks += visited;
+      }
+      return blocks;
+    };
+    for (int64_t b = 0; b < s.batch; ++b) {
+      int64_t next = 0, fitted = 0, regular = 0;
+      for (const FittedTile& tile : fitted_tiles(data, lists, b)) {
+        ASSERT_EQ(tile.first, next);
+        ASSERT_TRUE(tile.groups >= 1 && tile.groups <= 3);
+        next += tile.groups, fitted += cost(b, tile.first, tile.groups);
+        int found = 0;
+        std::vector<bool> full[3];
+        for (int64_t key_tile = 0; key_tile < extent.longest; ++key_tile) {
+          if (!problem.tile(b, 0, 64 * tile.first, 64 * tile.groups, 64 * key_tile, 64).visited()) continue;
+          ASSERT_LT(found, tile.list[0]);
+          EXPECT_EQ(tile.list[kMaskListHeader + found++] & 0xffffff, key_tile);
+          for (int64_t g = 0; g < tile.groups; ++g) {
+            const auto of_group = problem.tile(b, 0, 64 * (tile.first + g), 64, 64 * key_tile, 64);
+            const bool whole = 64 * key_tile + 64 <= s.keys;  // a short tile is not full by position
+            full[g].push_back(whole && of_group.visited() && of_group.all && of_group.shows_all);
+          }
+        }
+        ASSERT_EQ(found, tile.list[0]);
+        for (int64_t g = 0; g < tile.groups; ++g) {
+          const int begin = tile.list[8 + 2 * g], end = tile.list[9 + 2 * g];
+          EXPECT_EQ(begin < end, std::count(full[g].begin(), full[g].end(), true) != 0);
+          for (int n = begin; n < end; ++n) EXPECT_TRUE(full[g][static_cast<size_t>(found - 1 - n)]) << n;
+        }
+      }
+      EXPECT_EQ(next, groups);
+      for (int64_t first = 0; first < groups; first += 3)
+        regular += cost(b, first, std::min<int64_t>(3, groups - first));
+      EXPECT_LE(fitted, regular);
+      if (s.block == -400) {
+        EXPECT_LT(fitted, regular);
+      }
+    }
   }
 }
 

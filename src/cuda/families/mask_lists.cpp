@@ -31,10 +31,15 @@ int64_t stride_of(const MaskListExtent& e) {
 
 }  // namespace
 
+bool mask_differs_by_head(const Problem& p) { return differs_of(p).by_head; }
+
 Launch plan_mask_lists(const KernelKey& kernel, const Problem& p, const MaskListExtent& e) {
   constexpr int64_t kWarps = kMaskListThreads / 32;
   const int64_t lists = count_of(p, e).value("mask: the number of its tiles is");
-  return launch_of(kernel, lists / kWarps + (lists % kWarps != 0), kMaskListThreads, 0);
+  Launch launch = launch_of(kernel, lists / kWarps + (lists % kWarps != 0), kMaskListThreads,
+                            static_cast<int>(e.groups * kFittedGroupBytes));
+  launch.programmatic = true;
+  return launch;
 }
 
 size_t mask_list_bytes(const Problem& p, const MaskListExtent& e) {
@@ -49,7 +54,8 @@ MaskLists mask_lists(const Problem& p, const MaskListExtent& e, void* data) {
           lists.by_head,
           static_cast<int>(e.tiles),
           static_cast<int>(stride_of(e)),
-          e.has_blocks ? static_cast<int>(kMaskListHeader + e.longest) : 0};
+          e.has_blocks ? static_cast<int>(kMaskListHeader + e.longest) : 0,
+          e.groups != 0};
 }
 
 TensorMap mask_bits_map(const Problem& p, int box_bytes) {

@@ -8,10 +8,14 @@
 namespace cuflash::cuda {
 
 // Heads of the lists, tiles of such a head, and the most tiles in a list. has_blocks: with the key blocks of each tile.
+// groups: of 64 queries, where the mask may decide which of them are a tile; 0: it does not.
 struct MaskListExtent {
   int64_t heads, tiles, longest;
   bool has_blocks = false;
+  int64_t groups = 0;
 };
+// Whether heads have lists of their own.
+bool mask_differs_by_head(const Problem& problem);
 
 Launch plan_mask_lists(const KernelKey& kernel, const Problem& problem, const MaskListExtent& extent);
 size_t mask_list_bytes(const Problem& problem, const MaskListExtent& extent);

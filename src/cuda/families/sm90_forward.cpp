@@ -186,20 +186,35 @@ bool is_worth_list(const ForwardProblem& p, int tile_q, int num_sms) {
   const int64_t tiles = (listed_tiles(p, tile_q) * p.heads_q).at_most(kUnbounded);
   return tiles >= kLeastRounds * num_sms && tiles < int64_t{1} << 31;
 }
+
+// The mask decides which groups of 64 queries are a tile if all heads share it. Tiles are taken from a list then, and a
+// CTA makes lists of one batch entry.
+int64_t fitted_groups(const ForwardProblem& p, const Sm90ForwardConfig& c) {
+  const int64_t groups = (p.len_q + kWarpgroupRows - 1) / kWarpgroupRows;
+  const bool few = groups <= kMostFittedGroups && p.len_k <= kMostFittedKeys;
+  return fits_tiles(c) && few && !mask_differs_by_head(p) ? groups : 0;
+}
+MaskListExtent mask_list_extent(const ForwardProblem& p, const Sm90ForwardConfig& c) {
+  constexpr int64_t kWarps = kMaskListThreads / 32;
+  const int64_t groups = fitted_groups(p, c);
+  return {p.heads_q,
+          groups != 0 ? (groups + kWarps - 1) / kWarps * kWarps : (p.len_q + tile_q_of(c) - 1) / tile_q_of(c),
+          (p.len_k + c.tile_k - 1) / c.tile_k, true, groups};
+}
+
 void plan_list(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c, const Arch& arch) {
   c.work |= kTileList;
   Sm90ForwardConfig list{};
   list.element = Element::bf16, list.warpgroups = c.warpgroups, list.tile_k = c.tile_k;  // what it depends on
   list.options = c.options & kMaskTensor;
   plan.list = launch_of(key_of(kListKernel, arch, list), 1, kTileListThreads, kTileListBytes);
+  plan.list.programmatic = reads_mask(c);  // behind the lists of key tiles
   ForwardWorkspace& w = plan.workspace;
   w.list = kUnit;
-  w.size = workspace_bytes(listed_tiles(p, plan.tile_q) * int64_t{sizeof(ListedTile)} + kUnit);
+  const Checked tiles = reads_mask(c) ? Checked(p.batch) * mask_list_extent(p, c).tiles : listed_tiles(p, plan.tile_q);
+  w.size = workspace_bytes(tiles * int64_t{sizeof(ListedTile)} + kUnit);
 }
 
-MaskListExtent mask_list_extent(const ForwardProblem& p, const Sm90ForwardConfig& c) {
-  return {p.heads_q, (p.len_q + tile_q_of(c) - 1) / tile_q_of(c), (p.len_k + c.tile_k - 1) / c.tile_k, true};
-}
 // Behind the other parts of the workspace.
 void plan_mask(ForwardPlan& plan, const ForwardProblem& p, const Sm90ForwardConfig& c, const Arch& arch) {
   Sm90ForwardConfig list{};
@@ -404,6 +419,15 @@ TileList list_of(const ForwardProblem& p, const ForwardPlan& plan, int num_sms, 
           counters + 1, static_cast<unsigned>(listed_heads_together(p, work)), static_cast<int>(longest)};
 }
 
+// Statistics count the tiles that there are without a mask.
+MaskLists forward_mask_lists(const ForwardProblem& p, const ForwardPlan& plan, const Sm90ForwardConfig& c,
+                             const LaunchContext& context) {
+  MaskLists lists =
+      mask_lists(p, mask_list_extent(p, c), static_cast<std::byte*>(context.workspace) + plan.workspace.mask_lists);
+  if (context.tile_counts) lists.fitted = 0;
+  return lists;
+}
+
 Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, const LaunchContext& context) {
   const auto c = plan.launch.kernel.as<Sm90ForwardConfig>();
   const ConstRows o{p.o.data, p.o.dtype, p.o.batch_stride, p.o.head_stride, p.o.row_stride};
@@ -425,9 +449,7 @@ Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, co
           splits_of(p, plan, c, context.workspace),
           list_of(p, plan, context.num_sms, context.workspace),
           reads_mask(c) ? mask_bits_map(p, mask_box_bytes(c.tile_k)) : TensorMap{},
-          reads_mask(c) ? mask_lists(p, mask_list_extent(p, c),
-                                     static_cast<std::byte*>(context.workspace) + plan.workspace.mask_lists)
-                        : MaskLists{}};
+          reads_mask(c) ? forward_mask_lists(p, plan, c, context) : MaskLists{}};
 }
 
 std::string describe(const ForwardPlan& plan) {

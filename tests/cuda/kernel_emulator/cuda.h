@@ -118,6 +118,14 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, int bits) {
   const unsigned long long both = (static_cast<unsigned long long>(high) << 32) | low;
   return static_cast<unsigned>(both >> (bits & 31));
 }
+template <class T>
+T __ldcs(const T* from) {
+  return *from;
+}
+inline unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
+  for (int n = 0; n < 32; n += 8) c += (a >> n & 0xff) * (b >> n & 0xff);
+  return c;
+}
 inline unsigned __popc(unsigned x) { return static_cast<unsigned>(__builtin_popcount(x)); }
 inline unsigned atomicOr(unsigned* to, unsigned value) {
   const unsigned before = *to;

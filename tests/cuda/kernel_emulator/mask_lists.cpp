@@ -24,13 +24,13 @@ namespace {
 
 using namespace host_mask_kernels;
 
-template <class Kernel>
+template <class Params = Sm90BackwardParams, class Kernel>
 void run_lists(const void* params, int64_t lists, Kernel kernel) {
   constexpr int64_t kWarps = kMaskListThreads / 32;
   gridDim = {static_cast<unsigned>((lists + kWarps - 1) / kWarps), 1, 1};
   for (unsigned n = 0; n < gridDim.x; ++n) {
     blockIdx = {n, 0, 0};
-    run_threads(kMaskListThreads, n, [&] { kernel(*static_cast<const Sm90BackwardParams*>(params)); });
+    run_threads(kMaskListThreads, n, [&] { kernel(*static_cast<const Params*>(params)); });
   }
 }
 
@@ -43,6 +43,10 @@ void list_query_tiles(const void* params, int64_t lists) {
 void list_key_tiles_for_dq(const void* params, int64_t lists) {
   constexpr Sm90DqConfig C{Element::bf16, 0, 0, 2, 64, 0, 0, 0, 0, 0};
   run_lists(params, lists, [](const Sm90BackwardParams& p) { sm90_dq_mask_list<C>(p); });
+}
+void list_key_tiles(const void* params, int64_t lists) {
+  constexpr Sm90ForwardConfig C{Element::bf16, 0, 0, 3, 64, 0, 0, 0, 0};
+  run_lists<Sm90ForwardParams>(params, lists, [](const Sm90ForwardParams& p) { sm90_mask_list<C>(p); });
 }
 
 void pairs_of_box(const unsigned char* box, bool has_rows, int half, bool keys_are_rows, unsigned (&pairs)[128]) {

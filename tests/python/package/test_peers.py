@@ -17,6 +17,7 @@ import benchmark_tables  # noqa: E402
 import peers_calls as calls  # noqa: E402
 import peers_cuda as peers  # noqa: E402
 import peers_shapes as shapes  # noqa: E402
+import documents  # noqa: E402
 import few_queries  # noqa: E402
 import world  # noqa: E402
 import world_shapes  # noqa: E402
@@ -285,6 +286,23 @@ def test_times_against_the_number_of_queries(monkeypatch, tmp_path):
     source = benchmark_data.Bench("few_queries", json.loads(path.read_text()))
     found = {(p["heads_q"], p["heads_k"], p["len_q"]): set(by) for p, by in source.points.items()}
     assert found == {(4, heads_k, n): {"cuflash", "fa3"} for heads_k in (4, 1) for n in (1, 2, 64)}
+
+
+def test_documents_by_mask_and_packed(monkeypatch, tmp_path):
+    class Summarizing(Textbook):
+        def summarize(self, mask):
+            assert mask.dtype == torch.bool
+            return {}
+    monkeypatch.setattr(peers, "open_libraries", lambda options: ({"cuflash": Summarizing()}, {}, {"cuflash": "0.1.0"}))
+    monkeypatch.setattr(benchmark_data, "DATA", tmp_path)
+    assert "bench/documents.py" in benchmark_tables.documents("en")[0]
+    path = tmp_path / benchmark_data.DOCUMENTS
+    documents.main(["lib.so", "--dry-run", "--rounds", "1", "--json", str(path)])
+    source = benchmark_data.Bench("documents", json.loads(path.read_text()))
+    assert all(set(by) == {"cuflash", "cuflash-summary", "cuflash-packed"} for by in source.points.values())
+    assert {p["variant"] for p in source.points} == {f"mask of {n} token documents" for n in (3, 10, 31)}
+    assert [row.split(" | ")[:2] for row in benchmark_tables.documents("en")[2:6]] == [
+        ["| 10", "32"], ["| 3", "32"], ["| 31", "32"], ["| 10", "16"]]
 
 
 def test_an_interrupted_run_keeps_what_it_measured(monkeypatch, tmp_path):
