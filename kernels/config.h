@@ -279,11 +279,20 @@ constexpr int num_threads(const KvConfig& c) {
 }
 constexpr int num_threads(const MergeConfig&) { return 128; }
 constexpr int num_threads(const MaskSummaryConfig&) { return 128; }
-// Rows that a CTA reduces over the splits of a forward call (sm90/combine_splits.h): with few splits several per thread.
-constexpr int kFewSplits = 2, kRowsOfFewSplits = 2;
+// Of keys and values that a CTA with a part of the keys has in flight: more than memory needs to be busy, 44 KiB per SM
+// (docs/lab/kv.md), in whole tiles.
+constexpr int kSplitBytesInFlight = 40 << 10;
+// The reduction of the splits of a forward call (sm90/combine_splits.h): parts of rows that a thread has in flight, those
+// of one row, as a power of two, the rows of a CTA, and its shared memory. That is more than the parts take: two CTAs fill an
+// SM. Otherwise SMs without a CTA of the forward kernel would take as many as they have threads for, long before the others
+// have room for one, and all would wait for these.
+constexpr int kPartsInFlight = 16;
+constexpr int slot_bits(unsigned splits) { return splits > 8 ? 4 : splits > 4 ? 3 : splits > 2 ? 2 : 1; }
 constexpr int rows_of_reduction(const MergeConfig& c, unsigned splits) {
-  return num_threads(c) / c.lanes * (splits <= kFewSplits ? kRowsOfFewSplits : 1);
+  return num_threads(c) / c.lanes * (kPartsInFlight >> slot_bits(splits));
 }
+constexpr int kReductionBytes = 100 << 10;
+static_assert(kPartsInFlight * num_threads(MergeConfig{}) * 16 <= kReductionBytes);
 constexpr int kTileListThreads = 1024;
 constexpr int kTileListBytes = (4 * kTileListThreads + kTileListThreads / 32) * 4;  // of shared memory
 constexpr int keys_bytes(const KvConfig& c, int columns) {

@@ -48,6 +48,14 @@ CUDA_FAULTS = {
     ],
 
     # Forward calls that share keys, pack heads or list tiles.
+    "kernels/sm90/combine_splits.h": [
+        Fault("the last split is not added", "static_cast<int>(s.splits), width", "static_cast<int>(s.splits) - 1, width",
+              FORWARD),
+        Fault("a part that does not exist is added", "if (begin + lane % width >= splits) state[0]",
+              "if (begin + lane % width > splits) state[0]", FORWARD),
+        Fault("the rows of a thread are one row", "row.i += n >> width_bits;", "", FORWARD),
+        Fault("a row keeps the sums of the one before", "        sums = {};\n", "", FORWARD),
+    ],
     "src/cuda/families/sm90_forward_tiles.cpp": [
         Fault("equal tiles fill parts of rounds", "if (!causal) return tile_q * std::ceil(rounds);",
               "if (!causal) return tile_q * rounds;", "cuda_splits_test"),
@@ -121,9 +129,6 @@ CUDA_FAULTS = {
     "kernels/sm90/split_row.h": [
         Fault("the sink is lost where keys are split", "p.splits.natural_scale, sink, keep",
               "p.splits.natural_scale, minus_infinity<float>(), keep", FORWARD),
-        Fault("the last split is not added", "static_cast<int>(s.splits) - first", "static_cast<int>(s.splits) - 1 - first",
-              FORWARD),
-        Fault("a split without keys adds what the workspace held", "? y : 0.0f;", "? y : y;", FORWARD),
     ],
     "src/cuda/launch/workspace.cpp": [
         Fault("the caller is asked for less than the kernels use", "e.allocate(e.allocate_context, bytes)",
@@ -140,8 +145,10 @@ CUDA_FAULTS = {
               "zero_rows(tile, C.tile_k, C.tile_k);", FORWARD),
     ],
     "kernels/sm90/packed_rows.h": [
-        Fault("rows of a group see the keys of the first query", "(row_first + lane.row + 8 * r) / a.group",
-              "row_first / a.group", FORWARD),
+        Fault("rows of a group see the keys of the first query", "query_of_packed_row(row_first + lane.row + 8 * r, a.group)",
+              "query_of_packed_row(row_first, a.group)", FORWARD),
+        Fault("queries of packed heads are those of the first queries", "panel * kPanelColumns, head, first, batch",
+              "panel * kPanelColumns, head, info.q_begin, batch", FORWARD),
     ],
     "kernels/sm90/tile_list.h": [
         Fault("padded rows are not listed", "a.cu_q ? s.len_q : a.len_q", "s.len_q", FORWARD),

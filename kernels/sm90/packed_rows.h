@@ -1,5 +1,5 @@
 // Tiles whose rows are pairs of a query and a head of the group that shares keys (kPackHeads): row = query * group +
-// head. Their Q is loaded query by query, and the queries of a lane's two rows are computed where they are needed.
+// head. The queries of a lane's two rows are computed where they are needed.
 #pragma once
 
 #include "attn/tile_scores.h"
@@ -8,20 +8,16 @@
 
 namespace cuflash {
 
-// A box of the tensor map has all heads of a group of one query.
+// A box of the tensor map has all heads of a group, of as many queries as fill the rows: see packed_query_map.
 template <int kColumns>
 __device__ __forceinline__ void tma_load_packed_rows(SwizzledTile<kWarpgroupRows, kColumns> tile, const TensorMap& map,
                                                      const AttentionParams& a, unsigned barrier, const TileInfo& info) {
   mbarrier_arrive_expect_tx(barrier, tile.kBytes);
-  const int first = info.q_begin + info.q_first / a.group, head = info.h * a.group, bytes = a.group * kPanelRowBytes;
+  const int first = info.q_begin + query_of_packed_row(info.q_first, a.group), head = info.h * a.group;
   const int batch = a.q.batch_stride != 0 ? info.b : 0;
 #pragma unroll
-  for (int panel = 0; panel < tile.kPanels; ++panel) {
-    unsigned to = tile.address + panel * tile.kPanelBytes;
-#pragma unroll 1
-    for (int n = 0; n < kWarpgroupRows / a.group; ++n, to += bytes)
-      tma_load(to, map, barrier, panel * kPanelColumns, first + n, head, batch);
-  }
+  for (int panel = 0; panel < tile.kPanels; ++panel)
+    tma_load(tile.address + panel * tile.kPanelBytes, map, barrier, panel * kPanelColumns, head, first, batch);
 }
 
 // Positional mask, as modify_and_mask applies it to a tile of one head.
@@ -30,7 +26,7 @@ __device__ __forceinline__ void mask_packed_rows(Accumulator<float> (&s)[1][kTil
                                                  const Sequence& sequence, LaneCoord lane, int row_first, int k_first) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const Range keys = keys_of_query(a, sequence, (row_first + lane.row + 8 * r) / a.group);
+    const Range keys = keys_of_query(a, sequence, query_of_packed_row(row_first + lane.row + 8 * r, a.group));
     const int low = static_cast<int>(clamped(keys.begin - k_first, 0, kTiles * 8)) - lane.column,
               high = static_cast<int>(clamped(keys.end - k_first, 0, kTiles * 8)) - lane.column;
 #pragma unroll

@@ -1,5 +1,4 @@
-// A row of O and LSE from the partial results of its splits (KeySplits), reduced in the order of their keys. The sink and
-// the scale of dropout are applied here, once.
+// A row of O and LSE whose splits (KeySplits) are reduced. The sink and the scale of dropout are applied here, once.
 #pragma once
 
 #include "kv/split_reduce.h"
@@ -13,23 +12,6 @@ struct SplitRow {
   int b, h, i;
   Sequence sequence;
 
-  // Adds columns [column, column + kEpilogueColumns) of kAtOnce splits, those that exist. Splits that saw no key have not
-  // stored O; it is loaded all the same, since a load that waits for the row's state would double the latency.
-  template <int kAtOnce>
-  __device__ __forceinline__ void add(PartialO<float>& sums, int column, int first) const {
-    const KeySplits& s = p.splits;
-    const int64 row = first * s.rows + split_row(p.forward.attention, b, h, sequence.q_begin, i);
-    const float *states = s.states + row * 2, *columns = s.o + row * s.columns + column;
-    sums.template accumulate<kAtOnce>(static_cast<int>(s.splits) - first, s.scale_log2,
-                                      [&](int n, RowState<float>& state, float(&x)[kEpilogueColumns]) {
-                                        float loaded[2];
-                                        load_from_l2(states + n * s.rows * 2, loaded);
-                                        load_from_l2(columns + n * s.rows * s.columns, x);
-                                        state = {loaded[0], loaded[1]};
-#pragma unroll
-                                        for (float& y : x) y = state.row_max != minus_infinity<float>() ? y : 0.0f;
-                                      });
-  }
   __device__ __forceinline__ void write(int column, const PartialO<float>& sums) const {
     const ForwardParams& f = p.forward;
     const AttentionParams& a = f.attention;

@@ -18,7 +18,8 @@ __device__ __forceinline__ int64 split_row(const AttentionParams& a, int b, int 
 template <bool kPacked>
 __device__ __forceinline__ int64 split_row(const Sm90ForwardParams& p, const SplitTileInfo& info, int i) {
   const AttentionParams& a = p.forward.attention;
-  const int query = kPacked ? i / a.group : i, head = kPacked ? info.h * a.group + (i - query * a.group) : info.h;
+  const int query = kPacked ? query_of_packed_row(i, a.group) : i;
+  const int head = kPacked ? info.h * a.group + (i - query * a.group) : info.h;
   return info.split * p.splits.rows + split_row(a, info.b, head, info.q_begin, query);
 }
 

@@ -12,6 +12,12 @@ constexpr int kNoRows = -(1 << 30);  // the warpgroup has no rows of the tile an
 
 constexpr int kHalfTile = 1 << 30;
 
+// Query of a row that is a pair of a query and a head of a group (kPackHeads). Such a group divides the rows of a
+// warpgroup, so it is a power of two; divisions would be most of the code that a short call runs once.
+__device__ __forceinline__ int query_of_packed_row(int row, int group) {
+  return static_cast<int>(static_cast<unsigned>(row) >> (__ffs(static_cast<unsigned>(group)) - 1));
+}
+
 struct TileInfo {
   int b, h;
   int q_first;                // the warpgroup's first query

@@ -24,7 +24,7 @@ struct TileScheduler {
 
 // Queries of rows that are pairs of a query and a head of a group.
 __device__ __forceinline__ Range queries_of_rows(const Sequence& s, int group, int first, int count) {
-  return {first / group, min((int64{first} + count - 1) / group + 1, int64{s.len_q})};
+  return {query_of_packed_row(first, group), min(query_of_packed_row(first + count - 1, group) + 1, s.len_q)};
 }
 
 // A query tile and the keys it sees. C: the kernel's config. splits: CTAs that share the keys of a query tile, which

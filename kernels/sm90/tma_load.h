@@ -28,6 +28,17 @@ __device__ __forceinline__ void tma_load_tile(SwizzledTile<kRows, kColumns> tile
   tma_load_panels(tile, map, view, barrier, row, head, batch);
 }
 
+template <int kRows, int kColumns>
+__device__ __forceinline__ void tma_load_tile(SwizzledTile<kRows, kColumns> tile, const TensorMap& map,
+                                              const RowsView& view, unsigned barrier, int row, int head, int batch,
+                                              EvictionPolicy policy) {
+  mbarrier_arrive_expect_tx(barrier, tile.kBytes);
+#pragma unroll
+  for (int panel = 0; panel < tile.kPanels; ++panel)
+    tma_load(tile.address + panel * tile.kPanelBytes, map, barrier, panel * kPanelColumns, row,
+             view.head_stride != 0 ? head : 0, view.batch_stride != 0 ? batch : 0, policy);
+}
+
 // Bias, and bits of a mask tensor: columns are the keys from `key` on. A tensor that is broadcast over the queries has one
 // row in its box.
 template <int kRows, int kColumns>

@@ -74,6 +74,13 @@ TEST_F(FakeForward, SplitKeysEqualTheOracle) {
   check(packed, 2);
 }
 
+// Six splits: the reduction has two rows at once.
+TEST_F(FakeForward, FewSplitsEqualTheOracle) {
+  check::Case c = few_queries(18, 18, 67, 2000);
+  c.sink = true;
+  check(c, 2);
+}
+
 // Key tiles are visited from the last one on, so that the peaks among the first keys are the late ones.
 TEST_F(FakeForward, RowsThatOutgrowTheirFirstTileEqualTheOracle) {
   for (const DType dtype : {DType::bf16, DType::f16}) {

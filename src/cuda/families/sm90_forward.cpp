@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "cuda/driver/tensor_map.h"
 #include "cuda/families/forward_by_kv.h"
@@ -152,9 +153,10 @@ void plan_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& 
   const MergeConfig merge{c.element,
                           static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::min(c.dim_v, 128)))) / 4};
   const int64_t rows_of_cta = rows_of_reduction(merge, static_cast<unsigned>(plan.splits));
-  plan.combine =
-      launch_of(key_of(kCombineKernel, arch, merge),
-                Checked(p.batch) * p.heads_q * ((p.len_q + rows_of_cta - 1) / rows_of_cta), num_threads(merge), 0);
+  plan.combine = launch_of(key_of(kCombineKernel, arch, merge), Checked((p.len_q + rows_of_cta - 1) / rows_of_cta),
+                           num_threads(merge), kReductionBytes);
+  // Heads and batch entries are few: keys are split where there are few tiles.
+  plan.combine.grid_y = static_cast<uint32_t>(p.heads_q), plan.combine.grid_z = static_cast<uint32_t>(p.batch);
   plan.combine.programmatic = true;
 }
 
@@ -245,8 +247,8 @@ constexpr SmallGridTiles kSmallGridTiles[] = {{0, 64, 1, 128, 4, 4, kPinWait},
 bool has_registers(const SmallGridTiles& t, const Sm90ForwardConfig& c) {
   return c.options == 0 || (t.warpgroups <= 2 && needs_of(c) <= Needs::dropout);
 }
-// Heads of a group become rows by TMA boxes of all heads of a query, whole numbers of which fill a warpgroup's rows. With
-// three warpgroups their masks would need more registers than there are.
+// Heads of a group become rows by TMA boxes of all heads of some queries, which fill a warpgroup's rows. With three
+// warpgroups their masks would need more registers than there are.
 bool can_pack_heads(const ForwardProblem& p, const SmallGridTiles& t) {
   return t.warpgroups == 2 && p.group() > 1 && kWarpgroupRows % p.group() == 0 && p.q.head_stride != 0;
 }
@@ -428,13 +430,20 @@ MaskLists forward_mask_lists(const ForwardProblem& p, const ForwardPlan& plan, c
   return lists;
 }
 
+// Q with heads for rows and rows for heads: the heads of a query are adjacent rows of a box.
+TensorMap packed_query_map(const ForwardProblem& p, int packed) {
+  ConstRows q = p.q;
+  std::swap(q.row_stride, q.head_stride);
+  const RowsExtent e = query_extent(p);
+  return tensor_map(q, {e.dim, e.heads, e.rows, e.batch}, packed, kPanelColumns, kWarpgroupRows / packed);
+}
+
 Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, const LaunchContext& context) {
   const auto c = plan.launch.kernel.as<Sm90ForwardConfig>();
   const ConstRows o{p.o.data, p.o.dtype, p.o.batch_stride, p.o.head_stride, p.o.row_stride};
   const bool store_tma = (c.schedule & kStoreBySmem) != 0 && o.dtype == p.dtype && has_tensor_map(o, output_extent(p));
   const int packed = static_cast<int>(plan.packed_heads);
-  return {packed > 1 ? tensor_map(p.q, query_extent(p), 1, kPanelColumns, packed)
-                     : tensor_map(p.q, query_extent(p), kWarpgroupRows),
+  return {packed > 1 ? packed_query_map(p, packed) : tensor_map(p.q, query_extent(p), kWarpgroupRows),
           tensor_map(p.k, key_extent(p), plan.tile_k),
           tensor_map(p.v, value_extent(p), plan.tile_k),
           store_tma ? tensor_map(o, output_extent(p), kWarpgroupRows) : TensorMap{},
