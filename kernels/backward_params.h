@@ -45,6 +45,10 @@ struct BackwardParams {
   // sm90: what shares a tile of dBias may be divided into several tasks, which have sums of their own.
   int dbias_parts, dbias_counts;  // counts: number of tiles, 0 with one part
   float* dbias_sums;              // [task][sums of a tile]
+  // sm90, with a loader: [query head of all batches], tasks that have added to its dQ; null: nobody counts. The finish
+  // kernel converts a head when all of its tasks are done, before the main kernel ends.
+  unsigned* dq_tasks;
+  int task_keys;         // keys of a task
   KeyTile* key_tiles;    // packed: all key tiles, longest sequence first, behind an element whose b is their number
   MaskLists mask_lists;  // with a mask tensor: the query tiles of every key tile
 };

@@ -80,11 +80,30 @@ struct FinishTile {
   }
 };
 
+// Waits until all tasks have added to the sums of a head. A multiprocessor without a task gets CTAs of this kernel while
+// others still have one, and most heads are complete by then. A part of a key tile that no query sees may be no task:
+// after a while the CTA waits for the end of the main kernel.
+__device__ __forceinline__ void wait_for_tasks(const BackwardParams& p, const Sequence& s, int b, int h) {
+  const AttentionParams& a = p.attention;
+  constexpr int kTries = 200, kNanoseconds = 1000;
+  if (threadIdx.x == 0) {
+    const int64 tasks = tiles_in(p.key_tiles ? s.len_k : a.len_k, p.task_keys) * p.query_parts;
+    const unsigned* done = p.dq_tasks + (int64{b} * a.heads_q + h);
+    int tries = 0;
+    for (; tries < kTries && load_acquire(done) < tasks; ++tries) sleep_for(kNanoseconds);
+    if (tries == kTries) griddepcontrol_wait();
+  }
+  __syncthreads();
+}
+
+// last: no other CTA converts dQ later. It waits for the end of the main kernel, so that this kernel does not end before.
 template <BackwardConfig C>
-__device__ __forceinline__ void finish_dq(const BackwardParams& p, int64 n, unsigned char* memory) {
+__device__ __forceinline__ void finish_dq(const BackwardParams& p, int64 n, bool last, unsigned char* memory) {
   const AttentionParams& a = p.attention;
   const auto [b, h, tile] = query_tile_at<C>(p, n);
   const Sequence s = sequence_of(a, b);
+  if (p.dq_tasks && !last) wait_for_tasks(p, s, b, h);
+  else griddepcontrol_wait();
   const int first = tile * C.tile_q, written = min(C.tile_q, (a.cu_q ? s.len_q : a.len_q) - first);
   if (written <= 0) return;
   FinishTile<C, C.dim_qk>{
@@ -123,12 +142,12 @@ template <BackwardConfig C>
 __device__ __forceinline__ void backward_finish(const BackwardParams& p) {
   constexpr int kWidest = C.dim_v > C.dim_qk ? C.dim_v : C.dim_qk;
   __shared__ __align__(16) unsigned char memory[Tile<C.element, C.tile_q, kWidest>::kBytes];
-  griddepcontrol_wait();
   const int64 n = cta_number(), queries = p.dq_accum ? num_query_tiles<C>(p) : 0;
   if (n < queries) {
-    finish_dq<C>(p, n, memory);
+    finish_dq<C>(p, n, n + 1 == queries, memory);
     return;
   }
+  griddepcontrol_wait();
   if constexpr (C.dim_v != 0) {
     const AttentionParams& a = p.attention;
     const int64 keys = num_key_tiles(p), tile = n - queries;

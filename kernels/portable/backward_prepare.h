@@ -246,6 +246,10 @@ __device__ void backward_prepare(const BackwardParams& p) {
   if constexpr ((C.options & kBias) != 0)
     if (n == 0)
       for (int i = static_cast<int>(threadIdx.x); i <= p.dbias_counts; i += prepare_threads(C)) p.ticket[1 + i] = 0;
+  if (p.dq_tasks) {
+    const int64 head = n * prepare_threads(C) + int64{threadIdx.x};  // there are more threads than heads
+    if (head < int64{p.attention.batch} * p.attention.heads_q) p.dq_tasks[head] = 0;
+  }
   if (p.zero_bytes != 0) zero_sums<C>(p, n);
   if (p.key_tiles && n < p.attention.batch) list_key_tiles<C>(p, static_cast<int>(n));
   if (n >= num_query_tiles<C>(p)) return;

@@ -17,4 +17,9 @@ __device__ __forceinline__ void griddepcontrol_wait() {}
 __device__ __forceinline__ void griddepcontrol_launch_dependents() {}
 #endif
 
+// Suspends the thread for at most twice as many nanoseconds. "nanosleep"
+__device__ __forceinline__ void sleep_for(unsigned nanoseconds) {
+  asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds) : "memory");
+}
+
 }  // namespace cuflash

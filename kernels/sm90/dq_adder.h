@@ -87,6 +87,18 @@ struct DqAdder {
     }
   }
 
+  // The task has added all of its dQ.
+  __device__ __forceinline__ void count_task() const {
+    named_barrier_sync(Pipeline::kDqBarrier, kWarpgroupThreads);
+    if (thread() == 0) {
+      const KeyTask& coord = pipeline.task(keys.slot());
+      unsigned* done = p.backward.dq_tasks + int64{coord.b} * p.backward.attention.heads_q + coord.first_head;
+#pragma unroll 1
+      for (int n = 0; n < coord.group; ++n) add_release(done + n, 1);
+    }
+    __syncwarp();
+  }
+
   __device__ __forceinline__ void run() {
 #pragma unroll 1
     for (;; keys.advance()) {
@@ -97,6 +109,7 @@ struct DqAdder {
       if (count > 0) mainloop();
       __syncwarp();
       if (new_thread_id() % 32 == 0) mbarrier_arrive(pipeline.k_empty());
+      if (p.backward.dq_tasks) count_task();
       converge();
     }
   }

@@ -37,6 +37,7 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
   }
   b.dbias_parts = plan.dbias_parts, b.dbias_counts = w.dbias_counts;
   if (w.dbias_counts != 0) b.dbias_sums = static_cast<float*>(part(w.dbias_sums));
+  if (w.dq_tasks != 0) b.dq_tasks = static_cast<unsigned*>(part(w.dq_tasks)), b.task_keys = plan.tile_k;
   if (w.listed_tiles != 0) {
     b.key_tiles = static_cast<KeyTile*>(part(w.list));
     b.listed_keys = plan.tile_k, b.most_listed = static_cast<int>(w.listed_tiles);

@@ -286,6 +286,7 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
             .parts = parts,
             .lists_keys = runs_main,
             .claims_ahead = runs_main && !has_loader(c),
+            .counts_tasks = has_loader(c),
             .dbias = dbias.has_value()};
   if (dbias && dbias->parts > 1) {
     sums.dbias_counts = dbias->tiles;

@@ -41,6 +41,8 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
   const Checked ticket = take(Checked(2 + sums.dbias_counts) * int64_t{sizeof(uint64_t)});
   const Checked row_stats = take(tiles * row_stats_bytes(c));
   const Checked dq_accum = take(tiles * w.dq_rows * c.dim_qk * real_size(c.element));
+  const Checked dq_tasks =
+      take(sums.counts_tasks ? Checked(p.batch) * p.heads_q * int64_t{sizeof(unsigned)} : Checked(0));
   const Checked dq_semaphore = take(c.ordered ? tiles * int64_t{sizeof(unsigned)} : 0);
   const Checked list = take(w.listed_tiles != 0 ? (Checked(w.listed_tiles) + 1) * int64_t{sizeof(KeyTile)} : 0);
   const Checked dbias_sums = take(Checked(sums.dbias_sums) * int64_t{sizeof(float)});
@@ -50,6 +52,7 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
   w.tiles = tiles.value("q: its tiles are");
   w.ticket = workspace_bytes(ticket), w.row_stats = workspace_bytes(row_stats);
   w.dq_accum = workspace_bytes(dq_accum), w.dq_semaphore = workspace_bytes(dq_semaphore);
+  if (sums.counts_tasks) w.dq_tasks = workspace_bytes(dq_tasks);
   w.key_tiles = key_tiles.value("k: its tiles are");
   w.dbias_counts = static_cast<int>(sums.dbias_counts), w.dbias_sums = workspace_bytes(dbias_sums);
   w.list = workspace_bytes(list), w.dk_accum = workspace_bytes(dk_accum), w.dv_accum = workspace_bytes(dv_accum);

@@ -132,6 +132,7 @@ struct BackwardWorkspace {
   int64_t key_tiles = 0;         // such tiles of all heads, where dK and dV are summed in the workspace
   int64_t listed_tiles = 0;      // key tiles of the main kernel in the list of packed sequences
   int dbias_counts = 0;          // tiles of dBias that several tasks share
+  size_t dq_tasks = 0;           // counts of the tasks that have added to a head's dQ; 0: none
   size_t ticket = 0, row_stats = 0, dq_accum = 0, dq_semaphore = 0, list = 0, dbias_sums = 0, dk_accum = 0,
          dv_accum = 0;
   size_t mask_lists = 0, dq_mask_lists = 0;  // behind the other parts; 0: none

@@ -5,5 +5,6 @@ namespace cuflash {
 
 inline void griddepcontrol_wait() {}
 inline void griddepcontrol_launch_dependents() {}
+inline void sleep_for(unsigned) {}
 
 }  // namespace cuflash
