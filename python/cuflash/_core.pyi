@@ -206,7 +206,9 @@ class Torch:
         current_stream: Callable[[int], int],
         num_threads: Callable[[], int],
         new_like: Callable[[Array], Array],
+        clear_unused_rows: Callable[..., None],
         deterministic: Callable[[], bool],
+        records_graphs: Callable[[], bool],
         inactive: tuple[Callable[[], Any], ...],
         forward_mode: Any,
     ) -> None: ...
@@ -239,7 +241,29 @@ class Torch:
     ) -> Optional[tuple[Optional[Array], ...]]:
         """The gradients of a node that autograd.py recorded; None: call.backward has to compute them."""
 
-    def plain_options(
+    def record_out(
+        self,
+        node: Any,
+        q: Array,
+        k: Optional[Array],
+        v: Optional[Array],
+        call: tuple[tuple[tuple[Any, ...], tuple[int, bool]], Optional[tuple[Optional[Array], ...]]],
+        bias: Optional[Array] = None,
+        sink: Optional[Array] = None,
+    ) -> Array:
+        """The forward pass of a node; call: ((options, execution), extras or None)."""
+
+    def record_out_and_lse(
+        self,
+        node: Any,
+        q: Array,
+        k: Optional[Array],
+        v: Optional[Array],
+        call: tuple[tuple[tuple[Any, ...], tuple[int, bool]], Optional[tuple[Optional[Array], ...]]],
+        bias: Optional[Array] = None,
+        sink: Optional[Array] = None,
+    ) -> tuple[Array, Array]: ...
+    def plain_call(
         self,
         q: Any,
         k: Any,
@@ -256,8 +280,9 @@ class Torch:
         deterministic: Any,
         num_threads: Any,
         return_lse: Any,
-    ) -> Optional[tuple[tuple[Any, ...], tuple[int, bool]]]:
-        """options and execution of a plain eager call; None: _torch.run has to look closer."""
+        apply: Callable[..., Any],
+    ) -> Any:
+        """out, or out and lse, of a plain eager call; None: _torch.run has to look closer."""
 
 class PagePool:
     """The library's page pool; cuflash.PagePool names the results. A sequence is (serial, slot)."""

@@ -52,14 +52,18 @@ struct Torch {
   nb::object empty_cpu, empty_cuda;  // (shape, strides, dtype) -> tensor, on the current device; or None
   nb::object current_device, current_stream, num_threads;  // () and (device index) and () -> number
   nb::object new_like;                                     // tensor -> memory for its gradient
+  nb::object clear_unused_rows;                            // (cu_seqlens, tensors...)
   nb::object deterministic;                                // () -> whether PyTorch is set to be deterministic
+  nb::object records_graphs;                               // () -> whether gradients are enabled
   nb::tuple inactive;                                      // functions that return 0 or False in plain eager mode
   nb::object forward_mode;                                 // the module torch.autograd.forward_ad
   nb::object is_neg = intern("is_neg"), resolve_neg = intern("resolve_neg"), contiguous = intern("contiguous"),
              dtype = intern("dtype"), new_empty = intern("new_empty"), new_empty_strided = intern("new_empty_strided"),
              saved_tensors = intern("saved_tensors"), options = intern("options"),
              needs_input_grad = intern("needs_input_grad"), current_level = intern("_current_level"),
-             is_cuda = intern("is_cuda"), is_cpu = intern("is_cpu");
+             is_cuda = intern("is_cuda"), is_cpu = intern("is_cpu"), requires_grad = intern("requires_grad"),
+             save_for_backward = intern("save_for_backward"), set_materialize_grads = intern("set_materialize_grads"),
+             transposed = intern("T");
   static nb::object intern(const char* name) { return nb::steal(PyUnicode_InternFromString(name)); }
 };
 
@@ -110,6 +114,8 @@ class Inputs {
 
   // Reads a tensor of the call.
   void read(Rows& rows, nb::handle tensor, const char* name, int32_t most_dimensions);
+
+  bool is_packed() const { return std::string_view(options.layout) == "thd"; }
 
   nb::object empty(const nb::object& shape, const nb::object& strides, nb::handle dtype) const {
     if (empty_.is_valid()) return empty_(shape, strides, dtype);
@@ -220,20 +226,53 @@ Results new_results(const Torch& torch, const Inputs& in, bool want_lse) {
 // As call.py's new_gradients.
 nb::object new_gradient(const Torch& torch, const Inputs& in, const Rows& of) {
   const Array& given = of.given;
-  if (std::string_view(in.options.layout) == "thd" || !has_rows(given) || !is_dense(given))
-    return torch.new_like(of.tensor);
+  if (in.is_packed() || !has_rows(given) || !is_dense(given)) return torch.new_like(of.tensor);
   return in.empty(numbers(given.shape, given.rank), numbers(given.stride, given.rank), of.tensor.attr(torch.dtype));
 }
 
-nb::object attend(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle extras,
-                  const nb::tuple& options, const nb::tuple& execution, bool want_lse) {
+Results attend(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle extras,
+               const nb::tuple& options, const nb::tuple& execution, bool want_lse) {
   Inputs in(torch, q, k, v, extras, options, execution);
   Rows out, lse;
   Results results = new_results(torch, in, want_lse);
   in.know_new(out, results.out, "out"), in.know_new(lse, results.lse, "lse");
   forward(in.arrays, {in.q.tensor, in.k.tensor, in.v.tensor, out.tensor, lse.tensor}, in.options,
           [&](size_t bytes) { return in.workspace(bytes); });
-  return nb::make_tuple(out.tensor, lse.tensor);
+  if (in.is_packed())
+    torch.clear_unused_rows(in.options.cu_seqlens_q, results.out,
+                            want_lse ? nb::object(results.lse.attr(torch.transposed)) : nb::none());
+  return results;
+}
+
+nb::object results(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle extras,
+                   const nb::tuple& options, const nb::tuple& execution, bool want_lse) {
+  const Results computed = attend(torch, q, k, v, extras, options, execution, want_lse);
+  return nb::make_tuple(computed.out, computed.lse);
+}
+
+// What a node of autograd.py's computes when it is recorded, and keeps for gradients_of_node.
+// call: ((options, execution), extras or None).
+Results record(const Torch& torch, nb::handle node, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& call) {
+  const nb::tuple options = nb::borrow<nb::tuple>(item(call, 0));
+  const nb::handle extras = item(call, 1);
+  Results computed = attend(torch, q, k, v, extras, nb::borrow<nb::tuple>(item(options, 0)),
+                            nb::borrow<nb::tuple>(item(options, 1)), true);
+  if (extras.is_none()) node.attr(torch.save_for_backward)(q, k, v, computed.out, computed.lse);
+  else node.attr(torch.save_for_backward)(q, k, v, computed.out, computed.lse, *nb::borrow<nb::tuple>(extras));
+  node.attr(torch.options) = options;
+  return computed;
+}
+
+nb::object record_out(const Torch& torch, nb::handle node, nb::handle q, nb::handle k, nb::handle v,
+                      const nb::tuple& call, nb::handle, nb::handle) {
+  return record(torch, node, q, k, v, call).out;
+}
+
+nb::object record_out_and_lse(const Torch& torch, nb::handle node, nb::handle q, nb::handle k, nb::handle v,
+                              const nb::tuple& call, nb::handle, nb::handle) {
+  node.attr(torch.set_materialize_grads)(false);  // one of the two results may be unused
+  const Results computed = record(torch, node, q, k, v, call);
+  return nb::make_tuple(computed.out, computed.lse);
 }
 
 // Gradients in the order of call.py's Wanted.
@@ -314,12 +353,19 @@ bool is_plain_eager(const Torch& torch) {
   return nb::cast<int64_t>(torch.forward_mode.attr(torch.current_level)) < 0;
 }
 
-// (options, execution) of a call without dropout in plain eager mode, whose arguments all have the types that they
-// should have: what _torch.run finds step by step, in one. None: it has to look closer.
-nb::object plain_options(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle layout,
-                         nb::handle scale, nb::handle causal, nb::handle top_left, nb::handle window,
-                         nb::handle softcap, nb::handle dropout_p, nb::handle max_seqlen_q, nb::handle max_seqlen_k,
-                         nb::handle deterministic, nb::handle num_threads, nb::handle return_lse) {
+bool is_recorded(const Torch& torch, nb::handle q, nb::handle k, nb::handle v) {
+  const auto requires_grad = [&](nb::handle tensor) {
+    return !tensor.is_none() && is_true(nb::object(tensor.attr(torch.requires_grad)));
+  };
+  return is_true(nb::object(torch.records_graphs())) && (requires_grad(q) || requires_grad(k) || requires_grad(v));
+}
+
+// A call without dropout and optional arrays in plain eager mode, whose arguments all have the types that they should
+// have: what _torch.run does step by step, in one. None: it has to look closer. apply makes a node of autograd.py's.
+nb::object plain_call(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle layout, nb::handle scale,
+                      nb::handle causal, nb::handle top_left, nb::handle window, nb::handle softcap,
+                      nb::handle dropout_p, nb::handle max_seqlen_q, nb::handle max_seqlen_k, nb::handle deterministic,
+                      nb::handle num_threads, nb::handle return_lse, nb::handle apply) {
   constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
   constexpr int64_t kLargestExtent = std::numeric_limits<int32_t>::max();
   const bool tensors =
@@ -335,9 +381,12 @@ nb::object plain_options(const Torch& torch, nb::handle q, nb::handle k, nb::han
   if (!is_true(nb::object(q.attr(torch.is_cuda))) && !is_true(nb::object(q.attr(torch.is_cpu)))) return nb::none();
   const nb::object reproducible =
       is_true(deterministic) ? nb::borrow(deterministic) : nb::object(torch.deterministic());
-  return nb::make_tuple(nb::make_tuple(layout, scale, causal, top_left, left, right, softcap, dropout_p, 0, 0,
-                                       max_seqlen_q, max_seqlen_k),
-                        nb::make_tuple(num_threads, reproducible));
+  const nb::tuple values = nb::make_tuple(layout, scale, causal, top_left, left, right, softcap, dropout_p, 0, 0,
+                                          max_seqlen_q, max_seqlen_k);
+  const nb::tuple execution = nb::make_tuple(num_threads, reproducible);
+  if (is_recorded(torch, q, k, v)) return apply(q, k, v, nb::make_tuple(nb::make_tuple(values, execution), nb::none()));
+  const Results computed = attend(torch, q, k, v, nb::none(), values, execution, is_true(return_lse));
+  return is_true(return_lse) ? nb::object(nb::make_tuple(computed.out, computed.lse)) : computed.out;
 }
 
 }  // namespace
@@ -349,23 +398,40 @@ void bind_torch_calls(nb::module_& module) {
           "__init__",
           [](Torch* self, nb::object tensor, nb::object parameter, nb::object f32, nb::object f64, nb::object u8,
              nb::object empty_cpu, nb::object empty_cuda, nb::object current_device, nb::object current_stream,
-             nb::object num_threads, nb::object new_like, nb::object deterministic, nb::tuple inactive,
-             nb::object forward_mode) {
-            new (self) Torch{
-                tensor,         parameter,   f32,      f64,           u8,       empty_cpu,   empty_cuda, current_device,
-                current_stream, num_threads, new_like, deterministic, inactive, forward_mode};
+             nb::object num_threads, nb::object new_like, nb::object clear_unused_rows, nb::object deterministic,
+             nb::object records_graphs, nb::tuple inactive, nb::object forward_mode) {
+            new (self) Torch{tensor,
+                             parameter,
+                             f32,
+                             f64,
+                             u8,
+                             empty_cpu,
+                             empty_cuda,
+                             current_device,
+                             current_stream,
+                             num_threads,
+                             new_like,
+                             clear_unused_rows,
+                             deterministic,
+                             records_graphs,
+                             inactive,
+                             forward_mode};
           },
           "tensor"_a, "parameter"_a, "f32"_a, "f64"_a, "u8"_a, "empty_cpu"_a.none(), "empty_cuda"_a.none(),
-          "current_device"_a, "current_stream"_a, "num_threads"_a, "new_like"_a, "deterministic"_a, "inactive"_a,
-          "forward_mode"_a)
-      .def("forward", attend, "q"_a, "k"_a.none(), "v"_a.none(), "extras"_a.none(), "options"_a, "execution"_a,
+          "current_device"_a, "current_stream"_a, "num_threads"_a, "new_like"_a, "clear_unused_rows"_a,
+          "deterministic"_a, "records_graphs"_a, "inactive"_a, "forward_mode"_a)
+      .def("forward", results, "q"_a, "k"_a.none(), "v"_a.none(), "extras"_a.none(), "options"_a, "execution"_a,
            "want_lse"_a)
       .def("backward", gradients, "q"_a, "k"_a.none(), "v"_a.none(), "extras"_a.none(), "options"_a, "execution"_a,
            "out"_a, "lse"_a, "dout"_a, "dlse"_a.none(), "wanted"_a)
-      .def("plain_options", plain_options, "q"_a.none(), "k"_a.none(), "v"_a.none(), "layout"_a.none(),
-           "scale"_a.none(), "causal"_a.none(), "top_left"_a.none(), "window"_a.none(), "softcap"_a.none(),
-           "dropout_p"_a.none(), "max_seqlen_q"_a.none(), "max_seqlen_k"_a.none(), "deterministic"_a.none(),
-           "num_threads"_a.none(), "return_lse"_a.none())
+      .def("record_out", record_out, "node"_a, "q"_a, "k"_a.none(), "v"_a.none(), "call"_a,
+           "bias"_a.none() = nb::none(), "sink"_a.none() = nb::none())
+      .def("record_out_and_lse", record_out_and_lse, "node"_a, "q"_a, "k"_a.none(), "v"_a.none(), "call"_a,
+           "bias"_a.none() = nb::none(), "sink"_a.none() = nb::none())
+      .def("plain_call", plain_call, "q"_a.none(), "k"_a.none(), "v"_a.none(), "layout"_a.none(), "scale"_a.none(),
+           "causal"_a.none(), "top_left"_a.none(), "window"_a.none(), "softcap"_a.none(), "dropout_p"_a.none(),
+           "max_seqlen_q"_a.none(), "max_seqlen_k"_a.none(), "deterministic"_a.none(), "num_threads"_a.none(),
+           "return_lse"_a.none(), "apply"_a)
       .def("backward_of_node", gradients_of_node, "node"_a, "dout"_a.none(), "dlse"_a.none());
 }
 

@@ -21,9 +21,11 @@ from torch.compiler import is_compiling
 from .._arrays import MaskSummary
 from .._options import check
 from .._values import LARGEST, LARGEST_EXTENT, flag, pair
-from . import autocast, autograd, call, operators, seeds
+from . import autocast, autograd, operators, seeds
 from .arguments import NO_EXTRAS, Extras, Inputs, OptionalTensor, extras, numbers
-from .eager import is_any_autocast_enabled, is_eager, is_plain, named, require_one_device
+from .autograd import apply_for_out, apply_with_lse
+from .call import plain_call
+from .eager import is_any_autocast_enabled, is_eager, is_plain, named, require_memory, require_one_device
 
 __all__ = ["attention"]
 
@@ -83,12 +85,15 @@ def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], cau
     """attention() with every argument given, in the form that both paths take. compiling: see torch.compiler."""
     q, k, v = inputs
     if not compiling and extras is NO_EXTRAS:
-        plain = call.plain_options(q, k, v, layout, scale, causal, top_left, window, softcap, dropout_p, max_seqlen_q,
-                                   max_seqlen_k, deterministic, num_threads, return_lse)
-        if plain is not None:
-            options, execution = plain
-            out, lse = autograd.run(inputs, extras, options, execution, return_lse)
-            return (out, lse) if return_lse else out
+        try:
+            result = plain_call(q, k, v, layout, scale, causal, top_left, window, softcap, dropout_p, max_seqlen_q,
+                                max_seqlen_k, deterministic, num_threads, return_lse,
+                                apply_with_lse if return_lse else apply_for_out)
+        except (RuntimeError, IndexError, ValueError):  # see call.forward
+            require_memory(named(inputs, extras))
+            raise
+        if result is not None:
+            return result
     left, right = window if type(window) is tuple and len(window) == 2 else pair(window, "window")
     if not compiling and not (
             type(left) is type(right) is type(num_threads) is type(max_seqlen_q) is type(max_seqlen_k) is int

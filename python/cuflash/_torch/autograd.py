@@ -10,8 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from . import call
 from .arguments import NO_EXTRAS, Execution, Extras, Inputs, Options, OptionalTensor
-
-_Rest = Tuple[Extras, Options, Execution]
+from .eager import named, require_memory
 
 
 def run(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
@@ -20,10 +19,15 @@ def run(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
     q, k, v = inputs
     if torch.is_grad_enabled() and (q.requires_grad or k is not None and k.requires_grad or v is not None
                                     and v.requires_grad or extras is not NO_EXTRAS and _requires_grad(extras)):
-        apply = _apply_with_lse if want_lse else _apply
-        rest = (extras, options, execution)
-        # Each argument of a Function costs time, even None.
-        result = apply(q, k, v, rest) if extras is NO_EXTRAS else apply(q, k, v, rest, extras.bias, extras.sink)
+        apply = apply_with_lse if want_lse else apply_for_out
+        options_of_node = options, execution
+        try:
+            # Each argument of a Function costs time, even None.
+            result = (apply(q, k, v, (options_of_node, None)) if extras is NO_EXTRAS else
+                      apply(q, k, v, (options_of_node, extras), extras.bias, extras.sink))
+        except (RuntimeError, IndexError, ValueError):  # see call.forward
+            require_memory(named(inputs, extras))
+            raise
         return result if want_lse else (result, None)
     return call.forward(q, k, v, extras, options, execution, want_lse)
 
@@ -33,17 +37,6 @@ def _requires_grad(extras: Extras) -> bool:
         if tensor is not None and tensor.requires_grad:
             return True
     return False
-
-
-def _forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, rest: _Rest) -> Tuple[Tensor, Tensor]:
-    extras, options, execution = rest
-    out, lse = call.forward(q, k, v, extras, options, execution, True)
-    if extras is NO_EXTRAS:
-        ctx.save_for_backward(q, k, v, out, lse)
-    else:
-        ctx.save_for_backward(q, k, v, out, lse, *extras)
-    ctx.options = options, execution
-    return out, lse
 
 
 def _gradients(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor = None) -> Tuple[Optional[Tensor], ...]:
@@ -71,30 +64,23 @@ def _backward(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor = None) -> Tu
 
 
 class _Attention(torch.autograd.Function):
-    """bias and sink are passed beside the extras that contain them, because autograd sees direct arguments only."""
+    """forward(ctx, q, k, v, ((options, execution), extras or None), bias=None, sink=None) -> out
 
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, rest: _Rest, bias: OptionalTensor = None,
-                sink: OptionalTensor = None) -> Tensor:
-        return _forward(ctx, q, k, v, rest)[0]
+    bias and sink are passed beside the extras that contain them, because autograd sees direct arguments only."""
 
+    forward = staticmethod(call.record_out)
     backward = staticmethod(_backward)
 
 
 class _AttentionWithLse(torch.autograd.Function):
     """The same with lse as a second result, apart because each result of a Function costs time."""
 
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, rest: _Rest, bias: OptionalTensor = None,
-                sink: OptionalTensor = None) -> Tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)  # one of the two results may be unused
-        return _forward(ctx, q, k, v, rest)
-
+    forward = staticmethod(call.record_out_and_lse)
     backward = staticmethod(_backward)
 
 
 # Function.apply first looks for functorch, which eager.is_eager has ruled out; skipping that saves 4 of 10 us.
-_apply = super(torch.autograd.Function, _Attention).apply
-_apply_with_lse = super(torch.autograd.Function, _AttentionWithLse).apply
+apply_for_out = super(torch.autograd.Function, _Attention).apply
+apply_with_lse = super(torch.autograd.Function, _AttentionWithLse).apply
 # What the engine calls on a node of these functions; PyTorch's own looks for `backward` and for `vjp`, every time.
 _Attention._backward_cls.apply = _AttentionWithLse._backward_cls.apply = _backward
