@@ -247,11 +247,11 @@ class Torch:
         q: Array,
         k: Optional[Array],
         v: Optional[Array],
-        call: tuple[tuple[tuple[Any, ...], tuple[int, bool]], Optional[tuple[Optional[Array], ...]]],
+        call: tuple[Any, ...],
         bias: Optional[Array] = None,
         sink: Optional[Array] = None,
     ) -> Array:
-        """The forward pass of a node; call: ((options, execution), extras or None)."""
+        """The forward pass of a node, call: ((options, execution), extras or None, out, lse)."""
 
     def record_out_and_lse(
         self,
@@ -259,7 +259,7 @@ class Torch:
         q: Array,
         k: Optional[Array],
         v: Optional[Array],
-        call: tuple[tuple[tuple[Any, ...], tuple[int, bool]], Optional[tuple[Optional[Array], ...]]],
+        call: tuple[Any, ...],
         bias: Optional[Array] = None,
         sink: Optional[Array] = None,
     ) -> tuple[Array, Array]: ...

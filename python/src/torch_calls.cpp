@@ -3,6 +3,7 @@
 #include <cuflash/cuflash.h>
 #include <nanobind/stl/optional.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <limits>
 #include <string>
@@ -223,12 +224,32 @@ Results new_results(const Torch& torch, const Inputs& in, bool want_lse) {
   return results;
 }
 
-// As call.py's new_gradients.
-nb::object new_gradient(const Torch& torch, const Inputs& in, const Rows& of) {
-  const Array& given = of.given;
-  if (in.is_packed() || !has_rows(given) || !is_dense(given)) return torch.new_like(of.tensor);
-  return in.empty(numbers(given.shape, given.rank), numbers(given.stride, given.rank), of.tensor.attr(torch.dtype));
-}
+// As call.py's new_gradients. Gradients of the usual call have one shape, which is made a tuple of numbers once.
+class GradientAllocation {
+ public:
+  GradientAllocation(const Torch& torch, const Inputs& in) : torch_(torch), in_(in) {}
+
+  nb::object like(const Rows& of) {
+    const Array& given = of.given;
+    if (in_.is_packed() || !has_rows(given) || !is_dense(given)) return torch_.new_like(of.tensor);
+    if (!made_for_ || !same_layout(*made_for_, given)) {
+      made_for_ = &given, dtype_ = of.tensor.attr(torch_.dtype);
+      shape_ = numbers(given.shape, given.rank), strides_ = numbers(given.stride, given.rank);
+    }
+    return in_.empty(shape_, strides_, dtype_);
+  }
+
+ private:
+  static bool same_layout(const Array& a, const Array& b) {
+    return a.rank == b.rank && a.type.code == b.type.code && a.type.bits == b.type.bits &&
+           std::equal(a.shape, a.shape + a.rank, b.shape) && std::equal(a.stride, a.stride + a.rank, b.stride);
+  }
+
+  const Torch& torch_;
+  const Inputs& in_;
+  const Array* made_for_ = nullptr;
+  nb::object shape_, strides_, dtype_;
+};
 
 Results attend(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle extras,
                const nb::tuple& options, const nb::tuple& execution, bool want_lse) {
@@ -250,29 +271,26 @@ nb::object results(const Torch& torch, nb::handle q, nb::handle k, nb::handle v,
   return nb::make_tuple(computed.out, computed.lse);
 }
 
-// What a node of autograd.py's computes when it is recorded, and keeps for gradients_of_node.
-// call: ((options, execution), extras or None).
-Results record(const Torch& torch, nb::handle node, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& call) {
-  const nb::tuple options = nb::borrow<nb::tuple>(item(call, 0));
-  const nb::handle extras = item(call, 1);
-  Results computed = attend(torch, q, k, v, extras, nb::borrow<nb::tuple>(item(options, 0)),
-                            nb::borrow<nb::tuple>(item(options, 1)), true);
-  if (extras.is_none()) node.attr(torch.save_for_backward)(q, k, v, computed.out, computed.lse);
-  else node.attr(torch.save_for_backward)(q, k, v, computed.out, computed.lse, *nb::borrow<nb::tuple>(extras));
-  node.attr(torch.options) = options;
-  return computed;
+// The forward pass of a node of autograd.py's: its results are there already, and are kept for gradients_of_node.
+// call: ((options, execution), extras or None, out, lse).
+void record(const Torch& torch, nb::handle node, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& call) {
+  const nb::handle extras = item(call, 1), out = item(call, 2), lse = item(call, 3);
+  if (extras.is_none()) node.attr(torch.save_for_backward)(q, k, v, out, lse);
+  else node.attr(torch.save_for_backward)(q, k, v, out, lse, *nb::borrow<nb::tuple>(extras));
+  node.attr(torch.options) = item(call, 0);
 }
 
 nb::object record_out(const Torch& torch, nb::handle node, nb::handle q, nb::handle k, nb::handle v,
                       const nb::tuple& call, nb::handle, nb::handle) {
-  return record(torch, node, q, k, v, call).out;
+  record(torch, node, q, k, v, call);
+  return nb::borrow(item(call, 2));
 }
 
 nb::object record_out_and_lse(const Torch& torch, nb::handle node, nb::handle q, nb::handle k, nb::handle v,
                               const nb::tuple& call, nb::handle, nb::handle) {
   node.attr(torch.set_materialize_grads)(false);  // one of the two results may be unused
-  const Results computed = record(torch, node, q, k, v, call);
-  return nb::make_tuple(computed.out, computed.lse);
+  record(torch, node, q, k, v, call);
+  return nb::make_tuple(item(call, 2), item(call, 3));
 }
 
 // Gradients in the order of call.py's Wanted.
@@ -286,9 +304,10 @@ void differentiate(const Torch& torch, Inputs& in, nb::handle out, nb::handle ls
   in.read(rows_out, out, "out", 4), in.read(rows_lse, lse, "lse", 4);
   in.read(rows_dout, dout, "dout", 4), in.read(rows_dlse, dlse, "dlse", 4);
   auto& [dq, dk, dv, dbias, dsink] = gradients.of;
-  if (wanted[0]) in.know_new(dq, new_gradient(torch, in, in.q), "dq");
-  if (wanted[1]) in.know_new(dk, new_gradient(torch, in, in.k), "dk");
-  if (wanted[2]) in.know_new(dv, new_gradient(torch, in, in.v), "dv");
+  GradientAllocation allocation(torch, in);
+  if (wanted[0]) in.know_new(dq, allocation.like(in.q), "dq");
+  if (wanted[1]) in.know_new(dk, allocation.like(in.k), "dk");
+  if (wanted[2]) in.know_new(dv, allocation.like(in.v), "dv");
   // Read as bias is, whose strides decide what is summed: without elements they may be others than those of a new tensor.
   if (wanted[3]) in.read(dbias, torch.new_like(in.options.bias), "dbias", 4);
   if (wanted[4]) in.know_new(dsink, torch.new_like(in.options.sink), "dsink");
@@ -361,7 +380,8 @@ bool is_recorded(const Torch& torch, nb::handle q, nb::handle k, nb::handle v) {
 }
 
 // A call without dropout and optional arrays in plain eager mode, whose arguments all have the types that they should
-// have: what _torch.run does step by step, in one. None: it has to look closer. apply makes a node of autograd.py's.
+// have: what _torch.run does step by step, in one. None: it has to look closer, or to fail again, with the caller's names
+// of the arguments. apply makes a node of autograd.py's.
 nb::object plain_call(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle layout, nb::handle scale,
                       nb::handle causal, nb::handle top_left, nb::handle window, nb::handle softcap,
                       nb::handle dropout_p, nb::handle max_seqlen_q, nb::handle max_seqlen_k, nb::handle deterministic,
@@ -374,9 +394,10 @@ nb::object plain_call(const Torch& torch, nb::handle q, nb::handle k, nb::handle
   const nb::handle left = PyTuple_GetItem(window.ptr(), 0), right = PyTuple_GetItem(window.ptr(), 1);
   const bool options = PyUnicode_CheckExact(layout.ptr()) && (scale.is_none() || is_float(scale)) && is_flag(causal) &&
                        is_flag(top_left) && is_whole(left, -1, kLargest) && is_whole(right, -1, kLargest) &&
-                       is_float(softcap) && is_float(dropout_p) && PyFloat_AsDouble(dropout_p.ptr()) == 0 &&
-                       is_whole(max_seqlen_q, 0, kLargestExtent) && is_whole(max_seqlen_k, 0, kLargestExtent) &&
-                       is_flag(deterministic) && is_whole(num_threads, 0, kLargestExtent) && is_flag(return_lse);
+                       is_float(softcap) && PyFloat_AsDouble(softcap.ptr()) >= 0 && is_float(dropout_p) &&
+                       PyFloat_AsDouble(dropout_p.ptr()) == 0 && is_whole(max_seqlen_q, 0, kLargestExtent) &&
+                       is_whole(max_seqlen_k, 0, kLargestExtent) && is_flag(deterministic) &&
+                       is_whole(num_threads, 0, kLargestExtent) && is_flag(return_lse);
   if (!options || !is_plain_eager(torch)) return nb::none();
   if (!is_true(nb::object(q.attr(torch.is_cuda))) && !is_true(nb::object(q.attr(torch.is_cpu)))) return nb::none();
   const nb::object reproducible =
@@ -384,9 +405,19 @@ nb::object plain_call(const Torch& torch, nb::handle q, nb::handle k, nb::handle
   const nb::tuple values = nb::make_tuple(layout, scale, causal, top_left, left, right, softcap, dropout_p, 0, 0,
                                           max_seqlen_q, max_seqlen_k);
   const nb::tuple execution = nb::make_tuple(num_threads, reproducible);
-  if (is_recorded(torch, q, k, v)) return apply(q, k, v, nb::make_tuple(nb::make_tuple(values, execution), nb::none()));
-  const Results computed = attend(torch, q, k, v, nb::none(), values, execution, is_true(return_lse));
-  return is_true(return_lse) ? nb::object(nb::make_tuple(computed.out, computed.lse)) : computed.out;
+  const bool recorded = is_recorded(torch, q, k, v), want_lse = is_true(return_lse);
+  Results computed;
+  try {
+    computed = attend(torch, q, k, v, nb::none(), values, execution, recorded || want_lse);
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_Exception)) throw;  // an interrupt, for one
+    return nb::none();
+  } catch (const std::exception&) {
+    return nb::none();
+  }
+  if (recorded)
+    return apply(q, k, v, nb::make_tuple(nb::make_tuple(values, execution), nb::none(), computed.out, computed.lse));
+  return want_lse ? nb::object(nb::make_tuple(computed.out, computed.lse)) : computed.out;
 }
 
 }  // namespace

@@ -10,26 +10,22 @@ from torch.autograd.function import once_differentiable
 
 from . import call
 from .arguments import NO_EXTRAS, Execution, Extras, Inputs, Options, OptionalTensor
-from .eager import named, require_memory
 
 
 def run(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
         want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
     """out, and lse if wanted; with a graph if something requires a gradient."""
     q, k, v = inputs
-    if torch.is_grad_enabled() and (q.requires_grad or k is not None and k.requires_grad or v is not None
-                                    and v.requires_grad or extras is not NO_EXTRAS and _requires_grad(extras)):
-        apply = apply_with_lse if want_lse else apply_for_out
-        options_of_node = options, execution
-        try:
-            # Each argument of a Function costs time, even None.
-            result = (apply(q, k, v, (options_of_node, None)) if extras is NO_EXTRAS else
-                      apply(q, k, v, (options_of_node, extras), extras.bias, extras.sink))
-        except (RuntimeError, IndexError, ValueError):  # see call.forward
-            require_memory(named(inputs, extras))
-            raise
-        return result if want_lse else (result, None)
-    return call.forward(q, k, v, extras, options, execution, want_lse)
+    recorded = torch.is_grad_enabled() and (q.requires_grad or k is not None and k.requires_grad or v is not None
+                                            and v.requires_grad or extras is not NO_EXTRAS and _requires_grad(extras))
+    out, lse = call.forward(q, k, v, extras, options, execution, want_lse or recorded)
+    if not recorded:
+        return out, lse
+    apply = apply_with_lse if want_lse else apply_for_out
+    # Each argument of a Function costs time, even None.
+    result = (apply(q, k, v, ((options, execution), None, out, lse)) if extras is NO_EXTRAS else
+              apply(q, k, v, ((options, execution), extras, out, lse), extras.bias, extras.sink))
+    return result if want_lse else (result, None)
 
 
 def _requires_grad(extras: Extras) -> bool:
@@ -64,9 +60,9 @@ def _backward(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor = None) -> Tu
 
 
 class _Attention(torch.autograd.Function):
-    """forward(ctx, q, k, v, ((options, execution), extras or None), bias=None, sink=None) -> out
+    """forward(ctx, q, k, v, ((options, execution), extras or None, out, lse), bias=None, sink=None) -> out
 
-    bias and sink are passed beside the extras that contain them, because autograd sees direct arguments only."""
+    What it computes is there before it is applied, so that the node only remembers it. bias and sink are passed beside the extras that contain them, because autograd sees direct arguments only."""
 
     forward = staticmethod(call.record_out)
     backward = staticmethod(_backward)
