@@ -197,6 +197,8 @@ class Torch:
         self,
         tensor: type,
         parameter: type,
+        f16: Any,
+        bf16: Any,
         f32: Any,
         f64: Any,
         u8: Any,

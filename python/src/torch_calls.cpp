@@ -48,9 +48,9 @@ struct Rows {
 
 // What PyTorch offers, looked up once by cuflash/_torch/call.py.
 struct Torch {
-  nb::object tensor, parameter;      // the types
-  nb::object f32, f64, u8;           // the dtypes
-  nb::object empty_cpu, empty_cuda;  // (shape, strides, dtype) -> tensor, on the current device; or None
+  nb::object tensor, parameter;        // the types
+  nb::object f16, bf16, f32, f64, u8;  // the dtypes
+  nb::object empty_cpu, empty_cuda;    // (shape, strides, dtype) -> tensor, on the current device; or None
   nb::object current_device, current_stream, num_threads;  // () and (device index) and () -> number
   nb::object new_like;                                     // tensor -> memory for its gradient
   nb::object clear_unused_rows;                            // (cu_seqlens, tensors...)
@@ -62,7 +62,7 @@ struct Torch {
              dtype = intern("dtype"), new_empty = intern("new_empty"), new_empty_strided = intern("new_empty_strided"),
              saved_tensors = intern("saved_tensors"), options = intern("options"),
              needs_input_grad = intern("needs_input_grad"), current_level = intern("_current_level"),
-             is_cuda = intern("is_cuda"), is_cpu = intern("is_cpu"), requires_grad = intern("requires_grad"),
+             is_cuda = intern("is_cuda"), requires_grad = intern("requires_grad"),
              save_for_backward = intern("save_for_backward"), set_materialize_grads = intern("set_materialize_grads"),
              transposed = intern("T");
   static nb::object intern(const char* name) { return nb::steal(PyUnicode_InternFromString(name)); }
@@ -184,6 +184,18 @@ void Inputs::set_runtime(const nb::tuple& execution) {
   options.deterministic = nb::cast<bool>(item(execution, 1));
 }
 
+// Without asking the tensor, where its elements are of a type that has gradients.
+nb::object torch_dtype(const Torch& torch, const Rows& rows) {
+  const ElementType type = rows.array.type;
+  if (type.code == dlpack::kBfloat && type.bits == 16) return torch.bf16;
+  if (type.code == dlpack::kFloat) {
+    if (type.bits == 16) return torch.f16;
+    if (type.bits == 32) return torch.f32;
+    if (type.bits == 64) return torch.f64;
+  }
+  return rows.tensor.attr(torch.dtype);
+}
+
 struct Results {
   nb::object out, lse = nb::none();
 };
@@ -204,7 +216,7 @@ Results new_results(const Torch& torch, const Inputs& in, bool want_lse) {
         ("q: has " + std::to_string(rank) + " dimensions; it must have 4, or 3 if sequences are packed").c_str());
   const Array& v = packed_qkv ? q : in.packing == Packing::kv ? in.k.array : in.v.array;
   const int64_t size = v.shape[v.rank - 1];
-  const nb::object dtype = in.q.tensor.attr(torch.dtype);
+  const nb::object dtype = torch_dtype(torch, in.q);
   const nb::object& dtype_of_lse = dtype.is(torch.f64) ? torch.f64 : torch.f32;
   Results results;
   if (rank == 3) {
@@ -233,7 +245,7 @@ class GradientAllocation {
     const Array& given = of.given;
     if (in_.is_packed() || !has_rows(given) || !is_dense(given)) return torch_.new_like(of.tensor);
     if (!made_for_ || !same_layout(*made_for_, given)) {
-      made_for_ = &given, dtype_ = of.tensor.attr(torch_.dtype);
+      made_for_ = &given, dtype_ = torch_dtype(torch_, of);
       shape_ = numbers(given.shape, given.rank), strides_ = numbers(given.stride, given.rank);
     }
     return in_.empty(shape_, strides_, dtype_);
@@ -399,7 +411,6 @@ nb::object plain_call(const Torch& torch, nb::handle q, nb::handle k, nb::handle
                        is_whole(max_seqlen_k, 0, kLargestExtent) && is_flag(deterministic) &&
                        is_whole(num_threads, 0, kLargestExtent) && is_flag(return_lse);
   if (!options || !is_plain_eager(torch)) return nb::none();
-  if (!is_true(nb::object(q.attr(torch.is_cuda))) && !is_true(nb::object(q.attr(torch.is_cpu)))) return nb::none();
   const nb::object reproducible =
       is_true(deterministic) ? nb::borrow(deterministic) : nb::object(torch.deterministic());
   const nb::tuple values = nb::make_tuple(layout, scale, causal, top_left, left, right, softcap, dropout_p, 0, 0,
@@ -427,12 +438,14 @@ void bind_torch_calls(nb::module_& module) {
   nb::class_<Torch>(module, "Torch")
       .def(
           "__init__",
-          [](Torch* self, nb::object tensor, nb::object parameter, nb::object f32, nb::object f64, nb::object u8,
-             nb::object empty_cpu, nb::object empty_cuda, nb::object current_device, nb::object current_stream,
-             nb::object num_threads, nb::object new_like, nb::object clear_unused_rows, nb::object deterministic,
-             nb::object records_graphs, nb::tuple inactive, nb::object forward_mode) {
+          [](Torch* self, nb::object tensor, nb::object parameter, nb::object f16, nb::object bf16, nb::object f32,
+             nb::object f64, nb::object u8, nb::object empty_cpu, nb::object empty_cuda, nb::object current_device,
+             nb::object current_stream, nb::object num_threads, nb::object new_like, nb::object clear_unused_rows,
+             nb::object deterministic, nb::object records_graphs, nb::tuple inactive, nb::object forward_mode) {
             new (self) Torch{tensor,
                              parameter,
+                             f16,
+                             bf16,
                              f32,
                              f64,
                              u8,
@@ -448,9 +461,9 @@ void bind_torch_calls(nb::module_& module) {
                              inactive,
                              forward_mode};
           },
-          "tensor"_a, "parameter"_a, "f32"_a, "f64"_a, "u8"_a, "empty_cpu"_a.none(), "empty_cuda"_a.none(),
-          "current_device"_a, "current_stream"_a, "num_threads"_a, "new_like"_a, "clear_unused_rows"_a,
-          "deterministic"_a, "records_graphs"_a, "inactive"_a, "forward_mode"_a)
+          "tensor"_a, "parameter"_a, "f16"_a, "bf16"_a, "f32"_a, "f64"_a, "u8"_a, "empty_cpu"_a.none(),
+          "empty_cuda"_a.none(), "current_device"_a, "current_stream"_a, "num_threads"_a, "new_like"_a,
+          "clear_unused_rows"_a, "deterministic"_a, "records_graphs"_a, "inactive"_a, "forward_mode"_a)
       .def("forward", results, "q"_a, "k"_a.none(), "v"_a.none(), "extras"_a.none(), "options"_a, "execution"_a,
            "want_lse"_a)
       .def("backward", gradients, "q"_a, "k"_a.none(), "v"_a.none(), "extras"_a.none(), "options"_a, "execution"_a,

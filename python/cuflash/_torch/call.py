@@ -202,11 +202,11 @@ def _num_threads() -> int:
 
 
 def _calls(num_threads: Callable[[], int]) -> _core.Torch:
-    return _core.Torch(Tensor, torch.nn.Parameter, _F32, _F64, torch.uint8, _empty_cpu, _empty_cuda, _current_device,
-                       _raw_stream, num_threads, _new_like, clear_unused_rows, torch._C._get_deterministic_algorithms,
-                       torch.is_grad_enabled,
-                       (len_torch_dispatch_stack, are_functorch_transforms_active, is_tracing, is_any_autocast_enabled),
-                       forward_ad)
+    return _core.Torch(
+        Tensor, torch.nn.Parameter, torch.float16, torch.bfloat16, _F32, _F64, torch.uint8, _empty_cpu, _empty_cuda,
+        _current_device, _raw_stream, num_threads, _new_like, clear_unused_rows, torch._C._get_deterministic_algorithms,
+        torch.is_grad_enabled,
+        (len_torch_dispatch_stack, are_functorch_transforms_active, is_tracing, is_any_autocast_enabled), forward_ad)
 
 
 _native = _calls(_num_threads)
