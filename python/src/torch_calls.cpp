@@ -392,8 +392,8 @@ bool is_recorded(const Torch& torch, nb::handle q, nb::handle k, nb::handle v) {
 }
 
 // A call without dropout and optional arrays in plain eager mode, whose arguments all have the types that they should
-// have: what _torch.run does step by step, in one. None: it has to look closer, or to fail again, with the caller's names
-// of the arguments. apply makes a node of autograd.py's.
+// have: what _torch.run does step by step, in one. None: it has to look closer, or to fail again, with the caller's
+// names of the arguments. apply makes a node of autograd.py's.
 nb::object plain_call(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle layout, nb::handle scale,
                       nb::handle causal, nb::handle top_left, nb::handle window, nb::handle softcap,
                       nb::handle dropout_p, nb::handle max_seqlen_q, nb::handle max_seqlen_k, nb::handle deterministic,

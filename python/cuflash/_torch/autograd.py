@@ -62,7 +62,8 @@ def _backward(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor = None) -> Tu
 class _Attention(torch.autograd.Function):
     """forward(ctx, q, k, v, ((options, execution), extras or None, out, lse), bias=None, sink=None) -> out
 
-    What it computes is there before it is applied, so that the node only remembers it. bias and sink are passed beside the extras that contain them, because autograd sees direct arguments only."""
+    What it computes is there before it is applied, so that the node only remembers it. bias and sink are passed beside
+    the extras that contain them, because autograd sees direct arguments only."""
 
     forward = staticmethod(call.record_out)
     backward = staticmethod(_backward)
