@@ -243,28 +243,6 @@ class Torch:
     ) -> Optional[tuple[Optional[Array], ...]]:
         """The gradients of a node that autograd.py recorded; None: call.backward has to compute them."""
 
-    def record_out(
-        self,
-        node: Any,
-        q: Array,
-        k: Optional[Array],
-        v: Optional[Array],
-        call: tuple[Any, ...],
-        bias: Optional[Array] = None,
-        sink: Optional[Array] = None,
-    ) -> Array:
-        """The forward pass of a node, call: ((options, execution), extras or None, out, lse)."""
-
-    def record_out_and_lse(
-        self,
-        node: Any,
-        q: Array,
-        k: Optional[Array],
-        v: Optional[Array],
-        call: tuple[Any, ...],
-        bias: Optional[Array] = None,
-        sink: Optional[Array] = None,
-    ) -> tuple[Array, Array]: ...
     def plain_call(
         self,
         q: Any,

@@ -62,9 +62,7 @@ struct Torch {
              dtype = intern("dtype"), new_empty = intern("new_empty"), new_empty_strided = intern("new_empty_strided"),
              saved_tensors = intern("saved_tensors"), options = intern("options"),
              needs_input_grad = intern("needs_input_grad"), current_level = intern("_current_level"),
-             is_cuda = intern("is_cuda"), requires_grad = intern("requires_grad"),
-             save_for_backward = intern("save_for_backward"), set_materialize_grads = intern("set_materialize_grads"),
-             transposed = intern("T");
+             is_cuda = intern("is_cuda"), requires_grad = intern("requires_grad"), transposed = intern("T");
   static nb::object intern(const char* name) { return nb::steal(PyUnicode_InternFromString(name)); }
 };
 
@@ -283,28 +281,6 @@ nb::object results(const Torch& torch, nb::handle q, nb::handle k, nb::handle v,
   return nb::make_tuple(computed.out, computed.lse);
 }
 
-// The forward pass of a node of autograd.py's: its results are there already, and are kept for gradients_of_node.
-// call: ((options, execution), extras or None, out, lse).
-void record(const Torch& torch, nb::handle node, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& call) {
-  const nb::handle extras = item(call, 1), out = item(call, 2), lse = item(call, 3);
-  if (extras.is_none()) node.attr(torch.save_for_backward)(q, k, v, out, lse);
-  else node.attr(torch.save_for_backward)(q, k, v, out, lse, *nb::borrow<nb::tuple>(extras));
-  node.attr(torch.options) = item(call, 0);
-}
-
-nb::object record_out(const Torch& torch, nb::handle node, nb::handle q, nb::handle k, nb::handle v,
-                      const nb::tuple& call, nb::handle, nb::handle) {
-  record(torch, node, q, k, v, call);
-  return nb::borrow(item(call, 2));
-}
-
-nb::object record_out_and_lse(const Torch& torch, nb::handle node, nb::handle q, nb::handle k, nb::handle v,
-                              const nb::tuple& call, nb::handle, nb::handle) {
-  node.attr(torch.set_materialize_grads)(false);  // one of the two results may be unused
-  record(torch, node, q, k, v, call);
-  return nb::make_tuple(item(call, 2), item(call, 3));
-}
-
 // Gradients in the order of call.py's Wanted.
 struct Gradients {
   Rows of[5];
@@ -468,10 +444,6 @@ void bind_torch_calls(nb::module_& module) {
            "want_lse"_a)
       .def("backward", gradients, "q"_a, "k"_a.none(), "v"_a.none(), "extras"_a.none(), "options"_a, "execution"_a,
            "out"_a, "lse"_a, "dout"_a, "dlse"_a.none(), "wanted"_a)
-      .def("record_out", record_out, "node"_a, "q"_a, "k"_a.none(), "v"_a.none(), "call"_a,
-           "bias"_a.none() = nb::none(), "sink"_a.none() = nb::none())
-      .def("record_out_and_lse", record_out_and_lse, "node"_a, "q"_a, "k"_a.none(), "v"_a.none(), "call"_a,
-           "bias"_a.none() = nb::none(), "sink"_a.none() = nb::none())
       .def("plain_call", plain_call, "q"_a.none(), "k"_a.none(), "v"_a.none(), "layout"_a.none(), "scale"_a.none(),
            "causal"_a.none(), "top_left"_a.none(), "window"_a.none(), "softcap"_a.none(), "dropout_p"_a.none(),
            "max_seqlen_q"_a.none(), "max_seqlen_k"_a.none(), "deterministic"_a.none(), "num_threads"_a.none(),

@@ -11,6 +11,9 @@ from torch.autograd.function import once_differentiable
 from . import call
 from .arguments import NO_EXTRAS, Execution, Extras, Inputs, Options, OptionalTensor
 
+# Of a call that was computed: options and execution, the extras if there are any, out and lse.
+_Made = Tuple[Tuple[Options, Execution], Optional[Extras], Tensor, Tensor]
+
 
 def run(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
         want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
@@ -60,19 +63,31 @@ def _backward(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor = None) -> Tu
 
 
 class _Attention(torch.autograd.Function):
-    """forward(ctx, q, k, v, ((options, execution), extras or None, out, lse), bias=None, sink=None) -> out
-
-    What it computes is there before it is applied, so that the node only remembers it. bias and sink are passed beside
+    """What it computes is there before it is applied, so that the node only remembers it. bias and sink are passed beside
     the extras that contain them, because autograd sees direct arguments only."""
 
-    forward = staticmethod(call.record_out)
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, made: _Made, bias: OptionalTensor = None,
+                sink: OptionalTensor = None) -> Tensor:
+        ctx.options, extras, out, lse = made
+        if extras is None:
+            ctx.save_for_backward(q, k, v, out, lse)
+        else:
+            ctx.save_for_backward(q, k, v, out, lse, *extras)
+        return out
+
     backward = staticmethod(_backward)
 
 
 class _AttentionWithLse(torch.autograd.Function):
     """The same with lse as a second result, apart because each result of a Function costs time."""
 
-    forward = staticmethod(call.record_out_and_lse)
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, made: _Made, bias: OptionalTensor = None,
+                sink: OptionalTensor = None) -> Tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)  # one of the two results may be unused
+        return _Attention.forward(ctx, q, k, v, made), made[3]
+
     backward = staticmethod(_backward)
 
 

@@ -211,4 +211,4 @@ def _calls(num_threads: Callable[[], int]) -> _core.Torch:
 
 _native = _calls(_num_threads)
 _forward, _backward, backward_of_node = _native.forward, _native.backward, _native.backward_of_node
-record_out, record_out_and_lse, plain_call = _native.record_out, _native.record_out_and_lse, _native.plain_call
+plain_call = _native.plain_call
