@@ -63,8 +63,8 @@ def _backward(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor = None) -> Tu
 
 
 class _Attention(torch.autograd.Function):
-    """What it computes is there before it is applied, so that the node only remembers it. bias and sink are passed beside
-    the extras that contain them, because autograd sees direct arguments only."""
+    """What it computes is there before it is applied, so that the node only remembers it. bias and sink are passed
+    beside the extras that contain them, because autograd sees direct arguments only."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, made: _Made, bias: OptionalTensor = None,
