@@ -197,6 +197,8 @@ class Torch:
         self,
         tensor: type,
         parameter: type,
+        f16: Any,
+        bf16: Any,
         f32: Any,
         f64: Any,
         u8: Any,
@@ -206,7 +208,9 @@ class Torch:
         current_stream: Callable[[int], int],
         num_threads: Callable[[], int],
         new_like: Callable[[Array], Array],
+        clear_unused_rows: Callable[..., None],
         deterministic: Callable[[], bool],
+        records_graphs: Callable[[], bool],
         inactive: tuple[Callable[[], Any], ...],
         forward_mode: Any,
     ) -> None: ...
@@ -239,7 +243,7 @@ class Torch:
     ) -> Optional[tuple[Optional[Array], ...]]:
         """The gradients of a node that autograd.py recorded; None: call.backward has to compute them."""
 
-    def plain_options(
+    def plain_call(
         self,
         q: Any,
         k: Any,
@@ -256,8 +260,9 @@ class Torch:
         deterministic: Any,
         num_threads: Any,
         return_lse: Any,
-    ) -> Optional[tuple[tuple[Any, ...], tuple[int, bool]]]:
-        """options and execution of a plain eager call; None: _torch.run has to look closer."""
+        apply: Callable[..., Any],
+    ) -> Any:
+        """out, or out and lse, of a plain eager call; None: _torch.run has to look closer."""
 
 class PagePool:
     """The library's page pool; cuflash.PagePool names the results. A sequence is (serial, slot)."""

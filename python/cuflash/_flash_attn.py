@@ -17,6 +17,8 @@ from torch.compiler import is_compiling
 
 from . import _torch
 from ._torch.arguments import Extras, Inputs, OptionalTensor, extras, require_given
+from ._torch.autograd import apply_for_out
+from ._torch.call import plain_call
 from ._torch.dropout_matrix import signed_probabilities
 from ._torch.kv_cache import attention_with_cache
 from ._torch.seeds import Seed
@@ -68,6 +70,12 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
         the probabilities [B, Hq, Sq, Sk], negative where they were dropped. S_dmask is empty without dropout and not
         differentiable; it exists for tests, and costs two passes over the keys for every Dv of them.
     """
+    if (alibi_slopes is bias is mask is sink is seqlens_q is seqlens_k is None and return_attn_probs is False
+            and not is_compiling()):
+        result = plain_call(q, k, v, "bshd", softmax_scale, causal, False, window_size, softcap, dropout_p, 0, 0,
+                            deterministic, 0, False, apply_for_out)
+        if result is not None:
+            return result
     if q is None or k is None or v is None:
         require_given(q=q, k=k, v=v)
     return _run((q, k, v), extras(alibi_slopes, bias, mask, sink, None, None, seqlens_q, seqlens_k), "bshd", 0, 0,
@@ -88,6 +96,12 @@ def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, soft
         q: [B, Sq, Hq, D].
         kv: [B, Sk, 2, Hk, D].
     """
+    if (alibi_slopes is bias is mask is sink is seqlens_q is seqlens_k is None and return_attn_probs is False
+            and not is_compiling()):
+        result = plain_call(q, kv, None, "bshd", softmax_scale, causal, False, window_size, softcap, dropout_p, 0, 0,
+                            deterministic, 0, False, apply_for_out)
+        if result is not None:
+            return result
     if q is None or kv is None:
         require_given(q=q, kv=kv)
     return _run((q, kv, None), extras(alibi_slopes, bias, mask, sink, None, None, seqlens_q, seqlens_k), "bshd", 0, 0,
@@ -107,6 +121,12 @@ def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale
     Args:
         qkv: [B, S, 3, H, D].
     """
+    if (alibi_slopes is bias is mask is sink is seqlens_q is seqlens_k is None and return_attn_probs is False
+            and not is_compiling()):
+        result = plain_call(qkv, None, None, "bshd", softmax_scale, causal, False, window_size, softcap, dropout_p, 0, 0,
+                            deterministic, 0, False, apply_for_out)
+        if result is not None:
+            return result
     if qkv is None:
         require_given(qkv=qkv)
     return _run((qkv, None, None), extras(alibi_slopes, bias, mask, sink, None, None, seqlens_q, seqlens_k), "bshd", 0,

@@ -11,8 +11,7 @@ namespace {
 struct TorchNames {
   nb::object dtype = intern("dtype"), is_cpu = intern("is_cpu"), is_cuda = intern("is_cuda"), shape = intern("shape"),
              stride = intern("stride"), data_ptr = intern("data_ptr"), get_device = intern("get_device"),
-             untyped_storage = intern("untyped_storage"), nbytes = intern("nbytes"),
-             storage_offset = intern("storage_offset");
+             untyped_storage = intern("untyped_storage"), storage_offset = intern("storage_offset");
   static nb::object intern(const char* name) { return nb::steal(PyUnicode_InternFromString(name)); }
 };
 
@@ -76,7 +75,9 @@ int64_t reach_of(const Array& array) {
 void require_storage(const Array& array, nb::handle tensor, const char* name) {
   if (array.bytes() == 0) return;
   const TorchNames& names = python::names();
-  const int64_t held = number_of(nb::object(tensor.attr(names.untyped_storage)()), names.nbytes);
+  const nb::object storage = tensor.attr(names.untyped_storage)();
+  const int64_t held = PyObject_Size(storage.ptr());  // in bytes; its method nbytes() takes longer
+  if (held < 0) throw nb::python_error();
   const int64_t item = (array.type.bits + 7) / 8, offset = number_of(tensor, names.storage_offset);
   const int64_t reach = reach_of(array);
   if (reach <= held / item - offset) return;

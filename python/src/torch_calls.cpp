@@ -3,6 +3,7 @@
 #include <cuflash/cuflash.h>
 #include <nanobind/stl/optional.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <limits>
 #include <string>
@@ -47,19 +48,21 @@ struct Rows {
 
 // What PyTorch offers, looked up once by cuflash/_torch/call.py.
 struct Torch {
-  nb::object tensor, parameter;      // the types
-  nb::object f32, f64, u8;           // the dtypes
-  nb::object empty_cpu, empty_cuda;  // (shape, strides, dtype) -> tensor, on the current device; or None
+  nb::object tensor, parameter;        // the types
+  nb::object f16, bf16, f32, f64, u8;  // the dtypes
+  nb::object empty_cpu, empty_cuda;    // (shape, strides, dtype) -> tensor, on the current device; or None
   nb::object current_device, current_stream, num_threads;  // () and (device index) and () -> number
   nb::object new_like;                                     // tensor -> memory for its gradient
+  nb::object clear_unused_rows;                            // (cu_seqlens, tensors...)
   nb::object deterministic;                                // () -> whether PyTorch is set to be deterministic
+  nb::object records_graphs;                               // () -> whether gradients are enabled
   nb::tuple inactive;                                      // functions that return 0 or False in plain eager mode
   nb::object forward_mode;                                 // the module torch.autograd.forward_ad
   nb::object is_neg = intern("is_neg"), resolve_neg = intern("resolve_neg"), contiguous = intern("contiguous"),
              dtype = intern("dtype"), new_empty = intern("new_empty"), new_empty_strided = intern("new_empty_strided"),
              saved_tensors = intern("saved_tensors"), options = intern("options"),
              needs_input_grad = intern("needs_input_grad"), current_level = intern("_current_level"),
-             is_cuda = intern("is_cuda"), is_cpu = intern("is_cpu");
+             is_cuda = intern("is_cuda"), requires_grad = intern("requires_grad"), transposed = intern("T");
   static nb::object intern(const char* name) { return nb::steal(PyUnicode_InternFromString(name)); }
 };
 
@@ -110,6 +113,8 @@ class Inputs {
 
   // Reads a tensor of the call.
   void read(Rows& rows, nb::handle tensor, const char* name, int32_t most_dimensions);
+
+  bool is_packed() const { return std::string_view(options.layout) == "thd"; }
 
   nb::object empty(const nb::object& shape, const nb::object& strides, nb::handle dtype) const {
     if (empty_.is_valid()) return empty_(shape, strides, dtype);
@@ -177,6 +182,18 @@ void Inputs::set_runtime(const nb::tuple& execution) {
   options.deterministic = nb::cast<bool>(item(execution, 1));
 }
 
+// Without asking the tensor, where its elements are of a type that has gradients.
+nb::object torch_dtype(const Torch& torch, const Rows& rows) {
+  const ElementType type = rows.array.type;
+  if (type.code == dlpack::kBfloat && type.bits == 16) return torch.bf16;
+  if (type.code == dlpack::kFloat) {
+    if (type.bits == 16) return torch.f16;
+    if (type.bits == 32) return torch.f32;
+    if (type.bits == 64) return torch.f64;
+  }
+  return rows.tensor.attr(torch.dtype);
+}
+
 struct Results {
   nb::object out, lse = nb::none();
 };
@@ -197,7 +214,7 @@ Results new_results(const Torch& torch, const Inputs& in, bool want_lse) {
         ("q: has " + std::to_string(rank) + " dimensions; it must have 4, or 3 if sequences are packed").c_str());
   const Array& v = packed_qkv ? q : in.packing == Packing::kv ? in.k.array : in.v.array;
   const int64_t size = v.shape[v.rank - 1];
-  const nb::object dtype = in.q.tensor.attr(torch.dtype);
+  const nb::object dtype = torch_dtype(torch, in.q);
   const nb::object& dtype_of_lse = dtype.is(torch.f64) ? torch.f64 : torch.f32;
   Results results;
   if (rank == 3) {
@@ -217,23 +234,51 @@ Results new_results(const Torch& torch, const Inputs& in, bool want_lse) {
   return results;
 }
 
-// As call.py's new_gradients.
-nb::object new_gradient(const Torch& torch, const Inputs& in, const Rows& of) {
-  const Array& given = of.given;
-  if (std::string_view(in.options.layout) == "thd" || !has_rows(given) || !is_dense(given))
-    return torch.new_like(of.tensor);
-  return in.empty(numbers(given.shape, given.rank), numbers(given.stride, given.rank), of.tensor.attr(torch.dtype));
-}
+// As call.py's new_gradients. Gradients of the usual call have one shape, which is made a tuple of numbers once.
+class GradientAllocation {
+ public:
+  GradientAllocation(const Torch& torch, const Inputs& in) : torch_(torch), in_(in) {}
 
-nb::object attend(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle extras,
-                  const nb::tuple& options, const nb::tuple& execution, bool want_lse) {
+  nb::object like(const Rows& of) {
+    const Array& given = of.given;
+    if (in_.is_packed() || !has_rows(given) || !is_dense(given)) return torch_.new_like(of.tensor);
+    if (!made_for_ || !same_layout(*made_for_, given)) {
+      made_for_ = &given, dtype_ = torch_dtype(torch_, of);
+      shape_ = numbers(given.shape, given.rank), strides_ = numbers(given.stride, given.rank);
+    }
+    return in_.empty(shape_, strides_, dtype_);
+  }
+
+ private:
+  static bool same_layout(const Array& a, const Array& b) {
+    return a.rank == b.rank && a.type.code == b.type.code && a.type.bits == b.type.bits &&
+           std::equal(a.shape, a.shape + a.rank, b.shape) && std::equal(a.stride, a.stride + a.rank, b.stride);
+  }
+
+  const Torch& torch_;
+  const Inputs& in_;
+  const Array* made_for_ = nullptr;
+  nb::object shape_, strides_, dtype_;
+};
+
+Results attend(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle extras,
+               const nb::tuple& options, const nb::tuple& execution, bool want_lse) {
   Inputs in(torch, q, k, v, extras, options, execution);
   Rows out, lse;
   Results results = new_results(torch, in, want_lse);
   in.know_new(out, results.out, "out"), in.know_new(lse, results.lse, "lse");
   forward(in.arrays, {in.q.tensor, in.k.tensor, in.v.tensor, out.tensor, lse.tensor}, in.options,
           [&](size_t bytes) { return in.workspace(bytes); });
-  return nb::make_tuple(out.tensor, lse.tensor);
+  if (in.is_packed())
+    torch.clear_unused_rows(in.options.cu_seqlens_q, results.out,
+                            want_lse ? nb::object(results.lse.attr(torch.transposed)) : nb::none());
+  return results;
+}
+
+nb::object results(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle extras,
+                   const nb::tuple& options, const nb::tuple& execution, bool want_lse) {
+  const Results computed = attend(torch, q, k, v, extras, options, execution, want_lse);
+  return nb::make_tuple(computed.out, computed.lse);
 }
 
 // Gradients in the order of call.py's Wanted.
@@ -247,9 +292,10 @@ void differentiate(const Torch& torch, Inputs& in, nb::handle out, nb::handle ls
   in.read(rows_out, out, "out", 4), in.read(rows_lse, lse, "lse", 4);
   in.read(rows_dout, dout, "dout", 4), in.read(rows_dlse, dlse, "dlse", 4);
   auto& [dq, dk, dv, dbias, dsink] = gradients.of;
-  if (wanted[0]) in.know_new(dq, new_gradient(torch, in, in.q), "dq");
-  if (wanted[1]) in.know_new(dk, new_gradient(torch, in, in.k), "dk");
-  if (wanted[2]) in.know_new(dv, new_gradient(torch, in, in.v), "dv");
+  GradientAllocation allocation(torch, in);
+  if (wanted[0]) in.know_new(dq, allocation.like(in.q), "dq");
+  if (wanted[1]) in.know_new(dk, allocation.like(in.k), "dk");
+  if (wanted[2]) in.know_new(dv, allocation.like(in.v), "dv");
   // Read as bias is, whose strides decide what is summed: without elements they may be others than those of a new tensor.
   if (wanted[3]) in.read(dbias, torch.new_like(in.options.bias), "dbias", 4);
   if (wanted[4]) in.know_new(dsink, torch.new_like(in.options.sink), "dsink");
@@ -314,12 +360,20 @@ bool is_plain_eager(const Torch& torch) {
   return nb::cast<int64_t>(torch.forward_mode.attr(torch.current_level)) < 0;
 }
 
-// (options, execution) of a call without dropout in plain eager mode, whose arguments all have the types that they
-// should have: what _torch.run finds step by step, in one. None: it has to look closer.
-nb::object plain_options(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle layout,
-                         nb::handle scale, nb::handle causal, nb::handle top_left, nb::handle window,
-                         nb::handle softcap, nb::handle dropout_p, nb::handle max_seqlen_q, nb::handle max_seqlen_k,
-                         nb::handle deterministic, nb::handle num_threads, nb::handle return_lse) {
+bool is_recorded(const Torch& torch, nb::handle q, nb::handle k, nb::handle v) {
+  const auto requires_grad = [&](nb::handle tensor) {
+    return !tensor.is_none() && is_true(nb::object(tensor.attr(torch.requires_grad)));
+  };
+  return is_true(nb::object(torch.records_graphs())) && (requires_grad(q) || requires_grad(k) || requires_grad(v));
+}
+
+// A call without dropout and optional arrays in plain eager mode, whose arguments all have the types that they should
+// have: what _torch.run does step by step, in one. None: it has to look closer, or to fail again, with the caller's
+// names of the arguments. apply makes a node of autograd.py's.
+nb::object plain_call(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle layout, nb::handle scale,
+                      nb::handle causal, nb::handle top_left, nb::handle window, nb::handle softcap,
+                      nb::handle dropout_p, nb::handle max_seqlen_q, nb::handle max_seqlen_k, nb::handle deterministic,
+                      nb::handle num_threads, nb::handle return_lse, nb::handle apply) {
   constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
   constexpr int64_t kLargestExtent = std::numeric_limits<int32_t>::max();
   const bool tensors =
@@ -328,16 +382,29 @@ nb::object plain_options(const Torch& torch, nb::handle q, nb::handle k, nb::han
   const nb::handle left = PyTuple_GetItem(window.ptr(), 0), right = PyTuple_GetItem(window.ptr(), 1);
   const bool options = PyUnicode_CheckExact(layout.ptr()) && (scale.is_none() || is_float(scale)) && is_flag(causal) &&
                        is_flag(top_left) && is_whole(left, -1, kLargest) && is_whole(right, -1, kLargest) &&
-                       is_float(softcap) && is_float(dropout_p) && PyFloat_AsDouble(dropout_p.ptr()) == 0 &&
-                       is_whole(max_seqlen_q, 0, kLargestExtent) && is_whole(max_seqlen_k, 0, kLargestExtent) &&
-                       is_flag(deterministic) && is_whole(num_threads, 0, kLargestExtent) && is_flag(return_lse);
+                       is_float(softcap) && PyFloat_AsDouble(softcap.ptr()) >= 0 && is_float(dropout_p) &&
+                       PyFloat_AsDouble(dropout_p.ptr()) == 0 && is_whole(max_seqlen_q, 0, kLargestExtent) &&
+                       is_whole(max_seqlen_k, 0, kLargestExtent) && is_flag(deterministic) &&
+                       is_whole(num_threads, 0, kLargestExtent) && is_flag(return_lse);
   if (!options || !is_plain_eager(torch)) return nb::none();
-  if (!is_true(nb::object(q.attr(torch.is_cuda))) && !is_true(nb::object(q.attr(torch.is_cpu)))) return nb::none();
   const nb::object reproducible =
       is_true(deterministic) ? nb::borrow(deterministic) : nb::object(torch.deterministic());
-  return nb::make_tuple(nb::make_tuple(layout, scale, causal, top_left, left, right, softcap, dropout_p, 0, 0,
-                                       max_seqlen_q, max_seqlen_k),
-                        nb::make_tuple(num_threads, reproducible));
+  const nb::tuple values = nb::make_tuple(layout, scale, causal, top_left, left, right, softcap, dropout_p, 0, 0,
+                                          max_seqlen_q, max_seqlen_k);
+  const nb::tuple execution = nb::make_tuple(num_threads, reproducible);
+  const bool recorded = is_recorded(torch, q, k, v), want_lse = is_true(return_lse);
+  Results computed;
+  try {
+    computed = attend(torch, q, k, v, nb::none(), values, execution, recorded || want_lse);
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_Exception)) throw;  // an interrupt, for one
+    return nb::none();
+  } catch (const std::exception&) {
+    return nb::none();
+  }
+  if (recorded)
+    return apply(q, k, v, nb::make_tuple(nb::make_tuple(values, execution), nb::none(), computed.out, computed.lse));
+  return want_lse ? nb::object(nb::make_tuple(computed.out, computed.lse)) : computed.out;
 }
 
 }  // namespace
@@ -347,25 +414,40 @@ void bind_torch_calls(nb::module_& module) {
   nb::class_<Torch>(module, "Torch")
       .def(
           "__init__",
-          [](Torch* self, nb::object tensor, nb::object parameter, nb::object f32, nb::object f64, nb::object u8,
-             nb::object empty_cpu, nb::object empty_cuda, nb::object current_device, nb::object current_stream,
-             nb::object num_threads, nb::object new_like, nb::object deterministic, nb::tuple inactive,
-             nb::object forward_mode) {
-            new (self) Torch{
-                tensor,         parameter,   f32,      f64,           u8,       empty_cpu,   empty_cuda, current_device,
-                current_stream, num_threads, new_like, deterministic, inactive, forward_mode};
+          [](Torch* self, nb::object tensor, nb::object parameter, nb::object f16, nb::object bf16, nb::object f32,
+             nb::object f64, nb::object u8, nb::object empty_cpu, nb::object empty_cuda, nb::object current_device,
+             nb::object current_stream, nb::object num_threads, nb::object new_like, nb::object clear_unused_rows,
+             nb::object deterministic, nb::object records_graphs, nb::tuple inactive, nb::object forward_mode) {
+            new (self) Torch{tensor,
+                             parameter,
+                             f16,
+                             bf16,
+                             f32,
+                             f64,
+                             u8,
+                             empty_cpu,
+                             empty_cuda,
+                             current_device,
+                             current_stream,
+                             num_threads,
+                             new_like,
+                             clear_unused_rows,
+                             deterministic,
+                             records_graphs,
+                             inactive,
+                             forward_mode};
           },
-          "tensor"_a, "parameter"_a, "f32"_a, "f64"_a, "u8"_a, "empty_cpu"_a.none(), "empty_cuda"_a.none(),
-          "current_device"_a, "current_stream"_a, "num_threads"_a, "new_like"_a, "deterministic"_a, "inactive"_a,
-          "forward_mode"_a)
-      .def("forward", attend, "q"_a, "k"_a.none(), "v"_a.none(), "extras"_a.none(), "options"_a, "execution"_a,
+          "tensor"_a, "parameter"_a, "f16"_a, "bf16"_a, "f32"_a, "f64"_a, "u8"_a, "empty_cpu"_a.none(),
+          "empty_cuda"_a.none(), "current_device"_a, "current_stream"_a, "num_threads"_a, "new_like"_a,
+          "clear_unused_rows"_a, "deterministic"_a, "records_graphs"_a, "inactive"_a, "forward_mode"_a)
+      .def("forward", results, "q"_a, "k"_a.none(), "v"_a.none(), "extras"_a.none(), "options"_a, "execution"_a,
            "want_lse"_a)
       .def("backward", gradients, "q"_a, "k"_a.none(), "v"_a.none(), "extras"_a.none(), "options"_a, "execution"_a,
            "out"_a, "lse"_a, "dout"_a, "dlse"_a.none(), "wanted"_a)
-      .def("plain_options", plain_options, "q"_a.none(), "k"_a.none(), "v"_a.none(), "layout"_a.none(),
-           "scale"_a.none(), "causal"_a.none(), "top_left"_a.none(), "window"_a.none(), "softcap"_a.none(),
-           "dropout_p"_a.none(), "max_seqlen_q"_a.none(), "max_seqlen_k"_a.none(), "deterministic"_a.none(),
-           "num_threads"_a.none(), "return_lse"_a.none())
+      .def("plain_call", plain_call, "q"_a.none(), "k"_a.none(), "v"_a.none(), "layout"_a.none(), "scale"_a.none(),
+           "causal"_a.none(), "top_left"_a.none(), "window"_a.none(), "softcap"_a.none(), "dropout_p"_a.none(),
+           "max_seqlen_q"_a.none(), "max_seqlen_k"_a.none(), "deterministic"_a.none(), "num_threads"_a.none(),
+           "return_lse"_a.none(), "apply"_a)
       .def("backward_of_node", gradients_of_node, "node"_a, "dout"_a.none(), "dlse"_a.none());
 }
 

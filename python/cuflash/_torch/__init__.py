@@ -21,8 +21,10 @@ from torch.compiler import is_compiling
 from .._arrays import MaskSummary
 from .._options import check
 from .._values import LARGEST, LARGEST_EXTENT, flag, pair
-from . import autocast, autograd, call, operators, seeds
+from . import autocast, autograd, operators, seeds
 from .arguments import NO_EXTRAS, Extras, Inputs, OptionalTensor, extras, numbers
+from .autograd import apply_for_out, apply_with_lse
+from .call import plain_call
 from .eager import is_any_autocast_enabled, is_eager, is_plain, named, require_one_device
 
 __all__ = ["attention"]
@@ -67,6 +69,13 @@ def attention(q: Tensor, k: OptionalTensor = None, v: OptionalTensor = None, *, 
     Returns:
         out in the layout and type of q, with Dv in place of D; or (out, lse).
     """
+    if (bias is mask is sink is alibi_slopes is cu_seqlens_q is cu_seqlens_k is seqlens_q is seqlens_k is None
+            and not is_compiling()):
+        result = plain_call(q, k, v, layout, scale, causal, top_left, window, softcap, dropout_p, max_seqlen_q,
+                            max_seqlen_k, deterministic, num_threads, return_lse,
+                            apply_with_lse if return_lse is True else apply_for_out)
+        if result is not None:
+            return result
     if isinstance(mask, MaskSummary) and layout in ("bhsd", "bshd"):
         rows = q if k is None else k
         mask.words_for(rows.shape[2 if layout == "bhsd" else 1])
@@ -81,14 +90,7 @@ def run(inputs: Inputs, extras: Extras, layout: str, scale: Optional[float], cau
         dropout_offset: int, max_seqlen_q: int, max_seqlen_k: int, deterministic: bool, num_threads: int,
         return_lse: bool, compiling: bool) -> Union[Tensor, Tuple[Tensor, Tensor]]:
     """attention() with every argument given, in the form that both paths take. compiling: see torch.compiler."""
-    q, k, v = inputs
-    if not compiling and extras is NO_EXTRAS:
-        plain = call.plain_options(q, k, v, layout, scale, causal, top_left, window, softcap, dropout_p, max_seqlen_q,
-                                   max_seqlen_k, deterministic, num_threads, return_lse)
-        if plain is not None:
-            options, execution = plain
-            out, lse = autograd.run(inputs, extras, options, execution, return_lse)
-            return (out, lse) if return_lse else out
+    q = inputs[0]
     left, right = window if type(window) is tuple and len(window) == 2 else pair(window, "window")
     if not compiling and not (
             type(left) is type(right) is type(num_threads) is type(max_seqlen_q) is type(max_seqlen_k) is int

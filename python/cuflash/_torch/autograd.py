@@ -11,21 +11,24 @@ from torch.autograd.function import once_differentiable
 from . import call
 from .arguments import NO_EXTRAS, Execution, Extras, Inputs, Options, OptionalTensor
 
-_Rest = Tuple[Extras, Options, Execution]
+# Of a call that was computed: options and execution, the extras if there are any, out and lse.
+_Made = Tuple[Tuple[Options, Execution], Optional[Extras], Tensor, Tensor]
 
 
 def run(inputs: Inputs, extras: Extras, options: Options, execution: Execution,
         want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
     """out, and lse if wanted; with a graph if something requires a gradient."""
     q, k, v = inputs
-    if torch.is_grad_enabled() and (q.requires_grad or k is not None and k.requires_grad or v is not None
-                                    and v.requires_grad or extras is not NO_EXTRAS and _requires_grad(extras)):
-        apply = _apply_with_lse if want_lse else _apply
-        rest = (extras, options, execution)
-        # Each argument of a Function costs time, even None.
-        result = apply(q, k, v, rest) if extras is NO_EXTRAS else apply(q, k, v, rest, extras.bias, extras.sink)
-        return result if want_lse else (result, None)
-    return call.forward(q, k, v, extras, options, execution, want_lse)
+    recorded = torch.is_grad_enabled() and (q.requires_grad or k is not None and k.requires_grad or v is not None
+                                            and v.requires_grad or extras is not NO_EXTRAS and _requires_grad(extras))
+    out, lse = call.forward(q, k, v, extras, options, execution, want_lse or recorded)
+    if not recorded:
+        return out, lse
+    apply = apply_with_lse if want_lse else apply_for_out
+    # Each argument of a Function costs time, even None.
+    result = (apply(q, k, v, ((options, execution), None, out, lse)) if extras is NO_EXTRAS else
+              apply(q, k, v, ((options, execution), extras, out, lse), extras.bias, extras.sink))
+    return result if want_lse else (result, None)
 
 
 def _requires_grad(extras: Extras) -> bool:
@@ -33,17 +36,6 @@ def _requires_grad(extras: Extras) -> bool:
         if tensor is not None and tensor.requires_grad:
             return True
     return False
-
-
-def _forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, rest: _Rest) -> Tuple[Tensor, Tensor]:
-    extras, options, execution = rest
-    out, lse = call.forward(q, k, v, extras, options, execution, True)
-    if extras is NO_EXTRAS:
-        ctx.save_for_backward(q, k, v, out, lse)
-    else:
-        ctx.save_for_backward(q, k, v, out, lse, *extras)
-    ctx.options = options, execution
-    return out, lse
 
 
 def _gradients(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor = None) -> Tuple[Optional[Tensor], ...]:
@@ -71,12 +63,18 @@ def _backward(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor = None) -> Tu
 
 
 class _Attention(torch.autograd.Function):
-    """bias and sink are passed beside the extras that contain them, because autograd sees direct arguments only."""
+    """What it computes is there before it is applied, so that the node only remembers it. bias and sink are passed
+    beside the extras that contain them, because autograd sees direct arguments only."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, rest: _Rest, bias: OptionalTensor = None,
+    def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, made: _Made, bias: OptionalTensor = None,
                 sink: OptionalTensor = None) -> Tensor:
-        return _forward(ctx, q, k, v, rest)[0]
+        ctx.options, extras, out, lse = made
+        if extras is None:
+            ctx.save_for_backward(q, k, v, out, lse)
+        else:
+            ctx.save_for_backward(q, k, v, out, lse, *extras)
+        return out
 
     backward = staticmethod(_backward)
 
@@ -85,16 +83,16 @@ class _AttentionWithLse(torch.autograd.Function):
     """The same with lse as a second result, apart because each result of a Function costs time."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, rest: _Rest, bias: OptionalTensor = None,
+    def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, made: _Made, bias: OptionalTensor = None,
                 sink: OptionalTensor = None) -> Tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)  # one of the two results may be unused
-        return _forward(ctx, q, k, v, rest)
+        return _Attention.forward(ctx, q, k, v, made), made[3]
 
     backward = staticmethod(_backward)
 
 
 # Function.apply first looks for functorch, which eager.is_eager has ruled out; skipping that saves 4 of 10 us.
-_apply = super(torch.autograd.Function, _Attention).apply
-_apply_with_lse = super(torch.autograd.Function, _AttentionWithLse).apply
+apply_for_out = super(torch.autograd.Function, _Attention).apply
+apply_with_lse = super(torch.autograd.Function, _AttentionWithLse).apply
 # What the engine calls on a node of these functions; PyTorch's own looks for `backward` and for `vjp`, every time.
 _Attention._backward_cls.apply = _AttentionWithLse._backward_cls.apply = _backward

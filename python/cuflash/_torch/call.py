@@ -44,13 +44,10 @@ def forward(q: Tensor, k: OptionalTensor, v: OptionalTensor, extras: Extras, opt
             want_lse: bool) -> Tuple[Tensor, OptionalTensor]:
     """out in the layout of q, and lse ([B, Hq, Sq] or packed [Hq, Tq]) if wanted."""
     try:
-        out, lse = _forward(q, k, v, None if extras is NO_EXTRAS else extras, options, execution, want_lse)
+        return _forward(q, k, v, None if extras is NO_EXTRAS else extras, options, execution, want_lse)
     except (RuntimeError, IndexError, ValueError):  # a sparse tensor has no strides, a nested one no shape
         require_memory(named((q, k, v), extras))
         raise
-    if options[0] == "thd":
-        clear_unused_rows(extras.cu_seqlens_q, out, lse.T if want_lse else None)
-    return out, lse
 
 
 def backward(inputs: Inputs, extras: Extras, options: Options, execution: Execution, out: Tensor, lse: Tensor,
@@ -205,12 +202,13 @@ def _num_threads() -> int:
 
 
 def _calls(num_threads: Callable[[], int]) -> _core.Torch:
-    return _core.Torch(Tensor, torch.nn.Parameter, _F32, _F64, torch.uint8, _empty_cpu, _empty_cuda, _current_device,
-                       _raw_stream, num_threads, _new_like, torch._C._get_deterministic_algorithms,
-                       (len_torch_dispatch_stack, are_functorch_transforms_active, is_tracing, is_any_autocast_enabled),
-                       forward_ad)
+    return _core.Torch(
+        Tensor, torch.nn.Parameter, torch.float16, torch.bfloat16, _F32, _F64, torch.uint8, _empty_cpu, _empty_cuda,
+        _current_device, _raw_stream, num_threads, _new_like, clear_unused_rows, torch._C._get_deterministic_algorithms,
+        torch.is_grad_enabled,
+        (len_torch_dispatch_stack, are_functorch_transforms_active, is_tracing, is_any_autocast_enabled), forward_ad)
 
 
 _native = _calls(_num_threads)
 _forward, _backward, backward_of_node = _native.forward, _native.backward, _native.backward_of_node
-plain_options = _native.plain_options
+plain_call = _native.plain_call

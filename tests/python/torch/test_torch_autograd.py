@@ -180,6 +180,34 @@ def test_inputs_changed_before_backward_are_noticed(device):
         out.sum().backward()
 
 
+@pytest.mark.parametrize("layout", ("bshd", "thd"))
+def test_saved_tensors_that_a_hook_returns_negated(layout, device):
+    """A hook may return a view that stores the negative of each number; q, k, v, out, lse and a bias are all saved."""
+    inputs = problem(device)
+    options = {"layout": layout, "causal": True, "return_lse": True}
+    if layout == "bshd":
+        inputs = (*inputs, random(1, 4, 5, 7, device=device))
+    else:
+        cu_seqlens = [torch.tensor([0, 2, length], dtype=torch.int32, device=device) for length in (5, 7)]
+        inputs = tuple(tensor[0].detach().requires_grad_() for tensor in inputs)
+        options.update(cu_seqlens_q=cu_seqlens[0], cu_seqlens_k=cu_seqlens[1], max_seqlen_q=5, max_seqlen_k=7)
+
+    def attend():
+        return attention(*inputs[:3], bias=inputs[3] if layout == "bshd" else None, **options)
+
+    def differentiate(out, lse):
+        return torch.autograd.grad(out.sin().sum() + lse.cos().sum(), inputs)
+
+    def negate(change):
+        return lambda tensor: change(tensor) if tensor.is_floating_point() else tensor
+
+    expected = differentiate(*attend())
+    with torch.autograd.graph.saved_tensors_hooks(negate(torch.neg), negate(torch._neg_view)):
+        out, lse = attend()
+    assert all(tensor.is_neg() for tensor in out.grad_fn.saved_tensors[:5])
+    torch.testing.assert_close(differentiate(out, lse), expected, atol=1e-13, rtol=1e-13)
+
+
 VIEWS = {
     "transposed": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
     "rows with gaps": lambda x: torch.cat([x, x], -1)[..., :x.shape[-1]],

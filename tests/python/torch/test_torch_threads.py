@@ -35,6 +35,7 @@ def test_each_thread_draws_dropout_of_its_own(device):
 
 
 def test_number_of_threads_is_pytorchs(monkeypatch):
+    from cuflash import _flash_attn
     from cuflash._torch import call
 
     given = []
@@ -44,7 +45,7 @@ def test_number_of_threads_is_pytorchs(monkeypatch):
         given.append(call._num_threads())
         return given[-1]
 
-    monkeypatch.setattr(call, "_forward", call._calls(count).forward)
+    monkeypatch.setattr(_flash_attn, "plain_call", call._calls(count).plain_call)
     before = torch.get_num_threads()
     try:
         for threads in (1, 2):
