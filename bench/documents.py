@@ -94,7 +94,8 @@ def measure(shape, libraries, timer, device):
 
 def line_of(shape, results, absent):
     by = {result["contestant"]: result["ms"] for result in results}
-    cells = [f"{name} {1e3 * ms:.1f} us, {ms / by[PACKED]:.2f}" for name, ms in by.items()]
+    ratio = lambda ms: f", {ms / by[PACKED]:.2f}" if PACKED in by else ""
+    cells = [f"{name} {1e3 * ms:.1f} us{ratio(ms)}" for name, ms in by.items()] + [str(reason) for reason in absent]
     return f"{shape.direction}, D={shape.head_dim}, documents of {shape.document}: " + "; ".join(cells)
 
 

@@ -70,6 +70,7 @@ struct KeySplits {
   unsigned splits;
   int columns;                      // dim_v, padded
   float scale_log2, natural_scale;  // of stored scores: to exponents of 2, and to the units of the sink
+  int few_readers;                  // whether few CTAs read the same keys (sm90/producer.h)
 };
 
 // A query tile of one sequence, for every head.

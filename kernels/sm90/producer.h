@@ -43,38 +43,35 @@ __device__ __forceinline__ void load_keys_and_mask(const Sm90ForwardParams& p, c
                     work.b);
 }
 
-// Loads tiles of K, or of V. With kSplitKeys, no other CTA reads them, or others do at the same time: they need not stay in
-// L2, where they would push out lines that must be written back. Few of them are in flight, so that memory serves all CTAs
-// alike and those that read the same keys stay together: docs/lab/sm90_forward.md.
+// Loads tiles of K, or of V. With kSplitKeys and few readers of the same keys, no other CTA reads them, or others do at the
+// same time: they need not stay in L2, where they would push out lines that must be written back. Few of them are in flight,
+// so that memory serves all CTAs alike and those that read the same keys stay together: docs/lab/sm90_forward.md.
 template <Sm90ForwardConfig C>
-struct TileLoader {
-  static constexpr int kInFlight =
-      (kSplitBytesInFlight + C.tile_k * (C.dim_qk + C.dim_v) * 2 - 1) / (C.tile_k * (C.dim_qk + C.dim_v) * 2);
+struct KeyLoads {
+  static constexpr int kTileBytes = C.tile_k * (C.dim_qk + C.dim_v) * 2;
+  static constexpr int kInFlight = (kSplitBytesInFlight + kTileBytes - 1) / kTileBytes;
   static constexpr bool kLimits = splits_keys(C) && kInFlight < C.stages;
-  const TensorMap& map;
-  const RowsView& view;
+  bool few_readers;
   EvictionPolicy policy;
-  Ring<C.stages> landed{};
-  int issued = 0;
 
-  __device__ TileLoader(const TensorMap& map, const RowsView& view) : map(map), view(view), policy(0) {
-    if constexpr (splits_keys(C)) policy = evict_first();
+  __device__ explicit KeyLoads(const KeySplits& splits) : few_readers(splits.few_readers != 0), policy(0) {
+    if constexpr (splits_keys(C)) policy = few_readers ? evict_first() : evict_normal();
   }
 
-  // full: the barrier of a stage on which its consumers wait.
+  // Waits for the tile kInFlight before the next one. full: the barrier of a stage on which its consumers wait; before its
+  // first use a stage counts as full.
   template <class Full>
-  __device__ __forceinline__ void wait(Full&& full) {
+  __device__ __forceinline__ void wait(const Ring<C.stages>& next, Full&& full) const {
     if constexpr (kLimits) {
-      if (issued < kInFlight) {
-        ++issued;
-        return;
-      }
-      mbarrier_wait(full(landed.stage), landed.phase);
-      landed.advance();
+      if (!few_readers) return;
+      const bool wraps = next.stage < kInFlight;
+      mbarrier_wait(full(wraps ? next.stage + C.stages - kInFlight : next.stage - kInFlight),
+                    wraps ? next.phase ^ 1 : next.phase);
     }
   }
   template <class Tile>
-  __device__ __forceinline__ void load(Tile tile, unsigned barrier, int row, int head, int batch) const {
+  __device__ __forceinline__ void load(Tile tile, const TensorMap& map, const RowsView& view, unsigned barrier, int row,
+                                       int head, int batch) const {
     if constexpr (splits_keys(C)) tma_load_tile(tile, map, view, barrier, row, head, batch, policy);
     else tma_load_tile(tile, map, view, barrier, row, head, batch);
   }
@@ -84,7 +81,7 @@ struct TileLoader {
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
-  TileLoader<C> key_loader(p.k, a.k), value_loader(p.v, a.v);
+  const KeyLoads<C> loads(p.splits);
   Ring<C.stages> keys, values;
 #pragma unroll 1
   for (ForwardTiles<C, TileReader::late_lane> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
@@ -102,19 +99,20 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
       if (tile == nearly_done) tiles.release(pipeline);
       if (tile >= work.begin) {
         mbarrier_wait(pipeline.k_empty(keys.stage), keys.phase ^ 1);
-        key_loader.wait([&](int stage) { return pipeline.k_full(stage); });
+        loads.wait(keys, [&](int stage) { return pipeline.k_full(stage); });
         if constexpr (reads_mask(C)) load_keys_and_mask<C>(p, pipeline, work, keys.stage, listed);
         else
-          key_loader.load(pipeline.k(keys.stage), pipeline.k_full(keys.stage), first + tile * C.tile_k, head, work.b);
+          loads.load(pipeline.k(keys.stage), p.k, a.k, pipeline.k_full(keys.stage), first + tile * C.tile_k, head,
+                     work.b);
         keys.advance();
       }
       if (tile + 1 < work.end) {
         mbarrier_wait(pipeline.v_empty(values.stage), values.phase ^ 1);
-        value_loader.wait([&](int stage) { return pipeline.v_full(stage); });
+        loads.wait(values, [&](int stage) { return pipeline.v_full(stage); });
         const bool sanitize = reads_mask(C) ? previous.hides_key() : work.has_hidden_values(a, tile + 1);
-        value_loader.load(pipeline.v(values.stage),
-                          sanitize ? pipeline.v_raw_full(values.stage) : pipeline.v_full(values.stage),
-                          first + (reads_mask(C) ? previous.tile() : tile + 1) * C.tile_k, head, work.b);
+        loads.load(pipeline.v(values.stage), p.v, a.v,
+                   sanitize ? pipeline.v_raw_full(values.stage) : pipeline.v_full(values.stage),
+                   first + (reads_mask(C) ? previous.tile() : tile + 1) * C.tile_k, head, work.b);
         values.advance();
       }
       if constexpr (reads_mask(C)) {

@@ -62,6 +62,7 @@ TEST_F(FakeForward, SplitKeysEqualTheOracle) {
     c.causal = causal, c.sink = causal;
     check(c, 2);
   }
+  check(few_queries(1, 1, 450, 1400), 2);  // more CTAs read the same keys than `few`
   check::Case window = few_queries(1, 1, 100, 2500);
   window.window_left = 1700, window.window_right = 3;
   check(window, 2);

@@ -79,6 +79,7 @@ const EmulatedKernel kForwardKernels[] = {
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 1, 128, 4, kPinWait | kFixedMax, kSoftcap, kSplitKeys}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 1, 128, 4, kPinWait | kFirstMax, 0, kSplitKeys}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 1, 128, 4, kPinWait | kFirstMax, 0, 0}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 1, 128, 4, kPinWait, kAlibi, 0}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 3, 96, 4, kNoTurns, kAlibi, 0}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 3, 64, 4, kNoTurns, kAlibi | kDropout, 0}>(),
     forward_kernel<Sm90ForwardConfig{f16, 64, 64, 3, 96, 4, kNoTurns, kSoftcap, 0}>(),
