@@ -207,7 +207,10 @@ def documents(_):
             continue
         cells = []
         for direction in ("forward", "backward"):
-            by = source.points[data.Problem(problem | {"direction": direction})]
+            by = source.points.get(data.Problem(problem | {"direction": direction}), {})
+            if "cuflash-packed" not in by:  # not measured
+                cells += ["–"] * 3
+                continue
             packed = by["cuflash-packed"]["ms"]
             cells += [f"{1e3 * packed:.0f} us",
                       *(f"{by[name]['ms'] / packed:.2f}" for name in ("cuflash", "cuflash-summary"))]
