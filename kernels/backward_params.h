@@ -45,7 +45,7 @@ struct BackwardParams {
   // sm90: what shares a tile of dBias may be divided into several tasks, which have sums of their own.
   int dbias_parts, dbias_counts;  // counts: number of tiles, 0 with one part
   float* dbias_sums;              // [task][sums of a tile]
-  // sm90, with a loader: [query head of all batches], tasks that have added to its dQ; null: nobody counts. The finish
+  // sm90, with a loader: [query head of all batches], tasks that have added to its dQ; null: they are not counted. The finish
   // kernel converts a head when all of its tasks are done, before the main kernel ends.
   unsigned* dq_tasks;
   int task_keys;         // keys of a task

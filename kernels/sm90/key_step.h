@@ -27,7 +27,7 @@ struct MaskedKeyStep {
   bool crosses_window;  // positions hide some pairs, too
   LaneMask<C.tile_k> mask;
 
-  // reads: nobody asks which tile a full one is if there are no options beside the mask.
+  // reads: which tile a full one is does not matter if there are no options beside the mask.
   __device__ __forceinline__ MaskedKeyStep(int, const Pipeline<C>& pipeline, int stage, bool reads = true)
       : pipeline(pipeline), stage(stage), listed{} {
     if (reads) listed.word = static_cast<unsigned>(uniform(static_cast<int>(pipeline.listed_tile(stage).word)));

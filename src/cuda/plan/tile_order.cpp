@@ -48,7 +48,7 @@ int64_t listed_heads_together(const Problem& p, const ListedWork& work) {
   const double longest = real(work.longest) + kStartOfTile;
   const double share = real(work.tiles) * (work.mean + kStartOfTile) / real(work.ctas);  // of a CTA in a head's tiles
   const auto balanced = static_cast<int64_t>(kLongest * longest / share / real(p.group())) + 1;
-  // With a mask tensor nobody knows how long tiles are, and most are short.
+  // With a mask tensor the lengths of tiles are not known, and most are short.
   const int64_t most = std::max(p.has_mask() ? 1 : balanced, kGroupBytes / head_bytes);
   const int64_t groups = divided_up(p.heads_k, most);
   return divided_up(p.heads_k, groups) * p.group();
