@@ -158,8 +158,8 @@ struct Forward {
       for (int n = 0; n < kScoreTiles; ++n) s[m][n] = {};
   }
 
-  // Zeroes values that the mask hides from every query of this tile: a probability of 0 would not stop their NaN. Most
-  // often every key is seen by some query.
+  // Zeroes values that the mask hides from every query of this tile: a probability of 0 would not stop their NaN. Rows of
+  // the mask beyond the sequence's length show nothing. Most often every key is seen by some query.
   __device__ __forceinline__ void hide_unseen_values(const Scores& s, int stage) const {
     auto* seen = reinterpret_cast<unsigned*>(memory + shared_bytes(C) - kSeenWords * 4);  // a bit per key
     const int thread = static_cast<int>(threadIdx.x);
@@ -169,12 +169,14 @@ struct Forward {
     for (int word = 0; word < kSeenWords; ++word) {
       unsigned mine = 0;
 #pragma unroll
-      for (int r = 0; r < 2 * kRowTiles; ++r)
+      for (int r = 0; r < 2 * kRowTiles; ++r) {
+        if (query_tile.q_first + row_of(r) >= sequence.len_q) continue;
 #pragma unroll
         for (int n = word * 4; n < kScoreTiles && n < word * 4 + 4; ++n)
 #pragma unroll
           for (int e = 0; e < 2; ++e)
             if (!(s[r / 2][n].x[r % 2 * 2 + e] == minus_infinity<Real>())) mine |= 1u << (n % 4 * 8 + e);
+      }
 #pragma unroll
       for (int distance = 4; distance < 32; distance *= 2) mine |= __shfl_xor_sync(0xffffffffu, mine, distance);
       if (lane_id() < 4) atomicOr(seen + word, mine << (lane_id() * 2));

@@ -245,6 +245,28 @@ TEST(MaskedForwardKernel, FindsTilesFarAway) {
   const Pattern pattern{"last keys", [](int64_t, int64_t j, Random&) { return j / 70 == 0 || j >= 2120; }};
   expect_forward(pattern, DType::f32, 32, false, false, 64, 2200);
 }
+// Rows of the mask beyond the sequence show keys to no query: NaN in their values reaches nothing.
+TEST(MaskedForwardKernel, RowsBeyondTheSequenceShowNothing) {
+  constexpr int64_t kRows = 40, kKeys = 60, kUsed = 10, kSeen = 30;
+  Inputs in = padded({.len_q = kRows, .len_k = kKeys, .dim = 32, .dim_v = 32}, {kUsed}, {kKeys});
+  fill(narrow(in.v.view(), 2, kSeen, kKeys - kSeen), kNan);
+  std::vector<uint8_t> mask(kRows * kKeys);
+  for (int64_t n = 0; n < kRows * kKeys; ++n) mask[static_cast<size_t>(n)] = n / kKeys >= kUsed || n % kKeys < kSeen;
+  in.attention.mask = contiguous(std::as_const(mask).data(), DType::boolean, 1, 1, kRows, kKeys);
+  Buffer o(in.dout.view());
+  Snapshot copies;
+  ForwardProblem p =
+      describe(detail::to_c(in.attention), detail::to_c(ForwardOutputs{.o = o.view()}), Memory{0}, copies);
+  const MaskShape shape = mask_shape_of(p);
+  std::vector<unsigned> summary(workspace_bytes(mask_summary_bytes(shape)) / sizeof(unsigned));
+  p.summary = mask_summary_at(shape, summary.data());
+  ASSERT_EQ(summarize(p.mask, shape, p.summary), "");
+  const cuda::ForwardPlan plan = cuda::plan_forward(p, cuda::arch_named("sm_90"), cuda::Kernels::portable);
+  cuda::KernelParams params;
+  plan.family->params(p, plan, {1, nullptr, nullptr}, params);
+  ASSERT_EQ(run(plan.launch, params, 11), "");
+  for (const double x : o.read()) ASSERT_TRUE(std::isfinite(x));
+}
 TEST(MaskedForwardKernel, WithOneStage) { expect_forward(kPatterns[0], DType::bf16, 128, false, false); }
 
 }  // namespace
