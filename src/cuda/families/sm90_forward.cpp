@@ -389,11 +389,10 @@ std::vector<Alternatives> candidates(const ForwardProblem&, const ForwardPlan& p
   return all;
 }
 
-// CTAs that read the same part of the keys.
-constexpr int64_t kFewReaders = 3;
-int64_t readers_of_keys(const ForwardProblem& p, const ForwardPlan& plan, const Sm90ForwardConfig& c) {
-  const int64_t rows = p.len_q * plan.packed_heads;
-  return (rows + tile_q_of(c) - 1) / tile_q_of(c) * (p.group() / plan.packed_heads);
+// Whether few CTAs read the same part of the keys.
+bool has_few_readers(const ForwardProblem& p, const ForwardPlan& plan, const Sm90ForwardConfig& c) {
+  const int64_t rows = p.len_q * plan.packed_heads, tiles = (rows + tile_q_of(c) - 1) / tile_q_of(c);
+  return tiles * (p.group() / plan.packed_heads) <= 3;
 }
 KeySplits splits_of(const ForwardProblem& p, const ForwardPlan& plan, const Sm90ForwardConfig& c, void* workspace) {
   if (plan.splits == 1) return {};
@@ -410,7 +409,7 @@ KeySplits splits_of(const ForwardProblem& p, const ForwardPlan& plan, const Sm90
           c.dim_v,
           static_cast<float>(factor * kLog2e),
           static_cast<float>(factor),
-          readers_of_keys(p, plan, c) <= kFewReaders};
+          has_few_readers(p, plan, c)};
 }
 
 TileList list_of(const ForwardProblem& p, const ForwardPlan& plan, int num_sms, void* workspace) {
