@@ -10,6 +10,8 @@ struct KeyTile {
   int b, tile;
 };
 
+constexpr unsigned kAllPrepared = 0xffffffffu;  // prepared_tiles of a head that is ready before the main kernel begins
+
 struct BackwardParams {
   AttentionParams attention;
   RowsView o, lse, dout, dlse;             // dlse may be absent
@@ -48,9 +50,15 @@ struct BackwardParams {
   // sm90, with a loader: [query head of all batches], tasks that have added to its dQ; null: they are not counted. The finish
   // kernel converts a head when all of its tasks are done, before the main kernel ends.
   unsigned* dq_tasks;
-  int task_keys;         // keys of a task
-  KeyTile* key_tiles;    // packed: all key tiles, longest sequence first, behind an element whose b is their number
-  MaskLists mask_lists;  // with a mask tensor: the query tiles of every key tile
+  // Likewise: query tiles of a head that are prepared. The prepare kernel prepares the first heads of all batches, and the
+  // main kernel the others (LateHeads), whose query tiles it takes by ticket in the order of query_tile().
+  unsigned *prepared_tiles, *prepare_ticket;
+  int64 early_heads;
+  int tasks_of_head;      // of a KV head
+  int interleaved_heads;  // from this query head on the tasks of all heads are interleaved
+  int task_keys;          // keys of a task
+  KeyTile* key_tiles;     // packed: all key tiles, longest sequence first, behind an element whose b is their number
+  MaskLists mask_lists;   // with a mask tensor: the query tiles of every key tile
 };
 
 // Factors of the options in the scores and gradients of the sm90 kernels; 0 for an option that the call does not have.

@@ -1,5 +1,6 @@
 // Prologue kernel of backward. It fills the workspace: LSE and delta = dot(dO, O) - dLSE of every query, flags, zeros in
 // dq_accum and in the sums of dK and dV, and the list of packed key tiles. It reads O and dO once and is memory-bound.
+// Before a main kernel with a loader it leaves most heads to that kernel, where they cost less (sm90/late_heads.h).
 #pragma once
 
 #include "attn/score.h"
@@ -238,6 +239,19 @@ __device__ __forceinline__ void list_key_tiles(const BackwardParams& p, int b) {
     p.key_tiles[1 + before + tile] = {b, tile};
 }
 
+// Of the heads, and the ticket of those that the main kernel prepares.
+template <BackwardConfig C>
+__device__ __forceinline__ void reset_counters(const BackwardParams& p, int64 cta) {
+  const int64 heads = int64{p.attention.batch} * p.attention.heads_q, threads = num_ctas() * prepare_threads(C);
+#pragma unroll 1
+  for (int64 head = cta * prepare_threads(C) + int64{threadIdx.x}; head < heads; head += threads) {
+    p.dq_tasks[head] = 0;
+    p.prepared_tiles[head] = head < p.early_heads ? kAllPrepared : 0;
+  }
+  if (cta == 0 && threadIdx.x == 0)
+    *p.prepare_ticket = static_cast<unsigned>(p.early_heads * tiles_in(p.attention.len_q, C.tile_q));
+}
+
 template <BackwardConfig C>
 __device__ void backward_prepare(const BackwardParams& p) {
   griddepcontrol_launch_dependents();
@@ -246,10 +260,7 @@ __device__ void backward_prepare(const BackwardParams& p) {
   if constexpr ((C.options & kBias) != 0)
     if (n == 0)
       for (int i = static_cast<int>(threadIdx.x); i <= p.dbias_counts; i += prepare_threads(C)) p.ticket[1 + i] = 0;
-  if (p.dq_tasks) {
-    const int64 head = n * prepare_threads(C) + int64{threadIdx.x};  // there are more threads than heads
-    if (head < int64{p.attention.batch} * p.attention.heads_q) p.dq_tasks[head] = 0;
-  }
+  if (p.dq_tasks) reset_counters<C>(p, n);
   if (p.zero_bytes != 0) zero_sums<C>(p, n);
   if (p.key_tiles && n < p.attention.batch) list_key_tiles<C>(p, static_cast<int>(n));
   if (n >= num_query_tiles<C>(p)) return;

@@ -25,4 +25,11 @@ __device__ __forceinline__ long long cta_number() {
   return x + static_cast<long long>(width) * y;
 }
 
+// CTAs of a two-dimensional grid.
+__device__ __forceinline__ long long num_ctas() {
+  unsigned width, height;
+  asm volatile("mov.u32 %0, %%nctaid.x; mov.u32 %1, %%nctaid.y;" : "=r"(width), "=r"(height));
+  return static_cast<long long>(width) * height;
+}
+
 }  // namespace cuflash

@@ -1,7 +1,9 @@
-// Producer warpgroup of a backward kernel whose dQ has a warpgroup of its own. One warp loads, another claims tasks.
+// Producer warpgroup of a backward kernel whose dQ has a warpgroup of its own. One warp loads, another claims tasks, and the
+// other two prepare heads that later tasks visit.
 #pragma once
 
 #include "sm90/backward_producer.h"
+#include "sm90/late_heads.h"
 
 namespace cuflash {
 
@@ -66,6 +68,7 @@ struct BackwardLoader : BackwardProducer<C> {
     const int warp = uniform(thread() / 32);
     if (warp == 0) load_tasks();
     else if (warp == 1) claim_tasks();
+    else LateHeads<C>{p.backward}.run();
   }
 };
 

@@ -2,6 +2,7 @@
 // multiplies the consumers' dS by K and adds the product to dq_accum in global memory.
 #pragma once
 
+#include "ptx/grid.h"
 #include "ptx/warpgroup.h"
 #include "sm90/backward_options.h"
 #include "sm90/backward_pipeline.h"
@@ -128,9 +129,18 @@ struct BackwardProducer {
     }
     if constexpr ((C.options & kDropout) != 0) info.stream = stream;
   }
+  // Called by one thread before the first load of a query head: see LateHeads.
+  __device__ __forceinline__ void wait_until_prepared() const {
+    const unsigned* tiles = p.backward.prepared_tiles + int64{b} * a.heads_q + first_head + next_load.member;
+    const unsigned all = static_cast<unsigned>(tiles_in(a.len_q, C.tile_q));
+    while (load_acquire(tiles) < all) sleep_for(100);
+    async_proxy_fence_global();
+  }
   // Called by one thread.
   __device__ __forceinline__ void load_queries(int tile, unsigned q_barrier, unsigned dout_barrier) {
     const int stage = stages.stage, row = first_row + tile * C.tile_q, head = first_head + next_load.member;
+    if constexpr (has_loader(C))
+      if (next_load.step == 0) wait_until_prepared();
     mbarrier_wait(pipeline.q_empty(stage), stages.phase ^ 1);
     if constexpr (C.options != 0) write_step_info(tile);
     unsigned bytes = Pipeline::QTile::kBytes + Pipeline::kStatsBytes;

@@ -74,8 +74,8 @@ struct KeyConsumer : KeyScores<C> {
   // Without dQ there is a single buffer, for P of tiles whose dV is accumulated with a select.
   __device__ __forceinline__ int ds_buffer() const { return C.dq ? buffer : 0; }
   // Stores the operand into the warp's columns of a dS buffer, which has one row per query.
-  __device__ __forceinline__ void store(const OperandA& probs) const {
-    const unsigned address = lane_ds + ds_buffer() * Pipeline::DsTile::kBytes;
+  __device__ __forceinline__ void store(const OperandA& probs, int ds_buffer) const {
+    const unsigned address = lane_ds + ds_buffer * Pipeline::DsTile::kBytes;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) stmatrix_x4_trans(address + step * 16 * kPanelRowBytes, probs[step]);
   }
@@ -160,15 +160,15 @@ struct KeyConsumer : KeyScores<C> {
   __device__ __forceinline__ void wait_for_douts() const {
     mbarrier_wait(pipeline.dout_full(queries.stage), queries.phase);
   }
-  // Hands dS over to the producer, if it computes dQ.
-  __device__ __forceinline__ void write_ds(const OperandA& ds) const {
+  // Hands dS over to the warpgroup that computes dQ, if one does.
+  __device__ __forceinline__ void write_ds(const OperandA& ds, int buffer) const {
     if constexpr (C.dq != 0) {
-      store(ds);
+      store(ds, buffer);
       async_proxy_fence();
       named_barrier_arrive(Pipeline::ds_written(group, buffer), Pipeline::kPair);
     }
   }
-  __device__ __forceinline__ void wait_ds_free() const {
+  __device__ __forceinline__ void wait_ds_free(int buffer) const {
     if constexpr (C.dq != 0) named_barrier_sync(Pipeline::ds_read(group, buffer), Pipeline::kPair);
   }
   // All lanes must have read the row statistics. With dQ the named barriers of dS guarantee that.

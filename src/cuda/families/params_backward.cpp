@@ -37,7 +37,14 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
   }
   b.dbias_parts = plan.dbias_parts, b.dbias_counts = w.dbias_counts;
   if (w.dbias_counts != 0) b.dbias_sums = static_cast<float*>(part(w.dbias_sums));
-  if (w.dq_tasks != 0) b.dq_tasks = static_cast<unsigned*>(part(w.dq_tasks)), b.task_keys = plan.tile_k;
+  if (w.dq_tasks != 0) {
+    b.dq_tasks = static_cast<unsigned*>(part(w.dq_tasks)), b.task_keys = plan.tile_k;
+    b.prepared_tiles = static_cast<unsigned*>(part(w.prepared_tiles));
+    b.prepare_ticket = static_cast<unsigned*>(part(w.prepare_ticket)), b.early_heads = plan.early_heads;
+    const int64_t heads_at_end = plan.heads_at_end / plan.parts.count() * p.group();
+    b.tasks_of_head = static_cast<int>((p.len_k + plan.tile_k - 1) / plan.tile_k * plan.parts.count());
+    b.interleaved_heads = static_cast<int>(p.batch * p.heads_q - heads_at_end);
+  }
   if (w.listed_tiles != 0) {
     b.key_tiles = static_cast<KeyTile*>(part(w.list));
     b.listed_keys = plan.tile_k, b.most_listed = static_cast<int>(w.listed_tiles);

@@ -1,6 +1,7 @@
 #include "cuda/plan/backward_common.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "backward_params.h"
 
@@ -43,6 +44,9 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
   const Checked dq_accum = take(tiles * w.dq_rows * c.dim_qk * real_size(c.element));
   const Checked dq_tasks =
       take(sums.counts_tasks ? Checked(p.batch) * p.heads_q * int64_t{sizeof(unsigned)} : Checked(0));
+  const Checked prepared_tiles =
+      take(sums.counts_tasks ? Checked(p.batch) * p.heads_q * int64_t{sizeof(unsigned)} : Checked(0));
+  const Checked prepare_ticket = take(sums.counts_tasks ? int64_t{sizeof(unsigned)} : 0);
   const Checked dq_semaphore = take(c.ordered ? tiles * int64_t{sizeof(unsigned)} : 0);
   const Checked list = take(w.listed_tiles != 0 ? (Checked(w.listed_tiles) + 1) * int64_t{sizeof(KeyTile)} : 0);
   const Checked dbias_sums = take(Checked(sums.dbias_sums) * int64_t{sizeof(float)});
@@ -52,7 +56,10 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
   w.tiles = tiles.value("q: its tiles are");
   w.ticket = workspace_bytes(ticket), w.row_stats = workspace_bytes(row_stats);
   w.dq_accum = workspace_bytes(dq_accum), w.dq_semaphore = workspace_bytes(dq_semaphore);
-  if (sums.counts_tasks) w.dq_tasks = workspace_bytes(dq_tasks);
+  if (sums.counts_tasks) {
+    w.dq_tasks = workspace_bytes(dq_tasks);
+    w.prepared_tiles = workspace_bytes(prepared_tiles), w.prepare_ticket = workspace_bytes(prepare_ticket);
+  }
   w.key_tiles = key_tiles.value("k: its tiles are");
   w.dbias_counts = static_cast<int>(sums.dbias_counts), w.dbias_sums = workspace_bytes(dbias_sums);
   w.list = workspace_bytes(list), w.dk_accum = workspace_bytes(dk_accum), w.dv_accum = workspace_bytes(dv_accum);
@@ -91,6 +98,16 @@ int heads_at_end(const BackwardProblem& p, const BackwardConfig& c, const Sums& 
   return static_cast<int>(heads <= needed ? heads : heads - (heads - needed) / together * together);
 }
 
+// Heads that the first rounds of tasks visit. The main kernel has time to prepare the others.
+int64_t early_heads(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums, int together) {
+  constexpr int64_t kRounds = 2;
+  const int64_t heads = (Checked(p.batch) * p.heads_q).at_most(std::numeric_limits<int64_t>::max());
+  if (!sums.prepares_late) return heads;
+  const int64_t tasks = std::max<int64_t>(1, tiles_in(p.len_k, c.tile_k)) * sums.parts.count();  // of a key/value head
+  const int64_t first = std::max<int64_t>(tiles_in(kRounds * kSms, tasks), tiles_in(together, sums.parts.count()));
+  return std::min(heads, first * p.group());
+}
+
 // Simulated, two heads of 16,384 keys keep the multiprocessors busy for 0.95 of the time instead of 0.65. With more than
 // three and a half tasks for each, the order of tickets is as good.
 bool deals_second_tasks(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums) {
@@ -127,10 +144,12 @@ BackwardPlan plan_around(const BackwardProblem& p, const Arch& arch, const Backw
   plan.deals_second_tasks = deals_second_tasks(p, c, sums);
 
   const Checked query_tiles = plan.workspace.tiles;
+  plan.early_heads = early_heads(p, c, sums, plan.heads_together);
+  const Checked prepared = sums.prepares_late ? Checked(plan.early_heads) * tiles_in(p.len_q, c.tile_q) : query_tiles;
   // This kernel also resets the ticket of the main one, so it has at least one CTA.
   BackwardConfig prepare = small_config(c, c.dim_qk, c.dim_v);
   if (sums.dbias) prepare.options = kBias;
-  plan.prepare = launch_of(key_of(backward_prepare, arch, prepare), query_tiles.at_most(1) == 0 ? 1 : query_tiles,
+  plan.prepare = launch_of(key_of(backward_prepare, arch, prepare), prepared.at_most(1) == 0 ? 1 : prepared,
                            prepare_threads(prepare), 0);
   const bool sums_keys = sums.parts.count() > 1;
   if (sums.dq || sums_keys) {

@@ -133,6 +133,7 @@ struct BackwardWorkspace {
   int64_t listed_tiles = 0;      // key tiles of the main kernel in the list of packed sequences
   int dbias_counts = 0;          // tiles of dBias that several tasks share
   size_t dq_tasks = 0;           // counts of the tasks that have added to a head's dQ; 0: none
+  size_t prepared_tiles = 0, prepare_ticket = 0;  // likewise, of the heads that the main kernel prepares
   size_t ticket = 0, row_stats = 0, dq_accum = 0, dq_semaphore = 0, list = 0, dbias_sums = 0, dk_accum = 0,
          dv_accum = 0;
   size_t mask_lists = 0, dq_mask_lists = 0;  // behind the other parts; 0: none
@@ -159,6 +160,7 @@ struct BackwardPlan {
   BackwardWorkspace workspace;
   KeyParts parts;
   int dbias_parts = 1;               // tasks that share a tile of dBias
+  int64_t early_heads = 0;           // query heads that the prepare kernel prepares, beside a loader
   int heads_together = 1;            // key/value heads, or parts of them, whose key tiles are processed side by side
   int heads_at_end = 1;              // the same for the last heads
   bool deals_second_tasks = false;   // a CTA with a long first task has a short second one

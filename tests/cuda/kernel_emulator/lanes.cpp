@@ -212,6 +212,7 @@ void run_ctas_interleaved(int64_t ctas, int threads, uint64_t seed, const std::f
   }
 }
 
+void yield() { change(self().context, cta->scheduler); }
 void poll() {
   if (++cta->polls <= kMaxPolls) return;
   change(self().context, cta->scheduler);

@@ -23,6 +23,8 @@ int num_threads();    // of the CTA
 // Every lane of a warp passes `bytes` bytes and gets those of all lanes, in lane order.
 const unsigned char* exchange(const void* mine, int bytes);
 
+// Other threads of the CTA may run before the function returns.
+void yield();
 // A thread polls for another CTA; after some polls the next CTA has its turn.
 void poll();
 

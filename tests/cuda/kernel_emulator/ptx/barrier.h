@@ -20,5 +20,6 @@ inline bool named_barrier_any(int number, int threads, bool found) {
   return kernel_emulator::sync_named_any(number, threads, found);
 }
 inline void async_proxy_fence() {}
+inline void async_proxy_fence_global() {}
 
 }  // namespace cuflash

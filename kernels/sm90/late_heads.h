@@ -1,0 +1,146 @@
+// What backward_prepare computes, by single warps of the main kernel: row statistics, and zeros in dq_accum. The prepare
+// kernel is bound by memory, which the main loop hardly uses, so it prepares only the heads that the main kernel begins
+// with. Warps of the producer warpgroup that have nothing to load prepare the others.
+//
+// These warps have 32 registers. They serve calls whose rows all exist and are aligned (prepares_late of the family), and flag a
+// query tile wherever the prepare kernel would look at Q: a flag costs time, and only where the tile is masked.
+#pragma once
+
+#include "portable/backward_prepare.h"
+#include "ptx/barrier.h"
+#include "ptx/grid.h"
+#include "sm90/backward_pipeline.h"
+
+namespace cuflash {
+
+template <Sm90BackwardConfig C>
+struct LateHeads {
+  static constexpr Element E = C.element;
+  static constexpr BackwardConfig kShared = shared_config(C);
+  static constexpr int kLanes = lanes_of_row(C.dim_v), kRows = 32 / kLanes;  // of one access, kLanes for each row
+  static constexpr int kAtOnce = 2;                                          // accesses in flight
+  static constexpr int kSteps = C.tile_q / (kRows * kAtOnce), kZeroBytes = C.tile_q * C.dim_qk * 4 / kSteps;
+  static_assert(kZeroBytes % (32 * 16) == 0);
+
+  const BackwardParams& p;
+
+  static __device__ __forceinline__ int lane() { return new_thread_id() % 32; }
+  // Of two elements each, in words: ptxas gives elements of 16 bits registers of their own.
+  static __device__ __forceinline__ float add_products(float sum, unsigned x, unsigned y) {
+    if constexpr (E == Element::bf16)
+      return sum + __uint_as_float(x << 16) * __uint_as_float(y << 16) +
+             __uint_as_float(x & 0xffff0000u) * __uint_as_float(y & 0xffff0000u);
+    else
+      return sum + widen<E>(static_cast<StoredOf<E>>(x)) * widen<E>(static_cast<StoredOf<E>>(y)) +
+             widen<E>(static_cast<StoredOf<E>>(x >> 16)) * widen<E>(static_cast<StoredOf<E>>(y >> 16));
+  }
+  static __device__ __forceinline__ float dot(const uint4& x, const uint4& y) {
+    return add_products(add_products(add_products(add_products(0, x.x, y.x), x.y, y.y), x.z, y.z), x.w, y.w);
+  }
+  // The lane's share of one row.
+  static __device__ __forceinline__ uint4 load(const unsigned char* first_row, int row_bytes, int row) {
+    return *reinterpret_cast<const uint4*>(first_row + row * row_bytes + lane() % kLanes * 16);
+  }
+  static __device__ __forceinline__ const unsigned char* first_row(const RowsView& rows, int b, int h, int first) {
+    return static_cast<const unsigned char*>(rows.data) + offset_of(rows, b, h, first) * size_of(E);
+  }
+  static __device__ __forceinline__ int row_bytes(const RowsView& rows) {
+    return static_cast<int>(rows.row_stride) * size_of(E);
+  }
+
+  // Delta of every row, and zeros of the tile's sums. Rows that do not exist take that of the last one until write_lse.
+  // Returns whether a delta of this lane is not finite.
+  __device__ __forceinline__ bool write_delta_and_zeros(unsigned n, int b, int h, int first, int rows) const {
+    const unsigned char *o = first_row(p.o, b, h, first), *dout = first_row(p.dout, b, h, first);
+    bool not_finite = false;
+#pragma unroll 1
+    for (int step = 0; step < kSteps; ++step) {
+      const int row = step * kRows * kAtOnce + lane() / kLanes;
+      uint4 x[kAtOnce] = {}, y[kAtOnce] = {};
+      if (lane() % kLanes * 8 < p.attention.dim_v) {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int existing = min(row + i * kRows, rows - 1);
+          x[i] = load(o, row_bytes(p.o), existing), y[i] = load(dout, row_bytes(p.dout), existing);
+        }
+      }
+      materialize(n);  // pointers are computed again in every step instead of taking registers
+      auto* zeros = reinterpret_cast<uint4*>(dq_accum<kShared>(p, n)) + step * (kZeroBytes / 16) + lane();
+#pragma unroll
+      for (int i = 0; i < kZeroBytes / (32 * 16); ++i) zeros[i * 32] = {0, 0, 0, 0};
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const float delta = sum_of_lanes<kLanes>(dot(x[i], y[i]));
+        not_finite |= !is_finite(delta);
+        if (lane() % kLanes == 0) row_stats<kShared>(p, n)[delta_at(kShared, row + i * kRows)] = delta;
+      }
+    }
+    return not_finite;
+  }
+  // LSE of every row, and the flags.
+  __device__ __forceinline__ void write_lse(unsigned n, int b, int h, int first, int rows, bool not_finite) const {
+    float* stats = row_stats<kShared>(p, n);
+    const float infinity = -minus_infinity<float>();
+    unsigned large_rows[2];
+    static_assert(C.tile_q == 32 * 2);
+#pragma unroll
+    for (int word = 0; word < 2; ++word) {
+      const int row = word * 32 + lane();
+      const bool exists = row < rows;
+      float lse = -infinity;
+      if (exists) lse = static_cast<const float*>(p.lse.data)[offset_of(p.lse, b, h, first + row)];
+      const bool large = is_finite(lse) && fabsf(lse) > kLargeLse;
+      not_finite |= exists && !is_finite(lse);
+      large_rows[word] = __ballot_sync(0xffffffffu, large);
+      stats[lse_at(kShared, row)] = lse == -infinity ? infinity : large ? lse : lse * static_cast<float>(kLog2e);
+      if (lse == -infinity) stats[delta_at(kShared, row)] = 0;
+    }
+    not_finite = __any_sync(0xffffffffu, not_finite);
+    if (lane() != 0) return;
+    stats[flag_at(kShared)] = not_finite, stats[large_at(kShared)] = (large_rows[0] | large_rows[1]) != 0;
+    auto* words = reinterpret_cast<unsigned*>(stats + large_rows_at(kShared));
+    words[0] = large_rows[0], words[1] = large_rows[1];
+  }
+
+  __device__ __forceinline__ void prepare(unsigned n) const {
+    const AttentionParams& a = p.attention;
+    const unsigned tiles = static_cast<unsigned>(tiles_in(a.len_q, C.tile_q)), head = n / tiles;
+    const int b = static_cast<int>(head / a.heads_q), h = static_cast<int>(head - b * a.heads_q);
+    const int first = static_cast<int>(n - head * tiles) * C.tile_q, rows = min(C.tile_q, a.len_q - first);
+    const bool not_finite = write_delta_and_zeros(n, b, h, first, rows);
+    __syncwarp();  // delta of rows that see nothing is written again
+    write_lse(n, b, h, first, rows, not_finite);
+    async_proxy_fence_global();  // TMA reads the statistics
+    __syncwarp();
+    if (lane() == 0) add_release(p.prepared_tiles + head, 1);
+  }
+
+  // Waits until tasks are claimed that are as far before those of the head as the prepare kernel was ahead of the first
+  // tasks, so that zeros are still in L2 when the first dQ is added to them. The last heads begin together.
+  __device__ __forceinline__ void wait_for_tasks(unsigned n) const {
+    const AttentionParams& a = p.attention;
+    const int head = static_cast<int>(n / static_cast<unsigned>(tiles_in(a.len_q, C.tile_q)));
+    const int tasks = (min(head, p.interleaved_heads) - static_cast<int>(p.early_heads)) / a.group * p.tasks_of_head;
+    while (static_cast<int>(load_relaxed(p.ticket)) < tasks) sleep_for(1000);
+  }
+
+  // A warp takes query tiles in the order in which tasks visit heads. It waits for no tile, only for tasks to be claimed,
+  // which need none of the tiles that wait: whatever CTAs are resident prepare all heads that a loader waits for.
+  __device__ __forceinline__ void run() const {
+    const AttentionParams& a = p.attention;
+    const int64 heads = int64{a.batch} * a.heads_q;
+    if (p.early_heads >= heads) return;
+    const unsigned tiles = static_cast<unsigned>(heads * tiles_in(a.len_q, C.tile_q));
+#pragma unroll 1
+    for (;;) {
+      unsigned n = 0;
+      if (lane() == 0) n = atomicAdd(p.prepare_ticket, 1u);
+      n = __shfl_sync(0xffffffffu, n, 0);
+      if (n >= tiles) break;
+      wait_for_tasks(n);
+      prepare(n);
+    }
+  }
+};
+
+}  // namespace cuflash
