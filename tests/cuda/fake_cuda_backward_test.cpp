@@ -1,6 +1,6 @@
-// Gradients of head size 128 on a fake Hopper GPU, by the kernels themselves, emulated on the host: see
-// tests/cuda/kernel_emulator. A loader and a warpgroup of its own for dQ are all that other sizes do not have. The CPU
-// backend computes the outputs.
+// Gradients of the kernel that adds dQ on a fake Hopper GPU, by the kernels themselves, emulated on the host: see
+// tests/cuda/kernel_emulator. Mostly of head size 128, for which a loader and a warpgroup of its own for dQ are all that
+// other sizes do not have. The CPU backend computes the outputs.
 
 #include <cstring>
 
@@ -16,7 +16,7 @@ namespace {
 
 struct Running {
   uint64_t seed = 0;
-  bool adds_dq = false;  // the kernel was launched
+  bool main = false, dq = false;  // the kernel, or one for dQ alone, was launched
   std::string fault;
 } running;
 
@@ -24,7 +24,7 @@ void run_kernel(const FakeLaunch& launch) {
   const auto runs = [&](const char* name) { return std::strstr(launch.program, name) != nullptr; };
   if (runs("sm90_forward<")) return emulate(static_cast<const Sm90ForwardParams*>(launch.params)->forward);
   if (runs("combine_splits<") || runs("sm90_tile_list<") || !running.fault.empty()) return;
-  running.adds_dq |= runs("sm90_backward<") && launch.threads == 512;
+  running.main |= runs("sm90_backward<") && launch.threads == 512, running.dq |= runs("sm90_dq<");
   running.fault =
       kernel_emulator::run_forward_kernel(launch.program, launch.params, {launch.grid_x, launch.grid_y, launch.grid_z},
                                           static_cast<int>(launch.threads), launch.shared_bytes, ++running.seed);
@@ -35,12 +35,13 @@ class FakeBackward : public ::testing::Test {
   FakeBackward() { loaded_fake_cuda().on_launch = run_kernel; }
   ~FakeBackward() override { loaded_fake_cuda().on_launch = nullptr; }
 
-  static void check(const check::Case& c) {
+  // dq: a kernel of its own computes dQ.
+  static void check(const check::Case& c, bool dq = false) {
     running = {};
     const std::string fault = check::run_case(c);
     EXPECT_EQ(running.fault, "") << check::describe(c);
     EXPECT_EQ(fault, "") << check::describe(c);
-    EXPECT_TRUE(running.adds_dq) << check::describe(c);
+    EXPECT_TRUE(running.main && running.dq == dq) << check::describe(c);
   }
 };
 
@@ -71,6 +72,16 @@ TEST_F(FakeBackward, SecondTasksEqualTheOracle) {
   padded.mode = check::Mode::padded;
   for (int32_t b = 0; b < 67; ++b) padded.lengths_q.push_back(b * 7 % 71), padded.lengths_k.push_back(b * 5 % 141);
   check(padded);
+}
+
+// The query tiles that a mask tensor shows to a key tile are neither all nor the first ones.
+TEST_F(FakeBackward, QueryTilesThatAMaskShowsEqualTheOracle) {
+  for (const check::MaskPattern pattern : {check::MaskPattern::documents, check::MaskPattern::blocks}) {
+    check::Case c = of_head_size_128(1, 8, 300, 400);
+    c.dim = c.dim_v = 64;
+    c.mask = check::ScoreLayout{}, c.mask_pattern = pattern, c.mask_eighths = 1;
+    check(c);
+  }
 }
 
 // An infinite key that only some queries see must not reach dQ of the others.
