@@ -91,5 +91,13 @@ TEST_F(FakeBackward, HiddenKeysThatAreNotFinite) {
   check(c);
 }
 
+// 0 * NaN is NaN: a scale of 0 does not hide a NaN in dQ and dK from the queries that see it, and from no others.
+TEST_F(FakeBackward, AScaleOfZeroKeepsNan) {
+  check::Case c = of_head_size_128(2, 2, 70, 100);
+  c.dim = c.dim_v = 64, c.scale = 0, c.window_left = 30, c.live_nan = true;
+  c.mode = check::Mode::padded, c.lengths_q = {70, 50}, c.lengths_k = {100, 40};
+  check(c, true);
+}
+
 }  // namespace
 }  // namespace cuflash::test
