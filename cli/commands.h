@@ -50,6 +50,7 @@ struct CheckOptions {
   bool plain = false;                 // only problems for the fastest CUDA kernels
   bool options = false;               // the same with options
   int32_t threads = 0;
+  std::string failures;  // a file that gets every failing problem as it is found
   Device device = Device::cpu;
   uint64_t kernel_sets = 16;  // CUDA: sets of what kernels are compiled for; 0: any
   std::optional<uint64_t>

@@ -140,6 +140,9 @@ void add_check(CLI::App& app, CheckOptions& o, Job& job) {
       ->excludes(cache)
       ->excludes(plain);
   add_threads(command, o.threads);
+  add_file(command, "--failures", o.failures,
+           "Also append every failing problem to this file, as soon as it is found, with the command that repeats it")
+      ->excludes(forever);
   add_choice(command, "--device", o.device, kCheckedDevices, "Device to check")->default_str("cpu");
   CLI::Option* sets = add_unsigned(command, "--kernel-sets", o.kernel_sets,
                                    "CUDA: sets of types, head sizes and options to compile kernels for; 0: any")

@@ -10,6 +10,7 @@
 #include "check/run/run.h"
 #include "dtype.h"
 #include "error.h"
+#include "support/environment.h"
 
 namespace cuflash::check {
 
@@ -43,6 +44,12 @@ std::string describe_sweep_case(uint64_t seed, uint64_t index, const Limits& lim
   return limits.cache ? describe(sweep_cache_case(seed, index, limits)) : describe(sweep_case(seed, index, limits));
 }
 
+// Portable kernels are chosen by the environment.
+static const char* sweep_command(const Limits& limits) {
+  const bool portable = limits.device == Device::cuda && environment().kernels == "portable";
+  return portable ? "CUFLASH_CUDA_KERNELS=portable cuflash check" : "cuflash check";
+}
+
 std::string sweep_flags(const Limits& limits) {
   const char* kind = limits.cache ? " --cache" : limits.plain ? " --plain" : limits.options ? " --options" : "";
   if (limits.device != Device::cuda) return kind;
@@ -54,8 +61,9 @@ namespace {
 
 class Sweep {
  public:
-  Sweep(uint64_t seed, uint64_t first, uint64_t count, const Progress& progress, const Limits& limits)
-      : seed_(seed), first_(first), count_(count), progress_(progress), limits_(limits) {}
+  Sweep(uint64_t seed, uint64_t first, uint64_t count, const Progress& progress, const Limits& limits,
+        const FailureLog& log)
+      : seed_(seed), first_(first), count_(count), progress_(progress), limits_(limits), log_(log) {}
 
   void work() {
     while (!stopped_) {
@@ -88,10 +96,13 @@ class Sweep {
     ++result_.cases;
     if (!failure.empty()) {
       ++result_.failed;
-      if (result_.failures.size() < kFailuresShown)
-        result_.failures.push_back({index, failure,
-                                    join("cuflash check --seed ", seed_, " --only ", index, sweep_flags(limits_)),
-                                    describe_sweep_case(seed_, index, limits_)});
+      if (result_.failures.size() < kFailuresShown || log_) {
+        const SweepFailure found{
+            index, failure, join(sweep_command(limits_), " --seed ", seed_, " --only ", index, sweep_flags(limits_)),
+            describe_sweep_case(seed_, index, limits_)};
+        if (log_) log_(found);
+        if (result_.failures.size() < kFailuresShown) result_.failures.push_back(found);
+      }
     }
     if (progress_ && !progress_(result_.cases, result_.failed)) stopped_ = true;
   }
@@ -99,6 +110,7 @@ class Sweep {
   const uint64_t seed_, first_, count_;
   const Progress& progress_;
   const Limits& limits_;
+  const FailureLog& log_;
   std::atomic<uint64_t> begun_ = 0;  // a count of cases, since case numbers could overflow near the last ones
   std::atomic<bool> stopped_ = false;
   std::mutex mutex_;
@@ -108,9 +120,9 @@ class Sweep {
 }  // namespace
 
 SweepResult sweep(uint64_t seed, uint64_t first, uint64_t count, const Progress& progress, unsigned workers,
-                  const Limits& limits) {
+                  const Limits& limits, const FailureLog& log) {
   if (workers == 0) workers = std::max(1u, std::thread::hardware_concurrency());
-  Sweep all(seed, first, count, progress, limits);
+  Sweep all(seed, first, count, progress, limits, log);
   std::vector<std::thread> threads;
   for (unsigned n = 1; n < workers; ++n) threads.emplace_back([&] { all.work(); });
   all.work();

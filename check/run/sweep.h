@@ -30,6 +30,8 @@ struct SweepResult {
 // Called after every case, never by two threads at once. Returning false starts no more cases. Running cases finish, so that
 // a result always covers the first cases without a gap.
 using Progress = std::function<bool(uint64_t done, uint64_t failed)>;
+// Called for every failure, also beyond the first few, as soon as it is found and never by two threads at once.
+using FailureLog = std::function<void(const SweepFailure&)>;
 
 // Case `index` of the sweep that starts at `seed`.
 Case sweep_case(uint64_t seed, uint64_t index, const Limits& limits = {});
@@ -42,6 +44,6 @@ std::string sweep_flags(const Limits& limits);
 
 // Runs the cases first .. first + count - 1. workers == 0: one per core.
 SweepResult sweep(uint64_t seed, uint64_t first, uint64_t count, const Progress& progress = {}, unsigned workers = 0,
-                  const Limits& limits = {});
+                  const Limits& limits = {}, const FailureLog& log = {});
 
 }  // namespace cuflash::check

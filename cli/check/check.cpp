@@ -2,7 +2,9 @@
 #include "cli/check/check.h"
 
 #include <chrono>
+#include <fstream>
 #include <iostream>
+#include <memory>
 
 #include "check/memory/device.h"
 #include "cli/arguments/exit.h"
@@ -45,6 +47,16 @@ int report_checked(const CheckOptions& options, uint64_t first, const check::Swe
   return result.failed == 0 ? kExitOk : kExitFailed;
 }
 
+// One line for each failure, written at once: a sweep may not come to its end.
+static check::FailureLog log_to(const std::string& path) {
+  if (path.empty()) return {};
+  const auto file = std::make_shared<std::ofstream>(path, std::ios::app);
+  if (!*file) throw UsageError(join("--failures: cannot write to ", path));
+  return [file](const check::SweepFailure& f) {
+    *file << f.reproduction << "  # " << f.failure << "; " << f.description << std::endl;
+  };
+}
+
 int run_check(const CheckOptions& options) {
   if (options.forever) return run_soak(options);
   const uint64_t first = options.only.value_or(options.first);
@@ -63,8 +75,8 @@ int run_check(const CheckOptions& options) {
     progress.show(join(done, " of ", count, " problems checked, ", failed, " failed"));
     return !asked_to_end;
   };
-  const check::SweepResult result =
-      check::sweep(options.seed, first, count, report, static_cast<unsigned>(options.threads), limits);
+  const check::SweepResult result = check::sweep(
+      options.seed, first, count, report, static_cast<unsigned>(options.threads), limits, log_to(options.failures));
   progress.clear();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   const int code = report_checked(options, first, result, seconds.count());

@@ -213,6 +213,13 @@ struct BackwardProducer {
     return finite;
   }
 
+  // The query tile whose dQ a step adds to.
+  __device__ __forceinline__ int tile_for_dq(const Visit& visit) {
+    if constexpr (!reads_mask(C)) return tiles.tile(visit.step);
+    const int tile = listed_dq.tile();
+    listed_dq = listed_tile(visit.step + 1 == steps ? 0 : visit.step + 1);
+    return tile;
+  }
   // The query tiles that see these keys.
   __device__ __forceinline__ void mainloop() {
     if constexpr (C.dq) accumulate_dq(uniform(keys_for_dq().address));
@@ -229,7 +236,7 @@ struct BackwardProducer {
     for (int iteration = 0; iteration < count; ++iteration, visit.next(steps)) {
       if (iteration + kLoadsAhead < count) load_next_queries();
       converge();
-      Panel::add_all(p.backward, pipeline, query_tile(visit.member, tiles.tile(visit.step)), iteration, count,
+      Panel::add_all(p.backward, pipeline, query_tile(visit.member, tile_for_dq(visit)), iteration, count,
                      uniform(keys), [](Panel& dq, auto ds, auto k) { dq.multiply(ds, k); });
     }
   }

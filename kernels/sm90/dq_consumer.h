@@ -290,12 +290,14 @@ struct DqConsumer : DqScores<C> {
   __device__ __forceinline__ void store(const TileInfo& info, const DqAccumulator& dq) const {
     const LaneCoord lane = lane_coord();
     const int first = info.q_first + lane.row;
-    const auto scale = static_cast<float>(a.scale);
-    const RowStore<E, kDqTiles> rows{dq,
-                                     {first < info.len_q ? scale : 0.0f, first + 8 < info.len_q ? scale : 0.0f},
-                                     {first < info.rows_end, first + 8 < info.rows_end},
-                                     lane.column / 2,
-                                     a.dim_qk};
+    using Factor = GradientFactor<C.options>;
+    const float scale = Factor::of_scale(static_cast<float>(a.scale)), zeros = Factor::kOfZeros;
+    const RowStore<E, kDqTiles, Factor::kMayBeZero> rows{
+        dq,
+        {first < info.len_q ? scale : zeros, first + 8 < info.len_q ? scale : zeros},
+        {first < info.rows_end, first + 8 < info.rows_end},
+        lane.column / 2,
+        a.dim_qk};
     rows.to_global(p.backward.dq, offset_of(p.backward.dq, info.b, info.h, int64{info.q_begin} + first));
   }
   // Rows without visible keys.

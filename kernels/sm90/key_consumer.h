@@ -234,8 +234,10 @@ struct KeyConsumer : KeyScores<C> {
       sum_rows(sums, acc);
       return;
     }
-    const RowStore<E, kTiles> store{
-        acc, {factor, factor}, {lane.row < coord.written, lane.row + 8 < coord.written}, lane.column / 2, dim};
+    using Factor = GradientFactor<C.options>;
+    const float scale = Factor::of_scale(factor);
+    const RowStore<E, kTiles, Factor::kMayBeZero> store{
+        acc, {scale, scale}, {lane.row < coord.written, lane.row + 8 < coord.written}, lane.column / 2, dim};
     store.to_global(rows, offset_of(rows, coord.b, coord.head_k, coord.sequence.k_begin + coord.k_first + lane.row));
   }
 

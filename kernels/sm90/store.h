@@ -45,8 +45,18 @@ __device__ __forceinline__ void zero_row(const RowsView& rows, int64 offset, int
     store_element<E>(rows.data, rows.element, offset + column, 0.0f);
 }
 
-// Rows r and r + 8 of a lane, each multiplied by its factor. A factor of 0 writes zeros whatever the accumulator holds.
-template <Element E, int kTiles>
+// The factor that writes a row of zeros whatever the accumulator holds: 0, or -0 where 0 may be the scale of a gradient,
+// which does not hide a NaN. Such kernels are compiled with kScaleFirst.
+template <int kOptions>
+struct GradientFactor {
+  static constexpr bool kMayBeZero = (kOptions & kScaleFirst) != 0;
+  static constexpr float kOfZeros = kMayBeZero ? -0.0f : 0.0f;
+
+  static __device__ __forceinline__ float of_scale(float scale) { return kMayBeZero ? scale + 0.0f : scale; }
+};
+
+// Rows r and r + 8 of a lane, each multiplied by its factor.
+template <Element E, int kTiles, bool kMayBeZero = false>
 struct RowStore {
   const Accumulator<float> (&acc)[kTiles];
   float factor[2];
@@ -54,7 +64,10 @@ struct RowStore {
   int quarter;  // lane index within the row's quad
   int dim;      // columns of the tensor
 
-  __device__ float value(int r, int n, int e) const { return factor[r] == 0 ? 0.0f : acc[n].x[2 * r + e] * factor[r]; }
+  __device__ bool is_zeros(int r) const {
+    return kMayBeZero ? __float_as_uint(factor[r]) == 0x80000000u : factor[r] == 0;
+  }
+  __device__ float value(int r, int n, int e) const { return is_zeros(r) ? 0.0f : acc[n].x[2 * r + e] * factor[r]; }
 
   __device__ void store_vectors(unsigned short* row, int r) const {
 #pragma unroll

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "cli/arguments/exit.h"
@@ -13,6 +14,7 @@
 #include "cli/io/ncu.h"
 #include "cuda/jit/binaries.h"
 #include "cuda/plan/typical.h"
+#include "support/text.h"
 #include "tests/cli/program.h"
 #include "tests/cuda/nvrtc.h"
 
@@ -212,6 +214,26 @@ TEST_F(Commands, check_on_cuda_tells_what_it_covered) {
                            " of them compiled in ", "seconds of all threads: "})
     EXPECT_NE(outcome.out.find(text), std::string::npos) << text << "\n" << outcome.out;
   EXPECT_EQ(run(dir, "check --kernel-sets 2 --head-sizes 2").code, kExitUsage);
+}
+
+// More than the few that the summary shows, each with the command that repeats it; a second run appends.
+TEST_F(Commands, check_writes_every_failure_to_a_file) {
+  constexpr int kProblems = 14;
+  const std::string words = join("check --device cuda --plain --seed 3 --kernel-sets 2 --threads 2 --count ", kProblems,
+                                 " --failures failures");
+  EXPECT_EQ(run(dir, words, fake_cuda_environment(dir)).code, kExitFailed);
+  EXPECT_EQ(run(dir, words, "CUFLASH_CUDA_KERNELS=portable " + fake_cuda_environment(dir)).code, kExitFailed);
+  std::istringstream file(dir.read("failures"));
+  const std::string command = "cuflash check --seed 3 --only ", flags = " --plain --device cuda --kernel-sets 2  # ";
+  int lines = 0;
+  for (std::string line; std::getline(file, line); ++lines) {
+    const std::string start = lines < kProblems ? command : "CUFLASH_CUDA_KERNELS=portable " + command;
+    EXPECT_EQ(line.rfind(start, 0), 0u) << line;
+    EXPECT_NE(line.find(flags), std::string::npos) << line;
+  }
+  EXPECT_EQ(lines, 2 * kProblems);
+  EXPECT_EQ(run(dir, "check --count 1 --failures no/such/folder").code, kExitUsage);
+  EXPECT_EQ(run(dir, "check --forever --failures failures").code, kExitUsage);
 }
 
 // A driver that does not run kernels: no result is written.

@@ -1,6 +1,6 @@
-// Gradients of head size 128 on a fake Hopper GPU, by the kernels themselves, emulated on the host: see
-// tests/cuda/kernel_emulator. A loader and a warpgroup of its own for dQ are all that other sizes do not have. The CPU
-// backend computes the outputs.
+// Gradients of the kernel that adds dQ on a fake Hopper GPU, by the kernels themselves, emulated on the host: see
+// tests/cuda/kernel_emulator. Mostly of head size 128, for which a loader and a warpgroup of its own for dQ are all that
+// other sizes do not have. The CPU backend computes the outputs.
 
 #include <cstring>
 
@@ -16,8 +16,8 @@ namespace {
 
 struct Running {
   uint64_t seed = 0;
-  bool adds_dq = false;  // the kernel was launched
-  int64_t early_heads = 0;
+  bool main = false, dq = false;  // the kernel, or one for dQ alone, was launched
+  int64_t early_heads = 0;        // that the prepare kernel prepares; 0: as planned
   std::string fault;
 } running;
 
@@ -35,7 +35,7 @@ void run_kernel(const FakeLaunch& launch) {
       p.zero_bytes_per_cta = (p.zero_bytes / 16 + ctas - 1) / ctas * 16;
     }
   }
-  running.adds_dq |= runs("sm90_backward<") && launch.threads == 512;
+  running.main |= runs("sm90_backward<") && launch.threads == 512, running.dq |= runs("sm90_dq<");
   running.fault =
       kernel_emulator::run_forward_kernel(launch.program, launch.params, {grid_x, launch.grid_y, launch.grid_z},
                                           static_cast<int>(launch.threads), launch.shared_bytes, ++running.seed);
@@ -46,13 +46,13 @@ class FakeBackward : public ::testing::Test {
   FakeBackward() { loaded_fake_cuda().on_launch = run_kernel; }
   ~FakeBackward() override { loaded_fake_cuda().on_launch = nullptr; }
 
-  // early_heads: those that the prepare kernel prepares; 0: as planned.
-  static void check(const check::Case& c, int64_t early_heads = 0) {
+  // dq: a kernel of its own computes dQ.
+  static void check(const check::Case& c, bool dq = false, int64_t early_heads = 0) {
     running = {}, running.early_heads = early_heads;
     const std::string fault = check::run_case(c);
     EXPECT_EQ(running.fault, "") << check::describe(c);
     EXPECT_EQ(fault, "") << check::describe(c);
-    EXPECT_TRUE(running.adds_dq) << check::describe(c);
+    EXPECT_TRUE(running.main && running.dq == dq) << check::describe(c);
   }
 };
 
@@ -88,12 +88,22 @@ TEST_F(FakeBackward, SecondTasksEqualTheOracle) {
 // Plans leave heads to the main kernel where there are many with many keys, which take long here. These have few.
 TEST_F(FakeBackward, HeadsThatTheMainKernelPrepares) {
   check::Case c = of_head_size_128(2, 8, 150, 200);  // the last query tile of a head is incomplete
-  check(c, 1);
+  check(c, false, 1);
   c.window_left = 60, c.dim_v = 112, c.live_nan = true;
-  check(c, 9);
+  check(c, false, 9);
   check::Case more_queries = of_head_size_128(1, 2, 600, 520);  // the first queries see no key
   more_queries.causal = true;
-  check(more_queries, 1);
+  check(more_queries, false, 1);
+}
+
+// The query tiles that a mask tensor shows to a key tile are neither all nor the first ones.
+TEST_F(FakeBackward, QueryTilesThatAMaskShowsEqualTheOracle) {
+  for (const check::MaskPattern pattern : {check::MaskPattern::documents, check::MaskPattern::blocks}) {
+    check::Case c = of_head_size_128(1, 8, 300, 400);
+    c.dim = c.dim_v = 64;
+    c.mask = check::ScoreLayout{}, c.mask_pattern = pattern, c.mask_eighths = 1;
+    check(c);
+  }
 }
 
 // An infinite key that only some queries see must not reach dQ of the others.
@@ -101,6 +111,14 @@ TEST_F(FakeBackward, HiddenKeysThatAreNotFinite) {
   check::Case c = of_head_size_128(1, 8, 150, 200);
   c.window_left = 60, c.live_nan = true;
   check(c);
+}
+
+// 0 * NaN is NaN: a scale of 0 does not hide a NaN in dQ and dK from the queries that see it, and from no others.
+TEST_F(FakeBackward, AScaleOfZeroKeepsNan) {
+  check::Case c = of_head_size_128(2, 2, 70, 100);
+  c.dim = c.dim_v = 64, c.scale = 0, c.window_left = 30, c.live_nan = true;
+  c.mode = check::Mode::padded, c.lengths_q = {70, 50}, c.lengths_k = {100, 40};
+  check(c, true);
 }
 
 }  // namespace
