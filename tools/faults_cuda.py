@@ -53,6 +53,8 @@ CUDA_FAULTS = {
               FORWARD),
         Fault("a part that does not exist is added", "if (begin + lane % width >= splits) state[0]",
               "if (begin + lane % width > splits) state[0]", FORWARD),
+        Fault("a split without keys adds what the workspace held", "-1.0f : correction;", "correction : correction;",
+              FORWARD),
         Fault("the rows of a thread are one row", "row.i += n >> width_bits;", "", FORWARD),
         Fault("a row keeps the sums of the one before", "        sums = {};\n", "", FORWARD),
     ],
