@@ -306,7 +306,7 @@ FAULTS = {
         Fault("output off by 0.4%", "return {1 / l,", "return {static_cast<T>(1.004) / l,"),
         Fault("padded rows not zeroed", "{first + computed, first + tiles.place(task).rows.end}", "{first, first}"),
         Fault("rows whose last key tile is masked are not written", "finished = last;", "finished = true;",
-              "mask_summary_test"),
+              "regressions_masks_test"),
         Fault("every key tile starts the output anew", "  fresh = false;\n", ""),
         Fault("the output of rows that only see a sink is not initialised",
               "if (w.fresh[first / kernels.lanes]) std::fill_n(o, w.o_rows * kernels.lanes, T{0});", ""),
