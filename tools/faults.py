@@ -270,7 +270,7 @@ FAULTS = {
     ],
     "src/cpu/tile_mask.cpp": [
         Fault("mask words of a tile are not shifted", "at(begin + w) >> shift | at(begin + w + 1) << (32 - shift)",
-              "at(begin + w)"),
+              "at(begin + w)", "mask_summary_test"),
         Fault("a mask's verdict forgets its last query", "lane < queries.size(); ++lane)\n      any",
               "lane + 1 < queries.size(); ++lane)\n      any"),
     ],
@@ -306,7 +306,7 @@ FAULTS = {
         Fault("output off by 0.4%", "return {1 / l,", "return {static_cast<T>(1.004) / l,"),
         Fault("padded rows not zeroed", "{first + computed, first + tiles.place(task).rows.end}", "{first, first}"),
         Fault("rows whose last key tile is masked are not written", "finished = last;", "finished = true;",
-              "mask_summary_test"),
+              "regressions_masks_test"),
         Fault("every key tile starts the output anew", "  fresh = false;\n", ""),
         Fault("the output of rows that only see a sink is not initialised",
               "if (w.fresh[first / kernels.lanes]) std::fill_n(o, w.o_rows * kernels.lanes, T{0});", ""),
@@ -333,7 +333,7 @@ FAULTS = {
               "if (false && !sees(p_, score_row(", "decode_test"),
         Fault("rounded weights divided by the sum of unrounded ones", "? acc[0] / acc[1] : T{1}", "? T{1} : T{1}"),
         Fault("keys before the window are read from any page", "p_.cache ? item.keys.begin : item.keys.begin / 16 * 16",
-              "item.keys.begin / 16 * 16", CACHE),
+              "item.keys.begin / 16 * 16", "cache_test"),
         Fault("splits without keys take part in the merge", "n < item.splits; ++n) {", "n < plan_.splits; ++n) {", CACHE),
     ],
     "src/cpu/plan.cpp": [

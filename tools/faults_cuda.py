@@ -53,6 +53,8 @@ CUDA_FAULTS = {
               FORWARD),
         Fault("a part that does not exist is added", "if (begin + lane % width >= splits) state[0]",
               "if (begin + lane % width > splits) state[0]", FORWARD),
+        Fault("a split without keys adds what the workspace held", "-1.0f : correction;", "correction : correction;",
+              FORWARD),
         Fault("the rows of a thread are one row", "row.i += n >> width_bits;", "", FORWARD),
         Fault("a row keeps the sums of the one before", "        sums = {};\n", "", FORWARD),
     ],
@@ -91,6 +93,8 @@ CUDA_FAULTS = {
               "mask_lists_test"),
         Fault("a full tile needs no mask if half of it is shown", "v.all[g] &= of_head.all[g];", "v.all[g] &= true;",
               "mask_lists_test"),
+        Fault("a list counts for one of those that share it", "return (lists.batch_step != 0 ? 1 : int64{a.batch}) * (lists",
+              "return (lists.batch_step != 0 ? 1 : int64{1}) * (lists", "mask_lists_test"),
         Fault("a run of full tiles goes on behind one that is not", "first >= 0 && end < 0 && others != 0",
               "first >= 0 && others != 0", "mask_lists_test"),
     ],
@@ -193,6 +197,14 @@ CUDA_FAULTS = {
     "kernels/sm90/dq_adder.h": [
         Fault("heads of a group add to dQ of the first", "if (++step == steps) step = 0, ++member;",
               "if (++step == steps) step = 0;", BACKWARD),
+        Fault("a task counts as done for its first head alone", "n < coord.group; ++n) add_release(done + n, 1)",
+              "n < 1; ++n) add_release(done + n, 1)", BACKWARD),
+        Fault("a key that is not finite reaches queries that do not see it", "if (d[x / 2] != 0) dq.sums",
+              "dq.sums", BACKWARD),
+        Fault("the last piece of K decides whether any is not finite", "found |= has_not_finite", "found = has_not_finite",
+              BACKWARD),
+        Fault("slots of tasks are used in turn with a phase too few", "for (;; keys.advance()) {",
+              "for (;; keys.advance(), keys.advance()) {", BACKWARD),
     ],
 
     # dBias on Hopper.

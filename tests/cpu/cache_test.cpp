@@ -1,8 +1,10 @@
 // Attention over a KV cache on the CPU: every layout and option against the oracle, and changes that may not affect any bit.
+#include <algorithm>
 #include <new>
 #include <string>
 
 #include "tests/shared/cached_sequences.h"
+#include "tests/shared/guarded_bytes.h"
 #include "tests/shared/tested_isas.h"
 
 namespace cuflash::test {
@@ -155,6 +157,25 @@ TEST_P(CacheIsa, PagesOfAnySizeGiveTheSameBits) {
             EXPECT_TRUE(same_bits(CachedSequences(s).run(), contiguous));
           }
       }
+}
+
+// Keys 20 to 23, in column 5. Column 4 has no page, and nothing can be read before page 0.
+TEST(Cache, PagesBeforeTheWindowAreNotRead) {
+  constexpr int64_t kPages = 128, kPageSize = 4, kHeads = 2, kDim = 16;
+  constexpr size_t kBytes = kPages * kPageSize * kHeads * kDim * sizeof(float);
+  static_assert(kBytes % 65536 == 0);  // whole pages of memory
+  const GuardedBytes k(kBytes), v(kBytes);
+  std::fill_n(reinterpret_cast<float*>(v.data()), kBytes / sizeof(float), 3.0f);
+  const std::vector<float> q(kHeads * kDim, 1);
+  std::vector<float> o(q.size());
+  const std::vector<int32_t> lengths{24}, table{-1, -1, -1, -1, -1, 0};
+  CacheTensors t;
+  t.k = bshd(reinterpret_cast<float*>(k.data()), kPages, kPageSize, kHeads, kDim);
+  t.v = bshd(reinterpret_cast<float*>(v.data()), kPages, kPageSize, kHeads, kDim);
+  t.seqlens = contiguous(lengths.data(), 1), t.block_table = contiguous(table.data(), 1, 6);
+  t.o = bshd(o.data(), 1, 1, kHeads, kDim);
+  flash_attention_with_cache({.q = bshd(q.data(), 1, 1, kHeads, kDim), .k = {}, .v = {}, .window_left = 3}, t);
+  EXPECT_EQ(o, std::vector<float>(o.size(), 3));
 }
 
 // So many heads and keys that a task has several heads of a page, which are one row each. The number of splits depends on

@@ -1,4 +1,4 @@
-// The summary of a mask tensor against the tensor itself, pair by pair.
+// The summary of a mask tensor, and the tiles that the CPU reads from either, against the tensor itself, pair by pair.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 
 #include "check/cases/random.h"
 #include "cpu/summarize_mask.h"
+#include "cpu/tile_mask.h"
 #include "tests/shared/guarded_bytes.h"
 
 namespace cuflash::test {
@@ -110,6 +111,46 @@ TEST_P(MaskSummaries, JudgeTilesOfEverySize) {
             ASSERT_EQ(mask_verdict(of, i, queries, j, keys), mask.verdict(b, h, i, queries, j, keys))
                 << queries << " x " << keys << " at " << i << ", " << j;
       }
+}
+
+// Built-in tiles have a multiple of 64 keys; a tuned one may start within a word of the summary.
+TEST_P(MaskSummaries, PanelsOfTilesShowWhatTheMaskShows) {
+  const Mask mask(GetParam());
+  const MaskShape& s = GetParam().shape;
+  GuardedBytes memory(workspace_bytes(mask_summary_bytes(s)));
+  const MaskSummary summary = mask_summary_at(s, memory.data());
+  cpu::summarize_mask(mask.rows, s, summary, Execution{});
+  Problem p;
+  p.mask = mask.rows, p.mask_len_q = s.rows == 1 ? 40 : s.rows, p.mask_len_k = s.keys;
+  if (s.rows == 1) p.mask.row_stride = 0;
+  constexpr int64_t kLanes = 16, kQueries = 2 * kLanes;
+  for (const bool summarized : {false, true})
+    for (const int64_t tile_k : {16, 48, 64, 80}) {
+      if (summarized) p.summary = summary;
+      cpu::Arena measured(nullptr);
+      cpu::TileMask(measured, p, kLanes, {kQueries, tile_k});
+      GuardedBytes scratch(workspace_bytes(measured.used()));
+      cpu::Arena arena(scratch.data());
+      cpu::TileMask tile(arena, p, kLanes, {kQueries, tile_k});
+      for (int64_t b = 0; b < s.batch; ++b)
+        for (int64_t h = 0; h < s.heads; ++h)
+          for (int64_t i0 = 0; i0 < p.mask_len_q; i0 += kQueries)
+            for (int64_t j0 = 0; j0 < s.keys; j0 += tile_k) {
+              const Range queries{i0, std::min(i0 + kQueries, p.mask_len_q)}, keys{j0, std::min(j0 + tile_k, s.keys)};
+              tile.load(p, b, h, queries, keys);
+              for (int64_t i = i0; i < queries.end; ++i)
+                for (int64_t j = j0; j < keys.end; ++j) {
+                  const cpu::PanelMask& panel = tile.panel((i - i0) / kLanes * kLanes);
+                  bool shown =
+                      panel.verdict != MaskVerdict::none && j - j0 >= panel.keys.begin && j - j0 < panel.keys.end;
+                  if (panel.words)
+                    shown &= (panel.words[(j - j0) / 32 * kLanes + (i - i0) % kLanes] >> (j - j0) % 32 & 1) != 0;
+                  ASSERT_EQ(shown, mask.shows(b, h, i, j))
+                      << (summarized ? "summary" : "tensor") << " in tiles of " << tile_k << " keys: " << b << " " << h
+                      << " " << i << " " << j;
+                }
+            }
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Masks, MaskSummaries, ::testing::ValuesIn(kScenes), [](const auto& info) {

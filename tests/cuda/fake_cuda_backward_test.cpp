@@ -17,9 +17,19 @@ namespace {
 struct Running {
   uint64_t seed = 0;
   bool main = false, dq = false;  // the kernel, or one for dQ alone, was launched
+  bool counts_tasks = true;       // of every head it has counted as many tasks as the next kernel waits for
   int64_t early_heads = 0;        // that the prepare kernel prepares; 0: as planned
   std::string fault;
 } running;
+
+void compare_task_counts(const BackwardParams& p) {
+  const AttentionParams& a = p.attention;
+  const unsigned tasks = static_cast<unsigned>((a.len_k + p.task_keys - 1) / p.task_keys * p.query_parts);
+  for (int head = 0; head < a.batch * a.heads_q; ++head) {
+    running.counts_tasks &= p.dq_tasks[head] == tasks;
+    if (p.dq_tasks[head] > tasks) running.fault = "the kernel counts more tasks than there are";
+  }
+}
 
 void run_kernel(const FakeLaunch& launch) {
   const auto runs = [&](const char* name) { return std::strstr(launch.program, name) != nullptr; };
@@ -35,10 +45,13 @@ void run_kernel(const FakeLaunch& launch) {
       p.zero_bytes_per_cta = (p.zero_bytes / 16 + ctas - 1) / ctas * 16;
     }
   }
-  running.main |= runs("sm90_backward<") && launch.threads == 512, running.dq |= runs("sm90_dq<");
+  const bool adds_dq = runs("sm90_backward<") && launch.threads == 512;
+  running.main |= adds_dq, running.dq |= runs("sm90_dq<");
   running.fault =
       kernel_emulator::run_forward_kernel(launch.program, launch.params, {grid_x, launch.grid_y, launch.grid_z},
                                           static_cast<int>(launch.threads), launch.shared_bytes, ++running.seed);
+  if (adds_dq && running.fault.empty())
+    compare_task_counts(static_cast<const Sm90BackwardParams*>(launch.params)->backward);
 }
 
 class FakeBackward : public ::testing::Test {
@@ -71,6 +84,7 @@ check::Case of_head_size_128(int64_t batch, int64_t heads, int64_t len_q, int64_
 // and queries, whose sums are added up.
 TEST_F(FakeBackward, HeadsOfAGroupEqualTheOracle) {
   check(of_head_size_128(1, 8, 150, 200));
+  EXPECT_TRUE(running.counts_tasks);
   check::Case window = of_head_size_128(1, 8, 150, 300);
   window.window_left = 130, window.dlse_given = true;
   check(window);

@@ -174,7 +174,7 @@ TEST_F(FakeGpus, InAnAllocationOfItsOwnARowEndsWithAVectorOfWhichTheRestIsNaN) {
     for (int64_t row = 0; row < kRows; ++row) {
       EXPECT_EQ(rows[row * kStride + kDim], 0xffff) << row;
       for (int64_t n = kDim + 1; row + 1 < kRows && n < kStride; ++n)
-        EXPECT_EQ(rows[row * kStride + n], 0xeeee) << row << ", " << n << ": this padding was written";
+        EXPECT_EQ(rows[row * kStride + n], 0xffee) << row << ", " << n << ": this padding was written";
     }
     const auto on_device = [](const void* data) { return cuda::MemoryLookup::of_driver().of(data).on_cuda(); };
     const uint16_t* last = rows + (kRows - 1) * kStride;

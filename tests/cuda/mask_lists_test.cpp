@@ -92,7 +92,7 @@ constexpr Scene kScenes[] = {
     {2, 4, 2, 300, 700, true, false, true, false, 64},     {2, 4, 2, 300, 700, false, true, true, true, 32},
     {1, 2, 1, 500, 500, false, false, true, true, -90},    {2, 2, 2, 130, 260, true, true, false, false, 16},
     {1, 1, 1, 40, 2300, false, false, true, false, -90},   {1, 1, 1, 2300, 100, false, false, true, true, 128},
-    {1, 2, 1, 1300, 1300, false, false, true, true, -400},
+    {1, 2, 1, 1300, 1300, false, false, true, true, -400}, {1, 1, 1, 60, 3000, false, false, true, false, 96},
 };
 
 TEST(MaskLists, HaveTheQueryTilesOfEveryKeyTile) {

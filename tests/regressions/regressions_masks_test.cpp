@@ -71,6 +71,18 @@ TEST(MaskTensor, VisibleKeysAnywhereInARow) {
   expect_matches_oracle(in);
 }
 
+// Nothing is computed of the last tiles of keys, where rows are finished otherwise.
+TEST(MaskTensor, LastKeysHidden) {
+  const int64_t len_q = 90, len_k = 1100;
+  Inputs in = dense({.len_q = len_q, .len_k = len_k});
+  Mask mask(static_cast<size_t>(len_q * len_k), 0);
+  for (int64_t i = 0; i < len_q; ++i) std::fill_n(mask.begin() + i * len_k, i < 10 ? 100 : 30, uint8_t{1});
+  in.attention.mask = as_mask(mask, 1, 1, len_q, len_k);
+  expect_matches_oracle(in);
+  in.attention.mask = as_mask(mask, 1, 1, 1, len_k);
+  expect_matches_oracle(in);
+}
+
 TEST(MaskTensor, AnyNonZeroByteIsTrue) {
   Inputs in = dense({.len_q = 5, .len_k = 40});
   Mask ones = random_mask(200, 11), bytes = ones;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "check/cases/random.h"
 #include "check/run/compare.h"
 #include "reference/naive.h"
 #include "reference/noise.h"
@@ -44,7 +45,7 @@ bool same_memory(const Buffer& a, const Buffer& b) {
 }
 
 void set_row(Buffer& to, int64_t offset, const double* values, int64_t dim) {
-  for (int64_t d = 0; d < dim; ++d) to.set(offset + d, values[d]);
+  to.set_row(offset, dim, values);
 }
 
 }  // namespace
@@ -117,10 +118,11 @@ void CachedSequences::rotate(Values& rows, int64_t heads, int64_t row, int64_t p
 // The same numbers for a sequence, whatever else is in the batch and wherever it is stored.
 void CachedSequences::draw_tokens() {
   const auto draw = [&](int64_t rows, int64_t heads, int64_t dim, uint64_t seed) {
-    std::mt19937_64 bits(seed);
-    std::normal_distribution<double> normal;
-    Values values(at(rows * heads * dim));
-    for (double& value : values) value = rounded(normal(bits), s_.dtype);
+    const int64_t count = rows * heads * dim;
+    Values values(at(count)), stored(at(count));
+    check::Random(seed).normals(values.data(), count, 1);
+    store_row(stored.data(), s_.dtype, 0, count, values.data());
+    load_row(stored.data(), s_.dtype, 0, count, values.data());
     return values;
   };
   for (int64_t b = 0; b < s_.batch(); ++b) {

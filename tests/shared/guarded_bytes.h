@@ -1,4 +1,5 @@
-// Bytes that end where readable memory does, so that an access beyond them ends the test.
+// Bytes that end where readable memory does, so that an access beyond them ends the test. If they fill whole pages of
+// memory, they also begin there.
 #pragma once
 
 #include <sys/mman.h>
@@ -14,11 +15,11 @@ class GuardedBytes {
  public:
   explicit GuardedBytes(size_t size) : size_(size) {
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    mapped_ = (size + page - 1) / page * page + page;
+    mapped_ = (size + page - 1) / page * page + 2 * page;
     void* memory = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
     begin_ = static_cast<uint8_t*>(memory);
-    mprotect(begin_ + mapped_ - page, page, PROT_NONE);
+    mprotect(begin_, page, PROT_NONE), mprotect(begin_ + mapped_ - page, page, PROT_NONE);
     data_ = begin_ + mapped_ - page - size;
   }
   ~GuardedBytes() { munmap(begin_, mapped_); }

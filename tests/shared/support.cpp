@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "check/cases/random.h"
 #include "check/run/compare.h"
 #include "reference/naive.h"
 #include "reference/noise.h"
@@ -68,12 +69,12 @@ void fill(const Tensor& t, double value) {
 }
 
 void fill_normal(const Tensor& t, uint64_t seed, double deviation) {
-  std::mt19937_64 bits(seed);
-  std::normal_distribution<double> normal(0, deviation);
-  for_each_offset(t, [&](int64_t offset) {
-    const double value = normal(bits);
-    store_row(t.data, t.dtype, offset, 1, &value);
-  });
+  size_t count = 0;
+  for_each_offset(t, [&](int64_t) { ++count; });
+  std::vector<double> values(count);
+  check::Random(seed).normals(values.data(), std::ssize(values), deviation);
+  const double* next = values.data();
+  for_each_offset(t, [&](int64_t offset) { store_row(t.data, t.dtype, offset, 1, next++); });
 }
 
 bool all_equal(const std::vector<double>& values, double expected) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -65,7 +66,8 @@ CUresult allocate(CUdeviceptr* data, size_t bytes, bool from_pool) {
   if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
   void* memory = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
   if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
-  std::memset(memory, 0xee, bytes);
+  // NaN in every type of number, so that what is read before it is written shows even with a weight of 0.
+  std::fill_n(static_cast<uint16_t*>(memory), (bytes + 1) / 2, uint16_t{0xffee});
   *data = reinterpret_cast<CUdeviceptr>(memory);
   const std::lock_guard lock(mutex);
   blocks[*data] = {bytes, current_device(), from_pool};

@@ -64,13 +64,19 @@ Stack take_stack() {
 struct Thread {
   Context context;
   Stack stack;
-  bool done = false;
-  const Barrier* waits = nullptr;  // resumes when this has completed more than `rounds` rounds
-  uint64_t rounds = 0;
   uint64_t exchanges = 0;
   std::map<unsigned, uint64_t> waited;  // how often, for each mbarrier
   std::vector<Copy> open;
   std::deque<std::vector<Copy>> committed;
+};
+
+// What a thread waits for, apart from the rest of it: most steps of the scheduler look at threads that cannot go on.
+struct Wait {
+  const Barrier* barrier = nullptr;  // the thread resumes when this has completed more than `rounds` rounds
+  uint64_t rounds = 0;
+  bool done = false;
+
+  bool over() const { return !done && (!barrier || barrier->rounds != rounds); }
 };
 
 struct WarpExchange {
@@ -102,6 +108,7 @@ struct Mbarrier {
 
 struct Cta {
   std::vector<Thread> threads;
+  std::vector<Wait> waits;  // of each thread
   std::vector<WarpExchange> warps;
   Barrier barrier;
   std::array<Barrier, 16> named;
@@ -117,9 +124,15 @@ Cta* cta = nullptr;
 
 Thread& self() { return cta->threads[cta->current]; }
 
+// Until the barrier completes a round.
+void pause(const Barrier& barrier, uint64_t round) {
+  cta->waits[cta->current] = {&barrier, round};
+  change(self().context, cta->scheduler);
+}
+
 void entry() {
   (*cta->body)();
-  self().done = true;
+  cta->waits[cta->current].done = true;
   change(self().context, cta->scheduler);
 }
 
@@ -131,13 +144,12 @@ bool arrive(Barrier& barrier, int count) {
 }
 void wait(Barrier& barrier, int count) {
   const uint64_t round = barrier.rounds;
-  if (arrive(barrier, count)) return;
-  self().waits = &barrier, self().rounds = round;
-  change(self().context, cta->scheduler);
+  if (!arrive(barrier, count)) pause(barrier, round);
 }
 
 void start(Cta& here, int threads, uint64_t seed, const std::function<void()>& body) {
   here.threads = std::vector<Thread>(static_cast<size_t>(threads));
+  here.waits = std::vector<Wait>(here.threads.size());
   here.warps = std::vector<WarpExchange>(static_cast<size_t>((threads + kWarp - 1) / kWarp));
   here.left = here.threads.size();
   here.body = &body;
@@ -157,18 +169,17 @@ void resume(Cta& here) {
   cta = &here;
   here.polls = 0;
   size_t idle = 0;
-  for (size_t n = here.random() % here.threads.size(); here.left > 0; n = (n + 1) % here.threads.size()) {
-    Thread& t = here.threads[n];
-    if (t.done || (t.waits && t.waits->rounds == t.rounds)) {
+  for (size_t n = here.random() % here.threads.size(); here.left > 0; n = n + 1 < here.threads.size() ? n + 1 : 0) {
+    if (!here.waits[n].over()) {
       if (++idle > here.threads.size()) throw std::runtime_error("threads of a CTA wait for threads that never arrive");
       continue;
     }
     idle = 0;
-    t.waits = nullptr;
+    here.waits[n].barrier = nullptr;
     here.current = n;
     set_thread_number(static_cast<unsigned>(n));
-    change(here.scheduler, t.context);
-    if (t.done) --here.left;
+    change(here.scheduler, here.threads[n].context);
+    if (here.waits[n].done) --here.left;
     if (here.polls > kMaxPolls) break;
     if (here.random() % 8 == 0) n = here.random() % here.threads.size();
   }
@@ -258,8 +269,7 @@ void wait_mbarrier(unsigned barrier, unsigned parity) {
   if (!mbarrier.boxes.empty()) mbarrier.land_boxes();
   while (mbarrier.barrier.rounds % 2 == parity) {
     ++mbarrier.waiting;
-    self().waits = &mbarrier.barrier, self().rounds = mbarrier.barrier.rounds;
-    change(self().context, cta->scheduler);
+    pause(mbarrier.barrier, mbarrier.barrier.rounds);
     --mbarrier.waiting;
     if (number <= passed) return;
   }

@@ -15,17 +15,36 @@ struct DescribedMatrix {
   explicit DescribedMatrix(Descriptor d) : address(field(d, 0)), leading(field(d, 16)), stride(field(d, 32)) {}
   static unsigned field(Descriptor d, int bit) { return static_cast<unsigned>(d >> bit & 0x3fff) << 4; }
 
-  static unsigned short load(unsigned at) {
-    unsigned short element;
-    std::memcpy(&element, memory + (at ^ (at >> 7 & 7) << 4), sizeof element);
-    return element;
+  // Adjacent elements, within 16 bytes.
+  template <int kCount>
+  static void load(unsigned at, unsigned short* to) {
+    std::memcpy(to, memory + (at ^ (at >> 7 & 7) << 4), kCount * sizeof *to);
   }
   unsigned short along_rows(int row, int k) const {
-    return load(address + static_cast<unsigned>(row / 8) * stride + static_cast<unsigned>(row % 8 * 128 + k * 2));
+    unsigned short element;
+    load<1>(row_address(row) + static_cast<unsigned>(k * 2), &element);
+    return element;
   }
-  unsigned short across_rows(int k, int column) const {
-    return load(address + static_cast<unsigned>(column / 64) * leading + static_cast<unsigned>(k / 8) * stride +
-                static_cast<unsigned>(k % 8 * 128 + column % 64 * 2));
+  // Elements 0 to 15 of two adjacent columns, of a matrix of columns or, if it is transposed, of rows.
+  template <bool kTransposed>
+  void load_columns(int column, unsigned short (&to)[2][16]) const {
+    if constexpr (!kTransposed) {
+      for (int n = 0; n < 2; ++n)
+        for (int k = 0; k < 16; k += 8) load<8>(row_address(column + n) + static_cast<unsigned>(k * 2), &to[n][k]);
+    } else {
+      for (int k = 0; k < 16; ++k) {
+        unsigned short pair[2];
+        load<2>(address + static_cast<unsigned>(column / 64) * leading + static_cast<unsigned>(k / 8) * stride +
+                    static_cast<unsigned>(k % 8 * 128 + column % 64 * 2),
+                pair);
+        to[0][k] = pair[0], to[1][k] = pair[1];
+      }
+    }
+  }
+
+ private:
+  unsigned row_address(int row) const {
+    return address + static_cast<unsigned>(row / 8) * stride + static_cast<unsigned>(row % 8 * 128);
   }
 };
 
@@ -57,18 +76,20 @@ struct WarpgroupProduct {
   template <class A>
   static void add_rows(Sums& d, Descriptor b, A a) {
     const DescribedMatrix matrix(b);
-    for (int r = 0; r < 2; ++r) {
-      const int row = lane_number() / 4 + r * 8;
-      double of_row[16];
-      for (int k = 0; k < 16; ++k) of_row[k] = static_cast<double>(widen<E>(a(row, k)));
-      for (int n = 0; n < kColumns / 4; ++n) {
-        const int column = n / 2 * 8 + lane_number() % 4 * 2 + n % 2;
-        double sum = 0;
-        for (int k = 0; k < 16; ++k)
-          sum += of_row[k] * widen<E>(kTransposed ? matrix.across_rows(k, column) : matrix.along_rows(column, k));
-        float& x = d[n / 2].x[r * 2 + n % 2];
-        x = static_cast<float>(x + sum);
+    double of_rows[2][16];
+    for (int r = 0; r < 2; ++r)
+      for (int k = 0; k < 16; ++k) of_rows[r][k] = static_cast<double>(widen<E>(a(lane_number() / 4 + r * 8, k)));
+    // Four sums at a time, none of which waits for another.
+    for (int tile = 0; tile < kColumns / 8; ++tile) {
+      unsigned short columns[2][16];
+      matrix.load_columns<kTransposed>(tile * 8 + lane_number() % 4 * 2, columns);
+      double sums[4] = {};
+      for (int k = 0; k < 16; ++k) {
+        const double first = widen<E>(columns[0][k]), second = widen<E>(columns[1][k]);
+        sums[0] += of_rows[0][k] * first, sums[1] += of_rows[0][k] * second;
+        sums[2] += of_rows[1][k] * first, sums[3] += of_rows[1][k] * second;
       }
+      for (int n = 0; n < 4; ++n) d[tile].x[n] = static_cast<float>(d[tile].x[n] + sums[n]);
     }
   }
 };
