@@ -94,7 +94,7 @@ std::string explain_here(const P& p, const Execution& e) {
 
 template <class P>
 std::string explain_arch(const P& p, const Execution& e, const Arch& arch) {
-  return explain_backend(p, e, {arch, arch.usual_sms}, join("as asked for, ", target_of(arch)));
+  return explain_backend(p, e, {arch, arch.usual_sms}, join("as requested, ", target_of(arch)));
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ void choose_splits(KvPlan& plan, const CacheProblem& p, const KvConfig& c, int n
   const int64_t key_tiles = std::max<int64_t>(1, most_key_tiles(p, c.tile_q, c.tile_k));
   if (p.num_splits != 0) {
     plan.splits = plan.eager_splits = std::min(p.num_splits, key_tiles), plan.least_tiles = 1;
-    plan.reason = "as many splits as asked for, with tiles that depend on nothing but a sequence";
+    plan.reason = "as many splits as requested, with tiles that depend only on the sequence";
     if (plan.splits > kMostSplits)
       refuse(join("num_splits: got ", p.num_splits, ", but the CUDA kernels cut a sequence into at most ", kMostSplits,
                   " ranges"));

@@ -79,7 +79,7 @@ Load load_of(const BackwardConfig& c) {
 }
 
 const char* reason_of(const BackwardConfig& c) {
-  if (c.ordered) return "dQ is summed in the order of the keys: deterministic was asked for";
+  if (c.ordered) return "dQ is summed in the order of the keys: deterministic was requested";
   if (c.copy == kCopyElements) return "rows that do not start on 16-byte boundaries are copied element by element";
   if (c.options == kAllOptions) return "the kernel with every option: several are given";
   if (c.options != 0) return "a kernel for the one option that is given";
