@@ -12,8 +12,8 @@
 
 namespace cuflash {
 
-// Blocks of 16 keys that all queries of a row of blocks see by position, in one word of 512 keys. Of a mask with one row for
-// all queries the callers have to know it.
+// Blocks of 16 keys that all queries of a row of blocks see by position, in one word of 512 keys. If all queries share
+// one row of the mask, the callers provide them.
 struct VisibleBlocks {
   int64 low, high, rows_end;
   int len_k;
@@ -67,7 +67,7 @@ __device__ __forceinline__ unsigned blocks_in_span(int k_first, int keys, int sp
   const int begin = max(0, k_first / kMaskBlock - 32 * span), end = min(32, (k_first + keys) / kMaskBlock - 32 * span);
   return begin < end ? mask_block_range(begin, end) : 0;
 }
-// Calls on_span(span, blocks) for the words that keys [k_first, k_first + keys) are in.
+// Calls on_span(span, blocks) for the words that contain keys [k_first, k_first + keys).
 template <class OnSpan>
 __device__ __forceinline__ void for_each_span(const MaskOfHead& m, int k_first, int keys, OnSpan&& on_span) {
 #pragma unroll 1
@@ -107,7 +107,8 @@ __device__ __forceinline__ int64 sharing(const AttentionParams& a, const MaskLis
   return (lists.batch_step != 0 ? 1 : int64{a.batch}) * (lists.head_step != 0 ? 1 : heads);
 }
 
-// The first run of tiles of which a warpgroup sees everything, as places of the list. end: -1 if the list ends with it.
+// The first run of tiles in which a warpgroup sees everything, as positions in the list. end: -1 if the list ends with
+// the run.
 struct FullRun {
   int first = -1, end = -1;
 
@@ -167,8 +168,8 @@ struct KeyTileLister {
     return {first, min(int64{first} + count, int64{s.len_q})};
   }
 
-  // The rows of a query tile: those of the tile of this number, or fitted ones, of which all lists of a CTA have the same
-  // batch entry.
+  // The rows of a query tile: those of the regular tile with this number, or of a fitted tile. All lists of a CTA have
+  // the same batch entry.
   __device__ __forceinline__ MaskListRows rows_of_tile(const Sequence& s, const MaskOfHead& mask, int tile) const {
     const int length = a.cu_q ? s.len_q : a.len_q;
     if (lists.fitted == 0) return MaskListRows::of(tile * C.warpgroups, tile * kTileQ < length ? C.warpgroups : 0);
