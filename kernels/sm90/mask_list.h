@@ -114,12 +114,12 @@ struct FullRun {
 
   // listed, full: of 32 tiles, in the list from `count` on.
   __device__ __forceinline__ void add(int count, unsigned listed, unsigned full) {
-    const auto place = [&](unsigned tiles) {
+    const auto position = [&](unsigned tiles) {
       return count + static_cast<int>(__popc(listed & ((tiles & (0u - tiles)) - 1)));
     };
     unsigned others = listed & ~full;
-    if (first < 0 && full != 0) first = place(full), others &= ~((full & (0u - full)) - 1);
-    if (first >= 0 && end < 0 && others != 0) end = place(others);
+    if (first < 0 && full != 0) first = position(full), others &= ~((full & (0u - full)) - 1);
+    if (first >= 0 && end < 0 && others != 0) end = position(others);
   }
 };
 
@@ -217,7 +217,7 @@ struct KeyTileLister {
 #pragma unroll
       for (int g = 0; g < C.warpgroups; ++g) any |= v.any[g], shows_all &= v.all[g];
       const unsigned visible = __ballot_sync(0xffffffffu, any);
-      const int place = count + static_cast<int>(__popc(visible & ((1u << lane_id()) - 1)));
+      const int position = count + static_cast<int>(__popc(visible & ((1u << lane_id()) - 1)));
       const int64 key_end = min(int64{first} + kTileK, seen.end);
       const bool outside = first < seen.begin || (key_end == seen.end && s.k_begin + seen.end < value_rows &&
                                                   int64{first} + kTileK > seen.end);
@@ -232,8 +232,8 @@ struct KeyTileLister {
         const bool sees = v.any[g] && tile >= visited.begin && tile < visited.end;
         const unsigned seers = __ballot_sync(0xffffffffu, sees);
         if (seers != 0) {
-          if (first_seen[g] < 0) first_seen[g] = __shfl_sync(0xffffffffu, place, __ffs(seers) - 1);
-          last_seen[g] = __shfl_sync(0xffffffffu, place, 31 - __clz(seers));
+          if (first_seen[g] < 0) first_seen[g] = __shfl_sync(0xffffffffu, position, __ffs(seers) - 1);
+          last_seen[g] = __shfl_sync(0xffffffffu, position, 31 - __clz(seers));
         }
         const bool sees_all = sees && v.all[g] && tile >= visited.full_begin && tile < visited.full_end;
         runs[g].add(count, visible, __ballot_sync(0xffffffffu, sees_all));
@@ -246,9 +246,9 @@ struct KeyTileLister {
         const Range full = full_key_tiles<kTileK>(a, s, queries);
         counted[0].add(any, !shows_all || tile < full.begin || tile >= full.end);
       }
-      if (any) list[kMaskListHeader + place] = static_cast<int>(word);
+      if (any) list[kMaskListHeader + position] = static_cast<int>(word);
       if (any && lists.blocks != 0)
-        list[lists.blocks + place] = static_cast<int>(
+        list[lists.blocks + position] = static_cast<int>(
             MaskKeyBlocks::of(v.seen_blocks, shows_all ? 0 : v.seen_blocks & ~(covers_count ? v.covered_blocks : 0))
                 .word);
       count += static_cast<int>(__popc(visible));

@@ -7,7 +7,7 @@
 namespace cuflash {
 namespace {
 
-// Nothing about a tensor has been validated yet; one that is malformed is left for describe to refuse.
+// No tensor has been validated yet; describe rejects malformed ones later.
 template <class TensorStruct>
 bool has_elements(const TensorStruct& t) {
   if (!t.data || t.rank < 1 || t.rank > 4) return false;
