@@ -33,7 +33,7 @@ struct BackwardParams {
   int heads_at_end;    // size of the last such group; the heads before it are a multiple of heads_together
   int counts_in_bias;  // the bias kernel counts visited tiles, since no main kernel runs
 
-  // sm90: a key tile may be several tasks, which divide the query heads of its group and then their query tiles. Their
+  // sm90: a key tile may be several tasks, each with some query heads of its group or some of their query tiles. Their
   // dK and dV are summed in the workspace, in tiles of 64 keys that are indexed by key_tile().
   int head_parts, query_parts;
   float *dk_accum, *dv_accum;    // [key tile][64 x dim] in the order of accum_block(); null: one task per key tile
@@ -44,11 +44,12 @@ struct BackwardParams {
   int listed_keys, most_listed;  // keys of a tile in the list, and its size
   uint64 first_ticket;           // value of the ticket after the prepare kernel
   int64 last_second_task;        // second task of the first CTA, where second tasks are dealt; otherwise 0
-  // sm90: what shares a tile of dBias may be divided into several tasks, which have sums of their own.
+  // sm90: the (batch, head) pairs that share a tile of dBias may be divided into several tasks, which have separate
+  // sums.
   int dbias_parts, dbias_counts;  // counts: number of tiles, 0 with one part
   float* dbias_sums;              // [task][sums of a tile]
-  // sm90, with a loader: [query head of all batches], tasks that have added to its dQ; null: they are not counted. The finish
-  // kernel converts a head when all of its tasks are done, before the main kernel ends.
+  // sm90, with a loader: [query head of all batches], number of tasks that have added to its dQ; null: not counted. The
+  // finish kernel converts a head when all of its tasks are done, before the main kernel ends.
   unsigned* dq_tasks;
   // Likewise: query tiles of a head that are prepared. The prepare kernel prepares the first heads of all batches, and the
   // main kernel the others (LateHeads), whose query tiles it takes by ticket in the order of query_tile().

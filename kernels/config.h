@@ -43,7 +43,7 @@ struct ForwardConfig {
 
 // How the sm90 forward kernel overlaps wgmma with other work.
 enum ForwardSchedule : int {
-  kPingPong = 1,     // consumer warpgroups take turns, one computes softmax while another issues wgmma
+  kPingPong = 1,     // consumer warpgroups alternate: one computes softmax while another issues wgmma
   kPinWait = 2,      // keeps the compiler from hoisting wgmma.wait_group above the softmax it overlaps with
   kStoreBySmem = 4,  // O is stored with TMA from shared memory, overlapping with the next query tile
   kPrefetchQ = 8,    // Q of the next query tile is loaded while the current one is in use
@@ -145,7 +145,7 @@ struct Sm90DqConfig {
   int tile_k;                    // a multiple of 16
   int key_stages, value_stages;  // at least 2 of K, which is used twice
   int query_stages;              // 2: Q and dO of the next query tile are loaded while the current ones are in use
-  int ping_pong;                 // 1: consumer warpgroups take turns to issue wgmma for S and dQ
+  int ping_pong;                 // 1: consumer warpgroups alternate in issuing wgmma for S and dQ
   int options;                   // OptionBits, exactly those of the call
 };
 
@@ -154,7 +154,7 @@ struct Sm90DbiasConfig {
   Element element;    // f16 or bf16
   int dim_qk, dim_v;  // padded: multiples of 32
   int tile_k;         // 64, or 128 where registers and shared memory suffice
-  int stages;         // of Q and K, or dO and V: both take turns in one ring
+  int stages;         // of Q and K, or dO and V, which alternate in one ring
   int options;        // OptionBits, exactly those of the call
 };
 
@@ -179,7 +179,7 @@ constexpr bool splits_keys(const Sm90ForwardConfig& c) { return (c.work & kSplit
 constexpr bool packs_heads(const Sm90ForwardConfig& c) { return (c.work & kPackHeads) != 0; }
 constexpr bool lists_tiles(const Sm90ForwardConfig& c) { return (c.work & kTileList) != 0; }
 constexpr int tile_q_of(const Sm90ForwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
-// Whether the scores of a step stay in registers until its softmax is certain of them.
+// Whether the scores of a step stay in registers until its softmax is final.
 constexpr bool keeps_scores(const Sm90ForwardConfig& c) { return (c.schedule & kFirstMax) != 0; }
 // Whether the last query tile of a sequence is full, and the first one has what remains. In a causal problem the first
 // tile sees the fewest keys, so that warpgroups without rows wait for the fewest steps.
@@ -192,7 +192,7 @@ constexpr bool halves_first_tile(const Sm90ForwardConfig& c) {
   return ends_with_full_tile(c) && c.tile_k == 2 * kWarpgroupRows;
 }
 constexpr int num_threads(const Sm90ForwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
-// A multiprocessor has 512 registers for each of 128 lanes. A launch divides them evenly; setmaxnreg then moves
+// An SM has 512 registers for each of 128 lanes. A launch divides them evenly; setmaxnreg then moves
 // registers from the producer to the consumers, unless there is one consumer warpgroup, which has as many as an
 // instruction can name. The sanitizer warp needs more of them if it reads the mask tensor, for which there are three
 // warpgroups at most.
@@ -212,8 +212,8 @@ constexpr int producer_registers(const Sm90ForwardConfig& c) {
 constexpr int kPanelColumns = 64, kPanelRowBytes = 128;
 constexpr int num_panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 constexpr int swizzled_bytes(int rows, int columns) { return rows * kPanelRowBytes * num_panels(columns); }
-// A box of a mask's summary: bits of 64 queries, of one query if all share it, and of 128 keys from a multiple of 128 on:
-// TMA takes no coordinate between multiples of 16 bytes. Tiles of keys that may straddle two of them have twice as many.
+// A box of a mask's summary: bits of 64 queries, or of one query if all share it, and of 128 keys from a multiple of 128
+// on, because TMA takes no coordinate between multiples of 16 bytes. Key tiles that may straddle two boxes load two.
 constexpr int kMaskBoxKeys = 128, kMaskBoxBytes = kMaskBoxKeys / 8, kMaskBitsBytes = kWarpgroupRows * kMaskBoxBytes;
 constexpr int mask_box_bytes(int tile_k) { return kMaskBoxKeys % tile_k == 0 ? kMaskBoxBytes : 2 * kMaskBoxBytes; }
 constexpr int kMaskListThreads = 128, kMaskListHeader = 16, kMaskListGroups = 3;            // sm90/mask_tiles.h
@@ -221,7 +221,7 @@ constexpr int kFittedGroupBytes = 16, kMostFittedGroups = 1024, kMostFittedKeys 
 constexpr bool reads_mask(const Sm90ForwardConfig& c) { return (c.options & kMaskTensor) != 0; }
 // Whether the mask decides where query tiles begin.
 constexpr bool fits_tiles(const Sm90ForwardConfig& c) { return reads_mask(c) && lists_tiles(c); }
-// Whether consumers know a run of tiles of which the mask hides nothing.
+// Whether consumers know a run of tiles in which the mask hides nothing.
 constexpr bool has_full_run(const Sm90ForwardConfig& c) { return reads_mask(c) && !splits_keys(c); }
 constexpr int query_stages(const Sm90ForwardConfig& c) { return (c.schedule & kPrefetchQ) != 0 ? 2 : 1; }
 // Tiles of the bias: one per consumer warpgroup and stage, in 64-column panels.

@@ -57,9 +57,9 @@ struct Divisor {
   int shift;
 };
 
-// Where TMA boxes are, and which of them the producer loads before the work item is decoded. One cache line, since
-// params are fetched from far away too. The cache is a table of pages, a table of entries that are one page each, or
-// has no table: see kv/geometry.h.
+// The location of TMA boxes, and which boxes the producer loads before the work item is decoded. It fits one cache
+// line, because params are fetched from memory, too. The cache is a table of pages, a table of entries that are one page each,
+// or has no table: see kv/geometry.h.
 struct alignas(64) PrologueLoads {
   const int* rows;   // as in CacheView
   const int* table;  // [batch][table_stride]

@@ -61,8 +61,8 @@ struct alignas(128) TensorMap {
   unsigned char bytes[128];
 };
 
-// Partial results of query tiles whose keys several CTAs share, in the workspace. Rows are those of O: of all heads and
-// batch entries, or of all heads of packed tensors.
+// Partial results of query tiles whose keys are split over CTAs, in the workspace. Rows are those of O: of all heads
+// and batch entries, or of all heads of packed tensors.
 struct KeySplits {
   float* o;       // [splits][rows][columns], not normalised
   float* states;  // [splits][rows][2]: row max, row sum
@@ -77,7 +77,8 @@ struct KeySplits {
 struct ListedTile {
   int b, q_tile;
 };
-// Query tiles of sequences whose lengths only the device knows, most visible keys first (sm90/tile_list.h).
+// Query tiles of sequences whose lengths only the device knows, those with the most visible keys first
+// (sm90/tile_list.h).
 struct TileList {
   ListedTile* tiles;
   unsigned* count;           // of listed tiles

@@ -3,7 +3,7 @@
 //
 // Two generators of the Philox family (Salmon et al., SC 2011): Philox4x32-10, keyed by the seed, on (offset, b, h)
 // yields the head's stream, once per head; Philox2x32-7, keyed by the stream, on the coordinates of a group yields four
-// decisions of 16 bits each. Seven rounds pass the statistical tests of that paper, and each is one 32 x 32 bit product
+// decisions of 16 bits each. Seven rounds pass the statistical tests of that paper; each has one 32 x 32 bit product
 // and one xor of three words.
 //
 // A group is the 2x2 block {i, i + 8} x {j, j + 8} inside a 16x16 block. A thread of a tensor core kernel holds whole
@@ -58,8 +58,8 @@ CUFLASH_SHARED_FUNCTION DropoutGroup philox2x32_7(unsigned key, unsigned counter
   return {{counter0, counter1}};
 }
 
-// The random stream of one head: the key, and where the counters of its groups begin. Counters of two heads with equal
-// keys overlap only if both of their beginnings are close, which 96 random bits make as good as impossible.
+// The random stream of one head: the key, and the first counter of its groups. Counters of two heads with equal keys
+// overlap only if their first counters are close, which 96 random bits make practically impossible.
 struct DropoutStream {
   unsigned key, begin_i, begin_j;
 };
@@ -74,8 +74,8 @@ CUFLASH_SHARED_FUNCTION DropoutStream dropout_stream(unsigned long long seed, un
 // Group coordinate of i or j.
 CUFLASH_SHARED_FUNCTION unsigned dropout_coordinate(unsigned n) { return (n / 16) * 8 + n % 8; }
 
-// The group with these coordinates. The first product depends on group_i alone, so that a loop over columns need not
-// repeat it.
+// The group with these coordinates. The first product depends only on group_i, so a loop over columns need not repeat
+// it.
 CUFLASH_SHARED_FUNCTION DropoutGroup dropout_group_at(const DropoutStream& head, unsigned group_i, unsigned group_j) {
   return philox2x32_7(head.key, head.begin_i + group_i, head.begin_j + group_j);
 }
@@ -84,8 +84,8 @@ CUFLASH_SHARED_FUNCTION DropoutGroup dropout_group(const DropoutStream& head, un
   return dropout_group_at(head, dropout_coordinate(i), dropout_coordinate(j));
 }
 
-// p in steps of 2^-16, clamped so that something is always kept; in the upper half of a word, where comparing a word
-// compares its upper half.
+// p in steps of 2^-16, clamped so that something is always kept. It is stored in the upper half of a word, so that
+// comparing a word compares its upper half.
 CUFLASH_SHARED_FUNCTION unsigned dropout_threshold(double p) {
   const double scaled = p * 65536.0 + 0.5;
   return (scaled >= 65535.0 ? 65535u : static_cast<unsigned>(scaled)) << 16;

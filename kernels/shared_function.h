@@ -1,4 +1,5 @@
-// Functions that are compiled for host and device. It includes nothing, since device compilers read it too.
+// Marks functions that are compiled for host and device. This file includes nothing, since device compilers read it
+// too.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -115,11 +115,11 @@ struct OptionChoice {
   bool softcap, alibi, bias, mask, dropout;
 };
 
-// Alignment of the rows of Q, K, V and their like: to whole vectors of 16 bytes, with head sizes as kernels pad them,
-// or with any of whole vectors; or as drawn.
+// Alignment of the rows of Q, K, V and similar tensors: to whole vectors of 16 bytes, with head sizes padded as kernels
+// need or with any number of whole vectors; or as drawn.
 enum class RowAlignment { padded, vectors, any };
 
-// What kernels are compiled for, as far as a case chooses it: cases of one set share most of their kernels.
+// The properties of a case that kernels are compiled for: cases of one set share most of their kernels.
 struct KernelSet {
   DType dtype = DType::bf16;
   bool stored_as_f32 = false;  // O, dO and gradients; otherwise they have the type of Q
@@ -135,7 +135,7 @@ struct Limits {
   Device device = Device::cpu;
   bool cache = false;    // calls over a KV cache instead of forward and backward
   bool plain = false;    // nothing but draw_plain_case
-  bool options = false;  // nothing but draw_plain_case with one of option_sets
+  bool options = false;  // only draw_plain_case, with one of option_sets
   // CUDA has kernels for ranges of head sizes. If any are listed, cases only use these.
   std::vector<HeadSizes> head_sizes{};
   // On sm_90a a set of options has kernels of its own. If any sets are listed, cases only use these.

@@ -9,8 +9,8 @@ namespace cuflash::check {
 // own kernels. 0: any pair.
 Limits cuda_limits(uint64_t seed, size_t head_sizes);
 
-// This many sets, drawn from the seed, for cases of the kind that the limits say. In their place no other limit of what
-// kernels are compiled for applies.
+// This many sets, drawn from the seed, for cases of the kind that the limits describe. They replace all other limits on
+// what kernels are compiled for.
 void add_kernel_sets(Limits& limits, uint64_t seed, size_t count);
 
 }  // namespace cuflash::check

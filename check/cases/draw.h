@@ -22,7 +22,7 @@ void align_rows(Case& c);              // all of them
 void draw_execution(Case& c, Choices& choose);
 void draw_cuda_execution(Case& c, Choices& choose);
 void draw_data(Case& c, Choices& choose);
-// The requested outputs, and all that is not the problem: execution, data, memory.
+// The requested outputs, and everything besides the problem: execution, data, memory.
 void draw_call(Case& c, Choices& choose, const Limits& limits);
 
 }  // namespace cuflash::check

@@ -1,6 +1,6 @@
-// Cases for the fastest kernels of a GPU: a 16-bit type, rows on 16-byte boundaries, several tiles of queries, or few
-// queries and many keys, and seldom options beside positional masks. Only one in hundreds of the cases of draw.cpp is of
-// that kind, and it is short.
+// Cases for the fastest kernels of a GPU: a 16-bit type, rows on 16-byte boundaries, several query tiles or few queries
+// and many keys, and rarely other options than positional masks. Only one in hundreds of the cases of draw.cpp is of
+// this kind, and it is short.
 #include <algorithm>
 
 #include "check/cases/draw.h"
@@ -12,8 +12,8 @@ constexpr int64_t kMoreWork = 32;   // relative to other cases, whose lengths se
 constexpr int64_t kLongest = 1100;  // exceeds some of the lengths at which plans change
 constexpr int64_t kManyQueries = 1600;
 constexpr int64_t kFewestPairs = 64;  // regardless of the work
-// Of Q, K and V in most cases. To fill, copy and compare more of them takes longer than the oracle, and the tiles of a few
-// heads are as many as a kernel tells apart.
+// Limit of the elements of Q, K and V in most cases: filling, copying and comparing more takes longer than the oracle,
+// and a few heads have enough tiles to reach every path of a kernel.
 constexpr int64_t kMostElements = 150'000, kMoreElements = 400'000;
 
 int64_t draw_long_length(Choices& choose, int64_t most) {
@@ -39,7 +39,7 @@ void draw_shape(Case& c, Choices& choose, const Limits& limits) {
   const int64_t work = c.batch * c.heads_q * std::max(c.dim, c.dim_v);
   const int64_t pairs = std::max(kFewestPairs, kMoreWork * limits.work / work);
   c.len_q = draw_long_length(choose, pairs);
-  // So few tiles as a case has are divided among tasks only if there are many queries.
+  // The few tiles of a case are divided into tasks only if there are many queries.
   if (choose.chance(8)) c.len_q = std::min(pairs, choose.between(kLongest, kManyQueries));
   const bool square = !choose.chance(3) && c.len_q * c.len_q <= pairs;
   c.len_k = square ? c.len_q : draw_long_length(choose, pairs / c.len_q);
@@ -56,7 +56,7 @@ void draw_few_queries(Case& c, Choices& choose, const Limits& limits) {
   c.len_k = choose.chance(2) ? choose.between(1, most) : most;
 }
 
-// So many sequences that a GPU lists their tiles if they differ in length.
+// Enough sequences that a GPU lists their tiles if they differ in length.
 void draw_many_sequences(Case& c, Choices& choose, const Limits& limits) {
   if (!choose.chance(16)) return;
   c.batch = choose.between(100, 160), c.heads_k = 1, c.heads_q = 2;
@@ -84,7 +84,8 @@ int64_t elements(const Case& c) {
   return c.batch * (c.heads_q * c.len_q * c.dim + c.heads_k * c.len_k * (c.dim + c.dim_v));
 }
 
-// Halves the number of KV heads, of heads that share one, and of sequences: most cases keep two sequences, the others two heads that share one.
+// Halves the number of KV heads, of heads that share one, and of sequences. Most cases keep two sequences, the others
+// two heads that share one.
 void limit_elements(Case& c, Choices& choose) {
   if (choose.chance(40)) return;
   const int64_t most = choose.chance(6) ? kMoreElements : kMostElements;

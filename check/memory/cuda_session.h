@@ -1,4 +1,4 @@
-// What a thread needs to call the library on CUDA: the first device, its own stream, and reusable memory.
+// The CUDA resources that a thread needs to call the library: the first device, its own stream, and reusable memory.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What the cases of a sweep had, and which kernels computed them: so that one sees what a sweep has not reached.
+// The properties of a sweep's cases, and the kernels that computed them, so that one sees what a sweep has not reached.
 #pragma once
 
 #include <cstdint>

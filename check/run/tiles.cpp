@@ -23,8 +23,8 @@ void count_tile(const Case& c, int64_t b, int64_t group, int64_t first_row, int6
   counted.masked += (any && !all) * times;
 }
 
-// The same for a head of a call with a mask tensor. A tile is skipped if positions hide all of its pairs or if the mask
-// does; what a mask says beyond the lengths of the sequence counts.
+// The same for a head of a call with a mask tensor. A tile is skipped if positions or the mask hide all of its pairs;
+// the mask beyond the lengths of the sequence counts, too.
 void count_masked_tile(const Case& c, const CaseMemory& memory, int64_t b, int64_t h, int64_t first_i, int64_t first_j,
                        TileStats& counted) {
   bool any = false, all = true, shows_any = false, shows_all = true;
@@ -55,7 +55,7 @@ TileStats counted_with_mask(const Case& c, const CaseMemory& memory, const TileS
   return counted;
 }
 
-// Calls that visit every tile which positions leave: few queries on the CPU, whose heads share the keys that are read,
+// Calls that visit every tile that positions allow: few queries on the CPU, whose heads share the keys that are read,
 // and GPU kernels that read the mask tensor itself.
 bool may_ignore_mask(const Case& c) {
   int64_t longest = 0;

@@ -121,8 +121,8 @@ Traffic traffic_of(const ForwardProblem& p, const cuda::Arch& arch, cuda::Kernel
 
 namespace {
 
-// Three kernels: the first prepares rows of queries, the second loops over tiles of queries for each tile of keys, the third
-// turns sums of dQ into dQ. Or dQ has its own kernel, which loops over tiles of keys for each tile of queries.
+// Three kernels: the first prepares rows of queries, the second loops over query tiles for each key tile, the third
+// converts sums of dQ into dQ. Or dQ has its own kernel, which loops over key tiles for each query tile.
 class BackwardWalk {
  public:
   BackwardWalk(const BackwardProblem& p, const cuda::BackwardPlan& plan)

@@ -59,7 +59,8 @@ std::vector<Candidate> near_plan(const Problem& problem, const Plan& plan, const
   return all.sorted();
 }
 
-// Tiles are those of a plan that does not split keys; how a call shares its work does not depend on the choice.
+// Tiles are those of a plan that does not split keys; how the CTAs of a call share its work does not depend on the
+// choice.
 cuda::ForwardPlan forward_plan(const BenchPoint& p, const TuneTarget& target, const Choice* choice) {
   return cuda::plan_forward(cuda::forward_of(typical_of(p)), target.arch, cuda::wanted_kernels(), choice,
                             {.has_workspace = false});

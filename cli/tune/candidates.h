@@ -11,7 +11,7 @@
 
 namespace cuflash::cli {
 
-// The target of a search: this machine's processor, or a GPU of an architecture with so many multiprocessors.
+// The target of a search: this machine's processor, or a GPU of an architecture with this many SMs.
 struct TuneTarget {
   bool cpu = true;
   cuda::Arch arch{};

@@ -11,8 +11,8 @@ namespace cuflash::cli {
 // "" where a config can be tried.
 std::string reason_of(const cuda::Limits& limits);
 
-// Collects configs. Those whose shape no kernel has are passed over; of alternatives, which differ in the number of
-// CTAs or of stages, the first that fits is taken: the tile decides.
+// Collects configs. Configs whose shape no kernel supports are skipped. Of alternatives, which differ in the number of
+// CTAs or of stages, the first that fits is used: the tile decides.
 class Collection {
  public:
   explicit Collection(const cuda::Arch& arch) : arch_(arch) {}

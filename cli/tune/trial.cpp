@@ -90,7 +90,8 @@ check::CacheCase cache_case_of(const BenchPoint& p, const Candidate& candidate) 
   return c;
 }
 
-// What the compiler remarked on a kernel of the disk cache lies beside it, as an entry of its own: the cubin does not say it.
+// The compiler's remarks on a kernel of the disk cache are stored next to it as a separate entry, because the cubin
+// does not contain them.
 constexpr const char* kNoRemark = "none";
 Digest remark_key(const Digest& kernel) { return sha256(join("remark on ", hex(kernel))); }
 

@@ -129,7 +129,7 @@ void require_usable(const TuneOptions& options, const TuneTarget& target) {
   cuda::nvrtc();  // throws if there is no compiler
 }
 
-// What a problem takes of the time: as many parts as it has candidates, and a few for those that are timed at last.
+// A problem's share of the time: one part per candidate, and a few for the candidates that are timed at the end.
 double weight_of(const BenchPoint& point, const TuneTarget& target) {
   constexpr double kFinal = 4;
   try {

@@ -39,7 +39,8 @@ struct MergeTensors {
   Tensor lse{};
 };
 
-// Not in detail: detail::call, declared before these structs, finds these conversions by argument-dependent lookup.
+// These conversions are outside detail so that detail::call, declared before these structs, finds them by
+// argument-dependent lookup.
 inline cuflash_cache_tensors to_c(const CacheTensors& t) {
   using detail::to_c;
   cuflash_cache_tensors c;

@@ -1,18 +1,18 @@
 /* cuflash: exact, IO-aware attention. The C ABI.
  *
  * A call takes up to three structs: the attention problem (cuflash_attention), the other tensors that the call reads or
- * writes, and how it is executed (cuflash_execution, may be NULL). Fill each with its *_init function first: every
+ * writes, and how it is executed (cuflash_execution, may be NULL). Initialise each with its *_init function first: every
  * struct carries its size, so that later versions can append fields without breaking programs built against this
  * header.
  *
- * The library never takes ownership of the caller's memory and keeps no pointer after a call. No function of this file
+ * The library never takes ownership of the caller's memory and keeps no pointer after a call. No function in this file
  * throws. A call that fails because of its arguments has not touched an output; cuflash_last_error() then returns a
  * sentence that says what was wrong.
  *
- * Outputs and the workspace must not share memory with inputs or with each other. A call is rejected if two of them
- * certainly share an element; interleaved views, such as slices of a packed QKV, are legal. Three things are not
- * checked: views whose strides have so little in common that the search for a shared element ends without an answer,
- * overlap between two concurrent calls, and whether memory is as large as its tensor says.
+ * Outputs and the workspace must not share memory with inputs or with each other. A call is rejected if it is certain
+ * that two of them share an element; interleaved views, such as slices of a packed QKV, are legal. Three things go
+ * unchecked: overlap of views with strides so unrelated that the search for a shared element gives up, overlap between
+ * two concurrent calls, and whether memory is as large as its tensor says.
  *
  * Lengths, block tables and indices in host memory are read once, before the first output is written; writes by another
  * thread during the call have no effect on it. Values of other tensors are not checked.
@@ -106,7 +106,7 @@ typedef struct cuflash_attention {
   cuflash_tensor alibi_slopes; /* f32 [Hq] or [B, Hq] */
   cuflash_tensor bias;         /* [B or 1, Hq or 1, Sq or 1, Sk], type of q or f32; added to the scores */
   cuflash_tensor mask;         /* bool, shaped as bias; false hides the key */
-  cuflash_tensor sink;         /* [Hq], type of q or f32: one logit per head, which takes part in the softmax only */
+  cuflash_tensor sink;         /* [Hq], type of q or f32: one logit per head, in the softmax's denominator only */
 
   double dropout_p; /* in [0, 1) */
   uint64_t dropout_seed;
@@ -118,8 +118,8 @@ typedef struct cuflash_attention {
                                               * the CPU only the shapes of bias and mask depend on it */
   cuflash_tensor seqlens_q, seqlens_k;       /* i32 [B]: only the first seqlens[b] rows of a dense sequence exist */
 
-  cuflash_tensor mask_summary;   /* i32 [words]: what cuflash_summarize_mask made of the mask, which need not be given
-                                  * itself then */
+  cuflash_tensor mask_summary;   /* i32 [words]: the result of cuflash_summarize_mask; the mask itself may then be
+                                  * absent */
   int64_t mask_summary_shape[4]; /* the shape that cuflash_summarize_mask returned */
 } cuflash_attention;
 
@@ -142,10 +142,11 @@ typedef struct cuflash_backward_tensors {
   cuflash_mutable_tensor dsink; /* [Hq]; type of q or f32 */
 } cuflash_backward_tensors;
 
-/* How many tiles of the score matrix a call computed. A tile is tile_q queries by tile_k keys of one head; lengths,
- * causal and window decide which are skipped, and so does a mask tensor that hides all pairs of a tile, those beyond
- * the lengths included. It does not for up to 16 queries on the CPU, whose heads share the keys that are read. Over a cache on CUDA, the queries of all
- * heads that share keys are rows of one tile, and tile_q counts these rows. */
+/* How many tiles of the score matrix a call computed. A tile is tile_q queries by tile_k keys of one head. Lengths,
+ * causal and window decide which tiles are skipped, and so does a mask tensor that hides every pair of a tile, pairs
+ * beyond the lengths included; for up to 16 queries on the CPU, where heads share the keys that are read, a mask tensor
+ * skips nothing. Over a cache on CUDA, the queries of all heads that share keys are rows of one tile, and tile_q counts
+ * these rows. */
 typedef struct cuflash_tile_stats {
   int64_t tile_q, tile_k; /* the tile shape of the kernel that ran */
   int64_t visited;        /* computed */
@@ -169,10 +170,10 @@ typedef struct cuflash_execution {
                           * depend on it */
   int32_t deterministic; /* CUDA backward: bitwise reproducible. The CPU always is */
   void* stream;          /* CUDA: the CUstream to launch on; ignored by the CPU */
-  void* workspace; /* scratch of at least the queried size, 64-byte aligned. NULL: the CPU uses a block of its own;
-                    * CUDA requires one unless the queried size is 0 or allocate or workspace_from_pool is set, except
-                    * for forward without tile_stats, which is then slower where it has a use for one. Bytes beyond the
-                    * queried size are not touched */
+  void* workspace;       /* scratch of at least the queried size, 64-byte aligned; bytes beyond the queried size are not
+                    * touched. NULL: the CPU uses a block of its own; CUDA requires one, unless the queried size is 0 or
+                    * allocate or workspace_from_pool is set. Forward on CUDA without tile_stats and mask also runs
+                    * without one, but may be slower */
   size_t workspace_size;
   cuflash_parallel_for parallel_for; /* NULL: the library's own thread pool */
   void* parallel_for_context;
@@ -180,8 +181,8 @@ typedef struct cuflash_execution {
   int32_t workspace_from_pool;    /* CUDA, not 0: without a workspace, take it from the device's stream-ordered pool */
   int32_t check_lengths;          /* CUDA, not 0: copy lengths to the host and check them, which waits for the stream.
                                    * Without it, a length that is out of range is clamped to the tensors */
-  cuflash_allocate allocate;      /* CUDA, optional: returns a workspace of the size that the call finds, where none is
-                                   * given; 64-byte aligned. Asked again if the call starts over with another kernel */
+  cuflash_allocate allocate;      /* CUDA, optional: if workspace is NULL, the call gets its workspace, 64-byte aligned,
+                                   * from this function. Called again if the call starts over with another kernel */
   void* allocate_context;
 } cuflash_execution;
 
@@ -209,8 +210,8 @@ CUFLASH_API cuflash_status cuflash_forward(const cuflash_attention* attention, c
 CUFLASH_API cuflash_status cuflash_backward(const cuflash_attention* attention, const cuflash_backward_tensors* tensors,
                                             const cuflash_execution* execution);
 
-/* Bytes of scratch that the same call with the same execution needs. Linear in the sequence length, but for a mask tensor
- * without a summary on CUDA: its summary, an eighth of its size, is made there. */
+/* Bytes of scratch that the same call with the same execution needs. They grow linearly with the sequence length, with
+ * one exception: for a mask tensor without a summary, CUDA makes the summary, an eighth of its size, in the workspace. */
 CUFLASH_API cuflash_status cuflash_forward_workspace_size(const cuflash_attention* attention,
                                                           const cuflash_forward_outputs* outputs,
                                                           const cuflash_execution* execution, size_t* bytes);
@@ -218,16 +219,15 @@ CUFLASH_API cuflash_status cuflash_backward_workspace_size(const cuflash_attenti
                                                            const cuflash_backward_tensors* tensors,
                                                            const cuflash_execution* execution, size_t* bytes);
 
-/* The summary of a mask tensor: one bit for each pair, and which blocks of 16 queries x 16 keys are hidden or visible as
- * a whole. Made once, it serves forward, backward and every layer with the same mask, in place of the tensor; causal,
- * windows and lengths apply on top of it, and dimensions along which the mask repeats (stride 0) cost nothing. A call on
- * CUDA that is given a mask tensor alone makes its own in its workspace.
+/* Makes the summary of a mask tensor: one bit per pair, and which blocks of 16 queries x 16 keys are hidden or visible as
+ * a whole. One summary replaces the tensor in forward, backward and every layer with the same mask; causal, windows and
+ * lengths apply on top of it, and dimensions along which the mask repeats (stride 0) take no space. A call on CUDA with a
+ * mask tensor and no summary makes its own in its workspace.
  *
  * mask: bool [B or 1, Hq or 1, Sq or 1, Sk], as in cuflash_attention; packed: Sq and Sk are max_seqlen_q and _k.
- * summary: i32 [words or more] for the size in bytes that the query says, aligned to 64 bytes, in the memory where the
- * mask is. On CUDA the work is enqueued on the execution's stream. Of the execution, device, stream, num_threads and
- * parallel_for matter.
- * shape: becomes mask_summary_shape of the calls that read the summary. */
+ * summary: i32 [words or more], of the size in bytes that the query returns, aligned to 64 bytes, in the same memory as
+ * the mask. execution: only device, stream, num_threads and parallel_for matter; on CUDA the work is enqueued on stream.
+ * shape: pass it as mask_summary_shape to the calls that read the summary. */
 CUFLASH_API cuflash_status cuflash_mask_summary_size(const cuflash_tensor* mask, size_t* bytes);
 CUFLASH_API cuflash_status cuflash_summarize_mask(const cuflash_tensor* mask, const cuflash_mutable_tensor* summary,
                                                   const cuflash_execution* execution, int64_t shape[4]);

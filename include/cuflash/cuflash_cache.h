@@ -25,12 +25,13 @@ extern "C" {
  * last positions after the append, and causal and window compare positions.
  *
  * Rows and pages that hold no token of a sequence, and pages that the window hides from all queries, are neither read
- * nor written: they may hold anything, and so may their entries of the block table.
+ * nor written: they may contain anything, and so may their entries of the block table.
  *
- * Sequences may share entries and pages that they read. A row that a call appends belongs to one sequence: no other
- * sequence may append or see it in the same call. In host memory, a call that violates this is rejected; with
- * batch_idx, whenever two sequences share an entry and one of them appends. Tables and indices in device memory are not
- * read, and the result of such a call is undefined there; check_lengths of cuflash_execution detects it. */
+ * Sequences may share entries and pages that they only read. A row that a call appends belongs to one sequence: no other
+ * sequence may append to it or see it in the same call. In host memory, a call that violates this is rejected; with
+ * batch_idx, it is rejected whenever two sequences share an entry and one of them appends. Tables and indices in device
+ * memory are not read on the host: there the result of such a call is undefined, unless check_lengths of
+ * cuflash_execution is set, which detects it. */
 typedef struct cuflash_cache_tensors {
   size_t struct_size;
   cuflash_mutable_tensor k, v; /* type of q. The rows of v may be slices of those of k, with the same strides */

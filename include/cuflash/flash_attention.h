@@ -122,7 +122,7 @@ requires(std::is_integral_v<Extent>&&...) TensorOf<T> contiguous(T* data, Extent
   return contiguous(data, dtype_of<T>(), extents...);
 }
 
-// What summarize_mask made of a mask: read in place of the tensor, by as many calls as there are.
+// The result of summarize_mask, which any number of calls read in place of the mask tensor.
 struct SummarizedMask {
   ConstTensor data{};  // words in the caller's memory
   std::array<int64_t, 4> shape{};

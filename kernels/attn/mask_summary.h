@@ -1,10 +1,10 @@
-// The summary of a mask tensor: one bit for each pair of a query and a key, and for every block of 16 queries x 16 keys
-// whether the mask shows none, some or all of its pairs, and whether each key is shown to some query. It is made once and
-// read instead of the tensor. Host and device share this layout.
+// The summary of a mask tensor: one bit for each pair of a query and a key; for every block of 16 queries x 16 keys,
+// whether the mask shows none, some or all of its pairs; and whether each key is visible to some query. It is made once
+// and read instead of the tensor. Host and device share this layout.
 //
-// A row of blocks is 16 queries. Its keys are counted in spans of 512, for each of which it has a word of `any`, a word
-// of `all` and a word of `covers`, one bit per block of 16 keys. A row of bits has 16 words for each span. Pairs beyond
-// the tensor are hidden in the bits, and limit none of the three. Where the mask repeats along the batch, the heads or
+// A row of blocks has 16 queries. Its keys are divided into spans of 512, each with a word of `any`, a word of `all`
+// and a word of `covers`, one bit per block of 16 keys. A row of bits has 16 words per span. Pairs beyond the tensor
+// are hidden in the bits, and ignored by the three block words. Where the mask repeats along the batch, the heads or
 // the queries, the summary has extent 1.
 #pragma once
 
@@ -52,7 +52,7 @@ CUFLASH_SHARED_FUNCTION const unsigned* mask_row(const MaskOfHead& m, int i) {
 CUFLASH_SHARED_FUNCTION unsigned mask_block_range(int first, int end) { return (~0u >> (32 - (end - first))) << first; }
 
 // Which pairs of queries [q_first, q_first + queries) and keys [k_first, k_first + keys) the mask shows. q_first and
-// k_first are multiples of 16; what lies beyond the tensor does not count.
+// k_first are multiples of 16; pairs beyond the tensor are ignored.
 CUFLASH_SHARED_FUNCTION MaskVerdict mask_verdict(const MaskOfHead& m, int q_first, int queries, int k_first, int keys) {
   const int block_rows = (m.rows + kMaskBlock - 1) / kMaskBlock;
   const int row_begin = m.rows == 1 ? 0 : q_first / kMaskBlock;

@@ -1,6 +1,6 @@
-// Score options of one (batch, head): softcap, ALiBi, bias, mask tensor and dropout. kOptions are the options the
-// kernel is compiled for. OptionSet says whether they are those of the call, or whether the params say at run time
-// which of them the call uses.
+// Score options of one (batch, head): softcap, ALiBi, bias, mask tensor and dropout. kOptions are the options that the
+// kernel is compiled for. OptionSet says whether the call has exactly these options, or whether the params say at run
+// time which of them it uses.
 //
 // A score is a function of its dot product and of (i, j) alone, whatever the tile: backward computes the same bits, and
 // compares them with LSE however large they are.
@@ -41,7 +41,8 @@ struct ScoreOptions {
   static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
   static constexpr bool kExact = kSet == OptionSet::exact;
   // Units of a score. The tensor cores compute plain dot products, and softcap yields tanh. If nothing is added, or
-  // ALiBi alone, whose slope is divided by it, the scale or the cap is folded into the exponent of the softmax.
+  // only ALiBi, whose slope is then divided by the factor, the scale or the cap is folded into the exponent of the
+  // softmax.
   static constexpr bool kIsDot = !kModifiesScore;
   static constexpr bool kIsTanh = kHasSoftcap && !kHasAlibi && !kHasBias;
   static constexpr bool kFoldsAlibi = kExact && kHasAlibi && !kHasBias && (kOptions & kScaleFirst) == 0;
@@ -98,7 +99,8 @@ struct ScoreOptions {
   __device__ Real bias(int i, int j) const {
     return load_element<E>(a.bias.data, a.bias.element, bias_offset + i * a.bias.row_stride + j);
   }
-  // All of it, for one pair. exists: i and j are within their lengths. With softcap, tanh_value receives the tanh.
+  // The complete score of one pair. exists: i and j are within their lengths. With softcap, tanh_value receives the
+  // tanh.
   __device__ Real score_of(Real dot, int i, int j, bool exists, Real* tanh = nullptr) const {
     Real x = argument(dot);
     if (has_softcap()) {
@@ -114,7 +116,8 @@ struct ScoreOptions {
   }
   // What is kept is multiplied by this; 1 without dropout.
   __device__ Real keep_scale() const { return kHasDropout ? static_cast<Real>(a.keep_scale) : Real(1); }
-  // A lane's group that is group_rows and group_columns (of dropout_coordinate) after the one of its first pair (i, j).
+  // The dropout group that is group_rows and group_columns (in dropout coordinates) after that of the lane's first pair
+  // (i, j).
   __device__ DropoutGroup dropout_group(int i, int j, int group_rows, int group_columns) const {
     return dropout_group_at(stream, dropout_coordinate(static_cast<unsigned>(i)) + static_cast<unsigned>(group_rows),
                             dropout_coordinate(static_cast<unsigned>(j)) + static_cast<unsigned>(group_columns));

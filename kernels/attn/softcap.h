@@ -1,8 +1,8 @@
 // Softcap: s = softcap * tanh(scale * dot / softcap), from a stored argument of tanh.
 //
 // f16 and bf16 have a fast tanh with an absolute error below 5e-7, and 6.5e-7 relative to tanh within the range of its
-// polynomial (tests/cuda/cuda_softcap_test). Scores of most models stay in that range, where tanh takes FMA
-// instructions only: two more instructions of the exponential unit per score would take longer than the products. The
+// polynomial (tests/cuda/cuda_softcap_test). Scores of most models stay in that range, where tanh takes only FMA
+// instructions; two more instructions of the exponential unit per score would take longer than the products. The
 // choice between polynomial and exponential is made for each element, so that a score is a function of its dot product
 // alone. A warp may vote to skip the exponentials if every element of its tile is in the polynomial's range; this does
 // not change a bit.
@@ -17,8 +17,9 @@ namespace cuflash {
 template <Element E>
 constexpr bool kFastTanh = size_of(E) == 2;
 
-// The fast tanh takes its argument multiplied by kTanhArgument, 4: the polynomial serves magnitudes below 2, the floats
-// whose bit 30 is not set, so that the OR of their bits tells about many of them. Infinities and NaN have the bit.
+// The fast tanh takes its argument multiplied by kTanhArgument, 4. Its polynomial serves magnitudes below 2, that is,
+// floats whose bit 30 is not set, so the OR of several arguments tells whether all are in range. Infinities and NaN
+// have the bit.
 constexpr unsigned kBeyondTanhRange = 1u << 30;
 
 __device__ __forceinline__ float tanh_in_range(float x) {

@@ -1,5 +1,5 @@
-// What the summary of a mask tensor says to a kernel: which tiles are visited, and which pairs of a lane are visible in
-// a tile. Everything but lane_mask is uniform over a warp, so that every warp of a CTA walks the same tiles.
+// Reads the summary of a mask tensor for a kernel: which tiles are visited, and which pairs of a lane are visible in a
+// tile. Everything except lane_mask is uniform over a warp, so that every warp of a CTA walks the same tiles.
 #pragma once
 
 #include "attn/mask_summary.h"
@@ -12,15 +12,15 @@ namespace cuflash {
 // Which side of the score matrix a walk follows: the keys of a query tile, or the queries of a key tile.
 enum class WalkAlong { keys, queries };
 
-// What a walk reads again whenever it judges tiles, so that it keeps no registers for it in between.
+// Inputs that a walk reads again whenever it judges tiles, so that they take no registers in between.
 struct WalkedMask {
   MaskOfHead mask;
   int other_first;  // first query or key of the tile on the other side
   int end;          // of the tiles
 };
 
-// The tiles from `begin` on that the mask does not hide from the tile on the other side, in ascending order. 32 tiles are
-// judged at a time, one per lane. Without a mask every tile is visible. walked(): returns the WalkedMask.
+// The tiles from `begin` on that the mask does not hide completely from the tile on the other side, in ascending order.
+// 32 tiles are judged at a time, one per lane. Without a mask every tile is visible. walked(): returns the WalkedMask.
 template <int kTileQ, int kTileK, WalkAlong kAlong>
 struct MaskWalk {
   int base;                 // tiles [base, base + 32) are judged
@@ -31,7 +31,7 @@ struct MaskWalk {
     judge(walked());
   }
 
-  // The next tile, and whether the mask shows all of its pairs; -1: no tile is left.
+  // The next tile, and whether the mask shows all of its pairs; -1 after the last tile.
   struct Tile {
     int number;
     bool is_full;
@@ -73,7 +73,7 @@ struct MaskWalk {
   }
 };
 
-// 32 keys of query i from key j on, a multiple of 16; what lies beyond the tensor is hidden.
+// 32 keys of query i from key j on, a multiple of 16; keys beyond the tensor are hidden.
 __device__ __forceinline__ unsigned mask_word(const MaskOfHead& m, int i, int j) {
   const unsigned* row = mask_row(m, i);
   const int word = j / 32, words = m.spans * kMaskSpanWords;
@@ -81,7 +81,7 @@ __device__ __forceinline__ unsigned mask_word(const MaskOfHead& m, int i, int j)
   return j % 32 == 0 ? low : low >> 16 | (word + 1 < words ? row[word + 1] << 16 : 0);
 }
 
-// The score options of a head without the mask tensor, and the summary that takes its place.
+// The score options of a head, with the summary in place of the mask tensor.
 template <Element E, int kOptions>
 struct MaskedOptions : ScoreOptions<E, kOptions & ~static_cast<int>(kMaskTensor)> {
   using Base = ScoreOptions<E, kOptions & ~static_cast<int>(kMaskTensor)>;
@@ -94,7 +94,7 @@ struct MaskedOptions : ScoreOptions<E, kOptions & ~static_cast<int>(kMaskTensor)
   }
 };
 
-// Hides the scores of a lane that the mask hides: queries in rows, keys in columns.
+// Hides the scores of a lane according to the mask: queries in rows, keys in columns.
 template <class Real, int kRowTiles, int kTiles>
 __device__ __forceinline__ void hide_masked(Accumulator<Real> (&s)[kRowTiles][kTiles], const MaskOfHead& mask,
                                             int first_row, int k_first) {

@@ -48,8 +48,8 @@ struct GlobalTerms {
   }
 };
 
-// Replaces dot products by the arguments of the fast tanh. Returns whether all of the warp are in the range of its
-// polynomial.
+// Replaces dot products by the arguments of the fast tanh. Returns whether all arguments of the warp are in the range
+// of its polynomial.
 template <class Options, int kRowTiles, int kTiles>
 __device__ __forceinline__ bool to_arguments(Accumulator<float> (&s)[kRowTiles][kTiles], const Options& options) {
   unsigned bits = 0;
@@ -155,8 +155,8 @@ __device__ __forceinline__ void add_terms(Accumulator<Real> (&s)[kRowTiles][kTil
 }
 
 // Subtracts ALiBi from a tile on one side of the diagonal, where a penalty is linear in the column: its multiple of the
-// slope, counted from the lane's column next to the diagonal, is a constant of the instruction. What is common to a row
-// is left to the softmax: `offset` is to be added to all scores of row r.
+// slope, counted from the lane's column next to the diagonal, is an immediate operand. The part that a row has in
+// common is left to the softmax: add `offset` to all scores of row r.
 template <bool kLeft, class Options, int kTiles>
 __device__ __forceinline__ void add_linear_penalties(Accumulator<float> (&s)[1][kTiles], const Options& options,
                                                      int first_distance, float (&offset)[2]) {
@@ -197,8 +197,8 @@ __device__ __forceinline__ void modify_and_mask(Accumulator<Real> (&s)[kRowTiles
   modify_and_mask<kApplyMask, kTileQ>(s, a, sequence, options, terms, lane, q_first, k_first);
 }
 
-// Dropout of two adjacent tiles of 8 columns, n and n + 1, of row tile m. q_first, k_first: of the tile that lane counts
-// from.
+// Dropout of two adjacent tiles of 8 columns, n and n + 1, of row tile m. q_first, k_first: of the tile to which the
+// lane's coordinates are relative.
 template <class Options, class Real>
 __device__ __forceinline__ void drop_pair(Accumulator<Real>* pair, const Options& options, unsigned threshold,
                                           LaneCoord lane, int q_first, int k_first, int m, int n) {

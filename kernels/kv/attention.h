@@ -1,7 +1,7 @@
-// The portable kernel over a KV cache, in one launch: it appends new rows, rotates queries, and computes attention. One
-// CTA takes one row tile (queries of all heads that share keys) and one split of its keys (kv/geometry.h). The last
-// split of a row tile reduces the partials in the workspace (kv/epilogue.h). There is no producer warp: all warps load
-// and compute.
+// The portable kernel over a KV cache. One launch appends new rows, rotates queries, and computes attention. One CTA
+// takes one row tile (queries of all heads that share keys) and one split of its keys (kv/geometry.h). The last split
+// of a row tile reduces the partials in the workspace (kv/epilogue.h). There is no producer warp: all warps load and
+// compute.
 //
 //   prologue   start loading keys (kv/cp_async_keys.h) | load Q | append
 //   mainloop   wait for a key tile | scores, softmax, O += P V

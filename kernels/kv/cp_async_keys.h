@@ -1,4 +1,4 @@
-// K and V pipeline of the portable kernel: all threads of the CTA load with cp.async, there is no producer warp.
+// K and V pipeline of the portable kernel. All threads of the CTA load with cp.async; there is no producer warp.
 //
 //   begin             offsets of the first tiles | barrier | start loading stages - 1 of them
 //   wait n            wait for tile n | barrier | start loading tile n + stages - 1 | find offsets of tile n + stages
@@ -17,7 +17,7 @@ template <KvConfig C>
 struct CpAsyncKeys {
   static constexpr Element E = C.element;
   static constexpr int kThreads = num_threads(C);
-  // If O takes most of the registers, values that the loop seldom needs are recomputed instead of kept.
+  // If O takes most of the registers, values that the loop rarely needs are recomputed instead of kept.
   static constexpr bool kRematerialize = C.dim_v / C.column_warps > 128 || E == Element::f64;
   using KTile = Tile<E, C.tile_k, C.dim_qk>;
   using VTile = Tile<E, C.tile_k, C.dim_v>;

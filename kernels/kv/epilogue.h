@@ -57,7 +57,7 @@ struct Epilogue {
     }
   }
 
-  // A piece is kEpilogueColumns columns of one row; threads take pieces in turn.
+  // A piece is kEpilogueColumns columns of one row; pieces are assigned to threads round-robin.
   static constexpr int kPieces = C.dim_v / kEpilogueColumns;
   __device__ int pieces() const { return warms_icache ? kPieces : output_rows * kPieces; }
   __device__ static int first_piece() { return static_cast<int>(threadIdx.x) % kThreads; }
@@ -126,7 +126,7 @@ struct Epilogue {
     scale_log2 = Rows::scale_log2(work.a), natural_scale = Rows::natural_scale(work.a);
     materialize(scale_log2), materialize(natural_scale), materialize(output_rows);
   }
-  // Computes addresses and scales ahead of run(), where their latency is hidden. After the last keys it would not be.
+  // Computes addresses and scales before run(), where their latency is hidden; after the last keys it would not be.
   __device__ __forceinline__ void prepare() {
     compute_scales();
     if (work.splits > 1) {

@@ -6,7 +6,7 @@
 //                  state and 16 for its columns
 //
 // The reader of a pair clears its flag, so no call finds pairs of an earlier call, not even when a graph is replayed.
-// The 64 bits of the flag tell a pair from whatever else the workspace held before.
+// The 64-bit flag distinguishes a pair from old contents of the workspace.
 #pragma once
 
 #include "kv/split_reduce.h"
@@ -81,7 +81,7 @@ struct SplitExchange {
     bool pending;
     int polls = 0;
     do {
-      // If the lengths are overwritten during the call, splits disagree about their number and would wait forever.
+      // If lengths are overwritten during the call, splits may disagree about their number and would wait forever.
       if (++polls == kMaxPolls) __trap();
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {

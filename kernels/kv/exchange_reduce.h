@@ -1,6 +1,6 @@
 // Epilogue of splits that run at the same time: each split publishes the partial of its key warps through L2 and
-// reduces some of the segments over all splits. After the last keys there is no fence, no atomic, and no single CTA
-// that reduces everything.
+// reduces some of the segments over all splits. After the last keys there is no fence and no atomic, and no CTA has to
+// reduce everything alone.
 //
 //   consumer warps   partials to shared memory | reduce the key warps, publish | more segments, if there are many
 //   producer warp    run both once to warm the instruction cache | first segment: poll all splits, reduce, store O

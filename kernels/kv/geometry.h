@@ -1,5 +1,5 @@
 // Geometry of the kv kernels, used in the prologue and by the loads: which rows and keys a CTA has, and where the row
-// of a key is stored. Index arithmetic only: the device runs it and the host tests it.
+// of a key is stored. It is pure index arithmetic, which the device runs and the host tests.
 //
 // A work item is (sequence, key/value head, row tile, split). A row is a pair of a query and a head of the group that
 // shares keys: row = query * group + head. The keys that some row of the tile sees are cut into splits at multiples of
@@ -48,8 +48,8 @@ struct WorkItem {
 CUFLASH_SHARED_FUNCTION bool has_work_item(const KvParams& p, int64 n) {
   return n < int64{p.attention.batch} * p.attention.heads_k * p.row_tiles * p.splits;
 }
-// The split is the slowest index. Row tiles that read the same keys are adjacent, and so are heads whose keys are
-// adjacent: DRAM bandwidth is best when its pages are read completely at one time.
+// The split is the slowest index. Row tiles that read the same keys are adjacent, and so are heads with adjacent keys:
+// DRAM bandwidth is highest when its pages are read completely at one time.
 template <class Int>
 CUFLASH_SHARED_FUNCTION WorkItem work_item(int batch, int heads_k, int row_tiles, Int n) {
   const auto rest = [](Int a, Int quotient, int b) { return static_cast<int>(a - quotient * static_cast<Int>(b)); };

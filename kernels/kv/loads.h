@@ -1,4 +1,4 @@
-// Loads to shared memory: queries, rotated if asked, in the prologue; cached and new rows of K and V in the mainloop.
+// Loads to shared memory: in the prologue queries, rotated on request; in the mainloop cached and new rows of K and V.
 #pragma once
 
 #include "kv/rotary.h"
@@ -90,7 +90,7 @@ __device__ __forceinline__ void load_cached(Tile<E, kRows, kColumns> tile, const
   }
 }
 
-// Loads the new rows of a tile of K, or of V if kValues, whose first key is k_first: those for which is_new(row) holds.
+// Loads the new rows, for which is_new(row) holds, of a tile of K, or of V if kValues, whose first key is k_first.
 template <bool kValues, int kThreads, Element E, int kRows, int kColumns, class AnyTile, class IsNew>
 __device__ __forceinline__ void load_new(AnyTile tile, IsNew&& is_new, const KvParams& p, const CachedSequence& s,
                                          const WorkItem& item, int k_first) {

@@ -1,4 +1,4 @@
-// A kernel of its own: merges two partial results (O, LSE) of the same rows over different keys. C.lanes lanes of a
+// A separate kernel that merges two partial results (O, LSE) of the same rows over different keys. C.lanes lanes of a
 // warp share a row and process eight elements each at a time. An output may alias an input: each element is read before
 // it is written, by the same lane, and all lanes of a row read its LSE before one of them writes it.
 #pragma once

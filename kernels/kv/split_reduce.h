@@ -1,5 +1,5 @@
-// Split reduction, the arithmetic of the epilogue: partial (O, row max, row sum) over parts of the keys are combined
-// into O and LSE. Parts are the key warps of a CTA, through shared memory, and the splits of a row tile, through the
+// Split reduction, the arithmetic of the epilogue: combines partial (O, row max, row sum) over parts of the keys into O
+// and LSE. Parts are the key warps of a CTA, through shared memory, and the splits of a row tile, through the
 // workspace. Both are added in the order of the key ranges, so the result does not depend on which part finished first.
 #pragma once
 
@@ -25,8 +25,8 @@ __device__ __forceinline__ Real correction_of(Real part_max, Real row_max, Real 
   return exp2_of((part_max - (row_max == minus_infinity<Real>() ? Real(0) : row_max)) * scale_log2);
 }
 
-// Columns of a row that one thread reduces. Few, because every instruction of the epilogue adds to the latency of the
-// call.
+// Columns of a row that one thread reduces. There are few, because every instruction of the epilogue adds to the
+// latency of the call.
 constexpr int kEpilogueColumns = 4;
 
 // kEpilogueColumns columns of one row of O, not yet normalised, accumulated over parts of the keys.
@@ -36,8 +36,8 @@ struct PartialO {
   Real x[kEpilogueColumns] = {};
 
   // Adds kAtOnce parts, of which `parts` exist; load(n, state, columns) loads part n. All loads are in flight together,
-  // since the workspace is far away. Parts that do not exist are added as zeros, which takes fewer instructions than
-  // branches would.
+  // because the workspace is in L2 or DRAM. Missing parts are added as zeros, which takes fewer instructions than
+  // branches.
   template <int kAtOnce, class Load>
   __device__ __forceinline__ void accumulate(int parts, Real scale_log2, Load&& load) {
     RowState<Real> part[kAtOnce];
@@ -100,7 +100,8 @@ struct SplitWorkspace {
   }
 };
 
-// Where a thread's columns of one row go in O and LSE, and what finalising the row needs. row: number in the sequence.
+// The destination of a thread's columns of one row in O and LSE, and the inputs of finalising the row. row: number in
+// the sequence.
 template <Element E>
 struct OutputSlice {
   using Real = RealOf<E>;
@@ -123,8 +124,8 @@ struct OutputSlice {
 
 // A row combined with its sink: the maximum of both, the sum of weights relative to it, and the correction for the
 // row's own weights. A row that sees no key has an o_scale of 0 and, without a sink, an LSE of -inf. This is the row
-// finalisation of attn/softmax.h in two steps, so that no output waits for an LSE. The two share no code because each
-// form, used for both, changed the machine code of the other kernels.
+// finalisation of attn/softmax.h in two steps, so that no output waits for an LSE. The code is not shared, because
+// either form, used in both files, changed the machine code of the other kernels.
 template <class Real>
 struct RowTotal {
   Real row_max, row_sum, correction;

@@ -1,11 +1,11 @@
-// Arrival counter of the splits of a row tile: tells the last CTA that it is the last, and needs no memset before the
+// Arrival counter of the splits of a row tile: tells the last CTA that it is the last, without a memset before the
 // launch.
 //
 // A ticket is a word of the workspace: a 48-bit tag derived from its address, and a 16-bit count. Every CTA checks the
 // word in its prologue and, if the tag is missing, replaces it by a ticket with a count of 0 (compare and swap, so the
 // fastest CTA wins). Every CTA adds 1 when its partial is stored. The last one resets the count to 0 for the next
-// launch, which then finds a valid ticket. The tag tells a ticket from whatever else the word held, and a kernel that
-// has ended never leaves a ticket with another count than 0.
+// launch, which then finds a valid ticket. The tag distinguishes a ticket from old contents of the word, and a kernel
+// that has ended always leaves a count of 0.
 #pragma once
 
 #include "kv_params.h"
@@ -36,7 +36,7 @@ __device__ __forceinline__ void prepare_ticket(uint64* ticket) {
   if (!is_ticket(word, empty)) compare_and_swap(ticket, word, empty);
 }
 // Called by one thread, after a barrier that follows prepare_ticket and all stores of the CTA. Returns whether this CTA
-// is the last: it then sees what all others have written, and resets the ticket later.
+// is the last: it then sees the stores of all others, and resets the ticket later.
 __device__ __forceinline__ bool arrive(uint64* ticket, int arrivals) {
   return is_last(add_acquire_release(ticket, 1), arrivals);
 }

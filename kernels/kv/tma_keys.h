@@ -6,11 +6,11 @@
 //   consumers   wait on `full` of K | patch rows if needed: new rows, and zeros for values that no query sees | scores
 //               | wait on `full` of V | O += P V | arrive on `empty`
 //
-// If the first tiles do not depend on lengths, the producer loads them in the prologue, before lengths and with them
-// the work item are known.
+// If the first tiles do not depend on lengths, the producer loads them in the prologue, before the lengths, and with
+// them the work item, are known.
 //
-// A box may contain rows that no query sees, and an early one even pages without keys. For K that is harmless, because
-// their scores are masked; for V it is not, because a weight of zero would not keep a NaN out of O.
+// A box may contain rows that no query sees, and a prologue load even pages without keys. For K this is harmless,
+// because their scores are masked; for V it is not, because a weight of zero would not keep a NaN out of O.
 #pragma once
 
 #include "kv/loads.h"

@@ -109,9 +109,9 @@ struct WarpgroupAttention {
     fence_operands(block.o), fence_operands(w);
   }
 
-  // All key tiles, for warpgroups with two blocks, one, or none. All of them wait for a tile at the same program point:
-  // all consumers patch rows that are not in the cache, between barriers, and compute-sanitizer reports a barrier that
-  // warpgroups reach at different points as divergence.
+  // All key tiles, for warpgroups with two blocks, one, or none. All warpgroups wait for a tile at the same program
+  // point, because all consumers patch rows that are not in the cache, between barriers, and compute-sanitizer reports
+  // a barrier that warpgroups reach at different points as divergence.
   __device__ __forceinline__ void run_mainloop(Block& first, Block& last, bool has_first, bool has_last) {
     if (work.count() == 0) return;
     Weights w;
@@ -137,7 +137,7 @@ struct WarpgroupAttention {
   __device__ __forceinline__ void store_partials(Block& block) const {
     Epilogue<C>(work).store_warp_partials(block.softmax, block.o, lane_row(block.number));
   }
-  // A block without rows stores no partials: rows that do not exist are written as empty whatever the partials are.
+  // A block without rows stores no partials: missing rows are written as empty, whatever the partials are.
   __device__ __forceinline__ void attend() {
     constexpr bool kTwo = row_blocks(C) == 2;
     const bool has_first = has_block(0), has_last = kTwo && has_block(1);

@@ -80,9 +80,9 @@ struct FinishTile {
   }
 };
 
-// Waits until all tasks have added to the sums of a head. A multiprocessor without a task gets CTAs of this kernel while
-// others still have one, and most heads are complete by then. A part of a key tile that no query sees may be no task:
-// after a while the CTA waits for the end of the main kernel.
+// Waits until all tasks have added to the sums of a head. An SM without a task gets CTAs of this kernel while others
+// are still computing, and most heads are complete by then. A part of a key tile that no query sees may never become a
+// task, so after a while the CTA waits for the end of the main kernel instead.
 __device__ __forceinline__ void wait_for_tasks(const BackwardParams& p, const Sequence& s, int b, int h) {
   const AttentionParams& a = p.attention;
   constexpr int kTries = 200, kNanoseconds = 1000;
@@ -96,7 +96,8 @@ __device__ __forceinline__ void wait_for_tasks(const BackwardParams& p, const Se
   __syncthreads();
 }
 
-// last: no other CTA converts dQ later. It waits for the end of the main kernel, so that this kernel does not end before.
+// last: no other CTA converts dQ later. It waits for the end of the main kernel, so that this kernel does not end
+// earlier.
 template <BackwardConfig C>
 __device__ __forceinline__ void finish_dq(const BackwardParams& p, int64 n, bool last, unsigned char* memory) {
   const AttentionParams& a = p.attention;

@@ -158,8 +158,8 @@ struct Forward {
       for (int n = 0; n < kScoreTiles; ++n) s[m][n] = {};
   }
 
-  // Zeroes values that the mask hides from every query of this tile: a probability of 0 would not stop their NaN. Rows of
-  // the mask beyond the sequence's length show nothing. Most often every key is seen by some query.
+  // Zeroes values that the mask hides from every query of this tile, because a probability of 0 would not stop their
+  // NaN. Rows of the mask beyond the sequence's length show nothing. Usually every key is visible to some query.
   __device__ __forceinline__ void hide_unseen_values(const Scores& s, int stage) const {
     auto* seen = reinterpret_cast<unsigned*>(memory + shared_bytes(C) - kSeenWords * 4);  // a bit per key
     const int thread = static_cast<int>(threadIdx.x);

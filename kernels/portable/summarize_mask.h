@@ -1,5 +1,5 @@
-// Makes the summary of a mask tensor (attn/mask_summary.h). A warp has 16 queries and a span of 512 keys: each lane reads
-// 16 bytes of a row, so that a lane's block of 16 x 16 pairs is its own, and a ballot makes a word of blocks.
+// Makes the summary of a mask tensor (attn/mask_summary.h). A warp processes 16 queries and a span of 512 keys. Each
+// lane reads 16 bytes of a row, so that it has a block of 16 x 16 pairs to itself, and a ballot makes a word of blocks.
 #pragma once
 
 #include "attn/sequence.h"
@@ -46,8 +46,8 @@ struct MaskSpan {
     const unsigned high = __dp4a(nonzero_bytes(bytes.w), kLastFour, __dp4a(nonzero_bytes(bytes.z), kFirstFour, 0u));
     return low >> 7 | high << 1;
   }
-  // The lane's 16 keys of all rows, if they all exist. Without a branch between them several loads are in flight. The mask is
-  // read once, and leaves what else is in L2 there.
+  // The lane's 16 keys of all rows, if all of them exist. Without branches between them, several loads are in flight.
+  // The mask is read only once and does not evict other data from L2.
   __device__ __forceinline__ void load_vectors(int first_row, int rows, unsigned (&bits)[kMaskBlock]) const {
     const unsigned char* from = mask + first_row * p.mask.row_stride + first_key;
     uint4 bytes[kMaskBlock];

@@ -6,7 +6,8 @@ namespace cuflash {
 // The compiler neither keeps values of memory in registers across this point nor moves accesses across it.
 __device__ __forceinline__ void compiler_fence() { asm volatile("" ::: "memory"); }
 
-// The compiler takes x for a new value here, so it recomputes what depends on x instead of keeping it in registers.
+// The compiler treats x as a new value from here on, so it recomputes values that depend on x instead of keeping them
+// in registers.
 __device__ __forceinline__ void make_opaque(unsigned& x) { asm volatile("" : "+r"(x)); }
 __device__ __forceinline__ void make_opaque(const void*& x) { asm volatile("" : "+l"(x)); }
 

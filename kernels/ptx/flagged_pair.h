@@ -9,8 +9,8 @@ struct alignas(16) FlaggedPair {
   float x[2];
   unsigned long long flag;
 };
-// Predicated, here and below, instead of skipped by a branch: a dry run executes the same code and brings it into the
-// instruction cache.
+// Predicated, here and below, instead of skipped by a branch: a dry run then executes the same code and brings it into
+// the instruction cache.
 __device__ __forceinline__ void store_flagged(FlaggedPair* to, float x, float y, unsigned long long flag, bool sends) {
   asm volatile(
       "{ .reg .pred p; .reg .b64 numbers; .reg .b128 all; setp.ne.s32 p, %4, 0; mov.b64 numbers, {%1, %2}; "

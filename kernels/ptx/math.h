@@ -3,7 +3,7 @@
 
 namespace cuflash {
 
-// Error up to 2 ulp; results below 2^-126 are flushed to 0, which no sum of this library notices.
+// Error up to 2 ulp; results below 2^-126 are flushed to 0, which does not affect any sum of this library.
 __device__ __forceinline__ float exp2_of(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -5,7 +5,7 @@
 
 namespace cuflash {
 
-// threadIdx.x, read again: what is computed from it does not stay in registers across steps.
+// threadIdx.x, read again, so that values computed from it do not stay in registers across steps.
 __device__ __forceinline__ int new_thread_id() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));

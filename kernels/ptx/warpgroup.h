@@ -1,5 +1,5 @@
-// What a warpgroup (four warps, the first a multiple of four) executes as a whole: setmaxnreg, and the fences and waits
-// around wgmma. PTX ISA, "setmaxnreg", "Asynchronous Warpgroup Level Matrix Instructions".
+// Instructions that a warpgroup (four warps, the first a multiple of four) executes as a whole: setmaxnreg, and the
+// fences and waits around wgmma. PTX ISA, "setmaxnreg", "Asynchronous Warpgroup Level Matrix Instructions".
 #pragma once
 
 namespace cuflash {

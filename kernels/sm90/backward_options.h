@@ -19,11 +19,11 @@ struct BackwardOptions {
                         kHasBias = (kOptions & kBias) != 0, kHasMask = (kOptions & kMaskTensor) != 0,
                         kHasDropout = (kOptions & kDropout) != 0;
   static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
-  // Hidden pairs are selected in P. With the other options hidden_value() in place of the dot product, or of its tanh,
+  // Hidden pairs are selected in P. With the other options, hidden_value() replaces the dot product, or its tanh, which
   // makes P 0.
   static constexpr bool kSelectsP = (kOptions & (kBias | kMaskTensor | kScaleFirst)) != 0;
   // With softcap the square of the value is finite, so that the factor of dS is 0 as well. The family rejects softcaps
-  // for which it would not be small enough.
+  // for which the value would be too large.
   static __device__ __forceinline__ float hidden_value() { return kHasSoftcap ? -1e18f : minus_infinity<float>(); }
   // The factor of dS is not the P that dV is computed from.
   static constexpr bool kHasFactor = kHasSoftcap || kHasDropout;

@@ -1,9 +1,10 @@
-// A kernel of its own, launched behind a forward kernel with kSplitKeys: reduces the partial results of the splits to O
-// and LSE. C.lanes lanes share a row; they have kSlots parts in flight, of one row or, if there are few splits, of several.
+// A separate kernel, launched after a forward kernel with kSplitKeys: reduces the partial results of the splits to O
+// and LSE. C.lanes lanes share a row; they have kSlots parts in flight, of one row or, if there are few splits, of
+// several.
 //
-// It runs for a few microseconds, in which code that is not in any cache is most of what it waits for. So it is short: the
-// parts come through shared memory by cp.async, without a register for each, and are added in a loop. Each lane has the
-// softmax state of one part.
+// It runs for a few microseconds, and most of that time is waiting for instructions that are in no cache, so its code
+// is short: the parts arrive in shared memory by cp.async, without a register for each, and are added in a loop. Each
+// lane holds the softmax state of one part.
 #pragma once
 
 #include "ptx/cp_async.h"
@@ -42,8 +43,8 @@ struct SplitReduction {
     return __shfl_sync(0xffffffffu, x, first + n);
   }
 
-  // Rows from first.i on, as many as there are slots for, out of `rows`: 1 << width_bits slots for a row. Lanes beyond the
-  // last column only pass on what they know.
+  // Rows from first.i on, as many of `rows` as there are slots for: 1 << width_bits slots per row. Lanes beyond the
+  // last column only take part in shuffles.
   __device__ __forceinline__ void reduce(SplitRow<C.element> first, int rows, int width_bits, int column) const {
     const KeySplits& s = p.splits;
     const int splits = static_cast<int>(s.splits), width = 1 << width_bits;

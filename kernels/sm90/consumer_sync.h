@@ -1,5 +1,5 @@
-// Synchronisation of consumer warpgroups: ping-pong turns on named barriers, and the mbarrier arrivals that release a
-// stage to the producer.
+// Synchronisation of consumer warpgroups: ping-pong by named barriers, and the mbarrier arrivals that release a stage
+// to the producer.
 #pragma once
 
 #include "ptx/barrier.h"

@@ -170,8 +170,8 @@ struct DbiasConsumer {
       for (int warp = 0; warp < kWarps; ++warp) x += rows[n * kTaskSums + warp * C.tile_k + key];
     store_element<E>(w.dbias.data, w.dbias.element, offset_of(w.dbias, task.b, task.h, 0) + task.key + key, x);
   }
-  // All queries share one row: its sum over lanes, warps and warpgroups, in a fixed order. The bias is no longer needed,
-  // so its memory takes a row of every warp.
+  // All queries share one row: it is summed over lanes, warps and warpgroups, in a fixed order. The bias is no longer
+  // needed, so its memory holds one row per warp.
   __device__ __forceinline__ void store_sum_of_rows(const Sums& sums, const DbiasTask& task, bool zeros) const {
     auto* rows = static_cast<float*>(__cvta_shared_to_generic(pipeline.bias(0, 0).address));
     if (!zeros) {
@@ -183,8 +183,8 @@ struct DbiasConsumer {
     if (!zeros) async_proxy_fence();  // TMA writes the next bias
   }
 
-  // Announces the sums that this task has written to the workspace. Returns whether those of all parts of the tile are
-  // there now.
+  // Announces the sums that this task has written to the workspace. Returns whether the sums of all parts of the tile
+  // are complete.
   __device__ __forceinline__ bool is_last_part(int tile) const {
     __threadfence();
     named_barrier_sync(Pipeline::kConsumerBarrier, kThreads);
@@ -195,7 +195,7 @@ struct DbiasConsumer {
     }
     return named_barrier_any(Pipeline::kConsumerBarrier, kThreads, last);
   }
-  // Several tasks share a tile: each leaves its sums in the workspace, and the last one adds them up in order.
+  // Several tasks share a tile: each stores its sums in the workspace, and the last one adds them up in order.
   __device__ __forceinline__ void store_part(Sums& sums, const DbiasTask& task, bool zeros) const {
     const BackwardParams& w = p.backward;
     const int tile = task.number / w.dbias_parts;

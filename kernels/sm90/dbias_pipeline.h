@@ -33,7 +33,8 @@ struct DbiasStep {
 };
 static_assert(sizeof(DbiasStep) <= kTileInfoBytes);
 
-// A tile of the bias, or a part of what shares it. b and h are 0 where the bias is shared.
+// A tile of the bias, or one part of the (batch, head) pairs that share it. b and h are 0 in dimensions that share the
+// bias.
 struct DbiasTask {
   int b, h, row, key;
   int number;  // parts of a tile follow each other

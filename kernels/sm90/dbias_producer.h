@@ -26,8 +26,8 @@ struct DbiasProducer {
 
   __device__ bool one_row() const { return p.backward.bias_len_q == 1; }
 
-  // Rows of Q or dO, and K or V, into the next stage. Only existing rows of the second warpgroup are worth loading, but
-  // what a stage holds otherwise does not matter: their pairs are hidden.
+  // Loads rows of Q or dO, and K or V, into the next stage. Missing rows of the second warpgroup are not loaded; the
+  // old contents of the stage do no harm, since their pairs are hidden.
   template <int kDim>
   __device__ __forceinline__ void load(const TensorMap& rows_map, const RowsView& rows, const TensorMap& keys_map,
                                        const RowsView& keys, const TileInfo& info, int64 k_begin) {
@@ -69,7 +69,7 @@ struct DbiasProducer {
       const Range queries{first, min(first + kWarpgroupRows, int64{info.len_q})};
       const VisitedTiles visited = visited_key_tiles<64>(a, info.sequence(), queries);
       info.own_begin = visited.begin, info.own_end = visited.end;
-      // Rows that do not exist must not add to what others share, whatever their scores are.
+      // Missing rows must not add to sums that other rows share, whatever their scores are.
       const bool whole = queries.end - queries.begin == kWarpgroupRows;
       info.full_begin = visited.full_begin, info.full_end = whole ? visited.full_end : visited.full_begin;
     }

@@ -43,7 +43,7 @@ __device__ __forceinline__ void sm90_dq(const Sm90BackwardParams& p) {
     if (warp == 0 && lane_id() == 0) load_keys_and_values<C>(p, pipeline);
     if (warp == 1 && lane_id() < C.warpgroups) load_queries<C>(p, pipeline);
     if (!reads_mask(C) && warp == 3 && lane_id() == 0) count_visited_tiles<C>(p);  // lists count those of a mask
-    // What follows in the stream waits for this grid alone, so it must not end before the main kernel.
+    // Later kernels of the stream wait only for this grid, so it must not end before the main kernel.
     if (warp == 2 && lane_id() == 0) griddepcontrol_wait();
   } else {
     setmaxnreg_inc<consumer_registers(C)>();

@@ -1,4 +1,4 @@
-// The warpgroup for dQ of a backward kernel with a loader: it multiplies the consumers' dS by K and adds the product to
+// The warpgroup for dQ in a backward kernel with a loader: it multiplies the consumers' dS by K and adds the product to
 // dq_accum in global memory.
 #pragma once
 
@@ -20,7 +20,7 @@ struct DqAdder {
   const Sm90BackwardParams& p;
   Pipeline pipeline;
   PhaseRing<kTaskSlots> keys;
-  // Of the task, in registers because reads of shared memory queue behind those of wgmma.
+  // Fields of the task, in registers because reads of shared memory queue behind those of wgmma.
   VisitedTiles tiles;
   int steps, count;  // of one head, of all heads
   int64 tiles_before, tiles_of_head;

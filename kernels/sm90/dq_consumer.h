@@ -198,7 +198,7 @@ struct DqConsumer : DqScores<C> {
     Base::template differentiate<kApplyMask>(ds, s, dp, rows, p.factors.keep);
   }
   // Starts the pipeline at a tile. On true its dS is ready; on false the tile is already complete. again: the warpgroup
-  // has already had its turn for this tile.
+  // has already waited for its ping-pong barrier for this tile.
   __device__ __forceinline__ bool start(OperandA& ds, DqAccumulator& dq, const TileInfo& info, const Rows& rows,
                                         int tile, bool again) {
     Scores s;

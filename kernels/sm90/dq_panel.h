@@ -1,5 +1,6 @@
-// Columns of dQ of a query tile, which the backward kernel adds to dq_accum: the product of the consumers' dS with K, its
-// addition to global memory, and the hand-back of the dS buffer. For the producer or a warpgroup of its own.
+// Columns of dQ of a query tile, which the backward kernel adds to dq_accum: the product of the consumers' dS with K,
+// its addition to global memory, and the release of the dS buffer. Used by the producer, or by a separate warpgroup for
+// dQ.
 #pragma once
 
 #include "sm90/backward_pipeline.h"
@@ -31,7 +32,7 @@ struct DqPanel {
     wgmma_wait<0>();
     fence_operands(sums);
   }
-  // One branch around all additions: ptxas would turn every predicate into a branch of its own.
+  // One branch around all additions; otherwise ptxas would make a branch of every predicate.
   __device__ __forceinline__ void add_to_accum(const BackwardParams& p, int64 tile, int first_column) const {
     const int lane = new_thread_id() % 32, row = new_thread_id() % kWarpgroupThreads / 32 * 16;
     if (row >= p.dq_rows) return;

@@ -46,8 +46,8 @@ struct DqScores {
     }
   };
 
-  // Replaces scores by probabilities. kApplyMask: a pair may be hidden; its probability is selected to 0 whatever its
-  // score is.
+  // Replaces scores by probabilities. kApplyMask: pairs may be hidden; the probability of a hidden pair is selected to
+  // be 0, whatever its score is.
   template <bool kApplyMask>
   static __device__ __forceinline__ void exponentiate(Scores& s, const AttentionParams& a, const TileInfo& info,
                                                       int tile, const Rows& rows, float factor) {

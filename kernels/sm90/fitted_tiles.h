@@ -1,6 +1,6 @@
-// Query tiles of the forward kernel that begin where a mask tensor suggests. A tile is loaded the keys that any of its
-// warpgroups sees, so one that crosses the boundary of two documents visits those of both. Tiles are runs of groups of 64
-// queries, as many as there are consumer warpgroups at most, chosen such that they visit the fewest keys in total.
+// Query tiles of the forward kernel that begin at boundaries of a mask tensor. A tile loads the keys that any of its
+// warpgroups sees, so a tile across the boundary of two documents visits the keys of both. Tiles are runs of groups of
+// 64 queries, at most as many as there are consumer warpgroups, chosen so that they visit the fewest keys in total.
 #pragma once
 
 #include "attn/sequence.h"
@@ -67,8 +67,8 @@ struct TileFitter {
       if (exists && lane_id() >= kBefore) groups[group] = counted;
     }
   }
-  // The least cost of all groups up to each one is that of a last tile and of the groups before it. A cost has the size of
-  // its last tile in its lowest bits, the larger the better.
+  // The least cost of all groups up to a given one is the cost of a last tile plus the least cost of the groups before
+  // it. The lowest bits of a cost hold the size of its last tile, so that larger tiles win ties.
   __device__ __forceinline__ void choose() const {
     constexpr int kAtOnce = 4;                                  // groups whose counts are read together
     unsigned least[kMaskListGroups] = {0, ~0u >> 1, ~0u >> 1};  // of the groups up to n + 1 before this one

@@ -1,7 +1,7 @@
-// The query tiles of a CTA of the forward kernel, as its producer warps see them one after the other: dealt out in
+// The query tiles of a CTA of the forward kernel, in the order in which its producer warps see them: dealt out in
 // advance (TileScheduler), or taken by ticket from a list (sm90/tile_list.h). One thread draws the tickets and passes
-// them on through shared memory. It draws the next one when the loads of a tile are nearly done: early enough that no warp
-// waits for the atomic, and so late that a CTA does not keep a tile for which another one has time before.
+// them on through shared memory. It draws the next ticket when the loads of a tile are nearly done: early enough that
+// no warp waits for the atomic, and late enough that a CTA does not hold a tile which another CTA could start sooner.
 #pragma once
 
 #include "ptx/grid.h"
@@ -10,7 +10,8 @@
 
 namespace cuflash {
 
-// Who uses the tiles: one lane, all lanes of a warp together, or one lane that says itself when the next ticket may be drawn.
+// Who reads the tiles: one lane, all lanes of a warp together, or one lane that decides when the next ticket may be
+// drawn.
 enum class TileReader { lane, warp, late_lane };
 
 template <Sm90ForwardConfig C, TileReader kReader>
@@ -27,8 +28,8 @@ struct DealtTiles {
   __device__ void advance() { scheduler.advance(); }
 };
 
-// Tickets number the tiles of all heads: groups of heads one after the other, in a group the listed tiles in their
-// order, of each listed tile the heads.
+// Tickets number the tiles of all heads. Groups of heads follow one after the other; within a group, the listed tiles
+// follow in their order, each for all heads of the group.
 struct ListTickets {
   unsigned count, total;  // listed tiles, tickets
 
@@ -86,7 +87,7 @@ __device__ __forceinline__ VisitedWork<C> forward_work(const Sm90ForwardParams& 
   return VisitedWork<C>(p.forward.attention, p.mask_lists, tile, p.splits.splits);
 }
 
-// Called by one thread: passes tickets on, the last of which says that there are no more. on_tile(work) may wait for the
+// Called by one thread: passes tickets on; the last one says that there are no more. on_tile(work) may wait for the
 // consumers.
 template <Sm90ForwardConfig C, class OnTile>
 __device__ __forceinline__ void draw_tickets(const Sm90ForwardParams& p, const Pipeline<C>& pipeline,

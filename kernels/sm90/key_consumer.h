@@ -209,8 +209,8 @@ struct KeyConsumer : KeyScores<C> {
     for (int n = 0; n < kTiles; ++n) acc[n] = {};
     fence_operands(acc);
   }
-  // Stores or adds the accumulators of a part to the sums of its 64 keys, unscaled. The padding of dim as well: it is
-  // zero.
+  // Stores or adds the accumulators of a part to the sums of its 64 keys, unscaled, including the padding of dim, which
+  // is zero.
   template <int kTiles>
   __device__ __forceinline__ void sum_rows(float* sums, const Accumulator<float> (&acc)[kTiles]) const {
     const int thread = new_thread_id() % kWarpgroupThreads, row = thread / 32 * 16;

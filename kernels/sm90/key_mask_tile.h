@@ -7,7 +7,7 @@
 namespace cuflash {
 
 struct KeyMaskTile : MaskBits<kMaskBoxBytes> {
-  // Of the 64 keys from `key` on, a multiple of 64, in boxes one behind the other of which the first has key `first`.
+  // For the 64 keys from `key` on, a multiple of 64, in consecutive boxes; `first` is the first key of the first box.
   __device__ __forceinline__ KeyMaskTile(unsigned boxes, int first, int key, bool has_rows)
       : MaskBits{boxes + static_cast<unsigned>((key / kMaskBoxKeys - first / kMaskBoxKeys) * kMaskBitsBytes +
                                                key % kMaskBoxKeys / 8),

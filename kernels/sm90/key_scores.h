@@ -153,8 +153,8 @@ struct KeyScores {
 #pragma unroll
         for (int e = 0; e < 2; ++e) lse[n].x[e] += info.slope * (distance + offset(n, e));
     }
-    // Adds the part of the lane's second key, which is 8 further to the right, to the dot products. Keys after a query,
-    // if any are visible, have got a bonus instead of a penalty so far.
+    // Adds the part of the lane's second key, which is 8 further to the right, to the dot products. Also corrects keys
+    // after a query, if any are visible: so far they have got a bonus instead of a penalty.
     __device__ __forceinline__ void correct(Scores& s) const {
       const float slope = info.dot_slope;
       const bool crosses = uniform(info.crosses);

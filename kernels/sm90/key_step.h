@@ -1,4 +1,4 @@
-// A key tile that a consumer of the forward kernel visits: which tile it is, and what a mask tensor hides of it.
+// A key tile that a consumer of the forward kernel visits: its number, and the pairs that a mask tensor hides in it.
 #pragma once
 
 #include "attn/tile_scores.h"
@@ -18,7 +18,8 @@ struct KeyStep {
   __device__ __forceinline__ void load(const AttentionParams&, const TileInfo&, int) {}
 };
 
-// With a mask tensor: the producer has written which tile is in the stage. Made before the stage is released.
+// With a mask tensor: the producer has written the number of the tile in the stage. Constructed before the stage is
+// released.
 template <Sm90ForwardConfig C>
 struct MaskedKeyStep {
   const Pipeline<C>& pipeline;
@@ -27,7 +28,7 @@ struct MaskedKeyStep {
   bool crosses_window;  // positions hide some pairs, too
   LaneMask<C.tile_k> mask;
 
-  // reads: which tile a full one is does not matter if there are no options beside the mask.
+  // reads: the number of a full tile is not needed if the call has no options besides the mask.
   __device__ __forceinline__ MaskedKeyStep(int, const Pipeline<C>& pipeline, int stage, bool reads = true)
       : pipeline(pipeline), stage(stage), listed{} {
     if (reads) listed.word = static_cast<unsigned>(uniform(static_cast<int>(pipeline.listed_tile(stage).word)));

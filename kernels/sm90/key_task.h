@@ -28,8 +28,8 @@ __device__ __forceinline__ VisitedTiles part_of(const VisitedTiles& w, int n, in
   return part;
 }
 
-// Writes task `index` to shared memory. written < 0: there is none; 0: it stores nothing. The fences make the compiler
-// read fields back: the producer has few registers.
+// Writes task `index` to shared memory. written < 0: there is no such task; 0: it stores nothing. The fences make the
+// compiler read fields back, because the producer has few registers.
 template <BackwardConfig C>
 __device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& p, int64 index) {
   const AttentionParams& a = p.attention;
@@ -63,10 +63,10 @@ __device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& 
   set_visited<C, true>(p, task, query_part == 0 ? task.group : 0);
   if constexpr ((C.options & kMaskTensor) != 0) {
     const int count = mask_list(p.mask_lists, task.b, task.head_k, task.k_first / C.tile_k)[0];
-    task.visited = {0, count, count, count, count};  // places in the list
+    task.visited = {0, count, count, count, count};  // positions in the list
   }
   if (p.query_parts > 1) task.visited = part_of(task.visited, query_part, p.query_parts);
-  // A part without queries adds nothing, but where parts have sums of their own it stores zeros.
+  // A part without queries adds nothing; but if parts have separate sums, it stores zeros.
   if (p.dk_accum && p.part_tiles == 0 && task.visited.count() == 0) task.written = 0;
   compiler_fence();
   task.tiles_before = query_tile<C>(p, task.sequence, task.b, task.first_head, 0);

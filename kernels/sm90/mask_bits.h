@@ -36,8 +36,8 @@ __device__ __forceinline__ void load_mask_words(unsigned address, unsigned* word
   }
 }
 
-// Visible pairs of a lane that holds two rows of queries, 8 apart: bit c of a row stands for the column that is c right
-// of the lane's first one.
+// Visible pairs of a lane that holds two rows of queries, 8 apart. Bit c of a row stands for the c-th column to the
+// right of the lane's first one.
 template <int kTileK>
 struct LaneMask {
   static constexpr int kWords = (kTileK + 31) / 32;

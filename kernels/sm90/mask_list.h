@@ -12,8 +12,8 @@
 
 namespace cuflash {
 
-// Blocks of 16 keys that all queries of a row of blocks see by position, in one word of 512 keys. Of a mask with one row for
-// all queries the callers have to know it.
+// Blocks of 16 keys that all queries of a row of blocks see by position, in one word of 512 keys. If all queries share
+// one row of the mask, the callers provide them.
 struct VisibleBlocks {
   int64 low, high, rows_end;
   int len_k;
@@ -67,7 +67,7 @@ __device__ __forceinline__ unsigned blocks_in_span(int k_first, int keys, int sp
   const int begin = max(0, k_first / kMaskBlock - 32 * span), end = min(32, (k_first + keys) / kMaskBlock - 32 * span);
   return begin < end ? mask_block_range(begin, end) : 0;
 }
-// Calls on_span(span, blocks) for the words that keys [k_first, k_first + keys) are in.
+// Calls on_span(span, blocks) for the words that contain keys [k_first, k_first + keys).
 template <class OnSpan>
 __device__ __forceinline__ void for_each_span(const MaskOfHead& m, int k_first, int keys, OnSpan&& on_span) {
 #pragma unroll 1
@@ -107,18 +107,19 @@ __device__ __forceinline__ int64 sharing(const AttentionParams& a, const MaskLis
   return (lists.batch_step != 0 ? 1 : int64{a.batch}) * (lists.head_step != 0 ? 1 : heads);
 }
 
-// The first run of tiles of which a warpgroup sees everything, as places of the list. end: -1 if the list ends with it.
+// The first run of tiles in which a warpgroup sees everything, as positions in the list. end: -1 if the list ends with
+// the run.
 struct FullRun {
   int first = -1, end = -1;
 
   // listed, full: of 32 tiles, in the list from `count` on.
   __device__ __forceinline__ void add(int count, unsigned listed, unsigned full) {
-    const auto place = [&](unsigned tiles) {
+    const auto position = [&](unsigned tiles) {
       return count + static_cast<int>(__popc(listed & ((tiles & (0u - tiles)) - 1)));
     };
     unsigned others = listed & ~full;
-    if (first < 0 && full != 0) first = place(full), others &= ~((full & (0u - full)) - 1);
-    if (first >= 0 && end < 0 && others != 0) end = place(others);
+    if (first < 0 && full != 0) first = position(full), others &= ~((full & (0u - full)) - 1);
+    if (first >= 0 && end < 0 && others != 0) end = position(others);
   }
 };
 
@@ -167,8 +168,8 @@ struct KeyTileLister {
     return {first, min(int64{first} + count, int64{s.len_q})};
   }
 
-  // The rows of a query tile: those of the tile of this number, or fitted ones, of which all lists of a CTA have the same
-  // batch entry.
+  // The rows of a query tile: those of the regular tile with this number, or of a fitted tile. All lists of a CTA have
+  // the same batch entry.
   __device__ __forceinline__ MaskListRows rows_of_tile(const Sequence& s, const MaskOfHead& mask, int tile) const {
     const int length = a.cu_q ? s.len_q : a.len_q;
     if (lists.fitted == 0) return MaskListRows::of(tile * C.warpgroups, tile * kTileQ < length ? C.warpgroups : 0);
@@ -216,7 +217,7 @@ struct KeyTileLister {
 #pragma unroll
       for (int g = 0; g < C.warpgroups; ++g) any |= v.any[g], shows_all &= v.all[g];
       const unsigned visible = __ballot_sync(0xffffffffu, any);
-      const int place = count + static_cast<int>(__popc(visible & ((1u << lane_id()) - 1)));
+      const int position = count + static_cast<int>(__popc(visible & ((1u << lane_id()) - 1)));
       const int64 key_end = min(int64{first} + kTileK, seen.end);
       const bool outside = first < seen.begin || (key_end == seen.end && s.k_begin + seen.end < value_rows &&
                                                   int64{first} + kTileK > seen.end);
@@ -231,8 +232,8 @@ struct KeyTileLister {
         const bool sees = v.any[g] && tile >= visited.begin && tile < visited.end;
         const unsigned seers = __ballot_sync(0xffffffffu, sees);
         if (seers != 0) {
-          if (first_seen[g] < 0) first_seen[g] = __shfl_sync(0xffffffffu, place, __ffs(seers) - 1);
-          last_seen[g] = __shfl_sync(0xffffffffu, place, 31 - __clz(seers));
+          if (first_seen[g] < 0) first_seen[g] = __shfl_sync(0xffffffffu, position, __ffs(seers) - 1);
+          last_seen[g] = __shfl_sync(0xffffffffu, position, 31 - __clz(seers));
         }
         const bool sees_all = sees && v.all[g] && tile >= visited.full_begin && tile < visited.full_end;
         runs[g].add(count, visible, __ballot_sync(0xffffffffu, sees_all));
@@ -245,9 +246,9 @@ struct KeyTileLister {
         const Range full = full_key_tiles<kTileK>(a, s, queries);
         counted[0].add(any, !shows_all || tile < full.begin || tile >= full.end);
       }
-      if (any) list[kMaskListHeader + place] = static_cast<int>(word);
+      if (any) list[kMaskListHeader + position] = static_cast<int>(word);
       if (any && lists.blocks != 0)
-        list[lists.blocks + place] = static_cast<int>(
+        list[lists.blocks + position] = static_cast<int>(
             MaskKeyBlocks::of(v.seen_blocks, shows_all ? 0 : v.seen_blocks & ~(covers_count ? v.covered_blocks : 0))
                 .word);
       count += static_cast<int>(__popc(visible));

@@ -1,21 +1,21 @@
-// The tiles that a mask tensor shows, as lists that every role of a kernel reads. sm90/mask_list.h makes them before the
-// kernel runs: for a query tile the key tiles, for a key tile the query tiles in ascending order. Key tiles ascend for the
-// forward kernel: the first tile of a document, of which values may have to be zeroed, is loaded while the consumers finish
-// another query tile. For the dQ kernel they descend.
+// The tiles that a mask tensor shows, as lists that every role of a kernel reads. sm90/mask_list.h makes them before
+// the kernel runs: the key tiles of each query tile, and the query tiles of each key tile in ascending order. Key tiles
+// ascend for the forward kernel: the first tile of a document, whose values may have to be zeroed, is then loaded while
+// the consumers finish another query tile. For the dQ kernel they descend.
 #pragma once
 
 #include "params.h"
 
 namespace cuflash {
 
-// A list is its number of tiles, of each consumer warpgroup the first tile that it sees and the end of those, the rows of
-// the query tile, of each warpgroup a run of tiles of which it sees everything, and the tiles. The ranges count tiles from
-// the end of the list, so that the number of the next tile is smaller, as without a mask. A number of tiles below 0: there
-// is no such query tile.
+// A list consists of: its number of tiles; for each consumer warpgroup the first tile that it sees and the end of its
+// tiles; the rows of the query tile; for each warpgroup a run of tiles in which it sees everything; and the tiles.
+// Ranges count tiles from the end of the list, so that the number of the next tile is smaller, as without a mask. A
+// negative number of tiles means that there is no such query tile.
 constexpr int kMaskListRows = 1 + 2 * kMaskListGroups, kMaskListRuns = kMaskListRows + 1;
 static_assert(kMaskListRuns + 2 * kMaskListGroups <= kMaskListHeader);
 
-// Groups of 64 queries that are a query tile. Of its warpgroups the last may be without any.
+// Groups of 64 queries that form a query tile. Its last warpgroups may have none.
 struct MaskListRows {
   unsigned word;
 
@@ -41,7 +41,7 @@ struct ListedMaskTile {
   __device__ bool hides_key() const { return (word & kHidesKey) != 0; }
 };
 
-// Of a tile of the forward kernel, whose list has them behind the tiles: its blocks of 16 keys, for the values.
+// Of a tile of the forward kernel: its blocks of 16 keys, for the values. The list stores them after the tiles.
 struct MaskKeyBlocks {
   unsigned word;
 

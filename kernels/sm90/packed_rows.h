@@ -1,5 +1,5 @@
 // Tiles whose rows are pairs of a query and a head of the group that shares keys (kPackHeads): row = query * group +
-// head. The queries of a lane's two rows are computed where they are needed.
+// head. The queries of a lane's two rows are computed when they are needed.
 #pragma once
 
 #include "attn/tile_scores.h"
@@ -8,7 +8,7 @@
 
 namespace cuflash {
 
-// A box of the tensor map has all heads of a group, of as many queries as fill the rows: see packed_query_map.
+// A box of the tensor map has all heads of a group, and as many queries as fill its rows: see packed_query_map.
 template <int kColumns>
 __device__ __forceinline__ void tma_load_packed_rows(SwizzledTile<kWarpgroupRows, kColumns> tile, const TensorMap& map,
                                                      const AttentionParams& a, unsigned barrier, const TileInfo& info) {

@@ -61,8 +61,8 @@ struct Pipeline {
   __device__ BiasTile bias(int stage, int group) const {
     return {memory + kBiasTiles + (stage * C.warpgroups + group) * bias_tile_bytes(C)};
   }
-  // With a mask tensor: bits of the key tile, unless the mask shows all of them to the warpgroup, and which tile it is.
-  // Both belong to the stage of K.
+  // With a mask tensor: the bits of the key tile, which are absent if the warpgroup sees all of it, and the number of
+  // the tile. Both belong to the stage of K.
   __device__ unsigned mask(int stage, int group) const {
     return memory + kMaskTiles + (stage * C.warpgroups + group) * mask_tile_bytes(C);
   }
@@ -95,8 +95,8 @@ struct Pipeline {
   }
   __device__ unsigned terms_empty(int stage) const { return terms_full(C.stages + stage); }
 
-  // The ticket of a query tile, with kTileList: the thread that draws it fills it in, all producer threads that use it empty
-  // it. Its barriers complete a phase with every round.
+  // The ticket of a query tile, with kTileList: the thread that draws it writes it, and all producer threads that use
+  // it release it. Its barriers complete a phase in every round.
   static constexpr unsigned kTicketReaders = 1 + C.warpgroups + 1;
   __device__ unsigned ticket_full() const { return memory + kTickets; }
   __device__ unsigned ticket_empty() const { return ticket_full() + 8; }

@@ -10,7 +10,7 @@
 
 namespace cuflash {
 
-// Called by one thread as soon as the CTA begins: a first TMA load would otherwise wait for its tensor map, too.
+// Called by one thread as soon as the CTA begins; otherwise the first TMA load would also wait for its tensor map.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void prefetch_maps(const Sm90ForwardParams& p) {
   prefetch(p.k), prefetch(p.q), prefetch(p.v);
@@ -21,7 +21,7 @@ __device__ __forceinline__ void prefetch_maps(const Sm90ForwardParams& p) {
   }
 }
 
-// K of a listed tile, and the bits of the mask for the warpgroups that do not see all of it.
+// K of a listed tile, and the mask bits for the warpgroups that do not see all of it.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void load_keys_and_mask(const Sm90ForwardParams& p, const Pipeline<C>& pipeline,
                                                    const VisitedWork<C>& work, int stage, ListedMaskTile listed) {
@@ -43,9 +43,10 @@ __device__ __forceinline__ void load_keys_and_mask(const Sm90ForwardParams& p, c
                     work.b);
 }
 
-// Loads tiles of K, or of V. With kSplitKeys and few readers of the same keys, no other CTA reads them, or others do at the
-// same time: they need not stay in L2, where they would push out lines that must be written back. Few of them are in flight,
-// so that memory serves all CTAs alike and those that read the same keys stay together: docs/lab/sm90_forward.md.
+// Loads tiles of K, or of V. With kSplitKeys and few readers of the same keys, other CTAs either do not read them or
+// read them at the same time. They need not stay in L2, where they would push out lines that must be written back. Only
+// few loads are in flight, so that memory serves all CTAs equally and those that read the same keys stay together:
+// docs/lab/sm90_forward.md.
 template <Sm90ForwardConfig C>
 struct KeyLoads {
   static constexpr int kTileBytes = C.tile_k * (C.dim_qk + C.dim_v) * 2;
@@ -155,8 +156,8 @@ struct TermLoader {
   }
 };
 
-// Tile statistics of a query tile, whose splits count as one. They are those of tiles that begin with the first query.
-// With a mask tensor they are counted by its lists.
+// Tile statistics of a query tile, whose splits count as one. They count tiles that begin with the first query. With a
+// mask tensor, the kernel that makes the lists counts instead.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void count_visited_tiles(const AttentionParams& a, const WorkTile<C>& work) {
   if (reads_mask(C) || !work.exists || (splits_keys(C) && work.split != 0)) return;
@@ -164,7 +165,8 @@ __device__ __forceinline__ void count_visited_tiles(const AttentionParams& a, co
   const Range queries = work.queries(a, first, tile_q_of(C));
   count_tiles<C.tile_k>(a, work.sequence, queries, visited_key_tiles<C.tile_k>(a, work.sequence, queries));
 }
-// Called by one thread: draws tickets if tiles are listed, counts tiles if the caller wants statistics, and loads the bias.
+// Called by one thread: draws tickets if tiles are listed, counts tiles if the caller requests statistics, and loads
+// the bias.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void run_last_producer(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
@@ -230,7 +232,7 @@ struct ValueSanitizer {
   __device__ static uint4* piece(VTile tile, int n) {
     return reinterpret_cast<uint4*>(__cvta_shared_to_generic(tile.address)) + n;
   }
-  // Without a mask tensor all tiles that are sanitized have keys outside.
+  // Without a mask tensor, all tiles that are sanitized have hidden keys.
   __device__ bool has_outside(int tile) const {
     const int first = tile * C.tile_k;
     return first < work.seen_begin || first + C.tile_k > work.seen_end;
@@ -242,7 +244,7 @@ struct ValueSanitizer {
 #pragma unroll
       for (int panel = 0; panel < VTile::kPanels; ++panel) *piece(tile, panel * C.tile_k * kPiecesOfRow + n) = {};
   }
-  // Consumers wait for this, often with few rows outside: visits no others.
+  // Consumers wait for this, often with few rows to zero: visits only those.
   __device__ void zero_outside(VTile tile, int first) const {
     zero_rows(tile, 0, min(work.seen_begin - first, C.tile_k));
     zero_rows(tile, max(work.seen_end - first, 0), C.tile_k);
@@ -273,7 +275,7 @@ struct ValueSanitizer {
     }
     return __any_sync(0xffffffffu, any_not_finite(sums));
   }
-  // Zeroes blocks that no query sees, and looks for non-finite values in those whose keys may be hidden.
+  // Zeroes blocks that no query sees, and searches blocks whose keys may be hidden for non-finite values.
   __device__ void zero_unseen(VTile tile, int first, MaskKeyBlocks blocks) const {
 #pragma unroll 1
     for (int n = 0; n < C.tile_k / kMaskBlock; ++n) {
@@ -282,7 +284,7 @@ struct ValueSanitizer {
         zero_unseen_rows(tile, first, n * kMaskBlock);
     }
   }
-  // Of 16 rows: reads the bits of the mask for those that have a non-finite value.
+  // For 16 rows: reads the mask bits of rows that have a non-finite value.
   __device__ void zero_unseen_rows(VTile tile, int first, int first_row) const {
     static_assert(VTile::kPanels * kPiecesOfRow <= 32);
     const MaskOfHead mask = mask_of_head(a.summary, work.b, work.h);

@@ -14,8 +14,8 @@ struct Ring {
   }
 };
 
-// The current slot of a ring whose barrier is not per slot: the barrier completes one phase with every step. One
-// counter serves both.
+// The current slot of a ring with one barrier for all slots: the barrier completes one phase per step, so one counter
+// serves both.
 template <int kSlots>
 struct PhaseRing {
   unsigned step = 0;  // modulo two passes through the ring

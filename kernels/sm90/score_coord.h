@@ -1,4 +1,4 @@
-// Coordinates of a consumer's scores, and what the softmax of kept scores does with them: dropout.
+// Coordinates of a consumer's scores, and the dropout that the softmax applies to kept scores.
 #pragma once
 
 #include "attn/tile_scores.h"

@@ -120,8 +120,8 @@ struct DvConsumer : SplitConsumer<C> {
   __device__ __forceinline__ void accumulate_selected() {
     Base::accumulate_selected(dv, pipeline.dout(queries.stage), [this](int query, int r) { return sent_p(query, r); });
   }
-  // P, and the factors of dS for the other warpgroup. If dV is accumulated with a select, that happens here, from P in
-  // the place of the factors.
+  // P, and the factors of dS for the other warpgroup. If dV is accumulated with a select, that happens here, from P,
+  // which takes the buffer of the factors.
   template <TileMode kMode>
   __device__ __forceinline__ void exponentiate_options(OperandA& probs, Scores& s, int tile) {
     constexpr bool kSelects = Options::kSelectsP || kMode == TileMode::guarded;

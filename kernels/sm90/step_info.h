@@ -1,5 +1,5 @@
-// What the consumers of the backward kernel need to know of a query tile beyond its row statistics, if the call has
-// options. The producer writes it behind the statistics of the stage before it signals the stage.
+// Properties of a query tile that the consumers of the backward kernel need beyond its row statistics, if the call has
+// options. The producer writes them behind the statistics of the stage before it signals the stage.
 #pragma once
 
 #include "philox.h"

@@ -1,8 +1,8 @@
-// A kernel of its own, launched before a forward kernel with kTileList: one CTA lists the query tiles of all sequences,
-// those that see the most keys first. Lengths, and what a mask tensor shows, are in device memory, so that the host cannot
-// do it. A counting sort:
-// tiles are counted by the number of key tiles that they see, and then written to where their count begins. Tiles of one
-// count are in no particular order, which changes who computes them and when, but no result.
+// A separate kernel, launched before a forward kernel with kTileList: one CTA lists the query tiles of all sequences,
+// those that see the most keys first. Only the device knows lengths and mask tensors, so the host cannot do it. It is a
+// counting sort: tiles are counted by the number of key tiles that they see, and then written from the position where
+// their count begins. Tiles with equal counts have no particular order, which changes which CTA computes them and when,
+// but no result.
 #pragma once
 
 #include "attn/sequence.h"
@@ -14,11 +14,11 @@ namespace cuflash {
 template <Sm90ForwardConfig C>
 struct TileLister {
   static constexpr int kThreads = kTileListThreads;
-  // Sequences are taken by chunks of one per thread. end: of a sequence's tiles within its chunk.
+  // Sequences are processed in chunks of one per thread. end: the end of a sequence's tiles within its chunk.
   struct Shared {
     unsigned end[kThreads];
     int len_q[kThreads], len_k[kThreads];
-    unsigned bucket[kThreads];  // first the number of its tiles, then the place of the next one
+    unsigned bucket[kThreads];  // first the number of its tiles, then the position of the next one
     unsigned warp_total[kThreads / 32];
   };
 
@@ -43,8 +43,8 @@ struct TileLister {
     __syncthreads();
     return x + before;
   }
-  // Packed tensors have no rows beyond a sequence; padded ones do, and these must be written, too.
-  // With a mask tensor there are lists for the most tiles that it may suggest.
+  // Packed tensors have no rows beyond a sequence; padded ones do, and these must be written, too. With a mask tensor
+  // there are lists for the largest number of tiles that it may require.
   __device__ unsigned tiles_of(const Sequence& s) const {
     if constexpr (reads_mask(C)) return static_cast<unsigned>(p.mask_lists.tiles);
     return static_cast<unsigned>(tiles_in(a.cu_q ? s.len_q : a.len_q, tile_q_of(C)));
@@ -68,7 +68,8 @@ struct TileLister {
     }
     return low;
   }
-  // How many key tiles a query tile sees; below 0 if there is no such tile. Heads with masks of their own are taken to be like the first.
+  // How many key tiles a query tile sees; negative if there is no such tile. If heads have separate masks, the first
+  // head's mask stands for all.
   __device__ __forceinline__ int64 key_tiles_of(int first_sequence, int sequence, int q_tile) const {
     if constexpr (reads_mask(C)) return mask_list(p.mask_lists, first_sequence + sequence, 0, q_tile)[0];
     const int len_q = shared.len_q[sequence], len_k = shared.len_k[sequence];
@@ -82,7 +83,7 @@ struct TileLister {
     return kThreads - 1 -
            static_cast<int>(min(quotient(key_tiles * kThreads, p.list.most_key_tiles + 1), int64{kThreads - 1}));
   }
-  // kAgain: after a pass over the same tiles, whose only chunk is still there.
+  // kAgain: a second pass over the same tiles, whose only chunk is still in shared memory.
   template <bool kAgain, class OnTile>
   __device__ __forceinline__ void for_each_tile(OnTile&& on_tile) const {
 #pragma unroll 1

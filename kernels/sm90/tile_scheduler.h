@@ -27,8 +27,8 @@ __device__ __forceinline__ Range queries_of_rows(const Sequence& s, int group, i
   return {query_of_packed_row(first, group), min(query_of_packed_row(first + count - 1, group) + 1, s.len_q)};
 }
 
-// A query tile and the keys it sees. C: the kernel's config. splits: CTAs that share the keys of a query tile, which
-// then has a work item for each of them. With kPackHeads h is a KV head, and q_first a row: query * group + head.
+// A query tile and the keys it sees. C: the kernel's config. splits: number of CTAs that share the keys of a query
+// tile, which then has one work item for each. With kPackHeads h is a KV head, and q_first a row: query * group + head.
 template <auto C>
 struct WorkTile {
   int b, h;
@@ -65,7 +65,7 @@ struct WorkTile {
     const unsigned rows = static_cast<unsigned>(rows_end(a)), beyond = rows % tile_q_of(C);
     return beyond == 0 ? 0 : (tile_q_of(C) - static_cast<int>(beyond)) / kWarpgroupRows * kWarpgroupRows;
   }
-  // Every split has the same number of the visible tiles, or one more. Some have none if there are few.
+  // Every split has the same number of the visible tiles, or one more; if there are few tiles, some splits have none.
   __device__ void keep_split(int splits) {
     const int count = end - begin, least = count / splits, more = count - least * splits;
     begin += least * split + min(split, more);
@@ -116,7 +116,7 @@ __device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionP
     const auto kept = [&](int tile) { return max(work.begin, min(tile, work.end)); };
     static_cast<SplitTileInfo&>(info).split = work.split;
     info.own_begin = kept(visited.begin), info.own_end = kept(visited.end);
-    if constexpr (reads_mask(C)) {  // its tiles are numbered in another way, and any of them may be full
+    if constexpr (reads_mask(C)) {  // its tiles are numbered differently, and any of them may be full
       info.full_begin = visited.full_begin, info.full_end = visited.full_end;
     } else {
       info.full_begin = kept(visited.full_begin), info.full_end = kept(visited.full_end);

@@ -52,7 +52,7 @@ __device__ __forceinline__ void tma_load_mask(unsigned to, const TensorMap& map,
   tma_load(to, map, barrier, mask_box_byte(key), mask.rows > 1 ? row : 0,
            batch * mask.batch_step + head * mask.head_step, 0);
 }
-// Bytes of tiles of 64 queries, or of one query if that is all there is.
+// Bytes of tiles of 64 queries, or of one query if all queries share it.
 __device__ __forceinline__ unsigned box_bytes(const RowsView& view, int bytes) {
   return static_cast<unsigned>(view.row_stride != 0 ? bytes : bytes / kWarpgroupRows);
 }

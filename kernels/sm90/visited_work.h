@@ -1,5 +1,5 @@
-// A query tile and the key tiles that it visits, numbered in ascending order: all that positions leave, or those of them
-// that a mask tensor shows.
+// A query tile and the key tiles that it visits, numbered in ascending order: all tiles that positions allow, or only
+// those that a mask tensor also shows.
 #pragma once
 
 #include "sm90/mask_tiles.h"
@@ -49,8 +49,8 @@ struct VisitedWork<C, true> : WorkTile<C> {
   __device__ bool sanitizes(const AttentionParams&, int n) const { return listed(n).hides_key(); }
 };
 
-// Written by the producer for one of the consumer warpgroups that share the tile. With a mask tensor the full tiles are
-// those of positions, and keep their own numbers.
+// Written by the producer for one of the consumer warpgroups that share the tile. With a mask tensor, the full tiles
+// are those by position, and keep their own numbers.
 template <auto C>
 __device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionParams& a, const VisitedWork<C>& work,
                                                 int group) {

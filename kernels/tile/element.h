@@ -65,7 +65,8 @@ __device__ __forceinline__ int64 offset_of(const HeadView& values, int64 b, int6
   return b * values.batch_stride + h * values.head_stride;
 }
 
-// Row `row` of one head. Opaque, so that the compiler keeps this address instead of everything it was computed from.
+// Row `row` of one head. Opaque, so that the compiler keeps this address instead of the values from which it was
+// computed.
 template <Element E>
 __device__ __forceinline__ const void* row_address(const RowsView& rows, int64 b, int64 h, int64 row) {
   const int size = rows.element == static_cast<int>(E) ? size_of(E) : size_of(Element::f32);

@@ -1,4 +1,4 @@
-"""What every implementation shares: array libraries, gradients by name, masks as summaries. Imports nothing of the
+"""Shared by every implementation: array libraries, gradients by name, masks as summaries. Imports nothing else of the
 package."""
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from ._values import LARGEST_EXTENT, shown, whole
 
 
 class CachedSequence(NamedTuple):
-    """A sequence of one pool. After its release, and in another pool, using it is an error; it is never reused."""
+    """A sequence of one pool. After its release, or in another pool, using it is an error; a handle is never reused."""
 
     serial: int
     slot: int

@@ -56,9 +56,9 @@ std::string refused_kernels(const Problem& p) {
 
 template <class P>
 std::string explain_cpu(const P& p, const Execution& e) {
-  const bool asked_for = e.device == Device::cpu;
+  const bool requested = e.device == Device::cpu;
   std::string text = problem_line(p);
-  text += join("backend    cpu: ", asked_for ? "asked for" : "the tensors are in host memory", "\n");
+  text += join("backend    cpu: ", requested ? "requested" : "the tensors are in host memory", "\n");
   text += join("kernel     ", cpu::isa_of(p), ", ", cpu::arithmetic_of(p), ": ", cpu_kernel(p), "\n");
   text += cpu_tiles(p, e);
   text += join("threads    up to ", cpu::num_threads(e),

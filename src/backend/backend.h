@@ -21,7 +21,7 @@ size_t workspace_size(const ForwardProblem& problem, const Execution& execution)
 size_t workspace_size(const BackwardProblem& problem, const Execution& execution);
 size_t workspace_size(const CacheProblem& problem, const Execution& execution);
 
-// The problem, the backend and kernel that compute it, and why; and why not the other backend.
+// Explains the problem, which backend and kernel compute it and why, and why the other backend does not.
 std::string explain(const ForwardProblem& problem, const Execution& execution);
 std::string explain(const BackwardProblem& problem, const Execution& execution);
 std::string explain(const CacheProblem& problem, const Execution& execution);

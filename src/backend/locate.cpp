@@ -7,7 +7,7 @@
 namespace cuflash {
 namespace {
 
-// Nothing about a tensor has been validated yet; one that is malformed is left for describe to refuse.
+// No tensor has been validated yet; describe rejects malformed ones later.
 template <class TensorStruct>
 bool has_elements(const TensorStruct& t) {
   if (!t.data || t.rank < 1 || t.rank > 4) return false;
@@ -49,16 +49,16 @@ class Locator {
 template <class... Structs>
 Memory locate_all(const Execution& e, const Structs&... structs) {
   if (e.device == Device::cpu) return {};
-  const bool asked_for = e.device == Device::cuda;
-  const cuda::MemoryLookup lookup = asked_for ? cuda::MemoryLookup::of_driver() : cuda::MemoryLookup::of_process();
+  const bool requested = e.device == Device::cuda;
+  const cuda::MemoryLookup lookup = requested ? cuda::MemoryLookup::of_driver() : cuda::MemoryLookup::of_process();
   if (!lookup) return {};
   Locator locator(lookup);
   const auto visit = [&](const char* name, const auto& tensor) { locator.visit(name, tensor); };
   (for_each_tensor(structs, visit), ...);
   if (e.workspace && e.workspace_size != 0) locator.visit_data("workspace", e.workspace);
-  if (asked_for && !locator.decided_by()) return {0};  // nothing is anywhere: any device will do
-  if (asked_for && !locator.memory().on_cuda())
-    reject(locator.decided_by(), ": is in host memory, but device cuda was asked for; copy the tensors to the device, ",
+  if (requested && !locator.decided_by()) return {0};  // nothing is anywhere: any device will do
+  if (requested && !locator.memory().on_cuda())
+    reject(locator.decided_by(), ": is in host memory, but device cuda was requested; copy the tensors to the device, ",
            "or use device auto or cpu");
   return locator.memory();
 }

@@ -1,5 +1,5 @@
-// Which memory the tensors of a call are in, which decides the backend. This is asked before anything is described,
-// since lengths in device memory must not be read.
+// Which memory the tensors of a call are in, which decides the backend. This is determined before anything is
+// described, since lengths in device memory must not be read.
 #pragma once
 
 #include <cuflash/cuflash_cache.h>

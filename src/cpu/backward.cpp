@@ -83,8 +83,8 @@ class Backward {
               p_.packed() ? 0 : p_.heads_q * rows, rows, 1};
     // A task that computes all of dQ of its heads needs a buffer only while it runs, and one more to add a range.
     head_panels_ = (p_.len_q + kernels_.lanes - 1) / kernels_.lanes;
-    const int64_t places = std::min(workers_, p_.batch * p_.heads_k) * std::min<int64_t>(ranges_, 2);
-    const Checked all_panels = whole_heads_ ? Checked(places) * p_.group() * head_panels_ : panels * ranges_;
+    const int64_t buffers = std::min(workers_, p_.batch * p_.heads_k) * std::min<int64_t>(ranges_, 2);
+    const Checked all_panels = whole_heads_ ? Checked(buffers) * p_.group() * head_panels_ : panels * ranges_;
     dq_ = p_.dq ? arena.take<T>(all_panels * dq_size_) : nullptr;
   }
 
@@ -99,12 +99,12 @@ class Backward {
     run_tasks(e_, workers_, (panels_ + kPanels - 1) / kPanels, [&](int64_t worker, int64_t task) {
       const BackwardScratch<T, E> w = scratch(worker);
       for (int64_t panel = task * kPanels; panel < std::min((task + 1) * kPanels, panels_); ++panel)
-        delta_of(panels.place(panel), w.panel.staging);
+        delta_of(panels.coord(panel), w.panel.staging);
     });
   }
 
-  void delta_of(const TileIndex::Place& place, T* staging) {
-    const auto& [b, h, rows] = place;
+  void delta_of(const TileIndex::TileCoord& coord, T* staging) {
+    const auto& [b, h, rows] = coord;
     const Sequence seq = sequence_of(p_, b);
     for (int64_t row = seq.q_begin + rows.begin; row < seq.q_begin + std::min(rows.end, seq.len_q); ++row)
       static_cast<T*>(delta_.data)[delta_.at(b, h, row)] = row_delta(p_, kernels_, b, h, row, staging);
@@ -223,7 +223,7 @@ class Backward {
   void query_pass(const TileIndex& panels) {
     run_tasks(e_, workers_, panels_, [&](int64_t worker, int64_t task) {
       BackwardScratch<T, E> w = scratch(worker);
-      const auto [b, h, rows] = panels.place(task);
+      const auto [b, h, rows] = panels.coord(task);
       T* sum = dq_ + (panels.first_tile(b, h) + rows.begin / kernels_.lanes) * dq_size_;
       for (int64_t range = 1; range < ranges_of(written_keys(b)); ++range)
         for (int64_t n = 0; n < dq_size_; ++n) sum[n] += sum[range * panels_ * dq_size_ + n];
@@ -296,8 +296,8 @@ class Backward {
   void strip_pass(const TileIndex& panels, TileCounter& counter) {
     run_tasks(e_, workers_, strip_tasks(), [&](int64_t worker, int64_t task) {
       BackwardScratch<T, E> w = scratch(worker);
-      const int64_t range = task % ranges_, place = task / ranges_;
-      const int64_t bias_b = place / strip_heads(), bias_h = place % strip_heads();
+      const int64_t range = task % ranges_, strip = task / ranges_;
+      const int64_t bias_b = strip / strip_heads(), bias_h = strip % strip_heads();
       const auto for_shares = [&](auto body) {
         for (int64_t b = bias_b; b < end_of_batch(bias_b); ++b)
           for (int64_t hk = bias_h; hk < (p_.bias_heads == 1 ? p_.heads_k : bias_h + 1); ++hk) {

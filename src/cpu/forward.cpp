@@ -254,7 +254,7 @@ void run(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
     Arena arena(block + layout.index_bytes + static_cast<size_t>(worker) * layout.scratch_bytes);
     ForwardScratch<T, E> scratch(arena, p, layout.kernels, layout.shape);
     const auto at = [&](int64_t n) {
-      const auto [b, h, rows] = tiles.place(n);
+      const auto [b, h, rows] = tiles.coord(n);
       const Head head = head_of(p, b, h);
       return QueryTile{head, {rows.begin, std::min(rows.end, head.seq.len_q)}};
     };
@@ -265,7 +265,7 @@ void run(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
     const QueryTile next = later < layout.tasks ? at(later) : QueryTile{};
     if (!queries.empty()) attend(p, tile, next.queries.empty() ? nullptr : &next, layout.shape.k, scratch, counter);
     const int64_t first = head.seq.q_begin, computed = std::max(queries.begin, queries.end);
-    write_nothing(p, head, {first + computed, first + tiles.place(task).rows.end}, scratch);
+    write_nothing(p, head, {first + computed, first + tiles.coord(task).rows.end}, scratch);
   });
   counter.report(p, {layout.kernels.lanes, layout.shape.k}, e.tile_stats,
                  [&](const Sequence& s) { return !p.cache || !takes_decode(p, s); });

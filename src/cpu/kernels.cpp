@@ -56,7 +56,7 @@ bool has_amx() {
   return has;
 }
 
-// Asked once, so that a workspace query and the call that follows it get the same answer.
+// Evaluated once, so that a workspace query and the call that follows it get the same answer.
 const std::string& amx_refusal() {
   static const std::string refusal = refusal_of_tiles(arch_prctl);
   return refusal;

@@ -45,8 +45,8 @@ struct Destination {
   int64_t offset, row_stride;  // of the first element, in elements
 };
 
-// The random numbers that a panel draws for dropout (philox.h): the key of the head, and the counter of the group of
-// its first pair.
+// The random numbers for the dropout of a panel (philox.h): the key of the head, and the counter of the group of its
+// first pair.
 struct DropoutDraw {
   uint32_t key, counter_i, counter_j, threshold;
 };
@@ -80,7 +80,7 @@ struct Kernels {
   // The largest query tile of the forward pass, for heads of up to 128: what the second-level cache holds.
   int64_t tile_q;
 
-  // Whether fetching rows ahead gains anything; if not, do not ask for it.
+  // Whether prefetching rows gains anything; otherwise do not use it.
   bool fetches_ahead;
 
   // Products need what begin_products sets up on the thread, and end_products gets what it returned; use ProductSession.
@@ -191,8 +191,8 @@ template <>
 const Kernels<double>& kernels();
 template <>
 const Kernels<float, Bf16>& kernels();
-// Whether there is a table for bf16 operands; if not, bf16 is widened to f32. Ask only when bf16 is about to be
-// multiplied: if the kernels need AMX tile registers, this requests them from Linux (tile_permission.h).
+// Whether there is a table for bf16 operands; if not, bf16 is widened to f32. Call this only when bf16 is about to be
+// multiplied: if the kernels need AMX tile registers, it requests them from Linux (tile_permission.h).
 bool has_bf16_kernels();
 std::string refusal_of_bf16_kernels();  // "", or why the bf16 table of the set in use may not be used
 

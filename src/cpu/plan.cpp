@@ -56,8 +56,8 @@ TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step, int64_t la
   return shape;
 }
 
-// More keys amortise the packing of Q and dO better, but on a diagonal more of a tile is computed in vain, and few heads
-// need more tasks.
+// More keys amortise the packing of Q and dO better, but on a diagonal a larger part of a tile is computed in vain, and
+// with few heads there are too few tasks.
 TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step, const tuned::Choice* choice) {
   const int64_t long_enough = p.heads_k >= 8 ? 512 : 1024;
   const int64_t most_keys = p.window_right >= p.len_k && p.len_k >= long_enough ? 256 : 128;
@@ -140,7 +140,7 @@ TileIndex::TileIndex(const Problem& problem, Side side, int64_t heads, int64_t t
   for (int64_t b = 0; b < batch_; ++b) before_[b + 1] = before_[b] + (rows_of(problem, side, b) + tile - 1) / tile;
 }
 
-TileIndex::Place TileIndex::place(int64_t task) const {
+TileIndex::TileCoord TileIndex::coord(int64_t task) const {
   const int64_t b = std::upper_bound(before_, before_ + batch_ + 1, task / heads_) - before_ - 1;
   const int64_t within = task - before_[b] * heads_;
   // Longest first: the last queries of a causal head see the most keys.

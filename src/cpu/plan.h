@@ -69,7 +69,7 @@ void for_tiles(Range range, int64_t tile, int64_t length, Body body) {
 // because rows beyond a length are written too; packed tensors only for rows that exist.
 class TileIndex {
  public:
-  struct Place {
+  struct TileCoord {
     int64_t b, h;
     Range rows;  // within the sequence
   };
@@ -78,7 +78,7 @@ class TileIndex {
   // `before`: scratch for batch + 1 numbers.
   TileIndex(const Problem& problem, Side side, int64_t heads, int64_t tile, int64_t* before);
 
-  Place place(int64_t task) const;
+  TileCoord coord(int64_t task) const;
   int64_t tiles(int64_t b) const { return before_[b + 1] - before_[b]; }  // of one head
   int64_t first_tile(int64_t b, int64_t h) const { return before_[b] * heads_ + h * tiles(b); }
 

@@ -1,4 +1,4 @@
-// Memory that is needed soon: it is fetched while products are computed, which need next to none of its bandwidth.
+// Memory that is needed soon: it is prefetched while products run, which need hardly any memory bandwidth.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ inline void append(const Source& rows, Range part, Ahead& ahead) {
   ahead.lines += (some.bytes + Ahead::kLine - 1) / Ahead::kLine * some.count;
 }
 
-// Whether all tensors of the call together fit, so that nothing need be fetched.
+// Whether all tensors of the call together fit into the cache, so that nothing need be prefetched.
 inline bool fits_second_level_cache(const Problem& p) {
   constexpr double kBytes = 2 << 20;
   const auto rows = [&](int64_t heads, int64_t length, int64_t total) {

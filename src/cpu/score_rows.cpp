@@ -10,7 +10,7 @@ namespace cuflash::cpu {
 
 namespace {
 
-// What the mask shows of a row: its bytes, or the bits of its summary.
+// The mask of a row: its bytes, or the bits of its summary.
 struct RowMask {
   const uint8_t* bytes = nullptr;
   const uint32_t* bits = nullptr;

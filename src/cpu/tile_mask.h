@@ -1,5 +1,5 @@
-// What the mask tensor shows of a tile of queries x keys, panel by panel: from the tensor itself, or from its summary.
-// Panels that see nothing are skipped, and those that see everything are computed as without a mask.
+// The mask tensor of a tile of queries x keys, panel by panel: from the tensor itself, or from its summary. Panels that
+// see nothing are skipped, and panels that see everything are computed as without a mask.
 #pragma once
 
 #include "cpu/arena.h"
@@ -22,7 +22,7 @@ class TileMask {
   TileMask(Arena& arena, const Problem& problem, int64_t lanes, TileShape shape);
 
   // Reads the mask of a tile of head (b, h), whose queries and keys start at multiples of 16. A tile that ends before
-  // the tensor does counts as a whole one: what a mask says beyond the length of a sequence is part of its verdict.
+  // the tensor is judged as a whole: the mask beyond the length of a sequence is part of its verdict.
   void load(const Problem& problem, int64_t b, int64_t h, Range queries, Range keys);
 
   bool any() const { return any_; }

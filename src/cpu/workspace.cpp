@@ -46,8 +46,8 @@ Workspace::Workspace(const Execution& execution, size_t bytes) {
   own_ = Block::take(bytes);
   if (!own_)
     throw FlashAttentionError(CUFLASH_OUT_OF_MEMORY, join("workspace: ", bytes,
-                                                          " bytes could not be allocated; pass a smaller "
-                                                          "problem or a workspace of your own"));
+                                                          " bytes could not be allocated; make the problem "
+                                                          "smaller or pass a workspace of your own"));
   data_ = own_->scratch();
 }
 

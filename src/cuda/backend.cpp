@@ -22,8 +22,8 @@ void summarize(const DeviceGuard& guard, const ConstRows& mask, const MaskShape&
   launch(guard, launches, params, stream);
 }
 
-// bytes: of the workspace, without the summary of a mask. offset: where the plan's part of it begins, behind the tile
-// counters.
+// bytes: size of the workspace without the summary of a mask. offset: where the plan's part of it begins, after the
+// tile counters.
 template <class Problem, class Plan>
 void enqueue(const Problem& p, const Execution& e, const Plan& plan, const DeviceState& state, size_t bytes,
              size_t offset) {
@@ -37,7 +37,7 @@ void enqueue(const Problem& p, const Execution& e, const Plan& plan, const Devic
   if (summary_bytes != 0) {
     Problem summarized = p;
     summarized.summary = mask_summary_at(mask_shape_of(p), part(all_bytes - summary_bytes));
-    // Statistics judge a tile by its mask and by positions, apart from each other.
+    // Statistics judge a tile by its mask and by positions separately.
     summarize(guard, p.mask, mask_shape_of(p), summarized.summary, e.stream,
               counts.data() ? NeededKeys{} : needed_keys(p));
     plan.family->params(summarized, plan, {state.num_sms, scratch, counts.data()}, params);
@@ -54,7 +54,8 @@ void enqueue_behind_counters(const Problem& p, const Execution& e, const Plan& p
   enqueue(p, e, plan, state, counters + plan.workspace.size, counters);
 }
 
-// Forward is faster with a workspace for some problems, and does without where the caller has none of that size.
+// Forward needs a workspace only to be faster, apart from masks and statistics; without a large enough one it uses
+// another plan.
 bool has_room(const Execution& e, size_t bytes) {
   return e.workspace ? e.workspace_size >= bytes : e.allocate || e.workspace_from_pool;
 }

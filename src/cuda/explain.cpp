@@ -42,7 +42,7 @@ std::string mask_lines(const Problem& p, const Plan& plan, const Arch& arch) {
               launch_lines(plan_mask_summary(p.mask, mask_shape_of(p), arch)));
 }
 
-// A plan is for a device, or for an architecture, for which nothing was measured.
+// A plan is made for a device, or for an architecture, for which nothing was measured.
 struct Somewhere {
   const Arch& arch;
   int num_sms;
@@ -94,7 +94,7 @@ std::string explain_here(const P& p, const Execution& e) {
 
 template <class P>
 std::string explain_arch(const P& p, const Execution& e, const Arch& arch) {
-  return explain_backend(p, e, {arch, arch.usual_sms}, join("as asked for, ", target_of(arch)));
+  return explain_backend(p, e, {arch, arch.usual_sms}, join("as requested, ", target_of(arch)));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ inline ForwardPlan plan_of(const ForwardProblem& p, const DeviceState& device, b
                       {device.num_sms, has_workspace, reduction});
 }
 inline BackwardPlan plan_of(const BackwardProblem& p, const DeviceState& device, Reproducible reproducible) {
-  // Summing in order takes another kernel than the one that was measured.
+  // Summing in order takes another kernel than the one that was tuned.
   const tuned::Choice* choice =
       reproducible == Reproducible::yes ? nullptr : choice_for(*device.tuned, tuned::Direction::backward, p);
   return plan_backward(p, device.arch, reproducible, wanted_kernels(), choice);

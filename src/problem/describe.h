@@ -1,5 +1,5 @@
-// Validates the arguments and builds the Problem. This is the only place that does, and no output is written before it
-// has succeeded.
+// Validates the arguments and builds the Problem. Nothing else validates, and no output is written before this has
+// succeeded.
 #pragma once
 
 #include <cuflash/cuflash.h>

@@ -41,7 +41,7 @@ struct Dropout {
   uint64_t seed = 0, offset = 0;
 };
 
-// Wider than any window that can matter, and far from overflow: lengths stay below 2^31.
+// Larger than any window that can matter, and far from overflow: lengths stay below 2^31.
 inline constexpr int64_t kUnbounded = int64_t{1} << 40;
 
 // Which memory the tensors of a call are in.

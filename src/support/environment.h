@@ -1,5 +1,5 @@
 // The environment variables of the library, read once. A program with more rights than its user (setuid, capabilities)
-// ignores them: they say where code is loaded from.
+// ignores them, because they decide where code is loaded from.
 #pragma once
 
 #include <string>

@@ -27,7 +27,7 @@ File open_private_directory(std::string path, std::string& problem) {
                    : join(path, " cannot be made or opened: ", std::strerror(error));
     return File();
   }
-  // Asks the open directory, not its name, which could refer to another one by now.
+  // Checks the open directory, not its name, which could refer to another one by now.
   struct stat status {};
   if (::fstat(directory.get(), &status) != 0) {
     problem = join(path, " cannot be examined: ", std::strerror(errno));
@@ -51,7 +51,7 @@ File open_private_file(int directory, const std::string& name, std::string& prob
   return File();
 }
 
-// Asks the open file, not its name, which could refer to another one by now.
+// Checks the open file, not its name, which could refer to another one by now.
 File open_trusted_file(const std::string& path, std::string& problem) {
   File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};

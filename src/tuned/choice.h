@@ -17,8 +17,8 @@ namespace cuflash::tuned {
 
 enum class Direction { forward, backward, decode };
 enum class Mask { none, causal, window };
-// The options that a kernel is compiled for, as in kernels/config.h, and sinks, which every kernel has. A kind has any set of
-// them.
+// The options that a kernel is compiled for, as in kernels/config.h, and sinks, which every kernel supports. A kind has
+// any set of them.
 enum Options : int64_t { kSoftcap = 1, kAlibi = 2, kBias = 4, kMaskTensor = 8, kDropout = 16, kSinks = 64 };
 inline constexpr std::array<std::pair<const char*, Options>, 6> kOptionNames{{{"softcap", kSoftcap},
                                                                               {"alibi", kAlibi},
@@ -28,7 +28,7 @@ inline constexpr std::array<std::pair<const char*, Options>, 6> kOptionNames{{{"
                                                                               {"sinks", kSinks}}};
 // "softcap,alibi"; "" for none.
 std::string options_text(int64_t options);
-// Its inverse; nothing if the text has a word that is no option, or none at all.
+// Its inverse; nothing if the text has a word that is not an option, or no word.
 std::optional<int64_t> parse_options(std::string_view text);
 
 // Problems that share a choice. Lengths and heads are rounded up to powers of two: a measurement at 2048 serves 1025 to
@@ -49,8 +49,8 @@ struct Kind {
 
 // On the CPU a result must not depend on the rest of its batch, so a tile must not either.
 enum class Heads { counted, any };
-// Nothing for problems that are never tuned: those with a scale that is not positive, those with options over a cache or on
-// the CPU, and those whose sequences differ in length, except over a cache.
+// Nothing for problems that are never tuned: with a scale that is not positive, with options over a cache or on the
+// CPU, or with sequences of different lengths, except over a cache.
 std::optional<Kind> kind_of(Direction direction, const Problem& problem, Heads heads);
 
 // The members of a config that a tuner chooses. A member that the family does not have is 0.
@@ -101,7 +101,8 @@ using Choices = std::map<Kind, Measured>;
 const Choice* choice_for(const Choices& choices, Direction direction, const Problem& problem,
                          Heads heads = Heads::counted);
 
-// For the tuner: while an object lives, every plan of the process gets this choice and takes it where it is legal.
+// For the tuner: while an object of this type lives, every plan of the process gets this choice and uses it if it is
+// legal.
 class Forced {
  public:
   explicit Forced(const Choice& choice);

@@ -23,6 +23,7 @@ struct Running {
 } running;
 
 void compare_task_counts(const BackwardParams& p) {
+  if (!p.dq_tasks) return;  // of D = 64
   const AttentionParams& a = p.attention;
   const unsigned tasks = static_cast<unsigned>((a.len_k + p.task_keys - 1) / p.task_keys * p.query_parts);
   for (int head = 0; head < a.batch * a.heads_q; ++head) {

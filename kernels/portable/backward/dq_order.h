@@ -6,8 +6,8 @@
 namespace cuflash {
 
 // Floating-point sums are reproducible if their order is fixed. Here it is key order: a CTA waits until the semaphore
-// of the query tile counts all earlier key tiles. CTAs also take key tiles in that order, so the CTA that is waited for
-// is running. sync() synchronises all threads that add; thread 0 is one of them.
+// of the query tile counts all earlier key tiles. CTAs also take key tiles in that order, so the CTA that they wait for
+// is always running. sync() synchronises all threads that add; thread 0 is one of them.
 template <BackwardConfig C, class Sync>
 __device__ __forceinline__ void wait_dq_semaphore(const BackwardParams& p, const TaskCoord& coord, int64 number,
                                                   int tile, int thread, Sync sync) {

@@ -42,7 +42,7 @@ struct QueriesToLoad {
   int first, end;  // first query of the tile, end of the sequence
   int stage, thread;
 
-  // Of head `member` of the task's group. Nothing is read if the head does not exist.
+  // Loads for head `member` of the task's group; does nothing if the head does not exist.
   __device__ __forceinline__ QueriesToLoad(const BackwardParams& p, const TaskCoord& coord, int member, int tile,
                                            int stage)
       : q(heads_further<C.element>(p.attention.q, coord.q, member)),

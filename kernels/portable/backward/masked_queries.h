@@ -1,4 +1,4 @@
-// The query tiles of a key tile that the mask tensor does not hide, and what it shows of a lane's pairs.
+// The query tiles of a key tile that the mask tensor does not hide, and the mask bits of a lane's pairs.
 #pragma once
 
 #include "attn/tile_mask.h"
@@ -6,8 +6,8 @@
 
 namespace cuflash {
 
-// A query tile of a head of the group, and the stage that it is loaded into. After the last one the head does not exist,
-// and nothing is loaded.
+// A query tile of a head of the group, and the stage into which it is loaded. After the last one, the head does not
+// exist and nothing is loaded.
 struct QueryStep {
   int member, tile, stage;
 };
@@ -62,7 +62,8 @@ struct MaskedQueries {
   }
 };
 
-// How many key tiles before this one add to dQ of a query tile, if CTAs add in the order of the keys. Called by a warp.
+// How many key tiles before this one add to dQ of a query tile, if CTAs add in the order of the keys. Called by one
+// warp.
 template <BackwardConfig C>
 __device__ __forceinline__ int visible_tiles_before(const AttentionParams& a, const TaskCoord& coord,
                                                     const QueryStep& step) {

@@ -6,9 +6,9 @@
 
 namespace cuflash {
 
-// 0 * NaN is NaN, so a P or dS of 0 hides a row only if the row is finite. In masked tiles with non-finite values such
-// elements of K and Q are left out of the products with dS: a pair that does see them has a NaN in its dS anyway. P
-// carries no such NaN for dO, so dV is then accumulated with a select instead of tensor cores.
+// 0 * NaN is NaN, so a P or dS of 0 hides a row only if the row is finite. In masked tiles with non-finite values, such
+// elements of K and Q are left out of the products with dS, because a pair that does see them has a NaN in its dS
+// anyway. P carries no such NaN for dO, so dV is then accumulated with a select instead of tensor cores.
 enum class Rows { any, finite_only };
 
 template <Element E>
@@ -32,8 +32,9 @@ struct NoOp {
   __device__ __forceinline__ void operator()(Slice) const {}
 };
 
-// c [key][query] += kCount columns of rows of x times those of rows of y, with the same bits as forward's scores: the
-// LSE is made of those, and large scores leave no other bits to compare. `between` is called after every step.
+// c [key][query] += kCount columns of rows of x times those of rows of y. The result has the same bits as forward's
+// scores, from which LSE is made: for large scores, only equal bits make their difference exact. `between` is called
+// after every step.
 template <BackwardConfig C, int kCount, Element E, int kKeys, int kQueries, int kColumns, class Between = NoOp>
 __device__ __forceinline__ void multiply_columns(
     typename Shape<C>::Sum (&c)[Shape<C>::kKeyTiles][Shape<C>::kQueryTiles], Tile<E, kKeys, kColumns> x, int first_key,

@@ -80,7 +80,8 @@ struct ScoreChunk {
       for (int n = 0; n < S::kQueryTiles; ++n)
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
-          // With dropout, drop() has already multiplied dS by P, and P after dropout says nothing about visibility.
+          // With dropout, drop() has already multiplied dS by P, and P after dropout does not tell which pairs are
+          // visible.
           Real gradient = kStartAtDelta ? p[m][n].x[x] * ds[m][n].x[x] : ds[m][n].x[x];
           if constexpr ((C.options & kSoftcap) != 0 && kGradient == Gradient::of_product) gradient *= slope[m][n].x[x];
           // A probability of exactly 0, hidden or underflowed, yields 0 whatever dP is.

@@ -39,7 +39,7 @@ struct Shape {
   // The warps that share keys compute the scores of different queries; some compute none if there are few queries.
   static constexpr int kScoreWarps = C.column_warps * 16 <= C.tile_q ? C.column_warps : C.tile_q / 16;
   static constexpr int kQueries = C.tile_q / kScoreWarps;  // per scoring warp
-  // Queries at a time: S, dP and the values of options share the registers with dK and dV.
+  // Number of queries processed at a time: S, dP and the values of options share the registers with dK and dV.
   static constexpr int kMost = size_of(E) == 8 || C.options != 0 ? 16 : 32;
   static constexpr int kChunk = kQueries < kMost ? kQueries : kMost;
   static constexpr int kQueryTiles = kChunk / 8, kChunks = kQueries / kChunk;

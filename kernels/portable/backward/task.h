@@ -13,8 +13,8 @@ __device__ __forceinline__ void set_keys(const BackwardParams& p, TaskCoord& coo
   coord.sequence = sequence_of(a, coord.b);
   coord.written = max(0, min(C.tile_k, (a.cu_k ? coord.sequence.len_k : a.len_k) - coord.k_first));
 }
-// Sets the query tiles that see these keys, and adds them to the statistics for so many heads. kBySummary: a mask is read
-// from its summary, which says which tiles need a select and which are counted (MaskedQueries).
+// Sets the query tiles that see these keys, and adds them to the statistics for this many heads. kBySummary: the mask
+// is read from its summary, which says which tiles need a select and which are counted (MaskedQueries).
 template <BackwardConfig C, bool kBySummary = false>
 __device__ __forceinline__ void set_visited(const BackwardParams& p, TaskCoord& coord, int counted_heads) {
   const AttentionParams& a = p.attention;

@@ -43,8 +43,8 @@ __device__ __forceinline__ TileMode tile_mode(const AttentionParams& a, const Se
   return existing.end == keys.end && begin >= all.begin && end <= all.end ? TileMode::full : TileMode::masked;
 }
 
-// Adds a key tile, for `heads` query heads, to the statistics. They count every existing pair, so `exact` are the tiles
-// without those that are masked for other reasons.
+// Adds a key tile, for `heads` query heads, to the statistics. They count every existing pair, so `exact` excludes
+// tiles that are masked for other reasons.
 template <BackwardConfig C>
 __device__ __forceinline__ void count_tiles(const AttentionParams& a, const Sequence& s, const VisitedTiles& exact,
                                             int heads) {

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from . import call
 from .arguments import NO_EXTRAS, Execution, Extras, Inputs, Options, OptionalTensor
 
-# Of a call that was computed: options and execution, the extras if there are any, out and lse.
+# What a computed call leaves for backward: options and execution, the extras if there are any, out and lse.
 _Made = Tuple[Tuple[Options, Execution], Optional[Extras], Tensor, Tensor]
 
 
@@ -94,5 +94,5 @@ class _AttentionWithLse(torch.autograd.Function):
 # Function.apply first looks for functorch, which eager.is_eager has ruled out; skipping that saves 4 of 10 us.
 apply_for_out = super(torch.autograd.Function, _Attention).apply
 apply_with_lse = super(torch.autograd.Function, _AttentionWithLse).apply
-# What the engine calls on a node of these functions; PyTorch's own looks for `backward` and for `vjp`, every time.
+# The engine calls this on a node of these functions; PyTorch's own version looks for `backward` and `vjp` every time.
 _Attention._backward_cls.apply = _AttentionWithLse._backward_cls.apply = _backward

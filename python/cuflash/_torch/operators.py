@@ -26,7 +26,7 @@ def schema(options: Sequence[Option]) -> str:
     return ", ".join(f"{option.kind.schema} {option.name}" for option in known if option.name != "dropout_offset")
 
 
-# Where these are among the arguments of an operator.
+# The positions of these among the arguments of an operator.
 _EXTRAS_AT = slice(3, 3 + len(ARRAYS))
 _OPTIONS_AT = slice(_EXTRAS_AT.stop, _EXTRAS_AT.stop + len(OPTIONS) - 1)
 _EXECUTION_AT = slice(_OPTIONS_AT.stop, _OPTIONS_AT.stop + len(EXECUTION))

@@ -29,7 +29,7 @@ def _pair(a: int, b: int) -> str:
     return f"{a}" if a == b else f"{a}/{b}"
 
 
-# What a problem is beside its device, direction and type, as words. `length` is for as many queries as keys.
+# A problem in words, apart from its device, direction and type. `length` is used if there are as many queries as keys.
 PARTS: Dict[str, Callable[[Problem], str]] = {
     "dim": lambda p: f"D {_pair(p.head_dim, p.head_dim_v)}",
     "heads": lambda p: f"{_pair(p.heads_q, p.heads_k)} head{'s' if p.heads_q > 1 else ''}",

@@ -146,7 +146,7 @@ class LineChart:
             axes.set_ylim(0, 1.08 * max(top, ceiling[0] if ceiling else 0))
             axes.yaxis.set_major_locator(ticker.MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
             return
-        # Logarithmic, with a place for what needs no memory at all.
+        # Logarithmic, with room below for contestants that need no memory at all.
         axes.set_yscale("symlog", base=2, linthresh=1024, linscale=1)
         powers = range(10, max(12, int(top).bit_length()) + 1)
         step = -(-len(powers) // 6)

@@ -9,7 +9,7 @@ from typing import Any, Callable, List
 from .style import in_style
 
 
-# What would differ from day to day or from version to version.
+# Metadata that would differ from day to day or from version to version.
 DATED = {"svg": ("Date", "Creator"), "png": ("Software",)}
 
 

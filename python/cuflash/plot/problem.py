@@ -1,4 +1,4 @@
-"""What was measured: sizes and options of an attention, the work and the bytes that they need."""
+"""A measured problem: sizes and options of an attention call, and the operations and bytes that it needs."""
 
 from __future__ import annotations
 

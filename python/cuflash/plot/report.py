@@ -1,4 +1,4 @@
-"""One HTML file with everything in it: pictures, their figures, and where they come from. Nothing is loaded."""
+"""One self-contained HTML file: pictures, their figures, and where they come from. It loads nothing from elsewhere."""
 
 from __future__ import annotations
 

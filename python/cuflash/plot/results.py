@@ -1,7 +1,7 @@
 """Reads the results files of `cuflash bench`.
 
-They may come from anywhere: every member is checked, and what is wrong is refused with its place, what it is and what
-it must be.
+Files may come from anywhere, so every member is checked. An error names the position of a wrong member, its value and
+what is allowed.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _Reader:
 
     def text(self, name: str) -> str:
         value = self.get(name)
-        # Nothing that is not printable: neither control characters nor halves of surrogate pairs can be drawn or saved.
+        # Only printable text: neither control characters nor halves of surrogate pairs can be drawn or saved.
         if not isinstance(value, str) or len(value) > MAX_TEXT or not value.isprintable():
             raise self.fail(name, f"a text of at most {MAX_TEXT} printable characters")
         return value
@@ -163,7 +163,7 @@ def _ceilings(r: _Reader) -> Dict[str, Dict[str, float]]:
         if device not in DEVICES:
             raise ResultsError(f"{r.where}: has a member {_shown(device)}, may have {' and '.join(DEVICES)}")
         measured = r.inside(device)
-        # Ceilings that a later version measures are none that is drawn here.
+        # Ceilings that only a later version measures are not drawn.
         found[device] = {name: measured.number(name, *RATE) for name in measured.value if CEILING.fullmatch(name)}
     return found
 

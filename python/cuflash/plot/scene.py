@@ -1,4 +1,4 @@
-"""What the files say about one device of one machine."""
+"""The results about one device of one machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How pictures look: one colour and one marker for each contestant in all of them."""
+"""The look of pictures: each contestant has the same colour and marker in all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterable, List, Tuple
 from .scene import OURS
 
 PAPER, INK, QUIET, GRID = "#ffffff", "#1b1f24", "#5c6570", "#e3e6ea"
-# Of what has another colour below it than paper, and stays as it is on dark paper.
+# For text on a coloured background, which stays as it is on dark paper.
 DARK_ON_COLOUR, LIGHT_ON_COLOUR = "#010101", "#fefefe"
 # What a report exchanges where its reader prefers dark.
 ON_DARK = {PAPER: "#15181c", INK: "#e8eaed", QUIET: "#a2abb5", GRID: "#30363d"}

@@ -33,7 +33,7 @@ inline float32x4_t second_row(float32x4_t a, float32x4_t b) {
   return vreinterpretq_f32_f64(vzip2q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
 }
 
-// 8 rows x 8 lanes at a time: 16 accumulator registers. put(c, lane, sum): what becomes of the sums of four lanes.
+// 8 rows x 8 lanes at a time: 16 accumulator registers. put(c, lane, sum) stores the sums of four lanes.
 template <class Put>
 inline void multiply_panels_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stride, const Bf16* right,
                                  float* c, Put put) {

@@ -176,7 +176,7 @@ inline void dots_keys(const KeyRows& k, int64_t head, int64_t key, const RowBloc
   });
 }
 
-// One row per head, as in most calls. The heads take turns with two keys, so that memory is read in order.
+// One row per head, as in most calls. The heads alternate every two keys, so that memory is read in order.
 void dots_of_single_rows(const KeyRows& k, RowBlock<const float> q, float scale, RowBlock<float> s) {
   const Prefetch prefetch = prefetch_of(k, sizeof(uint16_t), 4, 0);
   int64_t key = 0;
@@ -373,8 +373,8 @@ __attribute__((noinline)) void add_row(const uint16_t* v, int64_t stride, int64_
 
 void add(const KeyRows& v, RowBlock<const float> p, RowBlock<float> o) {
   const int64_t chunk = add_keys(v, p.rows);
-  // The heads take turns with the rows of a chunk: what the first head prefetches has arrived when the last head reads
-  // it.
+  // The heads alternate over the rows of a chunk: lines that the first head prefetches have arrived when the last head
+  // reads them.
   const Prefetch prefetch = p.rows == 1 ? prefetch_of(v, sizeof(uint16_t), v.heads > 1 ? chunk / 2 : chunk, 0)
                                         : prefetch_of(v, sizeof(uint16_t), chunk, chunk);
   for (int64_t key = 0; key < v.keys; key += chunk) {

@@ -22,9 +22,9 @@ struct Prefetch {
   int64_t l2_head;  // difference of `l2` between a head and the previous one
   Prefetch of_head(int64_t head) const { return {l2 + head * l2_head, l1, l2_row, l2_head}; }
 };
-// The heads take turns with `turn` keys each. If they are adjacent, everything that they read in a turn is one piece of
-// memory, which is prefetched from beginning to end, whichever head reads it. turn = 0: each head prefetches its own
-// rows, which is always faster on a Xeon.
+// The heads alternate after `turn` keys each. If they are adjacent, one round reads a single piece of memory, which is
+// prefetched from beginning to end, whichever head reads it. turn = 0: each head prefetches its own rows, which is
+// always faster on a Xeon.
 #if defined(__aarch64__)
 constexpr bool kPrefetchInOrder = true;
 #else

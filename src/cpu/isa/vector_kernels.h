@@ -67,7 +67,7 @@ class Fetching {
   int64_t share_, row_ = 0, at_ = 0;
 };
 
-// put(c, v, sum): what becomes of a vector of sums. v: of the lanes, which vector.
+// put(c, v, sum) stores a vector of sums; v: which vector of the lanes.
 template <class T, class Put>
 inline void multiply_panels(int64_t m, int64_t depth, const T* left, int64_t left_stride, const T* right, T* c,
                             const Ahead& ahead, Put put) {

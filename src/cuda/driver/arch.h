@@ -1,6 +1,6 @@
-// A GPU architecture, as far as a kernel depends on it. The number of SMs differs between boards of one architecture,
-// so no kernel depends on it, except for choices between variants, all of which a pack holds (SplitReduction in plan.h,
-// ForwardWork in config.h): one pack of compiled kernels serves every board.
+// The properties of a GPU architecture that kernels depend on. The number of SMs differs between boards of one
+// architecture, so no kernel depends on it, except for choices between variants that are all in a pack (SplitReduction
+// in plan.h, ForwardWork in config.h): one pack of compiled kernels serves every board.
 #pragma once
 
 #include <string>

@@ -29,7 +29,7 @@ DeviceState make(int ordinal) {
   state.arch = arch_of(attribute(state.handle, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
                        attribute(state.handle, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
   state.num_sms = attribute(state.handle, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-  // If nothing may be compiled, only packed kernels can run: those of the plans' own tables.
+  // If compiling is forbidden, only packed kernels can run, which are those of the plans' own tables.
   state.tuned = &tuned::choices_of(environment().jit == "off" ? "" : tuned_name(state));
   check(d.cuDevicePrimaryCtxRetain(&state.primary, state.handle), "cuDevicePrimaryCtxRetain");
   return state;
@@ -63,7 +63,7 @@ const DeviceState& device(int ordinal) {
 DeviceGuard::DeviceGuard(const DeviceState& wanted) : state_(wanted) {
   CUcontext context = nullptr;
   CUdevice current = 0;
-  // Asking for the device without a context is an error, which tools that watch the driver report.
+  // Querying the device without a context is an error, which tools that watch the driver report.
   const bool has_context = driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS && context != nullptr;
   if (has_context && context == wanted.primary) return;
   if (has_context && driver().cuCtxGetDevice(&current) == CUDA_SUCCESS && current == wanted.handle) return;

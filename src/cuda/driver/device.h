@@ -1,4 +1,4 @@
-// GPUs: what a plan must know about one, and which one is current during a call.
+// GPUs: the properties of a device that a plan needs, and which device is current during a call.
 #pragma once
 
 #include <string>

@@ -91,7 +91,7 @@ const Driver& driver() {
 const Driver* loaded_driver() {
   static std::atomic<const Driver*> found{nullptr};
   if (const Driver* d = found.load(std::memory_order_acquire)) return d;
-  // It was not there, and nothing was loaded since: the answer is still no.
+  // libcuda was not loaded at the last check, and no library has been loaded since.
   static std::atomic<unsigned long long> added_without{0};
   const unsigned long long added = libraries_added();
   if (added == added_without.load(std::memory_order_relaxed)) return nullptr;

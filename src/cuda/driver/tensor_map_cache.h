@@ -26,7 +26,7 @@ class TensorMapCache {
  public:
   constexpr TensorMapCache() = default;
 
-  // Whether there is a map of this layout; it has the address that it was added with.
+  // Whether the cache has a map of this layout; the map has the address with which it was added.
   bool find(const TensorMapLayout& layout, CUtensorMap& map) const {
     for (const Entry& entry : entries_)
       if (entry.layout == layout) return std::memcpy(&map, entry.map, sizeof map), true;

@@ -1,6 +1,6 @@
-// A family of kernels: all that the library knows about the kernels of one architecture for one direction, in one
-// value. The portable families serve every architecture. registry.h lists the families in the order in which they are
-// asked.
+// A family of kernels: everything that the library knows about the kernels of one architecture for one direction, in
+// one value. The portable families serve every architecture. registry.h lists the families in the order in which a plan
+// tries them.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ class KernelParams {
   KernelParams(const KernelParams&) = delete;
   KernelParams& operator=(const KernelParams&) = delete;
 
-  // make(): returns the struct. size: what kernels without tensor maps get of it, from the start.
+  // make(): returns the struct. size: the leading part of it that kernels without tensor maps get.
   template <class Make>
   void set(Make make, size_t size = sizeof(std::invoke_result_t<Make>)) {
     using Params = std::invoke_result_t<Make>;
@@ -57,7 +57,7 @@ class KernelParams {
   size_t size_ = 0;
 };
 
-// Kernels of which the tuner tries the first that fits: they differ in what should be as large as possible.
+// Kernels of which the tuner tries the first that fits: they differ in a member that should be as large as possible.
 using Alternatives = std::vector<KernelKey>;
 
 template <class Problem, class Plan>

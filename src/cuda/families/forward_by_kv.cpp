@@ -14,8 +14,9 @@ CacheProblem as_cache(const ForwardProblem& p) {
   return c;
 }
 
-// Queries of a cache are the last positions of their sequence. Options that need the pair's own (i, j), and packed keys,
-// are not known over a cache. Without lengths in memory only the kernels for fast decoding know how long a sequence is.
+// Queries of a cache are the last positions of their sequence. The kernels over a cache do not support packed keys, and
+// options that need the pair's own (i, j). Without lengths in memory, only the kernels for fast decoding know how long
+// a sequence is.
 bool is_like_cache(const ForwardProblem& p) {
   const bool aligned_at_end = !p.top_left || (p.window_left >= kUnbounded && p.window_right >= kUnbounded && !p.slopes);
   if (p.packed() || p.bias || p.has_mask() || p.dropout.p > 0 || !aligned_at_end) return false;
@@ -29,7 +30,7 @@ bool is_worth_kv(const ForwardProblem& p, const Arch& arch) {
   constexpr int64_t kFewKeys = 256, kFewRows = 64, kMostQueries = 64, kMostRows = 256;
   if (p.len_q > kMostQueries || p.len_k < kFewKeys) return false;
   const int64_t rows = p.len_q * p.group();
-  // Larger tiles of rows are for so many of them that keys need not be split.
+  // Larger row tiles are only for calls with so many of them that keys need not be split.
   const bool fills = p.group() > 1 && rows <= kMostRows && 2 * row_tiles(as_cache(p), kMostRows) >= arch.usual_sms;
   return (rows <= kFewRows || fills) && is_like_cache(p);
 }

@@ -1,12 +1,12 @@
-// Few queries: a forward problem as one over a KV cache that holds all keys. The kernels of sm90_kv take the heads of a
-// group as rows of one tile, so that keys are read once for all of them, and cut the keys into splits.
+// Few queries: treats a forward problem as one over a KV cache that holds all keys. The kernels of sm90_kv take the
+// heads of a group as rows of one tile, so that keys are read once for all of them, and split the keys.
 #pragma once
 
 #include "cuda/families/family.h"
 
 namespace cuflash::cuda {
 
-// Whether those kernels compute the problem, and are the faster ones for it.
+// Whether those kernels support the problem, and are faster for it.
 bool is_worth_kv(const ForwardProblem& problem, const Arch& arch);
 
 KvPlan plan_by_kv(const ForwardProblem& problem, const PlanTarget& target);

@@ -9,8 +9,8 @@
 namespace cuflash::cuda {
 namespace {
 
-// Where there are enough tiles, one long sequence among short ones would keep the device waiting: long ones are cut,
-// short ones are not. CTAs of splits that are not used exit at once, but must be launched.
+// Even if there are enough tiles, one long sequence among short ones would keep the device waiting. So long sequences
+// are split and short ones are not. CTAs of unused splits exit at once, but must be launched.
 void even_out(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
   constexpr int64_t kMostCtas = 32;  // per slot
   if (plan.row_tiles != 1) return;   // many queries: so many tiles that there would be too many sums to keep
@@ -20,12 +20,12 @@ void even_out(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
   plan.reason = "long sequences are cut, so that none of them keeps the device waiting";
 }
 
-// When no CTA is left to start, the running ones finish one after the other, for as long as one of them takes, and
-// memory has less and less to do. Short splits fill that time: half of it, on average, in every slot.
+// When no CTA is left to start, the running ones finish one after the other, over as long as one of them takes, and
+// memory has less and less to do. Short splits fill that time: on average half of it in every slot.
 void add_short_splits(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
   constexpr int64_t kMostShort = 4;
   if (plan.row_tiles != 1) return;
-  // The ends of short ones cost more than they fill where all long ones start at once, and where these are not long.
+  // The overhead of short splits exceeds their gain if all long ones start at once, or if these are not long.
   const int64_t long_splits = std::max(plan.eager_splits, std::min(plan.splits, key_tiles / kLongTiles));
   if (tiles * long_splits <= slots || key_tiles < 2 * kLongTiles) return;
   const int64_t idle = slots * (key_tiles / long_splits) / 2, tiles_at_once = tiles * kShortTiles;
@@ -34,15 +34,15 @@ void add_short_splits(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t sl
   plan.splits += plan.short_splits;
 }
 
-// A fixed number of splits is taken as it is. Otherwise as many as fill the device once, or a few times where that
-// leaves less of it idle; the lengths are not known here, so the room of the cache is what is divided evenly. tuned: 0,
-// or the number of splits that was fastest.
+// A fixed number of splits is used as it is. Otherwise there are as many as fill the device once, or a few times if
+// that leaves less of it idle. The lengths are not known here, so the capacity of the cache is divided evenly. tuned:
+// 0, or the number of splits that was fastest.
 void choose_splits(KvPlan& plan, const CacheProblem& p, const KvConfig& c, int num_sms, int64_t tuned,
                    ShortSplits short_splits) {
   const int64_t key_tiles = std::max<int64_t>(1, most_key_tiles(p, c.tile_q, c.tile_k));
   if (p.num_splits != 0) {
     plan.splits = plan.eager_splits = std::min(p.num_splits, key_tiles), plan.least_tiles = 1;
-    plan.reason = "as many splits as asked for, with tiles that depend on nothing but a sequence";
+    plan.reason = "as many splits as requested, with tiles that depend only on the sequence";
     if (plan.splits > kMostSplits)
       refuse(join("num_splits: got ", p.num_splits, ", but the CUDA kernels cut a sequence into at most ", kMostSplits,
                   " ranges"));
@@ -50,7 +50,7 @@ void choose_splits(KvPlan& plan, const CacheProblem& p, const KvConfig& c, int n
   }
   constexpr int64_t kLeastTiles = 2, kMostWaves = 4;
   const int64_t tiles = of_all_heads(p, plan.row_tiles);
-  // Few tiles would have many splits to add up at the end: one CTA per SM is enough then.
+  // A few tiles would have many splits to add up at the end, so one CTA per SM is enough for them.
   const bool few = 2 * tiles <= num_sms;
   const int64_t all_slots = int64_t{num_sms} * c.ctas_per_sm, slots = few ? num_sms : all_slots;
   const int64_t most = std::clamp<int64_t>(key_tiles / kLeastTiles, 1, kMostSplits);

@@ -39,8 +39,8 @@ int kv_options(const CacheProblem& problem, int copy);
 // sm90: whether a call is one that KvConfig::fast_decode describes.
 bool is_fast_decode(const CacheProblem& problem);
 
-// Row tiles, or other things of which every sequence and key/value head has `count`. The result is capped at far more
-// than any device or grid holds: decisions that depend on it stay in range, and launch_of refuses the plan.
+// Number of row tiles, or of anything else of which every sequence and key/value head has `count`. The result is capped
+// at far more than any device or grid holds: decisions that depend on it stay in range, and launch_of rejects the plan.
 int64_t of_all_heads(const CacheProblem& problem, int64_t count);
 int64_t row_tiles(const CacheProblem& problem, int tile_q);
 
@@ -53,9 +53,8 @@ bool fills_once(int64_t tiles, int64_t key_tiles, int64_t sms);
 
 inline constexpr int64_t kMostCuts = 8;  // of a long sequence, so that it does not keep the device waiting
 
-// Sets the tiles of a config: the first of the table that fits, largest row tiles first. accepts(t, c) may pass over
-// tiles; most_stages(t, c) says how many stages are worth their shared memory. Throws CUFLASH_UNSUPPORTED where none
-// fits.
+// Sets the tiles of a config: the first of the table that fits, largest row tiles first. accepts(t, c) may skip tiles;
+// most_stages(t, c) says how many stages are worth their shared memory. Throws CUFLASH_UNSUPPORTED if none fits.
 template <class Accepts, class MostStages>
 void choose_tiles(KvConfig& c, const CacheProblem& p, const Arch& arch, std::span<const KvTiles> table, Accepts accepts,
                   MostStages most_stages);
@@ -65,9 +64,9 @@ bool has_legal_sizes(const KvConfig& config);
 // Limits of a config of legal sizes whose products are mma.sync of 16 rows per warp.
 Limits mma_limits(const KvConfig& config, const Arch& arch);
 
-// Whether a few more splits, short and last, may fill the end of a call, where CTAs finish one after the other.
+// Whether a few more short splits may fill the end of a call, when CTAs finish one after the other.
 enum class ShortSplits { no, yes };
-// The parts of a plan that follow from tiles and the number of SMs: splits, and how many CTAs there are at once.
+// The parts of a plan that follow from tiles and the number of SMs: splits, and how many CTAs run at the same time.
 void plan_splits(KvPlan& plan, const CacheProblem& problem, const KvConfig& config, const PlanTarget& target,
                  ShortSplits short_splits);
 // The launch and the workspace, after everything else.

@@ -7,7 +7,7 @@
 namespace cuflash::cuda {
 namespace {
 
-// Where the mask differs. A summary that the call makes later has the extents of the tensor.
+// The dimensions along which the mask differs. A summary that the call makes later has the extents of the tensor.
 struct Differs {
   bool by_batch, by_head;
 };
@@ -36,7 +36,7 @@ bool mask_differs_by_head(const Problem& p) { return differs_of(p).by_head; }
 Launch plan_mask_lists(const KernelKey& kernel, const Problem& p, const MaskListExtent& e) {
   constexpr int64_t kWarps = kMaskListThreads / 32;
   const int64_t lists = count_of(p, e).value("mask: the number of its tiles is");
-  // As much for every problem: a kernel is loaded with the shared memory of its first launch.
+  // The same amount for every problem: a kernel is loaded with the shared memory of its first launch.
   constexpr int kFittedBytes = kMostFittedGroups * kFittedGroupBytes;
   Launch launch =
       launch_of(kernel, lists / kWarps + (lists % kWarps != 0), kMaskListThreads, e.has_blocks ? kFittedBytes : 0);

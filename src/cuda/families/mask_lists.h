@@ -7,8 +7,8 @@
 
 namespace cuflash::cuda {
 
-// Heads of the lists, tiles of such a head, and the most tiles in a list. has_blocks: with the key blocks of each tile.
-// groups: of 64 queries, where the mask may decide which of them are a tile; 0: it does not.
+// Heads of the lists, tiles of such a head, and the maximum number of tiles in a list. has_blocks: with the key blocks
+// of each tile. groups: number of groups of 64 queries if the mask may decide which of them form a tile; otherwise 0.
 struct MaskListExtent {
   int64_t heads, tiles, longest;
   bool has_blocks = false;
@@ -21,7 +21,7 @@ Launch plan_mask_lists(const KernelKey& kernel, const Problem& problem, const Ma
 size_t mask_list_bytes(const Problem& problem, const MaskListExtent& extent);
 MaskLists mask_lists(const Problem& problem, const MaskListExtent& extent, void* data);
 
-// Boxes of 64 queries, or of one if all share it, and of so many bytes of bits. The problem has a summary.
+// Boxes of 64 queries, or of one if all queries share it, and of this many bytes of bits. The problem has a summary.
 TensorMap mask_bits_map(const Problem& problem, int box_bytes = kMaskBoxBytes);
 
 }  // namespace cuflash::cuda

@@ -1,4 +1,4 @@
-// What is sent to the kernels of backward, made from a problem, its plan and its workspace.
+// The params of the backward kernels, made from a problem, its plan and its workspace.
 #pragma once
 
 #include "backward_params.h"

@@ -1,4 +1,4 @@
-// The structs that are sent to kernels, made from a Problem: what all directions share, and forward.
+// The params of kernels, made from a Problem: those that all directions share, and those of forward.
 #pragma once
 
 #include "params.h"

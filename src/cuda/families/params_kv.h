@@ -6,8 +6,8 @@
 
 namespace cuflash::cuda {
 
-// Counts of rows and entries that no int holds are as good as the largest int: no sequence is that long, and no table
-// names more.
+// Counts of rows and entries that do not fit into an int are clamped to the largest int: no sequence is that long, and
+// no table names more.
 int as_int(int64_t count);
 
 // workspace: as large as the plan says. tile_counts: as in attention_params.

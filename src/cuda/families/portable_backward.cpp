@@ -72,14 +72,14 @@ std::span<const Tiles> tiles_of(Element element) {
   return kSixteenBit;
 }
 
-// A mask tensor and copies element by element take as many addresses as all options together.
+// A mask tensor, and copies element by element, need as many addresses as all options together.
 Load load_of(const BackwardConfig& c) {
   if (c.options == kAllOptions || c.options == kMaskTensor || c.copy == kCopyElements) return every_option;
   return c.options == 0 ? partial_rows : one_option;
 }
 
 const char* reason_of(const BackwardConfig& c) {
-  if (c.ordered) return "dQ is summed in the order of the keys: deterministic was asked for";
+  if (c.ordered) return "dQ is summed in the order of the keys: deterministic was requested";
   if (c.copy == kCopyElements) return "rows that do not start on 16-byte boundaries are copied element by element";
   if (c.options == kAllOptions) return "the kernel with every option: several are given";
   if (c.options != 0) return "a kernel for the one option that is given";
@@ -91,8 +91,8 @@ bool needs_order(const BackwardProblem& p, const BackwardConfig& c, Reproducible
   return reproducible == Reproducible::yes && p.dq && tiles_in(p.len_k, c.tile_k) > 1;
 }
 
-// Where all gradients are wanted, the products need no branch between them, and loads hide behind other products: 3 to
-// 5% faster where registers are left for it (docs/lab/portable.md).
+// If all gradients are requested, the products need no branch between them, and loads hide behind other products: 3 to
+// 5% faster if there are enough registers (docs/lab/portable.md).
 bool gains_from_all_gradients(const BackwardConfig& c) {
   return size_of(c.element) == 2 && c.column_warps > 1 && c.stages == 2 && c.options == 0 && !c.ordered;
 }
@@ -127,7 +127,7 @@ constexpr Member kMembers[] = {{&tuned::Choice::tile_q, &BackwardConfig::tile_q}
                                {&tuned::Choice::ctas_per_sm, &BackwardConfig::ctas_per_sm}};
 constexpr Tunable<BackwardConfig> kTunable{"portable", kMembers, config_limits};
 
-// Sets the first tiles of the table that fit, of those with this number of queries if one is given.
+// Sets the first tiles of the table that fit; if tile_q is not 0, only tiles with that number of queries.
 bool take_tiles(BackwardConfig& c, const BackwardProblem& p, const PlanTarget& target, int tile_q = 0) {
   for (const Tiles& t : tiles_of(c.element)) {
     if (c.dim_qk > t.largest_dim || c.dim_v > t.largest_dim || load_of(c) > t.most) continue;

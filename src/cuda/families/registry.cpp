@@ -7,8 +7,8 @@
 namespace cuflash::cuda {
 namespace {
 
-// A plan is made by the first family that serves the architecture and accepts the problem. The portable ones come last:
-// they serve every architecture and accept every problem, or throw where no kernel is left that could compute it.
+// The first family that serves the architecture and accepts the problem makes the plan. The portable ones come last:
+// they serve every architecture and accept every problem, or throw if no kernel can compute it.
 constexpr const ForwardFamily* kForward[] = {&sm90_forward, &portable_forward};
 constexpr const BackwardFamily* kBackward[] = {&sm90_backward, &portable_backward};
 constexpr const KvFamily* kKv[] = {&sm90_kv, &portable_kv};

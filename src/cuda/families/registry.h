@@ -1,4 +1,4 @@
-// All families, in the order in which a plan asks them. To add an architecture, write its families, declare them here
+// All families, in the order in which a plan tries them. To add an architecture, write its families, declare them here
 // and put them in front of the portable ones in registry.cpp.
 #pragma once
 
@@ -15,7 +15,7 @@ Launch bias_launch(const BackwardProblem& problem, const Arch& arch, int tile_q)
 extern const KvFamily sm90_kv, portable_kv;
 extern const KernelType merge_states, summarize_mask;
 
-// Families that serve the architecture and were asked before the one that accepts the problem, with their reasons.
+// Families that serve the architecture and come before the one that accepts the problem, with their reasons.
 struct Rejection {
   const char* family;
   const char* reason;

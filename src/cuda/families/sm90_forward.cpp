@@ -54,8 +54,8 @@ constexpr const KernelType* kKernels[] = {&kKernel, &kListKernel, &kCombineKerne
 // Panels are 64 columns wide.
 int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPanelColumns)); }
 
-// Whether TMA can load the bias. One of another type than q, and rows that do not start on 16 bytes, are loaded element
-// by element.
+// Whether TMA can load the bias. A bias of another type than q, or with rows that do not start on 16-byte boundaries,
+// is loaded element by element.
 int term_tiles(const ForwardProblem& p) {
   return p.bias && p.bias.dtype == p.dtype && has_tensor_map(p.bias, score_extent(p, p.bias)) ? kTmaBias : 0;
 }
@@ -104,8 +104,8 @@ int allowed_schedule(const Sm90ForwardConfig& c) {
 // Two boxes of the mask's bits hold any tile of at most 128 keys.
 bool has_mask_boxes(const Sm90ForwardConfig& c) { return c.warpgroups <= kMaskListGroups && c.tile_k <= kMaskBoxKeys; }
 
-// The scores of a tile, the weights that they become, half as large, and the output. Where scores are kept also the
-// weights of the previous tile; there is no row maximum, so that fewer registers are in use beside them.
+// Registers for the scores of a tile, the weights that they become, half as large, and the output. If scores are kept,
+// also for the weights of the previous tile; but there is no row maximum, so fewer other registers are in use.
 Limits config_limits(const Sm90ForwardConfig& c, const Arch& arch) {
   if (c.warpgroups < 1 || c.warpgroups > 4 || c.tile_k < 16 || c.tile_k > 256 || c.stages < 2 || c.stages > 8 ||
       c.schedule < 0 || (c.schedule & ~allowed_schedule(c)) != 0 || (reads_mask(c) && !has_mask_boxes(c)))
@@ -122,7 +122,8 @@ constexpr Member kMembers[] = {{&tuned::Choice::warpgroups, &Sm90ForwardConfig::
                                {&tuned::Choice::order, &Sm90ForwardConfig::schedule}};
 constexpr Tunable<Sm90ForwardConfig> kTunable{"sm90", kMembers, config_limits};
 
-// Whether TMA loads the bias, for example, is not a matter of choice: another call of the same kind may not be able to.
+// Whether TMA loads the bias, for example, is not part of a choice: another call of the same kind may not be able to
+// use it.
 constexpr int kOptionSchedule = kTmaBias | kFixedMax;
 bool apply_choice(const PlanTarget& target, Sm90ForwardConfig& c) {
   Sm90ForwardConfig wanted = c;
@@ -133,9 +134,9 @@ bool apply_choice(const PlanTarget& target, Sm90ForwardConfig& c) {
   return true;
 }
 
-constexpr int64_t kUnit = 256;  // bytes; parts of the workspace begin with a multiple of it
+constexpr int64_t kUnit = 256;  // bytes; parts of the workspace begin at a multiple of it
 
-// Partial results of all rows and splits, and the launch that reduces them.
+// Sets up partial results of all rows and splits, and the launch that reduces them.
 void plan_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c, const Arch& arch) {
   constexpr int64_t kReal = sizeof(float);
   c.work |= kSplitKeys | (plan.packed_heads > 1 ? kPackHeads : 0);
@@ -155,7 +156,7 @@ void plan_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& 
   const int64_t rows_of_cta = rows_of_reduction(merge, static_cast<unsigned>(plan.splits));
   plan.combine = launch_of(key_of(kCombineKernel, arch, merge), Checked((p.len_q + rows_of_cta - 1) / rows_of_cta),
                            num_threads(merge), kReductionBytes);
-  // Heads and batch entries are few: keys are split where there are few tiles.
+  // The dimensions fit the grid: keys are split only if there are few tiles, so heads and batch entries are few.
   plan.combine.grid_y = static_cast<uint32_t>(p.heads_q), plan.combine.grid_z = static_cast<uint32_t>(p.batch);
   plan.combine.programmatic = true;
 }
@@ -167,7 +168,7 @@ Checked listed_tiles(const Problem& p, int tile_q) {
   return Checked(of_longest.at_most(of_packed));
 }
 
-// Packed sequences that are nearly all as long as the longest: as many rows as they could have.
+// Whether packed sequences are nearly all as long as the longest, by their total number of rows.
 bool are_equally_long(const ForwardProblem& p) {
   constexpr double kNearlyAll = 0.94;
   const auto full = [&](int64_t total, int64_t length) {
@@ -176,8 +177,8 @@ bool are_equally_long(const ForwardProblem& p) {
   return p.packed() && full(p.total_q, p.len_q) && full(p.total_k, p.len_k);
 }
 
-// Sequences of different lengths have a list of tiles, and so have those with a mask tensor, if they fill the device a few
-// times: making it takes a few microseconds.
+// Sequences of different lengths, and calls with a mask tensor, use a list of tiles if they fill the device a few
+// times: making the list takes a few microseconds.
 bool is_worth_list(const ForwardProblem& p, int tile_q, int num_sms) {
   constexpr int64_t kMostSequences = 1 << 14, kLeastRounds = 2;
   if (p.batch > kMostSequences) return false;
@@ -189,8 +190,8 @@ bool is_worth_list(const ForwardProblem& p, int tile_q, int num_sms) {
   return tiles >= kLeastRounds * num_sms && tiles < int64_t{1} << 31;
 }
 
-// The mask decides which groups of 64 queries are a tile if all heads share it. Tiles are taken from a list then, and a
-// CTA makes lists of one batch entry.
+// If all heads share the mask, it decides which groups of 64 queries form a tile. Tiles are then taken from a list, and
+// a CTA makes the lists of one batch entry.
 int64_t fitted_groups(const ForwardProblem& p, const Sm90ForwardConfig& c) {
   const int64_t groups = (p.len_q + kWarpgroupRows - 1) / kWarpgroupRows;
   const bool few = groups <= kMostFittedGroups && p.len_k <= kMostFittedKeys;
@@ -229,9 +230,9 @@ void plan_mask(ForwardPlan& plan, const ForwardProblem& p, const Sm90ForwardConf
       workspace_bytes(Checked(static_cast<int64_t>(w.mask_lists)) + static_cast<int64_t>(mask_list_bytes(p, extent)));
 }
 
-// Tiles for few query tiles, beside those of the table: for head sizes above `beyond` up to largest_dim. Without splits
-// they have the stages and the schedule of a table's entry. One warpgroup, for a small part of the SMs: it overlaps less,
-// but a query tile takes less time.
+// Tiles for few query tiles, in addition to those of the table: for head sizes above `beyond` up to largest_dim.
+// Without splits they use the stages and the schedule of a table's entry. One warpgroup is for a small part of the SMs:
+// it overlaps less, but a query tile takes less time.
 struct SmallGridTiles {
   int beyond, largest_dim, warpgroups, tile_k, split_stages, stages, schedule;
 };
@@ -243,18 +244,18 @@ constexpr SmallGridTiles kSmallGridTiles[] = {{0, 64, 1, 128, 4, 4, kPinWait},
                                               {64, 128, 3, 80, 4, 4, kPingPong | kPinWait},
                                               {128, 256, 1, 80, 2, 2, kPinWait}};
 
-// Options need registers of two warpgroups; where they need more than that there are the table's tiles alone.
+// Options may need the registers of two warpgroups; if they need more, only the table's tiles are used.
 bool has_registers(const SmallGridTiles& t, const Sm90ForwardConfig& c) {
   return c.options == 0 || (t.warpgroups <= 2 && needs_of(c) <= Needs::dropout);
 }
-// Heads of a group become rows by TMA boxes of all heads of some queries, which fill a warpgroup's rows. With three
-// warpgroups their masks would need more registers than there are.
+// Heads of a group become rows through TMA boxes of all heads of several queries, which fill a warpgroup's rows. With
+// three warpgroups their masks would need too many registers.
 bool can_pack_heads(const ForwardProblem& p, const SmallGridTiles& t) {
   return t.warpgroups == 2 && p.group() > 1 && kWarpgroupRows % p.group() == 0 && p.q.head_stride != 0;
 }
 
-// The tiles, and the number of splits, with the least estimated time, if it is clearly less than that of the table's tiles
-// without splits.
+// Takes the tiles and the number of splits with the least estimated time, if it is clearly less than that of the
+// table's tiles without splits.
 void choose_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c, const PlanTarget& target) {
   const Sm90ForwardConfig built_in = c;
   const auto splitting = [&](const Sm90ForwardConfig& tiled, int64_t packed) {
@@ -271,7 +272,7 @@ void choose_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig
   if (c.warpgroups <= kMostWarpgroups) take(as_built_in.time, as_built_in.splits, 1, c);
   for (const SmallGridTiles& t : kSmallGridTiles) {
     const int dim = std::max(c.dim_qk, c.dim_v);
-    // Three warpgroups have too few registers for scores of these tiles to stay, and dropout leaves too few.
+    // With three warpgroups, and with dropout, there are too few registers to keep the scores of these tiles.
     const bool stays = t.warpgroups <= 2 && needs_of(built_in) <= Needs::arithmetic;
     const int softmax = built_in.schedule & (kFixedMax | (stays ? kFirstMax : 0));
     if (plan.tuned || dim <= t.beyond || dim > t.largest_dim || !has_registers(t, built_in)) continue;
@@ -327,14 +328,14 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   return plan;
 }
 
-// Registers that options take beside the estimate of config_limits, where kernels with more than these spill.
+// Registers that options need beyond the estimate of config_limits; kernels with more spill.
 int option_registers(const Sm90ForwardConfig& c) {
   if ((c.options & kDropout) != 0) return 20;
   return reads_mask(c) && keeps_scores(c) ? 10 : 0;
 }
 
-// With options: of every number of warpgroups the largest tiles of keys for which there may be registers, with each kind of
-// softmax and the rest of the schedule that shared memory has room for.
+// With options: for every number of warpgroups and each kind of softmax, the largest key tiles that may fit the
+// registers, with as much of the rest of the schedule as fits into shared memory.
 std::vector<Alternatives> option_candidates(const Sm90ForwardConfig& built_in, const Arch& arch) {
   constexpr int kMostTiles = 3;
   const bool wide = std::max(built_in.dim_qk, built_in.dim_v) > 128;
@@ -415,8 +416,8 @@ KeySplits splits_of(const ForwardProblem& p, const ForwardPlan& plan, const Sm90
 TileList list_of(const ForwardProblem& p, const ForwardPlan& plan, int num_sms, void* workspace) {
   if (plan.list.grid_x == 0) return {};
   const int64_t longest = most_visited_tiles(p, plan.tile_q, plan.tile_k);
-  // The mean of packed lengths is known, and longer sequences have more of the tiles; a causal mask without a window hides
-  // half of the keys.
+  // The mean of packed lengths is known, and longer sequences have more of the tiles; a causal mask without a window
+  // hides half of the keys.
   const auto real = [](int64_t n) { return static_cast<double>(n); };
   const double filled = p.packed() ? std::sqrt(real(p.total_q) / (real(p.batch) * real(p.len_q))) : 1;
   const double seen = p.window_right < kUnbounded && p.window_left >= p.len_k ? 0.5 : 1;
@@ -436,7 +437,7 @@ MaskLists forward_mask_lists(const ForwardProblem& p, const ForwardPlan& plan, c
   return lists;
 }
 
-// Q with heads for rows and rows for heads: the heads of a query are adjacent rows of a box.
+// Q with heads and rows exchanged: the heads of a query are adjacent rows of a box.
 TensorMap packed_query_map(const ForwardProblem& p, int packed) {
   ConstRows q = p.q;
   std::swap(q.row_stride, q.head_stride);

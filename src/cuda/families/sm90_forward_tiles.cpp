@@ -1,6 +1,6 @@
-// Every config of the tables compiles without spills for all that it serves (tests/cuda/cuda_kernels_test). Those without
-// options were measured on an H200 (docs/lab/sm90_forward.md); cuflash tune measures them again. Sets of options that it has
-// measured come first, from sm90_measured_tables.h.
+// Every config of the tables compiles without spills for all problems that it serves (tests/cuda/cuda_kernels_test).
+// Configs without options were measured on an H200 (docs/lab/sm90_forward.md); cuflash tune measures them again. Sets
+// of options that it has measured come first, from sm90_measured_tables.h.
 #include "cuda/families/sm90_forward_tiles.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct Tiles {
 };
 using enum Needs;
 
-// Tiles whose softmax takes the maximum of every key tile. The first that fits is taken.
+// Tiles for a softmax that takes the maximum of every key tile. The first that fits is used.
 constexpr Tiles kTiles[] = {
     {64, 64, 3, 128, 4, fixed_max},                               //
     {128, 128, 2, 128, 2, fixed_max, kStagedStore | kPrefetchQ},  //
@@ -39,9 +39,9 @@ constexpr Tiles kTiles[] = {
     {256, 256, 2, 48, 2, everything},                             //
 };
 
-// Tiles whose scores stay in registers until the softmax is sure of them (kFirstMax). Of those of the smallest
-// head size that fits, the one with the least estimated time is taken. What has none takes those above. Options take
-// registers, so that fewer warpgroups or keys fit.
+// Tiles whose scores stay in registers until the softmax is final (kFirstMax). Of the entries for the smallest head
+// size that fits, the one with the least estimated time is used. Problems without such an entry use the tiles above.
+// Options take registers, so that fewer warpgroups or keys fit.
 struct KeptTiles : Tiles {
   Needs least;
   double row_time;  // of a query, relative to the other tiles of these head sizes
@@ -64,8 +64,8 @@ constexpr KeptTiles kKeptTiles[] = {
     {{256, 256, 2, 64, 2, dropout, kNoTurns}, plain, 1},                              //
 };
 
-// Rows that the busiest CTA computes. Few causal tiles are not dealt out evenly: it has a long and a short one. Many are,
-// and then the rows that a tile lacks, at its sequence's beginning, hardly count.
+// Rows that the busiest CTA computes. Few causal tiles cannot be dealt out evenly: that CTA has a long and a short one.
+// Many tiles can, and then the missing rows of a sequence's first tile hardly count.
 double rows_of_cta(const ForwardProblem& p, int tile_q, int num_sms) {
   const bool causal = p.window_right < kUnbounded;
   constexpr double kManyRounds = 4;
@@ -77,9 +77,9 @@ double rows_of_cta(const ForwardProblem& p, int tile_q, int num_sms) {
   return rounds < kManyRounds ? tile_q * 2 * std::ceil(rounds / 2) : kWarpgroupRows * rounds_of(kWarpgroupRows);
 }
 
-// What was measured for these head sizes, options and kind of mask: of several rows the one with the least estimated time.
-// They serve only calls whose bias and softmax are those of the measurement, and sequences of one length: kernels that list
-// tiles take more registers.
+// The measured configs for these head sizes, options and kind of mask: of several rows, the one with the least
+// estimated time. They serve only calls whose bias and softmax equal those of the measurement, and only sequences of
+// one length, because kernels that list tiles take more registers.
 std::optional<ForwardTiles> measured_tiles(const ForwardProblem& p, const Sm90ForwardConfig& c, int num_sms) {
   constexpr int kOfProblem = kTmaBias | kFixedMax;
   const bool causal = p.window_right < kUnbounded;
@@ -122,9 +122,10 @@ ForwardTiles tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int 
   };
   const KeptTiles* best = nullptr;
   double least = 0;
-  // Not with a fixed reference. With a mask tensor only without other options, and small head sizes have more keys in a
-  // tile of those above. Nor with ALiBi where a query sees later keys, which come first: rows outgrow their first tile, and
-  // with 64 columns that costs more than larger tiles of keys save (0.70 instead of 0.75 of the plain kernel's speed).
+  // Not with a fixed reference. With a mask tensor only if there are no other options, and for small head sizes the
+  // tiles above have more keys. Not with ALiBi if a query sees later keys, which are visited first: rows then outgrow
+  // their first tile, and with 64 columns that costs more than larger key tiles save (0.70 instead of 0.75 of the plain
+  // kernel's speed).
   const bool rises =
       c.options == kAlibi && p.window_right >= kUnbounded && std::max(c.dim_qk, c.dim_v) <= kPanelColumns;
   const bool keeps = needs_of(c) != fixed_max && !rises &&

@@ -1,4 +1,4 @@
-// Tiles of the sm90 forward family: what fits a problem and its options.
+// Tiles of the sm90 forward family for a problem and its options.
 #pragma once
 
 #include "checked.h"

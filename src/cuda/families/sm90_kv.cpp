@@ -60,28 +60,28 @@ const char* why_not(const CacheProblem& p) {
   if (p.cache.page_size % kBoxRows[std::size(kBoxRows) - 1] != 0)
     return "TMA loads need pages whose size is a multiple of 16";
   if (p.cache.page_size != 0 && p.cache.leftpad) return "left padding moves keys across the borders of pages";
-  // Products read two pieces of a box side by side, and another tile follows its last column.
+  // Products read two adjacent pieces of a box, and another tile follows its last column.
   if (p.v_in_k && (column_of_values(p) % 16 != 0 || column_of_values(p) + boxed_dim(p.dim_v) > boxed_dim(p.dim_qk)))
     return "v is a slice of k that does not lie in a TMA box as products read it";
   return nullptr;
 }
 
-// Whether row tiles are so few that one CTA per SM is enough, even where long sequences are cut. Such a CTA has all
-// shared memory of its SM, and most of its keys are in flight before its queries have arrived. The usual board decides,
-// so that the kernel depends on the architecture alone.
+// Whether there are so few row tiles that one CTA per SM is enough, even if long sequences are split. Such a CTA has
+// all shared memory of its SM, and most of its keys are in flight before its queries have arrived. The usual board
+// decides, so that the kernel depends only on the architecture.
 bool is_lone(const CacheProblem& p, const KvTiles& t, const Arch& arch) {
   const int64_t tiles = row_tiles(p, t.tile_q);
   return p.num_splits == 0 && (kMostCuts * tiles <= arch.usual_sms ||
                                fills_once(tiles, most_key_tiles(p, t.tile_q, t.tile_k), arch.usual_sms));
 }
 
-// Large row tiles read their keys once, but one CTA adds up all splits of such a tile, and few tiles have many splits.
-// With a fixed number of splits the batch must not decide.
+// Large row tiles read their keys once, but one CTA adds up all splits of such a tile, and with few tiles there are
+// many splits. With a fixed number of splits, the batch must not decide.
 bool is_worth_warpgroups(const CacheProblem& p, const KvTiles& t, const Arch& arch) {
   return p.num_splits == 0 && 2 * row_tiles(p, t.tile_q) >= arch.usual_sms;
 }
 
-// One block of rows at a time has scores, and weights of half the size beside them.
+// One block of rows at a time has scores, and weights of half their size.
 Limits wgmma_limits(const KvConfig& c, const Arch& arch) {
   constexpr int kWarps = 2 * kWarpgroupThreads / 32;
   const bool shape = arch.wgmma && c.row_warps == kWarps && c.key_warps == 1 && c.column_warps == 1 && c.tile_k >= 32 &&
@@ -99,10 +99,10 @@ Limits config_limits(const KvConfig& c, const Arch& arch) {
 
 constexpr Tunable<KvConfig> kTunable{"sm90", kKvMembers, config_limits};
 
-// The splits whose first tile the producer loads before it knows any length: those that are used as soon as there are
-// keys for them, if these begin with the first row. Where all CTAs start at once, that hides the time until the work is
-// known; where others follow, it saves nothing, and has been seen to cost up to 2%. Two tiles of keys that are not
-// split; of those that are, the second tile belongs to another split as long as there are few.
+// The splits whose first tile the producer loads before it knows any length: those that are always used as soon as
+// there are keys for them, provided that keys begin with the first row. If all CTAs start at once, that hides the time
+// until the work is known; if others follow, it saves nothing, and has been seen to cost up to 2%. Without splits, two
+// tiles are loaded; with few splits, the second tile belongs to another split.
 void know_first_tiles(KvPlan& plan, const CacheProblem& p, const KvConfig& c) {
   const bool from_first_row = !p.cache.leftpad && p.window_left >= p.len_k && p.len_k > 0;
   if (!from_first_row || !plan.at_once) return;
@@ -110,9 +110,9 @@ void know_first_tiles(KvPlan& plan, const CacheProblem& p, const KvConfig& c) {
   plan.known_tiles = plan.splits == 1 && p.len_k > c.tile_k ? 2 : 1;
 }
 
-// How many parts of tiles, keys or values, a CTA keeps in flight. To be busy, memory needs 44 KiB per SM in flight,
-// while one more part is in use and the next is requested. With more, some requests are served long before others, and
-// reads evict more from L2 that must be written. Measured: docs/lab/kv.md.
+// How many parts of tiles, keys or values, a CTA keeps in flight. Memory is busy with 44 KiB per SM in flight, while
+// one more part is in use and the next one is requested. With more, some requests are served long before others, and
+// reads evict more dirty lines from L2. Measured: docs/lab/kv.md.
 int64_t parts_in_flight(const KvPlan& plan, const KvConfig& c) {
   constexpr int64_t kBytes = 44 << 10;
   const int64_t parts = parts_of_tile(c), all = parts * c.stages, bytes = stage_bytes(c) / parts;
@@ -121,8 +121,8 @@ int64_t parts_in_flight(const KvPlan& plan, const KvConfig& c) {
 }
 
 // Whether splits exchange their partial sums (kernels/kv/exchange.h), for which all CTAs must be resident. Every warp
-// adds up some units of the rows, one after the other: with many rows and few splits these are so many that tickets are
-// faster (docs/lab/kv.md).
+// adds up some segments of the rows, one after the other; with many rows and few splits there are so many that tickets
+// are faster (docs/lab/kv.md).
 bool is_worth_exchange(const KvPlan& plan, const KvConfig& c) {
   constexpr int64_t kMostUnits = 4;  // per warp
   if (!c.fast_decode || !plan.at_once || plan.splits == 1 || c.ctas_per_sm != 1) return false;
@@ -147,13 +147,12 @@ KvPlan plan(const CacheProblem& p, const PlanTarget& target) {
           if (t.lone && !is_lone(p, t, arch)) return false;
           return !by_warpgroups(tiled) || (!tiled.v_in_k && is_worth_warpgroups(p, t, arch));
         },
-        // More stages than usual where no other CTA would share the SM in any case.
+        // More stages than usual if no other CTA would share the SM anyway.
         [](const KvTiles& t, const KvConfig& tiled) {
           return t.lone || by_warpgroups(tiled) ? kMostLoneStages : kMostStages;
         });
   plan.box_rows = box_rows_of(p, c);
-  // Calls with many queries take long in any case; a fixed number of splits promises the same bits for a row in any
-  // call.
+  // Calls with many queries take long anyway; a fixed number of splits promises the same bits for a row in any call.
   c.fast_decode = !by_warpgroups(c) && p.num_splits == 0 && is_fast_decode(p) ? (p.cache ? 1 : kWholeCache) : 0;
   plan_splits(plan, p, c, target, ShortSplits::yes);
   c.l2_exchange = target.reduction == SplitReduction::exchange && is_worth_exchange(plan, c);
@@ -186,8 +185,8 @@ PrologueLoads prologue_loads(const CacheProblem& p, const KvPlan& plan) {
 }
 
 Sm90KvParams params_of(const CacheProblem& p, const KvPlan& plan, const LaunchContext& context) {
-  // A call is long, for the L2 cache, if CTAs follow those that run from the start, or if these read four times what it
-  // holds: on an H200 with head sizes of 128, 132 x 48 x 32 KiB.
+  // A call counts as long, for the L2 policy, if more CTAs follow the first wave, or if the first wave reads four times
+  // the size of L2: on an H200 with head sizes of 128, 132 x 48 x 32 KiB.
   constexpr int kManyTiles = 48;
   const int rows = static_cast<int>(plan.box_rows);
   return {tensor_map(p.k, cached_extent(p, p.dim_qk), rows),

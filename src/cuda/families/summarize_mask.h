@@ -7,7 +7,8 @@
 
 namespace cuflash::cuda {
 
-// Query i needs the keys [i + low, i + high): all, unless a call makes the summary for itself and has a window.
+// Query i needs the keys [i + low, i + high): all of them, unless the call makes the summary only for itself and has a
+// window.
 struct NeededKeys {
   int64_t low = -kUnbounded, high = kUnbounded;
 };
@@ -15,8 +16,8 @@ NeededKeys needed_keys(const Problem& problem);
 MaskSummaryParams mask_summary_params(const ConstRows& mask, const MaskShape& shape, const MaskSummary& summary,
                                       const NeededKeys& needed = {});
 
-// Bytes of the summary that a call makes in its workspace; 0 if it has no mask tensor, or brings a summary of it, or its
-// family reads the tensor itself.
+// Bytes of the summary that a call makes in its workspace; 0 if it has no mask tensor, or passes a summary of it, or
+// its family reads the tensor itself.
 template <class Problem, class Plan>
 size_t own_summary_bytes(const Problem& p, const Plan& plan) {
   if (!plan.family->reads_mask_summary || !p.mask || p.summary.blocks) return 0;

@@ -56,7 +56,7 @@ void Binaries::refuse(const Program& program) const {
                                                   : join("the pack ", settings_.pack, " does not have it");
   throw FlashAttentionError(
       CUFLASH_NO_DEVICE,
-      join("kernel: ", program.name, " is needed, ", pack, ", and CUFLASH_JIT=off forbids to compile it; add it with ",
+      join("kernel: ", program.name, " is needed, ", pack, ", and CUFLASH_JIT=off forbids compiling it; add it with ",
            "'cuflash pack --arch ", target_of(program.arch), " --kernel ", program.name, " -o <file>'"));
 }
 

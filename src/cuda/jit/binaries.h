@@ -43,7 +43,7 @@ class Binaries {
   std::string pack_state_;
 };
 
-// The binaries of this process, as its environment says. Initialised at the first call.
+// The binaries of this process, configured by its environment. Initialised at the first call.
 Binaries& binaries();
 
 // A pack serves machines without a compiler, so its keys do not depend on one. Those of the disk cache do: another

@@ -27,9 +27,10 @@ Workspace::Workspace(const Execution& e, size_t bytes) : stream_(e.stream) {
   CUdeviceptr block = 0;
   const CUresult result = driver().cuMemAllocAsync(&block, bytes, static_cast<CUstream>(stream_));
   if (result == CUDA_ERROR_OUT_OF_MEMORY)
-    throw FlashAttentionError(CUFLASH_OUT_OF_MEMORY,
-                              join("workspace: the device's memory pool has not the ", bytes,
-                                   " bytes that this call needs; pass a smaller problem or a workspace of your own"));
+    throw FlashAttentionError(
+        CUFLASH_OUT_OF_MEMORY,
+        join("workspace: the device's memory pool cannot provide the ", bytes,
+             " bytes that this call needs; make the problem smaller or pass a workspace of your own"));
   check(result, "cuMemAllocAsync");
   data_ = reinterpret_cast<void*>(block);
   from_pool_ = true;

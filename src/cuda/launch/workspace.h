@@ -1,5 +1,5 @@
-// The scratch memory of one call on the device: the caller's workspace, what the caller's function allocates, or a block
-// of the device's stream-ordered pool, which is freed in stream order.
+// The scratch memory of one call on the device: the caller's workspace, memory from the caller's allocate function, or
+// a block of the device's stream-ordered pool, which is freed in stream order.
 #pragma once
 
 #include "problem/problem.h"

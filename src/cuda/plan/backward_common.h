@@ -1,4 +1,4 @@
-// What the backward families share: the workspace, the order of the heads, and the kernels before and behind the main
+// Shared by the backward families: the workspace, the order of the heads, and the kernels before and after the main
 // one.
 #pragma once
 
@@ -9,14 +9,14 @@ namespace cuflash::cuda {
 // LSE and delta of every row; dQ from its sums; dSink.
 extern const KernelType backward_prepare, backward_finish, backward_sink;
 
-// Of the largest Hopper GPUs. A plan does not depend on the device, and a few multiprocessors less change little.
+// Of the largest Hopper GPUs. A plan does not depend on the device, and a few SMs less change little.
 constexpr int64_t kSms = 132;
-// With more tasks than these, the order of tickets balances them, and second tasks need not be dealt.
+// With more tasks than this, the order of tickets balances them, and second tasks need not be dealt.
 constexpr int64_t kFewTasks = kSms * 7 / 2;
 
 inline int64_t tiles_in(int64_t length, int64_t tile) { return (length + tile - 1) / tile; }
 
-// CTAs of a main kernel with one tile of keys each; 0 where it has nothing to compute.
+// CTAs of a main kernel with one key tile each; 0 if it has nothing to compute.
 Checked key_tiles(const BackwardProblem& problem, int tile_k);
 
 // What a main kernel leaves in the workspace, and takes from there.
@@ -31,7 +31,7 @@ struct Sums {
   bool dbias = false;
   int64_t dbias_counts = 0, dbias_sums = 0;
 };
-// The plan without its main kernel. c: what the other kernels know of the main kernel's config.
+// The plan without its main kernel. c: the properties of the main kernel's config that the other kernels need.
 BackwardPlan plan_around(const BackwardProblem& problem, const Arch& arch, const BackwardConfig& c, const Sums& sums);
 
 }  // namespace cuflash::cuda

@@ -8,15 +8,14 @@
 namespace cuflash::cuda {
 namespace {
 
-// In units of the time of one query tile: beginning a task and storing its sums, or adding them to those in memory; and
+// In units of the time of one query tile: starting a task and storing its sums, or adding them to those in memory; and
 // clearing and converting the sums of a key tile.
 constexpr double kStores = 2.2, kAdds = 3, kConverts = 4.4;
-// Tasks that visit several heads, each for another time, read them at different times. Query tiles take this much longer
-// for every kCachedBytes that the tasks of all multiprocessors have in use beyond the first: measured for 2, 4 and 8
-// heads of 128 columns.
+// Tasks that visit several heads, each for a different time, read them at different times. Query tiles take this much
+// longer for every kCachedBytes, beyond the first, that the tasks of all SMs have in use: measured for 2, 4 and 8 heads
+// of 128 columns.
 constexpr double kMisses = 0.05, kCachedBytes = 17 << 20;
-// A division must gain this much to be worth its memory. It gains nothing where there are many tasks anyway: 16 for each
-// multiprocessor.
+// A division must gain this much to be worth its memory. It gains nothing if there are many tasks anyway: 16 per SM.
 constexpr double kGain = 0.97, kManyTiles = 16 * kSms;
 constexpr int kMostHeadParts = 128, kMostQueryParts = 8;
 
@@ -54,9 +53,8 @@ Work work_of(const BackwardProblem& p, const BackwardConfig& c, bool sums_dq) {
   return w;
 }
 
-// Time of all tasks, in the unit above. Tasks of unequal length start in the order of their length, and at the end a
-// multiprocessor waits for a quarter of the longest on average, for less where second tasks are dealt: simulated for
-// causal masks.
+// Time of all tasks, in the unit above. Tasks of unequal length start in the order of their length, and at the end an
+// SM waits for a quarter of the longest on average, or less if second tasks are dealt: simulated for causal masks.
 double time_of(const Work& w, int heads, int queries) {
   const double parts = heads * queries, tasks = w.key_tiles * parts, ends = parts > 1 ? kAdds : kStores;
   const double members = std::ceil(w.group / heads);

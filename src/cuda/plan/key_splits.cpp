@@ -8,9 +8,9 @@
 namespace cuflash::cuda {
 namespace {
 
-// A model of a call's time in microseconds, with figures of an H200 (docs/lab/sm90_forward.md).
+// A model of a call's time in microseconds, with constants measured on an H200 (docs/lab/sm90_forward.md).
 constexpr double kFlopsOfSm = 5.3e6, kBytesOfMemory = 3.7e6;  // per microsecond
-constexpr double kStartOfTile = 2.5;  // a query tile beyond its steps (docs/lab/sm90_forward.md)
+constexpr double kStartOfTile = 2.5;  // per query tile, in addition to its steps (docs/lab/sm90_forward.md)
 constexpr double kStartOfReduction = 3.5, kBytesOfReduction = 3e6;
 
 constexpr int64_t kMostSplits = 128, kMostRounds = 4;
@@ -19,7 +19,7 @@ constexpr int64_t kMostBytes = int64_t{64} << 20;  // of partial results
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 double real(int64_t n) { return static_cast<double>(n); }
 
-// Query tiles of one head, or of packed heads, of all sequences. Of packed sequences only bounds are known here.
+// Query tiles of one head, or of packed heads, of all sequences. For packed sequences only bounds are known here.
 int64_t tiles_of_head(const Problem& p, const SplitTarget& t) {
   const int64_t of_longest = p.batch * divided_up(p.len_q * t.packed, t.tile_q);
   return p.packed() ? std::min(of_longest, p.total_q * t.packed / t.tile_q + p.batch) : of_longest;
@@ -53,7 +53,7 @@ KeySplitting key_splits(const Problem& p, const SplitTarget& t) {
   const int64_t rows = p.heads_q * (p.packed() ? p.total_q : p.batch * p.len_q);
   const bool equal = p.window_right >= kUnbounded || p.packed();  // as far as is known here
   const double total = equal ? real(tiles * longest) : real(visited_tiles(p, t)) * real(p.batch * heads);
-  // A warpgroup that is alone does not overlap softmax with the products of another.
+  // A single warpgroup does not overlap softmax with the products of another.
   const int64_t most_rows = std::min<int64_t>(divided_up(p.len_q * t.packed, 64) * 64, t.tile_q);
   const int64_t rows_of_tile = std::max<int64_t>(most_rows, 96);
   const double flops = 2 * real(rows_of_tile * t.tile_k * (p.dim_qk + p.dim_v));
@@ -74,7 +74,7 @@ KeySplitting key_splits(const Problem& p, const SplitTarget& t) {
   double least = unsplit;
   for (int64_t splits = 2; splits <= std::min(kMostSplits, longest); ++splits) {
     if (tiles * splits > kMostRounds * sms || split_bytes * real(splits) > real(kMostBytes)) break;
-    // More splits that leave the longest one as long gain nothing. A call waits for this loop.
+    // More splits gain nothing if the longest one stays as long. A call waits for this loop, so it skips them.
     if (divided_up(longest, splits) == divided_up(longest, splits - 1)) continue;
     if (const double found = time(splits); found < least) best = splits, least = found;
   }

@@ -18,8 +18,8 @@ struct SplitTarget {
 // The most key tiles that a query tile may see.
 int64_t most_visited_tiles(const Problem& problem, int tile_q, int tile_k);
 
-// The number of splits with the least estimated time. 1: query tiles keep the SMs busy, or reducing partial results would
-// take longer than it saves. Times are in microseconds; 0: so many tiles that they were not estimated.
+// The number of splits with the least estimated time. 1: query tiles keep the SMs busy, or reducing partial results
+// would take longer than splitting saves. Times are in microseconds; 0: not estimated, because there are so many tiles.
 struct KeySplitting {
   int64_t splits;
   double time, unsplit_time;

@@ -1,5 +1,5 @@
-// Whether a config can be compiled and run: the rules of the kernels, shared memory, registers. This is known before
-// anything is compiled, up to what only the compiler can say.
+// Whether a config can be compiled and run: the rules of the kernels, shared memory, registers. All of this is known
+// before compiling, except for what only the compiler can tell.
 #pragma once
 
 #include "config.h"
@@ -21,12 +21,13 @@ constexpr bool is_legal(const Limits& limits) { return limits.fault == Fault::no
 
 inline constexpr Limits kNoShape{Fault::shape, 0, 0, 0, 0};  // no kernel has this shape
 
-// Addresses, counters, operands in flight: what kernels that just compile without spills need beside their sums.
+// Addresses, counters, operands in flight: registers that kernels need beside their sums if they just compile without
+// spills.
 inline constexpr int kOtherRegisters = 30;
 
 // Registers per thread of a sum of rows x columns that `lanes` threads share.
 int sum_registers(Element element, int rows, int columns, int lanes = 32);
-// Registers that a thread may have where `ctas` CTAs of `threads` threads share an SM.
+// Registers that a thread may have if `ctas` CTAs of `threads` threads share an SM.
 int registers_of(int threads, int ctas);
 
 // Tiles and warps of a few sizes. Others would be kernels that nothing has tested.

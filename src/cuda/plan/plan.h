@@ -1,5 +1,5 @@
-// What was decided for a problem: kernels, grids, workspace. A plan is a pure function of the problem, the architecture
-// and what was measured for such problems, if anything; it needs no GPU.
+// The decisions for a problem: kernels, grids, workspace. A plan is a pure function of the problem, the architecture
+// and a tuned choice for such problems, if there is one; it needs no GPU.
 #pragma once
 
 #include <algorithm>
@@ -27,16 +27,16 @@ struct Launch {
   int64_t ctas() const { return int64_t{grid_x} * grid_y * grid_z; }
 };
 
-// A launch of `ctas` CTAs, in two dimensions where one does not hold them. Throws CUFLASH_UNSUPPORTED for more than a
-// grid holds.
+// A launch of `ctas` CTAs, in two dimensions if one cannot hold them. Throws CUFLASH_UNSUPPORTED if they exceed the
+// grid's limits.
 Launch launch_of(const KernelKey& kernel, const Checked& ctas, int threads, int shared_bytes);
 
-// CTAs in the first dimension of the grid on a device with so many SMs.
+// CTAs in the first dimension of the grid on a device with this many SMs.
 inline uint32_t grid_of(const Launch& launch, int num_sms) {
   return launch.persistent ? std::min(launch.grid_x, static_cast<uint32_t>(num_sms)) : launch.grid_x;
 }
 
-// Which families a plan may choose from: the portable ones alone, or all that serve the architecture.
+// Which families a plan may choose from: only the portable ones, or all that serve the architecture.
 enum class Kernels { portable, best };
 // As CUFLASH_CUDA_KERNELS says; by default the best.
 Kernels wanted_kernels();
@@ -45,8 +45,8 @@ Kernels wanted_kernels();
 template <class Problem, class Plan>
 struct Family;
 
-// Parts of the workspace over a KV cache, as offsets in bytes behind the tile counters. Empty where keys are not split.
-// Its content before a call does not matter. An exchange needs at least as much of it as tickets do.
+// Parts of the workspace over a KV cache, as offsets in bytes after the tile counters. Empty if keys are not split. Its
+// content before a call does not matter. An exchange needs at least as much of it as tickets do.
 struct KvWorkspace {
   size_t tickets = 0, states = 0, sums = 0;
   size_t size = 0;
@@ -85,8 +85,8 @@ struct KvPlan {
 // every kernel that may exchange, so that it still serves every board of an architecture (typical.h).
 enum class SplitReduction { exchange, ticket };
 
-// Parts of the workspace of forward, as offsets in bytes behind the tile counters. Empty where keys are not split, tiles
-// not listed and there is no mask tensor. Its content before a call does not matter.
+// Parts of the workspace of forward, as offsets in bytes after the tile counters. Empty if keys are not split, tiles
+// are not listed and there is no mask tensor. Its content before a call does not matter.
 struct ForwardWorkspace {
   size_t states = 0, sums = 0;  // of splits
   size_t list = 0;              // behind its counters
@@ -97,8 +97,8 @@ struct ForwardWorkspace {
 struct ForwardPlan {
   const Family<ForwardProblem, ForwardPlan>* family = nullptr;
   int tile_q = 0, tile_k = 0;
-  // Launched in this order: the lists of tiles that a mask shows, the list of query tiles, the main kernel, the reduction
-  // of splits. The grid of one that is not needed is 0.
+  // Launched in this order: the lists of tiles that a mask shows, the list of query tiles, the main kernel, the
+  // reduction of splits. A kernel that is not needed has a grid of 0.
   Launch mask_lists, list, launch, combine;
   int64_t splits = 1;        // of the keys of a query tile
   int64_t packed_heads = 1;  // heads of a group that are rows of one tile
@@ -109,7 +109,7 @@ struct ForwardPlan {
 
   std::array<const Launch*, 4> launches() const { return {&mask_lists, &list, &launch, &combine}; }
 };
-// What a forward plan depends on beside the problem and the architecture.
+// Inputs of a forward plan beside the problem and the architecture.
 struct ForwardRun {
   int num_sms = 0;  // of the device; 0: of the usual board
   // false: the call has no workspace. Keys are then not split, and tiles are dealt out as if all sequences were as long
@@ -117,8 +117,8 @@ struct ForwardRun {
   bool has_workspace = true;
   SplitReduction reduction = SplitReduction::exchange;
 };
-// choice: null, or the config that a tuner found. The plan takes it where it is legal and belongs to the chosen family.
-// Throws CUFLASH_UNSUPPORTED, with a sentence, for what no kernel computes.
+// choice: null, or the config that a tuner found. The plan uses it if it is legal and belongs to the chosen family.
+// Throws CUFLASH_UNSUPPORTED, with a sentence, if no kernel computes the problem.
 ForwardPlan plan_forward(const ForwardProblem& problem, const Arch& arch, Kernels kernels = wanted_kernels(),
                          const tuned::Choice* choice = nullptr, const ForwardRun& run = {});
 inline constexpr const char* kTunedReason = "the fastest that cuflash tune found for such problems on this device";
@@ -143,7 +143,7 @@ struct BackwardWorkspace {
   size_t sums_end() const { return mask_lists != 0 ? mask_lists : dq_mask_lists != 0 ? dq_mask_lists : size; }
 };
 
-// Into how many tasks the work on a key tile is divided: see key_parts.h.
+// The number of tasks into which the work on a key tile is divided: see key_parts.h.
 struct KeyParts {
   int heads = 1, queries = 1;
   bool own_sums = false;  // every part has sums, which are added up in order
@@ -155,7 +155,7 @@ struct BackwardPlan {
   const Family<BackwardProblem, BackwardPlan>* family = nullptr;
   int tile_q = 0, tile_k = 0;
   bool ordered = false;  // the main kernel sums dQ in the order of the keys
-  // Launched in this order. The grid of one that is not needed is 0; `main` names its kernel even then.
+  // Launched in this order. A kernel that is not needed has a grid of 0; `main` names its kernel even then.
   Launch mask_lists, dq_mask_lists, prepare, main, dq, finish, bias, sink;
   BackwardWorkspace workspace;
   KeyParts parts;
@@ -177,9 +177,9 @@ enum class Reproducible { no, yes };
 BackwardPlan plan_backward(const BackwardProblem& problem, const Arch& arch, Reproducible reproducible,
                            Kernels kernels = wanted_kernels(), const tuned::Choice* choice = nullptr);
 
-// num_sms: of the device. The number of splits depends on it unless the problem names one; the kernel does not, but for
-// the variant above. choice: as in plan_forward; ignored where the problem names the number of splits, which fixes the
-// bits of the result as well.
+// num_sms: of the device. The number of splits depends on it unless the problem fixes the number; the kernel does not,
+// except for the variant above. choice: as in plan_forward; ignored if the problem fixes the number of splits, which
+// fixes the bits of the result as well.
 KvPlan plan_kv(const CacheProblem& problem, const Arch& arch, int num_sms, Kernels kernels = wanted_kernels(),
                const tuned::Choice* choice = nullptr, SplitReduction reduction = SplitReduction::exchange);
 

@@ -14,14 +14,14 @@ namespace {
 
 void require_dim(const char* name, int64_t dim, int64_t largest, const char* kernels) {
   if (dim > largest)
-    refuse(join(name, ": head size ", dim, " is above ", largest, ", the largest of the CUDA kernels", kernels,
+    refuse(join(name, ": head size ", dim, " is above ", largest, ", the maximum of the CUDA kernels", kernels,
                 "; the CPU backend computes any size"));
 }
 
 void require_length(const char* name, int64_t length) {
   if (length > kLongestSequence)
     refuse(join(name, ": length ", length, " is above ", kLongestSequence,
-                ", the longest of the CUDA kernels; attend in parts"));
+                ", the maximum of the CUDA kernels; attend in parts"));
 }
 
 void require_dense(const Problem& p) {
@@ -45,10 +45,10 @@ void require_supported(const CacheProblem& p) {
   // The rows of all heads of a group are numbered by ints, too.
   if (p.len_q > kLongestSequence / p.group())
     refuse(join("q: ", p.len_q, " queries of ", p.group(), " heads that share keys are more than ", kLongestSequence,
-                " rows, the most of the CUDA kernels; attend in parts"));
+                " rows, the maximum of the CUDA kernels; attend in parts"));
   if (p.len_k > kLongestSequence)
     refuse(join(p.cache.page_size ? "block_table" : "k", ": has room for ", p.len_k, " tokens, more than ",
-                kLongestSequence, ", the most of the CUDA kernels"));
+                kLongestSequence, ", the maximum of the CUDA kernels"));
 }
 
 float tanh_argument(const Problem& p) {

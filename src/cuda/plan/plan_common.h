@@ -36,8 +36,7 @@ int problem_options(const Problem& problem);
 // element get all: they need not be fast.
 int portable_options(const Problem& problem, CopyMode copy);
 
-// What a kernel needs registers for beside its sums. A table of tiles says up to which load a tile compiles without
-// spills.
+// The load on registers beside a kernel's sums. A table of tiles says up to which load a tile compiles without spills.
 enum class Load {
   whole_rows,    // nothing: rows have exactly the padded size
   partial_rows,  // the end of a row
@@ -45,7 +44,7 @@ enum class Load {
   every_option,  // all of them, or what costs as much
 };
 
-// How rows get to shared memory. vectors: all of them can be copied in vectors.
+// How rows are copied to shared memory. vectors: all of them can be copied in vectors.
 inline CopyMode copy_mode(const Problem& p, bool vectors) {
   if (!vectors) return kCopyElements;
   // Larger rows of 16 bits issue so many copies at once that checking the length of each costs nothing: measured.

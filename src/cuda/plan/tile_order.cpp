@@ -13,8 +13,9 @@ constexpr int64_t kGroupBytes = int64_t{20} << 20;
 
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Heads of a group: as many as fill an even number of rounds while the keys and values in use stay in L2. With a window,
-// of which few are in use, tiles are equally long, except the first of each head: in many rounds those are spread better.
+// Heads of a group: as many as fill an even number of rounds while the keys and values in use stay in L2. With a
+// window, few keys are in use, and all tiles but the first of each head are equally long: more rounds spread those
+// first tiles better.
 int64_t heads_together(const Problem& p, int64_t heads, int64_t q_tiles, int64_t ctas, int tile_q) {
   const bool windowed = p.window_left < p.len_k;
   const int64_t keys = windowed ? std::min(p.len_k, p.window_left + p.window_right + 2 * tile_q) : p.len_k;
@@ -48,7 +49,7 @@ int64_t listed_heads_together(const Problem& p, const ListedWork& work) {
   const double longest = real(work.longest) + kStartOfTile;
   const double share = real(work.tiles) * (work.mean + kStartOfTile) / real(work.ctas);  // of a CTA in a head's tiles
   const auto balanced = static_cast<int64_t>(kLongest * longest / share / real(p.group())) + 1;
-  // With a mask tensor the lengths of tiles are not known, and most are short.
+  // With a mask tensor the lengths of tiles are not known here, and most are short.
   const int64_t most = std::max(p.has_mask() ? 1 : balanced, kGroupBytes / head_bytes);
   const int64_t groups = divided_up(p.heads_k, most);
   return divided_up(p.heads_k, groups) * p.group();

@@ -6,20 +6,20 @@
 
 namespace cuflash::cuda {
 
-// tile_q: rows of a tile. ctas: their number. splits: CTAs that share the keys of a tile; a head and a split are a head of
-// the order, with the splits of a head side by side. packed: heads of a group that are rows of one tile. There are fewer
-// than 2^31 of all.
+// tile_q: rows of a tile. ctas: their number. splits: number of CTAs that share the keys of a tile; for the order, each
+// split counts as a head, with the splits of a head side by side. packed: heads of a group that are rows of one tile.
+// There are fewer than 2^31 of each.
 TileOrder tile_order(const Problem& problem, int tile_q, int64_t ctas, int64_t splits = 1, int64_t packed = 1);
 
-// Tiles of one head in a list (TileList), as far as the host can know: their number, and the key tiles that the longest
-// sees and that they see on average.
+// Tiles of one head in a list (TileList), as far as the host can know: their number, and the number of key tiles that
+// the longest tile sees and that they see on average.
 struct ListedWork {
   int64_t tiles, longest;
   double mean;
   int64_t ctas;
 };
-// Heads whose tiles are sorted together: so many that CTAs have time for the longest tiles of the last group beside their
-// share of its others, and otherwise those whose keys, of all sequences, fit into L2.
+// Heads whose tiles are sorted together: enough that CTAs have time for the longest tiles of the last group beside
+// their share of its others, and otherwise as many as have keys, of all sequences, that fit into L2.
 int64_t listed_heads_together(const Problem& problem, const ListedWork& work);
 
 }  // namespace cuflash::cuda

@@ -197,7 +197,7 @@ MergeProblem merge_of(DType dtype, int64_t dim) {
 std::vector<Typical> typical_problems(const TypicalChoice& choice) {
   constexpr DType kTypes[] = {DType::bf16, DType::f16, DType::f32, DType::f64};
   constexpr int64_t kDims[] = {64, 80, 96, 128, 192, 256};
-  // Portable kernels have one for all sets of several options; those of sm_90a are compiled for each set.
+  // Portable kernels are compiled once for all sets of several options; those of sm_90a for each set.
   constexpr int kOptions[] = {
       0, kSoftcap, kAlibi, kBias, kMaskTensor, kDropout, kBias | kDropout, kMaskTensor | kDropout, kAlibi | kDropout};
   std::vector<Typical> problems;

@@ -37,13 +37,14 @@ struct TypicalChoice {
   std::vector<DType> dtypes;
   std::vector<int64_t> dims;
 };
-// Every type and the usual head sizes, without options, with each of them and with the usual sets of two.
+// Every type and the usual head sizes, without options, with each option and with the usual pairs of options.
 std::vector<Typical> typical_problems(const TypicalChoice& choice = {});
 // Calls over a cache: every type and the usual head sizes, without options and with each of them, one query and many.
 std::vector<TypicalCache> typical_caches(const TypicalChoice& choice = {});
-// The kernels of all of them, each once: a pack for every board of the architecture. Of a kernel whose splits may
-// exchange sums, both variants (SplitReduction). Forward also with few queries and many keys, of one
-// short sequence, and, without options, of packed sequences: which calls split keys or list tiles depends on the number of SMs, so a pack has kernels for both.
+// The kernels of all of these problems, each once: a pack for every board of the architecture. For a kernel whose
+// splits may exchange sums, both variants (SplitReduction). For forward also few queries over many keys, one short
+// sequence and, without options, packed sequences: the number of SMs decides which calls split keys or list tiles, so a
+// pack has kernels for both.
 std::vector<KernelKey> typical_kernels(const Arch& arch, const TypicalChoice& choice = {});
 
 }  // namespace cuflash::cuda
