@@ -183,12 +183,21 @@ CUDA_FAULTS = {
 
     # Backward on Hopper.
     "kernels/sm90/backward_producer.h": [
+        Fault("the first queries of a head are loaded before it is prepared",
+              "while (load_acquire(tiles) < all) sleep_for(100);", "static_cast<void>(tiles), static_cast<void>(all);",
+              BACKWARD),
         Fault("dQ of a listed query tile is added to the next one", "const int tile = listed_dq.tile();",
               "const int tile = listed_dq.tile() + 1;", BACKWARD),
     ],
     "kernels/sm90/store.h": [
         Fault("a scale of 0 hides NaN", "kMayBeZero ? __float_as_uint(factor[r]) == 0x80000000u : factor[r] == 0",
               "factor[r] == 0", BACKWARD),
+    ],
+    "kernels/sm90/late_heads.h": [
+        Fault("sums of the heads that the main kernel prepares keep what the workspace held",
+              "zeros[i * 32] = {0, 0, 0, 0};", "zeros[i * 32].x = 0;", BACKWARD),
+        Fault("rows of late heads have the delta of the row before", "delta_at(kShared, row + i * kRows)] = delta;",
+              "delta_at(kShared, row + i * kRows) + 1] = delta;", BACKWARD),
     ],
     "kernels/sm90/backward_loader.h": [
         Fault("the next keys are loaded while the last are in use", "if (!first) mbarrier_wait(pipeline.k_empty()",
