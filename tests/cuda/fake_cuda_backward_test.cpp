@@ -94,6 +94,7 @@ TEST_F(FakeBackward, HeadsOfAGroupEqualTheOracle) {
 // More tiles of keys than CTAs: some have a second task, whose first loads overlap with the end of the first.
 TEST_F(FakeBackward, SecondTasksEqualTheOracle) {
   check(of_head_size_128(67, 2, 20, 140));
+  EXPECT_TRUE(running.counts_tasks);
   check::Case padded = of_head_size_128(67, 1, 70, 140);
   padded.mode = check::Mode::padded;
   for (int32_t b = 0; b < 67; ++b) padded.lengths_q.push_back(b * 7 % 71), padded.lengths_k.push_back(b * 5 % 141);

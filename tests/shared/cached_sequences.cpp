@@ -44,9 +44,7 @@ bool same_memory(const Buffer& a, const Buffer& b) {
   return std::memcmp(a.view().data, b.view().data, at(a.span() * size_of(a.view().dtype))) == 0;
 }
 
-void set_row(Buffer& to, int64_t offset, const double* values, int64_t dim) {
-  to.set_row(offset, dim, values);
-}
+void set_row(Buffer& to, int64_t offset, const double* values, int64_t dim) { to.set_row(offset, dim, values); }
 
 }  // namespace
 
