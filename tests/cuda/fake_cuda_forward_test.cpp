@@ -231,7 +231,7 @@ TEST_F(FakeForward, TilesThatAMaskShowsOfHeadSize128EqualTheOracle) {
 
 // Tiles that begin where the mask suggests, taken from a list.
 TEST_F(FakeForward, TilesThatAMaskSuggestsEqualTheOracle) {
-  check::Case c = few_queries(90, 1, 330, 150);
+  check::Case c = few_queries(90, 1, 400, 150);
   c.mask = check::ScoreLayout{}, c.mask_pattern = check::MaskPattern::documents, c.mask_eighths = 2;
   check(c, 4);
 }
