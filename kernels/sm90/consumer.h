@@ -411,7 +411,7 @@ struct Consumer {
     const int thread = new_thread_id() % kWarpgroupThreads, barrier = Pipeline<C>::kStoreBarrier + group;
     if (thread == 0) tma_store_wait_read();
     named_barrier_sync(barrier, kWarpgroupThreads);
-    rows.template to_shared<kFirst, kEnd>(staging, thread / 32 * 16);
+    rows.template to_shared<kFirst, kEnd>(staging, thread);
     async_proxy_fence();
     named_barrier_sync(barrier, kWarpgroupThreads);
     if (thread == 0) {
