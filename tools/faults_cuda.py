@@ -27,6 +27,8 @@ CUDA_FAULTS = {
               "mask_kernel_test"),
     ],
     "kernels/attn/tile_scores.h": [
+        Fault("ALiBi is linear where the diagonal crosses a tile", "first_distance < 8 * kTiles - 7", "first_distance < 0",
+              FORWARD),
         Fault("linear ALiBi has the offset of the first row", "first_distance + 8 * r - (kLeft", "first_distance - (kLeft",
               "cuda_scores_test"),
     ],

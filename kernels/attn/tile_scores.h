@@ -154,6 +154,16 @@ __device__ __forceinline__ void add_terms(Accumulator<Real> (&s)[kRowTiles][kTil
   }
 }
 
+// Whether all columns of a tile are on one side of the diagonal, or on it, for both rows of every lane of the warp.
+// first_distance: of the lane's first row from its first column.
+template <int kTiles>
+__device__ __forceinline__ bool is_left_of_diagonal(int first_distance) {
+  return !__any_sync(0xffffffffu, first_distance < 8 * kTiles - 7);
+}
+__device__ __forceinline__ bool is_right_of_diagonal(int first_distance) {
+  return !__any_sync(0xffffffffu, first_distance > -8);
+}
+
 // Subtracts ALiBi from a tile on one side of the diagonal, where a penalty is linear in the column: its multiple of the
 // slope, counted from the lane's column next to the diagonal, is a constant of the instruction. What is common to a row
 // is left to the softmax: `offset` is to be added to all scores of row r.

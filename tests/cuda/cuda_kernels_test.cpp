@@ -96,6 +96,7 @@ void add_hopper_forward(std::vector<Launch>& launches, const Arch& arch) {
   for (const int options : {kArithmetic | kDropout, kArithmetic | kBias, kArithmetic | kMaskTensor})
     add_forward({.options = options});
   add_forward({.dim_qk = 64, .dim_v = 64, .options = kMaskTensor});
+  add_forward({.options = kAlibi, .causal = true, .len_q = 4096, .len_k = 4096});
   add_forward({.dtype = DType::f16, .dim_qk = 256, .dim_v = 256, .options = kMany});
   add_forward({.options = kMany, .len_k = 2050});
   if (!thorough) return;
