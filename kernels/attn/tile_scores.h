@@ -65,6 +65,15 @@ __device__ __forceinline__ bool to_arguments(Accumulator<float> (&s)[kRowTiles][
   return !__any_sync(0xffffffffu, (bits & kBeyondTanhRange) != 0);
 }
 
+// Of a lane. A NaN loses.
+template <int kTiles>
+__device__ __forceinline__ float largest_magnitude(const Accumulator<float> (&s)[1][kTiles]) {
+  float largest[4] = {};
+#pragma unroll
+  for (int n = 0; n < 4 * kTiles; ++n) largest[n % 4] = larger(largest[n % 4], fabs(s[0][n / 4].x[n % 4]));
+  return larger(larger(largest[0], largest[1]), larger(largest[2], largest[3]));
+}
+
 // Replaces dot products by tanh. Skips the exponentials if the warp needs none.
 template <class Options, class Real, int kRowTiles, int kTiles>
 __device__ __forceinline__ void apply_softcap(Accumulator<Real> (&s)[kRowTiles][kTiles], const Options& options) {

@@ -146,17 +146,24 @@ struct Consumer {
     else return KeepAll{};
   }
   // Softcap and exponentials in one pass: exponentials of some scores overlap with the arithmetic of others. Tiles with
-  // masked pairs, which are few, are masked in between.
+  // masked pairs, which are few, are masked in between. A warp whose dot products are all in the polynomial's range
+  // needs nothing else.
   template <bool kApplyMask>
-  __device__ __forceinline__ void exponentiate_softcapped(const ScoreCoord& coord, const Options& options,
-                                                          RowSoftmax& softmax, Scores& s, int first) const {
+  __device__ __forceinline__ void exponentiate_softcapped(const ScoreCoord& coord, RowSoftmax& softmax, Scores& s,
+                                                          int first) const {
+    const CapPolynomial& cap = p.cap;
+    const float shift = softmax.shift, top = softmax.scale_log2 + shift;
+    const auto exponent = [&](float x) { return cap_exponent(x, cap, top, shift); };
     if constexpr (kApplyMask) {
-      modify_and_mask<true, kWarpgroupRows>(s, a, coord.sequence, options, coord.lane, coord.q_first, first);
+#pragma unroll
+      for (int n = 0; n < 4 * kScoreTiles; ++n) s[0][n / 4].x[n % 4] = exponent(s[0][n / 4].x[n % 4]);
+      hide(s, PositionMask<kWarpgroupRows, C.tile_k>(a, coord.sequence, coord.q_first, first, coord.lane.row,
+                                                     coord.lane.column));
       softmax.exponentiate(s, [](float x) { return x; });
-    } else if (to_arguments(s, options)) {
-      softmax.exponentiate(s, [](float x) { return tanh_in_range(x); });
+    } else if (!__any_sync(0xffffffffu, largest_magnitude(s) >= cap.limit)) {
+      softmax.exponentiate(s, [&](float x) { return cap_exponent_in_range(x, cap, shift); });
     } else {
-      softmax.exponentiate(s, [](float x) { return tanh_of_argument(x); });
+      softmax.exponentiate(s, exponent);
     }
   }
   // ALiBi in a full tile. Right of the diagonal, and where the tile crosses it, only without a causal mask.
@@ -226,7 +233,7 @@ struct Consumer {
                                                Scores& s, const Step& step, float (&correction)[2]) {
     bool rescales = false;
     if constexpr (kHasFixedMax) {
-      exponentiate_softcapped<kApplyMask>(coord, options, softmax, s, step.tile * C.tile_k);
+      exponentiate_softcapped<kApplyMask>(coord, softmax, s, step.tile * C.tile_k);
     } else {
       const auto offset = to_scores<kApplyMask>(coord, options, s, step);
       rescales = softmax.update_max(

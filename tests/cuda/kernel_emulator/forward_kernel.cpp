@@ -76,6 +76,8 @@ const EmulatedKernel kForwardKernels[] = {
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 128, 4, 3 | kFirstMax, 0, kSplitKeys}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 128, 4, 3 | kFirstMax, 0, kSplitKeys | kPackHeads}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 128, 4, 3, kSoftcap | kAlibi | kDropout, kSplitKeys}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 1, 128, 4, kPinWait | kFixedMax, kSoftcap, 0}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 3, 96, 4, kNoTurns, kSoftcap, 0}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 1, 128, 4, kPinWait | kFixedMax, kSoftcap, kSplitKeys}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 1, 128, 4, kPinWait | kFirstMax, 0, kSplitKeys}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 1, 128, 4, kPinWait | kFirstMax, 0, 0}>(),
